@@ -1,0 +1,104 @@
+#pragma once
+/// Non-owning views of row-major tensors: a pointer, extents and strides, trivially copyable, so
+/// that they can be passed to kernels by value.
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+#include "nanovllm/core/config.hpp"
+#include "nanovllm/core/error.hpp"
+
+namespace nanovllm {
+
+/// A view of a rank-`kRank` tensor of `T`. Extents and strides count elements; the last dimension
+/// is contiguous. The view does not own its memory.
+template <class T, int kRank>
+struct TensorView {
+  T* data = nullptr;
+  std::array<std::int64_t, kRank> extents{};
+  std::array<std::int64_t, kRank> strides{};
+
+  TensorView() = default;
+
+  /// A dense row-major tensor.
+  NANOVLLM_HD constexpr TensorView(T* pointer, std::array<std::int64_t, kRank> shape)
+      : data(pointer), extents(shape) {
+    std::int64_t stride = 1;
+    for (int i = kRank - 1; i >= 0; --i) {
+      strides[i] = stride;
+      stride *= shape[i];
+    }
+  }
+
+  /// A strided tensor; `strides_in[kRank - 1]` must be 1.
+  NANOVLLM_HD constexpr TensorView(T* pointer, std::array<std::int64_t, kRank> shape,
+                                   std::array<std::int64_t, kRank> strides_in)
+      : data(pointer), extents(shape), strides(strides_in) {}
+
+  /// A mutable view converts to a read-only one.
+  NANOVLLM_HD constexpr operator TensorView<const T, kRank>() const
+    requires(!std::is_const_v<T>)
+  {
+    return {data, extents, strides};
+  }
+
+  /// Address of the element at the leading indices; missing trailing indices are zero.
+  template <class... Index>
+  [[nodiscard]] NANOVLLM_HD constexpr T* at(Index... index) const {
+    static_assert(sizeof...(Index) <= kRank);
+    const std::int64_t indices[] = {static_cast<std::int64_t>(index)..., 0};
+    std::int64_t offset = 0;
+    for (int i = 0; i < static_cast<int>(sizeof...(Index)); ++i) offset += indices[i] * strides[i];
+    return data + offset;
+  }
+
+  /// Rows [begin, end) along the first dimension.
+  [[nodiscard]] NANOVLLM_HD constexpr TensorView slice(std::int64_t begin, std::int64_t end) const {
+    TensorView out = *this;
+    out.data += begin * strides[0];
+    out.extents[0] = end - begin;
+    return out;
+  }
+
+  [[nodiscard]] NANOVLLM_HD constexpr std::int64_t extent(int i) const { return extents[i]; }
+
+  [[nodiscard]] NANOVLLM_HD constexpr std::int64_t size() const {
+    std::int64_t n = 1;
+    for (std::int64_t e : extents) n *= e;
+    return n;
+  }
+
+  [[nodiscard]] NANOVLLM_HD constexpr bool empty() const { return size() == 0; }
+};
+
+template <class T>
+using VectorView = TensorView<T, 1>;
+template <class T>
+using MatrixView = TensorView<T, 2>;
+
+/// "[3, 128]", for messages.
+template <class T, int kRank>
+[[nodiscard]] std::string shape_string(const TensorView<T, kRank>& view) {
+  std::string out = "[";
+  for (int i = 0; i < kRank; ++i) out += (i ? ", " : "") + std::to_string(view.extents[i]);
+  return out + "]";
+}
+
+/// Throws ShapeError unless `view` has exactly the extents `expected`; -1 matches any extent.
+template <class T, int kRank>
+void check_shape(const char* op, const char* operand, const TensorView<T, kRank>& view,
+                 const std::array<std::int64_t, kRank>& expected) {
+  for (int i = 0; i < kRank; ++i) {
+    if (expected[i] == -1 || view.extents[i] == expected[i]) continue;
+    std::string wanted = "[";
+    for (int j = 0; j < kRank; ++j) {
+      wanted += (j ? ", " : "") + (expected[j] == -1 ? std::string("any") : std::to_string(expected[j]));
+    }
+    throw ShapeError(concat(op, ": '", operand, "' must have shape ", wanted, "], got ",
+                            shape_string(view)));
+  }
+}
+
+}  // namespace nanovllm
