@@ -19,7 +19,8 @@ std::uint16_t nearest_by_search(float value) {
     T candidate;
     candidate.bits = static_cast<std::uint16_t>(bits);
     if (!std::isfinite(static_cast<float>(candidate))) continue;
-    const double distance = std::abs(static_cast<double>(std::abs(value)) - static_cast<float>(candidate));
+    const double distance =
+        std::abs(static_cast<double>(std::abs(value)) - static_cast<float>(candidate));
     if (distance < best || (distance == best && bits % 2 == 0)) {
       best = distance;
       best_bits = static_cast<std::uint16_t>(bits);
@@ -44,9 +45,9 @@ TEMPLATE_TEST_CASE("16-bit floats survive the round trip through float", "[dtype
 }
 
 TEMPLATE_TEST_CASE("conversion from float rounds to nearest even", "[dtype]", bf16, half) {
-  const float values[] = {0.1f,      1.00390625f, 1.01171875f, 1.00048828f, -3.14159f, 65504.f,
-                          65519.9f,  6.1e-5f,     5.9e-8f,     2.98e-8f,    2.99e-8f,  -1e-7f,
-                          0x1p-25f,  0x1.8p-24f,  1234.5678f,  0.333333f};
+  const float values[] = {0.1f,     1.00390625f, 1.01171875f, 1.00048828f, -3.14159f, 65504.f,
+                          65519.9f, 6.1e-5f,     5.9e-8f,     2.98e-8f,    2.99e-8f,  -1e-7f,
+                          0x1p-25f, 0x1.8p-24f,  1234.5678f,  0.333333f};
   for (float value : values) {
     INFO(value);
     CHECK(TestType(value).bits == nearest_by_search<TestType>(value));

@@ -44,9 +44,8 @@ inline void append(std::string& out, char c) { out += c; }
 inline void append(std::string& out, bool value) { out += value ? "true" : "false"; }
 
 template <class Number>
-  requires(std::is_arithmetic_v<Number> && !std::is_same_v<Number, bool> &&
-           !std::is_same_v<Number, char>)
-inline void append(std::string& out, Number value) {
+requires(std::is_arithmetic_v<Number> && !std::is_same_v<Number, bool> &&
+         !std::is_same_v<Number, char>) inline void append(std::string& out, Number value) {
   out += std::to_string(value);
 }
 
@@ -64,7 +63,8 @@ template <class... Parts>
 /// failure.
 template <class E = Error, class... Parts>
 void check(bool condition, const Parts&... message) {
-  if (!condition) [[unlikely]] throw E(concat(message...));
+  if (!condition) [[unlikely]]
+    throw E(concat(message...));
 }
 
 }  // namespace nanovllm

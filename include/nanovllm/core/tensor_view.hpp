@@ -38,9 +38,7 @@ struct TensorView {
       : data(pointer), extents(shape), strides(strides_in) {}
 
   /// A mutable view converts to a read-only one.
-  NANOVLLM_HD constexpr operator TensorView<const T, kRank>() const
-    requires(!std::is_const_v<T>)
-  {
+  NANOVLLM_HD constexpr operator TensorView<const T, kRank>() const requires(!std::is_const_v<T>) {
     return {data, extents, strides};
   }
 
@@ -94,10 +92,11 @@ void check_shape(const char* op, const char* operand, const TensorView<T, kRank>
     if (expected[i] == -1 || view.extents[i] == expected[i]) continue;
     std::string wanted = "[";
     for (int j = 0; j < kRank; ++j) {
-      wanted += (j ? ", " : "") + (expected[j] == -1 ? std::string("any") : std::to_string(expected[j]));
+      wanted +=
+          (j ? ", " : "") + (expected[j] == -1 ? std::string("any") : std::to_string(expected[j]));
     }
-    throw ShapeError(concat(op, ": '", operand, "' must have shape ", wanted, "], got ",
-                            shape_string(view)));
+    throw ShapeError(
+        concat(op, ": '", operand, "' must have shape ", wanted, "], got ", shape_string(view)));
   }
 }
 
