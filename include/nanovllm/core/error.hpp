@@ -4,6 +4,7 @@
 /// Every exception derives from `nanovllm::Error`. The message names what was expected and what
 /// came. Ordinary outcomes (no free block, nothing to schedule) are never exceptions.
 
+#include <concepts>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -41,11 +42,12 @@ namespace detail {
 
 inline void append(std::string& out, std::string_view text) { out += text; }
 inline void append(std::string& out, char c) { out += c; }
-inline void append(std::string& out, bool value) { out += value ? "true" : "false"; }
 
-template <class Number>
-requires(std::is_arithmetic_v<Number> && !std::is_same_v<Number, bool> &&
-         !std::is_same_v<Number, char>) inline void append(std::string& out, Number value) {
+template <class T>
+concept Number = std::is_arithmetic_v<T> && !std::same_as<T, bool> && !std::same_as<T, char>;
+
+template <Number N>
+void append(std::string& out, N value) {
   out += std::to_string(value);
 }
 

@@ -87,7 +87,7 @@ template <class T, int kRank>
 /// Throws ShapeError unless `view` has exactly the extents `expected`; -1 matches any extent.
 template <class T, int kRank>
 void check_shape(const char* op, const char* operand, const TensorView<T, kRank>& view,
-                 const std::array<std::int64_t, kRank>& expected) {
+                 const std::type_identity_t<std::array<std::int64_t, kRank>>& expected) {
   for (int i = 0; i < kRank; ++i) {
     if (expected[i] == -1 || view.extents[i] == expected[i]) continue;
     std::string wanted = "[";

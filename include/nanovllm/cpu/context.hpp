@@ -1,0 +1,15 @@
+#pragma once
+/// What every CPU op needs beside its operands.
+
+#include "nanovllm/cpu/isa.hpp"
+#include "nanovllm/cpu/thread_pool.hpp"
+
+namespace nanovllm::cpu {
+
+/// The threads to use and the instruction set to use them with. Does not own the pool.
+struct Context {
+  ThreadPool* pool = nullptr;
+  Isa isa = best_isa();
+};
+
+}  // namespace nanovllm::cpu

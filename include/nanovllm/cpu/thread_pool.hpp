@@ -1,0 +1,133 @@
+#pragma once
+/// A fork-join thread pool for the CPU backend's ops.
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+#include "nanovllm/core/error.hpp"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace nanovllm::cpu {
+
+/// A fixed number of threads, the caller of `parallel_for` included, that share one loop at a time.
+///
+/// A decode step forks some two hundred times, so workers spin for a few tens of microseconds
+/// before they sleep. One thread at a time may call `parallel_for`; each engine rank owns its pool.
+class ThreadPool {
+ public:
+  /// @param num_threads  total threads; 0 means one per hardware thread.
+  explicit ThreadPool(int num_threads = 0) {
+    check<ConfigError>(num_threads >= 0, "num_threads must be >= 0, got ", num_threads);
+    if (num_threads == 0)
+      num_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+    num_threads_ = num_threads;
+    for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  }
+
+  ~ThreadPool() {
+    stop_.store(true, std::memory_order_relaxed);
+    epoch_.fetch_add(1, std::memory_order_release);
+    epoch_.notify_all();
+    for (std::thread& worker : workers_) worker.join();
+  }
+
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  [[nodiscard]] int num_threads() const { return num_threads_; }
+
+  /// Calls `body(begin, end, thread)` on disjoint ranges that cover [0, count), each at most
+  /// `grain` long and starting at a multiple of it; `thread` in [0, num_threads) names scratch that
+  /// no other running call uses. Threads take ranges as they come free. Returns when all are done;
+  /// what they wrote is visible to the caller. `body` must not throw nor call `parallel_for`.
+  template <class Body>
+  void parallel_for(std::int64_t count, std::int64_t grain, Body&& body) {
+    if (count <= 0) return;
+    grain = std::max<std::int64_t>(1, grain);
+    if (workers_.empty() || count <= grain) {
+      for (std::int64_t begin = 0; begin < count; begin += grain) {
+        body(begin, std::min(count, begin + grain), 0);
+      }
+      return;
+    }
+    body_ = std::addressof(body);
+    invoke_ = [](void* erased, std::int64_t begin, std::int64_t end, int thread) {
+      (*static_cast<std::remove_reference_t<Body>*>(erased))(begin, end, thread);
+    };
+    count_ = count;
+    grain_ = grain;
+    next_.store(0, std::memory_order_relaxed);
+    running_.store(num_threads_ - 1, std::memory_order_relaxed);
+    epoch_.fetch_add(1, std::memory_order_release);
+    epoch_.notify_all();
+    drain(0);
+    for (int spins = 0; running_.load(std::memory_order_acquire) != 0;) {
+      if (++spins < kSpins) {
+        pause();
+      } else {
+        const int left = running_.load(std::memory_order_acquire);
+        if (left != 0) running_.wait(left, std::memory_order_acquire);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kSpins = 4000;
+
+  static void pause() {
+#if defined(__x86_64__)
+    _mm_pause();
+#else
+    std::this_thread::yield();
+#endif
+  }
+
+  void drain(int thread) {
+    for (;;) {
+      const std::int64_t begin = next_.fetch_add(grain_, std::memory_order_relaxed);
+      if (begin >= count_) return;
+      invoke_(const_cast<void*>(body_), begin, std::min(count_, begin + grain_), thread);
+    }
+  }
+
+  void work(int thread) {
+    for (std::uint64_t seen = 0;;) {
+      std::uint64_t now = epoch_.load(std::memory_order_acquire);
+      for (int spins = 0; now == seen; now = epoch_.load(std::memory_order_acquire)) {
+        if (++spins < kSpins) {
+          pause();
+        } else {
+          epoch_.wait(seen, std::memory_order_acquire);
+        }
+      }
+      seen = now;
+      if (stop_.load(std::memory_order_relaxed)) return;
+      drain(thread);
+      if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
+    }
+  }
+
+  int num_threads_ = 1;
+  std::vector<std::thread> workers_;
+
+  // The loop being shared; written by the caller before it raises `epoch_`.
+  const void* body_ = nullptr;
+  void (*invoke_)(void*, std::int64_t, std::int64_t, int) = nullptr;
+  std::int64_t count_ = 0;
+  std::int64_t grain_ = 1;
+
+  alignas(64) std::atomic<std::int64_t> next_{0};
+  alignas(64) std::atomic<std::uint64_t> epoch_{0};
+  alignas(64) std::atomic<int> running_{0};
+  std::atomic<bool> stop_{false};
+};
+
+}  // namespace nanovllm::cpu

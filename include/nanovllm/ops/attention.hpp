@@ -1,0 +1,80 @@
+#pragma once
+/// Contracts of `varlen_attention` (prompt chunks) and `decode_attention` (one query a sequence).
+/// Source: Dao, "FlashAttention-2", 2023; Kwon et al., "PagedAttention", 2023.
+
+#include <cstdint>
+
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/ops/kv_view.hpp"
+
+namespace nanovllm {
+
+/// Causal grouped-query attention of packed query rows over paged K and V.
+///
+/// Sequence s owns query rows [query_starts[s], query_starts[s + 1]) and the keys at positions
+/// [0, kv_lens[s]), found through its row of the block table. The mask is aligned to the bottom
+/// right: with q_len queries, query j sees the keys at positions ≤ kv_lens[s] - q_len + j. Query
+/// head h reads kv head h / (heads / kv_heads).
+///   out = softmax(scale · q · Kᵀ) · V,   scores and softmax in float32, rounded once to T.
+/// The keys and values of the new tokens must already be in the cache (`kv_store`); `k` and `v`
+/// repeat those rows contiguously, so that a backend may read them from either place.
+template <class T>
+struct VarlenAttentionArgs {
+  TensorView<const T, 3> q;  ///< [n, heads, head_dim]
+  TensorView<const T, 3> k;  ///< [n, kv_heads, head_dim], this step's new keys
+  TensorView<const T, 3> v;  ///< [n, kv_heads, head_dim], this step's new values
+  KvView<T> kv;
+  VectorView<const std::int32_t> query_starts;  ///< [num_seqs + 1], ascending from 0 to n
+  VectorView<const std::int32_t> kv_lens;       ///< [num_seqs], each ≥ its q_len
+  MatrixView<const BlockId>
+      block_tables;      ///< [num_seqs, max blocks]; unused entries are never read
+  float scale = 1.f;     ///< usually head_dim^-0.5
+  TensorView<T, 3> out;  ///< [n, heads, head_dim]
+};
+
+/// The same for exactly one query a sequence: row s belongs to sequence s and sees all of its keys.
+/// A row with kv_lens[s] = 0 is padding and yields zeros.
+template <class T>
+struct DecodeAttentionArgs {
+  TensorView<const T, 3> q;  ///< [num_seqs, heads, head_dim]
+  KvView<T> kv;
+  VectorView<const std::int32_t> kv_lens;  ///< [num_seqs]
+  MatrixView<const BlockId>
+      block_tables;  ///< [num_seqs, max blocks]; unused entries are never read
+  float scale = 1.f;
+  TensorView<T, 3> out;  ///< [num_seqs, heads, head_dim]
+};
+
+namespace detail {
+
+template <class Args>
+void validate_attention(const char* op, const Args& args, std::int64_t num_seqs) {
+  check_shape(op, "q", args.q, {-1, -1, args.kv.head_dim});
+  check_shape(op, "out", args.out, args.q.extents);
+  check<ShapeError>(args.kv.num_kv_heads > 0 && args.q.extent(1) % args.kv.num_kv_heads == 0, op,
+                    ": the number of query heads, ", args.q.extent(1),
+                    ", must be a multiple of the number of kv heads, ", args.kv.num_kv_heads);
+  check_shape(op, "kv_lens", args.kv_lens, {num_seqs});
+  check_shape(op, "block_tables", args.block_tables, {num_seqs, -1});
+}
+
+}  // namespace detail
+
+/// Throws ShapeError when the operands do not fit together.
+template <class T>
+void validate(const VarlenAttentionArgs<T>& args) {
+  constexpr auto kOp = "varlen_attention";
+  check<ShapeError>(args.query_starts.extent(0) >= 1, kOp, ": 'query_starts' must not be empty");
+  detail::validate_attention(kOp, args, args.query_starts.extent(0) - 1);
+  check_shape(kOp, "k", args.k, {args.q.extent(0), args.kv.num_kv_heads, args.kv.head_dim});
+  check_shape(kOp, "v", args.v, args.k.extents);
+}
+
+/// Throws ShapeError when the operands do not fit together.
+template <class T>
+void validate(const DecodeAttentionArgs<T>& args) {
+  detail::validate_attention("decode_attention", args, args.q.extent(0));
+}
+
+}  // namespace nanovllm
