@@ -1,0 +1,55 @@
+#pragma once
+/// A sequence: the tokens of one request and where their keys and values are.
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "nanovllm/core/ids.hpp"
+
+namespace nanovllm {
+
+/// Why a request ended.
+enum class FinishReason : std::uint8_t {
+  none,    ///< it has not
+  stop,    ///< an end token, a stop token or a stop string
+  length,  ///< max_tokens, the model's context or the KV pool
+  abort,   ///< the user took it back
+};
+
+/// "stop", "length", "abort", or "" while running.
+[[nodiscard]] constexpr std::string_view name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::none: return "";
+    case FinishReason::stop: return "stop";
+    case FinishReason::length: return "length";
+    case FinishReason::abort: return "abort";
+  }
+  return "?";
+}
+
+/// Where the scheduler keeps a sequence.
+enum class SequenceStatus : std::uint8_t { waiting, running, finished };
+
+/// The scheduler's view of a request. Owned by the engine; the scheduler holds pointers, so a
+/// sequence must stay where it is from `add` until it is finished.
+struct Sequence {
+  RequestId id = 0;
+  std::vector<TokenId> tokens;         ///< the prompt, then what was generated
+  std::int32_t num_prompt_tokens = 0;  ///< ≥ 1
+  std::int32_t max_total_tokens = 0;   ///< prompt and generated tokens at the most
+
+  SequenceStatus status = SequenceStatus::waiting;
+  FinishReason finish_reason = FinishReason::none;
+  std::int32_t num_computed_tokens = 0;  ///< K and V of tokens[0, n) are in the cache
+  std::int32_t num_cached_tokens = 0;  ///< of them, taken from the prefix cache on first admission
+  std::int32_t num_preemptions = 0;
+  std::vector<BlockId> block_table;  ///< block_table[i] holds tokens [i · B, (i + 1) · B)
+
+  [[nodiscard]] std::int32_t num_tokens() const { return static_cast<std::int32_t>(tokens.size()); }
+  [[nodiscard]] std::int32_t num_generated_tokens() const {
+    return num_tokens() - num_prompt_tokens;
+  }
+};
+
+}  // namespace nanovllm
