@@ -1,0 +1,132 @@
+#pragma once
+/// Ranks that are threads of this process and share its memory.
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/parallel/communicator.hpp"
+
+namespace nanovllm {
+
+namespace detail {
+
+/// A reusable barrier that can be broken: after `abort()` every waiter throws.
+class AbortableBarrier {
+ public:
+  explicit AbortableBarrier(int num_ranks) : num_ranks_(num_ranks) {}
+
+  void arrive_and_wait() {
+    std::unique_lock lock(mutex_);
+    throw_if_aborted();
+    if (++num_arrived_ == num_ranks_) {
+      num_arrived_ = 0;
+      ++generation_;
+      changed_.notify_all();
+      return;
+    }
+    const std::uint64_t mine = generation_;
+    changed_.wait(lock, [&] { return generation_ != mine || aborted_; });
+    if (generation_ == mine) throw_if_aborted();
+  }
+
+  void abort() {
+    const std::lock_guard lock(mutex_);
+    aborted_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  void throw_if_aborted() const {
+    check<Error>(!aborted_, "thread group: another rank failed and left the group");
+  }
+
+  const int num_ranks_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int num_arrived_ = 0;
+  std::uint64_t generation_ = 0;
+  bool aborted_ = false;
+};
+
+}  // namespace detail
+
+/// One end of a group of threads. Each reduction is split over the ranks: rank r sums the r-th
+/// share of everybody's rows and writes the result to all, so that every rank reads the same bits.
+class ThreadGroup {
+ public:
+  /// Throws ConfigError unless `num_ranks` ≥ 1.
+  static std::vector<ThreadGroup> make(int num_ranks) {
+    check<ConfigError>(num_ranks >= 1, "tensor_parallel must be >= 1, got ", num_ranks);
+    auto shared = std::make_shared<Shared>(num_ranks);
+    std::vector<ThreadGroup> ranks;
+    for (int rank = 0; rank < num_ranks; ++rank) ranks.push_back(ThreadGroup(shared, rank));
+    return ranks;
+  }
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return static_cast<int>(shared_->views.size()); }
+
+  /// See CommunicatorLike. Throws Error when the group was aborted.
+  template <class T>
+  void all_reduce(MatrixView<T> x) {
+    if (size() == 1) return;
+    shared_->views[static_cast<std::size_t>(rank_)] = &x;
+    shared_->barrier.arrive_and_wait();
+    // Shares are cut over all elements, so that a single row is split too.
+    const std::int64_t width = x.extent(1);
+    const std::int64_t total = x.extent(0) * width;
+    for (std::int64_t i = total * rank_ / size(); i < total * (rank_ + 1) / size(); ++i) {
+      const std::int64_t row = i / width, column = i % width;
+      float sum = 0.f;
+      for (const void* view : shared_->views) {
+        sum += static_cast<float>(*static_cast<const MatrixView<T>*>(view)->at(row, column));
+      }
+      for (const void* view : shared_->views) {
+        *static_cast<const MatrixView<T>*>(view)->at(row, column) = static_cast<T>(sum);
+      }
+    }
+    shared_->barrier.arrive_and_wait();
+  }
+
+  /// See CommunicatorLike. Throws Error when the group was aborted.
+  template <class T>
+  void all_gather_columns(MatrixView<const T> part, MatrixView<T> whole) {
+    const std::int64_t width = part.extent(1);
+    check_shape("all_gather_columns", "whole", whole, {part.extent(0), size() * width});
+    shared_->views[static_cast<std::size_t>(rank_)] = &part;
+    shared_->barrier.arrive_and_wait();
+    for (int rank = 0; rank < size(); ++rank) {
+      const auto* other =
+          static_cast<const MatrixView<const T>*>(shared_->views[static_cast<std::size_t>(rank)]);
+      for (std::int64_t row = 0; row < part.extent(0); ++row) {
+        std::copy_n(other->at(row), width, whole.at(row, rank * width));
+      }
+    }
+    shared_->barrier.arrive_and_wait();
+  }
+
+  void abort() { shared_->barrier.abort(); }
+
+ private:
+  struct Shared {
+    explicit Shared(int num_ranks)
+        : barrier(num_ranks), views(static_cast<std::size_t>(num_ranks), nullptr) {}
+    detail::AbortableBarrier barrier;
+    std::vector<const void*>
+        views;  // of the call in progress; written before, read after a barrier
+  };
+
+  ThreadGroup(std::shared_ptr<Shared> shared, int rank) : shared_(std::move(shared)), rank_(rank) {}
+
+  std::shared_ptr<Shared> shared_;
+  int rank_ = 0;
+};
+
+static_assert(CommunicatorLike<ThreadGroup>);
+
+}  // namespace nanovllm
