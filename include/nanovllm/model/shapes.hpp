@@ -1,0 +1,154 @@
+#pragma once
+/// The sizes of a Qwen3 model as a template value, and the shapes of the published checkpoints.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/model/config.hpp"
+
+namespace nanovllm {
+
+/// Whether lm_head is the embedding matrix.
+enum class Tie : std::uint8_t { no, yes, dynamic };
+
+/// Sizes of a Qwen3 model. A field that is `std::dynamic_extent` (or `Tie::dynamic`) is taken from
+/// config.json at run time; any other is fixed at compile time and checked against config.json.
+struct Qwen3Shape {
+  std::size_t hidden_size = std::dynamic_extent;
+  std::size_t num_layers = std::dynamic_extent;
+  std::size_t num_heads = std::dynamic_extent;     ///< query heads
+  std::size_t num_kv_heads = std::dynamic_extent;  ///< divides num_heads
+  std::size_t head_dim = std::dynamic_extent;  ///< num_heads · head_dim need not be hidden_size
+  std::size_t intermediate_size = std::dynamic_extent;
+  std::size_t vocab_size = std::dynamic_extent;
+  Tie tie = Tie::dynamic;
+
+  friend bool operator==(const Qwen3Shape&, const Qwen3Shape&) = default;
+};
+
+namespace shapes {
+
+inline constexpr Qwen3Shape qwen3_0_6b{.hidden_size = 1024,
+                                       .num_layers = 28,
+                                       .num_heads = 16,
+                                       .num_kv_heads = 8,
+                                       .head_dim = 128,
+                                       .intermediate_size = 3072,
+                                       .vocab_size = 151936,
+                                       .tie = Tie::yes};
+inline constexpr Qwen3Shape qwen3_1_7b{.hidden_size = 2048,
+                                       .num_layers = 28,
+                                       .num_heads = 16,
+                                       .num_kv_heads = 8,
+                                       .head_dim = 128,
+                                       .intermediate_size = 6144,
+                                       .vocab_size = 151936,
+                                       .tie = Tie::yes};
+inline constexpr Qwen3Shape qwen3_4b{.hidden_size = 2560,
+                                     .num_layers = 36,
+                                     .num_heads = 32,
+                                     .num_kv_heads = 8,
+                                     .head_dim = 128,
+                                     .intermediate_size = 9728,
+                                     .vocab_size = 151936,
+                                     .tie = Tie::yes};
+inline constexpr Qwen3Shape qwen3_8b{.hidden_size = 4096,
+                                     .num_layers = 36,
+                                     .num_heads = 32,
+                                     .num_kv_heads = 8,
+                                     .head_dim = 128,
+                                     .intermediate_size = 12288,
+                                     .vocab_size = 151936,
+                                     .tie = Tie::no};
+inline constexpr Qwen3Shape qwen3_14b{.hidden_size = 5120,
+                                      .num_layers = 40,
+                                      .num_heads = 40,
+                                      .num_kv_heads = 8,
+                                      .head_dim = 128,
+                                      .intermediate_size = 17408,
+                                      .vocab_size = 151936,
+                                      .tie = Tie::no};
+inline constexpr Qwen3Shape qwen3_32b{.hidden_size = 5120,
+                                      .num_layers = 64,
+                                      .num_heads = 64,
+                                      .num_kv_heads = 8,
+                                      .head_dim = 128,
+                                      .intermediate_size = 25600,
+                                      .vocab_size = 151936,
+                                      .tie = Tie::no};
+/// The 7-million-parameter story model that tests and the quickstart use.
+inline constexpr Qwen3Shape fairytale{.hidden_size = 256,
+                                      .num_layers = 6,
+                                      .num_heads = 4,
+                                      .num_kv_heads = 2,
+                                      .head_dim = 128,
+                                      .intermediate_size = 768,
+                                      .vocab_size = 4096,
+                                      .tie = Tie::yes};
+/// Every size from config.json.
+inline constexpr Qwen3Shape qwen3_any{};
+
+}  // namespace shapes
+
+/// The sizes that `config` states, every field known.
+[[nodiscard]] inline Qwen3Shape shape_of(const ModelConfig& config) {
+  return {.hidden_size = static_cast<std::size_t>(config.hidden_size),
+          .num_layers = static_cast<std::size_t>(config.num_hidden_layers),
+          .num_heads = static_cast<std::size_t>(config.num_attention_heads),
+          .num_kv_heads = static_cast<std::size_t>(config.num_key_value_heads),
+          .head_dim = static_cast<std::size_t>(config.head_dim),
+          .intermediate_size = static_cast<std::size_t>(config.intermediate_size),
+          .vocab_size = static_cast<std::size_t>(config.vocab_size),
+          .tie = config.tie_word_embeddings ? Tie::yes : Tie::no};
+}
+
+namespace detail {
+
+/// "; 'hidden_size' is 1024 at compile time but 2048 in config.json" for each fixed field in which
+/// `given` differs. Empty when none does.
+[[nodiscard]] inline std::string shape_differences(const Qwen3Shape& fixed,
+                                                   const Qwen3Shape& given) {
+  std::string out;
+  const auto compare = [&](const char* field, const auto& expected, const auto& got) {
+    if (expected != got)
+      out +=
+          concat("; '", field, "' is ", expected, " at compile time but ", got, " in config.json");
+  };
+  const auto compare_size = [&](const char* field, std::size_t Qwen3Shape::*size) {
+    if (fixed.*size != std::dynamic_extent) compare(field, fixed.*size, given.*size);
+  };
+  compare_size("hidden_size", &Qwen3Shape::hidden_size);
+  compare_size("num_hidden_layers", &Qwen3Shape::num_layers);
+  compare_size("num_attention_heads", &Qwen3Shape::num_heads);
+  compare_size("num_key_value_heads", &Qwen3Shape::num_kv_heads);
+  compare_size("head_dim", &Qwen3Shape::head_dim);
+  compare_size("intermediate_size", &Qwen3Shape::intermediate_size);
+  compare_size("vocab_size", &Qwen3Shape::vocab_size);
+  if (fixed.tie != Tie::dynamic) {
+    compare("tie_word_embeddings", fixed.tie == Tie::yes, given.tie == Tie::yes);
+  }
+  return out;
+}
+
+}  // namespace detail
+
+/// Whether a model compiled for `kShape` can run the checkpoint of `config`.
+template <Qwen3Shape kShape>
+[[nodiscard]] bool matches(const ModelConfig& config) {
+  return detail::shape_differences(kShape, shape_of(config)).empty();
+}
+
+/// The sizes of `config`, every field known. Throws ConfigError that names every field in which
+/// `kShape` is fixed to another value, with both values.
+template <Qwen3Shape kShape>
+[[nodiscard]] Qwen3Shape resolve(const ModelConfig& config) {
+  const Qwen3Shape given = shape_of(config);
+  const std::string differences = detail::shape_differences(kShape, given);
+  check<ConfigError>(differences.empty(), "this model was compiled for another shape", differences);
+  return given;
+}
+
+}  // namespace nanovllm

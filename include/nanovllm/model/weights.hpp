@@ -1,0 +1,248 @@
+#pragma once
+/// Streams a checkpoint's tensors to whoever holds the parameters. Independent of model and
+/// backend.
+///
+/// The caller lists its parameters; each has a sink that receives the rows this rank keeps,
+/// converted to the element type it computes in. Everything is verified before the first byte is
+/// read. Then the file is read once, front to back, in panels of a few MiB whose pages are given
+/// back at once, so that loading adds one panel, not a second copy of the weights, to resident
+/// memory.
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <set>
+#include <span>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/io/safetensors.hpp"
+
+namespace nanovllm {
+
+/// The part of a tensor that one rank keeps: [begin, end) along one dimension, everything along the
+/// other. `dim` −1 keeps the whole tensor.
+struct Shard {
+  int dim = -1;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+/// A tensor that the model wants from the checkpoint.
+template <Element T>
+struct Parameter {
+  std::string name;
+  std::vector<std::int64_t> shape;  ///< of the whole tensor in the file; rank 1 or 2
+  /// Receives consecutive panels of the kept part: dense rows, the first of which is row
+  /// `first_row` of that part. A rank-1 tensor is one row [1, n]. The view is valid only during the
+  /// call. Not called for an empty part.
+  std::function<void(std::int64_t first_row, MatrixView<const T> rows)> sink;
+  Shard shard{};
+  bool optional = false;  ///< absence is no error; the sink is then never called
+};
+
+struct LoadOptions {
+  std::span<const std::string> ignored{};  ///< tensors that may be there and are not read
+  /// Called after each panel with file bytes read so far and in all.
+  std::function<void(std::uint64_t bytes_done, std::uint64_t bytes_total)> progress{};
+};
+
+namespace detail {
+
+/// Converts `count` elements of type `S` at `source`, which may be unaligned, to `T`. Conversion to
+/// fewer bits rounds to nearest even.
+template <class S, Element T>
+void convert(const std::byte* source, T* out, std::size_t count) {
+  if constexpr (std::same_as<S, T>) {
+    std::memcpy(out, source, count * sizeof(T));
+  } else {
+    // A fixed trip count lets the compiler vectorise at -O2 already.
+    constexpr std::size_t kBlock = 256;
+    std::array<S, kBlock> block;
+    std::size_t i = 0;
+    for (; i + kBlock <= count; i += kBlock) {
+      std::memcpy(block.data(), source + i * sizeof(S), sizeof block);
+      for (std::size_t j = 0; j < kBlock; ++j) out[i + j] = T(static_cast<float>(block[j]));
+    }
+    std::memcpy(block.data(), source + i * sizeof(S), (count - i) * sizeof(S));
+    for (std::size_t j = 0; i + j < count; ++j) out[i + j] = T(static_cast<float>(block[j]));
+  }
+}
+
+[[nodiscard]] constexpr bool is_float(FileDType dtype) {
+  return dtype == FileDType::f32 || dtype == FileDType::f16 || dtype == FileDType::bf16;
+}
+
+template <Element T>
+void convert(FileDType dtype, const std::byte* source, T* out, std::size_t count) {
+  switch (dtype) {
+    case FileDType::f32: return convert<float>(source, out, count);
+    case FileDType::f16: return convert<half>(source, out, count);
+    default: return convert<bf16>(source, out, count);
+  }
+}
+
+/// The part of a matrix that a shard keeps.
+struct Region {
+  std::int64_t row_begin, row_end, column_begin, column_end;
+  std::int64_t num_columns;  ///< of the whole matrix
+
+  [[nodiscard]] std::int64_t rows() const { return row_end - row_begin; }
+  [[nodiscard]] std::int64_t columns() const { return column_end - column_begin; }
+};
+
+/// The kept region, with a rank-1 tensor seen as one row.
+template <Element T>
+[[nodiscard]] Region region_of(const Parameter<T>& parameter) {
+  const bool vector = parameter.shape.size() == 1;
+  const std::int64_t rows = vector ? 1 : parameter.shape[0];
+  const std::int64_t columns = parameter.shape.back();
+  Region out{0, rows, 0, columns, columns};
+  const Shard& shard = parameter.shard;
+  if (shard.dim < 0) return out;
+  if (shard.dim == 0 && !vector) {
+    out.row_begin = shard.begin;
+    out.row_end = shard.end;
+  } else {
+    out.column_begin = shard.begin;
+    out.column_end = shard.end;
+  }
+  return out;
+}
+
+/// What is wrong with the parameter itself or with the file's tensor for it; empty if nothing.
+template <Element T>
+[[nodiscard]] std::string parameter_problem(const Parameter<T>& p, const TensorInfo& tensor) {
+  const std::size_t rank = p.shape.size();
+  if (rank < 1 || rank > 2) return concat("must have rank 1 or 2, got ", shape_string(p.shape));
+  if (p.shard.dim >= static_cast<int>(rank)) {
+    return concat("is split along dimension ", p.shard.dim, " of ", shape_string(p.shape));
+  }
+  if (p.shard.dim >= 0) {
+    const std::int64_t extent = p.shape[static_cast<std::size_t>(p.shard.dim)];
+    if (p.shard.begin < 0 || p.shard.begin > p.shard.end || p.shard.end > extent) {
+      return concat("is split to [", p.shard.begin, ", ", p.shard.end, ") of ", extent);
+    }
+  }
+  const bool same = std::equal(p.shape.begin(), p.shape.end(), tensor.shape.begin(),
+                               tensor.shape.end(), [](std::int64_t want, std::uint64_t got) {
+                                 return want >= 0 && static_cast<std::uint64_t>(want) == got;
+                               });
+  if (!same) {
+    return concat("must have shape ", shape_string(p.shape), ", got ", shape_string(tensor.shape));
+  }
+  if (!is_float(tensor.dtype)) {
+    return concat("must be F32, F16 or BF16, got ", name(tensor.dtype));
+  }
+  return {};
+}
+
+/// Streams one tensor to its sink through `buffer`. `on_bytes` hears of every panel's file bytes.
+template <Element T, class OnBytes>
+void stream_parameter(const Parameter<T>& parameter, const Checkpoint::Entry& entry,
+                      std::vector<T>& buffer, const OnBytes& on_bytes) {
+  constexpr std::int64_t kPanelBytes = 4 << 20;
+  const Region region = region_of(parameter);
+  if (region.rows() == 0 || region.columns() == 0) return;
+  const FileDType dtype = entry.tensor->dtype;
+  const auto item = static_cast<std::int64_t>(size_bits(dtype) / 8);
+  const std::span<const std::byte> bytes = entry.data();
+  const auto at = [&](std::int64_t row, std::int64_t column) {
+    return static_cast<std::size_t>((row * region.num_columns + column) * item);
+  };
+  // The panel is bounded as it lies in the file and as it is handed out.
+  const std::int64_t row_bytes =
+      std::max(region.num_columns * item, region.columns() * static_cast<std::int64_t>(sizeof(T)));
+  const std::int64_t panel_rows =
+      std::clamp<std::int64_t>(kPanelBytes / row_bytes, 1, region.rows());
+  buffer.resize(std::max(buffer.size(), static_cast<std::size_t>(panel_rows * region.columns())));
+
+  for (std::int64_t row = region.row_begin; row < region.row_end; row += panel_rows) {
+    const std::int64_t rows = std::min(panel_rows, region.row_end - row);
+    const auto width = static_cast<std::size_t>(region.columns());
+    if (region.columns() == region.num_columns) {
+      convert(dtype, &bytes[at(row, 0)], buffer.data(), static_cast<std::size_t>(rows) * width);
+    } else {
+      for (std::int64_t r = 0; r < rows; ++r) {
+        convert(dtype, &bytes[at(row + r, region.column_begin)],
+                buffer.data() + static_cast<std::size_t>(r) * width, width);
+      }
+    }
+    parameter.sink(row - region.row_begin,
+                   MatrixView<const T>(buffer.data(), {rows, region.columns()}));
+    const std::size_t begin = at(row, region.column_begin);
+    entry.file->release(bytes.subspan(begin, at(row + rows - 1, region.column_end) - begin));
+    on_bytes(static_cast<std::uint64_t>(rows * region.columns() * item));
+  }
+}
+
+}  // namespace detail
+
+/// Throws one LoadError that lists every parameter that is missing, has another shape, or is not of
+/// floats, and every tensor of the checkpoint that is neither a parameter nor ignored.
+template <Element T>
+void check_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>> parameters,
+                      const LoadOptions& options = {}) {
+  std::string problems;
+  std::set<std::string_view> expected(options.ignored.begin(), options.ignored.end());
+  for (const Parameter<T>& parameter : parameters) {
+    expected.insert(parameter.name);
+    const Checkpoint::Entry* entry = checkpoint.find(parameter.name);
+    std::string problem;
+    if (entry != nullptr) problem = detail::parameter_problem(parameter, *entry->tensor);
+    if (entry == nullptr && !parameter.optional) problem = "is missing";
+    if (!problem.empty()) problems += concat("\n  - '", parameter.name, "' ", problem);
+  }
+  for (const Checkpoint::Entry& entry : checkpoint.tensors()) {
+    if (expected.contains(entry.tensor->name)) continue;
+    problems +=
+        concat("\n  - '", entry.tensor->name, "' ", detail::shape_string(entry.tensor->shape),
+               " is in the checkpoint, but not in the model");
+  }
+  check<LoadError>(problems.empty(), "'", checkpoint.directory().string(),
+                   "' does not hold this model's weights:", problems);
+}
+
+/// Checks as `check_parameters`, then streams every parameter to its sink, in the order of the
+/// files. What a sink throws ends the load. Several threads may load from one checkpoint at once.
+template <Element T>
+void load_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>> parameters,
+                     const LoadOptions& options = {}) {
+  check_parameters<T>(checkpoint, parameters, options);
+
+  struct Job {
+    const Checkpoint::Entry* entry;
+    const Parameter<T>* parameter;
+  };
+  std::vector<Job> jobs;
+  std::uint64_t bytes_total = 0;
+  for (const Parameter<T>& parameter : parameters) {
+    const Checkpoint::Entry* entry = checkpoint.find(parameter.name);
+    if (entry == nullptr) continue;
+    jobs.push_back({entry, &parameter});
+    const detail::Region region = detail::region_of(parameter);
+    bytes_total += static_cast<std::uint64_t>(region.rows() * region.columns()) *
+                   (size_bits(entry->tensor->dtype) / 8);
+  }
+  // Entries lie in one array in file order, so their addresses sort the jobs.
+  std::stable_sort(jobs.begin(), jobs.end(),
+                   [](const Job& a, const Job& b) { return a.entry < b.entry; });
+
+  std::vector<T> buffer;
+  std::uint64_t bytes_done = 0;
+  for (const Job& job : jobs) {
+    detail::stream_parameter(*job.parameter, *job.entry, buffer, [&](std::uint64_t bytes) {
+      bytes_done += bytes;
+      if (options.progress) options.progress(bytes_done, bytes_total);
+    });
+  }
+}
+
+}  // namespace nanovllm
