@@ -1,0 +1,117 @@
+#pragma once
+/// The CPU backend: always there, needs no GPU, and is the oracle of the CUDA kernels.
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/cpu/aligned_buffer.hpp"
+#include "nanovllm/cpu/attention.hpp"
+#include "nanovllm/cpu/context.hpp"
+#include "nanovllm/cpu/embedding.hpp"
+#include "nanovllm/cpu/gather_rows.hpp"
+#include "nanovllm/cpu/kv_store.hpp"
+#include "nanovllm/cpu/linear.hpp"
+#include "nanovllm/cpu/packed_matrix.hpp"
+#include "nanovllm/cpu/qk_norm_rope_store.hpp"
+#include "nanovllm/cpu/rms_norm.hpp"
+#include "nanovllm/cpu/rope.hpp"
+#include "nanovllm/cpu/sampler.hpp"
+#include "nanovllm/cpu/silu_mul.hpp"
+#include "nanovllm/cpu/system_memory.hpp"
+#include "nanovllm/ops/backend.hpp"
+
+namespace nanovllm {
+
+/// Owns the threads of one rank and forwards every op to its function in `cpu/`. Ops are finished
+/// when the call returns.
+class CpuBackend {
+ public:
+  template <class T>
+  using Buffer = cpu::AlignedBuffer<T>;
+  template <Element T>
+  using Matrix = cpu::PackedMatrix<T>;
+
+  /// Tokens a step computes at the most unless the user says otherwise: enough for the dense layers
+  /// to run at full rate, little enough that decodes between prompt chunks do not wait long.
+  static constexpr int kDefaultBatchedTokens = 1024;
+
+  /// @param isa  caps the instruction set, for tests; more than the machine has is ConfigError.
+  explicit CpuBackend(const BackendConfig& config, cpu::Isa isa = cpu::best_isa())
+      : pool_(std::make_unique<cpu::ThreadPool>(config.num_threads)), context_{pool_.get(), isa} {
+    check<ConfigError>(isa <= cpu::best_isa(), "this machine has no ", cpu::name(isa),
+                       " instructions, at most ", cpu::name(cpu::best_isa()));
+  }
+
+  /// Copies `count` elements of host memory into a buffer.
+  template <class T>
+  void upload(const T* from, T* to, std::size_t count) {
+    std::copy_n(from, count, to);
+  }
+
+  template <class Args>
+  void embedding(const Args& args) {
+    cpu::embedding(args, context_);
+  }
+  template <class Args>
+  void linear(const Args& args) {
+    cpu::linear(args, context_);
+  }
+  template <class T>
+  void rms_norm(const RmsNormArgs<T>& args) {
+    cpu::rms_norm(args, context_);
+  }
+  template <class T>
+  void add_rms_norm(const AddRmsNormArgs<T>& args) {
+    cpu::add_rms_norm(args, context_);
+  }
+  template <class T>
+  void rope(const RopeArgs<T>& args) {
+    cpu::rope(args, context_);
+  }
+  template <class T>
+  void kv_store(const KvStoreArgs<T>& args) {
+    cpu::kv_store(args, context_);
+  }
+  template <class T>
+  void qk_norm_rope_store(const QkNormRopeStoreArgs<T>& args) {
+    cpu::qk_norm_rope_store(args, context_);
+  }
+  template <class T>
+  void varlen_attention(const VarlenAttentionArgs<T>& args) {
+    cpu::varlen_attention(args, context_);
+  }
+  template <class T>
+  void decode_attention(const DecodeAttentionArgs<T>& args) {
+    cpu::decode_attention(args, context_);
+  }
+  template <class T>
+  void silu_mul(const SiluMulArgs<T>& args) {
+    cpu::silu_mul(args, context_);
+  }
+  template <class T>
+  void gather_rows(const GatherRowsArgs<T>& args) {
+    cpu::gather_rows(args, context_);
+  }
+  void sample(const SampleArgs& args) { cpu::sample(args, context_); }
+
+  /// Bytes of memory that the system can still give.
+  [[nodiscard]] std::size_t available_memory() const { return cpu::available_system_memory(); }
+
+  /// "cpu, 2 threads, avx512_bf16".
+  [[nodiscard]] std::string describe() const {
+    return concat("cpu, ", pool_->num_threads(), " threads, ", cpu::name(context_.isa));
+  }
+
+ private:
+  std::unique_ptr<cpu::ThreadPool> pool_;
+  cpu::Context context_;
+};
+
+static_assert(BackendLike<CpuBackend, float>);
+static_assert(BackendLike<CpuBackend, bf16>);
+
+}  // namespace nanovllm
