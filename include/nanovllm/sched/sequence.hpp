@@ -15,15 +15,17 @@ enum class FinishReason : std::uint8_t {
   stop,    ///< an end token, a stop token or a stop string
   length,  ///< max_tokens, the model's context or the KV pool
   abort,   ///< the user took it back
+  error,   ///< it could not be served
 };
 
-/// "stop", "length", "abort", or "" while running.
+/// "stop", "length", "abort", "error", or "" while running.
 [[nodiscard]] constexpr std::string_view name(FinishReason reason) {
   switch (reason) {
     case FinishReason::none: return "";
     case FinishReason::stop: return "stop";
     case FinishReason::length: return "length";
     case FinishReason::abort: return "abort";
+    case FinishReason::error: return "error";
   }
   return "?";
 }
@@ -39,6 +41,7 @@ struct Sequence {
   std::int32_t num_prompt_tokens = 0;  ///< ≥ 1
   std::int32_t max_total_tokens = 0;   ///< prompt and generated tokens at the most
 
+  std::uint64_t arrival = 0;  ///< rank in the order of `add`, set by the scheduler
   SequenceStatus status = SequenceStatus::waiting;
   FinishReason finish_reason = FinishReason::none;
   std::int32_t num_computed_tokens = 0;  ///< K and V of tokens[0, n) are in the cache

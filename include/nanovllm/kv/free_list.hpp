@@ -1,0 +1,87 @@
+#pragma once
+/// The free blocks of a pool, in the order in which they will be reused.
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/ids.hpp"
+
+namespace nanovllm {
+
+/// A doubly linked list of block ids, threaded through one array: every operation but the invariant
+/// check is O(1) and allocates nothing. The front is reused first.
+class FreeList {
+ public:
+  /// All of [0, num_blocks), ascending.
+  explicit FreeList(std::int32_t num_blocks)
+      : links_(static_cast<std::size_t>(num_blocks) + 1), sentinel_(num_blocks) {
+    links_.back() = {sentinel_, sentinel_};
+    for (BlockId block = 0; block < num_blocks; ++block) push_back(block);
+  }
+
+  [[nodiscard]] std::int32_t size() const { return size_; }
+  [[nodiscard]] bool contains(BlockId block) const { return link(block).next != kUnlinked; }
+
+  /// Adds a block to be reused before all others. It must not be in the list.
+  void push_front(BlockId block) { insert_before(link(sentinel_).next, block); }
+
+  /// Adds a block to be reused after all others. It must not be in the list.
+  void push_back(BlockId block) { insert_before(sentinel_, block); }
+
+  /// Takes out a block that is in the list.
+  void remove(BlockId block) {
+    const Link at = link(block);
+    link(at.prev).next = at.next;
+    link(at.next).prev = at.prev;
+    link(block) = {};
+    --size_;
+  }
+
+  /// Takes out the block at the front, if there is one.
+  std::optional<BlockId> pop_front() {
+    if (size_ == 0) return std::nullopt;
+    const BlockId front = link(sentinel_).next;
+    remove(front);
+    return front;
+  }
+
+  /// Throws Error naming the broken invariant. O(num_blocks).
+  void check_invariants() const {
+    std::int32_t count = 0;
+    for (BlockId block = link(sentinel_).next; block != sentinel_; block = link(block).next) {
+      check(++count <= size_, "free list: more blocks are linked than its size, ", size_);
+      check(link(link(block).prev).next == block, "free list: block ", block,
+            " is not its predecessor's successor");
+    }
+    check(count == size_, "free list: ", count, " blocks are linked, but its size is ", size_);
+  }
+
+ private:
+  static constexpr BlockId kUnlinked = -1;
+
+  struct Link {
+    BlockId prev = kUnlinked;
+    BlockId next = kUnlinked;
+  };
+
+  [[nodiscard]] Link& link(BlockId block) { return links_[static_cast<std::size_t>(block)]; }
+  [[nodiscard]] const Link& link(BlockId block) const {
+    return links_[static_cast<std::size_t>(block)];
+  }
+
+  void insert_before(BlockId next, BlockId block) {
+    const BlockId prev = link(next).prev;
+    link(block) = {prev, next};
+    link(prev).next = block;
+    link(next).prev = block;
+    ++size_;
+  }
+
+  std::vector<Link> links_;  ///< one a block, and the sentinel that closes the ring
+  BlockId sentinel_;
+  std::int32_t size_ = 0;
+};
+
+}  // namespace nanovllm

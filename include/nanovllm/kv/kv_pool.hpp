@@ -1,0 +1,73 @@
+#pragma once
+/// The memory of the paged KV cache, all layers in one piece.
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/kv/kv_config.hpp"
+#include "nanovllm/ops/kv_view.hpp"
+
+namespace nanovllm {
+
+/// Memory that a KvPool may live in: made from a number of elements, it owns them and says where
+/// they are. The elements need no initial value: a slot is written before it is read.
+template <class Buffer, class T>
+concept KvBufferLike = std::constructible_from<Buffer, std::size_t> && requires(Buffer& buffer) {
+  { buffer.data() } -> std::convertible_to<T*>;
+};
+
+/// Owns the keys and values of every layer, `[layer][block][K | V][kv_head][slot][head_dim]`,
+/// row-major, and hands out views of single layers.
+///
+/// @tparam T       element type of the cache.
+/// @tparam Buffer  where it lives: `cpu::AlignedBuffer<T>`, or device memory.
+template <Element T, class Buffer>
+class KvPool {
+  static_assert(KvBufferLike<Buffer, T>,
+                "'Buffer' must be constructible from a number of elements and have a data() that "
+                "converts to 'T*'");
+
+ public:
+  /// Takes num_blocks · shape.block_bytes() bytes. `shape.element_bytes` must be sizeof(T).
+  KvPool(const KvShape& shape, std::int32_t num_blocks)
+      : shape_(checked(shape, num_blocks)),
+        num_blocks_(num_blocks),
+        buffer_(static_cast<std::size_t>(shape.num_layers * layer_elements())) {}
+
+  /// Keys and values of layer `layer`, 0 ≤ layer < num_layers(). Valid as long as the pool is; the
+  /// views of different layers do not overlap.
+  [[nodiscard]] KvView<T> layer(std::int64_t layer) {
+    check(layer >= 0 && layer < shape_.num_layers, "KV pool: layer must be in [0, ",
+          shape_.num_layers, "), got ", layer);
+    return {buffer_.data() + layer * layer_elements(), num_blocks_, shape_.block_size,
+            shape_.num_kv_heads, shape_.head_dim};
+  }
+
+  [[nodiscard]] const KvShape& shape() const { return shape_; }
+  [[nodiscard]] std::int64_t num_layers() const { return shape_.num_layers; }
+  [[nodiscard]] std::int32_t num_blocks() const { return static_cast<std::int32_t>(num_blocks_); }
+  /// Bytes of the whole pool.
+  [[nodiscard]] std::int64_t size_bytes() const { return num_blocks_ * shape_.block_bytes(); }
+
+ private:
+  static const KvShape& checked(const KvShape& shape, std::int32_t num_blocks) {
+    check<ConfigError>(shape.element_bytes == static_cast<std::int64_t>(sizeof(T)),
+                       "KV pool: element_bytes must be ", sizeof(T), ", got ", shape.element_bytes);
+    check<ConfigError>(shape.block_bytes() > 0 && num_blocks > 0,
+                       "KV pool: needs at least one block of at least one byte, got ", num_blocks,
+                       " blocks of ", shape.block_bytes(), " bytes");
+    return shape;
+  }
+  [[nodiscard]] std::int64_t layer_elements() const {
+    return num_blocks_ * shape_.block_elements();
+  }
+
+  KvShape shape_;
+  std::int64_t num_blocks_;
+  Buffer buffer_;
+};
+
+}  // namespace nanovllm

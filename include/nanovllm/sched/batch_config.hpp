@@ -1,0 +1,29 @@
+#pragma once
+/// How much one step may carry.
+
+#include <cstdint>
+
+#include "nanovllm/core/error.hpp"
+
+namespace nanovllm {
+
+/// Run-time limits of a step.
+struct BatchConfig {
+  /// Sequences that run at the same time, ≥ 1.
+  std::int32_t max_num_seqs = 256;
+  /// Tokens that one step computes, prompts and decodes together, ≥ max_num_seqs, so that no
+  /// sequence starves behind the others' decodes. More makes prompts faster and the gap between two
+  /// tokens of a running sequence longer. Tokens from the prefix cache do not count.
+  std::int32_t max_num_batched_tokens = 2048;
+};
+
+/// Throws ConfigError naming the first field out of range.
+inline void validate(const BatchConfig& config) {
+  check<ConfigError>(config.max_num_seqs >= 1, "max_num_seqs must be >= 1, got ",
+                     config.max_num_seqs);
+  check<ConfigError>(config.max_num_batched_tokens >= config.max_num_seqs,
+                     "max_num_batched_tokens must be >= max_num_seqs = ", config.max_num_seqs,
+                     ", got ", config.max_num_batched_tokens);
+}
+
+}  // namespace nanovllm

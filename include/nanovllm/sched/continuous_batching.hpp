@@ -1,0 +1,51 @@
+#pragma once
+/// The default scheduling policy: decodes and prompt chunks share every step.
+/// Source: Yu et al., "Orca", OSDI 2022; Agrawal et al., "Sarathi-Serve", OSDI 2024.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "nanovllm/sched/plan_builder.hpp"
+
+namespace nanovllm {
+
+/// Every running sequence with one token to compute decodes; what is left of the token budget goes
+/// to prompts already begun, then to new ones, first come first served, each cut where the budget
+/// ends. Nobody overtakes. A running sequence that finds no block takes those of the one that came
+/// last, which waits, first in line, and is recomputed from all its tokens, less what the prefix
+/// cache still has.
+///
+/// Why everything admitted finishes:
+/// - Nobody overtakes, so whoever runs came before whoever waits, and `running` is in the order of
+///   arrival.
+/// - If anybody runs, the oldest one advances in every step: the decodes leave at least one token
+///   of the budget to a chunk (max_num_batched_tokens ≥ max_num_seqs), and it can take any block
+///   that others hold. It is never a victim, because victims are younger than whoever needs a
+///   block; so no two can preempt each other in turn.
+/// - If nobody runs, the whole pool is free and the first in line gets in, since the scheduler
+///   accepts no sequence that would not fit into the pool alone.
+/// The oldest thus finishes after a bounded number of steps, and then the next one is the oldest.
+struct ContinuousBatching {
+  template <class Blocks>
+  [[nodiscard]] static StepPlan plan(const SchedulerView& queues, const Blocks& blocks,
+                                     const BatchConfig& config) {
+    PlanBuilder<Blocks> builder(queues, blocks);
+    const auto num_decodes = std::count_if(queues.running.begin(), queues.running.end(),
+                                           [](const Sequence* s) { return is_decode(*s); });
+    std::int32_t budget = config.max_num_batched_tokens - static_cast<std::int32_t>(num_decodes);
+    budget -=
+        builder.extend_oldest_first(queues.running, budget, [](const Sequence&) { return true; });
+    if (builder.preempts()) return builder.finish();  // the pool is full
+    const auto max_running = static_cast<std::size_t>(config.max_num_seqs);
+    for (Sequence* s : queues.waiting) {
+      if (budget == 0 || builder.num_running() >= max_running) break;
+      const std::int32_t n = builder.admit_chunk(*s, budget);
+      if (n == 0) break;
+      budget -= n;
+    }
+    return builder.finish();
+  }
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,185 @@
+#pragma once
+/// The arithmetic of making a plan: which blocks would be free, which are spoken for.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/kv/block_manager.hpp"
+#include "nanovllm/sched/scheduling_policy.hpp"
+
+namespace nanovllm {
+
+/// True if exactly one token of a running sequence is not yet computed, so that the step yields its
+/// next one.
+[[nodiscard]] inline bool is_decode(const Sequence& s) {
+  return s.num_tokens() - s.num_computed_tokens == 1;
+}
+
+/// Builds a StepPlan call by call and keeps account of the pool as it will be when the plan has
+/// begun. It only reads the queues, the sequences and the pool. What it accepts fits, so
+/// `Scheduler::begin` succeeds for the plan it builds.
+///
+/// Admission keeps a reserve: for every running sequence, the blocks of all its known tokens and
+/// one block more. A prompt that is computed in chunks thus finds its last chunk's blocks still
+/// there, and everybody can go on for at least B steps before anybody must be preempted; and one
+/// that was preempted does not come back into the very blocks it had to give up. Without a reserve
+/// a full pool would preempt and recompute at every step.
+template <class Blocks>
+class PlanBuilder {
+ public:
+  PlanBuilder(const SchedulerView& queues, const Blocks& blocks)
+      : blocks_(blocks), num_free_(blocks.num_free()), num_running_(queues.running.size()) {
+    for (const Sequence* s : queues.running) reserve_ += num_blocks_wanted(*s) - num_blocks(*s);
+  }
+
+  /// Plans the next tokens of running sequence `s`: at most `max_tokens`, and no more than the free
+  /// blocks hold. Returns how many; 0 plans nothing.
+  std::int32_t extend(Sequence& s, std::int32_t max_tokens) {
+    const std::int64_t room =
+        (std::int64_t{num_blocks(s)} + num_free_) * Blocks::block_size() - s.num_computed_tokens;
+    const std::int32_t left = s.num_tokens() - s.num_computed_tokens;
+    const std::int64_t n = std::min({std::int64_t{max_tokens}, std::int64_t{left}, room});
+    if (n <= 0) return 0;
+    const std::int32_t end = s.num_computed_tokens + static_cast<std::int32_t>(n);
+    append(is_decode(s) ? decodes_ : chunks_, {&s, s.num_computed_tokens, end, false, {}, 0},
+           num_blocks(s));
+    return static_cast<std::int32_t>(n);
+  }
+
+  /// Plans `extend` for those of `running` that `wanted(sequence)` names, oldest first: one token
+  /// for a decode, and up to `chunk_budget` together for the rest. A sequence that finds no block
+  /// takes those of the youngest; the youngest itself pauses and keeps what it has. Returns how
+  /// much of the budget was used.
+  ///
+  /// Victims come from the end where planning has not been yet, so none is in the plan; and the
+  /// oldest one wanted always advances, since with all others preempted it has the pool to itself.
+  template <class Wanted>
+  std::int32_t extend_oldest_first(std::span<Sequence* const> running, std::int32_t chunk_budget,
+                                   Wanted wanted) {
+    std::int32_t used = 0;
+    std::size_t kept = running.size();
+    for (std::size_t i = 0; i < kept; ++i) {
+      Sequence& s = *running[i];
+      const std::int32_t limit = is_decode(s) ? 1 : chunk_budget - used;
+      if (limit == 0 || !wanted(s)) continue;
+      std::int32_t n = extend(s, limit);
+      while (n == 0 && kept > i + 1) {
+        preempt(*running[--kept]);
+        n = extend(s, limit);
+      }
+      if (!is_decode(s)) used += n;
+    }
+    return used;
+  }
+
+  /// Plans to take running sequence `s`, which must not be in the plan, out of the pool.
+  void preempt(Sequence& s) {
+    reserve_ -= num_blocks_wanted(s) - num_blocks(s);
+    for (BlockId block : s.block_table) {
+      if (--future_ref_count(block) == 0) ++num_free_;
+    }
+    --num_running_;
+    plan_.preempted.push_back(&s);
+  }
+
+  /// Plans to admit waiting sequence `s` and to compute all that the prefix cache does not have of
+  /// it. Returns how many tokens; 0 plans nothing: more than `max_tokens`, or no room.
+  std::int32_t admit_whole(Sequence& s, std::int32_t max_tokens) {
+    return admit(s, max_tokens, s.num_tokens());
+  }
+
+  /// The same for at most `max_tokens` of the tokens.
+  std::int32_t admit_chunk(Sequence& s, std::int32_t max_tokens) { return admit(s, max_tokens, 1); }
+
+  [[nodiscard]] bool empty() const { return decodes_.empty() && chunks_.empty(); }
+  [[nodiscard]] bool preempts() const { return !plan_.preempted.empty(); }
+  /// Sequences that run once the plan has begun.
+  [[nodiscard]] std::size_t num_running() const { return num_running_; }
+  /// Blocks that are free once the plan has begun.
+  [[nodiscard]] std::int32_t num_free() const { return num_free_; }
+
+  /// The plan: decodes, then chunks, each in the order of the calls. Ends the builder's life.
+  [[nodiscard]] StepPlan finish() {
+    plan_.num_decodes = static_cast<std::int32_t>(decodes_.size());
+    plan_.sequences = std::move(decodes_);
+    std::move(chunks_.begin(), chunks_.end(), std::back_inserter(plan_.sequences));
+    return std::move(plan_);
+  }
+
+ private:
+  static std::int32_t num_blocks(const Sequence& s) {
+    return static_cast<std::int32_t>(s.block_table.size());
+  }
+
+  /// Blocks that admission keeps for a sequence: of its known tokens, and one more where it may
+  /// still grow. The very last token it may have is never computed.
+  static std::int32_t num_blocks_wanted(const Sequence& s) {
+    const std::int64_t grown = std::int64_t{s.num_tokens()} + Blocks::block_size();
+    return Blocks::blocks_for(
+        static_cast<std::int32_t>(std::min<std::int64_t>(grown, s.max_total_tokens - 1)));
+  }
+
+  std::int32_t admit(Sequence& s, std::int32_t max_tokens, std::int32_t min_end) {
+    const bool alone = num_running_ == 0;  // then it must get in, or nobody ever will
+    if (!alone && num_free_ <= reserve_) return 0;
+    PrefixHit hit = blocks_.lookup(s.tokens);
+    const auto num_hits = static_cast<std::int32_t>(hit.blocks.size());
+    const std::int32_t begin = num_hits * Blocks::block_size();
+    const std::int32_t end = begin + std::min(max_tokens, s.num_tokens() - begin);
+    if (end <= begin || end < min_end) return 0;
+    const std::int32_t cost = adoption_cost(hit);
+    const std::int32_t wanted = alone ? Blocks::blocks_for(end) : num_blocks_wanted(s) + reserve_;
+    if (wanted - num_hits + cost > num_free_) return 0;
+    for (BlockId block : hit.blocks) ++future_ref_count(block);
+    num_free_ -= cost;
+    reserve_ += num_blocks_wanted(s) - num_hits;
+    ++num_running_;
+    append(chunks_, {&s, begin, end, false, std::move(hit.blocks), 0}, num_hits);
+    return end - begin;
+  }
+
+  /// Completes `planned`, whose sequence will have `num_held` blocks, and adds it to `list`.
+  void append(std::vector<PlannedSequence>& list, PlannedSequence planned, std::int32_t num_held) {
+    planned.samples = planned.end == planned.sequence->num_tokens();
+    planned.num_new_blocks = Blocks::blocks_for(planned.end) - num_held;
+    num_free_ -= planned.num_new_blocks;
+    reserve_ -= planned.num_new_blocks;
+    plan_.num_tokens += planned.num_tokens();
+    list.push_back(std::move(planned));
+  }
+
+  /// The hit's blocks that would leave the free list, as it is after what is planned so far.
+  [[nodiscard]] std::int32_t adoption_cost(const PrefixHit& hit) {
+    if (future_ref_counts_.empty()) return hit.num_free_blocks;
+    std::int32_t cost = 0;
+    for (BlockId block : hit.blocks) cost += future_ref_count(block) == 0 ? 1 : 0;
+    return cost;
+  }
+
+  /// Reference count of `block` once the plan has begun. The copy is made by the first plan that
+  /// preempts or adopts; most steps do neither.
+  [[nodiscard]] std::int32_t& future_ref_count(BlockId block) {
+    if (future_ref_counts_.empty()) {
+      future_ref_counts_.resize(static_cast<std::size_t>(blocks_.num_blocks()));
+      for (BlockId b = 0; b < blocks_.num_blocks(); ++b)
+        future_ref_counts_[static_cast<std::size_t>(b)] = blocks_.ref_count(b);
+    }
+    return future_ref_counts_[static_cast<std::size_t>(block)];
+  }
+
+  const Blocks& blocks_;
+  StepPlan plan_;
+  std::vector<PlannedSequence> decodes_;
+  std::vector<PlannedSequence> chunks_;
+  std::vector<std::int32_t> future_ref_counts_;
+  std::int32_t num_free_;
+  std::int32_t reserve_ = 0;  ///< free blocks that the running sequences are promised
+  std::size_t num_running_;
+};
+
+}  // namespace nanovllm

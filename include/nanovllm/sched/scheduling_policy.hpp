@@ -1,0 +1,30 @@
+#pragma once
+/// What a scheduling policy sees, and what it must offer.
+
+#include <concepts>
+#include <deque>
+#include <span>
+
+#include "nanovllm/sched/batch_config.hpp"
+#include "nanovllm/sched/sequence.hpp"
+#include "nanovllm/sched/step_plan.hpp"
+
+namespace nanovllm {
+
+/// The scheduler's queues, to be read.
+struct SchedulerView {
+  std::span<Sequence* const> running;    ///< in the order in which they were admitted
+  const std::deque<Sequence*>& waiting;  ///< in the order in which they came
+};
+
+/// A scheduling policy decides what the next step computes: `plan` is a static (or const, on a
+/// stateless type) function of the queues, the pool and the limits. It changes nothing; the
+/// scheduler applies what it says. `PlanBuilder` does the arithmetic.
+template <class Policy, class Blocks>
+concept SchedulingPolicyLike = std::default_initializable<Policy> &&
+    requires(const Policy& policy, const SchedulerView& queues, const Blocks& blocks,
+             const BatchConfig& config) {
+  { policy.plan(queues, blocks, config) } -> std::same_as<StepPlan>;
+};
+
+}  // namespace nanovllm
