@@ -1,0 +1,17 @@
+#pragma once
+/// Names of types, for messages and `describe()`.
+
+#include <string_view>
+
+namespace nanovllm {
+
+/// The name of `T` as the compiler spells it, qualified.
+template <class T>
+[[nodiscard]] constexpr std::string_view type_name() {
+  // "... type_name() [with T = NAME; std::string_view = ...]" (g++), "... [T = NAME]" (clang++)
+  const std::string_view signature = __PRETTY_FUNCTION__;
+  const std::size_t begin = signature.find("T = ") + 4;
+  return signature.substr(begin, signature.find_first_of(";]", begin) - begin);
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,79 @@
+#pragma once
+/// Finds stop strings in streamed text and holds back what may still become one.
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace nanovllm {
+
+/// Text goes in piece by piece; out comes, as early as possible, everything that can no longer be
+/// part of a stop string. Only a tail that is a proper prefix of some stop string is held back.
+class StopMatcher {
+ public:
+  StopMatcher() = default;
+
+  /// @param stops        non-empty strings.
+  /// @param include_stop whether the matched string is part of the released text.
+  StopMatcher(std::vector<std::string> stops, bool include_stop)
+      : stops_(std::move(stops)), include_stop_(include_stop) {}
+
+  struct Result {
+    std::string text;      ///< released now
+    bool stopped = false;  ///< a stop string was found: `text` ends before it, or with it
+  };
+
+  /// Adds `piece`. Of several stop strings in the text the one that begins first counts, and of
+  /// those the first in the list.
+  [[nodiscard]] Result push(std::string_view piece) {
+    pending_ += piece;
+    std::size_t first = std::string::npos, length = 0;
+    for (const std::string& stop : stops_) {
+      const std::size_t at = pending_.find(stop);
+      if (at < first) {
+        first = at;
+        length = stop.size();
+      }
+    }
+    if (first != std::string::npos) {
+      return {release(first + (include_stop_ ? length : 0)), true};
+    }
+    return {release(pending_.size() - held_back()), false};
+  }
+
+  /// Adds `piece` without looking for stop strings in it, and releases everything.
+  [[nodiscard]] std::string pass(std::string_view piece) {
+    pending_ += piece;
+    return flush();
+  }
+
+  /// Releases what is held back: the text ends here.
+  [[nodiscard]] std::string flush() { return std::exchange(pending_, {}); }
+
+ private:
+  /// Length of the longest tail that is a proper prefix of a stop string.
+  [[nodiscard]] std::size_t held_back() const {
+    std::size_t longest = 0;
+    for (const std::string& stop : stops_) {
+      for (std::size_t n = std::min(stop.size() - 1, pending_.size()); n > longest; --n) {
+        if (pending_.compare(pending_.size() - n, n, stop, 0, n) == 0) longest = n;
+      }
+    }
+    return longest;
+  }
+
+  std::string release(std::size_t count) {
+    std::string out = pending_.substr(0, count);
+    pending_.erase(0, count);
+    return out;
+  }
+
+  std::vector<std::string> stops_;
+  bool include_stop_ = false;
+  std::string pending_;
+};
+
+}  // namespace nanovllm

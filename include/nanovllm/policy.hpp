@@ -1,0 +1,53 @@
+#pragma once
+/// Policies: what an engine is made of, chosen at compile time.
+///
+/// A policy is a type at namespace scope that derives from `DefaultPolicy` and replaces whole slots:
+///
+///     struct MyPolicy : nanovllm::DefaultPolicy {
+///       using Scheduling = nanovllm::PrefillFirst;
+///       static constexpr nanovllm::KvConfig kv{.block_size = 32};
+///     };
+///
+/// A misspelt field inside a slot is a compile error; a misspelt slot is silent, so look at
+/// `describe<MyPolicy>()`. docs/policies.md shows how to write each slot's type.
+
+#include <string>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/type_name.hpp"
+#include "nanovllm/cpu/backend.hpp"
+#include "nanovllm/kv/kv_config.hpp"
+#include "nanovllm/ops/backend.hpp"
+#include "nanovllm/parallel/thread_group.hpp"
+#include "nanovllm/sched/continuous_batching.hpp"
+#include "nanovllm/sched/prefill_first.hpp"
+
+namespace nanovllm {
+
+/// Qwen3 in bfloat16 on the CPU.
+struct DefaultPolicy {
+  using Element = bf16;                    ///< of weights, activations and the KV cache
+  using Backend = CpuBackend;              ///< where memory lives and ops run
+  using Communicator = ThreadGroup;        ///< how tensor-parallel ranks talk
+  using Scheduling = ContinuousBatching;   ///< what a step computes
+  static constexpr KvConfig kv{};          ///< block size, prefix caching
+};
+
+/// The same in float32: for tests, and where the last digit counts.
+struct Float32Policy : DefaultPolicy {
+  using Element = float;
+};
+
+/// The slots of `Policy` as they are in force, one a line.
+template <class Policy>
+[[nodiscard]] std::string describe() {
+  return concat("Element        ", name(kDType<typename Policy::Element>),               //
+                "\nBackend        ", type_name<typename Policy::Backend>(),              //
+                "\nCommunicator   ", type_name<typename Policy::Communicator>(),         //
+                "\nScheduling     ", type_name<typename Policy::Scheduling>(),           //
+                "\nkv             block_size = ", Policy::kv.block_size,                 //
+                ", prefix_caching = ", Policy::kv.prefix_caching, "\n");
+}
+
+}  // namespace nanovllm
