@@ -1,0 +1,43 @@
+# Consumer projects: each configures a project that sets nothing, links one target of ours with the
+# usual warnings as errors, and runs on a tiny checkpoint. The network is not used.
+if(NOT NANOVLLM_TEST_PACKAGING)
+  return()
+endif()
+
+set(consumers "${CMAKE_CURRENT_BINARY_DIR}/consumer")
+set(checkpoint "${PROJECT_SOURCE_DIR}/tests/fixtures/parity/group1_tied_yarn")
+
+# nanovllm_consumer_test(NAME PROJECT [CMAKE_OPTION...])
+function(nanovllm_consumer_test name project)
+  add_test(NAME consumer/${name}
+    COMMAND "${CMAKE_CTEST_COMMAND}"
+      --build-and-test "${CMAKE_CURRENT_SOURCE_DIR}/consumer/${project}" "${consumers}/${name}"
+      --build-generator "${CMAKE_GENERATOR}"
+      --build-options "-DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER}"
+        -DFETCHCONTENT_FULLY_DISCONNECTED=ON ${ARGN}
+      --test-command "${consumers}/${name}/consumer" "${checkpoint}")
+  set_tests_properties(consumer/${name} PROPERTIES LABELS package TIMEOUT 900)
+endfunction()
+
+add_test(NAME consumer/install COMMAND "${CMAKE_CURRENT_LIST_DIR}/install.sh"
+  "${CMAKE_COMMAND}" "${PROJECT_BINARY_DIR}" "${PROJECT_SOURCE_DIR}" "${consumers}/prefix")
+set_tests_properties(consumer/install PROPERTIES LABELS package FIXTURES_SETUP installed_package)
+set(installed "-DCMAKE_PREFIX_PATH=${consumers}/prefix")
+
+nanovllm_consumer_test(add_subdirectory add_subdirectory "-DNANOVLLM_SOURCE=${PROJECT_SOURCE_DIR}")
+nanovllm_consumer_test(fetch_content fetch_content "-DNANOVLLM_SOURCE=${PROJECT_SOURCE_DIR}")
+nanovllm_consumer_test(find_package find_package "${installed}"
+  "-DNANOVLLM_VERSION=${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}")
+set_tests_properties(consumer/find_package PROPERTIES FIXTURES_REQUIRED installed_package)
+
+if(NANOVLLM_NVCC)
+  set(nvcc "-DCMAKE_CUDA_COMPILER=${NANOVLLM_NVCC}")
+  nanovllm_consumer_test(cuda_add_subdirectory cuda "${nvcc}"
+    "-DNANOVLLM_SOURCE=${PROJECT_SOURCE_DIR}")
+  nanovllm_consumer_test(cuda_find_package cuda "${nvcc}" "${installed}")
+  set_tests_properties(consumer/cuda_find_package PROPERTIES FIXTURES_REQUIRED installed_package)
+else()
+  add_test(NAME consumer/cuda
+    COMMAND "${CMAKE_CURRENT_SOURCE_DIR}/headers/try_compiler.sh" nvcc "")
+  set_tests_properties(consumer/cuda PROPERTIES LABELS package SKIP_RETURN_CODE 77)
+endif()

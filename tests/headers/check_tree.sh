@@ -1,0 +1,153 @@
+#!/usr/bin/env bash
+# Checks the headers' tree: check_tree.sh [INCLUDE_FOLDER]. Prints one line per violation, with file
+# and line number, and exits with 1 if there is any.
+#
+#   who includes whom   the arrows of docs/architecture.md; 'allowed' below is the whole table
+#   how                 full paths in quotes, of files that exist, without cycles
+#   what not            <iostream>, <regex>, <format>; CUDA's headers only in .cuh
+#   form                '#pragma once' first, at most 500 lines, .hpp or .cuh; a .inc file is a
+#                       fragment for repeated inclusion within its own folder and has no guard
+#   umbrella            nanovllm.hpp reaches every .hpp
+set -euo pipefail
+
+root=${1:-"$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/include"}
+cd "$root"
+mapfile -t files < <(find nanovllm -type f | LC_ALL=C sort)
+if [ "${#files[@]}" -eq 0 ]; then
+  echo "no headers under $root/nanovllm"
+  exit 1
+fi
+
+graph=$(mktemp)
+trap 'rm -f "$graph"' EXIT
+
+status=0
+awk -v graph="$graph" '
+  function complain(line, text) {
+    print FILENAME ":" line ": " text
+    violations++
+  }
+
+  # nanovllm/kv/block_manager.hpp is in folder "kv"; the four files at the top have their own name.
+  function folder_of(path,   parts) {
+    return split(path, parts, "/") == 2 ? parts[2] : parts[2] "/"
+  }
+
+  function check_arrow(line, from, to,   source, target) {
+    source = folder_of(from)
+    target = folder_of(to)
+    if (index(" " allowed[source] " ", " " target " ") > 0) return
+    if (index(" " allowed[source] " ", " " substr(to, length("nanovllm/") + 1) " ") > 0) return
+    if (from in loaders && (to ~ /^nanovllm\/io\/safetensors/ || to == "nanovllm/io/mapped_file.hpp"))
+      return
+    complain(line, source " may not include " to)
+  }
+
+  BEGIN {
+    # Left: a folder or a file at the top. Right: the folders and the single files it may see.
+    allowed["core/"] = "core/"
+    allowed["ops/"] = "core/ ops/"
+    allowed["cpu/"] = "core/ ops/ cpu/"
+    allowed["cuda/"] = "core/ ops/ cuda/"
+    allowed["kv/"] = "core/ ops/ kv/"
+    allowed["sched/"] = "core/ ops/ kv/ sched/"
+    allowed["model/"] = "core/ ops/ model/"
+    allowed["parallel/"] = "core/ parallel/"
+    allowed["io/"] = "core/ io/ model/config.hpp"
+    allowed["engine/"] = "core/ ops/ kv/ sched/ model/ parallel/ io/ engine/ fwd.hpp version.hpp"
+    allowed["version.hpp"] = ""
+    allowed["fwd.hpp"] = "core/ version.hpp"
+    allowed["policy.hpp"] = allowed["engine/"] " cpu/"
+    allowed["engine.hpp"] = allowed["policy.hpp"] " policy.hpp"
+    allowed["nanovllm.hpp"] = allowed["engine.hpp"] " cuda/ engine.hpp"
+
+    # The headers of model/ that read a checkpoint may see the readers of files as well.
+    loaders["nanovllm/model/config.hpp"]
+    loaders["nanovllm/model/generation_config.hpp"]
+    loaders["nanovllm/model/weights.hpp"]
+
+    for (i = 1; i < ARGC; i++) exists[ARGV[i]] = 1
+  }
+
+  FNR == 1 {
+    seen_directive = 0
+    num_lines[FILENAME] = 0
+    if (FILENAME !~ /\.(hpp|cuh|inc)$/) complain(1, "a header ends in .hpp, .cuh or .inc")
+    if (!(folder_of(FILENAME) in allowed))
+      complain(1, "no rule for " folder_of(FILENAME) "; the table is in check_tree.sh")
+  }
+
+  { num_lines[FILENAME] = FNR }
+  FNR == 501 { complain(FNR, "more than 500 lines") }
+
+  /^[ \t]*#/ && !seen_directive {
+    seen_directive = 1
+    if (FILENAME ~ /\.inc$/) guarded[FILENAME] = 1
+    else if ($0 !~ /^#pragma once$/) complain(FNR, "the first directive must be #pragma once")
+    else guarded[FILENAME] = 1
+  }
+
+  /^[ \t]*#[ \t]*include[ \t]*</ {
+    name = $0
+    sub(/^[^<]*</, "", name)
+    sub(/>.*/, "", name)
+    if (name == "iostream" || name == "regex" || name == "format")
+      complain(FNR, "<" name "> is too costly for every file that includes us")
+    if (name ~ /^nanovllm\//) complain(FNR, "our own headers go in quotes: \"" name "\"")
+    if (name ~ /^(cuda|cublas|curand|nccl|cub\/|thrust\/|cooperative_groups)/ &&
+        FILENAME ~ /\.hpp$/)
+      complain(FNR, "<" name "> needs the CUDA Toolkit and belongs in a .cuh file")
+  }
+
+  /^[ \t]*#[ \t]*include[ \t]*"/ {
+    name = $0
+    sub(/^[^"]*"/, "", name)
+    sub(/".*/, "", name)
+    if (!(name in exists)) {
+      complain(FNR, "\"" name "\" is not the full path of a header of ours")
+    } else {
+      if (name ~ /\.inc$/ && folder_of(name) != folder_of(FILENAME))
+        complain(FNR, "a .inc file belongs to its folder alone: " name)
+      if (name ~ /\.cuh$/ && FILENAME ~ /\.hpp$/ && FILENAME != "nanovllm/nanovllm.hpp")
+        complain(FNR, "a .hpp file may not include " name)
+      check_arrow(FNR, FILENAME, name)
+      print FILENAME, name > graph
+      edges[FILENAME] = edges[FILENAME] " " name
+    }
+  }
+
+  # Marks everything that path reaches.
+  function reach(path,   next_files, count, k) {
+    if (path in reached) return
+    reached[path] = 1
+    count = split(edges[path], next_files, " ")
+    for (k = 1; k <= count; k++) reach(next_files[k])
+  }
+
+  END {
+    for (i = 1; i < ARGC; i++)
+      if (!(ARGV[i] in guarded) && ARGV[i] !~ /\.inc$/) {
+        FILENAME = ARGV[i]
+        if (num_lines[FILENAME] == 0) complain(1, "an empty header")
+        else complain(1, "lacks #pragma once")
+      }
+    FILENAME = "nanovllm/nanovllm.hpp"
+    if (!(FILENAME in exists)) {
+      complain(1, "the umbrella header is missing")
+      exit 1
+    }
+    reach(FILENAME)
+    for (i = 1; i < ARGC; i++)
+      if (ARGV[i] ~ /\.hpp$/ && !(ARGV[i] in reached)) complain(1, "does not reach " ARGV[i])
+    exit violations > 0
+  }
+' "${files[@]}" || status=1
+
+if ! cycles=$(tsort "$graph" 2>&1 >/dev/null); then
+  echo "cycle of includes:"
+  sed 's/^tsort: */  /' <<<"$cycles"
+  status=1
+fi
+
+if [ "$status" -eq 0 ]; then echo "${#files[@]} headers, all rules kept"; fi
+exit "$status"

@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Shows that check_tree.sh catches what it is for: plants one violation at a time in a small tree
+# that keeps the rules, and expects the check to fail with the right words.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+failures=0
+
+# A clean tree with one header per folder that the cases below use.
+fresh_tree() {
+  rm -rf "$scratch/nanovllm"
+  local path
+  for path in core/a core/b ops/op cpu/op kv/pool sched/plan model/config model/weights \
+              model/qwen3 io/safetensors io/tokenizer parallel/single engine/runner policy engine; do
+    mkdir -p "$(dirname "$scratch/nanovllm/$path")"
+    printf '#pragma once\n\n' > "$scratch/nanovllm/$path.hpp"
+  done
+  mkdir -p "$scratch/nanovllm/cuda"
+  printf '#pragma once\n#include <cuda_runtime.h>\n' > "$scratch/nanovllm/cuda/op.cuh"
+  include model/weights.hpp nanovllm/io/safetensors.hpp
+  include io/tokenizer.hpp nanovllm/model/config.hpp
+  include sched/plan.hpp nanovllm/kv/pool.hpp
+  include policy.hpp nanovllm/cpu/op.hpp
+  echo '// a fragment' > "$scratch/nanovllm/cpu/fragment.inc"
+  include cpu/op.hpp nanovllm/cpu/fragment.inc
+  { printf '#pragma once\n'
+    (cd "$scratch" && find nanovllm -name '*.hpp' -printf '#include "%p"\n')
+  } > "$scratch/umbrella"
+  mv "$scratch/umbrella" "$scratch/nanovllm/nanovllm.hpp"
+}
+
+include() { printf '#include "%s"\n' "$2" >> "$scratch/nanovllm/$1"; }
+line() { printf '%s\n' "$2" >> "$scratch/nanovllm/$1"; }
+
+expect_clean() {
+  if ! output=$("$here/check_tree.sh" "$scratch" 2>&1); then
+    echo "FAILED: $1: expected no violation, got:"; echo "$output"
+    failures=$((failures + 1))
+  fi
+}
+
+# expect WORDS DESCRIPTION COMMAND...: plants by COMMAND and looks for WORDS among the complaints.
+expect() {
+  local words=$1 description=$2
+  shift 2
+  fresh_tree
+  "$@"
+  if output=$("$here/check_tree.sh" "$scratch" 2>&1); then
+    echo "FAILED: $description: not noticed"
+    failures=$((failures + 1))
+  elif ! grep -qF -- "$words" <<<"$output"; then
+    echo "FAILED: $description: expected '$words', got:"; echo "$output"
+    failures=$((failures + 1))
+  fi
+}
+
+long_header() { for _ in $(seq 500); do line core/a.hpp '//'; done; }
+cycle() { include core/a.hpp nanovllm/core/b.hpp; include core/b.hpp nanovllm/core/a.hpp; }
+unguarded() { echo '// no guard' > "$scratch/nanovllm/core/a.hpp"; }
+late_guard() { printf '#include <vector>\n#pragma once\n' > "$scratch/nanovllm/core/a.hpp"; }
+unreached() { printf '#pragma once\n' > "$scratch/nanovllm/core/new.hpp"; }
+no_umbrella() { rm "$scratch/nanovllm/nanovllm.hpp"; }
+new_folder() { mkdir "$scratch/nanovllm/utils"; echo '#pragma once' > "$scratch/nanovllm/utils/x.hpp"; }
+wrong_suffix() { echo '#pragma once' > "$scratch/nanovllm/core/a.h"; }
+empty() { : > "$scratch/nanovllm/core/a.hpp"; }
+
+fresh_tree
+expect_clean "the clean tree"
+
+expect "core/ may not include" "core sees ops" include core/a.hpp nanovllm/ops/op.hpp
+expect "ops/ may not include" "ops sees cpu" include ops/op.hpp nanovllm/cpu/op.hpp
+expect "cpu/ may not include" "cpu sees kv" include cpu/op.hpp nanovllm/kv/pool.hpp
+expect "cuda/ may not include" "cuda sees cpu" include cuda/op.cuh nanovllm/cpu/op.hpp
+expect "cuda/ may not include" "cuda sees sched" include cuda/op.cuh nanovllm/sched/plan.hpp
+expect "cpu/ may not include" "cpu sees cuda" include cpu/op.hpp nanovllm/cuda/op.cuh
+expect "kv/ may not include" "kv sees sched" include kv/pool.hpp nanovllm/sched/plan.hpp
+expect "sched/ may not include" "sched sees model" include sched/plan.hpp nanovllm/model/config.hpp
+expect "model/ may not include" "model sees io" include model/qwen3.hpp nanovllm/io/safetensors.hpp
+expect "model/ may not include" "weights see the tokeniser" \
+  include model/weights.hpp nanovllm/io/tokenizer.hpp
+expect "io/ may not include" "io sees the weights" include io/tokenizer.hpp nanovllm/model/weights.hpp
+expect "parallel/ may not include" "parallel sees cpu" include parallel/single.hpp nanovllm/cpu/op.hpp
+expect "engine/ may not include" "engine/ sees cpu" include engine/runner.hpp nanovllm/cpu/op.hpp
+expect "engine/ may not include" "engine/ sees policy" include engine/runner.hpp nanovllm/policy.hpp
+expect "policy.hpp may not include" "policy sees cuda" include policy.hpp nanovllm/cuda/op.cuh
+expect "a .hpp file may not include" "engine.hpp sees a .cuh" include engine.hpp nanovllm/cuda/op.cuh
+expect "no rule for utils/" "a folder without a rule" new_folder
+expect "is not the full path" "a relative include" include core/a.hpp b.hpp
+expect "is not the full path" "a header that is not there" include core/a.hpp nanovllm/core/gone.hpp
+expect "go in quotes" "angle brackets" line core/a.hpp '#include <nanovllm/core/b.hpp>'
+expect "<iostream> is too costly" "iostream" line core/a.hpp '#include <iostream>'
+expect "<regex> is too costly" "regex" line core/a.hpp '  #  include <regex>'
+expect "needs the CUDA Toolkit" "CUDA in a .hpp" line core/a.hpp '#include <cuda_bf16.h>'
+expect "cycle of includes" "a cycle" cycle
+expect "more than 500 lines" "a long header" long_header
+expect "lacks #pragma once" "no guard" unguarded
+expect "first directive must be #pragma once" "a late guard" late_guard
+expect "an empty header" "an empty header" empty
+expect "does not reach nanovllm/core/new.hpp" "a header outside the umbrella" unreached
+expect "the umbrella header is missing" "no umbrella" no_umbrella
+expect "belongs to its folder alone" "a fragment of another folder" \
+  include engine.hpp nanovllm/cpu/fragment.inc
+expect "ends in .hpp, .cuh or .inc" "another suffix" wrong_suffix
+
+if [ "$failures" -gt 0 ]; then
+  echo "$failures planted violations were not handled as expected"
+  exit 1
+fi
+echo "every planted violation was noticed"
