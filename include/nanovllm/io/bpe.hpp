@@ -1,0 +1,181 @@
+#pragma once
+/// Byte-pair encoding: the tokens of one piece of text.
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/ids.hpp"
+
+namespace nanovllm {
+
+/// What a pair of adjacent tokens merges into. One integer, so that comparing two merges compares
+/// their ranks.
+class Merge {
+ public:
+  constexpr Merge() = default;  ///< no merge: later than every other
+  constexpr Merge(std::uint32_t rank, TokenId token)
+      : packed_(std::uint64_t{rank} << 32 | static_cast<std::uint32_t>(token)) {}
+
+  /// Place in the list of merges; merges of lower rank come first.
+  [[nodiscard]] constexpr std::uint32_t rank() const {
+    return static_cast<std::uint32_t>(packed_ >> 32);
+  }
+  [[nodiscard]] constexpr TokenId token() const { return static_cast<TokenId>(packed_); }
+  [[nodiscard]] constexpr explicit operator bool() const { return packed_ != kNone; }
+  friend constexpr auto operator<=>(Merge, Merge) = default;
+
+ private:
+  static constexpr std::uint64_t kNone = ~std::uint64_t{0};
+  std::uint64_t packed_ = kNone;
+};
+
+/// Maps pairs of tokens to merges: an open-addressing table, at most half full. Lookups take
+/// constant time and are thread-safe once the table is filled.
+class MergeTable {
+ public:
+  explicit MergeTable(std::size_t num_merges = 0)
+      : slots_(std::bit_ceil(2 * num_merges + 2)), shift_(64 - std::countr_zero(slots_.size())) {}
+
+  /// Adds a pair or replaces its merge. Not more than the `num_merges` distinct pairs announced.
+  void insert(TokenId left, TokenId right, Merge merge) {
+    slots_[locate(key_of(left, right))] = {key_of(left, right), merge};
+  }
+
+  [[nodiscard]] Merge find(TokenId left, TokenId right) const {
+    return slots_[locate(key_of(left, right))].merge;
+  }
+
+ private:
+  struct Slot {
+    std::uint64_t key = kEmpty;
+    Merge merge;
+  };
+
+  static constexpr std::uint64_t kEmpty = ~std::uint64_t{0};
+
+  static std::uint64_t key_of(TokenId left, TokenId right) {
+    return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 |
+           static_cast<std::uint32_t>(right);
+  }
+
+  /// The slot of `key`, or the empty slot where it belongs.
+  [[nodiscard]] std::size_t locate(std::uint64_t key) const {
+    std::uint64_t hash = key * 0x9E3779B97F4A7C15u;
+    hash = (hash ^ hash >> 32) * 0xD6E8FEB86659FD93u;
+    std::size_t i = hash >> shift_;
+    while (slots_[i].key != key && slots_[i].key != kEmpty) i = (i + 1) & (slots_.size() - 1);
+    return i;
+  }
+
+  std::vector<Slot> slots_;
+  int shift_;
+};
+
+/// The buffers one thread needs to encode any number of pieces.
+struct BpeScratch {
+  std::vector<TokenId> tokens;
+  std::vector<Merge> merges;        ///< merges[i] joins tokens[i] with the token after it
+  std::vector<std::uint32_t> next;  ///< long pieces: linked list of the tokens left
+  std::vector<std::uint32_t> previous;
+  std::vector<std::uint64_t> heap;
+};
+
+/// Merges the adjacent pair of lowest rank, the leftmost of equals, until none is left. Immutable
+/// and thread-safe; each thread brings a BpeScratch.
+class Bpe {
+ public:
+  /// `byte_tokens[b]` is the token of byte b.
+  Bpe(const std::array<TokenId, 256>& byte_tokens, MergeTable merges)
+      : byte_tokens_(byte_tokens), merges_(std::move(merges)) {}
+
+  /// Appends the tokens of `piece` (below 4 GiB, any bytes) to `out`. O(n log n) time.
+  void encode(std::string_view piece, BpeScratch& scratch, std::vector<TokenId>& out) const {
+    const std::size_t n = piece.size();
+    if (n == 0) return;
+    scratch.tokens.resize(n);
+    scratch.merges.resize(n);
+    for (std::size_t i = 0; i < n; ++i)
+      scratch.tokens[i] = byte_tokens_[static_cast<unsigned char>(piece[i])];
+    for (std::size_t i = 0; i + 1 < n; ++i)
+      scratch.merges[i] = merges_.find(scratch.tokens[i], scratch.tokens[i + 1]);
+    scratch.merges[n - 1] = Merge();
+    if (n <= kShort) {
+      encode_short(scratch, out);
+    } else {
+      encode_long(scratch, out);
+    }
+  }
+
+ private:
+  /// Up to here a scan for the lowest merge beats a heap; measured, not critical.
+  static constexpr std::size_t kShort = 64;
+
+  void encode_short(BpeScratch& s, std::vector<TokenId>& out) const {
+    TokenId* tokens = s.tokens.data();
+    Merge* merges = s.merges.data();
+    std::size_t n = s.tokens.size();
+    while (true) {
+      const std::size_t i = std::min_element(merges, merges + n) - merges;
+      if (!merges[i]) break;
+      tokens[i] = merges[i].token();
+      std::copy(tokens + i + 2, tokens + n, tokens + i + 1);
+      std::copy(merges + i + 2, merges + n, merges + i + 1);
+      --n;
+      merges[i] = i + 1 < n ? merges_.find(tokens[i], tokens[i + 1]) : Merge();
+      if (i > 0) merges[i - 1] = merges_.find(tokens[i - 1], tokens[i]);
+    }
+    out.insert(out.end(), tokens, tokens + n);
+  }
+
+  /// A heap of (rank, position). An entry is stale when the merge at its position has another rank
+  /// by now; equal rank means the same pair, since a pair has one rank.
+  void encode_long(BpeScratch& s, std::vector<TokenId>& out) const {
+    const auto n = static_cast<std::uint32_t>(s.tokens.size());
+    s.next.resize(n);
+    s.previous.resize(n);
+    s.heap.clear();
+    const auto entry = [&](std::uint32_t i) { return std::uint64_t{s.merges[i].rank()} << 32 | i; };
+    for (std::uint32_t i = 0; i < n; ++i) {
+      s.next[i] = i + 1;
+      s.previous[i] = i - 1;  // wraps to kNone at the start
+      if (s.merges[i]) s.heap.push_back(entry(i));
+    }
+    std::make_heap(s.heap.begin(), s.heap.end(), std::greater<>());
+    const auto set_merge = [&](std::uint32_t i) {
+      const std::uint32_t right = s.next[i];
+      s.merges[i] = right < n ? merges_.find(s.tokens[i], s.tokens[right]) : Merge();
+      if (!s.merges[i]) return;
+      s.heap.push_back(entry(i));
+      std::push_heap(s.heap.begin(), s.heap.end(), std::greater<>());
+    };
+    while (!s.heap.empty()) {
+      std::pop_heap(s.heap.begin(), s.heap.end(), std::greater<>());
+      const std::uint64_t top = s.heap.back();
+      s.heap.pop_back();
+      const auto i = static_cast<std::uint32_t>(top);
+      if (!s.merges[i] || s.merges[i].rank() != top >> 32) continue;
+      const std::uint32_t right = s.next[i];
+      s.tokens[i] = s.merges[i].token();
+      s.merges[right] = Merge();  // this position is gone
+      s.next[i] = s.next[right];
+      if (s.next[i] < n) s.previous[s.next[i]] = i;
+      set_merge(i);
+      if (s.previous[i] != kNone) set_merge(s.previous[i]);
+    }
+    for (std::uint32_t i = 0; i < n; i = s.next[i]) out.push_back(s.tokens[i]);
+  }
+
+  static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+
+  std::array<TokenId, 256> byte_tokens_;
+  MergeTable merges_;
+};
+
+}  // namespace nanovllm
