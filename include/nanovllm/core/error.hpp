@@ -43,6 +43,12 @@ namespace detail {
 inline void append(std::string& out, std::string_view text) { out += text; }
 inline void append(std::string& out, char c) { out += c; }
 
+/// A template, because a plain `bool` parameter would also take pointers, string literals included.
+template <std::same_as<bool> Bool>
+void append(std::string& out, Bool value) {
+  out += value ? "true" : "false";
+}
+
 template <class T>
 concept Number = std::is_arithmetic_v<T> && !std::same_as<T, bool> && !std::same_as<T, char>;
 

@@ -1,8 +1,6 @@
 #pragma once
 /// The JSON header of a safetensors file: what it may say, and its reader.
 
-#include <utf8proc.h>
-
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -18,6 +16,7 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/io/utf8.hpp"
 
 namespace nanovllm {
 
@@ -129,24 +128,6 @@ template <class Int>
   std::string out = "[";
   for (std::size_t i = 0; i < shape.size(); ++i) out += (i ? ", " : "") + std::to_string(shape[i]);
   return out + "]";
-}
-
-/// Offset of the first byte that is not UTF-8, or `text.size()`.
-[[nodiscard]] inline std::size_t valid_utf8_prefix(std::string_view text) {
-  const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
-  std::size_t i = 0;
-  while (i < text.size()) {
-    if (bytes[i] < 0x80) {
-      ++i;
-      continue;
-    }
-    utf8proc_int32_t code_point = 0;
-    const auto rest = static_cast<utf8proc_ssize_t>(text.size() - i);
-    const utf8proc_ssize_t length = utf8proc_iterate(bytes + i, rest, &code_point);
-    if (length <= 0) return i;
-    i += static_cast<std::size_t>(length);
-  }
-  return i;
 }
 
 /// Receives the header's JSON events and collects the tensors. Every event returns false to stop at
@@ -366,7 +347,7 @@ inline void check_extent(const TensorInfo& tensor, std::uint64_t previous_end) {
   const auto check_kind = [](bool ok, Kind kind, const auto&... parts) {
     if (!ok) throw SafetensorsError(kind, concat(parts...));
   };
-  const std::size_t valid = valid_utf8_prefix(json);
+  const std::size_t valid = utf8::valid_prefix(json);
   check_kind(valid == json.size(), Kind::invalid_header, "the header is not UTF-8 at byte ", valid);
 
   SafetensorsHeaderReader reader;

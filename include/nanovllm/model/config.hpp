@@ -72,16 +72,21 @@ namespace detail {
 /// Reads the fields that say how large the model is.
 inline void read_sizes(const JsonFields& fields, ModelConfig& out, Problems& problems) {
   constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
-  out.hidden_size = fields.required_integer("hidden_size", 1, kMax);
-  out.num_hidden_layers = fields.required_integer("num_hidden_layers", 1, kMax);
-  out.num_attention_heads = fields.required_integer("num_attention_heads", 1, kMax);
-  out.num_key_value_heads = fields.required_integer("num_key_value_heads", 1, kMax);
-  out.intermediate_size = fields.required_integer("intermediate_size", 1, kMax);
-  out.vocab_size = fields.required_integer("vocab_size", 1, kMax);
-  out.max_position_embeddings = fields.required_integer("max_position_embeddings", 1, kMax);
+  // 0 stands for a size that is missing or refused; what depends on it is then not judged.
+  const auto size = [&](const char* key) {
+    return fields.required_integer(key, 1, kMax).value_or(0);
+  };
+  out.hidden_size = size("hidden_size");
+  out.num_hidden_layers = size("num_hidden_layers");
+  out.num_attention_heads = size("num_attention_heads");
+  out.num_key_value_heads = size("num_key_value_heads");
+  out.intermediate_size = size("intermediate_size");
+  out.vocab_size = size("vocab_size");
+  out.max_position_embeddings = size("max_position_embeddings");
   out.head_dim = fields.integer("head_dim", 1, kMax).value_or(128);
   if (out.head_dim % 2 != 0) problems.add("'head_dim' must be even, got ", out.head_dim);
-  if (out.num_attention_heads % out.num_key_value_heads != 0) {
+  if (out.num_attention_heads > 0 && out.num_key_value_heads > 0 &&
+      out.num_attention_heads % out.num_key_value_heads != 0) {
     problems.add("'num_attention_heads' (", out.num_attention_heads,
                  ") must be a multiple of 'num_key_value_heads' (", out.num_key_value_heads, ")");
   }
@@ -132,7 +137,7 @@ inline void check_supported(const JsonFields& fields, std::int64_t num_layers, P
     const auto full = [](const nlohmann::json& layer) { return layer == "full_attention"; };
     if (!layers->is_array() || !std::all_of(layers->begin(), layers->end(), full)) {
       fields.wrong("layer_types", "a list of \"full_attention\" only", *layers);
-    } else if (static_cast<std::int64_t>(layers->size()) != num_layers) {
+    } else if (num_layers > 0 && static_cast<std::int64_t>(layers->size()) != num_layers) {
       problems.add("'layer_types' must have 'num_hidden_layers' (", num_layers, ") entries, got ",
                    layers->size());
     }
@@ -245,15 +250,16 @@ inline ModelConfig ModelConfig::from_json(std::string_view text, std::string_vie
   out.tie_word_embeddings = fields.boolean("tie_word_embeddings").value_or(false);
   out.dtype = detail::read_dtype(fields, problems);
   out.rope = detail::read_rope(fields, out.max_position_embeddings, problems);
-  detail::read_eos_token_ids(fields, out.eos_token_ids);
+  out.eos_token_ids = detail::read_eos_token_ids(fields);
   if (!generation_text.empty()) {
     const auto generation =
         parse_json_object<ConfigError>(generation_text, "generation_config.json");
     const JsonFields generation_fields(generation, "generation_config.json: ", problems);
     out.generation = detail::read_generation_config(generation_fields);
-    detail::read_eos_token_ids(generation_fields, out.eos_token_ids);
+    detail::merge_token_ids(out.generation.eos_token_ids, out.eos_token_ids);
   }
-  if (!out.eos_token_ids.empty() && out.eos_token_ids.back() >= out.vocab_size) {
+  if (out.vocab_size > 0 && !out.eos_token_ids.empty() &&
+      out.eos_token_ids.back() >= out.vocab_size) {
     problems.add("'eos_token_id' (", out.eos_token_ids.back(), ") must be less than 'vocab_size' (",
                  out.vocab_size, ")");
   }

@@ -31,26 +31,30 @@ struct GenerationConfig {
 
 namespace detail {
 
-/// Adds the ids under "eos_token_id", an integer or a list of them, to `ids`, which stays ascending
-/// and free of duplicates.
-inline void read_eos_token_ids(const JsonFields& fields, std::vector<TokenId>& ids) {
+/// Adds `more` to `ids`, which stays ascending and free of duplicates.
+inline void merge_token_ids(const std::vector<TokenId>& more, std::vector<TokenId>& ids) {
+  ids.insert(ids.end(), more.begin(), more.end());
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+}
+
+/// The ids under "eos_token_id", an integer or a list of them; ascending, each once.
+[[nodiscard]] inline std::vector<TokenId> read_eos_token_ids(const JsonFields& fields) {
   const nlohmann::json* value = fields.find("eos_token_id");
-  if (value == nullptr) return;
+  if (value == nullptr) return {};
+  std::vector<TokenId> ids;
   const auto add = [&](const nlohmann::json& id) {
     const auto number = JsonFields::as_integer(id);
     const bool valid = number && *number >= 0 && *number <= std::numeric_limits<TokenId>::max();
     if (valid) ids.push_back(static_cast<TokenId>(*number));
     return valid;
   };
-  bool valid = true;
-  if (value->is_array()) {
-    for (const nlohmann::json& id : *value) valid = add(id) && valid;
-  } else {
-    valid = add(*value);
-  }
+  const bool valid =
+      value->is_array() ? std::all_of(value->begin(), value->end(), add) : add(*value);
   if (!valid) fields.wrong("eos_token_id", "a token id or a list of them", *value);
-  std::sort(ids.begin(), ids.end());
-  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  std::vector<TokenId> out;
+  merge_token_ids(ids, out);
+  return out;
 }
 
 [[nodiscard]] inline std::optional<float> to_float(std::optional<double> value) {
@@ -60,7 +64,7 @@ inline void read_eos_token_ids(const JsonFields& fields, std::vector<TokenId>& i
 /// Reads the fields of generation_config.json; what is wrong goes to the fields' problems.
 [[nodiscard]] inline GenerationConfig read_generation_config(const JsonFields& fields) {
   GenerationConfig out;
-  read_eos_token_ids(fields, out.eos_token_ids);
+  out.eos_token_ids = read_eos_token_ids(fields);
   const auto share = [](double x) { return x >= 0 && x <= 1; };
   out.temperature = to_float(fields.number("temperature", "a number in [0, 1e6]",
                                            [](double x) { return x >= 0 && x <= 1e6; }));

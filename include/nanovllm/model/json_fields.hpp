@@ -95,11 +95,11 @@ class JsonFields {
     return {};
   }
 
-  /// The same, but absence is a problem too; then the result is `low`.
-  [[nodiscard]] std::int64_t required_integer(std::string_view key, std::int64_t low,
-                                              std::int64_t high) const {
+  /// The same, but absence is a problem too.
+  [[nodiscard]] std::optional<std::int64_t> required_integer(std::string_view key, std::int64_t low,
+                                                             std::int64_t high) const {
     if (find(key) == nullptr) problems_.add("'", prefix_, key, "' is missing");
-    return integer(key, low, high).value_or(low);
+    return integer(key, low, high);
   }
 
   /// A number for which `accept` holds; `expected` says so in words. Nothing when absent.
