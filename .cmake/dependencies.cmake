@@ -84,7 +84,8 @@ function(nanovllm_find_dependencies missing)
 endfunction()
 
 # Defines nanovllm::cuda: nanovllm::nanovllm with the CUDA runtime, cuBLASLt and, where it is
-# installed, NCCL. Architectures are the consumer's business.
+# installed, NCCL. Architectures are the consumer's business. Views and numbers of core/ call
+# constexpr functions of the standard library in device code, hence the option for nvcc.
 function(nanovllm_define_cuda)
   if(TARGET nanovllm::cuda)
     return()
@@ -95,6 +96,8 @@ function(nanovllm_define_cuda)
   mark_as_advanced(NANOVLLM_NCCL_INCLUDE_DIR NANOVLLM_NCCL_LIBRARY)
   _nanovllm_add(cuda)
   target_compile_features(nanovllm::cuda INTERFACE cuda_std_20)
+  target_compile_options(nanovllm::cuda INTERFACE
+    "$<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:--expt-relaxed-constexpr>")
   target_link_libraries(nanovllm::cuda INTERFACE
     nanovllm::nanovllm CUDA::cudart CUDA::cublasLt)
   if(NANOVLLM_NCCL_INCLUDE_DIR AND NANOVLLM_NCCL_LIBRARY)

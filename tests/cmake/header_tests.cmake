@@ -92,7 +92,7 @@ add_test(NAME headers/clang
   COMMAND_EXPAND_LISTS)
 add_test(NAME headers/nvcc
   COMMAND "${headers_folder}/try_compiler.sh" nvcc "${NANOVLLM_NVCC}" -std=c++20 -arch=sm_90a
-    -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror ${include_flags}
+    --expt-relaxed-constexpr -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror ${include_flags}
     -x cu -c "${headers_folder}/unit_one.cpp" -o "${generated}/unit_one.cu.o"
   COMMAND_EXPAND_LISTS)
 set_tests_properties(headers/clang headers/nvcc PROPERTIES

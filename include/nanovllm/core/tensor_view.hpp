@@ -37,10 +37,12 @@ struct TensorView {
                                    std::array<std::int64_t, kRank> strides_in)
       : data(pointer), extents(shape), strides(strides_in) {}
 
-  /// A mutable view converts to a read-only one.
-  NANOVLLM_HD constexpr operator TensorView<const T, kRank>() const requires(!std::is_const_v<T>) {
-    return {data, extents, strides};
-  }
+  /// A mutable view converts to a read-only one. (A conversion operator would be warned about by
+  /// nvcc in views that are read-only already.)
+  template <class U>
+    requires(std::is_same_v<T, const U>)
+  NANOVLLM_HD constexpr TensorView(const TensorView<U, kRank>& other)
+      : data(other.data), extents(other.extents), strides(other.strides) {}
 
   /// Address of the element at the leading indices; missing trailing indices are zero.
   template <class... Index>

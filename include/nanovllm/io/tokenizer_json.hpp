@@ -128,8 +128,7 @@ class TokenizerJsonReader {
   template <class Integer>
   bool integer(Integer x) {
     if (place_ != Place::kVocab) return value(x);
-    const bool in_range =
-        x >= 0 && static_cast<std::uint64_t>(x) < static_cast<std::uint64_t>(kMaxTokenIds);
+    const bool in_range = std::cmp_greater_equal(x, 0) && std::cmp_less(x, kMaxTokenIds);
     check<LoadError>(in_range, "token '", file_.names[file_.names.size() - 1], "' has the id ", x,
                      "; ids must be in [0, ", kMaxTokenIds, ")");
     file_.ids.push_back(static_cast<TokenId>(x));
