@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# From a fresh clone to streamed text: bash examples/quickstart.sh ["prompt"]
+#
+# Installs what is missing (Debian, Ubuntu), builds one example into build/quickstart and runs it
+# with the model of this repository. The last line is the speed in tokens per second.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source .ci/packages.sh
+
+build=build/quickstart
+program=quickstart
+options=(-DCMAKE_BUILD_TYPE=Release -DNANOVLLM_BUILD_TESTS=OFF -DNANOVLLM_CUDA=OFF)
+
+install_packages "${library_packages[@]}" libcli11-dev
+# The CUDA build of the example, where there is one, a GPU and a compiler for it.
+if [ -f examples/quickstart.cu ] && has_gpu && find_nvcc; then
+  build=build/quickstart-cuda
+  program=quickstart_cuda
+  options=(-DCMAKE_BUILD_TYPE=Release -DNANOVLLM_BUILD_TESTS=OFF -DNANOVLLM_CUDA=ON
+           -DCMAKE_CUDA_ARCHITECTURES=native)
+fi
+
+# quietly COMMAND...: its output appears only if it fails.
+quietly() {
+  local log
+  log=$(mktemp)
+  if ! "$@" > "$log" 2>&1; then
+    cat "$log" >&2
+    rm -f "$log"
+    return 1
+  fi
+  rm -f "$log"
+}
+
+echo "Building $build/examples/$program"
+quietly cmake -S . -B "$build" -G Ninja "${options[@]}"
+quietly cmake --build "$build" --target "$program"
+echo
+exec "$build/examples/$program" examples/models/fairytale "$@"

@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# Builds and runs every test: bash tests/run.sh
+#
+# Installs what is missing (Debian, Ubuntu), then takes one preset of CMakePresets.json after the
+# other. A GPU is not needed; tests that want one, or files that are not there, count as skipped.
+# The last line sums up, and the exit status is 0 only if nothing failed.
+#
+#   NANOVLLM_TEST_PRESETS  which presets; "cpu cpu-asan cpu-tsan cpu-fuzz" unless set
+#   NANOVLLM_TEST_REGEX    only the CTest entries that match; all unless set
+#   NANOVLLM_TEST_JOBS     tests at a time and compilers at a time; the number of cores unless set
+set -uo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source .ci/packages.sh
+
+presets=${NANOVLLM_TEST_PRESETS:-cpu cpu-asan cpu-tsan cpu-fuzz}
+regex=${NANOVLLM_TEST_REGEX:-}
+jobs=${NANOVLLM_TEST_JOBS:-$(nproc)}
+passed=0 failed=0 skipped=0
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+# stage NAME COMMAND...: runs it quietly, says how long it took, and shows its output if it fails.
+stage() {
+  local name=$1 begin=$SECONDS
+  shift
+  if "$@" > "$log" 2>&1; then
+    printf '%-24s %4d s\n' "$name" $((SECONDS - begin))
+    return 0
+  fi
+  cat "$log"
+  printf '%-24s FAILED after %d s\n' "$name" $((SECONDS - begin))
+  return 1
+}
+
+# The number after NAME=" in the head of a JUnit file.
+junit_count() { grep -o -m 1 "$2=\"[0-9]*\"" "$1" | grep -o '[0-9]*'; }
+
+# run_tests PRESET [LABEL]: CTest's output without the lines of what passed.
+run_tests() {
+  local preset=$1 report="$PWD/build/$1/junit.xml" begin=$SECONDS status
+  local arguments=(--preset "$preset" --parallel "$jobs" --output-junit "$report")
+  if [ -n "$regex" ]; then arguments+=(--tests-regex "$regex"); fi
+  if [ $# -gt 1 ]; then arguments+=(--label-regex "$2"); fi
+  rm -f "$report"
+  "${around[@]}" ctest "${arguments[@]}" 2>&1 |
+    awk '/^ *Start +[0-9]+: / || /\.\.   Passed +[0-9.]+ sec$/ || /^(cpu|gpu|headers|package|fuzz) +=/ ||
+         /^(Internal ctest|Test project|Label Time Summary)/ || /^ *$/ { next } { print }'
+  status=${PIPESTATUS[0]}
+  if [ ! -s "$report" ]; then
+    echo "ctest --preset $preset left no report"
+    failed=$((failed + 1))
+    return
+  fi
+  local total failures disabled without_run
+  total=$(junit_count "$report" tests) failures=$(junit_count "$report" failures)
+  disabled=$(junit_count "$report" disabled) without_run=$(junit_count "$report" skipped)
+  if [ "$status" -ne 0 ] && [ "$failures" -eq 0 ]; then failures=1; fi
+  passed=$((passed + total - failures - disabled - without_run))
+  failed=$((failed + failures))
+  skipped=$((skipped + disabled + without_run))
+  printf '%-24s %4d s\n' "$preset: ctest" $((SECONDS - begin))
+}
+
+# run_preset PRESET [TARGET LABEL]
+run_preset() {
+  local preset=$1 target=${2:-all}
+  if ! stage "$preset: configure" cmake --preset "$preset"; then
+    failed=$((failed + 1))
+    return
+  fi
+  # What does not compile is one failure, and CTest reports each of its programs as not run.
+  stage "$preset: build" "${around[@]}" cmake --build --preset "$preset" --target "$target" \
+    --parallel "$jobs" -- -k 0 || failed=$((failed + 1))
+  run_tests "$preset" ${3:+"$3"}
+}
+
+install_packages "${library_packages[@]}" catch2 libcli11-dev libbenchmark-dev binutils || exit 1
+if command -v ccache > /dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
+find_nvcc || true
+
+for preset in $presets; do
+  around=()
+  case $preset in
+    cpu-tsan)
+      # ThreadSanitizer of GCC 12 needs the address-space layout of older kernels.
+      if setarch -R true 2> /dev/null; then around=(setarch -R); fi ;;
+    cpu-fuzz)
+      if ! compgen -G 'tests/fuzz/*_fuzzer.cpp' > /dev/null; then continue; fi
+      if ! echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' |
+          clang++ -fsanitize=fuzzer -x c++ - -o /dev/null 2> /dev/null; then
+        count=$(ls tests/fuzz/*_fuzzer.cpp | wc -l)
+        echo "skipped: $count fuzzers, there is no clang++ with libFuzzer"
+        skipped=$((skipped + count))
+        continue
+      fi ;;
+  esac
+  run_preset "$preset"
+done
+
+around=()
+gpu_files=$(find tests -name '*_test.cu' | wc -l)
+if [ "$gpu_files" -gt 0 ]; then
+  if has_gpu && command -v nvcc > /dev/null; then
+    run_preset cuda gpu_tests gpu
+  else
+    echo "skipped: $gpu_files GPU test programs, there is no GPU or no nvcc"
+    skipped=$((skipped + gpu_files))
+  fi
+fi
+
+echo "Total time $((SECONDS / 60)) min $((SECONDS % 60)) s"
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
