@@ -2,6 +2,8 @@
 
 #include "nanovllm/io/chat_template.hpp"
 
+#include <unistd.h>
+
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -125,7 +127,7 @@ std::string message_of(const auto& action) {
 
 }  // namespace
 
-TEST_CASE("every template renders the project's own conversations as Jinja2 does") {
+TEST_CASE("every template renders the committed conversations as Jinja2 does") {
   const Json cases = parse_json(nv::MappedFile(own_cases()).text());
   std::set<std::string> kinds;
   for (const Json& one : cases) {
@@ -235,7 +237,7 @@ TEST_CASE("json.dumps is reproduced") {
         "123456789012345678901234567890123456789");
 }
 
-TEST_CASE("floats are written as Python's repr writes them") {
+TEST_CASE("floats are written like the repr of Python") {
   const auto dumps = [](const char* text) { return python_json(parse_json(text)); };
   CHECK(dumps("[1.0,-1.0,0.0,-0.0,1e0,1.5,100.0]") == "[1.0, -1.0, 0.0, -0.0, 1.0, 1.5, 100.0]");
   CHECK(dumps("[1e-4,0.00012,1e-5,1e-07,1.5e-7]") == "[0.0001, 0.00012, 1e-05, 1e-07, 1.5e-07]");
@@ -268,6 +270,7 @@ TEST_CASE("what is not JSON is refused with its place") {
     CAPTURE(bad);
     CHECK_THROWS_AS(parse_json(bad), E);
   }
+  CHECK_THROWS_AS(parse_json(std::string_view("1\0 2", 4)), E);
   CHECK_THROWS_AS(parse_json<nv::LoadError>("{"), nv::LoadError);
   CHECK(message_of<E>([] {
           (void)parse_json("[1, x]", "the line");
@@ -284,7 +287,7 @@ TEST_CASE("what is not JSON is refused with its place") {
   CHECK_THROWS_AS(python_json(Json::binary({1, 2})), E);
 }
 
-TEST_CASE("the layout of a template does not matter to its fingerprint, its meaning does") {
+TEST_CASE("the fingerprint of a template follows its meaning and not its layout") {
   const auto kind = nv::recognise_chat_template(kChatml);
   REQUIRE(kind == ChatTemplateKind::chatml);
   const std::string spaced =
@@ -341,7 +344,7 @@ TEST_CASE("the layout of a template does not matter to its fingerprint, its mean
   CHECK(nv::jinja_fingerprint("{{ ab }}") != nv::jinja_fingerprint("{{ a b }}"));
 }
 
-TEST_CASE("foreign templates are refused, and the message says what to do") {
+TEST_CASE("foreign templates are refused with a message that says what to do") {
   const char* foreign[] = {
       // Llama 3, Llama 2, Gemma, Zephyr, Phi-3, DeepSeek and ChatML with a default system message.
       "{% for message in messages %}{% set content = '<|start_header_id|>' + message['role'] + "
@@ -434,7 +437,7 @@ TEST_CASE("the templates of the Qwen3 family are told apart by their text") {
     REQUIRE_FALSE(nv::recognise_chat_template(hybrid.substr(0, cut)));
 }
 
-TEST_CASE("the fairytale model's template is ChatML with a thinking switch") {
+TEST_CASE("the template of the fairytale model is ChatML with a thinking switch") {
   const auto text = read(shared() / "models" / "fairytale" / "chat_template.jinja");
   if (!text) return;
   const ChatTemplate chat_template =
@@ -483,7 +486,7 @@ TEST_CASE("a checkpoint's folder states its template in one of three ways") {
   CHECK_THROWS_AS(load(), nv::ConfigError);
 }
 
-TEST_CASE("a renderer of one's own takes the place of an unknown template") {
+TEST_CASE("a custom renderer takes the place of an unknown template") {
   const ChatTemplate chat_template = ChatTemplate::custom(
       [](std::span<const nv::ChatMessage> messages, const nv::ChatOptions& options) {
         nv::check<nv::RequestError>(!messages.empty(), "say something");

@@ -288,6 +288,8 @@ inline void append_value(std::string& out, const Json& value, const PythonSpelli
 /// than kMaxJsonDepth. Throws `E` whose message begins with `what`.
 template <class E = RequestError>
 [[nodiscard]] Json parse_json(std::string_view text, std::string_view what = "the text") {
+  const std::size_t nul = text.find('\0');  // nlohmann's lexer would take it for the end
+  check<E>(nul == text.npos, what, " is not valid JSON (byte ", nul + 1, "): a NUL byte");
   detail::JsonBuilder<E> builder(what);
   Json::sax_parse(text.begin(), text.end(), &builder);
   return builder.take();
