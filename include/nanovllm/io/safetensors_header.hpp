@@ -20,31 +20,13 @@
 
 namespace nanovllm {
 
+// clang-format off
 /// Every element type the format knows. The engine computes with f32, f16 and bf16 only.
 enum class FileDType : std::uint8_t {
-  boolean,
-  f4,
-  f6_e2m3,
-  f6_e3m2,
-  u8,
-  i8,
-  f8_e5m2,
-  f8_e4m3,
-  f8_e8m0,
-  f8_e4m3fnuz,
-  f8_e5m2fnuz,
-  i16,
-  u16,
-  f16,
-  bf16,
-  i32,
-  u32,
-  f32,
-  c64,
-  f64,
-  i64,
-  u64
+  boolean, f4, f6_e2m3, f6_e3m2, u8, i8, f8_e5m2, f8_e4m3, f8_e8m0, f8_e4m3fnuz, f8_e5m2fnuz,
+  i16, u16, f16, bf16, i32, u32, f32, c64, f64, i64, u64
 };
+// clang-format on
 
 namespace detail {
 

@@ -28,9 +28,9 @@ enum class RopeType : std::uint8_t { standard, yarn };
 struct RopeConfig {
   RopeType type = RopeType::standard;
   double theta = 0;   ///< > 1
-  double factor = 1;  ///< ≥ 1
+  double factor = 1;  ///< in [1, 1e6]
   std::int64_t original_max_position_embeddings = 0;
-  std::optional<double> attention_factor;  ///< > 0; unset follows from factor and the mscales
+  std::optional<double> attention_factor;  ///< unset: follows from factor and the mscales
   double beta_fast = 32;                   ///< > beta_slow
   double beta_slow = 1;                    ///< > 0
   std::optional<double> mscale;
@@ -167,19 +167,20 @@ inline void merge_rope(std::string_view key, const nlohmann::json& value, nlohma
 /// Reads the YaRN parameters.
 inline void read_yarn(const JsonFields& fields, std::int64_t max_positions, RopeConfig& out,
                       Problems& problems) {
-  const auto positive = [](double x) { return x > 0; };
-  const auto factor = fields.number("factor", "a number >= 1", [](double x) { return x >= 1; });
+  const auto positive = [](double x) { return x > 0 && x <= 1e6; };
+  const auto factor =
+      fields.number("factor", "a number in [1, 1e6]", [](double x) { return x >= 1 && x <= 1e6; });
   if (fields.find("factor") == nullptr) problems.add("'rope.factor' is missing");
   out.factor = factor.value_or(1);
   out.original_max_position_embeddings =
       fields
           .integer("original_max_position_embeddings", 1, std::numeric_limits<std::int32_t>::max())
           .value_or(max_positions);
-  out.attention_factor = fields.number("attention_factor", "a number > 0", positive);
-  out.beta_fast = fields.number("beta_fast", "a number > 0", positive).value_or(32);
-  out.beta_slow = fields.number("beta_slow", "a number > 0", positive).value_or(1);
-  out.mscale = fields.number("mscale", "a number > 0", positive);
-  out.mscale_all_dim = fields.number("mscale_all_dim", "a number > 0", positive);
+  out.attention_factor = fields.number("attention_factor", "a number in (0, 1e6]", positive);
+  out.beta_fast = fields.number("beta_fast", "a number in (0, 1e6]", positive).value_or(32);
+  out.beta_slow = fields.number("beta_slow", "a number in (0, 1e6]", positive).value_or(1);
+  out.mscale = fields.number("mscale", "a number in (0, 1e6]", positive);
+  out.mscale_all_dim = fields.number("mscale_all_dim", "a number in (0, 1e6]", positive);
   out.truncate = fields.boolean("truncate").value_or(true);
   if (out.beta_fast <= out.beta_slow) {
     problems.add("'rope.beta_fast' (", out.beta_fast, ") must exceed 'rope.beta_slow' (",

@@ -31,63 +31,17 @@ struct Qwen3Shape {
 
 namespace shapes {
 
-inline constexpr Qwen3Shape qwen3_0_6b{.hidden_size = 1024,
-                                       .num_layers = 28,
-                                       .num_heads = 16,
-                                       .num_kv_heads = 8,
-                                       .head_dim = 128,
-                                       .intermediate_size = 3072,
-                                       .vocab_size = 151936,
-                                       .tie = Tie::yes};
-inline constexpr Qwen3Shape qwen3_1_7b{.hidden_size = 2048,
-                                       .num_layers = 28,
-                                       .num_heads = 16,
-                                       .num_kv_heads = 8,
-                                       .head_dim = 128,
-                                       .intermediate_size = 6144,
-                                       .vocab_size = 151936,
-                                       .tie = Tie::yes};
-inline constexpr Qwen3Shape qwen3_4b{.hidden_size = 2560,
-                                     .num_layers = 36,
-                                     .num_heads = 32,
-                                     .num_kv_heads = 8,
-                                     .head_dim = 128,
-                                     .intermediate_size = 9728,
-                                     .vocab_size = 151936,
-                                     .tie = Tie::yes};
-inline constexpr Qwen3Shape qwen3_8b{.hidden_size = 4096,
-                                     .num_layers = 36,
-                                     .num_heads = 32,
-                                     .num_kv_heads = 8,
-                                     .head_dim = 128,
-                                     .intermediate_size = 12288,
-                                     .vocab_size = 151936,
-                                     .tie = Tie::no};
-inline constexpr Qwen3Shape qwen3_14b{.hidden_size = 5120,
-                                      .num_layers = 40,
-                                      .num_heads = 40,
-                                      .num_kv_heads = 8,
-                                      .head_dim = 128,
-                                      .intermediate_size = 17408,
-                                      .vocab_size = 151936,
-                                      .tie = Tie::no};
-inline constexpr Qwen3Shape qwen3_32b{.hidden_size = 5120,
-                                      .num_layers = 64,
-                                      .num_heads = 64,
-                                      .num_kv_heads = 8,
-                                      .head_dim = 128,
-                                      .intermediate_size = 25600,
-                                      .vocab_size = 151936,
-                                      .tie = Tie::no};
+// clang-format off
+//                                     hidden layers heads kv head_dim  inter    vocab  tied
+inline constexpr Qwen3Shape qwen3_0_6b{  1024,   28,   16,   8,    128,   3072,  151936, Tie::yes};
+inline constexpr Qwen3Shape qwen3_1_7b{  2048,   28,   16,   8,    128,   6144,  151936, Tie::yes};
+inline constexpr Qwen3Shape qwen3_4b{    2560,   36,   32,   8,    128,   9728,  151936, Tie::yes};
+inline constexpr Qwen3Shape qwen3_8b{    4096,   36,   32,   8,    128,  12288,  151936, Tie::no};
+inline constexpr Qwen3Shape qwen3_14b{   5120,   40,   40,   8,    128,  17408,  151936, Tie::no};
+inline constexpr Qwen3Shape qwen3_32b{   5120,   64,   64,   8,    128,  25600,  151936, Tie::no};
 /// The 7-million-parameter story model that tests and the quickstart use.
-inline constexpr Qwen3Shape fairytale{.hidden_size = 256,
-                                      .num_layers = 6,
-                                      .num_heads = 4,
-                                      .num_kv_heads = 2,
-                                      .head_dim = 128,
-                                      .intermediate_size = 768,
-                                      .vocab_size = 4096,
-                                      .tie = Tie::yes};
+inline constexpr Qwen3Shape fairytale{    256,    6,    4,   2,    128,    768,    4096, Tie::yes};
+// clang-format on
 /// Every size from config.json.
 inline constexpr Qwen3Shape qwen3_any{};
 

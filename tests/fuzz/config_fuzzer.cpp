@@ -1,0 +1,56 @@
+/// libFuzzer target: any two texts for config.json and generation_config.json, separated by a NUL,
+/// are either a config within its stated ranges, with finite rotary frequencies, or a ConfigError.
+/// Build with clang++ -fsanitize=fuzzer,address,undefined.
+
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "nanovllm/model/config.hpp"
+#include "nanovllm/model/rope_scaling.hpp"
+#include "nanovllm/model/shapes.hpp"
+
+namespace {
+
+void require(bool condition) {
+  if (!condition) std::abort();
+}
+
+void check_ranges(nanovllm::ModelConfig& config) {
+  for (const std::int64_t size :
+       {config.hidden_size, config.num_hidden_layers, config.num_attention_heads,
+        config.num_key_value_heads, config.head_dim, config.intermediate_size, config.vocab_size,
+        config.max_position_embeddings}) {
+    require(size >= 1 && size <= 0x7fffffff);
+  }
+  require(config.head_dim % 2 == 0);
+  require(config.num_attention_heads % config.num_key_value_heads == 0);
+  require(config.rms_norm_eps > 0 && config.rms_norm_eps < 1);
+  for (const nanovllm::TokenId id : config.eos_token_ids)
+    require(id >= 0 && id < config.vocab_size);
+  if (config.generation.temperature) require(*config.generation.temperature >= 0);
+  if (config.generation.top_p) require(*config.generation.top_p > 0);
+
+  config.head_dim = std::min<std::int64_t>(config.head_dim, 512);  // bounds the time of one input
+  for (const double frequency : nanovllm::rope_inv_freq(config)) require(std::isfinite(frequency));
+  const double factor = nanovllm::rope_attention_factor(config);
+  require(std::isfinite(factor) && factor > 0);
+  require(nanovllm::max_context_length(config) >= config.max_position_embeddings);
+  require(nanovllm::matches<nanovllm::shapes::qwen3_any>(config));
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const std::size_t split = std::min(text.find('\0'), size);
+  const std::string_view rest = text.substr(split);
+  try {
+    auto config = nanovllm::ModelConfig::from_json(text.substr(0, split),
+                                                   rest.empty() ? rest : rest.substr(1));
+    check_ranges(config);
+  } catch (const nanovllm::ConfigError&) {
+  }
+  return 0;
+}
