@@ -14,20 +14,19 @@ namespace nanovllm {
 /// Sampling settings of one request. Unset optionals take the checkpoint's generation_config.json
 /// value, and where that is silent too, the neutral value in the comment.
 struct SamplingParams {
-  std::optional<float> temperature;  ///< ≥ 0; 0 is greedy. Neutral: 1
-  std::optional<std::int32_t>
-      top_k;                   ///< keep the k most likely tokens; 0 or -1 keeps all. Neutral: 0
-  std::optional<float> top_p;  ///< keep the smallest set of mass ≥ p, in (0, 1]. Neutral: 1
-  std::optional<float> min_p;  ///< keep tokens of probability ≥ min_p · max, in [0, 1]. Neutral: 0
-  std::optional<std::uint64_t> seed;  ///< same seed, same sample; unset draws one from the engine
-  std::int32_t max_tokens = 256;      ///< generated tokens at the most, ≥ 1
-  std::int32_t min_tokens = 0;        ///< no end token and no stop string before this many
-  bool ignore_eos = false;            ///< the model's own end tokens do not end generation
-  std::vector<TokenId> stop_token_ids;
-  std::vector<std::string> stop;            ///< stop strings, matched on the detokenised text
+  std::optional<float> temperature{};   ///< >= 0; 0 is greedy. Neutral: 1
+  std::optional<std::int32_t> top_k{};  ///< keep the k most likely; 0 and -1 keep all. Neutral: 0
+  std::optional<float> top_p{};         ///< keep the least set of mass >= p, in (0, 1]. Neutral: 1
+  std::optional<float> min_p{};  ///< keep what has min_p of the top's mass, [0, 1]. Neutral: 0
+  std::optional<std::uint64_t> seed{};  ///< same seed, same sample; unset draws one from the engine
+  std::int32_t max_tokens = 256;        ///< generated tokens at the most, >= 1
+  std::int32_t min_tokens = 0;          ///< no end token and no stop string before this many
+  bool ignore_eos = false;              ///< the model's own end tokens do not end generation
+  std::vector<TokenId> stop_token_ids{};    ///< further end tokens
+  std::vector<std::string> stop{};          ///< stop strings, matched on the detokenised text
   bool include_stop_str_in_output = false;  ///< keep the matched stop string in the text
   bool skip_special_tokens = true;          ///< leave special tokens out of the text
-  std::optional<std::int32_t> logprobs;  ///< report log-probabilities with the n most likely, 0…20
+  std::optional<std::int32_t> logprobs{};   ///< report log-probabilities and the n likeliest
 };
 
 /// The n most likely tokens that `logprobs` may ask for.

@@ -16,6 +16,7 @@
 #include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/continuous_batching.hpp"
+#include "nanovllm/sched/plan_checks.hpp"
 #include "nanovllm/sched/scheduling_policy.hpp"
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/sched/step_plan.hpp"
@@ -34,11 +35,11 @@ namespace nanovllm {
 /// writes to them. Not thread-safe: one thread calls, and may call `add` and `abort` at any time
 /// but between `schedule` and `begin`.
 ///
-/// `commit` takes what it publishes from the plan, not from the sequences' counters. To plan step
-/// N + 1 while N runs, `begin` would advance num_computed_tokens and append a placeholder token for
-/// every sequence that samples, `commit` would replace the placeholder, and `in_flight_` would
-/// count the plans that hold a sequence, so that its blocks are given back after the last of them.
-/// Neither the policies nor the block manager would see a difference.
+/// `commit` takes what it publishes from the plan, not from the sequences' counters. So to plan
+/// step N + 1 while N runs, `begin` would advance num_computed_tokens and append a placeholder
+/// token to every sequence that samples, `commit` would replace the placeholder and publish for
+/// those that still hold their blocks, and `in_flight_` would become a count per sequence, whose
+/// blocks are given back when it falls to zero. Policies and block manager would see no difference.
 ///
 /// @tparam Policy  decides what a step computes; a SchedulingPolicyLike.
 /// @tparam Blocks  a BlockManager, or a type with its members.
@@ -84,9 +85,9 @@ class Scheduler {
         s.max_total_tokens > s.num_tokens() && s.max_total_tokens <= capacity_tokens(), "request ",
         s.id, ": max_total_tokens must be in (", s.num_tokens(), ", ", capacity_tokens(),
         "], the prompt's length and what the KV cache has room for, got ", s.max_total_tokens);
-    check(s.status == SequenceStatus::waiting && s.block_table.empty(), "request ", s.id,
+    check(s.status == SequenceStatus::waiting && s.arrival == 0, "request ", s.id,
           " was added before");
-    s.arrival = next_arrival_++;
+    s.arrival = ++num_arrivals_;
     waiting_.push_back(&s);
   }
 
@@ -118,7 +119,8 @@ class Scheduler {
   /// blocks suffice is the policy's promise, which PlanBuilder keeps; a plan that breaks it is an
   /// Error too, and `cancel` then restores order.
   void begin(const StepPlan& plan) {
-    check_plan(plan);
+    check(!in_flight_, "begin: the step before was neither committed nor cancelled");
+    check_plan<Blocks>(plan, running_.size(), config_);
     in_flight_ = true;
     for (Sequence* s : plan.preempted) preempt(*s);
     // All adoptions come before the first allocation, which might evict what was found.
@@ -235,73 +237,14 @@ class Scheduler {
     });
   }
 
-  void check_plan(const StepPlan& plan) const;
-  void check_outcomes(const StepPlan& plan, std::span<const StepOutcome> outcomes) const;
-
   BatchConfig config_;
   Blocks blocks_;
   std::vector<Sequence*> running_;  ///< in the order of admission
   std::deque<Sequence*> waiting_;   ///< in the order of arrival
-  std::uint64_t next_arrival_ = 0;
+  std::uint64_t num_arrivals_ = 0;
   std::int64_t num_preemptions_ = 0;
   bool in_flight_ = false;
 };
-
-template <class Policy, class Blocks>
-void Scheduler<Policy, Blocks>::check_plan(const StepPlan& plan) const {
-  check(!in_flight_, "begin: the step before was neither committed nor cancelled");
-  for (const Sequence* s : plan.preempted) {
-    check(s->status == SequenceStatus::running, "begin: request ", s->id,
-          " is to be preempted but does not run");
-  }
-  std::size_t num_admitted = 0;
-  std::int32_t num_tokens = 0;
-  for (const PlannedSequence& p : plan.sequences) {
-    const Sequence& s = *p.sequence;
-    const auto num_hits = static_cast<std::int32_t>(p.cached_blocks.size());
-    const bool is_new = s.status == SequenceStatus::waiting;
-    check(s.status != SequenceStatus::finished, "begin: request ", s.id, " is finished");
-    check(is_new || num_hits == 0, "begin: request ", s.id, " runs and cannot adopt blocks");
-    const std::int32_t begin = is_new ? num_hits * Blocks::block_size() : s.num_computed_tokens;
-    check(p.begin == begin && p.begin < p.end && p.end <= s.num_tokens(), "begin: request ", s.id,
-          " of ", s.num_tokens(), " tokens must go on at token ", begin, ", but the plan is [",
-          p.begin, ", ", p.end, ")");
-    check(p.samples == (p.end == s.num_tokens()), "begin: request ", s.id,
-          " must sample exactly if the plan reaches its last token");
-    const auto num_held = static_cast<std::int32_t>(s.block_table.size()) + num_hits;
-    check(num_held + p.num_new_blocks == Blocks::blocks_for(p.end), "begin: request ", s.id,
-          " needs ", Blocks::blocks_for(p.end), " blocks, but has ", num_held, " and gets ",
-          p.num_new_blocks);
-    num_admitted += is_new ? 1 : 0;
-    num_tokens += p.num_tokens();
-  }
-  check(num_tokens == plan.num_tokens && num_tokens <= config_.max_num_batched_tokens,
-        "begin: the plan has ", num_tokens, " tokens, says ", plan.num_tokens, " and may have ",
-        config_.max_num_batched_tokens);
-  const std::size_t num_left = running_.size() - plan.preempted.size() + num_admitted;
-  check(num_left <= static_cast<std::size_t>(config_.max_num_seqs), "begin: ", num_left,
-        " sequences would run, at most ", config_.max_num_seqs, " may");
-}
-
-template <class Policy, class Blocks>
-void Scheduler<Policy, Blocks>::check_outcomes(const StepPlan& plan,
-                                               std::span<const StepOutcome> outcomes) const {
-  std::size_t next = 0;
-  for (const PlannedSequence& p : plan.sequences) {
-    const Sequence& s = *p.sequence;
-    if (p.samples && next < outcomes.size() && outcomes[next].sequence == &s) {
-      ++next;
-    } else {
-      check(!p.samples || s.status == SequenceStatus::finished, "commit: request ", s.id,
-            " sampled but has no outcome");
-    }
-    if (s.status == SequenceStatus::finished) continue;
-    check(s.num_computed_tokens == p.begin, "commit: request ", s.id, " is at token ",
-          s.num_computed_tokens, ", the plan at ", p.begin);
-  }
-  check(next == outcomes.size(), "commit: outcome ", next, " of ", outcomes.size(),
-        " belongs to no sequence that sampled, or is out of order");
-}
 
 template <class Policy, class Blocks>
 void Scheduler<Policy, Blocks>::check_invariants() const {

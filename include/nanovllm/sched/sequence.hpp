@@ -41,7 +41,7 @@ struct Sequence {
   std::int32_t num_prompt_tokens = 0;  ///< ≥ 1
   std::int32_t max_total_tokens = 0;   ///< prompt and generated tokens at the most
 
-  std::uint64_t arrival = 0;  ///< rank in the order of `add`, set by the scheduler
+  std::uint64_t arrival = 0;  ///< rank in the order of arrival, from 1; set by the scheduler
   SequenceStatus status = SequenceStatus::waiting;
   FinishReason finish_reason = FinishReason::none;
   std::int32_t num_computed_tokens = 0;  ///< K and V of tokens[0, n) are in the cache

@@ -1,0 +1,122 @@
+#include "nanovllm/sched/plan_builder.hpp"
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "catch.hpp"
+#include "sched/simulator.hpp"
+
+using namespace simulator;
+
+namespace {
+
+using Blocks = BlockManager<4>;
+
+/// A running sequence that has computed all but its last `num_left` tokens.
+std::unique_ptr<Sequence> running(Blocks& blocks, RequestId id, std::vector<TokenId> tokens,
+                                  std::int32_t num_left) {
+  auto s = request(id, std::move(tokens), 100);
+  s->status = SequenceStatus::running;
+  s->num_computed_tokens = s->num_tokens() - num_left;
+  for (int i = 0; i < Blocks::blocks_for(s->num_computed_tokens); ++i)
+    s->block_table.push_back(blocks.allocate().value());
+  blocks.publish(s->block_table, s->tokens, 0, s->num_computed_tokens);
+  return s;
+}
+
+}  // namespace
+
+TEST_CASE("extend plans what budget and free blocks allow", "[plan_builder]") {
+  Blocks blocks(3, true);
+  const auto s = running(blocks, 1, iota(20), 15);  // 5 tokens computed, in 2 blocks
+  const std::vector<Sequence*> queue{s.get()};
+  const std::deque<Sequence*> waiting;
+  PlanBuilder<Blocks> builder(SchedulerView{queue, waiting}, blocks);
+  SECTION("the budget binds") {
+    REQUIRE(builder.extend(*s, 2) == 2);
+    const StepPlan plan = builder.finish();
+    REQUIRE(describe(plan) == "| 1:5-7");
+    REQUIRE(plan.sequences[0].num_new_blocks == 0);
+  }
+  SECTION("the pool binds") {
+    REQUIRE(builder.extend(*s, 100) == 7);
+    REQUIRE(builder.num_free() == 0);
+    const StepPlan plan = builder.finish();
+    REQUIRE(describe(plan) == "| 1:5-12");
+    REQUIRE(plan.sequences[0].num_new_blocks == 1);
+    REQUIRE(plan.num_tokens == 7);
+  }
+}
+
+TEST_CASE("nano-vllm bug 3: hits on free blocks are charged once a plan, however many adopt them",
+          "[plan_builder]") {
+  Blocks blocks(8, true);
+  const auto old = running(blocks, 9, iota(12), 0);
+  blocks.release(old->block_table);
+  const auto a = request(1, iota(13), 1);
+  const auto b = request(2, iota(13), 1);
+  const std::deque<Sequence*> waiting{a.get(), b.get()};
+  PlanBuilder<Blocks> builder(SchedulerView{{}, waiting}, blocks);
+  REQUIRE(builder.num_free() == 8);
+  REQUIRE(builder.admit_whole(*a, 100) == 1);
+  REQUIRE(builder.num_free() == 4);
+  REQUIRE(builder.admit_whole(*b, 100) == 1);
+  REQUIRE(builder.num_free() == 3);
+  REQUIRE(builder.num_running() == 2);
+  REQUIRE(describe(builder.finish()) == "| 1:12-13! 2:12-13!");
+}
+
+TEST_CASE("blocks that two victims share are free when both are gone", "[plan_builder]") {
+  Blocks blocks(4, true);
+  const auto a = running(blocks, 1, iota(9), 1);
+  auto b = request(2, iota(9), 5);
+  b->status = SequenceStatus::running;
+  b->num_computed_tokens = 8;
+  b->block_table = a->block_table;
+  blocks.adopt(b->block_table, 9);
+  const std::vector<Sequence*> queue{a.get(), b.get()};
+  const std::deque<Sequence*> waiting;
+  PlanBuilder<Blocks> builder(SchedulerView{queue, waiting}, blocks);
+  builder.preempt(*b);
+  REQUIRE(builder.num_free() == 2);
+  builder.preempt(*a);
+  REQUIRE(builder.num_free() == 4);
+  REQUIRE(builder.preempts());
+  REQUIRE(describe(builder.finish()) == "| -2 -1");
+}
+
+TEST_CASE("admission leaves every running sequence the blocks of its prompt and one more",
+          "[plan_builder]") {
+  Blocks blocks(10, false);
+  const auto a = running(blocks, 1, iota(14), 10);  // has 1 block, is promised 5
+  const auto fits = request(2, iota(12), 100);      // needs 3 and 1 more
+  const auto exceeds = request(2, iota(17), 100);
+  const std::vector<Sequence*> queue{a.get()};
+  const std::deque<Sequence*> waiting;
+  PlanBuilder<Blocks> builder(SchedulerView{queue, waiting}, blocks);
+  REQUIRE(builder.admit_chunk(*exceeds, 1) == 0);  // 9 free; 4 promised; 6 wanted
+  REQUIRE(builder.admit_chunk(*fits, 1) == 1);
+  REQUIRE(builder.num_free() == 8);
+  const auto small = request(3, iota(1), 1);  // 8 free; 4 + 3 promised; 1 wanted
+  REQUIRE(builder.admit_whole(*small, 1) == 1);
+  const auto another = request(4, iota(1), 1);
+  REQUIRE(builder.admit_whole(*another, 1) == 0);
+  REQUIRE(builder.extend(*a, 100) == 10);  // what was promised is there
+}
+
+TEST_CASE("admit_whole takes all or nothing of what is not cached", "[plan_builder]") {
+  Blocks blocks(10, true);
+  const auto old = running(blocks, 9, iota(8), 0);
+  const auto s = request(1, iota(14), 4);
+  const std::vector<Sequence*> queue{old.get()};
+  const std::deque<Sequence*> waiting;
+  PlanBuilder<Blocks> builder(SchedulerView{queue, waiting}, blocks);
+  REQUIRE(builder.admit_whole(*s, 5) == 0);
+  REQUIRE(builder.empty());
+  REQUIRE(builder.admit_whole(*s, 6) == 6);
+  const StepPlan plan = builder.finish();
+  REQUIRE(describe(plan) == "| 1:8-14!");
+  REQUIRE(plan.sequences[0].cached_blocks == old->block_table);
+  REQUIRE(plan.sequences[0].num_new_blocks == 2);
+}

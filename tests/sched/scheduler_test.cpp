@@ -1,0 +1,344 @@
+#include "nanovllm/sched/scheduler.hpp"
+
+#include <memory>
+#include <vector>
+
+#include "catch.hpp"
+#include "nanovllm/sched/prefill_first.hpp"
+#include "sched/simulator.hpp"
+
+using namespace simulator;
+
+namespace {
+
+template <int kBlockSize = 4>
+using Simulated = simulator::Engine<ContinuousBatching, BlockManager<kBlockSize>>;
+
+/// A policy of one's own: the youngest waiting sequence alone, then one decode at a time, the
+/// youngest first. Anything but fair, and all the scheduler's guarantees still hold.
+struct YoungestOnly {
+  template <class Blocks>
+  StepPlan plan(const SchedulerView& queues, const Blocks& blocks,
+                const BatchConfig& config) const {
+    PlanBuilder<Blocks> builder(queues, blocks);
+    if (!queues.running.empty()) {
+      builder.extend(*queues.running.back(), config.max_num_batched_tokens);
+    } else if (!queues.waiting.empty()) {
+      builder.admit_chunk(*queues.waiting.back(), config.max_num_batched_tokens);
+    }
+    return builder.finish();
+  }
+};
+
+/// Plans what its test tells it to.
+struct Mistaken {
+  static inline StepPlan next{};
+  template <class Blocks>
+  static StepPlan plan(const SchedulerView&, const Blocks&, const BatchConfig&) {
+    return next;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a request is served from add to finish", "[scheduler]") {
+  Simulated<> engine({.max_num_seqs = 2, .max_num_batched_tokens = 16}, 8);
+  REQUIRE_FALSE(engine.scheduler.has_work());
+  REQUIRE(engine.scheduler.schedule().empty());
+  Sequence& s = engine.add(iota(5), 3);
+  REQUIRE(engine.scheduler.has_work());
+  REQUIRE(engine.scheduler.num_waiting() == 1);
+  REQUIRE(s.status == SequenceStatus::waiting);
+  engine.step(70);
+  REQUIRE(s.status == SequenceStatus::running);
+  REQUIRE(engine.scheduler.num_running() == 1);
+  REQUIRE(s.num_computed_tokens == 5);
+  REQUIRE(s.num_generated_tokens() == 1);
+  engine.step(71);
+  engine.step(72);
+  REQUIRE(s.status == SequenceStatus::finished);
+  REQUIRE(s.finish_reason == FinishReason::length);
+  REQUIRE(s.tokens == std::vector<TokenId>{0, 1, 2, 3, 4, 70, 71, 72});
+  REQUIRE(s.block_table.empty());
+  REQUIRE(engine.scheduler.blocks().num_free() == 8);
+  REQUIRE_FALSE(engine.scheduler.has_work());
+}
+
+TEST_CASE("an outcome's finish reason ends the sequence in its step", "[scheduler]") {
+  Simulated<> engine({.max_num_seqs = 2, .max_num_batched_tokens = 16}, 8);
+  Sequence& s = engine.add(iota(5));
+  const StepPlan plan = engine.start();
+  const std::vector<StepOutcome> stop{{&s, 9, FinishReason::stop}};
+  engine.scheduler.commit(plan, stop);
+  REQUIRE(s.finish_reason == FinishReason::stop);
+  REQUIRE(s.tokens.back() == 9);
+  REQUIRE(engine.scheduler.num_running() == 0);
+  REQUIRE(engine.scheduler.blocks().num_free() == 8);
+}
+
+TEST_CASE("the reason of the outcome wins over the length limit", "[scheduler]") {
+  Simulated<> engine({.max_num_seqs = 2, .max_num_batched_tokens = 16}, 8);
+  Sequence& s = engine.add(iota(5), 1);
+  const StepPlan plan = engine.start();
+  engine.scheduler.commit(plan, std::vector<StepOutcome>{{&s, 9, FinishReason::stop}});
+  REQUIRE(s.finish_reason == FinishReason::stop);
+}
+
+TEST_CASE("nano-vllm bug 1: a prompt sent twice computes at least one token the second time",
+          "[scheduler]") {
+  for (int length = 1; length <= 13; ++length) {
+    Simulated<> engine({.max_num_seqs = 2, .max_num_batched_tokens = 64}, 16);
+    for (int round = 0; round < 2; ++round) {
+      Sequence& s = engine.add(iota(length), 1);
+      const StepPlan plan = engine.start();
+      REQUIRE(plan.num_tokens == (round == 0 ? length : length - (length - 1) / 4 * 4));
+      REQUIRE(plan.num_tokens >= 1);
+      REQUIRE(s.num_cached_tokens == length - plan.num_tokens);
+      engine.scheduler.commit(plan, outcomes(plan));
+    }
+  }
+}
+
+TEST_CASE("nano-vllm bug 3: blocks are published when they are computed, not when they are planned",
+          "[scheduler]") {
+  Simulated<> engine({.max_num_seqs = 4, .max_num_batched_tokens = 64}, 16);
+  engine.add(iota(8));
+  engine.add(iota(8));
+  const StepPlan plan = engine.start();  // equal prompts in one step share nothing
+  REQUIRE(plan.num_tokens == 16);
+  REQUIRE(engine.scheduler.blocks().num_published() == 0);
+  REQUIRE(engine.scheduler.blocks().lookup(iota(9)).blocks.empty());
+  SECTION("after commit they are found") {
+    engine.scheduler.commit(plan, outcomes(plan));
+    REQUIRE(engine.scheduler.blocks().lookup(iota(9)).blocks.size() == 2);
+  }
+  SECTION("a step that failed publishes nothing") {
+    engine.scheduler.cancel(plan);
+    engine.scheduler.check_invariants();
+    REQUIRE(engine.scheduler.blocks().num_published() == 0);
+    REQUIRE(engine.step() == "| 1:0-8! 2:0-8!");  // and is made good for
+  }
+  SECTION("a sequence aborted during the step publishes nothing") {
+    engine.scheduler.abort(*engine.requests[0]);
+    engine.scheduler.abort(*engine.requests[1]);
+    engine.scheduler.check_invariants();
+    REQUIRE(engine.scheduler.blocks().num_free() == 12);
+    engine.scheduler.commit(plan, {});
+    REQUIRE(engine.scheduler.blocks().num_free() == 16);
+    REQUIRE(engine.scheduler.blocks().num_published() == 0);
+    REQUIRE_FALSE(engine.scheduler.has_work());
+  }
+}
+
+TEST_CASE("nano-vllm bug 3: a hit on the only free blocks is served without evicting itself",
+          "[scheduler]") {
+  Simulated<> engine({.max_num_seqs = 2, .max_num_batched_tokens = 64}, 3);
+  engine.add(iota(9), 1);
+  engine.step();
+  engine.add(iota(12), 1);  // two hits, both free, and the third block
+  REQUIRE(engine.step() == "| 2:8-12!");
+  REQUIRE(engine.scheduler.blocks().stats().num_hit_tokens == 8);
+}
+
+TEST_CASE("nano-vllm bug 4: planning changes nothing, and the plan's ranges account for cache hits",
+          "[scheduler]") {
+  Simulated<> engine({.max_num_seqs = 512, .max_num_batched_tokens = 1024}, 300);
+  std::vector<TokenId> shared = iota(30);
+  for (int i = 0; i < 512; ++i) {
+    shared.back() = i;
+    engine.add(shared, 20);
+  }
+  while (engine.scheduler.has_work()) {
+    const StepPlan first = engine.scheduler.schedule();
+    engine.scheduler.check_invariants();
+    const StepPlan second = engine.scheduler.schedule();
+    REQUIRE(describe(first) == describe(second));
+    for (const PlannedSequence& p : first.sequences) {
+      REQUIRE(p.begin < p.end);
+      REQUIRE(p.end <= p.sequence->num_tokens());
+    }
+    REQUIRE(first.num_tokens <= 1024);
+    engine.step();
+  }
+  REQUIRE(engine.scheduler.num_preemptions() > 0);
+  REQUIRE(engine.scheduler.blocks().stats().num_hit_tokens > 0);
+  REQUIRE(engine.scheduler.blocks().num_free() == 300);
+}
+
+TEST_CASE("nano-vllm bug 8: what can never fit is refused, and harms nobody", "[scheduler]") {
+  Simulated<> engine({.max_num_seqs = 2, .max_num_batched_tokens = 64}, 3);
+  REQUIRE(engine.scheduler.capacity_tokens() == 13);
+  REQUIRE(engine.scheduler.can_ever_fit(12));
+  REQUIRE_FALSE(engine.scheduler.can_ever_fit(13));
+  engine.add(iota(4));
+  const auto too_long = request(2, iota(13), 1);
+  REQUIRE_THROWS_AS(engine.scheduler.add(*too_long), RequestError);
+  REQUIRE_THROWS_WITH(engine.scheduler.add(*too_long),
+                      "request 2: a prompt of 13 tokens does not fit into the KV cache, which "
+                      "holds 12");
+  const auto too_greedy = request(3, iota(12), 2);
+  REQUIRE_THROWS_WITH(engine.scheduler.add(*too_greedy),
+                      "request 3: max_total_tokens must be in (12, 13], the prompt's length and "
+                      "what the KV cache has room for, got 14");
+  REQUIRE(engine.scheduler.num_waiting() == 1);
+  REQUIRE(engine.step() == "| 1:0-4!");
+}
+
+TEST_CASE("nano-vllm bug 8: a sequence that fills the whole pool ends with 'length'",
+          "[scheduler]") {
+  Simulated<> engine({.max_num_seqs = 2, .max_num_batched_tokens = 64}, 3);
+  Sequence& first = engine.add(iota(5));
+  Sequence& second = engine.add(iota(6, 100));
+  while (engine.scheduler.has_work()) engine.step();
+  for (const Sequence* s : {&first, &second}) {
+    REQUIRE(s->num_tokens() == 13);
+    REQUIRE(s->finish_reason == FinishReason::length);
+  }
+}
+
+TEMPLATE_TEST_CASE("nano-vllm bug 9: a pool of one block serves one sequence after the other",
+                   "[scheduler]", ContinuousBatching, PrefillFirst) {
+  simulator::Engine<TestType, BlockManager<4>> engine(
+      {.max_num_seqs = 3, .max_num_batched_tokens = 64}, 1);
+  for (int i = 0; i < 3; ++i) engine.add(iota(2, 100 * i));
+  for (int i = 1; i <= 3; ++i) {
+    REQUIRE(engine.step() == concat("| ", i, ":0-2!"));
+    REQUIRE(engine.scheduler.num_running() == 1);
+    REQUIRE(engine.step() == concat(i, ":2-3! |"));
+    REQUIRE(engine.step() == concat(i, ":3-4! |"));
+  }
+  REQUIRE_FALSE(engine.scheduler.has_work());
+  REQUIRE(engine.scheduler.num_preemptions() == 0);
+  for (const auto& s : engine.requests) {
+    REQUIRE(s->num_tokens() == 5);
+    REQUIRE(s->finish_reason == FinishReason::length);
+  }
+}
+
+TEST_CASE("bad requests are refused by name", "[scheduler]") {
+  Simulated<> engine({.max_num_seqs = 2, .max_num_batched_tokens = 64}, 3);
+  REQUIRE_THROWS_AS(engine.scheduler.add(*request(1, {}, 1)), RequestError);
+  REQUIRE_THROWS_AS(engine.scheduler.add(*request(1, iota(3), 0)), RequestError);
+  const auto miscounted = request(1, iota(3), 5);
+  miscounted->num_prompt_tokens = 2;
+  REQUIRE_THROWS_AS(engine.scheduler.add(*miscounted), RequestError);
+  REQUIRE_THROWS_AS(engine.scheduler.add(engine.add(iota(3))), Error);
+  REQUIRE(engine.scheduler.num_waiting() == 1);
+  REQUIRE_THROWS_AS(Simulated<>({.max_num_seqs = 0}, 3), ConfigError);
+}
+
+TEST_CASE("nano-vllm bug 21: equal prompts in one step are computed twice and cached once more",
+          "[scheduler]") {
+  Simulated<> engine({.max_num_seqs = 4, .max_num_batched_tokens = 64}, 16);
+  engine.add(iota(9), 1);
+  engine.add(iota(9), 1);
+  REQUIRE(engine.step() == "| 1:0-9! 2:0-9!");
+  REQUIRE(engine.scheduler.blocks().num_published() == 4);
+  engine.add(iota(9), 1);
+  REQUIRE(engine.step() == "| 3:8-9!");
+}
+
+TEST_CASE("abort ends a sequence wherever it is", "[scheduler]") {
+  Simulated<> engine({.max_num_seqs = 1, .max_num_batched_tokens = 64}, 8);
+  Sequence& runs = engine.add(iota(5));
+  Sequence& waits = engine.add(iota(5, 100));
+  engine.step();
+  engine.scheduler.abort(waits);
+  REQUIRE(waits.finish_reason == FinishReason::abort);
+  REQUIRE(engine.scheduler.num_waiting() == 0);
+  engine.scheduler.abort(runs);
+  engine.scheduler.abort(runs);
+  REQUIRE(runs.status == SequenceStatus::finished);
+  REQUIRE(engine.scheduler.blocks().num_free() == 8);
+  REQUIRE_FALSE(engine.scheduler.has_work());
+  engine.scheduler.check_invariants();
+}
+
+TEST_CASE("a sequence aborted during its step keeps its blocks until commit and its tokens as were",
+          "[scheduler]") {
+  Simulated<> engine({.max_num_seqs = 2, .max_num_batched_tokens = 64}, 8);
+  Sequence& s = engine.add(iota(5));
+  Sequence& other = engine.add(iota(3, 100));
+  const StepPlan plan = engine.start();
+  engine.scheduler.abort(s);
+  REQUIRE(s.block_table.size() == 2);
+  REQUIRE(engine.memory.holds(s, 5));
+  const bool with_outcome = GENERATE(true, false);
+  std::vector<StepOutcome> result = outcomes(plan);
+  if (!with_outcome) result.erase(result.begin());
+  engine.scheduler.commit(plan, result);
+  REQUIRE(s.num_tokens() == 5);
+  REQUIRE(s.finish_reason == FinishReason::abort);
+  REQUIRE(s.block_table.empty());
+  REQUIRE(other.num_tokens() == 4);
+  engine.scheduler.check_invariants();
+}
+
+TEST_CASE("a cancelled step leaves its sequences where they were", "[scheduler]") {
+  Simulated<> engine({.max_num_seqs = 2, .max_num_batched_tokens = 64}, 8);
+  Sequence& s = engine.add(iota(8));
+  engine.step();
+  engine.scheduler.cancel(engine.start());
+  engine.scheduler.check_invariants();
+  REQUIRE(s.num_computed_tokens == 8);
+  REQUIRE(s.block_table.size() == 2);
+  REQUIRE(engine.step() == "1:8-9! |");
+}
+
+TEST_CASE("calls out of order are errors that change nothing", "[scheduler]") {
+  Simulated<> engine({.max_num_seqs = 2, .max_num_batched_tokens = 64}, 8);
+  Sequence& s = engine.add(iota(5));
+  const StepPlan plan = engine.scheduler.schedule();
+  REQUIRE_THROWS_AS(engine.scheduler.commit(plan, {}), Error);
+  REQUIRE_THROWS_AS(engine.scheduler.cancel(plan), Error);
+  engine.scheduler.begin(plan);
+  REQUIRE_THROWS_AS(engine.scheduler.schedule(), Error);
+  REQUIRE_THROWS_AS(engine.scheduler.begin(plan), Error);
+  REQUIRE_THROWS_AS(engine.scheduler.commit(plan, {}), Error);  // its outcome is missing
+  std::vector<StepOutcome> twice = outcomes(plan);
+  twice.push_back(twice[0]);
+  REQUIRE_THROWS_AS(engine.scheduler.commit(plan, twice), Error);
+  REQUIRE(s.num_computed_tokens == 0);
+  engine.memory.write(s, 0, 5);
+  engine.scheduler.commit(plan, outcomes(plan));
+  REQUIRE_THROWS_AS(engine.scheduler.begin(plan), Error);  // it was for the step before
+  engine.scheduler.check_invariants();
+  REQUIRE(engine.step() == "1:5-6! |");
+}
+
+TEST_CASE("a policy is one type", "[scheduler]") {
+  simulator::Engine<YoungestOnly, BlockManager<4>> engine(
+      {.max_num_seqs = 2, .max_num_batched_tokens = 64}, 8);
+  engine.add(iota(5), 2);
+  engine.add(iota(5, 100), 2);
+  REQUIRE(engine.step() == "| 2:0-5!");
+  REQUIRE(engine.step() == "2:5-6! |");
+  REQUIRE(engine.step() == "| 1:0-5!");
+  REQUIRE(engine.step() == "1:5-6! |");
+  REQUIRE_FALSE(engine.scheduler.has_work());
+}
+
+TEST_CASE("a mistaken policy is told so", "[scheduler]") {
+  using Blocks = BlockManager<4>;
+  Scheduler<Mistaken, Blocks> scheduler({.max_num_seqs = 1, .max_num_batched_tokens = 8},
+                                        Blocks(2, true));
+  const auto s = request(1, iota(6), 1);
+  scheduler.add(*s);
+  const PlannedSequence good{s.get(), 0, 6, true, {}, 2};
+  const auto refused = [&](const PlannedSequence& p, std::int32_t num_tokens) {
+    Mistaken::next = StepPlan{{p}, {}, 0, num_tokens};
+    REQUIRE_THROWS_AS(scheduler.begin(scheduler.schedule()), Error);
+    scheduler.check_invariants();
+    REQUIRE(scheduler.num_waiting() == 1);
+  };
+  refused(PlannedSequence{s.get(), 1, 6, true, {}, 2}, 5);
+  refused(PlannedSequence{s.get(), 0, 7, false, {}, 2}, 7);
+  refused(PlannedSequence{s.get(), 0, 0, false, {}, 0}, 0);
+  refused(PlannedSequence{s.get(), 0, 6, false, {}, 2}, 6);
+  refused(PlannedSequence{s.get(), 0, 6, true, {}, 1}, 6);
+  refused(good, 5);
+  Mistaken::next = StepPlan{{}, {s.get()}, 0, 0};
+  REQUIRE_THROWS_AS(scheduler.begin(scheduler.schedule()), Error);
+  Mistaken::next = StepPlan{{good}, {}, 0, 6};
+  REQUIRE_NOTHROW(scheduler.begin(scheduler.schedule()));
+}
