@@ -1,8 +1,8 @@
 #include "nanovllm/io/safetensors.hpp"
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 
 #include "catch.hpp"
 #include "safetensors_writer.hpp"
@@ -297,10 +297,10 @@ TEST_CASE("A header of 19,000 tensors is read quickly", "[safetensors]") {
                "BF16", {1, 1}, "xy");
   }
   const std::string bytes = writer.bytes();
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();  // processor time: other programs do not count
   const auto file = parse(bytes);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   CHECK(file.tensors().size() == 19000);
-  std::printf("19,000 tensors: %.1f ms\n", seconds.count() * 1e3);
-  CHECK(seconds.count() < 2.0);  // some 25 ms; quadratic time would take far longer
+  std::printf("19,000 tensors: %.1f ms\n", seconds * 1e3);
+  CHECK(seconds < 3);  // some 0.025 s, with sanitisers 0.5 s; quadratic time would take far longer
 }
