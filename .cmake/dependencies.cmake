@@ -95,9 +95,15 @@ function(nanovllm_define_cuda)
   find_library(NANOVLLM_NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
   mark_as_advanced(NANOVLLM_NCCL_INCLUDE_DIR NANOVLLM_NCCL_LIBRARY)
   _nanovllm_add(cuda)
-  target_compile_features(nanovllm::cuda INTERFACE cuda_std_20)
   target_compile_options(nanovllm::cuda INTERFACE
     "$<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:--expt-relaxed-constexpr>")
+  # CMake up to 3.25 does not know that nvcc compiles C++20.
+  if("cuda_std_20" IN_LIST CMAKE_CUDA_COMPILE_FEATURES OR CMAKE_VERSION VERSION_GREATER 3.26)
+    target_compile_features(nanovllm::cuda INTERFACE cuda_std_20)
+  else()
+    target_compile_options(nanovllm::cuda INTERFACE
+      "$<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-std=c++20>")
+  endif()
   target_link_libraries(nanovllm::cuda INTERFACE
     nanovllm::nanovllm CUDA::cudart CUDA::cublasLt)
   if(NANOVLLM_NCCL_INCLUDE_DIR AND NANOVLLM_NCCL_LIBRARY)

@@ -16,7 +16,7 @@ endmacro()
 
 macro(nothing_set_after)
   # What CMake itself writes down while it looks for packages and compilers.
-  set(_allowed "^(NANOVLLM_|nanovllm_|_nanovllm|FETCHCONTENT_|CMAKE_HAVE_|CMAKE_INSTALL_|PKG_CONFIG_|\
+  set(_allowed "^(NANOVLLM_|pkgcfg_lib_NANOVLLM_|nanovllm_|_nanovllm|FETCHCONTENT_|CMAKE_HAVE_|CMAKE_INSTALL_|PKG_CONFIG_|\
 CUDAToolkit|CUDA_|CMAKE_CUDA_COMPILER$|.*_DIR$|FIND_PACKAGE_MESSAGE_|_)")
   get_cmake_property(_after CACHE_VARIABLES)
   list(REMOVE_ITEM _after ${_before_CACHE_VARIABLES})

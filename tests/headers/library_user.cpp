@@ -1,16 +1,13 @@
-// One program, two shared libraries with the engine inside, and the engine's own headers as well.
-// Both give the same tokens, also when they run at the same time, and an exception of the library
-// thrown in one of them is caught here by its type.
+// One program, two shared libraries with the engine inside, and a header of ours as well. Both
+// libraries give the same tokens, also when they run at the same time, and an exception of the
+// library thrown in one of them is caught here by its type.
 #include <nanovllm/core/error.hpp>
 
 #include <array>
 #include <cstdio>
 #include <thread>
 
-extern "C" {
-void left_generate(const char* model, int count, int* tokens);
-void right_generate(const char* model, int count, int* tokens);
-}
+#include "library_engine.hpp"
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
