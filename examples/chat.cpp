@@ -22,13 +22,14 @@ int chat(const char* model, std::optional<bool> enable_thinking) {
     if (line.empty()) break;
     history.emplace_back("user", line);
     nv::Output answer;
-    engine.submit(nv::ChatPrompt{history, {.enable_thinking = enable_thinking}}, {.max_tokens = 1024},
-                  [&](const nv::TokenEvent& event) {
+    engine.submit(nv::ChatPrompt{history, {.enable_thinking = enable_thinking}},
+                  {.max_tokens = 1024}, [&](const nv::TokenEvent& event) {
                     std::printf("%.*s", static_cast<int>(event.text.size()), event.text.data());
                     std::fflush(stdout);
                     if (event.output) answer = *event.output;
                   });
-    while (engine.step()) {}
+    while (engine.step()) {
+    }
     const double seconds = answer.timings.finished - answer.timings.first_token;
     std::printf("\n[%d prompt tokens, %d from the prefix cache; %zu tokens, %.0f per second; %s]\n",
                 answer.num_prompt_tokens, answer.num_cached_tokens, answer.token_ids.size(),
@@ -50,9 +51,10 @@ int main(int argc, char** argv) try {
     }
   }
   using namespace nv::shapes;
-  return nv::examples::with_model<fairytale, qwen3_0_6b, qwen3_1_7b, qwen3_4b, qwen3_8b>(
-      nv::ModelConfig::load(model),
-      [&]<class Model>() { return chat<Model>(model, enable_thinking); });
+  return nv::examples::with_model<fairytale, qwen3_0_6b, qwen3_1_7b, qwen3_4b, qwen3_8b, qwen3_14b,
+                                  qwen3_32b>(nv::ModelConfig::load(model), [&]<class Model>() {
+    return chat<Model>(model, enable_thinking);
+  });
 } catch (const nv::Error& error) {
   std::fprintf(stderr, "chat: %s\n", error.what());
   return 1;

@@ -1,10 +1,12 @@
 #pragma once
 /// `Engine<Model, Policy>`: the whole way of a request, from text to text.
 ///
-///     nanovllm::Engine<nanovllm::Qwen3<nanovllm::shapes::qwen3_0_6b>> engine({.model = "Qwen3-0.6B"});
-///     auto outputs = engine.generate({"Once upon a time"}, {.temperature = 0.6f, .max_tokens = 256});
+///     nanovllm::Engine<nanovllm::Qwen3<nanovllm::shapes::qwen3_0_6b>> engine({.model =
+///     "Qwen3-0.6B"}); auto outputs = engine.generate({"Once upon a time"}, {.temperature = 0.6f,
+///     .max_tokens = 256});
 ///
-///     text ─ tokenizer ─► Sequence ─ scheduler ─► StepPlan ─ runner ─► StepInputs ─ model ─► logits
+///     text ─ tokenizer ─► Sequence ─ scheduler ─► StepPlan ─ runner ─► StepInputs ─ model ─►
+///     logits
 ///          ─ sampler ─► token ids ─ scheduler.commit ─► detokenizer ─► text
 
 #include <algorithm>
@@ -48,7 +50,8 @@
 
 namespace nanovllm {
 
-/// An inference engine for one checkpoint. Any number of them live in a process; they share nothing.
+/// An inference engine for one checkpoint. Any number of them live in a process; they share
+/// nothing.
 ///
 /// `submit`, `abort` and `stats` may be called from any thread at any time; `step` and `generate`
 /// too, but steps run one at a time.
@@ -75,16 +78,16 @@ class Engine {
 
   /// Queues a request and returns at once; `step` serves it. `callback`, if any, hears of every
   /// token and of the end. Throws RequestError for a request that can never be served.
-  RequestId submit(const Prompt& prompt, const SamplingParams& params = {}, TokenCallback callback = {}) {
+  RequestId submit(const Prompt& prompt, const SamplingParams& params = {},
+                   TokenCallback callback = {}) {
     std::vector<TokenId> tokens = admit(prompt, params);
     const RequestId id = next_id_.fetch_add(1, std::memory_order_relaxed);
     const SamplingRow sampling = resolve_sampling(params, model_.generation, request_seed(id));
     const std::int64_t limit = std::min<std::int64_t>(
         static_cast<std::int64_t>(tokens.size()) + params.max_tokens, max_total_tokens());
-    inbox_.submit(std::make_unique<Generation>(id, std::move(tokens), static_cast<std::int32_t>(limit),
-                                               params, sampling, model_.eos_token_ids,
-                                               tokenizer_ ? &*tokenizer_ : nullptr,
-                                               std::move(callback)));
+    inbox_.submit(std::make_unique<Generation>(
+        id, std::move(tokens), static_cast<std::int32_t>(limit), params, sampling,
+        model_.eos_token_ids, tokenizer_ ? &*tokenizer_ : nullptr, std::move(callback)));
     return id;
   }
 
@@ -96,11 +99,16 @@ class Engine {
   /// gives it. Returns whether there was anything to do.
   bool step();
 
+  /// Serves one prompt. As below, what cannot be served is an output with an error.
+  Output generate(const Prompt& prompt, const SamplingParams& params = {}) {
+    return std::move(generate_all({prompt}, std::span(&params, 1)).front());
+  }
+
   /// Serves all `prompts` and returns their outputs in the same order. A prompt that cannot be
   /// served costs itself alone: its output has finish_reason `error` and says why.
   template <std::ranges::input_range Prompts>
-    requires std::convertible_to<std::ranges::range_reference_t<Prompts>, Prompt>
-  std::vector<Output> generate(const Prompts& prompts, const SamplingParams& params = {}) {
+  requires std::convertible_to<std::ranges::range_reference_t<Prompts>, Prompt> std::vector<Output>
+  generate(const Prompts& prompts, const SamplingParams& params = {}) {
     const std::vector<Prompt> list(std::ranges::begin(prompts), std::ranges::end(prompts));
     return generate_all(list, std::span(&params, 1));
   }
@@ -108,16 +116,17 @@ class Engine {
   /// The same with settings of its own for every prompt. Throws RequestError when their numbers
   /// differ.
   template <std::ranges::input_range Prompts, std::ranges::contiguous_range Params>
-    requires std::convertible_to<std::ranges::range_reference_t<Prompts>, Prompt> &&
-             std::same_as<std::ranges::range_value_t<Params>, SamplingParams>
-  std::vector<Output> generate(const Prompts& prompts, const Params& params) {
+  requires std::convertible_to<std::ranges::range_reference_t<Prompts>, Prompt> &&
+      std::same_as<std::ranges::range_value_t<Params>, SamplingParams>
+          std::vector<Output> generate(const Prompts& prompts, const Params& params) {
     const std::vector<Prompt> list(std::ranges::begin(prompts), std::ranges::end(prompts));
     check<RequestError>(std::ranges::size(params) == list.size(), "generate: ", list.size(),
                         " prompts need as many SamplingParams, got ", std::ranges::size(params));
     return generate_all(list, std::span(std::ranges::data(params), std::ranges::size(params)));
   }
 
-  std::vector<Output> generate(std::initializer_list<Prompt> prompts, const SamplingParams& params = {}) {
+  std::vector<Output> generate(std::initializer_list<Prompt> prompts,
+                               const SamplingParams& params = {}) {
     return generate_all(std::vector<Prompt>(prompts), std::span(&params, 1));
   }
 
@@ -143,8 +152,8 @@ class Engine {
   /// Backend, threads, ranks, KV pool and policy, for people.
   [[nodiscard]] std::string describe() const {
     return concat(runner_->backend().describe(), ", ", runner_->num_ranks(), " rank(s), ",
-                  scheduler_->blocks().num_blocks(), " KV blocks of ", Policy::kv.block_size, " tokens\n",
-                  nanovllm::describe<Policy>());
+                  scheduler_->blocks().num_blocks(), " KV blocks of ", Policy::kv.block_size,
+                  " tokens\n", nanovllm::describe<Policy>());
   }
 
   /// Throws Error naming the first broken invariant of the scheduler and its block manager.
@@ -156,22 +165,23 @@ class Engine {
  private:
   using Clock = std::chrono::steady_clock;
 
-  Engine(ModelConfig model, std::optional<RandomWeights> weights, EngineConfig config);
+  // By reference, so that the arguments of the delegating constructors may be made from it.
+  Engine(ModelConfig model, std::optional<RandomWeights> weights, EngineConfig&& config);
 
   [[nodiscard]] static BatchConfig batch_config(const EngineConfig& config);
-  [[nodiscard]] static std::unique_ptr<RunnerType> make_runner(const ModelConfig& model,
-                                                               const std::optional<RandomWeights>& weights,
-                                                               const EngineConfig& config,
-                                                               const BatchConfig& batch,
-                                                               std::int64_t max_model_len);
+  [[nodiscard]] static std::unique_ptr<RunnerType> make_runner(
+      const ModelConfig& model, const std::optional<RandomWeights>& weights,
+      const EngineConfig& config, const BatchConfig& batch, std::int64_t max_model_len);
   void load_text_side();
   [[nodiscard]] std::int32_t choose_num_kv_blocks() const;
 
   // Admission.
-  [[nodiscard]] std::vector<TokenId> admit(const Prompt& prompt, const SamplingParams& params) const;
+  [[nodiscard]] std::vector<TokenId> admit(const Prompt& prompt,
+                                           const SamplingParams& params) const;
   [[nodiscard]] std::vector<TokenId> encode(const Prompt& prompt) const;
   [[nodiscard]] std::uint64_t request_seed(RequestId id) const {
-    const auto words = philox4x32(seed_, {static_cast<std::uint32_t>(id), static_cast<std::uint32_t>(id >> 32), 0, 1});
+    const auto words = philox4x32(
+        seed_, {static_cast<std::uint32_t>(id), static_cast<std::uint32_t>(id >> 32), 0, 1});
     return std::uint64_t{words[0]} << 32 | words[1];
   }
 
@@ -185,8 +195,10 @@ class Engine {
   void fail_step(const StepPlan& plan, const std::string& error);
   void update_stats(const StepPlan& plan, double device_seconds, double total_seconds);
 
-  std::vector<Output> generate_all(const std::vector<Prompt>& prompts, std::span<const SamplingParams> params);
-  void report_progress(std::int64_t num_finished, std::int64_t num_requests, const EngineStats& before) const;
+  std::vector<Output> generate_all(const std::vector<Prompt>& prompts,
+                                   std::span<const SamplingParams> params);
+  void report_progress(std::int64_t num_finished, std::int64_t num_requests,
+                       const EngineStats& before) const;
 
   EngineConfig config_;
   ModelConfig model_;
@@ -211,7 +223,8 @@ class Engine {
   EngineStats stats_;
 };
 
-// ---- The way of a request ------------------------------------------------------------------------
+// ---- The way of a request
+// ------------------------------------------------------------------------
 
 /// Text, tokens or messages to token ids that the engine can serve, or RequestError.
 template <class Model, class Policy>
@@ -223,8 +236,8 @@ std::vector<TokenId> Engine<Model, Policy>::admit(const Prompt& prompt,
   check<RequestError>(count >= 1, "the prompt has no tokens");
   const std::int64_t most = max_total_tokens() - 1;
   check<RequestError>(count <= most, "the prompt has ", count, " tokens, but at most ", most,
-                      " and one generated token fit (max_model_len ", max_model_len_,
-                      ", KV pool ", scheduler_->capacity_tokens() - 1, " tokens)");
+                      " and one generated token fit (max_model_len ", max_model_len_, ", KV pool ",
+                      scheduler_->capacity_tokens() - 1, " tokens)");
   const auto check_token = [&](TokenId token, const char* where) {
     check<RequestError>(token >= 0 && token < model_.vocab_size, "token id ", token, " in ", where,
                         " is not in [0, vocab_size = ", model_.vocab_size, ")");
@@ -244,7 +257,8 @@ std::vector<TokenId> Engine<Model, Policy>::encode(const Prompt& prompt) const {
                       "pass token ids");
   if (const auto* text = std::get_if<std::string>(&prompt)) return tokenizer_->encode(*text);
   const ChatPrompt& chat = std::get<ChatPrompt>(prompt);
-  check<RequestError>(chat_template_.has_value(), "messages need a chat template: ", no_chat_template_);
+  check<RequestError>(chat_template_.has_value(),
+                      "messages need a chat template: ", no_chat_template_);
   return tokenizer_->encode(chat_template_->render(chat.messages, chat.options));
 }
 
@@ -297,7 +311,8 @@ void Engine<Model, Policy>::build_inputs(const StepPlan& plan) {
   for (const PlannedSequence& planned : plan.sequences) {
     Generation& generation = *generations_.at(planned.sequence->id);
     generation.mark_scheduled();
-    if (planned.samples) samples_.push_back({generation.sampling_row(), generation.banned_tokens()});
+    if (planned.samples)
+      samples_.push_back({generation.sampling_row(), generation.banned_tokens()});
   }
   inputs_.build(plan, Policy::kv.block_size, samples_);
 }
@@ -311,8 +326,8 @@ void Engine<Model, Policy>::deliver(const StepPlan& plan, const StepResults& res
     const auto i = static_cast<std::int64_t>(outcomes_.size());
     const TokenId token = *results.tokens.at(i);
     const std::int32_t num_logprobs = samples_[outcomes_.size()].row.num_logprobs;
-    const FinishReason reason = generations_.at(planned.sequence->id)
-                                    ->accept(token, logprobs_of(results, i, num_logprobs));
+    const FinishReason reason =
+        generations_.at(planned.sequence->id)->accept(token, logprobs_of(results, i, num_logprobs));
     outcomes_.push_back({planned.sequence, token, reason});
   }
   scheduler_->commit(plan, outcomes_);

@@ -13,18 +13,18 @@ namespace nanovllm {
 
 /// What an engine is told when it is made. Everything but `model` has a sensible default.
 struct EngineConfig {
-  std::filesystem::path model;          ///< directory of a Hugging Face checkpoint
-  int tensor_parallel = 1;              ///< ranks; must divide heads, kv heads and intermediate size
-  int num_threads = 0;                  ///< CPU threads of all ranks; 0 for all of the machine's
-  int max_num_seqs = 256;               ///< sequences in a step at the most
-  int max_num_batched_tokens = 0;       ///< tokens in a step at the most; 0 for the backend's default
-  std::int64_t max_model_len = 0;       ///< tokens of a sequence at the most; 0 for the model's own
-  std::optional<KvSize> kv_size{};      ///< unset: what max_num_seqs could use, up to 40% of memory
-  bool prefix_caching = true;           ///< off turns it off where the policy has it on
+  std::filesystem::path model;      ///< directory of a Hugging Face checkpoint
+  int tensor_parallel = 1;          ///< ranks; must divide heads, kv heads and intermediate size
+  int num_threads = 0;              ///< CPU threads of all ranks; 0 for all of the machine's
+  int max_num_seqs = 256;           ///< sequences in a step at the most
+  int max_num_batched_tokens = 0;   ///< tokens in a step at the most; 0 for the backend's default
+  std::int64_t max_model_len = 0;   ///< tokens of a sequence at the most; 0 for the model's own
+  std::optional<KvSize> kv_size{};  ///< unset: what max_num_seqs could use, up to 40% of memory
+  bool prefix_caching = true;       ///< off turns it off where the policy has it on
   std::optional<std::uint64_t> seed{};  ///< of requests without their own; unset: a random one
   std::optional<ChatTemplate> chat_template{};  ///< instead of the checkpoint's
-  LoadCallback on_load{};               ///< e.g. load_progress_line()
-  GenerateCallback on_generate{};       ///< e.g. generate_progress_line()
+  LoadCallback on_load{};                       ///< e.g. load_progress_line()
+  GenerateCallback on_generate{};               ///< e.g. generate_progress_line()
 };
 
 /// Weights without a checkpoint: reproducible noise, for benchmarks.
@@ -35,19 +35,20 @@ struct RandomWeights {
 /// Counters since the engine was made, and its state between two steps.
 struct EngineStats {
   std::int64_t num_steps = 0;
-  std::int64_t num_waiting = 0;             ///< requests
+  std::int64_t num_waiting = 0;  ///< requests
   std::int64_t num_running = 0;
   std::int64_t num_finished = 0;
   std::int64_t num_preemptions = 0;
-  std::int64_t num_prefill_tokens = 0;      ///< computed in prompt chunks
-  std::int64_t num_decode_tokens = 0;       ///< computed one at a time
-  std::int64_t num_queried_tokens = 0;      ///< looked up in the prefix cache
-  std::int64_t num_hit_tokens = 0;          ///< of them, found
+  std::int64_t num_prefill_tokens = 0;  ///< computed in prompt chunks
+  std::int64_t num_decode_tokens = 0;   ///< computed one at a time
+  std::int64_t num_sampled_tokens = 0;  ///< generated
+  std::int64_t num_queried_tokens = 0;  ///< looked up in the prefix cache
+  std::int64_t num_hit_tokens = 0;      ///< of them, found
   std::int64_t num_kv_blocks = 0;
   std::int64_t num_free_kv_blocks = 0;
-  double prefill_seconds = 0;               ///< in steps with prompt chunks
-  double decode_seconds = 0;                ///< in steps of decodes alone
-  double host_seconds = 0;                  ///< planning, committing and delivering, in both
+  double prefill_seconds = 0;  ///< in steps with prompt chunks
+  double decode_seconds = 0;   ///< in steps of decodes alone
+  double host_seconds = 0;     ///< planning, committing and delivering, in both
 };
 
 }  // namespace nanovllm

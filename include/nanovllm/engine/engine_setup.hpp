@@ -7,15 +7,17 @@
 namespace nanovllm {
 
 template <class Model, class Policy>
-Engine<Model, Policy>::Engine(ModelConfig model, std::optional<RandomWeights> weights, EngineConfig config)
+Engine<Model, Policy>::Engine(ModelConfig model, std::optional<RandomWeights> weights,
+                              EngineConfig&& config)
     : config_(std::move(config)), model_(std::move(model)) {
   const std::int64_t own = max_context_length(model_);
   check<ConfigError>(config_.max_model_len >= 0 && config_.max_model_len <= own,
-                     "max_model_len must be in [1, ", own, "], the model's own, or 0 for that; got ",
-                     config_.max_model_len);
+                     "max_model_len must be in [1, ", own,
+                     "], the model's own, or 0 for that; got ", config_.max_model_len);
   max_model_len_ = config_.max_model_len == 0 ? own : config_.max_model_len;
   check<ConfigError>(max_model_len_ >= 2, "max_model_len must be >= 2, got ", max_model_len_);
-  seed_ = config_.seed ? *config_.seed : std::uint64_t{std::random_device{}()} << 32 | std::random_device{}();
+  seed_ = config_.seed ? *config_.seed
+                       : std::uint64_t{std::random_device{}()} << 32 | std::random_device{}();
 
   if (!weights) load_text_side();
   const BatchConfig batch = batch_config(config_);
@@ -57,8 +59,8 @@ void Engine<Model, Policy>::load_text_side() {
 
 template <class Model, class Policy>
 std::unique_ptr<Runner<Model, Policy>> Engine<Model, Policy>::make_runner(
-    const ModelConfig& model, const std::optional<RandomWeights>& weights, const EngineConfig& config,
-    const BatchConfig& batch, std::int64_t max_model_len) {
+    const ModelConfig& model, const std::optional<RandomWeights>& weights,
+    const EngineConfig& config, const BatchConfig& batch, std::int64_t max_model_len) {
   std::optional<Checkpoint> checkpoint;
   if (!weights) checkpoint.emplace(config.model);
   const RunnerConfig runner{.num_ranks = config.tensor_parallel,
@@ -70,7 +72,9 @@ std::unique_ptr<Runner<Model, Policy>> Engine<Model, Policy>::make_runner(
     if (weights) return parameters.randomize(weights->seed, backend);
     std::function<void(std::uint64_t, std::uint64_t)> progress;
     if (rank == 0 && config.on_load) {
-      progress = [&config](std::uint64_t done, std::uint64_t total) { config.on_load({done, total}); };
+      progress = [&config](std::uint64_t done, std::uint64_t total) {
+        config.on_load({done, total});
+      };
     }
     parameters.load(*checkpoint, backend, progress);
   };
@@ -140,15 +144,18 @@ void Engine<Model, Policy>::report_progress(std::int64_t num_finished, std::int6
 
 /// Time is split between prefill and decode by the tokens of a step.
 template <class Model, class Policy>
-void Engine<Model, Policy>::update_stats(const StepPlan& plan, double device_seconds, double total_seconds) {
+void Engine<Model, Policy>::update_stats(const StepPlan& plan, double device_seconds,
+                                         double total_seconds) {
   const std::lock_guard lock(stats_mutex_);
-  const double decode_share = static_cast<double>(plan.num_decodes) / static_cast<double>(plan.num_tokens);
+  const double decode_share =
+      static_cast<double>(plan.num_decodes) / static_cast<double>(plan.num_tokens);
   ++stats_.num_steps;
   stats_.num_waiting = scheduler_->num_waiting();
   stats_.num_running = scheduler_->num_running();
   stats_.num_preemptions = scheduler_->num_preemptions();
   stats_.num_prefill_tokens += plan.num_tokens - plan.num_decodes;
   stats_.num_decode_tokens += plan.num_decodes;
+  stats_.num_sampled_tokens += static_cast<std::int64_t>(outcomes_.size());
   stats_.num_queried_tokens = scheduler_->blocks().stats().num_queried_tokens;
   stats_.num_hit_tokens = scheduler_->blocks().stats().num_hit_tokens;
   stats_.num_free_kv_blocks = scheduler_->blocks().num_free();

@@ -48,7 +48,8 @@ class Generation {
   /// @param eos_token_ids  the checkpoint's end tokens.
   Generation(RequestId id, std::vector<TokenId> prompt, std::int32_t max_total_tokens,
              SamplingParams params, const SamplingRow& sampling,
-             std::span<const TokenId> eos_token_ids, const Tokenizer* tokenizer, TokenCallback callback)
+             std::span<const TokenId> eos_token_ids, const Tokenizer* tokenizer,
+             TokenCallback callback)
       : params_(std::move(params)),
         sampling_(sampling),
         stop_matcher_(params_.stop, params_.include_stop_str_in_output),

@@ -40,7 +40,8 @@ using GenerateCallback = std::function<void(const GenerateProgress&)>;
     if (percent == shown) return;
     shown = percent;
     std::fprintf(stream, "\rloading weights: %3d%% of %.1f GB%s", percent,
-                 static_cast<double>(p.bytes_total) * 1e-9, p.bytes_done == p.bytes_total ? "\n" : "");
+                 static_cast<double>(p.bytes_total) * 1e-9,
+                 p.bytes_done == p.bytes_total ? "\n" : "");
     std::fflush(stream);
   };
 }
@@ -56,8 +57,8 @@ using GenerateCallback = std::function<void(const GenerateProgress&)>;
     if (!done && now - last < std::chrono::milliseconds(100)) return;
     last = now;
     constexpr int kWidth = 30;
-    const int filled = p.num_requests == 0 ? kWidth
-                                           : static_cast<int>(kWidth * p.num_finished / p.num_requests);
+    const int filled =
+        p.num_requests == 0 ? kWidth : static_cast<int>(kWidth * p.num_finished / p.num_requests);
     std::fprintf(stream, "\r[%.*s%*s] %lld/%lld  prefill %.0f tok/s  decode %.0f tok/s%s", filled,
                  "##############################", kWidth - filled, "",
                  static_cast<long long>(p.num_finished), static_cast<long long>(p.num_requests),

@@ -36,7 +36,7 @@ struct Prompt : std::variant<std::string, std::vector<TokenId>, ChatPrompt> {
 struct TokenLogprobs {
   TokenId token_id = 0;
   float logprob = 0.f;
-  std::vector<std::pair<TokenId, float>> top;
+  std::vector<std::pair<TokenId, float>> top{};
 };
 
 /// Seconds from submission.
@@ -49,14 +49,14 @@ struct RequestTimings {
 /// Everything about a finished request.
 struct Output {
   RequestId id = 0;
-  std::string text;                    ///< detokenised, without prompt, end token and stop string
-  std::vector<TokenId> token_ids;      ///< generated, an end or stop token included
+  std::string text;                ///< detokenised, without prompt, end token and stop string
+  std::vector<TokenId> token_ids;  ///< generated, an end or stop token included
   FinishReason finish_reason = FinishReason::none;
   std::int32_t num_prompt_tokens = 0;
-  std::int32_t num_cached_tokens = 0;  ///< of the prompt, taken from the prefix cache
-  std::vector<TokenLogprobs> logprobs; ///< one a token, if SamplingParams::logprobs was set
+  std::int32_t num_cached_tokens = 0;   ///< of the prompt, taken from the prefix cache
+  std::vector<TokenLogprobs> logprobs;  ///< one a token, if SamplingParams::logprobs was set
   RequestTimings timings;
-  std::string error;                   ///< why finish_reason is `error`
+  std::string error;  ///< why finish_reason is `error`
 };
 
 /// What a callback hears of its request: once for every token, and once when it ends.

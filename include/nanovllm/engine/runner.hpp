@@ -26,18 +26,18 @@ namespace nanovllm {
 /// Sizes that a runner allocates for.
 struct RunnerConfig {
   int num_ranks = 1;
-  int num_threads = 0;            ///< of all ranks together; 0 for all of the machine's
-  std::int64_t max_tokens = 0;    ///< a step
-  std::int64_t max_context = 0;   ///< a sequence
-  std::int64_t max_samples = 0;   ///< a step
+  int num_threads = 0;           ///< of all ranks together; 0 for all of the machine's
+  std::int64_t max_tokens = 0;   ///< a step
+  std::int64_t max_context = 0;  ///< a sequence
+  std::int64_t max_samples = 0;  ///< a step
 };
 
 /// What a step's sampled sequences got, in the plan's order. Valid until the next step.
 struct StepResults {
-  VectorView<const TokenId> tokens;        ///< [samples]
-  VectorView<const float> logprobs;        ///< [samples]; meaningful where logprobs were asked for
-  MatrixView<const TokenId> top_tokens;    ///< [samples, ≥ max num_logprobs]
-  MatrixView<const float> top_logprobs;    ///< like top_tokens
+  VectorView<const TokenId> tokens;      ///< [samples]
+  VectorView<const float> logprobs;      ///< [samples]; meaningful where logprobs were asked for
+  MatrixView<const TokenId> top_tokens;  ///< [samples, ≥ max num_logprobs]
+  MatrixView<const float> top_logprobs;  ///< like top_tokens
 };
 
 /// Owner of one model on all its ranks. Every call drives all ranks and returns when they are done.
@@ -51,18 +51,20 @@ class Runner {
   using Pool = KvPool<Element, typename Backend::template Buffer<Element>>;
   using Weights = typename Network::Weights;
 
-  /// Allocates everything but the KV pool. `fill(weights, backend, rank)` is called on each rank, at
-  /// the same time, to give the weights their values.
+  /// Allocates everything but the KV pool. `fill(weights, backend, rank)` is called on each rank,
+  /// at the same time, to give the weights their values.
   Runner(const ModelConfig& model, const RunnerConfig& config,
          const std::function<void(Weights&, Backend&, int rank)>& fill)
       : config_(config), comms_(Communicator::make(config.num_ranks)), threads_(config.num_ranks) {
-    check<ConfigError>(config.max_tokens >= 1, "max_num_batched_tokens must be >= 1, got ", config.max_tokens);
+    check<ConfigError>(config.max_tokens >= 1, "max_num_batched_tokens must be >= 1, got ",
+                       config.max_tokens);
     int num_threads = config.num_threads;
     if (num_threads == 0) num_threads = static_cast<int>(std::thread::hardware_concurrency());
     const BackendConfig backend{.num_threads = std::max(1, num_threads / config.num_ranks)};
     ranks_.resize(static_cast<std::size_t>(config.num_ranks));
     on_all_ranks([&](int r) {
-      auto rank = std::make_unique<Rank>(model, config, backend, comms_[static_cast<std::size_t>(r)]);
+      auto rank =
+          std::make_unique<Rank>(model, config, backend, comms_[static_cast<std::size_t>(r)]);
       fill(rank->network.weights(), rank->backend, r);
       ranks_[static_cast<std::size_t>(r)] = std::move(rank);
     });
@@ -85,9 +87,8 @@ class Runner {
 
   /// Makes every rank's KV pool of `num_blocks` blocks.
   void allocate_kv(std::int32_t num_blocks) {
-    on_all_ranks([&](int r) {
-      ranks_[static_cast<std::size_t>(r)]->kv.emplace(kv_shape(), num_blocks);
-    });
+    on_all_ranks(
+        [&](int r) { ranks_[static_cast<std::size_t>(r)]->kv.emplace(kv_shape(), num_blocks); });
   }
 
   /// Computes one step. Throws what the first failing rank threw.
