@@ -1,6 +1,8 @@
 #pragma once
 /// What every CPU op needs beside its operands.
 
+#include <cstdint>
+
 #include "nanovllm/cpu/isa.hpp"
 #include "nanovllm/cpu/thread_pool.hpp"
 
@@ -11,5 +13,8 @@ struct Context {
   ThreadPool* pool = nullptr;
   Isa isa = best_isa();
 };
+
+/// Rows that a thread takes at a time in ops that treat each row on its own.
+inline constexpr std::int64_t kRowGrain = 4;
 
 }  // namespace nanovllm::cpu

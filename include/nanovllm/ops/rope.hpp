@@ -28,4 +28,13 @@ void validate(const RopeArgs<T>& args) {
   check_shape("rope", "cos_sin", args.cos_sin, {-1, args.x.extent(2)});
 }
 
+/// Throws ShapeError for a position outside a table of `num_rows` rows; `positions` is host memory.
+inline void check_positions(const char* op, VectorView<const std::int32_t> positions,
+                            std::int64_t num_rows) {
+  for (std::int64_t i = 0; i < positions.extent(0); ++i) {
+    check<ShapeError>(positions.data[i] >= 0 && positions.data[i] < num_rows, op, ": position ", i,
+                      " must be in [0, ", num_rows, "), got ", positions.data[i]);
+  }
+}
+
 }  // namespace nanovllm

@@ -1,0 +1,54 @@
+#pragma once
+/// `kv_store` on the CPU. Contract: ops/kv_store.hpp.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/cpu/context.hpp"
+#include "nanovllm/ops/kv_store.hpp"
+
+namespace nanovllm::cpu {
+
+namespace detail {
+
+/// Throws ShapeError for a slot outside the cache.
+template <class T>
+void check_slots(const char* op, VectorView<const Slot> slots, const KvView<T>& kv) {
+  const Slot end = kv.num_blocks * kv.block_size;
+  for (std::int64_t i = 0; i < slots.extent(0); ++i) {
+    check<ShapeError>(slots.data[i] >= kNoSlot && slots.data[i] < end, op, ": slot ", i,
+                      " must be in [0, ", end, ") or -1, got ", slots.data[i]);
+  }
+}
+
+/// Copies one token's heads to its slot.
+template <class T>
+void store_token(const KvStoreArgs<T>& args, std::int64_t token) {
+  const Slot slot = args.slots.data[token];
+  if (slot == kNoSlot) return;
+  const KvView<T>& kv = args.kv;
+  const auto block = static_cast<BlockId>(slot / kv.block_size);
+  const std::int64_t offset = slot % kv.block_size * kv.head_dim;
+  for (std::int64_t head = 0; head < kv.num_kv_heads; ++head) {
+    std::copy_n(args.k.at(token, head), kv.head_dim, kv.k(block, head) + offset);
+    std::copy_n(args.v.at(token, head), kv.head_dim, kv.v(block, head) + offset);
+  }
+}
+
+}  // namespace detail
+
+/// Also throws ShapeError for a slot outside the cache.
+template <Element T>
+void kv_store(const KvStoreArgs<T>& args, const Context& context) {
+  validate(args);
+  detail::check_slots("kv_store", args.slots, args.kv);
+  context.pool->parallel_for(args.k.extent(0), kRowGrain,
+                             [&](std::int64_t begin, std::int64_t end, int) {
+                               for (std::int64_t token = begin; token < end; ++token)
+                                 detail::store_token(args, token);
+                             });
+}
+
+}  // namespace nanovllm::cpu
