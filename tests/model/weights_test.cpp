@@ -51,7 +51,8 @@ struct Received {
 
 template <class T>
 bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
 nv::Checkpoint write_checkpoint(const TempDirectory& directory, const SafetensorsWriter& writer,
@@ -67,7 +68,7 @@ void load(const nv::Checkpoint& checkpoint, const std::vector<nv::Parameter<T>>&
 }
 
 /// Bytes of a "Name:   123 kB" line of /proc/self/status.
-std::int64_t status_bytes(const std::string& field) {
+[[maybe_unused]] std::int64_t status_bytes(const std::string& field) {
   std::ifstream file("/proc/self/status");
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with(field + ":")) return std::stoll(line.substr(field.size() + 1)) * 1024;
