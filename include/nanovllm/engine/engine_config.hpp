@@ -13,7 +13,7 @@ namespace nanovllm {
 
 /// What an engine is told when it is made. Everything but `model` has a sensible default.
 struct EngineConfig {
-  std::filesystem::path model;      ///< directory of a Hugging Face checkpoint
+  std::filesystem::path model{};    ///< directory of a Hugging Face checkpoint
   int tensor_parallel = 1;          ///< ranks; must divide heads, kv heads and intermediate size
   int num_threads = 0;              ///< CPU threads of all ranks; 0 for all of the machine's
   int max_num_seqs = 256;           ///< sequences in a step at the most

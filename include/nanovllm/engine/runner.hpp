@@ -58,6 +58,8 @@ class Runner {
       : config_(config), comms_(Communicator::make(config.num_ranks)), threads_(config.num_ranks) {
     check<ConfigError>(config.max_tokens >= 1, "max_num_batched_tokens must be >= 1, got ",
                        config.max_tokens);
+    check<ConfigError>(config.num_threads >= 0, "num_threads must be >= 0, got ",
+                       config.num_threads);
     int num_threads = config.num_threads;
     if (num_threads == 0) num_threads = static_cast<int>(std::thread::hardware_concurrency());
     const BackendConfig backend{.num_threads = std::max(1, num_threads / config.num_ranks)};

@@ -1,0 +1,333 @@
+// What users do with an engine, on the fairytale model.
+
+#include "nanovllm/engine.hpp"
+
+#include <atomic>
+#include <cmath>
+#include <set>
+#include <thread>
+
+#include "catch.hpp"
+#include "engine/models.hpp"
+
+using namespace nanovllm;
+using namespace nanovllm::test;
+
+namespace {
+
+using TestEngine = Engine<Qwen3<shapes::fairytale>, Float32Policy>;
+
+EngineConfig small_config() {
+  return {.model = model_directory("fairytale"),
+          .num_threads = 2,
+          .max_num_seqs = 16,
+          .max_model_len = 256,
+          .seed = 1};
+}
+
+const SamplingParams kGreedy{.temperature = 0.f, .max_tokens = 16};
+
+void run_until_idle(TestEngine& engine) {
+  while (engine.step()) {
+  }
+}
+
+}  // namespace
+
+TEST_CASE("text, token ids and messages are prompts", "[engine]") {
+  TestEngine engine(small_config());
+  const auto outputs =
+      engine.generate({"Once upon a time", engine.tokenizer().encode("Once upon a time"),
+                       std::vector<ChatMessage>{{"user", "Tell me a story."}}},
+                      kGreedy);
+  REQUIRE(outputs.size() == 3);
+  for (const Output& output : outputs) {
+    INFO(output.error);
+    CHECK(output.finish_reason == FinishReason::length);
+    CHECK(output.token_ids.size() == 16);
+    CHECK(!output.text.empty());
+    CHECK(output.timings.finished >= output.timings.first_token);
+    CHECK(output.timings.first_token >= output.timings.scheduled);
+  }
+  CHECK(outputs[0].text == outputs[1].text);
+  CHECK(outputs[0].num_prompt_tokens == 4);
+  CHECK(outputs[0].text == engine.tokenizer().decode(outputs[0].token_ids));
+}
+
+TEST_CASE("streamed text adds up to the output's text, token by token", "[engine]") {
+  TestEngine engine(small_config());
+  std::string text;
+  std::vector<TokenId> tokens;
+  std::optional<Output> output;
+  const RequestId id = engine.submit("The fox", {.temperature = 0.8f, .seed = 3, .max_tokens = 30},
+                                     [&](const TokenEvent& event) {
+                                       CHECK(!output);  // nothing after the last event
+                                       text += event.text;
+                                       if (event.token) tokens.push_back(*event.token);
+                                       if (event.output) output = *event.output;
+                                     });
+  run_until_idle(engine);
+  REQUIRE(output);
+  CHECK(output->id == id);
+  CHECK(output->text == text);
+  CHECK(output->token_ids == tokens);
+}
+
+TEST_CASE("a bad request costs itself alone", "[engine]") {
+  TestEngine engine(small_config());
+  std::vector<SamplingParams> params(5, kGreedy);
+  params[3].top_p = 0.f;
+  const auto outputs =
+      engine.generate(std::vector<Prompt>{"Once", "", std::vector<TokenId>{1, 4096}, "The",
+                                          std::vector<TokenId>(300, 5)},
+                      params);
+  CHECK(outputs[0].error == "");
+  CHECK_THAT(outputs[1].error, Catch::Matchers::Contains("no tokens"));
+  CHECK_THAT(outputs[2].error, Catch::Matchers::Contains("4096"));
+  CHECK_THAT(outputs[3].error, Catch::Matchers::Contains("top_p"));
+  CHECK_THAT(outputs[4].error, Catch::Matchers::Contains("300 tokens"));
+  for (int i = 1; i < 5; ++i)
+    CHECK(outputs[static_cast<std::size_t>(i)].finish_reason == FinishReason::error);
+  CHECK_THROWS_AS(engine.submit(""), RequestError);
+  CHECK_THROWS_AS(engine.submit("x", {.max_tokens = 0}), RequestError);
+  CHECK_THROWS_AS(engine.generate(std::vector<Prompt>{"a", "b"}, std::vector<SamplingParams>(1)),
+                  RequestError);
+  CHECK(engine.generate("Once", kGreedy).text == outputs[0].text);
+}
+
+TEST_CASE("generation ends at stop strings, stop tokens and end tokens", "[engine]") {
+  TestEngine engine(small_config());
+  const Output whole = engine.generate("Once upon a time", {.temperature = 0.f, .max_tokens = 24});
+  SamplingParams params{.temperature = 0.f, .max_tokens = 24};
+
+  const std::string stop = whole.text.substr(whole.text.size() / 2, 5);
+  params.stop = {stop, "never said"};
+  const Output stopped = engine.generate("Once upon a time", params);
+  CHECK(stopped.finish_reason == FinishReason::stop);
+  CHECK(stopped.text == whole.text.substr(0, whole.text.find(stop)));
+  params.include_stop_str_in_output = true;
+  CHECK(engine.generate("Once upon a time", params).text == stopped.text + stop);
+
+  const TokenId token = whole.token_ids[5];
+  const auto first = static_cast<std::size_t>(
+      std::find(whole.token_ids.begin(), whole.token_ids.end(), token) - whole.token_ids.begin());
+  const Output by_token = engine.generate(
+      "Once upon a time", {.temperature = 0.f, .max_tokens = 24, .stop_token_ids = {token}});
+  CHECK(by_token.finish_reason == FinishReason::stop);
+  CHECK(by_token.token_ids.size() == first + 1);
+  CHECK(by_token.text == engine.tokenizer().decode(std::span(whole.token_ids).first(first)));
+
+  // Not before min_tokens: the stop token is banned, the stop string ignored.
+  const Output late = engine.generate(
+      "Once upon a time",
+      {.temperature = 0.f, .max_tokens = 24, .min_tokens = 20, .stop_token_ids = {token}});
+  CHECK(late.token_ids.size() >= 20);
+  CHECK(std::find(late.token_ids.begin(), late.token_ids.begin() + 20, token) ==
+        late.token_ids.begin() + 20);
+  const Output late_string = engine.generate(
+      "Once upon a time", {.temperature = 0.f, .max_tokens = 24, .min_tokens = 24, .stop = {stop}});
+  CHECK(late_string.text == whole.text);
+}
+
+TEST_CASE("log-probabilities are normalised, ordered and include the sampled token's", "[engine]") {
+  TestEngine engine(small_config());
+  const Output output =
+      engine.generate("The king", {.temperature = 1.f, .seed = 8, .max_tokens = 10, .logprobs = 5});
+  REQUIRE(output.logprobs.size() == output.token_ids.size());
+  for (std::size_t i = 0; i < output.logprobs.size(); ++i) {
+    const TokenLogprobs& entry = output.logprobs[i];
+    CHECK(entry.token_id == output.token_ids[i]);
+    REQUIRE(entry.top.size() == 5);
+    double sum = 0;
+    for (std::size_t k = 0; k < 5; ++k) {
+      sum += std::exp(entry.top[k].second);
+      if (k > 0) CHECK(entry.top[k].second <= entry.top[k - 1].second);
+      if (entry.top[k].first == entry.token_id) CHECK(entry.top[k].second == entry.logprob);
+    }
+    CHECK(sum < 1.0001);
+    CHECK(entry.logprob <= entry.top[0].second);
+  }
+  CHECK(engine.generate("The king", {.max_tokens = 3}).logprobs.empty());
+}
+
+TEST_CASE("the same seed gives the same sample, another one another", "[engine]") {
+  TestEngine engine(small_config());
+  const SamplingParams a{.temperature = 1.f, .seed = 11, .max_tokens = 24},
+      b{.temperature = 1.f, .seed = 12, .max_tokens = 24};
+  const Output first = engine.generate("Once", a);
+  CHECK(engine.generate("Once", a).token_ids == first.token_ids);
+  CHECK(engine.generate("Once", b).token_ids != first.token_ids);
+  // Requests without a seed draw different ones.
+  const auto unseeded =
+      engine.generate(std::vector<std::string>(4, "Once"), {.temperature = 1.f, .max_tokens = 24});
+  std::set<std::vector<TokenId>> distinct;
+  for (const Output& output : unseeded) distinct.insert(output.token_ids);
+  CHECK(distinct.size() == 4);
+}
+
+TEST_CASE("unset sampling fields come from generation_config.json", "[engine]") {
+  TestEngine engine(small_config());
+  const SamplingParams own{.seed = 4, .max_tokens = 24};
+  const SamplingParams spelled{
+      .temperature = 0.7f, .top_k = 40, .top_p = 0.95f, .seed = 4, .max_tokens = 24};
+  const SamplingParams other{
+      .temperature = 1.5f, .top_k = 0, .top_p = 1.f, .seed = 4, .max_tokens = 24};
+  const auto expected = engine.generate("The queen", spelled).token_ids;
+  CHECK(engine.generate("The queen", own).token_ids == expected);
+  CHECK(engine.generate("The queen", other).token_ids != expected);
+}
+
+TEST_CASE("abort ends a request wherever it is", "[engine]") {
+  EngineConfig config = small_config();
+  config.max_num_seqs = 1;
+  TestEngine engine(std::move(config));
+  std::optional<Output> running, waiting;
+  const SamplingParams params{.temperature = 0.f, .max_tokens = 200, .ignore_eos = true};
+  const RequestId a = engine.submit("Once", params, [&](const TokenEvent& e) {
+    if (e.output) running = *e.output;
+  });
+  const RequestId b = engine.submit("The", params, [&](const TokenEvent& e) {
+    if (e.output) waiting = *e.output;
+  });
+  for (int i = 0; i < 5; ++i) engine.step();
+  CHECK(engine.abort(a));
+  CHECK(engine.abort(b));
+  CHECK(!engine.abort(a));
+  CHECK(!engine.abort(12345));
+  run_until_idle(engine);
+  REQUIRE((running && waiting));
+  CHECK(running->finish_reason == FinishReason::abort);
+  CHECK(running->token_ids.size() == 5);
+  CHECK(waiting->finish_reason == FinishReason::abort);
+  CHECK(waiting->token_ids.empty());
+  CHECK(engine.stats().num_finished == 2);
+  engine.check_invariants();
+}
+
+TEST_CASE("a callback may submit and abort, and one that throws ends its own request alone",
+          "[engine]") {
+  TestEngine engine(small_config());
+  std::optional<Output> follow_up, neighbour;
+  int heard = 0;
+  engine.submit("Once", kGreedy, [&](const TokenEvent&) {
+    if (++heard == 3) throw std::runtime_error("tired of this");
+  });
+  engine.submit("The fox", kGreedy, [&](const TokenEvent& event) {
+    if (!event.output) return;
+    neighbour = *event.output;
+    engine.submit("The end", kGreedy, [&](const TokenEvent& last) {
+      if (last.output) follow_up = *last.output;
+    });
+  });
+  RequestId self = 0;
+  std::optional<Output> aborted;
+  self = engine.submit("The wolf", {.temperature = 0.f, .max_tokens = 100, .ignore_eos = true},
+                       [&](const TokenEvent& event) {
+                         if (event.output)
+                           aborted = *event.output;
+                         else
+                           engine.abort(self);
+                       });
+  run_until_idle(engine);
+  CHECK(heard == 4);  // the third token, and the end with its error
+  REQUIRE((follow_up && neighbour && aborted));
+  CHECK(neighbour->token_ids.size() == 16);
+  CHECK(follow_up->token_ids.size() == 16);
+  CHECK(aborted->finish_reason == FinishReason::abort);
+  CHECK(engine.stats().num_finished == 4);
+  engine.check_invariants();
+}
+
+TEST_CASE("submit, abort, stats, step and generate from many threads", "[engine]") {
+  TestEngine engine(small_config());
+  std::atomic<bool> stop{false};
+  std::atomic<int> num_ended{0}, num_submitted{0};
+  std::thread stepper([&] {
+    while (!stop || engine.step()) {
+      if (!engine.step()) std::this_thread::yield();
+    }
+  });
+  std::vector<std::thread> users;
+  for (int t = 0; t < 3; ++t) {
+    users.emplace_back([&, t] {
+      for (int i = 0; i < 8; ++i) {
+        const RequestId id = engine.submit("Once upon", {.temperature = 1.f, .max_tokens = 5 + t},
+                                           [&](const TokenEvent& event) {
+                                             if (event.output) ++num_ended;
+                                           });
+        ++num_submitted;
+        if (i % 3 == 0) engine.abort(id);
+        static_cast<void>(engine.stats());
+      }
+    });
+  }
+  const auto outputs = engine.generate(std::vector<std::string>(5, "The"), kGreedy);
+  for (std::thread& user : users) user.join();
+  stop = true;
+  stepper.join();
+  for (const Output& output : outputs) CHECK(output.token_ids == outputs[0].token_ids);
+  CHECK(num_ended == num_submitted);
+  engine.check_invariants();
+  CHECK(engine.stats().num_free_kv_blocks == engine.stats().num_kv_blocks);
+}
+
+TEST_CASE("the chat history is found in the prefix cache", "[engine]") {
+  TestEngine engine(small_config());
+  std::vector<ChatMessage> history{
+      {"user", "Tell me a story about a fox and a goose, and make it long enough to fill blocks."}};
+  const Output first = engine.generate(history, {.temperature = 0.f, .max_tokens = 40});
+  history.emplace_back("assistant", first.text);
+  history.emplace_back("user", "Go on.");
+  const Output second = engine.generate(history, {.temperature = 0.f, .max_tokens = 8});
+  CHECK(first.num_cached_tokens == 0);
+  CHECK(second.num_cached_tokens >= first.num_prompt_tokens / 16 * 16);
+  CHECK(engine.stats().num_hit_tokens == second.num_cached_tokens);
+}
+
+TEST_CASE("engines with wrong settings are refused with the setting's name", "[engine]") {
+  const auto fails = [](auto change, const char* word) {
+    EngineConfig config = small_config();
+    change(config);
+    CHECK_THROWS_WITH(TestEngine(std::move(config)), Catch::Matchers::Contains(word));
+  };
+  fails([](EngineConfig& c) { c.model = "no/such/folder"; }, "no/such/folder");
+  fails([](EngineConfig& c) { c.max_num_seqs = 0; }, "max_num_seqs");
+  fails([](EngineConfig& c) { c.max_num_batched_tokens = 3; }, "max_num_batched_tokens");
+  fails([](EngineConfig& c) { c.max_model_len = 5000; }, "max_model_len");
+  fails([](EngineConfig& c) { c.tensor_parallel = 0; }, "tensor_parallel");
+  fails([](EngineConfig& c) { c.tensor_parallel = 3; }, "num_attention_heads");
+  fails([](EngineConfig& c) { c.kv_size = KvSize::blocks(0); }, "KV cache");
+  fails([](EngineConfig& c) { c.kv_size = KvSize::bytes(100); }, "KV cache");
+  fails([](EngineConfig& c) { c.num_threads = -1; }, "num_threads");
+  CHECK_THROWS_WITH((Engine<Qwen3<shapes::qwen3_0_6b>>(small_config())),
+                    Catch::Matchers::Contains("hidden_size"));
+}
+
+TEST_CASE("a model without tokeniser serves token ids and says why it does not serve text",
+          "[engine]") {
+  Engine<AnyModel, Float32Policy> engine(
+      {.model = model_directory("group4_untied_sharded"), .num_threads = 1});
+  CHECK(engine.generate(std::vector<TokenId>{1, 2, 3}, kGreedy).token_ids.size() == 16);
+  CHECK_THAT(engine.generate("text", kGreedy).error, Catch::Matchers::Contains("tokenizer.json"));
+  CHECK_THROWS_AS(engine.tokenizer(), ConfigError);
+}
+
+TEST_CASE("random weights need no files", "[engine]") {
+  const ModelConfig model = ModelConfig::load(model_directory("fairytale"));
+  Engine<Qwen3<shapes::fairytale>> engine(model, RandomWeights{7},
+                                          {.num_threads = 2, .max_model_len = 128});
+  Engine<Qwen3<shapes::fairytale>> same(model, RandomWeights{7},
+                                        {.num_threads = 1, .max_model_len = 128});
+  const auto a =
+      engine.generate(std::vector<TokenId>{5, 6, 7}, {.temperature = 0.f, .max_tokens = 8});
+  CHECK(a.token_ids.size() == 8);
+  CHECK(same.generate(std::vector<TokenId>{5, 6, 7}, {.temperature = 0.f, .max_tokens = 8})
+            .token_ids == a.token_ids);
+}
+
+TEST_CASE("describe names what is in force", "[engine]") {
+  TestEngine engine(small_config());
+  CHECK_THAT(engine.describe(), Catch::Matchers::Contains("float32") &&
+                                    Catch::Matchers::Contains("ContinuousBatching") &&
+                                    Catch::Matchers::Contains("block_size = 16"));
+}
