@@ -15,7 +15,8 @@ namespace nv = nanovllm;
 /// Plans like continuous batching, for a batch of one.
 struct OneAtATime {
   template <class Blocks>
-  static nv::StepPlan plan(const nv::SchedulerView& queues, const Blocks& blocks, nv::BatchConfig config) {
+  static nv::StepPlan plan(const nv::SchedulerView& queues, const Blocks& blocks,
+                           nv::BatchConfig config) {
     config.max_num_seqs = 1;
     return nv::ContinuousBatching::plan(queues, blocks, config);
   }
@@ -40,7 +41,8 @@ std::vector<nv::Output> run(const char* model, const std::vector<std::string>& p
 int main(int argc, char** argv) try {
   const char* model = argc > 1 ? argv[1] : "examples/models/fairytale";
   std::vector<std::string> prompts;
-  for (const char* who : {"king", "tailor", "fox", "princess", "miller", "wolf", "giant", "queen"}) {
+  for (const char* who :
+       {"king", "tailor", "fox", "princess", "miller", "wolf", "giant", "queen"}) {
     prompts.push_back(std::string("Once upon a time there was a ") + who + " who");
   }
   const auto batched = run<nv::DefaultPolicy>(model, prompts);

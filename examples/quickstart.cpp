@@ -15,11 +15,13 @@ int main(int argc, char** argv) try {
     std::printf("%.*s", static_cast<int>(event.text.size()), event.text.data());
     std::fflush(stdout);
   });
-  while (engine.step()) {}
+  while (engine.step()) {
+  }
 
   const nv::EngineStats stats = engine.stats();
-  std::printf("\n\n%lld tokens, %.0f tokens per second\n", static_cast<long long>(stats.num_decode_tokens),
-              static_cast<double>(stats.num_decode_tokens) / (stats.decode_seconds + stats.host_seconds));
+  std::printf(
+      "\n\n%lld tokens, %.0f tokens per second\n", static_cast<long long>(stats.num_decode_tokens),
+      static_cast<double>(stats.num_decode_tokens) / (stats.decode_seconds + stats.host_seconds));
 } catch (const nv::Error& error) {
   std::fprintf(stderr, "quickstart: %s\n", error.what());
   return 1;

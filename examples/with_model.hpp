@@ -17,8 +17,9 @@ template <Qwen3Shape... kShapes, class Use>
 auto with_model(const ModelConfig& config, Use&& use) {
   using Result = decltype(use.template operator()<Qwen3<shapes::qwen3_any>>());
   Result result{};
-  const bool found = ((matches<kShapes>(config) &&
-                       (result = use.template operator()<Qwen3<kShapes>>(), true)) || ...);
+  const bool found =
+      ((matches<kShapes>(config) && (result = use.template operator()<Qwen3<kShapes>>(), true)) ||
+       ...);
   return found ? result : use.template operator()<Qwen3<shapes::qwen3_any>>();
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 /// Policies: what an engine is made of, chosen at compile time.
 ///
-/// A policy is a type at namespace scope that derives from `DefaultPolicy` and replaces whole slots:
+/// A policy is a type at namespace scope that derives from `DefaultPolicy` and replaces whole
+/// slots:
 ///
 ///     struct MyPolicy : nanovllm::DefaultPolicy {
 ///       using Scheduling = nanovllm::PrefillFirst;
@@ -27,11 +28,11 @@ namespace nanovllm {
 
 /// Qwen3 in bfloat16 on the CPU.
 struct DefaultPolicy {
-  using Element = bf16;                    ///< of weights, activations and the KV cache
-  using Backend = CpuBackend;              ///< where memory lives and ops run
-  using Communicator = ThreadGroup;        ///< how tensor-parallel ranks talk
-  using Scheduling = ContinuousBatching;   ///< what a step computes
-  static constexpr KvConfig kv{};          ///< block size, prefix caching
+  using Element = bf16;                   ///< of weights, activations and the KV cache
+  using Backend = CpuBackend;             ///< where memory lives and ops run
+  using Communicator = ThreadGroup;       ///< how tensor-parallel ranks talk
+  using Scheduling = ContinuousBatching;  ///< what a step computes
+  static constexpr KvConfig kv{};         ///< block size, prefix caching
 };
 
 /// The same in float32: for tests, and where the last digit counts.
@@ -42,11 +43,11 @@ struct Float32Policy : DefaultPolicy {
 /// The slots of `Policy` as they are in force, one a line.
 template <class Policy>
 [[nodiscard]] std::string describe() {
-  return concat("Element        ", name(kDType<typename Policy::Element>),               //
-                "\nBackend        ", type_name<typename Policy::Backend>(),              //
-                "\nCommunicator   ", type_name<typename Policy::Communicator>(),         //
-                "\nScheduling     ", type_name<typename Policy::Scheduling>(),           //
-                "\nkv             block_size = ", Policy::kv.block_size,                 //
+  return concat("Element        ", name(kDType<typename Policy::Element>),        //
+                "\nBackend        ", type_name<typename Policy::Backend>(),       //
+                "\nCommunicator   ", type_name<typename Policy::Communicator>(),  //
+                "\nScheduling     ", type_name<typename Policy::Scheduling>(),    //
+                "\nkv             block_size = ", Policy::kv.block_size,          //
                 ", prefix_caching = ", Policy::kv.prefix_caching, "\n");
 }
 

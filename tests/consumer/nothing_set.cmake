@@ -6,6 +6,8 @@ macro(nothing_set_before)
   foreach(_kind IN ITEMS VARIABLES CACHE_VARIABLES)
     get_cmake_property(_before_${_kind} ${_kind})
   endforeach()
+  # CMake 4 complains when these two are so much as read.
+  list(FILTER _before_VARIABLES EXCLUDE REGEX "_DEPRECATED$")
   foreach(_name IN LISTS _before_VARIABLES)
     set("_value_before_${_name}" "${${_name}}")
   endforeach()
@@ -16,7 +18,7 @@ endmacro()
 
 macro(nothing_set_after)
   # What CMake itself writes down while it looks for packages and compilers.
-  set(_allowed "^(NANOVLLM_|pkgcfg_lib_NANOVLLM_|nanovllm_|_nanovllm|FETCHCONTENT_|CMAKE_HAVE_|CMAKE_INSTALL_|PKG_CONFIG_|\
+  set(_allowed "^(NANOVLLM_|pkgcfg_lib_NANOVLLM_|nanovllm_|_nanovllm|FETCHCONTENT_|CMAKE_HAVE_|CMAKE_INSTALL_|CMAKE_C_|PKG_CONFIG_|\
 CUDAToolkit|CUDA_|CMAKE_CUDA_COMPILER$|.*_DIR$|FIND_PACKAGE_MESSAGE_|_)")
   get_cmake_property(_after CACHE_VARIABLES)
   list(REMOVE_ITEM _after ${_before_CACHE_VARIABLES})

@@ -36,12 +36,12 @@ class Merge {
   std::uint64_t packed_ = kNone;
 };
 
-/// Maps pairs of tokens to merges: an open-addressing table, at most half full. Lookups take
+/// Maps pairs of tokens to merges: an open-addressing table, at most two thirds full. Lookups take
 /// constant time and are thread-safe once the table is filled.
 class MergeTable {
  public:
   explicit MergeTable(std::size_t num_merges = 0)
-      : slots_(std::bit_ceil(2 * num_merges + 2)), shift_(64 - std::countr_zero(slots_.size())) {}
+      : slots_(std::bit_ceil(num_merges + num_merges / 2 + 2)), shift_(64 - std::countr_zero(slots_.size())) {}
 
   /// Adds a pair or replaces its merge. Not more than the `num_merges` distinct pairs announced.
   void insert(TokenId left, TokenId right, Merge merge) {
@@ -114,8 +114,8 @@ class Bpe {
   }
 
  private:
-  /// Up to here a scan for the lowest merge beats a heap; measured, not critical.
-  static constexpr std::size_t kShort = 64;
+  /// Up to here a scan for the lowest merge beats a heap; anything from 16 to 128 would do.
+  static constexpr std::size_t kShort = 32;
 
   void encode_short(BpeScratch& s, std::vector<TokenId>& out) const {
     TokenId* tokens = s.tokens.data();

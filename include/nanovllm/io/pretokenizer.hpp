@@ -7,7 +7,9 @@
 #endif
 #include <pcre2.h>
 
+#include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -61,6 +63,15 @@ class RegexScratch {
 
  private:
   friend class SplitPattern;
+
+  /// Going back through a long run takes a step for each character, so the default of ten million
+  /// steps a match, which stops patterns that take exponential time, grows with the text.
+  void limit_steps(std::size_t text_size) {
+    const std::size_t limit = 10'000'000 + 4 * text_size;
+    pcre2_set_match_limit_8(context_.get(),
+                            static_cast<std::uint32_t>(std::min<std::size_t>(limit, UINT32_MAX)));
+  }
+
   detail::Pcre2Ptr<pcre2_match_data_8> match_;
   detail::Pcre2Ptr<pcre2_match_context_8> context_;
   detail::Pcre2Ptr<pcre2_jit_stack_8> stack_;
@@ -86,6 +97,7 @@ class SplitPattern {
   /// which must be valid UTF-8. Throws RequestError when the pattern exceeds PCRE2's match limit.
   template <class Piece>
   void split(std::string_view text, RegexScratch& scratch, Piece&& piece) const {
+    scratch.limit_steps(text.size());
     std::size_t done = 0;    // pieces up to here are out
     std::size_t search = 0;  // the next match begins here or later
     constexpr auto kNone = static_cast<std::size_t>(-1);
@@ -112,8 +124,11 @@ class SplitPattern {
     std::size_t offset = 0;
     code_.reset(pcre2_compile_8(reinterpret_cast<PCRE2_SPTR8>(translated.data()), translated.size(),
                                 options, &error, &offset, context.get()));
-    check<LoadError>(code_ != nullptr, "the pre-tokenizer's pattern '", original,
-                     "' is not a valid regular expression: ", detail::pcre2_message(error));
+    if (code_ == nullptr) {
+      throw LoadError(
+          concat("the pre-tokenizer's pattern '", original,
+                 "' is not a valid regular expression: ", detail::pcre2_message(error)));
+    }
     jit_ = pcre2_jit_compile_8(code_.get(), PCRE2_JIT_COMPLETE) == 0;
   }
 
@@ -124,8 +139,10 @@ class SplitPattern {
         match(code_.get(), reinterpret_cast<PCRE2_SPTR8>(text.data()), text.size(), from,
               PCRE2_NO_UTF_CHECK, scratch.match_.get(), scratch.context_.get());
     if (result == PCRE2_ERROR_NOMATCH) return false;
-    check<RequestError>(result >= 0, "the pre-tokenizer's pattern gave up on a text of ",
-                        text.size(), " bytes: ", detail::pcre2_message(result));
+    if (result < 0) {  // not check(): the message costs more than a match
+      throw RequestError(concat("the pre-tokenizer's pattern gave up on a text of ", text.size(),
+                                " bytes: ", detail::pcre2_message(result)));
+    }
     const std::size_t* bounds = pcre2_get_ovector_pointer_8(scratch.match_.get());
     begin = bounds[0];
     end = bounds[1];

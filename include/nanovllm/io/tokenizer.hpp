@@ -262,8 +262,8 @@ inline MergeTable Tokenizer::merge_table(const TokenizerJson& json, const Vocabu
     const std::string_view left = json.merge_sides[2 * rank];
     const std::string_view right = json.merge_sides[2 * rank + 1];
     joined.assign(left).append(right);
-    table.insert(id_of(left, rank), id_of(right, rank),
-                 Merge(static_cast<std::uint32_t>(rank), id_of(joined, rank)));
+    const TokenId left_id = id_of(left, rank), right_id = id_of(right, rank);
+    table.insert(left_id, right_id, Merge(static_cast<std::uint32_t>(rank), id_of(joined, rank)));
   }
   return table;
 }

@@ -45,7 +45,7 @@ class TokenizerJsonReader {
   bool string(std::string& text) {
     if (place_ != Place::kMerges) return value(std::move(text));
     if (in_pair_) {
-      check<LoadError>(++pair_size_ <= 2, "merge ", file_.merge_sides.size() / 2,
+      check<LoadError>(++pair_size_ <= 2, "merge ", file_.merge_sides.size() / 2 - 1,
                        " has more than two sides");
       file_.merge_sides.push_back(text);
     } else if (!text.starts_with("#version")) {

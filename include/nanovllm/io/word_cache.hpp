@@ -1,7 +1,9 @@
 #pragma once
 /// A bounded memory of pieces already encoded: text repeats its words.
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <optional>
@@ -14,7 +16,7 @@
 namespace nanovllm {
 
 /// Direct-mapped cache from pieces of up to 31 bytes to up to 8 tokens. An entry is one cache line;
-/// a newcomer replaces what lies in its slot. Two megabytes, allocated on first use; one thread at
+/// a newcomer replaces what lies in its slot. One megabyte, allocated on first use; one thread at
 /// a time.
 class WordCache {
  public:
@@ -24,7 +26,11 @@ class WordCache {
   /// One slot, found for a word. `matches` says whether it holds that word's tokens.
   class Entry {
    public:
-    [[nodiscard]] bool matches() const { return slot_->key == key_; }
+    [[nodiscard]] bool matches() const {
+      std::uint64_t difference = 0;  // no early exit: quicker than std::array's comparison
+      for (std::size_t i = 0; i < key_.size(); ++i) difference |= slot_->key[i] ^ key_[i];
+      return difference == 0;
+    }
 
     /// Appends the tokens to `out`; only if matches().
     void append_to(std::vector<TokenId>& out) const {
@@ -59,9 +65,7 @@ class WordCache {
   [[nodiscard]] Entry find(std::string_view word) {
     if (slots_.empty()) slots_.resize(std::size_t{1} << kLogSlots);
     Entry entry;
-    auto* bytes = reinterpret_cast<char*>(entry.key_.data());
-    std::memcpy(bytes, word.data(), word.size());
-    bytes[kMaxBytes] = static_cast<char>(word.size());
+    entry.key_ = key_of(word);
     std::uint64_t hash = entry.key_[0] * 0x9E3779B97F4A7C15u + entry.key_[1] * 0xC2B2AE3D27D4EB4Fu +
                          entry.key_[2] * 0x165667B19E3779F9u + entry.key_[3] * 0xD6E8FEB86659FD93u;
     hash = (hash ^ hash >> 32) * 0xFF51AFD7ED558CCDu;
@@ -70,7 +74,37 @@ class WordCache {
   }
 
  private:
-  static constexpr int kLogSlots = 15;
+  /// Loads whole words, and the last one as far as it goes: copying byte counts that vary is what
+  /// would take the time here.
+  static Entry::Key key_of(std::string_view word) {
+    static_assert(std::endian::native == std::endian::little);
+    const char* p = word.data();
+    const std::size_t n = word.size(), tail = n % 8;
+    Entry::Key key{};
+    for (std::size_t i = 0; i < n / 8; ++i) key[i] = load<std::uint64_t>(p + 8 * i);
+    std::uint64_t last = 0;
+    if (n >= 8) {
+      last = tail == 0 ? 0 : load<std::uint64_t>(p + n - 8) >> (64 - 8 * tail);
+    } else if (n >= 4) {  // two halves that overlap where they agree
+      last = load<std::uint32_t>(p) |
+             std::uint64_t{load<std::uint32_t>(p + n - 4)} << (8 * (n - 4));
+    } else {
+      for (std::size_t i = 0; i < n; ++i)
+        last |= std::uint64_t{static_cast<unsigned char>(p[i])} << (8 * i);
+    }
+    key[n / 8] = last;
+    key[3] |= std::uint64_t{n} << 56;
+    return key;
+  }
+
+  template <class Word>
+  static Word load(const char* p) {
+    Word word;
+    std::memcpy(&word, p, sizeof(word));
+    return word;
+  }
+
+  static constexpr int kLogSlots = 14;
   std::vector<Entry::Slot> slots_;
 };
 

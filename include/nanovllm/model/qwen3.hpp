@@ -224,7 +224,7 @@ class Qwen3Network {
       return;
     }
     const std::int64_t width = weights_.shard().vocab_rows;
-    if (logits_shard_.size() < static_cast<std::size_t>(m * width)) {
+    if (static_cast<std::int64_t>(logits_shard_.size()) < m * width) {
       logits_shard_ = Buffer<float>(static_cast<std::size_t>(m * width));
     }
     const MatrixView<float> part(logits_shard_.data(), {m, width});
