@@ -117,7 +117,8 @@ inline float reduce_add(Vec v) {
   return (sum[0] + sum[2]) + (sum[1] + sum[3]);
 }
 inline float reduce_max(Vec v) {
-  const Quad pairs = select(greater(v.a, v.b), v.a, v.b), others = select(greater(v.c, v.d), v.c, v.d);
+  const Quad pairs = select(greater(v.a, v.b), v.a, v.b),
+             others = select(greater(v.c, v.d), v.c, v.d);
   const Quad most = select(greater(pairs, others), pairs, others);
   const float low = most[0] > most[1] ? most[0] : most[1];
   const float high = most[2] > most[3] ? most[2] : most[3];
