@@ -38,6 +38,16 @@ std::string load_error(const json& file) {
   }
 }
 
+/// The same for loading from a path.
+std::string file_error(const std::filesystem::path& path) {
+  try {
+    (void)nv::Tokenizer::from_file(path);
+    return {};
+  } catch (const nv::LoadError& error) {
+    return error.what();
+  }
+}
+
 /// Compares with every case of an oracle file, see tests/oracle/tokenizer_fuzz.py.
 void check_against_oracle(const json& oracle, const std::filesystem::path& tokenizer_file) {
   for (const json& suite : oracle["suites"]) {
@@ -327,7 +337,6 @@ TEST_CASE("What is not a tokenizer file is refused", "[tokenizer]") {
   json no_z = TokenizerBuilder().file;
   no_z["model"]["vocab"].erase("z");
   CHECK(mentions(load_error(no_z), "no token for the byte 122, spelt 'z'"));
-  CHECK_THROWS_WITH(nv::Tokenizer::from_file("no/such/tokenizer.json"),
-                    Catch::Contains("no/such/tokenizer.json"));
-  CHECK_THROWS_WITH(nv::Tokenizer::from_file("docs"), Catch::Contains("docs/tokenizer.json"));
+  CHECK(mentions(file_error("no/such/tokenizer.json"), "no/such/tokenizer.json"));
+  CHECK(mentions(file_error("docs"), "docs/tokenizer.json"));
 }
