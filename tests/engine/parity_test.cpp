@@ -31,6 +31,9 @@ class Reference {
   }
   std::int64_t vocab_size() const { return info_["vocab_size"]; }
   std::size_t num_greedy() const { return info_["num_greedy"]; }
+  /// Difference between transformers' two attention implementations in bfloat16: mean, largest.
+  double own_disagreement() const { return agreement()["mean_abs"]; }
+  double own_largest_disagreement() const { return agreement()["max_abs"]; }
 
   template <class T>
   std::vector<T> values(std::size_t p, const char* key) const {
@@ -43,6 +46,8 @@ class Reference {
   }
 
  private:
+  nlohmann::json agreement() const { return info_["agreement"]["bfloat16 / bfloat16 eager"]; }
+
   std::string dtype_;
   SafetensorsFile file_;
   nlohmann::json info_;
@@ -73,7 +78,7 @@ std::vector<std::vector<double>> prefix_log_probs(Runner<AnyModel, Policy>& runn
     s.tokens.assign(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(i) + 1);
     for (int block = 0; block <= static_cast<int>(i) / kBlock; ++block)
       s.block_table.push_back(next_block++);
-    plan.sequences.push_back({.sequence = &s, .begin = 0, .end = s.num_tokens(), .samples = true});
+    plan.sequences.push_back({.sequence = &s, .end = s.num_tokens(), .samples = true});
     plan.num_tokens += s.num_tokens();
   }
   StepInputs inputs;
@@ -187,11 +192,44 @@ TEST_CASE("float32 greedy tokens and their log-probabilities are those of transf
 TEST_CASE("bfloat16 log-probabilities are near those of transformers", "[parity]") {
   const std::string model = GENERATE(as<std::string>{}, "group4_untied_sharded", "group1_tied_yarn",
                                      "group8_untied_yarn_4x", "fairytale");
+  const Reference reference(model, "bfloat16");
   Difference full, likely;
-  compare_prefixes<DefaultPolicy>(model, Reference(model, "bfloat16"), full, likely);
-  Difference full32, likely32;
-  compare_prefixes<DefaultPolicy>(model, Reference(model, "float32"), full32, likely32);
-  WARN(model << ": bf16 full mean " << full.mean() << " largest " << full.largest
-             << "; likely mean " << likely.mean() << " largest " << likely.largest
-             << "; to float32: full mean " << full32.mean() << ", likely " << likely32.mean());
+  compare_prefixes<DefaultPolicy>(model, reference, full, likely);
+  INFO(model << ": mean difference " << full.mean() << ", of likely tokens " << likely.mean());
+  // The fairytale model has logits so large that transformers' own two attention implementations
+  // differ by more than 2e-2 in bfloat16; there, theirs is the bound. docs/numerics.md has more.
+  const double bound = std::max(2e-2, reference.own_disagreement());
+  CHECK((model == "fairytale") == (bound > 2e-2));
+  CHECK(full.mean() < bound);
+  CHECK(likely.mean() < bound);
+}
+
+TEST_CASE("bfloat16 greedy tokens part from transformers' only at near ties", "[parity]") {
+  const std::string model = GENERATE(as<std::string>{}, "group4_untied_sharded", "group1_tied_yarn",
+                                     "group8_untied_yarn_4x", "fairytale");
+  const Reference reference(model, "bfloat16");
+  Engine<AnyModel> engine(
+      {.model = model_directory(model), .num_threads = 2, .max_model_len = 128});
+  std::size_t num_steps = 0, num_mismatches = 0;
+  double widest = 0;
+  for (std::size_t p = 0; p < reference.num_prompts(); ++p) {
+    const auto greedy = reference.values<std::int32_t>(p, "greedy_ids");
+    const auto gaps = reference.values<float>(p, "greedy_gaps");
+    // Every step starts from the reference's tokens, so that one mismatch does not hide the rest.
+    std::vector<std::vector<TokenId>> prompts(1, reference.prompt(p));
+    for (std::size_t i = 0; i + 1 < greedy.size(); ++i) {
+      prompts.push_back(prompts.back());
+      prompts.back().push_back(greedy[i]);
+    }
+    const auto outputs = engine.generate(prompts, {.temperature = 0.f, .max_tokens = 1});
+    for (std::size_t i = 0; i < greedy.size(); ++i, ++num_steps) {
+      if (outputs[i].token_ids[0] == greedy[i]) continue;
+      ++num_mismatches;
+      widest = std::max(widest, static_cast<double>(gaps[i]));
+    }
+  }
+  INFO(model << ": " << num_mismatches << " of " << num_steps << " differ, the widest gap is "
+             << widest);
+  CHECK(widest < std::max(2e-2, reference.own_largest_disagreement()));
+  CHECK(num_mismatches < num_steps / 10);
 }

@@ -125,28 +125,44 @@ struct AmxLinear {
   /// together with some before them when there are any, so that all tiles keep their shape; only
   /// their own results are stored.
   void multiply(const Panel<bf16>& panel, std::int64_t first, int cols) const {
-    const std::int64_t blocks = ceil_div(rows, 32), steps = ceil_div(panel.words, 16);
-    const int weights_per_step = panel.ahead == 0 ? 0 : static_cast<int>(ceil_div(32l, blocks));
-    const char* weights = reinterpret_cast<const char*>(panel.data + panel.ahead);
+    const std::int64_t steps = std::max<std::int64_t>(1, ceil_div(panel.words, 16));
+    AmxPrefetch prefetch = weights_to_fetch(panel);
+    prefetch.y_stride = y_stride * std::int64_t{sizeof(Out)};
     Tile tile;
     for (std::int64_t row = 0; row < rows; row += 32) {
       const std::int64_t end = std::min(row + 32, rows);
       const int height = end - row > 16 ? 32 : 16;
       const std::int64_t start = std::max<std::int64_t>(0, std::min(row, end - height));
       Out* const to = y + start * y_stride + first;
-      const AmxPrefetch prefetch{
-          weights, weights_per_step, reinterpret_cast<char*>(to),
-          y_stride * std::int64_t{sizeof(Out)},
-          static_cast<int>(ceil_div<std::int64_t>(height, std::max<std::int64_t>(steps, 1)))};
+      prefetch.y = reinterpret_cast<char*>(to);
+      prefetch.y_per_step = static_cast<int>(ceil_div(end - start, steps));
       if (height == 32) {
         amx_multiply<true>(x + start * x_stride, x_stride, panel, prefetch, tile);
       } else {
         amx_multiply<false>(x + start * x_stride, x_stride, panel, prefetch, tile);
       }
-      weights += steps * weights_per_step * 64;
+      prefetch.weights += steps * prefetch.weights_per_step * 64;
       avx512_store_tile(tile, static_cast<int>(row - start), static_cast<int>(end - start), cols,
                         to, y_stride, accumulate);
     }
+  }
+
+ private:
+  /// One block of rows is bound by memory and best served a little ahead. Several blocks fetch
+  /// the next panel among them, while they work on this one out of the cache.
+  AmxPrefetch weights_to_fetch(const Panel<bf16>& panel) const {
+    constexpr int kLinesPerStep = 32, kNear = 4096;
+    const std::int64_t blocks = ceil_div(rows, 32);
+    AmxPrefetch out{};
+    out.weights = reinterpret_cast<const char*>(panel.data);
+    if (blocks == 1) {
+      out.weights += kNear;
+      out.weights_per_step = kLinesPerStep;
+    } else if (panel.ahead != 0) {
+      out.weights = reinterpret_cast<const char*>(panel.data + panel.ahead);
+      out.weights_per_step = static_cast<int>(ceil_div(std::int64_t{kLinesPerStep}, blocks));
+    }
+    return out;
   }
 };
 

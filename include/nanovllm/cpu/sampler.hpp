@@ -9,8 +9,8 @@
 ///   lowest ids: they end in a `Cut`, not in a list;
 /// - noise is at most 22.9, so a tile far enough below the best token so far needs none.
 /// Decisions are made in float64. Where a float32 estimate comes first (the total mass for top_p,
-/// the noise of a token) it decides only what lies outside its error, hence tokens depend neither on
-/// the instruction set nor on the number of threads. Log-probabilities are within 1e-5 and may
+/// the noise of a token) it decides only what lies outside its error, hence tokens depend neither
+/// on the instruction set nor on the number of threads. Log-probabilities are within 1e-5 and may
 /// differ in their last bits between instruction sets.
 ///
 /// Beyond the contract:
@@ -36,10 +36,10 @@
 
 namespace nanovllm::cpu::detail {
 
-inline constexpr int kLogitTile = 64;         ///< sixteen counters of four random words each
-inline constexpr float kExpIsZero = -100.f;   ///< e to this is 0 in `exp`
-inline constexpr double kMaxNoise = 23;       ///< above -log(-log1p(-u)) for the smallest u, 2^-33
-inline constexpr double kTotalError = 5e-6;   ///< relative error of `sum_exp`: 16 · 3 + 10 roundings
+inline constexpr int kLogitTile = 64;        ///< sixteen counters of four random words each
+inline constexpr float kExpIsZero = -100.f;  ///< e to this is 0 in `exp`
+inline constexpr double kMaxNoise = 23;      ///< above -log(-log1p(-u)) for the smallest u, 2^-33
+inline constexpr double kTotalError = 5e-6;  ///< relative error of `sum_exp`: 16 · 3 + 10 roundings
 
 struct Candidate {
   float logit;  ///< never NaN
@@ -121,8 +121,7 @@ struct SamplerKernels {
       : find_tile_maxima(pick(isa, portable::find_tile_maxima, avx2::find_tile_maxima,
                               avx512::find_tile_maxima)),
         sum_exp(pick(isa, portable::sum_exp, avx2::sum_exp, avx512::sum_exp)),
-        gather_above(
-            pick(isa, portable::gather_above, avx2::gather_above, avx512::gather_above)),
+        gather_above(pick(isa, portable::gather_above, avx2::gather_above, avx512::gather_above)),
         draw_from_row(
             pick(isa, portable::draw_from_row, avx2::draw_from_row, avx512::draw_from_row)) {}
 };
@@ -134,7 +133,7 @@ struct SamplerKernels {
 /// The lowest id with the largest logit.
 [[nodiscard]] inline TokenId first_of(const LogitRow& row, float largest) {
   const std::int64_t tile = std::find(row.maxima, row.maxima + row.num_tiles, largest) - row.maxima;
-  const float* const end = row.logits + row.vocab;
+  float* const end = row.logits + row.vocab;
   return static_cast<TokenId>(std::find(row.logits + tile * kLogitTile, end, largest) - row.logits);
 }
 
@@ -187,7 +186,7 @@ inline std::int64_t apply_top_k(const LogitRow& row, std::int64_t top_k,
   const float bound = bound_of_largest(row, top_k);
   const std::int64_t count =
       kernels.gather_above(row, std::max(bound, std::numeric_limits<float>::lowest()));
-  if (count <= top_k) return count;
+  if (count < top_k) return count;  // all that are above -inf
   Candidate* const first = row.candidates;
   std::nth_element(first, first + top_k - 1, first + count);
   cut.logit = first[top_k - 1].logit;
@@ -196,11 +195,22 @@ inline std::int64_t apply_top_k(const LogitRow& row, std::int64_t top_k,
          first;
 }
 
+/// The mass of all tokens.
+[[nodiscard]] inline double total_mass(const LogitRow& row, float largest, double temperature) {
+  double total = 0;
+  for (std::int64_t i = 0; i < row.vocab; ++i) {
+    if (!std::isnan(row.logits[i])) total += mass_of(row.logits[i], largest, temperature);
+  }
+  return total;
+}
+
 /// top_p of all tokens: of those only that may be among the kept, whose order then matters.
 inline void apply_top_p(const LogitRow& row, const SamplingRow& settings, float largest,
                         const SamplerKernels& kernels, Cut& cut) {
   const double temperature = settings.temperature;
-  const double estimate = kernels.sum_exp(row, largest, inverse(settings.temperature));
+  const bool is_ordinary = settings.temperature >= std::numeric_limits<float>::min();
+  const double estimate = is_ordinary ? kernels.sum_exp(row, largest, inverse(settings.temperature))
+                                      : total_mass(row, largest, temperature);
   // Tokens `depth` temperatures below the largest have, all of them together, half of what may be
   // left out.
   const double share = std::max(0., (1 - double{settings.top_p}) / 2 - 2 * kTotalError);
@@ -208,14 +218,9 @@ inline void apply_top_p(const LogitRow& row, const SamplingRow& settings, float 
   const std::int64_t count =
       kernels.gather_above(row, saturate(largest - std::max(0., depth) * temperature));
   if (cut_by_mass(row.candidates, count, settings, largest, estimate, kTotalError, cut)) return;
-  double total = 0;
-  for (std::int64_t i = 0; i < row.vocab; ++i) {
-    if (row.logits[i] > cut.logit || !std::isnan(row.logits[i])) {
-      total += mass_of(row.logits[i], largest, temperature);
-    }
-  }
   cut = Cut{};
-  cut_by_mass(row.candidates, count, settings, largest, total, 0, cut);
+  cut_by_mass(row.candidates, count, settings, largest, total_mass(row, largest, temperature), 0,
+              cut);
 }
 
 /// The smallest float whose mass is at least min_p, found by bisection in the order of floats.
@@ -262,13 +267,11 @@ inline void apply_top_p(const LogitRow& row, const SamplingRow& settings, float 
 }
 
 /// The token of a row without any logit above -inf.
-[[nodiscard]] inline TokenId lowest_allowed(const LogitRow& row,
-                                            VectorView<const TokenId> banned) {
+[[nodiscard]] inline TokenId lowest_allowed(const LogitRow& row, VectorView<const TokenId> banned) {
   std::fill_n(row.logits, row.vocab, -std::numeric_limits<float>::infinity());
   for (std::int64_t i = 0; i < banned.extent(0); ++i) row.logits[banned.data[i]] = 0;
-  const float* const end = row.logits + row.vocab;
-  const float* const found = std::find_if(row.logits, row.logits + row.vocab,
-                                          [](float mark) { return mark != 0; });
+  float* const end = row.logits + row.vocab;
+  float* const found = std::find_if(row.logits, end, [](float mark) { return mark != 0; });
   return found == end ? 0 : static_cast<TokenId>(found - row.logits);
 }
 
@@ -307,10 +310,10 @@ struct LogSoftmax {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const float largest = largest_logit(row);
   if (largest == -kInfinity) return {largest, 0};
-  const double total = largest == kInfinity
-                           ? static_cast<double>(std::count(row.logits, row.logits + row.vocab,
-                                                            kInfinity))
-                           : kernels.sum_exp(row, largest, 1);
+  const double total =
+      largest == kInfinity
+          ? static_cast<double>(std::count(row.logits, row.logits + row.vocab, kInfinity))
+          : kernels.sum_exp(row, largest, 1);
   return {largest, std::log(total)};
 }
 

@@ -15,9 +15,8 @@ struct PlannedSequence {
   std::int32_t begin = 0;  ///< first token to compute
   std::int32_t end = 0;    ///< one past the last; K and V of [0, begin) are in the cache by then
   bool samples = false;  ///< the logits of token end - 1 are sampled: end is the sequence's length
-  std::vector<BlockId>
-      cached_blocks;                ///< prefix-cache hits to adopt, for a newly admitted sequence
-  std::int32_t num_new_blocks = 0;  ///< blocks to allocate behind its block table and the hits
+  std::vector<BlockId> cached_blocks{};  ///< prefix-cache hits that a new sequence adopts
+  std::int32_t num_new_blocks = 0;       ///< blocks to allocate behind its block table and the hits
 
   [[nodiscard]] std::int32_t num_tokens() const { return end - begin; }
 };
