@@ -66,6 +66,9 @@ awk -v graph="$graph" '
     loaders["nanovllm/model/generation_config.hpp"]
     loaders["nanovllm/model/weights.hpp"]
 
+    # The second half of a header that was too long for one file; each includes the other.
+    second_half["nanovllm/engine/engine_setup.hpp"] = "nanovllm/engine.hpp"
+
     for (i = 1; i < ARGC; i++) exists[ARGV[i]] = 1
   }
 
@@ -105,7 +108,7 @@ awk -v graph="$graph" '
     sub(/".*/, "", name)
     if (!(name in exists)) {
       complain(FNR, "\"" name "\" is not the full path of a header of ours")
-    } else {
+    } else if (second_half[FILENAME] != name) {
       if (name ~ /\.inc$/ && folder_of(name) != folder_of(FILENAME))
         complain(FNR, "a .inc file belongs to its folder alone: " name)
       if (name ~ /\.cuh$/ && FILENAME ~ /\.hpp$/ && FILENAME != "nanovllm/nanovllm.hpp")

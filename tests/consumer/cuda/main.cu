@@ -7,12 +7,12 @@
 
 static_assert(__cplusplus >= 202002L, "nanovllm::cuda asks for C++20");
 
-namespace nv = nanovllm;
-
-using EngineUnderTest = nv::Engine<nv::Qwen3<nv::shapes::qwen3_any>, nv::Float32Policy>;
+// No alias 'nv' here: CUDA's own headers have a namespace of that name.
+using EngineUnderTest =
+    nanovllm::Engine<nanovllm::Qwen3<nanovllm::shapes::qwen3_any>, nanovllm::Float32Policy>;
 
 // Never called: it makes the linker merge both compilers' copies of the same functions.
-std::size_t count_tokens(EngineUnderTest& engine, const std::vector<nv::Prompt>& prompts) {
+std::size_t count_tokens(EngineUnderTest& engine, const std::vector<nanovllm::Prompt>& prompts) {
   return engine.generate(prompts).size() + cublasLtGetVersion();
 }
 
