@@ -36,6 +36,7 @@
 #include "nanovllm/engine/request.hpp"
 #include "nanovllm/engine/runner.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
+#include "nanovllm/fwd.hpp"
 #include "nanovllm/io/chat_template.hpp"
 #include "nanovllm/io/safetensors.hpp"
 #include "nanovllm/io/tokenizer.hpp"
@@ -58,7 +59,7 @@ namespace nanovllm {
 ///
 /// @tparam Model   e.g. `Qwen3<shapes::qwen3_8b>`, or `Qwen3<shapes::qwen3_any>`.
 /// @tparam Policy  see policy.hpp.
-template <class Model, class Policy = DefaultPolicy>
+template <class Model, class Policy>
 class Engine {
  public:
   using BlockManagerType = BlockManager<Policy::kv.block_size>;

@@ -17,7 +17,7 @@ struct LoadProgress {
   std::uint64_t bytes_total = 0;
 };
 
-/// How far a call of `generate` is. Rates are those of the latest step that did such work.
+/// How far a call of `generate` is. Rates are averages over the call.
 struct GenerateProgress {
   std::int64_t num_finished = 0;  ///< requests
   std::int64_t num_requests = 0;

@@ -10,6 +10,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/math.hpp"
+#include "nanovllm/fwd.hpp"
 #include "nanovllm/kv/free_list.hpp"
 #include "nanovllm/kv/prefix_hash.hpp"
 #include "nanovllm/kv/prefix_index.hpp"
@@ -38,7 +39,7 @@ struct BlockStats {
 ///
 /// @tparam kBlockSize  tokens a block.
 /// @tparam Hash        how prefixes are hashed; a PrefixHashLike.
-template <int kBlockSize, class Hash = XxPrefixHash>
+template <int kBlockSize, class Hash>
 class BlockManager {
   static_assert(kBlockSize >= 1, "a block must hold at least one token");
   static_assert(PrefixHashLike<Hash>,

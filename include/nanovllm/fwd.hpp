@@ -1,0 +1,28 @@
+#pragma once
+/// Declarations of the library's main templates: enough to name them in an interface, and the only
+/// home of their default arguments.
+
+namespace nanovllm {
+
+// policy.hpp
+struct DefaultPolicy;
+struct Float32Policy;
+
+// kv/
+struct XxPrefixHash;
+template <int kBlockSize, class Hash = XxPrefixHash>
+class BlockManager;
+
+// sched/
+struct ContinuousBatching;
+struct PrefillFirst;
+template <class Policy, class Blocks>
+class Scheduler;
+
+// engine/, engine.hpp
+template <class Model, class Policy>
+class Runner;
+template <class Model, class Policy = DefaultPolicy>
+class Engine;
+
+}  // namespace nanovllm
