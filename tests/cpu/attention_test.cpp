@@ -2,13 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <limits>
 #include <numeric>
 #include <random>
+#include <vector>
 
 #include "catch.hpp"
-#include "cpu/op_testing.hpp"
+#include "cpu/op_test.hpp"
 
-using namespace op_testing;
 using nanovllm::bf16;
 using nanovllm::BlockId;
 using nanovllm::half;
@@ -16,8 +18,53 @@ using nanovllm::ShapeError;
 using nanovllm::cpu::Context;
 using nanovllm::cpu::Isa;
 using nanovllm::cpu::ThreadPool;
+using nanovllm::test::available_isas;
+using nanovllm::test::kUnit;
 
 namespace {
+
+/// Rounding of one float32 operation.
+constexpr double kEps = 0x1p-24;
+
+template <class T>
+std::vector<T> random_values(std::size_t size, std::uint32_t seed, float deviation = 1.f) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0.f, deviation);
+  std::vector<T> out(size);
+  for (T& x : out) x = T(normal(random));
+  return out;
+}
+
+template <class T>
+T nan() {
+  return T(std::numeric_limits<float>::quiet_NaN());
+}
+
+template <class T>
+std::vector<T> poisoned(std::size_t size) {
+  return std::vector<T>(size, nan<T>());
+}
+
+/// Equal as memory, so that NaNs may be equal and zeros of different sign are not.
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+/// The largest |x - expected| / bound; above 1 is a failure and NaN counts as infinite.
+class Worst {
+ public:
+  void add(double x, double expected, double bound) {
+    const double error = std::abs(x - expected);
+    const double ratio = error == 0 ? 0. : error / bound;
+    if (!(ratio <= worst_))
+      worst_ = std::isnan(ratio) ? std::numeric_limits<double>::infinity() : ratio;
+  }
+  [[nodiscard]] double ratio() const { return worst_; }
+
+ private:
+  double worst_ = 0;
+};
 
 struct Shape {
   std::int64_t heads = 4, kv_heads = 2, head_dim = 40;
@@ -249,7 +296,7 @@ TEMPLATE_TEST_CASE("varlen attention agrees with the formula in float64", "[atte
     const auto sequences = sequences_for<TestType>(shape, slices);
     const auto expected = expected_rows(shape, sequences, slices);
     Call<TestType> call(shape, sequences, slices, 16);
-    for (Isa isa : isas()) {
+    for (Isa isa : available_isas()) {
       INFO(name(isa) << ", group " << group);
       CHECK(worst_ratio(call.run_varlen({&pool, isa}), expected) <= 1);
     }
@@ -267,7 +314,7 @@ TEMPLATE_TEST_CASE("attention works for any even or odd head size and any elemen
     const auto sequences = sequences_for<TestType>(shape, slices);
     const auto expected = expected_rows(shape, sequences, slices);
     Call<TestType> call(shape, sequences, slices, 8);
-    for (Isa isa : isas()) {
+    for (Isa isa : available_isas()) {
       INFO(name(isa) << ", head_dim " << head_dim);
       CHECK(worst_ratio(call.run_varlen({&pool, isa}), expected) <= 1);
     }
@@ -289,7 +336,7 @@ TEMPLATE_TEST_CASE("decode attention is the last row of varlen attention, bit fo
     }
     const auto sequences = sequences_for<TestType>(shape, whole);
     Call<TestType> varlen(shape, sequences, whole, 16), decode(shape, sequences, last, 32, 11);
-    for (Isa isa : isas()) {
+    for (Isa isa : available_isas()) {
       const Context context{&pool, isa};
       const auto& all = varlen.run_varlen(context);
       const auto& one = decode.run_decode(context);
@@ -310,7 +357,7 @@ TEMPLATE_TEST_CASE("a prompt gives the same bits in one piece, in chunks, and be
   std::vector<Sequence<TestType>> sequences;
   for (std::uint32_t seed : {1u, 50u, 90u}) sequences.emplace_back(shape, length, seed);
   ThreadPool pool(2);
-  for (Isa isa : isas()) {
+  for (Isa isa : available_isas()) {
     const Context context{&pool, isa};
     Call<TestType> whole(shape, sequences, {{0, length, length}}, 16);
     const std::vector<TestType> expected = whole.run_varlen(context);
@@ -336,7 +383,7 @@ TEMPLATE_TEST_CASE("block sizes, block ids and threads do not change a bit", "[a
   shape.head_dim = 80;
   const std::vector<Slice> slices{{0, 1, 700}, {1, 5, 530}, {2, 1, 3}};
   const auto sequences = sequences_for<TestType>(shape, slices);
-  for (Isa isa : isas()) {
+  for (Isa isa : available_isas()) {
     ThreadPool one(1);
     Call<TestType> reference(shape, sequences, slices, 16);
     const std::vector<TestType> expected = reference.run_varlen({&one, isa});
@@ -360,7 +407,8 @@ TEST_CASE("long contexts, shared out by segment, agree with float64", "[attentio
   Call<float> call(shape, sequences, slices, 16);
   for (int threads : {1, 8}) {
     ThreadPool pool(threads);
-    for (Isa isa : isas()) CHECK(worst_ratio(call.run_varlen({&pool, isa}), expected) <= 1);
+    for (Isa isa : available_isas())
+      CHECK(worst_ratio(call.run_varlen({&pool, isa}), expected) <= 1);
   }
 }
 
@@ -378,7 +426,7 @@ TEMPLATE_TEST_CASE("later keys and values never reach an earlier row, not even a
     dirty[0].v[i] = i % 3 == 0 ? nan<TestType>() : TestType(-HUGE_VALF);
   }
   ThreadPool pool(2);
-  for (Isa isa : isas()) {
+  for (Isa isa : available_isas()) {
     Call<TestType> a(shape, clean, {{0, length, length}}, 16),
         b(shape, dirty, {{0, length, length}}, 16);
     const auto& good = a.run_varlen({&pool, isa});
@@ -400,7 +448,7 @@ TEST_CASE("scores far apart neither overflow nor lose the largest", "[attention]
   Call<float> call(shape, sequences, slices, 16);
   ThreadPool pool(1);
   const auto expected = expected_rows(shape, sequences, slices);
-  for (Isa isa : isas()) CHECK(worst_ratio(call.run_varlen({&pool, isa}), expected) <= 1);
+  for (Isa isa : available_isas()) CHECK(worst_ratio(call.run_varlen({&pool, isa}), expected) <= 1);
 }
 
 TEST_CASE("queries and outputs may be parts of wider rows", "[attention]") {
