@@ -33,7 +33,7 @@ namespace detail {
       ceil_div<std::int64_t>(std::int64_t{1} << 20, std::max<std::int64_t>(row_bytes, 1)), 32);
 }
 
-/// How `n` rows are divided into blocks of at most `kMax`, equal but for one row.
+/// `n` rows in `count` blocks of equal size, but for one row.
 struct RowBlocks {
   std::int64_t n;
   std::int64_t count;
@@ -47,28 +47,21 @@ struct RowBlocks {
 /// Writes rows of x as `[operands][compiled_rows(rows)]`; missing rows and columns are zero.
 template <class Operand, class T>
 void interleave(const MatrixView<const T>& x, std::int64_t operands, Operand* out) {
+  constexpr int kPerOperand = std::is_same_v<Operand, float> ? 1 : PackedMatrix<T>::kPerWord;
   const auto rows = static_cast<int>(x.extent(0));
   const int stride = compiled_rows(rows);
-  constexpr bool kWords = !std::is_same_v<Operand, float>;
-  const std::int64_t whole = kWords ? x.extent(1) / PackedMatrix<T>::kPerWord : x.extent(1);
-  for (int r = 0; r < stride; ++r) {
-    if (r == rows) {
-      for (std::int64_t i = 0; i < operands; ++i) out[i * stride + r] = 0;
-      continue;
-    }
+  const std::int64_t whole = x.extent(1) / kPerOperand, rest = x.extent(1) % kPerOperand;
+  if (rows < stride || whole < operands) std::fill_n(out, operands * stride, Operand{});
+  for (int r = 0; r < rows; ++r) {
     const T* const row = x.at(r);
     for (std::int64_t i = 0; i < whole; ++i) {
-      if constexpr (kWords) {
-        std::memcpy(out + i * stride + r, row + i * PackedMatrix<T>::kPerWord, sizeof(Operand));
+      if constexpr (kPerOperand == 1) {
+        out[i * stride + r] = static_cast<Operand>(row[i]);
       } else {
-        out[i * stride + r] = static_cast<float>(row[i]);
+        std::memcpy(out + i * stride + r, row + i * kPerOperand, sizeof(Operand));
       }
     }
-    for (std::int64_t i = whole; i < operands; ++i) {
-      Operand tail = 0;
-      if constexpr (kWords) std::memcpy(&tail, row + i * PackedMatrix<T>::kPerWord, sizeof(T));
-      out[i * stride + r] = tail;
-    }
+    if (rest != 0) std::memcpy(out + whole * stride + r, row + whole * kPerOperand, sizeof(T));
   }
 }
 
@@ -130,33 +123,40 @@ void linear_tiles(const LinearArgs<bf16, PackedMatrix<bf16>, Out>& args, const C
 }
 #endif
 
+/// `linear` for one pass of rows, with the widest kernels that `isa` has for these types.
 template <class T, class Out>
-void linear_pass(const LinearArgs<T, PackedMatrix<T>, Out>& args, const Context& context) {
+void linear_pass(const LinearArgs<T, PackedMatrix<T>, Out>& args, const Context& context,
+                 [[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
   if constexpr (std::is_same_v<T, bf16>) {
-    if (context.isa >= Isa::amx) return linear_tiles(args, context);
-    if (context.isa >= Isa::avx512_bf16) return linear_interleaved<Avx512Bf16Linear>(args, context);
+    if (isa >= Isa::amx) return linear_tiles(args, context);
+    if (isa >= Isa::avx512_bf16) return linear_interleaved<Avx512Bf16Linear>(args, context);
   }
-  if (context.isa >= Isa::avx512) return linear_interleaved<Avx512Linear>(args, context);
-  if (context.isa >= Isa::avx2) return linear_interleaved<Avx2Linear>(args, context);
+  if (isa >= Isa::avx512) return linear_interleaved<Avx512Linear>(args, context);
+  if (isa >= Isa::avx2) return linear_interleaved<Avx2Linear>(args, context);
 #endif
   linear_interleaved<PortableLinear>(args, context);
 }
 
 }  // namespace detail
 
-template <Element T, class Out>
+/// Contract: ops/linear.hpp. `Out` is T or float; x and y may have any alignment, but must not
+/// overlap. `context.isa` is capped by what the machine has. The bf16 instructions flush denormals
+/// to zero. Keeps scratch of at most a few MiB in the calling thread.
+template <Element T, Element Out>
 void linear(const LinearArgs<T, PackedMatrix<T>, Out>& args, const Context& context) {
+  check<ShapeError>(args.weight != nullptr, "linear: no weight given");
   validate(args);
-  const std::int64_t n = args.x.extent(0),
-                     step = detail::rows_per_pass(args.x.extent(1) *
-                                                  static_cast<std::int64_t>(sizeof(T)));
+  if (args.weight->rows() == 0) return;
+  const Isa isa = std::min(context.isa, best_isa());
+  const std::int64_t n = args.x.extent(0);
+  const std::int64_t row_bytes = args.x.extent(1) * static_cast<std::int64_t>(sizeof(T));
+  const std::int64_t step = detail::rows_per_pass(row_bytes);
   for (std::int64_t begin = 0; begin < n; begin += step) {
-    auto pass = args;
-    const std::int64_t end = std::min(begin + step, n);
-    pass.x = args.x.slice(begin, end);
-    pass.y = args.y.slice(begin, end);
-    detail::linear_pass(pass, context);
+    LinearArgs<T, PackedMatrix<T>, Out> pass = args;
+    pass.x = args.x.slice(begin, std::min(begin + step, n));
+    pass.y = args.y.slice(begin, std::min(begin + step, n));
+    detail::linear_pass(pass, context, isa);
   }
 }
 

@@ -52,24 +52,12 @@ inline void amx_configure(int upper, int lower) {
 /// Leaves the tile registers empty, so that a context switch need not save them.
 inline void amx_release() { _tile_release(); }
 
-/// What to fetch during one kernel call: lines of weights to read later, to the second-level cache,
-/// and rows of y to write at the end of the call.
+/// Weights to fetch to the second-level cache during one kernel call: so many cache lines per step
+/// of 32 columns, from `address` on.
 struct AmxPrefetch {
-  const char* weights;
-  int weights_per_step;
-  char* y;
-  std::int64_t y_stride;
-  int y_per_step;
+  const char* address = nullptr;
+  int lines = 0;
 };
-
-inline void amx_prefetch(AmxPrefetch& prefetch) {
-  for (int i = 0; i < prefetch.weights_per_step; ++i, prefetch.weights += 64) {
-    _mm_prefetch(prefetch.weights, _MM_HINT_T1);
-  }
-  for (int i = 0; i < prefetch.y_per_step; ++i, prefetch.y += prefetch.y_stride) {
-    __builtin_prefetch(prefetch.y, 1);
-  }
-}
 
 /// A tile of rows of x, at most 32 when there is a lower tile and else 16, times a panel.
 template <bool kLower>
@@ -95,7 +83,9 @@ void amx_multiply(const bf16* x, std::int64_t stride, const Panel<bf16>& panel,
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
     }
-    amx_prefetch(prefetch);
+    for (int i = 0; i < prefetch.lines; ++i, prefetch.address += 64) {
+      _mm_prefetch(prefetch.address, _MM_HINT_T1);
+    }
   }
   _tile_stored(0, tile.values[0], kTileLine);
   _tile_stored(1, tile.values[0] + 16, kTileLine);
@@ -125,25 +115,20 @@ struct AmxLinear {
   /// together with some before them when there are any, so that all tiles keep their shape; only
   /// their own results are stored.
   void multiply(const Panel<bf16>& panel, std::int64_t first, int cols) const {
-    const std::int64_t steps = std::max<std::int64_t>(1, ceil_div(panel.words, 16));
     AmxPrefetch prefetch = weights_to_fetch(panel);
-    prefetch.y_stride = y_stride * std::int64_t{sizeof(Out)};
     Tile tile;
     for (std::int64_t row = 0; row < rows; row += 32) {
       const std::int64_t end = std::min(row + 32, rows);
       const int height = end - row > 16 ? 32 : 16;
       const std::int64_t start = std::max<std::int64_t>(0, std::min(row, end - height));
-      Out* const to = y + start * y_stride + first;
-      prefetch.y = reinterpret_cast<char*>(to);
-      prefetch.y_per_step = static_cast<int>(ceil_div(end - start, steps));
       if (height == 32) {
         amx_multiply<true>(x + start * x_stride, x_stride, panel, prefetch, tile);
       } else {
         amx_multiply<false>(x + start * x_stride, x_stride, panel, prefetch, tile);
       }
-      prefetch.weights += steps * prefetch.weights_per_step * 64;
+      prefetch.address += ceil_div(panel.words, 16) * prefetch.lines * 64;
       avx512_store_tile(tile, static_cast<int>(row - start), static_cast<int>(end - start), cols,
-                        to, y_stride, accumulate);
+                        y + start * y_stride + first, y_stride, accumulate);
     }
   }
 
@@ -151,18 +136,12 @@ struct AmxLinear {
   /// One block of rows is bound by memory and best served a little ahead. Several blocks fetch
   /// the next panel among them, while they work on this one out of the cache.
   AmxPrefetch weights_to_fetch(const Panel<bf16>& panel) const {
-    constexpr int kLinesPerStep = 32, kNear = 4096;
+    constexpr int kLinesPerStep = 32, kNearBytes = 4096;
+    const auto* const begin = reinterpret_cast<const char*>(panel.data);
     const std::int64_t blocks = ceil_div(rows, 32);
-    AmxPrefetch out{};
-    out.weights = reinterpret_cast<const char*>(panel.data);
-    if (blocks == 1) {
-      out.weights += kNear;
-      out.weights_per_step = kLinesPerStep;
-    } else if (panel.ahead != 0) {
-      out.weights = reinterpret_cast<const char*>(panel.data + panel.ahead);
-      out.weights_per_step = static_cast<int>(ceil_div(std::int64_t{kLinesPerStep}, blocks));
-    }
-    return out;
+    if (blocks == 1) return {begin + kNearBytes, kLinesPerStep};
+    if (panel.ahead == 0) return {};
+    return {begin + panel.ahead * 2, static_cast<int>((kLinesPerStep + blocks - 1) / blocks)};
   }
 };
 

@@ -45,8 +45,11 @@ struct Panel {
 /// Calls `f.operator()<compiled_rows(rows)>()`, for 1 ≤ rows ≤ kMax and an even kMax.
 template <int kMax, class F>
 void with_compiled_rows(int rows, const F& f) {
-  if (kMax > 2 && rows <= kMax - 2) return with_compiled_rows<(kMax > 2 ? kMax - 2 : 2)>(rows, f);
-  if (kMax == 2 && rows == 1) return f.template operator()<1>();
+  if constexpr (kMax > 2) {
+    if (rows <= kMax - 2) return with_compiled_rows<kMax - 2>(rows, f);
+  } else {
+    if (rows == 1) return f.template operator()<1>();
+  }
   f.template operator()<kMax>();
 }
 
