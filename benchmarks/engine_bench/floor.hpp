@@ -1,0 +1,88 @@
+#pragma once
+/// The least time that a machine needs for a step of a model.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "nanovllm/model/config.hpp"
+
+namespace engine_bench {
+
+/// What the machine can do at most, probed.
+struct Ceilings {
+  double bytes_per_second = 0;       ///< of memory, read
+  double operations_per_second = 0;  ///< multiplications and additions, in registers
+};
+
+/// The half-way point of two probes: on a machine that others use too, ceilings move.
+[[nodiscard]] inline Ceilings mean(const Ceilings& a, const Ceilings& b) {
+  return {(a.bytes_per_second + b.bytes_per_second) / 2,
+          (a.operations_per_second + b.operations_per_second) / 2};
+}
+
+/// What one or several steps cannot do without.
+struct Work {
+  double bytes = 0;
+  double operations = 0;
+
+  friend Work operator+(const Work& a, const Work& b) {
+    return {a.bytes + b.bytes, a.operations + b.operations};
+  }
+};
+
+/// Seconds that `work` takes where reading and computing overlap perfectly.
+[[nodiscard]] inline double floor_seconds(const Work& work, const Ceilings& ceilings) {
+  return std::max(work.bytes / ceilings.bytes_per_second,
+                  work.operations / ceilings.operations_per_second);
+}
+
+/// Work of a Qwen3 model, on all ranks together. Activations and norms are left out: the floor is
+/// one that no engine gets below, unless the weights fit into a cache.
+class ModelWork {
+ public:
+  ModelWork(const nanovllm::ModelConfig& model, std::int64_t element_bytes)
+      : element_bytes_(static_cast<double>(element_bytes)) {
+    const auto hidden = static_cast<double>(model.hidden_size);
+    const auto heads = static_cast<double>(model.num_attention_heads * model.head_dim);
+    const auto kv_heads = static_cast<double>(model.num_key_value_heads * model.head_dim);
+    const auto layers = static_cast<double>(model.num_hidden_layers);
+    layer_weights_ = layers * hidden *
+                     (2 * heads + 2 * kv_heads + 3 * static_cast<double>(model.intermediate_size));
+    head_weights_ = hidden * static_cast<double>(model.vocab_size);
+    attention_width_ = layers * heads;
+    kv_elements_ = layers * 2 * kv_heads;
+  }
+
+  /// Bytes of the weights that a step with logits reads; an untied embedding's rows do not count.
+  [[nodiscard]] double weight_bytes() const {
+    return (layer_weights_ + head_weights_) * element_bytes_;
+  }
+
+  /// The dense layers of one step of `num_tokens` tokens, `num_samples` of which need logits. The
+  /// weights are read once.
+  [[nodiscard]] Work dense(double num_tokens, double num_samples) const {
+    const double head = num_samples > 0 ? head_weights_ : 0;
+    return {(layer_weights_ + head) * element_bytes_,
+            2 * (layer_weights_ * num_tokens + head * num_samples)};
+  }
+
+  /// Attention of `num_sequences` tokens, one of each sequence, to `context` tokens each.
+  [[nodiscard]] Work decode_attention(double num_sequences, double context) const {
+    return {num_sequences * context * kv_elements_ * element_bytes_,
+            num_sequences * context * 4 * attention_width_};
+  }
+
+  /// Causal attention of a whole prompt.
+  [[nodiscard]] Work prompt_attention(double num_tokens) const {
+    return {0, num_tokens * (num_tokens + 1) / 2 * 4 * attention_width_};
+  }
+
+ private:
+  double element_bytes_;
+  double layer_weights_ = 0;    // elements of all dense layers but lm_head
+  double head_weights_ = 0;     // elements of lm_head
+  double attention_width_ = 0;  // heads · head_dim, over all layers
+  double kv_elements_ = 0;      // of one token
+};
+
+}  // namespace engine_bench
