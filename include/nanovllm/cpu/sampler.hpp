@@ -26,6 +26,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/philox.hpp"
@@ -157,27 +158,39 @@ struct SamplerKernels {
   return std::min(1.f / temperature, std::numeric_limits<float>::max());
 }
 
-/// Walks the candidates in order until their mass is certainly ≥ top_p · total, and cuts there.
+/// Finds the candidate at which the mass, best first, certainly reaches top_p · total, and cuts
+/// there: a selection by mass, as std::nth_element is one by number, that sorts only the last few.
+/// @param count  ≥ 1
 /// @param error  relative error of `total`
 /// @return false if it takes a better total to decide
 inline bool cut_by_mass(Candidate* candidates, std::int64_t count, const SamplingRow& settings,
                         float largest, double total, double error, Cut& cut) {
+  constexpr std::int64_t kFew = 64;
   const double target = double{settings.top_p} * total;
   const double low = target * (1 - error), high = target * (1 + error);
-  double mass = 0;
-  std::int64_t sorted = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (i == sorted) {  // sort some more of them: the walk is short more often than not
-      sorted = std::min(count, std::max<std::int64_t>(32, 4 * i));
-      if (sorted < count) std::nth_element(candidates + i, candidates + sorted, candidates + count);
-      std::sort(candidates + i, candidates + sorted);
+  const auto add_mass = [&](double mass, const Candidate& candidate) {
+    return mass + mass_of(candidate.logit, largest, settings.temperature);
+  };
+  Candidate *begin = candidates, *end = candidates + count;  // it is one of these,
+  double mass = 0;                                           // and this comes before them
+  while (end - begin > kFew) {
+    Candidate* const middle = begin + (end - begin) / 4;  // the prefix is short more often than not
+    std::nth_element(begin, middle, end);
+    const double more = std::accumulate(begin, middle, mass, add_mass);
+    if (more >= low) {
+      end = middle;
+    } else {
+      begin = middle;
+      mass = more;
     }
-    mass += mass_of(candidates[i].logit, largest, settings.temperature);
-    if (mass < low) continue;
-    cut = {candidates[i].logit, candidates[i].id};
-    return mass >= high;
   }
-  return true;  // rounding alone keeps the mass of all below top_p ≈ 1
+  std::sort(begin, end);
+  for (; begin != end; ++begin) {
+    mass = add_mass(mass, *begin);
+    if (mass >= low || begin + 1 == end) break;  // sums in another order may round across `low`
+  }
+  cut = {begin->logit, begin->id};
+  return mass >= high || begin + 1 == candidates + count;
 }
 
 /// top_k. Leaves what it keeps in row.candidates and returns its number.
