@@ -4,10 +4,12 @@
 #include <cmath>
 #include <cstdint>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "catch.hpp"
@@ -247,6 +249,31 @@ TEST_CASE("Filters cut exactly at their boundaries", "[sampler]") {
   }
 }
 
+TEST_CASE("A top_p that float32 sums cannot tell from a prefix's mass is decided in float64",
+          "[sampler]") {
+  std::mt19937 random(12);
+  int decided = 0;
+  for (std::size_t size : {5, 100, 1000, 6000}) {
+    for (int trial = 0; trial < 40; ++trial) {
+      const std::vector<float> x = random_row(size, Shape::normal, random);
+      std::vector<double> mass;
+      for (float logit : x) mass.push_back(std::exp(double{logit} - double{x[0]}));
+      std::sort(mass.begin(), mass.end(), std::greater<>());
+      const double total = std::accumulate(mass.begin(), mass.end(), 0.);
+      const std::size_t prefix = 1 + random() % (size / 2);
+      const double share = std::accumulate(mass.begin(), mass.begin() + prefix, 0.) / total;
+      const auto top_p = static_cast<float>(share);
+      if (top_p >= 1 || std::abs(top_p - share) < 1e-11) continue;
+      ++decided;
+      for (Isa isa : isas()) {
+        CAPTURE(size, trial, name(isa));
+        CHECK(kept_by_sampler(x, {.top_p = top_p}, isa).size() == prefix + (top_p > share));
+      }
+    }
+  }
+  CHECK(decided > 100);
+}
+
 TEST_CASE("A min_p boundary near zero, where floats lie dense, is found", "[sampler]") {
   const float largest = std::log(2.f);
   std::vector<float> x{largest, -1e-3f, 1e-3f, 1e-30f, -1e-30f, 1e-6f, -1e-6f};
@@ -439,6 +466,10 @@ TEST_CASE("Equal logits: greedy takes the lowest id, a draw takes any", "[sample
   CHECK(sample_one(x, {.temperature = 0.f}, {70}) == 150);
   CHECK(sample_one({-0.f, 0.f}, {.temperature = 0.f}) == 0);
   CHECK(sample_one({0.f, -0.f}, {.temperature = 0.f}) == 0);
+  // So cold that the noise is lost in rounding: equal scores, the lowest id again.
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    CHECK(sample_one(x, {.temperature = 1e-20f, .seed = seed}) == 70);
+  }
   std::vector<int> drawn(200);
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     ++drawn[static_cast<std::size_t>(sample_one(x, {.temperature = 1e-6f, .seed = seed}))];

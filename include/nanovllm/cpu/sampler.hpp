@@ -9,9 +9,10 @@
 ///   lowest ids: they end in a `Cut`, not in a list;
 /// - noise is at most 22.9, so a tile far enough below the best token so far needs none.
 /// Decisions are made in float64. Where a float32 estimate comes first (the total mass for top_p,
-/// the noise of a token) it decides only what lies outside its error, hence tokens depend neither
-/// on the instruction set nor on the number of threads. Log-probabilities are within 1e-5 and may
-/// differ in their last bits between instruction sets.
+/// the noise of a token) it decides only what lies outside its error. Hence tokens depend neither
+/// on the number of threads nor on the instruction set (which may only change the order of top_p's
+/// float64 sums: a prefix within 1e-13 of top_p could fall either way). Log-probabilities are
+/// within 1e-5 and may differ in their last bits between instruction sets.
 ///
 /// Beyond the contract:
 /// - a logit that is NaN counts as -inf;
