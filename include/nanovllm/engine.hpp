@@ -132,8 +132,11 @@ class Engine {
   }
 
   [[nodiscard]] EngineStats stats() const {
+    const auto num_submitted = static_cast<std::int64_t>(inbox_.num_submitted());
     const std::lock_guard lock(stats_mutex_);
-    return stats_;
+    EngineStats out = stats_;
+    out.num_waiting += num_submitted;
+    return out;
   }
 
   /// The tokeniser of the checkpoint. Throws ConfigError when it has none.
@@ -271,8 +274,8 @@ bool Engine<Model, Policy>::step() {
   if (!scheduler_->has_work()) return false;
 
   const StepPlan plan = scheduler_->schedule();  // decides, changes nothing
-  scheduler_->begin(plan);                       // gives the planned sequences their blocks
   check(!plan.empty(), "engine: there is work, but the scheduling policy planned nothing");
+  scheduler_->begin(plan);  // gives the planned sequences their blocks
   build_inputs(plan);
   const Clock::time_point launch = Clock::now();
   StepResults results;

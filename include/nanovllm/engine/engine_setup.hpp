@@ -33,10 +33,13 @@ Engine<Model, Policy>::Engine(ModelConfig model, std::optional<RandomWeights> we
 template <class Model, class Policy>
 BatchConfig Engine<Model, Policy>::batch_config(const EngineConfig& config) {
   BatchConfig batch;
-  batch.max_num_seqs = config.max_num_seqs;
-  batch.max_num_batched_tokens = config.max_num_batched_tokens != 0
-                                     ? config.max_num_batched_tokens
-                                     : Policy::Backend::kDefaultBatchedTokens;
+  batch.max_num_batched_tokens =
+      config.max_num_batched_tokens != 0
+          ? config.max_num_batched_tokens
+          : std::max(Policy::Backend::kDefaultBatchedTokens, config.max_num_seqs);
+  check<ConfigError>(batch.max_num_batched_tokens >= 1, "max_num_batched_tokens must be >= 1, got ",
+                     batch.max_num_batched_tokens);
+  batch.max_num_seqs = std::min(config.max_num_seqs, batch.max_num_batched_tokens);
   validate(batch);
   return batch;
 }

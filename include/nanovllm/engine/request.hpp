@@ -68,8 +68,9 @@ struct TokenEvent {
   const Output* output = nullptr;           ///< the whole result, on the last event alone
 };
 
-/// Called on the thread that runs `Engine::step`. It may call `submit` and `abort`. If it throws,
-/// its own request ends with an error; others do not notice.
+/// Called on the thread that runs `Engine::step`. It may call `submit`, `abort` and `stats`, but
+/// not `step` nor `generate`. If it throws, its own request ends with an error; others do not
+/// notice.
 using TokenCallback = std::function<void(const TokenEvent&)>;
 
 }  // namespace nanovllm
