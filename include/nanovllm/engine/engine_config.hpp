@@ -16,7 +16,7 @@ struct EngineConfig {
   std::filesystem::path model{};    ///< directory of a Hugging Face checkpoint
   int tensor_parallel = 1;          ///< ranks; must divide heads, kv heads and intermediate size
   int num_threads = 0;              ///< CPU threads of all ranks; 0 for all of the machine's
-  int max_num_seqs = 256;           ///< sequences in a step at the most
+  int max_num_seqs = 256;           ///< sequences in a step at the most; no more than its tokens
   int max_num_batched_tokens = 0;   ///< tokens in a step at the most; 0 for the backend's default
   std::int64_t max_model_len = 0;   ///< tokens of a sequence at the most; 0 for the model's own
   std::optional<KvSize> kv_size{};  ///< unset: what max_num_seqs could use, up to 40% of memory
