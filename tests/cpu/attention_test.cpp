@@ -442,9 +442,9 @@ TEST_CASE("scores far apart neither overflow nor lose the largest", "[attention]
   shape.head_dim = 16;
   shape.scale = 1.f;
   std::vector<Sequence<float>> sequences;
-  sequences.emplace_back(shape, 70, 3);
+  sequences.emplace_back(shape, 600, 3);
   for (float& x : sequences[0].q) x *= 300.f;  // scores of some thousands
-  const std::vector<Slice> slices{{0, 70, 70}};
+  const std::vector<Slice> slices{{0, 70, 70}, {0, 40, 600}};
   Call<float> call(shape, sequences, slices, 16);
   ThreadPool pool(1);
   const auto expected = expected_rows(shape, sequences, slices);

@@ -127,7 +127,9 @@ TEMPLATE_TEST_CASE("partial loads and stores touch nothing beyond the count", "[
                   cpu::avx2::test_copy_first<TestType>, cpu::avx512::test_copy_first<TestType>);
     for (int count = 0; count <= kLanes; ++count) {
       // Exactly as long as the count: a sanitiser sees a read or write beyond.
-      std::vector<TestType> from(static_cast<std::size_t>(count), TestType(2.f));
+      std::vector<TestType> from;
+      from.reserve(1);  // a pointer that is not null even for nothing
+      from.resize(static_cast<std::size_t>(count), TestType(2.f));
       std::vector<TestType> to(static_cast<std::size_t>(count) + 2, poison);
       float sum = -1;
       copy(from.data(), to.data(), count, &sum);
