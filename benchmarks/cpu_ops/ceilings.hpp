@@ -32,13 +32,15 @@ void opaque(Vector& value) {
 }
 
 NANOVLLM_BEGIN_TARGET(NANOVLLM_TARGET_AVX2)
-/// One pass over bytes, a multiple of 256.
+/// One pass over bytes, a multiple of 256. Prefetching 2 KiB ahead makes it a third faster on some
+/// machines and slower on none that we tried.
 inline std::uint64_t read_avx2(const char* data, std::int64_t bytes) {
   __m256i sum[8] = {};
   for (std::int64_t i = 0; i < bytes; i += 256) {
     for (int j = 0; j < 8; ++j) {
       const auto* at = reinterpret_cast<const __m256i*>(data + i + 32 * j);
       sum[j] = _mm256_add_epi64(sum[j], _mm256_load_si256(at));
+      if (j % 2 == 0) _mm_prefetch(data + i + 32 * j + 2048, _MM_HINT_T0);
     }
   }
   for (int j = 1; j < 8; ++j) sum[0] = _mm256_add_epi64(sum[0], sum[j]);
@@ -132,7 +134,7 @@ inline double fma_portable(int rounds) {
 inline double read_bandwidth(const cpu::Context& context) {
   constexpr std::int64_t kBytes = std::int64_t{5} << 28, kGrain = std::int64_t{1} << 20;
   static cpu::AlignedBuffer<char> buffer = [] {
-    cpu::AlignedBuffer<char> out(kBytes);
+    cpu::AlignedBuffer<char> out(kBytes + 4096);  // what is prefetched past the end exists
     std::memset(out.data(), 1, static_cast<std::size_t>(kBytes));
     return out;
   }();

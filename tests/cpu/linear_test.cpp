@@ -236,6 +236,24 @@ TEMPLATE_TEST_CASE("NaN and infinity stay in their row", "[linear]", float, bf16
   }
 }
 
+TEMPLATE_TEST_CASE("what an earlier call left in scratch does not matter", "[linear]", float, bf16,
+                   half) {
+  Strided<TestType> w(33, 64, 0), nan(25, 64, 0), narrow(33, 61, 0), x(25, 61, 0);
+  w.fill_random();
+  narrow.fill_random();
+  x.fill_random();
+  const PackedMatrix<TestType> wide_weight = pack(w), weight = pack(narrow);
+  for (Isa isa : all_isas()) {
+    Strided<TestType> before(25, 33, 0), y(25, 33, 0);
+    run(x, weight, before, Context{.isa = isa});
+    run(nan, wide_weight, y, Context{.isa = isa});
+    run(x, weight, y, Context{.isa = isa});
+    CAPTURE(name(isa));
+    REQUIRE(count_wrong(x, narrow, y, y, false) == 0);
+    REQUIRE(same_bits(y.data.data(), before.data.data(), 25 * 33));
+  }
+}
+
 TEST_CASE("an instruction set that the machine lacks is not used", "[linear]") {
   Strided<bf16> x(4, 64, 0), w(32, 64, 0);
   x.fill_random();

@@ -115,5 +115,7 @@ TEST_CASE("lstrip and rstrip swallow the white space beside the token", "[added_
   CHECK(parts(tokens, "<r>  ") == Parts{"#2"});
   CHECK(parts(tokens, "  <l>") == Parts{"#1"});
   CHECK(parts(tokens, "<r> <s>x") == Parts{"#2", "#3", "x"});  // matched although swallowed
+  CHECK(parts({right, token(3, " \n")}, "<r> \n\nx") == Parts{"#2", "#3", "\nx"});
+  CHECK(parts({left, right, token(3, " \n")}, "<r> \n\n<l>") == Parts{"#2", "#3", "#1"});
   CHECK(parts(tokens, "a\u180E<l>") == Parts{"a\u180E", "#1"});
 }

@@ -42,6 +42,7 @@ TEST_CASE("A character comes out whole with its last token", "[detokenizer]") {
   CHECK(stream.push(0x9F) == "");
   CHECK(stream.push('x') == "\uFFFDx");  // the two bytes will not become a character any more
   CHECK(stream.push(0x80) == "\uFFFD");
+  CHECK(stream.push(0xFF) == "\uFFFD");
   CHECK(stream.push(0xC3) == "");
   CHECK(stream.push(260) == "\uFFFD<think>");
   CHECK(stream.push(0xE4) == "");

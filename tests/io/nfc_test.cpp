@@ -55,6 +55,11 @@ TEST_CASE("NFC composes, reorders and leaves alone", "[nfc]") {
   CHECK(nfc("\u0958") == "\u0915\u093C");  // excluded from composition
   CHECK(nfc("\u0301") == "\u0301");
   CHECK(nfc("") == "");
+  for (std::size_t before = 0; before < 20; ++before) {
+    const std::string a(before, 'a');
+    CHECK(nfc(a + "e\u0300bcdefghijk") == a + "\u00E8bcdefghijk");
+    CHECK(nfc(a + "\u02FF\u212Bz\u0300") == a + "\u02FF\u00C5z\u0300");
+  }
   CHECK(nfc("x e\u0301 y e\u0301\u0323 z") == "x \u00E9 y \u1EB9\u0301 z");
 }
 

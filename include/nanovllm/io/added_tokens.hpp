@@ -63,7 +63,7 @@ class AddedTokenMatcher {
       if (token->rstrip) end = strip_after(text, end);
       if (done < begin) between(text.substr(done, begin - done));
       found(token->id);
-      done = std::max(done, end);
+      done = end;  // as the reference has it, even if less than an earlier token swallowed
     }
     if (done < text.size()) between(text.substr(done));
   }

@@ -42,7 +42,6 @@ class NfcClasses {
     std::array<utf8proc_int32_t, 32> parts;
     constexpr auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
     for (char32_t c = 0; c < kEnd; ++c) {
-      if (unicode::contains(unicode::kInertIn9, c)) continue;
       const auto code_point = static_cast<utf8proc_int32_t>(c);
       if (utf8proc_get_property(code_point)->combining_class != 0) mark(c);
       int boundary = 0;
