@@ -65,16 +65,19 @@ class ThreadPool {
     count_ = count;
     grain_ = grain;
     next_.store(0, std::memory_order_relaxed);
-    running_.store(num_threads_ - 1, std::memory_order_relaxed);
+    open_.store(true);
     epoch_.fetch_add(1, std::memory_order_release);
     epoch_.notify_all();
     drain(0);
-    for (int spins = 0; running_.load(std::memory_order_acquire) != 0;) {
+    // All ranges are taken. Workers that have joined must finish theirs; a worker that has not
+    // woken by now is not waited for, which matters when the machine has other things to do.
+    open_.store(false);
+    for (int spins = 0; joined_.load() != 0;) {
       if (++spins < kSpins) {
         pause();
       } else {
-        const int left = running_.load(std::memory_order_acquire);
-        if (left != 0) running_.wait(left, std::memory_order_acquire);
+        const int left = joined_.load(std::memory_order_acquire);
+        if (left != 0) joined_.wait(left, std::memory_order_acquire);
       }
     }
   }
@@ -110,15 +113,19 @@ class ThreadPool {
       }
       seen = now;
       if (stop_.load(std::memory_order_relaxed)) return;
-      drain(thread);
-      if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
+      // Joining before looking whether the loop is open, and closing before looking who has joined
+      // (all sequentially consistent), means that one side sees the other: a loop's fields are
+      // never read once its caller has gone on.
+      joined_.fetch_add(1);
+      if (open_.load()) drain(thread);
+      if (joined_.fetch_sub(1, std::memory_order_acq_rel) == 1) joined_.notify_one();
     }
   }
 
   int num_threads_ = 1;
   std::vector<std::thread> workers_;
 
-  // The loop being shared; written by the caller before it raises `epoch_`.
+  // The loop being shared; written by the caller while it is closed and nobody has joined.
   const void* body_ = nullptr;
   void (*invoke_)(void*, std::int64_t, std::int64_t, int) = nullptr;
   std::int64_t count_ = 0;
@@ -126,7 +133,8 @@ class ThreadPool {
 
   alignas(64) std::atomic<std::int64_t> next_{0};
   alignas(64) std::atomic<std::uint64_t> epoch_{0};
-  alignas(64) std::atomic<int> running_{0};
+  alignas(64) std::atomic<int> joined_{0};  // workers that may be reading the loop's fields
+  std::atomic<bool> open_{false};           // whether it has fields to read
   std::atomic<bool> stop_{false};
 };
 
