@@ -21,7 +21,7 @@ nv::AddedToken token(nv::TokenId id, std::string content) {
 Parts parts(const std::vector<nv::AddedToken>& tokens, std::string_view text) {
   Parts out;
   nv::AddedTokenMatcher(tokens).split(
-      text, [&](nv::TokenId id) { out.push_back("#" + std::to_string(id)); },
+      text, [&](nv::TokenId id) { out.push_back(nv::concat("#", id)); },
       [&](std::string_view between) { out.emplace_back(between); });
   return out;
 }
@@ -42,7 +42,7 @@ Parts by_definition(const std::vector<nv::AddedToken>& tokens, std::string_view 
       continue;
     }
     if (!between.empty()) out.push_back(std::exchange(between, {}));
-    out.push_back("#" + std::to_string(best->id));
+    out.push_back(nv::concat("#", best->id));
     pos += best->content.size();
   }
   if (!between.empty()) out.push_back(between);
