@@ -51,6 +51,13 @@ class Runner {
   using Pool = KvPool<Element, typename Backend::template Buffer<Element>>;
   using Weights = typename Network::Weights;
 
+  static_assert(CommunicatorLike<Communicator>,
+                "nanovllm: the policy's Communicator must offer make(int), rank(), size(), "
+                "all_reduce(matrix), all_gather_columns(part, whole) and abort(); see "
+                "parallel/communicator.hpp and docs/policies.md");
+  static_assert(Policy::kv.block_size >= 1,
+                "nanovllm: the policy's kv.block_size must be at least 1 token");
+
   /// Allocates everything but the KV pool. `fill(weights, backend, rank)` is called on each rank,
   /// at the same time, to give the weights their values.
   Runner(const ModelConfig& model, const RunnerConfig& config,
