@@ -29,7 +29,8 @@ struct OneAtATimePolicy : nv::DefaultPolicy {
 
 template <class Policy>
 std::vector<nv::Output> run(const char* model, const std::vector<std::string>& prompts) {
-  nv::Engine<nv::Qwen3<nv::shapes::fairytale>, Policy> engine({.model = model});
+  nv::Engine<nv::Qwen3<nv::shapes::fairytale>, Policy> engine(
+      {.model = model, .on_generate = nv::generate_progress_line()});
   std::printf("%s", engine.describe().c_str());
   const auto begin = std::chrono::steady_clock::now();
   auto outputs = engine.generate(prompts, {.temperature = 0.f, .max_tokens = 64});

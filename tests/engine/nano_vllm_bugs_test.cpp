@@ -131,6 +131,23 @@ TEST_CASE(
   CHECK(engine.model_config().eos_token_ids == std::vector<TokenId>{4091, 4093});
 }
 
+TEST_CASE("nano-vllm bug 16: biases and rope scalings we do not compute are refused, not ignored",
+          "[bugs]") {
+  std::ifstream stream(model_directory("fairytale") / "config.json");
+  const auto config = nlohmann::json::parse(stream);
+  CHECK_NOTHROW(ModelConfig::from_json(config.dump()));
+  auto biased = config;
+  biased["attention_bias"] = true;
+  CHECK_THROWS_WITH(ModelConfig::from_json(biased.dump()),
+                    Catch::Matchers::Contains("attention_bias"));
+  for (const char* type : {"linear", "dynamic", "llama3", "longrope", "new"}) {
+    auto scaled = config;
+    scaled["rope_parameters"]["rope_type"] = type;
+    scaled["rope_parameters"]["factor"] = 4.0;
+    CHECK_THROWS_WITH(ModelConfig::from_json(scaled.dump()), Catch::Matchers::Contains(type));
+  }
+}
+
 TEST_CASE("nano-vllm bug 17: weights that are missing or left over are named, all at once",
           "[bugs]") {
   // The shape of another model: nearly every tensor of the checkpoint is wrong for it.
