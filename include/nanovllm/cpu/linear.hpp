@@ -109,12 +109,13 @@ void linear_interleaved(const LinearArgs<T, PackedMatrix<T>, Out>& args, const C
       interleave(args.x.slice(blocks.begin(b), blocks.begin(b + 1)), operands, x + b * block_size);
     }
   });
-  share_pairs(context, weight, [&](PairQueue<T>& queue) {
+  share_panels(context, weight, [&](PanelQueue<T>& queue) {
     Tile tile;
-    queue.drain([&](const PanelPair<T>& pair, std::int64_t first, int cols) {
+    queue.drain([&](const Panel<T>& panel, std::int64_t first) {
+      const auto cols = static_cast<int>(std::min<std::int64_t>(kPanelRows, weight.rows() - first));
       for (std::int64_t b = 0; b < blocks.count; ++b) {
         const int rows = blocks.rows(b);
-        Family::multiply(rows, x + b * block_size, pair, tile);
+        multiply_chains<Family>(rows, x + b * block_size, panel, operands, tile);
         Family::store(tile, rows, cols, args.y.at(blocks.begin(b), first), args.y.strides[0],
                       args.accumulate);
       }
@@ -139,10 +140,11 @@ void linear_tiles(const LinearArgs<bf16, PackedMatrix<bf16>, Out>& args, const C
     op.x = copy;
     op.x_stride = padded;
   }
-  share_pairs(context, weight, [&](PairQueue<bf16>& queue) {
+  share_panels(context, weight, [&](PanelQueue<bf16>& queue) {
     op.configure();
-    queue.drain([&](const PanelPair<bf16>& pair, std::int64_t first, int width) {
-      op.multiply(pair, first, width);
+    queue.drain([&](const Panel<bf16>& panel, std::int64_t first) {
+      const auto width = std::min<std::int64_t>(kPanelRows, weight.rows() - first);
+      op.multiply(panel, first, static_cast<int>(width));
     });
     amx_release();
   });

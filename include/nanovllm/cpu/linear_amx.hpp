@@ -2,8 +2,8 @@
 /// Linear kernel for AMX: bf16 tile products.
 ///
 /// A tile register holds 16 rows of 64 bytes. `tdpbf16ps` adds x[16 rows][32 cols] · w[16 words][16
-/// rows of 2] to float32 sums [16][16]; the second operand is one KiB of a panel as it lies in
-/// memory. Two tiles of x times two panels need four loads for four products, which the first-level
+/// rows of 2] to float32 sums [16][16]; the second operand is half the lines of sixteen words of a
+/// panel. Two tiles of x times both halves need four loads for four products, which the first-level
 /// cache can deliver; a batch of at most 16 rows takes one tile of x, and its time is that of
 /// streaming the weights. Products are summed in ascending order of columns, 32 at a time, whatever
 /// the number of rows. Denormals are flushed to zero, inputs and results alike.
@@ -52,42 +52,40 @@ inline void amx_configure(int upper, int lower) {
 /// Leaves the tile registers empty, so that a context switch need not save them.
 inline void amx_release() { _tile_release(); }
 
-inline void amx_fetch_ahead(const bf16* panel) {
-  const char* const ahead = reinterpret_cast<const char*>(panel) + kFetchAheadBytes;
-  for (int line = 0; line < 16; ++line) _mm_prefetch(ahead + 64 * line, _MM_HINT_T1);
-}
+/// Weights to fetch to the second-level cache during one kernel call: so many cache lines per step
+/// of 32 columns, from `address` on.
+struct AmxPrefetch {
+  const char* address = nullptr;
+  int lines = 0;
+};
 
-/// A tile of rows of x, at most 32 when there is a lower tile and else 16, times a pair of panels.
-/// `kFetch` tells whether to fetch the weights ahead: the first rows do it for the others.
-template <bool kLower, bool kFetch>
-void amx_multiply(const bf16* x, std::int64_t stride, const PanelPair<bf16>& pair, Tile& tile) {
-  constexpr int kTileElements = 512, kTileLine = sizeof(tile.values[0]);
-  const std::int64_t steps = ceil_div(pair.words, 16), stride_bytes = stride * 2;
-  const bf16 *first = pair.first, *second = pair.second;
+/// A tile of rows of x, at most 32 when there is a lower tile and else 16, times a panel.
+template <bool kLower>
+void amx_multiply(const bf16* x, std::int64_t stride, const Panel<bf16>& panel,
+                  AmxPrefetch prefetch, Tile& tile) {
+  constexpr int kLine = 128, kTileLine = sizeof(tile.values[0]);
+  const std::int64_t steps = ceil_div(panel.words, 16), stride_bytes = stride * 2;
+  const bf16* weights = panel.data;
   _tile_zero(0);
   _tile_zero(1);
   if constexpr (kLower) {
     _tile_zero(2);
     _tile_zero(3);
   }
-  for (std::int64_t step = 0; step < steps; ++step) {
+  for (std::int64_t step = 0; step < steps; ++step, weights += 1024, x += 32) {
     _tile_loadd(4, x, stride_bytes);
-    _tile_loadd(6, first, 64);
+    _tile_loadd(6, weights, kLine);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, second, 64);
+    _tile_loadd(7, weights + 32, kLine);
     _tile_dpbf16ps(1, 4, 7);
     if constexpr (kLower) {
       _tile_loadd(5, x + 16 * stride, stride_bytes);
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
     }
-    if constexpr (kFetch) {
-      amx_fetch_ahead(first);
-      amx_fetch_ahead(second);
+    for (int i = 0; i < prefetch.lines; ++i, prefetch.address += 64) {
+      _mm_prefetch(prefetch.address, _MM_HINT_T1);
     }
-    x += 32;
-    first += kTileElements;
-    second += kTileElements;
   }
   _tile_stored(0, tile.values[0], kTileLine);
   _tile_stored(1, tile.values[0] + 16, kTileLine);
@@ -116,19 +114,34 @@ struct AmxLinear {
   /// Columns [first, first + cols) of y, all rows, 32 at a time. The last rows are computed
   /// together with some before them when there are any, so that all tiles keep their shape; only
   /// their own results are stored.
-  void multiply(const PanelPair<bf16>& pair, std::int64_t first, int cols) const {
+  void multiply(const Panel<bf16>& panel, std::int64_t first, int cols) const {
+    AmxPrefetch prefetch = weights_to_fetch(panel);
     Tile tile;
     for (std::int64_t row = 0; row < rows; row += 32) {
       const std::int64_t end = std::min(row + 32, rows);
-      const bool lower = end - row > 16;
-      const std::int64_t start = std::max<std::int64_t>(0, std::min(row, end - (lower ? 32 : 16)));
-      const auto kernel = lower
-                              ? (row == 0 ? amx_multiply<true, true> : amx_multiply<true, false>)
-                              : (row == 0 ? amx_multiply<false, true> : amx_multiply<false, false>);
-      kernel(x + start * x_stride, x_stride, pair, tile);
+      const int height = end - row > 16 ? 32 : 16;
+      const std::int64_t start = std::max<std::int64_t>(0, std::min(row, end - height));
+      if (height == 32) {
+        amx_multiply<true>(x + start * x_stride, x_stride, panel, prefetch, tile);
+      } else {
+        amx_multiply<false>(x + start * x_stride, x_stride, panel, prefetch, tile);
+      }
+      prefetch.address += ceil_div(panel.words, 16) * prefetch.lines * 64;
       avx512_store_tile(tile, static_cast<int>(row - start), static_cast<int>(end - start), cols,
                         y + start * y_stride + first, y_stride, accumulate);
     }
+  }
+
+ private:
+  /// One block of rows is bound by memory and best served a little ahead. Several blocks fetch
+  /// the next panel among them, while they work on this one out of the cache.
+  AmxPrefetch weights_to_fetch(const Panel<bf16>& panel) const {
+    constexpr int kLinesPerStep = 32, kNearBytes = 4096;
+    const auto* const begin = reinterpret_cast<const char*>(panel.data);
+    const std::int64_t blocks = ceil_div(rows, 32);
+    if (blocks == 1) return {begin + kNearBytes, kLinesPerStep};
+    if (panel.ahead == 0) return {};
+    return {begin + panel.ahead * 2, static_cast<int>((kLinesPerStep + blocks - 1) / blocks)};
   }
 };
 

@@ -2,8 +2,7 @@
 /// Linear kernels for AVX2 with FMA and F16C.
 ///
 /// 6 rows × two vectors of outputs: 12 accumulators, two weight vectors and one broadcast of x fit
-/// the 16 registers; each panel of the pair is a pass of its own. One or two rows take both
-/// panels in one pass, to have chains enough to keep up with memory.
+/// the 16 registers; a panel takes two passes. One or two rows take four vectors in one pass.
 
 #if defined(__x86_64__)
 
@@ -45,28 +44,34 @@ inline __m256 avx2_second(const half* words) {
   return _mm256_cvtph_ps(avx2_narrow(_mm256_srli_epi32(avx2_words(words), 16)));
 }
 
-/// A tile's columns from `column` on, of `kPanels` panels that lie `panel_size` elements apart;
-/// vector v = i % (2 · kPanels) of row i / (2 · kPanels) is summed in accumulator `i`. The indices
-/// are a pack so that every accumulator is a variable of its own, in a register at any optimisation
-/// level.
-template <int kPanels, class T, int... i>
-void avx2_multiply(const float* x, const T* panel, std::int64_t panel_size, std::int64_t words,
-                   int column, Tile& tile, std::integer_sequence<int, i...>) {
-  constexpr int kVectors = 2 * kPanels, kRows = sizeof...(i) / kVectors;
-  constexpr int kPerWord = PackedMatrix<T>::kPerWord, kHalf = 8 * kPerWord;
+/// Fetches the word that comes sixteen words after this one: 2 KiB ahead hides the latency of
+/// memory and loses little at a panel's end.
+inline void avx2_prefetch(const void* word) {
+  const char* const ahead = static_cast<const char*>(word) + 2048;
+  _mm_prefetch(ahead, _MM_HINT_T0);
+  _mm_prefetch(ahead + 64, _MM_HINT_T0);
+}
+
+/// `kVectors` vectors of columns of a tile, from `column` on; element (i / kVectors, column +
+/// i % kVectors · 8 …) is summed in accumulator `i`. The indices are a pack so that every
+/// accumulator is a variable of its own, in a register at any optimisation level.
+template <int kVectors, class T, int... i>
+void avx2_multiply(const float* x, const Panel<T>& panel, int column, Tile& tile,
+                   std::integer_sequence<int, i...>) {
+  constexpr int kPerWord = PackedMatrix<T>::kPerWord, kVector = 8 * kPerWord;
+  constexpr int kRows = sizeof...(i) / kVectors;
   __m256 sum[] = {(void(i), _mm256_setzero_ps())...};
-  for (std::int64_t word = 0; word < words; ++word, panel += 2 * kHalf) {
-    const T* const panels[] = {panel, panel + panel_size};
-    for (int p = 0; p < kPanels; ++p) {
-      _mm_prefetch(reinterpret_cast<const char*>(panels[p]) + kFetchAheadBytes, _MM_HINT_T0);
-    }
+  const T* word = panel.data;
+  for (std::int64_t count = panel.words; count > 0; --count, word += kPanelRows * kPerWord) {
+    avx2_prefetch(word);
+    const T* const weights = word + column * kPerWord;
     ((sum[i] = _mm256_fmadd_ps(_mm256_set1_ps(x[i / kVectors]),
-                               avx2_first(panels[i % kVectors / 2] + i % 2 * kHalf), sum[i])),
+                               avx2_first(weights + i % kVectors * kVector), sum[i])),
      ...);
     x += kRows;
     if constexpr (kPerWord == 2) {
       ((sum[i] = _mm256_fmadd_ps(_mm256_set1_ps(x[i / kVectors]),
-                                 avx2_second(panels[i % kVectors / 2] + i % 2 * kHalf), sum[i])),
+                                 avx2_second(weights + i % kVectors * kVector), sum[i])),
        ...);
       x += kRows;
     }
@@ -102,16 +107,13 @@ struct Avx2Linear {
   static constexpr int kMaxRows = 6;
 
   template <class T>
-  static void multiply(int rows, const float* x, const PanelPair<T>& pair, Tile& tile) {
-    const std::int64_t size = pair.second - pair.first;
+  static void multiply(int rows, const float* x, const Panel<T>& panel, Tile& tile) {
     with_compiled_rows<kMaxRows>(rows, [&]<int kRows>() {
       if constexpr (kRows <= 2) {
-        constexpr std::make_integer_sequence<int, 4 * kRows> kAll;
-        avx2_multiply<2>(x, pair.first, size, pair.words, 0, tile, kAll);
+        avx2_multiply<4>(x, panel, 0, tile, std::make_integer_sequence<int, 4 * kRows>());
       } else {
-        constexpr std::make_integer_sequence<int, 2 * kRows> kAll;
-        avx2_multiply<1>(x, pair.first, size, pair.words, 0, tile, kAll);
-        avx2_multiply<1>(x, pair.second, size, pair.words, 16, tile, kAll);
+        avx2_multiply<2>(x, panel, 0, tile, std::make_integer_sequence<int, 2 * kRows>());
+        avx2_multiply<2>(x, panel, 16, tile, std::make_integer_sequence<int, 2 * kRows>());
       }
     });
   }

@@ -49,31 +49,34 @@ inline __m512 avx512_second(const half* words) {
   return _mm512_maskz_cvtph_ps(kAllLanes, _mm512_maskz_cvtepi32_epi16(kAllLanes, shifted));
 }
 
-inline void avx512_fetch_ahead(const void* panel) {
-  _mm_prefetch(static_cast<const char*>(panel) + kFetchAheadBytes, _MM_HINT_T0);
+/// Fetches the word that comes sixteen words after this one: 2 KiB ahead hides the latency of
+/// memory and loses little at a panel's end.
+inline void avx512_prefetch(const void* word) {
+  const char* const ahead = static_cast<const char*>(word) + 2048;
+  _mm_prefetch(ahead, _MM_HINT_T0);
+  _mm_prefetch(ahead + 64, _MM_HINT_T0);
 }
 
-/// Vector i % 2 of row i / 2 of a tile is summed in accumulator `i`. The indices are a pack so that
-/// every accumulator is a variable of its own, in a register at any optimisation level.
+/// A tile whose element (i / 2, i % 2 · 16 …) is summed in accumulator `i`. The indices are a pack
+/// so that every accumulator is a variable of its own, in a register at any optimisation level.
 template <class T, int... i>
-void avx512_multiply(const float* x, const PanelPair<T>& pair, Tile& tile,
+void avx512_multiply(const float* x, const Panel<T>& panel, Tile& tile,
                      std::integer_sequence<int, i...>) {
-  constexpr int kPerWord = PackedMatrix<T>::kPerWord, kRows = sizeof...(i) / 2;
+  constexpr int kPerWord = PackedMatrix<T>::kPerWord, kLine = 16 * kPerWord;
+  constexpr int kRows = sizeof...(i) / 2;
   __m512 sum[] = {(void(i), _mm512_setzero_ps())...};
-  const T *first = pair.first, *second = pair.second;
-  for (std::int64_t word = 0; word < pair.words; ++word) {
-    avx512_fetch_ahead(first);
-    avx512_fetch_ahead(second);
-    const __m512 w[] = {avx512_first(first), avx512_first(second)};
-    ((sum[i] = _mm512_fmadd_ps(_mm512_set1_ps(x[i / 2]), w[i % 2], sum[i])), ...);
+  const T* weights = panel.data;
+  for (std::int64_t word = 0; word < panel.words; ++word) {
+    avx512_prefetch(weights);
+    const __m512 first[] = {avx512_first(weights), avx512_first(weights + kLine)};
+    ((sum[i] = _mm512_fmadd_ps(_mm512_set1_ps(x[i / 2]), first[i % 2], sum[i])), ...);
     x += kRows;
     if constexpr (kPerWord == 2) {
-      const __m512 v[] = {avx512_second(first), avx512_second(second)};
-      ((sum[i] = _mm512_fmadd_ps(_mm512_set1_ps(x[i / 2]), v[i % 2], sum[i])), ...);
+      const __m512 second[] = {avx512_second(weights), avx512_second(weights + kLine)};
+      ((sum[i] = _mm512_fmadd_ps(_mm512_set1_ps(x[i / 2]), second[i % 2], sum[i])), ...);
       x += kRows;
     }
-    first += 16 * kPerWord;
-    second += 16 * kPerWord;
+    weights += 2 * kLine;
   }
   (_mm512_store_ps(tile.values[i / 2] + i % 2 * 16, sum[i]), ...);
 }
@@ -128,9 +131,9 @@ struct Avx512Linear {
   static constexpr int kMaxRows = 12;
 
   template <class T>
-  static void multiply(int rows, const float* x, const PanelPair<T>& pair, Tile& tile) {
+  static void multiply(int rows, const float* x, const Panel<T>& panel, Tile& tile) {
     with_compiled_rows<kMaxRows>(rows, [&]<int kRows>() {
-      avx512_multiply(x, pair, tile, std::make_integer_sequence<int, 2 * kRows>());
+      avx512_multiply(x, panel, tile, std::make_integer_sequence<int, 2 * kRows>());
     });
   }
 
@@ -156,18 +159,16 @@ inline __m512bh avx512_broadcast(std::uint32_t word) {
 
 /// As avx512_multiply, a word of x at a time.
 template <int... i>
-void avx512_bf16_multiply(const std::uint32_t* x, const PanelPair<bf16>& pair, Tile& tile,
+void avx512_bf16_multiply(const std::uint32_t* x, const Panel<bf16>& panel, Tile& tile,
                           std::integer_sequence<int, i...>) {
   __m512 sum[] = {(void(i), _mm512_setzero_ps())...};
-  const bf16 *first = pair.first, *second = pair.second;
-  for (std::int64_t word = 0; word < pair.words; ++word) {
-    avx512_fetch_ahead(first);
-    avx512_fetch_ahead(second);
-    const __m512bh w[] = {avx512_words(first), avx512_words(second)};
+  const bf16* weights = panel.data;
+  for (std::int64_t word = 0; word < panel.words; ++word) {
+    avx512_prefetch(weights);
+    const __m512bh w[] = {avx512_words(weights), avx512_words(weights + 32)};
     ((sum[i] = _mm512_dpbf16_ps(sum[i], avx512_broadcast(x[i / 2]), w[i % 2])), ...);
     x += sizeof...(i) / 2;
-    first += 32;
-    second += 32;
+    weights += 64;
   }
   (_mm512_store_ps(tile.values[i / 2] + i % 2 * 16, sum[i]), ...);
 }
@@ -176,9 +177,9 @@ struct Avx512Bf16Linear {
   using Operand = std::uint32_t;
   static constexpr int kMaxRows = 12;
 
-  static void multiply(int rows, const std::uint32_t* x, const PanelPair<bf16>& pair, Tile& tile) {
+  static void multiply(int rows, const std::uint32_t* x, const Panel<bf16>& panel, Tile& tile) {
     with_compiled_rows<kMaxRows>(rows, [&]<int kRows>() {
-      avx512_bf16_multiply(x, pair, tile, std::make_integer_sequence<int, 2 * kRows>());
+      avx512_bf16_multiply(x, panel, tile, std::make_integer_sequence<int, 2 * kRows>());
     });
   }
 

@@ -10,13 +10,14 @@ namespace nanovllm::cpu::detail {
 
 /// Sixteen columns of a tile, from `column` on.
 template <int kRows, class T>
-void portable_multiply(const float* x, const T* panel, std::int64_t words, int column, Tile& tile) {
-  constexpr int kLanes = PackedMatrix<T>::kPanelRows, kPerWord = PackedMatrix<T>::kPerWord;
+void portable_multiply(const float* x, const Panel<T>& panel, int column, Tile& tile) {
+  constexpr int kLanes = 16, kPerWord = PackedMatrix<T>::kPerWord;
   float sum[kRows][kLanes] = {};
-  for (std::int64_t word = 0; word < words; ++word, panel += kLanes * kPerWord) {
+  const T* weights = panel.data + column * kPerWord;
+  for (std::int64_t word = 0; word < panel.words; ++word, weights += kPanelRows * kPerWord) {
     for (int step = 0; step < kPerWord; ++step, x += kRows) {
       float w[kLanes];
-      for (int lane = 0; lane < kLanes; ++lane) w[lane] = panel[lane * kPerWord + step];
+      for (int lane = 0; lane < kLanes; ++lane) w[lane] = weights[lane * kPerWord + step];
       for (int r = 0; r < kRows; ++r) {
         for (int lane = 0; lane < kLanes; ++lane) sum[r][lane] += x[r] * w[lane];
       }
@@ -32,10 +33,10 @@ struct PortableLinear {
   static constexpr int kMaxRows = 2;
 
   template <class T>
-  static void multiply(int rows, const float* x, const PanelPair<T>& pair, Tile& tile) {
+  static void multiply(int rows, const float* x, const Panel<T>& panel, Tile& tile) {
     with_compiled_rows<kMaxRows>(rows, [&]<int kRows>() {
-      portable_multiply<kRows>(x, pair.first, pair.words, 0, tile);
-      portable_multiply<kRows>(x, pair.second, pair.words, 16, tile);
+      portable_multiply<kRows>(x, panel, 0, tile);
+      portable_multiply<kRows>(x, panel, 16, tile);
     });
   }
 

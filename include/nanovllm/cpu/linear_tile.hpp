@@ -1,11 +1,11 @@
 #pragma once
-/// What the linear kernels of all instruction sets share: the pair of panels they stream,
-/// the tile of results they leave behind, and how threads share the pairs out.
+/// What the linear kernels of all instruction sets share: the panel of weights they stream, the
+/// tile of results they leave behind, and how threads share the panels out.
 ///
 /// A kernel family is a struct of static members:
 ///   Operand      what x is made of for the kernel: a float, or a 32-bit word of two bf16;
 ///   kMaxRows     rows of x that one call takes at most;
-///   multiply(rows, x, pair, tile)
+///   multiply(rows, x, panel, tile)
 ///                tile[r][c] = Σ_k x[r][k] · w[c][k] for r < rows, c < 32, x being interleaved:
 ///                `[operands of a row][compiled_rows(rows)]`;
 ///   store(tile, rows, cols, y, stride, accumulate)
@@ -23,25 +23,21 @@
 
 namespace nanovllm::cpu::detail {
 
-inline constexpr int kPairRows = 32;
+inline constexpr int kPanelRows = 32;
 inline constexpr int kMaxTileRows = 32;
 
-/// Results of one kernel call: rows of x by rows of a pair of panels.
+/// Results of one kernel call: rows of x by rows of a panel.
 struct alignas(64) Tile {
-  float values[kMaxTileRows][kPairRows];
+  float values[kMaxTileRows][kPanelRows];
 };
 
-/// Two neighbouring panels of a weight.
+/// One panel of a weight, and what to prefetch while working on it.
 template <class T>
-struct PanelPair {
-  const T* first;
-  const T* second;
+struct Panel {
+  const T* data;
   std::int64_t words;  ///< 32-bit words of a row that hold elements
+  std::int64_t ahead;  ///< elements from here to the panel that this thread reads next, or 0
 };
-
-/// How far ahead of a kernel's place in a panel it fetches: far enough to hide the latency of
-/// memory, near enough that little is fetched in vain past a panel's end.
-inline constexpr int kFetchAheadBytes = 2048;
 
 /// The number of rows of the kernel that serves `rows` rows: 1, 2, 4, 6, …
 [[nodiscard]] constexpr int compiled_rows(int rows) { return rows <= 1 ? 1 : (rows + 1) / 2 * 2; }
@@ -70,6 +66,32 @@ void store_columns(const Tile& tile, int rows, int begin, int end, Out* y, std::
   }
 }
 
+/// Hands the panels of a weight out to threads, one by one.
+template <class T>
+class PanelQueue {
+ public:
+  explicit PanelQueue(const PackedMatrix<T>& weight) : weight_(weight) {}
+
+  /// Calls `body(panel, first)` for panels that no other caller gets, until none is left; `first`
+  /// is the weight's row that the panel begins with. The next panel is claimed before this one is
+  /// worked on, so that it can be prefetched.
+  template <class Body>
+  void drain(const Body& body) {
+    for (std::int64_t index = claim(), next = 0; index < weight_.num_panels(); index = next) {
+      next = claim();
+      const std::int64_t ahead = next < weight_.num_panels() ? next - index : 0;
+      body(Panel<T>{weight_.panel(index), weight_.num_words(), ahead * weight_.panel_size()},
+           index * kPanelRows);
+    }
+  }
+
+ private:
+  std::int64_t claim() { return unclaimed_.fetch_add(1, std::memory_order_relaxed); }
+
+  const PackedMatrix<T>& weight_;
+  std::atomic<std::int64_t> unclaimed_{0};
+};
+
 /// Calls `body(begin, end)` on ranges that cover [0, count), on the threads of `context`.
 template <class Body>
 void share(const Context& context, std::int64_t count, std::int64_t grain, const Body& body) {
@@ -78,39 +100,12 @@ void share(const Context& context, std::int64_t count, std::int64_t grain, const
                              [&](std::int64_t begin, std::int64_t end, int) { body(begin, end); });
 }
 
-/// Hands the pairs of panels of a weight out to threads, one by one.
-template <class T>
-class PairQueue {
- public:
-  explicit PairQueue(const PackedMatrix<T>& weight) : weight_(weight) {}
-
-  /// Calls `body(pair, first, rows)` for pairs that no other caller gets, until none is left:
-  /// rows [first, first + rows) of the weight.
-  template <class Body>
-  void drain(const Body& body) {
-    const std::int64_t count = weight_.num_panels() / 2;
-    for (;;) {
-      const std::int64_t index = unclaimed_.fetch_add(1, std::memory_order_relaxed);
-      if (index >= count) return;
-      const std::int64_t first = index * kPairRows;
-      const auto rows = std::min<std::int64_t>(kPairRows, weight_.rows() - first);
-      body(
-          PanelPair<T>{weight_.panel(2 * index), weight_.panel(2 * index + 1), weight_.num_words()},
-          first, static_cast<int>(rows));
-    }
-  }
-
- private:
-  const PackedMatrix<T>& weight_;
-  std::atomic<std::int64_t> unclaimed_{0};
-};
-
-/// Calls `body(queue)` on as many threads of `context` as the weight has pairs for.
+/// Calls `body(queue)` on as many threads of `context` as the weight has panels for.
 template <class T, class Body>
-void share_pairs(const Context& context, const PackedMatrix<T>& weight, const Body& body) {
-  PairQueue<T> queue(weight);
+void share_panels(const Context& context, const PackedMatrix<T>& weight, const Body& body) {
+  PanelQueue<T> queue(weight);
   const std::int64_t threads = context.pool == nullptr ? 1 : context.pool->num_threads();
-  share(context, std::min(threads, weight.num_panels() / 2), 1,
+  share(context, std::min(threads, weight.num_panels()), 1,
         [&](std::int64_t, std::int64_t) { body(queue); });
 }
 

@@ -16,17 +16,17 @@ namespace nanovllm::cpu {
 
 /// An owned weight matrix [rows, cols].
 ///
-/// A 32-bit *word* is one float, or two neighbouring 16-bit elements of one row. Sixteen rows form
-/// a *panel*, stored as `[words][16 rows]`: a word of all sixteen rows is a cache line and a vector
-/// register of AVX-512, and sixteen such lines, 1 KiB, are a tile of AMX. Panels follow each other;
-/// rows are padded to pairs of panels and words to a multiple of 16, with zeros. So a kernel reads
-/// each weight once, at ascending addresses, in whole cache lines.
+/// A 32-bit *word* is one float, or two neighbouring 16-bit elements of one row. 32 rows form a
+/// *panel*, stored as `[words][32 rows]`: a word of sixteen rows is a cache line, a vector register
+/// of AVX-512, and a row of an AMX tile. Panels follow each other; rows are padded to whole panels
+/// and words to a multiple of 16, with zeros. So a kernel reads each weight once, at ascending
+/// addresses, in whole cache lines.
 template <Element T>
 class PackedMatrix {
  public:
   using value_type = T;
 
-  static constexpr int kPanelRows = 16;
+  static constexpr int kPanelRows = 32;
   static constexpr int kPerWord = 4 / static_cast<int>(sizeof(T));  ///< elements in a word
   static constexpr int kTileWords = 16;                             ///< padding of a row, in words
   static constexpr int kTileCols = kTileWords * kPerWord;           ///< padding of a row
@@ -46,8 +46,7 @@ class PackedMatrix {
   /// Memory held, padding included.
   [[nodiscard]] std::int64_t size_bytes() const { return data_.size_bytes(); }
 
-  /// Always even.
-  [[nodiscard]] std::int64_t num_panels() const { return 2 * ceil_div(rows_, 2 * kPanelRows); }
+  [[nodiscard]] std::int64_t num_panels() const { return ceil_div(rows_, kPanelRows); }
 
   /// Words of a row that hold elements.
   [[nodiscard]] std::int64_t num_words() const { return ceil_div(cols_, kPerWord); }
@@ -55,7 +54,7 @@ class PackedMatrix {
   /// Elements from one panel to the next.
   [[nodiscard]] std::int64_t panel_size() const { return align_up(cols_, kTileCols) * kPanelRows; }
 
-  /// The panel of rows [16 * index, 16 * index + 16), 64-byte aligned.
+  /// The panel of rows [32 * index, 32 * index + 32), 64-byte aligned.
   [[nodiscard]] const T* panel(std::int64_t index) const {
     return data_.data() + index * panel_size();
   }
@@ -90,8 +89,8 @@ class PackedMatrix {
  private:
   static constexpr int kLine = kPanelRows * kPerWord;  ///< elements from one word to the next
 
-  /// Writes the rows to lanes [lane, lane + rows) of a panel, sixteen words at a time: this
-  /// 1 KiB stays in the nearest cache while one cache line of each row is spread over it.
+  /// Writes the rows to lanes [lane, lane + rows) of a panel, sixteen words at a time: these
+  /// 2 KiB stay in the nearest cache while one cache line of each row is spread over them.
   void set_lanes(T* panel, int lane, MatrixView<const T> rows) {
     const auto count = static_cast<int>(rows.extent(0));
     for (std::int64_t col = 0; col < cols_; col += kTileCols) {
