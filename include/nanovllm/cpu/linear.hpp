@@ -70,21 +70,21 @@ void interleave(const MatrixView<const T>& x, std::int64_t operands, Operand* ou
 /// added up, which costs a few percent and makes the rounding error of a long row several times
 /// smaller; in 16 bits the rounding of the result hides it.
 template <class T>
-inline constexpr std::int64_t kChainWords = std::is_same_v<T, float>
-                                                ? 64
-                                                : std::numeric_limits<std::int64_t>::max();
+[[nodiscard]] constexpr std::int64_t chain_words() {
+  return std::is_same_v<T, float> ? 64 : std::numeric_limits<std::int64_t>::max();
+}
 
 /// tile[r][c] = Σ_k x[r][k] · w[c][k], chain by chain. `x` is interleaved.
 template <class Family, class T, class Operand>
 void multiply_chains(int rows, const Operand* x, const Panel<T>& panel, std::int64_t operands,
                      Tile& tile) {
-  if (panel.words <= kChainWords<T>) return Family::multiply(rows, x, panel, tile);
+  if (panel.words <= chain_words<T>()) return Family::multiply(rows, x, panel, tile);
   const std::int64_t word_operands = operands / panel.words * compiled_rows(rows);
   Tile part;
-  for (std::int64_t word = 0; word < panel.words; word += kChainWords<T>) {
+  for (std::int64_t word = 0; word < panel.words; word += chain_words<T>()) {
     Panel<T> chain = panel;
     chain.data += word * kPanelRows * PackedMatrix<T>::kPerWord;
-    chain.words = std::min(kChainWords<T>, panel.words - word);
+    chain.words = std::min(chain_words<T>(), panel.words - word);
     Family::multiply(rows, x + word * word_operands, chain, word == 0 ? tile : part);
     if (word == 0) continue;
     for (int r = 0; r < rows; ++r) {
