@@ -41,7 +41,8 @@ class Merge {
 class MergeTable {
  public:
   explicit MergeTable(std::size_t num_merges = 0)
-      : slots_(std::bit_ceil(num_merges + num_merges / 2 + 2)), shift_(64 - std::countr_zero(slots_.size())) {}
+      : slots_(std::bit_ceil(num_merges + num_merges / 2 + 2)),
+        shift_(64 - std::countr_zero(slots_.size())) {}
 
   /// Adds a pair or replaces its merge. Not more than the `num_merges` distinct pairs announced.
   void insert(TokenId left, TokenId right, Merge merge) {

@@ -52,8 +52,7 @@ class Vocabulary {
   Vocabulary() = default;
 
   /// Throws LoadError when two names share an id, a name has two ids, or an id is out of range.
-  /// An entry may be repeated. A token
-  /// without a name has no bytes and is as good as absent.
+  /// An entry may be repeated. A token without a name has no bytes and is as good as absent.
   explicit Vocabulary(const std::vector<NamedToken>& tokens)
       : index_(std::bit_ceil(2 * tokens.size() + 2), -1) {
     TokenId end = 0;
@@ -65,8 +64,8 @@ class Vocabulary {
     std::vector<std::string_view> by_id(static_cast<std::size_t>(end));
     for (const NamedToken& token : tokens) {
       std::string_view& name = by_id[token.id];
-      check<LoadError>(name.empty() || name == token.name, "tokens '", name, "' and '", token.name, "' have the same id ",
-                       token.id);
+      check<LoadError>(name.empty() || name == token.name, "tokens '", name, "' and '", token.name,
+                       "' have the same id ", token.id);
       name = token.name;
     }
     std::string bytes;

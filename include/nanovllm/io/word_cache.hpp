@@ -86,8 +86,8 @@ class WordCache {
     if (n >= 8) {
       last = tail == 0 ? 0 : load<std::uint64_t>(p + n - 8) >> (64 - 8 * tail);
     } else if (n >= 4) {  // two halves that overlap where they agree
-      last = load<std::uint32_t>(p) |
-             std::uint64_t{load<std::uint32_t>(p + n - 4)} << (8 * (n - 4));
+      last = load<std::uint32_t>(p) | std::uint64_t{load<std::uint32_t>(p + n - 4)}
+                                          << (8 * (n - 4));
     } else {
       for (std::size_t i = 0; i < n; ++i)
         last |= std::uint64_t{static_cast<unsigned char>(p[i])} << (8 * i);
