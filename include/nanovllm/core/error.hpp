@@ -33,6 +33,11 @@ struct LoadError : Error {
   using Error::Error;
 };
 
+/// A call of the CUDA runtime, cuBLASLt or NCCL failed, or the device cannot do what was asked.
+struct CudaError : Error {
+  using Error::Error;
+};
+
 /// One request cannot be served; the engine and its other requests go on.
 struct RequestError : Error {
   using Error::Error;

@@ -1,0 +1,45 @@
+#pragma once
+/// What every launcher needs to know: the stream, and the device it runs on.
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "nanovllm/cuda/check.cuh"
+
+namespace nanovllm::cuda {
+
+/// A stream and the facts about its device that launchers choose by. Non-owning, cheap to copy.
+struct Context {
+  cudaStream_t stream = nullptr;
+  int device = 0;
+  int num_sms = 0;
+  int compute_capability = 0;  ///< 10 · major + minor: 90 is Hopper
+  std::size_t l2_bytes = 0;
+  std::size_t max_shared_bytes = 0;  ///< dynamic shared memory a block may ask for
+
+  /// Whether kernels for sm_90a (wgmma, TMA) run here; they run on compute capability 9.0 alone.
+  [[nodiscard]] bool is_hopper() const { return compute_capability == 90; }
+
+  /// `stream` on the current device.
+  static Context on(cudaStream_t stream) {
+    Context out;
+    out.stream = stream;
+    check(cudaGetDevice(&out.device), "cudaGetDevice");
+    const auto attribute = [&](cudaDeviceAttr which) {
+      int value = 0;
+      check(cudaDeviceGetAttribute(&value, which, out.device), "cudaDeviceGetAttribute");
+      return value;
+    };
+    out.num_sms = attribute(cudaDevAttrMultiProcessorCount);
+    out.compute_capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) +
+                             attribute(cudaDevAttrComputeCapabilityMinor);
+    out.l2_bytes = static_cast<std::size_t>(attribute(cudaDevAttrL2CacheSize));
+    out.max_shared_bytes =
+        static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
+    return out;
+  }
+};
+
+}  // namespace nanovllm::cuda
