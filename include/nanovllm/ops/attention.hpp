@@ -28,9 +28,10 @@ struct VarlenAttentionArgs {
   VectorView<const std::int32_t> query_starts;  ///< [num_seqs + 1], ascending from 0 to n
   VectorView<const std::int32_t> kv_lens;       ///< [num_seqs], each ≥ its q_len
   MatrixView<const BlockId>
-      block_tables;      ///< [num_seqs, max blocks]; unused entries are never read
-  float scale = 1.f;     ///< usually head_dim^-0.5
-  TensorView<T, 3> out;  ///< [n, heads, head_dim]
+      block_tables;        ///< [num_seqs, max blocks]; unused entries are never read
+  bool has_prefix = true;  ///< false promises kv_len = q_len everywhere: `k` and `v` hold all keys
+  float scale = 1.f;       ///< usually head_dim^-0.5
+  TensorView<T, 3> out;    ///< [n, heads, head_dim]
 };
 
 /// The same for exactly one query a sequence: row s belongs to sequence s and sees all of its keys.
