@@ -1,0 +1,208 @@
+#pragma once
+/// Sixteen bytes at a time: vector loads and stores of elements, and their conversion to and from
+/// float.
+///
+/// Conversions to 16-bit types round to nearest even by the machine's own instructions, as
+/// `bf16(float)` and `half(float)` do on the host (NaN becomes the canonical NaN). Loads and stores
+/// are volatile assembly: none of them moves ahead of `grid_dependency_wait`.
+
+#include <cstdint>
+
+#include "nanovllm/core/dtype.hpp"
+
+namespace nanovllm::cuda {
+
+/// Elements of `T` in a vector of 16 bytes.
+template <Element T>
+inline constexpr int kVecSize = 16 / static_cast<int>(sizeof(T));
+
+/// Whether 16-byte vectors may start at `pointer`.
+[[nodiscard]] NANOVLLM_HD inline bool is_vector_aligned(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
+}
+
+/// How a load treats the caches.
+enum class Load {
+  coherent,   ///< what an earlier kernel wrote
+  streaming,  ///< the same, read this once: first to be evicted
+  constant,   ///< through the non-coherent cache: weights, which no kernel writes
+};
+
+/// The 16 bytes at `p`, which is 16-byte aligned global memory.
+template <Load kLoad = Load::coherent>
+__device__ __forceinline__ uint4 load_vector(const void* p) {
+  uint4 v;
+  if constexpr (kLoad == Load::coherent) {
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(__cvta_generic_to_global(p))
+                 : "memory");
+  } else if constexpr (kLoad == Load::streaming) {
+    asm volatile("ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(__cvta_generic_to_global(p))
+                 : "memory");
+  } else {
+    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(__cvta_generic_to_global(p)));
+  }
+  return v;
+}
+
+/// Writes 16 bytes to `p`, which is 16-byte aligned global memory.
+__device__ __forceinline__ void store_vector(void* p, uint4 v) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+               :
+               : "l"(__cvta_generic_to_global(p)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+
+/// Writes 16 bytes that are not read again soon: first to be evicted.
+__device__ __forceinline__ void store_vector_streaming(void* p, uint4 v) {
+  asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};"
+               :
+               : "l"(__cvta_generic_to_global(p)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+
+/// The value of one element, exactly.
+template <Element T>
+__device__ __forceinline__ float to_float(T x) {
+  if constexpr (std::same_as<T, half>) {
+    float out;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(out) : "h"(x.bits));
+    return out;
+  } else {
+    return x;
+  }
+}
+
+/// `x` rounded to nearest even.
+template <Element T>
+__device__ __forceinline__ T from_float(float x) {
+  if constexpr (std::same_as<T, float>) {
+    return x;
+  } else {
+    T out;
+    if constexpr (std::same_as<T, half>) {
+      asm("cvt.rn.f16.f32 %0, %1;" : "=h"(out.bits) : "f"(x));
+    } else {
+      asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(out.bits) : "f"(x));
+    }
+    return out;
+  }
+}
+
+/// `x` rounded to `T` and back.
+template <Element T>
+__device__ __forceinline__ float round_to(float x) {
+  return to_float(from_float<T>(x));
+}
+
+/// Two 16-bit elements in a register (the first in the low half) as floats.
+template <Element T>
+requires(sizeof(T) == 2) __device__ __forceinline__ float2 unpack_pair(std::uint32_t pair) {
+  float2 out;
+  if constexpr (std::same_as<T, half>) {
+    asm("{\n .reg .b16 low, high;\n mov.b32 {low, high}, %2;\n"
+        " cvt.f32.f16 %0, low;\n cvt.f32.f16 %1, high;\n}"
+        : "=f"(out.x), "=f"(out.y)
+        : "r"(pair));
+  } else {
+    out.x = __uint_as_float(pair << 16);
+    out.y = __uint_as_float(pair & 0xffff0000u);
+  }
+  return out;
+}
+
+/// Two floats rounded to nearest even; `first` in the low half.
+template <Element T>
+requires(sizeof(T) == 2) __device__ __forceinline__ std::uint32_t
+    pack_pair(float first, float second) {
+  std::uint32_t out;
+  if constexpr (std::same_as<T, half>) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(second), "f"(first));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(second), "f"(first));
+  }
+  return out;
+}
+
+/// The elements of a vector as floats.
+template <Element T>
+__device__ __forceinline__ void unpack(uint4 v, float (&out)[kVecSize<T>]) {
+  const std::uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (std::same_as<T, float>) {
+      out[i] = __uint_as_float(words[i]);
+    } else {
+      const float2 pair = unpack_pair<T>(words[i]);
+      out[2 * i] = pair.x;
+      out[2 * i + 1] = pair.y;
+    }
+  }
+}
+
+/// Floats rounded to the elements of a vector.
+template <Element T>
+__device__ __forceinline__ uint4 pack(const float (&x)[kVecSize<T>]) {
+  std::uint32_t words[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (std::same_as<T, float>) {
+      words[i] = __float_as_uint(x[i]);
+    } else {
+      words[i] = pack_pair<T>(x[2 * i], x[2 * i + 1]);
+    }
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+/// One element of global memory.
+template <Load kLoad = Load::coherent, Element T>
+__device__ __forceinline__ T load_element(const T* p) {
+  if constexpr (kLoad == Load::constant) {
+    if constexpr (std::same_as<T, float>) {
+      return __ldg(p);
+    } else {
+      T out;
+      out.bits = __ldg(&p->bits);
+      return out;
+    }
+  } else {
+    return *p;
+  }
+}
+
+/// The first `count` ≤ kVecSize elements at `p` as floats, zeros after them. One 16-byte load when
+/// `aligned` says that p is 16-byte aligned and all are wanted; else one load an element.
+template <Load kLoad = Load::coherent, Element T>
+__device__ __forceinline__ void load_floats(const T* p, int count, bool aligned,
+                                            float (&out)[kVecSize<T>]) {
+  if (aligned && count >= kVecSize<T>) {
+    unpack<T>(load_vector<kLoad>(p), out);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kVecSize<T>; ++i) {
+    out[i] = i < count ? to_float(load_element<kLoad>(p + i)) : 0.f;
+  }
+}
+
+/// Writes the first `count` ≤ kVecSize floats to `p`, rounded; the counterpart of `load_floats`.
+template <Element T>
+__device__ __forceinline__ void store_floats(T* p, int count, bool aligned,
+                                             const float (&x)[kVecSize<T>]) {
+  if (aligned && count >= kVecSize<T>) {
+    store_vector(p, pack<T>(x));
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kVecSize<T>; ++i) {
+    if (i < count) p[i] = from_float<T>(x[i]);
+  }
+}
+
+}  // namespace nanovllm::cuda
