@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
@@ -35,6 +36,27 @@ class CpuBackend {
   template <Element T>
   using Matrix = cpu::PackedMatrix<T>;
 
+  /// Ordinary memory that grows as needed; copies are done when the call returns.
+  template <class T>
+  class Staging {
+   public:
+    explicit Staging(const CpuBackend&) {}
+    T* acquire(std::size_t count) {
+      if (memory_.size() < count) memory_.resize(count);
+      return memory_.data();
+    }
+    void release() {}
+
+   private:
+    std::vector<T> memory_;
+  };
+
+  static constexpr bool kAsynchronous = false;
+  static constexpr bool kSharedMemory = true;
+  static constexpr bool kAccumulatesResidual = false;
+  static constexpr double kKvShare = 0.4;
+  static constexpr int kLoadThreads = 1;  // more would hold more than one panel in memory
+
   /// Tokens a step computes at the most unless the user says otherwise: enough for the dense layers
   /// to run at full rate, little enough that decodes between prompt chunks do not wait long.
   static constexpr int kDefaultBatchedTokens = 1024;
@@ -46,10 +68,33 @@ class CpuBackend {
                        " instructions, at most ", cpu::name(cpu::best_isa()));
   }
 
+  /// There is no device to choose.
+  [[nodiscard]] auto activate() const {
+    struct Nothing {
+      ~Nothing() {}  // not trivial, so that nobody is warned of an unused variable
+    };
+    return Nothing{};
+  }
+
+  /// Scratch memory is the threads' own.
+  void reserve(const StepLimits&) {}
+
   /// Copies `count` elements of host memory into a buffer.
   template <class T>
   void upload(const T* from, T* to, std::size_t count) {
     std::copy_n(from, count, to);
+  }
+
+  /// Copies `count` elements of a buffer out.
+  template <class T>
+  void download(const T* from, T* to, std::size_t count) {
+    std::copy_n(from, count, to);
+  }
+
+  /// Packs `rows` as rows [first_row, …) of `matrix`.
+  template <class T>
+  void set_rows(Matrix<T>& matrix, std::int64_t first_row, MatrixView<const T> rows) {
+    matrix.set_rows(first_row, rows);
   }
 
   template <class Args>
@@ -80,6 +125,8 @@ class CpuBackend {
   void qk_norm_rope_store(const QkNormRopeStoreArgs<T>& args) {
     cpu::qk_norm_rope_store(args, context_);
   }
+  /// Every call divides its work itself.
+  void plan_attention(const PlanAttentionArgs&) {}
   template <class T>
   void varlen_attention(const VarlenAttentionArgs<T>& args) {
     cpu::varlen_attention(args, context_);

@@ -79,6 +79,19 @@ class MappedFile {
     if (data_ != nullptr) ::madvise(const_cast<std::byte*>(data_), size_, MADV_SEQUENTIAL);
   }
 
+  /// Maps the pages of `part`, a part of `bytes()`, in one go where the kernel can (Linux 5.14):
+  /// cheaper than one fault for every few pages. Never fails.
+  void prefetch(std::span<const std::byte> part) const {
+#if defined(MADV_POPULATE_READ)
+    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    const auto begin = static_cast<std::size_t>(part.data() - data_) / page * page;
+    const auto end = static_cast<std::size_t>(part.data() - data_) + part.size();
+    ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_POPULATE_READ);
+#else
+    static_cast<void>(part);
+#endif
+  }
+
   /// Stops counting `part`, a part of `bytes()`, as this process's resident memory. The bytes stay
   /// readable and usually stay in the page cache. A page that `part` only begins is kept, because a
   /// front-to-back reader needs it next.

@@ -66,6 +66,11 @@ class SafetensorsFile {
     return data_.subspan(tensor.begin, tensor.end - tensor.begin);
   }
 
+  /// Maps the pages of `part`, a part of the mapping, in one go; see MappedFile::prefetch.
+  void prefetch(std::span<const std::byte> part) const {
+    if (!file_.bytes().empty()) file_.prefetch(part);
+  }
+
   /// Stops counting `part` of the mapping as resident memory; see MappedFile::release.
   void release(std::span<const std::byte> part) const {
     if (!file_.bytes().empty()) file_.release(part);

@@ -2,9 +2,11 @@
 /// Weights of one tensor-parallel rank of a Qwen3 model, and how they are filled.
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,6 +55,7 @@ template <Element T, class Backend>
 class Qwen3Weights {
   using Matrix = typename Backend::template Matrix<T>;
   using Vector = typename Backend::template Buffer<T>;
+  using Staging = typename Backend::template Staging<T>;
 
  public:
   struct Layer {
@@ -99,32 +102,25 @@ class Qwen3Weights {
     std::vector<Parameter<T>> parameters = list_parameters(backend);
     const std::vector<std::string> ignored =
         tied_ ? std::vector<std::string>{"lm_head.weight"} : std::vector<std::string>{};
-    load_parameters<T>(checkpoint, parameters,
-                       {.ignored = ignored, .progress = std::move(progress)});
+    load_parameters<T>(
+        checkpoint, parameters,
+        {.ignored = ignored, .progress = std::move(progress), .num_threads = Backend::kLoadThreads},
+        [&] { return Staging(backend); });
   }
 
   /// Fills all matrices with reproducible noise of standard deviation `scale`, and all norms
   /// with 1. For benchmarks: ranks draw their own values, so the model depends on the number of
   /// ranks.
   void randomize(std::uint64_t seed, Backend& backend, float scale = 0.02f) {
-    std::uint64_t stream = 0;
-    std::vector<T> panel;
-    for (Parameter<T>& parameter : list_parameters(backend)) {
-      ++stream;
-      const bool vector = parameter.shape.size() == 1;
-      std::int64_t rows = vector ? 1 : parameter.shape[0], columns = parameter.shape.back();
-      if (parameter.shard.dim == 0) rows = parameter.shard.end - parameter.shard.begin;
-      if (parameter.shard.dim == 1) columns = parameter.shard.end - parameter.shard.begin;
-      constexpr std::int64_t kPanelRows = 256;
-      for (std::int64_t first = 0; first < rows; first += kPanelRows) {
-        const std::int64_t count = std::min(kPanelRows, rows - first);
-        panel.assign(static_cast<std::size_t>(count * columns), T(1.f));
-        if (!vector)
-          fill_noise(panel, seed + stream + (static_cast<std::uint64_t>(shard_.rank) << 32),
-                     static_cast<std::uint64_t>(first * columns), scale);
-        parameter.sink(first, {panel.data(), {count, columns}});
+    std::vector<Parameter<T>> parameters = list_parameters(backend);
+    std::atomic<std::size_t> next = 0;
+    detail::on_threads(Backend::kLoadThreads, [&] {
+      Staging staging(backend);
+      for (std::size_t i = next++; i < parameters.size(); i = next++) {
+        const std::uint64_t key = seed + i + 1 + (static_cast<std::uint64_t>(shard_.rank) << 32);
+        randomize(parameters[i], key, scale, staging);
       }
-    }
+    });
   }
 
   [[nodiscard]] const Qwen3Shape& shape() const { return shape_; }
@@ -145,9 +141,30 @@ class Qwen3Weights {
   }
   [[nodiscard]] std::int64_t head_dim() const { return static_cast<std::int64_t>(shape_.head_dim); }
 
+  /// Fills one matrix with noise, or one norm with ones.
+  static void randomize(const Parameter<T>& parameter, std::uint64_t key, float scale,
+                        Staging& staging) {
+    constexpr std::int64_t kPanelRows = 256;
+    const bool vector = parameter.shape.size() == 1;
+    std::int64_t rows = vector ? 1 : parameter.shape[0], columns = parameter.shape.back();
+    if (parameter.shard.dim == 0) rows = parameter.shard.end - parameter.shard.begin;
+    if (parameter.shard.dim == 1) columns = parameter.shard.end - parameter.shard.begin;
+    for (std::int64_t first = 0; first < rows; first += kPanelRows) {
+      const std::int64_t count = std::min(kPanelRows, rows - first);
+      const std::span<T> panel(staging.acquire(static_cast<std::size_t>(count * columns)),
+                               static_cast<std::size_t>(count * columns));
+      if (vector) {
+        std::fill(panel.begin(), panel.end(), T(1.f));
+      } else {
+        fill_noise(panel, key, static_cast<std::uint64_t>(first * columns), scale);
+      }
+      parameter.sink(first, {panel.data(), {count, columns}});
+      staging.release();
+    }
+  }
+
   /// Uniform noise: its statistics are what a benchmark needs, and it is quick to make.
-  static void fill_noise(std::vector<T>& out, std::uint64_t key, std::uint64_t offset,
-                         float scale) {
+  static void fill_noise(std::span<T> out, std::uint64_t key, std::uint64_t offset, float scale) {
     const float width = scale * std::sqrt(12.f);
     for (std::size_t i = 0; i < out.size(); ++i) {
       std::uint64_t x =
@@ -164,12 +181,14 @@ class Qwen3Weights {
     const auto vocab = static_cast<std::int64_t>(shape_.vocab_size);
     const Shard vocab_shard{0, std::min(vocab, shard_.first_token),
                             std::min(vocab, shard_.first_token + shard_.vocab_rows)};
-    add_matrix(out, "model.embed_tokens.weight", {vocab, hidden()}, vocab_shard, embedding_, 0);
+    add_matrix(out, "model.embed_tokens.weight", {vocab, hidden()}, vocab_shard, embedding_, 0,
+               backend);
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       list_layer(out, concat("model.layers.", i, "."), layers_[i], backend);
     }
     add_vector(out, "model.norm.weight", final_norm_, backend);
-    if (!tied_) add_matrix(out, "lm_head.weight", {vocab, hidden()}, vocab_shard, lm_head_, 0);
+    if (!tied_)
+      add_matrix(out, "lm_head.weight", {vocab, hidden()}, vocab_shard, lm_head_, 0, backend);
     return out;
   }
 
@@ -187,33 +206,33 @@ class Qwen3Weights {
 
     add_vector(out, prefix + "input_layernorm.weight", layer.input_norm, backend);
     add_matrix(out, prefix + "self_attn.q_proj.weight", {all_q_rows, hidden()}, share(0, q_rows),
-               layer.qkv, 0);
+               layer.qkv, 0, backend);
     add_matrix(out, prefix + "self_attn.k_proj.weight", {all_kv_rows, hidden()}, share(0, kv_rows),
-               layer.qkv, q_rows);
+               layer.qkv, q_rows, backend);
     add_matrix(out, prefix + "self_attn.v_proj.weight", {all_kv_rows, hidden()}, share(0, kv_rows),
-               layer.qkv, q_rows + kv_rows);
+               layer.qkv, q_rows + kv_rows, backend);
     add_vector(out, prefix + "self_attn.q_norm.weight", layer.q_norm, backend);
     add_vector(out, prefix + "self_attn.k_norm.weight", layer.k_norm, backend);
     add_matrix(out, prefix + "self_attn.o_proj.weight", {hidden(), all_q_rows}, share(1, q_rows),
-               layer.o, 0);
+               layer.o, 0, backend);
     add_vector(out, prefix + "post_attention_layernorm.weight", layer.post_norm, backend);
     add_matrix(out, prefix + "mlp.gate_proj.weight", {intermediate, hidden()}, share(0, width),
-               layer.gate_up, 0);
+               layer.gate_up, 0, backend);
     add_matrix(out, prefix + "mlp.up_proj.weight", {intermediate, hidden()}, share(0, width),
-               layer.gate_up, width);
+               layer.gate_up, width, backend);
     add_matrix(out, prefix + "mlp.down_proj.weight", {hidden(), intermediate}, share(1, width),
-               layer.down, 0);
+               layer.down, 0, backend);
   }
 
   /// A tensor whose kept rows become rows [first_row, …) of `matrix`.
   static void add_matrix(std::vector<Parameter<T>>& out, std::string name,
                          std::vector<std::int64_t> shape, Shard shard, Matrix& matrix,
-                         std::int64_t first_row) {
+                         std::int64_t first_row, Backend& backend) {
     out.push_back({.name = std::move(name),
                    .shape = std::move(shape),
                    .sink =
-                       [&matrix, first_row](std::int64_t row, MatrixView<const T> rows) {
-                         matrix.set_rows(first_row + row, rows);
+                       [&matrix, &backend, first_row](std::int64_t row, MatrixView<const T> rows) {
+                         backend.set_rows(matrix, first_row + row, rows);
                        },
                    .shard = shard});
   }

@@ -5,18 +5,22 @@
 /// The caller lists its parameters; each has a sink that receives the rows this rank keeps,
 /// converted to the element type it computes in. Everything is verified before the first byte is
 /// read. Then the file is read once, front to back, in panels of a few MiB whose pages are given
-/// back at once, so that loading adds one panel, not a second copy of the weights, to resident
-/// memory.
+/// back at once, so that loading adds one panel a thread, not a second copy of the weights, to
+/// resident memory.
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <functional>
+#include <mutex>
 #include <set>
 #include <span>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -50,8 +54,24 @@ struct Parameter {
 
 struct LoadOptions {
   std::span<const std::string> ignored{};  ///< tensors that may be there and are not read
-  /// Called after each panel with file bytes read so far and in all.
+  /// Called after each panel, one call at a time, with file bytes read so far and in all.
   std::function<void(std::uint64_t bytes_done, std::uint64_t bytes_total)> progress{};
+  int num_threads = 1;  ///< tensors read at a time
+};
+
+/// Staging memory of one loading thread, in which panels are prepared for their sinks. What
+/// `acquire` gives is the sink's to read until the `release` after it.
+template <Element T>
+class HostStaging {
+ public:
+  T* acquire(std::size_t count) {
+    if (memory_.size() < count) memory_.resize(count);
+    return memory_.data();
+  }
+  void release() {}
+
+ private:
+  std::vector<T> memory_;
 };
 
 namespace detail {
@@ -144,10 +164,10 @@ template <Element T>
   return {};
 }
 
-/// Streams one tensor to its sink through `buffer`. `on_bytes` hears of every panel's file bytes.
-template <Element T, class OnBytes>
+/// Streams one tensor to its sink through `staging`. `on_bytes` hears of every panel's file bytes.
+template <Element T, class Staging, class OnBytes>
 void stream_parameter(const Parameter<T>& parameter, const Checkpoint::Entry& entry,
-                      std::vector<T>& buffer, const OnBytes& on_bytes) {
+                      Staging& staging, const OnBytes& on_bytes) {
   constexpr std::int64_t kPanelBytes = 4 << 20;
   const Region region = region_of(parameter);
   if (region.rows() == 0 || region.columns() == 0) return;
@@ -162,23 +182,25 @@ void stream_parameter(const Parameter<T>& parameter, const Checkpoint::Entry& en
       std::max(region.num_columns * item, region.columns() * static_cast<std::int64_t>(sizeof(T)));
   const std::int64_t panel_rows =
       std::clamp<std::int64_t>(kPanelBytes / row_bytes, 1, region.rows());
-  buffer.resize(std::max(buffer.size(), static_cast<std::size_t>(panel_rows * region.columns())));
 
   for (std::int64_t row = region.row_begin; row < region.row_end; row += panel_rows) {
     const std::int64_t rows = std::min(panel_rows, region.row_end - row);
     const auto width = static_cast<std::size_t>(region.columns());
+    const std::size_t begin = at(row, region.column_begin);
+    const auto panel = bytes.subspan(begin, at(row + rows - 1, region.column_end) - begin);
+    entry.file->prefetch(panel);
+    T* const out = staging.acquire(static_cast<std::size_t>(rows) * width);
     if (region.columns() == region.num_columns) {
-      convert(dtype, &bytes[at(row, 0)], buffer.data(), static_cast<std::size_t>(rows) * width);
+      convert(dtype, &bytes[at(row, 0)], out, static_cast<std::size_t>(rows) * width);
     } else {
       for (std::int64_t r = 0; r < rows; ++r) {
         convert(dtype, &bytes[at(row + r, region.column_begin)],
-                buffer.data() + static_cast<std::size_t>(r) * width, width);
+                out + static_cast<std::size_t>(r) * width, width);
       }
     }
-    parameter.sink(row - region.row_begin,
-                   MatrixView<const T>(buffer.data(), {rows, region.columns()}));
-    const std::size_t begin = at(row, region.column_begin);
-    entry.file->release(bytes.subspan(begin, at(row + rows - 1, region.column_end) - begin));
+    parameter.sink(row - region.row_begin, MatrixView<const T>(out, {rows, region.columns()}));
+    staging.release();
+    entry.file->release(panel);
     on_bytes(static_cast<std::uint64_t>(rows * region.columns() * item));
   }
 }
@@ -210,11 +232,39 @@ void check_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>
                    "' does not hold this model's weights:", problems);
 }
 
+namespace detail {
+
+/// Calls `work(thread)` on `num_threads` threads, the caller's among them, and rethrows the first
+/// exception when all have ended.
+template <class Work>
+void on_threads(int num_threads, const Work& work) {
+  std::mutex mutex;
+  std::exception_ptr error;
+  const auto guarded = [&] {
+    try {
+      work();
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!error) error = std::current_exception();
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 1; i < num_threads; ++i) threads.emplace_back(guarded);
+  guarded();
+  for (std::thread& thread : threads) thread.join();
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace detail
+
 /// Checks as `check_parameters`, then streams every parameter to its sink, in the order of the
-/// files. What a sink throws ends the load. Several threads may load from one checkpoint at once.
-template <Element T>
+/// files; with several threads the order is nearly that, and each parameter is one thread's. What a
+/// sink throws ends the load. Several threads may load from one checkpoint at once.
+///
+/// @param make_staging  called once on every loading thread.
+template <Element T, class MakeStaging>
 void load_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>> parameters,
-                     const LoadOptions& options = {}) {
+                     const LoadOptions& options, const MakeStaging& make_staging) {
   check_parameters<T>(checkpoint, parameters, options);
 
   struct Job {
@@ -235,14 +285,32 @@ void load_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>>
   std::stable_sort(jobs.begin(), jobs.end(),
                    [](const Job& a, const Job& b) { return a.entry < b.entry; });
 
-  std::vector<T> buffer;
+  std::mutex progress_mutex;
   std::uint64_t bytes_done = 0;
-  for (const Job& job : jobs) {
-    detail::stream_parameter(*job.parameter, *job.entry, buffer, [&](std::uint64_t bytes) {
-      bytes_done += bytes;
-      if (options.progress) options.progress(bytes_done, bytes_total);
-    });
-  }
+  const auto on_bytes = [&](std::uint64_t bytes) {
+    const std::lock_guard lock(progress_mutex);
+    bytes_done += bytes;
+    if (options.progress) options.progress(bytes_done, bytes_total);
+  };
+  std::atomic<std::size_t> next = 0;
+  std::atomic<bool> failed = false;
+  detail::on_threads(options.num_threads, [&] {
+    try {
+      auto staging = make_staging();
+      for (std::size_t i = next++; i < jobs.size() && !failed; i = next++)
+        detail::stream_parameter(*jobs[i].parameter, *jobs[i].entry, staging, on_bytes);
+    } catch (...) {
+      failed = true;
+      throw;
+    }
+  });
+}
+
+/// The same through ordinary memory.
+template <Element T>
+void load_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>> parameters,
+                     const LoadOptions& options = {}) {
+  load_parameters<T>(checkpoint, parameters, options, [] { return HostStaging<T>{}; });
 }
 
 }  // namespace nanovllm

@@ -47,6 +47,19 @@ struct DecodeAttentionArgs {
   TensorView<T, 3> out;  ///< [num_seqs, heads, head_dim]
 };
 
+/// What the attention calls of all layers of a step have in common. `plan_attention` gets it once,
+/// ahead of the first layer, so that a backend may divide the work once and not in every layer. The
+/// decodes are sequences [0, num_decodes), in rows of the same numbers.
+struct PlanAttentionArgs {
+  std::int64_t num_decodes = 0;
+  std::int64_t num_tokens = 0;                  ///< rows of the step, decodes included
+  VectorView<const std::int32_t> query_starts;  ///< [num_chunks + 1], rows behind the decodes
+  VectorView<const std::int32_t> kv_lens;       ///< [num_decodes + num_chunks]
+  std::int64_t num_heads = 0;
+  std::int64_t num_kv_heads = 0;
+  std::int64_t head_dim = 0;
+};
+
 namespace detail {
 
 template <class Args>
