@@ -1,0 +1,301 @@
+#pragma once
+/// A dense layer on few rows of x, bound by reading the weights once.
+///
+///   y[m, n] = Σ_k x[m, k] · W[n, k]   (+ y[m, n] before the rounding, with `accumulate`)
+///
+/// x [M ≤ 32, K], 16-byte aligned rows;  W [N, K] dense, 16-byte aligned, K a multiple of 8;
+/// y [M, N], any alignment; T is bf16 or half, y is T or float.
+///
+/// A block owns 8, 16 or 32 rows of W and all of K. Its warps split K: of each 256 columns, warp w
+/// takes columns 32 w … 32 w + 31. Within a warp, W is the B operand of m16n8k16 (8 rows of W) and
+/// x the A operand (16 rows of x). Since any order of k will do as long as both operands agree,
+/// lane (g = lane / 4, t = lane % 4) loads the 16 bytes W[g][8t … 8t + 7] straight into fragments:
+/// four elements are k = 2t, 2t + 1, 2t + 8, 2t + 9 of one mma, the other four of the next. W goes
+/// through no shared memory; each element of x is loaded by one warp of a block.
+///
+/// W is read ahead in two stages of registers, the first two before the kernel ahead has ended:
+/// weights never change. 64 KiB of W are in flight in a block (32 KiB beyond 8 rows of x).
+///
+/// Sums are in float32: along k in a warp, then over the warps in their order. That order depends
+/// on k alone, so a row's result depends neither on M nor on the other rows, bit for bit, and is
+/// the same for every tile size.
+///
+/// Bytes moved: W once, 2 N K; x once for each block (from L2); y once.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/math.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/context.cuh"
+#include "nanovllm/cuda/launch.cuh"
+#include "nanovllm/cuda/mma.cuh"
+#include "nanovllm/cuda/vec.cuh"
+
+namespace nanovllm::cuda {
+
+/// Most rows of x that `skinny_linear` takes.
+inline constexpr std::int64_t kMaxSkinnyRows = 32;
+
+namespace detail {
+
+/// Shapes of a block: `kTiles` tiles of 8 rows of W, up to `kTokens` rows of x (8, 16 or 32).
+template <int kTiles, int kTokens>
+struct SkinnyTraits {
+  static constexpr int kWarps = 8;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kRows = 8 * kTiles;                     ///< rows of W
+  static constexpr int kTokenTiles = (kTokens + 15) / 16;      ///< tiles of 16 rows of x
+  static constexpr int kStep = 32;                             ///< columns a warp takes at a time
+  static constexpr int kLoads = kTokens == 8 ? 8 : 4;          ///< of W by a lane, in one stage
+  static constexpr int kSteps = std::max(1, kLoads / kTiles);  ///< of a warp, in one stage
+  static constexpr int kStageColumns = kSteps * kWarps * kStep;
+  static constexpr int kBlocksPerSm = kTokens == 32 ? 1 : 2;  ///< what registers are limited for
+
+  /// Row length of the partial sums in shared memory: the 8 tokens of a fragment fall into
+  /// different banks.
+  static constexpr int kPitch = kTiles == 1 ? kRows : kRows + 8;
+  static constexpr int kOutputs = std::max(1, kTokens* kRows / kThreads);  ///< of a thread
+};
+
+/// Operands by value. `k` is a multiple of 8.
+template <class T, class Out>
+struct SkinnyParams {
+  const T* x;
+  const T* weight;
+  Out* y;
+  std::int64_t x_stride;
+  std::int64_t y_stride;
+  std::int32_t num_tokens;
+  std::int32_t n;
+  std::int32_t k;
+  bool accumulate;
+};
+
+/// 16 bytes of weights, or zeros where `wanted` is false. They are read once: no room in L1.
+__device__ __forceinline__ uint4 load_weights(const void* p, bool wanted) {
+  uint4 v;
+  asm volatile(
+      "{\n\t"
+      ".reg .pred wanted;\n\t"
+      "setp.ne.b32 wanted, %5, 0;\n\t"
+      "mov.b32 %0, 0;\n\tmov.b32 %1, 0;\n\tmov.b32 %2, 0;\n\tmov.b32 %3, 0;\n\t"
+      "@wanted ld.global.nc.L1::no_allocate.L2::256B.v4.b32 {%0, %1, %2, %3}, [%4];\n\t"
+      "}"
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "l"(__cvta_generic_to_global(p)), "r"(static_cast<int>(wanted)));
+  return v;
+}
+
+/// 16 bytes of activations, or zeros where `wanted` is false.
+__device__ __forceinline__ uint4 load_activations(const void* p, bool wanted) {
+  uint4 v;
+  asm volatile(
+      "{\n\t"
+      ".reg .pred wanted;\n\t"
+      "setp.ne.b32 wanted, %5, 0;\n\t"
+      "mov.b32 %0, 0;\n\tmov.b32 %1, 0;\n\tmov.b32 %2, 0;\n\tmov.b32 %3, 0;\n\t"
+      "@wanted ld.global.v4.b32 {%0, %1, %2, %3}, [%4];\n\t"
+      "}"
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "l"(__cvta_generic_to_global(p)), "r"(static_cast<int>(wanted))
+      : "memory");
+  return v;
+}
+
+/// One warp's share of a block's products.
+template <class T, class Out, int kTiles, int kTokens>
+struct SkinnyWarp {
+  using Traits = SkinnyTraits<kTiles, kTokens>;
+  /// A stage of W: [step][tile], 16 bytes of row g.
+  using Weights = uint4[Traits::kSteps][kTiles];
+
+  const T* x[2 * Traits::kTokenTiles];  ///< rows g, g + 8, … of x from column 8t of the warp's
+  const T* weight[kTiles];              ///< row g of each tile, from the same column
+  bool has_token[2 * Traits::kTokenTiles];
+  int k_left;  ///< columns from there to the end
+  float sum[kTiles][Traits::kTokenTiles][4] = {};
+
+  __device__ __forceinline__ SkinnyWarp(const SkinnyParams<T, Out>& p, int first_row) {
+    const int lane = threadIdx.x % 32, g = lane / 4;
+    const int column = threadIdx.x / 32 * Traits::kStep + lane % 4 * 8;
+    k_left = p.k - column;
+#pragma unroll
+    for (int r = 0; r < kTiles; ++r) {
+      const int row = min(first_row + 8 * r + g, p.n - 1);  // what lies beyond is not stored
+      weight[r] = p.weight + static_cast<std::int64_t>(row) * p.k + column;
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * Traits::kTokenTiles; ++i) {
+      has_token[i] = 8 * i + g < p.num_tokens;
+      x[i] = p.x + (8 * i + g) * p.x_stride + column;
+    }
+  }
+
+  /// Loads stage `stage` of W; zeros beyond the last column.
+  __device__ __forceinline__ void load(Weights& w, int stage) const {
+#pragma unroll
+    for (int s = 0; s < Traits::kSteps; ++s) {
+      const int column = stage * Traits::kStageColumns + s * Traits::kWarps * Traits::kStep;
+#pragma unroll
+      for (int r = 0; r < kTiles; ++r) w[s][r] = load_weights(weight[r] + column, column < k_left);
+    }
+  }
+
+  /// Adds the products of stage `stage`.
+  __device__ __forceinline__ void multiply(const Weights& w, int stage) {
+    uint4 v[Traits::kSteps][2 * Traits::kTokenTiles];
+#pragma unroll
+    for (int s = 0; s < Traits::kSteps; ++s) {
+      const int column = stage * Traits::kStageColumns + s * Traits::kWarps * Traits::kStep;
+#pragma unroll
+      for (int i = 0; i < 2 * Traits::kTokenTiles; ++i) {
+        if (8 * i >= kTokens) {
+          v[s][i] = {0, 0, 0, 0};
+        } else {
+          v[s][i] = load_activations(x[i] + column, has_token[i] && column < k_left);
+        }
+      }
+    }
+#pragma unroll
+    for (int s = 0; s < Traits::kSteps; ++s) {
+#pragma unroll
+      for (int i = 0; i < Traits::kTokenTiles; ++i) {
+        const uint4 low = v[s][2 * i], high = v[s][2 * i + 1];
+        const std::uint32_t first[4] = {low.x, high.x, low.y, high.y};
+        const std::uint32_t second[4] = {low.z, high.z, low.w, high.w};
+#pragma unroll
+        for (int r = 0; r < kTiles; ++r) {
+          mma_m16n8k16<T>(sum[r][i], first, w[s][r].x, w[s][r].y);
+          mma_m16n8k16<T>(sum[r][i], second, w[s][r].z, w[s][r].w);
+        }
+      }
+    }
+  }
+
+  /// Writes the sums to part[token][row].
+  __device__ __forceinline__ void store(float (*part)[Traits::kPitch]) const {
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int r = 0; r < kTiles; ++r) {
+#pragma unroll
+      for (int i = 0; i < 2 * Traits::kTokenTiles; ++i) {
+        if (8 * i >= kTokens) continue;
+        const float* const pair = sum[r][i / 2] + i % 2 * 2;
+        *reinterpret_cast<float2*>(&part[8 * i + g][8 * r + 2 * t]) = {pair[0], pair[1]};
+      }
+    }
+  }
+};
+
+/// Grid: a block for each kRows rows of W.
+template <class T, class Out, int kTiles, int kTokens>
+__global__ void __launch_bounds__(SkinnyTraits<kTiles, kTokens>::kThreads,
+                                  SkinnyTraits<kTiles, kTokens>::kBlocksPerSm)
+    skinny_linear_kernel(const SkinnyParams<T, Out> p) {
+  using Traits = SkinnyTraits<kTiles, kTokens>;
+  __shared__ float parts[Traits::kWarps][kTokens][Traits::kPitch];
+  grid_dependency_launch();
+  const int first_row = static_cast<int>(blockIdx.x) * Traits::kRows;
+  SkinnyWarp<T, Out, kTiles, kTokens> warp(p, first_row);
+  typename SkinnyWarp<T, Out, kTiles, kTokens>::Weights even, odd;
+  warp.load(even, 0);
+  warp.load(odd, 1);
+  grid_dependency_wait();
+
+  // The old y of this thread's outputs is loaded here, because nothing waits for it yet.
+  float out[Traits::kOutputs];
+#pragma unroll
+  for (int i = 0; i < Traits::kOutputs; ++i) {
+    const int index = static_cast<int>(threadIdx.x) + i * Traits::kThreads;
+    const int token = index / Traits::kRows, row = first_row + index % Traits::kRows;
+    out[i] = 0.f;
+    if (p.accumulate && token < p.num_tokens && row < p.n) {
+      out[i] = to_float(load_element(p.y + token * p.y_stride + row));
+    }
+  }
+
+  const int num_stages = (p.k + Traits::kStageColumns - 1) / Traits::kStageColumns;
+  for (int stage = 0; stage < num_stages; stage += 2) {
+    warp.multiply(even, stage);
+    warp.load(even, stage + 2);
+    if (stage + 1 < num_stages) {
+      warp.multiply(odd, stage + 1);
+      warp.load(odd, stage + 3);
+    }
+  }
+  warp.store(parts[threadIdx.x / 32]);
+  __syncthreads();
+
+#pragma unroll
+  for (int i = 0; i < Traits::kOutputs; ++i) {
+    const int index = static_cast<int>(threadIdx.x) + i * Traits::kThreads;
+    const int token = index / Traits::kRows, row = index % Traits::kRows;
+    if (token >= p.num_tokens || first_row + row >= p.n) continue;
+    float sum = 0.f;
+#pragma unroll
+    for (int w = 0; w < Traits::kWarps; ++w) sum += parts[w][token][row];
+    p.y[token * p.y_stride + first_row + row] = from_float<Out>(out[i] + sum);
+  }
+}
+
+}  // namespace detail
+
+/// Whether `skinny_linear` takes these operands.
+template <Element T>
+[[nodiscard]] bool skinny_linear_takes(const MatrixView<const T>& x,
+                                       const MatrixView<const T>& weight) {
+  if constexpr (sizeof(T) != 2) {
+    return false;
+  } else {
+    return x.extent(0) <= kMaxSkinnyRows && weight.extent(1) % 8 == 0 && x.strides[0] % 8 == 0 &&
+           is_vector_aligned(x.data) && is_vector_aligned(weight.data);
+  }
+}
+
+namespace detail {
+
+template <class T, class Out, int kTiles, int kTokens>
+void launch_skinny_linear(const SkinnyParams<T, Out>& params, const Context& context) {
+  using Traits = SkinnyTraits<kTiles, kTokens>;
+  const auto blocks = static_cast<unsigned>(ceil_div(params.n, Traits::kRows));
+  launch(skinny_linear_kernel<T, Out, kTiles, kTokens>,
+         {.grid = dim3(blocks), .block = dim3(Traits::kThreads)}, context, params);
+}
+
+template <class T, class Out, int kTiles>
+void launch_skinny_linear(const SkinnyParams<T, Out>& params, const Context& context) {
+  if (params.num_tokens <= 8) return launch_skinny_linear<T, Out, kTiles, 8>(params, context);
+  if (params.num_tokens <= 16) return launch_skinny_linear<T, Out, kTiles, 16>(params, context);
+  launch_skinny_linear<T, Out, kTiles, 32>(params, context);
+}
+
+}  // namespace detail
+
+/// Tiles of 8 rows a block of `skinny_linear` may own.
+inline constexpr int kSkinnyTiles[] = {1, 2, 4};
+
+/// y = x · Wᵀ (+ y) for operands that `skinny_linear_takes`; blocks own `tiles` tiles of 8 rows of
+/// W, one of kSkinnyTiles, which changes the time and not the result. No operand is empty.
+template <MmaElement T, Element Out>
+void skinny_linear(const MatrixView<const T>& x, const MatrixView<const T>& weight,
+                   const MatrixView<Out>& y, bool accumulate, int tiles, const Context& context) {
+  const detail::SkinnyParams<T, Out> params{.x = x.data,
+                                            .weight = weight.data,
+                                            .y = y.data,
+                                            .x_stride = x.strides[0],
+                                            .y_stride = y.strides[0],
+                                            .num_tokens = static_cast<std::int32_t>(x.extent(0)),
+                                            .n = static_cast<std::int32_t>(weight.extent(0)),
+                                            .k = static_cast<std::int32_t>(weight.extent(1)),
+                                            .accumulate = accumulate};
+  switch (tiles) {
+    case 1: return detail::launch_skinny_linear<T, Out, 1>(params, context);
+    case 2: return detail::launch_skinny_linear<T, Out, 2>(params, context);
+    case 4: return detail::launch_skinny_linear<T, Out, 4>(params, context);
+    default: throw ConfigError(concat("skinny_linear: tiles must be 1, 2 or 4, got ", tiles));
+  }
+}
+
+}  // namespace nanovllm::cuda
