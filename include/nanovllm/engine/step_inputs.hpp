@@ -21,6 +21,9 @@ namespace nanovllm {
 
 /// The inputs of a step in one contiguous host arena, so that a device gets them in one copy. The
 /// arena and its arrays keep their capacity from step to step.
+///
+/// A token may be one that nobody knows yet, because the step launched just before is to draw it:
+/// `pending_token(i)` is its sample i. Who runs the step fills it in.
 class StepInputs {
  public:
   /// What the sampler needs to know of one sampled sequence.
@@ -60,6 +63,8 @@ class StepInputs {
   [[nodiscard]] std::int64_t num_tokens() const { return num_tokens_; }
   [[nodiscard]] std::int64_t num_samples() const { return num_samples_; }
   [[nodiscard]] std::int32_t max_logprobs() const { return max_logprobs_; }
+  /// Whether any of the tokens is one that the step before draws.
+  [[nodiscard]] bool has_pending_tokens() const { return has_pending_tokens_; }
 
   [[nodiscard]] VectorView<const SamplingRow> rows(const std::byte* base = nullptr) const {
     return array<SamplingRow>(base ? base : bytes_.data(), kRows, num_samples_);
@@ -137,13 +142,17 @@ class StepInputs {
     auto* token = mutable_array<TokenId>(kTokens);
     auto* position = mutable_array<std::int32_t>(kPositions);
     auto* slot = mutable_array<Slot>(kSlots);
+    has_pending_tokens_ = false;
     for (const PlannedSequence& planned : plan.sequences) {
       const Sequence& sequence = *planned.sequence;
+      const TokenId* tokens = sequence.tokens.data();
+      token = std::copy(tokens + planned.begin, tokens + planned.end, token);
+      has_pending_tokens_ |= is_pending(tokens[planned.end - 1]);  // only the last one can be
+      std::int64_t index = planned.begin / block_size, offset = planned.begin % block_size;
       for (std::int32_t i = planned.begin; i < planned.end; ++i) {
-        const Slot block = sequence.block_table[static_cast<std::size_t>(i / block_size)];
-        *token++ = sequence.tokens[static_cast<std::size_t>(i)];
         *position++ = i;
-        *slot++ = block * block_size + i % block_size;
+        *slot++ = sequence.block_table[static_cast<std::size_t>(index)] * block_size + offset;
+        if (++offset == block_size) ++index, offset = 0;
       }
     }
   }
@@ -197,6 +206,7 @@ class StepInputs {
   std::int64_t num_banned_ = 0;
   std::int64_t max_blocks_ = 0;
   std::int32_t max_logprobs_ = 0;
+  bool has_pending_tokens_ = false;
 };
 
 }  // namespace nanovllm

@@ -30,6 +30,11 @@ enum class FinishReason : std::uint8_t {
   return "?";
 }
 
+/// Stands for a token that sample `sample` of a step under way will draw.
+[[nodiscard]] constexpr TokenId pending_token(std::int32_t sample) { return ~sample; }
+[[nodiscard]] constexpr bool is_pending(TokenId token) { return token < 0; }
+[[nodiscard]] constexpr std::int32_t pending_sample(TokenId token) { return ~token; }
+
 /// Where the scheduler keeps a sequence.
 enum class SequenceStatus : std::uint8_t { waiting, running, finished };
 
