@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/cuda/vec.cuh"  // pack_pair, unpack_pair
 
 namespace nanovllm::cuda {
 
@@ -68,37 +69,6 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const std::uint32_t 
         "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
-}
-
-/// `low` and `high` rounded to nearest even, `low` in the lower half.
-template <MmaElement T>
-__device__ __forceinline__ std::uint32_t pack_pair(float low, float high) {
-  std::uint32_t out;
-  if constexpr (std::same_as<T, bf16>) {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
-  } else {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
-  }
-  return out;
-}
-
-/// The two elements of a register; `.x` is the lower half. Exact.
-template <MmaElement T>
-__device__ __forceinline__ float2 unpack_pair(std::uint32_t pair) {
-  if constexpr (std::same_as<T, bf16>) {
-    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
-  } else {
-    float2 out;
-    asm("{\n\t"
-        ".reg .b16 low, high;\n\t"
-        "mov.b32 {low, high}, %2;\n\t"
-        "cvt.f32.f16 %0, low;\n\t"
-        "cvt.f32.f16 %1, high;\n\t"
-        "}"
-        : "=f"(out.x), "=f"(out.y)
-        : "r"(pair));
-    return out;
   }
 }
 
