@@ -165,7 +165,11 @@ class Runner {
     Rank(const ModelConfig& model, const RunnerConfig& config, const BackendConfig& backend_config,
          Communicator& comm)
         : backend(backend_config),
-          network(model, config.max_tokens, config.max_context, backend, comm),
+          network(model,
+                  {.max_tokens = config.max_tokens,
+                   .max_context = config.max_context,
+                   .max_samples = config.max_samples},
+                  backend, comm),
           logits(static_cast<std::size_t>(config.max_samples * network.padded_vocab_size())) {}
 
     Backend backend;

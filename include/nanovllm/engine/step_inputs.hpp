@@ -49,6 +49,7 @@ class StepInputs {
     if (base == nullptr) base = bytes_.data();
     ForwardInputs in;
     in.num_decodes = num_decodes_;
+    in.has_prefix = has_prefix_;
     in.tokens = array<TokenId>(base, kTokens, num_tokens_);
     in.positions = array<std::int32_t>(base, kPositions, num_tokens_);
     in.slots = array<Slot>(base, kSlots, num_tokens_);
@@ -61,6 +62,7 @@ class StepInputs {
   }
 
   [[nodiscard]] std::int64_t num_tokens() const { return num_tokens_; }
+  [[nodiscard]] std::int64_t num_decodes() const { return num_decodes_; }
   [[nodiscard]] std::int64_t num_samples() const { return num_samples_; }
   [[nodiscard]] std::int32_t max_logprobs() const { return max_logprobs_; }
   /// Whether any of the tokens is one that the step before draws.
@@ -162,6 +164,7 @@ class StepInputs {
     auto* kv_len = mutable_array<std::int32_t>(kKvLens);
     auto* blocks = mutable_array<BlockId>(kBlockTables);
     *start = 0;
+    has_prefix_ = false;
     for (std::int64_t s = 0; s < num_seqs_; ++s) {
       const PlannedSequence& planned = plan.sequences[static_cast<std::size_t>(s)];
       if (s >= num_decodes_) {
@@ -169,6 +172,7 @@ class StepInputs {
         ++start;
       }
       *kv_len++ = planned.end;
+      has_prefix_ |= s >= num_decodes_ && planned.begin > 0;
       const auto& table = planned.sequence->block_table;
       std::fill(std::copy(table.begin(), table.end(), blocks), blocks + max_blocks_, BlockId{-1});
       blocks += max_blocks_;
@@ -207,6 +211,7 @@ class StepInputs {
   std::int64_t max_blocks_ = 0;
   std::int32_t max_logprobs_ = 0;
   bool has_pending_tokens_ = false;
+  bool has_prefix_ = false;
 };
 
 }  // namespace nanovllm

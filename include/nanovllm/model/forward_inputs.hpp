@@ -19,6 +19,7 @@ struct ForwardInputs {
   VectorView<const std::int32_t> kv_lens;       ///< [num_decodes + num_chunks]
   MatrixView<const BlockId> block_tables;       ///< [num_decodes + num_chunks, max blocks]
   VectorView<const std::int32_t> logit_rows;    ///< [m]: rows whose logits are wanted
+  bool has_prefix = true;  ///< false promises that every chunk begins at its sequence's start
 };
 
 }  // namespace nanovllm

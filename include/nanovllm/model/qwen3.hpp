@@ -22,6 +22,13 @@
 
 namespace nanovllm {
 
+/// What the steps of a network need at the most.
+struct NetworkLimits {
+  std::int64_t max_tokens = 0;   ///< a step
+  std::int64_t max_context = 0;  ///< tokens of a sequence
+  std::int64_t max_samples = 0;  ///< sequences of a step, and rows whose logits are wanted
+};
+
 /// One rank's share of a Qwen3 model: its weights, its activations and the forward pass.
 ///
 /// `kShape` fixes sizes at compile time; fields left dynamic come from config.json. `Communicator`
@@ -38,25 +45,34 @@ class Qwen3Network {
  public:
   using Weights = Qwen3Weights<T, Backend>;
 
-  /// Allocates weights and activations for steps of up to `max_tokens` tokens of sequences of up to
-  /// `max_context` tokens. `backend` and `comm` must outlive the network.
-  Qwen3Network(const ModelConfig& config, std::int64_t max_tokens, std::int64_t max_context,
-               Backend& backend, Communicator& comm)
+  /// Allocates weights, activations and the backend's scratch memory for steps within `limits`.
+  /// `backend` and `comm` must outlive the network.
+  Qwen3Network(const ModelConfig& config, const NetworkLimits& limits, Backend& backend,
+               Communicator& comm)
       : backend_(backend),
         comm_(comm),
         weights_(config, resolve<kShape>(config), comm.rank(), comm.size()),
         eps_(static_cast<float>(config.rms_norm_eps)),
-        max_tokens_(max_tokens),
-        rope_table_(static_cast<std::size_t>(max_context * head_dim())),
+        limits_(limits),
+        rope_table_(static_cast<std::size_t>(limits.max_context * head_dim())),
         residual_(elements(hidden_size())),
         hidden_(elements(hidden_size())),
         qkv_(elements((num_heads() + 2 * num_kv_heads()) * head_dim())),
         attention_(elements(num_heads() * head_dim())),
         gate_up_(elements(2 * intermediate_size())),
-        activation_(elements(intermediate_size())) {
-    std::vector<float> table(static_cast<std::size_t>(max_context * head_dim()));
-    fill_rope_table(config, {table.data(), {max_context, head_dim()}});
+        activation_(elements(intermediate_size())),
+        logits_shard_(comm.size() == 1 ? 0
+                                       : static_cast<std::size_t>(limits.max_samples *
+                                                                  weights_.shard().vocab_rows)) {
+    std::vector<float> table(static_cast<std::size_t>(limits.max_context * head_dim()));
+    fill_rope_table(config, {table.data(), {limits.max_context, head_dim()}});
     backend_.upload(table.data(), rope_table_.data(), table.size());
+    backend_.reserve({.max_tokens = limits.max_tokens,
+                      .max_sequences = limits.max_samples,
+                      .vocab_size = vocab_size(),
+                      .num_heads = num_heads(),
+                      .num_kv_heads = num_kv_heads(),
+                      .head_dim = head_dim()});
   }
 
   [[nodiscard]] Weights& weights() { return weights_; }
@@ -84,8 +100,8 @@ class Qwen3Network {
   template <class KvCache>
   void forward(const ForwardInputs& in, KvCache& kv, MatrixView<float> logits) {
     const std::int64_t n = in.tokens.extent(0);
-    check<ShapeError>(n <= max_tokens_, "forward: at most ", max_tokens_, " tokens a step, got ",
-                      n);
+    check<ShapeError>(n <= limits_.max_tokens, "forward: at most ", limits_.max_tokens,
+                      " tokens a step, got ", n);
     const MatrixView<T> residual = rows(residual_, n, hidden_size());
     const MatrixView<T> hidden = rows(hidden_, n, hidden_size());
 
@@ -95,14 +111,21 @@ class Qwen3Network {
                                  .first_token = static_cast<TokenId>(weights_.shard().first_token),
                                  .out = residual});
     comm_.all_reduce(residual);
+    backend_.plan_attention({.num_decodes = in.num_decodes,
+                             .num_tokens = n,
+                             .query_starts = in.query_starts,
+                             .kv_lens = in.kv_lens,
+                             .num_heads = num_heads(),
+                             .num_kv_heads = num_kv_heads(),
+                             .head_dim = head_dim()});
     backend_.rms_norm(RmsNormArgs<T>{
         .x = residual, .weight = weights_.layer(0).input_norm_view(), .eps = eps_, .out = hidden});
 
     for (std::int64_t i = 0; i < num_layers(); ++i) {
       const auto& layer = weights_.layer(i);
-      attention_block(layer, in, kv.layer(i), hidden);
+      attention_block(layer, in, kv.layer(i), hidden, residual);
       add_norm(hidden, residual, layer.post_norm_view());
-      mlp_block(layer, hidden);
+      mlp_block(layer, hidden, residual);
       const bool last = i + 1 == num_layers();
       add_norm(hidden, residual,
                last ? weights_.final_norm_view() : weights_.layer(i + 1).input_norm_view());
@@ -126,20 +149,43 @@ class Qwen3Network {
   }
 
   [[nodiscard]] std::size_t elements(std::int64_t width) const {
-    return static_cast<std::size_t>(max_tokens_ * width);
+    return static_cast<std::size_t>(limits_.max_tokens * width);
   }
   [[nodiscard]] static MatrixView<T> rows(Buffer<T>& buffer, std::int64_t n, std::int64_t width) {
     return {buffer.data(), {n, width}};
   }
 
+  /// Whether o and down add to the residual themselves. With several ranks the sum over ranks comes
+  /// first.
+  [[nodiscard]] bool accumulates_residual() const {
+    return Backend::kAccumulatesResidual && comm_.size() == 1;
+  }
+
+  /// What a block computed at last, through `weight`: into the residual, or into `hidden` as the
+  /// sum over all ranks, for `add_norm` to add.
+  void project(MatrixView<const T> x, const Matrix& weight, MatrixView<T> hidden,
+               MatrixView<T> residual) {
+    const bool accumulate = accumulates_residual();
+    backend_.linear(LinearArgs<T, Matrix>{
+        .x = x, .weight = &weight, .y = accumulate ? residual : hidden, .accumulate = accumulate});
+    if (!accumulate) comm_.all_reduce(hidden);
+  }
+
+  /// hidden = rms_norm(residual + hidden), the sum being the new residual; `project` may have made
+  /// it already.
   void add_norm(MatrixView<T> hidden, MatrixView<T> residual, VectorView<const T> weight) {
+    if (accumulates_residual()) {
+      backend_.rms_norm(
+          RmsNormArgs<T>{.x = residual, .weight = weight, .eps = eps_, .out = hidden});
+      return;
+    }
     backend_.add_rms_norm(AddRmsNormArgs<T>{
         .x = hidden, .residual = residual, .weight = weight, .eps = eps_, .out = hidden});
   }
 
-  /// hidden = o_proj(attention(qkv_proj(hidden))), [n, hidden_size].
+  /// o_proj(attention(qkv_proj(hidden))), [n, hidden_size], to where `project` puts it.
   void attention_block(const Layer& layer, const ForwardInputs& in, KvView<T> kv,
-                       MatrixView<T> hidden) {
+                       MatrixView<T> hidden, MatrixView<T> residual) {
     const std::int64_t n = hidden.extent(0), d = head_dim();
     const std::int64_t width = (num_heads() + 2 * num_kv_heads()) * d;
     const MatrixView<T> qkv = rows(qkv_, n, width);
@@ -165,9 +211,7 @@ class Qwen3Network {
 
     const TensorView<T, 3> out(attention_.data(), {n, num_heads(), d});
     attend(in, q, k, v, kv, out);
-    backend_.linear(LinearArgs<T, Matrix>{
-        .x = {out.data, {n, num_heads() * d}}, .weight = &layer.o, .y = hidden});
-    comm_.all_reduce(hidden);
+    project({out.data, {n, num_heads() * d}}, layer.o, hidden, residual);
   }
 
   /// Decodes in rows [0, num_decodes), prompt chunks behind them.
@@ -193,20 +237,21 @@ class Qwen3Network {
           .query_starts = in.query_starts,
           .kv_lens = in.kv_lens.slice(num_decodes, in.kv_lens.extent(0)),
           .block_tables = in.block_tables.slice(num_decodes, in.block_tables.extent(0)),
+          .has_prefix = in.has_prefix,
           .scale = scale,
           .out = out.slice(num_decodes, n)});
     }
   }
 
-  /// hidden = down_proj(silu(gate_proj(hidden)) · up_proj(hidden)), [n, hidden_size].
-  void mlp_block(const Layer& layer, MatrixView<T> hidden) {
+  /// down_proj(silu(gate_proj(hidden)) · up_proj(hidden)), [n, hidden_size], to where `project`
+  /// puts it.
+  void mlp_block(const Layer& layer, MatrixView<T> hidden, MatrixView<T> residual) {
     const std::int64_t n = hidden.extent(0);
     const MatrixView<T> gate_up = rows(gate_up_, n, 2 * intermediate_size());
     const MatrixView<T> activation = rows(activation_, n, intermediate_size());
     backend_.linear(LinearArgs<T, Matrix>{.x = hidden, .weight = &layer.gate_up, .y = gate_up});
     backend_.silu_mul(SiluMulArgs<T>{.gate_up = gate_up, .out = activation});
-    backend_.linear(LinearArgs<T, Matrix>{.x = activation, .weight = &layer.down, .y = hidden});
-    comm_.all_reduce(hidden);
+    project(activation, layer.down, hidden, residual);
   }
 
   /// Logits of the wanted rows; every rank computes its vocabulary shard and gathers the others'.
@@ -224,9 +269,8 @@ class Qwen3Network {
       return;
     }
     const std::int64_t width = weights_.shard().vocab_rows;
-    if (static_cast<std::int64_t>(logits_shard_.size()) < m * width) {
-      logits_shard_ = Buffer<float>(static_cast<std::size_t>(m * width));
-    }
+    check<ShapeError>(m <= limits_.max_samples, "forward: at most ", limits_.max_samples,
+                      " rows of logits a step, got ", m);
     const MatrixView<float> part(logits_shard_.data(), {m, width});
     backend_.linear(
         LinearArgs<T, Matrix, float>{.x = wanted, .weight = &weights_.lm_head(), .y = part});
@@ -237,16 +281,16 @@ class Qwen3Network {
   Communicator& comm_;
   Weights weights_;
   float eps_;
-  std::int64_t max_tokens_;
+  NetworkLimits limits_;
   Buffer<float> rope_table_;  // [max_context, head_dim]
-  // Activations, each [max_tokens, width]:
+  // Activations, each [max tokens, width]:
   Buffer<T> residual_;
   Buffer<T> hidden_;
   Buffer<T> qkv_;
   Buffer<T> attention_;
   Buffer<T> gate_up_;
   Buffer<T> activation_;
-  Buffer<float> logits_shard_;  // grows with the number of rows; tensor parallel only
+  Buffer<float> logits_shard_;  // [max_samples, vocab shard]; tensor parallel only
 };
 
 /// Names the Qwen3 family at shape `kShape`: the `Model` of `Engine<Model, Policy>`.
