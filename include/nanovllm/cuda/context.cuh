@@ -10,6 +10,26 @@
 
 namespace nanovllm::cuda {
 
+/// Makes a device the calling thread's current one, and the one before it again when destroyed.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device) {
+    check(cudaGetDevice(&previous_), "cudaGetDevice");
+    if (device == previous_) return;
+    check(cudaSetDevice(device), "cudaSetDevice");
+    changed_ = true;
+  }
+  ~DeviceGuard() {
+    if (changed_) cudaSetDevice(previous_);
+  }
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int previous_ = 0;
+  bool changed_ = false;
+};
+
 /// A stream and the facts about its device that launchers choose by. Non-owning, cheap to copy.
 struct Context {
   cudaStream_t stream = nullptr;

@@ -46,6 +46,13 @@ class DeviceMatrix {
   /// they are there. Calls for disjoint rows may run at the same time. Throws ShapeError when the
   /// rows do not fit.
   void set_rows(std::int64_t first_row, MatrixView<const T> rows) {
+    set_rows(first_row, rows, nullptr);
+    check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
+  }
+
+  /// The same, enqueued on `stream`: page-locked rows must stay until the copy is done, others are
+  /// read before the call returns.
+  void set_rows(std::int64_t first_row, MatrixView<const T> rows, cudaStream_t stream) {
     const std::int64_t count = rows.extent(0);
     nanovllm::check<ShapeError>(
         first_row >= 0 && first_row + count <= rows_ && rows.extent(1) == cols_,
@@ -54,9 +61,10 @@ class DeviceMatrix {
     if (rows.empty()) return;
     const std::size_t width = static_cast<std::size_t>(cols_) * sizeof(T);
     const std::size_t pitch = static_cast<std::size_t>(rows.strides[0]) * sizeof(T);
-    check(cudaMemcpy2D(data() + first_row * cols_, width, rows.data, count > 1 ? pitch : width,
-                       width, static_cast<std::size_t>(count), cudaMemcpyHostToDevice),
-          "cudaMemcpy2D");
+    check(cudaMemcpy2DAsync(data() + first_row * cols_, width, rows.data,
+                            count > 1 ? pitch : width, width, static_cast<std::size_t>(count),
+                            cudaMemcpyHostToDevice, stream),
+          "cudaMemcpy2DAsync");
   }
 
  private:
