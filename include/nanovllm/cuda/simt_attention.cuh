@@ -94,7 +94,7 @@ __device__ __forceinline__ void simt_add_values(float weight, const T* value, in
     for (int c = 0; c < SimtAttentionTraits::kColumns; ++c) {
       const int column = lane + 32 * c;
       if (column < head_dim) {
-        state.out[c] = __fmaf_rn(w, to_float(load_element(row + column)), state.out[c]);
+        state.out[c] = __fmaf_rn(w, to_float(row[column]), state.out[c]);
       }
     }
   }

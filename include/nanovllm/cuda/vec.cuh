@@ -7,6 +7,7 @@
 /// are volatile assembly: none of them moves ahead of `grid_dependency_wait`.
 
 #include <cstdint>
+#include <type_traits>
 
 #include "nanovllm/core/dtype.hpp"
 
@@ -160,48 +161,68 @@ __device__ __forceinline__ uint4 pack(const float (&x)[kVecSize<T>]) {
   return {words[0], words[1], words[2], words[3]};
 }
 
-/// One element of global memory.
+/// The bits of one element, in the low end.
+template <Load kLoad, Element T>
+__device__ __forceinline__ std::uint32_t load_bits(const T* p) {
+  using Word = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>;
+  const auto* const word = reinterpret_cast<const Word*>(p);
+  return kLoad == Load::constant ? __ldg(word) : *word;
+}
+
+/// The first `count` ≤ kVecSize elements at `p`, zeros after them. One 16-byte load when `aligned`
+/// says that p is 16-byte aligned and all are wanted; else one load an element.
 template <Load kLoad = Load::coherent, Element T>
-__device__ __forceinline__ T load_element(const T* p) {
-  if constexpr (kLoad == Load::constant) {
-    if constexpr (std::same_as<T, float>) {
-      return __ldg(p);
-    } else {
-      T out;
-      out.bits = __ldg(&p->bits);
-      return out;
+__device__ __forceinline__ uint4 load_first(const T* p, int count, bool aligned) {
+  if (aligned && count >= kVecSize<T>) return load_vector<kLoad>(p);
+  constexpr int kPerWord = 4 / static_cast<int>(sizeof(T));
+  std::uint32_t words[4] = {};
+#pragma unroll
+  for (int i = 0; i < kVecSize<T>; ++i) {
+    if (i < count) words[i / kPerWord] |= load_bits<kLoad>(p + i) << (16 * (i % kPerWord));
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+/// Writes the first `count` ≤ kVecSize elements of `v` to `p`; the counterpart of `load_first`.
+template <Element T>
+__device__ __forceinline__ void store_first(T* p, int count, bool aligned, uint4 v) {
+  if (aligned && count >= kVecSize<T>) return store_vector(p, v);
+  using Word = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>;
+  constexpr int kPerWord = 4 / static_cast<int>(sizeof(T));
+  const std::uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (int i = 0; i < kVecSize<T>; ++i) {
+    if (i < count) {
+      reinterpret_cast<Word*>(p)[i] =
+          static_cast<Word>(words[i / kPerWord] >> (16 * (i % kPerWord)));
     }
-  } else {
-    return *p;
   }
 }
 
-/// The first `count` ≤ kVecSize elements at `p` as floats, zeros after them. One 16-byte load when
-/// `aligned` says that p is 16-byte aligned and all are wanted; else one load an element.
+/// `load_first` as floats.
 template <Load kLoad = Load::coherent, Element T>
 __device__ __forceinline__ void load_floats(const T* p, int count, bool aligned,
                                             float (&out)[kVecSize<T>]) {
-  if (aligned && count >= kVecSize<T>) {
-    unpack<T>(load_vector<kLoad>(p), out);
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < kVecSize<T>; ++i) {
-    out[i] = i < count ? to_float(load_element<kLoad>(p + i)) : 0.f;
-  }
+  unpack<T>(load_first<kLoad>(p, count, aligned), out);
 }
 
-/// Writes the first `count` ≤ kVecSize floats to `p`, rounded; the counterpart of `load_floats`.
+/// `store_first` of floats, rounded.
 template <Element T>
 __device__ __forceinline__ void store_floats(T* p, int count, bool aligned,
                                              const float (&x)[kVecSize<T>]) {
-  if (aligned && count >= kVecSize<T>) {
-    store_vector(p, pack<T>(x));
-    return;
-  }
+  store_first(p, count, aligned, pack<T>(x));
+}
+
+/// Floats rounded to `T` and back; of 16-bit types an even number.
+template <Element T, int kCount>
+__device__ __forceinline__ void round_floats(float (&x)[kCount]) {
+  if constexpr (sizeof(T) == 2) {
 #pragma unroll
-  for (int i = 0; i < kVecSize<T>; ++i) {
-    if (i < count) p[i] = from_float<T>(x[i]);
+    for (int i = 0; i < kCount; i += 2) {
+      const float2 pair = unpack_pair<T>(pack_pair<T>(x[i], x[i + 1]));
+      x[i] = pair.x;
+      x[i + 1] = pair.y;
+    }
   }
 }
 

@@ -1,0 +1,80 @@
+#pragma once
+/// `embedding` on CUDA: out[i, :] = table[tokens[i] - first_token, :], zeros for a token that the
+/// table has no row for; bit by bit. Contract: ops/embedding.hpp.
+///
+/// tokens [n] and out [n, hidden] in device memory, out of any stride; 16 bytes at a time where
+/// addresses and strides are multiples of that. The table is read through the non-coherent cache.
+/// Bytes moved: 2 · n · hidden · sizeof(T).
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/cuda/context.cuh"
+#include "nanovllm/cuda/launch.cuh"
+#include "nanovllm/cuda/row_vectors.cuh"
+#include "nanovllm/cuda/vec.cuh"
+#include "nanovllm/ops/embedding.hpp"
+
+namespace nanovllm::cuda {
+
+struct EmbeddingTraits {
+  static constexpr int kVectors = 4;  ///< vectors a thread, for large inputs
+};
+
+/// The operands as the kernel sees them: the table as the dense row-major matrix that it is.
+template <class T>
+struct EmbeddingProblem {
+  VectorView<const TokenId> tokens;  ///< [n]
+  MatrixView<const T> table;         ///< [vocab or its shard, hidden]
+  TokenId first_token;
+  MatrixView<T> out;  ///< [n, hidden]
+};
+
+template <class T, int kVectors>
+__global__ void __launch_bounds__(kElementwiseThreads)
+    embedding_kernel(EmbeddingProblem<T> problem, RowVectors vectors, bool aligned) {
+  grid_dependency_wait();
+  grid_dependency_launch();
+  const std::uint32_t first = blockIdx.x * (kElementwiseThreads * kVectors) + threadIdx.x;
+  uint4 values[kVectors] = {};
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const std::uint32_t index = first + i * kElementwiseThreads;
+    if (index >= vectors.total) break;
+    const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
+    const std::int64_t source = std::int64_t{problem.tokens.data[row]} - problem.first_token;
+    if (source >= 0 && source < problem.table.extent(0)) {
+      values[i] = load_first<Load::constant>(problem.table.at(source, column), count, aligned);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const std::uint32_t index = first + i * kElementwiseThreads;
+    if (index >= vectors.total) break;
+    const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
+    store_first(problem.out.at(row, column), count, aligned, values[i]);
+  }
+}
+
+/// See the head of this file. `Matrix` offers `data()`, `rows()` and `cols()` of a dense row-major
+/// table in device memory. Throws ShapeError when the operands do not fit together.
+template <Element T, class Matrix>
+void embedding(const EmbeddingArgs<T, Matrix>& args, const Context& context) {
+  validate(args);
+  if (args.out.empty()) return;
+  const EmbeddingProblem<T> problem{args.tokens,
+                                    {args.table->data(), {args.table->rows(), args.table->cols()}},
+                                    args.first_token,
+                                    args.out};
+  const auto vectors = RowVectors::of<T>("embedding", args.out.extent(0), args.out.extent(1));
+  const bool aligned = has_aligned_rows(problem.table) && has_aligned_rows(args.out);
+  with_vectors_per_thread<EmbeddingTraits::kVectors>(
+      vectors.total, context, [&]<int kVectors>(const LaunchConfig& config) {
+        launch(embedding_kernel<T, kVectors>, config, context, problem, vectors, aligned);
+      });
+}
+
+}  // namespace nanovllm::cuda

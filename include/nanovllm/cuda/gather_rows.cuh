@@ -1,0 +1,61 @@
+#pragma once
+/// `gather_rows` on CUDA: out[i, :] = x[rows[i], :], bit by bit. Contract: ops/gather_rows.hpp.
+///
+/// x [n, width] and out [m, width] of any stride; 16 bytes at a time where addresses and strides
+/// are multiples of that, else element by element. `rows` is device memory and is not checked.
+/// Bytes moved: 2 · m · width · sizeof(T).
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/cuda/context.cuh"
+#include "nanovllm/cuda/launch.cuh"
+#include "nanovllm/cuda/row_vectors.cuh"
+#include "nanovllm/cuda/vec.cuh"
+#include "nanovllm/ops/gather_rows.hpp"
+
+namespace nanovllm::cuda {
+
+struct GatherRowsTraits {
+  static constexpr int kVectors = 4;  ///< vectors a thread, for large inputs
+};
+
+template <class T, int kVectors>
+__global__ void __launch_bounds__(kElementwiseThreads)
+    gather_rows_kernel(GatherRowsArgs<T> args, RowVectors vectors, bool aligned) {
+  grid_dependency_wait();
+  grid_dependency_launch();
+  const std::uint32_t first = blockIdx.x * (kElementwiseThreads * kVectors) + threadIdx.x;
+  uint4 values[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const std::uint32_t index = first + i * kElementwiseThreads;
+    if (index >= vectors.total) break;
+    const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
+    values[i] = load_first(args.x.at(args.rows.data[row], column), count, aligned);
+  }
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const std::uint32_t index = first + i * kElementwiseThreads;
+    if (index >= vectors.total) break;
+    const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
+    store_first(args.out.at(row, column), count, aligned, values[i]);
+  }
+}
+
+/// See the head of this file. Throws ShapeError when the operands do not fit together.
+template <Element T>
+void gather_rows(const GatherRowsArgs<T>& args, const Context& context) {
+  validate(args);
+  if (args.out.empty()) return;
+  const auto vectors = RowVectors::of<T>("gather_rows", args.out.extent(0), args.out.extent(1));
+  const bool aligned = has_aligned_rows(args.x) && has_aligned_rows(args.out);
+  with_vectors_per_thread<GatherRowsTraits::kVectors>(
+      vectors.total, context, [&]<int kVectors>(const LaunchConfig& config) {
+        launch(gather_rows_kernel<T, kVectors>, config, context, args, vectors, aligned);
+      });
+}
+
+}  // namespace nanovllm::cuda

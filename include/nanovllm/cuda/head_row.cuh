@@ -1,0 +1,213 @@
+#pragma once
+/// One short row, of a head or a narrow norm, spread over a group of lanes; and the arithmetic of
+/// RMSNorm and RoPE, which the single ops share with the fused one so that their bits agree.
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/cuda/reduce.cuh"
+#include "nanovllm/cuda/vec.cuh"
+
+namespace nanovllm::cuda {
+
+/// Elements of the longest row that a group of lanes holds.
+inline constexpr int kMaxHeadRow = 512;
+
+/// Σ x², in order.
+template <int kCount>
+__device__ __forceinline__ float sum_of_squares(const float (&x)[kCount]) {
+  float sum = 0.f;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) sum = __fmaf_rn(x[i], x[i], sum);
+  return sum;
+}
+
+/// 1 / sqrt(sum / width + eps), every step rounded to nearest.
+__device__ __forceinline__ float inverse_rms(float sum, int width, float eps) {
+  const float mean = __fdiv_rn(sum, static_cast<float>(width));
+  return __frcp_rn(__fsqrt_rn(__fadd_rn(mean, eps)));
+}
+
+/// x = round(x · inverse_rms) · weight; the product is left for the caller to round.
+template <class T, int kCount>
+__device__ __forceinline__ void normalise(float (&x)[kCount], float inverse_rms,
+                                          const float (&weight)[kCount]) {
+#pragma unroll
+  for (float& v : x) v = __fmul_rn(v, inverse_rms);
+  round_floats<T>(x);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) x[i] = __fmul_rn(x[i], weight[i]);
+}
+
+/// Cosines and sines of the angles by which RoPE turns a lane's pairs.
+template <int kCount>
+struct HeadAngles {
+  float cosine[kCount];
+  float sine[kCount];
+};
+
+/// A row of at most kMaxHeadRow elements in the registers of a group of lanes.
+///
+/// The row is cut in two halves, so that the pairs (j, j + width / 2) of RoPE meet in a lane. With
+/// kLanes > 0, a row has 2 · kLanes vectors of 16 bytes, and lane l holds the l-th of each half.
+/// With kLanes = 0 a whole warp takes a row of any width: lane l holds elements l, l + 32, … of
+/// each half, the first half being the longer one of an odd width. Which of the two it is depends
+/// on the element type and the width alone (`with_head_lanes`), so that sums over a row have one
+/// order.
+template <Element T, int kLanes>
+class HeadRow {
+ public:
+  static constexpr int kGroup = kLanes > 0 ? kLanes : 32;                         ///< lanes a row
+  static constexpr int kCount = kLanes > 0 ? kVecSize<T> : kMaxHeadRow / 2 / 32;  ///< of each half
+
+  /// Zeros. All lanes of a warp hold rows of the same width.
+  __device__ __forceinline__ explicit HeadRow(int width) : width_(width) {}
+
+  /// Loads the row at `row`; `aligned` says that it starts at a multiple of 16 bytes.
+  template <Load kLoad = Load::coherent>
+  __device__ __forceinline__ void load(const T* row, bool aligned) {
+    if constexpr (kLanes > 0) {
+      uint4 raw[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        raw[h] = load_first<kLoad>(row + h * half() + lane() * kCount, kCount, aligned);
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) unpack<T>(raw[h], x_[h]);
+    } else {
+      for_each([&](int j, float& x) { x = to_float(row[j]); });
+    }
+  }
+
+  /// Writes the row, rounded.
+  __device__ __forceinline__ void store(T* row, bool aligned) {
+    if constexpr (kLanes > 0) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        store_floats(row + h * half() + lane() * kCount, kCount, aligned, x_[h]);
+      }
+    } else {
+      for_each([&](int j, float& x) { row[j] = from_float<T>(x); });
+    }
+  }
+
+  /// Copies a row bit by bit.
+  __device__ __forceinline__ static void copy(const T* from, T* to, int width, bool aligned) {
+    if constexpr (kLanes > 0) {
+      uint4 raw[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        raw[h] = load_first(from + (h * kLanes + lane()) * kCount, kCount, aligned);
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        store_first(to + (h * kLanes + lane()) * kCount, kCount, aligned, raw[h]);
+      }
+    } else {
+      for (int j = lane(); j < width; j += 32) to[j] = from[j];
+    }
+  }
+
+  /// Rounds every element to T.
+  __device__ __forceinline__ void round() {
+    round_floats<T>(x_[0]);
+    round_floats<T>(x_[1]);
+  }
+
+  /// x = round(x + other).
+  __device__ __forceinline__ void add(const HeadRow& other) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) x_[h][i] = __fadd_rn(x_[h][i], other.x_[h][i]);
+    }
+    round();
+  }
+
+  /// RMSNorm, left for the caller to round. All lanes of the warp take part.
+  __device__ __forceinline__ void normalise(const HeadRow& weight, float eps) {
+    const float sum = warp_sum<kGroup>(sum_of_squares(x_[0]) + sum_of_squares(x_[1]));
+    const float inverse = inverse_rms(sum, width_, eps);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) cuda::normalise<T>(x_[h], inverse, weight.x_[h]);
+  }
+
+  /// RoPE by one position's angles, left for the caller to round; the width is even.
+  __device__ __forceinline__ void rotate(const HeadAngles<kCount>& angles) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float x1 = x_[0][i], x2 = x_[1][i], cosine = angles.cosine[i], sine = angles.sine[i];
+      x_[0][i] = __fmaf_rn(x1, cosine, -__fmul_rn(x2, sine));
+      x_[1][i] = __fmaf_rn(x2, cosine, __fmul_rn(x1, sine));
+    }
+  }
+
+  /// The angles of the pairs that this lane holds. `cos_sin` is the position's row of the table:
+  /// cosines, then sines.
+  __device__ __forceinline__ HeadAngles<kCount> load_angles(const float* cos_sin,
+                                                            bool aligned) const {
+    HeadAngles<kCount> out;
+    if constexpr (kLanes > 0) {
+      load_run(cos_sin + lane() * kCount, aligned, out.cosine);
+      load_run(cos_sin + half() + lane() * kCount, aligned, out.sine);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const int j = lane() + 32 * i;
+        out.cosine[i] = j < half() ? cos_sin[j] : 0.f;
+        out.sine[i] = j < half() ? cos_sin[half() + j] : 0.f;
+      }
+    }
+    return out;
+  }
+
+ private:
+  __device__ __forceinline__ static int lane() { return static_cast<int>(threadIdx.x) % kGroup; }
+  __device__ __forceinline__ int half() const {
+    return kLanes > 0 ? kLanes * kCount : (width_ + 1) / 2;
+  }
+
+  /// kCount consecutive floats, in vectors when `aligned`.
+  __device__ __forceinline__ static void load_run(const float* p, bool aligned,
+                                                  float (&out)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kCount; i += 4) {
+      float four[4];
+      load_floats(p + i, 4, aligned, four);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) out[i + j] = four[j];
+    }
+  }
+
+  /// Calls `visit(j, x)` for each element of a row without fixed lanes that this lane holds.
+  template <class Visit>
+  __device__ __forceinline__ void for_each(Visit visit) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const int in_half = lane() + 32 * i, j = h * half() + in_half;
+        if (in_half < half() && j < width_) visit(j, x_[h][i]);
+      }
+    }
+  }
+
+  int width_;
+  float x_[2][kCount] = {};
+};
+
+/// Calls `visit` with the template argument kLanes of the rows of `width` ≤ kMaxHeadRow elements:
+/// the sizes of attention heads have lanes of their own, all others share the general layout.
+template <Element T, class Visit>
+void with_head_lanes(std::int64_t width, Visit visit) {
+  switch (width) {
+    case 64: return visit.template operator()<32 / kVecSize<T>>();
+    case 128: return visit.template operator()<64 / kVecSize<T>>();
+    case 256: return visit.template operator()<128 / kVecSize<T>>();
+    default: return visit.template operator()<0>();
+  }
+}
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,81 @@
+#pragma once
+/// How the elementwise kernels share out a matrix: vectors of 16 bytes, counted through all rows.
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <limits>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/math.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/context.cuh"
+#include "nanovllm/cuda/launch.cuh"
+#include "nanovllm/cuda/vec.cuh"
+
+namespace nanovllm::cuda {
+
+/// The vectors of `rows` rows of `width` elements. The last vector of a row may be partial.
+struct RowVectors {
+  std::uint32_t width = 0;    ///< elements a row
+  std::uint32_t per_row = 0;  ///< vectors a row
+  std::uint32_t total = 0;    ///< vectors
+
+  struct Place {
+    std::uint32_t row;
+    std::uint32_t column;  ///< of the vector's first element
+    int count;             ///< elements from there to the end of the row
+  };
+
+  /// Where vector `index` < total lies; `kSize` elements a vector.
+  template <int kSize>
+  [[nodiscard]] __device__ __forceinline__ Place place(std::uint32_t index) const {
+    const std::uint32_t row = index / per_row, column = (index - row * per_row) * kSize;
+    return {row, column, static_cast<int>(width - column)};
+  }
+
+  /// Throws ShapeError when 31 bits cannot count the vectors (32 GiB of data).
+  template <class T>
+  static RowVectors of(const char* op, std::int64_t rows, std::int64_t width) {
+    const std::int64_t per_row = ceil_div(width, kVecSize<T>);
+    constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+    nanovllm::check<ShapeError>(width <= kMost && (per_row == 0 || rows <= kMost / per_row), op,
+                                ": at most ", kMost, " vectors of 16 bytes can be counted, got ",
+                                rows, " rows of ", width, " elements");
+    return {static_cast<std::uint32_t>(width), static_cast<std::uint32_t>(per_row),
+            static_cast<std::uint32_t>(rows * per_row)};
+  }
+};
+
+/// Whether all rows of a matrix, or all heads of a token's activations, may be read 16 bytes at a
+/// time: the address and every stride but the last are multiples of 16 bytes.
+template <class T, int kRank>
+[[nodiscard]] bool has_aligned_rows(const TensorView<T, kRank>& view) {
+  bool aligned = is_vector_aligned(view.data);
+  for (int i = 0; i + 1 < kRank; ++i) {
+    aligned = aligned && (view.extents[i] <= 1 || view.strides[i] * sizeof(T) % 16 == 0);
+  }
+  return aligned;
+}
+
+/// Threads of a block of the elementwise kernels.
+inline constexpr int kElementwiseThreads = 256;
+
+/// Calls `launch_with` with the number of vectors for each thread: `kMany` for large inputs, so
+/// that enough bytes are in flight, 1 for small ones, so that they spread over the multiprocessors.
+template <int kMany, class LaunchWith>
+void with_vectors_per_thread(std::uint32_t total, const Context& context, LaunchWith launch_with) {
+  const auto grid = [&](int vectors) {
+    return LaunchConfig{.grid = ceil_div(total, static_cast<std::uint32_t>(kElementwiseThreads) *
+                                                    static_cast<std::uint32_t>(vectors)),
+                        .block = kElementwiseThreads};
+  };
+  const auto one_wave = static_cast<std::uint32_t>(context.num_sms) * 2048;
+  if (total <= one_wave) {
+    launch_with.template operator()<1>(grid(1));
+  } else {
+    launch_with.template operator()<kMany>(grid(kMany));
+  }
+}
+
+}  // namespace nanovllm::cuda
