@@ -1,0 +1,468 @@
+#pragma once
+/// `varlen_attention` on Hopper (sm_90a): wgmma and TMA, warps specialised.
+///
+///   out = softmax(scale · q · Kᵀ) · V,  causal, aligned to the bottom right
+///
+/// Operands: q, k, v, out in bf16 or half, head_dim 64 or 128, strides multiples of 8 elements,
+/// pointers 16-byte aligned. Keys come either from this step's `k` and `v` (no prefix), or from the
+/// paged cache: a tile of 128 keys is copied in boxes of min(block_size, 128) keys, so block_size
+/// must be 8, 16, 32, 64 or a multiple of 128. Scores, weights' sums and outputs accumulate in
+/// float32; weights are rounded to T before they meet V.
+///
+/// A block of 384 threads: one warp copies (queries once a tile, then keys and values into rings of
+/// two stages each), two warpgroups of 64 query rows each compute. Blocks are persistent, one an
+/// SM; each takes (tile, head) items of the schedule, longest first, forwards and backwards in
+/// turns, so that nobody gets only the long ones. Heads of one group are neighbours and meet in L2.
+///
+/// A warpgroup issues S = Q·Kᵀ of the next keys, then O += P·V of the last, and computes the
+/// softmax of the former under the latter; the two warpgroups take turns at issuing, so that one's
+/// softmax runs under the other's products too. Keys go from the last tile to the first: the tiles
+/// that need a mask come first, and the loop over the rest has none.
+///
+/// FLOP: 4 · head_dim a visible (query, key) pair and head. Bytes: q and out once, K and V once a
+/// tile of 128 queries and head, mostly from L2.
+/// Source: Shah et al., "FlashAttention-3", 2024; PTX ISA 9.0.
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "nanovllm/core/math.hpp"
+#include "nanovllm/cuda/context.cuh"
+#include "nanovllm/cuda/launch.cuh"
+#include "nanovllm/cuda/mbarrier.cuh"
+#include "nanovllm/cuda/named_barrier.cuh"
+#include "nanovllm/cuda/tma.cuh"
+#include "nanovllm/cuda/varlen_plan.cuh"
+#include "nanovllm/cuda/varlen_softmax.cuh"
+#include "nanovllm/cuda/wgmma.cuh"
+#include "nanovllm/ops/attention.hpp"
+
+namespace nanovllm::cuda {
+
+template <MmaElement T, int kHeadDim_, bool kPaged_>
+struct VarlenHopperTraits {
+  static_assert(kHeadDim_ == 64 || kHeadDim_ == 128);
+  using Type = T;
+  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr bool kPaged = kPaged_;
+  static constexpr bool kTakeTurns = true;
+  static constexpr int kRows = VarlenTile::kRows;  ///< queries a tile
+  static constexpr int kKeys = 128;                ///< keys a tile
+  static constexpr int kStages = 2;
+  static constexpr int kGroups = 2;  ///< warpgroups that compute, 64 rows each
+  static constexpr int kConsumerWarps = 4 * kGroups;
+  static constexpr int kThreads = 128 * (1 + kGroups);
+  static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
+  static constexpr int kPanels = kHeadDim / kTmaColumns;  ///< a tile is [panel][128 rows][64]
+  static constexpr int kPanelBytes = kKeys * kTmaColumns * 2;
+  static constexpr int kTileBytes = kPanels * kPanelBytes;
+  static_assert(kRows == kKeys && kRows == 64 * kGroups);
+};
+
+/// Shared memory of a block.
+template <class Traits>
+struct VarlenHopperShared {
+  alignas(1024) unsigned char q[Traits::kTileBytes];
+  alignas(1024) unsigned char k[Traits::kStages][Traits::kTileBytes];
+  alignas(1024) unsigned char v[Traits::kStages][Traits::kTileBytes];
+  std::uint64_t q_full, q_empty;
+  std::uint64_t k_full[Traits::kStages], k_empty[Traits::kStages];
+  std::uint64_t v_full[Traits::kStages], v_empty[Traits::kStages];
+};
+
+/// The parameter of the kernel.
+template <class T>
+struct VarlenHopperProblem {
+  CUtensorMap q, k, v;  ///< q and new keys: (d, head, row); cache: (d, slot, K | V and head, block)
+  VarlenTiles tiles;
+  const BlockId* block_tables;
+  std::int64_t table_stride;
+  T* out;
+  std::int64_t out_row_stride, out_head_stride;
+  int heads, kv_heads, block_size, num_blocks;
+  float scale_log2;
+};
+
+namespace detail {
+
+/// The items of one block, in order. An item is (tile, head), numbered tile · heads + head.
+struct VarlenItems {
+  const VarlenTile* tiles;
+  int heads, count, round = 0;
+
+  template <class T>
+  __device__ __forceinline__ explicit VarlenItems(const VarlenHopperProblem<T>& problem)
+      : tiles(problem.tiles.data),
+        heads(problem.heads),
+        count(*problem.tiles.count * problem.heads) {}
+
+  __device__ __forceinline__ int item() const {
+    const int size = static_cast<int>(gridDim.x), i = static_cast<int>(blockIdx.x);
+    return round * size + (round % 2 == 0 ? i : size - 1 - i);
+  }
+  __device__ __forceinline__ bool done() const { return item() >= count; }
+  __device__ __forceinline__ int head() const { return item() % heads; }
+  __device__ __forceinline__ VarlenTile tile() const {
+    const int4 words = *reinterpret_cast<const int4*>(tiles + item() / heads);
+    return {words.x, words.y, words.z, words.w};
+  }
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/// The warp that copies.
+template <class Traits>
+class VarlenProducer {
+  using T = typename Traits::Type;
+
+ public:
+  __device__ __forceinline__ VarlenProducer(const VarlenHopperProblem<T>& problem,
+                                            VarlenHopperShared<Traits>& shared)
+      : problem_(problem), shared_(shared), lane_(static_cast<int>(threadIdx.x) % 32) {
+    if constexpr (Traits::kPaged) {
+      box_keys_ = min(problem.block_size, Traits::kKeys);
+      const int boxes = Traits::kKeys / box_keys_;
+      panel_ = lane_ / boxes;
+      box_ = lane_ % boxes;
+    } else {
+      panel_ = lane_;
+    }
+  }
+
+  __device__ __forceinline__ void run() {
+    for (VarlenItems items(problem_); !items.done(); ++items.round) {
+      const VarlenTile tile = items.tile();
+      const int head = items.head();
+      kv_head_ = head / (problem_.heads / problem_.kv_heads);
+      first_key_row_ = tile.first_row - (tile.first_limit - 1);
+      table_ = problem_.block_tables + tile.sequence * problem_.table_stride;
+      limit_ = tile.limit();
+      int begin = (ceil_div(limit_, Traits::kKeys) - 1) * Traits::kKeys;
+      BlockId block = block_of(begin);
+      load_keys(begin, block);
+      load_queries(tile.first_row, head);
+      for (; begin > 0; begin -= Traits::kKeys) {
+        const BlockId next = block_of(begin - Traits::kKeys);
+        load_keys(begin - Traits::kKeys, next);
+        load_values(begin, block);
+        block = next;
+      }
+      load_values(begin, block);
+    }
+  }
+
+ private:
+  /// The block of the cache that this lane's box of keys comes from. Boxes without visible keys get
+  /// one that does not exist, which is read as zeros; the block table is not looked at for them.
+  __device__ __forceinline__ BlockId block_of(int begin) const {
+    if constexpr (!Traits::kPaged) return 0;
+    const int key = begin + box_ * box_keys_;
+    return key < limit_ ? table_[key / problem_.block_size] : problem_.num_blocks;
+  }
+
+  __device__ __forceinline__ void load_queries(int row, int head) {
+    mbarrier_wait(shared_.q_empty, q_.parity ^ 1);
+    if (lane_ == 0) mbarrier_arrive_expect(shared_.q_full, Traits::kTileBytes);
+    __syncwarp();
+    if (lane_ < Traits::kPanels) {
+      tma_load(shared_.q + lane_ * Traits::kPanelBytes, problem_.q,
+               {kTmaColumns * lane_, head, row}, shared_.q_full);
+    }
+    q_.advance();
+  }
+
+  __device__ __forceinline__ void load_keys(int begin, BlockId block) {
+    mbarrier_wait(shared_.k_empty[k_.stage], k_.parity ^ 1);
+    load(shared_.k[k_.stage], shared_.k_full[k_.stage], problem_.k, kv_head_, begin, block);
+    k_.advance();
+  }
+
+  __device__ __forceinline__ void load_values(int begin, BlockId block) {
+    mbarrier_wait(shared_.v_empty[v_.stage], v_.parity ^ 1);
+    const int index = Traits::kPaged ? problem_.kv_heads + kv_head_ : kv_head_;
+    load(shared_.v[v_.stage], shared_.v_full[v_.stage], problem_.v, index, begin, block);
+    v_.advance();
+  }
+
+  __device__ __forceinline__ void load(unsigned char* to, std::uint64_t& barrier,
+                                       const CUtensorMap& map, int index, int begin,
+                                       BlockId block) {
+    if (lane_ == 0) mbarrier_arrive_expect(barrier, Traits::kTileBytes);
+    __syncwarp();
+    if (panel_ >= Traits::kPanels) return;
+    to += panel_ * Traits::kPanelBytes;
+    if constexpr (Traits::kPaged) {
+      const int key = box_ * box_keys_;
+      tma_load(to + key * kTmaColumns * 2, map,
+               {kTmaColumns * panel_, (begin + key) % problem_.block_size, index, block}, barrier);
+    } else {
+      tma_load(to, map, {kTmaColumns * panel_, index, first_key_row_ + begin}, barrier);
+    }
+  }
+
+  const VarlenHopperProblem<T>& problem_;
+  VarlenHopperShared<Traits>& shared_;
+  int lane_, panel_, box_ = 0, box_keys_ = 0;
+  const BlockId* table_ = nullptr;
+  int kv_head_ = 0, first_key_row_ = 0, limit_ = 0;
+  RingPosition<1> q_;
+  RingPosition<Traits::kStages> k_, v_;
+};
+
+/// A warpgroup that computes 64 rows of each tile.
+template <class Traits>
+class VarlenConsumer {
+  using T = typename Traits::Type;
+
+ public:
+  __device__ __forceinline__ VarlenConsumer(const VarlenHopperProblem<T>& problem,
+                                            VarlenHopperShared<Traits>& shared, int group)
+      : problem_(problem),
+        shared_(shared),
+        group_(group),
+        row_(64 * group + static_cast<int>(threadIdx.x) % 128 / 32 * 16 +
+             static_cast<int>(threadIdx.x) % 32 / 4) {}
+
+  __device__ __forceinline__ void run() {
+    if (Traits::kTakeTurns && group_ == 1) named_barrier_arrive<kTurnThreads>(turn(0));
+    VarlenItems items(problem_);
+    VarlenTile next{};
+    if (!items.done()) next = items.tile();
+    while (!items.done()) {
+      const VarlenTile tile = next;
+      const int head = items.head();
+      ++items.round;
+      if (!items.done()) next = items.tile();  // in time for the next turn of the loop
+      attend(tile);
+      const float factor[2] = {softmax_.finish(0), softmax_.finish(1)};
+      store_rows(o_, factor,
+                 problem_.out + (tile.first_row + row_) * problem_.out_row_stride +
+                     head * problem_.out_head_stride,
+                 problem_.out_row_stride, tile.num_rows - row_);
+    }
+    if (Traits::kTakeTurns && group_ == 0) named_barrier_sync<kTurnThreads>(turn(0));
+  }
+
+ private:
+  static constexpr int kTurnThreads = 128 * Traits::kGroups;
+  /// Named barriers: whose turn it is to issue products, and that a group has cleared values.
+  static __device__ __forceinline__ int turn(int group) { return 1 + group; }
+  static __device__ __forceinline__ int cleared(int group) { return 3 + group; }
+
+  /// Leaves the sums of the tile in `o_` and `softmax_`.
+  __device__ __forceinline__ void attend(const VarlenTile& tile) {
+    softmax_ = RowSoftmax{};
+#pragma unroll
+    for (float& x : o_) x = 0.f;
+    const int last = ceil_div(tile.limit(), Traits::kKeys) - 1;
+    // Row 0 of the group, the most restricted, sees every key of the tiles below this one.
+    const int unmasked = (tile.first_limit + 64 * group_) / Traits::kKeys;
+    int limit = tile.first_limit + row_ - last * Traits::kKeys;
+
+    mbarrier_wait(shared_.q_full, q_.parity);
+    mbarrier_wait(shared_.k_full[k_.stage], k_.parity);
+    issue_scores();
+    wgmma_wait<0>();
+    wgmma_hold(s_);
+    release_keys(last == 0);
+    float shrink[2];
+    softmax_.template update<true>(s_, limit, problem_.scale_log2, shrink);
+    pack_weights<T>(s_, p_);
+    clear_values(tile.limit() - last * Traits::kKeys);
+
+    int block = last - 1;
+    for (; block >= unmasked; --block) step<true>(block, limit += Traits::kKeys);
+    for (; block >= 0; --block) step<false>(block, 0);
+
+    mbarrier_wait(shared_.v_full[v_.stage], v_.parity);
+    issue_values();
+    wgmma_wait<0>();
+    wgmma_hold(o_);
+    release_values();
+    q_.advance();
+  }
+
+  /// Scores of tile `block` while the weights of the one after it meet their values.
+  template <bool kMasked>
+  __device__ __forceinline__ void step(int block, int limit) {
+    mbarrier_wait(shared_.k_full[k_.stage], k_.parity);
+    if constexpr (Traits::kTakeTurns) named_barrier_sync<kTurnThreads>(turn(group_));
+    wgmma_hold(s_);
+    issue_scores();
+    mbarrier_wait(shared_.v_full[v_.stage], v_.parity);
+    issue_values();
+    if constexpr (Traits::kTakeTurns) named_barrier_arrive<kTurnThreads>(turn(1 - group_));
+    wgmma_wait<1>();
+    wgmma_hold(s_);
+    release_keys(block == 0);
+    float shrink[2];
+    softmax_.template update<kMasked>(s_, limit, problem_.scale_log2, shrink);
+    wgmma_wait<0>();
+    wgmma_hold(o_);
+    release_values();
+    scale_rows(o_, shrink);
+    pack_weights<T>(s_, p_);
+  }
+
+  /// s = q · Kᵀ, 64 × 128.
+  __device__ __forceinline__ void issue_scores() {
+    wgmma_fence();
+    const WgmmaOperand q = wgmma_operand(shared_.q + 64 * group_ * kTmaColumns * 2, 0);
+    const WgmmaOperand k = wgmma_operand(shared_.k[k_.stage], 0);
+#pragma unroll
+    for (int i = 0; i < Traits::kHeadDim / 16; ++i) {
+      const int offset = i / 4 * Traits::kPanelBytes + i % 4 * 32;
+      if (i == 0) {
+        wgmma<T, false>(s_, q.plus(offset), k.plus(offset));
+      } else {
+        wgmma<T, true>(s_, q.plus(offset), k.plus(offset));
+      }
+    }
+    wgmma_commit();
+  }
+
+  /// o += p · V, 64 × head_dim.
+  __device__ __forceinline__ void issue_values() {
+    wgmma_fence();
+    const WgmmaOperand v = wgmma_operand(shared_.v[v_.stage], Traits::kPanelBytes);
+#pragma unroll
+    for (int i = 0; i < Traits::kKeys / 16; ++i) {
+      wgmma<T>(o_, p_[i], v.plus(i * 16 * kTmaColumns * 2));
+    }
+    wgmma_commit();
+  }
+
+  /// Zeroes the values from key `num_keys` of the tile on, which may be anything: their weights are
+  /// 0, but 0 · NaN is not. Both groups do so, each for itself: neither has to wait for the other.
+  __device__ __forceinline__ void clear_values(int num_keys) {
+    if (num_keys >= Traits::kKeys) return;
+    mbarrier_wait(shared_.v_full[v_.stage], v_.parity);
+    constexpr int kVectors = kTmaColumns * 2 / 16;
+    const int vectors = (Traits::kKeys - num_keys) * kVectors;
+#pragma unroll
+    for (int panel = 0; panel < Traits::kPanels; ++panel) {
+      auto* const rows =
+          reinterpret_cast<uint4*>(shared_.v[v_.stage] + panel * Traits::kPanelBytes) +
+          num_keys * kVectors;
+      for (int i = static_cast<int>(threadIdx.x) % 128; i < vectors; i += 128) {
+        rows[i] = make_uint4(0, 0, 0, 0);
+      }
+    }
+    async_proxy_fence_shared();
+    named_barrier_sync<128>(cleared(group_));
+  }
+
+  /// Lets the producer refill the stage of keys, and the queries after the last product with them.
+  __device__ __forceinline__ void release_keys(bool last) {
+    if (threadIdx.x % 32 == 0) {
+      mbarrier_arrive(shared_.k_empty[k_.stage]);
+      if (last) mbarrier_arrive(shared_.q_empty);
+    }
+    k_.advance();
+  }
+  __device__ __forceinline__ void release_values() {
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(shared_.v_empty[v_.stage]);
+    v_.advance();
+  }
+
+  const VarlenHopperProblem<T>& problem_;
+  VarlenHopperShared<Traits>& shared_;
+  int group_, row_;  ///< this thread's first row in the tile
+  RingPosition<1> q_;
+  RingPosition<Traits::kStages> k_, v_;
+  RowSoftmax softmax_;
+  float s_[Traits::kKeys / 2];
+  float o_[Traits::kHeadDim / 2];
+  std::uint32_t p_[Traits::kKeys / 16][4];
+};
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+
+}  // namespace detail
+
+/// Grid: at most one block an SM.
+template <class Traits>
+__global__ void __launch_bounds__(Traits::kThreads, 1) varlen_attention_hopper_kernel(
+    const __grid_constant__ VarlenHopperProblem<typename Traits::Type> problem) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ unsigned char varlen_hopper_memory[];
+  auto& shared = *reinterpret_cast<VarlenHopperShared<Traits>*>(
+      (reinterpret_cast<std::uintptr_t>(varlen_hopper_memory) + 1023) / 1024 * 1024);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (threadIdx.x == 0) {
+    tma_prefetch_map(problem.q);
+    tma_prefetch_map(problem.k);
+    tma_prefetch_map(problem.v);
+    mbarrier_init(shared.q_full, 1);
+    mbarrier_init(shared.q_empty, Traits::kConsumerWarps);
+    for (int i = 0; i < Traits::kStages; ++i) {
+      mbarrier_init(shared.k_full[i], 1);
+      mbarrier_init(shared.v_full[i], 1);
+      mbarrier_init(shared.k_empty[i], Traits::kConsumerWarps);
+      mbarrier_init(shared.v_empty[i], Traits::kConsumerWarps);
+    }
+    mbarrier_init_fence();
+  }
+  __syncthreads();
+  grid_dependency_wait();
+  grid_dependency_launch();
+  if (warp < 4) {
+    release_registers<Traits::kProducerRegisters>();
+    if (warp != 0) return;
+    async_proxy_fence_global();
+    detail::VarlenProducer<Traits>(problem, shared).run();
+  } else {
+    take_registers<Traits::kConsumerRegisters>();
+    detail::VarlenConsumer<Traits>(problem, shared, warp / 4 - 1).run();
+  }
+#endif
+}
+
+/// Whether the copy engine can bring tiles of 128 keys from blocks of this size.
+[[nodiscard]] constexpr bool varlen_hopper_takes_block_size(std::int64_t block_size) {
+  return block_size % 128 == 0 ? block_size > 0 : block_size >= 8 && 128 % block_size == 0;
+}
+
+/// The launcher; the conditions at the top hold, the operands are not empty.
+template <MmaElement T, int kHeadDim, bool kPaged>
+void varlen_attention_hopper(const VarlenAttentionArgs<T>& args, VarlenTiles tiles,
+                             const Context& context) {
+  using Traits = VarlenHopperTraits<T, kHeadDim, kPaged>;
+  const auto rows_map = [](const TensorView<const T, 3>& x) {
+    return make_tensor_map<T, 3>(x.data, {x.extent(2), x.extent(1), x.extent(0)},
+                                 {x.strides[1], x.strides[0]}, {kTmaColumns, 1, Traits::kRows});
+  };
+  VarlenHopperProblem<T> problem{};
+  problem.q = rows_map(args.q);
+  if constexpr (kPaged) {
+    const KvView<T>& kv = args.kv;
+    const int box_keys = static_cast<int>(std::min<std::int64_t>(kv.block_size, Traits::kKeys));
+    problem.k = problem.v = make_tensor_map<T, 4>(
+        kv.data, {kv.head_dim, kv.block_size, 2 * kv.num_kv_heads, kv.num_blocks},
+        {kv.head_dim, kv.tile_size(), kv.block_stride()}, {kTmaColumns, box_keys, 1, 1});
+  } else {
+    problem.k = rows_map(args.k);
+    problem.v = rows_map(args.v);
+  }
+  problem.tiles = tiles;
+  problem.block_tables = args.block_tables.data;
+  problem.table_stride = args.block_tables.strides[0];
+  problem.out = args.out.data;
+  problem.out_row_stride = args.out.strides[0];
+  problem.out_head_stride = args.out.strides[1];
+  problem.heads = static_cast<int>(args.q.extent(1));
+  problem.kv_heads = static_cast<int>(args.kv.num_kv_heads);
+  problem.block_size = static_cast<int>(args.kv.block_size);
+  problem.num_blocks = static_cast<int>(args.kv.num_blocks);
+  problem.scale_log2 = args.scale * 1.4426950408889634f;
+  const std::int64_t items =
+      (args.q.extent(0) / Traits::kRows + args.kv_lens.extent(0)) * args.q.extent(1);
+  launch(varlen_attention_hopper_kernel<Traits>,
+         {.grid = static_cast<unsigned>(std::min<std::int64_t>(items, context.num_sms)),
+          .block = Traits::kThreads,
+          .shared_bytes = sizeof(VarlenHopperShared<Traits>) + 1024},
+         context, problem);
+}
+
+}  // namespace nanovllm::cuda
