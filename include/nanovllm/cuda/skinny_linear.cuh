@@ -73,7 +73,8 @@ struct SkinnyParams {
   bool accumulate;
 };
 
-/// 16 bytes of weights, or zeros where `wanted` is false. They are read once: no room in L1.
+/// 16 bytes of weights, or zeros where `wanted` is false. They are read once: no room in L1. Not
+/// through the non-coherent path, because ptxas moves such loads behind `grid_dependency_wait`.
 __device__ __forceinline__ uint4 load_weights(const void* p, bool wanted) {
   uint4 v;
   asm volatile(
@@ -81,7 +82,7 @@ __device__ __forceinline__ uint4 load_weights(const void* p, bool wanted) {
       ".reg .pred wanted;\n\t"
       "setp.ne.b32 wanted, %5, 0;\n\t"
       "mov.b32 %0, 0;\n\tmov.b32 %1, 0;\n\tmov.b32 %2, 0;\n\tmov.b32 %3, 0;\n\t"
-      "@wanted ld.global.nc.L1::no_allocate.L2::256B.v4.b32 {%0, %1, %2, %3}, [%4];\n\t"
+      "@wanted ld.global.L1::no_allocate.L2::256B.v4.b32 {%0, %1, %2, %3}, [%4];\n\t"
       "}"
       : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
       : "l"(__cvta_generic_to_global(p)), "r"(static_cast<int>(wanted)));
@@ -212,7 +213,7 @@ __global__ void __launch_bounds__(SkinnyTraits<kTiles, kTokens>::kThreads,
     const int token = index / Traits::kRows, row = first_row + index % Traits::kRows;
     out[i] = 0.f;
     if (p.accumulate && token < p.num_tokens && row < p.n) {
-      out[i] = to_float(load_element(p.y + token * p.y_stride + row));
+      out[i] = to_float(p.y[token * p.y_stride + row]);
     }
   }
 
@@ -275,6 +276,15 @@ void launch_skinny_linear(const SkinnyParams<T, Out>& params, const Context& con
 
 /// Tiles of 8 rows a block of `skinny_linear` may own.
 inline constexpr int kSkinnyTiles[] = {1, 2, 4};
+
+/// A good number of tiles for `n` rows of W: the largest that leaves a block for each SM.
+[[nodiscard]] inline int default_skinny_tiles(std::int64_t n, const Context& context) {
+  int tiles = 1;
+  for (const int larger : kSkinnyTiles) {
+    if (ceil_div(n, 8 * larger) * 10 >= context.num_sms * 9) tiles = larger;
+  }
+  return tiles;
+}
 
 /// y = x · Wᵀ (+ y) for operands that `skinny_linear_takes`; blocks own `tiles` tiles of 8 rows of
 /// W, one of kSkinnyTiles, which changes the time and not the result. No operand is empty.
