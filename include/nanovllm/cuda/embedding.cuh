@@ -33,21 +33,28 @@ struct EmbeddingProblem {
   MatrixView<T> out;  ///< [n, hidden]
 };
 
-template <class T, int kVectors>
+template <class T, int kVectors, bool kWhole>
 __global__ void __launch_bounds__(kElementwiseThreads)
-    embedding_kernel(EmbeddingProblem<T> problem, RowVectors vectors, bool aligned) {
+    embedding_kernel(EmbeddingProblem<T> problem, RowVectors vectors) {
   grid_dependency_wait();
   grid_dependency_launch();
   const std::uint32_t first = blockIdx.x * (kElementwiseThreads * kVectors) + threadIdx.x;
+  std::int64_t sources[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const std::uint32_t index = min(first + i * kElementwiseThreads, vectors.total - 1);
+    const TokenId token = problem.tokens.data[index / vectors.per_row];
+    sources[i] = std::int64_t{token} - problem.first_token;
+  }
   uint4 values[kVectors] = {};
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const std::uint32_t index = first + i * kElementwiseThreads;
     if (index >= vectors.total) break;
     const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
-    const std::int64_t source = std::int64_t{problem.tokens.data[row]} - problem.first_token;
-    if (source >= 0 && source < problem.table.extent(0)) {
-      values[i] = load_first<Load::constant>(problem.table.at(source, column), count, aligned);
+    if (sources[i] >= 0 && sources[i] < problem.table.extent(0)) {
+      const T* const from = problem.table.at(sources[i], column);
+      values[i] = load_first<kWhole, Load::constant>(from, count);
     }
   }
 #pragma unroll
@@ -55,7 +62,7 @@ __global__ void __launch_bounds__(kElementwiseThreads)
     const std::uint32_t index = first + i * kElementwiseThreads;
     if (index >= vectors.total) break;
     const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
-    store_first(problem.out.at(row, column), count, aligned, values[i]);
+    store_first<kWhole>(problem.out.at(row, column), count, values[i]);
   }
 }
 
@@ -70,10 +77,10 @@ void embedding(const EmbeddingArgs<T, Matrix>& args, const Context& context) {
                                     args.first_token,
                                     args.out};
   const auto vectors = RowVectors::of<T>("embedding", args.out.extent(0), args.out.extent(1));
-  const bool aligned = has_aligned_rows(problem.table) && has_aligned_rows(args.out);
-  with_vectors_per_thread<EmbeddingTraits::kVectors>(
-      vectors.total, context, [&]<int kVectors>(const LaunchConfig& config) {
-        launch(embedding_kernel<T, kVectors>, config, context, problem, vectors, aligned);
+  const bool whole = has_whole_rows(problem.table) && has_whole_rows(args.out);
+  with_row_vectors<EmbeddingTraits::kVectors>(
+      vectors.total, whole, context, [&]<int kVectors, bool kWhole>(const LaunchConfig& config) {
+        launch(embedding_kernel<T, kVectors, kWhole>, config, context, problem, vectors);
       });
 }
 

@@ -22,26 +22,32 @@ struct GatherRowsTraits {
   static constexpr int kVectors = 4;  ///< vectors a thread, for large inputs
 };
 
-template <class T, int kVectors>
+template <class T, int kVectors, bool kWhole>
 __global__ void __launch_bounds__(kElementwiseThreads)
-    gather_rows_kernel(GatherRowsArgs<T> args, RowVectors vectors, bool aligned) {
+    gather_rows_kernel(GatherRowsArgs<T> args, RowVectors vectors) {
   grid_dependency_wait();
   grid_dependency_launch();
   const std::uint32_t first = blockIdx.x * (kElementwiseThreads * kVectors) + threadIdx.x;
+  std::int32_t sources[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const std::uint32_t index = min(first + i * kElementwiseThreads, vectors.total - 1);
+    sources[i] = args.rows.data[index / vectors.per_row];
+  }
   uint4 values[kVectors];
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const std::uint32_t index = first + i * kElementwiseThreads;
     if (index >= vectors.total) break;
     const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
-    values[i] = load_first(args.x.at(args.rows.data[row], column), count, aligned);
+    values[i] = load_first<kWhole>(args.x.at(sources[i], column), count);
   }
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const std::uint32_t index = first + i * kElementwiseThreads;
     if (index >= vectors.total) break;
     const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
-    store_first(args.out.at(row, column), count, aligned, values[i]);
+    store_first<kWhole>(args.out.at(row, column), count, values[i]);
   }
 }
 
@@ -51,10 +57,10 @@ void gather_rows(const GatherRowsArgs<T>& args, const Context& context) {
   validate(args);
   if (args.out.empty()) return;
   const auto vectors = RowVectors::of<T>("gather_rows", args.out.extent(0), args.out.extent(1));
-  const bool aligned = has_aligned_rows(args.x) && has_aligned_rows(args.out);
-  with_vectors_per_thread<GatherRowsTraits::kVectors>(
-      vectors.total, context, [&]<int kVectors>(const LaunchConfig& config) {
-        launch(gather_rows_kernel<T, kVectors>, config, context, args, vectors, aligned);
+  const bool whole = has_whole_rows(args.x) && has_whole_rows(args.out);
+  with_row_vectors<GatherRowsTraits::kVectors>(
+      vectors.total, whole, context, [&]<int kVectors, bool kWhole>(const LaunchConfig& config) {
+        launch(gather_rows_kernel<T, kVectors, kWhole>, config, context, args, vectors);
       });
 }
 

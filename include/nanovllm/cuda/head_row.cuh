@@ -56,7 +56,7 @@ struct HeadAngles {
 /// each half, the first half being the longer one of an odd width. Which of the two it is depends
 /// on the element type and the width alone (`with_head_lanes`), so that sums over a row have one
 /// order.
-template <Element T, int kLanes>
+template <Element T, int kLanes, bool kWhole>
 class HeadRow {
  public:
   static constexpr int kGroup = kLanes > 0 ? kLanes : 32;                         ///< lanes a row
@@ -65,14 +65,13 @@ class HeadRow {
   /// Zeros. All lanes of a warp hold rows of the same width.
   __device__ __forceinline__ explicit HeadRow(int width) : width_(width) {}
 
-  /// Loads the row at `row`; `aligned` says that it starts at a multiple of 16 bytes.
   template <Load kLoad = Load::coherent>
-  __device__ __forceinline__ void load(const T* row, bool aligned) {
+  __device__ __forceinline__ void load(const T* row) {
     if constexpr (kLanes > 0) {
       uint4 raw[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        raw[h] = load_first<kLoad>(row + h * half() + lane() * kCount, kCount, aligned);
+        raw[h] = load_first<kWhole, kLoad>(row + h * half() + lane() * kCount, kCount);
       }
 #pragma unroll
       for (int h = 0; h < 2; ++h) unpack<T>(raw[h], x_[h]);
@@ -82,11 +81,11 @@ class HeadRow {
   }
 
   /// Writes the row, rounded.
-  __device__ __forceinline__ void store(T* row, bool aligned) {
+  __device__ __forceinline__ void store(T* row) {
     if constexpr (kLanes > 0) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        store_floats(row + h * half() + lane() * kCount, kCount, aligned, x_[h]);
+        store_first<kWhole>(row + h * half() + lane() * kCount, kCount, pack<T>(x_[h]));
       }
     } else {
       for_each([&](int j, float& x) { row[j] = from_float<T>(x); });
@@ -94,16 +93,16 @@ class HeadRow {
   }
 
   /// Copies a row bit by bit.
-  __device__ __forceinline__ static void copy(const T* from, T* to, int width, bool aligned) {
+  __device__ __forceinline__ static void copy(const T* from, T* to, int width) {
     if constexpr (kLanes > 0) {
       uint4 raw[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        raw[h] = load_first(from + (h * kLanes + lane()) * kCount, kCount, aligned);
+        raw[h] = load_first<kWhole>(from + (h * kLanes + lane()) * kCount, kCount);
       }
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        store_first(to + (h * kLanes + lane()) * kCount, kCount, aligned, raw[h]);
+        store_first<kWhole>(to + (h * kLanes + lane()) * kCount, kCount, raw[h]);
       }
     } else {
       for (int j = lane(); j < width; j += 32) to[j] = from[j];
@@ -146,12 +145,11 @@ class HeadRow {
 
   /// The angles of the pairs that this lane holds. `cos_sin` is the position's row of the table:
   /// cosines, then sines.
-  __device__ __forceinline__ HeadAngles<kCount> load_angles(const float* cos_sin,
-                                                            bool aligned) const {
+  __device__ __forceinline__ HeadAngles<kCount> load_angles(const float* cos_sin) const {
     HeadAngles<kCount> out;
     if constexpr (kLanes > 0) {
-      load_run(cos_sin + lane() * kCount, aligned, out.cosine);
-      load_run(cos_sin + half() + lane() * kCount, aligned, out.sine);
+      load_run(cos_sin + lane() * kCount, out.cosine);
+      load_run(cos_sin + half() + lane() * kCount, out.sine);
     } else {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
@@ -169,13 +167,12 @@ class HeadRow {
     return kLanes > 0 ? kLanes * kCount : (width_ + 1) / 2;
   }
 
-  /// kCount consecutive floats, in vectors when `aligned`.
-  __device__ __forceinline__ static void load_run(const float* p, bool aligned,
-                                                  float (&out)[kCount]) {
+  /// kCount consecutive floats.
+  __device__ __forceinline__ static void load_run(const float* p, float (&out)[kCount]) {
 #pragma unroll
     for (int i = 0; i < kCount; i += 4) {
       float four[4];
-      load_floats(p + i, 4, aligned, four);
+      unpack<float>(load_first<kWhole>(p + i, 4), four);
 #pragma unroll
       for (int j = 0; j < 4; ++j) out[i + j] = four[j];
     }
@@ -198,16 +195,16 @@ class HeadRow {
   float x_[2][kCount] = {};
 };
 
-/// Calls `visit` with the template argument kLanes of the rows of `width` ≤ kMaxHeadRow elements:
-/// the sizes of attention heads have lanes of their own, all others share the general layout.
+/// Calls `visit` with the template arguments (kLanes, kWhole) of rows of `width` ≤ kMaxHeadRow
+/// elements: the usual sizes of attention heads have lanes of their own, all others share the
+/// general layout, which knows no vectors.
 template <Element T, class Visit>
-void with_head_lanes(std::int64_t width, Visit visit) {
-  switch (width) {
-    case 64: return visit.template operator()<32 / kVecSize<T>>();
-    case 128: return visit.template operator()<64 / kVecSize<T>>();
-    case 256: return visit.template operator()<128 / kVecSize<T>>();
-    default: return visit.template operator()<0>();
-  }
+void with_head_lanes(std::int64_t width, bool whole, Visit visit) {
+  if (width == 128 && whole) return visit.template operator()<64 / kVecSize<T>, true>();
+  if (width == 128) return visit.template operator()<64 / kVecSize<T>, false>();
+  if (width == 64 && whole) return visit.template operator()<32 / kVecSize<T>, true>();
+  if (width == 64) return visit.template operator()<32 / kVecSize<T>, false>();
+  visit.template operator()<0, false>();
 }
 
 }  // namespace nanovllm::cuda

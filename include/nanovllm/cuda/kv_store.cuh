@@ -44,9 +44,9 @@ void check_num_slots(const char* op, const KvView<T>& kv) {
 }
 
 /// A thread for each vector; heads run over the keys', then the values'.
-template <class T>
+template <class T, bool kWhole>
 __global__ void __launch_bounds__(kElementwiseThreads)
-    kv_store_kernel(KvStoreArgs<T> args, RowVectors vectors, bool aligned) {
+    kv_store_kernel(KvStoreArgs<T> args, RowVectors vectors) {
   grid_dependency_wait();
   grid_dependency_launch();
   const std::uint32_t index = blockIdx.x * kElementwiseThreads + threadIdx.x;
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kElementwiseThreads)
   const T* const from =
       head < kv_heads ? args.k.at(token, head, column) : args.v.at(token, head - kv_heads, column);
   T* const to = args.kv.data + slot_offset(args.kv, slot, head) + column;
-  store_first(to, count, aligned, load_first(from, count, aligned));
+  store_first<kWhole>(to, count, load_first<kWhole>(from, count));
 }
 
 /// See the head of this file. Throws ShapeError when the operands do not fit together.
@@ -70,12 +70,12 @@ void kv_store(const KvStoreArgs<T>& args, const Context& context) {
   check_num_slots("kv_store", args.kv);
   const auto vectors =
       RowVectors::of<T>("kv_store", args.k.extent(0) * 2 * args.kv.num_kv_heads, args.kv.head_dim);
-  const bool aligned = has_aligned_rows(args.k) && has_aligned_rows(args.v) &&
-                       is_vector_aligned(args.kv.data) && args.kv.head_dim % kVecSize<T> == 0;
-  launch(kv_store_kernel<T>,
+  const bool whole =
+      has_whole_rows(args.k) && has_whole_rows(args.v) && is_vector_aligned(args.kv.data);
+  launch(whole ? kv_store_kernel<T, true> : kv_store_kernel<T, false>,
          {.grid = ceil_div(vectors.total, std::uint32_t{kElementwiseThreads}),
           .block = kElementwiseThreads},
-         context, args, vectors, aligned);
+         context, args, vectors);
 }
 
 }  // namespace nanovllm::cuda

@@ -4,7 +4,7 @@
 ///
 /// q [n, heads, head_dim], k and v [n, kv_heads, head_dim] of any strides, head_dim even and at
 /// most 512; 16 bytes at a time where addresses and strides are multiples of that and head_dim is
-/// 64, 128 or 256. A group of lanes takes one head of one token, pairs (j, j + head_dim / 2) in one
+/// 64 or 128. A group of lanes takes one head of one token, pairs (j, j + head_dim / 2) in one
 /// lane (`HeadRow`, shared with `rms_norm` and `rope`: the result is theirs, bit for bit). A k head
 /// is stored from the registers that it was computed in. Statistics and rotation are float32.
 /// Positions and slots are device memory and are not checked.
@@ -31,18 +31,11 @@ struct QkNormRopeStoreTraits {
   static constexpr int kThreads = 128;
 };
 
-/// Which operands may be accessed 16 bytes at a time.
-struct QkNormRopeStoreAlignment {
-  bool rows;   ///< q, k, v and the cache
-  bool norms;  ///< q_norm and k_norm
-  bool table;  ///< cos_sin
-};
-
 /// A group of lanes for each token and head, of q, k and v in this order.
-template <class T, int kLanes>
+template <class T, int kLanes, bool kWhole>
 __global__ void __launch_bounds__(QkNormRopeStoreTraits::kThreads)
-    qk_norm_rope_store_kernel(QkNormRopeStoreArgs<T> args, QkNormRopeStoreAlignment aligned) {
-  using Row = HeadRow<T, kLanes>;
+    qk_norm_rope_store_kernel(QkNormRopeStoreArgs<T> args) {
+  using Row = HeadRow<T, kLanes, kWhole>;
   const auto head_dim = static_cast<int>(args.kv.head_dim);
   const auto heads = static_cast<std::uint32_t>(args.q.extent(1));
   const auto kv_heads = static_cast<std::uint32_t>(args.kv.num_kv_heads);
@@ -52,7 +45,7 @@ __global__ void __launch_bounds__(QkNormRopeStoreTraits::kThreads)
   const bool is_q = row < heads, is_v = row >= heads + kv_heads;
   const bool exists = token < args.q.extent(0);
   Row weight(head_dim);
-  weight.template load<Load::constant>(is_q ? args.q_norm.data : args.k_norm.data, aligned.norms);
+  weight.template load<Load::constant>(is_q ? args.q_norm.data : args.k_norm.data);
   grid_dependency_wait();
   grid_dependency_launch();
 
@@ -66,20 +59,20 @@ __global__ void __launch_bounds__(QkNormRopeStoreTraits::kThreads)
     if (is_v) {
       const T* const value = args.v.at(token, row - heads - kv_heads);
       T* const to = args.kv.data + slot_offset(args.kv, slot, row - heads);
-      if (slot != kNoSlot) Row::copy(value, to, head_dim, aligned.rows);
+      if (slot != kNoSlot) Row::copy(value, to, head_dim);
     } else {
       head = is_q ? args.q.at(token, row) : args.k.at(token, row - heads);
-      x.load(head, aligned.rows);
-      angles = x.load_angles(args.cos_sin.at(position), aligned.table);
+      x.load(head);
+      angles = x.load_angles(args.cos_sin.at(position));
     }
   }
   x.normalise(weight, args.eps);  // all lanes of the warp, values' too
   if (!exists || is_v) return;
   x.round();
   x.rotate(angles);
-  x.store(head, aligned.rows);
+  x.store(head);
   if (slot == kNoSlot) return;  // of q, or a padded row
-  x.store(args.kv.data + slot_offset(args.kv, slot, row - heads), aligned.rows);
+  x.store(args.kv.data + slot_offset(args.kv, slot, row - heads));
 }
 
 /// See the head of this file. Throws ShapeError when the operands do not fit together or head_dim
@@ -91,17 +84,16 @@ void qk_norm_rope_store(const QkNormRopeStoreArgs<T>& args, const Context& conte
   detail::check_head_dim(kOp, args.kv.head_dim);
   if (args.q.extent(0) == 0 || args.kv.head_dim == 0) return;
   check_num_slots(kOp, args.kv);
-  const QkNormRopeStoreAlignment aligned{
-      has_aligned_rows(args.q) && has_aligned_rows(args.k) && has_aligned_rows(args.v) &&
-          is_vector_aligned(args.kv.data),
-      is_vector_aligned(args.q_norm.data) && is_vector_aligned(args.k_norm.data),
-      has_aligned_rows(args.cos_sin)};
+  const bool whole = has_whole_rows(args.q) && has_whole_rows(args.k) && has_whole_rows(args.v) &&
+                     has_whole_rows(args.q_norm) && has_whole_rows(args.k_norm) &&
+                     has_whole_rows(args.cos_sin) && is_vector_aligned(args.kv.data);
   const std::int64_t rows = args.q.extent(1) + 2 * args.kv.num_kv_heads;
-  with_head_lanes<T>(args.kv.head_dim, [&]<int kLanes>() {
-    const unsigned blocks = detail::head_blocks(
-        kOp, args.q.extent(0), rows, HeadRow<T, kLanes>::kGroup, QkNormRopeStoreTraits::kThreads);
-    launch(qk_norm_rope_store_kernel<T, kLanes>,
-           {.grid = blocks, .block = QkNormRopeStoreTraits::kThreads}, context, args, aligned);
+  with_head_lanes<T>(args.kv.head_dim, whole, [&]<int kLanes, bool kWhole>() {
+    const unsigned blocks =
+        detail::head_blocks(kOp, args.q.extent(0), rows, HeadRow<T, kLanes, kWhole>::kGroup,
+                            QkNormRopeStoreTraits::kThreads);
+    launch(qk_norm_rope_store_kernel<T, kLanes, kWhole>,
+           {.grid = blocks, .block = QkNormRopeStoreTraits::kThreads}, context, args);
   });
 }
 

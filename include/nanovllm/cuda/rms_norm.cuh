@@ -50,8 +50,6 @@ struct RmsNormProblem {
   VectorView<const T> weight;
   float eps;
   MatrixView<T> out;
-  bool aligned;         ///< all rows of x, residual and out
-  bool weight_aligned;  ///< the weight
 };
 
 namespace detail {
@@ -87,7 +85,7 @@ __device__ __forceinline__ float vector_squares(uint4 x) {
 
 /// A row of at most kVectors · threads vectors, held in registers by blockDim.x threads: vector v
 /// of thread t is vector v · threads + t of the row. Loads come first, so that they overlap.
-template <class T, int kVectors, bool kAdd>
+template <class T, int kVectors, bool kAdd, bool kWhole>
 __device__ __forceinline__ void norm_row_in_registers(const RmsNormProblem<T>& problem,
                                                       std::int64_t row, float* scratch) {
   const auto width = static_cast<int>(problem.x.extent(1));
@@ -101,20 +99,19 @@ __device__ __forceinline__ void norm_row_in_registers(const RmsNormProblem<T>& p
   };
   uint4 weight[kVectors], x[kVectors] = {}, residual[kVectors];
   for_each_vector([&](int v, int column, int count) {
-    weight[v] =
-        load_first<Load::constant>(problem.weight.data + column, count, problem.weight_aligned);
+    weight[v] = load_first<kWhole, Load::constant>(problem.weight.data + column, count);
   });
   grid_dependency_wait();
   grid_dependency_launch();
   if (row >= problem.x.extent(0)) return;  // whole warps: blocks of several rows have a warp each
   for_each_vector([&](int v, int column, int count) {
-    x[v] = load_first(problem.x.at(row, column), count, problem.aligned);
-    if (kAdd) residual[v] = load_first(problem.residual.at(row, column), count, problem.aligned);
+    x[v] = load_first<kWhole>(problem.x.at(row, column), count);
+    if (kAdd) residual[v] = load_first<kWhole>(problem.residual.at(row, column), count);
   });
   if constexpr (kAdd) {
     for_each_vector([&](int v, int column, int count) {
       x[v] = add_vectors<T>(x[v], residual[v]);
-      store_first(problem.residual.at(row, column), count, problem.aligned, x[v]);
+      store_first<kWhole>(problem.residual.at(row, column), count, x[v]);
     });
   }
   float sum = vector_squares<T>(x[0]);
@@ -122,50 +119,50 @@ __device__ __forceinline__ void norm_row_in_registers(const RmsNormProblem<T>& p
   for (int v = 1; v < kVectors; ++v) sum += vector_squares<T>(x[v]);
   const float inverse = inverse_rms(block_sum(sum, scratch, threads), width, problem.eps);
   for_each_vector([&](int v, int column, int count) {
-    store_first(problem.out.at(row, column), count, problem.aligned,
-                norm_vector<T>(x[v], inverse, weight[v]));
+    store_first<kWhole>(problem.out.at(row, column), count,
+                        norm_vector<T>(x[v], inverse, weight[v]));
   });
 }
 
 }  // namespace detail
 
 /// Rows of up to 512 elements, kLanes lanes each (0: a warp each).
-template <class T, int kLanes, bool kAdd>
+template <class T, int kLanes, bool kAdd, bool kWhole>
 __global__ void __launch_bounds__(RmsNormTraits::kThreads)
     rms_norm_narrow_kernel(RmsNormProblem<T> problem) {
-  using Row = HeadRow<T, kLanes>;
+  using Row = HeadRow<T, kLanes, kWhole>;
   const std::int64_t row =
       (std::int64_t{blockIdx.x} * RmsNormTraits::kThreads + threadIdx.x) / Row::kGroup;
   const auto width = static_cast<int>(problem.x.extent(1));
   Row weight(width);
-  weight.template load<Load::constant>(problem.weight.data, problem.weight_aligned);
+  weight.template load<Load::constant>(problem.weight.data);
   grid_dependency_wait();
   grid_dependency_launch();
   const bool exists = row < problem.x.extent(0);  // no thread leaves before the shuffles
   Row values(width);
-  if (exists) values.load(problem.x.at(row), problem.aligned);
+  if (exists) values.load(problem.x.at(row));
   if (kAdd && exists) {
     Row residual(width);
-    residual.load(problem.residual.at(row), problem.aligned);
+    residual.load(problem.residual.at(row));
     values.add(residual);
-    values.store(problem.residual.at(row), problem.aligned);
+    values.store(problem.residual.at(row));
   }
   values.normalise(weight, problem.eps);
-  if (exists) values.store(problem.out.at(row), problem.aligned);
+  if (exists) values.store(problem.out.at(row));
 }
 
 /// Rows that blockDim.x threads hold, one for every threadIdx.y. With more than one row a block,
 /// blockDim.x is 32.
-template <class T, int kVectors, bool kAdd>
+template <class T, int kVectors, bool kAdd, bool kWhole>
 __global__ void __launch_bounds__(RmsNormTraits::kMaxThreads)
     rms_norm_kernel(RmsNormProblem<T> problem) {
   __shared__ float scratch[32];
   const std::int64_t row = std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
-  detail::norm_row_in_registers<T, kVectors, kAdd>(problem, row, scratch);
+  detail::norm_row_in_registers<T, kVectors, kAdd, kWhole>(problem, row, scratch);
 }
 
 /// Rows of any width, one a block, read twice.
-template <class T, bool kAdd>
+template <class T, bool kAdd, bool kWhole>
 __global__ void __launch_bounds__(RmsNormTraits::kMaxThreads)
     rms_norm_wide_kernel(RmsNormProblem<T> problem) {
   __shared__ float scratch[32];
@@ -177,11 +174,11 @@ __global__ void __launch_bounds__(RmsNormTraits::kMaxThreads)
   grid_dependency_launch();
   float sum = 0.f;
   for (int column = first; column < width; column += kStep) {
-    uint4 x = load_first(problem.x.at(row, column), width - column, problem.aligned);
+    uint4 x = load_first<kWhole>(problem.x.at(row, column), width - column);
     if constexpr (kAdd) {
       T* const residual = problem.residual.at(row, column);
-      x = detail::add_vectors<T>(x, load_first(residual, width - column, problem.aligned));
-      store_first(residual, width - column, problem.aligned, x);
+      x = detail::add_vectors<T>(x, load_first<kWhole>(residual, width - column));
+      store_first<kWhole>(residual, width - column, x);
     }
     sum += detail::vector_squares<T>(x);
   }
@@ -189,45 +186,56 @@ __global__ void __launch_bounds__(RmsNormTraits::kMaxThreads)
   const float inverse = inverse_rms(sum, width, problem.eps);
   const T* const from = kAdd ? problem.residual.at(row) : problem.x.at(row);
   for (int column = first; column < width; column += kStep) {
-    const uint4 x = load_first(from + column, width - column, problem.aligned);
-    const uint4 weight = load_first<Load::constant>(problem.weight.data + column, width - column,
-                                                    problem.weight_aligned);
-    store_first(problem.out.at(row, column), width - column, problem.aligned,
-                detail::norm_vector<T>(x, inverse, weight));
+    const uint4 x = load_first<kWhole>(from + column, width - column);
+    const uint4 weight =
+        load_first<kWhole, Load::constant>(problem.weight.data + column, width - column);
+    store_first<kWhole>(problem.out.at(row, column), width - column,
+                        detail::norm_vector<T>(x, inverse, weight));
   }
 }
 
 namespace detail {
 
-template <class T, bool kAdd>
-void launch_rms_norm(const char* op, const RmsNormProblem<T>& problem, const Context& context) {
+/// Rows of more than kMaxHeadRow elements.
+template <class T, bool kAdd, bool kWhole>
+void launch_rms_norm_rows(const RmsNormProblem<T>& problem, const Context& context) {
   using Traits = RmsNormTraits;
-  const std::int64_t rows = problem.x.extent(0), width = problem.x.extent(1);
-  nanovllm::check<ShapeError>(rows < (1ll << 31) && width < (1ll << 30), op,
-                              ": at most 2^31 - 1 rows of 2^30 - 1 elements, got ", rows, " of ",
-                              width);
-  const auto vectors = static_cast<int>(ceil_div(width, kVecSize<T>));
-  if (width <= kMaxHeadRow) {
-    with_head_lanes<T>(width, [&]<int kLanes>() {
-      const std::int64_t threads = rows * HeadRow<T, kLanes>::kGroup;
-      launch(rms_norm_narrow_kernel<T, kLanes, kAdd>,
-             {.grid = static_cast<unsigned>(ceil_div(threads, Traits::kThreads)),
-              .block = Traits::kThreads},
-             context, problem);
-    });
-  } else if (vectors <= 32 * Traits::kWarpVectors) {
-    constexpr int kRows = Traits::kThreads / 32;
-    launch(rms_norm_kernel<T, Traits::kWarpVectors, kAdd>,
-           {.grid = static_cast<unsigned>(ceil_div(rows, kRows)), .block = {32, kRows}}, context,
-           problem);
+  const auto rows = static_cast<unsigned>(problem.x.extent(0));
+  const auto vectors = static_cast<int>(ceil_div(problem.x.extent(1), kVecSize<T>));
+  if (vectors <= 32 * Traits::kWarpVectors) {
+    constexpr unsigned kRows = Traits::kThreads / 32;
+    launch(rms_norm_kernel<T, Traits::kWarpVectors, kAdd, kWhole>,
+           {.grid = ceil_div(rows, kRows), .block = {32, kRows}}, context, problem);
   } else if (vectors <= Traits::kMaxThreads * Traits::kBlockVectors) {
     const int threads = align_up(ceil_div(vectors, Traits::kBlockVectors), 32);
-    launch(rms_norm_kernel<T, Traits::kBlockVectors, kAdd>,
-           {.grid = static_cast<unsigned>(rows), .block = static_cast<unsigned>(threads)}, context,
-           problem);
+    launch(rms_norm_kernel<T, Traits::kBlockVectors, kAdd, kWhole>,
+           {.grid = rows, .block = static_cast<unsigned>(threads)}, context, problem);
   } else {
-    launch(rms_norm_wide_kernel<T, kAdd>,
-           {.grid = static_cast<unsigned>(rows), .block = Traits::kMaxThreads}, context, problem);
+    launch(rms_norm_wide_kernel<T, kAdd, kWhole>, {.grid = rows, .block = Traits::kMaxThreads},
+           context, problem);
+  }
+}
+
+template <class T, bool kAdd>
+void launch_rms_norm(const char* op, const RmsNormProblem<T>& problem, const Context& context) {
+  const std::int64_t rows = problem.x.extent(0), width = problem.x.extent(1);
+  nanovllm::check<ShapeError>(rows < (1ll << 26) && width < (1ll << 30), op,
+                              ": at most 2^26 - 1 rows of 2^30 - 1 elements, got ", rows, " of ",
+                              width);
+  const bool whole = has_whole_rows(problem.x) && has_whole_rows(problem.out) &&
+                     has_whole_rows(problem.weight) && (!kAdd || has_whole_rows(problem.residual));
+  if (width <= kMaxHeadRow) {
+    with_head_lanes<T>(width, whole, [&]<int kLanes, bool kWhole>() {
+      const std::int64_t threads = rows * HeadRow<T, kLanes, kWhole>::kGroup;
+      launch(rms_norm_narrow_kernel<T, kLanes, kAdd, kWhole>,
+             {.grid = static_cast<unsigned>(ceil_div(threads, RmsNormTraits::kThreads)),
+              .block = RmsNormTraits::kThreads},
+             context, problem);
+    });
+  } else if (whole) {
+    launch_rms_norm_rows<T, kAdd, true>(problem, context);
+  } else {
+    launch_rms_norm_rows<T, kAdd, false>(problem, context);
   }
 }
 
@@ -238,14 +246,8 @@ template <Element T>
 void rms_norm(const RmsNormArgs<T>& args, const Context& context) {
   validate(args);
   if (args.out.empty()) return;
-  const RmsNormProblem<T> problem{args.x,
-                                  {},
-                                  args.weight,
-                                  args.eps,
-                                  args.out,
-                                  has_aligned_rows(args.x) && has_aligned_rows(args.out),
-                                  is_vector_aligned(args.weight.data)};
-  detail::launch_rms_norm<T, false>("rms_norm", problem, context);
+  detail::launch_rms_norm<T, false>("rms_norm", {args.x, {}, args.weight, args.eps, args.out},
+                                    context);
 }
 
 /// See the head of this file. Throws ShapeError when the operands do not fit together.
@@ -253,16 +255,8 @@ template <Element T>
 void add_rms_norm(const AddRmsNormArgs<T>& args, const Context& context) {
   validate(args);
   if (args.out.empty()) return;
-  const bool aligned =
-      has_aligned_rows(args.x) && has_aligned_rows(args.residual) && has_aligned_rows(args.out);
-  const RmsNormProblem<T> problem{args.x,
-                                  args.residual,
-                                  args.weight,
-                                  args.eps,
-                                  args.out,
-                                  aligned,
-                                  is_vector_aligned(args.weight.data)};
-  detail::launch_rms_norm<T, true>("add_rms_norm", problem, context);
+  detail::launch_rms_norm<T, true>(
+      "add_rms_norm", {args.x, args.residual, args.weight, args.eps, args.out}, context);
 }
 
 }  // namespace nanovllm::cuda

@@ -5,7 +5,7 @@
 ///   x[i, h, j + d/2] = x2 · cos[p, j] + x1 · sin[p, j],   p = positions[i]
 ///
 /// x [n, heads, head_dim ≤ 512] of any strides, cos_sin float32; 16 bytes at a time where addresses
-/// and strides are multiples of that and head_dim is 64, 128 or 256. Positions are device memory
+/// and strides are multiples of that and head_dim is 64 or 128. Positions are device memory
 /// and are not checked. float32 arithmetic: one product, one fused multiply-add, one rounding.
 /// Bytes moved: 2 · n · heads · head_dim · sizeof(T); the table is read through the caches.
 /// Source: Su et al., "RoFormer", 2021.
@@ -31,10 +31,9 @@ struct RopeTraits {
 };
 
 /// A group of lanes for each (token, head).
-template <class T, int kLanes>
-__global__ void __launch_bounds__(RopeTraits::kThreads)
-    rope_kernel(RopeArgs<T> args, bool aligned, bool table_aligned) {
-  using Row = HeadRow<T, kLanes>;
+template <class T, int kLanes, bool kWhole>
+__global__ void __launch_bounds__(RopeTraits::kThreads) rope_kernel(RopeArgs<T> args) {
+  using Row = HeadRow<T, kLanes, kWhole>;
   grid_dependency_wait();
   grid_dependency_launch();
   const auto heads = static_cast<std::uint32_t>(args.x.extent(1));
@@ -44,9 +43,9 @@ __global__ void __launch_bounds__(RopeTraits::kThreads)
   Row row(static_cast<int>(args.x.extent(2)));
   T* const x = args.x.at(token, head);
   const std::int32_t position = args.positions.data[token];
-  row.load(x, aligned);
-  row.rotate(row.load_angles(args.cos_sin.at(position), table_aligned));
-  row.store(x, aligned);
+  row.load(x);
+  row.rotate(row.load_angles(args.cos_sin.at(position)));
+  row.store(x);
 }
 
 namespace detail {
@@ -74,12 +73,13 @@ void rope(const RopeArgs<T>& args, const Context& context) {
   validate(args);
   detail::check_head_dim("rope", args.x.extent(2));
   if (args.x.empty()) return;
-  const bool aligned = has_aligned_rows(args.x), table_aligned = has_aligned_rows(args.cos_sin);
-  with_head_lanes<T>(args.x.extent(2), [&]<int kLanes>() {
-    const unsigned blocks = detail::head_blocks("rope", args.x.extent(0), args.x.extent(1),
-                                                HeadRow<T, kLanes>::kGroup, RopeTraits::kThreads);
-    launch(rope_kernel<T, kLanes>, {.grid = blocks, .block = RopeTraits::kThreads}, context, args,
-           aligned, table_aligned);
+  const bool whole = has_whole_rows(args.x) && has_whole_rows(args.cos_sin);
+  with_head_lanes<T>(args.x.extent(2), whole, [&]<int kLanes, bool kWhole>() {
+    const unsigned blocks =
+        detail::head_blocks("rope", args.x.extent(0), args.x.extent(1),
+                            HeadRow<T, kLanes, kWhole>::kGroup, RopeTraits::kThreads);
+    launch(rope_kernel<T, kLanes, kWhole>, {.grid = blocks, .block = RopeTraits::kThreads}, context,
+           args);
   });
 }
 

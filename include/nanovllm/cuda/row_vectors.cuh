@@ -47,34 +47,38 @@ struct RowVectors {
   }
 };
 
-/// Whether all rows of a matrix, or all heads of a token's activations, may be read 16 bytes at a
-/// time: the address and every stride but the last are multiples of 16 bytes.
+/// Whether the rows along the last dimension are whole vectors: 16-byte aligned, all of them, and a
+/// multiple of 16 bytes long.
 template <class T, int kRank>
-[[nodiscard]] bool has_aligned_rows(const TensorView<T, kRank>& view) {
-  bool aligned = is_vector_aligned(view.data);
+[[nodiscard]] bool has_whole_rows(const TensorView<T, kRank>& view) {
+  bool whole = is_vector_aligned(view.data) && view.extents[kRank - 1] * sizeof(T) % 16 == 0;
   for (int i = 0; i + 1 < kRank; ++i) {
-    aligned = aligned && (view.extents[i] <= 1 || view.strides[i] * sizeof(T) % 16 == 0);
+    whole = whole && (view.extents[i] <= 1 || view.strides[i] * sizeof(T) % 16 == 0);
   }
-  return aligned;
+  return whole;
 }
 
 /// Threads of a block of the elementwise kernels.
 inline constexpr int kElementwiseThreads = 256;
 
-/// Calls `launch_with` with the number of vectors for each thread: `kMany` for large inputs, so
-/// that enough bytes are in flight, 1 for small ones, so that they spread over the multiprocessors.
+/// Calls `launch_with` with template arguments (kVectors, kWhole): the number of vectors for each
+/// thread, kMany for large inputs, so that enough bytes are in flight, and 1 for small ones, so
+/// that they spread over the multiprocessors; and whether all vectors are whole and aligned.
 template <int kMany, class LaunchWith>
-void with_vectors_per_thread(std::uint32_t total, const Context& context, LaunchWith launch_with) {
+void with_row_vectors(std::uint32_t total, bool whole, const Context& context,
+                      LaunchWith launch_with) {
   const auto grid = [&](int vectors) {
     return LaunchConfig{.grid = ceil_div(total, static_cast<std::uint32_t>(kElementwiseThreads) *
                                                     static_cast<std::uint32_t>(vectors)),
                         .block = kElementwiseThreads};
   };
   const auto one_wave = static_cast<std::uint32_t>(context.num_sms) * 2048;
-  if (total <= one_wave) {
-    launch_with.template operator()<1>(grid(1));
+  if (!whole) {
+    launch_with.template operator()<1, false>(grid(1));
+  } else if (total <= one_wave) {
+    launch_with.template operator()<1, true>(grid(1));
   } else {
-    launch_with.template operator()<kMany>(grid(kMany));
+    launch_with.template operator()<kMany, true>(grid(kMany));
   }
 }
 

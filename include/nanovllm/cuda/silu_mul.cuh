@@ -50,9 +50,9 @@ __device__ __forceinline__ uint4 silu_mul_vector(uint4 gate, uint4 up) {
   return pack<T>(g);
 }
 
-template <class T, int kVectors>
+template <class T, int kVectors, bool kWhole>
 __global__ void __launch_bounds__(kElementwiseThreads)
-    silu_mul_kernel(SiluMulArgs<T> args, RowVectors vectors, bool aligned) {
+    silu_mul_kernel(SiluMulArgs<T> args, RowVectors vectors) {
   grid_dependency_wait();
   grid_dependency_launch();
   const std::uint32_t first = blockIdx.x * (kElementwiseThreads * kVectors) + threadIdx.x;
@@ -63,15 +63,15 @@ __global__ void __launch_bounds__(kElementwiseThreads)
     if (index >= vectors.total) break;
     const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
     const T* const gate = args.gate_up.at(row, column);
-    gates[i] = load_first(gate, count, aligned);
-    ups[i] = load_first(gate + vectors.width, count, aligned);
+    gates[i] = load_first<kWhole>(gate, count);
+    ups[i] = load_first<kWhole>(gate + vectors.width, count);
   }
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const std::uint32_t index = first + i * kElementwiseThreads;
     if (index >= vectors.total) break;
     const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
-    store_first(args.out.at(row, column), count, aligned, silu_mul_vector<T>(gates[i], ups[i]));
+    store_first<kWhole>(args.out.at(row, column), count, silu_mul_vector<T>(gates[i], ups[i]));
   }
 }
 
@@ -81,11 +81,11 @@ void silu_mul(const SiluMulArgs<T>& args, const Context& context) {
   validate(args);
   if (args.out.empty()) return;
   const auto vectors = RowVectors::of<T>("silu_mul", args.out.extent(0), args.out.extent(1));
-  const bool aligned = has_aligned_rows(args.gate_up) && has_aligned_rows(args.out) &&
-                       args.out.extent(1) % kVecSize<T> == 0;
-  with_vectors_per_thread<SiluMulTraits::kVectors>(
-      vectors.total, context, [&]<int kVectors>(const LaunchConfig& config) {
-        launch(silu_mul_kernel<T, kVectors>, config, context, args, vectors, aligned);
+  // A whole row of `out` makes the two of `gate_up` whole.
+  const bool whole = has_whole_rows(args.gate_up) && has_whole_rows(args.out);
+  with_row_vectors<SiluMulTraits::kVectors>(
+      vectors.total, whole, context, [&]<int kVectors, bool kWhole>(const LaunchConfig& config) {
+        launch(silu_mul_kernel<T, kVectors, kWhole>, config, context, args, vectors);
       });
 }
 

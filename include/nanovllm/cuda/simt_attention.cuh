@@ -67,14 +67,16 @@ template <class T>
 __device__ __forceinline__ float simt_dot(const float* q, const T* key, int head_dim,
                                           bool vectors) {
   float sum = 0.f;
+  if (!vectors) {
+    for (int i = 0; i < head_dim; ++i) sum = __fmaf_rn(q[i], to_float(key[i]), sum);
+    return sum;
+  }
+#pragma unroll 2
   for (int i = 0; i < head_dim; i += kVecSize<T>) {
     float k[kVecSize<T>];
-    const int count = head_dim - i;
-    load_floats(key + i, count, vectors, k);
+    unpack<T>(load_vector(key + i), k);
 #pragma unroll
-    for (int j = 0; j < kVecSize<T>; ++j) {
-      if (j < count) sum = __fmaf_rn(q[i + j], k[j], sum);
-    }
+    for (int j = 0; j < kVecSize<T>; ++j) sum = __fmaf_rn(q[i + j], k[j], sum);
   }
   return sum;
 }

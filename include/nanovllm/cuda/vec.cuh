@@ -169,48 +169,40 @@ __device__ __forceinline__ std::uint32_t load_bits(const T* p) {
   return kLoad == Load::constant ? __ldg(word) : *word;
 }
 
-/// The first `count` ≤ kVecSize elements at `p`, zeros after them. One 16-byte load when `aligned`
-/// says that p is 16-byte aligned and all are wanted; else one load an element.
-template <Load kLoad = Load::coherent, Element T>
-__device__ __forceinline__ uint4 load_first(const T* p, int count, bool aligned) {
-  if (aligned && count >= kVecSize<T>) return load_vector<kLoad>(p);
-  constexpr int kPerWord = 4 / static_cast<int>(sizeof(T));
-  std::uint32_t words[4] = {};
+/// The first `count` ≤ kVecSize elements at `p`, zeros after them. With kWhole the caller promises
+/// that p is 16-byte aligned and that there are kVecSize elements: one load of 16 bytes. Otherwise
+/// there is one load an element.
+template <bool kWhole, Load kLoad = Load::coherent, Element T>
+__device__ __forceinline__ uint4 load_first(const T* p, int count) {
+  if constexpr (kWhole) {
+    return load_vector<kLoad>(p);
+  } else {
+    constexpr int kPerWord = 4 / static_cast<int>(sizeof(T));
+    std::uint32_t words[4] = {};
 #pragma unroll
-  for (int i = 0; i < kVecSize<T>; ++i) {
-    if (i < count) words[i / kPerWord] |= load_bits<kLoad>(p + i) << (16 * (i % kPerWord));
+    for (int i = 0; i < kVecSize<T>; ++i) {
+      if (i < count) words[i / kPerWord] |= load_bits<kLoad>(p + i) << (16 * (i % kPerWord));
+    }
+    return {words[0], words[1], words[2], words[3]};
   }
-  return {words[0], words[1], words[2], words[3]};
 }
 
 /// Writes the first `count` ≤ kVecSize elements of `v` to `p`; the counterpart of `load_first`.
-template <Element T>
-__device__ __forceinline__ void store_first(T* p, int count, bool aligned, uint4 v) {
-  if (aligned && count >= kVecSize<T>) return store_vector(p, v);
-  using Word = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>;
-  constexpr int kPerWord = 4 / static_cast<int>(sizeof(T));
-  const std::uint32_t words[4] = {v.x, v.y, v.z, v.w};
+template <bool kWhole, Element T>
+__device__ __forceinline__ void store_first(T* p, int count, uint4 v) {
+  if constexpr (kWhole) {
+    store_vector(p, v);
+  } else {
+    using Word = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>;
+    constexpr int kPerWord = 4 / static_cast<int>(sizeof(T));
+    const std::uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-  for (int i = 0; i < kVecSize<T>; ++i) {
-    if (i < count) {
-      reinterpret_cast<Word*>(p)[i] =
-          static_cast<Word>(words[i / kPerWord] >> (16 * (i % kPerWord)));
+    for (int i = 0; i < kVecSize<T>; ++i) {
+      if (i >= count) continue;
+      const std::uint32_t word = words[i / kPerWord] >> (16 * (i % kPerWord));
+      reinterpret_cast<Word*>(p)[i] = static_cast<Word>(word);
     }
   }
-}
-
-/// `load_first` as floats.
-template <Load kLoad = Load::coherent, Element T>
-__device__ __forceinline__ void load_floats(const T* p, int count, bool aligned,
-                                            float (&out)[kVecSize<T>]) {
-  unpack<T>(load_first<kLoad>(p, count, aligned), out);
-}
-
-/// `store_first` of floats, rounded.
-template <Element T>
-__device__ __forceinline__ void store_floats(T* p, int count, bool aligned,
-                                             const float (&x)[kVecSize<T>]) {
-  store_first(p, count, aligned, pack<T>(x));
 }
 
 /// Floats rounded to `T` and back; of 16-bit types an even number.
