@@ -1,0 +1,192 @@
+#pragma once
+/// How the decode kernel puts together items that several warps have shared: within a block through
+/// shared memory, between blocks through the workspace. `decode_kernel.cuh` has the whole picture.
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "nanovllm/cuda/decode_plan.cuh"
+#include "nanovllm/cuda/decode_tile.cuh"
+#include "nanovllm/cuda/mma.cuh"
+
+namespace nanovllm::cuda::detail {
+
+/// Four columns of one head, and the maximum and sum of weights that belong to them.
+struct DecodePart {
+  float4 out = {0.f, 0.f, 0.f, 0.f};
+  float max = -INFINITY, sum = 0.f;
+};
+
+/// Merges parts 0 … count - 1, in that order; `read(i)` gives part i, or one without keys. Reads
+/// several at once, to wait for memory once.
+template <class Read>
+__device__ __forceinline__ DecodePart merge_parts(int count, const Read& read) {
+  constexpr int kAtOnce = 8;
+  DecodePart total;
+  for (int base = 0; base < count; base += kAtOnce) {
+    DecodePart parts[kAtOnce];
+    float max = total.max;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (base + i < count) parts[i] = read(base + i);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) max = fmaxf(max, parts[i].max);
+    const auto scale_by = [](float factor, DecodePart& part) {
+      part.out.x *= factor, part.out.y *= factor, part.out.z *= factor, part.out.w *= factor;
+      part.sum *= factor;
+    };
+    scale_by(exp2_approx(total.max - max), total);
+    total.max = max;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      scale_by(exp2_approx(parts[i].max - max), parts[i]);
+      total.out.x += parts[i].out.x, total.out.y += parts[i].out.y;
+      total.out.z += parts[i].out.z, total.out.w += parts[i].out.w;
+      total.sum += parts[i].sum;
+    }
+  }
+  return total;
+}
+
+/// Where parts lie: in shared memory, or in global memory that other blocks wrote, which is read
+/// past L1.
+enum class PartPlace { shared, global };
+
+/// Merges `count` parts of an item and gives the results to `write(head, column, part)`, four
+/// columns at a time, all threads of the block together. `part(i)` is where part i lies,
+/// [group][kPartFloats], or null if it has no keys.
+template <class Traits, PartPlace kPlace, class PartAt, class Write>
+__device__ __forceinline__ void merge_item(int count, int group, const PartAt& part_at,
+                                           const Write& write) {
+  constexpr int kColumns = Traits::kHeadDim / 4;
+  for (int i = static_cast<int>(threadIdx.x); i < group * kColumns; i += Traits::kThreads) {
+    const int head = i / kColumns, column = i % kColumns * 4;
+    write(head, column, merge_parts(count, [&](int index) {
+            DecodePart out;
+            const float* row = part_at(index);
+            if (row == nullptr) return out;
+            row += head * Traits::kPartFloats;
+            const auto* const columns = reinterpret_cast<const float4*>(row + column);
+            const auto* const softmax = reinterpret_cast<const float2*>(row + Traits::kHeadDim);
+            out.out = kPlace == PartPlace::shared ? *columns : __ldcg(columns);
+            const float2 max_sum = kPlace == PartPlace::shared ? *softmax : __ldcg(softmax);
+            out.max = max_sum.x, out.sum = max_sum.y;
+            return out;
+          }));
+  }
+}
+
+/// An unfinished item of one warp. Each warp has room for two: an item that it did not begin, and
+/// one that it does not end.
+struct DecodeSlot {
+  int item;        ///< sequence · num_kv_heads + head, or -1: empty
+  bool has_first;  ///< has seen the item's first tile
+  bool has_last;   ///< has seen the item's last tile
+};
+
+/// Writes four columns of a head, divided by the sum of weights.
+template <class T>
+__device__ __forceinline__ void store_columns(const DecodeProblem<T>& problem, int item, int head,
+                                              int column, const DecodePart& part) {
+  const int sequence = item / problem.num_kv_heads, kv_head = item % problem.num_kv_heads;
+  T* const to = problem.out + sequence * problem.out_stride +
+                (kv_head * problem.group + head) * problem.out_head_stride + column;
+  const float scale = 1.f / part.sum;
+  *reinterpret_cast<uint2*>(to) = {pack_pair<T>(part.out.x * scale, part.out.y * scale),
+                                   pack_pair<T>(part.out.z * scale, part.out.w * scale)};
+}
+
+/// The unfinished items of a block, found among its warps' slots.
+struct DecodeShared {
+  int opening_item = -1;  ///< blocks before this one began it
+  int closing_item = -1;  ///< this block began it, blocks after it go on
+};
+
+/// Where the workspace keeps a block's part of its opening item (side 0) or closing item (side 1).
+template <class Traits, class T>
+__device__ __forceinline__ float* partial_at(const DecodeProblem<T>& problem, int block, int side) {
+  return problem.partials + (std::int64_t{2} * block + side) * problem.group * Traits::kPartFloats;
+}
+
+/// Merges what the warps of the block have left unfinished. Neighbouring slots with one item belong
+/// together; items complete now are written, the others go to the workspace.
+/// `slot_memory(i)` is where slot i's part lies.
+template <class Traits, class T, class SlotMemory>
+__device__ __forceinline__ DecodeShared merge_warps(const DecodeProblem<T>& problem,
+                                                    const DecodeSlot* slots,
+                                                    const SlotMemory& slot_memory) {
+  DecodeShared shared;
+  for (int begin = 0; begin < 2 * Traits::kWarps;) {
+    const int item = slots[begin].item;
+    int last = begin;
+    for (int i = begin + 1; i < 2 * Traits::kWarps; ++i) {
+      if (slots[i].item == item) last = i;
+    }
+    if (item < 0) {
+      ++begin;
+      continue;
+    }
+    const bool has_first = slots[begin].has_first, has_last = slots[last].has_last;
+    if (!has_first) shared.opening_item = item;
+    if (has_first && !has_last) shared.closing_item = item;
+    float* const partial =
+        partial_at<Traits>(problem, static_cast<int>(blockIdx.x), has_first ? 1 : 0);
+    merge_item<Traits, PartPlace::shared>(
+        last - begin + 1, problem.group,
+        [&](int i) { return slots[begin + i].item == item ? slot_memory(begin + i) : nullptr; },
+        [&](int head, int column, const DecodePart& part) {
+          if (has_first && has_last) {
+            store_columns(problem, item, head, column, part);
+            return;
+          }
+          float* const row = partial + head * Traits::kPartFloats;
+          *reinterpret_cast<float4*>(row + column) = part.out;
+          if (column == 0)
+            *reinterpret_cast<float2*>(row + Traits::kHeadDim) = {part.max, part.sum};
+        });
+    begin = last + 1;
+  }
+  return shared;
+}
+
+/// Counts a block in at `counter`; true for the last of `parts` blocks, for which the writes of the
+/// others are visible then. The counter is zero again afterwards.
+__device__ __forceinline__ bool arrive_last(unsigned* counter, int parts) {
+  unsigned before;
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(__cvta_generic_to_global(counter)), "r"(parts - 1)
+               : "memory");
+  return before == static_cast<unsigned>(parts - 1);
+}
+
+/// Merges the items that the block shares with others, if it is the last to finish its part.
+template <class Traits, class T>
+__device__ __forceinline__ void merge_blocks(const DecodeProblem<T>& problem,
+                                             const DecodeRange& range, const DecodeShared& shared) {
+  if (range.opening_parts == 0 && range.closing_parts == 0) return;
+  __shared__ bool is_last[2];
+  __syncthreads();  // the block's parts are written
+  const int block = static_cast<int>(blockIdx.x);
+  if (threadIdx.x < 2) {
+    const bool opening = threadIdx.x == 0;
+    const int parts = opening ? range.opening_parts : range.closing_parts;
+    is_last[threadIdx.x] =
+        parts > 0 && arrive_last(problem.counters + (opening ? range.opening_block : block), parts);
+  }
+  __syncthreads();
+  const auto merge = [&](int item, int first_block, int parts) {
+    merge_item<Traits, PartPlace::global>(
+        parts, problem.group,
+        [&](int i) { return partial_at<Traits>(problem, first_block + i, i == 0 ? 1 : 0); },
+        [&](int head, int column, const DecodePart& part) {
+          store_columns(problem, item, head, column, part);
+        });
+  };
+  if (is_last[0]) merge(shared.opening_item, range.opening_block, range.opening_parts);
+  if (is_last[1]) merge(shared.closing_item, block, range.closing_parts);
+}
+
+}  // namespace nanovllm::cuda::detail

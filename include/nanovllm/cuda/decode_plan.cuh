@@ -1,0 +1,266 @@
+#pragma once
+/// The plan of `decode_attention`: which warp reads which keys, decided on the device.
+///
+/// The keys of a sequence are cut into tiles of 16. All tiles of a step stand in one list, ordered
+/// by (sequence, kv head, tile), and the warps of the grid get equal, contiguous ranges of it,
+/// balanced to one tile, whatever the lengths are. The tiles of one (sequence, kv head), an 'item',
+/// may thus be shared by neighbouring warps, and by neighbouring blocks: only a block's first item
+/// and its last can reach into other blocks, so two unfinished results a block are all the memory
+/// that sharing takes.
+///
+/// The plan depends on the lengths and the number of kv heads alone. It is made once a step, by one
+/// small kernel, and serves all layers. Grids and buffers do not depend on the lengths, so the
+/// kernels can be captured in a graph and replayed with other lengths in device memory.
+/// Source: Dao et al., "Flash-Decoding", 2023; Osama et al., "Stream-K", 2023.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/math.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/context.cuh"
+#include "nanovllm/cuda/device_buffer.cuh"
+#include "nanovllm/cuda/launch.cuh"
+
+namespace nanovllm::cuda {
+
+inline constexpr int kDecodeTileKeys = 16;  ///< keys a tile: the m of one tensor-core product
+inline constexpr int kDecodeMaxGroup = 16;  ///< query heads a kv head that the fast path takes
+inline constexpr int kDecodePlanThreads = 1024;
+
+/// What one warp reads, and what its block shares with other blocks. One 32-byte sector.
+struct alignas(16) DecodeRange {
+  std::int32_t sequence, head, tile;  ///< the first tile
+  std::int32_t num_tiles;             ///< 0: nothing, and the fields above are 0
+  std::int32_t kv_len;                ///< of `sequence`
+  /// The block's first item, if blocks before it began it: the first of them, and how many blocks
+  /// have a part in it; else 0 blocks.
+  std::int32_t opening_block, opening_parts;
+  /// The block's last item, if it began it and blocks after it go on: how many blocks have a part
+  /// in it; else 0.
+  std::int32_t closing_parts;
+};
+static_assert(sizeof(DecodeRange) == 32);
+
+/// The grid of the decode kernel.
+struct DecodeGrid {
+  int num_blocks;
+  int warps_per_block;
+  int min_tiles_per_block;  ///< blocks go idle rather than get fewer: merging has its price
+
+  [[nodiscard]] int num_warps() const { return num_blocks * warps_per_block; }
+};
+
+/// Device memory of `plan_decode` and `decode_attention`: the plan, the unfinished results, and the
+/// counters that find out who finishes last. One workspace serves the layers of a model one after
+/// the other on one stream. Allocates on construction only; movable.
+class DecodeWorkspace {
+ public:
+  /// For steps of at most `max_seqs` sequences over `max_kv_heads` kv heads, each shared by `group`
+  /// query heads of `head_dim`. Throws ConfigError when a size is not positive, CudaError when the
+  /// device has no room.
+  DecodeWorkspace(std::int64_t max_seqs, std::int64_t max_kv_heads, std::int64_t group,
+                  std::int64_t head_dim, const Context& context)
+      : DecodeWorkspace(max_seqs, max_kv_heads, group, head_dim, context, default_grid(context)) {}
+
+  /// The same with a grid of one's own, for experiments.
+  DecodeWorkspace(std::int64_t max_seqs, std::int64_t max_kv_heads, std::int64_t group,
+                  std::int64_t head_dim, const Context& context, DecodeGrid grid)
+      : max_seqs_(max_seqs),
+        max_kv_heads_(max_kv_heads),
+        group_(group),
+        head_dim_(head_dim),
+        grid_(grid) {
+    nanovllm::check<ConfigError>(
+        max_seqs > 0 && max_kv_heads > 0 && group > 0 && head_dim > 0,
+        "DecodeWorkspace: sizes must be positive, got max_seqs = ", max_seqs,
+        ", max_kv_heads = ", max_kv_heads, ", group = ", group, ", head_dim = ", head_dim);
+    const std::int64_t most_seqs =
+        static_cast<std::int64_t>(context.max_shared_bytes / sizeof(std::int32_t)) - 256;
+    nanovllm::check<ConfigError>(max_seqs <= most_seqs,
+                                 "DecodeWorkspace: max_seqs must be at most ", most_seqs,
+                                 " on this device, got ", max_seqs);
+    const auto blocks = static_cast<std::size_t>(grid.num_blocks);
+    ranges_ = DeviceBuffer<DecodeRange>(static_cast<std::size_t>(grid.num_warps()));
+    partials_ = DeviceBuffer<float>(
+        blocks * 2 *
+        static_cast<std::size_t>(std::min<std::int64_t>(group, kDecodeMaxGroup) * (head_dim + 4)));
+    counters_ = DeviceBuffer<unsigned>(blocks);
+    check(cudaMemset(counters_.data(), 0, counters_.size_bytes()), "cudaMemset");
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  }
+
+  /// One block of 8 warps an SM where shared memory holds their pipelines, else 4 warps.
+  static DecodeGrid default_grid(const Context& context) {
+    return {context.num_sms, context.max_shared_bytes >= 220 * 1024 ? 8 : 4, 8};
+  }
+
+  [[nodiscard]] std::int64_t max_seqs() const { return max_seqs_; }
+  [[nodiscard]] std::int64_t max_kv_heads() const { return max_kv_heads_; }
+  [[nodiscard]] std::int64_t group() const { return group_; }
+  [[nodiscard]] std::int64_t head_dim() const { return head_dim_; }
+  [[nodiscard]] const DecodeGrid& grid() const { return grid_; }
+
+  [[nodiscard]] DecodeRange* ranges() { return ranges_.data(); }
+  /// [num_blocks][2][group][head_dim + 4]; see `decode_kernel.cuh`.
+  [[nodiscard]] float* partials() { return partials_.data(); }
+  /// [num_blocks], all zero between kernels.
+  [[nodiscard]] unsigned* counters() { return counters_.data(); }
+
+  /// What the last plan enqueued was for; the host's check that plan and op belong together.
+  std::int64_t planned_seqs = -1, planned_kv_heads = -1;
+
+ private:
+  std::int64_t max_seqs_, max_kv_heads_, group_, head_dim_;
+  DecodeGrid grid_;
+  DeviceBuffer<DecodeRange> ranges_;
+  DeviceBuffer<float> partials_;
+  DeviceBuffer<unsigned> counters_;
+};
+
+namespace detail {
+
+/// Inclusive sum over the threads of a block of `kDecodePlanThreads`.
+__device__ __forceinline__ int block_inclusive_sum(int value, int (&warp_sums)[32]) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const auto warp_inclusive_sum = [lane](int x) {
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int below = __shfl_up_sync(~0u, x, step);
+      if (lane >= step) x += below;
+    }
+    return x;
+  };
+  value = warp_inclusive_sum(value);
+  __syncthreads();  // the sums of the call before have been read
+  if (lane == 31) warp_sums[warp] = value;
+  __syncthreads();
+  if (warp == 0) warp_sums[lane] = warp_inclusive_sum(warp_sums[lane]);
+  __syncthreads();
+  return warp == 0 ? value : value + warp_sums[warp - 1];
+}
+
+/// The list of tiles, and its division among the warps.
+struct DecodeTileList {
+  const int* starts;  ///< [num_seqs + 1]: tiles of one head in all sequences before
+  int num_seqs, num_heads;
+  int num_tiles;  ///< of all heads
+  int num_warps;  ///< warps that get tiles
+  int warps_per_block;
+
+  /// First tile of a warp.
+  __device__ int begin(int warp) const {
+    return static_cast<int>(static_cast<std::uint64_t>(warp) * num_tiles / num_warps);
+  }
+  /// The block that gets a tile.
+  __device__ int block_of(int tile) const {
+    const auto warp = (static_cast<std::uint64_t>(tile + 1) * num_warps - 1) / num_tiles;
+    return static_cast<int>(warp) / warps_per_block;
+  }
+  /// The sequence a tile belongs to: the last one that starts at or before it.
+  __device__ int sequence_of(int tile) const {
+    int low = 0, high = num_seqs;  // starts[low] · heads ≤ tile < starts[high] · heads
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      if (starts[middle] * num_heads <= tile)
+        low = middle;
+      else
+        high = middle;
+    }
+    return low;
+  }
+  /// The item a tile belongs to: its first tile and how many it has.
+  __device__ int2 item_of(int tile) const {
+    const int sequence = sequence_of(tile);
+    const int begin = starts[sequence] * num_heads, size = starts[sequence + 1] - starts[sequence];
+    return {begin + (tile - begin) / size * size, size};
+  }
+
+  /// Fills what a warp shares the knowledge of with the other warps of its block.
+  __device__ void set_shared_items(int block, DecodeRange& range) const {
+    const int first = begin(block * warps_per_block), end = begin((block + 1) * warps_per_block);
+    const int2 opening = item_of(first), closing = item_of(end - 1);
+    if (opening.x < first) {
+      range.opening_block = block_of(opening.x);
+      range.opening_parts = block_of(opening.x + opening.y - 1) - range.opening_block + 1;
+    }
+    if (closing.x >= first && closing.x + closing.y > end)
+      range.closing_parts = block_of(closing.x + closing.y - 1) - block + 1;
+  }
+};
+
+/// One block. Shared memory: num_seqs + 1 ints.
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads)
+    plan_decode_kernel(const std::int32_t* kv_lens, int num_seqs, int num_heads, DecodeGrid grid,
+                       DecodeRange* ranges) {
+  extern __shared__ int decode_starts[];
+  int* const starts = decode_starts;
+  __shared__ int warp_sums[32];
+  grid_dependency_wait();
+  grid_dependency_launch();
+  int total = 0;
+  for (int base = 0; base < num_seqs; base += kThreads) {
+    const int sequence = base + static_cast<int>(threadIdx.x);
+    const int kv_len = sequence < num_seqs ? max(kv_lens[sequence], 0) : 0;
+    const int sum =
+        block_inclusive_sum((kv_len + kDecodeTileKeys - 1) / kDecodeTileKeys, warp_sums);
+    if (sequence < num_seqs) starts[sequence + 1] = total + sum;
+    total += warp_sums[31];
+  }
+  if (threadIdx.x == 0) starts[0] = 0;
+  __syncthreads();
+
+  total *= num_heads;
+  const int blocks = min(max(total / grid.min_tiles_per_block, 1), grid.num_blocks);
+  const DecodeTileList list{
+      starts, num_seqs, num_heads, total, blocks * grid.warps_per_block, grid.warps_per_block};
+  const int all_warps = grid.num_blocks * grid.warps_per_block;
+  for (int warp = static_cast<int>(threadIdx.x); warp < all_warps; warp += kThreads) {
+    DecodeRange range{};
+    if (warp < list.num_warps && total > 0) {
+      const int begin = list.begin(warp);
+      range.num_tiles = list.begin(warp + 1) - begin;
+      if (range.num_tiles > 0) {
+        range.sequence = list.sequence_of(begin);
+        const int size = starts[range.sequence + 1] - starts[range.sequence];
+        const int offset = begin - starts[range.sequence] * num_heads;
+        range.head = offset / size;
+        range.tile = offset % size;
+        range.kv_len = kv_lens[range.sequence];
+      }
+      list.set_shared_items(warp / grid.warps_per_block, range);
+    }
+    ranges[warp] = range;
+  }
+}
+
+}  // namespace detail
+
+/// Enqueues the plan for `decode_attention` of sequences with `kv_lens` keys (device memory, ≤ 0:
+/// padding) and `num_kv_heads` kv heads: once a step, before the first layer. The lengths must
+/// still be the same when `decode_attention` runs. Their tiles of 16 keys, times the heads, must
+/// number less than 2³¹. Throws ShapeError when there are more sequences or heads than the
+/// workspace is for.
+inline void plan_decode(VectorView<const std::int32_t> kv_lens, std::int64_t num_kv_heads,
+                        DecodeWorkspace& workspace, const Context& context) {
+  const std::int64_t num_seqs = kv_lens.extent(0);
+  nanovllm::check<ShapeError>(num_seqs <= workspace.max_seqs(), "plan_decode: ", num_seqs,
+                              " sequences, the workspace is for ", workspace.max_seqs());
+  nanovllm::check<ShapeError>(num_kv_heads > 0 && num_kv_heads <= workspace.max_kv_heads(),
+                              "plan_decode: the number of kv heads must be in [1, ",
+                              workspace.max_kv_heads(), "], got ", num_kv_heads);
+  workspace.planned_seqs = num_seqs;
+  workspace.planned_kv_heads = num_kv_heads;
+  if (num_seqs == 0) return;
+  launch(detail::plan_decode_kernel<kDecodePlanThreads>,
+         {.grid = 1,
+          .block = kDecodePlanThreads,
+          .shared_bytes = static_cast<std::size_t>(num_seqs + 1) * sizeof(int)},
+         context, kv_lens.data, static_cast<int>(num_seqs), static_cast<int>(num_kv_heads),
+         workspace.grid(), workspace.ranges());
+}
+
+}  // namespace nanovllm::cuda
