@@ -16,9 +16,14 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/math.hpp"
+#include "nanovllm/engine/direct_executor.hpp"
+#include "nanovllm/engine/graph_executor.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
+#include "nanovllm/engine/step_results.hpp"
 #include "nanovllm/kv/kv_pool.hpp"
 #include "nanovllm/model/config.hpp"
+#include "nanovllm/model/qwen3.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/parallel/communicator.hpp"
 #include "nanovllm/parallel/rank_threads.hpp"
@@ -29,24 +34,18 @@ namespace nanovllm {
 struct RunnerConfig {
   int num_ranks = 1;
   int num_threads = 0;           ///< of all ranks together; 0 for all of the machine's
+  int first_device = 0;          ///< of rank 0; the other ranks take the following ones
   std::int64_t max_tokens = 0;   ///< a step
   std::int64_t max_context = 0;  ///< a sequence
   std::int64_t max_samples = 0;  ///< a step
-};
-
-/// What a step's sampled sequences got, in the plan's order. Valid until the next launch but one.
-struct StepResults {
-  VectorView<const TokenId> tokens;      ///< [samples]
-  VectorView<const float> logprobs;      ///< [samples]; meaningful where logprobs were asked for
-  MatrixView<const TokenId> top_tokens;  ///< [samples, ≥ max num_logprobs]
-  MatrixView<const float> top_logprobs;  ///< like top_tokens
 };
 
 /// Owner of one model on all its ranks.
 ///
 /// `launch` hands over a step and `wait` gives the results of the oldest that was launched. Up to
 /// two steps may be under way, so that one can be planned while the other is computed; steps are
-/// computed in the order of their launches. The CPU computes a step inside `launch`.
+/// computed in the order of their launches. `GraphExecutor` and `DirectExecutor` say what a rank
+/// does with a step.
 template <class Model, class Policy>
 class Runner {
  public:
@@ -75,14 +74,22 @@ class Runner {
                        config.num_threads);
     int num_threads = config.num_threads;
     if (num_threads == 0) num_threads = static_cast<int>(std::thread::hardware_concurrency());
-    const BackendConfig backend{.num_threads = std::max(1, num_threads / config.num_ranks)};
     ranks_.resize(static_cast<std::size_t>(config.num_ranks));
-    on_all_ranks([&](int r) {
-      auto rank =
-          std::make_unique<Rank>(model, config, backend, comms_[static_cast<std::size_t>(r)]);
-      fill(rank->network.weights(), rank->backend, r);
-      ranks_[static_cast<std::size_t>(r)] = std::move(rank);
-    });
+    threads_.run(
+        [&](int r) {
+          auto backend = std::make_unique<Backend>(
+              BackendConfig{.num_threads = std::max(1, num_threads / config.num_ranks),
+                            .device = config.first_device + r});
+          const auto active = backend->activate();
+          Communicator& comm = comms_[static_cast<std::size_t>(r)];
+          if constexpr (requires { comm.attach(*backend); }) comm.attach(*backend);
+          auto rank =
+              std::make_unique<Rank>(model, limits(), max_blocks(), std::move(backend), comm);
+          fill(rank->network.weights(), *rank->backend, r);
+          rank->network.tune();
+          ranks_[static_cast<std::size_t>(r)] = std::move(rank);
+        },
+        [this](int r) { comms_[static_cast<std::size_t>(r)].abort(); });
   }
 
   /// One rank's part of a KV block.
@@ -95,15 +102,28 @@ class Runner {
             .element_bytes = sizeof(Element)};
   }
 
-  /// Bytes that one rank's KV pool may count on: an equal share of what the backend has left.
-  [[nodiscard]] std::size_t available_memory() const {
-    return ranks_[0]->backend.available_memory() / ranks_.size();
+  /// Bytes that one rank's KV pool may count on. A backend that runs ahead first computes the
+  /// largest step there can be, on a pool of one block, so that everything which takes memory when
+  /// it is first used has it; what the graphs will take is measured and left out.
+  [[nodiscard]] std::size_t available_memory() {
+    std::vector<std::size_t> bytes(ranks_.size());
+    std::atomic<std::size_t> next = 0;
+    on_all_ranks([&](Rank& rank) {
+      Pool scratch(kv_shape(), 1);
+      const std::size_t reserve = rank.executor.rehearse(scratch);
+      const std::size_t free = rank.backend->available_memory();
+      bytes[next++] = free - std::min(free, reserve);
+    });
+    const std::size_t least = *std::min_element(bytes.begin(), bytes.end());
+    return Backend::kSharedMemory ? least / ranks_.size() : least;
   }
 
-  /// Makes every rank's KV pool of `num_blocks` blocks.
+  /// Makes every rank's KV pool of `num_blocks` blocks, and what depends on where it is.
   void allocate_kv(std::int32_t num_blocks) {
-    on_all_ranks(
-        [&](int r) { ranks_[static_cast<std::size_t>(r)]->kv.emplace(kv_shape(), num_blocks); });
+    on_all_ranks([&](Rank& rank) {
+      rank.kv.emplace(kv_shape(), num_blocks);
+      rank.executor.capture(*rank.kv);
+    });
   }
 
   /// Begins a step. `inputs` may be changed or go as soon as this returns. Its tokens may be those
@@ -113,15 +133,16 @@ class Runner {
   /// still under way fails with it, for it may build on what that one did not compute.
   void launch(const StepInputs& inputs) {
     check(num_launched_ - num_finished_ < 2, "launch: two steps are under way, wait for the first");
-    const Draws& before = draws_[(num_launched_ + 1) % 2];
-    Draws& draws = draws_[num_launched_ % 2];
-    draws.error = num_launched_ == num_finished_ ? nullptr : before.error;
+    const auto slot = static_cast<int>(num_launched_ % 2);
+    const std::exception_ptr& before = errors_[static_cast<std::size_t>(1 - slot)];
+    std::exception_ptr& error = errors_[static_cast<std::size_t>(slot)];
+    error = num_launched_ == num_finished_ ? nullptr : before;
     ++num_launched_;
-    if (draws.error) return;
+    if (error) return;
     try {
-      compute(inputs, before, draws);
+      on_all_ranks([&](Rank& rank) { rank.executor.launch(slot, inputs, *rank.kv); });
     } catch (...) {
-      draws.error = std::current_exception();
+      error = std::current_exception();
     }
   }
 
@@ -129,9 +150,17 @@ class Runner {
   /// threw; the step has ended then, too.
   StepResults wait() {
     check(num_finished_ < num_launched_, "wait: no step is under way");
-    const Draws& draws = draws_[num_finished_++ % 2];
-    if (draws.error) std::rethrow_exception(draws.error);
-    return draws.results();
+    const auto slot = static_cast<int>(num_finished_++ % 2);
+    std::exception_ptr& error = errors_[static_cast<std::size_t>(slot)];
+    if (error) std::rethrow_exception(error);
+    Rank& rank = *ranks_[0];
+    const auto active = rank.backend->activate();
+    try {
+      return rank.executor.wait(slot);
+    } catch (...) {
+      error = std::current_exception();  // for the step behind it
+      throw;
+    }
   }
 
   /// Computes one step. No other may be under way.
@@ -144,119 +173,63 @@ class Runner {
   /// Computes one step and copies the logits of its wanted rows to `out`, [m, vocab_size], without
   /// sampling. For evaluation; rows are limited by max_samples.
   void run_logits(const StepInputs& inputs, MatrixView<float> out) {
-    on_all_ranks([&](int r) {
-      Rank& rank = *ranks_[static_cast<std::size_t>(r)];
-      const std::int64_t m = inputs.num_samples(), width = rank.network.padded_vocab_size();
-      check<ShapeError>(m <= config_.max_samples, "run_logits: at most ", config_.max_samples,
-                        " rows a step, got ", m);
-      const MatrixView<float> logits(rank.logits.data(), {m, width});
-      rank.network.forward(inputs.forward_inputs(), *rank.kv, logits);
-      if (r != 0) return;
-      check_shape("run_logits", "out", out, {m, rank.network.vocab_size()});
-      for (std::int64_t i = 0; i < m; ++i) std::copy_n(logits.at(i), out.extent(1), out.at(i));
+    check_shape("run_logits", "out", out, {inputs.num_samples(), ranks_[0]->network.vocab_size()});
+    on_all_ranks([&](Rank& rank) {
+      if (&rank == ranks_[0].get()) return rank.executor.run_logits(inputs, *rank.kv, out);
+      std::vector<float> ignored(static_cast<std::size_t>(out.size()));
+      rank.executor.run_logits(inputs, *rank.kv, {ignored.data(), out.extents});
     });
   }
 
   [[nodiscard]] int num_ranks() const { return config_.num_ranks; }
-  [[nodiscard]] const Backend& backend() const { return ranks_[0]->backend; }
+  [[nodiscard]] const Backend& backend() const { return *ranks_[0]->backend; }
 
  private:
+  using Executor = std::conditional_t<Backend::kAsynchronous, GraphExecutor<Network, Backend, Pool>,
+                                      DirectExecutor<Network, Backend, Pool>>;
+
   struct Rank {
-    Rank(const ModelConfig& model, const RunnerConfig& config, const BackendConfig& backend_config,
-         Communicator& comm)
-        : backend(backend_config),
-          network(model,
-                  {.max_tokens = config.max_tokens,
-                   .max_context = config.max_context,
-                   .max_samples = config.max_samples},
-                  backend, comm),
-          logits(static_cast<std::size_t>(config.max_samples * network.padded_vocab_size())) {}
+    Rank(const ModelConfig& model, const NetworkLimits& limits, std::int64_t max_blocks,
+         std::unique_ptr<Backend> backend_in, Communicator& comm)
+        : backend(std::move(backend_in)),
+          network(model, limits, *backend, comm),
+          executor(network, *backend, limits, max_blocks) {}
 
-    Backend backend;
+    std::unique_ptr<Backend> backend;
     Network network;
-    typename Backend::template Buffer<float> logits;  // [max_samples, padded vocab]
     std::optional<Pool> kv;
+    Executor executor;  // last: graphs go before what they use
   };
 
-  /// What a step draws.
-  struct Draws {
-    std::vector<TokenId> tokens;
-    std::vector<float> logprobs;
-    std::vector<TokenId> top_tokens;
-    std::vector<float> top_logprobs;
-    std::int64_t num_top = 0;
-    std::exception_ptr error;
-
-    void resize(std::int64_t num_samples, std::int64_t top) {
-      num_top = top;
-      tokens.resize(static_cast<std::size_t>(num_samples));
-      logprobs.resize(static_cast<std::size_t>(num_samples));
-      top_tokens.resize(static_cast<std::size_t>(num_samples * top));
-      top_logprobs.resize(static_cast<std::size_t>(num_samples * top));
-    }
-
-    [[nodiscard]] StepResults results() const {
-      const auto m = static_cast<std::int64_t>(tokens.size());
-      return {.tokens = {tokens.data(), {m}},
-              .logprobs = {logprobs.data(), {m}},
-              .top_tokens = {top_tokens.data(), {m, num_top}},
-              .top_logprobs = {top_logprobs.data(), {m, num_top}}};
-    }
-  };
-
-  void on_all_ranks(const std::function<void(int)>& task) {
-    threads_.run(task, [this](int r) { comms_[static_cast<std::size_t>(r)].abort(); });
+  [[nodiscard]] NetworkLimits limits() const {
+    return {.max_tokens = config_.max_tokens,
+            .max_context = config_.max_context,
+            .max_samples = config_.max_samples};
   }
 
-  void compute(const StepInputs& inputs, const Draws& before, Draws& draws) {
-    const std::int64_t m = inputs.num_samples();
-    check<ShapeError>(m <= config_.max_samples, "run: at most ", config_.max_samples,
-                      " samples a step, got ", m);
-    draws.resize(m, inputs.max_logprobs());
-    ForwardInputs forward = inputs.forward_inputs();
-    if (inputs.has_pending_tokens()) forward.tokens = resolve(forward.tokens, before);
-    on_all_ranks([&](int r) {
-      Rank& rank = *ranks_[static_cast<std::size_t>(r)];
-      const MatrixView<float> logits(rank.logits.data(), {m, rank.network.padded_vocab_size()});
-      rank.network.forward(forward, *rank.kv, logits);
-      if (r == 0 && m > 0) sample(rank, inputs, logits, draws);
-    });
+  /// Blocks of the longest sequence.
+  [[nodiscard]] std::int64_t max_blocks() const {
+    return ceil_div(config_.max_context, Policy::kv.block_size);
   }
 
-  /// `tokens` with those filled in that the step before drew.
-  VectorView<const TokenId> resolve(VectorView<const TokenId> tokens, const Draws& before) {
-    resolved_.assign(tokens.data, tokens.data + tokens.extent(0));
-    for (TokenId& token : resolved_) {
-      if (!is_pending(token)) continue;
-      const auto sample = static_cast<std::size_t>(pending_sample(token));
-      check(sample < before.tokens.size(), "launch: a token is to be what sample ", sample,
-            " of the step before draws, but that has ", before.tokens.size(), " samples");
-      token = before.tokens[sample];
-    }
-    return {resolved_.data(), tokens.extents};
-  }
-
-  /// All ranks have the same logits; rank 0 draws for all.
-  void sample(Rank& rank, const StepInputs& inputs, MatrixView<float> logits, Draws& draws) {
-    const std::int64_t m = inputs.num_samples(), top = draws.num_top;
-    logits.extents[1] = rank.network.vocab_size();
-    rank.backend.sample(SampleArgs{.logits = logits,
-                                   .rows = inputs.rows(),
-                                   .banned_starts = inputs.banned_starts(),
-                                   .banned_tokens = inputs.banned_tokens(),
-                                   .tokens = {draws.tokens.data(), {m}},
-                                   .logprobs = {draws.logprobs.data(), {m}},
-                                   .top_tokens = {draws.top_tokens.data(), {m, top}},
-                                   .top_logprobs = {draws.top_logprobs.data(), {m, top}}});
+  /// Calls `task(rank)` on every rank's thread, with its device being the current one.
+  template <class Task>
+  void on_all_ranks(const Task& task) {
+    threads_.run(
+        [&](int r) {
+          Rank& rank = *ranks_[static_cast<std::size_t>(r)];
+          const auto active = rank.backend->activate();
+          task(rank);
+        },
+        [this](int r) { comms_[static_cast<std::size_t>(r)].abort(); });
   }
 
   RunnerConfig config_;
   std::vector<Communicator> comms_;
   std::vector<std::unique_ptr<Rank>> ranks_;
-  std::array<Draws, 2> draws_;  // of the last two steps, by launch
+  std::array<std::exception_ptr, 2> errors_;  // of the last two launches
   std::uint64_t num_launched_ = 0;
   std::uint64_t num_finished_ = 0;
-  std::vector<TokenId> resolved_;
   RankThreads threads_;  // last: joined before what its threads use is gone
 };
 

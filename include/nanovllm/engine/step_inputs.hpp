@@ -65,6 +65,8 @@ class StepInputs {
   [[nodiscard]] std::int64_t num_decodes() const { return num_decodes_; }
   [[nodiscard]] std::int64_t num_samples() const { return num_samples_; }
   [[nodiscard]] std::int32_t max_logprobs() const { return max_logprobs_; }
+  /// Whether any sample wants log-probabilities, be it only its own token's.
+  [[nodiscard]] bool wants_logprobs() const { return wants_logprobs_; }
   /// Whether any of the tokens is one that the step before draws.
   [[nodiscard]] bool has_pending_tokens() const { return has_pending_tokens_; }
 
@@ -118,9 +120,11 @@ class StepInputs {
     }
     num_banned_ = 0;
     max_logprobs_ = 0;
+    wants_logprobs_ = false;
     for (const Sample& sample : samples) {
       num_banned_ += static_cast<std::int64_t>(sample.banned.size());
       max_logprobs_ = std::max(max_logprobs_, sample.row.num_logprobs);
+      wants_logprobs_ |= sample.row.num_logprobs >= 0;
     }
     std::int64_t end = 0;
     const auto place = [&](Array which, std::int64_t count, std::size_t element_bytes) {
@@ -212,6 +216,7 @@ class StepInputs {
   std::int32_t max_logprobs_ = 0;
   bool has_pending_tokens_ = false;
   bool has_prefix_ = false;
+  bool wants_logprobs_ = false;
 };
 
 }  // namespace nanovllm

@@ -18,7 +18,8 @@ struct ForwardInputs {
   VectorView<const std::int32_t> query_starts;  ///< [num_chunks + 1], rows counted from num_decodes
   VectorView<const std::int32_t> kv_lens;       ///< [num_decodes + num_chunks]
   MatrixView<const BlockId> block_tables;       ///< [num_decodes + num_chunks, max blocks]
-  VectorView<const std::int32_t> logit_rows;    ///< [m]: rows whose logits are wanted
+  VectorView<const std::int32_t> logit_rows;    ///< [m]: rows whose logits are wanted; no data
+                                                ///< and m = n: all of them
   bool has_prefix = true;  ///< false promises that every chunk begins at its sequence's start
 };
 

@@ -77,6 +77,27 @@ class Qwen3Network {
 
   [[nodiscard]] Weights& weights() { return weights_; }
 
+  /// Lets a backend that can choose its dense kernels choose them, by trying; the weights must be
+  /// there. Call it once.
+  void tune() {
+    if constexpr (requires(std::span<const Matrix* const> list) {
+                    backend_.template tune_linear<T>(list, true, std::int64_t{});
+                  }) {
+      const auto tune_all = [&](auto member, bool accumulate) {
+        std::vector<const Matrix*> list;
+        for (std::int64_t i = 0; i < num_layers(); ++i)
+          list.push_back(&(weights_.layer(i).*member));
+        backend_.template tune_linear<T>(list, accumulate, limits_.max_tokens);
+      };
+      tune_all(&Layer::qkv, false);
+      tune_all(&Layer::o, accumulates_residual());
+      tune_all(&Layer::gate_up, false);
+      tune_all(&Layer::down, accumulates_residual());
+      const Matrix* head[] = {&weights_.lm_head()};
+      backend_.template tune_linear<float>(head, false, limits_.max_samples);
+    }
+  }
+
   /// Heads of this rank, for its KV pool.
   [[nodiscard]] std::int64_t num_kv_heads() const { return weights_.shard().num_kv_heads; }
   [[nodiscard]] std::int64_t head_dim() const {
@@ -260,9 +281,11 @@ class Qwen3Network {
     const std::int64_t m = logit_rows.extent(0);
     if (m == 0) return;
     check_shape("forward", "logits", logits, {m, padded_vocab_size()});
-    // The residual is done with; its memory takes the gathered rows.
-    const MatrixView<T> wanted = rows(residual_, m, hidden_size());
-    backend_.gather_rows(GatherRowsArgs<T>{.x = hidden, .rows = logit_rows, .out = wanted});
+    MatrixView<T> wanted = hidden;
+    if (logit_rows.data != nullptr) {
+      wanted = rows(residual_, m, hidden_size());  // the residual is done with
+      backend_.gather_rows(GatherRowsArgs<T>{.x = hidden, .rows = logit_rows, .out = wanted});
+    }
     if (comm_.size() == 1) {
       backend_.linear(
           LinearArgs<T, Matrix, float>{.x = wanted, .weight = &weights_.lm_head(), .y = logits});
