@@ -61,6 +61,7 @@ class GpuArray {
   /// Poisoned: every byte is 0xff, a NaN in every float type.
   explicit GpuArray(std::size_t size) : host(size), device_(size + 2 * kGuard) {
     cuda::check(cudaMemset(device_.data(), 0xff, device_.size_bytes()), "cudaMemset");
+    cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // streams do not wait for it
     if (size > 0) std::memset(static_cast<void*>(host.data()), 0xff, size * sizeof(T));
   }
   explicit GpuArray(const std::vector<T>& values) : GpuArray(values.size()) {
@@ -101,7 +102,10 @@ class GpuArray {
 
  private:
   static void copy(T* to, const T* from, std::size_t count, cudaMemcpyKind kind) {
-    if (count > 0) cuda::check(cudaMemcpy(to, from, count * sizeof(T), kind), "cudaMemcpy");
+    if (count == 0) return;
+    cuda::check(cudaMemcpy(to, from, count * sizeof(T), kind), "cudaMemcpy");
+    // The call may return before pageable memory has arrived, and streams do not wait for it.
+    cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
   cuda::DeviceBuffer<T> device_;
 };
