@@ -1,0 +1,132 @@
+// Times plan_decode and decode_attention on bf16 caches larger than L2, pages shuffled.
+// Argument 1: a path for the results as JSON.
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "nanovllm/core/math.hpp"
+#include "nanovllm/cuda/decode_attention.cuh"
+#include "nanovllm/cuda/device_buffer.cuh"
+#include "timing.cuh"
+
+using namespace nanovllm;
+
+namespace {
+
+constexpr std::int64_t kHeadDim = 128;
+
+/// Pseudorandom values in [-1, 1): exponents and mantissas of bf16 from a hash of the index.
+__global__ void fill_kernel(bf16* data, std::int64_t size, std::uint32_t seed) {
+  for (std::int64_t i = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x; i < size;
+       i += std::int64_t{gridDim.x} * blockDim.x) {
+    std::uint32_t x = static_cast<std::uint32_t>(i) * 2654435761u + seed;
+    x ^= x >> 16, x *= 0x85ebca6bu, x ^= x >> 13, x *= 0xc2b2ae35u, x ^= x >> 16;
+    data[i] = bf16(static_cast<float>(x >> 8) * 0x1p-23f - 1.f);
+  }
+}
+
+void fill(cuda::DeviceBuffer<bf16>& buffer, std::uint32_t seed) {
+  fill_kernel<<<1024, 256>>>(buffer.data(), static_cast<std::int64_t>(buffer.size()), seed);
+  cuda::check(cudaDeviceSynchronize(), "fill_kernel");
+}
+
+template <class T>
+cuda::DeviceBuffer<T> to_device(const std::vector<T>& values) {
+  cuda::DeviceBuffer<T> out(values.size());
+  cuda::check(cudaMemcpy(out.data(), values.data(), out.size_bytes(), cudaMemcpyHostToDevice),
+              "cudaMemcpy");
+  return out;
+}
+
+/// A permutation of 0 … count - 1.
+std::vector<BlockId> shuffled(std::int64_t count) {
+  std::vector<BlockId> ids(static_cast<std::size_t>(count));
+  std::uint64_t state = 12345;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = static_cast<BlockId>(i);
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    std::swap(ids[i], ids[(state >> 33) % (i + 1)]);
+  }
+  return ids;
+}
+
+struct Case {
+  std::int64_t batch, context, heads, kv_heads, page;
+};
+
+/// Times one case. Each call of the op reads another share of the pool, which holds at least two
+/// steps' keys and 512 MB.
+void run_case(const Case& c, const cuda::Context& context, bench::Report& report) {
+  const std::int64_t pages_a_seq = ceil_div(c.context, c.page), pages = c.batch * pages_a_seq;
+  const std::int64_t page_size = 2 * c.kv_heads * c.page * kHeadDim;
+  const double kv_bytes = 2. * static_cast<double>(page_size) * static_cast<double>(pages);
+  const int shares = static_cast<int>(
+      std::clamp<std::int64_t>(static_cast<std::int64_t>(512e6 / kv_bytes), 2, 64));
+  cuda::DeviceBuffer<bf16> pool(static_cast<std::size_t>(page_size * pages * shares));
+  const auto q_size = static_cast<std::size_t>(c.batch * (c.heads + 2 * c.kv_heads) * kHeadDim);
+  cuda::DeviceBuffer<bf16> qkv(q_size);
+  cuda::DeviceBuffer<bf16> out(static_cast<std::size_t>(c.batch * c.heads * kHeadDim));
+  fill(pool, 1);
+  fill(qkv, 2);
+  auto tables = to_device(shuffled(pages * shares));
+  auto lens = to_device(std::vector<std::int32_t>(static_cast<std::size_t>(c.batch),
+                                                  static_cast<std::int32_t>(c.context)));
+  const VectorView<const std::int32_t> kv_lens(lens.data(), {c.batch});
+  cuda::DecodeWorkspace workspace(c.batch, c.kv_heads, c.heads / c.kv_heads, kHeadDim, context);
+  const std::array<std::int64_t, 3> extents{c.batch, c.heads, kHeadDim};
+  cuda::plan_decode(kv_lens, c.kv_heads, workspace, context);
+  const auto attend = [&](int call) {
+    const MatrixView<const BlockId> table(tables.data() + call % shares * pages,
+                                          {c.batch, pages_a_seq});
+    cuda::decode_attention<bf16>(
+        {.q = {qkv.data(), extents, {(c.heads + 2 * c.kv_heads) * kHeadDim, kHeadDim, 1}},
+         .kv = {pool.data(), pages * shares, c.page, c.kv_heads, kHeadDim},
+         .kv_lens = kv_lens,
+         .block_tables = table,
+         .scale = 1.f / std::sqrt(static_cast<float>(kHeadDim)),
+         .out = {out.data(), extents}},
+        workspace, context);
+  };
+  const auto timing = bench::time_in_graph(context, attend, std::max(20, shares));
+  const double flop = 4. * static_cast<double>(c.batch * c.context * c.heads * kHeadDim);
+  report.add(concat("decode_attention ", c.batch, " x ", c.context, ", heads ", c.heads, "/",
+                    c.kv_heads, ", page ", c.page),
+             timing, kv_bytes, flop);
+}
+
+void run_plan(std::int64_t batch, const cuda::Context& context, bench::Report& report) {
+  auto lens = to_device(std::vector<std::int32_t>(static_cast<std::size_t>(batch), 1000));
+  cuda::DecodeWorkspace workspace(batch, 8, 4, kHeadDim, context);
+  const auto plan = [&](int) {
+    cuda::plan_decode(VectorView<const std::int32_t>(lens.data(), {batch}), 8, workspace, context);
+  };
+  report.add(concat("plan_decode, ", batch, " sequences"), bench::time_in_graph(context, plan), 0,
+             0);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  cuda::Stream stream;
+  const cuda::Context context = cuda::Context::on(stream.get());
+  bench::Report report;
+  for (const std::int64_t heads : {16, 32}) {
+    for (const std::int64_t page : {256, 64, 16}) {
+      for (const auto& [batch, length] :
+           std::vector<std::pair<std::int64_t, std::int64_t>>{{256, 1024},
+                                                              {64, 4096},
+                                                              {64, 1024},
+                                                              {16, 8192},
+                                                              {8, 1024},
+                                                              {1, 128},
+                                                              {1, 1024},
+                                                              {1, 32768}}) {
+        run_case({batch, length, heads, 8, page}, context, report);
+      }
+    }
+  }
+  for (const std::int64_t batch : {1, 64, 512}) run_plan(batch, context, report);
+  if (argc > 1) report.write(argv[1]);
+}
