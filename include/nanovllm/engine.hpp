@@ -316,7 +316,8 @@ void Engine<Model, Policy>::build_inputs(const StepPlan& plan) {
     Generation& generation = *generations_.at(planned.sequence->id);
     generation.mark_scheduled();
     if (planned.samples)
-      samples_.push_back({generation.sampling_row(), generation.banned_tokens()});
+      samples_.push_back(
+          {generation.sampling_row(planned.end), generation.banned_tokens(planned.end)});
   }
   inputs_.build(plan, Policy::kv.block_size, samples_);
 }

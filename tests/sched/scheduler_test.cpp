@@ -1,6 +1,8 @@
 #include "nanovllm/sched/scheduler.hpp"
 
+#include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "catch.hpp"
@@ -37,6 +39,32 @@ struct Mistaken {
   static StepPlan plan(const SchedulerView&, const Blocks&, const BatchConfig&) {
     return next;
   }
+};
+
+/// Plans ahead of a step under way.
+struct Ahead : Simulated<> {
+  using Simulated<>::Simulated;
+
+  /// Begins the next step and returns `describe` of its plan.
+  std::string begin() {
+    plans.push_back(scheduler.schedule());
+    scheduler.begin(plans.back());
+    scheduler.check_invariants();
+    return describe(plans.back());
+  }
+  bool begin_nothing() const { return scheduler.schedule().empty(); }
+  void commit(const std::vector<StepOutcome>& result) {
+    scheduler.commit(plans.front(), result);
+    scheduler.check_invariants();
+    plans.pop_front();
+  }
+  void cancel() {
+    scheduler.cancel(plans.back());
+    scheduler.check_invariants();
+    plans.pop_back();
+  }
+
+  std::deque<StepPlan> plans;
 };
 
 }  // namespace
@@ -122,9 +150,8 @@ TEST_CASE("nano-vllm bug 3: blocks are published when they are computed, not whe
     engine.scheduler.abort(*engine.requests[0]);
     engine.scheduler.abort(*engine.requests[1]);
     engine.scheduler.check_invariants();
-    REQUIRE(engine.scheduler.blocks().num_free() == 12);
-    engine.scheduler.commit(plan, {});
     REQUIRE(engine.scheduler.blocks().num_free() == 16);
+    engine.scheduler.commit(plan, {});
     REQUIRE(engine.scheduler.blocks().num_published() == 0);
     REQUIRE_FALSE(engine.scheduler.has_work());
   }
@@ -254,22 +281,21 @@ TEST_CASE("abort ends a sequence wherever it is", "[scheduler]") {
   engine.scheduler.check_invariants();
 }
 
-TEST_CASE("a sequence aborted during its step keeps its blocks until commit and its tokens as were",
+TEST_CASE("a sequence aborted during its step gives back its blocks and keeps its tokens as were",
           "[scheduler]") {
   Simulated<> engine({.max_num_seqs = 2, .max_num_batched_tokens = 64}, 8);
   Sequence& s = engine.add(iota(5));
   Sequence& other = engine.add(iota(3, 100));
   const StepPlan plan = engine.start();
   engine.scheduler.abort(s);
-  REQUIRE(s.block_table.size() == 2);
-  REQUIRE(engine.memory.holds(s, 5));
+  REQUIRE(s.block_table.empty());
+  REQUIRE(engine.scheduler.blocks().num_free() == 7);
   const bool with_outcome = GENERATE(true, false);
   std::vector<StepOutcome> result = outcomes(plan);
   if (!with_outcome) result.erase(result.begin());
   engine.scheduler.commit(plan, result);
   REQUIRE(s.num_tokens() == 5);
   REQUIRE(s.finish_reason == FinishReason::abort);
-  REQUIRE(s.block_table.empty());
   REQUIRE(other.num_tokens() == 4);
   engine.scheduler.check_invariants();
 }
@@ -292,18 +318,169 @@ TEST_CASE("calls out of order are errors that change nothing", "[scheduler]") {
   REQUIRE_THROWS_AS(engine.scheduler.commit(plan, {}), Error);
   REQUIRE_THROWS_AS(engine.scheduler.cancel(plan), Error);
   engine.scheduler.begin(plan);
-  REQUIRE_THROWS_AS(engine.scheduler.schedule(), Error);
   REQUIRE_THROWS_AS(engine.scheduler.begin(plan), Error);
   REQUIRE_THROWS_AS(engine.scheduler.commit(plan, {}), Error);  // its outcome is missing
   std::vector<StepOutcome> twice = outcomes(plan);
   twice.push_back(twice[0]);
   REQUIRE_THROWS_AS(engine.scheduler.commit(plan, twice), Error);
-  REQUIRE(s.num_computed_tokens == 0);
+  REQUIRE(s.tokens.back() == pending_token(0));
+  const StepPlan behind = engine.scheduler.schedule();
+  engine.scheduler.begin(behind);
+  REQUIRE_THROWS_WITH(engine.scheduler.schedule(), Catch::Matchers::Contains("2 steps"));
+  REQUIRE_THROWS_AS(engine.scheduler.begin(behind), Error);
+  REQUIRE_THROWS_AS(engine.scheduler.commit(behind, outcomes(behind)), Error);  // the older first
+  REQUIRE_THROWS_AS(engine.scheduler.cancel(plan), Error);                      // the newer first
+  engine.scheduler.check_invariants();
+  engine.scheduler.cancel(behind);
   engine.memory.write(s, 0, 5);
   engine.scheduler.commit(plan, outcomes(plan));
+  REQUIRE_THROWS_AS(engine.scheduler.commit(plan, outcomes(plan)), Error);
   REQUIRE_THROWS_AS(engine.scheduler.begin(plan), Error);  // it was for the step before
   engine.scheduler.check_invariants();
   REQUIRE(engine.step() == "1:5-6! |");
+}
+
+TEST_CASE("a step planned ahead goes on with tokens that are not drawn yet", "[scheduler]") {
+  Ahead engine({.max_num_seqs = 2, .max_num_batched_tokens = 8}, 8);
+  Sequence& a = engine.add(iota(3));
+  Sequence& b = engine.add(iota(6, 100));
+  REQUIRE(engine.begin() == "| 1:0-3! 2:0-5");
+  REQUIRE(a.tokens == std::vector<TokenId>{0, 1, 2, pending_token(0)});
+  REQUIRE(engine.begin() == "1:3-4! 2:5-6! |");
+  REQUIRE(a.tokens == std::vector<TokenId>{0, 1, 2, pending_token(0), pending_token(0)});
+  REQUIRE(b.tokens.back() == pending_token(1));
+  engine.commit({{&a, 7}});
+  REQUIRE(a.tokens == std::vector<TokenId>{0, 1, 2, 7, pending_token(0)});
+  REQUIRE(engine.begin() == "1:4-5! 2:6-7! |");
+  engine.commit({{&a, 8}, {&b, 9}});
+  REQUIRE(a.tokens == std::vector<TokenId>{0, 1, 2, 7, 8, pending_token(0)});
+  REQUIRE(b.tokens.back() == pending_token(1));
+}
+
+TEST_CASE("blocks are published when their step is committed, though the next one has begun",
+          "[scheduler]") {
+  Ahead engine({.max_num_seqs = 2, .max_num_batched_tokens = 8}, 8);
+  Sequence& s = engine.add(iota(12));
+  engine.begin();
+  engine.begin();
+  const auto num_published = [&] { return engine.scheduler.blocks().num_published(); };
+  REQUIRE(num_published() == 0);
+  engine.commit({});
+  REQUIRE(num_published() == 2);
+  REQUIRE(engine.begin() == "1:12-13! |");
+  engine.commit({{&s, 7}});
+  REQUIRE(num_published() == 3);
+}
+
+TEST_CASE("a sequence that has all its tokens is left out of the step ahead, its place is taken",
+          "[scheduler]") {
+  Ahead engine({.max_num_seqs = 1, .max_num_batched_tokens = 8}, 8);
+  Sequence& a = engine.add(iota(5), 1);
+  engine.add(iota(4, 100), 2);
+  REQUIRE(engine.begin() == "| 1:0-5!");
+  REQUIRE(engine.begin() == "| 2:0-4!");
+  REQUIRE(engine.scheduler.num_running() == 2);
+  engine.commit({{&a, 7}});
+  REQUIRE(a.finish_reason == FinishReason::length);
+  REQUIRE(engine.scheduler.num_running() == 1);
+  REQUIRE(engine.begin() == "2:4-5! |");
+  engine.commit({{engine.requests[1].get(), 7}});
+  REQUIRE(engine.begin_nothing());  // the second only waits for its last token
+}
+
+TEST_CASE("nobody is preempted for blocks that an ending sequence is about to free",
+          "[scheduler]") {
+  Ahead engine({.max_num_seqs = 3, .max_num_batched_tokens = 64}, 3, false);
+  Sequence& a = engine.add(iota(4), 1);
+  Sequence& b = engine.add(iota(1, 100), 1);
+  Sequence& c = engine.add(iota(1, 200), 2);
+  REQUIRE(engine.begin() == "| 1:0-4! 2:0-1! 3:0-1!");
+  a.max_total_tokens = 8;  // more than what was reserved for
+  REQUIRE(engine.begin() == "3:1-2! |");
+  engine.commit({{&a, 7}, {&b, 7}, {&c, 7}});
+  REQUIRE(engine.begin() == "1:4-5! |");
+  REQUIRE(engine.scheduler.num_preemptions() == 0);
+}
+
+TEST_CASE("a sequence that ends is in the step behind for nothing", "[scheduler]") {
+  Ahead engine({.max_num_seqs = 2, .max_num_batched_tokens = 64}, 4);
+  Sequence& a = engine.add(iota(4));
+  Sequence& b = engine.add(iota(3, 100));
+  engine.begin();
+  engine.begin();
+  REQUIRE(engine.scheduler.blocks().num_free() == 1);
+  SECTION("by its token") { engine.commit({{&a, 7, FinishReason::stop}, {&b, 8}}); }
+  SECTION("by an abort") {
+    engine.scheduler.abort(a);
+    engine.commit({{&b, 8}});
+    a.tokens.push_back(7);
+  }
+  REQUIRE(a.status == SequenceStatus::finished);
+  REQUIRE(a.tokens == std::vector<TokenId>{0, 1, 2, 3, 7});
+  REQUIRE(engine.scheduler.blocks().num_free() == 3);
+  engine.commit({{&a, 1}, {&b, 9}});
+  REQUIRE(a.num_tokens() == 5);
+  REQUIRE(b.tokens == std::vector<TokenId>{100, 101, 102, 8, 9});
+}
+
+TEST_CASE("a sequence preempted before its token is drawn gets it while it waits", "[scheduler]") {
+  using Blocks = BlockManager<4>;
+  Scheduler<Mistaken, Blocks> scheduler({.max_num_seqs = 1, .max_num_batched_tokens = 8},
+                                        Blocks(4, true));
+  const auto s = request(1, iota(4), 4);
+  scheduler.add(*s);
+  Mistaken::next = StepPlan{{{s.get(), 0, 4, true, {}, 1}}, {}, 0, 4};
+  const StepPlan first = scheduler.schedule();
+  scheduler.begin(first);
+  Mistaken::next = StepPlan{{}, {s.get()}, 0, 0};
+  const StepPlan second = scheduler.schedule();
+  scheduler.begin(second);
+  scheduler.check_invariants();
+  REQUIRE(s->status == SequenceStatus::waiting);
+  REQUIRE(s->has_pending_token());
+  SECTION("and waits on") {
+    scheduler.commit(first, std::vector<StepOutcome>{{s.get(), 7, FinishReason::none}});
+    REQUIRE(s->tokens == std::vector<TokenId>{0, 1, 2, 3, 7});
+    REQUIRE(scheduler.num_waiting() == 1);
+  }
+  SECTION("and ends") {
+    scheduler.commit(first, std::vector<StepOutcome>{{s.get(), 7, FinishReason::stop}});
+    REQUIRE(s->finish_reason == FinishReason::stop);
+    REQUIRE_FALSE(scheduler.has_work());
+  }
+  SECTION("or loses it when the step fails") {
+    scheduler.cancel(second);
+    scheduler.cancel(first);
+    REQUIRE(s->tokens == iota(4));
+    REQUIRE(scheduler.num_waiting() == 1);
+  }
+  SECTION("and cannot be admitted until then") {
+    scheduler.commit(second, {});  // empty, so in nobody's way
+    Mistaken::next = StepPlan{{{s.get(), 0, 5, true, {}, 2}}, {}, 0, 5};
+    REQUIRE_THROWS_WITH(scheduler.begin(scheduler.schedule()),
+                        Catch::Matchers::Contains("last token"));
+    PlanBuilder<Blocks> builder(SchedulerView{{}, {}}, scheduler.blocks());
+    REQUIRE(builder.admit_chunk(*s, 8) == 0);
+  }
+  scheduler.check_invariants();
+  REQUIRE(scheduler.blocks().num_published() == 0);
+  REQUIRE(scheduler.blocks().num_free() == 4);
+}
+
+TEST_CASE("two cancelled steps leave everything as it was, with no more running than may",
+          "[scheduler]") {
+  Ahead engine({.max_num_seqs = 1, .max_num_batched_tokens = 8}, 8);
+  Sequence& a = engine.add(iota(5), 1);
+  Sequence& b = engine.add(iota(4, 100), 2);
+  engine.begin();
+  engine.begin();
+  engine.cancel();
+  REQUIRE(engine.scheduler.num_running() == 2);
+  engine.cancel();
+  REQUIRE(a.tokens == iota(5));
+  REQUIRE(b.status == SequenceStatus::waiting);
+  REQUIRE(engine.begin() == "| 1:0-5!");
+  REQUIRE(engine.begin() == "| 2:0-4!");
 }
 
 TEST_CASE("a policy is one type", "[scheduler]") {

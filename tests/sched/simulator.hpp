@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -98,6 +99,97 @@ inline std::string describe(const StepPlan& plan) {
   }
   for (const Sequence* s : plan.preempted) text += concat(" -", s->id);
   return text;
+}
+
+/// What a request with these tokens draws next: 0, 1 or 2, and 2 now and then ends it.
+struct Draw {
+  TokenId token;
+  FinishReason reason;
+};
+inline Draw draw(std::uint64_t last_contents) {
+  const std::uint64_t x = contents(last_contents, 12345) >> 20;
+  const auto token = static_cast<TokenId>(x % 3);
+  return {token, token == 2 && x / 3 % 25 == 0 ? FinishReason::stop : FinishReason::none};
+}
+
+/// A device that computes steps in the order of their launches and as late as it can: when their
+/// results are asked for. It knows what `launch` was told and its memory, nothing else.
+template <class Blocks>
+class Device {
+ public:
+  explicit Device(std::int32_t num_blocks)
+      : slots_(static_cast<std::size_t>(num_blocks) * Blocks::block_size(), 0) {}
+
+  [[nodiscard]] std::size_t num_under_way() const { return steps_.size(); }
+
+  void launch(const StepPlan& plan) {
+    Step step;
+    for (const PlannedSequence& p : plan.sequences) {
+      const Sequence& s = *p.sequence;
+      step.push_back(
+          {{s.tokens.begin(), s.tokens.begin() + p.end}, s.block_table, p.begin, p.samples});
+    }
+    steps_.push_back(std::move(step));
+  }
+
+  /// Computes the oldest step: draws for its samples, in order.
+  std::vector<Draw> wait() {
+    const Step step = std::move(steps_.front());
+    steps_.pop_front();
+    std::vector<Draw> draws;
+    std::vector<std::uint64_t> written;
+    for (const Share& share : step) {
+      std::uint64_t value = 0;
+      for (std::size_t i = 0; i < share.tokens.size(); ++i) {
+        TokenId token = share.tokens[i];
+        if (is_pending(token))
+          token = last_draws_.at(static_cast<std::size_t>(pending_sample(token))).token;
+        std::uint64_t& slot =
+            slots_[static_cast<std::size_t>(Blocks::slot(share.table, static_cast<int>(i)))];
+        value = contents(value, token);
+        if (static_cast<std::int32_t>(i) >= share.begin) slot = value;
+        REQUIRE(slot == value);  // reads the keys and values of its own tokens
+      }
+      written.push_back(value);
+      if (share.samples) draws.push_back(draw(value));
+    }
+    for (std::size_t i = 0; i < step.size(); ++i) {  // nobody has written over them
+      const auto end = static_cast<std::int32_t>(step[i].tokens.size());
+      REQUIRE(slots_[static_cast<std::size_t>(Blocks::slot(step[i].table, end - 1))] == written[i]);
+    }
+    last_draws_ = draws;
+    return draws;
+  }
+
+  /// Forgets all steps under way, computed or not.
+  void drop() { steps_.clear(); }
+
+ private:
+  struct Share {
+    std::vector<TokenId> tokens;  ///< [0, end)
+    std::vector<BlockId> table;
+    std::int32_t begin;
+    bool samples;
+  };
+  using Step = std::vector<Share>;
+
+  std::vector<std::uint64_t> slots_;
+  std::deque<Step> steps_;
+  std::vector<Draw> last_draws_;
+};
+
+/// The tokens that a request gets whatever happens around it.
+inline std::vector<TokenId> tokens_alone(std::vector<TokenId> tokens,
+                                         std::int32_t max_total_tokens) {
+  std::uint64_t value = 0;
+  for (const TokenId token : tokens) value = contents(value, token);
+  while (static_cast<std::int32_t>(tokens.size()) < max_total_tokens) {
+    const Draw next = draw(value);
+    tokens.push_back(next.token);
+    if (next.reason != FinishReason::none) break;
+    value = contents(value, next.token);
+  }
+  return tokens;
 }
 
 /// A scheduler, its requests and a pretended pool, driven step by step. Every step checks what it

@@ -72,17 +72,17 @@ class Generation {
 
   [[nodiscard]] Sequence& sequence() { return sequence_; }
 
-  /// Settings for drawing the next token.
-  [[nodiscard]] SamplingRow sampling_row() const {
+  /// Settings for drawing the token that will be number `position` of the sequence.
+  [[nodiscard]] SamplingRow sampling_row(std::int32_t position) const {
     SamplingRow row = sampling_;
-    row.position = static_cast<std::uint64_t>(sequence_.num_tokens());
+    row.position = static_cast<std::uint64_t>(position);
     return row;
   }
 
-  /// Tokens that the next draw must not give: while fewer than min_tokens are out, those that would
-  /// end the request.
-  [[nodiscard]] std::span<const TokenId> banned_tokens() const {
-    if (num_generated() >= params_.min_tokens) return {};
+  /// What that draw must not give: while fewer than min_tokens come before it, the tokens that
+  /// would end the request.
+  [[nodiscard]] std::span<const TokenId> banned_tokens(std::int32_t position) const {
+    if (position - sequence_.num_prompt_tokens >= params_.min_tokens) return {};
     return end_tokens_;
   }
 

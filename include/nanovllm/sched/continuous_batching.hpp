@@ -25,6 +25,8 @@ namespace nanovllm {
 ///   block; so no two can preempt each other in turn.
 /// - If nobody runs, the whole pool is free and the first in line gets in, since the scheduler
 ///   accepts no sequence that would not fit into the pool alone.
+/// - Planned ahead of a step under way, a plan may leave the oldest without a block, because those
+///   that are ending still hold theirs. They have given them back when the next plan is made.
 /// The oldest thus finishes after a bounded number of steps, and then the next one is the oldest.
 struct ContinuousBatching {
   template <class Blocks>

@@ -34,7 +34,11 @@ template <class Blocks>
 class PlanBuilder {
  public:
   PlanBuilder(const SchedulerView& queues, const Blocks& blocks)
-      : blocks_(blocks), num_free_(blocks.num_free()), num_running_(queues.running.size()) {
+      : blocks_(blocks),
+        num_free_(blocks.num_free()),
+        num_running_(queues.running.size()),
+        may_preempt_(queues.num_ending == 0) {
+    decodes_.reserve(queues.running.size());
     for (const Sequence* s : queues.running) reserve_ += num_blocks_wanted(*s) - num_blocks(*s);
   }
 
@@ -59,6 +63,7 @@ class PlanBuilder {
   ///
   /// Victims come from the end where planning has not been yet, so none is in the plan; and the
   /// oldest one wanted always advances, since with all others preempted it has the pool to itself.
+  /// While sequences are ending, which will give back blocks anyway, those that find none pause.
   template <class Wanted>
   std::int32_t extend_oldest_first(std::span<Sequence* const> running, std::int32_t chunk_budget,
                                    Wanted wanted) {
@@ -69,7 +74,7 @@ class PlanBuilder {
       const std::int32_t limit = is_decode(s) ? 1 : chunk_budget - used;
       if (limit == 0 || !wanted(s)) continue;
       std::int32_t n = extend(s, limit);
-      while (n == 0 && kept > i + 1) {
+      while (n == 0 && kept > i + 1 && may_preempt_) {
         preempt(*running[--kept]);
         n = extend(s, limit);
       }
@@ -126,6 +131,7 @@ class PlanBuilder {
   }
 
   std::int32_t admit(Sequence& s, std::int32_t max_tokens, std::int32_t min_end) {
+    if (s.has_pending_token()) return 0;   // nobody can look up a token that is not known yet
     const bool alone = num_running_ == 0;  // then it must get in, or nobody ever will
     if (!alone && num_free_ <= reserve_) return 0;
     PrefixHit hit = blocks_.lookup(s.tokens);
@@ -181,6 +187,7 @@ class PlanBuilder {
   std::int32_t num_free_;
   std::int32_t reserve_ = 0;  ///< free blocks that the running sequences are promised
   std::size_t num_running_;
+  bool may_preempt_;
 };
 
 }  // namespace nanovllm

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <span>
@@ -28,18 +29,22 @@ namespace nanovllm {
 ///     StepPlan plan = scheduler.schedule();   // decides, changes nothing
 ///     scheduler.begin(plan);                  // preempts, adopts, allocates: block tables are set
 ///     … compute plan's token ranges, sample …
-///     scheduler.commit(plan, outcomes);       // publishes, appends tokens, finishes and frees
+///     scheduler.commit(plan, outcomes);       // publishes, gives tokens, finishes and frees
+///
+/// A second step may be scheduled and begun before the first is committed: while one is computed,
+/// the next is made ready behind it. `begin` counts a step's tokens as computed and appends a
+/// pending token (sequence.hpp) to every sequence that samples, so the next plan goes on from
+/// there; `commit` puts the real token in its place. Two things wait for the commit: what blocks
+/// are published as, and what ends with the token drawn. A sequence that has ended by then may be
+/// in the newer step already; its share of that is ignored.
+///
+/// Blocks change hands at once, also those that a step under way still writes to: **steps must be
+/// computed in the order in which they began**, so whoever gets a block writes to it later.
 ///
 /// Sequences belong to the caller and must stay where they are from `add` until they are finished
-/// (aborted during a step: until its `commit` or `cancel`). Between those calls only the scheduler
+/// and every step that has them is committed or cancelled. Between those calls only the scheduler
 /// writes to them. Not thread-safe: one thread calls, and may call `add` and `abort` at any time
-/// but between `schedule` and `begin`.
-///
-/// `commit` takes what it publishes from the plan, not from the sequences' counters. So to plan
-/// step N + 1 while N runs, `begin` would advance num_computed_tokens and append a placeholder
-/// token to every sequence that samples, `commit` would replace the placeholder and publish for
-/// those that still hold their blocks, and `in_flight_` would become a count per sequence, whose
-/// blocks are given back when it falls to zero. Policies and block manager would see no difference.
+/// but between `schedule` and when the step's block tables have been read.
 ///
 /// @tparam Policy  decides what a step computes; a SchedulingPolicyLike.
 /// @tparam Blocks  a BlockManager, or a type with its members.
@@ -91,26 +96,24 @@ class Scheduler {
     waiting_.push_back(&s);
   }
 
-  /// Ends `s` now, with FinishReason::abort. During a step (after `begin`) its blocks are given
-  /// back by `commit`, and it counts as running until then. Finished sequences are left alone.
-  /// O(queue length).
+  /// Ends `s` now, with FinishReason::abort, and gives back its blocks. Finished sequences are left
+  /// alone. O(queue length).
   void abort(Sequence& s) {
     if (s.status == SequenceStatus::finished) return;
-    if (s.status == SequenceStatus::waiting) {
-      std::erase(waiting_, &s);
-    } else if (!in_flight_) {
-      std::erase(running_, &s);
-      drop_blocks(s, 0);
-    }
-    s.status = SequenceStatus::finished;
-    s.finish_reason = FinishReason::abort;
+    while (s.has_pending_token()) s.tokens.pop_back();
+    finish(s, FinishReason::abort);
+    drop_finished();
   }
 
   /// What the next step should compute. Pure; valid until the queues change. Empty only if there
-  /// is no work.
+  /// is no work, or none before the step under way is committed.
   [[nodiscard]] StepPlan schedule() const {
-    check(!in_flight_, "schedule: the step before was neither committed nor cancelled");
-    return Policy{}.plan(SchedulerView{running_, waiting_}, blocks_, config_);
+    check_room();
+    const auto num_ending = static_cast<std::int32_t>(running_.size() - num_going_on());
+    if (num_ending == 0) return Policy{}.plan(SchedulerView{running_, waiting_}, blocks_, config_);
+    std::vector<Sequence*> running;
+    std::remove_copy_if(running_.begin(), running_.end(), std::back_inserter(running), is_ending);
+    return Policy{}.plan(SchedulerView{running, waiting_, num_ending}, blocks_, config_);
   }
 
   /// Applies `plan`, as `schedule` just made it: the preempted give back their blocks and wait, the
@@ -119,9 +122,9 @@ class Scheduler {
   /// blocks suffice is the policy's promise, which PlanBuilder keeps; a plan that breaks it is an
   /// Error too, and `cancel` then restores order.
   void begin(const StepPlan& plan) {
-    check(!in_flight_, "begin: the step before was neither committed nor cancelled");
-    check_plan<Blocks>(plan, running_.size(), config_);
-    in_flight_ = true;
+    check_room();
+    check_plan<Blocks>(plan, num_going_on(), config_);
+    ++num_under_way_;
     for (Sequence* s : plan.preempted) preempt(*s);
     // All adoptions come before the first allocation, which might evict what was found.
     for (const PlannedSequence& p : plan.sequences) {
@@ -134,40 +137,56 @@ class Scheduler {
         p.sequence->block_table.push_back(*block);
       }
     }
+    std::int32_t num_samples = 0;
+    for (const PlannedSequence& p : plan.sequences) {
+      p.sequence->num_computed_tokens = p.end;
+      if (p.samples) p.sequence->tokens.push_back(pending_token(num_samples++));
+    }
   }
 
-  /// Ends the step that `begin(plan)` started, when keys and values of all its ranges are in the
+  /// Ends `plan`, the oldest step that has begun, when keys and values of all its ranges are in the
   /// pool. `outcomes` has one entry for every sequence that samples, in plan order; entries of
-  /// sequences that were aborted meanwhile are ignored and may be left out.
+  /// sequences that have ended meanwhile are ignored and may be left out.
   ///
   /// A sequence finishes with the reason of its outcome, or with FinishReason::length when it
   /// reaches max_total_tokens. Throws Error, having changed nothing, when plan, step and outcomes
   /// do not belong together.
   void commit(const StepPlan& plan, std::span<const StepOutcome> outcomes) {
-    check(in_flight_, "commit: no step has begun");
+    check(num_under_way_ > 0, "commit: no step has begun");
     check_outcomes(plan, outcomes);
+    --num_under_way_;
     std::size_t next = 0;
     for (const PlannedSequence& p : plan.sequences) {
       Sequence& s = *p.sequence;
       const bool has_outcome = next < outcomes.size() && outcomes[next].sequence == &s;
       const StepOutcome* outcome = has_outcome ? &outcomes[next++] : nullptr;
       if (s.status == SequenceStatus::finished) continue;
-      blocks_.publish(s.block_table, s.tokens, p.begin, p.end);
-      s.num_computed_tokens = p.end;
-      if (outcome != nullptr) append(s, *outcome);
+      // If it waits, the step behind this one has preempted it, and its blocks are gone.
+      if (s.status == SequenceStatus::running)
+        blocks_.publish(s.block_table, s.tokens, p.begin, p.end);
+      if (outcome != nullptr) give(s, p.end, *outcome);
     }
-    end_step();
+    drop_finished();
   }
 
-  /// Ends the step that `begin(plan)` started without its results, after a failure: its sequences
-  /// are as before, those it admitted stay admitted and those it preempted wait.
+  /// Ends `plan`, the newest step that has begun, without its results, after a failure: its
+  /// sequences are as before, those it admitted stay admitted and those it preempted wait. Where
+  /// the step behind has already filled the places of sequences that were ending, its youngest
+  /// wait again.
   void cancel(const StepPlan& plan) {
-    check(in_flight_, "cancel: no step has begun");
+    check(num_under_way_ > 0, "cancel: no step has begun");
+    check_newest(plan);
+    --num_under_way_;
     for (const PlannedSequence& p : plan.sequences) {
-      if (p.sequence->status != SequenceStatus::running) continue;
-      drop_blocks(*p.sequence, Blocks::blocks_for(p.sequence->num_computed_tokens));
+      Sequence& s = *p.sequence;
+      if (s.status == SequenceStatus::finished) continue;
+      if (s.num_tokens() > p.end && s.has_pending_token()) s.tokens.pop_back();
+      if (s.status == SequenceStatus::waiting) continue;  // a step behind this one preempted it
+      s.num_computed_tokens = p.begin;
+      drop_blocks(s, Blocks::blocks_for(p.begin));
     }
-    end_step();
+    while (num_going_on() > static_cast<std::size_t>(config_.max_num_seqs))
+      preempt(*running_.back());
   }
 
   [[nodiscard]] bool has_work() const { return !waiting_.empty() || !running_.empty(); }
@@ -186,6 +205,8 @@ class Scheduler {
   void check_invariants() const;
 
  private:
+  void check_pending_tokens(const Sequence& s) const;
+
   void preempt(Sequence& s) {
     std::erase(running_, &s);
     drop_blocks(s, 0);
@@ -213,12 +234,36 @@ class Scheduler {
     if (s.num_preemptions == 0) s.num_cached_tokens = p.begin;
   }
 
-  static void append(Sequence& s, const StepOutcome& outcome) {
-    s.tokens.push_back(outcome.token);
-    s.finish_reason = outcome.finish_reason;
-    if (s.finish_reason == FinishReason::none && s.num_tokens() >= s.max_total_tokens)
-      s.finish_reason = FinishReason::length;
-    if (s.finish_reason != FinishReason::none) s.status = SequenceStatus::finished;
+  /// Token `position` of `s`, pending until now, is drawn.
+  void give(Sequence& s, std::int32_t position, const StepOutcome& outcome) {
+    s.tokens[static_cast<std::size_t>(position)] = outcome.token;
+    FinishReason reason = outcome.finish_reason;
+    if (reason == FinishReason::none && position + 1 >= s.max_total_tokens)
+      reason = FinishReason::length;
+    if (reason == FinishReason::none) return;
+    s.tokens.resize(static_cast<std::size_t>(position) + 1);  // the step behind may draw one more
+    finish(s, reason);
+  }
+
+  /// Marks `s` as done. If it was running, `drop_finished` must follow.
+  void finish(Sequence& s, FinishReason reason) {
+    if (s.status == SequenceStatus::waiting) {
+      std::erase(waiting_, &s);
+    } else {
+      ++num_finished_;
+    }
+    s.status = SequenceStatus::finished;
+    s.finish_reason = reason;
+  }
+
+  /// Those that are done leave the running queue and give back their blocks.
+  void drop_finished() {
+    if (std::exchange(num_finished_, 0) == 0) return;
+    std::erase_if(running_, [this](Sequence* s) {
+      if (s->status != SequenceStatus::finished) return false;
+      drop_blocks(*s, 0);
+      return true;
+    });
   }
 
   /// Gives back the blocks of `s` behind the first `num_kept`.
@@ -228,14 +273,22 @@ class Scheduler {
     s.block_table.resize(static_cast<std::size_t>(num_kept));
   }
 
-  void end_step() {
-    in_flight_ = false;
-    std::erase_if(running_, [this](Sequence* s) {
-      if (s->status != SequenceStatus::finished) return false;
-      drop_blocks(*s, 0);
-      return true;
-    });
+  void check_room() const {
+    check(num_under_way_ < kMaxSteps, "scheduler: ", kMaxSteps,
+          " steps have begun; the older one must be committed or cancelled first");
   }
+
+  /// A step under way draws the last token that it may have.
+  static bool is_ending(const Sequence* s) { return s->is_complete(); }
+
+  /// Running sequences that are not ending.
+  [[nodiscard]] std::size_t num_going_on() const {
+    if (num_under_way_ == 0) return running_.size();
+    return running_.size() -
+           static_cast<std::size_t>(std::count_if(running_.begin(), running_.end(), is_ending));
+  }
+
+  static constexpr int kMaxSteps = 2;  // under way at the same time
 
   BatchConfig config_;
   Blocks blocks_;
@@ -243,7 +296,8 @@ class Scheduler {
   std::deque<Sequence*> waiting_;   ///< in the order of arrival
   std::uint64_t num_arrivals_ = 0;
   std::int64_t num_preemptions_ = 0;
-  bool in_flight_ = false;
+  int num_under_way_ = 0;
+  int num_finished_ = 0;  ///< in running_ for the moment
 };
 
 template <class Policy, class Blocks>
@@ -256,16 +310,17 @@ void Scheduler<Policy, Blocks>::check_invariants() const {
         "scheduler: request ", s.id, " waits, but holds blocks or has another status");
     check(i == 0 || waiting_[i - 1]->arrival < s.arrival, "scheduler: request ", s.id,
           " waits out of order");
+    check_pending_tokens(s);
   }
   std::vector<std::int32_t> ref_counts(static_cast<std::size_t>(blocks_.num_blocks()), 0);
   std::vector<const Sequence*> last_holder(ref_counts.size(), nullptr);
   for (const Sequence* s : running_) {
-    check(in_flight_ || s->status == SequenceStatus::running, "scheduler: request ", s->id,
+    check(s->status == SequenceStatus::running, "scheduler: request ", s->id,
           " is in the running queue with another status");
     const auto held = static_cast<std::int32_t>(s->block_table.size());
-    const std::int32_t needed = Blocks::blocks_for(s->num_computed_tokens);
-    check(in_flight_ ? held >= needed : held == needed, "scheduler: request ", s->id, " holds ",
-          held, " blocks for ", s->num_computed_tokens, " computed tokens");
+    check(held == Blocks::blocks_for(s->num_computed_tokens), "scheduler: request ", s->id,
+          " holds ", held, " blocks for ", s->num_computed_tokens, " computed tokens");
+    check_pending_tokens(*s);
     check(s->num_computed_tokens < s->num_tokens(), "scheduler: request ", s->id, " runs with ",
           s->num_computed_tokens, " of ", s->num_tokens(), " tokens computed");
     for (std::size_t i = 0; i < s->block_table.size(); ++i) {
@@ -286,8 +341,21 @@ void Scheduler<Policy, Blocks>::check_invariants() const {
           "scheduler: block ", block, " is in ", ref_counts[static_cast<std::size_t>(block)],
           " block tables, but has reference count ", blocks_.ref_count(block));
   }
-  check(running_.size() <= static_cast<std::size_t>(config_.max_num_seqs),
-        "scheduler: ", running_.size(), " sequences run, at most ", config_.max_num_seqs, " may");
+  check(num_going_on() <= static_cast<std::size_t>(config_.max_num_seqs),
+        "scheduler: ", num_going_on(), " sequences run, at most ", config_.max_num_seqs, " may");
+}
+
+/// Pending tokens are the last ones, at most one for each step under way.
+template <class Policy, class Blocks>
+void Scheduler<Policy, Blocks>::check_pending_tokens(const Sequence& s) const {
+  const auto num_pending = std::count_if(s.tokens.begin(), s.tokens.end(), is_pending);
+  check(num_pending <= num_under_way_, "scheduler: request ", s.id, " has ", num_pending,
+        " pending tokens in ", num_under_way_, " steps");
+  check(std::none_of(s.tokens.begin(), s.tokens.end() - num_pending, is_pending),
+        "scheduler: request ", s.id, " has a pending token that is not among the last");
+  check(s.num_tokens() <= s.max_total_tokens && (num_pending > 0 || !s.is_complete()),
+        "scheduler: request ", s.id, " goes on with ", s.num_tokens(), " of ", s.max_total_tokens,
+        " tokens");
 }
 
 }  // namespace nanovllm

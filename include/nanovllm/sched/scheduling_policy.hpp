@@ -2,6 +2,7 @@
 /// What a scheduling policy sees, and what it must offer.
 
 #include <concepts>
+#include <cstdint>
 #include <deque>
 #include <span>
 
@@ -11,10 +12,14 @@
 
 namespace nanovllm {
 
-/// The scheduler's queues, to be read.
+/// The scheduler's queues, to be read. The last token of a running sequence may be one that the
+/// step under way is yet to draw; it counts like any other.
 struct SchedulerView {
   std::span<Sequence* const> running;    ///< in the order in which they were admitted
   const std::deque<Sequence*>& waiting;  ///< in the order in which they came
+  /// Further sequences that run, but get their last token from the step under way. They give back
+  /// their blocks when it is done and are nothing to plan for.
+  std::int32_t num_ending = 0;
 };
 
 /// A scheduling policy decides what the next step computes: `plan` is a static (or const, on a

@@ -42,14 +42,15 @@ enum class SequenceStatus : std::uint8_t { waiting, running, finished };
 /// sequence must stay where it is from `add` until it is finished.
 struct Sequence {
   RequestId id = 0;
-  std::vector<TokenId> tokens;         ///< the prompt, then what was generated
+  std::vector<TokenId> tokens;  ///< the prompt, what was generated, and what is still to be drawn
   std::int32_t num_prompt_tokens = 0;  ///< ≥ 1
   std::int32_t max_total_tokens = 0;   ///< prompt and generated tokens at the most
 
   std::uint64_t arrival = 0;  ///< rank in the order of arrival, from 1; set by the scheduler
   SequenceStatus status = SequenceStatus::waiting;
   FinishReason finish_reason = FinishReason::none;
-  std::int32_t num_computed_tokens = 0;  ///< K and V of tokens[0, n) are in the cache
+  std::int32_t num_computed_tokens = 0;  ///< K and V of tokens[0, n) are in the cache, or will be
+                                         ///< when the steps under way are done
   std::int32_t num_cached_tokens = 0;  ///< of them, taken from the prefix cache on first admission
   std::int32_t num_preemptions = 0;
   std::vector<BlockId> block_table;  ///< block_table[i] holds tokens [i · B, (i + 1) · B)
@@ -58,6 +59,12 @@ struct Sequence {
   [[nodiscard]] std::int32_t num_generated_tokens() const {
     return num_tokens() - num_prompt_tokens;
   }
+  /// Whether the last token is one that a step under way draws.
+  [[nodiscard]] bool has_pending_token() const {
+    return !tokens.empty() && is_pending(tokens.back());
+  }
+  /// Whether it has all the tokens it may have, pending ones included: nothing is left to compute.
+  [[nodiscard]] bool is_complete() const { return num_tokens() >= max_total_tokens; }
 };
 
 }  // namespace nanovllm
