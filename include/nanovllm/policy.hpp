@@ -52,3 +52,7 @@ template <class Policy>
 }
 
 }  // namespace nanovllm
+
+#if defined(__CUDACC__)
+#include "nanovllm/cuda_policy.cuh"
+#endif

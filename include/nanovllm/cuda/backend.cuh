@@ -3,11 +3,14 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
@@ -70,8 +73,7 @@ class CudaBackend {
   explicit CudaBackend(const BackendConfig& config)
       : guard_(std::make_unique<cuda::DeviceGuard>(checked_device(config.device))),
         stream_(),
-        context_(cuda::Context::on(stream_.get())),
-        linear_(context_) {
+        context_(cuda::Context::on(stream_.get())) {
     check<CudaError>(context_.compute_capability >= 80, "CUDA device ", config.device,
                      " has compute capability ", context_.compute_capability / 10, ".",
                      context_.compute_capability % 10, ", at least 8.0 is needed");
@@ -144,6 +146,18 @@ class CudaBackend {
   template <class Args>
   void linear(const Args& args) {
     cuda::linear(args, linear_, context_);
+  }
+  /// Finds the fastest way to multiply by `weights`, all of one shape, for up to `max_rows` rows,
+  /// by timing on the device. Blocks.
+  template <class Out, class T>
+  void tune_linear(std::span<const cuda::DeviceMatrix<T>* const> weights, bool accumulate,
+                   std::int64_t max_rows) {
+    std::vector<std::int64_t> row_counts;
+    for (const std::int64_t rows : cuda::kRowBuckets) {
+      row_counts.push_back(std::min(rows, max_rows));
+      if (rows >= max_rows) break;
+    }
+    linear_.tune<T, Out>(weights, accumulate, row_counts, context_);
   }
   template <class T>
   void rms_norm(const RmsNormArgs<T>& args) {
@@ -225,10 +239,16 @@ class CudaBackend {
   std::optional<cuda::SamplerWorkspace> sampler_;
 };
 
+/// Divides the keys of the decodes among the blocks of their kernel, and lists the tiles of the
+/// prompt chunks.
 inline void CudaBackend::plan_attention(const PlanAttentionArgs& args) {
-  if (args.num_decodes > 0) {
-    cuda::plan_decode(args.kv_lens.slice(0, args.num_decodes), args.num_kv_heads, *decode_,
-                      context_);
+  const std::int64_t num_decodes = args.num_decodes;
+  if (num_decodes > 0) {
+    cuda::plan_decode(args.kv_lens.slice(0, num_decodes), args.num_kv_heads, *decode_, context_);
+  }
+  if (args.num_tokens > num_decodes) {
+    cuda::plan_varlen(args.query_starts, args.kv_lens.slice(num_decodes, args.kv_lens.extent(0)),
+                      args.num_tokens - num_decodes, *varlen_, context_);
   }
 }
 

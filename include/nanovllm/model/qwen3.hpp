@@ -87,14 +87,16 @@ class Qwen3Network {
         std::vector<const Matrix*> list;
         for (std::int64_t i = 0; i < num_layers(); ++i)
           list.push_back(&(weights_.layer(i).*member));
-        backend_.template tune_linear<T>(list, accumulate, limits_.max_tokens);
+        backend_.template tune_linear<T>(std::span<const Matrix* const>(list), accumulate,
+                                         limits_.max_tokens);
       };
       tune_all(&Layer::qkv, false);
       tune_all(&Layer::o, accumulates_residual());
       tune_all(&Layer::gate_up, false);
       tune_all(&Layer::down, accumulates_residual());
       const Matrix* head[] = {&weights_.lm_head()};
-      backend_.template tune_linear<float>(head, false, limits_.max_samples);
+      backend_.template tune_linear<float>(std::span<const Matrix* const>(head), false,
+                                           limits_.max_samples);
     }
   }
 
