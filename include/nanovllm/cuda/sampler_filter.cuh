@@ -1,0 +1,164 @@
+#pragma once
+/// top_k, top_p and min_p: what they keep of a row, and the draw from that.
+///
+/// Each filter keeps a prefix of the tokens in descending order (lower ids first among equals), and
+/// so do all together: they end in one `Cut`. The k-th largest of the tiles' maxima is a lower
+/// bound of the k-th largest logit, so that for the usual top_k about as many tiles are read and
+/// tokens sorted as tokens are kept. top_p alone needs the mass of all tokens, which the first
+/// kernel has added up, and looks only at tokens so likely that those below them have half of what
+/// may be left out. Masses are within 3e-12: a prefix within that of top_p may fall either way.
+
+#include <cstdint>
+#include <limits>
+
+#include "nanovllm/cuda/sampler_math.cuh"
+#include "nanovllm/cuda/sampler_race.cuh"
+#include "nanovllm/cuda/sampler_select.cuh"
+
+namespace nanovllm::cuda {
+
+/// Shared memory of the draw from a filtered row.
+struct FilterShared {
+  SelectShared select;
+  Race race;
+  Scored best[kSelectWarps];
+};
+
+/// What the filters keep. Where `list_size` ≥ 0, all of it is among that many first tokens of the
+/// list in shared memory.
+struct Kept {
+  Cut cut;
+  int list_size = -1;
+};
+
+/// top_k. Contains barriers.
+__device__ inline Kept apply_top_k(const RowTiles& row, std::uint32_t top_k, SelectShared& shared) {
+  Kept kept;
+  const std::uint32_t low = bound_of_largest(row, top_k, kLowestKey, shared);
+  const std::uint32_t size = gather(row, {.key = low}, row.largest_key(), shared);
+  if (size > kSelectCapacity) {
+    kept.cut = find_prefix(row, {.by_mass = false, .count = top_k, .mass = 0}, low,
+                           row.largest_key(), shared);
+    kept.cut.last = std::numeric_limits<TokenId>::max();  // ties stay
+    return kept;
+  }
+  kept.list_size = static_cast<int>(size);
+  sort_list(shared, kept.list_size);
+  if (size >= top_k) kept.cut.key = list_key(shared, static_cast<int>(top_k) - 1);
+  return kept;
+}
+
+/// top_p of what is in the list and kept by `cut`. Contains barriers.
+__device__ inline Cut apply_top_p_to_list(const RowTiles& row, float top_p, const Kept& kept,
+                                          SelectShared& shared) {
+  const auto item = [&](int i, std::uint32_t& count, Mass& mass) {
+    if (i >= kept.list_size || list_key(shared, i) < kept.cut.key) return;
+    count = 1;
+    mass = row.mass_of_key(list_key(shared, i));
+  };
+  Goal goal{.by_mass = true, .count = 0, .mass = std::numeric_limits<double>::infinity()};
+  const Mass total = find_crossing<kSelectCapacity / kSelectThreads>(shared, goal, item);
+  goal.mass = double{top_p} * static_cast<double>(total);
+  find_crossing<kSelectCapacity / kSelectThreads>(shared, goal, item);
+  const int last = shared.crossing.index;
+  if (last < 0) return kept.cut;
+  return {.key = list_key(shared, last), .last = list_id(shared, last)};
+}
+
+/// The mass of the tokens with keys from `low` on. Contains barriers.
+__device__ inline Mass mass_above(const RowTiles& row, std::uint32_t low, SelectShared& shared) {
+  Mass mine = 0;
+  visit_tiles(row, low, [&](TokenId, const std::uint32_t(&keys)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) mine += keys[i] >= low ? row.mass_of_key(keys[i]) : 0;
+  });
+  const Goal none{.by_mass = true, .count = 0, .mass = std::numeric_limits<double>::infinity()};
+  return find_crossing<1>(shared, none, [&](int, std::uint32_t&, Mass& mass) { mass = mine; });
+}
+
+/// The key from which on all tokens together have all but half of what top_p may leave out. `total`
+/// is the mass of all tokens.
+__device__ inline std::uint32_t bound_of_top_p(const RowTiles& row, const SamplingRow& settings,
+                                               double total) {
+  const double share = fmax(0., (1 - double{settings.top_p}) / 2 - 1e-9);
+  const double depth = fmax(0., log(static_cast<double>(row.vocab) / (share * total)));
+  const double bound = double{row.largest} - depth * double{settings.temperature};
+  const float lowest = std::numeric_limits<float>::lowest();
+  return key_of(bound > double{lowest} ? clean(__double2float_rd(bound)) : lowest);
+}
+
+/// The smallest key whose mass is at least min_p.
+__device__ inline std::uint32_t bound_of_min_p(const RowTiles& row, float min_p) {
+  const double least = fmin(1., double{min_p});
+  return first_key(kLowestKey, row.largest_key(), [&](std::uint32_t key) {
+    return mass_of(logit_of(key), row.largest, row.scale) >= least;
+  });
+}
+
+/// All three filters. `total` is the mass of all tokens relative to the largest, needed for top_p
+/// without top_k. Contains barriers.
+__device__ inline Kept apply_filters(const RowTiles& row, const SamplingRow& settings, double total,
+                                     SelectShared& shared) {
+  Kept kept;
+  const bool by_top_k = has_top_k(settings, row.vocab);
+  if (by_top_k) kept = apply_top_k(row, static_cast<std::uint32_t>(settings.top_k), shared);
+  if (settings.top_p < 1) {
+    if (kept.list_size >= 0) {
+      kept.cut = apply_top_p_to_list(row, settings.top_p, kept, shared);
+    } else {
+      const std::uint32_t low = by_top_k ? kept.cut.key : bound_of_top_p(row, settings, total);
+      const double all =
+          by_top_k ? static_cast<double>(mass_above(row, low, shared)) : total * row.mass_unit;
+      const Goal goal{.by_mass = true, .count = 0, .mass = double{settings.top_p} * all};
+      kept.cut = find_prefix(row, goal, low, row.largest_key(), shared);
+    }
+  }
+  if (settings.min_p > 0) {
+    const std::uint32_t bound = bound_of_min_p(row, settings.min_p);
+    if (bound > kept.cut.key) kept.cut = {.key = bound};
+  }
+  return kept;
+}
+
+/// Draws from what is kept. Contains barriers.
+__device__ inline Scored draw_kept(const RowTiles& row, const Kept& kept, const Draw& draw,
+                                   FilterShared& shared) {
+  Scored best;
+  if (kept.list_size >= 0) {
+    for (int i = static_cast<int>(threadIdx.x); i < kept.list_size; i += kSelectThreads) {
+      const std::uint32_t key = list_key(shared.select, i);
+      const TokenId id = list_id(shared.select, i);
+      if (kept.cut.keeps(key, id)) best.offer(draw.score(logit_of(key), id));
+    }
+    return block_best(best, shared.best);
+  }
+  if (threadIdx.x == 0) shared.race.start();
+  __syncthreads();
+  if (!draw.needs_exact) {
+    visit_tiles(row, kept.cut.key, [&](TokenId first, const std::uint32_t(&keys)[4]) {
+      float logits[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        logits[i] = kept.cut.keeps(keys[i], first + i) ? logit_of(keys[i])
+                                                       : -std::numeric_limits<float>::infinity();
+      }
+      draw.enter(shared.race, logits, static_cast<std::uint32_t>(first) / 4);
+    });
+  }
+  __syncthreads();
+  if (!draw.is_void(shared.race)) {
+    best = draw.best_entrant(shared.race);
+  } else {
+    visit_tiles(row, kept.cut.key, [&](TokenId first, const std::uint32_t(&keys)[4]) {
+#pragma unroll 1
+      for (int i = 0; i < 4; ++i) {
+        const std::uint32_t key =
+            i < 2 ? (i == 0 ? keys[0] : keys[1]) : (i == 2 ? keys[2] : keys[3]);
+        if (kept.cut.keeps(key, first + i)) best.offer(draw.score(logit_of(key), first + i));
+      }
+    });
+  }
+  return block_best(best, shared.best);
+}
+
+}  // namespace nanovllm::cuda
