@@ -68,11 +68,13 @@ struct Step {
     const int d = shape.head_dim, kv_heads = shape.kv_heads, len = kv_lens.host[s];
     const auto random = [&](std::uint64_t stream) {
       std::vector<T> out(static_cast<std::size_t>(len) * kv_heads * d);
-      for (std::size_t i = 0; i < out.size(); ++i) {
-        const auto word = philox4x32(
+      for (std::size_t i = 0; i < out.size(); i += 4) {
+        const auto words = philox4x32(
             seed + 1000 * (s + 1),
-            {static_cast<std::uint32_t>(i / 4), 0, 0, static_cast<std::uint32_t>(stream)})[i % 4];
-        out[i] = T(static_cast<float>(4 * to_unit_interval(word) - 2));
+            {static_cast<std::uint32_t>(i / 4), 0, 0, static_cast<std::uint32_t>(stream)});
+        for (std::size_t j = 0; j < 4; ++j) {  // head_dim is a multiple of 4
+          out[i + j] = T(static_cast<float>(4 * to_unit_interval(words[j]) - 2));
+        }
       }
       return out;
     };
@@ -183,13 +185,16 @@ void check_row(const Step<T>& step, const std::vector<T>& out, std::size_t s, in
   for (double& x : p) sum += x = std::exp(x - max);
   const double u = kUnit<T>, delta = 4 * 0x1p-24 * std::sqrt(double(d)) * max_abs;
   const T* const got = &out[static_cast<std::size_t>((q_row * shape.heads + head) * d)];
-  for (int i = 0; i < d; ++i) {
-    double want = 0, abs = 0;
-    for (int j = 0; j < visible; ++j) {
+  std::vector<double> sums(static_cast<std::size_t>(d)), abs_sums(static_cast<std::size_t>(d));
+  for (int j = 0; j < visible; ++j) {
+    for (int i = 0; i < d; ++i) {
       const double v = float(step.v_host[s][at(j) + i]);
-      want += p[j] / sum * v;
-      abs += p[j] / sum * std::fabs(v);
+      sums[i] += p[j] * v;
+      abs_sums[i] += p[j] * std::fabs(v);
     }
+  }
+  for (int i = 0; i < d; ++i) {
+    const double want = sums[i] / sum, abs = abs_sums[i] / sum;
     const double bound = 1.5 * (u * std::fabs(want) + (u + 2 * delta + 0x1p-21) * abs);
     const double error = std::fabs(float(got[i]) - want);
     if (error <= bound) continue;  // NaN is not
