@@ -270,6 +270,7 @@ class VarlenConsumer {
     softmax_.template update<true>(s_, limit, problem_.scale_log2, shrink);
     pack_weights<T>(s_, p_);
     clear_values(tile.limit() - last * Traits::kKeys);
+    if (last > 0) mbarrier_wait(shared_.k_full[k_.stage], k_.parity);
 
     int block = last - 1;
     for (; block >= unmasked; --block) step<true>(block, limit += Traits::kKeys);
@@ -286,7 +287,6 @@ class VarlenConsumer {
   /// Scores of tile `block` while the weights of the one after it meet their values.
   template <bool kMasked>
   __device__ __forceinline__ void step(int block, int limit) {
-    mbarrier_wait(shared_.k_full[k_.stage], k_.parity);
     if constexpr (Traits::kTakeTurns) named_barrier_sync<kTurnThreads>(turn(group_));
     wgmma_hold(s_);
     issue_scores();
@@ -298,6 +298,9 @@ class VarlenConsumer {
     release_keys(block == 0);
     float shrink[2];
     softmax_.template update<kMasked>(s_, limit, problem_.scale_log2, shrink);
+    wgmma_hold(s_);
+    // This wait also keeps ptxas from moving the softmax behind the next one.
+    if (block > 0) mbarrier_wait(shared_.k_full[k_.stage], k_.parity);
     wgmma_wait<0>();
     wgmma_hold(o_);
     release_values();
