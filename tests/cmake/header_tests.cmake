@@ -5,6 +5,8 @@
 #   headers/two-units      every .hpp in two translation units of one program
 #   headers/two-libraries  two shared libraries with the engine inside, in one program
 #   headers/clang, /nvcc   every .hpp in one translation unit of the other compilers
+#   headers/cuda-alone     each .cuh compiles by itself for sm_80 and sm_90a, without warnings
+#   headers/hot-kernels    no kernel of a step spills registers or has its wgmma serialised
 
 set(headers_folder "${CMAKE_CURRENT_SOURCE_DIR}/headers")
 add_test(NAME headers/tree COMMAND "${headers_folder}/check_tree.sh")
@@ -91,9 +93,52 @@ foreach(visibility IN ITEMS default hidden)
   add_dependencies(run_headers_two_libraries ${prefix}_program)
 endforeach()
 
+find_program(NANOVLLM_CLANG clang++)
+find_program(NANOVLLM_NVCC nvcc HINTS ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+find_path(NANOVLLM_NCCL_FOLDER nccl.h HINTS ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES include)
+mark_as_advanced(NANOVLLM_CLANG NANOVLLM_NVCC NANOVLLM_NCCL_FOLDER)
+
+# What check_cuda.sh compiles: a .cu file with one include for each .cuh, and the hot kernels.
+set(cuda_targets "")
+if(NANOVLLM_NVCC)
+  set(check_cuda "${headers_folder}/check_cuda.sh")
+  function(nanovllm_check_cuda output source comment)
+    add_custom_command(OUTPUT "${output}"
+      COMMAND "${check_cuda}" "${NANOVLLM_NVCC}" "${source}" "${output}"
+        ${our_flags} ${other_flags_of_nvcc}
+      DEPENDS "${source}" "${check_cuda}" DEPFILE "${output}.d" COMMENT "${comment}" VERBATIM)
+  endfunction()
+
+  file(GLOB_RECURSE cuda_headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/include"
+    "${PROJECT_SOURCE_DIR}/include/*.cuh")
+  set(checked "")
+  foreach(header IN LISTS cuda_headers)
+    file(STRINGS "${PROJECT_SOURCE_DIR}/include/${header}" nccl_lines REGEX "include <nccl.h>")
+    if(nccl_lines AND NOT NANOVLLM_NCCL_FOLDER)
+      message(STATUS "nanovllm: headers/cuda-alone leaves out ${header}, because there is no NCCL")
+      continue()
+    endif()
+    string(REGEX REPLACE "\\.cuh$" "" stem "${generated}/alone/${header}")
+    nanovllm_generate("${stem}.cu" "#include \"${header}\"\n")
+    nanovllm_check_cuda("${stem}.cu.o" "${stem}.cu" "Checking ${header} alone")
+    list(APPEND checked "${stem}.cu.o")
+  endforeach()
+  add_custom_target(headers_cuda_alone DEPENDS ${checked})
+  nanovllm_check_cuda("${generated}/hot_kernels.o" "${headers_folder}/hot_kernels.cu"
+    "Checking the hot kernels")
+  add_custom_target(headers_hot_kernels DEPENDS "${generated}/hot_kernels.o")
+  set(cuda_targets headers_cuda_alone headers_hot_kernels)
+else()
+  foreach(name IN ITEMS cuda-alone hot-kernels)
+    add_test(NAME headers/${name} COMMAND "${headers_folder}/try_compiler.sh" nvcc "")
+    set_tests_properties(headers/${name} PROPERTIES LABELS headers SKIP_RETURN_CODE 77)
+  endforeach()
+endif()
+
 # One build at a time in this build folder, with the machine to itself.
 cmake_host_system_information(RESULT num_cores QUERY NUMBER_OF_LOGICAL_CORES)
-foreach(target IN ITEMS headers_alone run_headers_two_units run_headers_two_libraries)
+foreach(target IN ITEMS
+    headers_alone run_headers_two_units run_headers_two_libraries ${cuda_targets})
   string(REGEX REPLACE "^.*headers_" "headers/" name ${target})
   string(REPLACE "_" "-" name ${name})
   add_test(NAME ${name} COMMAND "${CMAKE_COMMAND}" --build "${PROJECT_BINARY_DIR}"
@@ -103,9 +148,6 @@ foreach(target IN ITEMS headers_alone run_headers_two_units run_headers_two_libr
 endforeach()
 
 # Other compilers, when they are there, see every header in one translation unit.
-find_program(NANOVLLM_CLANG clang++)
-find_program(NANOVLLM_NVCC nvcc HINTS ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
-mark_as_advanced(NANOVLLM_CLANG NANOVLLM_NVCC)
 add_test(NAME headers/clang
   COMMAND "${headers_folder}/try_compiler.sh" clang++ "${NANOVLLM_CLANG}" -std=c++20 -fsyntax-only
     ${nanovllm_warnings} ${our_flags} ${other_flags} "${headers_folder}/unit_one.cpp")

@@ -37,6 +37,7 @@ namespace nanovllm::cuda {
 struct SimtAttentionTraits {
   static constexpr int kWarps = 4;
   static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kBlocks = 4;  ///< a multiprocessor: up to 128 registers, no spills
   static constexpr int kMaxHeadDim = 256;
   static constexpr int kColumns = kMaxHeadDim / 32;  ///< columns of the output that a lane owns
 };
@@ -213,7 +214,7 @@ SimtAttentionProblem<T> simt_problem(const char* op, const TensorView<const T, 3
 
 /// Grid (rows, heads).
 template <class T>
-__global__ void __launch_bounds__(SimtAttentionTraits::kThreads)
+__global__ void __launch_bounds__(SimtAttentionTraits::kThreads, SimtAttentionTraits::kBlocks)
     simt_varlen_attention_kernel(SimtAttentionProblem<T> problem,
                                  VectorView<const std::int32_t> query_starts) {
   grid_dependency_wait();
@@ -230,7 +231,7 @@ __global__ void __launch_bounds__(SimtAttentionTraits::kThreads)
 
 /// Grid (sequences, heads).
 template <class T>
-__global__ void __launch_bounds__(SimtAttentionTraits::kThreads)
+__global__ void __launch_bounds__(SimtAttentionTraits::kThreads, SimtAttentionTraits::kBlocks)
     simt_decode_attention_kernel(SimtAttentionProblem<T> problem) {
   grid_dependency_wait();
   grid_dependency_launch();
