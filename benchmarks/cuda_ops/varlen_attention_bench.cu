@@ -147,6 +147,7 @@ void measure_all(Report& report) {
     measure(Case{64, 256, 1024, heads, kv_heads, 64, true}, context, report);
     measure(Case{256, 64, 0, heads, kv_heads, 64, false}, context, report);
   }
+  measure(Case{1, 16384, 0, 16, 1, 64, false}, context, report);
   plan_time(1, 16384, context, report);
   plan_time(256, 64, context, report);
 }

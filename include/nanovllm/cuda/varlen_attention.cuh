@@ -6,7 +6,8 @@
 ///
 /// Operands and rounding points: ops/attention.hpp. Two kernels, of which the launcher takes the
 /// first that fits:
-///   varlen_attention_hopper   sm_90a; bf16 and half; head_dim 64 and 128; from the paged cache when
+///   varlen_attention_hopper   sm_90a; bf16 and half; head_dim 64 and 128; from the paged cache
+///   when
 ///                             block_size is 8, 16, 32, 64 or a multiple of 128, from this step's
 ///                             keys and values, whatever the block size, when no sequence has a
 ///                             prefix
@@ -41,12 +42,12 @@ template <class T>
 }
 
 template <MmaElement T, int kHeadDim>
-void varlen_attention_hopper(const VarlenAttentionArgs<T>& args, VarlenTiles tiles,
+void varlen_attention_hopper(const VarlenAttentionArgs<T>& args, VarlenSchedule schedule,
                              const Context& context) {
   if (args.has_prefix) {
-    cuda::varlen_attention_hopper<T, kHeadDim, true>(args, tiles, context);
+    cuda::varlen_attention_hopper<T, kHeadDim, true>(args, schedule, context);
   } else {
-    cuda::varlen_attention_hopper<T, kHeadDim, false>(args, tiles, context);
+    cuda::varlen_attention_hopper<T, kHeadDim, false>(args, schedule, context);
   }
 }
 
@@ -55,7 +56,7 @@ void varlen_attention_hopper(const VarlenAttentionArgs<T>& args, VarlenTiles til
 /// See ops/attention.hpp; every operand in device memory, `workspace` planned by `plan_varlen` for
 /// this step. Throws ShapeError when operands do not fit together or head_dim exceeds 256.
 template <Element T>
-void varlen_attention(const VarlenAttentionArgs<T>& args, const VarlenWorkspace& workspace,
+void varlen_attention(const VarlenAttentionArgs<T>& args, VarlenWorkspace& workspace,
                       const Context& context) {
   validate(args);
   if (args.q.empty()) return;
@@ -65,9 +66,10 @@ void varlen_attention(const VarlenAttentionArgs<T>& args, const VarlenWorkspace&
       const bool hopper = context.is_hopper() && (head_dim == 64 || head_dim == 128) &&
                           (!args.has_prefix || varlen_hopper_takes_block_size(args.kv.block_size));
       if (hopper && head_dim == 64) {
-        return detail::varlen_attention_hopper<T, 64>(args, workspace.tiles(), context);
+        return detail::varlen_attention_hopper<T, 64>(args, workspace.schedule(), context);
       }
-      if (hopper) return detail::varlen_attention_hopper<T, 128>(args, workspace.tiles(), context);
+      if (hopper)
+        return detail::varlen_attention_hopper<T, 128>(args, workspace.schedule(), context);
     }
   }
   simt_varlen_attention(args, context);

@@ -9,10 +9,10 @@
 /// must be 8, 16, 32, 64 or a multiple of 128. Scores, weights' sums and outputs accumulate in
 /// float32; weights are rounded to T before they meet V.
 ///
-/// A block of 384 threads: one warp copies (queries once a tile, then keys and values into rings of
-/// two stages each), two warpgroups of 64 query rows each compute. Blocks are persistent, one an
-/// SM; each takes (tile, head) items of the schedule, longest first, forwards and backwards in
-/// turns, so that nobody gets only the long ones. Heads of one group are neighbours and meet in L2.
+/// A block of 384 threads: one warp copies (queries once an item, then keys and values into rings
+/// of two stages each), two warpgroups of 64 query rows each compute. Blocks are persistent, one an
+/// SM; the copying warp fetches items of the schedule (varlen_plan.cuh) from a counter, one ahead,
+/// and hands them to the others, so that copies for the next item run under the end of this one.
 ///
 /// A warpgroup issues S = Q·Kᵀ of the next keys, then O += P·V of the last, and computes the
 /// softmax of the former under the latter; the two warpgroups take turns at issuing, so that one's
@@ -47,7 +47,7 @@ struct VarlenHopperTraits {
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr bool kPaged = kPaged_;
   static constexpr bool kTakeTurns = true;
-  static constexpr int kRows = VarlenTile::kRows;  ///< queries a tile
+  static constexpr int kRows = VarlenItem::kRows;  ///< queries a tile
   static constexpr int kKeys = 128;                ///< keys a tile
   static constexpr int kStages = 2;
   static constexpr int kGroups = 2;  ///< warpgroups that compute, 64 rows each
@@ -66,6 +66,8 @@ struct VarlenHopperShared {
   alignas(1024) unsigned char q[Traits::kTileBytes];
   alignas(1024) unsigned char k[Traits::kStages][Traits::kTileBytes];
   alignas(1024) unsigned char v[Traits::kStages][Traits::kTileBytes];
+  int4 items[2];  ///< see VarlenProducer::hand_out
+  std::uint64_t item_full[2], item_empty[2];
   std::uint64_t q_full, q_empty;
   std::uint64_t k_full[Traits::kStages], k_empty[Traits::kStages];
   std::uint64_t v_full[Traits::kStages], v_empty[Traits::kStages];
@@ -75,39 +77,16 @@ struct VarlenHopperShared {
 template <class T>
 struct VarlenHopperProblem {
   CUtensorMap q, k, v;  ///< q and new keys: (d, head, row); cache: (d, slot, K | V and head, block)
-  VarlenTiles tiles;
+  VarlenSchedule schedule;
   const BlockId* block_tables;
   std::int64_t table_stride;
   T* out;
   std::int64_t out_row_stride, out_head_stride;
-  int heads, kv_heads, block_size, num_blocks;
+  int heads, kv_heads, block_size, num_blocks, section_keys;
   float scale_log2;
 };
 
 namespace detail {
-
-/// The items of one block, in order. An item is (tile, head), numbered tile · heads + head.
-struct VarlenItems {
-  const VarlenTile* tiles;
-  int heads, count, round = 0;
-
-  template <class T>
-  __device__ __forceinline__ explicit VarlenItems(const VarlenHopperProblem<T>& problem)
-      : tiles(problem.tiles.data),
-        heads(problem.heads),
-        count(*problem.tiles.count * problem.heads) {}
-
-  __device__ __forceinline__ int item() const {
-    const int size = static_cast<int>(gridDim.x), i = static_cast<int>(blockIdx.x);
-    return round * size + (round % 2 == 0 ? i : size - 1 - i);
-  }
-  __device__ __forceinline__ bool done() const { return item() >= count; }
-  __device__ __forceinline__ int head() const { return item() % heads; }
-  __device__ __forceinline__ VarlenTile tile() const {
-    const int4 words = *reinterpret_cast<const int4*>(tiles + item() / heads);
-    return {words.x, words.y, words.z, words.w};
-  }
-};
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -131,34 +110,62 @@ class VarlenProducer {
   }
 
   __device__ __forceinline__ void run() {
-    for (VarlenItems items(problem_); !items.done(); ++items.round) {
-      const VarlenTile tile = items.tile();
-      const int head = items.head();
-      kv_head_ = head / (problem_.heads / problem_.kv_heads);
-      first_key_row_ = tile.first_row - (tile.first_limit - 1);
-      table_ = problem_.block_tables + tile.sequence * problem_.table_stride;
-      limit_ = tile.limit();
-      int begin = (ceil_div(limit_, Traits::kKeys) - 1) * Traits::kKeys;
-      BlockId block = block_of(begin);
-      load_keys(begin, block);
-      load_queries(tile.first_row, head);
-      for (; begin > 0; begin -= Traits::kKeys) {
-        const BlockId next = block_of(begin - Traits::kKeys);
-        load_keys(begin - Traits::kKeys, next);
-        load_values(begin, block);
-        block = next;
-      }
-      load_values(begin, block);
+    const int count = problem_.schedule.counters->entries * problem_.heads;
+    for (int i = static_cast<int>(blockIdx.x); i < count;) {
+      // The answer is not needed before the copies are under way.
+      const int next = lane_ == 0 ? atomicAdd(&problem_.schedule.counters->next, 1) : 0;
+      const VarlenItem item = varlen_item(problem_.schedule, i, problem_.heads, problem_.kv_heads,
+                                          problem_.section_keys);
+      hand_out(item);
+      load_item(item);
+      i = static_cast<int>(gridDim.x) + __shfl_sync(0xffffffffu, next, 0);
+    }
+    hand_out({});
+    // The last block to learn that there is no more leaves the counters as it found them.
+    VarlenCounters& counters = *problem_.schedule.counters;
+    if (lane_ == 0 && atomicAdd(&counters.finished, 1) == static_cast<int>(gridDim.x) - 1) {
+      counters.next = counters.finished = 0;
     }
   }
 
  private:
+  __device__ __forceinline__ void hand_out(const VarlenItem& item) {
+    mbarrier_wait(shared_.item_empty[items_.stage], items_.parity ^ 1);
+    if (lane_ == 0) {
+      shared_.items[items_.stage] =
+          make_int4(item.first_row, item.num_rows, item.first_limit, item.head);
+      mbarrier_arrive(shared_.item_full[items_.stage]);
+    }
+    items_.advance();
+  }
+
+  __device__ __forceinline__ void load_item(const VarlenItem& item) {
+    kv_head_ = item.head / (problem_.heads / problem_.kv_heads);
+    first_key_row_ = item.first_row - (item.first_limit - 1);
+    table_ = problem_.block_tables + item.sequence * problem_.table_stride;
+    limit_ = item.limit();
+    int begin = (ceil_div(limit_, Traits::kKeys) - 1) * Traits::kKeys;
+    // Ids of blocks are fetched a tile ahead of their use.
+    BlockId block = block_of(begin), next = block_of(begin - Traits::kKeys);
+    load_keys(begin, block);
+    load_queries(item.first_row, item.head);
+    for (; begin > 0; begin -= Traits::kKeys) {
+      const BlockId after_next = block_of(begin - 2 * Traits::kKeys);
+      load_keys(begin - Traits::kKeys, next);
+      load_values(begin, block);
+      block = next;
+      next = after_next;
+    }
+    load_values(begin, block);
+  }
+
   /// The block of the cache that this lane's box of keys comes from. Boxes without visible keys get
   /// one that does not exist, which is read as zeros; the block table is not looked at for them.
+  /// `begin` < 0 means no tile.
   __device__ __forceinline__ BlockId block_of(int begin) const {
     if constexpr (!Traits::kPaged) return 0;
     const int key = begin + box_ * box_keys_;
-    return key < limit_ ? table_[key / problem_.block_size] : problem_.num_blocks;
+    return begin >= 0 && key < limit_ ? table_[key / problem_.block_size] : problem_.num_blocks;
   }
 
   __device__ __forceinline__ void load_queries(int row, int head) {
@@ -206,6 +213,7 @@ class VarlenProducer {
   int lane_, panel_, box_ = 0, box_keys_ = 0;
   const BlockId* table_ = nullptr;
   int kv_head_ = 0, first_key_row_ = 0, limit_ = 0;
+  RingPosition<2> items_;
   RingPosition<1> q_;
   RingPosition<Traits::kStages> k_, v_;
 };
@@ -226,20 +234,13 @@ class VarlenConsumer {
 
   __device__ __forceinline__ void run() {
     if (Traits::kTakeTurns && group_ == 1) named_barrier_arrive<kTurnThreads>(turn(0));
-    VarlenItems items(problem_);
-    VarlenTile next{};
-    if (!items.done()) next = items.tile();
-    while (!items.done()) {
-      const VarlenTile tile = next;
-      const int head = items.head();
-      ++items.round;
-      if (!items.done()) next = items.tile();  // in time for the next turn of the loop
-      attend(tile);
+    for (VarlenItem item = take_item(); item.num_rows > 0; item = take_item()) {
+      attend(item);
       const float factor[2] = {softmax_.finish(0), softmax_.finish(1)};
       store_rows(o_, factor,
-                 problem_.out + (tile.first_row + row_) * problem_.out_row_stride +
-                     head * problem_.out_head_stride,
-                 problem_.out_row_stride, tile.num_rows - row_);
+                 problem_.out + (item.first_row + row_) * problem_.out_row_stride +
+                     item.head * problem_.out_head_stride,
+                 problem_.out_row_stride, item.num_rows - row_);
     }
     if (Traits::kTakeTurns && group_ == 0) named_barrier_sync<kTurnThreads>(turn(0));
   }
@@ -250,15 +251,28 @@ class VarlenConsumer {
   static __device__ __forceinline__ int turn(int group) { return 1 + group; }
   static __device__ __forceinline__ int cleared(int group) { return 3 + group; }
 
-  /// Leaves the sums of the tile in `o_` and `softmax_`.
-  __device__ __forceinline__ void attend(const VarlenTile& tile) {
+  __device__ __forceinline__ VarlenItem take_item() {
+    mbarrier_wait(shared_.item_full[items_.stage], items_.parity);
+    const int4 words = shared_.items[items_.stage];
+    // Broadcasts, because the compiler keeps what it knows to be equal in a warp in uniform
+    // registers, and with it loops and operands of products.
+    const VarlenItem item{
+        0, __shfl_sync(0xffffffffu, words.x, 0), __shfl_sync(0xffffffffu, words.y, 0),
+        __shfl_sync(0xffffffffu, words.z, 0), __shfl_sync(0xffffffffu, words.w, 0)};
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(shared_.item_empty[items_.stage]);
+    items_.advance();
+    return item;
+  }
+
+  /// Leaves the sums of the item's rows in `o_` and `softmax_`.
+  __device__ __forceinline__ void attend(const VarlenItem& item) {
     softmax_ = RowSoftmax{};
 #pragma unroll
     for (float& x : o_) x = 0.f;
-    const int last = ceil_div(tile.limit(), Traits::kKeys) - 1;
+    const int last = ceil_div(item.limit(), Traits::kKeys) - 1;
     // Row 0 of the group, the most restricted, sees every key of the tiles below this one.
-    const int unmasked = (tile.first_limit + 64 * group_) / Traits::kKeys;
-    int limit = tile.first_limit + row_ - last * Traits::kKeys;
+    const int unmasked = (item.first_limit + 64 * group_) / Traits::kKeys;
+    int limit = item.first_limit + row_ - last * Traits::kKeys;
 
     mbarrier_wait(shared_.q_full, q_.parity);
     mbarrier_wait(shared_.k_full[k_.stage], k_.parity);
@@ -269,7 +283,7 @@ class VarlenConsumer {
     float shrink[2];
     softmax_.template update<true>(s_, limit, problem_.scale_log2, shrink);
     pack_weights<T>(s_, p_);
-    clear_values(tile.limit() - last * Traits::kKeys);
+    clear_values(item.limit() - last * Traits::kKeys);
     if (last > 0) mbarrier_wait(shared_.k_full[k_.stage], k_.parity);
 
     int block = last - 1;
@@ -372,6 +386,7 @@ class VarlenConsumer {
   const VarlenHopperProblem<T>& problem_;
   VarlenHopperShared<Traits>& shared_;
   int group_, row_;  ///< this thread's first row in the tile
+  RingPosition<2> items_;
   RingPosition<1> q_;
   RingPosition<Traits::kStages> k_, v_;
   RowSoftmax softmax_;
@@ -392,11 +407,15 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) varlen_attention_hopper_k
   extern __shared__ unsigned char varlen_hopper_memory[];
   auto& shared = *reinterpret_cast<VarlenHopperShared<Traits>*>(
       (reinterpret_cast<std::uintptr_t>(varlen_hopper_memory) + 1023) / 1024 * 1024);
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   if (threadIdx.x == 0) {
     tma_prefetch_map(problem.q);
     tma_prefetch_map(problem.k);
     tma_prefetch_map(problem.v);
+    for (int i = 0; i < 2; ++i) {
+      mbarrier_init(shared.item_full[i], 1);
+      mbarrier_init(shared.item_empty[i], Traits::kConsumerWarps);
+    }
     mbarrier_init(shared.q_full, 1);
     mbarrier_init(shared.q_empty, Traits::kConsumerWarps);
     for (int i = 0; i < Traits::kStages; ++i) {
@@ -429,7 +448,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) varlen_attention_hopper_k
 
 /// The launcher; the conditions at the top hold, the operands are not empty.
 template <MmaElement T, int kHeadDim, bool kPaged>
-void varlen_attention_hopper(const VarlenAttentionArgs<T>& args, VarlenTiles tiles,
+void varlen_attention_hopper(const VarlenAttentionArgs<T>& args, VarlenSchedule schedule,
                              const Context& context) {
   using Traits = VarlenHopperTraits<T, kHeadDim, kPaged>;
   const auto rows_map = [](const TensorView<const T, 3>& x) {
@@ -448,7 +467,7 @@ void varlen_attention_hopper(const VarlenAttentionArgs<T>& args, VarlenTiles til
     problem.k = rows_map(args.k);
     problem.v = rows_map(args.v);
   }
-  problem.tiles = tiles;
+  problem.schedule = schedule;
   problem.block_tables = args.block_tables.data;
   problem.table_stride = args.block_tables.strides[0];
   problem.out = args.out.data;
@@ -458,9 +477,10 @@ void varlen_attention_hopper(const VarlenAttentionArgs<T>& args, VarlenTiles til
   problem.kv_heads = static_cast<int>(args.kv.num_kv_heads);
   problem.block_size = static_cast<int>(args.kv.block_size);
   problem.num_blocks = static_cast<int>(args.kv.num_blocks);
+  problem.section_keys = static_cast<int>(kVarlenSectionBytes / (4 * kHeadDim));
   problem.scale_log2 = args.scale * 1.4426950408889634f;
   const std::int64_t items =
-      (args.q.extent(0) / Traits::kRows + args.kv_lens.extent(0)) * args.q.extent(1);
+      VarlenWorkspace::max_entries(args.kv_lens.extent(0), args.q.extent(0)) * args.q.extent(1);
   launch(varlen_attention_hopper_kernel<Traits>,
          {.grid = static_cast<unsigned>(std::min<std::int64_t>(items, context.num_sms)),
           .block = Traits::kThreads,
