@@ -13,9 +13,13 @@
 #include <atomic>
 #include <chrono>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <exception>
 #include <filesystem>
 #include <initializer_list>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -74,6 +78,9 @@ class Engine {
   Engine(const ModelConfig& model, RandomWeights weights, EngineConfig config)
       : Engine(model, std::optional(weights), std::move(config)) {}
 
+  /// Waits for the steps under way.
+  ~Engine() { drain(); }
+
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -96,8 +103,10 @@ class Engine {
   /// whether it was still alive.
   bool abort(RequestId id) { return inbox_.abort(id); }
 
-  /// Runs one step: everything that is waiting or running moves on by what the scheduling policy
-  /// gives it. Returns whether there was anything to do.
+  /// Delivers the results of one step: everything that is waiting or running moves on by what the
+  /// scheduling policy gives it. With `EngineConfig::overlap`, the step behind it has been planned
+  /// and handed to the backend before, and is computed while these results are delivered. Tokens
+  /// are the same either way. Returns whether there was anything to do.
   bool step();
 
   /// Serves one prompt. As below, what cannot be served is an output with an error.
@@ -189,15 +198,25 @@ class Engine {
     return std::uint64_t{words[0]} << 32 | words[1];
   }
 
+  /// A step between `launch` and the end of `deliver`.
+  struct Step {
+    StepPlan plan;
+    double device_seconds = 0;
+    /// Requests that ended meanwhile: this plan, or an older one, may have their sequences.
+    std::vector<std::unique_ptr<Generation>> ended{};
+  };
+
   // One step.
   void take_inbox();
+  [[nodiscard]] bool launch();
   void build_inputs(const StepPlan& plan);
   void deliver(const StepPlan& plan, const StepResults& results);
   [[nodiscard]] std::optional<TokenLogprobs> logprobs_of(const StepResults& results, std::int64_t i,
                                                          std::int32_t count) const;
   void finish(Generation& generation, FinishReason reason, bool has_token, std::string error = {});
-  void fail_step(const StepPlan& plan, const std::string& error);
-  void update_stats(const StepPlan& plan, double device_seconds, double total_seconds);
+  void fail(const std::string& error);
+  void drain();
+  void update_stats(const StepPlan& plan, double device_seconds, double host_seconds);
 
   std::vector<Output> generate_all(const std::vector<Prompt>& prompts,
                                    std::span<const SamplingParams> params);
@@ -219,6 +238,8 @@ class Engine {
 
   mutable std::mutex step_mutex_;  // guards everything below, the scheduler and the runner
   std::unordered_map<RequestId, std::unique_ptr<Generation>> generations_;
+  std::deque<Step> under_way_;  // oldest first
+  std::size_t max_under_way_ = 1;
   StepInputs inputs_;
   std::vector<StepInputs::Sample> samples_;
   std::vector<StepOutcome> outcomes_;
@@ -269,43 +290,69 @@ std::vector<TokenId> Engine<Model, Policy>::encode(const Prompt& prompt) const {
 template <class Model, class Policy>
 bool Engine<Model, Policy>::step() {
   const std::lock_guard lock(step_mutex_);
+  const auto seconds_since = [](Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
   const Clock::time_point begin = Clock::now();
+  double device_seconds = 0;  // of this call
   take_inbox();
-  if (!scheduler_->has_work()) return false;
+  while (under_way_.size() < max_under_way_ && launch())
+    device_seconds += under_way_.back().device_seconds;
+  if (under_way_.empty()) return false;
 
-  const StepPlan plan = scheduler_->schedule();  // decides, changes nothing
-  check(!plan.empty(), "engine: there is work, but the scheduling policy planned nothing");
-  scheduler_->begin(plan);  // gives the planned sequences their blocks
-  build_inputs(plan);
-  const Clock::time_point launch = Clock::now();
+  const Clock::time_point wait = Clock::now();
   StepResults results;
   try {
-    results = runner_->run(inputs_);
+    results = runner_->wait();
   } catch (const std::exception& error) {
-    fail_step(plan, error.what());
+    fail(error.what());
     return true;
   }
-  const double device_seconds = std::chrono::duration<double>(Clock::now() - launch).count();
-  deliver(plan, results);
-  update_stats(plan, device_seconds, std::chrono::duration<double>(Clock::now() - begin).count());
+  Step& oldest = under_way_.front();
+  const double waited = seconds_since(wait);
+  oldest.device_seconds += waited;
+  device_seconds += waited;
+  deliver(oldest.plan, results);
+  update_stats(oldest.plan, oldest.device_seconds, seconds_since(begin) - device_seconds);
+  under_way_.pop_front();
   return true;
 }
 
-/// Moves new requests to the scheduler and ends aborted ones.
+/// What other threads left since the last step.
 template <class Model, class Policy>
 void Engine<Model, Policy>::take_inbox() {
   Inbox::Content content = inbox_.take();
   for (std::unique_ptr<Generation>& generation : content.submitted) {
-    Sequence& sequence = generation->sequence();
-    generations_.emplace(sequence.id, std::move(generation));
-    scheduler_->add(sequence);
+    Generation& added = *generation;
+    generations_.emplace(added.id, std::move(generation));
+    scheduler_->add(added);
   }
   for (const RequestId id : content.aborted) {
     const auto found = generations_.find(id);
     if (found == generations_.end()) continue;
-    scheduler_->abort(found->second->sequence());
+    scheduler_->abort(*found->second);
     finish(*found->second, FinishReason::abort, false);
   }
+}
+
+/// Plans a step and hands it to the runner. Returns whether there was anything to plan: behind a
+/// step under way there may be nothing before that one's results are known.
+template <class Model, class Policy>
+bool Engine<Model, Policy>::launch() {
+  if (!scheduler_->has_work()) return false;
+  StepPlan plan = scheduler_->schedule();  // decides, changes nothing
+  if (plan.empty()) {
+    check(!under_way_.empty(), "engine: there is work, but the scheduling policy planned nothing");
+    return false;
+  }
+  scheduler_->begin(plan);  // gives the planned sequences their blocks
+  build_inputs(plan);
+  const Clock::time_point begin = Clock::now();
+  runner_->launch(inputs_);
+  // A backend that is not asynchronous computes the step right here.
+  const std::chrono::duration<double> computed = Clock::now() - begin;
+  under_way_.push_back({std::move(plan), Policy::Backend::kAsynchronous ? 0.0 : computed.count()});
+  return true;
 }
 
 /// Flattens the plan, and the sampler's settings of those sequences that get a token.
@@ -313,35 +360,38 @@ template <class Model, class Policy>
 void Engine<Model, Policy>::build_inputs(const StepPlan& plan) {
   samples_.clear();
   for (const PlannedSequence& planned : plan.sequences) {
-    Generation& generation = *generations_.at(planned.sequence->id);
+    Generation& generation = Generation::of(*planned.sequence);
     generation.mark_scheduled();
-    if (planned.samples)
-      samples_.push_back(
-          {generation.sampling_row(planned.end), generation.banned_tokens(planned.end)});
+    if (!planned.samples) continue;
+    samples_.push_back(
+        {generation.sampling_row(planned.end), generation.banned_tokens(planned.end)});
   }
   inputs_.build(plan, Policy::kv.block_size, samples_);
 }
 
-/// Gives every sampled sequence its token, commits the step, and tells the callbacks.
+/// Gives every sampled sequence its token, commits the step, and tells the callbacks. Sequences
+/// that ended while the step was under way get nothing from it.
 template <class Model, class Policy>
 void Engine<Model, Policy>::deliver(const StepPlan& plan, const StepResults& results) {
   outcomes_.clear();
+  std::int64_t i = -1;  // of the step's samples
   for (const PlannedSequence& planned : plan.sequences) {
     if (!planned.samples) continue;
-    const auto i = static_cast<std::int64_t>(outcomes_.size());
+    ++i;
+    if (planned.sequence->status == SequenceStatus::finished) continue;
+    Generation& generation = Generation::of(*planned.sequence);
     const TokenId token = *results.tokens.at(i);
-    const std::int32_t num_logprobs = samples_[outcomes_.size()].row.num_logprobs;
     const FinishReason reason =
-        generations_.at(planned.sequence->id)->accept(token, logprobs_of(results, i, num_logprobs));
+        generation.accept(token, logprobs_of(results, i, generation.num_logprobs()));
     outcomes_.push_back({planned.sequence, token, reason});
   }
   scheduler_->commit(plan, outcomes_);
   for (const StepOutcome& outcome : outcomes_) {
-    Generation& generation = *generations_.at(outcome.sequence->id);
+    Generation& generation = Generation::of(*outcome.sequence);
     if (outcome.finish_reason != FinishReason::none) {
       finish(generation, outcome.finish_reason, true);
     } else if (std::string error = generation.notify(true); !error.empty()) {
-      scheduler_->abort(*outcome.sequence);
+      scheduler_->abort(generation);
       finish(generation, FinishReason::error, false, std::move(error));
     }
   }
@@ -359,27 +409,56 @@ std::optional<TokenLogprobs> Engine<Model, Policy>::logprobs_of(const StepResult
   return out;
 }
 
-/// Ends a request that the scheduler has let go of, and forgets it.
+/// Ends a request that the scheduler has let go of, and forgets it as soon as no step under way has
+/// its sequence.
 template <class Model, class Policy>
 void Engine<Model, Policy>::finish(Generation& generation, FinishReason reason, bool has_token,
                                    std::string error) {
-  const RequestId id = generation.sequence().id;
+  const RequestId id = generation.id;
   inbox_.retire(id);
   generation.finish(reason, std::move(error));
   // An error of the last callback has nobody left to hear of it.
   static_cast<void>(generation.notify(has_token));
-  generations_.erase(id);
+  auto ended = generations_.extract(id);
+  if (!under_way_.empty()) under_way_.back().ended.push_back(std::move(ended.mapped()));
   const std::lock_guard lock(stats_mutex_);
   ++stats_.num_finished;
 }
 
-/// A step that could not be computed costs the requests in it, and no others.
+/// A step that could not be computed, the oldest, costs the requests in it, and no others: the step
+/// behind it is undone and planned again.
 template <class Model, class Policy>
-void Engine<Model, Policy>::fail_step(const StepPlan& plan, const std::string& error) {
+void Engine<Model, Policy>::fail(const std::string& error) {
+  for (std::size_t i = 1; i < under_way_.size(); ++i) {
+    try {
+      static_cast<void>(runner_->wait());
+    } catch (const std::exception&) {
+      // It failed, too; if not because of the first, it will say so again.
+    }
+  }
+  for (; under_way_.size() > 1; under_way_.pop_back()) {
+    scheduler_->cancel(under_way_.back().plan);
+    std::move(under_way_.back().ended.begin(), under_way_.back().ended.end(),
+              std::back_inserter(under_way_.front().ended));
+  }
+  const StepPlan& plan = under_way_.front().plan;
   scheduler_->cancel(plan);
   for (const PlannedSequence& planned : plan.sequences) {
+    if (planned.sequence->status == SequenceStatus::finished) continue;
     scheduler_->abort(*planned.sequence);
-    finish(*generations_.at(planned.sequence->id), FinishReason::error, false, error);
+    finish(Generation::of(*planned.sequence), FinishReason::error, false, error);
+  }
+  under_way_.pop_front();
+}
+
+template <class Model, class Policy>
+void Engine<Model, Policy>::drain() {
+  for (; !under_way_.empty(); under_way_.pop_front()) {
+    try {
+      static_cast<void>(runner_->wait());
+    } catch (const std::exception&) {
+      // Nobody is left to hear of it.
+    }
   }
 }
 

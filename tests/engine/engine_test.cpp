@@ -1,4 +1,5 @@
-// What users do with an engine, on the fairytale model.
+// What users do with an engine, on the fairytale model. Where GENERATE(false, true) makes the
+// engine, steps follow each other or are planned ahead.
 
 #include "nanovllm/engine.hpp"
 
@@ -17,11 +18,12 @@ namespace {
 
 using TestEngine = Engine<Qwen3<shapes::fairytale>, Float32Policy>;
 
-EngineConfig small_config() {
+EngineConfig small_config(bool overlap = false) {
   return {.model = model_directory("fairytale"),
           .num_threads = 2,
           .max_num_seqs = 16,
           .max_model_len = 256,
+          .overlap = overlap,
           .seed = 1};
 }
 
@@ -35,7 +37,7 @@ void run_until_idle(TestEngine& engine) {
 }  // namespace
 
 TEST_CASE("text, token ids and messages are prompts", "[engine]") {
-  TestEngine engine(small_config());
+  TestEngine engine(small_config(GENERATE(false, true)));
   const auto outputs =
       engine.generate({"Once upon a time", engine.tokenizer().encode("Once upon a time"),
                        std::vector<ChatMessage>{{"user", "Tell me a story."}}},
@@ -55,7 +57,7 @@ TEST_CASE("text, token ids and messages are prompts", "[engine]") {
 }
 
 TEST_CASE("streamed text adds up to the output's text, token by token", "[engine]") {
-  TestEngine engine(small_config());
+  TestEngine engine(small_config(GENERATE(false, true)));
   std::string text;
   std::vector<TokenId> tokens;
   std::optional<Output> output;
@@ -74,7 +76,7 @@ TEST_CASE("streamed text adds up to the output's text, token by token", "[engine
 }
 
 TEST_CASE("a bad request costs itself alone", "[engine]") {
-  TestEngine engine(small_config());
+  TestEngine engine(small_config(GENERATE(false, true)));
   std::vector<SamplingParams> params(5, kGreedy);
   params[3].top_p = 0.f;
   const auto outputs =
@@ -96,7 +98,7 @@ TEST_CASE("a bad request costs itself alone", "[engine]") {
 }
 
 TEST_CASE("generation ends at stop strings, stop tokens and end tokens", "[engine]") {
-  TestEngine engine(small_config());
+  TestEngine engine(small_config(GENERATE(false, true)));
   const Output whole = engine.generate("Once upon a time", {.temperature = 0.f, .max_tokens = 24});
   SamplingParams params{.temperature = 0.f, .max_tokens = 24};
 
@@ -130,7 +132,7 @@ TEST_CASE("generation ends at stop strings, stop tokens and end tokens", "[engin
 }
 
 TEST_CASE("log-probabilities are normalised, ordered and include the sampled token's", "[engine]") {
-  TestEngine engine(small_config());
+  TestEngine engine(small_config(GENERATE(false, true)));
   const Output output =
       engine.generate("The king", {.temperature = 1.f, .seed = 8, .max_tokens = 10, .logprobs = 5});
   REQUIRE(output.logprobs.size() == output.token_ids.size());
@@ -151,7 +153,7 @@ TEST_CASE("log-probabilities are normalised, ordered and include the sampled tok
 }
 
 TEST_CASE("the same seed gives the same sample, another one another", "[engine]") {
-  TestEngine engine(small_config());
+  TestEngine engine(small_config(GENERATE(false, true)));
   const SamplingParams a{.temperature = 1.f, .seed = 11, .max_tokens = 24},
       b{.temperature = 1.f, .seed = 12, .max_tokens = 24};
   const Output first = engine.generate("Once", a);
@@ -166,7 +168,7 @@ TEST_CASE("the same seed gives the same sample, another one another", "[engine]"
 }
 
 TEST_CASE("unset sampling fields come from generation_config.json", "[engine]") {
-  TestEngine engine(small_config());
+  TestEngine engine(small_config(GENERATE(false, true)));
   const SamplingParams own{.seed = 4, .max_tokens = 24};
   const SamplingParams spelled{
       .temperature = 0.7f, .top_k = 40, .top_p = 0.95f, .seed = 4, .max_tokens = 24};
@@ -178,7 +180,7 @@ TEST_CASE("unset sampling fields come from generation_config.json", "[engine]") 
 }
 
 TEST_CASE("abort ends a request wherever it is", "[engine]") {
-  EngineConfig config = small_config();
+  EngineConfig config = small_config(GENERATE(false, true));
   config.max_num_seqs = 1;
   TestEngine engine(std::move(config));
   std::optional<Output> running, waiting;
@@ -206,7 +208,7 @@ TEST_CASE("abort ends a request wherever it is", "[engine]") {
 
 TEST_CASE("a callback may submit and abort, and one that throws ends its own request alone",
           "[engine]") {
-  TestEngine engine(small_config());
+  TestEngine engine(small_config(GENERATE(false, true)));
   std::optional<Output> follow_up, neighbour;
   int heard = 0;
   engine.submit("Once", kGreedy, [&](const TokenEvent&) {
@@ -239,7 +241,7 @@ TEST_CASE("a callback may submit and abort, and one that throws ends its own req
 }
 
 TEST_CASE("submit, abort, stats, step and generate from many threads", "[engine]") {
-  TestEngine engine(small_config());
+  TestEngine engine(small_config(GENERATE(false, true)));
   std::atomic<bool> stop{false};
   std::atomic<int> num_ended{0}, num_submitted{0};
   std::thread stepper([&] {
@@ -271,8 +273,69 @@ TEST_CASE("submit, abort, stats, step and generate from many threads", "[engine]
   CHECK(engine.stats().num_free_kv_blocks == engine.stats().num_kv_blocks);
 }
 
+TEST_CASE("a callback hears nothing more once its request has ended, whatever is under way",
+          "[engine]") {
+  TestEngine engine(small_config(GENERATE(false, true)));
+  const SamplingParams params{.temperature = 0.f, .max_tokens = 100, .ignore_eos = true};
+  std::vector<int> heard(4, 0);
+  std::vector<FinishReason> reasons(4, FinishReason::none);
+  std::vector<RequestId> ids;
+  for (std::size_t i = 0; i < 4; ++i) {
+    ids.push_back(engine.submit("Once upon", params, [&, i](const TokenEvent& event) {
+      REQUIRE(reasons[i] == FinishReason::none);
+      if (event.output) reasons[i] = event.output->finish_reason;
+      heard[i] += event.token ? 1 : 0;
+      if (i == 2 && heard[i] == 4) throw std::runtime_error("enough");
+      if (i == 3 && heard[i] == 4 && !event.output) engine.abort(ids[0]);
+    }));
+  }
+  for (int step = 0; step < 6; ++step) {
+    CHECK(engine.step());
+    if (step == 1) CHECK(engine.abort(ids[1]));
+    engine.check_invariants();
+  }
+  CHECK(heard == std::vector<int>{4, 2, 4, 6});
+  CHECK(reasons == std::vector<FinishReason>{FinishReason::abort, FinishReason::abort,
+                                             FinishReason::error, FinishReason::none});
+  CHECK(engine.abort(ids[3]));
+  run_until_idle(engine);
+  CHECK(reasons[3] == FinishReason::abort);
+  CHECK(engine.stats().num_finished == 4);
+  CHECK_FALSE(engine.step());
+  engine.check_invariants();
+}
+
+TEST_CASE("every call of step delivers one step, planned ahead or not", "[engine]") {
+  const bool overlap = GENERATE(false, true);
+  TestEngine engine(small_config(overlap));
+  int heard = 0;
+  engine.submit("Once", {.temperature = 0.f, .max_tokens = 5, .ignore_eos = true},
+                [&](const TokenEvent&) { ++heard; });
+  for (int i = 1; i <= 5; ++i) {
+    CHECK(engine.step());
+    CHECK(heard == i);
+    CHECK(engine.stats().num_steps == i);
+    CHECK(engine.stats().num_sampled_tokens == i);
+  }
+  CHECK_FALSE(engine.step());  // that the fifth is the last was known: nothing was planned behind
+  // An end that nobody could foresee leaves a step that computed for nobody.
+  const TokenId stop = engine.generate("Once", kGreedy).token_ids[2];
+  const std::int64_t before = engine.stats().num_steps;
+  const Output output = engine.generate(
+      "Once", {.temperature = 0.f, .max_tokens = 16, .ignore_eos = true, .stop_token_ids = {stop}});
+  CHECK(output.finish_reason == FinishReason::stop);
+  const auto num_tokens = static_cast<std::int64_t>(output.token_ids.size());
+  CHECK(engine.stats().num_steps == before + num_tokens);
+  CHECK(engine.step() == overlap);
+  CHECK_FALSE(engine.step());
+  CHECK(engine.stats().num_sampled_tokens ==
+        5 + 16 + static_cast<std::int64_t>(output.token_ids.size()));
+  CHECK(engine.stats().num_free_kv_blocks == engine.stats().num_kv_blocks);
+  engine.check_invariants();
+}
+
 TEST_CASE("the chat history is found in the prefix cache", "[engine]") {
-  TestEngine engine(small_config());
+  TestEngine engine(small_config(GENERATE(false, true)));
   std::vector<ChatMessage> history{
       {"user", "Tell me a story about a fox and a goose, and make it long enough to fill blocks."}};
   const Output first = engine.generate(history, {.temperature = 0.f, .max_tokens = 40});

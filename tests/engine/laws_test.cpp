@@ -1,6 +1,6 @@
 // The laws: whatever the engine does with a request - batching, caching, chunking, preempting,
-// sharding - must not show in its tokens. Float32; bit-equal where the order of summation is kept,
-// which on the CPU is everywhere but across tensor-parallel ranks.
+// sharding, planning ahead - must not show in its tokens. Float32; bit-equal where the order of
+// summation is kept, which on the CPU is everywhere but across tensor-parallel ranks.
 
 #include <cmath>
 #include <numeric>
@@ -61,20 +61,6 @@ std::vector<Trace> run_alone(const std::string& model, const Workload& work) {
   return out;
 }
 
-template <class Policy>
-std::vector<Trace> run_batch(EngineConfig config, const Workload& work,
-                             EngineStats* stats = nullptr) {
-  Engine<AnyModel, Policy> engine(std::move(config));
-  std::vector<Trace> out;
-  for (const Output& output : engine.generate(work.prompts, work.params)) {
-    REQUIRE(output.error == "");
-    out.push_back(trace_of(output));
-  }
-  engine.check_invariants();
-  if (stats) *stats = engine.stats();
-  return out;
-}
-
 void check_bit_equal(const std::vector<Trace>& got, const std::vector<Trace>& expected) {
   REQUIRE(got.size() == expected.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
@@ -82,6 +68,27 @@ void check_bit_equal(const std::vector<Trace>& got, const std::vector<Trace>& ex
     CHECK(got[i].tokens == expected[i].tokens);
     CHECK(got[i].logprobs == expected[i].logprobs);
   }
+}
+
+/// What the requests give together, which must be the same with steps that follow each other and
+/// with steps that are planned ahead. `stats` are of the latter.
+template <class Policy>
+std::vector<Trace> run_batch(EngineConfig config, const Workload& work,
+                             EngineStats* stats = nullptr) {
+  std::vector<std::vector<Trace>> out(2);
+  for (const bool overlap : {false, true}) {
+    config.overlap = overlap;
+    Engine<AnyModel, Policy> engine(config);
+    for (const Output& output : engine.generate(work.prompts, work.params)) {
+      REQUIRE(output.error == "");
+      out[overlap].push_back(trace_of(output));
+    }
+    engine.check_invariants();
+    if (stats) *stats = engine.stats();
+  }
+  INFO("planned ahead = one after the other");
+  check_bit_equal(out[1], out[0]);
+  return out[0];
 }
 
 }  // namespace
@@ -138,7 +145,9 @@ TEST_CASE("cached = uncached at k * B - 1, k * B and k * B + 1 tokens, each sent
     }
   }
   const auto alone = run_alone<LawPolicy<kBlock>>(model, work);
-  Engine<AnyModel, LawPolicy<kBlock>> engine(config_for(model));
+  EngineConfig config = config_for(model);
+  config.overlap = GENERATE(false, true);
+  Engine<AnyModel, LawPolicy<kBlock>> engine(std::move(config));
   for (int round = 0; round < 2; ++round) {
     for (std::size_t i = 0; i < work.prompts.size(); ++i) {
       const Output output = engine.generate(work.prompts[i], work.params[i]);
@@ -215,4 +224,71 @@ TEST_CASE("the number of threads does not matter", "[laws]") {
     config.num_threads = num_threads;
     check_bit_equal(run_batch<LawPolicy<>>(std::move(config), work), alone);
   }
+}
+
+namespace {
+
+/// Requests that end in every way there is: at once, by length, stop token, end token, stop string.
+std::vector<SamplingParams> endings(std::size_t count) {
+  Engine<AnyModel, LawPolicy<8>> engine(config_for("fairytale"));
+  std::vector<SamplingParams> out;
+  for (std::size_t i = 0; i < count; ++i) {
+    SamplingParams params{.seed = i, .max_tokens = 40};
+    params.temperature = i % 2 == 0 ? 0.f : 1.f;
+    if (i % 3 == 0) params.logprobs = static_cast<std::int32_t>(i % 4);
+    const Output whole = engine.generate("Once upon a time", params);
+    const std::size_t middle = whole.token_ids.size() / 2;
+    if (i % 5 == 0) params.max_tokens = 1;
+    if (i % 5 == 1) params.stop_token_ids = {whole.token_ids[middle]};
+    if (i % 5 == 2) params.stop = {whole.text.substr(whole.text.size() / 2, 3), "never said"};
+    if (i % 5 == 3) {
+      params.stop_token_ids = {whole.token_ids[middle]};
+      params.min_tokens = static_cast<std::int32_t>(middle) + 3;
+    }
+    out.push_back(params);
+  }
+  return out;
+}
+
+template <class Policy>
+std::vector<Output> run_endings(EngineConfig config, const std::vector<SamplingParams>& params) {
+  Engine<AnyModel, Policy> engine(std::move(config));
+  const std::vector<std::string> prompts(params.size(), "Once upon a time");
+  std::vector<Output> out = engine.generate(prompts, params);
+  while (engine.step()) {
+  }
+  engine.check_invariants();
+  CHECK(engine.stats().num_free_kv_blocks == engine.stats().num_kv_blocks);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("planned ahead = one after the other, whatever ends the requests", "[laws]") {
+  const std::vector<SamplingParams> params = endings(20);
+  EngineConfig config = config_for("fairytale");
+  config.overlap = false;
+  const std::vector<Output> expected = run_endings<LawPolicy<8>>(config, params);
+  std::array<int, 5> num_reasons{};
+  const auto check_equal = [&](const std::vector<Output>& got) {
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      INFO("request " << i);
+      CHECK(got[i].finish_reason == expected[i].finish_reason);
+      CHECK(got[i].text == expected[i].text);
+      CHECK(got[i].token_ids == expected[i].token_ids);
+      CHECK(trace_of(got[i]).logprobs == trace_of(expected[i]).logprobs);
+      ++num_reasons[static_cast<std::size_t>(got[i].finish_reason)];
+    }
+  };
+  config.overlap = true;
+  check_equal(run_endings<LawPolicy<8>>(config, params));
+  CHECK(num_reasons[static_cast<std::size_t>(FinishReason::stop)] >= 8);
+  CHECK(num_reasons[static_cast<std::size_t>(FinishReason::length)] >= 4);
+  config.kv_size = KvSize::blocks(12);
+  config.max_num_seqs = 5;
+  check_equal(run_endings<LawPolicy<8>>(config, params));
+  check_equal(run_endings<LawPolicy<8, PrefillFirst>>(config, params));
+  config.max_num_batched_tokens = 5;
+  config.prefix_caching = false;
+  check_equal(run_endings<LawPolicy<8>>(config, params));
 }

@@ -14,11 +14,12 @@ namespace {
 
 using TestEngine = Engine<Qwen3<shapes::fairytale>, Float32Policy>;
 
-EngineConfig small_config() {
+EngineConfig small_config(bool overlap = false) {
   return {.model = model_directory("fairytale"),
           .num_threads = 2,
           .max_num_seqs = 16,
-          .max_model_len = 128};
+          .max_model_len = 128,
+          .overlap = overlap};
 }
 
 std::vector<TokenId> prompt_of(std::size_t length) { return random_prompt(3, length, 4096); }
@@ -30,7 +31,7 @@ const SamplingParams kGreedy{
 
 TEST_CASE("nano-vllm bug 5: a chunk attends to the chunk's end, not to the whole prompt",
           "[bugs]") {
-  EngineConfig chunked = small_config();
+  EngineConfig chunked = small_config(GENERATE(false, true));
   chunked.max_num_seqs = 4;
   chunked.max_num_batched_tokens = 7;
   TestEngine a(small_config()), b(std::move(chunked));
@@ -43,7 +44,7 @@ TEST_CASE("nano-vllm bug 5: a chunk attends to the chunk's end, not to the whole
 TEST_CASE(
     "nano-vllm bug 7: decoding gives the same log-probabilities as prefilling the same tokens",
     "[bugs]") {
-  TestEngine engine(small_config());
+  TestEngine engine(small_config(GENERATE(false, true)));
   const Output decoded = engine.generate(prompt_of(9), kGreedy);
   std::vector<TokenId> tokens = prompt_of(9);
   for (std::size_t i = 0; i < decoded.token_ids.size(); ++i) {
@@ -60,7 +61,7 @@ TEST_CASE(
     "nano-vllm bug 8: a request larger than the pool is refused, one that outgrows it ends with "
     "'length'",
     "[bugs]") {
-  EngineConfig config = small_config();
+  EngineConfig config = small_config(GENERATE(false, true));
   config.kv_size = KvSize::blocks(1);
   TestEngine engine(std::move(config));
   CHECK(engine.max_total_tokens() == 17);
@@ -81,7 +82,7 @@ TEST_CASE(
 }
 
 TEST_CASE("nano-vllm bug 10: a prompt beyond max_model_len is that request's error", "[bugs]") {
-  TestEngine engine(small_config());
+  TestEngine engine(small_config(GENERATE(false, true)));
   const auto outputs =
       engine.generate(std::vector<Prompt>{prompt_of(128), prompt_of(127), prompt_of(4)}, kGreedy);
   CHECK_THAT(outputs[0].error, Catch::Matchers::Contains("max_model_len 128"));
@@ -91,8 +92,9 @@ TEST_CASE("nano-vllm bug 10: a prompt beyond max_model_len is that request's err
 }
 
 TEST_CASE("nano-vllm bug 11: any max_num_seqs works", "[bugs]") {
+  const bool overlap = GENERATE(false, true);
   for (int max_num_seqs : {1, 3, 17}) {
-    EngineConfig config = small_config();
+    EngineConfig config = small_config(overlap);
     config.max_num_seqs = max_num_seqs;
     TestEngine engine(std::move(config));
     for (const Output& output :
@@ -167,7 +169,7 @@ TEST_CASE("nano-vllm bug 17: weights that are missing or left over are named, al
 TEST_CASE("nano-vllm bug 19: engines can be made and destroyed many times, idle or busy",
           "[bugs]") {
   for (int i = 0; i < 20; ++i) {
-    EngineConfig config = small_config();
+    EngineConfig config = small_config(i % 4 < 2);
     config.tensor_parallel = 1 + i % 2;
     config.kv_size = KvSize::blocks(20);
     TestEngine engine(std::move(config));
@@ -178,14 +180,15 @@ TEST_CASE("nano-vllm bug 19: engines can be made and destroyed many times, idle 
 
 TEST_CASE("nano-vllm bug 21: equal prompts that start in one step share nothing they should not",
           "[bugs]") {
-  TestEngine engine(small_config());
+  const bool overlap = GENERATE(false, true);
+  TestEngine engine(small_config(overlap));
   const Output alone = engine.generate(prompt_of(50), kGreedy);
   for (const Output& output :
        engine.generate(std::vector<Prompt>(6, Prompt(prompt_of(50))), kGreedy)) {
     CHECK(output.token_ids == alone.token_ids);
     CHECK(trace_of(output).logprobs == trace_of(alone).logprobs);
   }
-  EngineConfig uncached = small_config();
+  EngineConfig uncached = small_config(overlap);
   uncached.prefix_caching = false;
   TestEngine cold(std::move(uncached));
   for (const Output& output :

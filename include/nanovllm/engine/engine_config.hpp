@@ -19,8 +19,9 @@ struct EngineConfig {
   int max_num_seqs = 256;           ///< sequences in a step at the most; no more than its tokens
   int max_num_batched_tokens = 0;   ///< tokens in a step at the most; 0 for the backend's default
   std::int64_t max_model_len = 0;   ///< tokens of a sequence at the most; 0 for the model's own
-  std::optional<KvSize> kv_size{};  ///< unset: what max_num_seqs could use, up to 40% of memory
+  std::optional<KvSize> kv_size{};  ///< unset: for max_num_seqs, within the backend's share
   bool prefix_caching = true;       ///< off turns it off where the policy has it on
+  std::optional<bool> overlap{};    ///< plan a step while another is computed; unset: on devices
   std::optional<std::uint64_t> seed{};  ///< of requests without their own; unset: a random one
   std::optional<ChatTemplate> chat_template{};  ///< instead of the checkpoint's
   LoadCallback on_load{};                       ///< e.g. load_progress_line()
@@ -46,9 +47,9 @@ struct EngineStats {
   std::int64_t num_hit_tokens = 0;      ///< of them, found
   std::int64_t num_kv_blocks = 0;
   std::int64_t num_free_kv_blocks = 0;
-  double prefill_seconds = 0;  ///< in steps with prompt chunks
-  double decode_seconds = 0;   ///< in steps of decodes alone
-  double host_seconds = 0;     ///< planning, committing and delivering, in both
+  double prefill_seconds = 0;  ///< waiting for the results of steps, the prompt chunks' share
+  double decode_seconds = 0;   ///< and that of the decodes
+  double host_seconds = 0;     ///< the rest of the time in `step`: planning, delivering, callbacks
 };
 
 }  // namespace nanovllm

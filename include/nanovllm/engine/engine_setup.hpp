@@ -27,6 +27,7 @@ Engine<Model, Policy>::Engine(ModelConfig model, std::optional<RandomWeights> we
   runner_->allocate_kv(num_blocks);
   const bool prefix_caching = Policy::kv.prefix_caching && config_.prefix_caching;
   scheduler_ = std::make_unique<SchedulerType>(batch, BlockManagerType(num_blocks, prefix_caching));
+  max_under_way_ = config_.overlap.value_or(Policy::Backend::kAsynchronous) ? 2 : 1;
   stats_.num_kv_blocks = stats_.num_free_kv_blocks = num_blocks;
 }
 
@@ -90,7 +91,8 @@ std::int32_t Engine<Model, Policy>::choose_num_kv_blocks() const {
   const auto available = static_cast<std::int64_t>(runner_->available_memory());
   if (config_.kv_size) return num_kv_blocks(*config_.kv_size, shape, available);
   const std::int64_t useful = config_.max_num_seqs * ceil_div(max_model_len_, shape.block_size);
-  const std::int64_t affordable = num_kv_blocks(KvSize::memory_share(0.4), shape, available);
+  const std::int64_t affordable =
+      num_kv_blocks(KvSize::memory_share(Policy::Backend::kKvShare), shape, available);
   return static_cast<std::int32_t>(std::min(useful, affordable));
 }
 
@@ -148,7 +150,7 @@ void Engine<Model, Policy>::report_progress(std::int64_t num_finished, std::int6
 /// Time is split between prefill and decode by the tokens of a step.
 template <class Model, class Policy>
 void Engine<Model, Policy>::update_stats(const StepPlan& plan, double device_seconds,
-                                         double total_seconds) {
+                                         double host_seconds) {
   const std::lock_guard lock(stats_mutex_);
   const double decode_share =
       static_cast<double>(plan.num_decodes) / static_cast<double>(plan.num_tokens);
@@ -164,7 +166,7 @@ void Engine<Model, Policy>::update_stats(const StepPlan& plan, double device_sec
   stats_.num_free_kv_blocks = scheduler_->blocks().num_free();
   stats_.prefill_seconds += device_seconds * (1.0 - decode_share);
   stats_.decode_seconds += device_seconds * decode_share;
-  stats_.host_seconds += total_seconds - device_seconds;
+  stats_.host_seconds += host_seconds;
 }
 
 }  // namespace nanovllm

@@ -39,14 +39,16 @@ namespace nanovllm {
           .num_logprobs = params.logprobs.value_or(-1)};
 }
 
-/// The state of one request from submission to its last event.
-class Generation {
+/// The state of one request from submission to its last event. The scheduler's part of it is its
+/// base, so that a sequence in a plan leads straight to its request.
+class Generation : public Sequence {
  public:
   using Clock = std::chrono::steady_clock;
 
+  /// @param length_limit  tokens at the most, prompt and generated.
   /// @param tokenizer  may be null: the output then has token ids and no text.
   /// @param eos_token_ids  the checkpoint's end tokens.
-  Generation(RequestId id, std::vector<TokenId> prompt, std::int32_t max_total_tokens,
+  Generation(RequestId request_id, std::vector<TokenId> prompt, std::int32_t length_limit,
              SamplingParams params, const SamplingRow& sampling,
              std::span<const TokenId> eos_token_ids, const Tokenizer* tokenizer,
              TokenCallback callback)
@@ -54,23 +56,26 @@ class Generation {
         sampling_(sampling),
         stop_matcher_(params_.stop, params_.include_stop_str_in_output),
         callback_(std::move(callback)) {
-    sequence_.id = id;
-    sequence_.num_prompt_tokens = static_cast<std::int32_t>(prompt.size());
-    sequence_.max_total_tokens = max_total_tokens;
-    sequence_.tokens = std::move(prompt);
+    id = request_id;
+    num_prompt_tokens = static_cast<std::int32_t>(prompt.size());
+    max_total_tokens = length_limit;
+    tokens = std::move(prompt);
     end_tokens_ = params_.stop_token_ids;
     if (!params_.ignore_eos) {
       end_tokens_.insert(end_tokens_.end(), eos_token_ids.begin(), eos_token_ids.end());
     }
     if (tokenizer) detokenizer_.emplace(*tokenizer, params_.skip_special_tokens);
     output_.id = id;
-    output_.num_prompt_tokens = sequence_.num_prompt_tokens;
+    output_.num_prompt_tokens = num_prompt_tokens;
   }
 
   Generation(const Generation&) = delete;
   Generation& operator=(const Generation&) = delete;
 
-  [[nodiscard]] Sequence& sequence() { return sequence_; }
+  /// The request that `sequence` is part of. The engine makes no other sequences.
+  [[nodiscard]] static Generation& of(Sequence& sequence) {
+    return static_cast<Generation&>(sequence);
+  }
 
   /// Settings for drawing the token that will be number `position` of the sequence.
   [[nodiscard]] SamplingRow sampling_row(std::int32_t position) const {
@@ -82,15 +87,18 @@ class Generation {
   /// What that draw must not give: while fewer than min_tokens come before it, the tokens that
   /// would end the request.
   [[nodiscard]] std::span<const TokenId> banned_tokens(std::int32_t position) const {
-    if (position - sequence_.num_prompt_tokens >= params_.min_tokens) return {};
+    if (position - num_prompt_tokens >= params_.min_tokens) return {};
     return end_tokens_;
   }
+
+  /// Most likely tokens to report with every token; -1 for no log-probabilities at all.
+  [[nodiscard]] std::int32_t num_logprobs() const { return sampling_.num_logprobs; }
 
   void mark_scheduled() {
     if (output_.timings.scheduled == 0) output_.timings.scheduled = elapsed();
   }
 
-  /// Takes the next token, which the scheduler has not appended yet. `logprobs` may be null.
+  /// Takes the next token, of which the scheduler has not heard yet. `logprobs` may be null.
   [[nodiscard]] FinishReason accept(TokenId token, std::optional<TokenLogprobs> logprobs) {
     if (output_.token_ids.empty()) output_.timings.first_token = elapsed();
     output_.token_ids.push_back(token);
@@ -101,10 +109,9 @@ class Generation {
       return FinishReason::stop;  // an end token is not part of the text
     }
     if (detokenizer_ && add_text(detokenizer_->push(token), can_stop)) return FinishReason::stop;
-    const std::int32_t total = sequence_.num_prompt_tokens + num_generated();
-    return num_generated() >= params_.max_tokens || total >= sequence_.max_total_tokens
-               ? FinishReason::length
-               : FinishReason::none;
+    const bool is_last = num_generated() >= params_.max_tokens ||
+                         num_prompt_tokens + num_generated() >= max_total_tokens;
+    return is_last ? FinishReason::length : FinishReason::none;
   }
 
   /// Completes the output. Text that was held back is released unless a stop string was found.
@@ -114,7 +121,7 @@ class Generation {
     }
     output_.finish_reason = reason;
     output_.error = std::move(error);
-    output_.num_cached_tokens = sequence_.num_cached_tokens;
+    output_.num_cached_tokens = num_cached_tokens;
     output_.timings.finished = elapsed();
   }
 
@@ -166,7 +173,6 @@ class Generation {
     output_.text += text;
   }
 
-  Sequence sequence_;
   SamplingParams params_;
   SamplingRow sampling_;
   std::vector<TokenId> end_tokens_;

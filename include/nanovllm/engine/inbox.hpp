@@ -23,7 +23,7 @@ class Inbox {
 
   void submit(std::unique_ptr<Generation> generation) {
     const std::lock_guard lock(mutex_);
-    alive_.insert(generation->sequence().id);
+    alive_.insert(generation->id);
     content_.submitted.push_back(std::move(generation));
   }
 

@@ -1,0 +1,97 @@
+// Steps that cannot be computed: they cost the requests in them, and no others.
+
+#include "catch.hpp"
+#include "engine/models.hpp"
+
+using namespace nanovllm;
+using namespace nanovllm::test;
+
+namespace {
+
+/// A CPU that fails in the step after `steps_left` more.
+class FailingBackend : public CpuBackend {
+ public:
+  using CpuBackend::CpuBackend;
+
+  template <class Args>
+  void embedding(const Args& args) {
+    if (steps_left-- == 0) throw Error("the machine is on fire");
+    CpuBackend::embedding(args);
+  }
+
+  inline static int steps_left = -1;
+};
+
+struct FailingPolicy : TestPolicy<Float32Policy, 16> {
+  using Backend = FailingBackend;
+};
+
+using TestEngine = Engine<Qwen3<shapes::fairytale>, FailingPolicy>;
+
+EngineConfig small_config(bool overlap) {
+  return {.model = model_directory("fairytale"),
+          .num_threads = 1,
+          .max_num_seqs = 2,
+          .max_model_len = 64,
+          .overlap = overlap};
+}
+
+SamplingParams greedy(std::int32_t max_tokens) {
+  return {.temperature = 0.f, .max_tokens = max_tokens, .ignore_eos = true};
+}
+
+}  // namespace
+
+TEST_CASE("a step that fails costs the requests in it, and no others", "[engine]") {
+  const bool overlap = GENERATE(false, true);
+  const int failing_step = GENERATE(0, 1, 2, 3, 6);
+  TestEngine engine(small_config(overlap));
+  FailingBackend::steps_left = -1;
+  const std::vector<std::string> prompts{"Once upon", "The fox", "The wolf", "The queen"};
+  const std::vector<SamplingParams> params{greedy(3), greedy(9), greedy(5), greedy(4)};
+  const std::vector<Output> expected = engine.generate(prompts, params);
+  FailingBackend::steps_left = failing_step;
+  const std::vector<Output> outputs = engine.generate(prompts, params);
+  // The first two run; the third takes the place of the first in the fourth step, the fourth
+  // request that of the third in the ninth.
+  const int first_failed = failing_step <= 2 ? 0 : 1;
+  const int last_failed = failing_step <= 2 ? 1 : 2;
+  for (int i = 0; i < 4; ++i) {
+    INFO("request " << i << ", failing step " << failing_step << ", overlap " << overlap);
+    const Output& output = outputs[static_cast<std::size_t>(i)];
+    if (i >= first_failed && i <= last_failed) {
+      CHECK(output.finish_reason == FinishReason::error);
+      CHECK(output.error == "the machine is on fire");
+      CHECK(output.token_ids.size() ==
+            static_cast<std::size_t>(i == 2 ? failing_step - 3 : failing_step));
+    } else {
+      CHECK(output.finish_reason == FinishReason::length);
+      CHECK(output.token_ids == expected[static_cast<std::size_t>(i)].token_ids);
+    }
+  }
+  engine.check_invariants();
+  while (engine.step()) {
+  }
+  CHECK(engine.stats().num_free_kv_blocks == engine.stats().num_kv_blocks);
+}
+
+TEST_CASE("a request aborted in a step that fails ends once", "[engine]") {
+  TestEngine engine(small_config(GENERATE(false, true)));
+  int num_ends = 0;
+  FinishReason reason = FinishReason::none;
+  const RequestId id = engine.submit("Once upon", greedy(20), [&](const TokenEvent& event) {
+    if (!event.output) return;
+    ++num_ends;
+    reason = event.output->finish_reason;
+  });
+  FailingBackend::steps_left = 1;
+  CHECK(engine.step());
+  engine.abort(id);
+  while (engine.step()) {
+  }
+  FailingBackend::steps_left = -1;
+  CHECK(num_ends == 1);
+  CHECK(reason == FinishReason::abort);
+  CHECK(engine.generate("Once upon", greedy(4)).token_ids.size() == 4);
+  engine.check_invariants();
+}
