@@ -66,7 +66,7 @@ __device__ inline Cut apply_top_p_to_list(const RowTiles& row, float top_p, cons
 }
 
 /// The mass of the tokens with keys from `low` on. Contains barriers.
-__device__ inline Mass mass_above(const RowTiles& row, std::uint32_t low, SelectShared& shared) {
+__device__ __noinline__ Mass mass_above(const RowTiles& row, std::uint32_t low, SelectShared& shared) {
   Mass mine = 0;
   visit_tiles(row, low, [&](TokenId, const std::uint32_t(&keys)[4]) {
 #pragma unroll

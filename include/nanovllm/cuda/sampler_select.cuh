@@ -277,7 +277,7 @@ __device__ inline void sort_list(SelectShared& shared, int size) {
 }
 
 /// The id of the `count`-th of the tokens with `key`, lowest first. Contains barriers.
-__device__ inline TokenId find_tie(const RowTiles& row, std::uint32_t key, std::uint32_t count,
+__device__ __noinline__ TokenId find_tie(const RowTiles& row, std::uint32_t key, std::uint32_t count,
                                    SelectShared& shared) {
   std::int64_t begin = 0, size = row.vocab;
   while (true) {
@@ -307,7 +307,7 @@ __device__ inline TokenId find_tie(const RowTiles& row, std::uint32_t key, std::
 
 /// The shortest prefix that reaches the goal, among the tokens with keys in [low, high], high being
 /// the largest left; all of them if they do not reach it. Contains barriers.
-__device__ inline Cut find_prefix(const RowTiles& row, Goal goal, std::uint32_t low,
+__device__ __noinline__ Cut find_prefix(const RowTiles& row, Goal goal, std::uint32_t low,
                                   std::uint32_t high, SelectShared& shared) {
   Bins bins(low, high, true);
   while (true) {
