@@ -1,0 +1,238 @@
+#pragma once
+/// The program `engine_bench`, whatever the backend: options, measurements, tables and JSON.
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "commit.hpp"
+#include "measure.hpp"
+#include "nanovllm/engine.hpp"
+#include "report.hpp"
+
+namespace engine_bench {
+
+struct Options {
+  std::string model, shape;
+  bool random_weights = false;
+  std::string dtype = "bfloat16";
+  std::int64_t num_seqs = 256, max_input = 1024, max_output = 1024;
+  bool workload = false;
+  int tensor_parallel = 1;
+  int max_num_seqs = 256;
+  int max_num_batched_tokens = 0;
+  std::int64_t kv_blocks = 0;
+  int num_threads = 0;
+  std::vector<std::int64_t> batch_sizes, contexts{1024}, prefill, first_token;
+  Repeats repeats;
+  std::string json;
+};
+
+inline const std::map<std::string, nv::Qwen3Shape> kShapes = {
+    {"fairytale", nv::shapes::fairytale},   {"qwen3_0_6b", nv::shapes::qwen3_0_6b},
+    {"qwen3_1_7b", nv::shapes::qwen3_1_7b}, {"qwen3_4b", nv::shapes::qwen3_4b},
+    {"qwen3_8b", nv::shapes::qwen3_8b},     {"qwen3_14b", nv::shapes::qwen3_14b},
+    {"qwen3_32b", nv::shapes::qwen3_32b}};
+
+/// What config.json of a Qwen3 checkpoint of this shape would say.
+inline nv::ModelConfig config_of(const nv::Qwen3Shape& shape) {
+  nv::ModelConfig config;
+  config.hidden_size = static_cast<std::int64_t>(shape.hidden_size);
+  config.num_hidden_layers = static_cast<std::int64_t>(shape.num_layers);
+  config.num_attention_heads = static_cast<std::int64_t>(shape.num_heads);
+  config.num_key_value_heads = static_cast<std::int64_t>(shape.num_kv_heads);
+  config.head_dim = static_cast<std::int64_t>(shape.head_dim);
+  config.intermediate_size = static_cast<std::int64_t>(shape.intermediate_size);
+  config.vocab_size = static_cast<std::int64_t>(shape.vocab_size);
+  config.max_position_embeddings = 40'960;
+  config.rms_norm_eps = 1e-6;
+  config.tie_word_embeddings = shape.tie == nv::Tie::yes;
+  config.rope.theta = 1e6;
+  return config;
+}
+
+/// What probing the machine depends on.
+struct ProbeOptions {
+  int num_threads = 0;
+  int num_ranks = 1;
+};
+
+inline void add_options(CLI::App& app, Options& o) {
+  app.add_option("--model", o.model, "checkpoint directory");
+  std::vector<std::string> names;
+  for (const auto& [name, shape] : kShapes) names.push_back(name);
+  app.add_option("--shape", o.shape, "sizes of a published model, with random weights")
+      ->check(CLI::IsMember(names));
+  app.add_flag("--random-weights", o.random_weights,
+               "with --model: take its config.json alone; --shape implies it");
+  app.add_option("--dtype", o.dtype, "type of weights, activations and KV cache")
+      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->capture_default_str();
+  const auto number = [&](const char* name, auto& value, const char* help) {
+    app.add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();
+  };
+  const auto size = [&](const char* name, auto& value, const char* help) {
+    app.add_option(name, value, help)->check(CLI::NonNegativeNumber)->capture_default_str();
+  };
+  number("--num-seqs", o.num_seqs, "workload: requests");
+  app.add_option("--max-input", o.max_input, "workload: tokens of a prompt at the most, >= 100")
+      ->check(CLI::Range(100, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--max-output", o.max_output, "workload: output tokens at the most, >= 100")
+      ->check(CLI::Range(100, 1 << 20))
+      ->capture_default_str();
+  app.add_flag("--workload", o.workload, "run the workload beside the other measurements");
+  number("--tp", o.tensor_parallel, "tensor-parallel ranks");
+  number("--max-num-seqs", o.max_num_seqs,
+         "sequences in a step at the most; raised to the largest batch size");
+  size("--max-num-batched-tokens", o.max_num_batched_tokens,
+       "tokens in a step at the most; 0 for the backend's default");
+  size("--kv-blocks", o.kv_blocks, "blocks of the KV pool; 0 for a share of memory");
+  size("--threads", o.num_threads, "CPU threads of all ranks; 0 for all");
+  const auto list = [&](const char* name, std::vector<std::int64_t>& values, const char* help) {
+    app.add_option(name, values, help)
+        ->delimiter(',')
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+  };
+  list("--batch-sizes", o.batch_sizes, "measure decode steps of so many sequences: 1,8,64");
+  list("--context", o.contexts, "with so many tokens each: 128,1024");
+  list("--prefill", o.prefill, "measure prompts of so many tokens");
+  list("--ttft", o.first_token, "measure the time to the first token of such a prompt");
+  size("--warm-up-steps", o.repeats.warm_up_steps, "decode steps before the measured ones");
+  number("--steps", o.repeats.steps, "decode steps measured");
+  number("--repeats", o.repeats.prompts, "measurements of --prefill and --ttft");
+  app.add_option("--json", o.json, "file for options, machine and results, overwritten");
+}
+
+/// Tokens of the longest sequence that the measurements need.
+inline std::int64_t longest_sequence(const Options& o) {
+  std::int64_t out = o.workload ? o.max_input + o.max_output : 64;
+  for (const std::int64_t context : o.contexts) {
+    if (o.batch_sizes.empty()) break;
+    out = std::max(out, context + kSettleSteps + o.repeats.warm_up_steps + o.repeats.steps + 1);
+  }
+  for (const std::int64_t length : o.prefill) out = std::max(out, length + 1);
+  for (const std::int64_t length : o.first_token) out = std::max(out, length + 1);
+  return out;
+}
+
+inline nv::EngineConfig engine_config(const Options& o, const nv::ModelConfig& model) {
+  nv::EngineConfig config{.model = o.model,
+                          .tensor_parallel = o.tensor_parallel,
+                          .num_threads = o.num_threads,
+                          .max_num_seqs = o.max_num_seqs,
+                          .max_num_batched_tokens = o.max_num_batched_tokens,
+                          .max_model_len = longest_sequence(o),
+                          .seed = 0,
+                          .on_load = nv::load_progress_line()};
+  nv::check<nv::ConfigError>(config.max_model_len <= nv::max_context_length(model),
+                             "the measurements need sequences of ", config.max_model_len,
+                             " tokens, but the model's context is ", nv::max_context_length(model));
+  for (const std::int64_t batch : o.batch_sizes)
+    config.max_num_seqs = std::max(config.max_num_seqs, static_cast<int>(batch));
+  if (o.kv_blocks != 0) config.kv_size = nv::KvSize::blocks(o.kv_blocks);
+  return config;
+}
+
+/// Builds the engine and takes the measurements that the options ask for.
+template <class Policy, class Prober>
+std::pair<Results, std::string> run(const Options& o, const nv::ModelConfig& model) {
+  using Element = typename Policy::Element;
+  using Engine = nv::Engine<nv::Qwen3<nv::shapes::qwen3_any>, Policy>;
+  const nv::EngineConfig config = engine_config(o, model);
+  Engine engine = o.random_weights ? Engine(model, nv::RandomWeights{}, config) : Engine(config);
+  std::fprintf(stderr, "%s", engine.describe().c_str());
+  const int max_batched_tokens = config.max_num_batched_tokens != 0
+                                     ? config.max_num_batched_tokens
+                                     : Policy::Backend::kDefaultBatchedTokens;
+  Prober prober({o.num_threads, o.tensor_parallel}, nv::kDType<Element>);
+  Bench<Engine> bench(
+      engine, {model, sizeof(Element)}, [&] { return prober(); }, o.repeats, Policy::kv.block_size,
+      max_batched_tokens);
+  Results results;
+  for (const std::int64_t context : o.contexts) {
+    for (const std::int64_t batch : o.batch_sizes)
+      results.decodes.push_back(bench.decode(batch, context));
+  }
+  for (const std::int64_t length : o.prefill) results.prefills.push_back(bench.prefill(length));
+  for (const std::int64_t length : o.first_token)
+    results.first_tokens.push_back(bench.first_token(length));
+  if (o.workload) {
+    results.workloads.push_back(
+        bench.workload(make_workload(o.num_seqs, o.max_input, o.max_output, model.vocab_size)));
+  }
+  return {std::move(results), engine.describe()};
+}
+
+/// Every option as it was given, or else its default.
+inline Json options_json(const CLI::App& app) {
+  Json out = Json::object();
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_name() == "--help") continue;
+    const bool is_flag = option->get_expected_max() == 0;
+    std::string value = is_flag ? "false" : option->get_default_str();
+    if (option->count() > 0) value = CLI::detail::join(option->results(), ",");
+    out[option->get_lnames().front()] = value;
+  }
+  return out;
+}
+
+/// The program, on the backend of the two policies, with the ceilings that `Prober` finds.
+template <class Float32Policy, class Bfloat16Policy, class Prober>
+int run_main(int argc, char** argv) {
+  Options o;
+  CLI::App app{
+      "Measures the engine. By default it serves the workload of nano-vllm's bench.py: 256\n"
+      "requests with prompts and outputs of 100 to 1,024 tokens, 142,827 prompt tokens and "
+      "133,966\n"
+      "output tokens in all. That is made for a GPU: with a model of 0.6 billion parameters it\n"
+      "takes far too long on a few CPU cores, so reduce it with --num-seqs, --max-input and\n"
+      "--max-output.\n"
+      "--batch-sizes, --prefill and --ttft measure steps instead; --workload adds the workload.\n\n"
+      "Every time stands beside its floor: the time to read the weights and the KV cache once, or\n"
+      "to do the multiplications, whichever is longer, at the rates probed in the same run on the\n"
+      "same threads. Weights that fit into a cache can beat it. Progress goes to standard error,\n"
+      "tables to standard output."};
+  add_options(app, o);
+  CLI11_PARSE(app, argc, argv);
+  o.workload = o.workload || (o.batch_sizes.empty() && o.prefill.empty() && o.first_token.empty());
+  o.random_weights = o.random_weights || !o.shape.empty();
+
+  try {
+    nv::check<nv::ConfigError>(o.model.empty() != o.shape.empty(),
+                               "give either --model DIR or --shape NAME");
+    const nv::ModelConfig model =
+        o.shape.empty() ? nv::ModelConfig::load(o.model) : config_of(kShapes.at(o.shape));
+    std::ofstream file;
+    if (!o.json.empty()) {
+      file.open(o.json, std::ios::trunc);
+      nv::check<nv::LoadError>(file.good(), "cannot write '", o.json, "'");
+    }
+    const auto [results, engine] = o.dtype == "float32" ? run<Float32Policy, Prober>(o, model)
+                                                        : run<Bfloat16Policy, Prober>(o, model);
+    if (!o.json.empty()) {
+      file << Json{{"machine", machine_json(engine, kCommit)},
+                   {"options", options_json(app)},
+                   {"results", to_json(results)}}
+                  .dump(2)
+           << '\n';
+      file.close();
+      nv::check(file.good(), "writing '", o.json, "' failed");
+    }
+    std::printf("%s", engine.c_str());
+    print(results);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "engine_bench: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace engine_bench
