@@ -18,6 +18,7 @@ namespace {
 struct Case {
   int num_seqs, q_len, prefix, heads, kv_heads, block_size;
   bool paged;
+  bool mma = false;  ///< by the kernel for older devices
 };
 
 /// About normal: the sum of four uniform numbers, standard deviation 1.
@@ -113,6 +114,7 @@ void measure(const Case& c, const cuda::Context& context, Report& report) {
   if (c.prefix > 0) name += " behind " + std::to_string(c.prefix);
   name += ", " + std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " heads, ";
   name += c.paged ? "blocks of " + std::to_string(c.block_size) : "new keys";
+  name += c.mma ? ", mma.sync" : "";
   report.add(name, timing, bytes, 4.0 * kHeadDim * pairs * c.heads);
   constexpr double kPeak = 770;  // TFLOP/s of cuBLAS on one H200, bf16
   std::printf("%56s %.0f%% of %.0f TFLOP/s\n", "",
@@ -148,6 +150,9 @@ void measure_all(Report& report) {
     measure(Case{256, 64, 0, heads, kv_heads, 64, false}, context, report);
   }
   measure(Case{1, 16384, 0, 16, 1, 64, false}, context, report);
+  for (int num_seqs = 16; num_seqs >= 1; num_seqs /= 4) {
+    measure(Case{num_seqs, 16384 / num_seqs, 0, 16, 8, 64, true, true}, context, report);
+  }
   plan_time(1, 16384, context, report);
   plan_time(256, 64, context, report);
 }

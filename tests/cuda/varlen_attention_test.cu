@@ -138,6 +138,14 @@ const Op<T> kDispatch = [](const auto& args, auto& workspace, const auto& contex
   cuda::varlen_attention(args, workspace, context);
 };
 
+/// The kernel that the dispatcher takes on older devices, on whichever this is.
+template <class T>
+const Op<T> kMma = [](const auto& args, auto& workspace, const auto& context) {
+  if constexpr (cuda::MmaElement<T>) {
+    cuda::varlen_attention_mma(args, workspace.schedule(), context);
+  }
+};
+
 /// Plans, runs, and returns `out` on the host; guards are checked.
 template <class T>
 std::vector<T> run(Step<T>& step, const Op<T>& op = kDispatch<T>, int source = -1) {
@@ -266,14 +274,18 @@ std::vector<Chunk> chunks_with_prefix() {
   return out;
 }
 
+/// What the dispatcher takes, and the tensor cores' kernel for older devices.
 template <class T>
 void check_shape_everywhere(const Shape& shape) {
-  INFO("heads " << shape.heads << "/" << shape.kv_heads << ", head_dim " << shape.head_dim
-                << ", block_size " << shape.block_size);
   Step<T> step(shape);
-  const std::vector<T> out = run(step);
-  check_against_float64(step, out);
-  check_against_simt(step, out);
+  for (const bool mma : {false, true}) {
+    if (mma && (!cuda::MmaElement<T> || shape.head_dim % 8 != 0)) continue;
+    INFO("heads " << shape.heads << "/" << shape.kv_heads << ", head_dim " << shape.head_dim
+                  << ", block_size " << shape.block_size << (mma ? ", mma" : ""));
+    const std::vector<T> out = run(step, mma ? kMma<T> : kDispatch<T>);
+    check_against_float64(step, out);
+    check_against_simt(step, out);
+  }
 }
 
 }  // namespace
@@ -318,6 +330,8 @@ TEST_CASE("varlen_attention: a row's bits depend on its query and keys alone") {
   const std::vector<bf16> contiguous = run(step, kDispatch<bf16>, 0);
   CHECK(equal_bits(contiguous, run(step, kDispatch<bf16>, 1)));
   for (int i = 0; i < 50; ++i) REQUIRE(equal_bits(contiguous, run(step, kDispatch<bf16>, i % 2)));
+  const std::vector<bf16> mma = run(step, kMma<bf16>);
+  for (int i = 0; i < 20; ++i) REQUIRE(equal_bits(mma, run(step, kMma<bf16>)));
 
   // The first sequence in two chunks, alone: the cache keeps all, the queries are cut.
   for (const int cut : {1, 64, 100, 128, 700, 999}) {

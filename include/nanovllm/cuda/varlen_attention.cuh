@@ -4,21 +4,24 @@
 ///   out = softmax(scale · q · Kᵀ) · V,  row j of a sequence with q_len rows and kv_len keys sees
 ///   the keys at positions ≤ kv_len - q_len + j
 ///
-/// Operands and rounding points: ops/attention.hpp. Two kernels, of which the launcher takes the
+/// Operands and rounding points: ops/attention.hpp. Three kernels, of which the launcher takes the
 /// first that fits:
 ///   varlen_attention_hopper   sm_90a; bf16 and half; head_dim 64 and 128; from the paged cache
 ///   when
 ///                             block_size is 8, 16, 32, 64 or a multiple of 128, from this step's
 ///                             keys and values, whatever the block size, when no sequence has a
 ///                             prefix
+///   varlen_attention_mma      bf16 and half; head_dim a multiple of 8 up to 256; from the paged
+///                             cache, any block size
 ///   simt_varlen_attention     everything else, float32 above all
-/// The first needs 16-byte aligned pointers, strides that are multiples of 8 elements and a
-/// positive scale. It reads its work from the schedule of `plan_varlen` (varlen_plan.cuh), which
+/// The first two need 16-byte aligned pointers, strides that are multiples of 8 elements and a
+/// positive scale. They read their work from the schedule of `plan_varlen` (varlen_plan.cuh), which
 /// must have been called in the same stream, once for all layers of a step, with the same
 /// `query_starts` and `kv_lens`. Results do not depend on how a schedule is ordered.
 
 #include "nanovllm/cuda/simt_attention.cuh"
 #include "nanovllm/cuda/varlen_attention_hopper.cuh"
+#include "nanovllm/cuda/varlen_attention_mma.cuh"
 #include "nanovllm/cuda/varlen_plan.cuh"
 #include "nanovllm/ops/attention.hpp"
 
@@ -68,8 +71,12 @@ void varlen_attention(const VarlenAttentionArgs<T>& args, VarlenWorkspace& works
       if (hopper && head_dim == 64) {
         return detail::varlen_attention_hopper<T, 64>(args, workspace.schedule(), context);
       }
-      if (hopper)
+      if (hopper) {
         return detail::varlen_attention_hopper<T, 128>(args, workspace.schedule(), context);
+      }
+      if (varlen_mma_shared_bytes(head_dim) <= context.max_shared_bytes) {
+        return varlen_attention_mma(args, workspace.schedule(), context);
+      }
     }
   }
   simt_varlen_attention(args, context);

@@ -478,7 +478,7 @@ void varlen_attention_hopper(const VarlenAttentionArgs<T>& args, VarlenSchedule 
   problem.block_size = static_cast<int>(args.kv.block_size);
   problem.num_blocks = static_cast<int>(args.kv.num_blocks);
   problem.section_keys = static_cast<int>(kVarlenSectionBytes / (4 * kHeadDim));
-  problem.scale_log2 = args.scale * 1.4426950408889634f;
+  problem.scale_log2 = args.scale * kLog2E;
   const std::int64_t items =
       VarlenWorkspace::max_entries(args.kv_lens.extent(0), args.q.extent(0)) * args.q.extent(1);
   launch(varlen_attention_hopper_kernel<Traits>,

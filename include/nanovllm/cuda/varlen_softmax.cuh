@@ -15,6 +15,9 @@
 
 namespace nanovllm::cuda {
 
+/// Turns powers of e into powers of 2.
+inline constexpr float kLog2E = 1.4426950408889634f;
+
 /// 2^x, relative error below 2^-22; 0 for -inf.
 __device__ __forceinline__ float exp2_approx(float x) {
   float out;
@@ -129,10 +132,11 @@ __device__ __forceinline__ void transpose_quad(std::uint32_t (&w)[4]) {
 
 /// Rounds the normalised rows of an accumulator and writes them, 16 bytes a thread. `to` is row g
 /// of this thread's 16, `stride` the distance of rows; rows g and g + 8 are written when below
-/// `num_rows`, counted from row g.
+/// `num_rows`, counted from row g, and columns below `num_columns`, a multiple of 8.
 template <class T, int kSize>
 __device__ __forceinline__ void store_rows(const float (&o)[kSize], const float (&factor)[2], T* to,
-                                           std::int64_t stride, int num_rows) {
+                                           std::int64_t stride, int num_rows,
+                                           int num_columns = 2 * kSize) {
   const int t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -145,7 +149,7 @@ __device__ __forceinline__ void store_rows(const float (&o)[kSize], const float 
         w[j] = pack_pair<T>(o[at] * factor[r], o[at + 1] * factor[r]);
       }
       transpose_quad(w);
-      if (8 * r < num_rows) {
+      if (8 * r < num_rows && 2 * i + 8 * t < num_columns) {
         *reinterpret_cast<uint4*>(to + 8 * r * stride + 2 * i + 8 * t) =
             make_uint4(w[0], w[1], w[2], w[3]);
       }
