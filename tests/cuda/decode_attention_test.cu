@@ -211,9 +211,10 @@ std::vector<T> expect_right(const Shape& shape, const std::vector<std::int32_t>&
           lens.empty() ? 0 : lens[0]);
   Gpu gpu;
   Problem<T> problem(shape, lens, seed);
-  cuda::DecodeWorkspace workspace(problem.num_seqs(), shape.kv_heads, shape.group, shape.head_dim,
-                                  gpu.context,
-                                  grid.value_or(cuda::DecodeWorkspace::default_grid(gpu.context)));
+  cuda::DecodeWorkspace workspace(
+      std::max<std::int64_t>(problem.num_seqs(), 1), shape.kv_heads, shape.group, shape.head_dim,
+      gpu.context,
+      grid.value_or(cuda::DecodeWorkspace::default_grid(shape.group, shape.head_dim, gpu.context)));
   problem.run(workspace, gpu);
   problem.check();
   return problem.out.host;
@@ -234,6 +235,30 @@ const std::vector<std::int32_t> kEdgeLens{1, 0, 15, 16, 17, 63, 64, 65, 0, 127, 
 template <class T>
 bool equal_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+/// Copies queries and the newest key and value of every sequence from equally shaped arrays, or
+/// fills them with NaN when there are none.
+__global__ void set_newest_kernel(DecodeAttentionArgs<bf16> args, std::int64_t q_size,
+                                  const bf16* q_from, const bf16* kv_from) {
+  cuda::grid_dependency_wait();
+  cuda::grid_dependency_launch();
+  const std::int64_t thread = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x;
+  const std::int64_t num_threads = std::int64_t{gridDim.x} * blockDim.x;
+  bf16 nan;
+  nan.bits = 0xffff;
+  auto* const q = const_cast<bf16*>(args.q.data);
+  for (std::int64_t i = thread; i < q_size; i += num_threads)
+    q[i] = q_from == nullptr ? nan : q_from[i];
+  const auto& kv = args.kv;
+  const std::int64_t row = 2 * kv.num_kv_heads * kv.head_dim;
+  for (std::int64_t i = thread; i < args.kv_lens.extent(0) * row; i += num_threads) {
+    const std::int64_t s = i / row, head = i % row / kv.head_dim, newest = args.kv_lens.data[s] - 1;
+    if (newest < 0) continue;
+    bf16* const to = kv.k(*args.block_tables.at(s, newest / kv.block_size), head) +
+                     newest % kv.block_size * kv.head_dim + i % kv.head_dim;
+    *to = kv_from == nullptr ? nan : kv_from[to - kv.data];
+  }
 }
 
 }  // namespace
@@ -370,6 +395,45 @@ TEST_CASE("Decode attention: equal inputs give equal bits", "[cuda][decode_atten
   }
 }
 
+TEST_CASE("Decode attention: an early start sees the newest keys and queries",
+          "[cuda][decode_attention]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  for (const std::size_t count : {1, 40}) {
+    Problem<bf16> problem({.group = 4, .kv_heads = 8},
+                          count == 1 ? std::vector<std::int32_t>{1500} : random_lens(count, 900, 9),
+                          28);
+    cuda::DecodeWorkspace workspace(problem.num_seqs(), 8, 4, 128, gpu.context);
+    problem.run(workspace, gpu);
+    problem.check();
+    const std::vector<bf16> expected = problem.out.host;
+    GpuArray<bf16> q(problem.q.host), kv(problem.kv.host);
+    const cuda::LaunchConfig config{.grid = 16, .block = 256};
+    // What the early start must not read too soon is poison until the kernel just before it.
+    const auto set_newest = [&](const bf16* q_from, const bf16* kv_from) {
+      cuda::launch(set_newest_kernel, config, gpu.context, problem.args(),
+                   static_cast<std::int64_t>(problem.q.size()), q_from, kv_from);
+    };
+    const auto graph = cuda::Graph::capture(gpu.stream.get(), [&] {
+      for (int layer = 0; layer < 20; ++layer) {
+        set_newest(nullptr, nullptr);
+        cuda::plan_decode(VectorView<const std::int32_t>(problem.lens.data(), {problem.num_seqs()}),
+                          8, workspace, gpu.context);
+        set_newest(nullptr, nullptr);
+        set_newest(q.data(), kv.data());
+        cuda::decode_attention(problem.args(), workspace, gpu.context, cuda::DecodeStart::early);
+      }
+    });
+    for (int i = 0; i < 10; ++i) {
+      problem.clear_out();
+      graph.launch(gpu.stream.get());
+      gpu.sync();
+      problem.out.download();
+      CHECK(equal_bits(expected, problem.out.host));
+    }
+  }
+}
+
 TEST_CASE("Decode attention: bad input", "[cuda][decode_attention]") {
   if (!has_gpu()) return;
   Gpu gpu;
@@ -377,6 +441,8 @@ TEST_CASE("Decode attention: bad input", "[cuda][decode_attention]") {
   const VectorView<const std::int32_t> lens(problem.lens.data(), {2});
   CHECK_THROWS_AS(cuda::DecodeWorkspace(0, 2, 4, 128, gpu.context), ConfigError);
   CHECK_THROWS_AS(cuda::DecodeWorkspace(1 << 20, 2, 4, 128, gpu.context), ConfigError);
+  CHECK_THROWS_AS(cuda::DecodeWorkspace(2, 2, 4, 128, gpu.context, cuda::DecodeGrid{132, 6, 8}),
+                  ConfigError);
   cuda::DecodeWorkspace one(1, 2, 4, 128, gpu.context), narrow(2, 2, 2, 128, gpu.context),
       low(2, 2, 4, 64, gpu.context), good(2, 2, 4, 128, gpu.context);
   CHECK_THROWS_AS(cuda::plan_decode(lens, 2, one, gpu.context), ShapeError);

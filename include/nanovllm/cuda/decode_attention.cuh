@@ -25,6 +25,19 @@
 #include "nanovllm/ops/attention.hpp"
 
 namespace nanovllm::cuda {
+
+/// When the kernel may begin to read.
+enum class DecodeStart {
+  /// Once the kernel before it in the stream is done.
+  after_predecessor,
+  /// While the kernel before it still runs: the plan, the lengths, the block tables, and all keys
+  /// but the newest of each sequence. The caller promises that the kernel before writes none of
+  /// these (it may write the newest keys and q), and that it lets its successor start only after
+  /// its own `grid_dependency_wait`, as the kernels of this library do; so what lies further back
+  /// is done.
+  early,
+};
+
 namespace detail {
 
 /// Whether every row of q or out begins at a multiple of 16 bytes.
@@ -50,7 +63,8 @@ bool fits_decode_kernel(const DecodeAttentionArgs<T>& args) {
 }
 
 template <class T>
-DecodeProblem<T> decode_problem(const DecodeAttentionArgs<T>& args, DecodeWorkspace& workspace) {
+DecodeProblem<T> decode_problem(const DecodeAttentionArgs<T>& args, DecodeWorkspace& workspace,
+                                DecodeStart start) {
   return {.q = args.q.data,
           .q_stride = args.q.strides[0],
           .q_head_stride = args.q.strides[1],
@@ -68,35 +82,31 @@ DecodeProblem<T> decode_problem(const DecodeAttentionArgs<T>& args, DecodeWorksp
           .num_kv_heads = static_cast<int>(args.kv.num_kv_heads),
           .group = static_cast<int>(args.q.extent(1) / args.kv.num_kv_heads),
           .scale_log2 = args.scale * std::numbers::log2e_v<float>,
+          .early = start == DecodeStart::early,
           .ranges = workspace.ranges(),
           .partials = workspace.partials(),
           .counters = workspace.counters()};
 }
 
-/// Launches the kernel with a given ring; the workspace's grid must have `kWarps` warps a block.
-template <int kHeadDim, int kHeadTiles, int kWarps, int kStages, class T>
+template <int kHeadDim, int kHeadTiles, int kWarps, class T>
 void launch_decode(const DecodeAttentionArgs<T>& args, DecodeWorkspace& workspace,
-                   const Context& context) {
-  using Traits = DecodeTraits<kHeadDim, kHeadTiles, kWarps, kStages>;
-  const DecodeProblem<T> problem = decode_problem(args, workspace);
-  launch(decode_attention_kernel<T, kHeadDim, kHeadTiles, kWarps, kStages>,
+                   const Context& context, DecodeStart start) {
+  const DecodeProblem<T> problem = decode_problem(args, workspace, start);
+  launch(decode_attention_kernel<T, kHeadDim, kHeadTiles, kWarps>,
          {.grid = static_cast<unsigned>(workspace.grid().num_blocks),
-          .block = Traits::kThreads,
-          .shared_bytes = Traits::shared_bytes(problem.group)},
+          .block = 32 * kWarps,
+          .shared_bytes = decode_shared_bytes(kWarps, problem.group, kHeadDim)},
          context, problem);
 }
 
-/// Picks the ring: as many bytes in flight as the device's shared memory holds.
+/// Launches the kernel that the workspace's grid is for.
 template <int kHeadDim, int kHeadTiles, class T>
-void pick_decode_ring(const DecodeAttentionArgs<T>& args, DecodeWorkspace& workspace,
-                      const Context& context) {
-  constexpr int kShort = kHeadDim == 64 ? 2 : 1;  // tiles of half the size: twice as many
-  if (workspace.grid().warps_per_block == 8) {
-    constexpr int kStages = kHeadTiles == 1 ? 3 : 2;
-    launch_decode<kHeadDim, kHeadTiles, 8, kStages * kShort>(args, workspace, context);
-  } else {
-    launch_decode<kHeadDim, kHeadTiles, 4, 2 * kShort>(args, workspace, context);
-  }
+void launch_decode_grid(const DecodeAttentionArgs<T>& args, DecodeWorkspace& workspace,
+                        const Context& context, DecodeStart start) {
+  if (workspace.grid().warps_per_block == 8)
+    launch_decode<kHeadDim, kHeadTiles, 8>(args, workspace, context, start);
+  else
+    launch_decode<kHeadDim, kHeadTiles, 4>(args, workspace, context, start);
 }
 
 }  // namespace detail
@@ -108,7 +118,7 @@ void pick_decode_ring(const DecodeAttentionArgs<T>& args, DecodeWorkspace& works
 /// fit the workspace or the plan.
 template <Element T>
 void decode_attention(const DecodeAttentionArgs<T>& args, DecodeWorkspace& workspace,
-                      const Context& context) {
+                      const Context& context, DecodeStart start = DecodeStart::after_predecessor) {
   validate(args);
   if (args.q.empty()) return;
   if (!detail::fits_decode_kernel(args)) return simt_decode_attention(args, context);
@@ -125,9 +135,9 @@ void decode_attention(const DecodeAttentionArgs<T>& args, DecodeWorkspace& works
                                 args.q.extent(0), " and ", args.kv.num_kv_heads);
     const auto pick = [&]<int kHeadDim>() {
       if (group <= 8)
-        detail::pick_decode_ring<kHeadDim, 1>(args, workspace, context);
+        detail::launch_decode_grid<kHeadDim, 1>(args, workspace, context, start);
       else
-        detail::pick_decode_ring<kHeadDim, 2>(args, workspace, context);
+        detail::launch_decode_grid<kHeadDim, 2>(args, workspace, context, start);
     };
     if (args.kv.head_dim == 64)
       pick.template operator()<64>();

@@ -37,6 +37,13 @@
 namespace nanovllm::cuda {
 namespace detail {
 
+/// Past L1: with an early start, L1 may be older than the plan.
+__device__ __forceinline__ DecodeRange read_range(const DecodeRange* range) {
+  const auto* const words = reinterpret_cast<const int4*>(range);
+  const int4 a = __ldcg(words), b = __ldcg(words + 1);
+  return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+}
+
 /// A place in the plan's list of tiles.
 struct DecodeCursor {
   int sequence, head, tile, num_tiles, kv_len;
@@ -53,6 +60,7 @@ struct DecodeCursor {
     return min(kDecodeTileKeys, kv_len - tile * kDecodeTileKeys);
   }
   __device__ __forceinline__ bool at_last_tile() const { return tile + 1 == num_tiles; }
+  __device__ __forceinline__ bool past_last_tile() const { return tile == num_tiles; }
 
   /// To the first tile of the next item; there must be one.
   __device__ __forceinline__ void next_item(const std::int32_t* kv_lens, int num_kv_heads) {
@@ -60,41 +68,50 @@ struct DecodeCursor {
     if (++head < num_kv_heads) return;
     head = 0;
     do {
-      kv_len = kv_lens[++sequence];
+      kv_len = __ldcg(kv_lens + ++sequence);
     } while (kv_len <= 0);
     num_tiles = (kv_len + kDecodeTileKeys - 1) / kDecodeTileKeys;
   }
 };
 
-/// A tile whose page id is on its way.
+/// A tile on its way: what the loader must know to copy it.
 struct PendingTile {
-  BlockId page;
-  int offset;    ///< of its first key in the page, elements
-  int num_keys;  ///< 0: no tile
+  const BlockId* entry;  ///< its page's place in the block table
+  BlockId page;          ///< what stands there, or will, once the load is back
+  int offset;            ///< of its first key in the page, elements
+  int num_keys;          ///< 0: no tile
+  bool has_newest;       ///< holds the last key of its sequence
+
+  __device__ __forceinline__ void read_page() {
+    if (num_keys > 0) page = __ldcg(entry);
+  }
 };
 
 /// Fetches a warp's tiles, in order, into its ring.
 template <class T, class Traits>
 struct DecodeLoader {
   const DecodeProblem<T>& problem;
+  std::uint32_t ring;  ///< shared address
   DecodeCursor cursor;
-  int remaining;  ///< tiles not looked up yet
+  int remaining;  ///< tiles not located yet
   int page_index, page_row;
+  PendingTile next;  ///< after `fill`: the next tile to be copied
 
   __device__ __forceinline__ DecodeLoader(const DecodeProblem<T>& problem_in,
-                                          const DecodeRange& range)
-      : problem(problem_in), cursor(range), remaining(range.num_tiles) {
+                                          const DecodeRange& range, std::uint32_t ring_in)
+      : problem(problem_in), ring(ring_in), cursor(range), remaining(range.num_tiles) {
     const int key = range.tile * kDecodeTileKeys;
     page_index = key / problem.block_size;
     page_row = key % problem.block_size;
   }
 
-  /// Starts reading the next tile's page id.
-  __device__ __forceinline__ PendingTile look_up() {
-    if (remaining == 0) return {0, 0, 0};
-    const PendingTile out{problem.block_tables[cursor.sequence * problem.table_stride + page_index],
-                          cursor.head * problem.head_stride + page_row * Traits::kHeadDim,
-                          cursor.num_keys()};
+  /// Finds the next tile, without its page.
+  __device__ __forceinline__ PendingTile locate() {
+    if (remaining == 0) return {nullptr, 0, 0, 0, false};
+    const PendingTile out{
+        problem.block_tables + cursor.sequence * problem.table_stride + page_index, 0,
+        cursor.head * problem.head_stride + page_row * Traits::kHeadDim, cursor.num_keys(),
+        cursor.at_last_tile()};
     if (--remaining == 0) return out;
     if (cursor.at_last_tile()) {
       cursor.next_item(problem.kv_lens, problem.num_kv_heads);
@@ -104,6 +121,38 @@ struct DecodeLoader {
       page_row += kDecodeTileKeys;
       if (page_row == problem.block_size) page_row = 0, ++page_index;
     }
+    return out;
+  }
+
+  /// Starts filling the ring. When `problem.early`, tiles with a sequence's newest key, and those
+  /// after them, come after the kernel before this one.
+  __device__ __forceinline__ void fill() {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    PendingTile mine{};  // lane i's is tile i, so that all page ids are read at once
+#pragma unroll 1
+    for (int i = 0; i <= Traits::kStages; ++i) {
+      const PendingTile tile = locate();
+      if (lane == i) mine = tile;
+    }
+    mine.read_page();
+    const auto from_lane = [&mine](int i) {
+      return PendingTile{nullptr, __shfl_sync(~0u, mine.page, i), __shfl_sync(~0u, mine.offset, i),
+                         __shfl_sync(~0u, mine.num_keys, i),
+                         __shfl_sync(~0u, mine.has_newest, i) != 0};
+    };
+#pragma unroll 1
+    for (int i = 0; i < Traits::kStages; ++i) {
+      const PendingTile tile = from_lane(i);
+      if (problem.early && tile.has_newest) grid_dependency_wait();
+      copy(tile, ring + i * Traits::kTileBytes);
+    }
+    next = from_lane(Traits::kStages);
+  }
+
+  /// Starts reading the page id of the tile after `next`.
+  __device__ __forceinline__ PendingTile look_up() {
+    PendingTile out = locate();
+    out.read_page();
     return out;
   }
 
@@ -144,57 +193,44 @@ __device__ __forceinline__ T* out_of(const DecodeProblem<T>& problem, const Deco
          item.head * problem.group * problem.out_head_stride;
 }
 
-/// Works through a warp's range. Leaves at most two items unfinished: in slot 0, in memory of its
-/// own, one that the warp did not begin; in slot 1, in the ring, which is idle then, one that it
-/// does not end.
+/// Works through a warp's range, whose first tiles `loader` has sent for. Leaves at most two items
+/// unfinished: in slot 0, in memory of its own, one that the warp did not begin; in slot 1, in the
+/// ring, which is idle then, one that it does not end.
 template <class T, class Traits>
 __device__ __forceinline__ void attend_range(const DecodeProblem<T>& problem,
-                                             const DecodeRange& range, unsigned char* ring,
+                                             const DecodeRange& range,
+                                             DecodeLoader<T, Traits>& loader, float* ring_memory,
                                              float* slot0_memory, DecodeSlot* slots) {
-  const std::uint32_t ring_address = shared_address(ring);
-  DecodeLoader<T, Traits> loader(problem, range);
-  PendingTile pending[Traits::kStages];
-#pragma unroll
-  for (PendingTile& tile : pending) tile = loader.look_up();
-#pragma unroll
-  for (int i = 0; i < Traits::kStages; ++i)
-    loader.copy(pending[i], ring_address + i * Traits::kTileBytes);
-  PendingTile next = loader.look_up();
-
   DecodeCursor cursor(range);
   DecodeState<T, Traits> state;
-  bool has_first = cursor.tile == 0;
-  state.begin(query_of(problem, cursor), problem.q_head_stride, problem.group);
-  std::uint32_t stage = ring_address;
-  for (int remaining = range.num_tiles;;) {
-    const PendingTile after = loader.look_up();
-    copy_async_wait<Traits::kStages - 1>();
-    __syncwarp();
-    state.attend(stage, cursor.num_keys(), problem.scale_log2);
-    __syncwarp();  // all lanes have read the tile
-    loader.copy(next, stage);
-    next = after;
-    stage += Traits::kTileBytes;
-    if (stage == ring_address + Traits::kRingBytes) stage = ring_address;
-    --remaining;
-    const bool has_last = cursor.at_last_tile();
-    if (!has_last && remaining > 0) {
-      ++cursor.tile;
-      continue;
+  std::uint32_t stage = loader.ring;
+  for (int remaining = range.num_tiles; remaining > 0;) {
+    const bool has_first = cursor.tile == 0;
+    const int end = min(cursor.num_tiles, cursor.tile + remaining);
+    remaining -= end - cursor.tile;
+    state.begin(query_of(problem, cursor), problem.q_head_stride, problem.group);
+    for (; cursor.tile < end; ++cursor.tile) {
+      const PendingTile after = loader.look_up();
+      copy_async_wait<Traits::kStages - 1>();
+      __syncwarp();
+      state.attend(stage, cursor.num_keys(), problem.scale_log2);
+      __syncwarp();  // all lanes have read the tile
+      loader.copy(loader.next, stage);
+      loader.next = after;
+      stage += Traits::kTileBytes;
+      if (stage == loader.ring + Traits::kRingBytes) stage = loader.ring;
     }
     state.end();
+    const bool has_last = cursor.past_last_tile();
     if (has_first && has_last) {
       store_item(state, problem.group, out_of(problem, cursor), problem.out_head_stride);
     } else {
-      store_part(state, problem.group, has_first ? reinterpret_cast<float*>(ring) : slot0_memory);
+      store_part(state, problem.group, has_first ? ring_memory : slot0_memory);
       if (threadIdx.x % 32 == 0)
         slots[has_first] = {cursor.sequence * problem.num_kv_heads + cursor.head, has_first,
                             has_last};
     }
-    if (remaining == 0) return;
-    cursor.next_item(problem.kv_lens, problem.num_kv_heads);
-    has_first = true;
-    state.begin(query_of(problem, cursor), problem.q_head_stride, problem.group);
+    if (remaining > 0) cursor.next_item(problem.kv_lens, problem.num_kv_heads);
   }
 }
 
@@ -211,35 +247,40 @@ __device__ __forceinline__ void store_zeros(const DecodeProblem<T>& problem, int
 
 }  // namespace detail
 
-/// Grid as planned. Dynamic shared memory: `DecodeTraits::shared_bytes`.
-template <class T, int kHeadDim, int kHeadTiles, int kWarps, int kStages>
-__global__ void __launch_bounds__(32 * kWarps)
+/// Grid as planned. Dynamic shared memory: `decode_shared_bytes`.
+template <class T, int kHeadDim, int kHeadTiles, int kWarps>
+__global__ void __launch_bounds__(32 * kWarps, 1)
     decode_attention_kernel(const __grid_constant__ DecodeProblem<T> problem) {
-  using Traits = DecodeTraits<kHeadDim, kHeadTiles, kWarps, kStages>;
+  using Traits = DecodeTraits<kHeadDim, kHeadTiles, kWarps>;
   extern __shared__ __align__(1024) unsigned char decode_shared[];
-  __shared__ detail::DecodeSlot slots[2 * kWarps];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int first_sequence = static_cast<int>(blockIdx.x) * kWarps + warp;
+  const int part_floats = problem.group * Traits::kPartFloats;
+  const auto ring_of = [](int w) { return decode_shared + w * Traits::kRingBytes; };
+  float* const parts = reinterpret_cast<float*>(decode_shared + kWarps * Traits::kRingBytes);
+  auto* const slots = reinterpret_cast<DecodeSlot*>(parts + kWarps * part_floats);
   if (lane < 2) slots[2 * warp + lane] = {-1, false, false};
   __syncwarp();
-  const auto ring_of = [](int w) { return decode_shared + w * Traits::kRingBytes; };
-  const auto slot0_of = [&](int w) {
-    return reinterpret_cast<float*>(decode_shared + kWarps * Traits::kRingBytes) +
-           w * problem.group * Traits::kPartFloats;
-  };
 
+  if (!problem.early) grid_dependency_wait();
+  const int global_warp = static_cast<int>(blockIdx.x) * kWarps + warp;
+  const DecodeRange range = detail::read_range(problem.ranges + global_warp);
+  const int kv_len = global_warp < problem.num_seqs ? __ldcg(problem.kv_lens + global_warp) : 1;
+  detail::DecodeLoader<T, Traits> loader(problem, range, shared_address(ring_of(warp)));
+  if (range.num_tiles > 0) loader.fill();
   grid_dependency_wait();
   grid_dependency_launch();
-  const DecodeRange range = problem.ranges[first_sequence];
-  if (range.num_tiles > 0)
-    detail::attend_range<T, Traits>(problem, range, ring_of(warp), slot0_of(warp),
-                                    slots + 2 * warp);
-  for (int s = first_sequence; s < problem.num_seqs; s += static_cast<int>(gridDim.x) * kWarps) {
+  detail::attend_range<T, Traits>(problem, range, loader, reinterpret_cast<float*>(ring_of(warp)),
+                                  parts + warp * part_floats, slots + 2 * warp);
+  if (kv_len <= 0) detail::store_zeros<T, Traits>(problem, global_warp);
+  const int num_warps = static_cast<int>(gridDim.x) * kWarps;
+  for (int s = global_warp + num_warps; s < problem.num_seqs; s += num_warps) {
     if (problem.kv_lens[s] <= 0) detail::store_zeros<T, Traits>(problem, s);
   }
+
   __syncthreads();
-  const auto shared = detail::merge_warps<Traits>(problem, slots, [&](int slot) {
-    return slot % 2 == 0 ? slot0_of(slot / 2) : reinterpret_cast<float*>(ring_of(slot / 2));
+  const auto shared = detail::merge_warps<Traits>(problem, slots, [&](int slot) -> const float* {
+    return slot % 2 == 0 ? parts + slot / 2 * part_floats
+                         : reinterpret_cast<const float*>(ring_of(slot / 2));
   });
   detail::merge_blocks<Traits>(problem, range, shared);
 }

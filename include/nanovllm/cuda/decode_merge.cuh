@@ -78,14 +78,6 @@ __device__ __forceinline__ void merge_item(int count, int group, const PartAt& p
   }
 }
 
-/// An unfinished item of one warp. Each warp has room for two: an item that it did not begin, and
-/// one that it does not end.
-struct DecodeSlot {
-  int item;        ///< sequence · num_kv_heads + head, or -1: empty
-  bool has_first;  ///< has seen the item's first tile
-  bool has_last;   ///< has seen the item's last tile
-};
-
 /// Writes four columns of a head, divided by the sum of weights.
 template <class T>
 __device__ __forceinline__ void store_columns(const DecodeProblem<T>& problem, int item, int head,
@@ -111,31 +103,34 @@ __device__ __forceinline__ float* partial_at(const DecodeProblem<T>& problem, in
 }
 
 /// Merges what the warps of the block have left unfinished. Neighbouring slots with one item belong
-/// together; items complete now are written, the others go to the workspace.
-/// `slot_memory(i)` is where slot i's part lies.
+/// together; items complete now are written, the others go to the workspace. `slots` holds two a
+/// warp; `slot_memory(i)` is where slot i's part lies.
 template <class Traits, class T, class SlotMemory>
 __device__ __forceinline__ DecodeShared merge_warps(const DecodeProblem<T>& problem,
                                                     const DecodeSlot* slots,
                                                     const SlotMemory& slot_memory) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const DecodeSlot mine = lane < 2 * Traits::kWarps ? slots[lane] : DecodeSlot{-1, false, false};
   DecodeShared shared;
-  for (int begin = 0; begin < 2 * Traits::kWarps;) {
-    const int item = slots[begin].item;
-    int last = begin;
-    for (int i = begin + 1; i < 2 * Traits::kWarps; ++i) {
-      if (slots[i].item == item) last = i;
-    }
-    if (item < 0) {
-      ++begin;
-      continue;
-    }
-    const bool has_first = slots[begin].has_first, has_last = slots[last].has_last;
+  for (unsigned left = __ballot_sync(~0u, mine.item >= 0); left != 0;) {
+    const int begin = __ffs(static_cast<int>(left)) - 1;
+    const int item = __shfl_sync(~0u, mine.item, begin);
+    const unsigned run = __ballot_sync(~0u, mine.item == item);
+    const int last = 31 - __clz(static_cast<int>(run));
+    left &= ~run;
+    const bool has_first = __shfl_sync(~0u, mine.has_first, begin);
+    const bool has_last = __shfl_sync(~0u, mine.has_last, last);
     if (!has_first) shared.opening_item = item;
     if (has_first && !has_last) shared.closing_item = item;
     float* const partial =
         partial_at<Traits>(problem, static_cast<int>(blockIdx.x), has_first ? 1 : 0);
     merge_item<Traits, PartPlace::shared>(
-        last - begin + 1, problem.group,
-        [&](int i) { return slots[begin + i].item == item ? slot_memory(begin + i) : nullptr; },
+        last / 2 - begin / 2 + 1, problem.group,
+        [&](int i) -> const float* {
+          // After the first part, every part is one that its warp did not begin.
+          const int slot = i == 0 ? begin : (begin / 2 + i) * 2;
+          return (run >> slot & 1) != 0 ? slot_memory(slot) : nullptr;
+        },
         [&](int head, int column, const DecodePart& part) {
           if (has_first && has_last) {
             store_columns(problem, item, head, column, part);
@@ -146,7 +141,6 @@ __device__ __forceinline__ DecodeShared merge_warps(const DecodeProblem<T>& prob
           if (column == 0)
             *reinterpret_cast<float2*>(row + Traits::kHeadDim) = {part.max, part.sum};
         });
-    begin = last + 1;
   }
   return shared;
 }
@@ -167,26 +161,28 @@ template <class Traits, class T>
 __device__ __forceinline__ void merge_blocks(const DecodeProblem<T>& problem,
                                              const DecodeRange& range, const DecodeShared& shared) {
   if (range.opening_parts == 0 && range.closing_parts == 0) return;
-  __shared__ bool is_last[2];
   __syncthreads();  // the block's parts are written
   const int block = static_cast<int>(blockIdx.x);
-  if (threadIdx.x < 2) {
-    const bool opening = threadIdx.x == 0;
-    const int parts = opening ? range.opening_parts : range.closing_parts;
-    is_last[threadIdx.x] =
-        parts > 0 && arrive_last(problem.counters + (opening ? range.opening_block : block), parts);
-  }
-  __syncthreads();
-  const auto merge = [&](int item, int first_block, int parts) {
+  bool last = false;
+  if (threadIdx.x == 0 && range.opening_parts > 0)
+    last = arrive_last(problem.counters + range.opening_block, range.opening_parts);
+  if (threadIdx.x == 32 && range.closing_parts > 0)
+    last = arrive_last(problem.counters + block, range.closing_parts);
+  const bool last_of_opening = __syncthreads_or(threadIdx.x == 0 && last);
+  const bool last_of_closing = __syncthreads_or(threadIdx.x == 32 && last);
+#pragma unroll 1
+  for (int side = 0; side < 2; ++side) {
+    const bool opening = side == 0;
+    if (!(opening ? last_of_opening : last_of_closing)) continue;
+    const int first_block = opening ? range.opening_block : block;
+    const int item = opening ? shared.opening_item : shared.closing_item;
     merge_item<Traits, PartPlace::global>(
-        parts, problem.group,
+        opening ? range.opening_parts : range.closing_parts, problem.group,
         [&](int i) { return partial_at<Traits>(problem, first_block + i, i == 0 ? 1 : 0); },
         [&](int head, int column, const DecodePart& part) {
           store_columns(problem, item, head, column, part);
         });
-  };
-  if (is_last[0]) merge(shared.opening_item, range.opening_block, range.opening_parts);
-  if (is_last[1]) merge(shared.closing_item, block, range.closing_parts);
+  }
 }
 
 }  // namespace nanovllm::cuda::detail

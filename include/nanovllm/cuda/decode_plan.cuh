@@ -26,9 +26,20 @@
 
 namespace nanovllm::cuda {
 
-inline constexpr int kDecodeTileKeys = 16;  ///< keys a tile: the m of one tensor-core product
-inline constexpr int kDecodeMaxGroup = 16;  ///< query heads a kv head that the fast path takes
-inline constexpr int kDecodePlanThreads = 1024;
+inline constexpr int kDecodeTileKeys = 16;      ///< keys a tile: the m of one tensor-core product
+inline constexpr int kDecodeMaxGroup = 16;      ///< query heads a kv head that the fast path takes
+inline constexpr int kDecodeRingBytes = 16384;  ///< a warp's tiles in flight: 128 KiB in 8 warps
+inline constexpr int kDecodePartExtra = 4;      ///< floats of an unfinished head besides head_dim
+inline constexpr int kDecodePlanThreads = 256;
+inline constexpr int kDecodePlanWarps = 32;  ///< ranges that a block of the plan kernel computes
+
+/// An unfinished item of one warp. Each warp has room for two: an item that it did not begin, and
+/// one that it does not end.
+struct DecodeSlot {
+  int item;        ///< sequence · num_kv_heads + head, or -1: empty
+  bool has_first;  ///< has seen the item's first tile
+  bool has_last;   ///< has seen the item's last tile
+};
 
 /// What one warp reads, and what its block shares with other blocks. One 32-byte sector.
 struct alignas(16) DecodeRange {
@@ -53,6 +64,15 @@ struct DecodeGrid {
   [[nodiscard]] int num_warps() const { return num_blocks * warps_per_block; }
 };
 
+/// Shared memory of the decode kernel: the rings of all warps, then an unfinished item a warp, then
+/// two slots a warp.
+[[nodiscard]] constexpr std::size_t decode_shared_bytes(int warps, std::int64_t group,
+                                                        std::int64_t head_dim) {
+  const auto part_floats = static_cast<std::size_t>(group * (head_dim + kDecodePartExtra));
+  return static_cast<std::size_t>(warps) *
+         (kDecodeRingBytes + part_floats * sizeof(float) + 2 * sizeof(DecodeSlot));
+}
+
 /// Device memory of `plan_decode` and `decode_attention`: the plan, the unfinished results, and the
 /// counters that find out who finishes last. One workspace serves the layers of a model one after
 /// the other on one stream. Allocates on construction only; movable.
@@ -63,7 +83,8 @@ class DecodeWorkspace {
   /// device has no room.
   DecodeWorkspace(std::int64_t max_seqs, std::int64_t max_kv_heads, std::int64_t group,
                   std::int64_t head_dim, const Context& context)
-      : DecodeWorkspace(max_seqs, max_kv_heads, group, head_dim, context, default_grid(context)) {}
+      : DecodeWorkspace(max_seqs, max_kv_heads, group, head_dim, context,
+                        default_grid(group, head_dim, context)) {}
 
   /// The same with a grid of one's own, for experiments.
   DecodeWorkspace(std::int64_t max_seqs, std::int64_t max_kv_heads, std::int64_t group,
@@ -82,19 +103,28 @@ class DecodeWorkspace {
     nanovllm::check<ConfigError>(max_seqs <= most_seqs,
                                  "DecodeWorkspace: max_seqs must be at most ", most_seqs,
                                  " on this device, got ", max_seqs);
+    nanovllm::check<ConfigError>(
+        grid.num_blocks > 0 && grid.min_tiles_per_block > 0 &&
+            (grid.warps_per_block == 4 || grid.warps_per_block == 8),
+        "DecodeWorkspace: a grid must have blocks of 4 or 8 warps and at least 1 tile, got ",
+        grid.num_blocks, " blocks of ", grid.warps_per_block, " warps, ", grid.min_tiles_per_block,
+        " tiles");
     const auto blocks = static_cast<std::size_t>(grid.num_blocks);
     ranges_ = DeviceBuffer<DecodeRange>(static_cast<std::size_t>(grid.num_warps()));
     partials_ = DeviceBuffer<float>(
         blocks * 2 *
-        static_cast<std::size_t>(std::min<std::int64_t>(group, kDecodeMaxGroup) * (head_dim + 4)));
+        static_cast<std::size_t>(std::min<std::int64_t>(group, kDecodeMaxGroup) *
+                                 (head_dim + kDecodePartExtra)));
     counters_ = DeviceBuffer<unsigned>(blocks);
     check(cudaMemset(counters_.data(), 0, counters_.size_bytes()), "cudaMemset");
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
 
-  /// One block of 8 warps an SM where shared memory holds their pipelines, else 4 warps.
-  static DecodeGrid default_grid(const Context& context) {
-    return {context.num_sms, context.max_shared_bytes >= 220 * 1024 ? 8 : 4, 8};
+  /// One block an SM, of 8 warps where shared memory holds what they need, else of 4.
+  static DecodeGrid default_grid(std::int64_t group, std::int64_t head_dim,
+                                 const Context& context) {
+    const bool fits = decode_shared_bytes(8, group, head_dim) <= context.max_shared_bytes;
+    return {context.num_sms, fits ? 8 : 4, 8};
   }
 
   [[nodiscard]] std::int64_t max_seqs() const { return max_seqs_; }
@@ -122,24 +152,39 @@ class DecodeWorkspace {
 
 namespace detail {
 
-/// Inclusive sum over the threads of a block of `kDecodePlanThreads`.
-__device__ __forceinline__ int block_inclusive_sum(int value, int (&warp_sums)[32]) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const auto warp_inclusive_sum = [lane](int x) {
+/// Sum over the lanes up to this one.
+__device__ __forceinline__ int warp_inclusive_sum(int value) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int below = __shfl_up_sync(~0u, x, step);
-      if (lane >= step) x += below;
+  for (int step = 1; step < 32; step *= 2) {
+    const int below = __shfl_up_sync(~0u, value, step);
+    if (lane >= step) value += below;
+  }
+  return value;
+}
+
+/// First tile of every sequence, counting one head: starts[s] for s ≤ num_seqs, in shared memory.
+__device__ __forceinline__ void sum_tiles(const std::int32_t* kv_lens, int num_seqs, int* starts) {
+  constexpr int kWarps = kDecodePlanThreads / 32;
+  __shared__ int warp_sums[kWarps];
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
+  int total = 0;
+  for (int base = 0; base < num_seqs; base += kDecodePlanThreads) {
+    const int s = base + thread;
+    const int kv_len = s < num_seqs ? max(kv_lens[s], 0) : 0;
+    int sum = warp_inclusive_sum(ceil_div(kv_len, kDecodeTileKeys));
+    __syncthreads();  // the sums of the pass before have been read
+    if (thread % 32 == 31) warp_sums[warp] = sum;
+    __syncthreads();
+    sum += total;
+    for (int w = 0; w < kWarps; ++w) {
+      if (w < warp) sum += warp_sums[w];
+      total += warp_sums[w];
     }
-    return x;
-  };
-  value = warp_inclusive_sum(value);
-  __syncthreads();  // the sums of the call before have been read
-  if (lane == 31) warp_sums[warp] = value;
+    if (s < num_seqs) starts[s + 1] = sum;
+  }
+  if (thread == 0) starts[0] = 0;
   __syncthreads();
-  if (warp == 0) warp_sums[lane] = warp_inclusive_sum(warp_sums[lane]);
-  __syncthreads();
-  return warp == 0 ? value : value + warp_sums[warp - 1];
 }
 
 /// The list of tiles, and its division among the warps.
@@ -150,9 +195,11 @@ struct DecodeTileList {
   int num_warps;  ///< warps that get tiles
   int warps_per_block;
 
-  /// First tile of a warp.
+  /// First tile of a warp: ⌊warp · num_tiles / num_warps⌋.
   __device__ int begin(int warp) const {
-    return static_cast<int>(static_cast<std::uint64_t>(warp) * num_tiles / num_warps);
+    const unsigned remainder = static_cast<unsigned>(num_tiles % num_warps);
+    return warp * (num_tiles / num_warps) +
+           static_cast<int>(static_cast<unsigned>(warp) * remainder / num_warps);
   }
   /// The block that gets a tile.
   __device__ int block_of(int tile) const {
@@ -191,50 +238,39 @@ struct DecodeTileList {
   }
 };
 
-/// One block. Shared memory: num_seqs + 1 ints.
+/// Each block sums up all lengths, and computes the ranges of `kDecodePlanWarps` warps. Dynamic
+/// shared memory: num_seqs + 1 ints.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads)
     plan_decode_kernel(const std::int32_t* kv_lens, int num_seqs, int num_heads, DecodeGrid grid,
                        DecodeRange* ranges) {
   extern __shared__ int decode_starts[];
   int* const starts = decode_starts;
-  __shared__ int warp_sums[32];
   grid_dependency_wait();
   grid_dependency_launch();
-  int total = 0;
-  for (int base = 0; base < num_seqs; base += kThreads) {
-    const int sequence = base + static_cast<int>(threadIdx.x);
-    const int kv_len = sequence < num_seqs ? max(kv_lens[sequence], 0) : 0;
-    const int sum =
-        block_inclusive_sum((kv_len + kDecodeTileKeys - 1) / kDecodeTileKeys, warp_sums);
-    if (sequence < num_seqs) starts[sequence + 1] = total + sum;
-    total += warp_sums[31];
-  }
-  if (threadIdx.x == 0) starts[0] = 0;
-  __syncthreads();
+  sum_tiles(kv_lens, num_seqs, starts);
+  const int warp = static_cast<int>(blockIdx.x) * kDecodePlanWarps + static_cast<int>(threadIdx.x);
+  if (threadIdx.x >= kDecodePlanWarps || warp >= grid.num_blocks * grid.warps_per_block) return;
 
-  total *= num_heads;
+  const int total = starts[num_seqs] * num_heads;
   const int blocks = min(max(total / grid.min_tiles_per_block, 1), grid.num_blocks);
   const DecodeTileList list{
       starts, num_seqs, num_heads, total, blocks * grid.warps_per_block, grid.warps_per_block};
-  const int all_warps = grid.num_blocks * grid.warps_per_block;
-  for (int warp = static_cast<int>(threadIdx.x); warp < all_warps; warp += kThreads) {
-    DecodeRange range{};
-    if (warp < list.num_warps && total > 0) {
-      const int begin = list.begin(warp);
-      range.num_tiles = list.begin(warp + 1) - begin;
-      if (range.num_tiles > 0) {
-        range.sequence = list.sequence_of(begin);
-        const int size = starts[range.sequence + 1] - starts[range.sequence];
-        const int offset = begin - starts[range.sequence] * num_heads;
-        range.head = offset / size;
-        range.tile = offset % size;
-        range.kv_len = kv_lens[range.sequence];
-      }
-      list.set_shared_items(warp / grid.warps_per_block, range);
+  DecodeRange range{};
+  if (warp < list.num_warps && total > 0) {
+    const int begin = list.begin(warp);
+    range.num_tiles = list.begin(warp + 1) - begin;
+    if (range.num_tiles > 0) {
+      range.sequence = list.sequence_of(begin);
+      const int size = starts[range.sequence + 1] - starts[range.sequence];
+      const int offset = begin - starts[range.sequence] * num_heads;
+      range.head = offset / size;
+      range.tile = offset % size;
+      range.kv_len = kv_lens[range.sequence];
     }
-    ranges[warp] = range;
+    list.set_shared_items(warp / grid.warps_per_block, range);
   }
+  ranges[warp] = range;
 }
 
 }  // namespace detail
@@ -256,7 +292,7 @@ inline void plan_decode(VectorView<const std::int32_t> kv_lens, std::int64_t num
   workspace.planned_kv_heads = num_kv_heads;
   if (num_seqs == 0) return;
   launch(detail::plan_decode_kernel<kDecodePlanThreads>,
-         {.grid = 1,
+         {.grid = static_cast<unsigned>(ceil_div(workspace.grid().num_warps(), kDecodePlanWarps)),
           .block = kDecodePlanThreads,
           .shared_bytes = static_cast<std::size_t>(num_seqs + 1) * sizeof(int)},
          context, kv_lens.data, static_cast<int>(num_seqs), static_cast<int>(num_kv_heads),

@@ -13,14 +13,13 @@
 
 namespace nanovllm::cuda {
 
-/// Sizes of the kernel for `kHeadTiles` · 8 query heads a kv head, `kWarps` warps a block and
-/// `kStages` tiles in a warp's ring.
-template <int kHeadDimValue, int kHeadTilesValue, int kWarpsValue, int kStagesValue>
+/// Sizes of the kernel for up to `kHeadTiles` · 8 query heads a kv head, and `kWarps` warps a
+/// block.
+template <int kHeadDimValue, int kHeadTilesValue, int kWarpsValue>
 struct DecodeTraits {
   static constexpr int kHeadDim = kHeadDimValue;
   static constexpr int kHeadTiles = kHeadTilesValue;
   static constexpr int kWarps = kWarpsValue;
-  static constexpr int kStages = kStagesValue;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kSteps = kHeadDim / 16;       ///< of 16 along head_dim
   static constexpr int kRowBytes = 2 * kHeadDim;     ///< of one key or value
@@ -29,19 +28,14 @@ struct DecodeTraits {
   static constexpr int kCopies = kDecodeTileKeys / kRowsPerCopy;
   static constexpr int kMatrixBytes = kDecodeTileKeys * kRowBytes;  ///< K or V of a tile
   static constexpr int kTileBytes = 2 * kMatrixBytes;
-  static constexpr int kRingBytes = kStages * kTileBytes;
+  static constexpr int kRingBytes = kDecodeRingBytes;
+  static constexpr int kStages = kRingBytes / kTileBytes;  ///< tiles in a warp's ring
   /// An unfinished head: head_dim weighted sums, the maximum and the sum of weights; 4 floats more
   /// than head_dim, so that the stores of a fragment fall into different banks.
-  static constexpr int kPartFloats = kHeadDim + 4;
+  static constexpr int kPartFloats = kHeadDim + kDecodePartExtra;
 
   static_assert(kHeadDim == 64 || kHeadDim == 128);
   static_assert(8 * kHeadTiles * kPartFloats * 4 <= kRingBytes, "a ring takes an unfinished item");
-
-  /// The rings of all warps, then one unfinished item a warp.
-  static constexpr std::size_t shared_bytes(int group) {
-    return static_cast<std::size_t>(kWarps) *
-           (kRingBytes + static_cast<std::size_t>(group) * kPartFloats * sizeof(float));
-  }
 };
 
 /// The operands, and the workspace's memory.
@@ -59,6 +53,7 @@ struct DecodeProblem {
   const std::int32_t* kv_lens;
   int num_seqs, num_kv_heads, group;
   float scale_log2;  ///< scale · log2(e)
+  bool early;        ///< see DecodeStart
   const DecodeRange* ranges;
   float* partials;
   unsigned* counters;
