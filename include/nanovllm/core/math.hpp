@@ -7,6 +7,9 @@
 
 namespace nanovllm {
 
+/// log2(e): e^x = 2^(x · kLog2E).
+inline constexpr double kLog2E = 1.4426950408889634;
+
 /// ⌈a / b⌉ for a ≥ 0, b > 0.
 template <class Int>
 [[nodiscard]] NANOVLLM_HD constexpr Int ceil_div(Int a, std::type_identity_t<Int> b) {

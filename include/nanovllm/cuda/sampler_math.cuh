@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "nanovllm/core/math.hpp"
 #include "nanovllm/core/philox.hpp"
 #include "nanovllm/ops/sampler.hpp"
 
@@ -19,7 +20,6 @@ namespace nanovllm::cuda {
 
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 inline constexpr float kArrivalSlack = 1e-4f;
-inline constexpr double kLog2E = 1.4426950408889634;
 
 // ---- Keys: unsigned integers in the order of floats.
 

@@ -306,7 +306,7 @@ void launch_varlen_mma(const VarlenAttentionArgs<typename Traits::Type>& args,
                                     args.out,
                                     schedule,
                                     static_cast<int>(kVarlenSectionBytes / (4 * args.kv.head_dim)),
-                                    args.scale * kLog2E};
+                                    args.scale * static_cast<float>(kLog2E)};
   const std::int64_t items =
       VarlenWorkspace::max_entries(args.kv_lens.extent(0), args.q.extent(0)) * args.q.extent(1);
   launch(varlen_attention_mma_kernel<Traits>,

@@ -11,12 +11,10 @@
 
 #include <cstdint>
 
+#include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/mma.cuh"
 
 namespace nanovllm::cuda {
-
-/// Turns powers of e into powers of 2.
-inline constexpr float kLog2E = 1.4426950408889634f;
 
 /// 2^x, relative error below 2^-22; 0 for -inf.
 __device__ __forceinline__ float exp2_approx(float x) {
