@@ -9,10 +9,10 @@
 /// must be 8, 16, 32, 64 or a multiple of 128. Scores, weights' sums and outputs accumulate in
 /// float32; weights are rounded to T before they meet V.
 ///
-/// A block of 384 threads: one warp copies (queries once an item, then keys and values into rings
-/// of two stages each), two warpgroups of 64 query rows each compute. Blocks are persistent, one an
-/// SM; the copying warp fetches items of the schedule (varlen_plan.cuh) from a counter, one ahead,
-/// and hands them to the others, so that copies for the next item run under the end of this one.
+/// A block of 384 threads: one warp fetches items of the schedule (varlen_plan.cuh) from a counter,
+/// one ahead, and hands them to the others; one warp copies (queries once an item, then keys and
+/// values into rings of stages each); two warpgroups of 64 query rows each compute. Blocks are
+/// persistent, one an SM, so that copies for the next item run under the end of this one.
 ///
 /// A warpgroup issues S = Q·Kᵀ of the next keys, then O += P·V of the last, and computes the
 /// softmax of the former under the latter; the two warpgroups take turns at issuing, so that one's
@@ -66,8 +66,9 @@ struct VarlenHopperShared {
   alignas(1024) unsigned char q[Traits::kTileBytes];
   alignas(1024) unsigned char k[Traits::kStages][Traits::kTileBytes];
   alignas(1024) unsigned char v[Traits::kStages][Traits::kTileBytes];
-  int4 items[2];  ///< see VarlenProducer::hand_out
-  std::uint64_t item_full[2], item_empty[2];
+  VarlenItem item;              ///< the next item
+  BlockId first_blocks[2][32];  ///< where its last two tiles of keys are, a lane's box each
+  std::uint64_t item_full, item_empty;
   std::uint64_t q_full, q_empty;
   std::uint64_t k_full[Traits::kStages], k_empty[Traits::kStages];
   std::uint64_t v_full[Traits::kStages], v_empty[Traits::kStages];
@@ -90,6 +91,90 @@ namespace detail {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+/// Which box of a tile of keys (or values) a lane copies: 64 columns of some neighbouring keys.
+/// From the cache these are min(block_size, 128) keys; a tensor's rows come in one box.
+template <class Traits>
+struct VarlenKeyBox {
+  int panel, first_key = 0, block_size = 1;
+
+  template <class T>
+  __device__ __forceinline__ explicit VarlenKeyBox(const VarlenHopperProblem<T>& problem)
+      : panel(static_cast<int>(threadIdx.x) % 32) {
+    if constexpr (Traits::kPaged) {
+      block_size = problem.block_size;
+      const int keys = min(block_size, Traits::kKeys), boxes = Traits::kKeys / keys;
+      first_key = panel % boxes * keys;
+      panel /= boxes;
+    }
+  }
+
+  /// The block of the cache that the box comes from, in the tile of keys from `begin` on. Boxes
+  /// without visible keys (`limit` and above, or no tile at all: `begin` < 0) get one that does not
+  /// exist, which is read as zeros; the block table is not looked at for them.
+  __device__ __forceinline__ BlockId block(const BlockId* table, int begin, int limit,
+                                           int num_blocks) const {
+    if constexpr (!Traits::kPaged) return 0;
+    const int key = begin + first_key;
+    return begin >= 0 && key < limit ? table[key / block_size] : num_blocks;
+  }
+};
+
+/// The warp that fetches items.
+template <class Traits>
+__device__ __forceinline__ void fetch_varlen_items(
+    const VarlenHopperProblem<typename Traits::Type>& problem, VarlenHopperShared<Traits>& shared) {
+  VarlenCounters& counters = *problem.schedule.counters;
+  const VarlenKeyBox<Traits> box(problem);
+  const int lane = static_cast<int>(threadIdx.x) % 32, count = counters.entries * problem.heads;
+  int i = static_cast<int>(blockIdx.x);
+  for (RingPosition<1> position;; position.advance()) {
+    VarlenItem item{};
+    BlockId blocks[2] = {};
+    if (i < count) {
+      item =
+          varlen_item(problem.schedule, i, problem.heads, problem.kv_heads, problem.section_keys);
+      const int limit = item.limit();
+      const int last = (ceil_div(limit, Traits::kKeys) - 1) * Traits::kKeys;
+      const BlockId* const table = problem.block_tables + item.sequence * problem.table_stride;
+      blocks[0] = box.block(table, last, limit, problem.num_blocks);
+      blocks[1] = box.block(table, last - Traits::kKeys, limit, problem.num_blocks);
+    }
+    shared.first_blocks[0][lane] = blocks[0];
+    shared.first_blocks[1][lane] = blocks[1];
+    if (lane == 0) shared.item = item;
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(shared.item_full);
+    if (item.num_rows == 0) break;
+    // No earlier than this, lest one block take work while others are idle.
+    mbarrier_wait(shared.item_empty, position.parity);
+    if (lane == 0) i = static_cast<int>(gridDim.x) + atomicAdd(&counters.next, 1);
+    i = __shfl_sync(0xffffffffu, i, 0);
+  }
+  // The last block to learn that there is no more leaves the counters as it found them.
+  if (lane == 0 && atomicAdd(&counters.finished, 1) == static_cast<int>(gridDim.x) - 1) {
+    counters.next = counters.finished = 0;
+  }
+}
+
+/// Waits for the next item; all lanes of a warp, which then call `release_varlen_item`.
+template <class Traits>
+__device__ __forceinline__ VarlenItem next_varlen_item(VarlenHopperShared<Traits>& shared,
+                                                       RingPosition<1> position) {
+  mbarrier_wait(shared.item_full, position.parity);
+  const VarlenItem item = shared.item;
+  // Broadcasts, because the compiler keeps what it knows to be equal in a warp in uniform
+  // registers, and with it loops and operands of products.
+  const auto uniform = [](int x) { return __shfl_sync(0xffffffffu, x, 0); };
+  return {uniform(item.sequence), uniform(item.first_row), uniform(item.num_rows),
+          uniform(item.first_limit), uniform(item.head)};
+}
+
+template <class Traits>
+__device__ __forceinline__ void release_varlen_item(VarlenHopperShared<Traits>& shared) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) mbarrier_arrive(shared.item_empty);
+}
+
 /// The warp that copies.
 template <class Traits>
 class VarlenProducer {
@@ -98,74 +183,39 @@ class VarlenProducer {
  public:
   __device__ __forceinline__ VarlenProducer(const VarlenHopperProblem<T>& problem,
                                             VarlenHopperShared<Traits>& shared)
-      : problem_(problem), shared_(shared), lane_(static_cast<int>(threadIdx.x) % 32) {
-    if constexpr (Traits::kPaged) {
-      box_keys_ = min(problem.block_size, Traits::kKeys);
-      const int boxes = Traits::kKeys / box_keys_;
-      panel_ = lane_ / boxes;
-      box_ = lane_ % boxes;
-    } else {
-      panel_ = lane_;
-    }
-  }
+      : problem_(problem),
+        shared_(shared),
+        lane_(static_cast<int>(threadIdx.x) % 32),
+        box_(problem) {}
 
   __device__ __forceinline__ void run() {
-    const int count = problem_.schedule.counters->entries * problem_.heads;
-    for (int i = static_cast<int>(blockIdx.x); i < count;) {
-      // The answer is not needed before the copies are under way.
-      const int next = lane_ == 0 ? atomicAdd(&problem_.schedule.counters->next, 1) : 0;
-      const VarlenItem item = varlen_item(problem_.schedule, i, problem_.heads, problem_.kv_heads,
-                                          problem_.section_keys);
-      hand_out(item);
-      load_item(item);
-      i = static_cast<int>(gridDim.x) + __shfl_sync(0xffffffffu, next, 0);
-    }
-    hand_out({});
-    // The last block to learn that there is no more leaves the counters as it found them.
-    VarlenCounters& counters = *problem_.schedule.counters;
-    if (lane_ == 0 && atomicAdd(&counters.finished, 1) == static_cast<int>(gridDim.x) - 1) {
-      counters.next = counters.finished = 0;
+    for (RingPosition<1> position;; position.advance()) {
+      const VarlenItem item = next_varlen_item(shared_, position);
+      if (item.num_rows == 0) return;
+      const BlockId block = shared_.first_blocks[0][lane_], next = shared_.first_blocks[1][lane_];
+      release_varlen_item(shared_);
+      load_item(item, block, next);
     }
   }
 
  private:
-  __device__ __forceinline__ void hand_out(const VarlenItem& item) {
-    mbarrier_wait(shared_.item_empty[items_.stage], items_.parity ^ 1);
-    if (lane_ == 0) {
-      shared_.items[items_.stage] =
-          make_int4(item.first_row, item.num_rows, item.first_limit, item.head);
-      mbarrier_arrive(shared_.item_full[items_.stage]);
-    }
-    items_.advance();
-  }
-
-  __device__ __forceinline__ void load_item(const VarlenItem& item) {
+  __device__ __forceinline__ void load_item(const VarlenItem& item, BlockId block, BlockId next) {
     kv_head_ = item.head / (problem_.heads / problem_.kv_heads);
     first_key_row_ = item.first_row - (item.first_limit - 1);
-    table_ = problem_.block_tables + item.sequence * problem_.table_stride;
-    limit_ = item.limit();
-    int begin = (ceil_div(limit_, Traits::kKeys) - 1) * Traits::kKeys;
-    // Ids of blocks are fetched a tile ahead of their use.
-    BlockId block = block_of(begin), next = block_of(begin - Traits::kKeys);
+    const BlockId* const table = problem_.block_tables + item.sequence * problem_.table_stride;
+    const int limit = item.limit();
+    int begin = (ceil_div(limit, Traits::kKeys) - 1) * Traits::kKeys;
     load_keys(begin, block);
     load_queries(item.first_row, item.head);
     for (; begin > 0; begin -= Traits::kKeys) {
-      const BlockId after_next = block_of(begin - 2 * Traits::kKeys);
+      const BlockId after_next =  // a tile ahead of its use
+          box_.block(table, begin - 2 * Traits::kKeys, limit, problem_.num_blocks);
       load_keys(begin - Traits::kKeys, next);
       load_values(begin, block);
       block = next;
       next = after_next;
     }
     load_values(begin, block);
-  }
-
-  /// The block of the cache that this lane's box of keys comes from. Boxes without visible keys get
-  /// one that does not exist, which is read as zeros; the block table is not looked at for them.
-  /// `begin` < 0 means no tile.
-  __device__ __forceinline__ BlockId block_of(int begin) const {
-    if constexpr (!Traits::kPaged) return 0;
-    const int key = begin + box_ * box_keys_;
-    return begin >= 0 && key < limit_ ? table_[key / problem_.block_size] : problem_.num_blocks;
   }
 
   __device__ __forceinline__ void load_queries(int row, int head) {
@@ -197,23 +247,22 @@ class VarlenProducer {
                                        BlockId block) {
     if (lane_ == 0) mbarrier_arrive_expect(barrier, Traits::kTileBytes);
     __syncwarp();
-    if (panel_ >= Traits::kPanels) return;
-    to += panel_ * Traits::kPanelBytes;
+    if (box_.panel >= Traits::kPanels) return;
+    to += box_.panel * Traits::kPanelBytes;
     if constexpr (Traits::kPaged) {
-      const int key = box_ * box_keys_;
-      tma_load(to + key * kTmaColumns * 2, map,
-               {kTmaColumns * panel_, (begin + key) % problem_.block_size, index, block}, barrier);
+      const int slot = (begin + box_.first_key) % box_.block_size;
+      tma_load(to + box_.first_key * kTmaColumns * 2, map,
+               {kTmaColumns * box_.panel, slot, index, block}, barrier);
     } else {
-      tma_load(to, map, {kTmaColumns * panel_, index, first_key_row_ + begin}, barrier);
+      tma_load(to, map, {kTmaColumns * box_.panel, index, first_key_row_ + begin}, barrier);
     }
   }
 
   const VarlenHopperProblem<T>& problem_;
   VarlenHopperShared<Traits>& shared_;
-  int lane_, panel_, box_ = 0, box_keys_ = 0;
-  const BlockId* table_ = nullptr;
-  int kv_head_ = 0, first_key_row_ = 0, limit_ = 0;
-  RingPosition<2> items_;
+  int lane_;
+  VarlenKeyBox<Traits> box_;
+  int kv_head_ = 0, first_key_row_ = 0;
   RingPosition<1> q_;
   RingPosition<Traits::kStages> k_, v_;
 };
@@ -234,7 +283,10 @@ class VarlenConsumer {
 
   __device__ __forceinline__ void run() {
     if (Traits::kTakeTurns && group_ == 1) named_barrier_arrive<kTurnThreads>(turn(0));
-    for (VarlenItem item = take_item(); item.num_rows > 0; item = take_item()) {
+    for (RingPosition<1> position;; position.advance()) {
+      const VarlenItem item = next_varlen_item(shared_, position);
+      if (item.num_rows == 0) break;
+      release_varlen_item(shared_);
       attend(item);
       const float factor[2] = {softmax_.finish(0), softmax_.finish(1)};
       store_rows(o_, factor,
@@ -250,19 +302,6 @@ class VarlenConsumer {
   /// Named barriers: whose turn it is to issue products, and that a group has cleared values.
   static __device__ __forceinline__ int turn(int group) { return 1 + group; }
   static __device__ __forceinline__ int cleared(int group) { return 3 + group; }
-
-  __device__ __forceinline__ VarlenItem take_item() {
-    mbarrier_wait(shared_.item_full[items_.stage], items_.parity);
-    const int4 words = shared_.items[items_.stage];
-    // Broadcasts, because the compiler keeps what it knows to be equal in a warp in uniform
-    // registers, and with it loops and operands of products.
-    const VarlenItem item{
-        0, __shfl_sync(0xffffffffu, words.x, 0), __shfl_sync(0xffffffffu, words.y, 0),
-        __shfl_sync(0xffffffffu, words.z, 0), __shfl_sync(0xffffffffu, words.w, 0)};
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(shared_.item_empty[items_.stage]);
-    items_.advance();
-    return item;
-  }
 
   /// Leaves the sums of the item's rows in `o_` and `softmax_`.
   __device__ __forceinline__ void attend(const VarlenItem& item) {
@@ -386,7 +425,6 @@ class VarlenConsumer {
   const VarlenHopperProblem<T>& problem_;
   VarlenHopperShared<Traits>& shared_;
   int group_, row_;  ///< this thread's first row in the tile
-  RingPosition<2> items_;
   RingPosition<1> q_;
   RingPosition<Traits::kStages> k_, v_;
   RowSoftmax softmax_;
@@ -412,10 +450,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) varlen_attention_hopper_k
     tma_prefetch_map(problem.q);
     tma_prefetch_map(problem.k);
     tma_prefetch_map(problem.v);
-    for (int i = 0; i < 2; ++i) {
-      mbarrier_init(shared.item_full[i], 1);
-      mbarrier_init(shared.item_empty[i], Traits::kConsumerWarps);
-    }
+    mbarrier_init(shared.item_full, 1);
+    mbarrier_init(shared.item_empty, Traits::kConsumerWarps + 1);
     mbarrier_init(shared.q_full, 1);
     mbarrier_init(shared.q_empty, Traits::kConsumerWarps);
     for (int i = 0; i < Traits::kStages; ++i) {
@@ -431,9 +467,12 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) varlen_attention_hopper_k
   grid_dependency_launch();
   if (warp < 4) {
     release_registers<Traits::kProducerRegisters>();
-    if (warp != 0) return;
-    async_proxy_fence_global();
-    detail::VarlenProducer<Traits>(problem, shared).run();
+    if (warp == 0) {
+      async_proxy_fence_global();
+      detail::VarlenProducer<Traits>(problem, shared).run();
+    } else if (warp == 1) {
+      detail::fetch_varlen_items(problem, shared);
+    }
   } else {
     take_registers<Traits::kConsumerRegisters>();
     detail::VarlenConsumer<Traits>(problem, shared, warp / 4 - 1).run();
@@ -478,7 +517,7 @@ void varlen_attention_hopper(const VarlenAttentionArgs<T>& args, VarlenSchedule 
   problem.block_size = static_cast<int>(args.kv.block_size);
   problem.num_blocks = static_cast<int>(args.kv.num_blocks);
   problem.section_keys = static_cast<int>(kVarlenSectionBytes / (4 * kHeadDim));
-  problem.scale_log2 = args.scale * kLog2E;
+  problem.scale_log2 = args.scale * static_cast<float>(kLog2E);
   const std::int64_t items =
       VarlenWorkspace::max_entries(args.kv_lens.extent(0), args.q.extent(0)) * args.q.extent(1);
   launch(varlen_attention_hopper_kernel<Traits>,
