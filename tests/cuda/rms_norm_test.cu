@@ -115,8 +115,8 @@ TEMPLATE_TEST_CASE("add_rms_norm updates the residual and norms its rounded valu
 TEST_CASE("a row's norm depends neither on the other rows nor on chance", "[rms_norm]") {
   if (!has_gpu()) return;
   Gpu gpu;
-  for (std::int64_t width : {128, 1024, 4096, 16392}) {
-    const std::int64_t rows = 700;
+  for (std::int64_t width : {128, 1000, 1024, 4096, 8192, 16392}) {
+    const std::int64_t rows = width <= 1024 ? 2500 : 700;  // more than fit at once
     auto weight = GpuMatrix<bf16>::random(1, width, 2);
     auto x = GpuMatrix<bf16>::random(rows, width, 1);
     GpuMatrix<bf16> out(rows, width), again(rows, width), alone(1, width);
@@ -125,7 +125,7 @@ TEST_CASE("a row's norm depends neither on the other rows nor on chance", "[rms_
       run(x, weight, again, gpu);
       REQUIRE(again.same_bits(out));
     }
-    for (std::int64_t i : {0, 1, 350, 699}) {
+    for (std::int64_t i : {0, 1, 350, 698, 699}) {
       cuda::rms_norm(RmsNormArgs<bf16>{x.view().slice(i, i + 1), weight.row(0), kEps, alone.view()},
                      gpu.context);
       gpu.sync();

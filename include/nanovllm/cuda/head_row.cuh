@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/cuda/reduce.cuh"
@@ -24,10 +25,9 @@ __device__ __forceinline__ float sum_of_squares(const float (&x)[kCount]) {
   return sum;
 }
 
-/// 1 / sqrt(sum / width + eps), every step rounded to nearest.
-__device__ __forceinline__ float inverse_rms(float sum, int width, float eps) {
-  const float mean = __fdiv_rn(sum, static_cast<float>(width));
-  return __frcp_rn(__fsqrt_rn(__fadd_rn(mean, eps)));
+/// 1 / sqrt(sum / width + eps), good to two units in the last place.
+__device__ __forceinline__ float inverse_rms(float sum, float inverse_width, float eps) {
+  return rsqrtf(__fmaf_rn(sum, inverse_width, eps));
 }
 
 /// x = round(x · inverse_rms) · weight; the product is left for the caller to round.
@@ -62,54 +62,66 @@ class HeadRow {
   static constexpr int kGroup = kLanes > 0 ? kLanes : 32;                         ///< lanes a row
   static constexpr int kCount = kLanes > 0 ? kVecSize<T> : kMaxHeadRow / 2 / 32;  ///< of each half
 
-  /// Zeros. All lanes of a warp hold rows of the same width.
-  __device__ __forceinline__ explicit HeadRow(int width) : width_(width) {}
+  /// A lane's elements of a row as they lie in memory.
+  struct Raw {
+    std::conditional_t<(kLanes > 0), uint4, T[kCount]> half[2];
+  };
 
+  /// What this lane holds of a row of `width` elements.
   template <Load kLoad = Load::coherent>
-  __device__ __forceinline__ void load(const T* row) {
-    if constexpr (kLanes > 0) {
-      uint4 raw[2];
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        raw[h] = load_first<kWhole, kLoad>(row + h * half() + lane() * kCount, kCount);
-      }
-#pragma unroll
-      for (int h = 0; h < 2; ++h) unpack<T>(raw[h], x_[h]);
-    } else {
-      for_each([&](int j, float& x) { x = to_float(row[j]); });
-    }
-  }
-
-  /// Writes the row, rounded.
-  __device__ __forceinline__ void store(T* row) {
+  __device__ __forceinline__ static Raw load(const T* row, int width) {
+    Raw raw{};
     if constexpr (kLanes > 0) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        store_first<kWhole>(row + h * half() + lane() * kCount, kCount, pack<T>(x_[h]));
+        raw.half[h] = load_first<kWhole, kLoad>(row + (h * kLanes + lane()) * kCount, kCount);
       }
     } else {
-      for_each([&](int j, float& x) { row[j] = from_float<T>(x); });
+      for_each(width, [&](int h, int i, int j) { raw.half[h][i] = row[j]; });
     }
+    return raw;
   }
 
-  /// Copies a row bit by bit.
-  __device__ __forceinline__ static void copy(const T* from, T* to, int width) {
+  /// The counterpart of `load`.
+  __device__ __forceinline__ static void store(const Raw& raw, T* row, int width) {
     if constexpr (kLanes > 0) {
-      uint4 raw[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        raw[h] = load_first<kWhole>(from + (h * kLanes + lane()) * kCount, kCount);
-      }
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        store_first<kWhole>(to + (h * kLanes + lane()) * kCount, kCount, raw[h]);
+        store_first<kWhole>(row + (h * kLanes + lane()) * kCount, kCount, raw.half[h]);
       }
     } else {
-      for (int j = lane(); j < width; j += 32) to[j] = from[j];
+      for_each(width, [&](int h, int i, int j) { row[j] = raw.half[h][i]; });
     }
   }
 
-  /// Rounds every element to T.
+  __device__ __forceinline__ HeadRow(const Raw& raw, int width) : width_(width) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if constexpr (kLanes > 0) {
+        unpack<T>(raw.half[h], x_[h]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) x_[h][i] = to_float(raw.half[h][i]);
+      }
+    }
+  }
+
+  /// The elements rounded to T.
+  [[nodiscard]] __device__ __forceinline__ Raw rounded() const {
+    Raw raw;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if constexpr (kLanes > 0) {
+        raw.half[h] = pack<T>(x_[h]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) raw.half[h][i] = from_float<T>(x_[h][i]);
+      }
+    }
+    return raw;
+  }
+
+  /// x = round(x).
   __device__ __forceinline__ void round() {
     round_floats<T>(x_[0]);
     round_floats<T>(x_[1]);
@@ -126,11 +138,13 @@ class HeadRow {
   }
 
   /// RMSNorm, left for the caller to round. All lanes of the warp take part.
-  __device__ __forceinline__ void normalise(const HeadRow& weight, float eps) {
+  __device__ __forceinline__ void normalise(const Raw& weight, float eps) {
     const float sum = warp_sum<kGroup>(sum_of_squares(x_[0]) + sum_of_squares(x_[1]));
-    const float inverse = inverse_rms(sum, width_, eps);
+    const float inverse_width = kLanes > 0 ? 1.f / (2 * kLanes * kCount) : __frcp_rn(width_);
+    const float inverse = inverse_rms(sum, inverse_width, eps);
+    const HeadRow w(weight, width_);
 #pragma unroll
-    for (int h = 0; h < 2; ++h) cuda::normalise<T>(x_[h], inverse, weight.x_[h]);
+    for (int h = 0; h < 2; ++h) cuda::normalise<T>(x_[h], inverse, w.x_[h]);
   }
 
   /// RoPE by one position's angles, left for the caller to round; the width is even.
@@ -145,17 +159,18 @@ class HeadRow {
 
   /// The angles of the pairs that this lane holds. `cos_sin` is the position's row of the table:
   /// cosines, then sines.
-  __device__ __forceinline__ HeadAngles<kCount> load_angles(const float* cos_sin) const {
+  __device__ __forceinline__ static HeadAngles<kCount> load_angles(const float* cos_sin,
+                                                                   int width) {
     HeadAngles<kCount> out;
     if constexpr (kLanes > 0) {
       load_run(cos_sin + lane() * kCount, out.cosine);
-      load_run(cos_sin + half() + lane() * kCount, out.sine);
+      load_run(cos_sin + (kLanes + lane()) * kCount, out.sine);
     } else {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         const int j = lane() + 32 * i;
-        out.cosine[i] = j < half() ? cos_sin[j] : 0.f;
-        out.sine[i] = j < half() ? cos_sin[half() + j] : 0.f;
+        out.cosine[i] = j < width / 2 ? cos_sin[j] : 0.f;
+        out.sine[i] = j < width / 2 ? cos_sin[width / 2 + j] : 0.f;
       }
     }
     return out;
@@ -163,9 +178,6 @@ class HeadRow {
 
  private:
   __device__ __forceinline__ static int lane() { return static_cast<int>(threadIdx.x) % kGroup; }
-  __device__ __forceinline__ int half() const {
-    return kLanes > 0 ? kLanes * kCount : (width_ + 1) / 2;
-  }
 
   /// kCount consecutive floats.
   __device__ __forceinline__ static void load_run(const float* p, float (&out)[kCount]) {
@@ -178,21 +190,23 @@ class HeadRow {
     }
   }
 
-  /// Calls `visit(j, x)` for each element of a row without fixed lanes that this lane holds.
+  /// Calls `visit(half, i, j)` for each element j of a row without fixed lanes that this lane
+  /// holds, as its i-th of the half.
   template <class Visit>
-  __device__ __forceinline__ void for_each(Visit visit) {
+  __device__ __forceinline__ static void for_each(int width, Visit visit) {
+    const int longer_half = (width + 1) / 2;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        const int in_half = lane() + 32 * i, j = h * half() + in_half;
-        if (in_half < half() && j < width_) visit(j, x_[h][i]);
+        const int in_half = lane() + 32 * i, j = h * longer_half + in_half;
+        if (in_half < longer_half && j < width) visit(h, i, j);
       }
     }
   }
 
   int width_;
-  float x_[2][kCount] = {};
+  float x_[2][kCount];
 };
 
 /// Calls `visit` with the template arguments (kLanes, kWhole) of rows of `width` ≤ kMaxHeadRow

@@ -72,9 +72,7 @@ void kv_store(const KvStoreArgs<T>& args, const Context& context) {
       RowVectors::of<T>("kv_store", args.k.extent(0) * 2 * args.kv.num_kv_heads, args.kv.head_dim);
   const bool whole =
       has_whole_rows(args.k) && has_whole_rows(args.v) && is_vector_aligned(args.kv.data);
-  launch(whole ? kv_store_kernel<T, true> : kv_store_kernel<T, false>,
-         {.grid = ceil_div(vectors.total, std::uint32_t{kElementwiseThreads}),
-          .block = kElementwiseThreads},
+  launch(whole ? kv_store_kernel<T, true> : kv_store_kernel<T, false>, elementwise_grid(vectors),
          context, args, vectors);
 }
 

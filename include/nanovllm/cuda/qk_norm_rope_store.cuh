@@ -31,6 +31,17 @@ struct QkNormRopeStoreTraits {
   static constexpr int kThreads = 128;
 };
 
+/// Head `row` of q, k and v in this order, of one token.
+template <class T>
+__device__ __forceinline__ const T* find_head(const QkNormRopeStoreArgs<T>& args,
+                                              std::uint32_t token, std::uint32_t row) {
+  const auto heads = static_cast<std::uint32_t>(args.q.extent(1));
+  const auto kv_heads = static_cast<std::uint32_t>(args.kv.num_kv_heads);
+  if (row < heads) return args.q.at(token, row);
+  if (row < heads + kv_heads) return args.k.at(token, row - heads);
+  return args.v.at(token, row - heads - kv_heads);
+}
+
 /// A group of lanes for each token and head, of q, k and v in this order.
 template <class T, int kLanes, bool kWhole>
 __global__ void __launch_bounds__(QkNormRopeStoreTraits::kThreads)
@@ -44,35 +55,33 @@ __global__ void __launch_bounds__(QkNormRopeStoreTraits::kThreads)
   const std::uint32_t token = item / (heads + 2 * kv_heads), row = item % (heads + 2 * kv_heads);
   const bool is_q = row < heads, is_v = row >= heads + kv_heads;
   const bool exists = token < args.q.extent(0);
-  Row weight(head_dim);
-  weight.template load<Load::constant>(is_q ? args.q_norm.data : args.k_norm.data);
+  const T* const norm = is_q ? args.q_norm.data : args.k_norm.data;
+  const auto weight = Row::template load<Load::constant>(norm, head_dim);
   grid_dependency_wait();
   grid_dependency_launch();
 
-  Row x(head_dim);
-  HeadAngles<Row::kCount> angles{};
-  Slot slot = kNoSlot;
   T* head = nullptr;
+  Slot slot = kNoSlot;
+  std::int32_t position = 0;
+  typename Row::Raw raw{};
   if (exists) {
-    const std::int32_t position = args.positions.data[token];
+    head = const_cast<T*>(find_head(args, token, row));  // of v it is only read
+    position = args.positions.data[token];
     if (!is_q) slot = args.slots.data[token];
-    if (is_v) {
-      const T* const value = args.v.at(token, row - heads - kv_heads);
-      T* const to = args.kv.data + slot_offset(args.kv, slot, row - heads);
-      if (slot != kNoSlot) Row::copy(value, to, head_dim);
-    } else {
-      head = is_q ? args.q.at(token, row) : args.k.at(token, row - heads);
-      x.load(head);
-      angles = x.load_angles(args.cos_sin.at(position));
-    }
+    raw = Row::load(head, head_dim);
   }
-  x.normalise(weight, args.eps);  // all lanes of the warp, values' too
-  if (!exists || is_v) return;
-  x.round();
-  x.rotate(angles);
-  x.store(head);
+  if (!__all_sync(0xffffffffu, is_v || !exists)) {
+    const auto angles = Row::load_angles(args.cos_sin.at(position), head_dim);
+    Row x(raw, head_dim);
+    x.normalise(weight, args.eps);
+    x.round();
+    x.rotate(angles);
+    if (!is_v) raw = x.rounded();
+  }
+  if (!exists) return;
+  if (!is_v) Row::store(raw, head, head_dim);
   if (slot == kNoSlot) return;  // of q, or a padded row
-  x.store(args.kv.data + slot_offset(args.kv, slot, row - heads));
+  Row::store(raw, args.kv.data + slot_offset(args.kv, slot, row - heads), head_dim);
 }
 
 /// See the head of this file. Throws ShapeError when the operands do not fit together or head_dim

@@ -9,13 +9,14 @@
 /// `x`. The weight may be read before the kernels ahead are done.
 ///
 /// The sum of squares is float32. Its order, and so every bit of the result, is a function of the
-/// element type and the width alone, neither of the number of rows nor of the alignment:
-///   width ≤ 512       a group of lanes holds a row (`HeadRow`), as `qk_norm_rope_store` does
-///   ≤ 128 vectors     a warp holds a row
-///   ≤ 2048 vectors    a block holds a row, two vectors a thread
-///   wider             a block reads the row twice
-/// Bytes moved: (2 · n + 1) · width · sizeof(T), or (4 · n + 1) with the residual.
-/// Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
+/// element type and the width alone, neither of the number of rows nor of the alignment. Rows of up
+/// to 512 elements lie in groups of lanes (`HeadRow`), as in `qk_norm_rope_store`. In longer ones
+/// the squares of a vector are added in order, those of 32 neighbouring vectors, a chunk, by a
+/// warp's butterfly, and the chunks by another. A thread holds one vector of a row while all rows
+/// fit on the device at once, which is the fastest way through a single row, or else four, which
+/// keeps more bytes in flight; rows of more than 2048 vectors are read twice. Bytes moved: (2 · n +
+/// 1) · width · sizeof(T), or (4 · n + 1) with the residual. Source: Zhang and Sennrich, "Root Mean
+/// Square Layer Normalization", 2019.
 
 #include <cuda_runtime.h>
 
@@ -36,10 +37,12 @@
 namespace nanovllm::cuda {
 
 struct RmsNormTraits {
-  static constexpr int kThreads = 128;     ///< of a block that takes several rows
-  static constexpr int kWarpVectors = 4;   ///< vectors a thread where a warp holds a row
-  static constexpr int kBlockVectors = 2;  ///< where a block does
+  static constexpr int kThreads = 128;    ///< of a block that takes several rows
+  static constexpr int kManyVectors = 4;  ///< vectors a thread when there are many rows
   static constexpr int kMaxThreads = 1024;
+  static constexpr int kMaxChunks = 64;  ///< chunks of 32 vectors of a row that a block holds
+  /// Threads of the largest block whose threads hold `vectors` each.
+  static constexpr int max_threads(int vectors) { return vectors == 1 ? kMaxThreads : 512; }
 };
 
 /// The operands of both ops; `rms_norm` has no residual.
@@ -50,6 +53,7 @@ struct RmsNormProblem {
   VectorView<const T> weight;
   float eps;
   MatrixView<T> out;
+  float inverse_width;
 };
 
 namespace detail {
@@ -83,8 +87,29 @@ __device__ __forceinline__ float vector_squares(uint4 x) {
   return sum_of_squares(a);
 }
 
-/// A row of at most kVectors · threads vectors, held in registers by blockDim.x threads: vector v
-/// of thread t is vector v · threads + t of the row. Loads come first, so that they overlap.
+/// Σ over the chunks of a row. Warp w of `num_warps` holds chunk v · num_warps + w in sums[v],
+/// which its lanes have in common. Every layout gives the bits of a butterfly over all chunks.
+template <int kVectors>
+__device__ __forceinline__ float sum_chunks(const float (&sums)[kVectors], float* scratch,
+                                            int num_warps) {
+  if (num_warps == 1) {
+    if constexpr (kVectors == 1) return sums[0];
+    static_assert(kVectors == 1 || kVectors == 4);
+    return (sums[0] + sums[kVectors / 2]) + (sums[kVectors / 4] + sums[kVectors - 1]);
+  }
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    if (lane == 0) scratch[v * num_warps + warp] = sums[v];
+  }
+  __syncthreads();
+  float sum = lane < kVectors * num_warps ? scratch[lane] : 0.f;
+  if (lane + 32 < kVectors * num_warps) sum += scratch[lane + 32];
+  return warp_sum(sum);
+}
+
+/// A row held in registers by blockDim.x threads: vector v of thread t is vector v · threads + t of
+/// the row. Loads come first, so that they overlap.
 template <class T, int kVectors, bool kAdd, bool kWhole>
 __device__ __forceinline__ void norm_row_in_registers(const RmsNormProblem<T>& problem,
                                                       std::int64_t row, float* scratch) {
@@ -114,10 +139,11 @@ __device__ __forceinline__ void norm_row_in_registers(const RmsNormProblem<T>& p
       store_first<kWhole>(problem.residual.at(row, column), count, x[v]);
     });
   }
-  float sum = vector_squares<T>(x[0]);
+  float sums[kVectors];
 #pragma unroll
-  for (int v = 1; v < kVectors; ++v) sum += vector_squares<T>(x[v]);
-  const float inverse = inverse_rms(block_sum(sum, scratch, threads), width, problem.eps);
+  for (int v = 0; v < kVectors; ++v) sums[v] = warp_sum(vector_squares<T>(x[v]));
+  const float sum = sum_chunks(sums, scratch, threads / 32);
+  const float inverse = inverse_rms(sum, problem.inverse_width, problem.eps);
   for_each_vector([&](int v, int column, int count) {
     store_first<kWhole>(problem.out.at(row, column), count,
                         norm_vector<T>(x[v], inverse, weight[v]));
@@ -134,29 +160,27 @@ __global__ void __launch_bounds__(RmsNormTraits::kThreads)
   const std::int64_t row =
       (std::int64_t{blockIdx.x} * RmsNormTraits::kThreads + threadIdx.x) / Row::kGroup;
   const auto width = static_cast<int>(problem.x.extent(1));
-  Row weight(width);
-  weight.template load<Load::constant>(problem.weight.data);
+  const auto weight = Row::template load<Load::constant>(problem.weight.data, width);
   grid_dependency_wait();
   grid_dependency_launch();
   const bool exists = row < problem.x.extent(0);  // no thread leaves before the shuffles
-  Row values(width);
-  if (exists) values.load(problem.x.at(row));
+  Row values({}, width);
+  if (exists) values = Row(Row::load(problem.x.at(row), width), width);
   if (kAdd && exists) {
-    Row residual(width);
-    residual.load(problem.residual.at(row));
-    values.add(residual);
-    values.store(problem.residual.at(row));
+    T* const residual = problem.residual.at(row);
+    values.add(Row(Row::load(residual, width), width));
+    Row::store(values.rounded(), residual, width);
   }
   values.normalise(weight, problem.eps);
-  if (exists) values.store(problem.out.at(row));
+  if (exists) Row::store(values.rounded(), problem.out.at(row), width);
 }
 
 /// Rows that blockDim.x threads hold, one for every threadIdx.y. With more than one row a block,
 /// blockDim.x is 32.
 template <class T, int kVectors, bool kAdd, bool kWhole>
-__global__ void __launch_bounds__(RmsNormTraits::kMaxThreads)
+__global__ void __launch_bounds__(RmsNormTraits::max_threads(kVectors))
     rms_norm_kernel(RmsNormProblem<T> problem) {
-  __shared__ float scratch[32];
+  __shared__ float scratch[RmsNormTraits::kMaxChunks];
   const std::int64_t row = std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
   detail::norm_row_in_registers<T, kVectors, kAdd, kWhole>(problem, row, scratch);
 }
@@ -183,7 +207,7 @@ __global__ void __launch_bounds__(RmsNormTraits::kMaxThreads)
     sum += detail::vector_squares<T>(x);
   }
   sum = block_sum(sum, scratch, RmsNormTraits::kMaxThreads);
-  const float inverse = inverse_rms(sum, width, problem.eps);
+  const float inverse = inverse_rms(sum, problem.inverse_width, problem.eps);
   const T* const from = kAdd ? problem.residual.at(row) : problem.x.at(row);
   for (int column = first; column < width; column += kStep) {
     const uint4 x = load_first<kWhole>(from + column, width - column);
@@ -196,22 +220,31 @@ __global__ void __launch_bounds__(RmsNormTraits::kMaxThreads)
 
 namespace detail {
 
-/// Rows of more than kMaxHeadRow elements.
+/// Rows of more than kMaxHeadRow elements. With a residual, twice the bytes are in flight already,
+/// and four vectors a thread gain nothing.
 template <class T, bool kAdd, bool kWhole>
 void launch_rms_norm_rows(const RmsNormProblem<T>& problem, const Context& context) {
   using Traits = RmsNormTraits;
-  const auto rows = static_cast<unsigned>(problem.x.extent(0));
+  constexpr int kMany = Traits::kManyVectors;
+  const std::int64_t rows = problem.x.extent(0);
   const auto vectors = static_cast<int>(ceil_div(problem.x.extent(1), kVecSize<T>));
-  if (vectors <= 32 * Traits::kWarpVectors) {
+  const auto threads = [&](int each) {
+    return static_cast<unsigned>(align_up(ceil_div(vectors, each), 32));
+  };
+  const auto grid = static_cast<unsigned>(rows);
+  const bool few = rows * threads(1) <= std::int64_t{context.num_sms} * 2048;
+  if (vectors > 32 * Traits::kMaxChunks) {
+    launch(rms_norm_wide_kernel<T, kAdd, kWhole>, {.grid = grid, .block = Traits::kMaxThreads},
+           context, problem);
+  } else if (vectors <= Traits::kMaxThreads && (few || kAdd)) {
+    launch(rms_norm_kernel<T, 1, kAdd, kWhole>, {.grid = grid, .block = threads(1)}, context,
+           problem);
+  } else if (vectors <= 32 * kMany) {
     constexpr unsigned kRows = Traits::kThreads / 32;
-    launch(rms_norm_kernel<T, Traits::kWarpVectors, kAdd, kWhole>,
-           {.grid = ceil_div(rows, kRows), .block = {32, kRows}}, context, problem);
-  } else if (vectors <= Traits::kMaxThreads * Traits::kBlockVectors) {
-    const int threads = align_up(ceil_div(vectors, Traits::kBlockVectors), 32);
-    launch(rms_norm_kernel<T, Traits::kBlockVectors, kAdd, kWhole>,
-           {.grid = rows, .block = static_cast<unsigned>(threads)}, context, problem);
+    launch(rms_norm_kernel<T, kMany, kAdd, kWhole>,
+           {.grid = ceil_div(grid, kRows), .block = {32, kRows}}, context, problem);
   } else {
-    launch(rms_norm_wide_kernel<T, kAdd, kWhole>, {.grid = rows, .block = Traits::kMaxThreads},
+    launch(rms_norm_kernel<T, kMany, kAdd, kWhole>, {.grid = grid, .block = threads(kMany)},
            context, problem);
   }
 }
@@ -246,8 +279,9 @@ template <Element T>
 void rms_norm(const RmsNormArgs<T>& args, const Context& context) {
   validate(args);
   if (args.out.empty()) return;
-  detail::launch_rms_norm<T, false>("rms_norm", {args.x, {}, args.weight, args.eps, args.out},
-                                    context);
+  const float inverse_width = 1.f / static_cast<float>(args.x.extent(1));
+  detail::launch_rms_norm<T, false>(
+      "rms_norm", {args.x, {}, args.weight, args.eps, args.out, inverse_width}, context);
 }
 
 /// See the head of this file. Throws ShapeError when the operands do not fit together.
@@ -255,8 +289,10 @@ template <Element T>
 void add_rms_norm(const AddRmsNormArgs<T>& args, const Context& context) {
   validate(args);
   if (args.out.empty()) return;
+  const float inverse_width = 1.f / static_cast<float>(args.x.extent(1));
   detail::launch_rms_norm<T, true>(
-      "add_rms_norm", {args.x, args.residual, args.weight, args.eps, args.out}, context);
+      "add_rms_norm", {args.x, args.residual, args.weight, args.eps, args.out, inverse_width},
+      context);
 }
 
 }  // namespace nanovllm::cuda

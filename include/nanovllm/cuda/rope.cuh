@@ -40,12 +40,12 @@ __global__ void __launch_bounds__(RopeTraits::kThreads) rope_kernel(RopeArgs<T> 
   const std::uint32_t item = (blockIdx.x * RopeTraits::kThreads + threadIdx.x) / Row::kGroup;
   const std::uint32_t token = item / heads, head = item % heads;
   if (token >= args.x.extent(0)) return;
-  Row row(static_cast<int>(args.x.extent(2)));
+  const auto head_dim = static_cast<int>(args.x.extent(2));
   T* const x = args.x.at(token, head);
   const std::int32_t position = args.positions.data[token];
-  row.load(x);
-  row.rotate(row.load_angles(args.cos_sin.at(position)));
-  row.store(x);
+  Row row(Row::load(x, head_dim), head_dim);
+  row.rotate(Row::load_angles(args.cos_sin.at(position), head_dim));
+  Row::store(row.rounded(), x, head_dim);
 }
 
 namespace detail {

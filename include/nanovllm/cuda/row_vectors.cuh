@@ -61,6 +61,13 @@ template <class T, int kRank>
 /// Threads of a block of the elementwise kernels.
 inline constexpr int kElementwiseThreads = 256;
 
+/// A thread for each vector: with a loop over several in each, less would be in flight at the start
+/// and the last blocks would end later.
+inline LaunchConfig elementwise_grid(const RowVectors& vectors) {
+  return {.grid = ceil_div(vectors.total, std::uint32_t{kElementwiseThreads}),
+          .block = kElementwiseThreads};
+}
+
 /// Calls `launch_with` with template arguments (kVectors, kWhole): the number of vectors for each
 /// thread, kMany for large inputs, so that enough bytes are in flight, and 1 for small ones, so
 /// that they spread over the multiprocessors; and whether all vectors are whole and aligned.

@@ -22,10 +22,6 @@
 
 namespace nanovllm::cuda {
 
-struct SiluMulTraits {
-  static constexpr int kVectors = 2;  ///< vectors a thread, for large inputs
-};
-
 /// x / (1 + e^-x).
 template <class T>
 __device__ __forceinline__ float silu(float x) {
@@ -50,29 +46,19 @@ __device__ __forceinline__ uint4 silu_mul_vector(uint4 gate, uint4 up) {
   return pack<T>(g);
 }
 
-template <class T, int kVectors, bool kWhole>
+/// A thread for each vector of the output.
+template <class T, bool kWhole>
 __global__ void __launch_bounds__(kElementwiseThreads)
     silu_mul_kernel(SiluMulArgs<T> args, RowVectors vectors) {
   grid_dependency_wait();
   grid_dependency_launch();
-  const std::uint32_t first = blockIdx.x * (kElementwiseThreads * kVectors) + threadIdx.x;
-  uint4 gates[kVectors], ups[kVectors];
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const std::uint32_t index = first + i * kElementwiseThreads;
-    if (index >= vectors.total) break;
-    const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
-    const T* const gate = args.gate_up.at(row, column);
-    gates[i] = load_first<kWhole>(gate, count);
-    ups[i] = load_first<kWhole>(gate + vectors.width, count);
-  }
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const std::uint32_t index = first + i * kElementwiseThreads;
-    if (index >= vectors.total) break;
-    const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
-    store_first<kWhole>(args.out.at(row, column), count, silu_mul_vector<T>(gates[i], ups[i]));
-  }
+  const std::uint32_t index = blockIdx.x * kElementwiseThreads + threadIdx.x;
+  if (index >= vectors.total) return;
+  const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
+  const T* const from = args.gate_up.at(row, column);
+  const uint4 gate = load_first<kWhole>(from, count);
+  const uint4 up = load_first<kWhole>(from + vectors.width, count);
+  store_first<kWhole>(args.out.at(row, column), count, silu_mul_vector<T>(gate, up));
 }
 
 /// See the head of this file. Throws ShapeError when the operands do not fit together.
@@ -83,10 +69,8 @@ void silu_mul(const SiluMulArgs<T>& args, const Context& context) {
   const auto vectors = RowVectors::of<T>("silu_mul", args.out.extent(0), args.out.extent(1));
   // A whole row of `out` makes the two of `gate_up` whole.
   const bool whole = has_whole_rows(args.gate_up) && has_whole_rows(args.out);
-  with_row_vectors<SiluMulTraits::kVectors>(
-      vectors.total, whole, context, [&]<int kVectors, bool kWhole>(const LaunchConfig& config) {
-        launch(silu_mul_kernel<T, kVectors, kWhole>, config, context, args, vectors);
-      });
+  launch(whole ? silu_mul_kernel<T, true> : silu_mul_kernel<T, false>, elementwise_grid(vectors),
+         context, args, vectors);
 }
 
 }  // namespace nanovllm::cuda
