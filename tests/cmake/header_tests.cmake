@@ -98,13 +98,13 @@ find_program(NANOVLLM_NVCC nvcc HINTS ENV CUDA_PATH PATHS /usr/local/cuda PATH_S
 find_path(NANOVLLM_NCCL_FOLDER nccl.h HINTS ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES include)
 mark_as_advanced(NANOVLLM_CLANG NANOVLLM_NVCC NANOVLLM_NCCL_FOLDER)
 
-# What check_cuda.sh compiles: a .cu file with one include for each .cuh, and the hot kernels.
+# What check_cuda.sh looks at: a .cu file with one include for each .cuh, and the hot kernels.
 set(cuda_targets "")
 if(NANOVLLM_NVCC)
   set(check_cuda "${headers_folder}/check_cuda.sh")
-  function(nanovllm_check_cuda output source comment)
+  function(nanovllm_check_cuda mode output source comment)
     add_custom_command(OUTPUT "${output}"
-      COMMAND "${check_cuda}" "${NANOVLLM_NVCC}" "${source}" "${output}"
+      COMMAND "${check_cuda}" ${mode} "${NANOVLLM_NVCC}" "${source}" "${output}"
         ${our_flags} ${other_flags_of_nvcc}
       DEPENDS "${source}" "${check_cuda}" DEPFILE "${output}.d" COMMENT "${comment}" VERBATIM)
   endfunction()
@@ -120,11 +120,11 @@ if(NANOVLLM_NVCC)
     endif()
     string(REGEX REPLACE "\\.cuh$" "" stem "${generated}/alone/${header}")
     nanovllm_generate("${stem}.cu" "#include \"${header}\"\n")
-    nanovllm_check_cuda("${stem}.cu.o" "${stem}.cu" "Checking ${header} alone")
-    list(APPEND checked "${stem}.cu.o")
+    nanovllm_check_cuda(alone "${stem}.cu.ok" "${stem}.cu" "Checking ${header} alone")
+    list(APPEND checked "${stem}.cu.ok")
   endforeach()
   add_custom_target(headers_cuda_alone DEPENDS ${checked})
-  nanovllm_check_cuda("${generated}/hot_kernels.o" "${headers_folder}/hot_kernels.cu"
+  nanovllm_check_cuda(hot "${generated}/hot_kernels.o" "${headers_folder}/hot_kernels.cu"
     "Checking the hot kernels")
   add_custom_target(headers_hot_kernels DEPENDS "${generated}/hot_kernels.o")
   set(cuda_targets headers_cuda_alone headers_hot_kernels)

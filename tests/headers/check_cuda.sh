@@ -1,30 +1,36 @@
 #!/usr/bin/env bash
-# check_cuda.sh NVCC SOURCE OUTPUT [FLAG...]: compiles one .cu file for sm_80 and for sm_90a, down to
-# machine code, and fails for
-#   a warning of nvcc, of the host compiler or of ptxas;
-#   a note of ptxas numbered C75xx: it has dropped setmaxnreg or serialised wgmma;
-#   a kernel that spills registers to memory or keeps a stack frame.
-# The object file and its dependencies, OUTPUT and OUTPUT.d, are left when all is well.
+# check_cuda.sh alone|hot NVCC SOURCE OUTPUT [FLAG...]: compiles one .cu file for sm_80 and sm_90a.
+# Warnings of nvcc and of the host compiler are errors. OUTPUT and its dependencies, OUTPUT.d, are
+# left when all is well.
 #
-# One such file with a single include shows that a .cuh compiles by itself. All of them together
-# cost as much as one large file, since the time goes into CUDA's own headers; each is real code
-# for both architectures, because the guards around sm_90a are seen by device passes only.
+#   alone  SOURCE is one include. The front ends of both devices and of the host see it all, and no
+#          code is generated: a header's templates would give none, and code that is no template
+#          would be optimised again for every header that includes it.
+#   hot    down to machine code. It also fails for a note of ptxas numbered C75xx (setmaxnreg was
+#          dropped, or wgmma serialised) and for a kernel that spills registers or has a stack.
 set -euo pipefail
 
-nvcc=$1 source=$2 output=$3
-shift 3
+mode=$1 nvcc=$2 source=$3 output=$4
+shift 4
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
-if ! "$nvcc" -std=c++20 -O3 --expt-relaxed-constexpr -Xptxas -v -Werror=all-warnings \
-    -Xcompiler=-Wall,-Wextra,-Werror \
+case "$mode" in
+  alone) how=(-O0 -fdevice-syntax-only -Xcompiler=-fsyntax-only) ;;
+  hot) how=(-O3 -Xptxas -v) ;;
+  *) echo "check_cuda.sh: 'alone' or 'hot' is wanted, got '$mode'"; exit 2 ;;
+esac
+
+rm -f "$output"
+if ! "$nvcc" -std=c++20 --expt-relaxed-constexpr "${how[@]}" \
+    -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror \
     -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90a,code=sm_90a "$@" \
     -MD -MF "$output.d" -MT "$output" -c "$source" -o "$output" > "$log" 2>&1; then
   grep -v '^ptxas info' "$log" || cat "$log"
-  rm -f "$output"
   exit 1
 fi
 
+# Each kernel's name, architecture and registers come in lines of their own.
 if ! awk '
   function complain(text) {
     print kernel " for " architecture ": " text
@@ -43,3 +49,4 @@ if ! awk '
   rm -f "$output"
   exit 1
 fi
+touch "$output"
