@@ -54,6 +54,7 @@ std::vector<BlockId> shuffled(std::int64_t count) {
 
 struct Case {
   std::int64_t batch, context, heads, kv_heads, page;
+  cuda::DecodeStart start = cuda::DecodeStart::after_predecessor;
 };
 
 /// Times one case. Each call of the op reads another share of the pool, which holds at least two
@@ -61,9 +62,9 @@ struct Case {
 void run_case(const Case& c, const cuda::Context& context, bench::Report& report) {
   const std::int64_t pages_a_seq = ceil_div(c.context, c.page), pages = c.batch * pages_a_seq;
   const std::int64_t page_size = 2 * c.kv_heads * c.page * kHeadDim;
-  const double kv_bytes = 2. * static_cast<double>(page_size) * static_cast<double>(pages);
+  const double kv_bytes = 4. * static_cast<double>(c.batch * c.context * c.kv_heads * kHeadDim);
   const int shares = static_cast<int>(
-      std::clamp<std::int64_t>(static_cast<std::int64_t>(512e6 / kv_bytes), 2, 64));
+      std::clamp<std::int64_t>(static_cast<std::int64_t>(512e6 / kv_bytes), 2, 512));
   cuda::DeviceBuffer<bf16> pool(static_cast<std::size_t>(page_size * pages * shares));
   const auto q_size = static_cast<std::size_t>(c.batch * (c.heads + 2 * c.kv_heads) * kHeadDim);
   cuda::DeviceBuffer<bf16> qkv(q_size);
@@ -87,13 +88,14 @@ void run_case(const Case& c, const cuda::Context& context, bench::Report& report
          .block_tables = table,
          .scale = 1.f / std::sqrt(static_cast<float>(kHeadDim)),
          .out = {out.data(), extents}},
-        workspace, context);
+        workspace, context, c.start);
   };
   const auto timing = bench::time_in_graph(context, attend, std::max(20, shares));
   const double flop = 4. * static_cast<double>(c.batch * c.context * c.heads * kHeadDim);
-  report.add(concat("decode_attention ", c.batch, " x ", c.context, ", heads ", c.heads, "/",
-                    c.kv_heads, ", page ", c.page),
-             timing, kv_bytes, flop);
+  report.add(
+      concat("decode_attention ", c.batch, " x ", c.context, ", heads ", c.heads, "/", c.kv_heads,
+             ", page ", c.page, c.start == cuda::DecodeStart::early ? ", early" : ""),
+      timing, kv_bytes, flop);
 }
 
 void run_plan(std::int64_t batch, const cuda::Context& context, bench::Report& report) {
@@ -126,6 +128,10 @@ int main(int argc, char** argv) {
         run_case({batch, length, heads, 8, page}, context, report);
       }
     }
+  }
+  for (const auto& [batch, length] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+           {64, 1024}, {8, 1024}, {1, 128}, {1, 1024}, {1, 32768}}) {
+    run_case({batch, length, 16, 8, 64, cuda::DecodeStart::early}, context, report);
   }
   for (const std::int64_t batch : {1, 64, 512}) run_plan(batch, context, report);
   if (argc > 1) report.write(argv[1]);

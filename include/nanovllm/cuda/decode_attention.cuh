@@ -84,8 +84,7 @@ DecodeProblem<T> decode_problem(const DecodeAttentionArgs<T>& args, DecodeWorksp
           .scale_log2 = args.scale * std::numbers::log2e_v<float>,
           .early = start == DecodeStart::early,
           .ranges = workspace.ranges(),
-          .partials = workspace.partials(),
-          .counters = workspace.counters()};
+          .partials = workspace.partials()};
 }
 
 template <int kHeadDim, int kHeadTiles, int kWarps, class T>

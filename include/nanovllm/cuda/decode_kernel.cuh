@@ -15,8 +15,8 @@
 /// in shared memory, filled by cp.async several tiles ahead; the page id of a tile is read one tile
 /// earlier still. There is no barrier before the block's ranges are done. An item, that is a
 /// (sequence, kv head), which a warp has seen whole is written at once. The parts of the others are
-/// merged in the order of their keys: within the block through shared memory, between blocks
-/// through the workspace, by the block that finishes last. Equal inputs give equal bits.
+/// merged in a fixed order: within the block through shared memory, between blocks through the
+/// workspace, by the block that has the item's end. Equal inputs give equal bits.
 ///
 /// Bytes moved: every key and value once; q and out; at most two unfinished items a block.
 /// Source: Dao, "FlashAttention-2", 2023; Dao et al., "Flash-Decoding", 2023; the exchange of the
@@ -41,7 +41,7 @@ namespace detail {
 __device__ __forceinline__ DecodeRange read_range(const DecodeRange* range) {
   const auto* const words = reinterpret_cast<const int4*>(range);
   const int4 a = __ldcg(words), b = __ldcg(words + 1);
-  return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+  return {a.x, a.y, a.z, a.w, b.x, b.y};
 }
 
 /// A place in the plan's list of tiles.
@@ -95,7 +95,8 @@ struct DecodeLoader {
   DecodeCursor cursor;
   int remaining;  ///< tiles not located yet
   int page_index, page_row;
-  PendingTile next;  ///< after `fill`: the next tile to be copied
+  L2Policy once = l2_evict_first();  ///< keys are not read again before the next step
+  PendingTile next;                  ///< after `fill`: the next tile to be copied
 
   __device__ __forceinline__ DecodeLoader(const DecodeProblem<T>& problem_in,
                                           const DecodeRange& range, std::uint32_t ring_in)
@@ -170,8 +171,8 @@ struct DecodeLoader {
         const int r = i * Traits::kRowsPerCopy + row;
         const std::uint32_t at = to + r * Traits::kRowBytes + ((chunk ^ (r % 8)) * 16);
         const bool exists = r < tile.num_keys;
-        copy_async_16_or_zero(at, k + i * 256, exists);
-        copy_async_16_or_zero(at + Traits::kMatrixBytes, v + i * 256, exists);
+        copy_async_16_or_zero(at, k + i * 256, exists, once);
+        copy_async_16_or_zero(at + Traits::kMatrixBytes, v + i * 256, exists, once);
       }
     }
     copy_async_commit();
@@ -278,11 +279,10 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
   }
 
   __syncthreads();
-  const auto shared = detail::merge_warps<Traits>(problem, slots, [&](int slot) -> const float* {
+  detail::merge_slots<Traits>(problem, slots, range.opening_block, [&](int slot) -> const float* {
     return slot % 2 == 0 ? parts + slot / 2 * part_floats
                          : reinterpret_cast<const float*>(ring_of(slot / 2));
   });
-  detail::merge_blocks<Traits>(problem, range, shared);
 }
 
 }  // namespace nanovllm::cuda

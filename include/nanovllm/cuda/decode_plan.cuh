@@ -30,6 +30,8 @@ inline constexpr int kDecodeTileKeys = 16;      ///< keys a tile: the m of one t
 inline constexpr int kDecodeMaxGroup = 16;      ///< query heads a kv head that the fast path takes
 inline constexpr int kDecodeRingBytes = 16384;  ///< a warp's tiles in flight: 128 KiB in 8 warps
 inline constexpr int kDecodePartExtra = 4;      ///< floats of an unfinished head besides head_dim
+inline constexpr unsigned kDecodeEmptyWord =
+    0xffffffff;  ///< stands where an unfinished item is to come
 inline constexpr int kDecodePlanThreads = 256;
 inline constexpr int kDecodePlanWarps = 32;  ///< ranges that a block of the plan kernel computes
 
@@ -41,17 +43,12 @@ struct DecodeSlot {
   bool has_last;   ///< has seen the item's last tile
 };
 
-/// What one warp reads, and what its block shares with other blocks. One 32-byte sector.
-struct alignas(16) DecodeRange {
+/// What one warp reads. One 32-byte sector.
+struct alignas(32) DecodeRange {
   std::int32_t sequence, head, tile;  ///< the first tile
   std::int32_t num_tiles;             ///< 0: nothing, and the fields above are 0
   std::int32_t kv_len;                ///< of `sequence`
-  /// The block's first item, if blocks before it began it: the first of them, and how many blocks
-  /// have a part in it; else 0 blocks.
-  std::int32_t opening_block, opening_parts;
-  /// The block's last item, if it began it and blocks after it go on: how many blocks have a part
-  /// in it; else 0.
-  std::int32_t closing_parts;
+  std::int32_t opening_block;         ///< the first block with a part of this block's first item
 };
 static_assert(sizeof(DecodeRange) == 32);
 
@@ -73,9 +70,9 @@ struct DecodeGrid {
          (kDecodeRingBytes + part_floats * sizeof(float) + 2 * sizeof(DecodeSlot));
 }
 
-/// Device memory of `plan_decode` and `decode_attention`: the plan, the unfinished results, and the
-/// counters that find out who finishes last. One workspace serves the layers of a model one after
-/// the other on one stream. Allocates on construction only; movable.
+/// Device memory of `plan_decode` and `decode_attention`: the plan and the unfinished results. One
+/// workspace serves the layers of a model one after the other on one stream. Allocates on
+/// construction only; movable.
 class DecodeWorkspace {
  public:
   /// For steps of at most `max_seqs` sequences over `max_kv_heads` kv heads, each shared by `group`
@@ -115,8 +112,8 @@ class DecodeWorkspace {
         blocks * 2 *
         static_cast<std::size_t>(std::min<std::int64_t>(group, kDecodeMaxGroup) *
                                  (head_dim + kDecodePartExtra)));
-    counters_ = DeviceBuffer<unsigned>(blocks);
-    check(cudaMemset(counters_.data(), 0, counters_.size_bytes()), "cudaMemset");
+    static_assert(kDecodeEmptyWord == 0xffffffffu);
+    check(cudaMemset(partials_.data(), 0xff, partials_.size_bytes()), "cudaMemset");
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
 
@@ -135,9 +132,8 @@ class DecodeWorkspace {
 
   [[nodiscard]] DecodeRange* ranges() { return ranges_.data(); }
   /// [num_blocks][2][group][head_dim + 4]; see `decode_kernel.cuh`.
+  /// All words are `kDecodeEmptyWord` between kernels.
   [[nodiscard]] float* partials() { return partials_.data(); }
-  /// [num_blocks], all zero between kernels.
-  [[nodiscard]] unsigned* counters() { return counters_.data(); }
 
   /// What the last plan enqueued was for; the host's check that plan and op belong together.
   std::int64_t planned_seqs = -1, planned_kv_heads = -1;
@@ -147,7 +143,6 @@ class DecodeWorkspace {
   DecodeGrid grid_;
   DeviceBuffer<DecodeRange> ranges_;
   DeviceBuffer<float> partials_;
-  DeviceBuffer<unsigned> counters_;
 };
 
 namespace detail {
@@ -218,23 +213,11 @@ struct DecodeTileList {
     }
     return low;
   }
-  /// The item a tile belongs to: its first tile and how many it has.
-  __device__ int2 item_of(int tile) const {
+  /// The first tile of the item that a tile belongs to.
+  __device__ int item_begin(int tile) const {
     const int sequence = sequence_of(tile);
     const int begin = starts[sequence] * num_heads, size = starts[sequence + 1] - starts[sequence];
-    return {begin + (tile - begin) / size * size, size};
-  }
-
-  /// Fills what a warp shares the knowledge of with the other warps of its block.
-  __device__ void set_shared_items(int block, DecodeRange& range) const {
-    const int first = begin(block * warps_per_block), end = begin((block + 1) * warps_per_block);
-    const int2 opening = item_of(first), closing = item_of(end - 1);
-    if (opening.x < first) {
-      range.opening_block = block_of(opening.x);
-      range.opening_parts = block_of(opening.x + opening.y - 1) - range.opening_block + 1;
-    }
-    if (closing.x >= first && closing.x + closing.y > end)
-      range.closing_parts = block_of(closing.x + closing.y - 1) - block + 1;
+    return begin + (tile - begin) / size * size;
   }
 };
 
@@ -268,7 +251,8 @@ __global__ void __launch_bounds__(kThreads)
       range.tile = offset % size;
       range.kv_len = kv_lens[range.sequence];
     }
-    list.set_shared_items(warp / grid.warps_per_block, range);
+    const int block = warp / grid.warps_per_block;
+    range.opening_block = list.block_of(list.item_begin(list.begin(block * grid.warps_per_block)));
   }
   ranges[warp] = range;
 }

@@ -56,7 +56,6 @@ struct DecodeProblem {
   bool early;        ///< see DecodeStart
   const DecodeRange* ranges;
   float* partials;
-  unsigned* counters;
 };
 
 namespace detail {
