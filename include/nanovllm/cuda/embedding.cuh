@@ -21,7 +21,7 @@
 namespace nanovllm::cuda {
 
 struct EmbeddingTraits {
-  static constexpr int kVectors = 4;  ///< vectors a thread, for large inputs
+  static constexpr int kVectors = 2;  ///< vectors a thread, for large inputs
 };
 
 /// The operands as the kernel sees them: the table as the dense row-major matrix that it is.

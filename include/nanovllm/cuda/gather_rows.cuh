@@ -19,7 +19,7 @@
 namespace nanovllm::cuda {
 
 struct GatherRowsTraits {
-  static constexpr int kVectors = 4;  ///< vectors a thread, for large inputs
+  static constexpr int kVectors = 2;  ///< vectors a thread, for large inputs
 };
 
 template <class T, int kVectors, bool kWhole>

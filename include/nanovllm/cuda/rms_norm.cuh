@@ -1,8 +1,8 @@
 #pragma once
 /// `rms_norm` and `add_rms_norm` on CUDA. Contract: ops/rms_norm.hpp.
 ///
-///   residual = round(x + residual)                                              (add_rms_norm
-///   only) out[i, :] = round(x[i, :] · rsqrt(mean(x[i, :]²) + eps)) · weight
+///   residual = round(x + residual)      (add_rms_norm only, where x is then the new residual)
+///   out[i, :] = round(x[i, :] · rsqrt(mean(x[i, :]²) + eps)) · weight
 ///
 /// x, residual and out [n, width] of any stride, weight [width]; 16 bytes at a time where addresses
 /// and strides are multiples of that, else element by element with the same result. `out` may be
@@ -11,12 +11,14 @@
 /// The sum of squares is float32. Its order, and so every bit of the result, is a function of the
 /// element type and the width alone, neither of the number of rows nor of the alignment. Rows of up
 /// to 512 elements lie in groups of lanes (`HeadRow`), as in `qk_norm_rope_store`. In longer ones
-/// the squares of a vector are added in order, those of 32 neighbouring vectors, a chunk, by a
-/// warp's butterfly, and the chunks by another. A thread holds one vector of a row while all rows
-/// fit on the device at once, which is the fastest way through a single row, or else four, which
-/// keeps more bytes in flight; rows of more than 2048 vectors are read twice. Bytes moved: (2 · n +
-/// 1) · width · sizeof(T), or (4 · n + 1) with the residual. Source: Zhang and Sennrich, "Root Mean
-/// Square Layer Normalization", 2019.
+/// the squares of a vector are added in order, then those of vectors 32 · k apart (`sum_row`), then
+/// the 32 sums that are left, by a butterfly. A thread holds one vector of a row while all rows fit
+/// on the device at once, which is the fastest way through a single row, or else four, which keeps
+/// more bytes in flight; rows of more than 2048 vectors are read twice.
+///
+/// Bytes moved: (2 · n + 1) · width · sizeof(T), or (4 · n + 1) with the residual.
+///
+/// Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
 
 #include <cuda_runtime.h>
 
@@ -40,10 +42,15 @@ struct RmsNormTraits {
   static constexpr int kThreads = 128;    ///< of a block that takes several rows
   static constexpr int kManyVectors = 4;  ///< vectors a thread when there are many rows
   static constexpr int kMaxThreads = 1024;
-  static constexpr int kMaxChunks = 64;  ///< chunks of 32 vectors of a row that a block holds
+  static constexpr int kMaxVectors = 2048;  ///< of a row that is read once
   /// Threads of the largest block whose threads hold `vectors` each.
   static constexpr int max_threads(int vectors) { return vectors == 1 ? kMaxThreads : 512; }
 };
+
+/// Warps that hold a row of `vectors`, `each` a thread.
+NANOVLLM_HD constexpr int rms_norm_warps(int vectors, int each) {
+  return ceil_div(vectors, 32 * each);
+}
 
 /// The operands of both ops; `rms_norm` has no residual.
 template <class T>
@@ -87,24 +94,38 @@ __device__ __forceinline__ float vector_squares(uint4 x) {
   return sum_of_squares(a);
 }
 
-/// Σ over the chunks of a row. Warp w of `num_warps` holds chunk v · num_warps + w in sums[v],
-/// which its lanes have in common. Every layout gives the bits of a butterfly over all chunks.
+/// Σ of a row's squares. `squares` are those of vectors thread, thread + threads, … of the row.
+///
+/// Let p[g] be the squares of vector 32 · g + lane, and w the number of warps that hold the row at
+/// four vectors a thread. A lane's sum is Σ over r < w of (p[r] + p[w + r] + p[2w + r] + p[3w +
+/// r]), in this order, whether a thread has one of them or all four.
 template <int kVectors>
-__device__ __forceinline__ float sum_chunks(const float (&sums)[kVectors], float* scratch,
-                                            int num_warps) {
-  if (num_warps == 1) {
-    if constexpr (kVectors == 1) return sums[0];
-    static_assert(kVectors == 1 || kVectors == 4);
-    return (sums[0] + sums[kVectors / 2]) + (sums[kVectors / 4] + sums[kVectors - 1]);
-  }
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+__device__ __forceinline__ float sum_row(const float (&squares)[kVectors], int row_vectors,
+                                         float* scratch) {
+  constexpr int kMany = RmsNormTraits::kManyVectors;
+  static_assert(kVectors == 1 || kVectors == kMany);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int num_warps = static_cast<int>(blockDim.x) / 32;
+  const int stride = rms_norm_warps(row_vectors, kMany);
+  float mine = squares[0];
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    if (lane == 0) scratch[v * num_warps + warp] = sums[v];
-  }
+  for (int v = 1; v < kVectors; ++v) mine += squares[v];
+  if (num_warps == 1) return warp_sum(mine);
+  scratch[threadIdx.x] = mine;
   __syncthreads();
-  float sum = lane < kVectors * num_warps ? scratch[lane] : 0.f;
-  if (lane + 32 < kVectors * num_warps) sum += scratch[lane + 32];
+  float sum = 0.f;
+#pragma unroll 4
+  for (int r = 0; r < stride; ++r) {
+    float part = scratch[32 * r + lane];
+    if constexpr (kVectors == 1) {
+#pragma unroll
+      for (int v = 1; v < kMany; ++v) {
+        const int g = v * stride + r;
+        part += g < num_warps ? scratch[32 * g + lane] : 0.f;
+      }
+    }
+    sum += part;
+  }
   return warp_sum(sum);
 }
 
@@ -139,10 +160,10 @@ __device__ __forceinline__ void norm_row_in_registers(const RmsNormProblem<T>& p
       store_first<kWhole>(problem.residual.at(row, column), count, x[v]);
     });
   }
-  float sums[kVectors];
+  float squares[kVectors];
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v) sums[v] = warp_sum(vector_squares<T>(x[v]));
-  const float sum = sum_chunks(sums, scratch, threads / 32);
+  for (int v = 0; v < kVectors; ++v) squares[v] = vector_squares<T>(x[v]);
+  const float sum = sum_row(squares, ceil_div(width, kVecSize<T>), scratch);
   const float inverse = inverse_rms(sum, problem.inverse_width, problem.eps);
   for_each_vector([&](int v, int column, int count) {
     store_first<kWhole>(problem.out.at(row, column), count,
@@ -180,7 +201,7 @@ __global__ void __launch_bounds__(RmsNormTraits::kThreads)
 template <class T, int kVectors, bool kAdd, bool kWhole>
 __global__ void __launch_bounds__(RmsNormTraits::max_threads(kVectors))
     rms_norm_kernel(RmsNormProblem<T> problem) {
-  __shared__ float scratch[RmsNormTraits::kMaxChunks];
+  __shared__ float scratch[RmsNormTraits::max_threads(kVectors)];
   const std::int64_t row = std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
   detail::norm_row_in_registers<T, kVectors, kAdd, kWhole>(problem, row, scratch);
 }
@@ -229,11 +250,11 @@ void launch_rms_norm_rows(const RmsNormProblem<T>& problem, const Context& conte
   const std::int64_t rows = problem.x.extent(0);
   const auto vectors = static_cast<int>(ceil_div(problem.x.extent(1), kVecSize<T>));
   const auto threads = [&](int each) {
-    return static_cast<unsigned>(align_up(ceil_div(vectors, each), 32));
+    return 32 * static_cast<unsigned>(rms_norm_warps(vectors, each));
   };
   const auto grid = static_cast<unsigned>(rows);
   const bool few = rows * threads(1) <= std::int64_t{context.num_sms} * 2048;
-  if (vectors > 32 * Traits::kMaxChunks) {
+  if (vectors > Traits::kMaxVectors) {
     launch(rms_norm_wide_kernel<T, kAdd, kWhole>, {.grid = grid, .block = Traits::kMaxThreads},
            context, problem);
   } else if (vectors <= Traits::kMaxThreads && (few || kAdd)) {
