@@ -82,6 +82,17 @@ class GraphExecutor {
         banned_starts_(elements(max_samples_ + 1)),
         banned_tokens_(elements(max_samples_ * kGraphBanned)) {}
 
+  /// Waits for what is under way: it uses this executor's memory, the network's and the pool's.
+  ~GraphExecutor() {
+    try {
+      backend_.synchronize();
+    } catch (const Error&) {  // the step's error was for `wait`
+    }
+  }
+
+  GraphExecutor(const GraphExecutor&) = delete;
+  GraphExecutor& operator=(const GraphExecutor&) = delete;
+
   /// Records a graph for every size of `graph_sizes(max_samples)`, the largest first. Each is run
   /// once on padding before, which loads its kernels. `kv` must stay where it is.
   void capture(Pool& kv) {
@@ -131,6 +142,11 @@ class GraphExecutor {
       run_eagerly(inputs, base, kv);
     }
     fetch(inputs, graph != nullptr, transfer);
+  }
+
+  /// Whether the step launched in `slot` is done, or there was none. Throws when it has failed.
+  [[nodiscard]] bool is_done(int slot) const {
+    return transfers_[static_cast<std::size_t>(slot)].done.is_done();
   }
 
   /// Waits for the step launched in `slot` and gives what it drew, valid until the slot's next

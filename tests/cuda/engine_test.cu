@@ -1,0 +1,160 @@
+// What is special about an engine on a GPU: overlap, graphs and eager steps side by side, memory
+// that comes back, errors that name what was there and what was needed.
+
+#include <string>
+#include <vector>
+
+#include "cuda/gpu_test.cuh"
+#include "engine/models.hpp"
+
+using namespace nanovllm;
+using namespace nanovllm::test;
+
+namespace {
+
+using CudaEngine = Engine<AnyModel, CudaPolicy>;
+
+EngineConfig fairytale() {
+  return {.model = model_directory("fairytale"), .max_num_seqs = 20, .max_model_len = 256};
+}
+
+std::vector<std::vector<TokenId>> make_prompts(std::size_t count) {
+  std::vector<std::vector<TokenId>> out;
+  for (std::size_t i = 0; i < count; ++i) out.push_back(random_prompt(i, 1 + 17 * i % 90, 4000));
+  return out;
+}
+
+std::vector<SamplingParams> make_params(std::size_t count) {
+  std::vector<SamplingParams> out;
+  for (std::size_t i = 0; i < count; ++i) {
+    SamplingParams params{
+        .seed = i, .max_tokens = 30 + static_cast<std::int32_t>(i % 7), .ignore_eos = true};
+    params.temperature = i % 2 == 0 ? 0.f : 0.8f;
+    if (i % 3 == 1) params.top_k = 20;
+    if (i % 5 == 2) params.top_p = 0.9f;
+    if (i % 4 == 3) params.min_tokens = 5;
+    out.push_back(params);
+  }
+  return out;
+}
+
+std::vector<std::vector<TokenId>> tokens_of(const std::vector<Output>& outputs) {
+  std::vector<std::vector<TokenId>> out;
+  for (const Output& output : outputs) {
+    REQUIRE(output.error == "");
+    out.push_back(output.token_ids);
+  }
+  return out;
+}
+
+std::size_t free_memory() {
+  std::size_t free = 0, total = 0;
+  nanovllm::cuda::check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return free;
+}
+
+}  // namespace
+
+TEST_CASE("overlap on = overlap off in bfloat16", "[cuda][engine]") {
+  if (!has_gpu()) return;
+  EngineConfig config = fairytale();
+  std::vector<std::vector<std::vector<TokenId>>> results;
+  for (const bool overlap : {false, true, true}) {
+    config.overlap = overlap;
+    CudaEngine engine(config);
+    results.push_back(tokens_of(engine.generate(make_prompts(40), make_params(40))));
+    engine.check_invariants();
+  }
+  CHECK(results[1] == results[0]);
+  CHECK(results[2] == results[1]);
+}
+
+TEST_CASE("steps without a graph draw what steps with one draw", "[cuda][engine]") {
+  if (!has_gpu()) return;
+  // More log-probabilities than graphs have room for make every step an eager one.
+  Engine<AnyModel, CudaFloat32Policy> engine(fairytale());
+  const auto prompts = make_prompts(12);
+  std::vector<SamplingParams> params = make_params(12);
+  const auto with_graphs = tokens_of(engine.generate(prompts, params));
+  for (SamplingParams& p : params) p.logprobs = 0;
+  params[3].logprobs = 33;
+  const std::vector<Output> eager = engine.generate(prompts, params);
+  CHECK(tokens_of(eager) == with_graphs);
+  for (const TokenLogprobs& entry : eager[3].logprobs) {
+    REQUIRE(entry.top.size() == 33);
+    for (std::size_t i = 1; i < 33; ++i) CHECK(entry.top[i].second <= entry.top[i - 1].second);
+  }
+}
+
+TEST_CASE("a hundred engines leave no memory behind", "[cuda][engine]") {
+  if (!has_gpu()) return;
+  std::size_t before = 0;
+  for (int i = 0; i < 100; ++i) {
+    EngineConfig config = fairytale();
+    config.max_num_seqs = 4;
+    config.max_num_batched_tokens = 256;
+    config.kv_size = KvSize::blocks(16);
+    CudaEngine engine(config);
+    const Output output = engine.generate(
+        make_prompts(2)[1], {.temperature = 0.f, .max_tokens = 3, .ignore_eos = true});
+    REQUIRE(output.token_ids.size() == 3);
+    if (i == 5) before = free_memory();
+  }
+  // What the driver keeps for itself may move by some pages, an engine takes far more.
+  EngineConfig config = fairytale();
+  config.max_num_seqs = 4;
+  config.max_num_batched_tokens = 256;
+  config.kv_size = KvSize::blocks(16);
+  CudaEngine last(config);
+  CHECK(free_memory() + (std::size_t{8} << 20) >= before);
+}
+
+TEST_CASE("an engine that is destroyed while steps are under way", "[cuda][engine]") {
+  if (!has_gpu()) return;
+  for (int i = 0; i < 5; ++i) {
+    CudaEngine engine(fairytale());
+    for (const auto& prompt : make_prompts(8)) engine.submit(prompt, {.max_tokens = 50});
+    for (int j = 0; j < i; ++j) engine.step();
+  }
+  SUCCEED();
+}
+
+TEST_CASE("a KV pool that does not fit is refused with what is there and what is needed",
+          "[cuda][engine]") {
+  if (!has_gpu()) return;
+  EngineConfig config = fairytale();
+  config.kv_size = KvSize::blocks(20'000'000);
+  try {
+    CudaEngine engine(config);
+    FAIL("the engine was made");
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    INFO(message);
+    CHECK(message.find("bytes") != std::string::npos);
+    CHECK(message.find("free") != std::string::npos);
+  }
+  config.kv_size = KvSize::bytes(1000);
+  CHECK_THROWS_AS(CudaEngine(config), ConfigError);
+  CudaEngine engine(fairytale());  // the device is as good as before
+  CHECK(engine.generate(make_prompts(2)[1], {.max_tokens = 2}).error == "");
+}
+
+TEST_CASE("two engines on one device do not disturb each other", "[cuda][engine]") {
+  if (!has_gpu()) return;
+  EngineConfig config = fairytale();
+  config.kv_size = KvSize::blocks(400);
+  const auto prompts = make_prompts(10);
+  const auto params = make_params(10);
+  CudaEngine one(config), two(config);
+  const auto expected = tokens_of(one.generate(prompts, params));
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    one.submit(prompts[i], params[i]);
+    two.submit(prompts[i], params[i]);
+  }
+  bool busy = true;
+  while (busy) {
+    const bool first = one.step(), second = two.step();
+    busy = first || second;
+  }
+  CHECK(tokens_of(two.generate(prompts, params)) == expected);
+}
