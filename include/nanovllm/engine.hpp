@@ -109,6 +109,11 @@ class Engine {
   /// are the same either way. Returns whether there was anything to do.
   bool step();
 
+  /// With `EngineConfig::processes`, every process makes the same engine. That of rank 0 serves
+  /// requests; the others call this, which does their part of its steps and returns when it is
+  /// destroyed. Throws what fails here, or an Error that says which other rank failed or was lost.
+  void follow() { runner_->follow(); }
+
   /// Serves one prompt. As below, what cannot be served is an output with an error.
   Output generate(const Prompt& prompt, const SamplingParams& params = {}) {
     return std::move(generate_all({prompt}, std::span(&params, 1)).front());
@@ -255,6 +260,8 @@ class Engine {
 template <class Model, class Policy>
 std::vector<TokenId> Engine<Model, Policy>::admit(const Prompt& prompt,
                                                   const SamplingParams& params) const {
+  check<RequestError>(!config_.processes || config_.processes->rank() == 0,
+                      "requests go to the engine of rank 0; this one follows it");
   validate(params);
   std::vector<TokenId> tokens = encode(prompt);
   const auto count = static_cast<std::int64_t>(tokens.size());

@@ -20,7 +20,7 @@
 #include "nanovllm/cpu/backend.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/ops/backend.hpp"
-#include "nanovllm/parallel/thread_group.hpp"
+#include "nanovllm/parallel/host_group.hpp"
 #include "nanovllm/sched/continuous_batching.hpp"
 #include "nanovllm/sched/prefill_first.hpp"
 
@@ -30,7 +30,7 @@ namespace nanovllm {
 struct DefaultPolicy {
   using Element = bf16;                   ///< of weights, activations and the KV cache
   using Backend = CpuBackend;             ///< where memory lives and ops run
-  using Communicator = ThreadGroup;       ///< how tensor-parallel ranks talk
+  using Communicator = HostGroup;         ///< how tensor-parallel ranks talk
   using Scheduling = ContinuousBatching;  ///< what a step computes
   static constexpr KvConfig kv{};         ///< block size, prefix caching
 };

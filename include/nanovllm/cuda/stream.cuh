@@ -57,6 +57,14 @@ class Event {
   /// Blocks the host until the recorded work is done; returns at once if nothing was recorded.
   void synchronize() const { check(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
 
+  /// Whether the recorded work is done, or nothing was recorded. Throws CudaError when it failed.
+  [[nodiscard]] bool is_done() const {
+    const cudaError_t status = cudaEventQuery(event_);
+    if (status == cudaErrorNotReady) return false;
+    check(status, "cudaEventQuery");
+    return true;
+  }
+
   /// Milliseconds from `begin` to this event; both need timing and must be done.
   [[nodiscard]] float milliseconds_since(const Event& begin) const {
     float out = 0.f;

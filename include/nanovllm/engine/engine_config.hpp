@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 
 #include "nanovllm/engine/progress.hpp"
 #include "nanovllm/io/chat_template.hpp"
 #include "nanovllm/kv/kv_config.hpp"
+#include "nanovllm/parallel/process_group.hpp"
 
 namespace nanovllm {
 
@@ -22,6 +24,9 @@ struct EngineConfig {
   std::optional<KvSize> kv_size{};  ///< unset: for max_num_seqs, within the backend's share
   bool prefix_caching = true;       ///< off turns it off where the policy has it on
   std::optional<bool> overlap{};    ///< plan a step while another is computed; unset: on devices
+  /// Tensor-parallel ranks in processes of their own, e.g. `ProcessGroup::from_environment()`;
+  /// unset: threads of this process.
+  std::shared_ptr<ProcessGroup> processes{};
   std::optional<std::uint64_t> seed{};  ///< of requests without their own; unset: a random one
   std::optional<ChatTemplate> chat_template{};  ///< instead of the checkpoint's
   LoadCallback on_load{};                       ///< e.g. load_progress_line()

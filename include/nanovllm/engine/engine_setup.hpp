@@ -71,7 +71,8 @@ std::unique_ptr<Runner<Model, Policy>> Engine<Model, Policy>::make_runner(
                             .num_threads = config.num_threads,
                             .max_tokens = batch.max_num_batched_tokens,
                             .max_context = max_model_len,
-                            .max_samples = batch.max_num_seqs};
+                            .max_samples = batch.max_num_seqs,
+                            .processes = config.processes};
   const auto fill = [&](auto& parameters, auto& backend, int rank) {
     if (weights) return parameters.randomize(weights->seed, backend);
     std::function<void(std::uint64_t, std::uint64_t)> progress;

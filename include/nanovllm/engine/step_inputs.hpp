@@ -36,6 +36,7 @@ class StepInputs {
   /// planned sequence with `samples` set, in the plan's order.
   void build(const StepPlan& plan, std::int64_t block_size, std::span<const Sample> samples) {
     measure(plan, samples);
+    place_arrays();
     fill_tokens(plan, block_size);
     fill_sequences(plan);
     fill_samples(plan, samples);
@@ -43,42 +44,62 @@ class StepInputs {
 
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
 
+  /// What `unpack` needs in front of `bytes()`. Plain data.
+  [[nodiscard]] std::span<const std::byte> counts_as_bytes() const {
+    return std::as_bytes(std::span(&counts_, 1));
+  }
+
+  /// Becomes the same as inputs of which `message` has the counts and the bytes, one behind the
+  /// other. Throws Error when they do not fit together.
+  void unpack(std::span<const std::byte> message) {
+    check(message.size() >= sizeof(Counts), "step inputs: a message of ", message.size(),
+          " bytes has no room for the counts");
+    std::memcpy(&counts_, message.data(), sizeof(Counts));
+    message = message.subspan(sizeof(Counts));
+    place_arrays();
+    check(message.size() == bytes_.size(), "step inputs: the counts are those of ", bytes_.size(),
+          " bytes, but ", message.size(), " came");
+    std::copy(message.begin(), message.end(), bytes_.begin());
+  }
+
   /// Views of the arrays in a copy of the arena at `base`, 16-byte aligned; by default the arena
   /// itself.
   [[nodiscard]] ForwardInputs forward_inputs(const std::byte* base = nullptr) const {
     if (base == nullptr) base = bytes_.data();
     ForwardInputs in;
-    in.num_decodes = num_decodes_;
-    in.has_prefix = has_prefix_;
-    in.tokens = array<TokenId>(base, kTokens, num_tokens_);
-    in.positions = array<std::int32_t>(base, kPositions, num_tokens_);
-    in.slots = array<Slot>(base, kSlots, num_tokens_);
-    in.query_starts = array<std::int32_t>(base, kQueryStarts, num_seqs_ - num_decodes_ + 1);
-    in.kv_lens = array<std::int32_t>(base, kKvLens, num_seqs_);
-    in.block_tables = {array<BlockId>(base, kBlockTables, num_seqs_ * max_blocks_).data,
-                       {num_seqs_, max_blocks_}};
-    in.logit_rows = array<std::int32_t>(base, kLogitRows, num_samples_);
+    in.num_decodes = counts_.num_decodes;
+    in.has_prefix = counts_.has_prefix;
+    in.tokens = array<TokenId>(base, kTokens, counts_.num_tokens);
+    in.positions = array<std::int32_t>(base, kPositions, counts_.num_tokens);
+    in.slots = array<Slot>(base, kSlots, counts_.num_tokens);
+    in.query_starts =
+        array<std::int32_t>(base, kQueryStarts, counts_.num_seqs - counts_.num_decodes + 1);
+    in.kv_lens = array<std::int32_t>(base, kKvLens, counts_.num_seqs);
+    in.block_tables = {
+        array<BlockId>(base, kBlockTables, counts_.num_seqs * counts_.max_blocks).data,
+        {counts_.num_seqs, counts_.max_blocks}};
+    in.logit_rows = array<std::int32_t>(base, kLogitRows, counts_.num_samples);
     return in;
   }
 
-  [[nodiscard]] std::int64_t num_tokens() const { return num_tokens_; }
-  [[nodiscard]] std::int64_t num_decodes() const { return num_decodes_; }
-  [[nodiscard]] std::int64_t num_samples() const { return num_samples_; }
-  [[nodiscard]] std::int32_t max_logprobs() const { return max_logprobs_; }
+  [[nodiscard]] std::int64_t num_tokens() const { return counts_.num_tokens; }
+  [[nodiscard]] std::int64_t num_decodes() const { return counts_.num_decodes; }
+  [[nodiscard]] std::int64_t num_samples() const { return counts_.num_samples; }
+  [[nodiscard]] std::int32_t max_logprobs() const { return counts_.max_logprobs; }
   /// Whether any sample wants log-probabilities, be it only its own token's.
-  [[nodiscard]] bool wants_logprobs() const { return wants_logprobs_; }
+  [[nodiscard]] bool wants_logprobs() const { return counts_.wants_logprobs; }
   /// Whether any of the tokens is one that the step before draws.
-  [[nodiscard]] bool has_pending_tokens() const { return has_pending_tokens_; }
+  [[nodiscard]] bool has_pending_tokens() const { return counts_.has_pending_tokens; }
 
   [[nodiscard]] VectorView<const SamplingRow> rows(const std::byte* base = nullptr) const {
-    return array<SamplingRow>(base ? base : bytes_.data(), kRows, num_samples_);
+    return array<SamplingRow>(base ? base : bytes_.data(), kRows, counts_.num_samples);
   }
   [[nodiscard]] VectorView<const std::int32_t> banned_starts(
       const std::byte* base = nullptr) const {
-    return array<std::int32_t>(base ? base : bytes_.data(), kBannedStarts, num_samples_ + 1);
+    return array<std::int32_t>(base ? base : bytes_.data(), kBannedStarts, counts_.num_samples + 1);
   }
   [[nodiscard]] VectorView<const TokenId> banned_tokens(const std::byte* base = nullptr) const {
-    return array<TokenId>(base ? base : bytes_.data(), kBannedTokens, num_banned_);
+    return array<TokenId>(base ? base : bytes_.data(), kBannedTokens, counts_.num_banned);
   }
 
  private:
@@ -96,6 +117,19 @@ class StepInputs {
     kNumArrays,
   };
 
+  struct Counts {
+    std::int64_t num_tokens = 0;
+    std::int64_t num_seqs = 0;
+    std::int64_t num_decodes = 0;
+    std::int64_t num_samples = 0;
+    std::int64_t num_banned = 0;
+    std::int64_t max_blocks = 0;
+    std::int32_t max_logprobs = 0;
+    bool has_pending_tokens = false;
+    bool has_prefix = false;
+    bool wants_logprobs = false;
+  };
+
   template <class T>
   [[nodiscard]] VectorView<const T> array(const std::byte* base, Array which,
                                           std::int64_t count) const {
@@ -107,40 +141,44 @@ class StepInputs {
     return reinterpret_cast<T*>(bytes_.data() + offsets_[which]);
   }
 
-  /// Counts everything and cuts the arena into arrays.
+  /// Counts everything.
   void measure(const StepPlan& plan, std::span<const Sample> samples) {
-    num_tokens_ = plan.num_tokens;
-    num_decodes_ = plan.num_decodes;
-    num_seqs_ = static_cast<std::int64_t>(plan.sequences.size());
-    num_samples_ = static_cast<std::int64_t>(samples.size());
-    max_blocks_ = 0;
+    counts_.num_tokens = plan.num_tokens;
+    counts_.num_decodes = plan.num_decodes;
+    counts_.num_seqs = static_cast<std::int64_t>(plan.sequences.size());
+    counts_.num_samples = static_cast<std::int64_t>(samples.size());
+    counts_.max_blocks = 0;
     for (const PlannedSequence& planned : plan.sequences) {
-      max_blocks_ =
-          std::max(max_blocks_, static_cast<std::int64_t>(planned.sequence->block_table.size()));
+      counts_.max_blocks = std::max(
+          counts_.max_blocks, static_cast<std::int64_t>(planned.sequence->block_table.size()));
     }
-    num_banned_ = 0;
-    max_logprobs_ = 0;
-    wants_logprobs_ = false;
+    counts_.num_banned = 0;
+    counts_.max_logprobs = 0;
+    counts_.wants_logprobs = false;
     for (const Sample& sample : samples) {
-      num_banned_ += static_cast<std::int64_t>(sample.banned.size());
-      max_logprobs_ = std::max(max_logprobs_, sample.row.num_logprobs);
-      wants_logprobs_ |= sample.row.num_logprobs >= 0;
+      counts_.num_banned += static_cast<std::int64_t>(sample.banned.size());
+      counts_.max_logprobs = std::max(counts_.max_logprobs, sample.row.num_logprobs);
+      counts_.wants_logprobs |= sample.row.num_logprobs >= 0;
     }
+  }
+
+  /// Cuts the arena into arrays.
+  void place_arrays() {
     std::int64_t end = 0;
     const auto place = [&](Array which, std::int64_t count, std::size_t element_bytes) {
       offsets_[which] = end;
       end = align_up(end + count * static_cast<std::int64_t>(element_bytes), 16);
     };
-    place(kTokens, num_tokens_, sizeof(TokenId));
-    place(kPositions, num_tokens_, sizeof(std::int32_t));
-    place(kSlots, num_tokens_, sizeof(Slot));
-    place(kQueryStarts, num_seqs_ - num_decodes_ + 1, sizeof(std::int32_t));
-    place(kKvLens, num_seqs_, sizeof(std::int32_t));
-    place(kBlockTables, num_seqs_ * max_blocks_, sizeof(BlockId));
-    place(kLogitRows, num_samples_, sizeof(std::int32_t));
-    place(kRows, num_samples_, sizeof(SamplingRow));
-    place(kBannedStarts, num_samples_ + 1, sizeof(std::int32_t));
-    place(kBannedTokens, num_banned_, sizeof(TokenId));
+    place(kTokens, counts_.num_tokens, sizeof(TokenId));
+    place(kPositions, counts_.num_tokens, sizeof(std::int32_t));
+    place(kSlots, counts_.num_tokens, sizeof(Slot));
+    place(kQueryStarts, counts_.num_seqs - counts_.num_decodes + 1, sizeof(std::int32_t));
+    place(kKvLens, counts_.num_seqs, sizeof(std::int32_t));
+    place(kBlockTables, counts_.num_seqs * counts_.max_blocks, sizeof(BlockId));
+    place(kLogitRows, counts_.num_samples, sizeof(std::int32_t));
+    place(kRows, counts_.num_samples, sizeof(SamplingRow));
+    place(kBannedStarts, counts_.num_samples + 1, sizeof(std::int32_t));
+    place(kBannedTokens, counts_.num_banned, sizeof(TokenId));
     bytes_.resize(static_cast<std::size_t>(end));
   }
 
@@ -148,12 +186,13 @@ class StepInputs {
     auto* token = mutable_array<TokenId>(kTokens);
     auto* position = mutable_array<std::int32_t>(kPositions);
     auto* slot = mutable_array<Slot>(kSlots);
-    has_pending_tokens_ = false;
+    counts_.has_pending_tokens = false;
     for (const PlannedSequence& planned : plan.sequences) {
       const Sequence& sequence = *planned.sequence;
       const TokenId* tokens = sequence.tokens.data();
       token = std::copy(tokens + planned.begin, tokens + planned.end, token);
-      has_pending_tokens_ |= is_pending(tokens[planned.end - 1]);  // only the last one can be
+      counts_.has_pending_tokens |=
+          is_pending(tokens[planned.end - 1]);  // only the last one can be
       std::int64_t index = planned.begin / block_size, offset = planned.begin % block_size;
       for (std::int32_t i = planned.begin; i < planned.end; ++i) {
         *position++ = i;
@@ -168,18 +207,19 @@ class StepInputs {
     auto* kv_len = mutable_array<std::int32_t>(kKvLens);
     auto* blocks = mutable_array<BlockId>(kBlockTables);
     *start = 0;
-    has_prefix_ = false;
-    for (std::int64_t s = 0; s < num_seqs_; ++s) {
+    counts_.has_prefix = false;
+    for (std::int64_t s = 0; s < counts_.num_seqs; ++s) {
       const PlannedSequence& planned = plan.sequences[static_cast<std::size_t>(s)];
-      if (s >= num_decodes_) {
+      if (s >= counts_.num_decodes) {
         start[1] = start[0] + planned.num_tokens();
         ++start;
       }
       *kv_len++ = planned.end;
-      has_prefix_ |= s >= num_decodes_ && planned.begin > 0;
+      counts_.has_prefix |= s >= counts_.num_decodes && planned.begin > 0;
       const auto& table = planned.sequence->block_table;
-      std::fill(std::copy(table.begin(), table.end(), blocks), blocks + max_blocks_, BlockId{-1});
-      blocks += max_blocks_;
+      std::fill(std::copy(table.begin(), table.end(), blocks), blocks + counts_.max_blocks,
+                BlockId{-1});
+      blocks += counts_.max_blocks;
     }
   }
 
@@ -191,8 +231,8 @@ class StepInputs {
       row += planned.num_tokens();
       if (planned.samples) logit_row[num_sampled++] = row - 1;
     }
-    check(num_sampled == num_samples_, "step inputs: the plan samples ", num_sampled,
-          " sequences, but ", num_samples_, " have settings");
+    check(num_sampled == counts_.num_samples, "step inputs: the plan samples ", num_sampled,
+          " sequences, but ", counts_.num_samples, " have settings");
     auto* settings = mutable_array<SamplingRow>(kRows);
     auto* banned_start = mutable_array<std::int32_t>(kBannedStarts);
     auto* banned = mutable_array<TokenId>(kBannedTokens);
@@ -207,16 +247,7 @@ class StepInputs {
 
   std::vector<std::byte> bytes_;
   std::array<std::int64_t, kNumArrays> offsets_{};
-  std::int64_t num_tokens_ = 0;
-  std::int64_t num_seqs_ = 0;
-  std::int64_t num_decodes_ = 0;
-  std::int64_t num_samples_ = 0;
-  std::int64_t num_banned_ = 0;
-  std::int64_t max_blocks_ = 0;
-  std::int32_t max_logprobs_ = 0;
-  bool has_pending_tokens_ = false;
-  bool has_prefix_ = false;
-  bool wants_logprobs_ = false;
+  Counts counts_;
 };
 
 }  // namespace nanovllm

@@ -1,14 +1,18 @@
 #pragma once
-/// Tensor-parallel ranks on several GPUs of one process, one thread each, through NCCL.
+/// Tensor-parallel ranks on several GPUs through NCCL: threads of one process, or one rank each of
+/// several processes.
 
 #include <cuda_runtime.h>
 #include <nccl.h>
 
+#include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,6 +23,7 @@
 #include "nanovllm/cuda/device_buffer.cuh"
 #include "nanovllm/cuda/launch.cuh"
 #include "nanovllm/parallel/communicator.hpp"
+#include "nanovllm/parallel/process_group.hpp"
 
 namespace nanovllm {
 
@@ -56,23 +61,33 @@ __global__ void __launch_bounds__(256)
 /// their way, in an order that depends on the size. All ranks get the same bits.
 class Nccl {
  public:
-  /// Throws ConfigError unless `num_ranks` ≥ 1. The ends are joined by `attach`.
+  /// The ends of a group of threads. Throws ConfigError unless `num_ranks` ≥ 1. The ends are joined
+  /// by `attach`.
   static std::vector<Nccl> make(int num_ranks) {
     check<ConfigError>(num_ranks >= 1, "tensor_parallel must be >= 1, got ", num_ranks);
-    auto group = std::make_shared<Group>();
-    group->comms.resize(static_cast<std::size_t>(num_ranks));
+    auto group = std::make_shared<Group>(num_ranks, 0, num_ranks);
     if (num_ranks > 1) detail::check_nccl(ncclGetUniqueId(&group->id), "ncclGetUniqueId");
     std::vector<Nccl> out;
     for (int rank = 0; rank < num_ranks; ++rank) out.push_back(Nccl(group, rank));
     return out;
   }
 
+  /// This process's end of a group with one rank a process. All of them call this.
+  static Nccl join(const std::shared_ptr<ProcessGroup>& processes) {
+    auto group = std::make_shared<Group>(processes->size(), processes->rank(), 1);
+    if (processes->rank() == 0 && processes->size() > 1)
+      detail::check_nccl(ncclGetUniqueId(&group->id), "ncclGetUniqueId");
+    processes->share(std::as_writable_bytes(std::span(&group->id, 1)));
+    return Nccl(std::move(group), processes->rank());
+  }
+
   Nccl(Nccl&&) = default;
   Nccl& operator=(Nccl&&) = default;
+  /// Graphs that hold calls of this end must be gone.
   ~Nccl() {
     if (group_ == nullptr) return;
     const std::lock_guard lock(group_->mutex);
-    if (ncclComm_t& comm = group_->comms[index()]; comm != nullptr) {
+    if (ncclComm_t& comm = end().comm; comm != nullptr) {
       ncclCommDestroy(comm);
       comm = nullptr;
     }
@@ -87,20 +102,22 @@ class Nccl {
     ncclComm_t comm = nullptr;
     detail::check_nccl(ncclCommInitRank(&comm, size(), group_->id, rank_), "ncclCommInitRank");
     const std::lock_guard lock(group_->mutex);
-    group_->comms[index()] = comm;
+    end().comm = comm;
+    if (group_->aborted) group_->abort(end());
   }
 
   [[nodiscard]] int rank() const { return rank_; }
-  [[nodiscard]] int size() const { return static_cast<int>(group_->comms.size()); }
+  [[nodiscard]] int size() const { return group_->size; }
 
   /// See CommunicatorLike. `x` must be dense. Throws CudaError when the group was aborted.
   template <class T>
   void all_reduce(MatrixView<T> x) {
     if (size() == 1 || x.empty()) return;
     check_dense("all_reduce", x);
-    detail::check_nccl(ncclAllReduce(x.data, x.data, static_cast<std::size_t>(x.size()),
-                                     detail::nccl_type<T>(), ncclSum, comm(), context_.stream),
-                       "ncclAllReduce");
+    call("ncclAllReduce", [&](ncclComm_t comm) {
+      return ncclAllReduce(x.data, x.data, static_cast<std::size_t>(x.size()),
+                           detail::nccl_type<T>(), ncclSum, comm, context_.stream);
+    });
   }
 
   /// See CommunicatorLike. `part` must be dense. Takes device memory when it needs more than any
@@ -117,43 +134,80 @@ class Nccl {
       gathered_ = cuda::DeviceBuffer<std::byte>(bytes);
     }
     T* const parts = reinterpret_cast<T*>(gathered_.data());
-    detail::check_nccl(ncclAllGather(part.data, parts, static_cast<std::size_t>(part.size()),
-                                     detail::nccl_type<T>(), comm(), context_.stream),
-                       "ncclAllGather");
+    call("ncclAllGather", [&](ncclComm_t comm) {
+      return ncclAllGather(part.data, parts, static_cast<std::size_t>(part.size()),
+                           detail::nccl_type<T>(), comm, context_.stream);
+    });
     const dim3 grid(static_cast<unsigned>((width + 2047) / 2048), static_cast<unsigned>(rows),
                     static_cast<unsigned>(size()));
     cuda::launch(detail::side_by_side_kernel<T>, {.grid = grid, .block = 256}, context_, parts,
                  rows, width, whole);
   }
 
-  /// Ends the pending and later calls of all ranks of this process.
+  /// Ends the pending and later calls of all ranks of this process, graphs included: kernels that
+  /// wait for other ranks return, and leave garbage. Does not wait.
   void abort() {
     const std::lock_guard lock(group_->mutex);
-    group_->aborted = true;
-    for (ncclComm_t& comm : group_->comms) {
-      if (comm != nullptr) ncclCommAbort(comm);
-      comm = nullptr;
-    }
+    if (std::exchange(group_->aborted, true)) return;
+    for (End& end : group_->ends) group_->abort(end);
   }
 
  private:
+  /// One rank of this process.
+  struct End {
+    ncclComm_t comm = nullptr;  // null before `attach` and after `abort`
+    std::timed_mutex calling;   // held during calls of NCCL
+    std::thread abort;
+  };
+
+  /// What the ranks of this process share.
   struct Group {
+    Group(int size_in, int first_rank_in, int num_ends)
+        : size(size_in), first_rank(first_rank_in), ends(static_cast<std::size_t>(num_ends)) {}
+    ~Group() {
+      for (End& end : ends) {
+        if (end.abort.joinable()) end.abort.join();
+      }
+    }
+
+    /// ncclCommAbort at once releases whoever waits, and then itself waits until the last graph
+    /// with a call of the communicator is gone; so it gets a thread.
+    void abort(End& end) {
+      if (end.comm == nullptr) return;
+      end.abort = std::thread([&end, comm = std::exchange(end.comm, nullptr)] {
+        // A call in progress ends by itself, unless it waits for what a hung kernel does not do.
+        const std::unique_lock lock(end.calling, std::chrono::seconds(1));
+        ncclCommAbort(comm);
+      });
+    }
+
+    const int size;
+    const int first_rank;
     ncclUniqueId id{};
-    std::mutex mutex;
-    std::vector<ncclComm_t> comms;  // of all ranks; null before `attach` and after `abort`
+    std::mutex mutex;  // guards what follows, but for the calls
+    std::vector<End> ends;
     bool aborted = false;
   };
 
   Nccl(std::shared_ptr<Group> group, int rank) : group_(std::move(group)), rank_(rank) {}
 
-  [[nodiscard]] std::size_t index() const { return static_cast<std::size_t>(rank_); }
+  [[nodiscard]] End& end() const {
+    return group_->ends[static_cast<std::size_t>(rank_ - group_->first_rank)];
+  }
 
-  [[nodiscard]] ncclComm_t comm() const {
-    const std::lock_guard lock(group_->mutex);
-    check<CudaError>(group_->comms[index()] != nullptr, "NCCL: rank ", rank_,
-                     group_->aborted ? ": another rank failed and the group was aborted"
-                                     : " has not joined its group");
-    return group_->comms[index()];
+  /// Makes a call of NCCL. Throws CudaError when it fails or the group was aborted.
+  template <class Call>
+  void call(const char* name, const Call& make) {
+    const std::lock_guard calling(end().calling);
+    ncclComm_t comm = nullptr;
+    {
+      const std::lock_guard lock(group_->mutex);
+      comm = end().comm;
+      check<CudaError>(comm != nullptr, "NCCL: rank ", rank_,
+                       group_->aborted ? ": another rank failed and the group was aborted"
+                                       : " has not joined its group");
+    }
+    detail::check_nccl(make(comm), name);
   }
 
   template <class T>
