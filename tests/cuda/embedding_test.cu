@@ -88,7 +88,7 @@ TEMPLATE_TEST_CASE("gather_rows copies rows bit by bit", "[gather_rows]", float,
   }
 }
 
-TEST_CASE("embedding and gather_rows of many rows take several vectors a thread", "[embedding]") {
+TEST_CASE("embedding and gather_rows of many rows are right in every block", "[embedding]") {
   if (!has_gpu()) return;
   Gpu gpu;
   const std::int64_t vocab = 61, width = 1032, n = 3001;

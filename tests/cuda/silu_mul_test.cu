@@ -48,8 +48,8 @@ TEMPLATE_TEST_CASE("silu_mul is the formula at every width and place", "[silu_mu
   }
 }
 
-TEMPLATE_TEST_CASE("silu_mul of many rows takes several vectors a thread, with the same bits",
-                   "[silu_mul]", float, bf16) {
+TEMPLATE_TEST_CASE("silu_mul of many rows has the bits of each alone, every time", "[silu_mul]",
+                   float, bf16) {
   if (!has_gpu()) return;
   using T = TestType;
   Gpu gpu;

@@ -20,10 +20,6 @@
 
 namespace nanovllm::cuda {
 
-struct EmbeddingTraits {
-  static constexpr int kVectors = 2;  ///< vectors a thread, for large inputs
-};
-
 /// The operands as the kernel sees them: the table as the dense row-major matrix that it is.
 template <class T>
 struct EmbeddingProblem {
@@ -33,37 +29,21 @@ struct EmbeddingProblem {
   MatrixView<T> out;  ///< [n, hidden]
 };
 
-template <class T, int kVectors, bool kWhole>
+/// A thread for each vector of `out`.
+template <class T, bool kWhole>
 __global__ void __launch_bounds__(kElementwiseThreads)
     embedding_kernel(EmbeddingProblem<T> problem, RowVectors vectors) {
   grid_dependency_wait();
   grid_dependency_launch();
-  const std::uint32_t first = blockIdx.x * (kElementwiseThreads * kVectors) + threadIdx.x;
-  std::int64_t sources[kVectors];
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const std::uint32_t index = min(first + i * kElementwiseThreads, vectors.total - 1);
-    const TokenId token = problem.tokens.data[index / vectors.per_row];
-    sources[i] = std::int64_t{token} - problem.first_token;
+  const std::uint32_t index = blockIdx.x * kElementwiseThreads + threadIdx.x;
+  if (index >= vectors.total) return;
+  const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
+  const std::int64_t source = std::int64_t{problem.tokens.data[row]} - problem.first_token;
+  uint4 value{};  // zeros in every element type
+  if (source >= 0 && source < problem.table.extent(0)) {
+    value = load_first<kWhole, Load::constant>(problem.table.at(source, column), count);
   }
-  uint4 values[kVectors] = {};
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const std::uint32_t index = first + i * kElementwiseThreads;
-    if (index >= vectors.total) break;
-    const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
-    if (sources[i] >= 0 && sources[i] < problem.table.extent(0)) {
-      const T* const from = problem.table.at(sources[i], column);
-      values[i] = load_first<kWhole, Load::constant>(from, count);
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const std::uint32_t index = first + i * kElementwiseThreads;
-    if (index >= vectors.total) break;
-    const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
-    store_first<kWhole>(problem.out.at(row, column), count, values[i]);
-  }
+  store_first<kWhole>(problem.out.at(row, column), count, value);
 }
 
 /// See the head of this file. `Matrix` offers `data()`, `rows()` and `cols()` of a dense row-major
@@ -78,10 +58,8 @@ void embedding(const EmbeddingArgs<T, Matrix>& args, const Context& context) {
                                     args.out};
   const auto vectors = RowVectors::of<T>("embedding", args.out.extent(0), args.out.extent(1));
   const bool whole = has_whole_rows(problem.table) && has_whole_rows(args.out);
-  with_row_vectors<EmbeddingTraits::kVectors>(
-      vectors.total, whole, context, [&]<int kVectors, bool kWhole>(const LaunchConfig& config) {
-        launch(embedding_kernel<T, kVectors, kWhole>, config, context, problem, vectors);
-      });
+  launch(whole ? embedding_kernel<T, true> : embedding_kernel<T, false>, elementwise_grid(vectors),
+         context, problem, vectors);
 }
 
 }  // namespace nanovllm::cuda

@@ -18,37 +18,17 @@
 
 namespace nanovllm::cuda {
 
-struct GatherRowsTraits {
-  static constexpr int kVectors = 2;  ///< vectors a thread, for large inputs
-};
-
-template <class T, int kVectors, bool kWhole>
+/// A thread for each vector of `out`.
+template <class T, bool kWhole>
 __global__ void __launch_bounds__(kElementwiseThreads)
     gather_rows_kernel(GatherRowsArgs<T> args, RowVectors vectors) {
   grid_dependency_wait();
   grid_dependency_launch();
-  const std::uint32_t first = blockIdx.x * (kElementwiseThreads * kVectors) + threadIdx.x;
-  std::int32_t sources[kVectors];
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const std::uint32_t index = min(first + i * kElementwiseThreads, vectors.total - 1);
-    sources[i] = args.rows.data[index / vectors.per_row];
-  }
-  uint4 values[kVectors];
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const std::uint32_t index = first + i * kElementwiseThreads;
-    if (index >= vectors.total) break;
-    const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
-    values[i] = load_first<kWhole>(args.x.at(sources[i], column), count);
-  }
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const std::uint32_t index = first + i * kElementwiseThreads;
-    if (index >= vectors.total) break;
-    const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
-    store_first<kWhole>(args.out.at(row, column), count, values[i]);
-  }
+  const std::uint32_t index = blockIdx.x * kElementwiseThreads + threadIdx.x;
+  if (index >= vectors.total) return;
+  const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
+  const T* const from = args.x.at(args.rows.data[row], column);
+  store_first<kWhole>(args.out.at(row, column), count, load_first<kWhole>(from, count));
 }
 
 /// See the head of this file. Throws ShapeError when the operands do not fit together.
@@ -58,10 +38,8 @@ void gather_rows(const GatherRowsArgs<T>& args, const Context& context) {
   if (args.out.empty()) return;
   const auto vectors = RowVectors::of<T>("gather_rows", args.out.extent(0), args.out.extent(1));
   const bool whole = has_whole_rows(args.x) && has_whole_rows(args.out);
-  with_row_vectors<GatherRowsTraits::kVectors>(
-      vectors.total, whole, context, [&]<int kVectors, bool kWhole>(const LaunchConfig& config) {
-        launch(gather_rows_kernel<T, kVectors, kWhole>, config, context, args, vectors);
-      });
+  launch(whole ? gather_rows_kernel<T, true> : gather_rows_kernel<T, false>,
+         elementwise_grid(vectors), context, args, vectors);
 }
 
 }  // namespace nanovllm::cuda

@@ -55,7 +55,8 @@ struct HeadAngles {
 /// With kLanes = 0 a whole warp takes a row of any width: lane l holds elements l, l + 32, … of
 /// each half, the first half being the longer one of an odd width. Which of the two it is depends
 /// on the element type and the width alone (`with_head_lanes`), so that sums over a row have one
-/// order.
+/// order. kWhole promises that all rows, of elements and of angles, are whole 16-byte vectors; the
+/// result is the same without.
 template <Element T, int kLanes, bool kWhole>
 class HeadRow {
  public:

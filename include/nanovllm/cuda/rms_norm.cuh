@@ -22,7 +22,6 @@
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"

@@ -9,7 +9,6 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/cuda/context.cuh"
 #include "nanovllm/cuda/launch.cuh"
 #include "nanovllm/cuda/vec.cuh"
 
@@ -61,32 +60,11 @@ template <class T, int kRank>
 /// Threads of a block of the elementwise kernels.
 inline constexpr int kElementwiseThreads = 256;
 
-/// A thread for each vector: with a loop over several in each, less would be in flight at the start
-/// and the last blocks would end later.
+/// A thread for each vector. (Two or four a thread were measured: no faster with many rows, slower
+/// with few.)
 inline LaunchConfig elementwise_grid(const RowVectors& vectors) {
   return {.grid = ceil_div(vectors.total, std::uint32_t{kElementwiseThreads}),
           .block = kElementwiseThreads};
-}
-
-/// Calls `launch_with` with template arguments (kVectors, kWhole): the number of vectors for each
-/// thread, kMany for large inputs, so that enough bytes are in flight, and 1 for small ones, so
-/// that they spread over the multiprocessors; and whether all vectors are whole and aligned.
-template <int kMany, class LaunchWith>
-void with_row_vectors(std::uint32_t total, bool whole, const Context& context,
-                      LaunchWith launch_with) {
-  const auto grid = [&](int vectors) {
-    return LaunchConfig{.grid = ceil_div(total, static_cast<std::uint32_t>(kElementwiseThreads) *
-                                                    static_cast<std::uint32_t>(vectors)),
-                        .block = kElementwiseThreads};
-  };
-  const auto one_wave = static_cast<std::uint32_t>(context.num_sms) * 2048;
-  if (!whole) {
-    launch_with.template operator()<1, false>(grid(1));
-  } else if (total <= one_wave) {
-    launch_with.template operator()<1, true>(grid(1));
-  } else {
-    launch_with.template operator()<kMany, true>(grid(kMany));
-  }
 }
 
 }  // namespace nanovllm::cuda

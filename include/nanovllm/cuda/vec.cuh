@@ -24,9 +24,8 @@ inline constexpr int kVecSize = 16 / static_cast<int>(sizeof(T));
 
 /// How a load treats the caches.
 enum class Load {
-  coherent,   ///< what an earlier kernel wrote
-  streaming,  ///< the same, read this once: first to be evicted
-  constant,   ///< through the non-coherent cache: weights, which no kernel writes
+  coherent,  ///< what an earlier kernel wrote
+  constant,  ///< through the non-coherent cache: weights, which no kernel writes
 };
 
 /// The 16 bytes at `p`, which is 16-byte aligned global memory.
@@ -35,11 +34,6 @@ __device__ __forceinline__ uint4 load_vector(const void* p) {
   uint4 v;
   if constexpr (kLoad == Load::coherent) {
     asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(__cvta_generic_to_global(p))
-                 : "memory");
-  } else if constexpr (kLoad == Load::streaming) {
-    asm volatile("ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "l"(__cvta_generic_to_global(p))
                  : "memory");
@@ -54,14 +48,6 @@ __device__ __forceinline__ uint4 load_vector(const void* p) {
 /// Writes 16 bytes to `p`, which is 16-byte aligned global memory.
 __device__ __forceinline__ void store_vector(void* p, uint4 v) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
-               :
-               : "l"(__cvta_generic_to_global(p)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-               : "memory");
-}
-
-/// Writes 16 bytes that are not read again soon: first to be evicted.
-__device__ __forceinline__ void store_vector_streaming(void* p, uint4 v) {
-  asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};"
                :
                : "l"(__cvta_generic_to_global(p)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");
@@ -93,12 +79,6 @@ __device__ __forceinline__ T from_float(float x) {
     }
     return out;
   }
-}
-
-/// `x` rounded to `T` and back.
-template <Element T>
-__device__ __forceinline__ float round_to(float x) {
-  return to_float(from_float<T>(x));
 }
 
 /// Two 16-bit elements in a register (the first in the low half) as floats.
