@@ -46,7 +46,6 @@ namespace nanovllm::cuda {
 struct RowSummary {
   float largest;  ///< after bans
   TokenId first;  ///< the lowest id with it
-  TokenId drawn;  ///< the winner of the Gumbel-max rule in rows without filters
   LogSoftmax log_prob;
   double mass;
 };
@@ -55,17 +54,15 @@ struct RowSummary {
 __device__ inline RowSummary merge_parts(const SlicePart* parts, int num_parts,
                                          const SamplingRow& settings) {
   const int lane = static_cast<int>(threadIdx.x % 32);
-  Scored first, drawn, original;  // a largest logit is a score, too
+  Scored first, original;  // a largest logit is a score, too
   for (int i = lane; i < num_parts; i += 32) {
     first.offer({double{parts[i].largest}, parts[i].first});
-    drawn.offer({parts[i].score, parts[i].token});
     if (settings.num_logprobs >= 0) original.offer({double{parts[i].original_largest}, i});
   }
   first = warp_best(first);
   RowSummary out{};
   out.largest = static_cast<float>(first.score);
   out.first = first.id;
-  out.drawn = warp_best(drawn).id;
   if (settings.num_logprobs >= 0) {
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     original = warp_best(original);
@@ -92,6 +89,27 @@ __device__ inline RowSummary merge_parts(const SlicePart* parts, int num_parts,
   return out;
 }
 
+/// The winner among the slices' winners, by every warp for itself. As in a race, only those that
+/// are close are scored.
+__device__ inline TokenId merge_winners(const SlicePart* parts, int num_parts, const Draw& draw) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const auto arrival = [&](const SlicePart& part) {
+    if (part.winner.id < 0) return std::numeric_limits<float>::infinity();
+    return __fdividef(part.winner.arrival, draw.weight(part.largest));
+  };
+  float earliest = std::numeric_limits<float>::infinity();
+  for (int i = lane; i < num_parts; i += 32) earliest = fminf(earliest, arrival(parts[i]));
+  const float bound = __uint_as_float(__reduce_min_sync(kAllLanes, __float_as_uint(earliest))) *
+                      (1.f + kArrivalSlack);
+  Scored best;
+  for (int i = lane; i < num_parts; i += 32) {
+    const Entrant& winner = parts[i].winner;
+    if (winner.id < 0 || !(draw.needs_exact || arrival(parts[i]) <= bound)) continue;
+    best.offer(draw.score(winner.logit, winner.id, winner.bits));
+  }
+  return warp_best(best).id;
+}
+
 /// The lowest id that is not banned, 0 when all are. Contains barriers.
 __device__ inline TokenId lowest_allowed(const std::uint32_t* ban_bits, std::int64_t vocab,
                                          TokenId& shared) {
@@ -110,15 +128,17 @@ __device__ inline TokenId lowest_allowed(const std::uint32_t* ban_bits, std::int
 
 /// Rules 2 to 4 of the contract for a row whose slices are merged. Contains barriers.
 __device__ inline TokenId choose(const RowTiles& row, const SamplingRow& settings,
-                                 const RowSummary& summary, FilterShared& shared) {
+                                 const RowSummary& summary, const SlicePart* parts, int num_parts,
+                                 FilterShared& shared) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   if (summary.largest == -kInfinity) {
     return lowest_allowed(row.ban_bits, row.vocab, shared.best[0].id);
   }
   if (!(settings.temperature > 0) || summary.largest == kInfinity) return summary.first;
-  if (!has_filter(settings, row.vocab)) return summary.drawn;
+  const Draw draw(settings, summary.largest);
+  if (!has_filter(settings, row.vocab)) return merge_winners(parts, num_parts, draw);
   const Kept kept = apply_filters(row, settings, summary.mass, shared.select);
-  return draw_kept(row, kept, Draw(settings, summary.largest), shared).id;
+  return draw_kept(row, kept, draw, shared);
 }
 
 /// Grid (rows, 1 or 2): blocks with blockIdx.y = 0 choose, those with 1 list the most likely
@@ -137,8 +157,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   const bool lists = blockIdx.y == 1;
   if (lists && settings.num_logprobs <= 0) return;
   const bool has_bans = args.banned_starts.data[r] < args.banned_starts.data[r + 1];
-  const RowSummary summary =
-      merge_parts(scratch.parts + r * scratch.part_pitch, num_parts, settings);
+  const SlicePart* const parts = scratch.parts + r * scratch.part_pitch;
+  const RowSummary summary = merge_parts(parts, num_parts, settings);
   const float* const logits = args.logits.at(r);
   const std::uint32_t* const maxima =
       (lists && has_bans ? scratch.original_maxima : scratch.maxima) + r * scratch.tile_pitch;
@@ -155,7 +175,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       maxima,          has_bans ? scratch.ban_bits + r * scratch.word_pitch : nullptr,
       summary.largest, mass_scale(settings),
       mass_unit};
-  const TokenId token = choose(row, settings, summary, shared);
+  const TokenId token = choose(row, settings, summary, parts, num_parts, shared);
   if (threadIdx.x != 0) return;
   args.tokens.data[r] = token;
   if (settings.num_logprobs >= 0) {

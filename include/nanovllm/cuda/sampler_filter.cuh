@@ -66,7 +66,8 @@ __device__ inline Cut apply_top_p_to_list(const RowTiles& row, float top_p, cons
 }
 
 /// The mass of the tokens with keys from `low` on. Contains barriers.
-__device__ __noinline__ Mass mass_above(const RowTiles& row, std::uint32_t low, SelectShared& shared) {
+__device__ __noinline__ Mass mass_above(const RowTiles& row, std::uint32_t low,
+                                        SelectShared& shared) {
   Mass mine = 0;
   visit_tiles(row, low, [&](TokenId, const std::uint32_t(&keys)[4]) {
 #pragma unroll
@@ -120,18 +121,21 @@ __device__ inline Kept apply_filters(const RowTiles& row, const SamplingRow& set
   return kept;
 }
 
-/// Draws from what is kept. Contains barriers.
-__device__ inline Scored draw_kept(const RowTiles& row, const Kept& kept, const Draw& draw,
-                                   FilterShared& shared) {
+/// Draws from a list. Contains barriers.
+__device__ inline TokenId draw_from_list(const Kept& kept, const Draw& draw, FilterShared& shared) {
   Scored best;
-  if (kept.list_size >= 0) {
-    for (int i = static_cast<int>(threadIdx.x); i < kept.list_size; i += kSelectThreads) {
-      const std::uint32_t key = list_key(shared.select, i);
-      const TokenId id = list_id(shared.select, i);
-      if (kept.cut.keeps(key, id)) best.offer(draw.score(logit_of(key), id));
-    }
-    return block_best(best, shared.best);
+  for (int i = static_cast<int>(threadIdx.x); i < kept.list_size; i += kSelectThreads) {
+    const std::uint32_t key = list_key(shared.select, i);
+    const TokenId id = list_id(shared.select, i);
+    if (kept.cut.keeps(key, id)) best.offer(draw.score(logit_of(key), id));
   }
+  return block_best(best, shared.best).id;
+}
+
+/// Draws from what is kept. Contains barriers.
+__device__ inline TokenId draw_kept(const RowTiles& row, const Kept& kept, const Draw& draw,
+                                    FilterShared& shared) {
+  if (kept.list_size >= 0) return draw_from_list(kept, draw, shared);
   if (threadIdx.x == 0) shared.race.start();
   __syncthreads();
   if (!draw.needs_exact) {
@@ -142,23 +146,29 @@ __device__ inline Scored draw_kept(const RowTiles& row, const Kept& kept, const 
         logits[i] = kept.cut.keeps(keys[i], first + i) ? logit_of(keys[i])
                                                        : -std::numeric_limits<float>::infinity();
       }
-      draw.enter(shared.race, logits, static_cast<std::uint32_t>(first) / 4);
+      const std::uint32_t group = static_cast<std::uint32_t>(first) / 4;
+      const Noise noise = draw.noise(logits, group);
+      const bool is_open = shared.race.bound() == std::numeric_limits<float>::infinity();
+      if (__any_sync(kAllLanes, is_open)) {
+        offer_bound(shared.race, noise);
+        __syncwarp();
+      }
+      enter(shared.race, noise, logits, group);
     });
   }
   __syncthreads();
   if (!draw.is_void(shared.race)) {
-    best = draw.best_entrant(shared.race);
-  } else {
-    visit_tiles(row, kept.cut.key, [&](TokenId first, const std::uint32_t(&keys)[4]) {
-#pragma unroll 1
-      for (int i = 0; i < 4; ++i) {
-        const std::uint32_t key =
-            i < 2 ? (i == 0 ? keys[0] : keys[1]) : (i == 2 ? keys[2] : keys[3]);
-        if (kept.cut.keeps(key, first + i)) best.offer(draw.score(logit_of(key), first + i));
-      }
-    });
+    return shared.race.entrants[find_winner(shared.race, draw)].id;
   }
-  return block_best(best, shared.best);
+  Scored best;
+  visit_tiles(row, kept.cut.key, [&](TokenId first, const std::uint32_t(&keys)[4]) {
+#pragma unroll 1
+    for (int i = 0; i < 4; ++i) {
+      const std::uint32_t key = i < 2 ? (i == 0 ? keys[0] : keys[1]) : (i == 2 ? keys[2] : keys[3]);
+      if (kept.cut.keeps(key, first + i)) best.offer(draw.score(logit_of(key), first + i));
+    }
+  });
+  return block_best(best, shared.best).id;
 }
 
 }  // namespace nanovllm::cuda

@@ -1,21 +1,15 @@
 #pragma once
 /// The Gumbel-max rule as a race that the threads of a block run together; see sampler_math.cuh.
 
+#include <array>
 #include <cstdint>
 #include <limits>
 
 #include "nanovllm/core/philox.hpp"
 #include "nanovllm/cuda/sampler_math.cuh"
+#include "nanovllm/cuda/sampler_workspace.cuh"
 
 namespace nanovllm::cuda {
-
-/// A token that might still win.
-struct Entrant {
-  float arrival;
-  float logit;
-  TokenId id;
-  std::uint32_t bits;
-};
 
 /// The state of a race in shared memory.
 struct Race {
@@ -37,6 +31,12 @@ struct Race {
   }
 };
 
+/// Four tokens of a lane before the race: their random words, w, and 1 + the upper 23 bits of u.
+struct Noise {
+  std::array<std::uint32_t, 4> bits;
+  float w[4], v[4];
+};
+
 /// One row's draw.
 struct Draw {
   std::uint64_t seed;
@@ -55,14 +55,7 @@ struct Draw {
         needs_exact(!(fabsf(largest_logit) < 0x1p34f * row.temperature) ||
                     row.temperature < 0x1p-100f) {}
 
-  /// The random words of tokens 4 · group … 4 · group + 3.
-  [[nodiscard]] __device__ __forceinline__ std::array<std::uint32_t, 4> words(
-      std::uint32_t group) const {
-    return philox4x32(seed, {group, static_cast<std::uint32_t>(position),
-                             static_cast<std::uint32_t>(position >> 32), 0});
-  }
-
-  /// The token with its score; one at -inf never wins.
+  /// The score of a token; one at -inf never wins.
   [[nodiscard]] __device__ Scored score(float logit, TokenId id, std::uint32_t bits) const {
     Scored out;
     if (logit > -std::numeric_limits<float>::infinity()) {
@@ -73,66 +66,106 @@ struct Draw {
 
   /// score() where only the id is known; slow.
   [[nodiscard]] __device__ Scored score(float logit, TokenId id) const {
-    return score(logit, id, sampling_bits(seed, position, static_cast<std::uint32_t>(id)));
+    return score(logit, id, words(static_cast<std::uint32_t>(id) / 4)[id % 4]);
   }
 
-  /// Enters four tokens per lane, logits -inf for those that must not win. All lanes of a warp
-  /// call it together.
-  __device__ void enter(Race& race, const float (&logits)[4], std::uint32_t group) const;
+  /// When a token arrives; infinitely late at -inf.
+  [[nodiscard]] __device__ float arrival(float logit, std::uint32_t bits) const {
+    return __fdividef(exponential(bits), weight(logit));
+  }
 
-  /// The best of the entrants that this thread looks at: together, the block's threads look at
-  /// all. After a barrier; valid unless `is_void`.
-  [[nodiscard]] __device__ Scored best_entrant(const Race& race) const {
-    Scored best;
-    const float bound = race.bound();
-    for (int i = static_cast<int>(threadIdx.x); i < race.count; i += static_cast<int>(blockDim.x)) {
-      const Entrant& entrant = race.entrants[i];
-      if (entrant.arrival <= bound) best.offer(score(entrant.logit, entrant.id, entrant.bits));
+  /// w, the probability of a token relative to the largest.
+  [[nodiscard]] __device__ __forceinline__ float weight(float logit) const {
+    return exp2_fast((logit - largest) * scale);
+  }
+
+  /// The tokens 4 · group … 4 · group + 3, logits -inf for those that must not win.
+  [[nodiscard]] __device__ __forceinline__ Noise noise(const float (&logits)[4],
+                                                       std::uint32_t group) const {
+    Noise out;
+    out.bits = words(group);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      out.w[i] = weight(logits[i]);
+      out.v[i] = __uint_as_float((out.bits[i] >> 9) | 0x3F800000u);
     }
-    return best;
+    return out;
   }
 
   /// Whether the race has no valid result and every token must be scored.
   [[nodiscard]] __device__ bool is_void(const Race& race) const {
     return needs_exact || race.count > Race::kCapacity;
   }
+
+ private:
+  [[nodiscard]] __device__ __forceinline__ std::array<std::uint32_t, 4> words(
+      std::uint32_t group) const {
+    return philox4x32(seed, {group, static_cast<std::uint32_t>(position),
+                             static_cast<std::uint32_t>(position >> 32), 0});
+  }
 };
 
-__device__ __forceinline__ void Draw::enter(Race& race, const float (&logits)[4],
-                                            std::uint32_t group) const {
-  const std::array<std::uint32_t, 4> bits = words(group);
-  float w[4], v[4];  // v - 1: the upper 23 bits of u, at most u
+/// A first bound of the race from the tokens of a warp, cheap and close: E ≤ u / (1 - u).
+__device__ __forceinline__ void offer_bound(Race& race, const Noise& noise) {
+  float bound = std::numeric_limits<float>::infinity();
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    w[i] = exp2_fast((logits[i] - largest) * scale);
-    v[i] = __uint_as_float((bits[i] >> 9) | 0x3F800000u);
+    const float u = noise.v[i] - 1.f + 0x1p-23f;
+    bound = fminf(bound, __fdividef(u, (1.f - u) * noise.w[i]) * (1.f + kArrivalSlack));
   }
-  float bound = __shfl_sync(kAllLanes, race.bound(), 0);
-  if (bound == std::numeric_limits<float>::infinity()) {  // E ≤ u / (1 - u) gives a first one
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float u = v[i] - 1.f + 0x1p-23f;
-      bound = fminf(bound, __fdividef(u, (1.f - u) * w[i]) * (1.f + kArrivalSlack));
-    }
-    const std::uint32_t first = __reduce_min_sync(kAllLanes, __float_as_uint(bound));
-    if (threadIdx.x % 32 == 0) atomicMin(&race.earliest, first);
-    bound = __uint_as_float(first) * (1.f + kArrivalSlack);
-  }
+  const std::uint32_t first = __reduce_min_sync(kAllLanes, __float_as_uint(bound));
+  if (threadIdx.x % 32 == 0) atomicMin(&race.earliest, first);
+}
+
+/// Enters those of a lane's four tokens that might win.
+__device__ __forceinline__ void enter(Race& race, const Noise& noise, const float (&logits)[4],
+                                      std::uint32_t group) {
+  const float bound = race.bound();
   unsigned able = 0;  // rounding 1 + w · bound is monotone, so that v ≤ it whenever u ≤ w · bound
 #pragma unroll
-  for (int i = 0; i < 4; ++i) able |= v[i] <= fmaf(w[i], bound, 1.f) ? 1u << i : 0u;
+  for (int i = 0; i < 4; ++i) {
+    able |= noise.v[i] <= fmaf(noise.w[i], bound, 1.f) ? 1u << i : 0u;
+  }
   for (; able != 0; able &= able - 1) {
     const int i = __ffs(static_cast<int>(able)) - 1;
     const auto pick = [i](const auto& of) {
       return i < 2 ? (i == 0 ? of[0] : of[1]) : (i == 2 ? of[2] : of[3]);
     };
-    const float arrival = exponential(pick(bits)) / pick(w);
+    const float arrival = __fdividef(exponential(pick(noise.bits)), pick(noise.w));
     if (!(arrival <= race.bound()) || arrival == std::numeric_limits<float>::infinity()) continue;
     atomicMin(&race.earliest, __float_as_uint(arrival));
     const int slot = atomicAdd(&race.count, 1);
     if (slot >= Race::kCapacity) continue;
-    race.entrants[slot] = {arrival, pick(logits), static_cast<TokenId>(4 * group) + i, pick(bits)};
+    race.entrants[slot] = {arrival, pick(logits), static_cast<TokenId>(4 * group) + i,
+                           pick(noise.bits)};
   }
+}
+
+/// The index of the entrant that wins, in all lanes, -1 without any. By one warp, after a barrier;
+/// the race must not be void. Scores only if more than one is close.
+__device__ inline int find_winner(const Race& race, const Draw& draw) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const float bound = race.bound();
+  int close = 0, index = -1;
+  for (int begin = 0; begin < race.count; begin += 32) {
+    const bool is_close = begin + lane < race.count && race.entrants[begin + lane].arrival <= bound;
+    const unsigned mask = __ballot_sync(kAllLanes, is_close);
+    close += __popc(mask);
+    if (mask != 0) index = begin + __ffs(static_cast<int>(mask)) - 1;
+  }
+  if (close <= 1) return index;
+  Scored best;
+  int mine = -1;
+  for (int i = lane; i < race.count; i += 32) {
+    const Entrant& entrant = race.entrants[i];
+    if (!(entrant.arrival <= bound)) continue;
+    const TokenId before = best.id;
+    best.offer(draw.score(entrant.logit, entrant.id, entrant.bits));
+    if (best.id != before) mine = i;
+  }
+  const TokenId id = warp_best(best).id;
+  const unsigned owner = __ballot_sync(kAllLanes, best.id == id);
+  return __shfl_sync(kAllLanes, mine, __ffs(static_cast<int>(owner)) - 1);
 }
 
 /// The best of all threads' tokens, in all threads. `scratch` has room for one per warp. Contains

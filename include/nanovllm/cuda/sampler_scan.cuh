@@ -37,8 +37,8 @@ template <int kGroups>
 struct SampleScanShared {
   using Traits = SampleScanTraits<kGroups>;
   Race race;
-  std::uint32_t keys[Traits::kWarps];
-  double sums[Traits::kWarps];
+  std::uint32_t keys[2][Traits::kWarps];  ///< largest keys before and after bans
+  double sums[2][Traits::kWarps];         ///< of exponentials and masses
   Scored best[Traits::kWarps];
   TokenId first;
   std::uint32_t ban_bits[Traits::kWords];
@@ -118,10 +118,10 @@ __device__ void apply_bans(VectorView<const TokenId> banned, std::int64_t begin,
 }
 
 /// Key of the largest logit of the slice, and those of the tiles to `maxima` unless that is null.
-/// Contains barriers.
+/// `keys` is left with the warps' largest. Contains a barrier.
 template <int kGroups>
-__device__ std::uint32_t find_largest(const float (&x)[kGroups][4],
-                                      SampleScanShared<kGroups>& shared, std::uint32_t* maxima) {
+__device__ std::uint32_t find_largest(const float (&x)[kGroups][4], std::uint32_t* keys,
+                                      std::uint32_t* maxima) {
   using Traits = SampleScanTraits<kGroups>;
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   std::uint32_t largest = kNoKey;
@@ -143,25 +143,21 @@ __device__ std::uint32_t find_largest(const float (&x)[kGroups][4],
     }
     if (lane < kGroups) maxima[lane * Traits::kWarps + warp] = tile;
   }
-  __syncthreads();  // `keys` may be read still, from the call before
-  if (lane == 0) shared.keys[warp] = largest;
+  if (lane == 0) keys[warp] = largest;
   __syncthreads();
 #pragma unroll
-  for (int i = 0; i < Traits::kWarps; ++i) {
-    largest = shared.keys[i] > largest ? shared.keys[i] : largest;
-  }
+  for (int i = 0; i < Traits::kWarps; ++i) largest = keys[i] > largest ? keys[i] : largest;
   return largest;
 }
 
-/// The sum over all threads, in all threads. Contains barriers.
-template <int kGroups>
-__device__ double block_sum(double mine, SampleScanShared<kGroups>& shared) {
+/// The sum over all threads, in all threads. `sums` has room for one per warp. Contains a barrier.
+template <int kWarps>
+__device__ double block_sum(double mine, double (&sums)[kWarps]) {
   mine = warp_sum(mine);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) shared.sums[threadIdx.x / 32] = mine;
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = mine;
   __syncthreads();
   double sum = 0;
-  for (double part : shared.sums) sum += part;
+  for (double part : sums) sum += part;
   return sum;
 }
 
@@ -185,7 +181,7 @@ __device__ double sum_exp(const float (&x)[kGroups][4], float largest,
       for (int i = 0; i < 4; ++i) sum += x[j][i] == kInfinity ? 1.f : 0.f;
     }
   }
-  return block_sum(double{sum}, shared);
+  return block_sum(double{sum}, shared.sums[0]);
 }
 
 /// Σ e^((logit - largest) / temperature), `largest` finite.
@@ -198,61 +194,63 @@ __device__ double sum_masses(const float (&x)[kGroups][4], float largest, double
 #pragma unroll
     for (int i = 0; i < 4; ++i) sum += mass_of(x[j][i], largest, scale);
   }
-  return block_sum(sum, shared);
+  return block_sum(sum, shared.sums[1]);
 }
 
-/// The lowest id with the largest logit. Contains barriers.
+/// Leaves the lowest id with the largest logit in `first` after the next barrier; called by the
+/// warps that have one.
 template <int kGroups>
-__device__ TokenId find_first(const float (&x)[kGroups][4], float largest, std::int64_t begin,
-                              SampleScanShared<kGroups>& shared) {
+__device__ void find_first(const float (&x)[kGroups][4], float largest, std::int64_t begin,
+                           TokenId& first) {
   using Traits = SampleScanTraits<kGroups>;
   TokenId mine = std::numeric_limits<TokenId>::max();
-  if (threadIdx.x == 0) shared.first = mine;
-  __syncthreads();
-  if (shared.keys[threadIdx.x / 32] == key_of(largest)) {  // the warp has one
 #pragma unroll
-    for (int j = kGroups - 1; j >= 0; --j) {
+  for (int j = kGroups - 1; j >= 0; --j) {
 #pragma unroll
-      for (int i = 3; i >= 0; --i) {
-        if (x[j][i] == largest) {
-          mine = static_cast<TokenId>(begin) +
-                 static_cast<TokenId>(4 * (j * Traits::kThreads + threadIdx.x)) + i;
-        }
+    for (int i = 3; i >= 0; --i) {
+      if (x[j][i] == largest) {
+        mine = static_cast<TokenId>(begin) +
+               static_cast<TokenId>(4 * (j * Traits::kThreads + threadIdx.x)) + i;
       }
     }
-    mine = __reduce_min_sync(kAllLanes, mine);
-    if (threadIdx.x % 32 == 0) atomicMin(&shared.first, mine);
   }
-  __syncthreads();
-  return shared.first;
+  mine = __reduce_min_sync(kAllLanes, mine);
+  if (threadIdx.x % 32 == 0) atomicMin(&first, mine);
 }
 
-/// The winner of the slice by the Gumbel-max rule, `draw.largest` finite. `logits` is the row in
-/// memory, for the race that is void. Contains barriers.
+/// Runs the race of the slice, `draw.largest` finite. Contains a barrier, and ends before one.
 template <int kGroups>
-__device__ Scored draw_from_slice(const float (&x)[kGroups][4], const Draw& draw,
-                                  VectorView<const float> logits, std::int64_t begin, bool has_bans,
-                                  SampleScanShared<kGroups>& shared) {
+__device__ void race_in_slice(const float (&x)[kGroups][4], const Draw& draw, std::int64_t begin,
+                              Race& race) {
   using Traits = SampleScanTraits<kGroups>;
-  if (threadIdx.x == 0) shared.race.start();
+  const std::uint32_t group = static_cast<std::uint32_t>(begin / 4) + threadIdx.x;
+  const Noise first = draw.noise(x[0], group);
+  offer_bound(race, first);
   __syncthreads();
-  if (!draw.needs_exact) {
-    const std::uint32_t group = static_cast<std::uint32_t>(begin / 4) + threadIdx.x;
+  enter(race, first, x[0], group);
 #pragma unroll
-    for (int j = 0; j < kGroups; ++j) draw.enter(shared.race, x[j], group + j * Traits::kThreads);
+  for (int j = 1; j < kGroups; ++j) {
+    enter(race, draw.noise(x[j], group + j * Traits::kThreads), x[j], group + j * Traits::kThreads);
   }
-  __syncthreads();
+}
+
+/// The winner of a race that is void: every token is scored, read from memory once more. The result
+/// is in all threads. Contains a barrier.
+template <int kGroups>
+__device__ Entrant score_slice(VectorView<const float> logits, const Draw& draw, std::int64_t begin,
+                               bool has_bans, SampleScanShared<kGroups>& shared) {
+  using Traits = SampleScanTraits<kGroups>;
   Scored best;
-  if (!draw.is_void(shared.race)) {
-    best = draw.best_entrant(shared.race);
-  } else {
-    for (int at = static_cast<int>(threadIdx.x); at < Traits::kSlice; at += Traits::kThreads) {
-      if (begin + at >= logits.extent(0)) break;
-      if (has_bans && (shared.ban_bits[at / 32] >> (at % 32) & 1) != 0) continue;
-      best.offer(draw.score(clean(logits.data[begin + at]), static_cast<TokenId>(begin + at)));
-    }
+  for (int at = static_cast<int>(threadIdx.x); at < Traits::kSlice; at += Traits::kThreads) {
+    if (begin + at >= logits.extent(0)) break;
+    if (has_bans && (shared.ban_bits[at / 32] >> (at % 32) & 1) != 0) continue;
+    best.offer(draw.score(clean(logits.data[begin + at]), static_cast<TokenId>(begin + at)));
   }
-  return block_best(best, shared.best);
+  const TokenId id = block_best(best, shared.best).id;
+  const float logit = clean(logits.data[id]);
+  const std::uint32_t bits =
+      sampling_bits(draw.seed, draw.position, static_cast<std::uint32_t>(id));
+  return {draw.arrival(logit, bits), logit, id, bits};
 }
 
 /// Grid (slices, rows).
@@ -274,11 +272,16 @@ __global__ void __launch_bounds__(SampleScanTraits<kGroups>::kThreads,
   const bool has_bans = ban_begin < ban_end, is_filtered = has_filter(settings, vocab);
   const std::int64_t tiles = row * scratch.tile_pitch + slice * Traits::kTiles;
 
+  if (threadIdx.x == 0) {
+    shared.first = std::numeric_limits<TokenId>::max();
+    shared.race.start();
+  }
   SlicePart part{};
+  part.winner.id = -1;
   std::uint32_t* const originals = has_bans ? scratch.original_maxima : scratch.maxima;
   const bool needs_original_maxima = settings.num_logprobs > 0 || (is_filtered && !has_bans);
   std::uint32_t largest =
-      find_largest<kGroups>(x, shared, needs_original_maxima ? originals + tiles : nullptr);
+      find_largest<kGroups>(x, shared.keys[0], needs_original_maxima ? originals + tiles : nullptr);
   if (settings.num_logprobs >= 0) {
     part.original_largest = logit_of(largest);
     part.original_sum = sum_exp<kGroups>(x, part.original_largest, shared);
@@ -286,21 +289,30 @@ __global__ void __launch_bounds__(SampleScanTraits<kGroups>::kThreads,
   if (has_bans) {
     apply_bans<kGroups>(args.banned_tokens.slice(ban_begin, ban_end), begin, shared,
                         scratch.ban_bits + row * scratch.word_pitch + slice * Traits::kWords, x);
-    largest = find_largest<kGroups>(x, shared, is_filtered ? scratch.maxima + tiles : nullptr);
+    largest =
+        find_largest<kGroups>(x, shared.keys[1], is_filtered ? scratch.maxima + tiles : nullptr);
   }
   part.largest = logit_of(largest);
-  part.first = find_first<kGroups>(x, part.largest, begin, shared);
-  part.score = -std::numeric_limits<double>::infinity();
-  if (settings.temperature > 0 && largest >= kLowestKey && largest < kPlusInfKey) {
-    if (!is_filtered) {
-      const Scored best = draw_from_slice<kGroups>(
-          x, Draw(settings, part.largest), {args.logits.at(row), {vocab}}, begin, has_bans, shared);
-      part.score = best.score;
-      part.token = best.id;
-    } else if (settings.top_p < 1 && !has_top_k(settings, vocab)) {
-      part.mass = sum_masses<kGroups>(x, part.largest, mass_scale(settings), shared);
+  if (shared.keys[has_bans ? 1 : 0][threadIdx.x / 32] == largest) {
+    find_first<kGroups>(x, part.largest, begin, shared.first);
+  }
+  const bool draws = settings.temperature > 0 && largest >= kLowestKey && largest < kPlusInfKey;
+  const Draw draw(settings, part.largest);
+  if (draws && !is_filtered && !draw.needs_exact) {
+    race_in_slice<kGroups>(x, draw, begin, shared.race);
+  } else if (draws && settings.top_p < 1 && !has_top_k(settings, vocab)) {
+    part.mass = sum_masses<kGroups>(x, part.largest, mass_scale(settings), shared);
+  }
+  __syncthreads();
+  if (draws && !is_filtered) {
+    if (draw.is_void(shared.race)) {
+      part.winner =
+          score_slice<kGroups>({args.logits.at(row), {vocab}}, draw, begin, has_bans, shared);
+    } else if (threadIdx.x < 32) {
+      part.winner = shared.race.entrants[find_winner(shared.race, draw)];
     }
   }
+  part.first = shared.first;
   if (threadIdx.x == 0) scratch.parts[row * scratch.part_pitch + slice] = part;
 }
 

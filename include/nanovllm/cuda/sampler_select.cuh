@@ -20,7 +20,8 @@ using Mass = unsigned long long;  ///< in units of `RowTiles::mass_unit`
 
 inline constexpr int kSelectThreads = 512;
 inline constexpr int kSelectWarps = kSelectThreads / 32;
-inline constexpr int kSelectBins = 2048;
+inline constexpr int kSelectBinBits = 11;
+inline constexpr int kSelectBins = 1 << kSelectBinBits;
 inline constexpr int kSelectCapacity = 1024;
 static_assert(kSelectCapacity >= kMaxLogprobs);
 
@@ -121,7 +122,7 @@ struct Bins {
   __device__ Bins(std::uint32_t low_key, std::uint32_t high_key, bool linear)
       : low(low_key), high(high_key), by_logit(linear), top(logit_of(high_key)) {
     const std::uint32_t span = high - low;
-    while (span >> shift >= kSelectBins) ++shift;
+    shift = max(0, 32 - __clz(static_cast<int>(span)) - kSelectBinBits);
     // A range that float32 cannot divide up is divided by key.
     per_logit = kSelectBins / (top - logit_of(low));
     by_logit = by_logit && shift > 0 && per_logit > 0 && per_logit < 0x1p100f;
@@ -165,10 +166,11 @@ struct Cut {
   }
 };
 
-__device__ __forceinline__ void clear_bins(SelectShared& shared) {
+__device__ __forceinline__ void clear_bins(SelectShared& shared, bool with_masses) {
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < kSelectBins; i += kSelectThreads) {
-    shared.bins.count[i] = shared.bins.mass_low[i] = shared.bins.mass_high[i] = 0;
+    shared.bins.count[i] = 0;
+    if (with_masses) shared.bins.mass_low[i] = shared.bins.mass_high[i] = 0;
   }
   __syncthreads();
 }
@@ -277,13 +279,13 @@ __device__ inline void sort_list(SelectShared& shared, int size) {
 }
 
 /// The id of the `count`-th of the tokens with `key`, lowest first. Contains barriers.
-__device__ __noinline__ TokenId find_tie(const RowTiles& row, std::uint32_t key, std::uint32_t count,
-                                   SelectShared& shared) {
+__device__ __noinline__ TokenId find_tie(const RowTiles& row, std::uint32_t key,
+                                         std::uint32_t count, SelectShared& shared) {
   std::int64_t begin = 0, size = row.vocab;
   while (true) {
     int shift = 0;
     while ((size - 1) >> shift >= kSelectBins) ++shift;
-    clear_bins(shared);
+    clear_bins(shared, false);
     visit_tiles(row, key, [&](TokenId first, const std::uint32_t(&keys)[4]) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -308,15 +310,21 @@ __device__ __noinline__ TokenId find_tie(const RowTiles& row, std::uint32_t key,
 /// The shortest prefix that reaches the goal, among the tokens with keys in [low, high], high being
 /// the largest left; all of them if they do not reach it. Contains barriers.
 __device__ __noinline__ Cut find_prefix(const RowTiles& row, Goal goal, std::uint32_t low,
-                                  std::uint32_t high, SelectShared& shared) {
+                                        std::uint32_t high, SelectShared& shared) {
   Bins bins(low, high, true);
   while (true) {
-    clear_bins(shared);
+    clear_bins(shared, goal.by_mass);
     visit_tiles(row, bins.low, [&](TokenId, const std::uint32_t(&keys)[4]) {
+      Mass masses[4] = {};
+      if (goal.by_mass) {  // without a branch per token, so that the four overlap
+#pragma unroll
+        for (int i = 0; i < 4; ++i) masses[i] = row.mass_of_key(keys[i]);
+      }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        if (keys[i] < bins.low || keys[i] > bins.high) continue;
-        add_to_bin(shared, bins(keys[i]), goal.by_mass ? row.mass_of_key(keys[i]) : 0);
+        if (keys[i] >= bins.low && keys[i] <= bins.high) {
+          add_to_bin(shared, bins(keys[i]), masses[i]);
+        }
       }
     });
     find_crossing<kSelectBins / kSelectThreads>(
@@ -354,27 +362,43 @@ __device__ __noinline__ Cut find_prefix(const RowTiles& row, Goal goal, std::uin
   return {.key = list_key(shared, last), .last = list_id(shared, last)};
 }
 
+/// Counts the tiles by their maxima and finds the bin of the goal. Contains barriers.
+__device__ inline SelectShared::Crossing count_maxima(const RowTiles& row, const Bins& bins,
+                                                      const Goal& goal, SelectShared& shared) {
+  clear_bins(shared, false);
+  for (int i = static_cast<int>(threadIdx.x); i < row.num_tiles(); i += kSelectThreads) {
+    const std::uint32_t key = row.maxima[i];
+    if (key >= bins.low && key <= bins.high) atomicAdd(&shared.bins.count[bins(key)], 1u);
+  }
+  find_crossing<kSelectBins / kSelectThreads>(
+      shared, goal, [&](int i, std::uint32_t& n, Mass&) { n = shared.bins.count[i]; });
+  return shared.crossing;
+}
+
 /// A key that at least `count` tokens of the row reach, found from its tiles' maxima; `otherwise`
 /// when there are too few tiles. Contains barriers.
 __device__ inline std::uint32_t bound_of_largest(const RowTiles& row, std::uint32_t count,
                                                  std::uint32_t otherwise, SelectShared& shared) {
-  const int num_tiles = row.num_tiles();
-  if (count > static_cast<std::uint32_t>(num_tiles)) return otherwise;
+  if (count > static_cast<std::uint32_t>(row.num_tiles())) return otherwise;
   Goal goal{.by_mass = false, .count = count, .mass = 0};
+  constexpr std::uint32_t kFew = 16;  // bins of few tiles gain nothing by another round
+  constexpr float kDepth = 32;        // logits are of this order: one round mostly
+  const std::uint32_t deep = key_of(clean(row.largest - kDepth));
+  if (fabsf(row.largest) < 1e4f) {  // or the bins are finer than float32
+    const Bins bins(deep, row.largest_key(), true);
+    const auto crossing = count_maxima(row, bins, goal, shared);
+    if (crossing.index >= 0 && crossing.count <= kFew) {
+      const float bound =
+          row.largest - (static_cast<float>(crossing.index) + 1.25f) / bins.per_logit;
+      return key_of(clean(bound));  // 1/4 is more than the bins' rounding
+    }
+  }
   Bins bins(otherwise, row.largest_key(), false);
   while (true) {
-    clear_bins(shared);
-    for (int i = static_cast<int>(threadIdx.x); i < num_tiles; i += kSelectThreads) {
-      const std::uint32_t key = row.maxima[i];
-      if (key >= bins.low && key <= bins.high) atomicAdd(&shared.bins.count[bins(key)], 1u);
-    }
-    find_crossing<kSelectBins / kSelectThreads>(
-        shared, goal, [&](int i, std::uint32_t& n, Mass&) { n = shared.bins.count[i]; });
-    const auto crossing = shared.crossing;
+    const auto crossing = count_maxima(row, bins, goal, shared);
     if (crossing.index < 0) return otherwise;
     bins.narrow(crossing.index);
     goal.count_before += crossing.count_before;
-    constexpr std::uint32_t kFew = 8;  // bins of one or two tiles gain nothing by another round
     if (bins.low == bins.high || crossing.count <= kFew) return bins.low;
     bins = Bins(bins.low, bins.high, false);
   }

@@ -18,13 +18,20 @@ inline constexpr int kLogitTile = 128;
 /// The most log-probabilities a row can ask for.
 inline constexpr std::int64_t kMaxLogprobs = 1024;
 
-/// What one block found in its slice of a row. `first`, `token` and `largest` are those after the
-/// bans, the `original` ones those before.
+/// A token in the race of sampler_race.cuh.
+struct Entrant {
+  float arrival;
+  float logit;
+  TokenId id;
+  std::uint32_t bits;  ///< the random word of the token
+};
+
+/// What one block found in its slice of a row. `first`, `winner` and `largest` are those after
+/// the bans, the `original` ones those before.
 struct SlicePart {
   float largest;           ///< -inf without any logit above -inf
   TokenId first;           ///< the lowest id with the largest logit
-  double score;            ///< of `token`, the winner of the Gumbel-max rule; rows without filters
-  TokenId token;           ///< ≥ 0 whenever `score` is above -inf
+  Entrant winner;          ///< of the Gumbel-max rule in the slice; rows without filters
   float original_largest;  ///< rows with log-probabilities only, as is the next
   double original_sum;     ///< Σ e^(logit - original_largest); number of +inf if that is +inf
   double mass;             ///< Σ e^((logit - largest) / temperature), rows with top_p alone
