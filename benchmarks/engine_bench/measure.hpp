@@ -41,7 +41,7 @@ class Samples {
 struct WorkloadResult {
   std::int64_t num_requests = 0, num_prompt_tokens = 0, num_output_tokens = 0;
   double seconds = 0;
-  double floor = 0;         ///< of all steps' dense layers, in seconds
+  double floor = 0;         ///< of all steps' dense layers and of attention, in seconds
   nv::EngineStats stats{};  ///< of this workload alone
   Samples first_token{};    ///< time to the first token of each request, all submitted at once
   Samples token{};          ///< each request's mean time between two tokens
@@ -123,6 +123,12 @@ class Bench {
         out.token.add((times.finished - times.first_token) /
                       static_cast<double>(outputs[i].token_ids.size() - 1));
       }
+      const auto prompt = static_cast<double>(outputs[i].num_prompt_tokens);
+      const auto decodes = static_cast<double>(outputs[i].token_ids.size() - 1);
+      out.floor += floor_seconds(work_.prompt_attention(prompt), out.ceilings);
+      // Decode j reads the keys and values of prompt + j tokens.
+      out.floor += floor_seconds(
+          work_.decode_attention(1, decodes * prompt + decodes * (decodes + 1) / 2), out.ceilings);
     }
     out.stats = difference(engine_.stats(), before);
     return out;

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -29,6 +30,7 @@ struct Options {
   int max_num_batched_tokens = 0;
   std::int64_t kv_blocks = 0;
   int num_threads = 0;
+  std::string overlap = "default";
   std::vector<std::int64_t> batch_sizes, contexts{1024}, prefill, first_token;
   Repeats repeats;
   std::string json;
@@ -95,6 +97,9 @@ inline void add_options(CLI::App& app, Options& o) {
        "tokens in a step at the most; 0 for the backend's default");
   size("--kv-blocks", o.kv_blocks, "blocks of the KV pool; 0 for a share of memory");
   size("--threads", o.num_threads, "CPU threads of all ranks; 0 for all");
+  app.add_option("--overlap", o.overlap, "plan a step while another is computed")
+      ->check(CLI::IsMember({"default", "on", "off"}))
+      ->capture_default_str();
   const auto list = [&](const char* name, std::vector<std::int64_t>& values, const char* help) {
     app.add_option(name, values, help)
         ->delimiter(',')
@@ -137,6 +142,7 @@ inline nv::EngineConfig engine_config(const Options& o, const nv::ModelConfig& m
                              " tokens, but the model's context is ", nv::max_context_length(model));
   for (const std::int64_t batch : o.batch_sizes)
     config.max_num_seqs = std::max(config.max_num_seqs, static_cast<int>(batch));
+  if (o.overlap != "default") config.overlap = o.overlap == "on";
   if (o.kv_blocks != 0) config.kv_size = nv::KvSize::blocks(o.kv_blocks);
   return config;
 }
@@ -147,7 +153,11 @@ std::pair<Results, std::string> run(const Options& o, const nv::ModelConfig& mod
   using Element = typename Policy::Element;
   using Engine = nv::Engine<nv::Qwen3<nv::shapes::qwen3_any>, Policy>;
   const nv::EngineConfig config = engine_config(o, model);
+  const auto begin = std::chrono::steady_clock::now();
   Engine engine = o.random_weights ? Engine(model, nv::RandomWeights{}, config) : Engine(config);
+  Results results;
+  results.start_up_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   std::fprintf(stderr, "%s", engine.describe().c_str());
   const int max_batched_tokens = config.max_num_batched_tokens != 0
                                      ? config.max_num_batched_tokens
@@ -156,7 +166,6 @@ std::pair<Results, std::string> run(const Options& o, const nv::ModelConfig& mod
   Bench<Engine> bench(
       engine, {model, sizeof(Element)}, [&] { return prober(); }, o.repeats, Policy::kv.block_size,
       max_batched_tokens);
-  Results results;
   for (const std::int64_t context : o.contexts) {
     for (const std::int64_t batch : o.batch_sizes)
       results.decodes.push_back(bench.decode(batch, context));

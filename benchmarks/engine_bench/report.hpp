@@ -22,6 +22,7 @@ using Json = nlohmann::ordered_json;
 
 /// Everything that one run found.
 struct Results {
+  double start_up_seconds = 0;  ///< making the engine: weights, tuning, graphs
   std::vector<WorkloadResult> workloads;
   std::vector<DecodeResult> decodes;
   std::vector<PrefillResult> prefills;
@@ -213,13 +214,15 @@ inline void print(const std::vector<FirstTokenResult>& results) {
 }
 
 [[nodiscard]] inline Json to_json(const Results& results) {
-  return {{"workload", detail::to_json(results.workloads)},
+  return {{"start_up_seconds", results.start_up_seconds},
+          {"workload", detail::to_json(results.workloads)},
           {"decode", detail::to_json(results.decodes)},
           {"prefill", detail::to_json(results.prefills)},
           {"first_token", detail::to_json(results.first_tokens)}};
 }
 
 inline void print(const Results& results) {
+  std::printf("\nStart-up: %.2f s\n", results.start_up_seconds);
   for (const WorkloadResult& result : results.workloads) detail::print(result);
   detail::print(results.decodes);
   detail::print(results.prefills);
