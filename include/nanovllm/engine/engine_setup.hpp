@@ -67,18 +67,25 @@ std::unique_ptr<Runner<Model, Policy>> Engine<Model, Policy>::make_runner(
     const EngineConfig& config, const BatchConfig& batch, std::int64_t max_model_len) {
   std::optional<Checkpoint> checkpoint;
   if (!weights) checkpoint.emplace(config.model);
-  const RunnerConfig runner{.num_ranks = config.tensor_parallel,
-                            .num_threads = config.num_threads,
-                            .max_tokens = batch.max_num_batched_tokens,
-                            .max_context = max_model_len,
-                            .max_samples = batch.max_num_seqs,
-                            .processes = config.processes};
+  RunnerConfig runner{.num_ranks = config.tensor_parallel,
+                      .num_threads = config.num_threads,
+                      .max_tokens = batch.max_num_batched_tokens,
+                      .max_context = max_model_len,
+                      .max_samples = batch.max_num_seqs,
+                      .processes = config.processes};
+  const auto loaded = std::make_shared<LoadProgress>();  // the runner has stages after this returns
+  if (config.on_load) {
+    runner.on_stage = [loaded, on_load = config.on_load](const char* stage) {
+      on_load({loaded->bytes_total, loaded->bytes_total, stage});
+    };
+  }
   const auto fill = [&](auto& parameters, auto& backend, int rank) {
     if (weights) return parameters.randomize(weights->seed, backend);
     std::function<void(std::uint64_t, std::uint64_t)> progress;
     if (rank == 0 && config.on_load) {
-      progress = [&config](std::uint64_t done, std::uint64_t total) {
-        config.on_load({done, total});
+      progress = [&](std::uint64_t done, std::uint64_t total) {
+        *loaded = {done, total};
+        config.on_load(*loaded);
       };
     }
     parameters.load(*checkpoint, backend, progress);

@@ -11,10 +11,11 @@
 
 namespace nanovllm {
 
-/// How far the loading of weights is.
+/// How far the start-up is: the loading of weights, and on devices the stages behind it.
 struct LoadProgress {
   std::uint64_t bytes_done = 0;
   std::uint64_t bytes_total = 0;
+  const char* stage = "loading weights";  ///< what has begun; bytes are those of the weights
 };
 
 /// How far a call of `generate` is. Rates are averages over the call.
@@ -35,6 +36,10 @@ using GenerateCallback = std::function<void(const GenerateProgress&)>;
   if (!isatty(fileno(stream))) return {};
   return [stream, min_bytes, shown = -1](const LoadProgress& p) mutable {
     if (p.bytes_total < min_bytes) return;
+    if (p.stage != LoadProgress{}.stage) {
+      std::fprintf(stream, "%s\n", p.stage);
+      return;
+    }
     const int percent = static_cast<int>(100.0 * static_cast<double>(p.bytes_done) /
                                          static_cast<double>(p.bytes_total));
     if (percent == shown) return;

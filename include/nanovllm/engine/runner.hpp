@@ -43,6 +43,7 @@ struct RunnerConfig {
   std::int64_t max_tokens = 0;   ///< a step
   std::int64_t max_context = 0;  ///< a sequence
   std::int64_t max_samples = 0;  ///< a step
+  std::function<void(const char* stage)> on_stage{};  ///< rank 0 begins a stage of the start-up
   std::shared_ptr<ProcessGroup> processes{};  ///< one rank each; unset: all are threads of this one
 };
 
@@ -105,6 +106,7 @@ class Runner {
       auto rank = std::make_unique<Rank>(model, limits(), max_blocks(),
                                          std::move(backends[index(r)]), comm);
       fill(rank->network.weights(), *rank->backend, comm.rank());
+      if (r == 0) begin_stage("choosing kernels");
       rank->network.tune();
       ranks_[index(r)] = std::move(rank);
     });
@@ -124,6 +126,7 @@ class Runner {
   /// largest step there can be, on a pool of one block, so that everything which takes memory when
   /// it is first used has it; what the graphs will take is measured and left out.
   [[nodiscard]] std::size_t available_memory() {
+    begin_stage("sizing the KV pool");
     std::vector<std::size_t> bytes(ranks_.size());
     std::atomic<std::size_t> next = 0;
     on_all_ranks([&](Rank& rank) {
@@ -142,6 +145,7 @@ class Runner {
   /// number counts for all.
   void allocate_kv(std::int32_t num_blocks) {
     if (link_) link_->share(std::as_writable_bytes(std::span(&num_blocks, 1)));
+    begin_stage("recording graphs");
     on_all_ranks([&](Rank& rank) {
       rank.kv.emplace(kv_shape(), num_blocks);
       rank.executor.capture(*rank.kv);
@@ -289,6 +293,11 @@ class Runner {
             {"num_attention_heads", model.num_attention_heads},
             {"num_key_value_heads", model.num_key_value_heads},
             {"vocab_size", model.vocab_size}};
+  }
+
+  /// Says what takes time at start-up; a backend whose ops are done at once has nothing to prepare.
+  void begin_stage(const char* stage) const {
+    if (Backend::kAsynchronous && config_.on_stage) config_.on_stage(stage);
   }
 
   [[nodiscard]] NetworkLimits limits() const {
