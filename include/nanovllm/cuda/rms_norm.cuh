@@ -12,9 +12,9 @@
 /// element type and the width alone, neither of the number of rows nor of the alignment. Rows of up
 /// to 512 elements lie in groups of lanes (`HeadRow`), as in `qk_norm_rope_store`. In longer ones
 /// the squares of a vector are added in order, then those of vectors 32 · k apart (`sum_row`), then
-/// the 32 sums that are left, by a butterfly. A thread holds one vector of a row while all rows fit
-/// on the device at once, which is the fastest way through a single row, or else four, which keeps
-/// more bytes in flight; rows of more than 2048 vectors are read twice.
+/// the 32 sums that are left, by a butterfly. A thread holds one vector of a row while there are
+/// few rows, which is the fastest way through one, or else four, which keeps more bytes in flight;
+/// rows of more than 2048 vectors are read twice.
 ///
 /// Bytes moved: (2 · n + 1) · width · sizeof(T), or (4 · n + 1) with the residual.
 ///
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(RmsNormTraits::kThreads)
 /// Rows that blockDim.x threads hold, one for every threadIdx.y. With more than one row a block,
 /// blockDim.x is 32.
 template <class T, int kVectors, bool kAdd, bool kWhole>
-__global__ void __launch_bounds__(RmsNormTraits::max_threads(kVectors))
+__global__ void __launch_bounds__(RmsNormTraits::max_threads(kVectors), 1)
     rms_norm_kernel(RmsNormProblem<T> problem) {
   __shared__ float scratch[RmsNormTraits::max_threads(kVectors)];
   const std::int64_t row = std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
@@ -240,32 +240,30 @@ __global__ void __launch_bounds__(RmsNormTraits::kMaxThreads)
 
 namespace detail {
 
-/// Rows of more than kMaxHeadRow elements. With a residual, twice the bytes are in flight already,
-/// and four vectors a thread gain nothing.
+/// Rows of more than kMaxHeadRow elements.
 template <class T, bool kAdd, bool kWhole>
 void launch_rms_norm_rows(const RmsNormProblem<T>& problem, const Context& context) {
   using Traits = RmsNormTraits;
   constexpr int kMany = Traits::kManyVectors;
-  const std::int64_t rows = problem.x.extent(0);
+  const auto rows = static_cast<unsigned>(problem.x.extent(0));
   const auto vectors = static_cast<int>(ceil_div(problem.x.extent(1), kVecSize<T>));
-  const auto threads = [&](int each) {
-    return 32 * static_cast<unsigned>(rms_norm_warps(vectors, each));
-  };
-  const auto grid = static_cast<unsigned>(rows);
-  const bool few = rows * threads(1) <= std::int64_t{context.num_sms} * 2048;
+  const int warps = rms_norm_warps(vectors, 1), many_warps = rms_norm_warps(vectors, kMany);
+  // With one vector a thread, every warp reads the sums of all warps. That pays while a
+  // multiprocessor has few rows, and not at all when they are very long.
+  const bool few = rows * std::int64_t{warps} * warps <= std::int64_t{64} * context.num_sms;
   if (vectors > Traits::kMaxVectors) {
-    launch(rms_norm_wide_kernel<T, kAdd, kWhole>, {.grid = grid, .block = Traits::kMaxThreads},
+    launch(rms_norm_wide_kernel<T, kAdd, kWhole>, {.grid = rows, .block = Traits::kMaxThreads},
            context, problem);
-  } else if (vectors <= Traits::kMaxThreads && (few || kAdd)) {
-    launch(rms_norm_kernel<T, 1, kAdd, kWhole>, {.grid = grid, .block = threads(1)}, context,
-           problem);
-  } else if (vectors <= 32 * kMany) {
+  } else if (few && vectors <= Traits::kMaxThreads) {
+    launch(rms_norm_kernel<T, 1, kAdd, kWhole>,
+           {.grid = rows, .block = static_cast<unsigned>(32 * warps)}, context, problem);
+  } else if (many_warps == 1) {
     constexpr unsigned kRows = Traits::kThreads / 32;
     launch(rms_norm_kernel<T, kMany, kAdd, kWhole>,
-           {.grid = ceil_div(grid, kRows), .block = {32, kRows}}, context, problem);
+           {.grid = ceil_div(rows, kRows), .block = {32, kRows}}, context, problem);
   } else {
-    launch(rms_norm_kernel<T, kMany, kAdd, kWhole>, {.grid = grid, .block = threads(kMany)},
-           context, problem);
+    launch(rms_norm_kernel<T, kMany, kAdd, kWhole>,
+           {.grid = rows, .block = static_cast<unsigned>(32 * many_warps)}, context, problem);
   }
 }
 
