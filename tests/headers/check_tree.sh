@@ -4,10 +4,11 @@
 #
 #   who includes whom   the arrows of docs/architecture.md; 'allowed' below is the whole table
 #   how                 full paths in quotes, of files that exist, without cycles
-#   what not            <iostream>, <regex>, <format>; CUDA's headers only in .cuh
+#   what not            <iostream>, <regex>, <format>; CUDA's headers only in .cuh, and .cuh only
+#                       in .cuh, but for policy.hpp, which asks for __CUDACC__ before
 #   form                '#pragma once' first, at most 500 lines, .hpp or .cuh; a .inc file is a
 #                       fragment for repeated inclusion within its own folder and has no guard
-#   umbrella            nanovllm.hpp reaches every .hpp
+#   umbrella            nanovllm.hpp reaches every .hpp, without the help of a .cuh
 set -euo pipefail
 
 root=${1:-"$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/include"}
@@ -28,7 +29,7 @@ awk -v graph="$graph" '
     violations++
   }
 
-  # nanovllm/kv/block_manager.hpp is in folder "kv"; the four files at the top have their own name.
+  # nanovllm/kv/block_manager.hpp is in folder "kv"; the files at the top have their own name.
   function folder_of(path,   parts) {
     return split(path, parts, "/") == 2 ? parts[2] : parts[2] "/"
   }
@@ -38,6 +39,7 @@ awk -v graph="$graph" '
     target = folder_of(to)
     if (index(" " allowed[source] " ", " " target " ") > 0) return
     if (index(" " allowed[source] " ", " " substr(to, length("nanovllm/") + 1) " ") > 0) return
+    if (from ~ /\.cuh$/ && index(" " allowed_for_cuh[source] " ", " " target " ") > 0) return
     if (from in loaders && (to ~ /^nanovllm\/io\/safetensors/ || to == "nanovllm/io/mapped_file.hpp"))
       return
     complain(line, source " may not include " to)
@@ -59,7 +61,12 @@ awk -v graph="$graph" '
     allowed["fwd.hpp"] = "core/ version.hpp"
     allowed["policy.hpp"] = allowed["engine/"] " cpu/"
     allowed["engine.hpp"] = allowed["policy.hpp"] " policy.hpp"
-    allowed["nanovllm.hpp"] = allowed["engine.hpp"] " cuda/ engine.hpp"
+    allowed["nanovllm.hpp"] = allowed["engine.hpp"] " engine.hpp"
+    allowed["policy.hpp"] = allowed["policy.hpp"] " cuda_policy.cuh"
+    allowed["cuda_policy.cuh"] = "core/ kv/ sched/ parallel/ cuda/"
+
+    # What the .cuh files of a folder may see besides.
+    allowed_for_cuh["parallel/"] = "cuda/"
 
     # The headers of model/ that read a checkpoint may see the readers of files as well.
     loaders["nanovllm/model/config.hpp"]
@@ -73,7 +80,7 @@ awk -v graph="$graph" '
   }
 
   FNR == 1 {
-    seen_directive = 0
+    seen_directive = in_nvcc = 0
     num_lines[FILENAME] = 0
     if (FILENAME !~ /\.(hpp|cuh|inc)$/) complain(1, "a header ends in .hpp, .cuh or .inc")
     if (!(folder_of(FILENAME) in allowed))
@@ -89,6 +96,10 @@ awk -v graph="$graph" '
     else if ($0 !~ /^#pragma once$/) complain(FNR, "the first directive must be #pragma once")
     else guarded[FILENAME] = 1
   }
+
+  # What is between these lines is for nvcc alone; nothing is nested there.
+  /^#if defined\(__CUDACC__\)$/ { in_nvcc = 1 }
+  /^#endif/ { in_nvcc = 0 }
 
   /^[ \t]*#[ \t]*include[ \t]*</ {
     name = $0
@@ -111,11 +122,12 @@ awk -v graph="$graph" '
     } else if (second_half[FILENAME] != name) {
       if (name ~ /\.inc$/ && folder_of(name) != folder_of(FILENAME))
         complain(FNR, "a .inc file belongs to its folder alone: " name)
-      if (name ~ /\.cuh$/ && FILENAME ~ /\.hpp$/ && FILENAME != "nanovllm/nanovllm.hpp")
+      if (name ~ /\.cuh$/ && FILENAME ~ /\.hpp$/ &&
+          !(FILENAME == "nanovllm/policy.hpp" && in_nvcc))
         complain(FNR, "a .hpp file may not include " name)
       check_arrow(FNR, FILENAME, name)
       print FILENAME, name > graph
-      edges[FILENAME] = edges[FILENAME] " " name
+      if (name !~ /\.cuh$/) edges[FILENAME] = edges[FILENAME] " " name
     }
   }
 

@@ -18,11 +18,16 @@ fresh_tree() {
     printf '#pragma once\n\n' > "$scratch/nanovllm/$path.hpp"
   done
   mkdir -p "$scratch/nanovllm/cuda"
-  printf '#pragma once\n#include <cuda_runtime.h>\n' > "$scratch/nanovllm/cuda/op.cuh"
+  for path in cuda/op parallel/devices cuda_policy; do
+    printf '#pragma once\n#include <cuda_runtime.h>\n' > "$scratch/nanovllm/$path.cuh"
+  done
   include model/weights.hpp nanovllm/io/safetensors.hpp
   include io/tokenizer.hpp nanovllm/model/config.hpp
   include sched/plan.hpp nanovllm/kv/pool.hpp
   include policy.hpp nanovllm/cpu/op.hpp
+  include parallel/devices.cuh nanovllm/cuda/op.cuh
+  include cuda_policy.cuh nanovllm/parallel/devices.cuh
+  include_for_nvcc policy.hpp nanovllm/cuda_policy.cuh
   echo '// a fragment' > "$scratch/nanovllm/cpu/fragment.inc"
   include cpu/op.hpp nanovllm/cpu/fragment.inc
   { printf '#pragma once\n'
@@ -32,6 +37,7 @@ fresh_tree() {
 }
 
 include() { printf '#include "%s"\n' "$2" >> "$scratch/nanovllm/$1"; }
+include_for_nvcc() { line "$1" '#if defined(__CUDACC__)'; include "$1" "$2"; line "$1" '#endif'; }
 line() { printf '%s\n' "$2" >> "$scratch/nanovllm/$1"; }
 
 expect_clean() {
@@ -61,6 +67,7 @@ cycle() { include core/a.hpp nanovllm/core/b.hpp; include core/b.hpp nanovllm/co
 unguarded() { echo '// no guard' > "$scratch/nanovllm/core/a.hpp"; }
 late_guard() { printf '#include <vector>\n#pragma once\n' > "$scratch/nanovllm/core/a.hpp"; }
 unreached() { printf '#pragma once\n' > "$scratch/nanovllm/core/new.hpp"; }
+reached_by_nvcc() { unreached; include cuda_policy.cuh nanovllm/core/new.hpp; }
 no_umbrella() { rm "$scratch/nanovllm/nanovllm.hpp"; }
 new_folder() { mkdir "$scratch/nanovllm/utils"; echo '#pragma once' > "$scratch/nanovllm/utils/x.hpp"; }
 wrong_suffix() { echo '#pragma once' > "$scratch/nanovllm/core/a.h"; }
@@ -84,7 +91,16 @@ expect "io/ may not include" "io sees the weights" include io/tokenizer.hpp nano
 expect "parallel/ may not include" "parallel sees cpu" include parallel/single.hpp nanovllm/cpu/op.hpp
 expect "engine/ may not include" "engine/ sees cpu" include engine/runner.hpp nanovllm/cpu/op.hpp
 expect "engine/ may not include" "engine/ sees policy" include engine/runner.hpp nanovllm/policy.hpp
+expect "cuda/ may not include" "cuda sees the ranks" include cuda/op.cuh nanovllm/parallel/devices.cuh
+expect "parallel/ may not include" "ranks see cuda without nvcc" \
+  include parallel/single.hpp nanovllm/cuda/op.cuh
+expect "cuda_policy.cuh may not include" "the CUDA policy sees cpu" \
+  include cuda_policy.cuh nanovllm/cpu/op.hpp
 expect "policy.hpp may not include" "policy sees cuda" include policy.hpp nanovllm/cuda/op.cuh
+expect "a .hpp file may not include" "policy sees the CUDA policy without nvcc" \
+  include policy.hpp nanovllm/cuda_policy.cuh
+expect "a .hpp file may not include" "the umbrella sees a .cuh" \
+  include nanovllm.hpp nanovllm/cuda_policy.cuh
 expect "a .hpp file may not include" "engine.hpp sees a .cuh" include engine.hpp nanovllm/cuda/op.cuh
 expect "no rule for utils/" "a folder without a rule" new_folder
 expect "is not the full path" "a relative include" include core/a.hpp b.hpp
@@ -99,6 +115,7 @@ expect "lacks #pragma once" "no guard" unguarded
 expect "first directive must be #pragma once" "a late guard" late_guard
 expect "an empty header" "an empty header" empty
 expect "does not reach nanovllm/core/new.hpp" "a header outside the umbrella" unreached
+expect "does not reach nanovllm/core/new.hpp" "a header that only a .cuh reaches" reached_by_nvcc
 expect "the umbrella header is missing" "no umbrella" no_umbrella
 expect "belongs to its folder alone" "a fragment of another folder" \
   include engine.hpp nanovllm/cpu/fragment.inc
