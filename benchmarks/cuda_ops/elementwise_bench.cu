@@ -99,6 +99,7 @@ class Bench {
     cuda::DeviceMatrix<bf16> table(vocab, width);
     fill_kernel<<<1024, 256>>>(reinterpret_cast<std::uint16_t*>(table.data()),
                                static_cast<std::size_t>(vocab * width));
+    cuda::check(cudaDeviceSynchronize(), "fill_kernel");
     Noise out(sets(bytes), rows_, width);
     std::vector<TokenId> ids;
     for (std::int64_t i = 0; i < rows_ * kCalls; ++i)
