@@ -274,6 +274,7 @@ inline std::string ProcessGroup::greet(detail::Socket socket, const Hello& hello
     detail::Socket& place = hello.is_data ? peer(hello.rank).data : peer(hello.rank).control;
     if (place.fd() < 0) {
       place = std::move(socket);
+      if (!hello.is_data) static_cast<void>(tell(place, Tag::hello, {}));
       return {};
     }
     problem = concat("two processes came as rank ", hello.rank);
@@ -283,20 +284,24 @@ inline std::string ProcessGroup::greet(detail::Socket socket, const Hello& hello
 }
 
 inline void ProcessGroup::join(detail::SteadyTime deadline) {
+  // Rank 0 waits for the others as long as it likes, but it should be there by now.
+  const auto patience = deadline + std::chrono::seconds(5);
+  const auto expect = [&](Tag tag) {
+    std::optional<std::pair<Tag, std::string>> answer;
+    if (peer(0).control.wait_readable(detail::milliseconds_until(patience)))
+      answer = hear(peer(0).control);
+    check(answer.has_value(), "rank 0 at ", place_.host, ":", place_.port, " did not answer rank ",
+          rank(), " of ", size());
+    check(answer->first == tag, answer->second);
+  };
   for (const bool is_data : {false, true}) {
     detail::Socket& socket = is_data ? peer(0).data : peer(0).control;
     socket = detail::Socket::connect(place_.host, place_.port, deadline);
     const Hello hello{kMagic, rank(), size(), is_data, 0};
     static_cast<void>(socket.send({bytes_of(hello), {}, {}}));
+    if (!is_data) expect(Tag::hello);
   }
-  // Rank 0 waits for the others as long as it likes, but it should be there by now.
-  const auto patience = deadline + std::chrono::seconds(5);
-  std::optional<std::pair<Tag, std::string>> answer;
-  if (peer(0).control.wait_readable(detail::milliseconds_until(patience)))
-    answer = hear(peer(0).control);
-  check(answer.has_value(), "rank 0 at ", place_.host, ":", place_.port, " did not answer rank ",
-        rank(), " of ", size());
-  check(answer->first == Tag::welcome, answer->second);
+  expect(Tag::welcome);
 }
 
 /// Listens to the control connections until the end of this object.
