@@ -91,7 +91,7 @@ __device__ inline RowSummary merge_parts(const SlicePart* parts, int num_parts,
 
 /// The winner among the slices' winners, by every warp for itself. As in a race, only those that
 /// are close are scored.
-__device__ inline TokenId merge_winners(const SlicePart* parts, int num_parts, const Draw& draw) {
+__device__ inline TokenId merge_winners(const SlicePart* parts, int num_parts, Draw draw) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const auto arrival = [&](const SlicePart& part) {
     if (part.winner.id < 0) return std::numeric_limits<float>::infinity();
@@ -127,7 +127,7 @@ __device__ inline TokenId lowest_allowed(const std::uint32_t* ban_bits, std::int
 }
 
 /// Rules 2 to 4 of the contract for a row whose slices are merged. Contains barriers.
-__device__ inline TokenId choose(const RowTiles& row, const SamplingRow& settings,
+__device__ inline TokenId choose(RowTiles row, const SamplingRow& settings,
                                  const RowSummary& summary, const SlicePart* parts, int num_parts,
                                  FilterShared& shared) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -138,14 +138,17 @@ __device__ inline TokenId choose(const RowTiles& row, const SamplingRow& setting
   const Draw draw(settings, summary.largest);
   if (!has_filter(settings, row.vocab)) return merge_winners(parts, num_parts, draw);
   const Kept kept = apply_filters(row, settings, summary.mass, shared.select);
+  if (kept.list_size >= 0 && kept.list_size <= kSelectFew) {
+    return choose_from_few(row, settings, draw, kept.list_size, shared);
+  }
   return draw_kept(row, kept, draw, shared);
 }
 
 /// Grid (rows, 1 or 2): blocks with blockIdx.y = 0 choose, those with 1 list the most likely
 /// tokens.
 /// @param mass_unit  see RowTiles
-template <int kThreads>
-__global__ void __launch_bounds__(kThreads, 2)
+template <int kThreads, int kBlocksPerSm>
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     sample_finish_kernel(const SampleArgs args, const SamplerScratch scratch, int num_parts,
                          double mass_unit) {
   static_assert(kThreads == kSelectThreads);
@@ -211,7 +214,7 @@ inline void sample(const SampleArgs& args, SamplerWorkspace& workspace, const Co
   while (std::int64_t{1} << vocab_bits < vocab) ++vocab_bits;
   const auto mass_unit = static_cast<double>(std::int64_t{1} << (62 - vocab_bits));
 
-  constexpr int kGroups = 8;
+  constexpr int kGroups = 4;
   const std::int64_t long_slices = ceil_div(vocab, SampleScanTraits<kGroups>::kSlice);
   const bool fills_device = rows * long_slices >= context.num_sms;
   const auto num_parts =
@@ -221,10 +224,12 @@ inline void sample(const SampleArgs& args, SamplerWorkspace& workspace, const Co
   } else {
     launch_sample_scan<1>(args, workspace.scratch(), num_parts, context);
   }
-  launch(
-      sample_finish_kernel<kSelectThreads>,
-      {.grid = dim3(static_cast<unsigned>(rows), width > 0 ? 2 : 1), .block = dim3(kSelectThreads)},
-      context, args, workspace.scratch(), num_parts, mass_unit);
+  const LaunchConfig finish{.grid = dim3(static_cast<unsigned>(rows), width > 0 ? 2 : 1),
+                            .block = dim3(kSelectThreads)};
+  // As many registers as it wants, unless more blocks a processor are needed.
+  auto* const kernel = rows <= context.num_sms ? sample_finish_kernel<kSelectThreads, 1>
+                                               : sample_finish_kernel<kSelectThreads, 2>;
+  launch(kernel, finish, context, args, workspace.scratch(), num_parts, mass_unit);
 }
 
 }  // namespace nanovllm::cuda

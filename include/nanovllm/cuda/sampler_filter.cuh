@@ -32,7 +32,7 @@ struct Kept {
 };
 
 /// top_k. Contains barriers.
-__device__ inline Kept apply_top_k(const RowTiles& row, std::uint32_t top_k, SelectShared& shared) {
+__device__ inline Kept apply_top_k(RowTiles row, std::uint32_t top_k, SelectShared& shared) {
   Kept kept;
   const std::uint32_t low = bound_of_largest(row, top_k, kLowestKey, shared);
   const std::uint32_t size = gather(row, {.key = low}, row.largest_key(), shared);
@@ -43,13 +43,14 @@ __device__ inline Kept apply_top_k(const RowTiles& row, std::uint32_t top_k, Sel
     return kept;
   }
   kept.list_size = static_cast<int>(size);
+  if (size <= kSelectFew) return kept;  // the rest is choose_from_few
   sort_list(shared, kept.list_size);
   if (size >= top_k) kept.cut.key = list_key(shared, static_cast<int>(top_k) - 1);
   return kept;
 }
 
 /// top_p of what is in the list and kept by `cut`. Contains barriers.
-__device__ inline Cut apply_top_p_to_list(const RowTiles& row, float top_p, const Kept& kept,
+__device__ inline Cut apply_top_p_to_list(RowTiles row, float top_p, const Kept& kept,
                                           SelectShared& shared) {
   const auto item = [&](int i, std::uint32_t& count, Mass& mass) {
     if (i >= kept.list_size || list_key(shared, i) < kept.cut.key) return;
@@ -66,8 +67,7 @@ __device__ inline Cut apply_top_p_to_list(const RowTiles& row, float top_p, cons
 }
 
 /// The mass of the tokens with keys from `low` on. Contains barriers.
-__device__ __noinline__ Mass mass_above(const RowTiles& row, std::uint32_t low,
-                                        SelectShared& shared) {
+__device__ __noinline__ Mass mass_above(RowTiles row, std::uint32_t low, SelectShared& shared) {
   Mass mine = 0;
   visit_tiles(row, low, [&](TokenId, const std::uint32_t(&keys)[4]) {
 #pragma unroll
@@ -79,7 +79,7 @@ __device__ __noinline__ Mass mass_above(const RowTiles& row, std::uint32_t low,
 
 /// The key from which on all tokens together have all but half of what top_p may leave out. `total`
 /// is the mass of all tokens.
-__device__ inline std::uint32_t bound_of_top_p(const RowTiles& row, const SamplingRow& settings,
+__device__ inline std::uint32_t bound_of_top_p(RowTiles row, const SamplingRow& settings,
                                                double total) {
   const double share = fmax(0., (1 - double{settings.top_p}) / 2 - 1e-9);
   const double depth = fmax(0., log(static_cast<double>(row.vocab) / (share * total)));
@@ -89,20 +89,64 @@ __device__ inline std::uint32_t bound_of_top_p(const RowTiles& row, const Sampli
 }
 
 /// The smallest key whose mass is at least min_p.
-__device__ inline std::uint32_t bound_of_min_p(const RowTiles& row, float min_p) {
+__device__ inline std::uint32_t bound_of_min_p(RowTiles row, float min_p) {
   const double least = fmin(1., double{min_p});
   return first_key(kLowestKey, row.largest_key(), [&](std::uint32_t key) {
     return mass_of(logit_of(key), row.largest, row.scale) >= least;
   });
 }
 
-/// All three filters. `total` is the mass of all tokens relative to the largest, needed for top_p
+/// The draw from a row with top_k of which the list has all that top_k may keep, unsorted: a thread
+/// per token finds how many tokens, and how much mass, come before its own. Contains barriers.
+__device__ inline TokenId choose_from_few(RowTiles row, const SamplingRow& settings, Draw draw,
+                                          int size, FilterShared& shared) {
+  SelectShared& select = shared.select;
+  const auto thread = static_cast<int>(threadIdx.x);
+  const bool has_token = thread < size, by_mass = settings.top_p < 1;
+  const unsigned long long mine = has_token ? select.list[thread] : 0;
+  const auto key = static_cast<std::uint32_t>(mine >> 32);
+  if (has_token && by_mass) select.few_masses[thread] = row.mass_of_key(key);
+  if (thread == 0) select.few_kth = kLowestKey;
+  __syncthreads();
+  std::int32_t before = 0;
+  Mass mass_before = 0, total = 0;
+  if (has_token) {
+    for (int i = 0; i < size; ++i) {
+      const bool is_before = select.list[i] > mine;
+      before += is_before ? 1 : 0;
+      if (by_mass && is_before) mass_before += select.few_masses[i];
+    }
+    if (before == settings.top_k - 1) select.few_kth = key;
+  }
+  const std::uint32_t least = settings.min_p > 0 ? bound_of_min_p(row, settings.min_p) : kLowestKey;
+  __syncthreads();
+  const std::uint32_t kth = select.few_kth;
+  Scored best;
+  if (has_token && key >= kth && key >= least) {
+    bool is_kept = true;
+    if (by_mass && before > 0) {
+      for (int i = 0; i < size; ++i) total += list_key(select, i) >= kth ? select.few_masses[i] : 0;
+      is_kept =
+          static_cast<double>(mass_before) < double{settings.top_p} * static_cast<double>(total);
+    }
+    if (is_kept) best = draw.score(logit_of(key), list_id(select, thread));
+  }
+  best = warp_best(best);
+  if (thread % 32 == 0) shared.best[thread / 32] = best;
+  __syncthreads();
+  for (int warp = 0; warp < kSelectFew / 32; ++warp) best.offer(shared.best[warp]);
+  return best.id;
+}
+
+/// All three filters, except that of few tokens left by top_k only the list is made, unsorted, for
+/// choose_from_few. `total` is the mass of all tokens relative to the largest, needed for top_p
 /// without top_k. Contains barriers.
-__device__ inline Kept apply_filters(const RowTiles& row, const SamplingRow& settings, double total,
+__device__ inline Kept apply_filters(RowTiles row, const SamplingRow& settings, double total,
                                      SelectShared& shared) {
   Kept kept;
   const bool by_top_k = has_top_k(settings, row.vocab);
   if (by_top_k) kept = apply_top_k(row, static_cast<std::uint32_t>(settings.top_k), shared);
+  if (kept.list_size >= 0 && kept.list_size <= kSelectFew) return kept;
   if (settings.top_p < 1) {
     if (kept.list_size >= 0) {
       kept.cut = apply_top_p_to_list(row, settings.top_p, kept, shared);
@@ -122,7 +166,7 @@ __device__ inline Kept apply_filters(const RowTiles& row, const SamplingRow& set
 }
 
 /// Draws from a list. Contains barriers.
-__device__ inline TokenId draw_from_list(const Kept& kept, const Draw& draw, FilterShared& shared) {
+__device__ inline TokenId draw_from_list(const Kept& kept, Draw draw, FilterShared& shared) {
   Scored best;
   for (int i = static_cast<int>(threadIdx.x); i < kept.list_size; i += kSelectThreads) {
     const std::uint32_t key = list_key(shared.select, i);
@@ -133,7 +177,7 @@ __device__ inline TokenId draw_from_list(const Kept& kept, const Draw& draw, Fil
 }
 
 /// Draws from what is kept. Contains barriers.
-__device__ inline TokenId draw_kept(const RowTiles& row, const Kept& kept, const Draw& draw,
+__device__ inline TokenId draw_kept(RowTiles row, const Kept& kept, Draw draw,
                                     FilterShared& shared) {
   if (kept.list_size >= 0) return draw_from_list(kept, draw, shared);
   if (threadIdx.x == 0) shared.race.start();

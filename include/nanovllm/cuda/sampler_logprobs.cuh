@@ -26,7 +26,7 @@ struct LogSoftmax {
 
 /// Writes the `count` ≤ min(vocab, kMaxLogprobs) most likely tokens, best first. `row` has the
 /// logits before the bans. Contains barriers.
-__device__ inline void write_most_likely(const RowTiles& row, std::uint32_t count,
+__device__ inline void write_most_likely(RowTiles row, std::uint32_t count,
                                          const LogSoftmax& log_prob, SelectShared& shared,
                                          TokenId* tokens, float* logprobs) {
   const std::uint32_t low = bound_of_largest(row, count, kMinusInfKey, shared);

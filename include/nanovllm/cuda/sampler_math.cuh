@@ -9,6 +9,7 @@
 /// slack of the earliest is scored in float64 as the contract says, so that the winner is the
 /// contract's.
 
+#include <array>
 #include <cstdint>
 #include <limits>
 
@@ -95,6 +96,33 @@ __device__ __forceinline__ float exp2_fast(float x) {
 }
 
 // ---- The race.
+
+/// The random words of tokens 4 · group … 4 · group + 3: philox4x32 of core/philox.hpp with 32-bit
+/// products in one instruction each.
+__device__ __forceinline__ std::array<std::uint32_t, 4> sampling_words(std::uint64_t seed,
+                                                                       std::uint64_t position,
+                                                                       std::uint32_t group) {
+  const auto multiply = [](std::uint32_t a, std::uint32_t b, std::uint32_t& low,
+                           std::uint32_t& high) {
+    asm("{\n\t.reg .b64 p;\n\tmul.wide.u32 p, %2, %3;\n\tmov.b64 {%0, %1}, p;\n\t}"
+        : "=r"(low), "=r"(high)
+        : "r"(a), "r"(b));
+  };
+  std::uint32_t c0 = group, c1 = static_cast<std::uint32_t>(position);
+  std::uint32_t c2 = static_cast<std::uint32_t>(position >> 32), c3 = 0;
+  auto key0 = static_cast<std::uint32_t>(seed), key1 = static_cast<std::uint32_t>(seed >> 32);
+#pragma unroll
+  for (int round = 0; round < 10; ++round) {
+    std::uint32_t low0, high0, low1, high1;
+    multiply(c0, 0xD2511F53u, low0, high0);
+    multiply(c2, 0xCD9E8D57u, low1, high1);
+    c0 = high1 ^ c1 ^ key0, c1 = low1;
+    c2 = high0 ^ c3 ^ key1, c3 = low0;
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  return {c0, c1, c2, c3};
+}
 
 /// -log1p(-u) for u = (bits + 1/2) 2^-32, relative error below 1e-5.
 __device__ __forceinline__ float exponential(std::uint32_t bits) {

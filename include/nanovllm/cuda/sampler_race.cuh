@@ -66,7 +66,10 @@ struct Draw {
 
   /// score() where only the id is known; slow.
   [[nodiscard]] __device__ Scored score(float logit, TokenId id) const {
-    return score(logit, id, words(static_cast<std::uint32_t>(id) / 4)[id % 4]);
+    const std::array<std::uint32_t, 4> four = words(static_cast<std::uint32_t>(id) / 4);
+    const std::uint32_t even = (id & 2) != 0 ? four[2] : four[0];
+    const std::uint32_t odd = (id & 2) != 0 ? four[3] : four[1];
+    return score(logit, id, (id & 1) != 0 ? odd : even);
   }
 
   /// When a token arrives; infinitely late at -inf.
@@ -100,8 +103,7 @@ struct Draw {
  private:
   [[nodiscard]] __device__ __forceinline__ std::array<std::uint32_t, 4> words(
       std::uint32_t group) const {
-    return philox4x32(seed, {group, static_cast<std::uint32_t>(position),
-                             static_cast<std::uint32_t>(position >> 32), 0});
+    return sampling_words(seed, position, group);
   }
 };
 

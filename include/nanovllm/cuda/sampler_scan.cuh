@@ -29,7 +29,7 @@ struct SampleScanTraits {
   static constexpr int kSlice = kThreads * 4 * kGroups;
   static constexpr int kTiles = kSlice / kLogitTile;
   static constexpr int kWords = kSlice / 32;
-  static constexpr int kBlocksPerSm = kGroups > 4 ? 3 : 4;
+  static constexpr int kBlocksPerSm = 4;
 };
 
 /// Shared memory of a block.

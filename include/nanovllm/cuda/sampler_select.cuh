@@ -23,6 +23,7 @@ inline constexpr int kSelectWarps = kSelectThreads / 32;
 inline constexpr int kSelectBinBits = 11;
 inline constexpr int kSelectBins = 1 << kSelectBinBits;
 inline constexpr int kSelectCapacity = 1024;
+inline constexpr int kSelectFew = 128;  ///< so few need no sorting
 static_assert(kSelectCapacity >= kMaxLogprobs);
 
 /// Shared memory of the selection.
@@ -31,6 +32,8 @@ struct SelectShared {
   struct {
     std::uint32_t count[kSelectBins], mass_low[kSelectBins], mass_high[kSelectBins];
   } bins;
+  Mass few_masses[kSelectFew];
+  std::uint32_t few_kth;
   std::uint32_t list_size;
   std::uint32_t warp_counts[kSelectWarps];
   Mass warp_masses[kSelectWarps];
@@ -63,7 +66,7 @@ struct RowTiles {
 };
 
 /// The keys of the four tokens of a tile that are this lane's; kNoKey beyond the vocabulary.
-__device__ __forceinline__ void load_keys(const RowTiles& row, int tile, bool aligned,
+__device__ __forceinline__ void load_keys(RowTiles row, int tile, bool aligned,
                                           std::uint32_t (&keys)[4]) {
   const std::int64_t first = std::int64_t{tile} * kLogitTile + threadIdx.x % 32 * 4;
   float x[4];
@@ -86,7 +89,7 @@ __device__ __forceinline__ void load_keys(const RowTiles& row, int tile, bool al
 /// Calls visit(first id, keys of four tokens) with all lanes of a warp for every tile whose largest
 /// key is at least `low`, a warp per tile.
 template <class Visit>
-__device__ __forceinline__ void visit_tiles(const RowTiles& row, std::uint32_t low, Visit visit) {
+__device__ __forceinline__ void visit_tiles(RowTiles row, std::uint32_t low, Visit visit) {
   constexpr int kAhead = 4;  // loads in flight
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int num_tiles = row.num_tiles();
@@ -204,8 +207,10 @@ __device__ Mass find_crossing(SelectShared& shared, const Goal& goal, Item item)
   Mass mass_to = mass;
   for (unsigned offset = 1; offset < 32; offset *= 2) {
     const std::uint32_t other = __shfl_up_sync(kAllLanes, count_to, offset);
+    if (lane >= offset) count_to += other;
+    if (!goal.by_mass) continue;
     const Mass other_mass = __shfl_up_sync(kAllLanes, mass_to, offset);
-    if (lane >= offset) count_to += other, mass_to += other_mass;
+    if (lane >= offset) mass_to += other_mass;
   }
   if (threadIdx.x == 0) shared.crossing = {.index = -1};
   if (lane == 31) shared.warp_counts[warp] = count_to, shared.warp_masses[warp] = mass_to;
@@ -232,7 +237,7 @@ __device__ Mass find_crossing(SelectShared& shared, const Goal& goal, Item item)
 
 /// Fills shared.list with the tokens that `cut` keeps up to key `high`, in any order. Returns their
 /// number; beyond kSelectCapacity the list is incomplete. Contains barriers.
-__device__ inline std::uint32_t gather(const RowTiles& row, const Cut& cut, std::uint32_t high,
+__device__ inline std::uint32_t gather(RowTiles row, const Cut& cut, std::uint32_t high,
                                        SelectShared& shared) {
   __syncthreads();
   if (threadIdx.x == 0) shared.list_size = 0;
@@ -279,8 +284,8 @@ __device__ inline void sort_list(SelectShared& shared, int size) {
 }
 
 /// The id of the `count`-th of the tokens with `key`, lowest first. Contains barriers.
-__device__ __noinline__ TokenId find_tie(const RowTiles& row, std::uint32_t key,
-                                         std::uint32_t count, SelectShared& shared) {
+__device__ __noinline__ TokenId find_tie(RowTiles row, std::uint32_t key, std::uint32_t count,
+                                         SelectShared& shared) {
   std::int64_t begin = 0, size = row.vocab;
   while (true) {
     int shift = 0;
@@ -309,12 +314,13 @@ __device__ __noinline__ TokenId find_tie(const RowTiles& row, std::uint32_t key,
 
 /// The shortest prefix that reaches the goal, among the tokens with keys in [low, high], high being
 /// the largest left; all of them if they do not reach it. Contains barriers.
-__device__ __noinline__ Cut find_prefix(const RowTiles& row, Goal goal, std::uint32_t low,
+__device__ __noinline__ Cut find_prefix(RowTiles row, Goal goal, std::uint32_t low,
                                         std::uint32_t high, SelectShared& shared) {
   Bins bins(low, high, true);
   while (true) {
     clear_bins(shared, goal.by_mass);
-    visit_tiles(row, bins.low, [&](TokenId, const std::uint32_t(&keys)[4]) {
+    const Bins now = bins;  // in registers: `bins` has an address
+    visit_tiles(row, now.low, [&](TokenId, const std::uint32_t(&keys)[4]) {
       Mass masses[4] = {};
       if (goal.by_mass) {  // without a branch per token, so that the four overlap
 #pragma unroll
@@ -322,8 +328,8 @@ __device__ __noinline__ Cut find_prefix(const RowTiles& row, Goal goal, std::uin
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        if (keys[i] >= bins.low && keys[i] <= bins.high) {
-          add_to_bin(shared, bins(keys[i]), masses[i]);
+        if (keys[i] >= now.low && keys[i] <= now.high) {
+          add_to_bin(shared, now(keys[i]), masses[i]);
         }
       }
     });
@@ -363,7 +369,7 @@ __device__ __noinline__ Cut find_prefix(const RowTiles& row, Goal goal, std::uin
 }
 
 /// Counts the tiles by their maxima and finds the bin of the goal. Contains barriers.
-__device__ inline SelectShared::Crossing count_maxima(const RowTiles& row, const Bins& bins,
+__device__ inline SelectShared::Crossing count_maxima(RowTiles row, const Bins& bins,
                                                       const Goal& goal, SelectShared& shared) {
   clear_bins(shared, false);
   for (int i = static_cast<int>(threadIdx.x); i < row.num_tiles(); i += kSelectThreads) {
@@ -377,7 +383,7 @@ __device__ inline SelectShared::Crossing count_maxima(const RowTiles& row, const
 
 /// A key that at least `count` tokens of the row reach, found from its tiles' maxima; `otherwise`
 /// when there are too few tiles. Contains barriers.
-__device__ inline std::uint32_t bound_of_largest(const RowTiles& row, std::uint32_t count,
+__device__ inline std::uint32_t bound_of_largest(RowTiles row, std::uint32_t count,
                                                  std::uint32_t otherwise, SelectShared& shared) {
   if (count > static_cast<std::uint32_t>(row.num_tiles())) return otherwise;
   Goal goal{.by_mass = false, .count = count, .mass = 0};
