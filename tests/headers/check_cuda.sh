@@ -7,7 +7,7 @@
 #          code is generated: a header's templates would give none, and code that is no template
 #          would be optimised again for every header that includes it.
 #   hot    down to machine code. It also fails for a note of ptxas numbered C75xx (setmaxnreg was
-#          dropped, or wgmma serialised) and for a kernel that spills registers or has a stack.
+#          dropped, or wgmma serialised) and for a kernel that spills registers.
 set -euo pipefail
 
 mode=$1 nvcc=$2 source=$3 output=$4
@@ -30,20 +30,14 @@ if ! "$nvcc" -std=c++20 --expt-relaxed-constexpr "${how[@]}" \
   exit 1
 fi
 
-# Each kernel's name, architecture and registers come in lines of their own.
+# ptxas names the architecture with each kernel, then the kernel and every function that it calls.
 if ! awk '
-  function complain(text) {
-    print kernel " for " architecture ": " text
-    failed = 1
-  }
   /\(C75[0-9][0-9]\)/ { print; failed = 1 }
-  /Compiling entry function/ {
-    kernel = $0; sub(/^[^\047]*\047/, "", kernel); sub(/\047.*/, "", kernel)
-    architecture = $NF; gsub(/\047/, "", architecture)
-  }
-  /bytes stack frame/ {
-    if ($1 > 0) complain($1 " bytes of stack")
-    if ($5 > 0 || $9 > 0) complain($5 " bytes of spill stores, " $9 " bytes of spill loads")
+  /Compiling entry function/ { architecture = $NF; gsub(/\047/, "", architecture) }
+  /Function properties for/ { name = $NF }
+  /bytes spill stores/ && ($5 > 0 || $9 > 0) {
+    print name " for " architecture ": " $5 " bytes of spill stores, " $9 " bytes of spill loads"
+    failed = 1
   }
   END { exit failed }' "$log"; then
   rm -f "$output"
