@@ -1,7 +1,7 @@
 #pragma once
 /// Engines with tensor-parallel ranks in threads and in processes, on any backend. Who includes
-/// this defines `BackendFloat32` and `BackendBfloat16`, the policies, `ranks_present(n)`, and
-/// `kFloat32Bound` of log-probabilities before.
+/// this defines `BackendFloat32` and `BackendBfloat16`, the policies, `ranks_present(n)`, the bound
+/// `kFloat32Bound` of log-probabilities and whether engines are `kReproducible` before.
 
 #include <atomic>
 #include <cmath>
@@ -206,7 +206,7 @@ TEST_CASE("TP 2 = TP 1 in float32, with ranks in threads and in processes", "[ra
   check_near(threads, alone);
   const std::vector<Trace> processes = serve_in_processes<Engine32>(model, 2, "float32");
   check_near(processes, alone);
-  for (std::size_t i = 0; i < threads.size(); ++i)
+  for (std::size_t i = 0; kReproducible && i < threads.size(); ++i)
     CHECK(processes[i].logprobs == threads[i].logprobs);
 }
 
@@ -267,7 +267,11 @@ TEST_CASE("logits for evaluation come from all processes", "[ranks]") {
     if (group->rank() == 0) processes = std::move(logits);
   });
   CHECK(errors == std::vector<std::string>(2));
-  CHECK(threads == processes);
+  REQUIRE(threads.size() == processes.size());
+  for (std::size_t i = 0; i < threads.size(); ++i) {
+    const double difference = threads[i] - processes[i];
+    REQUIRE(std::abs(difference) <= (kReproducible ? 0 : 1e-3));
+  }
 }
 
 TEST_CASE("a rank that fails ends the requests, on threads", "[ranks]") {

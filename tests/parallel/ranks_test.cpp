@@ -5,6 +5,7 @@
 using BackendFloat32 = nanovllm::Float32Policy;
 using BackendBfloat16 = nanovllm::DefaultPolicy;
 static constexpr double kFloat32Bound = 1e-5;
+static constexpr bool kReproducible = true;
 static bool ranks_present(int) { return true; }
 
 #include "parallel/ranks_cases.hpp"

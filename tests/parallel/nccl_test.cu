@@ -1,0 +1,140 @@
+#include "nanovllm/parallel/nccl.cuh"
+
+#include <chrono>
+#include <thread>
+
+#include "cuda/gpu_test.cuh"
+#include "nanovllm/cuda/graph.cuh"
+#include "nanovllm/parallel/thread_group.hpp"
+
+using namespace nanovllm;
+using namespace nanovllm::test;
+
+namespace {
+
+int num_gpus() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) static_cast<void>(cudaGetLastError()), count = 0;
+  if (count < 2) std::cout << "skipped: " << count << " GPUs, 2 are needed\n";
+  return std::min(count, 4);
+}
+
+/// What `attach` wants of a backend.
+struct Device {
+  explicit Device(int device) : guard(device) {}
+  [[nodiscard]] const cuda::Context& context() const { return gpu.context; }
+
+  cuda::DeviceGuard guard;
+  Gpu gpu;
+};
+
+/// Runs `body(comm, device)` on one thread and device a rank.
+template <class Body>
+void run_ranks(std::vector<Nccl>& ends, const Body& body) {
+  std::vector<std::thread> threads;
+  for (Nccl& comm : ends) {
+    threads.emplace_back([&] {
+      Device device(comm.rank());
+      comm.attach(device);
+      body(comm, device);
+      device.gpu.sync();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+/// Small numbers that every sum and every element type holds exactly.
+template <class T>
+std::vector<T> numbers(int rank, std::int64_t count) {
+  std::vector<T> out;
+  for (std::int64_t i = 0; i < count; ++i)
+    out.push_back(T(static_cast<float>((i * (rank + 3)) % 17 - 8)));
+  return out;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("sums and columns of all ranks, at once and from a graph", "[nccl]", float, bf16,
+                   nanovllm::half) {
+  const int size = num_gpus();
+  if (size < 2) return;
+  constexpr std::int64_t kRows = 5, kWidth = 96;
+  std::vector<float> sums(kRows * kWidth, 0.f), columns(kRows * kWidth * size);
+  for (int rank = 0; rank < size; ++rank) {
+    const auto mine = numbers<TestType>(rank, kRows * kWidth);
+    for (std::int64_t i = 0; i < kRows * kWidth; ++i) {
+      const auto value = static_cast<float>(mine[i]);
+      sums[i] += value;
+      columns[(i / kWidth) * kWidth * size + rank * kWidth + i % kWidth] = value;
+    }
+  }
+  std::vector<int> num_wrong(size, 0);
+  auto ends = Nccl::make(size);
+  run_ranks(ends, [&](Nccl& comm, Device& device) {
+    GpuArray<TestType> input(numbers<TestType>(comm.rank(), kRows * kWidth));
+    GpuArray<TestType> sum(kRows * kWidth), whole(kRows * kWidth * size);
+    const auto work = [&] {
+      cuda::check(cudaMemcpyAsync(sum.data(), input.data(), sum.size() * sizeof(TestType),
+                                  cudaMemcpyDeviceToDevice, device.gpu.stream.get()),
+                  "cudaMemcpyAsync");
+      comm.all_reduce(MatrixView<TestType>(sum.data(), {kRows, kWidth}));
+      comm.all_gather_columns(MatrixView<const TestType>(input.data(), {kRows, kWidth}),
+                              MatrixView<TestType>(whole.data(), {kRows, kWidth * size}));
+    };
+    const auto count_wrong = [&] {
+      device.gpu.sync();
+      sum.download();
+      whole.download();
+      int& wrong = num_wrong[comm.rank()];
+      for (std::size_t i = 0; i < sums.size(); ++i)
+        wrong += static_cast<float>(sum.host[i]) != sums[i];
+      for (std::size_t i = 0; i < columns.size(); ++i)
+        wrong += static_cast<float>(whole.host[i]) != columns[i];
+      wrong += !sum.guards_intact() + !whole.guards_intact();
+    };
+    work();
+    count_wrong();
+    const cuda::Graph graph = cuda::Graph::capture(device.gpu.stream.get(), work);
+    for (int round = 0; round < 3; ++round) graph.launch(device.gpu.stream.get());
+    count_wrong();
+  });
+  CHECK(num_wrong == std::vector<int>(size, 0));
+}
+
+TEST_CASE("a rank that aborts releases one that waits on its device, in a graph or not", "[nccl]") {
+  if (num_gpus() < 2) return;
+  const bool in_graph = GENERATE(false, true);
+  std::vector<std::string> errors(2);
+  auto ends = Nccl::make(2);
+  const auto begin = std::chrono::steady_clock::now();
+  run_ranks(ends, [&](Nccl& comm, Device& device) {
+    GpuArray<float> x(1024);
+    const auto work = [&] {
+      for (int i = 0; i < 8; ++i) comm.all_reduce(MatrixView<float>(x.data(), {1, 1024}));
+    };
+    work();
+    device.gpu.sync();
+    const cuda::Graph graph = cuda::Graph::capture(device.gpu.stream.get(), work);
+    if (comm.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      comm.abort();
+    } else if (in_graph) {
+      graph.launch(device.gpu.stream.get());
+      device.gpu.sync();
+    } else {
+      work();
+      device.gpu.sync();
+    }
+    try {
+      while (true) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        comm.all_reduce(MatrixView<float>(x.data(), {1, 1024}));
+      }
+    } catch (const CudaError& error) {
+      errors[comm.rank()] = error.what();
+    }
+  });
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
+  for (const std::string& error : errors)
+    CHECK_THAT(error, Catch::Matchers::Contains("another rank failed"));
+}

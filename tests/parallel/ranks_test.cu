@@ -1,0 +1,43 @@
+// Tensor-parallel ranks on GPUs.
+
+#include "cuda/gpu_test.cuh"
+#include "nanovllm/policy.hpp"
+
+using BackendFloat32 = nanovllm::CudaFloat32Policy;
+using BackendBfloat16 = nanovllm::CudaPolicy;
+static constexpr double kFloat32Bound = 1e-4;
+static constexpr bool kReproducible = false;  // each engine chooses its products by their speed
+
+static bool ranks_present(int num_ranks) {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess && count >= num_ranks) return true;
+  static_cast<void>(cudaGetLastError());
+  std::cout << "skipped: " << count << " GPUs, " << num_ranks << " are needed\n";
+  return false;
+}
+
+#include "parallel/ranks_cases.hpp"
+
+namespace {
+
+__global__ void trap_kernel() { __trap(); }
+
+}  // namespace
+
+/// Not a test by itself: a process that loses one of its devices, for good.
+TEST_CASE("a device that fails, in a process of its own", "[.]") {
+  if (std::getenv("RANKS_TEST_DEVICE") == nullptr) return;
+  using Backend = FailingPolicy::Backend;
+  Backend::failing_device = std::atoi(std::getenv("RANKS_TEST_DEVICE"));
+  Backend::failure = [](Backend& backend) { trap_kernel<<<1, 1, 0, backend.context().stream>>>(); };
+  FailingEngine engine(ranks_config("fairytale", 2));
+  Backend::steps_left = 6;
+  check_fails(engine, "cuda");
+}
+
+TEST_CASE("a device that fails ends the requests, and the others go on to the end", "[ranks]") {
+  if (!ranks_present(2)) return;
+  const char* device = GENERATE("0", "1");
+  Child child("a device that fails, in a process of its own", {{"RANKS_TEST_DEVICE", device}});
+  CHECK(child.wait(std::chrono::seconds(60)) == 0);
+}
