@@ -103,7 +103,12 @@ void measure(const Case& c, const cuda::Context& context, Report& report) {
   const Timing timing = time_in_graph(
       context,
       [&](int i) {
-        cuda::varlen_attention(inputs[i % 2]->args, inputs[i % 2]->workspace, context);
+        Inputs& in = *inputs[i % 2];
+        if (c.mma) {
+          cuda::varlen_attention_mma(in.args, in.workspace.schedule(), context);
+        } else {
+          cuda::varlen_attention(in.args, in.workspace, context);
+        }
       },
       6, 10);
   const double q = c.q_len, pairs = c.num_seqs * (q * c.prefix + q * (q + 1) / 2);

@@ -368,6 +368,13 @@ TEST_CASE("varlen_attention of many items a block, longest first") {
   check_shape_everywhere<bf16>({8, 4, 128, 16, chunks});
 }
 
+TEST_CASE("varlen_attention of small shapes, short enough to run under a sanitizer") {
+  if (!has_gpu()) return;
+  check_shape_everywhere<bf16>({2, 1, 128, 16, {{70, 100}, {1, 0}, {129, 30}}});
+  check_shape_everywhere<bf16>({2, 1, 128, 64, {{70, 0}, {1, 0}, {300, 0}}});
+  check_shape_everywhere<half>({2, 2, 64, 128, {{5, 130}, {64, 3}}});
+}
+
 TEST_CASE("varlen_attention of nothing, and of operands that do not fit") {
   if (!has_gpu()) return;
   Step<bf16> empty({4, 2, 128, 16, {{0, 0}}});

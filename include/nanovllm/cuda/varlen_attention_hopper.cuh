@@ -10,9 +10,9 @@
 /// float32; weights are rounded to T before they meet V.
 ///
 /// A block of 384 threads: one warp fetches items of the schedule (varlen_plan.cuh) from a counter,
-/// one ahead, and hands them to the others; one warp copies (queries once an item, then keys and
-/// values into rings of stages each); two warpgroups of 64 query rows each compute. Blocks are
-/// persistent, one an SM, so that copies for the next item run under the end of this one.
+/// one ahead, and hands them to the others; one copies queries and keys, one values, into rings of
+/// stages; two warpgroups of 64 query rows each compute. Blocks are persistent, one an SM, so that
+/// copies for the next item run under the end of this one.
 ///
 /// A warpgroup issues S = Q·Kᵀ of the next keys, then O += P·V of the last, and computes the
 /// softmax of the former under the latter; the two warpgroups take turns at issuing, so that one's
@@ -136,7 +136,8 @@ class VarlenConsumer {
     wgmma_wait<0>();
     wgmma_hold(o_);
     release_values();
-    scale_rows(o_, shrink);
+    // Maxima seldom grow after the first tiles; a factor of 1 changes no bit.
+    if (__any_sync(0xffffffffu, shrink[0] != 1.f || shrink[1] != 1.f)) scale_rows(o_, shrink);
     pack_weights<T>(s_, p_);
   }
 
@@ -230,7 +231,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) varlen_attention_hopper_k
     tma_prefetch_map(problem.k);
     tma_prefetch_map(problem.v);
     mbarrier_init(shared.item_full, 1);
-    mbarrier_init(shared.item_empty, Traits::kConsumerWarps + 1);
+    mbarrier_init(shared.item_empty, Traits::kConsumerWarps + 2);
     mbarrier_init(shared.q_full, 1);
     mbarrier_init(shared.q_empty, Traits::kConsumerWarps);
     for (int i = 0; i < Traits::kStages; ++i) {
@@ -248,8 +249,11 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) varlen_attention_hopper_k
     release_registers<Traits::kProducerRegisters>();
     if (warp == 0) {
       async_proxy_fence_global();
-      detail::VarlenProducer<Traits>(problem, shared).run();
+      detail::VarlenCopier<Traits, false>(problem, shared).run();
     } else if (warp == 1) {
+      async_proxy_fence_global();
+      detail::VarlenCopier<Traits, true>(problem, shared).run();
+    } else if (warp == 2) {
       detail::fetch_varlen_items(problem, shared);
     }
   } else {

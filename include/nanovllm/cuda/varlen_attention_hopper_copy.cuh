@@ -1,7 +1,7 @@
 #pragma once
 /// The copying half of `varlen_attention` on Hopper (varlen_attention_hopper.cuh): what a block
-/// keeps in shared memory, the warp that fetches items of the schedule, and the warp that has the
-/// copy engine bring queries, keys and values.
+/// keeps in shared memory, the warp that fetches items of the schedule, and the two that have the
+/// copy engine bring queries and keys, and values.
 
 #include <cuda_runtime.h>
 
@@ -29,11 +29,13 @@ struct VarlenHopperTraits {
   static constexpr int kGroups = 2;  ///< warpgroups that compute, 64 rows each
   static constexpr int kConsumerWarps = 4 * kGroups;
   static constexpr int kThreads = 128 * (1 + kGroups);
-  static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
+  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
   static constexpr int kPanels = kHeadDim / kTmaColumns;  ///< a tile is [panel][128 rows][64]
   static constexpr int kPanelBytes = kKeys * kTmaColumns * 2;
   static constexpr int kTileBytes = kPanels * kPanelBytes;
   static_assert(kRows == kKeys && kRows == 64 * kGroups);
+  // A block gets 168 registers a thread; to ask for more would wait for ever.
+  static_assert(kProducerRegisters + kGroups * kConsumerRegisters <= 168 * (1 + kGroups));
 };
 
 /// Shared memory of a block.
@@ -72,6 +74,7 @@ namespace detail {
 template <class Traits>
 struct VarlenKeyBox {
   int panel, first_key = 0, block_size = 1;
+  int shift = -1;  ///< log2 of block_size, if that is a power of two: it saves divisions
 
   template <class T>
   __device__ __forceinline__ explicit VarlenKeyBox(const VarlenHopperProblem<T>& problem)
@@ -81,17 +84,28 @@ struct VarlenKeyBox {
       const int keys = min(block_size, Traits::kKeys), boxes = Traits::kKeys / keys;
       first_key = panel % boxes * keys;
       panel /= boxes;
+      if ((block_size & (block_size - 1)) == 0) shift = __ffs(block_size) - 1;
     }
   }
 
-  /// The block of the cache that the box comes from, in the tile of keys from `begin` on. Boxes
-  /// without visible keys (`limit` and above, or no tile at all: `begin` < 0) get one that does not
-  /// exist, which is read as zeros; the block table is not looked at for them.
+  /// Which of its sequence's blocks the box comes from, in the tile of keys from `begin` on.
+  __device__ __forceinline__ int index(int begin) const {
+    const int key = begin + first_key;
+    return shift >= 0 ? key >> shift : key / block_size;
+  }
+
+  /// The box's first key in that block.
+  __device__ __forceinline__ int slot(int begin) const {
+    return begin + first_key - index(begin) * block_size;
+  }
+
+  /// The block of the cache that the box comes from. Boxes without visible keys (`limit` and above,
+  /// or no tile at all: `begin` < 0) get one that does not exist, which is read as zeros; the block
+  /// table is not looked at for them.
   __device__ __forceinline__ BlockId block(const BlockId* table, int begin, int limit,
                                            int num_blocks) const {
     if constexpr (!Traits::kPaged) return 0;
-    const int key = begin + first_key;
-    return begin >= 0 && key < limit ? table[key / block_size] : num_blocks;
+    return begin >= 0 && begin + first_key < limit ? table[index(begin)] : num_blocks;
   }
 };
 
@@ -151,14 +165,14 @@ __device__ __forceinline__ void release_varlen_item(VarlenHopperShared<Traits>& 
   if (threadIdx.x % 32 == 0) mbarrier_arrive(shared.item_empty);
 }
 
-/// The warp that copies.
-template <class Traits>
-class VarlenProducer {
+/// A warp that copies: queries and keys, or values.
+template <class Traits, bool kValues>
+class VarlenCopier {
   using T = typename Traits::Type;
 
  public:
-  __device__ __forceinline__ VarlenProducer(const VarlenHopperProblem<T>& problem,
-                                            VarlenHopperShared<Traits>& shared)
+  __device__ __forceinline__ VarlenCopier(const VarlenHopperProblem<T>& problem,
+                                          VarlenHopperShared<Traits>& shared)
       : problem_(problem),
         shared_(shared),
         lane_(static_cast<int>(threadIdx.x) % 32),
@@ -170,31 +184,30 @@ class VarlenProducer {
       if (item.num_rows == 0) return;
       const BlockId block = shared_.first_blocks[0][lane_], next = shared_.first_blocks[1][lane_];
       release_varlen_item(shared_);
-      load_item(item, block, next);
+      copy(item, block, next);
     }
   }
 
  private:
-  __device__ __forceinline__ void load_item(const VarlenItem& item, BlockId block, BlockId next) {
-    kv_head_ = item.head / (problem_.heads / problem_.kv_heads);
-    first_key_row_ = item.first_row - (item.first_limit - 1);
+  /// Brings the item's tiles, the last first; that one's boxes are in `block`, those of the tile
+  /// before it in `next`.
+  __device__ __forceinline__ void copy(const VarlenItem& item, BlockId block, BlockId next) {
     const BlockId* const table = problem_.block_tables + item.sequence * problem_.table_stride;
-    const int limit = item.limit();
-    int begin = (ceil_div(limit, Traits::kKeys) - 1) * Traits::kKeys;
-    load_keys(begin, block);
-    load_queries(item.first_row, item.head);
-    for (; begin > 0; begin -= Traits::kKeys) {
-      const BlockId after_next =  // a tile ahead of its use
+    const int limit = item.limit(), first_key_row = item.first_row - (item.first_limit - 1);
+    int head = item.head / (problem_.heads / problem_.kv_heads);
+    if (Traits::kPaged && kValues) head += problem_.kv_heads;
+    const int last = (ceil_div(limit, Traits::kKeys) - 1) * Traits::kKeys;
+    for (int begin = last; begin >= 0; begin -= Traits::kKeys) {
+      const BlockId after_next =
           box_.block(table, begin - 2 * Traits::kKeys, limit, problem_.num_blocks);
-      load_keys(begin - Traits::kKeys, next);
-      load_values(begin, block);
+      copy_tile(head, begin, block, first_key_row);
+      if (!kValues && begin == last) copy_queries(item.first_row, item.head);
       block = next;
       next = after_next;
     }
-    load_values(begin, block);
   }
 
-  __device__ __forceinline__ void load_queries(int row, int head) {
+  __device__ __forceinline__ void copy_queries(int row, int head) {
     mbarrier_wait(shared_.q_empty, q_.parity ^ 1);
     if (lane_ == 0) mbarrier_arrive_expect(shared_.q_full, Traits::kTileBytes);
     __syncwarp();
@@ -205,32 +218,23 @@ class VarlenProducer {
     q_.advance();
   }
 
-  __device__ __forceinline__ void load_keys(int begin, BlockId block) {
-    mbarrier_wait(shared_.k_empty[k_.stage], k_.parity ^ 1);
-    load(shared_.k[k_.stage], shared_.k_full[k_.stage], problem_.k, kv_head_, begin, block);
-    k_.advance();
-  }
-
-  __device__ __forceinline__ void load_values(int begin, BlockId block) {
-    mbarrier_wait(shared_.v_empty[v_.stage], v_.parity ^ 1);
-    const int index = Traits::kPaged ? problem_.kv_heads + kv_head_ : kv_head_;
-    load(shared_.v[v_.stage], shared_.v_full[v_.stage], problem_.v, index, begin, block);
-    v_.advance();
-  }
-
-  __device__ __forceinline__ void load(unsigned char* to, std::uint64_t& barrier,
-                                       const CUtensorMap& map, int index, int begin,
-                                       BlockId block) {
-    if (lane_ == 0) mbarrier_arrive_expect(barrier, Traits::kTileBytes);
+  /// Waits for a stage and starts copying the tile from `begin` on, a box a lane.
+  __device__ __forceinline__ void copy_tile(int head, int begin, BlockId block, int first_key_row) {
+    const int stage = ring_.stage;
+    std::uint64_t& full = kValues ? shared_.v_full[stage] : shared_.k_full[stage];
+    mbarrier_wait(kValues ? shared_.v_empty[stage] : shared_.k_empty[stage], ring_.parity ^ 1);
+    ring_.advance();
+    if (lane_ == 0) mbarrier_arrive_expect(full, Traits::kTileBytes);
     __syncwarp();
     if (box_.panel >= Traits::kPanels) return;
-    to += box_.panel * Traits::kPanelBytes;
+    unsigned char* const to = (kValues ? shared_.v[stage] : shared_.k[stage]) +
+                              box_.panel * Traits::kPanelBytes + box_.first_key * kTmaColumns * 2;
+    const CUtensorMap& map = kValues ? problem_.v : problem_.k;
+    const int column = kTmaColumns * box_.panel;
     if constexpr (Traits::kPaged) {
-      const int slot = (begin + box_.first_key) % box_.block_size;
-      tma_load(to + box_.first_key * kTmaColumns * 2, map,
-               {kTmaColumns * box_.panel, slot, index, block}, barrier);
+      tma_load(to, map, {column, box_.slot(begin), head, block}, full);
     } else {
-      tma_load(to, map, {kTmaColumns * box_.panel, index, first_key_row_ + begin}, barrier);
+      tma_load(to, map, {column, head, first_key_row + begin}, full);
     }
   }
 
@@ -238,9 +242,8 @@ class VarlenProducer {
   VarlenHopperShared<Traits>& shared_;
   int lane_;
   VarlenKeyBox<Traits> box_;
-  int kv_head_ = 0, first_key_row_ = 0;
   RingPosition<1> q_;
-  RingPosition<Traits::kStages> k_, v_;
+  RingPosition<Traits::kStages> ring_;
 };
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL

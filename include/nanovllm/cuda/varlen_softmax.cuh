@@ -9,6 +9,7 @@
 /// four threads of a row until `finish`.
 /// Source: Dao, "FlashAttention-2", 2023; Shah et al., "FlashAttention-3", 2024.
 
+#include <cmath>
 #include <cstdint>
 
 #include "nanovllm/core/math.hpp"
