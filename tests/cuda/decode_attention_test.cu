@@ -238,9 +238,10 @@ bool equal_bits(const std::vector<T>& a, const std::vector<T>& b) {
 }
 
 /// Copies queries and the newest key and value of every sequence from equally shaped arrays, or
-/// fills them with NaN when there are none.
+/// fills them with NaN when there are none. With values, lets its successor start at once.
 __global__ void set_newest_kernel(DecodeAttentionArgs<bf16> args, std::int64_t q_size,
                                   const bf16* q_from, const bf16* kv_from) {
+  if (q_from != nullptr) cuda::grid_dependency_launch();
   cuda::grid_dependency_wait();
   cuda::grid_dependency_launch();
   const std::int64_t thread = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x;

@@ -30,11 +30,11 @@ namespace nanovllm::cuda {
 enum class DecodeStart {
   /// Once the kernel before it in the stream is done.
   after_predecessor,
-  /// While the kernel before it still runs: the plan, the lengths, the block tables, and all keys
-  /// but the newest of each sequence. The caller promises that the kernel before writes none of
-  /// these (it may write the newest keys and q), and that it lets its successor start only after
-  /// its own `grid_dependency_wait`, as the kernels of this library do; so what lies further back
-  /// is done.
+  /// While kernels before it still run: the plan, the lengths, the block tables, and all keys but
+  /// the newest of each sequence. The caller promises that between whatever writes these and this
+  /// kernel there is one that lets its successor start only after its own `grid_dependency_wait`
+  /// (a norm, the embedding, the attention of the layer before), and that this one and those after
+  /// it write none of them; newest keys and q they may write.
   early,
 };
 

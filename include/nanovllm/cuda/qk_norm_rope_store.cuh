@@ -56,9 +56,9 @@ __global__ void __launch_bounds__(QkNormRopeStoreTraits::kThreads)
   const bool is_q = row < heads, is_v = row >= heads + kv_heads;
   const bool exists = token < args.q.extent(0);
   const T* const norm = is_q ? args.q_norm.data : args.k_norm.data;
+  grid_dependency_launch();  // before the wait: attention's early start gains most then
   const auto weight = Row::template load<Load::constant>(norm, head_dim);
   grid_dependency_wait();
-  grid_dependency_launch();
 
   T* head = nullptr;
   Slot slot = kNoSlot;
