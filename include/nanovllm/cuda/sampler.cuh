@@ -214,7 +214,7 @@ inline void sample(const SampleArgs& args, SamplerWorkspace& workspace, const Co
   while (std::int64_t{1} << vocab_bits < vocab) ++vocab_bits;
   const auto mass_unit = static_cast<double>(std::int64_t{1} << (62 - vocab_bits));
 
-  constexpr int kGroups = 4;
+  constexpr int kGroups = 8;
   const std::int64_t long_slices = ceil_div(vocab, SampleScanTraits<kGroups>::kSlice);
   const bool fills_device = rows * long_slices >= context.num_sms;
   const auto num_parts =

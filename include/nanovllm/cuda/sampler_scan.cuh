@@ -6,9 +6,9 @@
 /// For each slice it writes a SlicePart, for rows with filters or log-probabilities the largest
 /// logit of each tile of 128, and for rows with bans one bit per token.
 ///
-/// Moved: 4 bytes per logit read, 64 bytes per slice and 0.03 per logit written. Noise costs about
-/// 20 instructions per logit beside that (Philox: ten for one in four), float64 masses (top_p
-/// without top_k) about 14 of float64.
+/// Moved: 4 bytes per logit read, 48 bytes per slice and 0.03 per logit written. Noise (Philox: ten
+/// rounds for four logits) costs about as much again as reading on an H200; float64 masses (top_p
+/// without top_k) are about 14 instructions per logit.
 
 #include <cstdint>
 #include <limits>
@@ -29,7 +29,7 @@ struct SampleScanTraits {
   static constexpr int kSlice = kThreads * 4 * kGroups;
   static constexpr int kTiles = kSlice / kLogitTile;
   static constexpr int kWords = kSlice / 32;
-  static constexpr int kBlocksPerSm = 4;
+  static constexpr int kBlocksPerSm = kGroups > 4 ? 3 : 4;
 };
 
 /// Shared memory of a block.
