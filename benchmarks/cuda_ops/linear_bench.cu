@@ -97,7 +97,21 @@ struct Bench {
         };
         report.add(name + " own, tiles " + std::to_string(tiles),
                    time_in_graph(context, run, calls, replays), bytes, flop);
+        if (!cuda::skinny_linear_hopper_takes(xs, weight(0), context)) continue;
+        const auto run_hopper = [&](int i) {
+          cuda::skinny_linear_hopper<bf16, Out>(xs, weight(i), ys, s.accumulate, tiles, context);
+        };
+        report.add(name + " own, hopper " + std::to_string(tiles),
+                   time_in_graph(context, run_hopper, calls, replays), bytes, flop);
       }
+    }
+    for (const int split : cuda::kClusterSplits) {
+      if (m > 256 || !cuda::cluster_linear_takes(xs, weight(0), split, context)) continue;
+      const auto run = [&](int i) {
+        cuda::cluster_linear<bf16, Out>(xs, weight(i), ys, s.accumulate, split, context);
+      };
+      report.add(name + " own, cluster " + std::to_string(split),
+                 time_in_graph(context, run, calls, replays), bytes, flop);
     }
     cuda::BlasProduct product({.m = m,
                                .n = s.n,
@@ -148,10 +162,25 @@ struct Bench {
               .y = MatrixView<float>(logits, {m, model.lm_head.n})},
           engine, context);
     };
+    if (!wants(std::string(model.name) + " all linears of a step M=" + std::to_string(m))) return;
+    std::string ways;  // tiles or cluster of the own kernels, or 'b' for cuBLASLt
+    for (int i = 0; i < 4; ++i) {
+      const Shape& s = model.layer[i];
+      const cuda::LinearPlan plan = engine.plan_for(
+          LinearArgs<bf16, DeviceMatrix<bf16>>{.x = MatrixView<const bf16>(x, {m, s.k}),
+                                               .weight = &layers[i][0],
+                                               .y = MatrixView<bf16>(y, {m, s.n}),
+                                               .accumulate = s.accumulate},
+          context);
+      constexpr const char* kNames[] = {" b", " t", " h", " c"};
+      ways += kNames[static_cast<int>(plan.kernel)];
+      if (plan.size != 0) ways += std::to_string(plan.size);
+    }
     double bytes = double(lm_head.size_bytes());
     for (const auto& matrices : layers)
       bytes += double(matrices[0].size_bytes()) * double(model.num_layers);
-    report.add(std::string(model.name) + " all linears of a step M=" + std::to_string(m),
+    report.add(std::string(model.name) + " all linears of a step M=" + std::to_string(m) + " (" +
+                   ways + ")",
                time_in_graph(context, linears, 1, 15), bytes, bytes * double(m));
   }
 
@@ -182,8 +211,7 @@ struct Bench {
     engine.tune<bf16, float>(pointers(lm_head), false, buckets.first(13), context);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     std::printf("%s tuned in %.2f s\n", model.name, seconds.count());
-    for (const std::int64_t m : {1, 2, 8, 16, 64, 256}) {
-      if (!wants(std::string(model.name) + " all linears of a step")) break;
+    for (const std::int64_t m : {1, 2, 8, 16, 32, 64, 128, 256}) {
       step(model, m, engine, layers, lm_head[0], x.data(), y.data(), logits.data());
     }
   }

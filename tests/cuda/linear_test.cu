@@ -64,8 +64,9 @@ struct Layer {
     y.upload();
   }
 
-  /// Compares y with a float64 product; y's padding and guards must be untouched.
-  void check() {
+  /// Compares y with a float64 product; y's padding and guards must be untouched. `twice` allows
+  /// what cuBLASLt does with an old y in 16 bits: the product is rounded, then the sum.
+  void check(bool twice = false) {
     y.download();
     REQUIRE(y.guards_intact());
     std::int64_t wrong = 0, touched = 0;
@@ -73,19 +74,20 @@ struct Layer {
       for (std::int64_t j = 0; j < n; ++j) {
         double sum = 0, size = 0;
         for (std::int64_t c = 0; c < k; ++c) {
-          const double product = static_cast<double>(float(x.host[i * x_stride + x_offset + c])) *
-                                 static_cast<double>(float(w[j * k + c]));
-          sum += product;
-          size += std::abs(product);
+          const double term = static_cast<double>(float(x.host[i * x_stride + x_offset + c])) *
+                              static_cast<double>(float(w[j * k + c]));
+          sum += term;
+          size += std::abs(term);
         }
+        const double product = sum;
         if (accumulate) {
           const double old = float(old_y[i * y_stride + j]);
           sum += old;
           size += std::abs(old);
         }
         const double got = float(y.host[i * y_stride + j]);
-        const double bound =
-            1.5 * (kUnit<Out> * std::abs(sum) + 4 * 0x1p-24 * std::sqrt(k + 1.) * size);
+        double bound = 1.5 * (kUnit<Out> * std::abs(sum) + 4 * 0x1p-24 * std::sqrt(k + 1.) * size);
+        if (accumulate && twice) bound += 1.5 * kUnit<Out> * std::abs(product);
         if (!(std::abs(got - sum) <= bound)) ++wrong;
       }
       for (std::int64_t j = n; j < y_stride; ++j) {
@@ -109,7 +111,7 @@ void check_shape(LinearEngine& engine, const Gpu& gpu, Layer<T, Out> layer) {
           layer.accumulate, sizeof(T), sizeof(Out));
   cuda::linear(layer.args(), engine, gpu.context);
   gpu.sync();
-  layer.check();
+  layer.check(true);
 }
 
 }  // namespace
@@ -208,7 +210,7 @@ TEST_CASE("the kernel for few rows sums in one order, whatever its tiles and the
     gpu.sync();
     all.check();
     const std::vector<float> expected = all.y.host;
-    for (const int tiles : {1, 2, 4}) {
+    for (const int tiles : cuda::kSkinnyTiles) {
       for (const int rows : {1, 3, 8, 11, 16, 32}) {
         CAPTURE(tiles, rows, add);
         all.reset();
@@ -224,6 +226,82 @@ TEST_CASE("the kernel for few rows sums in one order, whatever its tiles and the
   Layer<half> layer(8, 16, 32);
   CHECK_THROWS_AS(cuda::skinny_linear<half>(layer.x_view(), layer.weight.view(), layer.y_view(),
                                             false, 3, gpu.context),
+                  ConfigError);
+}
+
+TEST_CASE("the Hopper kernel for few rows makes the same bits as the other") {
+  if (!has_gpu()) return;
+  const Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  const auto check_layer = [&](auto layer) {
+    for (const int tiles : cuda::kSkinnyTiles) {
+      CAPTURE(tiles, layer.m, layer.n, layer.k, layer.accumulate);
+      REQUIRE(cuda::skinny_linear_hopper_takes(layer.x_view(), layer.weight.view(), gpu.context));
+      layer.reset();
+      cuda::skinny_linear(layer.x_view(), layer.weight.view(), layer.y_view(), layer.accumulate,
+                          tiles, gpu.context);
+      gpu.sync();
+      layer.check();
+      const auto expected = layer.y.host;
+      for (int repeat = 0; repeat < 3; ++repeat) {
+        layer.reset();
+        cuda::skinny_linear_hopper(layer.x_view(), layer.weight.view(), layer.y_view(),
+                                   layer.accumulate, tiles, gpu.context);
+        gpu.sync();
+        layer.y.download();
+        CHECK(same_bits(layer.y.host, expected));
+        CHECK(layer.y.guards_intact());
+      }
+    }
+  };
+  for (const int m : {1, 2, 5, 8}) {
+    check_layer(Layer<bf16>(m, 75, 1544, true, 8, 3));
+    check_layer(Layer<bf16, float>(m, 100, 3072));
+    check_layer(Layer<half>(m, 1024, 72, true));
+  }
+  check_layer(Layer<bf16>(1, 64, 12288));
+  check_layer(Layer<half, float>(3, 9, 8));
+  Layer<bf16> layer(9, 16, 512);
+  CHECK(!cuda::skinny_linear_hopper_takes(layer.x_view(), layer.weight.view(), gpu.context));
+  CHECK_THROWS_AS(cuda::skinny_linear_hopper<bf16>(layer.x_view(), layer.weight.view(),
+                                                   layer.y_view(), false, 3, gpu.context),
+                  ConfigError);
+}
+
+TEST_CASE("the kernel of clusters equals a float64 product") {
+  if (!has_gpu()) return;
+  const Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  const auto check_split = [&](auto layer) {
+    for (const int split : cuda::kClusterSplits) {
+      CAPTURE(split, layer.m, layer.n, layer.k, layer.accumulate);
+      if (!cuda::cluster_linear_takes(layer.x_view(), layer.weight.view(), split, gpu.context))
+        continue;
+      layer.reset();
+      cuda::cluster_linear(layer.x_view(), layer.weight.view(), layer.y_view(), layer.accumulate,
+                           split, gpu.context);
+      gpu.sync();
+      layer.check();
+      const auto first = layer.y.host;
+      layer.reset();
+      cuda::cluster_linear(layer.x_view(), layer.weight.view(), layer.y_view(), layer.accumulate,
+                           split, gpu.context);
+      gpu.sync();
+      layer.y.download();
+      CHECK(same_bits(layer.y.host, first));
+    }
+  };
+  for (const int m : {1, 9, 31, 32, 33, 64, 65, 128, 129, 200}) {
+    check_split(Layer<bf16>(m, 64, 512, true));
+    check_split(Layer<bf16>(m, 200, 1032, false, 8, 5));
+    check_split(Layer<half, float>(m, 65, 520, true));
+  }
+  check_split(Layer<bf16>(48, 1024, 3072, true));
+  check_split(Layer<bf16>(100, 512, 1024));
+  Layer<bf16> layer(8, 64, 512);
+  CHECK(cuda::cluster_linear_takes(layer.x_view(), layer.weight.view(), 8, gpu.context));
+  CHECK_THROWS_AS(cuda::cluster_linear<bf16>(layer.x_view(), layer.weight.view(), layer.y_view(),
+                                             false, 3, gpu.context),
                   ConfigError);
 }
 

@@ -1,14 +1,16 @@
 #pragma once
-/// Dense layer on the GPU: cuBLASLt, and an own kernel for few rows.
+/// Dense layer on the GPU: own kernels for few rows and for some tens, cuBLASLt for the rest.
 ///
 /// Which of them, and which algorithm of cuBLASLt, is chosen once for each shape of the weights,
 /// types and bucket of rows (linear_tuner.cuh): by time at start-up where `LinearEngine::tune` was
-/// called, else by rule at first use. Own kernel and cuBLASLt round alike: sums in float32,
-/// rounded once.
+/// called, else by rule at first use.
+///
+/// Rounding. Sums are in float32, and y is rounded once; but where cuBLASLt adds to a y of 16 bits
+/// (13.1 on Hopper), it rounds the product before it adds, and then the sum.
 ///
 /// Batch invariance. float32: every number of rows runs the same algorithm, without a split of K;
 /// a row's result depends neither on the number of rows nor on its place. 16 bits: rows of one
-/// bucket agree, and so do all numbers of rows up to 32 that run on the own kernel; otherwise the
+/// bucket agree, and so do all numbers of rows up to 32 that run on `skinny_linear`; otherwise the
 /// order of summation may change from bucket to bucket, within the rounding of the result.
 
 #include <chrono>
@@ -24,11 +26,13 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cuda/blas.cuh"
 #include "nanovllm/cuda/check.cuh"
+#include "nanovllm/cuda/cluster_linear.cuh"
 #include "nanovllm/cuda/context.cuh"
 #include "nanovllm/cuda/device_buffer.cuh"
 #include "nanovllm/cuda/device_matrix.cuh"
 #include "nanovllm/cuda/linear_tuner.cuh"
 #include "nanovllm/cuda/skinny_linear.cuh"
+#include "nanovllm/cuda/skinny_linear_hopper.cuh"
 #include "nanovllm/ops/linear.hpp"
 
 namespace nanovllm::cuda {
@@ -161,7 +165,8 @@ class LinearEngine {
   LinearPlan plan_by_rule(const LinearArgs<T, DeviceMatrix<T>, Out>& args, std::int64_t bucket,
                           const Context& context) {
     if (bucket <= 8 && skinny_linear_takes(args.x, args.weight->view()))
-      return {.skinny_tiles = default_skinny_tiles(args.weight->rows(), context)};
+      return {.kernel = LinearKernel::skinny,
+              .size = default_skinny_tiles(args.weight->rows(), context)};
     const auto found = heuristics(args, bucket, 1);
     return found.empty() ? LinearPlan{} : LinearPlan{.algorithm = found[0]};
   }
@@ -171,10 +176,19 @@ class LinearEngine {
   [[nodiscard]] bool execute(const LinearArgs<T, DeviceMatrix<T>, Out>& args,
                              const LinearPlan& plan, const Context& context) {
     if constexpr (sizeof(T) == 2) {
-      if (plan.skinny_tiles != 0) {
-        skinny_linear(args.x, args.weight->view(), args.y, args.accumulate, plan.skinny_tiles,
-                      context);
-        return true;
+      const MatrixView<const T> weight = args.weight->view();
+      switch (plan.kernel) {
+        case LinearKernel::blas: break;
+        case LinearKernel::skinny:
+          skinny_linear(args.x, weight, args.y, args.accumulate, plan.size, context);
+          return true;
+        case LinearKernel::skinny_hopper:
+          if (!skinny_linear_hopper_takes(args.x, weight, context)) return false;
+          skinny_linear_hopper(args.x, weight, args.y, args.accumulate, plan.size, context);
+          return true;
+        case LinearKernel::cluster:
+          cluster_linear(args.x, weight, args.y, args.accumulate, plan.size, context);
+          return true;
       }
     }
     return product(args).run(handle_, plan.algorithm, args.x.data, args.weight->data(), args.y.data,
@@ -194,11 +208,20 @@ class LinearEngine {
 
   /// The ways that `tune` compares.
   template <Element T, Element Out>
-  std::vector<LinearPlan> candidates(const LinearArgs<T, DeviceMatrix<T>, Out>& args) {
+  std::vector<LinearPlan> candidates(const LinearArgs<T, DeviceMatrix<T>, Out>& args,
+                                     const Context& context) {
     const std::int64_t rows = args.x.extent(0);
     std::vector<LinearPlan> out;
-    if (skinny_linear_takes(args.x, args.weight->view())) {
-      for (const int tiles : kSkinnyTiles) out.push_back({.skinny_tiles = tiles});
+    const MatrixView<const T> weight = args.weight->view();
+    for (const int tiles : kSkinnyTiles) {
+      if (skinny_linear_hopper_takes(args.x, weight, context))
+        out.push_back({.kernel = LinearKernel::skinny_hopper, .size = tiles});
+      if (skinny_linear_takes(args.x, weight))
+        out.push_back({.kernel = LinearKernel::skinny, .size = tiles});
+    }
+    for (const int split : kClusterSplits) {
+      if (rows > 8 && rows <= 256 && cluster_linear_takes(args.x, weight, split, context))
+        out.push_back({.kernel = LinearKernel::cluster, .size = split});
     }
     for (const auto& algorithm : heuristics(args, rows, rows <= 256 ? 8 : 4))
       out.push_back({.algorithm = algorithm});
@@ -219,7 +242,7 @@ class LinearEngine {
       args.weight = weights[static_cast<std::size_t>(i) % weights.size()];
     };
     double best = std::numeric_limits<double>::infinity();
-    for (const LinearPlan& plan : candidates(args)) {
+    for (const LinearPlan& plan : candidates(args, context)) {
       turn(0);
       if (!execute(args, plan, context)) continue;  // also loads its module, ahead of the capture
       const double ms = detail::time_calls(context, calls, 2 * best, [&](int i) {

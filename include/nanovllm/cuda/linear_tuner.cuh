@@ -45,10 +45,14 @@ struct LinearKey {
   auto operator<=>(const LinearKey&) const = default;
 };
 
-/// One way to run a dense layer: an own kernel, or an algorithm of cuBLASLt.
+/// What runs a dense layer.
+enum class LinearKernel : std::uint8_t { blas, skinny, skinny_hopper, cluster };
+
+/// One way to run a dense layer.
 struct LinearPlan {
-  int skinny_tiles = 0;  ///< tiles of a block of `skinny_linear`; 0: cuBLASLt
-  BlasAlgorithm algorithm{};
+  LinearKernel kernel = LinearKernel::blas;
+  int size = 0;               ///< tiles of a block or blocks of a cluster, where there are any
+  BlasAlgorithm algorithm{};  ///< of LinearKernel::blas
 };
 
 /// What has been chosen so far.
