@@ -162,6 +162,7 @@ class CudaBackend {
   template <class T>
   void rms_norm(const RmsNormArgs<T>& args) {
     cuda::rms_norm(args, context_);
+    plan_is_visible_ = true;
   }
   template <class T>
   void add_rms_norm(const AddRmsNormArgs<T>& args) {
@@ -186,7 +187,8 @@ class CudaBackend {
   }
   template <class T>
   void decode_attention(const DecodeAttentionArgs<T>& args) {
-    cuda::decode_attention(args, *decode_, context_);
+    cuda::decode_attention(args, *decode_, context_,
+                           plan_is_visible_ ? cuda::DecodeStart::early : cuda::DecodeStart{});
   }
   template <class T>
   void silu_mul(const SiluMulArgs<T>& args) {
@@ -237,11 +239,15 @@ class CudaBackend {
   std::optional<cuda::DecodeWorkspace> decode_;
   std::optional<cuda::VarlenWorkspace> varlen_;
   std::optional<cuda::SamplerWorkspace> sampler_;
+  // A norm waits for what is ahead of it before it lets the next kernel start; behind one, decode
+  // attention may read the plan before its own wait.
+  bool plan_is_visible_ = false;
 };
 
 /// Divides the keys of the decodes among the blocks of their kernel, and lists the tiles of the
 /// prompt chunks.
 inline void CudaBackend::plan_attention(const PlanAttentionArgs& args) {
+  plan_is_visible_ = false;
   const std::int64_t num_decodes = args.num_decodes;
   if (num_decodes > 0) {
     cuda::plan_decode(args.kv_lens.slice(0, num_decodes), args.num_kv_heads, *decode_, context_);

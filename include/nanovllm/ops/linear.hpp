@@ -8,7 +8,8 @@
 namespace nanovllm {
 
 /// y = x · Wᵀ, or y += x · Wᵀ when `accumulate` is set. Products are summed in float32 and rounded
-/// once to `Out`; with `accumulate` the old y is added before the rounding.
+/// once to `Out`; with `accumulate` the old y is added before the rounding, or else, where a library
+/// has it so, to the rounded product, and the sum is rounded again.
 ///
 /// `Matrix` is the backend's weight type of `[out, in]` elements in whatever layout it likes best
 /// (`rows()` = out, `cols()` = in). The order of summation for one element of y depends neither on
