@@ -7,6 +7,7 @@ int main(int argc, char** argv) {
   using namespace nv::shapes;
   return nv::examples::generate_main(
       argc, argv,
-      {nv::examples::device<nv::Float32Policy, nv::DefaultPolicy, fairytale, qwen3_0_6b, qwen3_1_7b,
-                            qwen3_4b, qwen3_8b, qwen3_14b, qwen3_32b>("cpu", [] { return true; })});
+      {{"cpu", [] { return true; },
+        nv::examples::run_dtype<nv::Float32Policy, nv::DefaultPolicy, fairytale, qwen3_0_6b,
+                                qwen3_1_7b, qwen3_4b, qwen3_8b, qwen3_14b, qwen3_32b>}});
 }

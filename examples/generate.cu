@@ -13,10 +13,9 @@ bool has_gpu() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return nanovllm::examples::generate_main(
+  using namespace nanovllm;
+  return examples::generate_main(
       argc, argv,
-      {nanovllm::examples::device<nanovllm::CudaFloat32Policy, nanovllm::CudaPolicy>("cuda",
-                                                                                     has_gpu),
-       nanovllm::examples::device<nanovllm::Float32Policy, nanovllm::DefaultPolicy>(
-           "cpu", [] { return true; })});
+      {{"cuda", has_gpu, examples::run_dtype<CudaFloat32Policy, CudaPolicy>},
+       {"cpu", [] { return true; }, examples::run_dtype<Float32Policy, DefaultPolicy>}});
 }

@@ -131,22 +131,19 @@ bool run_policy(const GenerateOptions& options, const Processes& processes) {
   });
 }
 
-/// A place where the program can run.
+/// `kShapes` are those that get code of their own.
+template <class Float32Policy, class Bfloat16Policy, nv::Qwen3Shape... kShapes>
+bool run_dtype(const GenerateOptions& options, const Processes& processes) {
+  return options.dtype == "float32" ? run_policy<Float32Policy, kShapes...>(options, processes)
+                                    : run_policy<Bfloat16Policy, kShapes...>(options, processes);
+}
+
+/// A place where the program can run, with one of the instances of `run_dtype`.
 struct Device {
   const char* name;
   bool (*is_present)();
   bool (*run)(const GenerateOptions&, const Processes&);
 };
-
-/// `kShapes` are those that get code of their own.
-template <class Float32Policy, class Bfloat16Policy, nv::Qwen3Shape... kShapes>
-Device device(const char* name, bool (*is_present)()) {
-  return {name, is_present, [](const GenerateOptions& options, const Processes& processes) {
-            return options.dtype == "float32"
-                       ? run_policy<Float32Policy, kShapes...>(options, processes)
-                       : run_policy<Bfloat16Policy, kShapes...>(options, processes);
-          }};
-}
 
 /// The one that was asked for, or the first that is present.
 inline const Device& choose(const std::vector<Device>& devices, const std::string& name) {

@@ -270,8 +270,11 @@ inline Json logprobs_value(const std::vector<TokenLogprobs>& logprobs) {
                           "' is a sampling setting and goes into 'sampling'");
     }
     const Json* sampling = detail::present(line, "sampling");
-    out.request = BatchLine::Request{
-        detail::read_prompt(line), sampling ? detail::read_sampling(*sampling) : SamplingParams{}};
+    Prompt prompt = detail::read_prompt(line);
+    // Not in the initialiser below, which nvcc 13.0 crashes on.
+    SamplingParams params;
+    if (sampling != nullptr) params = detail::read_sampling(*sampling);
+    out.request = BatchLine::Request{std::move(prompt), std::move(params)};
   } catch (const RequestError& error) {
     out.error = error.what();
   }
