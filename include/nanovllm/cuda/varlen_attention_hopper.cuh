@@ -78,9 +78,9 @@ class VarlenConsumer {
 
  private:
   static constexpr int kTurnThreads = 128 * Traits::kGroups;
-  /// Named barriers: whose turn it is to issue products, and that a group has cleared values.
+  /// Named barriers: whose turn it is to issue products, and that values are cleared.
   static __device__ __forceinline__ int turn(int group) { return 1 + group; }
-  static __device__ __forceinline__ int cleared(int group) { return 3 + group; }
+  static constexpr int kCleared = 3;
 
   /// Leaves the sums of the item's rows in `o_` and `softmax_`.
   __device__ __forceinline__ void attend(const VarlenItem& item) {
@@ -170,26 +170,26 @@ class VarlenConsumer {
   }
 
   /// Zeroes the values from key `num_keys` of the tile on, which may be anything: their weights are
-  /// 0, but 0 · NaN is not. Both groups do so, each for itself: neither has to wait for the other.
+  /// 0, but 0 · NaN is not. The groups share the work and wait for each other.
   __device__ __forceinline__ void clear_values(int num_keys) {
     if (num_keys >= Traits::kKeys) return;
     mbarrier_wait(shared_.v_full[v_.stage], v_.parity);
-    constexpr int kVectors = kTmaColumns * 2 / 16;
+    constexpr int kVectors = kTmaColumns * 2 / 16, kThreads = 128 * Traits::kGroups;
     const int vectors = (Traits::kKeys - num_keys) * kVectors;
 #pragma unroll
     for (int panel = 0; panel < Traits::kPanels; ++panel) {
       auto* const rows =
           reinterpret_cast<uint4*>(shared_.v[v_.stage] + panel * Traits::kPanelBytes) +
           num_keys * kVectors;
-      for (int i = static_cast<int>(threadIdx.x) % 128; i < vectors; i += 128) {
+      for (int i = static_cast<int>(threadIdx.x) % 128 + 128 * group_; i < vectors; i += kThreads) {
         rows[i] = make_uint4(0, 0, 0, 0);
       }
     }
     async_proxy_fence_shared();
-    named_barrier_sync<128>(cleared(group_));
+    named_barrier_sync<kThreads>(kCleared);
   }
 
-  /// Lets the producer refill the stage of keys, and the queries after the last product with them.
+  /// Lets the copiers refill the stage of keys, and the queries after the last product with them.
   __device__ __forceinline__ void release_keys(bool last) {
     if (threadIdx.x % 32 == 0) {
       mbarrier_arrive(shared_.k_empty[k_.stage]);
