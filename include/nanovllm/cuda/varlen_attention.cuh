@@ -7,9 +7,8 @@
 /// Operands and rounding points: ops/attention.hpp. Three kernels, of which the launcher takes the
 /// first that fits:
 ///   varlen_attention_hopper   sm_90a; bf16 and half; head_dim 64 and 128; from this step's keys
-///   and
-///                             values when no sequence has a prefix; else from the paged cache, if
-///                             block_size is 8, 16, 32, 64 or a multiple of 128
+///                             and values when no sequence has a prefix; else from the paged cache,
+///                             if block_size is 8, 16, 32, 64 or a multiple of 128
 ///   varlen_attention_mma      bf16 and half; head_dim a multiple of 8 up to 256; from the paged
 ///                             cache, any block size
 ///   simt_varlen_attention     everything else, float32 above all
