@@ -97,12 +97,6 @@ struct Bench {
         };
         report.add(name + " own, tiles " + std::to_string(tiles),
                    time_in_graph(context, run, calls, replays), bytes, flop);
-        if (!cuda::skinny_linear_hopper_takes(xs, weight(0), context)) continue;
-        const auto run_hopper = [&](int i) {
-          cuda::skinny_linear_hopper<bf16, Out>(xs, weight(i), ys, s.accumulate, tiles, context);
-        };
-        report.add(name + " own, hopper " + std::to_string(tiles),
-                   time_in_graph(context, run_hopper, calls, replays), bytes, flop);
       }
     }
     for (const int split : cuda::kClusterSplits) {
@@ -172,7 +166,7 @@ struct Bench {
                                                .y = MatrixView<bf16>(y, {m, s.n}),
                                                .accumulate = s.accumulate},
           context);
-      constexpr const char* kNames[] = {" b", " t", " h", " c"};
+      constexpr const char* kNames[] = {" b", " t", " c"};
       ways += kNames[static_cast<int>(plan.kernel)];
       if (plan.size != 0) ways += std::to_string(plan.size);
     }

@@ -229,45 +229,6 @@ TEST_CASE("the kernel for few rows sums in one order, whatever its tiles and the
                   ConfigError);
 }
 
-TEST_CASE("the Hopper kernel for few rows makes the same bits as the other") {
-  if (!has_gpu()) return;
-  const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
-  const auto check_layer = [&](auto layer) {
-    for (const int tiles : cuda::kSkinnyTiles) {
-      CAPTURE(tiles, layer.m, layer.n, layer.k, layer.accumulate);
-      REQUIRE(cuda::skinny_linear_hopper_takes(layer.x_view(), layer.weight.view(), gpu.context));
-      layer.reset();
-      cuda::skinny_linear(layer.x_view(), layer.weight.view(), layer.y_view(), layer.accumulate,
-                          tiles, gpu.context);
-      gpu.sync();
-      layer.check();
-      const auto expected = layer.y.host;
-      for (int repeat = 0; repeat < 3; ++repeat) {
-        layer.reset();
-        cuda::skinny_linear_hopper(layer.x_view(), layer.weight.view(), layer.y_view(),
-                                   layer.accumulate, tiles, gpu.context);
-        gpu.sync();
-        layer.y.download();
-        CHECK(same_bits(layer.y.host, expected));
-        CHECK(layer.y.guards_intact());
-      }
-    }
-  };
-  for (const int m : {1, 2, 5, 8}) {
-    check_layer(Layer<bf16>(m, 75, 1544, true, 8, 3));
-    check_layer(Layer<bf16, float>(m, 100, 3072));
-    check_layer(Layer<half>(m, 1024, 72, true));
-  }
-  check_layer(Layer<bf16>(1, 64, 12288));
-  check_layer(Layer<half, float>(3, 9, 8));
-  Layer<bf16> layer(9, 16, 512);
-  CHECK(!cuda::skinny_linear_hopper_takes(layer.x_view(), layer.weight.view(), gpu.context));
-  CHECK_THROWS_AS(cuda::skinny_linear_hopper<bf16>(layer.x_view(), layer.weight.view(),
-                                                   layer.y_view(), false, 3, gpu.context),
-                  ConfigError);
-}
-
 TEST_CASE("the kernel of clusters equals a float64 product") {
   if (!has_gpu()) return;
   const Gpu gpu;

@@ -32,7 +32,6 @@
 #include "nanovllm/cuda/device_matrix.cuh"
 #include "nanovllm/cuda/linear_tuner.cuh"
 #include "nanovllm/cuda/skinny_linear.cuh"
-#include "nanovllm/cuda/skinny_linear_hopper.cuh"
 #include "nanovllm/ops/linear.hpp"
 
 namespace nanovllm::cuda {
@@ -182,10 +181,6 @@ class LinearEngine {
         case LinearKernel::skinny:
           skinny_linear(args.x, weight, args.y, args.accumulate, plan.size, context);
           return true;
-        case LinearKernel::skinny_hopper:
-          if (!skinny_linear_hopper_takes(args.x, weight, context)) return false;
-          skinny_linear_hopper(args.x, weight, args.y, args.accumulate, plan.size, context);
-          return true;
         case LinearKernel::cluster:
           cluster_linear(args.x, weight, args.y, args.accumulate, plan.size, context);
           return true;
@@ -214,8 +209,6 @@ class LinearEngine {
     std::vector<LinearPlan> out;
     const MatrixView<const T> weight = args.weight->view();
     for (const int tiles : kSkinnyTiles) {
-      if (skinny_linear_hopper_takes(args.x, weight, context))
-        out.push_back({.kernel = LinearKernel::skinny_hopper, .size = tiles});
       if (skinny_linear_takes(args.x, weight))
         out.push_back({.kernel = LinearKernel::skinny, .size = tiles});
     }

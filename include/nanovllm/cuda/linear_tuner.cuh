@@ -46,7 +46,7 @@ struct LinearKey {
 };
 
 /// What runs a dense layer.
-enum class LinearKernel : std::uint8_t { blas, skinny, skinny_hopper, cluster };
+enum class LinearKernel : std::uint8_t { blas, skinny, cluster };
 
 /// One way to run a dense layer.
 struct LinearPlan {
