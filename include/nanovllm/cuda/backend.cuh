@@ -213,7 +213,10 @@ class CudaBackend {
     cudaDeviceProp properties{};
     cuda::check(cudaGetDeviceProperties(&properties, context_.device), "cudaGetDeviceProperties");
     return concat("cuda:", context_.device, ", ", properties.name, ", sm_",
-                  context_.compute_capability, ", ", context_.num_sms, " SMs");
+                  context_.compute_capability, ", ", context_.num_sms, " SMs",
+                  context_.compute_capability == 90 && !context_.has_hopper_code
+                      ? ", slower kernels: the program was not compiled for 90a"
+                      : "");
   }
 
  private:

@@ -58,7 +58,7 @@ void launch(void (*kernel)(Parameters...), const LaunchConfig& config, const Con
   launch_config.dynamicSmemBytes = config.shared_bytes;
   launch_config.stream = context.stream;
   launch_config.attrs = &attribute;
-  launch_config.numAttrs = config.overlap && context.compute_capability >= 90 ? 1 : 0;
+  launch_config.numAttrs = config.overlap && context.can_overlap ? 1 : 0;
   check(cudaLaunchKernelEx(&launch_config, kernel, Parameters(arguments)...), "cudaLaunchKernelEx");
 }
 
