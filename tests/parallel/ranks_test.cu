@@ -25,7 +25,7 @@ __global__ void trap_kernel() { __trap(); }
 }  // namespace
 
 /// Not a test by itself: a process that loses one of its devices, for good.
-TEST_CASE("a device that fails, in a process of its own", "[.]") {
+TEST_CASE("a process that loses a device", "[.]") {
   if (std::getenv("RANKS_TEST_DEVICE") == nullptr) return;
   using Backend = FailingPolicy::Backend;
   Backend::failing_device = std::atoi(std::getenv("RANKS_TEST_DEVICE"));
@@ -38,6 +38,6 @@ TEST_CASE("a device that fails, in a process of its own", "[.]") {
 TEST_CASE("a device that fails ends the requests, and the others go on to the end", "[ranks]") {
   if (!ranks_present(2)) return;
   const char* device = GENERATE("0", "1");
-  Child child("a device that fails, in a process of its own", {{"RANKS_TEST_DEVICE", device}});
+  Child child("a process that loses a device", {{"RANKS_TEST_DEVICE", device}});
   CHECK(child.wait(std::chrono::seconds(60)) == 0);
 }

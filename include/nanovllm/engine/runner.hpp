@@ -171,8 +171,7 @@ class Runner {
       send(ProcessGroup::Tag::step, inputs);
       on_all_ranks([&](Rank& rank) { rank.executor.launch(slot, inputs, *rank.kv); });
     } catch (...) {
-      give_up();
-      error = std::current_exception();
+      error = give_up();
     }
   }
 
@@ -192,9 +191,8 @@ class Runner {
       if (link_) link_->check_alive();  // else a failure elsewhere may have ended our part
       return results;
     } catch (...) {
-      give_up();
-      error = std::current_exception();  // for the step behind it
-      throw;
+      error = give_up();  // for the step behind it
+      std::rethrow_exception(error);
     }
   }
 
@@ -237,8 +235,7 @@ class Runner {
         on_all_ranks([&](Rank& rank) { rank.executor.launch(slot, inputs, *rank.kv); });
       }
     } catch (...) {
-      give_up();
-      throw;
+      std::rethrow_exception(give_up());
     }
   }
 
@@ -381,8 +378,7 @@ class Runner {
     try {
       threads_.run(task, [this](int) { release_others(); });
     } catch (...) {
-      give_up();
-      throw;
+      std::rethrow_exception(give_up());
     }
   }
 
@@ -393,11 +389,19 @@ class Runner {
     abort();
   }
 
-  /// The same for all ranks of this process. Of several, the first error counts for ever.
-  void give_up() {
-    if (config_.num_ranks == 1) return;
+  /// The same for all ranks of this process. Returns what to throw: of several ranks the first
+  /// error, wherever it was, counts for ever.
+  [[nodiscard]] std::exception_ptr give_up() {
+    if (config_.num_ranks == 1) return std::current_exception();
     release_others();
-    if (!broken_) broken_ = std::current_exception();
+    if (broken_) return broken_;
+    broken_ = std::current_exception();
+    try {
+      if (link_) link_->check_alive();
+    } catch (const Error&) {
+      broken_ = std::current_exception();
+    }
+    return broken_;
   }
 
   void abort() {
