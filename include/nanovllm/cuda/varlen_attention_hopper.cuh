@@ -230,8 +230,9 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) varlen_attention_hopper_k
     tma_prefetch_map(problem.q);
     tma_prefetch_map(problem.k);
     tma_prefetch_map(problem.v);
-    mbarrier_init(shared.item_full, 1);
-    mbarrier_init(shared.item_empty, Traits::kConsumerWarps + 2);
+    // Every lane arrives for itself: for an item it costs little, and it is what racecheck follows.
+    mbarrier_init(shared.item_full, 32);
+    mbarrier_init(shared.item_empty, 32 * (Traits::kConsumerWarps + 2));
     mbarrier_init(shared.q_full, 1);
     mbarrier_init(shared.q_empty, Traits::kConsumerWarps);
     for (int i = 0; i < Traits::kStages; ++i) {

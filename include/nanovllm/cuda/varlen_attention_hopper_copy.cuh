@@ -132,8 +132,7 @@ __device__ __forceinline__ void fetch_varlen_items(
     shared.first_blocks[0][lane] = blocks[0];
     shared.first_blocks[1][lane] = blocks[1];
     if (lane == 0) shared.item = item;
-    __syncwarp();
-    if (lane == 0) mbarrier_arrive(shared.item_full);
+    mbarrier_arrive(shared.item_full);
     if (item.num_rows == 0) break;
     // No earlier than this, lest one block take work while others are idle.
     mbarrier_wait(shared.item_empty, position.parity);
@@ -161,8 +160,7 @@ __device__ __forceinline__ VarlenItem next_varlen_item(VarlenHopperShared<Traits
 
 template <class Traits>
 __device__ __forceinline__ void release_varlen_item(VarlenHopperShared<Traits>& shared) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) mbarrier_arrive(shared.item_empty);
+  mbarrier_arrive(shared.item_empty);
 }
 
 /// A warp that copies: queries and keys, or values.
