@@ -162,6 +162,7 @@ struct Call {
             {starts.data(), {seqs + 1}},
             {lens.data(), {seqs}},
             {tables.data(), {seqs, table_width}},
+            true,
             shape.scale,
             {out.data(), {rows, shape.heads, shape.head_dim}}};
   }

@@ -9,7 +9,10 @@ first. Both programs decode 64 tokens greedily; transformers is then fed generat
 so that one mismatch does not hide the rest. Compared are, at the first token (prefill) and at the
 63 others (decode), the log-probabilities of generate_cuda's 20 most likely tokens, and whether the
 most likely token is the same; where it is not, transformers' own gap between the two is the size of
-the tie. Prints one line of JSON. Needs torch and transformers (5.17 was used).
+the tie. With --yardstick, transformers' attention implementations sdpa and eager are compared with
+each other in the same way, and both programs with transformers in float32: how far bfloat16 is from
+the truth on these weights, whoever computes. Prints one line of JSON. Needs torch and transformers
+(5.17 was used).
 """
 import argparse
 import json
@@ -90,33 +93,61 @@ def compare(options, folder):
     with open(os.path.join(folder, "config.json")) as file:
         vocab = json.load(file)["vocab_size"]
     prompts, outputs, seconds = run_ours(options, folder, vocab)
-    dtype = getattr(torch, options.dtype)
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, attn_implementation="sdpa").cuda().eval()
     torch.backends.cuda.matmul.allow_tf32 = False
-    prefill, decode = Difference(), Difference()
-    mismatches, widest, steps = 0, 0.0, 0
-    for prompt, output in zip(prompts, outputs):
+    for output in outputs:
         if "error" in output:
             sys.exit(f"generate_cuda: {output['error']}")
-        tokens = output["token_ids"]
-        assert len(tokens) == NUM_TOKENS
-        with torch.no_grad():
-            ids = torch.tensor([prompt + tokens[:-1]], device="cuda")
-            logits = model(ids).logits[0, len(prompt) - 1:].float()
-        expected = torch.log_softmax(logits, -1)
-        for i, entry in enumerate(output["logprobs"]):
-            top = entry["top"]
-            index = torch.tensor([token for token, _ in top], device="cuda")
-            ours = torch.tensor([logprob for _, logprob in top], device="cuda")
-            (prefill if i == 0 else decode).add(ours, expected[i, index])
-            steps += 1
-            if expected[i].argmax().item() != tokens[i]:
-                mismatches += 1
-                widest = max(widest, (expected[i].max() - expected[i, tokens[i]]).item())
-    return {"prefill": prefill.json(), "decode": decode.json(), "greedy_steps": steps,
-            "greedy_mismatches": mismatches, "widest_mismatch_gap": widest,
-            "generate_seconds": seconds}
+        assert len(output["token_ids"]) == NUM_TOKENS
+
+    def theirs(dtype, attention):
+        """Log-probabilities at all drawn tokens, one [NUM_TOKENS, vocab] a prompt, on the host."""
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, attn_implementation=attention).cuda().eval()
+        out = []
+        for prompt, output in zip(prompts, outputs):
+            with torch.no_grad():
+                ids = torch.tensor([prompt + output["token_ids"][:-1]], device="cuda")
+                logits = model(ids).logits[0, len(prompt) - 1:].float()
+            out.append(torch.log_softmax(logits, -1).cpu())
+        del model
+        torch.cuda.empty_cache()
+        return out
+
+    def ours_against(reference):
+        prefill, decode = Difference(), Difference()
+        mismatches, widest = 0, 0.0
+        for output, expected in zip(outputs, reference):
+            for i, entry in enumerate(output["logprobs"]):
+                index = torch.tensor([token for token, _ in entry["top"]])
+                (prefill if i == 0 else decode).add(
+                    torch.tensor([logprob for _, logprob in entry["top"]]), expected[i, index])
+                token = output["token_ids"][i]
+                if expected[i].argmax().item() != token:
+                    mismatches += 1
+                    widest = max(widest, (expected[i].max() - expected[i, token]).item())
+        return {"prefill": prefill.json(), "decode": decode.json(),
+                "greedy_steps": NUM_TOKENS * len(outputs), "greedy_mismatches": mismatches,
+                "widest_mismatch_gap": widest}
+
+    def difference(one, other):
+        """At the same tokens as `ours_against`."""
+        out = Difference()
+        for output, a, b in zip(outputs, one, other):
+            for i, entry in enumerate(output["logprobs"]):
+                index = torch.tensor([token for token, _ in entry["top"]])
+                out.add(a[i, index], b[i, index])
+        return out.json()
+
+    dtype = getattr(torch, options.dtype)
+    sdpa = theirs(dtype, "sdpa")
+    result = {**ours_against(sdpa), "generate_seconds": seconds}
+    if options.yardstick:
+        truth = theirs(torch.float32, "sdpa")
+        result["transformers_sdpa_eager"] = difference(sdpa, theirs(dtype, "eager"))
+        result["transformers_to_float32"] = difference(sdpa, truth)
+        against = ours_against(truth)
+        result["ours_to_float32"] = {"prefill": against["prefill"], "decode": against["decode"]}
+    return result
 
 
 def main():
@@ -127,6 +158,7 @@ def main():
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--keep", help="write the random checkpoint here, or take it from here")
+    parser.add_argument("--yardstick", action="store_true")
     parser.add_argument("--json")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
