@@ -4,6 +4,7 @@
 #include "nanovllm/core/config.hpp"
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/host_staging.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/philox.hpp"

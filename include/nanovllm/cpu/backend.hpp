@@ -5,10 +5,10 @@
 #include <cstddef>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/host_staging.hpp"
 #include "nanovllm/cpu/aligned_buffer.hpp"
 #include "nanovllm/cpu/attention.hpp"
 #include "nanovllm/cpu/context.hpp"
@@ -36,19 +36,9 @@ class CpuBackend {
   template <Element T>
   using Matrix = cpu::PackedMatrix<T>;
 
-  /// Ordinary memory that grows as needed; copies are done when the call returns.
   template <class T>
-  class Staging {
-   public:
+  struct Staging : HostStaging<T> {
     explicit Staging(const CpuBackend&) {}
-    T* acquire(std::size_t count) {
-      if (memory_.size() < count) memory_.resize(count);
-      return memory_.data();
-    }
-    void release() {}
-
-   private:
-    std::vector<T> memory_;
   };
 
   static constexpr bool kAsynchronous = false;

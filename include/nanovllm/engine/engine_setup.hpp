@@ -69,6 +69,7 @@ std::unique_ptr<Runner<Model, Policy>> Engine<Model, Policy>::make_runner(
   if (!weights) checkpoint.emplace(config.model);
   RunnerConfig runner{.num_ranks = config.tensor_parallel,
                       .num_threads = config.num_threads,
+                      .first_device = config.device,
                       .max_tokens = batch.max_num_batched_tokens,
                       .max_context = max_model_len,
                       .max_samples = batch.max_num_seqs,

@@ -26,6 +26,7 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/host_staging.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/io/safetensors.hpp"
 
@@ -57,21 +58,6 @@ struct LoadOptions {
   /// Called after each panel, one call at a time, with file bytes read so far and in all.
   std::function<void(std::uint64_t bytes_done, std::uint64_t bytes_total)> progress{};
   int num_threads = 1;  ///< tensors read at a time
-};
-
-/// Staging memory of one loading thread, in which panels are prepared for their sinks. What
-/// `acquire` gives is the sink's to read until the `release` after it.
-template <Element T>
-class HostStaging {
- public:
-  T* acquire(std::size_t count) {
-    if (memory_.size() < count) memory_.resize(count);
-    return memory_.data();
-  }
-  void release() {}
-
- private:
-  std::vector<T> memory_;
 };
 
 namespace detail {
