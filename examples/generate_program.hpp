@@ -99,7 +99,7 @@ void serve(Engine& engine, std::istream& input, OrderedWriter& writer) {
 /// Opens the files and serves. A process that only follows rank 0 touches neither.
 template <class Engine>
 void run(Engine& engine, const GenerateOptions& options, bool follows) {
-  if (follows) return engine.follow();
+  if (follows) return engine.run_worker();
   std::ifstream file;
   if (options.input != "-") {
     file.open(options.input, std::ios::binary);

@@ -24,13 +24,13 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/chat/chat_message.hpp"
+#include "nanovllm/chat/python_json.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/utf8.hpp"
 #include "nanovllm/engine/request.hpp"
-#include "nanovllm/io/chat_message.hpp"
-#include "nanovllm/io/python_json.hpp"
-#include "nanovllm/io/utf8.hpp"
-#include "nanovllm/sched/sampling_params.hpp"
+#include "nanovllm/sampling/sampling_params.hpp"
 
 namespace nanovllm::examples {
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "nanovllm/model/config.hpp"
-#include "nanovllm/model/qwen3.hpp"
-#include "nanovllm/model/shapes.hpp"
+#include "nanovllm/model/qwen3/qwen3.hpp"
+#include "nanovllm/model/qwen3/shapes.hpp"
 
 namespace nanovllm::examples {
 

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/io/byte_level.hpp"
-#include "nanovllm/io/utf8.hpp"
+#include "nanovllm/core/utf8.hpp"
+#include "nanovllm/text/byte_level.hpp"
 
 namespace nanovllm_test {
 

@@ -1,6 +1,6 @@
 // Attention at Qwen3's head counts: prompts beside the multiply-add rate, decodes beside memory.
 
-#include "nanovllm/cpu/attention.hpp"
+#include "nanovllm/cpu/kernels/attention.hpp"
 
 #include <benchmark/benchmark.h>
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ceilings.hpp"
-#include "nanovllm/cpu/linear.hpp"
+#include "nanovllm/cpu/linear/linear.hpp"
 #include "options.hpp"
 
 namespace {

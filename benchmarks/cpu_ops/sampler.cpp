@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ceilings.hpp"
-#include "nanovllm/cpu/sampler.hpp"
+#include "nanovllm/cpu/kernels/sampler.hpp"
 #include "options.hpp"
 
 namespace {

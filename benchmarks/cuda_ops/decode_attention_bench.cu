@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "nanovllm/core/math.hpp"
-#include "nanovllm/cuda/decode_attention.cuh"
-#include "nanovllm/cuda/device_buffer.cuh"
+#include "nanovllm/cuda/attention/decode/decode_attention.cuh"
+#include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "timing.cuh"
 
 using namespace nanovllm;

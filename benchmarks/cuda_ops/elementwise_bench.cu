@@ -9,13 +9,13 @@
 
 #include "cuda_ops/timing.cuh"
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/cuda/device_buffer.cuh"
-#include "nanovllm/cuda/device_matrix.cuh"
-#include "nanovllm/cuda/embedding.cuh"
-#include "nanovllm/cuda/kv_store.cuh"
-#include "nanovllm/cuda/qk_norm_rope_store.cuh"
-#include "nanovllm/cuda/rms_norm.cuh"
-#include "nanovllm/cuda/silu_mul.cuh"
+#include "nanovllm/cuda/elementwise/embedding.cuh"
+#include "nanovllm/cuda/elementwise/kv_store.cuh"
+#include "nanovllm/cuda/elementwise/qk_norm_rope_store.cuh"
+#include "nanovllm/cuda/elementwise/rms_norm.cuh"
+#include "nanovllm/cuda/elementwise/silu_mul.cuh"
+#include "nanovllm/cuda/runtime/device_buffer.cuh"
+#include "nanovllm/cuda/runtime/device_matrix.cuh"
 
 using namespace nanovllm;
 

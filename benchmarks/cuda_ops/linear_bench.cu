@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cuda_ops/timing.cuh"
-#include "nanovllm/cuda/linear.cuh"
+#include "nanovllm/cuda/linear/linear.cuh"
 
 namespace nanovllm::bench {
 namespace {
@@ -90,10 +90,10 @@ struct Bench {
     const auto weight = [&](int i) { return weights[std::size_t(i) % weights.size()]->view(); };
     const MatrixView<const bf16> xs(x, {m, s.k});
     const MatrixView<Out> ys(y, {m, s.n});
-    if (m <= cuda::kMaxSkinnyRows) {
-      for (const int tiles : cuda::kSkinnyTiles) {
+    if (m <= cuda::kMaxSmallMRows) {
+      for (const int tiles : cuda::kSmallMTiles) {
         const auto run = [&](int i) {
-          cuda::skinny_linear<bf16, Out>(xs, weight(i), ys, s.accumulate, tiles, context);
+          cuda::small_m_linear<bf16, Out>(xs, weight(i), ys, s.accumulate, tiles, context);
         };
         report.add(name + " own, tiles " + std::to_string(tiles),
                    time_in_graph(context, run, calls, replays), bytes, flop);

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "nanovllm/cuda/device_buffer.cuh"
-#include "nanovllm/cuda/sampler.cuh"
+#include "nanovllm/cuda/runtime/device_buffer.cuh"
+#include "nanovllm/cuda/sampling/sampler.cuh"
 #include "timing.cuh"
 
 namespace {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "nanovllm/cuda/context.cuh"
-#include "nanovllm/cuda/stream.cuh"
+#include "nanovllm/cuda/runtime/context.cuh"
+#include "nanovllm/cuda/runtime/stream.cuh"
 
 namespace nanovllm::bench {
 

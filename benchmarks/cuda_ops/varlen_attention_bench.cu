@@ -9,8 +9,8 @@
 
 #include "cuda_ops/timing.cuh"
 #include "nanovllm/core/philox.hpp"
-#include "nanovllm/cuda/device_buffer.cuh"
-#include "nanovllm/cuda/varlen_attention.cuh"
+#include "nanovllm/cuda/attention/varlen/varlen_attention.cuh"
+#include "nanovllm/cuda/runtime/device_buffer.cuh"
 
 namespace nanovllm::bench {
 namespace {

@@ -7,12 +7,12 @@
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/cuda/context.cuh"
-#include "nanovllm/cuda/device_buffer.cuh"
-#include "nanovllm/cuda/device_matrix.cuh"
-#include "nanovllm/cuda/launch.cuh"
-#include "nanovllm/cuda/linear.cuh"
-#include "nanovllm/cuda/stream.cuh"
+#include "nanovllm/cuda/linear/linear.cuh"
+#include "nanovllm/cuda/runtime/context.cuh"
+#include "nanovllm/cuda/runtime/device_buffer.cuh"
+#include "nanovllm/cuda/runtime/device_matrix.cuh"
+#include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/runtime/stream.cuh"
 #include "program.hpp"
 
 namespace engine_bench {

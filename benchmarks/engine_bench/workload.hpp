@@ -8,7 +8,7 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/request.hpp"
-#include "nanovllm/sched/sampling_params.hpp"
+#include "nanovllm/sampling/sampling_params.hpp"
 #include "python_random.hpp"
 
 namespace engine_bench {

@@ -16,9 +16,9 @@
 #include <string_view>
 #include <vector>
 
-#include "nanovllm/io/detokenizer.hpp"
 #include "nanovllm/io/mapped_file.hpp"
-#include "nanovllm/io/tokenizer.hpp"
+#include "nanovllm/text/detokenizer.hpp"
+#include "nanovllm/text/tokenizer.hpp"
 
 namespace nv = nanovllm;
 

@@ -1,12 +1,10 @@
 #pragma once
 /// `Engine<Model, Policy>`: the whole way of a request, from text to text.
 ///
-///     nanovllm::Engine<nanovllm::Qwen3<nanovllm::shapes::qwen3_0_6b>> engine({.model =
-///     "Qwen3-0.6B"}); auto outputs = engine.generate({"Once upon a time"}, {.temperature = 0.6f,
-///     .max_tokens = 256});
+///     nanovllm::Engine<nanovllm::Qwen3<nanovllm::shapes::qwen3_0_6b>> engine({.model = "Qwen3-0.6B"});
+///     auto outputs = engine.generate({"Once upon a time"}, {.temperature = 0.6f, .max_tokens = 256});
 ///
-///     text ─ tokenizer ─► Sequence ─ scheduler ─► StepPlan ─ runner ─► StepInputs ─ model ─►
-///     logits
+///     text ─ tokenizer ─► Sequence ─ scheduler ─► StepPlan ─ runner ─► StepInputs ─ model ─► logits
 ///          ─ sampler ─► token ids ─ scheduler.commit ─► detokenizer ─► text
 
 #include <algorithm>
@@ -32,6 +30,7 @@
 #include <variant>
 #include <vector>
 
+#include "nanovllm/chat/chat_template.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/philox.hpp"
 #include "nanovllm/engine/engine_config.hpp"
@@ -41,17 +40,16 @@
 #include "nanovllm/engine/runner.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/fwd.hpp"
-#include "nanovllm/io/chat_template.hpp"
 #include "nanovllm/io/safetensors.hpp"
-#include "nanovllm/io/tokenizer.hpp"
 #include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/model/config.hpp"
-#include "nanovllm/model/qwen3.hpp"
+#include "nanovllm/model/qwen3/qwen3.hpp"
+#include "nanovllm/model/qwen3/shapes.hpp"
 #include "nanovllm/model/rope_scaling.hpp"
-#include "nanovllm/model/shapes.hpp"
 #include "nanovllm/policy.hpp"
 #include "nanovllm/sched/scheduler.hpp"
+#include "nanovllm/text/tokenizer.hpp"
 
 namespace nanovllm {
 
@@ -112,7 +110,7 @@ class Engine {
   /// With `EngineConfig::processes`, every process makes the same engine. That of rank 0 serves
   /// requests; the others call this, which does their part of its steps and returns when it is
   /// destroyed. Throws what fails here, or an Error that says which other rank failed or was lost.
-  void follow() { runner_->follow(); }
+  void run_worker() { runner_->run_worker(); }
 
   /// Serves one prompt. As below, what cannot be served is an output with an error.
   Output generate(const Prompt& prompt, const SamplingParams& params = {}) {
@@ -253,8 +251,7 @@ class Engine {
   EngineStats stats_;
 };
 
-// ---- The way of a request
-// ------------------------------------------------------------------------
+// ---- The way of a request ------------------------------------------------------------------------
 
 /// Text, tokens or messages to token ids that the engine can serve, or RequestError.
 template <class Model, class Policy>

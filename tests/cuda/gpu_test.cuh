@@ -16,9 +16,9 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/philox.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/cuda/context.cuh"
-#include "nanovllm/cuda/device_buffer.cuh"
-#include "nanovllm/cuda/stream.cuh"
+#include "nanovllm/cuda/runtime/context.cuh"
+#include "nanovllm/cuda/runtime/device_buffer.cuh"
+#include "nanovllm/cuda/runtime/stream.cuh"
 
 namespace nanovllm::test {
 

@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "nanovllm/model/config.hpp"
+#include "nanovllm/model/qwen3/shapes.hpp"
 #include "nanovllm/model/rope_scaling.hpp"
-#include "nanovllm/model/shapes.hpp"
 
 namespace {
 

@@ -10,8 +10,8 @@
 #include <string>
 #include <string_view>
 
-#include "nanovllm/io/detokenizer.hpp"
-#include "nanovllm/io/tokenizer.hpp"
+#include "nanovllm/text/detokenizer.hpp"
+#include "nanovllm/text/tokenizer.hpp"
 #include "tokenizer_builder.hpp"
 
 namespace nv = nanovllm;

@@ -13,7 +13,7 @@ fresh_tree() {
   rm -rf "$scratch/nanovllm"
   local path
   for path in core/a core/b ops/op cpu/op kv/pool sched/plan model/config model/weights \
-              model/qwen3 io/safetensors io/tokenizer parallel/single engine/runner policy engine; do
+              model/qwen3/qwen3 io/safetensors io/file text/tokenizer parallel/single engine/runner policy engine; do
     mkdir -p "$(dirname "$scratch/nanovllm/$path")"
     printf '#pragma once\n\n' > "$scratch/nanovllm/$path.hpp"
   done
@@ -22,7 +22,7 @@ fresh_tree() {
     printf '#pragma once\n#include <cuda_runtime.h>\n' > "$scratch/nanovllm/$path.cuh"
   done
   include model/weights.hpp nanovllm/io/safetensors.hpp
-  include io/tokenizer.hpp nanovllm/model/config.hpp
+  include text/tokenizer.hpp nanovllm/io/file.hpp
   include sched/plan.hpp nanovllm/kv/pool.hpp
   include policy.hpp nanovllm/cpu/op.hpp
   include parallel/devices.cuh nanovllm/cuda/op.cuh
@@ -84,10 +84,10 @@ expect "cuda/ may not include" "cuda sees sched" include cuda/op.cuh nanovllm/sc
 expect "cpu/ may not include" "cpu sees cuda" include cpu/op.hpp nanovllm/cuda/op.cuh
 expect "kv/ may not include" "kv sees sched" include kv/pool.hpp nanovllm/sched/plan.hpp
 expect "sched/ may not include" "sched sees model" include sched/plan.hpp nanovllm/model/config.hpp
-expect "model/ may not include" "model sees io" include model/qwen3.hpp nanovllm/io/safetensors.hpp
+expect "model/ may not include" "model sees io" include model/qwen3/qwen3.hpp nanovllm/io/safetensors.hpp
 expect "model/ may not include" "weights see the tokeniser" \
-  include model/weights.hpp nanovllm/io/tokenizer.hpp
-expect "io/ may not include" "io sees the weights" include io/tokenizer.hpp nanovllm/model/weights.hpp
+  include model/weights.hpp nanovllm/text/tokenizer.hpp
+expect "text/ may not include" "text sees the weights" include text/tokenizer.hpp nanovllm/model/weights.hpp
 expect "parallel/ may not include" "parallel sees cpu" include parallel/single.hpp nanovllm/cpu/op.hpp
 expect "engine/ may not include" "engine/ sees cpu" include engine/runner.hpp nanovllm/cpu/op.hpp
 expect "engine/ may not include" "engine/ sees policy" include engine/runner.hpp nanovllm/policy.hpp

@@ -4,6 +4,4 @@
 
 std::string message_of_unit_two();
 
-int main() {
-  return nanovllm::concat("block ", 7, ' ', 0.5f) == message_of_unit_two() ? 0 : 1;
-}
+int main() { return nanovllm::concat("block ", 7, ' ', 0.5f) == message_of_unit_two() ? 0 : 1; }

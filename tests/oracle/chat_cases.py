@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Renders conversations with Jinja2, the oracle of tests/io/chat_template_test.cpp.
+"""Renders conversations with Jinja2, the oracle of tests/chat/chat_template_test.cpp.
 
 The templates themselves are not part of this repository: name the files on the command line.
 

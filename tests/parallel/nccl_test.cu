@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "cuda/gpu_test.cuh"
-#include "nanovllm/cuda/graph.cuh"
+#include "nanovllm/cuda/runtime/graph.cuh"
 #include "nanovllm/parallel/thread_group.hpp"
 
 using namespace nanovllm;

@@ -174,7 +174,7 @@ TEST_CASE("a follower of its own", "[.]") {
   const Group group = ProcessGroup::from_environment();
   const auto follow = [&]<class AnyEngine>(std::type_identity<AnyEngine>) {
     AnyEngine engine(ranks_config(model, group->size(), group));
-    engine.follow();
+    engine.run_worker();
   };
   if (dtype == "failing") {
     using Backend = FailingPolicy::Backend;
@@ -182,7 +182,7 @@ TEST_CASE("a follower of its own", "[.]") {
     Backend::failing_device = group->rank();
     Backend::steps_left = 5;
     Backend::failure = [](Backend&) { ::raise(SIGKILL); };
-    engine.follow();
+    engine.run_worker();
   }
   for (int round = 0; round < 2; ++round) {
     if (dtype == "float32") follow(std::type_identity<Engine32>());
@@ -247,7 +247,7 @@ TEST_CASE("logits for evaluation come from all processes", "[ranks]") {
     runner.allocate_kv(8);
     std::vector<float> logits(static_cast<std::size_t>(config.vocab_size));
     if (group && group->rank() != 0) {
-      runner.follow();
+      runner.run_worker();
       return logits;
     }
     Sequence sequence;
@@ -295,7 +295,7 @@ TEST_CASE("a rank that fails ends the requests, in processes", "[ranks]") {
   Backend::failing_device = device;
   const auto errors = run_group(2, [&](const Group& group) {
     FailingEngine engine(ranks_config("fairytale", 2, group));
-    if (group->rank() != 0) return engine.follow();
+    if (group->rank() != 0) return engine.run_worker();
     Backend::steps_left = step;
     check_fails(engine, "the machine is on fire");
   });
@@ -330,7 +330,7 @@ TEST_CASE("processes that do not fit together say so", "[ranks]") {
       EngineConfig config = ranks_config("fairytale", 2, group);
       if (group->rank() == 1) config.max_num_seqs = 9;
       Engine32 engine(std::move(config));
-      if (group->rank() == 1) engine.follow();
+      if (group->rank() == 1) engine.run_worker();
     });
     for (const std::string& error : errors)
       CHECK_THAT(error, Contains("max_num_seqs is 9 on rank 1 and 8 on rank 0"));
@@ -340,7 +340,7 @@ TEST_CASE("processes that do not fit together say so", "[ranks]") {
       EngineConfig config = ranks_config("fairytale", 2, group);
       if (group->rank() == 1) config.model = model_directory("group4_untied_sharded");
       Engine32 engine(std::move(config));
-      if (group->rank() == 1) engine.follow();
+      if (group->rank() == 1) engine.run_worker();
     });
     for (const std::string& error : errors) CHECK_THAT(error, Contains("hidden_size"));
   }
@@ -349,10 +349,10 @@ TEST_CASE("processes that do not fit together say so", "[ranks]") {
       Engine32 engine(ranks_config("fairytale", 2, group));
       if (group->rank() == 0) {
         check(!engine.generate(std::vector<TokenId>{1}, greedy(2)).token_ids.empty(), "generate");
-        return engine.follow();
+        return engine.run_worker();
       }
       CHECK_THROWS_AS(engine.submit(std::vector<TokenId>{1}), RequestError);
-      engine.follow();
+      engine.run_worker();
     });
     CHECK_THAT(errors[0], Contains("this is rank 0"));
     CHECK(errors[1].empty());

@@ -27,7 +27,7 @@ TEST_CASE("three processes = three threads, bit for bit", "[ranks]") {
   }
   const auto errors = run_group(3, [&](const Group& group) {
     Engine32 engine(model, RandomWeights{}, config(group));
-    if (group->rank() != 0) return engine.follow();
+    if (group->rank() != 0) return engine.run_worker();
     processes = serve(engine);
   });
   CHECK(errors == std::vector<std::string>(3));

@@ -40,8 +40,8 @@ struct TensorView {
   /// A mutable view converts to a read-only one. (A conversion operator would be warned about by
   /// nvcc in views that are read-only already.)
   template <class U>
-    requires(std::is_same_v<T, const U>)
-  NANOVLLM_HD constexpr TensorView(const TensorView<U, kRank>& other)
+  requires(std::is_same_v<T, const U>) NANOVLLM_HD
+      constexpr TensorView(const TensorView<U, kRank>& other)
       : data(other.data), extents(other.extents), strides(other.strides) {}
 
   /// Address of the element at the leading indices; missing trailing indices are zero.

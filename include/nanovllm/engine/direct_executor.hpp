@@ -12,7 +12,7 @@
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/engine/step_results.hpp"
 #include "nanovllm/model/forward_inputs.hpp"
-#include "nanovllm/model/qwen3.hpp"
+#include "nanovllm/model/qwen3/qwen3.hpp"
 #include "nanovllm/ops/sampler.hpp"
 
 namespace nanovllm {
@@ -31,7 +31,7 @@ class DirectExecutor {
         logits_(static_cast<std::size_t>(limits.max_samples * network.padded_vocab_size())) {}
 
   /// Nothing takes memory later, and nothing needs to be recorded.
-  [[nodiscard]] std::size_t rehearse(Pool&) { return 0; }
+  [[nodiscard]] std::size_t profile_run(Pool&) { return 0; }
   void capture(Pool&) {}
 
   /// Computes a step in `slot`, 0 and 1 in turn. Its pending tokens are those that the step in the

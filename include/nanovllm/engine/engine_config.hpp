@@ -6,8 +6,8 @@
 #include <memory>
 #include <optional>
 
+#include "nanovllm/chat/chat_template.hpp"
 #include "nanovllm/engine/progress.hpp"
-#include "nanovllm/io/chat_template.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/parallel/process_group.hpp"
 

@@ -13,13 +13,13 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/request.hpp"
-#include "nanovllm/engine/stop_matcher.hpp"
-#include "nanovllm/io/detokenizer.hpp"
-#include "nanovllm/io/tokenizer.hpp"
 #include "nanovllm/model/generation_config.hpp"
 #include "nanovllm/ops/sampler.hpp"
-#include "nanovllm/sched/sampling_params.hpp"
+#include "nanovllm/sampling/sampling_params.hpp"
+#include "nanovllm/sampling/stop_matcher.hpp"
 #include "nanovllm/sched/sequence.hpp"
+#include "nanovllm/text/detokenizer.hpp"
+#include "nanovllm/text/tokenizer.hpp"
 
 namespace nanovllm {
 

@@ -18,7 +18,7 @@
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/engine/step_results.hpp"
 #include "nanovllm/model/forward_inputs.hpp"
-#include "nanovllm/model/qwen3.hpp"
+#include "nanovllm/model/qwen3/qwen3.hpp"
 #include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/ops/unpack_step.hpp"
 #include "nanovllm/sched/sequence.hpp"
@@ -105,7 +105,7 @@ class GraphExecutor {
 
   /// Computes the largest step there can be, so that whatever takes memory at its first use has
   /// it, and returns the bytes that `capture` will take. `scratch` is a pool of one block.
-  [[nodiscard]] std::size_t rehearse(Pool& scratch) {
+  [[nodiscard]] std::size_t profile_run(Pool& scratch) {
     const std::int64_t length = std::min(limits_.max_tokens, limits_.max_context);
     std::vector<Sequence> sequences(elements(limits_.max_tokens / length));
     StepPlan plan;

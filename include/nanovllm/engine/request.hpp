@@ -9,9 +9,9 @@
 #include <variant>
 #include <vector>
 
+#include "nanovllm/chat/chat_template.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/io/chat_template.hpp"
-#include "nanovllm/sched/sampling_params.hpp"
+#include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/sched/sequence.hpp"
 
 namespace nanovllm {

@@ -26,7 +26,7 @@
 #include "nanovllm/engine/step_results.hpp"
 #include "nanovllm/kv/kv_pool.hpp"
 #include "nanovllm/model/config.hpp"
-#include "nanovllm/model/qwen3.hpp"
+#include "nanovllm/model/qwen3/qwen3.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/parallel/communicator.hpp"
 #include "nanovllm/parallel/process_group.hpp"
@@ -55,7 +55,7 @@ struct RunnerConfig {
 /// does with a step.
 ///
 /// With ranks in several processes, every process makes the same runner with the same calls up to
-/// `allocate_kv`. Then rank 0's computes steps and the others `follow`: they are sent the inputs of
+/// `allocate_kv`. Then rank 0's computes steps and the others `run_worker`: they are sent the inputs of
 /// every step and compute their part of it.
 ///
 /// A rank that fails releases the others. There is no way back from that: the steps under way and
@@ -131,7 +131,7 @@ class Runner {
     std::atomic<std::size_t> next = 0;
     on_all_ranks([&](Rank& rank) {
       Pool scratch(kv_shape(), 1);
-      const std::size_t reserve = rank.executor.rehearse(scratch);
+      const std::size_t reserve = rank.executor.profile_run(scratch);
       const std::size_t free = rank.backend->available_memory();
       bytes[next++] = free - std::min(free, reserve);
     });
@@ -214,8 +214,8 @@ class Runner {
 
   /// In a process of another rank than 0: computes this rank's part of rank 0's steps, and returns
   /// when rank 0's runner goes. Throws what fails here, or an Error that says who failed.
-  void follow() {
-    check(link_ && link_->rank() > 0, "follow: this is rank 0, which the others follow");
+  void run_worker() {
+    check(link_ && link_->rank() > 0, "run_worker: this is rank 0, which the others follow");
     try {
       StepInputs inputs;
       for (std::vector<std::byte> message;;) {
@@ -224,7 +224,7 @@ class Runner {
         const ProcessGroup::Tag tag = link_->receive(0, message);
         if (tag == ProcessGroup::Tag::end) return link_.end();
         check(tag == ProcessGroup::Tag::step || tag == ProcessGroup::Tag::logits,
-              "follow: rank 0 sent what is no step");
+              "run_worker: rank 0 sent what is no step");
         inputs.unpack(message);
         if (tag == ProcessGroup::Tag::logits) {
           compute_logits(inputs, nullptr);
@@ -322,7 +322,7 @@ class Runner {
 
   void check_first(const char* call) const {
     check(!link_ || link_->rank() == 0, call, ": rank ", link_ ? link_->rank() : 0,
-          " computes the steps of rank 0; call follow()");
+          " computes the steps of rank 0; call run_worker()");
   }
 
   void send(ProcessGroup::Tag tag, const StepInputs& inputs) {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/io/utf8.hpp"
+#include "nanovllm/core/utf8.hpp"
 
 namespace nanovllm {
 

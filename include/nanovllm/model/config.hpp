@@ -15,9 +15,9 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/io/json_fields.hpp"
 #include "nanovllm/io/mapped_file.hpp"
 #include "nanovllm/model/generation_config.hpp"
-#include "nanovllm/model/json_fields.hpp"
 
 namespace nanovllm {
 

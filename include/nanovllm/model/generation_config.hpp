@@ -11,7 +11,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/model/json_fields.hpp"
+#include "nanovllm/io/json_fields.hpp"
 
 namespace nanovllm {
 

@@ -19,9 +19,9 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/cuda/context.cuh"
-#include "nanovllm/cuda/device_buffer.cuh"
-#include "nanovllm/cuda/launch.cuh"
+#include "nanovllm/cuda/runtime/context.cuh"
+#include "nanovllm/cuda/runtime/device_buffer.cuh"
+#include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/parallel/communicator.hpp"
 #include "nanovllm/parallel/process_group.hpp"
 

@@ -164,7 +164,7 @@ class Scheduler {
       // If it waits, the step behind this one has preempted it, and its blocks are gone.
       if (s.status == SequenceStatus::running)
         blocks_.publish(s.block_table, s.tokens, p.begin, p.end);
-      if (outcome != nullptr) give(s, p.end, *outcome);
+      if (outcome != nullptr) append_token(s, p.end, *outcome);
     }
     drop_finished();
   }
@@ -235,7 +235,7 @@ class Scheduler {
   }
 
   /// Token `position` of `s`, pending until now, is drawn.
-  void give(Sequence& s, std::int32_t position, const StepOutcome& outcome) {
+  void append_token(Sequence& s, std::int32_t position, const StepOutcome& outcome) {
     s.tokens[static_cast<std::size_t>(position)] = outcome.token;
     FinishReason reason = outcome.finish_reason;
     if (reason == FinishReason::none && position + 1 >= s.max_total_tokens)

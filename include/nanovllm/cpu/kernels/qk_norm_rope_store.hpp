@@ -1,0 +1,38 @@
+#pragma once
+/// `qk_norm_rope_store` on the CPU: the row kernels of rms_norm, rope and kv_store, one token after
+/// the other while it is in the cache. Contract: ops/qk_norm_rope_store.hpp.
+
+#include <cstdint>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/cpu/context.hpp"
+#include "nanovllm/cpu/kernels/kv_store.hpp"
+#include "nanovllm/cpu/kernels/rms_norm.hpp"
+#include "nanovllm/cpu/kernels/rope.hpp"
+#include "nanovllm/cpu/simd/simd.hpp"
+#include "nanovllm/ops/qk_norm_rope_store.hpp"
+
+#define NANOVLLM_KERNELS "nanovllm/cpu/kernels/qk_norm_rope_store_kernels.inc"
+#include "nanovllm/cpu/for_each_isa.inc"
+
+namespace nanovllm::cpu {
+
+/// Also throws ShapeError for a position outside the table or a slot outside the cache.
+template <Element T>
+void qk_norm_rope_store(const QkNormRopeStoreArgs<T>& args, const Context& context) {
+  validate(args);
+  check_positions("qk_norm_rope_store", args.positions, args.cos_sin.extent(0));
+  detail::check_slots("qk_norm_rope_store", args.slots, args.kv);
+  const auto norm_and_rotate =
+      pick(context.isa, portable::norm_and_rotate_tokens<T>, avx2::norm_and_rotate_tokens<T>,
+           avx512::norm_and_rotate_tokens<T>);
+  const KvStoreArgs<T> store{.k = args.k, .v = args.v, .slots = args.slots, .kv = args.kv};
+  context.pool->parallel_for(args.q.extent(0), kRowGrain,
+                             [&](std::int64_t begin, std::int64_t end, int) {
+                               norm_and_rotate(args, begin, end);
+                               for (std::int64_t token = begin; token < end; ++token)
+                                 detail::store_token(store, token);
+                             });
+}
+
+}  // namespace nanovllm::cpu

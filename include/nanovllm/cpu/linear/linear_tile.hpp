@@ -1,0 +1,112 @@
+#pragma once
+/// What the linear kernels of all instruction sets share: the panel of weights they stream, the
+/// tile of results they leave behind, and how threads share the panels out.
+///
+/// A kernel family is a struct of static members:
+///   Operand      what x is made of for the kernel: a float, or a 32-bit word of two bf16;
+///   kMaxRows     rows of x that one call takes at most;
+///   multiply(rows, x, panel, tile)
+///                tile[r][c] = Σ_k x[r][k] · w[c][k] for r < rows, c < 32, x being interleaved:
+///                `[operands of a row][compiled_rows(rows)]`;
+///   store(tile, rows, cols, y, stride, accumulate)
+///                rounds the tile's first rows and columns into y.
+/// Every element of a tile is summed by one chain over ascending k, whatever `rows` is: this is
+/// what makes a row's result independent of its batch.
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/cpu/context.hpp"
+#include "nanovllm/cpu/linear/packed_matrix.hpp"
+
+namespace nanovllm::cpu::detail {
+
+inline constexpr int kPanelRows = 32;
+inline constexpr int kMaxTileRows = 32;
+
+/// Results of one kernel call: rows of x by rows of a panel.
+struct alignas(64) Tile {
+  float values[kMaxTileRows][kPanelRows];
+};
+
+/// One panel of a weight, and what to prefetch while working on it.
+template <class T>
+struct Panel {
+  const T* data;
+  std::int64_t words;  ///< 32-bit words of a row that hold elements
+  std::int64_t ahead;  ///< elements from here to the panel that this thread reads next, or 0
+};
+
+/// The number of rows of the kernel that serves `rows` rows: 1, 2, 4, 6, …
+[[nodiscard]] constexpr int compiled_rows(int rows) { return rows <= 1 ? 1 : (rows + 1) / 2 * 2; }
+
+/// Calls `f.operator()<compiled_rows(rows)>()`, for 1 ≤ rows ≤ kMax and an even kMax.
+template <int kMax, class F>
+void with_compiled_rows(int rows, const F& f) {
+  if constexpr (kMax > 2) {
+    if (rows <= kMax - 2) return with_compiled_rows<kMax - 2>(rows, f);
+  } else {
+    if (rows == 1) return f.template operator()<1>();
+  }
+  f.template operator()<kMax>();
+}
+
+/// Rounds columns [begin, end) of a tile's first rows into y, in plain C++.
+template <class Out>
+void store_columns(const Tile& tile, int rows, int begin, int end, Out* y, std::int64_t stride,
+                   bool accumulate) {
+  for (int r = 0; r < rows; ++r) {
+    Out* const to = y + r * stride;
+    for (int c = begin; c < end; ++c) {
+      const float old = accumulate ? static_cast<float>(to[c]) : 0.0f;
+      to[c] = static_cast<Out>(tile.values[r][c] + old);
+    }
+  }
+}
+
+/// Hands the panels of a weight out to threads, one by one.
+template <class T>
+class PanelQueue {
+ public:
+  explicit PanelQueue(const PackedMatrix<T>& weight) : weight_(weight) {}
+
+  /// Calls `body(panel, first)` for panels that no other caller gets, until none is left; `first`
+  /// is the weight's row that the panel begins with. The next panel is claimed before this one is
+  /// worked on, so that it can be prefetched.
+  template <class Body>
+  void drain(const Body& body) {
+    for (std::int64_t index = claim(), next = 0; index < weight_.num_panels(); index = next) {
+      next = claim();
+      const std::int64_t ahead = next < weight_.num_panels() ? next - index : 0;
+      body(Panel<T>{weight_.panel(index), weight_.num_words(), ahead * weight_.panel_size()},
+           index * kPanelRows);
+    }
+  }
+
+ private:
+  std::int64_t claim() { return unclaimed_.fetch_add(1, std::memory_order_relaxed); }
+
+  const PackedMatrix<T>& weight_;
+  std::atomic<std::int64_t> unclaimed_{0};
+};
+
+/// Calls `body(begin, end)` on ranges that cover [0, count), on the threads of `context`.
+template <class Body>
+void share(const Context& context, std::int64_t count, std::int64_t grain, const Body& body) {
+  if (context.pool == nullptr) return body(0, count);
+  context.pool->parallel_for(count, grain,
+                             [&](std::int64_t begin, std::int64_t end, int) { body(begin, end); });
+}
+
+/// Calls `body(queue)` on as many threads of `context` as the weight has panels for.
+template <class T, class Body>
+void share_panels(const Context& context, const PackedMatrix<T>& weight, const Body& body) {
+  PanelQueue<T> queue(weight);
+  const std::int64_t threads = context.pool == nullptr ? 1 : context.pool->num_threads();
+  share(context, std::min(threads, weight.num_panels()), 1,
+        [&](std::int64_t, std::int64_t) { body(queue); });
+}
+
+}  // namespace nanovllm::cpu::detail

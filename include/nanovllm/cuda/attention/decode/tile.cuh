@@ -1,0 +1,249 @@
+#pragma once
+/// What one warp of the decode kernel does with a tile of 16 keys: scores, softmax, weighted
+/// values, on the tensor cores. `decode_kernel.cuh` has the whole picture.
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/cuda/attention/decode/plan.cuh"
+#include "nanovllm/cuda/ptx/mma.cuh"
+
+namespace nanovllm::cuda {
+
+/// Sizes of the kernel for up to `kHeadTiles` · 8 query heads a kv head, and `kWarps` warps a
+/// block.
+template <int kHeadDimValue, int kHeadTilesValue, int kWarpsValue>
+struct DecodeTraits {
+  static constexpr int kHeadDim = kHeadDimValue;
+  static constexpr int kHeadTiles = kHeadTilesValue;
+  static constexpr int kWarps = kWarpsValue;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kSteps = kHeadDim / 16;       ///< of 16 along head_dim
+  static constexpr int kRowBytes = 2 * kHeadDim;     ///< of one key or value
+  static constexpr int kChunks = kRowBytes / 16;     ///< 16-byte chunks of a row
+  static constexpr int kRowsPerCopy = 32 / kChunks;  ///< rows that a warp copies at once
+  static constexpr int kCopies = kDecodeTileKeys / kRowsPerCopy;
+  static constexpr int kMatrixBytes = kDecodeTileKeys * kRowBytes;  ///< K or V of a tile
+  static constexpr int kTileBytes = 2 * kMatrixBytes;
+  static constexpr int kRingBytes = kDecodeRingBytes;
+  static constexpr int kStages = kRingBytes / kTileBytes;  ///< tiles in a warp's ring
+  /// An unfinished head: head_dim weighted sums, the maximum and the sum of weights; 4 floats more
+  /// than head_dim, so that the stores of a fragment fall into different banks.
+  static constexpr int kPartFloats = kHeadDim + kDecodePartExtra;
+
+  static_assert(kHeadDim == 64 || kHeadDim == 128);
+  static_assert(8 * kHeadTiles * kPartFloats * 4 <= kRingBytes, "a ring takes an unfinished item");
+};
+
+/// The operands, and the workspace's memory.
+template <class T>
+struct DecodeProblem {
+  const T* q;  ///< [num_seqs, num_kv_heads · group, head_dim]
+  std::int64_t q_stride, q_head_stride;
+  T* out;  ///< as q
+  std::int64_t out_stride, out_head_stride;
+  const T* kv;  ///< as KvView
+  std::int64_t page_stride;
+  int head_stride, block_size;
+  const BlockId* block_tables;
+  std::int64_t table_stride;
+  const std::int32_t* kv_lens;
+  int num_seqs, num_kv_heads, group;
+  float scale_log2;  ///< scale · log2(e)
+  bool early;        ///< see DecodeStart
+  const DecodeRange* ranges;
+  float* partials;
+};
+
+namespace detail {
+
+/// 2^x, to 2 units in the last place; 2^-inf = 0.
+__device__ __forceinline__ float exp2_approx(float x) {
+  float out;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
+  return out;
+}
+
+/// The softmax of one item's tiles so far, for one warp. Lane l holds heads 2t and 2t + 1 of each
+/// head tile, t = l % 4: their maxima, this lane's sums of weights, and rows g and g + 8 of each 16
+/// of Oᵀ, g = l / 4.
+template <class T, class Traits>
+struct DecodeState {
+  static constexpr int kHeadTiles = Traits::kHeadTiles, kSteps = Traits::kSteps;
+  std::uint32_t q[kHeadTiles][kSteps][2];  ///< Qᵀ as the operand B of `kSteps` products
+  float out[kHeadTiles][kSteps][4];
+  float max[kHeadTiles][2];
+  float sum[kHeadTiles][2];
+
+  /// Begins an item: reads its queries. `q_item` is the row of the item's first head.
+  __device__ __forceinline__ void begin(const T* q_item, std::int64_t head_stride, int group) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int n = 0; n < kHeadTiles; ++n) {
+      const int head = 8 * n + lane / 4;
+      const auto* const row =
+          reinterpret_cast<const std::uint32_t*>(q_item + head * head_stride) + lane % 4;
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        q[n][step][0] = head < group ? row[8 * step] : 0u;
+        q[n][step][1] = head < group ? row[8 * step + 4] : 0u;
+      }
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+        for (float& x : out[n][step]) x = 0.f;
+      }
+      max[n][0] = max[n][1] = -INFINITY;
+      sum[n][0] = sum[n][1] = 0.f;
+    }
+  }
+
+  /// Takes in the tile at the shared address `tile`, of which `num_keys` keys exist.
+  __device__ __forceinline__ void attend(std::uint32_t tile, int num_keys, float scale_log2) {
+    float scores[kHeadTiles][4];
+    score(tile, scores);
+    std::uint32_t weights[kHeadTiles][2];
+#pragma unroll
+    for (int n = 0; n < kHeadTiles; ++n) {
+#pragma unroll
+      for (float& x : scores[n]) x *= scale_log2;
+      if (num_keys < kDecodeTileKeys) mask(scores[n], num_keys);
+      weigh(n, scores[n], weights[n]);
+    }
+    add_values(tile + Traits::kMatrixBytes, weights);
+  }
+
+  /// Completes the sums of weights: adds up the lanes'.
+  __device__ __forceinline__ void end() {
+#pragma unroll
+    for (int n = 0; n < kHeadTiles; ++n) {
+#pragma unroll
+      for (float& x : sum[n]) {
+#pragma unroll
+        for (int step = 4; step < 32; step *= 2) x += __shfl_xor_sync(~0u, x, step);
+      }
+    }
+  }
+
+ private:
+  /// Sᵀ = K · Qᵀ, in two chains of products.
+  __device__ __forceinline__ void score(std::uint32_t tile, float (&scores)[kHeadTiles][4]) const {
+    const std::uint32_t lane = threadIdx.x % 32;
+    // Matrices: keys 0–7 and 8–15 of a chunk, then of the next chunk.
+    const std::uint32_t address =
+        tile + (lane % 16) * Traits::kRowBytes + (((lane / 16) ^ (lane % 8)) * 16);
+    float chains[2][kHeadTiles][4] = {};
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      std::uint32_t k[4];
+      ldmatrix_x4(k, address ^ (step * 32));
+#pragma unroll
+      for (int n = 0; n < kHeadTiles; ++n)
+        mma_m16n8k16<T>(chains[step % 2][n], k, q[n][step][0], q[n][step][1]);
+    }
+#pragma unroll
+    for (int n = 0; n < kHeadTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[n][i] = chains[0][n][i] + chains[1][n][i];
+    }
+  }
+
+  /// Keys that do not exist get weight zero.
+  __device__ __forceinline__ static void mask(float (&scores)[4], int num_keys) {
+    const int key = static_cast<int>(threadIdx.x) % 32 / 4;
+    if (key >= num_keys) scores[0] = scores[1] = -INFINITY;
+    if (key + 8 >= num_keys) scores[2] = scores[3] = -INFINITY;
+  }
+
+  /// Scores to weights 2^(score - maximum), as the operand B of the second product; what was summed
+  /// up under a smaller maximum is scaled down.
+  __device__ __forceinline__ void weigh(int n, const float (&scores)[4],
+                                        std::uint32_t (&weights)[2]) {
+    float p[4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float most = fmaxf(scores[i], scores[i + 2]);
+#pragma unroll
+      for (int step = 4; step < 32; step *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+      most = fmaxf(most, max[n][i]);
+      const float shrink = exp2_approx(max[n][i] - most);
+      max[n][i] = most;
+      p[i] = exp2_approx(scores[i] - most);
+      p[i + 2] = exp2_approx(scores[i + 2] - most);
+      sum[n][i] = sum[n][i] * shrink + (p[i] + p[i + 2]);
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        out[n][step][i] *= shrink;
+        out[n][step][i + 2] *= shrink;
+      }
+    }
+    weights[0] = movmatrix_trans(pack_pair<T>(p[0], p[1]));
+    weights[1] = movmatrix_trans(pack_pair<T>(p[2], p[3]));
+  }
+
+  /// Oᵀ += Vᵀ · Pᵀ.
+  __device__ __forceinline__ void add_values(std::uint32_t values,
+                                             const std::uint32_t (&weights)[kHeadTiles][2]) {
+    const std::uint32_t lane = threadIdx.x % 32;
+    // Matrices: two chunks of keys 0–7, then of keys 8–15.
+    const std::uint32_t address = values + (lane % 8 + lane / 16 * 8) * Traits::kRowBytes +
+                                  (((lane / 8 % 2) ^ (lane % 8)) * 16);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      std::uint32_t v[4];
+      ldmatrix_x4_trans(v, address ^ (step * 32));
+#pragma unroll
+      for (int n = 0; n < kHeadTiles; ++n)
+        mma_m16n8k16<T>(out[n][step], v, weights[n][0], weights[n][1]);
+    }
+  }
+};
+
+/// Writes a finished item, from one warp's registers. `to` is the row of the item's first head.
+template <class T, class Traits>
+__device__ __forceinline__ void store_item(const DecodeState<T, Traits>& state, int group, T* to,
+                                           std::int64_t head_stride) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int n = 0; n < Traits::kHeadTiles; ++n) {
+    const int head = 8 * n + lane / 4;
+    const float scale0 = 1.f / state.sum[n][0], scale1 = 1.f / state.sum[n][1];
+    auto* const row = reinterpret_cast<std::uint32_t*>(to + head * head_stride) + lane % 4;
+#pragma unroll
+    for (int step = 0; step < Traits::kSteps; ++step) {
+      const float(&o)[4] = state.out[n][step];
+      const std::uint32_t low = movmatrix_trans(pack_pair<T>(o[0] * scale0, o[1] * scale1));
+      const std::uint32_t high = movmatrix_trans(pack_pair<T>(o[2] * scale0, o[3] * scale1));
+      if (head < group) row[8 * step] = low, row[8 * step + 4] = high;
+    }
+  }
+}
+
+/// Writes an unfinished item to shared memory, [group][kPartFloats].
+template <class T, class Traits>
+__device__ __forceinline__ void store_part(const DecodeState<T, Traits>& state, int group,
+                                           float* to) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int n = 0; n < Traits::kHeadTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int head = 8 * n + lane % 4 * 2 + i;
+      if (head >= group) continue;
+      float* const row = to + head * Traits::kPartFloats;
+#pragma unroll
+      for (int step = 0; step < Traits::kSteps; ++step) {
+        row[16 * step + lane / 4] = state.out[n][step][i];
+        row[16 * step + lane / 4 + 8] = state.out[n][step][i + 2];
+      }
+      if (lane / 4 == 0)
+        *reinterpret_cast<float2*>(row + Traits::kHeadDim) = {state.max[n][i], state.sum[n][i]};
+    }
+  }
+}
+
+}  // namespace detail
+}  // namespace nanovllm::cuda

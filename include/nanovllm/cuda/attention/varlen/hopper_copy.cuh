@@ -1,0 +1,251 @@
+#pragma once
+/// The copying half of `varlen_attention` on Hopper (varlen_attention_hopper.cuh): what a block
+/// keeps in shared memory, the warp that fetches items of the schedule, and the two that have the
+/// copy engine bring queries and keys, and values.
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/math.hpp"
+#include "nanovllm/cuda/attention/varlen/plan.cuh"
+#include "nanovllm/cuda/ptx/mbarrier.cuh"
+#include "nanovllm/cuda/ptx/mma.cuh"
+#include "nanovllm/cuda/ptx/tma.cuh"
+
+namespace nanovllm::cuda {
+
+template <MmaElement T, int kHeadDim_, bool kPaged_>
+struct VarlenHopperTraits {
+  static_assert(kHeadDim_ == 64 || kHeadDim_ == 128);
+  using Type = T;
+  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr bool kPaged = kPaged_;
+  static constexpr bool kTakeTurns = true;
+  static constexpr int kRows = VarlenItem::kRows;  ///< queries a tile
+  static constexpr int kKeys = 128;                ///< keys a tile
+  static constexpr int kStages = 2;
+  static constexpr int kGroups = 2;  ///< warpgroups that compute, 64 rows each
+  static constexpr int kConsumerWarps = 4 * kGroups;
+  static constexpr int kThreads = 128 * (1 + kGroups);
+  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+  static constexpr int kPanels = kHeadDim / kTmaColumns;  ///< a tile is [panel][128 rows][64]
+  static constexpr int kPanelBytes = kKeys * kTmaColumns * 2;
+  static constexpr int kTileBytes = kPanels * kPanelBytes;
+  static_assert(kRows == kKeys && kRows == 64 * kGroups);
+  // A block gets 168 registers a thread; to ask for more would wait for ever.
+  static_assert(kProducerRegisters + kGroups * kConsumerRegisters <= 168 * (1 + kGroups));
+};
+
+/// Shared memory of a block.
+template <class Traits>
+struct VarlenHopperShared {
+  alignas(1024) unsigned char q[Traits::kTileBytes];
+  alignas(1024) unsigned char k[Traits::kStages][Traits::kTileBytes];
+  alignas(1024) unsigned char v[Traits::kStages][Traits::kTileBytes];
+  VarlenItem item;              ///< the next item
+  BlockId first_blocks[2][32];  ///< where its last two tiles of keys are, a lane's box each
+  std::uint64_t item_full, item_empty;
+  std::uint64_t q_full, q_empty;
+  std::uint64_t k_full[Traits::kStages], k_empty[Traits::kStages];
+  std::uint64_t v_full[Traits::kStages], v_empty[Traits::kStages];
+};
+
+/// The parameter of the kernel.
+template <class T>
+struct VarlenHopperProblem {
+  CUtensorMap q, k, v;  ///< q and new keys: (d, head, row); cache: (d, slot, K | V and head, block)
+  VarlenSchedule schedule;
+  const BlockId* block_tables;
+  std::int64_t table_stride;
+  T* out;
+  std::int64_t out_row_stride, out_head_stride;
+  int heads, kv_heads, block_size, num_blocks, section_keys;
+  float scale_log2;
+};
+
+namespace detail {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/// Which box of a tile of keys (or values) a lane copies: 64 columns of some neighbouring keys.
+/// From the cache these are min(block_size, 128) keys; a tensor's rows come in one box.
+template <class Traits>
+struct VarlenKeyBox {
+  int panel, first_key = 0, block_size = 1;
+  int shift = -1;  ///< log2 of block_size, if that is a power of two: it saves divisions
+
+  template <class T>
+  __device__ __forceinline__ explicit VarlenKeyBox(const VarlenHopperProblem<T>& problem)
+      : panel(static_cast<int>(threadIdx.x) % 32) {
+    if constexpr (Traits::kPaged) {
+      block_size = problem.block_size;
+      const int keys = min(block_size, Traits::kKeys), boxes = Traits::kKeys / keys;
+      first_key = panel % boxes * keys;
+      panel /= boxes;
+      if ((block_size & (block_size - 1)) == 0) shift = __ffs(block_size) - 1;
+    }
+  }
+
+  /// Which of its sequence's blocks the box comes from, in the tile of keys from `begin` on.
+  __device__ __forceinline__ int index(int begin) const {
+    const int key = begin + first_key;
+    return shift >= 0 ? key >> shift : key / block_size;
+  }
+
+  /// The box's first key in that block.
+  __device__ __forceinline__ int slot(int begin) const {
+    return begin + first_key - index(begin) * block_size;
+  }
+
+  /// The block of the cache that the box comes from. Boxes without visible keys (`limit` and above,
+  /// or no tile at all: `begin` < 0) get one that does not exist, which is read as zeros; the block
+  /// table is not looked at for them.
+  __device__ __forceinline__ BlockId block(const BlockId* table, int begin, int limit,
+                                           int num_blocks) const {
+    if constexpr (!Traits::kPaged) return 0;
+    return begin >= 0 && begin + first_key < limit ? table[index(begin)] : num_blocks;
+  }
+};
+
+/// The warp that fetches items.
+template <class Traits>
+__device__ __forceinline__ void fetch_varlen_items(
+    const VarlenHopperProblem<typename Traits::Type>& problem, VarlenHopperShared<Traits>& shared) {
+  VarlenCounters& counters = *problem.schedule.counters;
+  const VarlenKeyBox<Traits> box(problem);
+  const int lane = static_cast<int>(threadIdx.x) % 32, count = counters.entries * problem.heads;
+  int i = static_cast<int>(blockIdx.x);
+  for (RingPosition<1> position;; position.advance()) {
+    VarlenItem item{};
+    BlockId blocks[2] = {};
+    if (i < count) {
+      item =
+          varlen_item(problem.schedule, i, problem.heads, problem.kv_heads, problem.section_keys);
+      const int limit = item.limit();
+      const int last = (ceil_div(limit, Traits::kKeys) - 1) * Traits::kKeys;
+      const BlockId* const table = problem.block_tables + item.sequence * problem.table_stride;
+      blocks[0] = box.block(table, last, limit, problem.num_blocks);
+      blocks[1] = box.block(table, last - Traits::kKeys, limit, problem.num_blocks);
+    }
+    shared.first_blocks[0][lane] = blocks[0];
+    shared.first_blocks[1][lane] = blocks[1];
+    if (lane == 0) shared.item = item;
+    mbarrier_arrive(shared.item_full);
+    if (item.num_rows == 0) break;
+    // No earlier than this, lest one block take work while others are idle.
+    mbarrier_wait(shared.item_empty, position.parity);
+    if (lane == 0) i = static_cast<int>(gridDim.x) + atomicAdd(&counters.next, 1);
+    i = __shfl_sync(0xffffffffu, i, 0);
+  }
+  // The last block to learn that there is no more leaves the counters as it found them.
+  if (lane == 0 && atomicAdd(&counters.finished, 1) == static_cast<int>(gridDim.x) - 1) {
+    counters.next = counters.finished = 0;
+  }
+}
+
+/// Waits for the next item; all lanes of a warp, which then call `release_varlen_item`.
+template <class Traits>
+__device__ __forceinline__ VarlenItem next_varlen_item(VarlenHopperShared<Traits>& shared,
+                                                       RingPosition<1> position) {
+  mbarrier_wait(shared.item_full, position.parity);
+  const VarlenItem item = shared.item;
+  // Broadcasts, because the compiler keeps what it knows to be equal in a warp in uniform
+  // registers, and with it loops and operands of products.
+  const auto uniform = [](int x) { return __shfl_sync(0xffffffffu, x, 0); };
+  return {uniform(item.sequence), uniform(item.first_row), uniform(item.num_rows),
+          uniform(item.first_limit), uniform(item.head)};
+}
+
+template <class Traits>
+__device__ __forceinline__ void release_varlen_item(VarlenHopperShared<Traits>& shared) {
+  mbarrier_arrive(shared.item_empty);
+}
+
+/// A warp that copies: queries and keys, or values.
+template <class Traits, bool kValues>
+class VarlenCopier {
+  using T = typename Traits::Type;
+
+ public:
+  __device__ __forceinline__ VarlenCopier(const VarlenHopperProblem<T>& problem,
+                                          VarlenHopperShared<Traits>& shared)
+      : problem_(problem),
+        shared_(shared),
+        lane_(static_cast<int>(threadIdx.x) % 32),
+        box_(problem) {}
+
+  __device__ __forceinline__ void run() {
+    for (RingPosition<1> position;; position.advance()) {
+      const VarlenItem item = next_varlen_item(shared_, position);
+      if (item.num_rows == 0) return;
+      const BlockId block = shared_.first_blocks[0][lane_], next = shared_.first_blocks[1][lane_];
+      release_varlen_item(shared_);
+      copy(item, block, next);
+    }
+  }
+
+ private:
+  /// Brings the item's tiles, the last first; that one's boxes are in `block`, those of the tile
+  /// before it in `next`.
+  __device__ __forceinline__ void copy(const VarlenItem& item, BlockId block, BlockId next) {
+    const BlockId* const table = problem_.block_tables + item.sequence * problem_.table_stride;
+    const int limit = item.limit(), first_key_row = item.first_row - (item.first_limit - 1);
+    int head = item.head / (problem_.heads / problem_.kv_heads);
+    if (Traits::kPaged && kValues) head += problem_.kv_heads;
+    const int last = (ceil_div(limit, Traits::kKeys) - 1) * Traits::kKeys;
+    for (int begin = last; begin >= 0; begin -= Traits::kKeys) {
+      const BlockId after_next =
+          box_.block(table, begin - 2 * Traits::kKeys, limit, problem_.num_blocks);
+      copy_tile(head, begin, block, first_key_row);
+      if (!kValues && begin == last) copy_queries(item.first_row, item.head);
+      block = next;
+      next = after_next;
+    }
+  }
+
+  __device__ __forceinline__ void copy_queries(int row, int head) {
+    mbarrier_wait(shared_.q_empty, q_.parity ^ 1);
+    if (lane_ == 0) mbarrier_arrive_expect(shared_.q_full, Traits::kTileBytes);
+    __syncwarp();
+    if (lane_ < Traits::kPanels) {
+      tma_load(shared_.q + lane_ * Traits::kPanelBytes, problem_.q,
+               {kTmaColumns * lane_, head, row}, shared_.q_full);
+    }
+    q_.advance();
+  }
+
+  /// Waits for a stage and starts copying the tile from `begin` on, a box a lane.
+  __device__ __forceinline__ void copy_tile(int head, int begin, BlockId block, int first_key_row) {
+    const int stage = ring_.stage;
+    std::uint64_t& full = kValues ? shared_.v_full[stage] : shared_.k_full[stage];
+    mbarrier_wait(kValues ? shared_.v_empty[stage] : shared_.k_empty[stage], ring_.parity ^ 1);
+    ring_.advance();
+    if (lane_ == 0) mbarrier_arrive_expect(full, Traits::kTileBytes);
+    __syncwarp();
+    if (box_.panel >= Traits::kPanels) return;
+    unsigned char* const to = (kValues ? shared_.v[stage] : shared_.k[stage]) +
+                              box_.panel * Traits::kPanelBytes + box_.first_key * kTmaColumns * 2;
+    const CUtensorMap& map = kValues ? problem_.v : problem_.k;
+    const int column = kTmaColumns * box_.panel;
+    if constexpr (Traits::kPaged) {
+      tma_load(to, map, {column, box_.slot(begin), head, block}, full);
+    } else {
+      tma_load(to, map, {column, head, first_key_row + begin}, full);
+    }
+  }
+
+  const VarlenHopperProblem<T>& problem_;
+  VarlenHopperShared<Traits>& shared_;
+  int lane_;
+  VarlenKeyBox<Traits> box_;
+  RingPosition<1> q_;
+  RingPosition<Traits::kStages> ring_;
+};
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+
+}  // namespace detail
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,79 @@
+#pragma once
+/// `kv_store` on CUDA: k[i] and v[i] to slot slots[i] of the paged cache, bit by bit; kNoSlot
+/// stores nothing. Contract: ops/kv_store.hpp.
+///
+/// k and v [n, kv_heads, head_dim] of any strides; 16 bytes at a time where addresses, strides and
+/// head_dim are multiples of that. Slots are device memory and are not checked.
+/// Bytes moved: 4 · n · kv_heads · head_dim · sizeof(T).
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <limits>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/cuda/runtime/context.cuh"
+#include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/row_vectors.cuh"
+#include "nanovllm/cuda/tile/vec.cuh"
+#include "nanovllm/ops/kv_store.hpp"
+
+namespace nanovllm::cuda {
+
+/// Distance from the cache's first element to head `head` of a slot: its key, or its value for
+/// `head` + num_kv_heads. The slot is below 2^31 (`check_num_slots`).
+template <class T>
+__device__ __forceinline__ std::int64_t slot_offset(const KvView<T>& kv, Slot slot,
+                                                    std::uint32_t head) {
+  const auto block_size = static_cast<std::uint32_t>(kv.block_size);
+  const auto index = static_cast<std::uint32_t>(slot);
+  const std::uint32_t block = index / block_size;
+  return block * kv.block_stride() + head * kv.tile_size() +
+         (index - block * block_size) * kv.head_dim;
+}
+
+/// Throws ShapeError unless 31 bits can count the cache's slots.
+template <class T>
+void check_num_slots(const char* op, const KvView<T>& kv) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  nanovllm::check<ShapeError>(kv.block_size > 0 && kv.num_blocks <= kMost / kv.block_size, op,
+                              ": a cache of at most ", kMost, " slots is supported, got ",
+                              kv.num_blocks, " blocks of ", kv.block_size);
+}
+
+/// A thread for each vector; heads run over the keys', then the values'.
+template <class T, bool kWhole>
+__global__ void __launch_bounds__(kElementwiseThreads)
+    kv_store_kernel(KvStoreArgs<T> args, RowVectors vectors) {
+  grid_dependency_wait();
+  grid_dependency_launch();
+  const std::uint32_t index = blockIdx.x * kElementwiseThreads + threadIdx.x;
+  if (index >= vectors.total) return;
+  const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
+  const auto kv_heads = static_cast<std::uint32_t>(args.kv.num_kv_heads);
+  const std::uint32_t token = row / (2 * kv_heads), head = row % (2 * kv_heads);
+  const Slot slot = args.slots.data[token];
+  if (slot == kNoSlot) return;
+  const T* const from =
+      head < kv_heads ? args.k.at(token, head, column) : args.v.at(token, head - kv_heads, column);
+  T* const to = args.kv.data + slot_offset(args.kv, slot, head) + column;
+  store_first<kWhole>(to, count, load_first<kWhole>(from, count));
+}
+
+/// See the head of this file. Throws ShapeError when the operands do not fit together.
+template <Element T>
+void kv_store(const KvStoreArgs<T>& args, const Context& context) {
+  validate(args);
+  if (args.k.empty()) return;
+  check_num_slots("kv_store", args.kv);
+  const auto vectors =
+      RowVectors::of<T>("kv_store", args.k.extent(0) * 2 * args.kv.num_kv_heads, args.kv.head_dim);
+  const bool whole =
+      has_whole_rows(args.k) && has_whole_rows(args.v) && is_vector_aligned(args.kv.data);
+  launch(whole ? kv_store_kernel<T, true> : kv_store_kernel<T, false>, elementwise_grid(vectors),
+         context, args, vectors);
+}
+
+}  // namespace nanovllm::cuda

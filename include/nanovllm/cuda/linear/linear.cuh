@@ -1,0 +1,278 @@
+#pragma once
+/// Dense layer on the GPU: own kernels for few rows and for some tens, cuBLASLt for the rest.
+///
+/// Which of them, and which algorithm of cuBLASLt, is chosen once for each shape of the weights,
+/// types and bucket of rows (linear_tuner.cuh): by time at start-up where `LinearEngine::tune` was
+/// called, else by rule at first use.
+///
+/// Rounding. Sums are in float32, and y is rounded once; but where cuBLASLt adds to a y of 16 bits
+/// (13.1 on Hopper), it rounds the product before it adds, and then the sum.
+///
+/// Batch invariance. float32: every number of rows runs the same algorithm, without a split of K;
+/// a row's result depends neither on the number of rows nor on its place. 16 bits: rows of one
+/// bucket agree, and so do all numbers of rows up to 32 that run on `small_m_linear`; otherwise the
+/// order of summation may change from bucket to bucket, within the rounding of the result.
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/linear/blas.cuh"
+#include "nanovllm/cuda/linear/cluster_linear.cuh"
+#include "nanovllm/cuda/linear/small_m_linear.cuh"
+#include "nanovllm/cuda/linear/tuner.cuh"
+#include "nanovllm/cuda/runtime/check.cuh"
+#include "nanovllm/cuda/runtime/context.cuh"
+#include "nanovllm/cuda/runtime/device_buffer.cuh"
+#include "nanovllm/cuda/runtime/device_matrix.cuh"
+#include "nanovllm/ops/linear.hpp"
+
+namespace nanovllm::cuda {
+
+/// What dense layers of one device share: the cuBLASLt handle, its workspace, and the choice of
+/// algorithms. Serves one stream at a time and one host thread at a time; graphs captured with it
+/// keep using its workspace.
+class LinearEngine {
+ public:
+  static constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
+
+  /// On the current device.
+  LinearEngine() : workspace_(kWorkspaceBytes) {}
+
+  /// The op: see `cuda::linear`.
+  template <Element T, Element Out>
+  void run(const LinearArgs<T, DeviceMatrix<T>, Out>& args, const Context& context) {
+    const LinearPlan plan = plan_for(args, context);
+    if (execute(args, plan, context)) return;
+    // The algorithm of the bucket does not do this number of rows.
+    for (const BlasAlgorithm& algorithm :
+         product(args).heuristics(handle_, 8, kWorkspaceBytes, true)) {
+      if (execute(args, {.algorithm = algorithm}, context)) return;
+    }
+    throw CudaError(concat("linear: cuBLASLt has no algorithm for x ", shape_string(args.x),
+                           ", weight [", args.weight->rows(), ", ", args.weight->cols(), "]"));
+  }
+
+  /// Times the ways to run y = x · Wᵀ (+ y) for the buckets of `row_counts`, fewest rows first,
+  /// and keeps the fastest. `weights` are all matrices of one shape, for instance of all layers:
+  /// they take turns, so that weights come from memory as they do in a step. Ends within about
+  /// `budget`; buckets that were not reached stay with the choice by rule. float32 is not tuned.
+  ///
+  /// Blocks the host. Takes device memory for x and y of the largest bucket, and gives it back.
+  /// Throws ShapeError unless there are weights and all have one shape.
+  template <Element T, Element Out>
+  void tune(std::span<const DeviceMatrix<T>* const> weights, bool accumulate,
+            std::span<const std::int64_t> row_counts, const Context& context,
+            std::chrono::milliseconds budget = std::chrono::milliseconds(500)) {
+    if constexpr (sizeof(T) == 2) {
+      check_weights<T>(weights);
+      std::set<std::int64_t> buckets;
+      for (const std::int64_t rows : row_counts) {
+        if (rows > 0) buckets.insert(row_bucket(rows));
+      }
+      const std::int64_t n = weights[0]->rows(), k = weights[0]->cols();
+      if (buckets.empty() || n == 0 || k == 0) return;
+      const std::int64_t most = *buckets.rbegin();
+      DeviceBuffer<T> x(static_cast<std::size_t>(most * k));
+      DeviceBuffer<Out> y(static_cast<std::size_t>(most * n));
+      detail::fill_noise(x.data(), most * k, context);
+      detail::fill_noise(y.data(), most * n, context);
+      const auto deadline = std::chrono::steady_clock::now() + budget;
+      for (const std::int64_t rows : buckets) {
+        tune_bucket<T, Out>(weights,
+                            {.x = MatrixView<T>(x.data(), {rows, k}),
+                             .weight = weights[0],
+                             .y = MatrixView<Out>(y.data(), {rows, n}),
+                             .accumulate = accumulate},
+                            deadline, context);
+        if (std::chrono::steady_clock::now() > deadline) break;
+      }
+    }
+  }
+
+  /// The choice in force for these operands; makes it by rule when there is none yet.
+  template <Element T, Element Out>
+  [[nodiscard]] LinearPlan plan_for(const LinearArgs<T, DeviceMatrix<T>, Out>& args,
+                                    const Context& context) {
+    const LinearKey key = key_of(args);
+    const auto found = plans_.find(key);
+    if (found != plans_.end()) return found->second;
+    const LinearPlan plan = plan_by_rule(args, key.bucket, context);
+    plans_.emplace(key, plan);
+    return plan;
+  }
+
+ private:
+  /// float32 runs the algorithm for this many rows whatever their number.
+  static constexpr std::int64_t kFloat32Bucket = 64;
+
+  template <Element T, Element Out>
+  static LinearKey key_of(const LinearArgs<T, DeviceMatrix<T>, Out>& args) {
+    const typename BlasProduct::Shape shape = shape_of(args);
+    return {.n = shape.n,
+            .k = shape.k,
+            .bucket = sizeof(T) == 4 ? kFloat32Bucket : row_bucket(shape.m),
+            .in = shape.in,
+            .out = shape.out,
+            .accumulate = shape.accumulate,
+            .alignment = shape.alignment};
+  }
+
+  template <Element T, Element Out>
+  static BlasProduct::Shape shape_of(const LinearArgs<T, DeviceMatrix<T>, Out>& args) {
+    const std::int64_t k = args.weight->cols();
+    const auto in = static_cast<std::int64_t>(sizeof(T)),
+               out = static_cast<std::int64_t>(sizeof(Out));
+    const auto bits =
+        reinterpret_cast<std::uintptr_t>(args.x.data) |
+        reinterpret_cast<std::uintptr_t>(args.weight->data()) |
+        reinterpret_cast<std::uintptr_t>(args.y.data) |
+        static_cast<std::uintptr_t>(args.x.strides[0] * in | k * in | args.y.strides[0] * out | 16);
+    return {.m = args.x.extent(0),
+            .n = args.weight->rows(),
+            .k = k,
+            .x_stride = args.x.strides[0],
+            .y_stride = args.y.strides[0],
+            .in = kCudaDataType<T>,
+            .out = kCudaDataType<Out>,
+            .accumulate = args.accumulate,
+            .alignment = static_cast<std::uint32_t>(bits & (~bits + 1))};
+  }
+
+  template <Element T, Element Out>
+  static BlasProduct product(const LinearArgs<T, DeviceMatrix<T>, Out>& args) {
+    return BlasProduct(shape_of(args));
+  }
+
+  /// Up to `count` algorithms for the shape of `args` with `rows` rows.
+  template <Element T, Element Out>
+  std::vector<BlasAlgorithm> heuristics(const LinearArgs<T, DeviceMatrix<T>, Out>& args,
+                                        std::int64_t rows, int count) {
+    typename BlasProduct::Shape shape = shape_of(args);
+    shape.m = rows;
+    return BlasProduct(shape).heuristics(handle_, count, kWorkspaceBytes, sizeof(T) == 2);
+  }
+
+  template <Element T, Element Out>
+  LinearPlan plan_by_rule(const LinearArgs<T, DeviceMatrix<T>, Out>& args, std::int64_t bucket,
+                          const Context& context) {
+    if (bucket <= 8 && small_m_linear_takes(args.x, args.weight->view()))
+      return {.kernel = LinearKernel::small_m,
+              .size = default_small_m_tiles(args.weight->rows(), context)};
+    const auto found = heuristics(args, bucket, 1);
+    return found.empty() ? LinearPlan{} : LinearPlan{.algorithm = found[0]};
+  }
+
+  /// Enqueues the layer as `plan` says. False, with nothing enqueued, when the plan does not fit.
+  template <Element T, Element Out>
+  [[nodiscard]] bool execute(const LinearArgs<T, DeviceMatrix<T>, Out>& args,
+                             const LinearPlan& plan, const Context& context) {
+    if constexpr (sizeof(T) == 2) {
+      const MatrixView<const T> weight = args.weight->view();
+      switch (plan.kernel) {
+        case LinearKernel::blas: break;
+        case LinearKernel::small_m:
+          small_m_linear(args.x, weight, args.y, args.accumulate, plan.size, context);
+          return true;
+        case LinearKernel::cluster:
+          cluster_linear(args.x, weight, args.y, args.accumulate, plan.size, context);
+          return true;
+      }
+    }
+    return product(args).run(handle_, plan.algorithm, args.x.data, args.weight->data(), args.y.data,
+                             workspace_.data(), kWorkspaceBytes, context.stream);
+  }
+
+  template <Element T>
+  static void check_weights(std::span<const DeviceMatrix<T>* const> weights) {
+    nanovllm::check<ShapeError>(!weights.empty(), "LinearEngine::tune: no weights given");
+    for (const DeviceMatrix<T>* weight : weights) {
+      nanovllm::check<ShapeError>(
+          weight->rows() == weights[0]->rows() && weight->cols() == weights[0]->cols(),
+          "LinearEngine::tune: all weights must have shape ", shape_string(weights[0]->view()),
+          ", got ", shape_string(weight->view()));
+    }
+  }
+
+  /// The ways that `tune` compares.
+  template <Element T, Element Out>
+  std::vector<LinearPlan> candidates(const LinearArgs<T, DeviceMatrix<T>, Out>& args,
+                                     const Context& context) {
+    const std::int64_t rows = args.x.extent(0);
+    std::vector<LinearPlan> out;
+    const MatrixView<const T> weight = args.weight->view();
+    for (const int tiles : kSmallMTiles) {
+      if (small_m_linear_takes(args.x, weight))
+        out.push_back({.kernel = LinearKernel::small_m, .size = tiles});
+    }
+    for (const int split : kClusterSplits) {
+      if (rows > 8 && rows <= 256 && cluster_linear_takes(args.x, weight, split, context))
+        out.push_back({.kernel = LinearKernel::cluster, .size = split});
+    }
+    for (const auto& algorithm : heuristics(args, rows, rows <= 256 ? 8 : 4))
+      out.push_back({.algorithm = algorithm});
+    return out;
+  }
+
+  template <Element T, Element Out>
+  void tune_bucket(std::span<const DeviceMatrix<T>* const> weights,
+                   LinearArgs<T, DeviceMatrix<T>, Out> args,
+                   std::chrono::steady_clock::time_point deadline, const Context& context) {
+    // Enough calls to pass through twice the L2 cache; compute-bound ones need no such care.
+    const auto bytes = static_cast<std::size_t>(weights[0]->size_bytes());
+    const int calls =
+        args.x.extent(0) > 256
+            ? 2
+            : static_cast<int>(std::clamp<std::size_t>(2 * context.l2_bytes / bytes, 2, 32));
+    const auto turn = [&](int i) {
+      args.weight = weights[static_cast<std::size_t>(i) % weights.size()];
+    };
+    double best = std::numeric_limits<double>::infinity();
+    for (const LinearPlan& plan : candidates(args, context)) {
+      turn(0);
+      if (!execute(args, plan, context)) continue;  // also loads its module, ahead of the capture
+      const double ms = detail::time_calls(context, calls, 2 * best, [&](int i) {
+        turn(i);
+        static_cast<void>(execute(args, plan, context));
+      });
+      if (ms < best) plans_.insert_or_assign(key_of(args), plan);
+      best = std::min(best, ms);
+      if (std::chrono::steady_clock::now() > deadline) return;
+    }
+  }
+
+  BlasHandle handle_;
+  DeviceBuffer<std::byte> workspace_;
+  LinearPlans plans_;
+};
+
+/// Contract: ops/linear.hpp. `Out` is T or float; rows of x and y may have any stride and
+/// alignment, but x and y must not overlap. Fast with 16-byte aligned rows.
+///
+/// Allocates no device memory and does not synchronise; legal during capture, if the same shape has
+/// run before (cuBLASLt loads its kernels at first use).
+template <Element T, Element Out>
+void linear(const LinearArgs<T, DeviceMatrix<T>, Out>& args, LinearEngine& engine,
+            const Context& context) {
+  nanovllm::check<ShapeError>(args.weight != nullptr, "linear: no weight given");
+  validate(args);
+  if (args.y.empty()) return;
+  if (args.weight->cols() == 0) {  // an empty sum
+    if (args.accumulate) return;
+    check(cudaMemset2DAsync(args.y.data, static_cast<std::size_t>(args.y.strides[0]) * sizeof(Out),
+                            0, static_cast<std::size_t>(args.y.extent(1)) * sizeof(Out),
+                            static_cast<std::size_t>(args.y.extent(0)), context.stream),
+          "cudaMemset2DAsync");
+    return;
+  }
+  engine.run(args, context);
+}
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,105 @@
+#pragma once
+/// How a dense layer of given shape is run: the choices, what they are remembered by, and the
+/// stopwatch that decides between them.
+
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <compare>
+#include <cstdint>
+#include <iterator>
+#include <limits>
+#include <map>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/cuda/linear/blas.cuh"
+#include "nanovllm/cuda/runtime/context.cuh"
+#include "nanovllm/cuda/runtime/graph.cuh"
+#include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/runtime/stream.cuh"
+#include "nanovllm/cuda/tile/vec.cuh"
+
+namespace nanovllm::cuda {
+
+/// Numbers of rows of x that have a choice of their own.
+inline constexpr std::int64_t kRowBuckets[] = {
+    1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384};
+
+/// The bucket that `rows` ≥ 1 falls into: the smallest that is not smaller, or the largest.
+[[nodiscard]] inline std::int64_t row_bucket(std::int64_t rows) {
+  const auto* found = std::lower_bound(std::begin(kRowBuckets), std::end(kRowBuckets), rows);
+  return found == std::end(kRowBuckets) ? found[-1] : *found;
+}
+
+/// What a choice is remembered by.
+struct LinearKey {
+  std::int64_t n;
+  std::int64_t k;
+  std::int64_t bucket;
+  cudaDataType_t in;
+  cudaDataType_t out;
+  bool accumulate;
+  std::uint32_t alignment;  ///< bytes that divide all pointers and rows, at most 16
+
+  auto operator<=>(const LinearKey&) const = default;
+};
+
+/// What runs a dense layer.
+enum class LinearKernel : std::uint8_t { blas, small_m, cluster };
+
+/// One way to run a dense layer.
+struct LinearPlan {
+  LinearKernel kernel = LinearKernel::blas;
+  int size = 0;               ///< tiles of a block or blocks of a cluster, where there are any
+  BlasAlgorithm algorithm{};  ///< of LinearKernel::blas
+};
+
+/// What has been chosen so far.
+using LinearPlans = std::map<LinearKey, LinearPlan>;
+
+namespace detail {
+
+/// Fills `p` with numbers in [-1, 1): the power a product takes, and so the clock, depend on them.
+template <Element T>
+__global__ void __launch_bounds__(256) fill_noise_kernel(T* p, std::int64_t size) {
+  grid_dependency_wait();
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  for (std::int64_t i = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x; i < size;
+       i += stride) {
+    std::uint32_t h = static_cast<std::uint32_t>(i) * 0x9e3779b1u;
+    h = (h ^ h >> 15) * 0x85ebca77u;
+    p[i] = from_float<T>(static_cast<float>(h >> 16) * 0x1p-15f - 1.f);
+  }
+}
+
+template <Element T>
+void fill_noise(T* p, std::int64_t size, const Context& context) {
+  if (size == 0) return;
+  launch(fill_noise_kernel<T>, {.grid = dim3(1024), .block = dim3(256)}, context, p, size);
+}
+
+/// Milliseconds of one call: the fastest of three replays of a graph of `calls` calls run(i), less
+/// when the first takes longer than `hopeless_ms` a call.
+template <class Run>
+[[nodiscard]] double time_calls(const Context& context, int calls, double hopeless_ms,
+                                const Run& run) {
+  const Graph graph = Graph::capture(context.stream, [&] {
+    for (int i = 0; i < calls; ++i) run(i);
+  });
+  Event begin(true), end(true);
+  double best = std::numeric_limits<double>::infinity();
+  for (int replay = 0; replay < 4; ++replay) {
+    begin.record(context.stream);
+    graph.launch(context.stream);
+    end.record(context.stream);
+    end.synchronize();
+    const double ms = static_cast<double>(end.milliseconds_since(begin)) / calls;
+    if (replay > 0) best = std::min(best, ms);  // the first warms up
+    if (ms > hopeless_ms) break;
+  }
+  return best;
+}
+
+}  // namespace detail
+}  // namespace nanovllm::cuda

@@ -1,0 +1,94 @@
+#pragma once
+/// What every launcher needs to know: the stream, and the device it runs on.
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "nanovllm/cuda/runtime/check.cuh"
+
+namespace nanovllm::cuda {
+
+/// Makes a device the calling thread's current one, and the one before it again when destroyed.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device) {
+    check(cudaGetDevice(&previous_), "cudaGetDevice");
+    if (device == previous_) return;
+    check(cudaSetDevice(device), "cudaSetDevice");
+    changed_ = true;
+  }
+  ~DeviceGuard() {
+    if (changed_) cudaSetDevice(previous_);
+  }
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int previous_ = 0;
+  bool changed_ = false;
+};
+
+namespace detail {
+
+inline constexpr int kWaitsForGrids = 8 * 1024;
+inline constexpr int kHasHopperCode = 16 * 1024;
+
+/// Says by its static shared memory what the code that the driver picked for a device was compiled
+/// for; never run. A template, so that every program has one.
+template <int kUnused>
+__global__ void code_probe_kernel() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  __shared__ volatile char marker[kHasHopperCode];
+  marker[threadIdx.x] = 0;
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  __shared__ volatile char marker[kWaitsForGrids];
+  marker[threadIdx.x] = 0;
+#endif
+}
+
+}  // namespace detail
+
+/// A stream and the facts about its device that launchers choose by. Non-owning, cheap to copy.
+struct Context {
+  cudaStream_t stream = nullptr;
+  int device = 0;
+  int num_sms = 0;
+  int compute_capability = 0;  ///< 10 · major + minor: 90 is Hopper
+  std::size_t l2_bytes = 0;
+  std::size_t max_shared_bytes = 0;  ///< dynamic shared memory a block may ask for
+  /// Whether the program's code for this device waits for the kernels ahead of it by itself, so
+  /// that kernels may be started before those have ended. Code for 8.x that the driver translated
+  /// does not.
+  bool can_overlap = false;
+  bool has_hopper_code = false;  ///< compiled for sm_90a, not for plain sm_90
+
+  /// Whether kernels for sm_90a (wgmma, TMA) run here; they run on compute capability 9.0 alone.
+  [[nodiscard]] bool is_hopper() const { return compute_capability == 90 && has_hopper_code; }
+
+  /// `stream` on the current device.
+  static Context on(cudaStream_t stream) {
+    Context out;
+    out.stream = stream;
+    check(cudaGetDevice(&out.device), "cudaGetDevice");
+    const auto attribute = [&](cudaDeviceAttr which) {
+      int value = 0;
+      check(cudaDeviceGetAttribute(&value, which, out.device), "cudaDeviceGetAttribute");
+      return value;
+    };
+    out.num_sms = attribute(cudaDevAttrMultiProcessorCount);
+    out.compute_capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) +
+                             attribute(cudaDevAttrComputeCapabilityMinor);
+    out.l2_bytes = static_cast<std::size_t>(attribute(cudaDevAttrL2CacheSize));
+    out.max_shared_bytes =
+        static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
+    cudaFuncAttributes code{};
+    check(cudaFuncGetAttributes(&code, detail::code_probe_kernel<0>), "cudaFuncGetAttributes");
+    out.can_overlap = code.sharedSizeBytes >= detail::kWaitsForGrids;
+    out.has_hopper_code = code.sharedSizeBytes >= detail::kHasHopperCode;
+    return out;
+  }
+};
+
+}  // namespace nanovllm::cuda

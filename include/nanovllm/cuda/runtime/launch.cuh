@@ -1,0 +1,65 @@
+#pragma once
+/// Launching kernels: checked, and overlapping with the kernel before where the device can.
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <utility>
+
+#include "nanovllm/cuda/runtime/check.cuh"
+#include "nanovllm/cuda/runtime/context.cuh"
+
+namespace nanovllm::cuda {
+
+/// Waits until the kernels before this one in the stream are done and their writes are visible.
+///
+/// Every kernel that `launch` starts must call this on every path before it touches memory that an
+/// earlier kernel writes or reads; only weights and shared memory may be touched before. What an
+/// earlier kernel wrote must not be read through `const __restrict__` pointers or `__ldg`: the
+/// compiler could read it through the non-coherent cache, ahead of the wait.
+__device__ __forceinline__ void grid_dependency_wait() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/// Lets the next kernel in the stream start once all blocks of this one have called this or ended;
+/// it then waits in its own `grid_dependency_wait`. Gives no visibility of writes.
+__device__ __forceinline__ void grid_dependency_launch() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/// Shape of a launch.
+struct LaunchConfig {
+  dim3 grid;
+  dim3 block;
+  std::size_t shared_bytes = 0;  ///< dynamic shared memory; the 48 KiB default limit is raised
+  bool overlap = true;  ///< may start before the kernel ahead has ended (compute capability ≥ 9.0)
+};
+
+/// Starts `kernel` on `context.stream`. Throws CudaError when the launch is refused; errors during
+/// the run show in a later call.
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), const LaunchConfig& config, const Context& context,
+            Arguments&&... arguments) {
+  if (config.shared_bytes > 48 * 1024) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(config.shared_bytes)),
+          "cudaFuncSetAttribute(MaxDynamicSharedMemorySize)");
+  }
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t launch_config{};
+  launch_config.gridDim = config.grid;
+  launch_config.blockDim = config.block;
+  launch_config.dynamicSmemBytes = config.shared_bytes;
+  launch_config.stream = context.stream;
+  launch_config.attrs = &attribute;
+  launch_config.numAttrs = config.overlap && context.can_overlap ? 1 : 0;
+  check(cudaLaunchKernelEx(&launch_config, kernel, Parameters(arguments)...), "cudaLaunchKernelEx");
+}
+
+}  // namespace nanovllm::cuda

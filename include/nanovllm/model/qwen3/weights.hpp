@@ -1,0 +1,259 @@
+#pragma once
+/// Weights of one tensor-parallel rank of a Qwen3 model, and how they are filled.
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/math.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/model/config.hpp"
+#include "nanovllm/model/qwen3/shapes.hpp"
+#include "nanovllm/model/weights.hpp"
+
+namespace nanovllm {
+
+/// What one rank of a group holds.
+struct Qwen3Shard {
+  std::int64_t rank = 0;
+  std::int64_t num_heads = 0;
+  std::int64_t num_kv_heads = 0;
+  std::int64_t intermediate_size = 0;
+  std::int64_t vocab_rows = 0;   ///< rows of the embedding and of lm_head, padding included
+  std::int64_t first_token = 0;  ///< id of the first of them
+
+  /// Throws ConfigError naming every size that `num_ranks` does not divide.
+  Qwen3Shard(const Qwen3Shape& shape, int rank_in, int num_ranks) : rank(rank_in) {
+    std::string problems;
+    const auto divide = [&](const char* field, std::size_t size) {
+      if (size % static_cast<std::size_t>(num_ranks) != 0) {
+        problems += concat(problems.empty() ? "" : ", ", field, " = ", size);
+      }
+      return static_cast<std::int64_t>(size) / num_ranks;
+    };
+    num_heads = divide("num_attention_heads", shape.num_heads);
+    num_kv_heads = divide("num_key_value_heads", shape.num_kv_heads);
+    intermediate_size = divide("intermediate_size", shape.intermediate_size);
+    check<ConfigError>(problems.empty(), "tensor_parallel = ", num_ranks, " does not divide ",
+                       problems);
+    vocab_rows = ceil_div(static_cast<std::int64_t>(shape.vocab_size), num_ranks);
+    first_token = rank * vocab_rows;
+  }
+};
+
+/// Owner of a rank's weights. q, k and v are rows of one matrix, and so are gate and up, so that
+/// each pair of layers is one product.
+template <Element T, class Backend>
+class Qwen3Weights {
+  using Matrix = typename Backend::template Matrix<T>;
+  using Vector = typename Backend::template Buffer<T>;
+  using Staging = typename Backend::template Staging<T>;
+
+ public:
+  struct Layer {
+    Vector input_norm;  // [hidden]
+    Matrix qkv;         // [(heads + 2 kv_heads) · head_dim, hidden]
+    Vector q_norm;      // [head_dim]
+    Vector k_norm;      // [head_dim]
+    Matrix o;           // [hidden, heads · head_dim]
+    Vector post_norm;   // [hidden]
+    Matrix gate_up;     // [2 · intermediate, hidden]
+    Matrix down;        // [hidden, intermediate]
+
+    [[nodiscard]] VectorView<const T> input_norm_view() const { return view(input_norm); }
+    [[nodiscard]] VectorView<const T> q_norm_view() const { return view(q_norm); }
+    [[nodiscard]] VectorView<const T> k_norm_view() const { return view(k_norm); }
+    [[nodiscard]] VectorView<const T> post_norm_view() const { return view(post_norm); }
+  };
+
+  /// Allocates; contents are undefined until `load` or `randomize`.
+  Qwen3Weights(const ModelConfig& config, const Qwen3Shape& shape, int rank, int num_ranks)
+      : shape_(shape),
+        shard_(shape, rank, num_ranks),
+        tied_(config.tie_word_embeddings),
+        embedding_(shard_.vocab_rows, hidden()),
+        lm_head_(tied_ ? 0 : shard_.vocab_rows, tied_ ? 0 : hidden()),
+        final_norm_(shape.hidden_size) {
+    const std::int64_t d = head_dim(), q_rows = shard_.num_heads * d;
+    for (std::size_t i = 0; i < shape.num_layers; ++i) {
+      layers_.push_back(Layer{.input_norm = Vector(shape.hidden_size),
+                              .qkv = Matrix(q_rows + 2 * shard_.num_kv_heads * d, hidden()),
+                              .q_norm = Vector(shape.head_dim),
+                              .k_norm = Vector(shape.head_dim),
+                              .o = Matrix(hidden(), q_rows),
+                              .post_norm = Vector(shape.hidden_size),
+                              .gate_up = Matrix(2 * shard_.intermediate_size, hidden()),
+                              .down = Matrix(hidden(), shard_.intermediate_size)});
+    }
+  }
+
+  /// Streams this rank's part of `checkpoint` in. A tied model's copy of lm_head is ignored. Throws
+  /// one LoadError that names every missing, surplus or misshapen tensor.
+  void load(const Checkpoint& checkpoint, Backend& backend,
+            std::function<void(std::uint64_t, std::uint64_t)> progress = {}) {
+    std::vector<Parameter<T>> parameters = list_parameters(backend);
+    const std::vector<std::string> ignored =
+        tied_ ? std::vector<std::string>{"lm_head.weight"} : std::vector<std::string>{};
+    load_parameters<T>(
+        checkpoint, parameters,
+        {.ignored = ignored, .progress = std::move(progress), .num_threads = Backend::kLoadThreads},
+        [&] { return Staging(backend); });
+  }
+
+  /// Fills all matrices with reproducible noise of standard deviation `scale`, and all norms
+  /// with 1. For benchmarks: ranks draw their own values, so the model depends on the number of
+  /// ranks.
+  void randomize(std::uint64_t seed, Backend& backend, float scale = 0.02f) {
+    std::vector<Parameter<T>> parameters = list_parameters(backend);
+    std::atomic<std::size_t> next = 0;
+    detail::on_threads(Backend::kLoadThreads, [&] {
+      Staging staging(backend);
+      for (std::size_t i = next++; i < parameters.size(); i = next++) {
+        const std::uint64_t key = seed + i + 1 + (static_cast<std::uint64_t>(shard_.rank) << 32);
+        randomize(parameters[i], key, scale, staging);
+      }
+    });
+  }
+
+  [[nodiscard]] const Qwen3Shape& shape() const { return shape_; }
+  [[nodiscard]] const Qwen3Shard& shard() const { return shard_; }
+  [[nodiscard]] const Layer& layer(std::int64_t i) const {
+    return layers_[static_cast<std::size_t>(i)];
+  }
+  [[nodiscard]] const Matrix& embedding() const { return embedding_; }
+  [[nodiscard]] const Matrix& lm_head() const { return tied_ ? embedding_ : lm_head_; }
+  [[nodiscard]] VectorView<const T> final_norm_view() const { return view(final_norm_); }
+
+ private:
+  [[nodiscard]] static VectorView<const T> view(const Vector& vector) {
+    return {vector.data(), {static_cast<std::int64_t>(vector.size())}};
+  }
+  [[nodiscard]] std::int64_t hidden() const {
+    return static_cast<std::int64_t>(shape_.hidden_size);
+  }
+  [[nodiscard]] std::int64_t head_dim() const { return static_cast<std::int64_t>(shape_.head_dim); }
+
+  /// Fills one matrix with noise, or one norm with ones.
+  static void randomize(const Parameter<T>& parameter, std::uint64_t key, float scale,
+                        Staging& staging) {
+    constexpr std::int64_t kPanelRows = 256;
+    const bool vector = parameter.shape.size() == 1;
+    std::int64_t rows = vector ? 1 : parameter.shape[0], columns = parameter.shape.back();
+    if (parameter.shard.dim == 0) rows = parameter.shard.end - parameter.shard.begin;
+    if (parameter.shard.dim == 1) columns = parameter.shard.end - parameter.shard.begin;
+    for (std::int64_t first = 0; first < rows; first += kPanelRows) {
+      const std::int64_t count = std::min(kPanelRows, rows - first);
+      const std::span<T> panel(staging.acquire(static_cast<std::size_t>(count * columns)),
+                               static_cast<std::size_t>(count * columns));
+      if (vector) {
+        std::fill(panel.begin(), panel.end(), T(1.f));
+      } else {
+        fill_noise(panel, key, static_cast<std::uint64_t>(first * columns), scale);
+      }
+      parameter.sink(first, {panel.data(), {count, columns}});
+      staging.release();
+    }
+  }
+
+  /// Uniform noise: its statistics are what a benchmark needs, and it is quick to make.
+  static void fill_noise(std::span<T> out, std::uint64_t key, std::uint64_t offset, float scale) {
+    const float width = scale * std::sqrt(12.f);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      std::uint64_t x =
+          (offset + i + 1) * 0x9E3779B97F4A7C15u ^ key * 0xD1342543DE82EF95u;  // splitmix64
+      x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+      x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+      out[i] = T((static_cast<float>(x >> 40) * 0x1p-24f - 0.5f) * width);
+    }
+  }
+
+  /// Every tensor of the checkpoint, the part this rank keeps, and where it goes.
+  [[nodiscard]] std::vector<Parameter<T>> list_parameters(Backend& backend) {
+    std::vector<Parameter<T>> out;
+    const auto vocab = static_cast<std::int64_t>(shape_.vocab_size);
+    const Shard vocab_shard{0, std::min(vocab, shard_.first_token),
+                            std::min(vocab, shard_.first_token + shard_.vocab_rows)};
+    add_matrix(out, "model.embed_tokens.weight", {vocab, hidden()}, vocab_shard, embedding_, 0,
+               backend);
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      list_layer(out, concat("model.layers.", i, "."), layers_[i], backend);
+    }
+    add_vector(out, "model.norm.weight", final_norm_, backend);
+    if (!tied_)
+      add_matrix(out, "lm_head.weight", {vocab, hidden()}, vocab_shard, lm_head_, 0, backend);
+    return out;
+  }
+
+  void list_layer(std::vector<Parameter<T>>& out, const std::string& prefix, Layer& layer,
+                  Backend& backend) {
+    const std::int64_t d = head_dim();
+    const std::int64_t q_rows = shard_.num_heads * d, kv_rows = shard_.num_kv_heads * d;
+    const std::int64_t width = shard_.intermediate_size;
+    const auto share = [&](int dim, std::int64_t size) {
+      return Shard{dim, shard_.rank * size, (shard_.rank + 1) * size};
+    };
+    const auto all_q_rows = static_cast<std::int64_t>(shape_.num_heads) * d;
+    const auto all_kv_rows = static_cast<std::int64_t>(shape_.num_kv_heads) * d;
+    const auto intermediate = static_cast<std::int64_t>(shape_.intermediate_size);
+
+    add_vector(out, prefix + "input_layernorm.weight", layer.input_norm, backend);
+    add_matrix(out, prefix + "self_attn.q_proj.weight", {all_q_rows, hidden()}, share(0, q_rows),
+               layer.qkv, 0, backend);
+    add_matrix(out, prefix + "self_attn.k_proj.weight", {all_kv_rows, hidden()}, share(0, kv_rows),
+               layer.qkv, q_rows, backend);
+    add_matrix(out, prefix + "self_attn.v_proj.weight", {all_kv_rows, hidden()}, share(0, kv_rows),
+               layer.qkv, q_rows + kv_rows, backend);
+    add_vector(out, prefix + "self_attn.q_norm.weight", layer.q_norm, backend);
+    add_vector(out, prefix + "self_attn.k_norm.weight", layer.k_norm, backend);
+    add_matrix(out, prefix + "self_attn.o_proj.weight", {hidden(), all_q_rows}, share(1, q_rows),
+               layer.o, 0, backend);
+    add_vector(out, prefix + "post_attention_layernorm.weight", layer.post_norm, backend);
+    add_matrix(out, prefix + "mlp.gate_proj.weight", {intermediate, hidden()}, share(0, width),
+               layer.gate_up, 0, backend);
+    add_matrix(out, prefix + "mlp.up_proj.weight", {intermediate, hidden()}, share(0, width),
+               layer.gate_up, width, backend);
+    add_matrix(out, prefix + "mlp.down_proj.weight", {hidden(), intermediate}, share(1, width),
+               layer.down, 0, backend);
+  }
+
+  /// A tensor whose kept rows become rows [first_row, …) of `matrix`.
+  static void add_matrix(std::vector<Parameter<T>>& out, std::string name,
+                         std::vector<std::int64_t> shape, Shard shard, Matrix& matrix,
+                         std::int64_t first_row, Backend& backend) {
+    out.push_back({.name = std::move(name),
+                   .shape = std::move(shape),
+                   .sink =
+                       [&matrix, &backend, first_row](std::int64_t row, MatrixView<const T> rows) {
+                         backend.set_rows(matrix, first_row + row, rows);
+                       },
+                   .shard = shard});
+  }
+
+  /// A rank-1 tensor, kept whole.
+  static void add_vector(std::vector<Parameter<T>>& out, std::string name, Vector& vector,
+                         Backend& backend) {
+    out.push_back({.name = std::move(name),
+                   .shape = {static_cast<std::int64_t>(vector.size())},
+                   .sink = [&vector, &backend](std::int64_t, MatrixView<const T> row) {
+                     backend.upload(row.data, vector.data(), static_cast<std::size_t>(row.size()));
+                   }});
+  }
+
+  Qwen3Shape shape_;
+  Qwen3Shard shard_;
+  bool tied_;
+  Matrix embedding_;  // [vocab shard, hidden]
+  std::vector<Layer> layers_;
+  Matrix lm_head_;  // [vocab shard, hidden]; empty when tied
+  Vector final_norm_;
+};
+
+}  // namespace nanovllm

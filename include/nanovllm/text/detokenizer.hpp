@@ -1,0 +1,48 @@
+#pragma once
+/// The text of a stream of tokens, as far as it is certain.
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/utf8.hpp"
+#include "nanovllm/text/tokenizer.hpp"
+
+namespace nanovllm {
+
+/// Turns tokens into text one by one. A character whose bytes are spread over several tokens comes
+/// out whole, with the last of them; all that push() and flush() return, put together, equals
+/// `Tokenizer::decode` of all ids. Bytes that cannot become UTF-8 any more come out at once as
+/// U+FFFD. At most three bytes are ever held back, and a push takes time in the token's own length
+/// only. Keeps the tokenizer's state alive; one thread at a time.
+class Detokenizer {
+ public:
+  explicit Detokenizer(Tokenizer tokenizer, bool skip_special_tokens = true)
+      : tokenizer_(std::move(tokenizer)), skip_special_tokens_(skip_special_tokens) {}
+
+  /// The text that `id` completes, possibly none. Ids without token add nothing.
+  [[nodiscard]] std::string push(TokenId id) {
+    if (skip_special_tokens_ && tokenizer_.is_special(id)) return {};
+    pending_ += tokenizer_.token_bytes(id);
+    return take(utf8::complete_prefix(pending_));
+  }
+
+  /// The text of what is held back, an incomplete character: U+FFFD or nothing. The next push
+  /// begins a new stream.
+  [[nodiscard]] std::string flush() { return take(pending_.size()); }
+
+ private:
+  std::string take(std::size_t size) {
+    std::string text;
+    utf8::append_lossy(text, std::string_view(pending_).substr(0, size));
+    pending_.erase(0, size);
+    return text;
+  }
+
+  Tokenizer tokenizer_;
+  bool skip_special_tokens_;
+  std::string pending_;
+};
+
+}  // namespace nanovllm

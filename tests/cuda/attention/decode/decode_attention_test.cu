@@ -1,0 +1,458 @@
+// decode_attention against a float64 formula, on paged caches whose unused parts are poison.
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include "gpu_test.cuh"
+#include "nanovllm/core/math.hpp"
+#include "nanovllm/cuda/attention/decode/decode_attention.cuh"
+#include "nanovllm/cuda/runtime/graph.cuh"
+
+using namespace nanovllm;
+using namespace nanovllm::test;
+
+namespace {
+
+struct Shape {
+  std::int64_t group = 2, kv_heads = 2, head_dim = 128, block_size = 16;
+  double spread = 2;  ///< of queries, keys and values
+  float scale = 0.f;  ///< 0: head_dim^-0.5
+};
+
+/// Operands for `lens.size()` sequences with room for `max_lens` keys each. Pages lie shuffled in
+/// the pool; table entries past a sequence's pages are far outside of it; what lies past the last
+/// key, in its page and in pages nobody owns, is NaN. q and out are slices of wider rows.
+template <class T>
+struct Problem {
+  Shape shape;
+  std::vector<std::int32_t> max_lens;
+  std::int64_t num_pages, table_width, q_width, out_width;
+  GpuArray<T> q, kv, out;
+  GpuArray<BlockId> tables;
+  GpuArray<std::int32_t> lens;
+
+  Problem(const Shape& shape_in, std::vector<std::int32_t> lens_in, std::uint64_t seed,
+          std::vector<std::int32_t> max_lens_in = {})
+      : shape(shape_in),
+        max_lens(max_lens_in.empty() ? lens_in : max_lens_in),
+        num_pages(3 + count_pages()),
+        table_width(widest_table() + 3),
+        q_width((heads() + 2 * shape.kv_heads) * shape.head_dim),
+        out_width(heads() * shape.head_dim + 8),
+        q(GpuArray<T>::random(static_cast<std::size_t>(num_seqs() * q_width), seed, -shape.spread,
+                              shape.spread)),
+        kv(GpuArray<T>::random(static_cast<std::size_t>(num_pages * 2 * shape.kv_heads *
+                                                        shape.block_size * shape.head_dim),
+                               seed + 1, -shape.spread, shape.spread)),
+        out(static_cast<std::size_t>(num_seqs() * out_width)),
+        tables(static_cast<std::size_t>(num_seqs() * table_width)),
+        lens(lens_in) {
+    std::vector<BlockId> pages(static_cast<std::size_t>(num_pages));
+    std::iota(pages.begin(), pages.end(), 0);
+    for (std::size_t i = pages.size(); i > 1; --i)
+      std::swap(pages[i - 1],
+                pages[philox4x32(seed, {static_cast<std::uint32_t>(i), 1, 1, 1})[0] % i]);
+    std::size_t next = 0;
+    for (std::int64_t s = 0; s < num_seqs(); ++s) {
+      for (std::int64_t i = 0; i < table_width; ++i) {
+        const bool used = i * shape.block_size < max_lens[static_cast<std::size_t>(s)];
+        tables.host[static_cast<std::size_t>(s * table_width + i)] =
+            used ? pages[next++] : 0x7fffffff;
+      }
+    }
+    tables.upload();
+    original_ = kv.host;
+    poison();
+  }
+
+  [[nodiscard]] std::int64_t heads() const { return shape.group * shape.kv_heads; }
+  [[nodiscard]] std::int64_t num_seqs() const { return static_cast<std::int64_t>(max_lens.size()); }
+  [[nodiscard]] float scale() const {
+    return shape.scale != 0.f ? shape.scale : 1.f / std::sqrt(static_cast<float>(shape.head_dim));
+  }
+
+  /// New lengths, at most `max_lens`.
+  void set_lens(const std::vector<std::int32_t>& values) {
+    lens.host = values;
+    lens.upload();
+    poison();
+  }
+
+  DecodeAttentionArgs<T> args() {
+    const std::array<std::int64_t, 3> extents{num_seqs(), heads(), shape.head_dim};
+    return {.q = {q.data(), extents, {q_width, shape.head_dim, 1}},
+            .kv = {kv.data(), num_pages, shape.block_size, shape.kv_heads, shape.head_dim},
+            .kv_lens = {lens.data(), {num_seqs()}},
+            .block_tables = {tables.data(), {num_seqs(), table_width}},
+            .scale = scale(),
+            .out = {out.data(), extents, {out_width, shape.head_dim, 1}}};
+  }
+
+  /// Runs plan and op; `out.host` has the result.
+  void run(cuda::DecodeWorkspace& workspace, Gpu& gpu) {
+    clear_out();
+    cuda::plan_decode(VectorView<const std::int32_t>(lens.data(), {num_seqs()}), shape.kv_heads,
+                      workspace, gpu.context);
+    cuda::decode_attention(args(), workspace, gpu.context);
+    gpu.sync();
+    out.download();
+  }
+
+  void clear_out() {
+    std::fill(out.host.begin(), out.host.end(), T(std::numeric_limits<float>::quiet_NaN()));
+    out.upload();
+  }
+
+  /// Compares `out.host` with the formula in double.
+  void check() {
+    for (std::int64_t s = 0; s < num_seqs(); ++s) {
+      for (std::int64_t h = 0; h < heads(); ++h) check_row(s, h);
+      for (std::int64_t i = heads() * shape.head_dim; i < out_width; ++i)
+        if (!std::isnan(static_cast<float>(out_at(s, i)))) FAIL("wrote past row " << s);
+    }
+    CHECK(out.guards_intact());
+  }
+
+ private:
+  [[nodiscard]] std::int64_t count_pages() const {
+    std::int64_t count = 0;
+    for (const std::int32_t len : max_lens) count += ceil_div<std::int64_t>(len, shape.block_size);
+    return count;
+  }
+  [[nodiscard]] std::int64_t widest_table() const {
+    std::int64_t width = 0;
+    for (const std::int32_t len : max_lens)
+      width = std::max(width, ceil_div<std::int64_t>(len, shape.block_size));
+    return width;
+  }
+  [[nodiscard]] T out_at(std::int64_t s, std::int64_t i) const {
+    return out.host[static_cast<std::size_t>(s * out_width + i)];
+  }
+  /// Index into `kv` of element 0 of a key (which = 0) or value (1).
+  [[nodiscard]] std::size_t kv_index(std::int64_t s, std::int64_t position, std::int64_t head,
+                                     int which) const {
+    const std::int64_t page =
+        tables.host[static_cast<std::size_t>(s * table_width + position / shape.block_size)];
+    return static_cast<std::size_t>(
+        (((page * 2 + which) * shape.kv_heads + head) * shape.block_size +
+         position % shape.block_size) *
+        shape.head_dim);
+  }
+
+  /// Everything but the keys and values that exist becomes NaN.
+  void poison() {
+    std::vector<T> values(original_.size(), T(std::numeric_limits<float>::quiet_NaN()));
+    for (std::int64_t s = 0; s < num_seqs(); ++s) {
+      for (std::int64_t i = 0; i < lens.host[static_cast<std::size_t>(s)]; ++i) {
+        for (std::int64_t head = 0; head < shape.kv_heads; ++head) {
+          for (int which = 0; which < 2; ++which) {
+            const std::size_t at = kv_index(s, i, head, which);
+            std::copy_n(original_.begin() + static_cast<std::ptrdiff_t>(at), shape.head_dim,
+                        values.begin() + static_cast<std::ptrdiff_t>(at));
+          }
+        }
+      }
+    }
+    kv.host = values;
+    kv.upload();
+  }
+
+  void check_row(std::int64_t s, std::int64_t h) {
+    const auto len = std::max(lens.host[static_cast<std::size_t>(s)], 0);
+    const auto d = static_cast<std::size_t>(shape.head_dim);
+    const T* const query = q.host.data() + s * q_width + h * shape.head_dim;
+    std::vector<double> scores(static_cast<std::size_t>(len)), sum(d), sum_abs(d);
+    double max = -1e300, max_abs = 0, total = 0;
+    for (std::int32_t i = 0; i < len; ++i) {
+      const T* const key = kv.host.data() + kv_index(s, i, h / shape.group, 0);
+      double score = 0, abs = 0;
+      for (std::size_t j = 0; j < d; ++j) {
+        const double product = double{static_cast<float>(query[j])} * static_cast<float>(key[j]);
+        score += product, abs += std::fabs(product);
+      }
+      scores[static_cast<std::size_t>(i)] = score * scale();
+      max = std::max(max, score * scale()), max_abs = std::max(max_abs, abs * std::fabs(scale()));
+    }
+    for (double& x : scores) total += x = std::exp(x - max);
+    for (std::int32_t i = 0; i < len; ++i) {
+      const T* const value = kv.host.data() + kv_index(s, i, h / shape.group, 1);
+      const double p = scores[static_cast<std::size_t>(i)] / total;
+      for (std::size_t j = 0; j < d; ++j) {
+        sum[j] += p * static_cast<float>(value[j]);
+        sum_abs[j] += p * std::fabs(static_cast<float>(value[j]));
+      }
+    }
+    // One rounding of the result; roundings of the weights, of the scores (relative in the weight)
+    // and of the exponential.
+    const double u = kUnit<T>, delta = 4 * 0x1p-24 * std::sqrt(double(shape.head_dim)) * max_abs;
+    for (std::size_t j = 0; j < d; ++j) {
+      const double got = static_cast<float>(out_at(s, h * shape.head_dim + std::int64_t(j)));
+      const double bound =
+          1.5 * (u * std::fabs(sum[j]) + (u + 2 * delta + 0x1p-20) * sum_abs[j]) + 1e-7 * u;
+      if (!(std::fabs(got - sum[j]) <= bound))
+        FAIL("sequence " << s << " of " << len << " keys, head " << h << ", column " << j << ": "
+                         << got << ", expected " << sum[j] << " ± " << bound);
+    }
+  }
+
+  std::vector<T> original_;
+};
+
+template <class T>
+std::vector<T> expect_right(const Shape& shape, const std::vector<std::int32_t>& lens,
+                            std::uint64_t seed,
+                            std::optional<cuda::DecodeGrid> grid = std::nullopt) {
+  CAPTURE(shape.group, shape.kv_heads, shape.head_dim, shape.block_size, lens.size(),
+          lens.empty() ? 0 : lens[0]);
+  Gpu gpu;
+  Problem<T> problem(shape, lens, seed);
+  cuda::DecodeWorkspace workspace(
+      std::max<std::int64_t>(problem.num_seqs(), 1), shape.kv_heads, shape.group, shape.head_dim,
+      gpu.context,
+      grid.value_or(cuda::DecodeWorkspace::default_grid(shape.group, shape.head_dim, gpu.context)));
+  problem.run(workspace, gpu);
+  problem.check();
+  return problem.out.host;
+}
+
+std::vector<std::int32_t> random_lens(std::size_t count, std::int32_t most, std::uint64_t seed) {
+  std::vector<std::int32_t> lens(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto words = philox4x32(seed, {static_cast<std::uint32_t>(i), 3, 3, 3});
+    const auto bound = static_cast<std::uint32_t>(words[1] % 4 == 0 ? most : most / 8 + 1);
+    lens[i] = words[2] % 16 == 0 ? 0 : static_cast<std::int32_t>(words[0] % (bound + 1));
+  }
+  return lens;
+}
+
+const std::vector<std::int32_t> kEdgeLens{1, 0, 15, 16, 17, 63, 64, 65, 0, 127, 129, 1000};
+
+template <class T>
+bool equal_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+/// Copies queries and the newest key and value of every sequence from equally shaped arrays, or
+/// fills them with NaN when there are none. With values, lets its successor start at once.
+__global__ void set_newest_kernel(DecodeAttentionArgs<bf16> args, std::int64_t q_size,
+                                  const bf16* q_from, const bf16* kv_from) {
+  if (q_from != nullptr) cuda::grid_dependency_launch();
+  cuda::grid_dependency_wait();
+  cuda::grid_dependency_launch();
+  const std::int64_t thread = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x;
+  const std::int64_t num_threads = std::int64_t{gridDim.x} * blockDim.x;
+  bf16 nan;
+  nan.bits = 0xffff;
+  auto* const q = const_cast<bf16*>(args.q.data);
+  for (std::int64_t i = thread; i < q_size; i += num_threads)
+    q[i] = q_from == nullptr ? nan : q_from[i];
+  const auto& kv = args.kv;
+  const std::int64_t row = 2 * kv.num_kv_heads * kv.head_dim;
+  for (std::int64_t i = thread; i < args.kv_lens.extent(0) * row; i += num_threads) {
+    const std::int64_t s = i / row, head = i % row / kv.head_dim, newest = args.kv_lens.data[s] - 1;
+    if (newest < 0) continue;
+    bf16* const to = kv.k(*args.block_tables.at(s, newest / kv.block_size), head) +
+                     newest % kv.block_size * kv.head_dim + i % kv.head_dim;
+    *to = kv_from == nullptr ? nan : kv_from[to - kv.data];
+  }
+}
+
+}  // namespace
+
+TEST_CASE("Decode attention: group sizes", "[cuda][decode_attention]") {
+  if (!has_gpu()) return;
+  for (const std::int64_t group : {1, 2, 3, 4, 5, 7, 8, 9, 12, 16}) {
+    expect_right<bf16>({.group = group}, kEdgeLens, 1);
+    expect_right<half>({.group = group, .kv_heads = 1}, kEdgeLens, 2);
+  }
+}
+
+TEST_CASE("Decode attention: head_dim 64, 128 and others", "[cuda][decode_attention]") {
+  if (!has_gpu()) return;
+  expect_right<bf16>({.group = 4, .head_dim = 64}, kEdgeLens, 3);
+  expect_right<half>({.group = 16, .head_dim = 64, .block_size = 32}, kEdgeLens, 4);
+  expect_right<bf16>({.group = 4, .head_dim = 80}, kEdgeLens, 5);
+  expect_right<bf16>({.group = 17, .kv_heads = 1}, kEdgeLens, 6);
+  expect_right<float>({.group = 4, .head_dim = 64}, kEdgeLens, 7);
+}
+
+TEST_CASE("Decode attention: block sizes", "[cuda][decode_attention]") {
+  if (!has_gpu()) return;
+  for (const std::int64_t block_size : {16, 32, 48, 64, 128, 256, 1, 8, 24}) {
+    expect_right<bf16>({.block_size = block_size}, kEdgeLens, 8);
+    expect_right<half>({.group = 5, .block_size = block_size}, {5000, 31}, 9);
+  }
+}
+
+TEST_CASE("Decode attention: one sequence of every kind of length", "[cuda][decode_attention]") {
+  if (!has_gpu()) return;
+  for (const std::int32_t len : {0, 1, 15, 16, 17, 63, 64, 65, 128, 255, 256, 257, 1000, 5000}) {
+    expect_right<bf16>({.group = 4, .kv_heads = 1}, {len}, 10);
+    expect_right<bf16>({.kv_heads = 8, .block_size = 64}, {len}, 11);
+  }
+  expect_right<bf16>({.kv_heads = 1, .block_size = 256}, {70000}, 12);
+}
+
+TEST_CASE("Decode attention: ragged batches", "[cuda][decode_attention]") {
+  if (!has_gpu()) return;
+  expect_right<bf16>({}, {}, 13);
+  for (const std::size_t count : {1, 2, 3, 7, 31, 64, 131, 132, 133, 300}) {
+    expect_right<bf16>({.kv_heads = 3}, random_lens(count, 700, count), 14);
+    expect_right<half>({.group = 4, .kv_heads = 8, .block_size = 64}, random_lens(count, 90, count),
+                       15);
+  }
+  expect_right<bf16>({.group = 8, .kv_heads = 1}, std::vector<std::int32_t>(300, 0), 16);
+  expect_right<bf16>({.group = 1, .kv_heads = 1}, std::vector<std::int32_t>(2100, 3), 17);
+}
+
+TEST_CASE("Decode attention: grids of other sizes", "[cuda][decode_attention]") {
+  if (!has_gpu()) return;
+  const std::vector<std::int32_t> lens = random_lens(9, 900, 5);
+  for (const int warps : {4, 8}) {
+    for (const int blocks : {1, 2, 5, 64, 132, 264}) {
+      for (const int least : {1, 8, 100000}) {
+        expect_right<bf16>({.group = 8, .block_size = 32}, lens, 18,
+                           cuda::DecodeGrid{blocks, warps, least});
+      }
+    }
+    expect_right<bf16>({.group = 16, .head_dim = 64}, lens, 19, cuda::DecodeGrid{100, warps, 1});
+    expect_right<bf16>({.group = 16}, lens, 20, cuda::DecodeGrid{100, warps, 1});
+  }
+}
+
+TEST_CASE("Decode attention: scores far apart, and any scale", "[cuda][decode_attention]") {
+  if (!has_gpu()) return;
+  expect_right<bf16>({.group = 4, .spread = 20}, {1000, 40, 3000}, 21);
+  expect_right<half>({.group = 4, .scale = -0.3f}, {1000, 40}, 22);
+  expect_right<bf16>({.group = 4, .scale = 1e-30f}, {1000, 40}, 23);
+}
+
+TEST_CASE("Decode attention: lengths change from step to step", "[cuda][decode_attention]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  const std::vector<std::int32_t> most(40, 1200);
+  Problem<bf16> problem({.group = 4}, most, 24);
+  cuda::DecodeWorkspace workspace(64, 4, 8, 128, gpu.context);
+  for (std::uint64_t step = 0; step < 4; ++step) {
+    problem.set_lens(random_lens(most.size(), 1200, 100 + step));
+    problem.run(workspace, gpu);
+    problem.check();
+  }
+}
+
+TEST_CASE("Decode attention: a graph is replayed with other lengths", "[cuda][decode_attention]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  const std::vector<std::int32_t> most(33, 1500);
+  Problem<bf16> problem({.group = 2, .kv_heads = 8, .block_size = 64}, most, 25);
+  cuda::DecodeWorkspace workspace(33, 8, 2, 128, gpu.context);
+  problem.run(workspace, gpu);
+  const auto graph = cuda::Graph::capture(gpu.stream.get(), [&] {
+    cuda::plan_decode(VectorView<const std::int32_t>(problem.lens.data(), {33}), 8, workspace,
+                      gpu.context);
+    for (int layer = 0; layer < 3; ++layer)
+      cuda::decode_attention(problem.args(), workspace, gpu.context);
+  });
+  for (std::uint64_t step = 0; step < 4; ++step) {
+    problem.set_lens(step == 3 ? std::vector<std::int32_t>(33, 0)
+                               : random_lens(most.size(), 1500, 200 + step));
+    problem.clear_out();
+    graph.launch(gpu.stream.get());
+    gpu.sync();
+    problem.out.download();
+    problem.check();
+    const std::vector<bf16> replayed = problem.out.host;
+    problem.run(workspace, gpu);
+    CHECK(equal_bits(replayed, problem.out.host));
+  }
+}
+
+TEST_CASE("Decode attention: equal inputs give equal bits", "[cuda][decode_attention]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  for (const std::size_t count : {1, 8, 100}) {
+    Problem<bf16> problem({.group = 4, .kv_heads = 8},
+                          random_lens(count, count == 1 ? 6000 : 800, 7), 26);
+    if (count == 1) problem.set_lens({problem.max_lens[0]});
+    cuda::DecodeWorkspace workspace(problem.num_seqs(), 8, 4, 128, gpu.context);
+    problem.run(workspace, gpu);
+    problem.check();
+    const std::vector<bf16> first = problem.out.host;
+    const auto graph = cuda::Graph::capture(gpu.stream.get(), [&] {
+      for (int i = 0; i < 50; ++i) cuda::decode_attention(problem.args(), workspace, gpu.context);
+    });
+    for (int i = 0; i < 10; ++i) {
+      problem.clear_out();
+      graph.launch(gpu.stream.get());
+      gpu.sync();
+      problem.out.download();
+      CHECK(equal_bits(first, problem.out.host));
+    }
+  }
+}
+
+TEST_CASE("Decode attention: an early start sees the newest keys and queries",
+          "[cuda][decode_attention]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  for (const std::size_t count : {1, 40}) {
+    Problem<bf16> problem({.group = 4, .kv_heads = 8},
+                          count == 1 ? std::vector<std::int32_t>{1500} : random_lens(count, 900, 9),
+                          28);
+    cuda::DecodeWorkspace workspace(problem.num_seqs(), 8, 4, 128, gpu.context);
+    problem.run(workspace, gpu);
+    problem.check();
+    const std::vector<bf16> expected = problem.out.host;
+    GpuArray<bf16> q(problem.q.host), kv(problem.kv.host);
+    const cuda::LaunchConfig config{.grid = 16, .block = 256};
+    // What the early start must not read too soon is poison until the kernel just before it.
+    const auto set_newest = [&](const bf16* q_from, const bf16* kv_from) {
+      cuda::launch(set_newest_kernel, config, gpu.context, problem.args(),
+                   static_cast<std::int64_t>(problem.q.size()), q_from, kv_from);
+    };
+    const auto graph = cuda::Graph::capture(gpu.stream.get(), [&] {
+      for (int layer = 0; layer < 20; ++layer) {
+        set_newest(nullptr, nullptr);
+        cuda::plan_decode(VectorView<const std::int32_t>(problem.lens.data(), {problem.num_seqs()}),
+                          8, workspace, gpu.context);
+        set_newest(nullptr, nullptr);
+        set_newest(q.data(), kv.data());
+        cuda::decode_attention(problem.args(), workspace, gpu.context, cuda::DecodeStart::early);
+      }
+    });
+    for (int i = 0; i < 10; ++i) {
+      problem.clear_out();
+      graph.launch(gpu.stream.get());
+      gpu.sync();
+      problem.out.download();
+      CHECK(equal_bits(expected, problem.out.host));
+    }
+  }
+}
+
+TEST_CASE("Decode attention: bad input", "[cuda][decode_attention]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  Problem<bf16> problem({.group = 4}, {10, 20}, 27);
+  const VectorView<const std::int32_t> lens(problem.lens.data(), {2});
+  CHECK_THROWS_AS(cuda::DecodeWorkspace(0, 2, 4, 128, gpu.context), ConfigError);
+  CHECK_THROWS_AS(cuda::DecodeWorkspace(1 << 20, 2, 4, 128, gpu.context), ConfigError);
+  CHECK_THROWS_AS(cuda::DecodeWorkspace(2, 2, 4, 128, gpu.context, cuda::DecodeGrid{132, 6, 8}),
+                  ConfigError);
+  cuda::DecodeWorkspace one(1, 2, 4, 128, gpu.context), narrow(2, 2, 2, 128, gpu.context),
+      low(2, 2, 4, 64, gpu.context), good(2, 2, 4, 128, gpu.context);
+  CHECK_THROWS_AS(cuda::plan_decode(lens, 2, one, gpu.context), ShapeError);
+  CHECK_THROWS_AS(cuda::plan_decode(lens, 3, good, gpu.context), ShapeError);
+  CHECK_THROWS_AS(cuda::decode_attention(problem.args(), good, gpu.context), ShapeError);
+  for (cuda::DecodeWorkspace* workspace : {&narrow, &low, &good})
+    cuda::plan_decode(lens, 2, *workspace, gpu.context);
+  CHECK_THROWS_AS(cuda::decode_attention(problem.args(), narrow, gpu.context), ShapeError);
+  CHECK_THROWS_AS(cuda::decode_attention(problem.args(), low, gpu.context), ShapeError);
+  cuda::decode_attention(problem.args(), good, gpu.context);
+  gpu.sync();
+}

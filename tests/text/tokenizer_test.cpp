@@ -1,0 +1,342 @@
+#include "nanovllm/text/tokenizer.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "catch.hpp"
+#include "tokenizer_builder.hpp"
+
+namespace nv = nanovllm;
+using nanovllm_test::mentions;
+using nanovllm_test::Merges;
+using nanovllm_test::read_json;
+using nanovllm_test::shared;
+using nanovllm_test::TokenizerBuilder;
+using nlohmann::json;
+using Ids = std::vector<nv::TokenId>;
+
+namespace {
+
+/// The tokenizer.json of the small model that comes with the examples.
+std::filesystem::path fairytale() {
+  const std::filesystem::path shipped = "examples/models/fairytale/tokenizer.json";
+  return exists(shipped) ? shipped : shared() / "models" / "fairytale" / "tokenizer.json";
+}
+
+/// The message of the LoadError that loading raises; empty if it loads.
+std::string load_error(const json& file) {
+  try {
+    (void)nv::Tokenizer::from_json(file.dump());
+    return {};
+  } catch (const nv::LoadError& error) {
+    return error.what();
+  }
+}
+
+/// The same for loading from a path.
+std::string file_error(const std::filesystem::path& path) {
+  try {
+    (void)nv::Tokenizer::from_file(path);
+    return {};
+  } catch (const nv::LoadError& error) {
+    return error.what();
+  }
+}
+
+/// Compares with every case of an oracle file, see tests/oracle/tokenizer_fuzz.py.
+void check_against_oracle(const json& oracle, const std::filesystem::path& tokenizer_file) {
+  for (const json& suite : oracle["suites"]) {
+    json file = read_json(tokenizer_file);
+    for (const json& token : suite["extra_added_tokens"]) file["added_tokens"].push_back(token);
+    const nv::Tokenizer tokenizer = nv::Tokenizer::from_json(file.dump());
+    std::size_t count = 0;
+    std::vector<std::string> differences;
+    for (const json& item : suite["encode"]) {
+      const std::string text = item[0];
+      ++count;
+      const Ids ids = tokenizer.encode(text);
+      if (ids == item[1].get<Ids>()) continue;
+      differences.push_back(nv::concat("encode ", item[0].dump(-1, ' ', true), " gives ",
+                                       json(ids).dump(), ", expected ", item[1].dump()));
+    }
+    for (const json& item : suite["decode"]) {
+      ++count;
+      const std::string text = tokenizer.decode(item[0].get<Ids>(), item[1]);
+      if (text == item[2].get<std::string>()) continue;
+      differences.push_back(nv::concat("decode ", item[0].dump(), " gives ", json(text).dump(),
+                                       ", expected ", item[2].dump()));
+    }
+    REQUIRE(count > 0);
+    for (std::size_t i = 0; i < differences.size() && i < 5; ++i) UNSCOPED_INFO(differences[i]);
+    CHECK(differences.size() == 0);
+    std::printf("%zu cases against %s\n", count, oracle["about"].get<std::string>().c_str());
+  }
+}
+
+}  // namespace
+
+TEST_CASE("Random strings get the reference's ids with the fairytale vocabulary", "[tokenizer]") {
+  if (!exists(fairytale())) {
+    std::puts("skipped: no fairytale model");
+    return;
+  }
+  check_against_oracle(read_json("tests/fixtures/tokenizer_fairytale.json"), fairytale());
+}
+
+TEST_CASE("Every string of a given oracle file gets the reference's ids", "[tokenizer]") {
+  const char* path = std::getenv("NANOVLLM_TOKENIZER_ORACLE");
+  if (path == nullptr) {
+    std::puts("skipped: NANOVLLM_TOKENIZER_ORACLE is not set, see tests/oracle/tokenizer_fuzz.py");
+    return;
+  }
+  const json oracle = read_json(path);
+  check_against_oracle(oracle, oracle["tokenizer"].get<std::string>());
+}
+
+TEST_CASE("The published Qwen3 tokenizer encodes and decodes every reference case", "[tokenizer]") {
+  const auto file = shared() / "qwen3" / "tokenizer.json";
+  const auto cases_file = shared() / "cases" / "tokenizer_cases.json";
+  if (!exists(file) || !exists(cases_file)) {
+    std::puts("skipped: no shared reference data");
+    return;
+  }
+  const nv::Tokenizer tokenizer = nv::Tokenizer::from_file(file);
+  CHECK(tokenizer.vocab_size() == 151669);
+  const json cases = read_json(cases_file);
+  for (const json& item : cases["cases"]) {
+    INFO(item["name"]);
+    CHECK(tokenizer.encode(item["text"].get<std::string>()) == item["ids"].get<Ids>());
+    CHECK(tokenizer.decode(item["ids"].get<Ids>(), false) == item["decoded"]);
+    CHECK(tokenizer.decode(item["ids"].get<Ids>()) == item["decoded_skip_special"]);
+    for (std::size_t i = 0; i < item["ids"].size(); ++i)
+      CHECK(tokenizer.token_to_id(item["tokens"][i].get<std::string>()) == item["ids"][i]);
+  }
+  for (const json& item : cases["decode_only"]) {
+    INFO(item["name"]);
+    CHECK(tokenizer.decode(item["ids"].get<Ids>(), false) == item["decoded"]);
+    CHECK(tokenizer.decode(item["ids"].get<Ids>()) == item["decoded_skip_special"]);
+  }
+  CHECK(cases["cases"].size() >= 244);
+  CHECK(cases["decode_only"].size() >= 29);
+}
+
+TEST_CASE("A small vocabulary encodes by its merges and decodes by its bytes", "[tokenizer]") {
+  const TokenizerBuilder builder(Merges{{"l", "l"}, {"h", "e"}, {"he", "ll"}, {"\u0120", "w"}});
+  const nv::Tokenizer tokenizer = nv::Tokenizer::from_json(builder.file.dump());
+  CHECK(tokenizer.encode("hello wll") == Ids{258, 'o', 259, 256});
+  CHECK(tokenizer.encode("").empty());
+  CHECK(tokenizer.decode(Ids{258, 'o', 259, 256}) == "hello wll");
+  CHECK(tokenizer.decode(Ids{}).empty());
+  CHECK(tokenizer.token_bytes(259) == " w");
+  CHECK(tokenizer.token_bytes(0xE4) == "\xE4");
+  CHECK(tokenizer.token_bytes(-1).empty());
+  CHECK(tokenizer.token_bytes(260).empty());
+  CHECK(tokenizer.token_to_id("\u0120w") == 259);
+  CHECK(tokenizer.token_to_id(" w") == std::nullopt);
+  CHECK(tokenizer.token_to_id("") == std::nullopt);
+  CHECK(tokenizer.vocab_size() == 260);
+  CHECK(!tokenizer.is_special(3));
+  CHECK(!tokenizer.is_special(-1));
+  const nv::Tokenizer copy = tokenizer;
+  CHECK(copy.token_bytes(259).data() == tokenizer.token_bytes(259).data());
+}
+
+TEST_CASE("Both spellings of merges and any order of the file give the same ids", "[tokenizer]") {
+  TokenizerBuilder builder(Merges{{"l", "l"}, {"h", "e"}, {"he", "ll"}, {"\u0120", "w"}});
+  const Ids expected = nv::Tokenizer::from_json(builder.file.dump()).encode("hello wll");
+  json merges = json::array({"#version: 0.2"});
+  for (const json& pair : builder.file["model"]["merges"])
+    merges.push_back(pair[0].get<std::string>() + " " + pair[1].get<std::string>());
+  builder.file["model"]["merges"] = merges;
+  CHECK(nv::Tokenizer::from_json(builder.file.dump()).encode("hello wll") == expected);
+  // The model before all else, and in it the merges before the vocabulary.
+  const std::string reordered =
+      nv::concat(R"({"model": {"merges": )", merges.dump(), R"(, "vocab": )",
+                 builder.file["model"]["vocab"].dump(), R"(, "type": "BPE"}, "pre_tokenizer": )",
+                 builder.file["pre_tokenizer"].dump(), R"(, "decoder": {"type": "ByteLevel"}})");
+  CHECK(nv::Tokenizer::from_json(reordered).encode("hello wll") == expected);
+}
+
+TEST_CASE("The pre-tokenizer runs its steps one after the other", "[tokenizer]") {
+  TokenizerBuilder builder(Merges{{"\u0120", "a"}, {"a", "b"}, {"1", "2"}, {"ab", "12"}});
+  json& steps = builder.file["pre_tokenizer"]["pretokenizers"];
+  const auto encode = [&](std::string_view text) {
+    return nv::Tokenizer::from_json(builder.file.dump()).encode(text);
+  };
+  builder.pattern("x");
+  CHECK(encode("ab12xab") == Ids{259, 'x', 257});
+  steps.insert(steps.begin() + 1, steps[0]);
+  steps[1]["pattern"] = {{"Regex", "\\p{N}"}};
+  CHECK(encode("ab12xab") == Ids{257, '1', '2', 'x', 257});
+  steps[1]["pattern"] = {{"String", "b1"}};
+  CHECK(encode("ab12xab") == Ids{'a', 'b', '1', '2', 'x', 257});
+  builder.file["pre_tokenizer"] = steps[2];  // ByteLevel alone
+  CHECK(encode("ab12 ab") == Ids{259, 256, 'b'});
+  builder.file["pre_tokenizer"]["use_regex"] = true;  // GPT-2's pattern
+  CHECK(encode("ab12 ab") == Ids{257, 258, 256, 'b'});
+  builder.file["pre_tokenizer"].erase("use_regex");
+  CHECK(encode("ab12 ab") == Ids{257, 258, 256, 'b'});
+}
+
+TEST_CASE("Added tokens come before normalisation, and those marked so after", "[tokenizer]") {
+  TokenizerBuilder builder;
+  builder.added("<|end|>", {"special"}).added("e\u0301!", {"normalized"}).added("e\u0301?");
+  nv::Tokenizer tokenizer = nv::Tokenizer::from_json(builder.file.dump());
+  CHECK(tokenizer.encode("x<|end|>y") == Ids{'x', 256, 'y'});
+  CHECK(tokenizer.encode("e\u0301!\u00E9!") == Ids{257, 257});
+  CHECK(tokenizer.encode("e\u0301?\u00E9?") == Ids{258, 0xC3, 0xA9, '?'});
+  CHECK(tokenizer.encode("e<|end|>\u0301") == Ids{'e', 256, 0xCC, 0x81});
+  CHECK(tokenizer.is_special(256));
+  CHECK(!tokenizer.is_special(257));
+  CHECK(tokenizer.decode(Ids{'a', 256, 258}) == "ae\u0301?");
+  CHECK(tokenizer.decode(Ids{'a', 256, 258}, false) == "a<|end|>e\u0301?");
+  CHECK(tokenizer.token_to_id("<|end|>") == 256);
+
+  builder.file["normalizer"] = nullptr;
+  tokenizer = nv::Tokenizer::from_json(builder.file.dump());
+  CHECK(tokenizer.encode("e\u0301") == Ids{'e', 0xCC, 0x81});
+  // A token that the vocabulary has already, now found in raw text.
+  builder.file["added_tokens"][0]["content"] = "a";
+  builder.file["added_tokens"][0]["id"] = 'a';
+  CHECK(nv::Tokenizer::from_json(builder.file.dump()).is_special('a'));
+}
+
+TEST_CASE("Malformed UTF-8 is read as replacement characters", "[tokenizer]") {
+  TokenizerBuilder builder;
+  builder.added("<|end|>");
+  const nv::Tokenizer tokenizer = nv::Tokenizer::from_json(builder.file.dump());
+  CHECK(tokenizer.encode("a\xFFz") == tokenizer.encode("a\uFFFDz"));
+  CHECK(tokenizer.encode("\xF0\x9F<|end|>\xC3") == tokenizer.encode("\uFFFD<|end|>\uFFFD"));
+  CHECK(tokenizer.decode(tokenizer.encode(std::string_view("\0\x80", 2))) ==
+        std::string("\0\uFFFD", 4));
+}
+
+TEST_CASE("Several threads may use one tokenizer", "[tokenizer]") {
+  if (!exists(fairytale())) {
+    std::puts("skipped: no fairytale model");
+    return;
+  }
+  const json oracle = read_json("tests/fixtures/tokenizer_fairytale.json");
+  const nv::Tokenizer tokenizer = nv::Tokenizer::from_file(fairytale().parent_path());
+  std::atomic<int> differences = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (const json& item : oracle["suites"][0]["encode"]) {
+        const Ids expected = item[1].get<Ids>();
+        const Ids ids = tokenizer.encode(item[0].get<std::string>());
+        differences += ids != expected || tokenizer.decode(ids, false).empty() != ids.empty();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(differences == 0);
+}
+
+TEST_CASE("A file that asks for something else is refused by name", "[tokenizer]") {
+  struct Case {
+    std::string pointer;
+    const char* value;  // JSON
+    std::vector<std::string> message;
+  };
+  const std::string steps = "/pre_tokenizer/pretokenizers";
+  const std::string split = steps + "/0", byte_level = steps + "/1", added = "/added_tokens/0";
+  const Case cases[] = {
+      {"/truncation", R"({"max_length": 5})", {"truncation", "null"}},
+      {"/padding", R"({"strategy": "Fixed"})", {"padding", "null"}},
+      {"/normalizer", R"({"type": "NFKC"})", {"NFKC", "NFC"}},
+      {"/normalizer",
+       R"({"type": "Sequence", "normalizers": [{"type": "Lowercase"}]})",
+       {"Lowercase"}},
+      {"/normalizer", R"("NFC")", {"normalizer", "not supported"}},
+      {"/pre_tokenizer", "null", {"pre_tokenizer", "ByteLevel"}},
+      {"/pre_tokenizer", R"({"type": "Metaspace"})", {"Metaspace", "ByteLevel"}},
+      {"/pre_tokenizer", R"({"type": "Sequence", "pretokenizers": []})", {"ends in ByteLevel"}},
+      {byte_level, R"({"type": "Split"})", {"ends in ByteLevel"}},
+      {split, R"({"type": "Digits"})", {"Digits", "Split"}},
+      {split, "7", {"pre_tokenizer", "7"}},
+      {split + "/behavior", R"("Removed")", {"Removed", "Isolated"}},
+      {split + "/invert", "true", {"invert", "false"}},
+      {split + "/pattern", R"("a")", {"Split.pattern", "Regex"}},
+      {split + "/pattern/Regex", R"("\\w")", {"\\w", "supported"}},
+      {split + "/pattern/Regex", R"("(")", {"not a valid regular expression"}},
+      {byte_level + "/add_prefix_space", "true", {"add_prefix_space", "false"}},
+      {byte_level + "/add_prefix_space", "null", {"add_prefix_space", "null"}},
+      {byte_level + "/use_regex", "1", {"use_regex", "true or false"}},
+      {"/post_processor",
+       R"({"type": "BertProcessing"})",
+       {"BertProcessing", "TemplateProcessing"}},
+      {"/post_processor",
+       R"({"type": "TemplateProcessing", "single": [{"SpecialToken": 1}, {"Sequence": 1}]})",
+       {"adds tokens", "SpecialToken"}},
+      {"/decoder", "null", {"decoder", "ByteLevel"}},
+      {"/decoder", R"({"type": "WordPiece"})", {"WordPiece", "ByteLevel"}},
+      {"/model/type", R"("Unigram")", {"Unigram", "BPE"}},
+      {"/model/dropout", "0.1", {"dropout", "0.1"}},
+      {"/model/byte_fallback", "true", {"byte_fallback", "true", "false"}},
+      {"/model/ignore_merges", "true", {"ignore_merges"}},
+      {"/model/continuing_subword_prefix", R"("##")", {"continuing_subword_prefix", "##"}},
+      {"/model/end_of_word_suffix", R"("</w>")", {"end_of_word_suffix", "</w>"}},
+      {"/model/vocab", "[]", {"model.vocab", "missing"}},
+      {"/model/vocab/a", R"("x")", {"model.vocab", "string"}},
+      {"/model/vocab/a", "-1", {"'a'", "-1"}},
+      {"/model/vocab/a", "5000000", {"'a'", "5000000"}},
+      {"/model/vocab/a", "98", {"same id 98"}},
+      {"/model/vocab/a", "{}", {"flat"}},
+      {"/model/merges", "{}", {"model.merges", "missing"}},
+      {"/model/merges/0", R"("ab")", {"merge 0", "'ab'"}},
+      {"/model/merges/0", R"("a b c")", {"merge 0", "'a b c'"}},
+      {"/model/merges/0", R"(["a"])", {"merge 0", "one side"}},
+      {"/model/merges/0", R"(["a", "b", "c"])", {"merge 0", "more than two"}},
+      {"/model/merges/0", R"(["a", 7])", {"model.merges", "number"}},
+      {"/model/merges/0", R"(["a", "zz"])", {"merge 0", "'zz'"}},
+      {"/model/merges/0", R"(["a", "c"])", {"merge 0", "'ac'"}},
+      {"/added_tokens", "3", {"added_tokens", "array"}},
+      {added, "3", {"added_tokens", "objects"}},
+      {added + "/id", "-3", {"id", "-3"}},
+      {added + "/id", "5", {"same id 5"}},
+      {added + "/content", R"("a")", {"'a'", "two ids"}},
+      {added + "/content", R"("")", {"no content"}},
+      {added + "/content", "null", {"content", "string"}},
+      {added + "/lstrip", R"("no")", {"lstrip", "true or false"}},
+  };
+  TokenizerBuilder builder(Merges{{"a", "b"}});
+  builder.added("<|end|>");
+  CHECK(load_error(builder.file).empty());
+  for (const Case& c : cases) {
+    json file = builder.file;
+    file[json::json_pointer(c.pointer)] = json::parse(c.value);
+    const std::string message = load_error(file);
+    INFO(c.pointer << " = " << c.value << ": " << message);
+    CHECK(!message.empty());
+    for (const std::string& part : c.message) CHECK(mentions(message, part));
+  }
+}
+
+TEST_CASE("What is not a tokenizer file is refused", "[tokenizer]") {
+  const auto error = [](std::string_view text) -> std::string {
+    try {
+      (void)nv::Tokenizer::from_json(text);
+      return {};
+    } catch (const nv::LoadError& e) {
+      return e.what();
+    }
+  };
+  CHECK(mentions(error(""), "not valid JSON"));
+  CHECK(mentions(error("{"), "not valid JSON"));
+  CHECK(mentions(error("[]"), "expected a JSON object, got a array"));
+  CHECK(mentions(error("{}"), "model.vocab"));
+  CHECK(mentions(error(R"({"model": {"vocab": {}}})"), "model.merges"));
+  CHECK(mentions(error(R"({"model": {"vocab": {}, "merges": []}})"), "model"));
+  CHECK(mentions(error(R"({"model": {"vocab": {}, "vocab": {}, "merges": []}})"), "twice"));
+  json no_z = TokenizerBuilder().file;
+  no_z["model"]["vocab"].erase("z");
+  CHECK(mentions(load_error(no_z), "no token for the byte 122, spelt 'z'"));
+  CHECK(mentions(file_error("no/such/tokenizer.json"), "no/such/tokenizer.json"));
+  CHECK(mentions(file_error("docs"), "docs/tokenizer.json"));
+}
