@@ -3,6 +3,7 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/cuda/backend.cuh"
+#include "nanovllm/kv/hash_prefix_cache.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/parallel/communicator.hpp"
 #include "nanovllm/sched/continuous_batching.hpp"
@@ -23,6 +24,8 @@ struct CudaPolicy {
   using Communicator = Single;  ///< several devices need NCCL
 #endif
   using Scheduling = ContinuousBatching;
+  template <int kBlockSize>
+  using PrefixCache = HashPrefixCache<kBlockSize>;
   /// Blocks of 64 tokens are one TMA box a head.
   static constexpr KvConfig kv{.block_size = 64};
 };

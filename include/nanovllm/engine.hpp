@@ -64,7 +64,9 @@ namespace nanovllm {
 template <class Model, class Policy>
 class Engine {
  public:
-  using BlockManagerType = BlockManager<Policy::kv.block_size>;
+  using BlockManagerType =
+      BlockManager<Policy::kv.block_size,
+                   typename Policy::template PrefixCache<Policy::kv.block_size>>;
   using SchedulerType = Scheduler<typename Policy::Scheduling, BlockManagerType>;
   using RunnerType = Runner<Model, Policy>;
 
@@ -366,7 +368,7 @@ void Engine<Model, Policy>::build_inputs(const StepPlan& plan) {
   for (const PlannedSequence& planned : plan.sequences) {
     Generation& generation = Generation::of(*planned.sequence);
     generation.mark_scheduled();
-    if (!planned.samples) continue;
+    if (planned.num_logits == 0) continue;
     samples_.push_back(
         {generation.sampling_row(planned.end), generation.banned_tokens(planned.end)});
   }
@@ -380,14 +382,14 @@ void Engine<Model, Policy>::deliver(const StepPlan& plan, const StepResults& res
   outcomes_.clear();
   std::int64_t i = -1;  // of the step's samples
   for (const PlannedSequence& planned : plan.sequences) {
-    if (!planned.samples) continue;
+    if (planned.num_logits == 0) continue;
     ++i;
     if (planned.sequence->status == SequenceStatus::finished) continue;
     Generation& generation = Generation::of(*planned.sequence);
     const TokenId token = *results.tokens.at(i);
     const FinishReason reason =
         generation.accept(token, logprobs_of(results, i, generation.num_logprobs()));
-    outcomes_.push_back({planned.sequence, token, reason});
+    outcomes_.push_back({planned.sequence, {results.tokens.at(i), 1}, reason});
   }
   scheduler_->commit(plan, outcomes_);
   for (const StepOutcome& outcome : outcomes_) {

@@ -18,6 +18,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/type_name.hpp"
 #include "nanovllm/cpu/backend.hpp"
+#include "nanovllm/kv/hash_prefix_cache.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/parallel/host_group.hpp"
@@ -32,7 +33,9 @@ struct DefaultPolicy {
   using Backend = CpuBackend;             ///< where memory lives and ops run
   using Communicator = HostGroup;         ///< how tensor-parallel ranks talk
   using Scheduling = ContinuousBatching;  ///< what a step computes
-  static constexpr KvConfig kv{};         ///< block size, prefix caching
+  template <int kBlockSize>
+  using PrefixCache = HashPrefixCache<kBlockSize>;  ///< what is kept for equal prefixes
+  static constexpr KvConfig kv{};                   ///< block size, prefix caching
 };
 
 /// The same in float32: for tests, and where the last digit counts.

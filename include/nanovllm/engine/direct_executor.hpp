@@ -2,6 +2,7 @@
 /// Runs steps on a backend whose ops are done when they return.
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/core/token_source.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/engine/step_results.hpp"
 #include "nanovllm/model/forward_inputs.hpp"
@@ -102,8 +104,9 @@ class DirectExecutor {
   VectorView<const TokenId> resolve(VectorView<const TokenId> tokens, const Draws& before) {
     resolved_.assign(tokens.data, tokens.data + tokens.extent(0));
     for (TokenId& token : resolved_) {
-      if (!is_pending(token)) continue;
-      const auto sample = static_cast<std::size_t>(pending_sample(token));
+      const auto source = std::bit_cast<TokenSource>(token);
+      if (source.is_known()) continue;
+      const auto sample = static_cast<std::size_t>(source.sample());
       check(sample < before.tokens.size(), "launch: a token is to be what sample ", sample,
             " of the step before draws, but that has ", before.tokens.size(), " samples");
       token = before.tokens[sample];

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/core/token_source.hpp"
 #include "nanovllm/model/forward_inputs.hpp"
 #include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/sched/step_plan.hpp"
@@ -22,8 +24,8 @@ namespace nanovllm {
 /// The inputs of a step in one contiguous host arena, so that a device gets them in one copy. The
 /// arena and its arrays keep their capacity from step to step.
 ///
-/// A token may be one that nobody knows yet, because the step launched just before is to draw it:
-/// `pending_token(i)` is its sample i. Who runs the step fills it in.
+/// A token may be one that is not known yet, because the step launched just before is to draw it:
+/// every token is the bits of a `TokenSource`. The executor of the step fills it in.
 class StepInputs {
  public:
   /// What the sampler needs to know of one sampled sequence.
@@ -33,7 +35,7 @@ class StepInputs {
   };
 
   /// Lays out `plan`, whose sequences have their blocks by now. `samples[i]` belongs to the i-th
-  /// planned sequence with `samples` set, in the plan's order.
+  /// row that gives logits, in the plan's order.
   void build(const StepPlan& plan, std::int64_t block_size, std::span<const Sample> samples) {
     measure(plan, samples);
     place_arrays();
@@ -189,10 +191,11 @@ class StepInputs {
     counts_.has_pending_tokens = false;
     for (const PlannedSequence& planned : plan.sequences) {
       const Sequence& sequence = *planned.sequence;
-      const TokenId* tokens = sequence.tokens.data();
-      token = std::copy(tokens + planned.begin, tokens + planned.end, token);
-      counts_.has_pending_tokens |=
-          is_pending(tokens[planned.end - 1]);  // only the last one can be
+      for (std::int32_t i = planned.begin; i < planned.end; ++i) {
+        const TokenSource source = sequence.token_source(i);
+        counts_.has_pending_tokens |= !source.is_known();
+        *token++ = std::bit_cast<TokenId>(source);
+      }
       std::int64_t index = planned.begin / block_size, offset = planned.begin % block_size;
       for (std::int32_t i = planned.begin; i < planned.end; ++i) {
         *position++ = i;
@@ -229,7 +232,7 @@ class StepInputs {
     std::int32_t row = 0;
     for (const PlannedSequence& planned : plan.sequences) {
       row += planned.num_tokens();
-      if (planned.samples) logit_row[num_sampled++] = row - 1;
+      for (std::int32_t i = planned.num_logits; i > 0; --i) logit_row[num_sampled++] = row - i;
     }
     check(num_sampled == counts_.num_samples, "step inputs: the plan samples ", num_sampled,
           " sequences, but ", counts_.num_samples, " have settings");
