@@ -204,7 +204,7 @@ TEST_CASE("nano-vllm bug 4: planning changes nothing, and the plan's ranges acco
   REQUIRE(engine.scheduler.blocks().num_free() == 300);
 }
 
-TEST_CASE("nano-vllm bug 8: what can never fit is refused, and harms nobody", "[scheduler]") {
+TEST_CASE("nano-vllm bug 8: what can never fit is refused, and harms no other", "[scheduler]") {
   Simulated<> engine({.max_num_seqs = 2, .max_num_batched_tokens = 64}, 3);
   REQUIRE(engine.scheduler.capacity_tokens() == 13);
   REQUIRE(engine.scheduler.can_ever_fit(12));
@@ -406,7 +406,7 @@ TEST_CASE("a sequence that has all its tokens is left out of the step ahead, its
   REQUIRE(engine.begin_nothing());  // the second only waits for its last token
 }
 
-TEST_CASE("nobody is preempted for blocks that an ending sequence is about to free",
+TEST_CASE("no sequence is preempted for blocks that an ending sequence is about to free",
           "[scheduler]") {
   Ahead engine({.max_num_seqs = 3, .max_num_batched_tokens = 64}, 3, false);
   Sequence& a = engine.add(iota(4), 1);
@@ -473,7 +473,7 @@ TEST_CASE("a sequence preempted before its token is drawn gets it while it waits
     REQUIRE(scheduler.num_waiting() == 1);
   }
   SECTION("and cannot be admitted until then") {
-    scheduler.commit(second, {});  // empty, so in nobody's way
+    scheduler.commit(second, {});  // empty, so in no other's way
     Mistaken::next = StepPlan{{{s.get(), 0, 5, 1}}, {}, 0, 5};
     StepPlan third = scheduler.schedule();
     REQUIRE_THROWS_WITH(scheduler.begin(third), Catch::Matchers::Contains("last token"));

@@ -1,5 +1,6 @@
 #pragma once
-/// The policy slot for preemption: who gives way when the pool is full, and what becomes of it.
+/// The policy slot for preemption: which sequence gives way when the pool is full, and
+/// what becomes of it.
 
 #include <concepts>
 #include <cstddef>

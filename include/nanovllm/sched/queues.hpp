@@ -1,5 +1,5 @@
 #pragma once
-/// The queue of those who wait.
+/// The queue of the sequences that wait.
 
 #include <cstddef>
 #include <cstdint>

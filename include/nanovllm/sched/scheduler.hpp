@@ -54,7 +54,7 @@ namespace nanovllm {
 ///
 /// @tparam Policy      decides what a step computes; a SchedulingPolicyLike.
 /// @tparam Blocks      a BlockManager, or a type with its members.
-/// @tparam Preemption  says who gives way when the pool is full; a PreemptionLike.
+/// @tparam Preemption  says which sequence gives way when the pool is full; a PreemptionLike.
 template <class Policy, class Blocks, class Preemption>
 class Scheduler {
   static_assert(SchedulingPolicyLike<Policy, Blocks>,
@@ -159,9 +159,10 @@ class Scheduler {
   }
 
   /// Ends `plan`, the newest step that has begun, without its results, after a failure: its
-  /// sequences are as before, those it admitted stay admitted and those it preempted wait. Where
-  /// the step behind has already filled the places of sequences that were ending, its youngest
-  /// wait again. Throws Error when it is not the newest.
+  /// sequences are as before, those it admitted stay admitted, less the tokens that were to be
+  /// copied for them, and those it preempted wait. Where the step behind has already filled the
+  /// places of sequences that were ending, its youngest wait again. Throws Error when it is not the
+  /// newest.
   void cancel(const StepPlan& plan) {
     check(num_under_way_ > 0, "cancel: no step has begun");
     check_newest(plan);
@@ -171,8 +172,12 @@ class Scheduler {
       if (s.status == SequenceStatus::finished) continue;
       s.pending.resize(s.pending.size() - static_cast<std::size_t>(p.num_logits));
       if (s.status == SequenceStatus::waiting) continue;  // a step behind this one preempted it
-      s.num_computed_tokens = p.begin;
-      drop_blocks(s, Blocks::blocks_for(p.begin));
+      // The copy of a block may not have been made.
+      s.num_computed_tokens =
+          p.prefix.copy_tail
+              ? static_cast<std::int32_t>(p.prefix.blocks.size()) * Blocks::block_size()
+              : p.begin;
+      drop_blocks(s, Blocks::blocks_for(s.num_computed_tokens));
     }
     while (num_going_on() > static_cast<std::size_t>(config_.max_num_seqs))
       preempt(*running_.back());
