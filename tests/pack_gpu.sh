@@ -65,11 +65,11 @@ else
   trap 'rm -rf "$work"' EXIT
   copy_sources "$work"
   "$work/build.sh" --jobs "${NANOVLLM_TEST_JOBS:-$(nproc)}" "${NANOVLLM_PACK_PATTERN:-.}"
+  rm -f "$work"/bin/*.*
+  strip "$work"/bin/*
   rm -rf "$target/bin" "$target/tests" "$target/examples"
   mkdir -p "$target/tests" "$target/examples"
-  cp -r "$work/bin" "$target"
-  rm -f "$target"/bin/*.inputs "$target"/bin/*.log "$target"/bin/*.o
-  strip "$target"/bin/*
+  tar -C "$work" -cf - bin | gzip -9 > "$target/bin.tar.gz"  # run.sh unpacks them
   cp -r tests/fixtures "$target/tests"
   cp -r examples/models "$target/examples"
   cp tests/pack/run.sh "$target"

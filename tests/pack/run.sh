@@ -47,6 +47,7 @@ if [ "$load" -eq 1 ]; then
 fi
 
 passed=0 failed=0 skipped=0
+if [ ! -d bin ]; then tar -xzf bin.tar.gz || exit 1; fi
 # Files that come from elsewhere may have lost the permission to be run.
 chmod +x bin/* 2> /dev/null
 for program in bin/*; do
