@@ -13,6 +13,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/philox.hpp"
+#include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/core/type_name.hpp"
 #include "nanovllm/core/utf8.hpp"
