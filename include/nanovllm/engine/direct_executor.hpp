@@ -47,14 +47,14 @@ class DirectExecutor {
     draws.resize(m, top);
     if (m == 0) return;
     logits.extents[1] = network_.vocab_size();
-    backend_.sample(SampleArgs{.logits = logits,
-                               .rows = inputs.rows(),
-                               .banned_starts = inputs.banned_starts(),
-                               .banned_tokens = inputs.banned_tokens(),
-                               .tokens = {draws.tokens.data(), {m}},
-                               .logprobs = {draws.logprobs.data(), {m}},
-                               .top_tokens = {draws.top_tokens.data(), {m, top}},
-                               .top_logprobs = {draws.top_logprobs.data(), {m, top}}});
+    backend_.run(SampleArgs{.logits = logits,
+                            .rows = inputs.rows(),
+                            .banned_starts = inputs.banned_starts(),
+                            .banned_tokens = inputs.banned_tokens(),
+                            .tokens = {draws.tokens.data(), {m}},
+                            .logprobs = {draws.logprobs.data(), {m}},
+                            .top_tokens = {draws.top_tokens.data(), {m, top}},
+                            .top_logprobs = {draws.top_logprobs.data(), {m, top}}});
   }
 
   /// What the step in `slot` drew, valid until the slot's next launch.

@@ -136,7 +136,7 @@ class GraphExecutor {
     std::byte* const base = stage(inputs, transfer);
     const auto* graph = find_graph(inputs);
     if (graph != nullptr) {
-      backend_.unpack_step(unpack_args(inputs, base, graph->first));
+      backend_.run(unpack_args(inputs, base, graph->first));
       backend_.replay(graph->second);
     } else {
       run_eagerly(inputs, base, kv);
@@ -273,7 +273,7 @@ class GraphExecutor {
   [[nodiscard]] Graph record(std::int64_t size, Pool& kv) {
     StepInputs nothing;
     nothing.build({}, 1, {});
-    backend_.unpack_step(unpack_args(nothing, stage(nothing, transfers_[0]), size));
+    backend_.run(unpack_args(nothing, stage(nothing, transfers_[0]), size));
     decode(size, kv);
     return backend_.capture([&] { decode(size, kv); });
   }
@@ -300,9 +300,9 @@ class GraphExecutor {
     const ForwardInputs in = inputs.forward_inputs(base);
     if (inputs.has_pending_tokens()) {
       const std::int64_t offset = reinterpret_cast<const std::byte*>(in.tokens.data) - base;
-      backend_.resolve_tokens(
-          {.tokens = {reinterpret_cast<TokenId*>(base + offset), in.tokens.extents},
-           .previous = {drawn_tokens_.data(), {max_samples_}}});
+      backend_.run(ResolveTokensArgs{
+          .tokens = {reinterpret_cast<TokenId*>(base + offset), in.tokens.extents},
+          .previous = {drawn_tokens_.data(), {max_samples_}}});
     }
     const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();
     const MatrixView<float> logits = logits_view(m);
@@ -326,14 +326,14 @@ class GraphExecutor {
               MatrixView<TokenId> top_tokens, MatrixView<float> top_logprobs) {
     const std::int64_t m = logits.extent(0);
     logits.extents[1] = network_.vocab_size();
-    backend_.sample(SampleArgs{.logits = logits,
-                               .rows = rows,
-                               .banned_starts = banned_starts,
-                               .banned_tokens = banned_tokens,
-                               .tokens = {drawn_tokens_.data(), {m}},
-                               .logprobs = {drawn_logprobs_.data(), {m}},
-                               .top_tokens = top_tokens,
-                               .top_logprobs = top_logprobs});
+    backend_.run(SampleArgs{.logits = logits,
+                            .rows = rows,
+                            .banned_starts = banned_starts,
+                            .banned_tokens = banned_tokens,
+                            .tokens = {drawn_tokens_.data(), {m}},
+                            .logprobs = {drawn_logprobs_.data(), {m}},
+                            .top_tokens = top_tokens,
+                            .top_logprobs = top_logprobs});
   }
 
   /// Copies what the step draws to the host, of log-probabilities only what was asked for.

@@ -35,6 +35,13 @@ struct StepLimits {
   std::int64_t head_dim = 0;
 };
 
+/// `B` has the op whose arguments are `Args`; exact, so that a model can ask for one that not every
+/// backend has.
+template <class B, class Args>
+concept RunsOp = requires(B& backend, const Args& args) {
+  backend.run(args);
+};
+
 /// A backend `B` that can run a model of element type `T`.
 ///
 /// - `B::Buffer<U>`: owner of `size()` contiguous elements at `data()`, where ops can reach them.
@@ -46,8 +53,8 @@ struct StepLimits {
 ///   before the copy is done, except for memory that is not a Staging's.
 /// - `download(from, to, count)`: waits for all ops so far and copies a buffer to host memory.
 /// - `reserve(limits)`: called once, before any op that `limits` is about.
-/// - one member function an op, with the contract of `ops/<op>.hpp`; ops run in the order of the
-///   calls. `plan_attention` comes once a step, ahead of its attention calls.
+/// - `run(args)`: the op that `args` is for, with the contract of `ops/<op>.hpp`; ops run in the
+///   order of the calls. `PlanAttentionArgs` come once a step, ahead of its attention calls.
 /// - `activate()`: an object that makes this backend's device the calling thread's as long as it
 ///   lives. All calls but the destructor are made under one.
 /// - `available_memory()`: bytes that the KV pool may count on now; `kSharedMemory` says whether
@@ -72,18 +79,18 @@ concept BackendLike = Element<T> && std::constructible_from<B, const BackendConf
   backend.download(static_cast<const T*>(nullptr), static_cast<T*>(nullptr), std::size_t{});
   backend.reserve(StepLimits{});
   backend.activate();
-  backend.embedding(EmbeddingArgs<T, typename B::template Matrix<T>>{});
-  backend.linear(LinearArgs<T, typename B::template Matrix<T>>{});
-  backend.linear(LinearArgs<T, typename B::template Matrix<T>, float>{});
-  backend.rms_norm(RmsNormArgs<T>{});
-  backend.add_rms_norm(AddRmsNormArgs<T>{});
-  backend.qk_norm_rope_store(QkNormRopeStoreArgs<T>{});
-  backend.plan_attention(PlanAttentionArgs{});
-  backend.varlen_attention(VarlenAttentionArgs<T>{});
-  backend.decode_attention(DecodeAttentionArgs<T>{});
-  backend.silu_mul(SiluMulArgs<T>{});
-  backend.gather_rows(GatherRowsArgs<T>{});
-  backend.sample(SampleArgs{});
+  requires RunsOp<B, EmbeddingArgs<T, typename B::template Matrix<T>>>;
+  requires RunsOp<B, LinearArgs<T, typename B::template Matrix<T>>>;
+  requires RunsOp<B, LinearArgs<T, typename B::template Matrix<T>, float>>;
+  requires RunsOp<B, RmsNormArgs<T>>;
+  requires RunsOp<B, AddRmsNormArgs<T>>;
+  requires RunsOp<B, QkNormRopeStoreArgs<T>>;
+  requires RunsOp<B, PlanAttentionArgs>;
+  requires RunsOp<B, VarlenAttentionArgs<T>>;
+  requires RunsOp<B, DecodeAttentionArgs<T>>;
+  requires RunsOp<B, SiluMulArgs<T>>;
+  requires RunsOp<B, GatherRowsArgs<T>>;
+  requires RunsOp<B, SampleArgs>;
   { B::kSharedMemory } -> std::convertible_to<bool>;
   { B::kAsynchronous } -> std::convertible_to<bool>;
   { B::kAccumulatesResidual } -> std::convertible_to<bool>;

@@ -256,6 +256,11 @@ void varlen_attention(const VarlenAttentionArgs<T>& args, const Context& context
   if (!args.q.empty()) detail::attend(problem, sequences, context);
 }
 
+template <Element T>
+void run_op(const VarlenAttentionArgs<T>& args, Context& context) {
+  varlen_attention(args, context);
+}
+
 /// See ops/attention.hpp. Throws ShapeError when the operands do not fit together or a needed block
 /// does not exist.
 template <class T>
@@ -281,5 +286,13 @@ void decode_attention(const DecodeAttentionArgs<T>& args, const Context& context
   }
   detail::attend(problem, sequences, context);
 }
+
+template <Element T>
+void run_op(const DecodeAttentionArgs<T>& args, Context& context) {
+  decode_attention(args, context);
+}
+
+/// Every call divides its work itself.
+inline void run_op(const PlanAttentionArgs&, Context&) {}
 
 }  // namespace nanovllm::cpu

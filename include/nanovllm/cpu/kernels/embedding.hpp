@@ -32,4 +32,9 @@ void embedding(const EmbeddingArgs<T, PackedMatrix<T>>& args, const Context& con
   context.pool->parallel_for(count, kGrain, copy);
 }
 
+template <Element T>
+void run_op(const EmbeddingArgs<T, PackedMatrix<T>>& args, Context& context) {
+  embedding(args, context);
+}
+
 }  // namespace nanovllm::cpu

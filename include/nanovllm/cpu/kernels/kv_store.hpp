@@ -51,4 +51,9 @@ void kv_store(const KvStoreArgs<T>& args, const Context& context) {
                              });
 }
 
+template <Element T>
+void run_op(const KvStoreArgs<T>& args, Context& context) {
+  kv_store(args, context);
+}
+
 }  // namespace nanovllm::cpu

@@ -35,4 +35,9 @@ void qk_norm_rope_store(const QkNormRopeStoreArgs<T>& args, const Context& conte
                              });
 }
 
+template <Element T>
+void run_op(const QkNormRopeStoreArgs<T>& args, Context& context) {
+  qk_norm_rope_store(args, context);
+}
+
 }  // namespace nanovllm::cpu

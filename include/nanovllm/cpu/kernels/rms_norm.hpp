@@ -25,6 +25,11 @@ void rms_norm(const RmsNormArgs<T>& args, const Context& context) {
       [&](std::int64_t begin, std::int64_t end, int) { norm(args, begin, end); });
 }
 
+template <Element T>
+void run_op(const RmsNormArgs<T>& args, Context& context) {
+  rms_norm(args, context);
+}
+
 /// As `rms_norm`.
 template <Element T>
 void add_rms_norm(const AddRmsNormArgs<T>& args, const Context& context) {
@@ -34,6 +39,11 @@ void add_rms_norm(const AddRmsNormArgs<T>& args, const Context& context) {
   context.pool->parallel_for(
       args.x.extent(0), kRowGrain,
       [&](std::int64_t begin, std::int64_t end, int) { norm(args, begin, end); });
+}
+
+template <Element T>
+void run_op(const AddRmsNormArgs<T>& args, Context& context) {
+  add_rms_norm(args, context);
 }
 
 }  // namespace nanovllm::cpu

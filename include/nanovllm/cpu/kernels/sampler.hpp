@@ -431,4 +431,6 @@ inline void sample(const SampleArgs& args, const Context& context) {
   });
 }
 
+inline void run_op(const SampleArgs& args, Context& context) { sample(args, context); }
+
 }  // namespace nanovllm::cpu

@@ -188,4 +188,9 @@ void linear(const LinearArgs<T, PackedMatrix<T>, Out>& args, const Context& cont
   }
 }
 
+template <Element T, Element Out>
+void run_op(const LinearArgs<T, PackedMatrix<T>, Out>& args, Context& context) {
+  linear(args, context);
+}
+
 }  // namespace nanovllm::cpu

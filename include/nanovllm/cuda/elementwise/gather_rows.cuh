@@ -42,4 +42,9 @@ void gather_rows(const GatherRowsArgs<T>& args, const Context& context) {
          elementwise_grid(vectors), context, args, vectors);
 }
 
+template <Element T, class State>
+void run_op(const GatherRowsArgs<T>& args, State& state) {
+  gather_rows(args, state.context);
+}
+
 }  // namespace nanovllm::cuda

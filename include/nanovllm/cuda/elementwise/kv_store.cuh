@@ -76,4 +76,9 @@ void kv_store(const KvStoreArgs<T>& args, const Context& context) {
          context, args, vectors);
 }
 
+template <Element T, class State>
+void run_op(const KvStoreArgs<T>& args, State& state) {
+  kv_store(args, state.context);
+}
+
 }  // namespace nanovllm::cuda

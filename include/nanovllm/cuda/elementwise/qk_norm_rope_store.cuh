@@ -106,4 +106,9 @@ void qk_norm_rope_store(const QkNormRopeStoreArgs<T>& args, const Context& conte
   });
 }
 
+template <Element T, class State>
+void run_op(const QkNormRopeStoreArgs<T>& args, State& state) {
+  qk_norm_rope_store(args, state.context);
+}
+
 }  // namespace nanovllm::cuda

@@ -83,4 +83,9 @@ void rope(const RopeArgs<T>& args, const Context& context) {
   });
 }
 
+template <Element T, class State>
+void run_op(const RopeArgs<T>& args, State& state) {
+  rope(args, state.context);
+}
+
 }  // namespace nanovllm::cuda

@@ -73,4 +73,9 @@ void silu_mul(const SiluMulArgs<T>& args, const Context& context) {
          context, args, vectors);
 }
 
+template <Element T, class State>
+void run_op(const SiluMulArgs<T>& args, State& state) {
+  silu_mul(args, state.context);
+}
+
 }  // namespace nanovllm::cuda

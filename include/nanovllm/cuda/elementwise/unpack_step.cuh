@@ -76,6 +76,11 @@ inline void unpack_step(const UnpackStepArgs& args, const Context& context) {
          args);
 }
 
+template <class State>
+void run_op(const UnpackStepArgs& args, State& state) {
+  unpack_step(args, state.context);
+}
+
 /// See `ResolveTokensArgs`. Asynchronous.
 inline void resolve_tokens(const ResolveTokensArgs& args, const Context& context) {
   const std::int64_t n = args.tokens.extent(0);
@@ -83,6 +88,11 @@ inline void resolve_tokens(const ResolveTokensArgs& args, const Context& context
   launch(resolve_tokens_kernel,
          {.grid = static_cast<unsigned>(ceil_div(n, std::int64_t{256})), .block = 256}, context,
          args);
+}
+
+template <class State>
+void run_op(const ResolveTokensArgs& args, State& state) {
+  resolve_tokens(args, state.context);
 }
 
 }  // namespace nanovllm::cuda

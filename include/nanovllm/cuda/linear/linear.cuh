@@ -275,4 +275,9 @@ void linear(const LinearArgs<T, DeviceMatrix<T>, Out>& args, LinearEngine& engin
   engine.run(args, context);
 }
 
+template <Element T, Element Out, class State>
+void run_op(const LinearArgs<T, DeviceMatrix<T>, Out>& args, State& state) {
+  linear(args, state.linear, state.context);
+}
+
 }  // namespace nanovllm::cuda

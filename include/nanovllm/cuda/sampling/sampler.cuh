@@ -232,4 +232,9 @@ inline void sample(const SampleArgs& args, SamplerWorkspace& workspace, const Co
   launch(kernel, finish, context, args, workspace.scratch(), num_parts, mass_unit);
 }
 
+template <class State>
+void run_op(const SampleArgs& args, State& state) {
+  sample(args, *state.sampler, state.context);
+}
+
 }  // namespace nanovllm::cuda

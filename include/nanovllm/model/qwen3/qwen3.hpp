@@ -128,20 +128,20 @@ class Qwen3Network {
     const MatrixView<T> residual = rows(residual_, n, hidden_size());
     const MatrixView<T> hidden = rows(hidden_, n, hidden_size());
 
-    backend_.embedding(
+    backend_.run(
         EmbeddingArgs<T, Matrix>{.tokens = in.tokens,
                                  .table = &weights_.embedding(),
                                  .first_token = static_cast<TokenId>(weights_.shard().first_token),
                                  .out = residual});
     comm_.all_reduce(residual);
-    backend_.plan_attention({.num_decodes = in.num_decodes,
-                             .num_tokens = n,
-                             .query_starts = in.query_starts,
-                             .kv_lens = in.kv_lens,
-                             .num_heads = num_heads(),
-                             .num_kv_heads = num_kv_heads(),
-                             .head_dim = head_dim()});
-    backend_.rms_norm(RmsNormArgs<T>{
+    backend_.run(PlanAttentionArgs{.num_decodes = in.num_decodes,
+                                   .num_tokens = n,
+                                   .query_starts = in.query_starts,
+                                   .kv_lens = in.kv_lens,
+                                   .num_heads = num_heads(),
+                                   .num_kv_heads = num_kv_heads(),
+                                   .head_dim = head_dim()});
+    backend_.run(RmsNormArgs<T>{
         .x = residual, .weight = weights_.layer(0).input_norm_view(), .eps = eps_, .out = hidden});
 
     for (std::int64_t i = 0; i < num_layers(); ++i) {
@@ -189,7 +189,7 @@ class Qwen3Network {
   void project(MatrixView<const T> x, const Matrix& weight, MatrixView<T> hidden,
                MatrixView<T> residual) {
     const bool accumulate = accumulates_residual();
-    backend_.linear(LinearArgs<T, Matrix>{
+    backend_.run(LinearArgs<T, Matrix>{
         .x = x, .weight = &weight, .y = accumulate ? residual : hidden, .accumulate = accumulate});
     if (!accumulate) comm_.all_reduce(hidden);
   }
@@ -198,11 +198,10 @@ class Qwen3Network {
   /// it already.
   void add_norm(MatrixView<T> hidden, MatrixView<T> residual, VectorView<const T> weight) {
     if (accumulates_residual()) {
-      backend_.rms_norm(
-          RmsNormArgs<T>{.x = residual, .weight = weight, .eps = eps_, .out = hidden});
+      backend_.run(RmsNormArgs<T>{.x = residual, .weight = weight, .eps = eps_, .out = hidden});
       return;
     }
-    backend_.add_rms_norm(AddRmsNormArgs<T>{
+    backend_.run(AddRmsNormArgs<T>{
         .x = hidden, .residual = residual, .weight = weight, .eps = eps_, .out = hidden});
   }
 
@@ -212,7 +211,7 @@ class Qwen3Network {
     const std::int64_t n = hidden.extent(0), d = head_dim();
     const std::int64_t width = (num_heads() + 2 * num_kv_heads()) * d;
     const MatrixView<T> qkv = rows(qkv_, n, width);
-    backend_.linear(LinearArgs<T, Matrix>{.x = hidden, .weight = &layer.qkv, .y = qkv});
+    backend_.run(LinearArgs<T, Matrix>{.x = hidden, .weight = &layer.qkv, .y = qkv});
 
     const auto heads = [&](std::int64_t first, std::int64_t count) {
       return TensorView<T, 3>(qkv.data + first * d, {n, count, d}, {width, d, 1});
@@ -220,7 +219,7 @@ class Qwen3Network {
     const TensorView<T, 3> q = heads(0, num_heads());
     const TensorView<T, 3> k = heads(num_heads(), num_kv_heads());
     const TensorView<T, 3> v = heads(num_heads() + num_kv_heads(), num_kv_heads());
-    backend_.qk_norm_rope_store(QkNormRopeStoreArgs<T>{
+    backend_.run(QkNormRopeStoreArgs<T>{
         .q = q,
         .k = k,
         .v = v,
@@ -243,16 +242,15 @@ class Qwen3Network {
     const float scale = 1.f / std::sqrt(static_cast<float>(head_dim()));
     const std::int64_t n = q.extent(0), num_decodes = in.num_decodes;
     if (num_decodes > 0) {
-      backend_.decode_attention(
-          DecodeAttentionArgs<T>{.q = q.slice(0, num_decodes),
-                                 .kv = kv,
-                                 .kv_lens = in.kv_lens.slice(0, num_decodes),
-                                 .block_tables = in.block_tables.slice(0, num_decodes),
-                                 .scale = scale,
-                                 .out = out.slice(0, num_decodes)});
+      backend_.run(DecodeAttentionArgs<T>{.q = q.slice(0, num_decodes),
+                                          .kv = kv,
+                                          .kv_lens = in.kv_lens.slice(0, num_decodes),
+                                          .block_tables = in.block_tables.slice(0, num_decodes),
+                                          .scale = scale,
+                                          .out = out.slice(0, num_decodes)});
     }
     if (n > num_decodes) {
-      backend_.varlen_attention(VarlenAttentionArgs<T>{
+      backend_.run(VarlenAttentionArgs<T>{
           .q = q.slice(num_decodes, n),
           .k = k.slice(num_decodes, n),
           .v = v.slice(num_decodes, n),
@@ -272,8 +270,8 @@ class Qwen3Network {
     const std::int64_t n = hidden.extent(0);
     const MatrixView<T> gate_up = rows(gate_up_, n, 2 * intermediate_size());
     const MatrixView<T> activation = rows(activation_, n, intermediate_size());
-    backend_.linear(LinearArgs<T, Matrix>{.x = hidden, .weight = &layer.gate_up, .y = gate_up});
-    backend_.silu_mul(SiluMulArgs<T>{.gate_up = gate_up, .out = activation});
+    backend_.run(LinearArgs<T, Matrix>{.x = hidden, .weight = &layer.gate_up, .y = gate_up});
+    backend_.run(SiluMulArgs<T>{.gate_up = gate_up, .out = activation});
     project(activation, layer.down, hidden, residual);
   }
 
@@ -286,10 +284,10 @@ class Qwen3Network {
     MatrixView<T> wanted = hidden;
     if (logit_rows.data != nullptr) {
       wanted = rows(residual_, m, hidden_size());  // the residual is done with
-      backend_.gather_rows(GatherRowsArgs<T>{.x = hidden, .rows = logit_rows, .out = wanted});
+      backend_.run(GatherRowsArgs<T>{.x = hidden, .rows = logit_rows, .out = wanted});
     }
     if (comm_.size() == 1) {
-      backend_.linear(
+      backend_.run(
           LinearArgs<T, Matrix, float>{.x = wanted, .weight = &weights_.lm_head(), .y = logits});
       return;
     }
@@ -297,7 +295,7 @@ class Qwen3Network {
     check<ShapeError>(m <= limits_.max_samples, "forward: at most ", limits_.max_samples,
                       " rows of logits a step, got ", m);
     const MatrixView<float> part(logits_shard_.data(), {m, width});
-    backend_.linear(
+    backend_.run(
         LinearArgs<T, Matrix, float>{.x = wanted, .weight = &weights_.lm_head(), .y = part});
     comm_.all_gather_columns(MatrixView<const float>(part), logits);
   }

@@ -145,4 +145,10 @@ void decode_attention(const DecodeAttentionArgs<T>& args, DecodeWorkspace& works
   }
 }
 
+template <Element T, class State>
+void run_op(const DecodeAttentionArgs<T>& args, State& state) {
+  decode_attention(args, *state.decode, state.context,
+                   state.plan_is_visible ? DecodeStart::early : DecodeStart{});
+}
+
 }  // namespace nanovllm::cuda

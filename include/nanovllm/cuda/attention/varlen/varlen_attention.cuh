@@ -80,4 +80,9 @@ void varlen_attention(const VarlenAttentionArgs<T>& args, VarlenWorkspace& works
   simt_varlen_attention(args, context);
 }
 
+template <Element T, class State>
+void run_op(const VarlenAttentionArgs<T>& args, State& state) {
+  varlen_attention(args, *state.varlen, state.context);
+}
+
 }  // namespace nanovllm::cuda
