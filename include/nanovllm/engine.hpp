@@ -244,7 +244,7 @@ class Engine {
   std::deque<Step> under_way_;  // oldest first
   std::size_t max_under_way_ = 1;
   StepInputs inputs_;
-  std::vector<StepInputs::Sample> samples_;
+  HostSamplingBatch sampling_;
   std::vector<StepOutcome> outcomes_;
 
   mutable std::mutex stats_mutex_;
@@ -362,15 +362,15 @@ bool Engine<Model, Policy>::launch() {
 /// Flattens the plan, and the sampler's settings of those sequences that get a token.
 template <class Model, class Policy>
 void Engine<Model, Policy>::build_inputs(const StepPlan& plan) {
-  samples_.clear();
+  clear(sampling_);
   for (const PlannedSequence& planned : plan.sequences) {
     Generation& generation = Generation::of(*planned.sequence);
     generation.mark_scheduled();
     if (!planned.samples) continue;
-    samples_.push_back(
-        {generation.sampling_row(planned.end), generation.banned_tokens(planned.end)});
+    append_sample(sampling_, generation.sampling_row(planned.end),
+                  generation.banned_tokens(planned.end));
   }
-  inputs_.build(plan, Policy::kv.block_size, samples_);
+  inputs_.build(plan, Policy::kv.block_size, sampling_);
 }
 
 /// Gives every sampled sequence its token, commits the step, and tells the callbacks. Sequences
