@@ -267,9 +267,9 @@ __global__ void __launch_bounds__(SampleScanTraits<kGroups>::kThreads,
   const std::int64_t vocab = args.logits.extent(1);
   float x[kGroups][4];
   load_slice<kGroups>(args.logits.at(row), begin, vocab, x);
-  const SamplingRow settings = args.rows.data[row];
-  const std::int32_t ban_begin = args.banned_starts.data[row];
-  const std::int32_t ban_end = args.banned_starts.data[row + 1];
+  const SamplingRow settings = args.batch.rows.data[row];
+  const std::int32_t ban_begin = args.batch.banned.starts.data[row];
+  const std::int32_t ban_end = args.batch.banned.starts.data[row + 1];
   const bool has_bans = ban_begin < ban_end, is_filtered = has_filter(settings, vocab);
   const std::int64_t tiles = row * scratch.tile_pitch + slice * Traits::kTiles;
 
@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(SampleScanTraits<kGroups>::kThreads,
     part.original_sum = sum_exp<kGroups>(x, part.original_largest, shared);
   }
   if (has_bans) {
-    apply_bans<kGroups>(args.banned_tokens.slice(ban_begin, ban_end), begin, shared,
+    apply_bans<kGroups>(args.batch.banned.values.slice(ban_begin, ban_end), begin, shared,
                         scratch.ban_bits + row * scratch.word_pitch + slice * Traits::kWords, x);
     largest =
         find_largest<kGroups>(x, shared.keys[1], is_filtered ? scratch.maxima + tiles : nullptr);
