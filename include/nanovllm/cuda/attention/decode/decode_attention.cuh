@@ -21,6 +21,7 @@
 #include "nanovllm/cuda/attention/simt_attention.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
 #include "nanovllm/ops/attention.hpp"
 
@@ -39,13 +40,6 @@ enum class DecodeStart {
 };
 
 namespace detail {
-
-/// Whether every row of q or out begins at a multiple of 16 bytes.
-template <class T>
-bool has_aligned_rows(const TensorView<T, 3>& x) {
-  return is_vector_aligned(x.data) && x.strides[0] % kVecSize<std::remove_const_t<T>> == 0 &&
-         x.strides[1] % kVecSize<std::remove_const_t<T>> == 0;
-}
 
 /// Whether the tensor-core kernel takes these operands.
 template <class T>
