@@ -67,13 +67,14 @@ class Engine {
   using BlockManagerType = BlockManager<Policy::kv.block_size>;
   using SchedulerType = Scheduler<typename Policy::Scheduling, BlockManagerType>;
   using RunnerType = Runner<Model, Policy>;
+  using Config = typename Model::Config;
 
   /// Loads the checkpoint in `config.model`. Throws LoadError or ConfigError.
   explicit Engine(EngineConfig config)
-      : Engine(ModelConfig::load(config.model), std::nullopt, std::move(config)) {}
+      : Engine(Config::load(config.model), std::nullopt, std::move(config)) {}
 
   /// Runs `model` with noise for weights. There is no tokeniser: prompts are token ids.
-  Engine(const ModelConfig& model, RandomWeights weights, EngineConfig config)
+  Engine(const Config& model, RandomWeights weights, EngineConfig config)
       : Engine(model, std::optional(weights), std::move(config)) {}
 
   /// Waits for the steps under way.
@@ -157,7 +158,7 @@ class Engine {
     return *tokenizer_;
   }
 
-  [[nodiscard]] const ModelConfig& model_config() const { return model_; }
+  [[nodiscard]] const Config& model_config() const { return model_; }
 
   /// Tokens of a sequence at the most, prompt and generated: the model's context, or what the KV
   /// pool holds and one more.
@@ -182,11 +183,11 @@ class Engine {
   using Clock = std::chrono::steady_clock;
 
   // By reference, so that the arguments of the delegating constructors may be made from it.
-  Engine(ModelConfig model, std::optional<RandomWeights> weights, EngineConfig&& config);
+  Engine(Config model, std::optional<RandomWeights> weights, EngineConfig&& config);
 
   [[nodiscard]] static BatchConfig batch_config(const EngineConfig& config);
   [[nodiscard]] static std::unique_ptr<RunnerType> make_runner(
-      const ModelConfig& model, const std::optional<RandomWeights>& weights,
+      const Config& model, const std::optional<RandomWeights>& weights,
       const EngineConfig& config, const BatchConfig& batch, std::int64_t max_model_len);
   void load_text_side();
   [[nodiscard]] std::int32_t choose_num_kv_blocks() const;
@@ -227,7 +228,7 @@ class Engine {
                        const EngineStats& before) const;
 
   EngineConfig config_;
-  ModelConfig model_;
+  Config model_;
   std::int64_t max_model_len_ = 0;
   std::uint64_t seed_ = 0;
   std::optional<Tokenizer> tokenizer_;

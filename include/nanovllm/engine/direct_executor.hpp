@@ -12,7 +12,7 @@
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/engine/step_results.hpp"
 #include "nanovllm/model/forward_inputs.hpp"
-#include "nanovllm/model/qwen3/qwen3.hpp"
+#include "nanovllm/model/model.hpp"
 #include "nanovllm/ops/sampler.hpp"
 
 namespace nanovllm {

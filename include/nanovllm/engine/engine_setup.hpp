@@ -7,7 +7,7 @@
 namespace nanovllm {
 
 template <class Model, class Policy>
-Engine<Model, Policy>::Engine(ModelConfig model, std::optional<RandomWeights> weights,
+Engine<Model, Policy>::Engine(Config model, std::optional<RandomWeights> weights,
                               EngineConfig&& config)
     : config_(std::move(config)), model_(std::move(model)) {
   const std::int64_t own = max_context_length(model_);
@@ -49,11 +49,16 @@ BatchConfig Engine<Model, Policy>::batch_config(const EngineConfig& config) {
 /// or unknown is an error only for requests that need it.
 template <class Model, class Policy>
 void Engine<Model, Policy>::load_text_side() {
-  if (std::filesystem::exists(config_.model / "tokenizer.json")) {
+  constexpr TextHints kText = text_hints_of<Model>();
+  if (kText.has_tokenizer && std::filesystem::exists(config_.model / "tokenizer.json")) {
     tokenizer_.emplace(Tokenizer::from_file(config_.model / "tokenizer.json"));
   }
   chat_template_ = config_.chat_template;
   if (chat_template_) return;
+  if (!kText.has_chat_template) {
+    no_chat_template_ = "this model has no chat template";
+    return;
+  }
   try {
     chat_template_ = ChatTemplate::from_directory(config_.model);
   } catch (const Error& error) {
@@ -63,8 +68,8 @@ void Engine<Model, Policy>::load_text_side() {
 
 template <class Model, class Policy>
 std::unique_ptr<Runner<Model, Policy>> Engine<Model, Policy>::make_runner(
-    const ModelConfig& model, const std::optional<RandomWeights>& weights,
-    const EngineConfig& config, const BatchConfig& batch, std::int64_t max_model_len) {
+    const Config& model, const std::optional<RandomWeights>& weights, const EngineConfig& config,
+    const BatchConfig& batch, std::int64_t max_model_len) {
   std::optional<Checkpoint> checkpoint;
   if (!weights) checkpoint.emplace(config.model);
   RunnerConfig runner{.num_ranks = config.tensor_parallel,

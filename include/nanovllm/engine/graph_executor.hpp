@@ -18,7 +18,7 @@
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/engine/step_results.hpp"
 #include "nanovllm/model/forward_inputs.hpp"
-#include "nanovllm/model/qwen3/qwen3.hpp"
+#include "nanovllm/model/model.hpp"
 #include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/ops/unpack_step.hpp"
 #include "nanovllm/sched/sequence.hpp"

@@ -145,9 +145,13 @@ void decode_attention(const DecodeAttentionArgs<T>& args, DecodeWorkspace& works
   }
 }
 
-template <Element T, class State>
-void run_op(const DecodeAttentionArgs<T>& args, State& state) {
-  decode_attention(args, *state.decode, state.context,
+/// `Heads` is checked and otherwise not used.
+template <Element T, class Heads, class State>
+void run_op(const DecodeAttentionArgs<T, T, Heads>& args, State& state) {
+  validate(args);
+  const DecodeAttentionArgs<T> any{args.q,     args.kv, args.kv_lens, args.block_tables,
+                                   args.scale, args.out};
+  decode_attention(any, *state.decode, state.context,
                    state.plan_is_visible ? DecodeStart::early : DecodeStart{});
 }
 
