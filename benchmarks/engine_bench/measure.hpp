@@ -15,7 +15,7 @@
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/progress.hpp"
-#include "nanovllm/engine/request.hpp"
+#include "nanovllm/engine/prompt.hpp"
 #include "sizing.hpp"
 #include "workload.hpp"
 

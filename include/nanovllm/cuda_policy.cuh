@@ -13,7 +13,7 @@
 
 namespace nanovllm {
 
-/// Qwen3 in bfloat16 on CUDA devices.
+/// bfloat16 on CUDA devices.
 struct CudaPolicy {
   using Element = bf16;
   using Backend = CudaBackend;

@@ -74,9 +74,21 @@ void varlen_attention(const VarlenAttentionArgs<T>& args, VarlenWorkspace& works
   simt_varlen_attention(args, context);
 }
 
-template <Element T, class State>
-void run_op(const VarlenAttentionArgs<T>& args, State& state) {
-  varlen_attention(args, *state.varlen, state.context);
+/// `Heads` is checked and otherwise not used.
+template <Element T, class Heads, class State>
+void run_op(const VarlenAttentionArgs<T, T, Heads>& args, State& state) {
+  validate(args);
+  const VarlenAttentionArgs<T> any{args.q,
+                                   args.k,
+                                   args.v,
+                                   args.kv,
+                                   args.query_starts,
+                                   args.kv_lens,
+                                   args.block_tables,
+                                   args.has_prefix,
+                                   args.scale,
+                                   args.out};
+  varlen_attention(any, *state.varlen, state.context);
 }
 
 }  // namespace nanovllm::cuda
