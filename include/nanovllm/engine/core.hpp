@@ -190,16 +190,16 @@ class EngineCore {
 
   /// Flattens the plan, and the sampler's settings of those sequences that get a token.
   void build_inputs(const StepPlan& plan) {
-    samples_.clear();
+    clear(sampling_);
     for (const PlannedSequence& planned : plan.sequences) {
       RequestSequence& sequence = RequestSequence::of(*planned.sequence);
       sequence.request().mark_scheduled();
       for (std::int32_t i = (planned.samples ? 1 : 0); i-- > 0;) {
-        samples_.push_back(
-            {sequence.sampling_row(planned.end - i), sequence.banned_tokens(planned.end - i)});
+        append_sample(sampling_, sequence.sampling_row(planned.end - i),
+                      sequence.banned_tokens(planned.end - i));
       }
     }
-    inputs_.build(plan, Policy::kv.block_size, samples_);
+    inputs_.build(plan, Policy::kv.block_size, sampling_);
   }
 
   /// A step that could not be handed over never was: its requests end.
@@ -420,7 +420,7 @@ class EngineCore {
 
   // Kept from step to step for their memory.
   StepInputs inputs_;
-  std::vector<StepInputs::Sample> samples_;
+  HostSamplingBatch sampling_;
   std::vector<TokenId> drawn_;
   std::vector<StepOutcome> outcomes_;
   std::vector<std::pair<const RequestSequence*, std::string>> errors_;

@@ -7,6 +7,7 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/ops/attention.hpp"
+#include "nanovllm/ops/copy_blocks.hpp"
 #include "nanovllm/ops/embedding.hpp"
 #include "nanovllm/ops/gather_rows.hpp"
 #include "nanovllm/ops/kv_store.hpp"
@@ -16,6 +17,7 @@
 #include "nanovllm/ops/rope.hpp"
 #include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/ops/silu_mul.hpp"
+#include "nanovllm/ops/unpack_step.hpp"
 
 namespace nanovllm {
 
@@ -91,6 +93,8 @@ concept BackendLike = Element<T> && std::constructible_from<B, const BackendConf
   requires RunsOp<B, SiluMulArgs<T>>;
   requires RunsOp<B, GatherRowsArgs<T>>;
   requires RunsOp<B, SampleArgs>;
+  requires RunsOp<B, CopyBlocksArgs<T>>;
+  requires RunsOp<B, UnpackStepArgs>;
   { B::kSharedMemory } -> std::convertible_to<bool>;
   { B::kAsynchronous } -> std::convertible_to<bool>;
   { B::kAccumulatesResidual } -> std::convertible_to<bool>;

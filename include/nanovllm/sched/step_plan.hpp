@@ -25,9 +25,10 @@ struct PlannedSequence {
 /// token each, sampled) come first, then the prompt chunks.
 struct StepPlan {
   std::vector<PlannedSequence> sequences;
-  std::vector<Sequence*> preempted;  ///< lose their blocks first, and wait to be recomputed
-  std::int32_t num_decodes = 0;      ///< sequences[0, num_decodes) are decodes
-  std::int32_t num_tokens = 0;       ///< sum over all sequences
+  std::vector<BlockCopy> block_copies;  ///< made before the step's tokens are computed
+  std::vector<Sequence*> preempted;     ///< lose their blocks first, and wait to be recomputed
+  std::int32_t num_decodes = 0;         ///< sequences[0, num_decodes) are decodes
+  std::int32_t num_tokens = 0;          ///< sum over all sequences
 
   [[nodiscard]] bool empty() const { return sequences.empty(); }
 };

@@ -14,7 +14,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/config.hpp"
-#include "nanovllm/model/forward_inputs.hpp"
+#include "nanovllm/model/forward_batch.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
 #include "nanovllm/model/qwen3/weights.hpp"
 #include "nanovllm/model/rope_table.hpp"
@@ -121,7 +121,7 @@ class Qwen3Network {
   /// of `in.logit_rows`, [m, padded_vocab_size()], of which the first vocab_size() columns count.
   /// All ranks call this together and all get the same logits.
   template <class KvCache>
-  void forward(const ForwardInputs& in, KvCache& kv, MatrixView<float> logits) {
+  void forward(const ForwardBatch& in, KvCache& kv, MatrixView<float> logits) {
     const std::int64_t n = in.tokens.extent(0);
     check<ShapeError>(n <= limits_.max_tokens, "forward: at most ", limits_.max_tokens,
                       " tokens a step, got ", n);
@@ -206,7 +206,7 @@ class Qwen3Network {
   }
 
   /// o_proj(attention(qkv_proj(hidden))), [n, hidden_size], to where `project` puts it.
-  void attention_block(const Layer& layer, const ForwardInputs& in, KvView<T> kv,
+  void attention_block(const Layer& layer, const ForwardBatch& in, KvView<T> kv,
                        MatrixView<T> hidden, MatrixView<T> residual) {
     const std::int64_t n = hidden.extent(0), d = head_dim();
     const std::int64_t width = (num_heads() + 2 * num_kv_heads()) * d;
@@ -237,7 +237,7 @@ class Qwen3Network {
   }
 
   /// Decodes in rows [0, num_decodes), prompt chunks behind them.
-  void attend(const ForwardInputs& in, TensorView<const T, 3> q, TensorView<const T, 3> k,
+  void attend(const ForwardBatch& in, TensorView<const T, 3> q, TensorView<const T, 3> k,
               TensorView<const T, 3> v, KvView<T> kv, TensorView<T, 3> out) {
     const float scale = 1.f / std::sqrt(static_cast<float>(head_dim()));
     const std::int64_t n = q.extent(0), num_decodes = in.num_decodes;
