@@ -30,6 +30,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/utf8.hpp"
 #include "nanovllm/engine/output.hpp"
+#include "nanovllm/engine/prompt.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 
 namespace nanovllm::examples {

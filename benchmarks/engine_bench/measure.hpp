@@ -14,6 +14,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/output.hpp"
 #include "nanovllm/engine/progress.hpp"
 #include "nanovllm/engine/prompt.hpp"
 #include "sizing.hpp"
