@@ -15,7 +15,7 @@
 #include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/model/forward_inputs.hpp"
+#include "nanovllm/model/forward_batch.hpp"
 #include "nanovllm/model/generation_config.hpp"
 
 namespace nanovllm {
@@ -89,7 +89,7 @@ concept NetworkLike =
   { cnetwork.head_dim() } -> std::convertible_to<std::int64_t>;
   { cnetwork.vocab_size() } -> std::convertible_to<std::int64_t>;
   { cnetwork.padded_vocab_size() } -> std::convertible_to<std::int64_t>;
-  network.forward(ForwardInputs{}, kv, MatrixView<float>{});
+  network.forward(ForwardBatch{}, kv, MatrixView<float>{});
 };
 
 /// `Model::kText`, or that there is everything.
@@ -157,7 +157,7 @@ consteval bool check_model() {
       requires(const N& n) { n.vocab_size() + n.padded_vocab_size(); },
       "nanovllm: the Network must have 'vocab_size()' and 'padded_vocab_size()'");
   static_assert(
-      requires(N & n, KvCache & kv) { n.forward(ForwardInputs{}, kv, MatrixView<float>{}); },
+      requires(N & n, KvCache & kv) { n.forward(ForwardBatch{}, kv, MatrixView<float>{}); },
       "nanovllm: the Network must have 'forward(inputs, kv, logits)'; see model/model.hpp");
   static_assert(ModelLike<M> && NetworkLike<N, Config, Backend, Communicator, KvCache>,
                 "nanovllm: the Model is no 'ModelLike'; see model/model.hpp");
