@@ -40,6 +40,10 @@
 #include "nanovllm/model/qwen3/shapes.hpp"
 #include "nanovllm/policy.hpp"
 
+#if defined(__CUDACC__)
+#include "nanovllm/cuda_policy.cuh"
+#endif
+
 namespace nanovllm {
 
 /// An inference engine for one checkpoint. Any number of them live in a process; they share

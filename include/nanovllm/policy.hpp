@@ -70,21 +70,3 @@ template <class Policy>
 }
 
 }  // namespace nanovllm
-
-#if defined(__CUDACC__)
-#define NANOVLLM_FIRST(first, ...) first
-#define NANOVLLM_FIRST_OF(...) NANOVLLM_FIRST(__VA_ARGS__, 0)
-#if NANOVLLM_FIRST_OF(__CUDA_ARCH_LIST__) >= 800
-#include "nanovllm/cuda_policy.cuh"
-#else
-namespace nanovllm {
-/// The kernels need compute capability 8.0: only the CPU backend is there in a translation unit
-/// that is compiled for less, as it is when nothing is chosen.
-struct CudaPolicy_needs_CMAKE_CUDA_ARCHITECTURES_of_80_or_90a;
-using CudaPolicy = CudaPolicy_needs_CMAKE_CUDA_ARCHITECTURES_of_80_or_90a;
-using CudaFloat32Policy = CudaPolicy;
-}  // namespace nanovllm
-#endif
-#undef NANOVLLM_FIRST_OF
-#undef NANOVLLM_FIRST
-#endif
