@@ -64,25 +64,25 @@ struct Batch {
     const float scale = 1.f / std::sqrt(static_cast<float>(kHeadDim));
     if (q_len == 1) {
       nanovllm::cpu::decode_attention(
-          nanovllm::DecodeAttentionArgs<T>{{q.data(), {rows, heads, kHeadDim}},
-                                           kv,
-                                           {lens.data(), {num_seqs}},
-                                           {tables.data(), {num_seqs, blocks}},
-                                           scale,
-                                           {out.data(), {rows, heads, kHeadDim}}},
+          nanovllm::DecodeAttentionArgs<T>{.q = {q.data(), {rows, heads, kHeadDim}},
+                                           .kv = kv,
+                                           .kv_lens = {lens.data(), {num_seqs}},
+                                           .block_tables = {tables.data(), {num_seqs, blocks}},
+                                           .scale = scale,
+                                           .out = {out.data(), {rows, heads, kHeadDim}}},
           cpu_ops::context());
       return;
     }
     nanovllm::cpu::varlen_attention(
-        nanovllm::VarlenAttentionArgs<T>{{q.data(), {rows, heads, kHeadDim}},
-                                         {new_kv.data(), {rows, kKvHeads, kHeadDim}},
-                                         {new_kv.data(), {rows, kKvHeads, kHeadDim}},
-                                         kv,
-                                         {starts.data(), {num_seqs + 1}},
-                                         {lens.data(), {num_seqs}},
-                                         {tables.data(), {num_seqs, blocks}},
-                                         scale,
-                                         {out.data(), {rows, heads, kHeadDim}}},
+        nanovllm::VarlenAttentionArgs<T>{.q = {q.data(), {rows, heads, kHeadDim}},
+                                         .k = {new_kv.data(), {rows, kKvHeads, kHeadDim}},
+                                         .v = {new_kv.data(), {rows, kKvHeads, kHeadDim}},
+                                         .kv = kv,
+                                         .query_starts = {starts.data(), {num_seqs + 1}},
+                                         .kv_lens = {lens.data(), {num_seqs}},
+                                         .block_tables = {tables.data(), {num_seqs, blocks}},
+                                         .scale = scale,
+                                         .out = {out.data(), {rows, heads, kHeadDim}}},
         cpu_ops::context());
   }
 };

@@ -60,8 +60,8 @@ void add_rms_norm(benchmark::State& state, std::int64_t n) {
 template <class T>
 void silu_mul(benchmark::State& state, std::int64_t n) {
   auto gate_up = random_buffer<T>(n * 2 * kIntermediate), out = random_buffer<T>(n * kIntermediate);
-  const nanovllm::SiluMulArgs<T> args{{gate_up.data(), {n, 2 * kIntermediate}},
-                                      {out.data(), {n, kIntermediate}}};
+  const nanovllm::SiluMulArgs<T> args{.gate_up = {gate_up.data(), {n, 2 * kIntermediate}},
+                                      .out = {out.data(), {n, kIntermediate}}};
   against_memory(state, static_cast<double>(3 * n * kIntermediate) * sizeof(T),
                  [&] { nanovllm::cpu::silu_mul(args, cpu_ops::context()); });
 }

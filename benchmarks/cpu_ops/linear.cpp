@@ -81,11 +81,14 @@ struct Activations {
     const MatrixView<const T> in(x.data(), {n, weight.cols()});
     if (weight.rows() == kHead.rows) {
       cpu::linear(
-          LinearArgs<T, PackedMatrix<T>, float>{in, &weight, {logits.data(), {n, weight.rows()}}},
+          LinearArgs<T, PackedMatrix<T>, float>{
+              .x = in, .weight = &weight, .y = {logits.data(), {n, weight.rows()}}},
           cpu_ops::context());
     } else {
-      cpu::linear(LinearArgs<T, PackedMatrix<T>>{in, &weight, {y.data(), {n, weight.rows()}}},
-                  cpu_ops::context());
+      cpu::linear(
+          LinearArgs<T, PackedMatrix<T>>{
+              .x = in, .weight = &weight, .y = {y.data(), {n, weight.rows()}}},
+          cpu_ops::context());
     }
   }
 

@@ -14,8 +14,10 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/output.hpp"
 #include "nanovllm/engine/progress.hpp"
-#include "nanovllm/engine/request.hpp"
+#include "nanovllm/engine/prompt.hpp"
+#include "sizing.hpp"
 #include "workload.hpp"
 
 namespace engine_bench {
@@ -69,16 +71,6 @@ struct FirstTokenResult {
   Samples first_token{};  ///< of one prompt in an idle engine
   double floor = 0;
   Ceilings ceilings{};
-};
-
-/// Steps that bring all sequences of a decode measurement to their first decode, at the most.
-inline constexpr std::int64_t kSettleSteps = 64;
-
-/// How often things are repeated.
-struct Repeats {
-  std::int64_t warm_up_steps = 4;
-  std::int64_t steps = 32;
-  std::int64_t prompts = 5;
 };
 
 /// Measures one engine, which nobody else uses meanwhile.
@@ -140,8 +132,8 @@ class Bench {
   /// within a few steps of each other, so that all sequences have the same length.
   DecodeResult decode(std::int64_t batch, std::int64_t context) {
     DecodeResult out{.batch = batch, .context = context};
-    const std::int64_t length = context + kSettleSteps + repeats_.warm_up_steps + repeats_.steps;
-    const std::int64_t needed = batch * (nv::ceil_div(length, block_size_) + 1);
+    const std::int64_t length = decode_length(context, repeats_);
+    const std::int64_t needed = decode_blocks(batch, context, repeats_, block_size_);
     if (const std::int64_t have = engine_.stats().num_kv_blocks; needed > have) {
       out.skipped = nv::concat("needs ", needed, " KV blocks, the pool has ", have);
       return out;

@@ -16,23 +16,21 @@
 #include "measure.hpp"
 #include "nanovllm/engine.hpp"
 #include "report.hpp"
+#include "sizing.hpp"
 
 namespace engine_bench {
 
-struct Options {
+struct Options : Measurements {
   std::string model, shape;
   bool random_weights = false;
   std::string dtype = "bfloat16";
-  std::int64_t num_seqs = 256, max_input = 1024, max_output = 1024;
-  bool workload = false;
+  std::int64_t num_seqs = 256;
   int tensor_parallel = 1;
   int max_num_seqs = 256;
   int max_num_batched_tokens = 0;
   std::int64_t kv_blocks = 0;
   int num_threads = 0;
   std::string overlap = "default";
-  std::vector<std::int64_t> batch_sizes, contexts{1024}, prefill, first_token;
-  Repeats repeats;
   std::string json;
 };
 
@@ -114,18 +112,6 @@ inline void add_options(CLI::App& app, Options& o) {
   number("--steps", o.repeats.steps, "decode steps measured");
   number("--repeats", o.repeats.prompts, "measurements of --prefill and --ttft");
   app.add_option("--json", o.json, "file for options, machine and results, overwritten");
-}
-
-/// Tokens of the longest sequence that the measurements need.
-inline std::int64_t longest_sequence(const Options& o) {
-  std::int64_t out = o.workload ? o.max_input + o.max_output : 64;
-  for (const std::int64_t context : o.contexts) {
-    if (o.batch_sizes.empty()) break;
-    out = std::max(out, context + kSettleSteps + o.repeats.warm_up_steps + o.repeats.steps + 1);
-  }
-  for (const std::int64_t length : o.prefill) out = std::max(out, length + 1);
-  for (const std::int64_t length : o.first_token) out = std::max(out, length + 1);
-  return out;
 }
 
 inline nv::EngineConfig engine_config(const Options& o, const nv::ModelConfig& model) {

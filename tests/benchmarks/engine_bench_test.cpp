@@ -1,12 +1,15 @@
-/// The benchmark's workload is nano-vllm's. Expected numbers are CPython's.
+/// The benchmark's workload is nano-vllm's, expected numbers are CPython's; and the arithmetic of
+/// its KV pool.
 
 #include <cstdint>
 #include <variant>
 #include <vector>
 
 #include "../../benchmarks/engine_bench/python_random.hpp"
+#include "../../benchmarks/engine_bench/sizing.hpp"
 #include "../../benchmarks/engine_bench/workload.hpp"
 #include "catch.hpp"
+#include "nanovllm/core/math.hpp"
 
 using engine_bench::PythonRandom;
 
@@ -68,4 +71,37 @@ TEST_CASE("a small vocabulary changes the tokens of the workload and no length")
     for (const nanovllm::TokenId token : std::get<std::vector<nanovllm::TokenId>>(prompt))
       CHECK((token >= 0 && token < 4'096));
   }
+}
+
+TEST_CASE("defect 19: the pool that engine_bench asks for holds its largest batch") {
+  engine_bench::Measurements m;
+  for (const std::int64_t block_size : {1, 8, 16, 64}) {
+    for (const std::int64_t context : {1, 100, 128, 512, 539, 540, 541, 1024, 4096}) {
+      for (const std::int64_t steps : {1, 32}) {
+        m.batch_sizes = {1, 64, 256};
+        m.contexts = {context};
+        m.repeats.steps = steps;
+        // What the engine allocates where memory is no limit, see EngineConfig::kv_size.
+        const std::int64_t pool =
+            256 * nanovllm::ceil_div(engine_bench::longest_sequence(m), block_size);
+        INFO("context " << context << ", " << steps << " steps, blocks of " << block_size);
+        CHECK(engine_bench::decode_blocks(256, context, m.repeats, block_size) <= pool);
+      }
+    }
+  }
+}
+
+TEST_CASE("the sequences of a measurement fit the length that the engine is made for") {
+  engine_bench::Measurements m;
+  CHECK(engine_bench::longest_sequence(m) == 64);
+  m.prefill = {64, 2000};
+  CHECK(engine_bench::longest_sequence(m) == 2001);
+  m.batch_sizes = {1};
+  m.contexts = {512, 4096};
+  CHECK(engine_bench::longest_sequence(m) == 4096 + 64 + 4 + 32);
+  m.first_token = {8000};
+  CHECK(engine_bench::longest_sequence(m) == 8001);
+  m.workload = true;
+  m.max_output = 9000;
+  CHECK(engine_bench::longest_sequence(m) == 10024);
 }

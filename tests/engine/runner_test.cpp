@@ -44,9 +44,10 @@ class Steps {
       plan.num_tokens += plan.sequences.back().num_tokens();
       s.num_computed_tokens = s.num_tokens();
     }
-    const std::vector<StepInputs::Sample> samples(
-        sequences_.size(), {.row = {.temperature = 0.f, .num_logprobs = 2}, .banned = {}});
-    inputs_.build(plan, 16, samples);
+    HostSamplingBatch sampling;
+    for (std::size_t i = 0; i < sequences_.size(); ++i)
+      append_sample(sampling, {.temperature = 0.f, .num_logprobs = 2});
+    inputs_.build(plan, 16, sampling);
     return inputs_;
   }
 

@@ -12,11 +12,12 @@ namespace {
 class FailingBackend : public CpuBackend {
  public:
   using CpuBackend::CpuBackend;
+  using CpuBackend::run;
 
-  template <class Args>
-  void embedding(const Args& args) {
+  template <class T, class Matrix>
+  void run(const EmbeddingArgs<T, Matrix>& args) {
     if (steps_left-- == 0) throw Error("the machine is on fire");
-    CpuBackend::embedding(args);
+    CpuBackend::run(args);
   }
 
   inline static int steps_left = -1;

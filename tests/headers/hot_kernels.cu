@@ -11,20 +11,20 @@ void step_of_qwen3(CudaBackend& backend);
 
 void step_of_qwen3(CudaBackend& backend) {
   using Matrix = CudaBackend::Matrix<bf16>;
-  backend.unpack_step({});
-  backend.resolve_tokens({});
-  backend.plan_attention({});
-  backend.embedding(EmbeddingArgs<bf16, Matrix>{});
-  backend.rms_norm(RmsNormArgs<bf16>{});
-  backend.linear(LinearArgs<bf16, Matrix>{});
-  backend.qk_norm_rope_store(QkNormRopeStoreArgs<bf16>{});
-  backend.varlen_attention(VarlenAttentionArgs<bf16>{});
-  backend.decode_attention(DecodeAttentionArgs<bf16>{});
-  backend.add_rms_norm(AddRmsNormArgs<bf16>{});
-  backend.silu_mul(SiluMulArgs<bf16>{});
-  backend.gather_rows(GatherRowsArgs<bf16>{});
-  backend.linear(LinearArgs<bf16, Matrix, float>{});
-  backend.sample({});
+  backend.run(UnpackStepArgs{});
+  backend.run(ResolveTokensArgs{});
+  backend.run(PlanAttentionArgs{});
+  backend.run(EmbeddingArgs<bf16, Matrix>{});
+  backend.run(RmsNormArgs<bf16>{});
+  backend.run(LinearArgs<bf16, Matrix>{});
+  backend.run(QkNormRopeStoreArgs<bf16>{});
+  backend.run(VarlenAttentionArgs<bf16>{});
+  backend.run(DecodeAttentionArgs<bf16>{});
+  backend.run(AddRmsNormArgs<bf16>{});
+  backend.run(SiluMulArgs<bf16>{});
+  backend.run(GatherRowsArgs<bf16>{});
+  backend.run(LinearArgs<bf16, Matrix, float>{});
+  backend.run(SampleArgs{});
 }
 
 }  // namespace nanovllm

@@ -59,24 +59,24 @@ struct AttentionStep {
                      .num_heads = shape.heads,
                      .num_kv_heads = shape.kv_heads,
                      .head_dim = d});
-    backend.plan_attention({.num_decodes = decode ? n : 0,
-                            .num_tokens = rows,
-                            .query_starts = start_array.vector(),
-                            .kv_lens = len_array.vector(),
-                            .num_heads = shape.heads,
-                            .num_kv_heads = shape.kv_heads,
-                            .head_dim = d});
+    backend.run(PlanAttentionArgs{.num_decodes = decode ? n : 0,
+                                  .num_tokens = rows,
+                                  .query_starts = start_array.vector(),
+                                  .kv_lens = len_array.vector(),
+                                  .num_heads = shape.heads,
+                                  .num_kv_heads = shape.kv_heads,
+                                  .head_dim = d});
     const bool has_prefix = std::any_of(sequences.begin(), sequences.end(),
                                         [](const auto& s) { return s.kv_len > s.q_len; });
     if (decode) {
-      backend.decode_attention(DecodeAttentionArgs<T>{
-          q.heads(shape.heads, d), kv, len_array.vector(), tables.matrix(table_width), shape.scale,
-          out.heads(shape.heads, d)});
+      backend.run(DecodeAttentionArgs<T>{q.heads(shape.heads, d), kv, len_array.vector(),
+                                         tables.matrix(table_width), shape.scale,
+                                         out.heads(shape.heads, d)});
     } else {
-      backend.varlen_attention(VarlenAttentionArgs<T>{
-          q.heads(shape.heads, d), k.heads(shape.kv_heads, d), v.heads(shape.kv_heads, d), kv,
-          start_array.vector(), len_array.vector(), tables.matrix(table_width), has_prefix,
-          shape.scale, out.heads(shape.heads, d)});
+      backend.run(VarlenAttentionArgs<T>{q.heads(shape.heads, d), k.heads(shape.kv_heads, d),
+                                         v.heads(shape.kv_heads, d), kv, start_array.vector(),
+                                         len_array.vector(), tables.matrix(table_width), has_prefix,
+                                         shape.scale, out.heads(shape.heads, d)});
     }
     out.download();
     Worst worst;

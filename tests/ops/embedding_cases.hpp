@@ -14,8 +14,8 @@ void embedding_cases(B& backend) {
     Weight<B, T> table(backend, rows, width, 1);
     Array<B, TokenId> tokens(backend, std::vector<TokenId>{50, 68, 49, 69, 55, 55, 0, 60});
     Array<B, T> out(backend, 8 * width);
-    backend.embedding(EmbeddingArgs<T, typename B::template Matrix<T>>{
-        tokens.vector(), &table.matrix, kFirst, out.matrix(width)});
+    backend.run(EmbeddingArgs<T, typename B::template Matrix<T>>{tokens.vector(), &table.matrix,
+                                                                 kFirst, out.matrix(width)});
     out.download();
     bool right = true;
     for (std::int64_t i = 0; i < 8; ++i) {
@@ -36,7 +36,7 @@ void gather_rows_cases(B& backend) {
     auto x = Array<B, T>::random(backend, 9 * width, 2);
     Array<B, std::int32_t> rows(backend, std::vector<std::int32_t>{8, 0, 3, 3, 7});
     Array<B, T> out(backend, 5 * width);
-    backend.gather_rows(GatherRowsArgs<T>{x.matrix(width), rows.vector(), out.matrix(width)});
+    backend.run(GatherRowsArgs<T>{x.matrix(width), rows.vector(), out.matrix(width)});
     out.download();
     bool right = true;
     for (std::int64_t i = 0; i < 5 * width; ++i) {

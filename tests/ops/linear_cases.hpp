@@ -13,8 +13,8 @@ void linear_case(B& backend, std::int64_t n, std::int64_t in, std::int64_t out, 
   Weight<B, T> weight(backend, out, in, 2);
   auto y = Array<B, Out>::random(backend, n * out, 3);
   const std::vector<Out> before = y.host;
-  backend.linear(LinearArgs<T, typename B::template Matrix<T>, Out>{x.matrix(in), &weight.matrix,
-                                                                    y.matrix(out), accumulate});
+  backend.run(LinearArgs<T, typename B::template Matrix<T>, Out>{x.matrix(in), &weight.matrix,
+                                                                 y.matrix(out), accumulate});
   y.download();
   Worst worst;
   for (std::int64_t i = 0; i < n; ++i) {

@@ -59,7 +59,7 @@ void rope_cases(B& backend) {
   for (std::int64_t d : {2, 40, 64, 128, 256}) {
     INFO("head_dim " << d);
     QkvStep<B, T> step(backend, d), before(backend, d);
-    backend.rope(RopeArgs<T>{step.q_heads(), step.positions.vector(), step.table.matrix(d)});
+    backend.run(RopeArgs<T>{step.q_heads(), step.positions.vector(), step.table.matrix(d)});
     step.download();
     Worst worst;
     for (std::int64_t row = 0; row < step.kTokens * step.kHeads; ++row) {
@@ -82,8 +82,7 @@ void kv_store_cases(B& backend) {
   for (std::int64_t d : {1, 5, 64, 128}) {
     INFO("head_dim " << d);
     QkvStep<B, T> step(backend, d);
-    backend.kv_store(
-        KvStoreArgs<T>{step.k_heads(), step.v_heads(), step.slots.vector(), step.kv()});
+    backend.run(KvStoreArgs<T>{step.k_heads(), step.v_heads(), step.slots.vector(), step.kv()});
     step.download();
     REQUIRE(same_bits(step.cache.host, step.expected_cache(backend)));
   }
@@ -94,19 +93,16 @@ void qk_norm_rope_store_cases(B& backend) {
   for (std::int64_t d : {2, 40, 64, 128, 256}) {
     INFO("head_dim " << d);
     QkvStep<B, T> fused(backend, d), parts(backend, d);
-    backend.qk_norm_rope_store(QkNormRopeStoreArgs<T>{
-        fused.q_heads(), fused.k_heads(), fused.v_heads(), fused.q_norm.vector(),
-        fused.k_norm.vector(), 1e-6f, fused.positions.vector(), fused.table.matrix(d),
-        fused.slots.vector(), fused.kv()});
-    backend.rms_norm(
-        RmsNormArgs<T>{parts.q.matrix(d), parts.q_norm.vector(), 1e-6f, parts.q.matrix(d)});
-    backend.rms_norm(
-        RmsNormArgs<T>{parts.k.matrix(d), parts.k_norm.vector(), 1e-6f, parts.k.matrix(d)});
+    backend.run(QkNormRopeStoreArgs<T>{fused.q_heads(), fused.k_heads(), fused.v_heads(),
+                                       fused.q_norm.vector(), fused.k_norm.vector(), 1e-6f,
+                                       fused.positions.vector(), fused.table.matrix(d),
+                                       fused.slots.vector(), fused.kv()});
+    backend.run(RmsNormArgs<T>{parts.q.matrix(d), parts.q_norm.vector(), 1e-6f, parts.q.matrix(d)});
+    backend.run(RmsNormArgs<T>{parts.k.matrix(d), parts.k_norm.vector(), 1e-6f, parts.k.matrix(d)});
     const VectorView<const std::int32_t> positions = parts.positions.vector();
-    backend.rope(RopeArgs<T>{parts.q_heads(), positions, parts.table.matrix(d)});
-    backend.rope(RopeArgs<T>{parts.k_heads(), positions, parts.table.matrix(d)});
-    backend.kv_store(
-        KvStoreArgs<T>{parts.k_heads(), parts.v_heads(), parts.slots.vector(), parts.kv()});
+    backend.run(RopeArgs<T>{parts.q_heads(), positions, parts.table.matrix(d)});
+    backend.run(RopeArgs<T>{parts.k_heads(), positions, parts.table.matrix(d)});
+    backend.run(KvStoreArgs<T>{parts.k_heads(), parts.v_heads(), parts.slots.vector(), parts.kv()});
     fused.download(), parts.download();
     REQUIRE(same_bits(fused.q.host, parts.q.host));
     REQUIRE(same_bits(fused.k.host, parts.k.host));

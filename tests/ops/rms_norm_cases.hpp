@@ -36,7 +36,7 @@ void rms_norm_cases(B& backend) {
     auto x = Array<B, T>::random(backend, rows * width, 1);
     auto weight = Array<B, T>::random(backend, width, 2);
     Array<B, T> out(backend, rows * width);
-    backend.rms_norm(RmsNormArgs<T>{x.matrix(width), weight.vector(), 1e-6f, out.matrix(width)});
+    backend.run(RmsNormArgs<T>{x.matrix(width), weight.vector(), 1e-6f, out.matrix(width)});
     out.download();
     Worst worst;
     for (std::int64_t i = 0; i < rows; ++i) {
@@ -58,8 +58,8 @@ void add_rms_norm_cases(B& backend) {
     auto weight = Array<B, T>::random(backend, width, 5);
     std::vector<double> sums;
     for (std::int64_t i = 0; i < rows * width; ++i) sums.push_back(rounded<T>(x[i] + residual[i]));
-    backend.add_rms_norm(AddRmsNormArgs<T>{x.matrix(width), residual.matrix(width), weight.vector(),
-                                           1e-6f, x.matrix(width)});
+    backend.run(AddRmsNormArgs<T>{x.matrix(width), residual.matrix(width), weight.vector(), 1e-6f,
+                                  x.matrix(width)});
     x.download(), residual.download();
     REQUIRE(values(residual, 0, rows * width) == sums);
     Worst worst;

@@ -12,7 +12,7 @@ void silu_mul_cases(B& backend) {
     const std::int64_t rows = 5;
     auto gate_up = Array<B, T>::random(backend, rows * 2 * width, 1, -10, 10);
     Array<B, T> out(backend, rows * width);
-    backend.silu_mul(SiluMulArgs<T>{gate_up.matrix(2 * width), out.matrix(width)});
+    backend.run(SiluMulArgs<T>{gate_up.matrix(2 * width), out.matrix(width)});
     out.download();
     Worst worst;
     for (std::int64_t i = 0; i < rows; ++i) {

@@ -256,8 +256,10 @@ TEST_CASE("logits for evaluation come from all processes", "[ranks]") {
     StepPlan plan;
     plan.sequences.push_back({.sequence = &sequence, .end = 20, .num_logits = 1});
     plan.num_tokens = 20;
+    HostSamplingBatch sampling;
+    append_sample(sampling, {});
     StepInputs inputs;
-    inputs.build(plan, BackendFloat32::kv.block_size, std::vector<StepInputs::Sample>(1));
+    inputs.build(plan, BackendFloat32::kv.block_size, sampling);
     runner.run_logits(inputs, {logits.data(), {1, config.vocab_size}});
     return logits;
   };

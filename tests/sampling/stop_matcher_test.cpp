@@ -93,3 +93,27 @@ TEST_CASE("however the text is cut into pieces, the result is that of a search i
     REQUIRE(got.stopped == stopped);
   }
 }
+
+TEST_CASE("a stop string may begin in text in which none may end, but not end there",
+          "[stop_matcher]") {
+  StopMatcher across({"needle"}, false);
+  CHECK(across.pass("hay nee") == "hay ");
+  const StopMatcher::Result found = across.push("dle, more");
+  CHECK(found.stopped);
+  CHECK(found.text.empty());
+
+  // "b" ends in what was passed, where it does not count; "abc" is held back for its beginning.
+  StopMatcher shorter({"abc", "b"}, false);
+  CHECK(shorter.pass("xab") == "x");
+  StopMatcher::Result result = shorter.push("x");
+  CHECK_FALSE(result.stopped);
+  CHECK(result.text == "abx");
+  result = shorter.push("-b");
+  CHECK(result.stopped);
+  CHECK(result.text == "-");
+
+  StopMatcher whole({"stop"}, false);
+  CHECK(whole.pass("stop") == "stop");
+  CHECK(whole.pass(" sto") == " ");
+  CHECK(whole.flush() == "sto");
+}

@@ -5,6 +5,7 @@
 /// came. Ordinary outcomes (no free block, nothing to schedule) are never exceptions.
 
 #include <concepts>
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -70,6 +71,21 @@ template <class... Parts>
   std::string out;
   (detail::append(out, parts), ...);
   return out;
+}
+
+/// What `error` says. Empty where there is no memory for it.
+[[nodiscard]] inline std::string message_of(const std::exception_ptr& error) noexcept {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    try {
+      return e.what();
+    } catch (...) {
+      return {};
+    }
+  } catch (...) {
+    return "unknown";  // short enough to need no memory
+  }
 }
 
 /// Throws `E` with the concatenated parts unless `condition` holds. The message is only built on

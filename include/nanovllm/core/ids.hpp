@@ -11,6 +11,14 @@ using TokenId = std::int32_t;
 /// Index of a KV block in its pool, 0 ≤ id < num_blocks.
 using BlockId = std::int32_t;
 
+/// K and V of block `from`, in all layers, are to be copied to block `to`.
+struct BlockCopy {
+  BlockId from = 0;
+  BlockId to = 0;
+
+  friend constexpr bool operator==(const BlockCopy&, const BlockCopy&) = default;
+};
+
 /// Place of one token's K and V in the pool: block_id * block_size + offset in the block.
 using Slot = std::int64_t;
 

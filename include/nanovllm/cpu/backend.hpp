@@ -12,6 +12,7 @@
 #include "nanovllm/cpu/aligned_buffer.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/kernels/attention.hpp"
+#include "nanovllm/cpu/kernels/copy_blocks.hpp"
 #include "nanovllm/cpu/kernels/embedding.hpp"
 #include "nanovllm/cpu/kernels/gather_rows.hpp"
 #include "nanovllm/cpu/kernels/kv_store.hpp"
@@ -20,6 +21,7 @@
 #include "nanovllm/cpu/kernels/rope.hpp"
 #include "nanovllm/cpu/kernels/sampler.hpp"
 #include "nanovllm/cpu/kernels/silu_mul.hpp"
+#include "nanovllm/cpu/kernels/unpack_step.hpp"
 #include "nanovllm/cpu/linear/linear.hpp"
 #include "nanovllm/cpu/linear/packed_matrix.hpp"
 #include "nanovllm/cpu/system_memory.hpp"
@@ -27,8 +29,8 @@
 
 namespace nanovllm {
 
-/// Owns the threads of one rank and forwards every op to its function in `cpu/`. Ops are finished
-/// when the call returns.
+/// Owns the threads of one rank and runs every op by its function in `cpu/`. Ops are finished when
+/// the call returns.
 class CpuBackend {
  public:
   template <class T>
@@ -87,53 +89,11 @@ class CpuBackend {
     matrix.set_rows(first_row, rows);
   }
 
+  /// Runs the op that `args` is for: `run_op(args, context)`, next to the op in `cpu/`, or next to
+  /// the arguments where they are a user's own. Throws what the op throws.
   template <class Args>
-  void embedding(const Args& args) {
-    cpu::embedding(args, context_);
-  }
-  template <class Args>
-  void linear(const Args& args) {
-    cpu::linear(args, context_);
-  }
-  template <class T>
-  void rms_norm(const RmsNormArgs<T>& args) {
-    cpu::rms_norm(args, context_);
-  }
-  template <class T>
-  void add_rms_norm(const AddRmsNormArgs<T>& args) {
-    cpu::add_rms_norm(args, context_);
-  }
-  template <class T>
-  void rope(const RopeArgs<T>& args) {
-    cpu::rope(args, context_);
-  }
-  template <class T>
-  void kv_store(const KvStoreArgs<T>& args) {
-    cpu::kv_store(args, context_);
-  }
-  template <class T>
-  void qk_norm_rope_store(const QkNormRopeStoreArgs<T>& args) {
-    cpu::qk_norm_rope_store(args, context_);
-  }
-  /// Every call divides its work itself.
-  void plan_attention(const PlanAttentionArgs&) {}
-  template <class T>
-  void varlen_attention(const VarlenAttentionArgs<T>& args) {
-    cpu::varlen_attention(args, context_);
-  }
-  template <class T>
-  void decode_attention(const DecodeAttentionArgs<T>& args) {
-    cpu::decode_attention(args, context_);
-  }
-  template <class T>
-  void silu_mul(const SiluMulArgs<T>& args) {
-    cpu::silu_mul(args, context_);
-  }
-  template <class T>
-  void gather_rows(const GatherRowsArgs<T>& args) {
-    cpu::gather_rows(args, context_);
-  }
-  void sample(const SampleArgs& args) { cpu::sample(args, context_); }
+  requires requires(const Args& args, cpu::Context& context) { run_op(args, context); }
+  void run(const Args& args) { run_op(args, context_); }
 
   /// Bytes of memory that the system can still give.
   [[nodiscard]] std::size_t available_memory() const { return cpu::available_system_memory(); }

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,7 +14,9 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/cuda/attention/decode/decode_attention.cuh"
+#include "nanovllm/cuda/attention/plan_attention.cuh"
 #include "nanovllm/cuda/attention/varlen/varlen_attention.cuh"
+#include "nanovllm/cuda/elementwise/copy_blocks.cuh"
 #include "nanovllm/cuda/elementwise/embedding.cuh"
 #include "nanovllm/cuda/elementwise/gather_rows.cuh"
 #include "nanovllm/cuda/elementwise/kv_store.cuh"
@@ -25,6 +26,7 @@
 #include "nanovllm/cuda/elementwise/silu_mul.cuh"
 #include "nanovllm/cuda/elementwise/unpack_step.cuh"
 #include "nanovllm/cuda/linear/linear.cuh"
+#include "nanovllm/cuda/op_state.cuh"
 #include "nanovllm/cuda/runtime/check.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
@@ -37,9 +39,9 @@
 
 namespace nanovllm {
 
-/// Owns one rank's stream, library handles and scratch memory, and forwards every op to its
-/// function in `cuda/`. Ops are enqueued and return at once; none allocates or synchronises, so
-/// any sequence of them can be captured.
+/// Owns one rank's stream, library handles and scratch memory, and runs every op by its function in
+/// `cuda/`. Ops are enqueued and return at once; none allocates or synchronises, so any sequence of
+/// them can be captured.
 class CudaBackend {
  public:
   template <class T>
@@ -57,7 +59,7 @@ class CudaBackend {
   class Staging : public cuda::StagingBuffers<T> {
    public:
     explicit Staging(const CudaBackend& backend)
-        : cuda::StagingBuffers<T>(backend.context_.device, backend.context_.stream) {}
+        : cuda::StagingBuffers<T>(backend.state_.context.device, backend.state_.context.stream) {}
   };
 
   static constexpr bool kAsynchronous = true;
@@ -73,26 +75,23 @@ class CudaBackend {
   explicit CudaBackend(const BackendConfig& config)
       : guard_(std::make_unique<cuda::DeviceGuard>(checked_device(config.device))),
         stream_(),
-        context_(cuda::Context::on(stream_.get())) {
-    check<CudaError>(context_.compute_capability >= 80, "CUDA device ", config.device,
-                     " has compute capability ", context_.compute_capability / 10, ".",
-                     context_.compute_capability % 10, ", at least 8.0 is needed");
+        state_{.context = cuda::Context::on(stream_.get())} {
+    check<CudaError>(state_.context.compute_capability >= 80, "CUDA device ", config.device,
+                     " has compute capability ", state_.context.compute_capability / 10, ".",
+                     state_.context.compute_capability % 10, ", at least 8.0 is needed");
     guard_.reset();
   }
 
   CudaBackend(const CudaBackend&) = delete;
   CudaBackend& operator=(const CudaBackend&) = delete;
 
-  [[nodiscard]] cuda::DeviceGuard activate() const { return cuda::DeviceGuard(context_.device); }
-  [[nodiscard]] const cuda::Context& context() const { return context_; }
+  [[nodiscard]] cuda::DeviceGuard activate() const {
+    return cuda::DeviceGuard(state_.context.device);
+  }
+  [[nodiscard]] const cuda::Context& context() const { return state_.context; }
 
   /// Allocates the scratch memory of attention and sampler.
-  void reserve(const StepLimits& limits) {
-    decode_.emplace(limits.max_sequences, limits.num_kv_heads,
-                    limits.num_heads / limits.num_kv_heads, limits.head_dim, context_);
-    varlen_.emplace(limits.max_sequences, limits.max_tokens, context_);
-    sampler_.emplace(limits.max_sequences, limits.vocab_size, context_);
-  }
+  void reserve(const StepLimits& limits) { state_.reserve(limits); }
 
   // ---- Memory ----
 
@@ -136,17 +135,12 @@ class CudaBackend {
 
   // ---- Ops ----
 
-  void unpack_step(const UnpackStepArgs& args) { cuda::unpack_step(args, context_); }
-  void resolve_tokens(const ResolveTokensArgs& args) { cuda::resolve_tokens(args, context_); }
+  /// Enqueues the op that `args` is for: `run_op(args, state)`, next to the op in `cuda/`, or next
+  /// to the arguments where they are a user's own. Throws what the op throws.
+  template <class Args>
+  requires requires(const Args& args, cuda::OpState& state) { run_op(args, state); }
+  void run(const Args& args) { run_op(args, state_); }
 
-  template <class Args>
-  void embedding(const Args& args) {
-    cuda::embedding(args, context_);
-  }
-  template <class Args>
-  void linear(const Args& args) {
-    cuda::linear(args, linear_, context_);
-  }
   /// Finds the fastest way to multiply by `weights`, all of one shape, for up to `max_rows` rows,
   /// by timing on the device. Blocks.
   template <class Out, class T>
@@ -157,52 +151,12 @@ class CudaBackend {
       row_counts.push_back(std::min(rows, max_rows));
       if (rows >= max_rows) break;
     }
-    linear_.tune<T, Out>(weights, accumulate, row_counts, context_);
+    state_.linear.tune<T, Out>(weights, accumulate, row_counts, state_.context);
   }
-  template <class T>
-  void rms_norm(const RmsNormArgs<T>& args) {
-    cuda::rms_norm(args, context_);
-    plan_is_visible_ = true;
-  }
-  template <class T>
-  void add_rms_norm(const AddRmsNormArgs<T>& args) {
-    cuda::add_rms_norm(args, context_);
-  }
-  template <class T>
-  void rope(const RopeArgs<T>& args) {
-    cuda::rope(args, context_);
-  }
-  template <class T>
-  void kv_store(const KvStoreArgs<T>& args) {
-    cuda::kv_store(args, context_);
-  }
-  template <class T>
-  void qk_norm_rope_store(const QkNormRopeStoreArgs<T>& args) {
-    cuda::qk_norm_rope_store(args, context_);
-  }
-  void plan_attention(const PlanAttentionArgs& args);
-  template <class T>
-  void varlen_attention(const VarlenAttentionArgs<T>& args) {
-    cuda::varlen_attention(args, *varlen_, context_);
-  }
-  template <class T>
-  void decode_attention(const DecodeAttentionArgs<T>& args) {
-    cuda::decode_attention(args, *decode_, context_,
-                           plan_is_visible_ ? cuda::DecodeStart::early : cuda::DecodeStart{});
-  }
-  template <class T>
-  void silu_mul(const SiluMulArgs<T>& args) {
-    cuda::silu_mul(args, context_);
-  }
-  template <class T>
-  void gather_rows(const GatherRowsArgs<T>& args) {
-    cuda::gather_rows(args, context_);
-  }
-  void sample(const SampleArgs& args) { cuda::sample(args, *sampler_, context_); }
 
   /// Bytes of device memory that are free, whoever uses the rest.
   [[nodiscard]] std::size_t available_memory() const {
-    const cuda::DeviceGuard guard(context_.device);
+    const cuda::DeviceGuard guard(state_.context.device);
     std::size_t free = 0, total = 0;
     cuda::check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
     return free;
@@ -211,10 +165,11 @@ class CudaBackend {
   /// "cuda:0, NVIDIA H200, sm_90, 132 SMs".
   [[nodiscard]] std::string describe() const {
     cudaDeviceProp properties{};
-    cuda::check(cudaGetDeviceProperties(&properties, context_.device), "cudaGetDeviceProperties");
-    return concat("cuda:", context_.device, ", ", properties.name, ", sm_",
-                  context_.compute_capability, ", ", context_.num_sms, " SMs",
-                  context_.compute_capability == 90 && !context_.has_hopper_code
+    cuda::check(cudaGetDeviceProperties(&properties, state_.context.device),
+                "cudaGetDeviceProperties");
+    return concat("cuda:", state_.context.device, ", ", properties.name, ", sm_",
+                  state_.context.compute_capability, ", ", state_.context.num_sms, " SMs",
+                  state_.context.compute_capability == 90 && !state_.context.has_hopper_code
                       ? ", slower kernels: the program was not compiled for 90a"
                       : "");
   }
@@ -237,29 +192,8 @@ class CudaBackend {
 
   std::unique_ptr<cuda::DeviceGuard> guard_;  // while the members are made
   cuda::Stream stream_;
-  cuda::Context context_;
-  cuda::LinearEngine linear_;
-  std::optional<cuda::DecodeWorkspace> decode_;
-  std::optional<cuda::VarlenWorkspace> varlen_;
-  std::optional<cuda::SamplerWorkspace> sampler_;
-  // A norm waits for what is ahead of it before it lets the next kernel start; behind one, decode
-  // attention may read the plan before its own wait.
-  bool plan_is_visible_ = false;
+  cuda::OpState state_;
 };
-
-/// Divides the keys of the decodes among the blocks of their kernel, and lists the tiles of the
-/// prompt chunks.
-inline void CudaBackend::plan_attention(const PlanAttentionArgs& args) {
-  plan_is_visible_ = false;
-  const std::int64_t num_decodes = args.num_decodes;
-  if (num_decodes > 0) {
-    cuda::plan_decode(args.kv_lens.slice(0, num_decodes), args.num_kv_heads, *decode_, context_);
-  }
-  if (args.num_tokens > num_decodes) {
-    cuda::plan_varlen(args.query_starts, args.kv_lens.slice(num_decodes, args.kv_lens.extent(0)),
-                      args.num_tokens - num_decodes, *varlen_, context_);
-  }
-}
 
 static_assert(BackendLike<CudaBackend, float>);
 static_assert(BackendLike<CudaBackend, bf16>);

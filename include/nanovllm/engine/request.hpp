@@ -1,76 +1,122 @@
 #pragma once
-/// What users hand to the engine and what they get back.
+/// One request inside the engine: its sequences, its callback and its output.
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
-#include <functional>
+#include <list>
+#include <memory>
+#include <span>
 #include <string>
-#include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
-#include "nanovllm/chat/chat_template.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/sampling/sampling_params.hpp"
-#include "nanovllm/sched/sequence.hpp"
+#include "nanovllm/engine/output.hpp"
+#include "nanovllm/engine/request_sequence.hpp"
+#include "nanovllm/text/tokenizer.hpp"
 
 namespace nanovllm {
 
-/// A conversation to be rendered by the model's chat template.
-struct ChatPrompt {
-  std::vector<ChatMessage> messages;
-  ChatOptions options{};
+class Request;
+
+/// What a callback is to hear, whole in itself: it stays true whatever happens to the request
+/// before the callback is called.
+struct Event {
+  std::shared_ptr<Request> request{};
+  RequestSequence::News news{};
+  bool is_last = false;
 };
 
-/// A text, token ids, or a conversation.
-struct Prompt : std::variant<std::string, std::vector<TokenId>, ChatPrompt> {
-  Prompt(const char* text) : variant(std::string(text)) {}
-  Prompt(std::string_view text) : variant(std::string(text)) {}
-  Prompt(std::string text) : variant(std::move(text)) {}
-  Prompt(std::vector<TokenId> token_ids) : variant(std::move(token_ids)) {}
-  Prompt(std::vector<ChatMessage> messages) : variant(ChatPrompt{std::move(messages)}) {}
-  Prompt(ChatPrompt chat) : variant(std::move(chat)) {}
-};
+/// Lists of events and requests are spliced, so that what ends a request allocates nothing.
+using EventList = std::list<Event>;
+using RequestList = std::list<std::shared_ptr<Request>>;
 
-/// A token the model gave, its log-probability, and the most likely ones, best first.
-struct TokenLogprobs {
-  TokenId token_id = 0;
-  float logprob = 0.f;
-  std::vector<std::pair<TokenId, float>> top{};
-};
+/// Owner of the sequences of one request. The engine's step changes it under the step's lock; when
+/// `has_ended` says so, its output is final and may be read by any thread.
+class Request {
+ public:
+  Request(RequestId id, SequenceTerms terms, std::vector<TokenId> prompt,
+          const Tokenizer* tokenizer, TokenCallback callback)
+      : id_(id), terms_(std::move(terms)), callback_(std::move(callback)) {
+    output_.id = id;
+    output_.num_prompt_tokens = static_cast<std::int32_t>(prompt.size());
+    sequences_.push_back(
+        std::make_unique<RequestSequence>(*this, terms_, id, std::move(prompt), tokenizer));
+    last_event_.emplace_back();
+  }
 
-/// Seconds from submission.
-struct RequestTimings {
-  double scheduled = 0;    ///< first computed in a step
-  double first_token = 0;  ///< first token out; 0 if none
-  double finished = 0;
-};
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
 
-/// Everything about a finished request.
-struct Output {
-  RequestId id = 0;
-  std::string text;                ///< detokenised, without prompt, end token and stop string
-  std::vector<TokenId> token_ids;  ///< generated, an end or stop token included
-  FinishReason finish_reason = FinishReason::none;
-  std::int32_t num_prompt_tokens = 0;
-  std::int32_t num_cached_tokens = 0;   ///< of the prompt, taken from the prefix cache
-  std::vector<TokenLogprobs> logprobs;  ///< one a token, if SamplingParams::logprobs was set
-  RequestTimings timings;
-  std::string error;  ///< why finish_reason is `error`
-};
+  [[nodiscard]] RequestId id() const { return id_; }
+  [[nodiscard]] std::span<const std::unique_ptr<RequestSequence>> sequences() const {
+    return sequences_;
+  }
 
-/// What a callback hears of its request: once for every token, and once when it ends.
-struct TokenEvent {
-  RequestId id = 0;
-  const TokenId* token = nullptr;           ///< null when the request ended without a new one
-  std::string_view text;                    ///< newly released text; may be empty
-  const TokenLogprobs* logprobs = nullptr;  ///< of `token`, if asked for
-  const Output* output = nullptr;           ///< the whole result, on the last event alone
-};
+  void mark_scheduled() {
+    if (output_.timings.scheduled == 0) output_.timings.scheduled = elapsed();
+  }
+  void mark_token() {
+    if (output_.timings.first_token == 0) output_.timings.first_token = elapsed();
+  }
 
-/// Called on the thread that runs `Engine::step`. It may call `submit`, `abort` and `stats`, but
-/// not `step` nor `generate`. If it throws, its own request ends with an error; others do not
-/// notice.
-using TokenCallback = std::function<void(const TokenEvent&)>;
+  /// Whether `output` is final.
+  [[nodiscard]] bool has_ended() const { return has_ended_.load(std::memory_order_acquire); }
+  [[nodiscard]] const Output& output() const { return output_; }
+  /// The output of a request that has ended and has no callback, to be moved out.
+  [[nodiscard]] Output& output() { return output_; }
+
+  /// Ends all sequences that have not ended, makes the output final and gives the last event, which
+  /// was allocated with the request. Once.
+  [[nodiscard]] EventList finish(std::shared_ptr<Request> self, FinishReason reason,
+                                 const std::string& error) noexcept {
+    for (const auto& sequence : sequences_) {
+      if (!sequence->has_ended()) sequence->finish(reason);
+    }
+    RequestSequence& first = *sequences_.front();
+    Event& event = last_event_.front();
+    event.request = std::move(self);
+    event.news = first.take_news();
+    event.is_last = true;
+    static_cast<Completion&>(output_) = first.take_completion();
+    output_.num_cached_tokens = first.num_cached_tokens;
+    output_.timings.finished = elapsed();
+    try {
+      output_.error = error;
+    } catch (const std::exception&) {
+      // Out of memory: finish_reason tells.
+    }
+    has_ended_.store(true, std::memory_order_release);
+    return std::move(last_event_);
+  }
+
+  [[nodiscard]] bool has_callback() const { return static_cast<bool>(callback_); }
+
+  /// Where the engine keeps it while it lives.
+  RequestList::iterator place{};
+
+ private:
+  friend class EventQueue;
+  using Clock = std::chrono::steady_clock;
+
+  [[nodiscard]] double elapsed() const {
+    return std::chrono::duration<double>(Clock::now() - submitted_).count();
+  }
+
+  const RequestId id_;
+  const SequenceTerms terms_;
+  std::vector<std::unique_ptr<RequestSequence>> sequences_;
+  Output output_;
+  std::atomic<bool> has_ended_{false};
+  EventList last_event_;
+  const Clock::time_point submitted_ = Clock::now();
+
+  // The event queue's:
+  TokenCallback callback_;
+  bool is_in_callback_ = false;
+  bool has_thrown_ = false;
+  std::string unheard_text_;  // of events that came after it threw
+};
 
 }  // namespace nanovllm

@@ -19,12 +19,4 @@ struct PrefixMatch {
       copy_tail{};  ///< its first num_tokens - blocks.size() · B slots, 1 to B - 1
 };
 
-/// One block of the pool, in all layers, copied to another.
-struct BlockCopy {
-  BlockId from = 0;
-  BlockId to = 0;
-
-  friend bool operator==(const BlockCopy&, const BlockCopy&) = default;
-};
-
 }  // namespace nanovllm

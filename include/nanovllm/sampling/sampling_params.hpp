@@ -1,6 +1,7 @@
 #pragma once
 /// What a request asks of the sampler, and when its generation ends.
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -22,8 +23,9 @@ struct SamplingParams {
   std::int32_t max_tokens = 256;        ///< generated tokens at the most, >= 1
   std::int32_t min_tokens = 0;          ///< no end token and no stop string before this many
   bool ignore_eos = false;              ///< the model's own end tokens do not end generation
-  std::vector<TokenId> stop_token_ids{};    ///< further end tokens
-  std::vector<std::string> stop{};          ///< stop strings, matched on the detokenised text
+  std::vector<TokenId> stop_token_ids{};  ///< further end tokens, kMaxStopTokenIds at the most
+  std::vector<std::string>
+      stop{};  ///< matched on the detokenised text; kMaxStopStrings at the most
   bool include_stop_str_in_output = false;  ///< keep the matched stop string in the text
   bool skip_special_tokens = true;          ///< leave special tokens out of the text
   std::optional<std::int32_t> logprobs{};   ///< report log-probabilities and the n likeliest
@@ -31,6 +33,12 @@ struct SamplingParams {
 
 /// The n most likely tokens that `logprobs` may ask for.
 inline constexpr std::int32_t kMaxLogprobs = 20;
+
+/// Ids that `stop_token_ids`, and strings that `stop` may have, and bytes that one of those may have:
+/// every token of the request is compared with all of them.
+inline constexpr std::size_t kMaxStopTokenIds = 1024;
+inline constexpr std::size_t kMaxStopStrings = 64;
+inline constexpr std::size_t kMaxStopStringBytes = 1024;
 
 /// Throws RequestError naming the first field out of range.
 inline void validate(const SamplingParams& p) {
@@ -55,8 +63,16 @@ inline void validate(const SamplingParams& p) {
     check<RequestError>(*p.logprobs >= 0 && *p.logprobs <= kMaxLogprobs, "logprobs must be in [0, ",
                         kMaxLogprobs, "], got ", *p.logprobs);
   }
-  for (const std::string& s : p.stop)
+  check<RequestError>(p.stop_token_ids.size() <= kMaxStopTokenIds,
+                      "stop_token_ids must have at most ", kMaxStopTokenIds, " ids, got ",
+                      p.stop_token_ids.size());
+  check<RequestError>(p.stop.size() <= kMaxStopStrings, "stop must have at most ", kMaxStopStrings,
+                      " strings, got ", p.stop.size());
+  for (const std::string& s : p.stop) {
     check<RequestError>(!s.empty(), "a stop string must not be empty");
+    check<RequestError>(s.size() <= kMaxStopStringBytes, "a stop string must have at most ",
+                        kMaxStopStringBytes, " bytes, got ", s.size());
+  }
 }
 
 }  // namespace nanovllm

@@ -26,13 +26,14 @@ class StopMatcher {
     bool stopped = false;  ///< a stop string was found: `text` ends before it, or with it
   };
 
-  /// Adds `piece`. Of several stop strings in the text the one that begins first counts, and of
-  /// those the first in the list.
+  /// Adds `piece`, in which a stop string may end. Of several that do the one that begins first
+  /// counts, and of those the first in the list.
   [[nodiscard]] Result push(std::string_view piece) {
     pending_ += piece;
     std::size_t first = std::string::npos, length = 0;
     for (const std::string& stop : stops_) {
-      const std::size_t at = pending_.find(stop);
+      const std::size_t at =
+          pending_.find(stop, num_passed_ < stop.size() ? 0 : num_passed_ - stop.size() + 1);
       if (at < first) {
         first = at;
         length = stop.size();
@@ -44,14 +45,15 @@ class StopMatcher {
     return {release(pending_.size() - held_back()), false};
   }
 
-  /// Adds `piece` without looking for stop strings in it, and releases everything.
+  /// Adds `piece`, in which no stop string may end; one that begins in it may end in a later piece.
   [[nodiscard]] std::string pass(std::string_view piece) {
     pending_ += piece;
-    return flush();
+    num_passed_ = pending_.size();
+    return release(pending_.size() - held_back());
   }
 
   /// Releases what is held back: the text ends here.
-  [[nodiscard]] std::string flush() { return std::exchange(pending_, {}); }
+  [[nodiscard]] std::string flush() { return release(pending_.size()); }
 
  private:
   /// Length of the longest tail that is a proper prefix of a stop string.
@@ -68,12 +70,14 @@ class StopMatcher {
   std::string release(std::size_t count) {
     std::string out = pending_.substr(0, count);
     pending_.erase(0, count);
+    num_passed_ -= std::min(num_passed_, count);
     return out;
   }
 
   std::vector<std::string> stops_;
   bool include_stop_ = false;
   std::string pending_;
+  std::size_t num_passed_ = 0;  // of pending_: bytes in which no stop string ends
 };
 
 }  // namespace nanovllm

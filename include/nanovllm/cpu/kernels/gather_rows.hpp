@@ -28,4 +28,9 @@ void gather_rows(const GatherRowsArgs<T>& args, const Context& context) {
       });
 }
 
+template <Element T>
+void run_op(const GatherRowsArgs<T>& args, Context& context) {
+  gather_rows(args, context);
+}
+
 }  // namespace nanovllm::cpu

@@ -26,4 +26,9 @@ void rope(const RopeArgs<T>& args, const Context& context) {
       [&](std::int64_t begin, std::int64_t end, int) { rotate(args, begin, end); });
 }
 
+template <Element T>
+void run_op(const RopeArgs<T>& args, Context& context) {
+  rope(args, context);
+}
+
 }  // namespace nanovllm::cpu

@@ -24,4 +24,9 @@ void silu_mul(const SiluMulArgs<T>& args, const Context& context) {
       [&](std::int64_t begin, std::int64_t end, int) { rows(args, begin, end); });
 }
 
+template <Element T>
+void run_op(const SiluMulArgs<T>& args, Context& context) {
+  silu_mul(args, context);
+}
+
 }  // namespace nanovllm::cpu

@@ -13,7 +13,9 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/cuda/runtime/context.cuh"
+#include "nanovllm/cuda/runtime/device_matrix.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/cuda/tile/row_vectors.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
 #include "nanovllm/ops/embedding.hpp"
@@ -60,6 +62,11 @@ void embedding(const EmbeddingArgs<T, Matrix>& args, const Context& context) {
   const bool whole = has_whole_rows(problem.table) && has_whole_rows(args.out);
   launch(whole ? embedding_kernel<T, true> : embedding_kernel<T, false>, elementwise_grid(vectors),
          context, problem, vectors);
+}
+
+template <Element T, class State>
+void run_op(const EmbeddingArgs<T, DeviceMatrix<T>>& args, State& state) {
+  embedding(args, state.context);
 }
 
 }  // namespace nanovllm::cuda

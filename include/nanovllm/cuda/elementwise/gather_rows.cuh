@@ -12,6 +12,7 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/cuda/tile/row_vectors.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
 #include "nanovllm/ops/gather_rows.hpp"
@@ -40,6 +41,11 @@ void gather_rows(const GatherRowsArgs<T>& args, const Context& context) {
   const bool whole = has_whole_rows(args.x) && has_whole_rows(args.out);
   launch(whole ? gather_rows_kernel<T, true> : gather_rows_kernel<T, false>,
          elementwise_grid(vectors), context, args, vectors);
+}
+
+template <Element T, class State>
+void run_op(const GatherRowsArgs<T>& args, State& state) {
+  gather_rows(args, state.context);
 }
 
 }  // namespace nanovllm::cuda

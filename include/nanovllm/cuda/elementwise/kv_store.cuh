@@ -16,6 +16,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/cuda/tile/row_vectors.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
 #include "nanovllm/ops/kv_store.hpp"
@@ -74,6 +75,11 @@ void kv_store(const KvStoreArgs<T>& args, const Context& context) {
       has_whole_rows(args.k) && has_whole_rows(args.v) && is_vector_aligned(args.kv.data);
   launch(whole ? kv_store_kernel<T, true> : kv_store_kernel<T, false>, elementwise_grid(vectors),
          context, args, vectors);
+}
+
+template <Element T, class State>
+void run_op(const KvStoreArgs<T>& args, State& state) {
+  kv_store(args, state.context);
 }
 
 }  // namespace nanovllm::cuda

@@ -20,6 +20,7 @@
 #include "nanovllm/cuda/elementwise/rope.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/cuda/tile/head_row.cuh"
 #include "nanovllm/cuda/tile/row_vectors.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
@@ -104,6 +105,11 @@ void qk_norm_rope_store(const QkNormRopeStoreArgs<T>& args, const Context& conte
     launch(qk_norm_rope_store_kernel<T, kLanes, kWhole>,
            {.grid = blocks, .block = QkNormRopeStoreTraits::kThreads}, context, args);
   });
+}
+
+template <Element T, class State>
+void run_op(const QkNormRopeStoreArgs<T>& args, State& state) {
+  qk_norm_rope_store(args, state.context);
 }
 
 }  // namespace nanovllm::cuda

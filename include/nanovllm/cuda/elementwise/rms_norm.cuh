@@ -29,6 +29,7 @@
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/cuda/tile/head_row.cuh"
 #include "nanovllm/cuda/tile/reduce.cuh"
 #include "nanovllm/cuda/tile/row_vectors.cuh"
@@ -302,6 +303,12 @@ void rms_norm(const RmsNormArgs<T>& args, const Context& context) {
       "rms_norm", {args.x, {}, args.weight, args.eps, args.out, inverse_width}, context);
 }
 
+template <Element T, class State>
+void run_op(const RmsNormArgs<T>& args, State& state) {
+  rms_norm(args, state.context);
+  state.plan_is_visible = true;
+}
+
 /// See the head of this file. Throws ShapeError when the operands do not fit together.
 template <Element T>
 void add_rms_norm(const AddRmsNormArgs<T>& args, const Context& context) {
@@ -311,6 +318,11 @@ void add_rms_norm(const AddRmsNormArgs<T>& args, const Context& context) {
   detail::launch_rms_norm<T, true>(
       "add_rms_norm", {args.x, args.residual, args.weight, args.eps, args.out, inverse_width},
       context);
+}
+
+template <Element T, class State>
+void run_op(const AddRmsNormArgs<T>& args, State& state) {
+  add_rms_norm(args, state.context);
 }
 
 }  // namespace nanovllm::cuda

@@ -19,6 +19,7 @@
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/cuda/tile/head_row.cuh"
 #include "nanovllm/cuda/tile/row_vectors.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
@@ -81,6 +82,11 @@ void rope(const RopeArgs<T>& args, const Context& context) {
     launch(rope_kernel<T, kLanes, kWhole>, {.grid = blocks, .block = RopeTraits::kThreads}, context,
            args);
   });
+}
+
+template <Element T, class State>
+void run_op(const RopeArgs<T>& args, State& state) {
+  rope(args, state.context);
 }
 
 }  // namespace nanovllm::cuda

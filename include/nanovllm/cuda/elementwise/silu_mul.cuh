@@ -16,6 +16,7 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/cuda/tile/row_vectors.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
 #include "nanovllm/ops/silu_mul.hpp"
@@ -71,6 +72,11 @@ void silu_mul(const SiluMulArgs<T>& args, const Context& context) {
   const bool whole = has_whole_rows(args.gate_up) && has_whole_rows(args.out);
   launch(whole ? silu_mul_kernel<T, true> : silu_mul_kernel<T, false>, elementwise_grid(vectors),
          context, args, vectors);
+}
+
+template <Element T, class State>
+void run_op(const SiluMulArgs<T>& args, State& state) {
+  silu_mul(args, state.context);
 }
 
 }  // namespace nanovllm::cuda

@@ -4,6 +4,8 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "nanovllm/cuda/runtime/check.cuh"
@@ -39,15 +41,35 @@ struct LaunchConfig {
   bool overlap = true;  ///< may start before the kernel ahead has ended (compute capability ≥ 9.0)
 };
 
+namespace detail {
+
+/// Has `kernel` ask for up to `bytes` of dynamic shared memory on the current device, which is
+/// `device`. The driver is called when that is more than in any call before, so once for each
+/// kernel and device as a rule; returns whether it was. Thread-safe. Throws CudaError when the
+/// driver refuses.
+inline bool allow_shared_bytes(const void* kernel, int device, std::size_t bytes) {
+  static std::mutex mutex;
+  static std::map<std::pair<const void*, int>, std::size_t> allowed;
+  const std::lock_guard lock(mutex);
+  std::size_t& most = allowed[{kernel, device}];
+  if (bytes <= most) return false;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)),
+        "cudaFuncSetAttribute(MaxDynamicSharedMemorySize)");
+  most = bytes;
+  return true;
+}
+
+}  // namespace detail
+
 /// Starts `kernel` on `context.stream`. Throws CudaError when the launch is refused; errors during
 /// the run show in a later call.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), const LaunchConfig& config, const Context& context,
             Arguments&&... arguments) {
   if (config.shared_bytes > 48 * 1024) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(config.shared_bytes)),
-          "cudaFuncSetAttribute(MaxDynamicSharedMemorySize)");
+    detail::allow_shared_bytes(reinterpret_cast<const void*>(kernel), context.device,
+                               config.shared_bytes);
   }
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -156,10 +156,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   grid_dependency_wait();
   grid_dependency_launch();
   const std::int64_t r = blockIdx.x, vocab = args.logits.extent(1);
-  const SamplingRow settings = args.rows.data[r];
+  const SamplingRow settings = args.batch.rows.data[r];
   const bool lists = blockIdx.y == 1;
   if (lists && settings.num_logprobs <= 0) return;
-  const bool has_bans = args.banned_starts.data[r] < args.banned_starts.data[r + 1];
+  const bool has_bans = args.batch.banned.starts.data[r] < args.batch.banned.starts.data[r + 1];
   const SlicePart* const parts = scratch.parts + r * scratch.part_pitch;
   const RowSummary summary = merge_parts(parts, num_parts, settings);
   const float* const logits = args.logits.at(r);
@@ -230,6 +230,11 @@ inline void sample(const SampleArgs& args, SamplerWorkspace& workspace, const Co
   auto* const kernel = rows <= context.num_sms ? sample_finish_kernel<kSelectThreads, 1>
                                                : sample_finish_kernel<kSelectThreads, 2>;
   launch(kernel, finish, context, args, workspace.scratch(), num_parts, mass_unit);
+}
+
+template <class State>
+void run_op(const SampleArgs& args, State& state) {
+  sample(args, *state.sampler, state.context);
 }
 
 }  // namespace nanovllm::cuda

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "gpu_test.cuh"
+#include "cuda/gpu_test.cuh"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/attention/decode/decode_attention.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
@@ -455,4 +455,46 @@ TEST_CASE("Decode attention: bad input", "[cuda][decode_attention]") {
   CHECK_THROWS_AS(cuda::decode_attention(problem.args(), low, gpu.context), ShapeError);
   cuda::decode_attention(problem.args(), good, gpu.context);
   gpu.sync();
+}
+
+namespace {
+
+/// Block 0 publishes a part after `delay` ns; block 1 collects it.
+__global__ void late_part_kernel(cuda::DecodeProblem<bf16> problem, std::uint64_t delay,
+                                 float* sums) {
+  using Traits = cuda::DecodeTraits<128, 1, 8>;
+  using namespace cuda::detail;
+  const auto now = [] {
+    std::uint64_t time;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+    return time;
+  };
+  if (blockIdx.x == 0) {
+    for (const std::uint64_t begin = now(); now() - begin < delay;) __nanosleep(1000);
+    float* const part = partial_at<Traits>(problem, 0, 1);
+    publish(part, {1.f, 2.f, 3.f, 4.f});
+    publish(part + Traits::kHeadDim, {0.f, 5.f, 0.f, 0.f});
+  } else {
+    DecodePart total;
+    add_blocks<Traits>(problem, 0, 1, 0, 0, total);
+    sums[threadIdx.x] = total.sum + total.out.w;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("Decode attention: a part that comes late is waited for by the clock",
+          "[cuda][decode_attention]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  // All bytes of a GpuArray are 0xff, so every word is kDecodeEmptyWord.
+  GpuArray<float> partials(2 * 2 * (128 + cuda::kDecodePartExtra)), sums(32);
+  cuda::DecodeProblem<bf16> problem{};
+  problem.group = 1;
+  problem.partials = partials.data();
+  constexpr std::uint64_t kDelay = 10'000'000'000;  // four million looks take less
+  late_part_kernel<<<2, 32, 0, gpu.stream.get()>>>(problem, kDelay, sums.data());
+  gpu.sync();
+  sums.download();
+  for (const float sum : sums.host) CHECK(sum == 9.f);
 }

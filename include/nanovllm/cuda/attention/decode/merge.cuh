@@ -6,9 +6,11 @@
 /// of those before it. A part needs neither counter nor fence: the workspace is full of
 /// `kDecodeEmptyWord`, a NaN that no part contains, so the collector reads a word until it is
 /// another, and puts `kDecodeEmptyWord` back for the next kernel. Blocks wait for blocks of lower
-/// index only, and after they have given away what others wait for; so nobody waits for ever as
-/// long as the blocks of the grid are resident together (one an SM) or start in the order of their
-/// indices.
+/// index only, and after they have given away what others wait for; so none waits for ever as long
+/// as the blocks of the grid are resident together (one an SM) or start in the order of their
+/// indices. Where a part never comes, because the plan was for other lengths, the collector ends
+/// the kernel by a trap. It goes by the clock: under a debugger or a sanitizer a part may take any
+/// number of looks.
 
 #include <cuda_runtime.h>
 
@@ -89,18 +91,35 @@ __device__ __forceinline__ float* partial_at(const DecodeProblem<T>& problem, in
   return problem.partials + (std::int64_t{2} * block + side) * problem.group * Traits::kPartFloats;
 }
 
+/// Global time in units of 2³² ns (4.3 s).
+__device__ __forceinline__ unsigned coarse_time() {
+  unsigned out;
+  asm volatile("mov.u32 %0, %%globaltimer_hi;" : "=r"(out));
+  return out;
+}
+
+/// How long a collector waits for a part, in units of `coarse_time`: half a minute.
+inline constexpr unsigned kDecodePatience = 7;
+
+/// Looks at a part, some milliseconds, before the clock is read: a part is mostly there sooner.
+inline constexpr unsigned kLooksPerTime = 4096;
+
 /// Adds to `total` the parts of blocks [first, end) of one item, waiting for them.
 template <class Traits, class T>
 __device__ __forceinline__ void add_blocks(const DecodeProblem<T>& problem, int first, int end,
                                            int head, int column, DecodePart& total) {
-  constexpr int kPatience = 1 << 22;  // seconds: the plan must have been for other lengths
 #pragma unroll 1
   for (int base = first; base < end; base += kPartsAtOnce) {
     DecodePart parts[kPartsAtOnce];
     float4 softmax[kPartsAtOnce];
+    unsigned begin = 0;  // of the wait, where it is a long one
     bool complete = false;
-    for (int tries = 0; !complete; ++tries) {
-      if (tries == kPatience) __trap();
+    for (unsigned looks = 1; !complete; ++looks) {
+      if (looks % kLooksPerTime == 0) {
+        const unsigned now = coarse_time();
+        if (looks == kLooksPerTime) begin = now;
+        if (now - begin > kDecodePatience) __trap();
+      }
 #pragma unroll
       for (int i = 0; i < kPartsAtOnce; ++i) {
         if (base + i >= end) continue;

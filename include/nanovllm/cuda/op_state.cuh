@@ -1,0 +1,37 @@
+#pragma once
+/// What the ops of one rank on CUDA work with beside their operands.
+
+#include <optional>
+
+#include "nanovllm/cuda/attention/decode/plan.cuh"
+#include "nanovllm/cuda/attention/varlen/plan.cuh"
+#include "nanovllm/cuda/linear/linear.cuh"
+#include "nanovllm/cuda/runtime/context.cuh"
+#include "nanovllm/cuda/sampling/workspace.cuh"
+#include "nanovllm/ops/backend.hpp"
+
+namespace nanovllm::cuda {
+
+/// The stream, the dense layers' plans and the scratch memory. An op `Args` is run by
+/// `run_op(const Args&, State&)`, where `State` is this type: a template parameter in the headers
+/// of the ops, which do not know each other's scratch memory.
+struct OpState {
+  Context context;
+  LinearEngine linear{};
+  std::optional<DecodeWorkspace> decode{};
+  std::optional<VarlenWorkspace> varlen{};
+  std::optional<SamplerWorkspace> sampler{};
+  /// A norm waits for what is ahead of it before it lets the next kernel start; behind one, decode
+  /// attention may read the plan before its own wait.
+  bool plan_is_visible = false;
+
+  /// Allocates the scratch memory of attention and sampler.
+  void reserve(const StepLimits& limits) {
+    decode.emplace(limits.max_sequences, limits.num_kv_heads,
+                   limits.num_heads / limits.num_kv_heads, limits.head_dim, context);
+    varlen.emplace(limits.max_sequences, limits.max_tokens, context);
+    sampler.emplace(limits.max_sequences, limits.vocab_size, context);
+  }
+};
+
+}  // namespace nanovllm::cuda

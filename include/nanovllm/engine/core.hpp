@@ -1,0 +1,435 @@
+#pragma once
+/// The engine's step: take what came, plan, launch, wait, commit, and put events into the queue.
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/event_queue.hpp"
+#include "nanovllm/engine/inbox.hpp"
+#include "nanovllm/engine/request.hpp"
+#include "nanovllm/engine/runner.hpp"
+#include "nanovllm/engine/step_inputs.hpp"
+#include "nanovllm/fwd.hpp"
+#include "nanovllm/kv/block_manager.hpp"
+#include "nanovllm/sched/scheduler.hpp"
+
+namespace nanovllm {
+
+/// Queues, steps under way and counters of one engine.
+///
+/// A step is a transaction. What throws while it is planned or handed over is undone: queues, blocks
+/// and sequences are as they were, and the requests in the step end with the error. What throws
+/// later, while it is computed or its results are taken, ends the requests in it, too. No other
+/// request is touched.
+///
+/// Thread-safe: steps run one at a time.
+template <class Model, class Policy>
+class EngineCore {
+ public:
+  using RunnerType = Runner<Model, Policy>;
+  using BlockManagerType =
+      BlockManager<Policy::kv.block_size,
+                   typename Policy::template PrefixCache<Policy::kv.block_size>>;
+  using SchedulerType =
+      Scheduler<typename Policy::Scheduling, BlockManagerType, typename Policy::Preemption>;
+
+  /// `inbox` and `events` must outlive the core.
+  /// @param overlap  plan and launch a step before the one before it is waited for.
+  EngineCore(std::unique_ptr<RunnerType> runner, SchedulerType scheduler, bool overlap,
+             std::int64_t vocab_size, Inbox& inbox, EventQueue& events)
+      : vocab_size_(vocab_size),
+        inbox_(inbox),
+        events_(events),
+        runner_(std::move(runner)),
+        scheduler_(std::move(scheduler)),
+        max_under_way_(overlap ? 2 : 1) {
+    publish_stats();
+  }
+
+  EngineCore(const EngineCore&) = delete;
+  EngineCore& operator=(const EngineCore&) = delete;
+
+  ~EngineCore() { shut_down(); }
+
+  /// Waits for the steps under way and ends all requests with FinishReason::abort: the engine takes
+  /// no more.
+  void shut_down() noexcept {
+    const std::lock_guard lock(mutex_);
+    for (; !under_way_.empty(); under_way_.pop_front()) wait_ignoring_errors();
+    inbox_.close();
+    inbox_.take(incoming_);
+    live_.splice(live_.end(), incoming_.submitted);
+    while (!live_.empty()) {
+      live_.front()->place = live_.begin();
+      end(*live_.front(), FinishReason::abort, {});
+    }
+    publish_stats();
+  }
+
+  /// One step, without the callbacks: its events are in the queue. Returns whether there was
+  /// anything to do. Throws what the scheduling policy throws, and Error when it plans nothing
+  /// though there is work and no step is under way; nothing has changed then.
+  bool step() {
+    const std::lock_guard lock(mutex_);
+    const Clock::time_point begin = Clock::now();
+    device_seconds_ = 0;
+    const bool took = take_inbox();
+    bool failed = false;
+    while (under_way_.size() < max_under_way_ && !failed) {
+      const Launch launched = launch();
+      if (launched == Launch::nothing) break;
+      failed = launched == Launch::failed;
+    }
+    publish_stats();  // while the step is computed, others see it run
+    if (under_way_.empty()) return took || failed;
+    finish_oldest(begin);
+    publish_stats();
+    return true;
+  }
+
+  /// Ends `request` with an error, unless it has ended.
+  void fail(const std::shared_ptr<Request>& request, const std::string& error) {
+    const std::lock_guard lock(mutex_);
+    if (request->has_ended()) return;
+    drop(*request);
+    end(*request, FinishReason::error, error);
+    publish_stats();
+  }
+
+  [[nodiscard]] const RunnerType& runner() const { return *runner_; }
+  [[nodiscard]] RunnerType& runner() { return *runner_; }
+  [[nodiscard]] std::int32_t capacity_tokens() const { return scheduler_.capacity_tokens(); }
+  [[nodiscard]] std::int32_t num_kv_blocks() const { return scheduler_.blocks().num_blocks(); }
+
+  /// Throws Error naming the first broken invariant of the scheduler and its block manager.
+  void check_invariants() const {
+    const std::lock_guard lock(mutex_);
+    scheduler_.check_invariants();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Launch : std::uint8_t { nothing, done, failed };
+
+  /// A step between `launch` and the end of `deliver`.
+  struct Step {
+    StepPlan plan;
+    double device_seconds = 0;
+    RequestList ended{};  ///< meanwhile: this plan, or an older one, may have their sequences
+  };
+
+  static double seconds_since(Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  }
+
+  /// What other threads left since the last step. Returns whether a request ended.
+  bool take_inbox() {
+    inbox_.take(incoming_);
+    bool ended = false;
+    while (!incoming_.submitted.empty()) {
+      live_.splice(live_.end(), incoming_.submitted, incoming_.submitted.begin());
+      Request& request = *live_.back();
+      request.place = std::prev(live_.end());
+      try {
+        for (const auto& sequence : request.sequences()) scheduler_.add(*sequence);
+      } catch (const std::exception& error) {
+        drop(request);
+        end(request, FinishReason::error, error.what());
+        ended = true;
+      }
+    }
+    for (; !incoming_.aborted.empty(); incoming_.aborted.pop_front()) {
+      Request& request = *incoming_.aborted.front();
+      if (request.has_ended()) continue;
+      drop(request);
+      end(request, FinishReason::abort, {});
+      ended = true;
+    }
+    return ended;
+  }
+
+  /// Plans a step and hands it to the runner. Behind a step under way there may be nothing to plan
+  /// before that one's results are known.
+  Launch launch() {
+    if (!scheduler_.has_work()) return Launch::nothing;
+    StepPlan plan = scheduler_.schedule();  // decides, changes nothing
+    if (plan.empty()) {
+      check(!under_way_.empty(),
+            "engine: there is work, but the scheduling policy planned nothing");
+      return Launch::nothing;
+    }
+    under_way_.push_back({.plan = std::move(plan)});
+    Step& step = under_way_.back();
+    bool has_begun = false;
+    try {
+      scheduler_.begin(step.plan);  // gives the planned sequences their blocks
+      has_begun = true;
+      build_inputs(step.plan);
+      const Clock::time_point begin = Clock::now();
+      runner_->launch(inputs_);
+      // A backend that is not asynchronous computes the step right here.
+      if (!Policy::Backend::kAsynchronous) {
+        step.device_seconds = seconds_since(begin);
+        device_seconds_ += step.device_seconds;
+      }
+      return Launch::done;
+    } catch (...) {
+      undo_newest(has_begun, message_of(std::current_exception()));
+      return Launch::failed;
+    }
+  }
+
+  /// Flattens the plan, and the sampler's settings of those sequences that get a token.
+  void build_inputs(const StepPlan& plan) {
+    clear(sampling_);
+    for (const PlannedSequence& planned : plan.sequences) {
+      RequestSequence& sequence = RequestSequence::of(*planned.sequence);
+      sequence.request().mark_scheduled();
+      for (std::int32_t i = planned.num_logits; i-- > 0;) {
+        append_sample(sampling_, sequence.sampling_row(planned.end - i),
+                      sequence.banned_tokens(planned.end - i));
+      }
+    }
+    inputs_.build(plan, Policy::kv.block_size, sampling_);
+  }
+
+  /// A step that could not be handed over never was: its requests end.
+  void undo_newest(bool has_begun, const std::string& error) {
+    Step& step = under_way_.back();
+    if (has_begun) scheduler_.cancel(step.plan);
+    RequestList ended = std::move(step.ended);
+    const StepPlan plan = std::move(step.plan);
+    under_way_.pop_back();
+    end_all(plan, error, ended);
+    // What has ended may be in the step before this.
+    if (!under_way_.empty()) under_way_.back().ended.splice(under_way_.back().ended.end(), ended);
+  }
+
+  /// Waits for the oldest step and takes its results.
+  void finish_oldest(Clock::time_point begin) {
+    Step& oldest = under_way_.front();
+    const Clock::time_point wait = Clock::now();
+    try {
+      const StepResults results = runner_->wait();
+      const double waited = seconds_since(wait);
+      oldest.device_seconds += waited;
+      device_seconds_ += waited;
+      deliver(oldest.plan, results);
+    } catch (...) {
+      return fail_oldest(message_of(std::current_exception()));
+    }
+    count_step(oldest, seconds_since(begin) - device_seconds_);
+    under_way_.pop_front();
+  }
+
+  /// Gives every sampled sequence its tokens and commits the step. Sequences that ended while the
+  /// step was under way get nothing from it. What was accepted is announced, even if the commit
+  /// fails: it is in the outputs.
+  void deliver(const StepPlan& plan, const StepResults& results) {
+    reserve_outcomes(plan, static_cast<std::size_t>(results.tokens.extent(0)));
+    try {
+      std::int64_t row = 0;  // of the results
+      for (const PlannedSequence& planned : plan.sequences) {
+        const std::int64_t first = std::exchange(row, row + planned.num_logits);
+        if (planned.num_logits == 0 || planned.sequence->status == SequenceStatus::finished)
+          continue;
+        accept(RequestSequence::of(*planned.sequence), results, first, planned.num_logits);
+      }
+      scheduler_.commit(plan, outcomes_);
+    } catch (...) {
+      events_.push(std::move(news_));
+      throw;
+    }
+    events_.push(std::move(news_));
+    end_finished();
+  }
+
+  void reserve_outcomes(const StepPlan& plan, std::size_t num_samples) {
+    outcomes_.clear();
+    outcomes_.reserve(num_samples);
+    drawn_.clear();
+    drawn_.reserve(num_samples);
+    errors_.clear();
+    std::size_t num_events = 0;
+    for (const PlannedSequence& planned : plan.sequences) {
+      if (RequestSequence::of(*planned.sequence).request().has_callback())
+        num_events += static_cast<std::size_t>(planned.num_logits);
+    }
+    news_ = events_.allocate(num_events);
+    next_event_ = news_.begin();
+  }
+
+  /// Tokens [first, first + count) of the results are those of `sequence`, as far as it goes on.
+  /// The news of the last one, if it ends the sequence, go with the last event.
+  void accept(RequestSequence& sequence, const StepResults& results, std::int64_t first,
+              std::int32_t count) {
+    Request& request = sequence.request();
+    const std::size_t begin = drawn_.size();
+    FinishReason reason = FinishReason::none;
+    for (std::int64_t i = first; i < first + count && reason == FinishReason::none; ++i) {
+      const TokenId token = *results.tokens.at(i);
+      drawn_.push_back(token);
+      try {
+        reason = sequence.accept(token, logprobs_of(results, i, sequence.num_logprobs()));
+      } catch (const std::exception& error) {
+        reason = FinishReason::error;
+        errors_.emplace_back(&sequence, error.what());
+      }
+      request.mark_token();
+      if (reason != FinishReason::none || !request.has_callback()) continue;
+      *next_event_++ = {.request = *request.place, .news = sequence.take_news()};
+    }
+    outcomes_.push_back({&sequence, std::span<const TokenId>(drawn_).subspan(begin), reason});
+  }
+
+  [[nodiscard]] std::optional<TokenLogprobs> logprobs_of(const StepResults& results, std::int64_t i,
+                                                         std::int32_t count) const {
+    if (count < 0) return std::nullopt;
+    TokenLogprobs out{.token_id = *results.tokens.at(i), .logprob = *results.logprobs.at(i)};
+    for (std::int64_t j = 0; j < std::min<std::int64_t>(count, vocab_size_); ++j) {
+      out.top.emplace_back(*results.top_tokens.at(i, j), *results.top_logprobs.at(i, j));
+    }
+    return out;
+  }
+
+  /// Ends the requests whose sequences the committed step has finished.
+  void end_finished() noexcept {
+    num_sampled_tokens_ += static_cast<std::int64_t>(drawn_.size());
+    static const std::string kNoError;
+    for (const StepOutcome& outcome : outcomes_) {
+      if (outcome.finish_reason == FinishReason::none) continue;
+      const RequestSequence& sequence = RequestSequence::of(*outcome.sequence);
+      const auto error = std::find_if(errors_.begin(), errors_.end(),
+                                      [&](const auto& entry) { return entry.first == &sequence; });
+      end(sequence.request(), outcome.finish_reason,
+          error == errors_.end() ? kNoError : error->second);
+    }
+  }
+
+  /// The oldest step could not be computed, or its results not taken. Steps behind it are undone
+  /// and planned again: they may build on what it did not compute.
+  void fail_oldest(const std::string& error) {
+    RequestList ended;
+    for (std::size_t i = 1; i < under_way_.size(); ++i) wait_ignoring_errors();
+    for (; under_way_.size() > 1; under_way_.pop_back()) {
+      scheduler_.cancel(under_way_.back().plan);
+      ended.splice(ended.end(), under_way_.back().ended);
+    }
+    Step& step = under_way_.front();
+    scheduler_.cancel(step.plan);
+    ended.splice(ended.end(), step.ended);
+    const StepPlan plan = std::move(step.plan);
+    under_way_.pop_front();
+    end_all(plan, error, ended);
+  }
+
+  void wait_ignoring_errors() noexcept {
+    try {
+      static_cast<void>(runner_->wait());
+    } catch (...) {
+      // If it is more than a consequence, the next step will say so again.
+    }
+  }
+
+  /// Ends the requests of all sequences in `plan`, which is in no step any more. They are moved to
+  /// `ended`.
+  void end_all(const StepPlan& plan, const std::string& error, RequestList& ended) {
+    for (const PlannedSequence& planned : plan.sequences) {
+      if (planned.sequence->status == SequenceStatus::finished) continue;
+      Request& request = RequestSequence::of(*planned.sequence).request();
+      drop(request);
+      const RequestList::iterator place = request.place;
+      ended.splice(ended.end(), live_, place);
+      announce_end(request, FinishReason::error, error);
+    }
+  }
+
+  /// Takes all sequences of `request` from the scheduler.
+  void drop(Request& request) {
+    for (const auto& sequence : request.sequences()) {
+      if (sequence->arrival != 0) scheduler_.abort(*sequence);
+    }
+  }
+
+  /// Ends a request that the scheduler has let go of, and forgets it as soon as no step under way
+  /// has its sequences.
+  void end(Request& request, FinishReason reason, const std::string& error) noexcept {
+    RequestList ended;
+    ended.splice(ended.end(), live_, request.place);
+    announce_end(request, reason, error);
+    if (!under_way_.empty()) under_way_.back().ended.splice(under_way_.back().ended.end(), ended);
+  }
+
+  void announce_end(Request& request, FinishReason reason, const std::string& error) noexcept {
+    inbox_.retire(request.id());
+    events_.push(request.finish(*request.place, reason, error));
+    ++num_finished_;
+  }
+
+  /// Time is split between prefill and decode by the tokens of a step.
+  void count_step(const Step& step, double host_seconds) {
+    const double decode_share =
+        static_cast<double>(step.plan.num_decodes) / static_cast<double>(step.plan.num_tokens);
+    ++totals_.num_steps;
+    totals_.num_prefill_tokens += step.plan.num_tokens - step.plan.num_decodes;
+    totals_.num_decode_tokens += step.plan.num_decodes;
+    totals_.prefill_seconds += step.device_seconds * (1.0 - decode_share);
+    totals_.decode_seconds += step.device_seconds * decode_share;
+    totals_.host_seconds += host_seconds;
+  }
+
+  /// Everything at once, so that a request is always in exactly one counter.
+  void publish_stats() noexcept {
+    const auto& blocks = scheduler_.blocks();
+    totals_.num_waiting = scheduler_.num_waiting();
+    totals_.num_running = scheduler_.num_running();
+    totals_.num_finished = num_finished_;
+    totals_.num_preemptions = scheduler_.num_preemptions();
+    totals_.num_sampled_tokens = num_sampled_tokens_;
+    totals_.num_queried_tokens = blocks.stats().num_queried_tokens;
+    totals_.num_hit_tokens = blocks.stats().num_hit_tokens;
+    totals_.num_kv_blocks = blocks.num_blocks();
+    totals_.num_free_kv_blocks = blocks.num_free();
+    inbox_.publish(totals_);
+  }
+
+  const std::int64_t vocab_size_;
+  Inbox& inbox_;
+  EventQueue& events_;
+
+  mutable std::mutex mutex_;  // guards everything below
+  std::unique_ptr<RunnerType> runner_;
+  SchedulerType scheduler_;
+  const std::size_t max_under_way_;
+  RequestList live_;
+  Inbox::Content incoming_;
+  std::deque<Step> under_way_;  // oldest first
+  EngineStats totals_;
+  std::int64_t num_finished_ = 0;
+  std::int64_t num_sampled_tokens_ = 0;
+  double device_seconds_ = 0;  // of this call of step
+
+  // Kept from step to step for their memory.
+  StepInputs inputs_;
+  HostSamplingBatch sampling_;
+  std::vector<TokenId> drawn_;
+  std::vector<StepOutcome> outcomes_;
+  std::vector<std::pair<const RequestSequence*, std::string>> errors_;
+  EventList news_;
+  EventList::iterator next_event_;
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,64 @@
+#pragma once
+/// What users get back: outputs, and events while they are made.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/sched/sequence.hpp"
+
+namespace nanovllm {
+
+/// A token the model gave, its log-probability, and the most likely ones, best first.
+struct TokenLogprobs {
+  TokenId token_id = 0;
+  float logprob = 0.f;
+  std::vector<std::pair<TokenId, float>> top{};
+};
+
+/// Seconds from submission.
+struct RequestTimings {
+  double scheduled = 0;    ///< first computed in a step
+  double first_token = 0;  ///< first token out; 0 if none
+  double finished = 0;
+};
+
+/// What one sequence generated.
+struct Completion {
+  std::string text;                ///< detokenised, without prompt, end token and stop string
+  std::vector<TokenId> token_ids;  ///< generated, an end or stop token included
+  FinishReason finish_reason = FinishReason::none;
+  std::vector<TokenLogprobs> logprobs;  ///< one a token, if SamplingParams::logprobs was set
+};
+
+/// Everything about a finished request: its completion and what is said of the whole.
+struct Output : Completion {
+  RequestId id = 0;
+  std::int32_t num_prompt_tokens = 0;
+  std::int32_t num_cached_tokens = 0;  ///< of the prompt, taken from the prefix cache
+  RequestTimings timings;
+  std::string error;  ///< why finish_reason is `error`
+};
+
+/// What a callback hears of its request: once for every token, and once when it ends. The texts of
+/// all events of a request, put together, are the text of its output, whatever it ends by. Views
+/// are valid during the call.
+struct TokenEvent {
+  RequestId id = 0;
+  const TokenId* token = nullptr;           ///< null when the request ended without a new one
+  std::string_view text;                    ///< newly released text; may be empty
+  const TokenLogprobs* logprobs = nullptr;  ///< of `token`, if asked for
+  const Output* output = nullptr;           ///< the whole result, on the last event alone
+};
+
+/// Called when a step's results are final, on a thread that is in `step`, `run` or `generate` and
+/// holds no lock of the engine: a callback may call anything of it, `generate` included. Callbacks
+/// of an engine run one at a time, but for those that run inside such a call. If it throws, its
+/// own request ends with an error, of which it hears once more; others do not notice.
+using TokenCallback = std::function<void(const TokenEvent&)>;
+
+}  // namespace nanovllm

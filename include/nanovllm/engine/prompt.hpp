@@ -1,0 +1,31 @@
+#pragma once
+/// What users hand to the engine: a text, token ids, or a conversation.
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "nanovllm/chat/chat_template.hpp"
+#include "nanovllm/core/ids.hpp"
+
+namespace nanovllm {
+
+/// A conversation to be rendered by the model's chat template.
+struct ChatPrompt {
+  std::vector<ChatMessage> messages;
+  ChatOptions options{};
+};
+
+/// A text, token ids, or a conversation.
+struct Prompt : std::variant<std::string, std::vector<TokenId>, ChatPrompt> {
+  Prompt(const char* text) : variant(std::string(text)) {}
+  Prompt(std::string_view text) : variant(std::string(text)) {}
+  Prompt(std::string text) : variant(std::move(text)) {}
+  Prompt(std::vector<TokenId> token_ids) : variant(std::move(token_ids)) {}
+  Prompt(std::vector<ChatMessage> messages) : variant(ChatPrompt{std::move(messages)}) {}
+  Prompt(ChatPrompt chat) : variant(std::move(chat)) {}
+};
+
+}  // namespace nanovllm

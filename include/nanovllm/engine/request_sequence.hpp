@@ -1,0 +1,184 @@
+#pragma once
+/// One sequence of a request inside the engine: how it is drawn, its text so far, when it stops.
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/engine/output.hpp"
+#include "nanovllm/ops/sampler.hpp"
+#include "nanovllm/sampling/sampling_params.hpp"
+#include "nanovllm/sampling/stop_matcher.hpp"
+#include "nanovllm/sched/sequence.hpp"
+#include "nanovllm/text/detokenizer.hpp"
+#include "nanovllm/text/tokenizer.hpp"
+
+namespace nanovllm {
+
+class Request;
+
+/// What all sequences of a request have in common.
+struct SequenceTerms {
+  SamplingParams params;
+  SamplingRow sampling;               ///< with the checkpoint's defaults filled in
+  std::vector<TokenId> end_tokens{};  ///< ascending: stop_token_ids and the checkpoint's own
+  std::int32_t max_total_tokens = 0;  ///< prompt and generated tokens at the most
+};
+
+/// The state of one sequence from submission to its end. The scheduler's part of it is its base, so
+/// that a sequence in a plan leads straight to its request.
+class RequestSequence : public Sequence {
+ public:
+  /// What the latest `accept` added, and nobody has reported yet.
+  struct News {
+    std::optional<TokenId> token{};
+    std::optional<TokenLogprobs> logprobs{};
+    std::string text{};
+  };
+
+  /// `request` and `terms` must outlive the sequence.
+  /// @param tokenizer  may be null: the output then has token ids and no text.
+  RequestSequence(Request& request, const SequenceTerms& terms, RequestId request_id,
+                  std::vector<TokenId> prompt, const Tokenizer* tokenizer)
+      : request_(request),
+        terms_(terms),
+        stop_matcher_(terms.params.stop, terms.params.include_stop_str_in_output) {
+    id = request_id;
+    num_prompt_tokens = static_cast<std::int32_t>(prompt.size());
+    max_total_tokens = terms.max_total_tokens;
+    tokens = std::move(prompt);
+    if (tokenizer != nullptr) detokenizer_.emplace(*tokenizer, terms.params.skip_special_tokens);
+  }
+
+  RequestSequence(const RequestSequence&) = delete;
+  RequestSequence& operator=(const RequestSequence&) = delete;
+
+  /// The same object as `sequence`. The engine makes no other sequences.
+  [[nodiscard]] static RequestSequence& of(Sequence& sequence) {
+    return static_cast<RequestSequence&>(sequence);
+  }
+
+  [[nodiscard]] Request& request() const { return request_; }
+  [[nodiscard]] const Completion& completion() const { return completion_; }
+  [[nodiscard]] bool has_ended() const { return completion_.finish_reason != FinishReason::none; }
+
+  /// Settings for drawing the token that will be number `position` of the sequence.
+  [[nodiscard]] SamplingRow sampling_row(std::int32_t position) const {
+    SamplingRow row = terms_.sampling;
+    row.position = static_cast<std::uint64_t>(position);
+    return row;
+  }
+
+  /// What that draw must not give: while fewer than min_tokens come before it, the tokens that
+  /// would end the sequence.
+  [[nodiscard]] std::span<const TokenId> banned_tokens(std::int32_t position) const {
+    if (position - num_prompt_tokens >= terms_.params.min_tokens) return {};
+    return terms_.end_tokens;
+  }
+
+  /// Most likely tokens to report with every token; -1 for no log-probabilities at all.
+  [[nodiscard]] std::int32_t num_logprobs() const { return terms_.sampling.num_logprobs; }
+
+  /// Takes the next token, of which the scheduler has not heard yet. If it throws, the token is not
+  /// part of the completion.
+  [[nodiscard]] FinishReason accept(TokenId token, std::optional<TokenLogprobs> logprobs) {
+    completion_.token_ids.push_back(token);
+    try {
+      return accept_last(std::move(logprobs));
+    } catch (...) {
+      completion_.token_ids.pop_back();
+      completion_.logprobs.resize(
+          std::min(completion_.logprobs.size(), completion_.token_ids.size()));
+      throw;
+    }
+  }
+
+  /// Ends the completion. Text that was held back is released unless a stop string was found.
+  void finish(FinishReason reason) noexcept {
+    completion_.finish_reason = reason;
+    if (stop_string_found_ || !detokenizer_) return;
+    try {
+      if (!add_text(detokenizer_->flush(), false)) release(stop_matcher_.flush());
+    } catch (const std::exception&) {
+      // Out of memory: the few bytes held back are in no event and not in the output.
+    }
+  }
+
+  /// What came since the last call. A token is reported once, and so is every piece of text.
+  [[nodiscard]] News take_news() noexcept {
+    News news{.text = std::move(new_text_)};
+    new_text_.clear();
+    if (std::exchange(has_new_token_, false)) {
+      news.token = completion_.token_ids.back();
+      news.logprobs = std::move(new_logprobs_);
+    }
+    new_logprobs_.reset();
+    return news;
+  }
+
+  /// The completion, to be moved out when the request ends.
+  [[nodiscard]] Completion take_completion() noexcept { return std::move(completion_); }
+
+ private:
+  [[nodiscard]] std::int32_t num_generated() const {
+    return static_cast<std::int32_t>(completion_.token_ids.size());
+  }
+
+  [[nodiscard]] FinishReason accept_last(std::optional<TokenLogprobs> logprobs) {
+    const TokenId token = completion_.token_ids.back();
+    if (logprobs) {
+      completion_.logprobs.push_back(*logprobs);
+      new_logprobs_ = std::move(logprobs);
+    }
+    const bool can_stop = num_generated() >= terms_.params.min_tokens;
+    const bool ends =
+        can_stop && std::binary_search(terms_.end_tokens.begin(), terms_.end_tokens.end(), token);
+    // An end token is not part of the text.
+    const bool stops = ends || (detokenizer_ && add_text(detokenizer_->push(token), can_stop));
+    has_new_token_ = true;
+    if (stops) return FinishReason::stop;
+    const bool is_last = num_generated() >= terms_.params.max_tokens ||
+                         num_prompt_tokens + num_generated() >= max_total_tokens;
+    return is_last ? FinishReason::length : FinishReason::none;
+  }
+
+  /// Whether a stop string ends the sequence here.
+  bool add_text(const std::string& piece, bool can_stop) {
+    if (!can_stop) {
+      release(stop_matcher_.pass(piece));
+      return false;
+    }
+    StopMatcher::Result result = stop_matcher_.push(piece);
+    release(result.text);
+    stop_string_found_ = result.stopped;
+    return result.stopped;
+  }
+
+  /// Both texts get it, or neither.
+  void release(const std::string& text) {
+    completion_.text += text;
+    try {
+      new_text_ += text;
+    } catch (...) {
+      completion_.text.resize(completion_.text.size() - text.size());
+      throw;
+    }
+  }
+
+  Request& request_;
+  const SequenceTerms& terms_;
+  std::optional<Detokenizer> detokenizer_;
+  StopMatcher stop_matcher_;
+  bool stop_string_found_ = false;
+  Completion completion_;
+  std::string new_text_;  // released since `take_news`
+  std::optional<TokenLogprobs> new_logprobs_;
+  bool has_new_token_ = false;
+};
+
+}  // namespace nanovllm
