@@ -54,6 +54,7 @@
 #include "nanovllm/engine/runner.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/fwd.hpp"
+#include "nanovllm/io/json.hpp"
 #include "nanovllm/io/json_fields.hpp"
 #include "nanovllm/io/mapped_file.hpp"
 #include "nanovllm/io/safetensors.hpp"
