@@ -63,6 +63,7 @@
 #include "nanovllm/engine/step_batch.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/fwd.hpp"
+#include "nanovllm/io/json.hpp"
 #include "nanovllm/io/json_fields.hpp"
 #include "nanovllm/io/mapped_file.hpp"
 #include "nanovllm/io/safetensors.hpp"

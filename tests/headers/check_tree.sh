@@ -6,8 +6,9 @@
 #   how                 full paths in quotes, of files that exist, without cycles
 #   what not            <iostream>, <regex>, <format>; CUDA's headers only in .cuh, and .cuh only
 #                       in .cuh, but for engine.hpp, which asks for __CUDACC__ before
-#   form                '#pragma once' first, at most 500 lines, .hpp or .cuh; a .inc file is a
-#                       fragment for repeated inclusion within its own folder and has no guard
+#   form                '#pragma once' first, at most 500 lines, .hpp or .cuh; a .inc file has no
+#                       guard: the bodies of the header beside it (core/prebuilt.hpp), or a fragment
+#                       for repeated inclusion within its own folder
 #   umbrella            nanovllm.hpp reaches every .hpp but those of cuda/, without the help of a
 #                       .cuh
 set -euo pipefail
@@ -73,10 +74,9 @@ awk -v graph="$graph" '
     allowed_for_cuh["parallel/"] = "cuda/"
 
     # The headers of model/ that read a checkpoint may see the readers of files as well.
-    loaders["nanovllm/model/config.hpp"]
-    loaders["nanovllm/model/generation_config.hpp"]
+    loaders["nanovllm/model/config.inc"]
+    loaders["nanovllm/model/generation_config.inc"]
     loaders["nanovllm/model/weights.hpp"]
-
 
     for (i = 1; i < ARGC; i++) exists[ARGV[i]] = 1
   }
