@@ -221,10 +221,10 @@ Engine<Model, Policy>::Engine(Config model, std::optional<RandomWeights> weights
   const BatchConfig batch = choose_batch_config<typename Policy::Backend>(config);
   auto runner = make_runner<Model, Policy>(model_, weights, config, batch, max_model_len);
   const std::int32_t num_blocks = allocate_kv<Policy>(*runner, config, max_model_len);
-  typename Core::SchedulerType scheduler(
-      batch, {num_blocks, Policy::kv.prefix_caching && config.prefix_caching});
+  typename Core::BlockManagerType blocks(num_blocks,
+                                         Policy::kv.prefix_caching && config.prefix_caching);
   const bool overlap = config.overlap.value_or(Policy::Backend::kAsynchronous);
-  core_.emplace(std::move(runner), std::move(scheduler), overlap, model_.vocab_size, inbox_,
+  core_.emplace(std::move(runner), batch, std::move(blocks), overlap, model_.vocab_size, inbox_,
                 events_);
 
   AdmissionRules rules{
