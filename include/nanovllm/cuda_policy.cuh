@@ -5,6 +5,7 @@
 #include "nanovllm/cuda/backend.cuh"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/parallel/communicator.hpp"
+#include "nanovllm/sampling/logits_processor.hpp"
 #include "nanovllm/sched/continuous_batching.hpp"
 
 #if __has_include(<nccl.h>)
@@ -23,6 +24,7 @@ struct CudaPolicy {
   using Communicator = Single;  ///< several devices need NCCL
 #endif
   using Scheduling = ContinuousBatching;
+  using LogitsProcessors = nanovllm::LogitsProcessors<MinTokensProcessor>;
   /// Blocks of 64 tokens are one TMA box a head.
   static constexpr KvConfig kv{.block_size = 64};
 };

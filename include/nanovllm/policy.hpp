@@ -21,6 +21,7 @@
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/parallel/host_group.hpp"
+#include "nanovllm/sampling/logits_processor.hpp"
 #include "nanovllm/sched/continuous_batching.hpp"
 #include "nanovllm/sched/prefill_first.hpp"
 
@@ -32,7 +33,9 @@ struct DefaultPolicy {
   using Backend = CpuBackend;             ///< where memory lives and ops run
   using Communicator = HostGroup;         ///< how tensor-parallel ranks talk
   using Scheduling = ContinuousBatching;  ///< what a step computes
-  static constexpr KvConfig kv{};         ///< block size, prefix caching
+  /// Rules for what may be drawn.
+  using LogitsProcessors = nanovllm::LogitsProcessors<MinTokensProcessor>;
+  static constexpr KvConfig kv{};  ///< block size, prefix caching
 };
 
 /// The same in float32: for tests, and where the last digit counts.
@@ -47,7 +50,8 @@ template <class Policy>
                 "\nBackend        ", type_name<typename Policy::Backend>(),       //
                 "\nCommunicator   ", type_name<typename Policy::Communicator>(),  //
                 "\nScheduling     ", type_name<typename Policy::Scheduling>(),    //
-                "\nkv             block_size = ", Policy::kv.block_size,          //
+                "\nProcessors     ", type_name<typename Policy::LogitsProcessors>(),
+                "\nkv             block_size = ", Policy::kv.block_size,  //
                 ", prefix_caching = ", Policy::kv.prefix_caching, "\n");
 }
 

@@ -66,7 +66,7 @@ awk -v graph="$graph" '
     allowed["engine.hpp"] = allowed["policy.hpp"] " policy.hpp"
     allowed["nanovllm.hpp"] = allowed["engine.hpp"] " engine.hpp"
     allowed["policy.hpp"] = allowed["policy.hpp"] " cuda_policy.cuh"
-    allowed["cuda_policy.cuh"] = "core/ kv/ sched/ parallel/ cuda/"
+    allowed["cuda_policy.cuh"] = "core/ kv/ sampling/ sched/ parallel/ cuda/"
 
     # What the .cuh files of a folder may see besides.
     allowed_for_cuh["parallel/"] = "cuda/"
