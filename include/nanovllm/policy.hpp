@@ -15,6 +15,7 @@
 #include <string>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/type_name.hpp"
 #include "nanovllm/cpu/backend.hpp"
@@ -27,9 +28,11 @@
 
 namespace nanovllm {
 
-/// Qwen3 in bfloat16 on the CPU.
+/// bfloat16 on the CPU.
 struct DefaultPolicy {
-  using Element = bf16;                   ///< of weights, activations and the KV cache
+  /// Of weights, activations and the KV cache; a slot `Weight`, `Activation` or `KvElement` of its
+  /// own goes before.
+  using Element = bf16;
   using Backend = CpuBackend;             ///< where memory lives and ops run
   using Communicator = HostGroup;         ///< how tensor-parallel ranks talk
   using Scheduling = ContinuousBatching;  ///< what a step computes
@@ -43,10 +46,25 @@ struct Float32Policy : DefaultPolicy {
   using Element = float;
 };
 
+namespace detail {
+
+/// One line where all elements are the same, else three.
+template <class E>
+[[nodiscard]] std::string describe_elements() {
+  const auto weight = name(kDType<typename E::Weight>);
+  const auto activation = name(kDType<typename E::Activation>);
+  const auto kv = name(kDType<typename E::KvElement>);
+  if (weight == activation && weight == kv) return concat("Element        ", weight);
+  return concat("Weight         ", weight, "\nActivation     ", activation, "\nKvElement      ",
+                kv);
+}
+
+}  // namespace detail
+
 /// The slots of `Policy` as they are in force, one a line.
 template <class Policy>
 [[nodiscard]] std::string describe() {
-  return concat("Element        ", name(kDType<typename Policy::Element>),        //
+  return concat(detail::describe_elements<ElementsOf<Policy>>(),                  //
                 "\nBackend        ", type_name<typename Policy::Backend>(),       //
                 "\nCommunicator   ", type_name<typename Policy::Communicator>(),  //
                 "\nScheduling     ", type_name<typename Policy::Scheduling>(),    //
@@ -56,21 +74,3 @@ template <class Policy>
 }
 
 }  // namespace nanovllm
-
-#if defined(__CUDACC__)
-#define NANOVLLM_FIRST(first, ...) first
-#define NANOVLLM_FIRST_OF(...) NANOVLLM_FIRST(__VA_ARGS__, 0)
-#if NANOVLLM_FIRST_OF(__CUDA_ARCH_LIST__) >= 800
-#include "nanovllm/cuda_policy.cuh"
-#else
-namespace nanovllm {
-/// The kernels need compute capability 8.0: only the CPU backend is there in a translation unit
-/// that is compiled for less, as it is when nothing is chosen.
-struct CudaPolicy_needs_CMAKE_CUDA_ARCHITECTURES_of_80_or_90a;
-using CudaPolicy = CudaPolicy_needs_CMAKE_CUDA_ARCHITECTURES_of_80_or_90a;
-using CudaFloat32Policy = CudaPolicy;
-}  // namespace nanovllm
-#endif
-#undef NANOVLLM_FIRST_OF
-#undef NANOVLLM_FIRST
-#endif

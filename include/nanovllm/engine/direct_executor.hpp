@@ -12,7 +12,7 @@
 #include "nanovllm/engine/step_memory.hpp"
 #include "nanovllm/engine/step_results.hpp"
 #include "nanovllm/model/forward_batch.hpp"
-#include "nanovllm/model/qwen3/qwen3.hpp"  // NetworkLimits
+#include "nanovllm/model/model.hpp"
 #include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/ops/unpack_step.hpp"
 

@@ -20,6 +20,7 @@
 #include "nanovllm/engine/prompt.hpp"
 #include "nanovllm/engine/request.hpp"
 #include "nanovllm/model/generation_config.hpp"
+#include "nanovllm/model/model.hpp"
 #include "nanovllm/sampling/resolve.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/text/tokenizer.hpp"
@@ -32,16 +33,20 @@ struct TextSide {
   std::optional<ChatTemplate> chat_template{};
   std::string no_chat_template{};  ///< why there is none
 
-  /// Reads tokenizer.json and the chat template of `directory`, where they are there. A template
-  /// that is missing or unknown is an error only for requests that need it; `chat_template`, if
-  /// given, takes its place. Throws LoadError for a broken tokeniser.
-  [[nodiscard]] static TextSide load(const std::filesystem::path& directory,
+  /// Reads tokenizer.json and the chat template of `directory`, where `hints` and the directory have
+  /// them. A template that is missing or unknown is an error only for requests that need it;
+  /// `chat_template`, if given, takes its place. Throws LoadError for a broken tokeniser.
+  [[nodiscard]] static TextSide load(const std::filesystem::path& directory, const TextHints& hints,
                                      const std::optional<ChatTemplate>& chat_template) {
     TextSide out{.chat_template = chat_template};
-    if (std::filesystem::exists(directory / "tokenizer.json")) {
+    if (hints.has_tokenizer && std::filesystem::exists(directory / "tokenizer.json")) {
       out.tokenizer.emplace(Tokenizer::from_file(directory / "tokenizer.json"));
     }
     if (out.chat_template) return out;
+    if (!hints.has_chat_template) {
+      out.no_chat_template = "this model has no chat template";
+      return out;
+    }
     try {
       out.chat_template = ChatTemplate::from_directory(directory);
     } catch (const Error& error) {

@@ -28,6 +28,7 @@
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/cuda/tile/reduce.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
 #include "nanovllm/ops/attention.hpp"

@@ -18,6 +18,7 @@
 #include "nanovllm/cuda/sampling/exponential_race.cuh"
 #include "nanovllm/cuda/sampling/math.cuh"
 #include "nanovllm/cuda/sampling/workspace.cuh"
+#include "nanovllm/cuda/tile/alignment.cuh"
 
 namespace nanovllm::cuda {
 
@@ -58,16 +59,12 @@ __device__ __forceinline__ void load_logits(const float* row, std::int64_t first
   }
 }
 
-__device__ __forceinline__ bool is_aligned(const float* row) {
-  return reinterpret_cast<std::uintptr_t>(row) % 16 == 0;
-}
-
 /// The thread's logits of a slice: group j is that of tokens begin + 4 · (j · kThreads + thread).
 template <int kGroups>
 __device__ __forceinline__ void load_slice(const float* row, std::int64_t begin, std::int64_t vocab,
                                            float (&x)[kGroups][4]) {
   using Traits = SampleScanTraits<kGroups>;
-  const bool aligned = is_aligned(row);
+  const bool aligned = is_vector_aligned(row);
   const std::int64_t mine = begin + 4 * threadIdx.x;
   if (aligned && begin + Traits::kSlice <= vocab) {
 #pragma unroll

@@ -21,24 +21,18 @@
 #include "nanovllm/cuda/attention/varlen/hopper.cuh"
 #include "nanovllm/cuda/attention/varlen/mma.cuh"
 #include "nanovllm/cuda/attention/varlen/plan.cuh"
+#include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/ops/attention.hpp"
 
 namespace nanovllm::cuda {
 
 namespace detail {
 
-/// Whether rows of heads can be moved in aligned pieces of 16 bytes.
-template <class T>
-[[nodiscard]] bool varlen_aligned(const TensorView<T, 3>& x) {
-  return reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.strides[0] % 8 == 0 &&
-         x.strides[1] % 8 == 0;
-}
-
 /// Whether the tensor-core kernels can take the operands at all.
 template <class T>
 [[nodiscard]] bool varlen_on_tensor_cores(const VarlenAttentionArgs<T>& args) {
-  return varlen_aligned(args.q) && varlen_aligned(args.k) && varlen_aligned(args.v) &&
-         varlen_aligned(args.out) && reinterpret_cast<std::uintptr_t>(args.kv.data) % 16 == 0 &&
+  return has_aligned_rows(args.q) && has_aligned_rows(args.k) && has_aligned_rows(args.v) &&
+         has_aligned_rows(args.out) && is_vector_aligned(args.kv.data) &&
          args.kv.head_dim % 8 == 0 && args.kv.head_dim <= 256 && args.scale > 0.f;
 }
 
@@ -80,9 +74,21 @@ void varlen_attention(const VarlenAttentionArgs<T>& args, VarlenWorkspace& works
   simt_varlen_attention(args, context);
 }
 
-template <Element T, class State>
-void run_op(const VarlenAttentionArgs<T>& args, State& state) {
-  varlen_attention(args, *state.varlen, state.context);
+/// `Heads` is checked and otherwise not used.
+template <Element T, class Heads, class State>
+void run_op(const VarlenAttentionArgs<T, T, Heads>& args, State& state) {
+  validate(args);
+  const VarlenAttentionArgs<T> any{args.q,
+                                   args.k,
+                                   args.v,
+                                   args.kv,
+                                   args.query_starts,
+                                   args.kv_lens,
+                                   args.block_tables,
+                                   args.has_prefix,
+                                   args.scale,
+                                   args.out};
+  varlen_attention(any, *state.varlen, state.context);
 }
 
 }  // namespace nanovllm::cuda
