@@ -212,7 +212,9 @@ Engine<Model, Policy>::Engine(Config model, std::optional<RandomWeights> weights
   const std::int32_t num_blocks = allocate_kv<Policy>(*runner, config, max_model_len);
   typename Core::BlockManagerType blocks(num_blocks,
                                          Policy::kv.prefix_caching && config.prefix_caching);
-  const bool overlap = config.overlap.value_or(Policy::Backend::kAsynchronous);
+  // A processor that reads tokens must have them before the next step is planned.
+  const bool overlap = config.overlap.value_or(Policy::Backend::kAsynchronous) &&
+                       !Policy::LogitsProcessors::kReadsTokens;
   core_.emplace(std::move(runner), batch, std::move(blocks), overlap, model_.vocab_size, inbox_,
                 events_);
 
@@ -223,6 +225,7 @@ Engine<Model, Policy>::Engine(Config model, std::optional<RandomWeights> weights
       .max_model_len = max_model_len,
       .max_total_tokens = std::min<std::int64_t>(max_model_len, core_->capacity_tokens()),
       .seed = choose_seed(config)};
+  rules.make_processors = &Policy::LogitsProcessors::make;
   if (config.processes && config.processes->rank() != 0)
     rules.refusal =
         "requests go to the engine of rank 0; this one runs its part of that one's steps";

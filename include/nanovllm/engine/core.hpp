@@ -200,8 +200,10 @@ class EngineCore {
       RequestSequence& sequence = RequestSequence::of(*planned.sequence);
       sequence.request().mark_scheduled();
       for (std::int32_t i = planned.num_logits; i-- > 0;) {
-        append_sample(sampling_, sequence.sampling_row(planned.end - i),
-                      sequence.banned_tokens(planned.end - i));
+        sampling_.rows.push_back(sequence.sampling_row(planned.end - i));
+        TokenMask mask(sampling_.banned.values, vocab_size_);
+        sequence.process(planned.end - i, mask);
+        sampling_.banned.end_row();
       }
     }
     inputs_.build(plan, Policy::kv.block_size, sampling_);
