@@ -23,6 +23,7 @@
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/parallel/host_group.hpp"
+#include "nanovllm/sampling/logits_processor.hpp"
 #include "nanovllm/sched/continuous_batching.hpp"
 #include "nanovllm/sched/preemption.hpp"
 #include "nanovllm/sched/prefill_first.hpp"
@@ -38,6 +39,8 @@ struct DefaultPolicy {
   using Communicator = HostGroup;          ///< how tensor-parallel ranks talk
   using Scheduling = ContinuousBatching;   ///< what a step computes
   using Preemption = RecomputePreemption;  ///< which sequence gives way when the pool is full
+  /// Rules for what may be drawn.
+  using LogitsProcessors = nanovllm::LogitsProcessors<MinTokensProcessor>;
   template <int kBlockSize>
   using PrefixCache = HashPrefixCache<kBlockSize>;  ///< what is kept for equal prefixes
   static constexpr KvConfig kv{};                   ///< block size, prefix caching
@@ -71,6 +74,7 @@ template <class Policy>
                 "\nCommunicator   ", type_name<typename Policy::Communicator>(),  //
                 "\nScheduling     ", type_name<typename Policy::Scheduling>(),    //
                 "\nPreemption     ", type_name<typename Policy::Preemption>(),    //
+                "\nProcessors     ", type_name<typename Policy::LogitsProcessors>(),
                 "\nPrefixCache    ",
                 type_name<typename Policy::template PrefixCache<Policy::kv.block_size>>(),  //
                 "\nkv             block_size = ", Policy::kv.block_size,                    //

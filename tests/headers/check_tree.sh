@@ -6,8 +6,9 @@
 #   how                 full paths in quotes, of files that exist, without cycles
 #   what not            <iostream>, <regex>, <format>; CUDA's headers only in .cuh, and .cuh only
 #                       in .cuh, but for engine.hpp, which asks for __CUDACC__ before
-#   form                '#pragma once' first, at most 500 lines, .hpp or .cuh; a .inc file is a
-#                       fragment for repeated inclusion within its own folder and has no guard
+#   form                '#pragma once' first, at most 500 lines, .hpp or .cuh; a .inc file has no
+#                       guard: the bodies of the header beside it (core/prebuilt.hpp), or a fragment
+#                       for repeated inclusion within its own folder
 #   umbrella            nanovllm.hpp reaches every .hpp but those of cuda/, without the help of a
 #                       .cuh
 set -euo pipefail
@@ -53,7 +54,7 @@ awk -v graph="$graph" '
     allowed["cpu/"] = "core/ ops/ cpu/"
     allowed["cuda/"] = "core/ ops/ cuda/"
     allowed["kv/"] = "core/ ops/ kv/ fwd.hpp"
-    allowed["sched/"] = "core/ ops/ kv/ sched/"
+    allowed["sched/"] = "core/ ops/ kv/ sched/ fwd.hpp"
     allowed["sampling/"] = "core/ ops/ sampling/ model/generation_config.hpp"
     allowed["model/"] = "core/ ops/ model/"
     allowed["parallel/"] = "core/ parallel/"
@@ -64,7 +65,8 @@ awk -v graph="$graph" '
     allowed["version.hpp"] = ""
     allowed["fwd.hpp"] = "core/ version.hpp"
     allowed["policy.hpp"] = allowed["engine/"] " cpu/"
-    allowed["engine.hpp"] = allowed["policy.hpp"] " policy.hpp"
+    allowed["prebuilt.hpp"] = ""
+    allowed["engine.hpp"] = allowed["policy.hpp"] " policy.hpp prebuilt.hpp"
     allowed["nanovllm.hpp"] = allowed["engine.hpp"] " engine.hpp"
     allowed["engine.hpp"] = allowed["engine.hpp"] " cuda_policy.cuh"
     allowed["cuda_policy.cuh"] = "core/ kv/ parallel/ cuda/ policy.hpp"
@@ -73,10 +75,9 @@ awk -v graph="$graph" '
     allowed_for_cuh["parallel/"] = "cuda/"
 
     # The headers of model/ that read a checkpoint may see the readers of files as well.
-    loaders["nanovllm/model/config.hpp"]
-    loaders["nanovllm/model/generation_config.hpp"]
+    loaders["nanovllm/model/config.inc"]
+    loaders["nanovllm/model/generation_config.inc"]
     loaders["nanovllm/model/weights.hpp"]
-
 
     for (i = 1; i < ARGC; i++) exists[ARGV[i]] = 1
   }

@@ -16,7 +16,7 @@ struct BlockCopy {
   BlockId from = 0;
   BlockId to = 0;
 
-  friend constexpr bool operator==(const BlockCopy&, const BlockCopy&) = default;
+  friend bool operator==(const BlockCopy&, const BlockCopy&) = default;
 };
 
 /// Place of one token's K and V in the pool: block_id * block_size + offset in the block.

@@ -24,6 +24,7 @@
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/kv/block_manager.hpp"
+#include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/scheduler.hpp"
 
 namespace nanovllm {
@@ -48,13 +49,13 @@ class EngineCore {
 
   /// `inbox` and `events` must outlive the core.
   /// @param overlap  plan and launch a step before the one before it is waited for.
-  EngineCore(std::unique_ptr<RunnerType> runner, SchedulerType scheduler, bool overlap,
-             std::int64_t vocab_size, Inbox& inbox, EventQueue& events)
+  EngineCore(std::unique_ptr<RunnerType> runner, const BatchConfig& batch, BlockManagerType blocks,
+             bool overlap, std::int64_t vocab_size, Inbox& inbox, EventQueue& events)
       : vocab_size_(vocab_size),
         inbox_(inbox),
         events_(events),
         runner_(std::move(runner)),
-        scheduler_(std::move(scheduler)),
+        scheduler_(batch, std::move(blocks)),
         max_under_way_(overlap ? 2 : 1) {
     publish_stats();
   }
@@ -199,8 +200,10 @@ class EngineCore {
       RequestSequence& sequence = RequestSequence::of(*planned.sequence);
       sequence.request().mark_scheduled();
       for (std::int32_t i = planned.num_logits; i-- > 0;) {
-        append_sample(sampling_, sequence.sampling_row(planned.end - i),
-                      sequence.banned_tokens(planned.end - i));
+        sampling_.rows.push_back(sequence.sampling_row(planned.end - i));
+        TokenMask mask(sampling_.banned.values, vocab_size_);
+        sequence.process(planned.end - i, mask);
+        sampling_.banned.end_row();
       }
     }
     inputs_.build(plan, Policy::kv.block_size, sampling_);
@@ -292,7 +295,7 @@ class EngineCore {
       if (reason != FinishReason::none || !request.has_callback()) continue;
       *next_event_++ = {.request = *request.place, .news = sequence.take_news()};
     }
-    outcomes_.push_back({&sequence, std::span<const TokenId>(drawn_).subspan(begin), reason});
+    outcomes_.push_back({&sequence, std::span(drawn_).subspan(begin), reason});
   }
 
   [[nodiscard]] std::optional<TokenLogprobs> logprobs_of(const StepResults& results, std::int64_t i,

@@ -65,6 +65,8 @@ struct AdmissionRules {
   std::int64_t max_total_tokens = 0;  ///< the same, and what the KV pool holds and one more
   std::uint64_t seed = 0;             ///< of requests without their own
   std::string refusal{};              ///< not empty: why this engine takes no requests at all
+  /// The policy's logits processors for a new sequence.
+  decltype(SequenceTerms::make_processors) make_processors = SequenceTerms{}.make_processors;
 };
 
 /// Makes requests and puts them into the inbox. Thread-safe: encoding runs on the caller's thread.
@@ -141,6 +143,8 @@ class Frontend {
                            terms.end_tokens.end());
     terms.max_total_tokens = static_cast<std::int32_t>(std::min(
         static_cast<std::int64_t>(num_prompt_tokens) + params.max_tokens, rules_.max_total_tokens));
+    terms.vocab_size = rules_.vocab_size;
+    terms.make_processors = rules_.make_processors;
     return terms;
   }
 

@@ -175,7 +175,7 @@ class GraphExecutor {
   /// One of the two steps that may be under way: its way to the device and back.
   struct StepSlot {
     HostBuffer<std::byte> inputs;
-    StepResultsMemory<HostBuffer> results;
+    StepResultsMemory<Backend::template HostBuffer> results;
     typename Backend::Event done;
     bool uploading = false;  // `inputs` is being read, and `done` is not behind that yet
   };
@@ -307,7 +307,7 @@ class GraphExecutor {
   /// Copies what the step draws to the host, of log-probabilities only what was asked for.
   void fetch(const StepInputs& inputs, bool graph, StepSlot& slot) {
     const std::int64_t m = inputs.num_samples();
-    StepResultsMemory<HostBuffer>& to = slot.results;
+    StepResultsMemory<Backend::template HostBuffer>& to = slot.results;
     to.resize(m, graph && inputs.max_logprobs() > 0 ? kGraphLogprobs : inputs.max_logprobs());
     const std::size_t top = elements(m * to.num_top);
     backend_.download_later(drawn_.tokens.data(), to.tokens.data(), elements(m));
@@ -330,11 +330,11 @@ class GraphExecutor {
   std::int64_t max_blocks_;
   Buffer<float> logits_;  // [max_samples, padded vocab]
   Buffer<std::byte> arena_;
-  StepMemory<Backend, /*kPadded=*/true> memory_;
+  StepMemory<Backend::template Buffer, /*kPadded=*/true> memory_;
   std::array<StepSlot, 2> slots_;
 
   // What is drawn: [max_samples], [max_samples, kGraphLogprobs], and wider where asked for.
-  StepResultsMemory<Buffer> drawn_;
+  StepResultsMemory<Backend::template Buffer> drawn_;
   Buffer<TokenId> wide_top_tokens_;
   Buffer<float> wide_top_logprobs_;
 
