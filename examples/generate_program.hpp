@@ -6,18 +6,17 @@
 #include <nanovllm/engine.hpp>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
-#include <iostream>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "jsonl.hpp"
+#include "batch_run.hpp"
 #include "with_model.hpp"
 
 namespace nanovllm::examples {
@@ -33,80 +32,29 @@ struct GenerateOptions {
   std::int64_t max_model_len = 0;
   std::int64_t kv_blocks = 0;
   int num_threads = 0;
+  int window = 0;
+  bool as_finished = false;
   std::optional<std::uint64_t> seed;
   bool no_prefix_cache = false;
 };
-
-/// Writes result lines in input order, each as soon as all before it are out.
-class OrderedWriter {
- public:
-  explicit OrderedWriter(const std::string& path)
-      : stream_(path, std::ios::binary | std::ios::trunc) {
-    nv::check<nv::LoadError>(stream_.good(), "cannot write '", path, "'");
-  }
-
-  void put(std::size_t index, std::string line) {
-    pending_.emplace(index, std::move(line));
-    for (auto next = pending_.find(next_); next != pending_.end(); next = pending_.find(++next_)) {
-      stream_ << next->second;
-      pending_.erase(next);
-    }
-    stream_.flush();
-    nv::check(stream_.good(), "writing the output failed after ", next_, " lines");
-  }
-
- private:
-  std::ofstream stream_;
-  std::map<std::size_t, std::string> pending_;
-  std::size_t next_ = 0;
-};
-
-/// Feeds the input to the engine and the results to the writer.
-template <class Engine>
-void serve(Engine& engine, std::istream& input, OrderedWriter& writer) {
-  std::size_t count = 0;
-  for (std::string text; std::getline(input, text);) {
-    const std::optional<BatchLine> line = parse_batch_line(text);
-    if (!line) continue;  // blank
-    const std::size_t index = count++;
-    if (!line->request) {
-      writer.put(index, error_line(line->id, line->error));
-      continue;
-    }
-    const bool with_logprobs = line->request->sampling.logprobs.has_value();
-    try {
-      engine.submit(line->request->prompt, line->request->sampling,
-                    [&writer, index, id = line->id, with_logprobs](const nv::TokenEvent& event) {
-                      if (event.output) {
-                        writer.put(index, result_line(id, *event.output, with_logprobs));
-                      }
-                    });
-    } catch (const nv::RequestError& error) {
-      writer.put(index, error_line(line->id, error.what()));
-    }
-  }
-  while (engine.step()) {
-  }
-  const nv::EngineStats stats = engine.stats();
-  std::fprintf(
-      stderr,
-      "%zu lines, %lld prompt tokens computed, %lld from the prefix cache, %lld generated\n", count,
-      static_cast<long long>(stats.num_prefill_tokens),
-      static_cast<long long>(stats.num_hit_tokens),
-      static_cast<long long>(stats.num_sampled_tokens));
-}
 
 /// Opens the files and serves. A process that only follows rank 0 touches neither.
 template <class Engine>
 void run(Engine& engine, const GenerateOptions& options, bool follows) {
   if (follows) return engine.run_worker();
-  std::ifstream file;
-  if (options.input != "-") {
-    file.open(options.input, std::ios::binary);
-    nv::check<nv::LoadError>(file.good(), "cannot read '", options.input, "'");
-  }
-  OrderedWriter writer(options.output);
-  serve(engine, options.input == "-" ? std::cin : file, writer);
+  LineReader input(options.input);
+  std::ofstream output(options.output, std::ios::binary | std::ios::trunc);
+  nv::check<nv::LoadError>(output.good(), "cannot write '", options.output, "'");
+  const int window = options.window != 0 ? options.window : std::max(256, 4 * options.max_num_seqs);
+  const BatchCounts counts =
+      serve_batch(engine, input, output, !options.as_finished, static_cast<std::size_t>(window));
+  const nv::EngineStats stats = engine.stats();
+  std::fprintf(stderr,
+               "%zu lines, %zu errors, %lld prompt tokens computed, %lld from the prefix cache, "
+               "%lld generated\n",
+               counts.lines, counts.errors, static_cast<long long>(stats.num_prefill_tokens),
+               static_cast<long long>(stats.num_hit_tokens),
+               static_cast<long long>(stats.num_sampled_tokens));
 }
 
 using Processes = std::shared_ptr<nv::ProcessGroup>;
@@ -176,6 +124,13 @@ inline void add_options(CLI::App& app, GenerateOptions& options) {
       ->capture_default_str();
   app.add_option("--kv-blocks", options.kv_blocks, "blocks of the KV pool; 0 for a share of memory")
       ->capture_default_str();
+  app.add_option("--window", options.window,
+                 "lines read and not answered at the most; 0 for four times --max-num-seqs, at "
+                 "least 256")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_flag("--as-finished", options.as_finished,
+               "write results as they finish, not in the order of the input");
   app.add_option("--num-threads", options.num_threads, "CPU threads; 0 for all")
       ->capture_default_str();
   app.add_option("--seed", options.seed,
@@ -195,7 +150,8 @@ inline int generate_main(int argc, char** argv, const std::vector<Device>& devic
       "stop_token_ids, stop, include_stop_str_in_output, skip_special_tokens, logprobs.\n"
       "Each output line, in input order, has 'id', 'text', 'token_ids', 'finish_reason',\n"
       "'num_prompt_tokens', 'num_cached_tokens' and, if asked for, 'logprobs'; or 'id' and\n"
-      "'error'. A bad line costs that line alone. Blank lines are skipped.\n\n"
+      "'error'. A bad line costs that line alone. Blank lines are skipped. Input is read as it\n"
+      "comes, and a result is written as soon as it and all before it are there.\n\n"
       "With --tp N the ranks are threads of this process. Started N times by torchrun or mpirun,\n"
       "each process is one rank; rank 0 reads the input and writes the output."};
   add_options(app, options);

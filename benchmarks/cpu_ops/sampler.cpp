@@ -44,8 +44,8 @@ void sample_rows(benchmark::State& state, const SamplingRow& settings, std::int6
   std::vector<float> logprobs(rows.size()), top_logprobs(rows.size() * kMaxLogprobs);
   SampleArgs args;
   args.logits = {logits.data(), {n, kVocab}};
-  args.rows = {rows.data(), {n}};
-  args.banned_starts = {starts.data(), {n + 1}};
+  args.batch.rows = {rows.data(), {n}};
+  args.batch.banned.starts = {starts.data(), {n + 1}};
   args.tokens = {tokens.data(), {n}};
   args.logprobs = {logprobs.data(), {n}};
   args.top_tokens = {top_tokens.data(), {n, kMaxLogprobs}};

@@ -68,7 +68,8 @@ struct Bench {
   cuda::Stream stream;
   cuda::Context context = cuda::Context::on(stream.get());
   cuda::BlasHandle blas;
-  DeviceBuffer<std::byte> workspace{cuda::LinearEngine::kWorkspaceBytes};
+  cuda::TensorMaps maps;
+  DeviceBuffer<std::byte> workspace{cuda::kBlasWorkspaceBytes};
   Report report;
   const char* wanted = "";
 
@@ -102,7 +103,7 @@ struct Bench {
     for (const int split : cuda::kClusterSplits) {
       if (m > 256 || !cuda::cluster_linear_takes(xs, weight(0), split, context)) continue;
       const auto run = [&](int i) {
-        cuda::cluster_linear<bf16, Out>(xs, weight(i), ys, s.accumulate, split, context);
+        cuda::cluster_linear<bf16, Out>(xs, weight(i), ys, s.accumulate, split, maps, context);
       };
       report.add(name + " own, cluster " + std::to_string(split),
                  time_in_graph(context, run, calls, replays), bytes, flop);

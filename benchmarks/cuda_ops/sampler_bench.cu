@@ -55,8 +55,8 @@ void measure(const Case& which, std::int64_t rows, const cuda::Context& context,
   const auto run = [&](int i) {
     SampleArgs args;
     args.logits = {logits.data() + i % sets * rows * kVocab, {rows, kVocab}};
-    args.rows = {device_rows.data(), {rows}};
-    args.banned_starts = {starts.data(), {rows + 1}};
+    args.batch.rows = {device_rows.data(), {rows}};
+    args.batch.banned.starts = {starts.data(), {rows + 1}};
     args.tokens = {tokens.data(), {rows}};
     args.logprobs = {logprobs.data(), {rows}};
     args.top_tokens = {top_tokens.data(), {rows, width}};

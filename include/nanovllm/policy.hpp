@@ -19,10 +19,13 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/type_name.hpp"
 #include "nanovllm/cpu/backend.hpp"
+#include "nanovllm/kv/hash_prefix_cache.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/parallel/host_group.hpp"
+#include "nanovllm/sampling/logits_processor.hpp"
 #include "nanovllm/sched/continuous_batching.hpp"
+#include "nanovllm/sched/preemption.hpp"
 #include "nanovllm/sched/prefill_first.hpp"
 
 namespace nanovllm {
@@ -32,10 +35,15 @@ struct DefaultPolicy {
   /// Of weights, activations and the KV cache; a slot `Weight`, `Activation` or `KvElement` of its
   /// own goes before.
   using Element = bf16;
-  using Backend = CpuBackend;             ///< where memory lives and ops run
-  using Communicator = HostGroup;         ///< how tensor-parallel ranks talk
-  using Scheduling = ContinuousBatching;  ///< what a step computes
-  static constexpr KvConfig kv{};         ///< block size, prefix caching
+  using Backend = CpuBackend;              ///< where memory lives and ops run
+  using Communicator = HostGroup;          ///< how tensor-parallel ranks talk
+  using Scheduling = ContinuousBatching;   ///< what a step computes
+  using Preemption = RecomputePreemption;  ///< which sequence gives way when the pool is full
+  /// Rules for what may be drawn.
+  using LogitsProcessors = nanovllm::LogitsProcessors<MinTokensProcessor>;
+  template <int kBlockSize>
+  using PrefixCache = HashPrefixCache<kBlockSize>;  ///< what is kept for equal prefixes
+  static constexpr KvConfig kv{};                   ///< block size, prefix caching
 };
 
 /// The same in float32: for tests, and where the last digit counts.
@@ -65,26 +73,12 @@ template <class Policy>
                 "\nBackend        ", type_name<typename Policy::Backend>(),       //
                 "\nCommunicator   ", type_name<typename Policy::Communicator>(),  //
                 "\nScheduling     ", type_name<typename Policy::Scheduling>(),    //
-                "\nkv             block_size = ", Policy::kv.block_size,          //
+                "\nPreemption     ", type_name<typename Policy::Preemption>(),    //
+                "\nProcessors     ", type_name<typename Policy::LogitsProcessors>(),
+                "\nPrefixCache    ",
+                type_name<typename Policy::template PrefixCache<Policy::kv.block_size>>(),  //
+                "\nkv             block_size = ", Policy::kv.block_size,                    //
                 ", prefix_caching = ", Policy::kv.prefix_caching, "\n");
 }
 
 }  // namespace nanovllm
-
-#if defined(__CUDACC__)
-#define NANOVLLM_FIRST(first, ...) first
-#define NANOVLLM_FIRST_OF(...) NANOVLLM_FIRST(__VA_ARGS__, 0)
-#if NANOVLLM_FIRST_OF(__CUDA_ARCH_LIST__) >= 800
-#include "nanovllm/cuda_policy.cuh"
-#else
-namespace nanovllm {
-/// The kernels need compute capability 8.0: only the CPU backend is there in a translation unit
-/// that is compiled for less, as it is when nothing is chosen.
-struct CudaPolicy_needs_CMAKE_CUDA_ARCHITECTURES_of_80_or_90a;
-using CudaPolicy = CudaPolicy_needs_CMAKE_CUDA_ARCHITECTURES_of_80_or_90a;
-using CudaFloat32Policy = CudaPolicy;
-}  // namespace nanovllm
-#endif
-#undef NANOVLLM_FIRST_OF
-#undef NANOVLLM_FIRST
-#endif

@@ -80,11 +80,13 @@ std::vector<std::vector<double>> prefix_log_probs(Runner<AnyModel, Policy>& runn
     s.tokens.assign(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(i) + 1);
     for (int block = 0; block <= static_cast<int>(i) / kBlock; ++block)
       s.block_table.push_back(next_block++);
-    plan.sequences.push_back({.sequence = &s, .end = s.num_tokens(), .samples = true});
+    plan.sequences.push_back({.sequence = &s, .end = s.num_tokens(), .num_logits = 1});
     plan.num_tokens += s.num_tokens();
   }
+  HostSamplingBatch sampling;
+  for (std::size_t i = 0; i < prompt.size(); ++i) append_sample(sampling, {});
   StepInputs inputs;
-  inputs.build(plan, kBlock, std::vector<StepInputs::Sample>(prompt.size()));
+  inputs.build(plan, kBlock, sampling);
   std::vector<float> logits(prompt.size() * static_cast<std::size_t>(vocab), std::nanf(""));
   runner.run_logits(inputs, {logits.data(), {static_cast<std::int64_t>(prompt.size()), vocab}});
   std::vector<std::vector<double>> out;

@@ -9,6 +9,7 @@
 #include "ops/rms_norm_cases.hpp"
 #include "ops/sample_cases.hpp"
 #include "ops/silu_mul_cases.hpp"
+#include "ops/step_cases.hpp"
 
 static bool can_test() { return nanovllm::test::has_gpu(); }
 

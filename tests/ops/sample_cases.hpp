@@ -138,9 +138,12 @@ void sample_cases(B& backend) {
     Array<B, std::int32_t> banned_starts(backend, starts);
     Array<B, TokenId> banned_tokens(backend, banned), tokens(backend, n), top(backend, n * kTop);
     Array<B, float> logprobs(backend, n), top_logprobs(backend, n * kTop);
-    backend.run(SampleArgs{logits.matrix(vocab), rows.vector(), banned_starts.vector(),
-                           banned_tokens.vector(), tokens.vector(), logprobs.vector(),
-                           top.matrix(kTop), top_logprobs.matrix(kTop)});
+    backend.run(SampleArgs{logits.matrix(vocab),
+                           {rows.vector(), {banned_starts.vector(), banned_tokens.vector()}},
+                           tokens.vector(),
+                           logprobs.vector(),
+                           top.matrix(kTop),
+                           top_logprobs.matrix(kTop)});
     tokens.download(), logprobs.download(), top.download(), top_logprobs.download();
     std::int64_t decided = 0;
     for (std::size_t i = 0; i < kinds.size(); ++i) {

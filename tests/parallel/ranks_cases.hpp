@@ -254,10 +254,12 @@ TEST_CASE("logits for evaluation come from all processes", "[ranks]") {
     sequence.tokens = prompt;
     sequence.block_table = {1, 2, 3};
     StepPlan plan;
-    plan.sequences.push_back({.sequence = &sequence, .end = 20, .samples = true});
+    plan.sequences.push_back({.sequence = &sequence, .end = 20, .num_logits = 1});
     plan.num_tokens = 20;
+    HostSamplingBatch sampling;
+    append_sample(sampling, {});
     StepInputs inputs;
-    inputs.build(plan, BackendFloat32::kv.block_size, std::vector<StepInputs::Sample>(1));
+    inputs.build(plan, BackendFloat32::kv.block_size, sampling);
     runner.run_logits(inputs, {logits.data(), {1, config.vocab_size}});
     return logits;
   };

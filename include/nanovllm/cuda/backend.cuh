@@ -16,6 +16,7 @@
 #include "nanovllm/cuda/attention/decode/decode_attention.cuh"
 #include "nanovllm/cuda/attention/plan_attention.cuh"
 #include "nanovllm/cuda/attention/varlen/varlen_attention.cuh"
+#include "nanovllm/cuda/elementwise/copy_blocks.cuh"
 #include "nanovllm/cuda/elementwise/embedding.cuh"
 #include "nanovllm/cuda/elementwise/gather_rows.cuh"
 #include "nanovllm/cuda/elementwise/kv_store.cuh"

@@ -15,10 +15,13 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/engine/executor_steps.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
+#include "nanovllm/engine/step_memory.hpp"
 #include "nanovllm/engine/step_results.hpp"
-#include "nanovllm/model/forward_inputs.hpp"
+#include "nanovllm/model/forward_batch.hpp"
 #include "nanovllm/model/model.hpp"
+#include "nanovllm/ops/copy_blocks.hpp"
 #include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/ops/unpack_step.hpp"
 #include "nanovllm/sched/sequence.hpp"
@@ -44,7 +47,7 @@ namespace nanovllm {
 ///
 ///     launch   inputs → pinned memory → device           one copy
 ///              decodes alone: unpack_step, then the graph of their size: forward, sample
-///              otherwise: resolve_tokens, forward, sample, kernel by kernel
+///              otherwise: unpack_step, forward, sample, kernel by kernel
 ///              what was drawn → pinned memory            and an event behind it
 ///     wait     until the event
 ///
@@ -69,18 +72,12 @@ class GraphExecutor {
         max_samples_(limits.max_samples),
         max_blocks_(max_blocks),
         logits_(elements(max_samples_ * network.padded_vocab_size())),
-        drawn_tokens_(elements(max_samples_)),
-        drawn_logprobs_(elements(max_samples_)),
-        top_tokens_(elements(max_samples_ * kGraphLogprobs)),
-        top_logprobs_(elements(max_samples_ * kGraphLogprobs)),
-        tokens_(elements(max_samples_)),
-        positions_(elements(max_samples_)),
-        slots_(elements(max_samples_)),
-        kv_lens_(elements(max_samples_)),
-        block_tables_(elements(max_samples_ * max_blocks)),
-        rows_(elements(max_samples_)),
-        banned_starts_(elements(max_samples_ + 1)),
-        banned_tokens_(elements(max_samples_ * kGraphBanned)) {}
+        memory_({.max_tokens = limits.max_tokens,
+                 .max_sequences = limits.max_samples,
+                 .max_blocks = max_blocks,
+                 .list_room = kGraphListRoom}) {
+    drawn_.resize(max_samples_, kGraphLogprobs);
+  }
 
   /// Waits for what is under way: it uses this executor's memory, the network's and the pool's.
   ~GraphExecutor() {
@@ -113,7 +110,7 @@ class GraphExecutor {
       sequence.tokens.assign(elements(length), TokenId{0});
       sequence.block_table.assign(elements(max_blocks_), BlockId{0});  // all write to the same
       plan.sequences.push_back(
-          {.sequence = &sequence, .end = static_cast<std::int32_t>(length), .samples = true});
+          {.sequence = &sequence, .end = static_cast<std::int32_t>(length), .num_logits = 1});
       plan.num_tokens += static_cast<std::int32_t>(length);
     }
     if (plan.sequences.size() > elements(max_samples_)) {
@@ -121,8 +118,9 @@ class GraphExecutor {
       plan.num_tokens = static_cast<std::int32_t>(max_samples_ * length);
     }
     StepInputs inputs;
-    const std::vector<StepInputs::Sample> samples(plan.sequences.size());
-    inputs.build(plan, scratch.shape().block_size, samples);
+    HostSamplingBatch sampling;
+    for (std::size_t i = 0; i < plan.sequences.size(); ++i) append_sample(sampling, {});
+    inputs.build(plan, scratch.shape().block_size, sampling);
     launch(0, inputs, scratch);
     static_cast<void>(wait(0));
     return graph_bytes(scratch) * graph_sizes(max_samples_).size();
@@ -132,42 +130,38 @@ class GraphExecutor {
   /// step before may still be under way, the one before that not.
   void launch(int slot, const StepInputs& inputs, Pool& kv) {
     check_samples(inputs);
-    Transfer& transfer = transfers_[static_cast<std::size_t>(slot)];
-    std::byte* const base = stage(inputs, transfer);
+    StepSlot& mine = slots_[static_cast<std::size_t>(slot)];
+    const std::byte* const base = stage(inputs, mine, kv);
     const auto* graph = find_graph(inputs);
     if (graph != nullptr) {
-      backend_.run(unpack_args(inputs, base, graph->first));
+      unpack_padded(inputs, base, graph->first);
       backend_.replay(graph->second);
     } else {
       run_eagerly(inputs, base, kv);
     }
-    fetch(inputs, graph != nullptr, transfer);
+    fetch(inputs, graph != nullptr, mine);
   }
 
   /// Whether the step launched in `slot` is done, or there was none. Throws when it has failed.
   [[nodiscard]] bool is_done(int slot) const {
-    return transfers_[static_cast<std::size_t>(slot)].done.is_done();
+    return slots_[static_cast<std::size_t>(slot)].done.is_done();
   }
 
   /// Waits for the step launched in `slot` and gives what it drew, valid until the slot's next
   /// launch.
   [[nodiscard]] StepResults wait(int slot) {
-    Transfer& transfer = transfers_[static_cast<std::size_t>(slot)];
-    transfer.done.synchronize();
-    const std::int64_t m = transfer.num_samples, top = transfer.num_top;
-    return {.tokens = {transfer.tokens.data(), {m}},
-            .logprobs = {transfer.logprobs.data(), {m}},
-            .top_tokens = {transfer.top_tokens.data(), {m, top}},
-            .top_logprobs = {transfer.top_logprobs.data(), {m, top}}};
+    StepSlot& mine = slots_[static_cast<std::size_t>(slot)];
+    mine.done.synchronize();
+    return mine.results.view();
   }
 
   /// Computes a step without drawing and copies its logits to `out`, [m, vocab_size], in host
   /// memory. No other step may be under way.
   void run_logits(const StepInputs& inputs, Pool& kv, MatrixView<float> out) {
     check_samples(inputs);
-    const std::byte* base = stage(inputs, transfers_[0]);
+    const std::byte* base = stage(inputs, slots_[0], kv);
     const MatrixView<float> logits = logits_view(inputs.num_samples());
-    network_.forward(inputs.forward_inputs(base), kv, logits);
+    static_cast<void>(forward(inputs, base, kv, logits));
     for (std::int64_t i = 0; i < logits.extent(0); ++i)
       backend_.download(logits.at(i), out.at(i), elements(out.extent(1)));
   }
@@ -175,46 +169,44 @@ class GraphExecutor {
  private:
   /// Most likely tokens of a row that graphs can give; steps that want more get no graph.
   static constexpr std::int64_t kGraphLogprobs = 20;
-  /// Banned tokens of a row that graphs have room for, on average.
-  static constexpr std::int64_t kGraphBanned = 16;
+  /// Elements of a row's list (of banned tokens) that graphs have room for, on average.
+  static constexpr std::int64_t kGraphListRoom = 16;
 
-  /// A step's way to the device and back, in pinned memory.
-  struct Transfer {
+  /// One of the two steps that may be under way: its way to the device and back.
+  struct StepSlot {
     HostBuffer<std::byte> inputs;
-    HostBuffer<TokenId> tokens;
-    HostBuffer<float> logprobs;
-    HostBuffer<TokenId> top_tokens;
-    HostBuffer<float> top_logprobs;
-    std::int64_t num_samples = 0;
-    std::int64_t num_top = 0;
+    StepResultsMemory<Backend::template HostBuffer> results;
     typename Backend::Event done;
+    bool uploading = false;  // `inputs` is being read, and `done` is not behind that yet
   };
 
   [[nodiscard]] static std::size_t elements(std::int64_t n) { return static_cast<std::size_t>(n); }
-
-  /// Makes `buffer` hold at least `size` elements. Growth is rare and by half at least.
-  template <class AnyBuffer>
-  static void grow(AnyBuffer& buffer, std::size_t size) {
-    if (buffer.size() >= size) return;
-    const std::size_t new_size = std::max(size, buffer.size() + buffer.size() / 2);
-    buffer = AnyBuffer();
-    buffer = AnyBuffer(new_size);
-  }
 
   void check_samples(const StepInputs& inputs) const {
     check<ShapeError>(inputs.num_samples() <= max_samples_, "run: at most ", max_samples_,
                       " samples a step, got ", inputs.num_samples());
   }
 
-  /// Copies the inputs to the device and returns where they begin there.
-  std::byte* stage(const StepInputs& inputs, Transfer& transfer) {
+  /// Copies the inputs to the device, begins with their block copies, and returns where they begin
+  /// there.
+  const std::byte* stage(const StepInputs& inputs, StepSlot& slot, Pool& kv) {
     const std::span<const std::byte> bytes = inputs.bytes();
-    transfer.done.synchronize();  // of the step that used this memory before
-    grow(transfer.inputs, bytes.size());
-    if (arena_.size() < bytes.size()) backend_.synchronize();  // the step under way may read it
-    grow(arena_, bytes.size());
-    std::memcpy(transfer.inputs.data(), bytes.data(), bytes.size());
-    backend_.upload(transfer.inputs.data(), arena_.data(), bytes.size());
+    const auto size = static_cast<std::int64_t>(bytes.size());
+    slot.done.synchronize();                     // of the step that used this memory before
+    if (slot.uploading) backend_.synchronize();  // it got no further, or there is no result of it
+    grow(slot.inputs, size);
+    if (static_cast<std::int64_t>(arena_.size()) < size)
+      backend_.synchronize();  // the step under way may read it
+    grow(arena_, size);
+    std::memcpy(slot.inputs.data(), bytes.data(), bytes.size());
+    slot.uploading = true;
+    backend_.upload(slot.inputs.data(), arena_.data(), bytes.size());
+    const PackedArray& copies = inputs.fields().block_copies;
+    if (copies.size > 0) {
+      const auto host = array_at<BlockCopy>(bytes.data(), copies);
+      check_block_copies({host.data, elements(copies.size)}, kv.num_blocks());
+      copy_blocks(backend_, kv, array_at<BlockCopy>(arena_.data(), copies));
+    }
     return arena_.data();
   }
 
@@ -231,9 +223,8 @@ class GraphExecutor {
   /// The smallest graph that can run this step, with its size, or null.
   [[nodiscard]] const std::pair<std::int64_t, Graph>* find_graph(const StepInputs& inputs) const {
     const std::int64_t n = inputs.num_decodes();
-    const std::int64_t num_banned = inputs.banned_tokens().extent(0);
-    if (n == 0 || n != inputs.num_tokens() || inputs.max_logprobs() > kGraphLogprobs ||
-        num_banned > static_cast<std::int64_t>(banned_tokens_.size())) {
+    if (n == 0 || n != inputs.num_tokens() || n != inputs.num_samples() ||
+        inputs.max_logprobs() > kGraphLogprobs || !memory_.has_room(inputs.fields())) {
       return nullptr;
     }
     const auto smaller = std::find_if(graphs_.begin(), graphs_.end(),
@@ -241,121 +232,95 @@ class GraphExecutor {
     return smaller == graphs_.begin() ? nullptr : &*std::prev(smaller);
   }
 
-  /// The fixed arrays, cut to `size` rows.
-  [[nodiscard]] DecodeStepArrays arrays(std::int64_t size) {
-    return {.tokens = {tokens_.data(), {size}},
-            .positions = {positions_.data(), {size}},
-            .slots = {slots_.data(), {size}},
-            .kv_lens = {kv_lens_.data(), {size}},
-            .block_tables = {block_tables_.data(), {size, max_blocks_}},
-            .rows = {rows_.data(), {size}},
-            .banned_starts = {banned_starts_.data(), {size + 1}},
-            .banned_tokens = {banned_tokens_.data(),
-                              {static_cast<std::int64_t>(banned_tokens_.size())}}};
+  /// What the step before drew.
+  [[nodiscard]] VectorView<const TokenId> previous() const {
+    return {drawn_.tokens.data(), {max_samples_}};
   }
 
-  [[nodiscard]] UnpackStepArgs unpack_args(const StepInputs& inputs, const std::byte* base,
-                                           std::int64_t size) {
-    const ForwardInputs in = inputs.forward_inputs(base);
-    return {.tokens = in.tokens,
-            .positions = in.positions,
-            .slots = in.slots,
-            .kv_lens = in.kv_lens,
-            .block_tables = in.block_tables,
-            .rows = inputs.rows(base),
-            .banned_starts = inputs.banned_starts(base),
-            .banned_tokens = inputs.banned_tokens(base),
-            .previous = {drawn_tokens_.data(), {max_samples_}},
-            .out = arrays(size)};
+  /// Puts a decode step into the arrays that the graph of `size` rows reads.
+  void unpack_padded(const StepInputs& inputs, const std::byte* base, std::int64_t size) {
+    UnpackStepArgs unpack{.previous = previous()};
+    memory_.unpack_padded(inputs.fields(), base, size, unpack);
+    backend_.run(unpack);
   }
 
   /// Runs a decode step of `size` padded rows, and then records it.
   [[nodiscard]] Graph record(std::int64_t size, Pool& kv) {
     StepInputs nothing;
     nothing.build({}, 1, {});
-    backend_.run(unpack_args(nothing, stage(nothing, transfers_[0]), size));
+    unpack_padded(nothing, stage(nothing, slots_[0], kv), size);
     decode(size, kv);
     return backend_.capture([&] { decode(size, kv); });
   }
 
   /// What a graph holds: forward pass and sampler over the fixed arrays.
   void decode(std::int64_t size, Pool& kv) {
-    const DecodeStepArrays in = arrays(size);
-    ForwardInputs forward;
-    forward.num_decodes = size;
-    forward.tokens = in.tokens;
-    forward.positions = in.positions;
-    forward.slots = in.slots;
-    forward.kv_lens = in.kv_lens;
-    forward.block_tables = in.block_tables;
-    forward.logit_rows = {nullptr, {size}};  // all
+    const StepBatch<ViewOf> step = memory_.padded_views(size);
+    ForwardBatch batch{step.forward, size};
+    batch.logit_rows = {nullptr, {size}};  // all
     const MatrixView<float> logits = logits_view(size);
-    network_.forward(forward, kv, logits);
-    sample(logits, in.rows, in.banned_starts, in.banned_tokens,
-           {top_tokens_.data(), {size, kGraphLogprobs}},
-           {top_logprobs_.data(), {size, kGraphLogprobs}});
+    network_.forward(batch, kv, logits);
+    sample(logits, step.sampling, {drawn_.top_tokens.data(), {size, kGraphLogprobs}},
+           {drawn_.top_logprobs.data(), {size, kGraphLogprobs}});
   }
 
-  void run_eagerly(const StepInputs& inputs, std::byte* base, Pool& kv) {
-    const ForwardInputs in = inputs.forward_inputs(base);
-    if (inputs.has_pending_tokens()) {
-      const std::int64_t offset = reinterpret_cast<const std::byte*>(in.tokens.data) - base;
-      backend_.run(ResolveTokensArgs{
-          .tokens = {reinterpret_cast<TokenId*>(base + offset), in.tokens.extents},
-          .previous = {drawn_tokens_.data(), {max_samples_}}});
-    }
+  /// Everything but the sampler, kernel by kernel. Returns the sampler's settings.
+  [[nodiscard]] SamplingBatch forward(const StepInputs& inputs, const std::byte* base, Pool& kv,
+                                      MatrixView<float> logits) {
+    UnpackStepArgs unpack{.previous = previous()};
+    const StepBatch<ViewOf> step = memory_.views(inputs.fields(), base, unpack);
+    backend_.run(unpack);
+    network_.forward(forward_batch(step, inputs), kv, logits);
+    return step.sampling;
+  }
+
+  void run_eagerly(const StepInputs& inputs, const std::byte* base, Pool& kv) {
     const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();
     const MatrixView<float> logits = logits_view(m);
-    network_.forward(in, kv, logits);
+    const SamplingBatch sampling = forward(inputs, base, kv, logits);
     if (m == 0) return;
     if (static_cast<std::int64_t>(wide_top_tokens_.size()) < m * top) {
       backend_.synchronize();
-      grow(wide_top_tokens_, elements(m * top));
-      grow(wide_top_logprobs_, elements(m * top));
+      grow(wide_top_tokens_, m * top);
+      grow(wide_top_logprobs_, m * top);
     }
-    sample(logits, inputs.rows(base), inputs.banned_starts(base), inputs.banned_tokens(base),
-           {wide_top_tokens_.data(), {m, top}}, {wide_top_logprobs_.data(), {m, top}});
+    sample(logits, sampling, {wide_top_tokens_.data(), {m, top}},
+           {wide_top_logprobs_.data(), {m, top}});
   }
 
   [[nodiscard]] MatrixView<float> logits_view(std::int64_t m) {
     return {logits_.data(), {m, network_.padded_vocab_size()}};
   }
 
-  void sample(MatrixView<float> logits, VectorView<const SamplingRow> rows,
-              VectorView<const std::int32_t> banned_starts, VectorView<const TokenId> banned_tokens,
-              MatrixView<TokenId> top_tokens, MatrixView<float> top_logprobs) {
+  void sample(MatrixView<float> logits, const SamplingBatch& batch, MatrixView<TokenId> top_tokens,
+              MatrixView<float> top_logprobs) {
     const std::int64_t m = logits.extent(0);
     logits.extents[1] = network_.vocab_size();
     backend_.run(SampleArgs{.logits = logits,
-                            .rows = rows,
-                            .banned_starts = banned_starts,
-                            .banned_tokens = banned_tokens,
-                            .tokens = {drawn_tokens_.data(), {m}},
-                            .logprobs = {drawn_logprobs_.data(), {m}},
+                            .batch = batch,
+                            .tokens = {drawn_.tokens.data(), {m}},
+                            .logprobs = {drawn_.logprobs.data(), {m}},
                             .top_tokens = top_tokens,
                             .top_logprobs = top_logprobs});
   }
 
   /// Copies what the step draws to the host, of log-probabilities only what was asked for.
-  void fetch(const StepInputs& inputs, bool graph, Transfer& transfer) {
+  void fetch(const StepInputs& inputs, bool graph, StepSlot& slot) {
     const std::int64_t m = inputs.num_samples();
-    transfer.num_samples = m;
-    transfer.num_top = graph && inputs.max_logprobs() > 0 ? kGraphLogprobs : inputs.max_logprobs();
-    const std::size_t top = elements(m * transfer.num_top);
-    grow(transfer.tokens, elements(m));
-    grow(transfer.logprobs, elements(m));
-    grow(transfer.top_tokens, top);
-    grow(transfer.top_logprobs, top);
-    backend_.download_later(drawn_tokens_.data(), transfer.tokens.data(), elements(m));
+    StepResultsMemory<Backend::template HostBuffer>& to = slot.results;
+    to.resize(m, graph && inputs.max_logprobs() > 0 ? kGraphLogprobs : inputs.max_logprobs());
+    const std::size_t top = elements(m * to.num_top);
+    backend_.download_later(drawn_.tokens.data(), to.tokens.data(), elements(m));
     if (inputs.wants_logprobs())
-      backend_.download_later(drawn_logprobs_.data(), transfer.logprobs.data(), elements(m));
+      backend_.download_later(drawn_.logprobs.data(), to.logprobs.data(), elements(m));
     if (top > 0) {
-      backend_.download_later((graph ? top_tokens_ : wide_top_tokens_).data(),
-                              transfer.top_tokens.data(), top);
-      backend_.download_later((graph ? top_logprobs_ : wide_top_logprobs_).data(),
-                              transfer.top_logprobs.data(), top);
+      backend_.download_later((graph ? drawn_.top_tokens : wide_top_tokens_).data(),
+                              to.top_tokens.data(), top);
+      backend_.download_later((graph ? drawn_.top_logprobs : wide_top_logprobs_).data(),
+                              to.top_logprobs.data(), top);
     }
-    backend_.record(transfer.done);
+    backend_.record(slot.done);
+    slot.uploading = false;
   }
 
   Network& network_;
@@ -365,25 +330,13 @@ class GraphExecutor {
   std::int64_t max_blocks_;
   Buffer<float> logits_;  // [max_samples, padded vocab]
   Buffer<std::byte> arena_;
-  std::array<Transfer, 2> transfers_;
+  StepMemory<Backend::template Buffer, /*kPadded=*/true> memory_;
+  std::array<StepSlot, 2> slots_;
 
   // What is drawn: [max_samples], [max_samples, kGraphLogprobs], and wider where asked for.
-  Buffer<TokenId> drawn_tokens_;
-  Buffer<float> drawn_logprobs_;
-  Buffer<TokenId> top_tokens_;
-  Buffer<float> top_logprobs_;
+  StepResultsMemory<Backend::template Buffer> drawn_;
   Buffer<TokenId> wide_top_tokens_;
   Buffer<float> wide_top_logprobs_;
-
-  // What graphs read: `DecodeStepArrays` of max_samples rows.
-  Buffer<TokenId> tokens_;
-  Buffer<std::int32_t> positions_;
-  Buffer<Slot> slots_;
-  Buffer<std::int32_t> kv_lens_;
-  Buffer<BlockId> block_tables_;
-  Buffer<SamplingRow> rows_;
-  Buffer<std::int32_t> banned_starts_;
-  Buffer<TokenId> banned_tokens_;
 
   std::vector<std::pair<std::int64_t, Graph>> graphs_;  // by size, descending; goes first
 };

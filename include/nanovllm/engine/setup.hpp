@@ -14,8 +14,6 @@
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/runner.hpp"
 #include "nanovllm/kv/kv_config.hpp"
-#include "nanovllm/model/config.hpp"
-#include "nanovllm/model/rope_scaling.hpp"
 #include "nanovllm/model/weights.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 

@@ -1,5 +1,5 @@
 #pragma once
-/// The declaration of a step's fields, and their forms on the host and on the wire.
+/// The declaration of a step's fields, and their form on the host.
 
 #include <cstddef>
 #include <cstdint>
@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/math.hpp"
 #include "nanovllm/model/forward_batch.hpp"
 #include "nanovllm/ops/batch_field.hpp"
 #include "nanovllm/ops/sampling_batch.hpp"
@@ -80,35 +79,11 @@ void clear(Batch<HostOf>& batch) {
   Batch<HostOf>::for_each_field([](const auto&, auto& field) { field.clear(); }, batch);
 }
 
-// ---- Packed into one arena -----------------------------------------------------------------------
-
-/// An array in an arena: the offset in bytes, a multiple of 16, and the number of elements.
-struct PackedArray {
-  std::int64_t offset = 0;
-  std::int64_t size = 0;
-};
-
-struct PackedLists {
-  PackedArray starts;
-  PackedArray values;
-  std::int64_t longest = 0;  ///< elements of the longest list
-};
-
-namespace detail {
-
-template <class Field>
-struct PackedForm : PackedLists {  // of lists and tables
-  using Element = typename Field::Element;
-};
-template <class T, BatchRows kOf, class Packed>
-struct PackedForm<ColumnField<T, kOf, Packed>> : PackedArray {
-  using Element = Packed;
-};
-
-}  // namespace detail
-
-/// Where a field is in an arena. Plain data: it goes to other processes as it is.
-template <class Field>
-using PackedOf = detail::PackedForm<Field>;
+/// Adds a row of logits to be sampled.
+inline void append_sample(HostSamplingBatch& batch, const SamplingRow& row,
+                          std::span<const TokenId> banned = {}) {
+  batch.rows.push_back(row);
+  batch.banned.append(banned);
+}
 
 }  // namespace nanovllm

@@ -11,6 +11,7 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/ops/attention.hpp"
+#include "nanovllm/ops/copy_blocks.hpp"
 #include "nanovllm/ops/embedding.hpp"
 #include "nanovllm/ops/gather_rows.hpp"
 #include "nanovllm/ops/kv_store.hpp"
@@ -105,7 +106,8 @@ concept OpsLike = DenseOpsLike<B, W, A> && RunsOp<B, RmsNormArgs<A, W>> &&
     RunsOp<B, AddRmsNormArgs<A, W>> && RunsOp<B, QkNormRopeStoreArgs<A, Kv, W>> &&
     RunsOp<B, PlanAttentionArgs> && RunsOp<B, VarlenAttentionArgs<A, Kv>> &&
     RunsOp<B, DecodeAttentionArgs<A, Kv>> && RunsOp<B, SiluMulArgs<A>> &&
-    RunsOp<B, GatherRowsArgs<A>> && RunsOp<B, SampleArgs> && requires(B& backend) {
+    RunsOp<B, GatherRowsArgs<A>> && RunsOp<B, SampleArgs> && RunsOp<B, CopyBlocksArgs<Kv>> &&
+    RunsOp<B, UnpackStepArgs> && requires(B& backend) {
   backend.reserve(StepLimits{});
 };
 
@@ -119,7 +121,6 @@ concept OpsLike = DenseOpsLike<B, W, A> && RunsOp<B, RmsNormArgs<A, W>> &&
 /// - `B::Graph`, `capture(work)`, `replay(graph)`: the ops that `work()` calls, recorded without
 ///   being run, and run.
 /// - `synchronize()`: waits for everything.
-/// - the ops of ops/unpack_step.hpp.
 template <class B>
 concept AsyncBackendLike = requires(B& backend, typename B::template HostBuffer<float>& host,
                                     typename B::Event& event, const typename B::Graph& graph,
@@ -132,8 +133,6 @@ concept AsyncBackendLike = requires(B& backend, typename B::template HostBuffer<
   { backend.capture(work) } -> std::same_as<typename B::Graph>;
   backend.replay(graph);
   backend.synchronize();
-  requires RunsOp<B, UnpackStepArgs>;
-  requires RunsOp<B, ResolveTokensArgs>;
 };
 
 /// A backend that chooses among its ways to multiply by weights `W` with results `Out`, by trying,

@@ -92,6 +92,13 @@ consteval void check_ops() {
       RunsOp<B, SampleArgs>,
       "nanovllm: the policy's Backend has no 'run' for 'SampleArgs'; see ops/sampler.hpp");
   static_assert(
+      RunsOp<B, CopyBlocksArgs<Kv>>,
+      "nanovllm: the policy's Backend has no 'run' for 'CopyBlocksArgs' with the policy's "
+      "KvElement; see ops/copy_blocks.hpp");
+  static_assert(RunsOp<B, UnpackStepArgs>,
+                "nanovllm: the policy's Backend has no 'run' for 'UnpackStepArgs'; see "
+                "ops/unpack_step.hpp");
+  static_assert(
       requires(B & b) { b.reserve(StepLimits{}); },
       "nanovllm: the policy's Backend must have 'reserve(StepLimits)'");
   static_assert(
@@ -127,9 +134,6 @@ consteval void check_async() {
   static_assert(
       requires(B & b) { b.synchronize(); },
       "nanovllm: the policy's Backend is 'kAsynchronous' and must have 'synchronize()'");
-  static_assert(RunsOp<B, UnpackStepArgs> && RunsOp<B, ResolveTokensArgs>,
-                "nanovllm: the policy's Backend is 'kAsynchronous' and must have the ops of "
-                "ops/unpack_step.hpp");
   static_assert(AsyncBackendLike<B>, "nanovllm: the policy's Backend is no 'AsyncBackendLike'");
 }
 

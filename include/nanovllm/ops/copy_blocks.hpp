@@ -31,10 +31,9 @@ inline void check_block_copies(std::span<const BlockCopy> copies, std::int64_t n
   if (copies.empty()) return;
   std::vector<BlockId> targets;
   for (const BlockCopy& copy : copies) {
-    check<ShapeError>(std::min(copy.from, copy.to) >= 0 &&
-                          std::max(copy.from, copy.to) < num_blocks,
-                      "copy_blocks: blocks must be in [0, ", num_blocks, "), got ", copy.from,
-                      " -> ", copy.to);
+    check<ShapeError>(
+        std::min(copy.from, copy.to) >= 0 && std::max(copy.from, copy.to) < num_blocks,
+        "copy_blocks: blocks must be in [0, ", num_blocks, "), got ", copy.from, " -> ", copy.to);
     targets.push_back(copy.to);
   }
   std::sort(targets.begin(), targets.end());
@@ -54,8 +53,7 @@ void validate(const CopyBlocksArgs<Kv>& args) {
       args.num_layers <= 1 ||
           args.layer_stride >= args.first_layer.num_blocks * args.first_layer.block_stride(),
       "copy_blocks: layers of ", args.first_layer.num_blocks, " blocks of ",
-      args.first_layer.block_stride(), " elements do not fit into a stride of ",
-      args.layer_stride);
+      args.first_layer.block_stride(), " elements do not fit into a stride of ", args.layer_stride);
 }
 
 }  // namespace nanovllm

@@ -5,19 +5,9 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/ops/sampling_batch.hpp"
 
 namespace nanovllm {
-
-/// How one row is sampled. Plain data: rows are copied to the device as they are.
-struct SamplingRow {
-  float temperature = 1.f;  ///< 0 is greedy
-  std::int32_t top_k = 0;   ///< ≤ 0 keeps all
-  float top_p = 1.f;        ///< ≥ 1 keeps all
-  float min_p = 0.f;        ///< ≤ 0 keeps all
-  std::uint64_t seed = 0;
-  std::uint64_t position = 0;      ///< index in its sequence of the token to be drawn
-  std::int32_t num_logprobs = -1;  ///< -1: none; n ≥ 0: the sampled token's and the n most likely
-};
 
 /// One token for every row.
 ///
@@ -33,22 +23,20 @@ struct SamplingRow {
 /// Log-probabilities are those of the model: log_softmax of the logits as they came, before bans,
 /// temperature and filters; the most likely come in descending order, lower id first among equals.
 struct SampleArgs {
-  MatrixView<float> logits;                      ///< [rows, vocab]; scratch, destroyed
-  VectorView<const SamplingRow> rows;            ///< [rows]
-  VectorView<const std::int32_t> banned_starts;  ///< [rows + 1], ascending from 0
-  VectorView<const TokenId> banned_tokens;       ///< [banned_starts[rows]]
-  VectorView<TokenId> tokens;                    ///< [rows], out
-  VectorView<float> logprobs;                    ///< [rows], out; written where num_logprobs ≥ 0
-  MatrixView<TokenId> top_tokens;                ///< [rows, ≥ the largest num_logprobs], out
-  MatrixView<float> top_logprobs;                ///< like top_tokens, out
+  MatrixView<float> logits;        ///< [rows, vocab]; scratch, destroyed
+  SamplingBatch batch;             ///< how each row is sampled
+  VectorView<TokenId> tokens;      ///< [rows], out
+  VectorView<float> logprobs;      ///< [rows], out; written where num_logprobs ≥ 0
+  MatrixView<TokenId> top_tokens;  ///< [rows, ≥ the largest num_logprobs], out
+  MatrixView<float> top_logprobs;  ///< like top_tokens, out
 };
 
 /// Throws ShapeError when the operands do not fit together.
 inline void validate(const SampleArgs& args) {
   const std::int64_t n = args.logits.extent(0);
   check<ShapeError>(n == 0 || args.logits.extent(1) > 0, "sample: 'logits' must have a vocabulary");
-  check_shape("sample", "rows", args.rows, {n});
-  check_shape("sample", "banned_starts", args.banned_starts, {n + 1});
+  check_shape("sample", "rows", args.batch.rows, {n});
+  check_shape("sample", "banned.starts", args.batch.banned.starts, {n + 1});
   check_shape("sample", "tokens", args.tokens, {n});
   check_shape("sample", "logprobs", args.logprobs, {n});
   check_shape("sample", "top_tokens", args.top_tokens, {n, -1});

@@ -1,69 +1,91 @@
 #pragma once
-/// Contract of `unpack_step`: the packed inputs of a decode step into arrays of a fixed place and
-/// size, as a captured graph wants them. For backends that run ahead of the host.
+/// Contract of `unpack_step`: the packed inputs of a step into arrays of a fixed place and size, as
+/// captured graphs and the attention kernels want them.
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
+#include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/ops/sampler.hpp"
+#include "nanovllm/core/token_source.hpp"
+#include "nanovllm/ops/batch_field.hpp"
 
 namespace nanovllm {
 
-/// The arrays that a decode step of `size()` rows reads.
-struct DecodeStepArrays {
-  VectorView<TokenId> tokens;              ///< [size]
-  VectorView<std::int32_t> positions;      ///< [size]
-  VectorView<Slot> slots;                  ///< [size]
-  VectorView<std::int32_t> kv_lens;        ///< [size]
-  MatrixView<BlockId> block_tables;        ///< [size, most blocks of a sequence]
-  VectorView<SamplingRow> rows;            ///< [size]
-  VectorView<std::int32_t> banned_starts;  ///< [size + 1]
-  VectorView<TokenId> banned_tokens;       ///< [capacity]
+/// One array to be filled, of elements of 4 · `element_words` bytes at multiples of 4.
+struct UnpackedArray {
+  enum class Kind : std::uint8_t {
+    column,  ///< to[i] = from[i] for i < from_size, and `padding` for the rest
+    tokens,  ///< the same for a `TokenSource` from[i], whose token comes to to[i]
+    table,   ///< row i of `to`, a matrix, begins with values [starts[i], starts[i + 1]) of `from`;
+             ///< nothing else is written
+  };
 
-  [[nodiscard]] NANOVLLM_HD std::int64_t size() const { return tokens.extents[0]; }
+  Kind kind = Kind::column;
+  std::int32_t element_words = 1;
+  const void* from = nullptr;
+  const std::int32_t* starts = nullptr;  ///< [from_size + 1]; of a table
+  void* to = nullptr;                    ///< may be `from`
+  std::int64_t from_size = 0;            ///< elements, or rows of a table
+  std::int64_t to_size = 0;              ///< ≥ from_size
+  std::int64_t row_stride = 0;           ///< elements from a table's row to the next
+  std::array<std::uint32_t, 12> padding{};
 };
 
-/// Copies n packed rows to the first rows of `out`, and makes padding of the rest: token 0 at
-/// position 0 that stores nothing (`kNoSlot`), sees nothing (kv_len 0) and is sampled greedily. A
-/// negative token ~i stands for `previous[i]`, the token that sample i of the step before drew. Of
-/// a row of block tables only the packed columns are written.
+/// Fills `arrays[0, num_arrays)`, which do not overlap. It knows no field by name: who adds one to
+/// a step edits no backend.
 struct UnpackStepArgs {
-  VectorView<const TokenId> tokens;              ///< [n]
-  VectorView<const std::int32_t> positions;      ///< [n]
-  VectorView<const Slot> slots;                  ///< [n]
-  VectorView<const std::int32_t> kv_lens;        ///< [n]
-  MatrixView<const BlockId> block_tables;        ///< [n, w]
-  VectorView<const SamplingRow> rows;            ///< [n]
-  VectorView<const std::int32_t> banned_starts;  ///< [n + 1]
-  VectorView<const TokenId> banned_tokens;       ///< [b]
-  VectorView<const TokenId> previous;            ///< [samples of the step before at the most]
-  DecodeStepArrays out;                          ///< n rows or more, w columns or more
-};
+  static constexpr int kMaxArrays = 20;
 
-/// In place, tokens[j] = previous[~tokens[j]] where tokens[j] is negative.
-struct ResolveTokensArgs {
-  VectorView<TokenId> tokens;
-  VectorView<const TokenId> previous;
-};
+  std::array<UnpackedArray, kMaxArrays> arrays{};
+  int num_arrays = 0;
+  VectorView<const TokenId> previous;  ///< what the samples of the step before drew
 
-/// Throws ShapeError when the operands do not fit together.
-inline void validate(const UnpackStepArgs& args) {
-  constexpr auto kOp = "unpack_step";
-  const std::int64_t n = args.tokens.extent(0), size = args.out.size();
-  check_shape(kOp, "positions", args.positions, {n});
-  check_shape(kOp, "slots", args.slots, {n});
-  check_shape(kOp, "kv_lens", args.kv_lens, {n});
-  check_shape(kOp, "block_tables", args.block_tables, {n, -1});
-  check_shape(kOp, "rows", args.rows, {n});
-  check_shape(kOp, "banned_starts", args.banned_starts, {n + 1});
-  check_shape(kOp, "out.block_tables", args.out.block_tables, {size, -1});
-  check<ShapeError>(n <= size && args.block_tables.extent(1) <= args.out.block_tables.extent(1) &&
-                        args.banned_tokens.extent(0) <= args.out.banned_tokens.extent(0),
-                    kOp, ": ", n, " rows of ", args.block_tables.extent(1), " blocks with ",
-                    args.banned_tokens.extent(0), " banned tokens do not fit into ", size,
-                    " rows of ", args.out.block_tables.extent(1), " blocks with ",
-                    args.out.banned_tokens.extent(0));
-}
+  template <class T>
+  void add_column(VectorView<const T> from, VectorView<T> to, const T& padding = {}) {
+    static_assert(sizeof(T) % 4 == 0 && sizeof(T) <= sizeof(UnpackedArray::padding));
+    UnpackedArray& array = add(UnpackedArray::Kind::column, from, to);
+    array.element_words = sizeof(T) / 4;
+    std::memcpy(array.padding.data(), &padding, sizeof(T));
+  }
+
+  void add_tokens(VectorView<const TokenSource> from, VectorView<TokenId> to, TokenId padding = 0) {
+    UnpackedArray& array = add(UnpackedArray::Kind::tokens, from, to);
+    std::memcpy(array.padding.data(), &padding, sizeof(padding));
+  }
+
+  /// @param longest  values of the longest row.
+  template <class T>
+  void add_table(const ListsView<const T>& from, std::int64_t longest, MatrixView<T> to) {
+    static_assert(sizeof(T) == 4, "unpack_step: the elements of a table have 4 bytes");
+    check<ShapeError>(longest <= to.extent(1), "unpack_step: a row of ", longest,
+                      " values does not fit into a table of ", to.extent(1), " columns");
+    const std::int64_t rows = from.starts.extent(0) - 1;
+    UnpackedArray& array =
+        add(UnpackedArray::Kind::table, VectorView<const T>(from.values.data, {rows}),
+            VectorView<T>(to.data, {to.extent(0)}));
+    array.starts = from.starts.data;
+    array.row_stride = to.strides[0];
+  }
+
+ private:
+  template <class From, class To>
+  UnpackedArray& add(UnpackedArray::Kind kind, VectorView<const From> from, VectorView<To> to) {
+    check<ShapeError>(num_arrays < kMaxArrays, "unpack_step: a step has at most ", kMaxArrays,
+                      " arrays");
+    check<ShapeError>(from.extent(0) <= to.extent(0), "unpack_step: ", from.extent(0),
+                      " rows do not fit into ", to.extent(0));
+    UnpackedArray& array = arrays[static_cast<std::size_t>(num_arrays++)];
+    array.kind = kind;
+    array.from = from.data;
+    array.to = to.data;
+    array.from_size = from.extent(0);
+    array.to_size = to.extent(0);
+    return array;
+  }
+};
 
 }  // namespace nanovllm

@@ -65,9 +65,9 @@ struct Batch {
     top_logprobs.assign(static_cast<std::size_t>(n * width), 7.f);
     nv::SampleArgs args;
     args.logits = {scratch.data(), {n, vocab}};
-    args.rows = {rows.data(), {n}};
-    args.banned_starts = {banned_starts.data(), {n + 1}};
-    args.banned_tokens = {banned.data(), {banned_starts.back()}};
+    args.batch.rows = {rows.data(), {n}};
+    args.batch.banned.starts = {banned_starts.data(), {n + 1}};
+    args.batch.banned.values = {banned.data(), {banned_starts.back()}};
     args.tokens = {tokens.data(), {n}};
     args.logprobs = {logprobs.data(), {n}};
     args.top_tokens = {top_tokens.data(), {n, width}};
@@ -620,7 +620,7 @@ TEST_CASE("No rows are no work, and bad operands are named", "[sampler]") {
   descending.add({1, 2, 3}, {}, {0, 1});
   descending.add({1, 2, 3}, {}, {});
   descending.banned_starts = {0, 3, 2};
-  CHECK(error_of(descending) == "sample: 'banned_starts' must ascend, got 3 then 2");
+  CHECK(error_of(descending) == "sample: 'banned.starts' must ascend, got 3 then 2");
   descending.banned_starts = {1, 1, 2};
-  CHECK(error_of(descending) == "sample: 'banned_starts' must run from 0 to 2, got 1 to 2");
+  CHECK(error_of(descending) == "sample: 'banned.starts' must run from 0 to 2, got 1 to 2");
 }

@@ -233,6 +233,7 @@ TEST_CASE("the kernel of clusters equals a float64 product") {
   if (!has_gpu()) return;
   const Gpu gpu;
   if (!gpu.context.is_hopper()) return;
+  cuda::TensorMaps maps;
   const auto check_split = [&](auto layer) {
     for (const int split : cuda::kClusterSplits) {
       CAPTURE(split, layer.m, layer.n, layer.k, layer.accumulate);
@@ -240,13 +241,13 @@ TEST_CASE("the kernel of clusters equals a float64 product") {
         continue;
       layer.reset();
       cuda::cluster_linear(layer.x_view(), layer.weight.view(), layer.y_view(), layer.accumulate,
-                           split, gpu.context);
+                           split, maps, gpu.context);
       gpu.sync();
       layer.check();
       const auto first = layer.y.host;
       layer.reset();
       cuda::cluster_linear(layer.x_view(), layer.weight.view(), layer.y_view(), layer.accumulate,
-                           split, gpu.context);
+                           split, maps, gpu.context);
       gpu.sync();
       layer.y.download();
       CHECK(same_bits(layer.y.host, first));
@@ -262,8 +263,42 @@ TEST_CASE("the kernel of clusters equals a float64 product") {
   Layer<bf16> layer(8, 64, 512);
   CHECK(cuda::cluster_linear_takes(layer.x_view(), layer.weight.view(), 8, gpu.context));
   CHECK_THROWS_AS(cuda::cluster_linear<bf16>(layer.x_view(), layer.weight.view(), layer.y_view(),
-                                             false, 3, gpu.context),
+                                             false, 3, maps, gpu.context),
                   ConfigError);
+}
+
+TEST_CASE("a shape that has run before asks cuBLASLt and the driver nothing more") {
+  if (!has_gpu()) return;
+  const Gpu gpu;
+  LinearEngine engine;
+  Layer<bf16> odd(300, 33, 37), even(300, 264, 512, true), single(300, 1, 5);
+  const DeviceMatrix<bf16>* const weights[] = {&even.weight};
+  engine.tune<bf16, bf16>(weights, true, cuda::kRowBuckets, gpu.context);
+  std::vector<bf16> first;
+  for (const int pass : {0, 1}) {
+    CAPTURE(pass);
+    const std::int64_t heuristics = engine.num_heuristics(), maps = engine.num_tensor_maps();
+    std::vector<bf16> all;
+    for (Layer<bf16>* layer : {&odd, &even, &single}) {
+      for (const int rows : {1, 7, 9, 15, 33, 65, 100, 129, 257, 299, 300}) {
+        layer->reset();
+        auto args = layer->args();
+        args.x = args.x.slice(0, rows);
+        args.y = args.y.slice(0, rows);
+        cuda::linear(args, engine, gpu.context);
+        gpu.sync();
+        layer->y.download();
+        all.insert(all.end(), layer->y.host.begin(), layer->y.host.end());
+      }
+    }
+    if (pass == 0) {
+      first = all;
+    } else {
+      CHECK(engine.num_heuristics() == heuristics);
+      CHECK(engine.num_tensor_maps() == maps);
+      CHECK(same_bits(all, first));
+    }
+  }
 }
 
 TEST_CASE("float32 rows do not depend on other rows") {

@@ -71,9 +71,9 @@ struct Batch {
     out.top_logprobs.assign(static_cast<std::size_t>(size() * width), kNaN);
     SampleArgs args;
     args.logits = {scratch.data(), {size(), vocab}};
-    args.rows = {rows.data(), {size()}};
-    args.banned_starts = {banned_starts.data(), {size() + 1}};
-    args.banned_tokens = {banned.data(), {banned_starts.back()}};
+    args.batch.rows = {rows.data(), {size()}};
+    args.batch.banned.starts = {banned_starts.data(), {size() + 1}};
+    args.batch.banned.values = {banned.data(), {banned_starts.back()}};
     args.tokens = {out.tokens.data(), {size()}};
     args.logprobs = {out.logprobs.data(), {size()}};
     args.top_tokens = {out.top_tokens.data(), {size(), width}};
@@ -138,9 +138,9 @@ class DeviceBatch {
   [[nodiscard]] SampleArgs args() {
     SampleArgs out;
     out.logits = {logits_.data() + offset_, {rows_, vocab_}, {stride_, 1}};
-    out.rows = {settings_.data(), {rows_}};
-    out.banned_starts = {starts_.data(), {rows_ + 1}};
-    out.banned_tokens = {banned_.data(), {static_cast<std::int64_t>(banned_.size())}};
+    out.batch.rows = {settings_.data(), {rows_}};
+    out.batch.banned.starts = {starts_.data(), {rows_ + 1}};
+    out.batch.banned.values = {banned_.data(), {static_cast<std::int64_t>(banned_.size())}};
     out.tokens = {tokens_.data(), {rows_}};
     out.logprobs = {logprobs_.data(), {rows_}};
     out.top_tokens = {top_tokens_.data(), {rows_, width_}};

@@ -112,7 +112,7 @@ inline void write_most_likely(const LogitRow& row, std::int64_t count, const Log
 
 inline void sample_row(const SampleArgs& args, std::int64_t r, const LogitRow& row,
                        const SamplerKernels& kernels) {
-  const SamplingRow& settings = args.rows.data[r];
+  const SamplingRow& settings = args.batch.rows.data[r];
   kernels.find_tile_maxima(row, 0, row.num_tiles);
   LogSoftmax log_prob{};
   if (settings.num_logprobs >= 0) {
@@ -121,8 +121,7 @@ inline void sample_row(const SampleArgs& args, std::int64_t r, const LogitRow& r
                       kernels, args.top_tokens.at(r), args.top_logprobs.at(r));
   }
   const float first = row.logits[0];
-  const auto banned =
-      args.banned_tokens.slice(args.banned_starts.data[r], args.banned_starts.data[r + 1]);
+  const auto banned = args.batch.banned[r];
   for (std::int64_t i = 0; i < banned.extent(0); ++i) {
     row.logits[banned.data[i]] = -std::numeric_limits<float>::infinity();
     const std::int64_t tile = banned.data[i] / kLogitTile;
@@ -139,23 +138,23 @@ inline void sample_row(const SampleArgs& args, std::int64_t r, const LogitRow& r
 /// Throws unless settings and banned tokens of every row are ones that `sample` can honour.
 inline void check_rows(const SampleArgs& args) {
   const std::int64_t n = args.logits.extent(0), vocab = args.logits.extent(1);
-  const std::int32_t* const starts = args.banned_starts.data;
-  check<ShapeError>(starts[0] == 0 && starts[n] == args.banned_tokens.extent(0),
-                    "sample: 'banned_starts' must run from 0 to ", args.banned_tokens.extent(0),
-                    ", got ", starts[0], " to ", starts[n]);
+  const std::int32_t* const starts = args.batch.banned.starts.data;
+  check<ShapeError>(starts[0] == 0 && starts[n] == args.batch.banned.values.extent(0),
+                    "sample: 'banned.starts' must run from 0 to ",
+                    args.batch.banned.values.extent(0), ", got ", starts[0], " to ", starts[n]);
   for (std::int64_t r = 0; r < n; ++r) {
-    const SamplingRow& settings = args.rows.data[r];
+    const SamplingRow& settings = args.batch.rows.data[r];
     check<ConfigError>(settings.temperature >= 0 && std::isfinite(settings.temperature),
                        "sample: temperature of row ", r, " must be finite and >= 0, got ",
                        settings.temperature);
     check<ShapeError>(settings.num_logprobs <= args.top_tokens.extent(1), "sample: row ", r,
                       " asks for ", settings.num_logprobs,
                       " log-probabilities, 'top_tokens' has room for ", args.top_tokens.extent(1));
-    check<ShapeError>(starts[r] <= starts[r + 1], "sample: 'banned_starts' must ascend, got ",
+    check<ShapeError>(starts[r] <= starts[r + 1], "sample: 'banned.starts' must ascend, got ",
                       starts[r], " then ", starts[r + 1]);
   }
-  for (std::int64_t i = 0; i < args.banned_tokens.extent(0); ++i) {
-    const TokenId id = args.banned_tokens.data[i];
+  for (std::int64_t i = 0; i < args.batch.banned.values.extent(0); ++i) {
+    const TokenId id = args.batch.banned.values.data[i];
     check<ShapeError>(id >= 0 && id < vocab, "sample: banned token ", i, " must be in [0, ", vocab,
                       "), got ", id);
   }

@@ -1,8 +1,13 @@
 #pragma once
-/// `unpack_step` and `resolve_tokens` on CUDA: what makes a step's packed inputs fit a graph.
+/// `unpack_step` on CUDA: the arrays of a step's packed inputs to where kernels and graphs read
+/// them. Contract: ops/unpack_step.hpp.
 ///
-/// One block a row; it copies the row's scalars and its part of the block table. Bytes: those of
-/// the packed inputs, some kilobytes; the time is that of a launch.
+/// Grid: (pieces, arrays). A column is copied by words of 4 bytes, a table by rows; blocks whose
+/// array has less to do than the largest one end at once. Bytes: those of the packed inputs, some
+/// kilobytes; the time is that of a launch. Samples of the step before are not checked.
+
+#include <algorithm>
+#include <cstdint>
 
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/runtime/context.cuh"
@@ -11,88 +16,76 @@
 
 namespace nanovllm::cuda {
 
-/// The token itself, or what the sample it stands for drew.
-__device__ inline TokenId resolve_token(TokenId token, const TokenId* previous) {
-  return token >= 0 ? token : previous[~token];
-}
+inline constexpr int kUnpackThreads = 128;
 
-/// Row `i` of the bucket from row `i` of the packed inputs.
-__device__ inline void unpack_row(const UnpackStepArgs& args, std::int64_t i) {
-  const DecodeStepArrays& out = args.out;
-  if (threadIdx.x == 0) {
-    out.tokens.data[i] = resolve_token(args.tokens.data[i], args.previous.data);
-    out.positions.data[i] = args.positions.data[i];
-    out.slots.data[i] = args.slots.data[i];
-    out.kv_lens.data[i] = args.kv_lens.data[i];
-    out.rows.data[i] = args.rows.data[i];
-    out.banned_starts.data[i + 1] = args.banned_starts.data[i + 1];
-  }
-  for (std::int64_t j = threadIdx.x; j < args.block_tables.extents[1]; j += blockDim.x)
-    *out.block_tables.at(i, j) = *args.block_tables.at(i, j);
-  const std::int32_t end = args.banned_starts.data[i + 1];
-  for (std::int32_t j = args.banned_starts.data[i] + threadIdx.x; j < end; j += blockDim.x)
-    out.banned_tokens.data[j] = args.banned_tokens.data[j];
-}
-
-/// Row `i` of the bucket where there is no packed row.
-__device__ inline void pad_row(const UnpackStepArgs& args, std::int64_t i) {
-  if (threadIdx.x != 0) return;
-  const DecodeStepArrays& out = args.out;
-  out.tokens.data[i] = 0;
-  out.positions.data[i] = 0;
-  out.slots.data[i] = kNoSlot;
-  out.kv_lens.data[i] = 0;
-  SamplingRow greedy;
-  greedy.temperature = 0.f;
-  out.rows.data[i] = greedy;
-  out.banned_starts.data[i + 1] = args.banned_starts.data[args.tokens.extents[0]];
-}
-
-/// Grid: one block a row of the bucket.
-__global__ static void unpack_step_kernel(const UnpackStepArgs args) {
-  grid_dependency_wait();
-  const std::int64_t i = blockIdx.x;
-  if (i == 0 && threadIdx.x == 0) args.out.banned_starts.data[0] = 0;
-  if (i < args.tokens.extents[0]) {
-    unpack_row(args, i);
-  } else {
-    pad_row(args, i);
+__device__ inline void unpack_column(const UnpackedArray& array) {
+  const auto* const from = static_cast<const std::uint32_t*>(array.from);
+  auto* const to = static_cast<std::uint32_t*>(array.to);
+  const std::int64_t words = array.element_words;
+  const std::int64_t step = std::int64_t{gridDim.x} * kUnpackThreads;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kUnpackThreads + threadIdx.x;
+       i < array.to_size * words; i += step) {
+    to[i] = i < array.from_size * words ? from[i] : array.padding[i % words];
   }
 }
 
-/// Grid-stride over tokens.
-__global__ static void resolve_tokens_kernel(const ResolveTokensArgs args) {
+__device__ inline void unpack_tokens(const UnpackedArray& array, const TokenId* previous) {
+  const auto* const from = static_cast<const TokenSource*>(array.from);
+  auto* const to = static_cast<TokenId*>(array.to);
+  const std::int64_t step = std::int64_t{gridDim.x} * kUnpackThreads;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kUnpackThreads + threadIdx.x; i < array.to_size;
+       i += step) {
+    if (i >= array.from_size) {
+      to[i] = static_cast<TokenId>(array.padding[0]);
+      continue;
+    }
+    const TokenSource source = from[i];
+    to[i] = source.is_known() ? source.token() : previous[source.sample()];
+  }
+}
+
+__device__ inline void unpack_table(const UnpackedArray& array) {
+  const auto* const from = static_cast<const std::uint32_t*>(array.from);
+  auto* const to = static_cast<std::uint32_t*>(array.to);
+  for (std::int64_t row = blockIdx.x; row < array.from_size; row += gridDim.x) {
+    const std::int32_t begin = array.starts[row], end = array.starts[row + 1];
+    for (std::int32_t i = begin + static_cast<std::int32_t>(threadIdx.x); i < end;
+         i += kUnpackThreads) {
+      to[row * array.row_stride + (i - begin)] = from[i];
+    }
+  }
+}
+
+__global__ static void __launch_bounds__(kUnpackThreads)
+    unpack_step_kernel(const __grid_constant__ UnpackStepArgs args) {
   grid_dependency_wait();
-  const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i < args.tokens.extents[0])
-    args.tokens.data[i] = resolve_token(args.tokens.data[i], args.previous.data);
+  const UnpackedArray& array = args.arrays[blockIdx.y];
+  switch (array.kind) {
+    case UnpackedArray::Kind::column: return unpack_column(array);
+    case UnpackedArray::Kind::tokens: return unpack_tokens(array, args.previous.data);
+    case UnpackedArray::Kind::table: return unpack_table(array);
+  }
 }
 
 /// See `UnpackStepArgs`. Asynchronous.
 inline void unpack_step(const UnpackStepArgs& args, const Context& context) {
-  validate(args);
-  if (args.out.size() == 0) return;
-  launch(unpack_step_kernel, {.grid = static_cast<unsigned>(args.out.size()), .block = 64}, context,
-         args);
+  std::int64_t pieces = 0;
+  for (int i = 0; i < args.num_arrays; ++i) {
+    const UnpackedArray& array = args.arrays[i];
+    pieces = std::max(pieces, array.kind == UnpackedArray::Kind::table
+                                  ? array.from_size
+                                  : ceil_div(array.to_size * array.element_words, kUnpackThreads));
+  }
+  if (pieces == 0) return;
+  const auto grid_x = static_cast<unsigned>(std::min<std::int64_t>(pieces, 1024));
+  launch(unpack_step_kernel,
+         {.grid = {grid_x, static_cast<unsigned>(args.num_arrays)}, .block = kUnpackThreads},
+         context, args);
 }
 
 template <class State>
 void run_op(const UnpackStepArgs& args, State& state) {
   unpack_step(args, state.context);
-}
-
-/// See `ResolveTokensArgs`. Asynchronous.
-inline void resolve_tokens(const ResolveTokensArgs& args, const Context& context) {
-  const std::int64_t n = args.tokens.extent(0);
-  if (n == 0) return;
-  launch(resolve_tokens_kernel,
-         {.grid = static_cast<unsigned>(ceil_div(n, std::int64_t{256})), .block = 256}, context,
-         args);
-}
-
-template <class State>
-void run_op(const ResolveTokensArgs& args, State& state) {
-  resolve_tokens(args, state.context);
 }
 
 }  // namespace nanovllm::cuda

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <source_location>
@@ -70,6 +71,8 @@ class BlasProduct {
     cudaDataType_t in, out;
     bool accumulate;
     std::uint32_t alignment;
+
+    auto operator<=>(const Shape&) const = default;
   };
 
   explicit BlasProduct(const Shape& shape) : shape_(shape) {

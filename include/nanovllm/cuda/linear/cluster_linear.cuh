@@ -24,12 +24,16 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/linear/tuning.hpp"
+#include "nanovllm/cuda/ptx/cluster.cuh"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
+#include "nanovllm/cuda/ptx/tensor_maps.cuh"
 #include "nanovllm/cuda/ptx/tma.cuh"
 #include "nanovllm/cuda/ptx/wgmma.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
 
 namespace nanovllm::cuda {
@@ -38,14 +42,15 @@ namespace detail {
 /// Shapes of a block: `kTokens` rows of x, one of `kSplit` shares of K.
 template <int kTokens, int kSplit>
 struct ClusterTraits {
-  static constexpr int kThreads = 128;   ///< a warpgroup
-  static constexpr int kRows = 64;       ///< rows of W
-  static constexpr int kMaxPanels = 24;  ///< of 64 columns of K
-  static constexpr int kRowBytes = kTmaColumns * 2;
+  static constexpr int kThreads = 128;  ///< a warpgroup
+  static constexpr int kRows = kClusterRows;
+  static constexpr int kMaxPanels = kClusterMaxPanels;
+  static constexpr int kRowBytes = kClusterColumns * 2;
   static constexpr int kWeightBytes = kRows * kRowBytes;  ///< of a panel
   static constexpr int kXBytes = kTokens * kRowBytes;
   static constexpr int kPanelBytes = kWeightBytes + kXBytes;
-  static constexpr int kAlignment = 1024;  ///< of panels, for the swizzle
+  static constexpr int kAlignment = kClusterAlignment;
+  static_assert(kClusterColumns == kTmaColumns);
 
   /// Partial sums take the place of the panels: part[token][row]. The pitch keeps the writes of a
   /// warp in different banks and rows 16-byte aligned.
@@ -73,73 +78,6 @@ struct ClusterParams {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// d += a · b for 32 columns, both operands in shared memory, stored as m × k and n × k.
-template <MmaElement T>
-__device__ __forceinline__ void wgmma_shared(float (&d)[16], WgmmaOperand a, WgmmaOperand b) {
-#define NANOVLLM_WGMMA_N32(type)                                                           \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type                 \
-               " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, " \
-               "%16, %17, 1, 1, 1, 0, 0;"                                                  \
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),   \
-                 "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), \
-                 "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])                        \
-               : "l"(a.bits), "l"(b.bits))
-  if constexpr (std::same_as<T, bf16>) {
-    NANOVLLM_WGMMA_N32("bf16");
-  } else {
-    NANOVLLM_WGMMA_N32("f16");
-  }
-#undef NANOVLLM_WGMMA_N32
-}
-
-/// The same for 64 columns.
-template <MmaElement T>
-__device__ __forceinline__ void wgmma_shared(float (&d)[32], WgmmaOperand a, WgmmaOperand b) {
-#define NANOVLLM_WGMMA_N64(type)                                                               \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                     \
-               " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "      \
-               "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, "   \
-               "%31}, %32, %33, 1, 1, 1, 0, 0;"                                                \
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),       \
-                 "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),     \
-                 "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), \
-                 "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
-                 "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), \
-                 "+f"(d[30]), "+f"(d[31])                                                      \
-               : "l"(a.bits), "l"(b.bits))
-  if constexpr (std::same_as<T, bf16>) {
-    NANOVLLM_WGMMA_N64("bf16");
-  } else {
-    NANOVLLM_WGMMA_N64("f16");
-  }
-#undef NANOVLLM_WGMMA_N64
-}
-
-/// The same for 128 columns.
-template <MmaElement T>
-__device__ __forceinline__ void wgmma_shared(float (&d)[64], WgmmaOperand a, WgmmaOperand b) {
-  wgmma<T, true>(d, a, b);
-}
-
-/// Waits for all threads of the cluster; what they wrote to shared memory is visible.
-__device__ __forceinline__ void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::
-                   : "memory");
-}
-
-/// Four floats at shared address `address` of block `rank` of the cluster.
-__device__ __forceinline__ float4 load_cluster_quad(std::uint32_t address, int rank) {
-  float4 v;
-  asm volatile(
-      "{\n\t.reg .b32 remote;\n\t"
-      "mapa.shared::cluster.u32 remote, %4, %5;\n\t"
-      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n\t}"
-      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-      : "r"(address), "r"(rank)
-      : "memory");
-  return v;
-}
-
 /// The products of a block: waits for its panels as they come in, each counted by its barrier.
 template <class Traits, class T, int kSize>
 __device__ __forceinline__ void multiply_panels(float (&sum)[kSize], const std::byte* panels,
@@ -152,7 +90,7 @@ __device__ __forceinline__ void multiply_panels(float (&sum)[kSize], const std::
         wgmma_operand(panels + num_panels * Traits::kWeightBytes + i * Traits::kXBytes, 0);
 #pragma unroll
     for (int step = 0; step < 4; ++step)  // of 16 columns
-      wgmma_shared<T>(sum, w.plus(32 * step), x.plus(32 * step));
+      wgmma<T, true>(sum, w.plus(32 * step), x.plus(32 * step));
     wgmma_commit();
   }
   wgmma_wait<0>();
@@ -245,7 +183,7 @@ __device__ __forceinline__ void cluster_linear_block(const CUtensorMap& w_map,
     out[i][3] += total.w;
   }
   each_output([](Out& y, float value) { y = from_float<Out>(value); });
-  cluster_sync();  // nobody leaves while others read its shared memory
+  cluster_sync();  // a block stays while others read its shared memory
 }
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
@@ -271,20 +209,7 @@ __global__ void NANOVLLM_CLUSTER_ALONG_X(kSplit)
 
 #undef NANOVLLM_CLUSTER_ALONG_X
 
-/// Rows of x in a block of `cluster_linear` on `m` rows.
-[[nodiscard]] inline int cluster_tokens(std::int64_t m) {
-  return m <= 32 ? 32 : m <= 64 ? 64 : 128;
-}
-
-/// Panels of K that one of `split` blocks takes.
-[[nodiscard]] inline std::int64_t cluster_panels(std::int64_t k, int split) {
-  return ceil_div(ceil_div(k, kTmaColumns), split);
-}
-
 }  // namespace detail
-
-/// Sizes a cluster of `cluster_linear` may have.
-inline constexpr int kClusterSplits[] = {2, 4, 8};
 
 /// Whether `cluster_linear` takes these operands with clusters of `split` blocks.
 template <Element T>
@@ -294,14 +219,11 @@ template <Element T>
   if constexpr (sizeof(T) != 2) {
     return false;
   } else {
-    const std::int64_t m = x.extent(0), k = weight.extent(1);
-    const std::int64_t panels = detail::cluster_panels(k, split);
-    const std::int64_t bytes = panels * (64 + detail::cluster_tokens(m)) * kTmaColumns * 2 + 1024;
-    return context.is_hopper() && k % 8 == 0 && is_vector_aligned(x.data) &&
-           is_vector_aligned(weight.data) && (m == 1 || x.strides[0] % 8 == 0) &&
-           panels <= detail::ClusterTraits<32, 8>::kMaxPanels &&
-           bytes <= static_cast<std::int64_t>(context.max_shared_bytes) - 1024 &&
-           panels * (split - 1) * kTmaColumns < k;
+    const std::int64_t m = x.extent(0);
+    return context.is_hopper() && is_vector_aligned(weight.data) &&
+           (m == 1 ? is_vector_aligned(x.data) : has_aligned_rows(x)) &&
+           fits_cluster_linear(m, weight.extent(0), weight.extent(1), split,
+                               static_cast<std::int64_t>(context.max_shared_bytes));
   }
 }
 
@@ -309,12 +231,13 @@ namespace detail {
 
 template <class T, class Out, int kTokens, int kSplit>
 void launch_cluster_linear(const MatrixView<const T>& x, const MatrixView<const T>& weight,
-                           const MatrixView<Out>& y, bool accumulate, const Context& context) {
+                           const MatrixView<Out>& y, bool accumulate, TensorMaps& maps,
+                           const Context& context) {
   using Traits = ClusterTraits<kTokens, kSplit>;
   const std::int64_t m = x.extent(0), n = weight.extent(0), k = weight.extent(1);
-  const auto w_map = make_tensor_map<T, 2>(weight.data, {k, n}, {k}, {kTmaColumns, Traits::kRows});
-  const auto x_map =
-      make_tensor_map<T, 2>(x.data, {k, m}, {m == 1 ? k : x.strides[0]}, {kTmaColumns, kTokens});
+  const CUtensorMap w_map = maps.get<T, 2>(weight.data, {k, n}, {k}, {kTmaColumns, Traits::kRows});
+  const CUtensorMap x_map =
+      maps.get<T, 2>(x.data, {k, m}, {m == 1 ? k : x.strides[0]}, {kTmaColumns, kTokens});
   const int panels = static_cast<int>(cluster_panels(k, kSplit));
   const ClusterParams<Out> params{.y = y.data,
                                   .y_stride = y.strides[0],
@@ -333,25 +256,33 @@ void launch_cluster_linear(const MatrixView<const T>& x, const MatrixView<const 
 
 template <class T, class Out, int kSplit>
 void launch_cluster_linear(const MatrixView<const T>& x, const MatrixView<const T>& weight,
-                           const MatrixView<Out>& y, bool accumulate, const Context& context) {
+                           const MatrixView<Out>& y, bool accumulate, TensorMaps& maps,
+                           const Context& context) {
+  const auto launch_tokens = [&]<int kTokens>() {
+    launch_cluster_linear<T, Out, kTokens, kSplit>(x, weight, y, accumulate, maps, context);
+  };
   switch (cluster_tokens(x.extent(0))) {
-    case 32: return launch_cluster_linear<T, Out, 32, kSplit>(x, weight, y, accumulate, context);
-    case 64: return launch_cluster_linear<T, Out, 64, kSplit>(x, weight, y, accumulate, context);
-    default: return launch_cluster_linear<T, Out, 128, kSplit>(x, weight, y, accumulate, context);
+    case 32: return launch_tokens.template operator()<32>();
+    case 64: return launch_tokens.template operator()<64>();
+    default: return launch_tokens.template operator()<128>();
   }
 }
 
 }  // namespace detail
 
 /// y = x · Wᵀ (+ y) for operands that `cluster_linear_takes`, by clusters of `split` blocks, one of
-/// kClusterSplits. No operand is empty.
+/// kClusterSplits. `maps` keeps the descriptions of x and W for later calls. No operand is empty.
 template <MmaElement T, Element Out>
 void cluster_linear(const MatrixView<const T>& x, const MatrixView<const T>& weight,
-                    const MatrixView<Out>& y, bool accumulate, int split, const Context& context) {
+                    const MatrixView<Out>& y, bool accumulate, int split, TensorMaps& maps,
+                    const Context& context) {
+  const auto launch_split = [&]<int kSplit>() {
+    detail::launch_cluster_linear<T, Out, kSplit>(x, weight, y, accumulate, maps, context);
+  };
   switch (split) {
-    case 2: return detail::launch_cluster_linear<T, Out, 2>(x, weight, y, accumulate, context);
-    case 4: return detail::launch_cluster_linear<T, Out, 4>(x, weight, y, accumulate, context);
-    case 8: return detail::launch_cluster_linear<T, Out, 8>(x, weight, y, accumulate, context);
+    case 2: return launch_split.template operator()<2>();
+    case 4: return launch_split.template operator()<4>();
+    case 8: return launch_split.template operator()<8>();
     default: throw ConfigError(concat("cluster_linear: split must be 2, 4 or 8, got ", split));
   }
 }

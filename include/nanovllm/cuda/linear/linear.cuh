@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <set>
 #include <span>
 #include <vector>
@@ -28,6 +29,8 @@
 #include "nanovllm/cuda/linear/cluster_linear.cuh"
 #include "nanovllm/cuda/linear/small_m_linear.cuh"
 #include "nanovllm/cuda/linear/tuner.cuh"
+#include "nanovllm/cuda/linear/tuning.hpp"
+#include "nanovllm/cuda/ptx/tensor_maps.cuh"
 #include "nanovllm/cuda/runtime/check.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
@@ -41,24 +44,20 @@ namespace nanovllm::cuda {
 /// keep using its workspace.
 class LinearEngine {
  public:
-  static constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
-
   /// On the current device.
-  LinearEngine() : workspace_(kWorkspaceBytes) {}
+  LinearEngine() : workspace_(kBlasWorkspaceBytes) {}
 
   /// The op: see `cuda::linear`.
   template <Element T, Element Out>
   void run(const LinearArgs<T, DeviceMatrix<T>, Out>& args, const Context& context) {
     const LinearPlan plan = plan_for(args, context);
-    if (execute(args, plan, context)) return;
-    // The algorithm of the bucket does not do this number of rows.
-    for (const BlasAlgorithm& algorithm :
-         product(args).heuristics(handle_, 8, kWorkspaceBytes, true)) {
-      if (execute(args, {.algorithm = algorithm}, context)) return;
-    }
-    throw CudaError(concat("linear: cuBLASLt has no algorithm for x ", shape_string(args.x),
-                           ", weight [", args.weight->rows(), ", ", args.weight->cols(), "]"));
+    if (!execute(args, plan, context)) run_fallback(args, context);
   }
+
+  /// Times that cuBLASLt was asked for algorithms, and descriptions of tensors that were made: a
+  /// shape that has run before adds to neither.
+  [[nodiscard]] std::int64_t num_heuristics() const { return num_heuristics_; }
+  [[nodiscard]] std::int64_t num_tensor_maps() const { return maps_.num_encoded(); }
 
   /// Times the ways to run y = x · Wᵀ (+ y) for the buckets of `row_counts`, fewest rows first,
   /// and keeps the fastest. `weights` are all matrices of one shape, for instance of all layers:
@@ -151,21 +150,40 @@ class LinearEngine {
     return BlasProduct(shape_of(args));
   }
 
+  /// Runs a number of rows that the algorithm of its bucket does not do, always by the same
+  /// algorithm: eager and captured steps agree, and cuBLASLt is asked once.
+  template <Element T, Element Out>
+  void run_fallback(const LinearArgs<T, DeviceMatrix<T>, Out>& args, const Context& context) {
+    const BlasProduct::Shape shape = shape_of(args);
+    const auto found = fallbacks_.find(shape);
+    if (found != fallbacks_.end() && execute(args, {.algorithm = found->second}, context)) return;
+    ++num_heuristics_;
+    for (const BlasAlgorithm& algorithm :
+         product(args).heuristics(handle_, 8, kBlasWorkspaceBytes, true)) {
+      if (!execute(args, {.algorithm = algorithm}, context)) continue;
+      fallbacks_.insert_or_assign(shape, algorithm);
+      return;
+    }
+    throw CudaError(concat("linear: cuBLASLt has no algorithm for x ", shape_string(args.x),
+                           ", weight [", args.weight->rows(), ", ", args.weight->cols(), "]"));
+  }
+
   /// Up to `count` algorithms for the shape of `args` with `rows` rows.
   template <Element T, Element Out>
   std::vector<BlasAlgorithm> heuristics(const LinearArgs<T, DeviceMatrix<T>, Out>& args,
                                         std::int64_t rows, int count) {
     typename BlasProduct::Shape shape = shape_of(args);
     shape.m = rows;
-    return BlasProduct(shape).heuristics(handle_, count, kWorkspaceBytes, sizeof(T) == 2);
+    ++num_heuristics_;
+    return BlasProduct(shape).heuristics(handle_, count, kBlasWorkspaceBytes, sizeof(T) == 2);
   }
 
   template <Element T, Element Out>
   LinearPlan plan_by_rule(const LinearArgs<T, DeviceMatrix<T>, Out>& args, std::int64_t bucket,
                           const Context& context) {
-    if (bucket <= 8 && small_m_linear_takes(args.x, args.weight->view()))
+    if (bucket <= kSmallMRowsByRule && small_m_linear_takes(args.x, args.weight->view()))
       return {.kernel = LinearKernel::small_m,
-              .size = default_small_m_tiles(args.weight->rows(), context)};
+              .size = default_small_m_tiles(args.weight->rows(), context.num_sms)};
     const auto found = heuristics(args, bucket, 1);
     return found.empty() ? LinearPlan{} : LinearPlan{.algorithm = found[0]};
   }
@@ -182,12 +200,12 @@ class LinearEngine {
           small_m_linear(args.x, weight, args.y, args.accumulate, plan.size, context);
           return true;
         case LinearKernel::cluster:
-          cluster_linear(args.x, weight, args.y, args.accumulate, plan.size, context);
+          cluster_linear(args.x, weight, args.y, args.accumulate, plan.size, maps_, context);
           return true;
       }
     }
     return product(args).run(handle_, plan.algorithm, args.x.data, args.weight->data(), args.y.data,
-                             workspace_.data(), kWorkspaceBytes, context.stream);
+                             workspace_.data(), kBlasWorkspaceBytes, context.stream);
   }
 
   template <Element T>
@@ -213,7 +231,8 @@ class LinearEngine {
         out.push_back({.kernel = LinearKernel::small_m, .size = tiles});
     }
     for (const int split : kClusterSplits) {
-      if (rows > 8 && rows <= 256 && cluster_linear_takes(args.x, weight, split, context))
+      if (rows >= kMinClusterRows && rows <= kMaxClusterRows &&
+          cluster_linear_takes(args.x, weight, split, context))
         out.push_back({.kernel = LinearKernel::cluster, .size = split});
     }
     for (const auto& algorithm : heuristics(args, rows, rows <= 256 ? 8 : 4))
@@ -251,6 +270,9 @@ class LinearEngine {
   BlasHandle handle_;
   DeviceBuffer<std::byte> workspace_;
   LinearPlans plans_;
+  std::map<BlasProduct::Shape, BlasAlgorithm> fallbacks_;
+  TensorMaps maps_;
+  std::int64_t num_heuristics_ = 0;
 };
 
 /// Contract: ops/linear.hpp. `Out` is T or float; rows of x and y may have any stride and

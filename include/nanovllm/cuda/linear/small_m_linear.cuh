@@ -29,16 +29,15 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/linear/tuning.hpp"
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
 
 namespace nanovllm::cuda {
-
-/// Most rows of x that `small_m_linear` takes.
-inline constexpr std::int64_t kMaxSmallMRows = 32;
 
 namespace detail {
 
@@ -282,8 +281,8 @@ template <Element T>
   if constexpr (sizeof(T) != 2) {
     return false;
   } else {
-    return x.extent(0) <= kMaxSmallMRows && weight.extent(1) % 8 == 0 && x.strides[0] % 8 == 0 &&
-           is_vector_aligned(x.data) && is_vector_aligned(weight.data);
+    return fits_small_m_linear(x.extent(0), weight.extent(0), weight.extent(1)) &&
+           has_aligned_rows(x) && is_vector_aligned(weight.data);
   }
 }
 
@@ -322,18 +321,6 @@ void launch_small_m_linear(const SmallMParams<T, Out>& params, const Context& co
 }
 
 }  // namespace detail
-
-/// Tiles of 8 rows a block of `small_m_linear` may own.
-inline constexpr int kSmallMTiles[] = {1, 2, 4, 6};
-
-/// A good number of tiles for `n` rows of W: the largest that leaves a block for each SM.
-[[nodiscard]] inline int default_small_m_tiles(std::int64_t n, const Context& context) {
-  int tiles = 1;
-  for (const int larger : kSmallMTiles) {
-    if (ceil_div(n, 8 * larger) * 10 >= context.num_sms * 9) tiles = larger;
-  }
-  return tiles;
-}
 
 /// y = x · Wᵀ (+ y) for operands that `small_m_linear_takes`; blocks own `tiles` tiles of 8 rows of
 /// W, one of kSmallMTiles, which changes the time and not the result. No operand is empty.

@@ -8,12 +8,12 @@
 #include <algorithm>
 #include <compare>
 #include <cstdint>
-#include <iterator>
 #include <limits>
 #include <map>
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/cuda/linear/blas.cuh"
+#include "nanovllm/cuda/linear/tuning.hpp"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
@@ -21,16 +21,6 @@
 #include "nanovllm/cuda/tile/vec.cuh"
 
 namespace nanovllm::cuda {
-
-/// Numbers of rows of x that have a choice of their own.
-inline constexpr std::int64_t kRowBuckets[] = {
-    1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384};
-
-/// The bucket that `rows` ≥ 1 falls into: the smallest that is not smaller, or the largest.
-[[nodiscard]] inline std::int64_t row_bucket(std::int64_t rows) {
-  const auto* found = std::lower_bound(std::begin(kRowBuckets), std::end(kRowBuckets), rows);
-  return found == std::end(kRowBuckets) ? found[-1] : *found;
-}
 
 /// What a choice is remembered by.
 struct LinearKey {

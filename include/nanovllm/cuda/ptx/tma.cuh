@@ -25,6 +25,11 @@ namespace nanovllm::cuda {
 /// Columns of a box: what the swizzle spans.
 inline constexpr int kTmaColumns = 64;
 
+/// The driver's name of a 16-bit element type.
+template <class T>
+inline constexpr CUtensorMapDataType kTmaType =
+    std::is_same_v<T, half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+
 namespace detail {
 
 /// The driver's encoder, found through the runtime so that nothing links the driver.
@@ -63,11 +68,9 @@ template <class T, int kRank>
     steps[i] = 1;
     if (i > 0) stride_bytes[i - 1] = static_cast<cuuint64_t>(strides[i - 1]) * sizeof(T);
   }
-  constexpr auto kType =
-      std::is_same_v<T, half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   CUtensorMap map;
   const CUresult status = detail::tensor_map_encoder()(
-      &map, kType, kRank, const_cast<T*>(data), sizes, stride_bytes, box_sizes, steps,
+      &map, kTmaType<T>, kRank, const_cast<T*>(data), sizes, stride_bytes, box_sizes, steps,
       CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   nanovllm::check<CudaError>(status == CUDA_SUCCESS,

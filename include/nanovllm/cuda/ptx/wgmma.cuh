@@ -75,6 +75,12 @@ __device__ __forceinline__ void wgmma_hold(std::uint32_t (&r)[kSize]) {
 }
 
 // The lists of a product's registers, written once.
+#define NANOVLLM_WGMMA_LIST_16 \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+#define NANOVLLM_WGMMA_OUT_16(d)                                                                  \
+  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
+      "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),    \
+      "+f"(d[15])
 #define NANOVLLM_WGMMA_LIST_32                                              \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
@@ -104,18 +110,27 @@ __device__ __forceinline__ void wgmma_hold(std::uint32_t (&r)[kSize]) {
 /// stored as m × k and n × k.
 template <MmaElement T, bool kAdd, int kSize>
 __device__ __forceinline__ void wgmma(float (&d)[kSize], WgmmaOperand a, WgmmaOperand b) {
-  static_assert(kSize == 64, "'wgmma' of two shared operands makes 128 columns");
-#define NANOVLLM_WGMMA_SS(type)                                                               \
-  asm volatile(                                                                               \
-      "{.reg .pred p; setp.ne.b32 p, %66, 0;"                                                 \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " " NANOVLLM_WGMMA_LIST_64 \
-      "%64, %65, p, 1, 1, 0, 0;}"                                                             \
-      : NANOVLLM_WGMMA_OUT_64(d)                                                              \
-      : "l"(a.bits), "l"(b.bits), "n"(kAdd ? 1 : 0))
-  if constexpr (std::same_as<T, bf16>) {
-    NANOVLLM_WGMMA_SS("bf16");
+  static_assert(kSize == 16 || kSize == 32 || kSize == 64, "'wgmma' makes 32, 64 or 128 columns");
+#define NANOVLLM_WGMMA_SS(columns, type, size, a_register, b_register, add_register)         \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, " add_register                                 \
+               ", 0;"                                                                        \
+               "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type          \
+               " " NANOVLLM_WGMMA_LIST_##size a_register ", " b_register ", p, 1, 1, 0, 0;}" \
+               : NANOVLLM_WGMMA_OUT_##size(d)                                                \
+               : "l"(a.bits), "l"(b.bits), "n"(kAdd ? 1 : 0))
+  constexpr bool kBf16 = std::same_as<T, bf16>;
+  if constexpr (kSize == 64 && kBf16) {
+    NANOVLLM_WGMMA_SS("128", "bf16", 64, "%64", "%65", "%66");
+  } else if constexpr (kSize == 64) {
+    NANOVLLM_WGMMA_SS("128", "f16", 64, "%64", "%65", "%66");
+  } else if constexpr (kSize == 32 && kBf16) {
+    NANOVLLM_WGMMA_SS("64", "bf16", 32, "%32", "%33", "%34");
+  } else if constexpr (kSize == 32) {
+    NANOVLLM_WGMMA_SS("64", "f16", 32, "%32", "%33", "%34");
+  } else if constexpr (kBf16) {
+    NANOVLLM_WGMMA_SS("32", "bf16", 16, "%16", "%17", "%18");
   } else {
-    NANOVLLM_WGMMA_SS("f16");
+    NANOVLLM_WGMMA_SS("32", "f16", 16, "%16", "%17", "%18");
   }
 #undef NANOVLLM_WGMMA_SS
 }
@@ -152,6 +167,8 @@ __device__ __forceinline__ void wgmma(float (&d)[kSize], const std::uint32_t (&a
 #undef NANOVLLM_WGMMA_LIST_64
 #undef NANOVLLM_WGMMA_OUT_32
 #undef NANOVLLM_WGMMA_LIST_32
+#undef NANOVLLM_WGMMA_OUT_16
+#undef NANOVLLM_WGMMA_LIST_16
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 

@@ -156,10 +156,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   grid_dependency_wait();
   grid_dependency_launch();
   const std::int64_t r = blockIdx.x, vocab = args.logits.extent(1);
-  const SamplingRow settings = args.rows.data[r];
+  const SamplingRow settings = args.batch.rows.data[r];
   const bool lists = blockIdx.y == 1;
   if (lists && settings.num_logprobs <= 0) return;
-  const bool has_bans = args.banned_starts.data[r] < args.banned_starts.data[r + 1];
+  const bool has_bans = args.batch.banned.starts.data[r] < args.batch.banned.starts.data[r + 1];
   const SlicePart* const parts = scratch.parts + r * scratch.part_pitch;
   const RowSummary summary = merge_parts(parts, num_parts, settings);
   const float* const logits = args.logits.at(r);

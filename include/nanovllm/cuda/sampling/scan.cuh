@@ -18,6 +18,7 @@
 #include "nanovllm/cuda/sampling/exponential_race.cuh"
 #include "nanovllm/cuda/sampling/math.cuh"
 #include "nanovllm/cuda/sampling/workspace.cuh"
+#include "nanovllm/cuda/tile/alignment.cuh"
 
 namespace nanovllm::cuda {
 
@@ -58,16 +59,12 @@ __device__ __forceinline__ void load_logits(const float* row, std::int64_t first
   }
 }
 
-__device__ __forceinline__ bool is_aligned(const float* row) {
-  return reinterpret_cast<std::uintptr_t>(row) % 16 == 0;
-}
-
 /// The thread's logits of a slice: group j is that of tokens begin + 4 · (j · kThreads + thread).
 template <int kGroups>
 __device__ __forceinline__ void load_slice(const float* row, std::int64_t begin, std::int64_t vocab,
                                            float (&x)[kGroups][4]) {
   using Traits = SampleScanTraits<kGroups>;
-  const bool aligned = is_aligned(row);
+  const bool aligned = is_vector_aligned(row);
   const std::int64_t mine = begin + 4 * threadIdx.x;
   if (aligned && begin + Traits::kSlice <= vocab) {
 #pragma unroll
@@ -267,9 +264,9 @@ __global__ void __launch_bounds__(SampleScanTraits<kGroups>::kThreads,
   const std::int64_t vocab = args.logits.extent(1);
   float x[kGroups][4];
   load_slice<kGroups>(args.logits.at(row), begin, vocab, x);
-  const SamplingRow settings = args.rows.data[row];
-  const std::int32_t ban_begin = args.banned_starts.data[row];
-  const std::int32_t ban_end = args.banned_starts.data[row + 1];
+  const SamplingRow settings = args.batch.rows.data[row];
+  const std::int32_t ban_begin = args.batch.banned.starts.data[row];
+  const std::int32_t ban_end = args.batch.banned.starts.data[row + 1];
   const bool has_bans = ban_begin < ban_end, is_filtered = has_filter(settings, vocab);
   const std::int64_t tiles = row * scratch.tile_pitch + slice * Traits::kTiles;
 
@@ -288,7 +285,7 @@ __global__ void __launch_bounds__(SampleScanTraits<kGroups>::kThreads,
     part.original_sum = sum_exp<kGroups>(x, part.original_largest, shared);
   }
   if (has_bans) {
-    apply_bans<kGroups>(args.banned_tokens.slice(ban_begin, ban_end), begin, shared,
+    apply_bans<kGroups>(args.batch.banned.values.slice(ban_begin, ban_end), begin, shared,
                         scratch.ban_bits + row * scratch.word_pitch + slice * Traits::kWords, x);
     largest =
         find_largest<kGroups>(x, shared.keys[1], is_filtered ? scratch.maxima + tiles : nullptr);

@@ -13,6 +13,7 @@
 
 #include "nanovllm/cuda/sampling/math.cuh"
 #include "nanovllm/cuda/sampling/workspace.cuh"
+#include "nanovllm/cuda/tile/alignment.cuh"
 
 namespace nanovllm::cuda {
 
@@ -93,7 +94,7 @@ __device__ __forceinline__ void visit_tiles(RowTiles row, std::uint32_t low, Vis
   constexpr int kAhead = 4;  // loads in flight
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int num_tiles = row.num_tiles();
-  const bool aligned = reinterpret_cast<std::uintptr_t>(row.logits) % 16 == 0;
+  const bool aligned = is_vector_aligned(row.logits);
   for (int begin = 0; begin < num_tiles; begin += kSelectThreads) {
     const int mine = begin + lane * kSelectWarps + warp;  // neighbours go to different warps
     unsigned hits = __ballot_sync(kAllLanes, mine < num_tiles && row.maxima[mine] >= low);

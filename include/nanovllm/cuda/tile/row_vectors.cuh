@@ -10,6 +10,7 @@
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
 
 namespace nanovllm::cuda {
@@ -45,17 +46,6 @@ struct RowVectors {
             static_cast<std::uint32_t>(rows * per_row)};
   }
 };
-
-/// Whether the rows along the last dimension are whole vectors: 16-byte aligned, all of them, and a
-/// multiple of 16 bytes long.
-template <class T, int kRank>
-[[nodiscard]] bool has_whole_rows(const TensorView<T, kRank>& view) {
-  bool whole = is_vector_aligned(view.data) && view.extents[kRank - 1] * sizeof(T) % 16 == 0;
-  for (int i = 0; i + 1 < kRank; ++i) {
-    whole = whole && (view.extents[i] <= 1 || view.strides[i] * sizeof(T) % 16 == 0);
-  }
-  return whole;
-}
 
 /// Threads of a block of the elementwise kernels.
 inline constexpr int kElementwiseThreads = 256;

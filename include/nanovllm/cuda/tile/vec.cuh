@@ -17,11 +17,6 @@ namespace nanovllm::cuda {
 template <Element T>
 inline constexpr int kVecSize = 16 / static_cast<int>(sizeof(T));
 
-/// Whether 16-byte vectors may start at `pointer`.
-[[nodiscard]] NANOVLLM_HD inline bool is_vector_aligned(const void* pointer) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
-}
-
 /// How a load treats the caches.
 enum class Load {
   coherent,  ///< what an earlier kernel wrote

@@ -8,19 +8,20 @@
 /// in a graph and replayed with other lengths. The grid is one block an SM, whatever the batch.
 ///
 /// The fast path takes bf16 and half, head_dim 64 and 128, up to 16 query heads a kv head, block
-/// sizes that are multiples of 16, and 16-byte aligned rows; `decode_kernel.cuh` describes it, and
-/// `decode_plan.cuh` its plan. Everything else goes to `simt_decode_attention`.
+/// sizes that are multiples of 16, and 16-byte aligned rows; `kernel.cuh` describes it, `plan.cuh`
+/// its plan, and `tuning.hpp` has its numbers. Everything else goes to `simt_decode_attention`.
 
 #include <cstdint>
-#include <limits>
 #include <numbers>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/cuda/attention/decode/kernel.cuh"
 #include "nanovllm/cuda/attention/decode/plan.cuh"
+#include "nanovllm/cuda/attention/decode/tuning.hpp"
 #include "nanovllm/cuda/attention/simt_attention.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
 #include "nanovllm/ops/attention.hpp"
 
@@ -40,31 +41,22 @@ enum class DecodeStart {
 
 namespace detail {
 
-/// Whether every row of q or out begins at a multiple of 16 bytes.
-template <class T>
-bool has_aligned_rows(const TensorView<T, 3>& x) {
-  return is_vector_aligned(x.data) && x.strides[0] % kVecSize<std::remove_const_t<T>> == 0 &&
-         x.strides[1] % kVecSize<std::remove_const_t<T>> == 0;
-}
-
 /// Whether the tensor-core kernel takes these operands.
-template <class T>
-bool fits_decode_kernel(const DecodeAttentionArgs<T>& args) {
+template <class T, class Heads>
+bool takes_decode_kernel(const DecodeAttentionArgs<T, T, Heads>& args) {
   if constexpr (!MmaElement<T>) {
     return false;
   } else {
     const KvView<T>& kv = args.kv;
-    return (kv.head_dim == 64 || kv.head_dim == 128) &&
-           args.q.extent(1) / kv.num_kv_heads <= kDecodeMaxGroup && kv.block_size > 0 &&
-           kv.block_size % kDecodeTileKeys == 0 && has_aligned_rows(args.q) &&
-           has_aligned_rows(args.out) && is_vector_aligned(kv.data) &&
-           kv.block_stride() <= std::numeric_limits<std::int32_t>::max();
+    return fits_decode_kernel(kv.head_dim, args.q.extent(1) / kv.num_kv_heads, kv.block_size,
+                              kv.block_stride()) &&
+           has_aligned_rows(args.q) && has_aligned_rows(args.out) && is_vector_aligned(kv.data);
   }
 }
 
-template <class T>
-DecodeProblem<T> decode_problem(const DecodeAttentionArgs<T>& args, DecodeWorkspace& workspace,
-                                DecodeStart start) {
+template <class T, class Heads>
+DecodeProblem<T> decode_problem(const DecodeAttentionArgs<T, T, Heads>& args,
+                                DecodeWorkspace& workspace, DecodeStart start) {
   return {.q = args.q.data,
           .q_stride = args.q.strides[0],
           .q_head_stride = args.q.strides[1],
@@ -87,26 +79,51 @@ DecodeProblem<T> decode_problem(const DecodeAttentionArgs<T>& args, DecodeWorksp
           .partials = workspace.partials()};
 }
 
-template <int kHeadDim, int kHeadTiles, int kWarps, class T>
-void launch_decode(const DecodeAttentionArgs<T>& args, DecodeWorkspace& workspace,
-                   const Context& context, DecodeStart start) {
-  const DecodeProblem<T> problem = decode_problem(args, workspace, start);
-  launch(decode_attention_kernel<T, kHeadDim, kHeadTiles, kWarps>,
-         {.grid = static_cast<unsigned>(workspace.grid().num_blocks),
-          .block = 32 * kWarps,
-          .shared_bytes = decode_shared_bytes(kWarps, problem.group, kHeadDim)},
-         context, problem);
-}
-
 /// Launches the kernel that the workspace's grid is for.
 template <int kHeadDim, int kHeadTiles, class T>
-void launch_decode_grid(const DecodeAttentionArgs<T>& args, DecodeWorkspace& workspace,
-                        const Context& context, DecodeStart start) {
-  if (workspace.grid().warps_per_block == 8)
-    launch_decode<kHeadDim, kHeadTiles, 8>(args, workspace, context, start);
+void launch_decode(const DecodeProblem<T>& problem, const DecodeGrid& grid,
+                   const Context& context) {
+  const auto launch_warps = [&]<int kWarps>() {
+    launch(decode_attention_kernel<T, kHeadDim, kHeadTiles, kWarps>,
+           {.grid = static_cast<unsigned>(grid.num_blocks),
+            .block = 32 * kWarps,
+            .shared_bytes = decode_shared_bytes(kWarps, problem.group, kHeadDim)},
+           context, problem);
+  };
+  if (grid.warps_per_block == 8)
+    launch_warps.template operator()<8>();
   else
-    launch_decode<kHeadDim, kHeadTiles, 4>(args, workspace, context, start);
+    launch_warps.template operator()<4>();
 }
+
+/// Calls `visit` with head_dim, 64 or 128, and the tiles of 8 heads that a group of `group` takes.
+/// What `Heads` says is not compiled for other values.
+template <class Heads, class Visit>
+void with_decode_shape(std::int64_t head_dim, std::int64_t group, Visit visit) {
+  const auto with_tiles = [&]<int kHeadDim>() {
+    if constexpr (Heads::kGroup > 0) {
+      visit.template operator()<kHeadDim, decode_head_tiles(Heads::kGroup)>();
+    } else if (decode_head_tiles(group) == 1) {
+      visit.template operator()<kHeadDim, 1>();
+    } else {
+      visit.template operator()<kHeadDim, 2>();
+    }
+  };
+  if constexpr (Heads::kHeadDim > 0) {
+    with_tiles.template operator()<Heads::kHeadDim>();
+  } else if (head_dim == 64) {
+    with_tiles.template operator()<64>();
+  } else {
+    with_tiles.template operator()<128>();
+  }
+}
+
+/// Whether there are operands that `Heads` allows and the tensor-core kernel takes.
+template <class T, class Heads>
+inline constexpr bool kHasDecodeKernel = MmaElement<T> &&
+                                         (Heads::kHeadDim == 0 || Heads::kHeadDim == 64 ||
+                                          Heads::kHeadDim == 128) &&
+                                         Heads::kGroup <= kDecodeMaxGroup;
 
 }  // namespace detail
 
@@ -114,44 +131,44 @@ void launch_decode_grid(const DecodeAttentionArgs<T>& args, DecodeWorkspace& wor
 /// the stream, with this workspace, the same lengths and the same number of kv heads. Results
 /// differ in the last bits between batches, because the order of sums depends on the plan; they are
 /// bit-equal for equal operands. Throws ShapeError when the operands do not fit together, or do not
-/// fit the workspace or the plan.
-template <Element T>
-void decode_attention(const DecodeAttentionArgs<T>& args, DecodeWorkspace& workspace,
+/// fit the workspace or the plan, or when their tiles cannot be counted: all rows of the block
+/// tables, full, have 2³¹ tiles of 16 keys in all kv heads.
+template <Element T, class Heads>
+void decode_attention(const DecodeAttentionArgs<T, T, Heads>& args, DecodeWorkspace& workspace,
                       const Context& context, DecodeStart start = DecodeStart::after_predecessor) {
   validate(args);
   if (args.q.empty()) return;
-  if (!detail::fits_decode_kernel(args)) return simt_decode_attention(args, context);
-  if constexpr (MmaElement<T>) {
-    const std::int64_t group = args.q.extent(1) / args.kv.num_kv_heads;
-    nanovllm::check<ShapeError>(
-        group <= workspace.group() && args.kv.head_dim <= workspace.head_dim(),
-        "decode_attention: the workspace is for groups of ", workspace.group(),
-        " heads of head_dim ", workspace.head_dim(), ", got ", group, " of ", args.kv.head_dim);
-    nanovllm::check<ShapeError>(args.q.extent(0) == workspace.planned_seqs &&
-                                    args.kv.num_kv_heads == workspace.planned_kv_heads,
-                                "decode_attention: 'plan_decode' was for ", workspace.planned_seqs,
-                                " sequences and ", workspace.planned_kv_heads, " kv heads, got ",
-                                args.q.extent(0), " and ", args.kv.num_kv_heads);
-    const auto pick = [&]<int kHeadDim>() {
-      if (group <= 8)
-        detail::launch_decode_grid<kHeadDim, 1>(args, workspace, context, start);
-      else
-        detail::launch_decode_grid<kHeadDim, 2>(args, workspace, context, start);
-    };
-    if (args.kv.head_dim == 64)
-      pick.template operator()<64>();
-    else
-      pick.template operator()<128>();
+  if constexpr (detail::kHasDecodeKernel<T, Heads>) {
+    if (detail::takes_decode_kernel(args)) {
+      const std::int64_t num_seqs = args.q.extent(0), kv_heads = args.kv.num_kv_heads;
+      const std::int64_t group = args.q.extent(1) / kv_heads;
+      nanovllm::check<ShapeError>(
+          group <= workspace.group() && args.kv.head_dim <= workspace.head_dim(),
+          "decode_attention: the workspace is for groups of ", workspace.group(),
+          " heads of head_dim ", workspace.head_dim(), ", got ", group, " of ", args.kv.head_dim);
+      nanovllm::check<ShapeError>(
+          num_seqs == workspace.planned_seqs && kv_heads == workspace.planned_kv_heads,
+          "decode_attention: 'plan_decode' was for ", workspace.planned_seqs, " sequences and ",
+          workspace.planned_kv_heads, " kv heads, got ", num_seqs, " and ", kv_heads);
+      const std::int64_t max_keys = args.block_tables.extent(1) * args.kv.block_size;
+      nanovllm::check<ShapeError>(can_count_decode_tiles(num_seqs, kv_heads, max_keys),
+                                  "decode_attention: ", num_seqs, " sequences of up to ", max_keys,
+                                  " keys in ", kv_heads, " kv heads have 2^31 tiles of ",
+                                  kDecodeTileKeys, " keys or more");
+      const auto problem = detail::decode_problem(args, workspace, start);
+      detail::with_decode_shape<Heads>(
+          args.kv.head_dim, group, [&]<int kHeadDim, int kHeadTiles>() {
+            detail::launch_decode<kHeadDim, kHeadTiles>(problem, workspace.grid(), context);
+          });
+      return;
+    }
   }
+  simt_decode_attention(args, context);
 }
 
-/// `Heads` is checked and otherwise not used.
 template <Element T, class Heads, class State>
 void run_op(const DecodeAttentionArgs<T, T, Heads>& args, State& state) {
-  validate(args);
-  const DecodeAttentionArgs<T> any{args.q,     args.kv, args.kv_lens, args.block_tables,
-                                   args.scale, args.out};
-  decode_attention(any, *state.decode, state.context,
+  decode_attention(args, *state.decode, state.context,
                    state.plan_is_visible ? DecodeStart::early : DecodeStart{});
 }
 

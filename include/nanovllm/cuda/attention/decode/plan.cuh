@@ -20,20 +20,15 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/attention/decode/tuning.hpp"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 
 namespace nanovllm::cuda {
 
-inline constexpr int kDecodeTileKeys = 16;      ///< keys a tile: the m of one tensor-core product
-inline constexpr int kDecodeMaxGroup = 16;      ///< query heads a kv head that the fast path takes
-inline constexpr int kDecodeRingBytes = 16384;  ///< a warp's tiles in flight: 128 KiB in 8 warps
-inline constexpr int kDecodePartExtra = 4;      ///< floats of an unfinished head besides head_dim
-inline constexpr unsigned kDecodeEmptyWord =
-    0xffffffff;  ///< stands where an unfinished item is to come
-inline constexpr int kDecodePlanThreads = 256;
-inline constexpr int kDecodePlanWarps = 32;  ///< ranges that a block of the plan kernel computes
+/// Stands where an unfinished item is to come.
+inline constexpr unsigned kDecodeEmptyWord = 0xffffffff;
 
 /// An unfinished item of one warp. Each warp has room for two: an item that it did not begin, and
 /// one that it does not end.
@@ -42,6 +37,7 @@ struct DecodeSlot {
   bool has_first;  ///< has seen the item's first tile
   bool has_last;   ///< has seen the item's last tile
 };
+static_assert(sizeof(DecodeSlot) == kDecodeSlotBytes);
 
 /// What one warp reads. One 32-byte sector.
 struct alignas(32) DecodeRange {
@@ -51,24 +47,6 @@ struct alignas(32) DecodeRange {
   std::int32_t opening_block;         ///< the first block with a part of this block's first item
 };
 static_assert(sizeof(DecodeRange) == 32);
-
-/// The grid of the decode kernel.
-struct DecodeGrid {
-  int num_blocks;
-  int warps_per_block;
-  int min_tiles_per_block;  ///< blocks go idle rather than get fewer: merging has its price
-
-  [[nodiscard]] int num_warps() const { return num_blocks * warps_per_block; }
-};
-
-/// Shared memory of the decode kernel: the rings of all warps, then an unfinished item a warp, then
-/// two slots a warp.
-[[nodiscard]] constexpr std::size_t decode_shared_bytes(int warps, std::int64_t group,
-                                                        std::int64_t head_dim) {
-  const auto part_floats = static_cast<std::size_t>(group * (head_dim + kDecodePartExtra));
-  return static_cast<std::size_t>(warps) *
-         (kDecodeRingBytes + part_floats * sizeof(float) + 2 * sizeof(DecodeSlot));
-}
 
 /// Device memory of `plan_decode` and `decode_attention`: the plan and the unfinished results. One
 /// workspace serves the layers of a model one after the other on one stream. Allocates on
@@ -80,8 +58,9 @@ class DecodeWorkspace {
   /// device has no room.
   DecodeWorkspace(std::int64_t max_seqs, std::int64_t max_kv_heads, std::int64_t group,
                   std::int64_t head_dim, const Context& context)
-      : DecodeWorkspace(max_seqs, max_kv_heads, group, head_dim, context,
-                        default_grid(group, head_dim, context)) {}
+      : DecodeWorkspace(
+            max_seqs, max_kv_heads, group, head_dim, context,
+            default_decode_grid(group, head_dim, context.num_sms, context.max_shared_bytes)) {}
 
   /// The same with a grid of one's own, for experiments.
   DecodeWorkspace(std::int64_t max_seqs, std::int64_t max_kv_heads, std::int64_t group,
@@ -115,13 +94,6 @@ class DecodeWorkspace {
     static_assert(kDecodeEmptyWord == 0xffffffffu);
     check(cudaMemset(partials_.data(), 0xff, partials_.size_bytes()), "cudaMemset");
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  }
-
-  /// One block an SM, of 8 warps where shared memory holds what they need, else of 4.
-  static DecodeGrid default_grid(std::int64_t group, std::int64_t head_dim,
-                                 const Context& context) {
-    const bool fits = decode_shared_bytes(8, group, head_dim) <= context.max_shared_bytes;
-    return {context.num_sms, fits ? 8 : 4, 8};
   }
 
   [[nodiscard]] std::int64_t max_seqs() const { return max_seqs_; }
@@ -261,8 +233,8 @@ __global__ void __launch_bounds__(kThreads)
 
 /// Enqueues the plan for `decode_attention` of sequences with `kv_lens` keys (device memory, ≤ 0:
 /// padding) and `num_kv_heads` kv heads: once a step, before the first layer. The lengths must
-/// still be the same when `decode_attention` runs. Their tiles of 16 keys, times the heads, must
-/// number less than 2³¹. Throws ShapeError when there are more sequences or heads than the
+/// still be the same when `decode_attention` runs, which checks that their tiles can be counted
+/// (`can_count_decode_tiles`). Throws ShapeError when there are more sequences or heads than the
 /// workspace is for.
 inline void plan_decode(VectorView<const std::int32_t> kv_lens, std::int64_t num_kv_heads,
                         DecodeWorkspace& workspace, const Context& context) {

@@ -1,0 +1,56 @@
+#pragma once
+/// Numbers that varlen attention is run by, and the choices that follow from shapes alone. For the
+/// host; nothing here needs CUDA.
+
+#include <cstdint>
+#include <limits>
+
+#include "nanovllm/core/math.hpp"
+
+namespace nanovllm::cuda {
+
+/// Query rows of a tile.
+inline constexpr int kVarlenRows = 128;
+
+/// Largest head_dim that any of the kernels takes.
+inline constexpr std::int64_t kVarlenMaxHeadDim = 256;
+
+/// Memory of K and V that a section's items share, at the most (or one kv head).
+inline constexpr std::int64_t kVarlenSectionBytes = std::int64_t{16} << 20;
+
+/// Keys of 16-bit elements, with their values, in one kv head that fill a section.
+[[nodiscard]] constexpr int varlen_section_keys(std::int64_t head_dim) {
+  return static_cast<int>(kVarlenSectionBytes / (4 * head_dim));
+}
+
+/// Entries that a schedule has at the most: sequences never share tiles.
+[[nodiscard]] constexpr std::int64_t varlen_max_entries(std::int64_t num_seqs,
+                                                        std::int64_t num_tokens) {
+  return num_tokens / kVarlenRows + num_seqs;
+}
+
+/// Whether the kernels can count the items of a step with 32 bits.
+[[nodiscard]] constexpr bool can_count_varlen_items(std::int64_t num_seqs, std::int64_t num_tokens,
+                                                    std::int64_t num_heads) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;  // and a grid more
+  return num_heads == 0 || varlen_max_entries(num_seqs, num_tokens) <= kMost / num_heads;
+}
+
+/// Whether the copy engine can bring tiles of 128 keys from blocks of this size.
+[[nodiscard]] constexpr bool varlen_hopper_takes_block_size(std::int64_t block_size) {
+  return block_size % 128 == 0 ? block_size > 0 : block_size >= 8 && 128 % block_size == 0;
+}
+
+/// Whether the kernel for sm_90a takes these shapes.
+[[nodiscard]] constexpr bool fits_varlen_hopper(std::int64_t head_dim, std::int64_t block_size,
+                                                bool has_prefix) {
+  return (head_dim == 64 || head_dim == 128) &&
+         (!has_prefix || varlen_hopper_takes_block_size(block_size));
+}
+
+/// head_dim as the mma kernel has it compiled, rounded up.
+[[nodiscard]] constexpr int varlen_mma_width(std::int64_t head_dim) {
+  return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256;
+}
+
+}  // namespace nanovllm::cuda

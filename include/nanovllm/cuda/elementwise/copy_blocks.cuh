@@ -1,0 +1,95 @@
+#pragma once
+/// `copy_blocks` on CUDA: whole blocks of the paged cache, byte by byte. Contract:
+/// ops/copy_blocks.hpp.
+///
+/// Grid: (pieces of a block, layers, copies). 16 bytes a thread at a time where a block's elements
+/// are a multiple of that, else one element. The copies are device memory and are not checked.
+/// Bytes moved: 2 · copies · layers · bytes of a block in a layer.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/math.hpp"
+#include "nanovllm/cuda/runtime/context.cuh"
+#include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/ops/copy_blocks.hpp"
+
+namespace nanovllm::cuda {
+
+inline constexpr int kCopyBlocksThreads = 256;
+
+/// Where the blocks are, in units of `Unit`.
+template <class Unit>
+struct CopyBlocksProblem {
+  Unit* data;
+  std::int64_t layer_stride;
+  std::int64_t block_stride;
+  std::int64_t num_copies;
+  const BlockCopy* copies;
+};
+
+template <class Unit>
+__global__ void __launch_bounds__(kCopyBlocksThreads)
+    copy_blocks_kernel(const CopyBlocksProblem<Unit> problem) {
+  grid_dependency_wait();
+  Unit* const layer = problem.data + blockIdx.y * problem.layer_stride;
+  const std::int64_t step = std::int64_t{gridDim.x} * kCopyBlocksThreads;
+  for (std::int64_t c = blockIdx.z; c < problem.num_copies; c += gridDim.z) {
+    const BlockCopy copy = problem.copies[c];
+    const Unit* const from = layer + copy.from * problem.block_stride;
+    Unit* const to = layer + copy.to * problem.block_stride;
+    for (std::int64_t i = std::int64_t{blockIdx.x} * kCopyBlocksThreads + threadIdx.x;
+         i < problem.block_stride; i += step) {
+      to[i] = from[i];
+    }
+  }
+}
+
+namespace detail {
+
+template <class Unit, class Kv>
+void copy_blocks_by(const CopyBlocksArgs<Kv>& args, const Context& context) {
+  constexpr auto kElements = static_cast<std::int64_t>(sizeof(Unit) / sizeof(Kv));
+  const CopyBlocksProblem<Unit> problem{.data = reinterpret_cast<Unit*>(args.first_layer.data),
+                                        .layer_stride = args.layer_stride / kElements,
+                                        .block_stride = args.first_layer.block_stride() / kElements,
+                                        .num_copies = args.copies.extent(0),
+                                        .copies = args.copies.data};
+  // Four units a thread: enough blocks for all SMs without a wave of tiny ones.
+  const std::int64_t pieces = ceil_div(problem.block_stride, 4 * kCopyBlocksThreads);
+  launch(copy_blocks_kernel<Unit>,
+         {.grid = {static_cast<unsigned>(std::min<std::int64_t>(pieces, 1 << 16)),
+                   static_cast<unsigned>(args.num_layers),
+                   static_cast<unsigned>(std::min<std::int64_t>(problem.num_copies, 65535))},
+          .block = kCopyBlocksThreads},
+         context, problem);
+}
+
+}  // namespace detail
+
+/// See `CopyBlocksArgs`. Asynchronous. Throws ShapeError when the operands do not fit together.
+template <Element Kv>
+void copy_blocks(const CopyBlocksArgs<Kv>& args, const Context& context) {
+  validate(args);
+  if (args.copies.empty() || args.num_layers == 0 || args.first_layer.block_stride() == 0) return;
+  nanovllm::check<ShapeError>(args.num_layers <= 65535, "copy_blocks: at most 65535 layers, got ",
+                              args.num_layers);
+  constexpr auto kElements = static_cast<std::int64_t>(sizeof(uint4) / sizeof(Kv));
+  const bool whole = reinterpret_cast<std::uintptr_t>(args.first_layer.data) % sizeof(uint4) == 0 &&
+                     args.layer_stride % kElements == 0 &&
+                     args.first_layer.block_stride() % kElements == 0;
+  if (whole) {
+    detail::copy_blocks_by<uint4>(args, context);
+  } else {
+    detail::copy_blocks_by<Kv>(args, context);
+  }
+}
+
+template <Element Kv, class State>
+void run_op(const CopyBlocksArgs<Kv>& args, State& state) {
+  copy_blocks(args, state.context);
+}
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,94 @@
+#pragma once
+/// Numbers that the dense layers are run by, and the choices that follow from shapes alone. For the
+/// host; nothing here needs CUDA.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <limits>
+
+#include "nanovllm/core/math.hpp"
+
+namespace nanovllm::cuda {
+
+// ---- Buckets of rows ----
+
+/// Numbers of rows of x that have a choice of their own.
+inline constexpr std::int64_t kRowBuckets[] = {
+    1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384};
+
+/// The bucket that `rows` ≥ 1 falls into: the smallest that is not smaller, or the largest.
+[[nodiscard]] constexpr std::int64_t row_bucket(std::int64_t rows) {
+  const auto* found = std::lower_bound(std::begin(kRowBuckets), std::end(kRowBuckets), rows);
+  return found == std::end(kRowBuckets) ? found[-1] : *found;
+}
+
+/// Memory that cuBLASLt may use between the kernels of one product.
+inline constexpr std::size_t kBlasWorkspaceBytes = std::size_t{32} << 20;
+
+/// Extents of W that the kernels here count with 32 bits, tiles beyond the end included.
+inline constexpr std::int64_t kMaxLinearExtent = std::numeric_limits<std::int32_t>::max() - 65536;
+
+// ---- small_m_linear ----
+
+/// Most rows of x that `small_m_linear` takes.
+inline constexpr std::int64_t kMaxSmallMRows = 32;
+
+/// Most rows of x for which it is chosen where nothing was timed.
+inline constexpr std::int64_t kSmallMRowsByRule = 8;
+
+/// Tiles of 8 rows of W a block of `small_m_linear` may own.
+inline constexpr int kSmallMTiles[] = {1, 2, 4, 6};
+
+/// A good number of tiles for `n` rows of W: the largest that leaves a block for each SM.
+[[nodiscard]] constexpr int default_small_m_tiles(std::int64_t n, int num_sms) {
+  int tiles = 1;
+  for (const int larger : kSmallMTiles) {
+    if (ceil_div(n, 8 * larger) * 10 >= num_sms * 9) tiles = larger;
+  }
+  return tiles;
+}
+
+/// Whether `small_m_linear` does m rows of x by W [n, k], as far as the extents go.
+[[nodiscard]] constexpr bool fits_small_m_linear(std::int64_t m, std::int64_t n, std::int64_t k) {
+  return m <= kMaxSmallMRows && k % 8 == 0 && std::max(n, k) <= kMaxLinearExtent;
+}
+
+// ---- cluster_linear ----
+
+/// Sizes that a cluster of `cluster_linear` may have: the blocks that share K.
+inline constexpr int kClusterSplits[] = {2, 4, 8};
+
+inline constexpr int kClusterRows = 64;     ///< rows of W in a block
+inline constexpr int kClusterColumns = 64;  ///< of K in a panel
+inline constexpr int kClusterMaxPanels = 24;
+inline constexpr int kClusterAlignment = 1024;  ///< of panels in shared memory, for the swizzle
+
+/// Rows of x among which `tune` tries it.
+inline constexpr std::int64_t kMinClusterRows = 9;
+inline constexpr std::int64_t kMaxClusterRows = 256;
+
+/// Rows of x in a block on `m` rows.
+[[nodiscard]] constexpr int cluster_tokens(std::int64_t m) {
+  return m <= 32 ? 32 : m <= 64 ? 64 : 128;
+}
+
+/// Panels of K that one of `split` blocks takes.
+[[nodiscard]] constexpr std::int64_t cluster_panels(std::int64_t k, int split) {
+  return ceil_div(ceil_div(k, kClusterColumns), split);
+}
+
+/// Whether `cluster_linear` does m rows of x by W [n, k] in clusters of `split` blocks, as far as
+/// the extents go: each block has panels, and they fit into `max_shared_bytes`.
+[[nodiscard]] constexpr bool fits_cluster_linear(std::int64_t m, std::int64_t n, std::int64_t k,
+                                                 int split, std::int64_t max_shared_bytes) {
+  constexpr std::int64_t kMaxGridY = 65535;
+  const std::int64_t panels = cluster_panels(k, split);
+  const std::int64_t bytes =
+      panels * (kClusterRows + cluster_tokens(m)) * kClusterColumns * 2 + kClusterAlignment;
+  return k % 8 == 0 && n <= kClusterRows * kMaxGridY && panels <= kClusterMaxPanels &&
+         bytes <= max_shared_bytes - 1024 && panels * (split - 1) * kClusterColumns < k;
+}
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,60 @@
+// The choices of the dense layers that follow from shapes alone.
+
+#include "catch.hpp"
+#include "nanovllm/cuda/linear/tuning.hpp"
+
+using namespace nanovllm::cuda;
+
+namespace {
+
+constexpr std::int64_t kHopperShared = 227 * 1024;
+
+}  // namespace
+
+TEST_CASE("A bucket of rows is the smallest that holds them") {
+  static_assert(row_bucket(1) == 1 && row_bucket(3) == 4 && row_bucket(8) == 8);
+  static_assert(row_bucket(9) == 16 && row_bucket(257) == 384);
+  CHECK(row_bucket(16384) == 16384);
+  CHECK(row_bucket(100000) == 16384);
+  for (std::int64_t rows = 1; rows <= 20000; ++rows) {
+    CHECK((row_bucket(rows) >= rows || row_bucket(rows) == 16384));
+    CHECK(row_bucket(rows) <= std::max<std::int64_t>(2 * rows, 1));
+    CHECK(row_bucket(row_bucket(rows)) == row_bucket(rows));
+  }
+}
+
+TEST_CASE("Tiles of the kernel for few rows leave a block for each SM") {
+  CHECK(default_small_m_tiles(1024, 132) == 1);
+  CHECK(default_small_m_tiles(4096, 132) == 4);
+  CHECK(default_small_m_tiles(151936, 132) == 6);
+  CHECK(default_small_m_tiles(1, 132) == 1);
+}
+
+TEST_CASE("Extents that 32 bits cannot count go to cuBLASLt") {
+  CHECK(fits_small_m_linear(32, 151936, 1024));
+  CHECK_FALSE(fits_small_m_linear(33, 16, 16));
+  CHECK_FALSE(fits_small_m_linear(1, 16, 12));
+  CHECK_FALSE(fits_small_m_linear(1, std::int64_t{1} << 31, 8));
+  CHECK_FALSE(fits_small_m_linear(1, 8, (std::int64_t{1} << 31) - 8));
+  CHECK(fits_cluster_linear(64, 4194240, 512, 8, kHopperShared));
+  CHECK_FALSE(fits_cluster_linear(64, 4194241, 512, 8, kHopperShared));  // a grid's y
+}
+
+TEST_CASE("A cluster's panels fit into shared memory, and none is without") {
+  for (const int split : kClusterSplits) {
+    for (const std::int64_t m : {1, 32, 33, 64, 65, 256}) {
+      for (std::int64_t k = 8; k <= 16384; k += 8) {
+        if (!fits_cluster_linear(m, 4096, k, split, kHopperShared)) continue;
+        const std::int64_t panels = cluster_panels(k, split);
+        CHECK(panels * split * kClusterColumns >= k);
+        CHECK(panels * (split - 1) * kClusterColumns < k);
+        CHECK(panels * (64 + cluster_tokens(m)) * 128 + 1024 <= kHopperShared);
+      }
+    }
+  }
+  CHECK(fits_cluster_linear(64, 1024, 3072, 4, kHopperShared));
+  CHECK(fits_cluster_linear(16, 4096, 12288, 8, kHopperShared) ==
+        (cluster_panels(12288, 8) <= kClusterMaxPanels &&
+         24 * 96 * 128 + 1024 <= kHopperShared - 1024));
+  CHECK_FALSE(fits_cluster_linear(16, 4096, 64, 2, kHopperShared));  // one panel for two blocks
+}

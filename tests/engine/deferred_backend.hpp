@@ -1,0 +1,128 @@
+#pragma once
+/// A backend that runs ahead of the host without a device: what `GraphExecutor` does on one is
+/// tested by it where there is none.
+
+#include <cstddef>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/cpu/backend.hpp"
+
+namespace nanovllm::test {
+
+/// `CpuBackend`, but every op waits in a queue until the host needs its results, as late as a
+/// device could be. It counts what a host that runs ahead must not do.
+class DeferredBackend : public CpuBackend {
+  using Op = std::function<void()>;
+
+  struct Queue {
+    std::deque<Op> ops;
+    std::size_t num_done = 0;
+
+    [[nodiscard]] std::size_t end() const { return num_done + ops.size(); }
+    void run_until(std::size_t mark) {
+      while (num_done < mark && !ops.empty()) {
+        const Op op = std::move(ops.front());
+        ops.pop_front();
+        ++num_done;
+        op();
+      }
+    }
+  };
+
+ public:
+  using CpuBackend::CpuBackend;
+
+  static constexpr bool kAsynchronous = true;
+  template <class T>
+  using HostBuffer = cpu::AlignedBuffer<T>;
+  using Graph = std::vector<Op>;
+
+  class Event {
+   public:
+    void synchronize() const {
+      if (queue_) queue_->run_until(mark_);
+    }
+    [[nodiscard]] bool is_done() const { return !queue_ || queue_->num_done >= mark_; }
+
+   private:
+    friend class DeferredBackend;
+    std::shared_ptr<Queue> queue_;
+    std::size_t mark_ = 0;
+  };
+
+  /// Inputs that were overwritten by the host before the device had copied them.
+  inline static int num_overwritten = 0;
+  inline static int num_replays = 0;
+  inline static int num_block_copies = 0;
+
+  template <class Args>
+  requires RunsOp<CpuBackend, Args>
+  void run(const Args& args) {
+    enqueue([this, args] { CpuBackend::run(args); });
+  }
+  template <class T>
+  void run(const CopyBlocksArgs<T>& args) {
+    ++num_block_copies;
+    enqueue([this, args] { CpuBackend::run(args); });
+  }
+
+  /// Weights: read before the call returns.
+  template <class T>
+  void upload(const T* from, T* to, std::size_t count) {
+    synchronize();
+    CpuBackend::upload(from, to, count);
+  }
+  /// The inputs of a step, from memory that is page-locked: read when their turn comes.
+  void upload(const std::byte* from, std::byte* to, std::size_t count) {
+    enqueue([from, to, seen = std::vector<std::byte>(from, from + count)] {
+      num_overwritten += std::memcmp(from, seen.data(), seen.size()) != 0 ? 1 : 0;
+      std::copy_n(from, seen.size(), to);
+    });
+  }
+  template <class T>
+  void download(const T* from, T* to, std::size_t count) {
+    synchronize();
+    CpuBackend::download(from, to, count);
+  }
+  template <class T>
+  void download_later(const T* from, T* to, std::size_t count) {
+    enqueue([=] { std::copy_n(from, count, to); });
+  }
+
+  void record(Event& event) {
+    event.queue_ = queue_;
+    event.mark_ = queue_->end();
+  }
+  void synchronize() const { queue_->run_until(queue_->end()); }
+
+  template <class Work>
+  [[nodiscard]] Graph capture(const Work& work) {
+    Graph graph;
+    captured_ = &graph;
+    work();
+    captured_ = nullptr;
+    return graph;
+  }
+  void replay(const Graph& graph) {
+    ++num_replays;
+    for (const Op& op : graph) queue_->ops.push_back(op);
+  }
+
+ private:
+  void enqueue(Op op) {
+    if (captured_) return captured_->push_back(std::move(op));
+    queue_->ops.push_back(std::move(op));
+  }
+
+  std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
+  Graph* captured_ = nullptr;
+};
+
+static_assert(BackendLike<DeferredBackend, float>);
+
+}  // namespace nanovllm::test

@@ -1,0 +1,148 @@
+// Executors: graphs and the host that runs ahead give the bits of one step after the other; copies
+// of blocks come before the forward pass; nothing that the device still reads is overwritten.
+
+#include "catch.hpp"
+#include "engine/deferred_backend.hpp"
+#include "engine/models.hpp"
+
+using namespace nanovllm;
+using namespace nanovllm::test;
+
+namespace {
+
+struct DirectPolicy : Float32Policy {
+  static constexpr KvConfig kv{.block_size = 16};
+};
+struct DeferredPolicy : DirectPolicy {
+  using Backend = DeferredBackend;
+};
+
+template <class Policy>
+struct TestRunner : Runner<AnyModel, Policy> {
+  TestRunner()
+      : Runner<AnyModel, Policy>(
+            ModelConfig::load(model_directory("group1_tied_yarn")),
+            {.num_threads = 1, .max_tokens = 64, .max_context = 64, .max_samples = 4},
+            [](auto& weights, auto& backend, int) {
+              weights.load(Checkpoint(model_directory("group1_tied_yarn")), backend);
+            }) {
+    static_cast<void>(this->available_memory());
+    this->allocate_kv(8);
+  }
+};
+
+std::vector<Output> outputs_of(auto& engine) {
+  std::vector<std::vector<TokenId>> prompts;
+  std::vector<SamplingParams> params;
+  for (std::size_t i = 0; i < 9; ++i) {
+    prompts.push_back(random_prompt(i, 1 + i * 7, 100));
+    params.push_back({.temperature = i % 2 == 0 ? 0.f : 0.8f,
+                      .seed = i,
+                      .max_tokens = 5 + static_cast<std::int32_t>(3 * i),
+                      .min_tokens = i % 3 == 0 ? 4 : 0,
+                      .stop_token_ids = {3, 5, 8, 13, 21, 34, 55, 89}});
+    if (i % 4 == 1) params.back().logprobs = 2;
+    // More than a graph has room for: these steps run kernel by kernel.
+    if (i == 6) params.back().stop_token_ids.resize(200, 7);
+  }
+  return engine.generate(prompts, params);
+}
+
+/// A prompt of `tokens` with its blocks, all of its logits' last row sampled.
+struct OneStep {
+  OneStep(std::vector<TokenId> tokens, std::vector<BlockId> blocks, std::int32_t begin = 0) {
+    sequence.tokens = std::move(tokens);
+    sequence.block_table = std::move(blocks);
+    plan.sequences.push_back(
+        {.sequence = &sequence, .begin = begin, .end = sequence.num_tokens(), .samples = true});
+    plan.num_tokens = sequence.num_tokens() - begin;
+  }
+  const StepInputs& inputs() {
+    HostSamplingBatch sampling;
+    append_sample(sampling, {.temperature = 0.f, .num_logprobs = 1});
+    inputs_.build(plan, 16, sampling);
+    return inputs_;
+  }
+
+  Sequence sequence;
+  StepPlan plan;
+
+ private:
+  StepInputs inputs_;
+};
+
+/// What a step with `blocks` gives when the KV of its first 16 tokens is in block 0.
+template <class Policy>
+float logprob_after(const std::vector<BlockId>& blocks, std::vector<BlockCopy> copies,
+                    bool decode) {
+  TestRunner<Policy> runner;
+  const std::vector<TokenId> prompt = random_prompt(3, 17, 100);
+  OneStep first({prompt.begin(), prompt.begin() + 16}, {0});
+  static_cast<void>(runner.run(first.inputs()));
+  OneStep second(prompt, blocks, 16);
+  second.plan.block_copies = std::move(copies);
+  second.plan.num_decodes = decode ? 1 : 0;
+  const StepResults results = runner.run(second.inputs());
+  return *results.logprobs.at(0);
+}
+
+}  // namespace
+
+TEST_CASE("graphs give the bits of steps that are done at once", "[executor]") {
+  const auto config = [] {
+    return EngineConfig{.model = model_directory("group1_tied_yarn"),
+                        .num_threads = 1,
+                        .max_num_seqs = 6,
+                        .max_model_len = 128,
+                        .kv_size = KvSize::blocks(40)};
+  };
+  Engine<AnyModel, DirectPolicy> direct(config());
+  const auto expected = outputs_of(direct);
+  DeferredBackend::num_overwritten = DeferredBackend::num_replays = 0;
+  Engine<AnyModel, DeferredPolicy> deferred(config());
+  const auto got = outputs_of(deferred);
+  REQUIRE(got.size() == expected.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    INFO("request " << i);
+    REQUIRE(expected[i].error == "");
+    CHECK(got[i].error == "");
+    CHECK(got[i].token_ids == expected[i].token_ids);
+    CHECK(trace_of(got[i]).logprobs == trace_of(expected[i]).logprobs);
+  }
+  CHECK(DeferredBackend::num_replays > 10);
+  CHECK(DeferredBackend::num_overwritten == 0);
+}
+
+TEST_CASE("copies of blocks are made before the forward pass", "[executor][copy_blocks]") {
+  const bool decode = GENERATE(false, true);
+  INFO((decode ? "in front of a graph" : "in front of kernels"));
+  const auto check_copies = [&]<class Policy>(Policy) {
+    const float expected = logprob_after<Policy>({0, 1}, {}, decode);
+    CHECK(logprob_after<Policy>({5, 1}, {}, decode) != expected);
+    CHECK(logprob_after<Policy>({5, 1}, {{.from = 0, .to = 5}, {.from = 0, .to = 6}}, decode) ==
+          expected);
+    CHECK_THROWS_WITH(logprob_after<Policy>({5, 1}, {{0, 5}, {5, 6}}, decode),
+                      Catch::Matchers::Contains("read and written"));
+    CHECK_THROWS_WITH(logprob_after<Policy>({5, 1}, {{0, 8}}, decode),
+                      Catch::Matchers::Contains("[0, 8)"));
+  };
+  check_copies(DirectPolicy{});
+  DeferredBackend::num_block_copies = 0;
+  check_copies(DeferredPolicy{});
+  CHECK(DeferredBackend::num_block_copies == 1);
+}
+
+TEST_CASE("inputs are not refilled before the device has copied them", "[executor]") {
+  DeferredBackend::num_overwritten = 0;
+  TestRunner<DeferredPolicy> runner;
+  // Logits of no row: nothing waits for this step.
+  OneStep unsampled(random_prompt(1, 20, 100), {0, 1});
+  unsampled.plan.sequences[0].samples = false;
+  StepInputs inputs;
+  inputs.build(unsampled.plan, 16, {});
+  runner.run_logits(
+      inputs, {nullptr, {0, ModelConfig::load(model_directory("group1_tied_yarn")).vocab_size}});
+  OneStep next(random_prompt(2, 20, 100), {2, 3});
+  static_cast<void>(runner.run(next.inputs()));
+  CHECK(DeferredBackend::num_overwritten == 0);
+}

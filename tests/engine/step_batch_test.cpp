@@ -1,0 +1,266 @@
+// The inputs of a step: from one declaration to the wire, to the device and into padded arrays.
+
+#include "nanovllm/engine/step_batch.hpp"
+
+#include "catch.hpp"
+#include "nanovllm/cpu/backend.hpp"
+#include "nanovllm/engine/step_arena.hpp"
+#include "nanovllm/engine/step_inputs.hpp"
+#include "nanovllm/engine/step_memory.hpp"
+
+using namespace nanovllm;
+
+namespace {
+
+/// The fields of a step and three more: each is one line here, one for its padding, and one where a
+/// test fills it. Nothing else knows of them.
+template <template <class Field> class Stored>
+struct WiderBatch {
+  StepBatch<Stored> step;
+  Stored<PerSequence<std::int32_t>> adapters;
+  Stored<PerSample<float>> penalties;
+  Stored<PerSampleList<float>> biases;
+
+  template <class Visit, class... Batches>
+  static constexpr void for_each_field(Visit&& visit, Batches&... batches) {
+    StepBatch<Stored>::for_each_field(visit, batches.step...);
+    visit(std::int32_t{-1}, batches.adapters...);
+    visit(1.f, batches.penalties...);
+    visit(0.f, batches.biases...);
+  }
+};
+static_assert(visits_every_field<WiderBatch>());
+
+template <template <class Field> class Stored>
+struct ForgetfulBatch {
+  Stored<PerSample<float>> seen;
+  Stored<PerSample<float>> forgotten;
+
+  template <class Visit, class... Batches>
+  static constexpr void for_each_field(Visit&& visit, Batches&... batches) {
+    visit(0.f, batches.seen...);
+  }
+};
+static_assert(!visits_every_field<ForgetfulBatch>());
+
+template <class T>
+std::vector<T> list_of(const VectorView<const T>& view) {
+  return {view.data, view.data + view.extent(0)};
+}
+template <class T>
+std::vector<T> list_of(const VectorView<T>& view) {
+  return {view.data, view.data + view.extent(0)};
+}
+
+constexpr std::int64_t kBlock = 16;
+
+/// Sequences of given lengths with blocks 0, 1, 2, …; all but the last token are computed.
+struct Decodes {
+  explicit Decodes(const std::vector<std::int32_t>& lengths) : sequences(lengths.size()) {
+    BlockId next = 0;
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      Sequence& s = sequences[i];
+      s.tokens.assign(static_cast<std::size_t>(lengths[i]), static_cast<TokenId>(10 + i));
+      for (std::int64_t j = 0; j < ceil_div(lengths[i], kBlock); ++j)
+        s.block_table.push_back(next++);
+      plan.sequences.push_back(
+          {.sequence = &s, .begin = lengths[i] - 1, .end = lengths[i], .samples = true});
+      append_sample(sampling, {.temperature = 0.f, .position = i});
+    }
+    plan.num_decodes = plan.num_tokens = static_cast<std::int32_t>(lengths.size());
+    num_blocks = next;
+  }
+
+  std::vector<Sequence> sequences;
+  StepPlan plan;
+  HostSamplingBatch sampling;
+  std::int64_t num_blocks = 0;
+};
+
+}  // namespace
+
+TEST_CASE("one long sequence does not pad every row's block table", "[step_inputs]") {
+  std::vector<std::int32_t> lengths(255, 512);
+  lengths.push_back(131'072);
+  const Decodes decodes(lengths);
+  StepInputs inputs;
+  inputs.build(decodes.plan, kBlock, decodes.sampling);
+  // A table of 256 rows and 8,192 columns had 8.4 MB.
+  const std::size_t rows = 256 * (sizeof(SamplingRow) + 64);
+  CHECK(inputs.bytes().size() < static_cast<std::size_t>(decodes.num_blocks) * 4 + rows);
+  CHECK(inputs.bytes().size() < 100'000);
+  CHECK(inputs.counts_as_bytes().size() < 400);
+
+  CpuBackend backend{BackendConfig{.num_threads = 1}};
+  StepMemory<CpuBackend::Buffer, false> memory(
+      {.max_tokens = 256, .max_sequences = 256, .max_blocks = 8192});
+  UnpackStepArgs unpack;
+  const auto views = memory.views(inputs.fields(), inputs.bytes().data(), unpack);
+  backend.run(unpack);
+  const MatrixView<const BlockId> tables = views.forward.block_tables;
+  CHECK(tables.extents == std::array<std::int64_t, 2>{256, 8192});
+  BlockId next = 0;
+  bool right = true;
+  for (std::int64_t s = 0; s < 256; ++s) {
+    for (std::int64_t j = 0; j < (s < 255 ? 32 : 8192); ++j) right &= *tables.at(s, j) == next++;
+  }
+  CHECK(right);
+}
+
+TEST_CASE("a new input is one line where it is declared and one where it is filled",
+          "[step_batch]") {
+  WiderBatch<HostOf> host;
+  host.step.forward.tokens = {TokenSource::known(4), TokenSource::sampled(1)};
+  host.step.forward.positions = {8, 9};
+  host.step.forward.slots = {80, 90};
+  host.step.forward.kv_lens = {9, 10};
+  const BlockId table[] = {5, 6, 7};
+  host.step.forward.block_tables.append(std::span(table, 2));
+  host.step.forward.block_tables.append(table);
+  const TokenId banned[] = {1, 2};
+  append_sample(host.step.sampling, {.top_k = 3}, banned);
+  append_sample(host.step.sampling, {.top_k = 4});
+  host.adapters = {11, 12};  // one line each
+  host.penalties = {1.5f, 2.5f};
+  const float bias[] = {0.25f, 0.5f, 0.75f};
+  host.biases.append({});
+  host.biases.append(bias);
+
+  StepArena<WiderBatch> sent, arena;
+  sent.pack(host);
+  arena.assign(sent.fields(), sent.bytes());  // another process
+
+  CpuBackend backend{BackendConfig{.num_threads = 1}};
+  StepMemory<CpuBackend::Buffer, true, WiderBatch> memory(
+      {.max_tokens = 8, .max_sequences = 4, .max_blocks = 3, .list_room = 2});
+  const TokenId drawn[] = {70, 71};
+  REQUIRE(memory.has_room(arena.fields()));
+
+  SECTION("as it is") {
+    UnpackStepArgs unpack{.previous = {drawn, {2}}};
+    const auto views = memory.views(arena.fields(), arena.bytes().data(), unpack);
+    backend.run(unpack);
+    CHECK(list_of(views.step.forward.tokens) == std::vector<TokenId>{4, 71});
+    CHECK(list_of(views.step.forward.slots) == std::vector<Slot>{80, 90});
+    CHECK(*views.step.forward.block_tables.at(1, 2) == 7);
+    CHECK(list_of(views.step.sampling.banned[0]) == std::vector<TokenId>{1, 2});
+    CHECK(list_of(views.adapters) == std::vector<std::int32_t>{11, 12});
+    CHECK(list_of(views.penalties) == std::vector<float>{1.5f, 2.5f});
+    CHECK(list_of(views.biases[0]).empty());
+    CHECK(list_of(views.biases[1]) == std::vector<float>{0.25f, 0.5f, 0.75f});
+  }
+  SECTION("padded, for a graph") {
+    UnpackStepArgs unpack{.previous = {drawn, {2}}};
+    memory.unpack_padded(arena.fields(), arena.bytes().data(), 4, unpack);
+    backend.run(unpack);
+    const auto views = memory.padded_views(4);
+    CHECK(list_of(views.step.forward.tokens) == std::vector<TokenId>{4, 71, 0, 0});
+    CHECK(list_of(views.step.forward.positions) == std::vector<std::int32_t>{8, 9, 0, 0});
+    CHECK(list_of(views.step.forward.slots) == std::vector<Slot>{80, 90, kNoSlot, kNoSlot});
+    CHECK(list_of(views.step.forward.kv_lens) == std::vector<std::int32_t>{9, 10, 0, 0});
+    CHECK(*views.step.forward.block_tables.at(0, 1) == 6);
+    CHECK(views.step.forward.logit_rows.empty());
+    CHECK(views.step.block_copies.empty());
+    CHECK(views.step.sampling.rows.data[1].top_k == 4);
+    CHECK(views.step.sampling.rows.data[3].temperature == 0.f);
+    CHECK(list_of(views.step.sampling.banned.starts) == std::vector<std::int32_t>{0, 2, 2, 2, 2});
+    CHECK(list_of(views.adapters) == std::vector<std::int32_t>{11, 12, -1, -1});
+    CHECK(list_of(views.penalties) == std::vector<float>{1.5f, 2.5f, 1.f, 1.f});
+    CHECK(list_of(views.biases.starts) == std::vector<std::int32_t>{0, 0, 3, 3, 3});
+    CHECK(list_of(views.biases[1]) == std::vector<float>{0.25f, 0.5f, 0.75f});
+  }
+  SECTION("where there is no room") {
+    host.biases.values.resize(100);
+    host.biases.starts.back() = 100;
+    arena.pack(host);
+    CHECK(!memory.has_room(arena.fields()));
+    UnpackStepArgs unpack;
+    CHECK_THROWS_AS(memory.unpack_padded(arena.fields(), arena.bytes().data(), 4, unpack),
+                    ShapeError);
+  }
+}
+
+TEST_CASE("the inputs of a step say what the plan says", "[step_inputs]") {
+  Decodes decodes({5, 17});
+  Sequence prompt;
+  prompt.tokens = {1, 2, 3, 4};
+  prompt.block_table = {9};
+  decodes.plan.sequences.push_back({.sequence = &prompt, .begin = 1, .end = 3});
+  decodes.plan.num_tokens += 2;
+  decodes.plan.block_copies = {{.from = 3, .to = 8}};
+  StepInputs built;
+  built.build(decodes.plan, kBlock, decodes.sampling);
+
+  // What another process gets.
+  std::vector<std::byte> message(built.counts_as_bytes().begin(), built.counts_as_bytes().end());
+  message.insert(message.end(), built.bytes().begin(), built.bytes().end());
+  StepInputs inputs;
+  inputs.unpack(message);
+  CHECK(inputs.num_tokens() == 4);
+  CHECK(inputs.num_sequences() == 3);
+  CHECK(inputs.num_decodes() == 2);
+  CHECK(inputs.num_samples() == 2);
+  CHECK(inputs.has_prefix());
+  CHECK(inputs.max_logprobs() == 0);
+  CHECK(!inputs.wants_logprobs());
+
+  CpuBackend backend{BackendConfig{.num_threads = 1}};
+  StepMemory<CpuBackend::Buffer, false> memory(
+      {.max_tokens = 4, .max_sequences = 3, .max_blocks = 2});
+  UnpackStepArgs unpack;
+  const auto views = memory.views(inputs.fields(), inputs.bytes().data(), unpack);
+  backend.run(unpack);
+  const ForwardFields<ViewOf>& in = views.forward;
+  CHECK(list_of(in.tokens) == std::vector<TokenId>{10, 11, 2, 3});
+  CHECK(list_of(in.positions) == std::vector<std::int32_t>{4, 16, 1, 2});
+  CHECK(list_of(in.slots) == std::vector<Slot>{4, 2 * kBlock, 9 * kBlock + 1, 9 * kBlock + 2});
+  CHECK(list_of(in.query_starts) == std::vector<std::int32_t>{0, 2});
+  CHECK(list_of(in.kv_lens) == std::vector<std::int32_t>{5, 17, 3});
+  CHECK(list_of(in.logit_rows) == std::vector<std::int32_t>{0, 1});
+  CHECK(in.block_tables.extent(1) == 2);
+  CHECK(*in.block_tables.at(1, 1) == 2);
+  CHECK(*in.block_tables.at(2) == 9);
+  REQUIRE(views.block_copies.extent(0) == 1);
+  CHECK(views.block_copies.data[0].to == 8);
+
+  SECTION("a message that is damaged is refused") {
+    CHECK_THROWS_AS(inputs.unpack(std::span(message).first(10)), Error);
+    CHECK_THROWS_AS(inputs.unpack(std::span(message).first(message.size() - 1)), Error);
+    std::fill_n(message.begin(), 64, std::byte{0xee});
+    CHECK_THROWS_AS(inputs.unpack(message), Error);
+  }
+  SECTION("settings of another number of rows are refused") {
+    append_sample(decodes.sampling, {});
+    CHECK_THROWS_WITH(built.build(decodes.plan, kBlock, decodes.sampling),
+                      Catch::Matchers::Contains("samples 2 rows, but 3 have settings"));
+    decodes.sampling.rows.pop_back();
+    CHECK_THROWS_WITH(built.build(decodes.plan, kBlock, decodes.sampling),
+                      Catch::Matchers::Contains("banned"));
+  }
+  SECTION("more than the memory is made for is refused") {
+    StepMemory<CpuBackend::Buffer, false> few(
+        {.max_tokens = 3, .max_sequences = 3, .max_blocks = 2});
+    StepMemory<CpuBackend::Buffer, false> narrow(
+        {.max_tokens = 4, .max_sequences = 3, .max_blocks = 1});
+    CHECK_THROWS_AS(few.views(inputs.fields(), inputs.bytes().data(), unpack), ShapeError);
+    CHECK_THROWS_AS(narrow.views(inputs.fields(), inputs.bytes().data(), unpack), ShapeError);
+  }
+}
+
+TEST_CASE("copies of blocks that depend on their order are refused", "[copy_blocks]") {
+  const auto error_of = [](std::vector<BlockCopy> copies) -> std::string {
+    try {
+      check_block_copies(copies, 10);
+    } catch (const ShapeError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(error_of({}) == "");
+  CHECK(error_of({{0, 1}, {0, 2}, {3, 9}}) == "");
+  CHECK(error_of({{0, 1}, {2, 1}}) == "copy_blocks: a block is written twice: 1");
+  CHECK(error_of({{0, 1}, {1, 2}}) == "copy_blocks: block 1 is both read and written");
+  CHECK(error_of({{4, 4}}) == "copy_blocks: block 4 is both read and written");
+  CHECK(error_of({{0, 10}}) == "copy_blocks: blocks must be in [0, 10), got 0 -> 10");
+  CHECK(error_of({{-1, 3}}) == "copy_blocks: blocks must be in [0, 10), got -1 -> 3");
+}

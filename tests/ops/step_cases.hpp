@@ -1,0 +1,135 @@
+#pragma once
+/// Cases of the ops around a step: `unpack_step` and `copy_blocks`. Both move bytes, so everything
+/// is compared as memory, what must not be written included.
+
+#include "ops/rig.hpp"
+
+namespace nanovllm::test::ops {
+
+/// Something of the size of a sampler's settings.
+struct WideElement {
+  std::array<std::uint32_t, 10> words{};
+};
+
+template <class B>
+void unpack_step_cases(B& backend) {
+  for (const std::int64_t n : {0, 1, 3, 300}) {
+    for (const std::int64_t size : {n, n + 1, n + 200}) {
+      INFO(n << " rows unpacked to " << size);
+      const auto count = static_cast<std::size_t>(n);
+      std::vector<std::int64_t> slots;
+      std::vector<WideElement> wide;
+      std::vector<TokenSource> sources;
+      std::vector<std::int32_t> starts{0};
+      std::vector<BlockId> values;
+      const std::vector<TokenId> drawn{100, 101, 102, 103};
+      for (std::size_t i = 0; i < count; ++i) {
+        slots.push_back(-5 + static_cast<std::int64_t>(i) * 0x1'0000'0001);
+        for (std::uint32_t& word : wide.emplace_back().words)
+          word = static_cast<std::uint32_t>(&word - wide.back().words.data() + 11 * i);
+        const auto id = static_cast<std::int32_t>(i);
+        sources.push_back(i % 3 == 1 ? TokenSource::sampled(id % 4) : TokenSource::known(7 * id));
+        for (std::size_t j = 0; j < i * 37 % 150; ++j) values.push_back(id + 1000);
+        starts.push_back(static_cast<std::int32_t>(values.size()));
+      }
+      constexpr std::int64_t kColumns = 150, kStride = 160;
+      Array<B, std::int64_t> from_slots(backend, slots), to_slots(backend, size);
+      Array<B, WideElement> from_wide(backend, wide), to_wide(backend, size);
+      Array<B, TokenSource> from_sources(backend, sources);
+      Array<B, TokenId> to_tokens(backend, size), previous(backend, drawn);
+      Array<B, std::int32_t> from_starts(backend, starts), to_starts(backend, size + 1);
+      Array<B, BlockId> from_values(backend, values), table(backend, size * kStride);
+
+      const WideElement padding{{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}};
+      UnpackStepArgs args{.previous = previous.vector()};
+      args.add_column<std::int64_t>(from_slots.vector(), to_slots.vector(), -1);
+      args.add_column<WideElement>(from_wide.vector(), to_wide.vector(), padding);
+      args.add_tokens(from_sources.vector(), to_tokens.vector(), 42);
+      args.add_column<std::int32_t>(from_starts.vector(), to_starts.vector(), starts.back());
+      const ListsView<const BlockId> lists{from_starts.vector(), from_values.vector()};
+      args.add_table(lists, 149, MatrixView<BlockId>(table.data(), {size, kColumns}, {kStride, 1}));
+      backend.run(args);
+      to_slots.download(), to_wide.download(), to_tokens.download(), to_starts.download();
+      table.download();
+
+      std::vector<BlockId> expected_table = Array<B, BlockId>(backend, size * kStride).host;
+      std::vector<TokenId> tokens;
+      for (std::size_t i = 0; i < count; ++i) {
+        std::copy(values.begin() + starts[i], values.begin() + starts[i + 1],
+                  expected_table.begin() + static_cast<std::ptrdiff_t>(i) * kStride);
+        const TokenSource source = sources[i];
+        tokens.push_back(source.is_known() ? source.token()
+                                           : drawn[static_cast<std::size_t>(source.sample())]);
+      }
+      const auto rows = static_cast<std::size_t>(size);
+      tokens.resize(rows, 42);
+      slots.resize(rows, -1);
+      wide.resize(rows, padding);
+      starts.resize(rows + 1, starts.back());
+      CHECK(same_bits(to_tokens.host, tokens));
+      CHECK(same_bits(to_slots.host, slots));
+      CHECK(same_bits(to_wide.host, wide));
+      CHECK(same_bits(to_starts.host, starts));
+      CHECK(same_bits(table.host, expected_table));
+    }
+  }
+}
+
+/// Tokens may be made in place.
+template <class B>
+void unpack_tokens_in_place_case(B& backend) {
+  Array<B, TokenSource> sources(
+      backend, {TokenSource::known(3), TokenSource::sampled(1), TokenSource::known(0)});
+  Array<B, TokenId> previous(backend, {50, 60});
+  UnpackStepArgs args{.previous = previous.vector()};
+  args.add_tokens(sources.vector(), {reinterpret_cast<TokenId*>(sources.data()), {3}});
+  backend.run(args);
+  sources.download();
+  CHECK(sources.host[0] == TokenSource::known(3));
+  CHECK(sources.host[1] == TokenSource::known(60));
+  CHECK(sources.host[2] == TokenSource::known(0));
+}
+
+template <class T, class B>
+void copy_blocks_cases(B& backend) {
+  struct Case {
+    std::int64_t layers, blocks, block_size, kv_heads, head_dim;
+    std::vector<BlockCopy> copies;
+  };
+  const Case cases[] = {
+      {3, 6, 16, 2, 64, {{0, 1}, {0, 5}, {4, 2}}},  // one block read twice
+      {1, 4, 1, 1, 8, {{3, 0}}},
+      {2, 5, 3, 1, 5, {{4, 0}, {2, 3}}},  // elements that no wider unit fits
+      {2, 5, 3, 1, 5, {}},
+      {28, 9, 64, 8, 128, {{8, 0}, {7, 1}, {6, 2}, {5, 3}}},
+  };
+  for (const Case& c : cases) {
+    INFO(c.layers << " layers of " << c.blocks << " blocks, " << c.copies.size() << " copies");
+    const std::int64_t block = 2 * c.kv_heads * c.block_size * c.head_dim;
+    auto pool = Array<B, T>::random(backend, c.layers * c.blocks * block, 9);
+    std::vector<T> expected = pool.host;
+    for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+      for (const BlockCopy& copy : c.copies) {
+        const auto at = [&](BlockId id) {
+          return expected.begin() + (layer * c.blocks + id) * block;
+        };
+        std::copy_n(at(copy.from), block, at(copy.to));
+      }
+    }
+    Array<B, BlockCopy> copies(backend, c.copies);
+    const KvView<T> first{pool.data(), c.blocks, c.block_size, c.kv_heads, c.head_dim};
+    backend.run(CopyBlocksArgs<T>{.first_layer = first,
+                                  .layer_stride = c.blocks * block,
+                                  .num_layers = c.layers,
+                                  .copies = copies.vector()});
+    pool.download();
+    CHECK(same_bits(pool.host, expected));
+    CHECK_THROWS_AS(backend.run(CopyBlocksArgs<T>{.first_layer = first,
+                                                  .layer_stride = c.blocks * block - 1,
+                                                  .num_layers = 2,
+                                                  .copies = copies.vector()}),
+                    ShapeError);
+  }
+}
+
+}  // namespace nanovllm::test::ops
