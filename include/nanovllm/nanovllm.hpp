@@ -31,6 +31,7 @@
 #include "nanovllm/cpu/kernels/rms_norm.hpp"
 #include "nanovllm/cpu/kernels/rope.hpp"
 #include "nanovllm/cpu/kernels/sampler.hpp"
+#include "nanovllm/cpu/kernels/sampler_filters.hpp"
 #include "nanovllm/cpu/kernels/silu_mul.hpp"
 #include "nanovllm/cpu/linear/linear.hpp"
 #include "nanovllm/cpu/linear/linear_amx.hpp"
