@@ -61,19 +61,14 @@ class Engine {
   using Core = EngineCore<Model, Policy>;
 
   /// Loads the checkpoint in `config.model`. Throws LoadError or ConfigError.
-  explicit Engine(EngineConfig config)
-      : Engine(Config::load(config.model), std::nullopt, std::move(config)) {}
+  explicit Engine(EngineConfig config);
 
   /// Runs `model` with noise for weights. There is no tokeniser: prompts are token ids.
-  Engine(const Config& model, RandomWeights weights, EngineConfig config)
-      : Engine(model, std::optional(weights), std::move(config)) {}
+  Engine(const Config& model, RandomWeights weights, EngineConfig config);
 
   /// Waits for the steps under way. Requests that have not ended end with FinishReason::abort, and
   /// their callbacks hear of it here.
-  ~Engine() {
-    core_->shut_down();
-    events_.deliver([](const auto&, const std::string&) {});
-  }
+  ~Engine();
 
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -83,9 +78,7 @@ class Engine {
   /// Queues a request and returns at once; `step` or `run` serves it. `callback`, if any, hears of
   /// every token and of the end. Throws RequestError for a request that can never be served.
   RequestId submit(const Prompt& prompt, const SamplingParams& params = {},
-                   TokenCallback callback = {}) {
-    return frontend_->submit(prompt, params, std::move(callback))->id();
-  }
+                   TokenCallback callback = {});
 
   /// Takes a request back: it ends with FinishReason::abort in the next step at the latest. Returns
   /// whether it was still alive.
@@ -98,11 +91,7 @@ class Engine {
   /// and handed to the backend before, and is computed while these results are delivered. Tokens
   /// are the same either way. Then calls the callbacks. Returns false when there was nothing to do
   /// and nothing has come meanwhile.
-  bool step() {
-    const bool computed = core_->step();
-    deliver();
-    return computed || !inbox_.empty() || events_.is_delivered_elsewhere();
-  }
+  bool step();
 
   /// Serves requests until `stop` is requested, and sleeps while there are none. What is not done by
   /// then stays where it is. Throws what `step` throws.
@@ -115,7 +104,7 @@ class Engine {
   /// With `EngineConfig::processes`, every process makes the same engine. That of rank 0 serves
   /// requests; the others call this, which does their part of its steps and returns when it is
   /// destroyed. Throws what fails here, or an Error that says which other rank failed or was lost.
-  void run_worker() { core_->runner().run_worker(); }
+  void run_worker();
 
   // ---- Both in one ----
 
@@ -171,26 +160,17 @@ class Engine {
   }
 
   /// Backend, threads, ranks, KV pool and policy, for people.
-  [[nodiscard]] std::string describe() const {
-    const auto& runner = std::as_const(*core_).runner();
-    return concat(runner.backend().describe(), ", ", runner.num_ranks(), " rank(s), ",
-                  core_->num_kv_blocks(), " KV blocks of ", Policy::kv.block_size, " tokens\n",
-                  nanovllm::describe<Policy>());
-  }
+  [[nodiscard]] std::string describe() const;
 
   /// Throws Error naming the first broken invariant of the scheduler and its block manager.
-  void check_invariants() const { core_->check_invariants(); }
+  void check_invariants() const;
 
  private:
   // By reference, so that the arguments of the delegating constructors may be made from it.
   Engine(Config model, std::optional<RandomWeights> weights, EngineConfig&& config);
 
   /// Calls the callbacks of what steps have queued. A request whose callback throws ends.
-  void deliver() {
-    events_.deliver([this](const std::shared_ptr<Request>& request, const std::string& error) {
-      core_->fail(request, error);
-    });
-  }
+  void deliver();
 
   template <class Prompts>
   static std::vector<Prompt> to_list(const Prompts& prompts) {
@@ -198,9 +178,7 @@ class Engine {
   }
 
   std::vector<Output> generate_all(std::span<const Prompt> prompts,
-                                   std::span<const SamplingParams> params) {
-    return BatchGenerate(*frontend_, inbox_, on_generate_).run(prompts, params, [this] { step(); });
-  }
+                                   std::span<const SamplingParams> params);
 
   Config model_;
   GenerateCallback on_generate_;
@@ -209,6 +187,17 @@ class Engine {
   std::optional<Frontend> frontend_;
   std::optional<Core> core_;
 };
+
+// What reaches into the core and the frontend is defined out here, so that it is compiled with them
+// and not with every file that uses an engine of prebuilt.hpp.
+
+template <class Model, class Policy>
+Engine<Model, Policy>::Engine(EngineConfig config)
+    : Engine(Config::load(config.model), std::nullopt, std::move(config)) {}
+
+template <class Model, class Policy>
+Engine<Model, Policy>::Engine(const Config& model, RandomWeights weights, EngineConfig config)
+    : Engine(model, std::optional(weights), std::move(config)) {}
 
 template <class Model, class Policy>
 Engine<Model, Policy>::Engine(Config model, std::optional<RandomWeights> weights,
@@ -221,12 +210,12 @@ Engine<Model, Policy>::Engine(Config model, std::optional<RandomWeights> weights
   const BatchConfig batch = choose_batch_config<typename Policy::Backend>(config);
   auto runner = make_runner<Model, Policy>(model_, weights, config, batch, max_model_len);
   const std::int32_t num_blocks = allocate_kv<Policy>(*runner, config, max_model_len);
-  typename Core::SchedulerType scheduler(
-      batch, {num_blocks, Policy::kv.prefix_caching && config.prefix_caching});
+  typename Core::BlockManagerType blocks(num_blocks,
+                                         Policy::kv.prefix_caching && config.prefix_caching);
   // A processor that reads tokens must have them before the next step is planned.
   const bool overlap = config.overlap.value_or(Policy::Backend::kAsynchronous) &&
                        !Policy::LogitsProcessors::kReadsTokens;
-  core_.emplace(std::move(runner), std::move(scheduler), overlap, model_.vocab_size, inbox_,
+  core_.emplace(std::move(runner), batch, std::move(blocks), overlap, model_.vocab_size, inbox_,
                 events_);
 
   AdmissionRules rules{
@@ -243,4 +232,58 @@ Engine<Model, Policy>::Engine(Config model, std::optional<RandomWeights> weights
   frontend_.emplace(std::move(text), std::move(rules), inbox_);
 }
 
+template <class Model, class Policy>
+Engine<Model, Policy>::~Engine() {
+  core_->shut_down();
+  events_.deliver([](const auto&, const std::string&) {});
+}
+
+template <class Model, class Policy>
+RequestId Engine<Model, Policy>::submit(const Prompt& prompt, const SamplingParams& params,
+                                        TokenCallback callback) {
+  return frontend_->submit(prompt, params, std::move(callback))->id();
+}
+
+template <class Model, class Policy>
+bool Engine<Model, Policy>::step() {
+  const bool computed = core_->step();
+  deliver();
+  return computed || !inbox_.empty() || events_.is_delivered_elsewhere();
+}
+
+template <class Model, class Policy>
+void Engine<Model, Policy>::deliver() {
+  events_.deliver([this](const std::shared_ptr<Request>& request, const std::string& error) {
+    core_->fail(request, error);
+  });
+}
+
+template <class Model, class Policy>
+void Engine<Model, Policy>::run_worker() {
+  core_->runner().run_worker();
+}
+
+template <class Model, class Policy>
+std::vector<Output> Engine<Model, Policy>::generate_all(std::span<const Prompt> prompts,
+                                                        std::span<const SamplingParams> params) {
+  return BatchGenerate(*frontend_, inbox_, on_generate_).run(prompts, params, [this] { step(); });
+}
+
+template <class Model, class Policy>
+std::string Engine<Model, Policy>::describe() const {
+  const auto& runner = std::as_const(*core_).runner();
+  return concat(runner.backend().describe(), ", ", runner.num_ranks(), " rank(s), ",
+                core_->num_kv_blocks(), " KV blocks of ", Policy::kv.block_size, " tokens\n",
+                nanovllm::describe<Policy>());
+}
+
+template <class Model, class Policy>
+void Engine<Model, Policy>::check_invariants() const {
+  core_->check_invariants();
+}
+
 }  // namespace nanovllm
+
+#if defined(NANOVLLM_PREBUILT)
+#include "nanovllm/prebuilt.hpp"
+#endif

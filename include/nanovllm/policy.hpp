@@ -19,11 +19,13 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/type_name.hpp"
 #include "nanovllm/cpu/backend.hpp"
+#include "nanovllm/kv/hash_prefix_cache.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/parallel/host_group.hpp"
 #include "nanovllm/sampling/logits_processor.hpp"
 #include "nanovllm/sched/continuous_batching.hpp"
+#include "nanovllm/sched/preemption.hpp"
 #include "nanovllm/sched/prefill_first.hpp"
 
 namespace nanovllm {
@@ -33,12 +35,15 @@ struct DefaultPolicy {
   /// Of weights, activations and the KV cache; a slot `Weight`, `Activation` or `KvElement` of its
   /// own goes before.
   using Element = bf16;
-  using Backend = CpuBackend;             ///< where memory lives and ops run
-  using Communicator = HostGroup;         ///< how tensor-parallel ranks talk
-  using Scheduling = ContinuousBatching;  ///< what a step computes
+  using Backend = CpuBackend;              ///< where memory lives and ops run
+  using Communicator = HostGroup;          ///< how tensor-parallel ranks talk
+  using Scheduling = ContinuousBatching;   ///< what a step computes
+  using Preemption = RecomputePreemption;  ///< which sequence gives way when the pool is full
   /// Rules for what may be drawn.
   using LogitsProcessors = nanovllm::LogitsProcessors<MinTokensProcessor>;
-  static constexpr KvConfig kv{};  ///< block size, prefix caching
+  template <int kBlockSize>
+  using PrefixCache = HashPrefixCache<kBlockSize>;  ///< what is kept for equal prefixes
+  static constexpr KvConfig kv{};                   ///< block size, prefix caching
 };
 
 /// The same in float32: for tests, and where the last digit counts.
@@ -68,8 +73,11 @@ template <class Policy>
                 "\nBackend        ", type_name<typename Policy::Backend>(),       //
                 "\nCommunicator   ", type_name<typename Policy::Communicator>(),  //
                 "\nScheduling     ", type_name<typename Policy::Scheduling>(),    //
+                "\nPreemption     ", type_name<typename Policy::Preemption>(),    //
                 "\nProcessors     ", type_name<typename Policy::LogitsProcessors>(),
-                "\nkv             block_size = ", Policy::kv.block_size,  //
+                "\nPrefixCache    ",
+                type_name<typename Policy::template PrefixCache<Policy::kv.block_size>>(),  //
+                "\nkv             block_size = ", Policy::kv.block_size,                    //
                 ", prefix_caching = ", Policy::kv.prefix_caching, "\n");
 }
 

@@ -110,7 +110,7 @@ class GraphExecutor {
       sequence.tokens.assign(elements(length), TokenId{0});
       sequence.block_table.assign(elements(max_blocks_), BlockId{0});  // all write to the same
       plan.sequences.push_back(
-          {.sequence = &sequence, .end = static_cast<std::int32_t>(length), .samples = true});
+          {.sequence = &sequence, .end = static_cast<std::int32_t>(length), .num_logits = 1});
       plan.num_tokens += static_cast<std::int32_t>(length);
     }
     if (plan.sequences.size() > elements(max_samples_)) {
