@@ -139,9 +139,10 @@ inline void sample_row(const SampleArgs& args, std::int64_t r, const LogitRow& r
 inline void check_rows(const SampleArgs& args) {
   const std::int64_t n = args.logits.extent(0), vocab = args.logits.extent(1);
   const std::int32_t* const starts = args.batch.banned.starts.data;
-  check<ShapeError>(starts[0] == 0 && starts[n] == args.batch.banned.values.extent(0),
-                    "sample: 'banned.starts' must run from 0 to ",
-                    args.batch.banned.values.extent(0), ", got ", starts[0], " to ", starts[n]);
+  const VectorView<const TokenId>& banned = args.batch.banned.values;
+  check<ShapeError>(starts[0] == 0 && starts[n] <= banned.extent(0),
+                    "sample: 'banned.starts' must run from 0 to ", banned.extent(0),
+                    " at the most, got ", starts[0], " to ", starts[n]);
   for (std::int64_t r = 0; r < n; ++r) {
     const SamplingRow& settings = args.batch.rows.data[r];
     check<ConfigError>(settings.temperature >= 0 && std::isfinite(settings.temperature),
@@ -153,8 +154,8 @@ inline void check_rows(const SampleArgs& args) {
     check<ShapeError>(starts[r] <= starts[r + 1], "sample: 'banned.starts' must ascend, got ",
                       starts[r], " then ", starts[r + 1]);
   }
-  for (std::int64_t i = 0; i < args.batch.banned.values.extent(0); ++i) {
-    const TokenId id = args.batch.banned.values.data[i];
+  for (std::int64_t i = 0; i < starts[n]; ++i) {
+    const TokenId id = banned.data[i];
     check<ShapeError>(id >= 0 && id < vocab, "sample: banned token ", i, " must be in [0, ", vocab,
                       "), got ", id);
   }
