@@ -35,11 +35,14 @@
 #include "nanovllm/engine/prompt.hpp"
 #include "nanovllm/engine/setup.hpp"
 #include "nanovllm/fwd.hpp"
-#include "nanovllm/model/config.hpp"
+#include "nanovllm/model/model.hpp"
 #include "nanovllm/model/qwen3/qwen3.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
-#include "nanovllm/model/rope_scaling.hpp"
 #include "nanovllm/policy.hpp"
+
+#if defined(__CUDACC__)
+#include "nanovllm/cuda_policy.cuh"
+#endif
 
 namespace nanovllm {
 
@@ -54,13 +57,14 @@ namespace nanovllm {
 template <class Model, class Policy>
 class Engine {
  public:
+  using Config = typename Model::Config;
   using Core = EngineCore<Model, Policy>;
 
   /// Loads the checkpoint in `config.model`. Throws LoadError or ConfigError.
   explicit Engine(EngineConfig config);
 
   /// Runs `model` with noise for weights. There is no tokeniser: prompts are token ids.
-  Engine(const ModelConfig& model, RandomWeights weights, EngineConfig config);
+  Engine(const Config& model, RandomWeights weights, EngineConfig config);
 
   /// Waits for the steps under way. Requests that have not ended end with FinishReason::abort, and
   /// their callbacks hear of it here.
@@ -147,7 +151,7 @@ class Engine {
     return *frontend_->text().tokenizer;
   }
 
-  [[nodiscard]] const ModelConfig& model_config() const { return model_; }
+  [[nodiscard]] const Config& model_config() const { return model_; }
 
   /// Tokens of a sequence at the most, prompt and generated: the model's context, or what the KV
   /// pool holds and one more.
@@ -163,7 +167,7 @@ class Engine {
 
  private:
   // By reference, so that the arguments of the delegating constructors may be made from it.
-  Engine(ModelConfig model, std::optional<RandomWeights> weights, EngineConfig&& config);
+  Engine(Config model, std::optional<RandomWeights> weights, EngineConfig&& config);
 
   /// Calls the callbacks of what steps have queued. A request whose callback throws ends.
   void deliver();
@@ -176,7 +180,7 @@ class Engine {
   std::vector<Output> generate_all(std::span<const Prompt> prompts,
                                    std::span<const SamplingParams> params);
 
-  ModelConfig model_;
+  Config model_;
   GenerateCallback on_generate_;
   Inbox inbox_;
   EventQueue events_;
@@ -189,27 +193,29 @@ class Engine {
 
 template <class Model, class Policy>
 Engine<Model, Policy>::Engine(EngineConfig config)
-    : Engine(ModelConfig::load(config.model), std::nullopt, std::move(config)) {}
+    : Engine(Config::load(config.model), std::nullopt, std::move(config)) {}
 
 template <class Model, class Policy>
-Engine<Model, Policy>::Engine(const ModelConfig& model, RandomWeights weights, EngineConfig config)
+Engine<Model, Policy>::Engine(const Config& model, RandomWeights weights, EngineConfig config)
     : Engine(model, std::optional(weights), std::move(config)) {}
 
 template <class Model, class Policy>
-Engine<Model, Policy>::Engine(ModelConfig model, std::optional<RandomWeights> weights,
+Engine<Model, Policy>::Engine(Config model, std::optional<RandomWeights> weights,
                               EngineConfig&& config)
     : model_(std::move(model)), on_generate_(config.on_generate) {
   const std::int64_t max_model_len = choose_max_model_len(config, max_context_length(model_));
   TextSide text;
-  if (!weights) text = TextSide::load(config.model, config.chat_template);
+  if (!weights) text = TextSide::load(config.model, text_hints_of<Model>(), config.chat_template);
 
   const BatchConfig batch = choose_batch_config<typename Policy::Backend>(config);
   auto runner = make_runner<Model, Policy>(model_, weights, config, batch, max_model_len);
   const std::int32_t num_blocks = allocate_kv<Policy>(*runner, config, max_model_len);
-  typename Core::SchedulerType scheduler(
-      batch, {num_blocks, Policy::kv.prefix_caching && config.prefix_caching});
-  const bool overlap = config.overlap.value_or(Policy::Backend::kAsynchronous);
-  core_.emplace(std::move(runner), std::move(scheduler), overlap, model_.vocab_size, inbox_,
+  typename Core::BlockManagerType blocks(num_blocks,
+                                         Policy::kv.prefix_caching && config.prefix_caching);
+  // A processor that reads tokens must have them before the next step is planned.
+  const bool overlap = config.overlap.value_or(Policy::Backend::kAsynchronous) &&
+                       !Policy::LogitsProcessors::kReadsTokens;
+  core_.emplace(std::move(runner), batch, std::move(blocks), overlap, model_.vocab_size, inbox_,
                 events_);
 
   AdmissionRules rules{
@@ -219,6 +225,7 @@ Engine<Model, Policy>::Engine(ModelConfig model, std::optional<RandomWeights> we
       .max_model_len = max_model_len,
       .max_total_tokens = std::min<std::int64_t>(max_model_len, core_->capacity_tokens()),
       .seed = choose_seed(config)};
+  rules.make_processors = &Policy::LogitsProcessors::make;
   if (config.processes && config.processes->rank() != 0)
     rules.refusal =
         "requests go to the engine of rank 0; this one runs its part of that one's steps";

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "core/refused_threads.hpp"
 
 using nanovllm::cpu::ThreadPool;
 
@@ -48,5 +49,14 @@ TEST_CASE("workers wake again after they have slept", "[thread_pool]") {
       sum += static_cast<int>(end - begin);
     });
     REQUIRE(sum == 100);
+  }
+}
+
+TEST_CASE("defect 8: a thread pool that gets too few threads is an Error", "[thread_pool]") {
+  for (const int num_left : {0, 1, 6}) {
+    const nanovllm::test::RefusedThreads refused(num_left);
+    CHECK_THROWS_WITH(ThreadPool(8),
+                      Catch::Matchers::Contains("7 threads were wanted, " +
+                                                std::to_string(num_left) + " could be started"));
   }
 }

@@ -92,8 +92,8 @@ TEST_CASE("graphs give the bits of steps that are done at once", "[executor]") {
   const auto config = [] {
     return EngineConfig{.model = model_directory("group1_tied_yarn"),
                         .num_threads = 1,
-                        .max_model_len = 128,
                         .max_num_seqs = 6,
+                        .max_model_len = 128,
                         .kv_size = KvSize::blocks(40)};
   };
   Engine<AnyModel, DirectPolicy> direct(config());

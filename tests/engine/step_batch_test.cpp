@@ -92,7 +92,7 @@ TEST_CASE("one long sequence does not pad every row's block table", "[step_input
   CHECK(inputs.counts_as_bytes().size() < 400);
 
   CpuBackend backend{BackendConfig{.num_threads = 1}};
-  StepMemory<CpuBackend, false> memory(
+  StepMemory<CpuBackend::Buffer, false> memory(
       {.max_tokens = 256, .max_sequences = 256, .max_blocks = 8192});
   UnpackStepArgs unpack;
   const auto views = memory.views(inputs.fields(), inputs.bytes().data(), unpack);
@@ -131,7 +131,7 @@ TEST_CASE("a new input is one line where it is declared and one where it is fill
   arena.assign(sent.fields(), sent.bytes());  // another process
 
   CpuBackend backend{BackendConfig{.num_threads = 1}};
-  StepMemory<CpuBackend, true, WiderBatch> memory(
+  StepMemory<CpuBackend::Buffer, true, WiderBatch> memory(
       {.max_tokens = 8, .max_sequences = 4, .max_blocks = 3, .list_room = 2});
   const TokenId drawn[] = {70, 71};
   REQUIRE(memory.has_room(arena.fields()));
@@ -205,7 +205,8 @@ TEST_CASE("the inputs of a step say what the plan says", "[step_inputs]") {
   CHECK(!inputs.wants_logprobs());
 
   CpuBackend backend{BackendConfig{.num_threads = 1}};
-  StepMemory<CpuBackend, false> memory({.max_tokens = 4, .max_sequences = 3, .max_blocks = 2});
+  StepMemory<CpuBackend::Buffer, false> memory(
+      {.max_tokens = 4, .max_sequences = 3, .max_blocks = 2});
   UnpackStepArgs unpack;
   const auto views = memory.views(inputs.fields(), inputs.bytes().data(), unpack);
   backend.run(unpack);
@@ -237,8 +238,10 @@ TEST_CASE("the inputs of a step say what the plan says", "[step_inputs]") {
                       Catch::Matchers::Contains("banned"));
   }
   SECTION("more than the memory is made for is refused") {
-    StepMemory<CpuBackend, false> few({.max_tokens = 3, .max_sequences = 3, .max_blocks = 2});
-    StepMemory<CpuBackend, false> narrow({.max_tokens = 4, .max_sequences = 3, .max_blocks = 1});
+    StepMemory<CpuBackend::Buffer, false> few(
+        {.max_tokens = 3, .max_sequences = 3, .max_blocks = 2});
+    StepMemory<CpuBackend::Buffer, false> narrow(
+        {.max_tokens = 4, .max_sequences = 3, .max_blocks = 1});
     CHECK_THROWS_AS(few.views(inputs.fields(), inputs.bytes().data(), unpack), ShapeError);
     CHECK_THROWS_AS(narrow.views(inputs.fields(), inputs.bytes().data(), unpack), ShapeError);
   }

@@ -27,7 +27,7 @@ fresh_tree() {
   include policy.hpp nanovllm/cpu/op.hpp
   include parallel/devices.cuh nanovllm/cuda/op.cuh
   include cuda_policy.cuh nanovllm/parallel/devices.cuh
-  include_for_nvcc policy.hpp nanovllm/cuda_policy.cuh
+  include_for_nvcc engine.hpp nanovllm/cuda_policy.cuh
   echo '// a fragment' > "$scratch/nanovllm/cpu/fragment.inc"
   include cpu/op.hpp nanovllm/cpu/fragment.inc
   { printf '#pragma once\n'
@@ -97,8 +97,8 @@ expect "parallel/ may not include" "ranks see cuda without nvcc" \
 expect "cuda_policy.cuh may not include" "the CUDA policy sees cpu" \
   include cuda_policy.cuh nanovllm/cpu/op.hpp
 expect "policy.hpp may not include" "policy sees cuda" include policy.hpp nanovllm/cuda/op.cuh
-expect "a .hpp file may not include" "policy sees the CUDA policy without nvcc" \
-  include policy.hpp nanovllm/cuda_policy.cuh
+expect "a .hpp file may not include" "the engine sees the CUDA policy without nvcc" \
+  include engine.hpp nanovllm/cuda_policy.cuh
 expect "a .hpp file may not include" "the umbrella sees a .cuh" \
   include nanovllm.hpp nanovllm/cuda_policy.cuh
 expect "a .hpp file may not include" "engine.hpp sees a .cuh" include engine.hpp nanovllm/cuda/op.cuh

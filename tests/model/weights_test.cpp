@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "catch.hpp"
+#include "core/refused_threads.hpp"
 #include "safetensors_writer.hpp"
 
 namespace nv = nanovllm;
@@ -357,4 +358,14 @@ TEMPLATE_TEST_CASE("Loading 192 MB keeps peak resident memory under 1.3 times th
     CHECK(same_bits(weights[static_cast<std::size_t>(i)], numbers<nv::bf16>(kRows * kColumns, i)));
   }
 #endif
+}
+
+TEST_CASE("defect 8: a loader that gets too few threads is an Error", "[weights]") {
+  const nanovllm::test::RefusedThreads refused(1);
+  std::atomic<bool> stopped = false;
+  const auto work = [&] {
+    while (!stopped) std::this_thread::yield();
+  };
+  CHECK_THROWS_WITH(nanovllm::detail::on_threads(4, work, [&] { stopped = true; }),
+                    Catch::Matchers::Contains("3 threads were wanted, 1 could be started"));
 }

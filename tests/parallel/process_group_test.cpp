@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "catch.hpp"
+#include "core/refused_threads.hpp"
 #include "parallel/process_rig.hpp"
 
 using namespace nanovllm;
@@ -153,6 +154,88 @@ TEST_CASE("strangers at the port are sent away", "[process_group]") {
   thread.join();
   CHECK(error.empty());
   CHECK(other.empty());
+}
+
+namespace {
+
+/// Connections of those who are no ranks: silent, of a few bytes, of garbage, of a few right ones.
+std::vector<detail::Socket> strangers(std::uint16_t port, int count) {
+  std::vector<detail::Socket> out;
+  const std::uint64_t magic = detail::Greeting::kMagic;
+  for (int i = 0; i < count; ++i) {
+    out.push_back(
+        detail::Socket::connect("localhost", port, std::chrono::steady_clock::now() + seconds(5)));
+    const std::string text(i % 4 == 1 ? 3 : i % 4 == 2 ? 1000 : 0, 'x');
+    const auto begun = std::as_bytes(std::span(&magic, 1)).first(i % 4 == 3 ? 5 : 0);
+    static_cast<void>(out.back().send({std::as_bytes(std::span(text)), begun, {}}));
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("defect 6: strangers do not delay the ranks", "[process_group]") {
+  const std::uint16_t port = free_port();
+  std::string error, other;
+  const auto begin = std::chrono::steady_clock::now();
+  std::thread thread([&] { error = error_of([&] { ProcessGroup(place_of(0, 3, port)); }); });
+  const auto held = strangers(port, 12);
+  std::thread second(
+      [&] { static_cast<void>(error_of([&] { ProcessGroup(place_of(2, 3, port)); })); });
+  const auto more = strangers(port, 200);
+  other = error_of([&] { ProcessGroup(place_of(1, 3, port)); });
+  thread.join();
+  second.join();
+  CHECK(error.empty());
+  CHECK(other.empty());
+  CHECK(std::chrono::steady_clock::now() - begin < seconds(4));
+}
+
+TEST_CASE("defect 6: the time for all ranks to come is kept, whoever else comes",
+          "[process_group]") {
+  const std::uint16_t port = free_port();
+  std::atomic<bool> ended = false;
+  std::thread thread([&] {
+    std::vector<detail::Socket> held;
+    while (!ended) {
+      for (detail::Socket& stranger : strangers(port, 4)) held.push_back(std::move(stranger));
+      if (held.size() > 100) held.clear();
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string error =
+      error_of([&] { ProcessGroup(place_of(0, 2, port), milliseconds(1000)); });
+  const auto time = std::chrono::steady_clock::now() - begin;
+  const auto listener = detail::Socket::listen("localhost", port);  // for the last stranger
+  ended = true;
+  thread.join();
+  CHECK_THAT(error, Contains("rank 1 of 2 did not come within 1 s"));
+  CHECK(time < seconds(2));
+}
+
+TEST_CASE("defect 6: what is no rank 0 does not hold a rank", "[process_group]") {
+  const std::uint16_t port = free_port();
+  const auto listener = detail::Socket::listen("localhost", port);
+  std::atomic<bool> ended = false;
+  std::thread thread([&] {  // a byte now and then
+    std::vector<detail::Socket> held;
+    for (const std::byte byte{1}; !ended; std::this_thread::sleep_for(milliseconds(100))) {
+      while (auto socket = listener.accept()) held.push_back(*std::move(socket));
+      for (const auto& socket : held) static_cast<void>(socket.send({std::span(&byte, 1), {}, {}}));
+    }
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK_THROWS_WITH(ProcessGroup(place_of(1, 2, port), milliseconds(200)),
+                    Contains("did not answer rank 1 of 2"));
+  CHECK(std::chrono::steady_clock::now() - begin < seconds(7));
+  ended = true;
+  thread.join();
+}
+
+TEST_CASE("defect 8: a group whose listener gets no thread is an Error", "[process_group]") {
+  const RefusedThreads refused(0);
+  CHECK_THROWS_WITH(ProcessGroup(ProcessPlace{}), Contains("1 threads were wanted, 0 could be"));
 }
 
 TEST_CASE("a failure reaches everybody, whatever they wait for", "[process_group]") {

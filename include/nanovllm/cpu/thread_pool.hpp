@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/thread.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -23,19 +24,20 @@ namespace nanovllm::cpu {
 /// before they sleep. One thread at a time may call `parallel_for`; each engine rank owns its pool.
 class ThreadPool {
  public:
-  /// @param num_threads  total threads; 0 means one per hardware thread.
+  /// @param num_threads  total threads; 0 means one per hardware thread. Throws Error when the
+  /// system does not give as many.
   explicit ThreadPool(int num_threads = 0) {
     check<ConfigError>(num_threads >= 0, "num_threads must be >= 0, got ", num_threads);
     if (num_threads == 0)
       num_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
     num_threads_ = num_threads;
-    for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { work(i); });
+    workers_ = start_threads(
+        "the CPU's thread pool", num_threads - 1, [this](int i) { work(i + 1); },
+        [this] { stop(); });
   }
 
   ~ThreadPool() {
-    stop_.store(true, std::memory_order_relaxed);
-    epoch_.fetch_add(1, std::memory_order_release);
-    epoch_.notify_all();
+    stop();
     for (std::thread& worker : workers_) worker.join();
   }
 
@@ -91,6 +93,12 @@ class ThreadPool {
 #else
     std::this_thread::yield();
 #endif
+  }
+
+  void stop() {
+    stop_.store(true, std::memory_order_relaxed);
+    epoch_.fetch_add(1, std::memory_order_release);
+    epoch_.notify_all();
   }
 
   void drain(int thread) {

@@ -24,6 +24,7 @@
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/kv/block_manager.hpp"
+#include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/scheduler.hpp"
 
 namespace nanovllm {
@@ -40,17 +41,21 @@ template <class Model, class Policy>
 class EngineCore {
  public:
   using RunnerType = Runner<Model, Policy>;
-  using SchedulerType = Scheduler<typename Policy::Scheduling, BlockManager<Policy::kv.block_size>>;
+  using BlockManagerType =
+      BlockManager<Policy::kv.block_size,
+                   typename Policy::template PrefixCache<Policy::kv.block_size>>;
+  using SchedulerType =
+      Scheduler<typename Policy::Scheduling, BlockManagerType, typename Policy::Preemption>;
 
   /// `inbox` and `events` must outlive the core.
   /// @param overlap  plan and launch a step before the one before it is waited for.
-  EngineCore(std::unique_ptr<RunnerType> runner, SchedulerType scheduler, bool overlap,
-             std::int64_t vocab_size, Inbox& inbox, EventQueue& events)
+  EngineCore(std::unique_ptr<RunnerType> runner, const BatchConfig& batch, BlockManagerType blocks,
+             bool overlap, std::int64_t vocab_size, Inbox& inbox, EventQueue& events)
       : vocab_size_(vocab_size),
         inbox_(inbox),
         events_(events),
         runner_(std::move(runner)),
-        scheduler_(std::move(scheduler)),
+        scheduler_(batch, std::move(blocks)),
         max_under_way_(overlap ? 2 : 1) {
     publish_stats();
   }
@@ -194,9 +199,11 @@ class EngineCore {
     for (const PlannedSequence& planned : plan.sequences) {
       RequestSequence& sequence = RequestSequence::of(*planned.sequence);
       sequence.request().mark_scheduled();
-      for (std::int32_t i = (planned.samples ? 1 : 0); i-- > 0;) {
-        append_sample(sampling_, sequence.sampling_row(planned.end - i),
-                      sequence.banned_tokens(planned.end - i));
+      for (std::int32_t i = planned.num_logits; i-- > 0;) {
+        sampling_.rows.push_back(sequence.sampling_row(planned.end - i));
+        TokenMask mask(sampling_.banned.values, vocab_size_);
+        sequence.process(planned.end - i, mask);
+        sampling_.banned.end_row();
       }
     }
     inputs_.build(plan, Policy::kv.block_size, sampling_);
@@ -239,10 +246,10 @@ class EngineCore {
     try {
       std::int64_t row = 0;  // of the results
       for (const PlannedSequence& planned : plan.sequences) {
-        const std::int64_t first = std::exchange(row, row + (planned.samples ? 1 : 0));
-        if ((planned.samples ? 1 : 0) == 0 || planned.sequence->status == SequenceStatus::finished)
+        const std::int64_t first = std::exchange(row, row + planned.num_logits);
+        if (planned.num_logits == 0 || planned.sequence->status == SequenceStatus::finished)
           continue;
-        accept(RequestSequence::of(*planned.sequence), results, first, (planned.samples ? 1 : 0));
+        accept(RequestSequence::of(*planned.sequence), results, first, planned.num_logits);
       }
       scheduler_.commit(plan, outcomes_);
     } catch (...) {
@@ -262,7 +269,7 @@ class EngineCore {
     std::size_t num_events = 0;
     for (const PlannedSequence& planned : plan.sequences) {
       if (RequestSequence::of(*planned.sequence).request().has_callback())
-        num_events += static_cast<std::size_t>((planned.samples ? 1 : 0));
+        num_events += static_cast<std::size_t>(planned.num_logits);
     }
     news_ = events_.allocate(num_events);
     next_event_ = news_.begin();
@@ -288,7 +295,7 @@ class EngineCore {
       if (reason != FinishReason::none || !request.has_callback()) continue;
       *next_event_++ = {.request = *request.place, .news = sequence.take_news()};
     }
-    outcomes_.push_back({&sequence, drawn_[begin], reason});
+    outcomes_.push_back({&sequence, std::span(drawn_).subspan(begin), reason});
   }
 
   [[nodiscard]] std::optional<TokenLogprobs> logprobs_of(const StepResults& results, std::int64_t i,

@@ -2,6 +2,7 @@
 /// Runs steps on a backend whose ops are done when they return.
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -12,7 +13,7 @@
 #include "nanovllm/engine/step_memory.hpp"
 #include "nanovllm/engine/step_results.hpp"
 #include "nanovllm/model/forward_batch.hpp"
-#include "nanovllm/model/qwen3/qwen3.hpp"  // NetworkLimits
+#include "nanovllm/model/model.hpp"
 #include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/ops/unpack_step.hpp"
 
@@ -94,9 +95,9 @@ class DirectExecutor {
   Network& network_;
   Backend& backend_;
   std::int64_t max_samples_;
-  StepMemory<Backend, /*kPadded=*/false> memory_;
+  StepMemory<Backend::template Buffer, /*kPadded=*/false> memory_;
   Buffer<float> logits_;  // [max_samples, padded vocab]
-  std::array<StepResultsMemory<Buffer>, 2> results_;
+  std::array<StepResultsMemory<Backend::template Buffer>, 2> results_;
 };
 
 }  // namespace nanovllm

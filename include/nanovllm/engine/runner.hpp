@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/type_name.hpp"
@@ -25,8 +26,7 @@
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/engine/step_results.hpp"
 #include "nanovllm/kv/kv_pool.hpp"
-#include "nanovllm/model/config.hpp"
-#include "nanovllm/model/qwen3/qwen3.hpp"
+#include "nanovllm/model/model.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/parallel/communicator.hpp"
 #include "nanovllm/parallel/process_group.hpp"
@@ -63,13 +63,16 @@ struct RunnerConfig {
 template <class Model, class Policy>
 class Runner {
  public:
-  using Element = typename Policy::Element;
+  using Config = typename Model::Config;
+  using Elements = ElementsOf<Policy>;
+  using KvElement = typename Elements::KvElement;
   using Backend = typename Policy::Backend;
   using Communicator = typename Policy::Communicator;
-  using Network = typename Model::template Network<Element, Backend, Communicator>;
-  using Pool = KvPool<Element, typename Backend::template Buffer<Element>>;
+  using Network = typename Model::template Network<Elements, Backend, Communicator>;
+  using Pool = KvPool<KvElement, typename Backend::template Buffer<KvElement>>;
   using Weights = typename Network::Weights;
 
+  static_assert(check_model<Model, Elements, Backend, Communicator, Pool>());
   static_assert(CommunicatorLike<Communicator>,
                 "nanovllm: the policy's Communicator must offer make(int), rank(), size(), "
                 "all_reduce(matrix), all_gather_columns(part, whole) and abort(); see "
@@ -79,7 +82,7 @@ class Runner {
 
   /// Allocates everything but the KV pool. `fill(weights, backend, rank)` is called on each rank,
   /// at the same time, to give the weights their values.
-  Runner(const ModelConfig& model, const RunnerConfig& config,
+  Runner(const Config& model, const RunnerConfig& config,
          const std::function<void(Weights&, Backend&, int rank)>& fill)
       : config_(config),
         comms_(make_communicators(config)),
@@ -107,7 +110,7 @@ class Runner {
                                          std::move(backends[index(r)]), comm);
       fill(rank->network.weights(), *rank->backend, comm.rank());
       if (r == 0) begin_stage("choosing kernels");
-      rank->network.tune();
+      if constexpr (requires { rank->network.tune(); }) rank->network.tune();
       ranks_[index(r)] = std::move(rank);
     });
   }
@@ -119,7 +122,7 @@ class Runner {
             .num_kv_heads = network.num_kv_heads(),
             .head_dim = network.head_dim(),
             .block_size = Policy::kv.block_size,
-            .element_bytes = sizeof(Element)};
+            .element_bytes = sizeof(KvElement)};
   }
 
   /// Bytes that any rank's KV pool may count on. A backend that runs ahead first computes the
@@ -250,7 +253,7 @@ class Runner {
       NANOVLLM_VERSION_MAJOR * 1'000'000 + NANOVLLM_VERSION_MINOR * 1'000 + NANOVLLM_VERSION_PATCH;
 
   struct Rank {
-    Rank(const ModelConfig& model, const NetworkLimits& limits, std::int64_t max_blocks,
+    Rank(const Config& model, const NetworkLimits& limits, std::int64_t max_blocks,
          std::unique_ptr<Backend> backend_in, Communicator& comm)
         : backend(std::move(backend_in)),
           network(model, limits, *backend, comm),
@@ -278,18 +281,18 @@ class Runner {
   }
 
   /// What must be the same in all processes.
-  [[nodiscard]] std::vector<RunnerLink::Setting> settings(const ModelConfig& model) const {
-    return {{"the version of nanovllm", kVersion},
-            {"bytes of an element", sizeof(Element)},
-            {"block_size", Policy::kv.block_size},
-            {"max_num_batched_tokens", config_.max_tokens},
-            {"max_model_len", config_.max_context},
-            {"max_num_seqs", config_.max_samples},
-            {"hidden_size", model.hidden_size},
-            {"num_hidden_layers", model.num_hidden_layers},
-            {"num_attention_heads", model.num_attention_heads},
-            {"num_key_value_heads", model.num_key_value_heads},
-            {"vocab_size", model.vocab_size}};
+  [[nodiscard]] std::vector<RunnerLink::Setting> settings(const Config& model) const {
+    std::vector<RunnerLink::Setting> out = {
+        {"the version of nanovllm", kVersion},
+        {"bytes of a weight", sizeof(typename Elements::Weight)},
+        {"bytes of an activation", sizeof(typename Elements::Activation)},
+        {"bytes of a KV element", sizeof(KvElement)},
+        {"block_size", Policy::kv.block_size},
+        {"max_num_batched_tokens", config_.max_tokens},
+        {"max_model_len", config_.max_context},
+        {"max_num_seqs", config_.max_samples}};
+    for (const auto& [name, value] : model_settings(model)) out.push_back({name, value});
+    return out;
   }
 
   /// Says what takes time at start-up; a backend whose ops are done at once has nothing to prepare.

@@ -14,8 +14,6 @@
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/runner.hpp"
 #include "nanovllm/kv/kv_config.hpp"
-#include "nanovllm/model/config.hpp"
-#include "nanovllm/model/rope_scaling.hpp"
 #include "nanovllm/model/weights.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 
@@ -58,7 +56,7 @@ template <class Backend>
 /// is set, fills in noise.
 template <class Model, class Policy>
 [[nodiscard]] std::unique_ptr<Runner<Model, Policy>> make_runner(
-    const ModelConfig& model, const std::optional<RandomWeights>& weights,
+    const typename Model::Config& model, const std::optional<RandomWeights>& weights,
     const EngineConfig& config, const BatchConfig& batch, std::int64_t max_model_len) {
   std::optional<Checkpoint> checkpoint;
   if (!weights) checkpoint.emplace(config.model);

@@ -28,6 +28,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/host_staging.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/core/thread.hpp"
 #include "nanovllm/io/safetensors.hpp"
 
 namespace nanovllm {
@@ -220,10 +221,12 @@ void check_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>
 
 namespace detail {
 
-/// Calls `work(thread)` on `num_threads` threads, the caller's among them, and rethrows the first
-/// exception when all have ended.
-template <class Work>
-void on_threads(int num_threads, const Work& work) {
+/// Calls `work()` on `num_threads` threads, the caller's among them, and rethrows the first
+/// exception when all have ended. Throws Error when a thread is refused; `stop()` makes calls of
+/// `work` return that have begun by then.
+template <class Work, class Stop = void (*)()>
+void on_threads(
+    int num_threads, const Work& work, const Stop& stop = [] {}) {
   std::mutex mutex;
   std::exception_ptr error;
   const auto guarded = [&] {
@@ -234,8 +237,8 @@ void on_threads(int num_threads, const Work& work) {
       if (!error) error = std::current_exception();
     }
   };
-  std::vector<std::thread> threads;
-  for (int i = 1; i < num_threads; ++i) threads.emplace_back(guarded);
+  std::vector<std::thread> threads = start_threads(
+      "loading weights", num_threads - 1, [&guarded](int) { guarded(); }, stop);
   guarded();
   for (std::thread& thread : threads) thread.join();
   if (error) std::rethrow_exception(error);
@@ -280,7 +283,7 @@ void load_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>>
   };
   std::atomic<std::size_t> next = 0;
   std::atomic<bool> failed = false;
-  detail::on_threads(options.num_threads, [&] {
+  const auto load = [&] {
     try {
       auto staging = make_staging();
       for (std::size_t i = next++; i < jobs.size() && !failed; i = next++)
@@ -289,7 +292,8 @@ void load_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>>
       failed = true;
       throw;
     }
-  });
+  };
+  detail::on_threads(options.num_threads, load, [&] { failed = true; });
 }
 
 /// The same through ordinary memory.

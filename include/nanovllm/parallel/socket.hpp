@@ -58,11 +58,10 @@ class Socket {
   /// Tries to connect until `deadline`; throws Error with the last reason.
   static Socket connect(const std::string& host, std::uint16_t port, SteadyTime deadline);
 
-  /// The next connection of a listening socket, or nothing by `deadline`.
-  [[nodiscard]] std::optional<Socket> accept(SteadyTime deadline) const {
-    if (!wait_readable(milliseconds_until(deadline))) return std::nullopt;
+  /// A connection that waits at a listening socket, or nothing. Does not wait.
+  [[nodiscard]] std::optional<Socket> accept() const {
     Socket out(::accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC));
-    if (out.fd_ < 0) return std::nullopt;  // gone again
+    if (out.fd_ < 0) return std::nullopt;  // gone again, or there is no descriptor to be had
     out.tune();
     return out;
   }
@@ -97,6 +96,26 @@ class Socket {
         entry.iov_len -= taken;
         n -= taken;
       }
+    }
+    return true;
+  }
+
+  /// Reads what is there, at most `bytes`, without waiting. Returns how much that was, or nothing
+  /// when the connection is gone.
+  [[nodiscard]] std::optional<std::size_t> receive_some(std::span<std::byte> bytes) const {
+    const ssize_t got = ::recv(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (got > 0) return static_cast<std::size_t>(got);
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 0;
+    return std::nullopt;
+  }
+
+  /// Fills `bytes`. Returns false when the connection is gone before, or `deadline` has come.
+  [[nodiscard]] bool receive(std::span<std::byte> bytes, SteadyTime deadline) const {
+    while (!bytes.empty()) {
+      if (!wait_readable(milliseconds_until(deadline))) return false;
+      const auto got = receive_some(bytes);
+      if (!got) return false;
+      bytes = bytes.subspan(*got);
     }
     return true;
   }
@@ -181,6 +200,7 @@ inline Socket Socket::listen(const std::string& host, std::uint16_t port) {
         if (family == AF_INET6) socket.set(IPPROTO_IPV6, IPV6_V6ONLY, only_here ? 1 : 0);
         if (::bind(socket.fd_, address->ai_addr, address->ai_addrlen) == 0 &&
             ::listen(socket.fd_, 128) == 0) {
+          ::fcntl(socket.fd_, F_SETFL, ::fcntl(socket.fd_, F_GETFL) | O_NONBLOCK);
           return socket;
         }
       }
