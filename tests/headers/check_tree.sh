@@ -67,8 +67,9 @@ awk -v graph="$graph" '
     allowed["policy.hpp"] = allowed["engine/"] " cpu/"
     allowed["prebuilt.hpp"] = ""
     allowed["engine.hpp"] = allowed["policy.hpp"] " policy.hpp prebuilt.hpp"
+    allowed["engine.inc"] = ""
     allowed["nanovllm.hpp"] = allowed["engine.hpp"] " engine.hpp"
-    allowed["engine.hpp"] = allowed["engine.hpp"] " cuda_policy.cuh"
+    allowed["engine.hpp"] = allowed["engine.hpp"] " engine.inc cuda_policy.cuh"
     allowed["cuda_policy.cuh"] = "core/ kv/ parallel/ cuda/ policy.hpp"
 
     # What the .cuh files of a folder may see besides.
@@ -123,7 +124,9 @@ awk -v graph="$graph" '
     if (!(name in exists)) {
       complain(FNR, "\"" name "\" is not the full path of a header of ours")
     } else {
-      if (name ~ /\.inc$/ && folder_of(name) != folder_of(FILENAME))
+      beside = FILENAME
+      sub(/\.hpp$/, ".inc", beside)
+      if (name ~ /\.inc$/ && folder_of(name) != folder_of(FILENAME) && name != beside)
         complain(FNR, "a .inc file belongs to its folder alone: " name)
       if (name ~ /\.cuh$/ && FILENAME ~ /\.hpp$/ &&
           !(FILENAME == "nanovllm/engine.hpp" && in_nvcc))

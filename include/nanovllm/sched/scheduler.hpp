@@ -180,6 +180,14 @@ class Scheduler {
       preempt(*running_.back());
   }
 
+  /// What the pool holds is gone: all running sequences wait again, and the prefix cache is empty.
+  /// No step may be under way.
+  void forget_kv() {
+    check(num_under_way_ == 0, "forget_kv: a step has begun; it must be committed or cancelled first");
+    while (!running_.empty()) preempt(*running_.back());
+    blocks_.forget();
+  }
+
   [[nodiscard]] bool has_work() const { return !waiting_.empty() || !running_.empty(); }
   [[nodiscard]] std::int32_t num_waiting() const {
     return static_cast<std::int32_t>(waiting_.size());
