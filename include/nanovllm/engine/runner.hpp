@@ -156,7 +156,7 @@ class Runner {
   }
 
   /// Begins a step. `inputs` may be changed or go as soon as this returns. Its tokens may be those
-  /// that the step launched just before draws (`StepInputs::has_pending_tokens`).
+  /// that the step launched just before draws (`TokenSource::sampled`).
   ///
   /// What goes wrong in the step is thrown by its `wait`. A step launched while one that failed is
   /// still under way fails with it, for it may build on what that one did not compute.
