@@ -247,6 +247,27 @@ TEST_CASE("the inputs of a step say what the plan says", "[step_inputs]") {
   }
 }
 
+TEST_CASE("a sequence may give several rows of logits, behind each other", "[step_inputs]") {
+  Decodes decodes({5});
+  Sequence guesses;
+  guesses.tokens = {1, 2, 3, 4};
+  guesses.pending = {6};
+  guesses.block_table = {9};
+  decodes.plan.sequences.push_back({.sequence = &guesses, .begin = 1, .end = 5, .num_logits = 3});
+  decodes.plan.num_tokens += 4;
+  for (int i = 0; i < 3; ++i) append_sample(decodes.sampling, {});
+  StepInputs inputs;
+  inputs.build(decodes.plan, kBlock, decodes.sampling);
+  CHECK(inputs.num_samples() == 4);
+  const std::byte* base = inputs.bytes().data();
+  const ForwardFields<PackedOf>& packed = inputs.fields().forward;
+  CHECK(list_of(array_at<std::int32_t>(base, packed.logit_rows)) ==
+        std::vector<std::int32_t>{0, 2, 3, 4});
+  const auto tokens = array_at<TokenSource>(base, packed.tokens);
+  CHECK(*tokens.at(3) == TokenSource::known(4));
+  CHECK(*tokens.at(4) == TokenSource::sampled(6));
+}
+
 TEST_CASE("copies of blocks that depend on their order are refused", "[copy_blocks]") {
   const auto error_of = [](std::vector<BlockCopy> copies) -> std::string {
     try {
