@@ -110,7 +110,7 @@ std::vector<Output> run_engine() {
   for (std::uint64_t i = 0; i < 4; ++i) prompts.push_back(random_prompt(i, 3 + 17 * i, 4096));
   return engine.generate(
       prompts,
-      {.temperature = 0.8f, .max_tokens = 12, .ignore_eos = true, .seed = 7, .logprobs = 2});
+      {.temperature = 0.8f, .seed = 7, .max_tokens = 12, .ignore_eos = true, .logprobs = 2});
 }
 
 }  // namespace
