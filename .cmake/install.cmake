@@ -1,5 +1,5 @@
-# Headers and a package for find_package(nanovllm [COMPONENTS cuda]). Nothing here depends on the
-# machine, so it goes to share/ and serves every architecture.
+# Headers and a package for find_package(nanovllm [COMPONENTS cuda prebuilt]). But for the prebuilt
+# libraries, nothing here depends on the machine, so it goes to share/ and serves every architecture.
 
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -11,6 +11,15 @@ install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/nanovllm"
 install(TARGETS nanovllm EXPORT nanovllm-targets
   INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(EXPORT nanovllm-targets NAMESPACE nanovllm:: DESTINATION "${_nanovllm_package}")
+if(NANOVLLM_INSTALL_PREBUILT)
+  foreach(_name IN ITEMS prebuilt prebuilt_cuda)
+    if(TARGET nanovllm_${_name})
+      install(TARGETS nanovllm_${_name} EXPORT nanovllm-${_name}
+        ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+      install(EXPORT nanovllm-${_name} NAMESPACE nanovllm:: DESTINATION "${_nanovllm_package}")
+    endif()
+  endforeach()
+endif()
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/nanovllm-config-version.cmake"
   COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
 install(FILES

@@ -1,5 +1,6 @@
-# find_package(nanovllm [COMPONENTS cuda]) gives nanovllm::nanovllm and, with the component,
-# nanovllm::cuda. What the headers need is looked up here; the consumer names none of it.
+# find_package(nanovllm [COMPONENTS cuda prebuilt]) gives nanovllm::nanovllm and, with the components,
+# nanovllm::cuda, and nanovllm::prebuilt where it has been installed too; with both components also
+# nanovllm::prebuilt_cuda. What the headers need is looked up here; the consumer names none of it.
 
 include("${CMAKE_CURRENT_LIST_DIR}/nanovllm-dependencies.cmake")
 nanovllm_find_dependencies(_nanovllm_missing)
@@ -13,17 +14,26 @@ endif()
 
 include("${CMAKE_CURRENT_LIST_DIR}/nanovllm-targets.cmake")
 
-foreach(_nanovllm_component IN LISTS nanovllm_FIND_COMPONENTS)
-  if(_nanovllm_component STREQUAL "cuda")
-    find_package(CUDAToolkit QUIET)
-    set(nanovllm_cuda_FOUND ${CUDAToolkit_FOUND})
-    if(CUDAToolkit_FOUND)
-      nanovllm_define_cuda()
-    endif()
+if("cuda" IN_LIST nanovllm_FIND_COMPONENTS)
+  find_package(CUDAToolkit QUIET)
+  set(nanovllm_cuda_FOUND ${CUDAToolkit_FOUND})
+  if(CUDAToolkit_FOUND)
+    nanovllm_define_cuda()
   endif()
+endif()
+if("prebuilt" IN_LIST nanovllm_FIND_COMPONENTS)
+  include("${CMAKE_CURRENT_LIST_DIR}/nanovllm-prebuilt.cmake" OPTIONAL
+    RESULT_VARIABLE nanovllm_prebuilt_FOUND)
+  if(nanovllm_cuda_FOUND)
+    include("${CMAKE_CURRENT_LIST_DIR}/nanovllm-prebuilt_cuda.cmake" OPTIONAL)
+  endif()
+endif()
+
+foreach(_nanovllm_component IN LISTS nanovllm_FIND_COMPONENTS)
   if(nanovllm_FIND_REQUIRED_${_nanovllm_component} AND NOT nanovllm_${_nanovllm_component}_FOUND)
     set(nanovllm_FOUND FALSE)
     set(nanovllm_NOT_FOUND_MESSAGE "nanovllm's component '${_nanovllm_component}' is not to be had: \
-the only component is 'cuda', and it needs the CUDA Toolkit.")
+the components are 'cuda', which needs the CUDA Toolkit, and 'prebuilt', which is installed where \
+NANOVLLM_INSTALL_PREBUILT was on.")
   endif()
 endforeach()

@@ -21,7 +21,7 @@
 
 #include "jsonl.hpp"
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/engine/request.hpp"
+#include "nanovllm/engine/output.hpp"
 
 namespace nanovllm::examples {
 

@@ -29,7 +29,8 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/utf8.hpp"
-#include "nanovllm/engine/request.hpp"
+#include "nanovllm/engine/output.hpp"
+#include "nanovllm/engine/prompt.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 
 namespace nanovllm::examples {
@@ -78,7 +79,7 @@ void assign_integer(Int& field, const std::string& name, const Json& value) {
   const bool fits = value.is_number_unsigned() ? std::in_range<Int>(value.get<std::uint64_t>())
                     : value.is_number_integer()
                         ? std::in_range<Int>(value.get<std::int64_t>())
-                        : false;  // an integer of more than 64 bits is a binary value
+                        : false;  // an integer of more than 64 bits is of a kind of its own
   if (!fits) {
     using Limits = std::numeric_limits<Int>;
     refuse(name, concat("an integer in [", Limits::min(), ", ", Limits::max(), "]"), value);
@@ -178,8 +179,8 @@ inline SamplingParams read_sampling(const Json& object) {
 
 /// The member of a line, or nullptr when it is absent or null.
 inline const Json* present(const Json& line, const char* name) {
-  const auto found = line.find(name);
-  return found == line.end() || found->is_null() ? nullptr : &*found;
+  const Json* found = line.find(name);
+  return found == nullptr || found->is_null() ? nullptr : found;
 }
 
 inline ChatPrompt read_chat(const Json& line) {
@@ -216,8 +217,7 @@ inline Prompt read_prompt(const Json& line) {
 inline Json read_id(const Json& line) {
   const Json* id = present(line, "id");
   check<RequestError>(id != nullptr, "a line must have an 'id'");
-  // An integer of more than 64 bits is a binary value.
-  if (!id->is_string() && !id->is_number() && !id->is_binary())
+  if (!id->is_string() && !id->is_number() && !id->is_big_integer())
     refuse("id", "a string or a number", *id);
   return *id;
 }

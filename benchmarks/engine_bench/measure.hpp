@@ -14,8 +14,9 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/output.hpp"
 #include "nanovllm/engine/progress.hpp"
-#include "nanovllm/engine/request.hpp"
+#include "nanovllm/engine/prompt.hpp"
 #include "sizing.hpp"
 #include "workload.hpp"
 

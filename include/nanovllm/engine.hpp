@@ -30,16 +30,20 @@
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/event_queue.hpp"
 #include "nanovllm/engine/frontend.hpp"
+#include "nanovllm/engine/health.hpp"
 #include "nanovllm/engine/inbox.hpp"
 #include "nanovllm/engine/output.hpp"
 #include "nanovllm/engine/prompt.hpp"
 #include "nanovllm/engine/setup.hpp"
 #include "nanovllm/fwd.hpp"
-#include "nanovllm/model/config.hpp"
+#include "nanovllm/model/model.hpp"
 #include "nanovllm/model/qwen3/qwen3.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
-#include "nanovllm/model/rope_scaling.hpp"
 #include "nanovllm/policy.hpp"
+
+#if defined(__CUDACC__)
+#include "nanovllm/cuda_policy.cuh"
+#endif
 
 namespace nanovllm {
 
@@ -54,22 +58,18 @@ namespace nanovllm {
 template <class Model, class Policy>
 class Engine {
  public:
+  using Config = typename Model::Config;
   using Core = EngineCore<Model, Policy>;
 
   /// Loads the checkpoint in `config.model`. Throws LoadError or ConfigError.
-  explicit Engine(EngineConfig config)
-      : Engine(ModelConfig::load(config.model), std::nullopt, std::move(config)) {}
+  explicit Engine(EngineConfig config);
 
   /// Runs `model` with noise for weights. There is no tokeniser: prompts are token ids.
-  Engine(const ModelConfig& model, RandomWeights weights, EngineConfig config)
-      : Engine(model, std::optional(weights), std::move(config)) {}
+  Engine(const Config& model, RandomWeights weights, EngineConfig config);
 
   /// Waits for the steps under way. Requests that have not ended end with FinishReason::abort, and
   /// their callbacks hear of it here.
-  ~Engine() {
-    core_->shut_down();
-    events_.deliver([](const auto&, const std::string&) {});
-  }
+  ~Engine();
 
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -79,9 +79,7 @@ class Engine {
   /// Queues a request and returns at once; `step` or `run` serves it. `callback`, if any, hears of
   /// every token and of the end. Throws RequestError for a request that can never be served.
   RequestId submit(const Prompt& prompt, const SamplingParams& params = {},
-                   TokenCallback callback = {}) {
-    return frontend_->submit(prompt, params, std::move(callback))->id();
-  }
+                   TokenCallback callback = {});
 
   /// Takes a request back: it ends with FinishReason::abort in the next step at the latest. Returns
   /// whether it was still alive.
@@ -94,11 +92,7 @@ class Engine {
   /// and handed to the backend before, and is computed while these results are delivered. Tokens
   /// are the same either way. Then calls the callbacks. Returns false when there was nothing to do
   /// and nothing has come meanwhile.
-  bool step() {
-    const bool computed = core_->step();
-    deliver();
-    return computed || !inbox_.empty() || events_.is_delivered_elsewhere();
-  }
+  bool step();
 
   /// Serves requests until `stop` is requested, and sleeps while there are none. What is not done by
   /// then stays where it is. Throws what `step` throws.
@@ -111,7 +105,7 @@ class Engine {
   /// With `EngineConfig::processes`, every process makes the same engine. That of rank 0 serves
   /// requests; the others call this, which does their part of its steps and returns when it is
   /// destroyed. Throws what fails here, or an Error that says which other rank failed or was lost.
-  void run_worker() { core_->runner().run_worker(); }
+  void run_worker();
 
   // ---- Both in one ----
 
@@ -158,7 +152,7 @@ class Engine {
     return *frontend_->text().tokenizer;
   }
 
-  [[nodiscard]] const ModelConfig& model_config() const { return model_; }
+  [[nodiscard]] const Config& model_config() const { return model_; }
 
   /// Tokens of a sequence at the most, prompt and generated: the model's context, or what the KV
   /// pool holds and one more.
@@ -167,26 +161,25 @@ class Engine {
   }
 
   /// Backend, threads, ranks, KV pool and policy, for people.
-  [[nodiscard]] std::string describe() const {
-    const auto& runner = std::as_const(*core_).runner();
-    return concat(runner.backend().describe(), ", ", runner.num_ranks(), " rank(s), ",
-                  core_->num_kv_blocks(), " KV blocks of ", Policy::kv.block_size, " tokens\n",
-                  nanovllm::describe<Policy>());
-  }
+  [[nodiscard]] std::string describe() const;
+
+  /// Whether its ranks can be counted on. Answers while a step hangs, too.
+  [[nodiscard]] Health health() const;
+
+  /// Makes tensor-parallel ranks that have failed, and fail every request since, able to compute
+  /// again. Requests that are waiting or running stay, and are computed from the start. Throws Error
+  /// when it cannot be done: a rank or its device hangs or is lost, or ranks are in other processes.
+  void reset();
 
   /// Throws Error naming the first broken invariant of the scheduler and its block manager.
-  void check_invariants() const { core_->check_invariants(); }
+  void check_invariants() const;
 
  private:
   // By reference, so that the arguments of the delegating constructors may be made from it.
-  Engine(ModelConfig model, std::optional<RandomWeights> weights, EngineConfig&& config);
+  Engine(Config model, std::optional<RandomWeights> weights, EngineConfig&& config);
 
   /// Calls the callbacks of what steps have queued. A request whose callback throws ends.
-  void deliver() {
-    events_.deliver([this](const std::shared_ptr<Request>& request, const std::string& error) {
-      core_->fail(request, error);
-    });
-  }
+  void deliver();
 
   template <class Prompts>
   static std::vector<Prompt> to_list(const Prompts& prompts) {
@@ -194,11 +187,9 @@ class Engine {
   }
 
   std::vector<Output> generate_all(std::span<const Prompt> prompts,
-                                   std::span<const SamplingParams> params) {
-    return BatchGenerate(*frontend_, inbox_, on_generate_).run(prompts, params, [this] { step(); });
-  }
+                                   std::span<const SamplingParams> params);
 
-  ModelConfig model_;
+  Config model_;
   GenerateCallback on_generate_;
   Inbox inbox_;
   EventQueue events_;
@@ -206,34 +197,10 @@ class Engine {
   std::optional<Core> core_;
 };
 
-template <class Model, class Policy>
-Engine<Model, Policy>::Engine(ModelConfig model, std::optional<RandomWeights> weights,
-                              EngineConfig&& config)
-    : model_(std::move(model)), on_generate_(config.on_generate) {
-  const std::int64_t max_model_len = choose_max_model_len(config, max_context_length(model_));
-  TextSide text;
-  if (!weights) text = TextSide::load(config.model, config.chat_template);
-
-  const BatchConfig batch = choose_batch_config<typename Policy::Backend>(config);
-  auto runner = make_runner<Model, Policy>(model_, weights, config, batch, max_model_len);
-  const std::int32_t num_blocks = allocate_kv<Policy>(*runner, config, max_model_len);
-  typename Core::SchedulerType scheduler(
-      batch, {num_blocks, Policy::kv.prefix_caching && config.prefix_caching});
-  const bool overlap = config.overlap.value_or(Policy::Backend::kAsynchronous);
-  core_.emplace(std::move(runner), std::move(scheduler), overlap, model_.vocab_size, inbox_,
-                events_);
-
-  AdmissionRules rules{
-      .vocab_size = model_.vocab_size,
-      .eos_token_ids = model_.eos_token_ids,
-      .defaults = model_.generation,
-      .max_model_len = max_model_len,
-      .max_total_tokens = std::min<std::int64_t>(max_model_len, core_->capacity_tokens()),
-      .seed = choose_seed(config)};
-  if (config.processes && config.processes->rank() != 0)
-    rules.refusal =
-        "requests go to the engine of rank 0; this one runs its part of that one's steps";
-  frontend_.emplace(std::move(text), std::move(rules), inbox_);
-}
-
 }  // namespace nanovllm
+
+#include "nanovllm/engine.inc"
+
+#if defined(NANOVLLM_PREBUILT)
+#include "nanovllm/prebuilt.hpp"
+#endif

@@ -11,12 +11,17 @@ struct Float32Policy;
 // kv/
 struct XxPrefixHash;
 template <int kBlockSize, class Hash = XxPrefixHash>
+class HashPrefixCache;
+template <int kBlockSize>
+class NoPrefixCache;
+template <int kBlockSize, class Cache = HashPrefixCache<kBlockSize>>
 class BlockManager;
 
 // sched/
 struct ContinuousBatching;
 struct PrefillFirst;
-template <class Policy, class Blocks>
+struct RecomputePreemption;
+template <class Policy, class Blocks, class Preemption = RecomputePreemption>
 class Scheduler;
 
 // engine/, engine.hpp

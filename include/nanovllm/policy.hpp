@@ -15,24 +15,35 @@
 #include <string>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/type_name.hpp"
 #include "nanovllm/cpu/backend.hpp"
+#include "nanovllm/kv/hash_prefix_cache.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/parallel/host_group.hpp"
+#include "nanovllm/sampling/logits_processor.hpp"
 #include "nanovllm/sched/continuous_batching.hpp"
+#include "nanovllm/sched/preemption.hpp"
 #include "nanovllm/sched/prefill_first.hpp"
 
 namespace nanovllm {
 
-/// Qwen3 in bfloat16 on the CPU.
+/// bfloat16 on the CPU.
 struct DefaultPolicy {
-  using Element = bf16;                   ///< of weights, activations and the KV cache
-  using Backend = CpuBackend;             ///< where memory lives and ops run
-  using Communicator = HostGroup;         ///< how tensor-parallel ranks talk
-  using Scheduling = ContinuousBatching;  ///< what a step computes
-  static constexpr KvConfig kv{};         ///< block size, prefix caching
+  /// Of weights, activations and the KV cache; a slot `Weight`, `Activation` or `KvElement` of its
+  /// own goes before.
+  using Element = bf16;
+  using Backend = CpuBackend;              ///< where memory lives and ops run
+  using Communicator = HostGroup;          ///< how tensor-parallel ranks talk
+  using Scheduling = ContinuousBatching;   ///< what a step computes
+  using Preemption = RecomputePreemption;  ///< which sequence gives way when the pool is full
+  /// Rules for what may be drawn.
+  using LogitsProcessors = nanovllm::LogitsProcessors<MinTokensProcessor>;
+  template <int kBlockSize>
+  using PrefixCache = HashPrefixCache<kBlockSize>;  ///< what is kept for equal prefixes
+  static constexpr KvConfig kv{};                   ///< block size, prefix caching
 };
 
 /// The same in float32: for tests, and where the last digit counts.
@@ -40,33 +51,34 @@ struct Float32Policy : DefaultPolicy {
   using Element = float;
 };
 
+namespace detail {
+
+/// One line where all elements are the same, else three.
+template <class E>
+[[nodiscard]] std::string describe_elements() {
+  const auto weight = name(kDType<typename E::Weight>);
+  const auto activation = name(kDType<typename E::Activation>);
+  const auto kv = name(kDType<typename E::KvElement>);
+  if (weight == activation && weight == kv) return concat("Element        ", weight);
+  return concat("Weight         ", weight, "\nActivation     ", activation, "\nKvElement      ",
+                kv);
+}
+
+}  // namespace detail
+
 /// The slots of `Policy` as they are in force, one a line.
 template <class Policy>
 [[nodiscard]] std::string describe() {
-  return concat("Element        ", name(kDType<typename Policy::Element>),        //
+  return concat(detail::describe_elements<ElementsOf<Policy>>(),                  //
                 "\nBackend        ", type_name<typename Policy::Backend>(),       //
                 "\nCommunicator   ", type_name<typename Policy::Communicator>(),  //
                 "\nScheduling     ", type_name<typename Policy::Scheduling>(),    //
-                "\nkv             block_size = ", Policy::kv.block_size,          //
+                "\nPreemption     ", type_name<typename Policy::Preemption>(),    //
+                "\nProcessors     ", type_name<typename Policy::LogitsProcessors>(),
+                "\nPrefixCache    ",
+                type_name<typename Policy::template PrefixCache<Policy::kv.block_size>>(),  //
+                "\nkv             block_size = ", Policy::kv.block_size,                    //
                 ", prefix_caching = ", Policy::kv.prefix_caching, "\n");
 }
 
 }  // namespace nanovllm
-
-#if defined(__CUDACC__)
-#define NANOVLLM_FIRST(first, ...) first
-#define NANOVLLM_FIRST_OF(...) NANOVLLM_FIRST(__VA_ARGS__, 0)
-#if NANOVLLM_FIRST_OF(__CUDA_ARCH_LIST__) >= 800
-#include "nanovllm/cuda_policy.cuh"
-#else
-namespace nanovllm {
-/// The kernels need compute capability 8.0: only the CPU backend is there in a translation unit
-/// that is compiled for less, as it is when nothing is chosen.
-struct CudaPolicy_needs_CMAKE_CUDA_ARCHITECTURES_of_80_or_90a;
-using CudaPolicy = CudaPolicy_needs_CMAKE_CUDA_ARCHITECTURES_of_80_or_90a;
-using CudaFloat32Policy = CudaPolicy;
-}  // namespace nanovllm
-#endif
-#undef NANOVLLM_FIRST_OF
-#undef NANOVLLM_FIRST
-#endif

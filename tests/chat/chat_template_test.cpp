@@ -16,6 +16,9 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "nanovllm/chat/jinja_fingerprint.hpp"
+#include "nanovllm/chat/python_json.hpp"
+#include "nanovllm/io/mapped_file.hpp"
 
 namespace nv = nanovllm;
 namespace fs = std::filesystem;
@@ -48,10 +51,7 @@ ChatTemplateKind kind_called(const std::string& wanted) {
   throw std::runtime_error("no template kind is called " + wanted);
 }
 
-const Json* find(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found == object.end() ? nullptr : &*found;
-}
+const Json* find(const Json& object, const char* key) { return object.find(key); }
 
 nv::ChatOptions options_of(const Json& conversation, const Json& arguments) {
   nv::ChatOptions options;
@@ -246,8 +246,9 @@ TEST_CASE("floats are written like the repr of Python") {
   CHECK(dumps("[0.1,123456789.125,1e100,1.7976931348623157e308,5e-324,0.30000000000000004]") ==
         "[0.1, 123456789.125, 1e+100, 1.7976931348623157e+308, 5e-324, 0.30000000000000004]");
   const double infinity = std::numeric_limits<double>::infinity();
-  CHECK(python_json(Json{infinity, -infinity, std::nan("")}) == "[Infinity, -Infinity, NaN]");
-  CHECK(python_str(Json{infinity, -infinity, std::nan("")}) == "[inf, -inf, nan]");
+  CHECK(python_json(Json::array({infinity, -infinity, std::nan("")})) ==
+        "[Infinity, -Infinity, NaN]");
+  CHECK(python_str(Json::array({infinity, -infinity, std::nan("")})) == "[inf, -inf, nan]");
 }
 
 TEST_CASE("str of JSON values is reproduced") {
@@ -284,7 +285,9 @@ TEST_CASE("what is not JSON is refused with its place") {
   CHECK(python_json(parse_json(nested(nv::kMaxJsonDepth))) == nested(nv::kMaxJsonDepth));
   CHECK_THROWS_AS(parse_json(nested(nv::kMaxJsonDepth + 1)), E);
   CHECK_THROWS_AS(parse_json(std::string(1000000, '[')), E);
-  CHECK_THROWS_AS(python_json(Json::binary({1, 2})), E);
+  Json deep;
+  for (int i = 0; i <= nv::kMaxJsonDepth; ++i) deep = Json::array({deep});
+  CHECK_THROWS_AS(python_json(deep), E);
 }
 
 TEST_CASE("the fingerprint of a template follows its meaning and not its layout") {
@@ -451,10 +454,10 @@ TEST_CASE("a checkpoint's folder states its template in one of three ways") {
   const TemporaryFolder folder;
   const auto load = [&] { return ChatTemplate::from_directory(folder.path).kind(); };
   const auto config = [&](const Json& value) {
-    folder.write("tokenizer_config.json", Json{{"chat_template", value}}.dump());
+    folder.write("tokenizer_config.json", Json::object({{"chat_template", value}}).dump());
   };
   const auto entry = [](const char* name, const std::string& text) {
-    return Json{{"name", name}, {"template", text}};
+    return Json::object({{"name", name}, {"template", text}});
   };
   CHECK_THROWS_AS(load(), nv::LoadError);
   folder.write("tokenizer_config.json", "{}");
@@ -465,7 +468,7 @@ TEST_CASE("a checkpoint's folder states its template in one of three ways") {
   CHECK_THROWS_AS(load(), nv::LoadError);
   for (const Json& bad :
        {Json(3), Json(nullptr), Json::array(), Json::array({3}),
-        Json::array({Json{{"name", "default"}}}), Json::array({entry("rag", kChatml)})}) {
+        Json::array({Json::object({{"name", "default"}})}), Json::array({entry("rag", kChatml)})}) {
     CAPTURE(bad.dump());
     config(bad);
     CHECK_THROWS_AS(load(), nv::LoadError);
@@ -484,6 +487,17 @@ TEST_CASE("a checkpoint's folder states its template in one of three ways") {
   CHECK(load() == ChatTemplateKind::chatml);
   folder.write("chat_template.jinja", "");
   CHECK_THROWS_AS(load(), nv::ConfigError);
+}
+
+TEST_CASE("defect 7: tokenizer_config.json that nests deeply is refused") {
+  const TemporaryFolder folder;
+  const auto load = [&] { (void)ChatTemplate::from_directory(folder.path); };
+  for (const char* before :
+       {"", "{\"chat_template\": ", "{\"x\": ", "{\"chat_template\": [{\"name\": "}) {
+    folder.write("tokenizer_config.json", before + std::string(1000000, '['));
+    CHECK(message_of<nv::LoadError>(load).find("nested more than 256 levels deep") !=
+          std::string::npos);
+  }
 }
 
 TEST_CASE("a custom renderer takes the place of an unknown template") {

@@ -30,6 +30,11 @@ nanovllm_consumer_test(find_package find_package "${installed}"
   "-DNANOVLLM_VERSION=${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}")
 set_tests_properties(consumer/find_package PROPERTIES FIXTURES_REQUIRED installed_package)
 
+add_test(NAME consumer/prebuilt COMMAND "${CMAKE_CURRENT_LIST_DIR}/prebuilt.sh" "${CMAKE_COMMAND}"
+  "${CMAKE_GENERATOR}" "${CMAKE_CXX_COMPILER}" "${PROJECT_SOURCE_DIR}" "${consumers}/prebuilt"
+  "${checkpoint}")
+set_tests_properties(consumer/prebuilt PROPERTIES LABELS package TIMEOUT 900)
+
 if(NANOVLLM_NVCC)
   set(nvcc "-DCMAKE_CUDA_COMPILER=${NANOVLLM_NVCC}")
   nanovllm_consumer_test(cuda_add_subdirectory cuda "${nvcc}"

@@ -54,7 +54,7 @@ struct OneStep {
     sequence.tokens = std::move(tokens);
     sequence.block_table = std::move(blocks);
     plan.sequences.push_back(
-        {.sequence = &sequence, .begin = begin, .end = sequence.num_tokens(), .samples = true});
+        {.sequence = &sequence, .begin = begin, .end = sequence.num_tokens(), .num_logits = 1});
     plan.num_tokens = sequence.num_tokens() - begin;
   }
   const StepInputs& inputs() {
@@ -92,8 +92,8 @@ TEST_CASE("graphs give the bits of steps that are done at once", "[executor]") {
   const auto config = [] {
     return EngineConfig{.model = model_directory("group1_tied_yarn"),
                         .num_threads = 1,
-                        .max_model_len = 128,
                         .max_num_seqs = 6,
+                        .max_model_len = 128,
                         .kv_size = KvSize::blocks(40)};
   };
   Engine<AnyModel, DirectPolicy> direct(config());
@@ -137,7 +137,7 @@ TEST_CASE("inputs are not refilled before the device has copied them", "[executo
   TestRunner<DeferredPolicy> runner;
   // Logits of no row: nothing waits for this step.
   OneStep unsampled(random_prompt(1, 20, 100), {0, 1});
-  unsampled.plan.sequences[0].samples = false;
+  unsampled.plan.sequences[0].num_logits = 0;
   StepInputs inputs;
   inputs.build(unsampled.plan, 16, {});
   runner.run_logits(

@@ -2,6 +2,7 @@
 // Those of the block manager, the scheduler and the sampler are tested beside those headers.
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "catch.hpp"
@@ -159,7 +160,7 @@ TEST_CASE("nano-vllm bug 17: weights that are missing or left over are named, al
   config.tie_word_embeddings = true;
   CpuBackend backend({.num_threads = 1});
   Single comm = Single::make(1)[0];
-  Qwen3Network<shapes::qwen3_any, float, CpuBackend, Single> network(
+  Qwen3Network<shapes::qwen3_any, Elements<float>, CpuBackend, Single> network(
       config, {.max_tokens = 8, .max_context = 16, .max_samples = 8}, backend, comm);
   CHECK_THROWS_WITH(network.weights().load(checkpoint, backend),
                     Catch::Matchers::Contains("model.layers.2.self_attn.q_proj.weight") &&

@@ -40,7 +40,7 @@ class Steps {
     for (std::size_t i = sequences_.size(); i-- > 0;) {
       Sequence& s = sequences_[i];
       plan.sequences.push_back(
-          {.sequence = &s, .begin = s.num_computed_tokens, .end = s.num_tokens(), .samples = true});
+          {.sequence = &s, .begin = s.num_computed_tokens, .end = s.num_tokens(), .num_logits = 1});
       plan.num_tokens += plan.sequences.back().num_tokens();
       s.num_computed_tokens = s.num_tokens();
     }
@@ -51,25 +51,21 @@ class Steps {
     return inputs_;
   }
 
-  /// Appends the sampled tokens, or stand-ins for what the step just launched draws.
-  template <class Token>
-  void append(Token token) {
-    for (std::size_t i = 0; i < sequences_.size(); ++i)
-      sequences_[i].tokens.push_back(token(sequences_.size() - 1 - i));
-  }
+  /// Appends the sampled tokens.
   void append_drawn(const StepResults& results) {
-    append([&](std::size_t i) { return *results.tokens.at(static_cast<std::int64_t>(i)); });
-  }
-  void append_pending() {
-    append([](std::size_t i) { return pending_token(static_cast<std::int32_t>(i)); });
-  }
-  /// The tokens before the newest become known.
-  void replace(const StepResults& results, std::size_t num_behind) {
     for (std::size_t i = 0; i < sequences_.size(); ++i) {
-      auto& tokens = sequences_[i].tokens;
-      tokens[tokens.size() - 1 - num_behind] =
-          *results.tokens.at(static_cast<std::int64_t>(sequences_.size() - 1 - i));
+      sequences_[i].tokens.push_back(
+          *results.tokens.at(static_cast<std::int64_t>(sequences_.size() - 1 - i)));
     }
+  }
+  /// Appends what the step just launched draws: its sample i for the last sequence but i.
+  void append_pending(std::int32_t first = 0) {
+    for (std::size_t i = sequences_.size(); i-- > 0;) sequences_[i].pending.push_back(first++);
+  }
+  /// The oldest pending tokens become known.
+  void settle(const StepResults& results) {
+    append_drawn(results);
+    for (Sequence& s : sequences_) s.pending.erase(s.pending.begin());
   }
 
  private:
@@ -109,7 +105,7 @@ TEST_CASE("two steps under way give what one after the other gives", "[runner]")
     two.append_pending();
     const StepResults results = runner.wait();
     got.push_back(numbers(results));
-    two.replace(results, 1);
+    two.settle(results);
   }
   got.push_back(numbers(runner.wait()));
   CHECK(got == expected);
@@ -131,7 +127,7 @@ TEST_CASE("results stay until the next launch but one", "[runner]") {
 TEST_CASE("a step's error comes from its wait, and takes along the step behind it", "[runner]") {
   TestRunner runner;
   Steps bad(2), good(2), later(2);
-  bad.append([](std::size_t) { return pending_token(3); });  // there is no such sample
+  bad.append_pending(3);  // there are no such samples
   CHECK_NOTHROW(runner.launch(bad.next()));
   CHECK_NOTHROW(runner.launch(good.next()));
   CHECK_THROWS_WITH(runner.wait(), Catch::Matchers::Contains("sample 3"));

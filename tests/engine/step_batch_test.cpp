@@ -64,7 +64,7 @@ struct Decodes {
       for (std::int64_t j = 0; j < ceil_div(lengths[i], kBlock); ++j)
         s.block_table.push_back(next++);
       plan.sequences.push_back(
-          {.sequence = &s, .begin = lengths[i] - 1, .end = lengths[i], .samples = true});
+          {.sequence = &s, .begin = lengths[i] - 1, .end = lengths[i], .num_logits = 1});
       append_sample(sampling, {.temperature = 0.f, .position = i});
     }
     plan.num_decodes = plan.num_tokens = static_cast<std::int32_t>(lengths.size());
@@ -92,7 +92,7 @@ TEST_CASE("one long sequence does not pad every row's block table", "[step_input
   CHECK(inputs.counts_as_bytes().size() < 400);
 
   CpuBackend backend{BackendConfig{.num_threads = 1}};
-  StepMemory<CpuBackend, false> memory(
+  StepMemory<CpuBackend::Buffer, false> memory(
       {.max_tokens = 256, .max_sequences = 256, .max_blocks = 8192});
   UnpackStepArgs unpack;
   const auto views = memory.views(inputs.fields(), inputs.bytes().data(), unpack);
@@ -131,7 +131,7 @@ TEST_CASE("a new input is one line where it is declared and one where it is fill
   arena.assign(sent.fields(), sent.bytes());  // another process
 
   CpuBackend backend{BackendConfig{.num_threads = 1}};
-  StepMemory<CpuBackend, true, WiderBatch> memory(
+  StepMemory<CpuBackend::Buffer, true, WiderBatch> memory(
       {.max_tokens = 8, .max_sequences = 4, .max_blocks = 3, .list_room = 2});
   const TokenId drawn[] = {70, 71};
   REQUIRE(memory.has_room(arena.fields()));
@@ -205,7 +205,8 @@ TEST_CASE("the inputs of a step say what the plan says", "[step_inputs]") {
   CHECK(!inputs.wants_logprobs());
 
   CpuBackend backend{BackendConfig{.num_threads = 1}};
-  StepMemory<CpuBackend, false> memory({.max_tokens = 4, .max_sequences = 3, .max_blocks = 2});
+  StepMemory<CpuBackend::Buffer, false> memory(
+      {.max_tokens = 4, .max_sequences = 3, .max_blocks = 2});
   UnpackStepArgs unpack;
   const auto views = memory.views(inputs.fields(), inputs.bytes().data(), unpack);
   backend.run(unpack);
@@ -237,11 +238,34 @@ TEST_CASE("the inputs of a step say what the plan says", "[step_inputs]") {
                       Catch::Matchers::Contains("banned"));
   }
   SECTION("more than the memory is made for is refused") {
-    StepMemory<CpuBackend, false> few({.max_tokens = 3, .max_sequences = 3, .max_blocks = 2});
-    StepMemory<CpuBackend, false> narrow({.max_tokens = 4, .max_sequences = 3, .max_blocks = 1});
+    StepMemory<CpuBackend::Buffer, false> few(
+        {.max_tokens = 3, .max_sequences = 3, .max_blocks = 2});
+    StepMemory<CpuBackend::Buffer, false> narrow(
+        {.max_tokens = 4, .max_sequences = 3, .max_blocks = 1});
     CHECK_THROWS_AS(few.views(inputs.fields(), inputs.bytes().data(), unpack), ShapeError);
     CHECK_THROWS_AS(narrow.views(inputs.fields(), inputs.bytes().data(), unpack), ShapeError);
   }
+}
+
+TEST_CASE("a sequence may give several rows of logits, behind each other", "[step_inputs]") {
+  Decodes decodes({5});
+  Sequence guesses;
+  guesses.tokens = {1, 2, 3, 4};
+  guesses.pending = {6};
+  guesses.block_table = {9};
+  decodes.plan.sequences.push_back({.sequence = &guesses, .begin = 1, .end = 5, .num_logits = 3});
+  decodes.plan.num_tokens += 4;
+  for (int i = 0; i < 3; ++i) append_sample(decodes.sampling, {});
+  StepInputs inputs;
+  inputs.build(decodes.plan, kBlock, decodes.sampling);
+  CHECK(inputs.num_samples() == 4);
+  const std::byte* base = inputs.bytes().data();
+  const ForwardFields<PackedOf>& packed = inputs.fields().forward;
+  CHECK(list_of(array_at<std::int32_t>(base, packed.logit_rows)) ==
+        std::vector<std::int32_t>{0, 2, 3, 4});
+  const auto tokens = array_at<TokenSource>(base, packed.tokens);
+  CHECK(*tokens.at(3) == TokenSource::known(4));
+  CHECK(*tokens.at(4) == TokenSource::sampled(6));
 }
 
 TEST_CASE("copies of blocks that depend on their order are refused", "[copy_blocks]") {

@@ -2,6 +2,7 @@
 /// are either a config within its stated ranges, with finite rotary frequencies, or a ConfigError.
 /// Build with clang++ -fsanitize=fuzzer,address,undefined.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -18,12 +19,20 @@ void require(bool condition) {
 }
 
 void check_ranges(nanovllm::ModelConfig& config) {
-  for (const std::int64_t size :
-       {config.hidden_size, config.num_hidden_layers, config.num_attention_heads,
-        config.num_key_value_heads, config.head_dim, config.intermediate_size, config.vocab_size,
-        config.max_position_embeddings}) {
-    require(size >= 1 && size <= 0x7fffffff);
-  }
+  using Limits = nanovllm::ModelLimits;
+  const auto check_size = [](std::int64_t size, std::int64_t limit) {
+    require(size >= 1 && size <= limit);
+  };
+  check_size(config.hidden_size, Limits::kHiddenSize);
+  check_size(config.num_hidden_layers, Limits::kNumLayers);
+  check_size(config.num_attention_heads, Limits::kNumHeads);
+  check_size(config.num_key_value_heads, Limits::kNumHeads);
+  check_size(config.head_dim, Limits::kHeadDim);
+  check_size(config.intermediate_size, Limits::kIntermediateSize);
+  check_size(config.vocab_size, Limits::kVocabSize);
+  check_size(config.max_position_embeddings, Limits::kNumPositions);
+  require(nanovllm::num_parameters(config) <= Limits::kNumParameters);
+  require(nanovllm::max_context_length(config) <= Limits::kRopeElements / config.head_dim);
   require(config.head_dim % 2 == 0);
   require(config.num_attention_heads % config.num_key_value_heads == 0);
   require(config.rms_norm_eps > 0 && config.rms_norm_eps < 1);
@@ -32,7 +41,6 @@ void check_ranges(nanovllm::ModelConfig& config) {
   if (config.generation.temperature) require(*config.generation.temperature >= 0);
   if (config.generation.top_p) require(*config.generation.top_p > 0);
 
-  config.head_dim = std::min<std::int64_t>(config.head_dim, 512);  // bounds the time of one input
   for (const double frequency : nanovllm::rope_inv_freq(config)) require(std::isfinite(frequency));
   const double factor = nanovllm::rope_attention_factor(config);
   require(std::isfinite(factor) && factor > 0);

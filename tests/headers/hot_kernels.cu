@@ -12,7 +12,6 @@ void step_of_qwen3(CudaBackend& backend);
 void step_of_qwen3(CudaBackend& backend) {
   using Matrix = CudaBackend::Matrix<bf16>;
   backend.run(UnpackStepArgs{});
-  backend.run(ResolveTokensArgs{});
   backend.run(PlanAttentionArgs{});
   backend.run(EmbeddingArgs<bf16, Matrix>{});
   backend.run(RmsNormArgs<bf16>{});

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <nlohmann/json.hpp>
 
 #include "catch.hpp"
 #include "safetensors_writer.hpp"
@@ -160,6 +161,24 @@ TEST_CASE("Unknown fields of an entry are ignored, however they nest", "[safeten
       CHECK(file.tensors()[0].shape == std::vector<std::uint64_t>{2});
     }
   }
+}
+
+TEST_CASE("defect 7: a header or an index that nests deeply is refused", "[safetensors]") {
+  const auto nested = [](int depth) {
+    return nv::concat(std::string(depth, '['), std::string(depth, ']'));
+  };
+  const auto with_note = [&](int depth) {
+    return nv::concat(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2],"note":)",
+                      nested(depth), "}}");
+  };
+  CHECK(header_verdict(with_note(200), "xy") == "ok");
+  CHECK(header_verdict(with_note(1000000), "xy") == kBad);
+  CHECK(header_verdict(nested(1000000)) == kBad);
+  CHECK(header_verdict(nv::concat("{\"a\":", nested(1000000), "}")) == kBad);
+  TempDirectory directory;
+  directory.write("model.safetensors.index.json",
+                  nv::concat("{\"weight_map\": {}, \"x\": ", nested(1000000), "}"));
+  CHECK(mentions(open_error(directory.path()), "nested more than 256 levels deep"));
 }
 
 TEST_CASE("A repeated tensor keeps its last entry", "[safetensors]") {

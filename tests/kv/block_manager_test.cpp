@@ -39,6 +39,13 @@ Table allocate(Blocks& blocks, int n) {
   return table;
 }
 
+/// Free blocks among those of `hit`: what adopting it costs.
+template <class Blocks>
+int cost(const Blocks& blocks, const PrefixMatch& hit) {
+  return static_cast<int>(std::count_if(hit.blocks.begin(), hit.blocks.end(),
+                                        [&](BlockId b) { return blocks.ref_count(b) == 0; }));
+}
+
 /// Blocks for `tokens`, as a sequence holds them that has computed all of them.
 template <class Blocks>
 Table compute(Blocks& blocks, const Tokens& tokens) {
@@ -78,20 +85,20 @@ TEST_CASE("the longest published prefix is found, in whole blocks", "[block_mana
   const Tokens tokens = iota(14);
   const Table table = compute(blocks, tokens);
   REQUIRE(blocks.num_published() == 3);  // the fourth block is not full
-  REQUIRE(blocks.lookup(tokens).blocks == Table(table.begin(), table.begin() + 3));
+  REQUIRE(blocks.match(tokens).blocks == Table(table.begin(), table.begin() + 3));
   Tokens other = iota(14);
   other[9] = 99;
-  REQUIRE(blocks.lookup(other).blocks == Table(table.begin(), table.begin() + 2));
+  REQUIRE(blocks.match(other).blocks == Table(table.begin(), table.begin() + 2));
   other[0] = 99;
-  REQUIRE(blocks.lookup(other).blocks.empty());
-  REQUIRE(blocks.lookup(iota(14, 4)).blocks.empty());  // the same tokens at another place
-  REQUIRE(blocks.lookup({}).blocks.empty());
+  REQUIRE(blocks.match(other).blocks.empty());
+  REQUIRE(blocks.match(iota(14, 4)).blocks.empty());  // the same tokens at another place
+  REQUIRE(blocks.match({}).blocks.empty());
 }
 
 TEST_CASE("without prefix caching nothing is ever found", "[block_manager]") {
   BlockManager<4> blocks(4, false);
   const Table table = compute(blocks, iota(16));
-  REQUIRE(blocks.lookup(iota(17)).blocks.empty());
+  REQUIRE(blocks.match(iota(17)).blocks.empty());
   REQUIRE(blocks.num_published() == 0);
   blocks.adopt({}, 16);
   REQUIRE(blocks.stats().num_queried_tokens == 0);
@@ -122,16 +129,16 @@ TEST_CASE("adopting makes a free block recently used again", "[block_manager]") 
   const Table second = compute(blocks, iota(4, 100));
   blocks.release(first);
   blocks.release(second);
-  blocks.adopt(first, 5);
+  blocks.adopt({.num_tokens = 4, .blocks = first}, 5);
   blocks.release(first);
   REQUIRE(blocks.allocate() == second[0]);
-  REQUIRE(blocks.lookup(iota(5)).blocks == first);
+  REQUIRE(blocks.match(iota(5)).blocks == first);
 }
 
 TEST_CASE("statistics count queried and hit tokens on admission", "[block_manager]") {
   BlockManager<4> blocks(8, true);
   const Table table = compute(blocks, iota(8));
-  blocks.adopt(blocks.lookup(iota(10)).blocks, 10);
+  blocks.adopt(blocks.match(iota(10)), 10);
   blocks.adopt({}, 3);
   REQUIRE(blocks.stats().num_queried_tokens == 13);
   REQUIRE(blocks.stats().num_hit_tokens == 8);
@@ -143,7 +150,7 @@ TEST_CASE("what is wrongly published or adopted is an error", "[block_manager]")
   const Tokens tokens = iota(8);
   const Table table = allocate(blocks, 2);
   REQUIRE_THROWS_AS(blocks.publish(table, tokens, 4, 8), Error);  // its predecessor is not
-  REQUIRE_THROWS_AS(blocks.adopt(table, 9), Error);
+  REQUIRE_THROWS_AS(blocks.adopt({.num_tokens = 8, .blocks = table}, 9), Error);
   blocks.publish(table, tokens, 0, 4);
   REQUIRE_THROWS_AS(blocks.publish(table, tokens, 0, 4), Error);
 }
@@ -156,7 +163,7 @@ TEST_CASE("publishing token by token equals publishing at once", "[block_manager
     blocks.publish(table, tokens, i, i + 1);
     REQUIRE(blocks.num_published() == (i + 1) / 4);
   }
-  REQUIRE(blocks.lookup(tokens).blocks == Table(table.begin(), table.begin() + 2));
+  REQUIRE(blocks.match(tokens).blocks == Table(table.begin(), table.begin() + 2));
 }
 
 TEST_CASE(
@@ -166,24 +173,24 @@ TEST_CASE(
   BlockManager<4> blocks(16, true);
   compute(blocks, iota(16));
   for (const int n : {3, 4, 5, 7, 8, 9, 11, 12, 13, 16, 17}) {
-    const PrefixHit hit = blocks.lookup(iota(n));
+    const PrefixMatch hit = blocks.match(iota(n));
     REQUIRE(static_cast<int>(hit.blocks.size()) == (n - 1) / 4);
   }
   BlockManager<1> single(16, true);
   compute(single, iota(8));
   for (const int n : {1, 2, 8})
-    REQUIRE(static_cast<int>(single.lookup(iota(n)).blocks.size()) == n - 1);
+    REQUIRE(static_cast<int>(single.match(iota(n)).blocks.size()) == n - 1);
 }
 
 TEST_CASE("nano-vllm bug 2: a reused block is no longer found as what it was", "[block_manager]") {
   BlockManager<4> blocks(1, true);
   blocks.release(compute(blocks, iota(4)));
-  REQUIRE(blocks.lookup(iota(5)).blocks.size() == 1);
+  REQUIRE(blocks.match(iota(5)).blocks.size() == 1);
   const Table table = allocate(blocks, 1);  // forgotten already, before it is written
-  REQUIRE(blocks.lookup(iota(5)).blocks.empty());
+  REQUIRE(blocks.match(iota(5)).blocks.empty());
   blocks.publish(table, iota(4, 50), 0, 4);
-  REQUIRE(blocks.lookup(iota(5)).blocks.empty());
-  REQUIRE(blocks.lookup(iota(5, 50)).blocks == table);
+  REQUIRE(blocks.match(iota(5)).blocks.empty());
+  REQUIRE(blocks.match(iota(5, 50)).blocks == table);
 }
 
 TEST_CASE("nano-vllm bug 2: reusing one of two equal blocks leaves the other's entry alone",
@@ -194,7 +201,7 @@ TEST_CASE("nano-vllm bug 2: reusing one of two equal blocks leaves the other's e
   const bool release_first = GENERATE(true, false);
   blocks.release(release_first ? first : second);
   REQUIRE(blocks.allocate().has_value());
-  REQUIRE(blocks.lookup(iota(5)).blocks == (release_first ? second : first));
+  REQUIRE(blocks.match(iota(5)).blocks == (release_first ? second : first));
   blocks.check_invariants();
 }
 
@@ -204,14 +211,14 @@ TEST_CASE(
   BlockManager<4> blocks(3, true);
   const Table table = compute(blocks, iota(12));
   blocks.release(std::span(table).subspan(1));
-  const PrefixHit hit = blocks.lookup(iota(13));
+  const PrefixMatch hit = blocks.match(iota(13));
   REQUIRE(hit.blocks == table);
-  REQUIRE(hit.num_free_blocks == 2);
-  blocks.adopt(hit.blocks, 13);
+  REQUIRE(cost(blocks, hit) == 2);
+  blocks.adopt(hit, 13);
   REQUIRE(blocks.num_free() == 0);
   REQUIRE(blocks.num_published() == 3);
   REQUIRE(blocks.stats().num_evictions == 0);
-  REQUIRE(blocks.lookup(iota(13)).num_free_blocks == 0);
+  REQUIRE(cost(blocks, blocks.match(iota(13))) == 0);
   blocks.check_invariants();
 }
 
@@ -220,8 +227,8 @@ TEST_CASE("nano-vllm bug 12: pools of different block sizes live side by side", 
   BlockManager<8> large(8, true);
   compute(small, iota(8));
   compute(large, iota(8));
-  REQUIRE(small.lookup(iota(9)).blocks.size() == 4);
-  REQUIRE(large.lookup(iota(9)).blocks.size() == 1);
+  REQUIRE(small.match(iota(9)).blocks.size() == 4);
+  REQUIRE(large.match(iota(9)).blocks.size() == 1);
 }
 
 TEST_CASE("nano-vllm bug 21: equal prompts that start together leave equal blocks, all usable",
@@ -235,32 +242,31 @@ TEST_CASE("nano-vllm bug 21: equal prompts that start together leave equal block
   blocks.publish(first, tokens, 4, 8);
   REQUIRE(blocks.num_published() == 4);
   blocks.release(first);
-  REQUIRE(blocks.lookup(iota(9)).blocks == second);  // in use, and so for free
-  REQUIRE(blocks.lookup(iota(9)).num_free_blocks == 0);
-  // A chain may mix both: here only the twin of the first block is left.
-  blocks.release(std::span(second).first(1));
-  const PrefixHit hit = blocks.lookup(iota(9));
-  REQUIRE(hit.blocks.size() == 2);
-  REQUIRE(hit.blocks[1] == second[1]);
-  REQUIRE(hit.num_free_blocks == 1);
+  REQUIRE(blocks.match(iota(9)).blocks == second);  // in use, and so for free
+  REQUIRE(blocks.num_published() == 2);             // one of each is enough
+  REQUIRE(cost(blocks, blocks.match(iota(9))) == 0);
+  blocks.check_invariants();
+  blocks.release(second);
+  REQUIRE(blocks.match(iota(9)).blocks == second);
+  REQUIRE(cost(blocks, blocks.match(iota(9))) == 2);
   blocks.check_invariants();
 }
 
 TEST_CASE("colliding hashes never serve another prefix's blocks", "[block_manager]") {
-  BlockManager<2, ConstantHash> blocks(8, true);
+  BlockManager<2, HashPrefixCache<2, ConstantHash>> blocks(8, true);
   const Tokens abcd{1, 2, 3, 4};
   const Tokens xycd{8, 9, 3, 4};
   const Table first = compute(blocks, abcd);
   // The second block of the other prompt has the same tokens and the same hash: only its ancestors
   // tell it apart.
-  REQUIRE(blocks.lookup(Tokens{8, 9, 3, 4, 0}).blocks.empty());
+  REQUIRE(blocks.match(Tokens{8, 9, 3, 4, 0}).blocks.empty());
   const Table second = compute(blocks, xycd);
-  REQUIRE(blocks.lookup(Tokens{1, 2, 3, 4, 0}).blocks == first);
-  REQUIRE(blocks.lookup(Tokens{8, 9, 3, 4, 0}).blocks == second);
-  REQUIRE(blocks.lookup(Tokens{3, 4, 1, 2, 0}).blocks.empty());
+  REQUIRE(blocks.match(Tokens{1, 2, 3, 4, 0}).blocks == first);
+  REQUIRE(blocks.match(Tokens{8, 9, 3, 4, 0}).blocks == second);
+  REQUIRE(blocks.match(Tokens{3, 4, 1, 2, 0}).blocks.empty());
   blocks.release(first);
   allocate(blocks, 5);  // what was free, the second block of `abcd` before the first
-  REQUIRE(blocks.lookup(Tokens{1, 2, 3, 4, 0}).blocks == Table{first[0]});
+  REQUIRE(blocks.match(Tokens{1, 2, 3, 4, 0}).blocks == Table{first[0]});
   blocks.check_invariants();
 }
 
@@ -291,7 +297,7 @@ void run_at_random(std::int32_t num_blocks, unsigned seed) {
     Holder h;
     h.tokens.resize(static_cast<std::size_t>(1 + below(4 * kBlockSize + 1)));
     for (TokenId& t : h.tokens) t = below(10) == 0 ? 1 : 0;
-    const PrefixHit hit = blocks.lookup(h.tokens);
+    const PrefixMatch hit = blocks.match(h.tokens);
     const auto n = static_cast<std::int32_t>(h.tokens.size());
     const auto num_hits = static_cast<std::int32_t>(hit.blocks.size());
     for (std::int32_t i = 0; i < num_hits; ++i) {
@@ -299,8 +305,8 @@ void run_at_random(std::int32_t num_blocks, unsigned seed) {
       REQUIRE(written[static_cast<std::size_t>(hit.blocks[static_cast<std::size_t>(i)])] == prefix);
     }
     const std::int32_t num_new = Blocks::blocks_for(n) - num_hits;
-    if (num_new + hit.num_free_blocks <= blocks.num_free()) {
-      blocks.adopt(hit.blocks, n);
+    if (num_new + cost(blocks, hit) <= blocks.num_free()) {
+      blocks.adopt(hit, n);
       h.table = hit.blocks;
       const Table rest = allocate(blocks, num_new);
       h.table.insert(h.table.end(), rest.begin(), rest.end());
@@ -325,7 +331,7 @@ void run_at_random(std::int32_t num_blocks, unsigned seed) {
 
 TEMPLATE_TEST_CASE("the cache never serves a block that holds another prefix", "[block_manager]",
                    BlockManager<1>, BlockManager<4>, BlockManager<16>,
-                   (BlockManager<4, ConstantHash>)) {
+                   (BlockManager<4, HashPrefixCache<4, ConstantHash>>)) {
   for (const int num_blocks : {1, 2, 8, 30})
     run_at_random<TestType>(num_blocks, 97u + static_cast<unsigned>(num_blocks));
 }

@@ -19,7 +19,6 @@ struct ConstantHash {
   static std::uint64_t hash(std::uint64_t, std::span<const TokenId>) { return 42; }
 };
 
-constexpr auto kAny = [](BlockId) { return false; };
 using Tokens = std::array<TokenId, 2>;
 
 }  // namespace
@@ -34,9 +33,9 @@ TEMPLATE_TEST_CASE("equal content shares one identity, other content never does"
   REQUIRE(index.key(3).id == index.key(5).id);
   REQUIRE(index.key(3).id != index.key(6).id);
   REQUIRE(index.key(3).id != index.key(7).id);
-  REQUIRE(index.find(index.key(5), Tokens{1, 2}, kAny) == 7);
-  REQUIRE(index.find(index.key(6), Tokens{1, 2}, kAny) == std::nullopt);
-  REQUIRE(index.find({}, Tokens{9, 9}, kAny) == std::nullopt);
+  REQUIRE(index.find(index.key(5), Tokens{1, 2}) == 7);
+  REQUIRE(index.find(index.key(6), Tokens{1, 2}) == std::nullopt);
+  REQUIRE(index.find({}, Tokens{9, 9}) == std::nullopt);
   index.check_invariants();
 }
 
@@ -49,16 +48,27 @@ TEMPLATE_TEST_CASE("an identity is not given out again when all its blocks are g
   index.erase(0);
   index.insert(0, {}, Tokens{5, 6});
   REQUIRE(index.key(0).id != old.id);
-  REQUIRE(index.find(index.key(0), Tokens{3, 4}, kAny) == std::nullopt);
+  REQUIRE(index.find(index.key(0), Tokens{3, 4}) == std::nullopt);
   index.check_invariants();
 }
 
-TEST_CASE("find prefers the block it is asked to prefer", "[prefix_index]") {
-  PrefixIndex<2, XxPrefixHash> index(4);
+TEMPLATE_TEST_CASE("the newest of equal blocks is found, and when it is gone the next newer",
+                   "[prefix_index]", XxPrefixHash, ConstantHash) {
+  PrefixIndex<2, TestType> index(4);
   for (const BlockId block : {0, 1, 2}) index.insert(block, {}, Tokens{1, 2});
-  for (const BlockId wanted : {0, 1, 2}) {
-    REQUIRE(index.find({}, Tokens{1, 2}, [&](BlockId b) { return b == wanted; }) == wanted);
-  }
+  index.insert(3, {}, Tokens{3, 4});
+  REQUIRE(index.find({}, Tokens{1, 2}) == 2);
+  REQUIRE(index.twin(0) == 1);
+  REQUIRE(index.twin(2) == 1);
+  REQUIRE(index.twin(3) == std::nullopt);
+  index.erase(1);
+  index.check_invariants();
+  REQUIRE(index.twin(0) == 2);
+  index.erase(2);
+  index.check_invariants();
+  REQUIRE(index.find({}, Tokens{1, 2}) == 0);
+  REQUIRE(index.twin(0) == std::nullopt);
+  REQUIRE(index.find({}, Tokens{3, 4}) == 3);
 }
 
 TEMPLATE_TEST_CASE("the index agrees with a map of whole prefixes on random operations",
@@ -84,7 +94,7 @@ TEMPLATE_TEST_CASE("the index agrees with a map of whole prefixes on random oper
       key = index.key(parent);
     }
     prefix.insert(prefix.end(), tokens.begin(), tokens.end());
-    const std::optional<BlockId> found = index.find(key, tokens, kAny);
+    const std::optional<BlockId> found = index.find(key, tokens);
     bool exists = false;
     for (const auto& [b, content] : model) exists |= content == prefix;
     // Content whose parents were all erased and entered again is forgotten, so only hits are exact.

@@ -332,19 +332,64 @@ TEST_CASE("Text that is no JSON object is a ConfigError", "[config]") {
     CHECK(mentions(error_text(text), "config.json"));
     CHECK_FALSE(error_text(qwen3_4x().dump(), text.empty() ? "{" : text).empty());
   }
-  // Nesting is no way to exhaust the stack, wherever the value ends up.
-  const std::string nested = deep + std::string(100000, ']');
+}
+
+TEST_CASE("defect 7: deep nesting in config.json is a ConfigError, wherever it is", "[config]") {
+  const auto with_nested = [](const char* key, int depth) {
+    const std::string nested = nv::concat(std::string(depth, '['), std::string(depth, ']'));
+    const std::string base = with(qwen3_4x(), {{key, "absent"}}).dump();
+    return error_text(nv::concat(base.substr(0, base.size() - 1), ",\"", key, "\":", nested, "}"));
+  };
   for (const char* key : {"hidden_size", "model_type", "eos_token_id", "layer_types", "torch_dtype",
                           "rope_theta", "rope_scaling", "quantization_config", "extra"}) {
-    const std::string base = with(qwen3_4x(), {{key, "absent"}}).dump();
-    const std::string text = base.substr(0, base.size() - 1) + ",\"" + key + "\":" + nested + "}";
-    CHECK(error_text(text).empty() == (std::string(key) == "extra"));
+    CAPTURE(key);
+    CHECK(with_nested(key, 200).empty() == (std::string(key) == "extra"));
+    CHECK(mentions(with_nested(key, 1000000), "nested more than 256 levels deep"));
+    CHECK(mentions(error_text(qwen3_4x().dump(), std::string(1000000, '[')),
+                   "generation_config.json is nested more than 256 levels deep"));
   }
-  const std::string rope = R"({"factor":)" + nested + "}";
-  const std::string base = with(qwen3_4x(), {{"rope_scaling", "absent"}}).dump();
-  CHECK(mentions(error_text(base.substr(0, base.size() - 1) + ",\"rope_scaling\":" + rope +
-                            ",\"rope_parameters\":" + rope + "}"),
+  const json rope = {{"factor", json::array()}};
+  CHECK(mentions(error_of({{"rope_scaling", rope}, {"rope_parameters", rope}}),
                  "'rope.factor' must be a number, a string or a boolean"));
+}
+
+TEST_CASE("defect 7: sizes in config.json that no memory holds are refused before it is asked for",
+          "[config]") {
+  using Limits = nv::ModelLimits;
+  for (const auto& [key, limit] : {std::pair("hidden_size", Limits::kHiddenSize),
+                                   {"num_hidden_layers", Limits::kNumLayers},
+                                   {"num_attention_heads", Limits::kNumHeads},
+                                   {"num_key_value_heads", Limits::kNumHeads},
+                                   {"head_dim", Limits::kHeadDim},
+                                   {"intermediate_size", Limits::kIntermediateSize},
+                                   {"vocab_size", Limits::kVocabSize},
+                                   {"max_position_embeddings", Limits::kNumPositions}}) {
+    CAPTURE(key);
+    CHECK_FALSE(mentions(error_of({{key, limit}}), nv::concat("'", key, "' must be")));
+    CHECK(mentions(
+        error_of({{key, limit + 1}}),
+        nv::concat("'", key, "' must be an integer in [1, ", limit, "], got ", limit + 1)));
+  }
+  // Each size is fine alone.
+  CHECK(mentions(error_of({{"hidden_size", Limits::kHiddenSize},
+                           {"num_hidden_layers", Limits::kNumLayers},
+                           {"intermediate_size", Limits::kIntermediateSize}}),
+                 "weights; at most 4398046511104 are supported"));
+  CHECK(mentions(error_of({{"max_position_embeddings", Limits::kNumPositions},
+                           {"head_dim", Limits::kHeadDim}}),
+                 "times 'head_dim' (1024) must be at most"));
+  CHECK(mentions(error_of({{"rope_scaling", with(kYarn, {{"factor", 1e6}})}}),
+                 "times 'head_dim' (128) must be at most"));
+  json settings;
+  for (int i = 0; i < 100; ++i) settings[nv::concat("x", i)] = i;
+  CHECK(mentions(error_of({{"rope_scaling", settings}}), "must have at most 64 settings"));
+}
+
+TEST_CASE("The number of weights follows from the sizes", "[config]") {
+  // Qwen3-0.6B has 596,049,920 weights, norms included.
+  const std::int64_t count = nv::num_parameters(parse(qwen3_4x()));
+  CHECK(count > 595'000'000);
+  CHECK(count <= 596'049'920);
 }
 
 TEST_CASE("A directory is read with or without generation_config.json", "[config]") {

@@ -277,7 +277,7 @@ TEST_CASE("logits for evaluation come from all processes", "[ranks]") {
     sequence.tokens = prompt;
     sequence.block_table = {1, 2, 3};
     StepPlan plan;
-    plan.sequences.push_back({.sequence = &sequence, .end = 20, .samples = true});
+    plan.sequences.push_back({.sequence = &sequence, .end = 20, .num_logits = 1});
     plan.num_tokens = 20;
     HostSamplingBatch sampling;
     append_sample(sampling, {});

@@ -1,6 +1,5 @@
 #include "nanovllm/sched/plan_builder.hpp"
 
-#include <deque>
 #include <memory>
 #include <vector>
 
@@ -31,20 +30,18 @@ TEST_CASE("extend plans what budget and free blocks allow", "[plan_builder]") {
   Blocks blocks(3, true);
   const auto s = running(blocks, 1, iota(20), 15);  // 5 tokens computed, in 2 blocks
   const std::vector<Sequence*> queue{s.get()};
-  const std::deque<Sequence*> waiting;
+  const WaitingQueue waiting;
   PlanBuilder<Blocks> builder(SchedulerView{queue, waiting}, blocks);
   SECTION("the budget binds") {
     REQUIRE(builder.extend(*s, 2) == 2);
     const StepPlan plan = builder.finish();
     REQUIRE(describe(plan) == "| 1:5-7");
-    REQUIRE(plan.sequences[0].num_new_blocks == 0);
   }
   SECTION("the pool binds") {
     REQUIRE(builder.extend(*s, 100) == 7);
     REQUIRE(builder.num_free() == 0);
     const StepPlan plan = builder.finish();
     REQUIRE(describe(plan) == "| 1:5-12");
-    REQUIRE(plan.sequences[0].num_new_blocks == 1);
     REQUIRE(plan.num_tokens == 7);
   }
 }
@@ -56,7 +53,7 @@ TEST_CASE("nano-vllm bug 3: hits on free blocks are charged once a plan, however
   blocks.release(old->block_table);
   const auto a = request(1, iota(13), 1);
   const auto b = request(2, iota(13), 1);
-  const std::deque<Sequence*> waiting{a.get(), b.get()};
+  const WaitingQueue waiting;
   PlanBuilder<Blocks> builder(SchedulerView{{}, waiting}, blocks);
   REQUIRE(builder.num_free() == 8);
   REQUIRE(builder.admit_whole(*a, 100) == 1);
@@ -74,9 +71,9 @@ TEST_CASE("blocks that two victims share are free when both are gone", "[plan_bu
   b->status = SequenceStatus::running;
   b->num_computed_tokens = 8;
   b->block_table = a->block_table;
-  blocks.adopt(b->block_table, 9);
+  blocks.adopt({.num_tokens = 8, .blocks = b->block_table}, 9);
   const std::vector<Sequence*> queue{a.get(), b.get()};
-  const std::deque<Sequence*> waiting;
+  const WaitingQueue waiting;
   PlanBuilder<Blocks> builder(SchedulerView{queue, waiting}, blocks);
   builder.preempt(*b);
   REQUIRE(builder.num_free() == 2);
@@ -93,7 +90,7 @@ TEST_CASE("admission leaves every running sequence the blocks of its prompt and 
   const auto fits = request(2, iota(12), 100);      // needs 3 and 1 more
   const auto exceeds = request(2, iota(17), 100);
   const std::vector<Sequence*> queue{a.get()};
-  const std::deque<Sequence*> waiting;
+  const WaitingQueue waiting;
   PlanBuilder<Blocks> builder(SchedulerView{queue, waiting}, blocks);
   REQUIRE(builder.admit_chunk(*exceeds, 1) == 0);  // 9 free; 4 promised; 6 wanted
   REQUIRE(builder.admit_chunk(*fits, 1) == 1);
@@ -110,13 +107,14 @@ TEST_CASE("admit_whole takes all or nothing of what is not cached", "[plan_build
   const auto old = running(blocks, 9, iota(8), 0);
   const auto s = request(1, iota(14), 4);
   const std::vector<Sequence*> queue{old.get()};
-  const std::deque<Sequence*> waiting;
+  const WaitingQueue waiting;
   PlanBuilder<Blocks> builder(SchedulerView{queue, waiting}, blocks);
   REQUIRE(builder.admit_whole(*s, 5) == 0);
   REQUIRE(builder.empty());
   REQUIRE(builder.admit_whole(*s, 6) == 6);
   const StepPlan plan = builder.finish();
   REQUIRE(describe(plan) == "| 1:8-14!");
-  REQUIRE(plan.sequences[0].cached_blocks == old->block_table);
-  REQUIRE(plan.sequences[0].num_new_blocks == 2);
+  REQUIRE(plan.sequences[0].prefix.num_tokens == 8);
+  REQUIRE(plan.sequences[0].prefix.blocks == old->block_table);
+  REQUIRE(builder.num_free() == 6);
 }

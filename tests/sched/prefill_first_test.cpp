@@ -13,7 +13,7 @@ using Simulated = simulator::Engine<PrefillFirst, BlockManager<4>>;
 
 }  // namespace
 
-TEST_CASE("prompts go first, whole and batched, and then everybody decodes", "[prefill_first]") {
+TEST_CASE("prompts go first, whole and batched, and then all sequences decode", "[prefill_first]") {
   Simulated engine({.max_num_seqs = 4, .max_num_batched_tokens = 10}, 64);
   engine.add(iota(4));
   engine.add(iota(5, 100));

@@ -1,52 +1,42 @@
-// Three hundred thousand steps of random traffic on tiny pools, one after the other and planned
-// ahead. A pretended KV memory tells whether every sequence reads, through its block table, exactly
+// Half a million steps of random traffic on tiny pools, one after the other and planned ahead, and
+// some of them with failures at every point that can fail. A pretended KV memory tells whether every sequence reads, through its block table, exactly
 // the keys and values of its own tokens; what it draws depends on them, so every request must get
 // the tokens that it would get alone.
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <deque>
 #include <map>
 #include <memory>
+#include <new>
 #include <random>
 #include <span>
+#include <string>
 #include <type_traits>
 #include <vector>
 
 #include "catch.hpp"
+#include "kv/linear_cache.hpp"
 #include "nanovllm/sched/prefill_first.hpp"
 #include "nanovllm/sched/scheduler.hpp"
+#include "sched/faults.hpp"
+#include "sched/policies.hpp"
 #include "sched/simulator.hpp"
 
 using namespace simulator;
+using test::Fickle;
 
 namespace {
 
 constexpr unsigned kSeed = 20241121;
-constexpr int kStepsPerCase = 6250;  // of 48 cases
+constexpr int kStepsPerCase = 6250;  // of 80 cases
 
 /// Two bits of hash: nearly everything collides.
 struct PoorHash {
   static std::uint64_t hash(std::uint64_t parent, std::span<const TokenId> tokens) {
     return XxPrefixHash::hash(parent, tokens) & 3;
-  }
-};
-
-/// Continuous batching that preempts the youngest for no reason, again and again.
-struct Fickle {
-  template <class Blocks>
-  static StepPlan plan(const SchedulerView& queues, const Blocks& blocks,
-                       const BatchConfig& config) {
-    std::span<Sequence* const> running = queues.running;
-    if (running.size() < 2 || running[0]->num_tokens() % 3 != 0 || queues.num_ending > 0)
-      return ContinuousBatching::plan(queues, blocks, config);
-    PlanBuilder<Blocks> builder(queues, blocks);
-    builder.preempt(*running.back());
-    running = running.first(running.size() - 1);
-    builder.extend_oldest_first(running, config.max_num_batched_tokens - config.max_num_seqs + 1,
-                                [](const Sequence&) { return true; });
-    return builder.finish();
   }
 };
 
@@ -56,9 +46,15 @@ struct Coverage {
                evictions = 0, mixed = 0, chunks = 0, paused = 0;
   // Planned ahead: what the step behind has to do with sequences whose token is not known yet.
   std::int64_t ended_early = 0, preempted_pending = 0, ended_waiting = 0, ending = 0;
+  std::int64_t guessed = 0, guessed_right = 0, copies = 0, faults = 0, failed_inserts = 0;
 };
 
-template <class Policy, class Blocks>
+template <class Policy>
+constexpr bool kFails = false;
+template <class Policy>
+constexpr bool kFails<faults::Scheduling<Policy>> = true;
+
+template <class Policy, class Blocks, class Preemption>
 class Traffic {
  public:
   /// `depth` steps may be under way.
@@ -90,6 +86,8 @@ class Traffic {
     coverage_.preempted += scheduler_.num_preemptions();
     coverage_.hits += scheduler_.blocks().stats().num_hit_tokens;
     coverage_.evictions += scheduler_.blocks().stats().num_evictions;
+    coverage_.failed_inserts += scheduler_.num_failed_inserts();
+    if (!kFails<Policy>) REQUIRE(scheduler_.num_failed_inserts() == 0);
   }
 
  private:
@@ -119,11 +117,73 @@ class Traffic {
     expected_.push_back(tokens_alone(s.tokens, s.max_total_tokens));
   }
 
+  /// All that the scheduler has written anywhere.
+  struct State {
+    struct Of {
+      std::vector<TokenId> tokens;
+      std::vector<std::int32_t> pending;
+      std::vector<BlockId> table;
+      SequenceStatus status;
+      FinishReason reason;
+      std::array<std::int32_t, 3> counts;
+      bool operator==(const Of&) const = default;
+    };
+    std::vector<Of> sequences;
+    std::vector<std::int32_t> ref_counts;
+    std::array<std::int64_t, 8> counts;
+    std::string next_plan;
+    bool operator==(const State&) const = default;
+  };
+  State state() const {
+    State state;
+    for (const Sequence* s : live_) {
+      state.sequences.push_back(
+          {s->tokens,
+           s->pending,
+           s->block_table,
+           s->status,
+           s->finish_reason,
+           {s->num_computed_tokens, s->num_cached_tokens, s->num_preemptions}});
+    }
+    const Blocks& blocks = scheduler_.blocks();
+    state.ref_counts.assign(blocks.ref_counts().begin(), blocks.ref_counts().end());
+    state.counts = {blocks.num_free(),
+                    blocks.num_published(),
+                    blocks.stats().num_hit_tokens,
+                    blocks.stats().num_queried_tokens,
+                    blocks.stats().num_evictions,
+                    scheduler_.num_waiting(),
+                    scheduler_.num_running(),
+                    scheduler_.num_preemptions()};
+    if (under_way_.size() < 2) state.next_plan = describe(scheduler_.schedule());
+    return state;
+  }
+
+  /// Makes `call`; in a run with faults now and then with a failure at its first point that can
+  /// fail, then at its second, until it gets through. No failure may leave a trace.
+  template <class Call>
+  void attempt(Call call) {
+    const bool fails = kFails<Policy> && below(6) == 0;
+    for (int n = 1; fails; ++n) {
+      const State before = state();
+      try {
+        const faults::Armed armed(n);
+        return call();
+      } catch (const faults::Injected&) {
+      } catch (const std::bad_alloc&) {
+      }
+      ++coverage_.faults;
+      scheduler_.check_invariants();
+      REQUIRE(state() == before);
+    }
+    call();
+  }
+
   void abort_some(int odds) {
     if (live_.empty() || below(odds) != 0) return;
     Sequence& s = *live_[static_cast<std::size_t>(below(static_cast<int>(live_.size())))];
     if (s.status == SequenceStatus::finished) return;
-    scheduler_.abort(s);
+    attempt([&] { scheduler_.abort(s); });
     ++coverage_.aborted;
   }
 
@@ -145,13 +205,15 @@ class Traffic {
 
   /// Begins a step, if there is one to begin.
   bool begin() {
-    StepPlan plan = scheduler_.schedule();
+    StepPlan plan;
+    attempt([&] { plan = scheduler_.schedule(); });
     REQUIRE(describe(scheduler_.schedule()) == describe(plan));
     check_plan_is_sound(plan);
     if (plan.empty()) return false;
     for (const Sequence* s : plan.preempted)
       coverage_.preempted_pending += s->has_pending_token() ? 1 : 0;
-    scheduler_.begin(plan);
+    attempt([&] { scheduler_.begin(plan); });
+    coverage_.copies += std::ssize(plan.block_copies);
     scheduler_.check_invariants();
     device_.launch(plan);
     under_way_.push_back(std::move(plan));
@@ -160,20 +222,21 @@ class Traffic {
 
   /// The oldest step gives its tokens.
   void commit() {
-    const StepPlan plan = std::move(under_way_.front());
-    under_way_.pop_front();
-    const std::vector<Draw> draws = device_.wait();
+    const StepPlan& plan = under_way_.front();
+    const std::vector<Drawn> draws = device_.wait();
     std::vector<StepOutcome> result = outcomes(plan);
     REQUIRE(result.size() == draws.size());
     for (std::size_t i = 0; i < draws.size(); ++i) {
-      result[i].token = draws[i].token;
+      result[i].tokens = draws[i].tokens;
       result[i].finish_reason = draws[i].reason;
+      coverage_.guessed_right += draws[i].tokens.size() > 1 ? 1 : 0;
       const Sequence& s = *result[i].sequence;
       if (draws[i].reason == FinishReason::none || s.status == SequenceStatus::finished) continue;
       coverage_.ended_waiting += s.status == SequenceStatus::waiting ? 1 : 0;
       coverage_.ended_early += ends_early(plan, s) ? 1 : 0;
     }
-    scheduler_.commit(plan, result);
+    attempt([&] { scheduler_.commit(plan, result); });
+    under_way_.pop_front();
   }
 
   /// Whether a running sequence that ends in `plan` is in the step behind it, too.
@@ -187,7 +250,8 @@ class Traffic {
   void fail() {
     for (std::size_t n = under_way_.size(); n > 0 && below(2) == 0; --n) (void)device_.wait();
     device_.drop();
-    for (; !under_way_.empty(); under_way_.pop_back()) scheduler_.cancel(under_way_.back());
+    for (; !under_way_.empty(); under_way_.pop_back())
+      attempt([&] { scheduler_.cancel(under_way_.back()); });
     ++coverage_.cancelled;
   }
 
@@ -199,8 +263,9 @@ class Traffic {
     for (std::size_t i = 0; i < plan.sequences.size(); ++i) {
       const PlannedSequence& p = plan.sequences[i];
       const bool is_decode_row = static_cast<std::int32_t>(i) < plan.num_decodes;
-      if (is_decode_row) REQUIRE((p.samples && p.num_tokens() == 1));
-      if (!p.samples) ++coverage_.chunks;
+      if (is_decode_row) REQUIRE((p.num_logits == 1 && p.num_tokens() == 1));
+      if (p.num_logits == 0) ++coverage_.chunks;
+      if (p.num_logits > 1) ++coverage_.guessed;
       num_tokens += p.num_tokens();
       ++visits[p.sequence];
     }
@@ -223,7 +288,11 @@ class Traffic {
     std::uint64_t first_waiting = ~std::uint64_t{0};
     std::int64_t num_ending = 0;
     for (const Sequence* s : live_) {
-      if (s->is_complete()) {
+      if (s->is_unsettled()) {
+        if (s->status != SequenceStatus::running) continue;
+        if (oldest == nullptr || s->arrival < oldest->arrival) oldest = s;
+        last_running = std::max(last_running, s->arrival);
+      } else if (s->is_complete()) {
         ++num_ending;
       } else if (s->status == SequenceStatus::running) {
         if (oldest == nullptr || s->arrival < oldest->arrival) oldest = s;
@@ -234,9 +303,10 @@ class Traffic {
       }
     }
     coverage_.ending += num_ending;
+    if (std::is_same_v<Preemption, test::MostBlocks>) return;  // the old may wait behind the young
     REQUIRE(last_running < first_waiting);
     if (oldest != nullptr && num_ending == 0 && !std::is_same_v<Policy, PrefillFirst>)
-      REQUIRE(visits.contains(oldest));
+      REQUIRE(visits.contains(oldest) == !oldest->is_unsettled());
   }
 
   /// Finished sequences leave; they hold nothing.
@@ -256,7 +326,7 @@ class Traffic {
 
   std::mt19937 random_;
   std::int32_t num_blocks_;
-  Scheduler<Policy, Blocks> scheduler_;
+  Scheduler<Policy, Blocks, Preemption> scheduler_;
   Device<Blocks> device_;
   std::size_t depth_;
   Coverage& coverage_;
@@ -266,16 +336,17 @@ class Traffic {
   std::deque<StepPlan> under_way_;
 };
 
-template <class Policy, class Blocks>
+template <class Policy, class Blocks, class Preemption>
 void run(unsigned seed, bool prefix_caching, std::size_t depth) {
   Coverage c;
   for (unsigned i = 0; c.steps < kStepsPerCase; ++i) {
     CAPTURE(seed, i, prefix_caching, depth);
-    Traffic<Policy, Blocks> traffic(seed + i, prefix_caching, depth, c);
+    Traffic<Policy, Blocks, Preemption> traffic(seed + i, prefix_caching, depth, c);
     traffic.run(500);
   }
   CAPTURE(c.steps, c.finished, c.aborted, c.cancelled, c.preempted, c.hits, c.evictions, c.mixed,
-          c.chunks, c.paused, c.ended_early, c.preempted_pending, c.ended_waiting, c.ending);
+          c.chunks, c.paused, c.ended_early, c.preempted_pending, c.ended_waiting, c.ending,
+          c.guessed, c.guessed_right, c.copies, c.faults, c.failed_inserts);
   for (const std::int64_t n : {c.finished, c.aborted, c.cancelled, c.chunks}) CHECK(n > 100);
   CHECK(c.preempted > (std::is_same_v<Policy, Fickle> ? 300 : 2));
   CHECK((c.hits > 0) == prefix_caching);
@@ -288,23 +359,50 @@ void run(unsigned seed, bool prefix_caching, std::size_t depth) {
     CHECK((c.preempted_pending > 100) == ahead);
     CHECK((c.ended_waiting > 0) == ahead);
   }
+  if (std::is_same_v<Policy, test::Guessing> && Blocks::block_size() > 2)
+    CHECK((c.guessed_right > 100 && c.guessed > c.guessed_right + 100));
+  if (std::is_same_v<Blocks, BlockManager<4, test::LinearCache<4>>>)
+    CHECK((c.copies > 100) == prefix_caching);
+  if (kFails<Policy>) CHECK((c.faults > 1000 && (c.failed_inserts > 100) == prefix_caching));
 }
 
-template <class Policy, class Blocks>
+template <class Policy, class Blocks, class Preemption = RecomputePreemption>
 void run(unsigned seed) {
   std::printf("seed %u\n", seed);
   for (const std::size_t depth : {1u, 2u}) {
     for (const bool prefix_caching : {true, false})
-      run<Policy, Blocks>(seed, prefix_caching, depth);
+      run<Policy, Blocks, Preemption>(seed, prefix_caching, depth);
   }
 }
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("random traffic: everybody reads their own tokens, progresses and finishes",
+TEMPLATE_TEST_CASE("random traffic: every request reads its own tokens, progresses and finishes",
                    "[scheduler][random]", BlockManager<1>, BlockManager<4>, BlockManager<16>,
-                   (BlockManager<4, PoorHash>)) {
+                   (BlockManager<4, HashPrefixCache<4, PoorHash>>)) {
   SECTION("continuous batching") { run<ContinuousBatching, TestType>(kSeed); }
   SECTION("prefill first") { run<PrefillFirst, TestType>(kSeed + 1000); }
   SECTION("a fickle policy") { run<Fickle, TestType>(kSeed + 2000); }
+  SECTION("several tokens a step") { run<test::Guessing, TestType>(kSeed + 3000); }
+}
+
+TEST_CASE("random traffic with caches and preemption of one's own", "[scheduler][random]") {
+  SECTION("a cache of single tokens") {
+    run<ContinuousBatching, BlockManager<4, test::LinearCache<4>>>(kSeed + 4000);
+  }
+  SECTION("a cache of single tokens, a fickle policy") {
+    run<Fickle, BlockManager<4, test::LinearCache<4>>>(kSeed + 5000);
+  }
+  SECTION("the largest gives way") {
+    run<ContinuousBatching, BlockManager<4>, test::MostBlocks>(kSeed + 6000);
+  }
+}
+
+TEST_CASE("random traffic: a failure anywhere leaves queues, blocks and sequences as they were",
+          "[scheduler][random]") {
+  using Blocks = BlockManager<4, faults::Cache<4>>;
+  SECTION("continuous batching") {
+    run<faults::Scheduling<ContinuousBatching>, Blocks>(kSeed + 7000);
+  }
+  SECTION("a fickle policy") { run<faults::Scheduling<Fickle>, Blocks>(kSeed + 8000); }
 }

@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,12 +26,23 @@ inline std::uint64_t contents(std::uint64_t before, TokenId token) {
   return x * 0xBF58476D1CE4E5B9u;
 }
 
+/// Copies blocks, in the order of the list.
+template <class Blocks>
+void copy_blocks(std::vector<std::uint64_t>& slots, std::span<const BlockCopy> copies) {
+  for (const BlockCopy& copy : copies) {
+    std::copy_n(slots.begin() + copy.from * Blocks::block_size(), Blocks::block_size(),
+                slots.begin() + copy.to * Blocks::block_size());
+  }
+}
+
 /// Memory that holds, for each slot, what was written there last.
 template <class Blocks>
 class Memory {
  public:
   explicit Memory(std::int32_t num_blocks)
       : slots_(static_cast<std::size_t>(num_blocks) * Blocks::block_size(), 0) {}
+
+  void copy(std::span<const BlockCopy> copies) { copy_blocks<Blocks>(slots_, copies); }
 
   /// Writes tokens [begin, end) of `s` through its block table.
   void write(const Sequence& s, std::int32_t begin, std::int32_t end) {
@@ -77,17 +89,23 @@ inline std::vector<TokenId> iota(std::int32_t n, TokenId first = 0) {
   return tokens;
 }
 
+/// A list of one small token that lives as long as the program.
+inline std::span<const TokenId> one(TokenId token) {
+  static const std::vector<TokenId> all = iota(1000);
+  return std::span(all).subspan(static_cast<std::size_t>(token), 1);
+}
+
 /// One outcome for every sequence of `plan` that samples: `token`, and no end.
 inline std::vector<StepOutcome> outcomes(const StepPlan& plan, TokenId token = 7) {
   std::vector<StepOutcome> result;
   for (const PlannedSequence& p : plan.sequences) {
-    if (p.samples) result.push_back({p.sequence, token, FinishReason::none});
+    if (p.num_logits > 0) result.push_back({p.sequence, one(token), FinishReason::none});
   }
   return result;
 }
 
-/// "1:0-4! 2:4-5" for request 1 computing [0, 4) and sampling, request 2 [4, 5) without; decodes
-/// and chunks are parted by '|', and preempted requests follow as "-3".
+/// "1:0-4! 2:4-5" for request 1 computing [0, 4) and sampling, request 2 [4, 5) without, "!3" for
+/// three samples; decodes and chunks are parted by '|', and preempted requests follow as "-3".
 inline std::string describe(const StepPlan& plan) {
   std::string text;
   for (std::size_t i = 0; i <= plan.sequences.size(); ++i) {
@@ -95,7 +113,8 @@ inline std::string describe(const StepPlan& plan) {
     if (i == plan.sequences.size()) break;
     const PlannedSequence& p = plan.sequences[i];
     text += concat(text.empty() ? "" : " ", p.sequence->id, ":", p.begin, "-", p.end,
-                   p.samples ? "!" : "");
+                   p.num_logits > 0 ? "!" : "");
+    if (p.num_logits > 1) text += concat(p.num_logits);
   }
   for (const Sequence* s : plan.preempted) text += concat(" -", s->id);
   return text;
@@ -112,8 +131,15 @@ inline Draw draw(std::uint64_t last_contents) {
   return {token, token == 2 && x / 3 % 25 == 0 ? FinishReason::stop : FinishReason::none};
 }
 
+/// What a sequence gets from a step: the draws up to the first wrong guess or the end.
+struct Drawn {
+  std::vector<TokenId> tokens;
+  FinishReason reason = FinishReason::none;
+};
+
 /// A device that computes steps in the order of their launches and as late as it can: when their
-/// results are asked for. It knows what `launch` was told and its memory, nothing else.
+/// results are asked for. It knows what `launch` was told and its memory, nothing else. Where a
+/// sequence has several logits it makes the guesses itself, half of them right.
 template <class Blocks>
 class Device {
  public:
@@ -123,42 +149,54 @@ class Device {
   [[nodiscard]] std::size_t num_under_way() const { return steps_.size(); }
 
   void launch(const StepPlan& plan) {
-    Step step;
+    Step step{.copies = plan.block_copies, .shares = {}};
     for (const PlannedSequence& p : plan.sequences) {
       const Sequence& s = *p.sequence;
-      step.push_back(
-          {{s.tokens.begin(), s.tokens.begin() + p.end}, s.block_table, p.begin, p.samples});
+      Share share{{}, s.block_table, p.begin, p.end, p.num_logits};
+      const std::int32_t num_guesses = std::max(0, p.num_logits - 1);
+      for (std::int32_t i = 0; i < p.end - num_guesses; ++i)
+        share.sources.push_back(s.token_source(i));
+      step.shares.push_back(std::move(share));
     }
     steps_.push_back(std::move(step));
   }
 
-  /// Computes the oldest step: draws for its samples, in order.
-  std::vector<Draw> wait() {
+  /// Computes the oldest step: what those that sample get, in order.
+  std::vector<Drawn> wait() {
     const Step step = std::move(steps_.front());
     steps_.pop_front();
-    std::vector<Draw> draws;
+    copy_blocks<Blocks>(slots_, step.copies);
+    std::vector<Drawn> results;
+    std::vector<TokenId> samples;
     std::vector<std::uint64_t> written;
-    for (const Share& share : step) {
+    for (const Share& share : step.shares) {
+      Drawn drawn;
       std::uint64_t value = 0;
-      for (std::size_t i = 0; i < share.tokens.size(); ++i) {
-        TokenId token = share.tokens[i];
-        if (is_pending(token))
-          token = last_draws_.at(static_cast<std::size_t>(pending_sample(token))).token;
-        std::uint64_t& slot =
-            slots_[static_cast<std::size_t>(Blocks::slot(share.table, static_cast<int>(i)))];
+      bool guesses_right = true;
+      for (std::int32_t i = 0; i < share.end; ++i) {
+        const TokenId token = input(share, i, value);
+        if (i >= std::ssize(share.sources)) guesses_right &= token == draw(value).token;
         value = contents(value, token);
-        if (static_cast<std::int32_t>(i) >= share.begin) slot = value;
+        std::uint64_t& slot = slots_[static_cast<std::size_t>(Blocks::slot(share.table, i))];
+        if (i >= share.begin) slot = value;
         REQUIRE(slot == value);  // reads the keys and values of its own tokens
+        if (i < share.end - share.num_logits) continue;
+        const Draw next = draw(value);
+        samples.push_back(next.token);
+        if (!guesses_right || drawn.reason != FinishReason::none) continue;
+        drawn.tokens.push_back(next.token);
+        drawn.reason = next.reason;
       }
       written.push_back(value);
-      if (share.samples) draws.push_back(draw(value));
+      if (share.num_logits > 0) results.push_back(std::move(drawn));
     }
-    for (std::size_t i = 0; i < step.size(); ++i) {  // nobody has written over them
-      const auto end = static_cast<std::int32_t>(step[i].tokens.size());
-      REQUIRE(slots_[static_cast<std::size_t>(Blocks::slot(step[i].table, end - 1))] == written[i]);
+    for (std::size_t i = 0; i < step.shares.size(); ++i) {  // none has written over another's
+      const Share& share = step.shares[i];
+      REQUIRE(slots_[static_cast<std::size_t>(Blocks::slot(share.table, share.end - 1))] ==
+              written[i]);
     }
-    last_draws_ = draws;
-    return draws;
+    last_samples_ = std::move(samples);
+    return results;
   }
 
   /// Forgets all steps under way, computed or not.
@@ -166,16 +204,29 @@ class Device {
 
  private:
   struct Share {
-    std::vector<TokenId> tokens;  ///< [0, end)
+    std::vector<TokenSource> sources;  ///< of the tokens that are no guesses
     std::vector<BlockId> table;
     std::int32_t begin;
-    bool samples;
+    std::int32_t end;
+    std::int32_t num_logits;
   };
-  using Step = std::vector<Share>;
+  struct Step {
+    std::vector<BlockCopy> copies;
+    std::vector<Share> shares;
+  };
+
+  /// Token `i` of `share`, which follows the contents `before`.
+  [[nodiscard]] TokenId input(const Share& share, std::int32_t i, std::uint64_t before) const {
+    if (i >= std::ssize(share.sources))
+      return static_cast<TokenId>((draw(before).token + (before >> 9 & 1)) % 3);
+    const TokenSource source = share.sources[static_cast<std::size_t>(i)];
+    if (source.is_known()) return source.token();
+    return last_samples_.at(static_cast<std::size_t>(source.sample()));
+  }
 
   std::vector<std::uint64_t> slots_;
   std::deque<Step> steps_;
-  std::vector<Draw> last_draws_;
+  std::vector<TokenId> last_samples_;
 };
 
 /// The tokens that a request gets whatever happens around it.
@@ -194,7 +245,7 @@ inline std::vector<TokenId> tokens_alone(std::vector<TokenId> tokens,
 
 /// A scheduler, its requests and a pretended pool, driven step by step. Every step checks what it
 /// reads and writes.
-template <class Policy, class Blocks>
+template <class Policy, class Blocks, class Preemption = RecomputePreemption>
 class Engine {
  public:
   Engine(const BatchConfig& config, std::int32_t num_blocks, bool prefix_caching = true)
@@ -210,16 +261,17 @@ class Engine {
 
   /// Schedules, begins and computes a step.
   StepPlan start() {
-    const StepPlan plan = scheduler.schedule();
+    StepPlan plan = scheduler.schedule();
     scheduler.begin(plan);
     scheduler.check_invariants();
+    memory.copy(plan.block_copies);
     for (const PlannedSequence& p : plan.sequences) REQUIRE(memory.holds(*p.sequence, p.begin));
     for (const PlannedSequence& p : plan.sequences) memory.write(*p.sequence, p.begin, p.end);
     for (const PlannedSequence& p : plan.sequences) REQUIRE(memory.holds(*p.sequence, p.end));
     return plan;
   }
 
-  /// A whole step in which everybody samples `token`. Returns `describe` of its plan.
+  /// A whole step in which all sequences that sample draw `token`. Returns `describe` of its plan.
   std::string step(TokenId token = 7) {
     const StepPlan plan = start();
     std::string text = describe(plan);
@@ -228,7 +280,7 @@ class Engine {
     return text;
   }
 
-  Scheduler<Policy, Blocks> scheduler;
+  Scheduler<Policy, Blocks, Preemption> scheduler;
   Memory<Blocks> memory;
   std::vector<std::unique_ptr<Sequence>> requests;
 };

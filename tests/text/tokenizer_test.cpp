@@ -340,3 +340,159 @@ TEST_CASE("What is not a tokenizer file is refused", "[tokenizer]") {
   CHECK(mentions(file_error("no/such/tokenizer.json"), "no/such/tokenizer.json"));
   CHECK(mentions(file_error("docs"), "docs/tokenizer.json"));
 }
+
+namespace {
+
+/// The message of the RequestError that encoding raises; empty if it does not.
+std::string encode_error(const nv::Tokenizer& tokenizer, std::string_view text,
+                         std::size_t max_tokens) {
+  try {
+    (void)tokenizer.encode(text, max_tokens);
+    return {};
+  } catch (const nv::RequestError& error) {
+    return error.what();
+  }
+}
+
+/// Resident memory of this process.
+std::size_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  std::size_t total = 0, resident = 0;
+  statm >> total >> resident;
+  return resident * 4096;
+}
+
+std::string repeated(std::string_view text, std::size_t num_bytes) {
+  std::string out;
+  while (out.size() < num_bytes) out += text;
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("defect 4: texts refused for their length cost no memory and leave none behind",
+          "[tokenizer]") {
+  constexpr std::size_t kBytes = std::size_t{16} << 20;
+  TokenizerBuilder builder(Merges{{"t", "h"}, {"th", "e"}, {"\u0120", "the"}});
+  const nv::Tokenizer bounded = nv::Tokenizer::from_json(builder.file.dump());
+  // A token that swallows white space: a text of any length may be one token.
+  builder.added("<|x|>", {"rstrip"});
+  const nv::Tokenizer unbounded = nv::Tokenizer::from_json(builder.file.dump());
+  CHECK(bounded.min_tokens(kBytes) > 1000000);
+  CHECK(unbounded.min_tokens(kBytes) == 0);
+
+  const std::string texts[] = {repeated("a", kBytes), repeated("the cat, the dog\n", kBytes),
+                               repeated("\xFF\xC3", kBytes), repeated("e\u0301 ", kBytes)};
+  const std::size_t before = resident_bytes();
+  for (const nv::Tokenizer& tokenizer : {bounded, unbounded}) {
+    for (const std::string& text : texts) {
+      const auto start = std::chrono::steady_clock::now();
+      const std::string message = encode_error(tokenizer, text, 40960);
+      CAPTURE(message);
+      CHECK(mentions(message, nv::concat("the text of ", text.size(), " bytes has at least ")));
+      CHECK(mentions(message, "at most 40960 are accepted"));
+      CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(20));
+      CHECK(tokenizer.idle_scratch_bytes() <= nv::Tokenizer::kMaxIdleScratch);
+    }
+  }
+  CHECK(unbounded.encode("<|x|>" + std::string(kBytes, ' '), 1) == Ids{259});
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  CHECK(resident_bytes() < before + (std::size_t{200} << 20));
+#endif
+  // What is accepted, however long, leaves no more.
+  CHECK(bounded.encode(texts[0]).size() == texts[0].size());
+  CHECK(bounded.encode(texts[3]).size() > kBytes / 2);
+  CHECK(bounded.idle_scratch_bytes() <= nv::Tokenizer::kMaxIdleScratch);
+}
+
+TEST_CASE("A limit is met exactly", "[tokenizer]") {
+  TokenizerBuilder builder(Merges{{"t", "h"}, {"th", "e"}, {"\u0120", "the"}});
+  builder.added("<|end|>", {"special"});
+  const nv::Tokenizer tokenizer = nv::Tokenizer::from_json(builder.file.dump());
+  for (const std::string& text :
+       {std::string(), std::string("the"), std::string("<|end|>"), std::string("a<|end|>the the"),
+        std::string("\xFF"), std::string(100, 'a'), repeated("the ", 300),
+        std::string("\u1FBE\u0308\u0301\u212A")}) {
+    CAPTURE(text);
+    const Ids ids = tokenizer.encode(text);
+    CHECK(tokenizer.min_tokens(text.size()) <= ids.size());
+    CHECK(tokenizer.encode(text, ids.size()) == ids);
+    if (ids.empty()) continue;
+    CHECK(mentions(encode_error(tokenizer, text, ids.size() - 1),
+                   nv::concat("at most ", ids.size() - 1, " are accepted")));
+  }
+}
+
+TEST_CASE("No text has fewer tokens than the bound says", "[tokenizer]") {
+  // The longest token is the composed character of the longest spelling: 7 bytes become 2.
+  TokenizerBuilder builder(Merges{{"\u00CE", "\u0132"}});  // the bytes CE 90
+  const nv::Tokenizer tokenizer = nv::Tokenizer::from_json(builder.file.dump());
+  const std::string spelling = "\u1FBE\u0308\u0301";
+  REQUIRE(tokenizer.encode(spelling) == Ids{256});
+  for (std::size_t n = 1; n < 200; ++n) {
+    const std::string text = repeated(spelling, n * spelling.size());
+    CHECK(tokenizer.min_tokens(text.size()) <= tokenizer.encode(text).size());
+    CHECK(tokenizer.encode(text, n).size() == n);
+  }
+  CHECK(tokenizer.min_tokens(0) == 0);
+  CHECK(tokenizer.min_tokens(1) == 1);
+}
+
+TEST_CASE("defect 7: tokenizer files that nest deeply or hold many steps are refused",
+          "[tokenizer]") {
+  const auto error = [](std::string_view text) -> std::string {
+    try {
+      (void)nv::Tokenizer::from_json(text);
+      return {};
+    } catch (const nv::LoadError& e) {
+      return e.what();
+    }
+  };
+  TokenizerBuilder builder(Merges{{"a", "b"}});
+  builder.added("<|end|>");
+  // Brackets wherever a value may stand, the name of a step for instance.
+  const char* places[] = {"/truncation",
+                          "/normalizer",
+                          "/normalizer/type",
+                          "/pre_tokenizer",
+                          "/pre_tokenizer/type",
+                          "/pre_tokenizer/pretokenizers/0/type",
+                          "/pre_tokenizer/pretokenizers/0/pattern/Regex",
+                          "/post_processor",
+                          "/decoder/type",
+                          "/model/type",
+                          "/model/dropout",
+                          "/model/vocab/a",
+                          "/model/merges/0",
+                          "/added_tokens/0",
+                          "/added_tokens/0/content",
+                          "/added_tokens/0/id",
+                          "/unknown"};
+  for (const char* place : places) {
+    json file = builder.file;
+    file[json::json_pointer(place)] = "HERE";
+    const std::string text = file.dump();
+    const std::size_t at = text.find("\"HERE\"");
+    const auto with_depth = [&](int depth) {
+      const std::string nested = nv::concat(std::string(depth, '['), std::string(depth, ']'));
+      return nv::concat(text.substr(0, at), nested, text.substr(at + 6));
+    };
+    CAPTURE(place);
+    const std::string shallow = error(with_depth(200)), deep = error(with_depth(1000000));
+    CHECK(shallow.empty() == (std::string(place) == "/unknown"));
+    CHECK(shallow.size() < 300);
+    CHECK((mentions(deep, "nested more than 256 levels deep") || mentions(deep, "flat") ||
+           mentions(deep, "two sides")));
+  }
+  json& steps = builder.file["pre_tokenizer"]["pretokenizers"];
+  const json split = steps[0], byte_level = steps[1];
+  const auto with_splits = [&](std::size_t count) {
+    steps = json::array();
+    for (std::size_t i = 0; i < count; ++i) steps.push_back(split);
+    steps.push_back(byte_level);
+    return builder.file.dump();
+  };
+  CHECK(mentions(error(with_splits(200000)), "must have at most 64 Splits, got 200000"));
+  CHECK(mentions(error(with_splits(65)), "must have at most 64 Splits, got 65"));
+  CHECK(nv::Tokenizer::from_json(with_splits(64)).encode("ab ab") == Ids{256, ' ', 256});
+}

@@ -1,15 +1,14 @@
 #pragma once
 /// Chat messages as chat templates see them, and what else a template may be told.
 
-#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "nanovllm/chat/python_json.hpp"
-#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/io/json.hpp"
 
 namespace nanovllm {
 
@@ -25,32 +24,15 @@ class ChatMessage {
   }
 
   /// Takes a whole message. Throws RequestError unless it is an object with a string `role`.
-  [[nodiscard]] static ChatMessage from_json(Json fields) {
-    check<RequestError>(fields.is_object(), "a message must be an object, got ",
-                        fields.type_name());
-    const auto role = fields.find("role");
-    check<RequestError>(role != fields.end(), "a message must have a 'role'");
-    check<RequestError>(role->is_string(), "'role' must be a string, got ", role->type_name());
-    return ChatMessage(std::move(fields));
-  }
+  [[nodiscard]] static ChatMessage from_json(Json fields);
 
   /// Sets a further field, `reasoning_content` or `tool_calls` for instance.
-  ChatMessage& set(const std::string& name, Json value) {
-    check<RequestError>(name != "role" || value.is_string(), "'role' must be a string, got ",
-                        value.type_name());
-    fields_[name] = std::move(value);
-    return *this;
-  }
+  ChatMessage& set(const std::string& name, Json value);
 
   /// The value of a field, or nullptr where it is absent.
-  [[nodiscard]] const Json* find(std::string_view name) const {
-    const auto field = fields_.find(std::string(name));
-    return field == fields_.end() ? nullptr : &*field;
-  }
+  [[nodiscard]] const Json* find(std::string_view name) const { return fields_.find(name); }
 
-  [[nodiscard]] const std::string& role() const {
-    return find("role")->get_ref<const std::string&>();
-  }
+  [[nodiscard]] const std::string& role() const { return fields_["role"].string(); }
   [[nodiscard]] const Json& fields() const { return fields_; }
 
  private:
@@ -67,51 +49,18 @@ struct ChatOptions {
 };
 
 /// Reads a list of messages. Throws RequestError naming the message that is malformed.
-[[nodiscard]] inline std::vector<ChatMessage> parse_messages(const Json& list) {
-  check<RequestError>(list.is_array(), "messages must be a list, got ", list.type_name());
-  std::vector<ChatMessage> messages;
-  messages.reserve(list.size());
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    try {
-      messages.push_back(ChatMessage::from_json(list[i]));
-    } catch (const RequestError& error) {
-      throw RequestError(concat("messages[", i, "]: ", error.what()));
-    }
-  }
-  return messages;
-}
+[[nodiscard]] std::vector<ChatMessage> parse_messages(const Json& list);
 
 /// Reads a list of tools. Throws RequestError unless it is a list of objects, or null.
-[[nodiscard]] inline Json parse_tools(const Json& list) {
-  check<RequestError>(list.is_array() || list.is_null(), "tools must be a list, got ",
-                      list.type_name());
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    check<RequestError>(list[i].is_object(), "tools[", i, "] must be an object, got ",
-                        list[i].type_name());
-  }
-  return list;
-}
+[[nodiscard]] Json parse_tools(const Json& list);
 
 /// Replaces content that is a list of text parts, as OpenAI's API allows, by the texts joined with
 /// newlines, which is what vLLM does. The Qwen3 templates themselves print such content as nothing.
 /// Throws RequestError for parts that are not text.
-inline void join_text_parts(std::vector<ChatMessage>& messages) {
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    const Json* content = messages[i].find("content");
-    if (content == nullptr || !content->is_array()) continue;
-    std::string text;
-    const char* separator = "";
-    for (const Json& part : *content) {
-      const bool is_text = part.is_object() && part.contains("type") && part["type"] == "text" &&
-                           part.contains("text") && part["text"].is_string();
-      check<RequestError>(is_text, "messages[", i,
-                          "]: a content part must be {\"type\": \"text\", ",
-                          "\"text\": string}; this engine reads nothing but text");
-      (text += separator) += part["text"].get_ref<const std::string&>();
-      separator = "\n";
-    }
-    messages[i].set("content", std::move(text));
-  }
-}
+void join_text_parts(std::vector<ChatMessage>& messages);
 
 }  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+#include "nanovllm/chat/chat_message.inc"
+#endif

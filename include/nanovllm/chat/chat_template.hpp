@@ -14,14 +14,9 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "nanovllm/chat/chat_message.hpp"
-#include "nanovllm/chat/chat_render.hpp"
-#include "nanovllm/chat/jinja_fingerprint.hpp"
-#include "nanovllm/chat/python_json.hpp"
-#include "nanovllm/core/error.hpp"
-#include "nanovllm/io/mapped_file.hpp"
+#include "nanovllm/core/prebuilt.hpp"
 
 namespace nanovllm {
 
@@ -52,37 +47,8 @@ enum class ChatTemplateKind : std::uint8_t {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
-namespace detail {
-
-struct KnownTemplate {
-  std::uint64_t fingerprint;
-  ChatTemplateKind kind;
-};
-
-/// Fingerprints of the published templates. A template found here means exactly what the renderer
-/// of its kind does; one that was edited, if only in a word, is not found.
-inline constexpr KnownTemplate kKnownTemplates[] = {
-    {0xfb6d0f1bf2af3aa7, ChatTemplateKind::qwen3},
-    {0x3d3f40bd908fb2cf, ChatTemplateKind::qwen3_release_day},
-    {0x913fbf59fd9fef81, ChatTemplateKind::qwen3_instruct_2507},
-    {0x2eb3d7d4ed55e4bf, ChatTemplateKind::qwen3_thinking_2507},
-    {0x5677bf3c2ba4a8b3, ChatTemplateKind::qwen3_nonthinking},
-    {0x0a2563945ee5bff9, ChatTemplateKind::qwen2_5},
-    {0x6bca832974b522e8, ChatTemplateKind::chatml},
-    {0x5a091f33a37e5286, ChatTemplateKind::chatml},
-    {0x4009b1f4af258bea, ChatTemplateKind::chatml_hybrid},
-};
-
-}  // namespace detail
-
 /// The template whose program this is, however it is laid out; nothing for an unknown program.
-[[nodiscard]] inline std::optional<ChatTemplateKind> recognise_chat_template(
-    std::string_view jinja) {
-  const std::uint64_t fingerprint = jinja_fingerprint(jinja);
-  for (const detail::KnownTemplate& known : detail::kKnownTemplates)
-    if (known.fingerprint == fingerprint) return known.kind;
-  return std::nullopt;
-}
+[[nodiscard]] std::optional<ChatTemplateKind> recognise_chat_template(std::string_view jinja);
 
 /// Renders conversations as one model expects them. Cheap to copy; const members may be called from
 /// several threads at once.
@@ -92,34 +58,12 @@ class ChatTemplate {
   using Renderer = std::function<std::string(std::span<const ChatMessage>, const ChatOptions&)>;
 
   /// One of the native templates.
-  explicit ChatTemplate(ChatTemplateKind kind) : kind_(kind) {
-    check<ConfigError>(kind != ChatTemplateKind::custom,
-                       "a custom chat template is made with ChatTemplate::custom(renderer)");
-  }
+  explicit ChatTemplate(ChatTemplateKind kind);
 
-  [[nodiscard]] static ChatTemplate custom(Renderer renderer) {
-    check<ConfigError>(renderer != nullptr, "ChatTemplate::custom needs a renderer, got none");
-    ChatTemplate out;
-    out.renderer_ = std::move(renderer);
-    return out;
-  }
+  [[nodiscard]] static ChatTemplate custom(Renderer renderer);
 
   /// The template a checkpoint states. Throws ConfigError unless it is a known one.
-  [[nodiscard]] static ChatTemplate from_text(std::string_view jinja) {
-    const auto kind = recognise_chat_template(jinja);
-    if (!kind) {
-      std::string known;
-      for (int i = 0; i < static_cast<int>(ChatTemplateKind::custom); ++i)
-        (known += i ? ", " : "") += name(static_cast<ChatTemplateKind>(i));
-      throw ConfigError(
-          concat("the checkpoint's chat template (", jinja.size(),
-                 " bytes of Jinja) is not one that is rendered natively, which are: ", known,
-                 ". If it means the same as one of these, use ChatTemplate(ChatTemplateKind::...); "
-                 "otherwise pass a renderer of your own with ChatTemplate::custom(function of "
-                 "(std::span<const ChatMessage>, const ChatOptions&) that returns std::string)"));
-    }
-    return ChatTemplate(*kind);
-  }
+  [[nodiscard]] static ChatTemplate from_text(std::string_view jinja);
 
   /// The template of a checkpoint's folder: the file chat_template.jinja if there is one, else
   /// `chat_template` in tokenizer_config.json, a string or a list of {name, template} of which the
@@ -132,28 +76,7 @@ class ChatTemplate {
   /// The prompt as text. Throws RequestError where the template refuses the conversation, as for
   /// an empty one or content that is not a string.
   [[nodiscard]] std::string render(std::span<const ChatMessage> messages,
-                                   const ChatOptions& options = {}) const {
-    using detail::ThinkPrompt;
-    switch (kind_) {
-      case ChatTemplateKind::qwen3: return detail::render_qwen3(messages, options, {});
-      case ChatTemplateKind::qwen3_release_day:
-        return detail::render_qwen3(messages, options, {.lenient_content = false});
-      case ChatTemplateKind::qwen3_instruct_2507:
-        return detail::render_qwen3(messages, options,
-                                    {.thoughts = false, .prompt = ThinkPrompt::none});
-      case ChatTemplateKind::qwen3_thinking_2507:
-        return detail::render_qwen3(messages, options, {.prompt = ThinkPrompt::open});
-      case ChatTemplateKind::qwen3_nonthinking:
-        return detail::render_qwen3(messages, options, {.prompt = ThinkPrompt::empty});
-      case ChatTemplateKind::qwen2_5: return detail::render_qwen2_5(messages, options);
-      case ChatTemplateKind::chatml:
-        return detail::render_chatml(messages, options, ThinkPrompt::none);
-      case ChatTemplateKind::chatml_hybrid:
-        return detail::render_chatml(messages, options, ThinkPrompt::optional);
-      case ChatTemplateKind::custom: break;
-    }
-    return renderer_(messages, options);
-  }
+                                   const ChatOptions& options = {}) const;
 
   [[nodiscard]] std::string render(std::initializer_list<ChatMessage> messages,
                                    const ChatOptions& options = {}) const {
@@ -167,49 +90,8 @@ class ChatTemplate {
   Renderer renderer_;
 };
 
-namespace detail {
-
-/// The program called `wanted` in a list of {name, template}, or nothing.
-inline std::optional<std::string> named_template(const Json& list, std::string_view wanted) {
-  for (const Json& entry : list) {
-    const Json* entry_name = member(entry, "name");
-    const Json* text = member(entry, "template");
-    check<LoadError>(entry_name && entry_name->is_string() && text && text->is_string(),
-                     "tokenizer_config.json: an entry of 'chat_template' must have a string 'name' "
-                     "and a string 'template'");
-    if (*entry_name == wanted) return text->get<std::string>();
-  }
-  return std::nullopt;
-}
-
-inline ChatTemplate template_of_config(const Json& config, const std::string& path) {
-  check<LoadError>(config.is_object(), path, " must hold an object, got ", config.type_name());
-  const Json* value = member(config, "chat_template");
-  check<LoadError>(value != nullptr && !value->is_null(), "no chat template: there is neither a ",
-                   "chat_template.jinja nor a 'chat_template' in ", path);
-  if (value->is_string()) return ChatTemplate::from_text(value->get_ref<const std::string&>());
-  check<LoadError>(value->is_array(), path, ": 'chat_template' must be a string or a list, got ",
-                   value->type_name());
-  const auto text = named_template(*value, "default");
-  check<LoadError>(text.has_value(), path, ": 'chat_template' has no entry called 'default'");
-  const ChatTemplate chosen = ChatTemplate::from_text(*text);
-  if (const auto for_tools = named_template(*value, "tool_use")) {
-    check<ConfigError>(recognise_chat_template(*for_tools) == chosen.kind(), path,
-                       ": 'chat_template' has another template for conversations with tools, "
-                       "which is not supported; pass a renderer with ChatTemplate::custom");
-  }
-  return chosen;
-}
-
-}  // namespace detail
-
-inline ChatTemplate ChatTemplate::from_directory(const std::filesystem::path& folder) {
-  const auto jinja = folder / "chat_template.jinja", config = folder / "tokenizer_config.json";
-  if (std::filesystem::exists(jinja)) return from_text(MappedFile(jinja).text());
-  check<LoadError>(std::filesystem::exists(config), "no chat template: '", folder.string(),
-                   "' has neither a chat_template.jinja nor a tokenizer_config.json");
-  return detail::template_of_config(
-      parse_json<LoadError>(MappedFile(config).text(), config.string()), config.string());
-}
-
 }  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+#include "nanovllm/chat/chat_template.inc"
+#endif

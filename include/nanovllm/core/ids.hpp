@@ -15,6 +15,8 @@ using BlockId = std::int32_t;
 struct BlockCopy {
   BlockId from = 0;
   BlockId to = 0;
+
+  friend bool operator==(const BlockCopy&, const BlockCopy&) = default;
 };
 
 /// Place of one token's K and V in the pool: block_id * block_size + offset in the block.

@@ -24,6 +24,7 @@
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/kv/block_manager.hpp"
+#include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/scheduler.hpp"
 
 namespace nanovllm {
@@ -40,17 +41,21 @@ template <class Model, class Policy>
 class EngineCore {
  public:
   using RunnerType = Runner<Model, Policy>;
-  using SchedulerType = Scheduler<typename Policy::Scheduling, BlockManager<Policy::kv.block_size>>;
+  using BlockManagerType =
+      BlockManager<Policy::kv.block_size,
+                   typename Policy::template PrefixCache<Policy::kv.block_size>>;
+  using SchedulerType =
+      Scheduler<typename Policy::Scheduling, BlockManagerType, typename Policy::Preemption>;
 
   /// `inbox` and `events` must outlive the core.
   /// @param overlap  plan and launch a step before the one before it is waited for.
-  EngineCore(std::unique_ptr<RunnerType> runner, SchedulerType scheduler, bool overlap,
-             std::int64_t vocab_size, Inbox& inbox, EventQueue& events)
+  EngineCore(std::unique_ptr<RunnerType> runner, const BatchConfig& batch, BlockManagerType blocks,
+             bool overlap, std::int64_t vocab_size, Inbox& inbox, EventQueue& events)
       : vocab_size_(vocab_size),
         inbox_(inbox),
         events_(events),
         runner_(std::move(runner)),
-        scheduler_(std::move(scheduler)),
+        scheduler_(batch, std::move(blocks)),
         max_under_way_(overlap ? 2 : 1) {
     publish_stats();
   }
@@ -83,14 +88,14 @@ class EngineCore {
     const Clock::time_point begin = Clock::now();
     device_seconds_ = 0;
     const bool took = take_inbox();
-    bool failed = false;
-    while (under_way_.size() < max_under_way_ && !failed) {
+    bool undone = false;
+    while (under_way_.size() < max_under_way_) {
       const Launch launched = launch();
       if (launched == Launch::nothing) break;
-      failed = launched == Launch::failed;
+      undone |= launched == Launch::undone;  // with fewer requests, the next one is another
     }
     publish_stats();  // while the step is computed, others see it run
-    if (under_way_.empty()) return took || failed;
+    if (under_way_.empty()) return took || undone;
     finish_oldest(begin);
     publish_stats();
     return true;
@@ -103,6 +108,18 @@ class EngineCore {
     drop(*request);
     end(*request, FinishReason::error, error);
     publish_stats();
+  }
+
+  /// Makes ranks that have failed able to compute again (Runner::reset). Steps under way are undone;
+  /// their requests are not lost: all that run are computed from the start. Throws Error when it
+  /// cannot be done.
+  void reset() {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t i = 0; i < under_way_.size(); ++i) wait_ignoring_errors();
+    for (; !under_way_.empty(); under_way_.pop_back()) scheduler_.cancel(under_way_.back().plan);
+    scheduler_.forget_kv();
+    publish_stats();
+    runner_->reset();
   }
 
   [[nodiscard]] const RunnerType& runner() const { return *runner_; }
@@ -118,7 +135,7 @@ class EngineCore {
 
  private:
   using Clock = std::chrono::steady_clock;
-  enum class Launch : std::uint8_t { nothing, done, failed };
+  enum class Launch : std::uint8_t { nothing, done, undone };
 
   /// A step between `launch` and the end of `deliver`.
   struct Step {
@@ -184,32 +201,46 @@ class EngineCore {
       return Launch::done;
     } catch (...) {
       undo_newest(has_begun, message_of(std::current_exception()));
-      return Launch::failed;
+      return Launch::undone;
     }
   }
 
   /// Flattens the plan, and the sampler's settings of those sequences that get a token.
   void build_inputs(const StepPlan& plan) {
     clear(sampling_);
+    at_fault_ = nullptr;
     for (const PlannedSequence& planned : plan.sequences) {
       RequestSequence& sequence = RequestSequence::of(*planned.sequence);
       sequence.request().mark_scheduled();
-      for (std::int32_t i = (planned.samples ? 1 : 0); i-- > 0;) {
-        append_sample(sampling_, sequence.sampling_row(planned.end - i),
-                      sequence.banned_tokens(planned.end - i));
+      for (std::int32_t i = planned.num_logits; i-- > 0;) {
+        sampling_.rows.push_back(sequence.sampling_row(planned.end - i));
+        TokenMask mask(sampling_.banned.values, vocab_size_);
+        try {
+          sequence.process(planned.end - i, mask);
+        } catch (...) {
+          at_fault_ = &sequence.request();
+          throw;
+        }
+        sampling_.banned.end_row();
       }
     }
     inputs_.build(plan, Policy::kv.block_size, sampling_);
   }
 
-  /// A step that could not be handed over never was: its requests end.
+  /// A step that could not be handed over never was: its requests end, or the one at fault alone,
+  /// where that is known.
   void undo_newest(bool has_begun, const std::string& error) {
     Step& step = under_way_.back();
     if (has_begun) scheduler_.cancel(step.plan);
     RequestList ended = std::move(step.ended);
     const StepPlan plan = std::move(step.plan);
     under_way_.pop_back();
-    end_all(plan, error, ended);
+    if (Request* const request = std::exchange(at_fault_, nullptr)) {
+      drop(*request);
+      end(*request, FinishReason::error, error);
+    } else {
+      end_all(plan, error, ended);
+    }
     // What has ended may be in the step before this.
     if (!under_way_.empty()) under_way_.back().ended.splice(under_way_.back().ended.end(), ended);
   }
@@ -239,10 +270,10 @@ class EngineCore {
     try {
       std::int64_t row = 0;  // of the results
       for (const PlannedSequence& planned : plan.sequences) {
-        const std::int64_t first = std::exchange(row, row + (planned.samples ? 1 : 0));
-        if ((planned.samples ? 1 : 0) == 0 || planned.sequence->status == SequenceStatus::finished)
+        const std::int64_t first = std::exchange(row, row + planned.num_logits);
+        if (planned.num_logits == 0 || planned.sequence->status == SequenceStatus::finished)
           continue;
-        accept(RequestSequence::of(*planned.sequence), results, first, (planned.samples ? 1 : 0));
+        accept(RequestSequence::of(*planned.sequence), results, first, planned.num_logits);
       }
       scheduler_.commit(plan, outcomes_);
     } catch (...) {
@@ -262,7 +293,7 @@ class EngineCore {
     std::size_t num_events = 0;
     for (const PlannedSequence& planned : plan.sequences) {
       if (RequestSequence::of(*planned.sequence).request().has_callback())
-        num_events += static_cast<std::size_t>((planned.samples ? 1 : 0));
+        num_events += static_cast<std::size_t>(planned.num_logits);
     }
     news_ = events_.allocate(num_events);
     next_event_ = news_.begin();
@@ -288,7 +319,7 @@ class EngineCore {
       if (reason != FinishReason::none || !request.has_callback()) continue;
       *next_event_++ = {.request = *request.place, .news = sequence.take_news()};
     }
-    outcomes_.push_back({&sequence, drawn_[begin], reason});
+    outcomes_.push_back({&sequence, std::span(drawn_).subspan(begin), reason});
   }
 
   [[nodiscard]] std::optional<TokenLogprobs> logprobs_of(const StepResults& results, std::int64_t i,
@@ -424,6 +455,7 @@ class EngineCore {
   std::vector<TokenId> drawn_;
   std::vector<StepOutcome> outcomes_;
   std::vector<std::pair<const RequestSequence*, std::string>> errors_;
+  Request* at_fault_ = nullptr;  // whose logits processor threw
   EventList news_;
   EventList::iterator next_event_;
 };

@@ -12,7 +12,7 @@
 #include "nanovllm/engine/step_memory.hpp"
 #include "nanovllm/engine/step_results.hpp"
 #include "nanovllm/model/forward_batch.hpp"
-#include "nanovllm/model/qwen3/qwen3.hpp"  // NetworkLimits
+#include "nanovllm/model/model.hpp"
 #include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/ops/unpack_step.hpp"
 
@@ -94,9 +94,9 @@ class DirectExecutor {
   Network& network_;
   Backend& backend_;
   std::int64_t max_samples_;
-  StepMemory<Backend, /*kPadded=*/false> memory_;
+  StepMemory<Backend::template Buffer, /*kPadded=*/false> memory_;
   Buffer<float> logits_;  // [max_samples, padded vocab]
-  std::array<StepResultsMemory<Buffer>, 2> results_;
+  std::array<StepResultsMemory<Backend::template Buffer>, 2> results_;
 };
 
 }  // namespace nanovllm

@@ -20,6 +20,7 @@
 #include "nanovllm/engine/prompt.hpp"
 #include "nanovllm/engine/request.hpp"
 #include "nanovllm/model/generation_config.hpp"
+#include "nanovllm/model/model.hpp"
 #include "nanovllm/sampling/resolve.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/text/tokenizer.hpp"
@@ -32,16 +33,20 @@ struct TextSide {
   std::optional<ChatTemplate> chat_template{};
   std::string no_chat_template{};  ///< why there is none
 
-  /// Reads tokenizer.json and the chat template of `directory`, where they are there. A template
-  /// that is missing or unknown is an error only for requests that need it; `chat_template`, if
-  /// given, takes its place. Throws LoadError for a broken tokeniser.
-  [[nodiscard]] static TextSide load(const std::filesystem::path& directory,
+  /// Reads tokenizer.json and the chat template of `directory`, where `hints` and the directory have
+  /// them. A template that is missing or unknown is an error only for requests that need it;
+  /// `chat_template`, if given, takes its place. Throws LoadError for a broken tokeniser.
+  [[nodiscard]] static TextSide load(const std::filesystem::path& directory, const TextHints& hints,
                                      const std::optional<ChatTemplate>& chat_template) {
     TextSide out{.chat_template = chat_template};
-    if (std::filesystem::exists(directory / "tokenizer.json")) {
+    if (hints.has_tokenizer && std::filesystem::exists(directory / "tokenizer.json")) {
       out.tokenizer.emplace(Tokenizer::from_file(directory / "tokenizer.json"));
     }
     if (out.chat_template) return out;
+    if (!hints.has_chat_template) {
+      out.no_chat_template = "this model has no chat template";
+      return out;
+    }
     try {
       out.chat_template = ChatTemplate::from_directory(directory);
     } catch (const Error& error) {
@@ -60,6 +65,8 @@ struct AdmissionRules {
   std::int64_t max_total_tokens = 0;  ///< the same, and what the KV pool holds and one more
   std::uint64_t seed = 0;             ///< of requests without their own
   std::string refusal{};              ///< not empty: why this engine takes no requests at all
+  /// The policy's logits processors for a new sequence.
+  decltype(SequenceTerms::make_processors) make_processors = SequenceTerms{}.make_processors;
 };
 
 /// Makes requests and puts them into the inbox. Thread-safe: encoding runs on the caller's thread.
@@ -115,11 +122,16 @@ class Frontend {
     check<RequestError>(text_.tokenizer.has_value(),
                         "a text prompt needs a tokeniser, and the checkpoint has no "
                         "tokenizer.json; pass token ids");
-    if (const auto* text = std::get_if<std::string>(&prompt)) return text_.tokenizer->encode(*text);
+    if (const auto* text = std::get_if<std::string>(&prompt)) return encode(*text);
     const ChatPrompt& chat = std::get<ChatPrompt>(prompt);
     check<RequestError>(text_.chat_template.has_value(),
                         "messages need a chat template: ", text_.no_chat_template);
-    return text_.tokenizer->encode(text_.chat_template->render(chat.messages, chat.options));
+    return encode(text_.chat_template->render(chat.messages, chat.options));
+  }
+
+  /// A text that is too long is refused without being encoded as a whole.
+  [[nodiscard]] std::vector<TokenId> encode(const std::string& text) const {
+    return text_.tokenizer->encode(text, static_cast<std::size_t>(max_prompt_tokens()));
   }
 
   [[nodiscard]] SequenceTerms make_terms(const SamplingParams& params, RequestId id,
@@ -136,6 +148,8 @@ class Frontend {
                            terms.end_tokens.end());
     terms.max_total_tokens = static_cast<std::int32_t>(std::min(
         static_cast<std::int64_t>(num_prompt_tokens) + params.max_tokens, rules_.max_total_tokens));
+    terms.vocab_size = rules_.vocab_size;
+    terms.make_processors = rules_.make_processors;
     return terms;
   }
 

@@ -20,7 +20,7 @@
 #include "nanovllm/engine/step_memory.hpp"
 #include "nanovllm/engine/step_results.hpp"
 #include "nanovllm/model/forward_batch.hpp"
-#include "nanovllm/model/qwen3/qwen3.hpp"  // NetworkLimits
+#include "nanovllm/model/model.hpp"
 #include "nanovllm/ops/copy_blocks.hpp"
 #include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/ops/unpack_step.hpp"
@@ -110,7 +110,7 @@ class GraphExecutor {
       sequence.tokens.assign(elements(length), TokenId{0});
       sequence.block_table.assign(elements(max_blocks_), BlockId{0});  // all write to the same
       plan.sequences.push_back(
-          {.sequence = &sequence, .end = static_cast<std::int32_t>(length), .samples = true});
+          {.sequence = &sequence, .end = static_cast<std::int32_t>(length), .num_logits = 1});
       plan.num_tokens += static_cast<std::int32_t>(length);
     }
     if (plan.sequences.size() > elements(max_samples_)) {
@@ -175,7 +175,7 @@ class GraphExecutor {
   /// One of the two steps that may be under way: its way to the device and back.
   struct StepSlot {
     HostBuffer<std::byte> inputs;
-    StepResultsMemory<HostBuffer> results;
+    StepResultsMemory<Backend::template HostBuffer> results;
     typename Backend::Event done;
     bool uploading = false;  // `inputs` is being read, and `done` is not behind that yet
   };
@@ -307,7 +307,7 @@ class GraphExecutor {
   /// Copies what the step draws to the host, of log-probabilities only what was asked for.
   void fetch(const StepInputs& inputs, bool graph, StepSlot& slot) {
     const std::int64_t m = inputs.num_samples();
-    StepResultsMemory<HostBuffer>& to = slot.results;
+    StepResultsMemory<Backend::template HostBuffer>& to = slot.results;
     to.resize(m, graph && inputs.max_logprobs() > 0 ? kGraphLogprobs : inputs.max_logprobs());
     const std::size_t top = elements(m * to.num_top);
     backend_.download_later(drawn_.tokens.data(), to.tokens.data(), elements(m));
@@ -330,11 +330,11 @@ class GraphExecutor {
   std::int64_t max_blocks_;
   Buffer<float> logits_;  // [max_samples, padded vocab]
   Buffer<std::byte> arena_;
-  StepMemory<Backend, /*kPadded=*/true> memory_;
+  StepMemory<Backend::template Buffer, /*kPadded=*/true> memory_;
   std::array<StepSlot, 2> slots_;
 
   // What is drawn: [max_samples], [max_samples, kGraphLogprobs], and wider where asked for.
-  StepResultsMemory<Buffer> drawn_;
+  StepResultsMemory<Backend::template Buffer> drawn_;
   Buffer<TokenId> wide_top_tokens_;
   Buffer<float> wide_top_logprobs_;
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/type_name.hpp"
@@ -17,7 +18,7 @@
 #include "nanovllm/engine/runner_config.hpp"
 #include "nanovllm/engine/runner_link.hpp"
 #include "nanovllm/kv/kv_pool.hpp"
-#include "nanovllm/model/config.hpp"
+#include "nanovllm/model/model.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/parallel/communicator.hpp"
 
@@ -27,13 +28,16 @@ namespace nanovllm {
 template <class Model, class Policy>
 class RankGroup {
  public:
-  using Element = typename Policy::Element;
+  using Config = typename Model::Config;
+  using Elements = ElementsOf<Policy>;
+  using KvElement = typename Elements::KvElement;
   using Backend = typename Policy::Backend;
   using Communicator = typename Policy::Communicator;
-  using Network = typename Model::template Network<Element, Backend, Communicator>;
-  using Pool = KvPool<Element, typename Backend::template Buffer<Element>>;
+  using Network = typename Model::template Network<Elements, Backend, Communicator>;
+  using Pool = KvPool<KvElement, typename Backend::template Buffer<KvElement>>;
   using Executor = ExecutorOf<Policy, Network, Backend, Pool>;
 
+  static_assert(check_model<Model, Elements, Backend, Communicator, Pool>());
   static_assert(CommunicatorLike<Communicator>,
                 "nanovllm: the policy's Communicator must be movable and offer make(int), rank(), "
                 "size(), all_reduce(matrix), all_gather_columns(part, whole) and abort(); see "
@@ -41,7 +45,7 @@ class RankGroup {
   static_assert(check_executor<Executor, Network, Backend, Pool>());
 
   struct Rank {
-    Rank(const ModelConfig& model, const NetworkLimits& limits_in, std::int64_t max_blocks_in,
+    Rank(const Config& model, const NetworkLimits& limits_in, std::int64_t max_blocks_in,
          std::unique_ptr<Backend> backend_in, Communicator& comm_in)
         : comm(comm_in),
           backend(std::move(backend_in)),
@@ -71,7 +75,7 @@ class RankGroup {
   [[nodiscard]] Rank& operator[](int r) const { return *ranks_[static_cast<std::size_t>(r)]; }
 
   /// Makes rank r of this process, on its thread, with its device being the current one.
-  Rank& make(int r, const ModelConfig& model, std::unique_ptr<Backend> backend) {
+  Rank& make(int r, const Config& model, std::unique_ptr<Backend> backend) {
     attach(r, *backend);
     const NetworkLimits limits{.max_tokens = config_.max_tokens,
                                .max_context = config_.max_context,

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +12,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/output.hpp"
 #include "nanovllm/ops/sampler.hpp"
+#include "nanovllm/sampling/logits_processor.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/sampling/stop_matcher.hpp"
 #include "nanovllm/sched/sequence.hpp"
@@ -28,13 +29,17 @@ struct SequenceTerms {
   SamplingRow sampling;               ///< with the checkpoint's defaults filled in
   std::vector<TokenId> end_tokens{};  ///< ascending: stop_token_ids and the checkpoint's own
   std::int32_t max_total_tokens = 0;  ///< prompt and generated tokens at the most
+  std::int64_t vocab_size = 0;
+  /// Makes the policy's logits processors for a new sequence.
+  std::unique_ptr<SequenceProcessors> (*make_processors)(const LogitsProcessorSetup&) =
+      &LogitsProcessors<MinTokensProcessor>::make;
 };
 
 /// The state of one sequence from submission to its end. The scheduler's part of it is its base, so
 /// that a sequence in a plan leads straight to its request.
 class RequestSequence : public Sequence {
  public:
-  /// What the latest `accept` added, and nobody has reported yet.
+  /// What came with `accept` and was not reported yet.
   struct News {
     std::optional<TokenId> token{};
     std::optional<TokenLogprobs> logprobs{};
@@ -52,6 +57,10 @@ class RequestSequence : public Sequence {
     num_prompt_tokens = static_cast<std::int32_t>(prompt.size());
     max_total_tokens = terms.max_total_tokens;
     tokens = std::move(prompt);
+    processors_ = terms.make_processors({.params = terms.params,
+                                         .end_tokens = terms.end_tokens,
+                                         .prompt = tokens,
+                                         .vocab_size = terms.vocab_size});
     if (tokenizer != nullptr) detokenizer_.emplace(*tokenizer, terms.params.skip_special_tokens);
   }
 
@@ -74,11 +83,9 @@ class RequestSequence : public Sequence {
     return row;
   }
 
-  /// What that draw must not give: while fewer than min_tokens come before it, the tokens that
-  /// would end the sequence.
-  [[nodiscard]] std::span<const TokenId> banned_tokens(std::int32_t position) const {
-    if (position - num_prompt_tokens >= terms_.params.min_tokens) return {};
-    return terms_.end_tokens;
+  /// Adds to `mask` what that draw must not give.
+  void process(std::int32_t position, TokenMask& mask) const {
+    processors_->process(position - num_prompt_tokens, mask);
   }
 
   /// Most likely tokens to report with every token; -1 for no log-probabilities at all.
@@ -131,6 +138,7 @@ class RequestSequence : public Sequence {
 
   [[nodiscard]] FinishReason accept_last(std::optional<TokenLogprobs> logprobs) {
     const TokenId token = completion_.token_ids.back();
+    processors_->accept(token);
     if (logprobs) {
       completion_.logprobs.push_back(*logprobs);
       new_logprobs_ = std::move(logprobs);
@@ -174,6 +182,7 @@ class RequestSequence : public Sequence {
   const SequenceTerms& terms_;
   std::optional<Detokenizer> detokenizer_;
   StopMatcher stop_matcher_;
+  std::unique_ptr<SequenceProcessors> processors_;
   bool stop_string_found_ = false;
   Completion completion_;
   std::string new_text_;  // released since `take_news`

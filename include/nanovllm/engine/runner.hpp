@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/engine/health.hpp"
 #include "nanovllm/engine/rank_group.hpp"
@@ -22,7 +23,8 @@
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/engine/step_results.hpp"
 #include "nanovllm/engine/step_slots.hpp"
-#include "nanovllm/model/config.hpp"
+#include "nanovllm/kv/kv_config.hpp"
+#include "nanovllm/model/model.hpp"
 #include "nanovllm/parallel/process_group.hpp"
 #include "nanovllm/version.hpp"
 
@@ -49,7 +51,9 @@ class Runner {
   using Rank = typename Group::Rank;
 
  public:
-  using Element = typename Group::Element;
+  using Config = typename Model::Config;
+  using Elements = typename Group::Elements;
+  using KvElement = typename Group::KvElement;
   using Backend = typename Group::Backend;
   using Communicator = typename Group::Communicator;
   using Network = typename Group::Network;
@@ -61,7 +65,7 @@ class Runner {
 
   /// Allocates everything but the KV pool. `fill(weights, backend, rank)` is called on each rank,
   /// at the same time, to give the weights their values.
-  Runner(const ModelConfig& model, const RunnerConfig& config,
+  Runner(const Config& model, const RunnerConfig& config,
          const std::function<void(Weights&, Backend&, int rank)>& fill)
       : config_(config),
         ranks_(config),
@@ -78,7 +82,7 @@ class Runner {
             .num_kv_heads = network.num_kv_heads(),
             .head_dim = network.head_dim(),
             .block_size = Policy::kv.block_size,
-            .element_bytes = sizeof(Element)};
+            .element_bytes = sizeof(KvElement)};
   }
 
   /// Bytes that any rank's KV pool may count on. A backend that runs ahead first computes the
@@ -112,7 +116,7 @@ class Runner {
   }
 
   /// Begins a step. `inputs` may be changed or go as soon as this returns. Its tokens may be those
-  /// that the step launched just before draws (`StepInputs::has_pending_tokens`).
+  /// that the step launched just before draws (`TokenSource::sampled`).
   ///
   /// What goes wrong in the step is thrown by its `wait`. A step launched while one that failed is
   /// still under way fails with it, for it may build on what that one did not compute.
@@ -230,7 +234,7 @@ class Runner {
   static constexpr std::int64_t kVersion =
       NANOVLLM_VERSION_MAJOR * 1'000'000 + NANOVLLM_VERSION_MINOR * 1'000 + NANOVLLM_VERSION_PATCH;
 
-  void make_ranks(const ModelConfig& model,
+  void make_ranks(const Config& model,
                   const std::function<void(Weights&, Backend&, int rank)>& fill) {
     std::vector<std::unique_ptr<Backend>> backends(index(ranks_.size()));
     ranks_.run([&](int r) {
@@ -250,18 +254,18 @@ class Runner {
   }
 
   /// What must be the same in all processes.
-  [[nodiscard]] std::vector<RunnerLink::Setting> settings(const ModelConfig& model) const {
-    return {{"the version of nanovllm", kVersion},
-            {"bytes of an element", sizeof(Element)},
-            {"block_size", Policy::kv.block_size},
-            {"max_num_batched_tokens", config_.max_tokens},
-            {"max_model_len", config_.max_context},
-            {"max_num_seqs", config_.max_samples},
-            {"hidden_size", model.hidden_size},
-            {"num_hidden_layers", model.num_hidden_layers},
-            {"num_attention_heads", model.num_attention_heads},
-            {"num_key_value_heads", model.num_key_value_heads},
-            {"vocab_size", model.vocab_size}};
+  [[nodiscard]] std::vector<RunnerLink::Setting> settings(const Config& model) const {
+    std::vector<RunnerLink::Setting> out = {
+        {"the version of nanovllm", kVersion},
+        {"bytes of a weight", sizeof(typename Elements::Weight)},
+        {"bytes of an activation", sizeof(typename Elements::Activation)},
+        {"bytes of a KV element", sizeof(KvElement)},
+        {"block_size", Policy::kv.block_size},
+        {"max_num_batched_tokens", config_.max_tokens},
+        {"max_model_len", config_.max_context},
+        {"max_num_seqs", config_.max_samples}};
+    for (const auto& [name, value] : model_settings(model)) out.push_back({name, value});
+    return out;
   }
 
   /// Says what takes time at start-up; a backend whose ops are done at once has nothing to prepare.

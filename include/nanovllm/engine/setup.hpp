@@ -14,8 +14,6 @@
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/runner.hpp"
 #include "nanovllm/kv/kv_config.hpp"
-#include "nanovllm/model/config.hpp"
-#include "nanovllm/model/rope_scaling.hpp"
 #include "nanovllm/model/weights.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 
@@ -58,7 +56,7 @@ template <class Backend>
 /// is set, fills in noise.
 template <class Model, class Policy>
 [[nodiscard]] std::unique_ptr<Runner<Model, Policy>> make_runner(
-    const ModelConfig& model, const std::optional<RandomWeights>& weights,
+    const typename Model::Config& model, const std::optional<RandomWeights>& weights,
     const EngineConfig& config, const BatchConfig& batch, std::int64_t max_model_len) {
   std::optional<Checkpoint> checkpoint;
   if (!weights) checkpoint.emplace(config.model);
@@ -68,7 +66,8 @@ template <class Model, class Policy>
                       .max_tokens = batch.max_num_batched_tokens,
                       .max_context = max_model_len,
                       .max_samples = batch.max_num_seqs,
-                      .processes = config.processes};
+                      .processes = config.processes,
+                      .step_timeout = config.step_timeout};
   const auto loaded = std::make_shared<LoadProgress>();  // the runner has stages after this returns
   if (config.on_load) {
     runner.on_stage = [loaded, on_load = config.on_load](const char* stage) {

@@ -84,18 +84,12 @@ class StepInputs {
       const Sequence& sequence = *planned.sequence;
       std::int64_t index = planned.begin / block_size, offset = planned.begin % block_size;
       for (std::int32_t i = planned.begin; i < planned.end; ++i) {
-        *token++ = source_of(sequence, i);
+        *token++ = sequence.token_source(i);
         *position++ = i;
         *slot++ = sequence.block_table[static_cast<std::size_t>(index)] * block_size + offset;
         if (++offset == block_size) ++index, offset = 0;
       }
     }
-  }
-
-  [[nodiscard]] static TokenSource source_of(const Sequence& sequence, std::int32_t i) {
-    const TokenId token = sequence.tokens[static_cast<std::size_t>(i)];
-    return is_pending(token) ? TokenSource::sampled(pending_sample(token))
-                             : TokenSource::known(token);
   }
 
   void fill_sequences(const StepPlan& plan) {
@@ -122,7 +116,7 @@ class StepInputs {
     std::int32_t row = 0;
     for (const PlannedSequence& planned : plan.sequences) {
       row += planned.num_tokens();
-      if (planned.samples) logit_rows.push_back(row - 1);
+      for (std::int32_t i = planned.num_logits; i > 0; --i) logit_rows.push_back(row - i);
     }
     const std::size_t n = sampling.rows.size();
     check(logit_rows.size() == n, "step inputs: the plan samples ", logit_rows.size(),

@@ -30,45 +30,43 @@ struct StepCapacity {
 
 namespace detail {
 
-/// A field's arrays in the memory of `Backend`; without `kPadded` only what nobody can read as it
+/// A field's arrays in a backend's memory; without `kPadded` only what cannot be read as it
 /// is packed.
-template <class Field, class Backend, bool kPadded>
+template <class Field, template <class> class Buffer, bool kPadded>
 struct StepArray;
 
-template <class T, BatchRows kOf, class Packed, class Backend, bool kPadded>
-struct StepArray<ColumnField<T, kOf, Packed>, Backend, kPadded> {
-  typename Backend::template Buffer<T> values{0};
+template <class T, BatchRows kOf, class Packed, template <class> class Buffer, bool kPadded>
+struct StepArray<ColumnField<T, kOf, Packed>, Buffer, kPadded> {
+  Buffer<T> values{0};
 
   void allocate(const StepCapacity& capacity) {
     constexpr bool kIsRead = std::is_same_v<T, Packed>;
     if (kOf != BatchRows::free && (kPadded || !kIsRead))
-      values = typename Backend::template Buffer<T>(static_cast<std::size_t>(capacity.rows(kOf)));
+      values = Buffer<T>(static_cast<std::size_t>(capacity.rows(kOf)));
   }
 };
 
-template <class T, BatchRows kOf, class Backend, bool kPadded>
-struct StepArray<ListField<T, kOf>, Backend, kPadded> {
-  typename Backend::template Buffer<std::int32_t> starts{0};
-  typename Backend::template Buffer<T> values{0};
+template <class T, BatchRows kOf, template <class> class Buffer, bool kPadded>
+struct StepArray<ListField<T, kOf>, Buffer, kPadded> {
+  Buffer<std::int32_t> starts{0};
+  Buffer<T> values{0};
 
   void allocate(const StepCapacity& capacity) {
     if (!kPadded) return;
     const std::int64_t rows = capacity.rows(kOf);
-    starts = typename Backend::template Buffer<std::int32_t>(static_cast<std::size_t>(rows + 1));
-    values =
-        typename Backend::template Buffer<T>(static_cast<std::size_t>(rows * capacity.list_room));
+    starts = Buffer<std::int32_t>(static_cast<std::size_t>(rows + 1));
+    values = Buffer<T>(static_cast<std::size_t>(rows * capacity.list_room));
   }
 };
 
-template <class T, BatchRows kOf, class Backend, bool kPadded>
-struct StepArray<TableField<T, kOf>, Backend, kPadded> {
-  typename Backend::template Buffer<T> values{0};
+template <class T, BatchRows kOf, template <class> class Buffer, bool kPadded>
+struct StepArray<TableField<T, kOf>, Buffer, kPadded> {
+  Buffer<T> values{0};
   std::int64_t columns = 0;
 
   void allocate(const StepCapacity& capacity) {
     columns = capacity.max_blocks;
-    values = typename Backend::template Buffer<T>(
-        static_cast<std::size_t>(capacity.rows(kOf) * columns));
+    values = Buffer<T>(static_cast<std::size_t>(capacity.rows(kOf) * columns));
   }
 };
 
@@ -76,13 +74,15 @@ struct StepArray<TableField<T, kOf>, Backend, kPadded> {
 
 /// The memory, and the views of a step in it and in the arena of its inputs.
 ///
+/// @tparam Buffer   the backend's, `Backend::template Buffer`. Not the backend itself: one in an
+///                  anonymous namespace would lend its name to types that are not.
 /// @tparam kPadded  whether steps are also unpacked whole and padded, for graphs.
 /// @tparam Batch    the fields; `StepBatch` but for tests.
-template <class Backend, bool kPadded,
+template <template <class T> class Buffer, bool kPadded,
           template <template <class Field> class> class Batch = StepBatch>
 class StepMemory {
   template <class Field>
-  using Stored = detail::StepArray<Field, Backend, kPadded>;
+  using Stored = detail::StepArray<Field, Buffer, kPadded>;
 
  public:
   explicit StepMemory(const StepCapacity& capacity) {

@@ -2,10 +2,7 @@
 /// Reads the fields of a JSON object that people and programs write by hand, and collects every
 /// problem instead of stopping at the first.
 
-#include <cmath>
 #include <cstdint>
-#include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,6 +10,8 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/io/json.hpp"
 
 namespace nanovllm {
 
@@ -42,25 +41,18 @@ class Problems {
 
 /// Parses `text`, which must be one JSON object. Throws `E` naming `source` otherwise.
 template <class E>
-[[nodiscard]] nlohmann::json parse_json_object(std::string_view text, std::string_view source) {
-  nlohmann::json json;
-  try {
-    json = nlohmann::json::parse(text.begin(), text.end());
-  } catch (const nlohmann::json::exception& error) {
-    throw E(concat(source, ": ", error.what()));
-  }
+[[nodiscard]] Json parse_json_object(std::string_view text, std::string_view source) {
+  Json json = parse_json<E>(text, source);
   check<E>(json.is_object(), source, ": expected a JSON object, got ", json.type_name());
   return json;
 }
 
+namespace detail {
+
 /// The value for a message: a scalar as JSON, shortened; of an array or object the size only.
-/// (Printing recurses, and a hostile file may nest deeply.)
-[[nodiscard]] inline std::string shown(const nlohmann::json& value) {
-  if (value.is_structured()) return concat("an ", value.type_name(), " of ", value.size());
-  std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
-  return text;
-}
+[[nodiscard]] std::string shown(const Json& value);
+
+}  // namespace detail
 
 /// Typed access to the fields of one object. A field that is null counts as absent. A value of the
 /// wrong type or out of range is added to the problems and read as the fallback.
@@ -68,90 +60,52 @@ class JsonFields {
  public:
   /// `prefix` stands before field names in messages: "" or "rope_scaling.". `object` and `problems`
   /// must outlive this.
-  JsonFields(const nlohmann::json& object, std::string prefix, Problems& problems)
+  JsonFields(const Json& object, std::string prefix, Problems& problems)
       : object_(object), prefix_(std::move(prefix)), problems_(problems) {}
 
   /// The field, or null when it is absent.
-  [[nodiscard]] const nlohmann::json* find(std::string_view key) const {
-    const auto found = object_.find(key);
-    return found == object_.end() || found->is_null() ? nullptr : &*found;
+  [[nodiscard]] const Json* find(std::string_view key) const {
+    const Json* found = object_.find(key);
+    return found == nullptr || found->is_null() ? nullptr : found;
   }
 
   /// True when the field is there and null.
   [[nodiscard]] bool is_null(std::string_view key) const {
-    const auto found = object_.find(key);
-    return found != object_.end() && found->is_null();
+    const Json* found = object_.find(key);
+    return found != nullptr && found->is_null();
   }
 
   /// An integer in [low, high]; 4096.0 counts as one. Nothing when absent.
   [[nodiscard]] std::optional<std::int64_t> integer(std::string_view key, std::int64_t low,
-                                                    std::int64_t high) const {
-    const nlohmann::json* value = find(key);
-    if (value == nullptr) return {};
-    if (const auto number = as_integer(*value); number && *number >= low && *number <= high) {
-      return number;
-    }
-    wrong(key, concat("an integer in [", low, ", ", high, "]"), *value);
-    return {};
-  }
+                                                    std::int64_t high) const;
 
   /// The same, but absence is a problem too.
   [[nodiscard]] std::optional<std::int64_t> required_integer(std::string_view key, std::int64_t low,
-                                                             std::int64_t high) const {
-    if (find(key) == nullptr) problems_.add("'", prefix_, key, "' is missing");
-    return integer(key, low, high);
-  }
+                                                             std::int64_t high) const;
 
-  /// A number for which `accept` holds; `expected` says so in words. Nothing when absent.
-  template <class Predicate>
+  /// A number for which `accept`, false for NaN, holds; `expected` says so in words. Nothing when
+  /// absent.
   [[nodiscard]] std::optional<double> number(std::string_view key, std::string_view expected,
-                                             Predicate accept) const {
-    const nlohmann::json* value = find(key);
-    if (value == nullptr) return {};
-    if (value->is_number() && accept(value->get<double>())) return value->get<double>();
-    wrong(key, expected, *value);
-    return {};
-  }
+                                             bool (*accept)(double)) const;
 
-  [[nodiscard]] std::optional<bool> boolean(std::string_view key) const {
-    const nlohmann::json* value = find(key);
-    if (value == nullptr) return {};
-    if (value->is_boolean()) return value->get<bool>();
-    wrong(key, "true or false", *value);
-    return {};
-  }
+  [[nodiscard]] std::optional<bool> boolean(std::string_view key) const;
 
-  [[nodiscard]] std::optional<std::string> string(std::string_view key) const {
-    const nlohmann::json* value = find(key);
-    if (value == nullptr) return {};
-    if (value->is_string()) return value->get<std::string>();
-    wrong(key, "a string", *value);
-    return {};
-  }
+  [[nodiscard]] std::optional<std::string> string(std::string_view key) const;
 
   /// Adds the problem that `key` must be something else than `got`.
-  void wrong(std::string_view key, std::string_view expected, const nlohmann::json& got) const {
-    problems_.add("'", prefix_, key, "' must be ", expected, ", got ", shown(got));
-  }
+  void wrong(std::string_view key, std::string_view expected, const Json& got) const;
 
   /// The integer that `value` is, if it is one that fits.
-  [[nodiscard]] static std::optional<std::int64_t> as_integer(const nlohmann::json& value) {
-    if (value.is_number_unsigned()) {
-      const auto number = value.get<std::uint64_t>();
-      if (number > std::uint64_t{std::numeric_limits<std::int64_t>::max()}) return {};
-      return static_cast<std::int64_t>(number);
-    }
-    if (value.is_number_integer()) return value.get<std::int64_t>();
-    if (!value.is_number_float()) return {};
-    const auto number = value.get<double>();
-    const bool exact = std::abs(number) <= 0x1p53 && std::trunc(number) == number;
-    return exact ? std::optional(static_cast<std::int64_t>(number)) : std::nullopt;
-  }
+  [[nodiscard]] static std::optional<std::int64_t> as_integer(const Json& value);
 
  private:
-  const nlohmann::json& object_;
+  const Json& object_;
   std::string prefix_;
   Problems& problems_;
 };
 
 }  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+#include "nanovllm/io/json_fields.inc"
+#endif

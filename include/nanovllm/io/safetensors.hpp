@@ -6,21 +6,17 @@
 /// the reason it is refused there. (Two forms that the library's JSON layer takes by accident, an
 /// entry written as an array and a dtype written as an object, are refused.)
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/io/mapped_file.hpp"
 #include "nanovllm/io/safetensors_header.hpp"
 
@@ -32,14 +28,7 @@ class SafetensorsFile {
  public:
   /// Maps and checks the file at `path`. Throws LoadError when it cannot be read, SafetensorsError
   /// when it is not valid; both name the path.
-  explicit SafetensorsFile(const std::filesystem::path& path) : file_(path), path_(path) {
-    try {
-      read(file_.bytes());
-    } catch (const SafetensorsError& error) {
-      throw SafetensorsError(error.kind, concat("'", path.string(), "': ", error.what()));
-    }
-    file_.advise_sequential();
-  }
+  explicit SafetensorsFile(const std::filesystem::path& path);
 
   /// Checks a file that is already in memory; `bytes` must outlive the result. Throws
   /// SafetensorsError.
@@ -79,32 +68,7 @@ class SafetensorsFile {
  private:
   SafetensorsFile() = default;
 
-  void read(std::span<const std::byte> bytes) {
-    using Kind = SafetensorsError::Kind;
-    static_assert(std::endian::native == std::endian::little);
-    constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
-    std::uint64_t n = 0;
-    if (bytes.size() < sizeof n) {
-      throw SafetensorsError(Kind::header_too_small,
-                             concat("a file has at least 8 bytes, got ", bytes.size()));
-    }
-    std::memcpy(&n, bytes.data(), sizeof n);
-    if (n > kMaxHeaderBytes) {
-      throw SafetensorsError(Kind::header_too_large, concat("the header may have ", kMaxHeaderBytes,
-                                                            " bytes, but claims ", n));
-    }
-    if (n > bytes.size() - sizeof n) {
-      throw SafetensorsError(
-          Kind::invalid_header_length,
-          concat("the header claims ", n, " bytes, but ", bytes.size() - sizeof n, " follow"));
-    }
-    const auto header = bytes.subspan(sizeof n, n);
-    data_ = bytes.subspan(sizeof n + n);
-    tensors_ = detail::parse_safetensors_header(
-        {reinterpret_cast<const char*>(header.data()), header.size()}, data_.size());
-    by_name_.reserve(tensors_.size());
-    for (std::size_t i = 0; i < tensors_.size(); ++i) by_name_.emplace(tensors_[i].name, i);
-  }
+  void read(std::span<const std::byte> bytes);
 
   MappedFile file_;
   std::filesystem::path path_;
@@ -130,19 +94,7 @@ class Checkpoint {
   ///
   /// A tensor that the index does not mention is part of the checkpoint like any other. Where the
   /// index places a tensor in one shard, a copy in another shard is ignored.
-  explicit Checkpoint(const std::filesystem::path& directory) : directory_(directory) {
-    const auto index = directory / "model.safetensors.index.json";
-    const auto single = directory / "model.safetensors";
-    if (std::filesystem::exists(index)) {
-      open_shards(read_index(index), index);
-    } else {
-      check<LoadError>(std::filesystem::exists(single), "'", directory.string(),
-                       "' holds neither model.safetensors.index.json nor model.safetensors");
-      files_.emplace_back(single);
-      add_tensors(files_.front(), {});
-    }
-    for (const Entry& entry : entries_) total_bytes_ += entry.tensor->end - entry.tensor->begin;
-  }
+  explicit Checkpoint(const std::filesystem::path& directory);
 
   Checkpoint(Checkpoint&&) noexcept = default;
   Checkpoint& operator=(Checkpoint&&) noexcept = default;
@@ -165,71 +117,13 @@ class Checkpoint {
   using Index = std::unordered_map<std::string, std::string>;  ///< tensor name to shard name
 
   /// Reads the index file. Throws LoadError unless it maps tensor names to plain file names.
-  static Index read_index(const std::filesystem::path& path) {
-    const MappedFile file(path);
-    const std::string_view text = file.text();
-    nlohmann::json json;
-    try {
-      json = nlohmann::json::parse(text.begin(), text.end());
-    } catch (const nlohmann::json::exception& error) {
-      throw LoadError(concat("'", path.string(), "': ", error.what()));
-    }
-    const auto map = json.is_object() ? json.find("weight_map") : json.end();
-    check<LoadError>(map != json.end() && map->is_object(), "'", path.string(),
-                     "' must be an object with an object 'weight_map'");
-    Index index;
-    for (const auto& [tensor, shard] : map->items()) {
-      check<LoadError>(shard.is_string(), "'", path.string(), "': the shard of '", tensor,
-                       "' must be a string");
-      const auto& name = shard.get_ref<const std::string&>();
-      constexpr std::string_view kForbidden("/\\\0", 3);  // a shard lies in the same directory
-      check<LoadError>(!name.empty() && name != "." && name != ".." &&
-                           name.find_first_of(kForbidden) == name.npos,
-                       "'", path.string(), "': the shard of '", tensor,
-                       "' must be a file name without a path, got '", name, "'");
-      index.emplace(tensor, name);
-    }
-    return index;
-  }
+  static Index read_index(const std::filesystem::path& path);
 
   /// Maps every shard of the index, in the order of their names.
-  void open_shards(const Index& index, const std::filesystem::path& path) {
-    std::set<std::string> shards;
-    for (const auto& [tensor, shard] : index) shards.insert(shard);
-    std::string missing;
-    for (const std::string& shard : shards) {
-      if (!std::filesystem::exists(directory_ / shard)) missing += concat(" '", shard, "'");
-    }
-    check<LoadError>(missing.empty(), "'", path.string(),
-                     "' lists shards that are missing:", missing);
-    files_.reserve(shards.size());
-    for (const std::string& shard : shards)
-      add_tensors(files_.emplace_back(directory_ / shard), index);
-
-    std::set<std::string_view> lacking;
-    for (const auto& [tensor, shard] : index) {
-      if (!by_name_.contains(tensor)) lacking.insert(tensor);
-    }
-    std::string list;
-    for (const std::string_view tensor : lacking) {
-      list += concat("\n  '", tensor, "' in '", index.at(std::string(tensor)), "'");
-    }
-    check<LoadError>(list.empty(), "'", path.string(),
-                     "' names tensors that their shard lacks:", list);
-  }
+  void open_shards(const Index& index, const std::filesystem::path& path);
 
   /// Takes in the tensors of `file`, less those that `index` places elsewhere.
-  void add_tensors(const SafetensorsFile& file, const Index& index) {
-    const std::string shard = file.path().filename().string();
-    for (const TensorInfo& tensor : file.tensors()) {
-      const auto placed = index.find(tensor.name);
-      if (placed != index.end() && placed->second != shard) continue;
-      const bool added = by_name_.emplace(tensor.name, entries_.size()).second;
-      check<LoadError>(added, "tensor '", tensor.name, "' is in two shards, '", shard,
-                       "' among them, and the index names neither");
-      entries_.push_back({&tensor, &file});
-    }
-  }
+  void add_tensors(const SafetensorsFile& file, const Index& index);
 
   std::filesystem::path directory_;
   std::vector<SafetensorsFile> files_;
@@ -239,3 +133,7 @@ class Checkpoint {
 };
 
 }  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+#include "nanovllm/io/safetensors.inc"
+#endif

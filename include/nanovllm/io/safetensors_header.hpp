@@ -1,22 +1,15 @@
 #pragma once
 /// The JSON header of a safetensors file: what it may say, and its reader.
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
-#include <nlohmann/json.hpp>
-#include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/utf8.hpp"
+#include "nanovllm/core/prebuilt.hpp"
 
 namespace nanovllm {
 
@@ -112,248 +105,14 @@ template <class Int>
   return out + "]";
 }
 
-/// Receives the header's JSON events and collects the tensors. Every event returns false to stop at
-/// the first thing that the format forbids; `problem` then says what.
-///
-/// A tree of JSON values would do, but this is faster (checkpoints with 19,000 tensors exist), and
-/// a tree has forgotten which keys came twice: a repeated tensor keeps its last entry, a repeated
-/// field of one entry is an error.
-class SafetensorsHeaderReader {
- public:
-  std::unordered_map<std::string, TensorInfo> tensors;
-  std::string problem;
-
-  // nlohmann's SAX interface requires these names and signatures.
-  bool null() {
-    if (place_ == Place::value && metadata_) return done(Place::names);
-    return scalar("null");
-  }
-  bool boolean(bool) { return scalar("a boolean"); }
-  bool number_integer(std::int64_t) { return scalar("a negative number"); }
-  bool number_float(double, const std::string&) {
-    return scalar("a fraction or too large a number");
-  }
-  bool binary(std::vector<std::uint8_t>&) { return scalar("binary"); }
-
-  bool number_unsigned(std::uint64_t value) {
-    if (place_ == Place::shape) {
-      entry_.shape.push_back(value);
-      return true;
-    }
-    if (place_ == Place::offsets && num_offsets_ < 2) {
-      (num_offsets_++ == 0 ? entry_.begin : entry_.end) = value;
-      return true;
-    }
-    return scalar("a number");
-  }
-
-  bool string(std::string& value) {
-    if (place_ == Place::metadata) return true;
-    if (place_ != Place::field || field_ != kDType) return scalar("a string");
-    const auto* found = std::find_if(kFileDTypes.begin(), kFileDTypes.end(),
-                                     [&](const FileDTypeInfo& d) { return d.name == value; });
-    if (found == kFileDTypes.end()) return fail("unknown dtype '", value, "'");
-    entry_.dtype = static_cast<FileDType>(found - kFileDTypes.begin());
-    return done(Place::entry);
-  }
-
-  bool start_object(std::size_t) {
-    switch (place_) {
-      case Place::start: return done(Place::names);
-      case Place::value: return metadata_ ? done(Place::metadata) : begin_entry();
-      default: return open("an object");
-    }
-  }
-
-  bool key(std::string& key) {
-    switch (place_) {
-      case Place::names: return begin_value(key);
-      case Place::entry: return begin_field(key);
-      default: return true;  // of the metadata, or inside an unknown field
-    }
-  }
-
-  bool end_object() {
-    switch (place_) {
-      case Place::metadata: return done(Place::names);
-      case Place::entry: return end_entry();
-      case Place::unknown: return close();
-      default: return true;  // the end of the header
-    }
-  }
-
-  bool start_array(std::size_t) {
-    if (place_ == Place::field && field_ == kShape) return done(Place::shape);
-    if (place_ == Place::field && field_ == kOffsets) return done(Place::offsets);
-    return open("an array");
-  }
-
-  bool end_array() {
-    if (place_ == Place::unknown) return close();
-    if (place_ == Place::offsets && num_offsets_ != 2) {
-      return fail("tensor '", name_, "': data_offsets must hold 2 numbers, got ", num_offsets_);
-    }
-    return done(Place::entry);
-  }
-
-  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception& error) {
-    return fail(error.what());
-  }
-
- private:
-  /// Where in the header the reader stands: which value or key comes next.
-  enum class Place : std::uint8_t {
-    start,     ///< before the outermost brace
-    names,     ///< a tensor's name or `__metadata__`
-    value,     ///< what belongs to that name
-    metadata,  ///< inside the metadata: strings only
-    entry,     ///< a field of a tensor's entry
-    field,     ///< the value of a field
-    shape,     ///< an extent
-    offsets,   ///< a byte offset
-    unknown,   ///< the value of a field this reader does not know; `depth_` brackets deep
-  };
-
-  /// Bits of `seen_`; a field without a bit is ignored.
-  enum Field : unsigned { kOther = 0, kDType = 1, kShape = 2, kOffsets = 4, kAll = 7 };
-
-  template <class... Parts>
-  bool fail(const Parts&... parts) {
-    problem = concat(parts...);
-    return false;
-  }
-
-  bool done(Place next) {
-    place_ = next;
-    return true;
-  }
-
-  /// A value that has a meaning nowhere but in an unknown field.
-  bool scalar(const char* what) {
-    if (place_ == Place::unknown) return depth_ > 0 || done(Place::entry);
-    switch (place_) {
-      case Place::start: return fail("the header must be an object, got ", what);
-      case Place::value: return fail("'", name_, "' must be an object, got ", what);
-      case Place::metadata: return fail("'__metadata__' must hold strings only, got ", what);
-      default: return fail("tensor '", name_, "': unexpected ", what, " in '", key_, "'");
-    }
-  }
-
-  bool open(const char* what) {
-    if (place_ != Place::unknown) return scalar(what);
-    ++depth_;
-    return true;
-  }
-
-  bool close() { return --depth_ > 0 || done(Place::entry); }
-
-  bool begin_value(std::string& key) {
-    name_ = std::move(key);
-    metadata_ = name_ == "__metadata__";
-    if (metadata_ && std::exchange(has_metadata_, true)) return fail("'__metadata__' comes twice");
-    return done(Place::value);
-  }
-
-  bool begin_entry() {
-    entry_ = TensorInfo{};
-    seen_ = 0;
-    num_offsets_ = 0;
-    return done(Place::entry);
-  }
-
-  bool begin_field(std::string& key) {
-    key_ = std::move(key);
-    field_ = key_ == "dtype"          ? kDType
-             : key_ == "shape"        ? kShape
-             : key_ == "data_offsets" ? kOffsets
-                                      : kOther;
-    if ((seen_ & field_) != 0) return fail("tensor '", name_, "': '", key_, "' comes twice");
-    seen_ |= field_;
-    return done(field_ == kOther ? Place::unknown : Place::field);
-  }
-
-  bool end_entry() {
-    if (seen_ != kAll) {
-      return fail("tensor '", name_, "' must have dtype, shape and data_offsets");
-    }
-    entry_.name = name_;
-    tensors.insert_or_assign(name_, std::move(entry_));
-    return done(Place::names);
-  }
-
-  Place place_ = Place::start;
-  bool metadata_ = false;      ///< the name just read is `__metadata__`
-  bool has_metadata_ = false;  ///< it has been read before
-  std::string name_;
-  std::string key_;
-  Field field_ = kOther;
-  unsigned seen_ = 0;
-  std::size_t num_offsets_ = 0;
-  std::size_t depth_ = 0;
-  TensorInfo entry_;
-};
-
-/// Throws unless `tensor` begins at `previous_end` and its offsets span exactly what its dtype and
-/// shape need.
-inline void check_extent(const TensorInfo& tensor, std::uint64_t previous_end) {
-  using Kind = SafetensorsError::Kind;
-  const auto fail = [&](Kind kind, const auto&... parts) {
-    throw SafetensorsError(kind, concat("tensor '", tensor.name, "' (", name(tensor.dtype), " ",
-                                        shape_string(tensor.shape), ", bytes [", tensor.begin, ", ",
-                                        tensor.end, ")) ", parts...));
-  };
-  if (tensor.begin != previous_end || tensor.end < tensor.begin) {
-    fail(Kind::invalid_offset, "must begin at byte ", previous_end, " and not end before it");
-  }
-  constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
-  std::uint64_t bits = 1;
-  const auto multiply = [&](std::uint64_t factor) {
-    if (factor != 0 && bits > kMax / factor) {
-      fail(Kind::validation_overflow, "has more than 2^64 bits");
-    }
-    bits *= factor;
-  };
-  for (const std::uint64_t extent : tensor.shape) multiply(extent);
-  multiply(size_bits(tensor.dtype));
-  if (bits % 8 != 0) fail(Kind::misaligned_slice, "ends inside a byte");
-  if (tensor.end - tensor.begin != bits / 8) {
-    fail(Kind::tensor_invalid_info, "needs ", bits / 8, " bytes");
-  }
-}
-
 /// The tensors that header `json` describes, in the order of their bytes. `data_bytes` is the size
 /// of what follows the header. Throws SafetensorsError.
-[[nodiscard]] inline std::vector<TensorInfo> parse_safetensors_header(std::string_view json,
-                                                                      std::uint64_t data_bytes) {
-  using Kind = SafetensorsError::Kind;
-  const auto check_kind = [](bool ok, Kind kind, const auto&... parts) {
-    if (!ok) throw SafetensorsError(kind, concat(parts...));
-  };
-  const std::size_t valid = utf8::valid_prefix(json);
-  check_kind(valid == json.size(), Kind::invalid_header, "the header is not UTF-8 at byte ", valid);
-
-  SafetensorsHeaderReader reader;
-  // The JSON parser would skip a byte order mark and stop at a NUL; neither is JSON.
-  check_kind(!json.starts_with("\xEF\xBB\xBF") && json.find('\0') == json.npos,
-             Kind::invalid_header_deserialization, "the header is not JSON");
-  check_kind(nlohmann::json::sax_parse(json.begin(), json.end(), &reader),
-             Kind::invalid_header_deserialization, "bad header: ", reader.problem);
-
-  std::vector<TensorInfo> tensors;
-  tensors.reserve(reader.tensors.size());
-  for (auto& [key, tensor] : reader.tensors) tensors.push_back(std::move(tensor));
-  std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
-    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
-  });
-  std::uint64_t end = 0;
-  for (const TensorInfo& tensor : tensors) {
-    check_extent(tensor, end);
-    end = tensor.end;
-  }
-  check_kind(end == data_bytes, Kind::metadata_incomplete_buffer, "the tensors span ", end,
-             " bytes, but ", data_bytes, " follow the header");
-  return tensors;
-}
+[[nodiscard]] std::vector<TensorInfo> parse_safetensors_header(std::string_view json,
+                                                               std::uint64_t data_bytes);
 
 }  // namespace detail
 }  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+#include "nanovllm/io/safetensors_header.inc"
+#endif

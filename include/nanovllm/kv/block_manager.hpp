@@ -1,7 +1,7 @@
 #pragma once
 /// Who holds which block of the KV pool, and which blocks can be shared.
 
-#include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -11,17 +11,13 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/fwd.hpp"
-#include "nanovllm/kv/free_list.hpp"
-#include "nanovllm/kv/prefix_hash.hpp"
-#include "nanovllm/kv/prefix_index.hpp"
+#include "nanovllm/kv/block_list.hpp"
+#include "nanovllm/kv/hash_prefix_cache.hpp"
+#include "nanovllm/kv/no_prefix_cache.hpp"
+#include "nanovllm/kv/prefix_cache.hpp"
+#include "nanovllm/kv/prefix_match.hpp"
 
 namespace nanovllm {
-
-/// What the prefix cache has of a sequence, and what taking it costs.
-struct PrefixHit {
-  std::vector<BlockId> blocks;       ///< hold the sequence's first blocks.size() · B tokens
-  std::int32_t num_free_blocks = 0;  ///< of them, in the free list: adopting takes them out of it
-};
 
 /// Counters since the block manager was made.
 struct BlockStats {
@@ -30,42 +26,54 @@ struct BlockStats {
   std::int64_t num_evictions = 0;       ///< cached blocks that were reused for other tokens
 };
 
-/// Reference counts, free list and prefix cache of a pool of `num_blocks` blocks. It deals in block
-/// ids only and never touches the pool's memory. Not thread-safe.
+/// The books of a pool of `num_blocks` blocks: reference counts, the free list, and which blocks the
+/// prefix cache has. It deals in block ids only and never touches the pool's memory. Not
+/// thread-safe.
 ///
-/// A block is *in use* (reference count ≥ 1) or *free*. When its tokens are computed and fill it, a
-/// block may be *published*: `lookup` then finds it, also when it is free, until it is reused. Free
-/// blocks that were never published are reused first, then the least recently used.
+/// A block is *in use* (reference count ≥ 1) or *free*. When tokens of a sequence are computed,
+/// their blocks are *published*: the prefix cache may enter them, and `match` then finds them, also
+/// when they are free, until they are reused. Free blocks that the cache does not have are reused
+/// first, the last one freed before the others; then the cache gives up what is worth least to it.
 ///
 /// @tparam kBlockSize  tokens a block.
-/// @tparam Hash        how prefixes are hashed; a PrefixHashLike.
-template <int kBlockSize, class Hash>
+/// @tparam Cache       a PrefixCacheLike.
+template <int kBlockSize, class Cache>
 class BlockManager {
   static_assert(kBlockSize >= 1, "a block must hold at least one token");
-  static_assert(PrefixHashLike<Hash>,
-                "'Hash' must have a static hash(std::uint64_t, std::span<const TokenId>) that "
-                "returns std::uint64_t");
+  static_assert(PrefixCacheLike<Cache>,
+                "'Cache' must be a prefix cache: movable, made from a number of blocks, with "
+                "block_size, match, insert, contains, lock, unlock, evict, size, version and "
+                "check_invariants as kv/prefix_cache.hpp states them, of which contains, lock, "
+                "unlock and evict are noexcept");
+  static_assert(Cache::block_size() == kBlockSize,
+                "the prefix cache must have the block manager's block size");
 
  public:
-  /// A pool in which every block is free. Throws ConfigError when it would have no blocks.
-  BlockManager(std::int32_t num_blocks, bool enable_prefix_caching)
+  /// A pool in which every block is free. `cache_args` go to the cache behind the number of blocks.
+  /// Without `enable_prefix_caching` the cache is never asked. Throws ConfigError when the pool
+  /// would have no blocks.
+  template <class... CacheArgs>
+  BlockManager(std::int32_t num_blocks, bool enable_prefix_caching, const CacheArgs&... cache_args)
       : ref_counts_(checked_size(num_blocks), 0),
-        free_(num_blocks),
-        index_(enable_prefix_caching ? num_blocks : 0),
+        free_(BlockList::all(num_blocks)),
+        cache_(enable_prefix_caching ? num_blocks : 0, cache_args...),
         enable_prefix_caching_(enable_prefix_caching) {}
 
   [[nodiscard]] static constexpr std::int32_t block_size() { return kBlockSize; }
   [[nodiscard]] std::int32_t num_blocks() const {
     return static_cast<std::int32_t>(ref_counts_.size());
   }
-  [[nodiscard]] std::int32_t num_free() const { return free_.size(); }
-  [[nodiscard]] std::int32_t num_published() const { return index_.size(); }
+  [[nodiscard]] std::int32_t num_free() const { return free_.size() + num_evictable_; }
+  [[nodiscard]] std::int32_t num_published() const { return cache_.size(); }
   [[nodiscard]] std::int32_t ref_count(BlockId block) const {
     return ref_counts_[static_cast<std::size_t>(block)];
   }
-  [[nodiscard]] bool is_published(BlockId block) const {
-    return enable_prefix_caching_ && index_.contains(block);
+  /// One for every block.
+  [[nodiscard]] std::span<const std::int32_t> ref_counts() const { return ref_counts_; }
+  [[nodiscard]] bool is_published(BlockId block) const noexcept {
+    return enable_prefix_caching_ && cache_.contains(block);
   }
+  [[nodiscard]] const Cache& cache() const { return cache_; }
   [[nodiscard]] const BlockStats& stats() const { return stats_; }
 
   /// Blocks that hold `num_tokens` tokens.
@@ -80,106 +88,105 @@ class BlockManager {
            position % kBlockSize;
   }
 
-  /// The longest prefix of `tokens` that is published, in whole blocks, and what it costs to take.
-  /// The last token is never part of it: its logits are wanted, so it must be computed. Blocks in
-  /// use are preferred to free ones of equal content. O(hits · B).
-  [[nodiscard]] PrefixHit lookup(std::span<const TokenId> tokens) const {
-    PrefixHit hit;
-    if (!enable_prefix_caching_ || tokens.empty()) return hit;
-    const auto in_use = [this](BlockId block) { return ref_count(block) > 0; };
-    PrefixKey prefix;
-    for (std::size_t end = kBlockSize; end < tokens.size(); end += kBlockSize) {
-      const std::optional<BlockId> block =
-          index_.find(prefix, tokens.subspan(end - kBlockSize, kBlockSize), in_use);
-      if (!block) break;
-      hit.blocks.push_back(*block);
-      hit.num_free_blocks += in_use(*block) ? 0 : 1;
-      prefix = index_.key(*block);
-    }
-    return hit;
+  /// The longest prefix of `tokens` that the cache has. The last token is never part of it: its
+  /// logits are wanted, so it must be computed.
+  [[nodiscard]] PrefixMatch match(std::span<const TokenId> tokens) const {
+    if (!enable_prefix_caching_ || tokens.empty()) return {};
+    return cache_.match(tokens.first(tokens.size() - 1));
   }
 
-  /// Takes one reference to each of `blocks`, published ones that `lookup` found for a sequence of
-  /// `num_tokens` tokens. Blocks that were free leave the free list; none is evicted.
-  void adopt(std::span<const BlockId> blocks, std::int32_t num_tokens) {
-    for (BlockId block : blocks) {
-      check(is_published(block), "adopt: block ", block, " is not in the prefix cache");
-      if (count(block)++ == 0) free_.remove(block);
-    }
+  /// Another number whenever `match` could give another answer for the same tokens.
+  [[nodiscard]] std::uint64_t cache_version() const { return cache_.version(); }
+
+  /// Throws Error unless `block` can be part of what `adopt` gets.
+  void check_adoptable(BlockId block) const {
+    check(is_published(block), "adopt: block ", block, " is not in the prefix cache");
+  }
+
+  /// Takes one reference to each block of `match`, found for a sequence of `num_tokens` tokens, and
+  /// one to its `copy_tail`, which the caller gives back when the copy's target is allocated. Blocks
+  /// that were free leave the free ones; none is evicted. Throws Error, having changed nothing, for
+  /// a block that the cache does not have.
+  void adopt(const PrefixMatch& match, std::int32_t num_tokens) {
+    for (const BlockId block : match.blocks) check_adoptable(block);
+    if (match.copy_tail) check_adoptable(*match.copy_tail);
+    for (const BlockId block : match.blocks) take(block);
+    if (match.copy_tail) take(*match.copy_tail);
     if (!enable_prefix_caching_) return;
     stats_.num_queried_tokens += num_tokens;
-    stats_.num_hit_tokens += static_cast<std::int64_t>(blocks.size()) * kBlockSize;
+    stats_.num_hit_tokens += match.num_tokens;
   }
 
-  /// Takes a free block with one reference to it, or nothing when there is none. What the block was
-  /// published as is forgotten.
-  [[nodiscard]] std::optional<BlockId> allocate() {
-    const std::optional<BlockId> block = free_.pop_front();
-    if (!block) return std::nullopt;
-    if (is_published(*block)) {
-      index_.erase(*block);
-      ++stats_.num_evictions;
+  /// Takes a free block with one reference to it, or nothing when there is none. What it held is
+  /// forgotten.
+  [[nodiscard]] std::optional<BlockId> allocate() noexcept {
+    std::optional<BlockId> block = free_.pop_front();
+    if (!block && num_evictable_ > 0) {
+      block = cache_.evict();
+      if (block) --num_evictable_, ++stats_.num_evictions;
     }
-    count(*block) = 1;
+    if (block) count(*block) = 1;
     return block;
   }
 
   /// Gives back one reference to each of `blocks`, a block table or the end of one. Blocks without
   /// references become free; those that are published can still be found, and the later a block is
   /// in the table, the earlier it is reused, for it is worth nothing without those before it.
+  /// Throws Error for a block that is not in use, which is a mistake of the caller.
   void release(std::span<const BlockId> blocks) {
     for (std::size_t i = blocks.size(); i-- > 0;) {
       const BlockId block = blocks[i];
       check(ref_count(block) > 0, "release: block ", block, " is not in use");
       if (--count(block) > 0) continue;
+      std::optional<BlockId> unwanted = block;
       if (is_published(block)) {
-        free_.push_back(block);
-      } else {
-        free_.push_front(block);
+        unwanted = cache_.unlock(block);
+        ++num_evictable_;
+        if (unwanted) --num_evictable_;  // the block itself, or one that was free before
       }
+      if (unwanted) free_.push_front(*unwanted);
     }
   }
 
-  /// Publishes the blocks that tokens [begin, end) of a sequence have filled: call it when their
-  /// keys and values are in the pool, for one range after the other from the first token that was
-  /// not adopted. A block that is not full stays private. O(end - begin + B).
+  /// Tells the cache that tokens [begin, end) of a sequence are computed: call it when their keys
+  /// and values are in the pool, for one range after the other from the first token that was not
+  /// adopted. Throws what the cache throws; no block changes hands.
   void publish(std::span<const BlockId> block_table, std::span<const TokenId> tokens,
                std::int32_t begin, std::int32_t end) {
-    if (!enable_prefix_caching_) return;
-    for (std::int32_t i = begin / kBlockSize; i < end / kBlockSize; ++i) {
-      const BlockId block = block_table[static_cast<std::size_t>(i)];
-      PrefixKey parent;
-      if (i > 0) {
-        const BlockId before = block_table[static_cast<std::size_t>(i - 1)];
-        check(is_published(before), "publish: block ", before, " before block ", block,
-              " is not published");
-        parent = index_.key(before);
-      }
-      check(!is_published(block), "publish: block ", block, " is published already");
-      index_.insert(block, parent,
-                    tokens.subspan(static_cast<std::size_t>(i) * kBlockSize, kBlockSize));
+    if (enable_prefix_caching_) cache_.insert(block_table, tokens, begin, end);
+  }
+
+  /// Empties the prefix cache but for blocks in use: what the pool holds is not worth finding.
+  void forget() noexcept {
+    while (num_evictable_ > 0) {
+      const std::optional<BlockId> block = cache_.evict();
+      if (!block) return;
+      --num_evictable_;
+      free_.push_front(*block);
     }
   }
 
-  /// The tokens that a published block holds.
-  [[nodiscard]] std::span<const TokenId> published_tokens(BlockId block) const {
-    return index_.tokens(block);
-  }
-
-  /// Throws Error naming the broken invariant: a block is either in use or in the free list, the
-  /// list and the index are well linked. O(num_blocks).
+  /// Throws Error naming the broken invariant: a block is either in use, or free and in the cache,
+  /// or in the free list. O(num_blocks).
   void check_invariants() const {
     free_.check_invariants();
-    if (enable_prefix_caching_) index_.check_invariants();
-    std::int32_t num_in_use = 0;
+    if (enable_prefix_caching_) cache_.check_invariants();
+    std::int32_t num_in_use = 0, num_evictable = 0, num_published = 0;
     for (BlockId block = 0; block < num_blocks(); ++block) {
       check(ref_count(block) >= 0, "block manager: block ", block, " has reference count ",
             ref_count(block));
-      check((ref_count(block) == 0) == free_.contains(block), "block manager: block ", block,
-            " has reference count ", ref_count(block), " and is ",
-            free_.contains(block) ? "" : "not ", "in the free list");
-      num_in_use += ref_count(block) > 0 ? 1 : 0;
+      const bool in_use = ref_count(block) > 0, published = is_published(block);
+      check(free_.contains(block) == (!in_use && !published), "block manager: block ", block,
+            " has reference count ", ref_count(block), ", is ", published ? "" : "not ",
+            "published and is ", free_.contains(block) ? "" : "not ", "in the free list");
+      num_in_use += in_use ? 1 : 0;
+      num_evictable += published && !in_use ? 1 : 0;
+      num_published += published ? 1 : 0;
     }
+    check(num_evictable == num_evictable_, "block manager: ", num_evictable,
+          " free blocks are published, but ", num_evictable_, " are counted");
+    check(num_published == cache_.size(), "block manager: ", num_published,
+          " blocks are published, but the cache counts ", cache_.size());
     check(num_in_use + num_free() == num_blocks(), "block manager: ", num_in_use, " in use and ",
           num_free(), " free are not ", num_blocks(), " blocks");
   }
@@ -190,13 +197,19 @@ class BlockManager {
                        num_blocks);
     return static_cast<std::size_t>(num_blocks);
   }
-  [[nodiscard]] std::int32_t& count(BlockId block) {
+  [[nodiscard]] std::int32_t& count(BlockId block) noexcept {
     return ref_counts_[static_cast<std::size_t>(block)];
+  }
+  void take(BlockId block) noexcept {
+    if (count(block)++ > 0) return;
+    cache_.lock(block);
+    --num_evictable_;
   }
 
   std::vector<std::int32_t> ref_counts_;
-  FreeList free_;
-  PrefixIndex<kBlockSize, Hash> index_;
+  BlockList free_;  ///< blocks that are neither in use nor in the cache
+  Cache cache_;
+  std::int32_t num_evictable_ = 0;  ///< blocks in the cache that are not in use
   BlockStats stats_;
   bool enable_prefix_caching_;
 };

@@ -10,6 +10,14 @@
 
 namespace nanovllm {
 
+/// What the type of an attention call says about its heads; 0 leaves it to the operands. A backend
+/// compiles only the kernels that these heads need. Operands that differ are a ShapeError.
+template <int kHeadDimValue = 0, int kGroupValue = 0>
+struct HeadShape {
+  static constexpr int kHeadDim = kHeadDimValue;
+  static constexpr int kGroup = kGroupValue;  ///< query heads a kv head
+};
+
 /// Causal grouped-query attention of packed query rows over paged K and V.
 ///
 /// Sequence s owns query rows [query_starts[s], query_starts[s + 1]) and the keys at positions
@@ -18,13 +26,14 @@ namespace nanovllm {
 /// head h reads kv head h / (heads / kv_heads).
 ///   out = softmax(scale · q · Kᵀ) · V,   scores and softmax in float32, rounded once to T.
 /// The keys and values of the new tokens must already be in the cache (`kv_store`); `k` and `v`
-/// repeat those rows contiguously, so that a backend may read them from either place.
-template <class T>
+/// repeat those rows contiguously, so that a backend may read them from either place (where the
+/// cache's elements, Kv, are not the activations', T, what it holds has been rounded to Kv).
+template <class T, class Kv = T, class Heads = HeadShape<>>
 struct VarlenAttentionArgs {
   TensorView<const T, 3> q;  ///< [n, heads, head_dim]
   TensorView<const T, 3> k;  ///< [n, kv_heads, head_dim], this step's new keys
   TensorView<const T, 3> v;  ///< [n, kv_heads, head_dim], this step's new values
-  KvView<T> kv;
+  KvView<Kv> kv;
   VectorView<const std::int32_t> query_starts;  ///< [num_seqs + 1], ascending from 0 to n
   VectorView<const std::int32_t> kv_lens;       ///< [num_seqs], each ≥ its q_len
   MatrixView<const BlockId>
@@ -36,10 +45,10 @@ struct VarlenAttentionArgs {
 
 /// The same for exactly one query a sequence: row s belongs to sequence s and sees all of its keys.
 /// A row with kv_lens[s] = 0 is padding and yields zeros.
-template <class T>
+template <class T, class Kv = T, class Heads = HeadShape<>>
 struct DecodeAttentionArgs {
   TensorView<const T, 3> q;  ///< [num_seqs, heads, head_dim]
-  KvView<T> kv;
+  KvView<Kv> kv;
   VectorView<const std::int32_t> kv_lens;  ///< [num_seqs]
   MatrixView<const BlockId>
       block_tables;  ///< [num_seqs, max blocks]; unused entries are never read
@@ -62,13 +71,18 @@ struct PlanAttentionArgs {
 
 namespace detail {
 
-template <class Args>
+template <class Heads, class Args>
 void validate_attention(const char* op, const Args& args, std::int64_t num_seqs) {
   check_shape(op, "q", args.q, {-1, -1, args.kv.head_dim});
   check_shape(op, "out", args.out, args.q.extents);
   check<ShapeError>(args.kv.num_kv_heads > 0 && args.q.extent(1) % args.kv.num_kv_heads == 0, op,
                     ": the number of query heads, ", args.q.extent(1),
                     ", must be a multiple of the number of kv heads, ", args.kv.num_kv_heads);
+  check<ShapeError>(Heads::kHeadDim == 0 || args.kv.head_dim == Heads::kHeadDim, op,
+                    ": compiled for head_dim ", Heads::kHeadDim, ", got ", args.kv.head_dim);
+  check<ShapeError>(Heads::kGroup == 0 || args.q.extent(1) == args.kv.num_kv_heads * Heads::kGroup,
+                    op, ": compiled for ", Heads::kGroup, " query heads a kv head, got ",
+                    args.q.extent(1), " and ", args.kv.num_kv_heads);
   check_shape(op, "kv_lens", args.kv_lens, {num_seqs});
   check_shape(op, "block_tables", args.block_tables, {num_seqs, -1});
 }
@@ -76,19 +90,19 @@ void validate_attention(const char* op, const Args& args, std::int64_t num_seqs)
 }  // namespace detail
 
 /// Throws ShapeError when the operands do not fit together.
-template <class T>
-void validate(const VarlenAttentionArgs<T>& args) {
+template <class T, class Kv, class Heads>
+void validate(const VarlenAttentionArgs<T, Kv, Heads>& args) {
   constexpr auto kOp = "varlen_attention";
   check<ShapeError>(args.query_starts.extent(0) >= 1, kOp, ": 'query_starts' must not be empty");
-  detail::validate_attention(kOp, args, args.query_starts.extent(0) - 1);
+  detail::validate_attention<Heads>(kOp, args, args.query_starts.extent(0) - 1);
   check_shape(kOp, "k", args.k, {args.q.extent(0), args.kv.num_kv_heads, args.kv.head_dim});
   check_shape(kOp, "v", args.v, args.k.extents);
 }
 
 /// Throws ShapeError when the operands do not fit together.
-template <class T>
-void validate(const DecodeAttentionArgs<T>& args) {
-  detail::validate_attention("decode_attention", args, args.q.extent(0));
+template <class T, class Kv, class Heads>
+void validate(const DecodeAttentionArgs<T, Kv, Heads>& args) {
+  detail::validate_attention<Heads>("decode_attention", args, args.q.extent(0));
 }
 
 }  // namespace nanovllm

@@ -1,11 +1,15 @@
 #pragma once
-/// What a backend is: the place where memory lives and ops run.
+/// What a backend is: the place where memory lives and ops run. Every requirement has a name;
+/// `BackendLike` is their sum, and backend_check.hpp says in words which one is not met.
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/ops/attention.hpp"
 #include "nanovllm/ops/copy_blocks.hpp"
 #include "nanovllm/ops/embedding.hpp"
@@ -37,6 +41,10 @@ struct StepLimits {
   std::int64_t head_dim = 0;
 };
 
+/// The backend's type of weight matrices.
+template <class B, class W>
+using MatrixOf = typename B::template Matrix<W>;
+
 /// `B` has the op whose arguments are `Args`; exact, so that a model can ask for one that not every
 /// backend has.
 template <class B, class Args>
@@ -44,7 +52,7 @@ concept RunsOp = requires(B& backend, const Args& args) {
   backend.run(args);
 };
 
-/// A backend `B` that can run a model of element type `T`.
+/// A backend `B` has memory that holds elements of type `T`.
 ///
 /// - `B::Buffer<U>`: owner of `size()` contiguous elements at `data()`, where ops can reach them.
 /// - `B::Matrix<T>`: owner of a `[rows(), cols()]` weight in the layout its `linear` likes best.
@@ -54,54 +62,98 @@ concept RunsOp = requires(B& backend, const Args& args) {
 /// - `upload(from, to, count)`: copies host memory into a buffer. Like `set_rows`, it may return
 ///   before the copy is done, except for memory that is not a Staging's.
 /// - `download(from, to, count)`: waits for all ops so far and copies a buffer to host memory.
-/// - `reserve(limits)`: called once, before any op that `limits` is about.
-/// - `run(args)`: the op that `args` is for, with the contract of `ops/<op>.hpp`; ops run in the
-///   order of the calls. `PlanAttentionArgs` come once a step, ahead of its attention calls.
 /// - `activate()`: an object that makes this backend's device the calling thread's as long as it
 ///   lives. All calls but the destructor are made under one.
 /// - `available_memory()`: bytes that the KV pool may count on now; `kSharedMemory` says whether
 ///   all ranks' backends take theirs from the same memory, `kKvShare` how much of it the pool gets
 ///   unless the user says otherwise.
 /// - `kLoadThreads`: threads that may call `set_rows` and `upload` at a time, each with a Staging.
-/// - `kAsynchronous`: ops return before they are done, so the host may run ahead of them.
-/// - `kAccumulatesResidual`: a product that is added to the residual costs less than one that is
-///   not; rounding then happens once.
-///
-/// A backend object belongs to one rank and, loading apart, is used by one thread at a time.
 template <class B, class T>
-concept BackendLike = Element<T> && std::constructible_from<B, const BackendConfig&> &&
+concept MemoryLike = Element<T> &&
     requires(B& backend, const B& cbackend, typename B::template Matrix<T>& matrix,
-             typename B::template Buffer<T>& buffer) {
+             typename B::template Buffer<T>& buffer, typename B::template Staging<T>& staging) {
   { buffer.data() } -> std::convertible_to<T*>;
   { matrix.rows() } -> std::convertible_to<std::int64_t>;
   { matrix.cols() } -> std::convertible_to<std::int64_t>;
   requires std::constructible_from<typename B::template Staging<T>, B&>;
+  { staging.acquire(std::size_t{}) } -> std::convertible_to<T*>;
+  staging.release();
   backend.set_rows(matrix, std::int64_t{}, MatrixView<const T>{});
   backend.upload(static_cast<const T*>(nullptr), buffer.data(), std::size_t{});
   backend.download(static_cast<const T*>(nullptr), static_cast<T*>(nullptr), std::size_t{});
-  backend.reserve(StepLimits{});
   backend.activate();
-  requires RunsOp<B, EmbeddingArgs<T, typename B::template Matrix<T>>>;
-  requires RunsOp<B, LinearArgs<T, typename B::template Matrix<T>>>;
-  requires RunsOp<B, LinearArgs<T, typename B::template Matrix<T>, float>>;
-  requires RunsOp<B, RmsNormArgs<T>>;
-  requires RunsOp<B, AddRmsNormArgs<T>>;
-  requires RunsOp<B, QkNormRopeStoreArgs<T>>;
-  requires RunsOp<B, PlanAttentionArgs>;
-  requires RunsOp<B, VarlenAttentionArgs<T>>;
-  requires RunsOp<B, DecodeAttentionArgs<T>>;
-  requires RunsOp<B, SiluMulArgs<T>>;
-  requires RunsOp<B, GatherRowsArgs<T>>;
-  requires RunsOp<B, SampleArgs>;
-  requires RunsOp<B, CopyBlocksArgs<T>>;
-  requires RunsOp<B, UnpackStepArgs>;
+  { cbackend.available_memory() } -> std::convertible_to<std::size_t>;
   { B::kSharedMemory } -> std::convertible_to<bool>;
-  { B::kAsynchronous } -> std::convertible_to<bool>;
-  { B::kAccumulatesResidual } -> std::convertible_to<bool>;
   { B::kKvShare } -> std::convertible_to<double>;
   { B::kLoadThreads } -> std::convertible_to<int>;
-  { cbackend.available_memory() } -> std::convertible_to<std::size_t>;
+};
+
+/// A backend `B` has the dense layers of weights `W` for activations `A`. `kAccumulatesResidual`
+/// says that a product which is added to the residual costs less than one that is not; rounding
+/// then happens once.
+template <class B, class W, class A = W>
+concept DenseOpsLike =
+    RunsOp<B, EmbeddingArgs<A, MatrixOf<B, W>>> && RunsOp<B, LinearArgs<A, MatrixOf<B, W>>> &&
+    RunsOp<B, FloatLinearArgs<A, MatrixOf<B, W>>> && requires {
+  { B::kAccumulatesResidual } -> std::convertible_to<bool>;
+};
+
+/// A backend `B` has every op that a model of these elements is made of. Each has the contract of
+/// `ops/<op>.hpp`; ops run in the order of the calls of `run`. `PlanAttentionArgs` come once a step,
+/// ahead of its attention calls; `reserve(limits)` once, before any op that `limits` is about.
+template <class B, class W, class A = W, class Kv = A>
+concept OpsLike = DenseOpsLike<B, W, A> && RunsOp<B, RmsNormArgs<A, W>> &&
+    RunsOp<B, AddRmsNormArgs<A, W>> && RunsOp<B, QkNormRopeStoreArgs<A, Kv, W>> &&
+    RunsOp<B, PlanAttentionArgs> && RunsOp<B, VarlenAttentionArgs<A, Kv>> &&
+    RunsOp<B, DecodeAttentionArgs<A, Kv>> && RunsOp<B, SiluMulArgs<A>> &&
+    RunsOp<B, GatherRowsArgs<A>> && RunsOp<B, SampleArgs> && RunsOp<B, CopyBlocksArgs<Kv>> &&
+    RunsOp<B, UnpackStepArgs> && requires(B& backend) {
+  backend.reserve(StepLimits{});
+};
+
+/// What a backend whose ops return before they are done (`kAsynchronous`) has besides, so that the
+/// host can run ahead and replay whole steps.
+///
+/// - `B::HostBuffer<T>`: owner of host memory that copies need not be waited for.
+/// - `download_later(from, to, count)`: enqueued; `to` is a HostBuffer's.
+/// - `B::Event`, `record(event)`: marks the end of what is enqueued; `is_done()` says whether that
+///   was reached, or nothing was recorded, `synchronize()` waits.
+/// - `B::Graph`, `capture(work)`, `replay(graph)`: the ops that `work()` calls, recorded without
+///   being run, and run.
+/// - `synchronize()`: waits for everything.
+template <class B>
+concept AsyncBackendLike = requires(B& backend, typename B::template HostBuffer<float>& host,
+                                    typename B::Event& event, const typename B::Graph& graph,
+                                    void (*work)()) {
+  { host.data() } -> std::convertible_to<float*>;
+  backend.download_later(static_cast<const float*>(nullptr), host.data(), std::size_t{});
+  backend.record(event);
+  { event.is_done() } -> std::convertible_to<bool>;
+  event.synchronize();
+  { backend.capture(work) } -> std::same_as<typename B::Graph>;
+  backend.replay(graph);
+  backend.synchronize();
+};
+
+/// A backend that chooses among its ways to multiply by weights `W` with results `Out`, by trying,
+/// once the weights are there: `tune_linear<Out>(matrices of one shape, accumulate, max_rows)`.
+template <class B, class W, class Out>
+concept TunableBackend = requires(B& backend,
+                                  std::span<const typename B::template Matrix<W>* const> matrices) {
+  backend.template tune_linear<Out>(matrices, true, std::int64_t{});
+};
+
+/// A backend `B` that can run a model of weights `W`, activations `A` and a KV cache of `Kv`.
+/// `kDefaultBatchedTokens` are the tokens of a step unless the user says otherwise.
+///
+/// A backend object belongs to one rank and, loading apart, is used by one thread at a time.
+template <class B, class W, class A = W, class Kv = A>
+concept BackendLike = std::constructible_from<B, const BackendConfig&> && MemoryLike<B, W> &&
+    MemoryLike<B, A> && MemoryLike<B, Kv> && OpsLike<B, W, A, Kv> && requires(const B& cbackend) {
+  { B::kAsynchronous } -> std::convertible_to<bool>;
+  { B::kDefaultBatchedTokens } -> std::convertible_to<int>;
   { cbackend.describe() } -> std::convertible_to<std::string>;
+  requires !B::kAsynchronous || AsyncBackendLike<B>;
 };
 
 }  // namespace nanovllm

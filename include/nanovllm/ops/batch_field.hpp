@@ -53,7 +53,7 @@ struct ColumnField {
 template <class T>
 struct ListsView {
   VectorView<const std::int32_t> starts;  ///< [rows + 1], ascending from 0
-  VectorView<T> values;                   ///< [starts[rows]]
+  VectorView<T> values;                   ///< [starts[rows]], or more than that
 
   /// Values of row `i`; reads `starts`.
   [[nodiscard]] NANOVLLM_HD VectorView<T> operator[](std::int64_t i) const {

@@ -8,18 +8,19 @@
 namespace nanovllm {
 
 /// Copies k[i] and v[i] to slot slots[i] = block · block_size + offset. `kNoSlot` marks a padded
-/// row: nothing is written. Slots of one call are distinct.
-template <class T>
+/// row: nothing is written. Slots of one call are distinct. Where the cache is of another element
+/// type, each value is rounded to it.
+template <class T, class Kv = T>
 struct KvStoreArgs {
   TensorView<const T, 3> k;      ///< [n, kv_heads, head_dim]
   TensorView<const T, 3> v;      ///< [n, kv_heads, head_dim]
   VectorView<const Slot> slots;  ///< [n]
-  KvView<T> kv;
+  KvView<Kv> kv;
 };
 
 /// Throws ShapeError when the operands do not fit together.
-template <class T>
-void validate(const KvStoreArgs<T>& args) {
+template <class T, class Kv>
+void validate(const KvStoreArgs<T, Kv>& args) {
   check_shape("kv_store", "k", args.k, {-1, args.kv.num_kv_heads, args.kv.head_dim});
   check_shape("kv_store", "v", args.v, args.k.extents);
   check_shape("kv_store", "slots", args.slots, {args.k.extent(0)});

@@ -12,7 +12,7 @@ namespace nanovllm {
 /// has it so, to the rounded product, and the sum is rounded again.
 ///
 /// `Matrix` is the backend's weight type of `[out, in]` elements in whatever layout it likes best
-/// (`rows()` = out, `cols()` = in). The order of summation for one element of y depends neither on
+/// (`rows()` = out, `cols()` = in), and of an element type of its own. The order of summation for one element of y depends neither on
 /// the number of rows of x nor on its place among them, unless the backend says otherwise.
 template <class T, class Matrix, class Out = T>
 struct LinearArgs {
@@ -21,6 +21,10 @@ struct LinearArgs {
   MatrixView<Out> y;               ///< [n, out]
   bool accumulate = false;
 };
+
+/// The same with results in float, as logits are.
+template <class T, class Matrix>
+using FloatLinearArgs = LinearArgs<T, Matrix, float>;
 
 /// Throws ShapeError when the operands do not fit together.
 template <class T, class Matrix, class Out>

@@ -11,24 +11,25 @@ namespace nanovllm {
 
 /// For every token: RMSNorm over head_dim of each q and k head (`rms_norm`), rotation of both by
 /// the token's position (`rope`), and k and v to the token's slot (`kv_store`). q and k are updated
-/// in place. Equal, bit for bit, to the three ops in turn.
-template <class T>
+/// in place. Equal, bit for bit, to the three ops in turn. T is the activations' element, Kv the
+/// cache's, W the weights'.
+template <class T, class Kv = T, class W = T>
 struct QkNormRopeStoreArgs {
   TensorView<T, 3> q;          ///< [n, heads, head_dim]
   TensorView<T, 3> k;          ///< [n, kv_heads, head_dim]
   TensorView<const T, 3> v;    ///< [n, kv_heads, head_dim]
-  VectorView<const T> q_norm;  ///< [head_dim]
-  VectorView<const T> k_norm;  ///< [head_dim]
+  VectorView<const W> q_norm;  ///< [head_dim]
+  VectorView<const W> k_norm;  ///< [head_dim]
   float eps = 1e-6f;
   VectorView<const std::int32_t> positions;  ///< [n]
   MatrixView<const float> cos_sin;           ///< [max positions, head_dim]: cosines, then sines
   VectorView<const Slot> slots;              ///< [n]; kNoSlot stores nothing
-  KvView<T> kv;
+  KvView<Kv> kv;
 };
 
 /// Throws ShapeError when the operands do not fit together.
-template <class T>
-void validate(const QkNormRopeStoreArgs<T>& args) {
+template <class T, class Kv, class W>
+void validate(const QkNormRopeStoreArgs<T, Kv, W>& args) {
   constexpr auto kOp = "qk_norm_rope_store";
   const std::int64_t n = args.q.extent(0), head_dim = args.kv.head_dim;
   check<ShapeError>(head_dim % 2 == 0, kOp, ": head_dim must be even, got ", head_dim);

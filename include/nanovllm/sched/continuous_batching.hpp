@@ -12,21 +12,23 @@ namespace nanovllm {
 
 /// Every running sequence with one token to compute decodes; what is left of the token budget goes
 /// to prompts already begun, then to new ones, first come first served, each cut where the budget
-/// ends. Nobody overtakes. A running sequence that finds no block takes those of the one that came
-/// last, which waits, first in line, and is recomputed from all its tokens, less what the prefix
-/// cache still has.
+/// ends. None overtakes another. A running sequence that finds no block takes those of a younger
+/// one, which the preemption policy chooses: the one that came last by default. That one waits,
+/// first in line, and is recomputed from all its tokens, less what the prefix cache still has.
 ///
 /// Why everything admitted finishes:
-/// - Nobody overtakes, so whoever runs came before whoever waits, and `running` is in the order of
-///   arrival.
-/// - If anybody runs, the oldest one advances in every step: the decodes leave at least one token
-///   of the budget to a chunk (max_num_batched_tokens ≥ max_num_seqs), and it can take any block
-///   that others hold. It is never a victim, because victims are younger than whoever needs a
+/// - None overtakes another, so every running sequence came before every waiting one, and `running`
+///   is in the order of arrival. (With a preemption policy that does not choose the last, it is in
+///   the order of admission, and "oldest" below is the one admitted first.)
+/// - If any runs, the oldest one advances in every step: the decodes leave at least one token of
+///   the budget to a chunk (max_num_batched_tokens ≥ max_num_seqs), and it can take any block that
+///   others hold. It is never a victim, because victims are younger than the sequence that needs a
 ///   block; so no two can preempt each other in turn.
-/// - If nobody runs, the whole pool is free and the first in line gets in, since the scheduler
+/// - If none runs, the whole pool is free and the first in line gets in, since the scheduler
 ///   accepts no sequence that would not fit into the pool alone.
 /// - Planned ahead of a step under way, a plan may leave the oldest without a block, because those
-///   that are ending still hold theirs. They have given them back when the next plan is made.
+///   that are ending still hold theirs, or out, because it is not known yet how many tokens it has.
+///   Both are settled when the next plan is made.
 /// The oldest thus finishes after a bounded number of steps, and then the next one is the oldest.
 struct ContinuousBatching {
   template <class Blocks>

@@ -15,7 +15,7 @@ namespace nanovllm {
 ///
 /// Everything admitted finishes, if requests stop coming for long enough: every prompt step brings
 /// a prompt forward, every decode step brings the oldest sequence forward and never preempts it,
-/// and when nobody runs the first in line gets in.
+/// and when none runs the first in line gets in.
 struct PrefillFirst {
   template <class Blocks>
   [[nodiscard]] static StepPlan plan(const SchedulerView& queues, const Blocks& blocks,

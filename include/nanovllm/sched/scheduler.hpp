@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <iterator>
 #include <limits>
 #include <optional>
@@ -18,9 +17,13 @@
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/continuous_batching.hpp"
 #include "nanovllm/sched/plan_checks.hpp"
+#include "nanovllm/sched/preemption.hpp"
+#include "nanovllm/sched/queue_checks.hpp"
+#include "nanovllm/sched/queues.hpp"
 #include "nanovllm/sched/scheduling_policy.hpp"
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/sched/step_plan.hpp"
+#include "nanovllm/sched/step_room.hpp"
 
 namespace nanovllm {
 
@@ -28,32 +31,40 @@ namespace nanovllm {
 ///
 ///     StepPlan plan = scheduler.schedule();   // decides, changes nothing
 ///     scheduler.begin(plan);                  // preempts, adopts, allocates: block tables are set
-///     … compute plan's token ranges, sample …
+///     … do plan's block copies, compute its token ranges, sample …
 ///     scheduler.commit(plan, outcomes);       // publishes, gives tokens, finishes and frees
 ///
+/// Each of these calls happens wholly or not at all: when one throws, queues, sequences and blocks
+/// are as they were before it.
+///
 /// A second step may be scheduled and begun before the first is committed: while one is computed,
-/// the next is made ready behind it. `begin` counts a step's tokens as computed and appends a
-/// pending token (sequence.hpp) to every sequence that samples, so the next plan goes on from
-/// there; `commit` puts the real token in its place. Two things wait for the commit: what blocks
-/// are published as, and what ends with the token drawn. A sequence that has ended by then may be
-/// in the newer step already; its share of that is ignored.
+/// the next is made ready behind it. `begin` counts a step's tokens as computed and gives every
+/// sequence that samples a pending token (sequence.hpp), so the next plan goes on from there;
+/// `commit` puts the real token in its place. Two things wait for the commit: what blocks are
+/// published as, and what ends with the token drawn. A sequence that has ended by then may be in
+/// the newer step already; its share of that is ignored.
 ///
 /// Blocks change hands at once, also those that a step under way still writes to: **steps must be
-/// computed in the order in which they began**, so whoever gets a block writes to it later.
+/// computed in the order in which they began**, so the next holder of a block writes to it later.
 ///
 /// Sequences belong to the caller and must stay where they are from `add` until they are finished
 /// and every step that has them is committed or cancelled. Between those calls only the scheduler
 /// writes to them. Not thread-safe: one thread calls, and may call `add` and `abort` at any time
 /// but between `schedule` and when the step's block tables have been read.
 ///
-/// @tparam Policy  decides what a step computes; a SchedulingPolicyLike.
-/// @tparam Blocks  a BlockManager, or a type with its members.
-template <class Policy, class Blocks>
+/// @tparam Policy      decides what a step computes; a SchedulingPolicyLike.
+/// @tparam Blocks      a BlockManager, or a type with its members.
+/// @tparam Preemption  says which sequence gives way when the pool is full; a PreemptionLike.
+template <class Policy, class Blocks, class Preemption>
 class Scheduler {
   static_assert(SchedulingPolicyLike<Policy, Blocks>,
                 "'Policy' must be default-constructible and have a static or const member "
                 "plan(const SchedulerView&, const Blocks&, const BatchConfig&) that returns a "
                 "StepPlan");
+  static_assert(PreemptionLike<Preemption>,
+                "'Preemption' must be default-constructible and have a static "
+                "choose(std::span<Sequence* const>) that returns std::size_t, and a noexcept "
+                "vacate(const Sequence&, std::vector<BlockCopy>&)");
 
  public:
   /// Throws ConfigError when `config` is out of range.
@@ -80,27 +91,16 @@ class Scheduler {
   /// has no tokens, no room for one more, or could outgrow the pool: the caller lowers
   /// max_total_tokens to `capacity_tokens()` first.
   void add(Sequence& s) {
-    check<RequestError>(s.num_tokens() >= 1 && s.num_prompt_tokens == s.num_tokens(), "request ",
-                        s.id, ": the prompt must have at least one token, and num_prompt_tokens = ",
-                        s.num_prompt_tokens, " must count its ", s.num_tokens());
-    check<RequestError>(can_ever_fit(s.num_tokens()), "request ", s.id, ": a prompt of ",
-                        s.num_tokens(), " tokens does not fit into the KV cache, which holds ",
-                        capacity_tokens() - 1);
-    check<RequestError>(
-        s.max_total_tokens > s.num_tokens() && s.max_total_tokens <= capacity_tokens(), "request ",
-        s.id, ": max_total_tokens must be in (", s.num_tokens(), ", ", capacity_tokens(),
-        "], the prompt's length and what the KV cache has room for, got ", s.max_total_tokens);
-    check(s.status == SequenceStatus::waiting && s.arrival == 0, "request ", s.id,
-          " was added before");
+    check_request(s, capacity_tokens());
     s.arrival = ++num_arrivals_;
-    waiting_.push_back(&s);
+    waiting_.insert(s);
   }
 
   /// Ends `s` now, with FinishReason::abort, and gives back its blocks. Finished sequences are left
-  /// alone. O(queue length).
-  void abort(Sequence& s) {
+  /// alone. Cannot fail. O(1) if it waits, else O(running sequences).
+  void abort(Sequence& s) noexcept {
     if (s.status == SequenceStatus::finished) return;
-    while (s.has_pending_token()) s.tokens.pop_back();
+    s.pending.clear();
     finish(s, FinishReason::abort);
     drop_finished();
   }
@@ -109,39 +109,28 @@ class Scheduler {
   /// is no work, or none before the step under way is committed.
   [[nodiscard]] StepPlan schedule() const {
     check_room();
-    const auto num_ending = static_cast<std::int32_t>(running_.size() - num_going_on());
-    if (num_ending == 0) return Policy{}.plan(SchedulerView{running_, waiting_}, blocks_, config_);
+    const auto view = [this](std::span<Sequence* const> running, std::size_t num_ending) {
+      return SchedulerView{running, waiting_, static_cast<std::int32_t>(num_ending),
+                           &Preemption::choose};
+    };
+    const std::size_t num_ending = running_.size() - num_going_on();
+    if (num_ending == 0) return Policy{}.plan(view(running_, 0), blocks_, config_);
     std::vector<Sequence*> running;
-    std::remove_copy_if(running_.begin(), running_.end(), std::back_inserter(running), is_ending);
-    return Policy{}.plan(SchedulerView{running, waiting_, num_ending}, blocks_, config_);
+    std::copy_if(running_.begin(), running_.end(), std::back_inserter(running),
+                 [this](const Sequence* s) { return goes_on(*s, num_under_way_); });
+    return Policy{}.plan(view(running, num_ending), blocks_, config_);
   }
 
   /// Applies `plan`, as `schedule` just made it: the preempted give back their blocks and wait, the
-  /// admitted adopt their prefix-cache hits, and everybody in the plan gets the blocks for its
-  /// range. Throws Error, having changed nothing, when the plan does not fit the queues. That the
-  /// blocks suffice is the policy's promise, which PlanBuilder keeps; a plan that breaks it is an
-  /// Error too, and `cancel` then restores order.
-  void begin(const StepPlan& plan) {
+  /// admitted adopt their prefix-cache hits, and all sequences in the plan get the blocks for their
+  /// ranges. Sets `plan.block_copies`. Throws Error when the plan does not fit the queues, or needs
+  /// more blocks than are free, which PlanBuilder keeps policies from.
+  void begin(StepPlan& plan) {
     check_room();
-    check_plan<Blocks>(plan, num_going_on(), config_);
-    ++num_under_way_;
-    for (Sequence* s : plan.preempted) preempt(*s);
-    // All adoptions come before the first allocation, which might evict what was found.
-    for (const PlannedSequence& p : plan.sequences) {
-      if (p.sequence->status == SequenceStatus::waiting) admit(p);
-    }
-    for (const PlannedSequence& p : plan.sequences) {
-      for (std::int32_t i = 0; i < p.num_new_blocks; ++i) {
-        const std::optional<BlockId> block = blocks_.allocate();
-        check(block.has_value(), "begin: the plan needs more blocks than are free");
-        p.sequence->block_table.push_back(*block);
-      }
-    }
-    std::int32_t num_samples = 0;
-    for (const PlannedSequence& p : plan.sequences) {
-      p.sequence->num_computed_tokens = p.end;
-      if (p.samples) p.sequence->tokens.push_back(pending_token(num_samples++));
-    }
+    check_plan<Blocks>(plan, num_going_on(), config_, ++num_marks_);
+    check_blocks(plan, blocks_);
+    make_room<Blocks>(plan, running_);  // the last that may fail
+    apply(plan);
   }
 
   /// Ends `plan`, the oldest step that has begun, when keys and values of all its ranges are in the
@@ -149,30 +138,28 @@ class Scheduler {
   /// sequences that have ended meanwhile are ignored and may be left out.
   ///
   /// A sequence finishes with the reason of its outcome, or with FinishReason::length when it
-  /// reaches max_total_tokens. Throws Error, having changed nothing, when plan, step and outcomes
-  /// do not belong together.
+  /// reaches max_total_tokens. One whose outcome has fewer tokens than it sampled goes on behind the
+  /// last of them. Throws Error when plan, step and outcomes do not belong together. What the prefix
+  /// cache throws costs its entry and nothing else; `num_failed_inserts` counts it.
   void commit(const StepPlan& plan, std::span<const StepOutcome> outcomes) {
     check(num_under_way_ > 0, "commit: no step has begun");
     check_outcomes(plan, outcomes);
+    make_room(outcomes);
     --num_under_way_;
     std::size_t next = 0;
     for (const PlannedSequence& p : plan.sequences) {
-      Sequence& s = *p.sequence;
-      const bool has_outcome = next < outcomes.size() && outcomes[next].sequence == &s;
+      const bool has_outcome = next < outcomes.size() && outcomes[next].sequence == p.sequence;
       const StepOutcome* outcome = has_outcome ? &outcomes[next++] : nullptr;
-      if (s.status == SequenceStatus::finished) continue;
-      // If it waits, the step behind this one has preempted it, and its blocks are gone.
-      if (s.status == SequenceStatus::running)
-        blocks_.publish(s.block_table, s.tokens, p.begin, p.end);
-      if (outcome != nullptr) append_token(s, p.end, *outcome);
+      if (p.sequence->status != SequenceStatus::finished) settle(p, outcome);
     }
     drop_finished();
   }
 
   /// Ends `plan`, the newest step that has begun, without its results, after a failure: its
-  /// sequences are as before, those it admitted stay admitted and those it preempted wait. Where
-  /// the step behind has already filled the places of sequences that were ending, its youngest
-  /// wait again.
+  /// sequences are as before, those it admitted stay admitted, less the tokens that were to be
+  /// copied for them, and those it preempted wait. Where the step behind has already filled the
+  /// places of sequences that were ending, its youngest wait again. Throws Error when it is not the
+  /// newest.
   void cancel(const StepPlan& plan) {
     check(num_under_way_ > 0, "cancel: no step has begun");
     check_newest(plan);
@@ -180,13 +167,25 @@ class Scheduler {
     for (const PlannedSequence& p : plan.sequences) {
       Sequence& s = *p.sequence;
       if (s.status == SequenceStatus::finished) continue;
-      if (s.num_tokens() > p.end && s.has_pending_token()) s.tokens.pop_back();
+      s.pending.resize(s.pending.size() - static_cast<std::size_t>(p.num_logits));
       if (s.status == SequenceStatus::waiting) continue;  // a step behind this one preempted it
-      s.num_computed_tokens = p.begin;
-      drop_blocks(s, Blocks::blocks_for(p.begin));
+      // The copy of a block may not have been made.
+      s.num_computed_tokens =
+          p.prefix.copy_tail
+              ? static_cast<std::int32_t>(p.prefix.blocks.size()) * Blocks::block_size()
+              : p.begin;
+      drop_blocks(s, Blocks::blocks_for(s.num_computed_tokens));
     }
     while (num_going_on() > static_cast<std::size_t>(config_.max_num_seqs))
       preempt(*running_.back());
+  }
+
+  /// What the pool holds is gone: all running sequences wait again, and the prefix cache is empty.
+  /// No step may be under way.
+  void forget_kv() {
+    check(num_under_way_ == 0, "forget_kv: a step has begun; it must be committed or cancelled first");
+    while (!running_.empty()) preempt(*running_.back());
+    blocks_.forget();
   }
 
   [[nodiscard]] bool has_work() const { return !waiting_.empty() || !running_.empty(); }
@@ -198,57 +197,111 @@ class Scheduler {
   }
   /// Preemptions since the scheduler was made.
   [[nodiscard]] std::int64_t num_preemptions() const { return num_preemptions_; }
+  /// Times that the prefix cache threw when it was told of computed tokens.
+  [[nodiscard]] std::int64_t num_failed_inserts() const { return num_failed_inserts_; }
+  [[nodiscard]] const Preemption& preemption() const { return preemption_; }
   [[nodiscard]] const BatchConfig& config() const { return config_; }
   [[nodiscard]] const Blocks& blocks() const { return blocks_; }
 
-  /// Throws Error naming the broken invariant. O(blocks + tokens).
-  void check_invariants() const;
+  /// Throws Error naming the broken invariant. O(blocks + sequences).
+  void check_invariants() const {
+    blocks_.check_invariants();
+    check_queues(running_, waiting_, blocks_, config_, num_under_way_);
+  }
 
  private:
-  void check_pending_tokens(const Sequence& s) const;
+  /// Does what `begin` has checked. Adoptions come first, before anything can be evicted that was
+  /// found, and allocations last.
+  void apply(StepPlan& plan) noexcept {
+    ++num_under_way_;
+    for (const PlannedSequence& p : plan.sequences) {
+      if (p.sequence->status == SequenceStatus::waiting) admit(p);
+    }
+    for (Sequence* s : plan.preempted) {
+      preemption_.vacate(*s, plan.block_copies);
+      preempt(*s);
+    }
+    std::int32_t num_samples = 0;
+    for (const PlannedSequence& p : plan.sequences) {
+      Sequence& s = *p.sequence;
+      if (p.prefix.copy_tail) plan.block_copies.push_back({*p.prefix.copy_tail, allocate_for(s)});
+      while (std::ssize(s.block_table) < Blocks::blocks_for(p.end)) allocate_for(s);
+      s.num_computed_tokens = p.end;
+      for (std::int32_t i = 0; i < p.num_logits; ++i) s.pending.push_back(num_samples++);
+    }
+    // Blocks to be copied could not be reused until here; later steps come later.
+    for (const PlannedSequence& p : plan.sequences) {
+      if (p.prefix.copy_tail) blocks_.release(std::span(&*p.prefix.copy_tail, 1));
+    }
+  }
 
-  void preempt(Sequence& s) {
+  BlockId allocate_for(Sequence& s) {
+    const std::optional<BlockId> block = blocks_.allocate();
+    check(block.has_value(), "begin: the prefix cache gives up none of its free blocks");
+    s.block_table.push_back(*block);
+    return *block;
+  }
+
+  void admit(const PlannedSequence& p) {
+    Sequence& s = *p.sequence;
+    waiting_.erase(s);
+    running_.push_back(&s);
+    blocks_.adopt(p.prefix, s.num_tokens());
+    s.block_table.assign(p.prefix.blocks.begin(), p.prefix.blocks.end());
+    s.status = SequenceStatus::running;
+    s.num_computed_tokens = p.begin;
+    s.prefix_memo = {};
+    if (s.num_preemptions == 0) s.num_cached_tokens = p.begin;
+  }
+
+  void preempt(Sequence& s) noexcept {
     std::erase(running_, &s);
     drop_blocks(s, 0);
     s.status = SequenceStatus::waiting;
     s.num_computed_tokens = 0;
     ++s.num_preemptions;
     ++num_preemptions_;
-    // Back to its place in the order of arrival: the front, for all who wait came later.
-    const auto later = std::find_if(waiting_.begin(), waiting_.end(), [&](const Sequence* other) {
-      return other->arrival > s.arrival;
-    });
-    waiting_.insert(later, &s);
+    waiting_.insert(s);  // where it was in the order of arrival
   }
 
-  void admit(const PlannedSequence& p) {
+  /// `p` is computed; `outcome` is what it sampled, or null.
+  void settle(const PlannedSequence& p, const StepOutcome* outcome) noexcept {
     Sequence& s = *p.sequence;
-    const auto place = std::find(waiting_.begin(), waiting_.end(), &s);
-    check(place != waiting_.end(), "begin: request ", s.id, " is not in the waiting queue");
-    waiting_.erase(place);
-    running_.push_back(&s);
-    blocks_.adopt(p.cached_blocks, s.num_tokens());
-    s.block_table.assign(p.cached_blocks.begin(), p.cached_blocks.end());
-    s.status = SequenceStatus::running;
-    s.num_computed_tokens = p.begin;
-    if (s.num_preemptions == 0) s.num_cached_tokens = p.begin;
-  }
-
-  /// Token `position` of `s`, pending until now, is drawn.
-  void append_token(Sequence& s, std::int32_t position, const StepOutcome& outcome) {
-    s.tokens[static_cast<std::size_t>(position)] = outcome.token;
-    FinishReason reason = outcome.finish_reason;
-    if (reason == FinishReason::none && position + 1 >= s.max_total_tokens)
+    std::int32_t end = p.end;  // of the range that is computed as it will stay
+    if (outcome != nullptr) {
+      s.tokens.insert(s.tokens.end(), outcome->tokens.begin(), outcome->tokens.end());
+      s.pending.erase(s.pending.begin(), s.pending.begin() + p.num_logits);
+      end = std::min(p.end, s.num_known_tokens() - 1);
+    }
+    // If it waits, the step behind this one has preempted it, and its blocks are gone.
+    if (s.status == SequenceStatus::running) {
+      if (end < p.end) {
+        s.num_computed_tokens = end;
+        drop_blocks(s, Blocks::blocks_for(end));
+      }
+      publish(s, p.begin, end);
+    }
+    if (outcome == nullptr) return;
+    FinishReason reason = outcome->finish_reason;
+    if (reason == FinishReason::none && s.num_known_tokens() >= s.max_total_tokens)
       reason = FinishReason::length;
     if (reason == FinishReason::none) return;
-    s.tokens.resize(static_cast<std::size_t>(position) + 1);  // the step behind may draw one more
+    s.pending.clear();  // the step behind may draw one more
     finish(s, reason);
   }
 
+  void publish(const Sequence& s, std::int32_t begin, std::int32_t end) noexcept {
+    try {
+      blocks_.publish(s.block_table, s.tokens, begin, end);
+    } catch (...) {
+      ++num_failed_inserts_;
+    }
+  }
+
   /// Marks `s` as done. If it was running, `drop_finished` must follow.
-  void finish(Sequence& s, FinishReason reason) {
+  void finish(Sequence& s, FinishReason reason) noexcept {
     if (s.status == SequenceStatus::waiting) {
-      std::erase(waiting_, &s);
+      waiting_.erase(s);
     } else {
       ++num_finished_;
     }
@@ -257,7 +310,7 @@ class Scheduler {
   }
 
   /// Those that are done leave the running queue and give back their blocks.
-  void drop_finished() {
+  void drop_finished() noexcept {
     if (std::exchange(num_finished_, 0) == 0) return;
     std::erase_if(running_, [this](Sequence* s) {
       if (s->status != SequenceStatus::finished) return false;
@@ -267,7 +320,7 @@ class Scheduler {
   }
 
   /// Gives back the blocks of `s` behind the first `num_kept`.
-  void drop_blocks(Sequence& s, std::int32_t num_kept) {
+  void drop_blocks(Sequence& s, std::int32_t num_kept) noexcept {
     const std::span<const BlockId> table(s.block_table);
     blocks_.release(table.subspan(static_cast<std::size_t>(num_kept)));
     s.block_table.resize(static_cast<std::size_t>(num_kept));
@@ -278,14 +331,9 @@ class Scheduler {
           " steps have begun; the older one must be committed or cancelled first");
   }
 
-  /// A step under way draws the last token that it may have.
-  static bool is_ending(const Sequence* s) { return s->is_complete(); }
-
-  /// Running sequences that are not ending.
-  [[nodiscard]] std::size_t num_going_on() const {
-    if (num_under_way_ == 0) return running_.size();
-    return running_.size() -
-           static_cast<std::size_t>(std::count_if(running_.begin(), running_.end(), is_ending));
+  /// Running sequences of which no step under way draws the last token that they may have.
+  [[nodiscard]] std::size_t num_going_on() const noexcept {
+    return nanovllm::num_going_on(running_, num_under_way_);
   }
 
   static constexpr int kMaxSteps = 2;  // under way at the same time
@@ -293,69 +341,14 @@ class Scheduler {
   BatchConfig config_;
   Blocks blocks_;
   std::vector<Sequence*> running_;  ///< in the order of admission
-  std::deque<Sequence*> waiting_;   ///< in the order of arrival
+  WaitingQueue waiting_;
+  [[no_unique_address]] Preemption preemption_;
   std::uint64_t num_arrivals_ = 0;
+  std::uint64_t num_marks_ = 0;
   std::int64_t num_preemptions_ = 0;
+  std::int64_t num_failed_inserts_ = 0;
   int num_under_way_ = 0;
   int num_finished_ = 0;  ///< in running_ for the moment
 };
-
-template <class Policy, class Blocks>
-void Scheduler<Policy, Blocks>::check_invariants() const {
-  blocks_.check_invariants();
-  for (std::size_t i = 0; i < waiting_.size(); ++i) {
-    const Sequence& s = *waiting_[i];
-    check(
-        s.status == SequenceStatus::waiting && s.block_table.empty() && s.num_computed_tokens == 0,
-        "scheduler: request ", s.id, " waits, but holds blocks or has another status");
-    check(i == 0 || waiting_[i - 1]->arrival < s.arrival, "scheduler: request ", s.id,
-          " waits out of order");
-    check_pending_tokens(s);
-  }
-  std::vector<std::int32_t> ref_counts(static_cast<std::size_t>(blocks_.num_blocks()), 0);
-  std::vector<const Sequence*> last_holder(ref_counts.size(), nullptr);
-  for (const Sequence* s : running_) {
-    check(s->status == SequenceStatus::running, "scheduler: request ", s->id,
-          " is in the running queue with another status");
-    const auto held = static_cast<std::int32_t>(s->block_table.size());
-    check(held == Blocks::blocks_for(s->num_computed_tokens), "scheduler: request ", s->id,
-          " holds ", held, " blocks for ", s->num_computed_tokens, " computed tokens");
-    check_pending_tokens(*s);
-    check(s->num_computed_tokens < s->num_tokens(), "scheduler: request ", s->id, " runs with ",
-          s->num_computed_tokens, " of ", s->num_tokens(), " tokens computed");
-    for (std::size_t i = 0; i < s->block_table.size(); ++i) {
-      const BlockId block = s->block_table[i];
-      check(std::exchange(last_holder[static_cast<std::size_t>(block)], s) != s,
-            "scheduler: request ", s->id, " holds block ", block, " twice");
-      ++ref_counts[static_cast<std::size_t>(block)];
-      if (!blocks_.is_published(block)) continue;
-      const std::span<const TokenId> published = blocks_.published_tokens(block);
-      check((i + 1) * published.size() <= static_cast<std::size_t>(s->num_computed_tokens) &&
-                std::equal(published.begin(), published.end(),
-                           s->tokens.begin() + static_cast<std::ptrdiff_t>(i * published.size())),
-            "scheduler: block ", block, " of request ", s->id, " is published as other tokens");
-    }
-  }
-  for (BlockId block = 0; block < blocks_.num_blocks(); ++block) {
-    check(ref_counts[static_cast<std::size_t>(block)] == blocks_.ref_count(block),
-          "scheduler: block ", block, " is in ", ref_counts[static_cast<std::size_t>(block)],
-          " block tables, but has reference count ", blocks_.ref_count(block));
-  }
-  check(num_going_on() <= static_cast<std::size_t>(config_.max_num_seqs),
-        "scheduler: ", num_going_on(), " sequences run, at most ", config_.max_num_seqs, " may");
-}
-
-/// Pending tokens are the last ones, at most one for each step under way.
-template <class Policy, class Blocks>
-void Scheduler<Policy, Blocks>::check_pending_tokens(const Sequence& s) const {
-  const auto num_pending = std::count_if(s.tokens.begin(), s.tokens.end(), is_pending);
-  check(num_pending <= num_under_way_, "scheduler: request ", s.id, " has ", num_pending,
-        " pending tokens in ", num_under_way_, " steps");
-  check(std::none_of(s.tokens.begin(), s.tokens.end() - num_pending, is_pending),
-        "scheduler: request ", s.id, " has a pending token that is not among the last");
-  check(s.num_tokens() <= s.max_total_tokens && (num_pending > 0 || !s.is_complete()),
-        "scheduler: request ", s.id, " goes on with ", s.num_tokens(), " of ", s.max_total_tokens,
-        " tokens");
-}
 
 }  // namespace nanovllm

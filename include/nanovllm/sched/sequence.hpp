@@ -1,11 +1,14 @@
 #pragma once
 /// A sequence: the tokens of one request and where their keys and values are.
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/token_source.hpp"
+#include "nanovllm/kv/prefix_match.hpp"
 
 namespace nanovllm {
 
@@ -30,38 +33,61 @@ enum class FinishReason : std::uint8_t {
   return "?";
 }
 
-/// Stands for a token that sample `sample` of a step under way will draw.
-[[nodiscard]] constexpr TokenId pending_token(std::int32_t sample) { return ~sample; }
-[[nodiscard]] constexpr bool is_pending(TokenId token) { return token < 0; }
-[[nodiscard]] constexpr std::int32_t pending_sample(TokenId token) { return ~token; }
-
 /// Where the scheduler keeps a sequence.
 enum class SequenceStatus : std::uint8_t { waiting, running, finished };
 
+/// What the prefix cache had of a waiting sequence when it was asked last.
+struct PrefixMemo {
+  std::int32_t num_tokens = -1;     ///< the sequence had; < 0: it was not asked
+  std::uint64_t cache_version = 0;  ///< the answer holds for
+  PrefixMatch match{};
+};
+
 /// The scheduler's view of a request. Owned by the engine; the scheduler holds pointers, so a
 /// sequence must stay where it is from `add` until it is finished.
+///
+/// Its tokens are the known ones, and behind them those that steps under way are yet to draw.
 struct Sequence {
   RequestId id = 0;
-  std::vector<TokenId> tokens;  ///< the prompt, what was generated, and what is still to be drawn
+  std::vector<TokenId> tokens;         ///< known: the prompt and what was generated
+  std::vector<std::int32_t> pending;   ///< the samples that steps under way draw for it, each an
+                                       ///< index into its own step's; oldest first
   std::int32_t num_prompt_tokens = 0;  ///< ≥ 1
   std::int32_t max_total_tokens = 0;   ///< prompt and generated tokens at the most
 
   std::uint64_t arrival = 0;  ///< rank in the order of arrival, from 1; set by the scheduler
   SequenceStatus status = SequenceStatus::waiting;
   FinishReason finish_reason = FinishReason::none;
-  std::int32_t num_computed_tokens = 0;  ///< K and V of tokens[0, n) are in the cache, or will be
+  std::int32_t num_computed_tokens = 0;  ///< K and V of tokens [0, n) are in the cache, or will be
                                          ///< when the steps under way are done
   std::int32_t num_cached_tokens = 0;  ///< of them, taken from the prefix cache on first admission
   std::int32_t num_preemptions = 0;
   std::vector<BlockId> block_table;  ///< block_table[i] holds tokens [i · B, (i + 1) · B)
 
-  [[nodiscard]] std::int32_t num_tokens() const { return static_cast<std::int32_t>(tokens.size()); }
+  Sequence* earlier_waiting = nullptr;  ///< neighbours in the waiting queue
+  Sequence* later_waiting = nullptr;
+  std::uint64_t mark = 0;    ///< the check of a plan that saw it last
+  PrefixMemo prefix_memo{};  ///< of no effect but on time
+
+  [[nodiscard]] std::int32_t num_known_tokens() const {
+    return static_cast<std::int32_t>(tokens.size());
+  }
+  /// Known and pending ones.
+  [[nodiscard]] std::int32_t num_tokens() const {
+    return num_known_tokens() + static_cast<std::int32_t>(pending.size());
+  }
   [[nodiscard]] std::int32_t num_generated_tokens() const {
     return num_tokens() - num_prompt_tokens;
   }
-  /// Whether the last token is one that a step under way draws.
-  [[nodiscard]] bool has_pending_token() const {
-    return !tokens.empty() && is_pending(tokens.back());
+  [[nodiscard]] bool has_pending_token() const { return !pending.empty(); }
+  /// Between two calls of the scheduler's `begin`: whether the step under way draws several tokens
+  /// for it, of which it may keep fewer. No other step can have it before they are known.
+  [[nodiscard]] bool is_unsettled() const { return pending.size() > 1; }
+  /// Where token `position`, in [0, num_tokens()), comes from.
+  [[nodiscard]] TokenSource token_source(std::int32_t position) const {
+    if (position < num_known_tokens())
+      return TokenSource::known(tokens[static_cast<std::size_t>(position)]);
+    return TokenSource::sampled(pending[static_cast<std::size_t>(position - num_known_tokens())]);
   }
   /// Whether it has all the tokens it may have, pending ones included: nothing is left to compute.
   [[nodiscard]] bool is_complete() const { return num_tokens() >= max_total_tokens; }

@@ -2,21 +2,27 @@
 /// What one step of the engine computes. A plan is a value: making one changes nothing.
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/kv/prefix_match.hpp"
 #include "nanovllm/sched/sequence.hpp"
 
 namespace nanovllm {
 
 /// One sequence's share of a step: the token range it computes, stated outright.
+///
+/// Its last `num_logits` rows give logits, and each of these draws a token: the one behind it. A
+/// prompt chunk that does not reach the sequence's end gives none; otherwise the first of them is
+/// the row of the sequence's last token. Further rows are guesses: token end - num_logits + 1 + i
+/// is what the plan's maker expects sample i to draw. The step's outcome says how many were right.
 struct PlannedSequence {
   Sequence* sequence = nullptr;
   std::int32_t begin = 0;  ///< first token to compute
   std::int32_t end = 0;    ///< one past the last; K and V of [0, begin) are in the cache by then
-  bool samples = false;  ///< the logits of token end - 1 are sampled: end is the sequence's length
-  std::vector<BlockId> cached_blocks{};  ///< prefix-cache hits that a new sequence adopts
-  std::int32_t num_new_blocks = 0;       ///< blocks to allocate behind its block table and the hits
+  std::int32_t num_logits = 0;  ///< 0; or end - (the sequence's length) + 1
+  PrefixMatch prefix{};         ///< what a new sequence adopts from the prefix cache
 
   [[nodiscard]] std::int32_t num_tokens() const { return end - begin; }
 };
@@ -25,19 +31,22 @@ struct PlannedSequence {
 /// token each, sampled) come first, then the prompt chunks.
 struct StepPlan {
   std::vector<PlannedSequence> sequences;
-  std::vector<BlockCopy> block_copies;  ///< made before the step's tokens are computed
-  std::vector<Sequence*> preempted;     ///< lose their blocks first, and wait to be recomputed
-  std::int32_t num_decodes = 0;         ///< sequences[0, num_decodes) are decodes
-  std::int32_t num_tokens = 0;          ///< sum over all sequences
+  std::vector<Sequence*> preempted;  ///< lose their blocks first, and wait to be recomputed
+  std::int32_t num_decodes = 0;      ///< sequences[0, num_decodes) are decodes
+  std::int32_t num_tokens = 0;       ///< sum over all sequences
+  /// Set by `Scheduler::begin`, to be done after all earlier steps and before this one computes
+  /// anything. No block is the target of two copies, or source of one and target of another.
+  std::vector<BlockCopy> block_copies{};
 
   [[nodiscard]] bool empty() const { return sequences.empty(); }
 };
 
-/// What a sampled sequence gained in a step.
+/// What a sequence gained in a step.
 struct StepOutcome {
   Sequence* sequence = nullptr;
-  TokenId token = 0;                                ///< appended to the sequence
-  FinishReason finish_reason = FinishReason::none;  ///< other than none: the sequence is done
+  /// Appended to the sequence: 1 to num_logits. If fewer, the other rows were computed for nothing.
+  std::span<const TokenId> tokens{};
+  FinishReason finish_reason = FinishReason::none;  ///< other than none: it is done with the last
 };
 
 }  // namespace nanovllm

@@ -86,6 +86,13 @@ struct BpeScratch {
   std::vector<std::uint32_t> next;  ///< long pieces: linked list of the tokens left
   std::vector<std::uint32_t> previous;
   std::vector<std::uint64_t> heap;
+
+  /// Memory that the buffers hold.
+  [[nodiscard]] std::size_t bytes() const {
+    return tokens.capacity() * sizeof(TokenId) + merges.capacity() * sizeof(Merge) +
+           (next.capacity() + previous.capacity()) * sizeof(std::uint32_t) +
+           heap.capacity() * sizeof(std::uint64_t);
+  }
 };
 
 /// Merges the adjacent pair of lowest rank, the leftmost of equals, until none is left. Immutable

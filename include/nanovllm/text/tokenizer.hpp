@@ -10,9 +10,9 @@
 /// reference's for every valid UTF-8 text; docs/tokenizer.md says what this rests on and which
 /// files are supported. For text of a stream of tokens see text/detokenizer.hpp.
 
+#include <cstddef>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -20,19 +20,8 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/utf8.hpp"
-#include "nanovllm/io/mapped_file.hpp"
-#include "nanovllm/text/added_tokens.hpp"
-#include "nanovllm/text/bpe.hpp"
-#include "nanovllm/text/byte_level.hpp"
-#include "nanovllm/text/nfc.hpp"
-#include "nanovllm/text/pretokenizer.hpp"
-#include "nanovllm/text/tokenizer_file.hpp"
-#include "nanovllm/text/tokenizer_json.hpp"
-#include "nanovllm/text/vocabulary.hpp"
-#include "nanovllm/text/word_cache.hpp"
+#include "nanovllm/core/prebuilt.hpp"
 
 namespace nanovllm {
 
@@ -42,230 +31,65 @@ class Tokenizer {
  public:
   /// Loads a tokenizer.json, or the one in a model's directory. Throws LoadError, which names the
   /// file, when it cannot be read or asks for something that is not supported.
-  [[nodiscard]] static Tokenizer from_file(const std::filesystem::path& path) {
-    std::error_code ignored;
-    const bool is_directory = std::filesystem::is_directory(path, ignored);
-    const std::filesystem::path file = is_directory ? path / "tokenizer.json" : path;
-    const MappedFile mapped(file);
-    try {
-      return from_json(mapped.text());
-    } catch (const LoadError& error) {
-      throw LoadError(concat("'", file.string(), "': ", error.what()));
-    }
-  }
+  [[nodiscard]] static Tokenizer from_file(const std::filesystem::path& path);
 
   /// Loads the content of a tokenizer.json. Throws LoadError.
-  [[nodiscard]] static Tokenizer from_json(std::string_view json) {
-    return Tokenizer(std::make_shared<const State>(parse_tokenizer_json(json)));
-  }
+  [[nodiscard]] static Tokenizer from_json(std::string_view json);
 
   /// The ids of `text`; no token is added. Text that spells an added token gives that token. Bytes
   /// that are not UTF-8 are read as U+FFFD, one for each maximal invalid subpart. Throws
   /// RequestError when the text has 4 GiB or more or the pattern gives up on it, which the usual
   /// patterns never do.
-  [[nodiscard]] std::vector<TokenId> encode(std::string_view text) const {
-    check<RequestError>(text.size() < (std::uint64_t{1} << 32),
-                        "a text to encode must be below 4 GiB, got ", text.size(), " bytes");
-    std::vector<TokenId> ids;
-    ids.reserve(text.size() / 4 + 4);
-    const Lease workspace(*state_);
-    Encoding{*state_, *workspace, ids}.run(text);
-    return ids;
-  }
+  [[nodiscard]] std::vector<TokenId> encode(std::string_view text) const;
+
+  /// The same for text of at most `max_tokens` tokens; throws RequestError for one of more, naming
+  /// the limit and a number of tokens that the text exceeds or reaches. Text that is too long by
+  /// `min_tokens` is refused without a look at it, other text at the token too many, so that time
+  /// and memory follow the limit and not the text. (Two copies of the text at most, for text that
+  /// is not UTF-8 or not in NFC.)
+  [[nodiscard]] std::vector<TokenId> encode(std::string_view text, std::size_t max_tokens) const;
+
+  /// A number of tokens that no text of `num_bytes` bytes stays below: as many as it takes of the
+  /// longest token, NFC's shrinking allowed for. Constant time. 0 if an added token swallows white
+  /// space around it.
+  [[nodiscard]] std::size_t min_tokens(std::size_t num_bytes) const;
+
+  /// Bytes of working memory that wait for the next calls of encode(). Each thread that was
+  /// encoding at one time leaves at most kMaxIdleScratch, and its word cache of 1 MiB.
+  [[nodiscard]] std::size_t idle_scratch_bytes() const;
+  static constexpr std::size_t kMaxIdleScratch = std::size_t{1} << 20;
 
   /// The text of `ids`: their bytes put together, and what is not UTF-8 in that as U+FFFD, one for
   /// each maximal invalid subpart. Ids without token are skipped.
   [[nodiscard]] std::string decode(std::span<const TokenId> ids,
-                                   bool skip_special_tokens = true) const {
-    std::string bytes;
-    for (TokenId id : ids) {
-      if (!(skip_special_tokens && is_special(id))) bytes += token_bytes(id);
-    }
-    if (utf8::valid_prefix(bytes) == bytes.size()) return bytes;
-    std::string text;
-    utf8::append_lossy(text, bytes);
-    return text;
-  }
+                                   bool skip_special_tokens = true) const;
 
   /// The bytes that a token stands for, often not valid UTF-8 by themselves; empty for an id
   /// without token. Valid as long as any copy of this tokenizer.
-  [[nodiscard]] std::string_view token_bytes(TokenId id) const {
-    return state_->vocabulary.bytes(id);
-  }
+  [[nodiscard]] std::string_view token_bytes(TokenId id) const;
 
   /// Whether the file lists the token as added and special, such as `<|im_end|>`.
-  [[nodiscard]] bool is_special(TokenId id) const {
-    return id >= 0 && static_cast<std::size_t>(id) < state_->special.size() && state_->special[id];
-  }
+  [[nodiscard]] bool is_special(TokenId id) const;
 
   /// The id of a token as tokenizer.json spells it: "<|im_end|>", "Ġworld" for " world".
-  [[nodiscard]] std::optional<TokenId> token_to_id(std::string_view token) const {
-    return state_->vocabulary.find(token);
-  }
+  [[nodiscard]] std::optional<TokenId> token_to_id(std::string_view token) const;
 
   /// One past the largest id that has a token. A model's logits may have more entries.
-  [[nodiscard]] std::size_t vocab_size() const { return state_->vocabulary.size(); }
+  [[nodiscard]] std::size_t vocab_size() const;
 
  private:
-  /// What an encoding thread must not share.
-  struct Workspace {
-    RegexScratch regex;
-    BpeScratch bpe;
-    WordCache words;
-    std::string lossy;
-    std::string normalized;
-  };
-
-  struct State {
-    explicit State(const TokenizerJson& json) : State(json, read_tokenizer_steps(json.rest)) {}
-
-    State(const TokenizerJson& json, const TokenizerSteps& steps)
-        : nfc(steps.nfc),
-          vocabulary(all_tokens(json, steps)),
-          bpe(byte_tokens(vocabulary), merge_table(json, vocabulary)) {
-      for (const SplitStep& step : steps.splits) {
-        splits.push_back(step.is_regex ? SplitPattern::regex(step.pattern)
-                                       : SplitPattern::literal(step.pattern));
-      }
-      std::vector<AddedToken> raw, normalized;
-      special.resize(vocabulary.size());
-      std::string storage;
-      for (AddedToken token : steps.added_tokens) {
-        if (token.special) special[token.id] = true;
-        if (token.normalized && nfc)
-          token.content = std::string(nanovllm::nfc(token.content, storage));
-        (token.normalized ? normalized : raw).push_back(std::move(token));
-      }
-      in_raw_text = AddedTokenMatcher(std::move(raw));
-      in_normalized_text = AddedTokenMatcher(std::move(normalized));
-    }
-
-    bool nfc;
-    Vocabulary vocabulary;
-    Bpe bpe;
-    std::vector<SplitPattern> splits;
-    std::vector<bool> special;  // by id
-    AddedTokenMatcher in_raw_text;
-    AddedTokenMatcher in_normalized_text;
-
-    mutable std::mutex mutex;
-    mutable std::vector<std::unique_ptr<Workspace>> idle;  // guarded by mutex
-  };
-
-  /// A workspace of the state's, for the length of one call. There are as many as there ever were
-  /// calls at one time, and their word caches stay warm.
-  class Lease {
-   public:
-    explicit Lease(const State& state) : state_(state) {
-      {
-        const std::lock_guard lock(state.mutex);
-        if (!state.idle.empty()) {
-          workspace_ = std::move(state.idle.back());
-          state.idle.pop_back();
-        }
-      }
-      if (!workspace_) workspace_ = std::make_unique<Workspace>();
-    }
-    ~Lease() {
-      const std::lock_guard lock(state_.mutex);
-      state_.idle.push_back(std::move(workspace_));
-    }
-    Lease(const Lease&) = delete;
-    Lease& operator=(const Lease&) = delete;
-
-    Workspace& operator*() const { return *workspace_; }
-
-   private:
-    const State& state_;
-    std::unique_ptr<Workspace> workspace_;
-  };
-
-  /// One call of encode(), from the outermost step to the innermost.
-  struct Encoding {
-    const State& state;
-    Workspace& workspace;
-    std::vector<TokenId>& ids;
-
-    void run(std::string_view text) {
-      if (utf8::valid_prefix(text) != text.size()) {
-        workspace.lossy.clear();
-        utf8::append_lossy(workspace.lossy, text);
-        text = workspace.lossy;
-      }
-      const auto found = [&](TokenId id) { ids.push_back(id); };
-      state.in_raw_text.split(text, found, [&](std::string_view raw) {
-        const std::string_view part = state.nfc ? nfc(raw, workspace.normalized) : raw;
-        state.in_normalized_text.split(part, found,
-                                       [&](std::string_view plain) { pre_tokenize(plain, 0); });
-      });
-    }
-
-    void pre_tokenize(std::string_view text, std::size_t step) {
-      if (step == state.splits.size()) return encode_piece(text);
-      state.splits[step].split(text, workspace.regex,
-                               [&](std::string_view piece) { pre_tokenize(piece, step + 1); });
-    }
-
-    void encode_piece(std::string_view piece) {
-      if (piece.size() > WordCache::kMaxBytes) return state.bpe.encode(piece, workspace.bpe, ids);
-      WordCache::Entry entry = workspace.words.find(piece);
-      if (entry.matches()) return entry.append_to(ids);
-      const std::size_t before = ids.size();
-      state.bpe.encode(piece, workspace.bpe, ids);
-      entry.store(std::span(ids).subspan(before));
-    }
-  };
+  struct State;
+  struct Workspace;
+  class Lease;
+  struct Encoding;
 
   explicit Tokenizer(std::shared_ptr<const State> state) : state_(std::move(state)) {}
-
-  /// The model's vocabulary and the added tokens, some of which may be in it.
-  static std::vector<NamedToken> all_tokens(const TokenizerJson& json, const TokenizerSteps& steps);
-  static std::array<TokenId, 256> byte_tokens(const Vocabulary& vocabulary);
-  static MergeTable merge_table(const TokenizerJson& json, const Vocabulary& vocabulary);
 
   std::shared_ptr<const State> state_;
 };
 
-inline std::vector<NamedToken> Tokenizer::all_tokens(const TokenizerJson& json,
-                                                     const TokenizerSteps& steps) {
-  std::vector<NamedToken> tokens;
-  tokens.reserve(json.ids.size() + steps.added_tokens.size());
-  for (std::size_t i = 0; i < json.ids.size(); ++i) tokens.push_back({json.names[i], json.ids[i]});
-  for (const AddedToken& added : steps.added_tokens) tokens.push_back({added.content, added.id});
-  return tokens;
-}
-
-inline std::array<TokenId, 256> Tokenizer::byte_tokens(const Vocabulary& vocabulary) {
-  std::array<TokenId, 256> tokens;
-  for (int b = 0; b < 256; ++b) {
-    std::string name;
-    utf8::append(name, byte_level::kAlphabet[b]);
-    const std::optional<TokenId> id = vocabulary.find(name);
-    check<LoadError>(id.has_value(), "model.vocab has no token for the byte ", b, ", spelt '", name,
-                     "'; a byte-level vocabulary needs all 256");
-    tokens[b] = *id;
-  }
-  return tokens;
-}
-
-inline MergeTable Tokenizer::merge_table(const TokenizerJson& json, const Vocabulary& vocabulary) {
-  const std::size_t num_merges = json.merge_sides.size() / 2;
-  MergeTable table(num_merges);
-  std::string joined;
-  const auto id_of = [&](std::string_view name, std::size_t rank) {
-    const std::optional<TokenId> id = vocabulary.find(name);
-    check<LoadError>(id.has_value(), "merge ", rank, " needs the token '", name,
-                     "', which model.vocab does not have");
-    return *id;
-  };
-  for (std::size_t rank = 0; rank < num_merges; ++rank) {
-    const std::string_view left = json.merge_sides[2 * rank];
-    const std::string_view right = json.merge_sides[2 * rank + 1];
-    joined.assign(left).append(right);
-    const TokenId left_id = id_of(left, rank), right_id = id_of(right, rank);
-    table.insert(left_id, right_id, Merge(static_cast<std::uint32_t>(rank), id_of(joined, rank)));
-  }
-  return table;
-}
-
 }  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+#include "nanovllm/text/tokenizer.inc"
+#endif

@@ -2,16 +2,12 @@
 /// What a tokenizer.json asks for, checked against what this library does: byte-level BPE (the kind
 /// of GPT-2, Qwen and Llama 3) over text in NFC or as it comes. Anything else is refused by name.
 
-#include <initializer_list>
-#include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
-#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/io/json.hpp"
 #include "nanovllm/text/added_tokens.hpp"
-#include "nanovllm/text/tokenizer_json.hpp"
 
 namespace nanovllm {
 
@@ -21,6 +17,10 @@ struct SplitStep {
   bool is_regex;  ///< else the pattern is searched for as it stands
 };
 
+/// More `Split`s than this are refused; real files have at most three. They are run one inside the
+/// other.
+inline constexpr std::size_t kMaxSplits = 64;
+
 /// The steps of tokenization besides the vocabulary and the merges.
 struct TokenizerSteps {
   bool nfc = false;
@@ -28,186 +28,12 @@ struct TokenizerSteps {
   std::vector<AddedToken> added_tokens;
 };
 
-namespace detail {
-
-/// Reads everything but the two long lists. Each member throws LoadError naming the field, what was
-/// expected and what came.
-class TokenizerStepsReader {
- public:
-  using json = nlohmann::json;
-
-  [[nodiscard]] static TokenizerSteps read(const json& document) {
-    TokenizerSteps steps;
-    for (const char* name : {"truncation", "padding"}) {
-      check<LoadError>(field(document, name).is_null(), name, " is set; only null is supported");
-    }
-    check_model(field(document, "model"));
-    read_normalizer(field(document, "normalizer"), steps);
-    const json& pre_tokenizer = field(document, "pre_tokenizer");
-    check<LoadError>(!pre_tokenizer.is_null(),
-                     "pre_tokenizer is missing; one that ends in ByteLevel is needed");
-    read_pre_tokenizer(pre_tokenizer, steps);
-    check_adds_nothing(field(document, "post_processor"));
-    expect_type(field(document, "decoder"), "decoder", {"ByteLevel"});
-    for (const json& token : items(document, "added_tokens"))
-      steps.added_tokens.push_back(added_token(token));
-    return steps;
-  }
-
- private:
-  /// The value of `name`, null when it is absent.
-  static const json& field(const json& object, const char* name) {
-    static const json null;
-    const auto found = object.find(name);
-    return found == object.end() ? null : *found;
-  }
-
-  /// "Sequence" of {"type": "Sequence", …}; the value itself for an error message otherwise.
-  static std::string type_of(const json& object) {
-    const json& type = object.is_object() ? field(object, "type") : object;
-    return type.is_string() ? type.get<std::string>() : shorten(type);
-  }
-
-  static std::string shorten(const json& value) {
-    std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
-    return text.size() <= 80 ? text : text.substr(0, 77) + "...";
-  }
-
-  static std::string expect_type(const json& object, const char* what,
-                                 std::initializer_list<std::string_view> supported) {
-    const std::string type = type_of(object);
-    std::string list;
-    for (std::string_view name : supported) {
-      if (object.is_object() && type == name) return type;
-      list += concat(list.empty() ? "" : ", ", name);
-    }
-    throw LoadError(concat(what, " '", type, "' is not supported; supported: ", list));
-  }
-
-  static const json& items(const json& object, const char* name) {
-    static const json none = json::array();
-    const json& value = field(object, name);
-    check<LoadError>(value.is_null() || value.is_array(), name, " must be an array, got ",
-                     shorten(value));
-    return value.is_null() ? none : value;
-  }
-
-  static std::string text(const json& object, const char* name, std::string_view owner) {
-    const json& value = field(object, name);
-    check<LoadError>(value.is_string(), owner, ".", name, " must be a string, got ",
-                     shorten(value));
-    return value.get<std::string>();
-  }
-
-  static bool flag(const json& object, const char* name, std::string_view owner) {
-    const json& value = field(object, name);
-    check<LoadError>(value.is_boolean(), owner, ".", name, " must be true or false, got ",
-                     shorten(value));
-    return value.get<bool>();
-  }
-
-  static void check_model(const json& model) {
-    expect_type(model, "model", {"BPE"});
-    // unk_token and fuse_unk have no effect: every byte has a token.
-    for (const char* name : {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
-                             "byte_fallback", "ignore_merges"}) {
-      const json& value = field(model, name);
-      check<LoadError>(value.is_null() || value == "" || value == false || value == 0, "model.",
-                       name, " is ", shorten(value), "; only ",
-                       value.is_boolean() ? "false" : "null", " is supported");
-    }
-  }
-
-  static void read_normalizer(const json& normalizer, TokenizerSteps& steps) {
-    if (normalizer.is_null()) return;
-    if (expect_type(normalizer, "normalizer", {"NFC", "Sequence"}) == "NFC") {
-      steps.nfc = true;
-      return;
-    }
-    for (const json& step : items(normalizer, "normalizers")) {
-      expect_type(step, "normalizer in a Sequence:", {"NFC"});
-      steps.nfc = true;
-    }
-  }
-
-  /// Any number of Splits, then ByteLevel.
-  static void read_pre_tokenizer(const json& pre_tokenizer, TokenizerSteps& steps) {
-    const std::string type = expect_type(pre_tokenizer, "pre_tokenizer", {"ByteLevel", "Sequence"});
-    if (type == "ByteLevel") return read_byte_level(pre_tokenizer, steps);
-    const json& list = items(pre_tokenizer, "pretokenizers");
-    check<LoadError>(!list.empty() && type_of(list.back()) == "ByteLevel",
-                     "pre_tokenizer must be a Sequence that ends in ByteLevel");
-    for (std::size_t i = 0; i + 1 < list.size(); ++i) read_split(list[i], steps);
-    read_byte_level(list.back(), steps);
-  }
-
-  static void read_split(const json& split, TokenizerSteps& steps) {
-    expect_type(split, "pre_tokenizer in a Sequence:", {"Split (then one ByteLevel)", "Split"});
-    const std::string behavior = text(split, "behavior", "Split");
-    check<LoadError>(behavior == "Isolated", "Split.behavior is '", behavior,
-                     "'; only 'Isolated' is supported");
-    check<LoadError>(!flag(split, "invert", "Split"),
-                     "Split.invert is true; only false is supported");
-    const json& pattern = field(split, "pattern");
-    check<LoadError>(pattern.is_object() && pattern.size() == 1 &&
-                         (pattern.contains("Regex") || pattern.contains("String")),
-                     "Split.pattern must be {\"Regex\": …} or {\"String\": …}, got ",
-                     shorten(pattern));
-    const bool is_regex = pattern.contains("Regex");
-    steps.splits.push_back(
-        {text(pattern, is_regex ? "Regex" : "String", "Split.pattern"), is_regex});
-  }
-
-  static void read_byte_level(const json& byte_level, TokenizerSteps& steps) {
-    check<LoadError>(!flag(byte_level, "add_prefix_space", "ByteLevel"),
-                     "ByteLevel.add_prefix_space is true; only false is supported");
-    if (field(byte_level, "use_regex").is_null() || flag(byte_level, "use_regex", "ByteLevel")) {
-      steps.splits.push_back(
-          {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
-           true});
-    }
-  }
-
-  /// A post-processor may shift offsets, which nobody asks for here, but not add tokens.
-  static void check_adds_nothing(const json& post_processor) {
-    if (post_processor.is_null()) return;
-    const std::string type = expect_type(post_processor, "post_processor",
-                                         {"ByteLevel", "TemplateProcessing", "Sequence"});
-    if (type == "Sequence") {
-      for (const json& step : items(post_processor, "processors")) {
-        expect_type(step, "post_processor in a Sequence:", {"ByteLevel", "TemplateProcessing"});
-        check_adds_nothing(step);
-      }
-    }
-    if (type != "TemplateProcessing") return;
-    const json& single = items(post_processor, "single");
-    check<LoadError>(single.size() == 1 && single[0].is_object() && single[0].contains("Sequence"),
-                     "post_processor TemplateProcessing adds tokens: ", shorten(single),
-                     "; supported is one that adds none");
-  }
-
-  static AddedToken added_token(const json& entry) {
-    check<LoadError>(entry.is_object(), "added_tokens must hold objects, got ", shorten(entry));
-    const json& id = field(entry, "id");
-    check<LoadError>(id.is_number_unsigned() && id < kMaxTokenIds,
-                     "the id of an added token must be in [0, ", kMaxTokenIds, "), got ",
-                     shorten(id));
-    const char* owner = "an added token";
-    return {.id = id.get<TokenId>(),
-            .content = text(entry, "content", owner),
-            .single_word = flag(entry, "single_word", owner),
-            .lstrip = flag(entry, "lstrip", owner),
-            .rstrip = flag(entry, "rstrip", owner),
-            .normalized = flag(entry, "normalized", owner),
-            .special = flag(entry, "special", owner)};
-  }
-};
-
-}  // namespace detail
-
-/// Reads the steps from `TokenizerJson::rest`. Throws LoadError.
-[[nodiscard]] inline TokenizerSteps read_tokenizer_steps(const nlohmann::json& document) {
-  return detail::TokenizerStepsReader::read(document);
-}
+/// Reads the steps from `TokenizerJson::rest`. Throws LoadError naming the field, what was expected
+/// and what came.
+[[nodiscard]] TokenizerSteps read_tokenizer_steps(const Json& document);
 
 }  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+#include "nanovllm/text/tokenizer_file.inc"
+#endif

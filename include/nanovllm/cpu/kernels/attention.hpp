@@ -34,11 +34,11 @@ inline constexpr int kKeyTile = 32;      ///< keys a tile
 inline constexpr int kKeySegment = 256;  ///< keys a segment, a multiple of the tile
 inline constexpr int kMaxItemRows = 128, kMinItemRows = 16;  ///< rows that share a tile of keys
 
-/// The operands common to both ops.
-template <class T>
+/// The operands common to both ops: queries and results of T, a cache of Kv.
+template <class T, class Kv>
 struct AttentionProblem {
   TensorView<const T, 3> q;  ///< [n, heads, head_dim]
-  KvView<T> kv;
+  KvView<Kv> kv;
   MatrixView<const BlockId> block_tables;
   float scale;
   TensorView<T, 3> out;
@@ -104,6 +104,8 @@ struct ItemScratch {
 
 }  // namespace nanovllm::cpu::detail
 
+#define NANOVLLM_KERNELS "nanovllm/cpu/kernels/attention_tile_kernels.inc"
+#include "nanovllm/cpu/for_each_isa.inc"
 #define NANOVLLM_KERNELS "nanovllm/cpu/kernels/attention_kernels.inc"
 #include "nanovllm/cpu/for_each_isa.inc"
 
@@ -111,8 +113,8 @@ namespace nanovllm::cpu {
 namespace detail {
 
 /// Throws ShapeError unless the sequence's keys are all in blocks that exist.
-template <class T>
-void check_blocks(const char* op, const AttentionProblem<T>& problem, std::int64_t sequence,
+template <class T, class Kv>
+void check_blocks(const char* op, const AttentionProblem<T, Kv>& problem, std::int64_t sequence,
                   std::int64_t kv_len) {
   const std::int64_t room = problem.block_tables.extent(1) * problem.kv.block_size;
   check<ShapeError>(kv_len <= room, op, ": sequence ", sequence, " has ", kv_len,
@@ -156,8 +158,8 @@ inline std::vector<QueryTile> plan_tiles(const std::vector<QueryTile>& sequences
 }
 
 /// Every segment of every (tile, kv head) pair on its own, then the folds: for few pairs.
-template <class T>
-void attend_by_segment(const AttentionProblem<T>& problem, const std::vector<QueryTile>& tiles,
+template <class T, class Kv>
+void attend_by_segment(const AttentionProblem<T, Kv>& problem, const std::vector<QueryTile>& tiles,
                        std::int64_t max_rows, const Context& context) {
   struct Part {
     const QueryTile* tile;
@@ -180,8 +182,7 @@ void attend_by_segment(const AttentionProblem<T>& problem, const std::vector<Que
     return RowStates{memory + (part * heads + head) * max_rows * stride, stride};
   };
 
-  const auto attend =
-      pick(context.isa, portable::attend_part<T>, avx2::attend_part<T>, avx512::attend_part<T>);
+  const auto attend = NANOVLLM_PICK(context.isa, attend_part<T, Kv>);
   context.pool->parallel_for(num_parts, 1, [&](std::int64_t i, std::int64_t, int thread) {
     ItemScratch mine;
     mine.assign(memory + states_size + thread * size, max_rows, problem.kv.head_dim, width);
@@ -190,8 +191,7 @@ void attend_by_segment(const AttentionProblem<T>& problem, const std::vector<Que
     attend(problem, *part.tile, i % heads, part.segment, mine);
   });
 
-  const auto fold =
-      pick(context.isa, portable::fold_parts<T>, avx2::fold_parts<T>, avx512::fold_parts<T>);
+  const auto fold = NANOVLLM_PICK(context.isa, fold_parts<T, Kv>);
   const auto num_items = static_cast<std::int64_t>(tiles.size()) * heads;
   context.pool->parallel_for(num_items, 1, [&](std::int64_t i, std::int64_t, int) {
     const auto tile = static_cast<std::size_t>(i / heads);
@@ -201,8 +201,8 @@ void attend_by_segment(const AttentionProblem<T>& problem, const std::vector<Que
 }
 
 /// Attention of whole sequences, given by their query rows. Both ops end here.
-template <class T>
-void attend(const AttentionProblem<T>& problem, const std::vector<QueryTile>& sequences,
+template <class T, class Kv>
+void attend(const AttentionProblem<T, Kv>& problem, const std::vector<QueryTile>& sequences,
             const Context& context) {
   const std::int64_t heads = problem.kv.num_kv_heads, threads = context.pool->num_threads();
   const std::vector<QueryTile> tiles = plan_tiles(sequences, problem.group(), heads, threads);
@@ -218,8 +218,7 @@ void attend(const AttentionProblem<T>& problem, const std::vector<QueryTile>& se
   ItemScratch layout;
   const std::int64_t size = layout.assign(nullptr, max_rows, problem.kv.head_dim, problem.width());
   float* const memory = scratch<QueryTile, float>(size * threads);
-  const auto attend =
-      pick(context.isa, portable::attend_item<T>, avx2::attend_item<T>, avx512::attend_item<T>);
+  const auto attend = NANOVLLM_PICK(context.isa, attend_item<T, Kv>);
   context.pool->parallel_for(num_items, 1, [&](std::int64_t i, std::int64_t, int thread) {
     ItemScratch mine;
     mine.assign(memory + thread * size, max_rows, problem.kv.head_dim, problem.width());
@@ -231,12 +230,12 @@ void attend(const AttentionProblem<T>& problem, const std::vector<QueryTile>& se
 
 /// See ops/attention.hpp. Reads all keys and values from the cache. Throws ShapeError when the
 /// operands do not fit together or a needed block does not exist.
-template <class T>
-void varlen_attention(const VarlenAttentionArgs<T>& args, const Context& context) {
+template <Element T, Element Kv, class Heads>
+void varlen_attention(const VarlenAttentionArgs<T, Kv, Heads>& args, const Context& context) {
   constexpr auto kOp = "varlen_attention";
   validate(args);
-  const detail::AttentionProblem<T> problem{args.q, args.kv, args.block_tables, args.scale,
-                                            args.out};
+  const detail::AttentionProblem<T, Kv> problem{args.q, args.kv, args.block_tables, args.scale,
+                                                args.out};
   const std::int64_t num_seqs = args.query_starts.extent(0) - 1, n = args.q.extent(0);
   const std::int32_t* const starts = args.query_starts.data;
   check<ShapeError>(starts[0] == 0 && starts[num_seqs] == n, kOp,
@@ -256,19 +255,19 @@ void varlen_attention(const VarlenAttentionArgs<T>& args, const Context& context
   if (!args.q.empty()) detail::attend(problem, sequences, context);
 }
 
-template <Element T>
-void run_op(const VarlenAttentionArgs<T>& args, Context& context) {
+template <Element T, Element Kv, class Heads>
+void run_op(const VarlenAttentionArgs<T, Kv, Heads>& args, Context& context) {
   varlen_attention(args, context);
 }
 
 /// See ops/attention.hpp. Throws ShapeError when the operands do not fit together or a needed block
 /// does not exist.
-template <class T>
-void decode_attention(const DecodeAttentionArgs<T>& args, const Context& context) {
+template <Element T, Element Kv, class Heads>
+void decode_attention(const DecodeAttentionArgs<T, Kv, Heads>& args, const Context& context) {
   constexpr auto kOp = "decode_attention";
   validate(args);
-  const detail::AttentionProblem<T> problem{args.q, args.kv, args.block_tables, args.scale,
-                                            args.out};
+  const detail::AttentionProblem<T, Kv> problem{args.q, args.kv, args.block_tables, args.scale,
+                                                args.out};
   if (args.q.empty()) return;
   std::vector<detail::QueryTile> sequences;
   for (std::int64_t s = 0; s < args.q.extent(0); ++s) {
@@ -287,8 +286,8 @@ void decode_attention(const DecodeAttentionArgs<T>& args, const Context& context
   detail::attend(problem, sequences, context);
 }
 
-template <Element T>
-void run_op(const DecodeAttentionArgs<T>& args, Context& context) {
+template <Element T, Element Kv, class Heads>
+void run_op(const DecodeAttentionArgs<T, Kv, Heads>& args, Context& context) {
   decode_attention(args, context);
 }
 

@@ -12,10 +12,10 @@
 namespace nanovllm::cpu {
 
 /// Contract: ops/embedding.hpp. One thread takes a few tokens at a time.
-template <Element T>
-void embedding(const EmbeddingArgs<T, PackedMatrix<T>>& args, const Context& context) {
+template <Element T, Element W>
+void embedding(const EmbeddingArgs<T, PackedMatrix<W>>& args, const Context& context) {
   validate(args);
-  const PackedMatrix<T>& table = *args.table;
+  const PackedMatrix<W>& table = *args.table;
   const auto copy = [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t row = std::int64_t{*args.tokens.at(i)} - args.first_token;
@@ -32,8 +32,8 @@ void embedding(const EmbeddingArgs<T, PackedMatrix<T>>& args, const Context& con
   context.pool->parallel_for(count, kGrain, copy);
 }
 
-template <Element T>
-void run_op(const EmbeddingArgs<T, PackedMatrix<T>>& args, Context& context) {
+template <Element T, Element W>
+void run_op(const EmbeddingArgs<T, PackedMatrix<W>>& args, Context& context) {
   embedding(args, context);
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
@@ -14,8 +15,8 @@ namespace nanovllm::cpu {
 namespace detail {
 
 /// Throws ShapeError for a slot outside the cache.
-template <class T>
-void check_slots(const char* op, VectorView<const Slot> slots, const KvView<T>& kv) {
+template <class Kv>
+void check_slots(const char* op, VectorView<const Slot> slots, const KvView<Kv>& kv) {
   const Slot end = kv.num_blocks * kv.block_size;
   for (std::int64_t i = 0; i < slots.extent(0); ++i) {
     check<ShapeError>(slots.data[i] >= kNoSlot && slots.data[i] < end, op, ": slot ", i,
@@ -23,25 +24,35 @@ void check_slots(const char* op, VectorView<const Slot> slots, const KvView<T>& 
   }
 }
 
+/// Copies elements, rounding them where the types differ.
+template <class T, class Kv>
+void store_elements(const T* from, std::int64_t count, Kv* to) {
+  if constexpr (std::is_same_v<T, Kv>) {
+    std::copy_n(from, count, to);
+  } else {
+    std::transform(from, from + count, to, [](T x) { return Kv(static_cast<float>(x)); });
+  }
+}
+
 /// Copies one token's heads to its slot.
-template <class T>
-void store_token(const KvStoreArgs<T>& args, std::int64_t token) {
+template <class T, class Kv>
+void store_token(const KvStoreArgs<T, Kv>& args, std::int64_t token) {
   const Slot slot = args.slots.data[token];
   if (slot == kNoSlot) return;
-  const KvView<T>& kv = args.kv;
+  const KvView<Kv>& kv = args.kv;
   const auto block = static_cast<BlockId>(slot / kv.block_size);
   const std::int64_t offset = slot % kv.block_size * kv.head_dim;
   for (std::int64_t head = 0; head < kv.num_kv_heads; ++head) {
-    std::copy_n(args.k.at(token, head), kv.head_dim, kv.k(block, head) + offset);
-    std::copy_n(args.v.at(token, head), kv.head_dim, kv.v(block, head) + offset);
+    store_elements(args.k.at(token, head), kv.head_dim, kv.k(block, head) + offset);
+    store_elements(args.v.at(token, head), kv.head_dim, kv.v(block, head) + offset);
   }
 }
 
 }  // namespace detail
 
 /// Also throws ShapeError for a slot outside the cache.
-template <Element T>
-void kv_store(const KvStoreArgs<T>& args, const Context& context) {
+template <Element T, Element Kv>
+void kv_store(const KvStoreArgs<T, Kv>& args, const Context& context) {
   validate(args);
   detail::check_slots("kv_store", args.slots, args.kv);
   context.pool->parallel_for(args.k.extent(0), kRowGrain,
@@ -51,8 +62,8 @@ void kv_store(const KvStoreArgs<T>& args, const Context& context) {
                              });
 }
 
-template <Element T>
-void run_op(const KvStoreArgs<T>& args, Context& context) {
+template <Element T, Element Kv>
+void run_op(const KvStoreArgs<T, Kv>& args, Context& context) {
   kv_store(args, context);
 }
 

@@ -18,15 +18,13 @@
 namespace nanovllm::cpu {
 
 /// Also throws ShapeError for a position outside the table or a slot outside the cache.
-template <Element T>
-void qk_norm_rope_store(const QkNormRopeStoreArgs<T>& args, const Context& context) {
+template <Element T, Element Kv, Element W>
+void qk_norm_rope_store(const QkNormRopeStoreArgs<T, Kv, W>& args, const Context& context) {
   validate(args);
   check_positions("qk_norm_rope_store", args.positions, args.cos_sin.extent(0));
   detail::check_slots("qk_norm_rope_store", args.slots, args.kv);
-  const auto norm_and_rotate =
-      pick(context.isa, portable::norm_and_rotate_tokens<T>, avx2::norm_and_rotate_tokens<T>,
-           avx512::norm_and_rotate_tokens<T>);
-  const KvStoreArgs<T> store{.k = args.k, .v = args.v, .slots = args.slots, .kv = args.kv};
+  const auto norm_and_rotate = NANOVLLM_PICK(context.isa, norm_and_rotate_tokens<T, Kv, W>);
+  const KvStoreArgs<T, Kv> store{.k = args.k, .v = args.v, .slots = args.slots, .kv = args.kv};
   context.pool->parallel_for(args.q.extent(0), kRowGrain,
                              [&](std::int64_t begin, std::int64_t end, int) {
                                norm_and_rotate(args, begin, end);
@@ -35,8 +33,8 @@ void qk_norm_rope_store(const QkNormRopeStoreArgs<T>& args, const Context& conte
                              });
 }
 
-template <Element T>
-void run_op(const QkNormRopeStoreArgs<T>& args, Context& context) {
+template <Element T, Element Kv, Element W>
+void run_op(const QkNormRopeStoreArgs<T, Kv, W>& args, Context& context) {
   qk_norm_rope_store(args, context);
 }
 

@@ -15,34 +15,32 @@
 namespace nanovllm::cpu {
 
 /// A row's result depends on that row alone, bit for bit on a given instruction set.
-template <Element T>
-void rms_norm(const RmsNormArgs<T>& args, const Context& context) {
+template <Element T, Element W>
+void rms_norm(const RmsNormArgs<T, W>& args, const Context& context) {
   validate(args);
-  const auto norm =
-      pick(context.isa, portable::norm_rows<T>, avx2::norm_rows<T>, avx512::norm_rows<T>);
+  const auto norm = NANOVLLM_PICK(context.isa, norm_rows<T, W>);
   context.pool->parallel_for(
       args.x.extent(0), kRowGrain,
       [&](std::int64_t begin, std::int64_t end, int) { norm(args, begin, end); });
 }
 
-template <Element T>
-void run_op(const RmsNormArgs<T>& args, Context& context) {
+template <Element T, Element W>
+void run_op(const RmsNormArgs<T, W>& args, Context& context) {
   rms_norm(args, context);
 }
 
 /// As `rms_norm`.
-template <Element T>
-void add_rms_norm(const AddRmsNormArgs<T>& args, const Context& context) {
+template <Element T, Element W>
+void add_rms_norm(const AddRmsNormArgs<T, W>& args, const Context& context) {
   validate(args);
-  const auto norm = pick(context.isa, portable::add_norm_rows<T>, avx2::add_norm_rows<T>,
-                         avx512::add_norm_rows<T>);
+  const auto norm = NANOVLLM_PICK(context.isa, add_norm_rows<T, W>);
   context.pool->parallel_for(
       args.x.extent(0), kRowGrain,
       [&](std::int64_t begin, std::int64_t end, int) { norm(args, begin, end); });
 }
 
-template <Element T>
-void run_op(const AddRmsNormArgs<T>& args, Context& context) {
+template <Element T, Element W>
+void run_op(const AddRmsNormArgs<T, W>& args, Context& context) {
   add_rms_norm(args, context);
 }
 

@@ -45,7 +45,8 @@ struct RowBlocks {
   }
 };
 
-/// Writes rows of x as `[operands][compiled_rows(rows)]`; missing rows and columns are zero.
+/// Writes rows of x as `[operands][compiled_rows(rows)]`; missing rows and columns are zero. An
+/// operand that is no float is a word of two elements.
 template <class Operand, class T>
 void interleave(const MatrixView<const T>& x, std::int64_t operands, Operand* out) {
   constexpr int kPerOperand = std::is_same_v<Operand, float> ? 1 : PackedMatrix<T>::kPerWord;
@@ -66,25 +67,30 @@ void interleave(const MatrixView<const T>& x, std::int64_t operands, Operand* ou
   }
 }
 
-/// Columns whose products are summed in one chain. In float32 chains are kept short and their sums
-/// added up, which costs a few percent and makes the rounding error of a long row several times
-/// smaller; in 16 bits the rounding of the result hides it.
-template <class T>
+/// Columns whose products are summed in one chain, where activations or weights are float32: chains
+/// are kept short and their sums added up, which costs a few percent and makes the rounding error of
+/// a long row several times smaller; in 16 bits the rounding of the result hides it.
+inline constexpr std::int64_t kChainColumns = 64;
+
+/// Words of weights in a chain.
+template <class T, class W>
 [[nodiscard]] constexpr std::int64_t chain_words() {
-  return std::is_same_v<T, float> ? 64 : std::numeric_limits<std::int64_t>::max();
+  return std::is_same_v<T, float> || std::is_same_v<W, float>
+             ? kChainColumns / PackedMatrix<W>::kPerWord
+             : std::numeric_limits<std::int64_t>::max();
 }
 
-/// tile[r][c] = Σ_k x[r][k] · w[c][k], chain by chain. `x` is interleaved.
-template <class Family, class T, class Operand>
-void multiply_chains(int rows, const Operand* x, const Panel<T>& panel, std::int64_t operands,
+/// tile[r][c] = Σ_k x[r][k] · w[c][k], `kWords` words to a chain. `x` is interleaved.
+template <class Family, std::int64_t kWords, class W, class Operand>
+void multiply_chains(int rows, const Operand* x, const Panel<W>& panel, std::int64_t operands,
                      Tile& tile) {
-  if (panel.words <= chain_words<T>()) return Family::multiply(rows, x, panel, tile);
+  if (panel.words <= kWords) return Family::multiply(rows, x, panel, tile);
   const std::int64_t word_operands = operands / panel.words * compiled_rows(rows);
   Tile part;
-  for (std::int64_t word = 0; word < panel.words; word += chain_words<T>()) {
-    Panel<T> chain = panel;
-    chain.data += word * kPanelRows * PackedMatrix<T>::kPerWord;
-    chain.words = std::min(chain_words<T>(), panel.words - word);
+  for (std::int64_t word = 0; word < panel.words; word += kWords) {
+    Panel<W> chain = panel;
+    chain.data += word * kPanelRows * PackedMatrix<W>::kPerWord;
+    chain.words = std::min(kWords, panel.words - word);
     Family::multiply(rows, x + word * word_operands, chain, word == 0 ? tile : part);
     if (word == 0) continue;
     for (int r = 0; r < rows; ++r) {
@@ -94,13 +100,13 @@ void multiply_chains(int rows, const Operand* x, const Panel<T>& panel, std::int
 }
 
 /// `linear` with one of the interleaving kernel families.
-template <class Family, class T, class Out>
-void linear_interleaved(const LinearArgs<T, PackedMatrix<T>, Out>& args, const Context& context) {
+template <class Family, class T, class W, class Out>
+void linear_interleaved(const LinearArgs<T, PackedMatrix<W>, Out>& args, const Context& context) {
   using Operand = typename Family::Operand;
-  const PackedMatrix<T>& weight = *args.weight;
+  const PackedMatrix<W>& weight = *args.weight;
   const std::int64_t n = args.x.extent(0);
   const std::int64_t operands =
-      weight.num_words() * (std::is_same_v<Operand, float> ? PackedMatrix<T>::kPerWord : 1);
+      weight.num_words() * (std::is_same_v<Operand, float> ? PackedMatrix<W>::kPerWord : 1);
   const RowBlocks blocks{n, ceil_div<std::int64_t>(n, Family::kMaxRows)};
   const std::int64_t block_size = operands * Family::kMaxRows;
   Operand* const x = scratch<Family, Operand>(blocks.count * block_size);
@@ -109,13 +115,14 @@ void linear_interleaved(const LinearArgs<T, PackedMatrix<T>, Out>& args, const C
       interleave(args.x.slice(blocks.begin(b), blocks.begin(b + 1)), operands, x + b * block_size);
     }
   });
-  share_panels(context, weight, [&](PanelQueue<T>& queue) {
+  share_panels(context, weight, [&](PanelQueue<W>& queue) {
     Tile tile;
-    queue.drain([&](const Panel<T>& panel, std::int64_t first) {
+    queue.drain([&](const Panel<W>& panel, std::int64_t first) {
       const auto cols = static_cast<int>(std::min<std::int64_t>(kPanelRows, weight.rows() - first));
       for (std::int64_t b = 0; b < blocks.count; ++b) {
         const int rows = blocks.rows(b);
-        multiply_chains<Family>(rows, x + b * block_size, panel, operands, tile);
+        multiply_chains<Family, chain_words<T, W>()>(rows, x + b * block_size, panel, operands,
+                                                     tile);
         Family::store(tile, rows, cols, args.y.at(blocks.begin(b), first), args.y.strides[0],
                       args.accumulate);
       }
@@ -152,27 +159,36 @@ void linear_tiles(const LinearArgs<bf16, PackedMatrix<bf16>, Out>& args, const C
 #endif
 
 /// `linear` for one pass of rows, with the widest kernels that `isa` has for these types.
-template <class T, class Out>
-void linear_pass(const LinearArgs<T, PackedMatrix<T>, Out>& args, const Context& context,
+template <class T, class W, class Out>
+void linear_pass(const LinearArgs<T, PackedMatrix<W>, Out>& args, const Context& context,
                  [[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
-  if constexpr (std::is_same_v<T, bf16>) {
+  if constexpr (std::is_same_v<T, bf16> && std::is_same_v<W, bf16>) {
     if (isa >= Isa::amx) return linear_tiles(args, context);
     if (isa >= Isa::avx512_bf16) return linear_interleaved<Avx512Bf16Linear>(args, context);
   }
-  if (isa >= Isa::avx512) return linear_interleaved<Avx512Linear>(args, context);
-  if (isa >= Isa::avx2) return linear_interleaved<Avx2Linear>(args, context);
+  if constexpr (kLeastIsa >= Isa::avx512) {
+    return linear_interleaved<Avx512Linear>(args, context);
+  } else {
+    if (isa >= Isa::avx512) return linear_interleaved<Avx512Linear>(args, context);
+  }
+  if constexpr (kLeastIsa == Isa::avx2) {
+    return linear_interleaved<Avx2Linear>(args, context);
+  } else if constexpr (kLeastIsa == Isa::portable) {
+    if (isa >= Isa::avx2) return linear_interleaved<Avx2Linear>(args, context);
+  }
 #endif
-  linear_interleaved<PortableLinear>(args, context);
+  if constexpr (kLeastIsa == Isa::portable) linear_interleaved<PortableLinear>(args, context);
 }
 
 }  // namespace detail
 
-/// Contract: ops/linear.hpp. `Out` is T or float; x and y may have any alignment, but must not
+/// Contract: ops/linear.hpp. `Out` is T or float. With x and weights of different types the result
+/// is, bit for bit, that of float32 weights of the same values. x and y may have any alignment, but must not
 /// overlap. `context.isa` is capped by what the machine has. The bf16 instructions flush denormals
 /// to zero. Keeps scratch of at most a few MiB in the calling thread.
-template <Element T, Element Out>
-void linear(const LinearArgs<T, PackedMatrix<T>, Out>& args, const Context& context) {
+template <Element T, Element W, Element Out>
+void linear(const LinearArgs<T, PackedMatrix<W>, Out>& args, const Context& context) {
   check<ShapeError>(args.weight != nullptr, "linear: no weight given");
   validate(args);
   if (args.weight->rows() == 0) return;
@@ -181,15 +197,15 @@ void linear(const LinearArgs<T, PackedMatrix<T>, Out>& args, const Context& cont
   const std::int64_t row_bytes = args.x.extent(1) * static_cast<std::int64_t>(sizeof(T));
   const std::int64_t step = detail::rows_per_pass(row_bytes);
   for (std::int64_t begin = 0; begin < n; begin += step) {
-    LinearArgs<T, PackedMatrix<T>, Out> pass = args;
+    LinearArgs<T, PackedMatrix<W>, Out> pass = args;
     pass.x = args.x.slice(begin, std::min(begin + step, n));
     pass.y = args.y.slice(begin, std::min(begin + step, n));
     detail::linear_pass(pass, context, isa);
   }
 }
 
-template <Element T, Element Out>
-void run_op(const LinearArgs<T, PackedMatrix<T>, Out>& args, Context& context) {
+template <Element T, Element W, Element Out>
+void run_op(const LinearArgs<T, PackedMatrix<W>, Out>& args, Context& context) {
   linear(args, context);
 }
 

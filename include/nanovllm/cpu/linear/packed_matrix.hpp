@@ -76,7 +76,16 @@ class PackedMatrix {
     }
   }
 
-  /// Copies row `row`, in [0, rows()), to out[0, cols()).
+  /// Copies row `row`, in [0, rows()), to out[0, cols()), as elements of another type.
+  template <Element Out>
+  void copy_row(std::int64_t row, Out* out) const {
+    const T* word = panel(row / kPanelRows) + row % kPanelRows * kPerWord;
+    for (std::int64_t col = 0; col < cols_; ++col) {
+      out[col] = Out(static_cast<float>(word[col / kPerWord * kLine + col % kPerWord]));
+    }
+  }
+
+  /// The same as they are.
   void copy_row(std::int64_t row, T* out) const {
     const T* word = panel(row / kPanelRows) + row % kPanelRows * kPerWord;
     std::int64_t col = 0;

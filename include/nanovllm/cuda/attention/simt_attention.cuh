@@ -242,8 +242,8 @@ __global__ void __launch_bounds__(SimtAttentionTraits::kThreads, SimtAttentionTr
 
 /// See ops/attention.hpp; every operand in device memory. Throws ShapeError when the operands do
 /// not fit together or head_dim exceeds 256. Rows past the last sequence's become zeros.
-template <Element T>
-void simt_varlen_attention(const VarlenAttentionArgs<T>& args, const Context& context) {
+template <Element T, class Heads>
+void simt_varlen_attention(const VarlenAttentionArgs<T, T, Heads>& args, const Context& context) {
   validate(args);
   const auto problem = detail::simt_problem("varlen_attention", args.q, args.kv, args.kv_lens,
                                             args.block_tables, args.scale, args.out);
@@ -257,8 +257,8 @@ void simt_varlen_attention(const VarlenAttentionArgs<T>& args, const Context& co
 
 /// See ops/attention.hpp; every operand in device memory. Equal, bit for bit, to
 /// `simt_varlen_attention` with one query a sequence. Throws ShapeError as that does.
-template <Element T>
-void simt_decode_attention(const DecodeAttentionArgs<T>& args, const Context& context) {
+template <Element T, class Heads>
+void simt_decode_attention(const DecodeAttentionArgs<T, T, Heads>& args, const Context& context) {
   validate(args);
   const auto problem = detail::simt_problem("decode_attention", args.q, args.kv, args.kv_lens,
                                             args.block_tables, args.scale, args.out);

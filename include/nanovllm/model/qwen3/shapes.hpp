@@ -8,6 +8,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/model/config.hpp"
+#include "nanovllm/ops/attention.hpp"
 
 namespace nanovllm {
 
@@ -46,6 +47,25 @@ inline constexpr Qwen3Shape fairytale{    256,    6,    4,   2,    128,    768, 
 inline constexpr Qwen3Shape qwen3_any{};
 
 }  // namespace shapes
+
+namespace detail {
+
+/// `size`, or 0 where it is known at run time only.
+[[nodiscard]] constexpr int fixed_or_zero(std::size_t size) {
+  return size == std::dynamic_extent ? 0 : static_cast<int>(size);
+}
+
+}  // namespace detail
+
+/// What a shape fixes about the heads of attention. Ranks divide both kinds of heads, so that the
+/// group is the same on each.
+template <Qwen3Shape kShape>
+[[nodiscard]] constexpr auto head_shape_of() {
+  constexpr int kHeads = detail::fixed_or_zero(kShape.num_heads);
+  constexpr int kKvHeads = detail::fixed_or_zero(kShape.num_kv_heads);
+  return HeadShape<detail::fixed_or_zero(kShape.head_dim),
+                   (kKvHeads == 0 ? 0 : kHeads / kKvHeads)>{};
+}
 
 /// The sizes that `config` states, every field known.
 [[nodiscard]] inline Qwen3Shape shape_of(const ModelConfig& config) {

@@ -2,11 +2,8 @@
 /// Weights of one tensor-parallel rank of a Qwen3 model, and how they are filled.
 
 #include <algorithm>
-#include <atomic>
-#include <cmath>
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +13,7 @@
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/config.hpp"
+#include "nanovllm/model/parameter_list.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
 #include "nanovllm/model/weights.hpp"
 
@@ -55,7 +53,6 @@ template <Element T, class Backend>
 class Qwen3Weights {
   using Matrix = typename Backend::template Matrix<T>;
   using Vector = typename Backend::template Buffer<T>;
-  using Staging = typename Backend::template Staging<T>;
 
  public:
   struct Layer {
@@ -67,11 +64,6 @@ class Qwen3Weights {
     Vector post_norm;   // [hidden]
     Matrix gate_up;     // [2 · intermediate, hidden]
     Matrix down;        // [hidden, intermediate]
-
-    [[nodiscard]] VectorView<const T> input_norm_view() const { return view(input_norm); }
-    [[nodiscard]] VectorView<const T> q_norm_view() const { return view(q_norm); }
-    [[nodiscard]] VectorView<const T> k_norm_view() const { return view(k_norm); }
-    [[nodiscard]] VectorView<const T> post_norm_view() const { return view(post_norm); }
   };
 
   /// Allocates; contents are undefined until `load` or `randomize`.
@@ -99,28 +91,14 @@ class Qwen3Weights {
   /// one LoadError that names every missing, surplus or misshapen tensor.
   void load(const Checkpoint& checkpoint, Backend& backend,
             std::function<void(std::uint64_t, std::uint64_t)> progress = {}) {
-    std::vector<Parameter<T>> parameters = list_parameters(backend);
     const std::vector<std::string> ignored =
         tied_ ? std::vector<std::string>{"lm_head.weight"} : std::vector<std::string>{};
-    load_parameters<T>(
-        checkpoint, parameters,
-        {.ignored = ignored, .progress = std::move(progress), .num_threads = Backend::kLoadThreads},
-        [&] { return Staging(backend); });
+    list_parameters(backend).load(checkpoint, ignored, std::move(progress));
   }
 
-  /// Fills all matrices with reproducible noise of standard deviation `scale`, and all norms
-  /// with 1. For benchmarks: ranks draw their own values, so the model depends on the number of
-  /// ranks.
+  /// See `ParameterList::randomize`.
   void randomize(std::uint64_t seed, Backend& backend, float scale = 0.02f) {
-    std::vector<Parameter<T>> parameters = list_parameters(backend);
-    std::atomic<std::size_t> next = 0;
-    detail::on_threads(Backend::kLoadThreads, [&] {
-      Staging staging(backend);
-      for (std::size_t i = next++; i < parameters.size(); i = next++) {
-        const std::uint64_t key = seed + i + 1 + (static_cast<std::uint64_t>(shard_.rank) << 32);
-        randomize(parameters[i], key, scale, staging);
-      }
-    });
+    list_parameters(backend).randomize(seed, static_cast<int>(shard_.rank), scale);
   }
 
   [[nodiscard]] const Qwen3Shape& shape() const { return shape_; }
@@ -130,70 +108,29 @@ class Qwen3Weights {
   }
   [[nodiscard]] const Matrix& embedding() const { return embedding_; }
   [[nodiscard]] const Matrix& lm_head() const { return tied_ ? embedding_ : lm_head_; }
-  [[nodiscard]] VectorView<const T> final_norm_view() const { return view(final_norm_); }
+  [[nodiscard]] const Vector& final_norm() const { return final_norm_; }
 
  private:
-  [[nodiscard]] static VectorView<const T> view(const Vector& vector) {
-    return {vector.data(), {static_cast<std::int64_t>(vector.size())}};
-  }
   [[nodiscard]] std::int64_t hidden() const {
     return static_cast<std::int64_t>(shape_.hidden_size);
   }
   [[nodiscard]] std::int64_t head_dim() const { return static_cast<std::int64_t>(shape_.head_dim); }
 
-  /// Fills one matrix with noise, or one norm with ones.
-  static void randomize(const Parameter<T>& parameter, std::uint64_t key, float scale,
-                        Staging& staging) {
-    constexpr std::int64_t kPanelRows = 256;
-    const bool vector = parameter.shape.size() == 1;
-    std::int64_t rows = vector ? 1 : parameter.shape[0], columns = parameter.shape.back();
-    if (parameter.shard.dim == 0) rows = parameter.shard.end - parameter.shard.begin;
-    if (parameter.shard.dim == 1) columns = parameter.shard.end - parameter.shard.begin;
-    for (std::int64_t first = 0; first < rows; first += kPanelRows) {
-      const std::int64_t count = std::min(kPanelRows, rows - first);
-      const std::span<T> panel(staging.acquire(static_cast<std::size_t>(count * columns)),
-                               static_cast<std::size_t>(count * columns));
-      if (vector) {
-        std::fill(panel.begin(), panel.end(), T(1.f));
-      } else {
-        fill_noise(panel, key, static_cast<std::uint64_t>(first * columns), scale);
-      }
-      parameter.sink(first, {panel.data(), {count, columns}});
-      staging.release();
-    }
-  }
-
-  /// Uniform noise: its statistics are what a benchmark needs, and it is quick to make.
-  static void fill_noise(std::span<T> out, std::uint64_t key, std::uint64_t offset, float scale) {
-    const float width = scale * std::sqrt(12.f);
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      std::uint64_t x =
-          (offset + i + 1) * 0x9E3779B97F4A7C15u ^ key * 0xD1342543DE82EF95u;  // splitmix64
-      x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-      x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-      out[i] = T((static_cast<float>(x >> 40) * 0x1p-24f - 0.5f) * width);
-    }
-  }
-
   /// Every tensor of the checkpoint, the part this rank keeps, and where it goes.
-  [[nodiscard]] std::vector<Parameter<T>> list_parameters(Backend& backend) {
-    std::vector<Parameter<T>> out;
+  [[nodiscard]] ParameterList<T, Backend> list_parameters(Backend& backend) {
+    ParameterList<T, Backend> out(backend);
     const auto vocab = static_cast<std::int64_t>(shape_.vocab_size);
     const Shard vocab_shard{0, std::min(vocab, shard_.first_token),
                             std::min(vocab, shard_.first_token + shard_.vocab_rows)};
-    add_matrix(out, "model.embed_tokens.weight", {vocab, hidden()}, vocab_shard, embedding_, 0,
-               backend);
-    for (std::size_t i = 0; i < layers_.size(); ++i) {
-      list_layer(out, concat("model.layers.", i, "."), layers_[i], backend);
-    }
-    add_vector(out, "model.norm.weight", final_norm_, backend);
-    if (!tied_)
-      add_matrix(out, "lm_head.weight", {vocab, hidden()}, vocab_shard, lm_head_, 0, backend);
+    out.add_matrix("model.embed_tokens.weight", {vocab, hidden()}, vocab_shard, embedding_);
+    for (std::size_t i = 0; i < layers_.size(); ++i)
+      list_layer(out, concat("model.layers.", i, "."), layers_[i]);
+    out.add_vector("model.norm.weight", final_norm_);
+    if (!tied_) out.add_matrix("lm_head.weight", {vocab, hidden()}, vocab_shard, lm_head_);
     return out;
   }
 
-  void list_layer(std::vector<Parameter<T>>& out, const std::string& prefix, Layer& layer,
-                  Backend& backend) {
+  void list_layer(ParameterList<T, Backend>& out, const std::string& prefix, Layer& layer) {
     const std::int64_t d = head_dim();
     const std::int64_t q_rows = shard_.num_heads * d, kv_rows = shard_.num_kv_heads * d;
     const std::int64_t width = shard_.intermediate_size;
@@ -204,47 +141,24 @@ class Qwen3Weights {
     const auto all_kv_rows = static_cast<std::int64_t>(shape_.num_kv_heads) * d;
     const auto intermediate = static_cast<std::int64_t>(shape_.intermediate_size);
 
-    add_vector(out, prefix + "input_layernorm.weight", layer.input_norm, backend);
-    add_matrix(out, prefix + "self_attn.q_proj.weight", {all_q_rows, hidden()}, share(0, q_rows),
-               layer.qkv, 0, backend);
-    add_matrix(out, prefix + "self_attn.k_proj.weight", {all_kv_rows, hidden()}, share(0, kv_rows),
-               layer.qkv, q_rows, backend);
-    add_matrix(out, prefix + "self_attn.v_proj.weight", {all_kv_rows, hidden()}, share(0, kv_rows),
-               layer.qkv, q_rows + kv_rows, backend);
-    add_vector(out, prefix + "self_attn.q_norm.weight", layer.q_norm, backend);
-    add_vector(out, prefix + "self_attn.k_norm.weight", layer.k_norm, backend);
-    add_matrix(out, prefix + "self_attn.o_proj.weight", {hidden(), all_q_rows}, share(1, q_rows),
-               layer.o, 0, backend);
-    add_vector(out, prefix + "post_attention_layernorm.weight", layer.post_norm, backend);
-    add_matrix(out, prefix + "mlp.gate_proj.weight", {intermediate, hidden()}, share(0, width),
-               layer.gate_up, 0, backend);
-    add_matrix(out, prefix + "mlp.up_proj.weight", {intermediate, hidden()}, share(0, width),
-               layer.gate_up, width, backend);
-    add_matrix(out, prefix + "mlp.down_proj.weight", {hidden(), intermediate}, share(1, width),
-               layer.down, 0, backend);
-  }
-
-  /// A tensor whose kept rows become rows [first_row, …) of `matrix`.
-  static void add_matrix(std::vector<Parameter<T>>& out, std::string name,
-                         std::vector<std::int64_t> shape, Shard shard, Matrix& matrix,
-                         std::int64_t first_row, Backend& backend) {
-    out.push_back({.name = std::move(name),
-                   .shape = std::move(shape),
-                   .sink =
-                       [&matrix, &backend, first_row](std::int64_t row, MatrixView<const T> rows) {
-                         backend.set_rows(matrix, first_row + row, rows);
-                       },
-                   .shard = shard});
-  }
-
-  /// A rank-1 tensor, kept whole.
-  static void add_vector(std::vector<Parameter<T>>& out, std::string name, Vector& vector,
-                         Backend& backend) {
-    out.push_back({.name = std::move(name),
-                   .shape = {static_cast<std::int64_t>(vector.size())},
-                   .sink = [&vector, &backend](std::int64_t, MatrixView<const T> row) {
-                     backend.upload(row.data, vector.data(), static_cast<std::size_t>(row.size()));
-                   }});
+    out.add_vector(prefix + "input_layernorm.weight", layer.input_norm);
+    out.add_matrix(prefix + "self_attn.q_proj.weight", {all_q_rows, hidden()}, share(0, q_rows),
+                   layer.qkv);
+    out.add_matrix(prefix + "self_attn.k_proj.weight", {all_kv_rows, hidden()}, share(0, kv_rows),
+                   layer.qkv, q_rows);
+    out.add_matrix(prefix + "self_attn.v_proj.weight", {all_kv_rows, hidden()}, share(0, kv_rows),
+                   layer.qkv, q_rows + kv_rows);
+    out.add_vector(prefix + "self_attn.q_norm.weight", layer.q_norm);
+    out.add_vector(prefix + "self_attn.k_norm.weight", layer.k_norm);
+    out.add_matrix(prefix + "self_attn.o_proj.weight", {hidden(), all_q_rows}, share(1, q_rows),
+                   layer.o);
+    out.add_vector(prefix + "post_attention_layernorm.weight", layer.post_norm);
+    out.add_matrix(prefix + "mlp.gate_proj.weight", {intermediate, hidden()}, share(0, width),
+                   layer.gate_up);
+    out.add_matrix(prefix + "mlp.up_proj.weight", {intermediate, hidden()}, share(0, width),
+                   layer.gate_up, width);
+    out.add_matrix(prefix + "mlp.down_proj.weight", {hidden(), intermediate}, share(1, width),
+                   layer.down);
   }
 
   Qwen3Shape shape_;

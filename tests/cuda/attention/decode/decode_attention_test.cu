@@ -26,7 +26,7 @@ struct Shape {
 
 /// Operands for `lens.size()` sequences with room for `max_lens` keys each. Pages lie shuffled in
 /// the pool; table entries past a sequence's pages are far outside of it; what lies past the last
-/// key, in its page and in pages nobody owns, is NaN. q and out are slices of wider rows.
+/// key, in its page and in pages of no sequence, is NaN. q and out are slices of wider rows.
 template <class T>
 struct Problem {
   Shape shape;
@@ -214,7 +214,8 @@ std::vector<T> expect_right(const Shape& shape, const std::vector<std::int32_t>&
   cuda::DecodeWorkspace workspace(
       std::max<std::int64_t>(problem.num_seqs(), 1), shape.kv_heads, shape.group, shape.head_dim,
       gpu.context,
-      grid.value_or(cuda::DecodeWorkspace::default_grid(shape.group, shape.head_dim, gpu.context)));
+      grid.value_or(cuda::default_decode_grid(shape.group, shape.head_dim, gpu.context.num_sms,
+                                              gpu.context.max_shared_bytes)));
   problem.run(workspace, gpu);
   problem.check();
   return problem.out.host;
@@ -455,6 +456,41 @@ TEST_CASE("Decode attention: bad input", "[cuda][decode_attention]") {
   CHECK_THROWS_AS(cuda::decode_attention(problem.args(), low, gpu.context), ShapeError);
   cuda::decode_attention(problem.args(), good, gpu.context);
   gpu.sync();
+  // Tiles that 31 bits cannot count: the plan would be one of other keys.
+  auto endless = problem.args();
+  endless.block_tables.extents[1] = std::int64_t{1} << 32;
+  CHECK_THROWS_AS(cuda::decode_attention(endless, good, gpu.context), ShapeError);
+}
+
+TEST_CASE("Decode attention: heads known to the compiler change no bit",
+          "[cuda][decode_attention]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  const auto check_heads = [&]<int kHeadDim, int kGroup>() {
+    Problem<bf16> problem({.group = kGroup ? kGroup : 4, .head_dim = kHeadDim ? kHeadDim : 64},
+                          {100, 0, 1, 517, 16}, 31);
+    cuda::DecodeWorkspace workspace(5, problem.shape.kv_heads, problem.shape.group,
+                                    problem.shape.head_dim, gpu.context);
+    problem.run(workspace, gpu);
+    const std::vector<bf16> expected = problem.out.host;
+    problem.clear_out();
+    const auto any = problem.args();
+    using Args = DecodeAttentionArgs<bf16, bf16, HeadShape<kHeadDim, kGroup>>;
+    Args args{any.q, any.kv, any.kv_lens, any.block_tables, any.scale, any.out};
+    cuda::decode_attention(args, workspace, gpu.context);
+    gpu.sync();
+    problem.out.download();
+    CHECK(equal_bits(expected, problem.out.host));
+    args.q.extents[1] += args.kv.num_kv_heads;
+    args.out.extents[1] += args.kv.num_kv_heads;
+    if (kGroup > 0)
+      CHECK_THROWS_AS(cuda::decode_attention(args, workspace, gpu.context), ShapeError);
+  };
+  check_heads.operator()<128, 2>();
+  check_heads.operator()<128, 0>();
+  check_heads.operator()<64, 12>();
+  check_heads.operator()<0, 8>();
+  check_heads.operator()<128, 17>();  // the CUDA cores
 }
 
 namespace {

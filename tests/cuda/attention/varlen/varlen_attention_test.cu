@@ -23,7 +23,7 @@ struct Shape {
 };
 
 /// A step in device memory. Keys and values of all positions are random and kept on the host; what
-/// the cache holds beyond them, table entries that nobody may read, and `out` are poison.
+/// the cache holds beyond them, table entries that must not be read, and `out` are poison.
 template <class T>
 struct Step {
   explicit Step(Shape shape_in, std::uint64_t seed = 1)
@@ -388,6 +388,50 @@ TEST_CASE("varlen_attention of nothing, and of operands that do not fit") {
                   ShapeError);
   args.kv.num_kv_heads = 3;
   CHECK_THROWS_AS(cuda::varlen_attention(args, workspace, gpu.context), ShapeError);
+}
+
+TEST_CASE("varlen_attention with heads known to the compiler changes no bit") {
+  if (!has_gpu()) return;
+  const auto check_heads = [&]<int kHeadDim, int kGroup>() {
+    Step<bf16> step({4, 2, kHeadDim ? kHeadDim : 64, 16, {{130, 20}, {1, 0}, {64, 100}}});
+    const std::vector<bf16> expected = run(step);
+    const Op<bf16> fixed = [](const auto& any, auto& workspace, const auto& context) {
+      using Args = VarlenAttentionArgs<bf16, bf16, HeadShape<kHeadDim, kGroup>>;
+      Args args{any.q,
+                any.k,
+                any.v,
+                any.kv,
+                any.query_starts,
+                any.kv_lens,
+                any.block_tables,
+                any.has_prefix,
+                any.scale,
+                any.out};
+      cuda::varlen_attention(args, workspace, context);
+      args.kv.num_kv_heads = 1;
+      args.k.extents[1] = args.v.extents[1] = 1;
+      if (kGroup > 0) CHECK_THROWS_AS(cuda::varlen_attention(args, workspace, context), ShapeError);
+    };
+    CHECK(equal_bits(run(step, fixed), expected));
+  };
+  check_heads.operator()<128, 2>();
+  check_heads.operator()<64, 0>();
+  check_heads.operator()<0, 2>();
+  check_heads.operator()<96, 2>();
+}
+
+TEST_CASE("varlen_attention describes a tensor to the copy engine once, not once a layer") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  Step<bf16> step({4, 2, 128, 64, {{130, 20}, {64, 100}}});
+  GpuArray<bf16> out(static_cast<std::size_t>(step.n) * 4 * 128);
+  cuda::VarlenWorkspace workspace(2, step.n, gpu.context);
+  const VarlenAttentionArgs<bf16> args = step.args(out);
+  cuda::plan_varlen(args.query_starts, args.kv_lens, step.n, workspace, gpu.context);
+  for (int layer = 0; layer < 3; ++layer) cuda::varlen_attention(args, workspace, gpu.context);
+  gpu.sync();
+  CHECK(workspace.tensor_maps().num_encoded() == 2);  // q and the cache
 }
 
 }  // namespace nanovllm::test

@@ -11,7 +11,6 @@
 /// sizes that are multiples of 16, and 16-byte aligned rows; `kernel.cuh` describes it, `plan.cuh`
 /// its plan, and `tuning.hpp` has its numbers. Everything else goes to `simt_decode_attention`.
 
-#include <concepts>
 #include <cstdint>
 #include <numbers>
 
@@ -43,20 +42,20 @@ enum class DecodeStart {
 namespace detail {
 
 /// Whether the tensor-core kernel takes these operands.
-template <class T, class Kv, class Heads>
-bool takes_decode_kernel(const DecodeAttentionArgs<T, Kv, Heads>& args) {
+template <class T, class Heads>
+bool takes_decode_kernel(const DecodeAttentionArgs<T, T, Heads>& args) {
   if constexpr (!MmaElement<T>) {
     return false;
   } else {
-    const KvView<Kv>& kv = args.kv;
+    const KvView<T>& kv = args.kv;
     return fits_decode_kernel(kv.head_dim, args.q.extent(1) / kv.num_kv_heads, kv.block_size,
                               kv.block_stride()) &&
            has_aligned_rows(args.q) && has_aligned_rows(args.out) && is_vector_aligned(kv.data);
   }
 }
 
-template <class T, class Kv, class Heads>
-DecodeProblem<T> decode_problem(const DecodeAttentionArgs<T, Kv, Heads>& args,
+template <class T, class Heads>
+DecodeProblem<T> decode_problem(const DecodeAttentionArgs<T, T, Heads>& args,
                                 DecodeWorkspace& workspace, DecodeStart start) {
   return {.q = args.q.data,
           .q_stride = args.q.strides[0],
@@ -121,10 +120,10 @@ void with_decode_shape(std::int64_t head_dim, std::int64_t group, Visit visit) {
 
 /// Whether there are operands that `Heads` allows and the tensor-core kernel takes.
 template <class T, class Heads>
-inline constexpr bool kHasDecodeKernel =
-    MmaElement<T> &&
-    (Heads::kHeadDim == 0 || Heads::kHeadDim == 64 || Heads::kHeadDim == 128) &&
-    Heads::kGroup <= kDecodeMaxGroup;
+inline constexpr bool kHasDecodeKernel = MmaElement<T> &&
+                                         (Heads::kHeadDim == 0 || Heads::kHeadDim == 64 ||
+                                          Heads::kHeadDim == 128) &&
+                                         Heads::kGroup <= kDecodeMaxGroup;
 
 }  // namespace detail
 
@@ -134,11 +133,9 @@ inline constexpr bool kHasDecodeKernel =
 /// bit-equal for equal operands. Throws ShapeError when the operands do not fit together, or do not
 /// fit the workspace or the plan, or when their tiles cannot be counted: all rows of the block
 /// tables, full, have 2³¹ tiles of 16 keys in all kv heads.
-template <Element T, class Kv, class Heads>
-void decode_attention(const DecodeAttentionArgs<T, Kv, Heads>& args, DecodeWorkspace& workspace,
+template <Element T, class Heads>
+void decode_attention(const DecodeAttentionArgs<T, T, Heads>& args, DecodeWorkspace& workspace,
                       const Context& context, DecodeStart start = DecodeStart::after_predecessor) {
-  static_assert(std::same_as<Kv, T>,
-                "decode_attention on CUDA: the KV cache's elements must be the activations'");
   validate(args);
   if (args.q.empty()) return;
   if constexpr (detail::kHasDecodeKernel<T, Heads>) {
@@ -169,8 +166,8 @@ void decode_attention(const DecodeAttentionArgs<T, Kv, Heads>& args, DecodeWorks
   simt_decode_attention(args, context);
 }
 
-template <Element T, class Kv, class Heads, class State>
-void run_op(const DecodeAttentionArgs<T, Kv, Heads>& args, State& state) {
+template <Element T, class Heads, class State>
+void run_op(const DecodeAttentionArgs<T, T, Heads>& args, State& state) {
   decode_attention(args, *state.decode, state.context,
                    state.plan_is_visible ? DecodeStart::early : DecodeStart{});
 }

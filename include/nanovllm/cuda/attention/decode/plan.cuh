@@ -58,9 +58,9 @@ class DecodeWorkspace {
   /// device has no room.
   DecodeWorkspace(std::int64_t max_seqs, std::int64_t max_kv_heads, std::int64_t group,
                   std::int64_t head_dim, const Context& context)
-      : DecodeWorkspace(max_seqs, max_kv_heads, group, head_dim, context,
-                        default_decode_grid(group, head_dim, context.num_sms,
-                                            context.max_shared_bytes)) {}
+      : DecodeWorkspace(
+            max_seqs, max_kv_heads, group, head_dim, context,
+            default_decode_grid(group, head_dim, context.num_sms, context.max_shared_bytes)) {}
 
   /// The same with a grid of one's own, for experiments.
   DecodeWorkspace(std::int64_t max_seqs, std::int64_t max_kv_heads, std::int64_t group,
@@ -103,7 +103,7 @@ class DecodeWorkspace {
   [[nodiscard]] const DecodeGrid& grid() const { return grid_; }
 
   [[nodiscard]] DecodeRange* ranges() { return ranges_.data(); }
-  /// [num_blocks][2][group][head_dim + 4]; see `decode_kernel.cuh`.
+  /// [num_blocks][2][group][head_dim + 4]; see `kernel.cuh`.
   /// All words are `kDecodeEmptyWord` between kernels.
   [[nodiscard]] float* partials() { return partials_.data(); }
 

@@ -9,7 +9,7 @@
 /// must be 8, 16, 32, 64 or a multiple of 128. Scores, weights' sums and outputs accumulate in
 /// float32; weights are rounded to T before they meet V.
 ///
-/// A block of 384 threads: one warp fetches items of the schedule (varlen_plan.cuh) from a counter,
+/// A block of 384 threads: one warp fetches items of the schedule (plan.cuh) from a counter,
 /// one ahead, and hands them to the others; one copies queries and keys, one values, into rings of
 /// stages; two warpgroups of 64 query rows each compute. Blocks are persistent, one an SM, so that
 /// copies for the next item run under the end of this one.
@@ -32,6 +32,7 @@
 #include "nanovllm/cuda/attention/varlen/hopper_copy.cuh"
 #include "nanovllm/cuda/attention/varlen/plan.cuh"
 #include "nanovllm/cuda/attention/varlen/softmax.cuh"
+#include "nanovllm/cuda/attention/varlen/tuning.hpp"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
 #include "nanovllm/cuda/ptx/named_barrier.cuh"
 #include "nanovllm/cuda/ptx/tma.cuh"
@@ -264,33 +265,30 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) varlen_attention_hopper_k
 #endif
 }
 
-/// Whether the copy engine can bring tiles of 128 keys from blocks of this size.
-[[nodiscard]] constexpr bool varlen_hopper_takes_block_size(std::int64_t block_size) {
-  return block_size % 128 == 0 ? block_size > 0 : block_size >= 8 && 128 % block_size == 0;
-}
-
-/// The launcher; the conditions at the top hold, the operands are not empty.
-template <MmaElement T, int kHeadDim, bool kPaged>
-void varlen_attention_hopper(const VarlenAttentionArgs<T>& args, VarlenSchedule schedule,
-                             const Context& context) {
+/// The launcher; the conditions at the top hold, the operands are not empty. The workspace is
+/// planned.
+template <int kHeadDim, bool kPaged, MmaElement T, class Heads>
+void varlen_attention_hopper(const VarlenAttentionArgs<T, T, Heads>& args,
+                             VarlenWorkspace& workspace, const Context& context) {
   using Traits = VarlenHopperTraits<T, kHeadDim, kPaged>;
-  const auto rows_map = [](const TensorView<const T, 3>& x) {
-    return make_tensor_map<T, 3>(x.data, {x.extent(2), x.extent(1), x.extent(0)},
-                                 {x.strides[1], x.strides[0]}, {kTmaColumns, 1, Traits::kRows});
+  TensorMaps& maps = workspace.tensor_maps();
+  const auto rows_map = [&](const TensorView<const T, 3>& x) {
+    return maps.get<T, 3>(x.data, {x.extent(2), x.extent(1), x.extent(0)},
+                          {x.strides[1], x.strides[0]}, {kTmaColumns, 1, Traits::kRows});
   };
   VarlenHopperProblem<T> problem{};
   problem.q = rows_map(args.q);
   if constexpr (kPaged) {
     const KvView<T>& kv = args.kv;
     const int box_keys = static_cast<int>(std::min<std::int64_t>(kv.block_size, Traits::kKeys));
-    problem.k = problem.v = make_tensor_map<T, 4>(
+    problem.k = problem.v = maps.get<T, 4>(
         kv.data, {kv.head_dim, kv.block_size, 2 * kv.num_kv_heads, kv.num_blocks},
         {kv.head_dim, kv.tile_size(), kv.block_stride()}, {kTmaColumns, box_keys, 1, 1});
   } else {
     problem.k = rows_map(args.k);
     problem.v = rows_map(args.v);
   }
-  problem.schedule = schedule;
+  problem.schedule = workspace.schedule();
   problem.block_tables = args.block_tables.data;
   problem.table_stride = args.block_tables.strides[0];
   problem.out = args.out.data;
@@ -300,10 +298,10 @@ void varlen_attention_hopper(const VarlenAttentionArgs<T>& args, VarlenSchedule 
   problem.kv_heads = static_cast<int>(args.kv.num_kv_heads);
   problem.block_size = static_cast<int>(args.kv.block_size);
   problem.num_blocks = static_cast<int>(args.kv.num_blocks);
-  problem.section_keys = static_cast<int>(kVarlenSectionBytes / (4 * kHeadDim));
+  problem.section_keys = varlen_section_keys(kHeadDim);
   problem.scale_log2 = args.scale * static_cast<float>(kLog2E);
   const std::int64_t items =
-      VarlenWorkspace::max_entries(args.kv_lens.extent(0), args.q.extent(0)) * args.q.extent(1);
+      varlen_max_entries(args.kv_lens.extent(0), args.q.extent(0)) * args.q.extent(1);
   launch(varlen_attention_hopper_kernel<Traits>,
          {.grid = static_cast<unsigned>(std::min<std::int64_t>(items, context.num_sms)),
           .block = Traits::kThreads,

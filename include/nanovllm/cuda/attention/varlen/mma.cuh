@@ -10,7 +10,7 @@
 /// Scores, sums of weights and outputs accumulate in float32; weights are rounded to T before they
 /// meet V.
 ///
-/// A block computes one item of the schedule (varlen_plan.cuh): 128 query rows, which stay in
+/// A block computes one item of the schedule (plan.cuh): 128 query rows, which stay in
 /// shared memory, against tiles of 64 keys, from the last to the first. A warp has 32 rows (16 at
 /// width 256); scores and outputs stay in its registers, and the scores' fragments, rounded, are
 /// operands of the product with V. There is one buffer for keys and one for values: the values of a
@@ -30,6 +30,7 @@
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/attention/varlen/plan.cuh"
 #include "nanovllm/cuda/attention/varlen/softmax.cuh"
+#include "nanovllm/cuda/attention/varlen/tuning.hpp"
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
@@ -108,13 +109,13 @@ class VarlenMmaBlock {
     load_rows(shared_.k, keys_, last);
     for (int block = last; block >= 0; --block) {
       copy_async_wait<0>();
-      __syncthreads();  // keys are there, and nobody uses the values before them any more
+      __syncthreads();  // keys are there, and the values before them are no longer used
       load_rows(shared_.v, values_, block);
       if (block > 0) find_keys(block - 1);
       const bool sees = block * Traits::kKeys < item_.first_limit + warp_row_ + kWarpRows - 1;
       if (sees) compute_scores();
       copy_async_wait<0>();
-      __syncthreads();  // values are there, and nobody uses the keys any more
+      __syncthreads();  // values are there, and the keys are no longer used
       if (block > 0) load_rows(shared_.k, keys_, block - 1);
       if (!sees) continue;
       if ((block + 1) * Traits::kKeys > item_.first_limit + warp_row_) {
@@ -289,26 +290,30 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm)
 
 /// Shared memory that a block asks for with `head_dim`, a multiple of 8 up to 256.
 [[nodiscard]] inline std::size_t varlen_mma_shared_bytes(std::int64_t head_dim) {
-  if (head_dim <= 64) return sizeof(VarlenMmaShared<VarlenMmaTraits<bf16, 64>>) + 1024;
-  if (head_dim <= 128) return sizeof(VarlenMmaShared<VarlenMmaTraits<bf16, 128>>) + 1024;
-  return sizeof(VarlenMmaShared<VarlenMmaTraits<bf16, 256>>) + 1024;
+  const auto bytes_of = [&]<int kWidth>() {
+    return sizeof(VarlenMmaShared<VarlenMmaTraits<bf16, kWidth>>) + 1024;
+  };
+  switch (varlen_mma_width(head_dim)) {
+    case 64: return bytes_of.template operator()<64>();
+    case 128: return bytes_of.template operator()<128>();
+    default: return bytes_of.template operator()<256>();
+  }
 }
 
 namespace detail {
 
-template <class Traits>
-void launch_varlen_mma(const VarlenAttentionArgs<typename Traits::Type>& args,
-                       VarlenSchedule schedule, const Context& context) {
-  using T = typename Traits::Type;
+template <class Traits, class T, class Heads>
+void launch_varlen_mma(const VarlenAttentionArgs<T, T, Heads>& args, VarlenSchedule schedule,
+                       const Context& context) {
   const VarlenMmaProblem<T> problem{args.q,
                                     args.kv,
                                     args.block_tables,
                                     args.out,
                                     schedule,
-                                    static_cast<int>(kVarlenSectionBytes / (4 * args.kv.head_dim)),
+                                    varlen_section_keys(args.kv.head_dim),
                                     args.scale * static_cast<float>(kLog2E)};
   const std::int64_t items =
-      VarlenWorkspace::max_entries(args.kv_lens.extent(0), args.q.extent(0)) * args.q.extent(1);
+      varlen_max_entries(args.kv_lens.extent(0), args.q.extent(0)) * args.q.extent(1);
   launch(varlen_attention_mma_kernel<Traits>,
          {.grid = static_cast<unsigned>(items),
           .block = Traits::kThreads,
@@ -319,15 +324,20 @@ void launch_varlen_mma(const VarlenAttentionArgs<typename Traits::Type>& args,
 }  // namespace detail
 
 /// The launcher; the conditions at the top hold, the operands are not empty.
-template <MmaElement T>
-void varlen_attention_mma(const VarlenAttentionArgs<T>& args, VarlenSchedule schedule,
+template <MmaElement T, class Heads>
+void varlen_attention_mma(const VarlenAttentionArgs<T, T, Heads>& args, VarlenSchedule schedule,
                           const Context& context) {
-  if (args.kv.head_dim <= 64) {
-    detail::launch_varlen_mma<VarlenMmaTraits<T, 64>>(args, schedule, context);
-  } else if (args.kv.head_dim <= 128) {
-    detail::launch_varlen_mma<VarlenMmaTraits<T, 128>>(args, schedule, context);
+  const auto launch_width = [&]<int kWidth>() {
+    detail::launch_varlen_mma<VarlenMmaTraits<T, kWidth>>(args, schedule, context);
+  };
+  if constexpr (Heads::kHeadDim > 0) {
+    launch_width.template operator()<varlen_mma_width(Heads::kHeadDim)>();
   } else {
-    detail::launch_varlen_mma<VarlenMmaTraits<T, 256>>(args, schedule, context);
+    switch (varlen_mma_width(args.kv.head_dim)) {
+      case 64: return launch_width.template operator()<64>();
+      case 128: return launch_width.template operator()<128>();
+      default: return launch_width.template operator()<256>();
+    }
   }
 }
 

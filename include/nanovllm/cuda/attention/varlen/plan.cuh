@@ -11,7 +11,7 @@
 ///   tile the section's query heads
 ///
 /// so that the items in flight at a time share the keys and values of few kv heads, which then stay
-/// in L2: a section has as many kv heads as fit into `kSectionBytes`.
+/// in L2: a section has as many kv heads as fit into `kVarlenSectionBytes`.
 /// Source: Shah et al., "FlashAttention-3", 2024 (its scheduler sorts and cuts alike).
 
 #include <cub/block/block_scan.cuh>
@@ -21,6 +21,8 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/attention/varlen/tuning.hpp"
+#include "nanovllm/cuda/ptx/tensor_maps.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
@@ -52,7 +54,7 @@ struct VarlenSchedule {
 
 /// One item: up to 128 neighbouring query rows of one sequence, one head.
 struct VarlenItem {
-  static constexpr int kRows = 128;
+  static constexpr int kRows = kVarlenRows;
 
   int sequence;
   int first_row;    ///< in q
@@ -63,9 +65,6 @@ struct VarlenItem {
   /// Keys that its last row sees, and with it the tile.
   [[nodiscard]] __device__ __forceinline__ int limit() const { return first_limit + num_rows - 1; }
 };
-
-/// Memory of K and V that a section's items share, at the most (or one kv head).
-inline constexpr std::int64_t kVarlenSectionBytes = std::int64_t{16} << 20;
 
 /// Item `i` < entries · heads. `section_keys` is kVarlenSectionBytes over the bytes of a key and
 /// its value in one kv head.
@@ -84,27 +83,27 @@ __device__ __forceinline__ VarlenItem varlen_item(const VarlenSchedule& schedule
           local / (tiles * section) * section + of_section % section};
 }
 
-/// Device memory of the schedule, allocated once. One per engine is enough, because the ops that
+/// Device memory of the schedule, allocated once, and the tensor maps of the kernel for Hopper. One per engine is enough, because the ops that
 /// use it run in one stream.
 class VarlenWorkspace {
  public:
   /// Room for steps of up to `max_seqs` sequences and `max_tokens` query rows, on the device that
   /// is current, which must be the context's.
   VarlenWorkspace(std::int64_t max_seqs, std::int64_t max_tokens, const Context&)
-      : entries_(static_cast<std::size_t>(max_entries(max_seqs, max_tokens))), counters_(1) {}
+      : entries_(static_cast<std::size_t>(varlen_max_entries(max_seqs, max_tokens))),
+        counters_(1) {}
 
-  /// Sequences never share tiles, so there are no more entries than this.
-  [[nodiscard]] static std::int64_t max_entries(std::int64_t num_seqs, std::int64_t num_tokens) {
-    return num_tokens / VarlenItem::kRows + num_seqs;
-  }
   [[nodiscard]] std::int64_t capacity() const { return static_cast<std::int64_t>(entries_.size()); }
   [[nodiscard]] VarlenEntry* entries() { return entries_.data(); }
   [[nodiscard]] VarlenCounters* counters() { return counters_.data(); }
   [[nodiscard]] VarlenSchedule schedule() { return {entries_.data(), counters_.data()}; }
+  /// Descriptions of the cache and of this step's rows for the copy engine.
+  [[nodiscard]] TensorMaps& tensor_maps() { return tensor_maps_; }
 
  private:
   DeviceBuffer<VarlenEntry> entries_;
   DeviceBuffer<VarlenCounters> counters_;
+  TensorMaps tensor_maps_;
 };
 
 struct VarlenPlanTraits {
@@ -158,7 +157,7 @@ inline void plan_varlen(VectorView<const std::int32_t> query_starts,
                         VarlenWorkspace& workspace, const Context& context) {
   const std::int64_t num_seqs = kv_lens.extent(0);
   check_shape("plan_varlen", "query_starts", query_starts, {num_seqs + 1});
-  const std::int64_t most = VarlenWorkspace::max_entries(num_seqs, num_tokens);
+  const std::int64_t most = varlen_max_entries(num_seqs, num_tokens);
   nanovllm::check<ShapeError>(most <= workspace.capacity(), "plan_varlen: ", num_seqs,
                               " sequences with ", num_tokens, " query rows may need ", most,
                               " tiles, the workspace has room for ", workspace.capacity());

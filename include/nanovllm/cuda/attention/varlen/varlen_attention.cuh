@@ -13,7 +13,7 @@
 ///                             cache, any block size
 ///   simt_varlen_attention     everything else, float32 above all
 /// The first two need 16-byte aligned pointers, strides that are multiples of 8 elements and a
-/// positive scale. They read their work from the schedule of `plan_varlen` (varlen_plan.cuh), which
+/// positive scale. They read their work from the schedule of `plan_varlen` (plan.cuh), which
 /// must have been called in the same stream, once for all layers of a step, with the same
 /// `query_starts` and `kv_lens`. Results do not depend on how a schedule is ordered.
 
@@ -21,6 +21,7 @@
 #include "nanovllm/cuda/attention/varlen/hopper.cuh"
 #include "nanovllm/cuda/attention/varlen/mma.cuh"
 #include "nanovllm/cuda/attention/varlen/plan.cuh"
+#include "nanovllm/cuda/attention/varlen/tuning.hpp"
 #include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/ops/attention.hpp"
 
@@ -29,42 +30,60 @@ namespace nanovllm::cuda {
 namespace detail {
 
 /// Whether the tensor-core kernels can take the operands at all.
-template <class T>
-[[nodiscard]] bool varlen_on_tensor_cores(const VarlenAttentionArgs<T>& args) {
+template <class T, class Heads>
+[[nodiscard]] bool varlen_on_tensor_cores(const VarlenAttentionArgs<T, T, Heads>& args) {
   return has_aligned_rows(args.q) && has_aligned_rows(args.k) && has_aligned_rows(args.v) &&
          has_aligned_rows(args.out) && is_vector_aligned(args.kv.data) &&
-         args.kv.head_dim % 8 == 0 && args.kv.head_dim <= 256 && args.scale > 0.f;
+         args.kv.head_dim % 8 == 0 && args.kv.head_dim <= kVarlenMaxHeadDim && args.scale > 0.f;
 }
 
-template <MmaElement T, int kHeadDim>
-void varlen_attention_hopper(const VarlenAttentionArgs<T>& args, VarlenSchedule schedule,
-                             const Context& context) {
-  if (args.has_prefix) {
-    cuda::varlen_attention_hopper<T, kHeadDim, true>(args, schedule, context);
+/// The kernel for Hopper with head_dim 64 or 128; what `Heads` says is not compiled for the other.
+template <class T, class Heads>
+void launch_varlen_hopper(const VarlenAttentionArgs<T, T, Heads>& args, VarlenWorkspace& workspace,
+                          const Context& context) {
+  const auto launch_width = [&]<int kHeadDim>() {
+    if (args.has_prefix) {
+      varlen_attention_hopper<kHeadDim, true>(args, workspace, context);
+    } else {
+      varlen_attention_hopper<kHeadDim, false>(args, workspace, context);
+    }
+  };
+  if constexpr (Heads::kHeadDim > 0) {
+    launch_width.template operator()<Heads::kHeadDim>();
+  } else if (args.kv.head_dim == 64) {
+    launch_width.template operator()<64>();
   } else {
-    cuda::varlen_attention_hopper<T, kHeadDim, false>(args, schedule, context);
+    launch_width.template operator()<128>();
   }
 }
+
+/// Whether `Heads` allows a head_dim that a kernel of up to `most` takes, in steps of `step`.
+template <class Heads, int kStep, std::int64_t kMost>
+inline constexpr bool kAllowsHeadDim = Heads::kHeadDim % kStep == 0 && Heads::kHeadDim <= kMost;
 
 }  // namespace detail
 
 /// See ops/attention.hpp; every operand in device memory, `workspace` planned by `plan_varlen` for
-/// this step. Throws ShapeError when operands do not fit together or head_dim exceeds 256.
-template <Element T>
-void varlen_attention(const VarlenAttentionArgs<T>& args, VarlenWorkspace& workspace,
+/// this step. Throws ShapeError when operands do not fit together, head_dim exceeds 256, or there
+/// are 2³⁰ tiles or more in all heads.
+template <Element T, class Heads>
+void varlen_attention(const VarlenAttentionArgs<T, T, Heads>& args, VarlenWorkspace& workspace,
                       const Context& context) {
   validate(args);
   if (args.q.empty()) return;
-  if constexpr (MmaElement<T>) {
+  if constexpr (MmaElement<T> && detail::kAllowsHeadDim<Heads, 8, kVarlenMaxHeadDim>) {
     if (detail::varlen_on_tensor_cores(args)) {
       const std::int64_t head_dim = args.kv.head_dim;
-      const bool hopper = context.is_hopper() && (head_dim == 64 || head_dim == 128) &&
-                          (!args.has_prefix || varlen_hopper_takes_block_size(args.kv.block_size));
-      if (hopper && head_dim == 64) {
-        return detail::varlen_attention_hopper<T, 64>(args, workspace.schedule(), context);
-      }
-      if (hopper) {
-        return detail::varlen_attention_hopper<T, 128>(args, workspace.schedule(), context);
+      const std::int64_t num_seqs = args.kv_lens.extent(0);
+      nanovllm::check<ShapeError>(
+          can_count_varlen_items(num_seqs, args.q.extent(0), args.q.extent(1)),
+          "varlen_attention: ", args.q.extent(0), " rows of ", num_seqs, " sequences in ",
+          args.q.extent(1), " heads have 2^30 tiles of ", kVarlenRows, " rows or more");
+      if constexpr (detail::kAllowsHeadDim<Heads, 64, 128>) {
+        if (context.is_hopper() &&
+            fits_varlen_hopper(head_dim, args.kv.block_size, args.has_prefix)) {
+          return detail::launch_varlen_hopper(args, workspace, context);
+        }
       }
       if (varlen_mma_shared_bytes(head_dim) <= context.max_shared_bytes) {
         return varlen_attention_mma(args, workspace.schedule(), context);
@@ -74,8 +93,8 @@ void varlen_attention(const VarlenAttentionArgs<T>& args, VarlenWorkspace& works
   simt_varlen_attention(args, context);
 }
 
-template <Element T, class State>
-void run_op(const VarlenAttentionArgs<T>& args, State& state) {
+template <Element T, class Heads, class State>
+void run_op(const VarlenAttentionArgs<T, T, Heads>& args, State& state) {
   varlen_attention(args, *state.varlen, state.context);
 }
 

@@ -1,4 +1,4 @@
-#include "nanovllm/kv/free_list.hpp"
+#include "nanovllm/kv/block_list.hpp"
 
 #include <algorithm>
 #include <deque>
@@ -8,10 +8,10 @@
 #include "catch.hpp"
 
 using nanovllm::BlockId;
-using nanovllm::FreeList;
+using nanovllm::BlockList;
 
-TEST_CASE("a new free list holds all blocks in ascending order", "[free_list]") {
-  FreeList list(3);
+TEST_CASE("a list of all blocks holds them in ascending order", "[block_list]") {
+  BlockList list = BlockList::all(3);
   REQUIRE(list.size() == 3);
   REQUIRE(list.pop_front() == 0);
   REQUIRE(list.pop_front() == 1);
@@ -23,10 +23,21 @@ TEST_CASE("a new free list holds all blocks in ascending order", "[free_list]") 
   list.check_invariants();
 }
 
-TEST_CASE("the free list agrees with a deque on random operations", "[free_list]") {
+TEST_CASE("a block list begins empty", "[block_list]") {
+  BlockList list(2);
+  REQUIRE(list.size() == 0);
+  REQUIRE_FALSE(list.contains(1));
+  REQUIRE(list.pop_front() == std::nullopt);
+  list.push_back(1);
+  list.push_front(0);
+  REQUIRE(list.pop_front() == 0);
+  list.check_invariants();
+}
+
+TEST_CASE("a block list agrees with a deque on random operations", "[block_list]") {
   std::mt19937 random(20240607);
   for (const int num_blocks : {1, 2, 17}) {
-    FreeList list(num_blocks);
+    BlockList list = BlockList::all(num_blocks);
     std::deque<BlockId> model;
     for (BlockId b = 0; b < num_blocks; ++b) model.push_back(b);
     for (int step = 0; step < 3000; ++step) {

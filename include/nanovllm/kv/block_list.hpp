@@ -1,6 +1,7 @@
 #pragma once
-/// The free blocks of a pool, in the order in which they will be reused.
+/// Blocks of a pool in the order in which they will be reused.
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -12,26 +13,34 @@ namespace nanovllm {
 
 /// A doubly linked list of block ids, threaded through one array: every operation but the invariant
 /// check is O(1) and allocates nothing. The front is reused first.
-class FreeList {
+class BlockList {
  public:
-  /// All of [0, num_blocks), ascending.
-  explicit FreeList(std::int32_t num_blocks)
+  /// Empty, with room for the blocks [0, num_blocks).
+  explicit BlockList(std::int32_t num_blocks)
       : links_(static_cast<std::size_t>(num_blocks) + 1), sentinel_(num_blocks) {
     links_.back() = {sentinel_, sentinel_};
-    for (BlockId block = 0; block < num_blocks; ++block) push_back(block);
   }
 
-  [[nodiscard]] std::int32_t size() const { return size_; }
-  [[nodiscard]] bool contains(BlockId block) const { return link(block).next != kUnlinked; }
+  /// All of [0, num_blocks), ascending.
+  [[nodiscard]] static BlockList all(std::int32_t num_blocks) {
+    BlockList list(num_blocks);
+    for (BlockId block = 0; block < num_blocks; ++block) list.push_back(block);
+    return list;
+  }
+
+  [[nodiscard]] std::int32_t size() const noexcept { return size_; }
+  [[nodiscard]] bool contains(BlockId block) const noexcept {
+    return link(block).next != kUnlinked;
+  }
 
   /// Adds a block to be reused before all others. It must not be in the list.
-  void push_front(BlockId block) { insert_before(link(sentinel_).next, block); }
+  void push_front(BlockId block) noexcept { insert_before(link(sentinel_).next, block); }
 
   /// Adds a block to be reused after all others. It must not be in the list.
-  void push_back(BlockId block) { insert_before(sentinel_, block); }
+  void push_back(BlockId block) noexcept { insert_before(sentinel_, block); }
 
   /// Takes out a block that is in the list.
-  void remove(BlockId block) {
+  void remove(BlockId block) noexcept {
     const Link at = link(block);
     link(at.prev).next = at.next;
     link(at.next).prev = at.prev;
@@ -40,7 +49,7 @@ class FreeList {
   }
 
   /// Takes out the block at the front, if there is one.
-  std::optional<BlockId> pop_front() {
+  std::optional<BlockId> pop_front() noexcept {
     if (size_ == 0) return std::nullopt;
     const BlockId front = link(sentinel_).next;
     remove(front);
@@ -51,11 +60,11 @@ class FreeList {
   void check_invariants() const {
     std::int32_t count = 0;
     for (BlockId block = link(sentinel_).next; block != sentinel_; block = link(block).next) {
-      check(++count <= size_, "free list: more blocks are linked than its size, ", size_);
-      check(link(link(block).prev).next == block, "free list: block ", block,
+      check(++count <= size_, "block list: more blocks are linked than its size, ", size_);
+      check(link(link(block).prev).next == block, "block list: block ", block,
             " is not its predecessor's successor");
     }
-    check(count == size_, "free list: ", count, " blocks are linked, but its size is ", size_);
+    check(count == size_, "block list: ", count, " blocks are linked, but its size is ", size_);
   }
 
  private:
@@ -66,12 +75,14 @@ class FreeList {
     BlockId next = kUnlinked;
   };
 
-  [[nodiscard]] Link& link(BlockId block) { return links_[static_cast<std::size_t>(block)]; }
-  [[nodiscard]] const Link& link(BlockId block) const {
+  [[nodiscard]] Link& link(BlockId block) noexcept {
+    return links_[static_cast<std::size_t>(block)];
+  }
+  [[nodiscard]] const Link& link(BlockId block) const noexcept {
     return links_[static_cast<std::size_t>(block)];
   }
 
-  void insert_before(BlockId next, BlockId block) {
+  void insert_before(BlockId next, BlockId block) noexcept {
     const BlockId prev = link(next).prev;
     link(block) = {prev, next};
     link(prev).next = block;

@@ -1,0 +1,52 @@
+# nanovllm::prebuilt and, with CUDA, nanovllm::prebuilt_cuda: nanovllm::nanovllm and nanovllm::cuda
+# with the engines of include/nanovllm/prebuilt.hpp compiled, one source file each. They are built
+# when a target links them; with NANOVLLM_INSTALL_PREBUILT always, and installed. An engine of a shape
+# that NANOVLLM_PREBUILT_SHAPES leaves out is missed by the linker.
+
+file(READ "${PROJECT_SOURCE_DIR}/include/nanovllm/prebuilt.hpp" _nanovllm_shapes)
+string(REGEX MATCHALL "use\\([a-z0-9_]+\\)" _nanovllm_shapes "${_nanovllm_shapes}")
+list(TRANSFORM _nanovllm_shapes REPLACE "use\\((.+)\\)" "\\1")
+set(NANOVLLM_PREBUILT_SHAPES "" CACHE STRING "Shapes of nanovllm::prebuilt, of shapes.hpp; all if empty")
+if(NANOVLLM_PREBUILT_SHAPES)
+  set(_nanovllm_shapes ${NANOVLLM_PREBUILT_SHAPES})
+endif()
+
+# nanovllm_prebuilt_sources(VARIABLE TARGET EXTENSION POLICY...): one source for each shape and policy.
+function(nanovllm_prebuilt_sources variable target extension)
+  set(sources "")
+  foreach(policy IN LISTS ARGN)
+    foreach(shape IN LISTS _nanovllm_shapes)
+      set(source "${PROJECT_BINARY_DIR}/nanovllm_prebuilt/${shape}_${policy}.${extension}")
+      configure_file("${PROJECT_SOURCE_DIR}/.cmake/prebuilt/engine.in" "${source}" @ONLY)
+      list(APPEND sources "${source}")
+    endforeach()
+  endforeach()
+  set(${variable} "${sources}" PARENT_SCOPE)
+endfunction()
+
+# nanovllm_add_prebuilt(NAME LIBRARY DEFINITION SOURCE...)
+function(nanovllm_add_prebuilt name library definition)
+  add_library(nanovllm_${name} STATIC EXCLUDE_FROM_ALL ${ARGN})
+  add_library(nanovllm::${name} ALIAS nanovllm_${name})
+  target_link_libraries(nanovllm_${name} PUBLIC ${library})
+  target_compile_definitions(nanovllm_${name} PUBLIC ${definition})
+  # A program that is built for its debugger still has a fast engine.
+  target_compile_options(nanovllm_${name} PRIVATE
+    "$<$<NOT:$<CONFIG:Release,RelWithDebInfo,MinSizeRel>>:-O2>")
+  set_target_properties(nanovllm_${name} PROPERTIES
+    EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON)
+  if(NANOVLLM_INSTALL_PREBUILT)
+    set_target_properties(nanovllm_${name} PROPERTIES EXCLUDE_FROM_ALL OFF)
+  endif()
+endfunction()
+
+nanovllm_prebuilt_sources(_nanovllm_sources prebuilt cpp DefaultPolicy Float32Policy)
+nanovllm_add_prebuilt(prebuilt nanovllm::nanovllm NANOVLLM_PREBUILT
+  ${_nanovllm_sources} "${PROJECT_SOURCE_DIR}/.cmake/prebuilt/bodies.cpp")
+
+# A consumer has enabled the CUDA language, or there is nothing to compile with.
+if(NANOVLLM_WITH_CUDA AND CMAKE_CUDA_COMPILER_LOADED)
+  nanovllm_prebuilt_sources(_nanovllm_sources prebuilt_cuda cu CudaPolicy)
+  nanovllm_add_prebuilt(prebuilt_cuda nanovllm::cuda NANOVLLM_PREBUILT_CUDA ${_nanovllm_sources})
+  target_link_libraries(nanovllm_prebuilt_cuda PUBLIC nanovllm_prebuilt)
+endif()

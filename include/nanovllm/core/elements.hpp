@@ -1,0 +1,56 @@
+#pragma once
+/// The element types of a model: of its weights, its activations and its KV cache.
+
+#include "nanovllm/core/dtype.hpp"
+
+namespace nanovllm {
+
+/// Three element types, told apart in every signature; usually all are the same.
+template <Element W, Element A = W, Element Kv = A>
+struct Elements {
+  using Weight = W;      ///< matrices and vectors of the checkpoint
+  using Activation = A;  ///< what layers hand to each other
+  using KvElement = Kv;  ///< keys and values in the cache
+};
+
+namespace detail {
+
+// `Policy::<slot>` where there is one, else `Policy::Element`.
+template <class Policy>
+struct WeightSlot {
+  using type = typename Policy::Element;
+};
+template <class Policy>
+requires requires { typename Policy::Weight; }
+struct WeightSlot<Policy> {
+  using type = typename Policy::Weight;
+};
+template <class Policy>
+struct ActivationSlot {
+  using type = typename Policy::Element;
+};
+template <class Policy>
+requires requires { typename Policy::Activation; }
+struct ActivationSlot<Policy> {
+  using type = typename Policy::Activation;
+};
+template <class Policy>
+struct KvElementSlot {
+  using type = typename Policy::Element;
+};
+template <class Policy>
+requires requires { typename Policy::KvElement; }
+struct KvElementSlot<Policy> {
+  using type = typename Policy::KvElement;
+};
+
+}  // namespace detail
+
+/// The elements that a policy asks for: its slots `Weight`, `Activation` and `KvElement`; `Element`
+/// stands for those that are not there.
+template <class Policy>
+using ElementsOf = Elements<typename detail::WeightSlot<Policy>::type,
+                            typename detail::ActivationSlot<Policy>::type,
+                            typename detail::KvElementSlot<Policy>::type>;
+
+}  // namespace nanovllm

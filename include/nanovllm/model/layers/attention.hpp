@@ -1,0 +1,115 @@
+#pragma once
+/// Attention over the paged cache: queries, keys and values of a step, and what they see.
+
+#include <cmath>
+#include <cstdint>
+
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/model/layers/context.hpp"
+#include "nanovllm/model/layers/linear.hpp"
+#include "nanovllm/ops/attention.hpp"
+#include "nanovllm/ops/kv_view.hpp"
+
+namespace nanovllm {
+
+/// Heads of one rank.
+struct AttentionHeads {
+  std::int64_t num_heads = 0;
+  std::int64_t num_kv_heads = 0;
+  std::int64_t head_dim = 0;
+
+  /// Columns of q, k and v beside each other.
+  [[nodiscard]] std::int64_t qkv_width() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
+};
+
+/// Views of q, k and v of a step, rows of one matrix.
+template <class T>
+struct Qkv {
+  TensorView<T, 3> q;  ///< [n, heads, head_dim]
+  TensorView<T, 3> k;  ///< [n, kv_heads, head_dim]
+  TensorView<T, 3> v;  ///< like k
+};
+
+/// Grouped-query attention. `Heads` is the `HeadShape` that the model's type gives.
+///
+/// `Batch` has the members of a `ForwardBatch`: decodes are in rows [0, num_decodes), prompt chunks
+/// behind them.
+template <class Context, class Heads = HeadShape<>>
+class PagedAttention {
+  using A = typename Context::Activation;
+  using Kv = typename Context::KvElement;
+
+ public:
+  PagedAttention(const Context& context, std::int64_t max_rows, const AttentionHeads& heads)
+      : context_(context),
+        heads_(heads),
+        qkv_(max_rows, heads.qkv_width()),
+        out_(max_rows, heads.num_heads * heads.head_dim) {}
+
+  /// Once a step, ahead of `attend` in all layers.
+  template <class Batch>
+  void plan(const Batch& in) {
+    context_.backend.run(PlanAttentionArgs{.num_decodes = in.num_decodes,
+                                           .num_tokens = in.tokens.extent(0),
+                                           .query_starts = in.query_starts,
+                                           .kv_lens = in.kv_lens,
+                                           .num_heads = heads_.num_heads,
+                                           .num_kv_heads = heads_.num_kv_heads,
+                                           .head_dim = heads_.head_dim});
+  }
+
+  /// q, k and v of x, valid until the next call. `weight` has the rows of q_proj, k_proj, v_proj.
+  [[nodiscard]] Qkv<A> project_qkv(typename Context::ConstRows x,
+                                   const typename Context::Matrix& weight) {
+    const typename Context::Rows qkv = qkv_.rows(x.extent(0));
+    project(context_, x, weight, qkv);
+    const auto split = [&](std::int64_t first, std::int64_t count) {
+      const std::int64_t d = heads_.head_dim;
+      return TensorView<A, 3>(qkv.data + first * d, {qkv.extent(0), count, d},
+                              {qkv.extent(1), d, 1});
+    };
+    return {split(0, heads_.num_heads), split(heads_.num_heads, heads_.num_kv_heads),
+            split(heads_.num_heads + heads_.num_kv_heads, heads_.num_kv_heads)};
+  }
+
+  /// What every query sees, [n, heads · head_dim], valid until the next call. The step's keys and
+  /// values are in `kv` already.
+  template <class Batch>
+  [[nodiscard]] typename Context::Rows attend(const Qkv<A>& qkv, const Batch& in, KvView<Kv> kv) {
+    const std::int64_t n = qkv.q.extent(0), num_decodes = in.num_decodes;
+    const typename Context::Rows rows = out_.rows(n);
+    const TensorView<A, 3> out(rows.data, {n, heads_.num_heads, heads_.head_dim});
+    const float scale = 1.f / std::sqrt(static_cast<float>(heads_.head_dim));
+    if (num_decodes > 0) {
+      context_.backend.run(
+          DecodeAttentionArgs<A, Kv, Heads>{.q = qkv.q.slice(0, num_decodes),
+                                            .kv = kv,
+                                            .kv_lens = in.kv_lens.slice(0, num_decodes),
+                                            .block_tables = in.block_tables.slice(0, num_decodes),
+                                            .scale = scale,
+                                            .out = out.slice(0, num_decodes)});
+    }
+    if (n > num_decodes) {
+      context_.backend.run(VarlenAttentionArgs<A, Kv, Heads>{
+          .q = qkv.q.slice(num_decodes, n),
+          .k = qkv.k.slice(num_decodes, n),
+          .v = qkv.v.slice(num_decodes, n),
+          .kv = kv,
+          .query_starts = in.query_starts,
+          .kv_lens = in.kv_lens.slice(num_decodes, in.kv_lens.extent(0)),
+          .block_tables = in.block_tables.slice(num_decodes, in.block_tables.extent(0)),
+          .has_prefix = in.has_prefix,
+          .scale = scale,
+          .out = out.slice(num_decodes, n)});
+    }
+    return rows;
+  }
+
+ private:
+  Context context_;
+  AttentionHeads heads_;
+  RowBuffer<Context> qkv_;
+  RowBuffer<Context> out_;
+};
+
+}  // namespace nanovllm

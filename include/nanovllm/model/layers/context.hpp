@@ -1,0 +1,59 @@
+#pragma once
+/// What all layers of one rank's network have in common.
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "nanovllm/core/elements.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/ops/backend.hpp"
+
+namespace nanovllm {
+
+/// The rank's backend and its end of the group, and the types that follow from them. Layers are
+/// templates on this type; a copy is two references.
+template <class ElementsT, class BackendT, class CommunicatorT>
+struct LayerContext {
+  using Elements = ElementsT;
+  using Backend = BackendT;
+  using Communicator = CommunicatorT;
+  using Weight = typename Elements::Weight;
+  using Activation = typename Elements::Activation;
+  using KvElement = typename Elements::KvElement;
+  template <class T>
+  using Buffer = typename Backend::template Buffer<T>;
+  using Matrix = typename Backend::template Matrix<Weight>;  ///< of a dense layer
+  using Vector = Buffer<Weight>;                             ///< of a norm
+  using Rows = MatrixView<Activation>;                       ///< [n, width]
+  using ConstRows = MatrixView<const Activation>;
+
+  Backend& backend;
+  Communicator& comm;
+};
+
+/// A whole buffer as a vector.
+template <class Buffer>
+[[nodiscard]] auto view_of(const Buffer& buffer) {
+  return VectorView<const std::remove_cvref_t<decltype(*buffer.data())>>(
+      buffer.data(), {static_cast<std::int64_t>(buffer.size())});
+}
+
+/// Memory for activations, [max_rows, width], and views of its first rows.
+template <class Context>
+class RowBuffer {
+ public:
+  RowBuffer(std::int64_t max_rows, std::int64_t width)
+      : width_(width), buffer_(static_cast<std::size_t>(max_rows * width)) {}
+
+  [[nodiscard]] typename Context::Rows rows(std::int64_t n) {
+    return {buffer_.data(), {n, width_}};
+  }
+  [[nodiscard]] std::int64_t width() const { return width_; }
+
+ private:
+  std::int64_t width_;
+  typename Context::template Buffer<typename Context::Activation> buffer_;
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,68 @@
+#pragma once
+/// The vocabulary's two ends: tokens to rows, and rows to logits. Each rank has a shard of it.
+
+#include <cstdint>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/model/layers/context.hpp"
+#include "nanovllm/ops/embedding.hpp"
+#include "nanovllm/ops/linear.hpp"
+
+namespace nanovllm {
+
+/// out[i] = the embedding of tokens[i], [n, hidden]. `table` begins with the row of `first_token`.
+template <class Context>
+void embed(const Context& context, VectorView<const TokenId> tokens,
+           const typename Context::Matrix& table, std::int64_t first_token,
+           typename Context::Rows out) {
+  context.backend.run(EmbeddingArgs<typename Context::Activation, typename Context::Matrix>{
+      .tokens = tokens,
+      .table = &table,
+      .first_token = static_cast<TokenId>(first_token),
+      .out = out});
+  context.comm.all_reduce(out);
+}
+
+/// Logits of some rows; every rank computes its shard of the vocabulary and gathers the others'.
+template <class Context>
+class LmHead {
+ public:
+  /// For up to `max_rows` rows of logits, `shard_rows` of them this rank's.
+  LmHead(const Context& context, std::int64_t max_rows, std::int64_t shard_rows)
+      : context_(context),
+        max_rows_(max_rows),
+        shard_rows_(shard_rows),
+        part_(static_cast<std::size_t>(context.comm.size() == 1 ? 0 : max_rows * shard_rows)) {}
+
+  /// Columns that the logits have: the vocabulary, rounded up to equal shards.
+  [[nodiscard]] std::int64_t width() const { return shard_rows_ * context_.comm.size(); }
+
+  /// logits = x · weightᵀ, [m, width()], on all ranks.
+  void operator()(typename Context::ConstRows x, const typename Context::Matrix& weight,
+                  MatrixView<float> logits) {
+    const std::int64_t m = x.extent(0);
+    check_shape("forward", "logits", logits, {m, width()});
+    if (context_.comm.size() == 1) return multiply(x, weight, logits);
+    check<ShapeError>(m <= max_rows_, "forward: at most ", max_rows_,
+                      " rows of logits a step, got ", m);
+    const MatrixView<float> part(part_.data(), {m, shard_rows_});
+    multiply(x, weight, part);
+    context_.comm.all_gather_columns(MatrixView<const float>(part), logits);
+  }
+
+ private:
+  void multiply(typename Context::ConstRows x, const typename Context::Matrix& weight,
+                MatrixView<float> y) {
+    context_.backend.run(FloatLinearArgs<typename Context::Activation, typename Context::Matrix>{
+        .x = x, .weight = &weight, .y = y});
+  }
+
+  Context context_;
+  std::int64_t max_rows_;
+  std::int64_t shard_rows_;
+  typename Context::template Buffer<float> part_;  // [max_rows, shard_rows]; several ranks only
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,39 @@
+#pragma once
+/// The gated MLP.
+
+#include <cstdint>
+
+#include "nanovllm/model/layers/context.hpp"
+#include "nanovllm/model/layers/linear.hpp"
+#include "nanovllm/ops/silu_mul.hpp"
+
+namespace nanovllm {
+
+/// silu(gate_proj(x)) · up_proj(x), all but the product that brings it back to the stream's width.
+template <class Context>
+class GatedMlp {
+ public:
+  /// `intermediate_size` is this rank's share.
+  GatedMlp(const Context& context, std::int64_t max_rows, std::int64_t intermediate_size)
+      : context_(context),
+        gate_up_(max_rows, 2 * intermediate_size),
+        activation_(max_rows, intermediate_size) {}
+
+  /// [n, intermediate_size], valid until the next call. `gate_up` has the rows of gate_proj, then
+  /// those of up_proj.
+  [[nodiscard]] typename Context::Rows operator()(typename Context::ConstRows x,
+                                                  const typename Context::Matrix& gate_up) {
+    const typename Context::Rows both = gate_up_.rows(x.extent(0));
+    const typename Context::Rows out = activation_.rows(x.extent(0));
+    project(context_, x, gate_up, both);
+    context_.backend.run(SiluMulArgs<typename Context::Activation>{.gate_up = both, .out = out});
+    return out;
+  }
+
+ private:
+  Context context_;
+  RowBuffer<Context> gate_up_;
+  RowBuffer<Context> activation_;
+};
+
+}  // namespace nanovllm

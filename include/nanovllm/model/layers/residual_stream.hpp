@@ -1,0 +1,95 @@
+#pragma once
+/// The residual stream: what every block reads, normalised, and adds its result to.
+
+#include <cstdint>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/model/layers/context.hpp"
+#include "nanovllm/ops/gather_rows.hpp"
+#include "nanovllm/ops/linear.hpp"
+#include "nanovllm/ops/rms_norm.hpp"
+
+namespace nanovllm {
+
+/// Owns the residual and its normalised form, and knows when a block's result is added to the
+/// residual: by its last product itself, where that costs less (`kAccumulatesResidual`) and there is
+/// one rank, or else, after the sum over all ranks, by the norm that follows. A network says
+///
+///     stream.start(n);  …fill stream.residual()…;  stream.norm(weight);
+///     stream.add(result of stream.hidden(), weight);  stream.norm(weight);  …
+template <class Context>
+class ResidualStream {
+  using A = typename Context::Activation;
+  using Matrix = typename Context::Matrix;
+  using Rows = typename Context::Rows;
+
+ public:
+  /// For steps of up to `max_rows` rows of `width` elements.
+  ResidualStream(const Context& context, std::int64_t max_rows, std::int64_t width, float eps)
+      : context_(context),
+        max_rows_(max_rows),
+        eps_(eps),
+        residual_(max_rows, width),
+        hidden_(max_rows, width) {}
+
+  /// Begins a step of `n` rows, whose residual is to be written to `residual()`.
+  void start(std::int64_t n) {
+    check<ShapeError>(n <= max_rows_, "forward: at most ", max_rows_, " tokens a step, got ", n);
+    num_rows_ = n;
+    has_summand_ = false;
+  }
+
+  [[nodiscard]] Rows residual() { return residual_.rows(num_rows_); }
+  /// What `norm` computed last, for a block to read.
+  [[nodiscard]] Rows hidden() { return hidden_.rows(num_rows_); }
+
+  /// Whether `add` multiplies into the residual. With several ranks the sum over ranks comes first.
+  [[nodiscard]] bool accumulates() const {
+    return Context::Backend::kAccumulatesResidual && context_.comm.size() == 1;
+  }
+
+  /// residual += the sum over all ranks of x · weightᵀ. `hidden()` is done with.
+  void add(typename Context::ConstRows x, const Matrix& weight) {
+    const bool accumulate = accumulates();
+    context_.backend.run(LinearArgs<A, Matrix>{.x = x,
+                                               .weight = &weight,
+                                               .y = accumulate ? residual() : hidden(),
+                                               .accumulate = accumulate});
+    if (accumulate) return;
+    context_.comm.all_reduce(hidden());
+    has_summand_ = true;
+  }
+
+  /// hidden() = rms_norm(residual()), whatever was added before included.
+  void norm(VectorView<const typename Context::Weight> weight) {
+    if (has_summand_) {
+      context_.backend.run(AddRmsNormArgs<A, typename Context::Weight>{
+          .x = hidden(), .residual = residual(), .weight = weight, .eps = eps_, .out = hidden()});
+    } else {
+      context_.backend.run(RmsNormArgs<A, typename Context::Weight>{
+          .x = residual(), .weight = weight, .eps = eps_, .out = hidden()});
+    }
+    has_summand_ = false;
+  }
+
+  /// The rows of hidden() that are listed, in the order of the list; all of them where the list has
+  /// no data. They lie in the residual's place: the step is done with it.
+  [[nodiscard]] Rows take_rows(VectorView<const std::int32_t> list) {
+    if (list.data == nullptr) return hidden();
+    const Rows out = residual_.rows(list.extent(0));
+    context_.backend.run(GatherRowsArgs<A>{.x = hidden(), .rows = list, .out = out});
+    return out;
+  }
+
+ private:
+  Context context_;
+  std::int64_t max_rows_;
+  float eps_;
+  std::int64_t num_rows_ = 0;
+  bool has_summand_ = false;  // hidden_ is to be added to the residual
+  RowBuffer<Context> residual_;
+  RowBuffer<Context> hidden_;
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,118 @@
+#pragma once
+/// The parameters of one rank of a network: where each tensor of the checkpoint goes, and how all
+/// are filled, from a checkpoint or with noise.
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/model/weights.hpp"
+
+namespace nanovllm {
+
+/// Parameters of element `T` in the memory of a backend, which they and the list refer to.
+template <Element T, class Backend>
+class ParameterList {
+  using Matrix = typename Backend::template Matrix<T>;
+  using Vector = typename Backend::template Buffer<T>;
+  using Staging = typename Backend::template Staging<T>;
+
+ public:
+  explicit ParameterList(Backend& backend) : backend_(&backend) {}
+
+  /// A tensor of `shape`, of which this rank keeps `shard` as rows [first_row, …) of `matrix`.
+  void add_matrix(std::string name, std::vector<std::int64_t> shape, Shard shard, Matrix& matrix,
+                  std::int64_t first_row = 0) {
+    parameters_.push_back(
+        {.name = std::move(name),
+         .shape = std::move(shape),
+         .sink =
+             [&matrix, backend = backend_, first_row](std::int64_t row, MatrixView<const T> rows) {
+               backend->set_rows(matrix, first_row + row, rows);
+             },
+         .shard = shard});
+  }
+
+  /// A rank-1 tensor, kept whole.
+  void add_vector(std::string name, Vector& vector) {
+    parameters_.push_back(
+        {.name = std::move(name),
+         .shape = {static_cast<std::int64_t>(vector.size())},
+         .sink = [&vector, backend = backend_](std::int64_t, MatrixView<const T> row) {
+           backend->upload(row.data, vector.data(), static_cast<std::size_t>(row.size()));
+         }});
+  }
+
+  /// Streams the parameters in; tensors of the names `ignored` may be there and are not read.
+  /// Throws one LoadError that names every missing, surplus or misshapen tensor.
+  void load(const Checkpoint& checkpoint, std::span<const std::string> ignored = {},
+            std::function<void(std::uint64_t, std::uint64_t)> progress = {}) const {
+    load_parameters<T>(
+        checkpoint, parameters_,
+        {.ignored = ignored, .progress = std::move(progress), .num_threads = Backend::kLoadThreads},
+        [&] { return Staging(*backend_); });
+  }
+
+  /// Fills all matrices with reproducible noise of standard deviation `scale`, and all vectors
+  /// with 1. For benchmarks: ranks draw their own values, so the model depends on the number of
+  /// ranks.
+  void randomize(std::uint64_t seed, int rank, float scale = 0.02f) const {
+    std::atomic<std::size_t> next = 0;
+    detail::on_threads(Backend::kLoadThreads, [&] {
+      Staging staging(*backend_);
+      for (std::size_t i = next++; i < parameters_.size(); i = next++) {
+        const std::uint64_t key = seed + i + 1 + (static_cast<std::uint64_t>(rank) << 32);
+        randomize(parameters_[i], key, scale, staging);
+      }
+    });
+  }
+
+ private:
+  /// Fills one matrix with noise, or one norm with ones.
+  static void randomize(const Parameter<T>& parameter, std::uint64_t key, float scale,
+                        Staging& staging) {
+    constexpr std::int64_t kPanelRows = 256;
+    const bool vector = parameter.shape.size() == 1;
+    std::int64_t rows = vector ? 1 : parameter.shape[0], columns = parameter.shape.back();
+    if (parameter.shard.dim == 0) rows = parameter.shard.end - parameter.shard.begin;
+    if (parameter.shard.dim == 1) columns = parameter.shard.end - parameter.shard.begin;
+    for (std::int64_t first = 0; first < rows; first += kPanelRows) {
+      const std::int64_t count = std::min(kPanelRows, rows - first);
+      const std::span<T> panel(staging.acquire(static_cast<std::size_t>(count * columns)),
+                               static_cast<std::size_t>(count * columns));
+      if (vector) {
+        std::fill(panel.begin(), panel.end(), T(1.f));
+      } else {
+        fill_noise(panel, key, static_cast<std::uint64_t>(first * columns), scale);
+      }
+      parameter.sink(first, {panel.data(), {count, columns}});
+      staging.release();
+    }
+  }
+
+  /// Uniform noise: its statistics are what a benchmark needs, and it is quick to make.
+  static void fill_noise(std::span<T> out, std::uint64_t key, std::uint64_t offset, float scale) {
+    const float width = scale * std::sqrt(12.f);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      std::uint64_t x =
+          (offset + i + 1) * 0x9E3779B97F4A7C15u ^ key * 0xD1342543DE82EF95u;  // splitmix64
+      x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+      x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+      out[i] = T((static_cast<float>(x >> 40) * 0x1p-24f - 0.5f) * width);
+    }
+  }
+
+  Backend* backend_;
+  std::vector<Parameter<T>> parameters_;
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,63 @@
+#pragma once
+/// How many blocks are free once a plan has begun.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/kv/prefix_match.hpp"
+
+namespace nanovllm {
+
+/// A pool's reference counts as a plan will leave them. Reads the block manager, changes nothing.
+/// The reference counts are copied by the first call that needs to; most plans need none.
+template <class Blocks>
+class PoolForecast {
+ public:
+  explicit PoolForecast(const Blocks& blocks) : blocks_(blocks), num_free_(blocks.num_free()) {}
+
+  /// Blocks that are free when all that was said has been done; below 0 if it cannot be.
+  [[nodiscard]] std::int32_t num_free() const { return num_free_; }
+
+  void allocate(std::int32_t num_blocks) { num_free_ -= num_blocks; }
+
+  /// One reference to each of `blocks` goes back.
+  void release(std::span<const BlockId> blocks) {
+    for (const BlockId block : blocks) num_free_ += --count(block) == 0 ? 1 : 0;
+  }
+
+  /// Free blocks that adopting `match` takes. A block to be copied cannot be reused until the step
+  /// has begun, so it counts.
+  [[nodiscard]] std::int32_t cost(const PrefixMatch& match) const {
+    std::int32_t cost = 0;
+    for (const BlockId block : match.blocks) cost += peek(block) == 0 ? 1 : 0;
+    if (match.copy_tail) cost += peek(*match.copy_tail) == 0 ? 1 : 0;
+    return cost;
+  }
+
+  void adopt(const PrefixMatch& match) {
+    for (const BlockId block : match.blocks) num_free_ -= count(block)++ == 0 ? 1 : 0;
+    if (match.copy_tail) num_free_ -= count(*match.copy_tail)++ == 0 ? 1 : 0;
+  }
+
+ private:
+  [[nodiscard]] std::int32_t peek(BlockId block) const {
+    if (counts_.empty()) return blocks_.ref_count(block);
+    return counts_[static_cast<std::size_t>(block)];
+  }
+  [[nodiscard]] std::int32_t& count(BlockId block) {
+    if (counts_.empty()) {
+      const std::span<const std::int32_t> now = blocks_.ref_counts();
+      counts_.assign(now.begin(), now.end());
+    }
+    return counts_[static_cast<std::size_t>(block)];
+  }
+
+  const Blocks& blocks_;
+  std::vector<std::int32_t> counts_;
+  std::int32_t num_free_;
+};
+
+}  // namespace nanovllm

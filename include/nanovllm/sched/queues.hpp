@@ -1,0 +1,99 @@
+#pragma once
+/// The queue of the sequences that wait.
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <utility>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/sched/sequence.hpp"
+
+namespace nanovllm {
+
+/// Sequences in the order of their arrival, linked through themselves: nothing is allocated and
+/// nothing throws. A range of `Sequence*`. A sequence is in one queue at the most.
+class WaitingQueue {
+ public:
+  class Iterator {
+   public:
+    using iterator_concept = std::forward_iterator_tag;
+    using iterator_category = std::input_iterator_tag;
+    using value_type = Sequence*;
+    using difference_type = std::ptrdiff_t;
+    using reference = Sequence*;
+    using pointer = void;
+
+    Iterator() = default;
+    explicit Iterator(Sequence* at) : at_(at) {}
+    Sequence* operator*() const { return at_; }
+    Iterator& operator++() {
+      at_ = at_->later_waiting;
+      return *this;
+    }
+    Iterator operator++(int) { return Iterator(std::exchange(at_, at_->later_waiting)); }
+    friend bool operator==(Iterator, Iterator) = default;
+
+   private:
+    Sequence* at_ = nullptr;
+  };
+
+  WaitingQueue() = default;
+  WaitingQueue(WaitingQueue&& other) noexcept
+      : first_(std::exchange(other.first_, nullptr)),
+        last_(std::exchange(other.last_, nullptr)),
+        size_(std::exchange(other.size_, 0)) {}
+  WaitingQueue& operator=(WaitingQueue&&) = delete;
+
+  [[nodiscard]] Iterator begin() const { return Iterator(first_); }
+  [[nodiscard]] Iterator end() const { return Iterator(); }
+  [[nodiscard]] std::size_t size() const { return size_; }
+  [[nodiscard]] bool empty() const { return size_ == 0; }
+  [[nodiscard]] Sequence* front() const { return first_; }  ///< null if empty
+  [[nodiscard]] Sequence* back() const { return last_; }    ///< null if empty
+
+  /// Puts `s`, which is in no queue, behind those that arrived before it. O(1) if it came last of
+  /// all, else O(those that came before it).
+  void insert(Sequence& s) noexcept {
+    Sequence* later = nullptr;
+    if (last_ != nullptr && last_->arrival > s.arrival) {
+      for (later = first_; later->arrival < s.arrival;) later = later->later_waiting;
+    }
+    s.later_waiting = later;
+    s.earlier_waiting = later == nullptr ? last_ : later->earlier_waiting;
+    (s.earlier_waiting == nullptr ? first_ : s.earlier_waiting->later_waiting) = &s;
+    (later == nullptr ? last_ : later->earlier_waiting) = &s;
+    ++size_;
+  }
+
+  /// Takes out `s`, which is in this queue. O(1).
+  void erase(Sequence& s) noexcept {
+    (s.earlier_waiting == nullptr ? first_ : s.earlier_waiting->later_waiting) = s.later_waiting;
+    (s.later_waiting == nullptr ? last_ : s.later_waiting->earlier_waiting) = s.earlier_waiting;
+    s.earlier_waiting = s.later_waiting = nullptr;
+    --size_;
+  }
+
+  /// Throws Error naming the broken invariant. O(size).
+  void check_invariants() const {
+    std::size_t count = 0;
+    const Sequence* before = nullptr;
+    for (const Sequence* s : *this) {
+      check(++count <= size_, "waiting queue: more sequences are linked than its size, ", size_);
+      check(s->earlier_waiting == before, "waiting queue: request ", s->id,
+            " is not its predecessor's successor");
+      check(before == nullptr || before->arrival < s->arrival, "waiting queue: request ", s->id,
+            " waits out of order");
+      before = s;
+    }
+    check(count == size_ && last_ == before, "waiting queue: ", count,
+          " sequences are linked, but its size is ", size_);
+  }
+
+ private:
+  Sequence* first_ = nullptr;
+  Sequence* last_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace nanovllm

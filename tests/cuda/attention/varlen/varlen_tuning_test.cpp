@@ -1,0 +1,36 @@
+// The choices of varlen attention that follow from shapes alone.
+
+#include "catch.hpp"
+#include "nanovllm/cuda/attention/varlen/tuning.hpp"
+
+using namespace nanovllm::cuda;
+
+TEST_CASE("Blocks of the cache that the copy engine brings are parts of a tile or whole tiles") {
+  for (std::int64_t size = 1; size <= 1024; ++size) {
+    const bool parts = size >= 8 && size <= 128 && (size & (size - 1)) == 0;
+    CHECK(varlen_hopper_takes_block_size(size) == (parts || size % 128 == 0));
+  }
+  CHECK_FALSE(varlen_hopper_takes_block_size(0));
+}
+
+TEST_CASE("What the kernel of varlen attention for Hopper takes") {
+  CHECK(fits_varlen_hopper(128, 64, true));
+  CHECK(fits_varlen_hopper(64, 24, false));  // no key comes from the cache
+  CHECK_FALSE(fits_varlen_hopper(64, 24, true));
+  CHECK_FALSE(fits_varlen_hopper(96, 64, true));
+}
+
+TEST_CASE("The items of a schedule are counted in 31 bits") {
+  CHECK(varlen_max_entries(3, 1000) == 10);
+  CHECK(can_count_varlen_items(1024, 1 << 20, 64));
+  CHECK_FALSE(can_count_varlen_items(1024, std::int64_t{1} << 32, 64));
+  CHECK_FALSE(can_count_varlen_items(std::int64_t{1} << 40, 0, 1));
+  CHECK(can_count_varlen_items(1, 1, 0));
+}
+
+TEST_CASE("A section of keys fills its share of the L2 cache") {
+  CHECK(varlen_section_keys(128) * std::int64_t{4 * 128} == kVarlenSectionBytes);
+  CHECK(varlen_mma_width(64) == 64);
+  CHECK(varlen_mma_width(72) == 128);
+  CHECK(varlen_mma_width(136) == 256);
+}

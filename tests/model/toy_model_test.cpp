@@ -1,0 +1,270 @@
+// A model of two layers that lives here alone: attention without positions, no MLP. It is served by
+// the same engine as Qwen3, and gives what a formula in float64 gives.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "engine/models.hpp"
+#include "nanovllm/model/layers/attention.hpp"
+#include "nanovllm/model/layers/context.hpp"
+#include "nanovllm/model/layers/embedding.hpp"
+#include "nanovllm/model/layers/residual_stream.hpp"
+#include "nanovllm/model/model.hpp"
+#include "nanovllm/model/parameter_list.hpp"
+#include "safetensors_writer.hpp"
+
+namespace toy {
+
+namespace nv = nanovllm;
+
+struct Config {
+  std::int64_t vocab_size = 0, width = 0, num_heads = 0;
+  std::vector<nv::TokenId> eos_token_ids;
+  nv::GenerationConfig generation;
+
+  static Config load(const std::filesystem::path& directory) {
+    std::ifstream file(directory / "config.json");
+    const auto json = nlohmann::json::parse(file);
+    Config out;
+    json.at("vocab_size").get_to(out.vocab_size);
+    json.at("width").get_to(out.width);
+    json.at("num_heads").get_to(out.num_heads);
+    return out;
+  }
+  [[nodiscard]] std::int64_t head_dim() const { return width / num_heads; }
+};
+
+inline std::int64_t max_context_length(const Config&) { return 64; }
+
+constexpr std::int64_t kLayers = 2;
+
+template <class Elements, class Backend, class Communicator>
+class Network {
+  using Context = nv::LayerContext<Elements, Backend, Communicator>;
+  using A = typename Context::Activation;
+  using Kv = typename Context::KvElement;
+  using Matrix = typename Context::Matrix;
+
+ public:
+  struct Layer {
+    typename Context::Vector norm;
+    Matrix qkv, out;
+  };
+
+  struct Weights {
+    explicit Weights(const Config& config)
+        : embedding(config.vocab_size, config.width), final_norm(config.width) {
+      for (std::int64_t i = 0; i < kLayers; ++i)
+        layers.push_back({typename Context::Vector(config.width),
+                          Matrix(3 * config.width, config.width),
+                          Matrix(config.width, config.width)});
+    }
+
+    nv::ParameterList<typename Context::Weight, Backend> list(Backend& backend) {
+      nv::ParameterList<typename Context::Weight, Backend> out(backend);
+      out.add_matrix("embedding", {embedding.rows(), embedding.cols()}, {}, embedding);
+      for (std::size_t i = 0; i < layers.size(); ++i) {
+        const std::string prefix = nv::concat("layer", i, ".");
+        out.add_vector(prefix + "norm", layers[i].norm);
+        out.add_matrix(prefix + "qkv", {layers[i].qkv.rows(), layers[i].qkv.cols()}, {},
+                       layers[i].qkv);
+        out.add_matrix(prefix + "out", {layers[i].out.rows(), layers[i].out.cols()}, {},
+                       layers[i].out);
+      }
+      out.add_vector("norm", final_norm);
+      return out;
+    }
+    void load(const nv::Checkpoint& checkpoint, Backend& backend,
+              std::function<void(std::uint64_t, std::uint64_t)> progress) {
+      list(backend).load(checkpoint, {}, std::move(progress));
+    }
+    void randomize(std::uint64_t seed, Backend& backend) { list(backend).randomize(seed, 0, 0.3f); }
+
+    Matrix embedding;
+    std::vector<Layer> layers;
+    typename Context::Vector final_norm;
+  };
+
+  Network(const Config& config, const nv::NetworkLimits& limits, Backend& backend,
+          Communicator& comm)
+      : config_(config),
+        context_{backend, comm},
+        weights_(config),
+        stream_(context_, limits.max_tokens, config.width, 1e-6f),
+        attention_(context_, limits.max_tokens,
+                   {config.num_heads, config.num_heads, config.head_dim()}),
+        lm_head_(context_, limits.max_samples, config.vocab_size) {
+    nv::check<nv::ConfigError>(comm.size() == 1, "the toy has one rank");
+    backend.reserve({limits.max_tokens, limits.max_samples, config.vocab_size, config.num_heads,
+                     config.num_heads, config.head_dim()});
+  }
+
+  Weights& weights() { return weights_; }
+  std::int64_t num_layers() const { return kLayers; }
+  std::int64_t num_kv_heads() const { return config_.num_heads; }
+  std::int64_t head_dim() const { return config_.head_dim(); }
+  std::int64_t vocab_size() const { return config_.vocab_size; }
+  std::int64_t padded_vocab_size() const { return lm_head_.width(); }
+
+  template <class Batch, class KvCache>
+  void forward(const Batch& in, KvCache& kv, nv::MatrixView<float> logits) {
+    stream_.start(in.tokens.extent(0));
+    nv::embed(context_, in.tokens, weights_.embedding, 0, stream_.residual());
+    attention_.plan(in);
+    for (std::int64_t i = 0; i < kLayers; ++i) {
+      const Layer& layer = weights_.layers[static_cast<std::size_t>(i)];
+      stream_.norm(nv::view_of(layer.norm));
+      const nv::Qkv<A> qkv = attention_.project_qkv(stream_.hidden(), layer.qkv);
+      context_.backend.run(nv::KvStoreArgs<A, Kv>{qkv.k, qkv.v, in.slots, kv.layer(i)});
+      stream_.add(attention_.attend(qkv, in, kv.layer(i)), layer.out);
+    }
+    stream_.norm(nv::view_of(weights_.final_norm));
+    if (in.logit_rows.extent(0) > 0)
+      lm_head_(stream_.take_rows(in.logit_rows), weights_.embedding, logits);
+  }
+
+ private:
+  Config config_;
+  Context context_;
+  Weights weights_;
+  nv::ResidualStream<Context> stream_;
+  nv::PagedAttention<Context> attention_;
+  nv::LmHead<Context> lm_head_;
+};
+
+struct Model {
+  using Config = toy::Config;
+  static constexpr nv::TextHints kText{.has_tokenizer = false, .has_chat_template = false};
+  template <class Elements, class Backend, class Communicator>
+  using Network = toy::Network<Elements, Backend, Communicator>;
+};
+
+static_assert(nv::ModelLike<Model> && nv::ModelLike<nv::Qwen3<nv::shapes::qwen3_any>>);
+static_assert(!nv::ModelLike<Config>);
+
+// ---- The formula ----
+
+using Tensor = std::vector<double>;
+
+struct Parameters {
+  std::int64_t vocab = 31, width = 24, heads = 3;
+  Tensor embedding, final_norm;
+  std::vector<Tensor> norm, qkv, out;
+
+  /// Writes a checkpoint and keeps its values.
+  explicit Parameters(const nanovllm_test::TempDirectory& directory) {
+    nanovllm_test::SafetensorsWriter file;
+    std::uint64_t seed = 0;
+    const auto tensor = [&](const std::string& name, std::vector<std::int64_t> shape) {
+      std::int64_t size = 1;
+      for (const std::int64_t extent : shape) size *= extent;
+      std::vector<float> values;
+      ++seed;
+      for (std::int64_t i = 0; i < size; ++i) {
+        const auto word = nv::philox4x32(seed, {static_cast<std::uint32_t>(i), 0, 0, 5})[0];
+        values.push_back(static_cast<float>(nv::to_unit_interval(word)) - 0.5f);
+      }
+      file.add(name, "F32", shape, values);
+      return Tensor(values.begin(), values.end());
+    };
+    embedding = tensor("embedding", {vocab, width});
+    for (std::int64_t i = 0; i < kLayers; ++i) {
+      const std::string prefix = nv::concat("layer", i, ".");
+      norm.push_back(tensor(prefix + "norm", {width}));
+      qkv.push_back(tensor(prefix + "qkv", {3 * width, width}));
+      out.push_back(tensor(prefix + "out", {width, width}));
+    }
+    final_norm = tensor("norm", {width});
+    directory.write("model.safetensors", file.bytes());
+    directory.write(
+        "config.json",
+        nlohmann::json{{"vocab_size", vocab}, {"width", width}, {"num_heads", heads}}.dump());
+  }
+
+  [[nodiscard]] Tensor product(const Tensor& weight, const Tensor& x) const {
+    Tensor y(weight.size() / x.size());
+    for (std::size_t i = 0; i < weight.size(); ++i) y[i / x.size()] += weight[i] * x[i % x.size()];
+    return y;
+  }
+  [[nodiscard]] Tensor normed(const Tensor& x, const Tensor& weight) const {
+    double squares = 0;
+    for (const double value : x) squares += value * value;
+    Tensor y;
+    for (std::size_t i = 0; i < x.size(); ++i)
+      y.push_back(x[i] / std::sqrt(squares / static_cast<double>(width) + 1e-6) * weight[i]);
+    return y;
+  }
+
+  /// Logits of the last token.
+  [[nodiscard]] Tensor logits(const std::vector<nv::TokenId>& tokens) const {
+    const auto w = static_cast<std::size_t>(width), d = w / static_cast<std::size_t>(heads);
+    std::vector<Tensor> x;
+    for (const nv::TokenId token : tokens) {
+      const auto row = embedding.begin() + token * width;
+      x.emplace_back(row, row + width);
+    }
+    for (std::size_t layer = 0; layer < norm.size(); ++layer) {
+      std::vector<Tensor> rows;
+      for (const Tensor& t : x) rows.push_back(product(qkv[layer], normed(t, norm[layer])));
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        Tensor mixed(w);
+        for (std::size_t c = 0; c < w; c += d) {
+          Tensor p;
+          for (std::size_t j = 0; j <= i; ++j) {
+            double score = 0;
+            for (std::size_t e = c; e < c + d; ++e) score += rows[i][e] * rows[j][w + e];
+            p.push_back(std::exp(score / std::sqrt(static_cast<double>(d))));
+          }
+          double sum = 0;
+          for (const double weight : p) sum += weight;
+          for (std::size_t j = 0; j <= i; ++j)
+            for (std::size_t e = c; e < c + d; ++e) mixed[e] += p[j] / sum * rows[j][2 * w + e];
+        }
+        const Tensor added = product(out[layer], mixed);
+        for (std::size_t e = 0; e < w; ++e) x[i][e] += added[e];
+      }
+    }
+    return product(embedding, normed(x.back(), final_norm));
+  }
+};
+
+}  // namespace toy
+
+using namespace nanovllm;
+
+TEST_CASE("a model of two layers that this test alone knows is served by the engine",
+          "[model][engine]") {
+  const nanovllm_test::TempDirectory directory;
+  const toy::Parameters parameters(directory);
+  Engine<toy::Model, Float32Policy> engine(
+      {.model = directory.path(), .num_threads = 2, .max_num_batched_tokens = 8});
+  CHECK(engine.max_total_tokens() <= 64);
+  CHECK_THROWS_WITH(engine.submit(ChatPrompt{}), Catch::Matchers::Contains("tokeniser"));
+
+  std::vector<Prompt> prompts;
+  for (std::uint64_t i = 0; i < 5; ++i) prompts.push_back(test::random_prompt(i, 1 + 5 * i, 31));
+  const auto outputs =
+      engine.generate(prompts, {.temperature = 0, .max_tokens = 10, .logprobs = 0});
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    INFO("prompt " << i);
+    REQUIRE(outputs[i].token_ids.size() == 10);
+    std::vector<TokenId> tokens = std::get<std::vector<TokenId>>(prompts[i]);
+    for (std::size_t j = 0; j < 10; ++j) {
+      const toy::Tensor logits = parameters.logits(tokens);
+      const auto best = std::max_element(logits.begin(), logits.end());
+      REQUIRE(outputs[i].token_ids[j] == best - logits.begin());
+      double sum = 0;
+      for (const double logit : logits) sum += std::exp(logit - *best);
+      REQUIRE(std::abs(outputs[i].logprobs[j].logprob + std::log(sum)) < 1e-4);
+      tokens.push_back(outputs[i].token_ids[j]);
+    }
+  }
+}

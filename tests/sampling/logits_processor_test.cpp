@@ -1,0 +1,171 @@
+// Logits processors: bans in any form, state of a sequence's own, and a user's processor in an
+// engine.
+
+#include "nanovllm/sampling/logits_processor.hpp"
+
+#include "catch.hpp"
+#include "engine/deferred_backend.hpp"
+#include "engine/models.hpp"
+
+using namespace nanovllm;
+using namespace nanovllm::test;
+
+namespace {
+
+/// A state machine: requests with seed 7 get odd and even tokens in turn, beginning with what their
+/// prompt does not end with. It needs no header of the library to know of it.
+class TakesTurns {
+ public:
+  static constexpr bool kReadsTokens = true;
+
+  explicit TakesTurns(const LogitsProcessorSetup& setup)
+      : is_active_(setup.params.seed == 7u), was_odd_(setup.prompt.back() % 2 != 0) {}
+
+  void accept(TokenId token) { was_odd_ = token % 2 != 0; }
+  void process(std::int32_t, TokenMask& mask) const {
+    if (is_active_) mask.ban_if([this](TokenId token) { return (token % 2 != 0) == was_odd_; });
+  }
+
+ private:
+  bool is_active_;
+  bool was_odd_;
+};
+
+static_assert(LogitsProcessorLike<TakesTurns>);
+static_assert(LogitsProcessorLike<MinTokensProcessor>);
+static_assert(!LogitsProcessorLike<int>);
+
+struct PlainPolicy : Float32Policy {
+  static constexpr KvConfig kv{.block_size = 16};
+};
+struct TurnsPolicy : PlainPolicy {
+  using LogitsProcessors = nanovllm::LogitsProcessors<MinTokensProcessor, TakesTurns>;
+};
+struct NoProcessorPolicy : PlainPolicy {
+  using LogitsProcessors = nanovllm::LogitsProcessors<>;
+};
+struct DeferredTurnsPolicy : TurnsPolicy {
+  using Backend = DeferredBackend;
+};
+
+template <class Policy>
+std::vector<Output> run(const std::vector<SamplingParams>& params) {
+  Engine<AnyModel, Policy> engine(
+      {.model = model_directory("group1_tied_yarn"), .num_threads = 1, .max_model_len = 64});
+  std::vector<std::vector<TokenId>> prompts;
+  for (std::size_t i = 0; i < params.size(); ++i) prompts.push_back(random_prompt(i, 3 + i, 100));
+  return engine.generate(prompts, params);
+}
+
+std::vector<SamplingParams> mixed_params() {
+  std::vector<SamplingParams> params;
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    params.push_back({.temperature = i < 3 ? 0.f : 1.f,
+                      .seed = i % 2 == 0 ? 7 : 100 + i,
+                      .max_tokens = 20,
+                      .ignore_eos = true,
+                      .logprobs = 0});
+  }
+  return params;
+}
+
+LogitsProcessorSetup setup_of(const SamplingParams& params, std::span<const TokenId> end_tokens,
+                              std::span<const TokenId> prompt) {
+  return {.params = params, .end_tokens = end_tokens, .prompt = prompt, .vocab_size = 10};
+}
+
+}  // namespace
+
+TEST_CASE("a mask takes bans in any form", "[logits_processor]") {
+  std::vector<TokenId> banned;
+  TokenMask mask(banned, 6);
+  mask.ban(3);
+  const TokenId list[] = {0, 5};
+  mask.ban(list);
+  CHECK(banned == std::vector<TokenId>{3, 0, 5});
+  banned.clear();
+  mask.allow_only(list);
+  CHECK(banned == std::vector<TokenId>{1, 2, 3, 4});
+  banned.clear();
+  mask.ban_if([](TokenId token) { return token > 3; });
+  CHECK(banned == std::vector<TokenId>{4, 5});
+  const TokenId wrong[] = {6};
+  CHECK_THROWS_AS(mask.ban(-1), RequestError);
+  CHECK_THROWS_AS(mask.ban(wrong), RequestError);
+  CHECK_THROWS_WITH(mask.allow_only(wrong), Catch::Matchers::Contains("token 6 is not in [0, "));
+}
+
+TEST_CASE("end tokens are banned until min_tokens are there", "[logits_processor]") {
+  const SamplingParams params{.min_tokens = 2};
+  const TokenId end[] = {4, 9}, prompt[] = {1};
+  const auto processors = LogitsProcessors<MinTokensProcessor>::make(setup_of(params, end, prompt));
+  for (const std::int32_t n : {0, 1, 2, 3}) {
+    std::vector<TokenId> banned;
+    TokenMask mask(banned, 10);
+    processors->process(n, mask);
+    CHECK(banned == (n < 2 ? std::vector<TokenId>{4, 9} : std::vector<TokenId>{}));
+  }
+}
+
+TEST_CASE("a fork goes on from where it was made, on its own", "[logits_processor]") {
+  const SamplingParams params{.seed = 7};
+  const TokenId prompt[] = {1};
+  const auto first = TurnsPolicy::LogitsProcessors::make(setup_of(params, {}, prompt));
+  const auto banned_of = [](const SequenceProcessors& processors) {
+    std::vector<TokenId> banned;
+    TokenMask mask(banned, 4);
+    processors.process(0, mask);
+    return banned;
+  };
+  first->accept(2);
+  const auto second = first->fork();
+  CHECK(banned_of(*second) == std::vector<TokenId>{0, 2});
+  second->accept(3);
+  CHECK(banned_of(*first) == std::vector<TokenId>{0, 2});
+  CHECK(banned_of(*second) == std::vector<TokenId>{1, 3});
+}
+
+TEST_CASE("a user's processor rules the requests it is for and no others", "[logits_processor]") {
+  static_assert(TurnsPolicy::LogitsProcessors::kReadsTokens);
+  static_assert(!DefaultPolicy::LogitsProcessors::kReadsTokens);
+  const std::vector<SamplingParams> params = mixed_params();
+  const auto plain = run<PlainPolicy>(params), turns = run<TurnsPolicy>(params);
+  REQUIRE(turns.size() == params.size());
+  bool changed = false;
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    INFO("request " << i);
+    REQUIRE(turns[i].error == "");
+    if (i % 2 == 1) {
+      CHECK(turns[i].token_ids == plain[i].token_ids);
+      CHECK(trace_of(turns[i]).logprobs == trace_of(plain[i]).logprobs);
+      continue;
+    }
+    changed |= turns[i].token_ids != plain[i].token_ids;
+    TokenId last = random_prompt(i, 3 + i, 100).back();
+    for (const TokenId token : turns[i].token_ids) {
+      CHECK((token % 2 != 0) == (last % 2 == 0));
+      last = token;
+    }
+  }
+  CHECK(changed);
+  // Where steps would be planned ahead, too: the processor has every token in time.
+  const auto deferred = run<DeferredTurnsPolicy>(params);
+  for (std::size_t i = 0; i < params.size(); ++i)
+    CHECK(deferred[i].token_ids == turns[i].token_ids);
+}
+
+TEST_CASE("min_tokens is a processor, and without it there is none", "[logits_processor]") {
+  std::vector<SamplingParams> params = mixed_params();
+  const auto free_run = run<NoProcessorPolicy>(params);
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    params[i].stop_token_ids = {free_run[i].token_ids[1]};  // would end after two tokens
+    params[i].min_tokens = 5;
+  }
+  const auto without = run<NoProcessorPolicy>(params), with = run<PlainPolicy>(params);
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    const TokenId stop = params[i].stop_token_ids[0];
+    const auto begin = with[i].token_ids.begin();
+    CHECK(without[i].token_ids[1] == stop);
+    CHECK(std::find(begin, begin + 5, stop) == begin + 5);
+  }
+}
