@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <concepts>
 #include <cstdint>
 #include <cstdio>
 #include <deque>
@@ -61,7 +62,7 @@ class Traffic {
   Traffic(unsigned seed, bool prefix_caching, std::size_t depth, Coverage& coverage)
       : random_(seed),
         num_blocks_(1 + below(4 << (2 * below(3)))),
-        scheduler_(random_config(), Blocks(num_blocks_, prefix_caching)),
+        scheduler_(random_config(), make_blocks(num_blocks_, prefix_caching)),
         device_(num_blocks_),
         depth_(depth),
         coverage_(coverage) {}
@@ -91,6 +92,15 @@ class Traffic {
   }
 
  private:
+  /// With a fixed hash seed, where there is one, so that a run can be repeated.
+  static Blocks make_blocks(std::int32_t num_blocks, bool prefix_caching) {
+    constexpr std::uint64_t kHashSeed = 1;
+    if constexpr (std::constructible_from<Blocks, std::int32_t, bool, std::uint64_t>)
+      return Blocks(num_blocks, prefix_caching, kHashSeed);
+    else
+      return Blocks(num_blocks, prefix_caching);
+  }
+
   int below(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
 
   BatchConfig random_config() {

@@ -1,6 +1,7 @@
 #pragma once
 /// Who holds which block of the KV pool, and which blocks can be shared.
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -53,7 +54,8 @@ class BlockManager {
   /// Without `enable_prefix_caching` the cache is never asked. Throws ConfigError when the pool
   /// would have no blocks.
   template <class... CacheArgs>
-  BlockManager(std::int32_t num_blocks, bool enable_prefix_caching, const CacheArgs&... cache_args)
+  requires std::constructible_from<Cache, std::int32_t, const CacheArgs&...> BlockManager(
+      std::int32_t num_blocks, bool enable_prefix_caching, const CacheArgs&... cache_args)
       : ref_counts_(checked_size(num_blocks), 0),
         free_(BlockList::all(num_blocks)),
         cache_(enable_prefix_caching ? num_blocks : 0, cache_args...),
