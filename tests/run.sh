@@ -45,7 +45,7 @@ run_tests() {
   if [ $# -gt 1 ]; then arguments+=(--label-regex "$2"); fi
   rm -f "$report"
   "${around[@]}" ctest "${arguments[@]}" 2>&1 |
-    awk '/^ *Start +[0-9]+: / || /\.\.   Passed +[0-9.]+ sec$/ || /^(cpu|gpu|headers|package|fuzz) +=/ ||
+    awk '/^ *Start +[0-9]+: / || /\.\.   Passed +[0-9.]+ sec$/ || /^(cpu|gpu|headers|programs|package|fuzz) +=/ ||
          /^(Internal ctest|Test project|Label Time Summary)/ || /^ *$/ { next } { print }'
   status=${PIPESTATUS[0]}
   if [ ! -s "$report" ]; then
@@ -77,7 +77,11 @@ run_preset() {
 }
 
 install_packages "${library_packages[@]}" catch2 libcli11-dev libbenchmark-dev binutils || exit 1
-if command -v ccache > /dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
+if command -v ccache > /dev/null; then
+  export CMAKE_CXX_COMPILER_LAUNCHER=ccache
+  # What ccache's manual asks for where headers are precompiled.
+  export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+fi
 find_nvcc || true
 
 for preset in $presets; do

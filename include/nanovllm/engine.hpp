@@ -30,6 +30,7 @@
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/event_queue.hpp"
 #include "nanovllm/engine/frontend.hpp"
+#include "nanovllm/engine/health.hpp"
 #include "nanovllm/engine/inbox.hpp"
 #include "nanovllm/engine/output.hpp"
 #include "nanovllm/engine/prompt.hpp"
@@ -162,6 +163,14 @@ class Engine {
   /// Backend, threads, ranks, KV pool and policy, for people.
   [[nodiscard]] std::string describe() const;
 
+  /// Whether its ranks can be counted on. Answers while a step hangs, too.
+  [[nodiscard]] Health health() const;
+
+  /// Makes tensor-parallel ranks that have failed, and fail every request since, able to compute
+  /// again. Requests that are waiting or running stay, and are computed from the start. Throws Error
+  /// when it cannot be done: a rank or its device hangs or is lost, or ranks are in other processes.
+  void reset();
+
   /// Throws Error naming the first broken invariant of the scheduler and its block manager.
   void check_invariants() const;
 
@@ -188,101 +197,9 @@ class Engine {
   std::optional<Core> core_;
 };
 
-// What reaches into the core and the frontend is defined out here, so that it is compiled with them
-// and not with every file that uses an engine of prebuilt.hpp.
-
-template <class Model, class Policy>
-Engine<Model, Policy>::Engine(EngineConfig config)
-    : Engine(Config::load(config.model), std::nullopt, std::move(config)) {}
-
-template <class Model, class Policy>
-Engine<Model, Policy>::Engine(const Config& model, RandomWeights weights, EngineConfig config)
-    : Engine(model, std::optional(weights), std::move(config)) {}
-
-template <class Model, class Policy>
-Engine<Model, Policy>::Engine(Config model, std::optional<RandomWeights> weights,
-                              EngineConfig&& config)
-    : model_(std::move(model)), on_generate_(config.on_generate) {
-  const std::int64_t max_model_len = choose_max_model_len(config, max_context_length(model_));
-  TextSide text;
-  if (!weights) text = TextSide::load(config.model, text_hints_of<Model>(), config.chat_template);
-
-  const BatchConfig batch = choose_batch_config<typename Policy::Backend>(config);
-  auto runner = make_runner<Model, Policy>(model_, weights, config, batch, max_model_len);
-  const std::int32_t num_blocks = allocate_kv<Policy>(*runner, config, max_model_len);
-  typename Core::BlockManagerType blocks(num_blocks,
-                                         Policy::kv.prefix_caching && config.prefix_caching);
-  // A processor that reads tokens must have them before the next step is planned.
-  const bool overlap = config.overlap.value_or(Policy::Backend::kAsynchronous) &&
-                       !Policy::LogitsProcessors::kReadsTokens;
-  core_.emplace(std::move(runner), batch, std::move(blocks), overlap, model_.vocab_size, inbox_,
-                events_);
-
-  AdmissionRules rules{
-      .vocab_size = model_.vocab_size,
-      .eos_token_ids = model_.eos_token_ids,
-      .defaults = model_.generation,
-      .max_model_len = max_model_len,
-      .max_total_tokens = std::min<std::int64_t>(max_model_len, core_->capacity_tokens()),
-      .seed = choose_seed(config)};
-  rules.make_processors = &Policy::LogitsProcessors::make;
-  if (config.processes && config.processes->rank() != 0)
-    rules.refusal =
-        "requests go to the engine of rank 0; this one runs its part of that one's steps";
-  frontend_.emplace(std::move(text), std::move(rules), inbox_);
-}
-
-template <class Model, class Policy>
-Engine<Model, Policy>::~Engine() {
-  core_->shut_down();
-  events_.deliver([](const auto&, const std::string&) {});
-}
-
-template <class Model, class Policy>
-RequestId Engine<Model, Policy>::submit(const Prompt& prompt, const SamplingParams& params,
-                                        TokenCallback callback) {
-  return frontend_->submit(prompt, params, std::move(callback))->id();
-}
-
-template <class Model, class Policy>
-bool Engine<Model, Policy>::step() {
-  const bool computed = core_->step();
-  deliver();
-  return computed || !inbox_.empty() || events_.is_delivered_elsewhere();
-}
-
-template <class Model, class Policy>
-void Engine<Model, Policy>::deliver() {
-  events_.deliver([this](const std::shared_ptr<Request>& request, const std::string& error) {
-    core_->fail(request, error);
-  });
-}
-
-template <class Model, class Policy>
-void Engine<Model, Policy>::run_worker() {
-  core_->runner().run_worker();
-}
-
-template <class Model, class Policy>
-std::vector<Output> Engine<Model, Policy>::generate_all(std::span<const Prompt> prompts,
-                                                        std::span<const SamplingParams> params) {
-  return BatchGenerate(*frontend_, inbox_, on_generate_).run(prompts, params, [this] { step(); });
-}
-
-template <class Model, class Policy>
-std::string Engine<Model, Policy>::describe() const {
-  const auto& runner = std::as_const(*core_).runner();
-  return concat(runner.backend().describe(), ", ", runner.num_ranks(), " rank(s), ",
-                core_->num_kv_blocks(), " KV blocks of ", Policy::kv.block_size, " tokens\n",
-                nanovllm::describe<Policy>());
-}
-
-template <class Model, class Policy>
-void Engine<Model, Policy>::check_invariants() const {
-  core_->check_invariants();
-}
-
 }  // namespace nanovllm
+
+#include "nanovllm/engine.inc"
 
 #if defined(NANOVLLM_PREBUILT)
 #include "nanovllm/prebuilt.hpp"

@@ -8,7 +8,7 @@ cmake=$1 generator=$2 compiler=$3 source=$4 build=$5 checkpoint=$6
 "$cmake" -G "$generator" -S "$source/tests/consumer/prebuilt" -B "$build" \
   "-DCMAKE_CXX_COMPILER=$compiler" -DCMAKE_CXX_COMPILER_LAUNCHER= \
   -DFETCHCONTENT_FULLY_DISCONNECTED=ON "-DNANOVLLM_SOURCE=$source"
-"$cmake" --build "$build" --parallel 2
+"$cmake" --build "$build" --parallel 1
 "$build/consumer" "$checkpoint"
 
 # Seconds that the target's compilers take, of a core and not of the wall: the machine may be shared.

@@ -39,7 +39,7 @@ class Machine {
   /// A group of version 2; `high` may be empty.
   void group(const std::string& folder, const std::string& max, const std::string& high,
              std::uint64_t current, std::uint64_t inactive_file = 0) {
-    const std::string at = "/sys/fs/cgroup" + folder;
+    const std::string at = std::string("/sys/fs/cgroup").append(folder);
     write(at + "/memory.max", max + "\n");
     if (!high.empty()) write(at + "/memory.high", high + "\n");
     write(at + "/memory.current", std::to_string(current) + "\n");

@@ -67,8 +67,26 @@ struct OverPlanning : ContinuousBatching {
   inline static int plans_left = -1;
 };
 
+/// Throws before the fourth token of requests that ask for `kFaultyTopK`.
+class ThrowingProcessor {
+ public:
+  static constexpr bool kReadsTokens = false;
+  static constexpr std::int32_t kFaultyTopK = 7777;
+
+  explicit ThrowingProcessor(const LogitsProcessorSetup& setup)
+      : is_faulty_(setup.params.top_k == kFaultyTopK) {}
+  void accept(TokenId) {}
+  void process(std::int32_t num_generated, TokenMask&) const {
+    if (is_faulty_ && num_generated == 3) throw std::runtime_error("no rule for this");
+  }
+
+ private:
+  bool is_faulty_;
+};
+
 struct DefectPolicy : TestPolicy<Float32Policy, 16, OverPlanning> {
   using Backend = FailingBackend;
+  using LogitsProcessors = nanovllm::LogitsProcessors<MinTokensProcessor, ThrowingProcessor>;
 };
 
 using TestEngine = Engine<Qwen3<shapes::fairytale>, DefectPolicy>;
@@ -233,6 +251,29 @@ TEST_CASE("defect 2: an allocation that fails anywhere in a step costs the reque
     check_idle(engine);
   }
   CHECK(num_errors > 10);
+}
+
+TEST_CASE("defect 2: a logits processor that throws costs its own request alone", "[defects]") {
+  const bool overlap = GENERATE(false, true);
+  TestEngine engine(small_config(overlap));
+  const std::vector<TokenId> expected = engine.generate("The fox", greedy(8)).token_ids;
+  std::vector<Stream> streams(3);
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    SamplingParams params = greedy(8);
+    if (i == 1) params.top_k = ThrowingProcessor::kFaultyTopK;
+    engine.submit("The fox", params, streams[i].callback());
+  }
+  while (engine.step()) {
+  }
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    streams[i].check();
+    if (i != 1) CHECK(streams[i].output.token_ids == expected);
+  }
+  CHECK(streams[1].output.error == "no rule for this");
+  // Planned ahead, the step that fails is made while the one with the third token is under way.
+  CHECK(streams[1].output.token_ids ==
+        std::vector(expected.begin(), expected.begin() + (overlap ? 2 : 3)));
+  check_idle(engine);
 }
 
 TEST_CASE("defect 3: a request from the last callback of an aborted one is served", "[defects]") {

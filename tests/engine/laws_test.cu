@@ -1,7 +1,7 @@
 // The engine's laws on the CUDA backend.
 
 #include "cuda/gpu_test.cuh"
-#include "nanovllm/policy.hpp"
+#include "nanovllm/engine.hpp"
 
 using BackendFloat32 = nanovllm::CudaFloat32Policy;
 using BackendBfloat16 = nanovllm::CudaPolicy;

@@ -2,6 +2,7 @@
 // Those of the block manager, the scheduler and the sampler are tested beside those headers.
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "catch.hpp"

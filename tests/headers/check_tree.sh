@@ -36,12 +36,31 @@ awk -v graph="$graph" '
     return split(path, parts, "/") == 2 ? parts[2] : parts[2] "/"
   }
 
+  # nanovllm/cuda/tile/vec.cuh is in the part "cuda/tile/" of cuda/, nanovllm/cuda/backend.cuh in
+  # "cuda/" itself. Only attention/ has folders of its own.
+  function part_of(path,   parts, count) {
+    count = split(path, parts, "/")
+    if (count == 3) return "cuda/"
+    return "cuda/" parts[3] "/" (parts[3] == "attention" && count > 4 ? parts[4] "/" : "")
+  }
+
   function check_arrow(line, from, to,   source, target) {
     source = folder_of(from)
     target = folder_of(to)
+    if (source == "cuda/" && target == "cuda/") {
+      source = part_of(from)
+      target = part_of(to)
+      if (!(source in allowed_in_cuda)) complain(line, "no rule for " source)
+      else if (index(" " allowed_in_cuda[source] " ", " " target " ") == 0)
+        complain(line, source " may not include " to)
+      return
+    }
+    if (source == "parallel/" && from ~ /\.cuh$/ && target == "cuda/") {
+      if (part_of(to) != "cuda/runtime/") complain(line, source " may not include " to)
+      return
+    }
     if (index(" " allowed[source] " ", " " target " ") > 0) return
     if (index(" " allowed[source] " ", " " substr(to, length("nanovllm/") + 1) " ") > 0) return
-    if (from ~ /\.cuh$/ && index(" " allowed_for_cuh[source] " ", " " target " ") > 0) return
     if (from in loaders && target == "io/")
       return
     complain(line, source " may not include " to)
@@ -67,12 +86,30 @@ awk -v graph="$graph" '
     allowed["policy.hpp"] = allowed["engine/"] " cpu/"
     allowed["prebuilt.hpp"] = ""
     allowed["engine.hpp"] = allowed["policy.hpp"] " policy.hpp prebuilt.hpp"
+    allowed["engine.inc"] = ""
     allowed["nanovllm.hpp"] = allowed["engine.hpp"] " engine.hpp"
-    allowed["engine.hpp"] = allowed["engine.hpp"] " cuda_policy.cuh"
+    allowed["engine.hpp"] = allowed["engine.hpp"] " engine.inc cuda_policy.cuh"
     allowed["cuda_policy.cuh"] = "core/ kv/ parallel/ cuda/ policy.hpp"
 
-    # What the .cuh files of a folder may see besides.
-    allowed_for_cuh["parallel/"] = "cuda/"
+    # The same within cuda/: {runtime, ptx} <- tile <- families <- the files at the top. Families do
+    # not see each other. The files at the top of attention/ are what its two families share, and
+    # what puts them together.
+    allowed_in_cuda["cuda/runtime/"] = "cuda/runtime/"
+    allowed_in_cuda["cuda/ptx/"] = "cuda/runtime/ cuda/ptx/"
+    below_families = "cuda/runtime/ cuda/ptx/ cuda/tile/"
+    allowed_in_cuda["cuda/tile/"] = below_families
+    num_families = split("attention/ attention/decode/ attention/varlen/ elementwise/ linear/ sampling/",
+                         families, " ")
+    allowed_in_cuda["cuda/"] = "cuda/ " below_families
+    for (i = 1; i <= num_families; i++) {
+      family = "cuda/" families[i]
+      allowed_in_cuda[family] = below_families " " family
+      allowed_in_cuda["cuda/"] = allowed_in_cuda["cuda/"] " " family
+    }
+    allowed_in_cuda["cuda/attention/decode/"] = allowed_in_cuda["cuda/attention/decode/"] " cuda/attention/"
+    allowed_in_cuda["cuda/attention/varlen/"] = allowed_in_cuda["cuda/attention/varlen/"] " cuda/attention/"
+    allowed_in_cuda["cuda/attention/"] = allowed_in_cuda["cuda/attention/"] \
+        " cuda/attention/decode/ cuda/attention/varlen/"
 
     # The headers of model/ that read a checkpoint may see the readers of files as well.
     loaders["nanovllm/model/config.inc"]
@@ -123,7 +160,9 @@ awk -v graph="$graph" '
     if (!(name in exists)) {
       complain(FNR, "\"" name "\" is not the full path of a header of ours")
     } else {
-      if (name ~ /\.inc$/ && folder_of(name) != folder_of(FILENAME))
+      beside = FILENAME
+      sub(/\.hpp$/, ".inc", beside)
+      if (name ~ /\.inc$/ && folder_of(name) != folder_of(FILENAME) && name != beside)
         complain(FNR, "a .inc file belongs to its folder alone: " name)
       if (name ~ /\.cuh$/ && FILENAME ~ /\.hpp$/ &&
           !(FILENAME == "nanovllm/engine.hpp" && in_nvcc))
@@ -156,7 +195,8 @@ awk -v graph="$graph" '
     }
     reach(FILENAME)
     for (i = 1; i < ARGC; i++)
-      if (ARGV[i] ~ /\.hpp$/ && ARGV[i] !~ /\/cuda\// && !(ARGV[i] in reached)) complain(1, "does not reach " ARGV[i])
+      if (ARGV[i] ~ /\.hpp$/ && folder_of(ARGV[i]) != "cuda/" && !(ARGV[i] in reached))
+        complain(1, "does not reach " ARGV[i])
     exit violations > 0
   }
 ' "${files[@]}" || status=1

@@ -17,21 +17,30 @@ fresh_tree() {
     mkdir -p "$(dirname "$scratch/nanovllm/$path")"
     printf '#pragma once\n\n' > "$scratch/nanovllm/$path.hpp"
   done
-  mkdir -p "$scratch/nanovllm/cuda"
-  for path in cuda/op parallel/devices cuda_policy; do
+  for path in cuda/op cuda/runtime/launch cuda/ptx/mma cuda/tile/vec cuda/linear/linear \
+              cuda/sampling/sampler cuda/attention/simt cuda/attention/decode/decode \
+              cuda/attention/varlen/varlen parallel/devices cuda_policy; do
+    mkdir -p "$(dirname "$scratch/nanovllm/$path")"
     printf '#pragma once\n#include <cuda_runtime.h>\n' > "$scratch/nanovllm/$path.cuh"
   done
   include model/weights.hpp nanovllm/io/safetensors.hpp
   include text/tokenizer.hpp nanovllm/io/file.hpp
   include sched/plan.hpp nanovllm/kv/pool.hpp
   include policy.hpp nanovllm/cpu/op.hpp
-  include parallel/devices.cuh nanovllm/cuda/op.cuh
+  include parallel/devices.cuh nanovllm/cuda/runtime/launch.cuh
+  include cuda/ptx/mma.cuh nanovllm/cuda/runtime/launch.cuh
+  include cuda/tile/vec.cuh nanovllm/cuda/ptx/mma.cuh
+  include cuda/linear/linear.cuh nanovllm/cuda/tile/vec.cuh
+  include cuda/attention/decode/decode.cuh nanovllm/cuda/attention/simt.cuh
+  include cuda/op.cuh nanovllm/cuda/linear/linear.cuh
+  printf '#pragma once\n' > "$scratch/nanovllm/cuda/linear/tuning.hpp"
+  include cuda/linear/linear.cuh nanovllm/cuda/linear/tuning.hpp
   include cuda_policy.cuh nanovllm/parallel/devices.cuh
   include_for_nvcc engine.hpp nanovllm/cuda_policy.cuh
   echo '// a fragment' > "$scratch/nanovllm/cpu/fragment.inc"
   include cpu/op.hpp nanovllm/cpu/fragment.inc
   { printf '#pragma once\n'
-    (cd "$scratch" && find nanovllm -name '*.hpp' -printf '#include "%p"\n')
+    (cd "$scratch" && find nanovllm -name '*.hpp' -not -path '*/cuda/*' -printf '#include "%p"\n')
   } > "$scratch/umbrella"
   mv "$scratch/umbrella" "$scratch/nanovllm/nanovllm.hpp"
 }
@@ -71,6 +80,15 @@ reached_by_nvcc() { unreached; include cuda_policy.cuh nanovllm/core/new.hpp; }
 no_umbrella() { rm "$scratch/nanovllm/nanovllm.hpp"; }
 new_folder() { mkdir "$scratch/nanovllm/utils"; echo '#pragma once' > "$scratch/nanovllm/utils/x.hpp"; }
 wrong_suffix() { echo '#pragma once' > "$scratch/nanovllm/core/a.h"; }
+new_part() {
+  mkdir "$scratch/nanovllm/cuda/fft"
+  echo '#pragma once' > "$scratch/nanovllm/cuda/fft/x.cuh"
+  include cuda/fft/x.cuh nanovllm/cuda/runtime/launch.cuh
+}
+new_cuh() {
+  echo '#pragma once' > "$scratch/nanovllm/$1"
+  include "$1" nanovllm/cuda/runtime/launch.cuh
+}
 empty() { : > "$scratch/nanovllm/core/a.hpp"; }
 
 fresh_tree
@@ -93,7 +111,27 @@ expect "engine/ may not include" "engine/ sees cpu" include engine/runner.hpp na
 expect "engine/ may not include" "engine/ sees policy" include engine/runner.hpp nanovllm/policy.hpp
 expect "cuda/ may not include" "cuda sees the ranks" include cuda/op.cuh nanovllm/parallel/devices.cuh
 expect "parallel/ may not include" "ranks see cuda without nvcc" \
-  include parallel/single.hpp nanovllm/cuda/op.cuh
+  include parallel/single.hpp nanovllm/cuda/runtime/launch.cuh
+expect "parallel/ may not include" "ranks see more of cuda than the runtime" \
+  include parallel/devices.cuh nanovllm/cuda/op.cuh
+expect "cuda/runtime/ may not include" "the runtime sees a tile" \
+  include cuda/runtime/launch.cuh nanovllm/cuda/tile/vec.cuh
+expect "cuda/ptx/ may not include" "instructions see a tile" \
+  include cuda/ptx/mma.cuh nanovllm/cuda/tile/vec.cuh
+expect "cuda/tile/ may not include" "a tile sees a family" \
+  include cuda/tile/vec.cuh nanovllm/cuda/linear/linear.cuh
+expect "cuda/linear/ may not include" "a family sees another" \
+  include cuda/linear/linear.cuh nanovllm/cuda/sampling/sampler.cuh
+expect "cuda/sampling/ may not include" "a family sees another one's numbers" \
+  include cuda/sampling/sampler.cuh nanovllm/cuda/linear/tuning.hpp
+expect "cuda/attention/decode/ may not include" "decode attention sees varlen attention" \
+  include cuda/attention/decode/decode.cuh nanovllm/cuda/attention/varlen/varlen.cuh
+expect "cuda/linear/ may not include" "a family sees the files at the top" \
+  include cuda/linear/linear.cuh nanovllm/cuda/op.cuh
+expect "cuda/linear/ may not include" "a family's .cuh sees attention" \
+  include cuda/linear/linear.cuh nanovllm/cuda/attention/simt.cuh
+expect "kv/ may not include" "a .cuh outside of cuda sees it" new_cuh kv/pool.cuh
+expect "no rule for cuda/fft/" "a folder of cuda without a rule" new_part
 expect "cuda_policy.cuh may not include" "the CUDA policy sees cpu" \
   include cuda_policy.cuh nanovllm/cpu/op.hpp
 expect "policy.hpp may not include" "policy sees cuda" include policy.hpp nanovllm/cuda/op.cuh

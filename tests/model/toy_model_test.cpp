@@ -33,14 +33,16 @@ struct Config {
   static Config load(const std::filesystem::path& directory) {
     std::ifstream file(directory / "config.json");
     const auto json = nlohmann::json::parse(file);
-    return {.vocab_size = json.at("vocab_size"),
-            .width = json.at("width"),
-            .num_heads = json.at("num_heads")};
+    Config out;
+    json.at("vocab_size").get_to(out.vocab_size);
+    json.at("width").get_to(out.width);
+    json.at("num_heads").get_to(out.num_heads);
+    return out;
   }
   [[nodiscard]] std::int64_t head_dim() const { return width / num_heads; }
 };
 
-std::int64_t max_context_length(const Config&) { return 64; }
+inline std::int64_t max_context_length(const Config&) { return 64; }
 
 constexpr std::int64_t kLayers = 2;
 

@@ -1,11 +1,16 @@
 #pragma once
 /// Engines with tensor-parallel ranks in threads and in processes, on any backend. Who includes
 /// this defines `BackendFloat32` and `BackendBfloat16`, the policies, `ranks_present(n)`, the bound
-/// `kFloat32Bound` of log-probabilities and whether engines are `kReproducible` before.
+/// `kFloat32Bound` of log-probabilities, whether engines are `kReproducible`, and how many
+/// `kFailures` a test makes, before.
 
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
+#include <exception>
+#include <new>
+#include <thread>
 
 #include "catch.hpp"
 #include "engine/models.hpp"
@@ -15,36 +20,48 @@ using namespace nanovllm;
 using namespace nanovllm::test;
 using Catch::Matchers::Contains;
 
-namespace {
+namespace nanovllm::test {
 
-using Group = std::shared_ptr<ProcessGroup>;
+template <class Args>
+inline constexpr bool kIsEmbedding = false;
+template <class... Ts>
+inline constexpr bool kIsEmbedding<EmbeddingArgs<Ts...>> = true;
 
-/// A backend that fails on one device, in the step after `steps_left` more. A step is one call of
-/// `embedding`, or one replay of a graph that holds it.
+/// A backend that fails on one device: in the step after `steps_left` more, or at the op or graph
+/// after `points_left` more. A step is one embedding, or one replay of a graph that holds it.
 template <class Base>
 class FailingBackend : public Base {
  public:
   explicit FailingBackend(const BackendConfig& config) : Base(config), device_(config.device) {}
 
   template <class Args>
-  void embedding(const Args& args) {
-    step();
-    Base::embedding(args);
+  requires RunsOp<Base, Args>
+  void run(const Args& args) {
+    if (kIsEmbedding<Args>) step();
+    point();
+    Base::run(args);
   }
   template <class Graph>
   void replay(const Graph& graph) {
     step();
+    point();
     Base::replay(graph);
   }
 
   inline static std::atomic<int> failing_device = -1;
   inline static std::atomic<int> steps_left = -1;
+  inline static std::atomic<int> points_left = -1;
   /// What to do instead of throwing.
   inline static void (*failure)(FailingBackend&) = nullptr;
 
  private:
   void step() {
-    if (device_ != failing_device || steps_left-- != 0) return;
+    if (device_ == failing_device && steps_left-- == 0) fail();
+  }
+  void point() {
+    if (device_ == failing_device && points_left-- == 0) fail();
+  }
+  void fail() {
     if (failure != nullptr) return failure(*this);
     throw Error("the machine is on fire");
   }
@@ -55,6 +72,12 @@ class FailingBackend : public Base {
 struct FailingPolicy : BackendFloat32 {
   using Backend = FailingBackend<BackendFloat32::Backend>;
 };
+
+}  // namespace nanovllm::test
+
+namespace {
+
+using Group = std::shared_ptr<ProcessGroup>;
 
 EngineConfig ranks_config(const std::string& model, int num_ranks, Group group = {}) {
   return {.model = model_directory(model),
@@ -286,6 +309,164 @@ TEST_CASE("a rank that fails ends the requests, on threads", "[ranks]") {
   FailingEngine engine(ranks_config("fairytale", 2));
   Backend::steps_left = step;
   check_fails(engine, "the machine is on fire");
+}
+
+namespace {
+
+/// Two sequences, of which each has two steps: a prompt, and a decode of a token that is known. Two
+/// steps are under way at a time. Returns what was drawn; throws the first error that a `wait`
+/// throws, after all of them.
+template <class AnyRunner>
+std::vector<float> run_script(AnyRunner& runner, std::int64_t block_size) {
+  std::vector<float> out;
+  std::exception_ptr error;
+  std::array<Sequence, 2> sequences;
+  for (std::size_t i = 0; i < 2; ++i) {
+    sequences[i].tokens = random_prompt(i, 5 + 7 * i, 250);
+    sequences[i].block_table = {static_cast<BlockId>(2 * i), static_cast<BlockId>(2 * i + 1)};
+  }
+  for (std::int32_t length = 1; length >= 0; --length) {
+    for (Sequence& sequence : sequences) {
+      const auto end = static_cast<std::int32_t>(sequence.tokens.size()) - length;
+      StepPlan plan;
+      const auto add = [&](auto planned) {
+        planned.sequence = &sequence;
+        planned.begin = length == 1 ? 0 : end - 1;
+        planned.end = end;
+        if constexpr (requires { planned.num_logits; }) {
+          planned.num_logits = 1;
+        } else {
+          planned.samples = true;
+        }
+        plan.num_tokens = planned.num_tokens();
+        plan.num_decodes = length == 1 ? 0 : 1;
+        plan.sequences.push_back(planned);
+      };
+      add(PlannedSequence{});
+      HostSamplingBatch sampling;
+      append_sample(sampling, {.temperature = 0.f, .num_logprobs = 1});
+      StepInputs inputs;
+      inputs.build(plan, block_size, sampling);
+      runner.launch(inputs);
+    }
+    for (int i = 0; i < 2; ++i) {
+      try {
+        const StepResults results = runner.wait();
+        out.push_back(static_cast<float>(*results.tokens.at(0)));
+        out.push_back(*results.logprobs.at(0));
+      } catch (...) {
+        if (!error) error = std::current_exception();
+      }
+    }
+  }
+  if (error) std::rethrow_exception(error);
+  return out;
+}
+
+/// Threads that use all of the machine, for as long as this lives.
+class Load {
+ public:
+  Load() {
+    for (unsigned i = 0; i < std::max(2u, std::thread::hardware_concurrency()); ++i) {
+      threads_.emplace_back([this] {
+        while (!ended_) {
+        }
+      });
+    }
+  }
+  ~Load() {
+    ended_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  std::atomic<bool> ended_ = false;
+  std::vector<std::thread> threads_;
+};
+
+/// Fails `num_runs` times on one rank after the other, anywhere in the script, and is reset.
+template <class Policy>
+void check_failures_and_resets(int num_ranks, int num_runs) {
+  using Backend = typename Policy::Backend;
+  Backend::failing_device = -1;
+  Backend::steps_left = Backend::points_left = -1;
+  Backend::failure = nullptr;
+  const Checkpoint checkpoint(model_directory("fairytale"));
+  Runner<AnyModel, Policy> runner(
+      ModelConfig::load(model_directory("fairytale")),
+      {.num_ranks = num_ranks,
+       .num_threads = num_ranks,
+       .max_tokens = 64,
+       .max_context = 64,
+       .max_samples = 2},
+      [&](auto& weights, auto& backend, int) { weights.load(checkpoint, backend); });
+  static_cast<void>(runner.available_memory());
+  runner.allocate_kv(8);
+  const auto script = [&] { return run_script(runner, Policy::kv.block_size); };
+  const std::vector<float> expected = script();
+  constexpr int kMany = 1'000'000'000;
+  Backend::failing_device = 0;
+  Backend::points_left = kMany;
+  REQUIRE(script() == expected);
+  const int num_points = kMany - Backend::points_left;
+  REQUIRE(num_points >= 4);
+  for (int i = 0; i < num_runs; ++i) {
+    const auto words = philox4x32(7, {static_cast<std::uint32_t>(i), 0, 0, 0});
+    Backend::failing_device = i % num_ranks;
+    Backend::points_left = static_cast<int>(words[0] % static_cast<std::uint32_t>(num_points));
+    INFO("run " << i << ", rank " << i % num_ranks << ", point " << Backend::points_left);
+    switch (i / num_ranks % 3) {
+      case 0: Backend::failure = nullptr; break;
+      case 1: Backend::failure = [](Backend&) { throw std::bad_alloc(); }; break;
+      default: Backend::failure = [](Backend&) { throw 42; }; break;
+    }
+    for (int again = 0; again < 2; ++again) {
+      switch (i / num_ranks % 3) {
+        case 0: REQUIRE_THROWS_WITH(script(), "the machine is on fire"); break;
+        case 1: REQUIRE_THROWS_AS(script(), std::bad_alloc); break;
+        default: REQUIRE_THROWS_AS(script(), int); break;
+      }
+      REQUIRE(runner.health().state == Health::State::failed);
+    }
+    Backend::failing_device = -1;
+    runner.reset();
+    REQUIRE(runner.health().state == Health::State::ok);
+    REQUIRE(script() == expected);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("defect 18: whatever a rank throws anywhere, the process lives; defect 16: and is reset",
+          "[ranks]") {
+  if (!ranks_present(2)) return;
+  check_failures_and_resets<FailingPolicy>(2, kFailures);
+}
+
+TEST_CASE("defect 18: the same with all of the machine in use", "[ranks]") {
+  if (!ranks_present(2)) return;
+  const Load load;
+  check_failures_and_resets<FailingPolicy>(2, kFailures);
+}
+
+TEST_CASE("reset is refused to processes", "[ranks]") {
+  if (!ranks_present(2)) return;
+  const auto errors = run_group(2, [](const Group& group) {
+    Runner<AnyModel, BackendFloat32> runner(
+        ModelConfig::load(model_directory("fairytale")),
+        {.num_ranks = 2,
+         .num_threads = 2,
+         .max_tokens = 16,
+         .max_context = 16,
+         .max_samples = 2,
+         .processes = group},
+        [](auto& weights, auto& backend, int) { weights.randomize(1, backend); });
+    runner.allocate_kv(2);
+    if (group->rank() == 0) return runner.reset();
+    runner.run_worker();
+  });
+  CHECK_THAT(errors[0], Contains("reset: the ranks are in several processes"));
+  CHECK(errors[1].empty());
 }
 
 TEST_CASE("a rank that fails ends the requests, in processes", "[ranks]") {

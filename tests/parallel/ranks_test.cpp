@@ -4,6 +4,7 @@
 
 using BackendFloat32 = nanovllm::Float32Policy;
 using BackendBfloat16 = nanovllm::DefaultPolicy;
+static constexpr int kFailures = 100;
 static constexpr double kFloat32Bound = 1e-5;
 static constexpr bool kReproducible = true;
 static bool ranks_present(int) { return true; }
@@ -36,4 +37,12 @@ TEST_CASE("three processes = three threads, bit for bit", "[ranks]") {
     CHECK(threads[i].tokens == processes[i].tokens);
     CHECK(threads[i].logprobs == processes[i].logprobs);
   }
+}
+
+struct FailingThreadGroupPolicy : FailingPolicy {
+  using Communicator = ThreadGroup;
+};
+
+TEST_CASE("defect 18: ranks of a plain thread group, any of which fails anywhere", "[ranks]") {
+  check_failures_and_resets<FailingThreadGroupPolicy>(2, 60);
 }

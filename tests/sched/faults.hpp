@@ -68,11 +68,12 @@ struct Scheduling {
 
 }  // namespace faults
 
-void* operator new(std::size_t size) {
+// Not inline: the compiler must not see which function the memory comes from.
+[[gnu::noinline]] void* operator new(std::size_t size) {
   if (faults::is_due()) throw std::bad_alloc();
   void* memory = std::malloc(size == 0 ? 1 : size);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }

@@ -53,9 +53,11 @@ class CpuBackend {
   /// to run at full rate, little enough that decodes between prompt chunks do not wait long.
   static constexpr int kDefaultBatchedTokens = 1024;
 
-  /// @param isa  caps the instruction set, for tests; more than the machine has is ConfigError.
+  /// @param isa  caps the instruction set, for tests; more than the machine has is ConfigError, less than
+  ///             the program is compiled for is that (`cpu::kLeastIsa`).
   explicit CpuBackend(const BackendConfig& config, cpu::Isa isa = cpu::best_isa())
-      : pool_(std::make_unique<cpu::ThreadPool>(config.num_threads)), context_{pool_.get(), isa} {
+      : pool_(std::make_unique<cpu::ThreadPool>(config.num_threads)),
+        context_{pool_.get(), std::max(isa, cpu::kLeastIsa)} {
     check<ConfigError>(isa <= cpu::best_isa(), "this machine has no ", cpu::name(isa),
                        " instructions, at most ", cpu::name(cpu::best_isa()));
   }

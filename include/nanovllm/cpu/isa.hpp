@@ -3,7 +3,8 @@
 ///
 /// A program built for plain x86-64 still runs the widest kernels its machine has: each kernel is
 /// compiled once per instruction set inside a NANOVLLM_BEGIN_TARGET region, and picked by `Isa`.
-/// Nothing depends on the compiler's -march.
+/// What the compiler's -march promises of every machine that the program runs on leaves out the
+/// kernels for less (`kLeastIsa`); nothing else depends on it.
 
 #include <cstdint>
 #include <string_view>
@@ -57,6 +58,18 @@ enum class Isa : std::uint8_t {
   }
   return "?";
 }
+
+/// The least instruction set of any machine that this program runs on, by the compiler's -march:
+/// kernels for less are not compiled.
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && \
+    defined(__AVX512DQ__) && defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define NANOVLLM_LEAST_ISA 2
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define NANOVLLM_LEAST_ISA 1
+#else
+#define NANOVLLM_LEAST_ISA 0
+#endif
+inline constexpr Isa kLeastIsa = static_cast<Isa>(NANOVLLM_LEAST_ISA);
 
 namespace detail {
 

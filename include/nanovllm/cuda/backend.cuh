@@ -154,7 +154,7 @@ class CudaBackend {
     state_.linear.tune<T, Out>(weights, accumulate, row_counts, state_.context);
   }
 
-  /// Bytes of device memory that are free, whoever uses the rest.
+  /// Bytes of device memory that no process uses.
   [[nodiscard]] std::size_t available_memory() const {
     const cuda::DeviceGuard guard(state_.context.device);
     std::size_t free = 0, total = 0;

@@ -88,14 +88,14 @@ class EngineCore {
     const Clock::time_point begin = Clock::now();
     device_seconds_ = 0;
     const bool took = take_inbox();
-    bool failed = false;
-    while (under_way_.size() < max_under_way_ && !failed) {
+    bool undone = false;
+    while (under_way_.size() < max_under_way_) {
       const Launch launched = launch();
       if (launched == Launch::nothing) break;
-      failed = launched == Launch::failed;
+      undone |= launched == Launch::undone;  // with fewer requests, the next one is another
     }
     publish_stats();  // while the step is computed, others see it run
-    if (under_way_.empty()) return took || failed;
+    if (under_way_.empty()) return took || undone;
     finish_oldest(begin);
     publish_stats();
     return true;
@@ -108,6 +108,18 @@ class EngineCore {
     drop(*request);
     end(*request, FinishReason::error, error);
     publish_stats();
+  }
+
+  /// Makes ranks that have failed able to compute again (Runner::reset). Steps under way are undone;
+  /// their requests are not lost: all that run are computed from the start. Throws Error when it
+  /// cannot be done.
+  void reset() {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t i = 0; i < under_way_.size(); ++i) wait_ignoring_errors();
+    for (; !under_way_.empty(); under_way_.pop_back()) scheduler_.cancel(under_way_.back().plan);
+    scheduler_.forget_kv();
+    publish_stats();
+    runner_->reset();
   }
 
   [[nodiscard]] const RunnerType& runner() const { return *runner_; }
@@ -123,7 +135,7 @@ class EngineCore {
 
  private:
   using Clock = std::chrono::steady_clock;
-  enum class Launch : std::uint8_t { nothing, done, failed };
+  enum class Launch : std::uint8_t { nothing, done, undone };
 
   /// A step between `launch` and the end of `deliver`.
   struct Step {
@@ -189,34 +201,46 @@ class EngineCore {
       return Launch::done;
     } catch (...) {
       undo_newest(has_begun, message_of(std::current_exception()));
-      return Launch::failed;
+      return Launch::undone;
     }
   }
 
   /// Flattens the plan, and the sampler's settings of those sequences that get a token.
   void build_inputs(const StepPlan& plan) {
     clear(sampling_);
+    at_fault_ = nullptr;
     for (const PlannedSequence& planned : plan.sequences) {
       RequestSequence& sequence = RequestSequence::of(*planned.sequence);
       sequence.request().mark_scheduled();
       for (std::int32_t i = planned.num_logits; i-- > 0;) {
         sampling_.rows.push_back(sequence.sampling_row(planned.end - i));
         TokenMask mask(sampling_.banned.values, vocab_size_);
-        sequence.process(planned.end - i, mask);
+        try {
+          sequence.process(planned.end - i, mask);
+        } catch (...) {
+          at_fault_ = &sequence.request();
+          throw;
+        }
         sampling_.banned.end_row();
       }
     }
     inputs_.build(plan, Policy::kv.block_size, sampling_);
   }
 
-  /// A step that could not be handed over never was: its requests end.
+  /// A step that could not be handed over never was: its requests end, or the one at fault alone,
+  /// where that is known.
   void undo_newest(bool has_begun, const std::string& error) {
     Step& step = under_way_.back();
     if (has_begun) scheduler_.cancel(step.plan);
     RequestList ended = std::move(step.ended);
     const StepPlan plan = std::move(step.plan);
     under_way_.pop_back();
-    end_all(plan, error, ended);
+    if (Request* const request = std::exchange(at_fault_, nullptr)) {
+      drop(*request);
+      end(*request, FinishReason::error, error);
+    } else {
+      end_all(plan, error, ended);
+    }
     // What has ended may be in the step before this.
     if (!under_way_.empty()) under_way_.back().ended.splice(under_way_.back().ended.end(), ended);
   }
@@ -431,6 +455,7 @@ class EngineCore {
   std::vector<TokenId> drawn_;
   std::vector<StepOutcome> outcomes_;
   std::vector<std::pair<const RequestSequence*, std::string>> errors_;
+  Request* at_fault_ = nullptr;  // whose logits processor threw
   EventList news_;
   EventList::iterator next_event_;
 };

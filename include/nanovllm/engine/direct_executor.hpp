@@ -2,7 +2,6 @@
 /// Runs steps on a backend whose ops are done when they return.
 
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 

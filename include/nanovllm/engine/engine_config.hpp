@@ -1,6 +1,7 @@
 #pragma once
 /// Run-time settings of an engine, and its statistics.
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -28,6 +29,10 @@ struct EngineConfig {
   /// Tensor-parallel ranks in processes of their own, e.g. `ProcessGroup::from_environment()`;
   /// unset: threads of this process.
   std::shared_ptr<ProcessGroup> processes{};
+  /// A step that runs for longer is given up and ends its requests with an error; see
+  /// Engine::health. Unset, a step is waited for however long it takes. Setting it costs a thread
+  /// and a hand-over a step.
+  std::optional<std::chrono::duration<double>> step_timeout{};
   std::optional<std::uint64_t> seed{};  ///< of requests without their own; unset: a random one
   std::optional<ChatTemplate> chat_template{};  ///< instead of the checkpoint's
   LoadCallback on_load{};                       ///< e.g. load_progress_line()

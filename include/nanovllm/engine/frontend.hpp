@@ -122,11 +122,16 @@ class Frontend {
     check<RequestError>(text_.tokenizer.has_value(),
                         "a text prompt needs a tokeniser, and the checkpoint has no "
                         "tokenizer.json; pass token ids");
-    if (const auto* text = std::get_if<std::string>(&prompt)) return text_.tokenizer->encode(*text);
+    if (const auto* text = std::get_if<std::string>(&prompt)) return encode(*text);
     const ChatPrompt& chat = std::get<ChatPrompt>(prompt);
     check<RequestError>(text_.chat_template.has_value(),
                         "messages need a chat template: ", text_.no_chat_template);
-    return text_.tokenizer->encode(text_.chat_template->render(chat.messages, chat.options));
+    return encode(text_.chat_template->render(chat.messages, chat.options));
+  }
+
+  /// A text that is too long is refused without being encoded as a whole.
+  [[nodiscard]] std::vector<TokenId> encode(const std::string& text) const {
+    return text_.tokenizer->encode(text, static_cast<std::size_t>(max_prompt_tokens()));
   }
 
   [[nodiscard]] SequenceTerms make_terms(const SamplingParams& params, RequestId id,

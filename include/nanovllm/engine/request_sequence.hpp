@@ -39,7 +39,7 @@ struct SequenceTerms {
 /// that a sequence in a plan leads straight to its request.
 class RequestSequence : public Sequence {
  public:
-  /// What the latest `accept` added, and nobody has reported yet.
+  /// What came with `accept` and was not reported yet.
   struct News {
     std::optional<TokenId> token{};
     std::optional<TokenLogprobs> logprobs{};

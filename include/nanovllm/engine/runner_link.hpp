@@ -16,6 +16,17 @@
 
 namespace nanovllm {
 
+/// Tells the others of the error that is being handled, which this process cannot go on from.
+inline void tell_failure(ProcessGroup& processes) {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    processes.fail(error.what());
+  } catch (...) {
+    processes.fail("cannot go on");
+  }
+}
+
 /// A share in a process group, or in none. As long as it lives, a failure of any process of the
 /// group calls `release` here. When rank 0's goes, the others are told that it was the end; another
 /// that goes before is a failure.
@@ -69,19 +80,8 @@ class RunnerLink {
                            " on rank 0");
       }
     } catch (...) {
-      fail();
+      tell_failure(*processes_);
       throw;
-    }
-  }
-
-  /// Called while the error that this process cannot go on from is being handled.
-  void fail() {
-    try {
-      throw;
-    } catch (const std::exception& error) {
-      processes_->fail(error.what());
-    } catch (...) {
-      processes_->fail("cannot go on");
     }
   }
 

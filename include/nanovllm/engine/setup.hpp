@@ -66,7 +66,8 @@ template <class Model, class Policy>
                       .max_tokens = batch.max_num_batched_tokens,
                       .max_context = max_model_len,
                       .max_samples = batch.max_num_seqs,
-                      .processes = config.processes};
+                      .processes = config.processes,
+                      .step_timeout = config.step_timeout};
   const auto loaded = std::make_shared<LoadProgress>();  // the runner has stages after this returns
   if (config.on_load) {
     runner.on_stage = [loaded, on_load = config.on_load](const char* stage) {

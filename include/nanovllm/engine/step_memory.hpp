@@ -30,7 +30,7 @@ struct StepCapacity {
 
 namespace detail {
 
-/// A field's arrays in a backend's memory; without `kPadded` only what nobody can read as it
+/// A field's arrays in a backend's memory; without `kPadded` only what cannot be read as it
 /// is packed.
 template <class Field, template <class> class Buffer, bool kPadded>
 struct StepArray;

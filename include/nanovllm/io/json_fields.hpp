@@ -47,8 +47,12 @@ template <class E>
   return json;
 }
 
+namespace detail {
+
 /// The value for a message: a scalar as JSON, shortened; of an array or object the size only.
 [[nodiscard]] std::string shown(const Json& value);
+
+}  // namespace detail
 
 /// Typed access to the fields of one object. A field that is null counts as absent. A value of the
 /// wrong type or out of range is added to the problems and read as the fallback.

@@ -156,6 +156,16 @@ class BlockManager {
     if (enable_prefix_caching_) cache_.insert(block_table, tokens, begin, end);
   }
 
+  /// Empties the prefix cache but for blocks in use: what the pool holds is not worth finding.
+  void forget() noexcept {
+    while (num_evictable_ > 0) {
+      const std::optional<BlockId> block = cache_.evict();
+      if (!block) return;
+      --num_evictable_;
+      free_.push_front(*block);
+    }
+  }
+
   /// Throws Error naming the broken invariant: a block is either in use, or free and in the cache,
   /// or in the free list. O(num_blocks).
   void check_invariants() const {

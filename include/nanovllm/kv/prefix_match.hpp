@@ -15,8 +15,8 @@ namespace nanovllm {
 struct PrefixMatch {
   std::int32_t num_tokens = 0;    ///< in `blocks` and `copy_tail` together
   std::vector<BlockId> blocks{};  ///< hold the first blocks.size() · B tokens
-  std::optional<BlockId>
-      copy_tail{};  ///< its first num_tokens - blocks.size() · B slots, 1 to B - 1
+  /// Its first num_tokens - blocks.size() · B slots, 1 to B - 1, are wanted.
+  std::optional<BlockId> copy_tail{};
 };
 
 }  // namespace nanovllm

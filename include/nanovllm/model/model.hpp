@@ -51,6 +51,14 @@ concept ModelConfigLike = std::copyable<Config> &&
   { max_context_length(config) } -> std::convertible_to<std::int64_t>;
 };
 
+namespace detail {
+
+/// Names a template of three types.
+template <template <class, class, class> class>
+struct NetworkTemplate;
+
+}  // namespace detail
+
 /// The `Model` of `Engine<Model, Policy>`: a `Config`, and a template
 /// `Network<Elements, Backend, Communicator>` that is a `NetworkLike`.
 ///
@@ -58,10 +66,9 @@ concept ModelConfigLike = std::copyable<Config> &&
 /// `settings_of(config)`, found by argument-dependent lookup: names and numbers that must be the
 /// same in all processes of a group.
 template <class M>
-concept ModelLike = requires {
-  typename M::Config;
-}
-&&ModelConfigLike<typename M::Config>;
+concept ModelLike = ModelConfigLike<typename M::Config> && requires {
+  typename detail::NetworkTemplate<M::template Network>;
+};
 
 /// One rank's share of a model on a backend: its weights, its activations and the forward pass.
 ///

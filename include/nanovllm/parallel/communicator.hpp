@@ -13,13 +13,20 @@ namespace nanovllm {
 /// A rank's end of a group. `make(n)` returns the ends of a new group of n ranks, to be handed to n
 /// threads; every rank then makes the same calls in the same order.
 ///
-/// - `all_reduce(x)`: x becomes the element-wise sum over all ranks, in ascending rank order in
-///   float32, rounded once; all ranks get the same bits.
+/// - `all_reduce(x)`: x becomes the element-wise sum over all ranks; all ranks get the same bits.
+///   How it is rounded is said by `kRankOrder`.
 /// - `all_gather_columns(part, whole)`: `part` [n, w] of every rank side by side, in rank order, in
 ///   `whole` [n, size · w] of every rank.
 /// - `abort()`: a rank that cannot go on releases the others: their pending and later calls throw.
+///   From any thread, any number of times; does not wait and does not throw.
+/// - Moving one end into another replaces it: that is how a group that was aborted is made anew.
+///
+/// Optional: `attach(backend)` joins an end with its rank's device, called by all ranks at the same
+/// time; `hold()` returns a lock that keeps `abort` from taking the end away for a moment, held
+/// while the rank enqueues work that uses it; `join(processes)` makes this process's end of a group
+/// with one rank a process.
 template <class C>
-concept CommunicatorLike = requires(C& comm, const C& ccomm, MatrixView<float> x,
+concept CommunicatorLike = std::movable<C> && requires(C& comm, const C& ccomm, MatrixView<float> x,
                                     MatrixView<const float> part, int num_ranks) {
   { C::make(num_ranks) } -> std::same_as<std::vector<C>>;
   { ccomm.rank() } -> std::convertible_to<int>;
@@ -29,9 +36,21 @@ concept CommunicatorLike = requires(C& comm, const C& ccomm, MatrixView<float> x
   comm.abort();
 };
 
+/// Whether `C` sums in ascending rank order in float32 and rounds once, which makes the sums of a
+/// group of any size reproducible on every machine: it has `static constexpr bool kRankOrder = true`.
+/// Without that an implementation may round partial sums on their way, in an order that depends on
+/// the sizes.
+template <CommunicatorLike C>
+inline constexpr bool kRankOrder = [] {
+  if constexpr (requires { C::kRankOrder; }) return static_cast<bool>(C::kRankOrder);
+  return false;
+}();
+
 /// One rank: every call is a no-op.
 class Single {
  public:
+  static constexpr bool kRankOrder = true;
+
   /// Throws ConfigError unless `num_ranks` is 1.
   static std::vector<Single> make(int num_ranks) {
     check<ConfigError>(num_ranks == 1,
@@ -49,6 +68,6 @@ class Single {
   void abort() {}
 };
 
-static_assert(CommunicatorLike<Single>);
+static_assert(CommunicatorLike<Single> && kRankOrder<Single>);
 
 }  // namespace nanovllm

@@ -103,6 +103,8 @@ class TcpGroup {
 /// One end of a group of CPU ranks. The sums have the same bits either way.
 class HostGroup {
  public:
+  static constexpr bool kRankOrder = true;
+
   /// The ends of a group of threads. Throws ConfigError unless `num_ranks` ≥ 1.
   static std::vector<HostGroup> make(int num_ranks) {
     std::vector<HostGroup> out;
@@ -140,6 +142,6 @@ class HostGroup {
   std::variant<ThreadGroup, detail::TcpGroup> end_;
 };
 
-static_assert(CommunicatorLike<HostGroup>);
+static_assert(CommunicatorLike<HostGroup> && kRankOrder<HostGroup>);
 
 }  // namespace nanovllm

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <concepts>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/core/thread.hpp"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
@@ -61,6 +63,8 @@ __global__ void __launch_bounds__(256)
 /// their way, in an order that depends on the size. All ranks get the same bits.
 class Nccl {
  public:
+  static constexpr bool kRankOrder = false;
+
   /// The ends of a group of threads. Throws ConfigError unless `num_ranks` ≥ 1. The ends are joined
   /// by `attach`.
   static std::vector<Nccl> make(int num_ranks) {
@@ -82,11 +86,13 @@ class Nccl {
   }
 
   Nccl(Nccl&&) = default;
+  /// Both ends must be of groups that were aborted, or new.
   Nccl& operator=(Nccl&&) = default;
   /// Graphs that hold calls of this end must be gone.
   ~Nccl() {
     if (group_ == nullptr) return;
     const std::lock_guard lock(group_->mutex);
+    if (group_->aborted) return;  // the group's thread has it
     if (ncclComm_t& comm = end().comm; comm != nullptr) {
       ncclCommDestroy(comm);
       comm = nullptr;
@@ -103,7 +109,13 @@ class Nccl {
     detail::check_nccl(ncclCommInitRank(&comm, size(), group_->id, rank_), "ncclCommInitRank");
     const std::lock_guard lock(group_->mutex);
     end().comm = comm;
-    if (group_->aborted) group_->abort(end());
+    group_->changed.notify_all();
+  }
+
+  /// While this is held, `abort()` takes up to a second before it touches this end: NCCL's calls
+  /// and the launches of graphs that hold them are not to meet ncclCommAbort.
+  [[nodiscard]] std::unique_lock<std::recursive_timed_mutex> hold() const {
+    return std::unique_lock(end().calling);
   }
 
   [[nodiscard]] int rank() const { return rank_; }
@@ -145,48 +157,77 @@ class Nccl {
   }
 
   /// Ends the pending and later calls of all ranks of this process, graphs included: kernels that
-  /// wait for other ranks return, and leave garbage. Does not wait.
+  /// wait for other ranks return, and leave garbage. Does not wait, and needs nothing that could be
+  /// refused.
   void abort() {
     const std::lock_guard lock(group_->mutex);
-    if (std::exchange(group_->aborted, true)) return;
-    for (End& end : group_->ends) group_->abort(end);
+    group_->aborted = true;
+    group_->changed.notify_all();
   }
 
  private:
   /// One rank of this process.
   struct End {
-    ncclComm_t comm = nullptr;  // null before `attach` and after `abort`
-    std::timed_mutex calling;   // held during calls of NCCL
-    std::thread abort;
+    ncclComm_t comm = nullptr;           // null before `attach` and once it is being aborted
+    std::recursive_timed_mutex calling;  // held during calls of NCCL, and by `hold`
   };
 
-  /// What the ranks of this process share.
+  /// What the ranks of this process share, with a thread that aborts their communicators when it is
+  /// told so: ncclCommAbort at once releases whoever waits, and then itself waits until the last
+  /// graph with a call of the communicator is gone. One thread for all of them, in one group call:
+  /// the last rank of a process to come frees what all of them use.
   struct Group {
     Group(int size_in, int first_rank_in, int num_ends)
-        : size(size_in), first_rank(first_rank_in), ends(static_cast<std::size_t>(num_ends)) {}
+        : size(size_in), first_rank(first_rank_in), ends(static_cast<std::size_t>(num_ends)) {
+      threads = start_threads(
+          "NCCL", size > 1 ? 1 : 0, [this](int) { work(); }, [] {});
+    }
     ~Group() {
-      for (End& end : ends) {
-        if (end.abort.joinable()) end.abort.join();
+      {
+        const std::lock_guard lock(mutex);
+        stopped = true;
+        changed.notify_all();
+      }
+      for (std::thread& thread : threads) thread.join();
+    }
+
+    void work() {
+      for (std::unique_lock lock(mutex);;) {
+        std::vector<ncclComm_t> comms;
+        changed.wait(lock, [&] {
+          for (End& end : ends) {
+            if (aborted && end.comm != nullptr) comms.push_back(std::exchange(end.comm, nullptr));
+          }
+          return stopped || !comms.empty();
+        });
+        if (comms.empty()) return;
+        lock.unlock();
+        abort(comms);
+        lock.lock();
       }
     }
 
-    /// ncclCommAbort at once releases whoever waits, and then itself waits until the last graph
-    /// with a call of the communicator is gone; so it gets a thread.
-    void abort(End& end) {
-      if (end.comm == nullptr) return;
-      end.abort = std::thread([&end, comm = std::exchange(end.comm, nullptr)] {
-        // A call in progress ends by itself, unless it waits for what a hung kernel does not do.
-        if (end.calling.try_lock_for(std::chrono::seconds(1))) end.calling.unlock();
-        ncclCommAbort(comm);
-      });
+    void abort(const std::vector<ncclComm_t>& comms) {
+      // A call in progress ends by itself, unless it waits for what a hung kernel does not do.
+      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+      for (End& end : ends) {
+        if (end.calling.try_lock_until(deadline)) end.calling.unlock();
+      }
+      constexpr bool kGrouped = NCCL_VERSION_CODE >= NCCL_VERSION(2, 22, 0);
+      if (kGrouped) ncclGroupStart();
+      for (const ncclComm_t comm : comms) ncclCommAbort(comm);
+      if (kGrouped) ncclGroupEnd();
     }
 
     const int size;
     const int first_rank;
     ncclUniqueId id{};
     std::mutex mutex;  // guards what follows, but for the calls
+    std::condition_variable changed;
     std::vector<End> ends;
     bool aborted = false;
+    bool stopped = false;
+    std::vector<std::thread> threads;  // one, or none for a group of one rank
   };
 
   Nccl(std::shared_ptr<Group> group, int rank) : group_(std::move(group)), rank_(rank) {}
@@ -198,11 +239,11 @@ class Nccl {
   /// Makes a call of NCCL. Throws CudaError when it fails or the group was aborted.
   template <class Call>
   void call(const char* name, const Call& make) {
-    const std::lock_guard calling(end().calling);
+    const auto held = hold();
     ncclComm_t comm = nullptr;
     {
       const std::lock_guard lock(group_->mutex);
-      comm = end().comm;
+      comm = group_->aborted ? nullptr : end().comm;
       check<CudaError>(comm != nullptr, "NCCL: rank ", rank_,
                        group_->aborted ? ": another rank failed and the group was aborted"
                                        : " has not joined its group");

@@ -59,6 +59,8 @@ class AbortableBarrier {
 /// share of everybody's rows and writes the result to all, so that every rank reads the same bits.
 class ThreadGroup {
  public:
+  static constexpr bool kRankOrder = true;
+
   /// Throws ConfigError unless `num_ranks` ≥ 1.
   static std::vector<ThreadGroup> make(int num_ranks) {
     check<ConfigError>(num_ranks >= 1, "tensor_parallel must be >= 1, got ", num_ranks);
@@ -69,13 +71,13 @@ class ThreadGroup {
   }
 
   [[nodiscard]] int rank() const { return rank_; }
-  [[nodiscard]] int size() const { return static_cast<int>(shared_->views.size()); }
+  [[nodiscard]] int size() const { return static_cast<int>(shared_->parts.size()); }
 
   /// See CommunicatorLike. Throws Error when the group was aborted.
   template <class T>
   void all_reduce(MatrixView<T> x) {
     if (size() == 1) return;
-    shared_->views[static_cast<std::size_t>(rank_)] = &x;
+    shared_->parts[static_cast<std::size_t>(rank_)] = {x.data, x.strides[0]};
     shared_->barrier.arrive_and_wait();
     // Shares are cut over all elements, so that a single row is split too.
     const std::int64_t width = x.extent(1);
@@ -83,12 +85,10 @@ class ThreadGroup {
     for (std::int64_t i = total * rank_ / size(); i < total * (rank_ + 1) / size(); ++i) {
       const std::int64_t row = i / width, column = i % width;
       float sum = 0.f;
-      for (const void* view : shared_->views) {
-        sum += static_cast<float>(*static_cast<const MatrixView<T>*>(view)->at(row, column));
-      }
-      for (const void* view : shared_->views) {
-        *static_cast<const MatrixView<T>*>(view)->at(row, column) = static_cast<T>(sum);
-      }
+      for (const Part& part : shared_->parts)
+        sum += static_cast<float>(*part.template at<T>(row, column));
+      for (const Part& part : shared_->parts)
+        *part.template at<T>(row, column) = static_cast<T>(sum);
     }
     shared_->barrier.arrive_and_wait();
   }
@@ -98,14 +98,12 @@ class ThreadGroup {
   void all_gather_columns(MatrixView<const T> part, MatrixView<T> whole) {
     const std::int64_t width = part.extent(1);
     check_shape("all_gather_columns", "whole", whole, {part.extent(0), size() * width});
-    shared_->views[static_cast<std::size_t>(rank_)] = &part;
+    shared_->parts[static_cast<std::size_t>(rank_)] = {const_cast<T*>(part.data), part.strides[0]};
     shared_->barrier.arrive_and_wait();
     for (int rank = 0; rank < size(); ++rank) {
-      const auto* other =
-          static_cast<const MatrixView<const T>*>(shared_->views[static_cast<std::size_t>(rank)]);
-      for (std::int64_t row = 0; row < part.extent(0); ++row) {
-        std::copy_n(other->at(row), width, whole.at(row, rank * width));
-      }
+      const Part& other = shared_->parts[static_cast<std::size_t>(rank)];
+      for (std::int64_t row = 0; row < part.extent(0); ++row)
+        std::copy_n(other.template at<T>(row, 0), width, whole.at(row, rank * width));
     }
     shared_->barrier.arrive_and_wait();
   }
@@ -113,12 +111,21 @@ class ThreadGroup {
   void abort() { shared_->barrier.abort(); }
 
  private:
+  /// A rank's operand. Its memory is there even when the rank's call was aborted.
+  struct Part {
+    void* data = nullptr;
+    std::int64_t row_stride = 0;
+
+    template <class T>
+    [[nodiscard]] T* at(std::int64_t row, std::int64_t column) const {
+      return static_cast<T*>(data) + row * row_stride + column;
+    }
+  };
   struct Shared {
     explicit Shared(int num_ranks)
-        : barrier(num_ranks), views(static_cast<std::size_t>(num_ranks), nullptr) {}
+        : barrier(num_ranks), parts(static_cast<std::size_t>(num_ranks)) {}
     detail::AbortableBarrier barrier;
-    std::vector<const void*>
-        views;  // of the call in progress; written before, read after a barrier
+    std::vector<Part> parts;  // of the call in progress; written before, read after a barrier
   };
 
   ThreadGroup(std::shared_ptr<Shared> shared, int rank) : shared_(std::move(shared)), rank_(rank) {}
@@ -127,6 +134,6 @@ class ThreadGroup {
   int rank_ = 0;
 };
 
-static_assert(CommunicatorLike<ThreadGroup>);
+static_assert(CommunicatorLike<ThreadGroup> && kRankOrder<ThreadGroup>);
 
 }  // namespace nanovllm

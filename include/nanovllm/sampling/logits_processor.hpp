@@ -84,7 +84,7 @@ class TokenMask {
 ///   there.
 ///
 /// Log-probabilities are the model's own, whatever is banned. A request of which a processor throws
-/// ends with that error, and so do the others in the step.
+/// ends with that error; others do not notice.
 template <class P>
 concept LogitsProcessorLike = std::copy_constructible<P> &&
     std::constructible_from<P, const LogitsProcessorSetup&> &&

@@ -39,8 +39,11 @@ class WaitingQueue {
   };
 
   WaitingQueue() = default;
-  WaitingQueue(const WaitingQueue&) = delete;
-  WaitingQueue& operator=(const WaitingQueue&) = delete;
+  WaitingQueue(WaitingQueue&& other) noexcept
+      : first_(std::exchange(other.first_, nullptr)),
+        last_(std::exchange(other.last_, nullptr)),
+        size_(std::exchange(other.size_, 0)) {}
+  WaitingQueue& operator=(WaitingQueue&&) = delete;
 
   [[nodiscard]] Iterator begin() const { return Iterator(first_); }
   [[nodiscard]] Iterator end() const { return Iterator(); }

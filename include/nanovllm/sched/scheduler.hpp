@@ -13,7 +13,6 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/fwd.hpp"
 #include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/continuous_batching.hpp"
@@ -24,6 +23,7 @@
 #include "nanovllm/sched/scheduling_policy.hpp"
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/sched/step_plan.hpp"
+#include "nanovllm/sched/step_room.hpp"
 
 namespace nanovllm {
 
@@ -129,7 +129,7 @@ class Scheduler {
     check_room();
     check_plan<Blocks>(plan, num_going_on(), config_, ++num_marks_);
     check_blocks(plan, blocks_);
-    reserve(plan);  // the last that may fail
+    make_room<Blocks>(plan, running_);  // the last that may fail
     apply(plan);
   }
 
@@ -144,10 +144,7 @@ class Scheduler {
   void commit(const StepPlan& plan, std::span<const StepOutcome> outcomes) {
     check(num_under_way_ > 0, "commit: no step has begun");
     check_outcomes(plan, outcomes);
-    for (const StepOutcome& outcome : outcomes) {
-      std::vector<TokenId>& tokens = outcome.sequence->tokens;
-      grow(tokens, tokens.size() + outcome.tokens.size());
-    }
+    make_room(outcomes);
     --num_under_way_;
     std::size_t next = 0;
     for (const PlannedSequence& p : plan.sequences) {
@@ -183,6 +180,14 @@ class Scheduler {
       preempt(*running_.back());
   }
 
+  /// What the pool holds is gone: all running sequences wait again, and the prefix cache is empty.
+  /// No step may be under way.
+  void forget_kv() {
+    check(num_under_way_ == 0, "forget_kv: a step has begun; it must be committed or cancelled first");
+    while (!running_.empty()) preempt(*running_.back());
+    blocks_.forget();
+  }
+
   [[nodiscard]] bool has_work() const { return !waiting_.empty() || !running_.empty(); }
   [[nodiscard]] std::int32_t num_waiting() const {
     return static_cast<std::int32_t>(waiting_.size());
@@ -205,28 +210,6 @@ class Scheduler {
   }
 
  private:
-  /// Makes room in `list` for `size` elements, and for as many again when it must move.
-  template <class T>
-  static void grow(std::vector<T>& list, std::size_t size) {
-    if (list.capacity() < size) list.reserve(std::max(size, 2 * list.capacity()));
-  }
-
-  /// Makes room for what `apply` will append anywhere.
-  void reserve(StepPlan& plan) {
-    std::size_t num_admitted = 0, num_copies = 0;
-    for (const PlannedSequence& p : plan.sequences) {
-      Sequence& s = *p.sequence;
-      num_admitted += s.status == SequenceStatus::waiting ? 1 : 0;
-      num_copies += p.prefix.copy_tail ? 1 : 0;
-      grow(s.block_table, static_cast<std::size_t>(Blocks::blocks_for(p.end)));
-      grow(s.pending, s.pending.size() + static_cast<std::size_t>(p.num_logits));
-    }
-    for (const Sequence* s : plan.preempted) num_copies += s->block_table.size();
-    grow(running_, running_.size() + num_admitted);
-    plan.block_copies.clear();
-    plan.block_copies.reserve(num_copies);
-  }
-
   /// Does what `begin` has checked. Adoptions come first, before anything can be evicted that was
   /// found, and allocations last.
   void apply(StepPlan& plan) noexcept {

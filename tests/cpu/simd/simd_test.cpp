@@ -44,7 +44,7 @@ std::uint64_t bits_of(T x) {
 float exp_on(Isa isa, float x) {
   float in[kLanes], out[kLanes];
   std::fill_n(in, kLanes, x);
-  cpu::pick(isa, cpu::portable::test_exp, cpu::avx2::test_exp, cpu::avx512::test_exp)(in, out);
+  NANOVLLM_PICK(isa, test_exp)(in, out);
   return out[3];
 }
 
@@ -95,9 +95,7 @@ TEMPLATE_TEST_CASE("loads and stores convert as the element types do", "[simd]",
   for (std::size_t i = 0; i < values.size(); ++i) elements[i] = TestType(values[i]);
   for (Isa isa : test::available_isas()) {
     INFO(name(isa));
-    const auto convert =
-        cpu::pick(isa, cpu::portable::test_convert<TestType>, cpu::avx2::test_convert<TestType>,
-                  cpu::avx512::test_convert<TestType>);
+    const auto convert = NANOVLLM_PICK(isa, test_convert<TestType>);
     std::vector<float> loaded(values.size()), rounded(values.size());
     for (std::size_t i = 0; i < values.size(); i += kLanes) {
       convert(&values[i], &elements[i], &stored[i], &loaded[i], &rounded[i]);
@@ -122,9 +120,7 @@ TEMPLATE_TEST_CASE("partial loads and stores touch nothing beyond the count", "[
                    half) {
   const TestType poison = TestType(kNan);
   for (Isa isa : test::available_isas()) {
-    const auto copy =
-        cpu::pick(isa, cpu::portable::test_copy_first<TestType>,
-                  cpu::avx2::test_copy_first<TestType>, cpu::avx512::test_copy_first<TestType>);
+    const auto copy = NANOVLLM_PICK(isa, test_copy_first<TestType>);
     for (int count = 0; count <= kLanes; ++count) {
       // Exactly as long as the count: a sanitiser sees a read or write beyond.
       std::vector<TestType> from;
@@ -147,8 +143,7 @@ TEST_CASE("comparisons, maxima and selections treat NaN as documented", "[simd]"
   for (Isa isa : test::available_isas()) {
     INFO(name(isa));
     cpu::Compared out{};
-    cpu::pick(isa, cpu::portable::test_compare, cpu::avx2::test_compare, cpu::avx512::test_compare)(
-        a, b, &out);
+    NANOVLLM_PICK(isa, test_compare)(a, b, &out);
     for (int i = 0; i < kLanes; ++i) {
       INFO(i);
       CHECK((out.gt >> i & 1u) == (a[i] > b[i] ? 1u : 0u));
@@ -164,8 +159,7 @@ TEST_CASE("comparisons, maxima and selections treat NaN as documented", "[simd]"
 TEST_CASE("reductions see every lane and transpose is exact", "[simd]") {
   for (Isa isa : test::available_isas()) {
     INFO(name(isa));
-    const auto reduce = cpu::pick(isa, cpu::portable::test_reduce, cpu::avx2::test_reduce,
-                                  cpu::avx512::test_reduce);
+    const auto reduce = NANOVLLM_PICK(isa, test_reduce);
     for (int i = 0; i < kLanes; ++i) {
       float lanes[kLanes] = {}, sum = 0, largest = 0;
       std::fill_n(lanes, kLanes, 1.f);
@@ -176,8 +170,7 @@ TEST_CASE("reductions see every lane and transpose is exact", "[simd]") {
     }
     std::vector<float> square(kLanes * kLanes), transposed(square.size());
     for (std::size_t i = 0; i < square.size(); ++i) square[i] = static_cast<float>(i);
-    cpu::pick(isa, cpu::portable::test_transpose, cpu::avx2::test_transpose,
-              cpu::avx512::test_transpose)(square.data(), transposed.data());
+    NANOVLLM_PICK(isa, test_transpose)(square.data(), transposed.data());
     for (std::size_t i = 0; i < kLanes; ++i) {
       for (std::size_t j = 0; j < kLanes; ++j) {
         REQUIRE(transposed[j * kLanes + i] == square[i * kLanes + j]);
@@ -192,8 +185,7 @@ TEST_CASE("halves of a lane are its two bf16 values", "[simd]") {
   for (Isa isa : test::available_isas()) {
     INFO(name(isa));
     float even[kLanes], odd[kLanes];
-    cpu::pick(isa, cpu::portable::test_pairs, cpu::avx2::test_pairs, cpu::avx512::test_pairs)(
-        pairs, even, odd);
+    NANOVLLM_PICK(isa, test_pairs)(pairs, even, odd);
     for (int i = 0; i < kLanes; ++i) {
       CHECK(even[i] == static_cast<float>(pairs[2 * i]));
       CHECK(odd[i] == static_cast<float>(pairs[2 * i + 1]));

@@ -104,6 +104,8 @@ struct ItemScratch {
 
 }  // namespace nanovllm::cpu::detail
 
+#define NANOVLLM_KERNELS "nanovllm/cpu/kernels/attention_tile_kernels.inc"
+#include "nanovllm/cpu/for_each_isa.inc"
 #define NANOVLLM_KERNELS "nanovllm/cpu/kernels/attention_kernels.inc"
 #include "nanovllm/cpu/for_each_isa.inc"
 
@@ -180,8 +182,7 @@ void attend_by_segment(const AttentionProblem<T, Kv>& problem, const std::vector
     return RowStates{memory + (part * heads + head) * max_rows * stride, stride};
   };
 
-  const auto attend = pick(context.isa, portable::attend_part<T, Kv>, avx2::attend_part<T, Kv>,
-                           avx512::attend_part<T, Kv>);
+  const auto attend = NANOVLLM_PICK(context.isa, attend_part<T, Kv>);
   context.pool->parallel_for(num_parts, 1, [&](std::int64_t i, std::int64_t, int thread) {
     ItemScratch mine;
     mine.assign(memory + states_size + thread * size, max_rows, problem.kv.head_dim, width);
@@ -190,8 +191,7 @@ void attend_by_segment(const AttentionProblem<T, Kv>& problem, const std::vector
     attend(problem, *part.tile, i % heads, part.segment, mine);
   });
 
-  const auto fold = pick(context.isa, portable::fold_parts<T, Kv>, avx2::fold_parts<T, Kv>,
-                         avx512::fold_parts<T, Kv>);
+  const auto fold = NANOVLLM_PICK(context.isa, fold_parts<T, Kv>);
   const auto num_items = static_cast<std::int64_t>(tiles.size()) * heads;
   context.pool->parallel_for(num_items, 1, [&](std::int64_t i, std::int64_t, int) {
     const auto tile = static_cast<std::size_t>(i / heads);
@@ -218,8 +218,7 @@ void attend(const AttentionProblem<T, Kv>& problem, const std::vector<QueryTile>
   ItemScratch layout;
   const std::int64_t size = layout.assign(nullptr, max_rows, problem.kv.head_dim, problem.width());
   float* const memory = scratch<QueryTile, float>(size * threads);
-  const auto attend = pick(context.isa, portable::attend_item<T, Kv>, avx2::attend_item<T, Kv>,
-                           avx512::attend_item<T, Kv>);
+  const auto attend = NANOVLLM_PICK(context.isa, attend_item<T, Kv>);
   context.pool->parallel_for(num_items, 1, [&](std::int64_t i, std::int64_t, int thread) {
     ItemScratch mine;
     mine.assign(memory + thread * size, max_rows, problem.kv.head_dim, problem.width());

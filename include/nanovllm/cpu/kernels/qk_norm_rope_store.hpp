@@ -23,9 +23,7 @@ void qk_norm_rope_store(const QkNormRopeStoreArgs<T, Kv, W>& args, const Context
   validate(args);
   check_positions("qk_norm_rope_store", args.positions, args.cos_sin.extent(0));
   detail::check_slots("qk_norm_rope_store", args.slots, args.kv);
-  const auto norm_and_rotate =
-      pick(context.isa, portable::norm_and_rotate_tokens<T, Kv, W>,
-           avx2::norm_and_rotate_tokens<T, Kv, W>, avx512::norm_and_rotate_tokens<T, Kv, W>);
+  const auto norm_and_rotate = NANOVLLM_PICK(context.isa, norm_and_rotate_tokens<T, Kv, W>);
   const KvStoreArgs<T, Kv> store{.k = args.k, .v = args.v, .slots = args.slots, .kv = args.kv};
   context.pool->parallel_for(args.q.extent(0), kRowGrain,
                              [&](std::int64_t begin, std::int64_t end, int) {

@@ -18,8 +18,7 @@ namespace nanovllm::cpu {
 template <Element T, Element W>
 void rms_norm(const RmsNormArgs<T, W>& args, const Context& context) {
   validate(args);
-  const auto norm =
-      pick(context.isa, portable::norm_rows<T, W>, avx2::norm_rows<T, W>, avx512::norm_rows<T, W>);
+  const auto norm = NANOVLLM_PICK(context.isa, norm_rows<T, W>);
   context.pool->parallel_for(
       args.x.extent(0), kRowGrain,
       [&](std::int64_t begin, std::int64_t end, int) { norm(args, begin, end); });
@@ -34,8 +33,7 @@ void run_op(const RmsNormArgs<T, W>& args, Context& context) {
 template <Element T, Element W>
 void add_rms_norm(const AddRmsNormArgs<T, W>& args, const Context& context) {
   validate(args);
-  const auto norm = pick(context.isa, portable::add_norm_rows<T, W>, avx2::add_norm_rows<T, W>,
-                         avx512::add_norm_rows<T, W>);
+  const auto norm = NANOVLLM_PICK(context.isa, add_norm_rows<T, W>);
   context.pool->parallel_for(
       args.x.extent(0), kRowGrain,
       [&](std::int64_t begin, std::int64_t end, int) { norm(args, begin, end); });

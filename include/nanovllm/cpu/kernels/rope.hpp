@@ -19,8 +19,7 @@ template <Element T>
 void rope(const RopeArgs<T>& args, const Context& context) {
   validate(args);
   check_positions("rope", args.positions, args.cos_sin.extent(0));
-  const auto rotate = pick(context.isa, portable::rotate_tokens<T>, avx2::rotate_tokens<T>,
-                           avx512::rotate_tokens<T>);
+  const auto rotate = NANOVLLM_PICK(context.isa, rotate_tokens<T>);
   context.pool->parallel_for(
       args.x.extent(0), kRowGrain,
       [&](std::int64_t begin, std::int64_t end, int) { rotate(args, begin, end); });

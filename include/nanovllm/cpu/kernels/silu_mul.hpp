@@ -17,8 +17,7 @@ namespace nanovllm::cpu {
 template <Element T>
 void silu_mul(const SiluMulArgs<T>& args, const Context& context) {
   validate(args);
-  const auto rows = pick(context.isa, portable::silu_mul_rows<T>, avx2::silu_mul_rows<T>,
-                         avx512::silu_mul_rows<T>);
+  const auto rows = NANOVLLM_PICK(context.isa, silu_mul_rows<T>);
   context.pool->parallel_for(
       args.out.extent(0), kRowGrain,
       [&](std::int64_t begin, std::int64_t end, int) { rows(args, begin, end); });

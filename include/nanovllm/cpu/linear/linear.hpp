@@ -167,10 +167,18 @@ void linear_pass(const LinearArgs<T, PackedMatrix<W>, Out>& args, const Context&
     if (isa >= Isa::amx) return linear_tiles(args, context);
     if (isa >= Isa::avx512_bf16) return linear_interleaved<Avx512Bf16Linear>(args, context);
   }
-  if (isa >= Isa::avx512) return linear_interleaved<Avx512Linear>(args, context);
-  if (isa >= Isa::avx2) return linear_interleaved<Avx2Linear>(args, context);
+  if constexpr (kLeastIsa >= Isa::avx512) {
+    return linear_interleaved<Avx512Linear>(args, context);
+  } else {
+    if (isa >= Isa::avx512) return linear_interleaved<Avx512Linear>(args, context);
+  }
+  if constexpr (kLeastIsa == Isa::avx2) {
+    return linear_interleaved<Avx2Linear>(args, context);
+  } else if constexpr (kLeastIsa == Isa::portable) {
+    if (isa >= Isa::avx2) return linear_interleaved<Avx2Linear>(args, context);
+  }
 #endif
-  linear_interleaved<PortableLinear>(args, context);
+  if constexpr (kLeastIsa == Isa::portable) linear_interleaved<PortableLinear>(args, context);
 }
 
 }  // namespace detail

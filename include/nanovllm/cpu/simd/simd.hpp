@@ -1,9 +1,8 @@
 #pragma once
 /// Sixteen floats at a time, on every instruction set: how the CPU kernels are written once.
 ///
-/// `simd_portable.hpp`, `simd_avx2.hpp` and `simd_avx512.hpp` define, each in a namespace of its
-/// own
-/// (`portable`, `avx2`, `avx512`) and compiled for its own instruction set, the same vocabulary:
+/// `portable.hpp`, `avx2.hpp` and `avx512.hpp` define, each in a namespace of its own (`portable`,
+/// `avx2`, `avx512`) and compiled for its own instruction set, the same vocabulary:
 ///
 ///   Vec                        sixteen floats
 ///   zero() broadcast(x)        all lanes alike
@@ -23,15 +22,13 @@
 ///   kBlockRows, kBlockVecs     the block of accumulators that fits the registers
 ///
 /// An op's kernels are a file `<op>_kernels.inc` written in these words. `for_each_isa.inc`
-/// includes it once in each of the namespaces; the op's header then picks one with `pick`. That is
-/// the whole mechanism. Two rules keep it sound:
+/// includes it once in each of the namespaces; the op's header then picks one with `NANOVLLM_PICK`.
+/// That is the whole mechanism. Two rules keep it sound:
 /// - what a .inc file uses from elsewhere must be included before it, so that only its own
-/// functions
-///   are compiled for the wide instruction set; it contains no lambdas (clang would compile them
-///   for the plain one);
+///   functions are compiled for the wide instruction set; it contains no lambdas (clang would
+///   compile them for the plain one);
 /// - a sum of a product is always an explicit `fma`, so that the compiler has nothing to contract
-/// and
-///   the same formula gives the same bits wherever it is inlined.
+///   and the same formula gives the same bits wherever it is inlined.
 
 #include <bit>
 #include <cstdint>
@@ -53,21 +50,29 @@
 #define NANOVLLM_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-namespace nanovllm::cpu {
-
 #if !defined(__x86_64__)
+namespace nanovllm::cpu {
 namespace avx2 = portable;
 namespace avx512 = portable;
+}  // namespace nanovllm::cpu
 #endif
 
-/// The kernel for `isa`; instruction sets above avx512 use the avx512 one.
-template <class Kernel>
-[[nodiscard]] constexpr Kernel* pick(Isa isa, Kernel* portable, Kernel* avx2, Kernel* avx512) {
-  if (isa == Isa::portable) return portable;
-  return isa == Isa::avx2 ? avx2 : avx512;
-}
-
-}  // namespace nanovllm::cpu
+/// The kernel of a name for `isa`, a pointer; instruction sets above avx512 use the avx512 one. A
+/// macro, so that a kernel for less than -march promises is not even instantiated.
+#if !defined(__x86_64__)
+#define NANOVLLM_PICK(isa, ...) (static_cast<void>(isa), &::nanovllm::cpu::portable::__VA_ARGS__)
+#elif NANOVLLM_LEAST_ISA == 2
+#define NANOVLLM_PICK(isa, ...) (static_cast<void>(isa), &::nanovllm::cpu::avx512::__VA_ARGS__)
+#elif NANOVLLM_LEAST_ISA == 1
+#define NANOVLLM_PICK(isa, ...)                                              \
+  ((isa) <= ::nanovllm::cpu::Isa::avx2 ? &::nanovllm::cpu::avx2::__VA_ARGS__ \
+                                       : &::nanovllm::cpu::avx512::__VA_ARGS__)
+#else
+#define NANOVLLM_PICK(isa, ...)                                                      \
+  ((isa) == ::nanovllm::cpu::Isa::portable ? &::nanovllm::cpu::portable::__VA_ARGS__ \
+   : (isa) == ::nanovllm::cpu::Isa::avx2   ? &::nanovllm::cpu::avx2::__VA_ARGS__     \
+                                           : &::nanovllm::cpu::avx512::__VA_ARGS__)
+#endif
 
 #define NANOVLLM_KERNELS "nanovllm/cpu/simd/math.inc"
 #include "nanovllm/cpu/for_each_isa.inc"

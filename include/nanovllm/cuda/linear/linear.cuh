@@ -2,7 +2,7 @@
 /// Dense layer on the GPU: own kernels for few rows and for some tens, cuBLASLt for the rest.
 ///
 /// Which of them, and which algorithm of cuBLASLt, is chosen once for each shape of the weights,
-/// types and bucket of rows (linear_tuner.cuh): by time at start-up where `LinearEngine::tune` was
+/// types and bucket of rows (tuner.cuh): by time at start-up where `LinearEngine::tune` was
 /// called, else by rule at first use.
 ///
 /// Rounding. Sums are in float32, and y is rounded once; but where cuBLASLt adds to a y of 16 bits

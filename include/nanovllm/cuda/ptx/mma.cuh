@@ -16,7 +16,7 @@
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/cuda/tile/vec.cuh"  // pack_pair, unpack_pair
+#include "nanovllm/cuda/ptx/pair.cuh"
 
 namespace nanovllm::cuda {
 

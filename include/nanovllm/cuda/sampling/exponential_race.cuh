@@ -1,5 +1,5 @@
 #pragma once
-/// The Gumbel-max rule as a race that the threads of a block run together; see sampler_math.cuh.
+/// The Gumbel-max rule as a race that the threads of a block run together; see math.cuh.
 
 #include <array>
 #include <cstdint>
@@ -79,7 +79,7 @@ struct Draw {
 
   /// w, the probability of a token relative to the largest.
   [[nodiscard]] __device__ __forceinline__ float weight(float logit) const {
-    return exp2_fast((logit - largest) * scale);
+    return exp2_approx((logit - largest) * scale);
   }
 
   /// The tokens 4 · group … 4 · group + 3, logits -inf for those that must not win.

@@ -15,6 +15,7 @@
 
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/philox.hpp"
+#include "nanovllm/cuda/tile/exp2.cuh"
 #include "nanovllm/ops/sampler.hpp"
 
 namespace nanovllm::cuda {
@@ -86,13 +87,6 @@ __device__ __forceinline__ double exp2_of_negative(double x) {
 /// temperature.
 __device__ __forceinline__ double mass_of(float logit, float largest, double scale) {
   return exp2_of_negative((double{logit} - double{largest}) * scale);
-}
-
-/// 2^x in float32, subnormal results and arguments are 0.
-__device__ __forceinline__ float exp2_fast(float x) {
-  float out;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
-  return out;
 }
 
 // ---- The race.

@@ -2,14 +2,12 @@
 /// `sample` on CUDA; see ops/sampler.hpp for the contract.
 ///
 /// Two kernels, whatever the rows ask for, so that a captured graph decides anew in each replay:
-/// 1. `sample_scan_kernel` (sampler_scan.cuh), a block per (row, slice), reads the logits once;
+/// 1. `sample_scan_kernel` (scan.cuh), a block per (row, slice), reads the logits once;
 /// 2. `sample_finish_kernel`, a block per row, merges the slices. Rows that are greedy or drawn
-/// from
-///    the whole vocabulary are done then; for the others it finds what the filters keep and draws
-///    (sampler_filter.cuh). A second block per row lists the most likely tokens
-///    (sampler_logprobs.cuh).
+///    from the whole vocabulary are done then; for the others it finds what the filters keep and
+///    draws (filter.cuh). A second block per row lists the most likely tokens (logprobs.cuh).
 ///
-/// Tokens are those of cpu::sample: what might win is scored in float64 (sampler_math.cuh), and the
+/// Tokens are those of cpu::sample: what might win is scored in float64 (math.cuh), and the
 /// filters' cuts are exact but for a top_p within 3e-12 of a prefix's mass. Results do not depend
 /// on the other rows nor on the order in which blocks run, and repeat bit by bit. Log-probabilities
 /// are within 1e-5. What the contract leaves open is as on the CPU: NaN counts as -inf, a largest
@@ -37,6 +35,7 @@
 #include "nanovllm/cuda/sampling/logprobs.cuh"
 #include "nanovllm/cuda/sampling/math.cuh"
 #include "nanovllm/cuda/sampling/scan.cuh"
+#include "nanovllm/cuda/sampling/tuning.hpp"
 #include "nanovllm/cuda/sampling/workspace.cuh"
 #include "nanovllm/ops/sampler.hpp"
 
@@ -210,26 +209,19 @@ inline void sample(const SampleArgs& args, SamplerWorkspace& workspace, const Co
   const std::int64_t width = args.top_tokens.extent(1);
   nanovllm::check<ShapeError>(width <= kMaxLogprobs, "sample: 'top_tokens' must have at most ",
                               kMaxLogprobs, " columns, got ", width);
-  int vocab_bits = 0;
-  while (std::int64_t{1} << vocab_bits < vocab) ++vocab_bits;
-  const auto mass_unit = static_cast<double>(std::int64_t{1} << (62 - vocab_bits));
-
-  constexpr int kGroups = 8;
-  const std::int64_t long_slices = ceil_div(vocab, SampleScanTraits<kGroups>::kSlice);
-  const bool fills_device = rows * long_slices >= context.num_sms;
-  const auto num_parts =
-      static_cast<int>(fills_device ? long_slices : ceil_div(vocab, SampleScanTraits<1>::kSlice));
-  if (fills_device) {
-    launch_sample_scan<kGroups>(args, workspace.scratch(), num_parts, context);
+  const SampleSlices slices = sample_slices(rows, vocab, context.num_sms);
+  if (slices.groups == kLongSliceGroups) {
+    launch_sample_scan<kLongSliceGroups>(args, workspace.scratch(), slices.num_parts, context);
   } else {
-    launch_sample_scan<1>(args, workspace.scratch(), num_parts, context);
+    launch_sample_scan<kShortSliceGroups>(args, workspace.scratch(), slices.num_parts, context);
   }
   const LaunchConfig finish{.grid = dim3(static_cast<unsigned>(rows), width > 0 ? 2 : 1),
                             .block = dim3(kSelectThreads)};
-  // As many registers as it wants, unless more blocks a processor are needed.
-  auto* const kernel = rows <= context.num_sms ? sample_finish_kernel<kSelectThreads, 1>
-                                               : sample_finish_kernel<kSelectThreads, 2>;
-  launch(kernel, finish, context, args, workspace.scratch(), num_parts, mass_unit);
+  auto* const kernel = sample_finish_blocks_per_sm(rows, context.num_sms) == 1
+                           ? sample_finish_kernel<kSelectThreads, 1>
+                           : sample_finish_kernel<kSelectThreads, 2>;
+  launch(kernel, finish, context, args, workspace.scratch(), slices.num_parts,
+         sample_mass_unit(vocab));
 }
 
 template <class State>

@@ -17,6 +17,7 @@
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/sampling/exponential_race.cuh"
 #include "nanovllm/cuda/sampling/math.cuh"
+#include "nanovllm/cuda/sampling/tuning.hpp"
 #include "nanovllm/cuda/sampling/workspace.cuh"
 #include "nanovllm/cuda/tile/alignment.cuh"
 
@@ -25,9 +26,9 @@ namespace nanovllm::cuda {
 /// kGroups: 16-byte loads per thread.
 template <int kGroups>
 struct SampleScanTraits {
-  static constexpr int kThreads = 256;
+  static constexpr int kThreads = kSampleScanThreads;
   static constexpr int kWarps = kThreads / 32;
-  static constexpr int kSlice = kThreads * 4 * kGroups;
+  static constexpr int kSlice = sample_slice(kGroups);
   static constexpr int kTiles = kSlice / kLogitTile;
   static constexpr int kWords = kSlice / 32;
   static constexpr int kBlocksPerSm = kGroups > 4 ? 3 : 4;
@@ -169,7 +170,7 @@ __device__ double sum_exp(const float (&x)[kGroups][4], float largest,
     for (int j = 0; j < kGroups; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        sum += exp2_fast((x[j][i] - largest) * static_cast<float>(kLog2E));
+        sum += exp2_approx((x[j][i] - largest) * static_cast<float>(kLog2E));
     }
   } else if (largest == kInfinity) {
 #pragma unroll

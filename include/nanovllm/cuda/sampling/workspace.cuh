@@ -8,17 +8,12 @@
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
+#include "nanovllm/cuda/sampling/tuning.hpp"
 #include "nanovllm/ops/sampler.hpp"
 
 namespace nanovllm::cuda {
 
-/// A tile is what one warp reads with one 16-byte load per lane: 128 consecutive logits of a row.
-inline constexpr int kLogitTile = 128;
-
-/// The most log-probabilities a row can ask for.
-inline constexpr std::int64_t kMaxLogprobs = 1024;
-
-/// A token in the race of sampler_race.cuh.
+/// A token in the race of exponential_race.cuh.
 struct Candidate {
   float arrival;
   float logit;
@@ -79,9 +74,11 @@ class SamplerWorkspace {
   [[nodiscard]] std::size_t size_bytes() const { return parts_.size_bytes() + words_.size_bytes(); }
   [[nodiscard]] const SamplerScratch& scratch() const { return scratch_; }
 
-  static constexpr std::int64_t kShortSlice = 1024;  ///< logits of the shortest slice
-  static constexpr std::int64_t kPadding = 8192;     ///< logits of the longest
-  static constexpr std::int64_t kMaxVocab = std::int64_t{1} << 30;
+  static constexpr std::int64_t kShortSlice =
+      sample_slice(kShortSliceGroups);  ///< logits of the shortest slice
+  static constexpr std::int64_t kPadding =
+      sample_slice(kLongSliceGroups);  ///< logits of the longest
+  static constexpr std::int64_t kMaxVocab = kMaxSampledVocab;
 
  private:
   std::int64_t max_rows_;

@@ -26,7 +26,7 @@ struct Shape {
 
 /// Operands for `lens.size()` sequences with room for `max_lens` keys each. Pages lie shuffled in
 /// the pool; table entries past a sequence's pages are far outside of it; what lies past the last
-/// key, in its page and in pages nobody owns, is NaN. q and out are slices of wider rows.
+/// key, in its page and in pages of no sequence, is NaN. q and out are slices of wider rows.
 template <class T>
 struct Problem {
   Shape shape;

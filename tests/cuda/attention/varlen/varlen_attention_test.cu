@@ -23,7 +23,7 @@ struct Shape {
 };
 
 /// A step in device memory. Keys and values of all positions are random and kept on the host; what
-/// the cache holds beyond them, table entries that nobody may read, and `out` are poison.
+/// the cache holds beyond them, table entries that must not be read, and `out` are poison.
 template <class T>
 struct Step {
   explicit Step(Shape shape_in, std::uint64_t seed = 1)

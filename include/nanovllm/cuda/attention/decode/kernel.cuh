@@ -11,7 +11,7 @@
 /// Scores, maxima and sums are float32; the weights P are rounded to T for the second product, the
 /// result once.
 ///
-/// Each warp works alone on its range of the plan (`decode_plan.cuh`), with its own ring of tiles
+/// Each warp works alone on its range of the plan (`plan.cuh`), with its own ring of tiles
 /// in shared memory, filled by cp.async several tiles ahead; the page id of a tile is read one tile
 /// earlier still. There is no barrier before the block's ranges are done. An item, that is a
 /// (sequence, kv head), which a warp has seen whole is written at once. The parts of the others are
@@ -33,6 +33,7 @@
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/vec.cuh"
 
 namespace nanovllm::cuda {
 namespace detail {

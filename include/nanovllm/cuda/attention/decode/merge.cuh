@@ -1,6 +1,6 @@
 #pragma once
 /// How the decode kernel puts together items that several warps have shared: within a block through
-/// shared memory, between blocks through the workspace. `decode_kernel.cuh` has the whole picture.
+/// shared memory, between blocks through the workspace. `kernel.cuh` has the whole picture.
 ///
 /// Blocks share an item in ascending order; the one that has seen its last tile collects the parts
 /// of those before it. A part needs neither counter nor fence: the workspace is full of
@@ -18,6 +18,7 @@
 
 #include "nanovllm/cuda/attention/decode/plan.cuh"
 #include "nanovllm/cuda/attention/decode/tile.cuh"
+#include "nanovllm/cuda/tile/exp2.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
 
 namespace nanovllm::cuda::detail {

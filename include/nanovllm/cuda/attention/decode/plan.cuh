@@ -103,7 +103,7 @@ class DecodeWorkspace {
   [[nodiscard]] const DecodeGrid& grid() const { return grid_; }
 
   [[nodiscard]] DecodeRange* ranges() { return ranges_.data(); }
-  /// [num_blocks][2][group][head_dim + 4]; see `decode_kernel.cuh`.
+  /// [num_blocks][2][group][head_dim + 4]; see `kernel.cuh`.
   /// All words are `kDecodeEmptyWord` between kernels.
   [[nodiscard]] float* partials() { return partials_.data(); }
 

@@ -1,6 +1,6 @@
 #pragma once
 /// What one warp of the decode kernel does with a tile of 16 keys: scores, softmax, weighted
-/// values, on the tensor cores. `decode_kernel.cuh` has the whole picture.
+/// values, on the tensor cores. `kernel.cuh` has the whole picture.
 
 #include <cuda_runtime.h>
 
@@ -10,6 +10,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/cuda/attention/decode/plan.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
+#include "nanovllm/cuda/tile/exp2.cuh"
 
 namespace nanovllm::cuda {
 
@@ -59,13 +60,6 @@ struct DecodeProblem {
 };
 
 namespace detail {
-
-/// 2^x, to 2 units in the last place; 2^-inf = 0.
-__device__ __forceinline__ float exp2_approx(float x) {
-  float out;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
-  return out;
-}
 
 /// The softmax of one item's tiles so far, for one warp. Lane l holds heads 2t and 2t + 1 of each
 /// head tile, t = l % 4: their maxima, this lane's sums of weights, and rows g and g + 8 of each 16

@@ -9,7 +9,7 @@
 /// must be 8, 16, 32, 64 or a multiple of 128. Scores, weights' sums and outputs accumulate in
 /// float32; weights are rounded to T before they meet V.
 ///
-/// A block of 384 threads: one warp fetches items of the schedule (varlen_plan.cuh) from a counter,
+/// A block of 384 threads: one warp fetches items of the schedule (plan.cuh) from a counter,
 /// one ahead, and hands them to the others; one copies queries and keys, one values, into rings of
 /// stages; two warpgroups of 64 query rows each compute. Blocks are persistent, one an SM, so that
 /// copies for the next item run under the end of this one.

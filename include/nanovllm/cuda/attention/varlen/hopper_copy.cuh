@@ -1,5 +1,5 @@
 #pragma once
-/// The copying half of `varlen_attention` on Hopper (varlen_attention_hopper.cuh): what a block
+/// The copying half of `varlen_attention` on Hopper (hopper.cuh): what a block
 /// keeps in shared memory, the warp that fetches items of the schedule, and the two that have the
 /// copy engine bring queries and keys, and values.
 

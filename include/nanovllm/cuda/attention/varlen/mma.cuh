@@ -10,7 +10,7 @@
 /// Scores, sums of weights and outputs accumulate in float32; weights are rounded to T before they
 /// meet V.
 ///
-/// A block computes one item of the schedule (varlen_plan.cuh): 128 query rows, which stay in
+/// A block computes one item of the schedule (plan.cuh): 128 query rows, which stay in
 /// shared memory, against tiles of 64 keys, from the last to the first. A warp has 32 rows (16 at
 /// width 256); scores and outputs stay in its registers, and the scores' fragments, rounded, are
 /// operands of the product with V. There is one buffer for keys and one for values: the values of a

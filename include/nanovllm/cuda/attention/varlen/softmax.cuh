@@ -14,15 +14,9 @@
 
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/ptx/mma.cuh"
+#include "nanovllm/cuda/tile/exp2.cuh"
 
 namespace nanovllm::cuda {
-
-/// 2^x, relative error below 2^-22; 0 for -inf.
-__device__ __forceinline__ float exp2_approx(float x) {
-  float out;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
-  return out;
-}
 
 /// Maximum and sum of the two rows that a thread shares with the three others of its quad.
 struct RowSoftmax {

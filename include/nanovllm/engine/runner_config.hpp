@@ -1,0 +1,48 @@
+#pragma once
+/// Sizes that a runner allocates for, and who its ranks are.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/parallel/process_group.hpp"
+
+namespace nanovllm {
+
+struct RunnerConfig {
+  int num_ranks = 1;
+  int num_threads = 0;           ///< of all ranks on this host; 0 for all of the machine's
+  int first_device = 0;          ///< of this host's first rank; the others take the following ones
+  std::int64_t max_tokens = 0;   ///< a step
+  std::int64_t max_context = 0;  ///< a sequence
+  std::int64_t max_samples = 0;  ///< a step
+  std::function<void(const char* stage)> on_stage{};  ///< rank 0 begins a stage of the start-up
+  std::shared_ptr<ProcessGroup> processes{};  ///< one rank each; unset: all are threads of this one
+  /// A step that runs for longer is given up: whoever waits for it gets an Error. Unset, it is
+  /// waited for however long it takes. Setting it gives rank 0 a thread of its own, which costs a
+  /// hand-over and a copy of the inputs a step.
+  std::optional<std::chrono::duration<double>> step_timeout{};
+
+  [[nodiscard]] int ranks_on_host() const {
+    return processes ? processes->place().local_size : num_ranks;
+  }
+  [[nodiscard]] int threads_of_a_rank() const {
+    int all = num_threads;
+    if (all == 0) all = static_cast<int>(std::thread::hardware_concurrency());
+    return std::max(1, all / ranks_on_host());
+  }
+};
+
+/// Throws ConfigError naming the first field that makes no sense.
+inline void validate(const RunnerConfig& config) {
+  check<ConfigError>(config.max_tokens >= 1, "max_num_batched_tokens must be >= 1, got ",
+                     config.max_tokens);
+  check<ConfigError>(config.num_threads >= 0, "num_threads must be >= 0, got ", config.num_threads);
+}
+
+}  // namespace nanovllm

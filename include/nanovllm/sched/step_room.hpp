@@ -1,0 +1,47 @@
+#pragma once
+/// Makes room for all that a step will append anywhere, so that nothing can fail once it begins or
+/// ends.
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "nanovllm/sched/sequence.hpp"
+#include "nanovllm/sched/step_plan.hpp"
+
+namespace nanovllm {
+
+/// Makes room in `list` for `size` elements, and for as many again when it must move.
+template <class T>
+void grow(std::vector<T>& list, std::size_t size) {
+  if (list.capacity() < size) list.reserve(std::max(size, 2 * list.capacity()));
+}
+
+/// Makes room for what `plan` appends to its sequences, to the `running` queue and to its list of
+/// block copies, which it empties.
+template <class Blocks>
+void make_room(StepPlan& plan, std::vector<Sequence*>& running) {
+  std::size_t num_admitted = 0, num_copies = 0;
+  for (const PlannedSequence& p : plan.sequences) {
+    Sequence& s = *p.sequence;
+    num_admitted += s.status == SequenceStatus::waiting ? 1 : 0;
+    num_copies += p.prefix.copy_tail ? 1 : 0;
+    grow(s.block_table, static_cast<std::size_t>(Blocks::blocks_for(p.end)));
+    grow(s.pending, s.pending.size() + static_cast<std::size_t>(p.num_logits));
+  }
+  for (const Sequence* s : plan.preempted) num_copies += s->block_table.size();
+  grow(running, running.size() + num_admitted);
+  plan.block_copies.clear();
+  grow(plan.block_copies, num_copies);
+}
+
+/// Makes room for the tokens of `outcomes`.
+inline void make_room(std::span<const StepOutcome> outcomes) {
+  for (const StepOutcome& outcome : outcomes) {
+    std::vector<TokenId>& tokens = outcome.sequence->tokens;
+    grow(tokens, tokens.size() + outcome.tokens.size());
+  }
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,45 @@
+# 'programs/<path>': every program of examples/ and benchmarks/, and the fingerprint, compiles, on
+# the CPU and with nvcc where there is one. Nothing is linked or run.
+if(NOT NANOVLLM_TEST_PACKAGING)
+  return()
+endif()
+
+file(GLOB programs CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
+  "${PROJECT_SOURCE_DIR}/examples/*.c[pu]*" "${PROJECT_SOURCE_DIR}/benchmarks/*/*.c[pu]*"
+  "${PROJECT_SOURCE_DIR}/tests/oracle/fingerprint/*.c[pu]*")
+list(FILTER programs INCLUDE REGEX "\\.(cpp|cu)$")
+
+include("${PROJECT_SOURCE_DIR}/.cmake/cli11.cmake")
+get_target_property(cli11 CLI11::CLI11 INTERFACE_INCLUDE_DIRECTORIES)
+list(TRANSFORM cli11 PREPEND "-isystem" OUTPUT_VARIABLE cli11)
+list(FILTER cli11 EXCLUDE REGEX "^-isystem/usr/include$")  # is searched anyway, and not first
+find_path(NANOVLLM_BENCHMARK_INCLUDE_DIR benchmark/benchmark.h)
+mark_as_advanced(NANOVLLM_BENCHMARK_INCLUDE_DIR)
+file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/programs/commit.hpp" CONTENT
+  "#pragma once\ninline constexpr char kCommit[] = \"\";\n")
+
+foreach(program IN LISTS programs)
+  set(compiler "${CMAKE_CXX_COMPILER}")
+  set(flags ${our_flags} ${other_flags})
+  set(missing "")
+  if(program MATCHES "\\.cu$")
+    set(compiler "${NANOVLLM_NVCC}")
+    set(flags ${our_flags} ${other_flags_of_nvcc})
+    if(NOT NANOVLLM_NVCC)
+      set(missing nvcc)
+    endif()
+  elseif(program MATCHES "cpu_ops/" AND NOT NANOVLLM_BENCHMARK_INCLUDE_DIR)
+    set(missing "Google Benchmark")
+  endif()
+  if(missing)
+    add_test(NAME "programs/${program}"
+      COMMAND "${CMAKE_CURRENT_SOURCE_DIR}/headers/try_compiler.sh" "${missing}" "")
+  else()
+    add_test(NAME "programs/${program}"
+      COMMAND "${CMAKE_CURRENT_LIST_DIR}/check_program.sh" "${compiler}"
+        "${PROJECT_SOURCE_DIR}/${program}" ${flags} ${cli11}
+        "-I${PROJECT_SOURCE_DIR}/benchmarks" "-I${CMAKE_CURRENT_BINARY_DIR}/programs")
+  endif()
+  set_tests_properties("programs/${program}" PROPERTIES
+    LABELS programs SKIP_RETURN_CODE 77 TIMEOUT 600)
+endforeach()
