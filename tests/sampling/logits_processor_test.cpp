@@ -4,7 +4,6 @@
 #include "nanovllm/sampling/logits_processor.hpp"
 
 #include "catch.hpp"
-#include "engine/deferred_backend.hpp"
 #include "engine/models.hpp"
 
 using namespace nanovllm;
@@ -41,17 +40,12 @@ struct PlainPolicy : Float32Policy {
 struct TurnsPolicy : PlainPolicy {
   using LogitsProcessors = nanovllm::LogitsProcessors<MinTokensProcessor, TakesTurns>;
 };
-struct NoProcessorPolicy : PlainPolicy {
-  using LogitsProcessors = nanovllm::LogitsProcessors<>;
-};
-struct DeferredTurnsPolicy : TurnsPolicy {
-  using Backend = DeferredBackend;
-};
-
 template <class Policy>
-std::vector<Output> run(const std::vector<SamplingParams>& params) {
-  Engine<AnyModel, Policy> engine(
-      {.model = model_directory("group1_tied_yarn"), .num_threads = 1, .max_model_len = 64});
+std::vector<Output> run(const std::vector<SamplingParams>& params, bool overlap = false) {
+  Engine<AnyModel, Policy> engine({.model = model_directory("group1_tied_yarn"),
+                                   .num_threads = 1,
+                                   .max_model_len = 64,
+                                   .overlap = overlap});
   std::vector<std::vector<TokenId>> prompts;
   for (std::size_t i = 0; i < params.size(); ++i) prompts.push_back(random_prompt(i, 3 + i, 100));
   return engine.generate(prompts, params);
@@ -149,23 +143,28 @@ TEST_CASE("a user's processor rules the requests it is for and no others", "[log
   }
   CHECK(changed);
   // Where steps would be planned ahead, too: the processor has every token in time.
-  const auto deferred = run<DeferredTurnsPolicy>(params);
-  for (std::size_t i = 0; i < params.size(); ++i)
-    CHECK(deferred[i].token_ids == turns[i].token_ids);
+  const auto ahead = run<TurnsPolicy>(params, true);
+  for (std::size_t i = 0; i < params.size(); ++i) CHECK(ahead[i].token_ids == turns[i].token_ids);
 }
 
-TEST_CASE("min_tokens is a processor, and without it there is none", "[logits_processor]") {
+TEST_CASE("min_tokens is the work of a processor", "[logits_processor]") {
   std::vector<SamplingParams> params = mixed_params();
-  const auto free_run = run<NoProcessorPolicy>(params);
+  const auto free_run = run<PlainPolicy>(params);
   for (std::size_t i = 0; i < params.size(); ++i) {
-    params[i].stop_token_ids = {free_run[i].token_ids[1]};  // would end after two tokens
+    params[i].stop_token_ids = {free_run[i].token_ids[1]};  // would end it after two tokens
     params[i].min_tokens = 5;
   }
-  const auto without = run<NoProcessorPolicy>(params), with = run<PlainPolicy>(params);
-  for (std::size_t i = 0; i < params.size(); ++i) {
-    const TokenId stop = params[i].stop_token_ids[0];
-    const auto begin = with[i].token_ids.begin();
-    CHECK(without[i].token_ids[1] == stop);
-    CHECK(std::find(begin, begin + 5, stop) == begin + 5);
+  for (const bool overlap : {false, true}) {
+    const auto outputs = run<PlainPolicy>(params, overlap);
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      const auto begin = outputs[i].token_ids.begin();
+      CHECK(std::find(begin, begin + 5, params[i].stop_token_ids[0]) == begin + 5);
+    }
   }
+  const TokenId end[] = {4}, prompt[] = {1};
+  const SamplingParams ignored{.min_tokens = 2};
+  std::vector<TokenId> banned;
+  TokenMask mask(banned, 10);
+  LogitsProcessors<>::make(setup_of(ignored, end, prompt))->process(0, mask);
+  CHECK(banned.empty());
 }

@@ -61,7 +61,9 @@ template <class T>
 template <template <template <class Field> class Stored> class Batch>
 class StepArena {
  public:
-  void pack(const Batch<HostOf>& host) {
+  /// @param host  a `Batch<HostOf>`, or anything else with the same members.
+  template <class Host>
+  void pack(const Host& host) {
     const auto measure = [](const auto&, const auto& from, auto& to) { set_size(from, to); };
     Batch<HostOf>::for_each_field(measure, host, fields_);
     bytes_.resize(place(static_cast<std::size_t>(-1) / 4));
@@ -97,6 +99,15 @@ class StepArena {
     for (std::size_t i = 1; i < from.starts.size(); ++i)
       to.longest = std::max<std::int64_t>(to.longest, from.starts[i] - from.starts[i - 1]);
   }
+  template <class T>
+  static void set_size(const HostRows<T>& from, PackedLists& to) {
+    to.starts.size = static_cast<std::int64_t>(from.rows.size()) + 1;
+    to.values.size = to.longest = 0;
+    for (const std::span<const T> row : from.rows) {
+      to.values.size += static_cast<std::int64_t>(row.size());
+      to.longest = std::max(to.longest, static_cast<std::int64_t>(row.size()));
+    }
+  }
 
   template <class T>
   void write(const std::vector<T>& from, const PackedArray& to) {
@@ -106,6 +117,17 @@ class StepArena {
   void write(const HostLists<T>& from, const PackedLists& to) {
     write(from.starts, to.starts);
     write(from.values, to.values);
+  }
+  template <class T>
+  void write(const HostRows<T>& from, const PackedLists& to) {
+    auto* start = reinterpret_cast<std::int32_t*>(bytes_.data() + to.starts.offset);
+    auto* value = reinterpret_cast<T*>(bytes_.data() + to.values.offset);
+    *start = 0;
+    for (const std::span<const T> row : from.rows) {
+      value = std::copy(row.begin(), row.end(), value);
+      start[1] = start[0] + static_cast<std::int32_t>(row.size());
+      ++start;
+    }
   }
 
   /// Cuts an arena into arrays of the sizes in `fields_`; returns its bytes. Throws Error for a

@@ -53,11 +53,28 @@ struct HostLists {
   void end_row() { starts.push_back(static_cast<std::int32_t>(values.size())); }
 };
 
+/// Rows of a table that stay where they are until they are packed: block tables are long, and are
+/// copied once.
+template <class T>
+struct HostRows {
+  std::vector<std::span<const T>> rows;
+
+  void clear() { rows.clear(); }
+  /// Adds a row: `list`, which must live until the batch is packed.
+  void append(std::span<const T> list) { rows.push_back(list); }
+};
+
 namespace detail {
 
 template <class Field>
-struct HostForm {  // of lists and tables
-  using Type = HostLists<typename Field::Element>;
+struct HostForm;
+template <class T, BatchRows kOf>
+struct HostForm<ListField<T, kOf>> {
+  using Type = HostLists<T>;
+};
+template <class T, BatchRows kOf>
+struct HostForm<TableField<T, kOf>> {
+  using Type = HostRows<T>;
 };
 template <class T, BatchRows kOf, class Packed>
 struct HostForm<ColumnField<T, kOf, Packed>> {
@@ -66,7 +83,7 @@ struct HostForm<ColumnField<T, kOf, Packed>> {
 
 }  // namespace detail
 
-/// `std::vector` of a column's elements, `HostLists` of lists.
+/// `std::vector` of a column's elements, `HostLists` of lists, `HostRows` of tables.
 template <class Field>
 using HostOf = typename detail::HostForm<Field>::Type;
 

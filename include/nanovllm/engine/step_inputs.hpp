@@ -28,8 +28,7 @@ class StepInputs {
     fill_tokens(plan, block_size);
     fill_sequences(plan);
     fill_samples(plan, sampling);
-    host_.block_copies = plan.block_copies;
-    arena_.pack(host_);
+    arena_.pack(Parts{forward_, sampling, plan.block_copies});
     header_.fields = arena_.fields();
   }
 
@@ -71,8 +70,15 @@ class StepInputs {
   };
   static_assert(std::is_trivially_copyable_v<Header>);
 
+  /// A step's fields where they are on the host, with the members of `StepBatch`.
+  struct Parts {
+    const ForwardFields<HostOf>& forward;
+    const HostSamplingBatch& sampling;
+    const std::vector<BlockCopy>& block_copies;
+  };
+
   void fill_tokens(const StepPlan& plan, std::int64_t block_size) {
-    ForwardFields<HostOf>& out = host_.forward;
+    ForwardFields<HostOf>& out = forward_;
     const auto n = static_cast<std::size_t>(plan.num_tokens);
     out.tokens.resize(n);
     out.positions.resize(n);
@@ -93,7 +99,7 @@ class StepInputs {
   }
 
   void fill_sequences(const StepPlan& plan) {
-    ForwardFields<HostOf>& out = host_.forward;
+    ForwardFields<HostOf>& out = forward_;
     header_.num_decodes = plan.num_decodes;
     header_.has_prefix = false;
     out.query_starts.assign(1, 0);
@@ -111,7 +117,7 @@ class StepInputs {
   }
 
   void fill_samples(const StepPlan& plan, const HostSamplingBatch& sampling) {
-    std::vector<std::int32_t>& logit_rows = host_.forward.logit_rows;
+    std::vector<std::int32_t>& logit_rows = forward_.logit_rows;
     logit_rows.clear();
     std::int32_t row = 0;
     for (const PlannedSequence& planned : plan.sequences) {
@@ -123,7 +129,6 @@ class StepInputs {
           " rows, but ", n, " have settings");
     check(sampling.banned.starts.size() == n + 1, "step inputs: ", n, " rows are sampled, but ",
           sampling.banned.starts.size() - 1, " have a list of banned tokens");
-    host_.sampling = sampling;
     header_.max_logprobs = 0;
     header_.wants_logprobs = false;
     for (const SamplingRow& sample : sampling.rows) {
@@ -132,7 +137,7 @@ class StepInputs {
     }
   }
 
-  StepBatch<HostOf> host_;
+  ForwardFields<HostOf> forward_;
   StepArena<StepBatch> arena_;
   Header header_;
 };
