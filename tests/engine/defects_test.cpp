@@ -27,14 +27,15 @@ void count_allocation() {
 
 }  // namespace
 
-void* operator new(std::size_t size) {
+// Not inlined: GCC would complain of malloc's memory in operator delete.
+[[gnu::noinline]] void* operator new(std::size_t size) {
   count_allocation();
   void* memory = std::malloc(size == 0 ? 1 : size);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace {
 

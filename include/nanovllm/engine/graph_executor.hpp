@@ -83,7 +83,7 @@ class GraphExecutor {
   ~GraphExecutor() {
     try {
       backend_.synchronize();
-    } catch (const Error&) {  // the step's error was for `wait`
+    } catch (...) {  // the step's error was for `wait`
     }
   }
 
