@@ -5,6 +5,7 @@
 
 using BackendFloat32 = nanovllm::Float32Policy;
 using BackendBfloat16 = nanovllm::DefaultPolicy;
+static constexpr float kShardedBound = 1e-5f;
 static constexpr bool kBitEqual = true;
 static int num_devices() { return 2; }
 

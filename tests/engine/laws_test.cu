@@ -5,6 +5,7 @@
 
 using BackendFloat32 = nanovllm::CudaFloat32Policy;
 using BackendBfloat16 = nanovllm::CudaPolicy;
+static constexpr float kShardedBound = 2e-5f;  // each engine chooses its products by their speed
 static constexpr bool kBitEqual = false;
 static int num_devices() {
   int count = 0;

@@ -275,7 +275,8 @@ TEST_CASE("logits for evaluation come from all processes", "[ranks]") {
     }
     Sequence sequence;
     sequence.tokens = prompt;
-    sequence.block_table = {1, 2, 3};
+    for (BlockId b = 0; b * BackendFloat32::kv.block_size < 20; ++b)
+      sequence.block_table.push_back(b + 1);
     StepPlan plan;
     plan.sequences.push_back({.sequence = &sequence, .end = 20, .num_logits = 1});
     plan.num_tokens = 20;
@@ -323,7 +324,8 @@ std::vector<float> run_script(AnyRunner& runner, std::int64_t block_size) {
   std::array<Sequence, 2> sequences;
   for (std::size_t i = 0; i < 2; ++i) {
     sequences[i].tokens = random_prompt(i, 5 + 7 * i, 250);
-    sequences[i].block_table = {static_cast<BlockId>(2 * i), static_cast<BlockId>(2 * i + 1)};
+    for (std::int64_t b = 0; b * block_size < sequences[i].num_tokens(); ++b)
+      sequences[i].block_table.push_back(static_cast<BlockId>(2 * i) + static_cast<BlockId>(b));
   }
   for (std::int32_t length = 1; length >= 0; --length) {
     for (Sequence& sequence : sequences) {
@@ -333,11 +335,7 @@ std::vector<float> run_script(AnyRunner& runner, std::int64_t block_size) {
         planned.sequence = &sequence;
         planned.begin = length == 1 ? 0 : end - 1;
         planned.end = end;
-        if constexpr (requires { planned.num_logits; }) {
-          planned.num_logits = 1;
-        } else {
-          planned.samples = true;
-        }
+        planned.num_logits = 1;
         plan.num_tokens = planned.num_tokens();
         plan.num_decodes = length == 1 ? 0 : 1;
         plan.sequences.push_back(planned);
