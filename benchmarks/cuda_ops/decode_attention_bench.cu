@@ -81,13 +81,14 @@ void run_case(const Case& c, const cuda::Context& context, bench::Report& report
   const auto attend = [&](int call) {
     const MatrixView<const BlockId> table(tables.data() + call % shares * pages,
                                           {c.batch, pages_a_seq});
-    cuda::decode_attention<bf16>(
-        {.q = {qkv.data(), extents, {(c.heads + 2 * c.kv_heads) * kHeadDim, kHeadDim, 1}},
-         .kv = {pool.data(), pages * shares, c.page, c.kv_heads, kHeadDim},
-         .kv_lens = kv_lens,
-         .block_tables = table,
-         .scale = 1.f / std::sqrt(static_cast<float>(kHeadDim)),
-         .out = {out.data(), extents}},
+    cuda::decode_attention(
+        DecodeAttentionArgs<bf16>{
+            .q = {qkv.data(), extents, {(c.heads + 2 * c.kv_heads) * kHeadDim, kHeadDim, 1}},
+            .kv = {pool.data(), pages * shares, c.page, c.kv_heads, kHeadDim},
+            .kv_lens = kv_lens,
+            .block_tables = table,
+            .scale = 1.f / std::sqrt(static_cast<float>(kHeadDim)),
+            .out = {out.data(), extents}},
         workspace, context, c.start);
   };
   const auto timing = bench::time_in_graph(context, attend, std::max(20, shares));

@@ -436,7 +436,7 @@ void check_failures_and_resets(int num_ranks, int num_runs) {
 
 }  // namespace
 
-TEST_CASE("defect 18: whatever a rank throws anywhere, the process lives; defect 16: and is reset",
+TEST_CASE("defect 18: whatever a rank throws anywhere, the process lives, and defect 16: is reset",
           "[ranks]") {
   if (!ranks_present(2)) return;
   check_failures_and_resets<FailingPolicy>(2, kFailures);

@@ -67,7 +67,9 @@ class StepArena {
     const auto measure = [](const auto&, const auto& from, auto& to) { set_size(from, to); };
     Batch<HostOf>::for_each_field(measure, host, fields_);
     bytes_.resize(place(static_cast<std::size_t>(-1) / 4));
-    const auto copy = [this](const auto&, const auto& from, const auto& to) { write(from, to); };
+    const auto copy = [this](const auto&, const auto& from, const auto& to) {
+      this->write(from, to);
+    };
     Batch<HostOf>::for_each_field(copy, host, fields_);
   }
 
