@@ -4,7 +4,11 @@
 
 using BackendFloat32 = nanovllm::Float32Policy;
 using BackendBfloat16 = nanovllm::DefaultPolicy;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+static constexpr int kFailures = 18;  // slower by as much
+#else
 static constexpr int kFailures = 100;
+#endif
 static constexpr double kFloat32Bound = 1e-5;
 static constexpr bool kReproducible = true;
 static bool ranks_present(int) { return true; }
