@@ -65,7 +65,7 @@ class CpuBackend {
   /// There is no device to choose.
   [[nodiscard]] auto activate() const {
     struct Nothing {
-      ~Nothing() {}  // not trivial, so that nobody is warned of an unused variable
+      ~Nothing() {}  // not trivial, so that no caller is warned of an unused variable
     };
     return Nothing{};
   }

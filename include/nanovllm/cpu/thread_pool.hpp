@@ -133,7 +133,7 @@ class ThreadPool {
   int num_threads_ = 1;
   std::vector<std::thread> workers_;
 
-  // The loop being shared; written by the caller while it is closed and nobody has joined.
+  // The loop being shared; written by the caller while it is closed and no thread has joined.
   const void* body_ = nullptr;
   void (*invoke_)(void*, std::int64_t, std::int64_t, int) = nullptr;
   std::int64_t count_ = 0;

@@ -23,7 +23,7 @@ struct RunnerConfig {
   std::int64_t max_samples = 0;  ///< a step
   std::function<void(const char* stage)> on_stage{};  ///< rank 0 begins a stage of the start-up
   std::shared_ptr<ProcessGroup> processes{};  ///< one rank each; unset: all are threads of this one
-  /// A step that runs for longer is given up: whoever waits for it gets an Error. Unset, it is
+  /// A step that runs for longer is given up: the caller of `wait` gets an Error. Unset, it is
   /// waited for however long it takes. Setting it gives rank 0 a thread of its own, which costs a
   /// hand-over and a copy of the inputs a step.
   std::optional<std::chrono::duration<double>> step_timeout{};

@@ -1,5 +1,5 @@
 #pragma once
-/// Streams a checkpoint's tensors to whoever holds the parameters. Independent of model and
+/// Streams a checkpoint's tensors to the holder of the parameters. Independent of model and
 /// backend.
 ///
 /// The caller lists its parameters; each has a sink that receives the rows this rank keeps,

@@ -173,7 +173,7 @@ class Nccl {
   };
 
   /// What the ranks of this process share, with a thread that aborts their communicators when it is
-  /// told so: ncclCommAbort at once releases whoever waits, and then itself waits until the last
+  /// told so: ncclCommAbort at once releases the ranks that wait, and then itself waits until the last
   /// graph with a call of the communicator is gone. One thread for all of them, in one group call:
   /// the last rank of a process to come frees what all of them use.
   struct Group {
