@@ -6,11 +6,10 @@
 
 #include <concepts>
 #include <exception>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <type_traits>
-#include <utility>
 
 namespace nanovllm {
 
@@ -46,21 +45,56 @@ struct RequestError : Error {
 
 namespace detail {
 
-inline void append(std::string& out, std::string_view text) { out += text; }
-inline void append(std::string& out, char c) { out += c; }
+/// One part of a message. Parts have one type, so that joining and throwing them is compiled once
+/// and not for every list of types.
+class Part {
+ public:
+  Part(std::string_view text) : kind_(Kind::text), text_(text) {}
+  Part(const std::string& text) : Part(std::string_view(text)) {}
+  Part(const char* text) : Part(std::string_view(text)) {}
+  Part(char c) : kind_(Kind::character), character_(c) {}
+  /// A template, because a plain `bool` parameter would also take pointers.
+  template <std::same_as<bool> Bool>
+  Part(Bool value) : Part(std::string_view(value ? "true" : "false")) {}
+  template <std::signed_integral N>
+  Part(N value) : kind_(Kind::integer), integer_(value) {}
+  template <std::unsigned_integral N>
+  requires(!std::same_as<N, bool>) Part(N value) : kind_(Kind::natural), natural_(value) {}
+  template <std::floating_point N>
+  Part(N value) : kind_(Kind::real), real_(static_cast<double>(value)) {}
 
-/// A template, because a plain `bool` parameter would also take pointers, string literals included.
-template <std::same_as<bool> Bool>
-void append(std::string& out, Bool value) {
-  out += value ? "true" : "false";
+  void append_to(std::string& out) const {
+    switch (kind_) {
+      case Kind::text: out += text_; return;
+      case Kind::character: out += character_; return;
+      case Kind::integer: out += std::to_string(integer_); return;
+      case Kind::natural: out += std::to_string(natural_); return;
+      case Kind::real: out += std::to_string(real_); return;
+    }
+  }
+
+ private:
+  enum class Kind : unsigned char { text, character, integer, natural, real };
+
+  Kind kind_;
+  union {
+    std::string_view text_;
+    char character_;
+    long long integer_;
+    unsigned long long natural_;
+    double real_;
+  };
+};
+
+[[gnu::noinline]] inline std::string join(std::initializer_list<Part> parts) {
+  std::string out;
+  for (const Part& part : parts) part.append_to(out);
+  return out;
 }
 
-template <class T>
-concept Number = std::is_arithmetic_v<T> && !std::same_as<T, bool> && !std::same_as<T, char>;
-
-template <Number N>
-void append(std::string& out, N value) {
-  out += std::to_string(value);
+template <class E>
+[[noreturn, gnu::cold, gnu::noinline]] void fail(std::initializer_list<Part> message) {
+  throw E(join(message));
 }
 
 }  // namespace detail
@@ -68,9 +102,7 @@ void append(std::string& out, N value) {
 /// Concatenates strings, characters, booleans and numbers without iostreams.
 template <class... Parts>
 [[nodiscard]] std::string concat(const Parts&... parts) {
-  std::string out;
-  (detail::append(out, parts), ...);
-  return out;
+  return detail::join({detail::Part(parts)...});
 }
 
 /// What `error` says. Empty where there is no memory for it.
@@ -93,7 +125,7 @@ template <class... Parts>
 template <class E = Error, class... Parts>
 void check(bool condition, const Parts&... message) {
   if (!condition) [[unlikely]]
-    throw E(concat(message...));
+    detail::fail<E>({detail::Part(message)...});
 }
 
 }  // namespace nanovllm

@@ -78,28 +78,42 @@ using VectorView = TensorView<T, 1>;
 template <class T>
 using MatrixView = TensorView<T, 2>;
 
+namespace detail {
+
+/// -1 is "any".
+[[gnu::noinline]] inline std::string shape_string(const std::int64_t* extents, int rank) {
+  std::string out = "[";
+  for (int i = 0; i < rank; ++i) {
+    if (i > 0) out += ", ";
+    out += extents[i] == -1 ? "any" : std::to_string(extents[i]);
+  }
+  return out + "]";
+}
+
+[[noreturn, gnu::cold, gnu::noinline]] inline void fail_shape(const char* op, const char* operand,
+                                                              const std::int64_t* got,
+                                                              const std::int64_t* expected,
+                                                              int rank) {
+  fail<ShapeError>({op, ": '", operand, "' must have shape ", shape_string(expected, rank),
+                    ", got ", shape_string(got, rank)});
+}
+
+}  // namespace detail
+
 /// "[3, 128]", for messages.
 template <class T, int kRank>
 [[nodiscard]] std::string shape_string(const TensorView<T, kRank>& view) {
-  std::string out = "[";
-  for (int i = 0; i < kRank; ++i) out += (i ? ", " : "") + std::to_string(view.extents[i]);
-  return out + "]";
+  return detail::shape_string(view.extents.data(), kRank);
 }
 
 /// Throws ShapeError unless `view` has exactly the extents `expected`; -1 matches any extent.
 template <class T, int kRank>
 void check_shape(const char* op, const char* operand, const TensorView<T, kRank>& view,
                  const std::type_identity_t<std::array<std::int64_t, kRank>>& expected) {
-  for (int i = 0; i < kRank; ++i) {
-    if (expected[i] == -1 || view.extents[i] == expected[i]) continue;
-    std::string wanted = "[";
-    for (int j = 0; j < kRank; ++j) {
-      wanted +=
-          (j ? ", " : "") + (expected[j] == -1 ? std::string("any") : std::to_string(expected[j]));
-    }
-    throw ShapeError(
-        concat(op, ": '", operand, "' must have shape ", wanted, "], got ", shape_string(view)));
-  }
+  bool fits = true;
+  for (int i = 0; i < kRank; ++i) fits &= expected[i] == -1 || view.extents[i] == expected[i];
+  if (!fits) [[unlikely]]
+    detail::fail_shape(op, operand, view.extents.data(), expected.data(), kRank);
 }
 
 }  // namespace nanovllm

@@ -2,6 +2,7 @@
 /// What all executors do alike with a step's views.
 
 #include <cstdint>
+#include <type_traits>
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/tensor_view.hpp"
@@ -24,8 +25,9 @@ template <class Backend, class Pool>
 void copy_blocks(Backend& backend, Pool& kv, VectorView<const BlockCopy> copies) {
   if (copies.empty()) return;
   const auto first = kv.layer(0);
+  using Kv = std::remove_pointer_t<decltype(first.data)>;
   const std::int64_t stride = kv.num_layers() > 1 ? kv.layer(1).data - first.data : 0;
-  backend.run(CopyBlocksArgs{.first_layer = first,
+  backend.run(CopyBlocksArgs<Kv>{.first_layer = first,
                              .layer_stride = stride,
                              .num_layers = kv.num_layers(),
                              .copies = copies});

@@ -57,12 +57,24 @@ namespace avx512 = portable;
 }  // namespace nanovllm::cpu
 #endif
 
+namespace nanovllm::cpu::detail {
+
+/// The kernel, where there is no choice.
+template <class Kernel>
+constexpr Kernel* only(Isa, Kernel* kernel) {
+  return kernel;
+}
+
+}  // namespace nanovllm::cpu::detail
+
 /// The kernel of a name for `isa`, a pointer; instruction sets above avx512 use the avx512 one. A
 /// macro, so that a kernel for less than -march promises is not even instantiated.
 #if !defined(__x86_64__)
-#define NANOVLLM_PICK(isa, ...) (static_cast<void>(isa), &::nanovllm::cpu::portable::__VA_ARGS__)
+#define NANOVLLM_PICK(isa, ...) \
+  ::nanovllm::cpu::detail::only(isa, &::nanovllm::cpu::portable::__VA_ARGS__)
 #elif NANOVLLM_LEAST_ISA == 2
-#define NANOVLLM_PICK(isa, ...) (static_cast<void>(isa), &::nanovllm::cpu::avx512::__VA_ARGS__)
+#define NANOVLLM_PICK(isa, ...) \
+  ::nanovllm::cpu::detail::only(isa, &::nanovllm::cpu::avx512::__VA_ARGS__)
 #elif NANOVLLM_LEAST_ISA == 1
 #define NANOVLLM_PICK(isa, ...)                                              \
   ((isa) <= ::nanovllm::cpu::Isa::avx2 ? &::nanovllm::cpu::avx2::__VA_ARGS__ \
