@@ -32,7 +32,7 @@ function(nanovllm_add_prebuilt name library definition)
   target_compile_definitions(nanovllm_${name} PUBLIC ${definition})
   # A program that is built for its debugger still has a fast engine.
   target_compile_options(nanovllm_${name} PRIVATE
-    "$<$<NOT:$<CONFIG:Release,RelWithDebInfo,MinSizeRel>>:-O2>")
+    "$<$<NOT:$<CONFIG:Release,RelWithDebInfo,MinSizeRel,None>>:-O2>")
   set_target_properties(nanovllm_${name} PROPERTIES
     EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON)
   if(NANOVLLM_INSTALL_PREBUILT)
@@ -42,7 +42,8 @@ endfunction()
 
 nanovllm_prebuilt_sources(_nanovllm_sources prebuilt cpp DefaultPolicy Float32Policy)
 nanovllm_add_prebuilt(prebuilt nanovllm::nanovllm NANOVLLM_PREBUILT
-  ${_nanovllm_sources} "${PROJECT_SOURCE_DIR}/.cmake/prebuilt/bodies.cpp")
+  ${_nanovllm_sources} "${PROJECT_SOURCE_DIR}/.cmake/prebuilt/bodies.cpp"
+  "${PROJECT_SOURCE_DIR}/.cmake/prebuilt/templates.cpp")
 
 # A consumer has enabled the CUDA language, or there is nothing to compile with.
 if(NANOVLLM_WITH_CUDA AND CMAKE_CUDA_COMPILER_LOADED)

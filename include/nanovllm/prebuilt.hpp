@@ -23,13 +23,16 @@
 namespace nanovllm {
 
 #define NANOVLLM_PREBUILT_ENGINES(shape)                             \
+  extern template class Runner<Qwen3<shapes::shape>, DefaultPolicy>; \
+  extern template class Runner<Qwen3<shapes::shape>, Float32Policy>; \
   extern template class Engine<Qwen3<shapes::shape>, DefaultPolicy>; \
   extern template class Engine<Qwen3<shapes::shape>, Float32Policy>
 NANOVLLM_FOR_EACH_PREBUILT_SHAPE(NANOVLLM_PREBUILT_ENGINES);
 #undef NANOVLLM_PREBUILT_ENGINES
 
 #if defined(NANOVLLM_PREBUILT_CUDA) && defined(__CUDACC__)
-#define NANOVLLM_PREBUILT_ENGINES(shape) \
+#define NANOVLLM_PREBUILT_ENGINES(shape)                          \
+  extern template class Runner<Qwen3<shapes::shape>, CudaPolicy>; \
   extern template class Engine<Qwen3<shapes::shape>, CudaPolicy>
 NANOVLLM_FOR_EACH_PREBUILT_SHAPE(NANOVLLM_PREBUILT_ENGINES);
 #undef NANOVLLM_PREBUILT_ENGINES

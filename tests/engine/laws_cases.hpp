@@ -22,7 +22,7 @@ namespace {
 void skip(const char* why) { std::cout << "skipped: " << why << "\n"; }
 
 template <int kBlockSize = 16, class Scheduling = ContinuousBatching>
-using LawPolicy = TestPolicy<BackendFloat32, kBlockSize, Scheduling>;
+using LawPolicy = PolicyWith<BackendFloat32, kBlockSize, Scheduling>;
 
 EngineConfig config_for(const std::string& model) {
   return {.model = model_directory(model), .num_threads = 2, .max_model_len = 128};
@@ -136,7 +136,7 @@ TEST_CASE("batched = alone, bit for bit, under both scheduling policies", "[laws
 
 TEST_CASE("a request's neighbours do not matter in bfloat16 either", "[laws]") {
   if (num_devices() < 1 || !kBitEqual) return skip("the backend chooses kernels by batch size");
-  using Policy = TestPolicy<BackendBfloat16, 16>;
+  using Policy = PolicyWith<BackendBfloat16, 16>;
   const Workload work = make_workload("fairytale", 12);
   check_same(run_batch<Policy>(config_for("fairytale"), work),
              run_alone<Policy>("fairytale", work));

@@ -4,6 +4,7 @@
 #include <array>
 #include <filesystem>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "nanovllm/engine.hpp"
@@ -28,6 +29,13 @@ struct TestPolicy : Base {
   using Scheduling = SchedulingPolicy;
   static constexpr KvConfig kv{.block_size = kBlockSize};
 };
+
+/// The same, but `Base` itself where nothing is another: that engine may be compiled already.
+template <class Base, int kBlockSize, class SchedulingPolicy = ContinuousBatching>
+using PolicyWith =
+    std::conditional_t<kBlockSize == Base::kv.block_size &&
+                           std::is_same_v<SchedulingPolicy, typename Base::Scheduling>,
+                       Base, TestPolicy<Base, kBlockSize, SchedulingPolicy>>;
 
 /// Deterministic prompt of `length` tokens in [0, vocab).
 inline std::vector<TokenId> random_prompt(std::uint64_t seed, std::size_t length,

@@ -10,7 +10,7 @@ using namespace nanovllm::test;
 
 namespace {
 
-using Policy = TestPolicy<Float32Policy, 16>;
+using Policy = Float32Policy;
 
 struct TestRunner : Runner<AnyModel, Policy> {
   TestRunner()

@@ -2,6 +2,11 @@
 
 #include "nanovllm/engine/step_batch.hpp"
 
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <vector>
+
 #include "catch.hpp"
 #include "nanovllm/cpu/backend.hpp"
 #include "nanovllm/engine/step_arena.hpp"
@@ -192,8 +197,9 @@ TEST_CASE("the inputs of a step say what the plan says", "[step_inputs]") {
   built.build(decodes.plan, kBlock, decodes.sampling);
 
   // What another process gets.
-  std::vector<std::byte> message(built.counts_as_bytes().begin(), built.counts_as_bytes().end());
-  message.insert(message.end(), built.bytes().begin(), built.bytes().end());
+  std::vector<std::byte> message;
+  for (const auto part : {built.counts_as_bytes(), built.bytes()})
+    std::copy(part.begin(), part.end(), std::back_inserter(message));
   StepInputs inputs;
   inputs.unpack(message);
   CHECK(inputs.num_tokens() == 4);

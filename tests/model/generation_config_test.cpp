@@ -1,6 +1,7 @@
 #include "nanovllm/model/generation_config.hpp"
 
 #include "catch.hpp"
+#include "nanovllm/core/error.hpp"
 
 namespace nv = nanovllm;
 

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "catch.hpp"
+#include "nanovllm/core/error.hpp"
 #include "tokenizer_builder.hpp"
 
 namespace nv = nanovllm;

@@ -8,9 +8,8 @@
 ///   #endif
 ///
 /// By default every translation unit gets the bodies, as inline functions. With NANOVLLM_PREBUILT
-/// defined it gets declarations alone and links them from the target nanovllm::prebuilt, whose one
-/// source file defines NANOVLLM_PREBUILT_SOURCE as well and so gets the bodies as ordinary
-/// functions.
+/// defined it gets declarations alone and links them from the target nanovllm::prebuilt: one source
+/// file there defines NANOVLLM_PREBUILT_SOURCE as well and so gets the bodies as ordinary functions.
 
 #if defined(NANOVLLM_PREBUILT)
 #define NANOVLLM_INLINE
@@ -22,4 +21,15 @@
 #define NANOVLLM_BODIES 0
 #else
 #define NANOVLLM_BODIES 1
+#endif
+
+/// At the end of a header: an instance of one of its templates that nanovllm::prebuilt has compiled.
+///
+///   NANOVLLM_PREBUILT_TEMPLATE(void rope(const RopeArgs<float>&, const Context&))
+#if !defined(NANOVLLM_PREBUILT)
+#define NANOVLLM_PREBUILT_TEMPLATE(...)
+#elif defined(NANOVLLM_PREBUILT_TEMPLATES)  // in the one source file of these
+#define NANOVLLM_PREBUILT_TEMPLATE(...) template __VA_ARGS__;
+#else
+#define NANOVLLM_PREBUILT_TEMPLATE(...) extern template __VA_ARGS__;
 #endif

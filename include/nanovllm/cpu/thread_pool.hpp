@@ -52,20 +52,34 @@ class ThreadPool {
   /// what they wrote is visible to the caller. `body` must not throw nor call `parallel_for`.
   template <class Body>
   void parallel_for(std::int64_t count, std::int64_t grain, Body&& body) {
-    if (count <= 0) return;
-    grain = std::max<std::int64_t>(1, grain);
-    if (workers_.empty() || count <= grain) {
-      for (std::int64_t begin = 0; begin < count; begin += grain) {
-        body(begin, std::min(count, begin + grain), 0);
-      }
-      return;
-    }
-    body_ = std::addressof(body);
-    invoke_ = [](void* erased, std::int64_t begin, std::int64_t end, int thread) {
+    const auto invoke = [](void* erased, std::int64_t begin, std::int64_t end, int thread) {
       (*static_cast<std::remove_reference_t<Body>*>(erased))(begin, end, thread);
     };
-    count_ = count;
-    grain_ = grain;
+    run({const_cast<void*>(static_cast<const void*>(std::addressof(body))), invoke, count,
+         std::max<std::int64_t>(1, grain)});
+  }
+
+ private:
+  /// A loop, and its body with the type erased: the pool is compiled once.
+  struct Loop {
+    void* body = nullptr;
+    void (*invoke)(void*, std::int64_t, std::int64_t, int) = nullptr;
+    std::int64_t count = 0;
+    std::int64_t grain = 1;
+
+    void call(std::int64_t begin, int thread) const {
+      invoke(body, begin, std::min(count, begin + grain), thread);
+    }
+  };
+
+  static constexpr int kSpins = 4000;
+
+  void run(const Loop& loop) {
+    if (workers_.empty() || loop.count <= loop.grain) {
+      for (std::int64_t begin = 0; begin < loop.count; begin += loop.grain) loop.call(begin, 0);
+      return;
+    }
+    loop_ = loop;
     next_.store(0, std::memory_order_relaxed);
     open_.store(true);
     epoch_.fetch_add(1, std::memory_order_release);
@@ -84,9 +98,6 @@ class ThreadPool {
     }
   }
 
- private:
-  static constexpr int kSpins = 4000;
-
   static void pause() {
 #if defined(__x86_64__)
     _mm_pause();
@@ -103,9 +114,9 @@ class ThreadPool {
 
   void drain(int thread) {
     for (;;) {
-      const std::int64_t begin = next_.fetch_add(grain_, std::memory_order_relaxed);
-      if (begin >= count_) return;
-      invoke_(const_cast<void*>(body_), begin, std::min(count_, begin + grain_), thread);
+      const std::int64_t begin = next_.fetch_add(loop_.grain, std::memory_order_relaxed);
+      if (begin >= loop_.count) return;
+      loop_.call(begin, thread);
     }
   }
 
@@ -134,10 +145,7 @@ class ThreadPool {
   std::vector<std::thread> workers_;
 
   // The loop being shared; written by the caller while it is closed and no thread has joined.
-  const void* body_ = nullptr;
-  void (*invoke_)(void*, std::int64_t, std::int64_t, int) = nullptr;
-  std::int64_t count_ = 0;
-  std::int64_t grain_ = 1;
+  Loop loop_;
 
   alignas(64) std::atomic<std::int64_t> next_{0};
   alignas(64) std::atomic<std::uint64_t> epoch_{0};

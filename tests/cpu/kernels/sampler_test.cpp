@@ -13,6 +13,9 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "nanovllm/core/math.hpp"
+#include "nanovllm/core/philox.hpp"
+#include "nanovllm/cpu/kernels/sampler_filters.hpp"
 
 namespace nv = nanovllm;
 using nv::SamplingRow;

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "nanovllm/core/math.hpp"
+#include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/scratch.hpp"
 #include "nanovllm/cpu/simd/simd.hpp"
@@ -225,6 +226,11 @@ void attend(const AttentionProblem<T, Kv>& problem, const std::vector<QueryTile>
     attend(problem, tiles[static_cast<std::size_t>(i / heads)], i % heads, mine);
   });
 }
+
+NANOVLLM_PREBUILT_TEMPLATE(void attend(const AttentionProblem<float, float>&,
+                                       const std::vector<QueryTile>&, const Context&))
+NANOVLLM_PREBUILT_TEMPLATE(void attend(const AttentionProblem<bf16, bf16>&,
+                                       const std::vector<QueryTile>&, const Context&))
 
 }  // namespace detail
 

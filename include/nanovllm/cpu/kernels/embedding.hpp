@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/linear/packed_matrix.hpp"
 #include "nanovllm/ops/embedding.hpp"
@@ -36,5 +37,8 @@ template <Element T, Element W>
 void run_op(const EmbeddingArgs<T, PackedMatrix<W>>& args, Context& context) {
   embedding(args, context);
 }
+
+NANOVLLM_PREBUILT_TEMPLATE(void embedding(const EmbeddingArgs<float, PackedMatrix<float>>&, const Context&))
+NANOVLLM_PREBUILT_TEMPLATE(void embedding(const EmbeddingArgs<bf16, PackedMatrix<bf16>>&, const Context&))
 
 }  // namespace nanovllm::cpu

@@ -6,6 +6,7 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/ops/gather_rows.hpp"
 
@@ -32,5 +33,8 @@ template <Element T>
 void run_op(const GatherRowsArgs<T>& args, Context& context) {
   gather_rows(args, context);
 }
+
+NANOVLLM_PREBUILT_TEMPLATE(void gather_rows(const GatherRowsArgs<float>&, const Context&))
+NANOVLLM_PREBUILT_TEMPLATE(void gather_rows(const GatherRowsArgs<bf16>&, const Context&))
 
 }  // namespace nanovllm::cpu
