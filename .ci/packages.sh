@@ -1,8 +1,8 @@
 # Sourced by tests/run.sh and examples/quickstart.sh.
 
 # The library's own needs, as Debian calls them; 'package:command' is met by the command as well.
-library_packages=(cmake:cmake ninja-build:ninja g++:g++ pkg-config:pkg-config nlohmann-json3-dev
-  libpcre2-dev libutf8proc-dev libxxhash-dev)
+library_packages=(cmake:cmake ninja-build:ninja g++:g++ pkg-config:pkg-config libpcre2-dev
+  libutf8proc-dev libxxhash-dev)
 
 # install_packages PACKAGE[:COMMAND]... installs by apt-get what is missing, and touches nothing,
 # the network included, when nothing is. Without apt-get it only says what to install.

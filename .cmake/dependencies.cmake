@@ -1,5 +1,5 @@
-# What the headers need, each as a target of our own: nanovllm::json, ::pcre2, ::utf8proc and
-# ::xxhash. The build tree and the installed package share this file.
+# What the headers need, each as a target of our own: nanovllm::pcre2, ::utf8proc and ::xxhash. The
+# build tree and the installed package share this file.
 #
 # The targets are imported and global, so that a consumer in any directory can link them and their
 # headers count as system headers. Cache entries start with NANOVLLM_; nothing else is set.
@@ -36,34 +36,10 @@ function(_nanovllm_find name module header library)
   endif()
 endfunction()
 
-# A project that already has nlohmann_json::nlohmann_json keeps its copy. Otherwise the package's
-# usage requirements are copied, because its own target would be visible in this directory only,
-# and making it global could clash with one that the consumer adds later.
-function(_nanovllm_find_json)
-  if(TARGET nlohmann_json::nlohmann_json)
-    _nanovllm_add(json)
-    target_link_libraries(nanovllm::json INTERFACE nlohmann_json::nlohmann_json)
-    return()
-  endif()
-  find_package(nlohmann_json 3.10 QUIET CONFIG)
-  if(TARGET nlohmann_json::nlohmann_json)
-    _nanovllm_add(json)
-    foreach(property IN ITEMS INTERFACE_INCLUDE_DIRECTORIES INTERFACE_COMPILE_DEFINITIONS)
-      get_target_property(value nlohmann_json::nlohmann_json ${property})
-      if(value)
-        set_property(TARGET nanovllm::json PROPERTY ${property} "${value}")
-      endif()
-    endforeach()
-  endif()
-endfunction()
-
 # Defines the targets that can be had from this machine; MISSING lists the rest by name.
 function(nanovllm_find_dependencies missing)
   if(NOT TARGET Threads::Threads)
     find_package(Threads REQUIRED GLOBAL)
-  endif()
-  if(NOT TARGET nanovllm::json)
-    _nanovllm_find_json()
   endif()
   if(NOT TARGET nanovllm::pcre2)
     _nanovllm_find(pcre2 libpcre2-8 pcre2.h pcre2-8)
@@ -75,7 +51,7 @@ function(nanovllm_find_dependencies missing)
     _nanovllm_find(xxhash libxxhash xxhash.h xxhash)
   endif()
   set(result "")
-  foreach(name IN ITEMS json pcre2 utf8proc xxhash)
+  foreach(name IN ITEMS pcre2 utf8proc xxhash)
     if(NOT TARGET nanovllm::${name})
       list(APPEND result ${name})
     endif()

@@ -18,13 +18,7 @@ function(nanovllm_fetch_dependencies)
   list(JOIN ARGN ", " names)
   message(STATUS "nanovllm: not found here and therefore fetched: ${names}")
   foreach(name IN LISTS ARGN)
-    if(name STREQUAL "json")
-      nanovllm_fetch_source(json
-        https://github.com/nlohmann/json/releases/download/v3.11.3/json.tar.xz
-        d6c65aca6b1ed68e7a182f4757257b107ae403032760ed6ef121c9d55e81757d)
-      _nanovllm_add(json)
-      target_include_directories(nanovllm::json INTERFACE "${nanovllm_json_SOURCE_DIR}/include")
-    elseif(name STREQUAL "xxhash")
+    if(name STREQUAL "xxhash")
       nanovllm_fetch_source(xxhash
         https://github.com/Cyan4973/xxHash/archive/refs/tags/v0.8.2.tar.gz
         baee0c6afd4f03165de7a4e67988d16f0f2b257b51d0e3cb91909302a26a79c4)

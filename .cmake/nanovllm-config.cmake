@@ -8,7 +8,7 @@ if(_nanovllm_missing)
   list(JOIN _nanovllm_missing ", " _nanovllm_missing)
   set(nanovllm_FOUND FALSE)
   set(nanovllm_NOT_FOUND_MESSAGE "nanovllm needs, and does not find: ${_nanovllm_missing}. \
-On Debian: nlohmann-json3-dev, libpcre2-dev, libutf8proc-dev, libxxhash-dev.")
+On Debian: libpcre2-dev, libutf8proc-dev, libxxhash-dev.")
   return()
 endif()
 

@@ -44,7 +44,7 @@ add_custom_target(run_headers_two_units COMMAND headers_two_units)
 
 # The same for a compiler that is called by hand; warnings in other libraries are not ours.
 set(other_folders "")
-foreach(name IN ITEMS json pcre2 utf8proc xxhash)
+foreach(name IN ITEMS pcre2 utf8proc xxhash)
   get_target_property(folder nanovllm::${name} INTERFACE_INCLUDE_DIRECTORIES)
   list(APPEND other_folders ${folder})
 endforeach()

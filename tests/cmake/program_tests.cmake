@@ -10,9 +10,13 @@ file(GLOB programs CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
 list(FILTER programs INCLUDE REGEX "\\.(cpp|cu)$")
 
 include("${PROJECT_SOURCE_DIR}/.cmake/cli11.cmake")
-get_target_property(cli11 CLI11::CLI11 INTERFACE_INCLUDE_DIRECTORIES)
-list(TRANSFORM cli11 PREPEND "-isystem" OUTPUT_VARIABLE cli11)
-list(FILTER cli11 EXCLUDE REGEX "^-isystem/usr/include$")  # is searched anyway, and not first
+set(program_flags "")
+foreach(library IN ITEMS CLI11::CLI11 nlohmann_json::nlohmann_json)
+  get_target_property(folders ${library} INTERFACE_INCLUDE_DIRECTORIES)
+  list(TRANSFORM folders PREPEND "-isystem" OUTPUT_VARIABLE folders)
+  list(APPEND program_flags ${folders})
+endforeach()
+list(FILTER program_flags EXCLUDE REGEX "^-isystem/usr/include$")  # is searched anyway, and not first
 find_path(NANOVLLM_BENCHMARK_INCLUDE_DIR benchmark/benchmark.h)
 mark_as_advanced(NANOVLLM_BENCHMARK_INCLUDE_DIR)
 file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/programs/commit.hpp" CONTENT
@@ -37,7 +41,7 @@ foreach(program IN LISTS programs)
   else()
     add_test(NAME "programs/${program}"
       COMMAND "${CMAKE_CURRENT_LIST_DIR}/check_program.sh" "${compiler}"
-        "${PROJECT_SOURCE_DIR}/${program}" ${flags} ${cli11}
+        "${PROJECT_SOURCE_DIR}/${program}" ${flags} ${program_flags}
         "-I${PROJECT_SOURCE_DIR}/benchmarks" "-I${CMAKE_CURRENT_BINARY_DIR}/programs")
   endif()
   set_tests_properties("programs/${program}" PROPERTIES

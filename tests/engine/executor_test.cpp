@@ -22,7 +22,8 @@ struct TestRunner : Runner<AnyModel, Policy> {
   TestRunner()
       : Runner<AnyModel, Policy>(
             ModelConfig::load(model_directory("group1_tied_yarn")),
-            {.num_threads = 1, .max_tokens = 64, .max_context = 64, .max_samples = 4},
+            {.num_threads = 1,
+             .limits = {.max_num_batched_tokens = 64, .max_num_seqs = 4, .max_model_len = 64}},
             [](auto& weights, auto& backend, int) {
               weights.load(Checkpoint(model_directory("group1_tied_yarn")), backend);
             }) {

@@ -161,7 +161,7 @@ TEST_CASE("nano-vllm bug 17: weights that are missing or left over are named, al
   CpuBackend backend({.num_threads = 1});
   Single comm = Single::make(1)[0];
   Qwen3Network<shapes::qwen3_any, Elements<float>, CpuBackend, Single> network(
-      config, {.max_tokens = 8, .max_context = 16, .max_samples = 8}, backend, comm);
+      config, {.max_num_batched_tokens = 8, .max_num_seqs = 8, .max_model_len = 16}, backend, comm);
   CHECK_THROWS_WITH(network.weights().load(checkpoint, backend),
                     Catch::Matchers::Contains("model.layers.2.self_attn.q_proj.weight") &&
                         Catch::Matchers::Contains("model.layers.2.mlp.down_proj.weight"));

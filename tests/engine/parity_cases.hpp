@@ -104,9 +104,7 @@ Runner<AnyModel, Policy> make_runner(const std::string& model, int num_ranks = 1
       ModelConfig::load(directory),
       {.num_ranks = num_ranks,
        .num_threads = 2,
-       .max_tokens = 2048,
-       .max_context = 128,
-       .max_samples = 64},
+       .limits = {.max_num_batched_tokens = 2048, .max_num_seqs = 64, .max_model_len = 128}},
       [&](auto& weights, auto& backend, int) { weights.load(checkpoint, backend); });
 }
 

@@ -98,7 +98,7 @@ TEST_CASE("one long sequence does not pad every row's block table", "[step_input
 
   CpuBackend backend{BackendConfig{.num_threads = 1}};
   StepMemory<CpuBackend::Buffer, false> memory(
-      {.max_tokens = 256, .max_sequences = 256, .max_blocks = 8192});
+      {.limits = {.max_num_batched_tokens = 256, .max_num_seqs = 256}, .max_blocks = 8192});
   UnpackStepArgs unpack;
   const auto views = memory.views(inputs.fields(), inputs.bytes().data(), unpack);
   backend.run(unpack);
@@ -137,7 +137,9 @@ TEST_CASE("a new input is one line where it is declared and one where it is fill
 
   CpuBackend backend{BackendConfig{.num_threads = 1}};
   StepMemory<CpuBackend::Buffer, true, WiderBatch> memory(
-      {.max_tokens = 8, .max_sequences = 4, .max_blocks = 3, .list_room = 2});
+      {.limits = {.max_num_batched_tokens = 8, .max_num_seqs = 4},
+       .max_blocks = 3,
+       .list_room = 2});
   const TokenId drawn[] = {70, 71};
   REQUIRE(memory.has_room(arena.fields()));
 
@@ -212,7 +214,7 @@ TEST_CASE("the inputs of a step say what the plan says", "[step_inputs]") {
 
   CpuBackend backend{BackendConfig{.num_threads = 1}};
   StepMemory<CpuBackend::Buffer, false> memory(
-      {.max_tokens = 4, .max_sequences = 3, .max_blocks = 2});
+      {.limits = {.max_num_batched_tokens = 4, .max_num_seqs = 3}, .max_blocks = 2});
   UnpackStepArgs unpack;
   const auto views = memory.views(inputs.fields(), inputs.bytes().data(), unpack);
   backend.run(unpack);
@@ -245,9 +247,9 @@ TEST_CASE("the inputs of a step say what the plan says", "[step_inputs]") {
   }
   SECTION("more than the memory is made for is refused") {
     StepMemory<CpuBackend::Buffer, false> few(
-        {.max_tokens = 3, .max_sequences = 3, .max_blocks = 2});
+        {.limits = {.max_num_batched_tokens = 3, .max_num_seqs = 3}, .max_blocks = 2});
     StepMemory<CpuBackend::Buffer, false> narrow(
-        {.max_tokens = 4, .max_sequences = 3, .max_blocks = 1});
+        {.limits = {.max_num_batched_tokens = 4, .max_num_seqs = 3}, .max_blocks = 1});
     CHECK_THROWS_AS(few.views(inputs.fields(), inputs.bytes().data(), unpack), ShapeError);
     CHECK_THROWS_AS(narrow.views(inputs.fields(), inputs.bytes().data(), unpack), ShapeError);
   }

@@ -61,9 +61,7 @@ std::unique_ptr<Runner<AnyModel, Policy>> make_runner(int num_ranks,
       ModelConfig::load(model_directory("fairytale")),
       RunnerConfig{.num_ranks = num_ranks,
                    .num_threads = num_ranks,
-                   .max_tokens = 32,
-                   .max_context = 32,
-                   .max_samples = 2,
+                   .limits = {.max_num_batched_tokens = 32, .max_num_seqs = 2, .max_model_len = 32},
                    .step_timeout = step_timeout},
       [](auto& weights, auto& backend, int) { weights.randomize(3, backend); });
   static_cast<void>(runner->available_memory());

@@ -93,18 +93,17 @@ class Network {
     typename Context::Vector final_norm;
   };
 
-  Network(const Config& config, const nv::NetworkLimits& limits, Backend& backend,
-          Communicator& comm)
+  Network(const Config& config, const nv::StepLimits& limits, Backend& backend, Communicator& comm)
       : config_(config),
         context_{backend, comm},
         weights_(config),
-        stream_(context_, limits.max_tokens, config.width, 1e-6f),
-        attention_(context_, limits.max_tokens,
+        stream_(context_, limits.max_num_batched_tokens, config.width, 1e-6f),
+        attention_(context_, limits.max_num_batched_tokens,
                    {config.num_heads, config.num_heads, config.head_dim()}),
-        lm_head_(context_, limits.max_samples, config.vocab_size) {
+        lm_head_(context_, limits.max_num_seqs, config.vocab_size) {
     nv::check<nv::ConfigError>(comm.size() == 1, "the toy has one rank");
-    backend.reserve({limits.max_tokens, limits.max_samples, config.vocab_size, config.num_heads,
-                     config.num_heads, config.head_dim()});
+    backend.reserve(
+        {limits, config.vocab_size, config.num_heads, config.num_heads, config.head_dim()});
   }
 
   Weights& weights() { return weights_; }

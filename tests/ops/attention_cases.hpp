@@ -53,8 +53,7 @@ struct AttentionStep {
     Array<B, std::int32_t> start_array(backend, starts), len_array(backend, lens);
     fill(backend, cache, tables, k, v);
     const KvView<T> kv{cache.data(), num_blocks, shape.block_size, shape.kv_heads, d};
-    backend.reserve({.max_tokens = rows,
-                     .max_sequences = n,
+    backend.reserve({.limits = {.max_num_batched_tokens = rows, .max_num_seqs = n},
                      .vocab_size = 64,
                      .num_heads = shape.heads,
                      .num_kv_heads = shape.kv_heads,

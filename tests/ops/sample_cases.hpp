@@ -112,8 +112,7 @@ void sample_cases(B& backend) {
     constexpr std::int64_t kTop = 4;
     const std::vector<SamplingRow> kinds = sampling_rows();
     const auto n = static_cast<std::int64_t>(kinds.size());
-    backend.reserve({.max_tokens = n,
-                     .max_sequences = n,
+    backend.reserve({.limits = {.max_num_batched_tokens = n, .max_num_seqs = n},
                      .vocab_size = vocab,
                      .num_heads = 1,
                      .num_kv_heads = 1,

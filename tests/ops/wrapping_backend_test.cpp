@@ -42,7 +42,7 @@ class CountingBackend {
   explicit CountingBackend(const BackendConfig& config) : inner_(config) {}
 
   [[nodiscard]] auto activate() const { return inner_.activate(); }
-  void reserve(const StepLimits& limits) { inner_.reserve(limits); }
+  void reserve(const ReserveArgs& args) { inner_.reserve(args); }
   template <class T>
   void upload(const T* from, T* to, std::size_t count) {
     inner_.upload(from, to, count);

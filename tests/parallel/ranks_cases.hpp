@@ -262,9 +262,7 @@ TEST_CASE("logits for evaluation come from all processes", "[ranks]") {
         config,
         {.num_ranks = num_ranks,
          .num_threads = 2,
-         .max_tokens = 64,
-         .max_context = 64,
-         .max_samples = 4,
+         .limits = {.max_num_batched_tokens = 64, .max_num_seqs = 4, .max_model_len = 64},
          .processes = group},
         [&](auto& weights, auto& backend, int) { weights.load(checkpoint, backend); });
     runner.allocate_kv(8);
@@ -394,9 +392,7 @@ void check_failures_and_resets(int num_ranks, int num_runs) {
       ModelConfig::load(model_directory("fairytale")),
       {.num_ranks = num_ranks,
        .num_threads = num_ranks,
-       .max_tokens = 64,
-       .max_context = 64,
-       .max_samples = 2},
+       .limits = {.max_num_batched_tokens = 64, .max_num_seqs = 2, .max_model_len = 64}},
       [&](auto& weights, auto& backend, int) { weights.load(checkpoint, backend); });
   static_cast<void>(runner.available_memory());
   runner.allocate_kv(8);
@@ -455,9 +451,7 @@ TEST_CASE("reset is refused to processes", "[ranks]") {
         ModelConfig::load(model_directory("fairytale")),
         {.num_ranks = 2,
          .num_threads = 2,
-         .max_tokens = 16,
-         .max_context = 16,
-         .max_samples = 2,
+         .limits = {.max_num_batched_tokens = 16, .max_num_seqs = 2, .max_model_len = 16},
          .processes = group},
         [](auto& weights, auto& backend, int) { weights.randomize(1, backend); });
     runner.allocate_kv(2);

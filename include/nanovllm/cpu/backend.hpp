@@ -71,7 +71,7 @@ class CpuBackend {
   }
 
   /// Scratch memory is the threads' own.
-  void reserve(const StepLimits&) {}
+  void reserve(const ReserveArgs&) {}
 
   /// Copies `count` elements of host memory into a buffer.
   template <class T>

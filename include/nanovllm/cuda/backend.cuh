@@ -91,7 +91,7 @@ class CudaBackend {
   [[nodiscard]] const cuda::Context& context() const { return state_.context; }
 
   /// Allocates the scratch memory of attention and sampler.
-  void reserve(const StepLimits& limits) { state_.reserve(limits); }
+  void reserve(const ReserveArgs& args) { state_.reserve(args); }
 
   // ---- Memory ----
 

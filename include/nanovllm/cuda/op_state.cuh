@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "nanovllm/core/limits.hpp"
 #include "nanovllm/cuda/attention/decode/plan.cuh"
 #include "nanovllm/cuda/attention/varlen/plan.cuh"
 #include "nanovllm/cuda/linear/linear.cuh"
@@ -26,11 +27,12 @@ struct OpState {
   bool plan_is_visible = false;
 
   /// Allocates the scratch memory of attention and sampler.
-  void reserve(const StepLimits& limits) {
-    decode.emplace(limits.max_sequences, limits.num_kv_heads,
-                   limits.num_heads / limits.num_kv_heads, limits.head_dim, context);
-    varlen.emplace(limits.max_sequences, limits.max_tokens, context);
-    sampler.emplace(limits.max_sequences, limits.vocab_size, context);
+  void reserve(const ReserveArgs& args) {
+    const StepLimits& limits = args.limits;
+    decode.emplace(limits.max_num_seqs, args.num_kv_heads, args.num_heads / args.num_kv_heads,
+                   args.head_dim, context);
+    varlen.emplace(limits.max_num_seqs, limits.max_num_batched_tokens, context);
+    sampler.emplace(limits.max_num_seqs, args.vocab_size, context);
   }
 };
 

@@ -211,7 +211,7 @@ class EngineCore {
     at_fault_ = nullptr;
     for (const PlannedSequence& planned : plan.sequences) {
       RequestSequence& sequence = RequestSequence::of(*planned.sequence);
-      sequence.request().mark_scheduled();
+      if (sequence.is_first_step()) sequence.request().mark_scheduled();
       for (std::int32_t i = planned.num_logits; i-- > 0;) {
         sampling_.rows.push_back(sequence.sampling_row(planned.end - i));
         TokenMask mask(sampling_.banned.values, vocab_size_);
@@ -292,7 +292,7 @@ class EngineCore {
     errors_.clear();
     std::size_t num_events = 0;
     for (const PlannedSequence& planned : plan.sequences) {
-      if (RequestSequence::of(*planned.sequence).request().has_callback())
+      if (RequestSequence::of(*planned.sequence).has_listener())
         num_events += static_cast<std::size_t>(planned.num_logits);
     }
     news_ = events_.allocate(num_events);
@@ -303,7 +303,6 @@ class EngineCore {
   /// The news of the last one, if it ends the sequence, go with the last event.
   void accept(RequestSequence& sequence, const StepResults& results, std::int64_t first,
               std::int32_t count) {
-    Request& request = sequence.request();
     const std::size_t begin = drawn_.size();
     FinishReason reason = FinishReason::none;
     for (std::int64_t i = first; i < first + count && reason == FinishReason::none; ++i) {
@@ -315,9 +314,9 @@ class EngineCore {
         reason = FinishReason::error;
         errors_.emplace_back(&sequence, error.what());
       }
-      request.mark_token();
-      if (reason != FinishReason::none || !request.has_callback()) continue;
-      *next_event_++ = {.request = *request.place, .news = sequence.take_news()};
+      if (sequence.num_generated() <= 1) sequence.request().mark_token();
+      if (reason != FinishReason::none || !sequence.has_listener()) continue;
+      *next_event_++ = {.request = *sequence.request().place, .news = sequence.take_news()};
     }
     outcomes_.push_back({&sequence, std::span(drawn_).subspan(begin), reason});
   }

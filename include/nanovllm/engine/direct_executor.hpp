@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/engine/executor_steps.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
@@ -28,15 +29,13 @@ class DirectExecutor {
  public:
   /// Allocates for steps within `limits` of sequences of `max_blocks` blocks. `network` and
   /// `backend` must outlive the executor.
-  DirectExecutor(Network& network, Backend& backend, const NetworkLimits& limits,
+  DirectExecutor(Network& network, Backend& backend, const StepLimits& limits,
                  std::int64_t max_blocks)
       : network_(network),
         backend_(backend),
-        max_samples_(limits.max_samples),
-        memory_({.max_tokens = limits.max_tokens,
-                 .max_sequences = limits.max_samples,
-                 .max_blocks = max_blocks}),
-        logits_(static_cast<std::size_t>(limits.max_samples * network.padded_vocab_size())) {}
+        max_num_seqs_(limits.max_num_seqs),
+        memory_({.limits = limits, .max_blocks = max_blocks}),
+        logits_(static_cast<std::size_t>(limits.max_num_seqs * network.padded_vocab_size())) {}
 
   /// Nothing takes memory later, and nothing needs to be recorded.
   [[nodiscard]] std::size_t profile_run(Pool&) { return 0; }
@@ -76,7 +75,8 @@ class DirectExecutor {
 
  private:
   [[nodiscard]] MatrixView<float> logits_view(std::int64_t m) {
-    check<ShapeError>(m <= max_samples_, "run: at most ", max_samples_, " samples a step, got ", m);
+    check<ShapeError>(m <= max_num_seqs_, "run: at most ", max_num_seqs_, " samples a step, got ",
+                      m);
     return {logits_.data(), {m, network_.padded_vocab_size()}};
   }
 
@@ -93,9 +93,9 @@ class DirectExecutor {
 
   Network& network_;
   Backend& backend_;
-  std::int64_t max_samples_;
+  std::int64_t max_num_seqs_;
   StepMemory<Backend::template Buffer, /*kPadded=*/false> memory_;
-  Buffer<float> logits_;  // [max_samples, padded vocab]
+  Buffer<float> logits_;  // [max_num_seqs, padded vocab]
   std::array<StepResultsMemory<Backend::template Buffer>, 2> results_;
 };
 

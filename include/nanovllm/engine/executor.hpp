@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/engine/direct_executor.hpp"
 #include "nanovllm/engine/graph_executor.hpp"
@@ -17,7 +18,7 @@ namespace nanovllm {
 /// One rank's steps. Its thread calls everything but `wait` and `is_done`, with its device being
 /// the current one; those two belong to the thread that waits for the results.
 ///
-/// - a constructor from `Network&`, `Backend&`, `const NetworkLimits&` and the number of blocks of
+/// - a constructor from `Network&`, `Backend&`, `const StepLimits&` and the number of blocks of
 ///   the longest sequence; both references outlive the executor. It is destroyed before them and
 ///   before the pool, and then waits for what is under way.
 /// - `profile_run(scratch)`: takes what memory steps will take, on a pool of one block; returns the
@@ -33,7 +34,7 @@ namespace nanovllm {
 /// done, or there was none; throws when it has failed. Without it `launch` is taken to compute.
 template <class E, class Network, class Backend, class Pool>
 concept ExecutorLike =
-    std::constructible_from<E, Network&, Backend&, const NetworkLimits&, std::int64_t> &&
+    std::constructible_from<E, Network&, Backend&, const StepLimits&, std::int64_t> &&
     requires(E& executor, Pool& kv, const StepInputs& inputs, MatrixView<float> out, int slot) {
   { executor.profile_run(kv) } -> std::convertible_to<std::size_t>;
   executor.capture(kv);
@@ -72,7 +73,7 @@ using ExecutorOf = typename detail::ExecutorOf<Policy, Network, Backend, Pool>::
 template <class E, class Network, class Backend, class Pool>
 consteval bool check_executor() {
   static_assert(
-      std::constructible_from<E, Network&, Backend&, const NetworkLimits&, std::int64_t>,
+      std::constructible_from<E, Network&, Backend&, const StepLimits&, std::int64_t>,
       "nanovllm: the policy's Executor must be made from (network, backend, limits, max_blocks)");
   static_assert(
       requires(E & e, Pool & kv) {

@@ -14,6 +14,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/engine/executor_steps.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
@@ -64,19 +65,15 @@ class GraphExecutor {
  public:
   /// Allocates for steps within `limits` of sequences of `max_blocks` blocks. `network` and
   /// `backend` must outlive the executor.
-  GraphExecutor(Network& network, Backend& backend, const NetworkLimits& limits,
+  GraphExecutor(Network& network, Backend& backend, const StepLimits& limits,
                 std::int64_t max_blocks)
       : network_(network),
         backend_(backend),
         limits_(limits),
-        max_samples_(limits.max_samples),
         max_blocks_(max_blocks),
-        logits_(elements(max_samples_ * network.padded_vocab_size())),
-        memory_({.max_tokens = limits.max_tokens,
-                 .max_sequences = limits.max_samples,
-                 .max_blocks = max_blocks,
-                 .list_room = kGraphListRoom}) {
-    drawn_.resize(max_samples_, kGraphLogprobs);
+        logits_(elements(limits_.max_num_seqs * network.padded_vocab_size())),
+        memory_({.limits = limits, .max_blocks = max_blocks, .list_room = kGraphListRoom}) {
+    drawn_.resize(limits_.max_num_seqs, kGraphLogprobs);
   }
 
   /// Waits for what is under way: it uses this executor's memory, the network's and the pool's.
@@ -90,11 +87,11 @@ class GraphExecutor {
   GraphExecutor(const GraphExecutor&) = delete;
   GraphExecutor& operator=(const GraphExecutor&) = delete;
 
-  /// Records a graph for every size of `graph_sizes(max_samples)`, the largest first. Each is run
+  /// Records a graph for every size of `graph_sizes(max_num_seqs)`, the largest first. Each is run
   /// once on padding before, which loads its kernels. `kv` must stay where it is.
   void capture(Pool& kv) {
     graphs_.clear();
-    for (const std::int64_t size : graph_sizes(max_samples_)) {
+    for (const std::int64_t size : graph_sizes(limits_.max_num_seqs)) {
       graphs_.emplace_back(size, record(size, kv));
     }
     backend_.synchronize();
@@ -103,8 +100,8 @@ class GraphExecutor {
   /// Computes the largest step there can be, so that whatever takes memory at its first use has
   /// it, and returns the bytes that `capture` will take. `scratch` is a pool of one block.
   [[nodiscard]] std::size_t profile_run(Pool& scratch) {
-    const std::int64_t length = std::min(limits_.max_tokens, limits_.max_context);
-    std::vector<Sequence> sequences(elements(limits_.max_tokens / length));
+    const std::int64_t length = std::min(limits_.max_num_batched_tokens, limits_.max_model_len);
+    std::vector<Sequence> sequences(elements(limits_.max_num_batched_tokens / length));
     StepPlan plan;
     for (Sequence& sequence : sequences) {
       sequence.tokens.assign(elements(length), TokenId{0});
@@ -113,9 +110,9 @@ class GraphExecutor {
           {.sequence = &sequence, .end = static_cast<std::int32_t>(length), .num_logits = 1});
       plan.num_tokens += static_cast<std::int32_t>(length);
     }
-    if (plan.sequences.size() > elements(max_samples_)) {
-      plan.sequences.resize(elements(max_samples_));
-      plan.num_tokens = static_cast<std::int32_t>(max_samples_ * length);
+    if (plan.sequences.size() > elements(limits_.max_num_seqs)) {
+      plan.sequences.resize(elements(limits_.max_num_seqs));
+      plan.num_tokens = static_cast<std::int32_t>(limits_.max_num_seqs * length);
     }
     StepInputs inputs;
     HostSamplingBatch sampling;
@@ -123,7 +120,7 @@ class GraphExecutor {
     inputs.build(plan, scratch.shape().block_size, sampling);
     launch(0, inputs, scratch);
     static_cast<void>(wait(0));
-    return graph_bytes(scratch) * graph_sizes(max_samples_).size();
+    return graph_bytes(scratch) * graph_sizes(limits_.max_num_seqs).size();
   }
 
   /// Enqueues a step in `slot`, 0 and 1 in turn. `inputs` may change as soon as this returns. The
@@ -183,8 +180,8 @@ class GraphExecutor {
   [[nodiscard]] static std::size_t elements(std::int64_t n) { return static_cast<std::size_t>(n); }
 
   void check_samples(const StepInputs& inputs) const {
-    check<ShapeError>(inputs.num_samples() <= max_samples_, "run: at most ", max_samples_,
-                      " samples a step, got ", inputs.num_samples());
+    check<ShapeError>(inputs.num_samples() <= limits_.max_num_seqs, "run: at most ",
+                      limits_.max_num_seqs, " samples a step, got ", inputs.num_samples());
   }
 
   /// Copies the inputs to the device, begins with their block copies, and returns where they begin
@@ -212,10 +209,10 @@ class GraphExecutor {
 
   /// Bytes of device memory that one graph takes, measured with the largest.
   [[nodiscard]] std::size_t graph_bytes(Pool& kv) {
-    static_cast<void>(record(max_samples_, kv));  // loads kernels
+    static_cast<void>(record(limits_.max_num_seqs, kv));  // loads kernels
     backend_.synchronize();
     const std::size_t before = backend_.available_memory();
-    const Graph graph = record(max_samples_, kv);
+    const Graph graph = record(limits_.max_num_seqs, kv);
     backend_.synchronize();
     return before - std::min(before, backend_.available_memory());
   }
@@ -234,7 +231,7 @@ class GraphExecutor {
 
   /// What the step before drew.
   [[nodiscard]] VectorView<const TokenId> previous() const {
-    return {drawn_.tokens.data(), {max_samples_}};
+    return {drawn_.tokens.data(), {limits_.max_num_seqs}};
   }
 
   /// Puts a decode step into the arrays that the graph of `size` rows reads.
@@ -325,15 +322,14 @@ class GraphExecutor {
 
   Network& network_;
   Backend& backend_;
-  NetworkLimits limits_;
-  std::int64_t max_samples_;
+  StepLimits limits_;
   std::int64_t max_blocks_;
-  Buffer<float> logits_;  // [max_samples, padded vocab]
+  Buffer<float> logits_;  // [max_num_seqs, padded vocab]
   Buffer<std::byte> arena_;
   StepMemory<Backend::template Buffer, /*kPadded=*/true> memory_;
   std::array<StepSlot, 2> slots_;
 
-  // What is drawn: [max_samples], [max_samples, kGraphLogprobs], and wider where asked for.
+  // What is drawn: [max_num_seqs], [max_num_seqs, kGraphLogprobs], and wider where asked for.
   StepResultsMemory<Backend::template Buffer> drawn_;
   Buffer<TokenId> wide_top_tokens_;
   Buffer<float> wide_top_logprobs_;

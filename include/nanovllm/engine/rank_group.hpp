@@ -12,6 +12,7 @@
 
 #include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/type_name.hpp"
 #include "nanovllm/engine/executor.hpp"
@@ -45,7 +46,7 @@ class RankGroup {
   static_assert(check_executor<Executor, Network, Backend, Pool>());
 
   struct Rank {
-    Rank(const Config& model, const NetworkLimits& limits_in, std::int64_t max_blocks_in,
+    Rank(const Config& model, const StepLimits& limits_in, std::int64_t max_blocks_in,
          std::unique_ptr<Backend> backend_in, Communicator& comm_in)
         : comm(comm_in),
           backend(std::move(backend_in)),
@@ -60,7 +61,7 @@ class RankGroup {
     Communicator& comm;
     std::unique_ptr<Backend> backend;
     Network network;
-    NetworkLimits limits;
+    StepLimits limits;
     std::int64_t max_blocks;
     std::optional<Pool> kv;
     std::optional<Executor> executor;  // last: graphs go before what they use
@@ -77,12 +78,10 @@ class RankGroup {
   /// Makes rank r of this process, on its thread, with its device being the current one.
   Rank& make(int r, const Config& model, std::unique_ptr<Backend> backend) {
     attach(r, *backend);
-    const NetworkLimits limits{.max_tokens = config_.max_tokens,
-                               .max_context = config_.max_context,
-                               .max_samples = config_.max_samples};
     auto& place = ranks_[static_cast<std::size_t>(r)];
+    const StepLimits& limits = config_.limits;
     place =
-        std::make_unique<Rank>(model, limits, ceil_div(config_.max_context, Policy::kv.block_size),
+        std::make_unique<Rank>(model, limits, ceil_div(limits.max_model_len, Policy::kv.block_size),
                                std::move(backend), comm(r));
     return *place;
   }

@@ -38,11 +38,14 @@ class Request {
  public:
   Request(RequestId id, SequenceTerms terms, std::vector<TokenId> prompt,
           const Tokenizer* tokenizer, TokenCallback callback)
-      : id_(id), terms_(std::move(terms)), callback_(std::move(callback)) {
+      : id_(id),
+        terms_(std::move(terms)),
+        has_callback_(static_cast<bool>(callback)),
+        callback_(std::move(callback)) {
     output_.id = id;
     output_.num_prompt_tokens = static_cast<std::int32_t>(prompt.size());
     sequences_.push_back(
-        std::make_unique<RequestSequence>(*this, terms_, id, std::move(prompt), tokenizer));
+        std::make_unique<RequestSequence>(*this, terms_, id, std::move(prompt), tokenizer, has_callback_));
     last_event_.emplace_back();
   }
 
@@ -91,7 +94,8 @@ class Request {
     return std::move(last_event_);
   }
 
-  [[nodiscard]] bool has_callback() const { return static_cast<bool>(callback_); }
+  /// Whether it was given one; true even after the last call, which may be on another thread.
+  [[nodiscard]] bool has_callback() const { return has_callback_; }
 
   /// Where the engine keeps it while it lives.
   RequestList::iterator place{};
@@ -106,6 +110,7 @@ class Request {
 
   const RequestId id_;
   const SequenceTerms terms_;
+  const bool has_callback_;
   std::vector<std::unique_ptr<RequestSequence>> sequences_;
   Output output_;
   std::atomic<bool> has_ended_{false};

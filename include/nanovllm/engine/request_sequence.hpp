@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,11 +48,16 @@ class RequestSequence : public Sequence {
   };
 
   /// `request` and `terms` must outlive the sequence.
-  /// @param tokenizer  may be null: the output then has token ids and no text.
+  /// @param tokenizer     may be null: the output then has token ids and no text.
+  /// @param has_listener  whether its tokens are news for somebody.
   RequestSequence(Request& request, const SequenceTerms& terms, RequestId request_id,
-                  std::vector<TokenId> prompt, const Tokenizer* tokenizer)
+                  std::vector<TokenId> prompt, const Tokenizer* tokenizer, bool has_listener)
       : request_(request),
-        terms_(terms),
+        sampling_(terms.sampling),
+        min_tokens_(terms.params.min_tokens),
+        max_tokens_(terms.params.max_tokens),
+        end_tokens_(terms.end_tokens),
+        has_listener_(has_listener),
         stop_matcher_(terms.params.stop, terms.params.include_stop_str_in_output) {
     id = request_id;
     num_prompt_tokens = static_cast<std::int32_t>(prompt.size());
@@ -73,30 +79,37 @@ class RequestSequence : public Sequence {
   }
 
   [[nodiscard]] Request& request() const { return request_; }
+  /// Whether its tokens are news for somebody.
+  [[nodiscard]] bool has_listener() const { return has_listener_; }
+  /// True once, for the first step that has the sequence.
+  [[nodiscard]] bool is_first_step() { return !std::exchange(was_scheduled_, true); }
   [[nodiscard]] const Completion& completion() const { return completion_; }
+  [[nodiscard]] std::int32_t num_generated() const {
+    return static_cast<std::int32_t>(completion_.token_ids.size());
+  }
   [[nodiscard]] bool has_ended() const { return completion_.finish_reason != FinishReason::none; }
 
   /// Settings for drawing the token that will be number `position` of the sequence.
   [[nodiscard]] SamplingRow sampling_row(std::int32_t position) const {
-    SamplingRow row = terms_.sampling;
+    SamplingRow row = sampling_;
     row.position = static_cast<std::uint64_t>(position);
     return row;
   }
 
   /// Adds to `mask` what that draw must not give.
   void process(std::int32_t position, TokenMask& mask) const {
-    processors_->process(position - num_prompt_tokens, mask);
+    if (processors_) processors_->process(position - num_prompt_tokens, mask);
   }
 
   /// Most likely tokens to report with every token; -1 for no log-probabilities at all.
-  [[nodiscard]] std::int32_t num_logprobs() const { return terms_.sampling.num_logprobs; }
+  [[nodiscard]] std::int32_t num_logprobs() const { return sampling_.num_logprobs; }
 
   /// Takes the next token, of which the scheduler has not heard yet. If it throws, the token is not
   /// part of the completion.
-  [[nodiscard]] FinishReason accept(TokenId token, std::optional<TokenLogprobs> logprobs) {
+  [[nodiscard]] FinishReason accept(TokenId token, std::optional<TokenLogprobs>&& logprobs) {
     completion_.token_ids.push_back(token);
     try {
-      return accept_last(std::move(logprobs));
+      return accept_last(token, std::move(logprobs));
     } catch (...) {
       completion_.token_ids.pop_back();
       completion_.logprobs.resize(
@@ -116,7 +129,8 @@ class RequestSequence : public Sequence {
     }
   }
 
-  /// What came since the last call. A token is reported once, and so is every piece of text.
+  /// What came since the last call, for the listener. A token is reported once, and so is every
+  /// piece of text.
   [[nodiscard]] News take_news() noexcept {
     News news{.text = std::move(new_text_)};
     new_text_.clear();
@@ -132,31 +146,30 @@ class RequestSequence : public Sequence {
   [[nodiscard]] Completion take_completion() noexcept { return std::move(completion_); }
 
  private:
-  [[nodiscard]] std::int32_t num_generated() const {
-    return static_cast<std::int32_t>(completion_.token_ids.size());
-  }
-
-  [[nodiscard]] FinishReason accept_last(std::optional<TokenLogprobs> logprobs) {
-    const TokenId token = completion_.token_ids.back();
-    processors_->accept(token);
+  [[nodiscard]] FinishReason accept_last(TokenId token, std::optional<TokenLogprobs>&& logprobs) {
+    if (processors_) processors_->accept(token);
     if (logprobs) {
       completion_.logprobs.push_back(*logprobs);
-      new_logprobs_ = std::move(logprobs);
+      if (has_listener_) new_logprobs_ = std::move(logprobs);
     }
-    const bool can_stop = num_generated() >= terms_.params.min_tokens;
+    const bool can_stop = num_generated() >= min_tokens_;
     const bool ends =
-        can_stop && std::binary_search(terms_.end_tokens.begin(), terms_.end_tokens.end(), token);
+        can_stop && std::binary_search(end_tokens_.begin(), end_tokens_.end(), token);
     // An end token is not part of the text.
     const bool stops = ends || (detokenizer_ && add_text(detokenizer_->push(token), can_stop));
     has_new_token_ = true;
     if (stops) return FinishReason::stop;
-    const bool is_last = num_generated() >= terms_.params.max_tokens ||
+    const bool is_last = num_generated() >= max_tokens_ ||
                          num_prompt_tokens + num_generated() >= max_total_tokens;
     return is_last ? FinishReason::length : FinishReason::none;
   }
 
   /// Whether a stop string ends the sequence here.
   bool add_text(const std::string& piece, bool can_stop) {
+    if (!stop_matcher_.has_stops()) {
+      release(piece);
+      return false;
+    }
     if (!can_stop) {
       release(stop_matcher_.pass(piece));
       return false;
@@ -167,9 +180,10 @@ class RequestSequence : public Sequence {
     return result.stopped;
   }
 
-  /// Both texts get it, or neither.
+  /// The completion and the news get it, or neither.
   void release(const std::string& text) {
     completion_.text += text;
+    if (!has_listener_) return;
     try {
       new_text_ += text;
     } catch (...) {
@@ -178,16 +192,22 @@ class RequestSequence : public Sequence {
     }
   }
 
+  // What every step reads comes first, copies of the terms too: a step finds each sequence's memory
+  // cold.
   Request& request_;
-  const SequenceTerms& terms_;
+  const SamplingRow sampling_;
+  const std::int32_t min_tokens_, max_tokens_;
+  const std::span<const TokenId> end_tokens_;
+  const bool has_listener_;
+  bool was_scheduled_ = false;
+  bool has_new_token_ = false;
+  bool stop_string_found_ = false;
+  std::unique_ptr<SequenceProcessors> processors_;
+  Completion completion_;
   std::optional<Detokenizer> detokenizer_;
   StopMatcher stop_matcher_;
-  std::unique_ptr<SequenceProcessors> processors_;
-  bool stop_string_found_ = false;
-  Completion completion_;
-  std::string new_text_;  // released since `take_news`
+  std::string new_text_;  // released since `take_news`; empty without a listener
   std::optional<TokenLogprobs> new_logprobs_;
-  bool has_new_token_ = false;
 };
 
 }  // namespace nanovllm

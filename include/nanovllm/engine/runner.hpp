@@ -167,7 +167,7 @@ class Runner {
   }
 
   /// Computes one step and copies the logits of its wanted rows to `out`, [m, vocab_size], without
-  /// sampling. For evaluation; rows are limited by max_samples.
+  /// sampling. For evaluation; rows are limited by max_num_seqs.
   void run_logits(const StepInputs& inputs, MatrixView<float> out) {
     check_first("run_logits");
     check_shape("run_logits", "out", out, {inputs.num_samples(), ranks_[0].network.vocab_size()});
@@ -261,9 +261,9 @@ class Runner {
         {"bytes of an activation", sizeof(typename Elements::Activation)},
         {"bytes of a KV element", sizeof(KvElement)},
         {"block_size", Policy::kv.block_size},
-        {"max_num_batched_tokens", config_.max_tokens},
-        {"max_model_len", config_.max_context},
-        {"max_num_seqs", config_.max_samples}};
+        {"max_num_batched_tokens", config_.limits.max_num_batched_tokens},
+        {"max_model_len", config_.limits.max_model_len},
+        {"max_num_seqs", config_.limits.max_num_seqs}};
     for (const auto& [name, value] : model_settings(model)) out.push_back({name, value});
     return out;
   }

@@ -10,17 +10,16 @@
 #include <thread>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/limits.hpp"
 #include "nanovllm/parallel/process_group.hpp"
 
 namespace nanovllm {
 
 struct RunnerConfig {
   int num_ranks = 1;
-  int num_threads = 0;           ///< of all ranks on this host; 0 for all of the machine's
-  int first_device = 0;          ///< of this host's first rank; the others take the following ones
-  std::int64_t max_tokens = 0;   ///< a step
-  std::int64_t max_context = 0;  ///< a sequence
-  std::int64_t max_samples = 0;  ///< a step
+  int num_threads = 0;   ///< of all ranks on this host; 0 for all of the machine's
+  int first_device = 0;  ///< of this host's first rank; the others take the following ones
+  StepLimits limits{};
   std::function<void(const char* stage)> on_stage{};  ///< rank 0 begins a stage of the start-up
   std::shared_ptr<ProcessGroup> processes{};  ///< one rank each; unset: all are threads of this one
   /// A step that runs for longer is given up: the caller of `wait` gets an Error. Unset, it is
@@ -40,8 +39,8 @@ struct RunnerConfig {
 
 /// Throws ConfigError naming the first field that makes no sense.
 inline void validate(const RunnerConfig& config) {
-  check<ConfigError>(config.max_tokens >= 1, "max_num_batched_tokens must be >= 1, got ",
-                     config.max_tokens);
+  const std::int64_t max_tokens = config.limits.max_num_batched_tokens;
+  check<ConfigError>(max_tokens >= 1, "max_num_batched_tokens must be >= 1, got ", max_tokens);
   check<ConfigError>(config.num_threads >= 0, "num_threads must be >= 0, got ", config.num_threads);
 }
 

@@ -63,9 +63,9 @@ template <class Model, class Policy>
   RunnerConfig runner{.num_ranks = config.tensor_parallel,
                       .num_threads = config.num_threads,
                       .first_device = config.device,
-                      .max_tokens = batch.max_num_batched_tokens,
-                      .max_context = max_model_len,
-                      .max_samples = batch.max_num_seqs,
+                      .limits = {.max_num_batched_tokens = batch.max_num_batched_tokens,
+                                 .max_num_seqs = batch.max_num_seqs,
+                                 .max_model_len = max_model_len},
                       .processes = config.processes,
                       .step_timeout = config.step_timeout};
   const auto loaded = std::make_shared<LoadProgress>();  // the runner has stages after this returns

@@ -7,6 +7,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/core/token_source.hpp"
 #include "nanovllm/engine/step_arena.hpp"
@@ -18,13 +19,12 @@ namespace nanovllm {
 
 /// What the steps of an executor have at the most.
 struct StepCapacity {
-  std::int64_t max_tokens = 0;
-  std::int64_t max_sequences = 0;  ///< and rows that are sampled
-  std::int64_t max_blocks = 0;     ///< of a sequence
-  std::int64_t list_room = 0;      ///< elements in a list of a padded step, on average
+  StepLimits limits{};
+  std::int64_t max_blocks = 0;  ///< of a sequence
+  std::int64_t list_room = 0;   ///< elements in a list of a padded step, on average
 
   [[nodiscard]] constexpr std::int64_t rows(BatchRows of) const {
-    return of == BatchRows::tokens ? max_tokens : max_sequences;
+    return of == BatchRows::tokens ? limits.max_num_batched_tokens : limits.max_num_seqs;
   }
 };
 

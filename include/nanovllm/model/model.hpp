@@ -14,6 +14,7 @@
 
 #include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/forward_batch.hpp"
 #include "nanovllm/model/generation_config.hpp"
@@ -21,13 +22,6 @@
 namespace nanovllm {
 
 class Checkpoint;
-
-/// What the steps of a network need at the most.
-struct NetworkLimits {
-  std::int64_t max_tokens = 0;   ///< a step
-  std::int64_t max_context = 0;  ///< tokens of a sequence
-  std::int64_t max_samples = 0;  ///< sequences of a step, and rows whose logits are wanted
-};
 
 /// What text comes with the checkpoints of a model. Without a tokenizer prompts are token ids.
 struct TextHints {
@@ -72,7 +66,7 @@ concept ModelLike = ModelConfigLike<typename M::Config> && requires {
 
 /// One rank's share of a model on a backend: its weights, its activations and the forward pass.
 ///
-/// - a constructor from the config, NetworkLimits, the backend and the communicator, which outlive
+/// - a constructor from the config, StepLimits, the backend and the communicator, which outlive
 ///   it. It calls the backend's `reserve`, if its ops want that.
 /// - `weights()`: what is filled before the first step, by `load(checkpoint, backend, progress)` or
 ///   `randomize(seed, backend)`.
@@ -84,7 +78,7 @@ concept ModelLike = ModelConfigLike<typename M::Config> && requires {
 /// - `tune()`, optional: called once when the weights are there.
 template <class N, class Config, class Backend, class Communicator, class KvCache>
 concept NetworkLike =
-    std::constructible_from<N, const Config&, const NetworkLimits&, Backend&, Communicator&> &&
+    std::constructible_from<N, const Config&, const StepLimits&, Backend&, Communicator&> &&
     requires(N& network, const N& cnetwork, Backend& backend, KvCache& kv, const Checkpoint& files,
              std::function<void(std::uint64_t, std::uint64_t)> progress) {
   typename N::Weights;
@@ -147,8 +141,8 @@ consteval bool check_model() {
       "Communicator>'");
   using N = typename M::template Network<E, Backend, Communicator>;
   static_assert(
-      std::constructible_from<N, const Config&, const NetworkLimits&, Backend&, Communicator&>,
-      "nanovllm: the Model's Network must be made from (config, NetworkLimits, backend, "
+      std::constructible_from<N, const Config&, const StepLimits&, Backend&, Communicator&>,
+      "nanovllm: the Model's Network must be made from (config, StepLimits, backend, "
       "communicator)");
   static_assert(
       requires(N & n, Backend & b, const Checkpoint& files) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/ops/attention.hpp"
 #include "nanovllm/ops/copy_blocks.hpp"
@@ -31,12 +32,11 @@ struct BackendConfig {
   int device = 0;       ///< CUDA: ordinal of this rank's device
 };
 
-/// What the steps of one engine need at the most: a backend allocates its scratch memory by it.
-struct StepLimits {
-  std::int64_t max_tokens = 0;     ///< rows of a step
-  std::int64_t max_sequences = 0;  ///< sequences of a step, and rows that are sampled
+/// What a backend allocates its scratch memory by: the steps, and the model as this rank has it.
+struct ReserveArgs {
+  StepLimits limits{};
   std::int64_t vocab_size = 0;
-  std::int64_t num_heads = 0;  ///< of this rank, like num_kv_heads
+  std::int64_t num_heads = 0;
   std::int64_t num_kv_heads = 0;
   std::int64_t head_dim = 0;
 };
@@ -108,7 +108,7 @@ concept OpsLike = DenseOpsLike<B, W, A> && RunsOp<B, RmsNormArgs<A, W>> &&
     RunsOp<B, DecodeAttentionArgs<A, Kv>> && RunsOp<B, SiluMulArgs<A>> &&
     RunsOp<B, GatherRowsArgs<A>> && RunsOp<B, SampleArgs> && RunsOp<B, CopyBlocksArgs<Kv>> &&
     RunsOp<B, UnpackStepArgs> && requires(B& backend) {
-  backend.reserve(StepLimits{});
+  backend.reserve(ReserveArgs{});
 };
 
 /// What a backend whose ops return before they are done (`kAsynchronous`) has besides, so that the

@@ -99,8 +99,8 @@ consteval void check_ops() {
                 "nanovllm: the policy's Backend has no 'run' for 'UnpackStepArgs'; see "
                 "ops/unpack_step.hpp");
   static_assert(
-      requires(B & b) { b.reserve(StepLimits{}); },
-      "nanovllm: the policy's Backend must have 'reserve(StepLimits)'");
+      requires(B & b) { b.reserve(ReserveArgs{}); },
+      "nanovllm: the policy's Backend must have 'reserve(ReserveArgs)'");
   static_assert(
       requires { static_cast<bool>(B::kAccumulatesResidual); },
       "nanovllm: the policy's Backend must have 'kAccumulatesResidual'");

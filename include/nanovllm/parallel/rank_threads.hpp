@@ -65,7 +65,7 @@ class RankThreads {
     const std::shared_ptr<Job> job = begin(std::move(task), std::move(on_error));
     std::unique_lock lock(state_->mutex);
     state_->finished.wait(lock, [&] { return job->num_running == 0; });
-    if (job->first_error) std::rethrow_exception(job->first_error);
+    job->rethrow();
   }
 
   /// The same with a limit; rank 0 needs a thread of its own. Calls `release()` when ranks are
@@ -80,7 +80,7 @@ class RankThreads {
     std::unique_lock lock(state_->mutex);
     late = !state_->finished.wait_until(lock, begun + limit, done);
     if (!late) {
-      if (job->first_error) std::rethrow_exception(job->first_error);
+      job->rethrow();
       return {};
     }
     lock.unlock();
@@ -124,6 +124,12 @@ class RankThreads {
         } catch (...) {  // the first error is the one to know
         }
       }
+    }
+
+    /// Rethrows the first error, if any, when all have ended. It becomes the caller's alone: a rank
+    /// may be the last to let go of the job, and must not free what the caller still reads.
+    void rethrow() {
+      if (first_error) std::rethrow_exception(std::exchange(first_error, nullptr));
     }
   };
 

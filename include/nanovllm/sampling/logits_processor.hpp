@@ -82,6 +82,8 @@ class TokenMask {
 /// - `kReadsTokens`: whether bans depend on tokens that were accepted, and not on `num_generated`
 ///   and the setup alone. If so, an engine plans no step before the results of the one ahead are
 ///   there.
+/// - Optionally `applies(setup)`, static: whether a sequence needs it at all. One that needs none of
+///   its policy's processors has none, and costs a step nothing.
 ///
 /// Log-probabilities are the model's own, whatever is banned. A request of which a processor throws
 /// ends with that error; others do not notice.
@@ -121,11 +123,23 @@ struct LogitsProcessors {
 
   static constexpr bool kReadsTokens = (P::kReadsTokens || ...);
 
-  [[nodiscard]] static std::unique_ptr<SequenceProcessors> make(const LogitsProcessorSetup& setup) {
+  /// Null where none of them applies.
+  [[nodiscard]] static std::unique_ptr<SequenceProcessors> make(
+      [[maybe_unused]] const LogitsProcessorSetup& setup) {
+    if (!(applies<P>(setup) || ...)) return nullptr;
     return std::make_unique<State>(setup);
   }
 
  private:
+  template <class One>
+  static bool applies(const LogitsProcessorSetup& setup) {
+    if constexpr (requires { { One::applies(setup) } -> std::convertible_to<bool>; }) {
+      return One::applies(setup);
+    } else {
+      return true;
+    }
+  }
+
   struct State final : SequenceProcessors {
     explicit State([[maybe_unused]] const LogitsProcessorSetup& setup) : processors(P(setup)...) {}
     State(const State&) = default;
@@ -149,6 +163,10 @@ struct LogitsProcessors {
 class MinTokensProcessor {
  public:
   static constexpr bool kReadsTokens = false;
+
+  [[nodiscard]] static bool applies(const LogitsProcessorSetup& setup) {
+    return setup.params.min_tokens > 0;
+  }
 
   explicit MinTokensProcessor(const LogitsProcessorSetup& setup)
       : min_tokens_(setup.params.min_tokens), end_tokens_(setup.end_tokens) {}

@@ -26,6 +26,9 @@ class StopMatcher {
     bool stopped = false;  ///< a stop string was found: `text` ends before it, or with it
   };
 
+  /// Without any, all that is pushed comes out at once.
+  [[nodiscard]] bool has_stops() const { return !stops_.empty(); }
+
   /// Adds `piece`, in which a stop string may end. Of several that do the one that begins first
   /// counts, and of those the first in the list.
   [[nodiscard]] Result push(std::string_view piece) {

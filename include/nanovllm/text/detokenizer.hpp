@@ -24,7 +24,15 @@ class Detokenizer {
   /// The text that `id` completes, possibly none. Ids without token add nothing.
   [[nodiscard]] std::string push(TokenId id) {
     if (skip_special_tokens_ && tokenizer_.is_special(id)) return {};
-    pending_ += tokenizer_.token_bytes(id);
+    const std::string_view bytes = tokenizer_.token_bytes(id);
+    if (pending_.empty()) {
+      const std::size_t size = utf8::complete_prefix(bytes);
+      if (size < bytes.size()) pending_ = bytes.substr(size);
+      std::string text;
+      utf8::append_lossy(text, bytes.substr(0, size));
+      return text;
+    }
+    pending_ += bytes;
     return take(utf8::complete_prefix(pending_));
   }
 

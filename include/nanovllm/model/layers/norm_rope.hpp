@@ -18,17 +18,17 @@ class NormRope {
   using Weight = typename Context::Weight;
 
  public:
-  /// `fill(MatrixView<float> table)` writes the table, [max_context, head_dim]: cosines, then sines.
+  /// `fill(MatrixView<float> table)` writes the table, [max_model_len, head_dim]: cosines, then sines.
   template <class Fill>
-  NormRope(const Context& context, std::int64_t max_context, std::int64_t head_dim, float eps,
+  NormRope(const Context& context, std::int64_t max_model_len, std::int64_t head_dim, float eps,
            const Fill& fill)
       : context_(context),
-        max_context_(max_context),
+        max_model_len_(max_model_len),
         head_dim_(head_dim),
         eps_(eps),
-        table_(static_cast<std::size_t>(max_context * head_dim)) {
-    std::vector<float> table(static_cast<std::size_t>(max_context * head_dim));
-    fill(MatrixView<float>(table.data(), {max_context, head_dim}));
+        table_(static_cast<std::size_t>(max_model_len * head_dim)) {
+    std::vector<float> table(static_cast<std::size_t>(max_model_len * head_dim));
+    fill(MatrixView<float>(table.data(), {max_model_len, head_dim}));
     context_.backend.upload(table.data(), table_.data(), table.size());
   }
 
@@ -46,14 +46,14 @@ class NormRope {
             .k_norm = k_norm,
             .eps = eps_,
             .positions = in.positions,
-            .cos_sin = {table_.data(), {max_context_, head_dim_}},
+            .cos_sin = {table_.data(), {max_model_len_, head_dim_}},
             .slots = in.slots,
             .kv = kv});
   }
 
  private:
   Context context_;
-  std::int64_t max_context_;
+  std::int64_t max_model_len_;
   std::int64_t head_dim_;
   float eps_;
   typename Context::template Buffer<float> table_;

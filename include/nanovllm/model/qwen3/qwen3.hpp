@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "nanovllm/core/elements.hpp"
+#include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/config.hpp"
 #include "nanovllm/model/layers/attention.hpp"
@@ -45,19 +46,18 @@ class Qwen3Network {
 
   /// Allocates weights, activations and the backend's scratch memory for steps within `limits`.
   /// `backend` and `comm` must outlive the network.
-  Qwen3Network(const ModelConfig& config, const NetworkLimits& limits, Backend& backend,
+  Qwen3Network(const ModelConfig& config, const StepLimits& limits, Backend& backend,
                Communicator& comm)
       : context_{backend, comm},
         weights_(config, resolve<kShape>(config), comm.rank(), comm.size()),
         limits_(limits),
-        stream_(context_, limits.max_tokens, hidden_size(), eps_of(config)),
-        attention_(context_, limits.max_tokens, heads()),
-        norm_rope_(context_, limits.max_context, head_dim(), eps_of(config),
+        stream_(context_, limits.max_num_batched_tokens, hidden_size(), eps_of(config)),
+        attention_(context_, limits.max_num_batched_tokens, heads()),
+        norm_rope_(context_, limits.max_model_len, head_dim(), eps_of(config),
                    [&](MatrixView<float> table) { fill_rope_table(config, table); }),
-        mlp_(context_, limits.max_tokens, weights_.shard().intermediate_size),
-        lm_head_(context_, limits.max_samples, weights_.shard().vocab_rows) {
-    backend.reserve({.max_tokens = limits.max_tokens,
-                     .max_sequences = limits.max_samples,
+        mlp_(context_, limits.max_num_batched_tokens, weights_.shard().intermediate_size),
+        lm_head_(context_, limits.max_num_seqs, weights_.shard().vocab_rows) {
+    backend.reserve({.limits = limits,
                      .vocab_size = vocab_size(),
                      .num_heads = heads().num_heads,
                      .num_kv_heads = num_kv_heads(),
@@ -73,7 +73,7 @@ class Qwen3Network {
       std::vector<const Matrix*> list;
       for (std::int64_t i = 0; i < num_layers(); ++i) list.push_back(&(weights_.layer(i).*member));
       tune_projections<A>(context_, std::span<const Matrix* const>(list), accumulate,
-                          limits_.max_tokens);
+                          limits_.max_num_batched_tokens);
     };
     tune_all(&Layer::qkv, false);
     tune_all(&Layer::o, stream_.accumulates());
@@ -81,7 +81,7 @@ class Qwen3Network {
     tune_all(&Layer::down, stream_.accumulates());
     const Matrix* head[] = {&weights_.lm_head()};
     tune_projections<float>(context_, std::span<const Matrix* const>(head), false,
-                            limits_.max_samples);
+                            limits_.max_num_seqs);
   }
 
   /// Heads of this rank, for its KV pool.
@@ -142,7 +142,7 @@ class Qwen3Network {
 
   Context context_;
   Weights weights_;
-  NetworkLimits limits_;
+  StepLimits limits_;
   ResidualStream<Context> stream_;
   PagedAttention<Context, Heads> attention_;
   NormRope<Context> norm_rope_;

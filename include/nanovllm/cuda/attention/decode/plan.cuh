@@ -53,32 +53,32 @@ static_assert(sizeof(DecodeRange) == 32);
 /// construction only; movable.
 class DecodeWorkspace {
  public:
-  /// For steps of at most `max_seqs` sequences over `max_kv_heads` kv heads, each shared by `group`
+  /// For steps of at most `max_num_seqs` sequences over `max_kv_heads` kv heads, each shared by `group`
   /// query heads of `head_dim`. Throws ConfigError when a size is not positive, CudaError when the
   /// device has no room.
-  DecodeWorkspace(std::int64_t max_seqs, std::int64_t max_kv_heads, std::int64_t group,
+  DecodeWorkspace(std::int64_t max_num_seqs, std::int64_t max_kv_heads, std::int64_t group,
                   std::int64_t head_dim, const Context& context)
       : DecodeWorkspace(
-            max_seqs, max_kv_heads, group, head_dim, context,
+            max_num_seqs, max_kv_heads, group, head_dim, context,
             default_decode_grid(group, head_dim, context.num_sms, context.max_shared_bytes)) {}
 
   /// The same with a grid of one's own, for experiments.
-  DecodeWorkspace(std::int64_t max_seqs, std::int64_t max_kv_heads, std::int64_t group,
+  DecodeWorkspace(std::int64_t max_num_seqs, std::int64_t max_kv_heads, std::int64_t group,
                   std::int64_t head_dim, const Context& context, DecodeGrid grid)
-      : max_seqs_(max_seqs),
+      : max_num_seqs_(max_num_seqs),
         max_kv_heads_(max_kv_heads),
         group_(group),
         head_dim_(head_dim),
         grid_(grid) {
     nanovllm::check<ConfigError>(
-        max_seqs > 0 && max_kv_heads > 0 && group > 0 && head_dim > 0,
-        "DecodeWorkspace: sizes must be positive, got max_seqs = ", max_seqs,
+        max_num_seqs > 0 && max_kv_heads > 0 && group > 0 && head_dim > 0,
+        "DecodeWorkspace: sizes must be positive, got max_num_seqs = ", max_num_seqs,
         ", max_kv_heads = ", max_kv_heads, ", group = ", group, ", head_dim = ", head_dim);
     const std::int64_t most_seqs =
         static_cast<std::int64_t>(context.max_shared_bytes / sizeof(std::int32_t)) - 256;
-    nanovllm::check<ConfigError>(max_seqs <= most_seqs,
-                                 "DecodeWorkspace: max_seqs must be at most ", most_seqs,
-                                 " on this device, got ", max_seqs);
+    nanovllm::check<ConfigError>(max_num_seqs <= most_seqs,
+                                 "DecodeWorkspace: max_num_seqs must be at most ", most_seqs,
+                                 " on this device, got ", max_num_seqs);
     nanovllm::check<ConfigError>(
         grid.num_blocks > 0 && grid.min_tiles_per_block > 0 &&
             (grid.warps_per_block == 4 || grid.warps_per_block == 8),
@@ -96,7 +96,7 @@ class DecodeWorkspace {
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
 
-  [[nodiscard]] std::int64_t max_seqs() const { return max_seqs_; }
+  [[nodiscard]] std::int64_t max_num_seqs() const { return max_num_seqs_; }
   [[nodiscard]] std::int64_t max_kv_heads() const { return max_kv_heads_; }
   [[nodiscard]] std::int64_t group() const { return group_; }
   [[nodiscard]] std::int64_t head_dim() const { return head_dim_; }
@@ -111,7 +111,7 @@ class DecodeWorkspace {
   std::int64_t planned_seqs = -1, planned_kv_heads = -1;
 
  private:
-  std::int64_t max_seqs_, max_kv_heads_, group_, head_dim_;
+  std::int64_t max_num_seqs_, max_kv_heads_, group_, head_dim_;
   DecodeGrid grid_;
   DeviceBuffer<DecodeRange> ranges_;
   DeviceBuffer<float> partials_;
@@ -239,8 +239,8 @@ __global__ void __launch_bounds__(kThreads)
 inline void plan_decode(VectorView<const std::int32_t> kv_lens, std::int64_t num_kv_heads,
                         DecodeWorkspace& workspace, const Context& context) {
   const std::int64_t num_seqs = kv_lens.extent(0);
-  nanovllm::check<ShapeError>(num_seqs <= workspace.max_seqs(), "plan_decode: ", num_seqs,
-                              " sequences, the workspace is for ", workspace.max_seqs());
+  nanovllm::check<ShapeError>(num_seqs <= workspace.max_num_seqs(), "plan_decode: ", num_seqs,
+                              " sequences, the workspace is for ", workspace.max_num_seqs());
   nanovllm::check<ShapeError>(num_kv_heads > 0 && num_kv_heads <= workspace.max_kv_heads(),
                               "plan_decode: the number of kv heads must be in [1, ",
                               workspace.max_kv_heads(), "], got ", num_kv_heads);

@@ -87,10 +87,11 @@ __device__ __forceinline__ VarlenItem varlen_item(const VarlenSchedule& schedule
 /// use it run in one stream.
 class VarlenWorkspace {
  public:
-  /// Room for steps of up to `max_seqs` sequences and `max_tokens` query rows, on the device that
+  /// Room for steps of up to `max_num_seqs` sequences and `max_num_batched_tokens` query rows, on the device that
   /// is current, which must be the context's.
-  VarlenWorkspace(std::int64_t max_seqs, std::int64_t max_tokens, const Context&)
-      : entries_(static_cast<std::size_t>(varlen_max_entries(max_seqs, max_tokens))),
+  VarlenWorkspace(std::int64_t max_num_seqs, std::int64_t max_num_batched_tokens, const Context&)
+      : entries_(
+            static_cast<std::size_t>(varlen_max_entries(max_num_seqs, max_num_batched_tokens))),
         counters_(1) {}
 
   [[nodiscard]] std::int64_t capacity() const { return static_cast<std::int64_t>(entries_.size()); }
