@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "nanovllm/model/config.hpp"
+#include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/model/qwen3/qwen3.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
 

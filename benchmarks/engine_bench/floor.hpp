@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "nanovllm/model/config.hpp"
+#include "nanovllm/model/qwen3/config.hpp"
 
 namespace engine_bench {
 

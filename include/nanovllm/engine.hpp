@@ -160,7 +160,7 @@ class Engine {
     return frontend_->rules().max_total_tokens;
   }
 
-  /// Backend, threads, ranks, KV pool and policy, for people.
+  /// Backend, threads, ranks, KV pool, policy and what runs the steps, for people.
   [[nodiscard]] std::string describe() const;
 
   /// Whether its ranks can be counted on. Answers while a step hangs, too.

@@ -5,14 +5,19 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <iostream>
+#include <iterator>
 #include <map>
 #include <new>
 #include <random>
+#include <string>
 #include <thread>
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "safetensors_writer.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -167,11 +172,12 @@ TEST_CASE("defect 1: the texts of all events are the text of the output, for eve
       if (below(2) == 0) params.stop = {" the", "zz", "and"};
       params.include_stop_str_in_output = below(2) == 0;
       if (below(4) == 0) throw_at[i] = below(6);
-      ids.push_back(engine.submit(
-          prompts[static_cast<std::size_t>(below(4))], params, [&, i](const TokenEvent& event) {
-            streams[i].hear(event);
-            if (throw_at[i] >= 0 && throw_at[i]-- == 0) throw std::runtime_error("enough");
-          }));
+      ids.push_back(engine.submit(prompts[static_cast<std::size_t>(below(4))], params,
+                                  [&, i](const TokenEvent& event) {
+                                    streams[i].hear(event);
+                                    if (throw_at[i] >= 0 && throw_at[i]-- == 0)
+                                      throw std::runtime_error("enough");
+                                  }));
     }
     FailingBackend::steps_left = below(3) == 0 ? below(12) : -1;
     while (engine.step()) {
@@ -185,8 +191,8 @@ TEST_CASE("defect 1: the texts of all events are the text of the output, for eve
     }
     check_idle(engine);
   }
-  for (const FinishReason reason : {FinishReason::stop, FinishReason::length, FinishReason::abort,
-                                    FinishReason::error})
+  for (const FinishReason reason :
+       {FinishReason::stop, FinishReason::length, FinishReason::abort, FinishReason::error})
     CHECK(seen[reason] > 5);
 }
 
@@ -426,8 +432,7 @@ TEST_CASE("defect 14: an engine that goes sends the last event of every request"
   std::string refusal;
   {
     TestEngine engine(small_config(GENERATE(false, true)));
-    for (std::size_t i = 0; i < 6; ++i)
-      engine.submit("The fox", greedy(50), streams[i].callback());
+    for (std::size_t i = 0; i < 6; ++i) engine.submit("The fox", greedy(50), streams[i].callback());
     engine.step();
     engine.step();
     engine.submit("The fox", greedy(50), [&](const TokenEvent& event) {
@@ -475,6 +480,46 @@ TEST_CASE("a callback may call anything, generate included", "[callbacks]") {
     CHECK(stream.output.token_ids == fox);
   }
   check_idle(engine);
+}
+
+TEST_CASE("defect 7: weights that neither the checkpoint nor the memory can hold are not asked for",
+          "[engine]") {
+  using Catch::Matchers::Contains;
+  using SmallEngine = Engine<AnyModel, DefectPolicy>;
+  const std::filesystem::path honest = model_directory("group1_tied_yarn");
+  nanovllm_test::TempDirectory directory;
+  std::filesystem::copy(honest / "model.safetensors", directory.path());
+  std::ifstream file(honest / "config.json");
+  std::string json(std::istreambuf_iterator<char>(file), {});
+  const auto set = [&](const std::string& from, const std::string& to) {
+    REQUIRE(json.find(from) != json.npos);
+    json.replace(json.find(from), from.size(), to);
+  };
+  const EngineConfig config{.model = directory.path(), .num_threads = 1, .max_num_seqs = 4};
+
+  SECTION("sizes that are each within ModelLimits") {
+    set("\"hidden_size\": 70", "\"hidden_size\": 131072");
+    set("\"intermediate_size\": 98", "\"intermediate_size\": 1048576");
+    directory.write("config.json", json);
+    const ModelConfig model = ModelConfig::load(directory.path());
+    const std::string count = std::to_string(num_parameters(model));
+    const Checkpoint checkpoint(directory.path());
+    CHECK_THROWS_AS(SmallEngine(config), LoadError);
+    CHECK_THROWS_WITH(SmallEngine(config),
+                      Contains(count) && Contains("the checkpoint holds " +
+                                                  std::to_string(checkpoint.total_bytes())));
+    CHECK_THROWS_AS(SmallEngine(model, RandomWeights{1}, config), ConfigError);
+    CHECK_THROWS_WITH(
+        SmallEngine(model, RandomWeights{1}, config),
+        Contains(std::to_string(4 * num_parameters(model)) + " bytes") && Contains("available"));
+  }
+  SECTION("where only a part is missing, it is named") {
+    set("\"num_hidden_layers\": 3", "\"num_hidden_layers\": 4");
+    set("\"full_attention\",", "\"full_attention\", \"full_attention\",");
+    directory.write("config.json", json);
+    CHECK_THROWS_WITH(SmallEngine(config),
+                      Contains("'model.layers.3.mlp.up_proj.weight' is missing"));
+  }
 }
 
 TEST_CASE("run serves until it is told to stop, and sleeps when there is nothing to do", "[run]") {

@@ -391,5 +391,6 @@ TEST_CASE("describe names what is in force", "[engine]") {
   TestEngine engine(small_config());
   CHECK_THAT(engine.describe(), Catch::Matchers::Contains("float32") &&
                                     Catch::Matchers::Contains("ContinuousBatching") &&
-                                    Catch::Matchers::Contains("block_size = 16"));
+                                    Catch::Matchers::Contains("block_size = 16") &&
+                                    Catch::Matchers::Contains("DirectExecutor\n"));
 }

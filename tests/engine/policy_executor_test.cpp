@@ -1,6 +1,7 @@
 // An executor of a policy's own: docs/policies.md, 'Executor'.
 
 #include <atomic>
+#include <string>
 
 #include "catch.hpp"
 #include "engine/models.hpp"
@@ -34,12 +35,13 @@ struct CountingPolicy : Float32Policy {
 };
 
 template <class Policy>
-std::vector<Trace> serve() {
+std::vector<Trace> serve(std::string* description = nullptr) {
   Engine<AnyModel, Policy> engine({.model = model_directory("group1_tied_yarn"),
                                    .num_threads = 1,
                                    .max_num_seqs = 3,
                                    .max_model_len = 64,
                                    .kv_size = KvSize::blocks(16)});
+  if (description != nullptr) *description = engine.describe();
   std::vector<std::vector<TokenId>> prompts;
   for (std::size_t i = 0; i < 5; ++i) prompts.push_back(random_prompt(i, 2 + 5 * i, 100));
   std::vector<Trace> out;
@@ -53,7 +55,9 @@ std::vector<Trace> serve() {
 
 TEST_CASE("an executor of the policy's own does the steps", "[executor]") {
   const auto expected = serve<Float32Policy>();
-  const auto got = serve<CountingPolicy>();
+  std::string description;
+  const auto got = serve<CountingPolicy>(&description);
+  CHECK_THAT(description, Catch::Matchers::Contains("::CountingExecutor\n"));
   REQUIRE(got.size() == expected.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
     CHECK(got[i].tokens == expected[i].tokens);

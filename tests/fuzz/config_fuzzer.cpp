@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "nanovllm/model/config.hpp"
+#include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
 #include "nanovllm/model/rope_scaling.hpp"
 
@@ -41,8 +41,9 @@ void check_ranges(nanovllm::ModelConfig& config) {
   if (config.generation.temperature) require(*config.generation.temperature >= 0);
   if (config.generation.top_p) require(*config.generation.top_p > 0);
 
-  for (const double frequency : nanovllm::rope_inv_freq(config)) require(std::isfinite(frequency));
-  const double factor = nanovllm::rope_attention_factor(config);
+  for (const double frequency : nanovllm::rope_inv_freq(config.rope, config.head_dim))
+    require(std::isfinite(frequency));
+  const double factor = nanovllm::rope_attention_factor(config.rope);
   require(std::isfinite(factor) && factor > 0);
   require(nanovllm::max_context_length(config) >= config.max_position_embeddings);
   require(nanovllm::matches<nanovllm::shapes::qwen3_any>(config));

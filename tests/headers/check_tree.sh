@@ -112,7 +112,7 @@ awk -v graph="$graph" '
         " cuda/attention/decode/ cuda/attention/varlen/"
 
     # The headers of model/ that read a checkpoint may see the readers of files as well.
-    loaders["nanovllm/model/config.inc"]
+    loaders["nanovllm/model/qwen3/config.inc"]
     loaders["nanovllm/model/generation_config.inc"]
     loaders["nanovllm/model/weights.hpp"]
 

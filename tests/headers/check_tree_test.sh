@@ -101,7 +101,7 @@ expect "cuda/ may not include" "cuda sees cpu" include cuda/op.cuh nanovllm/cpu/
 expect "cuda/ may not include" "cuda sees sched" include cuda/op.cuh nanovllm/sched/plan.hpp
 expect "cpu/ may not include" "cpu sees cuda" include cpu/op.hpp nanovllm/cuda/op.cuh
 expect "kv/ may not include" "kv sees sched" include kv/pool.hpp nanovllm/sched/plan.hpp
-expect "sched/ may not include" "sched sees model" include sched/plan.hpp nanovllm/model/config.hpp
+expect "sched/ may not include" "sched sees model" include sched/plan.hpp nanovllm/model/weights.hpp
 expect "model/ may not include" "model sees io" include model/qwen3/qwen3.hpp nanovllm/io/safetensors.hpp
 expect "model/ may not include" "weights see the tokeniser" \
   include model/weights.hpp nanovllm/text/tokenizer.hpp

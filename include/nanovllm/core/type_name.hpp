@@ -14,4 +14,10 @@ template <class T>
   return signature.substr(begin, signature.find_first_of(";]", begin) - begin);
 }
 
+/// The same without template arguments.
+template <class T>
+[[nodiscard]] constexpr std::string_view template_name() {
+  return type_name<T>().substr(0, type_name<T>().find('<'));
+}
+
 }  // namespace nanovllm

@@ -23,6 +23,7 @@
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/engine/step_results.hpp"
 #include "nanovllm/engine/step_slots.hpp"
+#include "nanovllm/engine/weight_memory.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/parallel/process_group.hpp"
@@ -242,6 +243,11 @@ class Runner {
       backends[index(r)] = std::make_unique<Backend>(
           BackendConfig{.num_threads = config_.threads_of_a_rank(), .device = device});
     });
+    for (const auto& backend : backends) {  // while no rank of this host has its weights
+      check_weight_memory(model, sizeof(typename Elements::Weight), config_.num_ranks,
+                          Backend::kSharedMemory ? config_.ranks_on_host() : 1,
+                          backend->available_memory());
+    }
     // A rank that joins a group of devices waits for all the others: they must be there.
     if (link_) static_cast<void>(link_->minimum(0));
     ranks_.run([&](int r) {

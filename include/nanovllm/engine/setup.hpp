@@ -13,6 +13,7 @@
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/runner.hpp"
+#include "nanovllm/engine/weight_memory.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/model/weights.hpp"
 #include "nanovllm/sched/batch_config.hpp"
@@ -59,7 +60,7 @@ template <class Model, class Policy>
     const typename Model::Config& model, const std::optional<RandomWeights>& weights,
     const EngineConfig& config, const BatchConfig& batch, std::int64_t max_model_len) {
   std::optional<Checkpoint> checkpoint;
-  if (!weights) checkpoint.emplace(config.model);
+  if (!weights) check_checkpoint_size(model, checkpoint.emplace(config.model));
   RunnerConfig runner{.num_ranks = config.tensor_parallel,
                       .num_threads = config.num_threads,
                       .first_device = config.device,

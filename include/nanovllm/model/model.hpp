@@ -58,7 +58,9 @@ struct NetworkTemplate;
 ///
 /// Where it has them, the engine also uses `Model::kText`, a TextHints, and
 /// `settings_of(config)`, found by argument-dependent lookup: names and numbers that must be the
-/// same in all processes of a group.
+/// same in all processes of a group; and `num_parameters(config)`, found likewise: how many weights
+/// the model has, or a little less. Sizes that neither the checkpoint nor the memory can hold are
+/// refused by it.
 template <class M>
 concept ModelLike = ModelConfigLike<typename M::Config> && requires {
   typename detail::NetworkTemplate<M::template Network>;
@@ -110,6 +112,16 @@ template <ModelConfigLike Config>
     return settings_of(config);
   } else {
     return {{"vocab_size", static_cast<std::int64_t>(config.vocab_size)}};
+  }
+}
+
+/// `num_parameters(config)`, or 0.
+template <ModelConfigLike Config>
+[[nodiscard]] std::int64_t least_num_parameters(const Config& config) {
+  if constexpr (requires { std::int64_t(num_parameters(config)); }) {
+    return num_parameters(config);
+  } else {
+    return 0;
   }
 }
 

@@ -11,7 +11,7 @@
 #include <numbers>
 #include <vector>
 
-#include "nanovllm/model/config.hpp"
+#include "nanovllm/model/rope_config.hpp"
 
 namespace nanovllm {
 
@@ -32,9 +32,8 @@ struct YarnRange {
 };
 
 /// Where a pair turns beta_fast and beta_slow times in the original context. Requires YaRN.
-[[nodiscard]] inline YarnRange yarn_range(const ModelConfig& config) {
-  const RopeConfig& rope = config.rope;
-  const auto dim = static_cast<double>(config.head_dim);
+[[nodiscard]] inline YarnRange yarn_range(const RopeConfig& rope, std::int64_t head_dim) {
+  const auto dim = static_cast<double>(head_dim);
   const auto length = static_cast<double>(rope.original_max_position_embeddings);
   const auto pair_turning = [&](double turns) {
     return dim * std::log(length / (2 * std::numbers::pi * turns)) / (2 * std::log(rope.theta));
@@ -49,16 +48,16 @@ struct YarnRange {
 }
 
 /// The head_dim / 2 frequencies in radians per position, fastest first.
-[[nodiscard]] inline std::vector<double> rope_inv_freq(const ModelConfig& config) {
-  const RopeConfig& rope = config.rope;
-  const auto dim = static_cast<double>(config.head_dim);
-  std::vector<double> out(static_cast<std::size_t>(config.head_dim / 2));
+[[nodiscard]] inline std::vector<double> rope_inv_freq(const RopeConfig& rope,
+                                                       std::int64_t head_dim) {
+  const auto dim = static_cast<double>(head_dim);
+  std::vector<double> out(static_cast<std::size_t>(head_dim / 2));
   for (std::size_t i = 0; i < out.size(); ++i) {
     out[i] = std::pow(rope.theta, -2.0 * static_cast<double>(i) / dim);
   }
   if (rope.type != RopeType::yarn) return out;
 
-  const YarnRange range = yarn_range(config);
+  const YarnRange range = yarn_range(rope, head_dim);
   const double width = range.high == range.low ? 0.001 : range.high - range.low;
   for (std::size_t i = 0; i < out.size(); ++i) {
     const double stretched = std::clamp((static_cast<double>(i) - range.low) / width, 0.0, 1.0);
@@ -68,8 +67,7 @@ struct YarnRange {
 }
 
 /// What cos and sin are multiplied by: 1 without YaRN.
-[[nodiscard]] inline double rope_attention_factor(const ModelConfig& config) {
-  const RopeConfig& rope = config.rope;
+[[nodiscard]] inline double rope_attention_factor(const RopeConfig& rope) {
   if (rope.type != RopeType::yarn) return 1;
   if (rope.attention_factor) return *rope.attention_factor;
   if (rope.mscale && rope.mscale_all_dim) {
@@ -79,13 +77,13 @@ struct YarnRange {
   return detail::yarn_mscale(rope.factor);
 }
 
-/// The longest sequence the positions were made for: max_position_embeddings, or with YaRN the
+/// The longest sequence the positions were made for: `max_position_embeddings`, or with YaRN the
 /// stretched original length where that is longer.
-[[nodiscard]] inline std::int64_t max_context_length(const ModelConfig& config) {
-  const RopeConfig& rope = config.rope;
-  if (rope.type != RopeType::yarn) return config.max_position_embeddings;
+[[nodiscard]] inline std::int64_t rope_context_length(const RopeConfig& rope,
+                                                      std::int64_t max_position_embeddings) {
+  if (rope.type != RopeType::yarn) return max_position_embeddings;
   const double stretched = static_cast<double>(rope.original_max_position_embeddings) * rope.factor;
-  return std::max(config.max_position_embeddings,
+  return std::max(max_position_embeddings,
                   static_cast<std::int64_t>(std::min(stretched, 0x1p31 - 1)));
 }
 

@@ -11,7 +11,6 @@
 #include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/model/config.hpp"
 #include "nanovllm/model/layers/attention.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/embedding.hpp"
@@ -20,6 +19,7 @@
 #include "nanovllm/model/layers/norm_rope.hpp"
 #include "nanovllm/model/layers/residual_stream.hpp"
 #include "nanovllm/model/model.hpp"
+#include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
 #include "nanovllm/model/qwen3/weights.hpp"
 #include "nanovllm/model/rope_scaling.hpp"
@@ -53,8 +53,9 @@ class Qwen3Network {
         limits_(limits),
         stream_(context_, limits.max_num_batched_tokens, hidden_size(), eps_of(config)),
         attention_(context_, limits.max_num_batched_tokens, heads()),
-        norm_rope_(context_, limits.max_model_len, head_dim(), eps_of(config),
-                   [&](MatrixView<float> table) { fill_rope_table(config, table); }),
+        norm_rope_(
+            context_, limits.max_model_len, head_dim(), eps_of(config),
+            [&](MatrixView<float> table) { fill_rope_table(config.rope, config.head_dim, table); }),
         mlp_(context_, limits.max_num_batched_tokens, weights_.shard().intermediate_size),
         lm_head_(context_, limits.max_num_seqs, weights_.shard().vocab_rows) {
     backend.reserve({.limits = limits,

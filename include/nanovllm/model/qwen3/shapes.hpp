@@ -7,7 +7,7 @@
 #include <string>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/model/config.hpp"
+#include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/ops/attention.hpp"
 
 namespace nanovllm {

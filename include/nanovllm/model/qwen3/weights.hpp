@@ -12,8 +12,8 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/model/config.hpp"
 #include "nanovllm/model/parameter_list.hpp"
+#include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
 #include "nanovllm/model/weights.hpp"
 

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,25 +12,10 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/model/generation_config.hpp"
+#include "nanovllm/model/rope_config.hpp"
+#include "nanovllm/model/rope_scaling.hpp"
 
 namespace nanovllm {
-
-enum class RopeType : std::uint8_t { standard, yarn };
-
-/// Rotary position embedding. All but `type` and `theta` matter to YaRN only; `rope_scaling.hpp`
-/// has the formulas.
-struct RopeConfig {
-  RopeType type = RopeType::standard;
-  double theta = 0;   ///< > 1
-  double factor = 1;  ///< in [1, 1e6]
-  std::int64_t original_max_position_embeddings = 0;
-  std::optional<double> attention_factor;  ///< unset: follows from factor and the mscales
-  double beta_fast = 32;                   ///< > beta_slow
-  double beta_slow = 1;                    ///< > 0
-  std::optional<double> mscale;
-  std::optional<double> mscale_all_dim;
-  bool truncate = true;
-};
 
 /// The largest sizes that are read from a config.json, far above any model there is. They keep a
 /// hostile file from asking for all memory, and products of sizes from overflowing.
@@ -82,8 +66,13 @@ struct ModelConfig {
 /// sizes within ModelLimits.
 [[nodiscard]] std::int64_t num_parameters(const ModelConfig& config);
 
+/// The longest sequence that the positions were made for.
+[[nodiscard]] inline std::int64_t max_context_length(const ModelConfig& config) {
+  return rope_context_length(config.rope, config.max_position_embeddings);
+}
+
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/model/config.inc"
+#include "nanovllm/model/qwen3/config.inc"
 #endif

@@ -1,4 +1,4 @@
-#include "nanovllm/model/config.hpp"
+#include "nanovllm/model/qwen3/config.hpp"
 
 #include <cstdio>
 #include <cstdlib>
