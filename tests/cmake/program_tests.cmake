@@ -1,5 +1,6 @@
 # 'programs/<path>': every program of examples/ and benchmarks/, and the fingerprint, compiles, on
-# the CPU and with nvcc where there is one. Nothing is linked or run.
+# the CPU and with nvcc where there is one. Nothing is linked or run, and the engines of
+# nanovllm::prebuilt are not compiled again: consumer/ does that.
 if(NOT NANOVLLM_TEST_PACKAGING)
   return()
 endif()
@@ -42,7 +43,8 @@ foreach(program IN LISTS programs)
     add_test(NAME "programs/${program}"
       COMMAND "${CMAKE_CURRENT_LIST_DIR}/check_program.sh" "${compiler}"
         "${PROJECT_SOURCE_DIR}/${program}" ${flags} ${program_flags}
-        "-I${PROJECT_SOURCE_DIR}/benchmarks" "-I${CMAKE_CURRENT_BINARY_DIR}/programs")
+        "-I${PROJECT_SOURCE_DIR}/benchmarks" "-I${CMAKE_CURRENT_BINARY_DIR}/programs"
+        -DNANOVLLM_PREBUILT -DNANOVLLM_PREBUILT_CUDA)
   endif()
   set_tests_properties("programs/${program}" PROPERTIES
     LABELS programs SKIP_RETURN_CODE 77 TIMEOUT 600)
