@@ -15,9 +15,9 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <iterator>
 #include <memory>
 #include <optional>
-#include <ranges>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -117,22 +117,20 @@ class Engine {
   /// Serves all `prompts` and returns their outputs in the same order. A prompt that cannot be
   /// served costs itself alone: its output has finish_reason `error` and says why. If this throws,
   /// its requests are taken back.
-  template <std::ranges::input_range Prompts>
-  requires std::convertible_to<std::ranges::range_reference_t<Prompts>, Prompt> std::vector<Output>
-  generate(const Prompts& prompts, const SamplingParams& params = {}) {
+  template <RangeOf<Prompt> Prompts>
+  std::vector<Output> generate(const Prompts& prompts, const SamplingParams& params = {}) {
     return generate_all(to_list(prompts), std::span(&params, 1));
   }
 
   /// The same with settings of its own for every prompt. Throws RequestError when their numbers
   /// differ.
-  template <std::ranges::input_range Prompts, std::ranges::contiguous_range Params>
-  requires std::convertible_to<std::ranges::range_reference_t<Prompts>, Prompt> &&
-      std::same_as<std::ranges::range_value_t<Params>, SamplingParams>
-          std::vector<Output> generate(const Prompts& prompts, const Params& params) {
+  template <RangeOf<Prompt> Prompts, std::convertible_to<std::span<const SamplingParams>> Params>
+  std::vector<Output> generate(const Prompts& prompts, const Params& params) {
     const std::vector<Prompt> list = to_list(prompts);
-    check<RequestError>(std::ranges::size(params) == list.size(), "generate: ", list.size(),
-                        " prompts need as many SamplingParams, got ", std::ranges::size(params));
-    return generate_all(list, std::span(std::ranges::data(params), std::ranges::size(params)));
+    const std::span<const SamplingParams> settings(params);
+    check<RequestError>(settings.size() == list.size(), "generate: ", list.size(),
+                        " prompts need as many SamplingParams, got ", settings.size());
+    return generate_all(list, settings);
   }
 
   std::vector<Output> generate(std::initializer_list<Prompt> prompts,
@@ -183,7 +181,7 @@ class Engine {
 
   template <class Prompts>
   static std::vector<Prompt> to_list(const Prompts& prompts) {
-    return std::vector<Prompt>(std::ranges::begin(prompts), std::ranges::end(prompts));
+    return std::vector<Prompt>(std::begin(prompts), std::end(prompts));
   }
 
   std::vector<Output> generate_all(std::span<const Prompt> prompts,

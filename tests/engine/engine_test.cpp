@@ -362,7 +362,8 @@ TEST_CASE("engines with wrong settings are refused with the setting's name", "[e
   fails([](EngineConfig& c) { c.kv_size = KvSize::blocks(0); }, "KV cache");
   fails([](EngineConfig& c) { c.kv_size = KvSize::bytes(100); }, "KV cache");
   fails([](EngineConfig& c) { c.num_threads = -1; }, "num_threads");
-  fails([](EngineConfig& c) { c.model = model_directory("group1_tied_yarn"); }, "hidden_size");
+  fails([](EngineConfig& c) { c.model = model_directory("group1_tied_yarn"), c.max_model_len = 0; },
+        "hidden_size");
 }
 
 TEST_CASE("a model without tokeniser serves token ids and says why it does not serve text",

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -21,13 +22,12 @@ namespace detail {
 inline std::atomic<std::int64_t> threads_left = -1;
 
 /// Throws std::system_error when there is no thread to be had.
-template <class Work>
-[[nodiscard]] std::thread start_thread(Work&& work) {
+[[nodiscard]] inline std::thread start_thread(std::function<void()> work) {
   if (threads_left.load() >= 0 && threads_left.fetch_sub(1) <= 0) {
     threads_left = 0;
     throw std::system_error(EAGAIN, std::system_category());
   }
-  return std::thread(std::forward<Work>(work));
+  return std::thread(std::move(work));
 }
 
 }  // namespace detail
@@ -36,9 +36,9 @@ template <class Work>
 /// when this returns. When one is refused, calls `stop()`, which must make those return that have
 /// been started, joins them, and throws an Error that begins with `what` and says how many were
 /// wanted and how many could be started.
-template <class Work, class Stop>
-[[nodiscard]] std::vector<std::thread> start_threads(const char* what, int count, const Work& work,
-                                                     const Stop& stop) {
+[[nodiscard]] inline std::vector<std::thread> start_threads(const char* what, int count,
+                                                            const std::function<void(int)>& work,
+                                                            const std::function<void()>& stop) {
   std::vector<std::thread> threads;
   if (count <= 0) return threads;
   threads.reserve(static_cast<std::size_t>(count));

@@ -1,6 +1,8 @@
 #pragma once
 /// What users hand to the engine: a text, token ids, or a conversation.
 
+#include <concepts>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,6 +28,13 @@ struct Prompt : std::variant<std::string, std::vector<TokenId>, ChatPrompt> {
   Prompt(std::vector<TokenId> token_ids) : variant(std::move(token_ids)) {}
   Prompt(std::vector<ChatMessage> messages) : variant(ChatPrompt{std::move(messages)}) {}
   Prompt(ChatPrompt chat) : variant(std::move(chat)) {}
+};
+
+/// Anything with a beginning and an end whose elements become `T`.
+template <class Range, class T>
+concept RangeOf = requires(const Range& range) {
+  { *std::begin(range) } -> std::convertible_to<T>;
+  std::end(range);
 };
 
 }  // namespace nanovllm

@@ -7,10 +7,10 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <random>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
+#include "nanovllm/core/random_seed.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/runner.hpp"
 #include "nanovllm/engine/weight_memory.hpp"
@@ -33,9 +33,7 @@ namespace nanovllm {
 
 /// The engine's seed: the setting, or a random one.
 [[nodiscard]] inline std::uint64_t choose_seed(const EngineConfig& config) {
-  if (config.seed) return *config.seed;
-  std::random_device device;
-  return std::uint64_t{device()} << 32 | device();
+  return config.seed ? *config.seed : random_seed();
 }
 
 /// The limits of a step. Throws ConfigError when a setting is out of range.

@@ -5,11 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <random>
 #include <span>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/random_seed.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/kv/block_list.hpp"
 #include "nanovllm/kv/prefix_cache.hpp"
@@ -113,11 +113,6 @@ class HashPrefixCache {
   }
 
  private:
-  static std::uint64_t random_seed() {
-    std::random_device device;
-    return std::uint64_t{device()} << 32 | device();
-  }
-
   void erase(BlockId block) noexcept {
     index_.erase(block);
     ++version_;
