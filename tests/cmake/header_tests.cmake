@@ -5,6 +5,8 @@
 #   headers/two-units      every .hpp in two translation units of one program
 #   headers/two-libraries  two shared libraries with the engine inside, in one program
 #   headers/clang, /nvcc   every .hpp in one translation unit of the other compilers
+#   headers/docs           the policies that docs/policies.md writes
+#   headers/march-*        the CPU's kernels, where -march rules out some of them
 #   headers/cuda-alone     each .cuh compiles by itself for sm_80 and sm_90a, without warnings
 #   headers/hot-kernels    no kernel of a step spills registers or has its wgmma serialised
 
@@ -147,13 +149,27 @@ foreach(target IN ITEMS
     LABELS headers RESOURCE_LOCK build PROCESSORS ${num_cores} TIMEOUT 1200)
 endforeach()
 
-# Other compilers, when they are there, see every header in one translation unit.
+# Other compilers, when they are there, see every header in one translation unit; clang++ an engine.
 add_test(NAME headers/clang
   COMMAND "${headers_folder}/try_compiler.sh" clang++ "${NANOVLLM_CLANG}" -std=c++20 -fsyntax-only
-    ${nanovllm_warnings} ${our_flags} ${other_flags} "${headers_folder}/unit_one.cpp")
+    ${nanovllm_warnings} ${our_flags} ${other_flags} "${headers_folder}/engine.cpp")
 add_test(NAME headers/nvcc
   COMMAND "${headers_folder}/try_compiler.sh" nvcc "${NANOVLLM_NVCC}" -std=c++20 -arch=sm_90a
     --expt-relaxed-constexpr -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror
     ${our_flags} ${other_flags_of_nvcc} -x cu -c "${headers_folder}/unit_one.cpp" -o "${generated}/unit_one.cu.o")
 set_tests_properties(headers/clang headers/nvcc PROPERTIES
   LABELS headers SKIP_RETURN_CODE 77 TIMEOUT 600)
+
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  foreach(level IN ITEMS v3 v4)
+    add_test(NAME headers/march-${level}
+      COMMAND "${CMAKE_CXX_COMPILER}" -std=c++20 -march=x86-64-${level} -fsyntax-only
+        ${nanovllm_warnings} ${our_flags} ${other_flags} -DNANOVLLM_PREBUILT
+        -DNANOVLLM_PREBUILT_SOURCE "${PROJECT_SOURCE_DIR}/.cmake/prebuilt/templates.cpp")
+    set_tests_properties(headers/march-${level} PROPERTIES LABELS headers TIMEOUT 600)
+  endforeach()
+endif()
+
+add_test(NAME headers/docs COMMAND "${headers_folder}/check_docs.sh" "${CMAKE_CXX_COMPILER}"
+  "${PROJECT_SOURCE_DIR}/docs/policies.md" ${our_flags} ${other_flags} -DNANOVLLM_PREBUILT)
+set_tests_properties(headers/docs PROPERTIES LABELS headers TIMEOUT 600)

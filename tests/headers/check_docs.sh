@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# check_docs.sh COMPILER DOCUMENT [FLAG...]: whether the C++ of a page compiles: its blocks, one behind
+# the other, but for those of CUDA, and docs_engine.inc behind them.
+set -euo pipefail
+
+compiler=$1 document=$2
+shift 2
+folder=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+source=$(mktemp --suffix=.cpp)
+trap 'rm -f "$source"' EXIT
+awk '/^```cpp/ { block = "#line " NR + 1 " \"" FILENAME "\"\n"; inside = 1; next }
+     /^```/ { if (inside && block !~ /Cuda/) printf "%s", block; inside = 0 }
+     inside { block = block $0 "\n" }' "$document" > "$source"
+echo '#include "docs_engine.inc"' >> "$source"
+"$compiler" -std=c++20 -fsyntax-only -Wall -Wextra "-I$folder" "$@" "$source"
