@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "nanovllm/core/error.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 
 namespace nanovllm {

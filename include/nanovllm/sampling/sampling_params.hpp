@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/error.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 
 namespace nanovllm {
