@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 
 namespace nanovllm {
