@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "nanovllm/core/philox.hpp"
 #include "nanovllm/engine.hpp"
 
 namespace nanovllm::test {

@@ -13,6 +13,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "nanovllm/core/philox.hpp"
 #include "nanovllm/model/layers/attention.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/embedding.hpp"

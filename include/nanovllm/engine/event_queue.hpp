@@ -1,20 +1,15 @@
 #pragma once
 /// Events on their way to callbacks.
 
-#include <algorithm>
-#include <chrono>
 #include <condition_variable>
 #include <cstddef>
-#include <exception>
-#include <iterator>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
-#include <utility>
 
-#include "nanovllm/core/error.hpp"
-#include "nanovllm/engine/output.hpp"
+#include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/request.hpp"
 
 namespace nanovllm {
@@ -27,101 +22,25 @@ namespace nanovllm {
 /// and those of its own request wait until it returns.
 class EventQueue {
  public:
+  using OnThrow = std::function<void(const std::shared_ptr<Request>&, const std::string&)>;
+
   /// `count` events to be filled and put in.
-  [[nodiscard]] EventList allocate(std::size_t count) {
-    EventList out;
-    {
-      const std::lock_guard lock(mutex_);
-      auto end = spare_.begin();
-      for (; count > 0 && end != spare_.end(); --count) ++end;
-      out.splice(out.begin(), spare_, spare_.begin(), end);
-    }
-    for (; count > 0; --count) out.emplace_back();
-    return out;
-  }
+  [[nodiscard]] EventList allocate(std::size_t count);
 
   /// Events whose request has no callback are left out.
-  void push(EventList&& events) noexcept {
-    for (auto event = events.begin(); event != events.end();) {
-      event =
-          event->request && event->request->has_callback() ? std::next(event) : events.erase(event);
-    }
-    const std::lock_guard lock(mutex_);
-    queue_.splice(queue_.end(), events);
-  }
+  void push(EventList&& events) noexcept;
 
   /// Calls the callbacks of all events, unless another thread is at it. What one throws is passed to
   /// `on_throw(request, message)`, once for a request.
-  template <class OnThrow>
-  void deliver(const OnThrow& on_throw) {
-    std::unique_lock lock(mutex_);
-    if (depth_ > 0 && deliverer_ != std::this_thread::get_id()) return;
-    deliverer_ = std::this_thread::get_id();
-    ++depth_;
-    EventList event, heard;  // one each
-    while (true) {
-      if (!heard.empty() && spare_.size() < kMaxSpare) spare_.splice(spare_.begin(), heard);
-      const auto next = std::find_if(queue_.begin(), queue_.end(), [](const Event& waiting) {
-        return !waiting.request->is_in_callback_;
-      });
-      if (next == queue_.end()) break;
-      event.splice(event.begin(), queue_, next);
-      const std::shared_ptr<Request> request = event.front().request;
-      request->is_in_callback_ = true;
-      lock.unlock();
-      call(event.front(), on_throw);
-      event.front() = Event{};
-      lock.lock();
-      request->is_in_callback_ = false;
-      heard.clear();
-      heard.splice(heard.begin(), event);
-    }
-    --depth_;
-    if (depth_ == 0) idle_.notify_all();
-  }
+  void deliver(const OnThrow& on_throw);
 
   /// Whether another thread calls callbacks. Waits a moment for it to be done, if so.
-  [[nodiscard]] bool is_delivered_elsewhere() {
-    std::unique_lock lock(mutex_);
-    const auto elsewhere = [this] {
-      return depth_ > 0 && deliverer_ != std::this_thread::get_id();
-    };
-    if (elsewhere())
-      idle_.wait_for(lock, std::chrono::milliseconds(1), [&] { return !elsewhere(); });
-    return elsewhere();
-  }
+  [[nodiscard]] bool is_delivered_elsewhere();
 
  private:
   static constexpr std::size_t kMaxSpare = 1024;
 
-  template <class OnThrow>
-  static void call(Event& event, const OnThrow& on_throw) {
-    Request& request = *event.request;
-    if (request.has_thrown_) {
-      // It ends: the rest comes with the last event.
-      request.unheard_text_ += event.news.text;
-      if (!event.is_last) return;
-      event.news.text = std::move(request.unheard_text_);
-    }
-    const TokenEvent view{
-        .id = request.id(),
-        .token = event.news.token ? &*event.news.token : nullptr,
-        .text = event.news.text,
-        .logprobs = event.news.logprobs ? &*event.news.logprobs : nullptr,
-        .output = event.is_last ? &std::as_const(request).output() : nullptr,
-    };
-    std::string error;
-    try {
-      request.callback_(view);
-    } catch (const std::exception& e) {
-      error = concat("the request's callback threw: ", e.what());
-    } catch (...) {
-      error = "the request's callback threw";
-    }
-    if (event.is_last) request.callback_ = nullptr;
-    if (error.empty() || event.is_last || std::exchange(request.has_thrown_, true)) return;
-    on_throw(event.request, error);
-  }
+  static void call(Event& event, const OnThrow& on_throw);
 
   std::mutex mutex_;
   std::condition_variable idle_;
@@ -132,3 +51,7 @@ class EventQueue {
 };
 
 }  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+#include "nanovllm/engine/event_queue.inc"
+#endif

@@ -1,13 +1,11 @@
 #pragma once
 /// What the engine reports while it loads and generates, and a line on a terminal that shows it.
 
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
-#include <memory>
 
-#include <unistd.h>
+#include "nanovllm/core/prebuilt.hpp"
 
 namespace nanovllm {
 
@@ -31,45 +29,15 @@ using GenerateCallback = std::function<void(const GenerateProgress&)>;
 
 /// Shows loading as one line on `stream`, for checkpoints of at least `min_bytes`. Silent when the
 /// stream is no terminal.
-[[nodiscard]] inline LoadCallback load_progress_line(std::FILE* stream = stderr,
-                                                     std::uint64_t min_bytes = 1'000'000'000) {
-  if (!isatty(fileno(stream))) return {};
-  return [stream, min_bytes, shown = -1](const LoadProgress& p) mutable {
-    if (p.bytes_total < min_bytes) return;
-    if (p.stage != LoadProgress{}.stage) {
-      std::fprintf(stream, "%s\n", p.stage);
-      return;
-    }
-    const int percent = static_cast<int>(100.0 * static_cast<double>(p.bytes_done) /
-                                         static_cast<double>(p.bytes_total));
-    if (percent == shown) return;
-    shown = percent;
-    std::fprintf(stream, "\rloading weights: %3d%% of %.1f GB%s", percent,
-                 static_cast<double>(p.bytes_total) * 1e-9,
-                 p.bytes_done == p.bytes_total ? "\n" : "");
-    std::fflush(stream);
-  };
-}
+[[nodiscard]] LoadCallback load_progress_line(std::FILE* stream = stderr,
+                                              std::uint64_t min_bytes = 1'000'000'000);
 
 /// Shows generation as one line on `stream`, ten times a second at the most. Silent when the stream
 /// is no terminal.
-[[nodiscard]] inline GenerateCallback generate_progress_line(std::FILE* stream = stderr) {
-  if (!isatty(fileno(stream))) return {};
-  using Clock = std::chrono::steady_clock;
-  return [stream, last = Clock::time_point{}](const GenerateProgress& p) mutable {
-    const bool done = p.num_finished == p.num_requests;
-    const Clock::time_point now = Clock::now();
-    if (!done && now - last < std::chrono::milliseconds(100)) return;
-    last = now;
-    constexpr int kWidth = 30;
-    const int filled =
-        p.num_requests == 0 ? kWidth : static_cast<int>(kWidth * p.num_finished / p.num_requests);
-    std::fprintf(stream, "\r[%.*s%*s] %lld/%lld  prefill %.0f tok/s  decode %.0f tok/s%s", filled,
-                 "##############################", kWidth - filled, "",
-                 static_cast<long long>(p.num_finished), static_cast<long long>(p.num_requests),
-                 p.prefill_tokens_per_second, p.decode_tokens_per_second, done ? "\n" : "   ");
-    std::fflush(stream);
-  };
-}
+[[nodiscard]] GenerateCallback generate_progress_line(std::FILE* stream = stderr);
 
 }  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+#include "nanovllm/engine/progress.inc"
+#endif

@@ -8,10 +8,10 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/output.hpp"
 #include "nanovllm/engine/request_sequence.hpp"
 #include "nanovllm/text/tokenizer.hpp"
@@ -37,17 +37,9 @@ using RequestList = std::list<std::shared_ptr<Request>>;
 class Request {
  public:
   Request(RequestId id, SequenceTerms terms, std::vector<TokenId> prompt,
-          const Tokenizer* tokenizer, TokenCallback callback)
-      : id_(id),
-        terms_(std::move(terms)),
-        has_callback_(static_cast<bool>(callback)),
-        callback_(std::move(callback)) {
-    output_.id = id;
-    output_.num_prompt_tokens = static_cast<std::int32_t>(prompt.size());
-    sequences_.push_back(
-        std::make_unique<RequestSequence>(*this, terms_, id, std::move(prompt), tokenizer, has_callback_));
-    last_event_.emplace_back();
-  }
+          const Tokenizer* tokenizer, TokenCallback callback);
+
+  ~Request();
 
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
@@ -73,26 +65,7 @@ class Request {
   /// Ends all sequences that have not ended, makes the output final and gives the last event, which
   /// was allocated with the request. Once.
   [[nodiscard]] EventList finish(std::shared_ptr<Request> self, FinishReason reason,
-                                 const std::string& error) noexcept {
-    for (const auto& sequence : sequences_) {
-      if (!sequence->has_ended()) sequence->finish(reason);
-    }
-    RequestSequence& first = *sequences_.front();
-    Event& event = last_event_.front();
-    event.request = std::move(self);
-    event.news = first.take_news();
-    event.is_last = true;
-    static_cast<Completion&>(output_) = first.take_completion();
-    output_.num_cached_tokens = first.num_cached_tokens;
-    output_.timings.finished = elapsed();
-    try {
-      output_.error = error;
-    } catch (const std::exception&) {
-      // Out of memory: finish_reason tells.
-    }
-    has_ended_.store(true, std::memory_order_release);
-    return std::move(last_event_);
-  }
+                                 const std::string& error) noexcept;
 
   /// Whether it was given one; true even after the last call, which may be on another thread.
   [[nodiscard]] bool has_callback() const { return has_callback_; }
@@ -125,3 +98,7 @@ class Request {
 };
 
 }  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+#include "nanovllm/engine/request.inc"
+#endif

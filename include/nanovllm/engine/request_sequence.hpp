@@ -1,7 +1,6 @@
 #pragma once
 /// One sequence of a request inside the engine: how it is drawn, its text so far, when it stops.
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/output.hpp"
 #include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/sampling/logits_processor.hpp"
@@ -51,24 +51,7 @@ class RequestSequence : public Sequence {
   /// @param tokenizer     may be null: the output then has token ids and no text.
   /// @param has_listener  whether its tokens are news for somebody.
   RequestSequence(Request& request, const SequenceTerms& terms, RequestId request_id,
-                  std::vector<TokenId> prompt, const Tokenizer* tokenizer, bool has_listener)
-      : request_(request),
-        sampling_(terms.sampling),
-        min_tokens_(terms.params.min_tokens),
-        max_tokens_(terms.params.max_tokens),
-        end_tokens_(terms.end_tokens),
-        has_listener_(has_listener),
-        stop_matcher_(terms.params.stop, terms.params.include_stop_str_in_output) {
-    id = request_id;
-    num_prompt_tokens = static_cast<std::int32_t>(prompt.size());
-    max_total_tokens = terms.max_total_tokens;
-    tokens = std::move(prompt);
-    processors_ = terms.make_processors({.params = terms.params,
-                                         .end_tokens = terms.end_tokens,
-                                         .prompt = tokens,
-                                         .vocab_size = terms.vocab_size});
-    if (tokenizer != nullptr) detokenizer_.emplace(*tokenizer, terms.params.skip_special_tokens);
-  }
+                  std::vector<TokenId> prompt, const Tokenizer* tokenizer, bool has_listener);
 
   RequestSequence(const RequestSequence&) = delete;
   RequestSequence& operator=(const RequestSequence&) = delete;
@@ -106,91 +89,26 @@ class RequestSequence : public Sequence {
 
   /// Takes the next token, of which the scheduler has not heard yet. If it throws, the token is not
   /// part of the completion.
-  [[nodiscard]] FinishReason accept(TokenId token, std::optional<TokenLogprobs>&& logprobs) {
-    completion_.token_ids.push_back(token);
-    try {
-      return accept_last(token, std::move(logprobs));
-    } catch (...) {
-      completion_.token_ids.pop_back();
-      completion_.logprobs.resize(
-          std::min(completion_.logprobs.size(), completion_.token_ids.size()));
-      throw;
-    }
-  }
+  [[nodiscard]] FinishReason accept(TokenId token, std::optional<TokenLogprobs>&& logprobs);
 
   /// Ends the completion. Text that was held back is released unless a stop string was found.
-  void finish(FinishReason reason) noexcept {
-    completion_.finish_reason = reason;
-    if (stop_string_found_ || !detokenizer_) return;
-    try {
-      if (!add_text(detokenizer_->flush(), false)) release(stop_matcher_.flush());
-    } catch (const std::exception&) {
-      // Out of memory: the few bytes held back are in no event and not in the output.
-    }
-  }
+  void finish(FinishReason reason) noexcept;
 
   /// What came since the last call, for the listener. A token is reported once, and so is every
   /// piece of text.
-  [[nodiscard]] News take_news() noexcept {
-    News news{.text = std::move(new_text_)};
-    new_text_.clear();
-    if (std::exchange(has_new_token_, false)) {
-      news.token = completion_.token_ids.back();
-      news.logprobs = std::move(new_logprobs_);
-    }
-    new_logprobs_.reset();
-    return news;
-  }
+  [[nodiscard]] News take_news() noexcept;
 
   /// The completion, to be moved out when the request ends.
   [[nodiscard]] Completion take_completion() noexcept { return std::move(completion_); }
 
  private:
-  [[nodiscard]] FinishReason accept_last(TokenId token, std::optional<TokenLogprobs>&& logprobs) {
-    if (processors_) processors_->accept(token);
-    if (logprobs) {
-      completion_.logprobs.push_back(*logprobs);
-      if (has_listener_) new_logprobs_ = std::move(logprobs);
-    }
-    const bool can_stop = num_generated() >= min_tokens_;
-    const bool ends =
-        can_stop && std::binary_search(end_tokens_.begin(), end_tokens_.end(), token);
-    // An end token is not part of the text.
-    const bool stops = ends || (detokenizer_ && add_text(detokenizer_->push(token), can_stop));
-    has_new_token_ = true;
-    if (stops) return FinishReason::stop;
-    const bool is_last = num_generated() >= max_tokens_ ||
-                         num_prompt_tokens + num_generated() >= max_total_tokens;
-    return is_last ? FinishReason::length : FinishReason::none;
-  }
+  [[nodiscard]] FinishReason accept_last(TokenId token, std::optional<TokenLogprobs>&& logprobs);
 
   /// Whether a stop string ends the sequence here.
-  bool add_text(const std::string& piece, bool can_stop) {
-    if (!stop_matcher_.has_stops()) {
-      release(piece);
-      return false;
-    }
-    if (!can_stop) {
-      release(stop_matcher_.pass(piece));
-      return false;
-    }
-    StopMatcher::Result result = stop_matcher_.push(piece);
-    release(result.text);
-    stop_string_found_ = result.stopped;
-    return result.stopped;
-  }
+  bool add_text(const std::string& piece, bool can_stop);
 
   /// The completion and the news get it, or neither.
-  void release(const std::string& text) {
-    completion_.text += text;
-    if (!has_listener_) return;
-    try {
-      new_text_ += text;
-    } catch (...) {
-      completion_.text.resize(completion_.text.size() - text.size());
-      throw;
-    }
-  }
+  void release(const std::string& text);
 
   // What every step reads comes first, copies of the terms too: a step finds each sequence's memory
   // cold.
@@ -211,3 +129,7 @@ class RequestSequence : public Sequence {
 };
 
 }  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+#include "nanovllm/engine/request_sequence.inc"
+#endif

@@ -2,14 +2,13 @@
 /// The time that steps take, and what became of the last one.
 
 #include <chrono>
-#include <cstdio>
 #include <exception>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/health.hpp"
 
 namespace nanovllm {
@@ -22,75 +21,31 @@ class Watchdog {
 
  public:
   /// Throws ConfigError for a limit that is not positive.
-  explicit Watchdog(std::optional<Seconds> limit) : limit_(limit) {
-    check<ConfigError>(!limit_ || (limit_->count() > 0 && limit_->count() < 1e9),
-                       "step_timeout must be > 0 and < 1e9 s, got ", limit_ ? limit_->count() : 0);
-  }
+  explicit Watchdog(std::optional<Seconds> limit);
 
-  void begin_step() {
-    const std::lock_guard lock(mutex_);
-    begun_ = Clock::now();
-  }
+  void begin_step();
   /// `more`: there is another behind it, whose time begins now.
-  void end_step(bool more) {
-    const std::lock_guard lock(mutex_);
-    begun_.reset();
-    if (more) begun_ = Clock::now();
-  }
+  void end_step(bool more);
 
   /// What became of the last step.
-  void well() {
-    const std::lock_guard lock(mutex_);
-    failure_.reset();
-    has_bitten_ = false;
-  }
-  void failed(const std::exception_ptr& error) {
-    std::string reason = "cannot go on";
-    try {
-      std::rethrow_exception(error);
-    } catch (const std::exception& e) {
-      reason = e.what();
-    } catch (...) {  // no words
-    }
-    const std::lock_guard lock(mutex_);
-    if (failure_ && failure_->reason == reason) return;
-    failure_ = Failure{std::move(reason), Clock::now()};
-  }
+  void well();
+  void failed(const std::exception_ptr& error);
 
   [[nodiscard]] bool has_limit() const { return limit_.has_value(); }
   /// What a step may take. There is a limit.
   [[nodiscard]] Clock::duration limit() const {
     return std::chrono::duration_cast<Clock::duration>(*limit_);
   }
-  [[nodiscard]] std::string limit_text() const { return seconds_text(limit_->count()); }
-  [[nodiscard]] bool is_late() const { return limit_ && seconds_under_way() > limit_->count(); }
+  [[nodiscard]] std::string limit_text() const;
+  [[nodiscard]] bool is_late() const;
 
   /// The step under way has been given up, and these ranks did not come back when they were
   /// released. Returns what to say about it.
-  [[nodiscard]] std::string bite(const std::vector<int>& hanging) {
-    has_bitten_ = true;
-    std::string who;
-    for (const int& rank : hanging)
-      who += concat(&rank == hanging.data() ? "rank " : " and rank ", rank);
-    if (!who.empty()) who += hanging.size() == 1 ? " hangs: " : " hang: ";
-    return concat(who, "a step has not ended after ", seconds_text(seconds_under_way()),
-                  ", its limit (step_timeout) is ", limit_text());
-  }
+  [[nodiscard]] std::string bite(const std::vector<int>& hanging);
   /// A step was given up since the last that went well.
   [[nodiscard]] bool has_bitten() const { return has_bitten_; }
 
-  [[nodiscard]] Health health() const {
-    const double seconds = seconds_under_way();
-    const std::lock_guard lock(mutex_);
-    if (failure_) return {Health::State::failed, failure_->reason, since(failure_->when)};
-    if (limit_ && seconds > limit_->count()) {
-      return {Health::State::hung,
-              concat("a step has been running for ", seconds_text(seconds), ", its limit is ",
-                     limit_text()),
-              seconds};
-    }
-    return {Health::State::ok, {}, seconds};
-  }
+  [[nodiscard]] Health health() const;
 
  private:
   struct Failure {
@@ -101,16 +56,9 @@ class Watchdog {
   [[nodiscard]] static double since(Clock::time_point when) {
     return Seconds(Clock::now() - when).count();
   }
-  [[nodiscard]] double seconds_under_way() const {
-    const std::lock_guard lock(mutex_);
-    return begun_ ? since(*begun_) : 0;
-  }
+  [[nodiscard]] double seconds_under_way() const;
   /// "2.50 s".
-  [[nodiscard]] static std::string seconds_text(double seconds) {
-    char text[32];
-    std::snprintf(text, sizeof(text), "%.2f s", seconds);
-    return text;
-  }
+  [[nodiscard]] static std::string seconds_text(double seconds);
 
   const std::optional<Seconds> limit_;
   bool has_bitten_ = false;
@@ -120,3 +68,7 @@ class Watchdog {
 };
 
 }  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+#include "nanovllm/engine/watchdog.inc"
+#endif

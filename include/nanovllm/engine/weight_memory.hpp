@@ -4,22 +4,23 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/io/safetensors.hpp"
 #include "nanovllm/model/model.hpp"
 
 namespace nanovllm {
+
+namespace detail {
+void check_checkpoint_size(std::int64_t count, const Checkpoint& checkpoint);
+void check_weight_memory(std::int64_t count, std::size_t element_bytes, std::size_t available);
+}  // namespace detail
 
 /// Throws LoadError when the checkpoint has less than a byte for each weight, whose types have two
 /// or four. One that has more, and yet not all, is left to `check_parameters`, which names what is
 /// missing.
 template <ModelConfigLike Config>
 void check_checkpoint_size(const Config& model, const Checkpoint& checkpoint) {
-  const std::int64_t count = least_num_parameters(model);
-  const std::uint64_t held = checkpoint.total_bytes();
-  check<LoadError>(static_cast<std::uint64_t>(count) <= held, "'", checkpoint.directory().string(),
-                   "': the sizes in config.json make a model of ", count, " weights, ", 2 * count,
-                   " bytes or more; the checkpoint holds ", held, " bytes");
+  detail::check_checkpoint_size(least_num_parameters(model), checkpoint);
 }
 
 /// Throws ConfigError when the weights of `num_sharing` of `num_ranks` ranks, of `element_bytes`
@@ -27,12 +28,12 @@ void check_checkpoint_size(const Config& model, const Checkpoint& checkpoint) {
 template <ModelConfigLike Config>
 void check_weight_memory(const Config& model, std::size_t element_bytes, int num_ranks,
                          int num_sharing, std::size_t available) {
-  const std::int64_t count = least_num_parameters(model) / num_ranks * num_sharing;
-  const std::int64_t needed = count * static_cast<std::int64_t>(element_bytes);
-  check<ConfigError>(static_cast<std::uint64_t>(needed) <= available,
-                     "the sizes in config.json make ", count, " weights, ", needed,
-                     " bytes, for the ranks that share a memory; available there are ", available,
-                     " bytes");
+  detail::check_weight_memory(least_num_parameters(model) / num_ranks * num_sharing, element_bytes,
+                              available);
 }
 
 }  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+#include "nanovllm/engine/weight_memory.inc"
+#endif

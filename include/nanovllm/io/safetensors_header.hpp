@@ -98,12 +98,8 @@ struct SafetensorsError : LoadError {
 namespace detail {
 
 /// "[2, 3]", for messages.
-template <class Int>
-[[nodiscard]] std::string shape_string(const std::vector<Int>& shape) {
-  std::string out = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) out += (i ? ", " : "") + std::to_string(shape[i]);
-  return out + "]";
-}
+[[nodiscard]] std::string shape_string(const std::vector<std::uint64_t>& shape);
+[[nodiscard]] std::string shape_string(const std::vector<std::int64_t>& shape);
 
 /// The tensors that header `json` describes, in the order of their bytes. `data_bytes` is the size
 /// of what follows the header. Throws SafetensorsError.

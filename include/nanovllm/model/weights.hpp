@@ -14,21 +14,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <exception>
 #include <functional>
 #include <mutex>
-#include <set>
 #include <span>
 #include <string>
-#include <thread>
-#include <tuple>
 #include <vector>
 
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/core/error.hpp"
 #include "nanovllm/core/host_staging.hpp"
+#include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/core/thread.hpp"
 #include "nanovllm/io/safetensors.hpp"
 
 namespace nanovllm {
@@ -106,13 +101,11 @@ struct Region {
 };
 
 /// The kept region, with a rank-1 tensor seen as one row.
-template <Element T>
-[[nodiscard]] Region region_of(const Parameter<T>& parameter) {
-  const bool vector = parameter.shape.size() == 1;
-  const std::int64_t rows = vector ? 1 : parameter.shape[0];
-  const std::int64_t columns = parameter.shape.back();
+[[nodiscard]] inline Region region_of(const std::vector<std::int64_t>& shape, const Shard& shard) {
+  const bool vector = shape.size() == 1;
+  const std::int64_t rows = vector ? 1 : shape[0];
+  const std::int64_t columns = shape.back();
   Region out{0, rows, 0, columns, columns};
-  const Shard& shard = parameter.shard;
   if (shard.dim < 0) return out;
   if (shard.dim == 0 && !vector) {
     out.row_begin = shard.begin;
@@ -124,39 +117,32 @@ template <Element T>
   return out;
 }
 
-/// What is wrong with the parameter itself or with the file's tensor for it; empty if nothing.
+/// A parameter, whatever its element type. Refers to it.
+struct WantedTensor {
+  const std::string& name;
+  const std::vector<std::int64_t>& shape;
+  const Shard& shard;
+  bool optional;
+};
+
 template <Element T>
-[[nodiscard]] std::string parameter_problem(const Parameter<T>& p, const TensorInfo& tensor) {
-  const std::size_t rank = p.shape.size();
-  if (rank < 1 || rank > 2) return concat("must have rank 1 or 2, got ", shape_string(p.shape));
-  if (p.shard.dim >= static_cast<int>(rank)) {
-    return concat("is split along dimension ", p.shard.dim, " of ", shape_string(p.shape));
-  }
-  if (p.shard.dim >= 0) {
-    const std::int64_t extent = p.shape[static_cast<std::size_t>(p.shard.dim)];
-    if (p.shard.begin < 0 || p.shard.begin > p.shard.end || p.shard.end > extent) {
-      return concat("is split to [", p.shard.begin, ", ", p.shard.end, ") of ", extent);
-    }
-  }
-  const bool same = std::equal(p.shape.begin(), p.shape.end(), tensor.shape.begin(),
-                               tensor.shape.end(), [](std::int64_t want, std::uint64_t got) {
-                                 return want >= 0 && static_cast<std::uint64_t>(want) == got;
-                               });
-  if (!same) {
-    return concat("must have shape ", shape_string(p.shape), ", got ", shape_string(tensor.shape));
-  }
-  if (!is_float(tensor.dtype)) {
-    return concat("must be F32, F16 or BF16, got ", name(tensor.dtype));
-  }
-  return {};
+[[nodiscard]] std::vector<WantedTensor> wanted_tensors(std::span<const Parameter<T>> parameters) {
+  std::vector<WantedTensor> out;
+  out.reserve(parameters.size());
+  for (const Parameter<T>& p : parameters) out.push_back({p.name, p.shape, p.shard, p.optional});
+  return out;
 }
+
+/// What `check_parameters` does.
+void check_tensors(const Checkpoint& checkpoint, std::span<const WantedTensor> wanted,
+                   std::span<const std::string> ignored);
 
 /// Streams one tensor to its sink through `staging`. `on_bytes` hears of every panel's file bytes.
 template <Element T, class Staging, class OnBytes>
 void stream_parameter(const Parameter<T>& parameter, const Checkpoint::Entry& entry,
                       Staging& staging, const OnBytes& on_bytes) {
   constexpr std::int64_t kPanelBytes = 4 << 20;
-  const Region region = region_of(parameter);
+  const Region region = region_of(parameter.shape, parameter.shard);
   if (region.rows() == 0 || region.columns() == 0) return;
   const FileDType dtype = entry.tensor->dtype;
   const auto item = static_cast<std::int64_t>(size_bits(dtype) / 8);
@@ -199,24 +185,7 @@ void stream_parameter(const Parameter<T>& parameter, const Checkpoint::Entry& en
 template <Element T>
 void check_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>> parameters,
                       const LoadOptions& options = {}) {
-  std::string problems;
-  std::set<std::string_view> expected(options.ignored.begin(), options.ignored.end());
-  for (const Parameter<T>& parameter : parameters) {
-    expected.insert(parameter.name);
-    const Checkpoint::Entry* entry = checkpoint.find(parameter.name);
-    std::string problem;
-    if (entry != nullptr) problem = detail::parameter_problem(parameter, *entry->tensor);
-    if (entry == nullptr && !parameter.optional) problem = "is missing";
-    if (!problem.empty()) problems += concat("\n  - '", parameter.name, "' ", problem);
-  }
-  for (const Checkpoint::Entry& entry : checkpoint.tensors()) {
-    if (expected.contains(entry.tensor->name)) continue;
-    problems +=
-        concat("\n  - '", entry.tensor->name, "' ", detail::shape_string(entry.tensor->shape),
-               " is in the checkpoint, but not in the model");
-  }
-  check<LoadError>(problems.empty(), "'", checkpoint.directory().string(),
-                   "' does not hold this model's weights:", problems);
+  detail::check_tensors(checkpoint, detail::wanted_tensors(parameters), options.ignored);
 }
 
 namespace detail {
@@ -224,25 +193,22 @@ namespace detail {
 /// Calls `work()` on `num_threads` threads, the caller's among them, and rethrows the first
 /// exception when all have ended. Throws Error when a thread is refused; `stop()` makes calls of
 /// `work` return that have begun by then.
-template <class Work, class Stop = void (*)()>
 void on_threads(
-    int num_threads, const Work& work, const Stop& stop = [] {}) {
-  std::mutex mutex;
-  std::exception_ptr error;
-  const auto guarded = [&] {
-    try {
-      work();
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (!error) error = std::current_exception();
-    }
+    int num_threads, const std::function<void()>& work, const std::function<void()>& stop = [] {});
+
+/// Which tensor of a checkpoint is for which parameter, in the order of the files.
+struct LoadJobs {
+  struct Job {
+    const Checkpoint::Entry* entry;
+    std::size_t parameter;
   };
-  std::vector<std::thread> threads = start_threads(
-      "loading weights", num_threads - 1, [&guarded](int) { guarded(); }, stop);
-  guarded();
-  for (std::thread& thread : threads) thread.join();
-  if (error) std::rethrow_exception(error);
-}
+
+  std::vector<Job> list;
+  std::uint64_t bytes = 0;  ///< of the files, in all
+};
+
+[[nodiscard]] LoadJobs list_jobs(const Checkpoint& checkpoint,
+                                 std::span<const WantedTensor> wanted);
 
 }  // namespace detail
 
@@ -254,40 +220,26 @@ void on_threads(
 template <Element T, class MakeStaging>
 void load_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>> parameters,
                      const LoadOptions& options, const MakeStaging& make_staging) {
-  check_parameters<T>(checkpoint, parameters, options);
-
-  struct Job {
-    const Checkpoint::Entry* entry;
-    const Parameter<T>* parameter;
-  };
-  std::vector<Job> jobs;
-  std::uint64_t bytes_total = 0;
-  for (const Parameter<T>& parameter : parameters) {
-    const Checkpoint::Entry* entry = checkpoint.find(parameter.name);
-    if (entry == nullptr) continue;
-    jobs.push_back({entry, &parameter});
-    const detail::Region region = detail::region_of(parameter);
-    bytes_total += static_cast<std::uint64_t>(region.rows() * region.columns()) *
-                   (size_bits(entry->tensor->dtype) / 8);
-  }
-  // Entries lie in one array in file order, so their addresses sort the jobs.
-  std::stable_sort(jobs.begin(), jobs.end(),
-                   [](const Job& a, const Job& b) { return a.entry < b.entry; });
+  const std::vector<detail::WantedTensor> wanted = detail::wanted_tensors(parameters);
+  detail::check_tensors(checkpoint, wanted, options.ignored);
+  const detail::LoadJobs jobs = detail::list_jobs(checkpoint, wanted);
 
   std::mutex progress_mutex;
   std::uint64_t bytes_done = 0;
   const auto on_bytes = [&](std::uint64_t bytes) {
     const std::lock_guard lock(progress_mutex);
     bytes_done += bytes;
-    if (options.progress) options.progress(bytes_done, bytes_total);
+    if (options.progress) options.progress(bytes_done, jobs.bytes);
   };
   std::atomic<std::size_t> next = 0;
   std::atomic<bool> failed = false;
   const auto load = [&] {
     try {
       auto staging = make_staging();
-      for (std::size_t i = next++; i < jobs.size() && !failed; i = next++)
-        detail::stream_parameter(*jobs[i].parameter, *jobs[i].entry, staging, on_bytes);
+      for (std::size_t i = next++; i < jobs.list.size() && !failed; i = next++) {
+        const detail::LoadJobs::Job& job = jobs.list[i];
+        detail::stream_parameter(parameters[job.parameter], *job.entry, staging, on_bytes);
+      }
     } catch (...) {
       failed = true;
       throw;
@@ -304,3 +256,7 @@ void load_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>>
 }
 
 }  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+#include "nanovllm/model/weights.inc"
+#endif

@@ -9,6 +9,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/prebuilt.hpp"
 
 namespace nanovllm {
 
@@ -41,38 +42,10 @@ inline constexpr std::size_t kMaxStopStrings = 64;
 inline constexpr std::size_t kMaxStopStringBytes = 1024;
 
 /// Throws RequestError naming the first field out of range.
-inline void validate(const SamplingParams& p) {
-  const auto in = [](float x, float low, float high) { return x >= low && x <= high; };  // no NaN
-  if (p.temperature) {
-    check<RequestError>(in(*p.temperature, 0.f, 1e6f), "temperature must be >= 0, got ",
-                        *p.temperature);
-  }
-  if (p.top_k)
-    check<RequestError>(*p.top_k >= -1, "top_k must be >= -1 (0 and -1 keep all), got ", *p.top_k);
-  if (p.top_p) {
-    check<RequestError>(*p.top_p > 0.f && in(*p.top_p, 0.f, 1.f), "top_p must be in (0, 1], got ",
-                        *p.top_p);
-  }
-  if (p.min_p)
-    check<RequestError>(in(*p.min_p, 0.f, 1.f), "min_p must be in [0, 1], got ", *p.min_p);
-  check<RequestError>(p.max_tokens >= 1, "max_tokens must be >= 1, got ", p.max_tokens);
-  check<RequestError>(p.min_tokens >= 0 && p.min_tokens <= p.max_tokens,
-                      "min_tokens must be in [0, max_tokens = ", p.max_tokens, "], got ",
-                      p.min_tokens);
-  if (p.logprobs) {
-    check<RequestError>(*p.logprobs >= 0 && *p.logprobs <= kMaxLogprobs, "logprobs must be in [0, ",
-                        kMaxLogprobs, "], got ", *p.logprobs);
-  }
-  check<RequestError>(p.stop_token_ids.size() <= kMaxStopTokenIds,
-                      "stop_token_ids must have at most ", kMaxStopTokenIds, " ids, got ",
-                      p.stop_token_ids.size());
-  check<RequestError>(p.stop.size() <= kMaxStopStrings, "stop must have at most ", kMaxStopStrings,
-                      " strings, got ", p.stop.size());
-  for (const std::string& s : p.stop) {
-    check<RequestError>(!s.empty(), "a stop string must not be empty");
-    check<RequestError>(s.size() <= kMaxStopStringBytes, "a stop string must have at most ",
-                        kMaxStopStringBytes, " bytes, got ", s.size());
-  }
-}
+void validate(const SamplingParams& p);
 
 }  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+#include "nanovllm/sampling/sampling_params.inc"
+#endif

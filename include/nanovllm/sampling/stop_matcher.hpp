@@ -1,12 +1,12 @@
 #pragma once
 /// Finds stop strings in streamed text and holds back what may still become one.
 
-#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
+
+#include "nanovllm/core/prebuilt.hpp"
 
 namespace nanovllm {
 
@@ -18,8 +18,7 @@ class StopMatcher {
 
   /// @param stops        non-empty strings.
   /// @param include_stop whether the matched string is part of the released text.
-  StopMatcher(std::vector<std::string> stops, bool include_stop)
-      : stops_(std::move(stops)), include_stop_(include_stop) {}
+  StopMatcher(std::vector<std::string> stops, bool include_stop);
 
   struct Result {
     std::string text;      ///< released now
@@ -31,51 +30,19 @@ class StopMatcher {
 
   /// Adds `piece`, in which a stop string may end. Of several that do the one that begins first
   /// counts, and of those the first in the list.
-  [[nodiscard]] Result push(std::string_view piece) {
-    pending_ += piece;
-    std::size_t first = std::string::npos, length = 0;
-    for (const std::string& stop : stops_) {
-      const std::size_t at =
-          pending_.find(stop, num_passed_ < stop.size() ? 0 : num_passed_ - stop.size() + 1);
-      if (at < first) {
-        first = at;
-        length = stop.size();
-      }
-    }
-    if (first != std::string::npos) {
-      return {release(first + (include_stop_ ? length : 0)), true};
-    }
-    return {release(pending_.size() - held_back()), false};
-  }
+  [[nodiscard]] Result push(std::string_view piece);
 
   /// Adds `piece`, in which no stop string may end; one that begins in it may end in a later piece.
-  [[nodiscard]] std::string pass(std::string_view piece) {
-    pending_ += piece;
-    num_passed_ = pending_.size();
-    return release(pending_.size() - held_back());
-  }
+  [[nodiscard]] std::string pass(std::string_view piece);
 
   /// Releases what is held back: the text ends here.
-  [[nodiscard]] std::string flush() { return release(pending_.size()); }
+  [[nodiscard]] std::string flush();
 
  private:
   /// Length of the longest tail that is a proper prefix of a stop string.
-  [[nodiscard]] std::size_t held_back() const {
-    std::size_t longest = 0;
-    for (const std::string& stop : stops_) {
-      for (std::size_t n = std::min(stop.size() - 1, pending_.size()); n > longest; --n) {
-        if (pending_.compare(pending_.size() - n, n, stop, 0, n) == 0) longest = n;
-      }
-    }
-    return longest;
-  }
+  [[nodiscard]] std::size_t held_back() const;
 
-  std::string release(std::size_t count) {
-    std::string out = pending_.substr(0, count);
-    pending_.erase(0, count);
-    num_passed_ -= std::min(num_passed_, count);
-    return out;
-  }
+  std::string release(std::size_t count);
 
   std::vector<std::string> stops_;
   bool include_stop_ = false;
@@ -84,3 +51,7 @@ class StopMatcher {
 };
 
 }  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+#include "nanovllm/sampling/stop_matcher.inc"
+#endif

@@ -5,10 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <utility>
-#include <vector>
 
-#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/queues.hpp"
 #include "nanovllm/sched/sequence.hpp"
@@ -31,70 +29,17 @@ namespace nanovllm {
 
 /// Throws RequestError unless `s` can be served by a pool in which a sequence can reach
 /// `capacity_tokens`; Error if it is not fresh.
-inline void check_request(const Sequence& s, std::int32_t capacity_tokens) {
-  check<RequestError>(s.num_tokens() >= 1 && s.num_prompt_tokens == s.num_tokens(), "request ",
-                      s.id, ": the prompt must have at least one token, and num_prompt_tokens = ",
-                      s.num_prompt_tokens, " must count its ", s.num_tokens());
-  check<RequestError>(s.num_tokens() < capacity_tokens, "request ", s.id, ": a prompt of ",
-                      s.num_tokens(), " tokens does not fit into the KV cache, which holds ",
-                      capacity_tokens - 1);
-  check<RequestError>(
-      s.max_total_tokens > s.num_tokens() && s.max_total_tokens <= capacity_tokens, "request ",
-      s.id, ": max_total_tokens must be in (", s.num_tokens(), ", ", capacity_tokens,
-      "], the prompt's length and what the KV cache has room for, got ", s.max_total_tokens);
-  check(s.status == SequenceStatus::waiting && s.arrival == 0, "request ", s.id,
-        " was added before");
-}
-
-namespace detail {
-
-/// Tokens are pending in steps under way alone, and a sequence that has all its tokens is done.
-inline void check_tokens(const Sequence& s, int num_under_way) {
-  check(num_under_way > 0 || s.pending.empty(), "scheduler: request ", s.id, " has ",
-        s.pending.size(), " pending tokens, but no step is under way");
-  check(s.num_tokens() <= s.max_total_tokens && (s.has_pending_token() || !s.is_complete()),
-        "scheduler: request ", s.id, " goes on with ", s.num_tokens(), " of ", s.max_total_tokens,
-        " tokens");
-}
-
-}  // namespace detail
+void check_request(const Sequence& s, std::int32_t capacity_tokens);
 
 /// Throws Error naming the broken invariant. O(blocks + sequences).
-template <class Blocks>
+/// @param ref_counts  of every block of the pool.
+/// @param block_size  tokens a block.
 void check_queues(std::span<Sequence* const> running, const WaitingQueue& waiting,
-                  const Blocks& blocks, const BatchConfig& config, int num_under_way) {
-  waiting.check_invariants();
-  for (const Sequence* s : waiting) {
-    check(s->status == SequenceStatus::waiting && s->block_table.empty() &&
-              s->num_computed_tokens == 0,
-          "scheduler: request ", s->id, " waits, but holds blocks or has another status");
-    detail::check_tokens(*s, num_under_way);
-  }
-  std::vector<std::int32_t> ref_counts(static_cast<std::size_t>(blocks.num_blocks()), 0);
-  std::vector<const Sequence*> last_holder(ref_counts.size(), nullptr);
-  for (const Sequence* s : running) {
-    check(s->status == SequenceStatus::running, "scheduler: request ", s->id,
-          " is in the running queue with another status");
-    const auto held = static_cast<std::int32_t>(s->block_table.size());
-    check(held == Blocks::blocks_for(s->num_computed_tokens), "scheduler: request ", s->id,
-          " holds ", held, " blocks for ", s->num_computed_tokens, " computed tokens");
-    detail::check_tokens(*s, num_under_way);
-    check(s->num_computed_tokens < s->num_tokens(), "scheduler: request ", s->id, " runs with ",
-          s->num_computed_tokens, " of ", s->num_tokens(), " tokens computed");
-    for (const BlockId block : s->block_table) {
-      check(std::exchange(last_holder[static_cast<std::size_t>(block)], s) != s,
-            "scheduler: request ", s->id, " holds block ", block, " twice");
-      ++ref_counts[static_cast<std::size_t>(block)];
-    }
-  }
-  for (BlockId block = 0; block < blocks.num_blocks(); ++block) {
-    check(ref_counts[static_cast<std::size_t>(block)] == blocks.ref_count(block),
-          "scheduler: block ", block, " is in ", ref_counts[static_cast<std::size_t>(block)],
-          " block tables, but has reference count ", blocks.ref_count(block));
-  }
-  const std::size_t num_going_on = nanovllm::num_going_on(running, num_under_way);
-  check(num_going_on <= static_cast<std::size_t>(config.max_num_seqs), "scheduler: ", num_going_on,
-        " sequences run, at most ", config.max_num_seqs, " may");
-}
+                  std::span<const std::int32_t> ref_counts, std::int32_t block_size,
+                  const BatchConfig& config, int num_under_way);
 
 }  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+#include "nanovllm/sched/queue_checks.inc"
+#endif

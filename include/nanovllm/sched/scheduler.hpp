@@ -127,7 +127,7 @@ class Scheduler {
   /// more blocks than are free, which PlanBuilder keeps policies from.
   void begin(StepPlan& plan) {
     check_room();
-    check_plan<Blocks>(plan, num_going_on(), config_, ++num_marks_);
+    check_plan(plan, num_going_on(), config_, ++num_marks_, Blocks::block_size());
     check_blocks(plan, blocks_);
     make_room<Blocks>(plan, running_);  // the last that may fail
     apply(plan);
@@ -206,7 +206,8 @@ class Scheduler {
   /// Throws Error naming the broken invariant. O(blocks + sequences).
   void check_invariants() const {
     blocks_.check_invariants();
-    check_queues(running_, waiting_, blocks_, config_, num_under_way_);
+    check_queues(running_, waiting_, blocks_.ref_counts(), Blocks::block_size(), config_,
+                 num_under_way_);
   }
 
  private:

@@ -2,11 +2,9 @@
 /// The text of a stream of tokens, as far as it is certain.
 
 #include <string>
-#include <string_view>
-#include <utility>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/core/utf8.hpp"
+#include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/text/tokenizer.hpp"
 
 namespace nanovllm {
@@ -18,35 +16,17 @@ namespace nanovllm {
 /// only. Keeps the tokenizer's state alive; one thread at a time.
 class Detokenizer {
  public:
-  explicit Detokenizer(Tokenizer tokenizer, bool skip_special_tokens = true)
-      : tokenizer_(std::move(tokenizer)), skip_special_tokens_(skip_special_tokens) {}
+  explicit Detokenizer(Tokenizer tokenizer, bool skip_special_tokens = true);
 
   /// The text that `id` completes, possibly none. Ids without token add nothing.
-  [[nodiscard]] std::string push(TokenId id) {
-    if (skip_special_tokens_ && tokenizer_.is_special(id)) return {};
-    const std::string_view bytes = tokenizer_.token_bytes(id);
-    if (pending_.empty()) {
-      const std::size_t size = utf8::complete_prefix(bytes);
-      if (size < bytes.size()) pending_ = bytes.substr(size);
-      std::string text;
-      utf8::append_lossy(text, bytes.substr(0, size));
-      return text;
-    }
-    pending_ += bytes;
-    return take(utf8::complete_prefix(pending_));
-  }
+  [[nodiscard]] std::string push(TokenId id);
 
   /// The text of what is held back, an incomplete character: U+FFFD or nothing. The next push
   /// begins a new stream.
-  [[nodiscard]] std::string flush() { return take(pending_.size()); }
+  [[nodiscard]] std::string flush();
 
  private:
-  std::string take(std::size_t size) {
-    std::string text;
-    utf8::append_lossy(text, std::string_view(pending_).substr(0, size));
-    pending_.erase(0, size);
-    return text;
-  }
+  std::string take(std::size_t size);
 
   Tokenizer tokenizer_;
   bool skip_special_tokens_;
@@ -54,3 +34,7 @@ class Detokenizer {
 };
 
 }  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+#include "nanovllm/text/detokenizer.inc"
+#endif
