@@ -23,6 +23,17 @@ using Ids = std::vector<nv::TokenId>;
 
 namespace {
 
+/// Whether a case of one thread is left out, because ThreadSanitizer makes it slow and finds nothing.
+bool skip_one_thread() {
+#if defined(__SANITIZE_THREAD__)
+  std::puts("skipped: one thread, and a minute under ThreadSanitizer");
+  return true;
+#else
+  return false;
+#endif
+}
+
+
 /// The tokenizer.json of the small model that comes with the examples.
 std::filesystem::path fairytale() {
   const std::filesystem::path shipped = "examples/models/fairytale/tokenizer.json";
@@ -373,6 +384,7 @@ std::string repeated(std::string_view text, std::size_t num_bytes) {
 
 TEST_CASE("defect 4: texts refused for their length cost no memory and leave none behind",
           "[tokenizer]") {
+  if (skip_one_thread()) return;
   constexpr std::size_t kBytes = std::size_t{16} << 20;
   TokenizerBuilder builder(Merges{{"t", "h"}, {"th", "e"}, {"\u0120", "the"}});
   const nv::Tokenizer bounded = nv::Tokenizer::from_json(builder.file.dump());
@@ -441,6 +453,7 @@ TEST_CASE("No text has fewer tokens than the bound says", "[tokenizer]") {
 
 TEST_CASE("defect 7: tokenizer files that nest deeply or hold many steps are refused",
           "[tokenizer]") {
+  if (skip_one_thread()) return;
   const auto error = [](std::string_view text) -> std::string {
     try {
       (void)nv::Tokenizer::from_json(text);
