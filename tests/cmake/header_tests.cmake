@@ -6,6 +6,7 @@
 #   headers/two-libraries  two shared libraries with the engine inside, in one program
 #   headers/clang, /nvcc   every .hpp in one translation unit of the other compilers
 #   headers/docs           the policies that docs/policies.md writes
+#   headers/wording        what the compiler says of types that are not what a policy's slot wants
 #   headers/march-*        the CPU's kernels, where -march rules out some of them
 #   headers/cuda-alone     each .cuh compiles by itself for sm_80 and sm_90a, without warnings
 #   headers/hot-kernels    no kernel of a step spills registers or has its wgmma serialised
@@ -173,3 +174,7 @@ endif()
 add_test(NAME headers/docs COMMAND "${headers_folder}/check_docs.sh" "${CMAKE_CXX_COMPILER}"
   "${PROJECT_SOURCE_DIR}/docs/policies.md" ${our_flags} ${other_flags} -DNANOVLLM_PREBUILT)
 set_tests_properties(headers/docs PROPERTIES LABELS headers TIMEOUT 600)
+
+add_test(NAME headers/wording COMMAND "${headers_folder}/check_wording.sh" "${CMAKE_CXX_COMPILER}"
+  ${our_flags} ${other_flags} -DNANOVLLM_PREBUILT)
+set_tests_properties(headers/wording PROPERTIES LABELS headers TIMEOUT 600)

@@ -42,7 +42,7 @@ template <int kBlockSize, class Cache>
 class BlockManager {
   static_assert(kBlockSize >= 1, "a block must hold at least one token");
   static_assert(PrefixCacheLike<Cache>,
-                "'Cache' must be a prefix cache: movable, made from a number of blocks, with "
+                "nanovllm: the policy's PrefixCache must be movable, made from a number of blocks, with "
                 "block_size, match, insert, contains, lock, unlock, evict, size, version and "
                 "check_invariants as kv/prefix_cache.hpp states them, of which contains, lock, "
                 "unlock and evict are noexcept");

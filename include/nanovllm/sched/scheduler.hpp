@@ -58,13 +58,14 @@ namespace nanovllm {
 template <class Policy, class Blocks, class Preemption>
 class Scheduler {
   static_assert(SchedulingPolicyLike<Policy, Blocks>,
-                "'Policy' must be default-constructible and have a static or const member "
-                "plan(const SchedulerView&, const Blocks&, const BatchConfig&) that returns a "
-                "StepPlan");
+                "nanovllm: the policy's Scheduling must be default-constructible and have a static "
+                "or const member plan(const SchedulerView&, const Blocks&, const BatchConfig&) that "
+                "returns a StepPlan; see sched/scheduling_policy.hpp and docs/policies.md");
   static_assert(PreemptionLike<Preemption>,
-                "'Preemption' must be default-constructible and have a static "
+                "nanovllm: the policy's Preemption must be default-constructible and have a static "
                 "choose(std::span<Sequence* const>) that returns std::size_t, and a noexcept "
-                "vacate(const Sequence&, std::vector<BlockCopy>&)");
+                "vacate(const Sequence&, std::vector<BlockCopy>&); see sched/preemption.hpp and "
+                "docs/policies.md");
 
  public:
   /// Throws ConfigError when `config` is out of range.
