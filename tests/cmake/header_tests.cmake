@@ -8,7 +8,7 @@
 #   headers/docs           the policies that docs/policies.md writes
 #   headers/wording        what the compiler says of types that are not what a policy's slot wants
 #   headers/march-*        the CPU's kernels, where -march rules out some of them
-#   headers/cuda-alone     each .cuh compiles by itself for sm_80 and sm_90a, without warnings
+#   headers/cuda-alone     each .cuh compiles by itself for sm_90a, without warnings
 #   headers/hot-kernels    no kernel of a step spills registers or has its wgmma serialised
 
 set(headers_folder "${CMAKE_CURRENT_SOURCE_DIR}/headers")
@@ -156,7 +156,8 @@ add_test(NAME headers/clang
     ${nanovllm_warnings} ${our_flags} ${other_flags} "${headers_folder}/engine.cpp")
 add_test(NAME headers/nvcc
   COMMAND "${headers_folder}/try_compiler.sh" nvcc "${NANOVLLM_NVCC}" -std=c++20 -arch=sm_90a
-    --expt-relaxed-constexpr -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror
+    --expt-relaxed-constexpr -fdevice-syntax-only -Werror=all-warnings
+    -Xcompiler=-Wall,-Wextra,-Werror,-fsyntax-only
     ${our_flags} ${other_flags_of_nvcc} -x cu -c "${headers_folder}/unit_one.cpp" -o "${generated}/unit_one.cu.o")
 set_tests_properties(headers/clang headers/nvcc PROPERTIES
   LABELS headers SKIP_RETURN_CODE 77 TIMEOUT 600)
