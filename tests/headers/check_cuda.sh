@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# check_cuda.sh alone|hot NVCC SOURCE OUTPUT [FLAG...]: compiles one .cu file for sm_90a. Warnings of nvcc and of the host compiler are errors. OUTPUT and its dependencies, OUTPUT.d, are
-# left when all is well.
+# check_cuda.sh alone|hot NVCC SOURCE OUTPUT [FLAG...]: compiles one .cu file for sm_90a. Warnings of
+# nvcc and of the host compiler are errors. OUTPUT and its dependencies, OUTPUT.d, are left when all
+# is well.
 #
 #   alone  SOURCE is one include. The front ends of the device and of the host see it all, and no
 #          code is generated: a header's templates would give none, and code that is no template
 #          would be optimised again for every header that includes it.
-#   hot    down to machine code, for sm_80 too. It also fails for a note of ptxas numbered C75xx (setmaxnreg was
-#          dropped, or wgmma serialised) and for a kernel that spills registers.
+#   hot    down to machine code, for sm_80 too. It also fails for a note of ptxas numbered C75xx
+#          (setmaxnreg was dropped, or wgmma serialised) and for a kernel that spills registers.
 set -euo pipefail
 
 mode=$1 nvcc=$2 source=$3 output=$4
