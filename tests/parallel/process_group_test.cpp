@@ -152,8 +152,8 @@ TEST_CASE("strangers at the port are sent away", "[process_group]") {
   });
   const std::string error = error_of([&] { ProcessGroup(place_of(0, 2, port)); });
   thread.join();
-  CHECK(error.empty());
-  CHECK(other.empty());
+  CHECK(error == "");
+  CHECK(other == "");
 }
 
 namespace {
@@ -186,8 +186,8 @@ TEST_CASE("defect 6: strangers do not delay the ranks", "[process_group]") {
   other = error_of([&] { ProcessGroup(place_of(1, 3, port)); });
   thread.join();
   second.join();
-  CHECK(error.empty());
-  CHECK(other.empty());
+  CHECK(error == "");
+  CHECK(other == "");
   CHECK(std::chrono::steady_clock::now() - begin < seconds(4));
 }
 

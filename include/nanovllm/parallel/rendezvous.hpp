@@ -153,7 +153,9 @@ class Reception {
     errno = 0;
     while (std::optional<Socket> socket = listener_.accept()) {
       callers_.push_back({*std::move(socket), std::chrono::steady_clock::now() + kGreetingTime});
-      if (callers_.size() > 64 + 2 * peers_.size()) callers_.pop_front();
+      if (callers_.size() <= 64 + 2 * peers_.size()) continue;
+      callers_.pop_front();
+      return;  // those who are left are heard before more are let in
     }
     if (errno != EMFILE && errno != ENFILE) return;
     // Strangers hold all descriptors that this process may have; or others do, which may pass.
@@ -174,12 +176,12 @@ class Reception {
       Socket& place = greeting.is_data ? peer.data : peer.control;
       if (place.fd() < 0) {
         place = std::move(socket);
-        if (!greeting.is_data) static_cast<void>(tell(place, MessageTag::hello, {}));
+        static_cast<void>(tell(place, MessageTag::hello, {}));
         return {};
       }
       problem = concat("two processes came as rank ", greeting.rank);
     }
-    if (!greeting.is_data) static_cast<void>(tell(socket, MessageTag::error, problem));
+    static_cast<void>(tell(socket, MessageTag::error, problem));
     return problem;
   }
 
@@ -200,26 +202,37 @@ class Reception {
   std::deque<Caller> callers_;  // in the order of their coming, which is that of their deadlines
 };
 
-/// Another rank's part: connects with rank 0. Throws Error when that is not there, does not answer
-/// or does not want this rank.
+/// One connection with rank 0, greeted and answered. One that rank 0 drops, as it may among many
+/// strangers, is made again. Throws Error when rank 0 is not there, does not answer or does not want
+/// this rank.
+[[nodiscard]] inline Socket call_rank_0(const ProcessPlace& place, bool is_data,
+                                        SteadyTime deadline, SteadyTime patience) {
+  const Greeting greeting{Greeting::kMagic, place.rank, place.size, is_data, 0};
+  while (true) {
+    Socket socket = Socket::connect(place.host, place.port, deadline);
+    static_cast<void>(socket.send({bytes_of(greeting), {}, {}}));
+    if (const auto answer = hear(socket, patience)) {
+      check(answer->first == MessageTag::hello, answer->second);
+      return socket;
+    }
+    check(std::chrono::steady_clock::now() < deadline, "rank 0 at ", place.host, ":", place.port,
+          " did not answer rank ", place.rank, " of ", place.size);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+/// Another rank's part: both connections with rank 0, and its word that all ranks are there. Throws
+/// Error as `call_rank_0`.
 [[nodiscard]] inline Peer join_rank_0(const ProcessPlace& place, SteadyTime deadline) {
-  Peer out;
   // Rank 0 waits for the others as long as it likes, but it should be there by now.
   const auto patience = deadline + std::chrono::seconds(5);
-  const auto expect = [&](MessageTag tag) {
-    const auto answer = hear(out.control, patience);
-    check(answer.has_value(), "rank 0 at ", place.host, ":", place.port, " did not answer rank ",
-          place.rank, " of ", place.size);
-    check(answer->first == tag, answer->second);
-  };
-  for (const bool is_data : {false, true}) {
-    Socket& socket = is_data ? out.data : out.control;
-    socket = Socket::connect(place.host, place.port, deadline);
-    const Greeting greeting{Greeting::kMagic, place.rank, place.size, is_data, 0};
-    static_cast<void>(socket.send({bytes_of(greeting), {}, {}}));
-    if (!is_data) expect(MessageTag::hello);
-  }
-  expect(MessageTag::welcome);
+  Peer out;
+  out.control = call_rank_0(place, false, deadline, patience);
+  out.data = call_rank_0(place, true, deadline, patience);
+  const auto answer = hear(out.control, patience);
+  check(answer.has_value(), "rank 0 at ", place.host, ":", place.port, " did not answer rank ",
+        place.rank, " of ", place.size);
+  check(answer->first == MessageTag::welcome, answer->second);
   return out;
 }
 
