@@ -1,5 +1,5 @@
 #pragma once
-/// A seed that nobody can guess.
+/// Random seeds from the operating system.
 
 #include <cstdint>
 

@@ -225,7 +225,7 @@ inline void ProcessGroup::listen_to(int other) {
   if (busy) fail_with(concat("rank ", other, " has left the group"));
 }
 
-/// Remembers the first failure, passes it on, and releases whoever waits.
+/// Remembers the first failure, tells the other ranks, and releases the threads that wait here.
 inline void ProcessGroup::fail_with(const std::string& reason) {
   {
     const std::lock_guard lock(mutex_);

@@ -142,7 +142,7 @@ class Socket {
   };
   using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
 
-  /// Throws ConfigError for a name that nobody knows.
+  /// Throws ConfigError for a host name that does not resolve.
   static Addresses look_up(const char* host, std::uint16_t port, int flags) {
     addrinfo hints{};
     hints.ai_family = AF_UNSPEC;
@@ -224,7 +224,7 @@ inline int Socket::try_connect(const addrinfo& address, SteadyTime deadline) {
     ::getsockopt(fd_, SOL_SOCKET, SO_ERROR, &reason, &size);
     if (reason != 0) return reason;
   }
-  // Where nobody listens, TCP can connect a socket of this host with itself.
+  // Where no process listens, TCP can connect a socket of this host with itself.
   sockaddr_storage mine{}, theirs{};
   socklen_t my_size = sizeof(mine), their_size = sizeof(theirs);
   ::getsockname(fd_, reinterpret_cast<sockaddr*>(&mine), &my_size);
