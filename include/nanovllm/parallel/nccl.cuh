@@ -23,6 +23,7 @@
 #include "nanovllm/core/thread.hpp"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
+#include "nanovllm/cuda/runtime/graph.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/parallel/communicator.hpp"
 #include "nanovllm/parallel/process_group.hpp"
@@ -94,6 +95,7 @@ class Nccl {
     const std::lock_guard lock(group_->mutex);
     if (group_->aborted) return;  // the group's thread has it
     if (ncclComm_t& comm = end().comm; comm != nullptr) {
+      end().keeper.reset();
       ncclCommDestroy(comm);
       comm = nullptr;
     }
@@ -107,9 +109,17 @@ class Nccl {
     if (size() == 1) return;
     ncclComm_t comm = nullptr;
     detail::check_nccl(ncclCommInitRank(&comm, size(), group_->id, rank_), "ncclCommInitRank");
-    const std::lock_guard lock(group_->mutex);
-    end().comm = comm;
-    group_->changed.notify_all();
+    {
+      const std::lock_guard lock(group_->mutex);
+      end().comm = comm;
+      group_->changed.notify_all();
+    }
+    end().kept = cuda::DeviceBuffer<float>(1);
+    const auto sum = [&] { all_reduce(MatrixView<float>(end().kept.data(), {1, 1})); };
+    cuda::check(cudaMemsetAsync(end().kept.data(), 0, sizeof(float), context_.stream),
+                "cudaMemsetAsync");
+    sum();
+    end().keeper = cuda::record(context_.stream, sum);
   }
 
   /// While this is held, `abort()` takes up to a second before it touches this end: NCCL's calls
@@ -158,7 +168,7 @@ class Nccl {
 
   /// Ends the pending and later calls of all ranks of this process, graphs included: kernels that
   /// wait for other ranks return, and leave garbage. Does not wait, and needs nothing that could be
-  /// refused.
+  /// refused. What NCCL has allocated is freed when the last of the ends goes.
   void abort() {
     const std::lock_guard lock(group_->mutex);
     group_->aborted = true;
@@ -170,12 +180,18 @@ class Nccl {
   struct End {
     ncclComm_t comm = nullptr;           // null before `attach` and once it is being aborted
     std::recursive_timed_mutex calling;  // held during calls of NCCL, and by `hold`
+    cuda::DeviceBuffer<float> kept;      // what `keeper` sums
+    cuda::Recording keeper;              // of a call: keeps NCCL from freeing the communicator
   };
 
   /// What the ranks of this process share, with a thread that aborts their communicators when it is
   /// told so: ncclCommAbort at once releases the ranks that wait, and then itself waits until the last
   /// graph with a call of the communicator is gone. One thread for all of them, in one group call:
   /// the last rank of a process to come frees what all of them use.
+  ///
+  /// CUDA's driver (580.159) now and then frees one thing twice when NCCL unmaps its memory while
+  /// another thread frees other memory. A recorded call per rank, the keeper, puts that off to the
+  /// end of the group, when all else of the ranks is gone and the one thread that is left waits.
   struct Group {
     Group(int size_in, int first_rank_in, int num_ends)
         : size(size_in), first_rank(first_rank_in), ends(static_cast<std::size_t>(num_ends)) {
@@ -183,6 +199,7 @@ class Nccl {
           "NCCL", size > 1 ? 1 : 0, [this](int) { work(); }, [] {});
     }
     ~Group() {
+      for (End& end : ends) end.keeper.reset();
       {
         const std::lock_guard lock(mutex);
         stopped = true;
