@@ -36,6 +36,7 @@
 #include "nanovllm/engine/prompt.hpp"
 #include "nanovllm/engine/setup.hpp"
 #include "nanovllm/fwd.hpp"
+#include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/qwen3/qwen3.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
@@ -59,7 +60,9 @@ template <class Model, class Policy>
 class Engine {
  public:
   using Config = typename Model::Config;
-  using Core = EngineCore<Model, Policy>;
+
+  static_assert(Policy::kv.block_size >= 1,
+                "nanovllm: the policy's kv.block_size must be at least 1 token");
 
   /// Loads the checkpoint in `config.model`. Throws LoadError or ConfigError.
   explicit Engine(EngineConfig config);
@@ -186,6 +189,10 @@ class Engine {
 
   std::vector<Output> generate_all(std::span<const Prompt> prompts,
                                    std::span<const SamplingParams> params);
+
+  using Blocks = BlockManager<Policy::kv.block_size,
+                              typename Policy::template PrefixCache<Policy::kv.block_size>>;
+  using Core = EngineCore<typename Policy::Scheduling, Blocks, typename Policy::Preemption>;
 
   Config model_;
   GenerateCallback on_generate_;

@@ -22,17 +22,24 @@
 
 namespace nanovllm {
 
-#define NANOVLLM_PREBUILT_ENGINES(shape)                             \
-  extern template class Runner<Qwen3<shapes::shape>, DefaultPolicy>; \
-  extern template class Runner<Qwen3<shapes::shape>, Float32Policy>; \
-  extern template class Engine<Qwen3<shapes::shape>, DefaultPolicy>; \
+/// The core of every engine whose policy schedules as the stock policies do.
+extern template class EngineCore<
+    DefaultPolicy::Scheduling,
+    BlockManager<DefaultPolicy::kv.block_size,
+                 DefaultPolicy::PrefixCache<DefaultPolicy::kv.block_size>>,
+    DefaultPolicy::Preemption>;
+
+#define NANOVLLM_PREBUILT_ENGINES(shape)                                             \
+  extern template class Runner<Qwen3<shapes::shape>, RunnerPolicyOf<DefaultPolicy>>; \
+  extern template class Runner<Qwen3<shapes::shape>, RunnerPolicyOf<Float32Policy>>; \
+  extern template class Engine<Qwen3<shapes::shape>, DefaultPolicy>;                 \
   extern template class Engine<Qwen3<shapes::shape>, Float32Policy>
 NANOVLLM_FOR_EACH_PREBUILT_SHAPE(NANOVLLM_PREBUILT_ENGINES);
 #undef NANOVLLM_PREBUILT_ENGINES
 
 #if defined(NANOVLLM_PREBUILT_CUDA) && defined(__CUDACC__)
-#define NANOVLLM_PREBUILT_ENGINES(shape)                          \
-  extern template class Runner<Qwen3<shapes::shape>, CudaPolicy>; \
+#define NANOVLLM_PREBUILT_ENGINES(shape)                                          \
+  extern template class Runner<Qwen3<shapes::shape>, RunnerPolicyOf<CudaPolicy>>; \
   extern template class Engine<Qwen3<shapes::shape>, CudaPolicy>
 NANOVLLM_FOR_EACH_PREBUILT_SHAPE(NANOVLLM_PREBUILT_ENGINES);
 #undef NANOVLLM_PREBUILT_ENGINES

@@ -24,6 +24,10 @@ inline std::filesystem::path model_directory(const std::string& name) {
 
 using AnyModel = Qwen3<shapes::qwen3_any>;
 
+/// What computes the steps of an engine of this policy.
+template <class Policy>
+using RunnerOf = Runner<AnyModel, RunnerPolicyOf<Policy>>;
+
 /// `Base` with another block size and scheduling policy.
 template <class Base, int kBlockSize, class SchedulingPolicy = ContinuousBatching>
 struct TestPolicy : Base {

@@ -67,7 +67,7 @@ std::vector<double> log_softmax(const float* logits, std::int64_t n) {
 /// Log-probabilities over the vocabulary after each prefix of `prompt`: all prefixes run as the
 /// sequences of one step, so that a single step prefills lengths 1 … L side by side.
 template <class Policy>
-std::vector<std::vector<double>> prefix_log_probs(Runner<AnyModel, Policy>& runner,
+std::vector<std::vector<double>> prefix_log_probs(RunnerOf<Policy>& runner,
                                                   const std::vector<TokenId>& prompt,
                                                   std::int64_t vocab) {
   constexpr int kBlock = Policy::kv.block_size;
@@ -97,14 +97,15 @@ std::vector<std::vector<double>> prefix_log_probs(Runner<AnyModel, Policy>& runn
 }
 
 template <class Policy>
-Runner<AnyModel, Policy> make_runner(const std::string& model, int num_ranks = 1) {
+RunnerOf<Policy> make_runner(const std::string& model, int num_ranks = 1) {
   const auto directory = model_directory(model);
   const Checkpoint checkpoint(directory);
-  return Runner<AnyModel, Policy>(
+  return RunnerOf<Policy>(
       ModelConfig::load(directory),
       {.num_ranks = num_ranks,
        .num_threads = 2,
-       .limits = {.max_num_batched_tokens = 2048, .max_num_seqs = 64, .max_model_len = 128}},
+       .limits = {.max_num_batched_tokens = 2048, .max_num_seqs = 64, .max_model_len = 128},
+       .block_size = Policy::kv.block_size},
       [&](auto& weights, auto& backend, int) { weights.load(checkpoint, backend); });
 }
 

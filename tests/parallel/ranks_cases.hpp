@@ -258,11 +258,12 @@ TEST_CASE("logits for evaluation come from all processes", "[ranks]") {
   const auto config = ModelConfig::load(model_directory("fairytale"));
   const auto logits_of = [&](int num_ranks, const Group& group) {
     const Checkpoint checkpoint(model_directory("fairytale"));
-    Runner<AnyModel, BackendFloat32> runner(
+    RunnerOf<BackendFloat32> runner(
         config,
         {.num_ranks = num_ranks,
          .num_threads = 2,
          .limits = {.max_num_batched_tokens = 64, .max_num_seqs = 4, .max_model_len = 64},
+         .block_size = BackendFloat32::kv.block_size,
          .processes = group},
         [&](auto& weights, auto& backend, int) { weights.load(checkpoint, backend); });
     runner.allocate_kv(8);
@@ -388,11 +389,12 @@ void check_failures_and_resets(int num_ranks, int num_runs) {
   Backend::steps_left = Backend::points_left = -1;
   Backend::failure = nullptr;
   const Checkpoint checkpoint(model_directory("fairytale"));
-  Runner<AnyModel, Policy> runner(
+  RunnerOf<Policy> runner(
       ModelConfig::load(model_directory("fairytale")),
       {.num_ranks = num_ranks,
        .num_threads = num_ranks,
-       .limits = {.max_num_batched_tokens = 64, .max_num_seqs = 2, .max_model_len = 64}},
+       .limits = {.max_num_batched_tokens = 64, .max_num_seqs = 2, .max_model_len = 64},
+       .block_size = Policy::kv.block_size},
       [&](auto& weights, auto& backend, int) { weights.load(checkpoint, backend); });
   static_cast<void>(runner.available_memory());
   runner.allocate_kv(8);
@@ -447,11 +449,12 @@ TEST_CASE("defect 18: the same with all of the machine in use", "[ranks]") {
 TEST_CASE("reset is refused to processes", "[ranks]") {
   if (!ranks_present(2)) return;
   const auto errors = run_group(2, [](const Group& group) {
-    Runner<AnyModel, BackendFloat32> runner(
+    RunnerOf<BackendFloat32> runner(
         ModelConfig::load(model_directory("fairytale")),
         {.num_ranks = 2,
          .num_threads = 2,
          .limits = {.max_num_batched_tokens = 16, .max_num_seqs = 2, .max_model_len = 16},
+         .block_size = BackendFloat32::kv.block_size,
          .processes = group},
         [](auto& weights, auto& backend, int) { weights.randomize(1, backend); });
     runner.allocate_kv(2);

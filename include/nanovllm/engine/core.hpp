@@ -16,14 +16,13 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/engine/delivery.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/event_queue.hpp"
 #include "nanovllm/engine/inbox.hpp"
 #include "nanovllm/engine/request.hpp"
-#include "nanovllm/engine/runner.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
-#include "nanovllm/fwd.hpp"
-#include "nanovllm/kv/block_manager.hpp"
+#include "nanovllm/engine/step_runner.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/scheduler.hpp"
 
@@ -37,101 +36,45 @@ namespace nanovllm {
 /// request is touched.
 ///
 /// Thread-safe: steps run one at a time.
-template <class Model, class Policy>
+///
+/// The template's parameters are those of `Scheduler`; model and backend are behind `StepRunner`.
+template <class Scheduling, class Blocks, class Preemption>
 class EngineCore {
  public:
-  using RunnerType = Runner<Model, Policy>;
-  using BlockManagerType =
-      BlockManager<Policy::kv.block_size,
-                   typename Policy::template PrefixCache<Policy::kv.block_size>>;
-  using SchedulerType =
-      Scheduler<typename Policy::Scheduling, BlockManagerType, typename Policy::Preemption>;
-
   /// `inbox` and `events` must outlive the core.
   /// @param overlap  plan and launch a step before the one before it is waited for.
-  EngineCore(std::unique_ptr<RunnerType> runner, const BatchConfig& batch, BlockManagerType blocks,
-             bool overlap, std::int64_t vocab_size, Inbox& inbox, EventQueue& events)
-      : vocab_size_(vocab_size),
-        inbox_(inbox),
-        events_(events),
-        runner_(std::move(runner)),
-        scheduler_(batch, std::move(blocks)),
-        max_under_way_(overlap ? 2 : 1) {
-    publish_stats();
-  }
+  EngineCore(std::unique_ptr<StepRunner> runner, const BatchConfig& batch, Blocks blocks,
+             bool overlap, std::int64_t vocab_size, Inbox& inbox, EventQueue& events);
 
   EngineCore(const EngineCore&) = delete;
   EngineCore& operator=(const EngineCore&) = delete;
 
-  ~EngineCore() { shut_down(); }
+  ~EngineCore();
 
   /// Waits for the steps under way and ends all requests with FinishReason::abort: the engine takes
   /// no more.
-  void shut_down() noexcept {
-    const std::lock_guard lock(mutex_);
-    for (; !under_way_.empty(); under_way_.pop_front()) wait_ignoring_errors();
-    inbox_.close();
-    inbox_.take(incoming_);
-    live_.splice(live_.end(), incoming_.submitted);
-    while (!live_.empty()) {
-      live_.front()->place = live_.begin();
-      end(*live_.front(), FinishReason::abort, {});
-    }
-    publish_stats();
-  }
+  void shut_down() noexcept;
 
   /// One step, without the callbacks: its events are in the queue. Returns whether there was
   /// anything to do. Throws what the scheduling policy throws, and Error when it plans nothing
   /// though there is work and no step is under way; nothing has changed then.
-  bool step() {
-    const std::lock_guard lock(mutex_);
-    const Clock::time_point begin = Clock::now();
-    device_seconds_ = 0;
-    const bool took = take_inbox();
-    bool undone = false;
-    while (under_way_.size() < max_under_way_) {
-      const Launch launched = launch();
-      if (launched == Launch::nothing) break;
-      undone |= launched == Launch::undone;  // with fewer requests, the next one is another
-    }
-    publish_stats();  // while the step is computed, others see it run
-    if (under_way_.empty()) return took || undone;
-    finish_oldest(begin);
-    publish_stats();
-    return true;
-  }
+  bool step();
 
   /// Ends `request` with an error, unless it has ended.
-  void fail(const std::shared_ptr<Request>& request, const std::string& error) {
-    const std::lock_guard lock(mutex_);
-    if (request->has_ended()) return;
-    drop(*request);
-    end(*request, FinishReason::error, error);
-    publish_stats();
-  }
+  void fail(const std::shared_ptr<Request>& request, const std::string& error);
 
   /// Makes ranks that have failed able to compute again (Runner::reset). Steps under way are undone;
   /// their requests are not lost: all that run are computed from the start. Throws Error when it
   /// cannot be done.
-  void reset() {
-    const std::lock_guard lock(mutex_);
-    for (std::size_t i = 0; i < under_way_.size(); ++i) wait_ignoring_errors();
-    for (; !under_way_.empty(); under_way_.pop_back()) scheduler_.cancel(under_way_.back().plan);
-    scheduler_.forget_kv();
-    publish_stats();
-    runner_->reset();
-  }
+  void reset();
 
-  [[nodiscard]] const RunnerType& runner() const { return *runner_; }
-  [[nodiscard]] RunnerType& runner() { return *runner_; }
+  [[nodiscard]] const StepRunner& runner() const { return *runner_; }
+  [[nodiscard]] StepRunner& runner() { return *runner_; }
   [[nodiscard]] std::int32_t capacity_tokens() const { return scheduler_.capacity_tokens(); }
   [[nodiscard]] std::int32_t num_kv_blocks() const { return scheduler_.blocks().num_blocks(); }
 
   /// Throws Error naming the first broken invariant of the scheduler and its block manager.
-  void check_invariants() const {
-    const std::lock_guard lock(mutex_);
-    scheduler_.check_invariants();
-  }
+  void check_invariants() const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -193,8 +136,7 @@ class EngineCore {
       build_inputs(step.plan);
       const Clock::time_point begin = Clock::now();
       runner_->launch(inputs_);
-      // A backend that is not asynchronous computes the step right here.
-      if (!Policy::Backend::kAsynchronous) {
+      if (!runner_->is_asynchronous()) {  // it has computed the step right here
         step.device_seconds = seconds_since(begin);
         device_seconds_ += step.device_seconds;
       }
@@ -224,7 +166,7 @@ class EngineCore {
         sampling_.banned.end_row();
       }
     }
-    inputs_.build(plan, Policy::kv.block_size, sampling_);
+    inputs_.build(plan, Blocks::block_size(), sampling_);
   }
 
   /// A step that could not be handed over never was: its requests end, or the one at fault alone,
@@ -262,86 +204,28 @@ class EngineCore {
     under_way_.pop_front();
   }
 
-  /// Gives every sampled sequence its tokens and commits the step. Sequences that ended while the
-  /// step was under way get nothing from it. What was accepted is announced, even if the commit
-  /// fails: it is in the outputs.
+  /// Gives every sampled sequence its tokens and commits the step. What was accepted is announced,
+  /// even if the commit fails: it is in the outputs.
   void deliver(const StepPlan& plan, const StepResults& results) {
-    reserve_outcomes(plan, static_cast<std::size_t>(results.tokens.extent(0)));
+    delivery_.begin(plan, results);
     try {
-      std::int64_t row = 0;  // of the results
-      for (const PlannedSequence& planned : plan.sequences) {
-        const std::int64_t first = std::exchange(row, row + planned.num_logits);
-        if (planned.num_logits == 0 || planned.sequence->status == SequenceStatus::finished)
-          continue;
-        accept(RequestSequence::of(*planned.sequence), results, first, planned.num_logits);
-      }
-      scheduler_.commit(plan, outcomes_);
+      delivery_.accept(plan, results);
+      scheduler_.commit(plan, delivery_.outcomes());
     } catch (...) {
-      events_.push(std::move(news_));
+      delivery_.announce();
       throw;
     }
-    events_.push(std::move(news_));
+    delivery_.announce();
     end_finished();
-  }
-
-  void reserve_outcomes(const StepPlan& plan, std::size_t num_samples) {
-    outcomes_.clear();
-    outcomes_.reserve(num_samples);
-    drawn_.clear();
-    drawn_.reserve(num_samples);
-    errors_.clear();
-    std::size_t num_events = 0;
-    for (const PlannedSequence& planned : plan.sequences) {
-      if (RequestSequence::of(*planned.sequence).has_listener())
-        num_events += static_cast<std::size_t>(planned.num_logits);
-    }
-    news_ = events_.allocate(num_events);
-    next_event_ = news_.begin();
-  }
-
-  /// Tokens [first, first + count) of the results are those of `sequence`, as far as it goes on.
-  /// The news of the last one, if it ends the sequence, go with the last event.
-  void accept(RequestSequence& sequence, const StepResults& results, std::int64_t first,
-              std::int32_t count) {
-    const std::size_t begin = drawn_.size();
-    FinishReason reason = FinishReason::none;
-    for (std::int64_t i = first; i < first + count && reason == FinishReason::none; ++i) {
-      const TokenId token = *results.tokens.at(i);
-      drawn_.push_back(token);
-      try {
-        reason = sequence.accept(token, logprobs_of(results, i, sequence.num_logprobs()));
-      } catch (const std::exception& error) {
-        reason = FinishReason::error;
-        errors_.emplace_back(&sequence, error.what());
-      }
-      if (sequence.num_generated() <= 1) sequence.request().mark_token();
-      if (reason != FinishReason::none || !sequence.has_listener()) continue;
-      *next_event_++ = {.request = *sequence.request().place, .news = sequence.take_news()};
-    }
-    outcomes_.push_back({&sequence, std::span(drawn_).subspan(begin), reason});
-  }
-
-  [[nodiscard]] std::optional<TokenLogprobs> logprobs_of(const StepResults& results, std::int64_t i,
-                                                         std::int32_t count) const {
-    if (count < 0) return std::nullopt;
-    TokenLogprobs out{.token_id = *results.tokens.at(i), .logprob = *results.logprobs.at(i)};
-    for (std::int64_t j = 0; j < std::min<std::int64_t>(count, vocab_size_); ++j) {
-      out.top.emplace_back(*results.top_tokens.at(i, j), *results.top_logprobs.at(i, j));
-    }
-    return out;
   }
 
   /// Ends the requests whose sequences the committed step has finished.
   void end_finished() noexcept {
-    num_sampled_tokens_ += static_cast<std::int64_t>(drawn_.size());
-    static const std::string kNoError;
-    for (const StepOutcome& outcome : outcomes_) {
+    num_sampled_tokens_ += delivery_.num_tokens();
+    for (const StepOutcome& outcome : delivery_.outcomes()) {
       if (outcome.finish_reason == FinishReason::none) continue;
       const RequestSequence& sequence = RequestSequence::of(*outcome.sequence);
-      const auto error = std::find_if(errors_.begin(), errors_.end(),
-                                      [&](const auto& entry) { return entry.first == &sequence; });
-      end(sequence.request(), outcome.finish_reason,
-          error == errors_.end() ? kNoError : error->second);
+      end(sequence.request(), outcome.finish_reason, delivery_.error_of(sequence));
     }
   }
 
@@ -437,8 +321,8 @@ class EngineCore {
   EventQueue& events_;
 
   mutable std::mutex mutex_;  // guards everything below
-  std::unique_ptr<RunnerType> runner_;
-  SchedulerType scheduler_;
+  std::unique_ptr<StepRunner> runner_;
+  Scheduler<Scheduling, Blocks, Preemption> scheduler_;
   const std::size_t max_under_way_;
   RequestList live_;
   Inbox::Content incoming_;
@@ -451,12 +335,10 @@ class EngineCore {
   // Kept from step to step for their memory.
   StepInputs inputs_;
   HostSamplingBatch sampling_;
-  std::vector<TokenId> drawn_;
-  std::vector<StepOutcome> outcomes_;
-  std::vector<std::pair<const RequestSequence*, std::string>> errors_;
+  Delivery delivery_;
   Request* at_fault_ = nullptr;  // whose logits processor threw
-  EventList news_;
-  EventList::iterator next_event_;
 };
 
 }  // namespace nanovllm
+
+#include "nanovllm/engine/core.inc"

@@ -81,7 +81,7 @@ class RankGroup {
     auto& place = ranks_[static_cast<std::size_t>(r)];
     const StepLimits& limits = config_.limits;
     place =
-        std::make_unique<Rank>(model, limits, ceil_div(limits.max_model_len, Policy::kv.block_size),
+        std::make_unique<Rank>(model, limits, ceil_div(limits.max_model_len, config_.block_size),
                                std::move(backend), comm(r));
     return *place;
   }

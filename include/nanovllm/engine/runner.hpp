@@ -15,6 +15,7 @@
 
 #include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/type_name.hpp"
 #include "nanovllm/engine/health.hpp"
 #include "nanovllm/engine/rank_group.hpp"
 #include "nanovllm/engine/rank_team.hpp"
@@ -22,8 +23,10 @@
 #include "nanovllm/engine/runner_link.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/engine/step_results.hpp"
+#include "nanovllm/engine/step_runner.hpp"
 #include "nanovllm/engine/step_slots.hpp"
 #include "nanovllm/engine/weight_memory.hpp"
+#include "nanovllm/engine/weight_source.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/parallel/process_group.hpp"
@@ -46,8 +49,10 @@ namespace nanovllm {
 /// steps under way throw what the first failing rank threw. Of several ranks so do all later steps,
 /// until `reset`. A rank that hangs fails when `step_timeout` has passed. One thread at a time calls
 /// a runner, but for `health`.
+///
+/// @tparam Policy  a policy, or what `RunnerPolicyOf` leaves of it.
 template <class Model, class Policy>
-class Runner {
+class Runner : public StepRunner {
   using Group = RankGroup<Model, Policy>;
   using Rank = typename Group::Rank;
 
@@ -61,35 +66,30 @@ class Runner {
   using Pool = typename Group::Pool;
   using Weights = typename Network::Weights;
 
-  static_assert(Policy::kv.block_size >= 1,
-                "nanovllm: the policy's kv.block_size must be at least 1 token");
-
   /// Allocates everything but the KV pool. `fill(weights, backend, rank)` is called on each rank,
   /// at the same time, to give the weights their values.
   Runner(const Config& model, const RunnerConfig& config,
-         const std::function<void(Weights&, Backend&, int rank)>& fill)
-      : config_(config),
-        ranks_(config),
-        link_(config.processes, [group = ranks_.group()] { group->abort(); }) {
-    validate(config);
-    if (config_.processes) link_.compare(settings(model));
-    guard([&] { make_ranks(model, fill); });
-  }
+         const std::function<void(Weights&, Backend&, int rank)>& fill);
+
+  /// The same from a checkpoint, or noise.
+  Runner(const Config& model, const RunnerConfig& config, const WeightSource& source);
+
+  ~Runner() override;
 
   /// One rank's part of a KV block.
-  [[nodiscard]] KvShape kv_shape() const {
+  [[nodiscard]] KvShape kv_shape() const override {
     const Network& network = ranks_[0].network;
     return {.num_layers = network.num_layers(),
             .num_kv_heads = network.num_kv_heads(),
             .head_dim = network.head_dim(),
-            .block_size = Policy::kv.block_size,
+            .block_size = config_.block_size,
             .element_bytes = sizeof(KvElement)};
   }
 
   /// Bytes that any rank's KV pool may count on. A backend that runs ahead first computes the
   /// largest step there can be, on a pool of one block, so that everything which takes memory when
   /// it is first used has it; what the graphs will take is measured and left out.
-  [[nodiscard]] std::size_t available_memory() {
+  [[nodiscard]] std::size_t available_memory() override {
     begin_stage("sizing the KV pool");
     std::vector<std::size_t> bytes(index(ranks_.size()));
     std::atomic<std::size_t> next = 0;
@@ -107,7 +107,7 @@ class Runner {
 
   /// Makes every rank's KV pool of `num_blocks` blocks, and what depends on where it is. Rank 0's
   /// number counts for all.
-  void allocate_kv(std::int32_t num_blocks) {
+  void allocate_kv(std::int32_t num_blocks) override {
     if (link_) link_->share(std::as_writable_bytes(std::span(&num_blocks, 1)));
     begin_stage("recording graphs");
     on_all_ranks([&](Rank& rank) {
@@ -121,7 +121,7 @@ class Runner {
   ///
   /// What goes wrong in the step is thrown by its `wait`. A step launched while one that failed is
   /// still under way fails with it, for it may build on what that one did not compute.
-  void launch(const StepInputs& inputs) {
+  void launch(const StepInputs& inputs) override {
     check_first("launch");
     check(slots_.num_under_way() < 2, "launch: two steps are under way, wait for the first");
     const int slot = begin_step();
@@ -138,7 +138,7 @@ class Runner {
 
   /// Ends the oldest step under way and returns its results. Throws what the first failing rank
   /// threw, or an Error that names the rank that hangs and the time; the step has ended then, too.
-  StepResults wait() {
+  StepResults wait() override {
     check(slots_.num_under_way() > 0, "wait: no step is under way");
     const int slot = slots_.oldest();
     std::exception_ptr& error = slots_.error(slot);
@@ -178,7 +178,7 @@ class Runner {
 
   /// In a process of another rank than 0: computes this rank's part of rank 0's steps, and returns
   /// when rank 0's runner goes. Throws what fails here, or an Error that says who failed.
-  void run_worker() {
+  void run_worker() override {
     check(link_ && link_->rank() > 0, "run_worker: this is rank 0, which the others follow");
     try {
       StepInputs inputs;
@@ -205,14 +205,14 @@ class Runner {
   }
 
   /// How the ranks are. From any thread, at any time.
-  [[nodiscard]] Health health() const { return ranks_.watchdog().health(); }
+  [[nodiscard]] Health health() const override { return ranks_.watchdog().health(); }
 
   /// Makes the ranks of this process able to compute again after a failure: new communicators and
   /// new executors on the same weights. Steps under way are dropped, results are gone, and what the
   /// KV pool holds is garbage: a caller that shares prefixes must forget them. Throws Error when
   /// that cannot be done: a rank or its device hangs, the device is lost, or there are ranks in
   /// other processes; then the runner stays as it was, or fails with that error.
-  void reset() {
+  void reset() override {
     check(!link_, "reset: the ranks are in several processes; all of them have to be started anew");
     ranks_.come_to_rest();
     slots_.drop_all();
@@ -228,8 +228,13 @@ class Runner {
     ranks_.watchdog().well();
   }
 
-  [[nodiscard]] int num_ranks() const { return config_.num_ranks; }
+  [[nodiscard]] bool is_asynchronous() const override { return Backend::kAsynchronous; }
+  [[nodiscard]] int num_ranks() const override { return config_.num_ranks; }
   [[nodiscard]] const Backend& backend() const { return *ranks_[0].backend; }
+  [[nodiscard]] std::string describe_backend() const override { return backend().describe(); }
+  [[nodiscard]] std::string executor_name() const override {
+    return std::string(template_name<typename Group::Executor>());
+  }
 
  private:
   static constexpr std::int64_t kVersion =
@@ -266,7 +271,7 @@ class Runner {
         {"bytes of a weight", sizeof(typename Elements::Weight)},
         {"bytes of an activation", sizeof(typename Elements::Activation)},
         {"bytes of a KV element", sizeof(KvElement)},
-        {"block_size", Policy::kv.block_size},
+        {"block_size", config_.block_size},
         {"max_num_batched_tokens", config_.limits.max_num_batched_tokens},
         {"max_model_len", config_.limits.max_model_len},
         {"max_num_seqs", config_.limits.max_num_seqs}};
@@ -358,3 +363,5 @@ class Runner {
 };
 
 }  // namespace nanovllm
+
+#include "nanovllm/engine/runner.inc"

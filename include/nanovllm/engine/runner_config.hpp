@@ -11,6 +11,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/limits.hpp"
+#include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/parallel/process_group.hpp"
 
 namespace nanovllm {
@@ -20,6 +21,7 @@ struct RunnerConfig {
   int num_threads = 0;   ///< of all ranks on this host; 0 for all of the machine's
   int first_device = 0;  ///< of this host's first rank; the others take the following ones
   StepLimits limits{};
+  int block_size = KvConfig{}.block_size;             ///< tokens of a KV block
   std::function<void(const char* stage)> on_stage{};  ///< rank 0 begins a stage of the start-up
   std::shared_ptr<ProcessGroup> processes{};  ///< one rank each; unset: all are threads of this one
   /// A step that runs for longer is given up: the caller of `wait` gets an Error. Unset, it is
@@ -41,6 +43,7 @@ struct RunnerConfig {
 inline void validate(const RunnerConfig& config) {
   const std::int64_t max_tokens = config.limits.max_num_batched_tokens;
   check<ConfigError>(max_tokens >= 1, "max_num_batched_tokens must be >= 1, got ", max_tokens);
+  check<ConfigError>(config.block_size >= 1, "block_size must be >= 1, got ", config.block_size);
   check<ConfigError>(config.num_threads >= 0, "num_threads must be >= 0, got ", config.num_threads);
 }
 

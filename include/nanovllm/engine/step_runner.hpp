@@ -1,0 +1,46 @@
+#pragma once
+/// What computes steps, seen from the engine: `Runner`, whatever its model and its backend are.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "nanovllm/engine/health.hpp"
+#include "nanovllm/engine/step_inputs.hpp"
+#include "nanovllm/engine/step_results.hpp"
+#include "nanovllm/kv/kv_config.hpp"
+
+namespace nanovllm {
+
+/// See `Runner` for what each call does. A virtual call a step costs nothing beside the step, and
+/// saves a user the compilation of the engine's core for every model, and of the model for every
+/// scheduling policy.
+class StepRunner {
+ public:
+  StepRunner() = default;
+  StepRunner(const StepRunner&) = delete;
+  StepRunner& operator=(const StepRunner&) = delete;
+  virtual ~StepRunner() = default;
+
+  // ---- Start-up ----
+  [[nodiscard]] virtual KvShape kv_shape() const = 0;
+  [[nodiscard]] virtual std::size_t available_memory() = 0;
+  virtual void allocate_kv(std::int32_t num_blocks) = 0;
+
+  // ---- Steps ----
+  virtual void launch(const StepInputs& inputs) = 0;
+  virtual StepResults wait() = 0;
+  /// Whether steps are computed behind the host's back, and not by `launch` itself.
+  [[nodiscard]] virtual bool is_asynchronous() const = 0;
+
+  virtual void run_worker() = 0;
+
+  // ---- How it is ----
+  [[nodiscard]] virtual Health health() const = 0;
+  virtual void reset() = 0;
+  [[nodiscard]] virtual int num_ranks() const = 0;
+  [[nodiscard]] virtual std::string describe_backend() const = 0;
+  [[nodiscard]] virtual std::string executor_name() const = 0;
+};
+
+}  // namespace nanovllm
