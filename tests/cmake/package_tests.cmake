@@ -24,16 +24,19 @@ add_test(NAME consumer/install COMMAND "${CMAKE_CURRENT_LIST_DIR}/install.sh"
 set_tests_properties(consumer/install PROPERTIES LABELS package FIXTURES_SETUP installed_package)
 set(installed "-DCMAKE_PREFIX_PATH=${consumers}/prefix")
 
-nanovllm_consumer_test(add_subdirectory add_subdirectory "-DNANOVLLM_SOURCE=${PROJECT_SOURCE_DIR}")
 nanovllm_consumer_test(fetch_content fetch_content "-DNANOVLLM_SOURCE=${PROJECT_SOURCE_DIR}")
 nanovllm_consumer_test(find_package find_package "${installed}"
   "-DNANOVLLM_VERSION=${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}")
 set_tests_properties(consumer/find_package PROPERTIES FIXTURES_REQUIRED installed_package)
 
-add_test(NAME consumer/prebuilt COMMAND "${CMAKE_CURRENT_LIST_DIR}/prebuilt.sh" "${CMAKE_COMMAND}"
-  "${CMAKE_GENERATOR}" "${CMAKE_CXX_COMPILER}" "${PROJECT_SOURCE_DIR}" "${consumers}/prebuilt"
-  "${checkpoint}")
-set_tests_properties(consumer/prebuilt PROPERTIES LABELS package TIMEOUT 900)
+# The programs of tests/ have nanovllm::prebuilt from the source tree; here it is installed.
+if(NANOVLLM_INSTALL_PREBUILT)
+  add_test(NAME consumer/prebuilt COMMAND "${CMAKE_CURRENT_LIST_DIR}/prebuilt.sh" "${CMAKE_COMMAND}"
+    "${CMAKE_GENERATOR}" "${CMAKE_CXX_COMPILER}" "${PROJECT_SOURCE_DIR}" "${consumers}/prebuilt"
+    "${checkpoint}" "${consumers}/prefix")
+  set_tests_properties(consumer/prebuilt PROPERTIES
+    LABELS package TIMEOUT 900 FIXTURES_REQUIRED installed_package)
+endif()
 
 if(NANOVLLM_NVCC)
   set(nvcc "-DCMAKE_CUDA_COMPILER=${NANOVLLM_NVCC}")

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# prebuilt.sh CMAKE GENERATOR COMPILER SOURCE_FOLDER BUILD_FOLDER CHECKPOINT: builds the consumer of
-# nanovllm::prebuilt, runs it, and says what a change of its source costs: seconds of a core to
+# prebuilt.sh CMAKE GENERATOR COMPILER SOURCE_FOLDER BUILD_FOLDER CHECKPOINT PREFIX: builds the consumer
+# of nanovllm::prebuilt as it is installed in PREFIX, runs it, and says what a change of its source costs: seconds of a core to
 # compile it again. That must be little more than the include takes.
 set -euo pipefail
 
-cmake=$1 generator=$2 compiler=$3 source=$4 build=$5 checkpoint=$6
+cmake=$1 generator=$2 compiler=$3 source=$4 build=$5 checkpoint=$6 prefix=$7
 "$cmake" -G "$generator" -S "$source/tests/consumer/prebuilt" -B "$build" \
   "-DCMAKE_CXX_COMPILER=$compiler" -DCMAKE_CXX_COMPILER_LAUNCHER= \
-  -DFETCHCONTENT_FULLY_DISCONNECTED=ON "-DNANOVLLM_SOURCE=$source"
+  "-DCMAKE_PREFIX_PATH=$prefix"
 "$cmake" --build "$build" --parallel 1
 "$build/consumer" "$checkpoint"
 

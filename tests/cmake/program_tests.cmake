@@ -1,6 +1,7 @@
 # 'programs/<path>': every program of examples/ and benchmarks/, and the fingerprint, compiles, on
-# the CPU and with nvcc where there is one. Nothing is linked or run, and the engines of
-# nanovllm::prebuilt are not compiled again: consumer/ does that.
+# the CPU and with nvcc where there is one; those of nvcc with an engine, which cost most, do so
+# together, in 'programs/engines.cu'. Nothing is linked or run, and the engines of nanovllm::prebuilt
+# are not compiled again: consumer/ does that.
 if(NOT NANOVLLM_TEST_PACKAGING)
   return()
 endif()
@@ -22,6 +23,27 @@ find_path(NANOVLLM_BENCHMARK_INCLUDE_DIR benchmark/benchmark.h)
 mark_as_advanced(NANOVLLM_BENCHMARK_INCLUDE_DIR)
 file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/programs/commit.hpp" CONTENT
   "#pragma once\ninline constexpr char kCommit[] = \"\";\n")
+
+set(engine_programs "")
+foreach(program IN LISTS programs)
+  if(program MATCHES "\\.cu$" AND NOT program MATCHES "cuda_ops/")
+    list(APPEND engine_programs "${program}")
+  endif()
+endforeach()
+list(REMOVE_ITEM programs ${engine_programs})
+if(NANOVLLM_NVCC)
+  list(JOIN engine_programs " " engine_programs)
+  add_test(NAME "programs/engines.cu"
+    COMMAND "${CMAKE_CURRENT_LIST_DIR}/check_cuda_programs.sh" "${NANOVLLM_NVCC}" "${PROJECT_SOURCE_DIR}"
+      "${engine_programs}" ${our_flags} ${other_flags_of_nvcc} ${program_flags}
+      "-I${PROJECT_SOURCE_DIR}/benchmarks" "-I${CMAKE_CURRENT_BINARY_DIR}/programs"
+      -DNANOVLLM_PREBUILT -DNANOVLLM_PREBUILT_CUDA)
+else()
+  add_test(NAME "programs/engines.cu"
+    COMMAND "${CMAKE_CURRENT_SOURCE_DIR}/headers/try_compiler.sh" nvcc "")
+endif()
+set_tests_properties("programs/engines.cu" PROPERTIES
+  LABELS programs SKIP_RETURN_CODE 77 TIMEOUT 600)
 
 foreach(program IN LISTS programs)
   set(compiler "${CMAKE_CXX_COMPILER}")

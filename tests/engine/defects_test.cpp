@@ -99,7 +99,7 @@ struct DefectPolicy : TestPolicy<Float32Policy, 16, OverPlanning> {
   using LogitsProcessors = nanovllm::LogitsProcessors<MinTokensProcessor, ThrowingProcessor>;
 };
 
-using TestEngine = Engine<Qwen3<shapes::fairytale>, DefectPolicy>;
+using TestEngine = Engine<AnyModel, DefectPolicy>;
 
 EngineConfig small_config(bool overlap) {
   return {.model = model_directory("fairytale"),
@@ -485,7 +485,6 @@ TEST_CASE("a callback may call anything, generate included", "[callbacks]") {
 TEST_CASE("defect 7: weights that neither the checkpoint nor the memory can hold are not asked for",
           "[engine]") {
   using Catch::Matchers::Contains;
-  using SmallEngine = Engine<AnyModel, DefectPolicy>;
   const std::filesystem::path honest = model_directory("group1_tied_yarn");
   nanovllm_test::TempDirectory directory;
   std::filesystem::copy(honest / "model.safetensors", directory.path());
@@ -504,20 +503,20 @@ TEST_CASE("defect 7: weights that neither the checkpoint nor the memory can hold
     const ModelConfig model = ModelConfig::load(directory.path());
     const std::string count = std::to_string(num_parameters(model));
     const Checkpoint checkpoint(directory.path());
-    CHECK_THROWS_AS(SmallEngine(config), LoadError);
-    CHECK_THROWS_WITH(SmallEngine(config),
+    CHECK_THROWS_AS(TestEngine(config), LoadError);
+    CHECK_THROWS_WITH(TestEngine(config),
                       Contains(count) && Contains("the checkpoint holds " +
                                                   std::to_string(checkpoint.total_bytes())));
-    CHECK_THROWS_AS(SmallEngine(model, RandomWeights{1}, config), ConfigError);
+    CHECK_THROWS_AS(TestEngine(model, RandomWeights{1}, config), ConfigError);
     CHECK_THROWS_WITH(
-        SmallEngine(model, RandomWeights{1}, config),
+        TestEngine(model, RandomWeights{1}, config),
         Contains(std::to_string(4 * num_parameters(model)) + " bytes") && Contains("available"));
   }
   SECTION("where only a part is missing, it is named") {
     set("\"num_hidden_layers\": 3", "\"num_hidden_layers\": 4");
     set("\"full_attention\",", "\"full_attention\", \"full_attention\",");
     directory.write("config.json", json);
-    CHECK_THROWS_WITH(SmallEngine(config),
+    CHECK_THROWS_WITH(TestEngine(config),
                       Contains("'model.layers.3.mlp.up_proj.weight' is missing"));
   }
 }

@@ -105,6 +105,15 @@ TEST_CASE("nano-vllm bug 11: any max_num_seqs works", "[bugs]") {
   }
 }
 
+TEST_CASE(
+    "a checkpoint of another shape than the engine's is refused by the first size that differs",
+    "[bugs]") {
+  EngineConfig config = small_config();
+  config.model = model_directory("group1_tied_yarn");
+  config.max_model_len = 0;
+  CHECK_THROWS_WITH(TestEngine(std::move(config)), Catch::Matchers::Contains("hidden_size"));
+}
+
 TEST_CASE("nano-vllm bugs 12 and 13: engines of different block sizes and ranks run side by side",
           "[bugs]") {
   std::vector<std::vector<TokenId>> tokens(3);

@@ -27,7 +27,7 @@ struct FailingPolicy : TestPolicy<Float32Policy, 16> {
   using Backend = FailingBackend;
 };
 
-using TestEngine = Engine<Qwen3<shapes::fairytale>, FailingPolicy>;
+using TestEngine = Engine<AnyModel, FailingPolicy>;
 
 EngineConfig small_config(bool overlap) {
   return {.model = model_directory("fairytale"),
