@@ -10,11 +10,16 @@ set(NANOVLLM_PREBUILT_SHAPES "" CACHE STRING "Shapes of nanovllm::prebuilt, of s
 if(NANOVLLM_PREBUILT_SHAPES)
   set(_nanovllm_shapes ${NANOVLLM_PREBUILT_SHAPES})
 endif()
+set(NANOVLLM_PREBUILT_POLICIES DefaultPolicy Float32Policy CudaPolicy CACHE STRING
+  "Policies of nanovllm::prebuilt and nanovllm::prebuilt_cuda")
 
 # nanovllm_prebuilt_sources(VARIABLE TARGET EXTENSION POLICY...): one source for each shape and policy.
 function(nanovllm_prebuilt_sources variable target extension)
   set(sources "")
   foreach(policy IN LISTS ARGN)
+    if(NOT policy IN_LIST NANOVLLM_PREBUILT_POLICIES)
+      continue()
+    endif()
     foreach(shape IN LISTS _nanovllm_shapes)
       set(source "${PROJECT_BINARY_DIR}/nanovllm_prebuilt/${shape}_${policy}.${extension}")
       configure_file("${PROJECT_SOURCE_DIR}/.cmake/prebuilt/engine.in" "${source}" @ONLY)
@@ -48,6 +53,7 @@ nanovllm_add_prebuilt(prebuilt nanovllm::nanovllm NANOVLLM_PREBUILT
 # A consumer has enabled the CUDA language, or there is nothing to compile with.
 if(NANOVLLM_WITH_CUDA AND CMAKE_CUDA_COMPILER_LOADED)
   nanovllm_prebuilt_sources(_nanovllm_sources prebuilt_cuda cu CudaPolicy)
-  nanovllm_add_prebuilt(prebuilt_cuda nanovllm::cuda NANOVLLM_PREBUILT_CUDA ${_nanovllm_sources})
+  nanovllm_add_prebuilt(prebuilt_cuda nanovllm::cuda NANOVLLM_PREBUILT_CUDA
+    ${_nanovllm_sources} "${PROJECT_SOURCE_DIR}/.cmake/prebuilt/bodies_cuda.cpp")
   target_link_libraries(nanovllm_prebuilt_cuda PUBLIC nanovllm_prebuilt)
 endif()

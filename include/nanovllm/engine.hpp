@@ -34,6 +34,8 @@
 #include "nanovllm/engine/inbox.hpp"
 #include "nanovllm/engine/output.hpp"
 #include "nanovllm/engine/prompt.hpp"
+#include "nanovllm/engine/runner.hpp"
+#include "nanovllm/engine/runner_policy.hpp"
 #include "nanovllm/engine/setup.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/kv/block_manager.hpp"
@@ -44,6 +46,8 @@
 
 #if defined(__CUDACC__)
 #include "nanovllm/cuda_policy.cuh"
+#elif defined(NANOVLLM_PREBUILT_CUDA)
+#include "nanovllm/cuda_policy.hpp"
 #endif
 
 namespace nanovllm {
@@ -59,6 +63,7 @@ namespace nanovllm {
 template <class Model, class Policy>
 class Engine {
  public:
+  static_assert(check_model_config<Model>());
   using Config = typename Model::Config;
 
   static_assert(Policy::kv.block_size >= 1,

@@ -22,28 +22,50 @@
 
 namespace nanovllm {
 
-/// The core of every engine whose policy schedules as the stock policies do.
+/// The core of every engine whose policy plans and caches as the stock policies do.
 extern template class EngineCore<
     DefaultPolicy::Scheduling,
     BlockManager<DefaultPolicy::kv.block_size,
                  DefaultPolicy::PrefixCache<DefaultPolicy::kv.block_size>>,
     DefaultPolicy::Preemption>;
 
-#define NANOVLLM_PREBUILT_ENGINES(shape)                                             \
-  extern template class Runner<Qwen3<shapes::shape>, RunnerPolicyOf<DefaultPolicy>>; \
-  extern template class Runner<Qwen3<shapes::shape>, RunnerPolicyOf<Float32Policy>>; \
-  extern template class Engine<Qwen3<shapes::shape>, DefaultPolicy>;                 \
-  extern template class Engine<Qwen3<shapes::shape>, Float32Policy>
+/// An engine, and what computes the steps of every engine of this model that differs from it in
+/// scheduling, preemption, cache, processors or block size.
+#define NANOVLLM_PREBUILT_ENGINE(shape, Policy)                                                  \
+  extern template std::unique_ptr<StepRunner>                                                    \
+  make_runner<Qwen3<shapes::shape>, RunnerPolicyOf<Policy>>(const Qwen3<shapes::shape>::Config&, \
+                                                            const RunnerSetup&);                 \
+  extern template BackendTraits backend_traits<Qwen3<shapes::shape>, RunnerPolicyOf<Policy>>();  \
+  extern template class Engine<Qwen3<shapes::shape>, Policy>
+#define NANOVLLM_PREBUILT_RUNNER(shape, Policy) \
+  extern template class Runner<Qwen3<shapes::shape>, RunnerPolicyOf<Policy>>
+
+#define NANOVLLM_PREBUILT_ENGINES(shape)          \
+  NANOVLLM_PREBUILT_RUNNER(shape, DefaultPolicy); \
+  NANOVLLM_PREBUILT_RUNNER(shape, Float32Policy); \
+  NANOVLLM_PREBUILT_ENGINE(shape, DefaultPolicy); \
+  NANOVLLM_PREBUILT_ENGINE(shape, Float32Policy)
 NANOVLLM_FOR_EACH_PREBUILT_SHAPE(NANOVLLM_PREBUILT_ENGINES);
 #undef NANOVLLM_PREBUILT_ENGINES
 
-#if defined(NANOVLLM_PREBUILT_CUDA) && defined(__CUDACC__)
-#define NANOVLLM_PREBUILT_ENGINES(shape)                                          \
-  extern template class Runner<Qwen3<shapes::shape>, RunnerPolicyOf<CudaPolicy>>; \
-  extern template class Engine<Qwen3<shapes::shape>, CudaPolicy>
+#if defined(NANOVLLM_PREBUILT_CUDA)
+extern template class EngineCore<
+    CudaPolicy::Scheduling,
+    BlockManager<CudaPolicy::kv.block_size, CudaPolicy::PrefixCache<CudaPolicy::kv.block_size>>,
+    CudaPolicy::Preemption>;
+#if defined(__CUDACC__)  // elsewhere the backend is a name
+#define NANOVLLM_PREBUILT_ENGINES(shape)       \
+  NANOVLLM_PREBUILT_RUNNER(shape, CudaPolicy); \
+  NANOVLLM_PREBUILT_ENGINE(shape, CudaPolicy)
+#else
+#define NANOVLLM_PREBUILT_ENGINES(shape) NANOVLLM_PREBUILT_ENGINE(shape, CudaPolicy)
+#endif
 NANOVLLM_FOR_EACH_PREBUILT_SHAPE(NANOVLLM_PREBUILT_ENGINES);
 #undef NANOVLLM_PREBUILT_ENGINES
 #endif
+
+#undef NANOVLLM_PREBUILT_ENGINE
+#undef NANOVLLM_PREBUILT_RUNNER
 
 }  // namespace nanovllm
 

@@ -40,7 +40,7 @@ endif()
 
 if(NANOVLLM_NVCC)
   set(nvcc "-DCMAKE_CUDA_COMPILER=${NANOVLLM_NVCC}")
-  nanovllm_consumer_test(cuda_add_subdirectory cuda "${nvcc}"
+  nanovllm_consumer_test(prebuilt_cuda cuda "${nvcc}" -DCMAKE_CUDA_ARCHITECTURES=90a
     "-DNANOVLLM_SOURCE=${PROJECT_SOURCE_DIR}")
   nanovllm_consumer_test(cuda_find_package cuda "${nvcc}" "${installed}")
   set_tests_properties(consumer/cuda_find_package PROPERTIES FIXTURES_REQUIRED installed_package)

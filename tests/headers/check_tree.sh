@@ -88,8 +88,9 @@ awk -v graph="$graph" '
     allowed["engine.hpp"] = allowed["policy.hpp"] " policy.hpp prebuilt.hpp"
     allowed["engine.inc"] = ""
     allowed["nanovllm.hpp"] = allowed["engine.hpp"] " engine.hpp"
-    allowed["engine.hpp"] = allowed["engine.hpp"] " engine.inc cuda_policy.cuh"
-    allowed["cuda_policy.cuh"] = "core/ kv/ parallel/ cuda/ policy.hpp"
+    allowed["engine.hpp"] = allowed["engine.hpp"] " engine.inc cuda_policy.cuh cuda_policy.hpp"
+    allowed["cuda_policy.hpp"] = "kv/ parallel/ policy.hpp"
+    allowed["cuda_policy.cuh"] = "core/ kv/ parallel/ cuda/ policy.hpp cuda_policy.hpp"
 
     # The same within cuda/: {runtime, ptx} <- tile <- families <- the files at the top. Families do
     # not see each other. The files at the top of attention/ are what its two families share, and

@@ -8,12 +8,10 @@
 
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/engine_config.hpp"
-#include "nanovllm/engine/runner.hpp"
 #include "nanovllm/engine/runner_config.hpp"
-#include "nanovllm/engine/runner_policy.hpp"
 #include "nanovllm/engine/step_runner.hpp"
-#include "nanovllm/engine/weight_memory.hpp"
 #include "nanovllm/engine/weight_source.hpp"
+#include "nanovllm/fwd.hpp"
 #include "nanovllm/io/safetensors.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 
@@ -39,23 +37,31 @@ struct RunnerSetup {
 /// @param checkpoint  null for noise, of `weights`; outlives the start-up.
 [[nodiscard]] RunnerSetup choose_runner_setup(const EngineConfig& config, const BatchConfig& batch,
                                               std::int64_t max_model_len, int block_size,
-                                              const Checkpoint* checkpoint, RandomWeights weights);
+                                              const Checkpoint* checkpoint,
+                                              const std::optional<RandomWeights>& weights);
 
-/// Allocates everything but the KV pool, and loads the checkpoint in `config.model` or, if `weights`
-/// is set, fills in noise.
+// The next two are not inline: where nanovllm::prebuilt has them, neither the runner nor the backend
+// is compiled again.
+
+/// Allocates everything but the KV pool, and fills the weights. `Policy` is a `RunnerPolicyOf`.
 template <class Model, class Policy>
 [[nodiscard]] std::unique_ptr<StepRunner> make_runner(const typename Model::Config& model,
-                                                      const std::optional<RandomWeights>& weights,
-                                                      const EngineConfig& config,
-                                                      const BatchConfig& batch,
-                                                      std::int64_t max_model_len) {
-  std::optional<Checkpoint> checkpoint;
-  if (!weights) check_checkpoint_size(model, checkpoint.emplace(config.model));
-  const RunnerSetup setup =
-      choose_runner_setup(config, batch, max_model_len, Policy::kv.block_size,
-                          checkpoint ? &*checkpoint : nullptr, weights.value_or(RandomWeights{}));
-  return std::make_unique<Runner<Model, RunnerPolicyOf<Policy>>>(model, setup.config,
-                                                                 setup.weights);
+                                                      const RunnerSetup& setup) {
+  return std::make_unique<Runner<Model, Policy>>(model, setup.config, setup.weights);
+}
+
+/// What an engine asks of its backend's type; see ops/backend.hpp.
+struct BackendTraits {
+  bool is_asynchronous = false;
+  double kv_share = 0;
+  int default_batched_tokens = 0;
+};
+template <class Model, class Policy>
+[[nodiscard]] BackendTraits backend_traits() {
+  using Backend = typename Policy::Backend;
+  return {.is_asynchronous = Backend::kAsynchronous,
+          .kv_share = Backend::kKvShare,
+          .default_batched_tokens = Backend::kDefaultBatchedTokens};
 }
 
 /// Makes the KV pool, which comes after everything else has its memory, and returns its blocks:

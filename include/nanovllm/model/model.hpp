@@ -125,10 +125,9 @@ template <ModelConfigLike Config>
   }
 }
 
-/// True if `M` is a model whose network on this backend is one; a compile error that names what is
-/// missing if not.
-template <class M, class E, class Backend, class Communicator, class KvCache>
-consteval bool check_model() {
+/// True if the `Config` of `M` is one; a compile error that names what is missing if not.
+template <class M>
+consteval bool check_model_config() {
   static_assert(
       requires { typename M::Config; }, "nanovllm: the Model must have a 'Config'");
   using Config = typename M::Config;
@@ -147,6 +146,14 @@ consteval bool check_model() {
   static_assert(
       requires(const Config& c) { std::int64_t(max_context_length(c)); },
       "nanovllm: there must be a 'max_context_length(config)' beside the Model's Config");
+  return true;
+}
+
+/// The same for all of `M`, with its network on this backend.
+template <class M, class E, class Backend, class Communicator, class KvCache>
+consteval bool check_model() {
+  static_assert(check_model_config<M>());
+  using Config = typename M::Config;
   static_assert(
       requires { typename M::template Network<E, Backend, Communicator>; },
       "nanovllm: the Model must have a template 'Network<Elements, Backend, "

@@ -1,0 +1,32 @@
+#pragma once
+/// Policies that run on the GPU, in words of the host's compiler. Where nanovllm::prebuilt_cuda is
+/// linked, engine.hpp includes this in any translation unit: an engine that is compiled already, or
+/// one of the same model and backend with a scheduling of its own, needs no nvcc.
+
+#include "nanovllm/kv/kv_config.hpp"
+#include "nanovllm/parallel/communicator.hpp"
+#include "nanovllm/policy.hpp"
+
+namespace nanovllm {
+
+class CudaBackend;
+class Nccl;
+
+/// bfloat16 on CUDA devices. What is not here is as in `DefaultPolicy`.
+struct CudaPolicy : DefaultPolicy {
+  using Backend = CudaBackend;
+#if __has_include(<nccl.h>)
+  using Communicator = Nccl;  ///< one thread a device
+#else
+  using Communicator = Single;  ///< several devices need NCCL
+#endif
+  /// Blocks of 64 tokens are one TMA box a head.
+  static constexpr KvConfig kv{.block_size = 64};
+};
+
+/// The same in float32: for tests, and where the last digit counts.
+struct CudaFloat32Policy : CudaPolicy {
+  using Element = float;
+};
+
+}  // namespace nanovllm
