@@ -143,34 +143,4 @@ TEST_CASE("a rank that aborts releases one that waits on its device, in a graph 
     CHECK_THAT(error, Catch::Matchers::Contains("another rank failed"));
 }
 
-TEST_CASE("defect 18: what an aborted group has allocated is freed when the group goes, and not before",
-          "[nccl]") {
-  if (num_gpus() < 2) return;
-  const auto free_memory = [] {
-    std::size_t free = 0, total = 0;
-    cuda::check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-    return free;
-  };
-  const auto compute = [](Nccl& comm, Device& device) {
-    GpuArray<float> x(1 << 20);
-    comm.all_reduce(MatrixView<float>(x.data(), {1, 1 << 20}));
-    device.gpu.sync();
-  };
-  const cuda::DeviceGuard guard(0);
-  {  // of the first group something stays
-    auto ends = Nccl::make(2);
-    run_ranks(ends, compute);
-  }
-  const std::size_t before = free_memory();
-  auto ends = Nccl::make(2);
-  run_ranks(ends, compute);
-  const std::size_t with_group = free_memory();
-  REQUIRE(with_group < before);
-  ends[0].abort();
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
-  CHECK(free_memory() == with_group);
-  ends.clear();
-  CHECK(free_memory() > with_group);
-}
-
 #endif

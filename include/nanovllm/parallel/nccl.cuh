@@ -23,7 +23,6 @@
 #include "nanovllm/core/thread.hpp"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
-#include "nanovllm/cuda/runtime/graph.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/parallel/communicator.hpp"
 #include "nanovllm/parallel/process_group.hpp"
@@ -95,7 +94,6 @@ class Nccl {
     const std::lock_guard lock(group_->mutex);
     if (group_->aborted) return;  // the group's thread has it
     if (ncclComm_t& comm = end().comm; comm != nullptr) {
-      end().keeper.reset();
       ncclCommDestroy(comm);
       comm = nullptr;
     }
@@ -109,17 +107,9 @@ class Nccl {
     if (size() == 1) return;
     ncclComm_t comm = nullptr;
     detail::check_nccl(ncclCommInitRank(&comm, size(), group_->id, rank_), "ncclCommInitRank");
-    {
-      const std::lock_guard lock(group_->mutex);
-      end().comm = comm;
-      group_->changed.notify_all();
-    }
-    end().kept = cuda::DeviceBuffer<float>(1);
-    const auto sum = [&] { all_reduce(MatrixView<float>(end().kept.data(), {1, 1})); };
-    cuda::check(cudaMemsetAsync(end().kept.data(), 0, sizeof(float), context_.stream),
-                "cudaMemsetAsync");
-    sum();
-    end().keeper = cuda::record(context_.stream, sum);
+    const std::lock_guard lock(group_->mutex);
+    end().comm = comm;
+    group_->changed.notify_all();
   }
 
   /// While this is held, `abort()` takes up to a second before it touches this end: NCCL's calls
@@ -180,18 +170,13 @@ class Nccl {
   struct End {
     ncclComm_t comm = nullptr;           // null before `attach` and once it is being aborted
     std::recursive_timed_mutex calling;  // held during calls of NCCL, and by `hold`
-    cuda::DeviceBuffer<float> kept;      // what `keeper` sums
-    cuda::Recording keeper;              // of a call: keeps NCCL from freeing the communicator
   };
 
   /// What the ranks of this process share, with a thread that aborts their communicators when it is
-  /// told so: ncclCommAbort at once releases the ranks that wait, and then itself waits until the last
-  /// graph with a call of the communicator is gone. One thread for all of them, in one group call:
-  /// the last rank of a process to come frees what all of them use.
-  ///
-  /// CUDA's driver (580.159) now and then frees one thing twice when NCCL unmaps its memory while
-  /// another thread frees other memory. A recorded call per rank, the keeper, puts that off to the
-  /// end of the group, when all else of the ranks is gone and the one thread that is left waits.
+  /// told so. ncclCommAbort at once releases the ranks that wait. Freeing is for the end of the NCCL
+  /// group that it is called in, and that is the end of this object, when graphs and all else of the
+  /// ranks are gone and the one thread that is left waits: CUDA's driver (580.159) now and then frees
+  /// a thing of its own twice when NCCL unmaps memory while another thread frees, or destroys graphs.
   struct Group {
     Group(int size_in, int first_rank_in, int num_ends)
         : size(size_in), first_rank(first_rank_in), ends(static_cast<std::size_t>(num_ends)) {
@@ -199,7 +184,6 @@ class Nccl {
           "NCCL", size > 1 ? 1 : 0, [this](int) { work(); }, [] {});
     }
     ~Group() {
-      for (End& end : ends) end.keeper.reset();
       {
         const std::lock_guard lock(mutex);
         stopped = true;
@@ -209,6 +193,9 @@ class Nccl {
     }
 
     void work() {
+      constexpr bool kGrouped =
+          NCCL_VERSION_CODE >= NCCL_VERSION(2, 22, 0);  // earlier ones free at once
+      bool has_aborted = false;
       for (std::unique_lock lock(mutex);;) {
         std::vector<ncclComm_t> comms;
         changed.wait(lock, [&] {
@@ -217,11 +204,13 @@ class Nccl {
           }
           return stopped || !comms.empty();
         });
-        if (comms.empty()) return;
+        if (comms.empty()) break;
         lock.unlock();
+        if (!std::exchange(has_aborted, true) && kGrouped) ncclGroupStart();
         abort(comms);
         lock.lock();
       }
+      if (has_aborted && kGrouped) ncclGroupEnd();
     }
 
     void abort(const std::vector<ncclComm_t>& comms) {
@@ -230,10 +219,7 @@ class Nccl {
       for (End& end : ends) {
         if (end.calling.try_lock_until(deadline)) end.calling.unlock();
       }
-      constexpr bool kGrouped = NCCL_VERSION_CODE >= NCCL_VERSION(2, 22, 0);
-      if (kGrouped) ncclGroupStart();
       for (const ncclComm_t comm : comms) ncclCommAbort(comm);
-      if (kGrouped) ncclGroupEnd();
     }
 
     const int size;

@@ -3,53 +3,36 @@
 
 #include <cuda_runtime.h>
 
-#include <memory>
-#include <type_traits>
 #include <utility>
 
 #include "nanovllm/cuda/runtime/check.cuh"
 
 namespace nanovllm::cuda {
 
-namespace detail {
-
-struct GraphDeleter {
-  void operator()(cudaGraph_t graph) const { cudaGraphDestroy(graph); }
-};
-
-}  // namespace detail
-
-/// What was enqueued on a stream while it was recorded. It cannot be launched: see `Graph`.
-using Recording = std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, detail::GraphDeleter>;
-
-/// Records what `work()` enqueues on `stream`. Nothing runs. `work` must not allocate, copy from
-/// pageable memory or synchronise; it should have run once before, so that all modules are loaded.
-/// Throws what `work` throws, or CudaError; the stream is usable afterwards.
-template <class Work>
-[[nodiscard]] Recording record(cudaStream_t stream, const Work& work) {
-  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-  cudaGraph_t graph = nullptr;
-  try {
-    work();
-  } catch (...) {
-    cudaStreamEndCapture(stream, &graph);
-    if (graph != nullptr) cudaGraphDestroy(graph);
-    static_cast<void>(cudaGetLastError());
-    throw;
-  }
-  check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-  return Recording(graph);
-}
-
 /// Kernels recorded once and launched as one. Pointers and sizes are those of the recording.
 class Graph {
  public:
-  /// Makes a graph of what `record` records.
+  /// Records what `work()` enqueues on `stream`. Nothing runs. `work` must not allocate, copy from
+  /// pageable memory or synchronise; it should have run once before, so that all modules are
+  /// loaded. Throws what `work` throws, or CudaError; the stream is usable afterwards.
   template <class Work>
   static Graph capture(cudaStream_t stream, const Work& work) {
-    const Recording recording = record(stream, work);
+    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+          "cudaStreamBeginCapture");
+    cudaGraph_t graph = nullptr;
+    try {
+      work();
+    } catch (...) {
+      cudaStreamEndCapture(stream, &graph);
+      if (graph != nullptr) cudaGraphDestroy(graph);
+      static_cast<void>(cudaGetLastError());
+      throw;
+    }
+    check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
     Graph out;
-    check(cudaGraphInstantiate(&out.exec_, recording.get(), 0), "cudaGraphInstantiate");
+    const cudaError_t status = cudaGraphInstantiate(&out.exec_, graph, 0);
+    cudaGraphDestroy(graph);
+    check(status, "cudaGraphInstantiate");
     check(cudaGraphUpload(out.exec_, stream), "cudaGraphUpload");
     return out;
   }
