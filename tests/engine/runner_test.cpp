@@ -62,12 +62,12 @@ class Steps {
   }
   /// Appends what the step just launched draws: its sample i for the last sequence but i.
   void append_pending(std::int32_t first = 0) {
-    for (std::size_t i = sequences_.size(); i-- > 0;) sequences_[i].pending.push_back(first++);
+    for (std::size_t i = sequences_.size(); i-- > 0;) sequences_[i].pending.push(first++, 1);
   }
   /// The oldest pending tokens become known.
   void settle(const StepResults& results) {
     append_drawn(results);
-    for (Sequence& s : sequences_) s.pending.erase(s.pending.begin());
+    for (Sequence& s : sequences_) s.pending.pop_oldest();
   }
 
  private:

@@ -259,7 +259,7 @@ TEST_CASE("a sequence may give several rows of logits, behind each other", "[ste
   Decodes decodes({5});
   Sequence guesses;
   guesses.tokens = {1, 2, 3, 4};
-  guesses.pending = {6};
+  guesses.pending.push(6, 1);
   guesses.block_table = {9};
   decodes.plan.sequences.push_back({.sequence = &guesses, .begin = 1, .end = 5, .num_logits = 3});
   decodes.plan.num_tokens += 4;

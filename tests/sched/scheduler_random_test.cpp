@@ -131,7 +131,7 @@ class Traffic {
   struct State {
     struct Of {
       std::vector<TokenId> tokens;
-      std::vector<std::int32_t> pending;
+      PendingTokens pending;
       std::vector<BlockId> table;
       SequenceStatus status;
       FinishReason reason;

@@ -83,6 +83,7 @@ class EngineCore {
   /// A step between `launch` and the end of `deliver`.
   struct Step {
     StepPlan plan;
+    std::size_t num_events = 0;  ///< at the most, of sequences with a listener
     double device_seconds = 0;
     RequestList ended{};  ///< meanwhile: this plan, or an older one, may have their sequences
   };
@@ -133,7 +134,7 @@ class EngineCore {
     try {
       scheduler_.begin(step.plan);  // gives the planned sequences their blocks
       has_begun = true;
-      build_inputs(step.plan);
+      build_inputs(step);
       const Clock::time_point begin = Clock::now();
       runner_->launch(inputs_);
       if (!runner_->is_asynchronous()) {  // it has computed the step right here
@@ -148,11 +149,12 @@ class EngineCore {
   }
 
   /// Flattens the plan, and the sampler's settings of those sequences that get a token.
-  void build_inputs(const StepPlan& plan) {
+  void build_inputs(Step& step) {
     clear(sampling_);
     at_fault_ = nullptr;
-    for (const PlannedSequence& planned : plan.sequences) {
+    for (const PlannedSequence& planned : step.plan.sequences) {
       RequestSequence& sequence = RequestSequence::of(*planned.sequence);
+      if (sequence.has_listener()) step.num_events += static_cast<std::size_t>(planned.num_logits);
       if (sequence.is_first_step()) sequence.request().mark_scheduled();
       for (std::int32_t i = planned.num_logits; i-- > 0;) {
         sampling_.rows.push_back(sequence.sampling_row(planned.end - i));
@@ -166,7 +168,7 @@ class EngineCore {
         sampling_.banned.end_row();
       }
     }
-    inputs_.build(plan, Blocks::block_size(), sampling_);
+    inputs_.build(step.plan, Blocks::block_size(), sampling_);
   }
 
   /// A step that could not be handed over never was: its requests end, or the one at fault alone,
@@ -196,7 +198,7 @@ class EngineCore {
       const double waited = seconds_since(wait);
       oldest.device_seconds += waited;
       device_seconds_ += waited;
-      deliver(oldest.plan, results);
+      deliver(oldest, results);
     } catch (...) {
       return fail_oldest(message_of(std::current_exception()));
     }
@@ -206,11 +208,11 @@ class EngineCore {
 
   /// Gives every sampled sequence its tokens and commits the step. What was accepted is announced,
   /// even if the commit fails: it is in the outputs.
-  void deliver(const StepPlan& plan, const StepResults& results) {
-    delivery_.begin(plan, results);
+  void deliver(const Step& step, const StepResults& results) {
+    delivery_.begin(static_cast<std::size_t>(results.tokens.extent(0)), step.num_events);
     try {
-      delivery_.accept(plan, results);
-      scheduler_.commit(plan, delivery_.outcomes());
+      delivery_.accept(step.plan, results);
+      scheduler_.commit(step.plan, delivery_.outcomes());
     } catch (...) {
       delivery_.announce();
       throw;

@@ -1,8 +1,8 @@
 #pragma once
 /// From what a step drew to outcomes for the scheduler and events for the callbacks.
 
+#include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -27,7 +27,8 @@ class Delivery {
       : vocab_size_(vocab_size), events_(events) {}
 
   /// Takes the memory that the step will need; throws std::bad_alloc before anything is changed.
-  void begin(const StepPlan& plan, const StepResults& results);
+  /// @param num_events  tokens at the most of sequences with a listener.
+  void begin(std::size_t num_samples, std::size_t num_events);
 
   /// Gives every sampled sequence its tokens, as far as it goes on. Sequences that ended while the
   /// step was under way get nothing from it.
@@ -47,8 +48,8 @@ class Delivery {
   /// Tokens [first, first + count) of the results are those of `sequence`.
   void accept(RequestSequence& sequence, const StepResults& results, std::int64_t first,
               std::int32_t count);
-  [[nodiscard]] std::optional<TokenLogprobs> logprobs_of(const StepResults& results, std::int64_t i,
-                                                         std::int32_t count) const;
+  [[nodiscard]] TokenLogprobs logprobs_of(const StepResults& results, std::int64_t i,
+                                          std::int32_t count) const;
 
   const std::int64_t vocab_size_;
   EventQueue& events_;

@@ -57,10 +57,11 @@ namespace nanovllm {
 /// @tparam Preemption  says which sequence gives way when the pool is full; a PreemptionLike.
 template <class Policy, class Blocks, class Preemption>
 class Scheduler {
-  static_assert(SchedulingPolicyLike<Policy, Blocks>,
-                "nanovllm: the policy's Scheduling must be default-constructible and have a static "
-                "or const member plan(const SchedulerView&, const Blocks&, const BatchConfig&) that "
-                "returns a StepPlan; see sched/scheduling_policy.hpp and docs/policies.md");
+  static_assert(
+      SchedulingPolicyLike<Policy, Blocks>,
+      "nanovllm: the policy's Scheduling must be default-constructible and have a static "
+      "or const member plan(const SchedulerView&, const Blocks&, const BatchConfig&) that "
+      "returns a StepPlan; see sched/scheduling_policy.hpp and docs/policies.md");
   static_assert(PreemptionLike<Preemption>,
                 "nanovllm: the policy's Preemption must be default-constructible and have a static "
                 "choose(std::span<Sequence* const>) that returns std::size_t, and a noexcept "
@@ -168,7 +169,7 @@ class Scheduler {
     for (const PlannedSequence& p : plan.sequences) {
       Sequence& s = *p.sequence;
       if (s.status == SequenceStatus::finished) continue;
-      s.pending.resize(s.pending.size() - static_cast<std::size_t>(p.num_logits));
+      if (p.num_logits > 0) s.pending.pop_newest();
       if (s.status == SequenceStatus::waiting) continue;  // a step behind this one preempted it
       // The copy of a block may not have been made.
       s.num_computed_tokens =
@@ -184,7 +185,8 @@ class Scheduler {
   /// What the pool holds is gone: all running sequences wait again, and the prefix cache is empty.
   /// No step may be under way.
   void forget_kv() {
-    check(num_under_way_ == 0, "forget_kv: a step has begun; it must be committed or cancelled first");
+    check(num_under_way_ == 0,
+          "forget_kv: a step has begun; it must be committed or cancelled first");
     while (!running_.empty()) preempt(*running_.back());
     blocks_.forget();
   }
@@ -229,7 +231,8 @@ class Scheduler {
       if (p.prefix.copy_tail) plan.block_copies.push_back({*p.prefix.copy_tail, allocate_for(s)});
       while (std::ssize(s.block_table) < Blocks::blocks_for(p.end)) allocate_for(s);
       s.num_computed_tokens = p.end;
-      for (std::int32_t i = 0; i < p.num_logits; ++i) s.pending.push_back(num_samples++);
+      s.pending.push(num_samples, p.num_logits);
+      num_samples += p.num_logits;
     }
     // Blocks to be copied could not be reused until here; later steps come later.
     for (const PlannedSequence& p : plan.sequences) {
@@ -271,8 +274,8 @@ class Scheduler {
     Sequence& s = *p.sequence;
     std::int32_t end = p.end;  // of the range that is computed as it will stay
     if (outcome != nullptr) {
-      s.tokens.insert(s.tokens.end(), outcome->tokens.begin(), outcome->tokens.end());
-      s.pending.erase(s.pending.begin(), s.pending.begin() + p.num_logits);
+      for (const TokenId token : outcome->tokens) s.tokens.push_back(token);
+      s.pending.pop_oldest();
       end = std::min(p.end, s.num_known_tokens() - 1);
     }
     // If it waits, the step behind this one has preempted it, and its blocks are gone.

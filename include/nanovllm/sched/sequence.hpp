@@ -9,6 +9,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/token_source.hpp"
 #include "nanovllm/kv/prefix_match.hpp"
+#include "nanovllm/sched/pending_tokens.hpp"
 
 namespace nanovllm {
 
@@ -47,11 +48,11 @@ struct PrefixMemo {
 /// sequence must stay where it is from `add` until it is finished.
 ///
 /// Its tokens are the known ones, and behind them those that steps under way are yet to draw.
-struct Sequence {
+struct alignas(64) Sequence {
+  // What a step reads of every sequence is in two cache lines.
   RequestId id = 0;
   std::vector<TokenId> tokens;         ///< known: the prompt and what was generated
-  std::vector<std::int32_t> pending;   ///< the samples that steps under way draw for it, each an
-                                       ///< index into its own step's; oldest first
+  PendingTokens pending;               ///< what steps under way draw for it
   std::int32_t num_prompt_tokens = 0;  ///< ≥ 1
   std::int32_t max_total_tokens = 0;   ///< prompt and generated tokens at the most
 
@@ -63,19 +64,17 @@ struct Sequence {
   std::int32_t num_cached_tokens = 0;  ///< of them, taken from the prefix cache on first admission
   std::int32_t num_preemptions = 0;
   std::vector<BlockId> block_table;  ///< block_table[i] holds tokens [i · B, (i + 1) · B)
+  std::uint64_t mark = 0;            ///< the check of a plan that saw it last
 
   Sequence* earlier_waiting = nullptr;  ///< neighbours in the waiting queue
   Sequence* later_waiting = nullptr;
-  std::uint64_t mark = 0;    ///< the check of a plan that saw it last
   PrefixMemo prefix_memo{};  ///< of no effect but on time
 
   [[nodiscard]] std::int32_t num_known_tokens() const {
     return static_cast<std::int32_t>(tokens.size());
   }
   /// Known and pending ones.
-  [[nodiscard]] std::int32_t num_tokens() const {
-    return num_known_tokens() + static_cast<std::int32_t>(pending.size());
-  }
+  [[nodiscard]] std::int32_t num_tokens() const { return num_known_tokens() + pending.size(); }
   [[nodiscard]] std::int32_t num_generated_tokens() const {
     return num_tokens() - num_prompt_tokens;
   }
@@ -87,7 +86,7 @@ struct Sequence {
   [[nodiscard]] TokenSource token_source(std::int32_t position) const {
     if (position < num_known_tokens())
       return TokenSource::known(tokens[static_cast<std::size_t>(position)]);
-    return TokenSource::sampled(pending[static_cast<std::size_t>(position - num_known_tokens())]);
+    return TokenSource::sampled(pending[position - num_known_tokens()]);
   }
   /// Whether it has all the tokens it may have, pending ones included: nothing is left to compute.
   [[nodiscard]] bool is_complete() const { return num_tokens() >= max_total_tokens; }

@@ -28,7 +28,6 @@ void make_room(StepPlan& plan, std::vector<Sequence*>& running) {
     num_admitted += s.status == SequenceStatus::waiting ? 1 : 0;
     num_copies += p.prefix.copy_tail ? 1 : 0;
     grow(s.block_table, static_cast<std::size_t>(Blocks::blocks_for(p.end)));
-    grow(s.pending, s.pending.size() + static_cast<std::size_t>(p.num_logits));
   }
   for (const Sequence* s : plan.preempted) num_copies += s->block_table.size();
   grow(running, running.size() + num_admitted);
