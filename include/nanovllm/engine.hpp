@@ -37,6 +37,7 @@
 #include "nanovllm/engine/runner.hpp"
 #include "nanovllm/engine/runner_policy.hpp"
 #include "nanovllm/engine/setup.hpp"
+#include "nanovllm/engine/weight_memory.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/model/model.hpp"

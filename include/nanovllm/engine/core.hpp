@@ -1,19 +1,16 @@
 #pragma once
 /// The engine's step: take what came, plan, launch, wait, commit, and put events into the queue.
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <iterator>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/engine/delivery.hpp"

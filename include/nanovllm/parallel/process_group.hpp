@@ -27,7 +27,7 @@ namespace nanovllm {
 ///
 /// `data` carries messages, which the threads that compute send and receive themselves, one at a
 /// time, in an order that both ends know. `control` carries failures: a thread of this object
-/// listens there, so that whoever waits, be it for a message or for a device, is released when
+/// listens there, so that a rank which waits for a message or for its device is released when
 /// another rank fails or is lost. A group that has failed stays so; calls that need the others
 /// throw an Error that says which rank failed first, and why.
 class ProcessGroup {
@@ -126,8 +126,8 @@ class ProcessGroup {
     receive(0, Tag::exchange, bytes);
   }
 
-  /// All ranks call this and get the least of the values they brought. Nobody returns before all
-  /// have called.
+  /// All ranks call this and get the least of the values they brought. It returns on no rank before
+  /// every rank has called it.
   [[nodiscard]] std::int64_t minimum(std::int64_t value) {
     if (rank() != 0) send(0, Tag::exchange, detail::bytes_of(value));
     for (int from = 1; rank() == 0 && from < size(); ++from) {
