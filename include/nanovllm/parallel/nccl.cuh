@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -35,6 +36,12 @@ inline void check_nccl(ncclResult_t status, const char* call) {
   check<CudaError>(status == ncclSuccess || status == ncclInProgress, call, ": ",
                    ncclGetErrorString(status));
 }
+
+/// Has NCCL allocate with cudaMalloc, unless the environment says otherwise. To be called before
+/// NCCL's first call, which reads it. Communicators of several ranks of one process are freed by
+/// several threads of NCCL at once, and when they unmap what cuMemMap mapped, CUDA's driver
+/// (580.159) now and then frees a thing of its own twice, which ends the process.
+inline void prefer_cuda_malloc() { ::setenv("NCCL_CUMEM_ENABLE", "0", /*overwrite=*/0); }
 
 template <class T>
 [[nodiscard]] constexpr ncclDataType_t nccl_type() {
@@ -70,7 +77,10 @@ class Nccl {
   static std::vector<Nccl> make(int num_ranks) {
     check<ConfigError>(num_ranks >= 1, "tensor_parallel must be >= 1, got ", num_ranks);
     auto group = std::make_shared<Group>(num_ranks, 0, num_ranks);
-    if (num_ranks > 1) detail::check_nccl(ncclGetUniqueId(&group->id), "ncclGetUniqueId");
+    if (num_ranks > 1) {
+      detail::prefer_cuda_malloc();
+      detail::check_nccl(ncclGetUniqueId(&group->id), "ncclGetUniqueId");
+    }
     std::vector<Nccl> out;
     for (int rank = 0; rank < num_ranks; ++rank) out.push_back(Nccl(group, rank));
     return out;
@@ -175,8 +185,7 @@ class Nccl {
   /// What the ranks of this process share, with a thread that aborts their communicators when it is
   /// told so. ncclCommAbort at once releases the ranks that wait. Freeing is for the end of the NCCL
   /// group that it is called in, and that is the end of this object, when graphs and all else of the
-  /// ranks are gone and the one thread that is left waits: CUDA's driver (580.159) now and then frees
-  /// a thing of its own twice when NCCL unmaps memory while another thread frees, or destroys graphs.
+  /// ranks are gone and the one thread that is left waits.
   struct Group {
     Group(int size_in, int first_rank_in, int num_ends)
         : size(size_in), first_rank(first_rank_in), ends(static_cast<std::size_t>(num_ends)) {
