@@ -156,9 +156,8 @@ add_test(NAME headers/clang
     ${nanovllm_warnings} ${our_flags} ${other_flags} "${headers_folder}/engine.cpp")
 add_test(NAME headers/nvcc
   COMMAND "${headers_folder}/try_compiler.sh" nvcc "${NANOVLLM_NVCC}" -std=c++20 -arch=sm_90a
-    --expt-relaxed-constexpr -fdevice-syntax-only -Werror=all-warnings
-    -Xcompiler=-Wall,-Wextra,-Werror,-fsyntax-only
-    ${our_flags} ${other_flags_of_nvcc} -x cu -c "${headers_folder}/unit_one.cpp" -o "${generated}/unit_one.cu.o")
+    --expt-relaxed-constexpr -ptx -fdevice-syntax-only -Werror=all-warnings
+    ${our_flags} ${other_flags_of_nvcc} -x cu "${headers_folder}/unit_one.cpp" -o "${generated}/unit_one.ptx")
 set_tests_properties(headers/clang headers/nvcc PROPERTIES
   LABELS headers SKIP_RETURN_CODE 77 TIMEOUT 600)
 

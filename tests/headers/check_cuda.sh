@@ -3,9 +3,9 @@
 # nvcc and of the host compiler are errors. OUTPUT and its dependencies, OUTPUT.d, are left when all
 # is well.
 #
-#   alone  SOURCE is one include. The front ends of the device and of the host see it all, and no
-#          code is generated: a header's templates would give none, and code that is no template
-#          would be optimised again for every header that includes it.
+#   alone  SOURCE is one include. The front end of the device sees it all, also what is for the host;
+#          no code is generated, and the host's compiler, which takes as long again, is left to
+#          programs/engines.cu.
 #   hot    down to machine code, for sm_80 too. It also fails for a note of ptxas numbered C75xx
 #          (setmaxnreg was dropped, or wgmma serialised) and for a kernel that spills registers.
 set -euo pipefail
@@ -16,8 +16,8 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
 case "$mode" in
-  alone) how=(-O0 -fdevice-syntax-only -Xcompiler=-fsyntax-only) ;;
-  hot) how=(-O3 -Xptxas -v -gencode=arch=compute_80,code=sm_80) ;;
+  alone) how=(-ptx -fdevice-syntax-only) ;;
+  hot) how=(-c -O3 --threads 2 -Xptxas -v -gencode=arch=compute_80,code=sm_80) ;;
   *) echo "check_cuda.sh: 'alone' or 'hot' is wanted, got '$mode'"; exit 2 ;;
 esac
 
@@ -25,7 +25,7 @@ rm -f "$output"
 if ! "$nvcc" -std=c++20 --expt-relaxed-constexpr "${how[@]}" \
     -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror \
     -gencode=arch=compute_90a,code=sm_90a "$@" \
-    -MD -MF "$output.d" -MT "$output" -c "$source" -o "$output" > "$log" 2>&1; then
+    -MD -MF "$output.d" -MT "$output" "$source" -o "$output" > "$log" 2>&1; then
   grep -v '^ptxas info' "$log" || cat "$log"
   exit 1
 fi
