@@ -14,6 +14,8 @@ template <int kBlockSize, class Hash = XxPrefixHash>
 class HashPrefixCache;
 template <int kBlockSize>
 class NoPrefixCache;
+template <int kBlockSize>
+class RadixPrefixCache;
 template <int kBlockSize, class Cache = HashPrefixCache<kBlockSize>>
 class BlockManager;
 

@@ -79,6 +79,8 @@
 #include "nanovllm/kv/prefix_hash.hpp"
 #include "nanovllm/kv/prefix_index.hpp"
 #include "nanovllm/kv/prefix_match.hpp"
+#include "nanovllm/kv/radix_prefix_cache.hpp"
+#include "nanovllm/kv/token_trie.hpp"
 #include "nanovllm/model/forward_batch.hpp"
 #include "nanovllm/model/generation_config.hpp"
 #include "nanovllm/model/layers/attention.hpp"

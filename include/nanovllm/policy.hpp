@@ -21,6 +21,7 @@
 #include "nanovllm/cpu/backend.hpp"
 #include "nanovllm/kv/hash_prefix_cache.hpp"
 #include "nanovllm/kv/kv_config.hpp"
+#include "nanovllm/kv/radix_prefix_cache.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/parallel/host_group.hpp"
 #include "nanovllm/sampling/logits_processor.hpp"

@@ -13,6 +13,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "nanovllm/kv/radix_prefix_cache.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -23,6 +24,12 @@ void skip(const char* why) { std::cout << "skipped: " << why << "\n"; }
 
 template <int kBlockSize = 16, class Scheduling = ContinuousBatching>
 using LawPolicy = PolicyWith<BackendFloat32, kBlockSize, Scheduling>;
+
+template <class Base>
+struct RadixPolicy : Base {
+  template <int kBlockSize>
+  using PrefixCache = RadixPrefixCache<kBlockSize>;
+};
 
 EngineConfig config_for(const std::string& model) {
   return {.model = model_directory(model), .num_threads = 2, .max_model_len = 128};
@@ -183,6 +190,52 @@ TEST_CASE("cached = uncached at k * B - 1, k * B and k * B + 1 tokens, each sent
       engine.check_invariants();
     }
   }
+}
+
+TEST_CASE("cached = uncached with a radix cache, to the token", "[laws]") {
+  if (num_devices() < 1) return;
+  const std::string model = "fairytale";
+  Workload work;
+  const std::vector<TokenId> trunk = random_prompt(7, 50, vocab_of(model));
+  for (const std::size_t shared : {50u, 50u, 49u, 33u, 32u, 31u, 17u, 3u, 0u}) {
+    std::vector<TokenId> prompt(trunk.begin(), trunk.begin() + static_cast<std::ptrdiff_t>(shared));
+    for (const TokenId token : random_prompt(20 + shared, 50 - shared, vocab_of(model)))
+      prompt.push_back(token);
+    work.prompts.push_back(std::move(prompt));
+    work.params.push_back({.temperature = shared % 2 == 0 ? 0.8f : 0.f,
+                           .seed = 5,
+                           .max_tokens = 9,
+                           .ignore_eos = true,
+                           .logprobs = 0});
+  }
+  const auto alone = run_alone<LawPolicy<>>(model, work);
+  EngineConfig config = config_for(model);
+  config.overlap = GENERATE(false, true);
+  Engine<AnyModel, RadixPolicy<LawPolicy<>>> engine(config);
+  const std::vector<std::int32_t> cached_first{0, 49, 49, 33, 32, 31, 17, 3, 0};
+  for (int round = 0; round < 2; ++round) {
+    for (std::size_t i = 0; i < work.prompts.size(); ++i) {
+      const Output output = engine.generate(work.prompts[i], work.params[i]);
+      INFO("round " << round << ", prompt " << i);
+      CHECK(output.token_ids == alone[i].tokens);
+      check_logprobs(trace_of(output).logprobs, alone[i].logprobs);
+      CHECK(output.num_cached_tokens >= (round == 0 ? cached_first[i] : 49));
+      engine.check_invariants();
+    }
+    // A conversation goes on: all that was computed is there, the answer too, less its last token.
+    std::vector<TokenId> turn = work.prompts[3];
+    const Output first = engine.generate(turn, work.params[3]);
+    turn.insert(turn.end(), first.token_ids.begin(), first.token_ids.end());
+    const std::int32_t num_computed = static_cast<std::int32_t>(turn.size()) - 1;
+    turn.push_back(1);
+    CHECK(engine.generate(turn, work.params[3]).num_cached_tokens >= num_computed);
+  }
+  check_same(run_batch<RadixPolicy<LawPolicy<>>>(config_for(model), work), alone);
+  config = config_for(model);
+  config.kv_size = KvSize::blocks(7);  // one and a half of them
+  EngineStats stats;
+  check_same(run_batch<RadixPolicy<LawPolicy<>>>(config, work, &stats), alone);
+  CHECK(stats.num_free_kv_blocks == 7);
 }
 
 TEST_CASE("chunked = whole, for every chunk size", "[laws]") {
