@@ -144,6 +144,8 @@ inline constexpr std::array kSamplingFields = {
     sampling_field<&SamplingParams::top_p>("top_p"),
     sampling_field<&SamplingParams::min_p>("min_p"),
     sampling_field<&SamplingParams::seed>("seed"),
+    sampling_field<&SamplingParams::n>("n"),
+    sampling_field<&SamplingParams::best_of>("best_of"),
     sampling_field<&SamplingParams::max_tokens>("max_tokens"),
     sampling_field<&SamplingParams::min_tokens>("min_tokens"),
     sampling_field<&SamplingParams::ignore_eos>("ignore_eos"),
@@ -254,6 +256,12 @@ inline Json logprobs_value(const std::vector<TokenLogprobs>& logprobs) {
   return list;
 }
 
+inline void write_completion(Json& to, const Completion& completion) {
+  to["text"] = text_value(completion.text);
+  to["token_ids"] = completion.token_ids;
+  to["finish_reason"] = name(completion.finish_reason);
+}
+
 }  // namespace detail
 
 /// Reads one line, without its line end. Nothing for a blank line; otherwise never throws for what
@@ -296,12 +304,20 @@ inline Json logprobs_value(const std::vector<TokenLogprobs>& logprobs) {
   if (!output.error.empty()) return error_line(id, output.error);
   Json line;
   line["id"] = id;
-  line["text"] = detail::text_value(output.text);
-  line["token_ids"] = output.token_ids;
-  line["finish_reason"] = name(output.finish_reason);
+  detail::write_completion(line, output);
   line["num_prompt_tokens"] = output.num_prompt_tokens;
   line["num_cached_tokens"] = output.num_cached_tokens;
   if (with_logprobs) line["logprobs"] = detail::logprobs_value(output.logprobs);
+  if (!output.alternatives.empty()) {
+    Json list = Json::array();
+    for (const Completion& completion : output.alternatives) {
+      Json entry;
+      detail::write_completion(entry, completion);
+      if (with_logprobs) entry["logprobs"] = detail::logprobs_value(completion.logprobs);
+      list.push_back(std::move(entry));
+    }
+    line["alternatives"] = std::move(list);
+  }
   return python_json(line) + '\n';
 }
 

@@ -125,6 +125,7 @@
 #include "nanovllm/sampling/stop_matcher.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/continuous_batching.hpp"
+#include "nanovllm/sched/fork.hpp"
 #include "nanovllm/sched/plan_builder.hpp"
 #include "nanovllm/sched/plan_checks.hpp"
 #include "nanovllm/sched/pool_forecast.hpp"

@@ -110,17 +110,19 @@ TEST_CASE("an id is echoed as it was given") {
 TEST_CASE("every sampling field is read by its name") {
   const nv::SamplingParams p = sampling(
       R"({"temperature":0.5,"top_k":40,"top_p":0.9,"min_p":0.1,"seed":18446744073709551615,)"
-      R"("max_tokens":7,"min_tokens":3,"ignore_eos":true,"stop_token_ids":[1,2],)"
+      R"("n":2,"best_of":3,"max_tokens":7,"min_tokens":3,"ignore_eos":true,"stop_token_ids":[1,2],)"
       R"("stop":["a","b"],"include_stop_str_in_output":true,"skip_special_tokens":false,)"
       R"("logprobs":20})");
   // A new field of SamplingParams breaks this line: add it to kSamplingFields and to this test.
-  const auto& [temperature, top_k, top_p, min_p, seed, max_tokens, min_tokens, ignore_eos,
+  const auto& [temperature, top_k, top_p, min_p, seed, n, best_of, max_tokens, min_tokens, ignore_eos,
                stop_token_ids, stop, include_stop, skip_special, logprobs] = p;
   CHECK(temperature == 0.5f);
   CHECK(top_k == 40);
   CHECK(top_p == 0.9f);
   CHECK(min_p == 0.1f);
   CHECK(seed == 18446744073709551615u);
+  CHECK(n == 2);
+  CHECK(best_of == 3);
   CHECK(max_tokens == 7);
   CHECK(min_tokens == 3);
   CHECK(ignore_eos);
@@ -279,6 +281,13 @@ TEST_CASE("a result is one line of JSON in a fixed order") {
         head +
             ", \"logprobs\": [{\"token_id\": 1, \"logprob\": -0.1, \"top\": [[1, -0.1], [7, -2.5]]}"
             ", {\"token_id\": 2, \"logprob\": -1e-08, \"top\": []}]}\n");
+  output.logprobs.clear();
+  output.alternatives = {{.text = "b", .token_ids = {3}, .finish_reason = nv::FinishReason::stop}};
+  const std::string other = ", \"alternatives\": [{\"text\": \"b\", \"token_ids\": [3], "
+                            "\"finish_reason\": \"stop\"";
+  CHECK(result_line("a", output, false) == head + other + "}]}\n");
+  CHECK(result_line("a", output, true) ==
+        head + ", \"logprobs\": []" + other + ", \"logprobs\": []}]}\n");
   output.error = "it went wrong";
   CHECK(result_line(3, output, true) == "{\"id\": 3, \"error\": \"it went wrong\"}\n");
 }

@@ -48,7 +48,7 @@ struct Coverage {
                evictions = 0, mixed = 0, chunks = 0, paused = 0;
   // Planned ahead: what the step behind has to do with sequences whose token is not known yet.
   std::int64_t ended_early = 0, preempted_pending = 0, ended_waiting = 0, ending = 0;
-  std::int64_t guessed = 0, guessed_right = 0, copies = 0, faults = 0, failed_inserts = 0;
+  std::int64_t guessed = 0, guessed_right = 0, copies = 0, faults = 0, failed_inserts = 0, forks = 0;
 };
 
 template <int kBlockSize>
@@ -130,12 +130,20 @@ class Traffic {
     for (int i = 0; i < length; ++i)
       tokens.push_back(i < shared ? (document >> (i % 2)) & 1 : below(3));
     const int max_new = 1 + below(below(2) == 0 ? 20 + 8 * Blocks::block_size() : 12);
-    requests_.push_back(request(requests_.size() + 1, std::move(tokens), max_new));
-    Sequence& s = *requests_.back();
-    s.max_total_tokens = std::min(s.max_total_tokens, scheduler_.capacity_tokens());
-    scheduler_.add(s);
-    live_.push_back(&s);
-    expected_.push_back(tokens_alone(s.tokens, s.max_total_tokens));
+    const int num_samples = below(4) == 0 ? 2 + below(3) : 1;
+    const std::size_t first = requests_.size();
+    for (int i = 0; i < num_samples; ++i) {
+      requests_.push_back(request(requests_.size() + 1, tokens, max_new));
+      Sequence& s = *requests_.back();
+      s.max_total_tokens = std::min(s.max_total_tokens, scheduler_.capacity_tokens());
+      if (num_samples > 1) {
+        s.next_sibling = requests_[first].get();
+        if (i > 0) requests_[requests_.size() - 2]->next_sibling = &s;
+      }
+      live_.push_back(&s);
+      expected_.push_back(tokens_alone(s.tokens, s.max_total_tokens));
+    }
+    for (std::size_t i = first; i < requests_.size(); ++i) scheduler_.add(*requests_[i]);
   }
 
   /// All that the scheduler has written anywhere.
@@ -234,7 +242,10 @@ class Traffic {
     for (const Sequence* s : plan.preempted)
       coverage_.preempted_pending += s->has_pending_token() ? 1 : 0;
     attempt([&] { scheduler_.begin(plan); });
-    coverage_.copies += std::ssize(plan.block_copies);
+    for (const PlannedSequence& p : plan.sequences) {
+      coverage_.forks += p.fork_of != nullptr ? 1 : 0;
+      coverage_.copies += p.fork_of == nullptr && p.prefix.copy_tail ? 1 : 0;
+    }
     scheduler_.check_invariants();
     device_.launch(plan);
     under_way_.push_back(std::move(plan));
@@ -308,7 +319,9 @@ class Traffic {
     std::uint64_t last_running = 0;
     std::uint64_t first_waiting = ~std::uint64_t{0};
     std::int64_t num_ending = 0;
+    bool sibling_runs = false;  // samples run in the order of admission, not of arrival
     for (const Sequence* s : live_) {
+      sibling_runs |= s->next_sibling != nullptr && s->status == SequenceStatus::running;
       if (s->is_unsettled()) {
         if (s->status != SequenceStatus::running) continue;
         if (oldest == nullptr || s->arrival < oldest->arrival) oldest = s;
@@ -319,14 +332,14 @@ class Traffic {
         if (oldest == nullptr || s->arrival < oldest->arrival) oldest = s;
         last_running = std::max(last_running, s->arrival);
         coverage_.paused += visits.contains(s) ? 0 : 1;
-      } else {
+      } else if (s->next_sibling == nullptr) {
         first_waiting = std::min(first_waiting, s->arrival);
       }
     }
     coverage_.ending += num_ending;
     if (std::is_same_v<Preemption, test::MostBlocks>) return;  // the old may wait behind the young
     REQUIRE(last_running < first_waiting);
-    if (oldest != nullptr && num_ending == 0 && !std::is_same_v<Policy, PrefillFirst>)
+    if (oldest != nullptr && num_ending == 0 && !sibling_runs && !std::is_same_v<Policy, PrefillFirst>)
       REQUIRE(visits.contains(oldest) == !oldest->is_unsettled());
   }
 
@@ -367,7 +380,8 @@ void run(unsigned seed, bool prefix_caching, std::size_t depth) {
   }
   CAPTURE(c.steps, c.finished, c.aborted, c.cancelled, c.preempted, c.hits, c.evictions, c.mixed,
           c.chunks, c.paused, c.ended_early, c.preempted_pending, c.ended_waiting, c.ending,
-          c.guessed, c.guessed_right, c.copies, c.faults, c.failed_inserts);
+          c.guessed, c.guessed_right, c.copies, c.faults, c.failed_inserts, c.forks);
+  if (!prefix_caching) CHECK(c.forks > 50);  // else the cache may have as much
   for (const std::int64_t n : {c.finished, c.aborted, c.cancelled}) CHECK(n > 100);
   CHECK(c.chunks > 20);
   CHECK(c.preempted > (std::is_same_v<Policy, Fickle> ? 300 : 2));

@@ -385,13 +385,17 @@ std::string repeated(std::string_view text, std::size_t num_bytes) {
 TEST_CASE("defect 4: texts refused for their length cost no memory and leave none behind",
           "[tokenizer]") {
   if (skip_one_thread()) return;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  constexpr std::size_t kBytes = std::size_t{2} << 20;  // the resident size is not looked at
+#else
   constexpr std::size_t kBytes = std::size_t{16} << 20;
+#endif
   TokenizerBuilder builder(Merges{{"t", "h"}, {"th", "e"}, {"\u0120", "the"}});
   const nv::Tokenizer bounded = nv::Tokenizer::from_json(builder.file.dump());
   // A token that swallows white space: a text of any length may be one token.
   builder.added("<|x|>", {"rstrip"});
   const nv::Tokenizer unbounded = nv::Tokenizer::from_json(builder.file.dump());
-  CHECK(bounded.min_tokens(kBytes) > 1000000);
+  CHECK(bounded.min_tokens(kBytes) > kBytes / 17);
   CHECK(unbounded.min_tokens(kBytes) == 0);
 
   const std::string texts[] = {repeated("a", kBytes), repeated("the cat, the dog\n", kBytes),

@@ -223,8 +223,17 @@ class EngineCore {
     num_sampled_tokens_ += delivery_.num_tokens();
     for (const StepOutcome& outcome : delivery_.outcomes()) {
       if (outcome.finish_reason == FinishReason::none) continue;
-      const RequestSequence& sequence = RequestSequence::of(*outcome.sequence);
-      end(sequence.request(), outcome.finish_reason, delivery_.error_of(sequence));
+      RequestSequence& sequence = RequestSequence::of(*outcome.sequence);
+      Request& request = sequence.request();
+      if (request.has_ended()) continue;  // with another of its sequences, by an error
+      if (outcome.finish_reason == FinishReason::error) {
+        drop(request);
+      } else if (request.num_going_on() > 1) {
+        events_.push(request.finish(*request.place, sequence, outcome.finish_reason));
+        ++num_finished_;
+        continue;
+      }
+      end(request, outcome.finish_reason, delivery_.error_of(sequence));
     }
   }
 
@@ -284,8 +293,8 @@ class EngineCore {
 
   void announce_end(Request& request, FinishReason reason, const std::string& error) noexcept {
     inbox_.retire(request.id());
+    num_finished_ += static_cast<std::int64_t>(request.num_going_on());
     events_.push(request.finish(*request.place, reason, error));
-    ++num_finished_;
   }
 
   /// Time is split between prefill and decode by the tokens of a step.

@@ -47,7 +47,7 @@ struct RandomWeights {
 /// Counters since the engine was made, and its state between two steps.
 struct EngineStats {
   std::int64_t num_steps = 0;
-  std::int64_t num_waiting = 0;  ///< requests
+  std::int64_t num_waiting = 0;  ///< requests; one of several samples counts as often
   std::int64_t num_running = 0;
   std::int64_t num_finished = 0;
   std::int64_t num_preemptions = 0;

@@ -61,6 +61,7 @@ class Inbox {
   std::condition_variable_any news_;
   std::unordered_map<RequestId, std::shared_ptr<Request>> alive_;
   Content content_;
+  std::int64_t num_submitted_ = 0;  // sequences of what is in it
   EngineStats stats_;
   bool is_closed_ = false;
 };

@@ -33,10 +33,16 @@ struct Completion {
   std::vector<TokenId> token_ids;  ///< generated, an end or stop token included
   FinishReason finish_reason = FinishReason::none;
   std::vector<TokenLogprobs> logprobs;  ///< one a token, if SamplingParams::logprobs was set
+  /// Of all tokens, if SamplingParams::logprobs was set or best_of draws more than n; else 0.
+  double cumulative_logprob = 0;
 };
 
-/// Everything about a finished request: its completion and what is said of the whole.
+/// Everything about a finished request: its completion and what is said of the whole. The first of
+/// several completions is the output itself: sample 0, or with more samples drawn than wanted
+/// (`best_of`) the likeliest.
 struct Output : Completion {
+  /// The other n - 1: samples 1, 2, …, or those drawn that are next likeliest by cumulative_logprob.
+  std::vector<Completion> alternatives;
   RequestId id = 0;
   std::int32_t num_prompt_tokens = 0;
   std::int32_t num_cached_tokens = 0;  ///< of the prompt, taken from the prefix cache
@@ -45,10 +51,13 @@ struct Output : Completion {
 };
 
 /// What a callback hears of its request: once for every token, and once when it ends. The texts of
-/// all events of a request, put together, are the text of its output, whatever it ends by. Views
-/// are valid during the call.
+/// all events of a sample, put together, are the text of its completion, whatever it ends by. When
+/// more samples are drawn than wanted (`best_of`), there is the last event alone, without a text.
+/// Views are valid during the call.
 struct TokenEvent {
   RequestId id = 0;
+  std::int32_t sample = 0;                  ///< of SamplingParams::n
+  FinishReason finish_reason = FinishReason::none;  ///< of the sample, on its last event
   const TokenId* token = nullptr;           ///< null when the request ended without a new one
   std::string_view text;                    ///< newly released text; may be empty
   const TokenLogprobs* logprobs = nullptr;  ///< of `token`, if asked for

@@ -25,7 +25,9 @@ class Request;
 struct Event {
   std::shared_ptr<Request> request{};
   RequestSequence::News news{};
-  bool is_last = false;
+  std::int32_t sample = 0;
+  FinishReason finish_reason = FinishReason::none;  ///< of the sample
+  bool is_last = false;                             ///< of the request
 };
 
 /// Lists of events and requests are spliced, so that what ends a request allocates nothing.
@@ -62,8 +64,16 @@ class Request {
   /// The output of a request that has ended and has no callback, to be moved out.
   [[nodiscard]] Output& output() { return output_; }
 
-  /// Ends all sequences that have not ended, makes the output final and gives the last event, which
-  /// was allocated with the request. Once.
+  /// Sequences that have not ended.
+  [[nodiscard]] std::size_t num_going_on() const { return end_events_.size(); }
+
+  /// Ends `sequence`, one of several that go on, and gives its last event. The events of ends were
+  /// allocated with the request.
+  [[nodiscard]] EventList finish(std::shared_ptr<Request> self, RequestSequence& sequence,
+                                 FinishReason reason) noexcept;
+
+  /// Ends all sequences that have not ended, makes the output final and gives their last events.
+  /// Once.
   [[nodiscard]] EventList finish(std::shared_ptr<Request> self, FinishReason reason,
                                  const std::string& error) noexcept;
 
@@ -82,19 +92,22 @@ class Request {
   }
 
   const RequestId id_;
+  /// The completions that were wanted, from all that were drawn.
+  void choose_completions() noexcept;
+
   const SequenceTerms terms_;
   const bool has_callback_;
   std::vector<std::unique_ptr<RequestSequence>> sequences_;
   Output output_;
   std::atomic<bool> has_ended_{false};
-  EventList last_event_;
+  EventList end_events_;  // one for each sequence that goes on
   const Clock::time_point submitted_ = Clock::now();
 
   // The event queue's:
   TokenCallback callback_;
   bool is_in_callback_ = false;
   bool has_thrown_ = false;
-  std::string unheard_text_;  // of events that came after it threw
+  std::vector<std::string> unheard_texts_;  // of events that came after it threw, by sample
 };
 
 }  // namespace nanovllm

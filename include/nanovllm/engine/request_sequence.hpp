@@ -48,10 +48,12 @@ class RequestSequence : public Sequence {
   };
 
   /// `request` and `terms` must outlive the sequence.
+  /// @param sample        which of the request's it is, from 0; each draws with a seed of its own.
   /// @param tokenizer     may be null: the output then has token ids and no text.
   /// @param has_listener  whether its tokens are news for somebody.
   RequestSequence(Request& request, const SequenceTerms& terms, RequestId request_id,
-                  std::vector<TokenId> prompt, const Tokenizer* tokenizer, bool has_listener);
+                  std::int32_t sample, std::vector<TokenId> prompt, const Tokenizer* tokenizer,
+                  bool has_listener);
 
   RequestSequence(const RequestSequence&) = delete;
   RequestSequence& operator=(const RequestSequence&) = delete;
@@ -62,6 +64,7 @@ class RequestSequence : public Sequence {
   }
 
   [[nodiscard]] Request& request() const { return request_; }
+  [[nodiscard]] std::int32_t sample() const { return sample_; }
   /// Whether its tokens are news for somebody.
   [[nodiscard]] bool has_listener() const { return has_listener_; }
   /// True once, for the first step that has the sequence.
@@ -116,7 +119,9 @@ class RequestSequence : public Sequence {
   const SamplingRow sampling_;
   const std::int32_t min_tokens_, max_tokens_;
   const std::span<const TokenId> end_tokens_;
+  const std::int32_t sample_;
   const bool has_listener_;
+  const bool keeps_logprobs_;
   bool was_scheduled_ = false;
   bool has_new_token_ = false;
   bool stop_string_found_ = false;

@@ -102,21 +102,27 @@ class BlockManager {
 
   /// Throws Error unless `block` can be part of what `adopt` gets.
   void check_adoptable(BlockId block) const {
-    check(is_published(block), "adopt: block ", block, " is not in the prefix cache");
+    check(ref_count(block) > 0 || is_published(block), "adopt: block ", block,
+          " is neither in use nor in the prefix cache");
   }
 
   /// Takes one reference to each block of `match`, found for a sequence of `num_tokens` tokens, and
   /// one to its `copy_tail`, which the caller gives back when the copy's target is allocated. Blocks
   /// that were free leave the free ones; none is evicted. Throws Error, having changed nothing, for
-  /// a block that the cache does not have.
+  /// a block that is free and that the cache does not have.
   void adopt(const PrefixMatch& match, std::int32_t num_tokens) {
+    share(match);
+    if (!enable_prefix_caching_) return;
+    stats_.num_queried_tokens += num_tokens;
+    stats_.num_hit_tokens += match.num_tokens;
+  }
+
+  /// The same for blocks of another sequence, which the cache was not asked for.
+  void share(const PrefixMatch& match) {
     for (const BlockId block : match.blocks) check_adoptable(block);
     if (match.copy_tail) check_adoptable(*match.copy_tail);
     for (const BlockId block : match.blocks) take(block);
     if (match.copy_tail) take(*match.copy_tail);
-    if (!enable_prefix_caching_) return;
-    stats_.num_queried_tokens += num_tokens;
-    stats_.num_hit_tokens += match.num_tokens;
   }
 
   /// Takes a free block with one reference to it, or nothing when there is none. What it held is
@@ -152,7 +158,7 @@ class BlockManager {
 
   /// Tells the cache that tokens [begin, end) of a sequence are computed: call it when their keys
   /// and values are in the pool, for one range after the other from the first token that was not
-  /// adopted. Throws what the cache throws; no block changes hands.
+  /// adopted, or from token 0. Throws what the cache throws; no block changes hands.
   void publish(std::span<const BlockId> block_table, std::span<const TokenId> tokens,
                std::int32_t begin, std::int32_t end) {
     if (enable_prefix_caching_) cache_.insert(block_table, tokens, begin, end);

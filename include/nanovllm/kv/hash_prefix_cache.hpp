@@ -57,6 +57,7 @@ class HashPrefixCache {
               std::int32_t begin, std::int32_t end) {
     for (std::int32_t i = begin / kBlockSize; i < end / kBlockSize; ++i) {
       const BlockId block = block_table[static_cast<std::size_t>(i)];
+      if (contains(block)) continue;
       PrefixKey parent = root_;
       if (i > 0) {
         const BlockId before = block_table[static_cast<std::size_t>(i - 1)];
@@ -64,7 +65,6 @@ class HashPrefixCache {
               " was not entered");
         parent = index_.key(before);
       }
-      check(!contains(block), "prefix cache: block ", block, " was entered already");
       index_.insert(block, parent,
                     tokens.subspan(static_cast<std::size_t>(i) * kBlockSize, kBlockSize));
       ++version_;

@@ -21,6 +21,8 @@ struct SamplingParams {
   std::optional<float> top_p{};         ///< keep the least set of mass >= p, in (0, 1]. Neutral: 1
   std::optional<float> min_p{};  ///< keep what has min_p of the top's mass, [0, 1]. Neutral: 0
   std::optional<std::uint64_t> seed{};  ///< same seed, same sample; unset draws one from the engine
+  std::int32_t n = 1;  ///< completions wanted, >= 1. Sample i of a seed is the same whatever n is
+  std::optional<std::int32_t> best_of{};  ///< samples drawn, n to kMaxSamples; the n likeliest count
   std::int32_t max_tokens = 256;        ///< generated tokens at the most, >= 1
   std::int32_t min_tokens = 0;          ///< no end token and no stop string before this many
   bool ignore_eos = false;              ///< the model's own end tokens do not end generation
@@ -34,6 +36,17 @@ struct SamplingParams {
 
 /// The n most likely tokens that `logprobs` may ask for.
 inline constexpr std::int32_t kMaxLogprobs = 20;
+
+/// Samples of one request.
+inline constexpr std::int32_t kMaxSamples = 128;
+
+/// How many samples of a prompt are drawn.
+[[nodiscard]] inline std::int32_t num_samples(const SamplingParams& p) {
+  return p.best_of.value_or(p.n);
+}
+/// Whether samples are drawn that will not be in the output. Which ones is known at the end, so
+/// nothing of such a request is streamed.
+[[nodiscard]] inline bool draws_more(const SamplingParams& p) { return num_samples(p) > p.n; }
 
 /// Ids that `stop_token_ids`, and strings that `stop` may have, and bytes that one of those may have:
 /// every token of the request is compared with all of them.

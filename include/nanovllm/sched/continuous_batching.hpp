@@ -12,7 +12,7 @@ namespace nanovllm {
 
 /// Every running sequence with one token to compute decodes; what is left of the token budget goes
 /// to prompts already begun, then to new ones, first come first served, each cut where the budget
-/// ends. None overtakes another. A running sequence that finds no block takes those of a younger
+/// ends. None overtakes another, but for samples that wait for the prompt they have in common. A running sequence that finds no block takes those of a younger
 /// one, which the preemption policy chooses: the one that came last by default. That one waits,
 /// first in line, and is recomputed from all its tokens, less what the prefix cache still has.
 ///
@@ -44,6 +44,7 @@ struct ContinuousBatching {
     const auto max_running = static_cast<std::size_t>(config.max_num_seqs);
     for (Sequence* s : queues.waiting) {
       if (budget == 0 || builder.num_running() >= max_running) break;
+      if (builder.must_wait(*s)) continue;
       const std::int32_t n = builder.admit_chunk(*s, budget);
       if (n == 0) break;
       budget -= n;

@@ -11,6 +11,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/kv/block_manager.hpp"
+#include "nanovllm/sched/fork.hpp"
 #include "nanovllm/sched/pool_forecast.hpp"
 #include "nanovllm/sched/scheduling_policy.hpp"
 
@@ -98,6 +99,12 @@ class PlanBuilder {
     plan_.preempted.push_back(&s);
   }
 
+  /// Whether waiting sequence `s` had better wait for the prompt that a sibling before it computes.
+  /// Those behind it need not.
+  [[nodiscard]] static bool must_wait(const Sequence& s) {
+    return s.next_sibling != nullptr && find_fork(s).must_wait;
+  }
+
   /// Plans to admit waiting sequence `s` and to compute all that the prefix cache does not have of
   /// it. Returns how many tokens; 0 plans nothing: more than `max_tokens`, or no room.
   std::int32_t admit_whole(Sequence& s, std::int32_t max_tokens) {
@@ -139,17 +146,27 @@ class PlanBuilder {
     if (s.has_pending_token()) return 0;   // its prefix is not known yet
     const bool alone = num_running_ == 0;  // then it must get in, or none ever will
     if (!alone && num_free() <= reserve_) return 0;
-    const PrefixMatch& match = find_prefix(s);
-    const std::int32_t n = admit_with(s, match, max_tokens, min_end);
+    const Fork fork = s.next_sibling == nullptr ? Fork{} : find_fork(s);
+    if (fork.must_wait) return 0;
+    const PrefixMatch& cached = find_prefix(s);
+    if (fork.num_tokens <= cached.num_tokens)
+      return admit_behind(s, cached, nullptr, max_tokens, min_end);
+    return admit_behind(s, shared_prefix(fork, Blocks::block_size()), fork.source, max_tokens,
+                        min_end);
+  }
+
+  std::int32_t admit_behind(Sequence& s, const PrefixMatch& match, const Sequence* fork_of,
+                            std::int32_t max_tokens, std::int32_t min_end) {
+    const std::int32_t n = admit_with(s, match, fork_of, max_tokens, min_end);
     if (n > 0 || !match.copy_tail) return n;
     // The block to be copied is one more that cannot be reused while the step begins.
     return admit_with(
-        s, {.num_tokens = num_hits(match) * Blocks::block_size(), .blocks = match.blocks},
+        s, {.num_tokens = num_hits(match) * Blocks::block_size(), .blocks = match.blocks}, fork_of,
         max_tokens, min_end);
   }
 
-  std::int32_t admit_with(Sequence& s, const PrefixMatch& match, std::int32_t max_tokens,
-                          std::int32_t min_end) {
+  std::int32_t admit_with(Sequence& s, const PrefixMatch& match, const Sequence* fork_of,
+                          std::int32_t max_tokens, std::int32_t min_end) {
     const bool alone = num_running_ == 0;
     const std::int32_t begin = match.num_tokens;
     const std::int32_t end = begin + std::min(max_tokens, s.num_tokens() - begin);
@@ -159,7 +176,7 @@ class PlanBuilder {
     forecast_.adopt(match);
     reserve_ += num_blocks_wanted(s) - num_hits(match);
     ++num_running_;
-    append(chunks_, {&s, begin, end, 0, match}, num_hits(match));
+    append(chunks_, {&s, begin, end, 0, match, fork_of}, num_hits(match));
     return end - begin;
   }
 

@@ -27,6 +27,7 @@ struct PrefillFirst {
     const auto max_running = static_cast<std::size_t>(config.max_num_seqs);
     for (Sequence* s : queues.waiting) {
       if (budget == 0 || builder.num_running() >= max_running || builder.preempts()) break;
+      if (builder.must_wait(*s)) continue;
       const std::int32_t n =
           builder.empty() ? builder.admit_chunk(*s, budget) : builder.admit_whole(*s, budget);
       if (n == 0) break;

@@ -159,7 +159,8 @@ class Scheduler {
 
   /// Ends `plan`, the newest step that has begun, without its results, after a failure: its
   /// sequences are as before, those it admitted stay admitted, less the tokens that were to be
-  /// copied for them, and those it preempted wait. Where the step behind has already filled the
+  /// copied for them, those that it forked wait again, for the step before may be undone, too, and
+  /// those it preempted wait. Where the step behind has already filled the
   /// places of sequences that were ending, its youngest wait again. Throws Error when it is not the
   /// newest.
   void cancel(const StepPlan& plan) {
@@ -171,6 +172,10 @@ class Scheduler {
       if (s.status == SequenceStatus::finished) continue;
       if (p.num_logits > 0) s.pending.pop_newest();
       if (s.status == SequenceStatus::waiting) continue;  // a step behind this one preempted it
+      if (p.fork_of != nullptr) {
+        withdraw(s);
+        continue;
+      }
       // The copy of a block may not have been made.
       s.num_computed_tokens =
           p.prefix.copy_tail
@@ -251,7 +256,11 @@ class Scheduler {
     Sequence& s = *p.sequence;
     waiting_.erase(s);
     running_.push_back(&s);
-    blocks_.adopt(p.prefix, s.num_tokens());
+    if (p.fork_of == nullptr) {
+      blocks_.adopt(p.prefix, s.num_tokens());
+    } else {
+      blocks_.share(p.prefix);
+    }
     s.block_table.assign(p.prefix.blocks.begin(), p.prefix.blocks.end());
     s.status = SequenceStatus::running;
     s.num_computed_tokens = p.begin;
@@ -260,13 +269,18 @@ class Scheduler {
   }
 
   void preempt(Sequence& s) noexcept {
+    withdraw(s);
+    ++s.num_preemptions;
+    ++num_preemptions_;
+  }
+
+  /// It waits again, where it was in the order of arrival.
+  void withdraw(Sequence& s) noexcept {
     std::erase(running_, &s);
     drop_blocks(s, 0);
     s.status = SequenceStatus::waiting;
     s.num_computed_tokens = 0;
-    ++s.num_preemptions;
-    ++num_preemptions_;
-    waiting_.insert(s);  // where it was in the order of arrival
+    waiting_.insert(s);
   }
 
   /// `p` is computed; `outcome` is what it sampled, or null.
@@ -284,7 +298,8 @@ class Scheduler {
         s.num_computed_tokens = end;
         drop_blocks(s, Blocks::blocks_for(end));
       }
-      publish(s, p.begin, end);
+      // Of a fork nothing may be published yet: its source may have gone before it was computed.
+      publish(s, p.fork_of == nullptr ? p.begin : 0, end);
     }
     if (outcome == nullptr) return;
     FinishReason reason = outcome->finish_reason;

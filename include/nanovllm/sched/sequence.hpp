@@ -69,6 +69,9 @@ struct alignas(64) Sequence {
   Sequence* earlier_waiting = nullptr;  ///< neighbours in the waiting queue
   Sequence* later_waiting = nullptr;
   PrefixMemo prefix_memo{};  ///< of no effect but on time
+  /// Sequences that were made with the same prompt form a ring: samples of one request. They must
+  /// live as long as this one. Null where there is no other.
+  Sequence* next_sibling = nullptr;
 
   [[nodiscard]] std::int32_t num_known_tokens() const {
     return static_cast<std::int32_t>(tokens.size());

@@ -1,0 +1,48 @@
+#pragma once
+/// What a new sequence can share with those that have the same prompt.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "nanovllm/kv/prefix_match.hpp"
+#include "nanovllm/sched/sequence.hpp"
+
+namespace nanovllm {
+
+/// Where a waiting sequence can go on behind a prompt that another one has computed.
+struct Fork {
+  const Sequence* source = nullptr;  ///< runs; null where there is none
+  std::int32_t num_tokens = 0;       ///< computed by `source`, or in a step under way
+  bool must_wait = false;            ///< there will be a source, as soon as its prompt is computed
+};
+
+/// Looks among the siblings of `s`, which waits. The last token of a sequence is never shared: its
+/// logits are wanted. O(siblings).
+[[nodiscard]] inline Fork find_fork(const Sequence& s) {
+  Fork fork;
+  const std::int32_t most = std::min(s.num_prompt_tokens, s.num_tokens() - 1);
+  bool will_be = false;
+  for (const Sequence* at = s.next_sibling; at != nullptr && at != &s; at = at->next_sibling) {
+    if (at->status == SequenceStatus::finished) continue;
+    if (at->status == SequenceStatus::running && at->num_computed_tokens >= most)
+      return {.source = at, .num_tokens = most};
+    will_be = will_be || at->arrival < s.arrival;
+  }
+  // One that was preempted does not wait again: it has a place among those before it.
+  fork.must_wait = will_be && s.num_generated_tokens() == 0 && most > 0;
+  return fork;
+}
+
+/// The blocks of `fork`'s source that hold its tokens, the last one to be copied if it holds more.
+[[nodiscard]] inline PrefixMatch shared_prefix(const Fork& fork, std::int32_t block_size) {
+  const auto num_whole = static_cast<std::ptrdiff_t>(fork.num_tokens / block_size);
+  const auto& table = fork.source->block_table;
+  PrefixMatch match{.num_tokens = fork.num_tokens,
+                    .blocks = {table.begin(), table.begin() + num_whole}};
+  if (fork.num_tokens % block_size > 0)
+    match.copy_tail = table[static_cast<std::size_t>(num_whole)];
+  return match;
+}
+
+}  // namespace nanovllm
