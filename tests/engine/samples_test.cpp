@@ -84,9 +84,9 @@ TEMPLATE_TEST_CASE("samples are the same with every cache, in every pool, planne
   c.max_num_batched_tokens = GENERATE(64, 9);
   c.max_num_seqs = GENERATE(8, 3);
   Engine<AnyModel, TestType> engine(c);
-  const std::vector<Output> outputs = engine.generate(
-      std::vector<Prompt>{prompt, prompt_of(5), prompt},
-      std::vector<SamplingParams>{sampled(4, 40), sampled(1, 30), sampled(3, 40)});
+  const std::vector<Output> outputs =
+      engine.generate(std::vector<Prompt>{prompt, prompt_of(5), prompt},
+                      std::vector<SamplingParams>{sampled(4, 40), sampled(1, 30), sampled(3, 40)});
   CHECK(tokens_of(outputs[0]) == expected);
   CHECK(tokens_of(outputs[2]) == std::vector(expected.begin(), expected.begin() + 3));
   engine.check_invariants();

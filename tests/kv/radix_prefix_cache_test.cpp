@@ -106,7 +106,8 @@ class Traffic {
       }
       h.tokens.push_back(below(2));
     }
-    const int end = h.num_published + below(static_cast<int>(h.tokens.size()) - h.num_published + 1);
+    const int end =
+        h.num_published + below(static_cast<int>(h.tokens.size()) - h.num_published + 1);
     publish(h, end);
   }
 
@@ -114,7 +115,8 @@ class Traffic {
     blocks_.publish(h.table, h.tokens, h.num_published, end);
     for (int i = h.num_published / kB; i * kB < end; ++i) {
       const int last = std::min(end, (i + 1) * kB);
-      holds_[h.table[static_cast<std::size_t>(i)]] = Tokens(h.tokens.begin(), h.tokens.begin() + last);
+      holds_[h.table[static_cast<std::size_t>(i)]] =
+          Tokens(h.tokens.begin(), h.tokens.begin() + last);
     }
     h.num_published = end;
   }
@@ -271,7 +273,8 @@ TEST_CASE("a thousand siblings are searched in a few steps", "[radix_prefix_cach
   Blocks<4> blocks(5000, true);
   for (TokenId i = 0; i < 4000; ++i) serve(blocks, {7, 7, i, i});  // in order
   REQUIRE(blocks.cache().longest_walk() < 45);
-  for (TokenId i = 0; i < 4000; i += 37) REQUIRE(blocks.match(Tokens{7, 7, i, i, 1}).num_tokens == 4);
+  for (TokenId i = 0; i < 4000; i += 37)
+    REQUIRE(blocks.match(Tokens{7, 7, i, i, 1}).num_tokens == 4);
 }
 
 TEST_CASE("the version changes whenever a match of the radix cache could", "[radix_prefix_cache]") {

@@ -117,7 +117,8 @@ class Traffic {
   BatchConfig random_config() {
     const int max_num_seqs = 1 + below(16);
     return {.max_num_seqs = max_num_seqs,
-            .max_num_batched_tokens = max_num_seqs + (below(2) == 0 ? below(8) : below(100))};
+            .max_num_batched_tokens = max_num_seqs + (below(2) == 0 ? below(8) : below(100)),
+            .prefix_wait_tokens = below(2) * (1 + below(8))};
   }
 
   /// A prompt that starts like one of four documents and ends on its own, of few distinct tokens.
@@ -338,6 +339,7 @@ class Traffic {
     }
     coverage_.ending += num_ending;
     if (std::is_same_v<Preemption, test::MostBlocks>) return;  // the old may wait behind the young
+    if (scheduler_.config().prefix_wait_tokens > 0) return;
     REQUIRE(last_running < first_waiting);
     if (oldest != nullptr && num_ending == 0 && !sibling_runs && !std::is_same_v<Policy, PrefillFirst>)
       REQUIRE(visits.contains(oldest) == !oldest->is_unsettled());

@@ -25,6 +25,10 @@ struct EngineConfig {
   std::int64_t max_model_len = 0;   ///< tokens of a sequence at the most; 0 for the model's own
   std::optional<KvSize> kv_size{};  ///< unset: for max_num_seqs, within the backend's share
   bool prefix_caching = true;       ///< off turns it off where the policy has it on
+  /// A request waits while an earlier one computes at least so many tokens more of their common
+  /// prefix than the prefix cache has; 0 for never. What is not computed twice should take longer
+  /// than a step of few tokens.
+  int prefix_wait_tokens = 256;
   std::optional<bool> overlap{};    ///< plan a step while another is computed; unset: on devices
   /// Tensor-parallel ranks in processes of their own, e.g. `ProcessGroup::from_environment()`;
   /// unset: threads of this process.

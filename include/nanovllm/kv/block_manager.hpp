@@ -76,6 +76,11 @@ class BlockManager {
     return enable_prefix_caching_ && cache_.contains(block);
   }
   [[nodiscard]] const Cache& cache() const { return cache_; }
+  /// Whether what is published can be found at all.
+  [[nodiscard]] bool keeps_prefixes() const noexcept {
+    if constexpr (requires { Cache::kKeepsNothing; }) return false;
+    return enable_prefix_caching_;
+  }
   [[nodiscard]] const BlockStats& stats() const { return stats_; }
 
   /// Blocks that hold `num_tokens` tokens.

@@ -13,6 +13,9 @@ namespace nanovllm {
 template <int kBlockSize>
 class NoPrefixCache {
  public:
+  /// Nothing is worth waiting for.
+  static constexpr bool kKeepsNothing = true;
+
   explicit NoPrefixCache(std::int32_t /*num_blocks*/) {}
 
   [[nodiscard]] static constexpr std::int32_t block_size() { return kBlockSize; }

@@ -32,6 +32,8 @@ namespace nanovllm {
 /// - `version()`: another number whenever `match` could give another answer.
 /// - `check_invariants()`: throws Error naming the broken one.
 ///
+/// One that never keeps anything says so with a static member `kKeepsNothing`.
+///
 /// A match with `copy_tail` makes the engine copy that block; others may be writing to the part of
 /// it that was not matched. `lock`, `unlock`, `evict` and `contains` must not throw: they are called
 /// where a step begins and ends, which must happen wholly or not at all.

@@ -199,9 +199,7 @@ class RadixPrefixCache {
   [[nodiscard]] const Node& node(NodeId n) const noexcept {
     return nodes_[static_cast<std::size_t>(n)];
   }
-  [[nodiscard]] bool is_full(NodeId n) const noexcept {
-    return trie_.size(n) == kBlockSize;
-  }
+  [[nodiscard]] bool is_full(NodeId n) const noexcept { return trie_.size(n) == kBlockSize; }
   /// All tokens of the node, also those by which it is not sorted yet.
   [[nodiscard]] std::span<const TokenId> written(NodeId n) const noexcept {
     return trie_.tokens(n).first(static_cast<std::size_t>(node(n).num_written));
@@ -298,8 +296,8 @@ class RadixPrefixCache {
     }
     check(trie_.size(n) >= 1 && trie_.size(n) <= node(n).num_written &&
               node(n).num_written <= kBlockSize,
-          "radix cache: node ", n, " is sorted by ", trie_.size(n), " of ",
-          node(n).num_written, " tokens");
+          "radix cache: node ", n, " is sorted by ", trie_.size(n), " of ", node(n).num_written,
+          " tokens");
     check(is_full(n) || (num_twins == 1 && !trie_.has_children(n)), "radix cache: node ", n,
           " is not full, but has twins or children");
     check(num_unused <= 1, "radix cache: ", num_unused, " twins of node ", n, " are free");

@@ -90,8 +90,7 @@ class TokenTrie {
   /// Takes `node`, a child of `parent`, out of the tree.
   void erase(NodeId parent, NodeId node) noexcept {
     NodeId* slot = &link(parent).children;
-    while (*slot != node)
-      slot = is_less(node, *slot) ? &link(*slot).left : &link(*slot).right;
+    while (*slot != node) slot = is_less(node, *slot) ? &link(*slot).left : &link(*slot).right;
     NodeId less = link(node).left, greater = link(node).right;
     while (less != kNone && greater != kNone) {
       if (priority(less) >= priority(greater)) {
@@ -118,8 +117,8 @@ class TokenTrie {
   void check_children(NodeId parent, const Visit& visit) const {
     NodeId last = kNone;
     walk(link(parent).children, [&](NodeId node) {
-      check(last == kNone || is_less(last, node), "token trie: node ", last,
-            " is before node ", node, ", but its tokens are not");
+      check(last == kNone || is_less(last, node), "token trie: node ", last, " is before node ",
+            node, ", but its tokens are not");
       for (const NodeId below : {link(node).left, link(node).right}) {
         check(below == kNone || priority(below) <= priority(node), "token trie: node ", below,
               " is below node ", node, ", whose priority is lower");

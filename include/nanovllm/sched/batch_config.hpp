@@ -15,6 +15,10 @@ struct BatchConfig {
   /// sequence starves behind the others' decodes. More makes prompts faster and the gap between two
   /// tokens of a running sequence longer. Tokens from the prefix cache do not count.
   std::int32_t max_num_batched_tokens = 2048;
+  /// A sequence waits while one that came before it computes at least so many tokens more of their
+  /// common prefix than the prefix cache has; 0 for never. Less saves computing; more saves the
+  /// sequence a step.
+  std::int32_t prefix_wait_tokens = 0;
 };
 
 /// Throws ConfigError naming the first field out of range.
@@ -24,6 +28,8 @@ inline void validate(const BatchConfig& config) {
   check<ConfigError>(config.max_num_batched_tokens >= config.max_num_seqs,
                      "max_num_batched_tokens must be >= max_num_seqs = ", config.max_num_seqs,
                      ", got ", config.max_num_batched_tokens);
+  check<ConfigError>(config.prefix_wait_tokens >= 0, "prefix_wait_tokens must be >= 0, got ",
+                     config.prefix_wait_tokens);
 }
 
 }  // namespace nanovllm

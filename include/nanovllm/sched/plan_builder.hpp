@@ -41,9 +41,14 @@ class PlanBuilder {
         forecast_(blocks),
         num_running_(queues.running.size()),
         choose_victim_(queues.choose_victim),
+        prefix_wait_tokens_(blocks.keeps_prefixes() ? queues.prefix_wait_tokens : 0),
         may_preempt_(queues.num_ending == 0) {
     decodes_.reserve(queues.running.size());
-    for (const Sequence* s : queues.running) reserve_ += num_blocks_wanted(*s) - num_blocks(*s);
+    for (const Sequence* s : queues.running) {
+      reserve_ += num_blocks_wanted(*s) - num_blocks(*s);
+      if (prefix_wait_tokens_ > 0 && computes_prompt(*s))
+        prefilling_.push_back({s, s->num_published_tokens});
+    }
   }
 
   /// Plans the next tokens of running sequence `s`: at most `max_tokens`, and no more than the free
@@ -99,10 +104,15 @@ class PlanBuilder {
     plan_.preempted.push_back(&s);
   }
 
-  /// Whether waiting sequence `s` had better wait for the prompt that a sibling before it computes.
-  /// Those behind it need not.
-  [[nodiscard]] static bool must_wait(const Sequence& s) {
-    return s.next_sibling != nullptr && find_fork(s).must_wait;
+  /// Whether waiting sequence `s` had better wait for what a sequence before it computes: a prompt
+  /// they have in common, or enough of its beginning. Those behind it need not. It waits for a
+  /// bounded number of steps, because it waits for none that came later.
+  [[nodiscard]] bool must_wait(const Sequence& s) const {
+    if (s.next_sibling != nullptr && find_fork(s).must_wait) return true;
+    return std::any_of(prefilling_.begin(), prefilling_.end(), [&](const Prefilling& other) {
+      return other.sequence->arrival < s.arrival &&
+             num_common_tokens(s, *other.sequence) - other.num_published >= prefix_wait_tokens_;
+    });
   }
 
   /// Plans to admit waiting sequence `s` and to compute all that the prefix cache does not have of
@@ -130,6 +140,25 @@ class PlanBuilder {
   }
 
  private:
+  struct Prefilling {
+    const Sequence* sequence;
+    std::int32_t num_published;  ///< tokens of it that the prefix cache has been told of
+  };
+
+  /// Whether there are tokens of `s` that its next steps compute, or that one under way does: they
+  /// are not in the prefix cache, but will be.
+  static bool computes_prompt(const Sequence& s) {
+    return !is_decode(s) || s.num_known_tokens() == s.num_prompt_tokens;
+  }
+
+  /// Tokens at the beginning of both that each has to compute or has computed.
+  static std::int32_t num_common_tokens(const Sequence& s, const Sequence& other) {
+    const std::int32_t most = std::min(other.num_known_tokens(), s.num_known_tokens() - 1);
+    const auto differs =
+        std::mismatch(s.tokens.begin(), s.tokens.begin() + most, other.tokens.begin()).first;
+    return static_cast<std::int32_t>(differs - s.tokens.begin());
+  }
+
   static std::int32_t num_blocks(const Sequence& s) {
     return static_cast<std::int32_t>(s.block_table.size());
   }
@@ -147,7 +176,6 @@ class PlanBuilder {
     const bool alone = num_running_ == 0;  // then it must get in, or none ever will
     if (!alone && num_free() <= reserve_) return 0;
     const Fork fork = s.next_sibling == nullptr ? Fork{} : find_fork(s);
-    if (fork.must_wait) return 0;
     const PrefixMatch& cached = find_prefix(s);
     if (fork.num_tokens <= cached.num_tokens)
       return admit_behind(s, cached, nullptr, max_tokens, min_end);
@@ -176,6 +204,7 @@ class PlanBuilder {
     forecast_.adopt(match);
     reserve_ += num_blocks_wanted(s) - num_hits(match);
     ++num_running_;
+    if (prefix_wait_tokens_ > 0) prefilling_.push_back({&s, fork_of == nullptr ? begin : 0});
     append(chunks_, {&s, begin, end, 0, match, fork_of}, num_hits(match));
     return end - begin;
   }
@@ -215,6 +244,8 @@ class PlanBuilder {
   std::int32_t reserve_ = 0;  ///< free blocks that the running sequences are promised
   std::size_t num_running_;
   std::size_t (*choose_victim_)(std::span<Sequence* const>);
+  std::int32_t prefix_wait_tokens_;
+  std::vector<Prefilling> prefilling_;  ///< what others may wait for
   bool may_preempt_;
 };
 

@@ -113,7 +113,7 @@ class Scheduler {
     check_room();
     const auto view = [this](std::span<Sequence* const> running, std::size_t num_ending) {
       return SchedulerView{running, waiting_, static_cast<std::int32_t>(num_ending),
-                           &Preemption::choose};
+                           &Preemption::choose, config_.prefix_wait_tokens};
     };
     const std::size_t num_ending = running_.size() - num_going_on();
     if (num_ending == 0) return Policy{}.plan(view(running_, 0), blocks_, config_);
@@ -264,6 +264,7 @@ class Scheduler {
     s.block_table.assign(p.prefix.blocks.begin(), p.prefix.blocks.end());
     s.status = SequenceStatus::running;
     s.num_computed_tokens = p.begin;
+    s.num_published_tokens = p.fork_of == nullptr ? p.begin : 0;
     s.prefix_memo = {};
     if (s.num_preemptions == 0) s.num_cached_tokens = p.begin;
   }
@@ -310,7 +311,8 @@ class Scheduler {
     finish(s, reason);
   }
 
-  void publish(const Sequence& s, std::int32_t begin, std::int32_t end) noexcept {
+  void publish(Sequence& s, std::int32_t begin, std::int32_t end) noexcept {
+    s.num_published_tokens = end;
     try {
       blocks_.publish(s.block_table, s.tokens, begin, end);
     } catch (...) {

@@ -24,6 +24,7 @@ struct SchedulerView {
   std::int32_t num_ending = 0;
   /// The preemption policy's; see PreemptionLike.
   std::size_t (*choose_victim)(std::span<Sequence* const>) = &RecomputePreemption::choose;
+  std::int32_t prefix_wait_tokens = 0;  ///< BatchConfig's
 };
 
 /// A scheduling policy decides what the next step computes: `plan` is a static (or const, on a
