@@ -2,6 +2,7 @@
 /// One workload, served by one engine.
 
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -27,17 +28,28 @@ namespace prefix_bench {
 using engine_bench::Samples;
 
 /// A prefix cache that counts what it gives up, over all objects of its type. Engines plan on the
-/// thread that steps them; here that is one.
+/// thread that steps them; here that is one. Its seed is always the same: of blocks that agree in as
+/// many tokens, the choice depends on that, and what is evicted later.
 template <class Cache>
 class Counted : public Cache {
  public:
-  using Cache::Cache;
   inline static std::int64_t num_evictions = 0;
+
+  explicit Counted(std::int32_t num_blocks) : Cache(make(num_blocks)) {}
 
   [[nodiscard]] std::optional<nv::BlockId> evict() noexcept {
     const std::optional<nv::BlockId> block = Cache::evict();
     if (block) ++num_evictions;
     return block;
+  }
+
+ private:
+  static Cache make(std::int32_t num_blocks) {
+    if constexpr (std::constructible_from<Cache, std::int32_t, std::uint64_t>) {
+      return Cache(num_blocks, std::uint64_t{1});
+    } else {
+      return Cache(num_blocks);
+    }
   }
 };
 

@@ -189,6 +189,7 @@ inline void print(const Case& c) {
               count(r.num_prompt_tokens), count(r.num_computed_tokens()), 100 * r.hit_rate(),
               count(r.num_evictions), count(r.num_preemptions), r.seconds,
               1e3 * r.first_token.median(), 1e3 * r.first_token.quantile(0.99));
+  std::fflush(stdout);
 }
 
 [[nodiscard]] inline Json to_json(const Case& c) {
