@@ -59,6 +59,22 @@ class PlanBuilder {
     return static_cast<std::int32_t>(n);
   }
 
+  /// Plans `extend` for `kept[i]`. Where it finds no block, plans to preempt one of those behind it,
+  /// which the preemption policy chooses and which leaves `kept`, until it does; the last of them
+  /// itself pauses and keeps what it has. While sequences are ending, which will give back blocks
+  /// anyway, none is preempted.
+  std::int32_t extend_or_preempt(std::vector<Sequence*>& kept, std::size_t i,
+                                 std::int32_t max_tokens) {
+    Sequence& s = *kept[i];
+    if (s.is_unsettled()) return 0;
+    std::int32_t n = extend(s, max_tokens);
+    while (n == 0 && kept.size() > i + 1 && may_preempt_) {
+      preempt_one(kept, i + 1);
+      n = extend(s, max_tokens);
+    }
+    return n;
+  }
+
   /// Plans `extend` for those of `running` that `wanted(sequence)` names, oldest first: one token
   /// for a decode, and up to `chunk_budget` together for the rest. A sequence that finds no block
   /// takes those of one behind it, which the preemption policy chooses; the youngest itself pauses
@@ -75,16 +91,8 @@ class PlanBuilder {
     for (std::size_t i = 0; i < kept.size(); ++i) {
       Sequence& s = *kept[i];
       const std::int32_t limit = is_decode(s) ? 1 : chunk_budget - used;
-      if (limit == 0 || s.is_unsettled() || !wanted(s)) continue;
-      std::int32_t n = extend(s, limit);
-      while (n == 0 && kept.size() > i + 1 && may_preempt_) {
-        const std::size_t victim = i + 1 + choose_victim_(std::span(kept).subspan(i + 1));
-        check(victim < kept.size(), "preemption: there is no candidate ", victim - i - 1, " among ",
-              kept.size() - i - 1);
-        preempt(*kept[victim]);
-        kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(victim));
-        n = extend(s, limit);
-      }
+      if (limit == 0 || !wanted(s)) continue;
+      const std::int32_t n = extend_or_preempt(kept, i, limit);
       if (!is_decode(s)) used += n;
     }
     return used;
@@ -98,6 +106,25 @@ class PlanBuilder {
     plan_.preempted.push_back(&s);
   }
 
+  /// Plans to preempt one of `kept` behind the first `begin`, none of them in the plan: the one that
+  /// the preemption policy chooses. It leaves `kept`.
+  void preempt_one(std::vector<Sequence*>& kept, std::size_t begin) {
+    const std::size_t victim = begin + choose_victim_(std::span(kept).subspan(begin));
+    check(victim < kept.size(), "preemption: there is no candidate ", victim - begin, " among ",
+          kept.size() - begin);
+    preempt(*kept[victim]);
+    kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(victim));
+  }
+
+  /// Takes back the latest `preempt`, behind which nothing has been planned.
+  void undo_preempt() {
+    Sequence& s = *plan_.preempted.back();
+    plan_.preempted.pop_back();
+    ++num_running_;
+    forecast_.retain(s.block_table);
+    reserve_ += num_blocks_wanted(s) - num_blocks(s);
+  }
+
   /// Plans to admit waiting sequence `s` and to compute all that the prefix cache does not have of
   /// it. Returns how many tokens; 0 plans nothing: more than `max_tokens`, or no room.
   std::int32_t admit_whole(Sequence& s, std::int32_t max_tokens) {
@@ -109,6 +136,10 @@ class PlanBuilder {
 
   [[nodiscard]] bool empty() const { return decodes_.empty() && chunks_.empty(); }
   [[nodiscard]] bool preempts() const { return !plan_.preempted.empty(); }
+  /// Those whose preemption is planned, in the order of the calls.
+  [[nodiscard]] std::span<Sequence* const> preempted() const { return plan_.preempted; }
+  /// False while sequences are ending: the blocks that they give back are to be waited for.
+  [[nodiscard]] bool may_preempt() const { return may_preempt_; }
   /// Sequences that run once the plan has begun.
   [[nodiscard]] std::size_t num_running() const { return num_running_; }
   /// Blocks that are free once the plan has begun.
