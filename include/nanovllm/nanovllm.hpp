@@ -54,6 +54,7 @@
 #include "nanovllm/engine/event_queue.hpp"
 #include "nanovllm/engine/frontend.hpp"
 #include "nanovllm/engine/inbox.hpp"
+#include "nanovllm/engine/latency.hpp"
 #include "nanovllm/engine/output.hpp"
 #include "nanovllm/engine/progress.hpp"
 #include "nanovllm/engine/prompt.hpp"

@@ -65,14 +65,8 @@ class PlanBuilder {
   /// anyway, none is preempted.
   std::int32_t extend_or_preempt(std::vector<Sequence*>& kept, std::size_t i,
                                  std::int32_t max_tokens) {
-    Sequence& s = *kept[i];
-    if (s.is_unsettled()) return 0;
-    std::int32_t n = extend(s, max_tokens);
-    while (n == 0 && kept.size() > i + 1 && may_preempt_) {
-      preempt_one(kept, i + 1);
-      n = extend(s, max_tokens);
-    }
-    return n;
+    const std::int32_t n = extend(*kept[i], max_tokens);
+    return n > 0 ? n : extend_preempting(kept, i, max_tokens);
   }
 
   /// Plans `extend` for those of `running` that `wanted(sequence)` names, oldest first: one token
@@ -164,6 +158,18 @@ class PlanBuilder {
     const std::int64_t grown = std::int64_t{s.num_tokens()} + Blocks::block_size();
     return Blocks::blocks_for(
         static_cast<std::int32_t>(std::min<std::int64_t>(grown, s.max_total_tokens - 1)));
+  }
+
+  /// For `kept[i]`, which finds no block, or cannot be planned for.
+  std::int32_t extend_preempting(std::vector<Sequence*>& kept, std::size_t i,
+                                 std::int32_t max_tokens) {
+    Sequence& s = *kept[i];
+    std::int32_t n = 0;
+    while (n == 0 && kept.size() > i + 1 && may_preempt_ && !s.is_unsettled()) {
+      preempt_one(kept, i + 1);
+      n = extend(s, max_tokens);
+    }
+    return n;
   }
 
   std::int32_t admit(Sequence& s, std::int32_t max_tokens, std::int32_t min_end) {
