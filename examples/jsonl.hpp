@@ -154,6 +154,7 @@ inline constexpr std::array kSamplingFields = {
     sampling_field<&SamplingParams::include_stop_str_in_output>("include_stop_str_in_output"),
     sampling_field<&SamplingParams::skip_special_tokens>("skip_special_tokens"),
     sampling_field<&SamplingParams::logprobs>("logprobs"),
+    sampling_field<&SamplingParams::priority>("priority"),
 };
 
 inline const SamplingField* find_sampling_field(std::string_view name) {

@@ -2,6 +2,8 @@
 /// Declarations of the library's main templates: enough to name them in an interface, and the only
 /// home of their default arguments.
 
+#include <cstdint>
+
 namespace nanovllm {
 
 // policy.hpp
@@ -22,6 +24,9 @@ class BlockManager;
 // sched/
 struct ContinuousBatching;
 struct PrefillFirst;
+template <std::int64_t kWindow>
+struct PriorityWithin;
+using Priority = PriorityWithin<1024>;
 struct RecomputePreemption;
 template <class Policy, class Blocks, class Preemption = RecomputePreemption>
 class Scheduler;

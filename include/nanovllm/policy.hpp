@@ -28,6 +28,7 @@
 #include "nanovllm/sched/continuous_batching.hpp"
 #include "nanovllm/sched/preemption.hpp"
 #include "nanovllm/sched/prefill_first.hpp"
+#include "nanovllm/sched/priority.hpp"
 
 namespace nanovllm {
 

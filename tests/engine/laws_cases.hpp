@@ -275,6 +275,11 @@ TEST_CASE("preempted = undisturbed, in a pool of a few blocks", "[laws]") {
     CHECK(stats.num_free_kv_blocks == 14);
     check_same(run_batch<LawPolicy<8, PrefillFirst>>(config, work, &stats), alone);
     CHECK(stats.num_preemptions > 0);
+    Workload urgent = work;  // the later, the more so
+    for (std::size_t i = 0; i < work.params.size(); ++i)
+      urgent.params[i].priority = -static_cast<std::int32_t>(i / 2);
+    check_same(run_batch<LawPolicy<8, Priority>>(config, urgent, &stats), alone);
+    CHECK(stats.num_preemptions > 0);
   }
 }
 

@@ -112,10 +112,10 @@ TEST_CASE("every sampling field is read by its name") {
       R"({"temperature":0.5,"top_k":40,"top_p":0.9,"min_p":0.1,"seed":18446744073709551615,)"
       R"("n":2,"best_of":3,"max_tokens":7,"min_tokens":3,"ignore_eos":true,"stop_token_ids":[1,2],)"
       R"("stop":["a","b"],"include_stop_str_in_output":true,"skip_special_tokens":false,)"
-      R"("logprobs":20})");
+      R"("logprobs":20,"priority":-3})");
   // A new field of SamplingParams breaks this line: add it to kSamplingFields and to this test.
   const auto& [temperature, top_k, top_p, min_p, seed, n, best_of, max_tokens, min_tokens, ignore_eos,
-               stop_token_ids, stop, include_stop, skip_special, logprobs] = p;
+               stop_token_ids, stop, include_stop, skip_special, logprobs, priority] = p;
   CHECK(temperature == 0.5f);
   CHECK(top_k == 40);
   CHECK(top_p == 0.9f);
@@ -131,6 +131,7 @@ TEST_CASE("every sampling field is read by its name") {
   CHECK(include_stop);
   CHECK_FALSE(skip_special);
   CHECK(logprobs == 20);
+  CHECK(priority == -3);
 }
 
 TEST_CASE("sampling fields may be null and stop may be one string") {

@@ -3,6 +3,7 @@
 /// operator new, so one source file of a program may include this.
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
 #include <span>
@@ -63,6 +64,10 @@ struct Scheduling {
     nanovllm::StepPlan plan = Policy::plan(queues, blocks, config);
     point();
     return plan;
+  }
+  static std::int64_t order(
+      const nanovllm::Sequence& s) noexcept requires nanovllm::OrdersSequences<Policy> {
+    return Policy::order(s);
   }
 };
 

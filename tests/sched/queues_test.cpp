@@ -15,7 +15,11 @@ using namespace simulator;
 TEST_CASE("the waiting queue agrees with a sorted list on random operations", "[queues]") {
   std::mt19937 random(77);
   std::vector<Sequence> all(30);
-  for (std::size_t i = 0; i < all.size(); ++i) all[i].arrival = i + 1;
+  const bool has_orders = GENERATE(false, true);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    all[i].arrival = i + 1;
+    if (has_orders) all[i].order = static_cast<std::int64_t>(random() % 10) - 5;
+  }
   WaitingQueue queue;
   std::vector<Sequence*> model;
   for (int step = 0; step < 5000; ++step) {
@@ -26,7 +30,8 @@ TEST_CASE("the waiting queue agrees with a sorted list on random operations", "[
     } else {
       queue.insert(*s);
       model.push_back(s);
-      std::ranges::sort(model, {}, [](const Sequence* x) { return x->arrival; });
+      std::ranges::sort(model,
+                        [](const Sequence* a, const Sequence* b) { return goes_before(*a, *b); });
     }
     queue.check_invariants();
     REQUIRE(queue.size() == model.size());

@@ -1,4 +1,4 @@
-// 650,000 steps of random traffic on tiny pools, one after the other and planned ahead, and some of
+// 900,000 steps of random traffic on tiny pools, one after the other and planned ahead, and some of
 // them with failures at every point that can fail. A pretended KV memory tells whether every
 // sequence reads, through its block table, exactly the keys and values of its own tokens; what it
 // draws depends on them, so every request must get the tokens that it would get alone.
@@ -22,6 +22,7 @@
 #include "kv/linear_cache.hpp"
 #include "nanovllm/kv/radix_prefix_cache.hpp"
 #include "nanovllm/sched/prefill_first.hpp"
+#include "nanovllm/sched/priority.hpp"
 #include "nanovllm/sched/scheduler.hpp"
 #include "sched/faults.hpp"
 #include "sched/policies.hpp"
@@ -33,7 +34,7 @@ using test::Fickle;
 namespace {
 
 constexpr unsigned kSeed = 20241121;
-constexpr int kStepsPerCase = 6250;  // of 104 cases
+constexpr int kStepsPerCase = 6250;  // of 144 cases
 
 /// Two bits of hash: nearly everything collides.
 struct PoorHash {
@@ -49,6 +50,7 @@ struct Coverage {
   // Planned ahead: what the step behind has to do with sequences whose token is not known yet.
   std::int64_t ended_early = 0, preempted_pending = 0, ended_waiting = 0, ending = 0;
   std::int64_t guessed = 0, guessed_right = 0, copies = 0, faults = 0, failed_inserts = 0, forks = 0;
+  std::int64_t overtaken = 0, displaced = 0;
 };
 
 template <int kBlockSize>
@@ -60,6 +62,9 @@ template <>
 constexpr bool kMatchesInside<BlockManager<4, test::LinearCache<4>>> = true;
 template <int kBlockSize>
 constexpr bool kMatchesInside<RadixBlocks<kBlockSize>> = kBlockSize > 1;
+
+/// A window that is short enough for all to age.
+using Urgency = PriorityWithin<5>;
 
 template <class Policy>
 constexpr bool kFails = false;
@@ -133,10 +138,12 @@ class Traffic {
     const int max_new = 1 + below(below(2) == 0 ? 20 + 8 * Blocks::block_size() : 12);
     const int num_samples = below(4) == 0 ? 2 + below(3) : 1;
     const std::size_t first = requests_.size();
+    const int priority = OrdersSequences<Policy> ? below(7) - 3 : 0;
     for (int i = 0; i < num_samples; ++i) {
       requests_.push_back(request(requests_.size() + 1, tokens, max_new));
       Sequence& s = *requests_.back();
       s.max_total_tokens = std::min(s.max_total_tokens, scheduler_.capacity_tokens());
+      if (OrdersSequences<Policy>) s.priority = priority;
       if (num_samples > 1) {
         s.next_sibling = requests_[first].get();
         if (i > 0) requests_[requests_.size() - 2]->next_sibling = &s;
@@ -310,6 +317,7 @@ class Traffic {
     const bool mixed = plan.num_decodes > 0 && plan.num_decodes < num_rows;
     coverage_.mixed += mixed ? 1 : 0;
     if (std::is_same_v<Policy, PrefillFirst>) REQUIRE_FALSE(mixed);
+    if (OrdersSequences<Policy>) return check_order_of_priority(plan, visits);
     check_order(visits);
   }
 
@@ -343,6 +351,57 @@ class Traffic {
     REQUIRE(last_running < first_waiting);
     if (oldest != nullptr && num_ending == 0 && !sibling_runs && !std::is_same_v<Policy, PrefillFirst>)
       REQUIRE(visits.contains(oldest) == !oldest->is_unsettled());
+  }
+
+  /// The first of all is never held up while it runs, but for blocks that the step under way will
+  /// free; none overtakes another of those that wait; and who is preempted goes after one that has
+  /// its turn.
+  void check_order_of_priority(const StepPlan& plan, const std::map<const Sequence*, int>& visits) {
+    const auto later_of = [](const Sequence* a, const Sequence* b) {
+      return a == nullptr || goes_before(*a, *b) ? b : a;
+    };
+    const Sequence *first = nullptr, *first_left = nullptr, *last_admitted = nullptr;
+    bool is_ending = false;
+    for (const Sequence* s : live_) {
+      if (s->is_complete() && !s->is_unsettled()) {
+        is_ending = true;
+        ++coverage_.ending;
+        continue;
+      }
+      if (first == nullptr || goes_before(*s, *first)) first = s;
+      if (s->status != SequenceStatus::waiting) continue;
+      const bool may_wait =
+          s->next_sibling != nullptr || scheduler_.config().prefix_wait_tokens > 0;
+      if (visits.contains(s)) {
+        last_admitted = later_of(last_admitted, s);
+      } else if (may_wait) {
+        continue;
+      } else if (first_left == nullptr || goes_before(*s, *first_left)) {
+        first_left = s;
+      }
+    }
+    const Sequence* first_preempted = nullptr;
+    for (const Sequence* s : plan.preempted) {
+      if (first_preempted == nullptr || goes_before(*s, *first_preempted)) first_preempted = s;
+    }
+    if (first != nullptr && first->status == SequenceStatus::running && !is_ending)
+      REQUIRE((visits.contains(first) || first->is_unsettled()));
+    if (last_admitted != nullptr) {
+      if (first_left != nullptr) REQUIRE(goes_before(*last_admitted, *first_left));
+      if (first_preempted != nullptr) REQUIRE(goes_before(*last_admitted, *first_preempted));
+      coverage_.displaced += first_preempted != nullptr ? 1 : 0;
+      for (const Sequence* s : live_)
+        coverage_.overtaken += s->arrival < last_admitted->arrival &&
+                                       s->status == SequenceStatus::waiting && !visits.contains(s)
+                                   ? 1
+                                   : 0;
+    }
+    if (first_preempted != nullptr && !plan.sequences.empty()) {
+      REQUIRE(std::ranges::any_of(plan.sequences, [&](const PlannedSequence& p) {
+        return goes_before(*p.sequence, *first_preempted);
+      }));
+    }
+    REQUIRE((plan.preempted.empty() || !plan.sequences.empty()));
   }
 
   /// Finished sequences leave; they hold nothing.
@@ -382,7 +441,8 @@ void run(unsigned seed, bool prefix_caching, std::size_t depth) {
   }
   CAPTURE(c.steps, c.finished, c.aborted, c.cancelled, c.preempted, c.hits, c.evictions, c.mixed,
           c.chunks, c.paused, c.ended_early, c.preempted_pending, c.ended_waiting, c.ending,
-          c.guessed, c.guessed_right, c.copies, c.faults, c.failed_inserts, c.forks);
+          c.guessed, c.guessed_right, c.copies, c.faults, c.failed_inserts, c.forks, c.overtaken,
+          c.displaced);
   if (!prefix_caching) CHECK(c.forks > 50);  // else the cache may have as much
   for (const std::int64_t n : {c.finished, c.aborted, c.cancelled}) CHECK(n > 100);
   CHECK(c.chunks > 20);
@@ -399,6 +459,7 @@ void run(unsigned seed, bool prefix_caching, std::size_t depth) {
   }
   if (std::is_same_v<Policy, test::Guessing> && Blocks::block_size() > 2)
     CHECK((c.guessed_right > 100 && c.guessed > c.guessed_right + 100));
+  if (OrdersSequences<Policy>) CHECK((c.overtaken > 100 && c.displaced > 20));
   if (kMatchesInside<Blocks>) CHECK((c.copies > 100) == prefix_caching);
   if (kFails<Policy>) CHECK((c.faults > 1000 && (c.failed_inserts > 100) == prefix_caching));
 }
@@ -421,6 +482,7 @@ TEMPLATE_TEST_CASE("random traffic: every request reads its own tokens, progress
   SECTION("prefill first") { run<PrefillFirst, TestType>(kSeed + 1000); }
   SECTION("a fickle policy") { run<Fickle, TestType>(kSeed + 2000); }
   SECTION("several tokens a step") { run<test::Guessing, TestType>(kSeed + 3000); }
+  SECTION("priority") { run<Urgency, TestType>(kSeed + 12000); }
 }
 
 TEMPLATE_TEST_CASE("random traffic with a radix cache", "[scheduler][random]", RadixBlocks<1>,
@@ -440,6 +502,9 @@ TEST_CASE("random traffic with caches and preemption of one's own", "[scheduler]
   SECTION("the largest gives way") {
     run<ContinuousBatching, BlockManager<4>, test::MostBlocks>(kSeed + 6000);
   }
+  SECTION("the largest of those far behind gives way") {
+    run<Urgency, RadixBlocks<4>, test::MostBlocks>(kSeed + 13000);
+  }
 }
 
 TEST_CASE("random traffic: a failure anywhere leaves queues, blocks and sequences as they were",
@@ -449,4 +514,5 @@ TEST_CASE("random traffic: a failure anywhere leaves queues, blocks and sequence
     run<faults::Scheduling<ContinuousBatching>, Blocks>(kSeed + 7000);
   }
   SECTION("a fickle policy") { run<faults::Scheduling<Fickle>, Blocks>(kSeed + 8000); }
+  SECTION("priority") { run<faults::Scheduling<Urgency>, Blocks>(kSeed + 14000); }
 }

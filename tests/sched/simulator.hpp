@@ -251,9 +251,11 @@ class Engine {
   Engine(const BatchConfig& config, std::int32_t num_blocks, bool prefix_caching = true)
       : scheduler(config, Blocks(num_blocks, prefix_caching)), memory(num_blocks) {}
 
-  Sequence& add(std::vector<TokenId> tokens, std::int32_t max_new = 1000) {
+  Sequence& add(std::vector<TokenId> tokens, std::int32_t max_new = 1000,
+                std::int32_t priority = 0) {
     requests.push_back(request(requests.size() + 1, std::move(tokens), max_new));
     Sequence& s = *requests.back();
+    s.priority = priority;
     s.max_total_tokens = std::min(s.max_total_tokens, scheduler.capacity_tokens());
     scheduler.add(s);
     return s;

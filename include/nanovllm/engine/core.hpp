@@ -149,10 +149,14 @@ class EngineCore {
   void build_inputs(Step& step) {
     clear(sampling_);
     at_fault_ = nullptr;
+    Clock::time_point now{};  // read once, where there is a new one
     for (const PlannedSequence& planned : step.plan.sequences) {
       RequestSequence& sequence = RequestSequence::of(*planned.sequence);
       if (sequence.has_listener()) step.num_events += static_cast<std::size_t>(planned.num_logits);
-      if (sequence.is_first_step()) sequence.request().mark_scheduled();
+      if (sequence.is_first_step()) {
+        if (now == Clock::time_point{}) now = Clock::now();
+        sequence.request().mark_scheduled(now, inbox_.latencies());
+      }
       for (std::int32_t i = planned.num_logits; i-- > 0;) {
         sampling_.rows.push_back(sequence.sampling_row(planned.end - i));
         TokenMask mask(sampling_.banned.values, vocab_size_);
@@ -192,10 +196,11 @@ class EngineCore {
     const Clock::time_point wait = Clock::now();
     try {
       const StepResults results = runner_->wait();
-      const double waited = seconds_since(wait);
+      const Clock::time_point now = Clock::now();
+      const double waited = std::chrono::duration<double>(now - wait).count();
       oldest.device_seconds += waited;
       device_seconds_ += waited;
-      deliver(oldest, results);
+      deliver(oldest, results, now);
     } catch (...) {
       return fail_oldest(message_of(std::current_exception()));
     }
@@ -205,8 +210,8 @@ class EngineCore {
 
   /// Gives every sampled sequence its tokens and commits the step. What was accepted is announced,
   /// even if the commit fails: it is in the outputs.
-  void deliver(const Step& step, const StepResults& results) {
-    delivery_.begin(static_cast<std::size_t>(results.tokens.extent(0)), step.num_events);
+  void deliver(const Step& step, const StepResults& results, Clock::time_point now) {
+    delivery_.begin(static_cast<std::size_t>(results.tokens.extent(0)), step.num_events, now);
     try {
       delivery_.accept(step.plan, results);
       scheduler_.commit(step.plan, delivery_.outcomes());
@@ -294,7 +299,10 @@ class EngineCore {
   void announce_end(Request& request, FinishReason reason, const std::string& error) noexcept {
     inbox_.retire(request.id());
     num_finished_ += static_cast<std::int64_t>(request.num_going_on());
-    events_.push(request.finish(*request.place, reason, error));
+    EventList last = request.finish(*request.place, reason, error);
+    if (reason == FinishReason::stop || reason == FinishReason::length)
+      inbox_.latencies().end_to_end.add(std::as_const(request).output().timings.finished);
+    events_.push(std::move(last));
   }
 
   /// Time is split between prefill and decode by the tokens of a step.

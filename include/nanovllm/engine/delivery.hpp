@@ -11,6 +11,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/event_queue.hpp"
+#include "nanovllm/engine/latency.hpp"
 #include "nanovllm/engine/output.hpp"
 #include "nanovllm/engine/request_sequence.hpp"
 #include "nanovllm/engine/step_results.hpp"
@@ -22,13 +23,16 @@ namespace nanovllm {
 /// `announce`. Memory is kept from step to step.
 class Delivery {
  public:
-  /// `events` must outlive this.
-  Delivery(std::int64_t vocab_size, EventQueue& events)
-      : vocab_size_(vocab_size), events_(events) {}
+  using Clock = RequestSequence::Clock;
+
+  /// `events` and `latencies` must outlive this.
+  Delivery(std::int64_t vocab_size, EventQueue& events, Latencies& latencies)
+      : vocab_size_(vocab_size), events_(events), latencies_(latencies) {}
 
   /// Takes the memory that the step will need; throws std::bad_alloc before anything is changed.
   /// @param num_events  tokens at the most of sequences with a listener.
-  void begin(std::size_t num_samples, std::size_t num_events);
+  /// @param now         when the step's tokens were there.
+  void begin(std::size_t num_samples, std::size_t num_events, Clock::time_point now);
 
   /// Gives every sampled sequence its tokens, as far as it goes on. Sequences that ended while the
   /// step was under way get nothing from it.
@@ -48,11 +52,19 @@ class Delivery {
   /// Tokens [first, first + count) of the results are those of `sequence`.
   void accept(RequestSequence& sequence, const StepResults& results, std::int64_t first,
               std::int32_t count);
+  /// `sequence` has got `count` tokens, at least one.
+  void mark_tokens(RequestSequence& sequence, std::int64_t count);
+  /// The gaps that began at `gap_begin_` go to the histogram.
+  void count_gaps();
   [[nodiscard]] TokenLogprobs logprobs_of(const StepResults& results, std::int64_t i,
                                           std::int32_t count) const;
 
   const std::int64_t vocab_size_;
   EventQueue& events_;
+  Latencies& latencies_;
+  // Most sequences of a step were in the step before, too: they are counted at once.
+  Clock::time_point now_{}, gap_begin_{};
+  std::int64_t num_gaps_ = 0;
   std::vector<TokenId> drawn_;
   std::vector<StepOutcome> outcomes_;
   std::vector<std::pair<const RequestSequence*, std::string>> errors_;

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "nanovllm/chat/chat_template.hpp"
+#include "nanovllm/engine/latency.hpp"
 #include "nanovllm/engine/progress.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/parallel/process_group.hpp"
@@ -65,6 +66,11 @@ struct EngineStats {
   double prefill_seconds = 0;  ///< waiting for the results of steps, the prompt chunks' share
   double decode_seconds = 0;   ///< and that of the decodes
   double host_seconds = 0;     ///< the rest of the time in `step`: planning, delivering, callbacks
+  // Of all requests since the engine was made.
+  Percentiles queue_seconds{};        ///< from submission until first computed in a step
+  Percentiles first_token_seconds{};  ///< from submission until the first token
+  Percentiles inter_token_seconds{};  ///< between two tokens of a sequence
+  Percentiles end_to_end_seconds{};   ///< from submission to the end, if it came by stop or length
 };
 
 }  // namespace nanovllm

@@ -12,6 +12,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/latency.hpp"
 #include "nanovllm/engine/request.hpp"
 
 namespace nanovllm {
@@ -44,6 +45,12 @@ class Inbox {
   /// once at any time.
   [[nodiscard]] EngineStats stats() const;
 
+  /// The same without percentiles, which take some microseconds.
+  [[nodiscard]] EngineStats counters() const;
+
+  /// To be added to by the engine's step alone.
+  [[nodiscard]] Latencies& latencies() { return latencies_; }
+
   [[nodiscard]] bool empty() const;
 
   /// Sleeps until there is something in here or `stop` is requested.
@@ -63,6 +70,7 @@ class Inbox {
   Content content_;
   std::int64_t num_submitted_ = 0;  // sequences of what is in it
   EngineStats stats_;
+  Latencies latencies_;
   bool is_closed_ = false;
 };
 

@@ -20,11 +20,14 @@ struct TokenLogprobs {
   std::vector<std::pair<TokenId, float>> top{};
 };
 
-/// Seconds from submission.
+/// Seconds from submission, and between tokens. A token is there when its step's results are, so
+/// those of one step come at the same time.
 struct RequestTimings {
-  double scheduled = 0;    ///< first computed in a step
-  double first_token = 0;  ///< first token out; 0 if none
-  double finished = 0;
+  double scheduled = 0;         ///< first computed in a step: its time in the queue; 0 if never
+  double first_token = 0;       ///< first token out; 0 if none
+  double finished = 0;          ///< the request's end
+  double mean_inter_token = 0;  ///< between two tokens that follow each other; 0 if there were none
+  double max_inter_token = 0;   ///< preemption and other pauses included
 };
 
 /// What one sequence generated.

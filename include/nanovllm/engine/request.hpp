@@ -12,6 +12,7 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/latency.hpp"
 #include "nanovllm/engine/output.hpp"
 #include "nanovllm/engine/request_sequence.hpp"
 #include "nanovllm/text/tokenizer.hpp"
@@ -51,11 +52,15 @@ class Request {
     return sequences_;
   }
 
-  void mark_scheduled() {
-    if (output_.timings.scheduled == 0) output_.timings.scheduled = elapsed();
+  using Clock = RequestSequence::Clock;
+
+  /// One of its sequences is in a step for the first time.
+  void mark_scheduled(Clock::time_point now, Latencies& latencies) {
+    mark(output_.timings.scheduled, now, latencies.queue);
   }
-  void mark_token() {
-    if (output_.timings.first_token == 0) output_.timings.first_token = elapsed();
+  /// One of its sequences has its first token.
+  void mark_token(Clock::time_point now, Latencies& latencies) {
+    mark(output_.timings.first_token, now, latencies.first_token);
   }
 
   /// Whether `output` is final.
@@ -85,11 +90,16 @@ class Request {
 
  private:
   friend class EventQueue;
-  using Clock = std::chrono::steady_clock;
 
-  [[nodiscard]] double elapsed() const {
-    return std::chrono::duration<double>(Clock::now() - submitted_).count();
+  void mark(double& timing, Clock::time_point now, LatencyHistogram& histogram) {
+    if (timing != 0) return;
+    timing = seconds_to(now);
+    histogram.add(timing);
   }
+  [[nodiscard]] double seconds_to(Clock::time_point now) const {
+    return std::chrono::duration<double>(now - submitted_).count();
+  }
+  void sum_up_gaps() noexcept;
 
   const RequestId id_;
   /// The completions that were wanted, from all that were drawn.

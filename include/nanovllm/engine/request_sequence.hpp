@@ -1,6 +1,8 @@
 #pragma once
 /// One sequence of a request inside the engine: how it is drawn, its text so far, when it stops.
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -58,6 +60,8 @@ class RequestSequence : public Sequence {
   RequestSequence(const RequestSequence&) = delete;
   RequestSequence& operator=(const RequestSequence&) = delete;
 
+  using Clock = std::chrono::steady_clock;
+
   /// The same object as `sequence`. The engine makes no other sequences.
   [[nodiscard]] static RequestSequence& of(Sequence& sequence) {
     return static_cast<RequestSequence&>(sequence);
@@ -74,6 +78,21 @@ class RequestSequence : public Sequence {
     return static_cast<std::int32_t>(completion_.token_ids.size());
   }
   [[nodiscard]] bool has_ended() const { return completion_.finish_reason != FinishReason::none; }
+
+  /// Tokens came at `now`. Returns when those before them did; the epoch if there were none.
+  Clock::time_point mark_tokens(Clock::time_point now) {
+    const Clock::time_point before = std::exchange(last_token_at_, now);
+    if (before == Clock::time_point{}) {
+      first_token_at_ = now;
+    } else {
+      longest_gap_ = std::max(longest_gap_, now - before);
+    }
+    return before;
+  }
+  /// The epoch if there was none.
+  [[nodiscard]] Clock::time_point first_token_at() const { return first_token_at_; }
+  [[nodiscard]] Clock::time_point last_token_at() const { return last_token_at_; }
+  [[nodiscard]] Clock::duration longest_gap() const { return longest_gap_; }
 
   /// Settings for drawing the token that will be number `position` of the sequence.
   [[nodiscard]] SamplingRow sampling_row(std::int32_t position) const {
@@ -125,8 +144,11 @@ class RequestSequence : public Sequence {
   bool was_scheduled_ = false;
   bool has_new_token_ = false;
   bool stop_string_found_ = false;
+  Clock::time_point last_token_at_{};
+  Clock::duration longest_gap_{};
   std::unique_ptr<SequenceProcessors> processors_;
   Completion completion_;
+  Clock::time_point first_token_at_{};
   std::optional<Detokenizer> detokenizer_;
   StopMatcher stop_matcher_;
   std::string new_text_;  // released since `take_news`; empty without a listener

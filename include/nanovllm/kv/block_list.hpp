@@ -48,6 +48,11 @@ class BlockList {
     --size_;
   }
 
+  /// The block that is reused first, if there is one.
+  [[nodiscard]] std::optional<BlockId> front() const noexcept {
+    return size_ == 0 ? std::nullopt : std::optional(link(sentinel_).next);
+  }
+
   /// Takes out the block at the front, if there is one.
   std::optional<BlockId> pop_front() noexcept {
     if (size_ == 0) return std::nullopt;

@@ -146,10 +146,15 @@ class BlockManager {
   /// references become free; those that are published can still be found, and the later a block is
   /// in the table, the earlier it is reused, for it is worth nothing without those before it.
   /// Throws Error for a block that is not in use, which is a mistake of the caller.
-  void release(std::span<const BlockId> blocks) {
+  /// @param priority  of the sequence, lower being more urgent, for caches that keep blocks by it.
+  void release(std::span<const BlockId> blocks,
+               std::optional<std::int32_t> priority = std::nullopt) {
     for (std::size_t i = blocks.size(); i-- > 0;) {
       const BlockId block = blocks[i];
       check(ref_count(block) > 0, "release: block ", block, " is not in use");
+      if constexpr (RatesBlocks<Cache>) {
+        if (priority && is_published(block)) cache_.rate(block, *priority);
+      }
       if (--count(block) > 0) continue;
       std::optional<BlockId> unwanted = block;
       if (is_published(block)) {

@@ -11,7 +11,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/random_seed.hpp"
 #include "nanovllm/fwd.hpp"
-#include "nanovllm/kv/block_list.hpp"
+#include "nanovllm/kv/eviction_order.hpp"
 #include "nanovllm/kv/prefix_cache.hpp"
 #include "nanovllm/kv/prefix_hash.hpp"
 #include "nanovllm/kv/prefix_index.hpp"
@@ -20,7 +20,7 @@ namespace nanovllm {
 
 /// Enters every full block, also when its content is there already, since its sequence's next block
 /// needs it for its name; but only one free block of any content is kept. Allocates nothing after
-/// construction.
+/// construction. Blocks of more urgent requests are kept for longer, see EvictionOrder.
 ///
 /// @tparam kBlockSize  tokens a block.
 /// @tparam Hash        how prefixes are hashed; a PrefixHashLike.
@@ -73,25 +73,31 @@ class HashPrefixCache {
 
   [[nodiscard]] bool contains(BlockId block) const noexcept { return index_.contains(block); }
 
+  /// The block was used by a sequence of this priority.
+  void rate(BlockId block, std::int32_t priority) noexcept { unused_.rate(block, priority); }
+
   void lock(BlockId block) noexcept { unused_.remove(block); }
 
-  /// The block becomes the last to be given up. If another one of equal content is in use, the
+  /// The block becomes the last to be given up of those of its urgency. If another one of equal content is in use, the
   /// cache does without this one; if another one is free, without that.
   [[nodiscard]] std::optional<BlockId> unlock(BlockId block) noexcept {
     const std::optional<BlockId> twin = index_.twin(block);
     if (twin && !unused_.contains(*twin)) {
+      unused_.inherit(*twin, block);
       erase(block);
       return block;
     }
-    unused_.push_back(block);
-    if (!twin) return std::nullopt;
-    unused_.remove(*twin);
-    erase(*twin);
+    if (twin) {
+      unused_.remove(*twin);
+      unused_.inherit(block, *twin);
+      erase(*twin);
+    }
+    unused_.add(block);
     return twin;
   }
 
   [[nodiscard]] std::optional<BlockId> evict() noexcept {
-    const std::optional<BlockId> block = unused_.pop_front();
+    const std::optional<BlockId> block = unused_.pop();
     if (block) erase(*block);
     return block;
   }
@@ -115,12 +121,13 @@ class HashPrefixCache {
  private:
   void erase(BlockId block) noexcept {
     index_.erase(block);
+    unused_.forget(block);
     ++version_;
   }
 
   PrefixIndex<kBlockSize, Hash> index_;
-  BlockList unused_;  ///< entered and free, the least recently used first
-  PrefixKey root_;    ///< the empty prefix
+  EvictionOrder unused_;  ///< those entered and free
+  PrefixKey root_;        ///< the empty prefix
   std::uint64_t version_ = 0;
 };
 

@@ -57,4 +57,13 @@ concept PrefixCacheLike = std::constructible_from<C, std::int32_t> && std::movab
   reader.check_invariants();
 };
 
+/// A cache may offer `rate(block, priority)`: a sequence of this priority, lower being more urgent,
+/// is about to give back the entered block, which others may go on using. It is a hint for `evict`,
+/// comes before `unlock`, and only where the scheduling policy knows of priorities. Must not throw.
+template <class C>
+concept RatesBlocks = requires(C& cache, BlockId block, std::int32_t priority) {
+  { cache.rate(block, priority) }
+  noexcept;
+};
+
 }  // namespace nanovllm

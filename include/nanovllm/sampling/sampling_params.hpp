@@ -32,6 +32,8 @@ struct SamplingParams {
   bool include_stop_str_in_output = false;  ///< keep the matched stop string in the text
   bool skip_special_tokens = true;          ///< leave special tokens out of the text
   std::optional<std::int32_t> logprobs{};   ///< report log-probabilities and the n likeliest
+  /// Lower is served earlier, as far as the scheduling policy knows of it; any value.
+  std::int32_t priority = 0;
 };
 
 /// The n most likely tokens that `logprobs` may ask for.

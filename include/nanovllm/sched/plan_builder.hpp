@@ -65,6 +65,16 @@ class PlanBuilder {
     return static_cast<std::int32_t>(n);
   }
 
+  /// Plans `extend` for `kept[i]`. Where it finds no block, plans to preempt one of those behind it,
+  /// which the preemption policy chooses and which leaves `kept`, until it does; the last of them
+  /// itself pauses and keeps what it has. While sequences are ending, which will give back blocks
+  /// anyway, none is preempted.
+  std::int32_t extend_or_preempt(std::vector<Sequence*>& kept, std::size_t i,
+                                 std::int32_t max_tokens) {
+    const std::int32_t n = extend(*kept[i], max_tokens);
+    return n > 0 ? n : extend_preempting(kept, i, max_tokens);
+  }
+
   /// Plans `extend` for those of `running` that `wanted(sequence)` names, oldest first: one token
   /// for a decode, and up to `chunk_budget` together for the rest. A sequence that finds no block
   /// takes those of one behind it, which the preemption policy chooses; the youngest itself pauses
@@ -81,16 +91,8 @@ class PlanBuilder {
     for (std::size_t i = 0; i < kept.size(); ++i) {
       Sequence& s = *kept[i];
       const std::int32_t limit = is_decode(s) ? 1 : chunk_budget - used;
-      if (limit == 0 || s.is_unsettled() || !wanted(s)) continue;
-      std::int32_t n = extend(s, limit);
-      while (n == 0 && kept.size() > i + 1 && may_preempt_) {
-        const std::size_t victim = i + 1 + choose_victim_(std::span(kept).subspan(i + 1));
-        check(victim < kept.size(), "preemption: there is no candidate ", victim - i - 1, " among ",
-              kept.size() - i - 1);
-        preempt(*kept[victim]);
-        kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(victim));
-        n = extend(s, limit);
-      }
+      if (limit == 0 || !wanted(s)) continue;
+      const std::int32_t n = extend_or_preempt(kept, i, limit);
       if (!is_decode(s)) used += n;
     }
     return used;
@@ -106,13 +108,32 @@ class PlanBuilder {
 
   /// Whether waiting sequence `s` had better wait for what a sequence before it computes: a prompt
   /// they have in common, or enough of its beginning. Those behind it need not. It waits for a
-  /// bounded number of steps, because it waits for none that came later.
+  /// bounded number of steps, because it waits for none that goes behind it.
   [[nodiscard]] bool must_wait(const Sequence& s) const {
     if (s.next_sibling != nullptr && find_fork(s).must_wait) return true;
     return std::any_of(prefilling_.begin(), prefilling_.end(), [&](const Prefilling& other) {
-      return other.sequence->arrival < s.arrival &&
+      return goes_before(*other.sequence, s) &&
              num_common_tokens(s, *other.sequence) - other.num_published >= prefix_wait_tokens_;
     });
+  }
+
+  /// Plans to preempt one of `kept` behind the first `begin`, none of them in the plan: the one that
+  /// the preemption policy chooses. It leaves `kept`.
+  void preempt_one(std::vector<Sequence*>& kept, std::size_t begin) {
+    const std::size_t victim = begin + choose_victim_(std::span(kept).subspan(begin));
+    check(victim < kept.size(), "preemption: there is no candidate ", victim - begin, " among ",
+          kept.size() - begin);
+    preempt(*kept[victim]);
+    kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(victim));
+  }
+
+  /// Takes back the latest `preempt`, behind which nothing has been planned.
+  void undo_preempt() {
+    Sequence& s = *plan_.preempted.back();
+    plan_.preempted.pop_back();
+    ++num_running_;
+    forecast_.retain(s.block_table);
+    reserve_ += num_blocks_wanted(s) - num_blocks(s);
   }
 
   /// Plans to admit waiting sequence `s` and to compute all that the prefix cache does not have of
@@ -126,6 +147,10 @@ class PlanBuilder {
 
   [[nodiscard]] bool empty() const { return decodes_.empty() && chunks_.empty(); }
   [[nodiscard]] bool preempts() const { return !plan_.preempted.empty(); }
+  /// Those whose preemption is planned, in the order of the calls.
+  [[nodiscard]] std::span<Sequence* const> preempted() const { return plan_.preempted; }
+  /// False while sequences are ending: the blocks that they give back are to be waited for.
+  [[nodiscard]] bool may_preempt() const { return may_preempt_; }
   /// Sequences that run once the plan has begun.
   [[nodiscard]] std::size_t num_running() const { return num_running_; }
   /// Blocks that are free once the plan has begun.
@@ -169,6 +194,18 @@ class PlanBuilder {
     const std::int64_t grown = std::int64_t{s.num_tokens()} + Blocks::block_size();
     return Blocks::blocks_for(
         static_cast<std::int32_t>(std::min<std::int64_t>(grown, s.max_total_tokens - 1)));
+  }
+
+  /// For `kept[i]`, which finds no block, or cannot be planned for.
+  std::int32_t extend_preempting(std::vector<Sequence*>& kept, std::size_t i,
+                                 std::int32_t max_tokens) {
+    Sequence& s = *kept[i];
+    std::int32_t n = 0;
+    while (n == 0 && kept.size() > i + 1 && may_preempt_ && !s.is_unsettled()) {
+      preempt_one(kept, i + 1);
+      n = extend(s, max_tokens);
+    }
+    return n;
   }
 
   std::int32_t admit(Sequence& s, std::int32_t max_tokens, std::int32_t min_end) {

@@ -28,6 +28,11 @@ class PoolForecast {
     for (const BlockId block : blocks) num_free_ += --count(block) == 0 ? 1 : 0;
   }
 
+  /// One reference to each of `blocks` is taken: the reverse of `release`.
+  void retain(std::span<const BlockId> blocks) {
+    for (const BlockId block : blocks) num_free_ -= count(block)++ == 0 ? 1 : 0;
+  }
+
   /// Free blocks that adopting `match` takes. A block to be copied cannot be reused until the step
   /// has begun, so it counts.
   [[nodiscard]] std::int32_t cost(const PrefixMatch& match) const {
@@ -38,7 +43,7 @@ class PoolForecast {
   }
 
   void adopt(const PrefixMatch& match) {
-    for (const BlockId block : match.blocks) num_free_ -= count(block)++ == 0 ? 1 : 0;
+    retain(match.blocks);
     if (match.copy_tail) num_free_ -= count(*match.copy_tail)++ == 0 ? 1 : 0;
   }
 

@@ -11,8 +11,9 @@
 
 namespace nanovllm {
 
-/// Sequences in the order of their arrival, linked through themselves: nothing is allocated and
-/// nothing throws. A range of `Sequence*`. A sequence is in one queue at the most.
+/// Sequences in the order of `goes_before`, which is that of their arrival unless the scheduling
+/// policy has another. They are linked through themselves: nothing is allocated and nothing throws.
+/// A range of `Sequence*`. A sequence is in one queue at the most.
 class WaitingQueue {
  public:
   class Iterator {
@@ -52,13 +53,11 @@ class WaitingQueue {
   [[nodiscard]] Sequence* front() const { return first_; }  ///< null if empty
   [[nodiscard]] Sequence* back() const { return last_; }    ///< null if empty
 
-  /// Puts `s`, which is in no queue, behind those that arrived before it. O(1) if it came last of
-  /// all, else O(those that came before it).
+  /// Puts `s`, which is in no queue, behind those that go before it. O(1) if it goes last of all,
+  /// else O(n), where n are those before it or those behind it, whichever are fewer.
   void insert(Sequence& s) noexcept {
     Sequence* later = nullptr;
-    if (last_ != nullptr && last_->arrival > s.arrival) {
-      for (later = first_; later->arrival < s.arrival;) later = later->later_waiting;
-    }
+    if (last_ != nullptr && goes_before(s, *last_)) later = find_later(s);
     s.later_waiting = later;
     s.earlier_waiting = later == nullptr ? last_ : later->earlier_waiting;
     (s.earlier_waiting == nullptr ? first_ : s.earlier_waiting->later_waiting) = &s;
@@ -82,7 +81,7 @@ class WaitingQueue {
       check(++count <= size_, "waiting queue: more sequences are linked than its size, ", size_);
       check(s->earlier_waiting == before, "waiting queue: request ", s->id,
             " is not its predecessor's successor");
-      check(before == nullptr || before->arrival < s->arrival, "waiting queue: request ", s->id,
+      check(before == nullptr || goes_before(*before, *s), "waiting queue: request ", s->id,
             " waits out of order");
       before = s;
     }
@@ -91,6 +90,18 @@ class WaitingQueue {
   }
 
  private:
+  /// The first that goes behind `s`, if the last does. Looks from both ends at once.
+  [[nodiscard]] Sequence* find_later(const Sequence& s) const noexcept {
+    Sequence* front = first_;
+    Sequence* back = last_;
+    while (goes_before(*front, s)) {
+      front = front->later_waiting;
+      if (goes_before(*back->earlier_waiting, s)) return back;
+      back = back->earlier_waiting;
+    }
+    return front;
+  }
+
   Sequence* first_ = nullptr;
   Sequence* last_ = nullptr;
   std::size_t size_ = 0;

@@ -88,13 +88,14 @@ class Scheduler {
     return num_tokens < capacity_tokens();
   }
 
-  /// Puts `s` at the end of the waiting queue. `s` is fresh but for its id, tokens,
-  /// num_prompt_tokens and max_total_tokens. Throws RequestError, and does not take it, when it
+  /// Puts `s` at its place in the waiting queue: the end, unless the policy has an order of its own.
+  /// `s` is fresh but for its id, tokens, num_prompt_tokens, max_total_tokens and priority. Throws RequestError, and does not take it, when it
   /// has no tokens, no room for one more, or could outgrow the pool: the caller lowers
   /// max_total_tokens to `capacity_tokens()` first.
   void add(Sequence& s) {
     check_request(s, capacity_tokens());
     s.arrival = ++num_arrivals_;
+    s.order = order_of<Policy>(s);
     waiting_.insert(s);
   }
 
@@ -344,7 +345,7 @@ class Scheduler {
   /// Gives back the blocks of `s` behind the first `num_kept`.
   void drop_blocks(Sequence& s, std::int32_t num_kept) noexcept {
     const std::span<const BlockId> table(s.block_table);
-    blocks_.release(table.subspan(static_cast<std::size_t>(num_kept)));
+    blocks_.release(table.subspan(static_cast<std::size_t>(num_kept)), block_priority<Policy>(s));
     s.block_table.resize(static_cast<std::size_t>(num_kept));
   }
 

@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "nanovllm/sched/batch_config.hpp"
@@ -18,7 +19,7 @@ namespace nanovllm {
 /// step under way is yet to draw; they count like any other.
 struct SchedulerView {
   std::span<Sequence* const> running;  ///< in the order in which they were admitted
-  const WaitingQueue& waiting;         ///< in the order in which they came; a range of Sequence*
+  const WaitingQueue& waiting;         ///< in the order of `goes_before`; a range of Sequence*
   /// Further sequences that run, but get their last token from the step under way. They give back
   /// their blocks when it is done and are nothing to plan for.
   std::int32_t num_ending = 0;
@@ -37,5 +38,35 @@ concept SchedulingPolicyLike = std::default_initializable<Policy> &&
              const BatchConfig& config) {
   { policy.plan(queues, blocks, config) } -> std::same_as<StepPlan>;
 };
+
+/// A policy that serves sequences in another order than that of their arrival has a static member
+/// `order(sequence)`. The scheduler asks it once, when the sequence is added and has its `arrival`,
+/// and keeps the sequence's place by the answer: lower goes before, and where it is equal, what came
+/// before. Blocks are then given back with the sequence's priority (BlockManager::release).
+template <class Policy>
+concept OrdersSequences = requires(const Sequence& s) {
+  Policy::order(s);
+};
+
+/// What the scheduler keeps as `Sequence::order`: the policy's, or 0.
+template <class Policy>
+[[nodiscard]] std::int64_t order_of([[maybe_unused]] const Sequence& s) noexcept {
+  if constexpr (OrdersSequences<Policy>) {
+    static_assert(
+        noexcept(Policy::order(s)) && std::same_as<decltype(Policy::order(s)), std::int64_t>,
+        "nanovllm: the scheduling policy's order(const Sequence&) must be noexcept and "
+        "return std::int64_t; see sched/scheduling_policy.hpp");
+    return Policy::order(s);
+  } else {
+    return 0;
+  }
+}
+
+/// With what priority the blocks of `s` are given back; nothing if the policy knows of none.
+template <class Policy>
+[[nodiscard]] std::optional<std::int32_t> block_priority([[maybe_unused]] const Sequence& s) {
+  if constexpr (OrdersSequences<Policy>) return s.priority;
+  return std::nullopt;
+}
 
 }  // namespace nanovllm

@@ -74,6 +74,9 @@ struct alignas(64) Sequence {
   /// live as long as this one. Null where there is no other.
   Sequence* next_sibling = nullptr;
 
+  std::int64_t order = 0;     ///< lower goes before; set by the scheduler, see order_of
+  std::int32_t priority = 0;  ///< lower is more urgent
+
   [[nodiscard]] std::int32_t num_known_tokens() const {
     return static_cast<std::int32_t>(tokens.size());
   }
@@ -95,5 +98,10 @@ struct alignas(64) Sequence {
   /// Whether it has all the tokens it may have, pending ones included: nothing is left to compute.
   [[nodiscard]] bool is_complete() const { return num_tokens() >= max_total_tokens; }
 };
+
+/// The order in which sequences are served: total, and the same as long as they live.
+[[nodiscard]] inline bool goes_before(const Sequence& a, const Sequence& b) {
+  return a.order != b.order ? a.order < b.order : a.arrival < b.arrival;
+}
 
 }  // namespace nanovllm
