@@ -306,31 +306,10 @@ class EngineCore {
   }
 
   /// Time is split between prefill and decode by the tokens of a step.
-  void count_step(const Step& step, double host_seconds) {
-    const double decode_share =
-        static_cast<double>(step.plan.num_decodes) / static_cast<double>(step.plan.num_tokens);
-    ++totals_.num_steps;
-    totals_.num_prefill_tokens += step.plan.num_tokens - step.plan.num_decodes;
-    totals_.num_decode_tokens += step.plan.num_decodes;
-    totals_.prefill_seconds += step.device_seconds * (1.0 - decode_share);
-    totals_.decode_seconds += step.device_seconds * decode_share;
-    totals_.host_seconds += host_seconds;
-  }
+  void count_step(const Step& step, double host_seconds);
 
   /// Everything at once, so that a request is always in exactly one counter.
-  void publish_stats() noexcept {
-    const auto& blocks = scheduler_.blocks();
-    totals_.num_waiting = scheduler_.num_waiting();
-    totals_.num_running = scheduler_.num_running();
-    totals_.num_finished = num_finished_;
-    totals_.num_preemptions = scheduler_.num_preemptions();
-    totals_.num_sampled_tokens = num_sampled_tokens_;
-    totals_.num_queried_tokens = blocks.stats().num_queried_tokens;
-    totals_.num_hit_tokens = blocks.stats().num_hit_tokens;
-    totals_.num_kv_blocks = blocks.num_blocks();
-    totals_.num_free_kv_blocks = blocks.num_free();
-    inbox_.publish(totals_);
-  }
+  void publish_stats() noexcept;
 
   const std::int64_t vocab_size_;
   Inbox& inbox_;
