@@ -283,7 +283,10 @@ TEST_CASE("a result is one line of JSON in a fixed order") {
             ", \"logprobs\": [{\"token_id\": 1, \"logprob\": -0.1, \"top\": [[1, -0.1], [7, -2.5]]}"
             ", {\"token_id\": 2, \"logprob\": -1e-08, \"top\": []}]}\n");
   output.logprobs.clear();
-  output.alternatives = {{.text = "b", .token_ids = {3}, .finish_reason = nv::FinishReason::stop}};
+  nv::Completion& alternative = output.alternatives.emplace_back();
+  alternative.text = "b";
+  alternative.token_ids = {3};
+  alternative.finish_reason = nv::FinishReason::stop;
   const std::string other = ", \"alternatives\": [{\"text\": \"b\", \"token_ids\": [3], "
                             "\"finish_reason\": \"stop\"";
   CHECK(result_line("a", output, false) == head + other + "}]}\n");
