@@ -152,7 +152,7 @@ TEST_CASE("sampling fields may be null and stop may be one string") {
 TEST_CASE("unusable sampling settings are refused by name") {
   const std::string unknown = bad_sampling(R"({"temprature":1})");
   CHECK(contains(unknown, "\"temprature\""));
-  CHECK(contains(unknown, "temperature, top_k, top_p, min_p, seed, max_tokens"));
+  CHECK(contains(unknown, "temperature, top_k, top_p, min_p, seed, n, best_of, max_tokens"));
   for (const char* fields : {R"({"temperature":"1"})",
                              R"({"temperature":-1})",
                              R"({"temperature":1e39})",
