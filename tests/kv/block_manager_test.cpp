@@ -151,8 +151,16 @@ TEST_CASE("what is wrongly published or adopted is an error", "[block_manager]")
   const Table table = allocate(blocks, 2);
   REQUIRE_THROWS_AS(blocks.publish(table, tokens, 4, 8), Error);  // its predecessor is not
   REQUIRE_THROWS_AS(blocks.adopt({.num_tokens = 8, .blocks = table}, 9), Error);
+  blocks.share({.num_tokens = 8, .blocks = table});
+  REQUIRE(blocks.ref_count(table[1]) == 2);
+  blocks.release(table);
   blocks.publish(table, tokens, 0, 4);
-  REQUIRE_THROWS_AS(blocks.publish(table, tokens, 0, 4), Error);
+  blocks.publish(table, tokens, 0, 4);  // by one that shares the block
+  REQUIRE(blocks.num_published() == 1);
+  blocks.release(table);
+  REQUIRE_THROWS_AS(blocks.share({.num_tokens = 8, .blocks = table}), Error);
+  blocks.check_invariants();
+  REQUIRE(blocks.num_free() == 4);
 }
 
 TEST_CASE("publishing token by token equals publishing at once", "[block_manager]") {

@@ -105,29 +105,37 @@ class BlockManager {
   /// Another number whenever `match` could give another answer for the same tokens.
   [[nodiscard]] std::uint64_t cache_version() const { return cache_.version(); }
 
-  /// Throws Error unless `block` can be part of what `adopt` gets.
-  void check_adoptable(BlockId block) const {
-    check(ref_count(block) > 0 || is_published(block), "adopt: block ", block,
-          " is neither in use nor in the prefix cache");
+  /// Throws Error unless all blocks of `match` can be adopted.
+  void check_adoptable(const PrefixMatch& match) const {
+    for_each_block(match, [this](BlockId block) {
+      check(is_published(block), "adopt: block ", block, " is not in the prefix cache");
+    });
+  }
+
+  /// Throws Error unless all blocks of `match` can be shared.
+  void check_shareable(const PrefixMatch& match) const {
+    for_each_block(match, [this](BlockId block) {
+      check(ref_count(block) > 0, "share: block ", block, " is not in use");
+    });
   }
 
   /// Takes one reference to each block of `match`, found for a sequence of `num_tokens` tokens, and
   /// one to its `copy_tail`, which the caller gives back when the copy's target is allocated. Blocks
   /// that were free leave the free ones; none is evicted. Throws Error, having changed nothing, for
-  /// a block that is free and that the cache does not have.
+  /// a block that the cache does not have.
   void adopt(const PrefixMatch& match, std::int32_t num_tokens) {
-    share(match);
+    check_adoptable(match);
+    for_each_block(match, [this](BlockId block) { take(block); });
     if (!enable_prefix_caching_) return;
     stats_.num_queried_tokens += num_tokens;
     stats_.num_hit_tokens += match.num_tokens;
   }
 
-  /// The same for blocks of another sequence, which the cache was not asked for.
+  /// The same for blocks of another sequence, which the cache was not asked for. Throws Error, having
+  /// changed nothing, for a block that is not in use.
   void share(const PrefixMatch& match) {
-    for (const BlockId block : match.blocks) check_adoptable(block);
-    if (match.copy_tail) check_adoptable(*match.copy_tail);
-    for (const BlockId block : match.blocks) take(block);
-    if (match.copy_tail) take(*match.copy_tail);
+    check_shareable(match);
+    for_each_block(match, [this](BlockId block) { take(block); });
   }
 
   /// Takes a free block with one reference to it, or nothing when there is none. What it held is
@@ -214,6 +222,11 @@ class BlockManager {
     check<ConfigError>(num_blocks >= 1, "block manager: needs at least one block, got ",
                        num_blocks);
     return static_cast<std::size_t>(num_blocks);
+  }
+  template <class Visit>
+  static void for_each_block(const PrefixMatch& match, const Visit& visit) {
+    for (const BlockId block : match.blocks) visit(block);
+    if (match.copy_tail) visit(*match.copy_tail);
   }
   [[nodiscard]] std::int32_t& count(BlockId block) noexcept {
     return ref_counts_[static_cast<std::size_t>(block)];

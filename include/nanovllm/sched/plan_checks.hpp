@@ -27,8 +27,11 @@ void check_blocks(const StepPlan& plan, const Blocks& blocks) {
   PoolForecast<Blocks> forecast(blocks);
   for (const Sequence* s : plan.preempted) forecast.release(s->block_table);
   for (const PlannedSequence& p : plan.sequences) {
-    for (const BlockId block : p.prefix.blocks) blocks.check_adoptable(block);
-    if (p.prefix.copy_tail) blocks.check_adoptable(*p.prefix.copy_tail);
+    if (p.fork_of == nullptr) {
+      blocks.check_adoptable(p.prefix);
+    } else {
+      blocks.check_shareable(p.prefix);
+    }
     forecast.adopt(p.prefix);
   }
   for (const PlannedSequence& p : plan.sequences) {
