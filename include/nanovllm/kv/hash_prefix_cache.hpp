@@ -78,8 +78,8 @@ class HashPrefixCache {
 
   void lock(BlockId block) noexcept { unused_.remove(block); }
 
-  /// The block becomes the last to be given up of those of its urgency. If another one of equal content is in use, the
-  /// cache does without this one; if another one is free, without that.
+  /// The block becomes the last to be given up of those of its urgency. If another one of equal
+  /// content is in use, the cache does without this one; if another one is free, without that.
   [[nodiscard]] std::optional<BlockId> unlock(BlockId block) noexcept {
     const std::optional<BlockId> twin = index_.twin(block);
     if (twin && !unused_.contains(*twin)) {
