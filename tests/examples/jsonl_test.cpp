@@ -114,8 +114,9 @@ TEST_CASE("every sampling field is read by its name") {
       R"("stop":["a","b"],"include_stop_str_in_output":true,"skip_special_tokens":false,)"
       R"("logprobs":20,"priority":-3})");
   // A new field of SamplingParams breaks this line: add it to kSamplingFields and to this test.
-  const auto& [temperature, top_k, top_p, min_p, seed, n, best_of, max_tokens, min_tokens, ignore_eos,
-               stop_token_ids, stop, include_stop, skip_special, logprobs, priority] = p;
+  const auto& [temperature, top_k, top_p, min_p, seed, n, best_of, max_tokens, min_tokens,
+               ignore_eos, stop_token_ids, stop, include_stop, skip_special, logprobs, priority] =
+      p;
   CHECK(temperature == 0.5f);
   CHECK(top_k == 40);
   CHECK(top_p == 0.9f);
@@ -287,8 +288,9 @@ TEST_CASE("a result is one line of JSON in a fixed order") {
   alternative.text = "b";
   alternative.token_ids = {3};
   alternative.finish_reason = nv::FinishReason::stop;
-  const std::string other = ", \"alternatives\": [{\"text\": \"b\", \"token_ids\": [3], "
-                            "\"finish_reason\": \"stop\"";
+  const std::string other =
+      ", \"alternatives\": [{\"text\": \"b\", \"token_ids\": [3], "
+      "\"finish_reason\": \"stop\"";
   CHECK(result_line("a", output, false) == head + other + "}]}\n");
   CHECK(result_line("a", output, true) ==
         head + ", \"logprobs\": []" + other + ", \"logprobs\": []}]}\n");

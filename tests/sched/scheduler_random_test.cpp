@@ -49,7 +49,8 @@ struct Coverage {
                evictions = 0, mixed = 0, chunks = 0, paused = 0;
   // Planned ahead: what the step behind has to do with sequences whose token is not known yet.
   std::int64_t ended_early = 0, preempted_pending = 0, ended_waiting = 0, ending = 0;
-  std::int64_t guessed = 0, guessed_right = 0, copies = 0, faults = 0, failed_inserts = 0, forks = 0;
+  std::int64_t guessed = 0, guessed_right = 0, copies = 0, faults = 0, failed_inserts = 0,
+               forks = 0;
   std::int64_t overtaken = 0, displaced = 0;
 };
 
@@ -349,7 +350,8 @@ class Traffic {
     if (std::is_same_v<Preemption, test::MostBlocks>) return;  // the old may wait behind the young
     if (scheduler_.config().prefix_wait_tokens > 0) return;
     REQUIRE(last_running < first_waiting);
-    if (oldest != nullptr && num_ending == 0 && !sibling_runs && !std::is_same_v<Policy, PrefillFirst>)
+    if (oldest != nullptr && num_ending == 0 && !sibling_runs &&
+        !std::is_same_v<Policy, PrefillFirst>)
       REQUIRE(visits.contains(oldest) == !oldest->is_unsettled());
   }
 

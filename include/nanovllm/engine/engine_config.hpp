@@ -26,9 +26,9 @@ struct EngineConfig {
   std::int64_t max_model_len = 0;   ///< tokens of a sequence at the most; 0 for the model's own
   std::optional<KvSize> kv_size{};  ///< unset: for max_num_seqs, within the backend's share
   bool prefix_caching = true;       ///< off turns it off where the policy has it on
-  /// A request waits while an earlier one computes at least so many tokens more of their common
-  /// prefix than the prefix cache has; 0 for never. What is not computed twice should take longer
-  /// than a step of few tokens.
+  /// A request is not admitted while an earlier one computes at least so many tokens of their common
+  /// prefix that the prefix cache does not have; 0: it always is. Waiting costs it a step or two, so
+  /// the tokens should take longer to compute than a step with few tokens takes.
   int prefix_wait_tokens = 256;
   std::optional<bool> overlap{};    ///< plan a step while another is computed; unset: on devices
   /// Tensor-parallel ranks in processes of their own, e.g. `ProcessGroup::from_environment()`;

@@ -59,7 +59,7 @@ struct Output : Completion {
 /// Views are valid during the call.
 struct TokenEvent {
   RequestId id = 0;
-  std::int32_t sample = 0;                  ///< of SamplingParams::n
+  std::int32_t sample = 0;                          ///< of SamplingParams::n
   FinishReason finish_reason = FinishReason::none;  ///< of the sample, on its last event
   const TokenId* token = nullptr;           ///< null when the request ended without a new one
   std::string_view text;                    ///< newly released text; may be empty

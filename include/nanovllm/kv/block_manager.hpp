@@ -41,11 +41,12 @@ struct BlockStats {
 template <int kBlockSize, class Cache>
 class BlockManager {
   static_assert(kBlockSize >= 1, "a block must hold at least one token");
-  static_assert(PrefixCacheLike<Cache>,
-                "nanovllm: the policy's PrefixCache must be movable, made from a number of blocks, with "
-                "block_size, match, insert, contains, lock, unlock, evict, size, version and "
-                "check_invariants as kv/prefix_cache.hpp states them, of which contains, lock, "
-                "unlock and evict are noexcept");
+  static_assert(
+      PrefixCacheLike<Cache>,
+      "nanovllm: the policy's PrefixCache must be movable, made from a number of blocks, with "
+      "block_size, match, insert, contains, lock, unlock, evict, size, version and "
+      "check_invariants as kv/prefix_cache.hpp states them, of which contains, lock, "
+      "unlock and evict are noexcept");
   static_assert(Cache::block_size() == kBlockSize,
                 "the prefix cache must have the block manager's block size");
 

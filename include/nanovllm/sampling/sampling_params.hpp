@@ -22,10 +22,11 @@ struct SamplingParams {
   std::optional<float> min_p{};  ///< keep what has min_p of the top's mass, [0, 1]. Neutral: 0
   std::optional<std::uint64_t> seed{};  ///< same seed, same sample; unset draws one from the engine
   std::int32_t n = 1;  ///< completions wanted, >= 1. Sample i of a seed is the same whatever n is
-  std::optional<std::int32_t> best_of{};  ///< samples drawn, n to kMaxSamples; the n likeliest count
-  std::int32_t max_tokens = 256;        ///< generated tokens at the most, >= 1
-  std::int32_t min_tokens = 0;          ///< no end token and no stop string before this many
-  bool ignore_eos = false;              ///< the model's own end tokens do not end generation
+  std::optional<std::int32_t>
+      best_of{};                  ///< samples drawn, n to kMaxSamples; the n likeliest count
+  std::int32_t max_tokens = 256;  ///< generated tokens at the most, >= 1
+  std::int32_t min_tokens = 0;    ///< no end token and no stop string before this many
+  bool ignore_eos = false;        ///< the model's own end tokens do not end generation
   std::vector<TokenId> stop_token_ids{};  ///< further end tokens, kMaxStopTokenIds at the most
   std::vector<std::string>
       stop{};  ///< matched on the detokenised text; kMaxStopStrings at the most

@@ -15,9 +15,9 @@ struct BatchConfig {
   /// sequence starves behind the others' decodes. More makes prompts faster and the gap between two
   /// tokens of a running sequence longer. Tokens from the prefix cache do not count.
   std::int32_t max_num_batched_tokens = 2048;
-  /// A sequence waits while one that came before it computes at least so many tokens more of their
-  /// common prefix than the prefix cache has; 0 for never. Less saves computing; more saves the
-  /// sequence a step.
+  /// A sequence is not admitted while one that goes before it computes at least so many tokens of
+  /// their common prefix that the prefix cache does not have; 0: it always is. A small number saves
+  /// computing, a large one saves the sequence a step.
   std::int32_t prefix_wait_tokens = 0;
 };
 

@@ -106,9 +106,12 @@ class PlanBuilder {
     plan_.preempted.push_back(&s);
   }
 
-  /// Whether waiting sequence `s` had better wait for what a sequence before it computes: a prompt
-  /// they have in common, or enough of its beginning. Those behind it need not. It waits for a
-  /// bounded number of steps, because it waits for none that goes behind it.
+  /// True if waiting sequence `s` saves computing by not being admitted in this step:
+  /// - it is a sample, and another sample of the same request is computing their prompt;
+  /// - a sequence that goes before it is computing at least `prefix_wait_tokens` tokens of their
+  ///   common prefix that are not published yet.
+  /// A policy passes over `s` then and goes on with the next one. Only sequences that go before `s`
+  /// hold it up, so it waits for a bounded number of steps.
   [[nodiscard]] bool must_wait(const Sequence& s) const {
     if (s.next_sibling != nullptr && find_fork(s).must_wait) return true;
     return std::any_of(prefilling_.begin(), prefilling_.end(), [&](const Prefilling& other) {

@@ -64,8 +64,8 @@ struct alignas(64) Sequence {
   std::int32_t num_cached_tokens = 0;  ///< of them, taken from the prefix cache on first admission
   std::int32_t num_preemptions = 0;
   std::int32_t num_published_tokens = 0;  ///< that the prefix cache has been told of
-  std::vector<BlockId> block_table;  ///< block_table[i] holds tokens [i · B, (i + 1) · B)
-  std::uint64_t mark = 0;            ///< the check of a plan that saw it last
+  std::vector<BlockId> block_table;       ///< block_table[i] holds tokens [i · B, (i + 1) · B)
+  std::uint64_t mark = 0;                 ///< the check of a plan that saw it last
 
   Sequence* earlier_waiting = nullptr;  ///< neighbours in the waiting queue
   Sequence* later_waiting = nullptr;
