@@ -27,6 +27,7 @@ programs() {
     echo "cuda_$(basename "$source" .cu) $source"
   done
   echo "engine_bench_cuda benchmarks/engine_bench/engine_bench.cu"
+  echo "prefix_cache_cuda benchmarks/prefix_cache/prefix_cache.cu"
   echo "fingerprint_cuda tests/oracle/fingerprint/fingerprint.cu"
   for source in examples/*.cu; do echo "$(basename "$source" .cu)_cuda $source"; done
 }
