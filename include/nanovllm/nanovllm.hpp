@@ -128,6 +128,7 @@
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/continuous_batching.hpp"
 #include "nanovllm/sched/fork.hpp"
+#include "nanovllm/sched/held_sequences.hpp"
 #include "nanovllm/sched/plan_builder.hpp"
 #include "nanovllm/sched/plan_checks.hpp"
 #include "nanovllm/sched/pool_forecast.hpp"

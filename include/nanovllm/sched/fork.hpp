@@ -1,5 +1,5 @@
 #pragma once
-/// What a new sequence can share with those that have the same prompt.
+/// What a new sequence can share with those that have the same prompt, or the one that it continues.
 
 #include <algorithm>
 #include <cstddef>
@@ -12,15 +12,26 @@ namespace nanovllm {
 
 /// Where a waiting sequence can go on behind a prompt that another one has computed.
 struct Fork {
-  const Sequence* source = nullptr;  ///< runs; null where there is none
+  const Sequence* source = nullptr;  ///< runs, or is held; null where there is none
   std::int32_t num_tokens = 0;       ///< computed by `source`, or in a step under way
   bool must_wait = false;            ///< there will be a source, as soon as its prompt is computed
 };
 
-/// Looks among the siblings of `s`, which waits. The last token of a sequence is never shared: its
-/// logits are wanted. O(siblings).
+/// What waiting sequence `s` has in common with the one that it continues. O(tokens).
+[[nodiscard]] inline Fork find_held(const Sequence& s) {
+  const Sequence* const held = s.continues;
+  if (held == nullptr || held->status != SequenceStatus::held) return {};
+  const std::int32_t most =
+      std::min({held->num_computed_tokens, s.num_known_tokens(), s.num_tokens() - 1});
+  const auto differs =
+      std::mismatch(s.tokens.begin(), s.tokens.begin() + most, held->tokens.begin()).first;
+  return {.source = held, .num_tokens = static_cast<std::int32_t>(differs - s.tokens.begin())};
+}
+
+/// Looks at the one that `s`, which waits, continues, and among its siblings. The last token of a
+/// sequence is never shared: its logits are wanted. O(siblings).
 [[nodiscard]] inline Fork find_fork(const Sequence& s) {
-  Fork fork;
+  Fork fork = find_held(s);
   const std::int32_t most = std::min(s.num_prompt_tokens, s.num_tokens() - 1);
   bool will_be = false;
   for (const Sequence* at = s.next_sibling; at != nullptr && at != &s; at = at->next_sibling) {

@@ -215,7 +215,7 @@ class PlanBuilder {
     if (s.has_pending_token()) return 0;   // its prefix is not known yet
     const bool alone = num_running_ == 0;  // then it must get in, or none ever will
     if (!alone && num_free() <= reserve_) return 0;
-    const Fork fork = s.next_sibling == nullptr ? Fork{} : find_fork(s);
+    const Fork fork = find_fork(s);
     const PrefixMatch& cached = find_prefix(s);
     if (fork.num_tokens <= cached.num_tokens)
       return admit_behind(s, cached, nullptr, max_tokens, min_end);
@@ -244,7 +244,9 @@ class PlanBuilder {
     forecast_.adopt(match);
     reserve_ += num_blocks_wanted(s) - num_hits(match);
     ++num_running_;
-    if (prefix_wait_tokens_ > 0) prefilling_.push_back({&s, fork_of == nullptr ? begin : 0});
+    // What a sibling computes the cache may not have been told of yet.
+    const bool is_published = fork_of == nullptr || fork_of->status == SequenceStatus::held;
+    if (prefix_wait_tokens_ > 0) prefilling_.push_back({&s, is_published ? begin : 0});
     append(chunks_, {&s, begin, end, 0, match, fork_of}, num_hits(match));
     return end - begin;
   }

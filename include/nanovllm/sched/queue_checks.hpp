@@ -32,11 +32,12 @@ namespace nanovllm {
 void check_request(const Sequence& s, std::int32_t capacity_tokens);
 
 /// Throws Error naming the broken invariant. O(blocks + sequences).
+/// @param held        sequences that keep blocks for others to continue.
 /// @param ref_counts  of every block of the pool.
 /// @param block_size  tokens a block.
 void check_queues(std::span<Sequence* const> running, const WaitingQueue& waiting,
-                  std::span<const std::int32_t> ref_counts, std::int32_t block_size,
-                  const BatchConfig& config, int num_under_way);
+                  std::span<Sequence* const> held, std::span<const std::int32_t> ref_counts,
+                  std::int32_t block_size, const BatchConfig& config, int num_under_way);
 
 }  // namespace nanovllm
 

@@ -16,6 +16,7 @@
 #include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/continuous_batching.hpp"
+#include "nanovllm/sched/held_sequences.hpp"
 #include "nanovllm/sched/plan_checks.hpp"
 #include "nanovllm/sched/preemption.hpp"
 #include "nanovllm/sched/queue_checks.hpp"
@@ -71,7 +72,9 @@ class Scheduler {
  public:
   /// Throws ConfigError when `config` is out of range.
   Scheduler(const BatchConfig& config, Blocks blocks)
-      : config_(config), blocks_(std::move(blocks)) {
+      : config_(config),
+        blocks_(std::move(blocks)),
+        held_(blocks_.num_blocks(), config.max_held_blocks.value_or(blocks_.num_blocks() / 2)) {
     validate(config_);
   }
 
@@ -97,6 +100,7 @@ class Scheduler {
     s.arrival = ++num_arrivals_;
     s.order = order_of<Policy>(s);
     waiting_.insert(s);
+    if (s.continues != nullptr) held_.touch(*s.continues);
   }
 
   /// Ends `s` now, with FinishReason::abort, and gives back its blocks. Finished sequences are left
@@ -109,7 +113,7 @@ class Scheduler {
   }
 
   /// What the next step should compute. Pure; valid until the queues change. Empty only if there
-  /// is no work, or none before the step under way is committed.
+  /// is no work, none before the step under way is committed, or no room beside what is held.
   [[nodiscard]] StepPlan schedule() const {
     check_room();
     const auto view = [this](std::span<Sequence* const> running, std::size_t num_ending) {
@@ -194,8 +198,25 @@ class Scheduler {
     check(num_under_way_ == 0,
           "forget_kv: a step has begun; it must be committed or cancelled first");
     while (!running_.empty()) preempt(*running_.back());
+    held_.give_up_all(blocks_);
     blocks_.forget();
   }
+
+  // ---- Blocks that are kept for sequences to come, see HeldSequences ----
+
+  /// From now on sequences may continue `s`, which is fresh. It stays where it is until `remove_held`.
+  void add_held(Sequence& s) { held_.add(s); }
+  /// Nothing is held by `s` any more, and nothing can continue it.
+  void remove_held(Sequence& s) noexcept { held_.remove(s, blocks_); }
+  /// `s` holds nothing for the moment.
+  void clear_held(Sequence& s) noexcept { held_.give_up(s, blocks_); }
+  /// `to` holds what `from` does.
+  void copy_held(const Sequence& from, Sequence& to) { held_.copy(from, to, blocks_); }
+  /// Gives back the blocks of the sequence that was used the longest ago of those that are held.
+  /// Returns whether there was one. To be called where no step is under way and `schedule` finds no
+  /// room: what is held never keeps a request from being served.
+  bool give_up_held() noexcept { return held_.give_up_one(blocks_); }
+  [[nodiscard]] const HeldSequences<Blocks>& held() const { return held_; }
 
   [[nodiscard]] bool has_work() const { return !waiting_.empty() || !running_.empty(); }
   [[nodiscard]] std::int32_t num_waiting() const {
@@ -215,8 +236,8 @@ class Scheduler {
   /// Throws Error naming the broken invariant. O(blocks + sequences).
   void check_invariants() const {
     blocks_.check_invariants();
-    check_queues(running_, waiting_, blocks_.ref_counts(), Blocks::block_size(), config_,
-                 num_under_way_);
+    check_queues(running_, waiting_, held_.sequences(), blocks_.ref_counts(), Blocks::block_size(),
+                 config_, num_under_way_);
   }
 
  private:
@@ -332,11 +353,13 @@ class Scheduler {
     s.finish_reason = reason;
   }
 
-  /// Those that are done leave the running queue and give back their blocks.
+  /// Those that are done leave the running queue and give back their blocks, or leave them to those
+  /// that they continue.
   void drop_finished() noexcept {
     if (std::exchange(num_finished_, 0) == 0) return;
     std::erase_if(running_, [this](Sequence* s) {
       if (s->status != SequenceStatus::finished) return false;
+      held_.take_from(*s, blocks_);
       drop_blocks(*s, 0);
       return true;
     });
@@ -363,6 +386,7 @@ class Scheduler {
 
   BatchConfig config_;
   Blocks blocks_;
+  HeldSequences<Blocks> held_;
   std::vector<Sequence*> running_;  ///< in the order of admission
   WaitingQueue waiting_;
   [[no_unique_address]] Preemption preemption_;

@@ -35,7 +35,12 @@ enum class FinishReason : std::uint8_t {
 }
 
 /// Where the scheduler keeps a sequence.
-enum class SequenceStatus : std::uint8_t { waiting, running, finished };
+enum class SequenceStatus : std::uint8_t {
+  waiting,
+  running,
+  finished,
+  held,  ///< it is no request's, and keeps its blocks for those that continue it
+};
 
 /// What the prefix cache had of a waiting sequence when it was asked last.
 struct PrefixMemo {
@@ -73,6 +78,10 @@ struct alignas(64) Sequence {
   /// Sequences that were made with the same prompt form a ring: samples of one request. They must
   /// live as long as this one. Null where there is no other.
   Sequence* next_sibling = nullptr;
+
+  /// Of status `held`: this one has its beginning in common with it, and leaves it its blocks. Must
+  /// live as long as this one. Null where there is none.
+  Sequence* continues = nullptr;
 
   std::int64_t order = 0;     ///< lower goes before; set by the scheduler, see order_of
   std::int32_t priority = 0;  ///< lower is more urgent

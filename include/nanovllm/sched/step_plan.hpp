@@ -23,7 +23,8 @@ struct PlannedSequence {
   std::int32_t end = 0;    ///< one past the last; K and V of [0, begin) are in the cache by then
   std::int32_t num_logits = 0;  ///< 0; or end - (the sequence's length) + 1
   PrefixMatch prefix{};         ///< what a new sequence adopts from the prefix cache
-  /// If not null: `prefix` is not from the cache, but of this sequence, a sibling that runs.
+  /// If not null: `prefix` is not from the cache, but of this sequence, a sibling that runs or the
+  /// one that it continues.
   const Sequence* fork_of = nullptr;
 
   [[nodiscard]] std::int32_t num_tokens() const { return end - begin; }

@@ -1,0 +1,166 @@
+#pragma once
+/// Blocks that are kept though no request is under way: those of conversations that will go on.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/kv/prefix_match.hpp"
+#include "nanovllm/sched/sequence.hpp"
+
+namespace nanovllm {
+
+/// Owner of references to blocks, which nothing evicts as long as they are held. What is held is in
+/// a `Sequence` of status `held`: its first `num_computed_tokens` tokens are in its block table,
+/// the last block perhaps in part. Another sequence says by `Sequence::continues` that it goes on
+/// from there: it shares the whole blocks of their common prefix, gets a copy of the one behind
+/// them, and leaves its own blocks here when it ends.
+///
+/// All of them together hold no more than a budget of different blocks. Where that, or the pool, is
+/// too small, the one that was used the longest ago gives up its blocks, all of them; its tokens may
+/// still be in the prefix cache, and are computed again where they are not.
+///
+/// @tparam Blocks  a BlockManager, or a type with its members.
+template <class Blocks>
+class HeldSequences {
+ public:
+  /// @param max_blocks  the budget; 0 holds nothing.
+  HeldSequences(std::int32_t num_blocks, std::int32_t max_blocks)
+      : num_holders_(static_cast<std::size_t>(num_blocks), 0), max_blocks_(max_blocks) {}
+
+  /// Takes in `s`, which is fresh and stays where it is until `remove`. It holds nothing yet.
+  void add(Sequence& s) {
+    check(s.status == SequenceStatus::waiting && s.arrival == 0 && s.block_table.empty(),
+          "hold: a sequence that holds blocks must be fresh");
+    by_use_.push_back(&s);
+    s.status = SequenceStatus::held;
+  }
+
+  /// Lets go of `s`, if it is here, and of its blocks. Sequences that continue it go on without.
+  void remove(Sequence& s, Blocks& blocks) noexcept {
+    if (s.status != SequenceStatus::held) return;
+    give_up(s, blocks);
+    s.status = SequenceStatus::finished;
+    std::erase(by_use_, &s);
+  }
+
+  /// `s` is to be continued: it is now the one that was used last.
+  void touch(Sequence& s) noexcept {
+    const auto place = std::find(by_use_.begin(), by_use_.end(), &s);
+    if (place != by_use_.end()) std::rotate(place, place + 1, by_use_.end());
+  }
+
+  /// `s`, which runs no more, leaves its blocks to the one that it continues, if it has come to its
+  /// end and has not been aborted. What is not wanted stays in its block table.
+  void take_from(Sequence& s, Blocks& blocks) noexcept {
+    Sequence* const holder = s.continues;
+    const bool is_whole =
+        s.finish_reason == FinishReason::stop || s.finish_reason == FinishReason::length;
+    if (holder == nullptr || holder->status != SequenceStatus::held || !is_whole) return;
+    give_up(*holder, blocks);
+    holder->tokens.swap(s.tokens);
+    holder->block_table.swap(s.block_table);
+    // Of what it computed, what is certain: a step under way may write behind that.
+    hold(*holder, s.num_published_tokens, blocks);
+  }
+
+  /// `to` holds what `from` does, by the same blocks. Throws std::bad_alloc, having changed nothing.
+  void copy(const Sequence& from, Sequence& to, Blocks& blocks) {
+    std::vector<TokenId> tokens = from.tokens;
+    PrefixMatch shared{.num_tokens = from.num_computed_tokens, .blocks = from.block_table};
+    give_up(to, blocks);
+    blocks.share(shared);
+    to.tokens = std::move(tokens);
+    to.block_table = std::move(shared.blocks);
+    hold(to, from.num_computed_tokens, blocks);
+  }
+
+  /// Gives `s` free blocks for the first `num_tokens` of `tokens`, or for as many of them as there
+  /// is room for. Their keys and values are to be written by the caller, before anything else is
+  /// done with `s`.
+  void allocate(Sequence& s, std::vector<TokenId> tokens, std::int32_t num_tokens, Blocks& blocks) {
+    const std::int32_t wanted = std::min(Blocks::blocks_for(num_tokens), max_blocks_);
+    std::vector<BlockId> table;
+    table.reserve(static_cast<std::size_t>(wanted));
+    give_up(s, blocks);
+    while (std::ssize(table) < wanted) {
+      const std::optional<BlockId> block = blocks.allocate();
+      if (block) {
+        table.push_back(*block);
+      } else if (!give_up_one(blocks)) {
+        break;
+      }
+    }
+    s.tokens = std::move(tokens);
+    s.block_table = std::move(table);
+    hold(s, num_tokens, blocks);
+    touch(s);
+  }
+
+  /// Gives back the blocks of `s`.
+  void give_up(Sequence& s, Blocks& blocks) noexcept {
+    let_go_behind(s, 0, blocks);
+    s.num_computed_tokens = 0;
+  }
+
+  /// Gives back the blocks of the one that was used the longest ago of those that hold any, but for
+  /// `kept`. Returns whether there was one.
+  bool give_up_one(Blocks& blocks, const Sequence* kept = nullptr) noexcept {
+    const auto oldest = std::find_if(by_use_.begin(), by_use_.end(), [kept](const Sequence* s) {
+      return s != kept && !s->block_table.empty();
+    });
+    if (oldest == by_use_.end()) return false;
+    give_up(**oldest, blocks);
+    return true;
+  }
+
+  void give_up_all(Blocks& blocks) noexcept {
+    while (give_up_one(blocks)) {
+    }
+  }
+
+  /// Different blocks that are held.
+  [[nodiscard]] std::int32_t num_blocks() const { return num_blocks_; }
+  [[nodiscard]] std::int32_t max_blocks() const { return max_blocks_; }
+  /// In the order of their use, the latest last.
+  [[nodiscard]] std::span<Sequence* const> sequences() const { return by_use_; }
+
+ private:
+  /// `s` has got the blocks in its table, of which the first `num_tokens` tokens are wanted and as
+  /// many as the budget has room for.
+  void hold(Sequence& s, std::int32_t num_tokens, Blocks& blocks) noexcept {
+    for (const BlockId block : s.block_table) num_blocks_ += count(block)++ == 0 ? 1 : 0;
+    let_go_behind(s, Blocks::blocks_for(num_tokens), blocks);
+    while (num_blocks_ > max_blocks_ && give_up_one(blocks, &s)) {
+    }
+    if (num_blocks_ > max_blocks_) let_go_behind(s, max_blocks_, blocks);
+    const std::int64_t held = std::int64_t{std::ssize(s.block_table)} * Blocks::block_size();
+    s.num_computed_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(num_tokens, held));
+  }
+
+  /// Gives back the blocks of `s` behind the first `num_kept`.
+  void let_go_behind(Sequence& s, std::int32_t num_kept, Blocks& blocks) noexcept {
+    const std::size_t first = std::min(static_cast<std::size_t>(num_kept), s.block_table.size());
+    const std::span<const BlockId> table = std::span(s.block_table).subspan(first);
+    for (const BlockId block : table) num_blocks_ -= --count(block) == 0 ? 1 : 0;
+    blocks.release(table);
+    s.block_table.resize(first);
+  }
+
+  [[nodiscard]] std::int32_t& count(BlockId block) noexcept {
+    return num_holders_[static_cast<std::size_t>(block)];
+  }
+
+  std::vector<std::int32_t> num_holders_;  ///< of each block, among the sequences here
+  std::vector<Sequence*> by_use_;
+  std::int32_t num_blocks_ = 0;
+  std::int32_t max_blocks_;
+};
+
+}  // namespace nanovllm
