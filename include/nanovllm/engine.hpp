@@ -36,6 +36,8 @@
 #include "nanovllm/engine/prompt.hpp"
 #include "nanovllm/engine/runner.hpp"
 #include "nanovllm/engine/runner_policy.hpp"
+#include "nanovllm/engine/session.hpp"
+#include "nanovllm/engine/session_host.hpp"
 #include "nanovllm/engine/setup.hpp"
 #include "nanovllm/engine/weight_memory.hpp"
 #include "nanovllm/fwd.hpp"
@@ -147,6 +149,12 @@ class Engine {
     return generate_all(prompts, std::span(&params, 1));
   }
 
+  // ---- Conversations ----
+
+  /// A new, empty conversation whose keys and values are kept from turn to turn; see
+  /// engine/session.hpp. It may outlive the engine, but has no more turns then.
+  [[nodiscard]] Session session() { return Session::open(sessions_); }
+
   // ---- What it is, and how it does ----
 
   /// Counters and state. Every request submitted is counted once: as waiting, running or finished.
@@ -206,6 +214,7 @@ class Engine {
   EventQueue events_;
   std::optional<Frontend> frontend_;
   std::optional<Core> core_;
+  std::shared_ptr<SessionHost> sessions_;  // last: sessions know by it that the rest is there
 };
 
 }  // namespace nanovllm

@@ -61,6 +61,8 @@
 #include "nanovllm/engine/request.hpp"
 #include "nanovllm/engine/request_sequence.hpp"
 #include "nanovllm/engine/runner.hpp"
+#include "nanovllm/engine/session.hpp"
+#include "nanovllm/engine/session_host.hpp"
 #include "nanovllm/engine/setup.hpp"
 #include "nanovllm/engine/step_batch.hpp"
 #include "nanovllm/engine/step_inputs.hpp"

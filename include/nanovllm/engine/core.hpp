@@ -18,6 +18,7 @@
 #include "nanovllm/engine/event_queue.hpp"
 #include "nanovllm/engine/inbox.hpp"
 #include "nanovllm/engine/request.hpp"
+#include "nanovllm/engine/session_host.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/engine/step_runner.hpp"
 #include "nanovllm/sched/batch_config.hpp"
@@ -36,7 +37,7 @@ namespace nanovllm {
 ///
 /// The template's parameters are those of `Scheduler`; model and backend are behind `StepRunner`.
 template <class Scheduling, class Blocks, class Preemption>
-class EngineCore {
+class EngineCore : public SessionStore {
  public:
   /// `inbox` and `events` must outlive the core.
   /// @param overlap  plan and launch a step before the one before it is waited for.
@@ -46,7 +47,7 @@ class EngineCore {
   EngineCore(const EngineCore&) = delete;
   EngineCore& operator=(const EngineCore&) = delete;
 
-  ~EngineCore();
+  ~EngineCore() override;
 
   /// Waits for the steps under way and ends all requests with FinishReason::abort: the engine takes
   /// no more.
@@ -64,6 +65,12 @@ class EngineCore {
   /// their requests are not lost: all that run are computed from the start. Throws Error when it
   /// cannot be done.
   void reset();
+
+  // ---- Sessions ----
+  void open_session(Sequence& held) override;
+  void close_session(Sequence& held) noexcept override;
+  void clear_session(Sequence& held) noexcept override;
+  void fork_session(const Sequence& from, Sequence& to) override;
 
   [[nodiscard]] const StepRunner& runner() const { return *runner_; }
   [[nodiscard]] StepRunner& runner() { return *runner_; }
@@ -120,6 +127,9 @@ class EngineCore {
   Launch launch() {
     if (!scheduler_.has_work()) return Launch::nothing;
     StepPlan plan = scheduler_.schedule();  // decides, changes nothing
+    // What sessions hold gives way where nothing can run beside it.
+    while (plan.empty() && under_way_.empty() && scheduler_.give_up_held())
+      plan = scheduler_.schedule();
     if (plan.empty()) {
       check(!under_way_.empty(),
             "engine: there is work, but the scheduling policy planned nothing");

@@ -30,6 +30,9 @@ struct EngineConfig {
   /// prefix that the prefix cache does not have; 0: it always is. Waiting costs it a step or two, so
   /// the tokens should take longer to compute than a step with few tokens takes.
   int prefix_wait_tokens = 256;
+  /// Blocks of the KV pool that sessions may hold, all together; unset: half of them. Requests get
+  /// them where they could not run otherwise.
+  std::optional<std::int32_t> session_blocks{};
   std::optional<bool> overlap{};    ///< plan a step while another is computed; unset: on devices
   /// Tensor-parallel ranks in processes of their own, e.g. `ProcessGroup::from_environment()`;
   /// unset: threads of this process.
@@ -63,6 +66,7 @@ struct EngineStats {
   std::int64_t num_hit_tokens = 0;      ///< of them, found
   std::int64_t num_kv_blocks = 0;
   std::int64_t num_free_kv_blocks = 0;
+  std::int64_t num_session_blocks = 0;  ///< of those that are not free, held by sessions
   double prefill_seconds = 0;  ///< waiting for the results of steps, the prompt chunks' share
   double decode_seconds = 0;   ///< and that of the decodes
   double host_seconds = 0;     ///< the rest of the time in `step`: planning, delivering, callbacks

@@ -57,8 +57,17 @@ class Frontend {
   [[nodiscard]] const AdmissionRules& rules() const { return rules_; }
 
   /// Queues a request. Throws RequestError for one that can never be served.
+  /// @param continues  a held sequence that it goes on from and leaves its blocks to; null for none.
   std::shared_ptr<Request> submit(const Prompt& prompt, const SamplingParams& params,
-                                  TokenCallback callback);
+                                  TokenCallback callback,
+                                  std::shared_ptr<Sequence> continues = nullptr);
+
+  /// The tokens of `prompt`. Throws RequestError where it has none for want of a tokeniser or of a
+  /// chat template.
+  [[nodiscard]] std::vector<TokenId> encode(const Prompt& prompt) const;
+
+  /// Throws RequestError unless `tokens` may be a prompt.
+  void check_prompt(const std::vector<TokenId>& tokens) const;
 
  private:
   /// Prompt tokens at the most: one generated token must fit behind them.
@@ -67,8 +76,6 @@ class Frontend {
   void check_length(std::int64_t count) const;
 
   void check_tokens(const std::vector<TokenId>& tokens, const char* where) const;
-
-  [[nodiscard]] std::vector<TokenId> encode(const Prompt& prompt) const;
 
   /// A text that is too long is refused without being encoded as a whole.
   [[nodiscard]] std::vector<TokenId> encode(const std::string& text) const;

@@ -52,6 +52,12 @@ class Request {
     return sequences_;
   }
 
+  /// Its sequences go on from `held`, which it keeps as long as it lives. Before it is submitted.
+  void continue_from(std::shared_ptr<Sequence> held) {
+    for (const auto& sequence : sequences_) sequence->continues = held.get();
+    held_ = std::move(held);
+  }
+
   using Clock = RequestSequence::Clock;
 
   /// One of its sequences is in a step for the first time.
@@ -107,6 +113,7 @@ class Request {
 
   const SequenceTerms terms_;
   const bool has_callback_;
+  std::shared_ptr<Sequence> held_;  // that it continues
   std::vector<std::unique_ptr<RequestSequence>> sequences_;
   Output output_;
   std::atomic<bool> has_ended_{false};

@@ -1,0 +1,39 @@
+#pragma once
+/// What sessions ask of the engine that they belong to.
+
+#include <functional>
+#include <memory>
+
+#include "nanovllm/engine/frontend.hpp"
+#include "nanovllm/engine/inbox.hpp"
+#include "nanovllm/sched/sequence.hpp"
+
+namespace nanovllm {
+
+/// The engine's core as sessions see it. A held sequence is one of HeldSequences. Thread-safe; every
+/// call waits for the step that another thread is in.
+class SessionStore {
+ public:
+  virtual ~SessionStore() = default;
+
+  /// From now on requests may continue `held`, which is fresh. It stays where it is until `close_session`,
+  /// and as long as requests that continue it live.
+  virtual void open_session(Sequence& held) = 0;
+  /// `held` gives back its blocks, and nothing can continue it.
+  virtual void close_session(Sequence& held) noexcept = 0;
+  /// `held` gives back its blocks.
+  virtual void clear_session(Sequence& held) noexcept = 0;
+  /// Opens `to`, which holds the blocks that `from` does. Throws std::bad_alloc, having changed
+  /// nothing.
+  virtual void fork_session(const Sequence& from, Sequence& to) = 0;
+};
+
+/// Lives as long as the engine; its sessions know by that whether they still have one.
+struct SessionHost {
+  Frontend& frontend;
+  Inbox& inbox;
+  SessionStore& store;
+  std::function<void()> step{};  ///< one step of the engine, callbacks included
+};
+
+}  // namespace nanovllm
