@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <concepts>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <initializer_list>
 #include <iterator>
@@ -21,9 +22,12 @@
 #include <span>
 #include <stop_token>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/engine/batch_generate.hpp"
 #include "nanovllm/engine/core.hpp"
@@ -32,6 +36,7 @@
 #include "nanovllm/engine/frontend.hpp"
 #include "nanovllm/engine/health.hpp"
 #include "nanovllm/engine/inbox.hpp"
+#include "nanovllm/engine/kv_file.hpp"
 #include "nanovllm/engine/output.hpp"
 #include "nanovllm/engine/prompt.hpp"
 #include "nanovllm/engine/runner.hpp"
@@ -41,6 +46,9 @@
 #include "nanovllm/engine/setup.hpp"
 #include "nanovllm/engine/weight_memory.hpp"
 #include "nanovllm/fwd.hpp"
+#include "nanovllm/io/json.hpp"
+#include "nanovllm/io/json_fields.hpp"
+#include "nanovllm/io/section_file.hpp"
 #include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/qwen3/qwen3.hpp"
@@ -155,6 +163,23 @@ class Engine {
   /// engine/session.hpp. It may outlive the engine, but has no more turns then.
   [[nodiscard]] Session session() { return Session::open(sessions_); }
 
+  /// The conversation that `Session::save` has written, with its blocks, as far as there is room for
+  /// them; it goes on as if it had never been away. Throws LoadError that says what was expected and
+  /// what came when the file is cut off, altered, or of another model, checkpoint, element type or
+  /// version.
+  [[nodiscard]] Session load_session(const std::filesystem::path& path) {
+    return Session::load(sessions_, path);
+  }
+
+  /// Writes all that the prefix cache has to a file in `directory`, which is made if need be. Steps
+  /// wait meanwhile. Throws Error when it cannot be written, ConfigError for a cache that cannot be
+  /// listed.
+  void save_cache(const std::filesystem::path& directory);
+
+  /// Puts what `save_cache` has written into the prefix cache, as far as there is room. Returns the
+  /// number of blocks. The file must be of the same model, as for `load_session`, and block size.
+  std::int32_t load_cache(const std::filesystem::path& directory);
+
   // ---- What it is, and how it does ----
 
   /// Counters and state. Every request submitted is counted once: as waiting, running or finished.
@@ -203,6 +228,10 @@ class Engine {
 
   std::vector<Output> generate_all(std::span<const Prompt> prompts,
                                    std::span<const SamplingParams> params);
+
+  /// Whose its keys and values are.
+  [[nodiscard]] KvIdentity identity(const Checkpoint* checkpoint,
+                                    const std::optional<RandomWeights>& weights) const;
 
   using Blocks = BlockManager<Policy::kv.block_size,
                               typename Policy::template PrefixCache<Policy::kv.block_size>>;

@@ -9,14 +9,17 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/engine/delivery.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/event_queue.hpp"
 #include "nanovllm/engine/inbox.hpp"
+#include "nanovllm/engine/kv_file.hpp"
 #include "nanovllm/engine/request.hpp"
 #include "nanovllm/engine/session_host.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
@@ -71,6 +74,18 @@ class EngineCore : public SessionStore {
   void close_session(Sequence& held) noexcept override;
   void clear_session(Sequence& held) noexcept override;
   void fork_session(const Sequence& from, Sequence& to) override;
+  void save_session(const Sequence& held, std::span<const TokenId> tokens,
+                    SectionWriter& file) override;
+  void load_session(Sequence& held, std::vector<TokenId> tokens,
+                    std::span<const std::byte* const> rows) override;
+
+  // ---- The prefix cache as a whole ----
+
+  /// Adds all that the prefix cache has to `file`. Throws ConfigError when it cannot be listed.
+  void save_cache(SectionWriter& file);
+  /// Reads what `save_cache` wrote; returns the number of blocks for which there was room. Throws
+  /// LoadError, having changed nothing.
+  std::int32_t load_cache(SectionReader& file, const KvRows& layout);
 
   [[nodiscard]] const StepRunner& runner() const { return *runner_; }
   [[nodiscard]] StepRunner& runner() { return *runner_; }
@@ -198,6 +213,23 @@ class EngineCore : public SessionStore {
     }
     // What has ended may be in the step before this.
     if (!under_way_.empty()) under_way_.back().ended.splice(under_way_.back().ended.end(), ended);
+  }
+
+  /// No step is under way any more; what they gave is in the events.
+  void settle() {
+    while (!under_way_.empty()) {
+      device_seconds_ = 0;
+      finish_oldest(Clock::now());
+    }
+    publish_stats();
+  }
+
+  /// How many of `num_tokens` tokens are in each of the blocks that hold them.
+  static std::vector<std::int32_t> tokens_a_block(std::int32_t num_tokens) {
+    std::vector<std::int32_t> counts(static_cast<std::size_t>(Blocks::blocks_for(num_tokens)),
+                                     Blocks::block_size());
+    if (const std::int32_t in_last = num_tokens % Blocks::block_size()) counts.back() = in_last;
+    return counts;
   }
 
   /// Waits for the oldest step and takes its results.

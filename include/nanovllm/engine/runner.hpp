@@ -176,6 +176,27 @@ class Runner : public StepRunner {
     compute_logits(inputs, &out);
   }
 
+  /// Copies `blocks` out of the pools of all ranks, `[rank][block][layer][K | V][head][slot][head_dim]`
+  /// with each rank's heads. No step may be under way. Throws Error where ranks are in other
+  /// processes.
+  /// @param bytes  num_ranks() · blocks.size() · kv_shape().block_bytes().
+  void read_blocks(std::span<const BlockId> blocks, std::span<std::byte> bytes) override {
+    check_copy("read_blocks", blocks, bytes.size());
+    for_each_tile(blocks, [&](Backend& backend, const KvElement* tile, std::size_t at,
+                              std::size_t count) {
+      backend.download(tile, reinterpret_cast<KvElement*>(bytes.data() + at), count);
+    });
+  }
+
+  /// The reverse.
+  void write_blocks(std::span<const BlockId> blocks, std::span<const std::byte> bytes) override {
+    check_copy("write_blocks", blocks, bytes.size());
+    for_each_tile(blocks, [&](Backend& backend, KvElement* tile, std::size_t at,
+                              std::size_t count) {
+      backend.upload(reinterpret_cast<const KvElement*>(bytes.data() + at), tile, count);
+    });
+  }
+
   /// In a process of another rank than 0: computes this rank's part of rank 0's steps, and returns
   /// when rank 0's runner goes. Throws what fails here, or an Error that says who failed.
   void run_worker() override {
@@ -302,6 +323,39 @@ class Runner : public StepRunner {
   void end_step() {
     slots_.end();
     ranks_.watchdog().end_step(slots_.num_under_way() > 0);
+  }
+
+  void check_copy(const char* call, std::span<const BlockId> blocks, std::size_t num_bytes) const {
+    check(!link_, call, ": ranks are in other processes, and their part of the KV pool cannot be "
+          "reached from here");
+    check(slots_.num_under_way() == 0, call, ": a step is under way");
+    const std::size_t expected =
+        blocks.size() * static_cast<std::size_t>(kv_shape().block_bytes() * config_.num_ranks);
+    check<ShapeError>(num_bytes == expected, call, ": expected ", expected, " bytes for ",
+                      blocks.size(), " blocks, got ", num_bytes);
+    for (const BlockId block : blocks) {
+      check<ShapeError>(ranks_[0].kv && block >= 0 && block < ranks_[0].kv->num_blocks(), call,
+                        ": there is no block ", block);
+    }
+  }
+
+  /// Calls `copy(backend, elements, byte offset in all ranks' copy, count)` for every layer of every
+  /// block of every rank, on the rank's thread.
+  template <class Copy>
+  void for_each_tile(std::span<const BlockId> blocks, const Copy& copy) {
+    const KvShape shape = kv_shape();
+    const auto count = static_cast<std::size_t>(shape.block_elements());
+    const auto num_layers = static_cast<std::size_t>(shape.num_layers);
+    on_all_ranks([&](Rank& rank) {
+      const std::size_t first = static_cast<std::size_t>(rank.comm.rank()) * blocks.size();
+      for (std::size_t i = 0; i < blocks.size(); ++i) {
+        for (std::size_t layer = 0; layer < num_layers; ++layer) {
+          const KvView<KvElement> kv = rank.kv->layer(static_cast<std::int64_t>(layer));
+          copy(*rank.backend, kv.k(blocks[i], 0),
+               ((first + i) * num_layers + layer) * count * sizeof(KvElement), count);
+        }
+      }
+    });
   }
 
   /// Computes logits on all ranks of this process; those of the first go to `out`, if given.

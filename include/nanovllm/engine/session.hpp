@@ -2,6 +2,7 @@
 /// A conversation whose keys and values stay in the KV pool from one turn to the next.
 
 #include <cstddef>
+#include <filesystem>
 #include <memory>
 #include <vector>
 
@@ -90,6 +91,12 @@ class Session {
   /// will add is not part of it.
   [[nodiscard]] Session fork() const;
 
+  /// Writes the conversation and the keys and values that are held of it to a file, which
+  /// `Engine::load_session` reads, in another process, too. Steps wait meanwhile. Throws RequestError
+  /// while a turn is under way, and Error when the file cannot be written: then there is none, or the
+  /// one that was there before.
+  void save(const std::filesystem::path& path) const;
+
   /// Begins anew: no conversation, no blocks. Throws RequestError while a turn is under way.
   void clear();
 
@@ -103,6 +110,10 @@ class Session {
 
   /// A new one of the engine that `host` belongs to.
   [[nodiscard]] static Session open(const std::shared_ptr<SessionHost>& host);
+
+  /// One that `save` has written. Throws LoadError.
+  [[nodiscard]] static Session load(const std::shared_ptr<SessionHost>& host,
+                                    const std::filesystem::path& path);
 
   void close() noexcept;
 

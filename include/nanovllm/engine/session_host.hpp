@@ -1,11 +1,16 @@
 #pragma once
 /// What sessions ask of the engine that they belong to.
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "nanovllm/engine/frontend.hpp"
 #include "nanovllm/engine/inbox.hpp"
+#include "nanovllm/engine/kv_file.hpp"
 #include "nanovllm/sched/sequence.hpp"
 
 namespace nanovllm {
@@ -26,6 +31,16 @@ class SessionStore {
   /// Opens `to`, which holds the blocks that `from` does. Throws std::bad_alloc, having changed
   /// nothing.
   virtual void fork_session(const Sequence& from, Sequence& to) = 0;
+
+  // The next two wait for the steps under way, and steps wait for them.
+
+  /// Adds to `file` the keys and values that `held` has of the beginning of `tokens`.
+  virtual void save_session(const Sequence& held, std::span<const TokenId> tokens,
+                            SectionWriter& file) = 0;
+  /// Opens `held`, which holds the first of `tokens`, one for each of `rows`, as far as there is
+  /// room. Throws what the runner throws, having changed nothing.
+  virtual void load_session(Sequence& held, std::vector<TokenId> tokens,
+                            std::span<const std::byte* const> rows) = 0;
 };
 
 /// Lives as long as the engine; its sessions know by that whether they still have one.
@@ -33,6 +48,8 @@ struct SessionHost {
   Frontend& frontend;
   Inbox& inbox;
   SessionStore& store;
+  KvIdentity identity{};         ///< of its keys and values
+  KvRows layout;                 ///< of a file's rows
   std::function<void()> step{};  ///< one step of the engine, callbacks included
 };
 

@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
+#include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/health.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/engine/step_results.hpp"
@@ -32,6 +34,10 @@ class StepRunner {
   virtual StepResults wait() = 0;
   /// Whether steps are computed behind the host's back, and not by `launch` itself.
   [[nodiscard]] virtual bool is_asynchronous() const = 0;
+
+  // ---- The pool's contents, while no step is under way ----
+  virtual void read_blocks(std::span<const BlockId> blocks, std::span<std::byte> bytes) = 0;
+  virtual void write_blocks(std::span<const BlockId> blocks, std::span<const std::byte> bytes) = 0;
 
   virtual void run_worker() = 0;
 

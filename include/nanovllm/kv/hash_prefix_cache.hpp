@@ -2,15 +2,20 @@
 /// The default prefix cache: whole blocks, found by a chained hash, given up least recently used
 /// first. Source: Kwon et al., "PagedAttention", SOSP 2023; vLLM's automatic prefix caching.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/random_seed.hpp"
 #include "nanovllm/fwd.hpp"
+#include "nanovllm/kv/cached_block.hpp"
 #include "nanovllm/kv/eviction_order.hpp"
 #include "nanovllm/kv/prefix_cache.hpp"
 #include "nanovllm/kv/prefix_hash.hpp"
@@ -110,6 +115,27 @@ class HashPrefixCache {
   [[nodiscard]] std::span<const TokenId> tokens(BlockId block) const {
     return index_.tokens(block);
   }
+  /// All that a lookup could find, parents first. O(num_blocks log num_blocks).
+  [[nodiscard]] std::vector<CachedBlock> entries() const {
+    std::vector<std::pair<std::uint64_t, BlockId>> by_id;  // a parent's id is lower
+    for (BlockId block = 0; block < index_.num_blocks(); ++block) {
+      if (contains(block) && index_.is_newest(block)) by_id.emplace_back(index_.key(block).id, block);
+    }
+    std::sort(by_id.begin(), by_id.end());
+    std::vector<CachedBlock> out;
+    std::unordered_map<std::uint64_t, std::int32_t> place;
+    for (const auto& [id, block] : by_id) {
+      const std::uint64_t before = index_.parent_id(block);
+      const auto parent = place.find(before);
+      if (before != 0 && parent == place.end()) continue;  // it was given up
+      place[id] = static_cast<std::int32_t>(out.size());
+      out.push_back({.block = block,
+                     .parent = before == 0 ? -1 : parent->second,
+                     .tokens = {tokens(block).begin(), tokens(block).end()}});
+    }
+    return out;
+  }
+
   /// Blocks that a lookup compares at the most. O(size).
   [[nodiscard]] std::int32_t longest_walk() const { return index_.longest_walk(); }
 

@@ -87,6 +87,16 @@ class PrefixIndex {
     head = block;
   }
 
+  /// The id of the prefix before `block`, which must be in the index.
+  [[nodiscard]] std::uint64_t parent_id(BlockId block) const { return entry(block).parent_id; }
+
+  /// Whether `block`, which must be in the index, is the one that a lookup finds.
+  [[nodiscard]] bool is_newest(BlockId block) const { return entry(block).newer_twin == kNone; }
+
+  [[nodiscard]] std::int32_t num_blocks() const {
+    return static_cast<std::int32_t>(entries_.size());
+  }
+
   /// Another block of the same content as `block`, which must be in the index, if there is one: the
   /// next newer, or else the next older.
   [[nodiscard]] std::optional<BlockId> twin(BlockId block) const noexcept {

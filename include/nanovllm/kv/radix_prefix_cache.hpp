@@ -16,6 +16,7 @@
 #include "nanovllm/core/random_seed.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/kv/block_list.hpp"
+#include "nanovllm/kv/cached_block.hpp"
 #include "nanovllm/kv/prefix_cache.hpp"
 #include "nanovllm/kv/token_trie.hpp"
 
@@ -144,6 +145,28 @@ class RadixPrefixCache {
   /// Blocks entered, twins and all.
   [[nodiscard]] std::int32_t size() const { return size_; }
   [[nodiscard]] std::uint64_t version() const { return version_; }
+
+  /// All that a lookup could find, parents first. O(num_blocks · depth).
+  [[nodiscard]] std::vector<CachedBlock> entries() const {
+    std::vector<std::pair<std::int32_t, NodeId>> by_depth;
+    for (NodeId n = 0; n < trie_.root(); ++n) {
+      if (node(n).block == kNone) continue;
+      std::int32_t depth = 0;
+      for (NodeId at = n; at != trie_.root(); at = node(at).parent) ++depth;
+      by_depth.emplace_back(depth, n);
+    }
+    std::sort(by_depth.begin(), by_depth.end());
+    std::vector<CachedBlock> out;
+    std::vector<std::int32_t> place(nodes_.size(), -1);
+    for (const auto& [depth, n] : by_depth) {
+      const std::span<const TokenId> held = written(n);
+      place[static_cast<std::size_t>(n)] = static_cast<std::int32_t>(out.size());
+      out.push_back({.block = node(n).block,
+                     .parent = depth == 1 ? -1 : place[static_cast<std::size_t>(node(n).parent)],
+                     .tokens = {held.begin(), held.end()}});
+    }
+    return out;
+  }
 
   /// Siblings that a lookup compares at the most to find one child. O(num_blocks).
   [[nodiscard]] std::int32_t longest_walk() const {

@@ -14,6 +14,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/kv/block_manager.hpp"
+#include "nanovllm/kv/cached_block.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/continuous_batching.hpp"
 #include "nanovllm/sched/held_sequences.hpp"
@@ -216,6 +217,19 @@ class Scheduler {
   /// Returns whether there was one. To be called where no step is under way and `schedule` finds no
   /// room: what is held never keeps a request from being served.
   bool give_up_held() noexcept { return held_.give_up_one(blocks_); }
+  /// Gives `s` blocks for the first `num_tokens` of `tokens`, which the caller fills at once.
+  void allocate_held(Sequence& s, std::vector<TokenId> tokens, std::int32_t num_tokens) {
+    held_.allocate(s, std::move(tokens), num_tokens, blocks_);
+  }
+  /// The keys and values of `s` are in the pool: the prefix cache may know. Throws what it throws.
+  void publish_held(const Sequence& s) {
+    blocks_.publish(s.block_table, s.tokens, 0, s.num_computed_tokens);
+  }
+  /// See restore_cached.
+  template <class Write>
+  std::int32_t restore_cached(std::span<const CachedBlock> entries, const Write& write) {
+    return nanovllm::restore_cached(blocks_, entries, write);
+  }
   [[nodiscard]] const HeldSequences<Blocks>& held() const { return held_; }
 
   [[nodiscard]] bool has_work() const { return !waiting_.empty() || !running_.empty(); }
