@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <cstring>
 #include <deque>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -165,6 +167,44 @@ class ResultQueue {
   std::vector<std::string> ready_;
 };
 
+/// The sessions of a run by their names. Turns of the same name follow each other, the next one when
+/// the one before has ended, however that was; those of different names are served together.
+template <class Engine>
+class BatchSessions {
+  using Session = decltype(std::declval<Engine&>().session());
+
+ public:
+  using Turn = std::function<void(Session&)>;
+
+  /// Submits `turn` now, or when the turns before it have ended. It must see to it that `end_turn`
+  /// is called when it has ended.
+  void add_turn(Engine& engine, const std::string& name, Turn turn) {
+    Entry& entry = entries_[name];
+    if (!entry.session) entry.session.emplace(engine.session());
+    entry.waiting.push_back(std::move(turn));
+    if (entry.waiting.size() == 1) begin_first(entry);
+  }
+
+  void end_turn(const std::string& name) {
+    Entry& entry = entries_[name];
+    entry.waiting.pop_front();
+    if (!entry.waiting.empty()) begin_first(entry);
+  }
+
+ private:
+  struct Entry {
+    std::optional<Session> session;
+    std::deque<Turn> waiting;  ///< the first is under way
+  };
+
+  static void begin_first(Entry& entry) {
+    const Turn turn = std::move(entry.waiting.front());  // its place may go while it is called
+    turn(*entry.session);
+  }
+
+  std::map<std::string, Entry> entries_;
+};
+
 struct BatchCounts {
   std::size_t lines = 0;   ///< that are not blank
   std::size_t errors = 0;  ///< of them
@@ -174,7 +214,8 @@ struct BatchCounts {
 /// them are read and not written at any time. Waits for input only while no request is alive, so
 /// results are out as soon as they are there, whether or not the input goes on.
 ///
-/// A bad line costs that line alone; if it has no usable id, its error begins with its number.
+/// A bad line costs that line alone; if it has no usable id, its error begins with its number. A turn
+/// of a session that fails leaves the conversation as it was for the next.
 template <class Engine>
 BatchCounts serve_batch(Engine& engine, LineReader& input, std::ostream& output, bool in_order,
                         std::size_t window) {
@@ -182,6 +223,7 @@ BatchCounts serve_batch(Engine& engine, LineReader& input, std::ostream& output,
     ResultQueue results;
     std::size_t num_alive = 0;
     BatchCounts counts{};
+    BatchSessions<Engine> sessions{};
 
     void fail(std::size_t number, const Json& id, const std::string& error) {
       ++counts.errors;
@@ -203,19 +245,31 @@ BatchCounts serve_batch(Engine& engine, LineReader& input, std::ostream& output,
       if (line->id.is_null()) line->error = concat("line ", read.number, ": ", line->error);
       return state->fail(number, line->id, line->error);
     }
-    const bool with_logprobs = line->request->sampling.logprobs.has_value();
-    try {
-      engine.submit(line->request->prompt, line->request->sampling,
-                    [state, number, id = line->id, with_logprobs](const TokenEvent& event) {
-                      if (!event.output) return;
-                      --state->num_alive;
-                      if (!event.output->error.empty()) ++state->counts.errors;
-                      state->results.put(number, result_line(id, *event.output, with_logprobs));
-                    });
-      ++state->num_alive;
-    } catch (const RequestError& error) {
-      state->fail(number, line->id, error.what());
-    }
+    // Submits to an engine or a session; `done` is called at the end, whatever it is.
+    const auto serve = [state, number, id = line->id, request = *line->request](
+                           auto& server, const std::function<void()>& done) {
+      const bool with_logprobs = request.sampling.logprobs.has_value();
+      try {
+        server.submit(request.prompt, request.sampling,
+                      [state, number, id, with_logprobs, done](const TokenEvent& event) {
+                        if (!event.output) return;
+                        --state->num_alive;
+                        if (!event.output->error.empty()) ++state->counts.errors;
+                        state->results.put(number, result_line(id, *event.output, with_logprobs));
+                        done();
+                      });
+      } catch (const RequestError& error) {
+        --state->num_alive;
+        state->fail(number, id, error.what());
+        done();
+      }
+    };
+    ++state->num_alive;
+    const std::string name = line->request->session;
+    if (name.empty()) return serve(engine, [] {});
+    state->sessions.add_turn(engine, name, [state, serve, name](auto& session) {
+      serve(session, [state, name] { state->sessions.end_turn(name); });
+    });
   };
   while (!input.at_end() || state->num_alive > 0) {
     while (state->results.num_owed() < window) {

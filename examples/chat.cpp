@@ -1,41 +1,87 @@
 // A chat in the terminal. Usage: chat [MODEL_DIR] [--no-think]
 //
-// The whole conversation is sent again every turn, as with any chat API; the prefix cache makes
-// that cheap, and the program shows by how much. An empty line or end of input ends the chat.
+// A session keeps the conversation and what was computed of it; the program shows how much that is.
+// /save FILE, /load FILE, /fork, /back and /clear do with the session what they say. An empty line
+// or end of input ends the chat.
 #include <nanovllm/engine.hpp>
 
 #include <cstdio>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "with_model.hpp"
 
 namespace nv = nanovllm;
 
-template <class Model>
-int chat(const char* model, std::optional<bool> enable_thinking) {
-  nv::Engine<Model> engine({.model = model, .on_load = nv::load_progress_line()});
-  std::vector<nv::ChatMessage> history;
-  for (std::string line; std::printf("\n> "), std::fflush(stdout), std::getline(std::cin, line);) {
-    if (line.empty()) break;
-    history.emplace_back("user", line);
-    nv::Output answer;
-    engine.submit(nv::ChatPrompt{history, {.enable_thinking = enable_thinking}},
-                  {.max_tokens = 1024}, [&](const nv::TokenEvent& event) {
-                    std::printf("%.*s", static_cast<int>(event.text.size()), event.text.data());
-                    std::fflush(stdout);
-                    if (event.output) answer = *event.output;
-                  });
-    while (engine.step()) {
+/// The session that goes on, and the points that /back returns to.
+template <class Engine>
+class Chat {
+ public:
+  Chat(Engine& engine, std::optional<bool> enable_thinking)
+      : engine_(engine), session_(engine.session()), enable_thinking_(enable_thinking) {}
+
+  void command(const std::string& line) {
+    const std::size_t space = line.find(' ');
+    const std::string name = line.substr(0, space);
+    const std::string file = space == line.npos ? "" : line.substr(space + 1);
+    if (name == "/save" && !file.empty()) {
+      session_.save(file);
+    } else if (name == "/load" && !file.empty()) {
+      session_ = engine_.load_session(file);
+    } else if (name == "/fork") {
+      forks_.push_back(session_.fork());
+    } else if (name == "/back" && !forks_.empty()) {
+      session_ = std::move(forks_.back());
+      forks_.pop_back();
+    } else if (name == "/clear") {
+      session_.clear();
+    } else {
+      return void(std::printf("/save FILE, /load FILE, /fork, /back after a /fork, /clear\n"));
     }
+    std::printf("[%zu messages]\n", session_.messages().size());
+  }
+
+  void say(const std::string& line) {
+    const nv::ChatPrompt prompt{{{"user", line}}, {.enable_thinking = enable_thinking_}};
+    const nv::Output answer =
+        session_.generate(prompt, {.max_tokens = 1024}, [](const nv::TokenEvent& event) {
+          std::printf("%.*s", static_cast<int>(event.text.size()), event.text.data());
+          std::fflush(stdout);
+        });
+    if (!answer.error.empty()) return void(std::printf("[%s]\n", answer.error.c_str()));
     const double seconds = answer.timings.finished - answer.timings.first_token;
-    std::printf("\n[%d prompt tokens, %d from the prefix cache; %zu tokens, %.0f per second; %s]\n",
+    std::printf("\n[%d prompt tokens, %d of them kept; %zu tokens, %.0f per second; %s]\n",
                 answer.num_prompt_tokens, answer.num_cached_tokens, answer.token_ids.size(),
                 seconds > 0 ? static_cast<double>(answer.token_ids.size() - 1) / seconds : 0.0,
                 std::string(nv::name(answer.finish_reason)).c_str());
-    history.emplace_back("assistant", answer.text);
+  }
+
+ private:
+  Engine& engine_;
+  nv::Session session_;
+  std::vector<nv::Session> forks_;
+  std::optional<bool> enable_thinking_;
+};
+
+template <class Model>
+int run(const char* model, std::optional<bool> enable_thinking) {
+  nv::Engine<Model> engine({.model = model, .on_load = nv::load_progress_line()});
+  Chat chat(engine, enable_thinking);
+  for (std::string line; std::printf("\n> "), std::fflush(stdout), std::getline(std::cin, line);) {
+    if (line.empty()) break;
+    if (line.front() != '/') {
+      chat.say(line);
+      continue;
+    }
+    try {
+      chat.command(line);
+    } catch (const nv::Error& error) {  // a file that is not there, or another model's
+      std::printf("[%s]\n", error.what());
+    }
   }
   return 0;
 }
@@ -53,7 +99,7 @@ int main(int argc, char** argv) try {
   using namespace nv::shapes;
   return nv::examples::with_model<fairytale, qwen3_0_6b, qwen3_1_7b, qwen3_4b, qwen3_8b, qwen3_14b,
                                   qwen3_32b>(nv::ModelConfig::load(model), [&]<class Model>() {
-    return chat<Model>(model, enable_thinking);
+    return run<Model>(model, enable_thinking);
   });
 } catch (const nv::Error& error) {
   std::fprintf(stderr, "chat: %s\n", error.what());

@@ -145,7 +145,8 @@ inline int generate_main(int argc, char** argv, const std::vector<Device>& devic
   CLI::App app{
       "Runs a batch of requests through a Qwen3 checkpoint.\n\n"
       "Each input line is a JSON object with 'id' and one of 'prompt', 'prompt_token_ids',\n"
-      "'messages' (with optional 'tools' and 'enable_thinking'), and optionally 'sampling' with\n"
+      "'messages' (with optional 'tools' and 'enable_thinking'), and optionally 'session', the\n"
+      "name of a conversation whose turns are the lines of that name, and 'sampling' with\n"
       "temperature, top_k, top_p, min_p, seed, n, best_of, max_tokens, min_tokens, ignore_eos,\n"
       "stop_token_ids, stop, include_stop_str_in_output, skip_special_tokens, logprobs,\n"
       "priority.\n"

@@ -6,6 +6,7 @@
 ///   prompt            a text, or
 ///   prompt_token_ids  a list of token ids, or
 ///   messages          a conversation, with optional `tools` and `enable_thinking`
+///   session           optional: a name; lines of the same name are turns of one conversation
 ///   sampling          optional: the fields of SamplingParams by their names
 /// A field that is null counts as absent, and other fields are ignored, unless they are sampling
 /// fields that have lost their way. Whatever is wrong with a line stays with that line.
@@ -40,6 +41,7 @@ struct BatchLine {
   struct Request {
     Prompt prompt;
     SamplingParams sampling;
+    std::string session{};  ///< whose turn it is; empty: it is none's
   };
 
   Json id = nullptr;               ///< as given; null when the line has no usable one
@@ -217,6 +219,16 @@ inline Prompt read_prompt(const Json& line) {
   return prompt;
 }
 
+/// Empty when the line is no turn of a session.
+inline std::string read_session(const Json& line) {
+  std::string session;
+  if (const Json* name = present(line, "session")) {
+    assign(session, "session", *name);
+    check<RequestError>(!session.empty(), "session must not be empty");
+  }
+  return session;
+}
+
 inline Json read_id(const Json& line) {
   const Json* id = present(line, "id");
   check<RequestError>(id != nullptr, "a line must have an 'id'");
@@ -283,7 +295,10 @@ inline void write_completion(Json& to, const Completion& completion) {
     // Not in the initialiser below, which nvcc 13.0 crashes on.
     SamplingParams params;
     if (sampling != nullptr) params = detail::read_sampling(*sampling);
-    out.request = BatchLine::Request{std::move(prompt), std::move(params)};
+    std::string session = detail::read_session(line);
+    check<RequestError>(session.empty() || num_samples(params) == 1,
+                        "a turn of a session has one sample, got n = ", params.n);
+    out.request = BatchLine::Request{std::move(prompt), std::move(params), std::move(session)};
   } catch (const RequestError& error) {
     out.error = error.what();
   }

@@ -96,11 +96,6 @@ std::string fault_of(const Work& work) {
   return "none";
 }
 
-template <class Policy>
-Output second_turn(Session& session) {
-  return session.generate(tokens_of(2, 7), sampled());
-}
-
 }  // namespace
 
 TEMPLATE_TEST_CASE("a session goes on to the bit as if it had not been saved", "[session_file]",
@@ -260,6 +255,7 @@ TEST_CASE("a file of another model, checkpoint, type, version or kind is refused
 
   EngineConfig c = config();
   c.model = model_directory(kRandomModels[1]);
+  c.max_model_len = 100;
   TestEngine<HashPolicy> another(c);
   CHECK(fault(another).starts_with(of + "K/V layers: expected "));
 
@@ -299,8 +295,14 @@ TEST_CASE("a file that cannot be written leaves the one that was there", "[sessi
   session.generate(tokens_of(1, 20), sampled());
   CHECK_THROWS_WITH(session.save(folder.path / "no" / "folder"),
                     Catch::Matchers::StartsWith("cannot write '"));
+  const fs::path path = folder.path / "session";
+  session.save(path);
+  const std::string before = content_of(path);
   session.submit(tokens_of(2, 5), sampled());
-  session.submit(tokens_of(2, 5), sampled(), {}) == 0 ? void() : void();
+  CHECK_THROWS_WITH(session.save(path),
+                    Catch::Matchers::StartsWith("session: it was saved while a turn is under way"));
+  CHECK(content_of(path) == before);
+  CHECK(folder.num_files() == 1);
 }
 
 TEMPLATE_TEST_CASE("a prefix cache is found again as it was", "[session_file]", HashPolicy,
@@ -319,7 +321,7 @@ TEMPLATE_TEST_CASE("a prefix cache is found again as it was", "[session_file]", 
   engine.save_cache(folder.path / "cache");
   TestEngine<TestType> other(c);
   const std::int32_t num_blocks = other.load_cache(folder.path / "cache");
-  CHECK(num_blocks >= 9);
+  CHECK(num_blocks >= 6);
   CHECK(other.stats().num_free_kv_blocks == 64);
   other.check_invariants();
   while (engine.step()) {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -70,6 +71,29 @@ struct EchoEngine {
     return alive.size();
   }
 
+  /// Refuses a turn while another one is under way, as a session does.
+  struct Session {
+    EchoEngine& engine;
+    std::shared_ptr<bool> is_busy = std::make_shared<bool>(false);
+
+    nv::RequestId submit(const nv::Prompt& prompt, const nv::SamplingParams& params,
+                         nv::TokenCallback callback) {
+      nv::check<nv::RequestError>(!*is_busy, "a turn is under way");
+      const nv::RequestId id = engine.submit(
+          prompt, params, [busy = is_busy, callback](const nv::TokenEvent& event) {
+            *busy = false;
+            callback(event);
+          });
+      *is_busy = true;
+      return id;
+    }
+  };
+  Session session() {
+    ++num_sessions;
+    return {*this};
+  }
+  int num_sessions = 0;
+
   bool step() {
     if (alive.empty()) return false;
     ++num_steps;
@@ -88,6 +112,11 @@ struct EchoEngine {
 
 std::string request(const std::string& id, const std::string& prompt) {
   return "{\"id\":\"" + id + "\",\"prompt\":\"" + prompt + "\"}\n";
+}
+
+std::string turn(const std::string& id, const std::string& prompt, const std::string& session) {
+  return "{\"id\":\"" + id + "\",\"prompt\":\"" + prompt + "\",\"session\":\"" + session +
+         "\"}\n";
 }
 
 /// The ids of result lines, in their order; "null" for none.
@@ -168,6 +197,28 @@ TEST_CASE("defect 20: no more than a window of lines is in memory, however long 
       CHECK(ids(run(engine, input, true, window)) == expected);
       CHECK(engine.most_alive <= window);
     }
+  }
+}
+
+TEST_CASE("turns of a session follow each other, whatever becomes of them") {
+  std::string input;
+  std::vector<std::string> expected;
+  for (int i = 0; i < 60; ++i) {
+    const char* prompt = i % 7 == 3 ? "refuse" : i % 5 == 2 ? "fail" : "x";
+    input += i % 4 == 3 ? request(std::to_string(i), prompt)
+                        : turn(std::to_string(i), prompt, std::string(1, "abc"[i % 3]));
+    expected.push_back(std::to_string(i));
+  }
+  for (const bool last_first : {false, true}) {
+    EchoEngine engine{.last_first = last_first};
+    BatchCounts counts;
+    const std::string output = run(engine, input, true, 64, &counts);
+    CHECK(ids(output) == expected);
+    CHECK(engine.num_sessions == 3);
+    CHECK(output.find("under way") == output.npos);
+    std::size_t num_errors = 0;
+    for (int i = 0; i < 60; ++i) num_errors += i % 7 == 3 || i % 5 == 2 ? 1 : 0;
+    CHECK(counts.errors == num_errors);
   }
 }
 

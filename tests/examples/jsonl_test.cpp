@@ -325,3 +325,13 @@ TEST_CASE("text that is not UTF-8 is written as UTF-8") {
   CHECK(nv::parse_json(result_line(1, output, false))["text"] == "a\uFFFD\uFFFDz\uFFFD");
   CHECK(error_line(nullptr, "\xff") == "{\"id\": null, \"error\": \"\uFFFD\"}\n");
 }
+
+TEST_CASE("a line may be a turn of a session") {
+  CHECK(good(R"({"id":1,"prompt":"x","session":"tale"})").request->session == "tale");
+  CHECK(good(R"({"id":1,"prompt":"x","session":null})").request->session.empty());
+  CHECK(good(R"({"id":1,"prompt":"x"})").request->session.empty());
+  CHECK(bad(R"({"id":1,"prompt":"x","session":""})") == "session must not be empty");
+  CHECK(bad(R"({"id":1,"prompt":"x","session":3})") == "session must be a string, got 3");
+  CHECK(bad(R"({"id":1,"prompt":"x","session":"s","sampling":{"n":2}})") ==
+        "a turn of a session has one sample, got n = 2");
+}
