@@ -167,8 +167,8 @@ class ResultQueue {
   std::vector<std::string> ready_;
 };
 
-/// The sessions of a run by their names. Turns of the same name follow each other, the next one when
-/// the one before has ended, however that was; those of different names are served together.
+/// The sessions of a run by their names. Turns of the same name follow each other, the next one
+/// when the one before has ended, however that was; those of different names are served together.
 template <class Engine>
 class BatchSessions {
   using Session = decltype(std::declval<Engine&>().session());
@@ -214,8 +214,8 @@ struct BatchCounts {
 /// them are read and not written at any time. Waits for input only while no request is alive, so
 /// results are out as soon as they are there, whether or not the input goes on.
 ///
-/// A bad line costs that line alone; if it has no usable id, its error begins with its number. A turn
-/// of a session that fails leaves the conversation as it was for the next.
+/// A bad line costs that line alone; if it has no usable id, its error begins with its number. A
+/// turn of a session that fails leaves the conversation as it was for the next.
 template <class Engine>
 BatchCounts serve_batch(Engine& engine, LineReader& input, std::ostream& output, bool in_order,
                         std::size_t window) {

@@ -163,10 +163,10 @@ class Engine {
   /// engine/session.hpp. It may outlive the engine, but has no more turns then.
   [[nodiscard]] Session session() { return Session::open(sessions_); }
 
-  /// The conversation that `Session::save` has written, with its blocks, as far as there is room for
-  /// them; it goes on as if it had never been away. Throws LoadError that says what was expected and
-  /// what came when the file is cut off, altered, or of another model, checkpoint, element type or
-  /// version.
+  /// The conversation that `Session::save` has written, with its blocks, as far as there is room
+  /// for them; it goes on as if it had never been away. Throws LoadError that says what was
+  /// expected and what came when the file is cut off, altered, or of another model, checkpoint,
+  /// element type or version.
   [[nodiscard]] Session load_session(const std::filesystem::path& path) {
     return Session::load(sessions_, path);
   }

@@ -45,11 +45,8 @@ EngineConfig config() {
 }
 
 SamplingParams sampled(std::int32_t max_tokens = 9) {
-  return {.temperature = 1.f,
-          .seed = 7,
-          .max_tokens = max_tokens,
-          .ignore_eos = true,
-          .logprobs = 0};
+  return {
+      .temperature = 1.f, .seed = 7, .max_tokens = max_tokens, .ignore_eos = true, .logprobs = 0};
 }
 
 std::vector<TokenId> tokens_of(std::uint64_t seed, std::size_t length) {
@@ -140,8 +137,7 @@ TEMPLATE_TEST_CASE("a session goes on to the bit as if it had not been saved", "
 TEST_CASE("[child] goes on with a saved session", "[.child]") {
   TestEngine<HashPolicy> engine(config());
   Session session = engine.load_session(std::getenv("NANOVLLM_TEST_SESSION"));
-  put(std::getenv("NANOVLLM_TEST_RESULT"),
-      bits_of(session.generate(tokens_of(2, 7), sampled())));
+  put(std::getenv("NANOVLLM_TEST_RESULT"), bits_of(session.generate(tokens_of(2, 7), sampled())));
 }
 
 TEST_CASE("a session goes on in another process", "[session_file]") {
@@ -172,8 +168,8 @@ TEST_CASE("neither block size nor ranks are part of a session's file", "[session
   c.tensor_parallel = 2;
   TestEngine<HashPolicy> two_ranks(c);
   Session small = blocks_of_five.load_session(path), halves = two_ranks.load_session(path);
-  for (const Output& output : {small.generate(tokens_of(2, 7), sampled()),
-                               halves.generate(tokens_of(2, 7), sampled())}) {
+  for (const Output& output :
+       {small.generate(tokens_of(2, 7), sampled()), halves.generate(tokens_of(2, 7), sampled())}) {
     CHECK(output.token_ids == expected.token_ids);
     CHECK(output.num_cached_tokens == 45);
     for (std::size_t i = 0; i < expected.logprobs.size(); ++i)
@@ -283,9 +279,9 @@ TEST_CASE("a file of another model, checkpoint, type, version or kind is refused
   put(path, content);
   CHECK(fault(engine) == concat("'", path.string(), "': expected version 1, got 2"));
   const fs::path cache = folder.path / "prefix_cache.kv";
-  CHECK(fault_of([&] { static_cast<void>(engine.load_session(cache)); }) ==
-        concat("'", cache.string(),
-               "': expected the file of a session, got that of a prefix cache"));
+  CHECK(
+      fault_of([&] { static_cast<void>(engine.load_session(cache)); }) ==
+      concat("'", cache.string(), "': expected the file of a session, got that of a prefix cache"));
 }
 
 TEST_CASE("a file that cannot be written leaves the one that was there", "[session_file]") {

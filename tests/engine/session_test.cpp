@@ -55,11 +55,8 @@ EngineConfig config(bool overlap = false) {
 }
 
 SamplingParams sampled(std::int32_t max_tokens = 9) {
-  return {.temperature = 1.f,
-          .seed = 7,
-          .max_tokens = max_tokens,
-          .ignore_eos = true,
-          .logprobs = 0};
+  return {
+      .temperature = 1.f, .seed = 7, .max_tokens = max_tokens, .ignore_eos = true, .logprobs = 0};
 }
 
 std::vector<TokenId> tokens_of(std::uint64_t seed, std::size_t length) {

@@ -79,8 +79,8 @@ struct EchoEngine {
     nv::RequestId submit(const nv::Prompt& prompt, const nv::SamplingParams& params,
                          nv::TokenCallback callback) {
       nv::check<nv::RequestError>(!*is_busy, "a turn is under way");
-      const nv::RequestId id = engine.submit(
-          prompt, params, [busy = is_busy, callback](const nv::TokenEvent& event) {
+      const nv::RequestId id =
+          engine.submit(prompt, params, [busy = is_busy, callback](const nv::TokenEvent& event) {
             *busy = false;
             callback(event);
           });
@@ -115,8 +115,7 @@ std::string request(const std::string& id, const std::string& prompt) {
 }
 
 std::string turn(const std::string& id, const std::string& prompt, const std::string& session) {
-  return "{\"id\":\"" + id + "\",\"prompt\":\"" + prompt + "\",\"session\":\"" + session +
-         "\"}\n";
+  return "{\"id\":\"" + id + "\",\"prompt\":\"" + prompt + "\",\"session\":\"" + session + "\"}\n";
 }
 
 /// The ids of result lines, in their order; "null" for none.

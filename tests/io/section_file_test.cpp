@@ -110,8 +110,7 @@ TEST_CASE("another format or version is refused by name", "[section_file]") {
   const fs::path path = folder.path / "file";
   write(path);
   const std::string name = concat("LoadError: '", path.string(), "': ");
-  CHECK(read(path, {.magic = "section test", .version = 4}) ==
-        name + "expected version 4, got 3");
+  CHECK(read(path, {.magic = "section test", .version = 4}) == name + "expected version 4, got 3");
   CHECK(read(path, {.magic = "another one.", .version = 3}) ==
         name + "expected a file that begins with 'another one', got something else");
   CHECK(read(folder.path / "none").starts_with("LoadError: "));

@@ -129,7 +129,7 @@ TEST_CASE("a copy shares the blocks and goes its own way", "[held]") {
 TEST_CASE("over the budget, the one that was used the longest ago gives up its blocks", "[held]") {
   Simulated<Uncached> engine(20, 6);
   Sequence &a = engine.hold(), &b = engine.hold(), &c = engine.hold();
-  engine.turn(a, iota(7, 0), 2);    // 2 blocks each
+  engine.turn(a, iota(7, 0), 2);  // 2 blocks each
   engine.turn(b, iota(7, 20), 2);
   engine.turn(c, iota(7, 40), 2);
   CHECK(engine.scheduler.held().num_blocks() == 6);

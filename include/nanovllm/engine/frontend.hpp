@@ -57,7 +57,8 @@ class Frontend {
   [[nodiscard]] const AdmissionRules& rules() const { return rules_; }
 
   /// Queues a request. Throws RequestError for one that can never be served.
-  /// @param continues  a held sequence that it goes on from and leaves its blocks to; null for none.
+  /// @param continues  a held sequence that it goes on from and leaves its blocks to; null for
+  /// none.
   std::shared_ptr<Request> submit(const Prompt& prompt, const SamplingParams& params,
                                   TokenCallback callback,
                                   std::shared_ptr<Sequence> continues = nullptr);

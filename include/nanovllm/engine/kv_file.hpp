@@ -29,12 +29,12 @@ class Checkpoint;
 ///     rows of K/V    of as many tokens as it takes: see KvRows. Sections of some megabytes.
 inline constexpr SectionFormat kKvFormat{.magic = "nanovllm-kv\n", .version = 1};
 
-/// Names and values that must be equal for the keys and values of one engine to be another's: sizes,
-/// element types, the config and a hash over a part of every weight.
+/// Names and values that must be equal for the keys and values of one engine to be another's:
+/// sizes, element types, the config and a hash over a part of every weight.
 using KvIdentity = std::vector<std::pair<std::string, std::string>>;
 
-/// Of the tensors' names, types, shapes and of some pages of each, at its beginning, middle and end;
-/// and of config.json.
+/// Of the tensors' names, types, shapes and of some pages of each, at its beginning, middle and
+/// end; and of config.json.
 [[nodiscard]] KvIdentity identity_of(const Checkpoint& checkpoint);
 
 /// Begins a file with what it is. `fields` is an object that "kind" and "model" are added to.

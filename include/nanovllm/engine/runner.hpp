@@ -176,25 +176,25 @@ class Runner : public StepRunner {
     compute_logits(inputs, &out);
   }
 
-  /// Copies `blocks` out of the pools of all ranks, `[rank][block][layer][K | V][head][slot][head_dim]`
-  /// with each rank's heads. No step may be under way. Throws Error where ranks are in other
-  /// processes.
+  /// Copies `blocks` out of the pools of all ranks, `[rank][block][layer][K |
+  /// V][head][slot][head_dim]` with each rank's heads. No step may be under way. Throws Error where
+  /// ranks are in other processes.
   /// @param bytes  num_ranks() · blocks.size() · kv_shape().block_bytes().
   void read_blocks(std::span<const BlockId> blocks, std::span<std::byte> bytes) override {
     check_copy("read_blocks", blocks, bytes.size());
-    for_each_tile(blocks, [&](Backend& backend, const KvElement* tile, std::size_t at,
-                              std::size_t count) {
-      backend.download(tile, reinterpret_cast<KvElement*>(bytes.data() + at), count);
-    });
+    for_each_tile(blocks,
+                  [&](Backend& backend, const KvElement* tile, std::size_t at, std::size_t count) {
+                    backend.download(tile, reinterpret_cast<KvElement*>(bytes.data() + at), count);
+                  });
   }
 
   /// The reverse.
   void write_blocks(std::span<const BlockId> blocks, std::span<const std::byte> bytes) override {
     check_copy("write_blocks", blocks, bytes.size());
-    for_each_tile(blocks, [&](Backend& backend, KvElement* tile, std::size_t at,
-                              std::size_t count) {
-      backend.upload(reinterpret_cast<const KvElement*>(bytes.data() + at), tile, count);
-    });
+    for_each_tile(
+        blocks, [&](Backend& backend, KvElement* tile, std::size_t at, std::size_t count) {
+          backend.upload(reinterpret_cast<const KvElement*>(bytes.data() + at), tile, count);
+        });
   }
 
   /// In a process of another rank than 0: computes this rank's part of rank 0's steps, and returns
@@ -326,7 +326,8 @@ class Runner : public StepRunner {
   }
 
   void check_copy(const char* call, std::span<const BlockId> blocks, std::size_t num_bytes) const {
-    check(!link_, call, ": ranks are in other processes, and their part of the KV pool cannot be "
+    check(!link_, call,
+          ": ranks are in other processes, and their part of the KV pool cannot be "
           "reached from here");
     check(slots_.num_under_way() == 0, call, ": a step is under way");
     const std::size_t expected =
@@ -339,8 +340,8 @@ class Runner : public StepRunner {
     }
   }
 
-  /// Calls `copy(backend, elements, byte offset in all ranks' copy, count)` for every layer of every
-  /// block of every rank, on the rank's thread.
+  /// Calls `copy(backend, elements, byte offset in all ranks' copy, count)` for every layer of
+  /// every block of every rank, on the rank's thread.
   template <class Copy>
   void for_each_tile(std::span<const BlockId> blocks, const Copy& copy) {
     const KvShape shape = kv_shape();

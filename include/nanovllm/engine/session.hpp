@@ -32,8 +32,8 @@ namespace nanovllm {
 ///
 /// **A conversation** is tokens or messages. Texts and token ids are put behind what there is.
 /// Messages are put behind the other messages, and the whole list is rendered by the chat template
-/// for every turn: what the template writes differently from what was generated (the Qwen3 templates
-/// leave out the thoughts of earlier answers) is computed anew from where it differs.
+/// for every turn: what the template writes differently from what was generated (the Qwen3
+/// templates leave out the thoughts of earlier answers) is computed anew from where it differs.
 ///
 /// **What a turn adds.** A turn that ends by `stop` or `length` adds its prompt and the tokens that
 /// it generated, but for what a stop cut off: the end or stop token; and with a stop string the
@@ -41,10 +41,10 @@ namespace nanovllm {
 /// added as a message of the role "assistant", with `Output::text` for its content. A turn that is
 /// aborted, fails or is refused adds nothing: the session is as it was before it, with its blocks.
 ///
-/// **Blocks.** What a session holds is pinned: nothing evicts it, within `EngineConfig::session_blocks`
-/// over all sessions. Beyond that, or where a request could not run at all otherwise, the session that
-/// was used the longest ago gives up its blocks, not its conversation: its next turn takes what the
-/// prefix cache still has and computes the rest.
+/// **Blocks.** What a session holds is pinned: nothing evicts it, within
+/// `EngineConfig::session_blocks` over all sessions. Beyond that, or where a request could not run
+/// at all otherwise, the session that was used the longest ago gives up its blocks, not its
+/// conversation: its next turn takes what the prefix cache still has and computes the rest.
 ///
 /// Sessions are independent of each other and may be used by a thread each. A single one is used by
 /// one thread at a time; its turns may be served by any. With the engine gone, `tokens`, `messages`
@@ -92,9 +92,9 @@ class Session {
   [[nodiscard]] Session fork() const;
 
   /// Writes the conversation and the keys and values that are held of it to a file, which
-  /// `Engine::load_session` reads, in another process, too. Steps wait meanwhile. Throws RequestError
-  /// while a turn is under way, and Error when the file cannot be written: then there is none, or the
-  /// one that was there before.
+  /// `Engine::load_session` reads, in another process, too. Steps wait meanwhile. Throws
+  /// RequestError while a turn is under way, and Error when the file cannot be written: then there
+  /// is none, or the one that was there before.
   void save(const std::filesystem::path& path) const;
 
   /// Begins anew: no conversation, no blocks. Throws RequestError while a turn is under way.

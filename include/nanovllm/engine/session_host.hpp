@@ -15,14 +15,14 @@
 
 namespace nanovllm {
 
-/// The engine's core as sessions see it. A held sequence is one of HeldSequences. Thread-safe; every
-/// call waits for the step that another thread is in.
+/// The engine's core as sessions see it. A held sequence is one of HeldSequences. Thread-safe;
+/// every call waits for the step that another thread is in.
 class SessionStore {
  public:
   virtual ~SessionStore() = default;
 
-  /// From now on requests may continue `held`, which is fresh. It stays where it is until `close_session`,
-  /// and as long as requests that continue it live.
+  /// From now on requests may continue `held`, which is fresh. It stays where it is until
+  /// `close_session`, and as long as requests that continue it live.
   virtual void open_session(Sequence& held) = 0;
   /// `held` gives back its blocks, and nothing can continue it.
   virtual void close_session(Sequence& held) noexcept = 0;

@@ -20,8 +20,8 @@ struct SectionFormat {
   std::uint32_t version = 0;
 };
 
-/// Writes a file under a temporary name beside `path` and renames it when it is whole, so that there
-/// is never half a file of that name. Little-endian hosts only.
+/// Writes a file under a temporary name beside `path` and renames it when it is whole, so that
+/// there is never half a file of that name. Little-endian hosts only.
 ///
 ///     magic, 12 bytes; version, u32
 ///     for each section: its bytes' number, u64; XXH64 of them, u64, seeded with number and place

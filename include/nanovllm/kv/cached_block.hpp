@@ -19,8 +19,8 @@ struct CachedBlock {
   std::vector<TokenId> tokens{};
 };
 
-/// A cache that can be saved offers `entries()`: one CachedBlock for every prefix that it could find,
-/// parents first.
+/// A cache that can be saved offers `entries()`: one CachedBlock for every prefix that it could
+/// find, parents first.
 template <class C>
 concept ListsEntries = requires(const C& cache) {
   { cache.entries() } -> std::same_as<std::vector<CachedBlock>>;

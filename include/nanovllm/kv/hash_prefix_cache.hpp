@@ -119,7 +119,8 @@ class HashPrefixCache {
   [[nodiscard]] std::vector<CachedBlock> entries() const {
     std::vector<std::pair<std::uint64_t, BlockId>> by_id;  // a parent's id is lower
     for (BlockId block = 0; block < index_.num_blocks(); ++block) {
-      if (contains(block) && index_.is_newest(block)) by_id.emplace_back(index_.key(block).id, block);
+      if (contains(block) && index_.is_newest(block))
+        by_id.emplace_back(index_.key(block).id, block);
     }
     std::sort(by_id.begin(), by_id.end());
     std::vector<CachedBlock> out;

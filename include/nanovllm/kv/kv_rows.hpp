@@ -12,9 +12,9 @@
 
 namespace nanovllm {
 
-/// From blocks as a runner reads and writes them, `[rank][block][layer][K | V][head][slot][head_dim]`
-/// with the heads of that rank, to rows of tokens, `[token][layer][K | V][head][head_dim]` with those
-/// of all ranks, and back. Bytes are copied as they are.
+/// From blocks as a runner reads and writes them, `[rank][block][layer][K |
+/// V][head][slot][head_dim]` with the heads of that rank, to rows of tokens, `[token][layer][K |
+/// V][head][head_dim]` with those of all ranks, and back. Bytes are copied as they are.
 class KvRows {
  public:
   /// @param shape  of one rank's part of a block.

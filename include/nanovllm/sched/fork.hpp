@@ -1,5 +1,6 @@
 #pragma once
-/// What a new sequence can share with those that have the same prompt, or the one that it continues.
+/// What a new sequence can share with those that have the same prompt, or the one that it
+/// continues.
 
 #include <algorithm>
 #include <cstddef>

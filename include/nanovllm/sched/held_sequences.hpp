@@ -23,8 +23,8 @@ namespace nanovllm {
 /// them, and leaves its own blocks here when it ends.
 ///
 /// All of them together hold no more than a budget of different blocks. Where that, or the pool, is
-/// too small, the one that was used the longest ago gives up its blocks, all of them; its tokens may
-/// still be in the prefix cache, and are computed again where they are not.
+/// too small, the one that was used the longest ago gives up its blocks, all of them; its tokens
+/// may still be in the prefix cache, and are computed again where they are not.
 ///
 /// @tparam Blocks  a BlockManager, or a type with its members.
 template <class Blocks>
@@ -70,7 +70,8 @@ class HeldSequences {
     hold(*holder, s.num_published_tokens, blocks);
   }
 
-  /// `to` holds what `from` does, by the same blocks. Throws std::bad_alloc, having changed nothing.
+  /// `to` holds what `from` does, by the same blocks. Throws std::bad_alloc, having changed
+  /// nothing.
   void copy(const Sequence& from, Sequence& to, Blocks& blocks) {
     std::vector<TokenId> tokens = from.tokens;
     PrefixMatch shared{.num_tokens = from.num_computed_tokens, .blocks = from.block_table};

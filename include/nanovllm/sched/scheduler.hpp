@@ -205,7 +205,8 @@ class Scheduler {
 
   // ---- Blocks that are kept for sequences to come, see HeldSequences ----
 
-  /// From now on sequences may continue `s`, which is fresh. It stays where it is until `remove_held`.
+  /// From now on sequences may continue `s`, which is fresh. It stays where it is until
+  /// `remove_held`.
   void add_held(Sequence& s) { held_.add(s); }
   /// Nothing is held by `s` any more, and nothing can continue it.
   void remove_held(Sequence& s) noexcept { held_.remove(s, blocks_); }
