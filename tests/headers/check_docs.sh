@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # check_docs.sh COMPILER DOCUMENT [FLAG...]: whether the C++ of a page compiles: its blocks, one behind
-# the other, but for those of CUDA, and docs_engine.inc behind them.
+# the other, but for those of CUDA, and docs_PAGE.inc behind them where there is one.
 set -euo pipefail
 
 compiler=$1 document=$2
@@ -11,5 +11,6 @@ trap 'rm -f "$source"' EXIT
 awk '/^```cpp/ { block = "#line " NR + 1 " \"" FILENAME "\"\n"; inside = 1; next }
      /^```/ { if (inside && block !~ /Cuda/) printf "%s", block; inside = 0 }
      inside { block = block $0 "\n" }' "$document" > "$source"
-echo '#include "docs_engine.inc"' >> "$source"
+more="docs_$(basename "$document" .md).inc"
+if [ -e "$folder/$more" ]; then echo "#include \"$more\"" >> "$source"; fi
 "$compiler" -std=c++20 -fsyntax-only -Wall -Wextra "-I$folder" "$@" "$source"
