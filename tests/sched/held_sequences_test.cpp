@@ -137,13 +137,17 @@ TEST_CASE("over the budget, the one that was used the longest ago gives up its b
   CHECK(a.block_table.size() == 3);
   CHECK(b.block_table.empty());
   CHECK(c.block_table.size() == 2);
+  engine.turn(b, iota(7, 20), 2);  // c has not been used for the longest time now
+  CHECK(a.block_table.size() == 3);
+  CHECK(b.block_table.size() == 2);
+  CHECK(c.block_table.empty());
   // One alone is held as far as there is room.
   engine.turn(c, with(iota(30, 40), {1}), 1);
   CHECK(a.block_table.empty());
   CHECK(c.block_table.size() == 6);
   CHECK(c.num_computed_tokens == 24);
   engine.scheduler.check_invariants();
-  CHECK(engine.turn(b, iota(9, 20)) == "| 6:0-9!");
+  CHECK(engine.turn(b, iota(9, 20)) == "| 7:0-9!");
 }
 
 TEST_CASE("a budget of nothing holds nothing", "[held]") {
@@ -181,6 +185,24 @@ TEST_CASE("one that goes while a turn is under way takes nothing with it", "[hel
   while (engine.scheduler.has_work()) engine.step();
   CHECK(s.finish_reason == FinishReason::length);
   CHECK(engine.scheduler.blocks().num_free() == 20);
+}
+
+TEST_CASE("blocks for what comes from elsewhere, as far as there is room", "[held]") {
+  Simulated<Hashed> engine(10, 6);
+  Sequence &a = engine.hold(), &b = engine.hold();
+  engine.turn(a, iota(11, 50));
+  engine.add(iota(13, 100));  // runs, and is not to be disturbed
+  engine.step();
+  engine.scheduler.allocate_held(b, iota(30), 26);
+  CHECK(b.block_table.size() == 6);
+  CHECK(b.num_computed_tokens == 24);
+  CHECK(a.block_table.empty());
+  engine.scheduler.check_invariants();
+  engine.memory.write(b, 0, 24);
+  engine.scheduler.publish_held(b);
+  CHECK(engine.scheduler.blocks().num_published() >= 6);
+  engine.add_turn(b, iota(27), 1);
+  CHECK(engine.step_with_room().find("24-27!") != std::string::npos);
 }
 
 TEST_CASE("when the pool's contents are lost, so is what was held", "[held]") {
