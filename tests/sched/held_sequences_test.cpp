@@ -188,7 +188,7 @@ TEST_CASE("one that goes while a turn is under way takes nothing with it", "[hel
 }
 
 TEST_CASE("blocks for what comes from elsewhere, as far as there is room", "[held]") {
-  Simulated<Hashed> engine(10, 6);
+  Simulated<Hashed> engine(14, 6);
   Sequence &a = engine.hold(), &b = engine.hold();
   engine.turn(a, iota(11, 50));
   engine.add(iota(13, 100));  // runs, and is not to be disturbed

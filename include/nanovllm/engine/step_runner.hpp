@@ -34,6 +34,8 @@ class StepRunner {
   virtual StepResults wait() = 0;
   /// Whether steps are computed behind the host's back, and not by `launch` itself.
   [[nodiscard]] virtual bool is_asynchronous() const = 0;
+  /// Whether it makes use of what `StepInputs` finds that decodes have in common.
+  [[nodiscard]] virtual bool shares_prefixes() const { return false; }
 
   // ---- The pool's contents, while no step is under way ----
   virtual void read_blocks(std::span<const BlockId> blocks, std::span<std::byte> bytes) = 0;
