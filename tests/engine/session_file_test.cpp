@@ -134,7 +134,7 @@ TEMPLATE_TEST_CASE("a session goes on to the bit as if it had not been saved", "
   small.check_invariants();
 }
 
-TEST_CASE("[child] goes on with a saved session", "[.child]") {
+TEST_CASE("goes on with a saved session, as another process", "[.child]") {
   TestEngine<HashPolicy> engine(config());
   Session session = engine.load_session(std::getenv("NANOVLLM_TEST_SESSION"));
   put(std::getenv("NANOVLLM_TEST_RESULT"), bits_of(session.generate(tokens_of(2, 7), sampled())));

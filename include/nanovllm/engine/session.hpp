@@ -1,7 +1,7 @@
 #pragma once
 /// A conversation whose keys and values stay in the KV pool from one turn to the next.
 
-#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <vector>
@@ -120,6 +120,10 @@ class Session {
   /// The conversation with `prompt` behind it, as tokens.
   [[nodiscard]] static Turn begin_turn(const State& state, const Frontend& frontend,
                                        const Prompt& prompt);
+
+  /// Turn `number` has ended with `output`.
+  static void end_turn(State& state, Turn& turn, std::uint64_t number, const Frontend& frontend,
+                       const SamplingParams& params, const Output& output) noexcept;
 
   std::shared_ptr<State> state_;  // null when moved from
 };

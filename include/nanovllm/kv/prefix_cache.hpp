@@ -34,6 +34,8 @@ namespace nanovllm {
 ///
 /// One that never keeps anything says so with a static member `kKeepsNothing`.
 ///
+/// One that can be saved to a file has `entries()`, see kv/cached_block.hpp.
+///
 /// A match with `copy_tail` makes the engine copy that block; others may be writing to the part of
 /// it that was not matched. `lock`, `unlock`, `evict` and `contains` must not throw: they are called
 /// where a step begins and ends, which must happen wholly or not at all.
