@@ -126,6 +126,7 @@
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/sampling/stop_matcher.hpp"
 #include "nanovllm/sched/batch_config.hpp"
+#include "nanovllm/sched/beam_moves.hpp"
 #include "nanovllm/sched/continuous_batching.hpp"
 #include "nanovllm/sched/fork.hpp"
 #include "nanovllm/sched/plan_builder.hpp"
