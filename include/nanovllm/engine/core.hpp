@@ -11,6 +11,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/engine/delivery.hpp"
@@ -120,6 +121,7 @@ class EngineCore {
   Launch launch() {
     if (!scheduler_.has_work()) return Launch::nothing;
     StepPlan plan = scheduler_.schedule();  // decides, changes nothing
+    if (plan.empty() && under_way_.empty() && scheduler_.park_beams()) plan = scheduler_.schedule();
     if (plan.empty()) {
       check(!under_way_.empty(),
             "engine: there is work, but the scheduling policy planned nothing");
@@ -221,6 +223,7 @@ class EngineCore {
     }
     delivery_.announce();
     end_finished();
+    choose_beams(now);
   }
 
   /// Ends the requests whose sequences the committed step has finished.
@@ -240,6 +243,37 @@ class EngineCore {
       }
       end(request, outcome.finish_reason, delivery_.error_of(sequence));
     }
+  }
+
+  /// Requests of which the step's beams were the last to draw go on with the best of all candidates,
+  /// or have found what they searched for.
+  void choose_beams(Clock::time_point now) noexcept {
+    for (const StepOutcome& outcome : delivery_.outcomes()) {
+      if (!outcome.sequence->is_beam) continue;
+      Request& request = RequestSequence::of(*outcome.sequence).request();
+      if (request.has_ended() || !BeamGroup::is_ready(request.sequences())) continue;
+      try {
+        choose_beams(request, now);
+      } catch (...) {
+        drop(request);
+        end(request, FinishReason::error, message_of(std::current_exception()));
+      }
+    }
+  }
+
+  void choose_beams(Request& request, Clock::time_point now) {
+    const auto seats = request.beams()->choose(request.sequences());
+    scheduler_.reseat(seats);
+    num_sampled_tokens_ += static_cast<std::int64_t>(request.sequences().size());
+    request.mark_beams(now, inbox_.latencies());
+    if (!seats.empty()) return;
+    const std::vector<FinishReason> reasons = request.complete_beams();
+    drop(request);
+    for (std::size_t i = reasons.size(); --i > 0;) {
+      events_.push(request.finish(*request.place, *request.sequences()[i], reasons[i]));
+      ++num_finished_;
+    }
+    end(request, reasons[0], {});
   }
 
   /// The oldest step could not be computed, or its results not taken. Steps behind it are undone

@@ -12,6 +12,7 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/beam_group.hpp"
 #include "nanovllm/engine/latency.hpp"
 #include "nanovllm/engine/output.hpp"
 #include "nanovllm/engine/request_sequence.hpp"
@@ -52,6 +53,9 @@ class Request {
     return sequences_;
   }
 
+  /// The search that its sequences are the beams of; null where they are samples.
+  [[nodiscard]] BeamGroup* beams() const { return beams_.get(); }
+
   using Clock = RequestSequence::Clock;
 
   /// One of its sequences is in a step for the first time.
@@ -62,6 +66,13 @@ class Request {
   void mark_token(Clock::time_point now, Latencies& latencies) {
     mark(output_.timings.first_token, now, latencies.first_token);
   }
+
+  /// Its beams have their next tokens.
+  void mark_beams(Clock::time_point now, Latencies& latencies);
+
+  /// A beam search is over: the first sequences get the completions, best first. Returns how each
+  /// sequence ends; those without a completion like the first.
+  [[nodiscard]] std::vector<FinishReason> complete_beams();
 
   /// Whether `output` is final.
   [[nodiscard]] bool has_ended() const { return has_ended_.load(std::memory_order_acquire); }
@@ -108,6 +119,7 @@ class Request {
   const SequenceTerms terms_;
   const bool has_callback_;
   std::vector<std::unique_ptr<RequestSequence>> sequences_;
+  std::unique_ptr<BeamGroup> beams_;
   Output output_;
   std::atomic<bool> has_ended_{false};
   EventList end_events_;  // one for each sequence that goes on
