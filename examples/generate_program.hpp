@@ -151,7 +151,8 @@ inline int generate_main(int argc, char** argv, const std::vector<Device>& devic
       "priority, beam_width, length_penalty, early_stopping.\n"
       "Each output line, in input order, has 'id', 'text', 'token_ids', 'finish_reason',\n"
       "'num_prompt_tokens', 'num_cached_tokens' and, if asked for, 'logprobs', 'alternatives' and\n"
-      "'beam_score'; or 'id' and 'error'. A bad line costs that line alone. Blank lines are skipped. Input is\n"
+      "'beam_score'; or 'id' and 'error'. A bad line costs that line alone. Blank lines are "
+      "skipped. Input is\n"
       "read as it comes, and a result is written as soon as it and all before it are there.\n\n"
       "With --tp N the ranks are threads of this process. Started N times by torchrun or mpirun,\n"
       "each process is one rank; rank 0 reads the input and writes the output."};

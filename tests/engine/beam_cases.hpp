@@ -1,7 +1,7 @@
 #pragma once
 /// Beam search against transformers, on any backend: the searches of
-/// tests/oracle/make_beam_search_fixture.py. Who includes this defines `BackendFloat32`, the policy,
-/// and `backend_present()` before.
+/// tests/oracle/make_beam_search_fixture.py. Who includes this defines `BackendFloat32`, the
+/// policy, and `backend_present()` before.
 
 #include <algorithm>
 #include <cmath>
@@ -98,8 +98,8 @@ void compare(const Case& expected, const Output& output) {
       CHECK(std::abs(*c.beam_score - wanted) < 1e-4f * std::max(1.f, std::abs(wanted)));
     }
     const auto length = static_cast<double>(c.token_ids.size());
-    CHECK(c.cumulative_logprob == Approx(*c.beam_score *
-                                         std::pow(length, expected.params.length_penalty)));
+    CHECK(c.cumulative_logprob ==
+          Approx(*c.beam_score * std::pow(length, expected.params.length_penalty)));
     const auto& ends = expected.params.stop_token_ids;
     const bool stops = std::count(ends.begin(), ends.end(), c.token_ids.back()) > 0;
     if (expected.params.ignore_eos)
@@ -111,8 +111,8 @@ void compare(const Case& expected, const Output& output) {
 
 TEST_CASE("beams are those of transformers, in a batch and alone", "[beams]") {
   if (!backend_present()) return;
-  const std::string model = GENERATE(as<std::string>{}, "fairytale", "group4_untied_sharded",
-                                     "group8_untied_yarn_4x");
+  const std::string model =
+      GENERATE(as<std::string>{}, "fairytale", "group4_untied_sharded", "group8_untied_yarn_4x");
   const std::vector<Case> cases = cases_of(model);
   REQUIRE(cases.size() > 50);
   EngineConfig c = config(model);

@@ -58,9 +58,9 @@ TEMPLATE_TEST_CASE("beams are the same with every cache, in every pool, planned 
   SamplingParams sampled;
   sampled.temperature = 0.f;
   sampled.max_tokens = 9;
-  const std::vector<Output> outputs =
-      engine.generate(std::vector<Prompt>{prompt, prompt_of(5), prompt_of(20), prompt},
-                      std::vector<SamplingParams>{beams(3, 12), sampled, beams(2, 9), beams(3, 12)});
+  const std::vector<Output> outputs = engine.generate(
+      std::vector<Prompt>{prompt, prompt_of(5), prompt_of(20), prompt},
+      std::vector<SamplingParams>{beams(3, 12), sampled, beams(2, 9), beams(3, 12)});
   CHECK(tokens_of(outputs[0]) == wide);
   CHECK(tokens_of(outputs[2]) == narrow);
   CHECK(tokens_of(outputs[3]) == wide);
@@ -126,10 +126,9 @@ TEST_CASE("a beam search that is aborted leaves nothing behind", "[beams]") {
   Engine<AnyModel, Float32Policy> engine(c);
   for (int num_steps = 0; num_steps < 12; ++num_steps) {
     Output output;
-    const RequestId id =
-        engine.submit(prompt_of(37), beams(4, 30), [&](const TokenEvent& event) {
-          if (event.output != nullptr) output = *event.output;
-        });
+    const RequestId id = engine.submit(prompt_of(37), beams(4, 30), [&](const TokenEvent& event) {
+      if (event.output != nullptr) output = *event.output;
+    });
     for (int i = 0; i < num_steps; ++i) REQUIRE(engine.step());
     engine.abort(id);
     while (engine.step()) engine.check_invariants();
@@ -149,7 +148,8 @@ TEST_CASE("a prompt that leaves room for few tokens is searched to the pool's en
   Engine<AnyModel, Float32Policy> engine(c);
   const Output output = engine.generate(prompt_of(60), beams(3, 50));
   for (const Completion& completion : completions(output)) {
-    CHECK(completion.token_ids.size() == 4 * static_cast<std::size_t>(Float32Policy::kv.block_size) - 59);
+    CHECK(completion.token_ids.size() ==
+          4 * static_cast<std::size_t>(Float32Policy::kv.block_size) - 59);
     CHECK(completion.finish_reason == FinishReason::length);
   }
   engine.check_invariants();
@@ -164,7 +164,8 @@ TEST_CASE("a beam search refuses what it cannot do", "[beams]") {
   };
   CHECK(error([](SamplingParams&) {}) == "");
   CHECK(error([](auto& p) { p.beam_width = 3; }) == "beam_width must be in [n = 4, 128], got 3");
-  CHECK(error([](auto& p) { p.beam_width = 129; }) == "beam_width must be in [n = 4, 128], got 129");
+  CHECK(error([](auto& p) { p.beam_width = 129; }) ==
+        "beam_width must be in [n = 4, 128], got 129");
   CHECK(error([](auto& p) { p.best_of = 4; }) == "beam_width cannot be combined with best_of");
   CHECK(error([](auto& p) { p.temperature = 1.f; }) ==
         "beam_width cannot be combined with a temperature other than 0");
@@ -172,7 +173,8 @@ TEST_CASE("a beam search refuses what it cannot do", "[beams]") {
   CHECK(error([](auto& p) { p.top_p = 1.f; }) == "beam_width cannot be combined with top_p");
   CHECK(error([](auto& p) { p.min_p = 0.f; }) == "beam_width cannot be combined with min_p");
   CHECK(error([](auto& p) { p.logprobs = 0; }) == "beam_width cannot be combined with logprobs");
-  CHECK(error([](auto& p) { p.stop = {"x"}; }) == "beam_width cannot be combined with stop strings");
+  CHECK(error([](auto& p) { p.stop = {"x"}; }) ==
+        "beam_width cannot be combined with stop strings");
   CHECK(error([](auto& p) { p.length_penalty = std::nanf(""); }) ==
         "length_penalty must be finite, got nan");
   CHECK(error([](auto& p) { p.beam_width.reset(), p.length_penalty = 2; }) ==
@@ -182,6 +184,7 @@ TEST_CASE("a beam search refuses what it cannot do", "[beams]") {
   CHECK(error([](auto& p) {
           p.beam_width = 128;
           for (TokenId i = 0; i < 8; ++i) p.stop_token_ids.push_back(i);
-        }) == "beam_width 128 with 8 end tokens needs the 1152 likeliest tokens of every beam, but "
-              "there are at most 1024");
+        }) ==
+        "beam_width 128 with 8 end tokens needs the 1152 likeliest tokens of every beam, but "
+        "there are at most 1024");
 }

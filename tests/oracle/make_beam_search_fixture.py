@@ -9,7 +9,7 @@ beam_search.json
     versions, seed
     num_left_out           cases in which float64 arithmetic finds other tokens: nearly tied
     cases: [{
-        model, prompt      name of the checkpoint; index of the prompt in tests/fixtures/parity/<model>.json
+        model, prompt      name of the checkpoint; index in tests/fixtures/parity/<model>.json
         beam_width, max_tokens, min_tokens, length_penalty
         early_stopping     false, true or "never"
         end_tokens         ids that end a beam: null for those of the checkpoint

@@ -78,21 +78,22 @@ std::vector<Found> exhaust(const BeamSearchTerms& terms, const Model& model, Tok
     open.pop_back();
     const std::vector<float> logprobs = model(tokens);
     for (TokenId t = 0; t < vocab; ++t) {
-      const bool is_end =
-          std::binary_search(terms.end_tokens.begin(), terms.end_tokens.end(), t);
+      const bool is_end = std::binary_search(terms.end_tokens.begin(), terms.end_tokens.end(), t);
       if (is_end && std::cmp_less(tokens.size(), terms.min_tokens)) continue;
       std::vector<TokenId> longer = tokens;
       longer.push_back(t);
       const float total = sum + logprobs[static_cast<std::size_t>(t)];
       if (is_end || std::cmp_equal(longer.size(), terms.max_tokens)) {
-        out.push_back({longer, total / static_cast<float>(std::pow(static_cast<double>(longer.size()),
-                                                                   terms.length_penalty))});
+        out.push_back(
+            {longer, total / static_cast<float>(std::pow(static_cast<double>(longer.size()),
+                                                         terms.length_penalty))});
       } else {
         open.emplace_back(std::move(longer), total);
       }
     }
   }
-  std::sort(out.begin(), out.end(), [](const Found& a, const Found& b) { return a.score > b.score; });
+  std::sort(out.begin(), out.end(),
+            [](const Found& a, const Found& b) { return a.score > b.score; });
   return out;
 }
 
@@ -135,13 +136,12 @@ TEST_CASE("one beam is greedy decoding up to the first end token", "[beam_search
     std::vector<TokenId> expected;
     while (expected.size() < 8) {
       const std::vector<float> logprobs = model(expected);
-      expected.push_back(static_cast<TokenId>(
-          std::max_element(logprobs.begin(), logprobs.end()) - logprobs.begin()));
+      expected.push_back(static_cast<TokenId>(std::max_element(logprobs.begin(), logprobs.end()) -
+                                              logprobs.begin()));
       if (std::binary_search(ends.begin(), ends.end(), expected.back())) break;
     }
     num_ended += expected.size() < 8 ? 1 : 0;
-    for (const EarlyStopping how :
-         {EarlyStopping::no, EarlyStopping::yes, EarlyStopping::never}) {
+    for (const EarlyStopping how : {EarlyStopping::no, EarlyStopping::yes, EarlyStopping::never}) {
       const BeamSearch found =
           search({.width = 1, .early_stopping = how, .max_tokens = 8, .end_tokens = ends}, model);
       REQUIRE(found.hypotheses().size() == 1);
@@ -191,7 +191,8 @@ TEST_CASE("an end that is not among the first is lost, and the best of the rest 
   CHECK(beams.beams()[1].token == 2);
   // Of the second beam an end is the best of all; the first goes on with its two likeliest.
   const std::vector<TokenId> ending{9, 1, 2, 3};
-  const std::vector<float> of_first{-9.f, -9.5f, -9.6f, -9.7f}, of_second{-0.5f, -9.f, -9.1f, -9.2f};
+  const std::vector<float> of_first{-9.f, -9.5f, -9.6f, -9.7f},
+      of_second{-0.5f, -9.f, -9.1f, -9.2f};
   beams.advance(std::vector<BeamCandidates>{{tokens, of_first}, {ending, of_second}});
   REQUIRE(beams.hypotheses().size() == 1);
   CHECK(beams.tokens(beams.hypotheses()[0].node) == std::vector<TokenId>{2, 9});

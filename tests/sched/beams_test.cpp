@@ -1,4 +1,5 @@
-// Beams: sequences that share blocks, are seated anew after every draw, and copy what they write to.
+// Beams: sequences that share blocks, are seated anew after every draw, and copy what they write
+// to.
 // A pretended KV memory tells whether each of them reads exactly the keys and values of its own
 // tokens, on pools of every size, planned ahead or not, with failures on the way.
 
@@ -126,13 +127,16 @@ TEMPLATE_TEST_CASE("beams share what they have in common, and copy the block the
   CHECK(engine.scheduler.blocks().num_free() == 20);
 }
 
-TEST_CASE("a cancelled step leaves a beam without the copy that may not have been made", "[beams]") {
+TEST_CASE("a cancelled step leaves a beam without the copy that may not have been made",
+          "[beams]") {
   Simulated<Uncached> engine({.max_num_seqs = 8, .max_num_batched_tokens = 100}, 20);
   const auto beams = add_beams(engine, iota(6), 2);
   step(engine);
-  engine.scheduler.reseat(std::vector<BeamSeat>{{beams[0], beams[0], 20}, {beams[1], beams[0], 21}});
+  engine.scheduler.reseat(
+      std::vector<BeamSeat>{{beams[0], beams[0], 20}, {beams[1], beams[0], 21}});
   step(engine);
-  engine.scheduler.reseat(std::vector<BeamSeat>{{beams[0], beams[1], 20}, {beams[1], beams[1], 21}});
+  engine.scheduler.reseat(
+      std::vector<BeamSeat>{{beams[0], beams[1], 20}, {beams[1], beams[1], 21}});
   StepPlan plan = engine.scheduler.schedule();
   CHECK(describe(plan) == "1:7-8! 2:7-8! |");
   engine.scheduler.begin(plan);
@@ -147,7 +151,8 @@ TEST_CASE("beams that have drawn make room when nothing else can run", "[beams]"
   Simulated<Uncached> engine({.max_num_seqs = 8, .max_num_batched_tokens = 100}, 4);
   const auto beams = add_beams(engine, iota(9), 2, 7);
   step(engine);
-  engine.scheduler.reseat(std::vector<BeamSeat>{{beams[0], beams[0], 20}, {beams[1], beams[0], 21}});
+  engine.scheduler.reseat(
+      std::vector<BeamSeat>{{beams[0], beams[0], 20}, {beams[1], beams[0], 21}});
   CHECK(describe(step(engine)) == "1:9-10! |");  // no room for the other
   CHECK(engine.scheduler.schedule().empty());
   CHECK(engine.scheduler.park_beams());
@@ -156,7 +161,8 @@ TEST_CASE("beams that have drawn make room when nothing else can run", "[beams]"
   CHECK_FALSE(engine.scheduler.park_beams());
   CHECK(describe(step(engine)) == "| 2:0-10!");
   // Behind one that is parked there is nothing to share.
-  engine.scheduler.reseat(std::vector<BeamSeat>{{beams[0], beams[0], 30}, {beams[1], beams[0], 31}});
+  engine.scheduler.reseat(
+      std::vector<BeamSeat>{{beams[0], beams[0], 30}, {beams[1], beams[0], 31}});
   engine.scheduler.check_invariants();
   CHECK(engine.scheduler.num_running() == 0);
   CHECK(beams[1]->tokens.back() == 31);
@@ -327,8 +333,8 @@ class BeamTraffic {
     for (const PlannedSequence& p : plan.sequences) {
       const Sequence& s = *p.sequence;
       coverage_.forks += p.fork_of != nullptr ? 1 : 0;
-      sharers.push_back(s.block_table.empty() ? 0
-                                              : scheduler_.blocks().ref_count(s.block_table.back()));
+      sharers.push_back(
+          s.block_table.empty() ? 0 : scheduler_.blocks().ref_count(s.block_table.back()));
     }
     scheduler_.begin(plan);
     scheduler_.check_invariants();

@@ -245,8 +245,8 @@ class EngineCore {
     }
   }
 
-  /// Requests of which the step's beams were the last to draw go on with the best of all candidates,
-  /// or have found what they searched for.
+  /// Requests of which the step's beams were the last to draw go on with the best candidates, or
+  /// have found what they searched for.
   void choose_beams(Clock::time_point now) noexcept {
     for (const StepOutcome& outcome : delivery_.outcomes()) {
       if (!outcome.sequence->is_beam) continue;

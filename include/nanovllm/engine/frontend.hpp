@@ -68,8 +68,8 @@ class Frontend {
 
   void check_tokens(const std::vector<TokenId>& tokens, const char* where) const;
 
-  /// Throws RequestError unless the samplers can list the candidates of a beam search, and no logits
-  /// processor bans any.
+  /// Throws RequestError unless the samplers can list the candidates of a beam search, and no
+  /// logits processor bans any.
   void check_beams(const SequenceTerms& terms, const std::vector<TokenId>& prompt) const;
 
   [[nodiscard]] std::vector<TokenId> encode(const Prompt& prompt) const;

@@ -40,7 +40,7 @@ struct Completion {
   /// Of all tokens, if SamplingParams::logprobs was set, best_of draws more than n, or it is from a
   /// beam search; else 0.
   double cumulative_logprob = 0;
-  /// Of a beam search: cumulative_logprob / tokens^length_penalty, by which completions are ordered.
+  /// Of a beam search: cumulative_logprob / tokens^length_penalty, which orders completions.
   std::optional<float> beam_score{};
 };
 
@@ -48,8 +48,8 @@ struct Completion {
 /// several completions is the output itself: sample 0, or with more samples drawn than wanted
 /// (`best_of`) the likeliest, and of a beam search the best.
 struct Output : Completion {
-  /// The other n - 1: samples 1, 2, …, or those drawn that are next likeliest by cumulative_logprob,
-  /// or the next best of a beam search.
+  /// The other n - 1: samples 1, 2, …; or those drawn that are next likeliest by
+  /// cumulative_logprob; or the next best of a beam search.
   std::vector<Completion> alternatives;
   RequestId id = 0;
   std::int32_t num_prompt_tokens = 0;
@@ -60,8 +60,8 @@ struct Output : Completion {
 
 /// What a callback hears of its request: once for every token, and once when it ends. The texts of
 /// all events of a sample, put together, are the text of its completion, whatever it ends by. When
-/// more samples are drawn than wanted (`best_of`), or in a beam search, there is the last event alone,
-/// without a text.
+/// more samples are drawn than wanted (`best_of`), or in a beam search, there is the last event
+/// alone, without a text.
 /// Views are valid during the call.
 struct TokenEvent {
   RequestId id = 0;

@@ -125,8 +125,8 @@ class RequestSequence : public Sequence {
   /// part of the completion.
   [[nodiscard]] FinishReason accept(TokenId token, std::optional<TokenLogprobs>&& logprobs);
 
-  /// Takes all tokens of the completion at once: the outcome of a beam search. Returns how they end.
-  /// Throws like `accept`.
+  /// Takes all tokens of the completion at once: the outcome of a beam search. Returns how they
+  /// end. Throws like `accept`.
   FinishReason complete(std::span<const TokenId> all, double cumulative_logprob, float beam_score);
 
   /// Ends the completion. Text that was held back is released unless a stop string was found.

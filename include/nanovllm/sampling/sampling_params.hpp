@@ -65,8 +65,8 @@ inline constexpr std::int32_t kMaxBeamCandidates = 1024;
 [[nodiscard]] inline bool draws_more(const SamplingParams& p) {
   return !p.beam_width && num_samples(p) > p.n;
 }
-/// Whether tokens are final when they are drawn. Where samples are chosen from, or beams, nothing of
-/// the request is streamed.
+/// Whether tokens are final when they are drawn. Where samples are chosen from, or beams, nothing
+/// of the request is streamed.
 [[nodiscard]] inline bool is_streamed(const SamplingParams& p) {
   return !p.beam_width && !draws_more(p);
 }

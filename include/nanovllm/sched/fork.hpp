@@ -23,8 +23,8 @@ struct Fork {
   Fork fork;
   for (const Sequence* at = s.next_sibling; at != nullptr && at != &s; at = at->next_sibling) {
     if (at->status != SequenceStatus::running) continue;
-    const std::int32_t most = std::min(
-        {at->num_computed_tokens, at->num_known_tokens(), s.num_known_tokens() - 1});
+    const std::int32_t most =
+        std::min({at->num_computed_tokens, at->num_known_tokens(), s.num_known_tokens() - 1});
     const auto differs =
         std::mismatch(s.tokens.begin(), s.tokens.begin() + most, at->tokens.begin()).first;
     const auto num_common = static_cast<std::int32_t>(differs - s.tokens.begin());

@@ -202,8 +202,8 @@ class PlanBuilder {
   /// last block.
   static std::int32_t num_blocks_wanted(const Sequence& s) {
     const std::int64_t grown = std::int64_t{s.num_tokens()} + Blocks::block_size();
-    return Blocks::blocks_for(static_cast<std::int32_t>(
-               std::min<std::int64_t>(grown, s.max_total_tokens - 1))) +
+    return Blocks::blocks_for(
+               static_cast<std::int32_t>(std::min<std::int64_t>(grown, s.max_total_tokens - 1))) +
            (s.is_beam ? 1 : 0);
   }
 

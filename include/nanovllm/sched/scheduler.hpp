@@ -49,8 +49,8 @@ namespace nanovllm {
 /// Blocks change hands at once, also those that a step under way still writes to: **steps must be
 /// computed in the order in which they began**, so the next holder of a block writes to it later.
 ///
-/// Beams (Sequence::is_beam) share blocks with each other, full ones and the last one. Of those that
-/// share a block in which they go on, all but the last one to write to it get a copy in `begin`.
+/// Beams (Sequence::is_beam) share blocks with each other, full ones and the last one. Of those
+/// that share a block in which they go on, all but the last to write to it get a copy in `begin`.
 ///
 /// Sequences belong to the caller and must stay where they are from `add` until they are finished
 /// and every step that has them is committed or cancelled. Between those calls only the scheduler
@@ -275,8 +275,8 @@ class Scheduler {
     }
   }
 
-  /// Where others hold the block in which `p` begins, too, its sequence gets a copy. Copies for those
-  /// that were just admitted are made before anything is written, so these hold nothing.
+  /// Where others hold the block in which `p` begins, too, its sequence gets a copy. Copies for
+  /// those that were just admitted are made before anything is written, so these hold nothing.
   void write_apart(PlannedSequence& p, StepPlan& plan) {
     Sequence& s = *p.sequence;
     const BlockId shared = s.block_table.back();
