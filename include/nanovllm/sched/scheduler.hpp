@@ -138,7 +138,8 @@ class Scheduler {
   }
 
   /// What the next step should compute. Pure; valid until the queues change. Empty only if there
-  /// is no work, or none before the step under way is committed.
+  /// is no work, or none before the step under way is committed, or beams that have drawn hold what
+  /// others need (`park_beams`).
   [[nodiscard]] StepPlan schedule() const {
     check_room();
     const auto view = [this](std::span<Sequence* const> running, std::size_t num_ending) {
@@ -281,8 +282,7 @@ class Scheduler {
     Sequence& s = *p.sequence;
     const BlockId shared = s.block_table.back();
     std::int32_t num_holders = blocks_.ref_count(shared);
-    p.copies_block = num_holders > 1;
-    if (!p.copies_block) return;
+    if (num_holders == 1) return;
     for (const PlannedSequence& other : plan.sequences)
       num_holders -= other.prefix.copy_tail == shared ? 1 : 0;
     p.copies_block = num_holders > 1;
