@@ -349,7 +349,6 @@ class Scheduler {
     }
     s.tokens.push_back(seat.token);
     s.awaits_choice = false;
-    s.prefix_memo = {};
     if (s.status == SequenceStatus::parked) {
       --num_parked_;
       wait(s);
