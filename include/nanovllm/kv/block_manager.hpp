@@ -139,6 +139,14 @@ class BlockManager {
     for_each_block(match, [this](BlockId block) { take(block); });
   }
 
+  /// Takes one more reference to each of `blocks`, which are in use: a block table that another
+  /// sequence gets, too. Throws Error, having changed nothing, for one that is not.
+  void share(std::span<const BlockId> blocks) {
+    for (const BlockId block : blocks)
+      check(ref_count(block) > 0, "share: block ", block, " is not in use");
+    for (const BlockId block : blocks) take(block);
+  }
+
   /// Takes a free block with one reference to it, or nothing when there is none. What it held is
   /// forgotten.
   [[nodiscard]] std::optional<BlockId> allocate() noexcept {

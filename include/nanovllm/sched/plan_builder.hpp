@@ -55,12 +55,18 @@ class PlanBuilder {
   /// blocks hold. Returns how many; 0 plans nothing.
   std::int32_t extend(Sequence& s, std::int32_t max_tokens) {
     if (s.is_unsettled()) return 0;
+    const bool copies = forecast_.must_copy(s);
     const std::int64_t room =
-        (std::int64_t{num_blocks(s)} + num_free()) * Blocks::block_size() - s.num_computed_tokens;
+        (std::int64_t{num_blocks(s)} + num_free() - (copies ? 1 : 0)) * Blocks::block_size() -
+        s.num_computed_tokens;
     const std::int32_t left = s.num_tokens() - s.num_computed_tokens;
     const std::int64_t n = std::min({std::int64_t{max_tokens}, std::int64_t{left}, room});
     if (n <= 0) return 0;
     const std::int32_t end = s.num_computed_tokens + static_cast<std::int32_t>(n);
+    if (copies) {
+      forecast_.copy_last_block(s);
+      --reserve_;
+    }
     append(is_decode(s) ? decodes_ : chunks_, {&s, s.num_computed_tokens, end}, num_blocks(s));
     return static_cast<std::int32_t>(n);
   }
@@ -113,7 +119,7 @@ class PlanBuilder {
   /// A policy passes over `s` then and goes on with the next one. Only sequences that go before `s`
   /// hold it up, so it waits for a bounded number of steps.
   [[nodiscard]] bool must_wait(const Sequence& s) const {
-    if (s.next_sibling != nullptr && find_fork(s).must_wait) return true;
+    if (s.next_sibling != nullptr && !s.is_beam && find_fork(s).must_wait) return true;
     return std::any_of(prefilling_.begin(), prefilling_.end(), [&](const Prefilling& other) {
       return goes_before(*other.sequence, s) &&
              num_common_tokens(s, *other.sequence) - other.num_published >= prefix_wait_tokens_;
@@ -192,11 +198,13 @@ class PlanBuilder {
   }
 
   /// Blocks that admission keeps for a sequence: of its known tokens, and one more where it may
-  /// still grow. The very last token it may have is never computed.
+  /// still grow. The very last token it may have is never computed. A beam may have to copy its
+  /// last block.
   static std::int32_t num_blocks_wanted(const Sequence& s) {
     const std::int64_t grown = std::int64_t{s.num_tokens()} + Blocks::block_size();
     return Blocks::blocks_for(
-        static_cast<std::int32_t>(std::min<std::int64_t>(grown, s.max_total_tokens - 1)));
+               static_cast<std::int32_t>(std::min<std::int64_t>(grown, s.max_total_tokens - 1))) +
+           (s.is_beam ? 1 : 0);
   }
 
   /// For `kept[i]`, which finds no block, or cannot be planned for.

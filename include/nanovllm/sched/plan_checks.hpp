@@ -35,7 +35,9 @@ void check_blocks(const StepPlan& plan, const Blocks& blocks) {
     forecast.adopt(p.prefix);
   }
   for (const PlannedSequence& p : plan.sequences) {
-    const std::size_t num_held = p.sequence->block_table.size() + p.prefix.blocks.size();
+    const Sequence& s = *p.sequence;
+    if (forecast.must_copy(s)) forecast.copy_last_block(s);
+    const std::size_t num_held = s.block_table.size() + p.prefix.blocks.size();
     forecast.allocate(Blocks::blocks_for(p.end) - static_cast<std::int32_t>(num_held));
   }
   check(forecast.num_free() >= 0, "begin: the plan needs ", -forecast.num_free(),
@@ -48,6 +50,11 @@ void check_outcomes(const StepPlan& plan, std::span<const StepOutcome> outcomes)
 
 /// Throws Error unless `plan` can be the newest step under way.
 void check_newest(const StepPlan& plan);
+
+/// Throws Error unless the `seats` are of different beams that await a choice, with tokens left to
+/// compute.
+/// @param mark  a number of this choice's own.
+void check_seats(std::span<const BeamSeat> seats, std::uint64_t mark);
 
 }  // namespace nanovllm
 

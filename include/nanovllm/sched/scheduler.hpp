@@ -16,6 +16,7 @@
 #include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/kv/cached_block.hpp"
 #include "nanovllm/sched/batch_config.hpp"
+#include "nanovllm/sched/beam_moves.hpp"
 #include "nanovllm/sched/continuous_batching.hpp"
 #include "nanovllm/sched/held_sequences.hpp"
 #include "nanovllm/sched/plan_checks.hpp"
@@ -35,6 +36,7 @@ namespace nanovllm {
 ///     scheduler.begin(plan);                  // preempts, adopts, allocates: block tables are set
 ///     … do plan's block copies, compute its token ranges, sample …
 ///     scheduler.commit(plan, outcomes);       // publishes, gives tokens, finishes and frees
+///     scheduler.reseat(seats);                // where beams await a choice
 ///
 /// Each of these calls happens wholly or not at all: when one throws, queues, sequences and blocks
 /// are as they were before it.
@@ -48,6 +50,9 @@ namespace nanovllm {
 ///
 /// Blocks change hands at once, also those that a step under way still writes to: **steps must be
 /// computed in the order in which they began**, so the next holder of a block writes to it later.
+///
+/// Beams (Sequence::is_beam) share blocks with each other, full ones and the last one. Of those
+/// that share a block in which they go on, all but the last to write to it get a copy in `begin`.
 ///
 /// Sequences belong to the caller and must stay where they are from `add` until they are finished
 /// and every step that has them is committed or cancelled. Between those calls only the scheduler
@@ -100,7 +105,7 @@ class Scheduler {
     check_request(s, capacity_tokens());
     s.arrival = ++num_arrivals_;
     s.order = order_of<Policy>(s);
-    waiting_.insert(s);
+    wait(s);
     if (s.continues != nullptr) held_.touch(*s.continues);
   }
 
@@ -113,8 +118,33 @@ class Scheduler {
     drop_finished();
   }
 
+  /// A choice among the candidates of beams: each one that is named becomes its parent with one
+  /// token more, and goes on. It shares its parent's blocks if both run; else it waits to be
+  /// computed, less what its siblings and the prefix cache have. Beams of a request that await the
+  /// choice and are not named go on awaiting. Throws Error when a sequence or its parent awaits
+  /// none, is named twice, or would have nothing left to compute.
+  void reseat(std::span<const BeamSeat> seats) {
+    check_seats(seats, ++num_marks_);
+    std::vector<BeamMove> moves = moves_of(seats);  // the last that may fail
+    // First everything is held that will be, then what was held goes back.
+    for (const BeamMove& move : moves) blocks_.share(move.block_table);
+    for (std::size_t i = 0; i < seats.size(); ++i) seat(seats[i], moves[i]);
+  }
+
+  /// Running beams that await a choice give back their blocks, so that those of their siblings get
+  /// in that have not drawn yet. To be called when `schedule` finds nothing to compute and no step
+  /// is under way. Returns whether there were any.
+  bool park_beams() noexcept {
+    const std::int64_t before = num_preemptions_;
+    for (std::size_t i = running_.size(); i-- > 0;) {
+      if (running_[i]->awaits_choice) preempt(*running_[i]);
+    }
+    return num_preemptions_ > before;
+  }
+
   /// What the next step should compute. Pure; valid until the queues change. Empty only if there
-  /// is no work, none before the step under way is committed, or no room beside what is held.
+  /// is no work, none before the step under way is committed, or no room beside what is held
+  /// (`give_up_held`) and what beams have that have drawn (`park_beams`).
   [[nodiscard]] StepPlan schedule() const {
     check_room();
     const auto view = [this](std::span<Sequence* const> running, std::size_t num_ending) {
@@ -183,10 +213,9 @@ class Scheduler {
         continue;
       }
       // The copy of a block may not have been made.
-      s.num_computed_tokens =
-          p.prefix.copy_tail
-              ? static_cast<std::int32_t>(p.prefix.blocks.size()) * Blocks::block_size()
-              : p.begin;
+      s.num_computed_tokens = p.prefix.copy_tail || p.copies_block
+                                  ? p.begin / Blocks::block_size() * Blocks::block_size()
+                                  : p.begin;
       drop_blocks(s, Blocks::blocks_for(s.num_computed_tokens));
     }
     while (num_going_on() > static_cast<std::size_t>(config_.max_num_seqs))
@@ -235,7 +264,7 @@ class Scheduler {
 
   [[nodiscard]] bool has_work() const { return !waiting_.empty() || !running_.empty(); }
   [[nodiscard]] std::int32_t num_waiting() const {
-    return static_cast<std::int32_t>(waiting_.size());
+    return static_cast<std::int32_t>(waiting_.size()) + num_parked_;
   }
   [[nodiscard]] std::int32_t num_running() const {
     return static_cast<std::int32_t>(running_.size());
@@ -268,9 +297,10 @@ class Scheduler {
       preempt(*s);
     }
     std::int32_t num_samples = 0;
-    for (const PlannedSequence& p : plan.sequences) {
+    for (PlannedSequence& p : plan.sequences) {
       Sequence& s = *p.sequence;
       if (p.prefix.copy_tail) plan.block_copies.push_back({*p.prefix.copy_tail, allocate_for(s)});
+      if (p.begin % Blocks::block_size() > 0 && !p.prefix.copy_tail) write_apart(p, plan);
       while (std::ssize(s.block_table) < Blocks::blocks_for(p.end)) allocate_for(s);
       s.num_computed_tokens = p.end;
       s.pending.push(num_samples, p.num_logits);
@@ -280,6 +310,22 @@ class Scheduler {
     for (const PlannedSequence& p : plan.sequences) {
       if (p.prefix.copy_tail) blocks_.release(std::span(&*p.prefix.copy_tail, 1));
     }
+  }
+
+  /// Where others hold the block in which `p` begins, too, its sequence gets a copy. Copies for
+  /// those that were just admitted are made before anything is written, so these hold nothing.
+  void write_apart(PlannedSequence& p, StepPlan& plan) {
+    Sequence& s = *p.sequence;
+    const BlockId shared = s.block_table.back();
+    std::int32_t num_holders = blocks_.ref_count(shared);
+    if (num_holders == 1) return;
+    for (const PlannedSequence& other : plan.sequences)
+      num_holders -= other.prefix.copy_tail == shared ? 1 : 0;
+    p.copies_block = num_holders > 1;
+    if (!p.copies_block) return;
+    s.block_table.pop_back();
+    plan.block_copies.push_back({shared, allocate_for(s)});
+    blocks_.release(std::span(&shared, 1));  // others hold it
   }
 
   BlockId allocate_for(Sequence& s) {
@@ -316,9 +362,42 @@ class Scheduler {
   void withdraw(Sequence& s) noexcept {
     std::erase(running_, &s);
     drop_blocks(s, 0);
-    s.status = SequenceStatus::waiting;
     s.num_computed_tokens = 0;
-    waiting_.insert(s);
+    wait(s);
+  }
+
+  /// `s`, which is in no queue, waits, for a choice or for its turn.
+  void wait(Sequence& s) noexcept {
+    s.status = s.awaits_choice ? SequenceStatus::parked : SequenceStatus::waiting;
+    if (s.awaits_choice) {
+      ++num_parked_;
+    } else {
+      waiting_.insert(s);
+    }
+  }
+
+  void seat(const BeamSeat& seat, BeamMove& move) noexcept {
+    Sequence& s = *seat.sequence;
+    const bool stays = seat.parent == &s;
+    if (!stays) {
+      drop_blocks(s, 0);
+      take_over(s, move);
+    }
+    s.tokens.push_back(seat.token);
+    s.awaits_choice = false;
+    if (s.status == SequenceStatus::parked) {
+      --num_parked_;
+      wait(s);
+    } else if (s.block_table.empty()) {
+      preempt(s);  // as its parent was
+    }
+  }
+
+  /// Its candidates are known: there is nothing to compute of `s` until one is chosen.
+  void await_choice(Sequence& s) noexcept {
+    if (s.status == SequenceStatus::waiting) waiting_.erase(s);
+    s.awaits_choice = true;
+    if (s.status == SequenceStatus::waiting) wait(s);
   }
 
   /// `p` is computed; `outcome` is what it sampled, or null.
@@ -328,7 +407,11 @@ class Scheduler {
     if (outcome != nullptr) {
       for (const TokenId token : outcome->tokens) s.tokens.push_back(token);
       s.pending.pop_oldest();
-      end = std::min(p.end, s.num_known_tokens() - 1);
+      if (s.is_beam) {
+        await_choice(s);
+      } else {
+        end = std::min(p.end, s.num_known_tokens() - 1);
+      }
     }
     // If it waits, the step behind this one has preempted it, and its blocks are gone.
     if (s.status == SequenceStatus::running) {
@@ -361,6 +444,8 @@ class Scheduler {
   void finish(Sequence& s, FinishReason reason) noexcept {
     if (s.status == SequenceStatus::waiting) {
       waiting_.erase(s);
+    } else if (s.status == SequenceStatus::parked) {
+      --num_parked_;
     } else {
       ++num_finished_;
     }
@@ -411,6 +496,7 @@ class Scheduler {
   std::int64_t num_failed_inserts_ = 0;
   int num_under_way_ = 0;
   int num_finished_ = 0;  ///< in running_ for the moment
+  std::int32_t num_parked_ = 0;
 };
 
 }  // namespace nanovllm

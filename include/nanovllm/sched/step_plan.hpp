@@ -26,6 +26,9 @@ struct PlannedSequence {
   /// If not null: `prefix` is not from the cache, but of this sequence, a sibling that runs or the
   /// one that it continues.
   const Sequence* fork_of = nullptr;
+  /// Set by `Scheduler::begin`: others hold the block in which the range begins, so the sequence
+  /// has a copy of it instead.
+  bool copies_block = false;
 
   [[nodiscard]] std::int32_t num_tokens() const { return end - begin; }
 };
@@ -48,8 +51,16 @@ struct StepPlan {
 struct StepOutcome {
   Sequence* sequence = nullptr;
   /// Appended to the sequence: 1 to num_logits. If fewer, the other rows were computed for nothing.
+  /// None for a beam, which awaits the choice among all candidates then (Scheduler::reseat).
   std::span<const TokenId> tokens{};
   FinishReason finish_reason = FinishReason::none;  ///< other than none: it is done with the last
+};
+
+/// What a beam becomes when candidates are chosen.
+struct BeamSeat {
+  Sequence* sequence = nullptr;      ///< gets the tokens and the blocks of `parent`, and `token`
+  const Sequence* parent = nullptr;  ///< one of the same request, maybe `sequence` itself
+  TokenId token = 0;
 };
 
 }  // namespace nanovllm

@@ -26,7 +26,7 @@ void make_room(StepPlan& plan, std::vector<Sequence*>& running) {
   for (const PlannedSequence& p : plan.sequences) {
     Sequence& s = *p.sequence;
     num_admitted += s.status == SequenceStatus::waiting ? 1 : 0;
-    num_copies += p.prefix.copy_tail ? 1 : 0;
+    num_copies += p.prefix.copy_tail || p.begin % Blocks::block_size() > 0 ? 1 : 0;
     grow(s.block_table, static_cast<std::size_t>(Blocks::blocks_for(p.end)));
   }
   for (const Sequence* s : plan.preempted) num_copies += s->block_table.size();
