@@ -14,6 +14,7 @@
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/kv/block_list.hpp"
 #include "nanovllm/kv/hash_prefix_cache.hpp"
+#include "nanovllm/kv/host_pool.hpp"
 #include "nanovllm/kv/no_prefix_cache.hpp"
 #include "nanovllm/kv/prefix_cache.hpp"
 #include "nanovllm/kv/prefix_match.hpp"
@@ -35,6 +36,9 @@ struct BlockStats {
 /// their blocks are *published*: the prefix cache may enter them, and `match` then finds them, also
 /// when they are free, until they are reused. Free blocks that the cache does not have are reused
 /// first, the last one freed before the others; then the cache gives up what is worth least to it.
+///
+/// A second pool may be in host memory (`add_host_pool`), of blocks that sequences which wait are
+/// swapped to.
 ///
 /// @tparam kBlockSize  tokens a block.
 /// @tparam Cache       a PrefixCacheLike.
@@ -61,6 +65,11 @@ class BlockManager {
         free_(BlockList::all(num_blocks)),
         cache_(enable_prefix_caching ? num_blocks : 0, cache_args...),
         enable_prefix_caching_(enable_prefix_caching) {}
+
+  /// Adds a pool of `num_blocks` blocks in host memory, once, before anything else is done. Throws
+  /// ConfigError for a negative number.
+  void add_host_pool(std::int32_t num_blocks) { host_ = HostPool(num_blocks); }
+  [[nodiscard]] const HostPool& host() const noexcept { return host_; }
 
   [[nodiscard]] static constexpr std::int32_t block_size() { return kBlockSize; }
   [[nodiscard]] std::int32_t num_blocks() const {
@@ -129,7 +138,8 @@ class BlockManager {
     for_each_block(match, [this](BlockId block) { take(block); });
     if (!enable_prefix_caching_) return;
     stats_.num_queried_tokens += num_tokens;
-    stats_.num_hit_tokens += match.num_tokens;
+    stats_.num_hit_tokens +=
+        match.host_blocks.empty() ? match.num_tokens : match.num_shared_tokens(kBlockSize);
   }
 
   /// The same for blocks of another sequence, which the cache was not asked for. Throws Error, having
@@ -150,6 +160,17 @@ class BlockManager {
     if (block) count(*block) = 1;
     return block;
   }
+
+  /// Takes `count` blocks of the host's pool and appends them to `out`, which has room for them.
+  /// Returns false, and takes none, when there are fewer.
+  [[nodiscard]] bool allocate_host(std::size_t count, std::vector<BlockId>& out) noexcept {
+    if (static_cast<std::size_t>(host_.num_free()) < count) return false;
+    for (; count > 0; --count) out.push_back(*host_.allocate());
+    return true;
+  }
+
+  /// Gives back blocks of the host's pool. Throws Error for one that is not taken.
+  void release_host(std::span<const BlockId> blocks) { host_.release(blocks); }
 
   /// Gives back one reference to each of `blocks`, a block table or the end of one. Blocks without
   /// references become free; those that are published can still be found, and the later a block is
@@ -197,6 +218,7 @@ class BlockManager {
   /// or in the free list. O(num_blocks).
   void check_invariants() const {
     free_.check_invariants();
+    host_.check_invariants();
     if (enable_prefix_caching_) cache_.check_invariants();
     std::int32_t num_in_use = 0, num_evictable = 0, num_published = 0;
     for (BlockId block = 0; block < num_blocks(); ++block) {
@@ -242,6 +264,7 @@ class BlockManager {
   BlockList free_;  ///< blocks that are neither in use nor in the cache
   Cache cache_;
   std::int32_t num_evictable_ = 0;  ///< blocks in the cache that are not in use
+  HostPool host_;
   BlockStats stats_;
   bool enable_prefix_caching_;
 };

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/kv/host_pool.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/queues.hpp"
 #include "nanovllm/sched/sequence.hpp"
@@ -37,6 +38,11 @@ void check_request(const Sequence& s, std::int32_t capacity_tokens);
 void check_queues(std::span<Sequence* const> running, const WaitingQueue& waiting,
                   std::span<const std::int32_t> ref_counts, std::int32_t block_size,
                   const BatchConfig& config, int num_under_way);
+
+/// Throws Error unless every block of the host's pool that is taken belongs to one sequence that
+/// waits, and these have as many as their tokens need. O(blocks + sequences).
+void check_host_blocks(std::span<Sequence* const> running, const WaitingQueue& waiting,
+                       const HostPool& host, std::int32_t block_size);
 
 }  // namespace nanovllm
 

@@ -27,11 +27,18 @@
 
 namespace nanovllm {
 
+/// Counters of sequences that were preempted, since the scheduler was made.
+struct SwapStats {
+  std::int64_t num_out = 0;        ///< copied to the host's pool
+  std::int64_t num_in = 0;         ///< of them, copied back; others have ended, or were in the cache
+  std::int64_t num_fallbacks = 0;  ///< to be copied, but had no room, or their step was cancelled
+};
+
 /// Owns the queues and the block manager. One step is
 ///
 ///     StepPlan plan = scheduler.schedule();   // decides, changes nothing
 ///     scheduler.begin(plan);                  // preempts, adopts, allocates: block tables are set
-///     … do plan's block copies, compute its token ranges, sample …
+///     … do plan's copies of blocks, compute its token ranges, sample …
 ///     scheduler.commit(plan, outcomes);       // publishes, gives tokens, finishes and frees
 ///
 /// Each of these calls happens wholly or not at all: when one throws, queues, sequences and blocks
@@ -126,13 +133,13 @@ class Scheduler {
 
   /// Applies `plan`, as `schedule` just made it: the preempted give back their blocks and wait, the
   /// admitted adopt their prefix-cache hits, and all sequences in the plan get the blocks for their
-  /// ranges. Sets `plan.block_copies`. Throws Error when the plan does not fit the queues, or needs
+  /// ranges. Sets the plan's lists of copies. Throws Error when the plan does not fit the queues, or needs
   /// more blocks than are free, which PlanBuilder keeps policies from.
   void begin(StepPlan& plan) {
     check_room();
     check_plan(plan, num_going_on(), config_, ++num_marks_, Blocks::block_size());
     check_blocks(plan, blocks_);
-    make_room<Blocks>(plan, running_);  // the last that may fail
+    make_room(plan, running_, blocks_);  // the last that may fail
     apply(plan);
   }
 
@@ -160,7 +167,7 @@ class Scheduler {
 
   /// Ends `plan`, the newest step that has begun, without its results, after a failure: its
   /// sequences are as before, those it admitted stay admitted, less the tokens that were to be
-  /// copied for them, those that it forked wait again, for the step before may be undone, too, and
+  /// copied for them, those that it swapped out have nothing in host memory, those that it forked wait again, for the step before may be undone, too, and
   /// those it preempted wait. Where the step behind has already filled the
   /// places of sequences that were ending, its youngest wait again. Throws Error when it is not the
   /// newest.
@@ -177,23 +184,27 @@ class Scheduler {
         withdraw(s);
         continue;
       }
-      // The copy of a block may not have been made.
+      // Copies may not have been made.
+      const bool is_copied = p.prefix.copy_tail || !p.prefix.host_blocks.empty();
       s.num_computed_tokens =
-          p.prefix.copy_tail
-              ? static_cast<std::int32_t>(p.prefix.blocks.size()) * Blocks::block_size()
-              : p.begin;
+          is_copied ? p.prefix.num_shared_tokens(Blocks::block_size()) : p.begin;
       drop_blocks(s, Blocks::blocks_for(s.num_computed_tokens));
+    }
+    for (Sequence* s : plan.preempted) {
+      if (s->num_swapped_tokens > 0) ++swaps_.num_fallbacks;
+      drop_host_blocks(*s, 0);
     }
     while (num_going_on() > static_cast<std::size_t>(config_.max_num_seqs))
       preempt(*running_.back());
   }
 
-  /// What the pool holds is gone: all running sequences wait again, and the prefix cache is empty.
+  /// What the pools hold is gone: all running sequences wait again, and the prefix cache is empty.
   /// No step may be under way.
   void forget_kv() {
     check(num_under_way_ == 0,
           "forget_kv: a step has begun; it must be committed or cancelled first");
     while (!running_.empty()) preempt(*running_.back());
+    for (Sequence* s : waiting_) drop_host_blocks(*s, 0);
     blocks_.forget();
   }
 
@@ -206,6 +217,7 @@ class Scheduler {
   }
   /// Preemptions since the scheduler was made.
   [[nodiscard]] std::int64_t num_preemptions() const { return num_preemptions_; }
+  [[nodiscard]] const SwapStats& swaps() const { return swaps_; }
   /// Times that the prefix cache threw when it was told of computed tokens.
   [[nodiscard]] std::int64_t num_failed_inserts() const { return num_failed_inserts_; }
   [[nodiscard]] const Preemption& preemption() const { return preemption_; }
@@ -217,6 +229,7 @@ class Scheduler {
     blocks_.check_invariants();
     check_queues(running_, waiting_, blocks_.ref_counts(), Blocks::block_size(), config_,
                  num_under_way_);
+    check_host_blocks(running_, waiting_, blocks_.host(), Blocks::block_size());
   }
 
  private:
@@ -229,12 +242,15 @@ class Scheduler {
     }
     for (Sequence* s : plan.preempted) {
       preemption_.vacate(*s, plan.block_copies);
+      swap_out(*s, plan.copies_down);
       preempt(*s);
     }
     std::int32_t num_samples = 0;
     for (const PlannedSequence& p : plan.sequences) {
       Sequence& s = *p.sequence;
       if (p.prefix.copy_tail) plan.block_copies.push_back({*p.prefix.copy_tail, allocate_for(s)});
+      for (const BlockId host : p.prefix.host_blocks)
+        plan.copies_up.push_back({host, allocate_for(s)});
       while (std::ssize(s.block_table) < Blocks::blocks_for(p.end)) allocate_for(s);
       s.num_computed_tokens = p.end;
       s.pending.push(num_samples, p.num_logits);
@@ -243,6 +259,8 @@ class Scheduler {
     // Blocks to be copied could not be reused until here; later steps come later.
     for (const PlannedSequence& p : plan.sequences) {
       if (p.prefix.copy_tail) blocks_.release(std::span(&*p.prefix.copy_tail, 1));
+      swaps_.num_in += p.prefix.host_blocks.empty() ? 0 : 1;
+      drop_host_blocks(*p.sequence, 0);
     }
   }
 
@@ -265,9 +283,44 @@ class Scheduler {
     s.block_table.assign(p.prefix.blocks.begin(), p.prefix.blocks.end());
     s.status = SequenceStatus::running;
     s.num_computed_tokens = p.begin;
-    s.num_published_tokens = p.fork_of == nullptr ? p.begin : 0;
+    s.num_published_tokens = first_unpublished(p);
     s.prefix_memo = {};
     if (s.num_preemptions == 0) s.num_cached_tokens = p.begin;
+  }
+
+  /// The first token of `p` that the prefix cache is to be told of. Of a fork nothing may be
+  /// published yet, for its source may have gone before it was computed; and what comes from the
+  /// host is new to the cache, too.
+  [[nodiscard]] static std::int32_t first_unpublished(const PlannedSequence& p) noexcept {
+    if (p.fork_of != nullptr) return 0;
+    if (p.prefix.host_blocks.empty()) return p.begin;
+    return p.prefix.num_shared_tokens(Blocks::block_size());
+  }
+
+  /// Plans to copy the blocks of `s`, which is about to be preempted, to the host's pool, if the
+  /// policy wants that and there is room for all of them.
+  void swap_out([[maybe_unused]] Sequence& s,
+                [[maybe_unused]] std::vector<BlockCopy>& copies) noexcept {
+    if constexpr (SwapsSequences<Preemption>) {
+      if (s.block_table.empty() || !preemption_.swaps(s)) return;
+      if (!blocks_.allocate_host(s.block_table.size(), s.host_table)) {
+        ++swaps_.num_fallbacks;
+        return;
+      }
+      for (std::size_t i = 0; i < s.block_table.size(); ++i)
+        copies.push_back({s.block_table[i], s.host_table[i]});
+      s.num_swapped_tokens = s.num_computed_tokens;
+      ++swaps_.num_out;
+    }
+  }
+
+  /// Of what was swapped out of `s`, only the first `num_kept` tokens are kept.
+  void drop_host_blocks(Sequence& s, std::int32_t num_kept) noexcept {
+    if (num_kept >= s.num_swapped_tokens) return;
+    const auto num_blocks = static_cast<std::size_t>(Blocks::blocks_for(num_kept));
+    blocks_.release_host(std::span<const BlockId>(s.host_table).subspan(num_blocks));
+    s.host_table.resize(num_blocks);
+    s.num_swapped_tokens = num_kept;
   }
 
   void preempt(Sequence& s) noexcept {
@@ -294,14 +347,15 @@ class Scheduler {
       s.pending.pop_oldest();
       end = std::min(p.end, s.num_known_tokens() - 1);
     }
-    // If it waits, the step behind this one has preempted it, and its blocks are gone.
+    // If it waits, the step behind this one has preempted it: its blocks are gone, or in host memory
+    // with all that this step has written, guesses that were wrong included.
+    if (s.status == SequenceStatus::waiting) drop_host_blocks(s, end);
     if (s.status == SequenceStatus::running) {
       if (end < p.end) {
         s.num_computed_tokens = end;
         drop_blocks(s, Blocks::blocks_for(end));
       }
-      // Of a fork nothing may be published yet: its source may have gone before it was computed.
-      publish(s, p.fork_of == nullptr ? p.begin : 0, end);
+      publish(s, first_unpublished(p), end);
     }
     if (outcome == nullptr) return;
     FinishReason reason = outcome->finish_reason;
@@ -325,6 +379,7 @@ class Scheduler {
   void finish(Sequence& s, FinishReason reason) noexcept {
     if (s.status == SequenceStatus::waiting) {
       waiting_.erase(s);
+      drop_host_blocks(s, 0);
     } else {
       ++num_finished_;
     }
@@ -370,6 +425,7 @@ class Scheduler {
   std::uint64_t num_marks_ = 0;
   std::int64_t num_preemptions_ = 0;
   std::int64_t num_failed_inserts_ = 0;
+  SwapStats swaps_;
   int num_under_way_ = 0;
   int num_finished_ = 0;  ///< in running_ for the moment
 };
