@@ -31,6 +31,17 @@ struct RadixPolicy : Base {
   using PrefixCache = RadixPrefixCache<kBlockSize>;
 };
 
+template <class Base>
+struct UncachedPolicy : Base {
+  template <int kBlockSize>
+  using PrefixCache = NoPrefixCache<kBlockSize>;
+};
+
+template <class Base>
+struct SwapPolicy : Base {
+  using Preemption = SwapPreemption;
+};
+
 EngineConfig config_for(const std::string& model) {
   return {.model = model_directory(model), .num_threads = 2, .max_model_len = 128};
 }
@@ -280,6 +291,73 @@ TEST_CASE("preempted = undisturbed, in a pool of a few blocks", "[laws]") {
       urgent.params[i].priority = -static_cast<std::int32_t>(i / 2);
     check_same(run_batch<LawPolicy<8, Priority>>(config, urgent, &stats), alone);
     CHECK(stats.num_preemptions > 0);
+  }
+}
+
+namespace {
+
+/// Swapped = undisturbed, whatever the host's pool has room for.
+template <class Policy>
+void check_swapping(const Workload& work, const std::vector<Trace>& alone) {
+  std::int64_t num_computed = 0;  // when nothing is computed twice; the last tokens never are
+  for (std::size_t i = 0; i < work.prompts.size(); ++i) {
+    num_computed += static_cast<std::int64_t>(work.prompts[i].size());
+    num_computed += work.params[i].max_tokens - 1;
+  }
+  for (const std::int64_t num_host_blocks : {0, 1, 5, 200}) {
+    INFO(num_host_blocks << " blocks in host memory");
+    EngineConfig config = config_for("fairytale");
+    config.kv_size = KvSize::blocks(14);
+    config.host_kv_size = KvSize::blocks(num_host_blocks);
+    EngineStats stats;
+    check_same(run_batch<Policy>(config, work, &stats), alone);
+    CHECK(stats.num_preemptions > 0);
+    CHECK(stats.num_swapped_out + stats.num_swap_fallbacks == stats.num_preemptions);
+    CHECK(stats.num_free_kv_blocks == 14);
+    CHECK(stats.num_host_kv_blocks == num_host_blocks);
+    if (num_host_blocks <= 1) CHECK(stats.num_swapped_out == 0);
+    if (num_host_blocks < 200) CHECK(stats.num_swap_fallbacks > 0);
+    if (num_host_blocks < 200) continue;
+    CHECK(stats.num_swap_fallbacks == 0);
+    CHECK(stats.num_swapped_in > 0);
+    CHECK(stats.num_prefill_tokens + stats.num_decode_tokens <= num_computed);
+    if (stats.num_hit_tokens > 0) continue;
+    CHECK(stats.num_swapped_in == stats.num_swapped_out);
+    CHECK(stats.num_free_host_kv_blocks == num_host_blocks);
+    CHECK(stats.num_prefill_tokens + stats.num_decode_tokens == num_computed);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("swapped = undisturbed, with every prefix cache", "[laws][swap]") {
+  if (num_devices() < 1) return;
+  Workload work = make_workload("fairytale", 6);
+  for (SamplingParams& params : work.params) params.max_tokens = 40;
+  const auto alone = run_alone<LawPolicy<8>>("fairytale", work);
+  check_swapping<SwapPolicy<LawPolicy<8>>>(work, alone);
+  check_swapping<SwapPolicy<RadixPolicy<LawPolicy<8>>>>(work, alone);
+  check_swapping<SwapPolicy<UncachedPolicy<LawPolicy<8>>>>(work, alone);
+}
+
+TEST_CASE("every rank swaps its part", "[laws][swap]") {
+  if (num_devices() < 2) return skip("two devices are needed");
+  Workload work = make_workload("fairytale", 6);
+  for (SamplingParams& params : work.params) params.max_tokens = 40;
+  EngineConfig config = config_for("fairytale");
+  config.tensor_parallel = 2;
+  config.prefix_caching = false;
+  const auto undisturbed = run_batch<SwapPolicy<LawPolicy<8>>>(config, work);
+  config.kv_size = KvSize::blocks(14);
+  config.host_kv_size = KvSize::blocks(100);
+  EngineStats stats;
+  const auto swapped = run_batch<SwapPolicy<LawPolicy<8>>>(config, work, &stats);
+  CHECK((stats.num_swapped_in > 0 && stats.num_swap_fallbacks == 0));
+  REQUIRE(swapped.size() == undisturbed.size());
+  for (std::size_t i = 0; i < swapped.size(); ++i) {
+    CHECK(swapped[i].tokens == undisturbed[i].tokens);
+    for (std::size_t j = 0; j < swapped[i].logprobs.size(); ++j)
+      CHECK(std::abs(swapped[i].logprobs[j] - undisturbed[i].logprobs[j]) < kShardedBound);
   }
 }
 
