@@ -75,6 +75,7 @@
 #include "nanovllm/kv/eviction_order.hpp"
 #include "nanovllm/kv/hash_prefix_cache.hpp"
 #include "nanovllm/kv/host_pool.hpp"
+#include "nanovllm/kv/host_tier.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/kv/kv_pool.hpp"
 #include "nanovllm/kv/no_prefix_cache.hpp"

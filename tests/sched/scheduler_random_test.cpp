@@ -54,6 +54,7 @@ struct Coverage {
   std::int64_t overtaken = 0, displaced = 0;
   std::int64_t swapped_out = 0, swapped_in = 0, fallbacks = 0, swapped_pending = 0, cut = 0,
                shared_in = 0;
+  std::int64_t host_hits = 0, saved = 0, lost = 0;
 };
 
 template <int kBlockSize>
@@ -79,6 +80,11 @@ struct FickleGuessing {
   }
 };
 
+/// Swaps nothing; the host's pool is there for the prefix cache.
+struct Tiered : RecomputePreemption {};
+template <class Preemption>
+constexpr bool kHasHostPool = SwapsSequences<Preemption> || std::is_same_v<Preemption, Tiered>;
+
 template <class Policy>
 constexpr bool kFails = false;
 template <class Policy>
@@ -91,7 +97,7 @@ class Traffic {
   Traffic(unsigned seed, bool prefix_caching, std::size_t depth, Coverage& coverage)
       : random_(seed),
         num_blocks_(1 + below(4 << (2 * below(3)))),
-        num_host_blocks_(SwapsSequences<Preemption> ? below(1 + below(2 * num_blocks_)) : 0),
+        num_host_blocks_(kHasHostPool<Preemption> ? below(1 + below(2 * num_blocks_)) : 0),
         scheduler_(random_config(), make_blocks(num_blocks_, prefix_caching, num_host_blocks_)),
         device_(num_blocks_, num_host_blocks_),
         depth_(depth),
@@ -114,7 +120,9 @@ class Traffic {
     while (!under_way_.empty()) step();
     REQUIRE_FALSE(scheduler_.has_work());
     REQUIRE(scheduler_.blocks().num_free() == num_blocks_);
-    REQUIRE(scheduler_.blocks().host().num_free() == num_host_blocks_);
+    REQUIRE(scheduler_.blocks().num_free_host() == num_host_blocks_);
+    coverage_.host_hits += scheduler_.blocks().stats().num_host_hit_tokens;
+    coverage_.saved += scheduler_.blocks().stats().num_saved;
     coverage_.swapped_out += scheduler_.swaps().num_out;
     coverage_.swapped_in += scheduler_.swaps().num_in;
     coverage_.fallbacks += scheduler_.swaps().num_fallbacks;
@@ -192,7 +200,7 @@ class Traffic {
     };
     std::vector<Of> sequences;
     std::vector<std::int32_t> ref_counts;
-    std::array<std::int64_t, 12> counts;
+    std::array<std::int64_t, 15> counts;
     std::string next_plan;
     bool operator==(const State&) const = default;
   };
@@ -220,6 +228,9 @@ class Traffic {
                     scheduler_.num_running(),
                     scheduler_.num_preemptions(),
                     blocks.host().num_free(),
+                    blocks.tier().size(),
+                    blocks.stats().num_saved,
+                    blocks.stats().num_host_hit_tokens,
                     scheduler_.swaps().num_out,
                     scheduler_.swaps().num_in,
                     scheduler_.swaps().num_fallbacks};
@@ -331,8 +342,11 @@ class Traffic {
   void fail() {
     for (std::size_t n = under_way_.size(); n > 0 && below(2) == 0; --n) (void)device_.wait();
     device_.drop();
-    for (; !under_way_.empty(); under_way_.pop_back())
+    for (; !under_way_.empty(); under_way_.pop_back()) {
+      const std::int32_t before = scheduler_.blocks().tier().size();
       attempt([&] { scheduler_.cancel(under_way_.back()); });
+      coverage_.lost += before - scheduler_.blocks().tier().size();
+    }
     ++coverage_.cancelled;
   }
 
@@ -487,7 +501,7 @@ void run(unsigned seed, bool prefix_caching, std::size_t depth) {
           c.chunks, c.paused, c.ended_early, c.preempted_pending, c.ended_waiting, c.ending,
           c.guessed, c.guessed_right, c.copies, c.faults, c.failed_inserts, c.forks, c.overtaken,
           c.displaced, c.swapped_out, c.swapped_in, c.fallbacks, c.swapped_pending, c.cut,
-          c.shared_in);
+          c.shared_in, c.host_hits, c.saved, c.lost);
   if (!prefix_caching) CHECK(c.forks > 50);  // else the cache may have as much
   for (const std::int64_t n : {c.finished, c.aborted, c.cancelled}) CHECK(n > 100);
   CHECK(c.chunks > 20);
@@ -509,11 +523,13 @@ void run(unsigned seed, bool prefix_caching, std::size_t depth) {
     CHECK((c.swapped_in > 15 && c.swapped_out > c.swapped_in && c.fallbacks > 20));
     CHECK((c.swapped_pending > 50) == ahead);
     CHECK((c.shared_in > 0) == prefix_caching);
-  } else if (std::is_same_v<Policy, FickleGuessing>) {
+  } else if (SwapsSequences<Preemption> && std::is_same_v<Policy, FickleGuessing>) {
     CHECK((c.swapped_in > 50 && (c.cut > 10) == ahead));
   } else {
     CHECK((c.swapped_in > 0) == SwapsSequences<Preemption>);
   }
+  for (const std::int64_t n : {c.host_hits, c.saved, c.lost})
+    CHECK((n > 20) == (kHasHostPool<Preemption> && prefix_caching));
   if (kMatchesInside<Blocks>) CHECK((c.copies > 100) == prefix_caching);
   if (kFails<Policy>) CHECK((c.faults > 1000 && (c.failed_inserts > 100) == prefix_caching));
 }
@@ -567,6 +583,22 @@ TEMPLATE_TEST_CASE("random traffic with swapping", "[scheduler][random][swap]", 
     run<ContinuousBatching, TestType, SwapPreemption>(kSeed + 20000);
   }
   SECTION("a fickle policy") { run<Fickle, TestType, SwapPreemption>(kSeed + 21000); }
+}
+
+TEMPLATE_TEST_CASE("random traffic with a prefix cache of two tiers", "[scheduler][random][tier]",
+                   BlockManager<1>, BlockManager<4>, RadixBlocks<4>) {
+  SECTION("continuous batching") { run<ContinuousBatching, TestType, Tiered>(kSeed + 25000); }
+  SECTION("a fickle policy") { run<Fickle, TestType, Tiered>(kSeed + 26000); }
+}
+
+TEST_CASE("random traffic with two tiers: several tokens a step, failures anywhere",
+          "[scheduler][random][tier]") {
+  SECTION("several tokens a step") {
+    run<FickleGuessing, RadixBlocks<4>, Tiered>(kSeed + 27000);
+  }
+  SECTION("failures") {
+    run<faults::Scheduling<Fickle>, BlockManager<4, faults::Cache<4>>, Tiered>(kSeed + 28000);
+  }
 }
 
 TEST_CASE("random traffic with swapping: priority, several tokens a step, failures anywhere",

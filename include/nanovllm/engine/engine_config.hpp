@@ -26,8 +26,9 @@ struct EngineConfig {
   std::int64_t max_model_len = 0;   ///< tokens of a sequence at the most; 0 for the model's own
   std::optional<KvSize> kv_size{};  ///< unset: for max_num_seqs, within the backend's share
   /// Blocks in host memory, page-locked where there is a device: a number of blocks, or of each
-  /// rank's bytes. A policy with `SwapPreemption` copies sequences there that give way to others,
-  /// instead of computing them again.
+  /// rank's bytes. Blocks that the prefix cache has no more room for are copied there, and found
+  /// there. A policy with `SwapPreemption` copies sequences there that give way to others, instead
+  /// of computing them again; they go before what is cached.
   KvSize host_kv_size = KvSize::blocks(0);
   bool prefix_caching = true;       ///< off turns it off where the policy has it on
   /// A request is not admitted while an earlier one computes at least so many tokens of their common
@@ -68,6 +69,7 @@ struct EngineStats {
   std::int64_t num_sampled_tokens = 0;  ///< generated
   std::int64_t num_queried_tokens = 0;  ///< looked up in the prefix cache
   std::int64_t num_hit_tokens = 0;      ///< of them, found
+  std::int64_t num_host_hit_tokens = 0;  ///< of these, in host memory
   std::int64_t num_kv_blocks = 0;
   std::int64_t num_free_kv_blocks = 0;
   std::int64_t num_host_kv_blocks = 0;

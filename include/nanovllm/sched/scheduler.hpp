@@ -167,7 +167,8 @@ class Scheduler {
 
   /// Ends `plan`, the newest step that has begun, without its results, after a failure: its
   /// sequences are as before, those it admitted stay admitted, less the tokens that were to be
-  /// copied for them, those that it swapped out have nothing in host memory, those that it forked wait again, for the step before may be undone, too, and
+  /// copied for them, those that it swapped out have nothing in host memory, nor has the prefix cache
+  /// what it saved there, those that it forked wait again, for the step before may be undone, too, and
   /// those it preempted wait. Where the step behind has already filled the
   /// places of sequences that were ending, its youngest wait again. Throws Error when it is not the
   /// newest.
@@ -194,6 +195,7 @@ class Scheduler {
       if (s->num_swapped_tokens > 0) ++swaps_.num_fallbacks;
       drop_host_blocks(*s, 0);
     }
+    blocks_.forget_saved(plan.copies_down);
     while (num_going_on() > static_cast<std::size_t>(config_.max_num_seqs))
       preempt(*running_.back());
   }
@@ -229,7 +231,7 @@ class Scheduler {
     blocks_.check_invariants();
     check_queues(running_, waiting_, blocks_.ref_counts(), Blocks::block_size(), config_,
                  num_under_way_);
-    check_host_blocks(running_, waiting_, blocks_.host(), Blocks::block_size());
+    check_host_blocks(running_, waiting_, blocks_);
   }
 
  private:
@@ -248,10 +250,10 @@ class Scheduler {
     std::int32_t num_samples = 0;
     for (const PlannedSequence& p : plan.sequences) {
       Sequence& s = *p.sequence;
-      if (p.prefix.copy_tail) plan.block_copies.push_back({*p.prefix.copy_tail, allocate_for(s)});
+      if (p.prefix.copy_tail) plan.block_copies.push_back({*p.prefix.copy_tail, allocate_for(s, plan)});
       for (const BlockId host : p.prefix.host_blocks)
-        plan.copies_up.push_back({host, allocate_for(s)});
-      while (std::ssize(s.block_table) < Blocks::blocks_for(p.end)) allocate_for(s);
+        plan.copies_up.push_back({host, allocate_for(s, plan)});
+      while (std::ssize(s.block_table) < Blocks::blocks_for(p.end)) allocate_for(s, plan);
       s.num_computed_tokens = p.end;
       s.pending.push(num_samples, p.num_logits);
       num_samples += p.num_logits;
@@ -259,13 +261,14 @@ class Scheduler {
     // Blocks to be copied could not be reused until here; later steps come later.
     for (const PlannedSequence& p : plan.sequences) {
       if (p.prefix.copy_tail) blocks_.release(std::span(&*p.prefix.copy_tail, 1));
-      swaps_.num_in += p.prefix.host_blocks.empty() ? 0 : 1;
+      swaps_.num_in += is_swapped_in(p.prefix, *p.sequence) ? 1 : 0;
       drop_host_blocks(*p.sequence, 0);
     }
+    blocks_.end_copies();
   }
 
-  BlockId allocate_for(Sequence& s) {
-    const std::optional<BlockId> block = blocks_.allocate();
+  BlockId allocate_for(Sequence& s, StepPlan& plan) {
+    const std::optional<BlockId> block = blocks_.allocate(&plan.copies_down);
     check(block.has_value(), "begin: the prefix cache gives up none of its free blocks");
     s.block_table.push_back(*block);
     return *block;

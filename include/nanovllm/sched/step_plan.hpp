@@ -39,12 +39,13 @@ struct StepPlan {
   // Set by `Scheduler::begin`, to be done after all earlier steps and before this one computes
   // anything, list by list: a block that is copied down may be the target of another list. No list
   // has a target twice, and no target is in two lists.
-  /// From the device's pool to the host's: of sequences that are swapped out.
+  /// From the device's pool to the host's: of sequences that are swapped out, and what the prefix
+  /// cache has no room for.
   std::vector<BlockCopy> copies_down{};
   /// Within the device's pool. No block is source of one and target of another.
   std::vector<BlockCopy> block_copies{};
-  /// From the host's pool to the device's: of sequences that are swapped in. None of these sources
-  /// is a target of `copies_down`.
+  /// From the host's pool to the device's: of sequences that are admitted. None of these sources is
+  /// a target of `copies_down`.
   std::vector<BlockCopy> copies_up{};
 
   [[nodiscard]] bool empty() const { return sequences.empty(); }

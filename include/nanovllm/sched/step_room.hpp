@@ -29,6 +29,7 @@ void make_room(StepPlan& plan, std::vector<Sequence*>& running, const Blocks& bl
     num_admitted += s.status == SequenceStatus::waiting ? 1 : 0;
     num_copies += p.prefix.copy_tail ? 1 : 0;
     num_up += p.prefix.host_blocks.size();
+    if (has_host) num_down += static_cast<std::size_t>(Blocks::blocks_for(p.end));
     grow(s.block_table, static_cast<std::size_t>(Blocks::blocks_for(p.end)));
   }
   for (Sequence* s : plan.preempted) {
