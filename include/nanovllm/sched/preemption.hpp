@@ -53,9 +53,8 @@ struct RecomputePreemption {
   static void vacate(const Sequence&, std::vector<BlockCopy>&) noexcept {}
 };
 
-/// The sequence that came last gives way, and waits in host memory (`EngineConfig::host_kv_size`).
-/// Copying a token's keys and values down and up takes less time than computing it again for all
-/// but the smallest models and the slowest buses.
+/// The sequence that came last gives way, and waits in host memory (`EngineConfig::host_kv_size`):
+/// its blocks are copied twice over the bus, and none of its tokens is computed again.
 struct SwapPreemption : RecomputePreemption {
   [[nodiscard]] static bool swaps(const Sequence&) noexcept { return true; }
 };
