@@ -17,9 +17,20 @@ struct DeferredPolicy : DirectPolicy {
   using Backend = DeferredBackend;
 };
 
+/// Has not heard of host memory.
+struct PlainBackend : CpuBackend {
+  using CpuBackend::CpuBackend;
+  using CpuBackend::run;
+  template <class T>
+  void run(const SwapBlocksArgs<T>&) = delete;
+};
+struct PlainPolicy : DirectPolicy {
+  using Backend = PlainBackend;
+};
+
 template <class Policy>
 struct TestRunner : RunnerOf<Policy> {
-  TestRunner()
+  explicit TestRunner(std::int32_t num_host_blocks = 3)
       : RunnerOf<Policy>(
             ModelConfig::load(model_directory("group1_tied_yarn")),
             {.num_threads = 1,
@@ -29,7 +40,7 @@ struct TestRunner : RunnerOf<Policy> {
               weights.load(Checkpoint(model_directory("group1_tied_yarn")), backend);
             }) {
     static_cast<void>(this->available_memory());
-    this->allocate_kv(8, 3);
+    this->allocate_kv(8, num_host_blocks);
   }
 };
 
@@ -190,4 +201,19 @@ TEST_CASE("blocks go down to host memory, then within the device, then up", "[ex
   };
   check_swaps(DirectPolicy{});
   check_swaps(DeferredPolicy{});
+}
+
+TEST_CASE("a backend without swap_blocks serves those that swap nothing", "[executor][swap]") {
+  STATIC_REQUIRE_FALSE(RunsOp<PlainBackend, SwapBlocksArgs<float>>);
+  STATIC_REQUIRE(BackendLike<PlainBackend, float>);
+  CHECK_THROWS_WITH(TestRunner<PlainPolicy>(3),
+                    Catch::Matchers::Contains("host_kv_size: 3 blocks in host memory") &&
+                        Catch::Matchers::Contains("'SwapBlocksArgs'"));
+  CHECK_THROWS_AS(TestRunner<PlainPolicy>(1), ConfigError);
+  TestRunner<PlainPolicy> runner(0);
+  OneStep step({1, 2, 3}, {7});
+  CHECK(runner.run(step.inputs()).tokens.extent(0) == 1);
+  OneStep swapping({1, 2, 3}, {7});
+  swapping.plan.copies_down = {{.from = 0, .to = 0}};
+  CHECK_THROWS_WITH(runner.run(swapping.inputs()), Catch::Matchers::Contains("no such op"));
 }

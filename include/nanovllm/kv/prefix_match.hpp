@@ -20,7 +20,7 @@ struct PrefixMatch {
   /// Its first num_tokens - blocks.size() · B slots, 1 to B - 1, are wanted.
   std::optional<BlockId> copy_tail{};
   /// Of the host's pool, with the tokens behind those of `blocks`. The last one may be filled in
-  /// part, if it is the sequence's own.
+  /// part, if it is the sequence's own. A prefix cache leaves this to the block manager.
   std::vector<BlockId> host_blocks{};
 
   /// Tokens in `blocks`. @param block_size  tokens a block.

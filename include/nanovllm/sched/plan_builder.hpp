@@ -219,12 +219,18 @@ class PlanBuilder {
     if (!alone && num_free() <= reserve_) return 0;
     const Fork fork = s.next_sibling == nullptr ? Fork{} : find_fork(s);
     const PrefixMatch& cached = find_prefix(s);
-    if (s.num_swapped_tokens > std::max(fork.num_tokens, cached.num_tokens))
+    if (s.num_swapped_tokens > fork.num_tokens && is_worth_swapping_in(s, cached))
       return admit_behind(s, swapped_prefix(s, cached), nullptr, max_tokens, min_end);
     if (fork.num_tokens <= cached.num_tokens)
       return admit_behind(s, cached, nullptr, max_tokens, min_end);
     return admit_behind(s, shared_prefix(fork, Blocks::block_size()), fork.source, max_tokens,
                         min_end);
+  }
+
+  /// Whether `s` has more in its own blocks of the host than the cache has, or as much where the
+  /// cache's would have to be copied, too.
+  static bool is_worth_swapping_in(const Sequence& s, const PrefixMatch& cached) {
+    return s.num_swapped_tokens >= cached.num_tokens + (cached.host_blocks.empty() ? 1 : 0);
   }
 
   /// What there is of a sequence that was swapped out: the cache's whole blocks, which need not be
