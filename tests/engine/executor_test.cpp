@@ -92,8 +92,8 @@ struct Swaps {
   bool early = false;
 };
 template <class Policy>
-float logprob_after(const std::vector<BlockId>& blocks, std::vector<BlockCopy> copies,
-                    bool decode, Swaps swaps = {}) {
+float logprob_after(const std::vector<BlockId>& blocks, std::vector<BlockCopy> copies, bool decode,
+                    Swaps swaps = {}) {
   TestRunner<Policy> runner;
   const std::vector<TokenId> prompt = random_prompt(3, 17, 100);
   OneStep first({prompt.begin(), prompt.begin() + 16}, {0});
@@ -183,8 +183,7 @@ TEST_CASE("blocks go down to host memory, then within the device, then up", "[ex
     CHECK(logprob_after<Policy>({5, 1}, {}, decode, {.down = {{0, 2}}, .up = {{2, 5}}}) ==
           expected);
     // Saved by one step, brought back by a later one, when the block is another's.
-    CHECK(logprob_after<Policy>({0, 1}, {}, decode, {.down = {{0, 2}}, .early = true}) !=
-          expected);
+    CHECK(logprob_after<Policy>({0, 1}, {}, decode, {.down = {{0, 2}}, .early = true}) != expected);
     CHECK(logprob_after<Policy>({0, 1}, {}, decode,
                                 {.down = {{0, 2}}, .up = {{2, 0}}, .early = true}) == expected);
     // Block 0 is overwritten by a copy after it was saved; 5, by one before what comes up.

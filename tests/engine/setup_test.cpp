@@ -60,7 +60,7 @@ TEST_CASE("the KV pools are as large as the settings say", "[setup]") {
   CHECK(allocated(KvSize::blocks(5)).host == 5);
   CHECK(allocated(KvSize::bytes(0)).host == 0);
   CHECK(allocated(KvSize::bytes(3 * 1024 + 1023)).host == 3);
-  CHECK(allocated(KvSize::blocks(1000)).host == 1000);  // no matter what the device has
+  CHECK(allocated(KvSize::blocks(1000)).host == 1000);             // no matter what the device has
   CHECK(allocated(KvSize::blocks(0), std::nullopt).device == 40);  // 4 sequences of 160 tokens
   CHECK(allocated(KvSize::blocks(0), KvSize::memory_share(0.25)).device == 25);
 }

@@ -1,6 +1,6 @@
 #pragma once
-/// Cases of the ops around a step: `unpack_step`, `copy_blocks` and `swap_blocks`. All move bytes, so
-/// everything is compared as memory, what must not be written included.
+/// Cases of the ops around a step: `unpack_step`, `copy_blocks` and `swap_blocks`. All move bytes,
+/// so everything is compared as memory, what must not be written included.
 
 #include "ops/rig.hpp"
 

@@ -224,7 +224,8 @@ TEST_CASE("aborted, forgotten and cancelled sequences leave nothing in host memo
   }
   SECTION("the step that swaps it in is cancelled") {
     until_preempted(engine);
-    for (const int i : {0, 1}) engine.scheduler.abort(*engine.requests[static_cast<std::size_t>(i)]);
+    for (const int i : {0, 1})
+      engine.scheduler.abort(*engine.requests[static_cast<std::size_t>(i)]);
     const std::size_t num_swapped = engine.requests[2]->host_table.size();
     StepPlan plan = engine.scheduler.schedule();
     engine.scheduler.begin(plan);

@@ -207,15 +207,14 @@ class Traffic {
   State state() const {
     State state;
     for (const Sequence* s : live_) {
-      state.sequences.push_back(
-          {s->tokens,
-           s->pending,
-           s->block_table,
-           s->status,
-           s->finish_reason,
-           s->host_table,
-           {s->num_computed_tokens, s->num_cached_tokens, s->num_preemptions,
-            s->num_swapped_tokens}});
+      state.sequences.push_back({s->tokens,
+                                 s->pending,
+                                 s->block_table,
+                                 s->status,
+                                 s->finish_reason,
+                                 s->host_table,
+                                 {s->num_computed_tokens, s->num_cached_tokens, s->num_preemptions,
+                                  s->num_swapped_tokens}});
     }
     const Blocks& blocks = scheduler_.blocks();
     state.ref_counts.assign(blocks.ref_counts().begin(), blocks.ref_counts().end());
@@ -593,9 +592,7 @@ TEMPLATE_TEST_CASE("random traffic with a prefix cache of two tiers", "[schedule
 
 TEST_CASE("random traffic with two tiers: several tokens a step, failures anywhere",
           "[scheduler][random][tier]") {
-  SECTION("several tokens a step") {
-    run<FickleGuessing, RadixBlocks<4>, Tiered>(kSeed + 27000);
-  }
+  SECTION("several tokens a step") { run<FickleGuessing, RadixBlocks<4>, Tiered>(kSeed + 27000); }
   SECTION("failures") {
     run<faults::Scheduling<Fickle>, BlockManager<4, faults::Cache<4>>, Tiered>(kSeed + 28000);
   }

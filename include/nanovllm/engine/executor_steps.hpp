@@ -29,20 +29,20 @@ template <class Backend, class Pool>
 void copy_blocks(Backend& backend, Pool& kv, VectorView<const BlockCopy> copies) {
   if (copies.empty()) return;
   const auto first = kv.layer(0);
-  using Kv = std::remove_pointer_t<decltype(first.data)>;
   const std::int64_t stride = kv.num_layers() > 1 ? kv.layer(1).data - first.data : 0;
-  backend.run(CopyBlocksArgs<Kv>{.first_layer = first,
-                             .layer_stride = stride,
-                             .num_layers = kv.num_layers(),
-                             .copies = copies});
+  backend.run(CopyBlocksArgs<KvElementOf<Pool>>{.first_layer = first,
+                                                .layer_stride = stride,
+                                                .num_layers = kv.num_layers(),
+                                                .copies = copies});
 }
+
+/// The elements of a pool.
+template <class Pool>
+using KvElementOf = std::remove_pointer_t<decltype(std::declval<Pool&>().layer(0).data)>;
 
 /// Whether blocks of `Pool` can be copied to host memory and back.
 template <class Backend, class Pool>
-inline constexpr bool kSwapsBlocks = requires(Pool& kv) {
-  kv.host_layer(0);
-} && RunsOp<Backend, SwapBlocksArgs<
-                         std::remove_pointer_t<decltype(std::declval<Pool&>().layer(0).data)>>>;
+inline constexpr bool kSwapsBlocks = RunsOp<Backend, SwapBlocksArgs<KvElementOf<Pool>>>;
 
 /// Copies blocks between the two pools of `kv`, in all layers. Does nothing for none.
 template <class Backend, class Pool>
@@ -51,9 +51,8 @@ void swap_blocks(Backend& backend, Pool& kv, SwapDirection direction,
   if (copies.empty()) return;
   if constexpr (kSwapsBlocks<Backend, Pool>) {
     const auto device = kv.layer(0), host = kv.host_layer(0);
-    using Kv = std::remove_pointer_t<decltype(device.data)>;
     const bool is_deep = kv.num_layers() > 1;
-    backend.run(SwapBlocksArgs<Kv>{
+    backend.run(SwapBlocksArgs<KvElementOf<Pool>>{
         .device = device,
         .device_stride = is_deep ? kv.layer(1).data - device.data : 0,
         .host = host,

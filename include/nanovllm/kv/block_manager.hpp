@@ -205,12 +205,12 @@ class BlockManager {
     return true;
   }
 
-  /// All copies of a step are listed: what its `allocate` has saved, and the blocks of the host that
-  /// it reads, may be given up by the next.
+  /// All copies of a step are listed: what its `allocate` has saved, and the blocks of the host
+  /// that it reads, may be given up by the next.
   void end_copies() noexcept { tier_.release_held(); }
 
-  /// The copies to `host_blocks` may not have been made: the prefix cache forgets those of them that
-  /// it has.
+  /// `copies`, to the host's pool, may not have been made: the prefix cache forgets those of their
+  /// targets that it has.
   void forget_saved(std::span<const BlockCopy> copies) noexcept {
     for (const BlockCopy& copy : copies) {
       if (!tier_.contains(copy.to)) continue;
@@ -313,7 +313,7 @@ class BlockManager {
     const std::optional<BlockId> block = host_.allocate();
     return block ? block : tier_.evict();
   }
-  /// The cache has given up `block`: its second tier keeps a copy, if it has none and there is room.
+  /// The cache has given up `block`: its second tier keeps a copy, if there is none and has room.
   void save(BlockId block, std::vector<BlockCopy>& saved) noexcept {
     if (!tier_.has_name(block)) return;
     if (const std::optional<BlockId> copy = tier_.copy_of(block)) return tier_.touch(*copy);

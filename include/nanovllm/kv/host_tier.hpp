@@ -16,10 +16,10 @@
 
 namespace nanovllm {
 
-/// Which blocks of the host's pool hold which whole blocks of tokens, least recently used first to
-/// go. It stands beside a prefix cache of any kind: it is told of the same blocks, and names those of
-/// the device, too, so that one that is given up can be saved under its name, and a match can go on
-/// where the cache's ends. An entry is its tokens and the name of all before it; what is found is
+/// Which blocks of the host's pool hold which whole blocks of tokens; the least recently used goes
+/// first. It stands beside a prefix cache of any kind: it is told of the same blocks, and names
+/// those of the device, too, so that one that is given up can be saved under its name, and a match
+/// can go on where the cache's ends. An entry is its tokens and the name of all before it; what is found is
 /// what was entered, token for token.
 ///
 /// The books of the pool, and the copies, are the block manager's. Allocates nothing after
@@ -46,14 +46,13 @@ class HostTier {
   /// Of them, those that may be given up.
   [[nodiscard]] std::int32_t num_evictable() const noexcept { return unused_.size(); }
   [[nodiscard]] bool contains(BlockId host) const noexcept {
-    return host >= 0 && host < num_host_blocks_ &&
-           (unused_.contains(host) || held_.contains(host));
+    return host >= 0 && host < num_host_blocks_ && (unused_.contains(host) || held_.contains(host));
   }
   /// Another number whenever `extend` could give another answer.
   [[nodiscard]] std::uint64_t version() const noexcept { return version_; }
 
-  /// Names the blocks of the device that tokens [begin, end) of a sequence have filled. Those before
-  /// them have been named.
+  /// Names the blocks of the device that tokens [begin, end) of a sequence have filled. Those
+  /// before them have been named.
   void name(std::span<const BlockId> block_table, std::span<const TokenId> tokens,
             std::int32_t begin, std::int32_t end) {
     if (num_host_blocks_ == 0) return;

@@ -34,8 +34,8 @@ concept PreemptionLike = std::default_initializable<P> &&
   noexcept;
 };
 
-/// A preemption policy may offer `swaps(sequence)`, a const member: whether the blocks of a sequence
-/// that is preempted are to be copied to the host's pool, and back when it is admitted again, so
+/// A preemption policy may offer `swaps(sequence)`, a const member: whether the blocks of a
+/// preempted sequence are to be copied to the host's pool, and back when it is admitted again, so
 /// that nothing is computed twice. Asked in `Scheduler::begin`, behind `vacate`. Where the host's
 /// pool has no room for all of them, the sequence is computed again. Must not throw.
 template <class P>

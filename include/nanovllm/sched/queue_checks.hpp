@@ -42,11 +42,10 @@ void check_queues(std::span<Sequence* const> running, const WaitingQueue& waitin
                   const BatchConfig& config, int num_under_way);
 
 /// Throws Error unless sequences that wait have as many blocks of the host's pool as what was
-/// swapped out of them needs, no two of them the same, and running ones have none. Returns for every
-/// block of the pool whether a sequence has it. O(blocks + sequences).
-std::vector<bool> check_host_tables(std::span<Sequence* const> running,
-                                    const WaitingQueue& waiting, std::int32_t num_host_blocks,
-                                    std::int32_t block_size);
+/// swapped out of them needs, no two of them the same, and running ones have none. Returns for
+/// every block of the pool whether a sequence has it. O(blocks + sequences).
+std::vector<bool> check_host_tables(std::span<Sequence* const> running, const WaitingQueue& waiting,
+                                    std::int32_t num_host_blocks, std::int32_t block_size);
 
 /// Throws Error unless every block of the host's pool that is taken has one owner: a sequence that
 /// waits, or the prefix cache. O(blocks + sequences).
@@ -57,8 +56,7 @@ void check_host_blocks(std::span<Sequence* const> running, const WaitingQueue& w
   const std::vector<bool> is_held =
       check_host_tables(running, waiting, num_blocks, Blocks::block_size());
   for (BlockId block = 0; block < num_blocks; ++block) {
-    const int num_owners =
-        is_held[static_cast<std::size_t>(block)] + blocks.tier().contains(block);
+    const int num_owners = is_held[static_cast<std::size_t>(block)] + blocks.tier().contains(block);
     check(num_owners == (blocks.host().is_taken(block) ? 1 : 0), "scheduler: block ", block,
           " of the host is ", blocks.host().is_taken(block) ? "taken" : "free", ", but has ",
           num_owners, " owners");

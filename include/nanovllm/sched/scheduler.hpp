@@ -29,8 +29,8 @@ namespace nanovllm {
 
 /// Counters of sequences that were preempted, since the scheduler was made.
 struct SwapStats {
-  std::int64_t num_out = 0;        ///< copied to the host's pool
-  std::int64_t num_in = 0;         ///< of them, copied back; others have ended, or were in the cache
+  std::int64_t num_out = 0;  ///< copied to the host's pool
+  std::int64_t num_in = 0;   ///< of them, copied back; others have ended, or were in the cache
   std::int64_t num_fallbacks = 0;  ///< to be copied, but had no room, or their step was cancelled
 };
 
@@ -133,8 +133,8 @@ class Scheduler {
 
   /// Applies `plan`, as `schedule` just made it: the preempted give back their blocks and wait, the
   /// admitted adopt their prefix-cache hits, and all sequences in the plan get the blocks for their
-  /// ranges. Sets the plan's lists of copies. Throws Error when the plan does not fit the queues, or needs
-  /// more blocks than are free, which PlanBuilder keeps policies from.
+  /// ranges. Sets the plan's lists of copies. Throws Error when the plan does not fit the queues, or
+  /// needs more blocks than are free, which PlanBuilder keeps policies from.
   void begin(StepPlan& plan) {
     check_room();
     check_plan(plan, num_going_on(), config_, ++num_marks_, Blocks::block_size());
@@ -166,10 +166,9 @@ class Scheduler {
   }
 
   /// Ends `plan`, the newest step that has begun, without its results, after a failure: its
-  /// sequences are as before, those it admitted stay admitted, less the tokens that were to be
-  /// copied for them, those that it swapped out have nothing in host memory, nor has the prefix cache
-  /// what it saved there, those that it forked wait again, for the step before may be undone, too, and
-  /// those it preempted wait. Where the step behind has already filled the
+  /// sequences are as before; those it admitted stay admitted, less the tokens that were to be
+  /// copied for them; those that it forked wait again, for the step before may be undone, too; and
+  /// those it preempted wait. Nothing is left of what it was to copy to host memory. Where the step behind has already filled the
   /// places of sequences that were ending, its youngest wait again. Throws Error when it is not the
   /// newest.
   void cancel(const StepPlan& plan) {
@@ -250,7 +249,8 @@ class Scheduler {
     std::int32_t num_samples = 0;
     for (const PlannedSequence& p : plan.sequences) {
       Sequence& s = *p.sequence;
-      if (p.prefix.copy_tail) plan.block_copies.push_back({*p.prefix.copy_tail, allocate_for(s, plan)});
+      if (p.prefix.copy_tail)
+        plan.block_copies.push_back({*p.prefix.copy_tail, allocate_for(s, plan)});
       for (const BlockId host : p.prefix.host_blocks)
         plan.copies_up.push_back({host, allocate_for(s, plan)});
       while (std::ssize(s.block_table) < Blocks::blocks_for(p.end)) allocate_for(s, plan);
@@ -350,8 +350,8 @@ class Scheduler {
       s.pending.pop_oldest();
       end = std::min(p.end, s.num_known_tokens() - 1);
     }
-    // If it waits, the step behind this one has preempted it: its blocks are gone, or in host memory
-    // with all that this step has written, guesses that were wrong included.
+    // If it waits, the step behind this one has preempted it: its blocks are gone, or in host
+    // memory with all that this step has written, guesses that were wrong included.
     if (s.status == SequenceStatus::waiting) drop_host_blocks(s, end);
     if (s.status == SequenceStatus::running) {
       if (end < p.end) {

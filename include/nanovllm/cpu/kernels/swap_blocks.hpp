@@ -1,5 +1,5 @@
 #pragma once
-/// `swap_blocks` on the CPU, where both pools are in the same memory. Contract: ops/swap_blocks.hpp.
+/// `swap_blocks` on the CPU: both pools are in the same memory. Contract: ops/swap_blocks.hpp.
 
 #include <algorithm>
 #include <cstddef>

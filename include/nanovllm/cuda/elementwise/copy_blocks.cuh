@@ -1,7 +1,7 @@
 #pragma once
-/// `copy_blocks` and `swap_blocks` on CUDA: whole blocks of the paged cache, byte by byte, within the
-/// device's pool, or between it and page-locked host memory, which the kernel reads and writes over
-/// the bus. Contracts: ops/copy_blocks.hpp, ops/swap_blocks.hpp.
+/// `copy_blocks` and `swap_blocks` on CUDA: whole blocks of the paged cache, byte by byte, within
+/// the device's pool, or between it and page-locked host memory, which the kernel reads and writes
+/// over the bus. Contracts: ops/copy_blocks.hpp, ops/swap_blocks.hpp.
 ///
 /// Grid: (pieces of a block, layers, copies). 16 bytes a thread at a time where a block's elements
 /// are a multiple of that, else one element. The copies are device memory and are not checked.
