@@ -23,6 +23,10 @@ namespace nanovllm {
   return {step.forward, inputs.num_decodes(), inputs.has_prefix()};
 }
 
+/// The elements of a pool.
+template <class Pool>
+using KvElementOf = std::remove_pointer_t<decltype(std::declval<Pool&>().layer(0).data)>;
+
 /// Copies blocks of `kv`, in all of its layers. Does nothing for none, so that a backend need not
 /// have the op where no plan has copies.
 template <class Backend, class Pool>
@@ -35,10 +39,6 @@ void copy_blocks(Backend& backend, Pool& kv, VectorView<const BlockCopy> copies)
                                                 .num_layers = kv.num_layers(),
                                                 .copies = copies});
 }
-
-/// The elements of a pool.
-template <class Pool>
-using KvElementOf = std::remove_pointer_t<decltype(std::declval<Pool&>().layer(0).data)>;
 
 /// Whether blocks of `Pool` can be copied to host memory and back.
 template <class Backend, class Pool>

@@ -19,8 +19,8 @@ namespace nanovllm {
 /// Which blocks of the host's pool hold which whole blocks of tokens; the least recently used goes
 /// first. It stands beside a prefix cache of any kind: it is told of the same blocks, and names
 /// those of the device, too, so that one that is given up can be saved under its name, and a match
-/// can go on where the cache's ends. An entry is its tokens and the name of all before it; what is found is
-/// what was entered, token for token.
+/// can go on where the cache's ends. An entry is its tokens and the name of all before it; what is
+/// found is what was entered, token for token.
 ///
 /// The books of the pool, and the copies, are the block manager's. Allocates nothing after
 /// construction. Not thread-safe.

@@ -168,9 +168,9 @@ class Scheduler {
   /// Ends `plan`, the newest step that has begun, without its results, after a failure: its
   /// sequences are as before; those it admitted stay admitted, less the tokens that were to be
   /// copied for them; those that it forked wait again, for the step before may be undone, too; and
-  /// those it preempted wait. Nothing is left of what it was to copy to host memory. Where the step behind has already filled the
-  /// places of sequences that were ending, its youngest wait again. Throws Error when it is not the
-  /// newest.
+  /// those it preempted wait. Nothing is left of what it was to copy to host memory. Where the step
+  /// behind has already filled the places of sequences that were ending, its youngest wait again.
+  /// Throws Error when it is not the newest.
   void cancel(const StepPlan& plan) {
     check(num_under_way_ > 0, "cancel: no step has begun");
     check_newest(plan);
