@@ -151,11 +151,11 @@ TEST_CASE("a swapped sequence comes back with all its tokens, and none is comput
   REQUIRE(victim.host_table.size() == static_cast<std::size_t>((num_swapped + 3) / 4));
   REQUIRE(engine.scheduler.swaps().num_out == 1);
   const auto num_host_free = static_cast<std::int32_t>(8 - victim.host_table.size());
-  REQUIRE(engine.scheduler.blocks().host().num_free() == num_host_free);
+  REQUIRE(engine.scheduler.blocks().num_free_host() == num_host_free);
   computed += run_to_end(engine);
   REQUIRE(engine.scheduler.swaps().num_in == engine.scheduler.swaps().num_out);
   REQUIRE(engine.scheduler.swaps().num_fallbacks == 0);
-  REQUIRE(engine.scheduler.blocks().host().num_free() == 8);
+  REQUIRE(engine.scheduler.blocks().num_free_host() == 8);
   REQUIRE(computed == (3 + 11 + 3) + 3 * 13);  // the last token of each is never computed
 }
 
@@ -167,7 +167,7 @@ TEST_CASE("without room in host memory a sequence is computed again", "[preempti
   REQUIRE(engine.requests[2]->host_table.empty());
   REQUIRE(engine.scheduler.swaps().num_out == 0);
   REQUIRE(engine.scheduler.swaps().num_fallbacks == 1);
-  REQUIRE(engine.scheduler.blocks().host().num_free() == num_host_blocks);
+  REQUIRE(engine.scheduler.blocks().num_free_host() == num_host_blocks);
   run_to_end(engine);
 }
 
@@ -205,7 +205,7 @@ TEST_CASE("aborted, forgotten and cancelled sequences leave nothing in host memo
   fill(engine);
   SECTION("aborted") {
     until_preempted(engine);
-    REQUIRE(engine.scheduler.blocks().host().num_free() < 8);
+    REQUIRE(engine.scheduler.blocks().num_free_host() < 8);
     engine.scheduler.abort(*engine.requests[2]);
   }
   SECTION("forgotten") {
@@ -235,7 +235,7 @@ TEST_CASE("aborted, forgotten and cancelled sequences leave nothing in host memo
     REQUIRE(engine.requests[2]->block_table.empty());
   }
   engine.scheduler.check_invariants();
-  REQUIRE(engine.scheduler.blocks().host().num_free() == 8);
+  REQUIRE(engine.scheduler.blocks().num_free_host() == 8);
   for (int i = 0; i < 5; ++i) engine.step();
   for (const auto& s : engine.requests) engine.scheduler.abort(*s);
   REQUIRE(engine.scheduler.blocks().num_free() == 8);
