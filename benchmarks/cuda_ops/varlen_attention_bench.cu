@@ -2,8 +2,10 @@
 // and from the paged cache, and a chunk behind a long prefix. FLOP are those of visible pairs
 // alone, 4 · head_dim each. Argument: path of the JSON file.
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,7 @@ struct Case {
   int num_seqs, q_len, prefix, heads, kv_heads, block_size;
   bool paged;
   bool mma = false;  ///< by the kernel for older devices
+  std::optional<cuda::VarlenSource> prefix_source{};
 };
 
 /// About normal: the sum of four uniform numbers, standard deviation 1.
@@ -84,6 +87,7 @@ struct Inputs {
     args.has_prefix = c.paged;
     args.scale = 1.f / std::sqrt(float{kHeadDim});
     args.out = {out.data(), {n, c.heads, kHeadDim}};
+    workspace.prefix_source = c.prefix_source;
     cuda::plan_varlen(args.query_starts, args.kv_lens, n, workspace, context);
     cuda::check(cudaStreamSynchronize(context.stream), "cudaStreamSynchronize");
   }
@@ -119,6 +123,8 @@ void measure(const Case& c, const cuda::Context& context, Report& report) {
   if (c.prefix > 0) name += " behind " + std::to_string(c.prefix);
   name += ", " + std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " heads, ";
   name += c.paged ? "blocks of " + std::to_string(c.block_size) : "new keys";
+  if (c.prefix_source)
+    name += *c.prefix_source == cuda::VarlenSource::both ? " and new keys" : " alone";
   name += c.mma ? ", mma.sync" : "";
   report.add(name, timing, bytes, 4.0 * kHeadDim * pairs * c.heads);
   constexpr double kPeak = 770;  // TFLOP/s of cuBLAS on one H200, bf16
@@ -157,6 +163,14 @@ void measure_all(Report& report) {
   measure(Case{1, 16384, 0, 16, 1, 64, false}, context, report);
   for (int num_seqs = 16; num_seqs >= 1; num_seqs /= 4) {
     measure(Case{num_seqs, 16384 / num_seqs, 0, 16, 8, 64, true, true}, context, report);
+  }
+  // All keys from the cache, or whole tiles of new ones from this step.
+  for (const int prefix : {0, 1024, 4096, 16384, 32768}) {
+    for (const int q_len : {1, 16, 128, 512, 2048}) {
+      for (const auto source : {cuda::VarlenSource::cache, cuda::VarlenSource::both})
+        measure(Case{std::max(1, 2048 / q_len / 4), q_len, prefix, 16, 8, 64, true, false, source},
+                context, report);
+    }
   }
   plan_time(1, 16384, context, report);
   plan_time(256, 64, context, report);

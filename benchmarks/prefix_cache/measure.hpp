@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -85,6 +86,7 @@ struct RunResult {
   std::int64_t num_evictions = 0, num_preemptions = 0, num_steps = 0;
   double seconds = 0, host_seconds = 0;
   Samples first_token{};  ///< from each request's submission
+  Samples all_begun{};    ///< the same until all of its samples have their first token
 
   /// Tokens that had to be computed before a request's next token could be. Steps count a prompt's
   /// last token among the decodes where it is alone.
@@ -109,9 +111,13 @@ struct RunResult {
 template <class Engine>
 class Server {
  public:
-  Server(Engine& engine, const Workload& workload)
+  /// @param num_samples  of each request; the first one's answer is what others build on.
+  Server(Engine& engine, const Workload& workload, std::int32_t num_samples = 1)
       : engine_(engine),
         workload_(workload),
+        num_samples_(num_samples),
+        begun_(workload.requests.size()),
+        have_begun_(workload.requests.size()),
         children_(workload.requests.size()),
         prompts_(workload.requests.size()),
         answers_(workload.requests.size()) {
@@ -164,10 +170,17 @@ class Server {
 
   void submit(std::size_t i) {
     prompts_[i] = prompt_of(workload_, i, prompts_, answers_);
-    engine_.submit(prompts_[i], greedy(workload_.requests[i].max_tokens),
-                   [this, i](const nv::TokenEvent& event) {
-                     if (event.output) take(i, *event.output);
-                   });
+    nv::SamplingParams params = greedy(workload_.requests[i].max_tokens);
+    params.n = num_samples_;
+    const auto begin = std::chrono::steady_clock::now();
+    engine_.submit(prompts_[i], params, [this, i, begin](const nv::TokenEvent& event) {
+      if (event.token) begun_[i].insert(event.sample);
+      if (event.token && std::ssize(begun_[i]) == num_samples_ &&
+          !std::exchange(have_begun_[i], char{1}))
+        result_.all_begun.add(
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+      if (event.output) take(i, *event.output);
+    });
   }
 
   void take(std::size_t i, const nv::Output& output) {
@@ -187,6 +200,9 @@ class Server {
 
   Engine& engine_;
   const Workload& workload_;
+  const std::int32_t num_samples_;
+  std::vector<std::set<std::int32_t>> begun_;       ///< samples of every request with a token
+  std::vector<char> have_begun_;                    ///< all of them, for every request
   std::vector<std::vector<std::size_t>> children_;  ///< of every request
   std::vector<Tokens> prompts_, answers_;
   RunResult result_;

@@ -35,6 +35,7 @@ struct Options {
   TreeSpec tree;
   UniqueSpec unique;
   std::int32_t output_tokens = 8;
+  std::int32_t num_samples = 1;
   std::uint64_t seed = 0;
   int max_num_seqs = 16;
   int max_num_batched_tokens = 0;
@@ -96,6 +97,7 @@ inline void add_workload_options(CLI::App& app, Options& o) {
   number("--unique-requests", o.unique.num_requests, "unique: requests");
   length("--unique-tokens", o.unique.prompt, "unique: tokens of a prompt");
   number("--output-tokens", o.output_tokens, "tokens of every answer");
+  number("--samples", o.num_samples, "answers to every request (SamplingParams::n)");
   app.add_option("--seed", o.seed, "of all texts")->capture_default_str();
 }
 
@@ -171,7 +173,8 @@ std::pair<RunResult, std::string> run(const Options& o, const nv::ModelConfig& m
                                 .host_kv_size = nv::KvSize::blocks(c.num_host_blocks),
                                 .seed = 0};
   Engine engine = o.random_weights ? Engine(model, nv::RandomWeights{}, config) : Engine(config);
-  RunResult result = Server<Engine>(engine, workload).run(Cache::num_evictions);
+  RunResult result =
+      Server<Engine>(engine, workload, o.num_samples).run(Cache::num_evictions);
   return {std::move(result), engine.describe()};
 }
 
@@ -184,9 +187,9 @@ std::pair<RunResult, std::string> run_cache(const Options& o, const nv::ModelCon
 }
 
 inline void print_header() {
-  std::printf("%-8s %-6s %5s %5s %5s %8s %10s %10s %6s %6s %9s %8s %9s %9s %9s\n", "workload",
+  std::printf("%-8s %-6s %5s %5s %5s %8s %10s %10s %6s %6s %9s %8s %9s %9s %9s %9s\n", "workload",
               "cache", "block", "pool", "host", "blocks", "prompt", "computed", "hits", "host",
-              "evicted", "preempt", "seconds", "TTFT p50", "p99 ms");
+              "evicted", "preempt", "seconds", "TTFT p50", "p99 ms", "all p50");
 }
 
 inline void print(const Case& c) {
@@ -194,11 +197,12 @@ inline void print(const Case& c) {
   const RunResult& r = c.median();
   std::printf(
       "%-8s %-6s %5d %5.2f %5.2f %8lld %10lld %10lld %5.1f%% %5.1f%% %9lld %8lld %9.3f %9.1f "
-      "%9.1f\n",
+      "%9.1f %9.1f\n",
       c.workload.c_str(), c.cache.c_str(), c.block_size, c.pool, c.host_pool, count(c.num_blocks),
       count(r.num_prompt_tokens), count(r.num_computed_tokens()), 100 * r.hit_rate(),
       100 * r.host_hit_rate(), count(r.num_evictions), count(r.num_preemptions), r.seconds,
-      1e3 * r.first_token.median(), 1e3 * r.first_token.quantile(0.99));
+      1e3 * r.first_token.median(), 1e3 * r.first_token.quantile(0.99),
+      1e3 * r.all_begun.median());
   std::fflush(stdout);
 }
 
@@ -227,7 +231,8 @@ inline void print(const Case& c) {
           {"seconds", r.seconds},
           {"seconds_of_all_runs", std::move(seconds)},
           {"host_seconds", r.host_seconds},
-          {"first_token_seconds", engine_bench::detail::to_json(r.first_token)}};
+          {"first_token_seconds", engine_bench::detail::to_json(r.first_token)},
+          {"all_samples_begun_seconds", engine_bench::detail::to_json(r.all_begun)}};
 }
 
 /// Runs all cases, `repeats` times in turn. Returns them, and one of their engines in words.

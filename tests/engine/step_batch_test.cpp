@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <utility>
 #include <vector>
 
 #include "catch.hpp"
@@ -257,6 +258,51 @@ TEST_CASE("the inputs of a step say what the plan says", "[step_inputs]") {
         {.limits = {.max_num_batched_tokens = 4, .max_num_seqs = 3}, .max_blocks = 1});
     CHECK_THROWS_AS(few.views(inputs.fields(), inputs.bytes().data(), unpack), ShapeError);
     CHECK_THROWS_AS(narrow.views(inputs.fields(), inputs.bytes().data(), unpack), ShapeError);
+  }
+}
+
+TEST_CASE("the inputs of a step say what decodes have in common, to who wants to know",
+          "[step_inputs]") {
+  const std::int32_t length = 20 * kBlock + 1;
+  Decodes decodes({length, 3, length});
+  Sequence& last = *decodes.plan.sequences[2].sequence;
+  const Sequence& first = *decodes.plan.sequences[0].sequence;
+  std::copy_n(first.block_table.begin(), 19, last.block_table.begin());
+  StepInputs silent, telling(true);
+  silent.build(decodes.plan, kBlock, decodes.sampling);
+  telling.build(decodes.plan, kBlock, decodes.sampling);
+  CHECK(silent.fields().forward.shared_prefixes.size == 0);
+  CHECK(silent.fields().forward.prefix_members.size == 0);
+  const auto fields_of = [](const StepInputs& inputs) {
+    const ForwardFields<PackedOf>& packed = inputs.fields().forward;
+    return std::pair(
+        list_of(array_at<SharedPrefix>(inputs.bytes().data(), packed.shared_prefixes)),
+        list_of(array_at<PrefixMember>(inputs.bytes().data(), packed.prefix_members)));
+  };
+  const auto [groups, members] = fields_of(telling);
+  REQUIRE(groups.size() == 1);
+  CHECK(groups[0].count == 2);
+  CHECK(groups[0].begin == 0);
+  CHECK(groups[0].end == 19 * kBlock);
+  REQUIRE(members.size() == 3);
+  CHECK(members[0].group == 0);
+  CHECK(members[1].group == -1);
+  CHECK(members[2].group == 0);
+
+  SECTION("in graphs, what is not there says that nothing is shared") {
+    StepMemory<CpuBackend::Buffer, true> memory(
+        {.limits = {.max_num_batched_tokens = 4, .max_num_seqs = 4}, .max_blocks = 21});
+    CpuBackend backend{BackendConfig{.num_threads = 1}};
+    for (const StepInputs* inputs : {&telling, &silent}) {
+      UnpackStepArgs unpack;
+      memory.unpack_padded(inputs->fields(), inputs->bytes().data(), 4, unpack);
+      backend.run(unpack);
+      const auto views = memory.padded_views(4);
+      CHECK(views.forward.shared_prefixes.data[0].count == (inputs == &telling ? 2 : 0));
+      CHECK(views.forward.shared_prefixes.data[1].count == 0);
+      CHECK(views.forward.prefix_members.data[2].group == (inputs == &telling ? 0 : -1));
+      CHECK(views.forward.prefix_members.data[3].group == -1);
+    }
   }
 }
 

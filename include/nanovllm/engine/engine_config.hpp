@@ -31,10 +31,13 @@ struct EngineConfig {
   /// of computing them again; they go before what is cached.
   KvSize host_kv_size = KvSize::blocks(0);
   bool prefix_caching = true;       ///< off turns it off where the policy has it on
-  /// A request is not admitted while an earlier one computes at least so many tokens of their common
-  /// prefix that the prefix cache does not have; 0: it always is. Waiting costs it a step or two, so
-  /// the tokens should take longer to compute than a step with few tokens takes.
+  /// A request is not admitted while an earlier one computes at least so many tokens of their
+  /// common prefix that the prefix cache does not have; 0: it always is. Waiting costs it a step or
+  /// two, so the tokens should take longer to compute than a step with few tokens takes.
   int prefix_wait_tokens = 256;
+  /// Decodes whose block tables begin with the same blocks read those once for all of them, on
+  /// backends that can (CUDA). What they compute is the same but for the order of sums.
+  bool share_prefix_reads = true;
   std::optional<bool> overlap{};    ///< plan a step while another is computed; unset: on devices
   /// Tensor-parallel ranks in processes of their own, e.g. `ProcessGroup::from_environment()`;
   /// unset: threads of this process.

@@ -236,6 +236,11 @@ class Runner : public StepRunner {
   }
 
   [[nodiscard]] bool is_asynchronous() const override { return Backend::kAsynchronous; }
+  [[nodiscard]] bool shares_prefixes() const override {
+    if constexpr (requires { Backend::kSharesPrefixes; })
+      return Backend::kSharesPrefixes && config_.share_prefix_reads;
+    return false;
+  }
   [[nodiscard]] int num_ranks() const override { return config_.num_ranks; }
   [[nodiscard]] const Backend& backend() const { return *ranks_[0].backend; }
   [[nodiscard]] std::string describe_backend() const override { return backend().describe(); }

@@ -10,6 +10,7 @@
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/step_arena.hpp"
 #include "nanovllm/engine/step_batch.hpp"
+#include "nanovllm/kv/shared_prefixes.hpp"
 #include "nanovllm/sched/step_plan.hpp"
 
 namespace nanovllm {
@@ -18,6 +19,10 @@ namespace nanovllm {
 /// their capacity from step to step.
 class StepInputs {
  public:
+  /// @param shares_prefixes  whether to look for what the decodes have in common: for backends that
+  ///                         make use of it.
+  explicit StepInputs(bool shares_prefixes = false) : shares_prefixes_(shares_prefixes) {}
+
   /// Lays out `plan`, whose sequences have their blocks by now. Row i of `sampling` belongs to the
   /// i-th row of logits: those of a planned sequence behind each other, in the plan's order.
   void build(const StepPlan& plan, std::int64_t block_size, const HostSamplingBatch& sampling);
@@ -68,8 +73,13 @@ class StepInputs {
 
   void fill_sequences(const StepPlan& plan);
 
+  void fill_shared_prefixes(const StepPlan& plan, std::int64_t block_size);
+
   void fill_samples(const StepPlan& plan, const HostSamplingBatch& sampling);
 
+  bool shares_prefixes_;
+  std::vector<SharedPrefixFinder::Row> tables_;
+  SharedPrefixFinder shared_prefixes_;
   ForwardFields<HostOf> forward_;
   StepArena<StepBatch> arena_;
   Header header_;

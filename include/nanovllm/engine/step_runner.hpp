@@ -32,6 +32,8 @@ class StepRunner {
   virtual StepResults wait() = 0;
   /// Whether steps are computed behind the host's back, and not by `launch` itself.
   [[nodiscard]] virtual bool is_asynchronous() const = 0;
+  /// Whether it makes use of what `StepInputs` finds that decodes have in common.
+  [[nodiscard]] virtual bool shares_prefixes() const { return false; }
 
   virtual void run_worker() = 0;
 

@@ -6,6 +6,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/token_source.hpp"
 #include "nanovllm/ops/batch_field.hpp"
+#include "nanovllm/ops/shared_prefix.hpp"
 
 namespace nanovllm {
 
@@ -22,6 +23,9 @@ struct ForwardFields {
   Stored<AnyNumberOf<std::int32_t>> logit_rows;    ///< [m]: rows whose logits are wanted; no data
                                                    ///< and m = n: all of them
 
+  Stored<PerSequence<SharedPrefix>> shared_prefixes;  ///< at most as many as decodes
+  Stored<PerSequence<PrefixMember>> prefix_members;   ///< [num_decodes], or none: nothing is shared
+
   /// A padded row is token 0 at position 0 that stores nothing and sees nothing.
   template <class Visit, class... Batches>
   static constexpr void for_each_field(Visit&& visit, Batches&... batches) {
@@ -32,6 +36,8 @@ struct ForwardFields {
     visit(std::int32_t{0}, batches.kv_lens...);
     visit(BlockId{0}, batches.block_tables...);
     visit(std::int32_t{0}, batches.logit_rows...);
+    visit(SharedPrefix{}, batches.shared_prefixes...);
+    visit(PrefixMember{}, batches.prefix_members...);
   }
 };
 

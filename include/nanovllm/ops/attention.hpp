@@ -7,6 +7,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/ops/kv_view.hpp"
+#include "nanovllm/ops/shared_prefix.hpp"
 
 namespace nanovllm {
 
@@ -64,6 +65,7 @@ struct PlanAttentionArgs {
   std::int64_t num_tokens = 0;                  ///< rows of the step, decodes included
   VectorView<const std::int32_t> query_starts;  ///< [num_chunks + 1], rows behind the decodes
   VectorView<const std::int32_t> kv_lens;       ///< [num_decodes + num_chunks]
+  SharedPrefixes shared{};                      ///< what the decodes have in common
   std::int64_t num_heads = 0;
   std::int64_t num_kv_heads = 0;
   std::int64_t head_dim = 0;

@@ -53,6 +53,7 @@ class PagedAttention {
                                            .num_tokens = in.tokens.extent(0),
                                            .query_starts = in.query_starts,
                                            .kv_lens = in.kv_lens,
+                                           .shared = {in.shared_prefixes, in.prefix_members},
                                            .num_heads = heads_.num_heads,
                                            .num_kv_heads = heads_.num_kv_heads,
                                            .head_dim = heads_.head_dim});

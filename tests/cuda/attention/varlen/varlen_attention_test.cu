@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "cuda/gpu_test.cuh"
@@ -148,11 +149,13 @@ const Op<T> kMma = [](const auto& args, auto& workspace, const auto& context) {
 
 /// Plans, runs, and returns `out` on the host; guards are checked.
 template <class T>
-std::vector<T> run(Step<T>& step, const Op<T>& op = kDispatch<T>, int source = -1) {
+std::vector<T> run(Step<T>& step, const Op<T>& op = kDispatch<T>, int source = -1,
+                   std::optional<cuda::VarlenSource> prefix_source = std::nullopt) {
   Gpu gpu;
   GpuArray<T> out(static_cast<std::size_t>(step.n * step.shape.heads * step.shape.head_dim));
   cuda::VarlenWorkspace workspace(static_cast<std::int64_t>(step.shape.chunks.size()), step.n,
                                   gpu.context);
+  workspace.prefix_source = prefix_source;
   VarlenAttentionArgs<T> args = step.args(out);
   if (source >= 0) args.has_prefix = source == 1;
   cuda::plan_varlen(args.query_starts, args.kv_lens, step.n, workspace, gpu.context);
@@ -358,6 +361,31 @@ TEST_CASE("varlen_attention: a row's bits depend on its query and keys alone") {
     }
     out.download();
     CHECK(equal_bits(out.host, {contiguous.begin(), contiguous.begin() + 1000 * row}));
+  }
+}
+
+TEST_CASE("varlen_attention: keys from the cache and from this step, or all from the cache") {
+  if (!has_gpu()) return;
+  using cuda::VarlenSource;
+  const auto check_equal = [](const auto& shape, auto element) {
+    using T = decltype(element);
+    CAPTURE(shape.head_dim, shape.block_size);
+    Step<T> step(shape);
+    const std::vector<T> cache = run(step, kDispatch<T>, 1, VarlenSource::cache);
+    const std::vector<T> both = run(step, kDispatch<T>, 1, VarlenSource::both);
+    CHECK(equal_bits(cache, both));
+    CHECK(equal_bits(both, run(step, kDispatch<T>, 1)));
+    // The formula, too: equal bits could both be wrong.
+    for (std::size_t s = 0; s < shape.chunks.size(); ++s) {
+      const int rows = shape.chunks[s].q_len;
+      for (int row = 0; row < rows; row += 1 + rows / 7) check_row(step, both, s, row, 0);
+    }
+  };
+  const std::vector<Chunk> chunks{{700, 0}, {1, 128}, {256, 128}, {300, 127}, {129, 129},
+                                  {513, 1000}, {64, 4096}, {2, 1}, {1000, 384}};
+  for (const int block_size : {16, 64, 256}) {
+    check_equal(Shape{8, 4, 128, block_size, chunks}, bf16{});
+    check_equal(Shape{4, 4, 64, block_size, chunks}, half{});
   }
 }
 

@@ -20,6 +20,13 @@ TEST_CASE("What the kernel of varlen attention for Hopper takes") {
   CHECK_FALSE(fits_varlen_hopper(96, 64, true));
 }
 
+TEST_CASE("New keys are read in one piece where they are many among all") {
+  CHECK(varlen_prefix_source(1, 2048, 2048 + 4096) == VarlenSource::both);
+  CHECK(varlen_prefix_source(1, 2048, 2048 + 16384) == VarlenSource::cache);
+  CHECK(varlen_prefix_source(4, 1024, 1024) == VarlenSource::both);
+  CHECK(varlen_prefix_source(4, 1023, 1024) == VarlenSource::cache);  // hardly a whole tile each
+  CHECK(varlen_prefix_source(512, 512, 64) == VarlenSource::cache);
+}
 TEST_CASE("The items of a schedule are counted in 31 bits") {
   CHECK(varlen_max_entries(3, 1000) == 10);
   CHECK(can_count_varlen_items(1024, 1 << 20, 64));

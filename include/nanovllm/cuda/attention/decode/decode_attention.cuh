@@ -75,7 +75,8 @@ DecodeProblem<T> decode_problem(const DecodeAttentionArgs<T, T, Heads>& args,
           .group = static_cast<int>(args.q.extent(1) / args.kv.num_kv_heads),
           .scale_log2 = args.scale * std::numbers::log2e_v<float>,
           .early = start == DecodeStart::early,
-          .ranges = workspace.ranges(),
+          .shares_prefixes = workspace.grid().shares_prefixes,
+          .plan = workspace.plan(),
           .partials = workspace.partials()};
 }
 
@@ -87,7 +88,8 @@ void launch_decode(const DecodeProblem<T>& problem, const DecodeGrid& grid,
     launch(decode_attention_kernel<T, kHeadDim, kHeadTiles, kWarps>,
            {.grid = static_cast<unsigned>(grid.num_blocks),
             .block = 32 * kWarps,
-            .shared_bytes = decode_shared_bytes(kWarps, problem.group, kHeadDim)},
+            .shared_bytes =
+                decode_shared_bytes(kWarps, problem.group, kHeadDim, problem.shares_prefixes)},
            context, problem);
   };
   if (grid.warps_per_block == 8)

@@ -18,7 +18,11 @@
 /// merged in a fixed order: within the block through shared memory, between blocks through the
 /// workspace, by the block that has the item's end. Equal inputs give equal bits.
 ///
-/// Bytes moved: every key and value once; q and out; at most two unfinished items a block.
+/// Before its range of the list of single sequences a warp reads its range of what several
+/// sequences have in common (`shared.cuh`), where there is any.
+///
+/// Bytes moved: every key and value once, or once for 32 / group sequences that have it in common;
+/// q and out; at most two unfinished items a block, and one for each warp that reads for several.
 /// Source: Dao, "FlashAttention-2", 2023; Dao et al., "Flash-Decoding", 2023; the exchange of the
 /// operands: NVIDIA, XQA kernels of TensorRT-LLM.
 
@@ -27,158 +31,17 @@
 #include <cstdint>
 
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/cuda/attention/decode/loader.cuh"
 #include "nanovllm/cuda/attention/decode/merge.cuh"
-#include "nanovllm/cuda/attention/decode/plan.cuh"
+#include "nanovllm/cuda/attention/decode/shared.cuh"
 #include "nanovllm/cuda/attention/decode/tile.cuh"
-#include "nanovllm/cuda/ptx/async_copy.cuh"
+#include "nanovllm/cuda/attention/decode/workspace.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
 
 namespace nanovllm::cuda {
 namespace detail {
-
-/// Past L1: with an early start, L1 may be older than the plan.
-__device__ __forceinline__ DecodeRange read_range(const DecodeRange* range) {
-  const auto* const words = reinterpret_cast<const int4*>(range);
-  const int4 a = __ldcg(words), b = __ldcg(words + 1);
-  return {a.x, a.y, a.z, a.w, b.x, b.y};
-}
-
-/// A place in the plan's list of tiles.
-struct DecodeCursor {
-  int sequence, head, tile, num_tiles, kv_len;
-
-  __device__ __forceinline__ explicit DecodeCursor(const DecodeRange& range)
-      : sequence(range.sequence),
-        head(range.head),
-        tile(range.tile),
-        num_tiles((range.kv_len + kDecodeTileKeys - 1) / kDecodeTileKeys),
-        kv_len(range.kv_len) {}
-
-  /// Keys of this tile that exist, 1 to 16.
-  __device__ __forceinline__ int num_keys() const {
-    return min(kDecodeTileKeys, kv_len - tile * kDecodeTileKeys);
-  }
-  __device__ __forceinline__ bool at_last_tile() const { return tile + 1 == num_tiles; }
-  __device__ __forceinline__ bool past_last_tile() const { return tile == num_tiles; }
-
-  /// To the first tile of the next item; there must be one.
-  __device__ __forceinline__ void next_item(const std::int32_t* kv_lens, int num_kv_heads) {
-    tile = 0;
-    if (++head < num_kv_heads) return;
-    head = 0;
-    do {
-      kv_len = __ldcg(kv_lens + ++sequence);
-    } while (kv_len <= 0);
-    num_tiles = (kv_len + kDecodeTileKeys - 1) / kDecodeTileKeys;
-  }
-};
-
-/// A tile on its way: what the loader must know to copy it.
-struct PendingTile {
-  const BlockId* entry;  ///< its page's place in the block table
-  BlockId page;          ///< what stands there, or will, once the load is back
-  int offset;            ///< of its first key in the page, elements
-  int num_keys;          ///< 0: no tile
-  bool has_newest;       ///< holds the last key of its sequence
-
-  __device__ __forceinline__ void read_page() {
-    if (num_keys > 0) page = __ldcg(entry);
-  }
-};
-
-/// Fetches a warp's tiles, in order, into its ring.
-template <class T, class Traits>
-struct DecodeLoader {
-  const DecodeProblem<T>& problem;
-  std::uint32_t ring;  ///< shared address
-  DecodeCursor cursor;
-  int remaining;  ///< tiles not located yet
-  int page_index, page_row;
-  L2Policy once = l2_evict_first();  ///< keys are not read again before the next step
-  PendingTile next;                  ///< after `fill`: the next tile to be copied
-
-  __device__ __forceinline__ DecodeLoader(const DecodeProblem<T>& problem_in,
-                                          const DecodeRange& range, std::uint32_t ring_in)
-      : problem(problem_in), ring(ring_in), cursor(range), remaining(range.num_tiles) {
-    const int key = range.tile * kDecodeTileKeys;
-    page_index = key / problem.block_size;
-    page_row = key % problem.block_size;
-  }
-
-  /// Finds the next tile, without its page.
-  __device__ __forceinline__ PendingTile locate() {
-    if (remaining == 0) return {nullptr, 0, 0, 0, false};
-    const PendingTile out{
-        problem.block_tables + cursor.sequence * problem.table_stride + page_index, 0,
-        cursor.head * problem.head_stride + page_row * Traits::kHeadDim, cursor.num_keys(),
-        cursor.at_last_tile()};
-    if (--remaining == 0) return out;
-    if (cursor.at_last_tile()) {
-      cursor.next_item(problem.kv_lens, problem.num_kv_heads);
-      page_index = page_row = 0;
-    } else {
-      ++cursor.tile;
-      page_row += kDecodeTileKeys;
-      if (page_row == problem.block_size) page_row = 0, ++page_index;
-    }
-    return out;
-  }
-
-  /// Starts filling the ring. When `problem.early`, tiles with a sequence's newest key, and those
-  /// after them, come after the kernel before this one.
-  __device__ __forceinline__ void fill() {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    PendingTile mine{};  // lane i's is tile i, so that all page ids are read at once
-#pragma unroll 1
-    for (int i = 0; i <= Traits::kStages; ++i) {
-      const PendingTile tile = locate();
-      if (lane == i) mine = tile;
-    }
-    mine.read_page();
-    const auto from_lane = [&mine](int i) {
-      return PendingTile{nullptr, __shfl_sync(~0u, mine.page, i), __shfl_sync(~0u, mine.offset, i),
-                         __shfl_sync(~0u, mine.num_keys, i),
-                         __shfl_sync(~0u, mine.has_newest, i) != 0};
-    };
-#pragma unroll 1
-    for (int i = 0; i < Traits::kStages; ++i) {
-      const PendingTile tile = from_lane(i);
-      if (problem.early && tile.has_newest) grid_dependency_wait();
-      copy(tile, ring + i * Traits::kTileBytes);
-    }
-    next = from_lane(Traits::kStages);
-  }
-
-  /// Starts reading the page id of the tile after `next`.
-  __device__ __forceinline__ PendingTile look_up() {
-    PendingTile out = locate();
-    out.read_page();
-    return out;
-  }
-
-  /// Starts copying a tile to the shared address `to`: K, then V, each [16][head_dim] with the
-  /// 16-byte chunks of row r exchanged by XOR with r % 8. Rows past the last key become zeros: what
-  /// they hold in memory may be NaN. Always one group of copies, empty when there is no tile.
-  __device__ __forceinline__ void copy(const PendingTile& tile, std::uint32_t to) const {
-    if (tile.num_keys > 0) {
-      const int lane = static_cast<int>(threadIdx.x) % 32;
-      const int row = lane / Traits::kChunks, chunk = lane % Traits::kChunks;
-      const T* const k = problem.kv + tile.page * problem.page_stride + tile.offset + lane * 8;
-      const T* const v = k + problem.num_kv_heads * problem.head_stride;
-#pragma unroll
-      for (int i = 0; i < Traits::kCopies; ++i) {
-        const int r = i * Traits::kRowsPerCopy + row;
-        const std::uint32_t at = to + r * Traits::kRowBytes + ((chunk ^ (r % 8)) * 16);
-        const bool exists = r < tile.num_keys;
-        copy_async_16_or_zero(at, k + i * 256, exists, once);
-        copy_async_16_or_zero(at + Traits::kMatrixBytes, v + i * 256, exists, once);
-      }
-    }
-    copy_async_commit();
-  }
-};
 
 /// The row of an item's first query head.
 template <class T>
@@ -195,44 +58,82 @@ __device__ __forceinline__ T* out_of(const DecodeProblem<T>& problem, const Deco
          item.head * problem.group * problem.out_head_stride;
 }
 
-/// Works through a warp's range, whose first tiles `loader` has sent for. Leaves at most two items
-/// unfinished: in slot 0, in memory of its own, one that the warp did not begin; in slot 1, in the
-/// ring, which is idle then, one that it does not end.
+/// Works through what a warp reads for many sequences, and leaves the pieces. `loader` has sent for
+/// the first tiles; `query_memory` takes 32 queries.
+template <class T, class Traits>
+__device__ __forceinline__ void attend_shared(const DecodeProblem<T>& problem,
+                                              const DecodeSharedRange& range,
+                                              DecodeLoader<T, Traits>& loader, std::uint32_t& stage,
+                                              unsigned char* query_memory) {
+  using Many = DecodeTraits<Traits::kHeadDim, kDecodeSharedHeadTiles, Traits::kWarps>;
+  const std::uint32_t queries = shared_address(query_memory);
+  SharedItem item{range.group, range.head, range.chunk};
+  DecodeSoftmax<T, Many> state;
+  int skipped = range.tile;  // of the item: warps before this one read them
+  for (int remaining = range.num_tiles; remaining > 0; skipped = 0) {
+    // What describes the group is read where it is wanted: registers are what there is least of.
+    int left;
+    {
+      const DecodeGroup group = read_group(problem.plan.groups + item.index);
+      left = min(group.num_tiles - skipped, remaining);
+      gather_queries<T, Many>(problem, item, group, query_memory);
+    }
+    __syncwarp();
+    remaining -= left;
+    state.clear();
+    for (; left > 0; --left) {
+      take_tile(loader, stage, [&](std::uint32_t tile) {
+        float scores[kDecodeSharedHeadTiles][4];
+        score_many<T, Many>(tile, queries, scores);
+        state.take(scores, tile, kDecodeTileKeys, problem.scale_log2);
+      });
+    }
+    state.end();
+    const DecodeGroup group = read_group(problem.plan.groups + item.index);
+    publish_piece(state,
+                  item.num_columns(group, kDecodeSharedColumns / problem.group, problem.group),
+                  piece_at<Many>(problem, item.number(group), decode_warp<Traits>()));
+    __syncwarp();  // the queries are no longer read
+    item.advance(group.num_chunks, problem.num_kv_heads);
+  }
+}
+
+/// Works through what a warp reads for single sequences. Leaves at most two items unfinished: in
+/// slot 0, in memory of its own, one that the warp did not begin; in slot 1, in the ring, which is
+/// idle then, one that it does not end.
 template <class T, class Traits>
 __device__ __forceinline__ void attend_range(const DecodeProblem<T>& problem,
                                              const DecodeRange& range,
-                                             DecodeLoader<T, Traits>& loader, float* ring_memory,
-                                             float* slot0_memory, DecodeSlot* slots) {
+                                             DecodeLoader<T, Traits>& loader, std::uint32_t stage,
+                                             float* ring_memory, float* slot0_memory,
+                                             DecodeSlot* slots) {
   DecodeCursor cursor(range);
   DecodeState<T, Traits> state;
-  std::uint32_t stage = loader.ring;
   for (int remaining = range.num_tiles; remaining > 0;) {
-    const bool has_first = cursor.tile == 0;
+    const bool has_first = cursor.tile == cursor.first_tile;
     const int end = min(cursor.num_tiles, cursor.tile + remaining);
     remaining -= end - cursor.tile;
     state.begin(query_of(problem, cursor), problem.q_head_stride, problem.group);
     for (; cursor.tile < end; ++cursor.tile) {
-      const PendingTile after = loader.look_up();
-      copy_async_wait<Traits::kStages - 1>();
-      __syncwarp();
-      state.attend(stage, cursor.num_keys(), problem.scale_log2);
-      __syncwarp();  // all lanes have read the tile
-      loader.copy(loader.next, stage);
-      loader.next = after;
-      stage += Traits::kTileBytes;
-      if (stage == loader.ring + Traits::kRingBytes) stage = loader.ring;
+      take_tile(loader, stage, [&](std::uint32_t tile) {
+        state.attend(tile, cursor.num_keys(), problem.scale_log2);
+      });
     }
     state.end();
     const bool has_last = cursor.past_last_tile();
     if (has_first && has_last) {
+      if (cursor.group >= 0) {
+        take_pieces(problem, read_span(problem.plan.spans + cursor.sequence), cursor.head,
+                    static_cast<DecodeSoftmax<T, Traits>&>(state));
+      }
       store_item(state, problem.group, out_of(problem, cursor), problem.out_head_stride);
     } else {
       store_part(state, problem.group, has_first ? ring_memory : slot0_memory);
       if (threadIdx.x % 32 == 0)
         slots[has_first] = {cursor.sequence * problem.num_kv_heads + cursor.head, has_first,
-                            has_last};
+                            has_last, cursor.group >= 0};
     }
-    if (remaining > 0) cursor.next_item(problem.kv_lens, problem.num_kv_heads);
+    if (remaining > 0) cursor.next_item(problem.plan.spans, problem.num_kv_heads);
   }
 }
 
@@ -256,23 +157,35 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
   using Traits = DecodeTraits<kHeadDim, kHeadTiles, kWarps>;
   extern __shared__ __align__(1024) unsigned char decode_shared[];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int part_floats = problem.group * Traits::kPartFloats;
+  // An unfinished item, and before that the queries of many sequences.
+  const int part_floats =
+      static_cast<int>(decode_part_bytes(problem.group, kHeadDim, problem.shares_prefixes) / 4);
   const auto ring_of = [](int w) { return decode_shared + w * Traits::kRingBytes; };
   float* const parts = reinterpret_cast<float*>(decode_shared + kWarps * Traits::kRingBytes);
   auto* const slots = reinterpret_cast<DecodeSlot*>(parts + kWarps * part_floats);
-  if (lane < 2) slots[2 * warp + lane] = {-1, false, false};
+  if (lane < 2) slots[2 * warp + lane] = {-1, false, false, false};
   __syncwarp();
 
   if (!problem.early) grid_dependency_wait();
-  const int global_warp = static_cast<int>(blockIdx.x) * kWarps + warp;
-  const DecodeRange range = detail::read_range(problem.ranges + global_warp);
+  const int global_warp = detail::decode_warp<Traits>();
+  DecodeRange range = detail::read_range(problem.plan.ranges + global_warp);
+  const DecodeSharedRange shared =
+      detail::read_shared_range(problem.plan.shared_ranges + global_warp);
   const int kv_len = global_warp < problem.num_seqs ? __ldcg(problem.kv_lens + global_warp) : 1;
-  detail::DecodeLoader<T, Traits> loader(problem, range, shared_address(ring_of(warp)));
-  if (range.num_tiles > 0) loader.fill();
+  std::uint32_t stage = shared_address(ring_of(warp));
+  detail::DecodeLoader<T, Traits> loader(problem, shared, range, stage);
+  if (shared.num_tiles + range.num_tiles > 0) loader.fill();
   grid_dependency_wait();
   grid_dependency_launch();
-  detail::attend_range<T, Traits>(problem, range, loader, reinterpret_cast<float*>(ring_of(warp)),
-                                  parts + warp * part_floats, slots + 2 * warp);
+  float* const part = parts + warp * part_floats;
+  if (shared.num_tiles > 0) {
+    detail::attend_shared<T, Traits>(problem, shared, loader, stage,
+                                     reinterpret_cast<unsigned char*>(part));
+    // Read again, so that it takes no registers until here.
+    range = detail::read_range(problem.plan.ranges + global_warp);
+  }
+  detail::attend_range<T, Traits>(problem, range, loader, stage,
+                                  reinterpret_cast<float*>(ring_of(warp)), part, slots + 2 * warp);
   if (kv_len <= 0) detail::store_zeros<T, Traits>(problem, global_warp);
   const int num_warps = static_cast<int>(gridDim.x) * kWarps;
   for (int s = global_warp + num_warps; s < problem.num_seqs; s += num_warps) {

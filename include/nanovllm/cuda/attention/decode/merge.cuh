@@ -3,87 +3,24 @@
 /// shared memory, between blocks through the workspace. `kernel.cuh` has the whole picture.
 ///
 /// Blocks share an item in ascending order; the one that has seen its last tile collects the parts
-/// of those before it. A part needs neither counter nor fence: the workspace is full of
-/// `kDecodeEmptyWord`, a NaN that no part contains, so the collector reads a word until it is
-/// another, and puts `kDecodeEmptyWord` back for the next kernel. Blocks wait for blocks of lower
-/// index only, and after they have given away what others wait for; so none waits for ever as long
-/// as the blocks of the grid are resident together (one an SM) or start in the order of their
-/// indices. Where a part never comes, because the plan was for other lengths, the collector ends
-/// the kernel by a trap. It goes by the clock: under a debugger or a sanitizer a part may take any
-/// number of looks.
+/// of those before it (`exchange.cuh`), and the pieces of what it shares with other sequences
+/// (`shared.cuh`). Blocks wait for blocks of lower index only, and after they have given away what
+/// others wait for; so none waits for ever as long as the blocks of the grid are resident together
+/// (one an SM) or start in the order of their indices.
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
-#include "nanovllm/cuda/attention/decode/plan.cuh"
+#include "nanovllm/cuda/attention/decode/exchange.cuh"
+#include "nanovllm/cuda/attention/decode/shared.cuh"
 #include "nanovllm/cuda/attention/decode/tile.cuh"
-#include "nanovllm/cuda/tile/exp2.cuh"
+#include "nanovllm/cuda/attention/decode/workspace.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
 
 namespace nanovllm::cuda::detail {
 
-/// Four columns of one head, and the maximum and sum of weights that belong to them.
-struct DecodePart {
-  float4 out = {0.f, 0.f, 0.f, 0.f};
-  float max = -INFINITY, sum = 0.f;
-};
-
-/// Parts that are merged at once: their loads are under way together.
-inline constexpr int kPartsAtOnce = 8;
-
-/// Adds parts to `total`, in order.
-__device__ __forceinline__ void add_parts(DecodePart& total, DecodePart (&parts)[kPartsAtOnce]) {
-  const auto scale_by = [](float factor, DecodePart& part) {
-    part.out.x *= factor, part.out.y *= factor, part.out.z *= factor, part.out.w *= factor;
-    part.sum *= factor;
-  };
-  float max = total.max;
-#pragma unroll
-  for (const DecodePart& part : parts) max = fmaxf(max, part.max);
-  scale_by(exp2_approx(total.max - max), total);
-  total.max = max;
-#pragma unroll
-  for (DecodePart& part : parts) {
-    scale_by(exp2_approx(part.max - max), part);
-    total.out.x += part.out.x, total.out.y += part.out.y;
-    total.out.z += part.out.z, total.out.w += part.out.w;
-    total.sum += part.sum;
-  }
-}
-
 // ---- Between blocks ----
-
-/// Writes words that another block reads. A word that happens to be `kDecodeEmptyWord` becomes
-/// another NaN.
-__device__ __forceinline__ void publish(float* to, float4 value) {
-  const auto word = [](float x) {
-    const unsigned bits = __float_as_uint(x);
-    return bits == kDecodeEmptyWord ? 0x7fffffffu : bits;
-  };
-  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};"
-               :
-               : "l"(__cvta_generic_to_global(to)), "r"(word(value.x)), "r"(word(value.y)),
-                 "r"(word(value.z)), "r"(word(value.w))
-               : "memory");
-}
-
-/// Reads words that another block writes, as they are now.
-__device__ __forceinline__ float4 peek(const float* from) {
-  float4 out;
-  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(out.x), "=f"(out.y), "=f"(out.z), "=f"(out.w)
-               : "l"(__cvta_generic_to_global(from))
-               : "memory");
-  return out;
-}
-
-__device__ __forceinline__ bool is_complete(float4 words) {
-  return (__float_as_uint(words.x) != kDecodeEmptyWord) &
-         (__float_as_uint(words.y) != kDecodeEmptyWord) &
-         (__float_as_uint(words.z) != kDecodeEmptyWord) &
-         (__float_as_uint(words.w) != kDecodeEmptyWord);
-}
 
 /// Where the workspace keeps a block's part of an item that blocks before it began (side 0), or
 /// that it began itself (side 1): [group][kPartFloats].
@@ -91,19 +28,6 @@ template <class Traits, class T>
 __device__ __forceinline__ float* partial_at(const DecodeProblem<T>& problem, int block, int side) {
   return problem.partials + (std::int64_t{2} * block + side) * problem.group * Traits::kPartFloats;
 }
-
-/// Global time in units of 2³² ns (4.3 s).
-__device__ __forceinline__ unsigned coarse_time() {
-  unsigned out;
-  asm volatile("mov.u32 %0, %%globaltimer_hi;" : "=r"(out));
-  return out;
-}
-
-/// How long a collector waits for a part, in units of `coarse_time`: half a minute.
-inline constexpr unsigned kDecodePatience = 7;
-
-/// Looks at a part, some milliseconds, before the clock is read: a part is mostly there sooner.
-inline constexpr unsigned kLooksPerTime = 4096;
 
 /// Adds to `total` the parts of blocks [first, end) of one item, waiting for them.
 template <class Traits, class T>
@@ -113,14 +37,8 @@ __device__ __forceinline__ void add_blocks(const DecodeProblem<T>& problem, int 
   for (int base = first; base < end; base += kPartsAtOnce) {
     DecodePart parts[kPartsAtOnce];
     float4 softmax[kPartsAtOnce];
-    unsigned begin = 0;  // of the wait, where it is a long one
-    bool complete = false;
-    for (unsigned looks = 1; !complete; ++looks) {
-      if (looks % kLooksPerTime == 0) {
-        const unsigned now = coarse_time();
-        if (looks == kLooksPerTime) begin = now;
-        if (now - begin > kDecodePatience) __trap();
-      }
+    Patience patience;
+    for (bool complete = false; !complete; patience.look()) {
 #pragma unroll
       for (int i = 0; i < kPartsAtOnce; ++i) {
         if (base + i >= end) continue;
@@ -207,7 +125,8 @@ __device__ __forceinline__ void merge_slots(const DecodeProblem<T>& problem,
                                             const SlotMemory& slot_memory) {
   constexpr int kColumns = Traits::kHeadDim / 4;
   const int lane = static_cast<int>(threadIdx.x) % 32, block = static_cast<int>(blockIdx.x);
-  const DecodeSlot mine = lane < 2 * Traits::kWarps ? slots[lane] : DecodeSlot{-1, false, false};
+  const DecodeSlot mine =
+      lane < 2 * Traits::kWarps ? slots[lane] : DecodeSlot{-1, false, false, false};
   // The last item first: other blocks may wait for it, and this one for them in its first.
   for (unsigned left = __ballot_sync(~0u, mine.item >= 0); left != 0;) {
     const int last = 31 - __clz(static_cast<int>(left));
@@ -219,6 +138,10 @@ __device__ __forceinline__ void merge_slots(const DecodeProblem<T>& problem,
     left &= ~run.slots;
     const bool has_first = __shfl_sync(~0u, mine.has_first, run.begin);
     const bool has_last = __shfl_sync(~0u, mine.has_last, last);
+    const int kv_head = item % problem.num_kv_heads;
+    const bool shared = __shfl_sync(~0u, mine.is_member, last);
+    DecodeSpan span{};
+    if (shared) span = read_span(problem.plan.spans + item / problem.num_kv_heads);
     float* const partial = partial_at<Traits>(problem, block, has_first ? 1 : 0);
     for (int i = static_cast<int>(threadIdx.x); i < problem.group * kColumns;
          i += Traits::kThreads) {
@@ -226,6 +149,7 @@ __device__ __forceinline__ void merge_slots(const DecodeProblem<T>& problem,
       DecodePart part = merge_run<Traits>(run, head, column, slot_memory);
       if (has_last) {
         if (!has_first) add_blocks<Traits>(problem, opening_block, block, head, column, part);
+        if (shared) add_pieces<Traits>(problem, span, kv_head, head, column, part);
         store_columns(problem, item, head, column, part);
       } else {
         float* const row = partial + head * Traits::kPartFloats;
@@ -233,9 +157,10 @@ __device__ __forceinline__ void merge_slots(const DecodeProblem<T>& problem,
         if (column == 0) publish(row + Traits::kHeadDim, {part.max, part.sum, 0.f, 0.f});
       }
     }
-    if (has_last && !has_first) {
+    if (has_last && (!has_first || shared)) {
       __syncthreads();  // all have been read
-      clear_blocks<Traits>(problem, opening_block, block);
+      if (!has_first) clear_blocks<Traits>(problem, opening_block, block);
+      if (shared) clear_pieces<Traits>(problem, span, kv_head);
     }
   }
 }

@@ -8,10 +8,17 @@
 /// and its last can reach into other blocks, so two unfinished results a block are all the memory
 /// that sharing takes.
 ///
-/// The plan depends on the lengths and the number of kv heads alone. It is made once a step, by one
-/// small kernel, and serves all layers. Grids and buffers do not depend on the lengths, so the
-/// kernels can be captured in a graph and replayed with other lengths in device memory.
-/// Source: Dao et al., "Flash-Decoding", 2023; Osama et al., "Stream-K", 2023.
+/// Keys that several sequences have in common (ops/shared_prefix.hpp) are not in that list: the
+/// tiles of a group stand once for as many members as fill the columns of a product, in a list of
+/// their own, ordered by (group, kv head, chunk of members, tile). Of that list, too, every warp
+/// gets an equal range; it comes before its range of the other, so that what is shared is there
+/// when the sequences that need it come to their end.
+///
+/// The plan depends on the lengths, the groups and the number of kv heads alone. It is made once a
+/// step, by one small kernel, and serves all layers. Grids and buffers do not depend on the
+/// lengths, so the kernels can be captured in a graph and replayed with other lengths in device
+/// memory. Source: Dao et al., "Flash-Decoding", 2023; Osama et al., "Stream-K", 2023; Ye et al.,
+/// "Cascade Inference", 2024.
 
 #include <algorithm>
 #include <cstddef>
@@ -21,102 +28,12 @@
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cuda/attention/decode/tuning.hpp"
+#include "nanovllm/cuda/attention/decode/workspace.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
-#include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/ops/shared_prefix.hpp"
 
 namespace nanovllm::cuda {
-
-/// Stands where an unfinished item is to come.
-inline constexpr unsigned kDecodeEmptyWord = 0xffffffff;
-
-/// An unfinished item of one warp. Each warp has room for two: an item that it did not begin, and
-/// one that it does not end.
-struct DecodeSlot {
-  int item;        ///< sequence · num_kv_heads + head, or -1: empty
-  bool has_first;  ///< has seen the item's first tile
-  bool has_last;   ///< has seen the item's last tile
-};
-static_assert(sizeof(DecodeSlot) == kDecodeSlotBytes);
-
-/// What one warp reads. One 32-byte sector.
-struct alignas(32) DecodeRange {
-  std::int32_t sequence, head, tile;  ///< the first tile
-  std::int32_t num_tiles;             ///< 0: nothing, and the fields above are 0
-  std::int32_t kv_len;                ///< of `sequence`
-  std::int32_t opening_block;         ///< the first block with a part of this block's first item
-};
-static_assert(sizeof(DecodeRange) == 32);
-
-/// Device memory of `plan_decode` and `decode_attention`: the plan and the unfinished results. One
-/// workspace serves the layers of a model one after the other on one stream. Allocates on
-/// construction only; movable.
-class DecodeWorkspace {
- public:
-  /// For steps of at most `max_num_seqs` sequences over `max_kv_heads` kv heads, each shared by `group`
-  /// query heads of `head_dim`. Throws ConfigError when a size is not positive, CudaError when the
-  /// device has no room.
-  DecodeWorkspace(std::int64_t max_num_seqs, std::int64_t max_kv_heads, std::int64_t group,
-                  std::int64_t head_dim, const Context& context)
-      : DecodeWorkspace(
-            max_num_seqs, max_kv_heads, group, head_dim, context,
-            default_decode_grid(group, head_dim, context.num_sms, context.max_shared_bytes)) {}
-
-  /// The same with a grid of one's own, for experiments.
-  DecodeWorkspace(std::int64_t max_num_seqs, std::int64_t max_kv_heads, std::int64_t group,
-                  std::int64_t head_dim, const Context& context, DecodeGrid grid)
-      : max_num_seqs_(max_num_seqs),
-        max_kv_heads_(max_kv_heads),
-        group_(group),
-        head_dim_(head_dim),
-        grid_(grid) {
-    nanovllm::check<ConfigError>(
-        max_num_seqs > 0 && max_kv_heads > 0 && group > 0 && head_dim > 0,
-        "DecodeWorkspace: sizes must be positive, got max_num_seqs = ", max_num_seqs,
-        ", max_kv_heads = ", max_kv_heads, ", group = ", group, ", head_dim = ", head_dim);
-    const std::int64_t most_seqs =
-        static_cast<std::int64_t>(context.max_shared_bytes / sizeof(std::int32_t)) - 256;
-    nanovllm::check<ConfigError>(max_num_seqs <= most_seqs,
-                                 "DecodeWorkspace: max_num_seqs must be at most ", most_seqs,
-                                 " on this device, got ", max_num_seqs);
-    nanovllm::check<ConfigError>(
-        grid.num_blocks > 0 && grid.min_tiles_per_block > 0 &&
-            (grid.warps_per_block == 4 || grid.warps_per_block == 8),
-        "DecodeWorkspace: a grid must have blocks of 4 or 8 warps and at least 1 tile, got ",
-        grid.num_blocks, " blocks of ", grid.warps_per_block, " warps, ", grid.min_tiles_per_block,
-        " tiles");
-    const auto blocks = static_cast<std::size_t>(grid.num_blocks);
-    ranges_ = DeviceBuffer<DecodeRange>(static_cast<std::size_t>(grid.num_warps()));
-    partials_ = DeviceBuffer<float>(
-        blocks * 2 *
-        static_cast<std::size_t>(std::min<std::int64_t>(group, kDecodeMaxGroup) *
-                                 (head_dim + kDecodePartExtra)));
-    static_assert(kDecodeEmptyWord == 0xffffffffu);
-    check(cudaMemset(partials_.data(), 0xff, partials_.size_bytes()), "cudaMemset");
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  }
-
-  [[nodiscard]] std::int64_t max_num_seqs() const { return max_num_seqs_; }
-  [[nodiscard]] std::int64_t max_kv_heads() const { return max_kv_heads_; }
-  [[nodiscard]] std::int64_t group() const { return group_; }
-  [[nodiscard]] std::int64_t head_dim() const { return head_dim_; }
-  [[nodiscard]] const DecodeGrid& grid() const { return grid_; }
-
-  [[nodiscard]] DecodeRange* ranges() { return ranges_.data(); }
-  /// [num_blocks][2][group][head_dim + 4]; see `kernel.cuh`.
-  /// All words are `kDecodeEmptyWord` between kernels.
-  [[nodiscard]] float* partials() { return partials_.data(); }
-
-  /// What the last plan enqueued was for; the host's check that plan and op belong together.
-  std::int64_t planned_seqs = -1, planned_kv_heads = -1;
-
- private:
-  std::int64_t max_num_seqs_, max_kv_heads_, group_, head_dim_;
-  DecodeGrid grid_;
-  DeviceBuffer<DecodeRange> ranges_;
-  DeviceBuffer<float> partials_;
-};
-
 namespace detail {
 
 /// Sum over the lanes up to this one.
@@ -130,16 +47,17 @@ __device__ __forceinline__ int warp_inclusive_sum(int value) {
   return value;
 }
 
-/// First tile of every sequence, counting one head: starts[s] for s ≤ num_seqs, in shared memory.
-__device__ __forceinline__ void sum_tiles(const std::int32_t* kv_lens, int num_seqs, int* starts) {
+/// Sums of `value(i)` over all i before one: sums[i] for i ≤ count, in shared memory. All threads
+/// of the block.
+template <class Value>
+__device__ __forceinline__ void sum_up(int count, int* sums, const Value& value) {
   constexpr int kWarps = kDecodePlanThreads / 32;
   __shared__ int warp_sums[kWarps];
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
   int total = 0;
-  for (int base = 0; base < num_seqs; base += kDecodePlanThreads) {
-    const int s = base + thread;
-    const int kv_len = s < num_seqs ? max(kv_lens[s], 0) : 0;
-    int sum = warp_inclusive_sum(ceil_div(kv_len, kDecodeTileKeys));
+  for (int base = 0; base < count; base += kDecodePlanThreads) {
+    const int i = base + thread;
+    int sum = warp_inclusive_sum(i < count ? value(i) : 0);
     __syncthreads();  // the sums of the pass before have been read
     if (thread % 32 == 31) warp_sums[warp] = sum;
     __syncthreads();
@@ -148,9 +66,9 @@ __device__ __forceinline__ void sum_tiles(const std::int32_t* kv_lens, int num_s
       if (w < warp) sum += warp_sums[w];
       total += warp_sums[w];
     }
-    if (s < num_seqs) starts[s + 1] = sum;
+    if (i < count) sums[i + 1] = sum;
   }
-  if (thread == 0) starts[0] = 0;
+  if (thread == 0) sums[0] = 0;
   __syncthreads();
 }
 
@@ -193,40 +111,146 @@ struct DecodeTileList {
   }
 };
 
+/// The shared prefixes of a step, as far as the plan keeps them.
+struct DecodeGroupList {
+  const SharedPrefix* groups;
+  const PrefixMember* members;
+  int num_groups;     ///< the first ones; 0: nothing is shared
+  const int* chunks;  ///< [num_groups + 1]: chunks of all groups before
+  const int* tiles;   ///< [num_groups + 1]: tiles of one head in all chunks before
+  int num_heads;
+  int num_tiles, num_warps;  ///< of all heads, and the warps that get them
+
+  __device__ int chunks_of(int g) const { return chunks[g + 1] - chunks[g]; }
+  __device__ int tiles_of(int g) const {
+    return (groups[g].end - groups[g].begin) / kDecodeTileKeys;
+  }
+  /// First tile of a warp.
+  __device__ int begin(int warp) const {
+    return static_cast<int>(static_cast<std::int64_t>(warp) * num_tiles / num_warps);
+  }
+  /// The group that a tile belongs to.
+  __device__ int group_of(int tile) const {
+    int low = 0, high = num_groups;
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      if (tiles[middle] * num_heads <= tile)
+        low = middle;
+      else
+        high = middle;
+    }
+    return low;
+  }
+  /// What a sequence reads for itself: its group is the last one of its chain that is kept.
+  __device__ DecodeSpan span(const std::int32_t* kv_lens, int s) const {
+    DecodeSpan out{max(kv_lens[s], 0), 0, -1, 0};
+    if (num_groups == 0 || out.kv_len == 0) return out;
+    int g = members[s].group;
+    while (g >= num_groups) g = groups[g].parent;
+    if (g < 0) return out;
+    return {out.kv_len, groups[g].end / kDecodeTileKeys, g, members[s].place};
+  }
+  __device__ DecodeGroup record(int g) const {
+    const SharedPrefix& group = groups[g];
+    return {members[group.first].decode,
+            group.first,
+            group.count,
+            group.begin / kDecodeTileKeys,
+            tiles_of(g),
+            chunks_of(g),
+            chunks[g] * num_heads,
+            tiles[g] * num_heads,
+            group.parent,
+            num_tiles,
+            num_warps,
+            0};
+  }
+  __device__ DecodeSharedRange range(int warp) const {
+    DecodeSharedRange out{};
+    if (warp >= num_warps) return out;
+    const int tile = begin(warp), g = group_of(tile);
+    const int size = tiles_of(g), offset = tile - tiles[g] * num_heads;
+    const int item = offset / size;
+    return {g, item / chunks_of(g), item % chunks_of(g), offset % size, begin(warp + 1) - tile};
+  }
+};
+
+/// Counts the tiles of the groups that there is room for. `sums`: 2 · (number of groups + 1) ints
+/// of shared memory. All threads of the block.
+__device__ __forceinline__ DecodeGroupList list_groups(const SharedPrefixes& shared, int num_heads,
+                                                       int members_at_once, int max_chunks,
+                                                       int max_warps, int* sums) {
+  DecodeGroupList list{shared.groups.data, shared.members.data, 0, sums, nullptr, num_heads, 0, 0};
+  const int most = static_cast<int>(shared.groups.extent(0));
+  if (most == 0 || max_chunks == 0 || list.groups[0].count == 0) return list;
+  list.tiles = sums + most + 1;
+  const auto num_chunks = [&](int g) {
+    return (list.groups[g].count + members_at_once - 1) / members_at_once;
+  };
+  sum_up(most, sums, num_chunks);
+  for (int base = 0; base < most; base += kDecodePlanThreads) {
+    const int g = base + static_cast<int>(threadIdx.x);
+    list.num_groups +=
+        __syncthreads_count(g < most && list.groups[g].count > 0 && sums[g + 1] <= max_chunks);
+  }
+  sum_up(list.num_groups, sums + most + 1, [&](int g) { return num_chunks(g) * list.tiles_of(g); });
+  list.num_tiles = list.num_groups == 0 ? 0 : list.tiles[list.num_groups] * num_heads;
+  list.num_warps = min(max_warps, list.num_tiles);
+  return list;
+}
+
 /// Each block sums up all lengths, and computes the ranges of `kDecodePlanWarps` warps. Dynamic
-/// shared memory: num_seqs + 1 ints.
+/// shared memory: num_seqs + 1 ints, and 2 · (number of groups + 1).
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads)
-    plan_decode_kernel(const std::int32_t* kv_lens, int num_seqs, int num_heads, DecodeGrid grid,
-                       DecodeRange* ranges) {
+    plan_decode_kernel(const std::int32_t* kv_lens, int num_seqs, int num_heads,
+                       SharedPrefixes shared, int members_at_once, DecodeGrid grid,
+                       DecodePlan plan) {
   extern __shared__ int decode_starts[];
-  int* const starts = decode_starts;
+  int* const starts = decode_starts;  // first tile of every sequence, counting one head
+  const int thread = static_cast<int>(threadIdx.x);
+  const int max_warps = grid.num_blocks * grid.warps_per_block;
   grid_dependency_wait();
   grid_dependency_launch();
-  sum_tiles(kv_lens, num_seqs, starts);
-  const int warp = static_cast<int>(blockIdx.x) * kDecodePlanWarps + static_cast<int>(threadIdx.x);
-  if (threadIdx.x >= kDecodePlanWarps || warp >= grid.num_blocks * grid.warps_per_block) return;
+  const DecodeGroupList groups = list_groups(shared, num_heads, members_at_once, plan.max_chunks,
+                                             max_warps, decode_starts + num_seqs + 1);
+  sum_up(num_seqs, starts, [&](int s) {
+    const DecodeSpan span = groups.span(kv_lens, s);
+    if (blockIdx.x == 0) plan.spans[s] = span;
+    return ceil_div(span.kv_len, kDecodeTileKeys) - span.first_tile;
+  });
+  if (blockIdx.x == 0 && groups.num_groups > 0) {
+    for (int s = thread; s < num_seqs; s += kThreads) plan.order[s] = groups.members[s].decode;
+    for (int g = thread; g < groups.num_groups; g += kThreads) plan.groups[g] = groups.record(g);
+  }
+  const int warp = static_cast<int>(blockIdx.x) * kDecodePlanWarps + thread;
+  if (thread >= kDecodePlanWarps || warp >= max_warps) return;
 
   const int total = starts[num_seqs] * num_heads;
   const int blocks = min(max(total / grid.min_tiles_per_block, 1), grid.num_blocks);
   const DecodeTileList list{
       starts, num_seqs, num_heads, total, blocks * grid.warps_per_block, grid.warps_per_block};
   DecodeRange range{};
+  range.group = -1;
   if (warp < list.num_warps && total > 0) {
     const int begin = list.begin(warp);
     range.num_tiles = list.begin(warp + 1) - begin;
     if (range.num_tiles > 0) {
       range.sequence = list.sequence_of(begin);
+      const DecodeSpan span = groups.span(kv_lens, range.sequence);
       const int size = starts[range.sequence + 1] - starts[range.sequence];
       const int offset = begin - starts[range.sequence] * num_heads;
       range.head = offset / size;
-      range.tile = offset % size;
-      range.kv_len = kv_lens[range.sequence];
+      range.tile = span.first_tile + offset % size;
+      range.kv_len = span.kv_len;
+      range.first_tile = span.first_tile;
+      range.group = span.group;
     }
     const int block = warp / grid.warps_per_block;
     range.opening_block = list.block_of(list.item_begin(list.begin(block * grid.warps_per_block)));
   }
-  ranges[warp] = range;
+  plan.ranges[warp] = range;
+  plan.shared_ranges[warp] = groups.range(warp);
 }
 
 }  // namespace detail
@@ -234,25 +258,33 @@ __global__ void __launch_bounds__(kThreads)
 /// Enqueues the plan for `decode_attention` of sequences with `kv_lens` keys (device memory, ≤ 0:
 /// padding) and `num_kv_heads` kv heads: once a step, before the first layer. The lengths must
 /// still be the same when `decode_attention` runs, which checks that their tiles can be counted
-/// (`can_count_decode_tiles`). Throws ShapeError when there are more sequences or heads than the
-/// workspace is for.
+/// (`can_count_decode_tiles`). What `shared` says that sequences have in common is read once for
+/// 32 / group of them; it must be in whole tiles of 16 keys. Throws ShapeError when there are more
+/// sequences or heads than the workspace is for.
 inline void plan_decode(VectorView<const std::int32_t> kv_lens, std::int64_t num_kv_heads,
-                        DecodeWorkspace& workspace, const Context& context) {
+                        DecodeWorkspace& workspace, const Context& context,
+                        SharedPrefixes shared = {}) {
   const std::int64_t num_seqs = kv_lens.extent(0);
   nanovllm::check<ShapeError>(num_seqs <= workspace.max_num_seqs(), "plan_decode: ", num_seqs,
                               " sequences, the workspace is for ", workspace.max_num_seqs());
   nanovllm::check<ShapeError>(num_kv_heads > 0 && num_kv_heads <= workspace.max_kv_heads(),
                               "plan_decode: the number of kv heads must be in [1, ",
                               workspace.max_kv_heads(), "], got ", num_kv_heads);
+  // A list without the other, or of other rows, says nothing; nor is there room for more groups.
+  if (shared.members.extent(0) != num_seqs || workspace.max_chunks() == 0) shared = {};
+  shared.groups = shared.groups.slice(0, std::min(shared.groups.extent(0), num_seqs));
   workspace.planned_seqs = num_seqs;
   workspace.planned_kv_heads = num_kv_heads;
   if (num_seqs == 0) return;
-  launch(detail::plan_decode_kernel<kDecodePlanThreads>,
-         {.grid = static_cast<unsigned>(ceil_div(workspace.grid().num_warps(), kDecodePlanWarps)),
-          .block = kDecodePlanThreads,
-          .shared_bytes = static_cast<std::size_t>(num_seqs + 1) * sizeof(int)},
-         context, kv_lens.data, static_cast<int>(num_seqs), static_cast<int>(num_kv_heads),
-         workspace.grid(), workspace.ranges());
+  launch(
+      detail::plan_decode_kernel<kDecodePlanThreads>,
+      {.grid = static_cast<unsigned>(ceil_div(workspace.grid().num_warps(), kDecodePlanWarps)),
+       .block = kDecodePlanThreads,
+       .shared_bytes = static_cast<std::size_t>(num_seqs + 1 + 2 * (shared.groups.extent(0) + 1)) *
+                       sizeof(int)},
+      context, kv_lens.data, static_cast<int>(num_seqs), static_cast<int>(num_kv_heads), shared,
+      decode_members_at_once(std::min<std::int64_t>(workspace.group(), kDecodeMaxGroup)),
+      workspace.grid(), workspace.plan());
 }
 
 }  // namespace nanovllm::cuda

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/cuda/attention/decode/plan.cuh"
+#include "nanovllm/cuda/attention/decode/workspace.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
 #include "nanovllm/cuda/tile/exp2.cuh"
 
@@ -36,7 +36,9 @@ struct DecodeTraits {
   static constexpr int kPartFloats = kHeadDim + kDecodePartExtra;
 
   static_assert(kHeadDim == 64 || kHeadDim == 128);
-  static_assert(8 * kHeadTiles * kPartFloats * 4 <= kRingBytes, "a ring takes an unfinished item");
+  static_assert(kHeadTiles == kDecodeSharedHeadTiles ||
+                    8 * kHeadTiles * kPartFloats * 4 <= kRingBytes,
+                "a ring takes an unfinished item");
 };
 
 /// The operands, and the workspace's memory.
@@ -53,38 +55,28 @@ struct DecodeProblem {
   std::int64_t table_stride;
   const std::int32_t* kv_lens;
   int num_seqs, num_kv_heads, group;
-  float scale_log2;  ///< scale · log2(e)
-  bool early;        ///< see DecodeStart
-  const DecodeRange* ranges;
+  float scale_log2;      ///< scale · log2(e)
+  bool early;            ///< see DecodeStart
+  bool shares_prefixes;  ///< see DecodeGrid
+  DecodePlan plan;
   float* partials;
 };
 
 namespace detail {
 
-/// The softmax of one item's tiles so far, for one warp. Lane l holds heads 2t and 2t + 1 of each
+/// The softmax of one item's tiles so far, for one warp. Lane l holds columns 2t and 2t + 1 of each
 /// head tile, t = l % 4: their maxima, this lane's sums of weights, and rows g and g + 8 of each 16
 /// of Oᵀ, g = l / 4.
 template <class T, class Traits>
-struct DecodeState {
+struct DecodeSoftmax {
   static constexpr int kHeadTiles = Traits::kHeadTiles, kSteps = Traits::kSteps;
-  std::uint32_t q[kHeadTiles][kSteps][2];  ///< Qᵀ as the operand B of `kSteps` products
   float out[kHeadTiles][kSteps][4];
   float max[kHeadTiles][2];
   float sum[kHeadTiles][2];
 
-  /// Begins an item: reads its queries. `q_item` is the row of the item's first head.
-  __device__ __forceinline__ void begin(const T* q_item, std::int64_t head_stride, int group) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
+  __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int n = 0; n < kHeadTiles; ++n) {
-      const int head = 8 * n + lane / 4;
-      const auto* const row =
-          reinterpret_cast<const std::uint32_t*>(q_item + head * head_stride) + lane % 4;
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        q[n][step][0] = head < group ? row[8 * step] : 0u;
-        q[n][step][1] = head < group ? row[8 * step + 4] : 0u;
-      }
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
@@ -95,10 +87,9 @@ struct DecodeState {
     }
   }
 
-  /// Takes in the tile at the shared address `tile`, of which `num_keys` keys exist.
-  __device__ __forceinline__ void attend(std::uint32_t tile, int num_keys, float scale_log2) {
-    float scores[kHeadTiles][4];
-    score(tile, scores);
+  /// Takes in the scores of the tile at the shared address `tile`, of which `num_keys` keys exist.
+  __device__ __forceinline__ void take(float (&scores)[kHeadTiles][4], std::uint32_t tile,
+                                       int num_keys, float scale_log2) {
     std::uint32_t weights[kHeadTiles][2];
 #pragma unroll
     for (int n = 0; n < kHeadTiles; ++n) {
@@ -123,28 +114,6 @@ struct DecodeState {
   }
 
  private:
-  /// Sᵀ = K · Qᵀ, in two chains of products.
-  __device__ __forceinline__ void score(std::uint32_t tile, float (&scores)[kHeadTiles][4]) const {
-    const std::uint32_t lane = threadIdx.x % 32;
-    // Matrices: keys 0–7 and 8–15 of a chunk, then of the next chunk.
-    const std::uint32_t address =
-        tile + (lane % 16) * Traits::kRowBytes + (((lane / 16) ^ (lane % 8)) * 16);
-    float chains[2][kHeadTiles][4] = {};
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      std::uint32_t k[4];
-      ldmatrix_x4(k, address ^ (step * 32));
-#pragma unroll
-      for (int n = 0; n < kHeadTiles; ++n)
-        mma_m16n8k16<T>(chains[step % 2][n], k, q[n][step][0], q[n][step][1]);
-    }
-#pragma unroll
-    for (int n = 0; n < kHeadTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) scores[n][i] = chains[0][n][i] + chains[1][n][i];
-    }
-  }
-
   /// Keys that do not exist get weight zero.
   __device__ __forceinline__ static void mask(float (&scores)[4], int num_keys) {
     const int key = static_cast<int>(threadIdx.x) % 32 / 4;
@@ -196,9 +165,68 @@ struct DecodeState {
   }
 };
 
+/// Where a lane reads its part of the first matrices of K at the shared address `tile`: keys 0–7
+/// and 8–15 of a chunk, then of the next chunk.
+template <class Traits>
+__device__ __forceinline__ std::uint32_t key_address(std::uint32_t tile) {
+  const std::uint32_t lane = threadIdx.x % 32;
+  return tile + (lane % 16) * Traits::kRowBytes + (((lane / 16) ^ (lane % 8)) * 16);
+}
+
+/// The queries of one sequence's heads, in registers, and their softmax.
+template <class T, class Traits>
+struct DecodeState : DecodeSoftmax<T, Traits> {
+  static constexpr int kHeadTiles = Traits::kHeadTiles, kSteps = Traits::kSteps;
+  std::uint32_t q[kHeadTiles][kSteps][2];  ///< Qᵀ as the operand B of `kSteps` products
+
+  /// Begins an item: reads its queries. `q_item` is the row of the item's first head.
+  __device__ __forceinline__ void begin(const T* q_item, std::int64_t head_stride, int group) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int n = 0; n < kHeadTiles; ++n) {
+      const int head = 8 * n + lane / 4;
+      const auto* const row =
+          reinterpret_cast<const std::uint32_t*>(q_item + head * head_stride) + lane % 4;
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        q[n][step][0] = head < group ? row[8 * step] : 0u;
+        q[n][step][1] = head < group ? row[8 * step + 4] : 0u;
+      }
+    }
+    this->clear();
+  }
+
+  /// Takes in the tile at the shared address `tile`, of which `num_keys` keys exist.
+  __device__ __forceinline__ void attend(std::uint32_t tile, int num_keys, float scale_log2) {
+    float scores[kHeadTiles][4];
+    score(tile, scores);
+    this->take(scores, tile, num_keys, scale_log2);
+  }
+
+ private:
+  /// Sᵀ = K · Qᵀ, in two chains of products.
+  __device__ __forceinline__ void score(std::uint32_t tile, float (&scores)[kHeadTiles][4]) const {
+    const std::uint32_t address = key_address<Traits>(tile);
+    float chains[2][kHeadTiles][4] = {};
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      std::uint32_t k[4];
+      ldmatrix_x4(k, address ^ (step * 32));
+#pragma unroll
+      for (int n = 0; n < kHeadTiles; ++n)
+        mma_m16n8k16<T>(chains[step % 2][n], k, q[n][step][0], q[n][step][1]);
+    }
+#pragma unroll
+    for (int n = 0; n < kHeadTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[n][i] = chains[0][n][i] + chains[1][n][i];
+    }
+  }
+};
+
 /// Writes a finished item, from one warp's registers. `to` is the row of the item's first head.
 template <class T, class Traits>
-__device__ __forceinline__ void store_item(const DecodeState<T, Traits>& state, int group, T* to,
+__device__ __forceinline__ void store_item(const DecodeSoftmax<T, Traits>& state, int group, T* to,
                                            std::int64_t head_stride) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
@@ -218,7 +246,7 @@ __device__ __forceinline__ void store_item(const DecodeState<T, Traits>& state, 
 
 /// Writes an unfinished item to shared memory, [group][kPartFloats].
 template <class T, class Traits>
-__device__ __forceinline__ void store_part(const DecodeState<T, Traits>& state, int group,
+__device__ __forceinline__ void store_part(const DecodeSoftmax<T, Traits>& state, int group,
                                            float* to) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll

@@ -2,6 +2,7 @@
 /// Numbers that decode attention is run by, and the choices that follow from shapes alone. For the
 /// host; nothing here needs CUDA.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -19,29 +20,58 @@ inline constexpr int kDecodeMinTiles = 8;  ///< of a block, unless it is idle
 inline constexpr int kDecodePlanThreads = 256;
 inline constexpr int kDecodePlanWarps = 32;  ///< ranges that a block of the plan kernel computes
 
+/// Tiles of 8 query heads that share a tile of keys where several sequences read it: 32 columns,
+/// which members of a `SharedPrefix` with `group` heads each fill up.
+inline constexpr int kDecodeSharedHeadTiles = 4;
+inline constexpr int kDecodeSharedColumns = 8 * kDecodeSharedHeadTiles;
+
 /// The grid of the decode kernel.
 struct DecodeGrid {
   int num_blocks;
-  int warps_per_block;      ///< 4 or 8
-  int min_tiles_per_block;  ///< blocks go idle rather than get fewer: merging has its price
+  int warps_per_block;         ///< 4 or 8
+  int min_tiles_per_block;     ///< blocks go idle rather than get fewer: merging has its price
+  bool shares_prefixes = true;  ///< there is shared memory for the queries of many sequences
 
   [[nodiscard]] constexpr int num_warps() const { return num_blocks * warps_per_block; }
 };
 
+/// Bytes of a warp's queries where it reads keys for many sequences. They lie where an unfinished
+/// item comes later.
+[[nodiscard]] constexpr std::size_t decode_query_bytes(std::int64_t head_dim) {
+  return static_cast<std::size_t>(kDecodeSharedColumns * head_dim) * 2;
+}
+
+/// Bytes of a warp's unfinished item, and of its queries.
+[[nodiscard]] constexpr std::size_t decode_part_bytes(std::int64_t group, std::int64_t head_dim,
+                                                      bool shares_prefixes) {
+  const std::size_t part =
+      static_cast<std::size_t>(group * (head_dim + kDecodePartExtra)) * sizeof(float);
+  return shares_prefixes ? std::max(part, decode_query_bytes(head_dim)) : part;
+}
+
 /// Shared memory of the decode kernel: the rings of all warps, then an unfinished item a warp, then
 /// two slots a warp.
 [[nodiscard]] constexpr std::size_t decode_shared_bytes(int warps, std::int64_t group,
-                                                        std::int64_t head_dim) {
-  const auto part_floats = static_cast<std::size_t>(group * (head_dim + kDecodePartExtra));
+                                                        std::int64_t head_dim,
+                                                        bool shares_prefixes) {
   return static_cast<std::size_t>(warps) *
-         (kDecodeRingBytes + part_floats * sizeof(float) + 2 * kDecodeSlotBytes);
+         (kDecodeRingBytes + decode_part_bytes(group, head_dim, shares_prefixes) +
+          2 * kDecodeSlotBytes);
 }
 
 /// One block an SM, of 8 warps where `max_shared_bytes` hold what they need, else of 4.
 [[nodiscard]] constexpr DecodeGrid default_decode_grid(std::int64_t group, std::int64_t head_dim,
                                                        int num_sms, std::size_t max_shared_bytes) {
-  const bool fits = decode_shared_bytes(8, group, head_dim) <= max_shared_bytes;
-  return {num_sms, fits ? 8 : 4, kDecodeMinTiles};
+  const auto fits = [&](int warps, bool shares) {
+    return decode_shared_bytes(warps, group, head_dim, shares) <= max_shared_bytes;
+  };
+  const int warps = fits(8, false) ? 8 : 4;
+  return {num_sms, warps, kDecodeMinTiles, fits(warps, true)};
+}
+
+/// Sequences whose heads the shared columns hold.
+[[nodiscard]] constexpr int decode_members_at_once(std::int64_t group) {
+  return kDecodeSharedColumns / static_cast<int>(group);
 }
 
 /// Whether the tensor-core kernel takes heads and blocks of these sizes; `block_stride` elements

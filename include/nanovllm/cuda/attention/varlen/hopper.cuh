@@ -4,10 +4,11 @@
 ///   out = softmax(scale · q · Kᵀ) · V,  causal, aligned to the bottom right
 ///
 /// Operands: q, k, v, out in bf16 or half, head_dim 64 or 128, strides multiples of 8 elements,
-/// pointers 16-byte aligned. Keys come either from this step's `k` and `v` (no prefix), or from the
+/// pointers 16-byte aligned. Keys come from this step's `k` and `v` (no prefix), or from the
 /// paged cache: a tile of 128 keys is copied in boxes of min(block_size, 128) keys, so block_size
-/// must be 8, 16, 32, 64 or a multiple of 128. Scores, weights' sums and outputs accumulate in
-/// float32; weights are rounded to T before they meet V.
+/// must be 8, 16, 32, 64 or a multiple of 128; or from both: tiles of new keys alone in one piece
+/// ('extend attention'), those with keys of the prefix from the cache. Scores, weights' sums and
+/// outputs accumulate in float32; weights are rounded to T before they meet V.
 ///
 /// A block of 384 threads: one warp fetches items of the schedule (plan.cuh) from a counter,
 /// one ahead, and hands them to the others; one copies queries and keys, one values, into rings of
@@ -21,7 +22,7 @@
 ///
 /// FLOP: 4 · head_dim a visible (query, key) pair and head. Bytes: q and out once, K and V once a
 /// tile of 128 queries and head, mostly from L2.
-/// Source: Shah et al., "FlashAttention-3", 2024; PTX ISA 9.0.
+/// Source: Shah et al., "FlashAttention-3", 2024; Zheng et al., "SGLang", 2024; PTX ISA 9.0.
 
 #include <cuda_runtime.h>
 
@@ -231,6 +232,10 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) varlen_attention_hopper_k
     tma_prefetch_map(problem.q);
     tma_prefetch_map(problem.k);
     tma_prefetch_map(problem.v);
+    if constexpr (Traits::kSource == VarlenSource::both) {
+      tma_prefetch_map(problem.new_k);
+      tma_prefetch_map(problem.new_v);
+    }
     // Every lane arrives for itself: for an item it costs little, and it is what racecheck follows.
     mbarrier_init(shared.item_full, 32);
     mbarrier_init(shared.item_empty, 32 * (Traits::kConsumerWarps + 2));
@@ -267,10 +272,10 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) varlen_attention_hopper_k
 
 /// The launcher; the conditions at the top hold, the operands are not empty. The workspace is
 /// planned.
-template <int kHeadDim, bool kPaged, MmaElement T, class Heads>
+template <int kHeadDim, VarlenSource kSource, MmaElement T, class Heads>
 void varlen_attention_hopper(const VarlenAttentionArgs<T, T, Heads>& args,
                              VarlenWorkspace& workspace, const Context& context) {
-  using Traits = VarlenHopperTraits<T, kHeadDim, kPaged>;
+  using Traits = VarlenHopperTraits<T, kHeadDim, kSource>;
   TensorMaps& maps = workspace.tensor_maps();
   const auto rows_map = [&](const TensorView<const T, 3>& x) {
     return maps.get<T, 3>(x.data, {x.extent(2), x.extent(1), x.extent(0)},
@@ -278,12 +283,16 @@ void varlen_attention_hopper(const VarlenAttentionArgs<T, T, Heads>& args,
   };
   VarlenHopperProblem<T> problem{};
   problem.q = rows_map(args.q);
-  if constexpr (kPaged) {
+  if constexpr (Traits::kPaged) {
     const KvView<T>& kv = args.kv;
     const int box_keys = static_cast<int>(std::min<std::int64_t>(kv.block_size, Traits::kKeys));
     problem.k = problem.v = maps.get<T, 4>(
         kv.data, {kv.head_dim, kv.block_size, 2 * kv.num_kv_heads, kv.num_blocks},
         {kv.head_dim, kv.tile_size(), kv.block_stride()}, {kTmaColumns, box_keys, 1, 1});
+    if constexpr (kSource == VarlenSource::both) {
+      problem.new_k = rows_map(args.k);
+      problem.new_v = rows_map(args.v);
+    }
   } else {
     problem.k = rows_map(args.k);
     problem.v = rows_map(args.v);

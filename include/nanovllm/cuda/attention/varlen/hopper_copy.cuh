@@ -16,12 +16,13 @@
 
 namespace nanovllm::cuda {
 
-template <MmaElement T, int kHeadDim_, bool kPaged_>
+template <MmaElement T, int kHeadDim_, VarlenSource kSource_>
 struct VarlenHopperTraits {
   static_assert(kHeadDim_ == 64 || kHeadDim_ == 128);
   using Type = T;
   static constexpr int kHeadDim = kHeadDim_;
-  static constexpr bool kPaged = kPaged_;
+  static constexpr VarlenSource kSource = kSource_;
+  static constexpr bool kPaged = kSource != VarlenSource::step;
   static constexpr bool kTakeTurns = true;
   static constexpr int kRows = VarlenItem::kRows;  ///< queries a tile
   static constexpr int kKeys = 128;                ///< keys a tile
@@ -56,6 +57,7 @@ struct VarlenHopperShared {
 template <class T>
 struct VarlenHopperProblem {
   CUtensorMap q, k, v;  ///< q and new keys: (d, head, row); cache: (d, slot, K | V and head, block)
+  CUtensorMap new_k, new_v;  ///< where keys come from both
   VarlenSchedule schedule;
   const BlockId* block_tables;
   std::int64_t table_stride;
@@ -154,8 +156,8 @@ __device__ __forceinline__ VarlenItem next_varlen_item(VarlenHopperShared<Traits
   // Broadcasts, because the compiler keeps what it knows to be equal in a warp in uniform
   // registers, and with it loops and operands of products.
   const auto uniform = [](int x) { return __shfl_sync(0xffffffffu, x, 0); };
-  return {uniform(item.sequence), uniform(item.first_row), uniform(item.num_rows),
-          uniform(item.first_limit), uniform(item.head)};
+  return {uniform(item.sequence),    uniform(item.first_row), uniform(item.num_rows),
+          uniform(item.first_limit), uniform(item.head),      uniform(item.prefix)};
 }
 
 template <class Traits>
@@ -192,13 +194,17 @@ class VarlenCopier {
   __device__ __forceinline__ void copy(const VarlenItem& item, BlockId block, BlockId next) {
     const BlockId* const table = problem_.block_tables + item.sequence * problem_.table_stride;
     const int limit = item.limit(), first_key_row = item.first_row - (item.first_limit - 1);
-    int head = item.head / (problem_.heads / problem_.kv_heads);
-    if (Traits::kPaged && kValues) head += problem_.kv_heads;
+    const int kv_head = item.head / (problem_.heads / problem_.kv_heads);
+    const int head = kv_head + (Traits::kPaged && kValues ? problem_.kv_heads : 0);
     const int last = (ceil_div(limit, Traits::kKeys) - 1) * Traits::kKeys;
     for (int begin = last; begin >= 0; begin -= Traits::kKeys) {
       const BlockId after_next =
           box_.block(table, begin - 2 * Traits::kKeys, limit, problem_.num_blocks);
-      copy_tile(head, begin, block, first_key_row);
+      if (Traits::kSource == VarlenSource::both && begin >= item.prefix) {
+        copy_new_tile(kv_head, first_key_row + begin);
+      } else {
+        copy_tile(head, begin, block, first_key_row);
+      }
       if (!kValues && begin == last) copy_queries(item.first_row, item.head);
       block = next;
       next = after_next;
@@ -216,17 +222,37 @@ class VarlenCopier {
     q_.advance();
   }
 
-  /// Waits for a stage and starts copying the tile from `begin` on, a box a lane.
-  __device__ __forceinline__ void copy_tile(int head, int begin, BlockId block, int first_key_row) {
+  /// Waits for a stage and says that a tile comes. Returns the barrier and where the tile goes.
+  struct Target {
+    std::uint64_t& full;
+    unsigned char* to;
+  };
+  __device__ __forceinline__ Target begin_tile() {
     const int stage = ring_.stage;
     std::uint64_t& full = kValues ? shared_.v_full[stage] : shared_.k_full[stage];
     mbarrier_wait(kValues ? shared_.v_empty[stage] : shared_.k_empty[stage], ring_.parity ^ 1);
     ring_.advance();
     if (lane_ == 0) mbarrier_arrive_expect(full, Traits::kTileBytes);
     __syncwarp();
+    return {full, kValues ? shared_.v[stage] : shared_.k[stage]};
+  }
+
+  /// Starts copying the tile whose first key is in row `row` of this step's keys.
+  __device__ __forceinline__ void copy_new_tile(int kv_head, int row) {
+    const Target target = begin_tile();
+    if (lane_ < Traits::kPanels) {
+      tma_load(target.to + lane_ * Traits::kPanelBytes, kValues ? problem_.new_v : problem_.new_k,
+               {kTmaColumns * lane_, kv_head, row}, target.full);
+    }
+  }
+
+  /// Starts copying the tile from `begin` on, a box a lane.
+  __device__ __forceinline__ void copy_tile(int head, int begin, BlockId block, int first_key_row) {
+    const Target target = begin_tile();
+    std::uint64_t& full = target.full;
     if (box_.panel >= Traits::kPanels) return;
-    unsigned char* const to = (kValues ? shared_.v[stage] : shared_.k[stage]) +
-                              box_.panel * Traits::kPanelBytes + box_.first_key * kTmaColumns * 2;
+    unsigned char* const to =
+        target.to + box_.panel * Traits::kPanelBytes + box_.first_key * kTmaColumns * 2;
     const CUtensorMap& map = kValues ? problem_.v : problem_.k;
     const int column = kTmaColumns * box_.panel;
     if constexpr (Traits::kPaged) {

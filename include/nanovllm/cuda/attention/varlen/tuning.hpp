@@ -9,6 +9,13 @@
 
 namespace nanovllm::cuda {
 
+/// Where keys and values are read.
+enum class VarlenSource : std::uint8_t {
+  step,   ///< from this step's k and v, which hold all there are
+  cache,  ///< from the paged cache
+  both,   ///< whole tiles of this step's keys from k and v, the rest from the cache
+};
+
 /// Query rows of a tile.
 inline constexpr int kVarlenRows = 128;
 
@@ -39,6 +46,17 @@ inline constexpr std::int64_t kVarlenSectionBytes = std::int64_t{16} << 20;
 /// Whether the copy engine can bring tiles of 128 keys from blocks of this size.
 [[nodiscard]] constexpr bool varlen_hopper_takes_block_size(std::int64_t block_size) {
   return block_size % 128 == 0 ? block_size > 0 : block_size >= 8 && 128 % block_size == 0;
+}
+
+/// Where to read the keys of `num_tokens` query rows of `num_seqs` chunks that have a prefix, with
+/// block tables of up to `max_keys` keys. Tiles of new keys come in one piece each, which is worth
+/// a few per cent where they are many among all; behind a long prefix it is a loss.
+[[nodiscard]] constexpr VarlenSource varlen_prefix_source(std::int64_t num_seqs,
+                                                          std::int64_t num_tokens,
+                                                          std::int64_t max_keys) {
+  const bool has_whole_tiles = num_tokens >= num_seqs * 2 * kVarlenRows;
+  return has_whole_tiles && max_keys * num_seqs <= 4 * num_tokens ? VarlenSource::both
+                                                                  : VarlenSource::cache;
 }
 
 /// Whether the kernel for sm_90a takes these shapes.
