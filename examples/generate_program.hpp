@@ -30,7 +30,7 @@ struct GenerateOptions {
   int max_num_seqs = 256;
   int max_num_batched_tokens = 0;
   std::int64_t max_model_len = 0;
-  std::int64_t kv_blocks = 0;
+  std::int64_t kv_blocks = 0, host_kv_blocks = 0;
   int num_threads = 0;
   int window = 0;
   bool as_finished = false;
@@ -68,6 +68,7 @@ bool run_policy(const GenerateOptions& options, const Processes& processes) {
                             .max_num_seqs = options.max_num_seqs,
                             .max_num_batched_tokens = options.max_num_batched_tokens,
                             .max_model_len = options.max_model_len,
+                            .host_kv_size = nv::KvSize::blocks(options.host_kv_blocks),
                             .prefix_caching = !options.no_prefix_cache,
                             .processes = processes,
                             .seed = options.seed,
@@ -123,6 +124,10 @@ inline void add_options(CLI::App& app, GenerateOptions& options) {
                  "tokens of a sequence at the most; 0 for the model's own")
       ->capture_default_str();
   app.add_option("--kv-blocks", options.kv_blocks, "blocks of the KV pool; 0 for a share of memory")
+      ->capture_default_str();
+  app.add_option("--host-kv-blocks", options.host_kv_blocks,
+                 "blocks in host memory, for prefixes that the pool has no more room for")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--window", options.window,
                  "lines read and not answered at the most; 0 for four times --max-num-seqs, at "

@@ -122,7 +122,9 @@ class PlanBuilder {
     if (s.next_sibling != nullptr && !s.is_beam && find_fork(s).must_wait) return true;
     return std::any_of(prefilling_.begin(), prefilling_.end(), [&](const Prefilling& other) {
       return goes_before(*other.sequence, s) &&
-             num_common_tokens(s, *other.sequence) - other.num_published >= prefix_wait_tokens_;
+             num_common_tokens(s, *other.sequence) -
+                     std::max(other.num_published, s.num_swapped_tokens) >=
+                 prefix_wait_tokens_;
     });
   }
 
@@ -225,10 +227,26 @@ class PlanBuilder {
     if (!alone && num_free() <= reserve_) return 0;
     const Fork fork = find_fork(s);
     const PrefixMatch& cached = find_prefix(s);
+    if (s.num_swapped_tokens > fork.num_tokens && is_worth_swapping_in(s, cached))
+      return admit_behind(s, swapped_prefix(s, cached), nullptr, max_tokens, min_end);
     if (fork.num_tokens <= cached.num_tokens)
       return admit_behind(s, cached, nullptr, max_tokens, min_end);
     return admit_behind(s, shared_prefix(fork, Blocks::block_size()), fork.source, max_tokens,
                         min_end);
+  }
+
+  /// Whether `s` has more in its own blocks of the host than the cache has, or as much where the
+  /// cache's would have to be copied, too.
+  static bool is_worth_swapping_in(const Sequence& s, const PrefixMatch& cached) {
+    return s.num_swapped_tokens >= cached.num_tokens + (cached.host_blocks.empty() ? 1 : 0);
+  }
+
+  /// What there is of a sequence that was swapped out: the cache's whole blocks, which need not be
+  /// copied, and behind them its own in host memory.
+  static PrefixMatch swapped_prefix(const Sequence& s, const PrefixMatch& cached) {
+    PrefixMatch match{.num_tokens = s.num_swapped_tokens, .blocks = cached.blocks};
+    match.host_blocks.assign(s.host_table.begin() + num_hits(cached), s.host_table.end());
+    return match;
   }
 
   std::int32_t admit_behind(Sequence& s, const PrefixMatch& match, const Sequence* fork_of,
@@ -252,9 +270,11 @@ class PlanBuilder {
     forecast_.adopt(match);
     reserve_ += num_blocks_wanted(s) - num_hits(match);
     ++num_running_;
-    // What a sibling computes the cache may not have been told of yet.
+    // What a sibling computes, and what comes from the host, the cache may not have been told of yet.
     const bool is_published = fork_of == nullptr || fork_of->status == SequenceStatus::held;
-    if (prefix_wait_tokens_ > 0) prefilling_.push_back({&s, is_published ? begin : 0});
+    const std::int32_t num_published =
+        match.host_blocks.empty() ? begin : match.num_shared_tokens(Blocks::block_size());
+    if (prefix_wait_tokens_ > 0) prefilling_.push_back({&s, is_published ? num_published : 0});
     append(chunks_, {&s, begin, end, 0, match, fork_of}, num_hits(match));
     return end - begin;
   }

@@ -8,6 +8,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/kv/prefix_match.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/pool_forecast.hpp"
 #include "nanovllm/sched/sequence.hpp"
@@ -21,6 +22,9 @@ namespace nanovllm {
 void check_plan(const StepPlan& plan, std::size_t num_running, const BatchConfig& config,
                 std::uint64_t mark, std::int32_t block_size);
 
+/// Whether `prefix` goes on in blocks of the host's pool that are its sequence's own.
+[[nodiscard]] bool is_swapped_in(const PrefixMatch& prefix, const Sequence& s) noexcept;
+
 /// Throws Error unless the pool has the blocks that `plan` takes.
 template <class Blocks>
 void check_blocks(const StepPlan& plan, const Blocks& blocks) {
@@ -29,6 +33,7 @@ void check_blocks(const StepPlan& plan, const Blocks& blocks) {
   for (const PlannedSequence& p : plan.sequences) {
     if (p.fork_of == nullptr) {
       blocks.check_adoptable(p.prefix);
+      if (!is_swapped_in(p.prefix, *p.sequence)) blocks.check_in_tier(p.prefix.host_blocks);
     } else {
       blocks.check_shareable(p.prefix);
     }

@@ -30,11 +30,18 @@
 
 namespace nanovllm {
 
+/// Counters of sequences that were preempted, since the scheduler was made.
+struct SwapStats {
+  std::int64_t num_out = 0;  ///< copied to the host's pool
+  std::int64_t num_in = 0;   ///< of them, copied back; others have ended, or were in the cache
+  std::int64_t num_fallbacks = 0;  ///< to be copied, but had no room, or their step was cancelled
+};
+
 /// Owns the queues and the block manager. One step is
 ///
 ///     StepPlan plan = scheduler.schedule();   // decides, changes nothing
 ///     scheduler.begin(plan);                  // preempts, adopts, allocates: block tables are set
-///     … do plan's block copies, compute its token ranges, sample …
+///     … do plan's copies of blocks, compute its token ranges, sample …
 ///     scheduler.commit(plan, outcomes);       // publishes, gives tokens, finishes and frees
 ///     scheduler.reseat(seats);                // where beams await a choice
 ///
@@ -161,13 +168,13 @@ class Scheduler {
 
   /// Applies `plan`, as `schedule` just made it: the preempted give back their blocks and wait, the
   /// admitted adopt their prefix-cache hits, and all sequences in the plan get the blocks for their
-  /// ranges. Sets `plan.block_copies`. Throws Error when the plan does not fit the queues, or needs
-  /// more blocks than are free, which PlanBuilder keeps policies from.
+  /// ranges. Sets the plan's lists of copies. Throws Error when the plan does not fit the queues, or
+  /// needs more blocks than are free, which PlanBuilder keeps policies from.
   void begin(StepPlan& plan) {
     check_room();
     check_plan(plan, num_going_on(), config_, ++num_marks_, Blocks::block_size());
     check_blocks(plan, blocks_);
-    make_room<Blocks>(plan, running_);  // the last that may fail
+    make_room(plan, running_, blocks_);  // the last that may fail
     apply(plan);
   }
 
@@ -194,11 +201,11 @@ class Scheduler {
   }
 
   /// Ends `plan`, the newest step that has begun, without its results, after a failure: its
-  /// sequences are as before, those it admitted stay admitted, less the tokens that were to be
-  /// copied for them, those that it forked wait again, for the step before may be undone, too, and
-  /// those it preempted wait. Where the step behind has already filled the
-  /// places of sequences that were ending, its youngest wait again. Throws Error when it is not the
-  /// newest.
+  /// sequences are as before; those it admitted stay admitted, less the tokens that were to be
+  /// copied for them; those that it forked wait again, for the step before may be undone, too; and
+  /// those it preempted wait. Nothing is left of what it was to copy to host memory. Where the step
+  /// behind has already filled the places of sequences that were ending, its youngest wait again.
+  /// Throws Error when it is not the newest.
   void cancel(const StepPlan& plan) {
     check(num_under_way_ > 0, "cancel: no step has begun");
     check_newest(plan);
@@ -212,22 +219,25 @@ class Scheduler {
         withdraw(s);
         continue;
       }
-      // The copy of a block may not have been made.
-      s.num_computed_tokens = p.prefix.copy_tail || p.copies_block
-                                  ? p.begin / Blocks::block_size() * Blocks::block_size()
-                                  : p.begin;
+      s.num_computed_tokens = num_uncopied_tokens(p);
       drop_blocks(s, Blocks::blocks_for(s.num_computed_tokens));
     }
+    for (Sequence* s : plan.preempted) {
+      if (s->num_swapped_tokens > 0) ++swaps_.num_fallbacks;
+      drop_host_blocks(*s, 0);
+    }
+    blocks_.forget_saved(plan.copies_down);
     while (num_going_on() > static_cast<std::size_t>(config_.max_num_seqs))
       preempt(*running_.back());
   }
 
-  /// What the pool holds is gone: all running sequences wait again, and the prefix cache is empty.
+  /// What the pools hold is gone: all running sequences wait again, and the prefix cache is empty.
   /// No step may be under way.
   void forget_kv() {
     check(num_under_way_ == 0,
           "forget_kv: a step has begun; it must be committed or cancelled first");
     while (!running_.empty()) preempt(*running_.back());
+    for (Sequence* s : waiting_) drop_host_blocks(*s, 0);
     held_.give_up_all(blocks_);
     blocks_.forget();
   }
@@ -271,6 +281,7 @@ class Scheduler {
   }
   /// Preemptions since the scheduler was made.
   [[nodiscard]] std::int64_t num_preemptions() const { return num_preemptions_; }
+  [[nodiscard]] const SwapStats& swaps() const { return swaps_; }
   /// Times that the prefix cache threw when it was told of computed tokens.
   [[nodiscard]] std::int64_t num_failed_inserts() const { return num_failed_inserts_; }
   [[nodiscard]] const Preemption& preemption() const { return preemption_; }
@@ -282,6 +293,7 @@ class Scheduler {
     blocks_.check_invariants();
     check_queues(running_, waiting_, held_.sequences(), blocks_.ref_counts(), Blocks::block_size(),
                  config_, num_under_way_);
+    check_host_blocks(running_, waiting_, blocks_);
   }
 
  private:
@@ -294,14 +306,19 @@ class Scheduler {
     }
     for (Sequence* s : plan.preempted) {
       preemption_.vacate(*s, plan.block_copies);
+      swap_out(*s, plan.copies_down);
       preempt(*s);
     }
     std::int32_t num_samples = 0;
     for (PlannedSequence& p : plan.sequences) {
       Sequence& s = *p.sequence;
-      if (p.prefix.copy_tail) plan.block_copies.push_back({*p.prefix.copy_tail, allocate_for(s)});
-      if (p.begin % Blocks::block_size() > 0 && !p.prefix.copy_tail) write_apart(p, plan);
-      while (std::ssize(s.block_table) < Blocks::blocks_for(p.end)) allocate_for(s);
+      if (p.prefix.copy_tail)
+        plan.block_copies.push_back({*p.prefix.copy_tail, allocate_for(s, plan)});
+      for (const BlockId host : p.prefix.host_blocks)
+        plan.copies_up.push_back({host, allocate_for(s, plan)});
+      const bool is_apart = p.prefix.copy_tail || !p.prefix.host_blocks.empty();
+      if (p.begin % Blocks::block_size() > 0 && !is_apart) write_apart(p, plan);
+      while (std::ssize(s.block_table) < Blocks::blocks_for(p.end)) allocate_for(s, plan);
       s.num_computed_tokens = p.end;
       s.pending.push(num_samples, p.num_logits);
       num_samples += p.num_logits;
@@ -309,7 +326,10 @@ class Scheduler {
     // Blocks to be copied could not be reused until here; later steps come later.
     for (const PlannedSequence& p : plan.sequences) {
       if (p.prefix.copy_tail) blocks_.release(std::span(&*p.prefix.copy_tail, 1));
+      swaps_.num_in += is_swapped_in(p.prefix, *p.sequence) ? 1 : 0;
+      drop_host_blocks(*p.sequence, 0);
     }
+    blocks_.end_copies();
   }
 
   /// Where others hold the block in which `p` begins, too, its sequence gets a copy. Copies for
@@ -324,12 +344,12 @@ class Scheduler {
     p.copies_block = num_holders > 1;
     if (!p.copies_block) return;
     s.block_table.pop_back();
-    plan.block_copies.push_back({shared, allocate_for(s)});
+    plan.block_copies.push_back({shared, allocate_for(s, plan)});
     blocks_.release(std::span(&shared, 1));  // others hold it
   }
 
-  BlockId allocate_for(Sequence& s) {
-    const std::optional<BlockId> block = blocks_.allocate();
+  BlockId allocate_for(Sequence& s, StepPlan& plan) {
+    const std::optional<BlockId> block = blocks_.allocate(&plan.copies_down);
     check(block.has_value(), "begin: the prefix cache gives up none of its free blocks");
     s.block_table.push_back(*block);
     return *block;
@@ -347,9 +367,52 @@ class Scheduler {
     s.block_table.assign(p.prefix.blocks.begin(), p.prefix.blocks.end());
     s.status = SequenceStatus::running;
     s.num_computed_tokens = p.begin;
-    s.num_published_tokens = p.fork_of == nullptr ? p.begin : 0;
+    s.num_published_tokens = first_unpublished(p);
     s.prefix_memo = {};
     if (s.num_preemptions == 0) s.num_cached_tokens = p.begin;
+  }
+
+  /// The first token of `p` that the prefix cache is to be told of. Of a fork nothing may be
+  /// published yet, for its source may have gone before it was computed; and what comes from the
+  /// host is new to the cache, too.
+  [[nodiscard]] static std::int32_t first_unpublished(const PlannedSequence& p) noexcept {
+    if (p.fork_of != nullptr) return 0;
+    if (p.prefix.host_blocks.empty()) return p.begin;
+    return p.prefix.num_shared_tokens(Blocks::block_size());
+  }
+
+  /// How many tokens before the range of `p` are there if its step's copies have not been made.
+  [[nodiscard]] static std::int32_t num_uncopied_tokens(const PlannedSequence& p) noexcept {
+    if (!p.prefix.host_blocks.empty()) return p.prefix.num_shared_tokens(Blocks::block_size());
+    if (!p.prefix.copy_tail && !p.copies_block) return p.begin;
+    return p.begin / Blocks::block_size() * Blocks::block_size();
+  }
+
+  /// Plans to copy the blocks of `s`, which is about to be preempted, to the host's pool, if the
+  /// policy wants that and there is room for all of them. Beams are computed again: what is in
+  /// their blocks may be another beam's by the next choice, and siblings mostly have it.
+  void swap_out([[maybe_unused]] Sequence& s,
+                [[maybe_unused]] std::vector<BlockCopy>& copies) noexcept {
+    if constexpr (SwapsSequences<Preemption>) {
+      if (s.is_beam || s.block_table.empty() || !preemption_.swaps(s)) return;
+      if (!blocks_.allocate_host(s.block_table.size(), s.host_table)) {
+        ++swaps_.num_fallbacks;
+        return;
+      }
+      for (std::size_t i = 0; i < s.block_table.size(); ++i)
+        copies.push_back({s.block_table[i], s.host_table[i]});
+      s.num_swapped_tokens = s.num_computed_tokens;
+      ++swaps_.num_out;
+    }
+  }
+
+  /// Of what was swapped out of `s`, only the first `num_kept` tokens are kept.
+  void drop_host_blocks(Sequence& s, std::int32_t num_kept) noexcept {
+    if (num_kept >= s.num_swapped_tokens) return;
+    const auto num_blocks = static_cast<std::size_t>(Blocks::blocks_for(num_kept));
+    blocks_.release_host(std::span<const BlockId>(s.host_table).subspan(num_blocks));
+    s.host_table.resize(num_blocks);
+    s.num_swapped_tokens = num_kept;
   }
 
   void preempt(Sequence& s) noexcept {
@@ -413,14 +476,15 @@ class Scheduler {
         end = std::min(p.end, s.num_known_tokens() - 1);
       }
     }
-    // If it waits, the step behind this one has preempted it, and its blocks are gone.
+    // If it waits, the step behind this one has preempted it: its blocks are gone, or in host
+    // memory with all that this step has written, guesses that were wrong included.
+    if (s.status == SequenceStatus::waiting) drop_host_blocks(s, end);
     if (s.status == SequenceStatus::running) {
       if (end < p.end) {
         s.num_computed_tokens = end;
         drop_blocks(s, Blocks::blocks_for(end));
       }
-      // Of a fork nothing may be published yet: its source may have gone before it was computed.
-      publish(s, p.fork_of == nullptr ? p.begin : 0, end);
+      publish(s, first_unpublished(p), end);
     }
     if (outcome == nullptr) return;
     FinishReason reason = outcome->finish_reason;
@@ -444,6 +508,7 @@ class Scheduler {
   void finish(Sequence& s, FinishReason reason) noexcept {
     if (s.status == SequenceStatus::waiting) {
       waiting_.erase(s);
+      drop_host_blocks(s, 0);
     } else if (s.status == SequenceStatus::parked) {
       --num_parked_;
     } else {
@@ -494,6 +559,7 @@ class Scheduler {
   std::uint64_t num_marks_ = 0;
   std::int64_t num_preemptions_ = 0;
   std::int64_t num_failed_inserts_ = 0;
+  SwapStats swaps_;
   int num_under_way_ = 0;
   int num_finished_ = 0;  ///< in running_ for the moment
   std::int32_t num_parked_ = 0;

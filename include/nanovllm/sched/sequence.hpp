@@ -89,6 +89,10 @@ struct alignas(64) Sequence {
   /// live as long as this one. Null where there is none.
   Sequence* continues = nullptr;
 
+  /// While it waits, swapped out: the blocks of the host's pool that hold its first tokens.
+  std::vector<BlockId> host_table{};
+  std::int32_t num_swapped_tokens = 0;  ///< in host_table
+
   std::int64_t order = 0;     ///< lower goes before; set by the scheduler, see order_of
   std::int32_t priority = 0;  ///< lower is more urgent
 

@@ -22,7 +22,7 @@ struct PlannedSequence {
   std::int32_t begin = 0;  ///< first token to compute
   std::int32_t end = 0;    ///< one past the last; K and V of [0, begin) are in the cache by then
   std::int32_t num_logits = 0;  ///< 0; or end - (the sequence's length) + 1
-  PrefixMatch prefix{};         ///< what a new sequence adopts from the prefix cache
+  PrefixMatch prefix{};  ///< what is there of a new sequence: in the prefix cache, in host memory
   /// If not null: `prefix` is not from the cache, but of this sequence, a sibling that runs or the
   /// one that it continues.
   const Sequence* fork_of = nullptr;
@@ -37,12 +37,20 @@ struct PlannedSequence {
 /// token each, sampled) come first, then the prompt chunks.
 struct StepPlan {
   std::vector<PlannedSequence> sequences;
-  std::vector<Sequence*> preempted;  ///< lose their blocks first, and wait to be recomputed
+  std::vector<Sequence*> preempted;  ///< lose their blocks first, and wait
   std::int32_t num_decodes = 0;      ///< sequences[0, num_decodes) are decodes
   std::int32_t num_tokens = 0;       ///< sum over all sequences
-  /// Set by `Scheduler::begin`, to be done after all earlier steps and before this one computes
-  /// anything. No block is the target of two copies, or source of one and target of another.
+  // Set by `Scheduler::begin`, to be done after all earlier steps and before this one computes
+  // anything, list by list: a block that is copied down may be the target of another list. No list
+  // has a target twice, and no target is in two lists.
+  /// From the device's pool to the host's: of sequences that are swapped out, and what the prefix
+  /// cache has no room for.
+  std::vector<BlockCopy> copies_down{};
+  /// Within the device's pool. No block is source of one and target of another.
   std::vector<BlockCopy> block_copies{};
+  /// From the host's pool to the device's: of sequences that are admitted. None of these sources is
+  /// a target of `copies_down`.
+  std::vector<BlockCopy> copies_up{};
 
   [[nodiscard]] bool empty() const { return sequences.empty(); }
 };
