@@ -6,11 +6,15 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <new>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "catch.hpp"
@@ -204,6 +208,9 @@ namespace {
 struct Coverage {
   std::int64_t choices = 0, copies = 0, parked = 0, preempted = 0, cancelled = 0, aborted = 0,
                finished = 0, forks = 0, faults = 0, singles = 0;
+  // With conversations and a pool of the host.
+  std::int64_t continued = 0, given_up = 0, swapped_out = 0, swapped_in = 0, fallbacks = 0,
+               host_hits = 0;
 };
 
 /// Beams of one request, best first, as the one who chooses sees them.
@@ -213,22 +220,33 @@ struct Group {
   std::vector<Sequence*> seats;             ///< by rank
 };
 
-/// Requests with beams and without, on a pretended device.
-template <class Policy, class Blocks>
+/// Requests with beams and without, on a pretended device. Where `Preemption` swaps, there are a pool
+/// of the host and conversations, too, which requests of both kinds go on with.
+template <class Policy, class Blocks, class Preemption = RecomputePreemption>
 class BeamTraffic {
  public:
+  static constexpr bool kSwaps = SwapsSequences<Preemption>;
+
+
   BeamTraffic(unsigned seed, bool prefix_caching, std::size_t depth, Coverage& coverage)
       : random_(seed),
         num_blocks_(2 + below((4 << (2 * below(3))) * (Blocks::block_size() == 1 ? 4 : 1))),
-        scheduler_(random_config(), Blocks(num_blocks_, prefix_caching)),
-        device_(num_blocks_),
+        num_host_blocks_(kSwaps ? below(2 * num_blocks_) : 0),
+        scheduler_(random_config(), simulator::Engine<Policy, Blocks>::make_blocks(
+                                        num_blocks_, prefix_caching, num_host_blocks_)),
+        device_(num_blocks_, num_host_blocks_),
         depth_(depth),
         coverage_(coverage) {}
 
   void run(int num_steps) {
+    for (int i = 0; kSwaps && i < 4; ++i) {
+      held_.push_back(std::make_unique<Sequence>());
+      scheduler_.add_held(*held_.back());
+    }
     for (int i = 0; i < num_steps; ++i) {
-      while (groups_.size() < 3 && below(3) == 0) arrive();
-      while (singles_.size() < 3 && below(4) == 0) arrive_alone();
+      if (kSwaps) change_held();
+      while (groups_.size() < (kSwaps ? 2 : 3) && below(3) == 0) arrive();
+      while (singles_.size() < (kSwaps ? 8 : 3) && below(4) < (kSwaps ? 3 : 1)) arrive_alone();
       step();
     }
     for (int i = 0; !groups_.empty() || !singles_.empty(); ++i) {
@@ -238,9 +256,16 @@ class BeamTraffic {
     while (!under_way_.empty()) step();
     REQUIRE_FALSE(scheduler_.has_work());
     REQUIRE(scheduler_.num_waiting() == 0);
+    for (const auto& held : held_) scheduler_.remove_held(*held);
+    scheduler_.check_invariants();
+    REQUIRE(scheduler_.blocks().num_free_host() == num_host_blocks_);
     REQUIRE(scheduler_.blocks().num_free() == num_blocks_);
     REQUIRE(scheduler_.num_failed_inserts() == 0);
     coverage_.preempted += scheduler_.num_preemptions();
+    coverage_.swapped_out += scheduler_.swaps().num_out;
+    coverage_.swapped_in += scheduler_.swaps().num_in;
+    coverage_.fallbacks += scheduler_.swaps().num_fallbacks;
+    coverage_.host_hits += scheduler_.blocks().stats().num_host_hit_tokens;
   }
 
  private:
@@ -250,7 +275,8 @@ class BeamTraffic {
     const int max_num_seqs = 1 + below(12);
     return {.max_num_seqs = max_num_seqs,
             .max_num_batched_tokens = max_num_seqs + below(2) * below(60),
-            .prefix_wait_tokens = below(2) * (1 + below(8))};
+            .prefix_wait_tokens = below(2) * (1 + below(8)),
+            .max_held_blocks = kSwaps ? std::optional(below(num_blocks_ + 1)) : std::nullopt};
   }
 
   std::vector<TokenId> random_prompt() {
@@ -260,9 +286,34 @@ class BeamTraffic {
     return tokens;
   }
 
+  Sequence& any_held() { return *held_[index(below(static_cast<int>(held_.size())))]; }
+
+  void change_held() {
+    if (below(60) == 0) scheduler_.clear_held(any_held());
+    if (below(30) == 0) {
+      const Sequence& from = any_held();
+      Sequence& to = any_held();
+      if (&from != &to) scheduler_.copy_held(from, to);
+    }
+    scheduler_.check_invariants();
+  }
+
+  /// Which conversation goes on with `tokens`, which get its beginning then; null for none.
+  Sequence* conversation(std::vector<TokenId>& tokens) {
+    if (!kSwaps || below(3) == 0) return nullptr;
+    Sequence& held = any_held();
+    std::vector<TokenId> all = held.tokens;
+    if (below(3) == 0) all.resize(index(below(static_cast<int>(all.size()) + 1)));
+    all.insert(all.end(), tokens.begin(), tokens.end());
+    const int most = std::min(scheduler_.capacity_tokens() - 1, 60);
+    if (std::ssize(all) <= most) tokens.swap(all);
+    return &held;
+  }
+
   void arrive() {
     auto group = std::make_unique<Group>();
-    const std::vector<TokenId> tokens = random_prompt();
+    std::vector<TokenId> tokens = random_prompt();
+    Sequence* const held = conversation(tokens);
     const int length = static_cast<int>(tokens.size());
     const int max_new = std::min(1 + below(14), scheduler_.capacity_tokens() - length);
     group->beams = make_beams(next_id_, tokens, 1 + below(5), max_new);
@@ -272,16 +323,20 @@ class BeamTraffic {
     const int priority = OrdersSequences<Policy> ? below(7) - 3 : 0;
     for (const auto& beam : group->beams) {
       beam->priority = priority;
+      beam->continues = held;
       scheduler_.add(*beam);
     }
     groups_.push_back(std::move(group));
   }
 
   void arrive_alone() {
-    const std::vector<TokenId> tokens = random_prompt();
-    singles_.push_back(request(next_id_++, tokens, 1 + below(20)));
+    std::vector<TokenId> tokens = random_prompt();
+    Sequence* const held = conversation(tokens);
+    singles_.push_back(request(next_id_++, tokens, 1 + below(kSwaps ? 40 : 20)));
     Sequence& s = *singles_.back();
+    s.continues = held;
     s.max_total_tokens = std::min(s.max_total_tokens, scheduler_.capacity_tokens());
+    expected_[s.id] = tokens_alone(std::move(tokens), s.max_total_tokens);
     scheduler_.add(s);
   }
 
@@ -320,11 +375,7 @@ class BeamTraffic {
 
   bool begin() {
     StepPlan plan = scheduler_.schedule();
-    if (plan.empty() && under_way_.empty() && scheduler_.park_beams()) {
-      ++coverage_.parked;
-      scheduler_.check_invariants();
-      plan = scheduler_.schedule();
-    }
+    while (plan.empty() && under_way_.empty() && make_way()) plan = scheduler_.schedule();
     if (plan.empty()) {
       REQUIRE((!under_way_.empty() || !scheduler_.has_work()));
       return false;
@@ -333,6 +384,7 @@ class BeamTraffic {
     for (const PlannedSequence& p : plan.sequences) {
       const Sequence& s = *p.sequence;
       coverage_.forks += p.fork_of != nullptr ? 1 : 0;
+      coverage_.continued += p.fork_of != nullptr && p.fork_of == s.continues ? 1 : 0;
       sharers.push_back(
           s.block_table.empty() ? 0 : scheduler_.blocks().ref_count(s.block_table.back()));
     }
@@ -342,6 +394,16 @@ class BeamTraffic {
     device_.launch(plan);
     under_way_.push_back(std::move(plan));
     return true;
+  }
+
+  /// As the engine does where nothing can be computed.
+  bool make_way() {
+    const bool gives_up = scheduler_.give_up_held();
+    const bool parks = !gives_up && scheduler_.park_beams();
+    coverage_.given_up += gives_up ? 1 : 0;
+    coverage_.parked += parks ? 1 : 0;
+    scheduler_.check_invariants();
+    return gives_up || parks;
   }
 
   void check_copies(const StepPlan& plan, const std::vector<std::int32_t>& sharers) {
@@ -376,11 +438,24 @@ class BeamTraffic {
       if (result[i].sequence->is_beam) continue;
       result[i].tokens = draws[i].tokens;
       result[i].finish_reason = draws[i].reason;
+      check_tokens(*result[i].sequence, draws[i].tokens);
     }
     scheduler_.commit(plan, result);
     under_way_.pop_front();
     scheduler_.check_invariants();
     for (const auto& group : groups_) choose(*group);
+  }
+
+  /// What `s` has, and with `more`, is what it would get alone. Its tokens go to its conversation
+  /// when it ends.
+  void check_tokens(const Sequence& s, const std::vector<TokenId>& more) {
+    if (s.status == SequenceStatus::finished) return;
+    std::vector<TokenId> tokens = s.tokens;
+    tokens.insert(tokens.end(), more.begin(), more.end());
+    std::vector<TokenId>& expected = expected_[s.id];
+    REQUIRE(tokens.size() <= expected.size());
+    REQUIRE(std::equal(tokens.begin(), tokens.end(), expected.begin()));
+    if (tokens.size() == expected.size()) expected.clear();  // it must end now
   }
 
   /// Steps under way are lost.
@@ -462,8 +537,8 @@ class BeamTraffic {
     std::erase(groups_, nullptr);
     for (auto& s : singles_) {
       if (s->status != SequenceStatus::finished) continue;
-      std::vector<TokenId> prompt(s->tokens.begin(), s->tokens.begin() + s->num_prompt_tokens);
-      REQUIRE(s->tokens == tokens_alone(prompt, s->max_total_tokens));
+      REQUIRE((s->block_table.empty() && s->host_table.empty()));
+      REQUIRE(expected_[s->id].empty());
       ++coverage_.singles;
       gone_singles_.push_back(std::move(s));
     }
@@ -472,13 +547,15 @@ class BeamTraffic {
 
   std::mt19937 random_;
   std::int32_t num_blocks_;
-  Scheduler<Policy, Blocks, RecomputePreemption> scheduler_;
+  std::int32_t num_host_blocks_;
+  Scheduler<Policy, Blocks, Preemption> scheduler_;
   Device<Blocks> device_;
   std::size_t depth_;
   Coverage& coverage_;
   RequestId next_id_ = 1;
   std::vector<std::unique_ptr<Group>> groups_, gone_;
-  std::vector<std::unique_ptr<Sequence>> singles_, gone_singles_;
+  std::vector<std::unique_ptr<Sequence>> singles_, gone_singles_, held_;
+  std::map<RequestId, std::vector<TokenId>> expected_;  ///< of singles that go on
   std::deque<StepPlan> under_way_;
 };
 
@@ -509,6 +586,32 @@ TEMPLATE_TEST_CASE("beams read the keys and values of their own tokens, whatever
     CHECK(n > 20);
   CHECK(c.aborted > 10);
   CHECK(c.faults > 100);
+}
+
+TEMPLATE_TEST_CASE("beams, conversations and swapped requests read their own tokens together",
+                   "[beams][random][swap]", (std::pair<ContinuousBatching, Hashed>),
+                   (std::pair<test::Fickle, Radix>), (std::pair<PrefillFirst, Uncached>),
+                   (std::pair<PriorityWithin<5>, Hashed>)) {
+  using Policy = typename TestType::first_type;
+  using Blocks = typename TestType::second_type;
+  const bool prefix_caching = GENERATE(true, false);
+  const std::size_t depth = GENERATE(1u, 2u);
+  Coverage c;
+  for (unsigned i = 0; i < 60; ++i) {
+    CAPTURE(i, prefix_caching, depth);
+    BeamTraffic<Policy, Blocks, SwapPreemption> traffic(5700 + i, prefix_caching, depth, c);
+    traffic.run(150);
+  }
+  CAPTURE(c.choices, c.copies, c.parked, c.preempted, c.cancelled, c.aborted, c.finished, c.forks,
+          c.singles, c.continued, c.given_up, c.swapped_out, c.swapped_in, c.fallbacks,
+          c.host_hits);
+  CHECK(c.choices > 500);
+  CHECK(c.copies > 50);
+  for (const std::int64_t n : {c.preempted, c.cancelled, c.finished, c.singles, c.given_up})
+    CHECK(n > 20);
+  if (!prefix_caching || !std::is_same_v<Blocks, Radix>) CHECK(c.continued > 20);  // or cached
+  for (const std::int64_t n : {c.parked, c.swapped_out, c.swapped_in, c.fallbacks}) CHECK(n > 5);
+  CHECK((c.host_hits > 0) == (prefix_caching && !std::is_same_v<Blocks, Uncached>));
 }
 
 TEST_CASE("beams in a pool with room hold no full block twice, and copy one each at the most",
