@@ -30,7 +30,7 @@ struct GenerateOptions {
   int max_num_seqs = 256;
   int max_num_batched_tokens = 0;
   std::int64_t max_model_len = 0;
-  std::int64_t kv_blocks = 0;
+  std::int64_t kv_blocks = 0, host_kv_blocks = 0;
   int num_threads = 0;
   int window = 0;
   bool as_finished = false;
@@ -68,6 +68,7 @@ bool run_policy(const GenerateOptions& options, const Processes& processes) {
                             .max_num_seqs = options.max_num_seqs,
                             .max_num_batched_tokens = options.max_num_batched_tokens,
                             .max_model_len = options.max_model_len,
+                            .host_kv_size = nv::KvSize::blocks(options.host_kv_blocks),
                             .prefix_caching = !options.no_prefix_cache,
                             .processes = processes,
                             .seed = options.seed,
@@ -124,6 +125,10 @@ inline void add_options(CLI::App& app, GenerateOptions& options) {
       ->capture_default_str();
   app.add_option("--kv-blocks", options.kv_blocks, "blocks of the KV pool; 0 for a share of memory")
       ->capture_default_str();
+  app.add_option("--host-kv-blocks", options.host_kv_blocks,
+                 "blocks in host memory, for prefixes that the pool has no more room for")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_option("--window", options.window,
                  "lines read and not answered at the most; 0 for four times --max-num-seqs, at "
                  "least 256")
@@ -149,10 +154,11 @@ inline int generate_main(int argc, char** argv, const std::vector<Device>& devic
       "name of a conversation whose turns are the lines of that name, and 'sampling' with\n"
       "temperature, top_k, top_p, min_p, seed, n, best_of, max_tokens, min_tokens, ignore_eos,\n"
       "stop_token_ids, stop, include_stop_str_in_output, skip_special_tokens, logprobs,\n"
-      "priority.\n"
+      "priority, beam_width, length_penalty, early_stopping.\n"
       "Each output line, in input order, has 'id', 'text', 'token_ids', 'finish_reason',\n"
-      "'num_prompt_tokens', 'num_cached_tokens' and, if asked for, 'logprobs' and 'alternatives';\n"
-      "or 'id' and 'error'. A bad line costs that line alone. Blank lines are skipped. Input is\n"
+      "'num_prompt_tokens', 'num_cached_tokens' and, if asked for, 'logprobs', 'alternatives' and\n"
+      "'beam_score'; or 'id' and 'error'. A bad line costs that line alone. Blank lines are "
+      "skipped. Input is\n"
       "read as it comes, and a result is written as soon as it and all before it are there.\n\n"
       "With --tp N the ranks are threads of this process. Started N times by torchrun or mpirun,\n"
       "each process is one rank; rank 0 reads the input and writes the output."};

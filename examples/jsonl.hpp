@@ -122,6 +122,17 @@ inline void assign(std::vector<std::string>& field, const std::string& name, con
   }
 }
 
+/// As in transformers.
+inline void assign(EarlyStopping& field, const std::string& name, const Json& value) {
+  if (value.is_boolean()) {
+    field = value.get<bool>() ? EarlyStopping::yes : EarlyStopping::no;
+  } else if (value.is_string() && value.get<std::string>() == "never") {
+    field = EarlyStopping::never;
+  } else {
+    refuse(name, "true, false or \"never\"", value);
+  }
+}
+
 template <class T>
 void assign(std::optional<T>& field, const std::string& name, const Json& value) {
   assign(field.emplace(), name, value);
@@ -157,6 +168,9 @@ inline constexpr std::array kSamplingFields = {
     sampling_field<&SamplingParams::skip_special_tokens>("skip_special_tokens"),
     sampling_field<&SamplingParams::logprobs>("logprobs"),
     sampling_field<&SamplingParams::priority>("priority"),
+    sampling_field<&SamplingParams::beam_width>("beam_width"),
+    sampling_field<&SamplingParams::length_penalty>("length_penalty"),
+    sampling_field<&SamplingParams::early_stopping>("early_stopping"),
 };
 
 inline const SamplingField* find_sampling_field(std::string_view name) {
@@ -273,6 +287,7 @@ inline void write_completion(Json& to, const Completion& completion) {
   to["text"] = text_value(completion.text);
   to["token_ids"] = completion.token_ids;
   to["finish_reason"] = name(completion.finish_reason);
+  if (completion.beam_score) to["beam_score"] = printable(*completion.beam_score);
 }
 
 }  // namespace detail

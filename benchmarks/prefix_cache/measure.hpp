@@ -82,6 +82,7 @@ struct RunResult {
   std::int64_t num_requests = 0, num_prompt_tokens = 0, num_output_tokens = 0;
   std::int64_t num_queried_tokens = 0;  ///< of prompts, and again of what was preempted
   std::int64_t num_hit_tokens = 0;      ///< of them, found
+  std::int64_t num_host_hit_tokens = 0;  ///< of these, in host memory
   std::int64_t num_evictions = 0, num_preemptions = 0, num_steps = 0;
   double seconds = 0, host_seconds = 0;
   Samples first_token{};  ///< from each request's submission
@@ -93,10 +94,15 @@ struct RunResult {
     return num_queried_tokens - num_hit_tokens;
   }
   /// Of the tokens looked up, the share that was found.
-  [[nodiscard]] double hit_rate() const {
+  [[nodiscard]] double hit_rate() const { return share_of_queried(num_hit_tokens); }
+  /// Of the tokens looked up, the share that was found in host memory.
+  [[nodiscard]] double host_hit_rate() const { return share_of_queried(num_host_hit_tokens); }
+
+ private:
+  [[nodiscard]] double share_of_queried(std::int64_t num_tokens) const {
     return num_queried_tokens == 0
                ? 0
-               : static_cast<double>(num_hit_tokens) / static_cast<double>(num_queried_tokens);
+               : static_cast<double>(num_tokens) / static_cast<double>(num_queried_tokens);
   }
 };
 
@@ -142,6 +148,7 @@ class Server {
     const nv::EngineStats after = engine_.stats();
     result_.num_queried_tokens = after.num_queried_tokens - before.num_queried_tokens;
     result_.num_hit_tokens = after.num_hit_tokens - before.num_hit_tokens;
+    result_.num_host_hit_tokens = after.num_host_hit_tokens - before.num_host_hit_tokens;
     result_.num_preemptions = after.num_preemptions - before.num_preemptions;
     result_.num_steps = after.num_steps - before.num_steps;
     result_.host_seconds = after.host_seconds - before.host_seconds;

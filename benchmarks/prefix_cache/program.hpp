@@ -29,6 +29,7 @@ struct Options {
   std::vector<std::string> caches{"hash", "radix", "none"};
   std::vector<int> block_sizes;
   std::vector<double> pools{1.0};
+  std::vector<double> host_pools{0.0};
   SharedSpec shared;
   ChatSpec chat;
   TreeSpec tree;
@@ -49,6 +50,8 @@ struct Case {
   int block_size = 0;
   double pool = 0;                ///< share of what the workload needs
   std::int64_t num_blocks = 0;    ///< what that is
+  double host_pool = 0;           ///< the same in host memory
+  std::int64_t num_host_blocks = 0;
   std::vector<RunResult> runs{};  ///< when all are done, the fastest first
 
   [[nodiscard]] const RunResult& median() const { return runs[runs.size() / 2]; }
@@ -125,6 +128,10 @@ inline void add_options(CLI::App& app, Options& o, const std::vector<int>& block
       ->delimiter(',')
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option("--host-pool", o.host_pools, "the same for the pool in host memory; 0 for none")
+      ->delimiter(',')
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   add_workload_options(app, o);
   const auto number = [&](const char* name, auto& value, const char* help) {
     app.add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();
@@ -150,10 +157,11 @@ inline void add_options(CLI::App& app, Options& o, const std::vector<int>& block
   return make_unique(o.unique, o.output_tokens, source);
 }
 
-/// Serves `workload` in a new engine. Returns what that cost, and the engine in words.
+/// Serves `workload` in a new engine with the pools of `c`. Returns what that cost, and the engine
+/// in words.
 template <class Policy>
 std::pair<RunResult, std::string> run(const Options& o, const nv::ModelConfig& model,
-                                      const Workload& workload, std::int64_t num_blocks) {
+                                      const Workload& workload, const Case& c) {
   using Engine = nv::Engine<nv::Qwen3<nv::shapes::qwen3_any>, Policy>;
   using Cache = typename Policy::template PrefixCache<Policy::kv.block_size>;
   const nv::EngineConfig config{.model = o.model,
@@ -161,7 +169,8 @@ std::pair<RunResult, std::string> run(const Options& o, const nv::ModelConfig& m
                                 .max_num_seqs = o.max_num_seqs,
                                 .max_num_batched_tokens = o.max_num_batched_tokens,
                                 .max_model_len = longest_sequence(workload) + 1,
-                                .kv_size = nv::KvSize::blocks(num_blocks),
+                                .kv_size = nv::KvSize::blocks(c.num_blocks),
+                                .host_kv_size = nv::KvSize::blocks(c.num_host_blocks),
                                 .seed = 0};
   Engine engine = o.random_weights ? Engine(model, nv::RandomWeights{}, config) : Engine(config);
   RunResult result =
@@ -170,29 +179,30 @@ std::pair<RunResult, std::string> run(const Options& o, const nv::ModelConfig& m
 }
 
 template <class Base>
-std::pair<RunResult, std::string> run_cache(const std::string& cache, const Options& o,
-                                            const nv::ModelConfig& model, const Workload& workload,
-                                            std::int64_t num_blocks) {
-  if (cache == "hash") return run<HashPolicy<Base>>(o, model, workload, num_blocks);
-  if (cache == "radix") return run<RadixPolicy<Base>>(o, model, workload, num_blocks);
-  return run<NonePolicy<Base>>(o, model, workload, num_blocks);
+std::pair<RunResult, std::string> run_cache(const Options& o, const nv::ModelConfig& model,
+                                            const Workload& workload, const Case& c) {
+  if (c.cache == "hash") return run<HashPolicy<Base>>(o, model, workload, c);
+  if (c.cache == "radix") return run<RadixPolicy<Base>>(o, model, workload, c);
+  return run<NonePolicy<Base>>(o, model, workload, c);
 }
 
 inline void print_header() {
-  std::printf("%-8s %-6s %5s %5s %8s %10s %10s %6s %9s %8s %9s %9s %9s %9s\n", "workload", "cache",
-              "block", "pool", "blocks", "prompt", "computed", "hits", "evicted", "preempt",
-              "seconds", "TTFT p50", "p99 ms", "all p50");
+  std::printf("%-8s %-6s %5s %5s %5s %8s %10s %10s %6s %6s %9s %8s %9s %9s %9s %9s\n", "workload",
+              "cache", "block", "pool", "host", "blocks", "prompt", "computed", "hits", "host",
+              "evicted", "preempt", "seconds", "TTFT p50", "p99 ms", "all p50");
 }
 
 inline void print(const Case& c) {
   const auto count = [](std::int64_t n) { return static_cast<long long>(n); };
   const RunResult& r = c.median();
-  std::printf("%-8s %-6s %5d %5.2f %8lld %10lld %10lld %5.1f%% %9lld %8lld %9.3f %9.1f %9.1f %9.1f\n",
-              c.workload.c_str(), c.cache.c_str(), c.block_size, c.pool, count(c.num_blocks),
-              count(r.num_prompt_tokens), count(r.num_computed_tokens()), 100 * r.hit_rate(),
-              count(r.num_evictions), count(r.num_preemptions), r.seconds,
-              1e3 * r.first_token.median(), 1e3 * r.first_token.quantile(0.99),
-              1e3 * r.all_begun.median());
+  std::printf(
+      "%-8s %-6s %5d %5.2f %5.2f %8lld %10lld %10lld %5.1f%% %5.1f%% %9lld %8lld %9.3f %9.1f "
+      "%9.1f %9.1f\n",
+      c.workload.c_str(), c.cache.c_str(), c.block_size, c.pool, c.host_pool, count(c.num_blocks),
+      count(r.num_prompt_tokens), count(r.num_computed_tokens()), 100 * r.hit_rate(),
+      100 * r.host_hit_rate(), count(r.num_evictions), count(r.num_preemptions), r.seconds,
+      1e3 * r.first_token.median(), 1e3 * r.first_token.quantile(0.99),
+      1e3 * r.all_begun.median());
   std::fflush(stdout);
 }
 
@@ -205,12 +215,15 @@ inline void print(const Case& c) {
           {"block_size", c.block_size},
           {"pool_share", c.pool},
           {"num_blocks", c.num_blocks},
+          {"host_pool_share", c.host_pool},
+          {"num_host_blocks", c.num_host_blocks},
           {"num_requests", r.num_requests},
           {"num_prompt_tokens", r.num_prompt_tokens},
           {"num_output_tokens", r.num_output_tokens},
           {"num_computed_tokens", r.num_computed_tokens()},
           {"num_queried_tokens", r.num_queried_tokens},
           {"num_hit_tokens", r.num_hit_tokens},
+          {"num_host_hit_tokens", r.num_host_hit_tokens},
           {"hit_rate", r.hit_rate()},
           {"num_evictions", r.num_evictions},
           {"num_preemptions", r.num_preemptions},
@@ -237,16 +250,19 @@ std::pair<std::vector<Case>, std::string> run_all(const Options& o, const nv::Mo
     const std::size_t first = cases.size();
     for (const int block_size : o.block_sizes) {
       for (const double pool : o.pools) {
-        for (const std::string& cache : o.caches)
-          cases.push_back({name, cache, block_size, pool, pool_blocks(workload, pool, block_size)});
+        for (const double host_pool : o.host_pools) {
+          for (const std::string& cache : o.caches)
+            cases.push_back({name, cache, block_size, pool, pool_blocks(workload, pool, block_size),
+                             host_pool,
+                             host_pool > 0 ? pool_blocks(workload, host_pool, block_size) : 0});
+        }
       }
     }
     for (int i = 0; i < o.repeats; ++i) {
       for (std::size_t j = first; j < cases.size(); ++j) {
         Case& c = cases[j];
-        auto [result, words] = c.block_size == kOther
-                                   ? run_cache<Other>(c.cache, o, model, workload, c.num_blocks)
-                                   : run_cache<Policy>(c.cache, o, model, workload, c.num_blocks);
+        auto [result, words] = c.block_size == kOther ? run_cache<Other>(o, model, workload, c)
+                                                      : run_cache<Policy>(o, model, workload, c);
         c.runs.push_back(std::move(result));
         engine = std::move(words);
       }

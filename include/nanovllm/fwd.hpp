@@ -28,6 +28,7 @@ template <std::int64_t kWindow>
 struct PriorityWithin;
 using Priority = PriorityWithin<1024>;
 struct RecomputePreemption;
+struct SwapPreemption;
 template <class Policy, class Blocks, class Preemption = RecomputePreemption>
 class Scheduler;
 

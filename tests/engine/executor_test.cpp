@@ -17,9 +17,20 @@ struct DeferredPolicy : DirectPolicy {
   using Backend = DeferredBackend;
 };
 
+/// Has not heard of host memory.
+struct PlainBackend : CpuBackend {
+  using CpuBackend::CpuBackend;
+  using CpuBackend::run;
+  template <class T>
+  void run(const SwapBlocksArgs<T>&) = delete;
+};
+struct PlainPolicy : DirectPolicy {
+  using Backend = PlainBackend;
+};
+
 template <class Policy>
 struct TestRunner : RunnerOf<Policy> {
-  TestRunner()
+  explicit TestRunner(std::int32_t num_host_blocks = 3)
       : RunnerOf<Policy>(
             ModelConfig::load(model_directory("group1_tied_yarn")),
             {.num_threads = 1,
@@ -29,7 +40,7 @@ struct TestRunner : RunnerOf<Policy> {
               weights.load(Checkpoint(model_directory("group1_tied_yarn")), backend);
             }) {
     static_cast<void>(this->available_memory());
-    this->allocate_kv(8);
+    this->allocate_kv(8, num_host_blocks);
   }
 };
 
@@ -73,15 +84,30 @@ struct OneStep {
   StepInputs inputs_;
 };
 
-/// What a step with `blocks` gives when the KV of its first 16 tokens is in block 0.
+/// What a step with `blocks` gives when the KV of its first 16 tokens is in block 0. `down` is done
+/// by the step before it if `early`.
+struct Swaps {
+  std::vector<BlockCopy> down{};
+  std::vector<BlockCopy> up{};
+  bool early = false;
+};
 template <class Policy>
-float logprob_after(const std::vector<BlockId>& blocks, std::vector<BlockCopy> copies,
-                    bool decode) {
+float logprob_after(const std::vector<BlockId>& blocks, std::vector<BlockCopy> copies, bool decode,
+                    Swaps swaps = {}) {
   TestRunner<Policy> runner;
   const std::vector<TokenId> prompt = random_prompt(3, 17, 100);
   OneStep first({prompt.begin(), prompt.begin() + 16}, {0});
   static_cast<void>(runner.run(first.inputs()));
+  if (swaps.early) {
+    OneStep between({1, 2, 3}, {7});
+    between.plan.copies_down = std::exchange(swaps.down, {});
+    static_cast<void>(runner.run(between.inputs()));
+    OneStep over({prompt.rbegin(), prompt.rbegin() + 16}, {0});  // block 0 is another's now
+    static_cast<void>(runner.run(over.inputs()));
+  }
   OneStep second(prompt, blocks, 16);
+  second.plan.copies_down = std::move(swaps.down);
+  second.plan.copies_up = std::move(swaps.up);
   second.plan.block_copies = std::move(copies);
   second.plan.num_decodes = decode ? 1 : 0;
   const StepResults results = runner.run(second.inputs());
@@ -147,4 +173,46 @@ TEST_CASE("inputs are not refilled before the device has copied them", "[executo
   OneStep next(random_prompt(2, 20, 100), {2, 3});
   static_cast<void>(runner.run(next.inputs()));
   CHECK(DeferredBackend::num_overwritten == 0);
+}
+
+TEST_CASE("blocks go down to host memory, then within the device, then up", "[executor][swap]") {
+  const bool decode = GENERATE(false, true);
+  INFO((decode ? "in front of a graph" : "in front of kernels"));
+  const auto check_swaps = [&]<class Policy>(Policy) {
+    const float expected = logprob_after<Policy>({0, 1}, {}, decode);
+    CHECK(logprob_after<Policy>({5, 1}, {}, decode, {.down = {{0, 2}}, .up = {{2, 5}}}) ==
+          expected);
+    // Saved by one step, brought back by a later one, when the block is another's.
+    CHECK(logprob_after<Policy>({0, 1}, {}, decode, {.down = {{0, 2}}, .early = true}) != expected);
+    CHECK(logprob_after<Policy>({0, 1}, {}, decode,
+                                {.down = {{0, 2}}, .up = {{2, 0}}, .early = true}) == expected);
+    // Block 0 is overwritten by a copy after it was saved; 5, by one before what comes up.
+    CHECK(logprob_after<Policy>({5, 1}, {{.from = 3, .to = 0}}, decode,
+                                {.down = {{0, 2}, {3, 1}}, .up = {{2, 5}}}) == expected);
+    CHECK(logprob_after<Policy>({5, 1}, {{.from = 3, .to = 5}}, decode,
+                                {.down = {{0, 2}}, .up = {{2, 5}}}) == expected);
+    CHECK_THROWS_WITH(logprob_after<Policy>({0, 1}, {}, decode, {.down = {{0, 3}}}),
+                      Catch::Matchers::Contains("written must be in [0, 3)"));
+    CHECK_THROWS_WITH(logprob_after<Policy>({0, 1}, {}, decode, {.up = {{1, 8}}}),
+                      Catch::Matchers::Contains("written must be in [0, 8)"));
+    CHECK_THROWS_WITH(logprob_after<Policy>({0, 1}, {}, decode, {.up = {{1, 4}, {2, 4}}}),
+                      Catch::Matchers::Contains("written twice: 4"));
+  };
+  check_swaps(DirectPolicy{});
+  check_swaps(DeferredPolicy{});
+}
+
+TEST_CASE("a backend without swap_blocks serves those that swap nothing", "[executor][swap]") {
+  STATIC_REQUIRE_FALSE(RunsOp<PlainBackend, SwapBlocksArgs<float>>);
+  STATIC_REQUIRE(BackendLike<PlainBackend, float>);
+  CHECK_THROWS_WITH(TestRunner<PlainPolicy>(3),
+                    Catch::Matchers::Contains("host_kv_size: 3 blocks in host memory") &&
+                        Catch::Matchers::Contains("'SwapBlocksArgs'"));
+  CHECK_THROWS_AS(TestRunner<PlainPolicy>(1), ConfigError);
+  TestRunner<PlainPolicy> runner(0);
+  OneStep step({1, 2, 3}, {7});
+  CHECK(runner.run(step.inputs()).tokens.extent(0) == 1);
+  OneStep swapping({1, 2, 3}, {7});
+  swapping.plan.copies_down = {{.from = 0, .to = 0}};
+  CHECK_THROWS_WITH(runner.run(swapping.inputs()), Catch::Matchers::Contains("no such op"));
 }

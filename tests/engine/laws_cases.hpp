@@ -31,6 +31,17 @@ struct RadixPolicy : Base {
   using PrefixCache = RadixPrefixCache<kBlockSize>;
 };
 
+template <class Base>
+struct UncachedPolicy : Base {
+  template <int kBlockSize>
+  using PrefixCache = NoPrefixCache<kBlockSize>;
+};
+
+template <class Base>
+struct SwapPolicy : Base {
+  using Preemption = SwapPreemption;
+};
+
 EngineConfig config_for(const std::string& model) {
   return {.model = model_directory(model), .num_threads = 2, .max_model_len = 128};
 }
@@ -280,6 +291,124 @@ TEST_CASE("preempted = undisturbed, in a pool of a few blocks", "[laws]") {
       urgent.params[i].priority = -static_cast<std::int32_t>(i / 2);
     check_same(run_batch<LawPolicy<8, Priority>>(config, urgent, &stats), alone);
     CHECK(stats.num_preemptions > 0);
+  }
+}
+
+namespace {
+
+/// Swapped = undisturbed, whatever the host's pool has room for.
+template <class Policy>
+void check_swapping(const Workload& work, const std::vector<Trace>& alone) {
+  std::int64_t num_computed = 0;  // when nothing is computed twice; the last tokens never are
+  for (std::size_t i = 0; i < work.prompts.size(); ++i) {
+    num_computed += static_cast<std::int64_t>(work.prompts[i].size());
+    num_computed += work.params[i].max_tokens - 1;
+  }
+  for (const std::int64_t num_host_blocks : {0, 1, 5, 200}) {
+    INFO(num_host_blocks << " blocks in host memory");
+    EngineConfig config = config_for("fairytale");
+    config.kv_size = KvSize::blocks(14);
+    config.host_kv_size = KvSize::blocks(num_host_blocks);
+    EngineStats stats;
+    check_same(run_batch<Policy>(config, work, &stats), alone);
+    CHECK(stats.num_preemptions > 0);
+    CHECK(stats.num_swapped_out + stats.num_swap_fallbacks == stats.num_preemptions);
+    CHECK(stats.num_free_kv_blocks == 14);
+    CHECK(stats.num_host_kv_blocks == num_host_blocks);
+    if (num_host_blocks <= 1) CHECK(stats.num_swapped_out == 0);
+    if (num_host_blocks < 200) CHECK(stats.num_swap_fallbacks > 0);
+    if (num_host_blocks < 200) continue;
+    CHECK(stats.num_swap_fallbacks == 0);
+    CHECK(stats.num_swapped_in > 0);
+    CHECK(stats.num_prefill_tokens + stats.num_decode_tokens <= num_computed);
+    if (stats.num_hit_tokens > 0) continue;
+    CHECK(stats.num_swapped_in == stats.num_swapped_out);
+    CHECK(stats.num_free_host_kv_blocks == num_host_blocks);
+    CHECK(stats.num_prefill_tokens + stats.num_decode_tokens == num_computed);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("swapped = undisturbed, with every prefix cache", "[laws][swap]") {
+  if (num_devices() < 1) return;
+  Workload work = make_workload("fairytale", 6);
+  for (SamplingParams& params : work.params) params.max_tokens = 40;
+  const auto alone = run_alone<LawPolicy<8>>("fairytale", work);
+  check_swapping<SwapPolicy<LawPolicy<8>>>(work, alone);
+  check_swapping<SwapPolicy<RadixPolicy<LawPolicy<8>>>>(work, alone);
+  check_swapping<SwapPolicy<UncachedPolicy<LawPolicy<8>>>>(work, alone);
+}
+
+TEST_CASE("cached in host memory = uncached", "[laws][tier]") {
+  if (num_devices() < 1) return;
+  const std::string model = "fairytale";
+  Workload work;
+  for (std::size_t i = 0; i < 8; ++i) {  // every second one goes on behind the same 40 tokens
+    std::vector<TokenId> prompt = random_prompt(i % 2 == 0 ? 7 : 100 + i, 40, vocab_of(model));
+    for (const TokenId token : random_prompt(20 + i, 3 + i, vocab_of(model)))
+      prompt.push_back(token);
+    work.prompts.push_back(std::move(prompt));
+    work.params.push_back({.temperature = i % 3 == 0 ? 0.8f : 0.f,
+                           .seed = i,
+                           .max_tokens = 9,
+                           .ignore_eos = true,
+                           .logprobs = 0});
+  }
+  const auto alone = run_alone<LawPolicy<8>>(model, work);
+  const bool overlap = GENERATE(false, true);
+  const auto check_tiers = [&]<class Policy>(Policy, std::int64_t num_host_blocks) {
+    INFO(num_host_blocks << " blocks in host memory");
+    EngineConfig config = config_for(model);
+    config.overlap = overlap;
+    config.kv_size = KvSize::blocks(9);  // one and a half sequences
+    config.host_kv_size = KvSize::blocks(num_host_blocks);
+    Engine<AnyModel, Policy> engine(config);
+    for (int round = 0; round < 2; ++round) {
+      for (std::size_t i = 0; i < work.prompts.size(); ++i) {
+        INFO("round " << round << ", request " << i);
+        const Output output = engine.generate(work.prompts[i], work.params[i]);
+        CHECK(output.token_ids == alone[i].tokens);
+        check_logprobs(trace_of(output).logprobs, alone[i].logprobs);
+        engine.check_invariants();
+        if (round == 0 || num_host_blocks < 200) continue;  // then all whole blocks are there
+        const auto length = static_cast<std::int32_t>(work.prompts[i].size());
+        CHECK(output.num_cached_tokens >= (length - 1) / 8 * 8);
+      }
+    }
+    const EngineStats stats = engine.stats();
+    CHECK(stats.num_host_hit_tokens <= stats.num_hit_tokens);
+    CHECK(stats.num_free_host_kv_blocks == num_host_blocks);
+    if (num_host_blocks == 0) CHECK(stats.num_host_hit_tokens == 0);
+    if (num_host_blocks == 200) CHECK(stats.num_host_hit_tokens > 100);
+    config.kv_size = KvSize::blocks(14);
+    check_same(run_batch<Policy>(config, work), alone);
+  };
+  for (const std::int64_t num_host_blocks : {0, 1, 5, 200}) {
+    check_tiers(LawPolicy<8>{}, num_host_blocks);
+    check_tiers(RadixPolicy<LawPolicy<8>>{}, num_host_blocks);
+    check_tiers(SwapPolicy<RadixPolicy<LawPolicy<8>>>{}, num_host_blocks);
+  }
+}
+
+TEST_CASE("every rank swaps its part", "[laws][swap]") {
+  if (num_devices() < 2) return skip("two devices are needed");
+  Workload work = make_workload("fairytale", 6);
+  for (SamplingParams& params : work.params) params.max_tokens = 40;
+  EngineConfig config = config_for("fairytale");
+  config.tensor_parallel = 2;
+  config.prefix_caching = false;
+  const auto undisturbed = run_batch<SwapPolicy<LawPolicy<8>>>(config, work);
+  config.kv_size = KvSize::blocks(14);
+  config.host_kv_size = KvSize::blocks(100);
+  EngineStats stats;
+  const auto swapped = run_batch<SwapPolicy<LawPolicy<8>>>(config, work, &stats);
+  CHECK((stats.num_swapped_in > 0 && stats.num_swap_fallbacks == 0));
+  REQUIRE(swapped.size() == undisturbed.size());
+  for (std::size_t i = 0; i < swapped.size(); ++i) {
+    CHECK(swapped[i].tokens == undisturbed[i].tokens);
+    for (std::size_t j = 0; j < swapped[i].logprobs.size(); ++j)
+      CHECK(std::abs(swapped[i].logprobs[j] - undisturbed[i].logprobs[j]) < kShardedBound);
   }
 }
 

@@ -169,6 +169,7 @@ TEST_CASE("a new input is one line where it is declared and one where it is fill
     CHECK(*views.step.forward.block_tables.at(0, 1) == 6);
     CHECK(views.step.forward.logit_rows.empty());
     CHECK(views.step.block_copies.empty());
+    CHECK((views.step.copies_down.empty() && views.step.copies_up.empty()));
     CHECK(views.step.sampling.rows.data[1].top_k == 4);
     CHECK(views.step.sampling.rows.data[3].temperature == 0.f);
     CHECK(list_of(views.step.sampling.banned.starts) == std::vector<std::int32_t>{0, 2, 2, 2, 2});
@@ -196,6 +197,8 @@ TEST_CASE("the inputs of a step say what the plan says", "[step_inputs]") {
   decodes.plan.sequences.push_back({.sequence = &prompt, .begin = 1, .end = 3});
   decodes.plan.num_tokens += 2;
   decodes.plan.block_copies = {{.from = 3, .to = 8}};
+  decodes.plan.copies_down = {{.from = 1, .to = 0}, {.from = 2, .to = 1}};
+  decodes.plan.copies_up = {{.from = 5, .to = 1}};
   StepInputs built;
   built.build(decodes.plan, kBlock, decodes.sampling);
 
@@ -231,6 +234,8 @@ TEST_CASE("the inputs of a step say what the plan says", "[step_inputs]") {
   CHECK(*in.block_tables.at(2) == 9);
   REQUIRE(views.block_copies.extent(0) == 1);
   CHECK(views.block_copies.data[0].to == 8);
+  CHECK(list_of(views.copies_down) == decodes.plan.copies_down);
+  CHECK(list_of(views.copies_up) == decodes.plan.copies_up);
 
   SECTION("a message that is damaged is refused") {
     CHECK_THROWS_AS(inputs.unpack(std::span(message).first(10)), Error);
@@ -338,4 +343,21 @@ TEST_CASE("copies of blocks that depend on their order are refused", "[copy_bloc
   CHECK(error_of({{4, 4}}) == "copy_blocks: block 4 is both read and written");
   CHECK(error_of({{0, 10}}) == "copy_blocks: blocks must be in [0, 10), got 0 -> 10");
   CHECK(error_of({{-1, 3}}) == "copy_blocks: blocks must be in [0, 10), got -1 -> 3");
+}
+
+TEST_CASE("copies to host memory and back are checked against both pools", "[swap_blocks]") {
+  const auto error_of = [](std::vector<BlockCopy> copies) -> std::string {
+    try {
+      check_swap_blocks(copies, 10, 3);
+    } catch (const ShapeError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(error_of({}) == "");
+  CHECK(error_of({{9, 0}, {9, 1}, {1, 2}}) == "");  // the same number in another pool
+  CHECK(error_of({{0, 1}, {2, 1}}) == "swap_blocks: a block is written twice: 1");
+  CHECK(error_of({{10, 0}}) == "swap_blocks: blocks that are read must be in [0, 10), got 10");
+  CHECK(error_of({{-1, 0}}) == "swap_blocks: blocks that are read must be in [0, 10), got -1");
+  CHECK(error_of({{0, 3}}) == "swap_blocks: blocks that are written must be in [0, 3), got 3");
 }

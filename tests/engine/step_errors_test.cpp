@@ -96,3 +96,42 @@ TEST_CASE("a request aborted in a step that fails ends once", "[engine]") {
   CHECK(engine.generate("Once upon", greedy(4)).token_ids.size() == 4);
   engine.check_invariants();
 }
+
+TEST_CASE("a step that fails ends a beam search that has beams in it, and leaves nothing behind",
+          "[engine][beams]") {
+  EngineConfig config = small_config(GENERATE(false, true));
+  config.kv_size = GENERATE(KvSize::blocks(20), KvSize::blocks(3));
+  TestEngine engine(config);
+  FailingBackend::steps_left = -1;
+  SamplingParams beams;
+  beams.n = 3;
+  beams.max_tokens = 12;
+  beams.ignore_eos = true;
+  beams.beam_width = 3;
+  const std::vector<std::string> prompts{"Once upon", "The fox"};
+  const std::vector<SamplingParams> params{beams, greedy(9)};
+  const std::vector<Output> expected = engine.generate(prompts, params);
+  REQUIRE(expected[0].alternatives.size() == 2);
+  for (int failing_step = 0; failing_step < 14; ++failing_step) {
+    FailingBackend::steps_left = failing_step;
+    const std::vector<Output> outputs = engine.generate(prompts, params);
+    FailingBackend::steps_left = -1;
+    CAPTURE(failing_step);
+    CHECK((outputs[0].error == "the machine is on fire" ||
+           outputs[1].error == "the machine is on fire"));
+    for (std::size_t i = 0; i < 2; ++i) {
+      if (outputs[i].error.empty()) {
+        CHECK(outputs[i].token_ids == expected[i].token_ids);
+      } else if (i == 0) {
+        CHECK(outputs[0].token_ids.empty());
+      }
+    }
+    engine.check_invariants();
+    while (engine.step()) {
+    }
+    CHECK(engine.stats().num_free_kv_blocks == engine.stats().num_kv_blocks);
+    CHECK(engine.stats().num_waiting == 0);
+  }
+  const std::vector<Output> again = engine.generate(prompts, params);
+  for (std::size_t i = 0; i < 2; ++i) CHECK(again[i].token_ids == expected[i].token_ids);
+}

@@ -113,10 +113,12 @@ TEST_CASE("every sampling field is read by its name") {
       R"("n":2,"best_of":3,"max_tokens":7,"min_tokens":3,"ignore_eos":true,"stop_token_ids":[1,2],)"
       R"("stop":["a","b"],"include_stop_str_in_output":true,"skip_special_tokens":false,)"
       R"("logprobs":20,"priority":-3})");
+  const nv::SamplingParams beams =
+      sampling(R"({"n":2,"beam_width":4,"length_penalty":0.5,"early_stopping":"never"})");
   // A new field of SamplingParams breaks this line: add it to kSamplingFields and to this test.
   const auto& [temperature, top_k, top_p, min_p, seed, n, best_of, max_tokens, min_tokens,
-               ignore_eos, stop_token_ids, stop, include_stop, skip_special, logprobs, priority] =
-      p;
+               ignore_eos, stop_token_ids, stop, include_stop, skip_special, logprobs, priority,
+               beam_width, length_penalty, early_stopping] = p;
   CHECK(temperature == 0.5f);
   CHECK(top_k == 40);
   CHECK(top_p == 0.9f);
@@ -133,6 +135,19 @@ TEST_CASE("every sampling field is read by its name") {
   CHECK_FALSE(skip_special);
   CHECK(logprobs == 20);
   CHECK(priority == -3);
+  CHECK_FALSE(beam_width);
+  CHECK(length_penalty == 1.f);
+  CHECK(early_stopping == nv::EarlyStopping::no);
+  CHECK(beams.beam_width == 4);
+  CHECK(beams.length_penalty == 0.5f);
+  CHECK(beams.early_stopping == nv::EarlyStopping::never);
+  CHECK(sampling(R"({"beam_width":4,"early_stopping":true})").early_stopping ==
+        nv::EarlyStopping::yes);
+  CHECK(contains(bad_sampling(R"({"beam_width":4,"early_stopping":"maybe"})"),
+                 "early_stopping must be true, false or \"never\", got \"maybe\""));
+  CHECK(contains(bad_sampling(R"({"length_penalty":2})"), "need beam_width"));
+  CHECK(contains(bad_sampling(R"({"beam_width":4,"logprobs":1})"),
+                 "beam_width cannot be combined with logprobs"));
 }
 
 TEST_CASE("sampling fields may be null and stop may be one string") {

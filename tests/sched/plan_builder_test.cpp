@@ -118,3 +118,39 @@ TEST_CASE("admit_whole takes all or nothing of what is not cached", "[plan_build
   REQUIRE(plan.sequences[0].prefix.blocks == old->block_table);
   REQUIRE(builder.num_free() == 6);
 }
+
+TEST_CASE("a block that several beams hold must be copied by all but the last to write to it",
+          "[plan_builder][beams]") {
+  const std::int32_t num_blocks = GENERATE(2, 3, 4);
+  Blocks blocks(num_blocks, true);
+  const auto a = running(blocks, 1, iota(7), 1);  // 6 tokens computed, in 2 blocks
+  std::vector<std::unique_ptr<Sequence>> others;
+  for (RequestId id = 2; id <= 3; ++id) {
+    others.push_back(request(id, iota(7), 100));
+    others.back()->status = SequenceStatus::running;
+    others.back()->num_computed_tokens = 6;
+    others.back()->block_table = a->block_table;
+    blocks.share(a->block_table);
+  }
+  Sequence &b = *others[0], &c = *others[1];
+  for (Sequence* s : {a.get(), &b, &c}) s->is_beam = true;
+  const std::vector<Sequence*> queue{a.get(), &b, &c};
+  const WaitingQueue waiting;
+  PlanBuilder<Blocks> builder(SchedulerView{queue, waiting}, blocks);
+  const std::int32_t num_free = num_blocks - 2;  // enough for 0, 1 or both of the copies
+  CHECK(builder.extend(*a, 1) == (num_free >= 1 ? 1 : 0));
+  CHECK(builder.extend(b, 1) == (num_free >= 2 ? 1 : 0));
+  CHECK(builder.num_free() == 0);
+  if (num_free < 2) {
+    builder.preempt(b);
+    CHECK(builder.num_free() == 0);  // others hold the same blocks
+  }
+  if (num_free < 1) {
+    CHECK(builder.extend(*a, 1) == 0);  // two hold it still
+    builder.preempt(c);
+  }
+  CHECK(builder.extend(num_free < 1 ? *a : c, 1) == 1);
+  CHECK(builder.num_free() == 0);
+  StepPlan plan = builder.finish();
+  check_blocks(plan, blocks);
+}

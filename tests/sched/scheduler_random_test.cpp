@@ -52,6 +52,9 @@ struct Coverage {
   std::int64_t guessed = 0, guessed_right = 0, copies = 0, faults = 0, failed_inserts = 0,
                forks = 0;
   std::int64_t overtaken = 0, displaced = 0;
+  std::int64_t swapped_out = 0, swapped_in = 0, fallbacks = 0, swapped_pending = 0, cut = 0,
+               shared_in = 0;
+  std::int64_t host_hits = 0, saved = 0, lost = 0;
 };
 
 template <int kBlockSize>
@@ -67,6 +70,21 @@ constexpr bool kMatchesInside<RadixBlocks<kBlockSize>> = kBlockSize > 1;
 /// A window that is short enough for all to age.
 using Urgency = PriorityWithin<5>;
 
+/// Guesses several tokens, and preempts for no reason.
+struct FickleGuessing {
+  template <class Blocks>
+  static StepPlan plan(const SchedulerView& queues, const Blocks& blocks,
+                       const BatchConfig& config) {
+    StepPlan plan = Fickle::plan(queues, blocks, config);
+    return plan.preempted.empty() ? test::Guessing::plan(queues, blocks, config) : plan;
+  }
+};
+
+/// Swaps nothing; the host's pool is there for the prefix cache.
+struct Tiered : RecomputePreemption {};
+template <class Preemption>
+constexpr bool kHasHostPool = SwapsSequences<Preemption> || std::is_same_v<Preemption, Tiered>;
+
 template <class Policy>
 constexpr bool kFails = false;
 template <class Policy>
@@ -79,8 +97,9 @@ class Traffic {
   Traffic(unsigned seed, bool prefix_caching, std::size_t depth, Coverage& coverage)
       : random_(seed),
         num_blocks_(1 + below(4 << (2 * below(3)))),
-        scheduler_(random_config(), make_blocks(num_blocks_, prefix_caching)),
-        device_(num_blocks_),
+        num_host_blocks_(kHasHostPool<Preemption> ? below(1 + below(2 * num_blocks_)) : 0),
+        scheduler_(random_config(), make_blocks(num_blocks_, prefix_caching, num_host_blocks_)),
+        device_(num_blocks_, num_host_blocks_),
         depth_(depth),
         coverage_(coverage) {}
 
@@ -101,6 +120,12 @@ class Traffic {
     while (!under_way_.empty()) step();
     REQUIRE_FALSE(scheduler_.has_work());
     REQUIRE(scheduler_.blocks().num_free() == num_blocks_);
+    REQUIRE(scheduler_.blocks().num_free_host() == num_host_blocks_);
+    coverage_.host_hits += scheduler_.blocks().stats().num_host_hit_tokens;
+    coverage_.saved += scheduler_.blocks().stats().num_saved;
+    coverage_.swapped_out += scheduler_.swaps().num_out;
+    coverage_.swapped_in += scheduler_.swaps().num_in;
+    coverage_.fallbacks += scheduler_.swaps().num_fallbacks;
     coverage_.preempted += scheduler_.num_preemptions();
     coverage_.hits += scheduler_.blocks().stats().num_hit_tokens;
     coverage_.evictions += scheduler_.blocks().stats().num_evictions;
@@ -110,12 +135,18 @@ class Traffic {
 
  private:
   /// With a fixed hash seed, where there is one, so that a run can be repeated.
-  static Blocks make_blocks(std::int32_t num_blocks, bool prefix_caching) {
+  static Blocks make_blocks(std::int32_t num_blocks, bool prefix_caching,
+                            std::int32_t num_host_blocks) {
     constexpr std::uint64_t kHashSeed = 1;
-    if constexpr (std::constructible_from<Blocks, std::int32_t, bool, std::uint64_t>)
-      return Blocks(num_blocks, prefix_caching, kHashSeed);
-    else
-      return Blocks(num_blocks, prefix_caching);
+    const auto make = [&] {
+      if constexpr (std::constructible_from<Blocks, std::int32_t, bool, std::uint64_t>)
+        return Blocks(num_blocks, prefix_caching, kHashSeed);
+      else
+        return Blocks(num_blocks, prefix_caching);
+    };
+    Blocks blocks = make();
+    blocks.add_host_pool(num_host_blocks);
+    return blocks;
   }
 
   int below(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
@@ -163,25 +194,27 @@ class Traffic {
       std::vector<BlockId> table;
       SequenceStatus status;
       FinishReason reason;
-      std::array<std::int32_t, 3> counts;
+      std::vector<BlockId> host_table;
+      std::array<std::int32_t, 4> counts;
       bool operator==(const Of&) const = default;
     };
     std::vector<Of> sequences;
     std::vector<std::int32_t> ref_counts;
-    std::array<std::int64_t, 8> counts;
+    std::array<std::int64_t, 15> counts;
     std::string next_plan;
     bool operator==(const State&) const = default;
   };
   State state() const {
     State state;
     for (const Sequence* s : live_) {
-      state.sequences.push_back(
-          {s->tokens,
-           s->pending,
-           s->block_table,
-           s->status,
-           s->finish_reason,
-           {s->num_computed_tokens, s->num_cached_tokens, s->num_preemptions}});
+      state.sequences.push_back({s->tokens,
+                                 s->pending,
+                                 s->block_table,
+                                 s->status,
+                                 s->finish_reason,
+                                 s->host_table,
+                                 {s->num_computed_tokens, s->num_cached_tokens, s->num_preemptions,
+                                  s->num_swapped_tokens}});
     }
     const Blocks& blocks = scheduler_.blocks();
     state.ref_counts.assign(blocks.ref_counts().begin(), blocks.ref_counts().end());
@@ -192,7 +225,14 @@ class Traffic {
                     blocks.stats().num_evictions,
                     scheduler_.num_waiting(),
                     scheduler_.num_running(),
-                    scheduler_.num_preemptions()};
+                    scheduler_.num_preemptions(),
+                    blocks.host().num_free(),
+                    blocks.tier().size(),
+                    blocks.stats().num_saved,
+                    blocks.stats().num_host_hit_tokens,
+                    scheduler_.swaps().num_out,
+                    scheduler_.swaps().num_in,
+                    scheduler_.swaps().num_fallbacks};
     if (under_way_.size() < 2) state.next_plan = describe(scheduler_.schedule());
     return state;
   }
@@ -254,7 +294,10 @@ class Traffic {
     for (const PlannedSequence& p : plan.sequences) {
       coverage_.forks += p.fork_of != nullptr ? 1 : 0;
       coverage_.copies += p.fork_of == nullptr && p.prefix.copy_tail ? 1 : 0;
+      coverage_.shared_in += !p.prefix.host_blocks.empty() && !p.prefix.blocks.empty() ? 1 : 0;
     }
+    for (const Sequence* s : plan.preempted)
+      coverage_.swapped_pending += s->has_pending_token() && s->num_swapped_tokens > 0 ? 1 : 0;
     scheduler_.check_invariants();
     device_.launch(plan);
     under_way_.push_back(std::move(plan));
@@ -276,7 +319,14 @@ class Traffic {
       coverage_.ended_waiting += s.status == SequenceStatus::waiting ? 1 : 0;
       coverage_.ended_early += ends_early(plan, s) ? 1 : 0;
     }
+    std::int64_t num_swapped = 0;
+    for (const PlannedSequence& p : plan.sequences) num_swapped += p.sequence->num_swapped_tokens;
     attempt([&] { scheduler_.commit(plan, result); });
+    for (const PlannedSequence& p : plan.sequences) {
+      if (p.sequence->status == SequenceStatus::waiting)
+        num_swapped -= p.sequence->num_swapped_tokens;
+    }
+    coverage_.cut += num_swapped > 0 ? 1 : 0;
     under_way_.pop_front();
   }
 
@@ -291,8 +341,11 @@ class Traffic {
   void fail() {
     for (std::size_t n = under_way_.size(); n > 0 && below(2) == 0; --n) (void)device_.wait();
     device_.drop();
-    for (; !under_way_.empty(); under_way_.pop_back())
+    for (; !under_way_.empty(); under_way_.pop_back()) {
+      const std::int32_t before = scheduler_.blocks().tier().size();
       attempt([&] { scheduler_.cancel(under_way_.back()); });
+      coverage_.lost += before - scheduler_.blocks().tier().size();
+    }
     ++coverage_.cancelled;
   }
 
@@ -411,6 +464,7 @@ class Traffic {
     std::erase_if(live_, [&](const Sequence* s) {
       if (s->status != SequenceStatus::finished) return false;
       REQUIRE(s->block_table.empty());
+      REQUIRE(s->host_table.empty());
       REQUIRE(s->finish_reason != FinishReason::none);
       const std::vector<TokenId>& expected = expected_[s->id - 1];
       REQUIRE(s->tokens.size() <= expected.size());
@@ -423,6 +477,7 @@ class Traffic {
 
   std::mt19937 random_;
   std::int32_t num_blocks_;
+  std::int32_t num_host_blocks_;
   Scheduler<Policy, Blocks, Preemption> scheduler_;
   Device<Blocks> device_;
   std::size_t depth_;
@@ -444,7 +499,8 @@ void run(unsigned seed, bool prefix_caching, std::size_t depth) {
   CAPTURE(c.steps, c.finished, c.aborted, c.cancelled, c.preempted, c.hits, c.evictions, c.mixed,
           c.chunks, c.paused, c.ended_early, c.preempted_pending, c.ended_waiting, c.ending,
           c.guessed, c.guessed_right, c.copies, c.faults, c.failed_inserts, c.forks, c.overtaken,
-          c.displaced);
+          c.displaced, c.swapped_out, c.swapped_in, c.fallbacks, c.swapped_pending, c.cut,
+          c.shared_in, c.host_hits, c.saved, c.lost);
   if (!prefix_caching) CHECK(c.forks > 50);  // else the cache may have as much
   for (const std::int64_t n : {c.finished, c.aborted, c.cancelled}) CHECK(n > 100);
   CHECK(c.chunks > 20);
@@ -462,6 +518,17 @@ void run(unsigned seed, bool prefix_caching, std::size_t depth) {
   if (std::is_same_v<Policy, test::Guessing> && Blocks::block_size() > 2)
     CHECK((c.guessed_right > 100 && c.guessed > c.guessed_right + 100));
   if (OrdersSequences<Policy>) CHECK((c.overtaken > 100 && c.displaced > 20));
+  if (SwapsSequences<Preemption> && std::is_same_v<Policy, Fickle>) {
+    CHECK((c.swapped_in > 15 && c.swapped_out > c.swapped_in && c.fallbacks > 20));
+    CHECK((c.swapped_pending > 50) == ahead);
+    CHECK((c.shared_in > 0) == prefix_caching);
+  } else if (SwapsSequences<Preemption> && std::is_same_v<Policy, FickleGuessing>) {
+    CHECK((c.swapped_in > 50 && (c.cut > 10) == ahead));
+  } else {
+    CHECK((c.swapped_in > 0) == SwapsSequences<Preemption>);
+  }
+  for (const std::int64_t n : {c.host_hits, c.saved, c.lost})
+    CHECK((n > 20) == (kHasHostPool<Preemption> && prefix_caching));
   if (kMatchesInside<Blocks>) CHECK((c.copies > 100) == prefix_caching);
   if (kFails<Policy>) CHECK((c.faults > 1000 && (c.failed_inserts > 100) == prefix_caching));
 }
@@ -506,6 +573,40 @@ TEST_CASE("random traffic with caches and preemption of one's own", "[scheduler]
   }
   SECTION("the largest of those far behind gives way") {
     run<Urgency, RadixBlocks<4>, test::MostBlocks>(kSeed + 13000);
+  }
+}
+
+TEMPLATE_TEST_CASE("random traffic with swapping", "[scheduler][random][swap]", BlockManager<1>,
+                   BlockManager<4>, RadixBlocks<4>) {
+  SECTION("continuous batching") {
+    run<ContinuousBatching, TestType, SwapPreemption>(kSeed + 20000);
+  }
+  SECTION("a fickle policy") { run<Fickle, TestType, SwapPreemption>(kSeed + 21000); }
+}
+
+TEMPLATE_TEST_CASE("random traffic with a prefix cache of two tiers", "[scheduler][random][tier]",
+                   BlockManager<1>, BlockManager<4>, RadixBlocks<4>) {
+  SECTION("continuous batching") { run<ContinuousBatching, TestType, Tiered>(kSeed + 25000); }
+  SECTION("a fickle policy") { run<Fickle, TestType, Tiered>(kSeed + 26000); }
+}
+
+TEST_CASE("random traffic with two tiers: several tokens a step, failures anywhere",
+          "[scheduler][random][tier]") {
+  SECTION("several tokens a step") { run<FickleGuessing, RadixBlocks<4>, Tiered>(kSeed + 27000); }
+  SECTION("failures") {
+    run<faults::Scheduling<Fickle>, BlockManager<4, faults::Cache<4>>, Tiered>(kSeed + 28000);
+  }
+}
+
+TEST_CASE("random traffic with swapping: priority, several tokens a step, failures anywhere",
+          "[scheduler][random][swap]") {
+  SECTION("priority") { run<Urgency, BlockManager<4>, SwapPreemption>(kSeed + 22000); }
+  SECTION("several tokens a step") {
+    run<FickleGuessing, BlockManager<4>, SwapPreemption>(kSeed + 23000);
+  }
+  SECTION("failures") {
+    using Blocks = BlockManager<4, faults::Cache<4>>;
+    run<faults::Scheduling<Fickle>, Blocks, SwapPreemption>(kSeed + 24000);
   }
 }
 

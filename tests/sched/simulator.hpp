@@ -28,21 +28,61 @@ inline std::uint64_t contents(std::uint64_t before, TokenId token) {
 
 /// Copies blocks, in the order of the list.
 template <class Blocks>
-void copy_blocks(std::vector<std::uint64_t>& slots, std::span<const BlockCopy> copies) {
-  for (const BlockCopy& copy : copies) {
-    std::copy_n(slots.begin() + copy.from * Blocks::block_size(), Blocks::block_size(),
-                slots.begin() + copy.to * Blocks::block_size());
-  }
+void copy_blocks(const std::vector<std::uint64_t>& from, std::vector<std::uint64_t>& to,
+                 std::span<const BlockCopy> copies) {
+  const auto at = [](auto& slots, BlockId block) {
+    REQUIRE(block >= 0);
+    REQUIRE((block + 1) * Blocks::block_size() <= std::ssize(slots));
+    return slots.begin() + block * Blocks::block_size();
+  };
+  for (const BlockCopy& copy : copies)
+    std::copy_n(at(from, copy.from), Blocks::block_size(), at(to, copy.to));
 }
+
+/// The lists of a plan.
+struct Copies {
+  explicit Copies(const StepPlan& plan)
+      : down(plan.copies_down), inside(plan.block_copies), up(plan.copies_up) {}
+
+  /// What StepPlan says of them.
+  void check() const {
+    std::vector<BlockId> on_host, on_device;
+    for (const BlockCopy& copy : down) on_host.push_back(copy.to);
+    for (const BlockCopy& copy : inside) on_device.push_back(copy.to);
+    for (const BlockCopy& copy : up) on_device.push_back(copy.to);
+    for (std::vector<BlockId>* targets : {&on_host, &on_device}) {
+      std::sort(targets->begin(), targets->end());
+      REQUIRE(std::adjacent_find(targets->begin(), targets->end()) == targets->end());
+    }
+    for (const BlockCopy& copy : up)
+      REQUIRE_FALSE(std::binary_search(on_host.begin(), on_host.end(), copy.from));
+    for (const BlockCopy& copy : inside)
+      REQUIRE_FALSE(std::binary_search(on_device.begin(), on_device.end(), copy.from));
+  }
+
+  template <class Blocks>
+  void make(std::vector<std::uint64_t>& device, std::vector<std::uint64_t>& host) const {
+    copy_blocks<Blocks>(device, host, down);
+    copy_blocks<Blocks>(device, device, inside);
+    copy_blocks<Blocks>(host, device, up);
+  }
+
+  std::vector<BlockCopy> down, inside, up;
+};
 
 /// Memory that holds, for each slot, what was written there last.
 template <class Blocks>
 class Memory {
  public:
-  explicit Memory(std::int32_t num_blocks)
-      : slots_(static_cast<std::size_t>(num_blocks) * Blocks::block_size(), 0) {}
+  explicit Memory(std::int32_t num_blocks, std::int32_t num_host_blocks = 0)
+      : slots_(static_cast<std::size_t>(num_blocks) * Blocks::block_size(), 0),
+        host_(static_cast<std::size_t>(num_host_blocks) * Blocks::block_size(), 0) {}
 
-  void copy(std::span<const BlockCopy> copies) { copy_blocks<Blocks>(slots_, copies); }
+  void copy(const StepPlan& plan) {
+    const Copies copies(plan);
+    copies.check();
+    copies.template make<Blocks>(slots_, host_);
+  }
 
   /// Writes tokens [begin, end) of `s` through its block table.
   void write(const Sequence& s, std::int32_t begin, std::int32_t end) {
@@ -69,6 +109,7 @@ class Memory {
   }
 
   std::vector<std::uint64_t> slots_;
+  std::vector<std::uint64_t> host_;
 };
 
 /// A request with the prompt `tokens` and up to `max_new` generated tokens.
@@ -143,13 +184,15 @@ struct Drawn {
 template <class Blocks>
 class Device {
  public:
-  explicit Device(std::int32_t num_blocks)
-      : slots_(static_cast<std::size_t>(num_blocks) * Blocks::block_size(), 0) {}
+  explicit Device(std::int32_t num_blocks, std::int32_t num_host_blocks = 0)
+      : slots_(static_cast<std::size_t>(num_blocks) * Blocks::block_size(), 0),
+        host_(static_cast<std::size_t>(num_host_blocks) * Blocks::block_size(), 0) {}
 
   [[nodiscard]] std::size_t num_under_way() const { return steps_.size(); }
 
   void launch(const StepPlan& plan) {
-    Step step{.copies = plan.block_copies, .shares = {}};
+    Step step{.copies = Copies(plan), .shares = {}};
+    step.copies.check();
     for (const PlannedSequence& p : plan.sequences) {
       const Sequence& s = *p.sequence;
       Share share{{}, s.block_table, p.begin, p.end, p.num_logits};
@@ -165,7 +208,7 @@ class Device {
   std::vector<Drawn> wait() {
     const Step step = std::move(steps_.front());
     steps_.pop_front();
-    copy_blocks<Blocks>(slots_, step.copies);
+    step.copies.template make<Blocks>(slots_, host_);
     std::vector<Drawn> results;
     std::vector<TokenId> samples;
     std::vector<std::uint64_t> written;
@@ -211,7 +254,7 @@ class Device {
     std::int32_t num_logits;
   };
   struct Step {
-    std::vector<BlockCopy> copies;
+    Copies copies;
     std::vector<Share> shares;
   };
 
@@ -225,6 +268,7 @@ class Device {
   }
 
   std::vector<std::uint64_t> slots_;
+  std::vector<std::uint64_t> host_;
   std::deque<Step> steps_;
   std::vector<TokenId> last_samples_;
 };
@@ -248,8 +292,10 @@ inline std::vector<TokenId> tokens_alone(std::vector<TokenId> tokens,
 template <class Policy, class Blocks, class Preemption = RecomputePreemption>
 class Engine {
  public:
-  Engine(const BatchConfig& config, std::int32_t num_blocks, bool prefix_caching = true)
-      : scheduler(config, Blocks(num_blocks, prefix_caching)), memory(num_blocks) {}
+  Engine(const BatchConfig& config, std::int32_t num_blocks, bool prefix_caching = true,
+         std::int32_t num_host_blocks = 0)
+      : scheduler(config, make_blocks(num_blocks, prefix_caching, num_host_blocks)),
+        memory(num_blocks, num_host_blocks) {}
 
   Sequence& add(std::vector<TokenId> tokens, std::int32_t max_new = 1000,
                 std::int32_t priority = 0) {
@@ -266,7 +312,7 @@ class Engine {
     StepPlan plan = scheduler.schedule();
     scheduler.begin(plan);
     scheduler.check_invariants();
-    memory.copy(plan.block_copies);
+    memory.copy(plan);
     for (const PlannedSequence& p : plan.sequences) REQUIRE(memory.holds(*p.sequence, p.begin));
     for (const PlannedSequence& p : plan.sequences) memory.write(*p.sequence, p.begin, p.end);
     for (const PlannedSequence& p : plan.sequences) REQUIRE(memory.holds(*p.sequence, p.end));
@@ -280,6 +326,13 @@ class Engine {
     scheduler.commit(plan, outcomes(plan, token));
     scheduler.check_invariants();
     return text;
+  }
+
+  static Blocks make_blocks(std::int32_t num_blocks, bool prefix_caching,
+                            std::int32_t num_host_blocks) {
+    Blocks blocks(num_blocks, prefix_caching);
+    blocks.add_host_pool(num_host_blocks);
+    return blocks;
   }
 
   Scheduler<Policy, Blocks, Preemption> scheduler;

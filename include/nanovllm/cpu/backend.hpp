@@ -21,6 +21,7 @@
 #include "nanovllm/cpu/kernels/rope.hpp"
 #include "nanovllm/cpu/kernels/sampler.hpp"
 #include "nanovllm/cpu/kernels/silu_mul.hpp"
+#include "nanovllm/cpu/kernels/swap_blocks.hpp"
 #include "nanovllm/cpu/kernels/unpack_step.hpp"
 #include "nanovllm/cpu/linear/linear.hpp"
 #include "nanovllm/cpu/linear/packed_matrix.hpp"

@@ -142,8 +142,10 @@ class EngineCore : public SessionStore {
   Launch launch() {
     if (!scheduler_.has_work()) return Launch::nothing;
     StepPlan plan = scheduler_.schedule();  // decides, changes nothing
-    // What sessions hold gives way where nothing can run beside it.
-    while (plan.empty() && under_way_.empty() && scheduler_.give_up_held())
+    // Where nothing can be computed, what is kept for requests to come gives way first, and then what
+    // beams hold that have drawn: they are computed again, and would be so in every step beside it.
+    while (plan.empty() && under_way_.empty() &&
+           (scheduler_.give_up_held() || scheduler_.park_beams()))
       plan = scheduler_.schedule();
     if (plan.empty()) {
       check(!under_way_.empty(),
@@ -263,6 +265,7 @@ class EngineCore : public SessionStore {
     }
     delivery_.announce();
     end_finished();
+    choose_beams(now);
   }
 
   /// Ends the requests whose sequences the committed step has finished.
@@ -282,6 +285,37 @@ class EngineCore : public SessionStore {
       }
       end(request, outcome.finish_reason, delivery_.error_of(sequence));
     }
+  }
+
+  /// Requests of which the step's beams were the last to draw go on with the best candidates, or
+  /// have found what they searched for.
+  void choose_beams(Clock::time_point now) noexcept {
+    for (const StepOutcome& outcome : delivery_.outcomes()) {
+      if (!outcome.sequence->is_beam) continue;
+      Request& request = RequestSequence::of(*outcome.sequence).request();
+      if (request.has_ended() || !BeamGroup::is_ready(request.sequences())) continue;
+      try {
+        choose_beams(request, now);
+      } catch (...) {
+        drop(request);
+        end(request, FinishReason::error, message_of(std::current_exception()));
+      }
+    }
+  }
+
+  void choose_beams(Request& request, Clock::time_point now) {
+    const auto seats = request.beams()->choose(request.sequences());
+    scheduler_.reseat(seats);
+    num_sampled_tokens_ += static_cast<std::int64_t>(request.sequences().size());
+    request.mark_beams(now, inbox_.latencies());
+    if (!seats.empty()) return;
+    const std::vector<FinishReason> reasons = request.complete_beams();
+    drop(request);
+    for (std::size_t i = reasons.size(); --i > 0;) {
+      events_.push(request.finish(*request.place, *request.sequences()[i], reasons[i]));
+      ++num_finished_;
+    }
+    end(request, reasons[0], {});
   }
 
   /// The oldest step could not be computed, or its results not taken. Steps behind it are undone

@@ -34,8 +34,8 @@ class Delivery {
   /// @param now         when the step's tokens were there.
   void begin(std::size_t num_samples, std::size_t num_events, Clock::time_point now);
 
-  /// Gives every sampled sequence its tokens, as far as it goes on. Sequences that ended while the
-  /// step was under way get nothing from it.
+  /// Gives every sampled sequence its tokens, as far as it goes on, and the candidates of beams to
+  /// those who choose. Sequences that ended while the step was under way get nothing from it.
   void accept(const StepPlan& plan, const StepResults& results);
 
   /// Queues the events of what was accepted. The news of a token that ends a sequence are left to

@@ -86,7 +86,7 @@ class DirectExecutor {
     UnpackStepArgs unpack{.previous = previous};
     const StepBatch<ViewOf> step = memory_.views(inputs.fields(), inputs.bytes().data(), unpack);
     backend_.run(unpack);
-    copy_blocks(backend_, kv, step.block_copies);
+    copy_blocks(backend_, kv, step.copies_down, step.block_copies, step.copies_up);
     network_.forward(forward_batch(step, inputs), kv, logits);
     return step.sampling;
   }

@@ -25,6 +25,11 @@ struct EngineConfig {
   int max_num_batched_tokens = 0;   ///< tokens in a step at the most; 0 for the backend's default
   std::int64_t max_model_len = 0;   ///< tokens of a sequence at the most; 0 for the model's own
   std::optional<KvSize> kv_size{};  ///< unset: for max_num_seqs, within the backend's share
+  /// Blocks in host memory, page-locked where there is a device: a number of blocks, or of each
+  /// rank's bytes. Blocks that the prefix cache has no more room for are copied there, and found
+  /// there. A policy with `SwapPreemption` copies sequences there that give way to others, instead
+  /// of computing them again; they go before what is cached.
+  KvSize host_kv_size = KvSize::blocks(0);
   bool prefix_caching = true;       ///< off turns it off where the policy has it on
   /// A request is not admitted while an earlier one computes at least so many tokens of their
   /// common prefix that the prefix cache does not have; 0: it always is. Waiting costs it a step or
@@ -62,14 +67,20 @@ struct EngineStats {
   std::int64_t num_running = 0;
   std::int64_t num_finished = 0;
   std::int64_t num_preemptions = 0;
+  std::int64_t num_swapped_out = 0;     ///< of them, copied to host memory
+  std::int64_t num_swapped_in = 0;      ///< copied back, and not computed again
+  std::int64_t num_swap_fallbacks = 0;  ///< not copied: no room, or the step was undone
   std::int64_t num_prefill_tokens = 0;  ///< computed in prompt chunks
   std::int64_t num_decode_tokens = 0;   ///< computed one at a time
   std::int64_t num_sampled_tokens = 0;  ///< generated
   std::int64_t num_queried_tokens = 0;  ///< looked up in the prefix cache
   std::int64_t num_hit_tokens = 0;      ///< of them, found
+  std::int64_t num_host_hit_tokens = 0;  ///< of these, in host memory
   std::int64_t num_kv_blocks = 0;
   std::int64_t num_free_kv_blocks = 0;
   std::int64_t num_session_blocks = 0;  ///< of those that are not free, held by sessions
+  std::int64_t num_host_kv_blocks = 0;
+  std::int64_t num_free_host_kv_blocks = 0;
   double prefill_seconds = 0;  ///< waiting for the results of steps, the prompt chunks' share
   double decode_seconds = 0;   ///< and that of the decodes
   double host_seconds = 0;     ///< the rest of the time in `step`: planning, delivering, callbacks

@@ -24,6 +24,7 @@
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/ops/copy_blocks.hpp"
 #include "nanovllm/ops/sampler.hpp"
+#include "nanovllm/ops/swap_blocks.hpp"
 #include "nanovllm/ops/unpack_step.hpp"
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/sched/step_plan.hpp"
@@ -198,13 +199,28 @@ class GraphExecutor {
     std::memcpy(slot.inputs.data(), bytes.data(), bytes.size());
     slot.uploading = true;
     backend_.upload(slot.inputs.data(), arena_.data(), bytes.size());
-    const PackedArray& copies = inputs.fields().block_copies;
-    if (copies.size > 0) {
-      const auto host = array_at<BlockCopy>(bytes.data(), copies);
-      check_block_copies({host.data, elements(copies.size)}, kv.num_blocks());
-      copy_blocks(backend_, kv, array_at<BlockCopy>(arena_.data(), copies));
-    }
+    copy_kv(inputs, kv);
     return arena_.data();
+  }
+
+  /// Enqueues the block copies of a step whose inputs are on the device. They are checked here: a
+  /// device does not.
+  void copy_kv(const StepInputs& inputs, Pool& kv) {
+    const StepBatch<PackedOf>& fields = inputs.fields();
+    const auto on_host = [&](const PackedArray& list) {
+      const auto copies = array_at<BlockCopy>(inputs.bytes().data(), list);
+      return std::span(copies.data, elements(list.size));
+    };
+    const auto on_device = [&](const PackedArray& list) {
+      return array_at<BlockCopy>(arena_.data(), list);
+    };
+    check_block_copies(on_host(fields.block_copies), kv.num_blocks());
+    if constexpr (kSwapsBlocks<Backend, Pool>) {
+      check_swap_blocks(on_host(fields.copies_down), kv.num_blocks(), kv.num_host_blocks());
+      check_swap_blocks(on_host(fields.copies_up), kv.num_host_blocks(), kv.num_blocks());
+    }
+    copy_blocks(backend_, kv, on_device(fields.copies_down), on_device(fields.block_copies),
+                on_device(fields.copies_up));
   }
 
   /// Bytes of device memory that one graph takes, measured with the largest.

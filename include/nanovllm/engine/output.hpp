@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,15 +37,19 @@ struct Completion {
   std::vector<TokenId> token_ids;  ///< generated, an end or stop token included
   FinishReason finish_reason = FinishReason::none;
   std::vector<TokenLogprobs> logprobs;  ///< one a token, if SamplingParams::logprobs was set
-  /// Of all tokens, if SamplingParams::logprobs was set or best_of draws more than n; else 0.
+  /// Of all tokens, if SamplingParams::logprobs was set, best_of draws more than n, or it is from a
+  /// beam search; else 0.
   double cumulative_logprob = 0;
+  /// Of a beam search: cumulative_logprob / tokens^length_penalty, which orders completions.
+  std::optional<float> beam_score{};
 };
 
 /// Everything about a finished request: its completion and what is said of the whole. The first of
 /// several completions is the output itself: sample 0, or with more samples drawn than wanted
-/// (`best_of`) the likeliest.
+/// (`best_of`) the likeliest, and of a beam search the best.
 struct Output : Completion {
-  /// The other n - 1: samples 1, 2, …, or those drawn that are next likeliest by cumulative_logprob.
+  /// The other n - 1: samples 1, 2, …; or those drawn that are next likeliest by
+  /// cumulative_logprob; or the next best of a beam search.
   std::vector<Completion> alternatives;
   RequestId id = 0;
   std::int32_t num_prompt_tokens = 0;
@@ -55,7 +60,8 @@ struct Output : Completion {
 
 /// What a callback hears of its request: once for every token, and once when it ends. The texts of
 /// all events of a sample, put together, are the text of its completion, whatever it ends by. When
-/// more samples are drawn than wanted (`best_of`), there is the last event alone, without a text.
+/// more samples are drawn than wanted (`best_of`), or in a beam search, there is the last event
+/// alone, without a text.
 /// Views are valid during the call.
 struct TokenEvent {
   RequestId id = 0;

@@ -25,6 +25,24 @@
 
 namespace nanovllm {
 
+namespace detail {
+
+template <class Backend, class T>
+struct HostBufferOf {
+  using type = typename Backend::template Buffer<T>;
+};
+template <class Backend, class T>
+requires requires { typename Backend::template HostBuffer<T>; }
+struct HostBufferOf<Backend, T> {
+  using type = typename Backend::template HostBuffer<T>;
+};
+
+}  // namespace detail
+
+/// The backend's `HostBuffer` where it has one; else its memory is the host's.
+template <class Backend, class T>
+using HostBufferOf = typename detail::HostBufferOf<Backend, T>::type;
+
 /// Shared by the runner and, should a rank hang, by that rank's thread: it goes when both have.
 template <class Model, class Policy>
 class RankGroup {
@@ -35,7 +53,8 @@ class RankGroup {
   using Backend = typename Policy::Backend;
   using Communicator = typename Policy::Communicator;
   using Network = typename Model::template Network<Elements, Backend, Communicator>;
-  using Pool = KvPool<KvElement, typename Backend::template Buffer<KvElement>>;
+  using Pool = KvPool<KvElement, typename Backend::template Buffer<KvElement>,
+                      HostBufferOf<Backend, KvElement>>;
   using Executor = ExecutorOf<Policy, Network, Backend, Pool>;
 
   static_assert(check_model<Model, Elements, Backend, Communicator, Pool>());

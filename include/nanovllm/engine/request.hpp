@@ -12,6 +12,7 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/beam_group.hpp"
 #include "nanovllm/engine/latency.hpp"
 #include "nanovllm/engine/output.hpp"
 #include "nanovllm/engine/request_sequence.hpp"
@@ -58,6 +59,9 @@ class Request {
     held_ = std::move(held);
   }
 
+  /// The search that its sequences are the beams of; null where they are samples.
+  [[nodiscard]] BeamGroup* beams() const { return beams_.get(); }
+
   using Clock = RequestSequence::Clock;
 
   /// One of its sequences is in a step for the first time.
@@ -68,6 +72,13 @@ class Request {
   void mark_token(Clock::time_point now, Latencies& latencies) {
     mark(output_.timings.first_token, now, latencies.first_token);
   }
+
+  /// Its beams have their next tokens.
+  void mark_beams(Clock::time_point now, Latencies& latencies);
+
+  /// A beam search is over: the first sequences get the completions, best first. Returns how each
+  /// sequence ends; those without a completion like the first.
+  [[nodiscard]] std::vector<FinishReason> complete_beams();
 
   /// Whether `output` is final.
   [[nodiscard]] bool has_ended() const { return has_ended_.load(std::memory_order_acquire); }
@@ -115,6 +126,7 @@ class Request {
   const bool has_callback_;
   std::shared_ptr<Sequence> held_;  // that it continues
   std::vector<std::unique_ptr<RequestSequence>> sequences_;
+  std::unique_ptr<BeamGroup> beams_;
   Output output_;
   std::atomic<bool> has_ended_{false};
   EventList end_events_;  // one for each sequence that goes on

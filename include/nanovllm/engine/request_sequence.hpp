@@ -15,6 +15,7 @@
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/output.hpp"
 #include "nanovllm/ops/sampler.hpp"
+#include "nanovllm/sampling/beam_search.hpp"
 #include "nanovllm/sampling/logits_processor.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/sampling/stop_matcher.hpp"
@@ -36,6 +37,17 @@ struct SequenceTerms {
   /// Makes the policy's logits processors for a new sequence.
   std::unique_ptr<SequenceProcessors> (*make_processors)(const LogitsProcessorSetup&) =
       &LogitsProcessors<MinTokensProcessor>::make;
+
+  /// How to search with beams behind a prompt of `num_prompt_tokens`, if `params` ask for it. These
+  /// terms must outlive the search.
+  [[nodiscard]] BeamSearchTerms beam_search(std::int32_t num_prompt_tokens) const {
+    return {.width = params.beam_width.value_or(1),
+            .length_penalty = params.length_penalty,
+            .early_stopping = params.early_stopping,
+            .max_tokens = max_total_tokens - num_prompt_tokens,
+            .min_tokens = params.min_tokens,
+            .end_tokens = end_tokens};
+  }
 };
 
 /// The state of one sequence from submission to its end. The scheduler's part of it is its base, so
@@ -112,6 +124,10 @@ class RequestSequence : public Sequence {
   /// Takes the next token, of which the scheduler has not heard yet. If it throws, the token is not
   /// part of the completion.
   [[nodiscard]] FinishReason accept(TokenId token, std::optional<TokenLogprobs>&& logprobs);
+
+  /// Takes all tokens of the completion at once: the outcome of a beam search. Returns how they
+  /// end. Throws like `accept`.
+  FinishReason complete(std::span<const TokenId> all, double cumulative_logprob, float beam_score);
 
   /// Ends the completion. Text that was held back is released unless a stop string was found.
   void finish(FinishReason reason) noexcept;

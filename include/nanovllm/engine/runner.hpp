@@ -2,6 +2,7 @@
 /// Runs steps on every rank: weights, KV pool, forward pass and sampler, without a word of queues.
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/type_name.hpp"
+#include "nanovllm/engine/executor_steps.hpp"
 #include "nanovllm/engine/health.hpp"
 #include "nanovllm/engine/rank_group.hpp"
 #include "nanovllm/engine/rank_team.hpp"
@@ -105,13 +107,18 @@ class Runner : public StepRunner {
     return static_cast<std::size_t>(link_->minimum(static_cast<std::int64_t>(least)));
   }
 
-  /// Makes every rank's KV pool of `num_blocks` blocks, and what depends on where it is. Rank 0's
-  /// number counts for all.
-  void allocate_kv(std::int32_t num_blocks) override {
-    if (link_) link_->share(std::as_writable_bytes(std::span(&num_blocks, 1)));
+  /// Makes every rank's KV pool of `num_blocks` blocks, and `num_host_blocks` in host memory, and
+  /// what depends on where they are. Rank 0's numbers count for all. Throws ConfigError for blocks
+  /// in host memory when the backend has no `swap_blocks`.
+  void allocate_kv(std::int32_t num_blocks, std::int32_t num_host_blocks = 0) override {
+    std::array<std::int32_t, 2> numbers{num_blocks, num_host_blocks};
+    if (link_) link_->share(std::as_writable_bytes(std::span(numbers)));
+    check<ConfigError>(numbers[1] == 0 || kSwapsBlocks<Backend, Pool>, "host_kv_size: ", numbers[1],
+                       " blocks in host memory were asked for, but the policy's Backend has no "
+                       "'run' for 'SwapBlocksArgs'; see ops/swap_blocks.hpp");
     begin_stage("recording graphs");
     on_all_ranks([&](Rank& rank) {
-      rank.kv.emplace(kv_shape(), num_blocks);
+      rank.kv.emplace(kv_shape(), numbers[0], numbers[1]);
       rank.executor->capture(*rank.kv);
     });
   }

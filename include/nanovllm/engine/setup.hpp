@@ -64,11 +64,17 @@ template <class Model, class Policy>
           .default_batched_tokens = Backend::kDefaultBatchedTokens};
 }
 
-/// Makes the KV pool, which comes after everything else has its memory, and returns its blocks:
+/// Blocks of the pool that steps compute in, and of the one in host memory.
+struct KvBlocks {
+  std::int32_t device = 0;
+  std::int32_t host = 0;
+};
+
+/// Makes the KV pools, which come after everything else has its memory, and returns their blocks:
 /// those of `config.kv_size`, or as many as max_num_seqs sequences of full length need, within
-/// `share` of the memory.
-[[nodiscard]] std::int32_t allocate_kv(StepRunner& runner, double share, const EngineConfig& config,
-                                       std::int64_t max_model_len);
+/// `share` of the memory; and those of `config.host_kv_size`.
+[[nodiscard]] KvBlocks allocate_kv(StepRunner& runner, double share, const EngineConfig& config,
+                                   std::int64_t max_model_len);
 
 }  // namespace nanovllm
 

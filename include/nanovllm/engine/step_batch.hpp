@@ -20,13 +20,19 @@ template <template <class Field> class Stored>
 struct StepBatch {
   ForwardFields<Stored> forward;
   SamplingFields<Stored> sampling;
-  Stored<AnyNumberOf<BlockCopy>> block_copies;  ///< made before the forward pass
+  // Made before the forward pass, in this order: to the host's pool, within the device's, and from
+  // the host's.
+  Stored<AnyNumberOf<BlockCopy>> copies_down;
+  Stored<AnyNumberOf<BlockCopy>> block_copies;
+  Stored<AnyNumberOf<BlockCopy>> copies_up;
 
   template <class Visit, class... Batches>
   static constexpr void for_each_field(Visit&& visit, Batches&... batches) {
     ForwardFields<Stored>::for_each_field(visit, batches.forward...);
     SamplingFields<Stored>::for_each_field(visit, batches.sampling...);
+    visit(BlockCopy{}, batches.copies_down...);
     visit(BlockCopy{}, batches.block_copies...);
+    visit(BlockCopy{}, batches.copies_up...);
   }
 };
 

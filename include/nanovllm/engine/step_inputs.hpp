@@ -64,7 +64,9 @@ class StepInputs {
   struct Parts {
     const ForwardFields<HostOf>& forward;
     const HostSamplingBatch& sampling;
+    const std::vector<BlockCopy>& copies_down;
     const std::vector<BlockCopy>& block_copies;
+    const std::vector<BlockCopy>& copies_up;
   };
 
   void fill_tokens(const StepPlan& plan, std::int64_t block_size);

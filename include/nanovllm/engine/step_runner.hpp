@@ -27,7 +27,7 @@ class StepRunner {
   // ---- Start-up ----
   [[nodiscard]] virtual KvShape kv_shape() const = 0;
   [[nodiscard]] virtual std::size_t available_memory() = 0;
-  virtual void allocate_kv(std::int32_t num_blocks) = 0;
+  virtual void allocate_kv(std::int32_t num_blocks, std::int32_t num_host_blocks = 0) = 0;
 
   // ---- Steps ----
   virtual void launch(const StepInputs& inputs) = 0;

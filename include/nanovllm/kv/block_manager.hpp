@@ -11,9 +11,12 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/math.hpp"
+#include "nanovllm/core/random_seed.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/kv/block_list.hpp"
 #include "nanovllm/kv/hash_prefix_cache.hpp"
+#include "nanovllm/kv/host_pool.hpp"
+#include "nanovllm/kv/host_tier.hpp"
 #include "nanovllm/kv/no_prefix_cache.hpp"
 #include "nanovllm/kv/prefix_cache.hpp"
 #include "nanovllm/kv/prefix_match.hpp"
@@ -23,8 +26,10 @@ namespace nanovllm {
 /// Counters since the block manager was made.
 struct BlockStats {
   std::int64_t num_queried_tokens = 0;  ///< tokens of the sequences that were admitted
-  std::int64_t num_hit_tokens = 0;      ///< of them, found in the prefix cache
-  std::int64_t num_evictions = 0;       ///< cached blocks that were reused for other tokens
+  std::int64_t num_hit_tokens = 0;      ///< of them, found in the prefix cache, both tiers
+  std::int64_t num_host_hit_tokens = 0;  ///< of these, in host memory
+  std::int64_t num_evictions = 0;        ///< cached blocks that were reused for other tokens
+  std::int64_t num_saved = 0;            ///< of them, copied to host memory
 };
 
 /// The books of a pool of `num_blocks` blocks: reference counts, the free list, and which blocks the
@@ -35,6 +40,10 @@ struct BlockStats {
 /// their blocks are *published*: the prefix cache may enter them, and `match` then finds them, also
 /// when they are free, until they are reused. Free blocks that the cache does not have are reused
 /// first, the last one freed before the others; then the cache gives up what is worth least to it.
+///
+/// A second pool may be in host memory (`add_host_pool`). Its blocks hold sequences that wait,
+/// swapped out, and what room they leave is the prefix cache's second tier: blocks that the cache
+/// gives up are copied there, and `match` goes on into them.
 ///
 /// @tparam kBlockSize  tokens a block.
 /// @tparam Cache       a PrefixCacheLike.
@@ -61,6 +70,21 @@ class BlockManager {
         free_(BlockList::all(num_blocks)),
         cache_(enable_prefix_caching ? num_blocks : 0, cache_args...),
         enable_prefix_caching_(enable_prefix_caching) {}
+
+  /// Adds a pool of `num_host_blocks` blocks in host memory, once, before anything else is done.
+  /// Throws ConfigError for a negative number.
+  void add_host_pool(std::int32_t num_host_blocks) {
+    host_ = HostPool(num_host_blocks);
+    if (num_host_blocks > 0 && keeps_prefixes())
+      tier_ = HostTier<kBlockSize>(num_blocks(), num_host_blocks, random_seed());
+  }
+  [[nodiscard]] const HostPool& host() const noexcept { return host_; }
+  /// What the host's pool holds for the prefix cache.
+  [[nodiscard]] const HostTier<kBlockSize>& tier() const noexcept { return tier_; }
+  /// Blocks of the host's pool that sequences can be swapped to.
+  [[nodiscard]] std::int32_t num_free_host() const noexcept {
+    return host_.num_free() + tier_.num_evictable();
+  }
 
   [[nodiscard]] static constexpr std::int32_t block_size() { return kBlockSize; }
   [[nodiscard]] std::int32_t num_blocks() const {
@@ -100,17 +124,27 @@ class BlockManager {
   /// logits are wanted, so it must be computed.
   [[nodiscard]] PrefixMatch match(std::span<const TokenId> tokens) const {
     if (!enable_prefix_caching_ || tokens.empty()) return {};
-    return cache_.match(tokens.first(tokens.size() - 1));
+    const std::span<const TokenId> wanted = tokens.first(tokens.size() - 1);
+    PrefixMatch match = cache_.match(wanted);
+    tier_.extend(match, wanted);
+    return match;
   }
 
   /// Another number whenever `match` could give another answer for the same tokens.
-  [[nodiscard]] std::uint64_t cache_version() const { return cache_.version(); }
+  [[nodiscard]] std::uint64_t cache_version() const { return cache_.version() + tier_.version(); }
 
-  /// Throws Error unless all blocks of `match` can be adopted.
+  /// Throws Error unless all blocks of `match` can be adopted, those of the host apart.
   void check_adoptable(const PrefixMatch& match) const {
     for_each_block(match, [this](BlockId block) {
       check(is_published(block), "adopt: block ", block, " is not in the prefix cache");
     });
+  }
+
+  /// Throws Error unless the prefix cache has all of `host_blocks`.
+  void check_in_tier(std::span<const BlockId> host_blocks) const {
+    for (const BlockId block : host_blocks)
+      check(tier_.contains(block), "adopt: block ", block,
+            " of the host is not in the prefix cache");
   }
 
   /// Throws Error unless all blocks of `match` can be shared.
@@ -122,14 +156,22 @@ class BlockManager {
 
   /// Takes one reference to each block of `match`, found for a sequence of `num_tokens` tokens, and
   /// one to its `copy_tail`, which the caller gives back when the copy's target is allocated. Blocks
-  /// that were free leave the free ones; none is evicted. Throws Error, having changed nothing, for
+  /// that were free leave the free ones; none is evicted, and none of `host_blocks` before the next
+  /// `end_copies`. Throws Error, having changed nothing, for
   /// a block that the cache does not have.
   void adopt(const PrefixMatch& match, std::int32_t num_tokens) {
     check_adoptable(match);
     for_each_block(match, [this](BlockId block) { take(block); });
     if (!enable_prefix_caching_) return;
     stats_.num_queried_tokens += num_tokens;
-    stats_.num_hit_tokens += match.num_tokens;
+    stats_.num_hit_tokens +=
+        match.host_blocks.empty() ? match.num_tokens : match.num_shared_tokens(kBlockSize);
+    for (const BlockId block : match.host_blocks) {
+      if (!tier_.contains(block)) continue;  // the sequence's own
+      tier_.hold(block);
+      stats_.num_hit_tokens += kBlockSize;
+      stats_.num_host_hit_tokens += kBlockSize;
+    }
   }
 
   /// The same for blocks of another sequence, which the cache was not asked for. Throws Error, having
@@ -139,17 +181,54 @@ class BlockManager {
     for_each_block(match, [this](BlockId block) { take(block); });
   }
 
+  /// Takes one more reference to each of `blocks`, which are in use: a block table that another
+  /// sequence gets, too. Throws Error, having changed nothing, for one that is not.
+  void share(std::span<const BlockId> blocks) {
+    for (const BlockId block : blocks)
+      check(ref_count(block) > 0, "share: block ", block, " is not in use");
+    for (const BlockId block : blocks) take(block);
+  }
+
   /// Takes a free block with one reference to it, or nothing when there is none. What it held is
-  /// forgotten.
-  [[nodiscard]] std::optional<BlockId> allocate() noexcept {
+  /// forgotten, or saved in the host's pool: then the copy that has to be made before the block is
+  /// written to is appended to `saved`, which has room for it.
+  [[nodiscard]] std::optional<BlockId> allocate(std::vector<BlockCopy>* saved = nullptr) noexcept {
     std::optional<BlockId> block = free_.pop_front();
     if (!block && num_evictable_ > 0) {
       block = cache_.evict();
       if (block) --num_evictable_, ++stats_.num_evictions;
+      if (block && saved != nullptr) save(*block, *saved);
     }
-    if (block) count(*block) = 1;
+    if (!block) return block;
+    tier_.forget_name(*block);
+    count(*block) = 1;
     return block;
   }
+
+  /// Takes `count` blocks of the host's pool and appends them to `out`, which has room for them.
+  /// Returns false, and takes none, when there are fewer.
+  [[nodiscard]] bool allocate_host(std::size_t count, std::vector<BlockId>& out) noexcept {
+    if (static_cast<std::size_t>(num_free_host()) < count) return false;
+    for (; count > 0; --count) out.push_back(*take_host());
+    return true;
+  }
+
+  /// All copies of a step are listed: what its `allocate` has saved, and the blocks of the host
+  /// that it reads, may be given up by the next.
+  void end_copies() noexcept { tier_.release_held(); }
+
+  /// `copies`, to the host's pool, may not have been made: the prefix cache forgets those of their
+  /// targets that it has.
+  void forget_saved(std::span<const BlockCopy> copies) noexcept {
+    for (const BlockCopy& copy : copies) {
+      if (!tier_.contains(copy.to)) continue;
+      tier_.forget(copy.to);
+      host_.release(copy.to);
+    }
+  }
+
+  /// Gives back blocks of the host's pool. Throws Error for one that is not taken.
+  void release_host(std::span<const BlockId> blocks) { host_.release(blocks); }
 
   /// Gives back one reference to each of `blocks`, a block table or the end of one. Blocks without
   /// references become free; those that are published can still be found, and the later a block is
@@ -180,11 +259,14 @@ class BlockManager {
   /// adopted, or from token 0. Throws what the cache throws; no block changes hands.
   void publish(std::span<const BlockId> block_table, std::span<const TokenId> tokens,
                std::int32_t begin, std::int32_t end) {
-    if (enable_prefix_caching_) cache_.insert(block_table, tokens, begin, end);
+    if (!enable_prefix_caching_) return;
+    tier_.name(block_table, tokens, begin, end);
+    cache_.insert(block_table, tokens, begin, end);
   }
 
-  /// Empties the prefix cache but for blocks in use: what the pool holds is not worth finding.
+  /// Empties the prefix cache but for blocks in use: what the pools hold is not worth finding.
   void forget() noexcept {
+    while (const std::optional<BlockId> block = tier_.evict()) host_.release(*block);
     while (num_evictable_ > 0) {
       const std::optional<BlockId> block = cache_.evict();
       if (!block) return;
@@ -197,6 +279,11 @@ class BlockManager {
   /// or in the free list. O(num_blocks).
   void check_invariants() const {
     free_.check_invariants();
+    host_.check_invariants();
+    tier_.check_invariants();
+    for (BlockId block = 0; block < host_.num_blocks(); ++block)
+      check(!tier_.contains(block) || host_.is_taken(block), "block manager: block ", block,
+            " of the host is in the prefix cache, but free");
     if (enable_prefix_caching_) cache_.check_invariants();
     std::int32_t num_in_use = 0, num_evictable = 0, num_published = 0;
     for (BlockId block = 0; block < num_blocks(); ++block) {
@@ -229,6 +316,21 @@ class BlockManager {
     for (const BlockId block : match.blocks) visit(block);
     if (match.copy_tail) visit(*match.copy_tail);
   }
+  /// A block of the host's pool that no sequence holds.
+  [[nodiscard]] std::optional<BlockId> take_host() noexcept {
+    const std::optional<BlockId> block = host_.allocate();
+    return block ? block : tier_.evict();
+  }
+  /// The cache has given up `block`: its second tier keeps a copy, if there is none and has room.
+  void save(BlockId block, std::vector<BlockCopy>& saved) noexcept {
+    if (!tier_.has_name(block)) return;
+    if (const std::optional<BlockId> copy = tier_.copy_of(block)) return tier_.touch(*copy);
+    const std::optional<BlockId> host = take_host();
+    if (!host) return;
+    tier_.enter(*host, block);
+    saved.push_back({block, *host});
+    ++stats_.num_saved;
+  }
   [[nodiscard]] std::int32_t& count(BlockId block) noexcept {
     return ref_counts_[static_cast<std::size_t>(block)];
   }
@@ -242,6 +344,8 @@ class BlockManager {
   BlockList free_;  ///< blocks that are neither in use nor in the cache
   Cache cache_;
   std::int32_t num_evictable_ = 0;  ///< blocks in the cache that are not in use
+  HostPool host_;
+  HostTier<kBlockSize> tier_;  ///< of the blocks of host_ that no sequence has
   BlockStats stats_;
   bool enable_prefix_caching_;
 };

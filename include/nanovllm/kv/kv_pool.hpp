@@ -1,5 +1,6 @@
 #pragma once
-/// The memory of the paged KV cache, all layers in one piece.
+/// The memory of the paged KV cache, all layers in one piece, and of the pool in host memory that
+/// its blocks are copied to.
 
 #include <concepts>
 #include <cstddef>
@@ -23,51 +24,71 @@ concept KvBufferLike = std::constructible_from<Buffer, std::size_t> && requires(
 /// row-major, and hands out views of single layers.
 ///
 /// @tparam T       element type of the cache.
-/// @tparam Buffer  where it lives: `cpu::AlignedBuffer<T>`, or device memory.
-template <Element T, class Buffer>
+/// @tparam Buffer      where it lives: `cpu::AlignedBuffer<T>`, or device memory.
+/// @tparam HostBuffer  where the blocks in host memory are: page-locked, if there is a device.
+template <Element T, class Buffer, class HostBuffer = Buffer>
 class KvPool {
-  static_assert(KvBufferLike<Buffer, T>,
-                "'Buffer' must be constructible from a number of elements and have a data() that "
-                "converts to 'T*'");
+  static_assert(KvBufferLike<Buffer, T> && KvBufferLike<HostBuffer, T>,
+                "'Buffer' and 'HostBuffer' must be constructible from a number of elements and "
+                "have a data() that converts to 'T*'");
 
  public:
-  /// Takes num_blocks · shape.block_bytes() bytes. `shape.element_bytes` must be sizeof(T).
-  KvPool(const KvShape& shape, std::int32_t num_blocks)
-      : shape_(checked(shape, num_blocks)),
+  /// Takes num_blocks · shape.block_bytes() bytes, and num_host_blocks times as many of the host's.
+  /// `shape.element_bytes` must be sizeof(T).
+  KvPool(const KvShape& shape, std::int32_t num_blocks, std::int32_t num_host_blocks = 0)
+      : shape_(checked(shape, num_blocks, num_host_blocks)),
         num_blocks_(num_blocks),
-        buffer_(static_cast<std::size_t>(shape.num_layers * layer_elements())) {}
+        num_host_blocks_(num_host_blocks),
+        buffer_(elements(num_blocks)),
+        host_buffer_(elements(num_host_blocks)) {}
 
   /// Keys and values of layer `layer`, 0 ≤ layer < num_layers(). Valid as long as the pool is; the
   /// views of different layers do not overlap.
   [[nodiscard]] KvView<T> layer(std::int64_t layer) {
-    check(layer >= 0 && layer < shape_.num_layers, "KV pool: layer must be in [0, ",
-          shape_.num_layers, "), got ", layer);
-    return {buffer_.data() + layer * layer_elements(), num_blocks_, shape_.block_size,
-            shape_.num_kv_heads, shape_.head_dim};
+    return view(buffer_.data(), num_blocks_, layer);
+  }
+  /// The same for the blocks in host memory, in the same layout.
+  [[nodiscard]] KvView<T> host_layer(std::int64_t layer) {
+    return view(host_buffer_.data(), num_host_blocks_, layer);
   }
 
   [[nodiscard]] const KvShape& shape() const { return shape_; }
   [[nodiscard]] std::int64_t num_layers() const { return shape_.num_layers; }
   [[nodiscard]] std::int32_t num_blocks() const { return static_cast<std::int32_t>(num_blocks_); }
-  /// Bytes of the whole pool.
+  [[nodiscard]] std::int32_t num_host_blocks() const {
+    return static_cast<std::int32_t>(num_host_blocks_);
+  }
+  /// Bytes of the whole pool, without those of the host's.
   [[nodiscard]] std::int64_t size_bytes() const { return num_blocks_ * shape_.block_bytes(); }
 
  private:
-  static const KvShape& checked(const KvShape& shape, std::int32_t num_blocks) {
+  static const KvShape& checked(const KvShape& shape, std::int32_t num_blocks,
+                                std::int32_t num_host_blocks) {
     check<ConfigError>(shape.element_bytes == static_cast<std::int64_t>(sizeof(T)),
                        "KV pool: element_bytes must be ", sizeof(T), ", got ", shape.element_bytes);
     check<ConfigError>(shape.block_bytes() > 0 && num_blocks > 0,
                        "KV pool: needs at least one block of at least one byte, got ", num_blocks,
                        " blocks of ", shape.block_bytes(), " bytes");
+    check<ConfigError>(num_host_blocks >= 0,
+                       "KV pool: the number of blocks in host memory must be >= 0, got ",
+                       num_host_blocks);
     return shape;
   }
-  [[nodiscard]] std::int64_t layer_elements() const {
-    return num_blocks_ * shape_.block_elements();
+  [[nodiscard]] std::size_t elements(std::int64_t num_blocks) const {
+    return static_cast<std::size_t>(shape_.num_layers * num_blocks * shape_.block_elements());
+  }
+  [[nodiscard]] KvView<T> view(T* data, std::int64_t num_blocks, std::int64_t layer) const {
+    check(layer >= 0 && layer < shape_.num_layers, "KV pool: layer must be in [0, ",
+          shape_.num_layers, "), got ", layer);
+    return {data + layer * num_blocks * shape_.block_elements(), num_blocks, shape_.block_size,
+            shape_.num_kv_heads, shape_.head_dim};
   }
 
   KvShape shape_;
   std::int64_t num_blocks_;
+  std::int64_t num_host_blocks_;
   Buffer buffer_;
+  HostBuffer host_buffer_;
 };
 
 }  // namespace nanovllm

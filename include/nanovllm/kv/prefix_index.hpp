@@ -73,18 +73,36 @@ class PrefixIndex {
     std::copy(block_tokens.begin(), block_tokens.end(),
               tokens_.begin() + static_cast<std::ptrdiff_t>(block) * kBlockSize);
     ++size_;
-    if (twin) {
-      e.key = key(*twin);
-      e.older_twin = *twin;
-      entry(*twin).newer_twin = block;
-      replace_in_chain(*twin, block);
-      return;
-    }
+    if (twin) return link_twin(block, *twin);
     e.key = {.hash = hash, .id = ++last_id_};
     BlockId& head = buckets_[bucket(hash)];
     e.next = head;
     if (head != kNone) entry(head).prev = block;
     head = block;
+  }
+
+  /// Enters `block`, which must not be in the index, as having the content of `twin`, which is.
+  void insert_twin(BlockId block, BlockId twin) noexcept {
+    const std::span<const TokenId> from = tokens(twin);
+    std::copy(from.begin(), from.end(),
+              tokens_.begin() + static_cast<std::ptrdiff_t>(block) * kBlockSize);
+    entry(block) = Entry();
+    entry(block).parent_id = entry(twin).parent_id;
+    ++size_;
+    while (entry(twin).newer_twin != kNone) twin = entry(twin).newer_twin;
+    link_twin(block, twin);
+  }
+
+  /// Of `block`, which must be in the index, and the others of its content one that is `wanted`.
+  template <class Wanted>
+  [[nodiscard]] std::optional<BlockId> find_twin(BlockId block, const Wanted& wanted) const {
+    for (BlockId b = block; b != kNone; b = entry(b).older_twin) {
+      if (wanted(b)) return b;
+    }
+    for (BlockId b = entry(block).newer_twin; b != kNone; b = entry(b).newer_twin) {
+      if (wanted(b)) return b;
+    }
+    return std::nullopt;
   }
 
   /// The id of the prefix before `block`, which must be in the index.
@@ -185,6 +203,14 @@ class PrefixIndex {
       if (matches(block, hash, parent, block_tokens)) return block;
     }
     return std::nullopt;
+  }
+  /// `block` is the newest of the twins of `newest`, which was that.
+  void link_twin(BlockId block, BlockId newest) noexcept {
+    Entry& e = entry(block);
+    e.key = key(newest);
+    e.older_twin = newest;
+    entry(newest).newer_twin = block;
+    replace_in_chain(newest, block);
   }
   /// `block` takes the place of its twin `old` in the chain of their bucket.
   void replace_in_chain(BlockId old, BlockId block) noexcept {

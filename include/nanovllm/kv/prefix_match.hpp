@@ -1,5 +1,5 @@
 #pragma once
-/// What a prefix cache has of a sequence.
+/// What the pools have of a sequence before a step computes it.
 
 #include <cstdint>
 #include <optional>
@@ -9,14 +9,24 @@
 
 namespace nanovllm {
 
-/// The cached prefix of a sequence. Its first tokens are in whole blocks, which the sequence
-/// shares; more of them may be in the first part of a block that others fill differently, which the
-/// sequence gets as a copy of its own.
+/// The beginning of a sequence whose keys and values are there. Its first tokens are in whole
+/// blocks, which the sequence shares. Behind them there may be one of two things:
+/// - the first part of a block that others fill differently, which the sequence gets as a copy of
+///   its own;
+/// - blocks in host memory, which are copied up into blocks of its own.
 struct PrefixMatch {
-  std::int32_t num_tokens = 0;    ///< in `blocks` and `copy_tail` together
+  std::int32_t num_tokens = 0;    ///< in `blocks`, and `copy_tail` or `host_blocks`, together
   std::vector<BlockId> blocks{};  ///< hold the first blocks.size() · B tokens
   /// Its first num_tokens - blocks.size() · B slots, 1 to B - 1, are wanted.
   std::optional<BlockId> copy_tail{};
+  /// Of the host's pool, with the tokens behind those of `blocks`. The last one may be filled in
+  /// part, if it is the sequence's own. A prefix cache leaves this to the block manager.
+  std::vector<BlockId> host_blocks{};
+
+  /// Tokens in `blocks`. @param block_size  tokens a block.
+  [[nodiscard]] std::int32_t num_shared_tokens(std::int32_t block_size) const {
+    return static_cast<std::int32_t>(blocks.size()) * block_size;
+  }
 };
 
 }  // namespace nanovllm

@@ -13,6 +13,13 @@
 
 namespace nanovllm {
 
+/// When a beam search ends that has as many hypotheses as beams (BeamSearch).
+enum class EarlyStopping : std::uint8_t {
+  no,     ///< when the best beam, scored at its length, is worse than all of them
+  yes,    ///< at once
+  never,  ///< when the best beam can get no better than the worst of them
+};
+
 /// Sampling settings of one request. Unset optionals take the checkpoint's generation_config.json
 /// value, and where that is silent too, the neutral value in the comment.
 struct SamplingParams {
@@ -35,6 +42,10 @@ struct SamplingParams {
   std::optional<std::int32_t> logprobs{};   ///< report log-probabilities and the n likeliest
   /// Lower is served earlier, as far as the scheduling policy knows of it; any value.
   std::int32_t priority = 0;
+  /// Search with so many beams, n to kMaxSamples, instead of sampling; the n best are the output.
+  std::optional<std::int32_t> beam_width{};
+  float length_penalty = 1;  ///< of a beam: its score is the sum of log-probabilities / length^this
+  EarlyStopping early_stopping = EarlyStopping::no;  ///< of the search
 };
 
 /// The n most likely tokens that `logprobs` may ask for.
@@ -43,13 +54,22 @@ inline constexpr std::int32_t kMaxLogprobs = 20;
 /// Samples of one request.
 inline constexpr std::int32_t kMaxSamples = 128;
 
-/// How many samples of a prompt are drawn.
+/// The likeliest tokens of a beam that a step can list: what the samplers of all backends can give.
+inline constexpr std::int32_t kMaxBeamCandidates = 1024;
+
+/// How many samples of a prompt are drawn, or beams searched with.
 [[nodiscard]] inline std::int32_t num_samples(const SamplingParams& p) {
-  return p.best_of.value_or(p.n);
+  return p.beam_width ? *p.beam_width : p.best_of.value_or(p.n);
 }
-/// Whether samples are drawn that will not be in the output. Which ones is known at the end, so
-/// nothing of such a request is streamed.
-[[nodiscard]] inline bool draws_more(const SamplingParams& p) { return num_samples(p) > p.n; }
+/// Whether samples are drawn that will not be in the output.
+[[nodiscard]] inline bool draws_more(const SamplingParams& p) {
+  return !p.beam_width && num_samples(p) > p.n;
+}
+/// Whether tokens are final when they are drawn. Where samples are chosen from, or beams, nothing
+/// of the request is streamed.
+[[nodiscard]] inline bool is_streamed(const SamplingParams& p) {
+  return !p.beam_width && !draws_more(p);
+}
 
 /// Ids that `stop_token_ids`, and strings that `stop` may have, and bytes that one of those may have:
 /// every token of the request is compared with all of them.

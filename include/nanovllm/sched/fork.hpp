@@ -1,6 +1,6 @@
 #pragma once
-/// What a new sequence can share with those that have the same prompt, or the one that it
-/// continues.
+/// What a waiting sequence can share with those that were made with the same prompt, or the one that
+/// it continues.
 
 #include <algorithm>
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace nanovllm {
 
-/// Where a waiting sequence can go on behind a prompt that another one has computed.
+/// Where a waiting sequence can go on behind tokens that another one has computed.
 struct Fork {
   const Sequence* source = nullptr;  ///< runs, or is held; null where there is none
   std::int32_t num_tokens = 0;       ///< computed by `source`, or in a step under way
@@ -29,9 +29,26 @@ struct Fork {
   return {.source = held, .num_tokens = static_cast<std::int32_t>(differs - s.tokens.begin())};
 }
 
+/// The longest beginning of beam `s` that the one it continues has, or a sibling has computed. Beams
+/// part and meet at any token. O(siblings · tokens).
+[[nodiscard]] inline Fork find_beam_fork(const Sequence& s) {
+  Fork fork = find_held(s);
+  for (const Sequence* at = s.next_sibling; at != nullptr && at != &s; at = at->next_sibling) {
+    if (at->status != SequenceStatus::running) continue;
+    const std::int32_t most =
+        std::min({at->num_computed_tokens, at->num_known_tokens(), s.num_known_tokens() - 1});
+    const auto differs =
+        std::mismatch(s.tokens.begin(), s.tokens.begin() + most, at->tokens.begin()).first;
+    const auto num_common = static_cast<std::int32_t>(differs - s.tokens.begin());
+    if (num_common > fork.num_tokens) fork = {.source = at, .num_tokens = num_common};
+  }
+  return fork;
+}
+
 /// Looks at the one that `s`, which waits, continues, and among its siblings. The last token of a
-/// sequence is never shared: its logits are wanted. O(siblings).
+/// sequence is never shared: its logits are wanted. O(siblings), for beams times their tokens.
 [[nodiscard]] inline Fork find_fork(const Sequence& s) {
+  if (s.is_beam) return find_beam_fork(s);
   Fork fork = find_held(s);
   const std::int32_t most = std::min(s.num_prompt_tokens, s.num_tokens() - 1);
   bool will_be = false;

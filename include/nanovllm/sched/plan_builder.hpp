@@ -55,12 +55,18 @@ class PlanBuilder {
   /// blocks hold. Returns how many; 0 plans nothing.
   std::int32_t extend(Sequence& s, std::int32_t max_tokens) {
     if (s.is_unsettled()) return 0;
+    const bool copies = forecast_.must_copy(s);
     const std::int64_t room =
-        (std::int64_t{num_blocks(s)} + num_free()) * Blocks::block_size() - s.num_computed_tokens;
+        (std::int64_t{num_blocks(s)} + num_free() - (copies ? 1 : 0)) * Blocks::block_size() -
+        s.num_computed_tokens;
     const std::int32_t left = s.num_tokens() - s.num_computed_tokens;
     const std::int64_t n = std::min({std::int64_t{max_tokens}, std::int64_t{left}, room});
     if (n <= 0) return 0;
     const std::int32_t end = s.num_computed_tokens + static_cast<std::int32_t>(n);
+    if (copies) {
+      forecast_.copy_last_block(s);
+      --reserve_;
+    }
     append(is_decode(s) ? decodes_ : chunks_, {&s, s.num_computed_tokens, end}, num_blocks(s));
     return static_cast<std::int32_t>(n);
   }
@@ -113,10 +119,12 @@ class PlanBuilder {
   /// A policy passes over `s` then and goes on with the next one. Only sequences that go before `s`
   /// hold it up, so it waits for a bounded number of steps.
   [[nodiscard]] bool must_wait(const Sequence& s) const {
-    if (s.next_sibling != nullptr && find_fork(s).must_wait) return true;
+    if (s.next_sibling != nullptr && !s.is_beam && find_fork(s).must_wait) return true;
     return std::any_of(prefilling_.begin(), prefilling_.end(), [&](const Prefilling& other) {
       return goes_before(*other.sequence, s) &&
-             num_common_tokens(s, *other.sequence) - other.num_published >= prefix_wait_tokens_;
+             num_common_tokens(s, *other.sequence) -
+                     std::max(other.num_published, s.num_swapped_tokens) >=
+                 prefix_wait_tokens_;
     });
   }
 
@@ -192,11 +200,13 @@ class PlanBuilder {
   }
 
   /// Blocks that admission keeps for a sequence: of its known tokens, and one more where it may
-  /// still grow. The very last token it may have is never computed.
+  /// still grow. The very last token it may have is never computed. A beam may have to copy its
+  /// last block.
   static std::int32_t num_blocks_wanted(const Sequence& s) {
     const std::int64_t grown = std::int64_t{s.num_tokens()} + Blocks::block_size();
     return Blocks::blocks_for(
-        static_cast<std::int32_t>(std::min<std::int64_t>(grown, s.max_total_tokens - 1)));
+               static_cast<std::int32_t>(std::min<std::int64_t>(grown, s.max_total_tokens - 1))) +
+           (s.is_beam ? 1 : 0);
   }
 
   /// For `kept[i]`, which finds no block, or cannot be planned for.
@@ -217,10 +227,26 @@ class PlanBuilder {
     if (!alone && num_free() <= reserve_) return 0;
     const Fork fork = find_fork(s);
     const PrefixMatch& cached = find_prefix(s);
+    if (s.num_swapped_tokens > fork.num_tokens && is_worth_swapping_in(s, cached))
+      return admit_behind(s, swapped_prefix(s, cached), nullptr, max_tokens, min_end);
     if (fork.num_tokens <= cached.num_tokens)
       return admit_behind(s, cached, nullptr, max_tokens, min_end);
     return admit_behind(s, shared_prefix(fork, Blocks::block_size()), fork.source, max_tokens,
                         min_end);
+  }
+
+  /// Whether `s` has more in its own blocks of the host than the cache has, or as much where the
+  /// cache's would have to be copied, too.
+  static bool is_worth_swapping_in(const Sequence& s, const PrefixMatch& cached) {
+    return s.num_swapped_tokens >= cached.num_tokens + (cached.host_blocks.empty() ? 1 : 0);
+  }
+
+  /// What there is of a sequence that was swapped out: the cache's whole blocks, which need not be
+  /// copied, and behind them its own in host memory.
+  static PrefixMatch swapped_prefix(const Sequence& s, const PrefixMatch& cached) {
+    PrefixMatch match{.num_tokens = s.num_swapped_tokens, .blocks = cached.blocks};
+    match.host_blocks.assign(s.host_table.begin() + num_hits(cached), s.host_table.end());
+    return match;
   }
 
   std::int32_t admit_behind(Sequence& s, const PrefixMatch& match, const Sequence* fork_of,
@@ -244,9 +270,11 @@ class PlanBuilder {
     forecast_.adopt(match);
     reserve_ += num_blocks_wanted(s) - num_hits(match);
     ++num_running_;
-    // What a sibling computes the cache may not have been told of yet.
+    // What a sibling computes, and what comes from the host, the cache may not have been told of yet.
     const bool is_published = fork_of == nullptr || fork_of->status == SequenceStatus::held;
-    if (prefix_wait_tokens_ > 0) prefilling_.push_back({&s, is_published ? begin : 0});
+    const std::int32_t num_published =
+        match.host_blocks.empty() ? begin : match.num_shared_tokens(Blocks::block_size());
+    if (prefix_wait_tokens_ > 0) prefilling_.push_back({&s, is_published ? num_published : 0});
     append(chunks_, {&s, begin, end, 0, match, fork_of}, num_hits(match));
     return end - begin;
   }

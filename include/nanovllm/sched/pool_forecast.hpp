@@ -1,6 +1,7 @@
 #pragma once
 /// How many blocks are free once a plan has begun.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -8,6 +9,7 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/kv/prefix_match.hpp"
+#include "nanovllm/sched/sequence.hpp"
 
 namespace nanovllm {
 
@@ -25,29 +27,47 @@ class PoolForecast {
 
   /// One reference to each of `blocks` goes back.
   void release(std::span<const BlockId> blocks) {
-    for (const BlockId block : blocks) num_free_ += --count(block) == 0 ? 1 : 0;
+    for (const BlockId block : blocks) num_free_ += --count(block) == 0 && !is_pinned(block);
   }
 
   /// One reference to each of `blocks` is taken: the reverse of `release`.
   void retain(std::span<const BlockId> blocks) {
-    for (const BlockId block : blocks) num_free_ -= count(block)++ == 0 ? 1 : 0;
+    for (const BlockId block : blocks) num_free_ -= count(block)++ == 0 && !is_pinned(block);
+  }
+
+  /// True if `s`, which runs, cannot write its next token where it is: others hold that block, too.
+  /// Copies that are made of it in this step come first, and count as no holders.
+  [[nodiscard]] bool must_copy(const Sequence& s) const {
+    return s.num_computed_tokens % Blocks::block_size() > 0 && peek(s.block_table.back()) > 1;
+  }
+
+  /// `s`, which `must_copy`, gets a block of its own for its last one.
+  void copy_last_block(const Sequence& s) {
+    --count(s.block_table.back());  // of several holders
+    --num_free_;
   }
 
   /// Free blocks that adopting `match` takes. A block to be copied cannot be reused until the step
   /// has begun, so it counts.
   [[nodiscard]] std::int32_t cost(const PrefixMatch& match) const {
     std::int32_t cost = 0;
-    for (const BlockId block : match.blocks) cost += peek(block) == 0 ? 1 : 0;
-    if (match.copy_tail) cost += peek(*match.copy_tail) == 0 ? 1 : 0;
+    for (const BlockId block : match.blocks) cost += is_free(block) ? 1 : 0;
+    if (match.copy_tail) cost += is_free(*match.copy_tail) ? 1 : 0;
     return cost;
   }
 
   void adopt(const PrefixMatch& match) {
     retain(match.blocks);
-    if (match.copy_tail) num_free_ -= count(*match.copy_tail)++ == 0 ? 1 : 0;
+    if (!match.copy_tail) return;
+    num_free_ -= is_free(*match.copy_tail) ? 1 : 0;
+    pinned_.push_back(*match.copy_tail);
   }
 
  private:
+  [[nodiscard]] bool is_pinned(BlockId block) const {
+    return std::find(pinned_.begin(), pinned_.end(), block) != pinned_.end();
+  }
+  [[nodiscard]] bool is_free(BlockId block) const { return peek(block) == 0 && !is_pinned(block); }
   [[nodiscard]] std::int32_t peek(BlockId block) const {
     if (counts_.empty()) return blocks_.ref_count(block);
     return counts_[static_cast<std::size_t>(block)];
@@ -62,6 +82,7 @@ class PoolForecast {
 
   const Blocks& blocks_;
   std::vector<std::int32_t> counts_;
+  std::vector<BlockId> pinned_;  ///< to be copied; they cannot be reused until the step has begun
   std::int32_t num_free_;
 };
 

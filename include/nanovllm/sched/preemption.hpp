@@ -20,8 +20,8 @@ namespace nanovllm {
 /// - `vacate(sequence, copies)`: called by `Scheduler::begin` for each sequence of
 ///   `StepPlan::preempted`, before its blocks go back. It may append copies out of them, to be done
 ///   before the step computes anything: one for each block at the most, and the target must be a
-///   block that nothing else uses, as of a pool of swapped blocks. Must not throw: `begin` happens
-///   wholly or not at all, and there is room in `copies`.
+///   block that nothing else uses. Must not throw: `begin` happens wholly or not at all, and there
+///   is room in `copies`.
 ///
 /// The scheduler has one of its own, made from nothing. A preempted sequence waits in the order of
 /// arrival, and so before all that came later, whatever was kept of it.
@@ -34,6 +34,16 @@ concept PreemptionLike = std::default_initializable<P> &&
   noexcept;
 };
 
+/// A preemption policy may offer `swaps(sequence)`, a const member: whether the blocks of a
+/// preempted sequence are to be copied to the host's pool, and back when it is admitted again, so
+/// that nothing is computed twice. Asked in `Scheduler::begin`, behind `vacate`. Where the host's
+/// pool has no room for all of them, the sequence is computed again. Must not throw.
+template <class P>
+concept SwapsSequences = requires(const P& preemption, const Sequence& sequence) {
+  { preemption.swaps(sequence) }
+  noexcept->std::same_as<bool>;
+};
+
 /// The sequence that came last gives way. Nothing is kept: its tokens are computed again, less what
 /// the prefix cache still has when it comes back.
 struct RecomputePreemption {
@@ -43,6 +53,13 @@ struct RecomputePreemption {
   static void vacate(const Sequence&, std::vector<BlockCopy>&) noexcept {}
 };
 
-static_assert(PreemptionLike<RecomputePreemption>);
+/// The sequence that came last gives way, and waits in host memory (`EngineConfig::host_kv_size`):
+/// its blocks are copied twice over the bus, and none of its tokens is computed again.
+struct SwapPreemption : RecomputePreemption {
+  [[nodiscard]] static bool swaps(const Sequence&) noexcept { return true; }
+};
+
+static_assert(PreemptionLike<RecomputePreemption> && !SwapsSequences<RecomputePreemption>);
+static_assert(PreemptionLike<SwapPreemption> && SwapsSequences<SwapPreemption>);
 
 }  // namespace nanovllm

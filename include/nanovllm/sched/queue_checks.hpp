@@ -5,7 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/queues.hpp"
@@ -38,6 +41,28 @@ void check_request(const Sequence& s, std::int32_t capacity_tokens);
 void check_queues(std::span<Sequence* const> running, const WaitingQueue& waiting,
                   std::span<Sequence* const> held, std::span<const std::int32_t> ref_counts,
                   std::int32_t block_size, const BatchConfig& config, int num_under_way);
+
+/// Throws Error unless sequences that wait have as many blocks of the host's pool as what was
+/// swapped out of them needs, no two of them the same, and running ones have none. Returns for
+/// every block of the pool whether a sequence has it. O(blocks + sequences).
+std::vector<bool> check_host_tables(std::span<Sequence* const> running, const WaitingQueue& waiting,
+                                    std::int32_t num_host_blocks, std::int32_t block_size);
+
+/// Throws Error unless every block of the host's pool that is taken has one owner: a sequence that
+/// waits, or the prefix cache. O(blocks + sequences).
+template <class Blocks>
+void check_host_blocks(std::span<Sequence* const> running, const WaitingQueue& waiting,
+                       const Blocks& blocks) {
+  const std::int32_t num_blocks = blocks.host().num_blocks();
+  const std::vector<bool> is_held =
+      check_host_tables(running, waiting, num_blocks, Blocks::block_size());
+  for (BlockId block = 0; block < num_blocks; ++block) {
+    const int num_owners = is_held[static_cast<std::size_t>(block)] + blocks.tier().contains(block);
+    check(num_owners == (blocks.host().is_taken(block) ? 1 : 0), "scheduler: block ", block,
+          " of the host is ", blocks.host().is_taken(block) ? "taken" : "free", ", but has ",
+          num_owners, " owners");
+  }
+}
 
 }  // namespace nanovllm
 

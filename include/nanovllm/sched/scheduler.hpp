@@ -16,6 +16,7 @@
 #include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/kv/cached_block.hpp"
 #include "nanovllm/sched/batch_config.hpp"
+#include "nanovllm/sched/beam_moves.hpp"
 #include "nanovllm/sched/continuous_batching.hpp"
 #include "nanovllm/sched/held_sequences.hpp"
 #include "nanovllm/sched/plan_checks.hpp"
@@ -29,12 +30,20 @@
 
 namespace nanovllm {
 
+/// Counters of sequences that were preempted, since the scheduler was made.
+struct SwapStats {
+  std::int64_t num_out = 0;  ///< copied to the host's pool
+  std::int64_t num_in = 0;   ///< of them, copied back; others have ended, or were in the cache
+  std::int64_t num_fallbacks = 0;  ///< to be copied, but had no room, or their step was cancelled
+};
+
 /// Owns the queues and the block manager. One step is
 ///
 ///     StepPlan plan = scheduler.schedule();   // decides, changes nothing
 ///     scheduler.begin(plan);                  // preempts, adopts, allocates: block tables are set
-///     … do plan's block copies, compute its token ranges, sample …
+///     … do plan's copies of blocks, compute its token ranges, sample …
 ///     scheduler.commit(plan, outcomes);       // publishes, gives tokens, finishes and frees
+///     scheduler.reseat(seats);                // where beams await a choice
 ///
 /// Each of these calls happens wholly or not at all: when one throws, queues, sequences and blocks
 /// are as they were before it.
@@ -48,6 +57,9 @@ namespace nanovllm {
 ///
 /// Blocks change hands at once, also those that a step under way still writes to: **steps must be
 /// computed in the order in which they began**, so the next holder of a block writes to it later.
+///
+/// Beams (Sequence::is_beam) share blocks with each other, full ones and the last one. Of those
+/// that share a block in which they go on, all but the last to write to it get a copy in `begin`.
 ///
 /// Sequences belong to the caller and must stay where they are from `add` until they are finished
 /// and every step that has them is committed or cancelled. Between those calls only the scheduler
@@ -100,7 +112,7 @@ class Scheduler {
     check_request(s, capacity_tokens());
     s.arrival = ++num_arrivals_;
     s.order = order_of<Policy>(s);
-    waiting_.insert(s);
+    wait(s);
     if (s.continues != nullptr) held_.touch(*s.continues);
   }
 
@@ -113,8 +125,33 @@ class Scheduler {
     drop_finished();
   }
 
+  /// A choice among the candidates of beams: each one that is named becomes its parent with one
+  /// token more, and goes on. It shares its parent's blocks if both run; else it waits to be
+  /// computed, less what its siblings and the prefix cache have. Beams of a request that await the
+  /// choice and are not named go on awaiting. Throws Error when a sequence or its parent awaits
+  /// none, is named twice, or would have nothing left to compute.
+  void reseat(std::span<const BeamSeat> seats) {
+    check_seats(seats, ++num_marks_);
+    std::vector<BeamMove> moves = moves_of(seats);  // the last that may fail
+    // First everything is held that will be, then what was held goes back.
+    for (const BeamMove& move : moves) blocks_.share(move.block_table);
+    for (std::size_t i = 0; i < seats.size(); ++i) seat(seats[i], moves[i]);
+  }
+
+  /// Running beams that await a choice give back their blocks, so that those of their siblings get
+  /// in that have not drawn yet. To be called when `schedule` finds nothing to compute and no step
+  /// is under way. Returns whether there were any.
+  bool park_beams() noexcept {
+    const std::int64_t before = num_preemptions_;
+    for (std::size_t i = running_.size(); i-- > 0;) {
+      if (running_[i]->awaits_choice) preempt(*running_[i]);
+    }
+    return num_preemptions_ > before;
+  }
+
   /// What the next step should compute. Pure; valid until the queues change. Empty only if there
-  /// is no work, none before the step under way is committed, or no room beside what is held.
+  /// is no work, none before the step under way is committed, or no room beside what is held
+  /// (`give_up_held`) and what beams have that have drawn (`park_beams`).
   [[nodiscard]] StepPlan schedule() const {
     check_room();
     const auto view = [this](std::span<Sequence* const> running, std::size_t num_ending) {
@@ -131,13 +168,13 @@ class Scheduler {
 
   /// Applies `plan`, as `schedule` just made it: the preempted give back their blocks and wait, the
   /// admitted adopt their prefix-cache hits, and all sequences in the plan get the blocks for their
-  /// ranges. Sets `plan.block_copies`. Throws Error when the plan does not fit the queues, or needs
-  /// more blocks than are free, which PlanBuilder keeps policies from.
+  /// ranges. Sets the plan's lists of copies. Throws Error when the plan does not fit the queues, or
+  /// needs more blocks than are free, which PlanBuilder keeps policies from.
   void begin(StepPlan& plan) {
     check_room();
     check_plan(plan, num_going_on(), config_, ++num_marks_, Blocks::block_size());
     check_blocks(plan, blocks_);
-    make_room<Blocks>(plan, running_);  // the last that may fail
+    make_room(plan, running_, blocks_);  // the last that may fail
     apply(plan);
   }
 
@@ -164,11 +201,11 @@ class Scheduler {
   }
 
   /// Ends `plan`, the newest step that has begun, without its results, after a failure: its
-  /// sequences are as before, those it admitted stay admitted, less the tokens that were to be
-  /// copied for them, those that it forked wait again, for the step before may be undone, too, and
-  /// those it preempted wait. Where the step behind has already filled the
-  /// places of sequences that were ending, its youngest wait again. Throws Error when it is not the
-  /// newest.
+  /// sequences are as before; those it admitted stay admitted, less the tokens that were to be
+  /// copied for them; those that it forked wait again, for the step before may be undone, too; and
+  /// those it preempted wait. Nothing is left of what it was to copy to host memory. Where the step
+  /// behind has already filled the places of sequences that were ending, its youngest wait again.
+  /// Throws Error when it is not the newest.
   void cancel(const StepPlan& plan) {
     check(num_under_way_ > 0, "cancel: no step has begun");
     check_newest(plan);
@@ -182,23 +219,25 @@ class Scheduler {
         withdraw(s);
         continue;
       }
-      // The copy of a block may not have been made.
-      s.num_computed_tokens =
-          p.prefix.copy_tail
-              ? static_cast<std::int32_t>(p.prefix.blocks.size()) * Blocks::block_size()
-              : p.begin;
+      s.num_computed_tokens = num_uncopied_tokens(p);
       drop_blocks(s, Blocks::blocks_for(s.num_computed_tokens));
     }
+    for (Sequence* s : plan.preempted) {
+      if (s->num_swapped_tokens > 0) ++swaps_.num_fallbacks;
+      drop_host_blocks(*s, 0);
+    }
+    blocks_.forget_saved(plan.copies_down);
     while (num_going_on() > static_cast<std::size_t>(config_.max_num_seqs))
       preempt(*running_.back());
   }
 
-  /// What the pool holds is gone: all running sequences wait again, and the prefix cache is empty.
+  /// What the pools hold is gone: all running sequences wait again, and the prefix cache is empty.
   /// No step may be under way.
   void forget_kv() {
     check(num_under_way_ == 0,
           "forget_kv: a step has begun; it must be committed or cancelled first");
     while (!running_.empty()) preempt(*running_.back());
+    for (Sequence* s : waiting_) drop_host_blocks(*s, 0);
     held_.give_up_all(blocks_);
     blocks_.forget();
   }
@@ -235,13 +274,14 @@ class Scheduler {
 
   [[nodiscard]] bool has_work() const { return !waiting_.empty() || !running_.empty(); }
   [[nodiscard]] std::int32_t num_waiting() const {
-    return static_cast<std::int32_t>(waiting_.size());
+    return static_cast<std::int32_t>(waiting_.size()) + num_parked_;
   }
   [[nodiscard]] std::int32_t num_running() const {
     return static_cast<std::int32_t>(running_.size());
   }
   /// Preemptions since the scheduler was made.
   [[nodiscard]] std::int64_t num_preemptions() const { return num_preemptions_; }
+  [[nodiscard]] const SwapStats& swaps() const { return swaps_; }
   /// Times that the prefix cache threw when it was told of computed tokens.
   [[nodiscard]] std::int64_t num_failed_inserts() const { return num_failed_inserts_; }
   [[nodiscard]] const Preemption& preemption() const { return preemption_; }
@@ -253,6 +293,7 @@ class Scheduler {
     blocks_.check_invariants();
     check_queues(running_, waiting_, held_.sequences(), blocks_.ref_counts(), Blocks::block_size(),
                  config_, num_under_way_);
+    check_host_blocks(running_, waiting_, blocks_);
   }
 
  private:
@@ -265,13 +306,19 @@ class Scheduler {
     }
     for (Sequence* s : plan.preempted) {
       preemption_.vacate(*s, plan.block_copies);
+      swap_out(*s, plan.copies_down);
       preempt(*s);
     }
     std::int32_t num_samples = 0;
-    for (const PlannedSequence& p : plan.sequences) {
+    for (PlannedSequence& p : plan.sequences) {
       Sequence& s = *p.sequence;
-      if (p.prefix.copy_tail) plan.block_copies.push_back({*p.prefix.copy_tail, allocate_for(s)});
-      while (std::ssize(s.block_table) < Blocks::blocks_for(p.end)) allocate_for(s);
+      if (p.prefix.copy_tail)
+        plan.block_copies.push_back({*p.prefix.copy_tail, allocate_for(s, plan)});
+      for (const BlockId host : p.prefix.host_blocks)
+        plan.copies_up.push_back({host, allocate_for(s, plan)});
+      const bool is_apart = p.prefix.copy_tail || !p.prefix.host_blocks.empty();
+      if (p.begin % Blocks::block_size() > 0 && !is_apart) write_apart(p, plan);
+      while (std::ssize(s.block_table) < Blocks::blocks_for(p.end)) allocate_for(s, plan);
       s.num_computed_tokens = p.end;
       s.pending.push(num_samples, p.num_logits);
       num_samples += p.num_logits;
@@ -279,11 +326,30 @@ class Scheduler {
     // Blocks to be copied could not be reused until here; later steps come later.
     for (const PlannedSequence& p : plan.sequences) {
       if (p.prefix.copy_tail) blocks_.release(std::span(&*p.prefix.copy_tail, 1));
+      swaps_.num_in += is_swapped_in(p.prefix, *p.sequence) ? 1 : 0;
+      drop_host_blocks(*p.sequence, 0);
     }
+    blocks_.end_copies();
   }
 
-  BlockId allocate_for(Sequence& s) {
-    const std::optional<BlockId> block = blocks_.allocate();
+  /// Where others hold the block in which `p` begins, too, its sequence gets a copy. Copies for
+  /// those that were just admitted are made before anything is written, so these hold nothing.
+  void write_apart(PlannedSequence& p, StepPlan& plan) {
+    Sequence& s = *p.sequence;
+    const BlockId shared = s.block_table.back();
+    std::int32_t num_holders = blocks_.ref_count(shared);
+    if (num_holders == 1) return;
+    for (const PlannedSequence& other : plan.sequences)
+      num_holders -= other.prefix.copy_tail == shared ? 1 : 0;
+    p.copies_block = num_holders > 1;
+    if (!p.copies_block) return;
+    s.block_table.pop_back();
+    plan.block_copies.push_back({shared, allocate_for(s, plan)});
+    blocks_.release(std::span(&shared, 1));  // others hold it
+  }
+
+  BlockId allocate_for(Sequence& s, StepPlan& plan) {
+    const std::optional<BlockId> block = blocks_.allocate(&plan.copies_down);
     check(block.has_value(), "begin: the prefix cache gives up none of its free blocks");
     s.block_table.push_back(*block);
     return *block;
@@ -301,9 +367,52 @@ class Scheduler {
     s.block_table.assign(p.prefix.blocks.begin(), p.prefix.blocks.end());
     s.status = SequenceStatus::running;
     s.num_computed_tokens = p.begin;
-    s.num_published_tokens = p.fork_of == nullptr ? p.begin : 0;
+    s.num_published_tokens = first_unpublished(p);
     s.prefix_memo = {};
     if (s.num_preemptions == 0) s.num_cached_tokens = p.begin;
+  }
+
+  /// The first token of `p` that the prefix cache is to be told of. Of a fork nothing may be
+  /// published yet, for its source may have gone before it was computed; and what comes from the
+  /// host is new to the cache, too.
+  [[nodiscard]] static std::int32_t first_unpublished(const PlannedSequence& p) noexcept {
+    if (p.fork_of != nullptr) return 0;
+    if (p.prefix.host_blocks.empty()) return p.begin;
+    return p.prefix.num_shared_tokens(Blocks::block_size());
+  }
+
+  /// How many tokens before the range of `p` are there if its step's copies have not been made.
+  [[nodiscard]] static std::int32_t num_uncopied_tokens(const PlannedSequence& p) noexcept {
+    if (!p.prefix.host_blocks.empty()) return p.prefix.num_shared_tokens(Blocks::block_size());
+    if (!p.prefix.copy_tail && !p.copies_block) return p.begin;
+    return p.begin / Blocks::block_size() * Blocks::block_size();
+  }
+
+  /// Plans to copy the blocks of `s`, which is about to be preempted, to the host's pool, if the
+  /// policy wants that and there is room for all of them. Beams are computed again: what is in
+  /// their blocks may be another beam's by the next choice, and siblings mostly have it.
+  void swap_out([[maybe_unused]] Sequence& s,
+                [[maybe_unused]] std::vector<BlockCopy>& copies) noexcept {
+    if constexpr (SwapsSequences<Preemption>) {
+      if (s.is_beam || s.block_table.empty() || !preemption_.swaps(s)) return;
+      if (!blocks_.allocate_host(s.block_table.size(), s.host_table)) {
+        ++swaps_.num_fallbacks;
+        return;
+      }
+      for (std::size_t i = 0; i < s.block_table.size(); ++i)
+        copies.push_back({s.block_table[i], s.host_table[i]});
+      s.num_swapped_tokens = s.num_computed_tokens;
+      ++swaps_.num_out;
+    }
+  }
+
+  /// Of what was swapped out of `s`, only the first `num_kept` tokens are kept.
+  void drop_host_blocks(Sequence& s, std::int32_t num_kept) noexcept {
+    if (num_kept >= s.num_swapped_tokens) return;
+    const auto num_blocks = static_cast<std::size_t>(Blocks::blocks_for(num_kept));
+    blocks_.release_host(std::span<const BlockId>(s.host_table).subspan(num_blocks));
+    s.host_table.resize(num_blocks);
+    s.num_swapped_tokens = num_kept;
   }
 
   void preempt(Sequence& s) noexcept {
@@ -316,9 +425,42 @@ class Scheduler {
   void withdraw(Sequence& s) noexcept {
     std::erase(running_, &s);
     drop_blocks(s, 0);
-    s.status = SequenceStatus::waiting;
     s.num_computed_tokens = 0;
-    waiting_.insert(s);
+    wait(s);
+  }
+
+  /// `s`, which is in no queue, waits, for a choice or for its turn.
+  void wait(Sequence& s) noexcept {
+    s.status = s.awaits_choice ? SequenceStatus::parked : SequenceStatus::waiting;
+    if (s.awaits_choice) {
+      ++num_parked_;
+    } else {
+      waiting_.insert(s);
+    }
+  }
+
+  void seat(const BeamSeat& seat, BeamMove& move) noexcept {
+    Sequence& s = *seat.sequence;
+    const bool stays = seat.parent == &s;
+    if (!stays) {
+      drop_blocks(s, 0);
+      take_over(s, move);
+    }
+    s.tokens.push_back(seat.token);
+    s.awaits_choice = false;
+    if (s.status == SequenceStatus::parked) {
+      --num_parked_;
+      wait(s);
+    } else if (s.block_table.empty()) {
+      preempt(s);  // as its parent was
+    }
+  }
+
+  /// Its candidates are known: there is nothing to compute of `s` until one is chosen.
+  void await_choice(Sequence& s) noexcept {
+    if (s.status == SequenceStatus::waiting) waiting_.erase(s);
+    s.awaits_choice = true;
+    if (s.status == SequenceStatus::waiting) wait(s);
   }
 
   /// `p` is computed; `outcome` is what it sampled, or null.
@@ -328,16 +470,21 @@ class Scheduler {
     if (outcome != nullptr) {
       for (const TokenId token : outcome->tokens) s.tokens.push_back(token);
       s.pending.pop_oldest();
-      end = std::min(p.end, s.num_known_tokens() - 1);
+      if (s.is_beam) {
+        await_choice(s);
+      } else {
+        end = std::min(p.end, s.num_known_tokens() - 1);
+      }
     }
-    // If it waits, the step behind this one has preempted it, and its blocks are gone.
+    // If it waits, the step behind this one has preempted it: its blocks are gone, or in host
+    // memory with all that this step has written, guesses that were wrong included.
+    if (s.status == SequenceStatus::waiting) drop_host_blocks(s, end);
     if (s.status == SequenceStatus::running) {
       if (end < p.end) {
         s.num_computed_tokens = end;
         drop_blocks(s, Blocks::blocks_for(end));
       }
-      // Of a fork nothing may be published yet: its source may have gone before it was computed.
-      publish(s, p.fork_of == nullptr ? p.begin : 0, end);
+      publish(s, first_unpublished(p), end);
     }
     if (outcome == nullptr) return;
     FinishReason reason = outcome->finish_reason;
@@ -361,6 +508,9 @@ class Scheduler {
   void finish(Sequence& s, FinishReason reason) noexcept {
     if (s.status == SequenceStatus::waiting) {
       waiting_.erase(s);
+      drop_host_blocks(s, 0);
+    } else if (s.status == SequenceStatus::parked) {
+      --num_parked_;
     } else {
       ++num_finished_;
     }
@@ -409,8 +559,10 @@ class Scheduler {
   std::uint64_t num_marks_ = 0;
   std::int64_t num_preemptions_ = 0;
   std::int64_t num_failed_inserts_ = 0;
+  SwapStats swaps_;
   int num_under_way_ = 0;
   int num_finished_ = 0;  ///< in running_ for the moment
+  std::int32_t num_parked_ = 0;
 };
 
 }  // namespace nanovllm

@@ -38,6 +38,7 @@ enum class FinishReason : std::uint8_t {
 enum class SequenceStatus : std::uint8_t {
   waiting,
   running,
+  parked,  ///< in no queue and without blocks: a beam that awaits a choice
   finished,
   held,  ///< it is no request's, and keeps its blocks for those that continue it
 };
@@ -64,6 +65,11 @@ struct alignas(64) Sequence {
   std::uint64_t arrival = 0;  ///< rank in the order of arrival, from 1; set by the scheduler
   SequenceStatus status = SequenceStatus::waiting;
   FinishReason finish_reason = FinishReason::none;
+  /// What steps draw for it are candidates: its tokens come by `Scheduler::reseat`.
+  bool is_beam = false;
+  /// A beam that has nothing to compute before the next `reseat`: its candidates were drawn, or it
+  /// is one of those that begin behind the first choice.
+  bool awaits_choice = false;
   std::int32_t num_computed_tokens = 0;  ///< K and V of tokens [0, n) are in the cache, or will be
                                          ///< when the steps under way are done
   std::int32_t num_cached_tokens = 0;  ///< of them, taken from the prefix cache on first admission
@@ -83,6 +89,10 @@ struct alignas(64) Sequence {
   /// live as long as this one. Null where there is none.
   Sequence* continues = nullptr;
 
+  /// While it waits, swapped out: the blocks of the host's pool that hold its first tokens.
+  std::vector<BlockId> host_table{};
+  std::int32_t num_swapped_tokens = 0;  ///< in host_table
+
   std::int64_t order = 0;     ///< lower goes before; set by the scheduler, see order_of
   std::int32_t priority = 0;  ///< lower is more urgent
 
@@ -96,8 +106,11 @@ struct alignas(64) Sequence {
   }
   [[nodiscard]] bool has_pending_token() const { return !pending.empty(); }
   /// Between two calls of the scheduler's `begin`: whether the step under way draws several tokens
-  /// for it, of which it may keep fewer. No other step can have it before they are known.
-  [[nodiscard]] bool is_unsettled() const { return pending.size() > 1; }
+  /// for it, of which it may keep fewer, or it is a beam whose next token is not chosen yet. No
+  /// other step can have it before its tokens are known.
+  [[nodiscard]] bool is_unsettled() const {
+    return pending.size() > 1 || awaits_choice || (is_beam && !pending.empty());
+  }
   /// Where token `position`, in [0, num_tokens()), comes from.
   [[nodiscard]] TokenSource token_source(std::int32_t position) const {
     if (position < num_known_tokens())

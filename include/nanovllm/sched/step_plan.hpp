@@ -22,10 +22,13 @@ struct PlannedSequence {
   std::int32_t begin = 0;  ///< first token to compute
   std::int32_t end = 0;    ///< one past the last; K and V of [0, begin) are in the cache by then
   std::int32_t num_logits = 0;  ///< 0; or end - (the sequence's length) + 1
-  PrefixMatch prefix{};         ///< what a new sequence adopts from the prefix cache
+  PrefixMatch prefix{};  ///< what is there of a new sequence: in the prefix cache, in host memory
   /// If not null: `prefix` is not from the cache, but of this sequence, a sibling that runs or the
   /// one that it continues.
   const Sequence* fork_of = nullptr;
+  /// Set by `Scheduler::begin`: others hold the block in which the range begins, so the sequence
+  /// has a copy of it instead.
+  bool copies_block = false;
 
   [[nodiscard]] std::int32_t num_tokens() const { return end - begin; }
 };
@@ -34,12 +37,20 @@ struct PlannedSequence {
 /// token each, sampled) come first, then the prompt chunks.
 struct StepPlan {
   std::vector<PlannedSequence> sequences;
-  std::vector<Sequence*> preempted;  ///< lose their blocks first, and wait to be recomputed
+  std::vector<Sequence*> preempted;  ///< lose their blocks first, and wait
   std::int32_t num_decodes = 0;      ///< sequences[0, num_decodes) are decodes
   std::int32_t num_tokens = 0;       ///< sum over all sequences
-  /// Set by `Scheduler::begin`, to be done after all earlier steps and before this one computes
-  /// anything. No block is the target of two copies, or source of one and target of another.
+  // Set by `Scheduler::begin`, to be done after all earlier steps and before this one computes
+  // anything, list by list: a block that is copied down may be the target of another list. No list
+  // has a target twice, and no target is in two lists.
+  /// From the device's pool to the host's: of sequences that are swapped out, and what the prefix
+  /// cache has no room for.
+  std::vector<BlockCopy> copies_down{};
+  /// Within the device's pool. No block is source of one and target of another.
   std::vector<BlockCopy> block_copies{};
+  /// From the host's pool to the device's: of sequences that are admitted. None of these sources is
+  /// a target of `copies_down`.
+  std::vector<BlockCopy> copies_up{};
 
   [[nodiscard]] bool empty() const { return sequences.empty(); }
 };
@@ -48,8 +59,16 @@ struct StepPlan {
 struct StepOutcome {
   Sequence* sequence = nullptr;
   /// Appended to the sequence: 1 to num_logits. If fewer, the other rows were computed for nothing.
+  /// None for a beam, which awaits the choice among all candidates then (Scheduler::reseat).
   std::span<const TokenId> tokens{};
   FinishReason finish_reason = FinishReason::none;  ///< other than none: it is done with the last
+};
+
+/// What a beam becomes when candidates are chosen.
+struct BeamSeat {
+  Sequence* sequence = nullptr;      ///< gets the tokens and the blocks of `parent`, and `token`
+  const Sequence* parent = nullptr;  ///< one of the same request, maybe `sequence` itself
+  TokenId token = 0;
 };
 
 }  // namespace nanovllm

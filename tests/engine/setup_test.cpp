@@ -1,0 +1,75 @@
+#include "nanovllm/engine/setup.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "catch.hpp"
+#include "nanovllm/core/error.hpp"
+
+using namespace nanovllm;
+
+namespace {
+
+/// Has memory, and remembers what it was asked to make of it.
+class FakeRunner : public StepRunner {
+ public:
+  [[nodiscard]] KvShape kv_shape() const override {
+    return {.num_layers = 2,
+            .num_kv_heads = 1,
+            .head_dim = 4,
+            .block_size = 16,
+            .element_bytes = 4};  // 1,024 bytes a block
+  }
+  [[nodiscard]] std::size_t available_memory() override { return 100 * 1024; }
+  void allocate_kv(std::int32_t num_blocks, std::int32_t num_host_blocks) override {
+    blocks = num_blocks;
+    host_blocks = num_host_blocks;
+  }
+  void launch(const StepInputs&) override {}
+  StepResults wait() override { return {}; }
+  [[nodiscard]] bool is_asynchronous() const override { return false; }
+  void run_worker() override {}
+  [[nodiscard]] Health health() const override { return {}; }
+  void reset() override {}
+  [[nodiscard]] int num_ranks() const override { return 1; }
+  [[nodiscard]] std::string describe_backend() const override { return "fake"; }
+  [[nodiscard]] std::string executor_name() const override { return "none"; }
+
+  std::int32_t blocks = -1, host_blocks = -1;
+};
+
+/// What the runner of an engine with these settings is asked for.
+KvBlocks allocated(const KvSize& host, std::optional<KvSize> device = KvSize::blocks(7)) {
+  FakeRunner runner;
+  EngineConfig config;
+  config.kv_size = device;
+  config.host_kv_size = host;
+  config.max_num_seqs = 4;
+  const KvBlocks blocks = allocate_kv(runner, 0.5, config, 160);
+  CHECK((blocks.device == runner.blocks && blocks.host == runner.host_blocks));
+  return blocks;
+}
+
+}  // namespace
+
+TEST_CASE("the KV pools are as large as the settings say", "[setup]") {
+  CHECK(allocated(EngineConfig{}.host_kv_size).host == 0);
+  CHECK(allocated(KvSize::blocks(0)).device == 7);
+  CHECK(allocated(KvSize::blocks(5)).host == 5);
+  CHECK(allocated(KvSize::bytes(0)).host == 0);
+  CHECK(allocated(KvSize::bytes(3 * 1024 + 1023)).host == 3);
+  CHECK(allocated(KvSize::blocks(1000)).host == 1000);             // no matter what the device has
+  CHECK(allocated(KvSize::blocks(0), std::nullopt).device == 40);  // 4 sequences of 160 tokens
+  CHECK(allocated(KvSize::blocks(0), KvSize::memory_share(0.25)).device == 25);
+}
+
+TEST_CASE("a pool in host memory is a number of blocks or bytes", "[setup]") {
+  using Catch::Matchers::Contains;
+  CHECK_THROWS_WITH(allocated(KvSize::blocks(-1)),
+                    Contains("host_kv_size must be a number") && Contains("got -1"));
+  CHECK_THROWS_WITH(allocated(KvSize::memory_share(0.5)), Contains("a share of the memory, 0.5"));
+  CHECK_THROWS_WITH(allocated(KvSize::bytes(1000)), Contains("1000 bytes hold 0 blocks"));
+  CHECK_THROWS_AS(allocated(KvSize::blocks(-1)), ConfigError);
+}
