@@ -45,16 +45,17 @@ namespace nanovllm::cuda {
 namespace detail {
 
 /// The row of an item's first query head.
-template <class T>
+template <class T, bool kShares>
 __device__ __forceinline__ const T* query_of(const DecodeProblem<T>& problem,
-                                             const DecodeCursor& item) {
+                                             const DecodeCursor<kShares>& item) {
   return problem.q + item.sequence * problem.q_stride +
          item.head * problem.group * problem.q_head_stride;
 }
 
 /// The row of an item's first head in the result.
-template <class T>
-__device__ __forceinline__ T* out_of(const DecodeProblem<T>& problem, const DecodeCursor& item) {
+template <class T, bool kShares>
+__device__ __forceinline__ T* out_of(const DecodeProblem<T>& problem,
+                                     const DecodeCursor<kShares>& item) {
   return problem.out + item.sequence * problem.out_stride +
          item.head * problem.group * problem.out_head_stride;
 }
@@ -103,8 +104,8 @@ __device__ __forceinline__ void attend_shared(const DecodeProblem<T>& problem,
   SharedItem item{range.group, range.head, range.chunk};
   int begin = range.tile;  // of the item, counted from its group's first tile
   for (int remaining = range.num_tiles; remaining > 0; begin = 0) {
-    // Of the block's tiles of the item every kWarps-th is this warp's. What else describes the group
-    // is read again behind the loop: registers are what there is least of.
+    // Of the block's tiles of the item every kWarps-th is this warp's. What else describes the
+    // group is read again behind the loop: registers are what there is least of.
     int num_left;  // tiles that the warp has not taken
     SharedTiles tiles;
     {
@@ -159,16 +160,17 @@ __device__ __forceinline__ void attend_shared(const DecodeProblem<T>& problem,
 /// Works through what a warp reads for single sequences. Leaves at most two items unfinished: in
 /// slot 0, in memory of its own, one that the warp did not begin; in slot 1, in the ring, which is
 /// idle then, one that it does not end.
-template <class T, class Traits>
+template <class T, class Traits, bool kShares>
 __device__ __forceinline__ void attend_range(const DecodeProblem<T>& problem,
                                              const DecodeRange& range,
-                                             DecodeLoader<T, Traits>& loader, float* ring_memory,
-                                             float* slot0_memory, DecodeSlot* slots) {
-  DecodeCursor cursor(range);
+                                             DecodeLoader<T, Traits, kShares>& loader,
+                                             float* ring_memory, float* slot0_memory,
+                                             DecodeSlot* slots) {
+  DecodeCursor<kShares> cursor(range);
   DecodeState<T, Traits> state;
   std::uint32_t stage = loader.ring;
   for (int remaining = range.num_tiles; remaining > 0;) {
-    const bool has_first = cursor.tile == cursor.first_tile;
+    const bool has_first = cursor.at_first_tile();
     const int end = min(cursor.num_tiles, cursor.tile + remaining);
     remaining -= end - cursor.tile;
     state.begin(query_of(problem, cursor), problem.q_head_stride, problem.group);
@@ -186,7 +188,7 @@ __device__ __forceinline__ void attend_range(const DecodeProblem<T>& problem,
     state.end();
     const bool has_last = cursor.past_last_tile();
     if (has_first && has_last) {
-      if (cursor.group >= 0) {
+      if (cursor.is_member()) {
         take_pieces(problem, read_span(problem.plan.spans + cursor.sequence), cursor.head,
                     static_cast<DecodeSoftmax<T, Traits>&>(state));
       }
@@ -195,9 +197,9 @@ __device__ __forceinline__ void attend_range(const DecodeProblem<T>& problem,
       store_part(state, problem.group, has_first ? ring_memory : slot0_memory);
       if (threadIdx.x % 32 == 0)
         slots[has_first] = {cursor.sequence * problem.num_kv_heads + cursor.head, has_first,
-                            has_last, cursor.group >= 0};
+                            has_last, cursor.is_member()};
     }
-    if (remaining > 0) cursor.next_item(problem.plan.spans, problem.num_kv_heads);
+    if (remaining > 0) cursor.next_item(problem);
   }
 }
 
@@ -215,7 +217,11 @@ __device__ __forceinline__ void store_zeros(const DecodeProblem<T>& problem, int
 }  // namespace detail
 
 /// Grid as planned. Dynamic shared memory: `decode_shared_bytes`.
-template <class T, int kHeadDim, int kHeadTiles, int kWarps>
+///
+/// @tparam kShares  whether the plan may have groups. Without them the kernel takes 160 registers
+///                  instead of 250, and there is room for blocks of its neighbours in the stream,
+///                  which may begin early then: 2 us a layer.
+template <class T, int kHeadDim, int kHeadTiles, int kWarps, bool kShares>
 __global__ void __launch_bounds__(32 * kWarps, 1)
     decode_attention_kernel(const __grid_constant__ DecodeProblem<T> problem) {
   using Traits = DecodeTraits<kHeadDim, kHeadTiles, kWarps>;
@@ -234,22 +240,25 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
 
   if (!problem.early) grid_dependency_wait();
   const int global_warp = static_cast<int>(blockIdx.x) * kWarps + warp;
-  const DecodeSharedRange shared =
-      detail::read_shared_range(problem.plan.shared_ranges + blockIdx.x);
   DecodeRange range = detail::read_range(problem.plan.ranges + global_warp);
-  if (shared.num_tiles > 0) {
-    grid_dependency_wait();
-    detail::attend_shared<T, Traits>(problem, shared, decode_shared);
-    // Read again, so that it takes no registers until here.
-    range = detail::read_range(problem.plan.ranges + global_warp);
+  if constexpr (kShares) {
+    const DecodeSharedRange shared =
+        detail::read_shared_range(problem.plan.shared_ranges + blockIdx.x);
+    if (shared.num_tiles > 0) {
+      grid_dependency_wait();
+      detail::attend_shared<T, Traits>(problem, shared, decode_shared);
+      // Read again, so that it takes no registers until here.
+      range = detail::read_range(problem.plan.ranges + global_warp);
+    }
   }
   const int kv_len = global_warp < problem.num_seqs ? __ldcg(problem.kv_lens + global_warp) : 1;
-  detail::DecodeLoader<T, Traits> loader(problem, range, shared_address(ring_of(warp)));
+  detail::DecodeLoader<T, Traits, kShares> loader(problem, range, shared_address(ring_of(warp)));
   if (range.num_tiles > 0) loader.fill();
   grid_dependency_wait();
   grid_dependency_launch();
-  detail::attend_range<T, Traits>(problem, range, loader, reinterpret_cast<float*>(ring_of(warp)),
-                                  parts + warp * part_floats, slots + 2 * warp);
+  detail::attend_range<T, Traits, kShares>(problem, range, loader,
+                                           reinterpret_cast<float*>(ring_of(warp)),
+                                           parts + warp * part_floats, slots + 2 * warp);
   if (kv_len <= 0) detail::store_zeros<T, Traits>(problem, global_warp);
   const int num_warps = static_cast<int>(gridDim.x) * kWarps;
   for (int s = global_warp + num_warps; s < problem.num_seqs; s += num_warps) {
@@ -257,10 +266,11 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
   }
 
   __syncthreads();
-  detail::merge_slots<Traits>(problem, slots, range.opening_block, [&](int slot) -> const float* {
-    return slot % 2 == 0 ? parts + slot / 2 * part_floats
-                         : reinterpret_cast<const float*>(ring_of(slot / 2));
-  });
+  detail::merge_slots<Traits, kShares>(
+      problem, slots, range.opening_block, [&](int slot) -> const float* {
+        return slot % 2 == 0 ? parts + slot / 2 * part_floats
+                             : reinterpret_cast<const float*>(ring_of(slot / 2));
+      });
 }
 
 }  // namespace nanovllm::cuda

@@ -22,9 +22,30 @@ __device__ __forceinline__ DecodeRange read_range(const DecodeRange* range) {
   return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
 }
 
+/// What a sequence shares with others: its keys before `first_tile` are read with `group`, -1 for
+/// none.
+template <bool kShares>
+struct DecodeMembership {
+  __device__ __forceinline__ DecodeMembership(int first_tile, int group)
+      : first_tile_(first_tile), group_(group) {}
+  __device__ __forceinline__ int first_tile() const { return first_tile_; }
+  __device__ __forceinline__ int group() const { return group_; }
+
+ private:
+  int first_tile_, group_;
+};
+template <>
+struct DecodeMembership<false> {
+  __device__ __forceinline__ DecodeMembership(int, int) {}
+  __device__ __forceinline__ static int first_tile() { return 0; }
+  __device__ __forceinline__ static int group() { return -1; }
+};
+
 /// A place in the plan's list of tiles.
+template <bool kShares>
 struct DecodeCursor {
-  int sequence, head, tile, num_tiles, kv_len, first_tile, group;
+  int sequence, head, tile, num_tiles, kv_len;
+  DecodeMembership<kShares> membership;
 
   __device__ __forceinline__ explicit DecodeCursor(const DecodeRange& range)
       : sequence(range.sequence),
@@ -32,28 +53,35 @@ struct DecodeCursor {
         tile(range.tile),
         num_tiles((range.kv_len + kDecodeTileKeys - 1) / kDecodeTileKeys),
         kv_len(range.kv_len),
-        first_tile(range.first_tile),
-        group(range.group) {}
+        membership(range.first_tile, range.group) {}
 
   /// Keys of this tile that exist, 1 to 16.
   __device__ __forceinline__ int num_keys() const {
     return min(kDecodeTileKeys, kv_len - tile * kDecodeTileKeys);
   }
+  __device__ __forceinline__ bool at_first_tile() const { return tile == membership.first_tile(); }
   __device__ __forceinline__ bool at_last_tile() const { return tile + 1 == num_tiles; }
   __device__ __forceinline__ bool past_last_tile() const { return tile == num_tiles; }
+  __device__ __forceinline__ bool is_member() const { return membership.group() >= 0; }
 
   /// To the first tile of the next item; there must be one.
-  __device__ __forceinline__ void next_item(const DecodeSpan* spans, int num_kv_heads) {
-    tile = first_tile;
-    if (++head < num_kv_heads) return;
-    head = 0;
-    DecodeSpan span;
-    do {
-      span = read_span(spans + ++sequence);
-    } while (span.kv_len <= 0);
-    kv_len = span.kv_len, group = span.group;
-    tile = first_tile = span.first_tile;
-    num_tiles = (kv_len + kDecodeTileKeys - 1) / kDecodeTileKeys;
+  template <class T>
+  __device__ __forceinline__ void next_item(const DecodeProblem<T>& problem) {
+    if (++head == problem.num_kv_heads) {
+      head = 0;
+      do {
+        ++sequence;
+        if constexpr (kShares) {
+          const DecodeSpan span = read_span(problem.plan.spans + sequence);
+          kv_len = span.kv_len;
+          membership = {span.first_tile, span.group};
+        } else {
+          kv_len = __ldcg(problem.kv_lens + sequence);
+        }
+      } while (kv_len <= 0);
+      num_tiles = (kv_len + kDecodeTileKeys - 1) / kDecodeTileKeys;
+    }
+    tile = membership.first_tile();
   }
 };
 
@@ -95,11 +123,11 @@ __device__ __forceinline__ void copy_tile(const DecodeProblem<T>& problem, const
 }
 
 /// Fetches a warp's tiles, in order, into its ring.
-template <class T, class Traits>
+template <class T, class Traits, bool kShares>
 struct DecodeLoader {
   const DecodeProblem<T>& problem;
   std::uint32_t ring;  ///< shared address
-  DecodeCursor cursor;
+  DecodeCursor<kShares> cursor;
   int remaining;  ///< tiles not located yet
   int page_index, page_row;
   L2Policy once = l2_evict_first();  ///< keys are not read again before the next step
@@ -120,7 +148,7 @@ struct DecodeLoader {
         cursor.at_last_tile()};
     if (--remaining == 0) return out;
     if (cursor.at_last_tile()) {
-      cursor.next_item(problem.plan.spans, problem.num_kv_heads);
+      cursor.next_item(problem);
       go_to(cursor.tile);
     } else {
       ++cursor.tile;

@@ -277,6 +277,7 @@ inline void plan_decode(VectorView<const std::int32_t> kv_lens, std::int64_t num
   if (shared.members.extent(0) != num_seqs || workspace.max_chunks() == 0) shared = {};
   shared.groups = shared.groups.slice(0, std::min(shared.groups.extent(0), num_seqs));
   workspace.planned_seqs = num_seqs;
+  workspace.planned_groups = shared.groups.extent(0) > 0;
   workspace.planned_kv_heads = num_kv_heads;
   if (num_seqs == 0) return;
   launch(

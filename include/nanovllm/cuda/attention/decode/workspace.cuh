@@ -173,6 +173,7 @@ class DecodeWorkspace {
 
   /// What the last plan enqueued was for; the host's check that plan and op belong together.
   std::int64_t planned_seqs = -1, planned_kv_heads = -1;
+  bool planned_groups = false;  ///< whether there may be groups in it
 
  private:
   std::int64_t max_num_seqs_, max_kv_heads_, group_, head_dim_;
