@@ -227,7 +227,6 @@ class BeamTraffic {
  public:
   static constexpr bool kSwaps = SwapsSequences<Preemption>;
 
-
   BeamTraffic(unsigned seed, bool prefix_caching, std::size_t depth, Coverage& coverage)
       : random_(seed),
         num_blocks_(2 + below((4 << (2 * below(3))) * (Blocks::block_size() == 1 ? 4 : 1))),

@@ -104,10 +104,11 @@ class Scheduler {
     return num_tokens < capacity_tokens();
   }
 
-  /// Puts `s` at its place in the waiting queue: the end, unless the policy has an order of its own.
-  /// `s` is fresh but for its id, tokens, num_prompt_tokens, max_total_tokens and priority. Throws RequestError, and does not take it, when it
-  /// has no tokens, no room for one more, or could outgrow the pool: the caller lowers
-  /// max_total_tokens to `capacity_tokens()` first.
+  /// Puts `s` at its place in the waiting queue: the end, unless the policy has an order of its
+  /// own. `s` is fresh but for its id, tokens, num_prompt_tokens, max_total_tokens and priority, and
+  /// what it is of a request or conversation. Throws RequestError, and does not take it, when it has
+  /// no tokens, no room for one more, or could outgrow the pool: the caller lowers max_total_tokens
+  /// to `capacity_tokens()` first.
   void add(Sequence& s) {
     check_request(s, capacity_tokens());
     s.arrival = ++num_arrivals_;
