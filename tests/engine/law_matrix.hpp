@@ -1,10 +1,9 @@
 #pragma once
-/// The laws for combinations of policies: what a request gives must not depend on the prefix cache,
-/// on how sequences are preempted, on the order in which they are served, nor on how many samples or
-/// beams it draws; in a pool that is too small for all of them, too.
+/// The laws for combinations of policies: what a request gives must not depend on the prefix
+/// cache, on how sequences are preempted, on the order in which they are served, nor on how many
+/// samples or beams others draw; in a pool that is too small for all of them, too.
 ///
-/// Who includes this defines `Base`, the policy, and `num_devices()`, which says 'skipped' when it
-/// is 0, before.
+/// Who includes this calls `check_combination` with a policy to derive from.
 
 #include <cstddef>
 #include <cstdint>

@@ -254,6 +254,10 @@ TEMPLATE_TEST_CASE("a turn that is aborted, fails or is refused leaves the sessi
     output = session.generate(tokens_of(2, 5), params);
     CHECK(output.error == "session: a turn has one sample, got n = 2 and best_of = 2");
   }
+  SECTION("beams") {
+    output = session.generate(tokens_of(2, 5), SamplingParams{.beam_width = 1});
+    CHECK(output.error == "session: a turn is no beam search, got beam_width = 1");
+  }
   SECTION("too long") {
     output = session.generate(tokens_of(2, 300), sampled());
     CHECK_THROWS_AS(session.append(tokens_of(2, 300)), RequestError);

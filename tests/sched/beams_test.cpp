@@ -220,13 +220,12 @@ struct Group {
   std::vector<Sequence*> seats;             ///< by rank
 };
 
-/// Requests with beams and without, on a pretended device. Where `Preemption` swaps, there are a pool
-/// of the host and conversations, too, which requests of both kinds go on with.
+/// Requests with beams and without, on a pretended device. Where `Preemption` swaps, there are a
+/// pool of the host and conversations, too, which requests of both kinds go on with.
 template <class Policy, class Blocks, class Preemption = RecomputePreemption>
 class BeamTraffic {
  public:
   static constexpr bool kSwaps = SwapsSequences<Preemption>;
-
 
   BeamTraffic(unsigned seed, bool prefix_caching, std::size_t depth, Coverage& coverage)
       : random_(seed),

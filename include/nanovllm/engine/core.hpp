@@ -142,8 +142,9 @@ class EngineCore : public SessionStore {
   Launch launch() {
     if (!scheduler_.has_work()) return Launch::nothing;
     StepPlan plan = scheduler_.schedule();  // decides, changes nothing
-    // Where nothing can be computed, what is kept for requests to come gives way first, and then what
-    // beams hold that have drawn: they are computed again, and would be so in every step beside it.
+    // Where nothing can be computed, what sessions hold gives way, and only then beams that have
+    // drawn: those must be computed again, and would be for every choice as long as the room is
+    // taken.
     while (plan.empty() && under_way_.empty() &&
            (scheduler_.give_up_held() || scheduler_.park_beams()))
       plan = scheduler_.schedule();

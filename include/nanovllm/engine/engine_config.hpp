@@ -30,7 +30,7 @@ struct EngineConfig {
   /// there. A policy with `SwapPreemption` copies sequences there that give way to others, instead
   /// of computing them again; they go before what is cached.
   KvSize host_kv_size = KvSize::blocks(0);
-  bool prefix_caching = true;       ///< off turns it off where the policy has it on
+  bool prefix_caching = true;  ///< off turns it off where the policy has it on
   /// A request is not admitted while an earlier one computes at least so many tokens of their
   /// common prefix that the prefix cache does not have; 0: it always is. Waiting costs it a step or
   /// two, so the tokens should take longer to compute than a step with few tokens takes.
@@ -41,7 +41,7 @@ struct EngineConfig {
   /// Blocks of the KV pool that sessions may hold, all together; unset: half of them. Requests get
   /// them where they could not run otherwise.
   std::optional<std::int32_t> session_blocks{};
-  std::optional<bool> overlap{};    ///< plan a step while another is computed; unset: on devices
+  std::optional<bool> overlap{};  ///< plan a step while another is computed; unset: on devices
   /// Tensor-parallel ranks in processes of their own, e.g. `ProcessGroup::from_environment()`;
   /// unset: threads of this process.
   std::shared_ptr<ProcessGroup> processes{};
@@ -67,14 +67,14 @@ struct EngineStats {
   std::int64_t num_running = 0;
   std::int64_t num_finished = 0;
   std::int64_t num_preemptions = 0;
-  std::int64_t num_swapped_out = 0;     ///< of them, copied to host memory
-  std::int64_t num_swapped_in = 0;      ///< copied back, and not computed again
-  std::int64_t num_swap_fallbacks = 0;  ///< not copied: no room, or the step was undone
-  std::int64_t num_prefill_tokens = 0;  ///< computed in prompt chunks
-  std::int64_t num_decode_tokens = 0;   ///< computed one at a time
-  std::int64_t num_sampled_tokens = 0;  ///< generated
-  std::int64_t num_queried_tokens = 0;  ///< looked up in the prefix cache
-  std::int64_t num_hit_tokens = 0;      ///< of them, found
+  std::int64_t num_swapped_out = 0;      ///< of them, copied to host memory
+  std::int64_t num_swapped_in = 0;       ///< copied back, and not computed again
+  std::int64_t num_swap_fallbacks = 0;   ///< not copied: no room, or the step was undone
+  std::int64_t num_prefill_tokens = 0;   ///< computed in prompt chunks
+  std::int64_t num_decode_tokens = 0;    ///< computed one at a time
+  std::int64_t num_sampled_tokens = 0;   ///< generated
+  std::int64_t num_queried_tokens = 0;   ///< looked up in the prefix cache
+  std::int64_t num_hit_tokens = 0;       ///< of them, found
   std::int64_t num_host_hit_tokens = 0;  ///< of these, in host memory
   std::int64_t num_kv_blocks = 0;
   std::int64_t num_free_kv_blocks = 0;

@@ -1,6 +1,6 @@
 #pragma once
-/// What a waiting sequence can share with those that were made with the same prompt, or the one that
-/// it continues.
+/// What a waiting sequence can share with those that were made with the same prompt, or the one
+/// that it continues.
 
 #include <algorithm>
 #include <cstddef>
@@ -29,8 +29,8 @@ struct Fork {
   return {.source = held, .num_tokens = static_cast<std::int32_t>(differs - s.tokens.begin())};
 }
 
-/// The longest beginning of beam `s` that the one it continues has, or a sibling has computed. Beams
-/// part and meet at any token. O(siblings · tokens).
+/// The longest beginning of beam `s` that the one it continues has, or a sibling has computed.
+/// Beams part and meet at any token. O(siblings · tokens).
 [[nodiscard]] inline Fork find_beam_fork(const Sequence& s) {
   Fork fork = find_held(s);
   for (const Sequence* at = s.next_sibling; at != nullptr && at != &s; at = at->next_sibling) {

@@ -270,7 +270,7 @@ class PlanBuilder {
     forecast_.adopt(match);
     reserve_ += num_blocks_wanted(s) - num_hits(match);
     ++num_running_;
-    // What a sibling computes, and what comes from the host, the cache may not have been told of yet.
+    // What a sibling computes, or comes from the host, the cache may not have been told of yet.
     const bool is_published = fork_of == nullptr || fork_of->status == SequenceStatus::held;
     const std::int32_t num_published =
         match.host_blocks.empty() ? begin : match.num_shared_tokens(Blocks::block_size());

@@ -18,6 +18,7 @@
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/beam_moves.hpp"
 #include "nanovllm/sched/continuous_batching.hpp"
+#include "nanovllm/sched/copy_on_write.hpp"
 #include "nanovllm/sched/held_sequences.hpp"
 #include "nanovllm/sched/plan_checks.hpp"
 #include "nanovllm/sched/preemption.hpp"
@@ -27,15 +28,9 @@
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/sched/step_plan.hpp"
 #include "nanovllm/sched/step_room.hpp"
+#include "nanovllm/sched/swapping.hpp"
 
 namespace nanovllm {
-
-/// Counters of sequences that were preempted, since the scheduler was made.
-struct SwapStats {
-  std::int64_t num_out = 0;  ///< copied to the host's pool
-  std::int64_t num_in = 0;   ///< of them, copied back; others have ended, or were in the cache
-  std::int64_t num_fallbacks = 0;  ///< to be copied, but had no room, or their step was cancelled
-};
 
 /// Owns the queues and the block manager. One step is
 ///
@@ -104,9 +99,10 @@ class Scheduler {
     return num_tokens < capacity_tokens();
   }
 
-  /// Puts `s` at its place in the waiting queue: the end, unless the policy has an order of its own.
-  /// `s` is fresh but for its id, tokens, num_prompt_tokens, max_total_tokens and priority. Throws RequestError, and does not take it, when it
-  /// has no tokens, no room for one more, or could outgrow the pool: the caller lowers
+  /// Puts `s` at its place in the waiting queue: the end, unless the policy has an order of its
+  /// own. `s` is fresh but for its id, tokens, num_prompt_tokens, max_total_tokens and priority,
+  /// and what it is of a request or conversation. Throws RequestError, and does not take it, when
+  /// it has no tokens, no room for one more, or could outgrow the pool: the caller lowers
   /// max_total_tokens to `capacity_tokens()` first.
   void add(Sequence& s) {
     check_request(s, capacity_tokens());
@@ -168,8 +164,8 @@ class Scheduler {
 
   /// Applies `plan`, as `schedule` just made it: the preempted give back their blocks and wait, the
   /// admitted adopt their prefix-cache hits, and all sequences in the plan get the blocks for their
-  /// ranges. Sets the plan's lists of copies. Throws Error when the plan does not fit the queues, or
-  /// needs more blocks than are free, which PlanBuilder keeps policies from.
+  /// ranges. Sets the plan's lists of copies. Throws Error when the plan does not fit the queues,
+  /// or needs more blocks than are free, which PlanBuilder keeps policies from.
   void begin(StepPlan& plan) {
     check_room();
     check_plan(plan, num_going_on(), config_, ++num_marks_, Blocks::block_size());
@@ -183,9 +179,9 @@ class Scheduler {
   /// sequences that have ended meanwhile are ignored and may be left out.
   ///
   /// A sequence finishes with the reason of its outcome, or with FinishReason::length when it
-  /// reaches max_total_tokens. One whose outcome has fewer tokens than it sampled goes on behind the
-  /// last of them. Throws Error when plan, step and outcomes do not belong together. What the prefix
-  /// cache throws costs its entry and nothing else; `num_failed_inserts` counts it.
+  /// reaches max_total_tokens. One whose outcome has fewer tokens than it sampled goes on behind
+  /// the last of them. Throws Error when plan, step and outcomes do not belong together. What the
+  /// prefix cache throws costs its entry and nothing else; `num_failed_inserts` counts it.
   void commit(const StepPlan& plan, std::span<const StepOutcome> outcomes) {
     check(num_under_way_ > 0, "commit: no step has begun");
     check_outcomes(plan, outcomes);
@@ -219,12 +215,12 @@ class Scheduler {
         withdraw(s);
         continue;
       }
-      s.num_computed_tokens = num_uncopied_tokens(p);
+      s.num_computed_tokens = p.num_uncopied_tokens(Blocks::block_size());
       drop_blocks(s, Blocks::blocks_for(s.num_computed_tokens));
     }
     for (Sequence* s : plan.preempted) {
       if (s->num_swapped_tokens > 0) ++swaps_.num_fallbacks;
-      drop_host_blocks(*s, 0);
+      drop_host_blocks(*s, 0, blocks_);
     }
     blocks_.forget_saved(plan.copies_down);
     while (num_going_on() > static_cast<std::size_t>(config_.max_num_seqs))
@@ -237,7 +233,7 @@ class Scheduler {
     check(num_under_way_ == 0,
           "forget_kv: a step has begun; it must be committed or cancelled first");
     while (!running_.empty()) preempt(*running_.back());
-    for (Sequence* s : waiting_) drop_host_blocks(*s, 0);
+    for (Sequence* s : waiting_) drop_host_blocks(*s, 0, blocks_);
     held_.give_up_all(blocks_);
     blocks_.forget();
   }
@@ -306,19 +302,21 @@ class Scheduler {
     }
     for (Sequence* s : plan.preempted) {
       preemption_.vacate(*s, plan.block_copies);
-      swap_out(*s, plan.copies_down);
+      if constexpr (SwapsSequences<Preemption>) {
+        if (preemption_.swaps(*s)) swap_out(*s, plan, blocks_, swaps_);
+      }
       preempt(*s);
     }
     std::int32_t num_samples = 0;
     for (PlannedSequence& p : plan.sequences) {
       Sequence& s = *p.sequence;
       if (p.prefix.copy_tail)
-        plan.block_copies.push_back({*p.prefix.copy_tail, allocate_for(s, plan)});
+        plan.block_copies.push_back({*p.prefix.copy_tail, allocate_for(s, plan, blocks_)});
       for (const BlockId host : p.prefix.host_blocks)
-        plan.copies_up.push_back({host, allocate_for(s, plan)});
+        plan.copies_up.push_back({host, allocate_for(s, plan, blocks_)});
       const bool is_apart = p.prefix.copy_tail || !p.prefix.host_blocks.empty();
-      if (p.begin % Blocks::block_size() > 0 && !is_apart) write_apart(p, plan);
-      while (std::ssize(s.block_table) < Blocks::blocks_for(p.end)) allocate_for(s, plan);
+      if (p.begin % Blocks::block_size() > 0 && !is_apart) write_apart(p, plan, blocks_);
+      while (std::ssize(s.block_table) < Blocks::blocks_for(p.end)) allocate_for(s, plan, blocks_);
       s.num_computed_tokens = p.end;
       s.pending.push(num_samples, p.num_logits);
       num_samples += p.num_logits;
@@ -327,32 +325,9 @@ class Scheduler {
     for (const PlannedSequence& p : plan.sequences) {
       if (p.prefix.copy_tail) blocks_.release(std::span(&*p.prefix.copy_tail, 1));
       swaps_.num_in += is_swapped_in(p.prefix, *p.sequence) ? 1 : 0;
-      drop_host_blocks(*p.sequence, 0);
+      drop_host_blocks(*p.sequence, 0, blocks_);
     }
     blocks_.end_copies();
-  }
-
-  /// Where others hold the block in which `p` begins, too, its sequence gets a copy. Copies for
-  /// those that were just admitted are made before anything is written, so these hold nothing.
-  void write_apart(PlannedSequence& p, StepPlan& plan) {
-    Sequence& s = *p.sequence;
-    const BlockId shared = s.block_table.back();
-    std::int32_t num_holders = blocks_.ref_count(shared);
-    if (num_holders == 1) return;
-    for (const PlannedSequence& other : plan.sequences)
-      num_holders -= other.prefix.copy_tail == shared ? 1 : 0;
-    p.copies_block = num_holders > 1;
-    if (!p.copies_block) return;
-    s.block_table.pop_back();
-    plan.block_copies.push_back({shared, allocate_for(s, plan)});
-    blocks_.release(std::span(&shared, 1));  // others hold it
-  }
-
-  BlockId allocate_for(Sequence& s, StepPlan& plan) {
-    const std::optional<BlockId> block = blocks_.allocate(&plan.copies_down);
-    check(block.has_value(), "begin: the prefix cache gives up none of its free blocks");
-    s.block_table.push_back(*block);
-    return *block;
   }
 
   void admit(const PlannedSequence& p) {
@@ -367,52 +342,9 @@ class Scheduler {
     s.block_table.assign(p.prefix.blocks.begin(), p.prefix.blocks.end());
     s.status = SequenceStatus::running;
     s.num_computed_tokens = p.begin;
-    s.num_published_tokens = first_unpublished(p);
+    s.num_published_tokens = p.first_unpublished(Blocks::block_size());
     s.prefix_memo = {};
     if (s.num_preemptions == 0) s.num_cached_tokens = p.begin;
-  }
-
-  /// The first token of `p` that the prefix cache is to be told of. Of a fork nothing may be
-  /// published yet, for its source may have gone before it was computed; and what comes from the
-  /// host is new to the cache, too.
-  [[nodiscard]] static std::int32_t first_unpublished(const PlannedSequence& p) noexcept {
-    if (p.fork_of != nullptr) return 0;
-    if (p.prefix.host_blocks.empty()) return p.begin;
-    return p.prefix.num_shared_tokens(Blocks::block_size());
-  }
-
-  /// How many tokens before the range of `p` are there if its step's copies have not been made.
-  [[nodiscard]] static std::int32_t num_uncopied_tokens(const PlannedSequence& p) noexcept {
-    if (!p.prefix.host_blocks.empty()) return p.prefix.num_shared_tokens(Blocks::block_size());
-    if (!p.prefix.copy_tail && !p.copies_block) return p.begin;
-    return p.begin / Blocks::block_size() * Blocks::block_size();
-  }
-
-  /// Plans to copy the blocks of `s`, which is about to be preempted, to the host's pool, if the
-  /// policy wants that and there is room for all of them. Beams are computed again: what is in
-  /// their blocks may be another beam's by the next choice, and siblings mostly have it.
-  void swap_out([[maybe_unused]] Sequence& s,
-                [[maybe_unused]] std::vector<BlockCopy>& copies) noexcept {
-    if constexpr (SwapsSequences<Preemption>) {
-      if (s.is_beam || s.block_table.empty() || !preemption_.swaps(s)) return;
-      if (!blocks_.allocate_host(s.block_table.size(), s.host_table)) {
-        ++swaps_.num_fallbacks;
-        return;
-      }
-      for (std::size_t i = 0; i < s.block_table.size(); ++i)
-        copies.push_back({s.block_table[i], s.host_table[i]});
-      s.num_swapped_tokens = s.num_computed_tokens;
-      ++swaps_.num_out;
-    }
-  }
-
-  /// Of what was swapped out of `s`, only the first `num_kept` tokens are kept.
-  void drop_host_blocks(Sequence& s, std::int32_t num_kept) noexcept {
-    if (num_kept >= s.num_swapped_tokens) return;
-    const auto num_blocks = static_cast<std::size_t>(Blocks::blocks_for(num_kept));
-    blocks_.release_host(std::span<const BlockId>(s.host_table).subspan(num_blocks));
-    s.host_table.resize(num_blocks);
-    s.num_swapped_tokens = num_kept;
   }
 
   void preempt(Sequence& s) noexcept {
@@ -478,13 +410,13 @@ class Scheduler {
     }
     // If it waits, the step behind this one has preempted it: its blocks are gone, or in host
     // memory with all that this step has written, guesses that were wrong included.
-    if (s.status == SequenceStatus::waiting) drop_host_blocks(s, end);
+    if (s.status == SequenceStatus::waiting) drop_host_blocks(s, end, blocks_);
     if (s.status == SequenceStatus::running) {
       if (end < p.end) {
         s.num_computed_tokens = end;
         drop_blocks(s, Blocks::blocks_for(end));
       }
-      publish(s, first_unpublished(p), end);
+      publish(s, p.first_unpublished(Blocks::block_size()), end);
     }
     if (outcome == nullptr) return;
     FinishReason reason = outcome->finish_reason;
@@ -508,7 +440,7 @@ class Scheduler {
   void finish(Sequence& s, FinishReason reason) noexcept {
     if (s.status == SequenceStatus::waiting) {
       waiting_.erase(s);
-      drop_host_blocks(s, 0);
+      drop_host_blocks(s, 0, blocks_);
     } else if (s.status == SequenceStatus::parked) {
       --num_parked_;
     } else {

@@ -31,6 +31,20 @@ struct PlannedSequence {
   bool copies_block = false;
 
   [[nodiscard]] std::int32_t num_tokens() const { return end - begin; }
+
+  /// The first token that the prefix cache is to be told of. Of a fork nothing may be published
+  /// yet, for its source may have gone before it was computed; and what comes from the host is new
+  /// to the cache, too.
+  [[nodiscard]] std::int32_t first_unpublished(std::int32_t block_size) const noexcept {
+    if (fork_of != nullptr) return 0;
+    return prefix.host_blocks.empty() ? begin : prefix.num_shared_tokens(block_size);
+  }
+
+  /// How many tokens before the range are there if the step's copies have not been made.
+  [[nodiscard]] std::int32_t num_uncopied_tokens(std::int32_t block_size) const noexcept {
+    if (!prefix.host_blocks.empty()) return prefix.num_shared_tokens(block_size);
+    return prefix.copy_tail || copies_block ? begin / block_size * block_size : begin;
+  }
 };
 
 /// Sequences in the order in which they are laid out in the step's flat arrays: the decodes (one

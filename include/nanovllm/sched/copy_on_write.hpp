@@ -1,0 +1,41 @@
+#pragma once
+/// Blocks for what a step writes: new ones, and copies of those that others hold, too.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/sched/sequence.hpp"
+#include "nanovllm/sched/step_plan.hpp"
+
+namespace nanovllm {
+
+/// Gives `s`, which is in `plan`, one block more. There is a free one: `plan` has been checked.
+template <class Blocks>
+BlockId allocate_for(Sequence& s, StepPlan& plan, Blocks& blocks) {
+  const std::optional<BlockId> block = blocks.allocate(&plan.copies_down);
+  check(block.has_value(), "begin: the prefix cache gives up none of its free blocks");
+  s.block_table.push_back(*block);
+  return *block;
+}
+
+/// Where others hold the block in which `p` of `plan` begins, too, its sequence gets a copy. Copies
+/// for those that were just admitted are made before anything is written, so these hold nothing.
+template <class Blocks>
+void write_apart(PlannedSequence& p, StepPlan& plan, Blocks& blocks) {
+  Sequence& s = *p.sequence;
+  const BlockId shared = s.block_table.back();
+  std::int32_t num_holders = blocks.ref_count(shared);
+  if (num_holders == 1) return;
+  for (const PlannedSequence& other : plan.sequences)
+    num_holders -= other.prefix.copy_tail == shared ? 1 : 0;
+  p.copies_block = num_holders > 1;
+  if (!p.copies_block) return;
+  s.block_table.pop_back();
+  plan.block_copies.push_back({shared, allocate_for(s, plan, blocks)});
+  blocks.release(std::span(&shared, 1));  // others hold it
+}
+
+}  // namespace nanovllm
