@@ -252,7 +252,9 @@ std::pair<std::vector<Case>, std::string> run_all(const Options& o, const nv::Mo
       for (const double pool : o.pools) {
         for (const double host_pool : o.host_pools) {
           for (const std::string& cache : o.caches)
-            cases.push_back({name, cache, block_size, pool, pool_blocks(workload, pool, block_size),
+            cases.push_back({name, cache, block_size, pool,
+                             pool_blocks(workload, pool, block_size) +
+                                 sample_blocks(workload, o.num_samples, block_size),
                              host_pool,
                              host_pool > 0 ? pool_blocks(workload, host_pool, block_size) : 0});
         }

@@ -97,6 +97,15 @@ struct Workload {
                   nv::ceil_div(longest_sequence(workload) + 1, block_size) + 1);
 }
 
+/// Blocks that `num_samples` answers to every request take beside those of the first.
+[[nodiscard]] inline std::int64_t sample_blocks(const Workload& workload, std::int32_t num_samples,
+                                                std::int64_t block_size) {
+  std::int64_t blocks = 0;
+  for (const Request& request : workload.requests)
+    blocks += nv::ceil_div(std::int64_t{request.max_tokens}, block_size) + 2;
+  return blocks * (num_samples - 1);
+}
+
 /// How many tokens a text has: any number in [min, max].
 struct Length {
   std::int64_t min = 0, max = 0;

@@ -202,4 +202,6 @@ TEST_CASE("a pool is a share of what the workload needs, and holds its longest s
   CHECK(pool_blocks(workload, 1.0, 16) == 8);
   CHECK(pool_blocks(workload, 2.5, 16) == 20);
   CHECK(pool_blocks(workload, 0.1, 16) == 6);  // 67 tokens and a block more
+  CHECK(sample_blocks(workload, 1, 16) == 0);
+  CHECK(sample_blocks(workload, 3, 16) == 2 * 3 * std::ssize(workload.requests));
 }

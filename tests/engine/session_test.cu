@@ -19,6 +19,11 @@ struct UncachedPolicy : CudaFloat32Policy {
   using PrefixCache = NoPrefixCache<kBlockSize>;
 };
 
+/// Whole blocks are what the hash cache keeps: of 46 tokens two, of 16 tokens each.
+struct SmallBlocks : CudaFloat32Policy {
+  static constexpr KvConfig kv{.block_size = 16};
+};
+
 EngineConfig config(std::optional<bool> overlap = {}) {
   return {.model = model_directory("fairytale"),
           .max_num_seqs = 8,
@@ -74,7 +79,7 @@ TEST_CASE("a session and a prefix cache go on to the bit after a file", "[sessio
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / concat("nanovllm_session_gpu_", ::getpid());
   std::filesystem::create_directories(folder);
-  Engine<AnyModel, CudaFloat32Policy> engine(config());
+  Engine<AnyModel, SmallBlocks> engine(config());
   Session session = engine.session();
   session.generate(tokens_of(1, 37), greedy());
   session.save(folder / "session");
@@ -88,7 +93,7 @@ TEST_CASE("a session and a prefix cache go on to the bit after a file", "[sessio
   check_equal(output, expected);
   engine.check_invariants();
 
-  Engine<AnyModel, CudaFloat32Policy> other(config());
+  Engine<AnyModel, SmallBlocks> other(config());
   CHECK(other.load_cache(folder) >= 2);
   CHECK(other.generate(tokens_of(1, 37), greedy()).num_cached_tokens == 32);
   Session in_other = other.load_session(folder / "session");
