@@ -22,6 +22,7 @@
 #include "nanovllm/kv/no_prefix_cache.hpp"
 #include "nanovllm/kv/radix_prefix_cache.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
+#include "nanovllm/sched/preemption.hpp"
 #include "workload.hpp"
 
 namespace prefix_bench {
@@ -60,19 +61,22 @@ struct SizedPolicy : Base {
   static constexpr nv::KvConfig kv{.block_size = kBlockSize};
 };
 
-/// `Base` with each of the caches.
+/// `Base` with each of the caches, and preemption that swaps where there is host memory to swap to.
 template <class Base>
 struct HashPolicy : Base {
+  using Preemption = nv::SwapPreemption;
   template <int kBlockSize>
   using PrefixCache = Counted<nv::HashPrefixCache<kBlockSize>>;
 };
 template <class Base>
 struct RadixPolicy : Base {
+  using Preemption = nv::SwapPreemption;
   template <int kBlockSize>
   using PrefixCache = Counted<nv::RadixPrefixCache<kBlockSize>>;
 };
 template <class Base>
 struct NonePolicy : Base {
+  using Preemption = nv::SwapPreemption;
   template <int kBlockSize>
   using PrefixCache = Counted<nv::NoPrefixCache<kBlockSize>>;
 };

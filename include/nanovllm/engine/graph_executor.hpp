@@ -88,12 +88,15 @@ class GraphExecutor {
   GraphExecutor(const GraphExecutor&) = delete;
   GraphExecutor& operator=(const GraphExecutor&) = delete;
 
-  /// Records a graph for every size of `graph_sizes(max_num_seqs)`, the largest first. Each is run
+  /// Records a graph for every size of `graph_sizes(max_num_seqs)`, the largest first, and further
+  /// ones for steps whose sequences share prefixes. Each is run
   /// once on padding before, which loads its kernels. `kv` must stay where it is.
   void capture(Pool& kv) {
     graphs_.clear();
+    sharing_graphs_.clear();
     for (const std::int64_t size : graph_sizes(limits_.max_num_seqs)) {
-      graphs_.emplace_back(size, record(size, kv));
+      graphs_.emplace_back(size, record(size, kv, false));
+      if (shares_prefixes(size)) sharing_graphs_.emplace_back(size, record(size, kv, true));
     }
     backend_.synchronize();
   }
@@ -121,7 +124,10 @@ class GraphExecutor {
     inputs.build(plan, scratch.shape().block_size, sampling);
     launch(0, inputs, scratch);
     static_cast<void>(wait(0));
-    return graph_bytes(scratch) * graph_sizes(limits_.max_num_seqs).size();
+    const std::vector<std::int64_t> sizes = graph_sizes(limits_.max_num_seqs);
+    const auto num_sharing = static_cast<std::size_t>(std::count_if(
+        sizes.begin(), sizes.end(), [&](std::int64_t size) { return shares_prefixes(size); }));
+    return graph_bytes(scratch) * (sizes.size() + num_sharing);
   }
 
   /// Enqueues a step in `slot`, 0 and 1 in turn. `inputs` may change as soon as this returns. The
@@ -225,10 +231,10 @@ class GraphExecutor {
 
   /// Bytes of device memory that one graph takes, measured with the largest.
   [[nodiscard]] std::size_t graph_bytes(Pool& kv) {
-    static_cast<void>(record(limits_.max_num_seqs, kv));  // loads kernels
+    static_cast<void>(record(limits_.max_num_seqs, kv, false));  // loads kernels
     backend_.synchronize();
     const std::size_t before = backend_.available_memory();
-    const Graph graph = record(limits_.max_num_seqs, kv);
+    const Graph graph = record(limits_.max_num_seqs, kv, false);
     backend_.synchronize();
     return before - std::min(before, backend_.available_memory());
   }
@@ -240,9 +246,11 @@ class GraphExecutor {
         inputs.max_logprobs() > kGraphLogprobs || !memory_.has_room(inputs.fields())) {
       return nullptr;
     }
-    const auto smaller = std::find_if(graphs_.begin(), graphs_.end(),
+    const auto& graphs =
+        inputs.fields().forward.shared_prefixes.size > 0 ? sharing_graphs_ : graphs_;
+    const auto smaller = std::find_if(graphs.begin(), graphs.end(),
                                       [&](const auto& graph) { return graph.first < n; });
-    return smaller == graphs_.begin() ? nullptr : &*std::prev(smaller);
+    return smaller == graphs.begin() ? nullptr : &*std::prev(smaller);
   }
 
   /// What the step before drew.
@@ -257,19 +265,30 @@ class GraphExecutor {
     backend_.run(unpack);
   }
 
+  /// Whether there is a graph of `size` rows that reads shared prefixes once: fewer sizes, for they
+  /// take time to record, and a few rows of padding cost little where prefixes are long.
+  [[nodiscard]] bool shares_prefixes(std::int64_t size) const {
+    if constexpr (requires { requires Backend::kSharesPrefixes; }) {
+      return size >= 2 && (size == limits_.max_num_seqs || size % 32 == 0 ||
+                           (size & (size - 1)) == 0);
+    }
+    return false;
+  }
+
   /// Runs a decode step of `size` padded rows, and then records it.
-  [[nodiscard]] Graph record(std::int64_t size, Pool& kv) {
+  [[nodiscard]] Graph record(std::int64_t size, Pool& kv, bool shares) {
     StepInputs nothing;
     nothing.build({}, 1, {});
     unpack_padded(nothing, stage(nothing, slots_[0], kv), size);
-    decode(size, kv);
-    return backend_.capture([&] { decode(size, kv); });
+    decode(size, kv, shares);
+    return backend_.capture([&] { decode(size, kv, shares); });
   }
 
   /// What a graph holds: forward pass and sampler over the fixed arrays.
-  void decode(std::int64_t size, Pool& kv) {
+  void decode(std::int64_t size, Pool& kv, bool shares) {
     const StepBatch<ViewOf> step = memory_.padded_views(size);
     ForwardBatch batch{step.forward, size};
+    if (!shares) batch.shared_prefixes = {}, batch.prefix_members = {};
     batch.logit_rows = {nullptr, {size}};  // all
     const MatrixView<float> logits = logits_view(size);
     network_.forward(batch, kv, logits);
@@ -350,7 +369,8 @@ class GraphExecutor {
   Buffer<TokenId> wide_top_tokens_;
   Buffer<float> wide_top_logprobs_;
 
-  std::vector<std::pair<std::int64_t, Graph>> graphs_;  // by size, descending; goes first
+  // By size, descending; they go first. The second are for steps with shared prefixes.
+  std::vector<std::pair<std::int64_t, Graph>> graphs_, sharing_graphs_;
 };
 
 }  // namespace nanovllm

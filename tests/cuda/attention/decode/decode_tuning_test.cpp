@@ -25,17 +25,16 @@ TEST_CASE("The grid has 8 warps a block where shared memory holds them") {
       CHECK(grid.num_blocks == 132);
       CHECK(grid.warps_per_block == 8);
       CHECK(default_decode_grid(group, head_dim, 84, kAda).warps_per_block == 4);
-      CHECK(grid.shares_prefixes);
-      CHECK(decode_shared_bytes(8, group, head_dim, true) <= kHopper);
-      CHECK(decode_shared_bytes(4, group, head_dim, true) <= kAda);
+      CHECK(decode_shared_bytes(8, group, head_dim) <= kHopper);
+      CHECK(decode_shared_bytes(4, group, head_dim) <= kAda);
       CHECK(decode_members_at_once(group) * group <= kDecodeSharedColumns);
     }
   }
   CHECK(default_decode_grid(8, 128, 108, kAmpere).warps_per_block == 8);
   CHECK(default_decode_grid(16, 128, 108, kAmpere).warps_per_block == 4);
-  // Room for the queries of many sequences is not taken from the warps.
-  CHECK_FALSE(default_decode_grid(2, 128, 108, kAmpere).shares_prefixes);
-  CHECK(default_decode_grid(2, 128, 84, kAda).shares_prefixes);
+  // The queries of many sequences take no room of their own but for groups of one head.
+  CHECK(decode_shared_bytes(8, 2, 128) == 8 * (16384 + 2 * 132 * 4 + 16));
+  CHECK(decode_shared_bytes(8, 1, 128) == 8 * (16384 + 16) + 8192);
 }
 
 TEST_CASE("What the tensor-core kernel of decode attention takes") {

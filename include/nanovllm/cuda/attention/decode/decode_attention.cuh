@@ -75,27 +75,32 @@ DecodeProblem<T> decode_problem(const DecodeAttentionArgs<T, T, Heads>& args,
           .group = static_cast<int>(args.q.extent(1) / args.kv.num_kv_heads),
           .scale_log2 = args.scale * std::numbers::log2e_v<float>,
           .early = start == DecodeStart::early,
-          .shares_prefixes = workspace.grid().shares_prefixes,
           .plan = workspace.plan(),
           .partials = workspace.partials()};
 }
 
-/// Launches the kernel that the workspace's grid is for.
+/// Launches the kernel that the workspace's grid and plan are for.
 template <int kHeadDim, int kHeadTiles, class T>
-void launch_decode(const DecodeProblem<T>& problem, const DecodeGrid& grid,
+void launch_decode(const DecodeProblem<T>& problem, const DecodeWorkspace& workspace,
                    const Context& context) {
-  const auto launch_warps = [&]<int kWarps>() {
-    launch(decode_attention_kernel<T, kHeadDim, kHeadTiles, kWarps>,
+  const DecodeGrid& grid = workspace.grid();
+  const auto launch_warps = [&]<int kWarps, bool kShares>() {
+    launch(decode_attention_kernel<T, kHeadDim, kHeadTiles, kWarps, kShares>,
            {.grid = static_cast<unsigned>(grid.num_blocks),
             .block = 32 * kWarps,
-            .shared_bytes =
-                decode_shared_bytes(kWarps, problem.group, kHeadDim, problem.shares_prefixes)},
+            .shared_bytes = decode_shared_bytes(kWarps, problem.group, kHeadDim)},
            context, problem);
   };
+  const auto launch_plan = [&]<int kWarps>() {
+    if (workspace.planned_groups)
+      launch_warps.template operator()<kWarps, true>();
+    else
+      launch_warps.template operator()<kWarps, false>();
+  };
   if (grid.warps_per_block == 8)
-    launch_warps.template operator()<8>();
+    launch_plan.template operator()<8>();
   else
-    launch_warps.template operator()<4>();
+    launch_plan.template operator()<4>();
 }
 
 /// Calls `visit` with head_dim, 64 or 128, and the tiles of 8 heads that a group of `group` takes.
@@ -160,7 +165,7 @@ void decode_attention(const DecodeAttentionArgs<T, T, Heads>& args, DecodeWorksp
       const auto problem = detail::decode_problem(args, workspace, start);
       detail::with_decode_shape<Heads>(
           args.kv.head_dim, group, [&]<int kHeadDim, int kHeadTiles>() {
-            detail::launch_decode<kHeadDim, kHeadTiles>(problem, workspace.grid(), context);
+            detail::launch_decode<kHeadDim, kHeadTiles>(problem, workspace, context);
           });
       return;
     }

@@ -119,7 +119,7 @@ __device__ __forceinline__ DecodePart merge_run(const DecodeRun& run, int head, 
 /// Merges what the warps of the block have left unfinished. `slots` holds two a warp;
 /// `slot_memory(i)` is where slot i's part lies. `opening_block` is the first that has a part of
 /// the block's first item. All threads of the block.
-template <class Traits, class T, class SlotMemory>
+template <class Traits, bool kShares, class T, class SlotMemory>
 __device__ __forceinline__ void merge_slots(const DecodeProblem<T>& problem,
                                             const DecodeSlot* slots, int opening_block,
                                             const SlotMemory& slot_memory) {
@@ -139,7 +139,7 @@ __device__ __forceinline__ void merge_slots(const DecodeProblem<T>& problem,
     const bool has_first = __shfl_sync(~0u, mine.has_first, run.begin);
     const bool has_last = __shfl_sync(~0u, mine.has_last, last);
     const int kv_head = item % problem.num_kv_heads;
-    const bool shared = __shfl_sync(~0u, mine.is_member, last);
+    const bool shared = kShares && __shfl_sync(~0u, mine.is_member, last);
     DecodeSpan span{};
     if (shared) span = read_span(problem.plan.spans + item / problem.num_kv_heads);
     float* const partial = partial_at<Traits>(problem, block, has_first ? 1 : 0);

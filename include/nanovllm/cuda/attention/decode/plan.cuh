@@ -119,15 +119,15 @@ struct DecodeGroupList {
   const int* chunks;  ///< [num_groups + 1]: chunks of all groups before
   const int* tiles;   ///< [num_groups + 1]: tiles of one head in all chunks before
   int num_heads;
-  int num_tiles, num_warps;  ///< of all heads, and the warps that get them
+  int num_tiles, num_blocks;  ///< of all heads, and the blocks that get them
 
   __device__ int chunks_of(int g) const { return chunks[g + 1] - chunks[g]; }
   __device__ int tiles_of(int g) const {
     return (groups[g].end - groups[g].begin) / kDecodeTileKeys;
   }
-  /// First tile of a warp.
-  __device__ int begin(int warp) const {
-    return static_cast<int>(static_cast<std::int64_t>(warp) * num_tiles / num_warps);
+  /// First tile of a block.
+  __device__ int begin(int block) const {
+    return static_cast<int>(static_cast<std::int64_t>(block) * num_tiles / num_blocks);
   }
   /// The group that a tile belongs to.
   __device__ int group_of(int tile) const {
@@ -162,16 +162,16 @@ struct DecodeGroupList {
             tiles[g] * num_heads,
             group.parent,
             num_tiles,
-            num_warps,
+            num_blocks,
             0};
   }
-  __device__ DecodeSharedRange range(int warp) const {
+  __device__ DecodeSharedRange range(int block) const {
     DecodeSharedRange out{};
-    if (warp >= num_warps) return out;
-    const int tile = begin(warp), g = group_of(tile);
+    if (block >= num_blocks) return out;
+    const int tile = begin(block), g = group_of(tile);
     const int size = tiles_of(g), offset = tile - tiles[g] * num_heads;
     const int item = offset / size;
-    return {g, item / chunks_of(g), item % chunks_of(g), offset % size, begin(warp + 1) - tile};
+    return {g, item / chunks_of(g), item % chunks_of(g), offset % size, begin(block + 1) - tile};
   }
 };
 
@@ -179,7 +179,7 @@ struct DecodeGroupList {
 /// of shared memory. All threads of the block.
 __device__ __forceinline__ DecodeGroupList list_groups(const SharedPrefixes& shared, int num_heads,
                                                        int members_at_once, int max_chunks,
-                                                       int max_warps, int* sums) {
+                                                       DecodeGrid grid, int* sums) {
   DecodeGroupList list{shared.groups.data, shared.members.data, 0, sums, nullptr, num_heads, 0, 0};
   const int most = static_cast<int>(shared.groups.extent(0));
   if (most == 0 || max_chunks == 0 || list.groups[0].count == 0) return list;
@@ -195,7 +195,10 @@ __device__ __forceinline__ DecodeGroupList list_groups(const SharedPrefixes& sha
   }
   sum_up(list.num_groups, sums + most + 1, [&](int g) { return num_chunks(g) * list.tiles_of(g); });
   list.num_tiles = list.num_groups == 0 ? 0 : list.tiles[list.num_groups] * num_heads;
-  list.num_warps = min(max_warps, list.num_tiles);
+  // A block's warps take turns at its tiles; a part of an item that is small costs more than it
+  // saves.
+  list.num_blocks = min(max(list.num_tiles / (2 * grid.warps_per_block), 1), grid.num_blocks);
+  if (list.num_tiles == 0) list.num_blocks = 0;
   return list;
 }
 
@@ -213,7 +216,7 @@ __global__ void __launch_bounds__(kThreads)
   grid_dependency_wait();
   grid_dependency_launch();
   const DecodeGroupList groups = list_groups(shared, num_heads, members_at_once, plan.max_chunks,
-                                             max_warps, decode_starts + num_seqs + 1);
+                                             grid, decode_starts + num_seqs + 1);
   sum_up(num_seqs, starts, [&](int s) {
     const DecodeSpan span = groups.span(kv_lens, s);
     if (blockIdx.x == 0) plan.spans[s] = span;
@@ -250,7 +253,7 @@ __global__ void __launch_bounds__(kThreads)
     range.opening_block = list.block_of(list.item_begin(list.begin(block * grid.warps_per_block)));
   }
   plan.ranges[warp] = range;
-  plan.shared_ranges[warp] = groups.range(warp);
+  if (warp < grid.num_blocks) plan.shared_ranges[warp] = groups.range(warp);
 }
 
 }  // namespace detail
@@ -274,6 +277,7 @@ inline void plan_decode(VectorView<const std::int32_t> kv_lens, std::int64_t num
   if (shared.members.extent(0) != num_seqs || workspace.max_chunks() == 0) shared = {};
   shared.groups = shared.groups.slice(0, std::min(shared.groups.extent(0), num_seqs));
   workspace.planned_seqs = num_seqs;
+  workspace.planned_groups = shared.groups.extent(0) > 0;
   workspace.planned_kv_heads = num_kv_heads;
   if (num_seqs == 0) return;
   launch(

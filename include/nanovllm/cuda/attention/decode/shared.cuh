@@ -2,15 +2,16 @@
 /// How the decode kernel reads keys that many sequences have in common once for all of them.
 ///
 /// The members' query heads stand side by side as the columns of one product, up to 32, so that a
-/// tile of keys is read once for 32 / group sequences. The queries lie in shared memory, for there
-/// are too many for registers. Every warp that has tiles of an item leaves what it has found, a
-/// 'piece', in the workspace; where a member has come to the end of its own keys, it takes in its
-/// columns of the pieces of all groups that it is in, deepest first, and in ascending order of the
-/// warps. As between blocks (`merge.cuh`) a piece needs neither counter nor fence: a word is there
-/// when it is no longer `kDecodeEmptyWord`. Pieces are written before a warp reads for single
-/// sequences, and nothing is waited for before that, so none waits for ever as long as all blocks
-/// of the grid run at some time: it is one block an SM, and none of them keeps another from
-/// running. Source: Ye et al., "Cascade Inference", 2024; Juravsky et al., "Hydragen", 2024.
+/// tile of keys is read once for 32 / group sequences. The warps of a block take turns at the tiles
+/// of its range, with the queries in shared memory, and merge what they have of an item when they
+/// have come to its end, or the range to its. What a block has of an item, a 'piece', it leaves in
+/// the workspace; where a member has come to the end of its own keys, it takes in its columns of
+/// the pieces of all groups that it is in, deepest first, and in ascending order of the blocks. A
+/// piece needs neither counter nor fence (`exchange.cuh`). Pieces are written before a block reads
+/// for single sequences, and nothing is waited for before that, so none waits for ever as long as
+/// all blocks of the grid run at some time: there are no more than SMs, and none of them keeps
+/// another from running.
+/// Source: Ye et al., "Cascade Inference", 2024; Juravsky et al., "Hydragen", 2024.
 
 #include <cuda_runtime.h>
 
@@ -71,27 +72,27 @@ struct SharedItem {
 
 // ---- The queries of many sequences ----
 
-/// Copies the queries of an item's members to the shared address `to`: [32][head_dim], the 16-byte
-/// chunks of row r exchanged by XOR with r % 8; rows without a query are zeros. All lanes.
+/// Copies the queries of an item's members to `to` in shared memory, [32][head_dim], the 16-byte
+/// chunks of row r exchanged by XOR with r % 8; rows without a query are zeros. All threads of the
+/// block.
 template <class T, class Traits>
 __device__ __forceinline__ void gather_queries(const DecodeProblem<T>& problem,
                                                const SharedItem& item, const DecodeGroup& group,
                                                unsigned char* to) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
   const int members_at_once = kDecodeSharedColumns / problem.group;
   const int num_columns = item.num_columns(group, members_at_once, problem.group);
-  std::int64_t offset = 0;  // of the query of column `lane`
-  if (lane < num_columns) {
-    const int place = group.first + item.chunk * members_at_once + lane / problem.group;
-    offset = __ldcg(problem.plan.order + place) * problem.q_stride +
-             (item.head * problem.group + lane % problem.group) * problem.q_head_stride;
-  }
-#pragma unroll 4
-  for (int i = lane; i < kDecodeSharedColumns * Traits::kChunks; i += 32) {
+#pragma unroll 2
+  for (int i = static_cast<int>(threadIdx.x); i < kDecodeSharedColumns * Traits::kChunks;
+       i += Traits::kThreads) {
     const int column = i / Traits::kChunks, chunk = i % Traits::kChunks;
-    const std::int64_t from = __shfl_sync(~0u, offset, column);
     int4 value = {0, 0, 0, 0};
-    if (column < num_columns) value = *reinterpret_cast<const int4*>(problem.q + from + chunk * 8);
+    if (column < num_columns) {
+      const int place = group.first + item.chunk * members_at_once + column / problem.group;
+      const int head = item.head * problem.group + column % problem.group;
+      const T* const row = problem.q + __ldcg(problem.plan.order + place) * problem.q_stride +
+                           head * problem.q_head_stride;
+      value = *reinterpret_cast<const int4*>(row + chunk * 8);
+    }
     *reinterpret_cast<int4*>(to + column * Traits::kRowBytes + ((chunk ^ (column % 8)) * 16)) =
         value;
   }
@@ -126,35 +127,75 @@ __device__ __forceinline__ void score_many(std::uint32_t tile, std::uint32_t que
 
 // ---- Pieces ----
 
-/// The piece of item `item` by the warp that is number `warp` in the list.
+/// The piece of item `item` by block `block`.
 template <class Traits, class T>
-__device__ __forceinline__ float* piece_at(const DecodeProblem<T>& problem, int item, int warp) {
+__device__ __forceinline__ float* piece_at(const DecodeProblem<T>& problem, int item, int block) {
   return problem.plan.pieces +
-         std::int64_t{item + warp} * kDecodeSharedColumns * Traits::kPartFloats;
+         std::int64_t{item + block} * kDecodeSharedColumns * Traits::kPartFloats;
 }
 
-/// Leaves what a warp has found for the members of an item.
+/// Where element `row` of column `column` is in a warp's part of an item, [32][head_dim]. Rows are
+/// exchanged so that the stores of a fragment fall into different banks.
+template <class Traits>
+__device__ __forceinline__ int part_index(int column, int row) {
+  return column * Traits::kHeadDim + (row ^ (column / 2 % 4 * 8));
+}
+
+/// Writes what a warp has of an item to its ring, which is idle, and maxima and sums, [32] each, to
+/// `softmax`.
 template <class T, class Traits>
-__device__ __forceinline__ void publish_piece(const DecodeSoftmax<T, Traits>& state,
-                                              int num_columns, float* piece) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+__device__ __forceinline__ void store_many(const DecodeSoftmax<T, Traits>& state, float* ring,
+                                           float2* softmax) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, first_column = lane % 4 * 2;
+  // The exchange touches bits 3 and 4 of a row alone, so four addresses do for all.
+#pragma unroll
+  for (int half = 0; half < 4; ++half) {
+    float* const to = ring + part_index<Traits>(first_column, 8 * half + lane / 4);
+#pragma unroll
+    for (int n = 0; n < Traits::kHeadTiles; ++n) {
+#pragma unroll
+      for (int step = half / 2; step < Traits::kSteps; step += 2) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          to[(8 * n + i) * Traits::kHeadDim + step / 2 * 32] = state.out[n][step][i + half % 2 * 2];
+      }
+    }
+  }
+  if (lane / 4 > 0) return;
 #pragma unroll
   for (int n = 0; n < Traits::kHeadTiles; ++n) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int column = 8 * n + lane % 4 * 2 + i;
-      if (column >= num_columns) continue;
-      float* const row = piece + column * Traits::kPartFloats;
-#pragma unroll
-      for (int step = 0; step < Traits::kSteps; ++step) {
-        publish(row + 16 * step + lane / 4, state.out[n][step][i]);
-        publish(row + 16 * step + lane / 4 + 8, state.out[n][step][i + 2]);
-      }
-      if (lane / 4 == 0)
-        publish(row + Traits::kHeadDim, {state.max[n][i], state.sum[n][i], 0.f, 0.f});
-    }
+    for (int i = 0; i < 2; ++i)
+      softmax[8 * n + first_column + i] = {state.max[n][i], state.sum[n][i]};
   }
 }
+
+/// Merges what the block's warps have of an item, and leaves it as a piece. A warp that had no tile
+/// has a maximum of -inf. All threads of the block.
+template <class Traits>
+__device__ __forceinline__ void publish_piece(const unsigned char* rings, const float2* softmax,
+                                              int num_columns, float* piece) {
+  constexpr int kVectors = Traits::kHeadDim / 4;
+  for (int i = static_cast<int>(threadIdx.x); i < num_columns * kVectors; i += Traits::kThreads) {
+    const int column = i / kVectors, row = i % kVectors * 4;
+    DecodePart parts[kPartsAtOnce], total;
+#pragma unroll
+    for (int w = 0; w < Traits::kWarps; ++w) {
+      const float2 of_warp = softmax[w * kDecodeSharedColumns + column];
+      if (of_warp.x == -INFINITY) continue;
+      parts[w].max = of_warp.x, parts[w].sum = of_warp.y;
+      parts[w].out = *reinterpret_cast<const float4*>(
+          reinterpret_cast<const float*>(rings + w * Traits::kRingBytes) +
+          part_index<Traits>(column, row));
+    }
+    add_parts(total, parts);
+    float* const to = piece + column * Traits::kPartFloats;
+    publish(to + row, total.out);
+    if (row == 0) publish(to + Traits::kHeadDim, {total.max, total.sum, 0.f, 0.f});
+  }
+}
+
+// ---- Members ----
 
 /// Calls `visit(rows)` with a sequence's rows, [group][head_dim + 4], of every piece that belongs
 /// to its kv head `head`.
@@ -168,13 +209,13 @@ __device__ __forceinline__ void for_each_piece(const DecodeProblem<T>& problem,
     const int member = span.place - group.first, chunk = member / members_at_once;
     const int item = head * group.num_chunks + chunk;
     const int first_tile = group.tile_base + item * group.num_tiles;
-    const auto warp_of = [&](int tile) {
-      return static_cast<int>((static_cast<std::uint64_t>(tile + 1) * group.list_warps - 1) /
+    const auto block_of = [&](int tile) {
+      return static_cast<int>((static_cast<std::uint64_t>(tile + 1) * group.list_blocks - 1) /
                               group.list_tiles);
     };
-    const int last = warp_of(first_tile + group.num_tiles - 1);
-    for (int warp = warp_of(first_tile); warp <= last; ++warp) {
-      visit(piece_at<Traits>(problem, group.item_base + item, warp) +
+    const int last = block_of(first_tile + group.num_tiles - 1);
+    for (int block = block_of(first_tile); block <= last; ++block) {
+      visit(piece_at<Traits>(problem, group.item_base + item, block) +
             member % members_at_once * problem.group * Traits::kPartFloats);
     }
     g = group.parent;

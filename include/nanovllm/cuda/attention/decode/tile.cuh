@@ -36,8 +36,9 @@ struct DecodeTraits {
   static constexpr int kPartFloats = kHeadDim + kDecodePartExtra;
 
   static_assert(kHeadDim == 64 || kHeadDim == 128);
-  static_assert(kHeadTiles == kDecodeSharedHeadTiles ||
-                    8 * kHeadTiles * kPartFloats * 4 <= kRingBytes,
+  static_assert(8 * kHeadTiles * (kHeadTiles < kDecodeSharedHeadTiles ? kPartFloats : kHeadDim) *
+                        4 <=
+                    kRingBytes,
                 "a ring takes an unfinished item");
 };
 
@@ -55,9 +56,8 @@ struct DecodeProblem {
   std::int64_t table_stride;
   const std::int32_t* kv_lens;
   int num_seqs, num_kv_heads, group;
-  float scale_log2;      ///< scale · log2(e)
-  bool early;            ///< see DecodeStart
-  bool shares_prefixes;  ///< see DecodeGrid
+  float scale_log2;  ///< scale · log2(e)
+  bool early;        ///< see DecodeStart
   DecodePlan plan;
   float* partials;
 };

@@ -28,45 +28,33 @@ inline constexpr int kDecodeSharedColumns = 8 * kDecodeSharedHeadTiles;
 /// The grid of the decode kernel.
 struct DecodeGrid {
   int num_blocks;
-  int warps_per_block;         ///< 4 or 8
-  int min_tiles_per_block;     ///< blocks go idle rather than get fewer: merging has its price
-  bool shares_prefixes = true;  ///< there is shared memory for the queries of many sequences
+  int warps_per_block;      ///< 4 or 8
+  int min_tiles_per_block;  ///< blocks go idle rather than get fewer: merging has its price
 
   [[nodiscard]] constexpr int num_warps() const { return num_blocks * warps_per_block; }
 };
 
-/// Bytes of a warp's queries where it reads keys for many sequences. They lie where an unfinished
-/// item comes later.
+/// Bytes of the queries of a block where it reads keys for many sequences. They lie where
+/// unfinished items come later.
 [[nodiscard]] constexpr std::size_t decode_query_bytes(std::int64_t head_dim) {
   return static_cast<std::size_t>(kDecodeSharedColumns * head_dim) * 2;
-}
-
-/// Bytes of a warp's unfinished item, and of its queries.
-[[nodiscard]] constexpr std::size_t decode_part_bytes(std::int64_t group, std::int64_t head_dim,
-                                                      bool shares_prefixes) {
-  const std::size_t part =
-      static_cast<std::size_t>(group * (head_dim + kDecodePartExtra)) * sizeof(float);
-  return shares_prefixes ? std::max(part, decode_query_bytes(head_dim)) : part;
 }
 
 /// Shared memory of the decode kernel: the rings of all warps, then an unfinished item a warp, then
 /// two slots a warp.
 [[nodiscard]] constexpr std::size_t decode_shared_bytes(int warps, std::int64_t group,
-                                                        std::int64_t head_dim,
-                                                        bool shares_prefixes) {
-  return static_cast<std::size_t>(warps) *
-         (kDecodeRingBytes + decode_part_bytes(group, head_dim, shares_prefixes) +
-          2 * kDecodeSlotBytes);
+                                                        std::int64_t head_dim) {
+  const auto items =
+      static_cast<std::size_t>(warps * group * (head_dim + kDecodePartExtra)) * sizeof(float);
+  return static_cast<std::size_t>(warps) * (kDecodeRingBytes + 2 * kDecodeSlotBytes) +
+         std::max(items, decode_query_bytes(head_dim));
 }
 
 /// One block an SM, of 8 warps where `max_shared_bytes` hold what they need, else of 4.
 [[nodiscard]] constexpr DecodeGrid default_decode_grid(std::int64_t group, std::int64_t head_dim,
                                                        int num_sms, std::size_t max_shared_bytes) {
-  const auto fits = [&](int warps, bool shares) {
-    return decode_shared_bytes(warps, group, head_dim, shares) <= max_shared_bytes;
-  };
-  const int warps = fits(8, false) ? 8 : 4;
-  return {num_sms, warps, kDecodeMinTiles, fits(warps, true)};
+  const bool fits = decode_shared_bytes(8, group, head_dim) <= max_shared_bytes;
+  return {num_sms, fits ? 8 : 4, kDecodeMinTiles};
 }
 
 /// Sequences whose heads the shared columns hold.

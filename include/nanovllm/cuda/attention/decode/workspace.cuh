@@ -37,7 +37,7 @@ struct alignas(32) DecodeRange {
 };
 static_assert(sizeof(DecodeRange) == 32);
 
-/// What one warp reads for the members of shared prefixes, before it reads its `DecodeRange`.
+/// What one block reads for the members of shared prefixes, before its warps read their ranges.
 struct alignas(32) DecodeSharedRange {
   std::int32_t group, head, chunk, tile;  ///< the first tile, counted from the group's first one
   std::int32_t num_tiles;                 ///< 0: nothing
@@ -61,10 +61,10 @@ struct alignas(16) DecodeGroup {
   std::int32_t begin_tile;    ///< of a sequence
   std::int32_t num_tiles;
   std::int32_t num_chunks;
-  std::int32_t item_base;               ///< items of the groups before it
-  std::int32_t tile_base;               ///< and their tiles
-  std::int32_t parent;                  ///< the group with the tiles before these, -1 for none
-  std::int32_t list_tiles, list_warps;  ///< of all groups, and the warps that share them
+  std::int32_t item_base;                ///< items of the groups before it
+  std::int32_t tile_base;                ///< and their tiles
+  std::int32_t parent;                   ///< the group with the tiles before these, -1 for none
+  std::int32_t list_tiles, list_blocks;  ///< of all groups, and the blocks that share them
   std::int32_t unused;
 };
 static_assert(sizeof(DecodeGroup) == 48);
@@ -72,13 +72,13 @@ static_assert(sizeof(DecodeGroup) == 48);
 /// Where the plan of a step is: what `plan_decode_kernel` writes and the decode kernel reads.
 struct DecodePlan {
   DecodeRange* ranges;               ///< [warps]
-  DecodeSharedRange* shared_ranges;  ///< [warps]
+  DecodeSharedRange* shared_ranges;  ///< [blocks]
   DecodeSpan* spans;                 ///< [sequences]
   DecodeGroup* groups;
   std::int32_t* order;  ///< [sequences]: which one is at a place
-  /// Unfinished results of items of groups, one for each warp that had a part of it:
-  /// [items + warps][kDecodeSharedColumns][head_dim + 4]; that of warp w, counted from 0, of item i
-  /// is number i + w. All words are `kDecodeEmptyWord` between kernels.
+  /// Unfinished results of items of groups, one for each block that had a part of it:
+  /// [items + blocks][kDecodeSharedColumns][head_dim + 4]; that of block b of item i is number
+  /// i + b. All words are `kDecodeEmptyWord` between kernels.
   float* pieces;
   std::int32_t max_chunks;  ///< of all groups
 };
@@ -125,21 +125,21 @@ class DecodeWorkspace {
     const auto seqs = static_cast<std::size_t>(max_num_seqs);
     const auto part_floats = static_cast<std::size_t>(head_dim + kDecodePartExtra);
     ranges_ = DeviceBuffer<DecodeRange>(warps);
-    shared_ranges_ = DeviceBuffer<DecodeSharedRange>(warps);
+    shared_ranges_ = DeviceBuffer<DecodeSharedRange>(blocks);
     spans_ = DeviceBuffer<DecodeSpan>(seqs);
     partials_ = DeviceBuffer<float>(
         blocks * 2 * static_cast<std::size_t>(std::min<std::int64_t>(group, kDecodeMaxGroup)) *
         part_floats);
     // Blocks wait for pieces of blocks behind them: all must run at the same time.
-    grid_.shares_prefixes = grid.shares_prefixes && grid.num_blocks <= context.num_sms &&
-                            group <= kDecodeMaxGroup && (head_dim == 64 || head_dim == 128);
-    if (grid_.shares_prefixes) {
+    if (grid.num_blocks <= context.num_sms && group <= kDecodeMaxGroup &&
+        (head_dim == 64 || head_dim == 128)) {
       // One level of groups that hold all sequences takes less; further levels get what is left.
       max_chunks_ = std::max<std::int64_t>(max_num_seqs / 2, 1);
       groups_ = DeviceBuffer<DecodeGroup>(static_cast<std::size_t>(max_chunks_));
       order_ = DeviceBuffer<std::int32_t>(seqs);
-      pieces_ = DeviceBuffer<float>((static_cast<std::size_t>(max_chunks_ * max_kv_heads) + warps) *
-                                    kDecodeSharedColumns * part_floats);
+      pieces_ =
+          DeviceBuffer<float>((static_cast<std::size_t>(max_chunks_ * max_kv_heads) + blocks) *
+                              kDecodeSharedColumns * part_floats);
     }
     static_assert(kDecodeEmptyWord == 0xffffffffu);
     check(cudaMemset(partials_.data(), 0xff, partials_.size_bytes()), "cudaMemset");
@@ -173,6 +173,7 @@ class DecodeWorkspace {
 
   /// What the last plan enqueued was for; the host's check that plan and op belong together.
   std::int64_t planned_seqs = -1, planned_kv_heads = -1;
+  bool planned_groups = false;  ///< whether there may be groups in it
 
  private:
   std::int64_t max_num_seqs_, max_kv_heads_, group_, head_dim_;

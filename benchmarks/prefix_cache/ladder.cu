@@ -1,0 +1,7 @@
+// From where a prefix is back soonest, on a GPU. `prefix_cache_ladder_cuda --help` says how to use
+// it.
+#include "ladder.hpp"
+
+int main(int argc, char** argv) {
+  return prefix_bench::run_ladder<nanovllm::CudaPolicy>(argc, argv);
+}
