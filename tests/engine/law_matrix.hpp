@@ -53,7 +53,7 @@ enum class Draws : std::uint8_t { one, four, beams };
 inline MatrixWork matrix_work(Draws draws, std::int64_t vocab) {
   MatrixWork work;
   const std::vector<TokenId> common = random_prompt(1, 21, vocab);
-  for (std::size_t i = 0; i < 5; ++i) {
+  for (std::size_t i = 0; i < 4; ++i) {
     std::vector<TokenId> prompt;
     if (i % 2 == 0) prompt = common;
     const std::vector<TokenId> own = random_prompt(10 + i, 1 + i * 7 % 20, vocab);

@@ -10,7 +10,7 @@ namespace {
 template <class Preemption, class Scheduling>
 void check_on_cpu() {
   const EngineConfig config{
-      .model = model_directory("fairytale"), .num_threads = 2, .max_model_len = 128};
+      .model = model_directory("fairytale"), .num_threads = 1, .max_model_len = 128};
   const std::int64_t vocab = ModelConfig::load(model_directory("fairytale")).vocab_size;
   check_combination<Float32Policy, RadixPrefixCache, Preemption, Scheduling>(config, vocab, true);
 }

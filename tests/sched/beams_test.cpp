@@ -131,6 +131,23 @@ TEMPLATE_TEST_CASE("beams share what they have in common, and copy the block the
   CHECK(engine.scheduler.blocks().num_free() == 20);
 }
 
+TEST_CASE("a beam that gives way is not swapped, but computed again", "[beams][swap]") {
+  simulator::Engine<ContinuousBatching, Uncached, SwapPreemption> engine(
+      {.max_num_seqs = 8, .max_num_batched_tokens = 100}, 7, true, 20);
+  engine.add(iota(7), 20);
+  Sequence& beam = *add_beams(engine, iota(7, 100), 1, 20).front();
+  for (int i = 0; i < 15; ++i) step(engine);
+  REQUIRE(engine.scheduler.num_preemptions() == 1);
+  CHECK(beam.status == SequenceStatus::parked);
+  CHECK((beam.host_table.empty() && beam.num_swapped_tokens == 0));
+  CHECK(engine.scheduler.swaps().num_out == 0);
+  CHECK(engine.scheduler.swaps().num_fallbacks == 0);
+  CHECK(engine.scheduler.blocks().num_free_host() == 20);
+  engine.scheduler.reseat(std::vector<BeamSeat>{{&beam, &beam, 20}});
+  for (int i = 0; i < 5; ++i) step(engine);  // the other one ends
+  CHECK(describe(step(engine)) == "| 2:0-8!");
+}
+
 TEST_CASE("a cancelled step leaves a beam without the copy that may not have been made",
           "[beams]") {
   Simulated<Uncached> engine({.max_num_seqs = 8, .max_num_batched_tokens = 100}, 20);
