@@ -1,6 +1,6 @@
 #pragma once
-/// What nearly every test includes; CMake compiles it once for all of them. Tests still include what
-/// they use.
+/// What nearly every test includes; CMake compiles it once for all of them. Tests still include
+/// what they use.
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 #pragma once
-/// How long the sequences of a measurement get, and what the KV pool must hold for it. The engine is
-/// made for the longest of them; `decode_blocks` says whether its pool is enough for one row.
+/// How long the sequences of a measurement get, and what the KV pool must hold for it. The engine
+/// is made for the longest of them; `decode_blocks` says whether its pool is enough for one row.
 
 #include <algorithm>
 #include <cstdint>
@@ -33,8 +33,8 @@ struct Measurements {
   return context + kSettleSteps + repeats.warm_up_steps + repeats.steps;
 }
 
-/// KV blocks that `batch` such sequences hold at the most. What else the prefix cache keeps is given
-/// up for them.
+/// KV blocks that `batch` such sequences hold at the most. What else the prefix cache keeps is
+/// given up for them.
 [[nodiscard]] inline std::int64_t decode_blocks(std::int64_t batch, std::int64_t context,
                                                 const Repeats& repeats, std::int64_t block_size) {
   return batch * nanovllm::ceil_div(decode_length(context, repeats), block_size);

@@ -30,8 +30,8 @@ namespace prefix_bench {
 using engine_bench::Samples;
 
 /// A prefix cache that counts what it gives up, over all objects of its type. Engines plan on the
-/// thread that steps them; here that is one. Its seed is always the same: of blocks that agree in as
-/// many tokens, the choice depends on that, and what is evicted later.
+/// thread that steps them; here that is one. Its seed is always the same: of blocks that agree in
+/// as many tokens, the choice depends on that, and what is evicted later.
 template <class Cache>
 class Counted : public Cache {
  public:

@@ -117,8 +117,8 @@ struct SharedSpec {
   Length own{8, 32};
 };
 
-/// Conversations, and what is said in each turn: by a tool in a share of the turns behind the first,
-/// else by a user. All begin with one system prompt.
+/// Conversations, and what is said in each turn: by a tool in a share of the turns behind the
+/// first, else by a user. All begin with one system prompt.
 struct ChatSpec {
   std::int64_t num_chats = 4, num_turns = 20, system_tokens = 64;
   double tool_share = 0.5;

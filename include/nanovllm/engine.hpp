@@ -1,14 +1,18 @@
 #pragma once
 /// `Engine<Model, Policy>`: the whole way of a request, from text to text.
 ///
-///     nanovllm::Engine<nanovllm::Qwen3<nanovllm::shapes::qwen3_0_6b>> engine({.model = "Qwen3-0.6B"});
-///     auto outputs = engine.generate({"Once upon a time"}, {.temperature = 0.6f, .max_tokens = 256});
+///     nanovllm::Engine<nanovllm::Qwen3<nanovllm::shapes::qwen3_0_6b>> engine({.model =
+/// "Qwen3-0.6B"});
+///     auto outputs = engine.generate({"Once upon a time"}, {.temperature = 0.6f, .max_tokens =
+/// 256});
 ///
-///     text ─ tokenizer ─► Sequence ─ scheduler ─► StepPlan ─ runner ─► StepInputs ─ model ─► logits
+///     text ─ tokenizer ─► Sequence ─ scheduler ─► StepPlan ─ runner ─► StepInputs ─ model ─►
+/// logits
 ///          ─ sampler ─► token ids ─ scheduler.commit ─► detokenizer ─► text
 ///
-/// This is the front of it. engine/frontend.hpp turns prompts into requests, engine/core.hpp has the
-/// step, engine/runner.hpp computes it on all ranks, engine/event_queue.hpp calls the callbacks.
+/// This is the front of it. engine/frontend.hpp turns prompts into requests, engine/core.hpp has
+/// the step, engine/runner.hpp computes it on all ranks, engine/event_queue.hpp calls the
+/// callbacks.
 
 #include <algorithm>
 #include <concepts>
@@ -113,8 +117,8 @@ class Engine {
   /// and nothing has come meanwhile.
   bool step();
 
-  /// Serves requests until `stop` is requested, and sleeps while there are none. What is not done by
-  /// then stays where it is. Throws what `step` throws.
+  /// Serves requests until `stop` is requested, and sleeps while there are none. What is not done
+  /// by then stays where it is. Throws what `step` throws.
   void run(const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       if (!step()) inbox_.wait(stop);
@@ -207,8 +211,9 @@ class Engine {
   [[nodiscard]] Health health() const;
 
   /// Makes tensor-parallel ranks that have failed, and fail every request since, able to compute
-  /// again. Requests that are waiting or running stay, and are computed from the start. Throws Error
-  /// when it cannot be done: a rank or its device hangs or is lost, or ranks are in other processes.
+  /// again. Requests that are waiting or running stay, and are computed from the start. Throws
+  /// Error when it cannot be done: a rank or its device hangs or is lost, or ranks are in other
+  /// processes.
   void reset();
 
   /// Throws Error naming the first broken invariant of the scheduler and its block manager.

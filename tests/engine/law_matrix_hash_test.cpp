@@ -10,8 +10,8 @@ namespace {
 template <class Preemption, class Scheduling>
 void check_on_cpu() {
   const EngineConfig config{
-      .model = model_directory("fairytale"), .num_threads = 1, .max_model_len = 128};
-  const std::int64_t vocab = ModelConfig::load(model_directory("fairytale")).vocab_size;
+      .model = model_directory(kRandomModels[0]), .num_threads = 1, .max_model_len = 128};
+  const std::int64_t vocab = ModelConfig::load(model_directory(kRandomModels[0])).vocab_size;
   check_combination<Float32Policy, HashPrefixCache, Preemption, Scheduling>(config, vocab, true);
 }
 

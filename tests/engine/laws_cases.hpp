@@ -3,8 +3,8 @@
 /// sharding, planning ahead - must not show in its tokens. Float32; bit-equal where the order of
 /// summation is kept, else within 1e-5.
 ///
-/// Who includes this defines `BackendFloat32` and `BackendBfloat16`, the policies, `kBitEqual`, `kShardedBound`, and
-/// `num_devices()`, which says 'skipped' when it is 0, before.
+/// Who includes this defines `BackendFloat32` and `BackendBfloat16`, the policies, `kBitEqual`,
+/// `kShardedBound`, and `num_devices()`, which says 'skipped' when it is 0, before.
 
 #include <array>
 #include <cmath>

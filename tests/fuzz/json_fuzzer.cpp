@@ -1,5 +1,6 @@
 /// libFuzzer target: any text is read, or refused, as another parser does it; and a value that was
-/// read is written and read again as itself. Build with clang++ -fsanitize=fuzzer,address,undefined.
+/// read is written and read again as itself. Build with clang++
+/// -fsanitize=fuzzer,address,undefined.
 
 #include <cstdint>
 #include <cstdlib>

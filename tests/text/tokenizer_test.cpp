@@ -23,7 +23,8 @@ using Ids = std::vector<nv::TokenId>;
 
 namespace {
 
-/// Whether a case of one thread is left out, because ThreadSanitizer makes it slow and finds nothing.
+/// Whether a case of one thread is left out, because ThreadSanitizer makes it slow and finds
+/// nothing.
 bool skip_one_thread() {
 #if defined(__SANITIZE_THREAD__)
   std::puts("skipped: one thread, and a minute under ThreadSanitizer");

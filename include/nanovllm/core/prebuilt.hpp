@@ -9,7 +9,8 @@
 ///
 /// By default every translation unit gets the bodies, as inline functions. With NANOVLLM_PREBUILT
 /// defined it gets declarations alone and links them from the target nanovllm::prebuilt: one source
-/// file there defines NANOVLLM_PREBUILT_SOURCE as well and so gets the bodies as ordinary functions.
+/// file there defines NANOVLLM_PREBUILT_SOURCE as well and so gets the bodies as ordinary
+/// functions.
 
 #if defined(NANOVLLM_PREBUILT)
 #define NANOVLLM_INLINE
@@ -23,7 +24,8 @@
 #define NANOVLLM_BODIES 1
 #endif
 
-/// At the end of a header: an instance of one of its templates that nanovllm::prebuilt has compiled.
+/// At the end of a header: an instance of one of its templates that nanovllm::prebuilt has
+/// compiled.
 ///
 ///   NANOVLLM_PREBUILT_TEMPLATE(void rope(const RopeArgs<float>&, const Context&))
 #if !defined(NANOVLLM_PREBUILT)

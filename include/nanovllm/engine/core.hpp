@@ -31,10 +31,10 @@ namespace nanovllm {
 
 /// Queues, steps under way and counters of one engine.
 ///
-/// A step is a transaction. What throws while it is planned or handed over is undone: queues, blocks
-/// and sequences are as they were, and the requests in the step end with the error. What throws
-/// later, while it is computed or its results are taken, ends the requests in it, too. No other
-/// request is touched.
+/// A step is a transaction. What throws while it is planned or handed over is undone: queues,
+/// blocks and sequences are as they were, and the requests in the step end with the error. What
+/// throws later, while it is computed or its results are taken, ends the requests in it, too. No
+/// other request is touched.
 ///
 /// Thread-safe: steps run one at a time.
 ///
@@ -64,9 +64,9 @@ class EngineCore : public SessionStore {
   /// Ends `request` with an error, unless it has ended.
   void fail(const std::shared_ptr<Request>& request, const std::string& error);
 
-  /// Makes ranks that have failed able to compute again (Runner::reset). Steps under way are undone;
-  /// their requests are not lost: all that run are computed from the start. Throws Error when it
-  /// cannot be done.
+  /// Makes ranks that have failed able to compute again (Runner::reset). Steps under way are
+  /// undone; their requests are not lost: all that run are computed from the start. Throws Error
+  /// when it cannot be done.
   void reset();
 
   // ---- Sessions ----

@@ -30,8 +30,8 @@ class EventQueue {
   /// Events whose request has no callback are left out.
   void push(EventList&& events) noexcept;
 
-  /// Calls the callbacks of all events, unless another thread is at it. What one throws is passed to
-  /// `on_throw(request, message)`, once for a request.
+  /// Calls the callbacks of all events, unless another thread is at it. What one throws is passed
+  /// to `on_throw(request, message)`, once for a request.
   void deliver(const OnThrow& on_throw);
 
   /// Whether another thread calls callbacks. Waits a moment for it to be done, if so.

@@ -30,8 +30,8 @@ namespace nanovllm {
 /// - `wait(slot)`: the results of the step in `slot`, valid until the slot's next launch.
 /// - `run_logits(inputs, kv, out)`: computes a step without drawing; `out` is in host memory.
 ///
-/// Where it has `is_done(slot)`, the runner asks that before it waits: whether the step in `slot` is
-/// done, or there was none; throws when it has failed. Without it `launch` is taken to compute.
+/// Where it has `is_done(slot)`, the runner asks that before it waits: whether the step in `slot`
+/// is done, or there was none; throws when it has failed. Without it `launch` is taken to compute.
 template <class E, class Network, class Backend, class Pool>
 concept ExecutorLike =
     std::constructible_from<E, Network&, Backend&, const StepLimits&, std::int64_t> &&

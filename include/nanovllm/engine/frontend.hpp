@@ -28,8 +28,8 @@ struct TextSide {
   std::optional<ChatTemplate> chat_template{};
   std::string no_chat_template{};  ///< why there is none
 
-  /// Reads tokenizer.json and the chat template of `directory`, where `hints` and the directory have
-  /// them. A template that is missing or unknown is an error only for requests that need it;
+  /// Reads tokenizer.json and the chat template of `directory`, where `hints` and the directory
+  /// have them. A template that is missing or unknown is an error only for requests that need it;
   /// `chat_template`, if given, takes its place. Throws LoadError for a broken tokeniser.
   [[nodiscard]] static TextSide load(const std::filesystem::path& directory, const TextHints& hints,
                                      const std::optional<ChatTemplate>& chat_template);

@@ -11,8 +11,8 @@
 
 namespace nanovllm {
 
-/// Of times in seconds: the least time that 50, 90 or 99 of a hundred did not exceed, within 1/32 of
-/// it, or within a microsecond where that is more. 0 while there are none. Times of 2^14 seconds
+/// Of times in seconds: the least time that 50, 90 or 99 of a hundred did not exceed, within 1/32
+/// of it, or within a microsecond where that is more. 0 while there are none. Times of 2^14 seconds
 /// (four and a half hours) and more count as that.
 struct Percentiles {
   double p50 = 0, p90 = 0, p99 = 0;

@@ -1,5 +1,6 @@
 #pragma once
-/// The ranks that are in this process: communicator, backend, network, KV pool and executor of each.
+/// The ranks that are in this process: communicator, backend, network, KV pool and executor of
+/// each.
 
 #include <cstddef>
 #include <cstdint>

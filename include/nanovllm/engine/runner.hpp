@@ -44,13 +44,13 @@ namespace nanovllm {
 /// does with a step.
 ///
 /// With ranks in several processes, every process makes the same runner with the same calls up to
-/// `allocate_kv`. Then rank 0's computes steps and the others `run_worker`: they are sent the inputs
-/// of every step and compute their part of it.
+/// `allocate_kv`. Then rank 0's computes steps and the others `run_worker`: they are sent the
+/// inputs of every step and compute their part of it.
 ///
 /// Whatever a rank throws, at any point, the process lives: the rank releases the others, and the
 /// steps under way throw what the first failing rank threw. Of several ranks so do all later steps,
-/// until `reset`. A rank that hangs fails when `step_timeout` has passed. One thread at a time calls
-/// a runner, but for `health`.
+/// until `reset`. A rank that hangs fails when `step_timeout` has passed. One thread at a time
+/// calls a runner, but for `health`.
 ///
 /// @tparam Policy  a policy, or what `RunnerPolicyOf` leaves of it.
 template <class Model, class Policy>

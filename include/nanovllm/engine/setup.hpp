@@ -40,8 +40,8 @@ struct RunnerSetup {
                                               const Checkpoint* checkpoint,
                                               const std::optional<RandomWeights>& weights);
 
-// The next two are not inline: where nanovllm::prebuilt has them, neither the runner nor the backend
-// is compiled again.
+// The next two are not inline: where nanovllm::prebuilt has them, neither the runner nor the
+// backend is compiled again.
 
 /// Allocates everything but the KV pool, and fills the weights. `Policy` is a `RunnerPolicyOf`.
 template <class Model, class Policy>

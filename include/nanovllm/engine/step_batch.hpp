@@ -38,7 +38,8 @@ struct StepBatch {
 
 static_assert(visits_every_field<StepBatch>());
 
-// ---- On the host, being filled -------------------------------------------------------------------
+// ---- On the host, being filled
+// -------------------------------------------------------------------
 
 /// Lists that are filled one behind the other.
 template <class T>

@@ -32,8 +32,8 @@ struct BlockStats {
   std::int64_t num_saved = 0;            ///< of them, copied to host memory
 };
 
-/// The books of a pool of `num_blocks` blocks: reference counts, the free list, and which blocks the
-/// prefix cache has. It deals in block ids only and never touches the pool's memory. Not
+/// The books of a pool of `num_blocks` blocks: reference counts, the free list, and which blocks
+/// the prefix cache has. It deals in block ids only and never touches the pool's memory. Not
 /// thread-safe.
 ///
 /// A block is *in use* (reference count ≥ 1) or *free*. When tokens of a sequence are computed,
@@ -155,9 +155,9 @@ class BlockManager {
   }
 
   /// Takes one reference to each block of `match`, found for a sequence of `num_tokens` tokens, and
-  /// one to its `copy_tail`, which the caller gives back when the copy's target is allocated. Blocks
-  /// that were free leave the free ones; none is evicted, and none of `host_blocks` before the next
-  /// `end_copies`. Throws Error, having changed nothing, for
+  /// one to its `copy_tail`, which the caller gives back when the copy's target is allocated.
+  /// Blocks that were free leave the free ones; none is evicted, and none of `host_blocks` before
+  /// the next `end_copies`. Throws Error, having changed nothing, for
   /// a block that the cache does not have.
   void adopt(const PrefixMatch& match, std::int32_t num_tokens) {
     check_adoptable(match);
@@ -174,8 +174,8 @@ class BlockManager {
     }
   }
 
-  /// The same for blocks of another sequence, which the cache was not asked for. Throws Error, having
-  /// changed nothing, for a block that is not in use.
+  /// The same for blocks of another sequence, which the cache was not asked for. Throws Error,
+  /// having changed nothing, for a block that is not in use.
   void share(const PrefixMatch& match) {
     check_shareable(match);
     for_each_block(match, [this](BlockId block) { take(block); });

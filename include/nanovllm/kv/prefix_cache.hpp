@@ -17,7 +17,8 @@ namespace nanovllm {
 ///
 /// - `static block_size()`, tokens a block.
 /// - `match(tokens)`: the longest prefix that it has, of 0 to all of them. A pure function.
-/// - `insert(block_table, tokens, begin, end)`: keys and values of tokens [begin, end) of a sequence
+/// - `insert(block_table, tokens, begin, end)`: keys and values of tokens [begin, end) of a
+/// sequence
 ///   with `block_table` are in the pool, as are those before them. The cache may enter the table's
 ///   blocks, which are in use; some may be entered already, by another sequence that holds them.
 ///   Called for one range after the other, for one that shares a sibling's blocks from token 0; may
@@ -37,8 +38,8 @@ namespace nanovllm {
 /// One that can be saved to a file has `entries()`, see kv/cached_block.hpp.
 ///
 /// A match with `copy_tail` makes the engine copy that block; others may be writing to the part of
-/// it that was not matched. `lock`, `unlock`, `evict` and `contains` must not throw: they are called
-/// where a step begins and ends, which must happen wholly or not at all.
+/// it that was not matched. `lock`, `unlock`, `evict` and `contains` must not throw: they are
+/// called where a step begins and ends, which must happen wholly or not at all.
 template <class C>
 concept PrefixCacheLike = std::constructible_from<C, std::int32_t> && std::movable<C> &&
     requires(C& cache, const C& reader, BlockId block, std::span<const TokenId> tokens,

@@ -23,18 +23,18 @@
 namespace nanovllm {
 
 /// A node is a block that continues its parent's tokens: B of them, or fewer, and then it has no
-/// children. Siblings differ in their tokens and are kept in their order, so that a lookup finds the
-/// one that has most in common with what it looks for: where that is all of the block, the walk goes
-/// on below it; where it is the block's beginning, the match ends with a copy of that.
+/// children. Siblings differ in their tokens and are kept in their order, so that a lookup finds
+/// the one that has most in common with what it looks for: where that is all of the block, the walk
+/// goes on below it; where it is the block's beginning, the match ends with a copy of that.
 ///
-/// A block that is not full is entered as well, unless a sibling begins with all of its tokens. What
-/// its sequence adds to it later is seen when the block is full or when the sequence gives it back:
-/// a step that draws one token more for each of its sequences must not search.
+/// A block that is not full is entered as well, unless a sibling begins with all of its tokens.
+/// What its sequence adds to it later is seen when the block is full or when the sequence gives it
+/// back: a step that draws one token more for each of its sequences must not search.
 ///
-/// Full blocks of equal content behind the same tokens are *twins* of one node. A sequence that uses
-/// a block uses one of each node before it, too. So a free block without twins has nothing below it
-/// that is in use, and was given back later than what is below it: the least recently used free
-/// block is a leaf, or has a twin.
+/// Full blocks of equal content behind the same tokens are *twins* of one node. A sequence that
+/// uses a block uses one of each node before it, too. So a free block without twins has nothing
+/// below it that is in use, and was given back later than what is below it: the least recently used
+/// free block is a leaf, or has a twin.
 ///
 /// With n tokens in all, s siblings at the most on the way: `match` is O(n + n/B · log s), and
 /// so is `insert` for its range; `lock`, `unlock` and `evict` are O(B log s). Allocates nothing

@@ -15,9 +15,9 @@
 namespace nanovllm {
 
 /// Nodes [0, num_nodes) and a root above them all. Each node in the tree has a parent, which the
-/// caller knows, and a string of up to `capacity` tokens. The children of a node are sorted by their
-/// strings, one before those that it begins; no two may be equal. They are a search tree of their
-/// own, balanced by random priorities, so that of s siblings one is found in O(log s) steps.
+/// caller knows, and a string of up to `capacity` tokens. The children of a node are sorted by
+/// their strings, one before those that it begins; no two may be equal. They are a search tree of
+/// their own, balanced by random priorities, so that of s siblings one is found in O(log s) steps.
 /// Allocates nothing after construction.
 /// Source: Seidel and Aragon, "Randomized Search Trees", Algorithmica 16, 1996.
 class TokenTrie {

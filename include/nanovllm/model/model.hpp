@@ -33,7 +33,8 @@ struct TextHints {
 ///
 /// - `Config::load(directory)`: reads it; throws LoadError or ConfigError.
 /// - `vocab_size`; `eos_token_ids`, ascending; `generation`, of generation_config.json.
-/// - `max_context_length(config)`, found by argument-dependent lookup: tokens of a sequence that the
+/// - `max_context_length(config)`, found by argument-dependent lookup: tokens of a sequence that
+/// the
 ///   model was made for.
 template <class Config>
 concept ModelConfigLike = std::copyable<Config> &&

@@ -10,8 +10,8 @@ namespace nanovllm {
 
 /// out[i, :] = table[tokens[i] - first_token, :], or zero when the token is not in
 /// [first_token, first_token + table rows): a vocabulary shard contributes nothing for tokens of
-/// the others, and the sum over shards is the full result. Exact where the table is of element T: rows are
-/// copied; else each element is rounded to T.
+/// the others, and the sum over shards is the full result. Exact where the table is of element T:
+/// rows are copied; else each element is rounded to T.
 ///
 /// `Matrix` is the backend's weight type, so that a tied lm_head shares the table.
 template <class T, class Matrix>

@@ -8,12 +8,13 @@
 namespace nanovllm {
 
 /// y = x · Wᵀ, or y += x · Wᵀ when `accumulate` is set. Products are summed in float32 and rounded
-/// once to `Out`; with `accumulate` the old y is added before the rounding, or else, where a library
-/// has it so, to the rounded product, and the sum is rounded again.
+/// once to `Out`; with `accumulate` the old y is added before the rounding, or else, where a
+/// library has it so, to the rounded product, and the sum is rounded again.
 ///
 /// `Matrix` is the backend's weight type of `[out, in]` elements in whatever layout it likes best
-/// (`rows()` = out, `cols()` = in), and of an element type of its own. The order of summation for one element of y depends neither on
-/// the number of rows of x nor on its place among them, unless the backend says otherwise.
+/// (`rows()` = out, `cols()` = in), and of an element type of its own. The order of summation for
+/// one element of y depends neither on the number of rows of x nor on its place among them, unless
+/// the backend says otherwise.
 template <class T, class Matrix, class Out = T>
 struct LinearArgs {
   MatrixView<const T> x;           ///< [n, in]

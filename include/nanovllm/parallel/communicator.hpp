@@ -37,9 +37,9 @@ concept CommunicatorLike = std::movable<C> && requires(C& comm, const C& ccomm, 
 };
 
 /// Whether `C` sums in ascending rank order in float32 and rounds once, which makes the sums of a
-/// group of any size reproducible on every machine: it has `static constexpr bool kRankOrder = true`.
-/// Without that an implementation may round partial sums on their way, in an order that depends on
-/// the sizes.
+/// group of any size reproducible on every machine: it has `static constexpr bool kRankOrder =
+/// true`. Without that an implementation may round partial sums on their way, in an order that
+/// depends on the sizes.
 template <CommunicatorLike C>
 inline constexpr bool kRankOrder = [] {
   if constexpr (requires { C::kRankOrder; }) return static_cast<bool>(C::kRankOrder);

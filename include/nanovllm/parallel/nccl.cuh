@@ -183,9 +183,9 @@ class Nccl {
   };
 
   /// What the ranks of this process share, with a thread that aborts their communicators when it is
-  /// told so. ncclCommAbort at once releases the ranks that wait. Freeing is for the end of the NCCL
-  /// group that it is called in, and that is the end of this object, when graphs and all else of the
-  /// ranks are gone and the one thread that is left waits.
+  /// told so. ncclCommAbort at once releases the ranks that wait. Freeing is for the end of the
+  /// NCCL group that it is called in, and that is the end of this object, when graphs and all else
+  /// of the ranks are gone and the one thread that is left waits.
   struct Group {
     Group(int size_in, int first_rank_in, int num_ends)
         : size(size_in), first_rank(first_rank_in), ends(static_cast<std::size_t>(num_ends)) {

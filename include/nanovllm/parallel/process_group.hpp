@@ -151,8 +151,8 @@ class ProcessGroup {
   }
 
   /// `release` is called once when the group fails, on any thread; it must end what this rank waits
-  /// for outside the group. What it throws is dropped. While one is set, ranks that leave are failures on rank 0. An empty one
-  /// unsets it; no call is in progress afterwards.
+  /// for outside the group. What it throws is dropped. While one is set, ranks that leave are
+  /// failures on rank 0. An empty one unsets it; no call is in progress afterwards.
   void on_failure(std::function<void()> release) {
     const std::lock_guard lock(release_mutex_);
     release_ = std::move(release);

@@ -203,8 +203,8 @@ class Reception {
 };
 
 /// One connection with rank 0, greeted and answered. One that rank 0 drops, as it may among many
-/// strangers, is made again. Throws Error when rank 0 is not there, does not answer or does not want
-/// this rank.
+/// strangers, is made again. Throws Error when rank 0 is not there, does not answer or does not
+/// want this rank.
 [[nodiscard]] inline Socket call_rank_0(const ProcessPlace& place, bool is_data,
                                         SteadyTime deadline, SteadyTime patience) {
   const Greeting greeting{Greeting::kMagic, place.rank, place.size, is_data, 0};

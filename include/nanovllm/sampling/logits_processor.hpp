@@ -82,7 +82,8 @@ class TokenMask {
 /// - `kReadsTokens`: whether bans depend on tokens that were accepted, and not on `num_generated`
 ///   and the setup alone. If so, an engine plans no step before the results of the one ahead are
 ///   there.
-/// - Optionally `applies(setup)`, static: whether a sequence needs it at all. One that needs none of
+/// - Optionally `applies(setup)`, static: whether a sequence needs it at all. One that needs none
+/// of
 ///   its policy's processors has none, and costs a step nothing.
 ///
 /// Log-probabilities are the model's own, whatever is banned. A request of which a processor throws

@@ -71,8 +71,8 @@ inline constexpr std::int32_t kMaxBeamCandidates = 1024;
   return !p.beam_width && !draws_more(p);
 }
 
-/// Ids that `stop_token_ids`, and strings that `stop` may have, and bytes that one of those may have:
-/// every token of the request is compared with all of them.
+/// Ids that `stop_token_ids`, and strings that `stop` may have, and bytes that one of those may
+/// have: every token of the request is compared with all of them.
 inline constexpr std::size_t kMaxStopTokenIds = 1024;
 inline constexpr std::size_t kMaxStopStrings = 64;
 inline constexpr std::size_t kMaxStopStringBytes = 1024;

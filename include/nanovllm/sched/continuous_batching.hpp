@@ -12,9 +12,10 @@ namespace nanovllm {
 
 /// Every running sequence with one token to compute decodes; what is left of the token budget goes
 /// to prompts already begun, then to new ones, first come first served, each cut where the budget
-/// ends. None overtakes another, but for samples that wait for the prompt they have in common. A running sequence that finds no block takes those of a younger
-/// one, which the preemption policy chooses: the one that came last by default. That one waits,
-/// first in line, and is recomputed from all its tokens, less what the prefix cache still has.
+/// ends. None overtakes another, but for samples that wait for the prompt they have in common. A
+/// running sequence that finds no block takes those of a younger one, which the preemption policy
+/// chooses: the one that came last by default. That one waits, first in line, and is recomputed
+/// from all its tokens, less what the prefix cache still has.
 ///
 /// Why everything admitted finishes:
 /// - None overtakes another, so every running sequence came before every waiting one, and `running`

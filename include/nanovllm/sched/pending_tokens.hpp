@@ -7,9 +7,9 @@
 
 namespace nanovllm {
 
-/// The samples that steps under way draw for one sequence: each an index into its own step's, oldest
-/// first. There are two steps at the most, and those of a step follow each other, so nothing is
-/// allocated.
+/// The samples that steps under way draw for one sequence: each an index into its own step's,
+/// oldest first. There are two steps at the most, and those of a step follow each other, so nothing
+/// is allocated.
 class PendingTokens {
  public:
   /// The newest step draws samples [first, first + count) for the sequence.

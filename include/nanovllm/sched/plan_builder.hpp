@@ -71,10 +71,10 @@ class PlanBuilder {
     return static_cast<std::int32_t>(n);
   }
 
-  /// Plans `extend` for `kept[i]`. Where it finds no block, plans to preempt one of those behind it,
-  /// which the preemption policy chooses and which leaves `kept`, until it does; the last of them
-  /// itself pauses and keeps what it has. While sequences are ending, which will give back blocks
-  /// anyway, none is preempted.
+  /// Plans `extend` for `kept[i]`. Where it finds no block, plans to preempt one of those behind
+  /// it, which the preemption policy chooses and which leaves `kept`, until it does; the last of
+  /// them itself pauses and keeps what it has. While sequences are ending, which will give back
+  /// blocks anyway, none is preempted.
   std::int32_t extend_or_preempt(std::vector<Sequence*>& kept, std::size_t i,
                                  std::int32_t max_tokens) {
     const std::int32_t n = extend(*kept[i], max_tokens);
@@ -128,8 +128,8 @@ class PlanBuilder {
     });
   }
 
-  /// Plans to preempt one of `kept` behind the first `begin`, none of them in the plan: the one that
-  /// the preemption policy chooses. It leaves `kept`.
+  /// Plans to preempt one of `kept` behind the first `begin`, none of them in the plan: the one
+  /// that the preemption policy chooses. It leaves `kept`.
   void preempt_one(std::vector<Sequence*>& kept, std::size_t begin) {
     const std::size_t victim = begin + choose_victim_(std::span(kept).subspan(begin));
     check(victim < kept.size(), "preemption: there is no candidate ", victim - begin, " among ",

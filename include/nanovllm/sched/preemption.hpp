@@ -14,8 +14,10 @@ namespace nanovllm {
 
 /// A preemption policy offers
 ///
-/// - `static choose(candidates)`: the index of the sequence that gives way. The candidates, at least
-///   one, run, are none of them in the plan, and all came later than the one that needs a block; the
+/// - `static choose(candidates)`: the index of the sequence that gives way. The candidates, at
+/// least
+///   one, run, are none of them in the plan, and all came later than the one that needs a block;
+/// the
 ///   oldest is first. A pure function, called while a step is planned.
 /// - `vacate(sequence, copies)`: called by `Scheduler::begin` for each sequence of
 ///   `StepPlan::preempted`, before its blocks go back. It may append copies out of them, to be done

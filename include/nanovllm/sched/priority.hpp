@@ -20,23 +20,28 @@ namespace nanovllm {
 /// it long, whatever the load.
 ///
 /// Running and waiting sequences take their turns in one order. A running one that finds no block
-/// takes those of one behind it, which the preemption policy chooses, by default the last. A waiting
-/// one for which there is no place or no room takes those of running ones, too, if they are kMargin
-/// behind it: half a window, so that work which has begun is not thrown away for a small lead.
-/// Either way only where that is enough. None overtakes another of those that wait, but for those that
-/// wait for a prefix that one before them computes.
+/// takes those of one behind it, which the preemption policy chooses, by default the last. A
+/// waiting one for which there is no place or no room takes those of running ones, too, if they are
+/// kMargin behind it: half a window, so that work which has begun is not thrown away for a small
+/// lead. Either way only where that is enough. None overtakes another of those that wait, but for
+/// those that wait for a prefix that one before them computes.
 ///
 /// Why everything admitted finishes, and none starves:
-/// - Of requests with priority q that came later than one of priority p, fewer than (p - q) · kWindow
+/// - Of requests with priority q that came later than one of priority p, fewer than (p - q) ·
+/// kWindow
 ///   go before it. So the requests before it are a bounded number, fixed when it comes.
-/// - Only one that goes before another preempts it, and the order is fixed: no two preempt each other
+/// - Only one that goes before another preempts it, and the order is fixed: no two preempt each
+/// other
 ///   in turn.
-/// - If the first of all runs, it advances in every step: its turn is before anything is planned, it
+/// - If the first of all runs, it advances in every step: its turn is before anything is planned,
+/// it
 ///   can take any block that others hold, and the decodes leave at least one token of the budget.
-/// - If the first of all waits, none is admitted before it is. In every step the first of those that
+/// - If the first of all waits, none is admitted before it is. In every step the first of those
+/// that
 ///   run advances, because admission keeps the blocks that running ones need next; so they come to
 ///   their ends, and when none runs the whole pool is free and the first of all gets in.
-/// - The first of all thus finishes after a bounded number of steps, and then the next one is first.
+/// - The first of all thus finishes after a bounded number of steps, and then the next one is
+/// first.
 /// - A step under way may put this off until its results are known, as in `ContinuousBatching`.
 ///
 /// @tparam kWindow  arrivals that one step of priority is worth, ≥ 1. `Priority` has 1024: four

@@ -41,8 +41,8 @@ concept SchedulingPolicyLike = std::default_initializable<Policy> &&
 
 /// A policy that serves sequences in another order than that of their arrival has a static member
 /// `order(sequence)`. The scheduler asks it once, when the sequence is added and has its `arrival`,
-/// and keeps the sequence's place by the answer: lower goes before, and where it is equal, what came
-/// before. Blocks are then given back with the sequence's priority (BlockManager::release).
+/// and keeps the sequence's place by the answer: lower goes before, and where it is equal, what
+/// came before. Blocks are then given back with the sequence's priority (BlockManager::release).
 template <class Policy>
 concept OrdersSequences = requires(const Sequence& s) {
   Policy::order(s);

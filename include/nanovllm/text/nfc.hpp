@@ -1,5 +1,6 @@
 #pragma once
-/// Normalisation to NFC (composed form) as the reference does it: Unicode 9.0, see text/unicode.hpp.
+/// Normalisation to NFC (composed form) as the reference does it: Unicode 9.0, see
+/// text/unicode.hpp.
 ///
 /// Nearly all text is in NFC already, and this is found out at the speed of a scan. Only the
 /// clusters around a combining or decomposable character go through utf8proc's tables.

@@ -69,8 +69,8 @@ void interleave(const MatrixView<const T>& x, std::int64_t operands, Operand* ou
 }
 
 /// Columns whose products are summed in one chain, where activations or weights are float32: chains
-/// are kept short and their sums added up, which costs a few percent and makes the rounding error of
-/// a long row several times smaller; in 16 bits the rounding of the result hides it.
+/// are kept short and their sums added up, which costs a few percent and makes the rounding error
+/// of a long row several times smaller; in 16 bits the rounding of the result hides it.
 inline constexpr std::int64_t kChainColumns = 64;
 
 /// Words of weights in a chain.
@@ -185,9 +185,9 @@ void linear_pass(const LinearArgs<T, PackedMatrix<W>, Out>& args, const Context&
 }  // namespace detail
 
 /// Contract: ops/linear.hpp. `Out` is T or float. With x and weights of different types the result
-/// is, bit for bit, that of float32 weights of the same values. x and y may have any alignment, but must not
-/// overlap. `context.isa` is capped by what the machine has. The bf16 instructions flush denormals
-/// to zero. Keeps scratch of at most a few MiB in the calling thread.
+/// is, bit for bit, that of float32 weights of the same values. x and y may have any alignment, but
+/// must not overlap. `context.isa` is capped by what the machine has. The bf16 instructions flush
+/// denormals to zero. Keeps scratch of at most a few MiB in the calling thread.
 template <Element T, Element W, Element Out>
 void linear(const LinearArgs<T, PackedMatrix<W>, Out>& args, const Context& context) {
   check<ShapeError>(args.weight != nullptr, "linear: no weight given");

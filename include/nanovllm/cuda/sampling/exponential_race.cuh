@@ -143,8 +143,8 @@ __device__ __forceinline__ void enter(ExponentialRace& race, const Noise& noise,
   }
 }
 
-/// The index of the candidate that wins, in all lanes, -1 without any. By one warp, after a barrier;
-/// the race must not be void. Scores only if more than one is close.
+/// The index of the candidate that wins, in all lanes, -1 without any. By one warp, after a
+/// barrier; the race must not be void. Scores only if more than one is close.
 __device__ inline int find_winner(const ExponentialRace& race, const Draw& draw) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const float bound = race.bound();

@@ -18,7 +18,8 @@ class NormRope {
   using Weight = typename Context::Weight;
 
  public:
-  /// `fill(MatrixView<float> table)` writes the table, [max_model_len, head_dim]: cosines, then sines.
+  /// `fill(MatrixView<float> table)` writes the table, [max_model_len, head_dim]: cosines, then
+  /// sines.
   template <class Fill>
   NormRope(const Context& context, std::int64_t max_model_len, std::int64_t head_dim, float eps,
            const Fill& fill)

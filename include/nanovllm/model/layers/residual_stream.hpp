@@ -13,8 +13,8 @@
 namespace nanovllm {
 
 /// Owns the residual and its normalised form, and knows when a block's result is added to the
-/// residual: by its last product itself, where that costs less (`kAccumulatesResidual`) and there is
-/// one rank, or else, after the sum over all ranks, by the norm that follows. A network says
+/// residual: by its last product itself, where that costs less (`kAccumulatesResidual`) and there
+/// is one rank, or else, after the sum over all ranks, by the norm that follows. A network says
 ///
 ///     stream.start(n);  …fill stream.residual()…;  stream.norm(weight);
 ///     stream.add(result of stream.hidden(), weight);  stream.norm(weight);  …
