@@ -146,6 +146,24 @@ TEST_CASE("Shared prefixes: a grid with more blocks than run at once shares noth
   problem.check();
 }
 
+TEST_CASE("Shared prefixes: of two workspaces on a device the first alone shares",
+          "[cuda][decode_attention]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  auto problem = with_groups<bf16>({.group = 4}, {{20, 640}}, 3, 16);
+  const SharedPrefixes shared = problem.shared_prefixes();
+  std::optional<cuda::DecodeWorkspace> first(workspace_for(problem, gpu));
+  cuda::DecodeWorkspace second = workspace_for(problem, gpu);
+  CHECK(first->max_chunks() > 0);
+  CHECK(second.max_chunks() == 0);
+  for (cuda::DecodeWorkspace* workspace : {&*first, &second}) {
+    problem.run(*workspace, gpu, shared);
+    problem.check();
+  }
+  first.reset();
+  CHECK(workspace_for(problem, gpu).max_chunks() > 0);
+}
+
 TEST_CASE("Shared prefixes: several levels", "[cuda][decode_attention]") {
   if (!has_gpu()) return;
   for (const std::int64_t group : {1, 2, 4, 16}) {

@@ -10,6 +10,7 @@
 #include "nanovllm/cuda/runtime/check.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
+#include "nanovllm/cuda/runtime/device_claim.hpp"
 
 namespace nanovllm::cuda {
 
@@ -132,7 +133,9 @@ class DecodeWorkspace {
         part_floats);
     // Blocks wait for pieces of blocks behind them: all must run at the same time.
     if (grid.num_blocks <= context.num_sms && group <= kDecodeMaxGroup &&
-        (head_dim == 64 || head_dim == 128)) {
+        (head_dim == 64 || head_dim == 128))
+      claim_ = DeviceClaim(context.device);
+    if (claim_) {
       // One level of groups that hold all sequences takes less; further levels get what is left.
       max_chunks_ = std::max<std::int64_t>(max_num_seqs / 2, 1);
       groups_ = DeviceBuffer<DecodeGroup>(static_cast<std::size_t>(max_chunks_));
@@ -155,7 +158,7 @@ class DecodeWorkspace {
   [[nodiscard]] const DecodeGrid& grid() const { return grid_; }
 
   /// Keys of groups are read once for as many as this many chunks of members; the rest of the
-  /// groups is left out, and their members read for themselves. 0: the device has no room for it.
+  /// groups is left out, and their members read for themselves. 0: nothing is shared.
   [[nodiscard]] std::int64_t max_chunks() const { return max_chunks_; }
 
   [[nodiscard]] DecodePlan plan() {
@@ -179,6 +182,7 @@ class DecodeWorkspace {
   std::int64_t max_num_seqs_, max_kv_heads_, group_, head_dim_;
   DecodeGrid grid_;
   std::int64_t max_chunks_ = 0;
+  DeviceClaim claim_;
   DeviceBuffer<DecodeRange> ranges_;
   DeviceBuffer<DecodeSharedRange> shared_ranges_;
   DeviceBuffer<DecodeSpan> spans_;
