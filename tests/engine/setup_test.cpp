@@ -30,6 +30,8 @@ class FakeRunner : public StepRunner {
   void launch(const StepInputs&) override {}
   StepResults wait() override { return {}; }
   [[nodiscard]] bool is_asynchronous() const override { return false; }
+  void read_blocks(std::span<const BlockId>, std::span<std::byte>) override {}
+  void write_blocks(std::span<const BlockId>, std::span<const std::byte>) override {}
   void run_worker() override {}
   [[nodiscard]] Health health() const override { return {}; }
   void reset() override {}
