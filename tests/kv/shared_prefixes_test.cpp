@@ -171,6 +171,24 @@ TEST_CASE("Shared prefixes: what saves too little is left alone", "[shared_prefi
   CHECK(num_groups(kBlocks, 1) == 0);
 }
 
+TEST_CASE("Shared prefixes: families whose common root is too small have their own groups",
+          "[shared_prefixes]") {
+  // One block in common, and 125 more in each of two families of eight.
+  Tables t;
+  const auto root = t.add(0, 0, 2);
+  std::size_t family[2];
+  for (auto& first : family) {
+    first = t.add(root, 1, 126);
+    for (int i = 0; i < 7; ++i) t.add(first, 126, 2);
+  }
+  SharedPrefixFinder finder;
+  finder.find(t.rows(), 8);
+  check_answer(finder, t, 8);
+  REQUIRE(finder.groups().size() == 2);
+  for (const auto first : family) CHECK(chain_of(finder, first).count({0, 126 * 8}) == 1);
+  CHECK(chain_of(finder, root).empty());
+}
+
 TEST_CASE("Shared prefixes: random trees, one finder for all", "[shared_prefixes]") {
   SharedPrefixFinder finder;
   std::size_t num_groups = 0;

@@ -161,6 +161,23 @@ TEST_CASE("a request waits for a prefix that an earlier one computes", "[fork][p
   CHECK(plans(too_little) == at_once);
 }
 
+TEST_CASE("samples do not wait for each other: each has the prompt of the first",
+          "[fork][prefix_wait]") {
+  Simulated<Hashed> engine(
+      {.max_num_seqs = 8, .max_num_batched_tokens = 100, .prefix_wait_tokens = 4}, 40);
+  add_samples(engine, iota(14), 4);
+  CHECK(engine.step() == "| 1:0-14!");
+  CHECK(engine.step() == "1:14-15! | 2:13-14! 3:13-14! 4:13-14!");
+
+  // Also behind the step that computes the prompt.
+  Simulated<Hashed> ahead(
+      {.max_num_seqs = 8, .max_num_batched_tokens = 100, .prefix_wait_tokens = 4}, 40);
+  add_samples(ahead, iota(14), 4);
+  const StepPlan first = begin(ahead);
+  CHECK(describe(first) == "| 1:0-14!");
+  CHECK(describe(begin(ahead)) == "1:14-15! | 2:13-14! 3:13-14! 4:13-14!");
+}
+
 TEST_CASE("nothing is computed twice that an earlier request was computing", "[prefix_wait]") {
   for (const std::size_t depth : {1u, 2u}) {
     Simulated<Hashed> engine(

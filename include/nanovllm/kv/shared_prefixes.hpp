@@ -38,12 +38,9 @@ class SharedPrefixFinder {
     block_size_ = block_size;
     order_.resize(rows.size());
     for (std::size_t i = 0; i < rows.size(); ++i) order_[i] = static_cast<std::int32_t>(i);
-    split({.first = 0, .count = static_cast<std::int32_t>(rows.size())});
+    levels_.assign(1, {.first = 0, .count = static_cast<std::int32_t>(rows.size())});
     // The list grows as its levels are split: parents come before their children.
-    for (std::size_t g = 0; g < groups_.size(); ++g) {
-      const SharedPrefix group = groups_[g];
-      split({group.first, group.count, group.end, group.end, static_cast<std::int32_t>(g)});
-    }
+    for (std::size_t i = 0; i < levels_.size(); ++i) split(Level(levels_[i]));
     if (!groups_.empty()) list_members();
   }
 
@@ -73,13 +70,20 @@ class SharedPrefixFinder {
     return rows_[static_cast<std::size_t>(order_[static_cast<std::size_t>(place)])];
   }
 
-  /// Adds the groups among the members of `level`, which agree up to its end: one for each block
-  /// that several of them have next.
-  void split(const SharedPrefix& level) {
-    const auto depth = static_cast<std::int32_t>(level.end / block_size_);
+  /// Rows at neighbouring places that agree in their first `depth` blocks, of which those from
+  /// `begin` on are in no group that all of them are in; the last of these is `parent`.
+  struct Level {
+    std::int32_t first = 0, count = 0;
+    std::int32_t depth = 0, begin = 0;
+    std::int32_t parent = -1;
+  };
+
+  /// Goes on with the members of `level`: one level for each block that several of them have next.
+  void split(const Level& level) {
     const auto block_of = [&](std::int32_t row) {
       const Row& r = rows_[static_cast<std::size_t>(row)];
-      return r.num_full > depth ? r.table[static_cast<std::size_t>(depth)] : BlockId{-1};
+      return r.num_full > level.depth ? r.table[static_cast<std::size_t>(level.depth)]
+                                      : BlockId{-1};
     };
     const auto begin = order_.begin() + level.first, end = begin + level.count;
     std::sort(begin, end, [&](std::int32_t a, std::int32_t b) {
@@ -92,30 +96,36 @@ class SharedPrefixFinder {
           std::find_if(run, end, [&](std::int32_t r) { return block_of(r) != block; });
       const auto count = static_cast<std::int32_t>(past - run);
       if (block != -1 && count > 1)
-        add(static_cast<std::int32_t>(run - order_.begin()), count, depth, level.parent);
+        add({static_cast<std::int32_t>(run - order_.begin()), count, level.depth, level.begin,
+             level.parent});
       run = past;
     }
   }
 
-  /// Adds the group at places [first, first + count), whose tables agree at `depth`, if it is worth
-  /// it.
-  void add(std::int32_t first, std::int32_t count, std::int32_t depth, std::int32_t parent) {
-    const Row& row = row_at(first);
+  /// Finds how far the rows of `run` agree, which do so in one block more than it says. They become
+  /// a group if that is worth it; if not, what they have in common may be with what only some of
+  /// them have besides.
+  void add(Level run) {
+    const Row& row = row_at(run.first);
     auto agreed = static_cast<std::size_t>(row.num_full);
-    for (std::int32_t i = 1; i < count; ++i) {
-      const Row& other = row_at(first + i);
+    for (std::int32_t i = 1; i < run.count; ++i) {
+      const Row& other = row_at(run.first + i);
       agreed = std::min(agreed, static_cast<std::size_t>(other.num_full));
-      const auto from = row.table.begin() + depth;
-      const auto length = static_cast<std::ptrdiff_t>(agreed) - depth;
+      const auto from = row.table.begin() + run.depth;
+      const auto length = static_cast<std::ptrdiff_t>(agreed) - run.depth;
       agreed = static_cast<std::size_t>(
-          std::mismatch(from, from + length, other.table.begin() + depth).first -
+          std::mismatch(from, from + length, other.table.begin() + run.depth).first -
           row.table.begin());
     }
-    const std::int64_t begin = depth * block_size_;
-    const std::int64_t end = static_cast<std::int64_t>(agreed) * block_size_;
-    if ((end - begin) * (count - 1) < kMinSavedKeys || groups_.size() == rows_.size()) return;
-    groups_.push_back(
-        {first, count, static_cast<std::int32_t>(begin), static_cast<std::int32_t>(end), parent});
+    run.depth = static_cast<std::int32_t>(agreed);
+    const auto num_keys = (run.depth - run.begin) * block_size_;
+    if (num_keys * (run.count - 1) >= kMinSavedKeys && groups_.size() < rows_.size()) {
+      groups_.push_back({run.first, run.count, static_cast<std::int32_t>(run.begin * block_size_),
+                         static_cast<std::int32_t>(run.depth * block_size_), run.parent});
+      run.begin = run.depth;
+      run.parent = static_cast<std::int32_t>(groups_.size()) - 1;
+    }
+    levels_.push_back(run);
   }
 
   void list_members() {
@@ -136,6 +146,7 @@ class SharedPrefixFinder {
   std::span<const Row> rows_;
   std::int64_t block_size_ = 1;
   std::vector<std::int32_t> order_;
+  std::vector<Level> levels_;
   std::vector<SharedPrefix> groups_;
   std::vector<PrefixMember> members_;
   std::vector<BlockId> seen_;

@@ -115,15 +115,16 @@ class PlanBuilder {
   /// True if waiting sequence `s` saves computing by not being admitted in this step:
   /// - it is a sample, and another sample of the same request is computing their prompt;
   /// - a sequence that goes before it is computing at least `prefix_wait_tokens` tokens of their
-  ///   common prefix that are not published yet.
+  ///   common prefix that are not published yet, nor its own to share or to copy back.
   /// A policy passes over `s` then and goes on with the next one. Only sequences that go before `s`
   /// hold it up, so it waits for a bounded number of steps.
   [[nodiscard]] bool must_wait(const Sequence& s) const {
-    if (s.next_sibling != nullptr && !s.is_beam && find_fork(s).must_wait) return true;
+    const Fork fork = find_fork(s);
+    if (fork.must_wait && !s.is_beam) return true;
+    const std::int32_t num_own = std::max(s.num_swapped_tokens, fork.num_tokens);
     return std::any_of(prefilling_.begin(), prefilling_.end(), [&](const Prefilling& other) {
       return goes_before(*other.sequence, s) &&
-             num_common_tokens(s, *other.sequence) -
-                     std::max(other.num_published, s.num_swapped_tokens) >=
+             num_common_tokens(s, *other.sequence) - std::max(other.num_published, num_own) >=
                  prefix_wait_tokens_;
     });
   }
