@@ -25,8 +25,9 @@ namespace nanovllm {
 struct DiskBlock {
   DiskKey key{};
   std::vector<TokenId> tokens{};
-  BlockId host = 0;
-  std::vector<std::span<std::byte>> pieces{};  ///< where the block is; of the thread's meanwhile
+  BlockId host = -1;  ///< none where it has bytes of its own
+  std::vector<std::span<std::byte>> pieces{};  ///< where the block is; the thread's meanwhile
+  std::vector<std::byte> bytes{};              ///< its own, perhaps
 };
 
 /// Blocks one behind the other, to be read for a request.

@@ -172,7 +172,8 @@ class BlockManager {
     stats_.num_queried_tokens += num_tokens;
     stats_.num_hit_tokens +=
         match.host_blocks.empty() ? match.num_tokens : match.num_shared_tokens(kBlockSize);
-    for (const BlockId block : match.host_blocks) {
+    for (std::size_t i = match.host_blocks.size(); i-- > 0;) {  // the first is to go last
+      const BlockId block = match.host_blocks[i];
       if (!tier_.contains(block)) continue;  // the sequence's own
       tier_.hold(block);
       stats_.num_hit_tokens += kBlockSize;

@@ -190,6 +190,26 @@ class HostTier {
     unused_.push_back(host);
   }
 
+  /// A block of either pool, and what it is.
+  struct Named {
+    DiskKey key{};
+    std::span<const TokenId> tokens{};
+    BlockId block = 0;
+    bool is_host = false;
+  };
+  /// Calls `visit(Named)` for all that have names. O(blocks of both pools).
+  template <class Visit>
+  void for_each_named(const Visit& visit) const {
+    for (BlockId b = 0; b < index_.num_blocks(); ++b) {
+      if (!index_.contains(b)) continue;
+      const bool is_host = b >= num_device_blocks_;
+      visit(Named{.key = key_of(b),
+                  .tokens = index_.tokens(b),
+                  .block = is_host ? b - num_device_blocks_ : b,
+                  .is_host = is_host});
+    }
+  }
+
   [[nodiscard]] bool is_loading(BlockId host) const noexcept {
     return !keys_.empty() && loading_.contains(host);
   }
