@@ -356,12 +356,26 @@ TEST_CASE("what is read goes behind its parents or nowhere", "[disk]") {
     CHECK(rig.blocks.host().num_free() == 15);
   }
   SECTION("the request ends meanwhile") {
-    REQUIRE(rig.loads->begin(*request, GENERATE(0, 9)));
+    const std::uint64_t newest_step = GENERATE(0, 9);
+    REQUIRE(rig.loads->begin(*request, newest_step));
     rig.loads->forget(*request);
     CHECK(!rig.loads->is_loading());
+    // What the thread may be filling is nobody else's before it has said so.
+    CHECK(rig.blocks.host().num_free() == (newest_step == 0 ? 14 : 16));
+    rig.check_invariants();
     rig.poll_until([&] { return rig.blocks.host().num_free() == 16; });
     CHECK(rig.added.empty());
     CHECK(rig.match(tokens).num_tokens == 8);
+  }
+  SECTION("the request ends before it is admitted") {
+    REQUIRE(rig.loads->begin(*request, 0));
+    finish();
+    rig.loads->forget(*request);
+    CHECK(rig.blocks.num_free_host() == 16);
+    // The first block goes last: the others are worth nothing without it.
+    std::vector<BlockId> others;
+    CHECK(rig.blocks.allocate_host(15, others));
+    CHECK(rig.match(tokens).num_tokens == 12);
   }
   SECTION("everything is dropped") {
     REQUIRE(rig.loads->begin(*request, GENERATE(0, 9)));
