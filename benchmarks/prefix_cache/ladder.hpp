@@ -21,7 +21,7 @@ namespace prefix_bench {
 
 struct LadderOptions {
   std::string shape = "fairytale", json;
-  std::filesystem::path directory = std::filesystem::temp_directory_path() / "nanovllm_ladder";
+  std::filesystem::path directory = std::filesystem::temp_directory_path();
   int prefix_tokens = 400, own_tokens = 16, repeats = 5, num_threads = 0;
 };
 
@@ -40,6 +40,7 @@ class Ladder {
       : options_(o), model_(model), source_(1, model.vocab_size) {
     const std::int64_t block = Policy::kv.block_size;
     const std::int64_t length = o.prefix_tokens + o.own_tokens + 8;
+    options_.directory /= "nanovllm_ladder";  // of its own: it is removed
     blocks_ = 2 * ((length + block - 1) / block) + 4;
   }
 
@@ -124,7 +125,7 @@ class Ladder {
         .timings.first_token;
   }
 
-  const LadderOptions options_;
+  LadderOptions options_;
   const nv::ModelConfig model_;
   TextSource source_;
   std::int64_t blocks_;
@@ -151,7 +152,8 @@ int run_ladder(int argc, char** argv) {
   number("--own-tokens", o.own_tokens, "tokens behind it");
   number("--repeats", o.repeats, "runs; medians are reported");
   app.add_option("--threads", o.num_threads, "CPU threads; 0 for all");
-  app.add_option("--directory", o.directory, "for the files; it is removed")->capture_default_str();
+  app.add_option("--directory", o.directory, "for a folder of files, which are removed")
+      ->capture_default_str();
   app.add_option("--json", o.json, "file for options and results, overwritten");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -68,7 +68,16 @@ class DiskTier {
   [[nodiscard]] bool contains(const DiskName& name) const;
   [[nodiscard]] DiskStats stats() const;
 
-  /// Bytes of the file of a block.
+  /// Bytes of the file of a block of so many tokens, whose pieces have `num_bytes` together.
+  [[nodiscard]] static constexpr std::uint64_t file_bytes(std::size_t identity_bytes,
+                                                          std::size_t num_tokens,
+                                                          std::size_t num_pieces,
+                                                          std::uint64_t num_bytes) {
+    constexpr std::uint64_t kHead = 16;  // of the file, and of each section
+    return kHead * (4 + num_pieces) + identity_bytes + sizeof(DiskName) +
+           num_tokens * sizeof(TokenId) + num_bytes;
+  }
+  /// The same of a block here.
   [[nodiscard]] std::uint64_t file_bytes(std::span<const TokenId> tokens,
                                          std::span<const std::span<std::byte>> pieces) const;
 
