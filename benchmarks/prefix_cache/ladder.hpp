@@ -84,12 +84,12 @@ class Ladder {
 
   Engine make(bool has_disk = false) {
     nv::EngineConfig config{.num_threads = options_.num_threads,
-                            .max_num_seqs = 4,
+                            .max_num_seqs = 64,
                             .max_model_len = options_.prefix_tokens + options_.own_tokens + 8,
                             .kv_size = nv::KvSize::blocks(blocks_),
                             .host_kv_size = nv::KvSize::blocks(4 * blocks_),
                             .seed = 0};
-    if (has_disk) config.disk_kv_path = options_.directory / "disk";
+    if (has_disk) config.disk_kv_path = options_.directory / "tier";
     config.disk_kv_min_tokens = 1;
     return Engine(model_, nv::RandomWeights{}, std::move(config));
   }
