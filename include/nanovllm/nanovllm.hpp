@@ -53,6 +53,7 @@
 #include "nanovllm/engine/core.hpp"
 #include "nanovllm/engine/disk_loads.hpp"
 #include "nanovllm/engine/disk_queue.hpp"
+#include "nanovllm/engine/disk_saves.hpp"
 #include "nanovllm/engine/disk_tier.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/event_queue.hpp"

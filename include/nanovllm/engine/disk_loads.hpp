@@ -1,6 +1,5 @@
 #pragma once
-/// What the engine's steps have to do with the disk tier: requests wait for what is read for them,
-/// and blocks that have come to host memory are written.
+/// What the engine's steps have to do with the disk tier: requests wait for what is read for them.
 
 #include <algorithm>
 #include <chrono>
@@ -9,18 +8,15 @@
 #include <list>
 #include <memory>
 #include <span>
-#include <type_traits>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/disk_queue.hpp"
+#include "nanovllm/engine/disk_saves.hpp"
 #include "nanovllm/engine/disk_tier.hpp"
 #include "nanovllm/engine/engine_config.hpp"
-#include "nanovllm/engine/health.hpp"
 #include "nanovllm/engine/request.hpp"
 #include "nanovllm/engine/step_runner.hpp"
 #include "nanovllm/kv/disk_name.hpp"
@@ -29,16 +25,9 @@
 namespace nanovllm {
 
 /// Between the prefix cache's tiers in memory and a DiskTier. The engine's thread calls it, and
-/// never waits for a file.
+/// never waits for a file. DiskSaves has the way down.
 ///
-/// **Down.** What a step copies to the host's pool for the prefix cache is pinned there when the
-/// step has begun, is queued to be written once the step is committed, and is let go when it is
-/// written; or at once where the queue, a half of the host's pool, is full. A file is worth nothing
-/// without those of the blocks before it, and just those which most requests share stay in the
-/// device's pool: where files go on behind such blocks, these are written when the engine has
-/// nothing to do, and at its end.
-///
-/// **Up.** A request for which files have at least some tokens more than the tiers in memory does
+/// A request for which files have at least some tokens more than the tiers in memory does
 /// not go to the scheduler yet. Blocks of the host's pool are taken and filled, then entered into
 /// the host tier, where the scheduler's look-up finds them; they are pinned until the request is
 /// admitted. One whose files another request's load is reading waits for that. All loads together
@@ -60,7 +49,8 @@ class DiskLoads {
         blocks_(blocks),
         min_tokens_(min_tokens),
         max_taken_(std::max(1, blocks.host().num_blocks() / 2)),
-        queue_(*disk_, static_cast<std::size_t>(max_taken_)) {
+        queue_(*disk_, static_cast<std::size_t>(max_taken_)),
+        saves_(*disk_, queue_, runner, blocks) {
     blocks_.tier().name_on_disk(disk_->root());
   }
 
@@ -150,27 +140,13 @@ class DiskLoads {
 
   // ---- Down ----
 
-  /// A step has begun: what it saves for the prefix cache stays until `save` or until the step is
-  /// cancelled.
-  void hold(std::span<const BlockCopy> copies_down) noexcept {
-    for (const BlockCopy& copy : copies_down) {
-      if (blocks_.tier().contains(copy.to)) blocks_.tier().pin(copy.to);
-    }
-  }
-
-  /// That step is committed: what it has saved is in the host's pool.
+  /// See DiskSaves.
+  void hold(std::span<const BlockCopy> copies_down) noexcept { saves_.hold(copies_down); }
   void save(std::span<const BlockCopy> copies_down) noexcept {
     is_certain_ = true;
-    for (const BlockCopy& copy : copies_down) {
-      if (blocks_.tier().is_pinned(copy.to) && !queue(copy.to)) blocks_.tier().unpin(copy.to);
-    }
+    saves_.save(copies_down);
   }
-
-  /// The engine has nothing to do: blocks that files go on behind are written, too. No step may be
-  /// under way.
-  void save_parents() noexcept {
-    save_parents([this](DiskBlock block) { return queue_.save(std::move(block)); });
-  }
+  void save_parents() noexcept { saves_.save_parents(); }
 
   /// A step was undone. Its copies to the host's pool may still be made, up to the end of the next
   /// step: until then no block is taken for what is read.
@@ -205,12 +181,7 @@ class DiskLoads {
     take_done(ignored);
     for (Waiting& w : given_up_) give_back(w);
     given_up_.clear();
-    if (runner_.health().state == Health::State::ok) {  // else the device may not answer
-      save_parents([this](const DiskBlock& block) {     // the thread has ended
-        return disk_->enter(block.key, block.tokens, block.pieces);
-      });
-    }
-    missing_.clear();
+    saves_.finish();
   }
 
   void fill(EngineStats& stats) const {
@@ -294,7 +265,7 @@ class DiskLoads {
     if (!is_worth_it()) return false;
     w.hosts = blocks_.begin_loads(match, static_cast<std::int32_t>(load->blocks.size()));
     limit(*load, std::ssize(w.hosts));
-    for (const DiskName& name : load->before) note_missing(name);
+    for (const DiskName& name : load->before) saves_.note_missing(name);
     w.first = static_cast<std::int32_t>(num_there);
     w.load = std::move(load);
     try {
@@ -391,77 +362,7 @@ class DiskLoads {
   void take_done(DiskLoadList& loads) noexcept {
     DiskBlockList saves;
     queue_.take_done(loads, saves);
-    for (const DiskBlock& block : saves) {
-      if (block.host >= 0) blocks_.tier().unpin(block.host);
-    }
-  }
-
-  bool queue(BlockId host) noexcept {
-    try {
-      if (!queue_.has_room()) return false;
-      const DiskKey& key = blocks_.tier().key(host);
-      const std::span<const TokenId> tokens = blocks_.tier().tokens(host);
-      note_missing(key.parent);
-      return queue_.save({.key = key,
-                          .tokens = {tokens.begin(), tokens.end()},
-                          .host = host,
-                          .pieces = runner_.host_block(host)});
-    } catch (...) {  // out of memory
-      return false;
-    }
-  }
-
-  /// A file goes on behind the block of this name, or will: it should have one, too.
-  void note_missing(const DiskName& name) {
-    if (name != disk_->root() && !disk_->contains(name)) missing_.insert(name);
-  }
-
-  /// Calls `write(DiskBlock)` for the blocks that are missing and in memory, and for those before
-  /// them, until it returns false.
-  template <class Write>
-  void save_parents(const Write& write) noexcept {
-    if (missing_.empty()) return;
-    using Named = typename std::remove_cvref_t<decltype(blocks_.tier())>::Named;
-    try {
-      std::unordered_map<DiskName, Named> there;
-      blocks_.tier().for_each_named([&](const Named& named) {
-        // A block that is pinned may have to be copied yet.
-        if (named.is_host ? !blocks_.tier().is_pinned(named.block)
-                          : blocks_.is_published(named.block))
-          there.emplace(named.key.name, named);
-      });
-      while (!missing_.empty()) {
-        const DiskName name = *missing_.begin();
-        const auto found = there.find(name);
-        if (found != there.end() && !disk_->contains(name)) {
-          if (!write(copy_of(found->second))) return;
-          note_missing(found->second.key.parent);
-        }
-        missing_.erase(name);
-      }
-    } catch (...) {  // out of memory, or ranks that have failed
-    }
-  }
-
-  template <class Named>
-  DiskBlock copy_of(const Named& named) {
-    DiskBlock out{.key = named.key, .tokens = {named.tokens.begin(), named.tokens.end()}};
-    std::vector<std::span<std::byte>> pieces = runner_.host_block(0);  // their sizes
-    std::size_t num_bytes = 0;
-    for (const std::span<std::byte> piece : pieces) num_bytes += piece.size();
-    out.bytes.resize(num_bytes);
-    if (named.is_host) {
-      pieces = runner_.host_block(named.block);
-    } else {
-      runner_.read_blocks(std::span(&named.block, 1), out.bytes);
-    }
-    std::span<std::byte> rest(out.bytes);
-    for (const std::span<std::byte> piece : pieces) {
-      if (named.is_host) std::ranges::copy(piece, rest.begin());
-      out.pieces.push_back(rest.first(piece.size()));
-      rest = rest.subspan(piece.size());
-    }
-    return out;
+    saves_.end(saves);
   }
 
   /// Blocks that loads have taken, and those that wait for an admission.
@@ -481,10 +382,10 @@ class DiskLoads {
   std::list<Waiting> waiting_;
   std::list<Waiting> given_up_;  ///< their requests have ended, their loads have not
   std::list<Admission> admissions_;
-  std::unordered_set<DiskName> missing_;  ///< had no file when one behind them was used
   bool must_plan_ = false;
   bool is_certain_ = true;
-  DiskQueue queue_;  // last: its thread uses the disk
+  DiskQueue queue_;
+  DiskSaves<Blocks> saves_;
 };
 
 }  // namespace nanovllm
