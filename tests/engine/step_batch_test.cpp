@@ -392,7 +392,7 @@ TEST_CASE("what is best computed as decodes is laid out before the chunks", "[st
     CHECK(logit_rows == Ints{0, 101, 1, 104});
   }
 
-  StepInputs sharing(true, 7);  // the fourth sequence's three rows are two more than one
+  StepInputs sharing(0, 7);  // the fourth sequence's three rows are two more than one
   sharing.build(plan, kBlock, sampling);
   CHECK(sharing.num_decodes() == 5);
   CHECK(sharing.has_chunk_rows());
@@ -409,8 +409,12 @@ TEST_CASE("what is best computed as decodes is laid out before the chunks", "[st
   REQUIRE(groups.extent(0) == 1);
   CHECK(groups.data[0].count == 3);
   CHECK(groups.data[0].end == 592);
+  StepInputs not_worth_it(2 * 592 + 1, 7);
+  not_worth_it.build(plan, kBlock, sampling);
+  CHECK(not_worth_it.num_decodes() == 5);
+  CHECK(not_worth_it.fields().forward.shared_prefixes.size == 0);
 
-  StepInputs no_room(true, 6);
+  StepInputs no_room(0, 6);
   no_room.build(plan, kBlock, sampling);
   CHECK(no_room.num_decodes() == 2);
   CHECK_FALSE(no_room.has_chunk_rows());

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -25,14 +26,14 @@ namespace nanovllm {
 class StepInputs {
  public:
   /// A chunk is computed as rows up to so many tokens, and behind as many or more.
-  static constexpr std::int32_t kMaxChunkRows = 64;
+  static constexpr std::int32_t kMaxChunkRows = 128;
   static constexpr std::int32_t kMinChunkPrefix = 512;
 
-  /// @param shares_prefixes  whether to look for what the decodes have in common: for backends that
-  ///                         make use of it.
-  /// @param max_rows         decodes that a step may have, if it may have more than sequences.
-  explicit StepInputs(bool shares_prefixes = false, std::int32_t max_rows = 0)
-      : shares_prefixes_(shares_prefixes), max_rows_(max_rows) {}
+  /// @param share_from  if set: to look for what the decodes have in common, where that saves the
+  ///                    reading of so many keys; for backends that make use of it.
+  /// @param max_rows    decodes that a step may have, if it may have more than sequences.
+  explicit StepInputs(std::optional<std::int64_t> share_from = {}, std::int32_t max_rows = 0)
+      : share_from_(share_from), max_rows_(max_rows) {}
 
   /// Lays out `plan`, whose sequences have their blocks by now. Row i of `sampling` belongs to the
   /// i-th row of logits: those of a planned sequence behind each other, in the plan's order.
@@ -99,7 +100,7 @@ class StepInputs {
 
   void fill_samples(const StepPlan& plan, const HostSamplingBatch& sampling);
 
-  bool shares_prefixes_;
+  std::optional<std::int64_t> share_from_;
   std::int32_t max_rows_;
   std::vector<const PlannedSequence*> order_;   ///< as they are laid out
   std::size_t num_as_rows_ = 0;                 ///< of them, the first: as decodes
