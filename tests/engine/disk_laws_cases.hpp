@@ -428,6 +428,7 @@ TEST_CASE("reset and destruction while blocks are read", "[disk]") {
     engine->reset();
     engine->check_invariants();
     CHECK(engine->stats().num_waiting == 2);
+    CHECK(engine->stats().num_free_host_kv_blocks == 16);  // nothing is read any more
     step_until(*engine, [&] { return output && twin; });
     check_output(*output, 0);
     check_output(*twin, 0);
