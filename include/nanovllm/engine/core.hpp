@@ -142,11 +142,7 @@ class EngineCore : public SessionStore {
   Launch launch() {
     if (!scheduler_.has_work()) return Launch::nothing;
     StepPlan plan = scheduler_.schedule();  // decides, changes nothing
-    // Where nothing can be computed, what sessions hold gives way, and only then beams that have
-    // drawn: those must be computed again, and would be for every choice as long as the room is
-    // taken.
-    while (plan.empty() && under_way_.empty() &&
-           (scheduler_.give_up_held() || scheduler_.park_beams()))
+    while (plan.empty() && under_way_.empty() && scheduler_.make_way())
       plan = scheduler_.schedule();
     if (plan.empty()) {
       check(!under_way_.empty(),

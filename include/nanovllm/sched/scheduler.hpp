@@ -94,11 +94,6 @@ class Scheduler {
         std::min<std::int64_t>(tokens, std::numeric_limits<std::int32_t>::max()));
   }
 
-  /// True if a prompt of `num_tokens` can be computed and yield at least one token.
-  [[nodiscard]] bool can_ever_fit(std::int32_t num_tokens) const {
-    return num_tokens < capacity_tokens();
-  }
-
   /// Puts `s` at its place in the waiting queue: the end, unless the policy has an order of its
   /// own. `s` is fresh but for its id, tokens, num_prompt_tokens, max_total_tokens and priority,
   /// and what it is of a request or conversation. Throws RequestError, and does not take it, when
@@ -134,9 +129,20 @@ class Scheduler {
     for (std::size_t i = 0; i < seats.size(); ++i) seat(seats[i], moves[i]);
   }
 
-  /// Running beams that await a choice give back their blocks, so that those of their siblings get
-  /// in that have not drawn yet. To be called when `schedule` finds nothing to compute and no step
-  /// is under way. Returns whether there were any.
+  /// Something gives way: to be called, again and again, where `schedule` finds nothing to compute
+  /// and no step is under way. That is what is held, so it never keeps a request from being served,
+  /// and then `park_beams`; where beams that have drawn take all places, that first. Returns
+  /// whether there was anything.
+  bool make_way() noexcept {
+    const bool are_places_short =
+        num_running() == config_.max_num_seqs &&
+        std::ranges::all_of(running_, [](const Sequence* s) { return s->awaits_choice; });
+    return (!are_places_short && held_.give_up_one(blocks_)) || park_beams() ||
+           held_.give_up_any(blocks_);
+  }
+
+  /// Running beams that await a choice give back their blocks and places, so that those of their
+  /// siblings get in that have not drawn yet. Returns whether there were any.
   bool park_beams() noexcept {
     const std::int64_t before = num_preemptions_;
     for (std::size_t i = running_.size(); i-- > 0;) {
@@ -146,8 +152,7 @@ class Scheduler {
   }
 
   /// What the next step should compute. Pure; valid until the queues change. Empty only if there
-  /// is no work, none before the step under way is committed, or no room beside what is held
-  /// (`give_up_held`) and what beams have that have drawn (`park_beams`).
+  /// is no work, none before the step under way is committed, or something must `make_way`.
   [[nodiscard]] StepPlan schedule() const {
     check_room();
     const auto view = [this](std::span<Sequence* const> running, std::size_t num_ending) {
@@ -249,10 +254,6 @@ class Scheduler {
   void clear_held(Sequence& s) noexcept { held_.give_up(s, blocks_); }
   /// `to` holds what `from` does.
   void copy_held(const Sequence& from, Sequence& to) { held_.copy(from, to, blocks_); }
-  /// Gives back the blocks of the sequence that was used the longest ago of those that are held.
-  /// Returns whether there was one. To be called where no step is under way and `schedule` finds no
-  /// room: what is held never keeps a request from being served.
-  bool give_up_held() noexcept { return held_.give_up_one(blocks_); }
   /// Gives `s` blocks for the first `num_tokens` of `tokens`, which the caller fills at once.
   void allocate_held(Sequence& s, std::vector<TokenId> tokens, std::int32_t num_tokens) {
     held_.allocate(s, std::move(tokens), num_tokens, blocks_);
