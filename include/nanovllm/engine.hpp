@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <initializer_list>
 #include <iterator>
 #include <memory>
@@ -91,7 +92,8 @@ class Engine {
   Engine(const Config& model, RandomWeights weights, EngineConfig config);
 
   /// Waits for the steps under way. Requests that have not ended end with FinishReason::abort, and
-  /// their callbacks hear of it here.
+  /// their callbacks hear of it here. Other threads may be in calls of its sessions, and only in
+  /// those: it waits for them. It must not be called in one, by the callback of a turn.
   ~Engine();
 
   Engine(const Engine&) = delete;
@@ -249,6 +251,7 @@ class Engine {
   std::optional<Frontend> frontend_;
   std::optional<Core> core_;
   std::shared_ptr<SessionHost> sessions_;  // last: sessions know by it that the rest is there
+  std::future<void> sessions_gone_;        // ready when no call of a session uses the rest
 };
 
 }  // namespace nanovllm

@@ -53,7 +53,7 @@ class EngineCore : public SessionStore {
   ~EngineCore() override;
 
   /// Waits for the steps under way and ends all requests with FinishReason::abort: the engine takes
-  /// no more.
+  /// no more, and steps do nothing.
   void shut_down() noexcept;
 
   /// One step, without the callbacks: its events are in the queue. Returns whether there was
@@ -318,18 +318,25 @@ class EngineCore : public SessionStore {
   /// The oldest step could not be computed, or its results not taken. Steps behind it are undone
   /// and planned again: they may build on what it did not compute.
   void fail_oldest(const std::string& error) {
-    RequestList ended;
-    for (std::size_t i = 1; i < under_way_.size(); ++i) wait_ignoring_errors();
-    for (; under_way_.size() > 1; under_way_.pop_back()) {
-      scheduler_.cancel(under_way_.back().plan);
-      ended.splice(ended.end(), under_way_.back().ended);
-    }
+    RequestList ended = undo_behind(1);
     Step& step = under_way_.front();
     scheduler_.cancel(step.plan);
     ended.splice(ended.end(), step.ended);
     const StepPlan plan = std::move(step.plan);
     under_way_.pop_front();
     end_all(plan, error, ended);
+  }
+
+  /// Waits for all steps under way behind the oldest `num_left`, and undoes them, the newest first.
+  /// Returns the requests that have ended meanwhile: older steps may still have their sequences.
+  [[nodiscard]] RequestList undo_behind(std::size_t num_left) {
+    RequestList ended;
+    for (std::size_t i = num_left; i < under_way_.size(); ++i) wait_ignoring_errors();
+    for (; under_way_.size() > num_left; under_way_.pop_back()) {
+      scheduler_.cancel(under_way_.back().plan);
+      ended.splice(ended.end(), under_way_.back().ended);
+    }
+    return ended;
   }
 
   void wait_ignoring_errors() noexcept {
@@ -395,6 +402,7 @@ class EngineCore : public SessionStore {
   RequestList live_;
   Inbox::Content incoming_;
   std::deque<Step> under_way_;  // oldest first
+  bool is_shut_down_ = false;   // what the queues have is gone
   EngineStats totals_;
   std::int64_t num_finished_ = 0;
   std::int64_t num_sampled_tokens_ = 0;
