@@ -183,7 +183,8 @@ class Engine {
   void save_cache(const std::filesystem::path& directory);
 
   /// Puts what `save_cache` has written into the prefix cache, as far as there is room. Returns the
-  /// number of blocks. The file must be of the same model, as for `load_session`, and block size.
+  /// number of blocks; those that are not full are left out where the cache keeps full ones alone.
+  /// The file must be of the same model, as for `load_session`, and block size.
   std::int32_t load_cache(const std::filesystem::path& directory);
 
   // ---- What it is, and how it does ----

@@ -83,7 +83,7 @@ class EngineCore : public SessionStore {
 
   /// Adds all that the prefix cache has to `file`. Throws ConfigError when it cannot be listed.
   void save_cache(SectionWriter& file);
-  /// Reads what `save_cache` wrote; returns the number of blocks for which there was room. Throws
+  /// Reads what `save_cache` wrote; returns the number of blocks that were put in. Throws
   /// LoadError, having changed nothing.
   std::int32_t load_cache(SectionReader& file, const KvRows& layout);
 
