@@ -193,10 +193,9 @@ TEST_CASE("beams that have drawn make room when nothing else can run", "[beams]"
 
 TEST_CASE("where beams wait for places, not for blocks, what is held stays", "[beams][held]") {
   const bool has_place = GENERATE(false, true);  // for a second beam, but no block
-  Simulated<Uncached> engine({.max_num_seqs = has_place ? 2 : 1,
-                              .max_num_batched_tokens = 100,
-                              .max_held_blocks = 5},
-                             has_place ? 9 : 20);
+  Simulated<Uncached> engine(
+      {.max_num_seqs = has_place ? 2 : 1, .max_num_batched_tokens = 100, .max_held_blocks = 5},
+      has_place ? 9 : 20);
   Sequence held;
   engine.scheduler.add_held(held);
   engine.add(iota(15, 100), 2);

@@ -67,8 +67,9 @@ struct EngineStats {
   std::int64_t num_running = 0;
   std::int64_t num_finished = 0;
   std::int64_t num_preemptions = 0;
-  std::int64_t num_swapped_out = 0;      ///< of them, copied to host memory
-  std::int64_t num_swapped_in = 0;       ///< copied back, and not computed again
+  std::int64_t num_swapped_out = 0;  ///< of them, copied to host memory
+  std::int64_t num_swapped_in = 0;   ///< copied back, and not computed again
+  std::int64_t num_swap_drops = 0;   ///< not copied back: ended, or of no use; others are there yet
   std::int64_t num_swap_fallbacks = 0;   ///< not copied: no room, or the step was undone
   std::int64_t num_prefill_tokens = 0;   ///< computed in prompt chunks
   std::int64_t num_decode_tokens = 0;    ///< computed one at a time

@@ -223,10 +223,7 @@ class Scheduler {
       s.num_computed_tokens = p.num_uncopied_tokens(Blocks::block_size());
       drop_blocks(s, Blocks::blocks_for(s.num_computed_tokens));
     }
-    for (Sequence* s : plan.preempted) {
-      if (s->num_swapped_tokens > 0) ++swaps_.num_fallbacks;
-      drop_host_blocks(*s, 0, blocks_);
-    }
+    cancel_swaps(plan, blocks_, swaps_);
     blocks_.forget_saved(plan.copies_down);
     while (num_going_on() > static_cast<std::size_t>(config_.max_num_seqs))
       preempt(*running_.back());
@@ -238,7 +235,7 @@ class Scheduler {
     check(num_under_way_ == 0,
           "forget_kv: a step has begun; it must be committed or cancelled first");
     while (!running_.empty()) preempt(*running_.back());
-    for (Sequence* s : waiting_) drop_host_blocks(*s, 0, blocks_);
+    for (Sequence* s : waiting_) drop_host_blocks(*s, 0, blocks_, swaps_);
     held_.give_up_all(blocks_);
     blocks_.forget();
   }
@@ -290,7 +287,7 @@ class Scheduler {
     blocks_.check_invariants();
     check_queues(running_, waiting_, held_.sequences(), blocks_.ref_counts(), Blocks::block_size(),
                  config_, num_under_way_);
-    check_host_blocks(running_, waiting_, blocks_);
+    check_host_blocks(running_, waiting_, blocks_, swaps_);
   }
 
  private:
@@ -323,10 +320,9 @@ class Scheduler {
       num_samples += p.num_logits;
     }
     // Blocks to be copied could not be reused until here; later steps come later.
-    for (const PlannedSequence& p : plan.sequences) {
+    for (PlannedSequence& p : plan.sequences) {
       if (p.prefix.copy_tail) blocks_.release(std::span(&*p.prefix.copy_tail, 1));
-      swaps_.num_in += is_swapped_in(p.prefix, *p.sequence) ? 1 : 0;
-      drop_host_blocks(*p.sequence, 0, blocks_);
+      end_swap(p, blocks_, swaps_);
     }
     blocks_.end_copies();
   }
@@ -411,7 +407,7 @@ class Scheduler {
     }
     // If it waits, the step behind this one has preempted it: its blocks are gone, or in host
     // memory with all that this step has written, guesses that were wrong included.
-    if (s.status == SequenceStatus::waiting) drop_host_blocks(s, end, blocks_);
+    if (s.status == SequenceStatus::waiting) drop_host_blocks(s, end, blocks_, swaps_);
     if (s.status == SequenceStatus::running) {
       if (end < p.end) {
         s.num_computed_tokens = end;
@@ -441,7 +437,7 @@ class Scheduler {
   void finish(Sequence& s, FinishReason reason) noexcept {
     if (s.status == SequenceStatus::waiting) {
       waiting_.erase(s);
-      drop_host_blocks(s, 0, blocks_);
+      drop_host_blocks(s, 0, blocks_, swaps_);
     } else if (s.status == SequenceStatus::parked) {
       --num_parked_;
     } else {
