@@ -86,6 +86,7 @@ struct EngineStats {
   double decode_seconds = 0;   ///< and that of the decodes
   double host_seconds = 0;     ///< the rest of the time in `step`: planning, delivering, callbacks
   // Of all requests since the engine was made.
+  // Of all requests since the engine was made; `Engine::latencies` has those of a stretch of time.
   Percentiles queue_seconds{};        ///< from submission until first computed in a step
   Percentiles first_token_seconds{};  ///< from submission until the first token
   Percentiles inter_token_seconds{};  ///< between two tokens of a sequence

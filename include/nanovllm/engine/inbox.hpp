@@ -50,6 +50,8 @@ class Inbox {
 
   /// To be added to by the engine's step alone.
   [[nodiscard]] Latencies& latencies() { return latencies_; }
+  /// To be read and copied by any thread.
+  [[nodiscard]] const Latencies& latencies() const { return latencies_; }
 
   [[nodiscard]] bool empty() const;
 
