@@ -196,6 +196,13 @@ TEST_CASE("what frees no block by giving way does not", "[held]") {
     CHECK(engine.scheduler.make_way());
     CHECK(b.block_table.empty());
     CHECK((a.block_table.size() == 2 && copy.block_table.size() == 2));
+    SECTION("and if nothing else does, they go: the request may be preempted for another") {
+      CHECK(engine.scheduler.make_way());
+      CHECK(engine.scheduler.make_way());
+      CHECK((a.block_table.empty() && copy.block_table.empty()));
+      CHECK_FALSE(engine.scheduler.make_way());
+      CHECK(engine.scheduler.blocks().num_free() == 6);
+    }
     while (engine.scheduler.has_work()) engine.step_with_room();
     CHECK(s.finish_reason == FinishReason::length);
     CHECK(a.tokens.size() == 37);  // all that the pool holds, and one

@@ -120,8 +120,9 @@ class HeldSequences {
            give_up_oldest(blocks, [&](BlockId b) { return blocks.ref_count(b) == count(b); });
   }
 
-  /// The one that was used the longest ago gives up its blocks, whoever else uses them: a sequence
-  /// that would write to one need not copy it then. Returns whether any were held.
+  /// The last resort: the one that was used the longest ago gives up its blocks, whoever else uses
+  /// them. When a running sequence that does is preempted for another, they become free then.
+  /// Returns whether any were held.
   bool give_up_any(Blocks& blocks) noexcept {
     return give_up_oldest(blocks, [](BlockId) { return true; });
   }
