@@ -1,5 +1,5 @@
 // Times plan_decode and decode_attention on bf16 caches larger than L2, pages shuffled.
-// Argument 1: a path for the results as JSON.
+// Argument 1: a path for the results as JSON. Argument 2, anything: shared prefixes alone.
 
 #include <cmath>
 #include <cstdint>
@@ -99,6 +99,87 @@ void run_case(const Case& c, const cuda::Context& context, bench::Report& report
       timing, kv_bytes, flop);
 }
 
+/// Sequences in groups that have a prefix in common.
+struct SharedCase {
+  std::int64_t groups, members, prefix, own;
+};
+
+/// The same, with shared prefixes read once and without. Bytes are those of every key once.
+void run_shared(const SharedCase& c, const cuda::Context& context, bench::Report& report) {
+  constexpr std::int64_t kHeads = 16, kKvHeads = 8, kPage = 64;
+  const std::int64_t batch = c.groups * c.members, context_len = c.prefix + c.own;
+  const std::int64_t pages_a_prefix = c.prefix / kPage, pages_a_tail = ceil_div(c.own, kPage);
+  const std::int64_t columns = pages_a_prefix + pages_a_tail;
+  const std::int64_t pages = c.groups * pages_a_prefix + batch * pages_a_tail;
+  const std::int64_t page_size = 2 * kKvHeads * kPage * kHeadDim;
+  const double kv_bytes =
+      2. * static_cast<double>((c.groups * c.prefix + batch * c.own) * 2 * kKvHeads * kHeadDim);
+  const int shares = static_cast<int>(
+      std::clamp<std::int64_t>(static_cast<std::int64_t>(512e6 / kv_bytes), 2, 512));
+  cuda::DeviceBuffer<bf16> pool(static_cast<std::size_t>(page_size * pages * shares));
+  cuda::DeviceBuffer<bf16> qkv(
+      static_cast<std::size_t>(batch * (kHeads + 2 * kKvHeads) * kHeadDim));
+  cuda::DeviceBuffer<bf16> out(static_cast<std::size_t>(batch * kHeads * kHeadDim));
+  fill(pool, 1);
+  fill(qkv, 2);
+
+  const std::vector<BlockId> free = shuffled(pages * shares);
+  std::vector<BlockId> tables;
+  for (int share = 0; share < shares; ++share) {
+    const auto page = [&](std::int64_t i) {
+      return free[static_cast<std::size_t>(share * pages + i)];
+    };
+    for (std::int64_t s = 0; s < batch; ++s) {
+      for (std::int64_t i = 0; i < pages_a_prefix; ++i)
+        tables.push_back(page(s / c.members * pages_a_prefix + i));
+      for (std::int64_t i = 0; i < pages_a_tail; ++i)
+        tables.push_back(page(c.groups * pages_a_prefix + s * pages_a_tail + i));
+    }
+  }
+  std::vector<SharedPrefix> groups;
+  std::vector<PrefixMember> members;
+  for (std::int64_t g = 0; g < c.groups; ++g) {
+    groups.push_back({.first = static_cast<std::int32_t>(g * c.members),
+                      .count = static_cast<std::int32_t>(c.members),
+                      .begin = 0,
+                      .end = static_cast<std::int32_t>(c.prefix)});
+  }
+  for (std::int64_t s = 0; s < batch; ++s) {
+    const auto row = static_cast<std::int32_t>(s);
+    members.push_back(
+        {.decode = row, .place = row, .group = static_cast<std::int32_t>(s / c.members)});
+  }
+  auto all_tables = to_device(tables);
+  auto all_groups = to_device(groups);
+  auto all_members = to_device(members);
+  auto lens = to_device(std::vector<std::int32_t>(static_cast<std::size_t>(batch),
+                                                  static_cast<std::int32_t>(context_len)));
+  const VectorView<const std::int32_t> kv_lens(lens.data(), {batch});
+  const std::array<std::int64_t, 3> extents{batch, kHeads, kHeadDim};
+  for (const bool shares_prefixes : {false, true}) {
+    cuda::DecodeWorkspace workspace(batch, kKvHeads, kHeads / kKvHeads, kHeadDim, context);
+    SharedPrefixes shared;
+    if (shares_prefixes) shared = {{all_groups.data(), {c.groups}}, {all_members.data(), {batch}}};
+    cuda::plan_decode(kv_lens, kKvHeads, workspace, context, shared);
+    const auto attend = [&](int call) {
+      const std::int64_t first = std::int64_t{call % shares} * batch * columns;
+      cuda::decode_attention(
+          DecodeAttentionArgs<bf16>{
+              .q = {qkv.data(), extents, {(kHeads + 2 * kKvHeads) * kHeadDim, kHeadDim, 1}},
+              .kv = {pool.data(), pages * shares, kPage, kKvHeads, kHeadDim},
+              .kv_lens = kv_lens,
+              .block_tables = {all_tables.data() + first, {batch, columns}},
+              .scale = 1.f / std::sqrt(static_cast<float>(kHeadDim)),
+              .out = {out.data(), extents}},
+          workspace, context, cuda::DecodeStart::after_predecessor);
+    };
+    const auto timing = bench::time_in_graph(context, attend, std::max(20, shares));
+    report.add(concat("decode_attention ", c.groups, " x ", c.members, " x (", c.prefix, " + ",
+                      c.own, shares_prefixes ? "), read once" : ")"),
+               timing, kv_bytes, 0);
+  }
+}
+
 void run_plan(std::int64_t batch, const cuda::Context& context, bench::Report& report) {
   auto lens = to_device(std::vector<std::int32_t>(static_cast<std::size_t>(batch), 1000));
   cuda::DecodeWorkspace workspace(batch, 8, 4, kHeadDim, context);
@@ -115,6 +196,18 @@ int main(int argc, char** argv) {
   cuda::Stream stream;
   const cuda::Context context = cuda::Context::on(stream.get());
   bench::Report report;
+  for (const SharedCase& c : std::vector<SharedCase>{{1, 8, 4096, 16},
+                                                     {1, 16, 16384, 16},
+                                                     {1, 64, 16384, 64},
+                                                     {1, 128, 16384, 128},
+                                                     {1, 2, 1024, 16},
+                                                     {1, 256, 2048, 100},
+                                                     {8, 32, 2048, 100},
+                                                     {64, 4, 2048, 100},
+                                                     {4, 4, 512, 64}}) {
+    run_shared(c, context, report);
+  }
+  if (argc > 2) return report.write(argv[1]), 0;  // these alone
   for (const std::int64_t heads : {16, 32}) {
     for (const std::int64_t page : {256, 64, 16}) {
       for (const auto& [batch, length] :

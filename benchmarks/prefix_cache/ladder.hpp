@@ -79,7 +79,7 @@ class Ladder {
   Engine make() {
     return Engine(model_, nv::RandomWeights{},
                   {.num_threads = options_.num_threads,
-                   .max_num_seqs = 4,
+                   .max_num_seqs = 64,
                    .max_model_len = options_.prefix_tokens + options_.own_tokens + 8,
                    .kv_size = nv::KvSize::blocks(blocks_),
                    .host_kv_size = nv::KvSize::blocks(4 * blocks_),

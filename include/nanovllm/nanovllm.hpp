@@ -68,6 +68,7 @@
 #include "nanovllm/engine/setup.hpp"
 #include "nanovllm/engine/step_batch.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
+#include "nanovllm/engine/step_kv.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/io/json_fields.hpp"

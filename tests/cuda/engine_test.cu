@@ -2,6 +2,8 @@
 // that comes back, errors that name what was there and what was needed.
 
 #include <cmath>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,6 +57,51 @@ std::size_t free_memory() {
 }
 
 }  // namespace
+
+TEST_CASE("shared reads and chunks as rows are what each request is alone", "[cuda][engine]") {
+  if (!has_gpu()) return;
+  const std::vector<TokenId> common = random_prompt(99, 700, 4000);
+  std::vector<std::vector<TokenId>> prompts;
+  for (std::size_t i = 0; i < 10; ++i) {
+    std::vector<TokenId> prompt = common;
+    const std::vector<TokenId> own = random_prompt(i, 1 + 13 * i, 4000);
+    prompt.insert(prompt.end(), own.begin(), own.end());
+    prompts.push_back(std::move(prompt));
+  }
+  const SamplingParams greedy{
+      .temperature = 0.f, .max_tokens = 12, .ignore_eos = true, .logprobs = 0};
+  EngineConfig config = fairytale();
+  config.max_model_len = 1024;
+  config.max_num_seqs = 128;
+  config.share_reads_from = std::nullopt;
+  config.prefix_caching = false;
+  std::vector<Output> alone;
+  {
+    CudaEngine engine(config);
+    for (const auto& prompt : prompts) alone.push_back(engine.generate(prompt, greedy));
+  }
+  config.prefix_caching = true;
+  config.share_reads_from = GENERATE(as<std::optional<std::int64_t>>{}, 0, 1'000'000);
+  CudaEngine engine(config);
+  static_cast<void>(engine.generate(common, greedy));
+  // All at once, and one behind the other: decodes and graphs among the rows, and none.
+  std::vector<Output> together = engine.generate(prompts, greedy);
+  for (const auto& prompt : prompts) together.push_back(engine.generate(prompt, greedy));
+  std::size_t num_compared = 0;
+  for (std::size_t i = 0; i < together.size(); ++i) {
+    const Output& expected = alone[i % prompts.size()];
+    REQUIRE(together[i].error == "");
+    CHECK(together[i].num_cached_tokens >= 640);
+    for (std::size_t t = 0; t < 12; ++t) {
+      CAPTURE(i, t);
+      if (together[i].token_ids[t] != expected.token_ids[t]) break;  // two were as good
+      CHECK(together[i].logprobs[t].logprob == Approx(expected.logprobs[t].logprob).margin(0.1));
+      ++num_compared;
+    }
+  }
+  CHECK(num_compared > together.size() * 8);
+  engine.check_invariants();
+}
 
 TEST_CASE("overlap on = overlap off in bfloat16", "[cuda][engine]") {
   if (!has_gpu()) return;

@@ -3,6 +3,7 @@
 /// tested by it where there is none.
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -71,6 +72,27 @@ class DeferredBackend : public CpuBackend {
     enqueue([this, args] { CpuBackend::run(args); });
   }
 
+  /// A layer is swapped as late as it may be: when it is awaited.
+  template <class T>
+  void run(const SwapBlocksArgs<T>& args) {
+    validate(args);
+    const auto list = [](const VectorView<const BlockCopy>& copies) {
+      return std::vector<BlockCopy>(copies.data, copies.data + copies.extent(0));
+    };
+    swap_layer_ = [this, args, down = list(args.down), up = list(args.up)](std::int64_t layer) {
+      SwapBlocksArgs<T> one = args;
+      one.device.data += layer * args.device_stride;
+      one.host.data += layer * args.host_stride;
+      one.num_layers = 1;
+      one.down = {down.data(), {std::ssize(down)}};
+      one.up = {up.data(), {std::ssize(up)}};
+      CpuBackend::run(one);
+    };
+  }
+  void run(const AwaitSwapArgs& args) {
+    enqueue([swap = swap_layer_, layer = args.layer] { swap(layer); });
+  }
+
   /// Weights: read before the call returns.
   template <class T>
   void upload(const T* from, T* to, std::size_t count) {
@@ -121,6 +143,7 @@ class DeferredBackend : public CpuBackend {
 
   std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
   Graph* captured_ = nullptr;
+  std::function<void(std::int64_t)> swap_layer_;
 };
 
 static_assert(BackendLike<DeferredBackend, float>);

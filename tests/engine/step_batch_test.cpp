@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -275,9 +276,8 @@ TEST_CASE("the inputs of a step say what decodes have in common, to who wants to
   CHECK(silent.fields().forward.prefix_members.size == 0);
   const auto fields_of = [](const StepInputs& inputs) {
     const ForwardFields<PackedOf>& packed = inputs.fields().forward;
-    return std::pair(
-        list_of(array_at<SharedPrefix>(inputs.bytes().data(), packed.shared_prefixes)),
-        list_of(array_at<PrefixMember>(inputs.bytes().data(), packed.prefix_members)));
+    return std::pair(list_of(array_at<SharedPrefix>(inputs.bytes().data(), packed.shared_prefixes)),
+                     list_of(array_at<PrefixMember>(inputs.bytes().data(), packed.prefix_members)));
   };
   const auto [groups, members] = fields_of(telling);
   REQUIRE(groups.size() == 1);
@@ -343,6 +343,82 @@ TEST_CASE("copies of blocks that depend on their order are refused", "[copy_bloc
   CHECK(error_of({{4, 4}}) == "copy_blocks: block 4 is both read and written");
   CHECK(error_of({{0, 10}}) == "copy_blocks: blocks must be in [0, 10), got 0 -> 10");
   CHECK(error_of({{-1, 3}}) == "copy_blocks: blocks must be in [0, 10), got -1 -> 3");
+}
+
+TEST_CASE("what is best computed as decodes is laid out before the chunks", "[step_inputs]") {
+  // A decode, a long chunk, one token of a prompt, a short chunk behind a long prefix, one behind a
+  // short prefix.
+  struct Part {
+    std::int32_t begin, end, num_logits;
+  };
+  const std::vector<Part> parts{{40, 41, 1}, {512, 612, 1}, {7, 8, 1}, {600, 603, 1}, {30, 33, 0}};
+  std::vector<Sequence> sequences(parts.size());
+  StepPlan plan;
+  HostSamplingBatch sampling;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    Sequence& s = sequences[i];
+    for (std::int32_t t = 0; t < parts[i].end; ++t)
+      s.tokens.push_back(static_cast<TokenId>(1000 * i) + t);
+    for (std::int64_t j = 0; j < ceil_div(parts[i].end, kBlock); ++j)
+      s.block_table.push_back(static_cast<BlockId>(100 * i) + static_cast<BlockId>(j));
+    const std::int32_t end = parts[i].end;
+    plan.sequences.push_back(
+        {.sequence = &s, .begin = parts[i].begin, .end = end, .num_logits = parts[i].num_logits});
+    plan.num_tokens += end - parts[i].begin;
+    if (parts[i].num_logits > 0) append_sample(sampling, {.temperature = 0.f});
+  }
+  plan.num_decodes = 1;
+  const auto lay_out = [&](const StepInputs& inputs) {
+    const auto list = [&]<class T>(const auto& packed, T) {
+      return list_of(array_at<T>(inputs.bytes().data(), packed));
+    };
+    const auto& fields = inputs.fields().forward;
+    return std::tuple(list(fields.positions, std::int32_t{}), list(fields.kv_lens, std::int32_t{}),
+                      list(fields.query_starts, std::int32_t{}),
+                      list(fields.logit_rows, std::int32_t{}));
+  };
+  using Ints = std::vector<std::int32_t>;
+
+  StepInputs plain;
+  plain.build(plan, kBlock, sampling);
+  CHECK(plain.num_decodes() == 2);
+  CHECK_FALSE(plain.has_chunk_rows());
+  {
+    const auto [positions, kv_lens, query_starts, logit_rows] = lay_out(plain);
+    CHECK(Ints(positions.begin(), positions.begin() + 3) == Ints{40, 7, 512});
+    CHECK(Ints(positions.end() - 4, positions.end()) == Ints{602, 30, 31, 32});
+    CHECK(kv_lens == Ints{41, 8, 612, 603, 33});
+    CHECK(query_starts == Ints{0, 100, 103, 106});
+    CHECK(logit_rows == Ints{0, 101, 1, 104});
+  }
+
+  StepInputs sharing(0, 7);  // the fourth sequence's three rows are two more than one
+  sharing.build(plan, kBlock, sampling);
+  CHECK(sharing.num_decodes() == 5);
+  CHECK(sharing.has_chunk_rows());
+  {
+    const auto [positions, kv_lens, query_starts, logit_rows] = lay_out(sharing);
+    CHECK(Ints(positions.begin(), positions.begin() + 6) == Ints{40, 7, 600, 601, 602, 512});
+    CHECK(kv_lens == Ints{41, 8, 601, 602, 603, 612, 33});
+    CHECK(query_starts == Ints{0, 100, 103});
+    CHECK(logit_rows == Ints{0, 104, 1, 4});
+  }
+  // The rows have all blocks in common that are full before the chunk.
+  const auto groups =
+      array_at<SharedPrefix>(sharing.bytes().data(), sharing.fields().forward.shared_prefixes);
+  REQUIRE(groups.extent(0) == 1);
+  CHECK(groups.data[0].count == 3);
+  CHECK(groups.data[0].end == 592);
+  StepInputs not_worth_it(2 * 592 + 1, 7);
+  not_worth_it.build(plan, kBlock, sampling);
+  CHECK(not_worth_it.num_decodes() == 5);
+  CHECK(not_worth_it.fields().forward.shared_prefixes.size == 0);
+
+  StepInputs no_room(0, 6);
+  no_room.build(plan, kBlock, sampling);
+  CHECK(no_room.num_decodes() == 2);
+  CHECK_FALSE(no_room.has_chunk_rows());
+  CHECK(lay_out(no_room) == lay_out(plain));
 }
 
 TEST_CASE("copies to host memory and back are checked against both pools", "[swap_blocks]") {

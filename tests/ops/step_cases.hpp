@@ -147,60 +147,73 @@ template <class T, class B>
 void swap_blocks_cases(B& backend) {
   struct Case {
     std::int64_t layers, blocks, host_blocks, block_size, kv_heads, head_dim;
-    std::vector<BlockCopy> copies;
+    std::vector<BlockCopy> down, up;
   };
   const Case cases[] = {
-      {3, 6, 4, 16, 2, 64, {{0, 1}, {0, 3}, {3, 2}}},  // one block read twice
-      {1, 2, 2, 1, 1, 8, {{1, 0}}},
-      {2, 5, 5, 3, 1, 5, {{4, 0}, {2, 3}, {3, 2}}},  // elements that no wider unit fits
-      {2, 5, 3, 3, 1, 5, {}},
-      {28, 9, 9, 64, 8, 128, {{8, 0}, {0, 8}, {7, 1}, {6, 2}, {5, 3}}},
+      {3, 6, 4, 16, 2, 64, {{0, 1}, {0, 3}, {3, 2}}, {}},  // one block read twice
+      {3, 6, 4, 16, 2, 64, {}, {{1, 0}, {1, 3}, {2, 4}}},
+      {1, 2, 2, 1, 1, 8, {{1, 0}}, {{1, 0}}},
+      {2, 5, 5, 3, 1, 5, {{4, 0}, {2, 3}, {3, 2}}, {{1, 0}}},  // elements that no wider unit fits
+      {2, 5, 3, 3, 1, 5, {}, {}},
+      {4, 6, 6, 16, 2, 64, {{0, 1}, {2, 3}}, {{1, 4}, {3, 5}}},  // saved, and back elsewhere
+      {4, 6, 6, 16, 2, 64, {{0, 1}, {2, 3}}, {{4, 0}, {5, 2}}},  // to where others were saved from
+      {28, 9, 9, 64, 8, 128, {{8, 0}, {0, 8}, {7, 1}}, {{2, 8}, {3, 7}, {4, 1}}},
   };
   for (const Case& c : cases) {
-    for (const auto direction : {SwapDirection::down, SwapDirection::up}) {
-      const bool is_down = direction == SwapDirection::down;
-      INFO(c.layers << " layers of " << c.blocks << " blocks, " << c.copies.size() << " copies "
-                    << (is_down ? "down" : "up"));
-      const std::int64_t block = 2 * c.kv_heads * c.block_size * c.head_dim;
-      auto device = Array<B, T>::random(backend, c.layers * c.blocks * block, 9);
-      std::vector<T> seen = Array<B, T>::random(backend, c.layers * c.host_blocks * block, 10).host;
-      typename ReachableBuffer<B, T>::type host(seen.size());
-      std::copy(seen.begin(), seen.end(), host.data());
+    INFO(c.layers << " layers of " << c.blocks << " blocks, " << c.down.size() << " copies down, "
+                  << c.up.size() << " up");
+    const std::int64_t block = 2 * c.kv_heads * c.block_size * c.head_dim;
+    auto device = Array<B, T>::random(backend, c.layers * c.blocks * block, 9);
+    std::vector<T> seen = Array<B, T>::random(backend, c.layers * c.host_blocks * block, 10).host;
+    typename ReachableBuffer<B, T>::type host(seen.size());
+    std::copy(seen.begin(), seen.end(), host.data());
 
-      std::vector<T> on_device = device.host, on_host = seen;
-      for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-        for (const BlockCopy& copy : c.copies) {
-          const BlockId up = is_down ? copy.from : copy.to, down = is_down ? copy.to : copy.from;
-          const auto device_at = on_device.begin() + (layer * c.blocks + up) * block;
-          const auto host_at = on_host.begin() + (layer * c.host_blocks + down) * block;
-          if (is_down) {
-            std::copy_n(device_at, block, host_at);
-          } else {
-            std::copy_n(host_at, block, device_at);
-          }
-        }
-      }
-      Array<B, BlockCopy> copies(backend, c.copies);
-      SwapBlocksArgs<T> args{
-          .device = {device.data(), c.blocks, c.block_size, c.kv_heads, c.head_dim},
-          .device_stride = c.blocks * block,
-          .host = {host.data(), c.host_blocks, c.block_size, c.kv_heads, c.head_dim},
-          .host_stride = c.host_blocks * block,
-          .num_layers = c.layers,
-          .direction = direction,
-          .copies = copies.vector()};
-      backend.run(args);
-      device.download();  // waits, for what the host has, too
-      CHECK(same_bits(device.host, on_device));
-      CHECK(same_bits(std::vector<T>(host.data(), host.data() + seen.size()), on_host));
+    std::vector<T> on_device = device.host, on_host = seen;
+    for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+      const auto device_at = [&](BlockId i) {
+        return on_device.begin() + (layer * c.blocks + i) * block;
+      };
+      const auto host_at = [&](BlockId i) {
+        return on_host.begin() + (layer * c.host_blocks + i) * block;
+      };
+      for (const BlockCopy& copy : c.down)
+        std::copy_n(device_at(copy.from), block, host_at(copy.to));
+      for (const BlockCopy& copy : c.up) std::copy_n(host_at(copy.from), block, device_at(copy.to));
+    }
+    std::vector<BlockCopy> down = c.down, up = c.up;
+    SwapBlocksArgs<T> args{
+        .device = {device.data(), c.blocks, c.block_size, c.kv_heads, c.head_dim},
+        .device_stride = c.blocks * block,
+        .host = {host.data(), c.host_blocks, c.block_size, c.kv_heads, c.head_dim},
+        .host_stride = c.host_blocks * block,
+        .num_layers = c.layers,
+        .down = {down.data(), {std::ssize(down)}},
+        .up = {up.data(), {std::ssize(up)}}};
+    backend.run(args);
+    for (BlockCopy& copy : down) copy = {-1, -1};  // the lists may go
+    for (BlockCopy& copy : up) copy = {-1, -1};
+    if constexpr (RunsOp<B, AwaitSwapArgs>) {
+      for (std::int64_t layer = 0; layer < c.layers; ++layer) backend.run(AwaitSwapArgs{layer});
+    }
+    device.download();  // waits, for what the host has, too
+    CHECK(same_bits(device.host, on_device));
+    CHECK(same_bits(std::vector<T>(host.data(), host.data() + seen.size()), on_host));
 
-      args.num_layers = 2;
-      --args.host_stride;
+    std::copy(c.down.begin(), c.down.end(), down.begin());
+    std::copy(c.up.begin(), c.up.end(), up.begin());
+    args.num_layers = 2;
+    --args.host_stride;
+    CHECK_THROWS_AS(backend.run(args), ShapeError);
+    ++args.host_stride, --args.device_stride;
+    CHECK_THROWS_AS(backend.run(args), ShapeError);
+    ++args.device_stride, ++args.host.head_dim;
+    CHECK_THROWS_AS(backend.run(args), ShapeError);
+    --args.host.head_dim;
+    for (std::vector<BlockCopy>* list : {&down, &up}) {
+      if (list->empty()) continue;
+      const BlockId to = std::exchange(list->front().to, 100);
       CHECK_THROWS_AS(backend.run(args), ShapeError);
-      ++args.host_stride, --args.device_stride;
-      CHECK_THROWS_AS(backend.run(args), ShapeError);
-      ++args.device_stride, ++args.host.head_dim;
-      CHECK_THROWS_AS(backend.run(args), ShapeError);
+      list->front().to = to;
     }
   }
 }

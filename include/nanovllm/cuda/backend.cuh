@@ -24,6 +24,7 @@
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
 #include "nanovllm/cuda/elementwise/rope.cuh"
 #include "nanovllm/cuda/elementwise/silu_mul.cuh"
+#include "nanovllm/cuda/elementwise/swap_blocks.cuh"
 #include "nanovllm/cuda/elementwise/unpack_step.cuh"
 #include "nanovllm/cuda/linear/linear.cuh"
 #include "nanovllm/cuda/op_state.cuh"
@@ -123,7 +124,10 @@ class CudaBackend {
 
   /// Marks the end of what is enqueued.
   void record(Event& event) { event.record(stream_.get()); }
-  void synchronize() const { stream_.synchronize(); }
+  void synchronize() const {
+    state_.swaps.synchronize();
+    stream_.synchronize();
+  }
 
   // ---- Graphs ----
 

@@ -6,6 +6,7 @@
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/cuda/attention/decode/plan.cuh"
 #include "nanovllm/cuda/attention/varlen/plan.cuh"
+#include "nanovllm/cuda/elementwise/swap_blocks.cuh"
 #include "nanovllm/cuda/linear/linear.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/sampling/workspace.cuh"
@@ -22,9 +23,13 @@ struct OpState {
   std::optional<DecodeWorkspace> decode{};
   std::optional<VarlenWorkspace> varlen{};
   std::optional<SamplerWorkspace> sampler{};
+  SwapStreams swaps{};
   /// A norm waits for what is ahead of it before it lets the next kernel start; behind one, decode
   /// attention may read the plan before its own wait.
   bool plan_is_visible = false;
+  /// The step's decodes see keys that it stores just before, beside their own: none may be read
+  /// early.
+  bool has_chunk_rows = false;
 
   /// Allocates the scratch memory of attention and sampler.
   void reserve(const ReserveArgs& args) {

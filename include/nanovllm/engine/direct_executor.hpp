@@ -10,6 +10,7 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/engine/executor_steps.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
+#include "nanovllm/engine/step_kv.hpp"
 #include "nanovllm/engine/step_memory.hpp"
 #include "nanovllm/engine/step_results.hpp"
 #include "nanovllm/model/forward_batch.hpp"
@@ -86,8 +87,10 @@ class DirectExecutor {
     UnpackStepArgs unpack{.previous = previous};
     const StepBatch<ViewOf> step = memory_.views(inputs.fields(), inputs.bytes().data(), unpack);
     backend_.run(unpack);
-    copy_blocks(backend_, kv, step.copies_down, step.block_copies, step.copies_up);
-    network_.forward(forward_batch(step, inputs), kv, logits);
+    StepKv<Backend, Pool> step_kv(
+        backend_, kv,
+        {.down = step.copies_down, .inside = step.block_copies, .up = step.copies_up});
+    network_.forward(forward_batch(step, inputs), step_kv, logits);
     return step.sampling;
   }
 

@@ -36,8 +36,10 @@ struct EngineConfig {
   /// two, so the tokens should take longer to compute than a step with few tokens takes.
   int prefix_wait_tokens = 256;
   /// Decodes whose block tables begin with the same blocks read those once for all of them, on
-  /// backends that can (CUDA). What they compute is the same but for the order of sums.
-  bool share_prefix_reads = true;
+  /// backends that can (CUDA), in steps in which that saves the reading of at least so many keys:
+  /// fewer come from a device's cache in less time than merging takes. What they compute is the
+  /// same but for the order of sums. Unset: never.
+  std::optional<std::int64_t> share_reads_from = 32'768;
   /// Blocks of the KV pool that sessions may hold, all together; unset: half of them. Requests get
   /// them where they could not run otherwise.
   std::optional<std::int32_t> session_blocks{};

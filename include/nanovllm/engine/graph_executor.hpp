@@ -18,13 +18,13 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/engine/executor_steps.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
+#include "nanovllm/engine/step_kv.hpp"
 #include "nanovllm/engine/step_memory.hpp"
 #include "nanovllm/engine/step_results.hpp"
 #include "nanovllm/model/forward_batch.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/ops/copy_blocks.hpp"
 #include "nanovllm/ops/sampler.hpp"
-#include "nanovllm/ops/swap_blocks.hpp"
 #include "nanovllm/ops/unpack_step.hpp"
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/sched/step_plan.hpp"
@@ -75,6 +75,7 @@ class GraphExecutor {
         logits_(elements(limits_.max_num_seqs * network.padded_vocab_size())),
         memory_({.limits = limits, .max_blocks = max_blocks, .list_room = kGraphListRoom}) {
     drawn_.resize(limits_.max_num_seqs, kGraphLogprobs);
+    for (StepSlot& slot : slots_) slot.results.resize(limits_.max_num_seqs, 0);
   }
 
   /// Waits for what is under way: it uses this executor's memory, the network's and the pool's.
@@ -92,6 +93,8 @@ class GraphExecutor {
   /// ones for steps whose sequences share prefixes. Each is run
   /// once on padding before, which loads its kernels. `kv` must stay where it is.
   void capture(Pool& kv) {
+    // Page-locked memory that grows waits for the device: as much as the largest step has needed.
+    for (StepSlot& slot : slots_) grow(slot.inputs, static_cast<std::int64_t>(arena_.size()));
     graphs_.clear();
     sharing_graphs_.clear();
     for (const std::int64_t size : graph_sizes(limits_.max_num_seqs)) {
@@ -135,13 +138,15 @@ class GraphExecutor {
   void launch(int slot, const StepInputs& inputs, Pool& kv) {
     check_samples(inputs);
     StepSlot& mine = slots_[static_cast<std::size_t>(slot)];
-    const std::byte* const base = stage(inputs, mine, kv);
+    const std::byte* const base = stage(inputs, mine);
+    StepKv<Backend, Pool> step_kv(backend_, kv, copies_of(inputs, kv));
     const auto* graph = find_graph(inputs);
     if (graph != nullptr) {
       unpack_padded(inputs, base, graph->first);
+      step_kv.finish();
       backend_.replay(graph->second);
     } else {
-      run_eagerly(inputs, base, kv);
+      run_eagerly(inputs, base, step_kv);
     }
     fetch(inputs, graph != nullptr, mine);
   }
@@ -163,9 +168,10 @@ class GraphExecutor {
   /// memory. No other step may be under way.
   void run_logits(const StepInputs& inputs, Pool& kv, MatrixView<float> out) {
     check_samples(inputs);
-    const std::byte* base = stage(inputs, slots_[0], kv);
+    const std::byte* base = stage(inputs, slots_[0]);
     const MatrixView<float> logits = logits_view(inputs.num_samples());
-    static_cast<void>(forward(inputs, base, kv, logits));
+    StepKv<Backend, Pool> step_kv(backend_, kv, copies_of(inputs, kv));
+    static_cast<void>(forward(inputs, base, step_kv, logits));
     for (std::int64_t i = 0; i < logits.extent(0); ++i)
       backend_.download(logits.at(i), out.at(i), elements(out.extent(1)));
   }
@@ -191,9 +197,8 @@ class GraphExecutor {
                       limits_.max_num_seqs, " samples a step, got ", inputs.num_samples());
   }
 
-  /// Copies the inputs to the device, begins with their block copies, and returns where they begin
-  /// there.
-  const std::byte* stage(const StepInputs& inputs, StepSlot& slot, Pool& kv) {
+  /// Copies the inputs to the device, and returns where they begin there.
+  const std::byte* stage(const StepInputs& inputs, StepSlot& slot) {
     const std::span<const std::byte> bytes = inputs.bytes();
     const auto size = static_cast<std::int64_t>(bytes.size());
     slot.done.synchronize();                     // of the step that used this memory before
@@ -205,28 +210,21 @@ class GraphExecutor {
     std::memcpy(slot.inputs.data(), bytes.data(), bytes.size());
     slot.uploading = true;
     backend_.upload(slot.inputs.data(), arena_.data(), bytes.size());
-    copy_kv(inputs, kv);
     return arena_.data();
   }
 
-  /// Enqueues the block copies of a step whose inputs are on the device. They are checked here: a
-  /// device does not.
-  void copy_kv(const StepInputs& inputs, Pool& kv) {
+  /// The block copies of a step whose inputs are on the device. Those within the device are checked
+  /// here: a device does not.
+  [[nodiscard]] StepCopies copies_of(const StepInputs& inputs, const Pool& kv) const {
     const StepBatch<PackedOf>& fields = inputs.fields();
     const auto on_host = [&](const PackedArray& list) {
-      const auto copies = array_at<BlockCopy>(inputs.bytes().data(), list);
-      return std::span(copies.data, elements(list.size));
+      return array_at<BlockCopy>(inputs.bytes().data(), list);
     };
-    const auto on_device = [&](const PackedArray& list) {
-      return array_at<BlockCopy>(arena_.data(), list);
-    };
-    check_block_copies(on_host(fields.block_copies), kv.num_blocks());
-    if constexpr (kSwapsBlocks<Backend, Pool>) {
-      check_swap_blocks(on_host(fields.copies_down), kv.num_blocks(), kv.num_host_blocks());
-      check_swap_blocks(on_host(fields.copies_up), kv.num_host_blocks(), kv.num_blocks());
-    }
-    copy_blocks(backend_, kv, on_device(fields.copies_down), on_device(fields.block_copies),
-                on_device(fields.copies_up));
+    const auto inside = on_host(fields.block_copies);
+    check_block_copies({inside.data, elements(inside.extent(0))}, kv.num_blocks());
+    return {.down = on_host(fields.copies_down),
+            .inside = array_at<BlockCopy>(arena_.data(), fields.block_copies),
+            .up = on_host(fields.copies_up)};
   }
 
   /// Bytes of device memory that one graph takes, measured with the largest.
@@ -243,7 +241,8 @@ class GraphExecutor {
   [[nodiscard]] const std::pair<std::int64_t, Graph>* find_graph(const StepInputs& inputs) const {
     const std::int64_t n = inputs.num_decodes();
     if (n == 0 || n != inputs.num_tokens() || n != inputs.num_samples() ||
-        inputs.max_logprobs() > kGraphLogprobs || !memory_.has_room(inputs.fields())) {
+        inputs.has_chunk_rows() || inputs.max_logprobs() > kGraphLogprobs ||
+        !memory_.has_room(inputs.fields())) {
       return nullptr;
     }
     const auto& graphs =
@@ -269,8 +268,8 @@ class GraphExecutor {
   /// take time to record, and a few rows of padding cost little where prefixes are long.
   [[nodiscard]] bool shares_prefixes(std::int64_t size) const {
     if constexpr (requires { requires Backend::kSharesPrefixes; }) {
-      return size >= 2 && (size == limits_.max_num_seqs || size % 32 == 0 ||
-                           (size & (size - 1)) == 0);
+      return size >= 2 &&
+             (size == limits_.max_num_seqs || size % 32 == 0 || (size & (size - 1)) == 0);
     }
     return false;
   }
@@ -279,7 +278,7 @@ class GraphExecutor {
   [[nodiscard]] Graph record(std::int64_t size, Pool& kv, bool shares) {
     StepInputs nothing;
     nothing.build({}, 1, {});
-    unpack_padded(nothing, stage(nothing, slots_[0], kv), size);
+    unpack_padded(nothing, stage(nothing, slots_[0]), size);
     decode(size, kv, shares);
     return backend_.capture([&] { decode(size, kv, shares); });
   }
@@ -291,14 +290,15 @@ class GraphExecutor {
     if (!shares) batch.shared_prefixes = {}, batch.prefix_members = {};
     batch.logit_rows = {nullptr, {size}};  // all
     const MatrixView<float> logits = logits_view(size);
-    network_.forward(batch, kv, logits);
+    StepKv<Backend, Pool> step_kv(backend_, kv);
+    network_.forward(batch, step_kv, logits);
     sample(logits, step.sampling, {drawn_.top_tokens.data(), {size, kGraphLogprobs}},
            {drawn_.top_logprobs.data(), {size, kGraphLogprobs}});
   }
 
   /// Everything but the sampler, kernel by kernel. Returns the sampler's settings.
-  [[nodiscard]] SamplingBatch forward(const StepInputs& inputs, const std::byte* base, Pool& kv,
-                                      MatrixView<float> logits) {
+  [[nodiscard]] SamplingBatch forward(const StepInputs& inputs, const std::byte* base,
+                                      StepKv<Backend, Pool>& kv, MatrixView<float> logits) {
     UnpackStepArgs unpack{.previous = previous()};
     const StepBatch<ViewOf> step = memory_.views(inputs.fields(), base, unpack);
     backend_.run(unpack);
@@ -306,7 +306,7 @@ class GraphExecutor {
     return step.sampling;
   }
 
-  void run_eagerly(const StepInputs& inputs, const std::byte* base, Pool& kv) {
+  void run_eagerly(const StepInputs& inputs, const std::byte* base, StepKv<Backend, Pool>& kv) {
     const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();
     const MatrixView<float> logits = logits_view(m);
     const SamplingBatch sampling = forward(inputs, base, kv, logits);

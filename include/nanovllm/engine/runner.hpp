@@ -9,6 +9,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -257,10 +258,9 @@ class Runner : public StepRunner {
   }
 
   [[nodiscard]] bool is_asynchronous() const override { return Backend::kAsynchronous; }
-  [[nodiscard]] bool shares_prefixes() const override {
-    if constexpr (requires { Backend::kSharesPrefixes; })
-      return Backend::kSharesPrefixes && config_.share_prefix_reads;
-    return false;
+  [[nodiscard]] std::optional<std::int64_t> share_reads_from() const override {
+    if constexpr (requires { requires Backend::kSharesPrefixes; }) return config_.share_reads_from;
+    return {};
   }
   [[nodiscard]] int num_ranks() const override { return config_.num_ranks; }
   [[nodiscard]] const Backend& backend() const { return *ranks_[0].backend; }

@@ -22,7 +22,7 @@ struct RunnerConfig {
   int first_device = 0;  ///< of this host's first rank; the others take the following ones
   StepLimits limits{};
   int block_size = KvConfig{}.block_size;             ///< tokens of a KV block
-  bool share_prefix_reads = true;                     ///< see EngineConfig
+  std::optional<std::int64_t> share_reads_from{};     ///< see EngineConfig
   std::function<void(const char* stage)> on_stage{};  ///< rank 0 begins a stage of the start-up
   std::shared_ptr<ProcessGroup> processes{};  ///< one rank each; unset: all are threads of this one
   /// A step that runs for longer is given up: the caller of `wait` gets an Error. Unset, it is

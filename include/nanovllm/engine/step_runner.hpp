@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -34,8 +35,9 @@ class StepRunner {
   virtual StepResults wait() = 0;
   /// Whether steps are computed behind the host's back, and not by `launch` itself.
   [[nodiscard]] virtual bool is_asynchronous() const = 0;
-  /// Whether it makes use of what `StepInputs` finds that decodes have in common.
-  [[nodiscard]] virtual bool shares_prefixes() const { return false; }
+  /// From how many keys saved on it makes use of what `StepInputs` finds that decodes have in
+  /// common; unset: never.
+  [[nodiscard]] virtual std::optional<std::int64_t> share_reads_from() const { return {}; }
 
   // ---- The pool's contents, while no step is under way ----
   virtual void read_blocks(std::span<const BlockId> blocks, std::span<std::byte> bytes) = 0;

@@ -30,7 +30,8 @@ class SharedPrefixFinder {
 
   /// @param rows        one for each decode, in their order.
   /// @param block_size  tokens a block.
-  void find(std::span<const Row> rows, std::int64_t block_size) {
+  /// @param min_saved   keys that all groups together must save the reading of; else there are none.
+  void find(std::span<const Row> rows, std::int64_t block_size, std::int64_t min_saved = 0) {
     groups_.clear();
     members_.clear();
     if (!begin_together(rows)) return;
@@ -41,6 +42,7 @@ class SharedPrefixFinder {
     levels_.assign(1, {.first = 0, .count = static_cast<std::int32_t>(rows.size())});
     // The list grows as its levels are split: parents come before their children.
     for (std::size_t i = 0; i < levels_.size(); ++i) split(Level(levels_[i]));
+    if (num_saved() < min_saved) groups_.clear();
     if (!groups_.empty()) list_members();
   }
 
@@ -50,6 +52,13 @@ class SharedPrefixFinder {
   [[nodiscard]] std::span<const PrefixMember> members() const { return members_; }
 
  private:
+  [[nodiscard]] std::int64_t num_saved() const {
+    std::int64_t sum = 0;
+    for (const SharedPrefix& group : groups_)
+      sum += std::int64_t{group.end - group.begin} * (group.count - 1);
+    return sum;
+  }
+
   /// Whether any two tables have their first full block in common. O(rows), mostly all there is.
   [[nodiscard]] bool begin_together(std::span<const Row> rows) {
     std::size_t capacity = 16;

@@ -10,8 +10,9 @@
 
 namespace nanovllm {
 
-/// The part of a step's fields that is for the model. Sequences with one token each and nothing but
-/// that to compute (decodes) come first, in rows [0, num_decodes); the prompt chunks follow.
+/// The part of a step's fields that is for the model. Decodes come first, in rows [0, num_decodes):
+/// each is one token behind keys that are there, those of the rows before it included. The prompt
+/// chunks follow.
 template <template <class Field> class Stored>
 struct ForwardFields {
   Stored<PerToken<TokenId, TokenSource>> tokens;   ///< [n]
@@ -47,6 +48,8 @@ static_assert(visits_every_field<ForwardFields>());
 struct ForwardBatch : ForwardFields<ViewOf> {
   std::int64_t num_decodes = 0;
   bool has_prefix = true;  ///< false promises that every chunk begins at its sequence's start
+  /// False promises that decodes see no key that the step stores but their own tokens'.
+  bool has_chunk_rows = false;
 };
 
 }  // namespace nanovllm

@@ -66,6 +66,7 @@ struct PlanAttentionArgs {
   VectorView<const std::int32_t> query_starts;  ///< [num_chunks + 1], rows behind the decodes
   VectorView<const std::int32_t> kv_lens;       ///< [num_decodes + num_chunks]
   SharedPrefixes shared{};                      ///< what the decodes have in common
+  bool has_chunk_rows = false;  ///< decodes may see keys of the step beside their own tokens'
   std::int64_t num_heads = 0;
   std::int64_t num_kv_heads = 0;
   std::int64_t head_dim = 0;

@@ -102,7 +102,8 @@ concept DenseOpsLike =
 /// A backend `B` has every op that a model of these elements is made of. Each has the contract of
 /// `ops/<op>.hpp`; ops run in the order of the calls of `run`. `PlanAttentionArgs` come once a
 /// step, ahead of its attention calls; `reserve(limits)` once, before any op that `limits` is
-/// about. `SwapBlocksArgs` need not be among them: an engine that has no host blocks does without.
+/// about. `SwapBlocksArgs` need not be among them: an engine that has no host blocks does without;
+/// nor need `AwaitSwapArgs` where that one is.
 template <class B, class W, class A = W, class Kv = A>
 concept OpsLike = DenseOpsLike<B, W, A> && RunsOp<B, RmsNormArgs<A, W>> &&
     RunsOp<B, AddRmsNormArgs<A, W>> && RunsOp<B, QkNormRopeStoreArgs<A, Kv, W>> &&

@@ -2,6 +2,7 @@
 /// Contract of `swap_blocks`: whole blocks of the paged cache to a pool in host memory, and back.
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -15,15 +16,14 @@
 
 namespace nanovllm {
 
-/// Which way blocks go.
-enum class SwapDirection : std::uint8_t {
-  down,  ///< from the device's pool to the host's
-  up,    ///< from the host's pool to the device's
-};
-
-/// For each i, K and V of block copies[i].to of one pool become those of block copies[i].from of
-/// the other, in all layers, byte by byte. No block is written twice (`check_swap_blocks`). The
-/// host's pool is memory that the backend can reach: a `HostBuffer` where it has one.
+/// For each layer: K and V of block down[i].to of the host's pool become those of block down[i].from
+/// of the device's, byte by byte, for all i; then those of block up[i].to of the device's pool
+/// become those of block up[i].from of the host's. Neither list writes a block twice. The lists are
+/// in host memory and may go when the call returns; the host's pool is memory that the backend can
+/// reach: a `HostBuffer` where it has one.
+///
+/// Copies come after all ops before them. A backend whose ops run behind the host's back may let
+/// later ones run beside them: then it has `AwaitSwapArgs`.
 template <Element Kv>
 struct SwapBlocksArgs {
   KvView<Kv> device;               ///< layer 0
@@ -31,21 +31,15 @@ struct SwapBlocksArgs {
   KvView<Kv> host;                 ///< layer 0
   std::int64_t host_stride = 0;    ///< elements from a layer to the next
   std::int64_t num_layers = 0;
-  SwapDirection direction = SwapDirection::down;
-  VectorView<const BlockCopy> copies;
+  VectorView<const BlockCopy> down{};  ///< from the device's pool to the host's
+  VectorView<const BlockCopy> up{};    ///< from the host's pool to the device's
+};
 
-  [[nodiscard]] const KvView<Kv>& from() const {
-    return direction == SwapDirection::down ? device : host;
-  }
-  [[nodiscard]] const KvView<Kv>& to() const {
-    return direction == SwapDirection::down ? host : device;
-  }
-  [[nodiscard]] std::int64_t from_stride() const {
-    return direction == SwapDirection::down ? device_stride : host_stride;
-  }
-  [[nodiscard]] std::int64_t to_stride() const {
-    return direction == SwapDirection::down ? host_stride : device_stride;
-  }
+/// What comes later waits for the copies of the latest `SwapBlocksArgs` in layers [0, layer]. A
+/// backend without this op has made them, or makes them in order. Whoever swaps blocks awaits all
+/// layers before anything else touches the blocks, and before the next `SwapBlocksArgs`.
+struct AwaitSwapArgs {
+  std::int64_t layer = 0;
 };
 
 /// Throws ShapeError unless every source is in [0, num_from), every target in [0, num_to), and no
@@ -69,7 +63,7 @@ inline void check_swap_blocks(std::span<const BlockCopy> copies, std::int64_t nu
                     twice == targets.end() ? BlockId{} : *twice);
 }
 
-/// Throws ShapeError when the operands do not fit together.
+/// Throws ShapeError when the operands do not fit together, or a list is not as it must be.
 template <Element Kv>
 void validate(const SwapBlocksArgs<Kv>& args) {
   check<ShapeError>(args.device.block_stride() == args.host.block_stride(),
@@ -83,6 +77,11 @@ void validate(const SwapBlocksArgs<Kv>& args) {
   };
   check_layers(args.device, args.device_stride);
   check_layers(args.host, args.host_stride);
+  const auto list = [](const VectorView<const BlockCopy>& copies) {
+    return std::span(copies.data, static_cast<std::size_t>(copies.extent(0)));
+  };
+  check_swap_blocks(list(args.down), args.device.num_blocks, args.host.num_blocks);
+  check_swap_blocks(list(args.up), args.host.num_blocks, args.device.num_blocks);
 }
 
 }  // namespace nanovllm

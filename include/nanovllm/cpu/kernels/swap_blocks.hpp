@@ -2,7 +2,6 @@
 /// `swap_blocks` on the CPU: both pools are in the same memory. Contract: ops/swap_blocks.hpp.
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 
 #include "nanovllm/cpu/context.hpp"
@@ -10,23 +9,34 @@
 
 namespace nanovllm::cpu {
 
-/// Also throws ShapeError for copies that the contract rules out.
+namespace detail {
+
+/// Copies blocks of one pool to another, in all layers.
+template <Element Kv>
+void swap_one_way(const KvView<Kv>& from, std::int64_t from_stride, const KvView<Kv>& to,
+                  std::int64_t to_stride, std::int64_t num_layers,
+                  VectorView<const BlockCopy> copies, const Context& context) {
+  const std::int64_t n = copies.extent(0), size = from.block_stride();
+  context.pool->parallel_for(n * num_layers, 1, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const BlockCopy copy = copies.data[i % n];
+      const std::int64_t layer = i / n;
+      std::copy_n(from.data + layer * from_stride + copy.from * size, size,
+                  to.data + layer * to_stride + copy.to * size);
+    }
+  });
+}
+
+}  // namespace detail
+
+/// See `SwapBlocksArgs`. Throws ShapeError when the operands do not fit together.
 template <Element Kv>
 void swap_blocks(const SwapBlocksArgs<Kv>& args, const Context& context) {
   validate(args);
-  const std::int64_t n = args.copies.extent(0);
-  check_swap_blocks({args.copies.data, static_cast<std::size_t>(n)}, args.from().num_blocks,
-                    args.to().num_blocks);
-  const std::int64_t size = args.device.block_stride();
-  context.pool->parallel_for(
-      n * args.num_layers, 1, [&](std::int64_t begin, std::int64_t end, int) {
-        for (std::int64_t i = begin; i < end; ++i) {
-          const BlockCopy copy = args.copies.data[i % n];
-          const std::int64_t layer = i / n;
-          std::copy_n(args.from().data + layer * args.from_stride() + copy.from * size, size,
-                      args.to().data + layer * args.to_stride() + copy.to * size);
-        }
-      });
+  detail::swap_one_way(args.device, args.device_stride, args.host, args.host_stride,
+                       args.num_layers, args.down, context);
+  detail::swap_one_way(args.host, args.host_stride, args.device, args.device_stride,
+                       args.num_layers, args.up, context);
 }
 
 template <Element Kv>

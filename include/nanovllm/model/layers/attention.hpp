@@ -54,6 +54,7 @@ class PagedAttention {
                                            .query_starts = in.query_starts,
                                            .kv_lens = in.kv_lens,
                                            .shared = {in.shared_prefixes, in.prefix_members},
+                                           .has_chunk_rows = in.has_chunk_rows,
                                            .num_heads = heads_.num_heads,
                                            .num_kv_heads = heads_.num_kv_heads,
                                            .head_dim = heads_.head_dim});

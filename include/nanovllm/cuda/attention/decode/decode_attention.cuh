@@ -175,8 +175,8 @@ void decode_attention(const DecodeAttentionArgs<T, T, Heads>& args, DecodeWorksp
 
 template <Element T, class Heads, class State>
 void run_op(const DecodeAttentionArgs<T, T, Heads>& args, State& state) {
-  decode_attention(args, *state.decode, state.context,
-                   state.plan_is_visible ? DecodeStart::early : DecodeStart{});
+  const bool early = state.plan_is_visible && !state.has_chunk_rows;
+  decode_attention(args, *state.decode, state.context, early ? DecodeStart::early : DecodeStart{});
 }
 
 }  // namespace nanovllm::cuda

@@ -197,7 +197,8 @@ __device__ __forceinline__ DecodeGroupList list_groups(const SharedPrefixes& sha
   list.num_tiles = list.num_groups == 0 ? 0 : list.tiles[list.num_groups] * num_heads;
   // A block's warps take turns at its tiles; a part of an item that is small costs more than it
   // saves.
-  list.num_blocks = min(max(list.num_tiles / (2 * grid.warps_per_block), 1), grid.num_blocks);
+  list.num_blocks =
+      min(max(list.num_tiles / (kDecodeSharedTiles * grid.warps_per_block), 1), grid.num_blocks);
   if (list.num_tiles == 0) list.num_blocks = 0;
   return list;
 }

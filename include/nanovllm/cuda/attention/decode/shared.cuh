@@ -197,10 +197,15 @@ __device__ __forceinline__ void publish_piece(const unsigned char* rings, const 
 
 // ---- Members ----
 
-/// Calls `visit(rows)` with a sequence's rows, [group][head_dim + 4], of every piece that belongs
-/// to its kv head `head`.
+/// Floats from a piece of an item to the next.
+template <class Traits>
+inline constexpr int kPieceFloats = kDecodeSharedColumns* Traits::kPartFloats;
+
+/// Calls `visit(rows, num_pieces)` for every group that a sequence is in, the deepest first: the
+/// sequence's rows, [group][head_dim + 4], of the first piece that belongs to its kv head `head`.
+/// Those of the other pieces come `kPieceFloats` behind each other.
 template <class Traits, class T, class Visit>
-__device__ __forceinline__ void for_each_piece(const DecodeProblem<T>& problem,
+__device__ __forceinline__ void for_each_group(const DecodeProblem<T>& problem,
                                                const DecodeSpan& span, int head,
                                                const Visit& visit) {
   const int members_at_once = kDecodeSharedColumns / problem.group;
@@ -213,60 +218,92 @@ __device__ __forceinline__ void for_each_piece(const DecodeProblem<T>& problem,
       return static_cast<int>((static_cast<std::uint64_t>(tile + 1) * group.list_blocks - 1) /
                               group.list_tiles);
     };
-    const int last = block_of(first_tile + group.num_tiles - 1);
-    for (int block = block_of(first_tile); block <= last; ++block) {
-      visit(piece_at<Traits>(problem, group.item_base + item, block) +
-            member % members_at_once * problem.group * Traits::kPartFloats);
-    }
+    const int first = block_of(first_tile);
+    visit(piece_at<Traits>(problem, group.item_base + item, first) +
+              member % members_at_once * problem.group * Traits::kPartFloats,
+          block_of(first_tile + group.num_tiles - 1) - first + 1);
     g = group.parent;
   }
 }
+
+/// Pieces whose loads are under way together: a look at one takes as long as a look at all.
+template <class Traits>
+inline constexpr int kPiecesTakenAtOnce = Traits::kHeadTiles == 1 ? 2 : 1;  // as registers allow
+inline constexpr int kPiecesAddedAtOnce = 4;
 
 /// Takes the pieces of a finished item into one warp's registers, and makes them empty again.
 template <class T, class Traits>
 __device__ __forceinline__ void take_pieces(const DecodeProblem<T>& problem, const DecodeSpan& span,
                                             int head, DecodeSoftmax<T, Traits>& state) {
+  constexpr int kAtOnce = kPiecesTakenAtOnce<Traits>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const float none = __uint_as_float(kDecodeEmptyWord);
-  for_each_piece<Traits>(problem, span, head, [&](float* rows) {
+  const auto take = [&](float* rows, int num_pieces, int n) {
+    const auto row_of = [&](int piece, int i) {
+      return rows + piece * kPieceFloats<Traits> + (8 * n + lane % 4 * 2 + i) * Traits::kPartFloats;
+    };
+    const auto is_mine = [&](int piece, int i) {
+      return piece < num_pieces && 8 * n + lane % 4 * 2 + i < problem.group;
+    };
+    float out[kAtOnce][2][Traits::kSteps][2];
+    float4 softmax[kAtOnce][2];
+    Patience patience;
+    for (bool complete = false; !complete; patience.look()) {
+      complete = true;
 #pragma unroll
-    for (int n = 0; n < Traits::kHeadTiles; ++n) {
+      for (int j = 0; j < kAtOnce; ++j) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int column = 8 * n + lane % 4 * 2 + i;
-        const bool mine = column < problem.group;
-        float* const row = rows + column * Traits::kPartFloats;
-        if (mine) {
-          float out[Traits::kSteps][2];
-          float4 softmax;
-          Patience patience;
-          for (bool complete = false; !complete; patience.look()) {
-            softmax = peek(row + Traits::kHeadDim);
-            complete = is_complete(softmax);
-#pragma unroll
-            for (int step = 0; step < Traits::kSteps; ++step) {
-              out[step][0] = peek_word(row + 16 * step + lane / 4);
-              out[step][1] = peek_word(row + 16 * step + lane / 4 + 8);
-              complete = complete & is_complete(out[step][0]) & is_complete(out[step][1]);
-            }
-          }
-          const float most = fmaxf(state.max[n][i], softmax.x);
-          const float keep = exp2_approx(state.max[n][i] - most);
-          const float add = exp2_approx(softmax.x - most);
-          state.max[n][i] = most;
-          state.sum[n][i] = state.sum[n][i] * keep + softmax.y * add;
+        for (int i = 0; i < 2; ++i) {
+          if (!is_mine(j, i)) continue;
+          const float* const row = row_of(j, i);
+          softmax[j][i] = peek(row + Traits::kHeadDim);
 #pragma unroll
           for (int step = 0; step < Traits::kSteps; ++step) {
-            state.out[n][step][i] = state.out[n][step][i] * keep + out[step][0] * add;
-            state.out[n][step][i + 2] = state.out[n][step][i + 2] * keep + out[step][1] * add;
-            row[16 * step + lane / 4] = none;
-            row[16 * step + lane / 4 + 8] = none;
+            out[j][i][step][0] = peek_word(row + 16 * step + lane / 4);
+            out[j][i][step][1] = peek_word(row + 16 * step + lane / 4 + 8);
           }
         }
-        __syncwarp();  // eight lanes have read the maximum and the sum
-        if (mine && lane / 4 == 0)
+      }
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          if (!is_mine(j, i)) continue;
+          complete = complete & is_complete(softmax[j][i]);
+#pragma unroll
+          for (int step = 0; step < Traits::kSteps; ++step)
+            complete = complete & is_complete(out[j][i][step][0]) & is_complete(out[j][i][step][1]);
+        }
+      }
+    }
+    __syncwarp();  // eight lanes have read each maximum and sum
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (!is_mine(j, i)) continue;
+        const float most = fmaxf(state.max[n][i], softmax[j][i].x);
+        const float keep = exp2_approx(state.max[n][i] - most);
+        const float add = exp2_approx(softmax[j][i].x - most);
+        state.max[n][i] = most;
+        state.sum[n][i] = state.sum[n][i] * keep + softmax[j][i].y * add;
+        float* const row = row_of(j, i);
+#pragma unroll
+        for (int step = 0; step < Traits::kSteps; ++step) {
+          state.out[n][step][i] = state.out[n][step][i] * keep + out[j][i][step][0] * add;
+          state.out[n][step][i + 2] = state.out[n][step][i + 2] * keep + out[j][i][step][1] * add;
+          row[16 * step + lane / 4] = none;
+          row[16 * step + lane / 4 + 8] = none;
+        }
+        if (lane / 4 == 0)
           *reinterpret_cast<float4*>(row + Traits::kHeadDim) = {none, none, none, none};
       }
+    }
+  };
+  for_each_group<Traits>(problem, span, head, [&](float* rows, int num_pieces) {
+    for (; num_pieces > 0; num_pieces -= kAtOnce, rows += kAtOnce * kPieceFloats<Traits>) {
+#pragma unroll
+      for (int n = 0; n < Traits::kHeadTiles; ++n) take(rows, num_pieces, n);
     }
   });
 }
@@ -275,18 +312,34 @@ __device__ __forceinline__ void take_pieces(const DecodeProblem<T>& problem, con
 template <class Traits, class T>
 __device__ __forceinline__ void add_pieces(const DecodeProblem<T>& problem, const DecodeSpan& span,
                                            int kv_head, int head, int column, DecodePart& total) {
-  for_each_piece<Traits>(problem, span, kv_head, [&](const float* rows) {
-    const float* const row = rows + head * Traits::kPartFloats;
-    DecodePart part;
-    float4 softmax;
-    Patience patience;
-    for (bool complete = false; !complete; patience.look()) {
-      part.out = peek(row + column);
-      softmax = peek(row + Traits::kHeadDim);
-      complete = is_complete(part.out) & is_complete(softmax);
+  constexpr int kAtOnce = kPiecesAddedAtOnce;
+  for_each_group<Traits>(problem, span, kv_head, [&](const float* rows, int num_pieces) {
+    const float* row = rows + head * Traits::kPartFloats;
+    for (; num_pieces > 0; num_pieces -= kAtOnce, row += kAtOnce * kPieceFloats<Traits>) {
+      DecodePart parts[kAtOnce];
+      float4 softmax[kAtOnce];
+      Patience patience;
+      for (bool complete = false; !complete; patience.look()) {
+        complete = true;
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) {
+          if (j >= num_pieces) continue;
+          parts[j].out = peek(row + j * kPieceFloats<Traits> + column);
+          softmax[j] = peek(row + j * kPieceFloats<Traits> + Traits::kHeadDim);
+        }
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) {
+          if (j < num_pieces)
+            complete = complete & is_complete(parts[j].out) & is_complete(softmax[j]);
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        if (j >= num_pieces) continue;
+        parts[j].max = softmax[j].x, parts[j].sum = softmax[j].y;
+        add_part(total, parts[j]);
+      }
     }
-    part.max = softmax.x, part.sum = softmax.y;
-    add_part(total, part);
   });
 }
 
@@ -296,9 +349,11 @@ __device__ __forceinline__ void clear_pieces(const DecodeProblem<T>& problem,
                                              const DecodeSpan& span, int kv_head) {
   const float none = __uint_as_float(kDecodeEmptyWord);
   const int words = problem.group * Traits::kPartFloats;
-  for_each_piece<Traits>(problem, span, kv_head, [&](float* rows) {
-    for (int i = static_cast<int>(threadIdx.x) * 4; i < words; i += Traits::kThreads * 4)
-      *reinterpret_cast<float4*>(rows + i) = {none, none, none, none};
+  for_each_group<Traits>(problem, span, kv_head, [&](float* rows, int num_pieces) {
+    for (; num_pieces > 0; --num_pieces, rows += kPieceFloats<Traits>) {
+      for (int i = static_cast<int>(threadIdx.x) * 4; i < words; i += Traits::kThreads * 4)
+        *reinterpret_cast<float4*>(rows + i) = {none, none, none, none};
+    }
   });
 }
 
