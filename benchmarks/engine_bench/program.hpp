@@ -9,6 +9,7 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -179,6 +180,35 @@ inline Json options_json(const CLI::App& app) {
   return out;
 }
 
+/// A file for the machine, the options and the results of a run.
+class ResultFile {
+ public:
+  /// Opens `path`, so that no run begins whose results cannot be kept; an empty one stands for no
+  /// file. Throws LoadError.
+  explicit ResultFile(std::string path) : path_(std::move(path)) {
+    if (path_.empty()) return;
+    file_.open(path_, std::ios::trunc);
+    nv::check<nv::LoadError>(file_.good(), "cannot write '", path_, "'");
+  }
+
+  /// Once. Throws Error when it cannot be written.
+  /// @param engine  Engine::describe, or nothing where there were several.
+  void write(const CLI::App& app, std::string_view engine, Json results) {
+    if (path_.empty()) return;
+    file_ << Json{{"machine", machine_json(engine, kCommit)},
+                  {"options", options_json(app)},
+                  {"results", std::move(results)}}
+                 .dump(2)
+          << '\n';
+    file_.close();
+    nv::check(file_.good(), "writing '", path_, "' failed");
+  }
+
+ private:
+  std::string path_;
+  std::ofstream file_;
+};
+
 /// The program, on the backend of the two policies, with the ceilings that `Prober` finds.
 template <class Float32Policy, class Bfloat16Policy, class Prober>
 int run_main(int argc, char** argv) {
@@ -205,22 +235,10 @@ int run_main(int argc, char** argv) {
                                "give either --model DIR or --shape NAME");
     const nv::ModelConfig model =
         o.shape.empty() ? nv::ModelConfig::load(o.model) : config_of(kShapes.at(o.shape));
-    std::ofstream file;
-    if (!o.json.empty()) {
-      file.open(o.json, std::ios::trunc);
-      nv::check<nv::LoadError>(file.good(), "cannot write '", o.json, "'");
-    }
+    ResultFile file(o.json);
     const auto [results, engine] = o.dtype == "float32" ? run<Float32Policy, Prober>(o, model)
                                                         : run<Bfloat16Policy, Prober>(o, model);
-    if (!o.json.empty()) {
-      file << Json{{"machine", machine_json(engine, kCommit)},
-                   {"options", options_json(app)},
-                   {"results", to_json(results)}}
-                  .dump(2)
-           << '\n';
-      file.close();
-      nv::check(file.good(), "writing '", o.json, "' failed");
-    }
+    file.write(app, engine, to_json(results));
     std::printf("%s", engine.c_str());
     print(results);
   } catch (const std::exception& error) {

@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -157,6 +156,7 @@ int run_ladder(int argc, char** argv) {
   app.add_option("--json", o.json, "file for options and results, overwritten");
   CLI11_PARSE(app, argc, argv);
   try {
+    engine_bench::ResultFile file(o.json);
     const nv::ModelConfig model = engine_bench::config_of(engine_bench::kShapes.at(o.shape));
     Json results = Json::array();
     for (const Rung& rung : Ladder<Policy>(o, model).run()) {
@@ -164,16 +164,7 @@ int run_ladder(int argc, char** argv) {
       results.push_back({{"prefix", rung.name},
                          {"first_token_seconds", engine_bench::detail::to_json(rung.seconds)}});
     }
-    if (!o.json.empty()) {
-      std::ofstream file(o.json, std::ios::trunc);
-      file << Json{{"machine", engine_bench::machine_json("", kCommit)},
-                   {"options", engine_bench::options_json(app)},
-                   {"results", std::move(results)}}
-                  .dump(2)
-           << '\n';
-      file.close();
-      nv::check(file.good(), "writing '", o.json, "' failed");
-    }
+    file.write(app, "", std::move(results));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "prefix_cache_ladder: %s\n", error.what());
     return 1;

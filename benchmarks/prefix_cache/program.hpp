@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
 #include <functional>
 #include <istream>
 #include <ostream>
@@ -304,24 +303,12 @@ int run_main(int argc, char** argv) {
     const nv::ModelConfig model = o.shape.empty()
                                       ? nv::ModelConfig::load(o.model)
                                       : engine_bench::config_of(engine_bench::kShapes.at(o.shape));
-    std::ofstream file;
-    if (!o.json.empty()) {
-      file.open(o.json, std::ios::trunc);
-      nv::check<nv::LoadError>(file.good(), "cannot write '", o.json, "'");
-    }
+    engine_bench::ResultFile file(o.json);
     print_header();
     const auto [cases, engine] = run_all<Policy, kOther>(o, model);
-    if (!o.json.empty()) {
-      Json results = Json::array();
-      for (const Case& c : cases) results.push_back(to_json(c));
-      file << Json{{"machine", engine_bench::machine_json(engine, kCommit)},
-                   {"options", engine_bench::options_json(app)},
-                   {"results", std::move(results)}}
-                  .dump(2)
-           << '\n';
-      file.close();
-      nv::check(file.good(), "writing '", o.json, "' failed");
-    }
+    Json results = Json::array();
+    for (const Case& c : cases) results.push_back(to_json(c));
+    file.write(app, engine, std::move(results));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "prefix_cache: %s\n", error.what());
     return 1;

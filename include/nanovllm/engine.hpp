@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <initializer_list>
 #include <iterator>
 #include <memory>
@@ -91,7 +92,8 @@ class Engine {
   Engine(const Config& model, RandomWeights weights, EngineConfig config);
 
   /// Waits for the steps under way. Requests that have not ended end with FinishReason::abort, and
-  /// their callbacks hear of it here.
+  /// their callbacks hear of it here. Other threads may be in calls of its sessions, and only in
+  /// those: it waits for them. It must not be called in one, by the callback of a turn.
   ~Engine();
 
   Engine(const Engine&) = delete;
@@ -181,13 +183,21 @@ class Engine {
   void save_cache(const std::filesystem::path& directory);
 
   /// Puts what `save_cache` has written into the prefix cache, as far as there is room. Returns the
-  /// number of blocks. The file must be of the same model, as for `load_session`, and block size.
+  /// number of blocks; those that are not full are left out where the cache keeps full ones alone.
+  /// The file must be of the same model, as for `load_session`, and block size.
   std::int32_t load_cache(const std::filesystem::path& directory);
 
   // ---- What it is, and how it does ----
 
   /// Counters and state. Every request submitted is counted once: as waiting, running or finished.
   [[nodiscard]] EngineStats stats() const { return inbox_.stats(); }
+
+  /// All times that `stats` makes percentiles of, 17 KB. Those of a stretch of time:
+  ///
+  ///     const nanovllm::Latencies before = engine.latencies();
+  ///     …
+  ///     (engine.latencies() - before).first_token.percentiles().p99
+  [[nodiscard]] Latencies latencies() const { return inbox_.latencies(); }
 
   /// The tokeniser of the checkpoint. Throws ConfigError when it has none.
   [[nodiscard]] const Tokenizer& tokenizer() const {
@@ -249,6 +259,7 @@ class Engine {
   std::optional<Frontend> frontend_;
   std::optional<Core> core_;
   std::shared_ptr<SessionHost> sessions_;  // last: sessions know by it that the rest is there
+  std::future<void> sessions_gone_;        // ready when no call of a session uses the rest
 };
 
 }  // namespace nanovllm

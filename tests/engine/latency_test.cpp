@@ -94,6 +94,43 @@ TEST_CASE("a histogram takes any number, and many at once", "[latency]") {
   REQUIRE(std::abs(histogram.percentiles().p90 - 0.25) <= 0.25 / 32);
 }
 
+TEST_CASE("times of a stretch are what was added in it", "[latency]") {
+  std::mt19937 random(3);
+  LatencyHistogram histogram;
+  std::vector<double> later;
+  for (int i = 0; i < 3000; ++i) histogram.add(1.0 + random() % 1000);
+  const LatencyHistogram before = histogram;
+  CHECK(before.count() == 3000);
+  CHECK((histogram - before).count() == 0);
+  CHECK((histogram - before).percentiles().p99 == 0);
+  for (int i = 0; i < 500; ++i) {
+    later.push_back(0.001 * (1.0 + random() % 1000));
+    histogram.add(later.back());
+  }
+  const LatencyHistogram stretch = histogram - before;
+  CHECK(stretch.count() == 500);
+  check_close(stretch.percentiles(), later);
+  CHECK(histogram.percentiles().p50 > 100);
+  CHECK(before.count() == 3000);
+}
+
+TEST_CASE("an engine's times of a stretch are those of its requests", "[latency]") {
+  TestEngine<Float32Policy> engine(small_config());
+  engine.generate({"One", "Two"}, greedy(9));
+  const Latencies before = engine.latencies();
+  CHECK(before.first_token.count() == 2);
+  std::vector<double> first, whole;
+  for (const Output& output : engine.generate({"Three", "Four", "Five"}, greedy(4))) {
+    first.push_back(output.timings.first_token);
+    whole.push_back(output.timings.finished);
+  }
+  const Latencies stretch = engine.latencies() - before;
+  CHECK(stretch.queue.count() == 3);
+  CHECK(stretch.inter_token.count() == 3 * 3);
+  check_close(stretch.first_token.percentiles(), first);
+  check_close(stretch.end_to_end.percentiles(), whole);
+}
+
 TEST_CASE("a request's timings follow each other, and percentiles are those of all requests",
           "[latency]") {
   TestEngine<Float32Policy> engine(small_config(GENERATE(false, true)));

@@ -1,28 +1,8 @@
-// The laws for all combinations of policies with NoPrefixCache, on the CPU.
+// The laws with NoPrefixCache.
 
-#include "engine/law_matrix.hpp"
+#include "nanovllm/kv/no_prefix_cache.hpp"
 
-using namespace nanovllm;
-using namespace nanovllm::test;
+template <int kBlockSize>
+using Cache = nanovllm::NoPrefixCache<kBlockSize>;
 
-namespace {
-
-template <class Preemption, class Scheduling>
-void check_on_cpu() {
-  const EngineConfig config{
-      .model = model_directory(kRandomModels[0]), .num_threads = 1, .max_model_len = 128};
-  const std::int64_t vocab = ModelConfig::load(model_directory(kRandomModels[0])).vocab_size;
-  check_combination<Float32Policy, NoPrefixCache, Preemption, Scheduling>(config, vocab, true);
-}
-
-}  // namespace
-
-TEMPLATE_TEST_CASE("laws with NoPrefixCache: recomputed = undisturbed", "[laws]", PrefillFirst,
-                   ContinuousBatching, Priority) {
-  check_on_cpu<RecomputePreemption, TestType>();
-}
-
-TEMPLATE_TEST_CASE("laws with NoPrefixCache: swapped = undisturbed", "[laws]", PrefillFirst,
-                   ContinuousBatching, Priority) {
-  check_on_cpu<SwapPreemption, TestType>();
-}
+#include "engine/law_matrix_cpu.inc"

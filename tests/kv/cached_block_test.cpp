@@ -91,6 +91,30 @@ TEMPLATE_TEST_CASE("where there is less room, the beginnings are kept", "[cached
   CHECK(to.num_published() >= 8);
 }
 
+TEST_CASE("blocks that are not full take no room where the cache keeps full ones alone",
+          "[cached_block]") {
+  Radix from(120, true);
+  const auto sequences = some_sequences();
+  for (const auto& tokens : sequences) serve(from, tokens);
+  const std::vector<CachedBlock> entries = from.cache().entries();
+  const auto num_full = std::ranges::count_if(
+      entries, [](const CachedBlock& entry) { return entry.tokens.size() == 4; });
+  REQUIRE((num_full > 5 && num_full < std::ssize(entries) - 5));
+  // Room for the full ones and no more: none may be lost to another.
+  Hashed to(static_cast<std::int32_t>(num_full), true);
+  const auto write = [&](std::span<const BlockId> blocks, std::span<const std::size_t> kept) {
+    CHECK(std::ssize(blocks) == num_full);
+    for (const std::size_t i : kept) CHECK(entries[i].tokens.size() == 4);
+  };
+  CHECK(restore_cached(to, entries, write) == num_full);
+  CHECK(to.num_published() == num_full);
+  to.check_invariants();
+  for (auto tokens : sequences) {
+    tokens.push_back(9);
+    CHECK(to.match(tokens).num_tokens == from.match(tokens).num_tokens / 4 * 4);
+  }
+}
+
 TEMPLATE_TEST_CASE("what cannot be written is not kept", "[cached_block]", Hashed, Radix) {
   TestType from(120, true);
   for (const auto& tokens : some_sequences()) serve(from, tokens);

@@ -73,6 +73,24 @@ TEST_CASE("a block counts as its most urgent user since it was entered", "[evict
   REQUIRE(drain(order) == std::vector<BlockId>{2, 3, 1, 5, 4, 0});
 }
 
+TEST_CASE("a block goes before all, or not before what is behind it", "[eviction_order]") {
+  EvictionOrder order(6);
+  order.rate(0, 1);
+  order.rate(1, -1);
+  order.add(0);
+  order.add_first(1);
+  order.add_first(2);
+  CHECK(order.goes_before(1, 0));
+  CHECK(order.goes_before(2, 0));
+  order.remove(2);
+  order.rate(3, 1);
+  order.keep_up(3, 2);  // not rated: as one of priority 0
+  order.rate(4, -1);
+  order.keep_up(4, 3);  // is more urgent anyway
+  for (const BlockId block : {4, 2, 3}) order.add(block);
+  CHECK(drain(order) == std::vector<BlockId>{1, 0, 2, 3, 4});
+}
+
 TEST_CASE("the eviction order agrees with a sorted list on random operations", "[eviction_order]") {
   constexpr int kNumBlocks = 12;
   std::mt19937 random(4);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <span>
 #include <vector>
@@ -31,7 +32,8 @@ Table allocate(Blocks<kB>& blocks, int n) {
 
 /// Computes `tokens` behind what is cached, publishes them and gives all back.
 template <int kB>
-PrefixMatch serve(Blocks<kB>& blocks, const Tokens& tokens) {
+PrefixMatch serve(Blocks<kB>& blocks, const Tokens& tokens,
+                  std::optional<std::int32_t> priority = std::nullopt) {
   const auto size = static_cast<std::int32_t>(tokens.size());
   const PrefixMatch match = blocks.match(tokens);
   blocks.adopt(match, size);
@@ -40,7 +42,7 @@ PrefixMatch serve(Blocks<kB>& blocks, const Tokens& tokens) {
     table.push_back(blocks.allocate().value());
   if (match.copy_tail) blocks.release(std::span(&*match.copy_tail, 1));
   blocks.publish(table, tokens, match.num_tokens, size);
-  blocks.release(table);
+  blocks.release(table, priority);
   blocks.check_invariants();
   return match;
 }
@@ -58,13 +60,14 @@ class Traffic {
         Holder& h = holders_[i];
         grow(h);
         if (below(4) > 0) continue;
-        blocks_.release(h.table);
+        blocks_.release(h.table, priority());
+        blocks_.check_invariants();
         holders_.erase(holders_.begin() + static_cast<std::ptrdiff_t>(i));
       }
       start();
       blocks_.check_invariants();
       if (step % 16 > 0) continue;
-      for (const Holder& h : holders_) blocks_.release(h.table);
+      for (const Holder& h : holders_) blocks_.release(h.table, priority());
       holders_.clear();
       blocks_.check_invariants();
       for (int i = 0; i < 8; ++i) {
@@ -86,6 +89,12 @@ class Traffic {
     Table table;
     int num_published;
   };
+
+  /// Of a request that gives back its blocks; mostly one, or none at all.
+  std::optional<std::int32_t> priority() {
+    const int i = below(6);
+    return i < 3 ? std::optional(i - 1) : std::nullopt;
+  }
 
   int below(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
 
@@ -257,6 +266,53 @@ TEST_CASE("leaves go first, the least recently used before the others", "[radix_
   evict();
   REQUIRE(hits({1, 1, 2, 2, 9, 0}) == 0);
   REQUIRE(blocks.num_published() == 0);
+  blocks.check_invariants();
+}
+
+TEST_CASE("of the leaves, those that only less urgent requests used go first",
+          "[radix_prefix_cache]") {
+  Blocks<2> blocks(8, true);
+  serve(blocks, {1, 1, 2, 2}, -1);
+  serve(blocks, {1, 1, 3, 3}, 1);  // a patient request's end behind an urgent one's beginning
+  serve(blocks, {4, 4, 5, 5}, 0);
+  serve(blocks, {6, 6}, 3);
+  serve(blocks, {7, 7});
+  std::vector<Tokens> order;
+  for (Table rest = allocate(blocks, 1); blocks.num_free() > 0;) {
+    rest.push_back(allocate(blocks, 1).front());
+    blocks.check_invariants();
+    for (const Tokens& end : std::vector<Tokens>{
+             {1, 1}, {1, 1, 2, 2}, {1, 1, 3, 3}, {4, 4}, {4, 4, 5, 5}, {6, 6}, {7, 7}}) {
+      Tokens wanted = end;
+      wanted.push_back(0);
+      const bool is_gone = blocks.match(wanted).num_tokens < std::ssize(end);
+      if (is_gone && std::ranges::count(order, end) == 0) order.push_back(end);
+    }
+  }
+  CHECK(order == std::vector<Tokens>{
+                     {1, 1, 3, 3}, {6, 6}, {4, 4, 5, 5}, {4, 4}, {7, 7}, {1, 1, 2, 2}, {1, 1}});
+}
+
+TEST_CASE("a block stands for what its twins were used for, and for what is behind it",
+          "[radix_prefix_cache]") {
+  Blocks<2> blocks(12, true);
+  std::vector<Table> tables;
+  for (int i = 0; i < 3; ++i) {  // three of equal content, and one goes on behind it
+    const Tokens tokens = i == 1 ? Tokens{1, 1, 2, 2} : Tokens{1, 1};
+    tables.push_back(allocate(blocks, static_cast<int>(tokens.size()) / 2));
+    blocks.publish(tables.back(), tokens, 0, static_cast<std::int32_t>(tokens.size()));
+  }
+  for (const auto& [table, priority] : {std::pair(1, -1), std::pair(0, 1), std::pair(2, 2)}) {
+    blocks.release(tables[static_cast<std::size_t>(table)], priority);
+    blocks.check_invariants();
+  }
+  serve(blocks, {3, 3}, 0);
+  REQUIRE(blocks.num_published() == 3);
+  allocate(blocks, 10);
+  CHECK(blocks.match(Tokens{3, 3, 0}).num_tokens == 0);
+  CHECK(blocks.match(Tokens{1, 1, 2, 2, 0}).num_tokens == 4);
+  allocate(blocks, 1);
+  CHECK(blocks.match(Tokens{1, 1, 2, 2, 0}).num_tokens == 2);
   blocks.check_invariants();
 }
 

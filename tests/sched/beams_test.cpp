@@ -191,6 +191,30 @@ TEST_CASE("beams that have drawn make room when nothing else can run", "[beams]"
   CHECK(describe(step(engine)) == "| 1:0-11!");
 }
 
+TEST_CASE("where beams wait for places, not for blocks, what is held stays", "[beams][held]") {
+  const bool has_place = GENERATE(false, true);  // for a second beam, but no block
+  Simulated<Uncached> engine(
+      {.max_num_seqs = has_place ? 2 : 1, .max_num_batched_tokens = 100, .max_held_blocks = 5},
+      has_place ? 9 : 20);
+  Sequence held;
+  engine.scheduler.add_held(held);
+  engine.add(iota(15, 100), 2);
+  engine.requests.back()->continues = &held;
+  while (engine.scheduler.has_work()) step(engine);
+  REQUIRE(held.block_table.size() == 4);
+  const auto beams = add_beams(engine, iota(13), 2, 9);
+  step(engine);
+  engine.scheduler.reseat(
+      std::vector<BeamSeat>{{beams[0], beams[0], 20}, {beams[1], beams[0], 21}});
+  CHECK(describe(step(engine)) == "2:13-14! |");
+  REQUIRE(engine.scheduler.schedule().empty());
+  CHECK(engine.scheduler.make_way());
+  CHECK(engine.scheduler.held().num_blocks() == (has_place ? 0 : 4));
+  CHECK(engine.scheduler.num_running() == (has_place ? 1 : 0));
+  CHECK_FALSE(engine.scheduler.schedule().empty());
+  engine.scheduler.remove_held(held);
+}
+
 TEST_CASE("a choice that makes no sense changes nothing", "[beams]") {
   Simulated<Hashed> engine({.max_num_seqs = 8, .max_num_batched_tokens = 100}, 20);
   const auto beams = add_beams(engine, iota(6), 2, 2);
@@ -414,12 +438,13 @@ class BeamTraffic {
 
   /// As the engine does where nothing can be computed.
   bool make_way() {
-    const bool gives_up = scheduler_.give_up_held();
-    const bool parks = !gives_up && scheduler_.park_beams();
-    coverage_.given_up += gives_up ? 1 : 0;
-    coverage_.parked += parks ? 1 : 0;
+    const std::int64_t num_preemptions = scheduler_.num_preemptions();
+    const std::int32_t num_held = scheduler_.held().num_blocks();
+    const bool makes_way = scheduler_.make_way();
+    coverage_.parked += scheduler_.num_preemptions() > num_preemptions ? 1 : 0;
+    coverage_.given_up += scheduler_.held().num_blocks() < num_held ? 1 : 0;
     scheduler_.check_invariants();
-    return gives_up || parks;
+    return makes_way;
   }
 
   void check_copies(const StepPlan& plan, const std::vector<std::int32_t>& sharers) {

@@ -58,7 +58,7 @@ struct Simulated : simulator::Engine<ContinuousBatching, Blocks> {
 
   /// A step as the engine makes it: what is held gives way where nothing else is possible.
   std::string step_with_room() {
-    while (this->scheduler.schedule().empty()) REQUIRE(this->scheduler.give_up_held());
+    while (this->scheduler.schedule().empty()) REQUIRE(this->scheduler.make_way());
     return this->step();
   }
 
@@ -174,6 +174,57 @@ TEMPLATE_TEST_CASE("what is held never keeps a request from being served", "[hel
   CHECK(big.status == SequenceStatus::finished);
 }
 
+TEST_CASE("what frees no block by giving way does not", "[held]") {
+  Simulated<Uncached> engine(9, 9);
+  Sequence &a = engine.hold(), &copy = engine.hold(), &b = engine.hold();
+  engine.turn(a, iota(8, 0), 1);
+  engine.scheduler.copy_held(a, copy);  // two blocks for both
+  engine.turn(b, iota(8, 20), 1);
+  REQUIRE(engine.scheduler.blocks().num_free() == 5);
+  SECTION("of all, those that free something go first") {
+    CHECK(engine.scheduler.make_way());
+    CHECK((a.block_table.size() == 2 && copy.block_table.size() == 2 && b.block_table.empty()));
+    CHECK(engine.scheduler.make_way());  // which of the two frees nothing yet,
+    CHECK(engine.scheduler.make_way());  // but both do
+    CHECK(engine.scheduler.blocks().num_free() == 9);
+    CHECK_FALSE(engine.scheduler.make_way());
+  }
+  SECTION("those whose blocks are all used by a request stay as long as anything else gives way") {
+    Sequence& s = engine.add_turn(a, with(iota(8, 0), {50}), 1000);
+    engine.step();
+    CHECK(s.block_table.size() == 3);
+    CHECK(engine.scheduler.make_way());
+    CHECK(b.block_table.empty());
+    CHECK((a.block_table.size() == 2 && copy.block_table.size() == 2));
+    SECTION("and if nothing else does, they go: the request may be preempted for another") {
+      CHECK(engine.scheduler.make_way());
+      CHECK(engine.scheduler.make_way());
+      CHECK((a.block_table.empty() && copy.block_table.empty()));
+      CHECK_FALSE(engine.scheduler.make_way());
+      CHECK(engine.scheduler.blocks().num_free() == 6);
+    }
+    while (engine.scheduler.has_work()) engine.step_with_room();
+    CHECK(s.finish_reason == FinishReason::length);
+    CHECK(a.tokens.size() == 37);  // all that the pool holds, and one
+  }
+  engine.scheduler.check_invariants();
+}
+
+TEST_CASE("over the budget, what shares all its blocks with the latest stays", "[held]") {
+  Simulated<Uncached> engine(20, 4);
+  Sequence &a = engine.hold(), &copy = engine.hold(), &b = engine.hold();
+  engine.turn(a, iota(8, 0), 1);
+  engine.scheduler.copy_held(a, copy);
+  engine.turn(b, iota(8, 20), 1);
+  engine.turn(copy, with(iota(8, 0), {50}), 1);  // a third block: b is older
+  CHECK((a.block_table.size() == 2 && copy.block_table.size() == 3 && b.block_table.empty()));
+  CHECK(engine.scheduler.held().num_blocks() == 3);
+  engine.turn(copy, with(iota(8, 0), iota(30, 50)), 1);  // as far as there is room
+  CHECK((a.block_table.size() == 2 && copy.block_table.size() == 4));
+  CHECK(engine.scheduler.held().num_blocks() == 4);
+  engine.scheduler.check_invariants();
+}
+
 TEST_CASE("one that goes while a turn is under way takes nothing with it", "[held]") {
   Simulated<Hashed> engine(20);
   Sequence& held = engine.hold();
@@ -265,7 +316,7 @@ class Conversations {
     } else if (below(40) == 0) {
       scheduler_.clear_held(any());
     } else if (below(20) == 0) {
-      num_given_up += scheduler_.give_up_held() ? 1 : 0;
+      num_given_up += scheduler_.make_way() ? 1 : 0;
     }
     if (!live_.empty() && below(20) == 0) {
       Sequence& s = *live_[static_cast<std::size_t>(below(std::ssize(live_)))];
@@ -297,7 +348,7 @@ class Conversations {
     while (under_way_.size() < depth_ && scheduler_.has_work()) {
       StepPlan plan = scheduler_.schedule();
       while (plan.empty() && under_way_.empty()) {
-        REQUIRE(scheduler_.give_up_held());
+        REQUIRE(scheduler_.make_way());
         ++num_given_up;
         plan = scheduler_.schedule();
       }

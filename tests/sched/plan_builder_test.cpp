@@ -119,6 +119,28 @@ TEST_CASE("admit_whole takes all or nothing of what is not cached", "[plan_build
   REQUIRE(builder.num_free() == 6);
 }
 
+TEST_CASE("what another sequence has in the pool is not copied from the host", "[plan_builder]") {
+  simulator::Engine<ContinuousBatching, Blocks> engine(
+      {.max_num_seqs = 4, .max_num_batched_tokens = 100}, 8, true, 20);
+  engine.add(iota(9), 1);
+  engine.step();
+  engine.add(iota(31, 100), 1);  // takes the pool: two blocks go to the host
+  engine.step();
+  REQUIRE(engine.scheduler.blocks().tier().size() >= 2);
+  for (const RequestId id : {3, 4}) engine.requests.push_back(request(id, iota(9), 2));
+  Sequence &first = *engine.requests[2], &second = *engine.requests[3];
+  first.next_sibling = &second;
+  second.next_sibling = &first;
+  for (Sequence* s : {&first, &second}) engine.scheduler.add(*s);
+  const StepPlan plan = engine.start();
+  REQUIRE(plan.copies_up.size() == 2);
+  const StepPlan next = engine.scheduler.schedule();  // what the first has is not published yet
+  REQUIRE(engine.scheduler.blocks().match(second.tokens).host_blocks.size() == 2);
+  REQUIRE(describe(next) == "3:9-10! | 4:8-9!");
+  CHECK(next.sequences[1].fork_of == &first);
+  CHECK(next.sequences[1].prefix.host_blocks.empty());
+}
+
 TEST_CASE("a block that several beams hold must be copied by all but the last to write to it",
           "[plan_builder][beams]") {
   const std::int32_t num_blocks = GENERATE(2, 3, 4);

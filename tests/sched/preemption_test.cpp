@@ -221,6 +221,7 @@ TEST_CASE("aborted, forgotten and cancelled sequences leave nothing in host memo
     engine.scheduler.cancel(plan);
     REQUIRE(engine.requests[2]->num_swapped_tokens == 0);
     REQUIRE(engine.scheduler.swaps().num_fallbacks == 1);
+    REQUIRE(engine.scheduler.swaps().num_out == 0);
   }
   SECTION("the step that swaps it in is cancelled") {
     until_preempted(engine);
@@ -230,7 +231,10 @@ TEST_CASE("aborted, forgotten and cancelled sequences leave nothing in host memo
     StepPlan plan = engine.scheduler.schedule();
     engine.scheduler.begin(plan);
     REQUIRE(plan.copies_up.size() == num_swapped);
+    REQUIRE(engine.scheduler.swaps().num_in == 1);
     engine.scheduler.cancel(plan);
+    REQUIRE(engine.scheduler.swaps().num_in == 0);
+    REQUIRE(engine.scheduler.swaps().num_dropped == 1);
     REQUIRE(engine.requests[2]->num_computed_tokens == 0);
     REQUIRE(engine.requests[2]->block_table.empty());
   }

@@ -6,6 +6,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "catch.hpp"
@@ -266,9 +267,25 @@ TEST_CASE("cached blocks of less urgent requests are given up first, where the c
   REQUIRE(plain.scheduler.blocks().match(iota(9, 300)).num_tokens == 8);
 }
 
+TEST_CASE("the radix cache gives up less urgent requests' blocks first, too", "[priority]") {
+  simulator::Engine<Priority, BlockManager<4, RadixPrefixCache<4>>> engine(
+      {.max_num_seqs = 1, .max_num_batched_tokens = 64}, 12);
+  for (const auto& [first, priority] :
+       {std::pair(100, -1), std::pair(200, 0), std::pair(300, 1), std::pair(400, 0)}) {
+    engine.add(iota(9, first), 1, priority);  // three blocks each, the last one not full
+    engine.step();
+  }
+  engine.add(iota(17, 500), 1, 0);  // five
+  engine.step();
+  const auto& blocks = engine.scheduler.blocks();
+  REQUIRE(blocks.match(iota(9, 100)).num_tokens == 8);
+  REQUIRE(blocks.match(iota(9, 200)).num_tokens == 4);
+  REQUIRE(blocks.match(iota(9, 300)).num_tokens == 0);
+  REQUIRE(blocks.match(iota(9, 400)).num_tokens == 8);
+}
+
 TEMPLATE_TEST_CASE("caches that do not know of priorities serve as they did", "[priority]",
-                   (BlockManager<4, test::LinearCache<4>>), (BlockManager<4, NoPrefixCache<4>>),
-                   (BlockManager<4, RadixPrefixCache<4>>)) {
+                   (BlockManager<4, test::LinearCache<4>>), (BlockManager<4, NoPrefixCache<4>>)) {
   simulator::Engine<Priority, TestType> engine({.max_num_seqs = 3, .max_num_batched_tokens = 16},
                                                9);
   for (int i = 0; i < 12; ++i) engine.add(iota(3 + i, 3), 12, i % 3 - 1);

@@ -54,7 +54,7 @@ struct Coverage {
   std::int64_t overtaken = 0, displaced = 0;
   std::int64_t swapped_out = 0, swapped_in = 0, fallbacks = 0, swapped_pending = 0, cut = 0,
                shared_in = 0;
-  std::int64_t host_hits = 0, saved = 0, lost = 0;
+  std::int64_t host_hits = 0, saved = 0, lost = 0, dropped = 0, unswapped = 0;
 };
 
 template <int kBlockSize>
@@ -125,7 +125,10 @@ class Traffic {
     coverage_.saved += scheduler_.blocks().stats().num_saved;
     coverage_.swapped_out += scheduler_.swaps().num_out;
     coverage_.swapped_in += scheduler_.swaps().num_in;
+    coverage_.dropped += scheduler_.swaps().num_dropped;
     coverage_.fallbacks += scheduler_.swaps().num_fallbacks;
+    REQUIRE(scheduler_.swaps().num_out ==
+            scheduler_.swaps().num_in + scheduler_.swaps().num_dropped);
     coverage_.preempted += scheduler_.num_preemptions();
     coverage_.hits += scheduler_.blocks().stats().num_hit_tokens;
     coverage_.evictions += scheduler_.blocks().stats().num_evictions;
@@ -200,7 +203,7 @@ class Traffic {
     };
     std::vector<Of> sequences;
     std::vector<std::int32_t> ref_counts;
-    std::array<std::int64_t, 15> counts;
+    std::array<std::int64_t, 16> counts;
     std::string next_plan;
     bool operator==(const State&) const = default;
   };
@@ -232,6 +235,7 @@ class Traffic {
                     blocks.stats().num_host_hit_tokens,
                     scheduler_.swaps().num_out,
                     scheduler_.swaps().num_in,
+                    scheduler_.swaps().num_dropped,
                     scheduler_.swaps().num_fallbacks};
     if (under_way_.size() < 2) state.next_plan = describe(scheduler_.schedule());
     return state;
@@ -343,7 +347,12 @@ class Traffic {
     device_.drop();
     for (; !under_way_.empty(); under_way_.pop_back()) {
       const std::int32_t before = scheduler_.blocks().tier().size();
+      const std::int64_t num_in = scheduler_.swaps().num_in;
+      const std::int64_t num_out = scheduler_.swaps().num_out;
       attempt([&] { scheduler_.cancel(under_way_.back()); });
+      scheduler_.check_invariants();
+      coverage_.unswapped += num_in - scheduler_.swaps().num_in;
+      coverage_.unswapped += num_out - scheduler_.swaps().num_out;
       coverage_.lost += before - scheduler_.blocks().tier().size();
     }
     ++coverage_.cancelled;
@@ -500,7 +509,7 @@ void run(unsigned seed, bool prefix_caching, std::size_t depth) {
           c.chunks, c.paused, c.ended_early, c.preempted_pending, c.ended_waiting, c.ending,
           c.guessed, c.guessed_right, c.copies, c.faults, c.failed_inserts, c.forks, c.overtaken,
           c.displaced, c.swapped_out, c.swapped_in, c.fallbacks, c.swapped_pending, c.cut,
-          c.shared_in, c.host_hits, c.saved, c.lost);
+          c.shared_in, c.host_hits, c.saved, c.lost, c.dropped, c.unswapped);
   if (!prefix_caching) CHECK(c.forks > 50);  // else the cache may have as much
   for (const std::int64_t n : {c.finished, c.aborted, c.cancelled}) CHECK(n > 100);
   CHECK(c.chunks > 20);
@@ -519,7 +528,7 @@ void run(unsigned seed, bool prefix_caching, std::size_t depth) {
     CHECK((c.guessed_right > 100 && c.guessed > c.guessed_right + 100));
   if (OrdersSequences<Policy>) CHECK((c.overtaken > 100 && c.displaced > 20));
   if (SwapsSequences<Preemption> && std::is_same_v<Policy, Fickle>) {
-    CHECK((c.swapped_in > 15 && c.swapped_out > c.swapped_in && c.fallbacks > 20));
+    CHECK((c.swapped_in > 15 && c.dropped > 5 && c.fallbacks > 20 && c.unswapped > 2));
     CHECK((c.swapped_pending > 50) == ahead);
     CHECK((c.shared_in > 0) == prefix_caching);
   } else if (SwapsSequences<Preemption> && std::is_same_v<Policy, FickleGuessing>) {

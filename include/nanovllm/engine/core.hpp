@@ -59,7 +59,7 @@ class EngineCore : public SessionStore {
   ~EngineCore() override;
 
   /// Waits for the steps under way and ends all requests with FinishReason::abort: the engine takes
-  /// no more.
+  /// no more, and steps do nothing.
   void shut_down() noexcept;
 
   /// One step, without the callbacks: its events are in the queue. Returns whether there was
@@ -89,7 +89,7 @@ class EngineCore : public SessionStore {
 
   /// Adds all that the prefix cache has to `file`. Throws ConfigError when it cannot be listed.
   void save_cache(SectionWriter& file);
-  /// Reads what `save_cache` wrote; returns the number of blocks for which there was room. Throws
+  /// Reads what `save_cache` wrote; returns the number of blocks that were put in. Throws
   /// LoadError, having changed nothing.
   std::int32_t load_cache(SectionReader& file, const KvRows& layout);
 
@@ -160,11 +160,7 @@ class EngineCore : public SessionStore {
   Launch launch() {
     if (!scheduler_.has_work()) return Launch::nothing;
     StepPlan plan = scheduler_.schedule();  // decides, changes nothing
-    // Where nothing can be computed, what sessions hold gives way, and only then beams that have
-    // drawn: those must be computed again, and would be for every choice as long as the room is
-    // taken.
-    while (plan.empty() && under_way_.empty() &&
-           (scheduler_.give_up_held() || scheduler_.park_beams()))
+    while (plan.empty() && under_way_.empty() && scheduler_.make_way())
       plan = scheduler_.schedule();
     if (plan.empty()) {
       check(!under_way_.empty(),
@@ -343,18 +339,25 @@ class EngineCore : public SessionStore {
   /// The oldest step could not be computed, or its results not taken. Steps behind it are undone
   /// and planned again: they may build on what it did not compute.
   void fail_oldest(const std::string& error) {
-    RequestList ended;
-    for (std::size_t i = 1; i < under_way_.size(); ++i) wait_ignoring_errors();
-    for (; under_way_.size() > 1; under_way_.pop_back()) {
-      cancel(under_way_.back().plan);
-      ended.splice(ended.end(), under_way_.back().ended);
-    }
+    RequestList ended = undo_behind(1);
     Step& step = under_way_.front();
     cancel(step.plan);
     ended.splice(ended.end(), step.ended);
     const StepPlan plan = std::move(step.plan);
     under_way_.pop_front();
     end_all(plan, error, ended);
+  }
+
+  /// Waits for all steps under way behind the oldest `num_left`, and undoes them, the newest first.
+  /// Returns the requests that have ended meanwhile: older steps may still have their sequences.
+  [[nodiscard]] RequestList undo_behind(std::size_t num_left) {
+    RequestList ended;
+    for (std::size_t i = num_left; i < under_way_.size(); ++i) wait_ignoring_errors();
+    for (; under_way_.size() > num_left; under_way_.pop_back()) {
+      cancel(under_way_.back().plan);
+      ended.splice(ended.end(), under_way_.back().ended);
+    }
+    return ended;
   }
 
   void cancel(const StepPlan& plan) {
@@ -426,6 +429,7 @@ class EngineCore : public SessionStore {
   RequestList live_;
   Inbox::Content incoming_;
   std::deque<Step> under_way_;  // oldest first
+  bool is_shut_down_ = false;   // what the queues have is gone
   std::uint64_t num_launched_ = 0;
   std::unique_ptr<DiskLoads<Blocks>> disk_;  // null without
   EngineStats totals_;

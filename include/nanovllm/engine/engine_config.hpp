@@ -78,8 +78,9 @@ struct EngineStats {
   std::int64_t num_running = 0;
   std::int64_t num_finished = 0;
   std::int64_t num_preemptions = 0;
-  std::int64_t num_swapped_out = 0;      ///< of them, copied to host memory
-  std::int64_t num_swapped_in = 0;       ///< copied back, and not computed again
+  std::int64_t num_swapped_out = 0;  ///< of them, copied to host memory
+  std::int64_t num_swapped_in = 0;   ///< copied back, and not computed again
+  std::int64_t num_swap_drops = 0;   ///< not copied back: ended, or of no use; others are there yet
   std::int64_t num_swap_fallbacks = 0;   ///< not copied: no room, or the step was undone
   std::int64_t num_prefill_tokens = 0;   ///< computed in prompt chunks
   std::int64_t num_decode_tokens = 0;    ///< computed one at a time
@@ -99,7 +100,7 @@ struct EngineStats {
   double prefill_seconds = 0;  ///< waiting for the results of steps, the prompt chunks' share
   double decode_seconds = 0;   ///< and that of the decodes
   double host_seconds = 0;     ///< the rest of the time in `step`: planning, delivering, callbacks
-  // Of all requests since the engine was made.
+  // Of all requests since the engine was made; `Engine::latencies` has those of a stretch of time.
   Percentiles queue_seconds{};        ///< from submission until first computed in a step
   Percentiles first_token_seconds{};  ///< from submission until the first token
   Percentiles inter_token_seconds{};  ///< between two tokens of a sequence

@@ -28,8 +28,8 @@ class Inbox {
   /// Throws RequestError once the inbox is closed.
   void submit(const std::shared_ptr<Request>& request);
 
-  /// Returns whether the request is alive and was not aborted before.
-  bool abort(RequestId id);
+  /// Returns whether the request is alive and was not aborted before. Allocates nothing.
+  bool abort(RequestId id) noexcept;
 
   /// The engine has ended the request: aborts come too late.
   void retire(RequestId id) noexcept;
@@ -50,6 +50,8 @@ class Inbox {
 
   /// To be added to by the engine's step alone.
   [[nodiscard]] Latencies& latencies() { return latencies_; }
+  /// To be read and copied by any thread.
+  [[nodiscard]] const Latencies& latencies() const { return latencies_; }
 
   [[nodiscard]] bool empty() const;
 
@@ -66,7 +68,7 @@ class Inbox {
 
   mutable std::mutex mutex_;
   std::condition_variable_any news_;
-  std::unordered_map<RequestId, std::shared_ptr<Request>> alive_;
+  std::unordered_map<RequestId, RequestList> alive_;  ///< lists of one, to be spliced
   Content content_;
   std::int64_t num_submitted_ = 0;  // sequences of what is in it
   EngineStats stats_;

@@ -19,18 +19,33 @@ struct Percentiles {
 };
 
 /// Counts of times in buckets of equal relative width: 16 for each doubling, 4360 bytes. Adding is
-/// O(1), allocates nothing and takes no lock. One thread adds at a time; any may read meanwhile.
+/// O(1), allocates nothing and takes no lock. One thread adds at a time; any may read meanwhile, or
+/// make a copy.
 class LatencyHistogram {
  public:
+  LatencyHistogram() = default;
+  LatencyHistogram(const LatencyHistogram& other) noexcept { *this = other; }
+  LatencyHistogram& operator=(const LatencyHistogram& other) noexcept {
+    for (std::size_t i = 0; i < buckets_.size(); ++i) set(i, other.get(i));
+    return *this;
+  }
+
+  /// What was added behind `earlier`, a copy of this one.
+  [[nodiscard]] LatencyHistogram operator-(const LatencyHistogram& earlier) const noexcept {
+    LatencyHistogram out;
+    for (std::size_t i = 0; i < buckets_.size(); ++i) out.set(i, get(i) - earlier.get(i));
+    return out;
+  }
+
   void add(double seconds, std::int64_t count = 1) noexcept {
-    std::atomic<std::int64_t>& bucket = buckets_[index(seconds)];
-    bucket.store(bucket.load(std::memory_order_relaxed) + count, std::memory_order_relaxed);
+    const std::size_t i = index(seconds);
+    set(i, get(i) + count);
   }
 
   /// Times added.
   [[nodiscard]] std::int64_t count() const noexcept {
     std::int64_t sum = 0;
-    for (const auto& bucket : buckets_) sum += bucket.load(std::memory_order_relaxed);
+    for (std::size_t i = 0; i < buckets_.size(); ++i) sum += get(i);
     return sum;
   }
 
@@ -53,6 +68,12 @@ class LatencyHistogram {
     if (!(x >= kLeast)) return 0;
     return (std::bit_cast<std::uint32_t>(std::min(x, kMost)) >> kShift) - kFirst + 1;
   }
+  [[nodiscard]] std::int64_t get(std::size_t index) const noexcept {
+    return buckets_[index].load(std::memory_order_relaxed);
+  }
+  void set(std::size_t index, std::int64_t count) noexcept {
+    buckets_[index].store(count, std::memory_order_relaxed);
+  }
   /// The middle of a bucket.
   [[nodiscard]] static double value(std::size_t index) noexcept {
     if (index == 0) return 0;
@@ -66,7 +87,7 @@ class LatencyHistogram {
     const double rank = std::ceil(share * static_cast<double>(all));
     std::int64_t sum = 0;
     for (std::size_t i = 0; i < buckets_.size(); ++i) {
-      sum += buckets_[i].load(std::memory_order_relaxed);
+      sum += get(i);
       if (static_cast<double>(sum) >= rank) return value(i);
     }
     return kMost;  // not reached: counts only grow
@@ -75,12 +96,21 @@ class LatencyHistogram {
   std::array<std::atomic<std::int64_t>, kNumBuckets + 1> buckets_{};
 };
 
-/// Of all requests of an engine since it was made, with or without callbacks.
+/// Of all requests of an engine since it was made, with or without callbacks. Of a stretch of time:
+/// what there is at its end less what there was at its beginning (`Engine::latencies`), so that any
+/// number of observers have stretches of their own.
 struct Latencies {
   LatencyHistogram queue;        ///< from submission until first computed in a step
   LatencyHistogram first_token;  ///< from submission until the first token
   LatencyHistogram inter_token;  ///< between two tokens of a sequence
   LatencyHistogram end_to_end;   ///< from submission to the end, of those that ended by themselves
+
+  [[nodiscard]] Latencies operator-(const Latencies& earlier) const noexcept {
+    return {.queue = queue - earlier.queue,
+            .first_token = first_token - earlier.first_token,
+            .inter_token = inter_token - earlier.inter_token,
+            .end_to_end = end_to_end - earlier.end_to_end};
+  }
 };
 
 }  // namespace nanovllm

@@ -48,7 +48,8 @@ namespace nanovllm {
 ///
 /// Sessions are independent of each other and may be used by a thread each. A single one is used by
 /// one thread at a time; its turns may be served by any. With the engine gone, `tokens`, `messages`
-/// and the destructor still work, and everything else throws Error.
+/// and the destructor still work, and everything else throws Error. The engine may go at any time:
+/// it ends turns under way and waits for the calls that other threads are in.
 class Session {
  public:
   Session(Session&&) noexcept;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <span>
 #include <vector>
@@ -43,7 +44,8 @@ class SessionStore {
                             std::span<const std::byte* const> rows) = 0;
 };
 
-/// Lives as long as the engine; its sessions know by that whether they still have one.
+/// The engine has it as long as it lives; its sessions know by that whether they still have one. A
+/// call of a session has it, too: the engine goes when nobody has it any more.
 struct SessionHost {
   Frontend& frontend;
   Inbox& inbox;
@@ -51,6 +53,7 @@ struct SessionHost {
   KvIdentity identity{};         ///< of its keys and values
   KvRows layout;                 ///< of a file's rows
   std::function<void()> step{};  ///< one step of the engine, callbacks included
+  std::promise<void> in_use{};   ///< broken when nobody has it any more
 };
 
 }  // namespace nanovllm

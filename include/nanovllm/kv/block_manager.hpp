@@ -112,6 +112,13 @@ class BlockManager {
     if constexpr (requires { Cache::kKeepsNothing; }) return false;
     return enable_prefix_caching_;
   }
+  /// Whether a block of `num_tokens` tokens, 1 to block_size, can be found when it is published.
+  [[nodiscard]] bool keeps_block_of(std::int32_t num_tokens) const noexcept {
+    if constexpr (requires { Cache::kFullBlocksOnly; }) {
+      if (num_tokens < kBlockSize) return false;
+    }
+    return keeps_prefixes();
+  }
   [[nodiscard]] const BlockStats& stats() const { return stats_; }
 
   /// Blocks that hold `num_tokens` tokens.

@@ -27,7 +27,9 @@ concept ListsEntries = requires(const C& cache) {
 };
 
 /// Puts `entries` of another pool into the cache of `blocks`, parents first, as many as there are
-/// free blocks for; those that the cache had and that are in no use give way. Returns how many.
+/// free blocks for; those that the cache had and that are in no use give way. Entries that it does
+/// not keep, as blocks that are not full of another kind of cache, are left out. Returns how many
+/// were put in.
 /// @param write  called once as write(blocks, indices of entries), parallel lists, before the cache
 ///               is told: fills the blocks. What it throws is thrown, and nothing is kept.
 template <class Blocks, class Write>
@@ -40,6 +42,7 @@ std::int32_t restore_cached(Blocks& blocks, std::span<const CachedBlock> entries
   kept.reserve(entries.size());
   try {
     for (std::size_t i = 0; i < entries.size(); ++i) {
+      if (!blocks.keeps_block_of(static_cast<std::int32_t>(entries[i].tokens.size()))) continue;
       const std::int32_t parent = entries[i].parent;
       if (parent >= 0 && block_of[static_cast<std::size_t>(parent)] < 0) continue;
       const std::optional<BlockId> block = blocks.allocate();

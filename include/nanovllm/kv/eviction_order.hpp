@@ -41,6 +41,12 @@ class EvictionOrder {
   /// `heir`, not in here, stands for `block` as well from now on.
   void inherit(BlockId heir, BlockId block) noexcept { raise(heir, level(block)); }
 
+  /// `before`, not in here, must not go earlier than `block`, if it is given back later: it is from
+  /// now on as urgent at least.
+  void keep_up(BlockId before, BlockId block) noexcept {
+    raise(before, static_cast<Level>(list_index(block)));
+  }
+
   /// What `block`, not in here, was used for says nothing any more.
   void forget(BlockId block) noexcept { level(block) = kUnrated; }
 
@@ -50,6 +56,17 @@ class EvictionOrder {
   void add(BlockId block) noexcept {
     added_[static_cast<std::size_t>(block)] = ++num_added_;
     list(block).push_back(block);
+  }
+
+  /// `block`, not in here, goes before all that are in here.
+  void add_first(BlockId block) noexcept {
+    added_[static_cast<std::size_t>(block)] = kBeforeAll;
+    list(block).push_front(block);
+  }
+
+  /// Whether `block` goes before `other`, both in here.
+  [[nodiscard]] bool goes_before(BlockId block, BlockId other) const noexcept {
+    return rank(block) < rank(other);
   }
 
   /// Takes out a block that is in here.
@@ -83,6 +100,7 @@ class EvictionOrder {
  private:
   using Level = std::uint8_t;  // lower is more urgent
   static constexpr Level kUrgent = 0, kNormal = 1, kPatient = 2, kUnrated = 3;
+  static constexpr std::int64_t kBeforeAll = std::numeric_limits<std::int64_t>::min() / 2;
 
   [[nodiscard]] Level& level(BlockId block) noexcept {
     return levels_[static_cast<std::size_t>(block)];

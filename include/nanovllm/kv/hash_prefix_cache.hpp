@@ -36,6 +36,8 @@ class HashPrefixCache {
                 "returns std::uint64_t");
 
  public:
+  static constexpr bool kFullBlocksOnly = true;
+
   /// For a pool of `num_blocks`. The hashes depend on `seed`: as long as that is secret, prompts
   /// cannot be made to collide.
   explicit HashPrefixCache(std::int32_t num_blocks, std::uint64_t seed = random_seed())

@@ -15,8 +15,8 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/random_seed.hpp"
 #include "nanovllm/fwd.hpp"
-#include "nanovllm/kv/block_list.hpp"
 #include "nanovllm/kv/cached_block.hpp"
+#include "nanovllm/kv/eviction_order.hpp"
 #include "nanovllm/kv/prefix_cache.hpp"
 #include "nanovllm/kv/token_trie.hpp"
 
@@ -33,12 +33,13 @@ namespace nanovllm {
 ///
 /// Full blocks of equal content behind the same tokens are *twins* of one node. A sequence that
 /// uses a block uses one of each node before it, too. So a free block without twins has nothing
-/// below it that is in use, and was given back later than what is below it: the least recently used
-/// free block is a leaf, or has a twin.
+/// below it that is in use, and was given back later than what is below it. It is as urgent as that,
+/// too (EvictionOrder): a block that is given back makes a block before it as urgent as itself. So
+/// the free block that goes first is a leaf, or has a twin.
 ///
 /// With n tokens in all, s siblings at the most on the way: `match` is O(n + n/B · log s), and
 /// so is `insert` for its range; `lock`, `unlock` and `evict` are O(B log s). Allocates nothing
-/// after construction: 4 B + 52 bytes a block of the pool.
+/// after construction: 4 B + 77 bytes a block of the pool.
 ///
 /// @tparam kBlockSize  tokens a block, from 1.
 template <int kBlockSize>
@@ -103,20 +104,21 @@ class RadixPrefixCache {
 
   [[nodiscard]] bool contains(BlockId block) const noexcept { return place(block).node != kNone; }
 
+  /// The block was used by a sequence of this priority.
+  void rate(BlockId block, std::int32_t priority) noexcept { unused_.rate(block, priority); }
+
   void lock(BlockId block) noexcept { unused_.remove(block); }
 
-  /// The block becomes the last to be given up. The cache does without it when another block has
-  /// all of its tokens.
+  /// The block becomes the last to be given up of those of its urgency. The cache does without it
+  /// when another block has all of its tokens.
   [[nodiscard]] std::optional<BlockId> unlock(BlockId block) noexcept {
+    const NodeId n = place(block).node;
+    if (const NodeId parent = node(n).parent; parent != trie_.root())
+      unused_.keep_up(used_twin(node(parent).block), block);
     if (has_twin(block)) {
-      const BlockId other = leave_twins(block);
-      if (!has_twin(other) && unused_.contains(other)) {  // it has become as recent as this one
-        unused_.remove(other);
-        unused_.push_back(other);
-      }
+      leave_twins(block);
       return block;
     }
-    const NodeId n = place(block).node;
     if (!is_full(n)) {
       take_out(n);
       if (trie_.find(node(n).parent, written(n)).num_common == node(n).num_written) {
@@ -125,12 +127,12 @@ class RadixPrefixCache {
       }
       put_in(n);
     }
-    unused_.push_back(block);
+    unused_.add(block);
     return std::nullopt;
   }
 
   [[nodiscard]] std::optional<BlockId> evict() noexcept {
-    const std::optional<BlockId> block = unused_.pop_front();
+    const std::optional<BlockId> block = unused_.pop();
     if (!block) return std::nullopt;
     if (has_twin(*block)) {
       leave_twins(*block);
@@ -277,6 +279,7 @@ class RadixPrefixCache {
   /// A node that was taken out, and its one block.
   void forget(NodeId n) noexcept {
     place(node(n).block) = {};
+    unused_.forget(node(n).block);
     node(n) = {};
     free_nodes_.push_back(n);
     --size_;
@@ -294,17 +297,26 @@ class RadixPrefixCache {
     node(n).block = block;
     if (!unused_.contains(next)) return;
     unused_.remove(next);
-    unused_.push_front(next);
+    unused_.add_first(next);
   }
-  /// Returns a twin of `block`, which is none any more.
-  BlockId leave_twins(BlockId block) noexcept {
+  /// `block` is no twin any more. What it was used for, its twins stand for.
+  void leave_twins(BlockId block) noexcept {
     const Place old = std::exchange(place(block), {});
     place(old.prev_twin).next_twin = old.next_twin;
     place(old.next_twin).prev_twin = old.prev_twin;
     if (node(old.node).block == block) node(old.node).block = old.next_twin;
     --size_;
     ++version_;
-    return old.next_twin;
+    const BlockId heir = used_twin(old.next_twin);
+    const bool is_free = unused_.contains(heir);  // and becomes as recent as `block`
+    if (is_free) unused_.remove(heir);
+    unused_.inherit(heir, block);
+    if (is_free) unused_.add(heir);
+    unused_.forget(block);
+  }
+  /// `block`, or a twin of it that is in use: no two twins are free. Itself where it has none.
+  [[nodiscard]] BlockId used_twin(BlockId block) const noexcept {
+    return unused_.contains(block) ? place(block).next_twin : block;
   }
 
   /// Throws Error unless a node of the tree is as it should be. Returns how many blocks it has.
@@ -330,6 +342,8 @@ class RadixPrefixCache {
     trie_.check_children(n, [this, n](NodeId child) {
       check(!has_twin(node(child).block) && unused_.contains(node(child).block),
             "radix cache: node ", child, " is in use, but not node ", n, " before it");
+      check(unused_.goes_before(node(child).block, node(n).block), "radix cache: node ", n,
+            " goes before node ", child, ", which is behind it");
     });
     return num_twins;
   }
@@ -338,7 +352,7 @@ class RadixPrefixCache {
   std::vector<Node> nodes_;    ///< no more than blocks
   std::vector<Place> places_;  ///< one a block
   std::vector<NodeId> free_nodes_;
-  BlockList unused_;  ///< entered and free, the least recently used first
+  EvictionOrder unused_;  ///< those entered and free
   std::int32_t size_ = 0;
   std::uint64_t version_ = 0;
 };

@@ -24,7 +24,8 @@ namespace nanovllm {
 ///
 /// All of them together hold no more than a budget of different blocks. Where that, or the pool, is
 /// too small, the one that was used the longest ago gives up its blocks, all of them; its tokens
-/// may still be in the prefix cache, and are computed again where they are not.
+/// may still be in the prefix cache, and are computed again where they are not. Those that would
+/// make no room by it are passed over: others hold the same blocks.
 ///
 /// @tparam Blocks  a BlockManager, or a type with its members.
 template <class Blocks>
@@ -110,20 +111,24 @@ class HeldSequences {
     s.num_computed_tokens = 0;
   }
 
-  /// Gives back the blocks of the one that was used the longest ago of those that hold any, but for
-  /// `kept`. Returns whether there was one.
-  bool give_up_one(Blocks& blocks, const Sequence* kept = nullptr) noexcept {
-    const auto oldest = std::find_if(by_use_.begin(), by_use_.end(), [kept](const Sequence* s) {
-      return s != kept && !s->block_table.empty();
-    });
-    if (oldest == by_use_.end()) return false;
-    give_up(**oldest, blocks);
-    return true;
+  /// Makes blocks of the pool free. The one that was used the longest ago gives up its blocks, of
+  /// those by which a block becomes free; where there is none, of those that share blocks with each
+  /// other alone, of which the last one frees them. Returns false, and changes nothing, if no block
+  /// would become free, whatever is given up: others use all that are held.
+  bool give_up_one(Blocks& blocks) noexcept {
+    return give_up_oldest(blocks, [&](BlockId b) { return blocks.ref_count(b) == 1; }) ||
+           give_up_oldest(blocks, [&](BlockId b) { return blocks.ref_count(b) == count(b); });
+  }
+
+  /// The last resort: the one that was used the longest ago gives up its blocks, whoever else uses
+  /// them. When a running sequence that does is preempted for another, they become free then.
+  /// Returns whether any were held.
+  bool give_up_any(Blocks& blocks) noexcept {
+    return give_up_oldest(blocks, [](BlockId) { return true; });
   }
 
   void give_up_all(Blocks& blocks) noexcept {
-    while (give_up_one(blocks)) {
-    }
+    for (Sequence* s : by_use_) give_up(*s, blocks);
   }
 
   /// Different blocks that are held.
@@ -138,11 +143,36 @@ class HeldSequences {
   void hold(Sequence& s, std::int32_t num_tokens, Blocks& blocks) noexcept {
     for (const BlockId block : s.block_table) num_blocks_ += count(block)++ == 0 ? 1 : 0;
     let_go_behind(s, Blocks::blocks_for(num_tokens), blocks);
-    while (num_blocks_ > max_blocks_ && give_up_one(blocks, &s)) {
+    while (num_blocks_ > max_blocks_ && make_room_beside(s, blocks)) {
     }
     if (num_blocks_ > max_blocks_) let_go_behind(s, max_blocks_, blocks);
     const std::int64_t held = std::int64_t{std::ssize(s.block_table)} * Blocks::block_size();
     s.num_computed_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(num_tokens, held));
+  }
+
+  /// The others keep to the budget: the same as `give_up_one`, for blocks that nobody here holds
+  /// any more. Returns false where all that are held are those of `s`.
+  bool make_room_beside(const Sequence& s, Blocks& blocks) noexcept {
+    const auto is_of_s = [&](BlockId b) {
+      return std::find(s.block_table.begin(), s.block_table.end(), b) != s.block_table.end();
+    };
+    return give_up_oldest(
+               blocks, [&](BlockId b) { return count(b) == 1; }, &s) ||
+           give_up_oldest(
+               blocks, [&](BlockId b) { return !is_of_s(b); }, &s);
+  }
+
+  /// Gives back the blocks of the one that was used the longest ago of those, but for `kept`, of
+  /// which `is_wanted` names a block. Returns whether there was one.
+  template <class IsWanted>
+  bool give_up_oldest(Blocks& blocks, const IsWanted& is_wanted,
+                      const Sequence* kept = nullptr) noexcept {
+    const auto oldest = std::find_if(by_use_.begin(), by_use_.end(), [&](const Sequence* s) {
+      return s != kept && std::any_of(s->block_table.begin(), s->block_table.end(), is_wanted);
+    });
+    if (oldest == by_use_.end()) return false;
+    give_up(**oldest, blocks);
+    return true;
   }
 
   /// Gives back the blocks of `s` behind the first `num_kept`.

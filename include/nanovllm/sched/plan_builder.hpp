@@ -230,7 +230,8 @@ class PlanBuilder {
     const PrefixMatch& cached = find_prefix(s);
     if (s.num_swapped_tokens > fork.num_tokens && is_worth_swapping_in(s, cached))
       return admit_behind(s, swapped_prefix(s, cached), nullptr, max_tokens, min_end);
-    if (fork.num_tokens <= cached.num_tokens)
+    // For as many tokens, copies from the host cost more than the fork's one block on the device.
+    if (fork.num_tokens < cached.num_tokens + (cached.host_blocks.empty() ? 1 : 0))
       return admit_behind(s, cached, nullptr, max_tokens, min_end);
     return admit_behind(s, shared_prefix(fork, Blocks::block_size()), fork.source, max_tokens,
                         min_end);

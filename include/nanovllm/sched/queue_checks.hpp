@@ -13,6 +13,7 @@
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/queues.hpp"
 #include "nanovllm/sched/sequence.hpp"
+#include "nanovllm/sched/swapping.hpp"
 
 namespace nanovllm {
 
@@ -49,10 +50,11 @@ std::vector<bool> check_host_tables(std::span<Sequence* const> running, const Wa
                                     std::int32_t num_host_blocks, std::int32_t block_size);
 
 /// Throws Error unless every block of the host's pool that is taken has one owner: a sequence that
-/// waits, the prefix cache, or a load from its tier below. O(blocks + sequences).
+/// waits, the prefix cache, or a load from its tier below; and the counters of swaps add up.
+/// O(blocks + sequences).
 template <class Blocks>
 void check_host_blocks(std::span<Sequence* const> running, const WaitingQueue& waiting,
-                       const Blocks& blocks) {
+                       const Blocks& blocks, const SwapStats& swaps) {
   const std::int32_t num_blocks = blocks.host().num_blocks();
   const std::vector<bool> is_held =
       check_host_tables(running, waiting, num_blocks, Blocks::block_size());
@@ -63,6 +65,11 @@ void check_host_blocks(std::span<Sequence* const> running, const WaitingQueue& w
           " of the host is ", blocks.host().is_taken(block) ? "taken" : "free", ", but has ",
           num_owners, " owners");
   }
+  const auto num_there = std::count_if(waiting.begin(), waiting.end(),
+                                       [](const Sequence* s) { return s->num_swapped_tokens > 0; });
+  check(swaps.num_out == swaps.num_in + swaps.num_dropped + num_there, "scheduler: of ",
+        swaps.num_out, " sequences that were swapped out ", swaps.num_in, " have come back, ",
+        swaps.num_dropped, " were dropped and ", num_there, " are in host memory");
 }
 
 }  // namespace nanovllm

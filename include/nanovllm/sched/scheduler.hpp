@@ -94,11 +94,6 @@ class Scheduler {
         std::min<std::int64_t>(tokens, std::numeric_limits<std::int32_t>::max()));
   }
 
-  /// True if a prompt of `num_tokens` can be computed and yield at least one token.
-  [[nodiscard]] bool can_ever_fit(std::int32_t num_tokens) const {
-    return num_tokens < capacity_tokens();
-  }
-
   /// Puts `s` at its place in the waiting queue: the end, unless the policy has an order of its
   /// own. `s` is fresh but for its id, tokens, num_prompt_tokens, max_total_tokens and priority,
   /// and what it is of a request or conversation. Throws RequestError, and does not take it, when
@@ -134,9 +129,20 @@ class Scheduler {
     for (std::size_t i = 0; i < seats.size(); ++i) seat(seats[i], moves[i]);
   }
 
-  /// Running beams that await a choice give back their blocks, so that those of their siblings get
-  /// in that have not drawn yet. To be called when `schedule` finds nothing to compute and no step
-  /// is under way. Returns whether there were any.
+  /// Something gives way: to be called, again and again, where `schedule` finds nothing to compute
+  /// and no step is under way. That is what is held, so it never keeps a request from being served,
+  /// and then `park_beams`; where beams that have drawn take all places, that first. Returns
+  /// whether there was anything.
+  bool make_way() noexcept {
+    const bool are_places_short =
+        num_running() == config_.max_num_seqs &&
+        std::ranges::all_of(running_, [](const Sequence* s) { return s->awaits_choice; });
+    return (!are_places_short && held_.give_up_one(blocks_)) || park_beams() ||
+           held_.give_up_any(blocks_);
+  }
+
+  /// Running beams that await a choice give back their blocks and places, so that those of their
+  /// siblings get in that have not drawn yet. Returns whether there were any.
   bool park_beams() noexcept {
     const std::int64_t before = num_preemptions_;
     for (std::size_t i = running_.size(); i-- > 0;) {
@@ -146,8 +152,7 @@ class Scheduler {
   }
 
   /// What the next step should compute. Pure; valid until the queues change. Empty only if there
-  /// is no work, none before the step under way is committed, or no room beside what is held
-  /// (`give_up_held`) and what beams have that have drawn (`park_beams`).
+  /// is no work, none before the step under way is committed, or something must `make_way`.
   [[nodiscard]] StepPlan schedule() const {
     check_room();
     const auto view = [this](std::span<Sequence* const> running, std::size_t num_ending) {
@@ -218,10 +223,7 @@ class Scheduler {
       s.num_computed_tokens = p.num_uncopied_tokens(Blocks::block_size());
       drop_blocks(s, Blocks::blocks_for(s.num_computed_tokens));
     }
-    for (Sequence* s : plan.preempted) {
-      if (s->num_swapped_tokens > 0) ++swaps_.num_fallbacks;
-      drop_host_blocks(*s, 0, blocks_);
-    }
+    cancel_swaps(plan, blocks_, swaps_);
     blocks_.forget_saved(plan.copies_down);
     while (num_going_on() > static_cast<std::size_t>(config_.max_num_seqs))
       preempt(*running_.back());
@@ -233,7 +235,7 @@ class Scheduler {
     check(num_under_way_ == 0,
           "forget_kv: a step has begun; it must be committed or cancelled first");
     while (!running_.empty()) preempt(*running_.back());
-    for (Sequence* s : waiting_) drop_host_blocks(*s, 0, blocks_);
+    for (Sequence* s : waiting_) drop_host_blocks(*s, 0, blocks_, swaps_);
     held_.give_up_all(blocks_);
     blocks_.forget();
   }
@@ -249,10 +251,6 @@ class Scheduler {
   void clear_held(Sequence& s) noexcept { held_.give_up(s, blocks_); }
   /// `to` holds what `from` does.
   void copy_held(const Sequence& from, Sequence& to) { held_.copy(from, to, blocks_); }
-  /// Gives back the blocks of the sequence that was used the longest ago of those that are held.
-  /// Returns whether there was one. To be called where no step is under way and `schedule` finds no
-  /// room: what is held never keeps a request from being served.
-  bool give_up_held() noexcept { return held_.give_up_one(blocks_); }
   /// Gives `s` blocks for the first `num_tokens` of `tokens`, which the caller fills at once.
   void allocate_held(Sequence& s, std::vector<TokenId> tokens, std::int32_t num_tokens) {
     held_.allocate(s, std::move(tokens), num_tokens, blocks_);
@@ -289,7 +287,7 @@ class Scheduler {
     blocks_.check_invariants();
     check_queues(running_, waiting_, held_.sequences(), blocks_.ref_counts(), Blocks::block_size(),
                  config_, num_under_way_);
-    check_host_blocks(running_, waiting_, blocks_);
+    check_host_blocks(running_, waiting_, blocks_, swaps_);
   }
 
  private:
@@ -322,10 +320,9 @@ class Scheduler {
       num_samples += p.num_logits;
     }
     // Blocks to be copied could not be reused until here; later steps come later.
-    for (const PlannedSequence& p : plan.sequences) {
+    for (PlannedSequence& p : plan.sequences) {
       if (p.prefix.copy_tail) blocks_.release(std::span(&*p.prefix.copy_tail, 1));
-      swaps_.num_in += is_swapped_in(p.prefix, *p.sequence) ? 1 : 0;
-      drop_host_blocks(*p.sequence, 0, blocks_);
+      end_swap(p, blocks_, swaps_);
     }
     blocks_.end_copies();
   }
@@ -410,7 +407,7 @@ class Scheduler {
     }
     // If it waits, the step behind this one has preempted it: its blocks are gone, or in host
     // memory with all that this step has written, guesses that were wrong included.
-    if (s.status == SequenceStatus::waiting) drop_host_blocks(s, end, blocks_);
+    if (s.status == SequenceStatus::waiting) drop_host_blocks(s, end, blocks_, swaps_);
     if (s.status == SequenceStatus::running) {
       if (end < p.end) {
         s.num_computed_tokens = end;
@@ -440,7 +437,7 @@ class Scheduler {
   void finish(Sequence& s, FinishReason reason) noexcept {
     if (s.status == SequenceStatus::waiting) {
       waiting_.erase(s);
-      drop_host_blocks(s, 0, blocks_);
+      drop_host_blocks(s, 0, blocks_, swaps_);
     } else if (s.status == SequenceStatus::parked) {
       --num_parked_;
     } else {

@@ -29,6 +29,7 @@ struct PlannedSequence {
   /// Set by `Scheduler::begin`: others hold the block in which the range begins, so the sequence
   /// has a copy of it instead.
   bool copies_block = false;
+  bool is_swapped_in = false;  ///< likewise: what was swapped out of the sequence is copied back
 
   [[nodiscard]] std::int32_t num_tokens() const { return end - begin; }
 

@@ -6,15 +6,19 @@
 #include <span>
 
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/sched/plan_checks.hpp"
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/sched/step_plan.hpp"
 
 namespace nanovllm {
 
-/// Counters of sequences that were preempted, since the scheduler was made.
+/// Counters of sequences that were preempted, since the scheduler was made. What is copied out comes
+/// back, is dropped, or is still there: num_out = num_in + num_dropped + the sequences that wait and
+/// have something in the host's pool. `check_host_blocks` checks it.
 struct SwapStats {
-  std::int64_t num_out = 0;  ///< copied to the host's pool
-  std::int64_t num_in = 0;   ///< of them, copied back; others have ended, or were in the cache
+  std::int64_t num_out = 0;        ///< copied to the host's pool, in a step that was not cancelled
+  std::int64_t num_in = 0;         ///< of them, copied back, likewise
+  std::int64_t num_dropped = 0;    ///< of them, never to come back: see drop_host_blocks
   std::int64_t num_fallbacks = 0;  ///< to be copied, but had no room, or their step was cancelled
 };
 
@@ -35,14 +39,49 @@ void swap_out(Sequence& s, StepPlan& plan, Blocks& blocks, SwapStats& stats) noe
   ++stats.num_out;
 }
 
-/// Of what was swapped out of `s`, only the first `num_kept` tokens are kept.
+namespace detail {
+
+/// Gives back what `s` has in the host's pool behind its first `num_kept` tokens. Returns whether it
+/// had something and has nothing any more.
 template <class Blocks>
-void drop_host_blocks(Sequence& s, std::int32_t num_kept, Blocks& blocks) noexcept {
-  if (num_kept >= s.num_swapped_tokens) return;
+bool cut_swapped(Sequence& s, std::int32_t num_kept, Blocks& blocks) noexcept {
+  if (num_kept >= s.num_swapped_tokens) return false;
   const auto num_blocks = static_cast<std::size_t>(Blocks::blocks_for(num_kept));
   blocks.release_host(std::span<const BlockId>(s.host_table).subspan(num_blocks));
   s.host_table.resize(num_blocks);
   s.num_swapped_tokens = num_kept;
+  return num_kept == 0;
+}
+
+}  // namespace detail
+
+/// Of what was swapped out of `s`, only the first `num_kept` tokens are kept: it has ended, or
+/// guesses were wrong, or the pool's contents are lost.
+template <class Blocks>
+void drop_host_blocks(Sequence& s, std::int32_t num_kept, Blocks& blocks,
+                      SwapStats& stats) noexcept {
+  stats.num_dropped += detail::cut_swapped(s, num_kept, blocks) ? 1 : 0;
+}
+
+/// `p` begins: what its sequence has in the host's pool is copied back by now, or is of no use, for
+/// there was more elsewhere.
+template <class Blocks>
+void end_swap(PlannedSequence& p, Blocks& blocks, SwapStats& stats) noexcept {
+  p.is_swapped_in = is_swapped_in(p.prefix, *p.sequence);
+  if (!detail::cut_swapped(*p.sequence, 0, blocks)) return;
+  ++(p.is_swapped_in ? stats.num_in : stats.num_dropped);
+}
+
+/// The copies of `plan` may not have been made. What it swapped out was not; what it swapped in is
+/// lost.
+template <class Blocks>
+void cancel_swaps(const StepPlan& plan, Blocks& blocks, SwapStats& stats) noexcept {
+  for (const PlannedSequence& p : plan.sequences) {
+    if (p.is_swapped_in) --stats.num_in, ++stats.num_dropped;
+  }
+  for (Sequence* s : plan.preempted) {
+    if (detail::cut_swapped(*s, 0, blocks)) --stats.num_out, ++stats.num_fallbacks;
+  }
 }
 
 }  // namespace nanovllm
