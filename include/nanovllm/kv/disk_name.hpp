@@ -23,7 +23,14 @@ struct DiskName {
   std::uint64_t high = 0;
   std::uint64_t low = 0;
 
-  friend auto operator<=>(const DiskName&, const DiskName&) = default;
+  // Written out: what nvcc makes of defaulted ones in the host's part of a program has no body.
+  friend constexpr bool operator==(const DiskName& a, const DiskName& b) {
+    return a.high == b.high && a.low == b.low;
+  }
+  friend constexpr std::strong_ordering operator<=>(const DiskName& a, const DiskName& b) {
+    const std::strong_ordering order = a.high <=> b.high;
+    return order != 0 ? order : a.low <=> b.low;
+  }
 
   /// Of the empty prefix. @param identity  all that must be equal for keys and values to be.
   [[nodiscard]] static DiskName root(std::string_view identity) {
