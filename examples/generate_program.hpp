@@ -31,6 +31,8 @@ struct GenerateOptions {
   int max_num_batched_tokens = 0;
   std::int64_t max_model_len = 0;
   std::int64_t kv_blocks = 0, host_kv_blocks = 0;
+  std::string disk_kv_path;
+  double disk_kv_gib = 16;
   int num_threads = 0;
   int window = 0;
   bool as_finished = false;
@@ -74,6 +76,8 @@ bool run_policy(const GenerateOptions& options, const Processes& processes) {
                             .seed = options.seed,
                             .on_load = nv::load_progress_line()};
     if (options.kv_blocks != 0) config.kv_size = nv::KvSize::blocks(options.kv_blocks);
+    if (!options.disk_kv_path.empty()) config.disk_kv_path = options.disk_kv_path;
+    config.disk_kv_bytes = static_cast<std::uint64_t>(options.disk_kv_gib * (1 << 30));
     nv::Engine<Model, Policy> engine(std::move(config));
     run(engine, options, processes && processes->rank() != 0);
     return true;
@@ -128,6 +132,11 @@ inline void add_options(CLI::App& app, GenerateOptions& options) {
   app.add_option("--host-kv-blocks", options.host_kv_blocks,
                  "blocks in host memory, for prefixes that the pool has no more room for")
       ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--disk-kv-path", options.disk_kv_path,
+                 "directory for such prefixes, below host memory, for later runs, too");
+  app.add_option("--disk-kv-gib", options.disk_kv_gib, "size of its files at the most, in GiB")
+      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--window", options.window,
                  "lines read and not answered at the most; 0 for four times --max-num-seqs, at "

@@ -1,14 +1,16 @@
 #pragma once
 /// The time to the first token of a prompt whose prefix is computed, or comes from the pool, from
-/// host memory or from a file.
+/// host memory, from disk or from a file.
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,7 +20,7 @@ namespace prefix_bench {
 
 struct LadderOptions {
   std::string shape = "fairytale", json;
-  std::filesystem::path directory = std::filesystem::temp_directory_path() / "nanovllm_ladder";
+  std::filesystem::path directory = std::filesystem::temp_directory_path();
   int prefix_tokens = 400, own_tokens = 16, repeats = 5, num_threads = 0;
 };
 
@@ -37,14 +39,16 @@ class Ladder {
       : options_(o), model_(model), source_(1, model.vocab_size) {
     const std::int64_t block = Policy::kv.block_size;
     const std::int64_t length = o.prefix_tokens + o.own_tokens + 8;
+    options_.directory /= "nanovllm_ladder";  // of its own: it is removed
     blocks_ = 2 * ((length + block - 1) / block) + 4;
   }
 
   std::vector<Rung> run() {
-    std::vector<Rung> rungs{{"computed"}, {"in the pool"}, {"in host memory"}, {"in a file"}};
+    std::vector<Rung> rungs{
+        {"computed"}, {"in the pool"}, {"in host memory"}, {"on disk"}, {"in a file"}};
     for (int i = -1; i < options_.repeats; ++i) {  // the first pays for first uses
       const Tokens prefix = text(options_.prefix_tokens);
-      double seconds[4];
+      std::array<double, 5> seconds{};
       {
         Engine engine = make();
         ask(engine, text(options_.prefix_tokens));
@@ -57,13 +61,14 @@ class Ladder {
         nv::check(engine.stats().num_host_hit_tokens - before >= options_.prefix_tokens / 2,
                   "ladder: the prefix was not found in host memory");
       }
+      seconds[3] = ask_from_disk(prefix);
       Engine engine = make();
       ask(engine, text(options_.prefix_tokens));
       const auto begin = Clock::now();
       nv::check(engine.load_cache(options_.directory) > 0, "ladder: nothing was loaded");
-      seconds[3] = std::chrono::duration<double>(Clock::now() - begin).count();
+      seconds[4] = std::chrono::duration<double>(Clock::now() - begin).count();
       const std::int64_t before = engine.stats().num_hit_tokens;
-      seconds[3] += ask(engine, prefix);
+      seconds[4] += ask(engine, prefix);
       nv::check(engine.stats().num_hit_tokens - before >= options_.prefix_tokens / 2,
                 "ladder: the prefix was not found in what was loaded");
       for (std::size_t rung = 0; rung < rungs.size() && i >= 0; ++rung)
@@ -76,14 +81,37 @@ class Ladder {
  private:
   using Clock = std::chrono::steady_clock;
 
-  Engine make() {
-    return Engine(model_, nv::RandomWeights{},
-                  {.num_threads = options_.num_threads,
-                   .max_num_seqs = 64,
-                   .max_model_len = options_.prefix_tokens + options_.own_tokens + 8,
-                   .kv_size = nv::KvSize::blocks(blocks_),
-                   .host_kv_size = nv::KvSize::blocks(4 * blocks_),
-                   .seed = 0});
+  Engine make(bool has_disk = false) {
+    nv::EngineConfig config{.num_threads = options_.num_threads,
+                            .max_num_seqs = 64,
+                            .max_model_len = options_.prefix_tokens + options_.own_tokens + 8,
+                            .kv_size = nv::KvSize::blocks(blocks_),
+                            .host_kv_size = nv::KvSize::blocks(4 * blocks_),
+                            .seed = 0};
+    if (has_disk) config.disk_kv_path = options_.directory / "tier";
+    config.disk_kv_min_tokens = 1;
+    return Engine(model_, nv::RandomWeights{}, std::move(config));
+  }
+
+  /// One engine writes the files, and another, whose tiers in memory have nothing of it, reads
+  /// them: as far as they are in the system's page cache, from there.
+  double ask_from_disk(const Tokens& prefix) {
+    {
+      Engine engine = make(true);
+      ask(engine, prefix);
+      for (int other = 0; other < 3; ++other) ask(engine, text(options_.prefix_tokens));
+      nv::EngineStats stats = engine.stats();
+      for (; stats.num_free_host_kv_blocks < stats.num_host_kv_blocks; stats = engine.stats()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // while the disk keeps up
+        engine.step();
+      }
+    }
+    Engine engine = make(true);
+    ask(engine, text(options_.prefix_tokens));
+    const double seconds = ask(engine, prefix);
+    nv::check(engine.stats().num_disk_hit_tokens >= options_.prefix_tokens / 2,
+              "ladder: the prefix was not found on disk");
+    return seconds;
   }
 
   Tokens text(int length) { return source_.text(std::int64_t{length}); }
@@ -96,7 +124,7 @@ class Ladder {
         .timings.first_token;
   }
 
-  const LadderOptions options_;
+  LadderOptions options_;
   const nv::ModelConfig model_;
   TextSource source_;
   std::int64_t blocks_;
@@ -107,9 +135,10 @@ template <class Policy>
 int run_ladder(int argc, char** argv) {
   LadderOptions o;
   CLI::App app{
-      "Times the first token of a prompt with a long prefix that is computed, or is in the KV pool,\n"
-      "in the second tier of the prefix cache in host memory, or in a file of save_cache, whose\n"
-      "loading counts. For a GPU: --shape qwen3_0_6b --prefix-tokens 16384"};
+      "Times the first token of a prompt with a long prefix that is computed, or is in the KV "
+      "pool,\n"
+      "in the second tier of the prefix cache in host memory, in the third on disk, or in a file\n"
+      "of save_cache, whose loading counts. For a GPU: --shape qwen3_0_6b --prefix-tokens 16384"};
   std::vector<std::string> names;
   for (const auto& [name, shape] : engine_bench::kShapes) names.push_back(name);
   app.add_option("--shape", o.shape, "sizes of a published model, with random weights")
@@ -122,7 +151,8 @@ int run_ladder(int argc, char** argv) {
   number("--own-tokens", o.own_tokens, "tokens behind it");
   number("--repeats", o.repeats, "runs; medians are reported");
   app.add_option("--threads", o.num_threads, "CPU threads; 0 for all");
-  app.add_option("--directory", o.directory, "for the file")->capture_default_str();
+  app.add_option("--directory", o.directory, "for a folder of files, which are removed")
+      ->capture_default_str();
   app.add_option("--json", o.json, "file for options and results, overwritten");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -32,6 +32,7 @@ class FakeRunner : public StepRunner {
   [[nodiscard]] bool is_asynchronous() const override { return false; }
   void read_blocks(std::span<const BlockId>, std::span<std::byte>) override {}
   void write_blocks(std::span<const BlockId>, std::span<const std::byte>) override {}
+  [[nodiscard]] std::vector<std::span<std::byte>> host_block(BlockId) override { return {}; }
   void run_worker() override {}
   [[nodiscard]] Health health() const override { return {}; }
   void reset() override {}

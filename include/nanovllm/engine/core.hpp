@@ -16,6 +16,8 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/engine/delivery.hpp"
+#include "nanovllm/engine/disk_loads.hpp"
+#include "nanovllm/engine/disk_tier.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/event_queue.hpp"
 #include "nanovllm/engine/inbox.hpp"
@@ -46,6 +48,10 @@ class EngineCore : public SessionStore {
   /// @param overlap  plan and launch a step before the one before it is waited for.
   EngineCore(std::unique_ptr<StepRunner> runner, const BatchConfig& batch, Blocks blocks,
              bool overlap, std::int64_t vocab_size, Inbox& inbox, EventQueue& events);
+
+  /// Puts `disk` below the host's pool, which there must be. Once, before the first request.
+  /// @param min_tokens  that a request waits for at the least.
+  void add_disk_tier(std::unique_ptr<DiskTier> disk, int min_tokens);
 
   EngineCore(const EngineCore&) = delete;
   EngineCore& operator=(const EngineCore&) = delete;
@@ -105,6 +111,7 @@ class EngineCore : public SessionStore {
     std::size_t num_events = 0;  ///< at the most, of sequences with a listener
     double device_seconds = 0;
     RequestList ended{};  ///< meanwhile: this plan, or an older one, may have their sequences
+    std::uint64_t number = 0;
   };
 
   static double seconds_since(Clock::time_point begin) {
@@ -115,17 +122,16 @@ class EngineCore : public SessionStore {
   bool take_inbox() {
     inbox_.take(incoming_);
     bool ended = false;
+    const std::uint64_t newest = under_way_.empty() ? 0 : under_way_.back().number;
+    if (disk_) {
+      disk_->poll(under_way_.empty() ? 0 : under_way_.front().number, newest,
+                  [&](Request& request) { ended |= !add(request); });
+    }
     while (!incoming_.submitted.empty()) {
       live_.splice(live_.end(), incoming_.submitted, incoming_.submitted.begin());
       Request& request = *live_.back();
       request.place = std::prev(live_.end());
-      try {
-        for (const auto& sequence : request.sequences()) scheduler_.add(*sequence);
-      } catch (const std::exception& error) {
-        drop(request);
-        end(request, FinishReason::error, error.what());
-        ended = true;
-      }
+      if (!disk_ || !disk_->begin(request, newest)) ended |= !add(request);
     }
     for (; !incoming_.aborted.empty(); incoming_.aborted.pop_front()) {
       Request& request = *incoming_.aborted.front();
@@ -135,6 +141,18 @@ class EngineCore : public SessionStore {
       ended = true;
     }
     return ended;
+  }
+
+  /// Gives the sequences of `request` to the scheduler. Returns false if it has ended instead.
+  bool add(Request& request) {
+    try {
+      for (const auto& sequence : request.sequences()) scheduler_.add(*sequence);
+      return true;
+    } catch (const std::exception& error) {
+      drop(request);
+      end(request, FinishReason::error, error.what());
+      return false;
+    }
   }
 
   /// Plans a step and hands it to the runner. Behind a step under way there may be nothing to plan
@@ -151,10 +169,12 @@ class EngineCore : public SessionStore {
     }
     under_way_.push_back({.plan = std::move(plan)});
     Step& step = under_way_.back();
+    step.number = ++num_launched_;
     bool has_begun = false;
     try {
       scheduler_.begin(step.plan);  // gives the planned sequences their blocks
       has_begun = true;
+      if (disk_) disk_->hold(step.plan.copies_down);
       build_inputs(step);
       const Clock::time_point begin = Clock::now();
       runner_->launch(inputs_);
@@ -200,7 +220,7 @@ class EngineCore : public SessionStore {
   /// where that is known.
   void undo_newest(bool has_begun, const std::string& error) {
     Step& step = under_way_.back();
-    if (has_begun) scheduler_.cancel(step.plan);
+    if (has_begun) cancel(step.plan);
     RequestList ended = std::move(step.ended);
     const StepPlan plan = std::move(step.plan);
     under_way_.pop_back();
@@ -261,6 +281,7 @@ class EngineCore : public SessionStore {
       throw;
     }
     delivery_.announce();
+    if (disk_) disk_->save(step.plan.copies_down);
     end_finished();
     choose_beams(now);
   }
@@ -320,7 +341,7 @@ class EngineCore : public SessionStore {
   void fail_oldest(const std::string& error) {
     RequestList ended = undo_behind(1);
     Step& step = under_way_.front();
-    scheduler_.cancel(step.plan);
+    cancel(step.plan);
     ended.splice(ended.end(), step.ended);
     const StepPlan plan = std::move(step.plan);
     under_way_.pop_front();
@@ -333,10 +354,15 @@ class EngineCore : public SessionStore {
     RequestList ended;
     for (std::size_t i = num_left; i < under_way_.size(); ++i) wait_ignoring_errors();
     for (; under_way_.size() > num_left; under_way_.pop_back()) {
-      scheduler_.cancel(under_way_.back().plan);
+      cancel(under_way_.back().plan);
       ended.splice(ended.end(), under_way_.back().ended);
     }
     return ended;
+  }
+
+  void cancel(const StepPlan& plan) {
+    scheduler_.cancel(plan);
+    if (disk_) disk_->distrust();
   }
 
   void wait_ignoring_errors() noexcept {
@@ -377,6 +403,7 @@ class EngineCore : public SessionStore {
   }
 
   void announce_end(Request& request, FinishReason reason, const std::string& error) noexcept {
+    if (disk_) disk_->forget(request);
     inbox_.retire(request.id());
     num_finished_ += static_cast<std::int64_t>(request.num_going_on());
     EventList last = request.finish(*request.place, reason, error);
@@ -403,6 +430,8 @@ class EngineCore : public SessionStore {
   Inbox::Content incoming_;
   std::deque<Step> under_way_;  // oldest first
   bool is_shut_down_ = false;   // what the queues have is gone
+  std::uint64_t num_launched_ = 0;
+  std::unique_ptr<DiskLoads<Blocks>> disk_;  // null without
   EngineStats totals_;
   std::int64_t num_finished_ = 0;
   std::int64_t num_sampled_tokens_ = 0;

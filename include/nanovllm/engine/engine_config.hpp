@@ -30,6 +30,15 @@ struct EngineConfig {
   /// there. A policy with `SwapPreemption` copies sequences there that give way to others, instead
   /// of computing them again; they go before what is cached.
   KvSize host_kv_size = KvSize::blocks(0);
+  /// A directory for blocks of the prefix cache, one file each, which later engines of the same
+  /// model, policy and settings find, in other processes, too: a tier below `host_kv_size`, which
+  /// must not be 0. It is made if need be, and may be shared. Who may write to it is trusted with
+  /// what is generated.
+  std::optional<std::filesystem::path> disk_kv_path{};
+  std::uint64_t disk_kv_bytes = std::uint64_t{16} << 30;  ///< of all its files at the most
+  /// A request waits for what is read of its prompt if that is at least so many tokens more than
+  /// are found in memory. They should take longer to compute than to read.
+  int disk_kv_min_tokens = 256;
   bool prefix_caching = true;  ///< off turns it off where the policy has it on
   /// A request is not admitted while an earlier one computes at least so many tokens of their
   /// common prefix that the prefix cache does not have; 0: it always is. Waiting costs it a step or
@@ -79,6 +88,10 @@ struct EngineStats {
   std::int64_t num_queried_tokens = 0;   ///< looked up in the prefix cache
   std::int64_t num_hit_tokens = 0;       ///< of them, found
   std::int64_t num_host_hit_tokens = 0;  ///< of these, in host memory
+  std::int64_t num_disk_hit_tokens = 0;  ///< of these, read from disk for the request
+  std::int64_t num_disk_blocks = 0;      ///< files in EngineConfig::disk_kv_path
+  std::int64_t num_disk_writes = 0;      ///< blocks that were written
+  std::int64_t num_disk_failures = 0;    ///< files not written, or not as they should be
   std::int64_t num_kv_blocks = 0;
   std::int64_t num_free_kv_blocks = 0;
   std::int64_t num_session_blocks = 0;  ///< of those that are not free, held by sessions
@@ -87,7 +100,6 @@ struct EngineStats {
   double prefill_seconds = 0;  ///< waiting for the results of steps, the prompt chunks' share
   double decode_seconds = 0;   ///< and that of the decodes
   double host_seconds = 0;     ///< the rest of the time in `step`: planning, delivering, callbacks
-  // Of all requests since the engine was made.
   // Of all requests since the engine was made; `Engine::latencies` has those of a stretch of time.
   Percentiles queue_seconds{};        ///< from submission until first computed in a step
   Percentiles first_token_seconds{};  ///< from submission until the first token

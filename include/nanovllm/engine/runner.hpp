@@ -205,6 +205,23 @@ class Runner : public StepRunner {
         });
   }
 
+  /// The memory of a block of the host's pools, a piece for each layer of each rank, `[K |
+  /// V][head][slot][head_dim]`. Throws Error where ranks are in other processes.
+  [[nodiscard]] std::vector<std::span<std::byte>> host_block(BlockId block) override {
+    check(!link_, "host_block: ranks are in other processes");
+    std::vector<std::span<std::byte>> pieces;
+    const auto count = static_cast<std::size_t>(kv_shape().block_elements());
+    for (int r = 0; r < ranks_.size(); ++r) {
+      Rank& rank = ranks_[r];
+      check<ShapeError>(rank.kv && block >= 0 && block < rank.kv->num_host_blocks(),
+                        "host_block: there is no block ", block);
+      for (std::int64_t layer = 0; layer < rank.kv->num_layers(); ++layer)
+        pieces.push_back(std::as_writable_bytes(
+            std::span(rank.kv->host_layer(layer).k(block, 0), count)));
+    }
+    return pieces;
+  }
+
   /// In a process of another rank than 0: computes this rank's part of rank 0's steps, and returns
   /// when rank 0's runner goes. Throws what fails here, or an Error that says who failed.
   void run_worker() override {

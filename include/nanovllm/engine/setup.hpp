@@ -7,7 +7,9 @@
 #include <optional>
 
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/disk_tier.hpp"
 #include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/kv_file.hpp"
 #include "nanovllm/engine/runner_config.hpp"
 #include "nanovllm/engine/step_runner.hpp"
 #include "nanovllm/engine/weight_source.hpp"
@@ -75,6 +77,17 @@ struct KvBlocks {
 /// `share` of the memory; and those of `config.host_kv_size`.
 [[nodiscard]] KvBlocks allocate_kv(StepRunner& runner, double share, const EngineConfig& config,
                                    std::int64_t max_model_len);
+
+/// The disk tier of `config.disk_kv_path`, or null without. Throws ConfigError that names the
+/// setting which is in the way.
+/// @param identity         of the model; the layout of a block is added.
+/// @param keeps_prefixes   whether there is a prefix cache.
+/// @param num_host_blocks  of the pool above it.
+[[nodiscard]] std::unique_ptr<DiskTier> open_disk_tier(const EngineConfig& config,
+                                                       const KvIdentity& identity,
+                                                       const StepRunner& runner,
+                                                       bool keeps_prefixes,
+                                                       std::int32_t num_host_blocks);
 
 }  // namespace nanovllm
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/health.hpp"
@@ -42,6 +43,10 @@ class StepRunner {
   // ---- The pool's contents, while no step is under way ----
   virtual void read_blocks(std::span<const BlockId> blocks, std::span<std::byte> bytes) = 0;
   virtual void write_blocks(std::span<const BlockId> blocks, std::span<const std::byte> bytes) = 0;
+
+  /// Where a block of the host's pool is: its pieces, rank by rank and layer by layer, which may be
+  /// read and written while no step copies the block.
+  [[nodiscard]] virtual std::vector<std::span<std::byte>> host_block(BlockId block) = 0;
 
   virtual void run_worker() = 0;
 

@@ -41,7 +41,9 @@ class SectionWriter {
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
 
   /// The file is whole: gives it its name. Throws Error when it cannot.
-  void finish();
+  /// @param durable  it is on the disk before it has its name, so that a loss of power cannot leave
+  ///                 the name without the file. It takes time; what can be done without may go.
+  void finish(bool durable = true);
 
  private:
   void put(const void* bytes, std::size_t size);
@@ -58,6 +60,10 @@ class SectionReader {
  public:
   SectionReader(const std::filesystem::path& path, const SectionFormat& format);
 
+  /// The same of a file's content, which outlives the reader.
+  /// @param name  of the file, for messages.
+  SectionReader(std::string name, std::span<const std::byte> content, const SectionFormat& format);
+
   /// The bytes of the next section, valid as long as the reader lives.
   /// @param what  names it in messages.
   [[nodiscard]] std::span<const std::byte> read(std::string_view what);
@@ -66,6 +72,9 @@ class SectionReader {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
 
+  /// Whether nothing comes behind what was read.
+  [[nodiscard]] bool at_end() const { return position_ == content_.size(); }
+
   /// Nothing may come behind what was read.
   void finish() const;
 
@@ -73,8 +82,11 @@ class SectionReader {
   [[nodiscard]] const std::string& name() const { return name_; }
 
  private:
+  void begin(const SectionFormat& format);
+
   std::string name_;
-  MappedFile file_;
+  MappedFile file_;  // where it is read from a path
+  std::span<const std::byte> content_;
   std::size_t position_ = 0;
 };
 

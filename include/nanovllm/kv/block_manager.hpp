@@ -1,9 +1,11 @@
 #pragma once
 /// Who holds which block of the KV pool, and which blocks can be shared.
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "nanovllm/core/random_seed.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/kv/block_list.hpp"
+#include "nanovllm/kv/disk_name.hpp"
 #include "nanovllm/kv/hash_prefix_cache.hpp"
 #include "nanovllm/kv/host_pool.hpp"
 #include "nanovllm/kv/host_tier.hpp"
@@ -28,6 +31,7 @@ struct BlockStats {
   std::int64_t num_queried_tokens = 0;  ///< tokens of the sequences that were admitted
   std::int64_t num_hit_tokens = 0;      ///< of them, found in the prefix cache, both tiers
   std::int64_t num_host_hit_tokens = 0;  ///< of these, in host memory
+  std::int64_t num_disk_hit_tokens = 0;  ///< and of these, read from a file for the sequence
   std::int64_t num_evictions = 0;        ///< cached blocks that were reused for other tokens
   std::int64_t num_saved = 0;            ///< of them, copied to host memory
 };
@@ -81,6 +85,8 @@ class BlockManager {
   [[nodiscard]] const HostPool& host() const noexcept { return host_; }
   /// What the host's pool holds for the prefix cache.
   [[nodiscard]] const HostTier<kBlockSize>& tier() const noexcept { return tier_; }
+  /// For a tier below it.
+  [[nodiscard]] HostTier<kBlockSize>& tier() noexcept { return tier_; }
   /// Blocks of the host's pool that sequences can be swapped to.
   [[nodiscard]] std::int32_t num_free_host() const noexcept {
     return host_.num_free() + tier_.num_evictable();
@@ -173,11 +179,13 @@ class BlockManager {
     stats_.num_queried_tokens += num_tokens;
     stats_.num_hit_tokens +=
         match.host_blocks.empty() ? match.num_tokens : match.num_shared_tokens(kBlockSize);
-    for (const BlockId block : match.host_blocks) {
+    for (std::size_t i = match.host_blocks.size(); i-- > 0;) {  // the first is to go last
+      const BlockId block = match.host_blocks[i];
       if (!tier_.contains(block)) continue;  // the sequence's own
       tier_.hold(block);
       stats_.num_hit_tokens += kBlockSize;
       stats_.num_host_hit_tokens += kBlockSize;
+      if (tier_.is_first_use(block)) stats_.num_disk_hit_tokens += kBlockSize;
     }
   }
 
@@ -218,6 +226,57 @@ class BlockManager {
     if (static_cast<std::size_t>(num_free_host()) < count) return false;
     for (; count > 0; --count) out.push_back(*take_host());
     return true;
+  }
+
+  /// Takes up to `most` blocks of the host's pool, to be filled with what comes behind `match`:
+  /// none of its blocks is given up for them. They are loading until `end_loads`.
+  [[nodiscard]] std::vector<BlockId> begin_loads(const PrefixMatch& match, std::int32_t most) {
+    std::vector<BlockId> taken;
+    const auto num_matched = static_cast<std::int32_t>(match.host_blocks.size());
+    const std::int32_t count = std::min(most, num_free_host() - num_matched);
+    if (count <= 0) return taken;
+    taken.reserve(static_cast<std::size_t>(count));
+    touch_host_blocks(match);
+    while (std::ssize(taken) < count) {
+      taken.push_back(*take_host());
+      tier_.begin_load(taken.back());
+    }
+    return taken;
+  }
+
+  /// `hosts` were filled with block `first` of `tokens` and those behind it, by the names `keys`.
+  /// Those that go on where the prefix cache ends are entered there, and are pinned: they are
+  /// returned. The others are given back, all of them if this throws std::bad_alloc.
+  [[nodiscard]] std::vector<BlockId> end_loads(std::span<const TokenId> tokens, std::int32_t first,
+                                               std::span<const BlockId> hosts,
+                                               std::span<const DiskKey> keys) {
+    for (const BlockId host : hosts) tier_.end_load(host);
+    std::vector<BlockId> entered;
+    PrefixMatch there;
+    try {
+      entered.reserve(hosts.size());
+      there = match(tokens);
+    } catch (...) {
+      release_host(hosts);
+      throw;
+    }
+    touch_host_blocks(there);
+    std::optional<PrefixKey> prefix = tier_.end_of(there);
+    const std::int64_t next = std::ssize(there.blocks) + std::ssize(there.host_blocks);
+    for (std::size_t i = 0; i < hosts.size(); ++i) {
+      const std::size_t block = static_cast<std::size_t>(first) + i;
+      // What is there already is not entered again; nor is anything behind a gap.
+      const bool goes_on =
+          prefix && first <= next && static_cast<std::int64_t>(block) >= next &&
+          tier_.enter_loaded(hosts[i], keys[i], *prefix,
+                             tokens.subspan(block * kBlockSize, kBlockSize));
+      if (goes_on) {
+        entered.push_back(hosts[i]);
+      } else {
+        host_.release(hosts[i]);
+      }
+    }
+    return entered;
   }
 
   /// All copies of a step are listed: what its `allocate` has saved, and the blocks of the host
@@ -322,6 +381,10 @@ class BlockManager {
   static void for_each_block(const PrefixMatch& match, const Visit& visit) {
     for (const BlockId block : match.blocks) visit(block);
     if (match.copy_tail) visit(*match.copy_tail);
+  }
+  /// Those of the host in `match` go later than all others, the first of them last.
+  void touch_host_blocks(const PrefixMatch& match) noexcept {
+    for (std::size_t i = match.host_blocks.size(); i-- > 0;) tier_.touch(match.host_blocks[i]);
   }
   /// A block of the host's pool that no sequence holds.
   [[nodiscard]] std::optional<BlockId> take_host() noexcept {

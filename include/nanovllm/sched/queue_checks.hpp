@@ -50,7 +50,8 @@ std::vector<bool> check_host_tables(std::span<Sequence* const> running, const Wa
                                     std::int32_t num_host_blocks, std::int32_t block_size);
 
 /// Throws Error unless every block of the host's pool that is taken has one owner: a sequence that
-/// waits, or the prefix cache, and the counters of swaps add up. O(blocks + sequences).
+/// waits, the prefix cache, or a load from its tier below; and the counters of swaps add up.
+/// O(blocks + sequences).
 template <class Blocks>
 void check_host_blocks(std::span<Sequence* const> running, const WaitingQueue& waiting,
                        const Blocks& blocks, const SwapStats& swaps) {
@@ -58,7 +59,8 @@ void check_host_blocks(std::span<Sequence* const> running, const WaitingQueue& w
   const std::vector<bool> is_held =
       check_host_tables(running, waiting, num_blocks, Blocks::block_size());
   for (BlockId block = 0; block < num_blocks; ++block) {
-    const int num_owners = is_held[static_cast<std::size_t>(block)] + blocks.tier().contains(block);
+    const int num_owners = is_held[static_cast<std::size_t>(block)] +
+                           blocks.tier().contains(block) + blocks.tier().is_loading(block);
     check(num_owners == (blocks.host().is_taken(block) ? 1 : 0), "scheduler: block ", block,
           " of the host is ", blocks.host().is_taken(block) ? "taken" : "free", ", but has ",
           num_owners, " owners");

@@ -273,7 +273,6 @@ class Scheduler {
   [[nodiscard]] std::int32_t num_running() const {
     return static_cast<std::int32_t>(running_.size());
   }
-  /// Preemptions since the scheduler was made.
   [[nodiscard]] std::int64_t num_preemptions() const { return num_preemptions_; }
   [[nodiscard]] const SwapStats& swaps() const { return swaps_; }
   /// Times that the prefix cache threw when it was told of computed tokens.
@@ -281,6 +280,7 @@ class Scheduler {
   [[nodiscard]] const Preemption& preemption() const { return preemption_; }
   [[nodiscard]] const BatchConfig& config() const { return config_; }
   [[nodiscard]] const Blocks& blocks() const { return blocks_; }
+  [[nodiscard]] Blocks& blocks() { return blocks_; }  ///< for what fills the host's pool
 
   /// Throws Error naming the broken invariant. O(blocks + sequences).
   void check_invariants() const {
