@@ -297,6 +297,23 @@ TEMPLATE_TEST_CASE("sessions never keep requests from being served", "[session]"
   }
 }
 
+TEST_CASE("a beam search that waits for places takes no blocks from sessions", "[session][beams]") {
+  EngineConfig c = config(GENERATE(false, true));
+  c.max_num_seqs = 2;
+  TestEngine<RadixPolicy> engine(c);
+  Session session = engine.session();
+  session.generate(tokens_of(1, 50), sampled());
+  const std::int64_t num_held = engine.stats().num_session_blocks;
+  REQUIRE(num_held == 4);
+  const Output output = engine.generate(
+      tokens_of(2, 20), SamplingParams{.max_tokens = 12, .ignore_eos = true, .beam_width = 5});
+  CHECK(output.error == "");
+  CHECK(engine.stats().num_preemptions > 0);
+  CHECK(engine.stats().num_session_blocks == num_held);
+  CHECK(session.generate(tokens_of(3, 1), sampled()).num_cached_tokens == 58);
+  engine.check_invariants();
+}
+
 TEST_CASE("turns of several sessions are served together, and each by its callback", "[session]") {
   TestEngine<HashPolicy> engine(config(GENERATE(false, true)));
   TestEngine<HashPolicy> plain(config());
