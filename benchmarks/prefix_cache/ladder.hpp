@@ -86,7 +86,7 @@ class Ladder {
                             .max_num_seqs = 64,
                             .max_model_len = options_.prefix_tokens + options_.own_tokens + 8,
                             .kv_size = nv::KvSize::blocks(blocks_),
-                            .host_kv_size = nv::KvSize::blocks(4 * blocks_),
+                            .host_kv_size = nv::KvSize::blocks(2 * blocks_),
                             .seed = 0};
     if (has_disk) config.disk_kv_path = options_.directory / "tier";
     config.disk_kv_min_tokens = 1;

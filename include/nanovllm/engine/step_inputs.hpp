@@ -20,13 +20,13 @@ namespace nanovllm {
 /// their capacity from step to step.
 ///
 /// A model computes decodes and prompt chunks in different ways (ForwardBatch). Here a decode is
-/// whatever is better computed as one: the plan's own; a chunk of a single token; and, where decodes
-/// read what they have in common once, the tokens of a short chunk behind a long prefix, each as a
-/// row of its own. As a chunk it would keep few of a device's processors busy.
+/// whatever is better computed as one: the plan's own; a chunk of a single token; and, where
+/// decodes read what they have in common once, the tokens of a short chunk behind a long prefix,
+/// each as a row of its own. As a chunk it would keep few of a device's processors busy.
 class StepInputs {
  public:
   /// A chunk is computed as rows up to so many tokens, and behind as many or more.
-  static constexpr std::int32_t kMaxChunkRows = 128;
+  static constexpr std::int32_t kMaxChunkRows = 64;
   static constexpr std::int32_t kMinChunkPrefix = 512;
 
   /// @param share_from  if set: to look for what the decodes have in common, where that saves the

@@ -24,9 +24,9 @@ namespace nanovllm {
 /// can go on where the cache's ends. An entry is its tokens and the name of all before it; what is
 /// found is what was entered, token for token.
 ///
-/// There may be a tier below it, on disk. Then every block has a name there as well (`key`); a block
-/// that is being written, or was read for a sequence that is not admitted yet, is *pinned*; and one
-/// that is being read is *loading*: it is not in the tier, nor anywhere else.
+/// There may be a tier below it, on disk. Then every block has a name there as well (`key`); a
+/// block that is being written, or was read for a sequence that is not admitted yet, is *pinned*;
+/// and one that is being read is *loading*: it is not in the tier, nor anywhere else.
 ///
 /// The books of the pool, and the copies, are the block manager's. Allocates nothing after
 /// construction and `name_on_disk`. Not thread-safe.

@@ -33,8 +33,8 @@ namespace nanovllm {
 /// - `version()`: another number whenever `match` could give another answer.
 /// - `check_invariants()`: throws Error naming the broken one.
 ///
-/// One that never keeps anything says so with a static member `kKeepsNothing`, and one that enters no
-/// blocks but full ones with `kFullBlocksOnly`.
+/// One that never keeps anything says so with a static member `kKeepsNothing`, and one that enters
+/// no blocks but full ones with `kFullBlocksOnly`.
 ///
 /// One that can be saved to a file has `entries()`, see kv/cached_block.hpp.
 ///

@@ -33,9 +33,9 @@ namespace nanovllm {
 ///
 /// Full blocks of equal content behind the same tokens are *twins* of one node. A sequence that
 /// uses a block uses one of each node before it, too. So a free block without twins has nothing
-/// below it that is in use, and was given back later than what is below it. It is as urgent as that,
-/// too (EvictionOrder): a block that is given back makes a block before it as urgent as itself. So
-/// the free block that goes first is a leaf, or has a twin.
+/// below it that is in use, and was given back later than what is below it. It is as urgent as
+/// that, too (EvictionOrder): a block that is given back makes a block before it as urgent as
+/// itself. So the free block that goes first is a leaf, or has a twin.
 ///
 /// With n tokens in all, s siblings at the most on the way: `match` is O(n + n/B · log s), and
 /// so is `insert` for its range; `lock`, `unlock` and `evict` are O(B log s). Allocates nothing

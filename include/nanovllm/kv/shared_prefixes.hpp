@@ -30,7 +30,8 @@ class SharedPrefixFinder {
 
   /// @param rows        one for each decode, in their order.
   /// @param block_size  tokens a block.
-  /// @param min_saved   keys that all groups together must save the reading of; else there are none.
+  /// @param min_saved   keys that all groups together must save the reading of; else there are
+  /// none.
   void find(std::span<const Row> rows, std::int64_t block_size, std::int64_t min_saved = 0) {
     groups_.clear();
     members_.clear();

@@ -16,11 +16,11 @@
 
 namespace nanovllm {
 
-/// For each layer: K and V of block down[i].to of the host's pool become those of block down[i].from
-/// of the device's, byte by byte, for all i; then those of block up[i].to of the device's pool
-/// become those of block up[i].from of the host's. Neither list writes a block twice. The lists are
-/// in host memory and may go when the call returns; the host's pool is memory that the backend can
-/// reach: a `HostBuffer` where it has one.
+/// For each layer: K and V of block down[i].to of the host's pool become those of block
+/// down[i].from of the device's, byte by byte, for all i; then those of block up[i].to of the
+/// device's pool become those of block up[i].from of the host's. Neither list writes a block twice.
+/// The lists are in host memory and may go when the call returns; the host's pool is memory that
+/// the backend can reach: a `HostBuffer` where it has one.
 ///
 /// Copies come after all ops before them. A backend whose ops run behind the host's back may let
 /// later ones run beside them: then it has `AwaitSwapArgs`.

@@ -12,9 +12,9 @@
 
 namespace nanovllm {
 
-/// Counters of sequences that were preempted, since the scheduler was made. What is copied out comes
-/// back, is dropped, or is still there: num_out = num_in + num_dropped + the sequences that wait and
-/// have something in the host's pool. `check_host_blocks` checks it.
+/// Counters of sequences that were preempted, since the scheduler was made. What is copied out
+/// comes back, is dropped, or is still there: num_out = num_in + num_dropped + the sequences that
+/// wait and have something in the host's pool. `check_host_blocks` checks it.
 struct SwapStats {
   std::int64_t num_out = 0;        ///< copied to the host's pool, in a step that was not cancelled
   std::int64_t num_in = 0;         ///< of them, copied back, likewise
@@ -41,8 +41,8 @@ void swap_out(Sequence& s, StepPlan& plan, Blocks& blocks, SwapStats& stats) noe
 
 namespace detail {
 
-/// Gives back what `s` has in the host's pool behind its first `num_kept` tokens. Returns whether it
-/// had something and has nothing any more.
+/// Gives back what `s` has in the host's pool behind its first `num_kept` tokens. Returns whether
+/// it had something and has nothing any more.
 template <class Blocks>
 bool cut_swapped(Sequence& s, std::int32_t num_kept, Blocks& blocks) noexcept {
   if (num_kept >= s.num_swapped_tokens) return false;

@@ -24,8 +24,8 @@ inline constexpr int kDecodePlanWarps = 32;  ///< ranges that a block of the pla
 /// which members of a `SharedPrefix` with `group` heads each fill up.
 inline constexpr int kDecodeSharedHeadTiles = 4;
 inline constexpr int kDecodeSharedColumns = 8 * kDecodeSharedHeadTiles;
-/// Tiles of shared prefixes that a warp reads at the least, where they are few: each block that has a
-/// part of an item is one more for every member to merge.
+/// Tiles of shared prefixes that a warp reads at the least, where they are few: each block that has
+/// a part of an item is one more for every member to merge.
 inline constexpr int kDecodeSharedTiles = 4;
 
 /// The grid of the decode kernel.
