@@ -35,7 +35,7 @@ struct DiskLoad {
   std::vector<DiskName> before{};  ///< the prefixes before them, which are used, too
   std::vector<DiskBlock> blocks{};
   std::size_t num_loaded = 0;            ///< once it is done: the first ones, which are good
-  std::atomic<bool> is_given_up{false};  ///< nobody wants the rest
+  std::atomic<bool> is_given_up{false};  ///< its request has ended: read no more
 };
 
 using DiskLoadList = std::list<std::shared_ptr<DiskLoad>>;

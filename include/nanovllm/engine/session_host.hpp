@@ -44,8 +44,9 @@ class SessionStore {
                             std::span<const std::byte* const> rows) = 0;
 };
 
-/// The engine has it as long as it lives; its sessions know by that whether they still have one. A
-/// call of a session has it, too: the engine goes when nobody has it any more.
+/// What a session needs of its engine. The engine owns it; a session has a weak pointer, and a
+/// strong one for the time of a call. ~Engine lets go of its own and waits until the last of these
+/// calls has returned.
 struct SessionHost {
   Frontend& frontend;
   Inbox& inbox;
@@ -53,7 +54,7 @@ struct SessionHost {
   KvIdentity identity{};         ///< of its keys and values
   KvRows layout;                 ///< of a file's rows
   std::function<void()> step{};  ///< one step of the engine, callbacks included
-  std::promise<void> in_use{};   ///< broken when nobody has it any more
+  std::promise<void> in_use{};   ///< broken with the host: ~Engine waits for that
 };
 
 }  // namespace nanovllm

@@ -35,9 +35,10 @@ struct SwapBlocksArgs {
   VectorView<const BlockCopy> up{};    ///< from the host's pool to the device's
 };
 
-/// What comes later waits for the copies of the latest `SwapBlocksArgs` in layers [0, layer]. A
-/// backend without this op has made them, or makes them in order. Whoever swaps blocks awaits all
-/// layers before anything else touches the blocks, and before the next `SwapBlocksArgs`.
+/// Ops that follow wait for the copies of the latest `SwapBlocksArgs` in layers [0, layer]. A
+/// backend without this op makes the copies in the order of the calls. The caller, `StepKv`, awaits
+/// a layer before any op that reads or writes blocks of it, and all layers before the next
+/// `SwapBlocksArgs`.
 struct AwaitSwapArgs {
   std::int64_t layer = 0;
 };

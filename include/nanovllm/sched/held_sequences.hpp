@@ -120,8 +120,8 @@ class HeldSequences {
            give_up_oldest(blocks, [&](BlockId b) { return blocks.ref_count(b) == count(b); });
   }
 
-  /// The last resort: the one that was used the longest ago gives up its blocks, whoever else uses
-  /// them. When a running sequence that does is preempted for another, they become free then.
+  /// The last resort: the held sequence that was used the longest ago gives up its blocks, also
+  /// those that running sequences share with it: they become free when these are preempted.
   /// Returns whether any were held.
   bool give_up_any(Blocks& blocks) noexcept {
     return give_up_oldest(blocks, [](BlockId) { return true; });
@@ -150,8 +150,9 @@ class HeldSequences {
     s.num_computed_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(num_tokens, held));
   }
 
-  /// The others keep to the budget: the same as `give_up_one`, for blocks that nobody here holds
-  /// any more. Returns false where all that are held are those of `s`.
+  /// As `give_up_one`, for the budget: another held sequence than `s` gives up its blocks, one with
+  /// a block that no other held sequence has, if there is one. Returns false where all blocks that
+  /// are held are those of `s`.
   bool make_room_beside(const Sequence& s, Blocks& blocks) noexcept {
     const auto is_of_s = [&](BlockId b) {
       return std::find(s.block_table.begin(), s.block_table.end(), b) != s.block_table.end();
