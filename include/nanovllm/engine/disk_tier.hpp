@@ -49,7 +49,7 @@ struct DiskStats {
 /// and what they remove is a miss; each one counts for the limit what it knows. Files of other
 /// names are not touched.
 ///
-/// Thread-safe, but for `enter` and `read`: one thread calls these.
+/// Thread-safe, but for `enter`: one thread at a time calls it.
 class DiskTier {
  public:
   /// Makes `directory` if need be, lists it, and removes what crashed writers have left more than
@@ -91,8 +91,15 @@ class DiskTier {
   /// Fills `pieces` with what the file of this block holds. Returns false where there is none, or
   /// is not what it should be; the pieces are garbage then. Does not touch it: of a chain that is
   /// read, the first block should be touched last.
+  /// @param buffer  for the file; who reads many passes the same again.
   [[nodiscard]] bool read(const DiskKey& key, std::span<const TokenId> tokens,
-                          std::span<const std::span<std::byte>> pieces) noexcept;
+                          std::span<const std::span<std::byte>> pieces,
+                          std::vector<std::byte>& buffer) noexcept;
+  [[nodiscard]] bool read(const DiskKey& key, std::span<const TokenId> tokens,
+                          std::span<const std::span<std::byte>> pieces) noexcept {
+    std::vector<std::byte> buffer;
+    return read(key, tokens, pieces, buffer);
+  }
 
   /// Removes the file, if there is one.
   void forget(const DiskName& name) noexcept;
@@ -114,15 +121,14 @@ class DiskTier {
   /// Removes files until `num_bytes` more are within the limit.
   void make_room(std::uint64_t num_bytes);
   void remove_file(const DiskName& name) noexcept;
-  /// The whole file in `buffer_`. Returns false if there is none. Throws LoadError.
+  /// The whole file in `buffer`. Returns false if there is none. Throws LoadError.
   /// @param num_bytes  that it should have.
-  bool load(const DiskName& name, std::uint64_t num_bytes);
+  bool load(const DiskName& name, std::uint64_t num_bytes, std::vector<std::byte>& buffer);
   void count_failure() noexcept;
 
   const std::filesystem::path directory_;
   const std::uint64_t max_bytes_;
   const std::string identity_;
-  std::vector<std::byte> buffer_;  // of `read`
 
   mutable std::mutex mutex_;  // guards everything below; never held while a file is read or written
   Files files_;               // the least recently used first
