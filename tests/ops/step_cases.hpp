@@ -2,6 +2,8 @@
 /// Cases of the ops around a step: `unpack_step`, `copy_blocks` and `swap_blocks`. All move bytes,
 /// so everything is compared as memory, what must not be written included.
 
+#include <algorithm>
+
 #include "ops/rig.hpp"
 
 namespace nanovllm::test::ops {
@@ -142,6 +144,44 @@ requires requires { typename B::template HostBuffer<T>; }
 struct ReachableBuffer<B, T> {
   using type = typename B::template HostBuffer<T>;
 };
+
+/// A layer may be read as soon as it was awaited, however many come behind it: several groups of
+/// them where the backend copies layers in groups.
+template <class T, class B>
+void await_swap_cases(B& backend) {
+  constexpr std::int64_t kLayers = 16, kBlocks = 12, kBlock = 2 * 8 * 64 * 128;
+  constexpr std::int64_t kLayer = kBlocks * kBlock;
+  Array<B, T> device(backend, kLayers * kLayer);  // NaN
+  typename ReachableBuffer<B, T>::type host(static_cast<std::size_t>(kLayers * kLayer));
+  for (std::int64_t i = 0; i < kLayers * kBlocks; ++i)
+    std::fill_n(host.data() + i * kBlock, kBlock, T(static_cast<float>(i)));
+  std::vector<BlockCopy> up;
+  for (BlockId i = 0; i < kBlocks; ++i) up.push_back({i, (i + 5) % BlockId{kBlocks}});
+  backend.run(SwapBlocksArgs<T>{.device = {device.data(), kBlocks, 64, 8, 128},
+                                .device_stride = kLayer,
+                                .host = {host.data(), kBlocks, 64, 8, 128},
+                                .host_stride = kLayer,
+                                .num_layers = kLayers,
+                                .down = {},
+                                .up = {up.data(), {kBlocks}}});
+  // The last block to arrive, layer after layer, as the forward pass comes by.
+  Array<B, std::int32_t> last(backend, std::vector{std::int32_t{up.back().to}});
+  Array<B, T> out(backend, kLayers * kBlock);
+  for (std::int64_t layer = 0; layer < kLayers; ++layer) {
+    if constexpr (RunsOp<B, AwaitSwapArgs>) backend.run(AwaitSwapArgs{layer});
+    backend.run(GatherRowsArgs<T>{{device.data() + layer * kLayer, {kBlocks, kBlock}},
+                                  {last.data(), {1}},
+                                  {out.data() + layer * kBlock, {1, kBlock}}});
+  }
+  out.download();
+  for (std::int64_t layer = 0; layer < kLayers; ++layer) {
+    INFO("layer " << layer);
+    const auto value = static_cast<float>(layer * kBlocks + up.back().from);
+    const auto begin = out.host.begin() + layer * kBlock;
+    CHECK(std::count_if(begin, begin + kBlock,
+                        [&](T x) { return static_cast<float>(x) != value; }) == 0);
+  }
+}
 
 template <class T, class B>
 void swap_blocks_cases(B& backend) {

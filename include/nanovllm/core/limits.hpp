@@ -11,6 +11,7 @@ struct StepLimits {
   /// Sequences of a step; and rows whose logits are wanted, of which a sequence may have several.
   std::int64_t max_num_seqs = 0;
   std::int64_t max_model_len = 0;  ///< tokens of a sequence, with those of earlier steps
+  bool shares_prefixes = true;     ///< some may say which sequences begin with the same keys
 };
 
 }  // namespace nanovllm

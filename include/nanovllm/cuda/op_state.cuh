@@ -35,7 +35,7 @@ struct OpState {
   void reserve(const ReserveArgs& args) {
     const StepLimits& limits = args.limits;
     decode.emplace(limits.max_num_seqs, args.num_kv_heads, args.num_heads / args.num_kv_heads,
-                   args.head_dim, context);
+                   args.head_dim, context, limits.shares_prefixes);
     varlen.emplace(limits.max_num_seqs, limits.max_num_batched_tokens, context);
     sampler.emplace(limits.max_num_seqs, args.vocab_size, context);
   }

@@ -90,7 +90,7 @@ class GraphExecutor {
   GraphExecutor& operator=(const GraphExecutor&) = delete;
 
   /// Records a graph for every size of `graph_sizes(max_num_seqs)`, the largest first, and further
-  /// ones for steps whose sequences share prefixes. Each is run
+  /// ones for steps whose sequences share prefixes, where the limits allow for such. Each is run
   /// once on padding before, which loads its kernels. `kv` must stay where it is.
   void capture(Pool& kv) {
     // Page-locked memory that grows waits for the device: as much as the largest step has needed.
@@ -268,7 +268,7 @@ class GraphExecutor {
   /// take time to record, and a few rows of padding cost little where prefixes are long.
   [[nodiscard]] bool shares_prefixes(std::int64_t size) const {
     if constexpr (requires { requires Backend::kSharesPrefixes; }) {
-      return size >= 2 &&
+      return limits_.shares_prefixes && size >= 2 &&
              (size == limits_.max_num_seqs || size % 32 == 0 || (size & (size - 1)) == 0);
     }
     return false;

@@ -90,17 +90,20 @@ struct DecodePlan {
 class DecodeWorkspace {
  public:
   /// For steps of at most `max_num_seqs` sequences over `max_kv_heads` kv heads, each shared by
-  /// `group` query heads of `head_dim`. Throws ConfigError when a size is not positive, CudaError
+  /// `group` query heads of `head_dim`. Without `shares_prefixes` no keys are read for several
+  /// sequences at once, and no memory is taken for it. Throws ConfigError when a size is not positive, CudaError
   /// when the device has no room.
   DecodeWorkspace(std::int64_t max_num_seqs, std::int64_t max_kv_heads, std::int64_t group,
-                  std::int64_t head_dim, const Context& context)
+                  std::int64_t head_dim, const Context& context, bool shares_prefixes = true)
       : DecodeWorkspace(
             max_num_seqs, max_kv_heads, group, head_dim, context,
-            default_decode_grid(group, head_dim, context.num_sms, context.max_shared_bytes)) {}
+            default_decode_grid(group, head_dim, context.num_sms, context.max_shared_bytes),
+            shares_prefixes) {}
 
   /// The same with a grid of one's own, for experiments.
   DecodeWorkspace(std::int64_t max_num_seqs, std::int64_t max_kv_heads, std::int64_t group,
-                  std::int64_t head_dim, const Context& context, DecodeGrid grid)
+                  std::int64_t head_dim, const Context& context, DecodeGrid grid,
+                  bool shares_prefixes = true)
       : max_num_seqs_(max_num_seqs),
         max_kv_heads_(max_kv_heads),
         group_(group),
@@ -132,7 +135,7 @@ class DecodeWorkspace {
         blocks * 2 * static_cast<std::size_t>(std::min<std::int64_t>(group, kDecodeMaxGroup)) *
         part_floats);
     // Blocks wait for pieces of blocks behind them: all must run at the same time.
-    if (grid.num_blocks <= context.num_sms && group <= kDecodeMaxGroup &&
+    if (shares_prefixes && grid.num_blocks <= context.num_sms && group <= kDecodeMaxGroup &&
         (head_dim == 64 || head_dim == 128))
       claim_ = DeviceClaim(context.device);
     if (claim_) {
