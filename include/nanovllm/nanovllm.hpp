@@ -126,6 +126,7 @@
 #include "nanovllm/ops/kv_store.hpp"
 #include "nanovllm/ops/kv_view.hpp"
 #include "nanovllm/ops/linear.hpp"
+#include "nanovllm/ops/logit_edits.hpp"
 #include "nanovllm/ops/qk_norm_rope_store.hpp"
 #include "nanovllm/ops/rms_norm.hpp"
 #include "nanovllm/ops/rope.hpp"
