@@ -24,7 +24,7 @@
 #include "nanovllm/kv/radix_prefix_cache.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/parallel/host_group.hpp"
-#include "nanovllm/sampling/logits_processor.hpp"
+#include "nanovllm/sampling/standard_processors.hpp"
 #include "nanovllm/sched/continuous_batching.hpp"
 #include "nanovllm/sched/preemption.hpp"
 #include "nanovllm/sched/prefill_first.hpp"
@@ -42,7 +42,7 @@ struct DefaultPolicy {
   using Scheduling = ContinuousBatching;   ///< what a step computes
   using Preemption = RecomputePreemption;  ///< which sequence gives way when the pool is full
   /// Rules for what may be drawn.
-  using LogitsProcessors = nanovllm::LogitsProcessors<MinTokensProcessor>;
+  using LogitsProcessors = StandardLogitsProcessors<>;
   template <int kBlockSize>
   using PrefixCache = HashPrefixCache<kBlockSize>;  ///< what is kept for equal prefixes
   static constexpr KvConfig kv{};                   ///< block size, prefix caching

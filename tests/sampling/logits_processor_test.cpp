@@ -3,8 +3,11 @@
 
 #include "nanovllm/sampling/logits_processor.hpp"
 
+#include <algorithm>
+
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "nanovllm/sampling/standard_processors.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -89,6 +92,62 @@ TEST_CASE("a mask takes bans in any form", "[logits_processor]") {
   CHECK_THROWS_WITH(mask.allow_only(wrong), Catch::Matchers::Contains("token 6 is not in [0, "));
 }
 
+TEST_CASE("a mask keeps a bitmap where one is read", "[logits_processor]") {
+  constexpr std::int64_t kVocab = 70;
+  std::vector<TokenId> banned;
+  std::vector<std::uint32_t> bits{1, 2, 3};  // another row's
+  TokenMask mask(banned, kVocab, &bits);
+  const auto is_kept = [&](TokenId token) {
+    return (bits[3 + static_cast<std::size_t>(token) / 32] >> (token % 32) & 1) != 0;
+  };
+  mask.ban(5);
+  CHECK(!mask.has_bits());
+  const TokenId list[] = {0, 5, 33, 69};
+  mask.allow_only(list);
+  REQUIRE(mask.has_bits());
+  REQUIRE(bits.size() == 6);
+  mask.ban_if([](TokenId token) { return token == 33; });
+  for (TokenId token = 0; token < kVocab; ++token)
+    CHECK(is_kept(token) == (token == 0 || token == 5 || token == 69));
+  CHECK(banned == std::vector<TokenId>{5});
+  // A bitmap of a smaller vocabulary allows none of the rest.
+  const std::uint32_t small[] = {~std::uint32_t{0}};
+  mask.keep(small);
+  for (TokenId token = 0; token < kVocab; ++token)
+    CHECK(is_kept(token) == (token == 0 || token == 5));
+  CHECK(bits[0] == 1);
+  CHECK(bits[2] == 3);
+}
+
+TEST_CASE("bad words are banned where they would be complete", "[logits_processor]") {
+  const SamplingParams params;
+  const TokenId prompt[] = {1, 2};
+  const std::vector<std::vector<TokenId>> words{{7}, {2, 3}, {2, 3, 4}};
+  LogitsProcessorSetup setup = setup_of(params, {}, prompt);
+  setup.bad_words = words;
+  const auto processors = StandardLogitsProcessors<>::make(setup);
+  REQUIRE(processors != nullptr);
+  CHECK(processors->reads_tokens());
+  const auto banned_now = [&] {
+    std::vector<TokenId> banned;
+    TokenMask mask(banned, 10);
+    processors->process(0, mask);
+    std::sort(banned.begin(), banned.end());
+    return banned;
+  };
+  CHECK(banned_now() == std::vector<TokenId>{7});  // the prompt's 2 does not count
+  processors->accept(2);
+  CHECK(banned_now() == std::vector<TokenId>{3, 7});
+  processors->accept(3);  // of another draw
+  CHECK(banned_now() == std::vector<TokenId>{4, 7});
+  processors->accept(5);
+  CHECK(banned_now() == std::vector<TokenId>{7});
+  setup.bad_words = std::span(words).first(1);
+  CHECK(!StandardLogitsProcessors<>::make(setup)->reads_tokens());
+  setup.bad_words = {};
+  CHECK(StandardLogitsProcessors<>::make(setup) == nullptr);
+}
+
 TEST_CASE("end tokens are banned until min_tokens are there", "[logits_processor]") {
   const SamplingParams params{.min_tokens = 2};
   const TokenId end[] = {4, 9}, prompt[] = {1};
@@ -121,7 +180,7 @@ TEST_CASE("a fork goes on from where it was made, on its own", "[logits_processo
 
 TEST_CASE("a user's processor rules the requests it is for and no others", "[logits_processor]") {
   static_assert(TurnsPolicy::LogitsProcessors::kReadsTokens);
-  static_assert(!DefaultPolicy::LogitsProcessors::kReadsTokens);
+  static_assert(!LogitsProcessors<MinTokensProcessor>::kReadsTokens);
   const std::vector<SamplingParams> params = mixed_params();
   const auto plain = run<PlainPolicy>(params), turns = run<TurnsPolicy>(params);
   REQUIRE(turns.size() == params.size());

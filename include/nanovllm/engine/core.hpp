@@ -26,6 +26,7 @@
 #include "nanovllm/engine/session_host.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/engine/step_runner.hpp"
+#include "nanovllm/engine/step_sampling.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/scheduler.hpp"
 
@@ -110,7 +111,8 @@ class EngineCore : public SessionStore {
     StepPlan plan;
     std::size_t num_events = 0;  ///< at the most, of sequences with a listener
     double device_seconds = 0;
-    RequestList ended{};  ///< meanwhile: this plan, or an older one, may have their sequences
+    bool is_open = false;  ///< how its logits are drawn from is yet to be said
+    RequestList ended{};   ///< meanwhile: this plan, or an older one, may have their sequences
     std::uint64_t number = 0;
   };
 
@@ -178,6 +180,7 @@ class EngineCore : public SessionStore {
       build_inputs(step);
       const Clock::time_point begin = Clock::now();
       runner_->launch(inputs_);
+      if (inputs_.is_open() && !step.is_open) runner_->sample(sampling_.pack());
       if (!runner_->is_asynchronous()) {  // it has computed the step right here
         step.device_seconds = seconds_since(begin);
         device_seconds_ += step.device_seconds;
@@ -189,10 +192,9 @@ class EngineCore : public SessionStore {
     }
   }
 
-  /// Flattens the plan, and the sampler's settings of those sequences that get a token.
+  /// Flattens the plan, and the sampler's settings of those sequences that get a token. Where these
+  /// depend on tokens that the step ahead is yet to draw, the step is left open.
   void build_inputs(Step& step) {
-    clear(sampling_);
-    at_fault_ = nullptr;
     Clock::time_point now{};  // read once, where there is a new one
     for (const PlannedSequence& planned : step.plan.sequences) {
       RequestSequence& sequence = RequestSequence::of(*planned.sequence);
@@ -201,35 +203,54 @@ class EngineCore : public SessionStore {
         if (now == Clock::time_point{}) now = Clock::now();
         sequence.request().mark_scheduled(now, inbox_.latencies());
       }
-      for (std::int32_t i = planned.num_logits; i-- > 0;) {
-        sampling_.rows.push_back(sequence.sampling_row(planned.end - i));
-        TokenMask mask(sampling_.banned.values, vocab_size_);
-        try {
-          sequence.process(planned.end - i, mask);
-        } catch (...) {
-          at_fault_ = &sequence.request();
-          throw;
-        }
-        sampling_.banned.end_row();
-      }
     }
-    inputs_.build(step.plan, Blocks::block_size(), sampling_);
+    step.is_open = under_way_.size() > 1 && sampling_.awaits_tokens(step.plan);
+    if (!step.is_open) fill_rows(step);
+    if (step.is_open || sampling_.has_edits()) {
+      inputs_.build_open(step.plan, Blocks::block_size());
+    } else {
+      inputs_.build(step.plan, Blocks::block_size(), sampling_.rows());
+    }
   }
 
-  /// A step that could not be handed over never was: its requests end, or the one at fault alone,
-  /// where that is known.
+  /// Says how the step's rows are drawn. Requests whose logits processors throw end with the error;
+  /// the step goes on without them.
+  void fill_rows(const Step& step) {
+    faults_.clear();
+    sampling_.fill(step.plan, faults_);
+    for (const auto& [request, error] : faults_) {
+      if (request->has_ended()) continue;
+      drop(*request);
+      end(*request, FinishReason::error, message_of(error));
+    }
+  }
+
+  /// Has the oldest step drawn, if it is open: the tokens that it waited for are there. Where that
+  /// cannot be done its requests end with the error.
+  void close_oldest() {
+    if (under_way_.empty() || !under_way_.front().is_open) return;
+    Step& step = under_way_.front();
+    try {
+      fill_rows(step);
+      const Clock::time_point begin = Clock::now();
+      runner_->sample(sampling_.pack());
+      step.is_open = false;
+      if (!runner_->is_asynchronous()) step.device_seconds += seconds_since(begin);
+    } catch (...) {
+      const std::string error = message_of(std::current_exception());
+      wait_ignoring_errors();
+      fail_oldest(error);
+    }
+  }
+
+  /// A step that could not be handed over never was: its requests end.
   void undo_newest(bool has_begun, const std::string& error) {
     Step& step = under_way_.back();
     if (has_begun) cancel(step.plan);
     RequestList ended = std::move(step.ended);
     const StepPlan plan = std::move(step.plan);
     under_way_.pop_back();
-    if (Request* const request = std::exchange(at_fault_, nullptr)) {
-      drop(*request);
-      end(*request, FinishReason::error, error);
-    } else {
-      end_all(plan, error, ended);
-    }
+    end_all(plan, error, ended);
     // What has ended may be in the step before this.
     if (!under_way_.empty()) under_way_.back().ended.splice(under_way_.back().ended.end(), ended);
   }
@@ -267,6 +288,7 @@ class EngineCore : public SessionStore {
     }
     count_step(oldest, seconds_since(begin) - device_seconds_);
     under_way_.pop_front();
+    close_oldest();
   }
 
   /// Gives every sampled sequence its tokens and commits the step. What was accepted is announced,
@@ -362,6 +384,7 @@ class EngineCore : public SessionStore {
 
   void cancel(const StepPlan& plan) {
     scheduler_.cancel(plan);
+    sampling_.forget();
     if (disk_) disk_->distrust();
   }
 
@@ -439,9 +462,9 @@ class EngineCore : public SessionStore {
 
   // Kept from step to step for their memory.
   StepInputs inputs_;
-  HostSamplingBatch sampling_;
+  StepSampling sampling_;
+  std::vector<StepSampling::Fault> faults_;
   Delivery delivery_;
-  Request* at_fault_ = nullptr;  // whose logits processor threw
 };
 
 }  // namespace nanovllm

@@ -56,8 +56,8 @@ class Delivery {
   void mark_tokens(RequestSequence& sequence, std::int64_t count);
   /// The gaps that began at `gap_begin_` go to the histogram.
   void count_gaps();
-  [[nodiscard]] TokenLogprobs logprobs_of(const StepResults& results, std::int64_t i,
-                                          std::int32_t count) const;
+  [[nodiscard]] TokenLogprobs logprobs_of(const RequestSequence& sequence,
+                                          const StepResults& results, std::int64_t i) const;
 
   const std::int64_t vocab_size_;
   EventQueue& events_;

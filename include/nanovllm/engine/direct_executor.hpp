@@ -8,7 +8,9 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/engine/edit_chain.hpp"
 #include "nanovllm/engine/executor_steps.hpp"
+#include "nanovllm/engine/sample_batch.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/engine/step_kv.hpp"
 #include "nanovllm/engine/step_memory.hpp"
@@ -36,14 +38,15 @@ class DirectExecutor {
         backend_(backend),
         max_num_seqs_(limits.max_num_seqs),
         memory_({.limits = limits, .max_blocks = max_blocks}),
-        logits_(static_cast<std::size_t>(limits.max_num_seqs * network.padded_vocab_size())) {}
+        logits_(static_cast<std::size_t>(limits.max_num_seqs * network.padded_vocab_size())),
+        edits_(limits.max_num_seqs, network.vocab_size(), limits.max_model_len) {}
 
   /// Nothing takes memory later, and nothing needs to be recorded.
   [[nodiscard]] std::size_t profile_run(Pool&) { return 0; }
   void capture(Pool&) {}
 
-  /// Computes a step in `slot`, 0 and 1 in turn. Tokens that are not known are those that the step
-  /// in the other slot drew.
+  /// Computes a step in `slot`, 0 and 1 in turn; an open one but for the draw. Tokens that are not
+  /// known are those that the step in the other slot drew.
   void launch(int slot, const StepInputs& inputs, Pool& kv) {
     const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();
     const StepResults before = results_[static_cast<std::size_t>(1 - slot)].view();
@@ -51,7 +54,7 @@ class DirectExecutor {
     const SamplingBatch sampling = forward(inputs, before.tokens, kv, logits);
     auto& results = results_[static_cast<std::size_t>(slot)];
     results.resize(m, top);
-    if (m == 0) return;
+    if (m == 0 || inputs.is_open()) return;
     logits.extents[1] = network_.vocab_size();
     backend_.run(SampleArgs{.logits = logits,
                             .batch = sampling,
@@ -59,6 +62,27 @@ class DirectExecutor {
                             .logprobs = {results.logprobs.data(), {m}},
                             .top_tokens = {results.top_tokens.data(), {m, top}},
                             .top_logprobs = {results.top_logprobs.data(), {m, top}}});
+  }
+
+  /// Draws for the step in `slot`, an open one that was launched last.
+  void sample(int slot, const SampleInputs& inputs) requires EditOpsLike<Backend> {
+    const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();
+    auto& results = results_[static_cast<std::size_t>(slot)];
+    check<ShapeError>(results.num_samples == m, "sample: the step has ", results.num_samples,
+                      " rows of logits, but ", m, " are to be drawn from");
+    results.resize(m, top);
+    const std::byte* const base = inputs.bytes().data();
+    const auto chosen = lists_at<TokenId>(base, inputs.fields().edits.chosen);
+    if (inputs.num_chosen() > 0) results.resize_chosen(chosen.starts);
+    MatrixView<float> logits = logits_view(m);
+    logits.extents[1] = network_.vocab_size();
+    edits_.run(backend_, inputs, base, logits,
+               {.tokens = {results.tokens.data(), {m}},
+                .logprobs = {results.logprobs.data(), {m}},
+                .top_tokens = {results.top_tokens.data(), {m, top}},
+                .top_logprobs = {results.top_logprobs.data(), {m, top}},
+                .chosen = {results.chosen_logprobs.data(), {inputs.num_chosen()}}},
+               [] {});
   }
 
   /// What the step in `slot` drew, valid until the slot's next launch.
@@ -99,6 +123,7 @@ class DirectExecutor {
   std::int64_t max_num_seqs_;
   StepMemory<Backend::template Buffer, /*kPadded=*/false> memory_;
   Buffer<float> logits_;  // [max_num_seqs, padded vocab]
+  EditChain<Backend> edits_;
   std::array<StepResultsMemory<Backend::template Buffer>, 2> results_;
 };
 

@@ -10,6 +10,7 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/engine/direct_executor.hpp"
 #include "nanovllm/engine/graph_executor.hpp"
+#include "nanovllm/engine/sample_batch.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/engine/step_results.hpp"
 
@@ -47,6 +48,14 @@ concept ExecutorLike =
 template <class E>
 concept AsyncExecutorLike = requires(const E& executor, int slot) {
   { executor.is_done(slot) } -> std::convertible_to<bool>;
+};
+
+/// An executor that computes open steps: `launch` leaves their draw to `sample(slot, inputs)`,
+/// which is called once at the most, before the next launch. Without it the engine refuses requests
+/// that ask for edits of their logits.
+template <class E>
+concept EditingExecutorLike = requires(E& executor, const SampleInputs& inputs, int slot) {
+  executor.sample(slot, inputs);
 };
 
 namespace detail {

@@ -35,6 +35,22 @@ struct TextSide {
                                      const std::optional<ChatTemplate>& chat_template);
 };
 
+/// Which fields of SamplingParams an engine does something about. Requests that set others are
+/// refused.
+struct HonouredFields {
+  bool edits = true;  ///< penalties, logit_bias and logprob_token_ids: the executor has open steps
+  bool min_tokens = true, allowed_token_ids = true, bad_words = true, token_masks = true;
+
+  template <class Processors>
+  [[nodiscard]] static HonouredFields of(bool edits_logits) {
+    return {.edits = edits_logits,
+            .min_tokens = Processors::template kHas<MinTokensProcessor>,
+            .allowed_token_ids = Processors::template kHas<AllowedTokensProcessor>,
+            .bad_words = Processors::template kHas<BadWordsProcessor>,
+            .token_masks = Processors::template kHas<TokenMaskProcessor>};
+  }
+};
+
 /// What admission needs to know of the model and of the engine's sizes.
 struct AdmissionRules {
   std::int64_t vocab_size = 0;
@@ -44,6 +60,7 @@ struct AdmissionRules {
   std::int64_t max_total_tokens = 0;  ///< the same, and what the KV pool holds and one more
   std::uint64_t seed = 0;             ///< of requests without their own
   std::string refusal{};              ///< not empty: why this engine takes no requests at all
+  HonouredFields honoured{};
   /// The policy's logits processors for a new sequence.
   decltype(SequenceTerms::make_processors) make_processors = SequenceTerms{}.make_processors;
 };
@@ -73,6 +90,13 @@ class Frontend {
  private:
   /// Prompt tokens at the most: one generated token must fit behind them.
   [[nodiscard]] std::int64_t max_prompt_tokens() const { return rules_.max_total_tokens - 1; }
+
+  /// Throws RequestError for fields of `params` that are out of the model's range, or that nothing
+  /// would be done about.
+  void check_rules(const SamplingParams& params) const;
+
+  [[nodiscard]] std::vector<std::vector<TokenId>> encode_bad_words(
+      const std::vector<std::string>& words) const;
 
   void check_length(std::int64_t count) const;
 

@@ -16,7 +16,9 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/engine/edit_chain.hpp"
 #include "nanovllm/engine/executor_steps.hpp"
+#include "nanovllm/engine/sample_batch.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/engine/step_kv.hpp"
 #include "nanovllm/engine/step_memory.hpp"
@@ -51,6 +53,8 @@ namespace nanovllm {
 ///              decodes alone: unpack_step, then the graph of their size: forward, sample
 ///              otherwise: unpack_step, forward, sample, kernel by kernel
 ///              what was drawn → pinned memory            and an event behind it
+///     sample   for open steps, whose launch ends with the logits: SampleInputs → device, the ops
+///              of EditChain, what was drawn → pinned memory
 ///     wait     until the event
 ///
 /// What a step draws stays on the device, too, where the next step finds the tokens that the host
@@ -62,6 +66,10 @@ class GraphExecutor {
   template <class U>
   using HostBuffer = typename Backend::template HostBuffer<U>;
   using Graph = typename Backend::Graph;
+  using SizedGraph = std::pair<std::int64_t, Graph>;
+
+  /// What a graph computes: a step, one whose decodes read shared prefixes once, or logits alone.
+  enum class Recorded : std::uint8_t { step, sharing_step, logits };
 
  public:
   /// Allocates for steps within `limits` of sequences of `max_blocks` blocks. `network` and
@@ -73,7 +81,8 @@ class GraphExecutor {
         limits_(limits),
         max_blocks_(max_blocks),
         logits_(elements(limits_.max_num_seqs * network.padded_vocab_size())),
-        memory_({.limits = limits, .max_blocks = max_blocks, .list_room = kGraphListRoom}) {
+        memory_({.limits = limits, .max_blocks = max_blocks, .list_room = kGraphListRoom}),
+        edits_(limits.max_num_seqs, network.vocab_size(), limits.max_model_len) {
     drawn_.resize(limits_.max_num_seqs, kGraphLogprobs);
     for (StepSlot& slot : slots_) slot.results.resize(limits_.max_num_seqs, 0);
   }
@@ -97,9 +106,11 @@ class GraphExecutor {
     for (StepSlot& slot : slots_) grow(slot.inputs, static_cast<std::int64_t>(arena_.size()));
     graphs_.clear();
     sharing_graphs_.clear();
+    open_graphs_.clear();
     for (const std::int64_t size : graph_sizes(limits_.max_num_seqs)) {
-      graphs_.emplace_back(size, record(size, kv, false));
-      if (shares_prefixes(size)) sharing_graphs_.emplace_back(size, record(size, kv, true));
+      graphs_.emplace_back(size, record(size, kv, Recorded::step));
+      if (shares_prefixes(size))
+        sharing_graphs_.emplace_back(size, record(size, kv, Recorded::sharing_step));
     }
     backend_.synchronize();
   }
@@ -138,9 +149,9 @@ class GraphExecutor {
   void launch(int slot, const StepInputs& inputs, Pool& kv) {
     check_samples(inputs);
     StepSlot& mine = slots_[static_cast<std::size_t>(slot)];
+    const auto* graph = inputs.is_open() ? open_graph(inputs, kv) : find_graph(inputs);
     const std::byte* const base = stage(inputs, mine);
     StepKv<Backend, Pool> step_kv(backend_, kv, copies_of(inputs, kv));
-    const auto* graph = find_graph(inputs);
     if (graph != nullptr) {
       unpack_padded(inputs, base, graph->first);
       step_kv.finish();
@@ -148,7 +159,54 @@ class GraphExecutor {
     } else {
       run_eagerly(inputs, base, step_kv);
     }
+    if (inputs.is_open()) {
+      mine.results.resize(inputs.num_samples(), 0);
+      return finish(mine);
+    }
     fetch(inputs, graph != nullptr, mine);
+    finish(mine);
+  }
+
+  /// Enqueues the draw for the step in `slot`, an open one that was launched last. `inputs` may
+  /// change as soon as this returns.
+  void sample(int slot, const SampleInputs& inputs) requires EditOpsLike<Backend> {
+    StepSlot& mine = slots_[static_cast<std::size_t>(slot)];
+    const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();
+    check<ShapeError>(mine.results.num_samples == m, "sample: the step has ",
+                      mine.results.num_samples, " rows of logits, but ", m,
+                      " are to be drawn from");
+    const auto size = static_cast<std::int64_t>(inputs.bytes().size());
+    if (static_cast<std::int64_t>(mine.draws.size()) < size ||
+        static_cast<std::int64_t>(draws_.size()) < size) {
+      backend_.synchronize();  // what is under way may read them
+      grow(mine.draws, size);
+      grow(draws_, size);
+    }
+    std::memcpy(mine.draws.data(), inputs.bytes().data(), inputs.bytes().size());
+    mine.uploading = true;
+    backend_.upload(mine.draws.data(), draws_.data(), inputs.bytes().size());
+    make_room_for_top(m * top);
+    if (static_cast<std::int64_t>(chosen_.size()) < inputs.num_chosen()) {
+      backend_.synchronize();
+      grow(chosen_, inputs.num_chosen());
+    }
+    MatrixView<float> logits = logits_view(m);
+    logits.extents[1] = network_.vocab_size();
+    edits_.run(backend_, inputs, draws_.data(), logits,
+               {.tokens = {drawn_.tokens.data(), {m}},
+                .logprobs = {drawn_.logprobs.data(), {m}},
+                .top_tokens = {wide_top_tokens_.data(), {m, top}},
+                .top_logprobs = {wide_top_logprobs_.data(), {m, top}},
+                .chosen = {chosen_.data(), {inputs.num_chosen()}}},
+               [this] { backend_.synchronize(); });
+    fetch(inputs, false, mine);
+    if (inputs.num_chosen() > 0) {
+      mine.results.resize_chosen(
+          lists_at<TokenId>(inputs.bytes().data(), inputs.fields().edits.chosen).starts);
+      backend_.download_later(chosen_.data(), mine.results.chosen_logprobs.data(),
+                              elements(inputs.num_chosen()));
+    }
+    finish(mine);
   }
 
   /// Whether the step launched in `slot` is done, or there was none. Throws when it has failed.
@@ -185,6 +243,7 @@ class GraphExecutor {
   /// One of the two steps that may be under way: its way to the device and back.
   struct StepSlot {
     HostBuffer<std::byte> inputs;
+    HostBuffer<std::byte> draws;  ///< SampleInputs of an open step
     StepResultsMemory<Backend::template HostBuffer> results;
     typename Backend::Event done;
     bool uploading = false;  // `inputs` is being read, and `done` is not behind that yet
@@ -229,27 +288,46 @@ class GraphExecutor {
 
   /// Bytes of device memory that one graph takes, measured with the largest.
   [[nodiscard]] std::size_t graph_bytes(Pool& kv) {
-    static_cast<void>(record(limits_.max_num_seqs, kv, false));  // loads kernels
+    static_cast<void>(record(limits_.max_num_seqs, kv, Recorded::step));  // loads kernels
     backend_.synchronize();
     const std::size_t before = backend_.available_memory();
-    const Graph graph = record(limits_.max_num_seqs, kv, false);
+    const Graph graph = record(limits_.max_num_seqs, kv, Recorded::step);
     backend_.synchronize();
     return before - std::min(before, backend_.available_memory());
   }
 
   /// The smallest graph that can run this step, with its size, or null.
-  [[nodiscard]] const std::pair<std::int64_t, Graph>* find_graph(const StepInputs& inputs) const {
+  [[nodiscard]] const SizedGraph* find_graph(const StepInputs& inputs) const {
     const std::int64_t n = inputs.num_decodes();
     if (n == 0 || n != inputs.num_tokens() || n != inputs.num_samples() ||
         inputs.has_chunk_rows() || inputs.max_logprobs() > kGraphLogprobs ||
         !memory_.has_room(inputs.fields())) {
       return nullptr;
     }
-    const auto& graphs =
-        inputs.fields().forward.shared_prefixes.size > 0 ? sharing_graphs_ : graphs_;
+    return smallest(inputs.fields().forward.shared_prefixes.size > 0 ? sharing_graphs_ : graphs_,
+                    n);
+  }
+
+  /// Of `graphs`, by size, descending: the last of `n` rows or more, or null.
+  [[nodiscard]] static const SizedGraph* smallest(const std::vector<SizedGraph>& graphs,
+                                                  std::int64_t n) {
     const auto smaller = std::find_if(graphs.begin(), graphs.end(),
                                       [&](const auto& graph) { return graph.first < n; });
     return smaller == graphs.begin() ? nullptr : &*std::prev(smaller);
+  }
+
+  /// The graph that computes the logits of this open step, recorded when it is first needed; null
+  /// for steps that have none.
+  [[nodiscard]] const SizedGraph* open_graph(const StepInputs& inputs, Pool& kv) {
+    const std::int64_t n = inputs.num_decodes();
+    if (graphs_.empty() || n == 0 || n != inputs.num_tokens() || n != inputs.num_samples() ||
+        inputs.has_chunk_rows())
+      return nullptr;
+    const std::int64_t size = smallest(graphs_, n)->first;
+    const auto larger = std::find_if(open_graphs_.begin(), open_graphs_.end(),
+                                     [&](const auto& graph) { return graph.first <= size; });
+    if (larger != open_graphs_.end() && larger->first == size) return &*larger;
+    return &*open_graphs_.emplace(larger, size, record(size, kv, Recorded::logits));
   }
 
   /// What the step before drew.
@@ -275,23 +353,24 @@ class GraphExecutor {
   }
 
   /// Runs a decode step of `size` padded rows, and then records it.
-  [[nodiscard]] Graph record(std::int64_t size, Pool& kv, bool shares) {
+  [[nodiscard]] Graph record(std::int64_t size, Pool& kv, Recorded what) {
     StepInputs nothing;
     nothing.build({}, 1, {});
     unpack_padded(nothing, stage(nothing, slots_[0]), size);
-    decode(size, kv, shares);
-    return backend_.capture([&] { decode(size, kv, shares); });
+    decode(size, kv, what);
+    return backend_.capture([&] { decode(size, kv, what); });
   }
 
-  /// What a graph holds: forward pass and sampler over the fixed arrays.
-  void decode(std::int64_t size, Pool& kv, bool shares) {
+  /// What a graph holds: forward pass and, but for an open step, sampler over the fixed arrays.
+  void decode(std::int64_t size, Pool& kv, Recorded what) {
     const StepBatch<ViewOf> step = memory_.padded_views(size);
     ForwardBatch batch{step.forward, size};
-    if (!shares) batch.shared_prefixes = {}, batch.prefix_members = {};
+    if (what != Recorded::sharing_step) batch.shared_prefixes = {}, batch.prefix_members = {};
     batch.logit_rows = {nullptr, {size}};  // all
     const MatrixView<float> logits = logits_view(size);
     StepKv<Backend, Pool> step_kv(backend_, kv);
     network_.forward(batch, step_kv, logits);
+    if (what == Recorded::logits) return;
     sample(logits, step.sampling, {drawn_.top_tokens.data(), {size, kGraphLogprobs}},
            {drawn_.top_logprobs.data(), {size, kGraphLogprobs}});
   }
@@ -310,14 +389,17 @@ class GraphExecutor {
     const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();
     const MatrixView<float> logits = logits_view(m);
     const SamplingBatch sampling = forward(inputs, base, kv, logits);
-    if (m == 0) return;
-    if (static_cast<std::int64_t>(wide_top_tokens_.size()) < m * top) {
-      backend_.synchronize();
-      grow(wide_top_tokens_, m * top);
-      grow(wide_top_logprobs_, m * top);
-    }
+    if (m == 0 || inputs.is_open()) return;
+    make_room_for_top(m * top);
     sample(logits, sampling, {wide_top_tokens_.data(), {m, top}},
            {wide_top_logprobs_.data(), {m, top}});
+  }
+
+  void make_room_for_top(std::int64_t count) {
+    if (static_cast<std::int64_t>(wide_top_tokens_.size()) >= count) return;
+    backend_.synchronize();
+    grow(wide_top_tokens_, count);
+    grow(wide_top_logprobs_, count);
   }
 
   [[nodiscard]] MatrixView<float> logits_view(std::int64_t m) {
@@ -337,7 +419,8 @@ class GraphExecutor {
   }
 
   /// Copies what the step draws to the host, of log-probabilities only what was asked for.
-  void fetch(const StepInputs& inputs, bool graph, StepSlot& slot) {
+  template <class Inputs>  // StepInputs or SampleInputs
+  void fetch(const Inputs& inputs, bool graph, StepSlot& slot) {
     const std::int64_t m = inputs.num_samples();
     StepResultsMemory<Backend::template HostBuffer>& to = slot.results;
     to.resize(m, graph && inputs.max_logprobs() > 0 ? kGraphLogprobs : inputs.max_logprobs());
@@ -351,6 +434,10 @@ class GraphExecutor {
       backend_.download_later((graph ? drawn_.top_logprobs : wide_top_logprobs_).data(),
                               to.top_logprobs.data(), top);
     }
+  }
+
+  /// What was enqueued so far is all of the step in `slot`.
+  void finish(StepSlot& slot) {
     backend_.record(slot.done);
     slot.uploading = false;
   }
@@ -369,8 +456,14 @@ class GraphExecutor {
   Buffer<TokenId> wide_top_tokens_;
   Buffer<float> wide_top_logprobs_;
 
-  // By size, descending; they go first. The second are for steps with shared prefixes.
-  std::vector<std::pair<std::int64_t, Graph>> graphs_, sharing_graphs_;
+  // Of open steps.
+  Buffer<std::byte> draws_;  // the arena of SampleInputs
+  Buffer<float> chosen_;
+  EditChain<Backend> edits_;
+
+  // By size, descending; they go first. The second are for steps with shared prefixes, the last for
+  // open steps.
+  std::vector<SizedGraph> graphs_, sharing_graphs_, open_graphs_;
 };
 
 }  // namespace nanovllm

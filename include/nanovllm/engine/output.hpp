@@ -19,6 +19,7 @@ struct TokenLogprobs {
   TokenId token_id = 0;
   float logprob = 0.f;
   std::vector<std::pair<TokenId, float>> top{};
+  std::vector<std::pair<TokenId, float>> chosen{};  ///< of SamplingParams::logprob_token_ids
 };
 
 /// Seconds from submission, and between tokens. A token is there when its step's results are, so

@@ -14,6 +14,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/engine/rank_group.hpp"
 #include "nanovllm/engine/runner_config.hpp"
+#include "nanovllm/engine/sample_batch.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/engine/watchdog.hpp"
 #include "nanovllm/parallel/rank_threads.hpp"
@@ -39,6 +40,9 @@ class RankTeam {
  public:
   using Group = RankGroup<Model, Policy>;
   using Rank = typename Group::Rank;
+
+  /// Whether the ranks' executors have open steps.
+  static constexpr bool kEditsLogits = EditingExecutorLike<typename Group::Executor>;
 
   explicit RankTeam(const RunnerConfig& config)
       : processes_(config.processes),
@@ -78,20 +82,16 @@ class RankTeam {
   /// Each rank begins the step, and a backend whose ops are done at once computes it. With a limit,
   /// throws an Error that names the ranks that hang, if any; they keep the inputs.
   void launch(int slot, const StepInputs& inputs) {
-    if (!watchdog_.has_limit()) {
-      return on_all([&](Rank& rank) { rank.executor->launch(slot, inputs, *rank.kv); });
-    }
-    std::shared_ptr<StepInputs>& mine = inputs_[static_cast<std::size_t>(slot)];
-    if (mine == nullptr || mine.use_count() > 1) mine = std::make_shared<StepInputs>();
-    *mine = inputs;
-    bool late = false;
-    const std::vector<int> hanging = threads_.run_for(
-        watchdog_.limit(), kGrace,
-        [group = group_, slot, kept = mine](int r) {
-          group->on_rank(r, [&](Rank& rank) { rank.executor->launch(slot, *kept, *rank.kv); });
-        },
-        [group = group_](int) { group->release_others(); }, [this] { release_late_ranks(); }, late);
-    if (late) throw Error(watchdog_.bite(hanging));
+    begin(inputs, inputs_[static_cast<std::size_t>(slot)],
+          [slot](Rank& rank, const StepInputs& step) {
+            rank.executor->launch(slot, step, *rank.kv);
+          });
+  }
+
+  /// Each rank draws for an open step, in the same way.
+  void sample(int slot, const SampleInputs& inputs) requires kEditsLogits {
+    begin(inputs, draws_[static_cast<std::size_t>(slot)],
+          [slot](Rank& rank, const SampleInputs& draws) { rank.executor->sample(slot, draws); });
   }
 
   /// Waits for the step in `slot` on all ranks: one whose device has failed throws, where another
@@ -139,6 +139,23 @@ class RankTeam {
   /// That ranks have to come back once they are released.
   static constexpr std::chrono::seconds kGrace{2};
 
+  /// Calls `call(rank, inputs)` on every rank's thread. With a limit, on a copy of the inputs, in
+  /// `kept`, which ranks that hang keep.
+  template <class Inputs, class Call>
+  void begin(const Inputs& inputs, std::shared_ptr<Inputs>& kept, const Call& call) {
+    if (!watchdog_.has_limit()) return on_all([&](Rank& rank) { call(rank, inputs); });
+    if (kept == nullptr || kept.use_count() > 1) kept = std::make_shared<Inputs>();
+    *kept = inputs;
+    bool late = false;
+    const std::vector<int> hanging = threads_.run_for(
+        watchdog_.limit(), kGrace,
+        [group = group_, call, mine = kept](int r) {
+          group->on_rank(r, [&](Rank& rank) { call(rank, *mine); });
+        },
+        [group = group_](int) { group->release_others(); }, [this] { release_late_ranks(); }, late);
+    if (late) throw Error(watchdog_.bite(hanging));
+  }
+
   /// The step in `slot` is late.
   [[noreturn]] void give_up(int slot) {
     release_late_ranks();
@@ -169,7 +186,9 @@ class RankTeam {
 
   std::shared_ptr<ProcessGroup> processes_;
   std::shared_ptr<Group> group_;
-  std::array<std::shared_ptr<StepInputs>, 2> inputs_;  // of the steps, where a rank may keep them
+  // Of the steps, where a rank may keep them.
+  std::array<std::shared_ptr<StepInputs>, 2> inputs_;
+  std::array<std::shared_ptr<SampleInputs>, 2> draws_;
   Watchdog watchdog_;
   RankThreads threads_;  // last: joined before what its threads use is gone
 };

@@ -18,6 +18,7 @@
 #include "nanovllm/sampling/beam_search.hpp"
 #include "nanovllm/sampling/logits_processor.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
+#include "nanovllm/sampling/standard_processors.hpp"
 #include "nanovllm/sampling/stop_matcher.hpp"
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/text/detokenizer.hpp"
@@ -27,6 +28,15 @@ namespace nanovllm {
 
 class Request;
 
+/// The penalties of SamplingParams, with the checkpoint's defaults filled in.
+struct Penalties {
+  float repetition = 1;
+  float frequency = 0;
+  float presence = 0;
+
+  [[nodiscard]] bool apply() const { return repetition != 1 || frequency != 0 || presence != 0; }
+};
+
 /// What all sequences of a request have in common.
 struct SequenceTerms {
   SamplingParams params;
@@ -34,9 +44,11 @@ struct SequenceTerms {
   std::vector<TokenId> end_tokens{};  ///< ascending: stop_token_ids and the checkpoint's own
   std::int32_t max_total_tokens = 0;  ///< prompt and generated tokens at the most
   std::int64_t vocab_size = 0;
+  Penalties penalties{};
+  std::vector<std::vector<TokenId>> bad_words{};  ///< of `params`, as tokens
   /// Makes the policy's logits processors for a new sequence.
   std::unique_ptr<SequenceProcessors> (*make_processors)(const LogitsProcessorSetup&) =
-      &LogitsProcessors<MinTokensProcessor>::make;
+      &StandardLogitsProcessors<>::make;
 
   /// How to search with beams behind a prompt of `num_prompt_tokens`, if `params` ask for it. These
   /// terms must outlive the search.
@@ -113,6 +125,22 @@ class RequestSequence : public Sequence {
     return row;
   }
 
+  /// Whether draws need more than their settings: `process`, penalties, biases or
+  /// log-probabilities of chosen tokens.
+  [[nodiscard]] bool has_rules() const { return has_rules_; }
+  [[nodiscard]] bool has_penalties() const { return has_penalties_; }
+  /// Whether `process` must know all tokens before the one that is to be drawn.
+  [[nodiscard]] bool reads_tokens() const { return reads_tokens_; }
+  [[nodiscard]] const Penalties& penalties() const { return terms_.penalties; }
+  [[nodiscard]] const SamplingParams& params() const { return terms_.params; }
+
+  /// Unlike any other sequence's of the engine, and not 0.
+  [[nodiscard]] std::uint64_t owner_id() const {
+    return id * kMaxSamples + static_cast<std::uint64_t>(sample_) + 1;
+  }
+  /// Where its tokens were marked last, see MarkSlots.
+  std::int32_t mark_slot = -1;
+
   /// Adds to `mask` what that draw must not give.
   void process(std::int32_t position, TokenMask& mask) const {
     if (processors_) processors_->process(position - num_prompt_tokens, mask);
@@ -157,12 +185,16 @@ class RequestSequence : public Sequence {
   const std::int32_t sample_;
   const bool has_listener_;
   const bool keeps_logprobs_;
+  bool has_penalties_ = false;
+  bool reads_tokens_ = false;
+  bool has_rules_ = false;
   bool was_scheduled_ = false;
   bool has_new_token_ = false;
   bool stop_string_found_ = false;
   Clock::time_point last_token_at_{};
   Clock::duration longest_gap_{};
   std::unique_ptr<SequenceProcessors> processors_;
+  const SequenceTerms& terms_;
   Completion completion_;
   Clock::time_point first_token_at_{};
   std::optional<Detokenizer> detokenizer_;

@@ -24,6 +24,7 @@
 #include "nanovllm/engine/rank_team.hpp"
 #include "nanovllm/engine/runner_config.hpp"
 #include "nanovllm/engine/runner_link.hpp"
+#include "nanovllm/engine/sample_batch.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/engine/step_results.hpp"
 #include "nanovllm/engine/step_runner.hpp"
@@ -144,6 +145,30 @@ class Runner : public StepRunner {
     }
   }
 
+  /// Whether the executor has open steps.
+  [[nodiscard]] bool edits_logits() const override { return RankTeam<Model, Policy>::kEditsLogits; }
+
+  /// Draws for the step that was launched last, an open one. `inputs` may be changed or go as soon
+  /// as this returns. What goes wrong is thrown by the step's `wait`. An open step may be waited for
+  /// without it, by those who do not want its results.
+  void sample([[maybe_unused]] const SampleInputs& inputs) override {
+    check_first("sample");
+    check(slots_.num_under_way() > 0, "sample: no step is under way");
+    if constexpr (RankTeam<Model, Policy>::kEditsLogits) {
+      std::exception_ptr& error = slots_.error(slots_.newest());
+      if (!error) error = broken_;
+      if (error) return;
+      try {
+        send(ProcessGroup::Tag::sample, inputs);
+        ranks_.sample(slots_.newest(), inputs);
+      } catch (...) {
+        error = give_up();
+      }
+    } else {
+      throw Error("sample: the policy's Executor has no open steps");
+    }
+  }
+
   /// Ends the oldest step under way and returns its results. Throws what the first failing rank
   /// threw, or an Error that names the rank that hangs and the time; the step has ended then, too.
   StepResults wait() override {
@@ -216,8 +241,8 @@ class Runner : public StepRunner {
       check<ShapeError>(rank.kv && block >= 0 && block < rank.kv->num_host_blocks(),
                         "host_block: there is no block ", block);
       for (std::int64_t layer = 0; layer < rank.kv->num_layers(); ++layer)
-        pieces.push_back(std::as_writable_bytes(
-            std::span(rank.kv->host_layer(layer).k(block, 0), count)));
+        pieces.push_back(
+            std::as_writable_bytes(std::span(rank.kv->host_layer(layer).k(block, 0), count)));
     }
     return pieces;
   }
@@ -228,11 +253,23 @@ class Runner : public StepRunner {
     check(link_ && link_->rank() > 0, "run_worker: this is rank 0, which the others follow");
     try {
       StepInputs inputs;
+      SampleInputs draws;
+      bool is_open = false;  // the step that was launched last is to be sampled
       for (std::vector<std::byte> message;;) {
         // While steps are under way, this rank's device may fail, too.
-        while (!link_->wait_for_message(0, slots_.num_under_way() > 0 ? 1 : -1)) retire();
+        while (!link_->wait_for_message(0, slots_.num_under_way() > 0 ? 1 : -1)) {
+          if (!is_open || slots_.num_under_way() > 1) retire();
+        }
         const ProcessGroup::Tag tag = link_->receive(0, message);
         if (tag == ProcessGroup::Tag::end) return link_.end();
+        if constexpr (RankTeam<Model, Policy>::kEditsLogits) {
+          if (tag == ProcessGroup::Tag::sample) {
+            check(std::exchange(is_open, false), "run_worker: rank 0 draws for no open step");
+            draws.unpack(message);
+            ranks_.sample(slots_.newest(), draws);
+            continue;
+          }
+        }
         check(tag == ProcessGroup::Tag::step || tag == ProcessGroup::Tag::logits,
               "run_worker: rank 0 sent what is no step");
         inputs.unpack(message);
@@ -241,6 +278,7 @@ class Runner : public StepRunner {
           continue;
         }
         while (slots_.num_under_way() == 2) retire();
+        is_open = inputs.is_open();
         ranks_.launch(begin_step(), inputs);
       }
     } catch (...) {
@@ -341,7 +379,8 @@ class Runner : public StepRunner {
           " computes the steps of rank 0; call run_worker()");
   }
 
-  void send(ProcessGroup::Tag tag, const StepInputs& inputs) {
+  template <class Inputs>
+  void send(ProcessGroup::Tag tag, const Inputs& inputs) {
     if (link_) link_->broadcast(tag, inputs.counts_as_bytes(), inputs.bytes());
   }
 

@@ -39,6 +39,10 @@ class StepInputs {
   /// i-th row of logits: those of a planned sequence behind each other, in the plan's order.
   void build(const StepPlan& plan, std::int64_t block_size, const HostSamplingBatch& sampling);
 
+  /// Lays out an open step: its forward pass is computed, and how its logits are drawn from comes
+  /// later, as SampleInputs. Decodes of an open step share no reads.
+  void build_open(const StepPlan& plan, std::int64_t block_size);
+
   [[nodiscard]] std::span<const std::byte> bytes() const { return arena_.bytes(); }
 
   /// What `unpack` needs in front of `bytes()`. Plain data.
@@ -59,6 +63,8 @@ class StepInputs {
   [[nodiscard]] std::int64_t num_decodes() const { return header_.num_decodes; }
   [[nodiscard]] std::int64_t num_samples() const { return fields().forward.logit_rows.size; }
   [[nodiscard]] bool has_prefix() const { return header_.has_prefix; }
+  /// Whether `launch` computes logits and leaves the draw to a call of `sample`.
+  [[nodiscard]] bool is_open() const { return header_.is_open; }
   /// Whether decodes see keys that the step itself stores, beside their own tokens'.
   [[nodiscard]] bool has_chunk_rows() const { return header_.has_chunk_rows; }
   [[nodiscard]] std::int32_t max_logprobs() const { return header_.max_logprobs; }
@@ -73,6 +79,7 @@ class StepInputs {
     bool has_prefix = false;
     bool has_chunk_rows = false;
     bool wants_logprobs = false;
+    bool is_open = false;
   };
   static_assert(std::is_trivially_copyable_v<Header>);
 
@@ -98,7 +105,11 @@ class StepInputs {
 
   void fill_shared_prefixes(std::int64_t block_size);
 
-  void fill_samples(const StepPlan& plan, const HostSamplingBatch& sampling);
+  void fill_logit_rows(const StepPlan& plan);
+
+  void check_samples(const HostSamplingBatch& sampling) const;
+
+  void pack(const StepPlan& plan, const HostSamplingBatch& sampling);
 
   std::optional<std::int64_t> share_from_;
   std::int32_t max_rows_;

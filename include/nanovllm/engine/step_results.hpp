@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/ops/batch_field.hpp"
 
 namespace nanovllm {
 
@@ -17,6 +19,8 @@ struct StepResults {
   VectorView<const float> logprobs;      ///< [samples]; meaningful where logprobs were asked for
   MatrixView<const TokenId> top_tokens;  ///< [samples, ≥ max num_logprobs]
   MatrixView<const float> top_logprobs;  ///< like top_tokens
+  /// Of the tokens that each row asked for by their ids; empty where no row did.
+  ListsView<const float> chosen_logprobs{};
 };
 
 /// Makes `buffer` hold at least `size` elements; they are undefined then. Growth is rare and by
@@ -36,6 +40,8 @@ struct StepResultsMemory {
   Buffer<float> logprobs{0};
   Buffer<TokenId> top_tokens{0};
   Buffer<float> top_logprobs{0};
+  Buffer<float> chosen_logprobs{0};
+  std::vector<std::int32_t> chosen_starts{};  ///< empty, or [num_samples + 1]
   std::int64_t num_samples = 0;
   std::int64_t num_top = 0;
 
@@ -43,17 +49,31 @@ struct StepResultsMemory {
   void resize(std::int64_t samples, std::int64_t top) {
     num_samples = samples;
     num_top = top;
+    chosen_starts.clear();
     grow(tokens, samples);
     grow(logprobs, samples);
     grow(top_tokens, samples * top);
     grow(top_logprobs, samples * top);
   }
 
+  /// Makes room for what the lists of `starts`, [num_samples + 1], ask for.
+  void resize_chosen(VectorView<const std::int32_t> starts) {
+    chosen_starts.assign(starts.data, starts.data + starts.extent(0));
+    grow(chosen_logprobs, chosen_starts.back());
+  }
+
+  [[nodiscard]] ListsView<const float> chosen() const {
+    if (chosen_starts.empty()) return {};
+    return {.starts = {chosen_starts.data(), {static_cast<std::int64_t>(chosen_starts.size())}},
+            .values = {chosen_logprobs.data(), {chosen_starts.back()}}};
+  }
+
   [[nodiscard]] StepResults view() const {
     return {.tokens = {tokens.data(), {num_samples}},
             .logprobs = {logprobs.data(), {num_samples}},
             .top_tokens = {top_tokens.data(), {num_samples, num_top}},
-            .top_logprobs = {top_logprobs.data(), {num_samples, num_top}}};
+            .top_logprobs = {top_logprobs.data(), {num_samples, num_top}},
+            .chosen_logprobs = chosen()};
   }
 };
 

@@ -8,8 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/health.hpp"
+#include "nanovllm/engine/sample_batch.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/engine/step_results.hpp"
 #include "nanovllm/kv/kv_config.hpp"
@@ -33,6 +35,9 @@ class StepRunner {
 
   // ---- Steps ----
   virtual void launch(const StepInputs& inputs) = 0;
+  /// Whether there may be open steps (`StepInputs::is_open`), which `sample` draws for.
+  [[nodiscard]] virtual bool edits_logits() const { return false; }
+  virtual void sample(const SampleInputs&) { throw Error("sample: there are no open steps"); }
   virtual StepResults wait() = 0;
   /// Whether steps are computed behind the host's back, and not by `launch` itself.
   [[nodiscard]] virtual bool is_asynchronous() const = 0;

@@ -14,6 +14,8 @@ class StepSlots {
   [[nodiscard]] int num_under_way() const { return static_cast<int>(num_begun_ - num_ended_); }
   /// The slot of the oldest step under way.
   [[nodiscard]] int oldest() const { return static_cast<int>(num_ended_ % 2); }
+  /// The slot of the step that began last.
+  [[nodiscard]] int newest() const { return static_cast<int>((num_begun_ + 1) % 2); }
   [[nodiscard]] std::exception_ptr& error(int slot) {
     return errors_[static_cast<std::size_t>(slot)];
   }

@@ -19,6 +19,7 @@ struct GenerationConfig {
   std::optional<std::int32_t> top_k;
   std::optional<float> top_p;
   std::optional<float> min_p;
+  std::optional<float> repetition_penalty;
 
   /// Reads the file's text. Throws ConfigError that lists every problem.
   [[nodiscard]] static GenerationConfig from_json(

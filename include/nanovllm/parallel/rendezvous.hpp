@@ -29,6 +29,7 @@ enum class MessageTag : std::uint32_t {
   exchange,
   reduce,
   step,
+  sample,
   logits,
   end
 };

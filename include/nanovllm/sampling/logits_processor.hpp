@@ -5,8 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <tuple>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
@@ -22,17 +25,23 @@ struct LogitsProcessorSetup {
   std::span<const TokenId> end_tokens{};  ///< ascending; any of them would end the sequence
   std::span<const TokenId> prompt{};
   std::int64_t vocab_size = 0;
+  std::span<const std::vector<TokenId>> bad_words{};  ///< of `params`, as tokens; none empty
 };
 
-/// Which tokens the next draw of one sequence must not give. How that reaches the sampler is not a
-/// processor's business; it is a list today.
+/// Which tokens the next draw of one sequence must not give: some that are banned one by one, or a
+/// bitmap of those that may come. How that reaches the sampler is not a processor's business.
 class TokenMask {
  public:
   /// Adds to `banned`, which must outlive the mask.
-  TokenMask(std::vector<TokenId>& banned, std::int64_t vocab_size)
-      : banned_(banned), vocab_size_(vocab_size) {}
+  /// @param bits  where the bitmap is put behind what is there, should there be one; null where
+  ///              nothing reads bitmaps, and bans take their place.
+  TokenMask(std::vector<TokenId>& banned, std::int64_t vocab_size,
+            std::vector<std::uint32_t>* bits = nullptr)
+      : banned_(banned), vocab_size_(vocab_size), bits_(bits) {}
 
   [[nodiscard]] std::int64_t vocab_size() const { return vocab_size_; }
+  /// Whether there is a bitmap.
+  [[nodiscard]] bool has_bits() const { return begin_ >= 0; }
 
   /// Throws RequestError for a token that does not exist.
   void ban(TokenId token) {
@@ -47,22 +56,51 @@ class TokenMask {
   /// Bans every token for which `is_banned(token)`.
   template <std::predicate<TokenId> IsBanned>
   void ban_if(IsBanned is_banned) {
+    std::vector<std::uint32_t> kept(num_words(), ~std::uint32_t{0});
     for (std::int64_t i = 0; i < vocab_size_; ++i) {
-      if (const auto token = static_cast<TokenId>(i); is_banned(token)) banned_.push_back(token);
+      if (is_banned(static_cast<TokenId>(i))) kept[word_of(i)] &= ~bit_of(i);
     }
+    keep(kept);
   }
 
   /// Bans all tokens but `tokens`, of which there should be one at least.
   void allow_only(std::span<const TokenId> tokens) {
-    std::vector<bool> allowed(static_cast<std::size_t>(vocab_size_));
+    std::vector<std::uint32_t> kept(num_words());
     for (const TokenId token : tokens) {
       check_token(token);
-      allowed[static_cast<std::size_t>(token)] = true;
+      kept[word_of(token)] |= bit_of(token);
     }
-    ban_if([&](TokenId token) { return !allowed[static_cast<std::size_t>(token)]; });
+    keep(kept);
+  }
+
+  /// Bans every token whose bit is not set, and those that have none.
+  /// @param kept  token i is bit i % 32 of word i / 32.
+  void keep(std::span<const std::uint32_t> kept) {
+    const auto word = [&](std::size_t i) { return i < kept.size() ? kept[i] : 0; };
+    if (bits_ == nullptr) {
+      for (std::int64_t i = 0; i < vocab_size_; ++i) {
+        if ((word(word_of(i)) & bit_of(i)) == 0) banned_.push_back(static_cast<TokenId>(i));
+      }
+      return;
+    }
+    if (!has_bits()) {
+      begin_ = static_cast<std::ptrdiff_t>(bits_->size());
+      bits_->resize(bits_->size() + num_words(), ~std::uint32_t{0});
+    }
+    std::uint32_t* const own = bits_->data() + begin_;
+    for (std::size_t i = 0; i < num_words(); ++i) own[i] &= word(i);
   }
 
  private:
+  [[nodiscard]] std::size_t num_words() const {
+    return static_cast<std::size_t>((vocab_size_ + 31) / 32);
+  }
+  [[nodiscard]] static std::size_t word_of(std::int64_t token) {
+    return static_cast<std::size_t>(token / 32);
+  }
+  [[nodiscard]] static std::uint32_t bit_of(std::int64_t token) {
+    return std::uint32_t{1} << (token % 32);
+  }
   void check_token(TokenId token) const {
     check<RequestError>(token >= 0 && token < vocab_size_, "logits processor: token ", token,
                         " is not in [0, vocab_size = ", vocab_size_, ")");
@@ -70,6 +108,8 @@ class TokenMask {
 
   std::vector<TokenId>& banned_;
   std::int64_t vocab_size_;
+  std::vector<std::uint32_t>* bits_;
+  std::ptrdiff_t begin_ = -1;  // of the bitmap in `bits_`; -1 without
 };
 
 /// A type of which each sequence has an object of its own: made with the sequence, copied when the
@@ -80,11 +120,11 @@ class TokenMask {
 /// - `process(num_generated, mask)`, const: bans what the draw behind `num_generated` generated
 ///   tokens must not give. Several processors' bans add up.
 /// - `kReadsTokens`: whether bans depend on tokens that were accepted, and not on `num_generated`
-///   and the setup alone. If so, an engine plans no step before the results of the one ahead are
-///   there.
-/// - Optionally `applies(setup)`, static: whether a sequence needs it at all. One that needs none
-/// of
-///   its policy's processors has none, and costs a step nothing.
+///   and the setup alone. If so, `process` is called when the results of the step ahead are there,
+///   while the device computes the forward pass of the next one. Of objects that differ in this,
+///   `reads_tokens()`, const, says it of each.
+/// - Optionally `applies(setup)`, static: whether a sequence needs it at all. It has no object of
+///   one that it does not need; one that needs none costs a step nothing.
 ///
 /// Log-probabilities are the model's own, whatever is banned. A request of which a processor throws
 /// ends with that error; others do not notice.
@@ -107,6 +147,8 @@ class SequenceProcessors {
   [[nodiscard]] virtual std::unique_ptr<SequenceProcessors> fork() const = 0;
   virtual void accept(TokenId token) = 0;
   virtual void process(std::int32_t num_generated, TokenMask& mask) const = 0;
+  /// Whether `process` must know all tokens before the one that is to be drawn.
+  [[nodiscard]] virtual bool reads_tokens() const = 0;
 
  protected:
   SequenceProcessors() = default;
@@ -124,7 +166,11 @@ struct LogitsProcessors {
 
   static constexpr bool kReadsTokens = (P::kReadsTokens || ...);
 
-  /// Null where none of them applies.
+  /// Whether `One` is among them.
+  template <class One>
+  static constexpr bool kHas = (std::is_same_v<One, P> || ...);
+
+  /// Those that apply; null where none does.
   [[nodiscard]] static std::unique_ptr<SequenceProcessors> make(
       [[maybe_unused]] const LogitsProcessorSetup& setup) {
     if (!(applies<P>(setup) || ...)) return nullptr;
@@ -134,29 +180,56 @@ struct LogitsProcessors {
  private:
   template <class One>
   static bool applies(const LogitsProcessorSetup& setup) {
-    if constexpr (requires { { One::applies(setup) } -> std::convertible_to<bool>; }) {
+    if constexpr (requires {
+                    { One::applies(setup) } -> std::convertible_to<bool>;
+                  }) {
       return One::applies(setup);
     } else {
       return true;
     }
   }
+  template <class One>
+  static std::optional<One> make_one(const LogitsProcessorSetup& setup) {
+    return applies<One>(setup) ? std::optional<One>(std::in_place, setup) : std::nullopt;
+  }
 
   struct State final : SequenceProcessors {
-    explicit State([[maybe_unused]] const LogitsProcessorSetup& setup) : processors(P(setup)...) {}
+    explicit State([[maybe_unused]] const LogitsProcessorSetup& setup)
+        : processors(make_one<P>(setup)...) {}
     State(const State&) = default;
 
     [[nodiscard]] std::unique_ptr<SequenceProcessors> fork() const override {
       return std::make_unique<State>(*this);
     }
     void accept([[maybe_unused]] TokenId token) override {
-      std::apply([&](P&... each) { (each.accept(token), ...); }, processors);
+      for_each(processors, [&](auto& each) { each.accept(token); });
     }
     void process([[maybe_unused]] std::int32_t num_generated,
                  [[maybe_unused]] TokenMask& mask) const override {
-      std::apply([&](const P&... each) { (each.process(num_generated, mask), ...); }, processors);
+      for_each(processors, [&](const auto& each) { each.process(num_generated, mask); });
+    }
+    [[nodiscard]] bool reads_tokens() const override {
+      bool reads = false;
+      for_each(processors, [&]<class One>(const One& each) {
+        if constexpr (requires {
+                        { each.reads_tokens() } -> std::convertible_to<bool>;
+                      })
+          reads = reads || each.reads_tokens();
+        else
+          reads = reads || One::kReadsTokens;
+      });
+      return reads;
     }
 
-    std::tuple<P...> processors;
+    template <class Tuple, class Call>
+    static void for_each(Tuple& tuple, const Call& call) {
+      const auto one = [&](auto& processor) {
+        if (processor) call(*processor);
+      };
+      std::apply([&](auto&... each) { (one(each), ...); }, tuple);
+    }
+
+    std::tuple<std::optional<P>...> processors;
   };
 };
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/ops/logit_edits.hpp"
 
 namespace nanovllm {
 
@@ -20,6 +22,8 @@ enum class EarlyStopping : std::uint8_t {
   never,  ///< when the best beam can get no better than the worst of them
 };
 
+class TokenMaskSource;
+
 /// Sampling settings of one request. Unset optionals take the checkpoint's generation_config.json
 /// value, and where that is silent too, the neutral value in the comment.
 struct SamplingParams {
@@ -27,6 +31,18 @@ struct SamplingParams {
   std::optional<std::int32_t> top_k{};  ///< keep the k most likely; 0 and -1 keep all. Neutral: 0
   std::optional<float> top_p{};         ///< keep the least set of mass >= p, in (0, 1]. Neutral: 1
   std::optional<float> min_p{};  ///< keep what has min_p of the top's mass, [0, 1]. Neutral: 0
+  /// > 0: positive logits of all tokens that prompt or output have are divided by it, others
+  /// multiplied. Neutral: 1
+  std::optional<float> repetition_penalty{};
+  float frequency_penalty = 0;  ///< in [-2, 2], times how often a token was generated, subtracted
+  float presence_penalty = 0;   ///< in [-2, 2], subtracted for tokens that were generated
+  /// Added to logits, before the penalties; in [-100, 100], each token once.
+  std::vector<TokenBias> logit_bias{};
+  std::vector<TokenId> allowed_token_ids{};  ///< if any: no token but these may come
+  /// Texts that must not come; kMaxBadWords at the most. Needs a tokeniser.
+  std::vector<std::string> bad_words{};
+  /// A constraint on the text: a choice, a regular expression, a grammar; null for none.
+  std::shared_ptr<const TokenMaskSource> token_masks{};
   std::optional<std::uint64_t> seed{};  ///< same seed, same sample; unset draws one from the engine
   std::int32_t n = 1;  ///< completions wanted, >= 1. Sample i of a seed is the same whatever n is
   std::optional<std::int32_t>
@@ -40,6 +56,8 @@ struct SamplingParams {
   bool include_stop_str_in_output = false;  ///< keep the matched stop string in the text
   bool skip_special_tokens = true;          ///< leave special tokens out of the text
   std::optional<std::int32_t> logprobs{};   ///< report log-probabilities and the n likeliest
+  /// Report the log-probabilities of these tokens, too, at every position; kMaxLogprobTokenIds.
+  std::vector<TokenId> logprob_token_ids{};
   /// Lower is served earlier, as far as the scheduling policy knows of it; any value.
   std::int32_t priority = 0;
   /// Search with so many beams, n to kMaxSamples, instead of sampling; the n best are the output.
@@ -50,6 +68,13 @@ struct SamplingParams {
 
 /// The n most likely tokens that `logprobs` may ask for.
 inline constexpr std::int32_t kMaxLogprobs = 20;
+
+/// Ids that `logprob_token_ids` may have, biases of `logit_bias`, texts of `bad_words`, and bytes
+/// of one.
+inline constexpr std::size_t kMaxLogprobTokenIds = 1024;
+inline constexpr std::size_t kMaxLogitBiases = 4096;
+inline constexpr std::size_t kMaxBadWords = 1024;
+inline constexpr std::size_t kMaxBadWordBytes = 1024;
 
 /// Samples of one request.
 inline constexpr std::int32_t kMaxSamples = 128;
