@@ -358,11 +358,22 @@ void edit_logits_without_marks_case(B& backend) {
   edit_logits_case(backend, edits, 1000, none, false);
 }
 
+/// Scratch memory for `rows` rows of logits.
+template <class B>
+void reserve_rows(B& backend, std::int64_t rows, std::int64_t vocab) {
+  backend.reserve({.limits = {.max_num_batched_tokens = rows, .max_num_seqs = rows},
+                   .vocab_size = vocab,
+                   .num_heads = 1,
+                   .num_kv_heads = 1,
+                   .head_dim = 64});
+}
+
 template <class B>
 void token_logprobs_cases(B& backend) {
   for (const std::int64_t vocab : {1, 50, 5003, 151936}) {
     INFO("vocabulary " << vocab);
     const std::int64_t n = vocab > 100000 ? 3 : 9, pitch = vocab + 3;
+    reserve_rows(backend, n, vocab);
     auto logits = Array<B, float>::random(backend, n * pitch, 61, -12, 12);
     for (std::int64_t r = 0; r < n; ++r) logits.host[static_cast<std::size_t>(r * pitch)] += 6;
     logits.upload();
@@ -417,6 +428,7 @@ void token_logprobs_limits_case(B& backend) {
     flat.insert(flat.end(), row.begin(), row.end());
     chosen.push_back({0, 1, 2, 3, 4, 5});
   }
+  reserve_rows(backend, 4, 6);
   Array<B, float> logits(backend, flat);
   Array<B, TokenId> tokens(backend, {1, 0, 3, 2});
   Lists<B, TokenId> lists(backend, chosen);
@@ -458,6 +470,7 @@ template <class B>
 void logit_edits_shape_cases(B& backend) {
   using Catch::Matchers::Contains;
   constexpr std::int64_t kVocab = 40;
+  reserve_rows(backend, 3, kVocab);
   Array<B, std::uint32_t> words(backend, 200);
   Array<B, std::int32_t> ints(backend, std::vector<std::int32_t>(10));
   Array<B, float> floats(backend, 200);
