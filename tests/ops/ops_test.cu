@@ -5,6 +5,7 @@
 #include "ops/attention_cases.hpp"
 #include "ops/embedding_cases.hpp"
 #include "ops/linear_cases.hpp"
+#include "ops/logit_edits_cases.hpp"
 #include "ops/qkv_cases.hpp"
 #include "ops/rms_norm_cases.hpp"
 #include "ops/sample_cases.hpp"

@@ -16,6 +16,7 @@
 #include "nanovllm/cpu/kernels/embedding.hpp"
 #include "nanovllm/cpu/kernels/gather_rows.hpp"
 #include "nanovllm/cpu/kernels/kv_store.hpp"
+#include "nanovllm/cpu/kernels/logit_edits.hpp"
 #include "nanovllm/cpu/kernels/qk_norm_rope_store.hpp"
 #include "nanovllm/cpu/kernels/rms_norm.hpp"
 #include "nanovllm/cpu/kernels/rope.hpp"
