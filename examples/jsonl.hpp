@@ -122,6 +122,20 @@ inline void assign(std::vector<std::string>& field, const std::string& name, con
   }
 }
 
+/// An object from token ids to numbers, as in OpenAI's API.
+inline void assign(std::vector<TokenBias>& field, const std::string& name, const Json& value) {
+  if (!value.is_object()) refuse(name, "an object from token ids to numbers", value);
+  field.clear();
+  for (const auto& [key, bias] : value.items()) {
+    TokenBias& one = field.emplace_back();
+    const char* const end = key.data() + key.size();
+    const auto [stop, error] = std::from_chars(key.data(), end, one.token);
+    if (error != std::errc{} || stop != end || one.token < 0)
+      refuse(concat("a token id in ", name), "an integer from 0 on", Json(key));
+    assign(one.bias, concat(name, " of token ", key), bias);
+  }
+}
+
 /// As in transformers.
 inline void assign(EarlyStopping& field, const std::string& name, const Json& value) {
   if (value.is_boolean()) {
@@ -150,7 +164,7 @@ constexpr SamplingField sampling_field(std::string_view name) {
           }};
 }
 
-/// Every field of SamplingParams.
+/// Every field of SamplingParams but token_masks, which is an object of the program's.
 inline constexpr std::array kSamplingFields = {
     sampling_field<&SamplingParams::temperature>("temperature"),
     sampling_field<&SamplingParams::top_k>("top_k"),
@@ -171,6 +185,13 @@ inline constexpr std::array kSamplingFields = {
     sampling_field<&SamplingParams::beam_width>("beam_width"),
     sampling_field<&SamplingParams::length_penalty>("length_penalty"),
     sampling_field<&SamplingParams::early_stopping>("early_stopping"),
+    sampling_field<&SamplingParams::repetition_penalty>("repetition_penalty"),
+    sampling_field<&SamplingParams::frequency_penalty>("frequency_penalty"),
+    sampling_field<&SamplingParams::presence_penalty>("presence_penalty"),
+    sampling_field<&SamplingParams::logit_bias>("logit_bias"),
+    sampling_field<&SamplingParams::allowed_token_ids>("allowed_token_ids"),
+    sampling_field<&SamplingParams::bad_words>("bad_words"),
+    sampling_field<&SamplingParams::logprob_token_ids>("logprob_token_ids"),
 };
 
 inline const SamplingField* find_sampling_field(std::string_view name) {
@@ -278,6 +299,12 @@ inline Json logprobs_value(const std::vector<TokenLogprobs>& logprobs) {
     entry["token_id"] = one.token_id;
     entry["logprob"] = printable(one.logprob);
     entry["top"] = std::move(top);
+    if (!one.chosen.empty()) {
+      Json chosen = Json::array();
+      for (const auto& [id, logprob] : one.chosen)
+        chosen.push_back(Json::array({id, printable(logprob)}));
+      entry["chosen"] = std::move(chosen);
+    }
     list.push_back(std::move(entry));
   }
   return list;

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -14,6 +15,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "engine/odd_and_even.hpp"
 #include "nanovllm/kv/hash_prefix_cache.hpp"
 #include "nanovllm/kv/no_prefix_cache.hpp"
 #include "nanovllm/kv/radix_prefix_cache.hpp"
@@ -48,7 +50,8 @@ struct MatrixWork {
   std::vector<SamplingParams> params;
 };
 
-enum class Draws : std::uint8_t { one, four, beams };
+/// `edited`: two samples each, with penalties, biases, bans and a mask that reads tokens.
+enum class Draws : std::uint8_t { one, four, beams, edited };
 
 inline MatrixWork matrix_work(Draws draws, std::int64_t vocab) {
   MatrixWork work;
@@ -65,7 +68,17 @@ inline MatrixWork matrix_work(Draws draws, std::int64_t vocab) {
     } else {
       params.temperature = i % 3 == 0 && draws == Draws::one ? 0.f : 0.9f;
       params.seed = 500 + i;
-      params.n = draws == Draws::four ? 4 : 1;
+      params.n = draws == Draws::four ? 4 : draws == Draws::edited ? 2 : 1;
+    }
+    if (draws == Draws::edited) {
+      params.repetition_penalty = i % 2 == 0 ? 1.3f : 1.f;
+      params.frequency_penalty = i % 3 == 0 ? 0.4f : 0.f;
+      params.logit_bias = {{static_cast<TokenId>(i), 5.f}};
+      if (i == 1) params.allowed_token_ids = random_prompt(77, 60, vocab);
+      if (i == 3) {
+        params.token_masks = std::make_shared<OddAndEven>(static_cast<int>(vocab));
+        params.stop_token_ids = {static_cast<TokenId>(vocab - 1)};
+      }
     }
     work.prompts.push_back(std::move(prompt));
     work.params.push_back(params);
@@ -126,11 +139,11 @@ void check_combination(const EngineConfig& config, std::int64_t vocab, bool both
   using Policy = MatrixPolicy<Base, Cache, PreemptionPolicy, SchedulingPolicy>;
   constexpr bool kSwaps = std::is_same_v<PreemptionPolicy, SwapPreemption>;
   std::int64_t num_preemptions = 0, num_swapped = 0;
-  for (const Draws draws : {Draws::one, Draws::four, Draws::beams}) {
+  for (const Draws draws : {Draws::one, Draws::four, Draws::beams, Draws::edited}) {
     CAPTURE(static_cast<int>(draws));
     const MatrixWork work = matrix_work(draws, vocab);
     const std::vector<Answer> alone = matrix_alone<Policy>(work, config);
-    REQUIRE(alone[0].size() == (draws == Draws::four ? 4u : 1u));
+    REQUIRE(alone[0].size() == static_cast<std::size_t>(work.params[0].n));
     for (const bool overlap : {false, true}) {
       if (!overlap && !both_ways) continue;
       const std::int32_t num_host_blocks = !kSwaps ? 0 : overlap ? 40 : 6;

@@ -115,10 +115,16 @@ TEST_CASE("every sampling field is read by its name") {
       R"("logprobs":20,"priority":-3})");
   const nv::SamplingParams beams =
       sampling(R"({"n":2,"beam_width":4,"length_penalty":0.5,"early_stopping":"never"})");
+  const nv::SamplingParams edits =
+      sampling(R"({"repetition_penalty":1.5,"frequency_penalty":-0.5,"presence_penalty":2,)"
+               R"("logit_bias":{"12":-100,"7":0.5},"allowed_token_ids":[5,12],"bad_words":"x",)"
+               R"("logprob_token_ids":[9]})");
   // A new field of SamplingParams breaks this line: add it to kSamplingFields and to this test.
-  const auto& [temperature, top_k, top_p, min_p, seed, n, best_of, max_tokens, min_tokens,
-               ignore_eos, stop_token_ids, stop, include_stop, skip_special, logprobs, priority,
-               beam_width, length_penalty, early_stopping] = p;
+  const auto& [temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty,
+               presence_penalty, logit_bias, allowed_token_ids, bad_words, token_masks, seed, n,
+               best_of, max_tokens, min_tokens, ignore_eos, stop_token_ids, stop, include_stop,
+               skip_special, logprobs, logprob_token_ids, priority, beam_width, length_penalty,
+               early_stopping] = p;
   CHECK(temperature == 0.5f);
   CHECK(top_k == 40);
   CHECK(top_p == 0.9f);
@@ -138,6 +144,22 @@ TEST_CASE("every sampling field is read by its name") {
   CHECK_FALSE(beam_width);
   CHECK(length_penalty == 1.f);
   CHECK(early_stopping == nv::EarlyStopping::no);
+  CHECK_FALSE(repetition_penalty);
+  CHECK(frequency_penalty == 0.f);
+  CHECK(presence_penalty == 0.f);
+  CHECK(logit_bias.empty());
+  CHECK(allowed_token_ids.empty());
+  CHECK(bad_words.empty());
+  CHECK(token_masks == nullptr);
+  CHECK(logprob_token_ids.empty());
+  CHECK(edits.repetition_penalty == 1.5f);
+  CHECK(edits.frequency_penalty == -0.5f);
+  CHECK(edits.presence_penalty == 2.f);
+  CHECK(edits.logit_bias == std::vector<nv::TokenBias>{{12, -100.f}, {7, 0.5f}});
+  CHECK(edits.allowed_token_ids == std::vector<TokenId>{5, 12});
+  CHECK(edits.bad_words == std::vector<std::string>{"x"});
+  CHECK(edits.logprob_token_ids == std::vector<TokenId>{9});
+  CHECK(contains(bad_sampling(R"({"logit_bias":{"a":1}})"), "a token id in logit_bias"));
   CHECK(beams.beam_width == 4);
   CHECK(beams.length_penalty == 0.5f);
   CHECK(beams.early_stopping == nv::EarlyStopping::never);
@@ -203,6 +225,16 @@ TEST_CASE("unusable sampling settings are refused by name") {
                              R"({"logprobs":21})",
                              R"({"logprobs":-1})",
                              R"({"logprobs":true})",
+                             R"({"repetition_penalty":0})",
+                             R"({"frequency_penalty":2.1})",
+                             R"({"presence_penalty":"1"})",
+                             R"({"logit_bias":[1]})",
+                             R"({"logit_bias":{"-1":1}})",
+                             R"({"logit_bias":{"1":101}})",
+                             R"({"logit_bias":{"1":"1"}})",
+                             R"({"allowed_token_ids":[-1]})",
+                             R"({"bad_words":[""]})",
+                             R"({"logprob_token_ids":5})",
                              R"([])",
                              R"("")",
                              "3"})

@@ -102,6 +102,10 @@ std::vector<Trace> serve(Engine& engine) {
                       .max_tokens = 24,
                       .ignore_eos = true,
                       .logprobs = static_cast<std::int32_t>(i % 2)});
+    SamplingParams& edited = params.back();
+    if (i % 4 == 1) edited.repetition_penalty = 1.3f;
+    if (i % 4 == 3)
+      edited.logit_bias = {{static_cast<TokenId>(i), 4.f}}, edited.presence_penalty = 1;
   }
   std::vector<Trace> out;
   for (const Output& output : engine.generate(prompts, params)) {
