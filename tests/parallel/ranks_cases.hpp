@@ -9,11 +9,13 @@
 #include <cmath>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <new>
 #include <thread>
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "engine/odd_and_even.hpp"
 #include "parallel/process_rig.hpp"
 
 using namespace nanovllm;
@@ -104,8 +106,14 @@ std::vector<Trace> serve(Engine& engine) {
                       .logprobs = static_cast<std::int32_t>(i % 2)});
     SamplingParams& edited = params.back();
     if (i % 4 == 1) edited.repetition_penalty = 1.3f;
-    if (i % 4 == 3)
-      edited.logit_bias = {{static_cast<TokenId>(i), 4.f}}, edited.presence_penalty = 1;
+    if (i % 4 == 3) {
+      edited.logit_bias = {{static_cast<TokenId>(i), 4.f}};
+      edited.presence_penalty = 1;
+    }
+    if (i % 6 == 2) {
+      edited.token_masks = std::make_shared<OddAndEven>(250);
+      edited.stop_token_ids = {249};
+    }
   }
   std::vector<Trace> out;
   for (const Output& output : engine.generate(prompts, params)) {
