@@ -7,6 +7,7 @@
 #   headers/clang, /nvcc   every .hpp in one translation unit of the other compilers
 #   headers/docs           the policies that docs/policies.md writes
 #   headers/docs_sessions  the program that docs/sessions.md writes
+#   headers/docs_processors  the processors that docs/logits_processors.md writes
 #   headers/wording        what the compiler says of types that are not what a policy's slot wants
 #   headers/march-*        the CPU's kernels, where -march rules out some of them
 #   headers/cuda-alone     each .cuh compiles by itself for sm_90a, without warnings
@@ -174,6 +175,9 @@ endif()
 
 add_test(NAME headers/docs COMMAND "${headers_folder}/check_docs.sh" "${CMAKE_CXX_COMPILER}"
   "${PROJECT_SOURCE_DIR}/docs/policies.md" ${our_flags} ${other_flags} -DNANOVLLM_PREBUILT)
+add_test(NAME headers/docs_processors COMMAND "${headers_folder}/check_docs.sh"
+  "${CMAKE_CXX_COMPILER}" "${PROJECT_SOURCE_DIR}/docs/logits_processors.md" ${our_flags} ${other_flags}
+  -DNANOVLLM_PREBUILT)
 add_test(NAME headers/docs_sessions COMMAND "${headers_folder}/check_docs.sh"
   "${CMAKE_CXX_COMPILER}" "${PROJECT_SOURCE_DIR}/docs/sessions.md" ${our_flags} ${other_flags}
   -DNANOVLLM_PREBUILT)

@@ -4,6 +4,7 @@
 #include "nanovllm/sampling/logits_processor.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include "catch.hpp"
 #include "engine/models.hpp"
@@ -53,6 +54,25 @@ std::vector<Output> run(const std::vector<SamplingParams>& params, bool overlap 
   for (std::size_t i = 0; i < params.size(); ++i) prompts.push_back(random_prompt(i, 3 + i, 100));
   return engine.generate(prompts, params);
 }
+
+/// A penalty of a user's own: what came among the last eight tokens is less likely to come again.
+class Fading {
+ public:
+  static constexpr bool kReadsTokens = true;
+  explicit Fading(const LogitsProcessorSetup&) {}
+  void accept(TokenId token) { last_[static_cast<std::size_t>(count_++ % 8)] = token; }
+  void process(std::int32_t, TokenMask& mask) const {
+    for (std::int64_t i = 0; i < std::min<std::int64_t>(count_, 8); ++i)
+      mask.add_bias(last_[static_cast<std::size_t>(i)], -2.f);
+  }
+
+ private:
+  std::array<TokenId, 8> last_{};
+  std::int64_t count_ = 0;
+};
+struct FadingPolicy : PlainPolicy {
+  using LogitsProcessors = StandardLogitsProcessors<Fading>;
+};
 
 std::vector<SamplingParams> mixed_params() {
   std::vector<SamplingParams> params;
@@ -204,6 +224,30 @@ TEST_CASE("a user's processor rules the requests it is for and no others", "[log
   // Where steps would be planned ahead, too: the processor has every token in time.
   const auto ahead = run<TurnsPolicy>(params, true);
   for (std::size_t i = 0; i < params.size(); ++i) CHECK(ahead[i].token_ids == turns[i].token_ids);
+}
+
+TEST_CASE("a user's penalty is a processor of ten lines", "[logits_processor]") {
+  // On eight tokens without a repetition it is the presence penalty.
+  std::vector<SamplingParams> params = mixed_params();
+  for (SamplingParams& p : params) p.max_tokens = 8;
+  const auto fading = run<FadingPolicy>(params, true);
+  CHECK(run<FadingPolicy>(params, false)[1].token_ids == fading[1].token_ids);
+  std::vector<SamplingParams> presence = params;
+  for (SamplingParams& p : presence) p.presence_penalty = 2;
+  const auto expected = run<PlainPolicy>(presence), plain = run<PlainPolicy>(params);
+  std::size_t num_compared = 0, num_changed = 0;
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    INFO("request " << i);
+    REQUIRE(fading[i].error == "");
+    std::vector<TokenId> sorted = expected[i].token_ids;
+    std::sort(sorted.begin(), sorted.end());
+    if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) continue;
+    CHECK(fading[i].token_ids == expected[i].token_ids);
+    ++num_compared;
+    num_changed += fading[i].token_ids != plain[i].token_ids ? 1 : 0;
+  }
+  CHECK(num_compared >= 3);
+  CHECK(num_changed >= 1);
 }
 
 TEST_CASE("min_tokens is the work of a processor", "[logits_processor]") {

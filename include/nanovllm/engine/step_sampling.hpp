@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -55,11 +56,14 @@ class StepSampling {
   void fill_row(RequestSequence& sequence, std::int32_t position);
   /// Rows before `num_rows` that have no edits get none.
   void end_edits(std::size_t num_rows);
+  /// `biases_` with each token once.
+  [[nodiscard]] std::span<const TokenBias> sum_of_biases();
   void mark(RequestSequence& sequence, std::int32_t position, EditRow& row);
 
   std::int64_t vocab_size_;
   bool edits_logits_;
   MarkSlots slots_;
+  std::vector<TokenBias> biases_;  // of a row's processors
   HostSamplingBatch rows_;
   EditFields<HostOf> edits_;  // of no more rows than the last that has any, before `pack`
   SampleInputs inputs_;

@@ -14,6 +14,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/ops/logit_edits.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 
 namespace nanovllm {
@@ -29,15 +30,17 @@ struct LogitsProcessorSetup {
 };
 
 /// Which tokens the next draw of one sequence must not give: some that are banned one by one, or a
-/// bitmap of those that may come. How that reaches the sampler is not a processor's business.
+/// bitmap of those that may come; and what is added to the logits of others. How that reaches the
+/// sampler is not a processor's business.
 class TokenMask {
  public:
   /// Adds to `banned`, which must outlive the mask.
-  /// @param bits  where the bitmap is put behind what is there, should there be one; null where
-  ///              nothing reads bitmaps, and bans take their place.
+  /// @param bits    where the bitmap is put behind what is there, should there be one; null where
+  ///                nothing reads bitmaps, and bans take their place.
+  /// @param biases  gets the biases; null where nothing reads them.
   TokenMask(std::vector<TokenId>& banned, std::int64_t vocab_size,
-            std::vector<std::uint32_t>* bits = nullptr)
-      : banned_(banned), vocab_size_(vocab_size), bits_(bits) {}
+            std::vector<std::uint32_t>* bits = nullptr, std::vector<TokenBias>* biases = nullptr)
+      : banned_(banned), vocab_size_(vocab_size), bits_(bits), biases_(biases) {}
 
   [[nodiscard]] std::int64_t vocab_size() const { return vocab_size_; }
   /// Whether there is a bitmap.
@@ -51,6 +54,15 @@ class TokenMask {
   void ban(std::span<const TokenId> tokens) {
     for (const TokenId token : tokens) check_token(token);
     banned_.insert(banned_.end(), tokens.begin(), tokens.end());
+  }
+
+  /// Adds `bias` to the token's logit, before temperature and filters. Biases of a token add up.
+  /// Throws RequestError for a token that does not exist, and Error where the policy's executor has
+  /// no open steps (EditingExecutorLike).
+  void add_bias(TokenId token, float bias) {
+    check_token(token);
+    check(biases_ != nullptr, "logits processor: a bias needs an executor with open steps");
+    biases_->push_back({token, bias});
   }
 
   /// Bans every token for which `is_banned(token)`.
@@ -109,6 +121,7 @@ class TokenMask {
   std::vector<TokenId>& banned_;
   std::int64_t vocab_size_;
   std::vector<std::uint32_t>* bits_;
+  std::vector<TokenBias>* biases_;
   std::ptrdiff_t begin_ = -1;  // of the bitmap in `bits_`; -1 without
 };
 
