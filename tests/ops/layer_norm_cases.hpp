@@ -31,8 +31,8 @@ struct LayerNormOperands {
         largest = std::max(largest, std::abs(from[begin + j]));
       }
       for (std::int64_t j = 0; j < width; ++j)
-        variance += (from[begin + j] - mean) * (from[begin + j] - mean) /
-                    static_cast<double>(width);
+        variance +=
+            (from[begin + j] - mean) * (from[begin + j] - mean) / static_cast<double>(width);
       const double inverse = 1 / std::sqrt(variance + double{1e-5f});
       const double mean_error = 160 * kFloatUnit * largest;
       for (std::int64_t j = 0; j < width; ++j) {
@@ -52,7 +52,8 @@ struct LayerNormOperands {
   Array<B, T> x, weight, bias, out;
 };
 
-inline constexpr std::int64_t kLayerNormWidths[] = {1, 7, 64, 100, 192, 768, 1023, 1600, 4099, 9000};
+inline constexpr std::int64_t kLayerNormWidths[] = {1,   7,    64,   100,  192,
+                                                    768, 1023, 1600, 4099, 9000};
 
 template <class T, class B>
 void layer_norm_cases(B& backend) {
@@ -93,9 +94,8 @@ void add_layer_norm_cases(B& backend) {
       std::vector<double> sums;
       for (std::int64_t i = 0; i < rows * width; ++i)
         sums.push_back(rounded<T>(o.x[i] + residual[i]));
-      backend.run(AddLayerNormArgs<T>{o.x.matrix(width), residual.matrix(width),
-                                      o.weight.vector(), o.bias.vector(), 1e-5f,
-                                      o.x.matrix(width)});
+      backend.run(AddLayerNormArgs<T>{o.x.matrix(width), residual.matrix(width), o.weight.vector(),
+                                      o.bias.vector(), 1e-5f, o.x.matrix(width)});
       o.x.download(), residual.download();
       for (std::int64_t i = 0; i < rows * width; ++i)
         REQUIRE(residual[i] == sums[static_cast<std::size_t>(i)]);

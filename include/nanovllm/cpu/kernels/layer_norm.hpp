@@ -49,7 +49,6 @@ NANOVLLM_PREBUILT_TEMPLATE(void layer_norm(const LayerNormArgs<float, float>&, c
 NANOVLLM_PREBUILT_TEMPLATE(void layer_norm(const LayerNormArgs<bf16, bf16>&, const Context&))
 NANOVLLM_PREBUILT_TEMPLATE(void add_layer_norm(const AddLayerNormArgs<float, float>&,
                                                const Context&))
-NANOVLLM_PREBUILT_TEMPLATE(void add_layer_norm(const AddLayerNormArgs<bf16, bf16>&,
-                                               const Context&))
+NANOVLLM_PREBUILT_TEMPLATE(void add_layer_norm(const AddLayerNormArgs<bf16, bf16>&, const Context&))
 
 }  // namespace nanovllm::cpu

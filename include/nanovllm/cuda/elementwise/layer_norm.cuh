@@ -83,8 +83,7 @@ __device__ __forceinline__ float sum_first(const float (&x)[kCount], int count) 
 
 /// Σ (x - mean)² of a vector's first `count` elements, in order.
 template <int kCount>
-__device__ __forceinline__ float deviations_first(const float (&x)[kCount], float mean,
-                                                  int count) {
+__device__ __forceinline__ float deviations_first(const float (&x)[kCount], float mean, int count) {
   float sum = 0.f;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
@@ -189,14 +188,13 @@ void launch_layer_norm_rows(const LayerNormProblem<T>& problem, const Context& c
            {.grid = ceil_div(rows, unsigned{Traits::kRows}), .block = {32, Traits::kRows}}, context,
            problem);
   } else {
-    launch(layer_norm_kernel<T, kAdd, kWhole>,
-           {.grid = rows, .block = 32 * ceil_div(vectors, 32u)}, context, problem);
+    launch(layer_norm_kernel<T, kAdd, kWhole>, {.grid = rows, .block = 32 * ceil_div(vectors, 32u)},
+           context, problem);
   }
 }
 
 template <class T, bool kAdd>
-void launch_layer_norm(const char* op, const LayerNormProblem<T>& problem,
-                       const Context& context) {
+void launch_layer_norm(const char* op, const LayerNormProblem<T>& problem, const Context& context) {
   const std::int64_t rows = problem.x.extent(0), width = problem.x.extent(1);
   nanovllm::check<ShapeError>(rows < (1ll << 31) && width < (1ll << 30), op,
                               ": at most 2^31 - 1 rows of 2^30 - 1 elements, got ", rows, " of ",
