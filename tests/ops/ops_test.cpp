@@ -2,7 +2,9 @@
 
 #include "nanovllm/cpu/backend.hpp"
 #include "ops/attention_cases.hpp"
+#include "ops/bias_cases.hpp"
 #include "ops/embedding_cases.hpp"
+#include "ops/layer_norm_cases.hpp"
 #include "ops/linear_cases.hpp"
 #include "ops/logit_edits_cases.hpp"
 #include "ops/qkv_cases.hpp"

@@ -288,7 +288,8 @@ def check_against_generate(model, prompt, result):
 
 
 @torch.no_grad()
-def write_expected(out, name, directory, prompts, full_positions, seeds):
+def write_expected(out, name, directory, prompts, full_positions, seeds, load=load, more={}):
+    """`load(directory, dtype, attention)` gives the model; `more` goes into <name>.json."""
     tensors, prompt_log_probs, gaps = {}, {}, {}
     for dtype_name, dtype in DTYPES.items():
         model = load(directory, dtype, ATTENTION)
@@ -327,7 +328,7 @@ def write_expected(out, name, directory, prompts, full_positions, seeds):
             for a, b in pairs
         },
         "min_greedy_gap": gaps,
-    })
+    } | more)
 
 
 def versions():

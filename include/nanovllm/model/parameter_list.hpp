@@ -32,8 +32,7 @@ class ParameterList {
   /// A tensor of `shape`, of which this rank keeps `shard` as rows [first_row, …) of `matrix`.
   void add_matrix(std::string name, std::vector<std::int64_t> shape, Shard shard, Matrix& matrix,
                   std::int64_t first_row = 0) {
-    parameters_.push_back(
-        {.name = std::move(name),
+    add({.name = std::move(name),
          .shape = std::move(shape),
          .sink =
              [&matrix, backend = backend_, first_row](std::int64_t row, MatrixView<const T> rows) {
@@ -42,14 +41,37 @@ class ParameterList {
          .shard = shard});
   }
 
+  /// A tensor that the file has transposed, [in, out], as `Conv1D` has its weights: the columns that
+  /// `shard` keeps become rows [first_row, …) of `matrix`. While it is read, the kept part is in
+  /// host memory once.
+  void add_transposed(std::string name, std::vector<std::int64_t> shape, Shard shard,
+                      Matrix& matrix, std::int64_t first_row = 0) {
+    const std::int64_t in = shard.dim == 0 ? shard.end - shard.begin : shape[0];
+    add({.name = std::move(name),
+         .shape = std::move(shape),
+         .sink =
+             [&matrix, backend = backend_, first_row, in, kept = std::vector<T>()](
+                 std::int64_t row, MatrixView<const T> rows) mutable {
+               const std::int64_t out = rows.extent(1);
+               kept.resize(static_cast<std::size_t>(out * in));
+               transpose(rows, kept.data() + row, in);
+               if (row + rows.extent(0) < in) return;
+               backend->set_rows(matrix, first_row, MatrixView<const T>(kept.data(), {out, in}));
+               kept = {};
+             },
+         .shard = shard});
+  }
+
   /// A rank-1 tensor, kept whole.
   void add_vector(std::string name, Vector& vector) {
-    parameters_.push_back(
-        {.name = std::move(name),
-         .shape = {static_cast<std::int64_t>(vector.size())},
-         .sink = [&vector, backend = backend_](std::int64_t, MatrixView<const T> row) {
-           backend->upload(row.data, vector.data(), static_cast<std::size_t>(row.size()));
-         }});
+    add_part(std::move(name), static_cast<std::int64_t>(vector.size()), {}, vector, 0, T(1.f));
+  }
+
+  /// A rank-1 tensor of `size` elements that is added to something, of which this rank keeps `shard`
+  /// as elements [first, …) of `vector`.
+  void add_bias(std::string name, std::int64_t size, Shard shard, Vector& vector,
+                std::int64_t first = 0) {
+    add_part(std::move(name), size, shard, vector, first, T(0.f));
   }
 
   /// Streams the parameters in; tensors of the names `ignored` may be there and are not read.
@@ -62,8 +84,8 @@ class ParameterList {
         [&] { return Staging(*backend_); });
   }
 
-  /// Fills all matrices with reproducible noise of standard deviation `scale`, and all vectors
-  /// with 1. For benchmarks: ranks draw their own values, so the model depends on the number of
+  /// Fills all matrices with reproducible noise of standard deviation `scale`, all biases with 0,
+  /// and all other vectors with 1. For benchmarks: ranks draw their own values, so the model depends on the number of
   /// ranks.
   void randomize(std::uint64_t seed, int rank, float scale = 0.02f) const {
     std::atomic<std::size_t> next = 0;
@@ -71,26 +93,58 @@ class ParameterList {
       Staging staging(*backend_);
       for (std::size_t i = next++; i < parameters_.size(); i = next++) {
         const std::uint64_t key = seed + i + 1 + (static_cast<std::uint64_t>(rank) << 32);
-        randomize(parameters_[i], key, scale, staging);
+        randomize(parameters_[i], fills_[i], key, scale, staging);
       }
     });
   }
 
  private:
-  /// Fills one matrix with noise, or one norm with ones.
-  static void randomize(const Parameter<T>& parameter, std::uint64_t key, float scale,
+  /// `fill` is what a vector is filled with.
+  void add(Parameter<T> parameter, T fill = T(1.f)) {
+    parameters_.push_back(std::move(parameter));
+    fills_.push_back(fill);
+  }
+
+  void add_part(std::string name, std::int64_t size, Shard shard, Vector& vector,
+                std::int64_t first, T fill) {
+    add({.name = std::move(name),
+         .shape = {size},
+         .sink =
+             [&vector, backend = backend_, first](std::int64_t, MatrixView<const T> row) {
+               backend->upload(row.data, vector.data() + first,
+                               static_cast<std::size_t>(row.size()));
+             },
+         .shard = shard},
+        fill);
+  }
+
+  /// to[column · stride + row] = from[row, column], in squares that a cache holds.
+  static void transpose(MatrixView<const T> from, T* to, std::int64_t stride) {
+    constexpr std::int64_t kSquare = 32;
+    const std::int64_t rows = from.extent(0), columns = from.extent(1);
+    for (std::int64_t row = 0; row < rows; row += kSquare) {
+      for (std::int64_t column = 0; column < columns; column += kSquare) {
+        for (std::int64_t j = column; j < std::min(columns, column + kSquare); ++j) {
+          for (std::int64_t i = row; i < std::min(rows, row + kSquare); ++i)
+            to[j * stride + i] = *from.at(i, j);
+        }
+      }
+    }
+  }
+
+  /// Fills one matrix with noise, or one vector with `fill`.
+  static void randomize(const Parameter<T>& parameter, T fill, std::uint64_t key, float scale,
                         Staging& staging) {
     constexpr std::int64_t kPanelRows = 256;
     const bool vector = parameter.shape.size() == 1;
-    std::int64_t rows = vector ? 1 : parameter.shape[0], columns = parameter.shape.back();
-    if (parameter.shard.dim == 0) rows = parameter.shard.end - parameter.shard.begin;
-    if (parameter.shard.dim == 1) columns = parameter.shard.end - parameter.shard.begin;
+    const detail::Region region = detail::region_of(parameter.shape, parameter.shard);
+    const std::int64_t rows = region.rows(), columns = region.columns();
     for (std::int64_t first = 0; first < rows; first += kPanelRows) {
       const std::int64_t count = std::min(kPanelRows, rows - first);
       const std::span<T> panel(staging.acquire(static_cast<std::size_t>(count * columns)),
                                static_cast<std::size_t>(count * columns));
       if (vector) {
-        std::fill(panel.begin(), panel.end(), T(1.f));
+        std::fill(panel.begin(), panel.end(), fill);
       } else {
         fill_noise(panel, key, static_cast<std::uint64_t>(first * columns), scale);
       }
@@ -113,6 +167,7 @@ class ParameterList {
 
   Backend* backend_;
   std::vector<Parameter<T>> parameters_;
+  std::vector<T> fills_;  // of vectors that are randomised, one a parameter
 };
 
 }  // namespace nanovllm

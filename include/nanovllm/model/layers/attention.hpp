@@ -30,7 +30,7 @@ struct Qkv {
   TensorView<T, 3> v;  ///< like k
 };
 
-/// Grouped-query attention. `Heads` is the `HeadShape` that the model's type gives.
+/// Attention of any group of query heads a kv head. `Heads` is the `HeadShape` that the model's type gives.
 ///
 /// `Batch` has the members of a `ForwardBatch`: decodes are in rows [0, num_decodes), prompt chunks
 /// behind them.
@@ -72,6 +72,15 @@ class PagedAttention {
     };
     return {split(0, heads_.num_heads), split(heads_.num_heads, heads_.num_kv_heads),
             split(heads_.num_heads + heads_.num_kv_heads, heads_.num_kv_heads)};
+  }
+
+  /// The same with a bias, q's, k's and v's one behind the other.
+  [[nodiscard]] Qkv<A> project_qkv(typename Context::ConstRows x,
+                                   const typename Context::Matrix& weight,
+                                   VectorView<const typename Context::Weight> bias) {
+    const Qkv<A> qkv = project_qkv(x, weight);
+    add_bias(context_, qkv_.rows(x.extent(0)), bias);
+    return qkv;
   }
 
   /// What every query sees, [n, heads · head_dim], valid until the next call. The step's keys and

@@ -25,6 +25,14 @@ void embed(const Context& context, VectorView<const TokenId> tokens,
   context.comm.all_reduce(out);
 }
 
+/// out[i] = the row of positions[i] in a learned table of positions, which every rank has whole.
+template <class Context>
+void embed_positions(const Context& context, VectorView<const std::int32_t> positions,
+                     const typename Context::Matrix& table, typename Context::Rows out) {
+  context.backend.run(EmbeddingArgs<typename Context::Activation, typename Context::Matrix>{
+      .tokens = positions, .table = &table, .first_token = 0, .out = out});
+}
+
 /// Logits of some rows; every rank computes its shard of the vocabulary and gathers the others'.
 template <class Context>
 class LmHead {

@@ -1,10 +1,12 @@
 #pragma once
-/// The gated MLP.
+/// MLPs: gated, and with GELU and biases.
 
 #include <cstdint>
 
+#include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/linear.hpp"
+#include "nanovllm/ops/bias_gelu.hpp"
 #include "nanovllm/ops/silu_mul.hpp"
 
 namespace nanovllm {
@@ -33,6 +35,30 @@ class GatedMlp {
  private:
   Context context_;
   RowBuffer<Context> gate_up_;
+  RowBuffer<Context> activation_;
+};
+
+/// gelu(fc(x)), fc with bias; all but the product that brings it back to the stream's width.
+template <class Context>
+class GeluMlp {
+ public:
+  /// `intermediate_size` is this rank's share.
+  GeluMlp(const Context& context, std::int64_t max_rows, std::int64_t intermediate_size)
+      : context_(context), activation_(max_rows, intermediate_size) {}
+
+  /// [n, intermediate_size], valid until the next call.
+  [[nodiscard]] typename Context::Rows operator()(typename Context::ConstRows x,
+                                                  const typename Context::Matrix& fc,
+                                                  VectorView<const typename Context::Weight> bias) {
+    const typename Context::Rows out = activation_.rows(x.extent(0));
+    project(context_, x, fc, out);
+    context_.backend.run(BiasGeluArgs<typename Context::Activation, typename Context::Weight>{
+        .x = out, .bias = bias, .out = out});
+    return out;
+  }
+
+ private:
+  Context context_;
   RowBuffer<Context> activation_;
 };
 

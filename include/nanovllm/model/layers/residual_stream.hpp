@@ -6,9 +6,10 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/context.hpp"
+#include "nanovllm/model/layers/linear.hpp"
+#include "nanovllm/model/layers/norm.hpp"
 #include "nanovllm/ops/gather_rows.hpp"
 #include "nanovllm/ops/linear.hpp"
-#include "nanovllm/ops/rms_norm.hpp"
 
 namespace nanovllm {
 
@@ -18,11 +19,14 @@ namespace nanovllm {
 ///
 ///     stream.start(n);  …fill stream.residual()…;  stream.norm(weight);
 ///     stream.add(result of stream.hidden(), weight);  stream.norm(weight);  …
-template <class Context>
+///
+/// `Norm` is one of model/layers/norm.hpp.
+template <class Context, class Norm = RmsNorm>
 class ResidualStream {
   using A = typename Context::Activation;
   using Matrix = typename Context::Matrix;
   using Rows = typename Context::Rows;
+  using NormParameters = typename Norm::template Parameters<Context>;
 
  public:
   /// For steps of up to `max_rows` rows of `width` elements.
@@ -41,6 +45,12 @@ class ResidualStream {
   }
 
   [[nodiscard]] Rows residual() { return residual_.rows(num_rows_); }
+  /// Rows to be written before the next norm, which adds them to the residual: what a step begins
+  /// with besides `residual()`. They lie where `hidden()` does.
+  [[nodiscard]] Rows summand() {
+    has_summand_ = true;
+    return hidden();
+  }
   /// What `norm` computed last, for a block to read.
   [[nodiscard]] Rows hidden() { return hidden_.rows(num_rows_); }
 
@@ -61,14 +71,19 @@ class ResidualStream {
     has_summand_ = true;
   }
 
-  /// hidden() = rms_norm(residual()), whatever was added before included.
-  void norm(VectorView<const typename Context::Weight> weight) {
+  /// The same for a layer with bias, which is added once, to the sum over all ranks.
+  void add(typename Context::ConstRows x, const Matrix& weight,
+           VectorView<const typename Context::Weight> bias) {
+    add(x, weight);
+    add_bias(context_, has_summand_ ? hidden() : residual(), bias);
+  }
+
+  /// hidden() = norm of residual(), whatever was added before included.
+  void norm(const NormParameters& parameters) {
     if (has_summand_) {
-      context_.backend.run(AddRmsNormArgs<A, typename Context::Weight>{
-          .x = hidden(), .residual = residual(), .weight = weight, .eps = eps_, .out = hidden()});
+      Norm::run_add(context_, hidden(), residual(), parameters, eps_, hidden());
     } else {
-      context_.backend.run(RmsNormArgs<A, typename Context::Weight>{
-          .x = residual(), .weight = weight, .eps = eps_, .out = hidden()});
+      Norm::run(context_, residual(), parameters, eps_, hidden());
     }
     has_summand_ = false;
   }

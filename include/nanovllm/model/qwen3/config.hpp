@@ -11,27 +11,12 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/model/config_fields.hpp"
 #include "nanovllm/model/generation_config.hpp"
 #include "nanovllm/model/rope_config.hpp"
 #include "nanovllm/model/rope_scaling.hpp"
 
 namespace nanovllm {
-
-/// The largest sizes that are read from a config.json, far above any model there is. They keep a
-/// hostile file from asking for all memory, and products of sizes from overflowing.
-struct ModelLimits {
-  static constexpr std::int64_t kHiddenSize = std::int64_t{1} << 17;
-  static constexpr std::int64_t kNumLayers = 1 << 10;
-  static constexpr std::int64_t kNumHeads = 1 << 10;
-  static constexpr std::int64_t kHeadDim = 1 << 10;
-  static constexpr std::int64_t kIntermediateSize = std::int64_t{1} << 20;
-  static constexpr std::int64_t kVocabSize = std::int64_t{1} << 22;
-  static constexpr std::int64_t kNumPositions = std::int64_t{1} << 26;
-  /// The rotary table of all positions, YaRN's included: positions times head_dim.
-  static constexpr std::int64_t kRopeElements = std::int64_t{1} << 33;
-  /// All weights together.
-  static constexpr std::int64_t kNumParameters = std::int64_t{1} << 42;
-};
 
 /// What the engine needs to know about a checkpoint. `load` and `from_json` guarantee the ranges
 /// given here and ModelLimits.

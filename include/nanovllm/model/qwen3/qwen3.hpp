@@ -24,6 +24,7 @@
 #include "nanovllm/model/qwen3/weights.hpp"
 #include "nanovllm/model/rope_scaling.hpp"
 #include "nanovllm/model/rope_table.hpp"
+#include "nanovllm/model/shape.hpp"
 #include "nanovllm/ops/backend_check.hpp"
 
 namespace nanovllm {
@@ -70,11 +71,9 @@ class Qwen3Network {
   /// Lets a backend that can choose its dense kernels choose them, by trying; the weights must be
   /// there. Call it once.
   void tune() {
-    const auto tune_all = [&](auto member, bool accumulate) {
-      std::vector<const Matrix*> list;
-      for (std::int64_t i = 0; i < num_layers(); ++i) list.push_back(&(weights_.layer(i).*member));
-      tune_projections<A>(context_, std::span<const Matrix* const>(list), accumulate,
-                          limits_.max_num_batched_tokens);
+    const auto tune_all = [&](Matrix Layer::*matrix, bool accumulate) {
+      tune_layers<A>(context_, weights_, num_layers(), matrix, accumulate,
+                     limits_.max_num_batched_tokens);
     };
     tune_all(&Layer::qkv, false);
     tune_all(&Layer::o, stream_.accumulates());
@@ -88,13 +87,13 @@ class Qwen3Network {
   /// Heads of this rank, for its KV pool.
   [[nodiscard]] std::int64_t num_kv_heads() const { return weights_.shard().num_kv_heads; }
   [[nodiscard]] std::int64_t head_dim() const {
-    return fixed_or(kShape.head_dim, weights_.shape().head_dim);
+    return detail::fixed_or(kShape.head_dim, weights_.shape().head_dim);
   }
   [[nodiscard]] std::int64_t num_layers() const {
-    return fixed_or(kShape.num_layers, weights_.shape().num_layers);
+    return detail::fixed_or(kShape.num_layers, weights_.shape().num_layers);
   }
   [[nodiscard]] std::int64_t vocab_size() const {
-    return fixed_or(kShape.vocab_size, weights_.shape().vocab_size);
+    return detail::fixed_or(kShape.vocab_size, weights_.shape().vocab_size);
   }
 
   /// Columns that the logits matrix must have: the vocabulary, rounded up to equal shards.
@@ -128,14 +127,11 @@ class Qwen3Network {
   using Layer = typename Weights::Layer;
   using Heads = decltype(head_shape_of<kShape>());
 
-  [[nodiscard]] static constexpr std::int64_t fixed_or(std::size_t fixed, std::size_t given) {
-    return static_cast<std::int64_t>(fixed != std::dynamic_extent ? fixed : given);
-  }
   [[nodiscard]] static float eps_of(const ModelConfig& config) {
     return static_cast<float>(config.rms_norm_eps);
   }
   [[nodiscard]] std::int64_t hidden_size() const {
-    return fixed_or(kShape.hidden_size, weights_.shape().hidden_size);
+    return detail::fixed_or(kShape.hidden_size, weights_.shape().hidden_size);
   }
   [[nodiscard]] AttentionHeads heads() const {
     return {weights_.shard().num_heads, num_kv_heads(), head_dim()};

@@ -4,16 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 
-#include "nanovllm/core/error.hpp"
 #include "nanovllm/model/qwen3/config.hpp"
+#include "nanovllm/model/shape.hpp"
 #include "nanovllm/ops/attention.hpp"
 
 namespace nanovllm {
-
-/// Whether lm_head is the embedding matrix.
-enum class Tie : std::uint8_t { no, yes, dynamic };
 
 /// Sizes of a Qwen3 model. A field that is `std::dynamic_extent` (or `Tie::dynamic`) is taken from
 /// config.json at run time; any other is fixed at compile time and checked against config.json.
@@ -48,15 +44,6 @@ inline constexpr Qwen3Shape qwen3_any{};
 
 }  // namespace shapes
 
-namespace detail {
-
-/// `size`, or 0 where it is known at run time only.
-[[nodiscard]] constexpr int fixed_or_zero(std::size_t size) {
-  return size == std::dynamic_extent ? 0 : static_cast<int>(size);
-}
-
-}  // namespace detail
-
 /// What a shape fixes about the heads of attention. Ranks divide both kinds of heads, so that the
 /// group is the same on each.
 template <Qwen3Shape kShape>
@@ -81,29 +68,18 @@ template <Qwen3Shape kShape>
 
 namespace detail {
 
-/// "; 'hidden_size' is 1024 at compile time but 2048 in config.json" for each fixed field in which
-/// `given` differs. Empty when none does.
-[[nodiscard]] inline std::string shape_differences(const Qwen3Shape& fixed,
-                                                   const Qwen3Shape& given) {
-  std::string out;
-  const auto compare = [&](const char* field, const auto& expected, const auto& got) {
-    if (expected != got)
-      out +=
-          concat("; '", field, "' is ", expected, " at compile time but ", got, " in config.json");
-  };
-  const auto compare_size = [&](const char* field, std::size_t Qwen3Shape::*size) {
-    if (fixed.*size != std::dynamic_extent) compare(field, fixed.*size, given.*size);
-  };
-  compare_size("hidden_size", &Qwen3Shape::hidden_size);
-  compare_size("num_hidden_layers", &Qwen3Shape::num_layers);
-  compare_size("num_attention_heads", &Qwen3Shape::num_heads);
-  compare_size("num_key_value_heads", &Qwen3Shape::num_kv_heads);
-  compare_size("head_dim", &Qwen3Shape::head_dim);
-  compare_size("intermediate_size", &Qwen3Shape::intermediate_size);
-  compare_size("vocab_size", &Qwen3Shape::vocab_size);
-  if (fixed.tie != Tie::dynamic) {
-    compare("tie_word_embeddings", fixed.tie == Tie::yes, given.tie == Tie::yes);
-  }
+/// In what `given`, of config.json, differs from `fixed`.
+[[nodiscard]] inline ShapeDifferences shape_differences(const Qwen3Shape& fixed,
+                                                        const Qwen3Shape& given) {
+  ShapeDifferences out;
+  out.compare("hidden_size", fixed.hidden_size, given.hidden_size);
+  out.compare("num_hidden_layers", fixed.num_layers, given.num_layers);
+  out.compare("num_attention_heads", fixed.num_heads, given.num_heads);
+  out.compare("num_key_value_heads", fixed.num_kv_heads, given.num_kv_heads);
+  out.compare("head_dim", fixed.head_dim, given.head_dim);
+  out.compare("intermediate_size", fixed.intermediate_size, given.intermediate_size);
+  out.compare("vocab_size", fixed.vocab_size, given.vocab_size);
+  out.compare("tie_word_embeddings", fixed.tie, given.tie);
   return out;
 }
 
@@ -112,7 +88,7 @@ namespace detail {
 /// Whether a model compiled for `kShape` can run the checkpoint of `config`.
 template <Qwen3Shape kShape>
 [[nodiscard]] bool matches(const ModelConfig& config) {
-  return detail::shape_differences(kShape, shape_of(config)).empty();
+  return detail::shape_differences(kShape, shape_of(config)).text().empty();
 }
 
 /// The sizes of `config`, every field known. Throws ConfigError that names every field in which
@@ -120,8 +96,7 @@ template <Qwen3Shape kShape>
 template <Qwen3Shape kShape>
 [[nodiscard]] Qwen3Shape resolve(const ModelConfig& config) {
   const Qwen3Shape given = shape_of(config);
-  const std::string differences = detail::shape_differences(kShape, given);
-  check<ConfigError>(differences.empty(), "this model was compiled for another shape", differences);
+  detail::shape_differences(kShape, given).raise();
   return given;
 }
 

@@ -15,6 +15,7 @@
 #include "nanovllm/model/parameter_list.hpp"
 #include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
+#include "nanovllm/model/shape.hpp"
 #include "nanovllm/model/weights.hpp"
 
 namespace nanovllm {
@@ -30,18 +31,11 @@ struct Qwen3Shard {
 
   /// Throws ConfigError naming every size that `num_ranks` does not divide.
   Qwen3Shard(const Qwen3Shape& shape, int rank_in, int num_ranks) : rank(rank_in) {
-    std::string problems;
-    const auto divide = [&](const char* field, std::size_t size) {
-      if (size % static_cast<std::size_t>(num_ranks) != 0) {
-        problems += concat(problems.empty() ? "" : ", ", field, " = ", size);
-      }
-      return static_cast<std::int64_t>(size) / num_ranks;
-    };
-    num_heads = divide("num_attention_heads", shape.num_heads);
-    num_kv_heads = divide("num_key_value_heads", shape.num_kv_heads);
-    intermediate_size = divide("intermediate_size", shape.intermediate_size);
-    check<ConfigError>(problems.empty(), "tensor_parallel = ", num_ranks, " does not divide ",
-                       problems);
+    detail::RankShares shares(num_ranks);
+    num_heads = shares.divide("num_attention_heads", shape.num_heads);
+    num_kv_heads = shares.divide("num_key_value_heads", shape.num_kv_heads);
+    intermediate_size = shares.divide("intermediate_size", shape.intermediate_size);
+    shares.raise();
     vocab_rows = ceil_div(static_cast<std::int64_t>(shape.vocab_size), num_ranks);
     first_token = rank * vocab_rows;
   }

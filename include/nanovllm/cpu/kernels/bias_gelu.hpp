@@ -1,0 +1,35 @@
+#pragma once
+/// `bias_gelu` on the CPU. Contract: ops/bias_gelu.hpp.
+
+#include <cstdint>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/cpu/context.hpp"
+#include "nanovllm/cpu/simd/simd.hpp"
+#include "nanovllm/ops/bias_gelu.hpp"
+
+#define NANOVLLM_KERNELS "nanovllm/cpu/kernels/bias_gelu_kernels.inc"
+#include "nanovllm/cpu/for_each_isa.inc"
+
+namespace nanovllm::cpu {
+
+/// A row's result depends on that row alone, bit for bit on a given instruction set.
+template <Element T, Element W>
+void bias_gelu(const BiasGeluArgs<T, W>& args, const Context& context) {
+  validate(args);
+  const auto rows = NANOVLLM_PICK(context.isa, bias_gelu_rows<T, W>);
+  context.pool->parallel_for(
+      args.x.extent(0), kRowGrain,
+      [&](std::int64_t begin, std::int64_t end, int) { rows(args, begin, end); });
+}
+
+template <Element T, Element W>
+void run_op(const BiasGeluArgs<T, W>& args, Context& context) {
+  bias_gelu(args, context);
+}
+
+NANOVLLM_PREBUILT_TEMPLATE(void bias_gelu(const BiasGeluArgs<float, float>&, const Context&))
+NANOVLLM_PREBUILT_TEMPLATE(void bias_gelu(const BiasGeluArgs<bf16, bf16>&, const Context&))
+
+}  // namespace nanovllm::cpu

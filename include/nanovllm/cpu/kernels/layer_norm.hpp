@@ -1,0 +1,54 @@
+#pragma once
+/// `layer_norm` and `add_layer_norm` on the CPU. Contract: ops/layer_norm.hpp.
+
+#include <cmath>
+#include <cstdint>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/cpu/context.hpp"
+#include "nanovllm/cpu/simd/simd.hpp"
+#include "nanovllm/ops/layer_norm.hpp"
+
+#define NANOVLLM_KERNELS "nanovllm/cpu/kernels/layer_norm_kernels.inc"
+#include "nanovllm/cpu/for_each_isa.inc"
+
+namespace nanovllm::cpu {
+
+/// A row's result depends on that row alone, bit for bit on a given instruction set.
+template <Element T, Element W>
+void layer_norm(const LayerNormArgs<T, W>& args, const Context& context) {
+  validate(args);
+  const auto norm = NANOVLLM_PICK(context.isa, layer_norm_rows<T, W>);
+  context.pool->parallel_for(
+      args.x.extent(0), kRowGrain,
+      [&](std::int64_t begin, std::int64_t end, int) { norm(args, begin, end); });
+}
+
+template <Element T, Element W>
+void run_op(const LayerNormArgs<T, W>& args, Context& context) {
+  layer_norm(args, context);
+}
+
+/// As `layer_norm`.
+template <Element T, Element W>
+void add_layer_norm(const AddLayerNormArgs<T, W>& args, const Context& context) {
+  validate(args);
+  const auto norm = NANOVLLM_PICK(context.isa, add_layer_norm_rows<T, W>);
+  context.pool->parallel_for(
+      args.x.extent(0), kRowGrain,
+      [&](std::int64_t begin, std::int64_t end, int) { norm(args, begin, end); });
+}
+
+template <Element T, Element W>
+void run_op(const AddLayerNormArgs<T, W>& args, Context& context) {
+  add_layer_norm(args, context);
+}
+
+NANOVLLM_PREBUILT_TEMPLATE(void layer_norm(const LayerNormArgs<float, float>&, const Context&))
+NANOVLLM_PREBUILT_TEMPLATE(void layer_norm(const LayerNormArgs<bf16, bf16>&, const Context&))
+NANOVLLM_PREBUILT_TEMPLATE(void add_layer_norm(const AddLayerNormArgs<float, float>&,
+                                               const Context&))
+NANOVLLM_PREBUILT_TEMPLATE(void add_layer_norm(const AddLayerNormArgs<bf16, bf16>&, const Context&))
+
+}  // namespace nanovllm::cpu

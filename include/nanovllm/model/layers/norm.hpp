@@ -1,0 +1,64 @@
+#pragma once
+/// The norms that a residual stream can be normalised by.
+///
+/// A norm is a type with `Parameters<Context>`, views of its weights, and two functions:
+/// `run`, out = norm(x), and `run_add`, residual += x and then out = norm(residual).
+
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/model/layers/context.hpp"
+#include "nanovllm/ops/layer_norm.hpp"
+#include "nanovllm/ops/rms_norm.hpp"
+
+namespace nanovllm {
+
+/// x / rms(x) · weight.
+struct RmsNorm {
+  template <class Context>
+  using Parameters = VectorView<const typename Context::Weight>;
+
+  template <class Context>
+  static void run(const Context& context, typename Context::ConstRows x,
+                  const Parameters<Context>& weight, float eps, typename Context::Rows out) {
+    context.backend.run(RmsNormArgs<typename Context::Activation, typename Context::Weight>{
+        .x = x, .weight = weight, .eps = eps, .out = out});
+  }
+
+  template <class Context>
+  static void run_add(const Context& context, typename Context::ConstRows x,
+                      typename Context::Rows residual, const Parameters<Context>& weight, float eps,
+                      typename Context::Rows out) {
+    context.backend.run(AddRmsNormArgs<typename Context::Activation, typename Context::Weight>{
+        .x = x, .residual = residual, .weight = weight, .eps = eps, .out = out});
+  }
+};
+
+/// (x - mean) / deviation · weight + bias.
+struct LayerNorm {
+  template <class Context>
+  struct Parameters {
+    VectorView<const typename Context::Weight> weight;  ///< [width]
+    VectorView<const typename Context::Weight> bias;    ///< [width]
+  };
+
+  template <class Context>
+  static void run(const Context& context, typename Context::ConstRows x,
+                  const Parameters<Context>& norm, float eps, typename Context::Rows out) {
+    context.backend.run(LayerNormArgs<typename Context::Activation, typename Context::Weight>{
+        .x = x, .weight = norm.weight, .bias = norm.bias, .eps = eps, .out = out});
+  }
+
+  template <class Context>
+  static void run_add(const Context& context, typename Context::ConstRows x,
+                      typename Context::Rows residual, const Parameters<Context>& norm, float eps,
+                      typename Context::Rows out) {
+    context.backend.run(AddLayerNormArgs<typename Context::Activation, typename Context::Weight>{
+        .x = x,
+        .residual = residual,
+        .weight = norm.weight,
+        .bias = norm.bias,
+        .eps = eps,
+        .out = out});
+  }
+};
+
+}  // namespace nanovllm

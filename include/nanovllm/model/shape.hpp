@@ -1,0 +1,83 @@
+#pragma once
+/// What the shapes of all models have in common: sizes as template values, each either fixed at
+/// compile time or taken from config.json.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "nanovllm/core/error.hpp"
+
+namespace nanovllm {
+
+/// Whether lm_head is the embedding matrix.
+enum class Tie : std::uint8_t { no, yes, dynamic };
+
+namespace detail {
+
+/// `size`, or 0 where it is known at run time only.
+[[nodiscard]] constexpr int fixed_or_zero(std::size_t size) {
+  return size == std::dynamic_extent ? 0 : static_cast<int>(size);
+}
+
+/// `fixed`, or `given` where it is known at run time only.
+[[nodiscard]] constexpr std::int64_t fixed_or(std::size_t fixed, std::size_t given) {
+  return static_cast<std::int64_t>(fixed != std::dynamic_extent ? fixed : given);
+}
+
+/// Collects "; 'hidden_size' is 1024 at compile time but 2048 in config.json" for each fixed field
+/// in which config.json differs.
+class ShapeDifferences {
+ public:
+  void compare(const char* field, std::size_t fixed, std::size_t given) {
+    if (fixed != std::dynamic_extent && fixed != given) add(field, fixed, given);
+  }
+  void compare(const char* field, Tie fixed, Tie given) {
+    if (fixed != Tie::dynamic && fixed != given) add(field, fixed == Tie::yes, given == Tie::yes);
+  }
+
+  /// Empty when there is none.
+  [[nodiscard]] const std::string& text() const { return text_; }
+
+  /// Throws ConfigError with all of them.
+  void raise() const {
+    check<ConfigError>(text_.empty(), "this model was compiled for another shape", text_);
+  }
+
+ private:
+  template <class Value>
+  void add(const char* field, const Value& fixed, const Value& given) {
+    text_ +=
+        concat("; '", field, "' is ", fixed, " at compile time but ", given, " in config.json");
+  }
+
+  std::string text_;
+};
+
+/// Divides sizes among the ranks of a group, and names all that cannot be.
+class RankShares {
+ public:
+  explicit RankShares(int num_ranks) : num_ranks_(num_ranks) {}
+
+  /// A rank's share of `size`.
+  [[nodiscard]] std::int64_t divide(const char* field, std::size_t size) {
+    if (size % static_cast<std::size_t>(num_ranks_) != 0)
+      problems_ += concat(problems_.empty() ? "" : ", ", field, " = ", size);
+    return static_cast<std::int64_t>(size) / num_ranks_;
+  }
+
+  /// Throws ConfigError naming every size that the number of ranks does not divide.
+  void raise() const {
+    check<ConfigError>(problems_.empty(), "tensor_parallel = ", num_ranks_, " does not divide ",
+                       problems_);
+  }
+
+ private:
+  int num_ranks_;
+  std::string problems_;
+};
+
+}  // namespace detail
+
+}  // namespace nanovllm
