@@ -164,7 +164,8 @@ constexpr SamplingField sampling_field(std::string_view name) {
           }};
 }
 
-/// Every field of SamplingParams but token_masks, which is an object of the program's.
+/// Every field of SamplingParams but those that are about the program's own types:
+/// token_masks and functor_argument.
 inline constexpr std::array kSamplingFields = {
     sampling_field<&SamplingParams::temperature>("temperature"),
     sampling_field<&SamplingParams::top_k>("top_k"),

@@ -23,6 +23,7 @@
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/kv/radix_prefix_cache.hpp"
 #include "nanovllm/ops/backend.hpp"
+#include "nanovllm/ops/logits_functor.hpp"
 #include "nanovllm/parallel/host_group.hpp"
 #include "nanovllm/sampling/standard_processors.hpp"
 #include "nanovllm/sched/continuous_batching.hpp"
@@ -43,6 +44,7 @@ struct DefaultPolicy {
   using Preemption = RecomputePreemption;  ///< which sequence gives way when the pool is full
   /// Rules for what may be drawn.
   using LogitsProcessors = StandardLogitsProcessors<>;
+  using LogitsFunctor = NoLogitsFunctor;  ///< what is done to every logit of requests that ask
   template <int kBlockSize>
   using PrefixCache = HashPrefixCache<kBlockSize>;  ///< what is kept for equal prefixes
   static constexpr KvConfig kv{};                   ///< block size, prefix caching
@@ -77,6 +79,7 @@ template <class Policy>
                 "\nScheduling     ", type_name<typename Policy::Scheduling>(),    //
                 "\nPreemption     ", type_name<typename Policy::Preemption>(),    //
                 "\nProcessors     ", type_name<typename Policy::LogitsProcessors>(),
+                "\nLogitsFunctor  ", type_name<typename Policy::LogitsFunctor>(),
                 "\nPrefixCache    ",
                 type_name<typename Policy::template PrefixCache<Policy::kv.block_size>>(),  //
                 "\nkv             block_size = ", Policy::kv.block_size,                    //

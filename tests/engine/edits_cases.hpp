@@ -31,6 +31,20 @@ struct EditsPolicy : BackendFloat32 {
 };
 using EditsEngine = Engine<AnyModel, EditsPolicy>;
 
+/// Wants a residue of tokens that the token before and the position say.
+struct Alternating {
+  NANOVLLM_HD static bool is_wanted(TokenId previous, std::uint64_t position, TokenId token) {
+    return static_cast<std::uint64_t>(token) % 5 ==
+           (static_cast<std::uint64_t>(previous) + position) % 5;
+  }
+  NANOVLLM_HD float operator()(float logit, TokenId token, const FunctorContext& context) const {
+    return is_wanted(context.previous, context.position, token) ? logit + context.argument : logit;
+  }
+};
+struct AlternatingPolicy : EditsPolicy {
+  using LogitsFunctor = Alternating;
+};
+
 EngineConfig edits_config(bool overlap = true) {
   return {.model = model_directory("fairytale"),
           .num_threads = 2,
@@ -303,6 +317,49 @@ TEST_CASE("log-probabilities are the model's whatever is edited", "[edits][logpr
   CHECK(other.chosen[0].first == own.top[7].first);
   CHECK(std::abs(other.chosen[0].second - own.top[7].second) <= 2e-5f);
   CHECK(std::abs(other.chosen[1].second - own.top[0].second) <= 2e-5f);
+}
+
+TEST_CASE("a functor of the policy's is applied to the requests that ask", "[edits][functor]") {
+  if (!backend_present()) return;
+  const ModelConfig model = ModelConfig::load(model_directory("fairytale"));
+  const auto vocab = static_cast<TokenId>(model.vocab_size);
+  std::vector<std::vector<TokenId>> prompts;
+  std::vector<SamplingParams> params;
+  for (std::size_t i = 0; i < 12; ++i) {
+    prompts.push_back(random_prompt(60 + i, 3 + 2 * i, vocab));
+    params.push_back({.temperature = i % 2 == 0 ? 0.f : 1.f,
+                      .seed = i,
+                      .max_tokens = 15 + static_cast<std::int32_t>(i % 4),
+                      .ignore_eos = true});
+  }
+  EditsEngine plain(edits_config());
+  const auto expected = plain.generate(prompts, params);
+  for (std::size_t i = 0; i < 12; ++i) params[i].functor_argument = i % 3 == 0 ? 50.f : 0.f;
+  CHECK_THROWS_WITH(plain.submit(prompts[0], params[0], nullptr),
+                    Catch::Matchers::Contains("functor_argument needs a LogitsFunctor"));
+  for (const bool overlap : {false, true}) {
+    Engine<AnyModel, AlternatingPolicy> engine(edits_config(overlap));
+    const auto outputs = engine.generate(prompts, params);
+    for (std::size_t i = 0; i < 12; ++i) {
+      CAPTURE(overlap, i);
+      REQUIRE(outputs[i].error == "");
+      if (i % 3 != 0) {
+        CHECK(outputs[i].token_ids == expected[i].token_ids);
+        continue;
+      }
+      // Each token knows the one before it and its position.
+      TokenId last = prompts[i].back();
+      std::int64_t position = std::ssize(prompts[i]);
+      bool follows = true;
+      for (const TokenId token : outputs[i].token_ids) {
+        follows =
+            follows && Alternating::is_wanted(last, static_cast<std::uint64_t>(position), token);
+        last = token;
+        ++position;
+      }
+      CHECK(follows);
+    }
+  }
 }
 
 TEST_CASE("a constraint that throws ends its request and no other", "[edits][faults]") {

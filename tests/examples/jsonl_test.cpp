@@ -121,10 +121,10 @@ TEST_CASE("every sampling field is read by its name") {
                R"("logprob_token_ids":[9]})");
   // A new field of SamplingParams breaks this line: add it to kSamplingFields and to this test.
   const auto& [temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty,
-               presence_penalty, logit_bias, allowed_token_ids, bad_words, token_masks, seed, n,
-               best_of, max_tokens, min_tokens, ignore_eos, stop_token_ids, stop, include_stop,
-               skip_special, logprobs, logprob_token_ids, priority, beam_width, length_penalty,
-               early_stopping] = p;
+               presence_penalty, logit_bias, allowed_token_ids, bad_words, token_masks,
+               functor_argument, seed, n, best_of, max_tokens, min_tokens, ignore_eos,
+               stop_token_ids, stop, include_stop, skip_special, logprobs, logprob_token_ids,
+               priority, beam_width, length_penalty, early_stopping] = p;
   CHECK(temperature == 0.5f);
   CHECK(top_k == 40);
   CHECK(top_p == 0.9f);
@@ -151,6 +151,7 @@ TEST_CASE("every sampling field is read by its name") {
   CHECK(allowed_token_ids.empty());
   CHECK(bad_words.empty());
   CHECK(token_masks == nullptr);
+  CHECK(functor_argument == 0.f);
   CHECK(logprob_token_ids.empty());
   CHECK(edits.repetition_penalty == 1.5f);
   CHECK(edits.frequency_penalty == -0.5f);

@@ -26,6 +26,7 @@
 #include "nanovllm/cuda/runtime/graph.cuh"
 #include "nanovllm/cuda/runtime/staging.cuh"
 #include "nanovllm/cuda/runtime/stream.cuh"
+#include "nanovllm/cuda/sampling/apply_functor.cuh"
 #include "nanovllm/cuda/sampling/logit_edits.cuh"
 #include "nanovllm/cuda/sampling/sampler.cuh"
 #include "nanovllm/ops/backend.hpp"

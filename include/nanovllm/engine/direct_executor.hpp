@@ -17,6 +17,7 @@
 #include "nanovllm/engine/step_results.hpp"
 #include "nanovllm/model/forward_batch.hpp"
 #include "nanovllm/model/model.hpp"
+#include "nanovllm/ops/logits_functor.hpp"
 #include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/ops/unpack_step.hpp"
 
@@ -24,7 +25,7 @@ namespace nanovllm {
 
 /// One rank's steps: `launch` computes, `wait` hands out. All ranks of a group have the same logits
 /// and draw the same tokens.
-template <class Network, class Backend, class Pool>
+template <class Network, class Backend, class Pool, class Functor = NoLogitsFunctor>
 class DirectExecutor {
   template <class U>
   using Buffer = typename Backend::template Buffer<U>;
@@ -39,7 +40,7 @@ class DirectExecutor {
         max_num_seqs_(limits.max_num_seqs),
         memory_({.limits = limits, .max_blocks = max_blocks}),
         logits_(static_cast<std::size_t>(limits.max_num_seqs * network.padded_vocab_size())),
-        edits_(limits.max_num_seqs, network.vocab_size(), limits.max_model_len) {}
+        edits_(limits, network.vocab_size()) {}
 
   /// Nothing takes memory later, and nothing needs to be recorded.
   [[nodiscard]] std::size_t profile_run(Pool&) { return 0; }
@@ -76,7 +77,8 @@ class DirectExecutor {
     if (inputs.num_chosen() > 0) results.resize_chosen(chosen.starts);
     MatrixView<float> logits = logits_view(m);
     logits.extents[1] = network_.vocab_size();
-    edits_.run(backend_, inputs, base, logits,
+    const StepResults before = results_[static_cast<std::size_t>(1 - slot)].view();
+    edits_.run(backend_, inputs, base, before.tokens, logits,
                {.tokens = {results.tokens.data(), {m}},
                 .logprobs = {results.logprobs.data(), {m}},
                 .top_tokens = {results.top_tokens.data(), {m, top}},
@@ -123,7 +125,7 @@ class DirectExecutor {
   std::int64_t max_num_seqs_;
   StepMemory<Backend::template Buffer, /*kPadded=*/false> memory_;
   Buffer<float> logits_;  // [max_num_seqs, padded vocab]
-  EditChain<Backend> edits_;
+  EditChain<Backend, Functor> edits_;
   std::array<StepResultsMemory<Backend::template Buffer>, 2> results_;
 };
 

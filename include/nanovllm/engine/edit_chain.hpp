@@ -2,19 +2,24 @@
 /// How an executor draws from logits that are edited before: the ops of ops/logit_edits.hpp in
 /// their order, and the memory between them.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/engine/sample_batch.hpp"
 #include "nanovllm/engine/step_memory.hpp"
 #include "nanovllm/engine/step_results.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/logit_edits.hpp"
+#include "nanovllm/ops/logits_functor.hpp"
 #include "nanovllm/ops/sampler.hpp"
+#include "nanovllm/ops/unpack_step.hpp"
 
 namespace nanovllm {
 
@@ -32,29 +37,30 @@ struct DrawnViews {
   VectorView<float> chosen;        ///< [num_chosen]
 };
 
-/// One rank's. Takes memory when a request first asks for edits, and grows; `synchronize()` is
+/// One rank's. `Functor` is the policy's LogitsFunctor. Takes memory when a request first asks for edits, and grows; `synchronize()` is
 /// called before memory goes that an op under way may use.
-template <class Backend>
+template <class Backend, class Functor>
 class EditChain {
   template <class U>
   using Buffer = typename Backend::template Buffer<U>;
 
  public:
-  /// @param max_rows      sequences that a step samples at the most: as many slots have marks.
-  /// @param max_distinct  different tokens of a sequence at the most.
-  EditChain(std::int64_t max_rows, std::int64_t vocab_size, std::int64_t max_distinct)
-      : max_rows_(max_rows),
+  /// For steps within `limits`: as many slots have marks as a step samples sequences.
+  EditChain(const StepLimits& limits, std::int64_t vocab_size)
+      : max_rows_(limits.max_num_seqs),
         vocab_(vocab_size),
-        max_distinct_(max_distinct < vocab_size ? max_distinct : vocab_size) {}
+        max_distinct_(std::min(limits.max_model_len, vocab_size)),
+        memory_({.limits = limits}) {}
 
   /// Draws from `logits`, [rows, vocab], which are destroyed. `base` is where the arena of `inputs`
-  /// lies in the backend's memory, 16-byte aligned.
+  /// lies in the backend's memory, 16-byte aligned; `previous` is what the step before drew.
   template <class Synchronize>
   void run(Backend& backend, const SampleInputs& inputs, const std::byte* base,
-           MatrixView<float> logits, const DrawnViews& out, const Synchronize& synchronize) {
+           VectorView<const TokenId> previous, MatrixView<float> logits, const DrawnViews& out,
+           const Synchronize& synchronize) {
     const std::int64_t m = logits.extent(0), vocab = logits.extent(1);
-    UnpackStepArgs nothing{};  // all fields are read as they are packed
-    const SampleBatch<ViewOf> batch = memory_.views(inputs.fields(), base, nothing);
+    UnpackStepArgs unpack{.previous = previous};
+    const SampleBatch<ViewOf> batch = memory_.views(inputs.fields(), base, unpack);
     if (!inputs.has_edits()) {
       return backend.run(SampleArgs{.logits = logits,
                                     .batch = batch.sampling,
@@ -75,6 +81,15 @@ class EditChain {
     }
     backend.run(EditLogitsArgs{
         .logits = logits, .batch = batch.edits, .marks = marks, .originals = originals});
+    if constexpr (kHasFunctor) {
+      if (inputs.has_functor()) {
+        backend.run(unpack);  // the tokens before; all else is read as it is packed
+        backend.run(ApplyFunctorArgs<Functor>{.logits = logits,
+                                              .rows = batch.sampling.rows,
+                                              .arguments = batch.edits.functor_arguments,
+                                              .previous = batch.edits.previous});
+      }
+    }
     backend.run(SampleArgs{.logits = logits,
                            .batch = batch.sampling,
                            .tokens = out.tokens,
@@ -101,6 +116,11 @@ class EditChain {
   }
 
  private:
+  static constexpr bool kHasFunctor = !std::is_same_v<Functor, NoLogitsFunctor>;
+  static_assert(!kHasFunctor || RunsOp<Backend, ApplyFunctorArgs<Functor>>,
+                "nanovllm: the policy has a LogitsFunctor, but its Backend has no 'run' for "
+                "'ApplyFunctorArgs'; see ops/logits_functor.hpp");
+
   [[nodiscard]] TokenMarks marks() {
     if (marks_.size() == 0) return {};
     return {.words = {marks_.data(), {max_rows_, vocab_}},
@@ -135,7 +155,7 @@ class EditChain {
   [[nodiscard]] static std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
   std::int64_t max_rows_, vocab_, max_distinct_;
-  StepMemory<Backend::template Buffer, /*kPadded=*/false, SampleBatch> memory_{StepCapacity{}};
+  StepMemory<Backend::template Buffer, /*kPadded=*/false, SampleBatch> memory_;
   Buffer<std::uint32_t> marks_{0};  // [max_rows, vocab]
   Buffer<TokenId> seen_{0};         // [max_rows, max_distinct]
   Buffer<std::int32_t> num_seen_{0};

@@ -10,6 +10,7 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/engine/direct_executor.hpp"
 #include "nanovllm/engine/graph_executor.hpp"
+#include "nanovllm/engine/runner_policy.hpp"
 #include "nanovllm/engine/sample_batch.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/engine/step_results.hpp"
@@ -62,8 +63,10 @@ namespace detail {
 
 template <class Policy, class Network, class Backend, class Pool>
 struct ExecutorOf {
-  using type = std::conditional_t<Backend::kAsynchronous, GraphExecutor<Network, Backend, Pool>,
-                                  DirectExecutor<Network, Backend, Pool>>;
+  using Functor = typename LogitsFunctorOf<Policy>::type;
+  using type =
+      std::conditional_t<Backend::kAsynchronous, GraphExecutor<Network, Backend, Pool, Functor>,
+                         DirectExecutor<Network, Backend, Pool, Functor>>;
 };
 template <class Policy, class Network, class Backend, class Pool>
 requires requires { typename Policy::template Executor<Network, Backend, Pool>; }

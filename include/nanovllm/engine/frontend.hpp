@@ -39,11 +39,13 @@ struct TextSide {
 /// refused.
 struct HonouredFields {
   bool edits = true;  ///< penalties, logit_bias and logprob_token_ids: the executor has open steps
+  bool functor = true;  ///< there is a LogitsFunctor, and open steps
   bool min_tokens = true, allowed_token_ids = true, bad_words = true, token_masks = true;
 
   template <class Processors>
-  [[nodiscard]] static HonouredFields of(bool edits_logits) {
+  [[nodiscard]] static HonouredFields of(bool edits_logits, bool has_functor) {
     return {.edits = edits_logits,
+            .functor = edits_logits && has_functor,
             .min_tokens = Processors::template kHas<MinTokensProcessor>,
             .allowed_token_ids = Processors::template kHas<AllowedTokensProcessor>,
             .bad_words = Processors::template kHas<BadWordsProcessor>,

@@ -26,6 +26,7 @@
 #include "nanovllm/model/forward_batch.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/ops/copy_blocks.hpp"
+#include "nanovllm/ops/logits_functor.hpp"
 #include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/ops/unpack_step.hpp"
 #include "nanovllm/sched/sequence.hpp"
@@ -59,7 +60,7 @@ namespace nanovllm {
 ///
 /// What a step draws stays on the device, too, where the next step finds the tokens that the host
 /// does not know yet. All ranks of a group have the same logits and draw the same tokens.
-template <class Network, class Backend, class Pool>
+template <class Network, class Backend, class Pool, class Functor = NoLogitsFunctor>
 class GraphExecutor {
   template <class U>
   using Buffer = typename Backend::template Buffer<U>;
@@ -82,7 +83,7 @@ class GraphExecutor {
         max_blocks_(max_blocks),
         logits_(elements(limits_.max_num_seqs * network.padded_vocab_size())),
         memory_({.limits = limits, .max_blocks = max_blocks, .list_room = kGraphListRoom}),
-        edits_(limits.max_num_seqs, network.vocab_size(), limits.max_model_len) {
+        edits_(limits, network.vocab_size()) {
     drawn_.resize(limits_.max_num_seqs, kGraphLogprobs);
     for (StepSlot& slot : slots_) slot.results.resize(limits_.max_num_seqs, 0);
   }
@@ -192,7 +193,7 @@ class GraphExecutor {
     }
     MatrixView<float> logits = logits_view(m);
     logits.extents[1] = network_.vocab_size();
-    edits_.run(backend_, inputs, draws_.data(), logits,
+    edits_.run(backend_, inputs, draws_.data(), previous(), logits,
                {.tokens = {drawn_.tokens.data(), {m}},
                 .logprobs = {drawn_.logprobs.data(), {m}},
                 .top_tokens = {wide_top_tokens_.data(), {m, top}},
@@ -459,7 +460,7 @@ class GraphExecutor {
   // Of open steps.
   Buffer<std::byte> draws_;  // the arena of SampleInputs
   Buffer<float> chosen_;
-  EditChain<Backend> edits_;
+  EditChain<Backend, Functor> edits_;
 
   // By size, descending; they go first. The second are for steps with shared prefixes, the last for
   // open steps.

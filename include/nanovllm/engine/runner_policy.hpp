@@ -2,11 +2,12 @@
 /// The part of a policy that decides how steps are computed, and not which.
 
 #include "nanovllm/core/elements.hpp"
+#include "nanovllm/ops/logits_functor.hpp"
 
 namespace nanovllm {
 
-/// Elements, backend and communicator: a policy for a runner.
-template <class E, class B, class C>
+/// Elements, backend, communicator and functor: a policy for a runner.
+template <class E, class B, class C, class F = NoLogitsFunctor>
 struct RunnerPolicy {
   using Weight = typename E::Weight;
   using Activation = typename E::Activation;
@@ -14,6 +15,22 @@ struct RunnerPolicy {
   using Element = Activation;
   using Backend = B;
   using Communicator = C;
+  using LogitsFunctor = F;
+};
+
+/// The policy's LogitsFunctor; NoLogitsFunctor where it has none.
+template <class Policy>
+struct LogitsFunctorOf {
+  using type = NoLogitsFunctor;
+};
+template <class Policy>
+requires requires { typename Policy::LogitsFunctor; }
+struct LogitsFunctorOf<Policy> {
+  using type = typename Policy::LogitsFunctor;
+  static_assert(LogitsFunctorLike<type>,
+                "nanovllm: the policy's LogitsFunctor must be plain data with a call operator, "
+                "'NANOVLLM_HD float operator()(float, TokenId, const FunctorContext&) const'; see "
+                "ops/logits_functor.hpp");
 };
 
 namespace detail {
@@ -23,8 +40,8 @@ struct IsTemplate {};
 
 template <class Policy>
 struct RunnerPolicyOf {
-  using type =
-      RunnerPolicy<ElementsOf<Policy>, typename Policy::Backend, typename Policy::Communicator>;
+  using type = RunnerPolicy<ElementsOf<Policy>, typename Policy::Backend,
+                            typename Policy::Communicator, typename LogitsFunctorOf<Policy>::type>;
 };
 template <class Policy>
 requires requires { typename IsTemplate<Policy::template Executor>; }

@@ -47,12 +47,14 @@ class SampleInputs {
     clear(model_);
     rows_ = sampling.rows;
     const auto& edit_rows = edits.rows;
-    header_.has_edits = !edits.biases.values.empty() || !edits.chosen.values.empty() ||
+    header_.has_edits = !edits.functor_arguments.empty() || !edits.biases.values.empty() ||
+                        !edits.chosen.values.empty() ||
                         std::any_of(edit_rows.begin(), edit_rows.end(), [](const EditRow& row) {
                           return row.marks >= 0 || row.mask >= 0;
                         });
     header_.marks = std::any_of(edit_rows.begin(), edit_rows.end(),
                                 [](const EditRow& row) { return row.marks >= 0; });
+    header_.has_functor = !edits.functor_arguments.empty();
     header_.wants_logprobs = !edits.chosen.values.empty();
     for (SamplingRow& row : rows_) {
       header_.max_logprobs = std::max(header_.max_logprobs, row.num_logprobs);
@@ -89,6 +91,8 @@ class SampleInputs {
   [[nodiscard]] bool wants_logprobs() const { return header_.wants_logprobs; }
   /// Whether anything is asked beyond what `sample` alone does.
   [[nodiscard]] bool has_edits() const { return header_.has_edits; }
+  /// Whether a functor is applied to any row.
+  [[nodiscard]] bool has_functor() const { return header_.has_functor; }
   /// Whether any row counts tokens.
   [[nodiscard]] bool marks() const { return header_.marks; }
 
@@ -98,6 +102,7 @@ class SampleInputs {
     std::int32_t max_logprobs = 0;
     bool wants_logprobs = false;
     bool has_edits = false;
+    bool has_functor = false;
     bool marks = false;
   };
   static_assert(std::is_trivially_copyable_v<Header>);

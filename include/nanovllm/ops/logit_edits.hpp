@@ -7,6 +7,7 @@
 ///
 ///     mark_tokens      what sequences have so far, where that is not known yet
 ///     edit_logits      masks, biases and penalties, in place; keeps the logits as they came
+///     apply_functor    a function of a user's own, ops/logits_functor.hpp
 ///     sample           bans, temperature, filters, the draw
 ///     mark_drawn       what was drawn, for the rows that count tokens
 ///     token_logprobs   the model's log-probabilities of what was drawn, and of chosen tokens
@@ -15,6 +16,7 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/core/token_source.hpp"
 #include "nanovllm/ops/batch_field.hpp"
 
 namespace nanovllm {
@@ -62,6 +64,10 @@ struct MarkHead {
 template <template <class Field> class Stored>
 struct EditFields {
   Stored<PerSample<EditRow>> rows;
+  /// Of the rows that a functor is applied to: its argument, which is not 0, and the token before
+  /// the one to be drawn. Empty where no row has a functor.
+  Stored<PerSample<float>> functor_arguments;
+  Stored<ColumnField<TokenId, BatchRows::samples, TokenSource>> previous;
   Stored<PerSampleList<TokenBias>> biases;  ///< of a row each token once at the most
   Stored<PerSampleList<TokenId>> chosen;    ///< tokens whose log-probabilities are wanted
   /// Bits of the tokens that may be drawn, mask behind mask, each of mask_words(vocab).
@@ -73,6 +79,8 @@ struct EditFields {
   template <class Visit, class... Batches>
   static constexpr void for_each_field(Visit&& visit, Batches&... batches) {
     visit(EditRow{}, batches.rows...);
+    visit(0.f, batches.functor_arguments...);
+    visit(TokenId{0}, batches.previous...);
     visit(TokenBias{}, batches.biases...);
     visit(TokenId{0}, batches.chosen...);
     visit(std::uint32_t{0}, batches.masks...);

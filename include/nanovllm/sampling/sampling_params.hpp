@@ -43,6 +43,8 @@ struct SamplingParams {
   std::vector<std::string> bad_words{};
   /// A constraint on the text: a choice, a regular expression, a grammar; null for none.
   std::shared_ptr<const TokenMaskSource> token_masks{};
+  /// Not 0: the policy's LogitsFunctor is applied, and gets this number.
+  float functor_argument = 0;
   std::optional<std::uint64_t> seed{};  ///< same seed, same sample; unset draws one from the engine
   std::int32_t n = 1;  ///< completions wanted, >= 1. Sample i of a seed is the same whatever n is
   std::optional<std::int32_t>

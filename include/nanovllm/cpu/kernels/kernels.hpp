@@ -2,6 +2,7 @@
 /// The CPU's ops, all of them: what backend.hpp includes. A new op is a line here.
 
 #include "nanovllm/cpu/kernels/add_bias.hpp"
+#include "nanovllm/cpu/kernels/apply_functor.hpp"
 #include "nanovllm/cpu/kernels/attention.hpp"
 #include "nanovllm/cpu/kernels/bias_gelu.hpp"
 #include "nanovllm/cpu/kernels/copy_blocks.hpp"
