@@ -282,7 +282,7 @@ std::vector<std::int64_t> draw_counts(B& backend, const DrawCase& which, std::in
   const DrawSettings& settings = which.settings;
   const DrawInputs inputs(which.vocab);
   const std::int64_t vocab = which.vocab;
-  const std::int64_t n = std::min<std::int64_t>(draws, vocab > 1000 ? 5000 : 20000);
+  const std::int64_t n = std::min<std::int64_t>(draws, vocab > 1000 ? 5000 : 10000);
   REQUIRE(draws % n == 0);
   reserve_rows(backend, n, vocab);
   const auto rows_of = [&](auto value) {

@@ -29,6 +29,8 @@
 #include "nanovllm/cuda/sampling/apply_functor.cuh"
 #include "nanovllm/cuda/sampling/logit_edits.cuh"
 #include "nanovllm/cuda/sampling/sampler.cuh"
+#include "nanovllm/cuda/sampling/token_logprobs.cuh"
+#include "nanovllm/cuda/sampling/token_marks.cuh"
 #include "nanovllm/ops/backend.hpp"
 
 namespace nanovllm {
