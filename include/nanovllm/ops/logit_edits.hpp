@@ -26,7 +26,8 @@ namespace nanovllm {
 ///
 /// A word is 0 for a token that the sequence does not have; else bit 31 says that the prompt has
 /// it, and the bits below how often it was generated. `seen` lists the tokens of which the word is
-/// not 0, in no order, each once.
+/// not 0, in no order, each once. At first words and num_seen are zeros, and `seen` may hold
+/// anything.
 struct TokenMarks {
   MatrixView<std::uint32_t> words;  ///< [slots, vocab]
   MatrixView<TokenId> seen;  ///< [slots, capacity]; capacity ≥ the distinct tokens there are
@@ -112,7 +113,7 @@ struct MarkTokensArgs {
 ///    others multiplied by it; then, of those that were generated `count` > 0 times,
 ///    count · frequency + presence is subtracted.
 /// In float32, in the order written: x - (count · frequency + presence) is x - count · frequency,
-/// rounded, - presence, rounded. Rows of which nothing is asked stay as they are.
+/// rounded (the product, too), - presence, rounded. Rows of which nothing is asked stay as they are.
 /// `originals`, unless it is empty, gets all rows as they came.
 struct EditLogitsArgs {
   MatrixView<float> logits;  ///< [rows, vocab], in and out
@@ -129,7 +130,8 @@ struct MarkDrawnArgs {
 };
 
 /// Log-probabilities of given tokens: log_softmax of the row, within 1e-5. -inf where a logit is
-/// NaN or -inf; as `sample` does where some are +inf.
+/// NaN or -inf; as `sample` does where some are +inf. A backend may use the sampler's workspace, so
+/// `reserve` comes before.
 struct TokenLogprobsArgs {
   MatrixView<const float> logits;     ///< [rows, vocab]
   VectorView<const TokenId> tokens;   ///< [rows], one of each row
@@ -138,14 +140,23 @@ struct TokenLogprobsArgs {
   VectorView<float> chosen_logprobs;  ///< [chosen.values], out
 };
 
+namespace detail {
+
+inline void check_marks(const char* op, const TokenMarks& marks) {
+  const std::int64_t slots = marks.words.extent(0);
+  check_shape(op, "marks.seen", marks.seen, {slots, -1});
+  check_shape(op, "marks.num_seen", marks.num_seen, {slots});
+}
+
+}  // namespace detail
+
 /// Throws ShapeError when the operands do not fit together.
 inline void validate(const MarkTokensArgs& args) {
-  const std::int64_t slots = args.marks.words.extent(0);
-  check_shape("mark_tokens", "marks.seen", args.marks.seen, {slots, -1});
-  check_shape("mark_tokens", "marks.num_seen", args.marks.num_seen, {slots});
+  detail::check_marks("mark_tokens", args.marks);
   check_shape("mark_tokens", "lists.starts", args.lists.starts, {args.heads.extent(0) + 1});
 }
 inline void validate(const EditLogitsArgs& args) {
+  detail::check_marks("edit_logits", args.marks);
   const std::int64_t n = args.logits.extent(0), vocab = args.logits.extent(1);
   check_shape("edit_logits", "rows", args.batch.rows, {n});
   check_shape("edit_logits", "biases.starts", args.batch.biases.starts, {n + 1});
@@ -158,6 +169,7 @@ inline void validate(const EditLogitsArgs& args) {
     check_shape("edit_logits", "originals", args.originals, args.logits.extents);
 }
 inline void validate(const MarkDrawnArgs& args) {
+  detail::check_marks("mark_drawn", args.marks);
   check_shape("mark_drawn", "tokens", args.tokens, {args.rows.extent(0)});
 }
 inline void validate(const TokenLogprobsArgs& args) {

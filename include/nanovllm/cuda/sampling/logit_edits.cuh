@@ -188,7 +188,6 @@ __global__ void __launch_bounds__(kEditThreads)
 /// more than 65,535 rows.
 inline void edit_logits(const EditLogitsArgs& args, const Context& context) {
   validate(args);
-  detail::check_marks("edit_logits", args.marks);
   const std::int64_t rows = args.logits.extent(0), vocab = args.logits.extent(1);
   if (args.logits.empty()) return;
   nanovllm::check<ShapeError>(rows <= 65535,

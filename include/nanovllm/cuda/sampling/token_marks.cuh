@@ -109,16 +109,6 @@ __global__ void __launch_bounds__(kThreads) mark_drawn_kernel(const MarkDrawnArg
   if (at < slot.capacity) slot.seen[at] = token;
 }
 
-namespace detail {
-
-inline void check_marks(const char* op, const TokenMarks& marks) {
-  const std::int64_t slots = marks.words.extent(0);
-  check_shape(op, "marks.seen", marks.seen, {slots, -1});
-  check_shape(op, "marks.num_seen", marks.num_seen, {slots});
-}
-
-}  // namespace detail
-
 /// See the head of this file. Throws ShapeError when the operands do not fit together.
 inline void mark_tokens(const MarkTokensArgs& args, const Context& context) {
   validate(args);
@@ -131,7 +121,6 @@ inline void mark_tokens(const MarkTokensArgs& args, const Context& context) {
 /// See the head of this file. Throws ShapeError when the operands do not fit together.
 inline void mark_drawn(const MarkDrawnArgs& args, const Context& context) {
   validate(args);
-  detail::check_marks("mark_drawn", args.marks);
   if (args.rows.empty()) return;
   const std::int64_t blocks = ceil_div(args.rows.extent(0), kMarkDrawnThreads);
   launch(mark_drawn_kernel<kMarkDrawnThreads>,
