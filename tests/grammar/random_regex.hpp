@@ -89,7 +89,9 @@ struct RandomRegex {
 /// A pattern as PCRE2 reads it, matched against whole texts.
 class Pcre2Oracle {
  public:
-  explicit Pcre2Oracle(const std::string& pattern) : match_(pcre2_match_data_create(1, nullptr)) {
+  explicit Pcre2Oracle(const std::string& pattern)
+      : match_(pcre2_match_data_create(1, nullptr)), context_(pcre2_match_context_create(nullptr)) {
+    pcre2_set_match_limit(context_.get(), 20'000);
     int error = 0;
     std::size_t offset = 0;
     code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
@@ -102,7 +104,7 @@ class Pcre2Oracle {
   /// Nothing where PCRE2 gives up or `text` is not UTF-8.
   [[nodiscard]] std::optional<bool> matches(std::string_view text) const {
     const int result = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()),
-                                   text.size(), 0, 0, match_.get(), nullptr);
+                                   text.size(), 0, 0, match_.get(), context_.get());
     if (result == PCRE2_ERROR_NOMATCH) return false;
     if (result < 0) return std::nullopt;
     return true;
@@ -112,9 +114,11 @@ class Pcre2Oracle {
   struct Free {
     void operator()(pcre2_code* p) const { pcre2_code_free(p); }
     void operator()(pcre2_match_data* p) const { pcre2_match_data_free(p); }
+    void operator()(pcre2_match_context* p) const { pcre2_match_context_free(p); }
   };
   std::unique_ptr<pcre2_code, Free> code_;
   std::unique_ptr<pcre2_match_data, Free> match_;
+  std::unique_ptr<pcre2_match_context, Free> context_;
 };
 
 }  // namespace nanovllm_test
