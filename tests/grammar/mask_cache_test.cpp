@@ -13,14 +13,14 @@ namespace {
 constexpr std::size_t kVocabSize = 320;
 
 /// A mask of token `state` and `count - 1` others.
-nv::TokenMask mask(std::size_t state, std::size_t count = 1) {
+nv::CompactMask mask(std::size_t state, std::size_t count = 1) {
   std::vector<nv::TokenId> tokens;
   for (std::size_t i = 0; i < count; ++i)
     tokens.push_back(static_cast<nv::TokenId>((state + i) % kVocabSize));
-  return nv::TokenMask(tokens, kVocabSize);
+  return nv::CompactMask(tokens, kVocabSize);
 }
 
-std::vector<std::uint32_t> bits_of(const nv::TokenMask& mask) {
+std::vector<std::uint32_t> bits_of(const nv::CompactMask& mask) {
   std::vector<std::uint32_t> bits(nv::num_mask_words(kVocabSize) + 2, 0);
   mask.fill(bits);
   return bits;
@@ -35,7 +35,7 @@ TEST_CASE("a mask is the same as a list and as bits") {
       const bool expected = i < kVocabSize && (i + kVocabSize - 17) % kVocabSize < count;
       REQUIRE(nv::is_allowed(bits, static_cast<nv::TokenId>(i)) == expected);
     }
-    CHECK(mask(17, count).size_bytes() <= sizeof(nv::TokenMask) + kVocabSize / 8);
+    CHECK(mask(17, count).size_bytes() <= sizeof(nv::CompactMask) + kVocabSize / 8);
   }
 }
 

@@ -129,7 +129,7 @@ TEST_CASE("what is drawn under a random pattern matches it") {
       REQUIRE(*matches);
       ++num_texts;
     }
-    if (round % 2) REQUIRE(source->mask_bytes() <= 2000 + sizeof(nv::TokenMask) + 300);
+    if (round % 2) REQUIRE(source->mask_bytes() <= 2000 + sizeof(nv::CompactMask) + 300);
   }
   CHECK(num_texts > 1500);
 }

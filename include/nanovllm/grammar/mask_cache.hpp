@@ -17,9 +17,9 @@
 namespace nanovllm {
 
 /// The tokens that may come next, as a list or as bits, whichever is smaller. Immutable.
-class TokenMask {
+class CompactMask {
  public:
-  explicit TokenMask(std::vector<TokenId> tokens, std::size_t vocab_size)
+  explicit CompactMask(std::vector<TokenId> tokens, std::size_t vocab_size)
       : tokens_(std::move(tokens)) {
     if (tokens_.size() < num_mask_words(vocab_size)) {
       tokens_.shrink_to_fit();
@@ -52,17 +52,17 @@ class MaskCache {
   MaskCache(std::size_t num_states, std::size_t max_bytes)
       : entries_(num_states), max_bytes_(max_bytes) {}
 
-  /// The mask of `state`, from memory or else `make()`, a TokenMask. Two threads that ask at one
+  /// The mask of `state`, from memory or else `make()`, a CompactMask. Two threads that ask at one
   /// time may both make it.
   template <class Make>
-  [[nodiscard]] std::shared_ptr<const TokenMask> get(std::size_t state, Make&& make) {
+  [[nodiscard]] std::shared_ptr<const CompactMask> get(std::size_t state, Make&& make) {
     {
       const std::lock_guard lock(mutex_);
       Entry& entry = entries_[state];
       entry.was_used = true;
       if (entry.mask) return entry.mask;
     }
-    auto mask = std::make_shared<const TokenMask>(make());
+    auto mask = std::make_shared<const CompactMask>(make());
     const std::lock_guard lock(mutex_);
     Entry& entry = entries_[state];
     if (!entry.mask) {
@@ -81,7 +81,7 @@ class MaskCache {
 
  private:
   struct Entry {
-    std::shared_ptr<const TokenMask> mask;
+    std::shared_ptr<const CompactMask> mask;
     bool was_used = false;
   };
 
