@@ -1,5 +1,6 @@
 #include "nanovllm/grammar/byte_dfa.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <random>
@@ -111,6 +112,54 @@ TEST_CASE("every state can be completed, and only states that go on have a next 
     }
     for (std::size_t s = 0; s < ends.size(); ++s) REQUIRE(ends[s]);
   }
+}
+
+TEST_CASE("states are alike to a depth if they can read the same texts up to it") {
+  RandomRegex regex(4);
+  int num_alike = 0, num_pairs = 0;
+  for (int round = 0; round < 200; ++round) {
+    const std::string pattern = round % 2 ? "[ab]{1,20}" : regex.pattern(4);
+    std::optional<nv::ByteDfa> dfa;
+    try {
+      dfa.emplace(nv::compile_regex(pattern));
+    } catch (const nv::RequestError&) {
+      continue;
+    }
+    if (dfa->num_states() > 40) continue;
+    const std::size_t depth = regex.random() % 5;
+    const auto alike = dfa->alike_to_depth(depth);
+    REQUIRE(alike.size() == dfa->num_states());
+    const auto reads_the_same = [&](const auto& self, nv::ByteDfa::StateId a,
+                                    nv::ByteDfa::StateId b, std::size_t d) -> bool {
+      if (a == b || d == 0) return true;
+      for (int byte = 0; byte < 256; ++byte) {
+        const auto next_a = dfa->next(a, static_cast<std::uint8_t>(byte));
+        const auto next_b = dfa->next(b, static_cast<std::uint8_t>(byte));
+        if ((next_a == nv::ByteDfa::kDead) != (next_b == nv::ByteDfa::kDead)) return false;
+        if (next_a != nv::ByteDfa::kDead && byte > 0 &&
+            next_a == dfa->next(a, static_cast<std::uint8_t>(byte - 1)) &&
+            next_b == dfa->next(b, static_cast<std::uint8_t>(byte - 1)))
+          continue;  // as with the byte before
+        if (next_a != nv::ByteDfa::kDead && !self(self, next_a, next_b, d - 1)) return false;
+      }
+      return true;
+    };
+    INFO("pattern " << pattern << ", depth " << depth);
+    for (std::size_t a = 0; a < alike.size(); ++a) {
+      for (std::size_t b = 0; b < a; ++b, ++num_pairs) {
+        const bool same = reads_the_same(reads_the_same, static_cast<nv::ByteDfa::StateId>(a),
+                                         static_cast<nv::ByteDfa::StateId>(b), depth);
+        REQUIRE((alike[a] == alike[b]) == same);
+        num_alike += same;
+      }
+    }
+  }
+  CHECK(num_alike > num_pairs / 10);
+  CHECK(num_alike < num_pairs * 9 / 10);
+
+  const auto alike = nv::compile_regex("[ab]{1,500}").alike_to_depth(128);
+  CHECK(alike.size() == 501);
+  CHECK(*std::max_element(alike.begin(), alike.end()) == 128);
 }
 
 TEST_CASE("ranges of code points are the bytes of their UTF-8, and no others") {

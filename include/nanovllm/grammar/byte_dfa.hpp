@@ -51,6 +51,11 @@ class ByteDfa {
 
   [[nodiscard]] std::size_t num_states() const { return flags_.size(); }
 
+  /// A number for each state. States of one number can read the same texts of up to `depth` bytes,
+  /// so what reads no more than that need not tell them apart: of x{1,500} most states are alike.
+  /// They may be told apart all the same, where finding out would take long.
+  [[nodiscard]] std::vector<StateId> alike_to_depth(std::size_t depth) const;
+
   /// Bytes of memory.
   [[nodiscard]] std::size_t size_bytes() const {
     return transitions_.size() * sizeof(StateId) + flags_.size() + sizeof(*this);

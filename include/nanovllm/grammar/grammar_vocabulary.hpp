@@ -38,6 +38,9 @@ class GrammarVocabulary {
   /// an id that is out of range.
   [[nodiscard]] std::string_view bytes(TokenId token) const;
 
+  /// Of the longest token.
+  [[nodiscard]] std::size_t max_token_bytes() const { return max_token_bytes_; }
+
   /// Calls `use(token)` for every token whose bytes can be read from `from`, in no order.
   /// `step(state, byte, next)` says whether `byte` can be read in `state`, and then sets `next`.
   /// A byte that tokens begin with in common is stepped over once.

@@ -18,7 +18,8 @@ namespace nanovllm {
 ///
 /// The pattern (grammar/regex_parser.hpp has the dialect) becomes a table of states when the source
 /// is made. The mask of a state is worked out when it is first asked for, by a walk over the
-/// vocabulary's tree (2 ms at worst for 150,000 tokens), and remembered for all requests.
+/// vocabulary's tree (2 ms at worst for 150,000 tokens), and remembered for all requests and for
+/// the states that no token can tell from it.
 class RegexSource final : public TokenMaskSource {
  public:
   /// Memory for the masks of one pattern. A mask has at most vocab_size / 8 bytes.
