@@ -7,11 +7,14 @@
 #
 #   NANOVLLM_TEST_PRESETS  which presets; "cpu cpu-asan cpu-tsan cpu-fuzz" unless set
 #   NANOVLLM_TEST_REGEX    only the CTest entries that match; all unless set
+#   NANOVLLM_XGRAMMAR_SOURCE_DIR  sources of XGrammar for its tests; fetched by pip unless set, or
+#                          'none'
 #   NANOVLLM_TEST_JOBS     tests at a time and compilers at a time; the number of cores unless set
 set -uo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source .ci/packages.sh
+source .ci/xgrammar.sh
 
 presets=${NANOVLLM_TEST_PRESETS:-cpu cpu-asan cpu-tsan cpu-fuzz}
 regex=${NANOVLLM_TEST_REGEX:-}
@@ -66,7 +69,11 @@ run_tests() {
 # run_preset PRESET [TARGET LABEL]
 run_preset() {
   local preset=$1 target=${2:-all}
-  if ! stage "$preset: configure" cmake --preset "$preset"; then
+  local options=()
+  if [ "$preset" = cpu ] && [ -n "$xgrammar" ]; then
+    options+=("-DNANOVLLM_XGRAMMAR_SOURCE_DIR=$xgrammar")
+  fi
+  if ! stage "$preset: configure" cmake --preset "$preset" "${options[@]}"; then
     failed=$((failed + 1))
     return
   fi
@@ -84,6 +91,16 @@ if command -v ccache > /dev/null; then
   export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
 fi
 find_nvcc || true
+
+# XGrammar is compiled once, in 90 s of one core, for the tests of the preset 'cpu'.
+xgrammar=
+if [ "${NANOVLLM_XGRAMMAR_SOURCE_DIR:-}" != none ] && [[ " $presets " == *" cpu "* ]]; then
+  xgrammar=$(find_xgrammar "$PWD/build/xgrammar") || xgrammar=
+fi
+if [ -z "$xgrammar" ]; then
+  echo "skipped: grammar/xgrammar_source, there are no sources of XGrammar"
+  skipped=$((skipped + 1))
+fi
 
 for preset in $presets; do
   around=()

@@ -13,7 +13,7 @@ fresh_tree() {
   rm -rf "$scratch/nanovllm"
   local path
   for path in core/a core/b ops/op cpu/op kv/pool sched/plan model/config model/weights \
-              model/qwen3/qwen3 io/safetensors io/file text/tokenizer parallel/single engine/runner policy engine; do
+              model/qwen3/qwen3 io/safetensors io/file text/tokenizer grammar/regex sampling/params parallel/single engine/runner policy engine; do
     mkdir -p "$(dirname "$scratch/nanovllm/$path")"
     printf '#pragma once\n\n' > "$scratch/nanovllm/$path.hpp"
   done
@@ -39,10 +39,12 @@ fresh_tree() {
   include_for_nvcc engine.hpp nanovllm/cuda_policy.cuh
   echo '// a fragment' > "$scratch/nanovllm/cpu/fragment.inc"
   include cpu/op.hpp nanovllm/cpu/fragment.inc
+  include grammar/regex.hpp nanovllm/text/tokenizer.hpp
   { printf '#pragma once\n'
     (cd "$scratch" && find nanovllm -name '*.hpp' -not -path '*/cuda/*' -printf '#include "%p"\n')
   } > "$scratch/umbrella"
   mv "$scratch/umbrella" "$scratch/nanovllm/nanovllm.hpp"
+  printf '#pragma once\n' > "$scratch/nanovllm/grammar/xgrammar_source.hpp"
 }
 
 include() { printf '#include "%s"\n' "$2" >> "$scratch/nanovllm/$1"; }
@@ -135,6 +137,10 @@ expect "no rule for cuda/fft/" "a folder of cuda without a rule" new_part
 expect "cuda_policy.cuh may not include" "the CUDA policy sees cpu" \
   include cuda_policy.cuh nanovllm/cpu/op.hpp
 expect "policy.hpp may not include" "policy sees cuda" include policy.hpp nanovllm/cuda/op.cuh
+expect "grammar/ may not include" "grammars see the sampler's settings" \
+  include grammar/regex.hpp nanovllm/sampling/params.hpp
+expect "is optional" "a header sees one that needs an optional library" \
+  include grammar/regex.hpp nanovllm/grammar/xgrammar_source.hpp
 expect "a .hpp file may not include" "the engine sees the CUDA policy without nvcc" \
   include engine.hpp nanovllm/cuda_policy.cuh
 expect "a .hpp file may not include" "the umbrella sees a .cuh" \

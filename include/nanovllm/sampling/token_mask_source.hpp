@@ -1,7 +1,12 @@
 #pragma once
-/// Constraints on what a sequence may become, as masks of the tokens that may come next: a list of
-/// choices, a regular expression, a grammar.
+/// What a request may say: which tokens may come next, step by step.
+///
+/// A TokenMaskSource is a constraint (a list of choices, a regular expression, a JSON Schema, one
+/// of the user's own), compiled once. Every sequence under it has a TokenMatcher, which is asked
+/// for the tokens that may come next before each draw and told what was drawn.
+/// docs/structured_output.md has the sources that there are, and one written by hand.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -10,29 +15,55 @@
 
 namespace nanovllm {
 
-/// One sequence's way through a constraint. Forked with the sequence, and used by one thread at a
-/// time.
+/// Words of a mask: bit i % 32 of word i / 32 is token i.
+[[nodiscard]] constexpr std::size_t num_mask_words(std::size_t vocab_size) {
+  return (vocab_size + 31) / 32;
+}
+
+/// Sets the bit of `token`, which must be one of the mask's.
+constexpr void allow_token(std::span<std::uint32_t> bits, TokenId token) {
+  const auto i = static_cast<std::uint32_t>(token);
+  bits[i / 32] |= std::uint32_t{1} << (i % 32);
+}
+
+/// Whether the bit of `token` is set. False for a token that the mask has no bit for.
+[[nodiscard]] constexpr bool is_allowed(std::span<const std::uint32_t> bits, TokenId token) {
+  const auto i = static_cast<std::uint32_t>(token);
+  return i / 32 < bits.size() && (bits[i / 32] >> (i % 32) & 1) != 0;
+}
+
+/// One sequence's way through a constraint: what may come next. It is used by one thread at a time,
+/// and may outlive its source. The sequence that it belongs to is forked with a clone of it.
 class TokenMatcher {
  public:
   virtual ~TokenMatcher() = default;
-  /// A matcher in the same state that goes on by itself.
+
+  /// A matcher in the same state that goes on by itself: of a sample, a beam, a preempted sequence.
   [[nodiscard]] virtual std::unique_ptr<TokenMatcher> clone() const = 0;
-  /// Takes a token that was drawn. Returns false, and stays as it is, for one that does not fit.
+
+  /// Takes one token that was drawn. False if the token does not fit: the state is unchanged then,
+  /// and the caller ends the request with an error.
   [[nodiscard]] virtual bool accept(TokenId token) = 0;
-  /// Sets the bits of the tokens that may come next; stop tokens where the text may end here.
-  /// @param bits  [ceil(vocab_size / 32)], all zero: token i is bit i % 32 of word i / 32.
+
+  /// Sets the bits of the tokens that may come next, those that `accept` takes; stop tokens are
+  /// among them where the text may end here. At least one is set.
+  /// @param bits num_mask_words(vocab_size) words or more, all zero when called.
   virtual void fill(std::span<std::uint32_t> bits) const = 0;
+
   /// Whether nothing but a stop token may follow.
   [[nodiscard]] virtual bool is_finished() const = 0;
 };
 
-/// A constraint, compiled once, for any number of requests and threads.
+/// A constraint, compiled once and shared by any number of requests and threads.
 class TokenMaskSource {
  public:
   virtual ~TokenMaskSource() = default;
-  /// One at the beginning.
+
+  /// A matcher at the beginning of a text.
   [[nodiscard]] virtual std::unique_ptr<TokenMatcher> matcher() const = 0;
-  /// Of the vocabulary that it was made for. A model may have more tokens, which are never allowed.
+
+  /// The vocabulary that it was made for has the tokens [0, vocab_size). It may be smaller than the
+  /// model's; tokens beyond it are not allowed.
   [[nodiscard]] virtual int vocab_size() const = 0;
 };
 

@@ -1,0 +1,73 @@
+#pragma once
+/// Sets of Unicode code points, as character classes of regular expressions name them.
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace nanovllm {
+
+/// Code points as sorted ranges that neither overlap nor touch. Only scalar values are in a set:
+/// the surrogates U+D800…DFFF, which UTF-8 cannot spell, are left out of what is added.
+class CodePointSet {
+ public:
+  /// first…last, both included.
+  struct Range {
+    char32_t first, last;
+
+    friend bool operator==(const Range&, const Range&) = default;
+  };
+
+  static constexpr char32_t kMax = 0x10FFFF;
+
+  CodePointSet() = default;
+  explicit CodePointSet(char32_t code_point) { add(code_point, code_point); }
+
+  /// Every code point.
+  [[nodiscard]] static CodePointSet all() {
+    CodePointSet set;
+    set.add(0, kMax);
+    return set;
+  }
+
+  /// Adds first…last; first <= last <= kMax. O(ranges).
+  void add(char32_t first, char32_t last) {
+    constexpr char32_t kSurrogates = 0xD800, kBehindSurrogates = 0xE000;
+    if (first < kSurrogates) insert(first, std::min<char32_t>(last, kSurrogates - 1));
+    if (last >= kBehindSurrogates) insert(std::max(first, kBehindSurrogates), last);
+  }
+
+  void add(const CodePointSet& other) {
+    for (const Range& range : other.ranges_) insert(range.first, range.last);
+  }
+
+  /// All code points that are not in this set.
+  [[nodiscard]] CodePointSet complement() const {
+    CodePointSet rest;
+    char32_t next = 0;
+    for (const Range& range : ranges_) {
+      if (next < range.first) rest.add(next, range.first - 1);
+      next = range.last + 1;
+    }
+    if (next <= kMax) rest.add(next, kMax);
+    return rest;
+  }
+
+  [[nodiscard]] const std::vector<Range>& ranges() const { return ranges_; }
+
+ private:
+  void insert(char32_t first, char32_t last) {
+    const auto begin = std::find_if(ranges_.begin(), ranges_.end(),
+                                    [&](const Range& range) { return range.last + 1 >= first; });
+    auto end = begin;
+    for (; end != ranges_.end() && end->first <= last + 1; ++end) {
+      first = std::min(first, end->first);
+      last = std::max(last, end->last);
+    }
+    ranges_.insert(ranges_.erase(begin, end), {first, last});
+  }
+
+  std::vector<Range> ranges_;
+};
+
+}  // namespace nanovllm

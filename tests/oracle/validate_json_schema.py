@@ -1,0 +1,29 @@
+"""Checks texts against JSON Schemas: validate_json_schema.py FILE
+
+FILE has one JSON object a line, with a `schema` and a `text` that is to be JSON and valid by it.
+Prints what is not, and exits with 1 if there is any; with 77 where the package jsonschema is
+missing. tests/grammar/xgrammar_source_test.cpp writes such files and calls this.
+"""
+
+import json
+import sys
+
+try:
+    import jsonschema
+except ImportError:
+    sys.exit(77)
+
+num_texts = num_wrong = 0
+with open(sys.argv[1], encoding="utf-8") as file:
+    for line in file:
+        case = json.loads(line)
+        num_texts += 1
+        try:
+            value = json.loads(case["text"])
+            jsonschema.Draft202012Validator(case["schema"]).validate(value)
+        except (ValueError, jsonschema.ValidationError) as error:
+            num_wrong += 1
+            if num_wrong <= 20:
+                print(f"schema {json.dumps(case['schema'])}\n  text {case['text']!r}\n  {error.args[0]}")
+print(f"{num_texts} texts, {num_wrong} of them wrong")
+sys.exit(1 if num_wrong or not num_texts else 0)
