@@ -1,0 +1,57 @@
+// Texts of a given form: one of a list, and what matches a regular expression. Usage:
+// structured_output [MODEL_DIR]
+//
+// A constraint is compiled once and shared by any number of requests. Before every draw it says
+// which tokens may come next; whatever the model would rather say, the text has the form.
+#include <nanovllm/engine.hpp>
+#include <nanovllm/grammar/regex_source.hpp>
+#include <nanovllm/grammar/text_choices.hpp>
+
+#include <cstdio>
+#include <memory>
+#include <regex>
+#include <string>
+#include <vector>
+
+namespace nv = nanovllm;
+
+int main(int argc, char** argv) try {
+  const char* model = argc > 1 ? argv[1] : "examples/models/fairytale";
+  nv::Engine<nv::Qwen3<nv::shapes::fairytale>> engine({.model = model, .seed = 5});
+  const auto vocabulary =
+      std::make_shared<nv::GrammarVocabulary>(engine.tokenizer(), engine.model_config().eos_token_ids);
+
+  struct Constraint {
+    const char* prompt;
+    const char* pattern;
+    std::shared_ptr<const nv::TokenMaskSource> source;
+  };
+  const char* name = " (Jack|Hans|Gretel) and the [a-z]{3,9} [a-z]{3,9}";
+  const char* speech = " \"(Yes|No), dear (child|king|queen), [a-z ]{8,40}(\\.|!)\"";
+  const std::vector<Constraint> constraints{
+      {"Once upon a time there lived a", " (fox|wolf|bear|golden bird)",
+       nv::text_choices(vocabulary, std::vector<std::string>{" fox", " wolf", " bear",
+                                                             " golden bird"})},
+      {"The tale of", name, std::make_shared<nv::RegexSource>(vocabulary, name)},
+      {"The old woman answered:", speech, std::make_shared<nv::RegexSource>(vocabulary, speech)}};
+
+  std::vector<std::string> prompts;
+  std::vector<nv::SamplingParams> params;
+  for (const Constraint& constraint : constraints) {
+    for (std::uint64_t seed = 0; seed < 3; ++seed) {
+      prompts.push_back(constraint.prompt);
+      params.push_back({.temperature = 0.9f, .token_masks = constraint.source, .seed = seed});
+    }
+  }
+  const auto outputs = engine.generate(prompts, params);
+  bool all_fit = true;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const bool fits = std::regex_match(outputs[i].text, std::regex(constraints[i / 3].pattern));
+    std::printf("%s%s%s\n", prompts[i].c_str(), outputs[i].text.c_str(), fits ? "" : "  <- no!");
+    all_fit = all_fit && fits;
+  }
+  return all_fit ? 0 : 1;
+} catch (const nv::Error& error) {
+  std::fprintf(stderr, "structured_output: %s\n", error.what());
+  return 1;
+}
