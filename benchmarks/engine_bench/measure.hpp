@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "edits.hpp"
 #include "floor.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
@@ -79,13 +80,15 @@ class Bench {
  public:
   /// `probe` finds the machine's ceilings; it is called around every measurement.
   Bench(Engine& engine, const ModelWork& work, std::function<Ceilings()> probe,
-        const Repeats& repeats, std::int64_t block_size, std::int64_t max_batched_tokens)
+        const Repeats& repeats, std::int64_t block_size, std::int64_t max_batched_tokens,
+        Edits edits)
       : engine_(engine),
         work_(work),
         probe_(std::move(probe)),
         repeats_(repeats),
         block_size_(block_size),
-        max_batched_tokens_(max_batched_tokens) {
+        max_batched_tokens_(max_batched_tokens),
+        edits_(std::move(edits)) {
     // As in bench.py: the first request of all pays for first uses.
     serve(prompts(1, 8), sampling(16));
   }
@@ -101,7 +104,7 @@ class Bench {
     std::vector<Work> steps;
     const Clock::time_point begin = Clock::now();
     for (std::size_t i = 0; i < outputs.size(); ++i) {
-      engine_.submit(workload.prompts[i], workload.params[i], keep_output(outputs[i]));
+      engine_.submit(workload.prompts[i], edits_(workload.params[i], i), keep_output(outputs[i]));
     }
     run_steps(before, out.num_requests, steps);
     out.seconds = since(begin);
@@ -142,7 +145,7 @@ class Bench {
     serve(all, sampling(1));
     std::vector<nv::RequestId> ids;
     for (const nv::Prompt& prompt : all)
-      ids.push_back(engine_.submit(prompt, sampling(length - context)));
+      ids.push_back(engine_.submit(prompt, edits_(sampling(length - context), ids.size())));
     for (std::int64_t i = 0; !decode_step(batch); ++i) {
       nv::check(i < kSettleSteps, "decode of ", batch, " sequences: after ", kSettleSteps,
                 " steps not all of them decode; raise --max-num-batched-tokens");
@@ -301,6 +304,7 @@ class Bench {
   Repeats repeats_;
   std::int64_t block_size_;
   std::int64_t max_batched_tokens_;
+  Edits edits_;
   PythonRandom random_{1};
 };
 

@@ -32,6 +32,7 @@ struct Options : Measurements {
   std::int64_t kv_blocks = 0;
   int num_threads = 0;
   std::string overlap = "default";
+  std::string edits = "none";
   std::string json;
 };
 
@@ -99,6 +100,11 @@ inline void add_options(CLI::App& app, Options& o) {
   app.add_option("--overlap", o.overlap, "plan a step while another is computed")
       ->check(CLI::IsMember({"default", "on", "off"}))
       ->capture_default_str();
+  app.add_option("--edits", o.edits,
+                 "what the requests of --batch-sizes and the workload ask for beside their "
+                 "temperature; 'one' is a mask for the first alone")
+      ->check(CLI::IsMember({"none", "penalties", "mask", "both", "one"}))
+      ->capture_default_str();
   const auto list = [&](const char* name, std::vector<std::int64_t>& values, const char* help) {
     app.add_option(name, values, help)
         ->delimiter(',')
@@ -150,9 +156,8 @@ std::pair<Results, std::string> run(const Options& o, const nv::ModelConfig& mod
                                      ? config.max_num_batched_tokens
                                      : Policy::Backend::kDefaultBatchedTokens;
   Prober prober({o.num_threads, o.tensor_parallel}, nv::kDType<Element>);
-  Bench<Engine> bench(
-      engine, {model, sizeof(Element)}, [&] { return prober(); }, o.repeats, Policy::kv.block_size,
-      max_batched_tokens);
+  Bench<Engine> bench(engine, {model, sizeof(Element)}, [&] { return prober(); }, o.repeats,
+                      Policy::kv.block_size, max_batched_tokens, {o.edits, model.vocab_size});
   for (const std::int64_t context : o.contexts) {
     for (const std::int64_t batch : o.batch_sizes)
       results.decodes.push_back(bench.decode(batch, context));
