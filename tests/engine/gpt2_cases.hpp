@@ -38,7 +38,8 @@ struct Gpt2Case {
 };
 
 inline std::string each_model() {
-  return GENERATE(as<std::string>{}, "gpt2_heads3_dim64", "gpt2_heads5_dim96", "gpt2_heads25_dim8");
+  return GENERATE(as<std::string>{}, "gpt2_heads3_dim64", "gpt2_heads5_dim96", "gpt2_heads25_dim8",
+                  "tiny_gpt2");
 }
 
 /// A model of two heads with noise for weights; positions for 96 tokens.
