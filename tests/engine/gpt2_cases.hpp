@@ -140,7 +140,7 @@ TEST_CASE("GPT-2 batched, cached and chunked is GPT-2 alone, uncached and whole"
   const auto cached = engine_with({});
   check_equal(traces(*cached, prompts), alone);
   check_equal(traces(*cached, prompts), alone);
-  CHECK(cached->stats().num_hit_tokens > 100);
+  CHECK(cached->stats().num_hit_tokens >= 64);
 
   const auto chunked = engine_with({.max_num_batched_tokens = 7, .prefix_caching = false});
   check_equal(traces(*chunked, prompts), alone);
