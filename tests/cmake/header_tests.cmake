@@ -5,9 +5,7 @@
 #   headers/two-units      every .hpp in two translation units of one program
 #   headers/two-libraries  two shared libraries with the engine inside, in one program
 #   headers/clang, /nvcc   every .hpp in one translation unit of the other compilers
-#   headers/docs           the policies that docs/policies.md writes
-#   headers/docs_sessions  the program that docs/sessions.md writes
-#   headers/docs_processors  the processors that docs/logits_processors.md writes
+#   headers/docs_*         the policies, programs and models that pages in docs/ write
 #   headers/wording        what the compiler says of types that are not what a policy's slot wants
 #   headers/march-*        the CPU's kernels, where -march rules out some of them
 #   headers/cuda-alone     each .cuh compiles by itself for sm_90a, without warnings
@@ -175,15 +173,12 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   endforeach()
 endif()
 
-add_test(NAME headers/docs COMMAND "${headers_folder}/check_docs.sh" "${CMAKE_CXX_COMPILER}"
-  "${PROJECT_SOURCE_DIR}/docs/policies.md" ${our_flags} ${other_flags} -DNANOVLLM_PREBUILT)
-add_test(NAME headers/docs_processors COMMAND "${headers_folder}/check_docs.sh"
-  "${CMAKE_CXX_COMPILER}" "${PROJECT_SOURCE_DIR}/docs/logits_processors.md" ${our_flags} ${other_flags}
-  -DNANOVLLM_PREBUILT)
-add_test(NAME headers/docs_sessions COMMAND "${headers_folder}/check_docs.sh"
-  "${CMAKE_CXX_COMPILER}" "${PROJECT_SOURCE_DIR}/docs/sessions.md" ${our_flags} ${other_flags}
-  -DNANOVLLM_PREBUILT)
-set_tests_properties(headers/docs headers/docs_sessions PROPERTIES LABELS headers TIMEOUT 600)
+foreach(page IN ITEMS policies sessions logits_processors adding_a_model)
+  add_test(NAME headers/docs_${page} COMMAND "${headers_folder}/check_docs.sh"
+    "${CMAKE_CXX_COMPILER}" "${PROJECT_SOURCE_DIR}/docs/${page}.md" ${our_flags} ${other_flags}
+    -DNANOVLLM_PREBUILT)
+  set_tests_properties(headers/docs_${page} PROPERTIES LABELS headers TIMEOUT 600)
+endforeach()
 
 add_test(NAME headers/wording COMMAND "${headers_folder}/check_wording.sh" "${CMAKE_CXX_COMPILER}"
   ${our_flags} ${other_flags} -DNANOVLLM_PREBUILT)

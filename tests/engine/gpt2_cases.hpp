@@ -38,7 +38,8 @@ struct Gpt2Case {
 };
 
 inline std::string each_model() {
-  return GENERATE(as<std::string>{}, "gpt2_heads3_dim64", "gpt2_heads5_dim96", "gpt2_heads25_dim8");
+  return GENERATE(as<std::string>{}, "gpt2_heads3_dim64", "gpt2_heads5_dim96", "gpt2_heads25_dim8",
+                  "tiny_gpt2");
 }
 
 /// A model of two heads with noise for weights; positions for 96 tokens.
@@ -139,7 +140,7 @@ TEST_CASE("GPT-2 batched, cached and chunked is GPT-2 alone, uncached and whole"
   const auto cached = engine_with({});
   check_equal(traces(*cached, prompts), alone);
   check_equal(traces(*cached, prompts), alone);
-  CHECK(cached->stats().num_hit_tokens > 100);
+  CHECK(cached->stats().num_hit_tokens >= 64);
 
   const auto chunked = engine_with({.max_num_batched_tokens = 7, .prefix_caching = false});
   check_equal(traces(*chunked, prompts), alone);

@@ -45,9 +45,10 @@ template <Gpt2Shape kShape>
 [[nodiscard]] constexpr auto head_shape_of() {
   constexpr int kHidden = detail::fixed_or_zero(kShape.hidden_size);
   constexpr int kHeads = detail::fixed_or_zero(kShape.num_heads);
-  static_assert(kHeads == 0 || kHidden % kHeads == 0,
+  constexpr int kDivisor = kHeads == 0 ? 1 : kHeads;
+  static_assert(kHidden % kDivisor == 0,
                 "nanovllm: a Gpt2Shape's hidden_size must be a multiple of its num_heads");
-  return HeadShape<(kHeads == 0 ? 0 : kHidden / kHeads), 1>{};
+  return HeadShape<(kHeads == 0 ? 0 : kHidden / kDivisor), 1>{};
 }
 
 /// The sizes that `config` states, every field known.

@@ -1,0 +1,293 @@
+#pragma once
+/// The program of docs/kv_cache_primer.md, whatever the backend: GPT-2 writes the same text with and
+/// without its KV cache, and this says what the cache saves and what it costs.
+
+#include <nanovllm/engine.hpp>
+#include <nanovllm/model/gpt2/gpt2.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace nanovllm::examples {
+
+namespace nv = nanovllm;
+
+/// Multiplications of one forward pass over the tokens at positions [first, last), whose
+/// predecessors' keys and values are there; logits are computed for the last of them alone.
+struct Multiplications {
+  std::int64_t dense = 0;      ///< the weight matrices of all layers: the same for every token
+  std::int64_t attention = 0;  ///< q · k and p · v, with every token up to itself
+  std::int64_t logits = 0;
+
+  Multiplications(const nv::Gpt2Config& c, std::int64_t first, std::int64_t last) {
+    const std::int64_t tokens = last - first;
+    const std::int64_t pairs = (last * (last + 1) - first * (first + 1)) / 2;
+    dense = tokens * c.num_layers * c.hidden_size * (4 * c.hidden_size + 2 * c.intermediate_size);
+    attention = pairs * c.num_layers * 2 * c.hidden_size;
+    logits = c.hidden_size * c.vocab_size;
+  }
+  [[nodiscard]] std::int64_t sum() const { return dense + attention + logits; }
+};
+
+/// Bytes that the keys and values of one token take: a vector of the model's width each, in every
+/// layer.
+[[nodiscard]] inline std::int64_t kv_bytes_per_token(const nv::Gpt2Config& config,
+                                                     std::int64_t element_bytes) {
+  return 2 * config.num_layers * config.hidden_size * element_bytes;
+}
+
+/// What one way of generating gave.
+struct PrimerRun {
+  std::vector<nv::TokenId> tokens;
+  std::vector<double> seconds;       ///< of each token
+  std::int64_t multiplications = 0;  ///< by formula
+  std::int64_t kv_blocks = 0;        ///< blocks that were in use at once, at the most
+};
+
+/// One request: the prompt is computed once, then one token a step.
+template <class Engine>
+PrimerRun run_with_cache(Engine& engine, const std::vector<nv::TokenId>& prompt, int count) {
+  PrimerRun out;
+  auto before = std::chrono::steady_clock::now();
+  const auto on_token = [&](const nv::TokenEvent& event) {
+    if (event.token == nullptr) return;
+    const nv::EngineStats stats = engine.stats();
+    out.kv_blocks = std::max(out.kv_blocks, stats.num_kv_blocks - stats.num_free_kv_blocks);
+    const auto now = std::chrono::steady_clock::now();
+    out.seconds.push_back(std::chrono::duration<double>(now - before).count());
+    before = now;
+    out.tokens.push_back(*event.token);
+  };
+  engine.submit(prompt, {.temperature = 0, .max_tokens = count, .ignore_eos = true}, on_token);
+  while (engine.step()) {
+  }
+  auto last = static_cast<std::int64_t>(prompt.size());
+  std::int64_t first = 0;
+  for (int i = 0; i < count; ++i, first = last++)
+    out.multiplications += Multiplications(engine.model_config(), first, last).sum();
+  return out;
+}
+
+/// A request for every token: each computes all tokens before it again.
+template <class Engine>
+PrimerRun run_without_cache(Engine& engine, const std::vector<nv::TokenId>& prompt, int count) {
+  PrimerRun out;
+  std::vector<nv::TokenId> tokens = prompt;
+  for (int i = 0; i < count; ++i) {
+    const auto before = std::chrono::steady_clock::now();
+    const nv::Output output =
+        engine.generate(tokens, {.temperature = 0, .max_tokens = 1, .ignore_eos = true});
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - before;
+    nv::check<nv::RequestError>(output.error.empty(), output.error);
+    out.seconds.push_back(time.count());
+    out.multiplications +=
+        Multiplications(engine.model_config(), 0, static_cast<std::int64_t>(tokens.size())).sum();
+    out.tokens.push_back(output.token_ids.front());
+    tokens.push_back(output.token_ids.front());
+  }
+  return out;
+}
+
+/// Time per token over the length of the sequence, of both runs, as an SVG that is readable on white
+/// and on black.
+[[nodiscard]] inline std::string draw_times(const PrimerRun& with, const PrimerRun& without,
+                                            std::size_t num_prompt) {
+  constexpr double kLeft = 70, kTop = 30, kWidth = 560, kHeight = 260;
+  constexpr const char* kText = "#768390";
+  // The first token with the cache computes the prompt, and is left out.
+  double most = 0;
+  for (std::size_t i = 1; i < without.seconds.size(); ++i)
+    most = std::max({most, with.seconds[i], without.seconds[i]});
+  double unit = 1e-5;  // 1, 2 or 5 times a power of ten, for at most six lines
+  for (int i = 0; most / unit > 6; ++i) unit *= i % 3 == 1 ? 2.5 : 2;
+  const double top = unit * std::ceil(most / unit);
+  const auto count = static_cast<double>(without.seconds.size() - 1);
+  const auto x = [&](std::size_t i) {
+    return kLeft + kWidth * static_cast<double>(i - 1) / std::max(1., count - 1);
+  };
+  const auto y = [&](double seconds) { return kTop + kHeight * (1 - seconds / top); };
+  const auto text = [&](double at_x, double at_y, const char* anchor, const std::string& words,
+                        const char* colour) {
+    return nv::concat("<text x=\"", at_x, "\" y=\"", at_y, "\" text-anchor=\"", anchor,
+                      "\" fill=\"", colour, "\">", words, "</text>\n");
+  };
+
+  std::string out = nv::concat(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 660 350\" width=\"660\" "
+      "height=\"350\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\" "
+      "role=\"img\">\n<title>Time per token with and without the KV cache</title>\n");
+  for (int i = 0; unit * i <= top * 1.001; ++i) {
+    const double at = y(unit * i);
+    out += nv::concat("<path d=\"M", kLeft, " ", at, " h", kWidth, "\" stroke=\"", kText,
+                      "\" stroke-width=\"0.4\"/>\n");
+    char label[32];
+    std::snprintf(label, sizeof label, "%g ms", unit * i * 1e3);
+    out += text(kLeft - 8, at + 4, "end", label, kText);
+  }
+  for (int i = 0; i <= 4; ++i) {
+    const auto index = 1 + static_cast<std::size_t>((count - 1) * i / 4);
+    out += text(x(index), kTop + kHeight + 20, "middle", std::to_string(num_prompt + index), kText);
+  }
+  out +=
+      text(kLeft + kWidth / 2, kTop + kHeight + 42, "middle", "tokens before the new one", kText);
+  const auto line = [&](const PrimerRun& run, const char* colour, const char* name, double at) {
+    std::string points;
+    for (std::size_t i = 1; i < run.seconds.size(); ++i)
+      points += nv::concat(points.empty() ? "M" : " L", x(i), " ", y(run.seconds[i]));
+    out += nv::concat("<path d=\"", points, "\" fill=\"none\" stroke=\"", colour,
+                      "\" stroke-width=\"1.5\"/>\n");
+    out += text(kLeft + 12, at, "start", name, colour);
+  };
+  line(without, "#d4772c", "without the cache", kTop + 14);
+  line(with, "#3b82d6", "with the cache", kTop + 32);
+  return out + "</svg>\n";
+}
+
+struct PrimerOptions {
+  std::string model = "examples/models/tiny_gpt2";
+  std::string prompt = "Once upon a time there was";
+  std::string svg = "kv_cache_primer.svg";
+  bool random = false;
+  int num_tokens = 0;  ///< 0: what the model's positions leave, or 48 of the large one
+};
+
+[[nodiscard]] inline std::optional<PrimerOptions> read_primer_options(int argc, char** argv) {
+  PrimerOptions out;
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    if (name == "--random") {
+      out.random = true;
+    } else if (i + 1 < argc && name == "--model") {
+      out.model = argv[++i];
+    } else if (i + 1 < argc && name == "--prompt") {
+      out.prompt = argv[++i];
+    } else if (i + 1 < argc && name == "--svg") {
+      out.svg = argv[++i];
+    } else if (i + 1 < argc && name == "--tokens") {
+      out.num_tokens = std::max(2, std::atoi(argv[++i]));
+    } else {
+      return std::nullopt;
+    }
+  }
+  return out;
+}
+
+/// Both runs of one engine, and what they say. Returns whether their tokens are equal.
+/// @param block_size  tokens a block of the KV pool, which has been given `pool_bytes`.
+template <class Engine>
+bool teach(Engine& engine, const PrimerOptions& options, std::int64_t element_bytes,
+           std::int64_t block_size, std::int64_t pool_bytes) {
+  const nv::Gpt2Config& config = engine.model_config();
+  std::vector<nv::TokenId> prompt;
+  if (options.random) {
+    for (nv::TokenId i = 0; i < 16; ++i) prompt.push_back(1000 + 997 * i % 40'000);
+  } else {
+    prompt = engine.tokenizer().encode(options.prompt);
+  }
+  const auto num_prompt = static_cast<std::int64_t>(prompt.size());
+  const auto room = static_cast<int>(engine.max_total_tokens() - num_prompt);
+  const int wanted = options.num_tokens > 0 ? options.num_tokens : options.random ? 48 : room;
+  const int count = std::min(wanted, room);
+  nv::check<nv::RequestError>(count >= 2, "the prompt leaves no room for two tokens");
+
+  static_cast<void>(run_without_cache(engine, prompt, 1));  // what happens once happens here
+  const PrimerRun with = run_with_cache(engine, prompt, count);
+  const PrimerRun without = run_without_cache(engine, prompt, count);
+  const bool equal = with.tokens == without.tokens;
+  if (!options.random) {
+    std::printf("%s%s\n\n", options.prompt.c_str(), engine.tokenizer().decode(with.tokens).c_str());
+  }
+  std::printf("%lld prompt tokens, %d generated; the tokens of both ways are %s\n",
+              static_cast<long long>(num_prompt), count, equal ? "equal" : "NOT EQUAL");
+
+  const auto seconds = [](const PrimerRun& run) {
+    double sum = 0;
+    for (const double time : run.seconds) sum += time;
+    return sum;
+  };
+  const auto giga = [](std::int64_t n) { return static_cast<double>(n) * 1e-9; };
+  std::printf("\n                 multiplications      time    last token\n");
+  for (const auto& [name, run] : {std::pair{"without cache", &without}, {"with cache", &with}}) {
+    std::printf("%-13s %14.3f · 10⁹ %8.3f s %10.3f ms\n", name, giga(run->multiplications),
+                seconds(*run), run->seconds.back() * 1e3);
+  }
+  std::printf("saved: %.1f %% of the multiplications, %.1f times the speed\n",
+              100. * (1 - giga(with.multiplications) / giga(without.multiplications)),
+              seconds(without) / seconds(with));
+  const Multiplications again(config, 0, num_prompt + count - 1),
+      once(config, num_prompt + count - 2, num_prompt + count - 1);
+  std::printf(
+      "the last token, without and with: dense layers %.4f and %.4f, attention %.4f and "
+      "%.4f, logits %.4f and %.4f · 10⁹\n",
+      giga(again.dense), giga(once.dense), giga(again.attention), giga(once.attention),
+      giga(again.logits), giga(once.logits));
+
+  // The last token that is generated is not computed any more: it has no keys and values.
+  const std::int64_t per_token = kv_bytes_per_token(config, element_bytes);
+  const std::int64_t stored = num_prompt + count - 1,
+                     blocks = (stored + block_size - 1) / block_size;
+  const nv::EngineStats stats = engine.stats();
+  std::printf(
+      "\nmemory of the cache, by formula: 2 · %lld layers · %lld · %lld bytes = %lld bytes a "
+      "token\n  %lld tokens are %lld blocks of %lld, %.2f MiB\n",
+      static_cast<long long>(config.num_layers), static_cast<long long>(config.hidden_size),
+      static_cast<long long>(element_bytes), static_cast<long long>(per_token),
+      static_cast<long long>(stored), static_cast<long long>(blocks),
+      static_cast<long long>(block_size),
+      static_cast<double>(blocks * block_size * per_token) / (1 << 20));
+  std::printf(
+      "  the engine made %lld blocks of %lld bytes (by formula %lld), and used %lld of them, "
+      "%.2f MiB\n",
+      static_cast<long long>(stats.num_kv_blocks), static_cast<long long>(pool_bytes),
+      static_cast<long long>(pool_bytes / (block_size * per_token)),
+      static_cast<long long>(with.kv_blocks),
+      static_cast<double>(with.kv_blocks) * static_cast<double>(pool_bytes) /
+          static_cast<double>(stats.num_kv_blocks) / (1 << 20));
+
+  std::ofstream(options.svg) << draw_times(with, without, prompt.size());
+  std::printf("\ntime per token: %s\n", options.svg.c_str());
+  return equal;
+}
+
+/// The program. `Policy` computes in float32: both ways then choose the same tokens, although they
+/// add in another order.
+template <class Policy>
+int primer_main(int argc, char** argv) try {
+  const std::optional<PrimerOptions> options = read_primer_options(argc, argv);
+  if (!options) {
+    std::fprintf(stderr,
+                 "usage: %s [--model DIR | --random] [--prompt TEXT] [--tokens N] "
+                 "[--svg FILE]\n",
+                 argv[0]);
+    return 2;
+  }
+  constexpr std::int64_t kPoolBytes = 256 << 20, kElementBytes = sizeof(float);
+  // Prefix caching would find the tokens of the request before: a KV cache by another name.
+  nv::EngineConfig config{
+      .max_num_seqs = 1, .kv_size = nv::KvSize::bytes(kPoolBytes), .prefix_caching = false};
+  bool equal = false;
+  if (options->random) {
+    using Model = nv::Gpt2<nv::shapes::gpt2>;
+    nv::Engine<Model, Policy> engine(nv::config_of<nv::shapes::gpt2>(), {.seed = 1}, config);
+    equal = teach(engine, *options, kElementBytes, Policy::kv.block_size, kPoolBytes);
+  } else {
+    config.model = options->model;
+    nv::Engine<nv::Gpt2<nv::shapes::gpt2_any>, Policy> engine(config);
+    equal = teach(engine, *options, kElementBytes, Policy::kv.block_size, kPoolBytes);
+  }
+  return equal ? 0 : 1;
+} catch (const nv::Error& error) {
+  std::fprintf(stderr, "kv_cache_primer: %s\n", error.what());
+  return 1;
+}
+
+}  // namespace nanovllm::examples
