@@ -1,11 +1,13 @@
 #include "nanovllm/grammar/xgrammar_source.hpp"
 
 #include <unistd.h>
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "catch.hpp"
@@ -145,12 +147,38 @@ TEST_CASE("JSON, grammars and regular expressions by XGrammar") {
   const nv::XGrammarCompiler compiler(vocabulary);
   CHECK(takes(*compiler.json(), R"({"a": [1, 2.5, "x\n", null]})"));
   CHECK_FALSE(takes(*compiler.json(), R"({"a": [1,})"));
+  for (const char* value : {"[]", "{}", "[[-1.5e3]]"}) CHECK(takes(*compiler.json(), value));
+  CHECK_FALSE(takes(*compiler.json(), "3"));
+  for (const char* value : {"3", "-1.5e3", "\"x\"", "null", "[]"})
+    CHECK(takes(*compiler.json_schema("true"), value));
   const auto nested = compiler.ebnf("root ::= \"a\" root \"b\" | \"\"");
   CHECK(takes(*nested, "aaabbb"));
   CHECK(takes(*nested, ""));
   CHECK_FALSE(takes(*nested, "aab"));
   CHECK(takes(*compiler.regex("[a-c]+\\d{2}"), "abc12"));
   CHECK_FALSE(takes(*compiler.regex("[a-c]+\\d{2}"), "abc1"));
+}
+
+TEST_CASE("several threads compile grammars and go through one") {
+  const auto vocabulary = byte_vocabulary();
+  const nv::XGrammarCompiler compiler(vocabulary);
+  const auto shared = compiler.json();
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 10; ++i) {
+        const std::string name(1, static_cast<char>('a' + (t + i) % 5));
+        const auto own =
+            compiler.json_schema(R"({"type": "object", "properties": {")" + name +
+                                 R"(": {"type": "string"}}, "required": [")" + name + R"("]})");
+        const std::string text = "{\"" + name + "\": \"x\"}";
+        if (!takes(*own, text) || takes(*own, "{}") || !takes(*shared, text)) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0);
 }
 
 TEST_CASE("what XGrammar refuses is an error with its reason") {

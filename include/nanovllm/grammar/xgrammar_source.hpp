@@ -128,7 +128,7 @@ class XGrammarSource final : public TokenMaskSource {
 };
 
 /// Compiles grammars for one vocabulary. What they have in common, such as what a string may be, is
-/// worked out once. Immutable and thread-safe but for that memory, which is thread-safe, too.
+/// worked out once. Thread-safe. A large schema, or one with large bounds, can take seconds.
 ///
 /// Every member throws RequestError with XGrammar's reason for what it does not take.
 class XGrammarCompiler {
@@ -157,7 +157,7 @@ class XGrammarCompiler {
     });
   }
 
-  /// Any JSON: an object, an array or a single value.
+  /// Any JSON object or array. A single value, too: json_schema("true").
   [[nodiscard]] std::shared_ptr<const XGrammarSource> json() const {
     return source("the grammar of JSON is refused", json_,
                   [&] { return compiler_.CompileBuiltinJSONGrammar(); });
