@@ -156,8 +156,12 @@ class Scheduler {
   [[nodiscard]] StepPlan schedule() const {
     check_room();
     const auto view = [this](std::span<Sequence* const> running, std::size_t num_ending) {
-      return SchedulerView{running, waiting_, static_cast<std::int32_t>(num_ending),
-                           &Preemption::choose, config_.prefix_wait_tokens};
+      return SchedulerView{running,
+                           waiting_,
+                           static_cast<std::int32_t>(num_ending),
+                           &Preemption::choose,
+                           config_.prefix_wait_tokens,
+                           config_.max_num_seqs};
     };
     const std::size_t num_ending = running_.size() - num_going_on();
     if (num_ending == 0) return Policy{}.plan(view(running_, 0), blocks_, config_);
@@ -305,7 +309,7 @@ class Scheduler {
       }
       preempt(*s);
     }
-    std::int32_t num_samples = 0;
+    std::int32_t num_rows = 0;  // of logits
     for (PlannedSequence& p : plan.sequences) {
       Sequence& s = *p.sequence;
       if (p.prefix.copy_tail)
@@ -316,8 +320,9 @@ class Scheduler {
       if (p.begin % Blocks::block_size() > 0 && !is_apart) write_apart(p, plan, blocks_);
       while (std::ssize(s.block_table) < Blocks::blocks_for(p.end)) allocate_for(s, plan, blocks_);
       s.num_computed_tokens = p.end;
-      s.pending.push(num_samples, p.num_logits);
-      num_samples += p.num_logits;
+      num_rows += p.num_prompt_logits;
+      s.pending.push(num_rows, p.num_logits);
+      num_rows += p.num_logits;
     }
     // Blocks to be copied could not be reused until here; later steps come later.
     for (PlannedSequence& p : plan.sequences) {
@@ -395,6 +400,8 @@ class Scheduler {
   /// `p` is computed; `outcome` is what it sampled, or null.
   void settle(const PlannedSequence& p, const StepOutcome* outcome) noexcept {
     Sequence& s = *p.sequence;
+    if (p.num_prompt_logits > 0)
+      s.num_prompt_logits_left = s.num_prompt_tokens - 1 - p.end_prompt_logits();
     std::int32_t end = p.end;  // of the range that is computed as it will stay
     if (outcome != nullptr) {
       for (const TokenId token : outcome->tokens) s.tokens.push_back(token);
