@@ -155,20 +155,16 @@ class Scheduler {
   /// is no work, none before the step under way is committed, or something must `make_way`.
   [[nodiscard]] StepPlan schedule() const {
     check_room();
-    const auto view = [this](std::span<Sequence* const> running, std::size_t num_ending) {
-      return SchedulerView{running,
-                           waiting_,
-                           static_cast<std::int32_t>(num_ending),
-                           &Preemption::choose,
-                           config_.prefix_wait_tokens,
-                           config_.max_num_seqs};
-    };
-    const std::size_t num_ending = running_.size() - num_going_on();
-    if (num_ending == 0) return Policy{}.plan(view(running_, 0), blocks_, config_);
+    const auto num_ending = static_cast<std::int32_t>(running_.size() - num_going_on());
+    SchedulerView view{running_, waiting_, num_ending, &Preemption::choose};
+    view.prefix_wait_tokens = config_.prefix_wait_tokens;
+    view.max_logits = config_.max_num_seqs;
+    if (num_ending == 0) return Policy{}.plan(view, blocks_, config_);
     std::vector<Sequence*> running;
     std::copy_if(running_.begin(), running_.end(), std::back_inserter(running),
                  [this](const Sequence* s) { return goes_on(*s, num_under_way_); });
-    return Policy{}.plan(view(running, num_ending), blocks_, config_);
+    view.running = running;
+    return Policy{}.plan(view, blocks_, config_);
   }
 
   /// Applies `plan`, as `schedule` just made it: the preempted give back their blocks and wait, the
