@@ -193,6 +193,7 @@ inline constexpr std::array kSamplingFields = {
     sampling_field<&SamplingParams::allowed_token_ids>("allowed_token_ids"),
     sampling_field<&SamplingParams::bad_words>("bad_words"),
     sampling_field<&SamplingParams::logprob_token_ids>("logprob_token_ids"),
+    sampling_field<&SamplingParams::prompt_logprobs>("prompt_logprobs"),
 };
 
 inline const SamplingField* find_sampling_field(std::string_view name) {
@@ -291,23 +292,33 @@ inline Json text_value(std::string_view text) {
   return valid;
 }
 
+inline Json logprobs_value(const TokenLogprobs& logprobs) {
+  Json top = Json::array();
+  for (const auto& [id, logprob] : logprobs.top)
+    top.push_back(Json::array({id, printable(logprob)}));
+  Json entry;
+  entry["token_id"] = logprobs.token_id;
+  entry["logprob"] = printable(logprobs.logprob);
+  entry["top"] = std::move(top);
+  if (!logprobs.chosen.empty()) {
+    Json chosen = Json::array();
+    for (const auto& [id, logprob] : logprobs.chosen)
+      chosen.push_back(Json::array({id, printable(logprob)}));
+    entry["chosen"] = std::move(chosen);
+  }
+  return entry;
+}
+
 inline Json logprobs_value(const std::vector<TokenLogprobs>& logprobs) {
   Json list = Json::array();
-  for (const TokenLogprobs& one : logprobs) {
-    Json top = Json::array();
-    for (const auto& [id, logprob] : one.top) top.push_back(Json::array({id, printable(logprob)}));
-    Json entry;
-    entry["token_id"] = one.token_id;
-    entry["logprob"] = printable(one.logprob);
-    entry["top"] = std::move(top);
-    if (!one.chosen.empty()) {
-      Json chosen = Json::array();
-      for (const auto& [id, logprob] : one.chosen)
-        chosen.push_back(Json::array({id, printable(logprob)}));
-      entry["chosen"] = std::move(chosen);
-    }
-    list.push_back(std::move(entry));
-  }
+  for (const TokenLogprobs& one : logprobs) list.push_back(logprobs_value(one));
+  return list;
+}
+
+/// null for tokens that have none.
+inline Json logprobs_value(const std::vector<std::optional<TokenLogprobs>>& logprobs) {
+  Json list = Json::array();
+  for (const auto& one : logprobs) list.push_back(one ? logprobs_value(*one) : Json(nullptr));
   return list;
 }
 
@@ -357,7 +368,7 @@ inline void write_completion(Json& to, const Completion& completion) {
 }
 
 /// The output line of a finished request, with its line end. It is valid JSON whatever bytes
-/// the text holds. Log-probabilities are left out unless `with_logprobs`.
+/// the text holds. Log-probabilities of what was generated are left out unless `with_logprobs`.
 [[nodiscard]] inline std::string result_line(const Json& id, const Output& output,
                                              bool with_logprobs) {
   if (!output.error.empty()) return error_line(id, output.error);
@@ -367,6 +378,8 @@ inline void write_completion(Json& to, const Completion& completion) {
   line["num_prompt_tokens"] = output.num_prompt_tokens;
   line["num_cached_tokens"] = output.num_cached_tokens;
   if (with_logprobs) line["logprobs"] = detail::logprobs_value(output.logprobs);
+  if (!output.prompt_logprobs.empty())
+    line["prompt_logprobs"] = detail::logprobs_value(output.prompt_logprobs);
   if (!output.alternatives.empty()) {
     Json list = Json::array();
     for (const Completion& completion : output.alternatives) {

@@ -1,5 +1,7 @@
 // Steps that cannot be computed: they cost the requests in them, and no others.
 
+#include <algorithm>
+
 #include "catch.hpp"
 #include "engine/models.hpp"
 
@@ -134,4 +136,35 @@ TEST_CASE("a step that fails ends a beam search that has beams in it, and leaves
   }
   const std::vector<Output> again = engine.generate(prompts, params);
   for (std::size_t i = 0; i < 2; ++i) CHECK(again[i].token_ids == expected[i].token_ids);
+}
+
+TEST_CASE("a step that fails leaves the log-probabilities of the prompt that there are",
+          "[engine][prompt_logprobs]") {
+  const bool overlap = GENERATE(false, true);
+  const int failing_step = GENERATE(0, 1, 2, 3);
+  TestEngine engine(small_config(overlap));
+  FailingBackend::steps_left = -1;
+  const std::vector<TokenId> prompt = random_prompt(4, 9, 4000);
+  SamplingParams params = greedy(3);
+  params.prompt_logprobs = 1;
+  const Output expected = engine.generate(prompt, params);
+  REQUIRE(expected.prompt_logprobs.size() == 9);
+  FailingBackend::steps_left = failing_step;
+  const Output output = engine.generate(prompt, params);
+  FailingBackend::steps_left = -1;
+  CAPTURE(overlap, failing_step);
+  CHECK(output.error == "the machine is on fire");
+  REQUIRE(output.prompt_logprobs.size() == 9);
+  CHECK_FALSE(output.prompt_logprobs[0]);
+  for (std::size_t i = 1; i < 9; ++i) {
+    CAPTURE(i);
+    const bool is_there = i <= 2 * static_cast<std::size_t>(failing_step);  // two rows a step
+    REQUIRE(output.prompt_logprobs[i].has_value() == is_there);
+    if (is_there) CHECK(output.prompt_logprobs[i]->logprob == expected.prompt_logprobs[i]->logprob);
+  }
+  const Output again = engine.generate(prompt, params);
+  CHECK(again.token_ids == expected.token_ids);
+  CHECK(std::ranges::count_if(again.prompt_logprobs, [](const auto& x) { return !x; }) == 1);
+  engine.check_invariants();
+  CHECK(engine.stats().num_free_kv_blocks == engine.stats().num_kv_blocks);
 }

@@ -118,13 +118,13 @@ TEST_CASE("every sampling field is read by its name") {
   const nv::SamplingParams edits =
       sampling(R"({"repetition_penalty":1.5,"frequency_penalty":-0.5,"presence_penalty":2,)"
                R"("logit_bias":{"12":-100,"7":0.5},"allowed_token_ids":[5,12],"bad_words":"x",)"
-               R"("logprob_token_ids":[9]})");
+               R"("logprob_token_ids":[9],"prompt_logprobs":3})");
   // A new field of SamplingParams breaks this line: add it to kSamplingFields and to this test.
   const auto& [temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty,
                presence_penalty, logit_bias, allowed_token_ids, bad_words, token_masks,
                functor_argument, seed, n, best_of, max_tokens, min_tokens, ignore_eos,
                stop_token_ids, stop, include_stop, skip_special, logprobs, logprob_token_ids,
-               priority, beam_width, length_penalty, early_stopping] = p;
+               prompt_logprobs, priority, beam_width, length_penalty, early_stopping] = p;
   CHECK(temperature == 0.5f);
   CHECK(top_k == 40);
   CHECK(top_p == 0.9f);
@@ -153,6 +153,7 @@ TEST_CASE("every sampling field is read by its name") {
   CHECK(token_masks == nullptr);
   CHECK(functor_argument == 0.f);
   CHECK(logprob_token_ids.empty());
+  CHECK_FALSE(prompt_logprobs);
   CHECK(edits.repetition_penalty == 1.5f);
   CHECK(edits.frequency_penalty == -0.5f);
   CHECK(edits.presence_penalty == 2.f);
@@ -160,6 +161,7 @@ TEST_CASE("every sampling field is read by its name") {
   CHECK(edits.allowed_token_ids == std::vector<TokenId>{5, 12});
   CHECK(edits.bad_words == std::vector<std::string>{"x"});
   CHECK(edits.logprob_token_ids == std::vector<TokenId>{9});
+  CHECK(edits.prompt_logprobs == 3);
   CHECK(contains(bad_sampling(R"({"logit_bias":{"a":1}})"), "a token id in logit_bias"));
   CHECK(beams.beam_width == 4);
   CHECK(beams.length_penalty == 0.5f);
@@ -236,6 +238,8 @@ TEST_CASE("unusable sampling settings are refused by name") {
                              R"({"allowed_token_ids":[-1]})",
                              R"({"bad_words":[""]})",
                              R"({"logprob_token_ids":5})",
+                             R"({"prompt_logprobs":21})",
+                             R"({"prompt_logprobs":[1]})",
                              R"([])",
                              R"("")",
                              "3"})
@@ -332,6 +336,12 @@ TEST_CASE("a result is one line of JSON in a fixed order") {
             ", \"logprobs\": [{\"token_id\": 1, \"logprob\": -0.1, \"top\": [[1, -0.1], [7, -2.5]]}"
             ", {\"token_id\": 2, \"logprob\": -1e-08, \"top\": []}]}\n");
   output.logprobs.clear();
+  output.prompt_logprobs = {std::nullopt, nv::TokenLogprobs{4, -0.5f, {{6, -0.25f}}}};
+  CHECK(result_line("a", output, false) ==
+        head +
+            ", \"prompt_logprobs\": [null, {\"token_id\": 4, \"logprob\": -0.5, \"top\": [[6, "
+            "-0.25]]}]}\n");
+  output.prompt_logprobs.clear();
   nv::Completion& alternative = output.alternatives.emplace_back();
   alternative.text = "b";
   alternative.token_ids = {3};

@@ -33,12 +33,16 @@ struct Fickle {
   }
 };
 
-/// Continuous batching that now and then guesses two tokens more where the last block has room.
+/// Continuous batching that now and then guesses two tokens more where the last block has room, and
+/// the rows of logits are not for prompts.
 struct Guessing {
   template <class Blocks>
   static StepPlan plan(const SchedulerView& queues, const Blocks& blocks,
                        const BatchConfig& config) {
     StepPlan plan = ContinuousBatching::plan(queues, blocks, config);
+    const bool has_prompt_logits = std::ranges::any_of(
+        plan.sequences, [](const PlannedSequence& p) { return p.num_prompt_logits > 0; });
+    if (has_prompt_logits) return plan;
     std::vector<PlannedSequence> decodes, others;
     for (PlannedSequence& p : plan.sequences) {
       const Sequence& s = *p.sequence;

@@ -55,6 +55,7 @@ struct Coverage {
   std::int64_t swapped_out = 0, swapped_in = 0, fallbacks = 0, swapped_pending = 0, cut = 0,
                shared_in = 0;
   std::int64_t host_hits = 0, saved = 0, lost = 0, dropped = 0, unswapped = 0;
+  std::int64_t prompt_logits = 0, resumed_prompts = 0;
 };
 
 template <int kBlockSize>
@@ -96,6 +97,7 @@ class Traffic {
   /// `depth` steps may be under way.
   Traffic(unsigned seed, bool prefix_caching, std::size_t depth, Coverage& coverage)
       : random_(seed),
+        choose_prompts_(seed),
         num_blocks_(1 + below(4 << (2 * below(3)))),
         num_host_blocks_(kHasHostPool<Preemption> ? below(1 + below(2 * num_blocks_)) : 0),
         scheduler_(random_config(), make_blocks(num_blocks_, prefix_caching, num_host_blocks_)),
@@ -186,6 +188,7 @@ class Traffic {
       live_.push_back(&s);
       expected_.push_back(tokens_alone(s.tokens, s.max_total_tokens));
     }
+    if (choose_prompts_() % 6 == 0) requests_[first]->num_prompt_logits_left = length - 1;
     for (std::size_t i = first; i < requests_.size(); ++i) scheduler_.add(*requests_[i]);
   }
 
@@ -198,7 +201,7 @@ class Traffic {
       SequenceStatus status;
       FinishReason reason;
       std::vector<BlockId> host_table;
-      std::array<std::int32_t, 4> counts;
+      std::array<std::int32_t, 5> counts;
       bool operator==(const Of&) const = default;
     };
     std::vector<Of> sequences;
@@ -217,7 +220,7 @@ class Traffic {
                                  s->finish_reason,
                                  s->host_table,
                                  {s->num_computed_tokens, s->num_cached_tokens, s->num_preemptions,
-                                  s->num_swapped_tokens}});
+                                  s->num_swapped_tokens, s->num_prompt_logits_left}});
     }
     const Blocks& blocks = scheduler_.blocks();
     state.ref_counts.assign(blocks.ref_counts().begin(), blocks.ref_counts().end());
@@ -323,6 +326,7 @@ class Traffic {
       coverage_.ended_waiting += s.status == SequenceStatus::waiting ? 1 : 0;
       coverage_.ended_early += ends_early(plan, s) ? 1 : 0;
     }
+    take_prompt_logits(plan);
     std::int64_t num_swapped = 0;
     for (const PlannedSequence& p : plan.sequences) num_swapped += p.sequence->num_swapped_tokens;
     attempt([&] { scheduler_.commit(plan, result); });
@@ -332,6 +336,18 @@ class Traffic {
     }
     coverage_.cut += num_swapped > 0 ? 1 : 0;
     under_way_.pop_front();
+  }
+
+  /// Every row of a prompt that is wanted comes once, and in order.
+  void take_prompt_logits(const StepPlan& plan) {
+    for (const PlannedSequence& p : plan.sequences) {
+      if (p.num_prompt_logits == 0 || p.sequence->status == SequenceStatus::finished) continue;
+      std::int32_t& next = next_prompt_logit_[p.sequence];
+      REQUIRE(p.end_prompt_logits() - p.num_prompt_logits == next);
+      next = p.end_prompt_logits();
+      coverage_.prompt_logits += p.num_prompt_logits;
+      coverage_.resumed_prompts += p.prefix.num_tokens > 0 ? 1 : 0;
+    }
   }
 
   /// Whether a running sequence that ends in `plan` is in the step behind it, too.
@@ -362,7 +378,7 @@ class Traffic {
   void check_plan_is_sound(const StepPlan& plan) {
     if (under_way_.empty() && !live_.empty()) REQUIRE_FALSE(plan.empty());
     std::map<const Sequence*, int> visits;
-    std::int32_t num_tokens = 0;
+    std::int32_t num_tokens = 0, num_logits = 0, num_prompt_logits = 0;
     for (std::size_t i = 0; i < plan.sequences.size(); ++i) {
       const PlannedSequence& p = plan.sequences[i];
       const bool is_decode_row = static_cast<std::int32_t>(i) < plan.num_decodes;
@@ -370,12 +386,16 @@ class Traffic {
       if (p.num_logits == 0) ++coverage_.chunks;
       if (p.num_logits > 1) ++coverage_.guessed;
       num_tokens += p.num_tokens();
+      num_logits += p.num_logits;
+      num_prompt_logits += p.num_prompt_logits;
       ++visits[p.sequence];
     }
     for (const Sequence* s : plan.preempted) ++visits[s];
     for (const auto& [s, n] : visits) REQUIRE(n == 1);
     REQUIRE(num_tokens == plan.num_tokens);
     REQUIRE(num_tokens <= scheduler_.config().max_num_batched_tokens);
+    if (num_prompt_logits > 0)
+      REQUIRE(num_logits + num_prompt_logits <= scheduler_.config().max_num_seqs);
     const auto num_rows = static_cast<std::int32_t>(plan.sequences.size());
     const bool mixed = plan.num_decodes > 0 && plan.num_decodes < num_rows;
     coverage_.mixed += mixed ? 1 : 0;
@@ -479,12 +499,13 @@ class Traffic {
       REQUIRE(s->tokens.size() <= expected.size());
       REQUIRE(std::equal(s->tokens.begin(), s->tokens.end(), expected.begin()));
       if (s->finish_reason != FinishReason::abort) REQUIRE(s->tokens.size() == expected.size());
+      REQUIRE((s->finish_reason == FinishReason::abort || s->num_prompt_logits_left == 0));
       coverage_.finished += s->finish_reason != FinishReason::abort ? 1 : 0;
       return true;
     });
   }
 
-  std::mt19937 random_;
+  std::mt19937 random_, choose_prompts_;
   std::int32_t num_blocks_;
   std::int32_t num_host_blocks_;
   Scheduler<Policy, Blocks, Preemption> scheduler_;
@@ -494,6 +515,7 @@ class Traffic {
   std::vector<std::unique_ptr<Sequence>> requests_;
   std::vector<std::vector<TokenId>> expected_;
   std::vector<Sequence*> live_;
+  std::map<const Sequence*, std::int32_t> next_prompt_logit_;
   std::deque<StepPlan> under_way_;
 };
 
@@ -509,10 +531,12 @@ void run(unsigned seed, bool prefix_caching, std::size_t depth) {
           c.chunks, c.paused, c.ended_early, c.preempted_pending, c.ended_waiting, c.ending,
           c.guessed, c.guessed_right, c.copies, c.faults, c.failed_inserts, c.forks, c.overtaken,
           c.displaced, c.swapped_out, c.swapped_in, c.fallbacks, c.swapped_pending, c.cut,
-          c.shared_in, c.host_hits, c.saved, c.lost, c.dropped, c.unswapped);
+          c.shared_in, c.host_hits, c.saved, c.lost, c.dropped, c.unswapped, c.prompt_logits,
+          c.resumed_prompts);
   if (!prefix_caching) CHECK(c.forks > 50);  // else the cache may have as much
   for (const std::int64_t n : {c.finished, c.aborted, c.cancelled}) CHECK(n > 100);
   CHECK(c.chunks > 20);
+  CHECK(c.prompt_logits > 100);
   CHECK(c.preempted > (std::is_same_v<Policy, Fickle> ? 300 : 2));
   CHECK((c.hits > 0) == prefix_caching);
   CHECK((c.evictions > 0) == prefix_caching);
@@ -529,6 +553,7 @@ void run(unsigned seed, bool prefix_caching, std::size_t depth) {
   if (OrdersSequences<Policy>) CHECK((c.overtaken > 100 && c.displaced > 20));
   if (SwapsSequences<Preemption> && std::is_same_v<Policy, Fickle>) {
     CHECK((c.swapped_in > 15 && c.dropped > 5 && c.fallbacks > 20 && c.unswapped > 2));
+    CHECK(c.resumed_prompts > 0);
     CHECK((c.swapped_pending > 50) == ahead);
     CHECK((c.shared_in > 0) == prefix_caching);
   } else if (SwapsSequences<Preemption> && std::is_same_v<Policy, FickleGuessing>) {
@@ -536,6 +561,7 @@ void run(unsigned seed, bool prefix_caching, std::size_t depth) {
   } else {
     CHECK((c.swapped_in > 0) == SwapsSequences<Preemption>);
   }
+  if (!SwapsSequences<Preemption>) CHECK(c.resumed_prompts == 0);
   for (const std::int64_t n : {c.host_hits, c.saved, c.lost})
     CHECK((n > 20) == (kHasHostPool<Preemption> && prefix_caching));
   if (kMatchesInside<Blocks>) CHECK((c.copies > 100) == prefix_caching);

@@ -195,7 +195,7 @@ class Device {
     step.copies.check();
     for (const PlannedSequence& p : plan.sequences) {
       const Sequence& s = *p.sequence;
-      Share share{{}, s.block_table, p.begin, p.end, p.num_logits};
+      Share share{{}, s.block_table, p.begin, p.end, p.num_logits, p.num_prompt_logits};
       const std::int32_t num_guesses = std::max(0, p.num_logits - 1);
       for (std::int32_t i = 0; i < p.end - num_guesses; ++i)
         share.sources.push_back(s.token_source(i));
@@ -216,6 +216,7 @@ class Device {
       Drawn drawn;
       std::uint64_t value = 0;
       bool guesses_right = true;
+      samples.insert(samples.end(), static_cast<std::size_t>(share.num_prompt_logits), -1);
       for (std::int32_t i = 0; i < share.end; ++i) {
         const TokenId token = input(share, i, value);
         if (i >= std::ssize(share.sources)) guesses_right &= token == draw(value).token;
@@ -252,6 +253,7 @@ class Device {
     std::int32_t begin;
     std::int32_t end;
     std::int32_t num_logits;
+    std::int32_t num_prompt_logits;
   };
   struct Step {
     Copies copies;

@@ -34,8 +34,8 @@ class Delivery {
   /// @param now         when the step's tokens were there.
   void begin(std::size_t num_samples, std::size_t num_events, Clock::time_point now);
 
-  /// Gives every sampled sequence its tokens, as far as it goes on, and the candidates of beams to
-  /// those who choose. Sequences that ended while the step was under way get nothing from it.
+  /// Gives every sampled sequence its tokens, as far as it goes on, the candidates of beams to those
+  /// who choose, and requests the log-probabilities of their prompts. Sequences that ended while the step was under way get nothing from it.
   void accept(const StepPlan& plan, const StepResults& results);
 
   /// Queues the events of what was accepted. The news of a token that ends a sequence are left to
@@ -49,6 +49,9 @@ class Delivery {
   [[nodiscard]] const std::string& error_of(const RequestSequence& sequence) const;
 
  private:
+  /// Rows of the results from `first` on are of the prompt of `planned`.
+  void accept_prompt(const PlannedSequence& planned, const StepResults& results,
+                     std::int64_t first);
   /// Tokens [first, first + count) of the results are those of `sequence`.
   void accept(RequestSequence& sequence, const StepResults& results, std::int64_t first,
               std::int32_t count);
@@ -58,6 +61,10 @@ class Delivery {
   void count_gaps();
   [[nodiscard]] TokenLogprobs logprobs_of(const RequestSequence& sequence,
                                           const StepResults& results, std::int64_t i) const;
+  /// The `count` likeliest tokens of row `i`.
+  [[nodiscard]] std::vector<std::pair<TokenId, float>> likeliest(const StepResults& results,
+                                                                 std::int64_t i,
+                                                                 std::int32_t count) const;
 
   const std::int64_t vocab_size_;
   EventQueue& events_;

@@ -237,7 +237,8 @@ class DiskLoads {
     w.newest_step = newest_step;
     const Sequence& s = *request.sequences().front();
     const bool is_held = s.continues != nullptr && s.continues->num_computed_tokens > 0;
-    if (is_held || !is_certain_ || disk_->size() == 0) return false;
+    const bool computes_all = s.num_prompt_logits_left > 0;
+    if (is_held || computes_all || !is_certain_ || disk_->size() == 0) return false;
     const PrefixMatch match = blocks_.match(s.tokens);
     const std::span<const TokenId> tokens(s.tokens);
     const auto num_there = match.blocks.size() + match.host_blocks.size();

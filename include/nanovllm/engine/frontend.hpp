@@ -38,7 +38,8 @@ struct TextSide {
 /// Which fields of SamplingParams an engine does something about. Requests that set others are
 /// refused.
 struct HonouredFields {
-  bool edits = true;  ///< penalties, logit_bias and logprob_token_ids: the executor has open steps
+  /// Penalties, logit_bias, logprob_token_ids and prompt_logprobs: the executor has open steps.
+  bool edits = true;
   bool functor = true;  ///< there is a LogitsFunctor, and open steps
   bool min_tokens = true, allowed_token_ids = true, bad_words = true, token_masks = true;
 

@@ -14,7 +14,7 @@
 
 namespace nanovllm {
 
-/// A token the model gave, its log-probability, and the most likely ones, best first.
+/// A token, its log-probability by the model, and the most likely ones, best first.
 struct TokenLogprobs {
   TokenId token_id = 0;
   float logprob = 0.f;
@@ -55,6 +55,10 @@ struct Output : Completion {
   RequestId id = 0;
   std::int32_t num_prompt_tokens = 0;
   std::int32_t num_cached_tokens = 0;  ///< of the prompt, taken from the prefix cache
+  /// If SamplingParams::prompt_logprobs was set, one a token of the prompt: how likely it was behind
+  /// those before it, and what was likeliest there. Empty for the first token, which has none
+  /// before it, and for those that were not computed when the request was aborted or failed.
+  std::vector<std::optional<TokenLogprobs>> prompt_logprobs;
   RequestTimings timings;
   std::string error;  ///< why finish_reason is `error`
 };

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
@@ -71,6 +72,11 @@ class Request {
   /// One of its sequences has its first token.
   void mark_token(Clock::time_point now, Latencies& latencies) {
     mark(output_.timings.first_token, now, latencies.first_token);
+  }
+
+  /// What a step has found out of token `position` of the prompt.
+  void set_prompt_logprobs(std::int32_t position, TokenLogprobs&& logprobs) {
+    output_.prompt_logprobs[static_cast<std::size_t>(position)] = std::move(logprobs);
   }
 
   /// Its beams have their next tokens.

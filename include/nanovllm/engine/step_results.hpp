@@ -12,8 +12,8 @@
 
 namespace nanovllm {
 
-/// What a step's sampled rows got, in host memory: those of a sequence behind each other, in the
-/// plan's order. Valid until the next launch but one.
+/// What a step's rows of logits gave, in host memory: those of a sequence behind each other, of its
+/// prompt before those that draw, in the plan's order. Valid until the next launch but one.
 struct StepResults {
   VectorView<const TokenId> tokens;      ///< [samples]
   VectorView<const float> logprobs;      ///< [samples]; meaningful where logprobs were asked for

@@ -52,6 +52,9 @@ class StepSampling {
   void forget() { slots_.forget(); }
 
  private:
+  /// The rows of `planned` that are not drawn from: all edits that they have is a token whose
+  /// log-probability is wanted.
+  void fill_prompt_rows(const PlannedSequence& planned);
   /// `position` is that of the token to be drawn.
   void fill_row(RequestSequence& sequence, std::int32_t position);
   /// Rows before `num_rows` that have no edits get none.

@@ -60,6 +60,9 @@ struct SamplingParams {
   std::optional<std::int32_t> logprobs{};   ///< report log-probabilities and the n likeliest
   /// Report the log-probabilities of these tokens, too, at every position; kMaxLogprobTokenIds.
   std::vector<TokenId> logprob_token_ids{};
+  /// Report the log-probabilities of the prompt's tokens, too, and the n likeliest there. They have
+  /// to be computed, so nothing of the prompt is taken from the prefix cache.
+  std::optional<std::int32_t> prompt_logprobs{};
   /// Lower is served earlier, as far as the scheduling policy knows of it; any value.
   std::int32_t priority = 0;
   /// Search with so many beams, n to kMaxSamples, instead of sampling; the n best are the output.
@@ -68,7 +71,7 @@ struct SamplingParams {
   EarlyStopping early_stopping = EarlyStopping::no;  ///< of the search
 };
 
-/// The n most likely tokens that `logprobs` may ask for.
+/// The n most likely tokens that `logprobs` and `prompt_logprobs` may ask for.
 inline constexpr std::int32_t kMaxLogprobs = 20;
 
 /// Ids that `logprob_token_ids` may have, biases of `logit_bias`, texts of `bad_words`, and bytes

@@ -7,12 +7,12 @@
 
 namespace nanovllm {
 
-/// The samples that steps under way draw for one sequence: each an index into its own step's,
+/// The samples that steps under way draw for one sequence: each a row of its own step's logits,
 /// oldest first. There are two steps at the most, and those of a step follow each other, so nothing
 /// is allocated.
 class PendingTokens {
  public:
-  /// The newest step draws samples [first, first + count) for the sequence.
+  /// The newest step draws from rows [first, first + count) for the sequence.
   void push(std::int32_t first, std::int32_t count) {
     if (count == 0) return;
     (runs_[0].count == 0 ? runs_[0] : runs_[1]) = {first, count};

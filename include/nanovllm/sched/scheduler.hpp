@@ -155,16 +155,16 @@ class Scheduler {
   /// is no work, none before the step under way is committed, or something must `make_way`.
   [[nodiscard]] StepPlan schedule() const {
     check_room();
-    const auto view = [this](std::span<Sequence* const> running, std::size_t num_ending) {
-      return SchedulerView{running, waiting_, static_cast<std::int32_t>(num_ending),
-                           &Preemption::choose, config_.prefix_wait_tokens};
-    };
-    const std::size_t num_ending = running_.size() - num_going_on();
-    if (num_ending == 0) return Policy{}.plan(view(running_, 0), blocks_, config_);
+    const auto num_ending = static_cast<std::int32_t>(running_.size() - num_going_on());
+    SchedulerView view{running_, waiting_, num_ending, &Preemption::choose};
+    view.prefix_wait_tokens = config_.prefix_wait_tokens;
+    view.max_logits = config_.max_num_seqs;
+    if (num_ending == 0) return Policy{}.plan(view, blocks_, config_);
     std::vector<Sequence*> running;
     std::copy_if(running_.begin(), running_.end(), std::back_inserter(running),
                  [this](const Sequence* s) { return goes_on(*s, num_under_way_); });
-    return Policy{}.plan(view(running, num_ending), blocks_, config_);
+    view.running = running;
+    return Policy{}.plan(view, blocks_, config_);
   }
 
   /// Applies `plan`, as `schedule` just made it: the preempted give back their blocks and wait, the
@@ -305,7 +305,7 @@ class Scheduler {
       }
       preempt(*s);
     }
-    std::int32_t num_samples = 0;
+    std::int32_t num_rows = 0;  // of logits
     for (PlannedSequence& p : plan.sequences) {
       Sequence& s = *p.sequence;
       if (p.prefix.copy_tail)
@@ -316,8 +316,9 @@ class Scheduler {
       if (p.begin % Blocks::block_size() > 0 && !is_apart) write_apart(p, plan, blocks_);
       while (std::ssize(s.block_table) < Blocks::blocks_for(p.end)) allocate_for(s, plan, blocks_);
       s.num_computed_tokens = p.end;
-      s.pending.push(num_samples, p.num_logits);
-      num_samples += p.num_logits;
+      num_rows += p.num_prompt_logits;
+      s.pending.push(num_rows, p.num_logits);
+      num_rows += p.num_logits;
     }
     // Blocks to be copied could not be reused until here; later steps come later.
     for (PlannedSequence& p : plan.sequences) {
@@ -395,6 +396,8 @@ class Scheduler {
   /// `p` is computed; `outcome` is what it sampled, or null.
   void settle(const PlannedSequence& p, const StepOutcome* outcome) noexcept {
     Sequence& s = *p.sequence;
+    if (p.num_prompt_logits > 0)
+      s.num_prompt_logits_left = s.num_prompt_tokens - 1 - p.end_prompt_logits();
     std::int32_t end = p.end;  // of the range that is computed as it will stay
     if (outcome != nullptr) {
       for (const TokenId token : outcome->tokens) s.tokens.push_back(token);

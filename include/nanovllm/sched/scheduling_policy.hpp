@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 
@@ -26,6 +27,8 @@ struct SchedulerView {
   /// The preemption policy's; see PreemptionLike.
   std::size_t (*choose_victim)(std::span<Sequence* const>) = &RecomputePreemption::choose;
   std::int32_t prefix_wait_tokens = 0;  ///< BatchConfig's
+  /// Rows of logits that a step may have, ≥ the sequences that may run: max_num_seqs.
+  std::int32_t max_logits = std::numeric_limits<std::int32_t>::max();
 };
 
 /// A scheduling policy decides what the next step computes: `plan` is a static (or const, on a

@@ -1,6 +1,7 @@
 #pragma once
 /// A sequence: the tokens of one request and where their keys and values are.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -75,8 +76,12 @@ struct alignas(64) Sequence {
   std::int32_t num_cached_tokens = 0;  ///< of them, taken from the prefix cache on first admission
   std::int32_t num_preemptions = 0;
   std::int32_t num_published_tokens = 0;  ///< that the prefix cache has been told of
-  std::vector<BlockId> block_table;       ///< block_table[i] holds tokens [i · B, (i + 1) · B)
-  std::uint64_t mark = 0;                 ///< the check of a plan that saw it last
+  /// Rows of logits that are wanted of prompt tokens, beside those that are drawn from, and are not
+  /// handed out yet: the last so many before the row of the prompt's last token. Tokens [0,
+  /// first_prompt_logit()) alone may be taken from elsewhere, the others must be computed.
+  std::int32_t num_prompt_logits_left = 0;
+  std::vector<BlockId> block_table;  ///< block_table[i] holds tokens [i · B, (i + 1) · B)
+  std::uint64_t mark = 0;            ///< the check of a plan that saw it last
 
   Sequence* earlier_waiting = nullptr;  ///< neighbours in the waiting queue
   Sequence* later_waiting = nullptr;
@@ -116,6 +121,15 @@ struct alignas(64) Sequence {
     if (position < num_known_tokens())
       return TokenSource::known(tokens[static_cast<std::size_t>(position)]);
     return TokenSource::sampled(pending[position - num_known_tokens()]);
+  }
+  /// Position of the first row of those `num_prompt_logits_left`.
+  [[nodiscard]] std::int32_t first_prompt_logit() const {
+    return num_prompt_tokens - 1 - num_prompt_logits_left;
+  }
+  /// How many of these rows tokens [begin, end) give.
+  [[nodiscard]] std::int32_t num_prompt_logits(std::int32_t begin, std::int32_t end) const {
+    return std::max(0,
+                    std::min(end, num_prompt_tokens - 1) - std::max(begin, first_prompt_logit()));
   }
   /// Whether it has all the tokens it may have, pending ones included: nothing is left to compute.
   [[nodiscard]] bool is_complete() const { return num_tokens() >= max_total_tokens; }

@@ -1,6 +1,7 @@
 #pragma once
 /// What one step of the engine computes. A plan is a value: making one changes nothing.
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -17,11 +18,15 @@ namespace nanovllm {
 /// prompt chunk that does not reach the sequence's end gives none; otherwise the first of them is
 /// the row of the sequence's last token. Further rows are guesses: token end - num_logits + 1 + i
 /// is what the plan's maker expects sample i to draw. The step's outcome says how many were right.
+///
+/// Where log-probabilities of the prompt are wanted, `num_prompt_logits` rows before those give
+/// logits that are not drawn from. All rows of logits of a step are no more than max_num_seqs.
 struct PlannedSequence {
   Sequence* sequence = nullptr;
   std::int32_t begin = 0;  ///< first token to compute
   std::int32_t end = 0;    ///< one past the last; K and V of [0, begin) are in the cache by then
-  std::int32_t num_logits = 0;  ///< 0; or end - (the sequence's length) + 1
+  std::int32_t num_logits = 0;         ///< 0; or end - (the sequence's length) + 1
+  std::int32_t num_prompt_logits = 0;  ///< Sequence::num_prompt_logits(begin, end)
   PrefixMatch prefix{};  ///< what is there of a new sequence: in the prefix cache, in host memory
   /// If not null: `prefix` is not from the cache, but of this sequence, a sibling that runs or the
   /// one that it continues.
@@ -32,6 +37,11 @@ struct PlannedSequence {
   bool is_swapped_in = false;  ///< likewise: what was swapped out of the sequence is copied back
 
   [[nodiscard]] std::int32_t num_tokens() const { return end - begin; }
+
+  /// One past the position of the last row that `num_prompt_logits` counts, if it counts any.
+  [[nodiscard]] std::int32_t end_prompt_logits() const {
+    return std::min(end, sequence->num_prompt_tokens - 1);
+  }
 
   /// The first token that the prefix cache is to be told of. Of a fork nothing may be published
   /// yet, for its source may have gone before it was computed; and what comes from the host is new
