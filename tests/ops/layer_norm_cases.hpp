@@ -83,19 +83,28 @@ void layer_norm_cases(B& backend) {
   CHECK_THROWS_AS(backend.run(LayerNormArgs<T>{x, vector, vector, 1e-5f, thin}), ShapeError);
 }
 
-/// `out` is `x`, as in the model's forward pass.
+/// `out` is `x`, as in the model's forward pass. With and without a bias of x.
 template <class T, class B>
 void add_layer_norm_cases(B& backend) {
-  for (const std::int64_t rows : {0, 1, 5}) {
+  for (const std::int64_t rows : {0, 1, 4, 5}) {
     for (const std::int64_t width : kLayerNormWidths) {
+      const bool biased = rows != 4;
       INFO(rows << " rows of " << width);
       LayerNormOperands<B, T> o(backend, rows, width, -2, 2);
       auto residual = Array<B, T>::random(backend, rows * width, 4);
-      std::vector<double> sums;
-      for (std::int64_t i = 0; i < rows * width; ++i)
-        sums.push_back(rounded<T>(o.x[i] + residual[i]));
-      backend.run(AddLayerNormArgs<T>{o.x.matrix(width), residual.matrix(width), o.weight.vector(),
-                                      o.bias.vector(), 1e-5f, o.x.matrix(width)});
+      auto x_bias = Array<B, T>::random(backend, width, 5);
+      std::vector<double> sums;  // in the order of float32's two sums
+      for (std::int64_t i = 0; i < rows * width; ++i) {
+        const auto summand = static_cast<float>(o.x[i] + (biased ? x_bias[i % width] : 0));
+        sums.push_back(rounded<T>(summand + residual[i]));
+      }
+      backend.run(AddLayerNormArgs<T>{.x = o.x.matrix(width),
+                                      .x_bias = biased ? x_bias.vector() : VectorView<T>(),
+                                      .residual = residual.matrix(width),
+                                      .weight = o.weight.vector(),
+                                      .bias = o.bias.vector(),
+                                      .eps = 1e-5f,
+                                      .out = o.x.matrix(width)});
       o.x.download(), residual.download();
       for (std::int64_t i = 0; i < rows * width; ++i)
         REQUIRE(residual[i] == sums[static_cast<std::size_t>(i)]);
@@ -106,9 +115,12 @@ void add_layer_norm_cases(B& backend) {
   const auto x = o.x.matrix(8), out = o.out.matrix(8);
   const VectorView<T> vector(o.weight.data(), {8}), small(o.weight.data(), {7});
   const MatrixView<T> thin(o.out.data(), {2, 7});
-  CHECK_THROWS_AS(backend.run(AddLayerNormArgs<T>{x, thin, vector, vector, 1e-5f, out}),
+  CHECK_THROWS_AS(backend.run(AddLayerNormArgs<T>{x, {}, thin, vector, vector, 1e-5f, out}),
                   ShapeError);
-  CHECK_THROWS_AS(backend.run(AddLayerNormArgs<T>{x, out, vector, small, 1e-5f, out}), ShapeError);
+  CHECK_THROWS_AS(backend.run(AddLayerNormArgs<T>{x, {}, out, vector, small, 1e-5f, out}),
+                  ShapeError);
+  CHECK_THROWS_AS(backend.run(AddLayerNormArgs<T>{x, small, out, vector, vector, 1e-5f, out}),
+                  ShapeError);
 }
 
 }  // namespace nanovllm::test::ops

@@ -21,10 +21,13 @@ struct LayerNormArgs {
   MatrixView<T> out;  ///< [n, width]
 };
 
-/// residual += x, rounded to T; then out = layer_norm(residual). `out` may be `x`.
+/// residual += x + x_bias, in float32 and rounded once to T; then out = layer_norm(residual). `out`
+/// may be `x`. Where `x_bias` has no data there is none: it is that of the dense layer whose product
+/// is x, added here so that it costs neither an op nor a rounding of its own.
 template <class T, class W = T>
 struct AddLayerNormArgs {
   MatrixView<const T> x;       ///< [n, width]
+  VectorView<const W> x_bias;  ///< [width], or no data
   MatrixView<T> residual;      ///< [n, width], updated in place
   VectorView<const W> weight;  ///< [width]
   VectorView<const W> bias;    ///< [width]
@@ -45,6 +48,8 @@ template <class T, class W>
 void validate(const AddLayerNormArgs<T, W>& args) {
   check_shape("add_layer_norm", "weight", args.weight, {args.x.extent(1)});
   check_shape("add_layer_norm", "bias", args.bias, {args.x.extent(1)});
+  if (args.x_bias.data != nullptr)
+    check_shape("add_layer_norm", "x_bias", args.x_bias, {args.x.extent(1)});
   check_shape("add_layer_norm", "residual", args.residual, args.x.extents);
   check_shape("add_layer_norm", "out", args.out, args.x.extents);
 }

@@ -1,12 +1,12 @@
 #pragma once
 /// `layer_norm` and `add_layer_norm` on CUDA. Contract: ops/layer_norm.hpp.
 ///
-///   residual = round(x + residual)      (add_layer_norm only, where x is then the new residual)
+///   residual = round(x + x_bias + residual)   (add_layer_norm only; x is then the new residual)
 ///   out[i, :] = (x[i, :] - mean) · rsqrt(mean of (x[i, :] - mean)² + eps) · weight + bias
 ///
-/// x, residual and out [n, width] of any stride, weight and bias [width]; 16 bytes at a time where
+/// x, residual and out [n, width] of any stride, the vectors [width], x_bias optional; 16 bytes at a time where
 /// addresses and strides are multiples of that, else element by element with the same result. `out`
-/// may be `x`. Weight and bias may be read before the kernels ahead are done.
+/// may be `x`. The vectors may be read before the kernels ahead are done.
 ///
 /// Sums are float32: of a vector's elements in order, then of the threads by butterflies
 /// (`block_sum`). The order, and so every bit of the result, is a function of the element type and
@@ -38,10 +38,11 @@ struct LayerNormTraits {
   static constexpr int kRows = 4;           ///< of a block, where a row has a warp
 };
 
-/// The operands of both ops; `layer_norm` has no residual.
+/// The operands of both ops; `layer_norm` has no residual and no x_bias.
 template <class T>
 struct LayerNormProblem {
   MatrixView<const T> x;
+  VectorView<const T> x_bias;
   MatrixView<T> residual;
   VectorView<const T> weight;
   VectorView<const T> bias;
@@ -52,20 +53,30 @@ struct LayerNormProblem {
 
 namespace detail {
 
-/// Vector `column` of a row of x; with kAdd of x + residual, rounded, which is also written back.
+/// Vector `column` of x_bias, or zeros.
 template <class T, bool kAdd, bool kWhole>
-__device__ __forceinline__ uint4 load_summed(const LayerNormProblem<T>& problem, std::int64_t row,
-                                             int column, int count) {
+__device__ __forceinline__ uint4 load_x_bias(const LayerNormProblem<T>& problem, int column,
+                                             int count) {
+  if (!kAdd || problem.x_bias.data == nullptr) return uint4{};
+  return load_first<kWhole, Load::constant>(problem.x_bias.data + column, count);
+}
+
+/// Vector `column` of a row of x; with kAdd of x + x_bias + residual, rounded, which is also written
+/// back.
+template <class T, bool kAdd, bool kWhole>
+__device__ __forceinline__ uint4 load_summed(const LayerNormProblem<T>& problem, uint4 x_bias,
+                                             std::int64_t row, int column, int count) {
   const uint4 x = load_first<kWhole>(problem.x.at(row, column), count);
   if constexpr (!kAdd) {
     return x;
   } else {
     T* const residual = problem.residual.at(row, column);
-    float a[kVecSize<T>], b[kVecSize<T>];
+    float a[kVecSize<T>], b[kVecSize<T>], bias[kVecSize<T>];
     unpack<T>(x, a);
+    unpack<T>(x_bias, bias);
     unpack<T>(load_first<kWhole>(residual, count), b);
 #pragma unroll
-    for (int i = 0; i < kVecSize<T>; ++i) a[i] = __fadd_rn(a[i], b[i]);
+    for (int i = 0; i < kVecSize<T>; ++i) a[i] = __fadd_rn(__fadd_rn(a[i], bias[i]), b[i]);
     const uint4 sum = pack<T>(a);
     store_first<kWhole>(residual, count, sum);
     return sum;
@@ -117,15 +128,16 @@ __global__ void __launch_bounds__(LayerNormTraits::kMaxThreads)
   const std::int64_t row = std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
   const auto width = static_cast<int>(problem.x.extent(1)), threads = static_cast<int>(blockDim.x);
   const int column = static_cast<int>(threadIdx.x) * kVecSize<T>, count = width - column;
-  uint4 weight{}, bias{}, raw{};
+  uint4 weight{}, bias{}, x_bias{}, raw{};
   if (count > 0) {
+    x_bias = detail::load_x_bias<T, kAdd, kWhole>(problem, column, count);
     weight = load_first<kWhole, Load::constant>(problem.weight.data + column, count);
     bias = load_first<kWhole, Load::constant>(problem.bias.data + column, count);
   }
   grid_dependency_wait();
   grid_dependency_launch();
   if (row >= problem.x.extent(0)) return;  // whole warps: blocks of several rows have a warp each
-  if (count > 0) raw = detail::load_summed<T, kAdd, kWhole>(problem, row, column, count);
+  if (count > 0) raw = detail::load_summed<T, kAdd, kWhole>(problem, x_bias, row, column, count);
   float x[kVecSize<T>];
   unpack<T>(raw, x);
   const float mean =
@@ -151,8 +163,10 @@ __global__ void __launch_bounds__(LayerNormTraits::kMaxThreads)
   grid_dependency_launch();
   float x[kVecSize<T>], part = 0.f;
   for (int column = first; column < width; column += kStep) {
-    unpack<T>(detail::load_summed<T, kAdd, kWhole>(problem, row, column, width - column), x);
-    part += detail::sum_first(x, width - column);
+    const int count = width - column;
+    const uint4 x_bias = detail::load_x_bias<T, kAdd, kWhole>(problem, column, count);
+    unpack<T>(detail::load_summed<T, kAdd, kWhole>(problem, x_bias, row, column, count), x);
+    part += detail::sum_first(x, count);
   }
   const float mean = block_sum(part, scratch[0], kThreads) * problem.inverse_width;
   const T* const from = kAdd ? problem.residual.at(row) : problem.x.at(row);
@@ -199,9 +213,11 @@ void launch_layer_norm(const char* op, const LayerNormProblem<T>& problem, const
   nanovllm::check<ShapeError>(rows < (1ll << 31) && width < (1ll << 30), op,
                               ": at most 2^31 - 1 rows of 2^30 - 1 elements, got ", rows, " of ",
                               width);
-  const bool whole = has_whole_rows(problem.x) && has_whole_rows(problem.out) &&
-                     has_whole_rows(problem.weight) && has_whole_rows(problem.bias) &&
-                     (!kAdd || has_whole_rows(problem.residual));
+  const bool whole =
+      has_whole_rows(problem.x) && has_whole_rows(problem.out) && has_whole_rows(problem.weight) &&
+      has_whole_rows(problem.bias) &&
+      (!kAdd || (has_whole_rows(problem.residual) &&
+                 (problem.x_bias.data == nullptr || has_whole_rows(problem.x_bias))));
   if (whole) {
     launch_layer_norm_rows<T, kAdd, true>(problem, context);
   } else {
@@ -218,7 +234,7 @@ void layer_norm(const LayerNormArgs<T>& args, const Context& context) {
   if (args.out.empty()) return;
   const float inverse_width = 1.f / static_cast<float>(args.x.extent(1));
   detail::launch_layer_norm<T, false>(
-      "layer_norm", {args.x, {}, args.weight, args.bias, args.eps, args.out, inverse_width},
+      "layer_norm", {args.x, {}, {}, args.weight, args.bias, args.eps, args.out, inverse_width},
       context);
 }
 
@@ -234,9 +250,10 @@ void add_layer_norm(const AddLayerNormArgs<T>& args, const Context& context) {
   validate(args);
   if (args.out.empty()) return;
   const float inverse_width = 1.f / static_cast<float>(args.x.extent(1));
-  detail::launch_layer_norm<T, true>(
-      "add_layer_norm",
-      {args.x, args.residual, args.weight, args.bias, args.eps, args.out, inverse_width}, context);
+  detail::launch_layer_norm<T, true>("add_layer_norm",
+                                     {args.x, args.x_bias, args.residual, args.weight, args.bias,
+                                      args.eps, args.out, inverse_width},
+                                     context);
 }
 
 template <Element T, class State>

@@ -88,14 +88,14 @@ class Gpt2Network {
   /// Lets a backend that can choose its dense kernels choose them, by trying; the weights must be
   /// there. Call it once.
   void tune() {
-    const auto tune_all = [&](Matrix Layer::*matrix, bool accumulate) {
-      tune_layers<A>(context_, weights_, num_layers(), matrix, accumulate,
+    const auto tune_all = [&](Matrix Layer::*matrix) {
+      tune_layers<A>(context_, weights_, num_layers(), matrix, false,
                      limits_.max_num_batched_tokens);
     };
-    tune_all(&Layer::qkv, false);
-    tune_all(&Layer::out, stream_.accumulates());
-    tune_all(&Layer::fc, false);
-    tune_all(&Layer::proj, stream_.accumulates());
+    tune_all(&Layer::qkv);
+    tune_all(&Layer::out);
+    tune_all(&Layer::fc);
+    tune_all(&Layer::proj);
     const Matrix* head[] = {&weights_.lm_head()};
     tune_projections<float>(context_, std::span<const Matrix* const>(head), false,
                             limits_.max_num_seqs);

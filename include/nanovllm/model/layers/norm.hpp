@@ -2,7 +2,8 @@
 /// The norms that a residual stream can be normalised by.
 ///
 /// A norm is a type with `Parameters<Context>`, views of its weights, and two functions:
-/// `run`, out = norm(x), and `run_add`, residual += x and then out = norm(residual).
+/// `run`, out = norm(x), and `run_add`, residual += x and then out = norm(residual). One with
+/// `kAddsBias` takes the bias of the dense layer that gave x as well, a view without data for none.
 
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/context.hpp"
@@ -13,6 +14,8 @@ namespace nanovllm {
 
 /// x / rms(x) · weight.
 struct RmsNorm {
+  static constexpr bool kAddsBias = false;
+
   template <class Context>
   using Parameters = VectorView<const typename Context::Weight>;
 
@@ -34,6 +37,8 @@ struct RmsNorm {
 
 /// (x - mean) / deviation · weight + bias.
 struct LayerNorm {
+  static constexpr bool kAddsBias = true;
+
   template <class Context>
   struct Parameters {
     VectorView<const typename Context::Weight> weight;  ///< [width]
@@ -49,10 +54,12 @@ struct LayerNorm {
 
   template <class Context>
   static void run_add(const Context& context, typename Context::ConstRows x,
+                      VectorView<const typename Context::Weight> x_bias,
                       typename Context::Rows residual, const Parameters<Context>& norm, float eps,
                       typename Context::Rows out) {
     context.backend.run(AddLayerNormArgs<typename Context::Activation, typename Context::Weight>{
         .x = x,
+        .x_bias = x_bias,
         .residual = residual,
         .weight = norm.weight,
         .bias = norm.bias,

@@ -6,7 +6,6 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/context.hpp"
-#include "nanovllm/model/layers/linear.hpp"
 #include "nanovllm/model/layers/norm.hpp"
 #include "nanovllm/ops/gather_rows.hpp"
 #include "nanovllm/ops/linear.hpp"
@@ -49,6 +48,7 @@ class ResidualStream {
   /// with besides `residual()`. They lie where `hidden()` does.
   [[nodiscard]] Rows summand() {
     has_summand_ = true;
+    summand_bias_ = {};
     return hidden();
   }
   /// What `norm` computed last, for a block to read.
@@ -67,21 +67,24 @@ class ResidualStream {
                                                .y = accumulate ? residual() : hidden(),
                                                .accumulate = accumulate});
     if (accumulate) return;
-    context_.comm.all_reduce(hidden());
-    has_summand_ = true;
+    sum_over_ranks({});
   }
 
-  /// The same for a layer with bias, which is added once, to the sum over all ranks.
+  /// The same for a layer with bias. The norm that follows adds both, and rounds once.
   void add(typename Context::ConstRows x, const Matrix& weight,
-           VectorView<const typename Context::Weight> bias) {
-    add(x, weight);
-    add_bias(context_, has_summand_ ? hidden() : residual(), bias);
+           VectorView<const typename Context::Weight> bias) requires Norm::kAddsBias {
+    context_.backend.run(LinearArgs<A, Matrix>{.x = x, .weight = &weight, .y = hidden()});
+    sum_over_ranks(bias);
   }
 
   /// hidden() = norm of residual(), whatever was added before included.
   void norm(const NormParameters& parameters) {
     if (has_summand_) {
-      Norm::run_add(context_, hidden(), residual(), parameters, eps_, hidden());
+      if constexpr (Norm::kAddsBias) {
+        Norm::run_add(context_, hidden(), summand_bias_, residual(), parameters, eps_, hidden());
+      } else {
+        Norm::run_add(context_, hidden(), residual(), parameters, eps_, hidden());
+      }
     } else {
       Norm::run(context_, residual(), parameters, eps_, hidden());
     }
@@ -98,11 +101,19 @@ class ResidualStream {
   }
 
  private:
+  /// hidden() becomes what the next norm adds, with `bias`, which all ranks have whole.
+  void sum_over_ranks(VectorView<const typename Context::Weight> bias) {
+    context_.comm.all_reduce(hidden());
+    has_summand_ = true;
+    summand_bias_ = bias;
+  }
+
   Context context_;
   std::int64_t max_rows_;
   float eps_;
   std::int64_t num_rows_ = 0;
-  bool has_summand_ = false;  // hidden_ is to be added to the residual
+  bool has_summand_ = false;  // hidden_ is to be added to the residual, and summand_bias_ with it
+  VectorView<const typename Context::Weight> summand_bias_{};
   RowBuffer<Context> residual_;
   RowBuffer<Context> hidden_;
 };
