@@ -91,4 +91,73 @@ inline constexpr std::int64_t kMaxClusterRows = 256;
          bytes <= max_shared_bytes - 1024 && panels * (split - 1) * kClusterColumns < k;
 }
 
+// ---- ordered_linear ----
+
+/// Rows of W and of x that a block of `ordered_linear` owns.
+struct OrderedBlock {
+  int rows = 64;
+  int tokens = 64;
+
+  bool operator==(const OrderedBlock&) const = default;
+};
+
+/// All there are, from the smallest.
+inline constexpr OrderedBlock kOrderedBlocks[] = {
+    {16, 8},  {32, 8},  {64, 8},  {16, 16}, {32, 16}, {64, 16},  {16, 32},
+    {32, 32}, {64, 32}, {16, 64}, {32, 64}, {64, 64}, {64, 128}, {128, 256}};
+
+/// What the others are held against, bit for bit.
+inline constexpr OrderedBlock kOrderedReference{64, 64};
+
+[[nodiscard]] constexpr bool has_ordered_block(OrderedBlock block) {
+  return std::find(std::begin(kOrderedBlocks), std::end(kOrderedBlocks), block) !=
+         std::end(kOrderedBlocks);
+}
+
+inline constexpr int kOrderedMaxStages = 32;  ///< of a block's ring
+
+/// Whether `ordered_linear` does m rows of x by W [n, k], as far as the extents go.
+[[nodiscard]] constexpr bool fits_ordered_linear(std::int64_t m, std::int64_t n, std::int64_t k) {
+  constexpr std::int64_t kMaxGridY = 65535;
+  return k % 8 == 0 && std::max(n, k) <= kMaxLinearExtent && m <= 64 * kMaxGridY;
+}
+
+/// Whether a block of this shape is worth trying on `m` rows of x: it has room for all of them and
+/// little more, or there is no larger one.
+[[nodiscard]] constexpr bool suits_ordered_rows(OrderedBlock block, std::int64_t m) {
+  if (block.tokens <= 32)
+    return m <= block.tokens && (block.tokens == 8 || m > block.tokens / 2);
+  if (block.tokens == 64) return m > 16 && m <= 1024;
+  return m > block.tokens / 4;
+}
+
+/// A good shape for m rows of x by n rows of W where nothing was timed: room for the rows of x, and
+/// as many rows of W as leave a block for most multiprocessors.
+[[nodiscard]] constexpr OrderedBlock default_ordered_block(std::int64_t m, std::int64_t n,
+                                                           int num_sms) {
+  if (m > 512) return {128, 256};
+  const int tokens = m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
+  for (const int rows : {64, 32}) {
+    if (ceil_div(n, rows) * ceil_div(m, tokens) * 10 >= num_sms * 7) return {rows, tokens};
+  }
+  return {16, tokens};
+}
+
+/// Stages of the rings of `blocks` blocks that pass through `panels` panels: those that run on a
+/// multiprocessor at a time, four at the most, share its memory.
+[[nodiscard]] constexpr int ordered_stages(std::int64_t blocks, int panels, int panel_bytes,
+                                           int other_bytes, int num_sms,
+                                           std::int64_t max_shared_bytes) {
+  const std::int64_t together =
+      std::clamp<std::int64_t>(ceil_div(blocks, std::int64_t{num_sms}), 1, 4);
+  constexpr std::int64_t kOfBlock = 2048;  // what the driver and the barriers take
+  const auto fitting = [&](std::int64_t shares) {
+    return (max_shared_bytes / shares - kOfBlock - other_bytes) / panel_bytes;
+  };
+  std::int64_t stages = fitting(together);
+  if (stages < 4) stages = fitting(1);
+  return static_cast<int>(std::clamp<std::int64_t>(
+      stages, 1, std::min<std::int64_t>(panels, kOrderedMaxStages)));
+}
+
 }  // namespace nanovllm::cuda

@@ -1,0 +1,302 @@
+#pragma once
+/// A dense layer whose sums have one order for any number of rows of x, by wgmma and TMA (sm_90a).
+///
+///   y[m, n] = Σ_k x[m, k] · W[n, k]   (+ y[m, n] before the rounding, with `accumulate`)
+///
+/// x [M, K] and W [N, K] with 16-byte aligned rows; y [M, N], any alignment; T is bf16 or half, y
+/// is T or float.
+///
+/// The order. An output is one chain of products of 16 columns, m64nNk16 behind m64nNk16 from column
+/// 0 to column K, in one float32 register; K is never split. What a block's shape changes is which
+/// outputs stand beside each other in one instruction, and the tensor core gives each of them what
+/// it would get alone. So a row's bits depend on the row and on W: neither on M, nor on the row's
+/// place, nor on the shape of the blocks.
+///
+/// Blocks. W is the A operand (64 rows an instruction), x the B operand (n = rows of x). A block
+/// owns `rows` of W and `tokens` of x and passes through K in panels of 64 columns that one thread
+/// of a warp of its own has copied ahead in a ring; weights of the first panels are on their way
+/// before the kernel ahead has ended. Where N is small, blocks own 16 or 32 rows of W, for there
+/// would be too few of them: the instruction then reads what lies behind them in shared memory, and
+/// those outputs are dropped. Blocks of 128 rows of W have two warpgroups.
+///
+/// Bytes moved: W once for each `tokens` rows of x; x once for each `rows` rows of W (from L2); y
+/// once.
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/math.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/linear/tuning.hpp"
+#include "nanovllm/cuda/ptx/mbarrier.cuh"
+#include "nanovllm/cuda/ptx/mma.cuh"
+#include "nanovllm/cuda/ptx/tensor_maps.cuh"
+#include "nanovllm/cuda/ptx/tma.cuh"
+#include "nanovllm/cuda/ptx/wgmma.cuh"
+#include "nanovllm/cuda/runtime/context.cuh"
+#include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/alignment.cuh"
+#include "nanovllm/cuda/tile/vec.cuh"
+
+namespace nanovllm::cuda {
+namespace detail {
+
+/// A block of `kRows` rows of W and `kTokens` rows of x.
+template <int kRowsValue, int kTokensValue>
+struct OrderedTraits {
+  static constexpr int kRows = kRowsValue, kTokens = kTokensValue;
+  static constexpr int kGroups = std::max(1, kRows / 64);  ///< warpgroups that multiply
+  static constexpr int kThreads = 128 * kGroups + 32;      ///< and the warp that copies
+  static constexpr int kWideTokens = std::min(kTokens, 128);  ///< columns of an instruction
+  static constexpr int kParts = kTokens / kWideTokens;
+  static constexpr int kWeightBytes = kRows * kClusterColumns * 2;  ///< of a panel
+  static constexpr int kXBytes = kTokens * kClusterColumns * 2;
+  static constexpr int kPanelBytes = kWeightBytes + kXBytes;
+  /// What an instruction reads behind the last panel of fewer than 64 rows.
+  static constexpr int kSlackBytes = std::max(0, 64 - kRows) * kClusterColumns * 2;
+  static constexpr int kAlignment = kClusterAlignment;
+  static_assert(kClusterColumns == kTmaColumns);
+
+  static constexpr int shared_bytes(int stages) {
+    return stages * kPanelBytes + kSlackBytes + kAlignment;
+  }
+};
+
+/// Where results go, by value.
+template <class Out>
+struct OrderedParams {
+  Out* y;
+  std::int64_t y_stride;
+  std::int32_t num_tokens;
+  std::int32_t n;
+  std::int32_t panels;  ///< of K
+  std::int32_t stages;  ///< of the ring
+  bool accumulate;
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/// The ring of panels in shared memory.
+template <class Traits>
+struct OrderedRing {
+  std::byte* weights;  ///< [stages][kWeightBytes]
+  std::byte* x;        ///< [stages][kXBytes]
+  std::uint64_t* full;
+  std::uint64_t* empty;
+  int stages;
+  int stage = 0;
+  std::uint32_t parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+/// The warp that copies: one of its threads fills the ring.
+template <class Traits, class Out>
+__device__ __forceinline__ void copy_ordered_panels(OrderedRing<Traits> ring,
+                                                    const CUtensorMap& w_map,
+                                                    const CUtensorMap& x_map,
+                                                    const OrderedParams<Out>& p) {
+  const bool leads = threadIdx.x % 32 == 0;
+  const int first_row = static_cast<int>(blockIdx.x) * Traits::kRows;
+  const int first_token = static_cast<int>(blockIdx.y) * Traits::kTokens;
+  const int ahead = min(p.panels, ring.stages);
+  const auto load_weights_of = [&](int panel, int stage) {
+    tma_load(ring.weights + stage * Traits::kWeightBytes, w_map, {panel * kTmaColumns, first_row},
+             ring.full[stage]);
+  };
+  const auto load_x_of = [&](int panel, int stage) {
+    tma_load(ring.x + stage * Traits::kXBytes, x_map, {panel * kTmaColumns, first_token},
+             ring.full[stage]);
+  };
+  if (leads) {
+    for (int i = 0; i < ahead; ++i) {
+      mbarrier_arrive_expect(ring.full[i], Traits::kPanelBytes);
+      load_weights_of(i, i);
+    }
+  }
+  grid_dependency_wait();
+  if (!leads) return;
+  async_proxy_fence_global();
+  for (int i = 0; i < ahead; ++i) load_x_of(i, i);
+  for (int i = ahead; i < p.panels; ++i) {
+    mbarrier_wait(ring.empty[ring.stage], ring.parity);
+    mbarrier_arrive_expect(ring.full[ring.stage], Traits::kPanelBytes);
+    load_weights_of(i, ring.stage);
+    load_x_of(i, ring.stage);
+    ring.advance();
+  }
+}
+
+/// Adds the products of all panels, in the order of K.
+template <class Traits, class T>
+__device__ __forceinline__ void multiply_in_order(
+    OrderedRing<Traits> ring, int panels,
+    float (&sum)[Traits::kParts][Traits::kWideTokens / 2]) {
+  const int group = static_cast<int>(threadIdx.x) / 128;
+  int before = 0;
+  for (int i = 0; i < panels; ++i) {
+    mbarrier_wait(ring.full[ring.stage], ring.parity);
+    const WgmmaOperand w = wgmma_operand(
+        ring.weights + ring.stage * Traits::kWeightBytes + group * 64 * kTmaColumns * 2, 0);
+    const WgmmaOperand x = wgmma_operand(ring.x + ring.stage * Traits::kXBytes, 0);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {  // of 16 columns
+#pragma unroll
+      for (int part = 0; part < Traits::kParts; ++part)
+        wgmma<T, true>(sum[part], w.plus(32 * step),
+                       x.plus(part * Traits::kWideTokens * kTmaColumns * 2 + 32 * step));
+    }
+    wgmma_commit();
+    wgmma_wait<1>();  // those of the panel before are done
+    if (i > 0) mbarrier_arrive(ring.empty[before]);
+    before = ring.stage;
+    ring.advance();
+  }
+  wgmma_wait<0>();
+#pragma unroll
+  for (auto& part : sum) wgmma_hold(part);
+}
+
+/// The body of `ordered_linear_kernel`.
+template <class T, class Out, int kRows, int kTokens>
+__device__ __forceinline__ void ordered_linear_block(const CUtensorMap& w_map,
+                                                     const CUtensorMap& x_map,
+                                                     const OrderedParams<Out>& p) {
+  using Traits = OrderedTraits<kRows, kTokens>;
+  extern __shared__ std::byte ordered_shared[];
+  __shared__ std::uint64_t full[kOrderedMaxStages], empty[kOrderedMaxStages];
+  const std::uint32_t begin = shared_address(ordered_shared);
+  std::byte* const panels = ordered_shared + (align_up(begin, Traits::kAlignment) - begin);
+  grid_dependency_launch();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < p.stages; ++i) {
+      mbarrier_init(full[i], 1);
+      mbarrier_init(empty[i], 128 * Traits::kGroups);
+    }
+    mbarrier_init_fence();
+  }
+  __syncthreads();
+  const OrderedRing<Traits> ring{
+      panels, panels + p.stages * Traits::kWeightBytes + Traits::kSlackBytes, full, empty,
+      p.stages};
+  if (threadIdx.x >= 128 * Traits::kGroups) {
+    copy_ordered_panels(ring, w_map, x_map, p);
+    return;
+  }
+  grid_dependency_wait();  // y may be what the kernel ahead reads
+  float sum[Traits::kParts][Traits::kWideTokens / 2] = {};
+  multiply_in_order<Traits, T>(ring, p.panels, sum);
+
+  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+  const int local = static_cast<int>(threadIdx.x) / 32 * 16 + g;  // row of the block
+  const int first_row = static_cast<int>(blockIdx.x) * kRows + local;
+  const int first_token = static_cast<int>(blockIdx.y) * kTokens + 2 * t;
+#pragma unroll
+  for (int part = 0; part < Traits::kParts; ++part) {
+#pragma unroll
+    for (int i = 0; i < Traits::kWideTokens / 2; ++i) {
+      const int token = first_token + part * Traits::kWideTokens + i / 4 * 8 + i % 2;
+      const int shift = i % 4 / 2 * 8, row = first_row + shift;
+      if (token >= p.num_tokens || row >= p.n || local + shift >= kRows) continue;
+      Out& y = p.y[token * p.y_stride + row];
+      y = from_float<Out>(p.accumulate ? to_float(y) + sum[part][i] : sum[part][i]);
+    }
+  }
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+
+/// Grid: (tiles of rows of W, tiles of rows of x).
+template <class T, class Out, int kRows, int kTokens>
+__global__ void __launch_bounds__(OrderedTraits<kRows, kTokens>::kThreads)
+    ordered_linear_kernel(const __grid_constant__ CUtensorMap w_map,
+                          const __grid_constant__ CUtensorMap x_map, const OrderedParams<Out> p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  ordered_linear_block<T, Out, kRows, kTokens>(w_map, x_map, p);
+#endif
+}
+
+template <class T, class Out, int kRows, int kTokens>
+void launch_ordered_linear(const MatrixView<const T>& x, const MatrixView<const T>& weight,
+                           const MatrixView<Out>& y, bool accumulate, TensorMaps& maps,
+                           const Context& context) {
+  using Traits = OrderedTraits<kRows, kTokens>;
+  const std::int64_t m = x.extent(0), n = weight.extent(0), k = weight.extent(1);
+  const CUtensorMap w_map = maps.get<T, 2>(weight.data, {k, n}, {k}, {kTmaColumns, kRows});
+  const CUtensorMap x_map =
+      maps.get<T, 2>(x.data, {k, m}, {m == 1 ? k : x.strides[0]}, {kTmaColumns, kTokens});
+  const dim3 grid(static_cast<unsigned>(ceil_div(n, kRows)),
+                  static_cast<unsigned>(ceil_div(m, kTokens)));
+  const int panels = static_cast<int>(ceil_div(k, kTmaColumns));
+  const int stages = ordered_stages(std::int64_t{grid.x} * grid.y, panels, Traits::kPanelBytes,
+                                    Traits::kSlackBytes + Traits::kAlignment, context.num_sms,
+                                    static_cast<std::int64_t>(context.max_shared_bytes));
+  const OrderedParams<Out> params{.y = y.data,
+                                  .y_stride = y.strides[0],
+                                  .num_tokens = static_cast<std::int32_t>(m),
+                                  .n = static_cast<std::int32_t>(n),
+                                  .panels = panels,
+                                  .stages = stages,
+                                  .accumulate = accumulate};
+  launch(ordered_linear_kernel<T, Out, kRows, kTokens>,
+         {.grid = grid,
+          .block = dim3(Traits::kThreads),
+          .shared_bytes = static_cast<std::size_t>(Traits::shared_bytes(stages))},
+         context, w_map, x_map, params);
+}
+
+}  // namespace detail
+
+/// Whether `ordered_linear` takes these operands.
+template <Element T>
+[[nodiscard]] bool ordered_linear_takes(const MatrixView<const T>& x,
+                                        const MatrixView<const T>& weight,
+                                        const Context& context) {
+  if constexpr (sizeof(T) != 2) {
+    return false;
+  } else {
+    const std::int64_t m = x.extent(0);
+    return context.is_hopper() && is_vector_aligned(weight.data) &&
+           (m == 1 ? is_vector_aligned(x.data) : has_aligned_rows(x)) &&
+           fits_ordered_linear(m, weight.extent(0), weight.extent(1));
+  }
+}
+
+/// y = x · Wᵀ (+ y) for operands that `ordered_linear_takes`, by blocks of a shape that
+/// `has_ordered_block`; the shape changes the time and not the result. `maps` keeps the
+/// descriptions of x and W for later calls. No operand is empty.
+template <MmaElement T, Element Out>
+void ordered_linear(const MatrixView<const T>& x, const MatrixView<const T>& weight,
+                    const MatrixView<Out>& y, bool accumulate, OrderedBlock block, TensorMaps& maps,
+                    const Context& context) {
+  const auto launch_block = [&]<int kRows, int kTokens>() {
+    detail::launch_ordered_linear<T, Out, kRows, kTokens>(x, weight, y, accumulate, maps, context);
+  };
+  const auto launch_tokens = [&]<int kRows>() {
+    switch (block.tokens) {
+      case 8: return launch_block.template operator()<kRows, 8>();
+      case 16: return launch_block.template operator()<kRows, 16>();
+      case 32: return launch_block.template operator()<kRows, 32>();
+      default: return launch_block.template operator()<kRows, 64>();
+    }
+  };
+  nanovllm::check<ConfigError>(has_ordered_block(block), "ordered_linear: no block has ",
+                               block.rows, " rows of W and ", block.tokens, " of x");
+  if (block.tokens == 256) return launch_block.template operator()<128, 256>();
+  if (block.tokens == 128) return launch_block.template operator()<64, 128>();
+  if (block.rows == 64) return launch_tokens.template operator()<64>();
+  if (block.rows == 32) return launch_tokens.template operator()<32>();
+  launch_tokens.template operator()<16>();
+}
+
+}  // namespace nanovllm::cuda
