@@ -109,11 +109,16 @@ class OrderedLinearEngine {
         "linear: in one order for any number of rows, 16-bit operands must have rows that are "
         "16-byte aligned, got x ",
         shape_string(args.x), " and weight ", shape_string(weight));
+    if (execute(args, plan_for(args, context), context)) return;
+    ordered_linear(args.x, weight, args.y, args.accumulate, rule(args, context), maps_, context);
+  }
+
+  /// The choice in force for these operands.
+  template <MmaElement T, Element Out>
+  [[nodiscard]] OrderedPlan plan_for(const LinearArgs<T, DeviceMatrix<T>, Out>& args,
+                                     const Context& context) const {
     const auto found = plans_.find(key_of(args));
-    if (found != plans_.end() && execute(args, found->second, context)) return;
-    const OrderedBlock block =
-        default_ordered_block(args.x.extent(0), weight.extent(0), context.num_sms);
-    ordered_linear(args.x, weight, args.y, args.accumulate, block, maps_, context);
+    return found != plans_.end() ? found->second : OrderedPlan{.block = rule(args, context)};
   }
 
   /// Finds the fastest way that keeps the order, for the buckets of `row_counts`, fewest rows
@@ -229,6 +234,12 @@ class OrderedLinearEngine {
               .accumulate = false};
     }
   };
+
+  template <Element T, Element Out>
+  static OrderedBlock rule(const LinearArgs<T, DeviceMatrix<T>, Out>& args,
+                           const Context& context) {
+    return default_ordered_block(args.x.extent(0), args.weight->rows(), context.num_sms);
+  }
 
   template <Element T, Element Out>
   static LinearKey key_of(const LinearArgs<T, DeviceMatrix<T>, Out>& args) {
