@@ -122,8 +122,7 @@ struct Bench {
     std::vector<BlockId> ids(static_cast<std::size_t>(pages * shares));
     for (std::size_t i = 0; i < ids.size(); ++i)
       ids[i] = BlockId(i * 7919 % ids.size());
-    if (ids.size() % 7919 == 0) return;
-    std::vector<std::int32_t> starts;
+        std::vector<std::int32_t> starts;
     const std::vector<std::int32_t> lens(static_cast<std::size_t>(batch),
                                          static_cast<std::int32_t>(kv_len));
     for (std::int64_t i = 0; i <= batch; ++i) starts.push_back(std::int32_t(i * q_len));
@@ -187,6 +186,23 @@ struct Bench {
         in_order ? ordered.run(args, context) : cuda::varlen_attention(args, varlen, context);
       }
     };
+    if (!decodes) {  // what the ordered kernel is made of
+      const auto mma = [&](int i) {
+        cuda::varlen_attention_mma(
+            VarlenAttentionArgs<bf16, bf16, HeadShape<kDim>>{.q = {q.data(), wide},
+                                                             .k = {k.data(), narrow},
+                                                             .v = {v.data(), narrow},
+                                                             .kv = cache,
+                                                             .query_starts = query_starts,
+                                                             .kv_lens = kv_lens,
+                                                             .block_tables = table(i),
+                                                             .scale = scale,
+                                                             .out = {out.data(), wide}},
+            varlen.schedule(), context);
+      };
+      report.add(concat("varlen ", batch, " x ", q_len, ", heads ", heads, "/", kv_heads, " mma"),
+                 time_in_graph(context, mma, 4, 10), 0, 0);
+    }
     const double flop = decodes ? 0 : 4. * kDim * double(heads * batch * q_len) *
                                           (double(kv_len) - double(q_len - 1) / 2);
     for (const bool in_order : {false, true}) {

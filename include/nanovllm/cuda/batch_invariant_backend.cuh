@@ -63,11 +63,14 @@ class BatchInvariantCudaBackend : public CudaBackend {
     CudaBackend::run(args);
   }
 
-  void run(const PlanAttentionArgs& args) { attention_->plan(args, context()); }
+  void run(const PlanAttentionArgs& args) {
+    state_.plan_is_visible = false;
+    attention_->plan(args, context());
+  }
 
   template <Element T, class Heads>
   void run(const DecodeAttentionArgs<T, T, Heads>& args) {
-    attention_->run(args, context());
+    attention_->run(args, context(), state_.plan_is_visible);
   }
   template <Element T, class Heads>
   void run(const VarlenAttentionArgs<T, T, Heads>& args) {

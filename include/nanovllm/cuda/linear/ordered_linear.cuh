@@ -58,6 +58,9 @@ struct OrderedTraits {
   static constexpr int kPanelBytes = kWeightBytes + kXBytes;
   /// What an instruction reads behind the last panel of fewer than 64 rows.
   static constexpr int kSlackBytes = std::max(0, 64 - kRows) * kClusterColumns * 2;
+  /// Panels whose products may be under way behind those of the newest. With few rows of x a product
+  /// takes less time than it takes to start the next: there must be some in the queue.
+  static constexpr int kPending = kTokens <= 64 ? kOrderedPending : 1;
   static constexpr int kAlignment = kClusterAlignment;
   static_assert(kClusterColumns == kTmaColumns);
 
@@ -142,7 +145,7 @@ __device__ __forceinline__ void multiply_in_order(
     OrderedRing<Traits> ring, int panels,
     float (&sum)[Traits::kParts][Traits::kWideTokens / 2]) {
   const int group = static_cast<int>(threadIdx.x) / 128;
-  int before = 0;
+  int release = 0;  // the stage that is done with next
   for (int i = 0; i < panels; ++i) {
     mbarrier_wait(ring.full[ring.stage], ring.parity);
     const WgmmaOperand w = wgmma_operand(
@@ -157,10 +160,11 @@ __device__ __forceinline__ void multiply_in_order(
                        x.plus(part * Traits::kWideTokens * kTmaColumns * 2 + 32 * step));
     }
     wgmma_commit();
-    wgmma_wait<1>();  // those of the panel before are done
-    if (i > 0) mbarrier_arrive(ring.empty[before]);
-    before = ring.stage;
     ring.advance();
+    if (i < Traits::kPending) continue;
+    wgmma_wait<Traits::kPending>();
+    mbarrier_arrive(ring.empty[release]);
+    if (++release == ring.stages) release = 0;
   }
   wgmma_wait<0>();
 #pragma unroll
@@ -239,7 +243,8 @@ void launch_ordered_linear(const MatrixView<const T>& x, const MatrixView<const 
                   static_cast<unsigned>(ceil_div(m, kTokens)));
   const int panels = static_cast<int>(ceil_div(k, kTmaColumns));
   const int stages = ordered_stages(std::int64_t{grid.x} * grid.y, panels, Traits::kPanelBytes,
-                                    Traits::kSlackBytes + Traits::kAlignment, context.num_sms,
+                                    Traits::kSlackBytes + Traits::kAlignment, Traits::kPending,
+                                    context.num_sms,
                                     static_cast<std::int64_t>(context.max_shared_bytes));
   const OrderedParams<Out> params{.y = y.data,
                                   .y_stride = y.strides[0],

@@ -115,6 +115,7 @@ inline constexpr OrderedBlock kOrderedReference{64, 64};
 }
 
 inline constexpr int kOrderedMaxStages = 32;  ///< of a block's ring
+inline constexpr int kOrderedPending = 3;     ///< panels in the tensor core's queue
 
 /// Whether `ordered_linear` does m rows of x by W [n, k], as far as the extents go.
 [[nodiscard]] constexpr bool fits_ordered_linear(std::int64_t m, std::int64_t n, std::int64_t k) {
@@ -143,21 +144,22 @@ inline constexpr int kOrderedMaxStages = 32;  ///< of a block's ring
   return {16, tokens};
 }
 
-/// Stages of the rings of `blocks` blocks that pass through `panels` panels: those that run on a
-/// multiprocessor at a time, four at the most, share its memory.
+/// Stages of the rings of `blocks` blocks that pass through `panels` panels, of which `pending` are
+/// being multiplied: those that run on a multiprocessor at a time, four at the most, share its
+/// memory, fewer if they would have too little.
 [[nodiscard]] constexpr int ordered_stages(std::int64_t blocks, int panels, int panel_bytes,
-                                           int other_bytes, int num_sms,
+                                           int other_bytes, int pending, int num_sms,
                                            std::int64_t max_shared_bytes) {
-  const std::int64_t together =
-      std::clamp<std::int64_t>(ceil_div(blocks, std::int64_t{num_sms}), 1, 4);
   constexpr std::int64_t kOfBlock = 2048;  // what the driver and the barriers take
-  const auto fitting = [&](std::int64_t shares) {
-    return (max_shared_bytes / shares - kOfBlock - other_bytes) / panel_bytes;
+  const std::int64_t enough = std::min<std::int64_t>(panels, pending + 3);
+  std::int64_t together =
+      std::clamp<std::int64_t>(ceil_div(blocks, std::int64_t{num_sms}), 1, 4);
+  const auto fitting = [&] {
+    return (max_shared_bytes / together - kOfBlock - other_bytes) / panel_bytes;
   };
-  std::int64_t stages = fitting(together);
-  if (stages < 4) stages = fitting(1);
-  return static_cast<int>(std::clamp<std::int64_t>(
-      stages, 1, std::min<std::int64_t>(panels, kOrderedMaxStages)));
+  while (together > 1 && fitting() < enough) --together;
+  return static_cast<int>(
+      std::min({fitting(), std::int64_t{panels}, std::int64_t{kOrderedMaxStages}}));
 }
 
 }  // namespace nanovllm::cuda

@@ -42,10 +42,11 @@ class OrderedAttention {
     }
   }
 
-  /// See ops/attention.hpp. Throws ShapeError when operands do not fit together or not into the
+  /// See ops/attention.hpp; `early` as in ordered/decode.cuh. Throws ShapeError when operands do not fit together or not into the
   /// scratch memory, and for 16-bit rows that are not 16-byte aligned.
   template <Element T, class Heads>
-  void run(const DecodeAttentionArgs<T, T, Heads>& args, const Context& context) {
+  void run(const DecodeAttentionArgs<T, T, Heads>& args, const Context& context,
+           bool early = false) {
     validate(args);
     if (args.q.empty()) return;
     if constexpr (takes_heads<T, Heads>()) {
@@ -59,7 +60,7 @@ class OrderedAttention {
             "decode_attention: the workspace has no room for ", args.q.extent(0),
             " sequences with ", heads, " kv heads in groups of ", group, " of head_dim ", head_dim);
         with_head_dim<Heads>(head_dim, [&]<int kHeadDim>() {
-          ordered_decode_attention<kHeadDim>(args, decode_, context);
+          ordered_decode_attention<kHeadDim>(args, decode_, early, context);
         });
         return;
       }

@@ -7,7 +7,7 @@
 /// m16n8k16 along head_dim, `RowSoftmax`, weights rounded to T, o += p · V. So a token gets the same
 /// bits from either kernel.
 ///
-/// A warp works alone. It copies keys and values in pieces of 16 rows through a ring of its own, by
+/// A warp works alone. It copies keys and values in pieces of 32 rows through a ring of its own, by
 /// cp.async, as far ahead as the ring goes, also into its next segment; where a tile's pages are is
 /// looked up a tile ahead. Segments of a sequence that has several leave parts in device memory, and
 /// the warp that comes last takes them in, from the first to the last.
@@ -33,9 +33,11 @@
 
 namespace nanovllm::cuda {
 
-template <MmaElement T, int kHeadDimValue>
+/// `kWholeValue`: 16 keys in a row lie in one block of the cache.
+template <MmaElement T, int kHeadDimValue, bool kWholeValue>
 struct OrderedDecodeTraits {
   using Type = T;
+  static constexpr bool kWhole = kWholeValue;
   static constexpr int kHeadDim = kHeadDimValue;
   static constexpr int kWarps = kOrderedDecodeWarps;
   static constexpr int kThreads = 32 * kWarps;
@@ -60,6 +62,8 @@ struct OrderedDecodeProblem {
   OrderedDecodePlan plan;
   float scale_log2;
   int group;
+  int max_units;
+  bool early;
 };
 
 namespace detail {
@@ -103,21 +107,27 @@ class OrderedDecodeWarp {
       : problem_(problem),
         ring_(ring),
         lane_(static_cast<int>(threadIdx.x) % 32),
-        heads_(static_cast<int>(problem.kv.num_kv_heads)),
-        num_units_(__ldcg(problem.plan.num_segments) * heads_) {
+        heads_(static_cast<int>(problem.kv.num_kv_heads)) {
     const int l = lane_ % 8;  // the row modulo 8
     k_at_ = (l + lane_ / 16 * 8) * Traits::kRowBytes + ((lane_ / 8 % 2) ^ l) * 16;
     v_at_ = (lane_ % 16) * Traits::kRowBytes + ((lane_ / 16) ^ l) * 16;
   }
 
   __device__ __forceinline__ void run() {
+    if (!problem_.early) grid_dependency_wait();
     const int first = static_cast<int>(threadIdx.x) / 32 * static_cast<int>(gridDim.x) +
                       static_cast<int>(blockIdx.x);
+    // What the list says of a first segment that may not be there is read beside its length.
+    load_.go_to(first, problem_.max_units, heads_, problem_.plan.segments);
+    num_units_ = __ldcg(problem_.plan.num_segments) * heads_;
+    const OrderedCursor begin_at = load_;
+    if (first < num_units_) {
+      skip_empty();
+      look_up();
+    }
+    if (problem_.early) grid_dependency_wait();
     if (first >= num_units_) return;
-    load_.go_to(first, num_units_, heads_, problem_.plan.segments);
-    OrderedCursor at = load_;
-    skip_empty();
-    look_up();
+    OrderedCursor at = begin_at;
     for (int i = 0; i < Traits::kStages - 1; ++i) send_piece();
     while (at.unit < num_units_) {
       begin(at);
@@ -165,6 +175,7 @@ class OrderedDecodeWarp {
                                    : coming_[i] * problem_.kv.block_stride() + head +
                                          key % block_size * head_dim;
     }
+    tile_keys_ = load_.num_keys();
     pieces_ = load_.num_pieces();
     piece_ = 0;
     load_.key += kOrderedTileKeys;
@@ -172,31 +183,50 @@ class OrderedDecodeWarp {
     look_up();
   }
 
-  /// Starts copying the next piece, if there is one: the keys of a tile, then its values.
+  /// Starts copying the next piece, if there is one: the keys of a tile, then its values. Rows that
+  /// are not there become zeros: their weights are 0, but 0 · NaN is not.
   __device__ __forceinline__ void send_piece() {
     if (piece_ == 2 * pieces_ && load_.unit < num_units_) take_pages();
     if (piece_ < 2 * pieces_) {
       const bool is_value = piece_ >= pieces_;
-      const int row0 = (is_value ? piece_ - pieces_ : piece_) * kOrderedPieceKeys;
+      const int which = is_value ? piece_ - pieces_ : piece_;
       const T* const from =
           problem_.kv.data +
           (is_value ? problem_.kv.num_kv_heads * problem_.kv.tile_size() : std::int64_t{0});
-      const int column = lane_ % Traits::kVectors;
-      const std::uint32_t to = ring_ + filled_ * Traits::kPieceBytes;
-#pragma unroll
-      for (int i = 0; i < kOrderedPieceKeys / Traits::kRowsPerCopy; ++i) {
-        const int row = i * Traits::kRowsPerCopy + lane_ / Traits::kVectors;
-        const std::int64_t low = __shfl_sync(~0u, offsets_[0], (row0 + row) % 32);
-        const std::int64_t high = __shfl_sync(~0u, offsets_[1], (row0 + row) % 32);
-        const std::int64_t offset = row0 < 32 ? low : high;
-        copy_async_16_or_zero<L2Fetch::bytes_128>(
-            to + row * Traits::kRowBytes + (column ^ (row % 8)) * 16,
-            from + (offset >= 0 ? offset + 8 * column : 0), offset >= 0);
-      }
+      copy_piece(from, which == 0 ? offsets_[0] : offsets_[1],
+                 tile_keys_ - which * kOrderedPieceKeys, ring_ + filled_ * Traits::kPieceBytes);
       ++piece_;
     }
     copy_async_commit();
     if (++filled_ == Traits::kStages) filled_ = 0;
+  }
+
+  /// Lane i has the offset of row i, -1 where there is none; `num_rows` are there.
+  __device__ __forceinline__ void copy_piece(const T* from, std::int64_t offset, int num_rows,
+                                             std::uint32_t to) const {
+    constexpr int kRowsPerCopy = Traits::kRowsPerCopy, kRun = 16;
+    const int row = lane_ / Traits::kVectors, column = lane_ % Traits::kVectors;
+    // Columns are permuted by XOR with the row modulo 8; bits of `row` and of a copy's first row are
+    // apart.
+    const std::uint32_t to_lane =
+        static_cast<std::uint32_t>(row * Traits::kRowBytes + (column ^ row) * 16);
+#pragma unroll
+    for (int run = 0; run < kOrderedPieceKeys; run += kRun) {
+      const std::int64_t begin = __shfl_sync(~0u, offset, run);
+      const T* const from_lane = from + (begin < 0 ? 0 : begin) + 8 * lane_;
+#pragma unroll
+      for (int i = 0; i < kRun; i += kRowsPerCopy) {
+        const T* source = from_lane + i * Traits::kHeadDim;
+        if constexpr (!Traits::kWhole) {
+          const std::int64_t at = __shfl_sync(~0u, offset, run + i + row);
+          source = from + (at < 0 ? 0 : at) + 8 * column;
+        }
+        const bool exists = run + i + row < num_rows;
+        copy_async_16_or_zero<L2Fetch::bytes_128>(
+            to + (run + i) * Traits::kRowBytes + (to_lane ^ (i % 8 * 16)),
+            exists ? source : from, exists);
+      }
+    }
   }
 
   /// Waits for the next piece, and has the one before it overwritten. Where it is.
@@ -240,10 +270,14 @@ class OrderedDecodeWarp {
       const std::uint32_t keys = next_piece() + k_at_;
 #pragma unroll
       for (int step = 0; step < Traits::kSteps; ++step) {
-        std::uint32_t k[4];
-        ldmatrix_x4(k, keys ^ (32 * step));
-        mma(s, 2 * n, q_[step], k[0], k[1]);
-        mma(s, 2 * n + 1, q_[step], k[2], k[3]);
+        std::uint32_t k[2][4];
+        ldmatrix_x4(k[0], keys ^ (32 * step));
+        ldmatrix_x4(k[1], (keys ^ (32 * step)) + 16 * Traits::kRowBytes);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          mma(s, 4 * n + 2 * i, q_[step], k[i][0], k[i][1]);
+          mma(s, 4 * n + 2 * i + 1, q_[step], k[i][2], k[i][3]);
+        }
       }
     }
     float shrink[2];
@@ -253,15 +287,18 @@ class OrderedDecodeWarp {
     std::uint32_t p[kOrderedTileKeys / 16][4];
     pack_weights<T>(s, p);
 #pragma unroll
-    for (int k = 0; k < Traits::kTilePieces; ++k) {
-      if (k >= num_pieces) break;
+    for (int n = 0; n < Traits::kTilePieces; ++n) {
+      if (n >= num_pieces) break;
       const std::uint32_t values = next_piece() + v_at_;
 #pragma unroll
-      for (int n = 0; n < Traits::kVectors; n += 2) {
-        std::uint32_t v[4];
-        ldmatrix_x4_trans(v, values ^ (16 * n));
-        mma(o_, n, p[k], v[0], v[1]);
-        mma(o_, n + 1, p[k], v[2], v[3]);
+      for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int column = 0; column < Traits::kVectors; column += 2) {
+          std::uint32_t v[4];
+          ldmatrix_x4_trans(v, (values ^ (16 * column)) + 16 * i * Traits::kRowBytes);
+          mma(o_, column, p[2 * n + i], v[0], v[1]);
+          mma(o_, column + 1, p[2 * n + i], v[2], v[3]);
+        }
       }
     }
   }
@@ -376,12 +413,13 @@ class OrderedDecodeWarp {
 
   const OrderedDecodeProblem<T>& problem_;
   std::uint32_t ring_;
-  int lane_, heads_, num_units_;
+  int lane_, heads_, num_units_ = 0;
   std::uint32_t k_at_, v_at_;  ///< what this lane gives to ldmatrix, within a piece
 
   OrderedCursor load_;      ///< the tile behind the one that is being copied
   BlockId coming_[2];       ///< its pages
   std::int64_t offsets_[2]; ///< of keys lane and lane + 32 of the tile that is being copied
+  int tile_keys_ = 0;
   int pieces_ = 0;          ///< of its keys
   int piece_ = 0;           ///< to copy next
   int filled_ = 0, used_ = 0;
@@ -398,7 +436,6 @@ template <class Traits>
 __global__ void __launch_bounds__(Traits::kThreads, 1) ordered_decode_attention_kernel(
     const __grid_constant__ OrderedDecodeProblem<typename Traits::Type> problem) {
   extern __shared__ uint4 ordered_decode_ring[];
-  grid_dependency_wait();
   grid_dependency_launch();
   const std::uint32_t begin = align_up(shared_address(ordered_decode_ring), 1024u);
   detail::OrderedDecodeWarp<Traits>(
@@ -406,23 +443,36 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) ordered_decode_attention_
       .run();
 }
 
-/// The launcher; operands are not empty and fit the workspace.
+/// The launcher; operands are not empty and fit the workspace. `early` promises that the kernel
+/// before this one lets it start only after its own `grid_dependency_wait`, and that the plan and the
+/// block tables were written before that one: then they are read while it still runs.
 template <int kHeadDim, MmaElement T, class Heads>
 void ordered_decode_attention(const DecodeAttentionArgs<T, T, Heads>& args,
-                              OrderedDecodeWorkspace& workspace, const Context& context) {
-  using Traits = OrderedDecodeTraits<T, kHeadDim>;
-  const OrderedDecodeProblem<T> problem{args.q,
-                                        args.kv,
-                                        args.block_tables,
-                                        args.out,
-                                        workspace.plan(),
-                                        args.scale * static_cast<float>(kLog2E),
-                                        static_cast<int>(args.q.extent(1) / args.kv.num_kv_heads)};
-  launch(ordered_decode_attention_kernel<Traits>,
-         {.grid = static_cast<unsigned>(context.num_sms),
-          .block = Traits::kThreads,
-          .shared_bytes = static_cast<std::size_t>(Traits::kWarps * kOrderedRingBytes + 1024)},
-         context, problem);
+                              OrderedDecodeWorkspace& workspace, bool early,
+                              const Context& context) {
+  const auto heads = static_cast<int>(args.kv.num_kv_heads);
+  const OrderedDecodeProblem<T> problem{
+      args.q,
+      args.kv,
+      args.block_tables,
+      args.out,
+      workspace.plan(),
+      args.scale * static_cast<float>(kLog2E),
+      static_cast<int>(args.q.extent(1)) / heads,
+      static_cast<int>(workspace.max_segments()) * heads,
+      early};
+  const auto launch_traits = [&]<bool kWhole>() {
+    using Traits = OrderedDecodeTraits<T, kHeadDim, kWhole>;
+    launch(ordered_decode_attention_kernel<Traits>,
+           {.grid = static_cast<unsigned>(context.num_sms),
+            .block = Traits::kThreads,
+            .shared_bytes = static_cast<std::size_t>(Traits::kWarps * kOrderedRingBytes + 1024)},
+           context, problem);
+  };
+  if (args.kv.block_size % 16 == 0)
+    launch_traits.template operator()<true>();
+  else
+    launch_traits.template operator()<false>();
 }
 
 }  // namespace nanovllm::cuda

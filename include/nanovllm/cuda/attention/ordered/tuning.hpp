@@ -16,7 +16,7 @@ inline constexpr int kOrderedTileKeys = 64;
 inline constexpr int kOrderedSegmentTiles = kOrderedSegmentKeys / kOrderedTileKeys;
 
 inline constexpr int kOrderedDecodeWarps = 8;         ///< of a block; one block an SM
-inline constexpr int kOrderedPieceKeys = 16;          ///< keys or values that a warp copies at once
+inline constexpr int kOrderedPieceKeys = 32;          ///< keys or values that a warp copies at once
 inline constexpr int kOrderedRingBytes = 24 * 1024;   ///< a warp's pieces in flight
 inline constexpr int kOrderedMaxGroup = 16;           ///< query heads a kv head
 inline constexpr int kOrderedPartExtra = 4;           ///< floats of a part besides head_dim
