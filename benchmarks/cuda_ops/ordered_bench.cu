@@ -30,11 +30,11 @@ struct Shape {
 };
 
 constexpr Shape kShapes[] = {
-    {"0.6B qkv", 4096, 1024, false, false},     {"0.6B o", 1024, 2048, true, false},
-    {"0.6B gate_up", 6144, 1024, false, false}, {"0.6B down", 1024, 3072, true, false},
+    {"0.6B qkv", 4096, 1024, false, false},      {"0.6B o", 1024, 2048, true, false},
+    {"0.6B gate_up", 6144, 1024, false, false},  {"0.6B down", 1024, 3072, true, false},
     {"0.6B lm_head", 151936, 1024, false, true}, {"8B qkv", 6144, 4096, false, false},
-    {"8B o", 4096, 4096, true, false},          {"8B gate_up", 24576, 4096, false, false},
-    {"8B down", 4096, 12288, true, false},      {"8B lm_head", 151936, 4096, false, true}};
+    {"8B o", 4096, 4096, true, false},           {"8B gate_up", 24576, 4096, false, false},
+    {"8B down", 4096, 12288, true, false},       {"8B lm_head", 151936, 4096, false, true}};
 
 struct Bench {
   cuda::Stream stream;
@@ -46,7 +46,8 @@ struct Bench {
     const std::int64_t most = s.is_head ? 256 : 8192;
     std::deque<DeviceMatrix<bf16>> weights;
     std::vector<const DeviceMatrix<bf16>*> pointers;
-    const std::int64_t copies = std::max<std::int64_t>(1, (std::int64_t{200} << 20) / (2 * s.n * s.k));
+    const std::int64_t copies =
+        std::max<std::int64_t>(1, (std::int64_t{200} << 20) / (2 * s.n * s.k));
     for (std::int64_t i = 0; i < copies; ++i) {
       weights.emplace_back(s.n, s.k);
       cuda::detail::fill_noise(weights.back().data(), s.n * s.k, context);
@@ -92,16 +93,19 @@ struct Bench {
             .accumulate = accumulate};
       };
       const std::string name = std::string(s.name) + " M=" + std::to_string(m);
-      report.add(name + " default", time_in_graph(context, [&](int i) {
-                   cuda::linear(args(i, s.accumulate), fast, context);
-                 }, calls, 10), bytes, flop);
+      report.add(name + " default",
+                 time_in_graph(
+                     context, [&](int i) { cuda::linear(args(i, s.accumulate), fast, context); },
+                     calls, 10),
+                 bytes, flop);
       const cuda::OrderedPlan plan = ordered.plan_for(args(0, false), context);
-      const std::string way = plan.is_blas ? std::string("cuBLASLt")
-                                           : std::to_string(plan.block.rows) + "x" +
-                                                 std::to_string(plan.block.tokens);
-      report.add(name + " ordered (" + way + ")", time_in_graph(context, [&](int i) {
-                   ordered.run(args(i, false), context);
-                 }, calls, 10), bytes, flop);
+      const std::string way =
+          plan.is_blas ? std::string("cuBLASLt")
+                       : std::to_string(plan.block.rows) + "x" + std::to_string(plan.block.tokens);
+      report.add(name + " ordered (" + way + ")",
+                 time_in_graph(
+                     context, [&](int i) { ordered.run(args(i, false), context); }, calls, 10),
+                 bytes, flop);
     }
   }
 
@@ -120,9 +124,8 @@ struct Bench {
     for (auto* buffer : {&pool, &q, &k, &v})
       cuda::detail::fill_noise(buffer->data(), std::int64_t(buffer->size()), context);
     std::vector<BlockId> ids(static_cast<std::size_t>(pages * shares));
-    for (std::size_t i = 0; i < ids.size(); ++i)
-      ids[i] = BlockId(i * 7919 % ids.size());
-        std::vector<std::int32_t> starts;
+    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = BlockId(i * 7919 % ids.size());
+    std::vector<std::int32_t> starts;
     const std::vector<std::int32_t> lens(static_cast<std::size_t>(batch),
                                          static_cast<std::int32_t>(kv_len));
     for (std::int64_t i = 0; i <= batch; ++i) starts.push_back(std::int32_t(i * q_len));
@@ -139,14 +142,13 @@ struct Bench {
     const bool decodes = q_len == 1;
     cuda::DecodeWorkspace decode(batch, kv_heads, heads / kv_heads, kDim, context);
     cuda::VarlenWorkspace varlen(batch, n, context);
-    cuda::OrderedAttention ordered({.limits = {.max_num_batched_tokens = n,
-                                               .max_num_seqs = batch,
-                                               .max_model_len = kv_len},
-                                    .vocab_size = 1,
-                                    .num_heads = heads,
-                                    .num_kv_heads = kv_heads,
-                                    .head_dim = kDim},
-                                   context);
+    cuda::OrderedAttention ordered(
+        {.limits = {.max_num_batched_tokens = n, .max_num_seqs = batch, .max_model_len = kv_len},
+         .vocab_size = 1,
+         .num_heads = heads,
+         .num_kv_heads = kv_heads,
+         .head_dim = kDim},
+        context);
     ordered.plan({.num_decodes = decodes ? batch : 0,
                   .num_tokens = n,
                   .query_starts = query_starts,
@@ -203,14 +205,16 @@ struct Bench {
       report.add(concat("varlen ", batch, " x ", q_len, ", heads ", heads, "/", kv_heads, " mma"),
                  time_in_graph(context, mma, 4, 10), 0, 0);
     }
-    const double flop = decodes ? 0 : 4. * kDim * double(heads * batch * q_len) *
-                                          (double(kv_len) - double(q_len - 1) / 2);
+    const double flop = decodes ? 0
+                                : 4. * kDim * double(heads * batch * q_len) *
+                                      (double(kv_len) - double(q_len - 1) / 2);
     for (const bool in_order : {false, true}) {
-      report.add(concat(decodes ? "decode " : "varlen ", batch, " x ", q_len, " of ", kv_len,
-                        ", heads ", heads, "/", kv_heads, in_order ? " ordered" : " default"),
-                 time_in_graph(context, [&](int i) { run(i, in_order); },
-                               decodes ? std::max(20, shares) : 4, 10),
-                 decodes ? kv_bytes : 0, flop);
+      report.add(
+          concat(decodes ? "decode " : "varlen ", batch, " x ", q_len, " of ", kv_len, ", heads ",
+                 heads, "/", kv_heads, in_order ? " ordered" : " default"),
+          time_in_graph(
+              context, [&](int i) { run(i, in_order); }, decodes ? std::max(20, shares) : 4, 10),
+          decodes ? kv_bytes : 0, flop);
     }
   }
 };

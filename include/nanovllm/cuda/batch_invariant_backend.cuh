@@ -1,8 +1,8 @@
 #pragma once
 /// The CUDA backend whose results for a request do not depend on what else is computed.
 
-#include <cstdint>
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <optional>
 #include <span>
@@ -40,7 +40,8 @@ class BatchInvariantCudaBackend : public CudaBackend {
   /// Throws CudaError when there is no such device, or it cannot run what keeps the order.
   explicit BatchInvariantCudaBackend(const BackendConfig& config) : CudaBackend(config) {
     check<CudaError>(context().is_hopper(), "BatchInvariantCudaBackend: CUDA device ",
-                     config.device, " must have compute capability 9.0, and the program must be "
+                     config.device,
+                     " must have compute capability 9.0, and the program must be "
                      "compiled for sm_90a");
     const cuda::DeviceGuard guard = activate();
     linear_.emplace();

@@ -156,10 +156,10 @@ TEST_CASE("another order of summation does not pass for this one", "[ordered]") 
        product.heuristics(handle, 16, cuda::kBlasWorkspaceBytes, true)) {
     std::int32_t splits = 1;
     std::size_t written = 0;
-    cuda::check(cublasLtMatmulAlgoConfigGetAttribute(
-                    &algorithm.value, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &splits, sizeof splits,
-                    &written),
-                "cublasLtMatmulAlgoConfigGetAttribute");
+    cuda::check(
+        cublasLtMatmulAlgoConfigGetAttribute(&algorithm.value, CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
+                                             &splits, sizeof splits, &written),
+        "cublasLtMatmulAlgoConfigGetAttribute");
     if (splits <= 1) continue;
     ++split;
     told += engine.count_differences<bf16, bf16>({.is_blas = true, .algorithm = algorithm}, kM, kN,
@@ -188,9 +188,8 @@ TEST_CASE("what is tuned keeps the order, for all numbers of rows", "[ordered]")
         std::cout << n << " x " << k << ": cuBLASLt was chosen for " << engine.choices().blas
                   << " of " << engine.choices().all << " buckets\n";
       }
-      for (const std::int64_t m :
-           {1, 2, 3, 7, 8, 9, 16, 17, 31, 33, 48, 63, 64, 65, 100, 128, 200, 256, 300, 500, 1000,
-            1100}) {
+      for (const std::int64_t m : {1,  2,  3,  7,   8,   9,   16,  17,  31,  33,   48,
+                                   63, 64, 65, 100, 128, 200, 256, 300, 500, 1000, 1100}) {
         GpuArray<Out> y(static_cast<std::size_t>(m * n));
         engine.run(layer.args(y, kRows - m, m), gpu.context);
         gpu.sync();

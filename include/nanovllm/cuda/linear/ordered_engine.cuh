@@ -135,10 +135,9 @@ class OrderedLinearEngine {
     nanovllm::check<ShapeError>(!weights.empty(), "tune: no weights given");
     const std::int64_t n = weights[0]->rows(), k = weights[0]->cols();
     for (const DeviceMatrix<T>* weight : weights) {
-      nanovllm::check<ShapeError>(weight->rows() == n && weight->cols() == k,
-                                  "tune: all weights must have shape ",
-                                  shape_string(weights[0]->view()), ", got ",
-                                  shape_string(weight->view()));
+      nanovllm::check<ShapeError>(
+          weight->rows() == n && weight->cols() == k, "tune: all weights must have shape ",
+          shape_string(weights[0]->view()), ", got ", shape_string(weight->view()));
     }
     std::set<std::int64_t> buckets;
     for (const std::int64_t rows : row_counts) {
@@ -245,12 +244,12 @@ class OrderedLinearEngine {
   static LinearKey key_of(const LinearArgs<T, DeviceMatrix<T>, Out>& args) {
     const auto in = static_cast<std::int64_t>(sizeof(T)),
                out = static_cast<std::int64_t>(sizeof(Out));
-    const auto bits = reinterpret_cast<std::uintptr_t>(args.x.data) |
-                      reinterpret_cast<std::uintptr_t>(args.weight->data()) |
-                      reinterpret_cast<std::uintptr_t>(args.y.data) |
-                      static_cast<std::uintptr_t>(args.x.strides[0] * in |
-                                                  args.weight->cols() * in |
-                                                  args.y.strides[0] * out | 16);
+    const auto bits =
+        reinterpret_cast<std::uintptr_t>(args.x.data) |
+        reinterpret_cast<std::uintptr_t>(args.weight->data()) |
+        reinterpret_cast<std::uintptr_t>(args.y.data) |
+        static_cast<std::uintptr_t>(args.x.strides[0] * in | args.weight->cols() * in |
+                                    args.y.strides[0] * out | 16);
     return {.n = args.weight->rows(),
             .k = args.weight->cols(),
             .bucket = row_bucket(args.x.extent(0)),
@@ -316,7 +315,8 @@ class OrderedLinearEngine {
   [[nodiscard]] bool keeps_order(Tuning<T, Out>& tuning, const OrderedPlan& plan, std::int64_t rows,
                                  const Context& context) {
     if (!plan.is_blas && plan.block == kOrderedReference) return true;
-    const auto* const bucket = std::lower_bound(std::begin(kRowBuckets), std::end(kRowBuckets), rows);
+    const auto* const bucket =
+        std::lower_bound(std::begin(kRowBuckets), std::end(kRowBuckets), rows);
     const std::int64_t fewest = bucket == std::begin(kRowBuckets) ? 1 : bucket[-1] + 1;
     return count_differences(tuning, plan, rows, context) == 0 &&
            (fewest >= rows || count_differences(tuning, plan, fewest, context) == 0);
@@ -331,7 +331,8 @@ class OrderedLinearEngine {
       if (suits_ordered_rows(block, rows)) candidates.push_back({.block = block});
     }
     if (rows >= kMinBlasRows && !tuning.accumulate) {
-      for (const OrderedPlan& plan : blas_candidates<T, Out>(rows, n, k)) candidates.push_back(plan);
+      for (const OrderedPlan& plan : blas_candidates<T, Out>(rows, n, k))
+        candidates.push_back(plan);
     }
     // Enough calls to pass through twice the L2 cache; compute-bound ones need no such care.
     const auto bytes = static_cast<std::size_t>(tuning.probe.size_bytes());

@@ -49,8 +49,8 @@ namespace detail {
 template <int kRowsValue, int kTokensValue>
 struct OrderedTraits {
   static constexpr int kRows = kRowsValue, kTokens = kTokensValue;
-  static constexpr int kGroups = std::max(1, kRows / 64);  ///< warpgroups that multiply
-  static constexpr int kThreads = 128 * kGroups + 32;      ///< and the warp that copies
+  static constexpr int kGroups = std::max(1, kRows / 64);     ///< warpgroups that multiply
+  static constexpr int kThreads = 128 * kGroups + 32;         ///< and the warp that copies
   static constexpr int kWideTokens = std::min(kTokens, 128);  ///< columns of an instruction
   static constexpr int kParts = kTokens / kWideTokens;
   static constexpr int kWeightBytes = kRows * kClusterColumns * 2;  ///< of a panel
@@ -58,9 +58,6 @@ struct OrderedTraits {
   static constexpr int kPanelBytes = kWeightBytes + kXBytes;
   /// What an instruction reads behind the last panel of fewer than 64 rows.
   static constexpr int kSlackBytes = std::max(0, 64 - kRows) * kClusterColumns * 2;
-  /// Panels whose products may be under way behind those of the newest. With few rows of x a product
-  /// takes less time than it takes to start the next: there must be some in the queue.
-  static constexpr int kPending = kTokens <= 64 ? kOrderedPending : 1;
   static constexpr int kAlignment = kClusterAlignment;
   static_assert(kClusterColumns == kTmaColumns);
 
@@ -142,15 +139,17 @@ __device__ __forceinline__ void copy_ordered_panels(OrderedRing<Traits> ring,
 /// Adds the products of all panels, in the order of K.
 template <class Traits, class T>
 __device__ __forceinline__ void multiply_in_order(
-    OrderedRing<Traits> ring, int panels,
-    float (&sum)[Traits::kParts][Traits::kWideTokens / 2]) {
-  const int group = static_cast<int>(threadIdx.x) / 128;
+    OrderedRing<Traits> ring, int panels, float (&sum)[Traits::kParts][Traits::kWideTokens / 2]) {
+  // Shuffled, so that the compiler sees that all lanes agree and keeps operands in uniform registers.
+  const int group =
+      Traits::kGroups == 1 ? 0 : __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
+  const WgmmaOperand weights = wgmma_operand(ring.weights + group * 64 * kTmaColumns * 2, 0);
+  const WgmmaOperand rows = wgmma_operand(ring.x, 0);
   int release = 0;  // the stage that is done with next
   for (int i = 0; i < panels; ++i) {
     mbarrier_wait(ring.full[ring.stage], ring.parity);
-    const WgmmaOperand w = wgmma_operand(
-        ring.weights + ring.stage * Traits::kWeightBytes + group * 64 * kTmaColumns * 2, 0);
-    const WgmmaOperand x = wgmma_operand(ring.x + ring.stage * Traits::kXBytes, 0);
+    const WgmmaOperand w = weights.plus(ring.stage * Traits::kWeightBytes);
+    const WgmmaOperand x = rows.plus(ring.stage * Traits::kXBytes);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {  // of 16 columns
@@ -160,11 +159,12 @@ __device__ __forceinline__ void multiply_in_order(
                        x.plus(part * Traits::kWideTokens * kTmaColumns * 2 + 32 * step));
     }
     wgmma_commit();
+    wgmma_wait<kOrderedPending>();
     ring.advance();
-    if (i < Traits::kPending) continue;
-    wgmma_wait<Traits::kPending>();
-    mbarrier_arrive(ring.empty[release]);
-    if (++release == ring.stages) release = 0;
+    if (i >= kOrderedPending) {
+      mbarrier_arrive(ring.empty[release]);
+      if (++release == ring.stages) release = 0;
+    }
   }
   wgmma_wait<0>();
 #pragma unroll
@@ -190,9 +190,9 @@ __device__ __forceinline__ void ordered_linear_block(const CUtensorMap& w_map,
     mbarrier_init_fence();
   }
   __syncthreads();
-  const OrderedRing<Traits> ring{
-      panels, panels + p.stages * Traits::kWeightBytes + Traits::kSlackBytes, full, empty,
-      p.stages};
+  const OrderedRing<Traits> ring{panels,
+                                 panels + p.stages * Traits::kWeightBytes + Traits::kSlackBytes,
+                                 full, empty, p.stages};
   if (threadIdx.x >= 128 * Traits::kGroups) {
     copy_ordered_panels(ring, w_map, x_map, p);
     return;
@@ -243,8 +243,7 @@ void launch_ordered_linear(const MatrixView<const T>& x, const MatrixView<const 
                   static_cast<unsigned>(ceil_div(m, kTokens)));
   const int panels = static_cast<int>(ceil_div(k, kTmaColumns));
   const int stages = ordered_stages(std::int64_t{grid.x} * grid.y, panels, Traits::kPanelBytes,
-                                    Traits::kSlackBytes + Traits::kAlignment, Traits::kPending,
-                                    context.num_sms,
+                                    Traits::kSlackBytes + Traits::kAlignment, context.num_sms,
                                     static_cast<std::int64_t>(context.max_shared_bytes));
   const OrderedParams<Out> params{.y = y.data,
                                   .y_stride = y.strides[0],
@@ -265,8 +264,7 @@ void launch_ordered_linear(const MatrixView<const T>& x, const MatrixView<const 
 /// Whether `ordered_linear` takes these operands.
 template <Element T>
 [[nodiscard]] bool ordered_linear_takes(const MatrixView<const T>& x,
-                                        const MatrixView<const T>& weight,
-                                        const Context& context) {
+                                        const MatrixView<const T>& weight, const Context& context) {
   if constexpr (sizeof(T) != 2) {
     return false;
   } else {

@@ -115,7 +115,8 @@ inline constexpr OrderedBlock kOrderedReference{64, 64};
 }
 
 inline constexpr int kOrderedMaxStages = 32;  ///< of a block's ring
-inline constexpr int kOrderedPending = 3;     ///< panels in the tensor core's queue
+/// Panels under way behind the newest; more gain nothing, for products of a chain wait for each other.
+inline constexpr int kOrderedPending = 1;
 
 /// Whether `ordered_linear` does m rows of x by W [n, k], as far as the extents go.
 [[nodiscard]] constexpr bool fits_ordered_linear(std::int64_t m, std::int64_t n, std::int64_t k) {
@@ -126,8 +127,7 @@ inline constexpr int kOrderedPending = 3;     ///< panels in the tensor core's q
 /// Whether a block of this shape is worth trying on `m` rows of x: it has room for all of them and
 /// little more, or there is no larger one.
 [[nodiscard]] constexpr bool suits_ordered_rows(OrderedBlock block, std::int64_t m) {
-  if (block.tokens <= 32)
-    return m <= block.tokens && (block.tokens == 8 || m > block.tokens / 2);
+  if (block.tokens <= 32) return m <= block.tokens && (block.tokens == 8 || m > block.tokens / 2);
   if (block.tokens == 64) return m > 16 && m <= 1024;
   return m > block.tokens / 4;
 }
@@ -144,16 +144,14 @@ inline constexpr int kOrderedPending = 3;     ///< panels in the tensor core's q
   return {16, tokens};
 }
 
-/// Stages of the rings of `blocks` blocks that pass through `panels` panels, of which `pending` are
-/// being multiplied: those that run on a multiprocessor at a time, four at the most, share its
-/// memory, fewer if they would have too little.
+/// Stages of the rings of `blocks` blocks that pass through `panels` panels: those that run on a
+/// multiprocessor at a time, four at the most, share its memory, fewer if they would have too little.
 [[nodiscard]] constexpr int ordered_stages(std::int64_t blocks, int panels, int panel_bytes,
-                                           int other_bytes, int pending, int num_sms,
+                                           int other_bytes, int num_sms,
                                            std::int64_t max_shared_bytes) {
   constexpr std::int64_t kOfBlock = 2048;  // what the driver and the barriers take
-  const std::int64_t enough = std::min<std::int64_t>(panels, pending + 3);
-  std::int64_t together =
-      std::clamp<std::int64_t>(ceil_div(blocks, std::int64_t{num_sms}), 1, 4);
+  const std::int64_t enough = std::min<std::int64_t>(panels, kOrderedPending + 3);
+  std::int64_t together = std::clamp<std::int64_t>(ceil_div(blocks, std::int64_t{num_sms}), 1, 4);
   const auto fitting = [&] {
     return (max_shared_bytes / together - kOfBlock - other_bytes) / panel_bytes;
   };

@@ -91,16 +91,17 @@ class OrderedAttention {
  private:
   template <class T, class Heads>
   [[nodiscard]] static constexpr bool takes_heads() {
-    return MmaElement<T> && (Heads::kHeadDim == 0 || Heads::kHeadDim == 64 ||
-                             Heads::kHeadDim == 128);
+    return MmaElement<T> &&
+           (Heads::kHeadDim == 0 || Heads::kHeadDim == 64 || Heads::kHeadDim == 128);
   }
 
   template <class Args>
   static void check_alignment(const char* op, const Args& args) {
     nanovllm::check<ShapeError>(has_aligned_rows(args.q) && has_aligned_rows(args.out) &&
                                     is_vector_aligned(args.kv.data) && args.scale > 0.f,
-                                op, ": in one order for any batch, rows of q and out and the cache "
-                                    "must be 16-byte aligned and the scale above 0");
+                                op,
+                                ": in one order for any batch, rows of q and out and the cache "
+                                "must be 16-byte aligned and the scale above 0");
   }
 
   template <class Heads, class Visit>

@@ -42,8 +42,8 @@ struct OrderedDecodeTraits {
   static constexpr int kWarps = kOrderedDecodeWarps;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kRowBytes = 2 * kHeadDim;
-  static constexpr int kVectors = kRowBytes / 16;       ///< pieces of 16 bytes a row
-  static constexpr int kRowsPerCopy = 32 / kVectors;    ///< rows that a warp copies at once
+  static constexpr int kVectors = kRowBytes / 16;     ///< pieces of 16 bytes a row
+  static constexpr int kRowsPerCopy = 32 / kVectors;  ///< rows that a warp copies at once
   static constexpr int kPieceBytes = kOrderedPieceKeys * kRowBytes;
   static constexpr int kStages = kOrderedRingBytes / kPieceBytes;
   static constexpr int kTilePieces = kOrderedTileKeys / kOrderedPieceKeys;
@@ -223,8 +223,8 @@ class OrderedDecodeWarp {
         }
         const bool exists = run + i + row < num_rows;
         copy_async_16_or_zero<L2Fetch::bytes_128>(
-            to + (run + i) * Traits::kRowBytes + (to_lane ^ (i % 8 * 16)),
-            exists ? source : from, exists);
+            to + (run + i) * Traits::kRowBytes + (to_lane ^ (i % 8 * 16)), exists ? source : from,
+            exists);
       }
     }
   }
@@ -333,7 +333,8 @@ class OrderedDecodeWarp {
       const float factor[2] = {softmax_.finish(0), softmax_.finish(1)};
       const int g = lane_ / 4;
       // Rows beyond the group are not written; their addresses are not used.
-      store_rows(o_, factor, problem_.out.at(segment.sequence, first_head) + g * problem_.out.strides[1],
+      store_rows(o_, factor,
+                 problem_.out.at(segment.sequence, first_head) + g * problem_.out.strides[1],
                  problem_.out.strides[1], group - g);
       return;
     }
@@ -366,7 +367,8 @@ class OrderedDecodeWarp {
       float* const row = to + (g + 8 * r) * Traits::kPartFloats;
 #pragma unroll
       for (int i = 0; i < Traits::kHeadDim / 8; ++i)
-        *reinterpret_cast<float2*>(row + 8 * i + 2 * t) = {o_[4 * i + 2 * r], o_[4 * i + 2 * r + 1]};
+        *reinterpret_cast<float2*>(row + 8 * i + 2 * t) = {o_[4 * i + 2 * r],
+                                                           o_[4 * i + 2 * r + 1]};
       if (t == 0) *reinterpret_cast<float2*>(row + Traits::kHeadDim) = {softmax_.max[r], sum};
     }
   }
@@ -374,8 +376,8 @@ class OrderedDecodeWarp {
   /// Puts the parts of one row together: a lane has head_dim / 32 of its columns.
   __device__ __forceinline__ void merge(const OrderedCursor& at, int row, int num_segments) const {
     constexpr int kColumns = Traits::kHeadDim / 32, kAhead = 8;
-    const std::int64_t stride = static_cast<std::int64_t>(heads_) * problem_.group *
-                                Traits::kPartFloats;
+    const std::int64_t stride =
+        static_cast<std::int64_t>(heads_) * problem_.group * Traits::kPartFloats;
     const float* from = part(at, 0) + row * Traits::kPartFloats;
     OrderedSum sum;
     float o[kColumns] = {};
@@ -390,8 +392,7 @@ class OrderedDecodeWarp {
         state[i] = __ldcg(reinterpret_cast<const float2*>(p + Traits::kHeadDim));
 #pragma unroll
         for (int j = 0; j < kColumns; j += 2) {
-          const float2 x =
-              __ldcg(reinterpret_cast<const float2*>(p + lane_ * kColumns + j));
+          const float2 x = __ldcg(reinterpret_cast<const float2*>(p + lane_ * kColumns + j));
           next[i][j] = x.x;
           next[i][j + 1] = x.y;
         }
@@ -408,7 +409,8 @@ class OrderedDecodeWarp {
     auto* const to = reinterpret_cast<std::uint32_t*>(
         problem_.out.at(at.segment.sequence, at.head * problem_.group + row) + lane_ * kColumns);
 #pragma unroll
-    for (int j = 0; j < kColumns; j += 2) to[j / 2] = pack_pair<T>(o[j] * factor, o[j + 1] * factor);
+    for (int j = 0; j < kColumns; j += 2)
+      to[j / 2] = pack_pair<T>(o[j] * factor, o[j + 1] * factor);
   }
 
   const OrderedDecodeProblem<T>& problem_;
@@ -416,12 +418,12 @@ class OrderedDecodeWarp {
   int lane_, heads_, num_units_ = 0;
   std::uint32_t k_at_, v_at_;  ///< what this lane gives to ldmatrix, within a piece
 
-  OrderedCursor load_;      ///< the tile behind the one that is being copied
-  BlockId coming_[2];       ///< its pages
-  std::int64_t offsets_[2]; ///< of keys lane and lane + 32 of the tile that is being copied
+  OrderedCursor load_;       ///< the tile behind the one that is being copied
+  BlockId coming_[2];        ///< its pages
+  std::int64_t offsets_[2];  ///< of keys lane and lane + 32 of the tile that is being copied
   int tile_keys_ = 0;
-  int pieces_ = 0;          ///< of its keys
-  int piece_ = 0;           ///< to copy next
+  int pieces_ = 0;  ///< of its keys
+  int piece_ = 0;   ///< to copy next
   int filled_ = 0, used_ = 0;
 
   std::uint32_t q_[Traits::kSteps][4];
@@ -451,16 +453,15 @@ void ordered_decode_attention(const DecodeAttentionArgs<T, T, Heads>& args,
                               OrderedDecodeWorkspace& workspace, bool early,
                               const Context& context) {
   const auto heads = static_cast<int>(args.kv.num_kv_heads);
-  const OrderedDecodeProblem<T> problem{
-      args.q,
-      args.kv,
-      args.block_tables,
-      args.out,
-      workspace.plan(),
-      args.scale * static_cast<float>(kLog2E),
-      static_cast<int>(args.q.extent(1)) / heads,
-      static_cast<int>(workspace.max_segments()) * heads,
-      early};
+  const OrderedDecodeProblem<T> problem{args.q,
+                                        args.kv,
+                                        args.block_tables,
+                                        args.out,
+                                        workspace.plan(),
+                                        args.scale * static_cast<float>(kLog2E),
+                                        static_cast<int>(args.q.extent(1)) / heads,
+                                        static_cast<int>(workspace.max_segments()) * heads,
+                                        early};
   const auto launch_traits = [&]<bool kWhole>() {
     using Traits = OrderedDecodeTraits<T, kHeadDim, kWhole>;
     launch(ordered_decode_attention_kernel<Traits>,

@@ -93,7 +93,9 @@ __global__ static void __launch_bounds__(kOrderedPlanThreads)
   const auto whole_of = [](int keys) { return keys / kOrderedSegmentKeys; };
   // A sequence without keys has a segment without keys, whose result is zeros.
   const auto rest_of = [](int keys) { return keys % kOrderedSegmentKeys > 0 || keys == 0 ? 1 : 0; };
-  const auto parts_of = [&](int keys) { return keys > kOrderedSegmentKeys ? whole_of(keys) + rest_of(keys) : 0; };
+  const auto parts_of = [&](int keys) {
+    return keys > kOrderedSegmentKeys ? whole_of(keys) + rest_of(keys) : 0;
+  };
   const int2 whole = total_of(whole_of), rest = total_of(rest_of), parts = total_of(parts_of);
   int at = whole.x, rest_at = whole.y + rest.x, part = parts.x;
   for (int s = t; s < num_seqs; s += kOrderedPlanThreads) {

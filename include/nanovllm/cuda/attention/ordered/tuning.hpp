@@ -15,11 +15,11 @@ inline constexpr int kOrderedSegmentKeys = 256;
 inline constexpr int kOrderedTileKeys = 64;
 inline constexpr int kOrderedSegmentTiles = kOrderedSegmentKeys / kOrderedTileKeys;
 
-inline constexpr int kOrderedDecodeWarps = 8;         ///< of a block; one block an SM
-inline constexpr int kOrderedPieceKeys = 32;          ///< keys or values that a warp copies at once
-inline constexpr int kOrderedRingBytes = 24 * 1024;   ///< a warp's pieces in flight
-inline constexpr int kOrderedMaxGroup = 16;           ///< query heads a kv head
-inline constexpr int kOrderedPartExtra = 4;           ///< floats of a part besides head_dim
+inline constexpr int kOrderedDecodeWarps = 8;        ///< of a block; one block an SM
+inline constexpr int kOrderedPieceKeys = 32;         ///< keys or values that a warp copies at once
+inline constexpr int kOrderedRingBytes = 24 * 1024;  ///< a warp's pieces in flight
+inline constexpr int kOrderedMaxGroup = 16;          ///< query heads a kv head
+inline constexpr int kOrderedPartExtra = 4;          ///< floats of a part besides head_dim
 
 /// Whether the tensor-core kernels take heads of this shape; else both ops run `simt_attention`.
 [[nodiscard]] constexpr bool fits_ordered_attention(std::int64_t head_dim, std::int64_t group) {

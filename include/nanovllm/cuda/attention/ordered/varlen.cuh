@@ -98,8 +98,8 @@ class OrderedVarlenBlock : VarlenMmaBlock<Traits> {
       const Taken taken[2] = {take(m, 0, false), take(m, 1, false)};
 #pragma unroll
       for (int i = 0; i < kSums; ++i) {
-        this->o_[m][i] = OrderedSum::add(totals_[m * kSums + i], this->o_[m][i],
-                                         taken[i / 2 % 2].factors);
+        this->o_[m][i] =
+            OrderedSum::add(totals_[m * kSums + i], this->o_[m][i], taken[i / 2 % 2].factors);
       }
       store(m, {taken[0].sum.finish(), taken[1].sum.finish()});
     }
