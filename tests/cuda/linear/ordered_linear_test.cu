@@ -90,7 +90,8 @@ TEMPLATE_TEST_CASE("every block gives the product", "[ordered]", bf16, half) {
                                 {260, 100, 72}}) {
     Layer<TestType> layer(m, n, k);
     for (const OrderedBlock block : cuda::kOrderedBlocks) {
-      INFO(m << " x " << n << " x " << k << ", block " << block.rows << " x " << block.tokens);
+      INFO(m << " x " << n << " x " << k << ", block " << block.rows << " x " << block.tokens
+             << (block.by_warps ? " by warps" : ""));
       for (const bool accumulate : {false, true}) {
         const auto y = layer.rows(block, 0, m, maps, gpu, accumulate);
         std::int64_t wrong = 0;
@@ -122,7 +123,8 @@ TEST_CASE("a row has the same bits in any number of rows, at any place, in any b
     Layer<bf16, float> layer(kRows, n, k);
     const auto all = layer.rows(cuda::kOrderedReference, 0, kRows, maps, gpu);
     for (const OrderedBlock block : cuda::kOrderedBlocks) {
-      INFO(n << " x " << k << ", block " << block.rows << " x " << block.tokens);
+      INFO(n << " x " << k << ", block " << block.rows << " x " << block.tokens
+             << (block.by_warps ? " by warps" : ""));
       CHECK(same_bits(all, 0, layer.rows(block, 0, kRows, maps, gpu), n));
       for (const std::int64_t m : {1, 2, 3, 7, 8, 16, 17, 63, 64, 65, 128, 200, 256}) {
         for (const std::int64_t first : {std::int64_t{0}, std::int64_t{5}, kRows - m}) {

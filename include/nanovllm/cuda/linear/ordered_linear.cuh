@@ -31,6 +31,8 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/linear/ordered_ring.cuh"
+#include "nanovllm/cuda/linear/ordered_warp_linear.cuh"
 #include "nanovllm/cuda/linear/tuning.hpp"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
@@ -66,75 +68,7 @@ struct OrderedTraits {
   }
 };
 
-/// Where results go, by value.
-template <class Out>
-struct OrderedParams {
-  Out* y;
-  std::int64_t y_stride;
-  std::int32_t num_tokens;
-  std::int32_t n;
-  std::int32_t panels;  ///< of K
-  std::int32_t stages;  ///< of the ring
-  bool accumulate;
-};
-
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-/// The ring of panels in shared memory.
-template <class Traits>
-struct OrderedRing {
-  std::byte* weights;  ///< [stages][kWeightBytes]
-  std::byte* x;        ///< [stages][kXBytes]
-  std::uint64_t* full;
-  std::uint64_t* empty;
-  int stages;
-  int stage = 0;
-  std::uint32_t parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++stage == stages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
-/// The warp that copies: one of its threads fills the ring.
-template <class Traits, class Out>
-__device__ __forceinline__ void copy_ordered_panels(OrderedRing<Traits> ring,
-                                                    const CUtensorMap& w_map,
-                                                    const CUtensorMap& x_map,
-                                                    const OrderedParams<Out>& p) {
-  const bool leads = threadIdx.x % 32 == 0;
-  const int first_row = static_cast<int>(blockIdx.x) * Traits::kRows;
-  const int first_token = static_cast<int>(blockIdx.y) * Traits::kTokens;
-  const int ahead = min(p.panels, ring.stages);
-  const auto load_weights_of = [&](int panel, int stage) {
-    tma_load(ring.weights + stage * Traits::kWeightBytes, w_map, {panel * kTmaColumns, first_row},
-             ring.full[stage]);
-  };
-  const auto load_x_of = [&](int panel, int stage) {
-    tma_load(ring.x + stage * Traits::kXBytes, x_map, {panel * kTmaColumns, first_token},
-             ring.full[stage]);
-  };
-  if (leads) {
-    for (int i = 0; i < ahead; ++i) {
-      mbarrier_arrive_expect(ring.full[i], Traits::kPanelBytes);
-      load_weights_of(i, i);
-    }
-  }
-  grid_dependency_wait();
-  if (!leads) return;
-  async_proxy_fence_global();
-  for (int i = 0; i < ahead; ++i) load_x_of(i, i);
-  for (int i = ahead; i < p.panels; ++i) {
-    mbarrier_wait(ring.empty[ring.stage], ring.parity);
-    mbarrier_arrive_expect(ring.full[ring.stage], Traits::kPanelBytes);
-    load_weights_of(i, ring.stage);
-    load_x_of(i, ring.stage);
-    ring.advance();
-  }
-}
 
 /// Adds the products of all panels, in the order of K.
 template <class Traits, class T>
@@ -179,24 +113,10 @@ __device__ __forceinline__ void ordered_linear_block(const CUtensorMap& w_map,
   using Traits = OrderedTraits<kRows, kTokens>;
   extern __shared__ std::byte ordered_shared[];
   __shared__ std::uint64_t full[kOrderedMaxStages], empty[kOrderedMaxStages];
-  const std::uint32_t begin = shared_address(ordered_shared);
-  std::byte* const panels = ordered_shared + (align_up(begin, Traits::kAlignment) - begin);
   grid_dependency_launch();
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < p.stages; ++i) {
-      mbarrier_init(full[i], 1);
-      mbarrier_init(empty[i], 128 * Traits::kGroups);
-    }
-    mbarrier_init_fence();
-  }
-  __syncthreads();
-  const OrderedRing<Traits> ring{panels,
-                                 panels + p.stages * Traits::kWeightBytes + Traits::kSlackBytes,
-                                 full, empty, p.stages};
-  if (threadIdx.x >= 128 * Traits::kGroups) {
-    copy_ordered_panels(ring, w_map, x_map, p);
-    return;
-  }
+  const OrderedRing<Traits> ring =
+      begin_ordered_ring<Traits>(ordered_shared, full, empty, p.stages, 128 * Traits::kGroups);
+  if (threadIdx.x >= 128 * Traits::kGroups) return copy_ordered_panels(ring, w_map, x_map, p);
   grid_dependency_wait();  // y may be what the kernel ahead reads
   float sum[Traits::kParts][Traits::kWideTokens / 2] = {};
   multiply_in_order<Traits, T>(ring, p.panels, sum);
@@ -234,29 +154,8 @@ template <class T, class Out, int kRows, int kTokens>
 void launch_ordered_linear(const MatrixView<const T>& x, const MatrixView<const T>& weight,
                            const MatrixView<Out>& y, bool accumulate, TensorMaps& maps,
                            const Context& context) {
-  using Traits = OrderedTraits<kRows, kTokens>;
-  const std::int64_t m = x.extent(0), n = weight.extent(0), k = weight.extent(1);
-  const CUtensorMap w_map = maps.get<T, 2>(weight.data, {k, n}, {k}, {kTmaColumns, kRows});
-  const CUtensorMap x_map =
-      maps.get<T, 2>(x.data, {k, m}, {m == 1 ? k : x.strides[0]}, {kTmaColumns, kTokens});
-  const dim3 grid(static_cast<unsigned>(ceil_div(n, kRows)),
-                  static_cast<unsigned>(ceil_div(m, kTokens)));
-  const int panels = static_cast<int>(ceil_div(k, kTmaColumns));
-  const int stages = ordered_stages(std::int64_t{grid.x} * grid.y, panels, Traits::kPanelBytes,
-                                    Traits::kSlackBytes + Traits::kAlignment, context.num_sms,
-                                    static_cast<std::int64_t>(context.max_shared_bytes));
-  const OrderedParams<Out> params{.y = y.data,
-                                  .y_stride = y.strides[0],
-                                  .num_tokens = static_cast<std::int32_t>(m),
-                                  .n = static_cast<std::int32_t>(n),
-                                  .panels = panels,
-                                  .stages = stages,
-                                  .accumulate = accumulate};
-  launch(ordered_linear_kernel<T, Out, kRows, kTokens>,
-         {.grid = grid,
-          .block = dim3(Traits::kThreads),
-          .shared_bytes = static_cast<std::size_t>(Traits::shared_bytes(stages))},
-         context, w_map, x_map, params);
+  launch_ordered<OrderedTraits<kRows, kTokens>>(ordered_linear_kernel<T, Out, kRows, kTokens>, x,
+                                                weight, y, accumulate, maps, context);
 }
 
 }  // namespace detail
@@ -293,8 +192,18 @@ void ordered_linear(const MatrixView<const T>& x, const MatrixView<const T>& wei
       default: return launch_block.template operator()<kRows, 64>();
     }
   };
+  const auto launch_warps = [&]<int kRows, int kTokens>() {
+    detail::launch_ordered_warp_linear<T, Out, kRows, kTokens>(x, weight, y, accumulate, maps,
+                                                               context);
+  };
   nanovllm::check<ConfigError>(has_ordered_block(block), "ordered_linear: no block has ",
                                block.rows, " rows of W and ", block.tokens, " of x");
+  if (block.by_warps) {
+    if (block.rows == 8) return launch_warps.template operator()<8, 16>();
+    if (block.rows == 16) return launch_warps.template operator()<16, 16>();
+    if (block.tokens == 16) return launch_warps.template operator()<32, 16>();
+    return launch_warps.template operator()<32, 32>();
+  }
   if (block.tokens == 256) return launch_block.template operator()<128, 256>();
   if (block.tokens == 128) return launch_block.template operator()<64, 128>();
   if (block.rows == 64) return launch_tokens.template operator()<64>();

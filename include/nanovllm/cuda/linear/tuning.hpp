@@ -97,14 +97,16 @@ inline constexpr std::int64_t kMaxClusterRows = 256;
 struct OrderedBlock {
   int rows = 64;
   int tokens = 64;
+  bool by_warps = false;  ///< ordered_warp_linear.cuh
 
   bool operator==(const OrderedBlock&) const = default;
 };
 
 /// All there are, from the smallest.
 inline constexpr OrderedBlock kOrderedBlocks[] = {
-    {16, 8},  {32, 8},  {64, 8},  {16, 16}, {32, 16}, {64, 16},  {16, 32},
-    {32, 32}, {64, 32}, {16, 64}, {32, 64}, {64, 64}, {64, 128}, {128, 256}};
+    {16, 8},   {32, 8},    {64, 8},       {16, 16},       {32, 16},       {64, 16},
+    {16, 32},  {32, 32},   {64, 32},      {16, 64},       {32, 64},       {64, 64},
+    {64, 128}, {128, 256}, {8, 16, true}, {16, 16, true}, {32, 16, true}, {32, 32, true}};
 
 /// What the others are held against, bit for bit.
 inline constexpr OrderedBlock kOrderedReference{64, 64};
@@ -127,6 +129,7 @@ inline constexpr int kOrderedPending = 1;
 /// Whether a block of this shape is worth trying on `m` rows of x: it has room for all of them and
 /// little more, or there is no larger one.
 [[nodiscard]] constexpr bool suits_ordered_rows(OrderedBlock block, std::int64_t m) {
+  if (block.by_warps) return m <= block.tokens && (block.tokens == 16 || m > 16);
   if (block.tokens <= 32) return m <= block.tokens && (block.tokens == 8 || m > block.tokens / 2);
   if (block.tokens == 64) return m > 16 && m <= 1024;
   return m > block.tokens / 4;
