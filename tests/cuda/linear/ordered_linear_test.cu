@@ -87,11 +87,12 @@ TEMPLATE_TEST_CASE("every block gives the product", "[ordered]", bf16, half) {
                                 {7, 130, 64},
                                 {33, 64, 200},
                                 {130, 257, 1032},
+                                {65, 100, 320},
                                 {260, 100, 72}}) {
     Layer<TestType> layer(m, n, k);
     for (const OrderedBlock block : cuda::kOrderedBlocks) {
       INFO(m << " x " << n << " x " << k << ", block " << block.rows << " x " << block.tokens
-             << (block.by_warps ? " by warps" : ""));
+             << " x " << block.panels);
       for (const bool accumulate : {false, true}) {
         const auto y = layer.rows(block, 0, m, maps, gpu, accumulate);
         std::int64_t wrong = 0;
@@ -118,13 +119,14 @@ TEST_CASE("a row has the same bits in any number of rows, at any place, in any b
   if (!gpu.context.is_hopper()) return;
   cuda::TensorMaps maps;
   constexpr std::int64_t kRows = 1000;
-  for (const auto& [n, k] : {std::array<std::int64_t, 2>{1024, 3072}, {136, 1032}, {4096, 1024}}) {
+  for (const auto& [n, k] :
+       {std::array<std::int64_t, 2>{1024, 3072}, {136, 1032}, {136, 320}, {4096, 1024}}) {
     // float32 results show every bit of the sums.
     Layer<bf16, float> layer(kRows, n, k);
     const auto all = layer.rows(cuda::kOrderedReference, 0, kRows, maps, gpu);
     for (const OrderedBlock block : cuda::kOrderedBlocks) {
-      INFO(n << " x " << k << ", block " << block.rows << " x " << block.tokens
-             << (block.by_warps ? " by warps" : ""));
+      INFO(n << " x " << k << ", block " << block.rows << " x " << block.tokens << " x "
+             << block.panels);
       CHECK(same_bits(all, 0, layer.rows(block, 0, kRows, maps, gpu), n));
       for (const std::int64_t m : {1, 2, 3, 7, 8, 16, 17, 63, 64, 65, 128, 200, 256}) {
         for (const std::int64_t first : {std::int64_t{0}, std::int64_t{5}, kRows - m}) {

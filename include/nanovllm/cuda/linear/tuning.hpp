@@ -97,16 +97,18 @@ inline constexpr std::int64_t kMaxClusterRows = 256;
 struct OrderedBlock {
   int rows = 64;
   int tokens = 64;
-  bool by_warps = false;  ///< ordered_warp_linear.cuh
+  int panels = 1;  ///< of 64 columns in a stage: 1 or kOrderedPanels
 
   bool operator==(const OrderedBlock&) const = default;
 };
 
-/// All there are, from the smallest.
+inline constexpr int kOrderedPanels = 4;
+
+/// All there are.
 inline constexpr OrderedBlock kOrderedBlocks[] = {
-    {16, 8},   {32, 8},    {64, 8},       {16, 16},       {32, 16},       {64, 16},
-    {16, 32},  {32, 32},   {64, 32},      {16, 64},       {32, 64},       {64, 64},
-    {64, 128}, {128, 256}, {8, 16, true}, {16, 16, true}, {32, 16, true}, {32, 32, true}};
+    {32, 8, 1},  {64, 8, 1},  {32, 16, 1}, {64, 16, 1}, {32, 32, 1},  {64, 32, 1},
+    {32, 64, 1}, {64, 64, 1}, {32, 8, 4},  {64, 8, 4},  {32, 16, 4},  {64, 16, 4},
+    {32, 32, 4}, {64, 32, 4}, {32, 64, 4}, {64, 64, 4}, {64, 128, 1}, {128, 256, 1}};
 
 /// What the others are held against, bit for bit.
 inline constexpr OrderedBlock kOrderedReference{64, 64};
@@ -117,7 +119,7 @@ inline constexpr OrderedBlock kOrderedReference{64, 64};
 }
 
 inline constexpr int kOrderedMaxStages = 32;  ///< of a block's ring
-/// Panels under way behind the newest; more gain nothing, for products of a chain wait for each other.
+/// Stages under way behind the newest; more gain nothing, for products of a chain wait for each other.
 inline constexpr int kOrderedPending = 1;
 
 /// Whether `ordered_linear` does m rows of x by W [n, k], as far as the extents go.
@@ -129,7 +131,6 @@ inline constexpr int kOrderedPending = 1;
 /// Whether a block of this shape is worth trying on `m` rows of x: it has room for all of them and
 /// little more, or there is no larger one.
 [[nodiscard]] constexpr bool suits_ordered_rows(OrderedBlock block, std::int64_t m) {
-  if (block.by_warps) return m <= block.tokens && (block.tokens == 16 || m > 16);
   if (block.tokens <= 32) return m <= block.tokens && (block.tokens == 8 || m > block.tokens / 2);
   if (block.tokens == 64) return m > 16 && m <= 1024;
   return m > block.tokens / 4;
@@ -141,26 +142,25 @@ inline constexpr int kOrderedPending = 1;
                                                            int num_sms) {
   if (m > 512) return {128, 256};
   const int tokens = m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
-  for (const int rows : {64, 32}) {
-    if (ceil_div(n, rows) * ceil_div(m, tokens) * 10 >= num_sms * 7) return {rows, tokens};
-  }
-  return {16, tokens};
+  const bool fills = ceil_div(n, 64) * ceil_div(m, tokens) * 10 >= num_sms * 7;
+  return {fills ? 64 : 32, tokens};
 }
 
-/// Stages of the rings of `blocks` blocks that pass through `panels` panels: those that run on a
-/// multiprocessor at a time, four at the most, share its memory, fewer if they would have too little.
-[[nodiscard]] constexpr int ordered_stages(std::int64_t blocks, int panels, int panel_bytes,
+/// Stages of the rings of `blocks` blocks that pass through `all_stages` of them: blocks that run on
+/// a multiprocessor at a time, four at the most, share its memory, fewer if they would have too
+/// little.
+[[nodiscard]] constexpr int ordered_stages(std::int64_t blocks, int all_stages, int stage_bytes,
                                            int other_bytes, int num_sms,
                                            std::int64_t max_shared_bytes) {
   constexpr std::int64_t kOfBlock = 2048;  // what the driver and the barriers take
-  const std::int64_t enough = std::min<std::int64_t>(panels, kOrderedPending + 3);
+  const std::int64_t enough = std::min<std::int64_t>(all_stages, kOrderedPending + 3);
   std::int64_t together = std::clamp<std::int64_t>(ceil_div(blocks, std::int64_t{num_sms}), 1, 4);
   const auto fitting = [&] {
-    return (max_shared_bytes / together - kOfBlock - other_bytes) / panel_bytes;
+    return (max_shared_bytes / together - kOfBlock - other_bytes) / stage_bytes;
   };
   while (together > 1 && fitting() < enough) --together;
   return static_cast<int>(
-      std::min({fitting(), std::int64_t{panels}, std::int64_t{kOrderedMaxStages}}));
+      std::min({fitting(), std::int64_t{all_stages}, std::int64_t{kOrderedMaxStages}}));
 }
 
 }  // namespace nanovllm::cuda
