@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/core/dtype.hpp"
@@ -14,7 +15,6 @@
 #include "nanovllm/cuda/attention/ordered/attention.cuh"
 #include "nanovllm/cuda/backend.cuh"
 #include "nanovllm/cuda/linear/ordered_engine.cuh"
-#include "nanovllm/cuda/sampling/sampler.cuh"
 #include "nanovllm/ops/backend.hpp"
 
 namespace nanovllm {
@@ -79,9 +79,14 @@ class BatchInvariantCudaBackend : public CudaBackend {
   }
 
   void run(const SampleArgs& args) {
-    cuda::Context one_cut = context();
-    one_cut.num_sms = 1;  // which rows to cut short would follow from: long slices for any number
-    cuda::sample(args, *state_.sampler, one_cut);
+    // How rows are cut follows from how many multiprocessors they leave without work: with a single
+    // one the cuts are the same for any number of rows.
+    struct OneMultiprocessor {
+      cuda::Context& context;
+      int num_sms = std::exchange(context.num_sms, 1);
+      ~OneMultiprocessor() { context.num_sms = num_sms; }
+    } const guard{state_.context};
+    run_op(args, state_);
   }
 
   /// As in `CudaBackend`, among the ways that give equal bits.
