@@ -137,12 +137,12 @@ inline constexpr int kOrderedPending = 1;
 }
 
 /// A good shape for m rows of x by n rows of W where nothing was timed: room for the rows of x, and
-/// as many rows of W as leave a block for most multiprocessors.
+/// as many rows of W as leave a block for four multiprocessors of ten.
 [[nodiscard]] constexpr OrderedBlock default_ordered_block(std::int64_t m, std::int64_t n,
                                                            int num_sms) {
   if (m > 512) return {128, 256};
   const int tokens = m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
-  const bool fills = ceil_div(n, 64) * ceil_div(m, tokens) * 10 >= num_sms * 7;
+  const bool fills = ceil_div(n, 64) * ceil_div(m, tokens) * 10 >= num_sms * 4;
   return {fills ? 64 : 32, tokens};
 }
 
