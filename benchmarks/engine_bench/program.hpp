@@ -10,6 +10,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -33,6 +34,7 @@ struct Options : Measurements {
   int num_threads = 0;
   std::string overlap = "default";
   std::string edits = "none";
+  bool batch_invariant = false;
   std::string json;
 };
 
@@ -215,7 +217,8 @@ class ResultFile {
 };
 
 /// The program, on the backend of the two policies, with the ceilings that `Prober` finds.
-template <class Float32Policy, class Bfloat16Policy, class Prober>
+/// `InvariantPolicy` is what `--batch-invariant` stands for, void where there is no such option.
+template <class Float32Policy, class Bfloat16Policy, class Prober, class InvariantPolicy = void>
 int run_main(int argc, char** argv) {
   Options o;
   CLI::App app{
@@ -231,6 +234,10 @@ int run_main(int argc, char** argv) {
       "same threads. Weights that fit into a cache can beat it. Progress goes to standard error,\n"
       "tables to standard output."};
   add_options(app, o);
+  if constexpr (!std::is_void_v<InvariantPolicy>) {
+    app.add_flag("--batch-invariant", o.batch_invariant,
+                 "bfloat16 with the same bits whatever a request is batched with");
+  }
   CLI11_PARSE(app, argc, argv);
   o.workload = o.workload || (o.batch_sizes.empty() && o.prefill.empty() && o.first_token.empty());
   o.random_weights = o.random_weights || !o.shape.empty();
@@ -241,8 +248,14 @@ int run_main(int argc, char** argv) {
     const nv::ModelConfig model =
         o.shape.empty() ? nv::ModelConfig::load(o.model) : config_of(kShapes.at(o.shape));
     ResultFile file(o.json);
-    const auto [results, engine] = o.dtype == "float32" ? run<Float32Policy, Prober>(o, model)
-                                                        : run<Bfloat16Policy, Prober>(o, model);
+    const auto run_chosen = [&] {
+      if constexpr (!std::is_void_v<InvariantPolicy>) {
+        if (o.batch_invariant) return run<InvariantPolicy, Prober>(o, model);
+      }
+      return o.dtype == "float32" ? run<Float32Policy, Prober>(o, model)
+                                  : run<Bfloat16Policy, Prober>(o, model);
+    };
+    const auto [results, engine] = run_chosen();
     file.write(app, engine, to_json(results));
     std::printf("%s", engine.c_str());
     print(results);

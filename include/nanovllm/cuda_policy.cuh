@@ -9,6 +9,7 @@
 #if NANOVLLM_FIRST_OF(__CUDA_ARCH_LIST__) >= 800
 
 #include "nanovllm/cuda/backend.cuh"
+#include "nanovllm/cuda/batch_invariant_backend.cuh"
 #include "nanovllm/cuda_policy.hpp"
 
 #if __has_include(<nccl.h>)
@@ -24,6 +25,7 @@ namespace nanovllm {
 struct CudaPolicy_needs_CMAKE_CUDA_ARCHITECTURES_of_80_or_90a;
 using CudaPolicy = CudaPolicy_needs_CMAKE_CUDA_ARCHITECTURES_of_80_or_90a;
 using CudaFloat32Policy = CudaPolicy;
+using CudaBatchInvariantPolicy = CudaPolicy;
 
 }  // namespace nanovllm
 

@@ -9,6 +9,7 @@
 
 namespace nanovllm {
 
+class BatchInvariantCudaBackend;
 class CudaBackend;
 class Nccl;
 
@@ -27,6 +28,12 @@ struct CudaPolicy : DefaultPolicy {
 /// The same in float32: for tests, and where the last digit counts.
 struct CudaFloat32Policy : CudaPolicy {
   using Element = float;
+};
+
+/// bfloat16 with the same bits for a request whatever it is batched with: docs/numerics.md,
+/// "Batch-invariant mode".
+struct CudaBatchInvariantPolicy : CudaPolicy {
+  using Backend = BatchInvariantCudaBackend;
 };
 
 }  // namespace nanovllm

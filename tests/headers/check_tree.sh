@@ -94,13 +94,13 @@ awk -v graph="$graph" '
     allowed["cuda_policy.cuh"] = "core/ kv/ parallel/ cuda/ policy.hpp cuda_policy.hpp"
 
     # The same within cuda/: {runtime, ptx} <- tile <- families <- the files at the top. Families do
-    # not see each other. The files at the top of attention/ are what its two families share, and
+    # not see each other. The files at the top of attention/ are what its families share, and
     # what puts them together.
     allowed_in_cuda["cuda/runtime/"] = "cuda/runtime/"
     allowed_in_cuda["cuda/ptx/"] = "cuda/runtime/ cuda/ptx/"
     below_families = "cuda/runtime/ cuda/ptx/ cuda/tile/"
     allowed_in_cuda["cuda/tile/"] = below_families
-    num_families = split("attention/ attention/decode/ attention/varlen/ elementwise/ linear/ sampling/",
+    num_families = split("attention/ attention/decode/ attention/varlen/ attention/ordered/ elementwise/ linear/ sampling/",
                          families, " ")
     allowed_in_cuda["cuda/"] = "cuda/ " below_families
     for (i = 1; i <= num_families; i++) {
@@ -110,6 +110,9 @@ awk -v graph="$graph" '
     }
     allowed_in_cuda["cuda/attention/decode/"] = allowed_in_cuda["cuda/attention/decode/"] " cuda/attention/"
     allowed_in_cuda["cuda/attention/varlen/"] = allowed_in_cuda["cuda/attention/varlen/"] " cuda/attention/"
+    # The same tiles in another order.
+    allowed_in_cuda["cuda/attention/ordered/"] = allowed_in_cuda["cuda/attention/ordered/"] \
+        " cuda/attention/ cuda/attention/varlen/"
     allowed_in_cuda["cuda/attention/"] = allowed_in_cuda["cuda/attention/"] \
         " cuda/attention/decode/ cuda/attention/varlen/"
 

@@ -192,6 +192,8 @@ class CudaBackend {
 
   std::unique_ptr<cuda::DeviceGuard> guard_;  // while the members are made
   cuda::Stream stream_;
+
+ protected:
   cuda::OpState state_;
 };
 

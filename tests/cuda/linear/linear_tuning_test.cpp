@@ -58,3 +58,35 @@ TEST_CASE("A cluster's panels fit into shared memory, and none is without") {
          24 * 96 * 128 + 1024 <= kHopperShared - 1024));
   CHECK_FALSE(fits_cluster_linear(16, 4096, 64, 2, kHopperShared));  // one panel for two blocks
 }
+
+TEST_CASE("Blocks of one order: some suit every number of rows, rings fit") {
+  for (std::int64_t m = 1; m <= 20000; m += m < 300 ? 1 : 97) {
+    std::int64_t num_suiting = 0;
+    for (const OrderedBlock block : kOrderedBlocks)
+      num_suiting += suits_ordered_rows(block, m) ? 1 : 0;
+    CHECK(num_suiting > 0);
+    for (const std::int64_t n : {8, 1024, 4096, 151936}) {
+      const OrderedBlock block = default_ordered_block(m, n, 132);
+      CHECK(has_ordered_block(block));
+      CHECK((m <= block.tokens || block.tokens >= 64));
+    }
+  }
+  CHECK(has_ordered_block(kOrderedReference));
+  CHECK_FALSE(has_ordered_block({16, 8}));
+  CHECK(default_ordered_block(1, 4096, 132) == OrderedBlock{64, 8});
+  CHECK(default_ordered_block(1, 1024, 132) == OrderedBlock{32, 8});
+  for (const OrderedBlock block : kOrderedBlocks) {
+    const int stage_bytes = block.panels * (block.rows + block.tokens) * kClusterColumns * 2;
+    constexpr int kOther = 32 * kClusterColumns * 2 + kClusterAlignment;
+    for (const std::int64_t blocks : {1, 100, 200, 500, 5000}) {
+      const int stages = ordered_stages(blocks, 48, stage_bytes, kOther, 132, kHopperShared);
+      // One more than are being multiplied, or nothing would be copied meanwhile.
+      CHECK(stages >= kOrderedPending + 1);
+      CHECK(stages <= 32);
+      CHECK(stages * stage_bytes + kOther <= kHopperShared - 1024);
+    }
+    CHECK(ordered_stages(1, 1, stage_bytes, kOther, 132, kHopperShared) == 1);
+  }
+  CHECK(fits_ordered_linear(1, 4096, 72));
+  CHECK_FALSE(fits_ordered_linear(1, 4096, 70));
+}

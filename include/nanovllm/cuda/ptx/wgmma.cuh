@@ -75,6 +75,11 @@ __device__ __forceinline__ void wgmma_hold(std::uint32_t (&r)[kSize]) {
 }
 
 // The lists of a product's registers, written once.
+#define NANOVLLM_WGMMA_LIST_4 "{%0, %1, %2, %3}, "
+#define NANOVLLM_WGMMA_OUT_4(d) "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+#define NANOVLLM_WGMMA_LIST_8 "{%0, %1, %2, %3, %4, %5, %6, %7}, "
+#define NANOVLLM_WGMMA_OUT_8(d)                                                                   \
+  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
 #define NANOVLLM_WGMMA_LIST_16 \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
 #define NANOVLLM_WGMMA_OUT_16(d)                                                                  \
@@ -110,7 +115,8 @@ __device__ __forceinline__ void wgmma_hold(std::uint32_t (&r)[kSize]) {
 /// stored as m × k and n × k.
 template <MmaElement T, bool kAdd, int kSize>
 __device__ __forceinline__ void wgmma(float (&d)[kSize], WgmmaOperand a, WgmmaOperand b) {
-  static_assert(kSize == 16 || kSize == 32 || kSize == 64, "'wgmma' makes 32, 64 or 128 columns");
+  static_assert(kSize >= 4 && kSize <= 64 && (kSize & (kSize - 1)) == 0,
+                "'wgmma' makes 8, 16, 32, 64 or 128 columns");
 #define NANOVLLM_WGMMA_SS(columns, type, size, a_register, b_register, add_register)         \
   asm volatile("{.reg .pred p; setp.ne.b32 p, " add_register                                 \
                ", 0;"                                                                        \
@@ -127,10 +133,18 @@ __device__ __forceinline__ void wgmma(float (&d)[kSize], WgmmaOperand a, WgmmaOp
     NANOVLLM_WGMMA_SS("64", "bf16", 32, "%32", "%33", "%34");
   } else if constexpr (kSize == 32) {
     NANOVLLM_WGMMA_SS("64", "f16", 32, "%32", "%33", "%34");
-  } else if constexpr (kBf16) {
+  } else if constexpr (kSize == 16 && kBf16) {
     NANOVLLM_WGMMA_SS("32", "bf16", 16, "%16", "%17", "%18");
-  } else {
+  } else if constexpr (kSize == 16) {
     NANOVLLM_WGMMA_SS("32", "f16", 16, "%16", "%17", "%18");
+  } else if constexpr (kSize == 8 && kBf16) {
+    NANOVLLM_WGMMA_SS("16", "bf16", 8, "%8", "%9", "%10");
+  } else if constexpr (kSize == 8) {
+    NANOVLLM_WGMMA_SS("16", "f16", 8, "%8", "%9", "%10");
+  } else if constexpr (kBf16) {
+    NANOVLLM_WGMMA_SS("8", "bf16", 4, "%4", "%5", "%6");
+  } else {
+    NANOVLLM_WGMMA_SS("8", "f16", 4, "%4", "%5", "%6");
   }
 #undef NANOVLLM_WGMMA_SS
 }
@@ -169,6 +183,10 @@ __device__ __forceinline__ void wgmma(float (&d)[kSize], const std::uint32_t (&a
 #undef NANOVLLM_WGMMA_LIST_32
 #undef NANOVLLM_WGMMA_OUT_16
 #undef NANOVLLM_WGMMA_LIST_16
+#undef NANOVLLM_WGMMA_OUT_8
+#undef NANOVLLM_WGMMA_LIST_8
+#undef NANOVLLM_WGMMA_OUT_4
+#undef NANOVLLM_WGMMA_LIST_4
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 

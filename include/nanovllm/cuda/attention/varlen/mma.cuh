@@ -128,7 +128,7 @@ class VarlenMmaBlock {
     store();
   }
 
- private:
+ protected:
   static constexpr int kWarpRows = 16 * Traits::kRowTiles;
 
   /// Notes where the keys of tile `block` are. Those that no row sees are nowhere: their rows

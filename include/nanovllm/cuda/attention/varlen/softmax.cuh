@@ -55,12 +55,18 @@ struct RowSoftmax {
     }
   }
 
-  /// 1 / sum of row g + 8r over its four threads; 0 for a row without keys.
+  /// The sum of row g + 8r over its four threads.
+  __device__ __forceinline__ float total(int r) const {
+    float out = sum[r];
+    out += __shfl_xor_sync(0xffffffffu, out, 1);
+    out += __shfl_xor_sync(0xffffffffu, out, 2);
+    return out;
+  }
+
+  /// 1 / `total`; 0 for a row without keys.
   __device__ __forceinline__ float finish(int r) const {
-    float total = sum[r];
-    total += __shfl_xor_sync(0xffffffffu, total, 1);
-    total += __shfl_xor_sync(0xffffffffu, total, 2);
-    return total == 0.f ? 0.f : __frcp_rn(total);
+    const float all = total(r);
+    return all == 0.f ? 0.f : __frcp_rn(all);
   }
 
  private:

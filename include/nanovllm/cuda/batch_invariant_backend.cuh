@@ -1,0 +1,121 @@
+#pragma once
+/// The CUDA backend whose results for a request do not depend on what else is computed.
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/cuda/attention/ordered/attention.cuh"
+#include "nanovllm/cuda/backend.cuh"
+#include "nanovllm/cuda/linear/ordered_engine.cuh"
+#include "nanovllm/ops/backend.hpp"
+
+namespace nanovllm {
+
+/// `CudaBackend` with one order of summation in every op: a row's bits are the same alone and
+/// between any other rows, in a decode and in a chunk, in a graph with padding and without, in this
+/// run of the program and in the next. docs/numerics.md ("Batch-invariant mode") has the guarantee
+/// and what it rests on.
+///
+/// What differs from `CudaBackend`:
+///   dense layers   16 bits: cuda/linear/ordered_engine.cuh; float32: as they are
+///   attention      cuda/attention/ordered/
+///   residual       added by `add_rms_norm`, so that no layer's rounding depends on who adds it
+///   sampler        rows are always cut in the same places
+/// Norms, rotation, embedding, activation and copies treat each row alone as they are.
+///
+/// Needs compute capability 9.0 and code for sm_90a.
+class BatchInvariantCudaBackend : public CudaBackend {
+ public:
+  static constexpr bool kAccumulatesResidual = false;
+  static constexpr bool kSharesPrefixes = false;
+
+  /// Throws CudaError when there is no such device, or it cannot run what keeps the order.
+  explicit BatchInvariantCudaBackend(const BackendConfig& config) : CudaBackend(config) {
+    check<CudaError>(context().is_hopper(), "BatchInvariantCudaBackend: CUDA device ",
+                     config.device,
+                     " must have compute capability 9.0, and the program must be "
+                     "compiled for sm_90a");
+    const cuda::DeviceGuard guard = activate();
+    linear_.emplace();
+  }
+
+  void reserve(const ReserveArgs& args) {
+    CudaBackend::reserve(args);
+    attention_.emplace(args, context());
+  }
+
+  using CudaBackend::run;
+
+  template <Element T, Element Out>
+  void run(const LinearArgs<T, cuda::DeviceMatrix<T>, Out>& args) {
+    if constexpr (sizeof(T) == 2) {
+      check<ShapeError>(args.weight != nullptr, "linear: no weight given");
+      validate(args);
+      if (!args.y.empty() && args.weight->cols() > 0) return linear_->run(args, context());
+    }
+    CudaBackend::run(args);
+  }
+
+  void run(const PlanAttentionArgs& args) {
+    state_.plan_is_visible = false;
+    attention_->plan(args, context());
+  }
+
+  template <Element T, class Heads>
+  void run(const DecodeAttentionArgs<T, T, Heads>& args) {
+    attention_->run(args, context(), state_.plan_is_visible);
+  }
+  template <Element T, class Heads>
+  void run(const VarlenAttentionArgs<T, T, Heads>& args) {
+    attention_->run(args, context());
+  }
+
+  void run(const SampleArgs& args) {
+    // How rows are cut follows from how many multiprocessors they leave without work: with a single
+    // one the cuts are the same for any number of rows.
+    struct OneMultiprocessor {
+      cuda::Context& context;
+      int num_sms = std::exchange(context.num_sms, 1);
+      ~OneMultiprocessor() { context.num_sms = num_sms; }
+    } const guard{state_.context};
+    run_op(args, state_);
+  }
+
+  /// As in `CudaBackend`, among the ways that give equal bits.
+  template <class Out, class T>
+  void tune_linear(std::span<const cuda::DeviceMatrix<T>* const> weights, bool accumulate,
+                   std::int64_t max_rows) {
+    if constexpr (sizeof(T) == 2) {
+      std::vector<std::int64_t> row_counts;
+      for (const std::int64_t rows : cuda::kRowBuckets) {
+        row_counts.push_back(std::min(rows, max_rows));
+        if (rows >= max_rows) break;
+      }
+      linear_->template tune<T, Out>(weights, accumulate, row_counts, context());
+    } else {
+      CudaBackend::tune_linear<Out>(weights, accumulate, max_rows);
+    }
+  }
+
+  /// As `CudaBackend`'s, and that it is batch-invariant.
+  [[nodiscard]] std::string describe() const {
+    return CudaBackend::describe() + ", batch-invariant";
+  }
+
+ private:
+  std::optional<cuda::OrderedLinearEngine> linear_;
+  std::optional<cuda::OrderedAttention> attention_;
+};
+
+static_assert(BackendLike<BatchInvariantCudaBackend, float>);
+static_assert(BackendLike<BatchInvariantCudaBackend, bf16>);
+
+}  // namespace nanovllm
