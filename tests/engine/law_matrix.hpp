@@ -50,7 +50,7 @@ struct MatrixWork {
   std::vector<SamplingParams> params;
 };
 
-/// `edited`: two samples each, with penalties, biases, bans and a mask that reads tokens.
+/// `beams`: of which some have edits, too. `edited`: two samples each, with penalties, biases, bans and a mask that reads tokens.
 enum class Draws : std::uint8_t { one, four, beams, edited };
 
 inline MatrixWork matrix_work(Draws draws, std::int64_t vocab) {
@@ -65,6 +65,13 @@ inline MatrixWork matrix_work(Draws draws, std::int64_t vocab) {
     params.priority = static_cast<std::int32_t>(i % 3) - 1;
     if (draws == Draws::beams) {
       params.beam_width = 3;
+      if (i == 1) params.frequency_penalty = 0.5f, params.repetition_penalty = 1.2f;
+      if (i == 2)
+        params.logit_bias = {{3, 4.f}}, params.allowed_token_ids = random_prompt(7, 90, vocab);
+      if (i == 3) {
+        params.token_masks = std::make_shared<OddAndEven>(static_cast<int>(vocab));
+        params.stop_token_ids = {static_cast<TokenId>(vocab - 1)};
+      }
     } else {
       params.temperature = i % 3 == 0 && draws == Draws::one ? 0.f : 0.9f;
       params.seed = 500 + i;

@@ -6,7 +6,8 @@ Truth is transformers' generate() in float32: repetition_penalty, sequence_bias 
 bad_words_ids and prefix_allowed_tokens_fn (our allowed_token_ids) are its own logits processors, in
 its order. frequency_penalty and presence_penalty, which it does not have, are a processor written
 here after the formula of OpenAI's API reference: logit - count * frequency - (count > 0) * presence,
-of generated tokens, behind the repetition penalty.
+of generated tokens, behind the repetition penalty. Beam searches are made with renormalize_logits:
+scores are log-probabilities of the edited logits, as ours are.
 
 edits.json
     versions
@@ -72,7 +73,9 @@ def make_case(model, tokenizer, name, text, **settings):
                 settings.get("presence_penalty", 0.0),
             )
         )
-    own.append(Margin())
+    num_beams = settings.get("num_beams", 1)
+    if num_beams == 1:
+        own.append(Margin())
     out = model.generate(
         prompt,
         attention_mask=torch.ones_like(prompt),
@@ -84,6 +87,8 @@ def make_case(model, tokenizer, name, text, **settings):
         max_new_tokens=NUM_TOKENS,
         logits_processor=own,
         pad_token_id=0,
+        num_beams=num_beams,
+        renormalize_logits=num_beams > 1,
         **options,
     )
     tokens = out[0, prompt.shape[1] :].tolist()
@@ -129,6 +134,15 @@ def main():
             frequency_penalty=0.25,
         ),
         case("bad words", text, bad_words=[tokenizer.decode(first[i : i + 3]) for i in (2, 11)]),
+        case("beams, bias", text, num_beams=3, logit_bias=[[first[0], -5.0], [first[5], 2.5]]),
+        case("beams, penalties", text, num_beams=4, frequency_penalty=0.7, presence_penalty=0.4),
+        case(
+            "beams, bad words",
+            text,
+            num_beams=3,
+            presence_penalty=0.5,
+            bad_words=[tokenizer.decode(first[i : i + 3]) for i in (2, 11)],
+        ),
         case("allowed", text, allowed_token_ids=sorted(set(first)), repetition_penalty=1.5),
     ]
     for i, entry in enumerate(cases):

@@ -37,8 +37,8 @@ struct DrawnViews {
   VectorView<float> chosen;        ///< [num_chosen]
 };
 
-/// One rank's. `Functor` is the policy's LogitsFunctor. Takes memory when a request first asks for edits, and grows; `synchronize()` is
-/// called before memory goes that an op under way may use.
+/// One rank's. `Functor` is the policy's LogitsFunctor. Takes memory when a request first asks for
+/// edits, and grows; `synchronize()` is called before memory goes that an op under way may use.
 template <class Backend, class Functor>
 class EditChain {
   template <class U>
@@ -94,8 +94,8 @@ class EditChain {
                            .batch = batch.sampling,
                            .tokens = out.tokens,
                            .logprobs = out.logprobs,
-                           .top_tokens = {out.top_tokens.data, {m, 0}},
-                           .top_logprobs = {out.top_logprobs.data, {m, 0}}});
+                           .top_tokens = out.top_tokens,
+                           .top_logprobs = out.top_logprobs});
     if (inputs.marks())
       backend.run(MarkDrawnArgs{.marks = marks, .rows = batch.edits.rows, .tokens = out.tokens});
     if (!inputs.wants_logprobs()) return;
@@ -104,7 +104,7 @@ class EditChain {
                                   .logprobs = out.logprobs,
                                   .chosen = batch.edits.chosen,
                                   .chosen_logprobs = out.chosen});
-    if (inputs.max_logprobs() == 0) return;
+    if (inputs.model_logprobs() == 0) return;
     make_room(unused_tokens_, m, synchronize);
     make_room(unused_logprobs_, m, synchronize);
     backend.run(SampleArgs{.logits = originals,

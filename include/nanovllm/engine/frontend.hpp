@@ -105,9 +105,8 @@ class Frontend {
 
   void check_tokens(const std::vector<TokenId>& tokens, const char* where) const;
 
-  /// Throws RequestError unless the samplers can list the candidates of a beam search, and no
-  /// logits processor bans any.
-  void check_beams(const SequenceTerms& terms, const std::vector<TokenId>& prompt) const;
+  /// Throws RequestError unless the samplers can list the candidates of a beam search.
+  void check_beams(const SequenceTerms& terms, std::size_t num_prompt_tokens) const;
 
   /// A text that is too long is refused without being encoded as a whole.
   [[nodiscard]] std::vector<TokenId> encode(const std::string& text) const;

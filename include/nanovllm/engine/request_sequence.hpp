@@ -143,6 +143,7 @@ class RequestSequence : public Sequence {
 
   /// Adds to `mask` what that draw must not give.
   void process(std::int32_t position, TokenMask& mask) const {
+    if (beam_params_) return process_beam(position, mask);
     if (processors_) processors_->process(position - num_prompt_tokens, mask);
   }
 
@@ -168,6 +169,11 @@ class RequestSequence : public Sequence {
   [[nodiscard]] Completion take_completion() noexcept { return std::move(completion_); }
 
  private:
+  [[nodiscard]] LogitsProcessorSetup processor_setup(const SamplingParams& params) const;
+  /// The same for a beam, whose tokens are its parent's from step to step: by processors that are
+  /// made anew and told of them.
+  void process_beam(std::int32_t position, TokenMask& mask) const;
+
   [[nodiscard]] FinishReason accept_last(TokenId token, std::optional<TokenLogprobs>&& logprobs);
 
   /// Whether a stop string ends the sequence here.
@@ -195,6 +201,9 @@ class RequestSequence : public Sequence {
   Clock::duration longest_gap_{};
   std::unique_ptr<SequenceProcessors> processors_;
   const SequenceTerms& terms_;
+  /// Of a beam to which processors apply: its own settings, without `min_tokens`, which the search
+  /// keeps itself.
+  std::unique_ptr<const SamplingParams> beam_params_;
   Completion completion_;
   Clock::time_point first_token_at_{};
   std::optional<Detokenizer> detokenizer_;

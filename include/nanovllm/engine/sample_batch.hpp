@@ -42,7 +42,10 @@ static_assert(visits_every_field<SampleBatch>());
 class SampleInputs {
  public:
   /// Packs the draws of `sampling` with `edits`, of as many rows.
-  void build(const HostSamplingBatch& sampling, const EditFields<HostOf>& edits) {
+  /// @param lists_edited  [rows]; not 0: the likeliest tokens that the row lists, and their
+  ///                      log-probabilities, are those of the edited logits.
+  void build(const HostSamplingBatch& sampling, const EditFields<HostOf>& edits,
+             std::span<const std::uint8_t> lists_edited) {
     header_ = {};
     clear(model_);
     rows_ = sampling.rows;
@@ -56,11 +59,14 @@ class SampleInputs {
                                 [](const EditRow& row) { return row.marks >= 0; });
     header_.has_functor = !edits.functor_arguments.empty();
     header_.wants_logprobs = !edits.chosen.values.empty();
-    for (SamplingRow& row : rows_) {
+    for (std::size_t r = 0; r < rows_.size(); ++r) {
+      SamplingRow& row = rows_[r];
       header_.max_logprobs = std::max(header_.max_logprobs, row.num_logprobs);
-      header_.wants_logprobs |= row.num_logprobs >= 0;
-      append_sample(model_, {.temperature = 0, .num_logprobs = row.num_logprobs});
-      if (header_.has_edits) row.num_logprobs = -1;
+      const std::int32_t of_model = lists_edited[r] != 0 ? -1 : row.num_logprobs;
+      append_sample(model_, {.temperature = 0, .num_logprobs = of_model});
+      header_.model_logprobs = std::max(header_.model_logprobs, of_model);
+      header_.wants_logprobs |= (header_.has_edits ? of_model : row.num_logprobs) >= 0;
+      if (header_.has_edits && lists_edited[r] == 0) row.num_logprobs = -1;
     }
     arena_.pack(Parts{{rows_, sampling.banned}, model_, edits});
     header_.fields = arena_.fields();
@@ -87,7 +93,9 @@ class SampleInputs {
   /// Tokens, of all rows, whose log-probabilities are wanted beside those of the likeliest.
   [[nodiscard]] std::int64_t num_chosen() const { return fields().edits.chosen.values.size; }
   [[nodiscard]] std::int32_t max_logprobs() const { return header_.max_logprobs; }
-  /// Whether any row wants log-probabilities, be it only its own token's.
+  /// Of the rows that list the model's.
+  [[nodiscard]] std::int32_t model_logprobs() const { return header_.model_logprobs; }
+  /// Whether any row wants log-probabilities of the model, be it only its own token's.
   [[nodiscard]] bool wants_logprobs() const { return header_.wants_logprobs; }
   /// Whether anything is asked beyond what `sample` alone does.
   [[nodiscard]] bool has_edits() const { return header_.has_edits; }
@@ -100,6 +108,7 @@ class SampleInputs {
   struct Header {
     SampleBatch<PackedOf> fields;
     std::int32_t max_logprobs = 0;
+    std::int32_t model_logprobs = 0;
     bool wants_logprobs = false;
     bool has_edits = false;
     bool has_functor = false;

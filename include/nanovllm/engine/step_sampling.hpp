@@ -44,7 +44,8 @@ class StepSampling {
   /// All of it, for an open one.
   [[nodiscard]] const SampleInputs& pack() {
     end_edits(rows_.rows.size());
-    inputs_.build(rows_, edits_);
+    lists_edited_.resize(rows_.rows.size());
+    inputs_.build(rows_, edits_, lists_edited_);
     return inputs_;
   }
 
@@ -61,12 +62,15 @@ class StepSampling {
   void end_edits(std::size_t num_rows);
   /// `biases_` with each token once.
   [[nodiscard]] std::span<const TokenBias> sum_of_biases();
+  /// Single bans from `first_ban` on become bits: the candidates of a beam are listed without them.
+  void bans_to_bits(std::ptrdiff_t first_ban, TokenMask& mask);
   void mark(RequestSequence& sequence, std::int32_t position, EditRow& row);
 
   std::int64_t vocab_size_;
   bool edits_logits_;
   MarkSlots slots_;
-  std::vector<TokenBias> biases_;  // of a row's processors
+  std::vector<TokenBias> biases_;           // of a row's processors
+  std::vector<std::uint8_t> lists_edited_;  // rows that are beams
   HostSamplingBatch rows_;
   EditFields<HostOf> edits_;  // of no more rows than the last that has any, before `pack`
   SampleInputs inputs_;
