@@ -53,6 +53,12 @@ struct PrimerRun {
   std::int64_t kv_blocks = 0;        ///< blocks that were in use at once, at the most
 };
 
+/// How tokens are drawn. A draw depends on the seed and on the token's position alone, so both ways
+/// draw the same.
+[[nodiscard]] inline nv::SamplingParams primer_params(int count) {
+  return {.temperature = 0.8f, .top_k = 40, .seed = 3, .max_tokens = count, .ignore_eos = true};
+}
+
 /// One request: the prompt is computed once, then one token a step.
 template <class Engine>
 PrimerRun run_with_cache(Engine& engine, const std::vector<nv::TokenId>& prompt, int count) {
@@ -67,7 +73,7 @@ PrimerRun run_with_cache(Engine& engine, const std::vector<nv::TokenId>& prompt,
     before = now;
     out.tokens.push_back(*event.token);
   };
-  engine.submit(prompt, {.temperature = 0, .max_tokens = count, .ignore_eos = true}, on_token);
+  engine.submit(prompt, primer_params(count), on_token);
   while (engine.step()) {
   }
   auto last = static_cast<std::int64_t>(prompt.size());
@@ -84,8 +90,7 @@ PrimerRun run_without_cache(Engine& engine, const std::vector<nv::TokenId>& prom
   std::vector<nv::TokenId> tokens = prompt;
   for (int i = 0; i < count; ++i) {
     const auto before = std::chrono::steady_clock::now();
-    const nv::Output output =
-        engine.generate(tokens, {.temperature = 0, .max_tokens = 1, .ignore_eos = true});
+    const nv::Output output = engine.generate(tokens, primer_params(1));
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - before;
     nv::check<nv::RequestError>(output.error.empty(), output.error);
     out.seconds.push_back(time.count());
