@@ -34,7 +34,7 @@ TEST_CASE("tiny_gpt2's tokeniser is that of Hugging Face, and it tells stories",
     INFO(text);
     CHECK(engine.tokenizer().encode(text) == entry[1].get<std::vector<TokenId>>());
   }
-  const Output output = engine.generate("Once upon a time", {.max_tokens = 60, .seed = 1});
+  const Output output = engine.generate("Once upon a time", {.seed = 1, .max_tokens = 60});
   CHECK(output.error.empty());
   CHECK(output.text.find(' ') != std::string::npos);
 
