@@ -53,6 +53,12 @@ struct PrimerRun {
   std::int64_t kv_blocks = 0;        ///< blocks that were in use at once, at the most
 };
 
+/// How tokens are drawn. A draw depends on the seed and on the token's position alone, so both ways
+/// draw the same.
+[[nodiscard]] inline nv::SamplingParams primer_params(int count) {
+  return {.temperature = 0.8f, .top_k = 40, .seed = 3, .max_tokens = count, .ignore_eos = true};
+}
+
 /// One request: the prompt is computed once, then one token a step.
 template <class Engine>
 PrimerRun run_with_cache(Engine& engine, const std::vector<nv::TokenId>& prompt, int count) {
@@ -67,7 +73,7 @@ PrimerRun run_with_cache(Engine& engine, const std::vector<nv::TokenId>& prompt,
     before = now;
     out.tokens.push_back(*event.token);
   };
-  engine.submit(prompt, {.temperature = 0, .max_tokens = count, .ignore_eos = true}, on_token);
+  engine.submit(prompt, primer_params(count), on_token);
   while (engine.step()) {
   }
   auto last = static_cast<std::int64_t>(prompt.size());
@@ -84,8 +90,7 @@ PrimerRun run_without_cache(Engine& engine, const std::vector<nv::TokenId>& prom
   std::vector<nv::TokenId> tokens = prompt;
   for (int i = 0; i < count; ++i) {
     const auto before = std::chrono::steady_clock::now();
-    const nv::Output output =
-        engine.generate(tokens, {.temperature = 0, .max_tokens = 1, .ignore_eos = true});
+    const nv::Output output = engine.generate(tokens, primer_params(1));
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - before;
     nv::check<nv::RequestError>(output.error.empty(), output.error);
     out.seconds.push_back(time.count());
@@ -115,10 +120,15 @@ PrimerRun run_without_cache(Engine& engine, const std::vector<nv::TokenId>& prom
     return kLeft + kWidth * static_cast<double>(i - 1) / std::max(1., count - 1);
   };
   const auto y = [&](double seconds) { return kTop + kHeight * (1 - seconds / top); };
+  const auto digits = [](double value) {
+    char out[32];
+    std::snprintf(out, sizeof out, "%.1f", value);
+    return std::string(out);
+  };
   const auto text = [&](double at_x, double at_y, const char* anchor, const std::string& words,
                         const char* colour) {
-    return nv::concat("<text x=\"", at_x, "\" y=\"", at_y, "\" text-anchor=\"", anchor,
-                      "\" fill=\"", colour, "\">", words, "</text>\n");
+    return nv::concat("<text x=\"", digits(at_x), "\" y=\"", digits(at_y), "\" text-anchor=\"",
+                      anchor, "\" fill=\"", colour, "\">", words, "</text>\n");
   };
 
   std::string out = nv::concat(
@@ -127,8 +137,8 @@ PrimerRun run_without_cache(Engine& engine, const std::vector<nv::TokenId>& prom
       "role=\"img\">\n<title>Time per token with and without the KV cache</title>\n");
   for (int i = 0; unit * i <= top * 1.001; ++i) {
     const double at = y(unit * i);
-    out += nv::concat("<path d=\"M", kLeft, " ", at, " h", kWidth, "\" stroke=\"", kText,
-                      "\" stroke-width=\"0.4\"/>\n");
+    out += nv::concat("<path d=\"M", digits(kLeft), " ", digits(at), " h", digits(kWidth),
+                      "\" stroke=\"", kText, "\" stroke-width=\"0.4\"/>\n");
     char label[32];
     std::snprintf(label, sizeof label, "%g ms", unit * i * 1e3);
     out += text(kLeft - 8, at + 4, "end", label, kText);
@@ -142,7 +152,8 @@ PrimerRun run_without_cache(Engine& engine, const std::vector<nv::TokenId>& prom
   const auto line = [&](const PrimerRun& run, const char* colour, const char* name, double at) {
     std::string points;
     for (std::size_t i = 1; i < run.seconds.size(); ++i)
-      points += nv::concat(points.empty() ? "M" : " L", x(i), " ", y(run.seconds[i]));
+      points +=
+          nv::concat(points.empty() ? "M" : " L", digits(x(i)), " ", digits(y(run.seconds[i])));
     out += nv::concat("<path d=\"", points, "\" fill=\"none\" stroke=\"", colour,
                       "\" stroke-width=\"1.5\"/>\n");
     out += text(kLeft + 12, at, "start", name, colour);

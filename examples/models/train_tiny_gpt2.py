@@ -157,7 +157,7 @@ def sample(model, tokenizer, device, text):
     torch.manual_seed(SEED)
     ids = torch.tensor([tokenizer.encode(text).ids], device=device)
     out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=True, temperature=0.7,
-                         top_k=40, top_p=0.95, max_new_tokens=160,
+                         top_k=40, top_p=0.95, min_new_tokens=120, max_new_tokens=160,
                          eos_token_id=tokenizer.token_to_id(END),
                          pad_token_id=tokenizer.token_to_id(END))
     return tokenizer.decode(out[0].tolist())

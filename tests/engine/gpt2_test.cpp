@@ -25,3 +25,21 @@ TEST_CASE("GPT-2 on two ranks is GPT-2 on one", "[gpt2][laws]") {
   CHECK_THROWS_WITH(Gpt2Engine({.model = odd.path(), .tensor_parallel = 2}),
                     Catch::Matchers::Contains("does not divide n_head = 1, n_inner = 91"));
 }
+
+TEST_CASE("tiny_gpt2's tokeniser is that of Hugging Face, and it tells stories", "[gpt2][text]") {
+  const Reference reference("tiny_gpt2", "float32");
+  Engine<AnyGpt2, DefaultPolicy> engine({.model = "examples/models/tiny_gpt2", .num_threads = 2});
+  for (const auto& entry : reference.texts()) {
+    const std::string text = entry[0];
+    INFO(text);
+    CHECK(engine.tokenizer().encode(text) == entry[1].get<std::vector<TokenId>>());
+  }
+  const Output output = engine.generate("Once upon a time", {.seed = 1, .max_tokens = 60});
+  CHECK(output.error.empty());
+  CHECK(output.text.find(' ') != std::string::npos);
+
+  // It ends where its checkpoint says, at <|endoftext|>, and does not chat.
+  CHECK(engine.tokenizer().encode("<|endoftext|>") == engine.model_config().eos_token_ids);
+  CHECK_THROWS_WITH(engine.submit(ChatPrompt{.messages = {{"user", "Who are you?"}}}),
+                    Catch::Matchers::Contains("messages need a chat template"));
+}

@@ -31,6 +31,7 @@ class Reference {
   std::int64_t vocab_size() const { return info_["vocab_size"]; }
   /// Of checkpoints whose weights are a formula: what config.json says, and the formula's seed.
   nlohmann::json config() const { return info_["config"]; }
+  nlohmann::json texts() const { return info_["texts"]; }
   std::uint64_t seed() const { return info_["seeds"]["weights"]; }
   std::size_t num_greedy() const { return info_["num_greedy"]; }
   /// Difference between transformers' two attention implementations in bfloat16: mean, largest.

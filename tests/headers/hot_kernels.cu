@@ -1,4 +1,4 @@
-// The kernels that a step of Qwen3 in bfloat16 is made of, compiled to be looked at: check_cuda.sh
+// The kernels that a step of Qwen3 or GPT-2 in bfloat16 is made of, compiled to be looked at: check_cuda.sh
 // fails when one of them spills registers or ptxas reports a serialised wgmma. Every variant that a
 // launcher may choose at run time is among them. Nothing here is run.
 
@@ -24,6 +24,17 @@ void step_of_qwen3(CudaBackend& backend) {
   backend.run(GatherRowsArgs<bf16>{});
   backend.run(LinearArgs<bf16, Matrix, float>{});
   backend.run(SampleArgs{});
+}
+
+/// What it has besides.
+void step_of_gpt2(CudaBackend& backend);
+
+void step_of_gpt2(CudaBackend& backend) {
+  backend.run(LayerNormArgs<bf16>{});
+  backend.run(AddLayerNormArgs<bf16>{});
+  backend.run(AddBiasArgs<bf16>{});
+  backend.run(KvStoreArgs<bf16>{});
+  backend.run(BiasGeluArgs<bf16>{});
 }
 
 }  // namespace nanovllm

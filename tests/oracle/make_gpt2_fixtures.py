@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy
 import torch
 import transformers
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 import make_parity_fixtures as parity
 
@@ -42,6 +42,15 @@ CHECKPOINTS = {
                        vocab_size=89, layer_norm_epsilon=1e-5),
     },
 }
+
+# What GPT-2's pattern for words divides in its own way: contractions, spaces, digits, other scripts.
+TEXTS = (
+    "Once upon a time there was a fox.", "I'll say what they've done, we'd said; he's 'tis it'S",
+    "  two spaces,\ttabs\n\nand lines \n", "1234 56,789.0 3rd", "Zwölf Boxkämpfer jagen Viktor",
+    "\u4f60\u597d\uff0c\u4e16\u754c! \u041f\u0440\u0438\u0432\u0435\u0442", "\U0001f98a\u200d fox\u00a0\u2003x",
+    "<|endoftext|>The end.<|endoftext|>", "__init__(self):  # ---", "e\u0301 \u00e9",
+)
+
 
 def fnv1a(text):
     value = 0xCBF29CE484222325
@@ -114,7 +123,10 @@ def main():
     if not arguments.names or "tiny_gpt2" in arguments.names:
         prompts = parity.text_prompts(arguments.tiny)
         some = [sorted({0, len(prompt) // 2, len(prompt) - 1}) for prompt in prompts]
-        parity.write_expected(arguments.out, "tiny_gpt2", arguments.tiny, prompts, some, {}, load=load)
+        tokenizer = AutoTokenizer.from_pretrained(arguments.tiny)
+        texts = [[text, tokenizer.encode(text, add_special_tokens=False)] for text in TEXTS]
+        parity.write_expected(arguments.out, "tiny_gpt2", arguments.tiny, prompts, some, {},
+                              load=load, more={"texts": texts})
 
 
 if __name__ == "__main__":
