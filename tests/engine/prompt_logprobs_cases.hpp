@@ -158,6 +158,10 @@ TEST_CASE("what is beside a request does not show in its prompt's log-probabilit
       SamplingParams params = work.params[i];
       params.prompt_logprobs.reset();
       CHECK(all_tokens(engine.generate(work.prompts[i], params)) == all_tokens(alone[i]));
+      if (!work.params[i].prompt_logprobs) continue;
+      SamplingParams plain{.max_tokens = 1};  // nor do edits change them
+      plain.prompt_logprobs = work.params[i].prompt_logprobs;
+      check_near(engine.generate(work.prompts[i], plain).prompt_logprobs, alone[i].prompt_logprobs);
     }
   }
   const auto check_engine = [&](EngineConfig config, bool preempts) {

@@ -124,7 +124,7 @@ TEST_CASE("a policy that shares what was not computed is refused", "[fork]") {
   engine.step();
   StepPlan plan;
   plan.sequences.push_back(
-      {samples[1], 12, 14, 1, {.num_tokens = 12, .blocks = {0, 1, 2}}, samples[0]});
+      {samples[1], 12, 14, 1, 0, {.num_tokens = 12, .blocks = {0, 1, 2}}, samples[0]});
   plan.num_tokens = 2;
   REQUIRE_THROWS_WITH(
       engine.scheduler.begin(plan),
