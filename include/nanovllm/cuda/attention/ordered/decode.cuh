@@ -7,8 +7,7 @@
 /// m16n8k16 along head_dim, `RowSoftmax`, weights rounded to T, o += p · V. So a token gets the same
 /// bits from either kernel.
 ///
-/// A warp works alone. (Where there are no more segments than blocks, one warp of a block has the
-/// room of all for its copies.) It copies keys and values in pieces of 32 rows through a ring of its own, by
+/// A warp works alone. It copies keys and values in pieces of 32 rows through a ring of its own, by
 /// cp.async, as far ahead as the ring goes, also into its next segment; where a tile's pages are is
 /// looked up a tile ahead. Segments of a sequence that has several leave parts in device memory, and
 /// the warp that comes last takes them in, from the first to the last.
@@ -46,10 +45,7 @@ struct OrderedDecodeTraits {
   static constexpr int kVectors = kRowBytes / 16;     ///< pieces of 16 bytes a row
   static constexpr int kRowsPerCopy = 32 / kVectors;  ///< rows that a warp copies at once
   static constexpr int kPieceBytes = kOrderedPieceKeys * kRowBytes;
-  static constexpr int kStages = kOrderedRingBytes / kPieceBytes;  ///< of a warp's ring
-  /// Where a block has one warp at work: all pieces of a segment, and one.
-  static constexpr int kDeepStages = 2 * kOrderedSegmentKeys / kOrderedPieceKeys + 1;
-  static_assert(kDeepStages <= kWarps * kStages);
+  static constexpr int kStages = kOrderedRingBytes / kPieceBytes;
   static constexpr int kTilePieces = kOrderedTileKeys / kOrderedPieceKeys;
   static constexpr int kSteps = kHeadDim / 16;
   static constexpr int kPartFloats = kHeadDim + kOrderedPartExtra;
@@ -66,6 +62,7 @@ struct OrderedDecodeProblem {
   OrderedDecodePlan plan;
   float scale_log2;
   int group;
+  int max_units;
   bool early;
 };
 
@@ -99,8 +96,8 @@ struct OrderedCursor {
   }
 };
 
-/// One warp's work, with `kStages` pieces in its ring.
-template <class Traits, int kStages>
+/// One warp's work.
+template <class Traits>
 class OrderedDecodeWarp {
   using T = typename Traits::Type;
 
@@ -116,18 +113,22 @@ class OrderedDecodeWarp {
     v_at_ = (lane_ % 16) * Traits::kRowBytes + ((lane_ / 16) ^ l) * 16;
   }
 
-  /// All segments from unit `first` on that are this warp's, of `num_units`.
-  __device__ __forceinline__ void run(int first, int num_units) {
-    num_units_ = num_units;
-    load_.go_to(first, num_units_, heads_, problem_.plan.segments);
-    OrderedCursor at = load_;
+  __device__ __forceinline__ void run() {
+    if (!problem_.early) grid_dependency_wait();
+    const int first = static_cast<int>(threadIdx.x) / 32 * static_cast<int>(gridDim.x) +
+                      static_cast<int>(blockIdx.x);
+    // What the list says of a first segment that may not be there is read beside its length.
+    load_.go_to(first, problem_.max_units, heads_, problem_.plan.segments);
+    num_units_ = __ldcg(problem_.plan.num_segments) * heads_;
+    const OrderedCursor begin_at = load_;
     if (first < num_units_) {
       skip_empty();
       look_up();
     }
     if (problem_.early) grid_dependency_wait();
     if (first >= num_units_) return;
-    for (int i = 0; i < kStages - 1; ++i) send_piece();
+    OrderedCursor at = begin_at;
+    for (int i = 0; i < Traits::kStages - 1; ++i) send_piece();
     while (at.unit < num_units_) {
       begin(at);
       for (; at.key < at.end; at.key += kOrderedTileKeys) attend(at);
@@ -197,7 +198,7 @@ class OrderedDecodeWarp {
       ++piece_;
     }
     copy_async_commit();
-    if (++filled_ == kStages) filled_ = 0;
+    if (++filled_ == Traits::kStages) filled_ = 0;
   }
 
   /// Lane i has the offset of row i, -1 where there is none; `num_rows` are there.
@@ -230,10 +231,10 @@ class OrderedDecodeWarp {
 
   /// Waits for the next piece, and has the one before it overwritten. Where it is.
   __device__ __forceinline__ std::uint32_t next_piece() {
-    copy_async_wait<kStages - 2>();
+    copy_async_wait<Traits::kStages - 2>();
     __syncwarp();
     const std::uint32_t out = ring_ + used_ * Traits::kPieceBytes;
-    if (++used_ == kStages) used_ = 0;
+    if (++used_ == Traits::kStages) used_ = 0;
     send_piece();
     return out;
   }
@@ -268,20 +269,14 @@ class OrderedDecodeWarp {
       if (n >= num_pieces) break;
       const std::uint32_t keys = next_piece() + k_at_;
 #pragma unroll
-      for (int step = 0; step < Traits::kSteps; step += 2) {
-        std::uint32_t k[2][2][4];  // loaded together, for each load takes as long as some products
+      for (int step = 0; step < Traits::kSteps; ++step) {
+        std::uint32_t k[2][4];
+        ldmatrix_x4(k[0], keys ^ (32 * step));
+        ldmatrix_x4(k[1], (keys ^ (32 * step)) + 16 * Traits::kRowBytes);
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          ldmatrix_x4(k[j][0], keys ^ (32 * (step + j)));
-          ldmatrix_x4(k[j][1], (keys ^ (32 * (step + j))) + 16 * Traits::kRowBytes);
-        }
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            mma(s, 4 * n + 2 * i, q_[step + j], k[j][i][0], k[j][i][1]);
-            mma(s, 4 * n + 2 * i + 1, q_[step + j], k[j][i][2], k[j][i][3]);
-          }
+        for (int i = 0; i < 2; ++i) {
+          mma(s, 4 * n + 2 * i, q_[step], k[i][0], k[i][1]);
+          mma(s, 4 * n + 2 * i + 1, q_[step], k[i][2], k[i][3]);
         }
       }
     }
@@ -298,17 +293,11 @@ class OrderedDecodeWarp {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
 #pragma unroll
-        for (int column = 0; column < Traits::kVectors; column += 4) {
-          std::uint32_t v[2][4];
-#pragma unroll
-          for (int j = 0; j < 2; ++j)
-            ldmatrix_x4_trans(v[j],
-                              (values ^ (16 * (column + 2 * j))) + 16 * i * Traits::kRowBytes);
-#pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            mma(o_, column + 2 * j, p[2 * n + i], v[j][0], v[j][1]);
-            mma(o_, column + 2 * j + 1, p[2 * n + i], v[j][2], v[j][3]);
-          }
+        for (int column = 0; column < Traits::kVectors; column += 2) {
+          std::uint32_t v[4];
+          ldmatrix_x4_trans(v, (values ^ (16 * column)) + 16 * i * Traits::kRowBytes);
+          mma(o_, column, p[2 * n + i], v[0], v[1]);
+          mma(o_, column + 1, p[2 * n + i], v[2], v[3]);
         }
       }
     }
@@ -451,20 +440,9 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) ordered_decode_attention_
   extern __shared__ uint4 ordered_decode_ring[];
   grid_dependency_launch();
   const std::uint32_t begin = align_up(shared_address(ordered_decode_ring), 1024u);
-  if (!problem.early) grid_dependency_wait();
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int num_units =
-      __ldcg(problem.plan.num_segments) * static_cast<int>(problem.kv.num_kv_heads);
-  const int first = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
-  if (num_units > static_cast<int>(gridDim.x)) {
-    detail::OrderedDecodeWarp<Traits, Traits::kStages>(
-        problem, begin + static_cast<std::uint32_t>(warp) * kOrderedRingBytes)
-        .run(first, num_units);
-  } else if (warp == 0) {
-    detail::OrderedDecodeWarp<Traits, Traits::kDeepStages>(problem, begin).run(first, num_units);
-  } else if (problem.early) {
-    grid_dependency_wait();
-  }
+  detail::OrderedDecodeWarp<Traits>(
+      problem, begin + static_cast<std::uint32_t>(threadIdx.x) / 32 * kOrderedRingBytes)
+      .run();
 }
 
 /// The launcher; operands are not empty and fit the workspace. `early` promises that the kernel
@@ -474,13 +452,15 @@ template <int kHeadDim, MmaElement T, class Heads>
 void ordered_decode_attention(const DecodeAttentionArgs<T, T, Heads>& args,
                               OrderedDecodeWorkspace& workspace, bool early,
                               const Context& context) {
+  const auto heads = static_cast<int>(args.kv.num_kv_heads);
   const OrderedDecodeProblem<T> problem{args.q,
                                         args.kv,
                                         args.block_tables,
                                         args.out,
                                         workspace.plan(),
                                         args.scale * static_cast<float>(kLog2E),
-                                        static_cast<int>(args.q.extent(1) / args.kv.num_kv_heads),
+                                        static_cast<int>(args.q.extent(1)) / heads,
+                                        static_cast<int>(workspace.max_segments()) * heads,
                                         early};
   const auto launch_traits = [&]<bool kWhole>() {
     using Traits = OrderedDecodeTraits<T, kHeadDim, kWhole>;
