@@ -73,8 +73,8 @@ TEST_CASE("Blocks of one order: some suit every number of rows, rings fit") {
   }
   CHECK(has_ordered_block(kOrderedReference));
   CHECK_FALSE(has_ordered_block({16, 8}));
-  CHECK(default_ordered_block(1, 4096, 132) == OrderedBlock{64, 8});
-  CHECK(default_ordered_block(1, 1024, 132) == OrderedBlock{32, 8});
+  CHECK((default_ordered_block(1, 4096, 132) == OrderedBlock{64, 16, 1}));
+  CHECK((default_ordered_block(1, 1024, 132) == OrderedBlock{32, 16, 4}));
   for (const OrderedBlock block : kOrderedBlocks) {
     const int stage_bytes = block.panels * (block.rows + block.tokens) * kClusterColumns * 2;
     constexpr int kOther = 32 * kClusterColumns * 2 + kClusterAlignment;

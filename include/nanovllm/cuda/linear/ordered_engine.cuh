@@ -151,8 +151,8 @@ class OrderedLinearEngine {
 
   /// Finds the fastest way that keeps the order, for the buckets of `row_counts`, fewest rows
   /// first. `weights` are all matrices of one shape; they take turns, so that weights come from
-  /// memory as they do in a step. Ends within about `budget`; buckets that were not reached stay
-  /// with the choice by rule.
+  /// memory as they do in a step. Times for about `budget`; many rows that were not reached get the
+  /// first algorithm that keeps the order, few the choice by rule.
   ///
   /// Blocks the host. Takes device memory for operands of the largest bucket and one more matrix,
   /// and gives it back. Throws ShapeError when there are no weights or their shapes differ.
@@ -174,10 +174,7 @@ class OrderedLinearEngine {
     if (buckets.empty() || n == 0 || k == 0 || k % 8 != 0) return;
     Tuning<T, Out> tuning(weights, accumulate, *buckets.rbegin(), context);
     const auto deadline = std::chrono::steady_clock::now() + budget;
-    for (const std::int64_t rows : buckets) {
-      tune_bucket(tuning, rows, deadline, context);
-      if (std::chrono::steady_clock::now() > deadline) break;
-    }
+    for (const std::int64_t rows : buckets) tune_bucket(tuning, rows, deadline, context);
   }
 
   /// Elements of y in which `plan` differs from the reference on operands that show every addition,
@@ -350,18 +347,32 @@ class OrderedLinearEngine {
            (fewest >= rows || count_differences(tuning, plan, fewest, context) == 0);
   }
 
+  /// The ways worth comparing, those first that are likely to be fast.
+  template <class T, class Out>
+  [[nodiscard]] std::vector<OrderedPlan> candidates(const Tuning<T, Out>& tuning, std::int64_t rows,
+                                                    const Context& context) {
+    std::vector<OrderedPlan> out;
+    if (rows >= kMinBlasRows && !tuning.accumulate)
+      out = blas_candidates<T, Out>(rows, tuning.probe.rows(), tuning.probe.cols());
+    // Weights that do not stay in L2 should be read once.
+    const bool reads_once =
+        static_cast<std::size_t>(tuning.probe.size_bytes()) > context.l2_bytes / 2;
+    for (const OrderedBlock block : kOrderedBlocks) {
+      if (suits_ordered_rows(block, rows) &&
+          !(reads_once && block.tokens < std::min<std::int64_t>(rows, 256)))
+        out.push_back({.block = block});
+    }
+    return out;
+  }
+
+  /// Behind the deadline nothing is timed: many rows get the first algorithm that keeps the order,
+  /// few the choice by rule.
   template <class T, class Out>
   void tune_bucket(Tuning<T, Out>& tuning, std::int64_t rows,
                    std::chrono::steady_clock::time_point deadline, const Context& context) {
-    const std::int64_t n = tuning.probe.rows(), k = tuning.probe.cols();
-    std::vector<OrderedPlan> candidates;
-    for (const OrderedBlock block : kOrderedBlocks) {
-      if (suits_ordered_rows(block, rows)) candidates.push_back({.block = block});
-    }
-    if (rows >= kMinBlasRows && !tuning.accumulate) {
-      for (const OrderedPlan& plan : blas_candidates<T, Out>(rows, n, k))
-        candidates.push_back(plan);
-    }
+    const auto is_late = [&] { return std::chrono::steady_clock::now() > deadline; };
+    const bool begins_late = is_late();
+    if (begins_late && rows < kMinBlasRows) return;
     // Enough calls to pass through twice the L2 cache; compute-bound ones need no such care.
     const auto bytes = static_cast<std::size_t>(tuning.probe.size_bytes());
     const int calls =
@@ -374,14 +385,18 @@ class OrderedLinearEngine {
       return args;
     };
     double best = std::numeric_limits<double>::infinity();
-    for (const OrderedPlan& plan : candidates) {
+    for (const OrderedPlan& plan : candidates(tuning, rows, context)) {
       if (!keeps_order(tuning, plan, rows, context)) continue;
+      if (begins_late) {
+        plans_.insert_or_assign(key_of(args_of(0)), plan);
+        return;
+      }
       const double ms = detail::time_calls(context, calls, 2 * best, [&](int i) {
         static_cast<void>(execute(args_of(i), plan, context));
       });
       if (ms < best) plans_.insert_or_assign(key_of(args_of(0)), plan);
       best = std::min(best, ms);
-      if (std::chrono::steady_clock::now() > deadline) return;
+      if (is_late()) return;
     }
   }
 

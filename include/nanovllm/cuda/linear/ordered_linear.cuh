@@ -13,11 +13,12 @@
 /// place, nor on the shape of the blocks.
 ///
 /// Blocks. W is the A operand (64 rows an instruction), x the B operand (n = rows of x). A block
-/// owns `rows` of W and `tokens` of x and passes through K in panels of 64 columns, one or some at a
-/// time, that one thread of a warp of its own has copied ahead in a ring; weights of the first panels are on their way
-/// before the kernel ahead has ended. Where N is small, blocks own 32 rows of W, for there
-/// would be too few of them: the instruction then reads what lies behind them in shared memory, and
-/// those outputs are dropped. Blocks of 128 rows of W have two warpgroups.
+/// owns `rows` of W and `tokens` of x and passes through K in panels of 64 columns. One thread of a
+/// warp of its own copies them ahead into a ring, one panel or four at a time: with few rows, fewer
+/// and larger copies take less time. Weights of the first panels are on their way before the kernel
+/// ahead has ended. Where N is small, blocks own 32 rows of W, for there would be too few of them:
+/// the instruction then reads what lies behind them in shared memory, and those outputs are dropped.
+/// Blocks of 128 rows of W have two warpgroups.
 ///
 /// Bytes moved: W once for each `tokens` rows of x; x once for each `rows` rows of W (from L2); y
 /// once.

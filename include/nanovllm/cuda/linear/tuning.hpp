@@ -128,22 +128,26 @@ inline constexpr int kOrderedPending = 1;
   return k % 8 == 0 && std::max(n, k) <= kMaxLinearExtent && m <= 64 * kMaxGridY;
 }
 
-/// Whether a block of this shape is worth trying on `m` rows of x: it has room for all of them and
-/// little more, or there is no larger one.
+/// Whether a block of this shape is worth trying on `m` rows of x. Blocks of 16 are the fastest for
+/// what they do, so that several may beat one that has room for all rows.
 [[nodiscard]] constexpr bool suits_ordered_rows(OrderedBlock block, std::int64_t m) {
-  if (block.tokens <= 32) return m <= block.tokens && (block.tokens == 8 || m > block.tokens / 2);
-  if (block.tokens == 64) return m > 16 && m <= 1024;
-  return m > block.tokens / 4;
+  switch (block.tokens) {
+    case 8: return m <= 8;
+    case 16: return m <= 64;
+    case 32: return m > 16 && m <= 32;
+    case 64: return m > 16 && m <= 1024;
+    default: return m > block.tokens / 4;
+  }
 }
 
 /// A good shape for m rows of x by n rows of W where nothing was timed: room for the rows of x, and
 /// as many rows of W as leave a block for four multiprocessors of ten.
 [[nodiscard]] constexpr OrderedBlock default_ordered_block(std::int64_t m, std::int64_t n,
                                                            int num_sms) {
-  if (m > 512) return {128, 256};
-  const int tokens = m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
+  if (m > 512) return {128, 256, 1};
+  const int tokens = m <= 16 ? 16 : m <= 32 ? 32 : 64;
   const bool fills = ceil_div(n, 64) * ceil_div(m, tokens) * 10 >= num_sms * 4;
-  return {fills ? 64 : 32, tokens};
+  return fills ? OrderedBlock{64, tokens, 1} : OrderedBlock{32, tokens, kOrderedPanels};
 }
 
 /// Stages of the rings of `blocks` blocks that pass through `all_stages` of them: blocks that run on

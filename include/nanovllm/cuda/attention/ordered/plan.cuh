@@ -74,18 +74,19 @@ class OrderedDecodeWorkspace {
 
 inline constexpr int kOrderedPlanThreads = 512;
 
-/// One block; a thread takes every 512th sequence. Never more than `capacity` segments.
-__global__ static void __launch_bounds__(kOrderedPlanThreads)
+/// One block; a thread takes every kThreads-th sequence. Never more than `capacity` segments.
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads)
     plan_ordered_decode_kernel(const std::int32_t* kv_lens, int num_seqs, int capacity,
                                OrderedSegment* segments, std::int32_t* num_segments) {
-  using Scan = cub::BlockScan<int, kOrderedPlanThreads>;
+  using Scan = cub::BlockScan<int, kThreads>;
   __shared__ typename Scan::TempStorage storage;
   const int t = static_cast<int>(threadIdx.x);
   grid_dependency_wait();
   grid_dependency_launch();
   const auto total_of = [&](auto count_of) {
     int mine = 0, all = 0, before = 0;
-    for (int s = t; s < num_seqs; s += kOrderedPlanThreads) mine += count_of(kv_lens[s]);
+    for (int s = t; s < num_seqs; s += kThreads) mine += count_of(kv_lens[s]);
     Scan(storage).ExclusiveSum(mine, before, all);
     __syncthreads();
     return int2{before, all};
@@ -98,7 +99,7 @@ __global__ static void __launch_bounds__(kOrderedPlanThreads)
   };
   const int2 whole = total_of(whole_of), rest = total_of(rest_of), parts = total_of(parts_of);
   int at = whole.x, rest_at = whole.y + rest.x, part = parts.x;
-  for (int s = t; s < num_seqs; s += kOrderedPlanThreads) {
+  for (int s = t; s < num_seqs; s += kThreads) {
     const int keys = kv_lens[s], num_whole = whole_of(keys);
     const int first_part = parts_of(keys) > 0 ? part : -1;
     for (int i = 0; i < num_whole; ++i, ++at) {
@@ -120,9 +121,10 @@ inline void plan_ordered_decode(VectorView<const std::int32_t> kv_lens,
   const std::int64_t num_seqs = kv_lens.extent(0);
   nanovllm::check<ShapeError>(num_seqs <= workspace.max_seqs(), "plan_ordered_decode: ", num_seqs,
                               " sequences, the workspace has room for ", workspace.max_seqs());
-  launch(plan_ordered_decode_kernel, {.grid = 1, .block = kOrderedPlanThreads}, context,
-         kv_lens.data, static_cast<int>(num_seqs), static_cast<int>(workspace.max_segments()),
-         workspace.segments(), workspace.num_segments());
+  launch(plan_ordered_decode_kernel<kOrderedPlanThreads>, {.grid = 1, .block = kOrderedPlanThreads},
+         context, kv_lens.data, static_cast<int>(num_seqs),
+         static_cast<int>(workspace.max_segments()), workspace.segments(),
+         workspace.num_segments());
 }
 
 }  // namespace nanovllm::cuda
