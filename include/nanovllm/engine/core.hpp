@@ -205,19 +205,18 @@ class EngineCore : public SessionStore {
       }
     }
     step.is_open = under_way_.size() > 1 && sampling_.awaits_tokens(step.plan);
-    if (!step.is_open) fill_rows(step);
+    faults_.clear();
+    if (!step.is_open) sampling_.fill(step.plan, faults_);
     if (step.is_open || sampling_.has_edits()) {
       inputs_.build_open(step.plan, Blocks::block_size());
     } else {
       inputs_.build(step.plan, Blocks::block_size(), sampling_.rows());
     }
+    end_faulty();  // whose blocks the inputs have named until now
   }
 
-  /// Says how the step's rows are drawn. Requests whose logits processors throw end with the error;
-  /// the step goes on without them.
-  void fill_rows(const Step& step) {
-    faults_.clear();
-    sampling_.fill(step.plan, faults_);
+  /// Requests whose logits processors threw end with the error; the step goes on without them.
+  void end_faulty() {
     for (const auto& [request, error] : faults_) {
       if (request->has_ended()) continue;
       drop(*request);
@@ -231,7 +230,9 @@ class EngineCore : public SessionStore {
     if (under_way_.empty() || !under_way_.front().is_open) return;
     Step& step = under_way_.front();
     try {
-      fill_rows(step);
+      faults_.clear();
+      sampling_.fill(step.plan, faults_);
+      end_faulty();
       const Clock::time_point begin = Clock::now();
       runner_->sample(sampling_.pack());
       step.is_open = false;
