@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -50,7 +51,7 @@ struct PrimerRun {
   std::vector<nv::TokenId> tokens;
   std::vector<double> seconds;       ///< of each token
   std::int64_t multiplications = 0;  ///< by formula
-  std::int64_t kv_blocks = 0;        ///< blocks that were in use at once, at the most
+  std::int64_t kv_blocks = 0;        ///< of the pool, in use behind the last of these tokens
 };
 
 /// How tokens are drawn. A draw depends on the seed and on the token's position alone, so both ways
@@ -59,23 +60,28 @@ struct PrimerRun {
   return {.temperature = 0.8f, .top_k = 40, .seed = 3, .max_tokens = count, .ignore_eos = true};
 }
 
-/// One request: the prompt is computed once, then one token a step.
+/// One request: the prompt is computed once, then one token a step. It asks for a token more than is
+/// looked at, so that it still has its blocks when the last one comes.
 template <class Engine>
 PrimerRun run_with_cache(Engine& engine, const std::vector<nv::TokenId>& prompt, int count) {
   PrimerRun out;
   auto before = std::chrono::steady_clock::now();
+  std::string error;
   const auto on_token = [&](const nv::TokenEvent& event) {
-    if (event.token == nullptr) return;
+    if (event.output != nullptr) error = event.output->error;
+    if (event.token == nullptr || std::ssize(out.tokens) == count) return;
     const nv::EngineStats stats = engine.stats();
-    out.kv_blocks = std::max(out.kv_blocks, stats.num_kv_blocks - stats.num_free_kv_blocks);
+    out.kv_blocks = stats.num_kv_blocks - stats.num_free_kv_blocks;
     const auto now = std::chrono::steady_clock::now();
     out.seconds.push_back(std::chrono::duration<double>(now - before).count());
     before = now;
     out.tokens.push_back(*event.token);
   };
-  engine.submit(prompt, primer_params(count), on_token);
+  engine.submit(prompt, primer_params(count + 1), on_token);
   while (engine.step()) {
   }
+  nv::check<nv::RequestError>(std::ssize(out.tokens) == count, "with the cache: expected ", count,
+                              " tokens, got ", out.tokens.size(), " ", error);
   auto last = static_cast<std::int64_t>(prompt.size());
   std::int64_t first = 0;
   for (int i = 0; i < count; ++i, first = last++)
@@ -184,7 +190,10 @@ struct PrimerOptions {
     } else if (i + 1 < argc && name == "--svg") {
       out.svg = argv[++i];
     } else if (i + 1 < argc && name == "--tokens") {
-      out.num_tokens = std::max(2, std::atoi(argv[++i]));
+      char* end = nullptr;
+      const long count = std::strtol(argv[++i], &end, 10);
+      if (*end != '\0' || count < 2 || count > 1'000'000) return std::nullopt;
+      out.num_tokens = static_cast<int>(count);
     } else {
       return std::nullopt;
     }
@@ -205,10 +214,14 @@ bool teach(Engine& engine, const PrimerOptions& options, std::int64_t element_by
     prompt = engine.tokenizer().encode(options.prompt);
   }
   const auto num_prompt = static_cast<std::int64_t>(prompt.size());
-  const auto room = static_cast<int>(engine.max_total_tokens() - num_prompt);
+  const auto room = static_cast<int>(engine.max_total_tokens() - num_prompt) - 1;
   const int wanted = options.num_tokens > 0 ? options.num_tokens : options.random ? 48 : room;
   const int count = std::min(wanted, room);
-  nv::check<nv::RequestError>(count >= 2, "the prompt leaves no room for two tokens");
+  nv::check<nv::RequestError>(count >= 2, "the prompt leaves no room for three tokens");
+  std::ofstream svg(options.svg);
+  nv::check<nv::LoadError>(svg.good(), "cannot write '", options.svg, "'");
+  if (count < options.num_tokens)
+    std::printf("%d tokens do not fit, %d do\n", options.num_tokens, count);
 
   static_cast<void>(run_without_cache(engine, prompt, 1));  // what happens once happens here
   const PrimerRun with = run_with_cache(engine, prompt, count);
@@ -256,15 +269,15 @@ bool teach(Engine& engine, const PrimerOptions& options, std::int64_t element_by
       static_cast<long long>(block_size),
       static_cast<double>(blocks * block_size * per_token) / (1 << 20));
   std::printf(
-      "  the engine made %lld blocks of %lld bytes (by formula %lld), and used %lld of them, "
-      "%.2f MiB\n",
+      "  the engine has made %lld blocks out of %lld bytes (by formula %lld), and %lld of them "
+      "were in use\n",
       static_cast<long long>(stats.num_kv_blocks), static_cast<long long>(pool_bytes),
       static_cast<long long>(pool_bytes / (block_size * per_token)),
-      static_cast<long long>(with.kv_blocks),
-      static_cast<double>(with.kv_blocks) * static_cast<double>(pool_bytes) /
-          static_cast<double>(stats.num_kv_blocks) / (1 << 20));
+      static_cast<long long>(with.kv_blocks));
 
-  std::ofstream(options.svg) << draw_times(with, without, prompt.size());
+  svg << draw_times(with, without, prompt.size());
+  svg.close();
+  nv::check<nv::LoadError>(svg.good(), "writing '", options.svg, "' failed");
   std::printf("\ntime per token: %s\n", options.svg.c_str());
   return equal;
 }
@@ -276,8 +289,8 @@ int primer_main(int argc, char** argv) try {
   const std::optional<PrimerOptions> options = read_primer_options(argc, argv);
   if (!options) {
     std::fprintf(stderr,
-                 "usage: %s [--model DIR | --random] [--prompt TEXT] [--tokens N] "
-                 "[--svg FILE]\n",
+                 "usage: %s [--model DIR [--prompt TEXT] | --random] [--tokens N] [--svg FILE]\n"
+                 "N is 2 or more\n",
                  argv[0]);
     return 2;
   }

@@ -76,6 +76,10 @@ TEST_CASE("the primer's two ways choose the same tokens, and the cache is as lar
   CHECK(with.tokens == without.tokens);
   CHECK(with.seconds.size() == 40);
   CHECK(with.kv_blocks == 3);  // 44 tokens
+  for (const int count : {2, 11, 12, 13, 28, 29}) {  // 6, 15, 16, 17, 32, 33 tokens
+    INFO(count << " tokens");
+    CHECK(examples::run_with_cache(engine, prompt, count).kv_blocks == (5 + count - 1 + 15) / 16);
+  }
   const Gpt2Config& config = engine.model_config();
   std::int64_t once = Multiplications(config, 0, 5).sum(), again = once;
   for (std::int64_t last = 6; last < 45; ++last) {
