@@ -106,6 +106,73 @@ class Ladder final : public TokenMaskSource {
   std::int32_t length_, fails_at_;
 };
 
+/// One sequence of tokens, and then the end.
+class Path final : public TokenMaskSource {
+ public:
+  Path(int vocab, std::vector<TokenId> tokens) : vocab_(vocab), tokens_(std::move(tokens)) {}
+  [[nodiscard]] std::unique_ptr<TokenMatcher> matcher() const override {
+    return std::make_unique<Matcher>(tokens_);
+  }
+  [[nodiscard]] int vocab_size() const override { return vocab_; }
+
+ private:
+  struct Matcher final : TokenMatcher {
+    explicit Matcher(const std::vector<TokenId>& of) : tokens(of) {}
+    [[nodiscard]] std::unique_ptr<TokenMatcher> clone() const override {
+      return std::make_unique<Matcher>(*this);
+    }
+    [[nodiscard]] bool accept(TokenId token) override {
+      if (is_finished() || token != tokens[count]) return false;
+      ++count;
+      return true;
+    }
+    void fill(std::span<std::uint32_t> bits) const override { allow_token(bits, tokens[count]); }
+    [[nodiscard]] bool is_finished() const override { return count == tokens.size(); }
+    const std::vector<TokenId>& tokens;
+    std::size_t count = 0;
+  };
+
+  int vocab_;
+  std::vector<TokenId> tokens_;
+};
+
+/// Breaks at one place, with what is no std::exception where it throws.
+class Thrower final : public TokenMaskSource {
+ public:
+  enum Where : std::uint8_t { making, null, fill, accept, nothing_allowed, refuses };
+  Thrower(int vocab, Where where) : vocab_(vocab), where_(where) {}
+  [[nodiscard]] std::unique_ptr<TokenMatcher> matcher() const override {
+    if (where_ == Where::making) throw 42;
+    if (where_ == Where::null) return nullptr;
+    return std::make_unique<Matcher>(where_);
+  }
+  [[nodiscard]] int vocab_size() const override { return vocab_; }
+
+ private:
+  struct Matcher final : TokenMatcher {
+    explicit Matcher(Where at) : where(at) {}
+    [[nodiscard]] std::unique_ptr<TokenMatcher> clone() const override {
+      return std::make_unique<Matcher>(*this);
+    }
+    [[nodiscard]] bool accept(TokenId) override {
+      if (++count < 3) return true;
+      if (where == Where::accept) throw 42;
+      return where != Where::refuses;
+    }
+    void fill(std::span<std::uint32_t> bits) const override {
+      if (where == Where::fill && count == 2) throw 42;
+      if (where == Where::nothing_allowed && count == 2) return;
+      for (TokenId token = 100; token < 300; ++token) allow_token(bits, token);
+    }
+    [[nodiscard]] bool is_finished() const override { return false; }
+    Where where;
+    int count = 0;
+  };
+
+  int vocab_;
+  Where where_;
+};
+
 /// Requests of every kind, in turn: plain, each of the edits, and some together.
 struct EditedWork {
   std::vector<std::vector<TokenId>> prompts;
@@ -373,7 +440,7 @@ TEST_CASE("a constraint that throws ends its request and no other", "[edits][fau
   for (std::int32_t fails_at = 0; fails_at < 6; ++fails_at) {
     CAPTURE(fails_at);
     EditedWork with = work;
-    with.prompts.push_back(random_prompt(8, 20, vocab));
+    with.prompts.push_back(random_prompt(8, 120, vocab));  // more blocks than any other has
     with.params.push_back({.temperature = 0.5f, .max_tokens = 30});
     with.params.back().token_masks =
         std::make_shared<Ladder>(vocab, model.eos_token_ids.at(0), 25, fails_at);
@@ -398,6 +465,89 @@ TEST_CASE("a constraint that throws ends its request and no other", "[edits][fau
     }
     CHECK(engine.stats().num_free_kv_blocks == engine.stats().num_kv_blocks);
   }
+}
+
+TEST_CASE("what constraints throw, of any kind, costs their own requests", "[edits][faults]") {
+  if (!backend_present()) return;
+  const ModelConfig model = ModelConfig::load(model_directory("fairytale"));
+  const auto vocab = static_cast<int>(model.vocab_size);
+  EditsEngine engine(edits_config());
+  const SamplingParams plain{.temperature = 0.f, .max_tokens = 10, .ignore_eos = true};
+  const std::vector<TokenId> prompt = random_prompt(4, 6, vocab),
+                             other = random_prompt(5, 70, vocab);
+  const std::vector<TokenId> expected = engine.generate(prompt, plain).token_ids;
+  for (const Thrower::Where where : {Thrower::making, Thrower::null, Thrower::fill, Thrower::accept,
+                                     Thrower::nothing_allowed, Thrower::refuses}) {
+    CAPTURE(static_cast<int>(where));
+    SamplingParams bad{.temperature = 0.f, .max_tokens = 10};
+    bad.token_masks = std::make_shared<Thrower>(vocab, where);
+    const auto outputs = engine.generate(std::vector<std::vector<TokenId>>{prompt, other, prompt},
+                                         std::vector<SamplingParams>{plain, bad, plain});
+    CHECK(outputs[0].token_ids == expected);
+    CHECK(outputs[2].token_ids == expected);
+    CHECK(outputs[0].error == "");
+    CHECK(outputs[1].finish_reason == FinishReason::error);
+    CHECK(outputs[1].error != "");
+    engine.check_invariants();
+    CHECK(engine.stats().num_free_kv_blocks == engine.stats().num_kv_blocks);
+  }
+  SamplingParams none = plain;
+  none.allowed_token_ids = {7};
+  none.token_masks = std::make_shared<Ladder>(vocab, model.eos_token_ids.at(0), 5);
+  none.ignore_eos = false;
+  const Output output = engine.generate(prompt, none);
+  CHECK(output.error.find("no token is left that may come") != std::string::npos);
+  CHECK(output.token_ids.empty());
+}
+
+TEST_CASE("beams keep to a constraint or say that they cannot", "[edits][beams]") {
+  if (!backend_present()) return;
+  const ModelConfig model = ModelConfig::load(model_directory("fairytale"));
+  const auto vocab = static_cast<int>(model.vocab_size);
+  const TokenId end = model.eos_token_ids.at(0);
+  EditsEngine engine(edits_config());
+  const std::vector<TokenId> prompt = random_prompt(4, 6, vocab);
+  SamplingParams params;
+  params.beam_width = 4;
+  params.n = 3;
+  params.max_tokens = 12;
+  const auto ladder = std::make_shared<Ladder>(vocab, end, 6);
+  params.token_masks = ladder;
+  const Output free_choice = engine.generate(prompt, params);
+  CHECK(free_choice.error == "");
+  std::vector<Completion> all{free_choice};
+  all.insert(all.end(), free_choice.alternatives.begin(), free_choice.alternatives.end());
+  REQUIRE(all.size() == 3);
+  for (const Completion& completion : all) {
+    REQUIRE(completion.token_ids.size() == 7);
+    TokenId last = Ladder::kFirst;
+    for (std::size_t t = 0; t < 6; ++t) {
+      CHECK(ladder->allows(last, completion.token_ids[t]));
+      last = completion.token_ids[t];
+    }
+  }
+  // One text and no other, with each of the end tokens there are.
+  params.token_masks = std::make_shared<Path>(vocab, std::vector<TokenId>{11, 12, 13});
+  const Output one = engine.generate(prompt, params);
+  CHECK(one.error == "");
+  REQUIRE(one.token_ids.size() == 4);
+  CHECK(one.token_ids[2] == 13);
+  for (const Completion& completion : one.alternatives) {
+    if (completion.finish_reason == FinishReason::error) {
+      CHECK(completion.token_ids.empty());
+    } else {
+      REQUIRE(completion.token_ids.size() == 4);
+      CHECK(completion.token_ids[0] == 11);
+    }
+  }
+  params.allowed_token_ids = {14};
+  CHECK(engine.generate(prompt, params).error.find("no text was found that the constraints") !=
+        std::string::npos);
+  params.allowed_token_ids = {};
+  params.token_masks = std::make_shared<Thrower>(vocab, Thrower::refuses);
+  CHECK(engine.generate(prompt, params).finish_reason == FinishReason::error);
+  engine.check_invariants();
+  CHECK(engine.stats().num_free_kv_blocks == engine.stats().num_kv_blocks);
 }
 
 TEST_CASE("edited requests that are aborted leave nothing behind", "[edits][faults]") {

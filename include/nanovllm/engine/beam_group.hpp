@@ -36,6 +36,10 @@ class BeamGroup {
 
   [[nodiscard]] const BeamSearch& search() const { return search_; }
 
+  /// Whether sequence `sample` is a beam with a likelihood. Where masks leave fewer continuations
+  /// than beams, the others have tokens that are not allowed, and a score of -inf.
+  [[nodiscard]] bool is_alive(std::int32_t sample) const noexcept;
+
  private:
   void assign_seats(Sequences sequences);
 

@@ -62,6 +62,8 @@ class StepSampling {
   void end_edits(std::size_t num_rows);
   /// `biases_` with each token once.
   [[nodiscard]] std::span<const TokenBias> sum_of_biases();
+  /// Throws RequestError unless the last bitmap, less `bans`, has a token.
+  void check_any_left(std::span<const TokenId> bans) const;
   /// Single bans from `first_ban` on become bits: the candidates of a beam are listed without them.
   void bans_to_bits(std::ptrdiff_t first_ban, TokenMask& mask);
   void mark(RequestSequence& sequence, std::int32_t position, EditRow& row);

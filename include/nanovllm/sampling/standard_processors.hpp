@@ -85,13 +85,15 @@ class TokenMaskProcessor {
   explicit TokenMaskProcessor(const LogitsProcessorSetup& setup)
       : matcher_(setup.params.token_masks->matcher()),
         end_tokens_(setup.end_tokens),
-        num_words_((static_cast<std::size_t>(setup.params.token_masks->vocab_size()) + 31) / 32),
-        min_tokens_(setup.params.min_tokens) {}
+        vocab_size_(static_cast<std::size_t>(setup.params.token_masks->vocab_size())),
+        min_tokens_(setup.params.min_tokens) {
+    check<RequestError>(matcher_ != nullptr, "token_masks: expected a matcher, got null");
+  }
 
   TokenMaskProcessor(const TokenMaskProcessor& other)
       : matcher_(other.matcher_->clone()),
         end_tokens_(other.end_tokens_),
-        num_words_(other.num_words_),
+        vocab_size_(other.vocab_size_),
         min_tokens_(other.min_tokens_) {}
   TokenMaskProcessor& operator=(const TokenMaskProcessor&) = delete;
   TokenMaskProcessor(TokenMaskProcessor&&) noexcept = default;
@@ -109,8 +111,9 @@ class TokenMaskProcessor {
                           " tokens are wanted");
       return mask.allow_only(end_tokens_);
     }
-    std::vector<std::uint32_t> bits(num_words_);
+    std::vector<std::uint32_t> bits((vocab_size_ + 31) / 32);
     matcher_->fill(bits);
+    if (vocab_size_ % 32 != 0) bits.back() &= (std::uint32_t{1} << (vocab_size_ % 32)) - 1;
     check<RequestError>(std::any_of(bits.begin(), bits.end(), [](auto word) { return word != 0; }),
                         "token_masks: no token may follow after ", num_generated, " tokens");
     mask.keep(bits);
@@ -123,7 +126,7 @@ class TokenMaskProcessor {
 
   std::unique_ptr<TokenMatcher> matcher_;
   std::span<const TokenId> end_tokens_;
-  std::size_t num_words_;
+  std::size_t vocab_size_;
   std::int32_t min_tokens_;
 };
 
