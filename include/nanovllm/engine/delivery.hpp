@@ -35,7 +35,8 @@ class Delivery {
   void begin(std::size_t num_samples, std::size_t num_events, Clock::time_point now);
 
   /// Gives every sampled sequence its tokens, as far as it goes on, the candidates of beams to those
-  /// who choose, and requests the log-probabilities of their prompts. Sequences that ended while the step was under way get nothing from it.
+  /// who choose, and requests the log-probabilities of their prompts. Sequences that ended while the
+  /// step was under way get nothing from it.
   void accept(const StepPlan& plan, const StepResults& results);
 
   /// Queues the events of what was accepted. The news of a token that ends a sequence are left to
