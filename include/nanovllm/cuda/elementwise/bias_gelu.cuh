@@ -38,8 +38,8 @@ __device__ __forceinline__ float gelu(float v) {
 template <class T, bool kWhole>
 __global__ void __launch_bounds__(kElementwiseThreads)
     bias_gelu_kernel(BiasGeluArgs<T> args, RowVectors vectors) {
-  grid_dependency_wait();
   grid_dependency_launch();
+  grid_dependency_wait();
   const std::uint32_t index = blockIdx.x * kElementwiseThreads + threadIdx.x;
   if (index >= vectors.total) return;
   const auto [row, column, count] = vectors.place<kVecSize<T>>(index);

@@ -33,6 +33,7 @@ struct CopyBlocksProblem {
 template <class Unit>
 __global__ void __launch_bounds__(kCopyBlocksThreads)
     copy_blocks_kernel(const CopyBlocksProblem<Unit> problem) {
+  grid_dependency_launch();
   grid_dependency_wait();
   Unit* const layer = problem.pool + blockIdx.y * problem.layer_stride;
   const std::int64_t step = std::int64_t{gridDim.x} * kCopyBlocksThreads;

@@ -35,8 +35,8 @@ struct EmbeddingProblem {
 template <class T, bool kWhole>
 __global__ void __launch_bounds__(kElementwiseThreads)
     embedding_kernel(EmbeddingProblem<T> problem, RowVectors vectors) {
-  grid_dependency_wait();
   grid_dependency_launch();
+  grid_dependency_wait();
   const std::uint32_t index = blockIdx.x * kElementwiseThreads + threadIdx.x;
   if (index >= vectors.total) return;
   const auto [row, column, count] = vectors.place<kVecSize<T>>(index);

@@ -48,8 +48,8 @@ void check_num_slots(const char* op, const KvView<T>& kv) {
 template <class T, bool kWhole>
 __global__ void __launch_bounds__(kElementwiseThreads)
     kv_store_kernel(KvStoreArgs<T> args, RowVectors vectors) {
-  grid_dependency_wait();
   grid_dependency_launch();
+  grid_dependency_wait();
   const std::uint32_t index = blockIdx.x * kElementwiseThreads + threadIdx.x;
   if (index >= vectors.total) return;
   const auto [row, column, count] = vectors.place<kVecSize<T>>(index);

@@ -49,6 +49,7 @@ struct LayerNormProblem {
   float eps;
   MatrixView<T> out;
   float inverse_width;
+  NextStart next;
 };
 
 namespace detail {
@@ -128,6 +129,7 @@ __global__ void __launch_bounds__(LayerNormTraits::kMaxThreads)
   const std::int64_t row = std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
   const auto width = static_cast<int>(problem.x.extent(1)), threads = static_cast<int>(blockDim.x);
   const int column = static_cast<int>(threadIdx.x) * kVecSize<T>, count = width - column;
+  launch_next_early(problem.next);
   uint4 weight{}, bias{}, x_bias{}, raw{};
   if (count > 0) {
     x_bias = detail::load_x_bias<T, kAdd, kWhole>(problem, column, count);
@@ -135,7 +137,7 @@ __global__ void __launch_bounds__(LayerNormTraits::kMaxThreads)
     bias = load_first<kWhole, Load::constant>(problem.bias.data + column, count);
   }
   grid_dependency_wait();
-  grid_dependency_launch();
+  launch_next_late(problem.next);
   if (row >= problem.x.extent(0)) return;  // whole warps: blocks of several rows have a warp each
   if (count > 0) raw = detail::load_summed<T, kAdd, kWhole>(problem, x_bias, row, column, count);
   float x[kVecSize<T>];
@@ -159,8 +161,9 @@ __global__ void __launch_bounds__(LayerNormTraits::kMaxThreads)
   const std::int64_t row = blockIdx.x;
   const auto width = static_cast<int>(problem.x.extent(1));
   const int first = static_cast<int>(threadIdx.x) * kVecSize<T>;
+  launch_next_early(problem.next);
   grid_dependency_wait();
-  grid_dependency_launch();
+  launch_next_late(problem.next);
   float x[kVecSize<T>], part = 0.f;
   for (int column = first; column < width; column += kStep) {
     const int count = width - column;
@@ -229,37 +232,37 @@ void launch_layer_norm(const char* op, const LayerNormProblem<T>& problem, const
 
 /// See the head of this file. Throws ShapeError when the operands do not fit together.
 template <Element T>
-void layer_norm(const LayerNormArgs<T>& args, const Context& context) {
+void layer_norm(const LayerNormArgs<T>& args, const Context& context,
+                NextStart next = NextStart::at_once) {
   validate(args);
   if (args.out.empty()) return;
   const float inverse_width = 1.f / static_cast<float>(args.x.extent(1));
   detail::launch_layer_norm<T, false>(
-      "layer_norm", {args.x, {}, {}, args.weight, args.bias, args.eps, args.out, inverse_width},
-      context);
+      "layer_norm",
+      {args.x, {}, {}, args.weight, args.bias, args.eps, args.out, inverse_width, next}, context);
 }
 
 template <Element T, class State>
 void run_op(const LayerNormArgs<T>& args, State& state) {
-  layer_norm(args, state.context);
-  state.plan_is_visible = true;
+  layer_norm(args, state.context, state.start_behind_norm());
 }
 
 /// See the head of this file. Throws ShapeError when the operands do not fit together.
 template <Element T>
-void add_layer_norm(const AddLayerNormArgs<T>& args, const Context& context) {
+void add_layer_norm(const AddLayerNormArgs<T>& args, const Context& context,
+                    NextStart next = NextStart::at_once) {
   validate(args);
   if (args.out.empty()) return;
   const float inverse_width = 1.f / static_cast<float>(args.x.extent(1));
   detail::launch_layer_norm<T, true>("add_layer_norm",
                                      {args.x, args.x_bias, args.residual, args.weight, args.bias,
-                                      args.eps, args.out, inverse_width},
+                                      args.eps, args.out, inverse_width, next},
                                      context);
 }
 
 template <Element T, class State>
 void run_op(const AddLayerNormArgs<T>& args, State& state) {
-  add_layer_norm(args, state.context);
-  state.plan_is_visible = true;
+  add_layer_norm(args, state.context, state.start_behind_norm());
 }
 
 }  // namespace nanovllm::cuda

@@ -61,6 +61,7 @@ struct RmsNormProblem {
   float eps;
   MatrixView<T> out;
   float inverse_width;
+  NextStart next;
 };
 
 namespace detail {
@@ -143,12 +144,13 @@ __device__ __forceinline__ void norm_row_in_registers(const RmsNormProblem<T>& p
       if (column < width) visit(v, column, width - column);
     }
   };
+  launch_next_early(problem.next);
   uint4 weight[kVectors], x[kVectors] = {}, residual[kVectors];
   for_each_vector([&](int v, int column, int count) {
     weight[v] = load_first<kWhole, Load::constant>(problem.weight.data + column, count);
   });
   grid_dependency_wait();
-  grid_dependency_launch();
+  launch_next_late(problem.next);
   if (row >= problem.x.extent(0)) return;  // whole warps: blocks of several rows have a warp each
   for_each_vector([&](int v, int column, int count) {
     x[v] = load_first<kWhole>(problem.x.at(row, column), count);
@@ -181,9 +183,10 @@ __global__ void __launch_bounds__(RmsNormTraits::kThreads)
   const std::int64_t row =
       (std::int64_t{blockIdx.x} * RmsNormTraits::kThreads + threadIdx.x) / Row::kGroup;
   const auto width = static_cast<int>(problem.x.extent(1));
+  launch_next_early(problem.next);
   const auto weight = Row::template load<Load::constant>(problem.weight.data, width);
   grid_dependency_wait();
-  grid_dependency_launch();
+  launch_next_late(problem.next);
   const bool exists = row < problem.x.extent(0);  // no thread leaves before the shuffles
   Row values({}, width);
   if (exists) values = Row(Row::load(problem.x.at(row), width), width);
@@ -215,8 +218,9 @@ __global__ void __launch_bounds__(RmsNormTraits::kMaxThreads)
   const std::int64_t row = blockIdx.x;
   const auto width = static_cast<int>(problem.x.extent(1));
   const int first = static_cast<int>(threadIdx.x) * kVecSize<T>;
+  launch_next_early(problem.next);
   grid_dependency_wait();
-  grid_dependency_launch();
+  launch_next_late(problem.next);
   float sum = 0.f;
   for (int column = first; column < width; column += kStep) {
     uint4 x = load_first<kWhole>(problem.x.at(row, column), width - column);
@@ -295,34 +299,35 @@ void launch_rms_norm(const char* op, const RmsNormProblem<T>& problem, const Con
 
 /// See the head of this file. Throws ShapeError when the operands do not fit together.
 template <Element T>
-void rms_norm(const RmsNormArgs<T>& args, const Context& context) {
+void rms_norm(const RmsNormArgs<T>& args, const Context& context,
+              NextStart next = NextStart::at_once) {
   validate(args);
   if (args.out.empty()) return;
   const float inverse_width = 1.f / static_cast<float>(args.x.extent(1));
   detail::launch_rms_norm<T, false>(
-      "rms_norm", {args.x, {}, args.weight, args.eps, args.out, inverse_width}, context);
+      "rms_norm", {args.x, {}, args.weight, args.eps, args.out, inverse_width, next}, context);
 }
 
 template <Element T, class State>
 void run_op(const RmsNormArgs<T>& args, State& state) {
-  rms_norm(args, state.context);
-  state.plan_is_visible = true;
+  rms_norm(args, state.context, state.start_behind_norm());
 }
 
 /// See the head of this file. Throws ShapeError when the operands do not fit together.
 template <Element T>
-void add_rms_norm(const AddRmsNormArgs<T>& args, const Context& context) {
+void add_rms_norm(const AddRmsNormArgs<T>& args, const Context& context,
+                  NextStart next = NextStart::at_once) {
   validate(args);
   if (args.out.empty()) return;
   const float inverse_width = 1.f / static_cast<float>(args.x.extent(1));
   detail::launch_rms_norm<T, true>(
-      "add_rms_norm", {args.x, args.residual, args.weight, args.eps, args.out, inverse_width},
+      "add_rms_norm", {args.x, args.residual, args.weight, args.eps, args.out, inverse_width, next},
       context);
 }
 
 template <Element T, class State>
 void run_op(const AddRmsNormArgs<T>& args, State& state) {
-  add_rms_norm(args, state.context);
+  add_rms_norm(args, state.context, state.start_behind_norm());
 }
 
 }  // namespace nanovllm::cuda

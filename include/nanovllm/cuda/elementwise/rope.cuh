@@ -35,8 +35,8 @@ struct RopeTraits {
 template <class T, int kLanes, bool kWhole>
 __global__ void __launch_bounds__(RopeTraits::kThreads) rope_kernel(RopeArgs<T> args) {
   using Row = HeadRow<T, kLanes, kWhole>;
-  grid_dependency_wait();
   grid_dependency_launch();
+  grid_dependency_wait();
   const auto heads = static_cast<std::uint32_t>(args.x.extent(1));
   const std::uint32_t item = (blockIdx.x * RopeTraits::kThreads + threadIdx.x) / Row::kGroup;
   const std::uint32_t token = item / heads, head = item % heads;

@@ -51,8 +51,8 @@ __device__ __forceinline__ uint4 silu_mul_vector(uint4 gate, uint4 up) {
 template <class T, bool kWhole>
 __global__ void __launch_bounds__(kElementwiseThreads)
     silu_mul_kernel(SiluMulArgs<T> args, RowVectors vectors) {
-  grid_dependency_wait();
   grid_dependency_launch();
+  grid_dependency_wait();
   const std::uint32_t index = blockIdx.x * kElementwiseThreads + threadIdx.x;
   if (index >= vectors.total) return;
   const auto [row, column, count] = vectors.place<kVecSize<T>>(index);

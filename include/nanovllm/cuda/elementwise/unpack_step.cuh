@@ -58,6 +58,7 @@ __device__ inline void unpack_table(const UnpackedArray& array) {
 
 __global__ static void __launch_bounds__(kUnpackThreads)
     unpack_step_kernel(const __grid_constant__ UnpackStepArgs args) {
+  grid_dependency_launch();
   grid_dependency_wait();
   const UnpackedArray& array = args.arrays[blockIdx.y];
   switch (array.kind) {

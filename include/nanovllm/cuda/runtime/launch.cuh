@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -27,10 +28,32 @@ __device__ __forceinline__ void grid_dependency_wait() {
 
 /// Lets the next kernel in the stream start once all blocks of this one have called this or ended;
 /// it then waits in its own `grid_dependency_wait`. Gives no visibility of writes.
+///
+/// Kernels call it first, ahead of their own wait: a kernel that stands by costs nothing but its
+/// place on a multiprocessor, and a linear layer behind it has its weights on their way sooner. It
+/// makes nothing less safe for kernels that wait before they touch what others do: a kernel is done
+/// only when those ahead of it are, because it has waited for them. The exception is a reader that
+/// does not wait, see `NextStart`.
 __device__ __forceinline__ void grid_dependency_launch() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+}
+
+/// When a kernel lets the next one in the stream start.
+enum class NextStart : std::uint8_t {
+  at_once,     ///< whatever is still running ahead of it
+  after_wait,  ///< once all kernels ahead of it are done: what they wrote may be read at the start
+               ///< of the next one, and of every one after it
+};
+
+/// The part of `grid_dependency_launch` that comes first; the wait and `launch_next_late` follow.
+__device__ __forceinline__ void launch_next_early(NextStart start) {
+  if (start == NextStart::at_once) grid_dependency_launch();
+}
+/// Behind `grid_dependency_wait`.
+__device__ __forceinline__ void launch_next_late(NextStart start) {
+  if (start == NextStart::after_wait) grid_dependency_launch();
 }
 
 /// Shape of a launch.

@@ -22,8 +22,8 @@ inline constexpr int kApplyFunctorThreads = 256;
 template <class F>
 __global__ void __launch_bounds__(kApplyFunctorThreads)
     apply_functor_kernel(const ApplyFunctorArgs<F> args) {
-  grid_dependency_wait();
   grid_dependency_launch();
+  grid_dependency_wait();
   const std::int64_t row = blockIdx.y;
   if (args.arguments.data[row] == 0) return;
   const std::int64_t token = std::int64_t{blockIdx.x} * kApplyFunctorThreads + threadIdx.x;

@@ -147,8 +147,8 @@ __device__ __forceinline__ void penalise(float* logits, const EditRow& row, cons
 template <int kGroups>
 __global__ void __launch_bounds__(kEditThreads)
     edit_logits_kernel(const EditLogitsArgs args, std::int64_t part) {
-  grid_dependency_wait();
   grid_dependency_launch();
+  grid_dependency_wait();
   const std::int64_t r = blockIdx.y, vocab = args.logits.extent(1);
   const EditRow row = args.batch.rows.data[r];
   const VectorView<const TokenBias> biases = args.batch.biases[r];

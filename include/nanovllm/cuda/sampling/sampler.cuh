@@ -152,8 +152,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
                          double mass_unit) {
   static_assert(kThreads == kSelectThreads);
   __shared__ FilterShared shared;
-  grid_dependency_wait();
   grid_dependency_launch();
+  grid_dependency_wait();
   const std::int64_t r = blockIdx.x, vocab = args.logits.extent(1);
   const SamplingRow settings = args.batch.rows.data[r];
   const bool lists = blockIdx.y == 1;

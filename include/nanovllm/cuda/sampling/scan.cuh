@@ -259,8 +259,8 @@ __global__ void __launch_bounds__(SampleScanTraits<kGroups>::kThreads,
     sample_scan_kernel(const SampleArgs args, const SamplerScratch scratch) {
   using Traits = SampleScanTraits<kGroups>;
   __shared__ SampleScanShared<kGroups> shared;
-  grid_dependency_wait();
   grid_dependency_launch();
+  grid_dependency_wait();
   const std::int64_t row = blockIdx.y, slice = blockIdx.x, begin = slice * Traits::kSlice;
   const std::int64_t vocab = args.logits.extent(1);
   float x[kGroups][4];

@@ -30,8 +30,8 @@ template <int kGroups>
 __global__ void __launch_bounds__(SampleScanTraits<kGroups>::kThreads)
     token_logprobs_scan_kernel(MatrixView<const float> logits, const SamplerScratch scratch) {
   __shared__ SampleScanShared<kGroups> shared;
-  grid_dependency_wait();
   grid_dependency_launch();
+  grid_dependency_wait();
   const std::int64_t row = blockIdx.y, slice = blockIdx.x;
   float x[kGroups][4];
   load_slice<kGroups>(logits.at(row), slice * SampleScanTraits<kGroups>::kSlice, logits.extent(1),
@@ -70,8 +70,8 @@ template <int kThreads>
 __global__ void __launch_bounds__(kThreads)
     token_logprobs_kernel(const TokenLogprobsArgs args, const SamplerScratch scratch,
                           int num_parts) {
-  grid_dependency_wait();
   grid_dependency_launch();
+  grid_dependency_wait();
   const std::int64_t r = blockIdx.x, vocab = args.logits.extent(1);
   const LogSoftmax log_prob = merge_log_softmax(scratch.parts + r * scratch.part_pitch, num_parts);
   const float* const logits = args.logits.at(r);

@@ -71,8 +71,8 @@ template <int kThreads>
 __global__ void __launch_bounds__(kThreads) mark_tokens_kernel(const MarkTokensArgs args) {
   static_assert(kThreads == kMarkTokensThreads);
   __shared__ std::int32_t num_seen;
-  grid_dependency_wait();
   grid_dependency_launch();
+  grid_dependency_wait();
   const MarkHead head = args.heads.data[blockIdx.x];
   if (!has_slot(args.marks, head.slot)) return;
   const MarkSlot slot(args.marks, head.slot);
@@ -97,8 +97,8 @@ __global__ void __launch_bounds__(kThreads) mark_tokens_kernel(const MarkTokensA
 /// A thread for each row.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) mark_drawn_kernel(const MarkDrawnArgs args) {
-  grid_dependency_wait();
   grid_dependency_launch();
+  grid_dependency_wait();
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= args.rows.extent(0) || !has_slot(args.marks, args.rows.data[i].marks)) return;
   const MarkSlot slot(args.marks, args.rows.data[i].marks);

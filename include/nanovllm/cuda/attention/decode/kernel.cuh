@@ -214,15 +214,26 @@ __device__ __forceinline__ void store_zeros(const DecodeProblem<T>& problem, int
   }
 }
 
+/// Registers that a thread may take. On devices whose kernels overlap, a block of 256 threads with
+/// 144 leaves room for one of a linear layer with 112, which begins to read its weights while
+/// attention still runs.
+[[nodiscard]] constexpr int decode_registers(int head_tiles, bool shares) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  return head_tiles == 1 && !shares ? 160 : 255;
+#else
+  return head_tiles == 1 && !shares ? 144 : 255;
+#endif
+}
+
 }  // namespace detail
 
 /// Grid as planned. Dynamic shared memory: `decode_shared_bytes`.
 ///
-/// @tparam kShares  whether the plan may have groups. Without them the kernel takes 160 registers
-///                  instead of 250, and there is room for blocks of its neighbours in the stream,
-///                  which may begin early then: 2 us a layer.
+/// @tparam kShares  whether the plan may have groups. Without them the kernel takes 144 registers
+///                  instead of 250 (`decode_registers`), and there is room for blocks of its
+///                  neighbours in the stream, which may begin early then: 2 us a layer.
 template <class T, int kHeadDim, int kHeadTiles, int kWarps, bool kShares>
-__global__ void __launch_bounds__(32 * kWarps, 1)
+__global__ void __maxnreg__(detail::decode_registers(kHeadTiles, kShares))
     decode_attention_kernel(const __grid_constant__ DecodeProblem<T> problem) {
   using Traits = DecodeTraits<kHeadDim, kHeadTiles, kWarps>;
   extern __shared__ __align__(1024) unsigned char decode_shared[];

@@ -214,8 +214,8 @@ __global__ void __launch_bounds__(kThreads)
   int* const starts = decode_starts;  // first tile of every sequence, counting one head
   const int thread = static_cast<int>(threadIdx.x);
   const int max_warps = grid.num_blocks * grid.warps_per_block;
-  grid_dependency_wait();
   grid_dependency_launch();
+  grid_dependency_wait();
   const DecodeGroupList groups = list_groups(shared, num_heads, members_at_once, plan.max_chunks,
                                              grid, decode_starts + num_seqs + 1);
   sum_up(num_seqs, starts, [&](int s) {

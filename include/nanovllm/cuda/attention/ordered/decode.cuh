@@ -445,9 +445,10 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) ordered_decode_attention_
       .run();
 }
 
-/// The launcher; operands are not empty and fit the workspace. `early` promises that the kernel
-/// before this one lets it start only after its own `grid_dependency_wait`, and that the plan and the
-/// block tables were written before that one: then they are read while it still runs.
+/// The launcher; operands are not empty and fit the workspace. `early` promises that a kernel
+/// before this one lets its successor start only after its own `grid_dependency_wait`, and that the
+/// plan and the block tables were written before that one: then they are read while kernels ahead
+/// still run.
 template <int kHeadDim, MmaElement T, class Heads>
 void ordered_decode_attention(const DecodeAttentionArgs<T, T, Heads>& args,
                               OrderedDecodeWorkspace& workspace, bool early,
