@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <iterator>
 #include <span>
 #include <utility>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "nanovllm/engine/edit_chain.hpp"
 #include "nanovllm/engine/executor_steps.hpp"
 #include "nanovllm/engine/sample_batch.hpp"
+#include "nanovllm/engine/step_graphs.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
 #include "nanovllm/engine/step_kv.hpp"
 #include "nanovllm/engine/step_memory.hpp"
@@ -33,20 +33,6 @@
 #include "nanovllm/sched/step_plan.hpp"
 
 namespace nanovllm {
-
-/// Sizes of decode steps that get a graph, descending: 1, 2, 4, then multiples of 8 up to 128, of
-/// 16 up to 256, of 32 up to 512 and of 64 beyond, and always `most` itself. A step takes the next
-/// size up; the rows that it does not need are padding.
-[[nodiscard]] inline std::vector<std::int64_t> graph_sizes(std::int64_t most) {
-  std::vector<std::int64_t> out;
-  const auto spacing = [](std::int64_t size) {
-    return size < 4 ? size : size < 8 ? 4 : size < 128 ? 8 : size < 256 ? 16 : size < 512 ? 32 : 64;
-  };
-  for (std::int64_t size = 1; size < most; size += spacing(size)) out.push_back(size);
-  out.push_back(most);
-  std::reverse(out.begin(), out.end());
-  return out;
-}
 
 /// One rank's steps. The life of a step:
 ///
@@ -67,10 +53,7 @@ class GraphExecutor {
   template <class U>
   using HostBuffer = typename Backend::template HostBuffer<U>;
   using Graph = typename Backend::Graph;
-  using SizedGraph = std::pair<std::int64_t, Graph>;
-
-  /// What a graph computes: a step, one whose decodes read shared prefixes once, or logits alone.
-  enum class Recorded : std::uint8_t { step, sharing_step, logits };
+  using SizedGraph = typename StepGraphs<Graph>::Sized;
 
  public:
   /// Allocates for steps within `limits` of sequences of `max_blocks` blocks. `network` and
@@ -106,12 +89,10 @@ class GraphExecutor {
     // Page-locked memory that grows waits for the device: as much as the largest step has needed.
     for (StepSlot& slot : slots_) grow(slot.inputs, static_cast<std::int64_t>(arena_.size()));
     graphs_.clear();
-    sharing_graphs_.clear();
-    open_graphs_.clear();
     for (const std::int64_t size : graph_sizes(limits_.max_num_seqs)) {
-      graphs_.emplace_back(size, record(size, kv, Recorded::step));
+      graphs_.add(Recorded::step, size, record(size, kv, Recorded::step));
       if (shares_prefixes(size))
-        sharing_graphs_.emplace_back(size, record(size, kv, Recorded::sharing_step));
+        graphs_.add(Recorded::sharing_step, size, record(size, kv, Recorded::sharing_step));
     }
     backend_.synchronize();
   }
@@ -305,30 +286,22 @@ class GraphExecutor {
         !memory_.has_room(inputs.fields())) {
       return nullptr;
     }
-    return smallest(inputs.fields().forward.shared_prefixes.size > 0 ? sharing_graphs_ : graphs_,
-                    n);
-  }
-
-  /// Of `graphs`, by size, descending: the last of `n` rows or more, or null.
-  [[nodiscard]] static const SizedGraph* smallest(const std::vector<SizedGraph>& graphs,
-                                                  std::int64_t n) {
-    const auto smaller = std::find_if(graphs.begin(), graphs.end(),
-                                      [&](const auto& graph) { return graph.first < n; });
-    return smaller == graphs.begin() ? nullptr : &*std::prev(smaller);
+    const bool shares = inputs.fields().forward.shared_prefixes.size > 0;
+    return graphs_.find(shares ? Recorded::sharing_step : Recorded::step, n);
   }
 
   /// The graph that computes the logits of this open step, recorded when it is first needed; null
   /// for steps that have none.
   [[nodiscard]] const SizedGraph* open_graph(const StepInputs& inputs, Pool& kv) {
     const std::int64_t n = inputs.num_decodes();
-    if (graphs_.empty() || n == 0 || n != inputs.num_tokens() || n != inputs.num_samples() ||
+    const SizedGraph* const closed = graphs_.find(Recorded::step, n);
+    if (closed == nullptr || n == 0 || n != inputs.num_tokens() || n != inputs.num_samples() ||
         inputs.has_chunk_rows())
       return nullptr;
-    const std::int64_t size = smallest(graphs_, n)->first;
-    const auto larger = std::find_if(open_graphs_.begin(), open_graphs_.end(),
-                                     [&](const auto& graph) { return graph.first <= size; });
-    if (larger != open_graphs_.end() && larger->first == size) return &*larger;
-    return &*open_graphs_.emplace(larger, size, record(size, kv, Recorded::logits));
+    const std::int64_t size = closed->first;
+    const SizedGraph* const open = graphs_.find_exactly(Recorded::logits, size);
+    if (open != nullptr) return open;
+    return &graphs_.add(Recorded::logits, size, record(size, kv, Recorded::logits));
   }
 
   /// What the step before drew.
@@ -462,9 +435,7 @@ class GraphExecutor {
   Buffer<float> chosen_;
   EditChain<Backend, Functor> edits_;
 
-  // By size, descending; they go first. The second are for steps with shared prefixes, the last for
-  // open steps.
-  std::vector<SizedGraph> graphs_, sharing_graphs_, open_graphs_;
+  StepGraphs<Graph> graphs_;  // they go first
 };
 
 }  // namespace nanovllm
