@@ -7,6 +7,8 @@
 ///   successor stands by.
 /// - stream: `early`, and before its wait each block starts to copy weights to shared memory,
 ///   which it needs behind its body. The time of one as it is.
+/// - standby: how long before the end of a kernel the next one has started, on the same
+///   multiprocessor, and how long behind that end its wait returns.
 /// - exchange: the blocks of a cooperative launch publish words of 16 bytes, each with its flag in
 ///   it, and read those of all others.
 /// - barrier: cooperative groups' `grid.sync()`, and an arrival counter.
@@ -59,6 +61,11 @@ __device__ __forceinline__ void be_busy(std::int64_t cycles) {
 
 enum class Trigger { none, late, early };
 
+/// Clocks of a multiprocessor at a kernel's start, behind its wait, and at its end.
+struct Stamps {
+  std::int64_t start, released, end;
+};
+
 struct Link {
   const std::uint32_t* from;  ///< [blocks]: what the kernel before wrote
   std::uint32_t* to;          ///< [blocks]
@@ -67,6 +74,7 @@ struct Link {
   int cycles;                 ///< of the body
   const std::byte* weights;   ///< [blocks][weight_bytes]
   std::uint32_t weight_bytes;
+  Stamps* stamps;  ///< [SMs], or null
 };
 
 template <Trigger kTrigger>
@@ -74,6 +82,7 @@ __global__ void __launch_bounds__(kThreads) chain_kernel(const Link link) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(128) std::byte chain_shared[];
   __shared__ std::uint64_t full;
+  const std::int64_t start = clock64();
   if constexpr (kTrigger == Trigger::early) cuda::grid_dependency_launch();
   if (link.weight_bytes > 0 && threadIdx.x == 0) {
     cuda::mbarrier_init(full, 1);
@@ -84,6 +93,7 @@ __global__ void __launch_bounds__(kThreads) chain_kernel(const Link link) {
                                link.weight_bytes, &full);
   }
   if constexpr (kTrigger != Trigger::none) cuda::grid_dependency_wait();
+  const std::int64_t released = clock64();
   bool is_right = true;
   for (unsigned i = threadIdx.x; i < gridDim.x; i += kThreads)
     is_right &= __ldcg(link.from + i) == link.value;
@@ -93,6 +103,9 @@ __global__ void __launch_bounds__(kThreads) chain_kernel(const Link link) {
   if (threadIdx.x == 0) {
     expect(is_right);
     link.to[blockIdx.x] = link.next;
+    unsigned sm;
+    asm("mov.u32 %0, %%smid;" : "=r"(sm));
+    if (link.stamps != nullptr) link.stamps[sm] = {start, released, clock64()};
   }
   if constexpr (kTrigger == Trigger::late) cuda::grid_dependency_launch();
 #endif
@@ -260,6 +273,32 @@ class Bench {
         static_cast<double>(blocks) * weight_bytes, 0);
   }
 
+  template <Trigger kTrigger>
+  void standby(const char* name, std::uint32_t weight_bytes, double body_us) {
+    constexpr int kSms = 132;
+    cuda::DeviceBuffer<Stamps> stamps(kChain * kSms);
+    cuda::check(cudaMemset(stamps.data(), 0, stamps.size_bytes()), "cudaMemset");
+    static_cast<void>(time_chain<kTrigger>(kSms, body_us, weight_bytes, stamps.data()));
+    std::vector<Stamps> all(stamps.size());
+    cuda::check(cudaMemcpy(all.data(), stamps.data(), stamps.size_bytes(), cudaMemcpyDefault),
+                "cudaMemcpy");
+    std::vector<double> ahead, behind;
+    for (std::size_t i = kSms; i < all.size(); ++i) {
+      const Stamps &now = all[i], &before = all[i - kSms];
+      if (now.start == 0 || before.start == 0) continue;  // a multiprocessor without a block
+      ahead.push_back(static_cast<double>(before.end - now.start) / clocks_per_us_);
+      behind.push_back(static_cast<double>(now.released - before.end) / clocks_per_us_);
+    }
+    const auto add = [&](const char* what, std::vector<double>& times) {
+      std::sort(times.begin(), times.end());
+      report_.add(
+          concat("standby ", name, ", ", weight_bytes / 1024, " KB, body ", body_us, " us, ", what),
+          {times[times.size() / 2], times.front(), times.back()}, 0, 0);
+    };
+    add("start before end", ahead);
+    add("release behind end", behind);
+  }
+
   template <int kWords>
   void exchange() {
     cuda::DeviceBuffer<uint4> slots(2 * 132 * kWords);
@@ -323,21 +362,23 @@ class Bench {
   [[nodiscard]] int body_cycles(double us) const { return static_cast<int>(us * clocks_per_us_); }
 
   template <Trigger kTrigger>
-  bench::Timing time_chain(int blocks, double body_us, std::uint32_t weight_bytes) {
+  bench::Timing time_chain(int blocks, double body_us, std::uint32_t weight_bytes,
+                           Stamps* stamps = nullptr) {
     cuda::check(cudaMemsetAsync(words_.data(), 0, words_.size_bytes(), context_.stream), "memset");
     const std::size_t step = static_cast<std::size_t>(blocks) * weight_bytes;
     const std::size_t sets = step == 0 ? 1 : kWeightsBytes / step;
     const auto run = [&](int i) {
       const auto u = static_cast<std::uint32_t>(i);
-      cuda::launch(chain_kernel<kTrigger>,
-                   {.grid = static_cast<unsigned>(blocks),
-                    .block = kThreads,
-                    .shared_bytes = weight_bytes,
-                    .overlap = kTrigger != Trigger::none},
-                   context_,
-                   Link{words_.data() + u % 2 * kMostBlocks,
-                        words_.data() + (u + 1) % 2 * kMostBlocks, u, (u + 1) % kChain,
-                        body_cycles(body_us), weights_.data() + u % sets * step, weight_bytes});
+      cuda::launch(
+          chain_kernel<kTrigger>,
+          {.grid = static_cast<unsigned>(blocks),
+           .block = kThreads,
+           .shared_bytes = weight_bytes,
+           .overlap = kTrigger != Trigger::none},
+          context_,
+          Link{words_.data() + u % 2 * kMostBlocks, words_.data() + (u + 1) % 2 * kMostBlocks, u,
+               (u + 1) % kChain, body_cycles(body_us), weights_.data() + u % sets * step,
+               weight_bytes, stamps == nullptr ? nullptr : stamps + u * 132});
     };
     return bench::time_in_graph(context_, run, kChain);
   }
@@ -393,6 +434,12 @@ int run(const char* json) {
   }
   for (const std::uint32_t kilobytes : {16, 32, 64, 96}) {
     for (const double body_us : {0.0, 1.0, 2.0}) bench.stream(132, kilobytes * 1024, body_us);
+  }
+  for (const double body_us : {0.0, 2.0}) {
+    bench.standby<Trigger::none>("serial", 0, body_us);
+    bench.standby<Trigger::late>("late", 0, body_us);
+    bench.standby<Trigger::early>("early", 0, body_us);
+    bench.standby<Trigger::early>("early", 64 * 1024, body_us);
   }
   bench.exchange<1>();
   bench.exchange<4>();

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "nanovllm/cpu/backend.hpp"
+#include "nanovllm/ops/publish_results.hpp"
 
 namespace nanovllm::test {
 
@@ -135,17 +136,52 @@ class DeferredBackend : public CpuBackend {
     for (const Op& op : graph) queue_->ops.push_back(op);
   }
 
- private:
+ protected:
   void enqueue(Op op) {
     if (captured_) return captured_->push_back(std::move(op));
     queue_->ops.push_back(std::move(op));
   }
 
+ private:
   std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
   Graph* captured_ = nullptr;
   std::function<void(std::int64_t)> swap_layer_;
 };
 
 static_assert(BackendLike<DeferredBackend, float>);
+
+/// One whose copies of inputs do not wait for ops, and whose graphs write to the host's memory: the
+/// first as early as a device could do it, the second as late.
+class BesideBackend : public DeferredBackend {
+ public:
+  using DeferredBackend::DeferredBackend;
+  using DeferredBackend::run;
+
+  inline static int num_early = 0;
+  inline static int num_published = 0;
+
+  void upload_early(const std::byte* from, std::byte* to, std::size_t count) {
+    ++num_early;
+    std::copy_n(from, count, to);
+  }
+  void run(const PublishResultsArgs& args) {
+    validate(args);
+    enqueue([args] {
+      const ResultsPlace& place = *args.place;
+      const auto copy = [](const auto* from, auto* host, std::int64_t size) {
+        if (host != nullptr) std::copy_n(from, size, host);
+      };
+      const std::int64_t top = args.top_tokens.extent(1);
+      copy(args.tokens.data, place.tokens, place.num_rows);
+      copy(args.logprobs.data, place.logprobs, place.num_rows);
+      copy(args.top_tokens.data, place.top_tokens, place.num_rows * top);
+      copy(args.top_logprobs.data, place.top_logprobs, place.num_rows * top);
+      num_published += place.tokens != nullptr ? 1 : 0;
+    });
+  }
+};
+
+static_assert(UploadsEarly<BesideBackend> && RunsOp<BesideBackend, PublishResultsArgs>);
+static_assert(!UploadsEarly<DeferredBackend> && !RunsOp<DeferredBackend, PublishResultsArgs>);
 
 }  // namespace nanovllm::test

@@ -17,6 +17,10 @@ struct DeferredPolicy : DirectPolicy {
   using Backend = DeferredBackend;
 };
 
+struct BesidePolicy : DirectPolicy {
+  using Backend = BesideBackend;
+};
+
 /// Has not heard of host memory.
 struct PlainBackend : CpuBackend {
   using CpuBackend::CpuBackend;
@@ -126,19 +130,26 @@ TEST_CASE("graphs give the bits of steps that are done at once", "[executor]") {
   };
   Engine<AnyModel, DirectPolicy> direct(config());
   const auto expected = outputs_of(direct);
-  DeferredBackend::num_overwritten = DeferredBackend::num_replays = 0;
-  Engine<AnyModel, DeferredPolicy> deferred(config());
-  const auto got = outputs_of(deferred);
-  REQUIRE(got.size() == expected.size());
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    INFO("request " << i);
-    REQUIRE(expected[i].error == "");
-    CHECK(got[i].error == "");
-    CHECK(got[i].token_ids == expected[i].token_ids);
-    CHECK(trace_of(got[i]).logprobs == trace_of(expected[i]).logprobs);
-  }
-  CHECK(DeferredBackend::num_replays > 10);
-  CHECK(DeferredBackend::num_overwritten == 0);
+  const auto check_policy = [&]<class Policy>(Policy) {
+    DeferredBackend::num_overwritten = DeferredBackend::num_replays = 0;
+    Engine<AnyModel, Policy> deferred(config());
+    const auto got = outputs_of(deferred);
+    REQUIRE(got.size() == expected.size());
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      INFO("request " << i);
+      REQUIRE(expected[i].error == "");
+      CHECK(got[i].error == "");
+      CHECK(got[i].token_ids == expected[i].token_ids);
+      CHECK(trace_of(got[i]).logprobs == trace_of(expected[i]).logprobs);
+    }
+    CHECK(DeferredBackend::num_replays > 10);
+    CHECK(DeferredBackend::num_overwritten == 0);
+  };
+  check_policy(DeferredPolicy{});
+  BesideBackend::num_early = BesideBackend::num_published = 0;
+  check_policy(BesidePolicy{});
+  CHECK(BesideBackend::num_early >= DeferredBackend::num_replays);
+  CHECK(BesideBackend::num_published == DeferredBackend::num_replays);
 }
 
 TEST_CASE("copies of blocks are made before the forward pass", "[executor][copy_blocks]") {

@@ -98,6 +98,18 @@ class CudaBackend {
     copy(from, to, count, cudaMemcpyHostToDevice);
   }
 
+  /// The same beside the ops under way: only those enqueued later wait for the copy. `from` is
+  /// page-locked.
+  template <class T>
+  void upload_early(const T* from, T* to, std::size_t count) {
+    if (count == 0) return;
+    cuda::check(
+        cudaMemcpyAsync(to, from, count * sizeof(T), cudaMemcpyHostToDevice, early_stream_.get()),
+        "cudaMemcpyAsync");
+    uploaded_.record(early_stream_.get());
+    uploaded_.hold(stream_.get());
+  }
+
   /// Waits.
   template <class T>
   void download(const T* from, T* to, std::size_t count) {
@@ -120,6 +132,7 @@ class CudaBackend {
   /// Marks the end of what is enqueued.
   void record(Event& event) { event.record(stream_.get()); }
   void synchronize() const {
+    early_stream_.synchronize();
     state_.swaps.synchronize();
     stream_.synchronize();
   }
@@ -192,6 +205,8 @@ class CudaBackend {
 
   std::unique_ptr<cuda::DeviceGuard> guard_;  // while the members are made
   cuda::Stream stream_;
+  cuda::Stream early_stream_;  // of `upload_early`
+  cuda::Event uploaded_;
 
  protected:
   cuda::OpState state_;

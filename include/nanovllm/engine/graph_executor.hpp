@@ -25,8 +25,10 @@
 #include "nanovllm/engine/step_results.hpp"
 #include "nanovllm/model/forward_batch.hpp"
 #include "nanovllm/model/model.hpp"
+#include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/copy_blocks.hpp"
 #include "nanovllm/ops/logits_functor.hpp"
+#include "nanovllm/ops/publish_results.hpp"
 #include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/ops/unpack_step.hpp"
 #include "nanovllm/sched/sequence.hpp"
@@ -36,10 +38,12 @@ namespace nanovllm {
 
 /// One rank's steps. The life of a step:
 ///
-///     launch   inputs → pinned memory → device           one copy
-///              decodes alone: unpack_step, then the graph of their size: forward, sample
+///     launch   inputs → pinned memory → device           one copy, beside the step under way where
+///                                                        the backend has UploadsEarly
+///              decodes alone: unpack_step, then the graph of their size: forward, sample, and
+///              publish_results where the backend has it
 ///              otherwise: unpack_step, forward, sample, kernel by kernel
-///              what was drawn → pinned memory            and an event behind it
+///              what was drawn → pinned memory, unless published; an event behind it
 ///     sample   for open steps, whose launch ends with the logits: SampleInputs → device, the ops
 ///              of EditChain, what was drawn → pinned memory
 ///     wait     until the event
@@ -55,6 +59,9 @@ class GraphExecutor {
   using Graph = typename Backend::Graph;
   using SizedGraph = typename StepGraphs<Graph>::Sized;
 
+  /// Whether graphs write what they draw to the host's memory themselves.
+  static constexpr bool kPublishes = RunsOp<Backend, PublishResultsArgs>;
+
  public:
   /// Allocates for steps within `limits` of sequences of `max_blocks` blocks. `network` and
   /// `backend` must outlive the executor.
@@ -69,6 +76,7 @@ class GraphExecutor {
         edits_(limits, network.vocab_size()) {
     drawn_.resize(limits_.max_num_seqs, kGraphLogprobs);
     for (StepSlot& slot : slots_) slot.results.resize(limits_.max_num_seqs, 0);
+    if constexpr (kPublishes) place_ = Buffer<ResultsPlace>(1);
   }
 
   /// Waits for what is under way: it uses this executor's memory, the network's and the pool's.
@@ -87,7 +95,7 @@ class GraphExecutor {
   /// once on padding before, which loads its kernels. `kv` must stay where it is.
   void capture(Pool& kv) {
     // Page-locked memory that grows waits for the device: as much as the largest step has needed.
-    for (StepSlot& slot : slots_) grow(slot.inputs, static_cast<std::int64_t>(arena_.size()));
+    grow(slots_[1].inputs, static_cast<std::int64_t>(slots_[0].inputs.size()));
     graphs_.clear();
     for (const std::int64_t size : graph_sizes(limits_.max_num_seqs)) {
       graphs_.add(Recorded::step, size, record(size, kv, Recorded::step));
@@ -120,6 +128,7 @@ class GraphExecutor {
     inputs.build(plan, scratch.shape().block_size, sampling);
     launch(0, inputs, scratch);
     static_cast<void>(wait(0));
+    grow(slots_[1].arena, static_cast<std::int64_t>(slots_[0].arena.size()));
     const std::vector<std::int64_t> sizes = graph_sizes(limits_.max_num_seqs);
     const auto num_sharing = static_cast<std::size_t>(std::count_if(
         sizes.begin(), sizes.end(), [&](std::int64_t size) { return shares_prefixes(size); }));
@@ -133,9 +142,10 @@ class GraphExecutor {
     StepSlot& mine = slots_[static_cast<std::size_t>(slot)];
     const auto* graph = inputs.is_open() ? open_graph(inputs, kv) : find_graph(inputs);
     const std::byte* const base = stage(inputs, mine);
-    StepKv<Backend, Pool> step_kv(backend_, kv, copies_of(inputs, kv));
+    StepKv<Backend, Pool> step_kv(backend_, kv, copies_of(inputs, base, kv));
     if (graph != nullptr) {
-      unpack_padded(inputs, base, graph->first);
+      if (!inputs.is_open()) make_room(inputs, true, mine.results);
+      unpack_padded(inputs, base, graph->first, mine.results.place(inputs.wants_logprobs()));
       step_kv.finish();
       backend_.replay(graph->second);
     } else {
@@ -143,9 +153,9 @@ class GraphExecutor {
     }
     if (inputs.is_open()) {
       mine.results.resize(inputs.num_samples(), 0);
-      return finish(mine);
+    } else if (graph == nullptr || !kPublishes) {
+      fetch(inputs, graph != nullptr, mine);
     }
-    fetch(inputs, graph != nullptr, mine);
     finish(mine);
   }
 
@@ -210,7 +220,7 @@ class GraphExecutor {
     check_samples(inputs);
     const std::byte* base = stage(inputs, slots_[0]);
     const MatrixView<float> logits = logits_view(inputs.num_samples());
-    StepKv<Backend, Pool> step_kv(backend_, kv, copies_of(inputs, kv));
+    StepKv<Backend, Pool> step_kv(backend_, kv, copies_of(inputs, base, kv));
     static_cast<void>(forward(inputs, base, step_kv, logits));
     for (std::int64_t i = 0; i < logits.extent(0); ++i)
       backend_.download(logits.at(i), out.at(i), elements(out.extent(1)));
@@ -225,6 +235,7 @@ class GraphExecutor {
   /// One of the two steps that may be under way: its way to the device and back.
   struct StepSlot {
     HostBuffer<std::byte> inputs;
+    Buffer<std::byte> arena;      ///< the inputs on the device
     HostBuffer<std::byte> draws;  ///< SampleInputs of an open step
     StepResultsMemory<Backend::template HostBuffer> results;
     typename Backend::Event done;
@@ -245,18 +256,21 @@ class GraphExecutor {
     slot.done.synchronize();                     // of the step that used this memory before
     if (slot.uploading) backend_.synchronize();  // it got no further, or there is no result of it
     grow(slot.inputs, size);
-    if (static_cast<std::int64_t>(arena_.size()) < size)
-      backend_.synchronize();  // the step under way may read it
-    grow(arena_, size);
+    grow(slot.arena, size);
     std::memcpy(slot.inputs.data(), bytes.data(), bytes.size());
     slot.uploading = true;
-    backend_.upload(slot.inputs.data(), arena_.data(), bytes.size());
-    return arena_.data();
+    if constexpr (UploadsEarly<Backend>) {
+      backend_.upload_early(slot.inputs.data(), slot.arena.data(), bytes.size());
+    } else {
+      backend_.upload(slot.inputs.data(), slot.arena.data(), bytes.size());
+    }
+    return slot.arena.data();
   }
 
-  /// The block copies of a step whose inputs are on the device. Those within the device are checked
+  /// The block copies of a step whose inputs are on the device, at `base`. Those within the device are checked
   /// here: a device does not.
-  [[nodiscard]] StepCopies copies_of(const StepInputs& inputs, const Pool& kv) const {
+  [[nodiscard]] StepCopies copies_of(const StepInputs& inputs, const std::byte* base,
+                                     const Pool& kv) const {
     const StepBatch<PackedOf>& fields = inputs.fields();
     const auto on_host = [&](const PackedArray& list) {
       return array_at<BlockCopy>(inputs.bytes().data(), list);
@@ -264,7 +278,7 @@ class GraphExecutor {
     const auto inside = on_host(fields.block_copies);
     check_block_copies({inside.data, elements(inside.extent(0))}, kv.num_blocks());
     return {.down = on_host(fields.copies_down),
-            .inside = array_at<BlockCopy>(arena_.data(), fields.block_copies),
+            .inside = array_at<BlockCopy>(base, fields.block_copies),
             .up = on_host(fields.copies_up)};
   }
 
@@ -309,10 +323,16 @@ class GraphExecutor {
     return {drawn_.tokens.data(), {limits_.max_num_seqs}};
   }
 
-  /// Puts a decode step into the arrays that the graph of `size` rows reads.
-  void unpack_padded(const StepInputs& inputs, const std::byte* base, std::int64_t size) {
+  /// Puts a decode step into the arrays that the graph of `size` rows reads, and tells the graph
+  /// where the host wants its results.
+  void unpack_padded(const StepInputs& inputs, const std::byte* base, std::int64_t size,
+                     const ResultsPlace& place) {
     UnpackStepArgs unpack{.previous = previous()};
     memory_.unpack_padded(inputs.fields(), base, size, unpack);
+    if constexpr (kPublishes) {  // as padding: it comes with the launch, not with the inputs
+      unpack.add_column(VectorView<const ResultsPlace>{},
+                        VectorView<ResultsPlace>(place_.data(), {1}), place);
+    }
     backend_.run(unpack);
   }
 
@@ -330,7 +350,7 @@ class GraphExecutor {
   [[nodiscard]] Graph record(std::int64_t size, Pool& kv, Recorded what) {
     StepInputs nothing;
     nothing.build({}, 1, {});
-    unpack_padded(nothing, stage(nothing, slots_[0]), size);
+    unpack_padded(nothing, stage(nothing, slots_[0]), size, {});
     decode(size, kv, what);
     return backend_.capture([&] { decode(size, kv, what); });
   }
@@ -345,8 +365,16 @@ class GraphExecutor {
     StepKv<Backend, Pool> step_kv(backend_, kv);
     network_.forward(batch, step_kv, logits);
     if (what == Recorded::logits) return;
-    sample(logits, step.sampling, {drawn_.top_tokens.data(), {size, kGraphLogprobs}},
-           {drawn_.top_logprobs.data(), {size, kGraphLogprobs}});
+    const MatrixView<TokenId> top_tokens(drawn_.top_tokens.data(), {size, kGraphLogprobs});
+    const MatrixView<float> top_logprobs(drawn_.top_logprobs.data(), {size, kGraphLogprobs});
+    sample(logits, step.sampling, top_tokens, top_logprobs);
+    if constexpr (kPublishes) {
+      backend_.run(PublishResultsArgs{.place = place_.data(),
+                                      .tokens = {drawn_.tokens.data(), {size}},
+                                      .logprobs = {drawn_.logprobs.data(), {size}},
+                                      .top_tokens = top_tokens,
+                                      .top_logprobs = top_logprobs});
+    }
   }
 
   /// Everything but the sampler, kernel by kernel. Returns the sampler's settings.
@@ -392,12 +420,20 @@ class GraphExecutor {
                             .top_logprobs = top_logprobs});
   }
 
-  /// Copies what the step draws to the host, of log-probabilities only what was asked for.
+  /// Makes room for what a step draws, by a graph or not.
   template <class Inputs>  // StepInputs or SampleInputs
+  static void make_room(const Inputs& inputs, bool graph,
+                        StepResultsMemory<Backend::template HostBuffer>& results) {
+    const std::int64_t top = inputs.max_logprobs();
+    results.resize(inputs.num_samples(), graph && top > 0 ? kGraphLogprobs : top);
+  }
+
+  /// Copies what the step draws to the host, of log-probabilities only what was asked for.
+  template <class Inputs>
   void fetch(const Inputs& inputs, bool graph, StepSlot& slot) {
     const std::int64_t m = inputs.num_samples();
     StepResultsMemory<Backend::template HostBuffer>& to = slot.results;
-    to.resize(m, graph && inputs.max_logprobs() > 0 ? kGraphLogprobs : inputs.max_logprobs());
+    make_room(inputs, graph, to);
     const std::size_t top = elements(m * to.num_top);
     backend_.download_later(drawn_.tokens.data(), to.tokens.data(), elements(m));
     if (inputs.wants_logprobs())
@@ -421,7 +457,6 @@ class GraphExecutor {
   StepLimits limits_;
   std::int64_t max_blocks_;
   Buffer<float> logits_;  // [max_num_seqs, padded vocab]
-  Buffer<std::byte> arena_;
   StepMemory<Backend::template Buffer, /*kPadded=*/true> memory_;
   std::array<StepSlot, 2> slots_;
 
@@ -429,6 +464,7 @@ class GraphExecutor {
   StepResultsMemory<Backend::template Buffer> drawn_;
   Buffer<TokenId> wide_top_tokens_;
   Buffer<float> wide_top_logprobs_;
+  Buffer<ResultsPlace> place_;  // of the step whose graph runs; one, or none without kPublishes
 
   // Of open steps.
   Buffer<std::byte> draws_;  // the arena of SampleInputs

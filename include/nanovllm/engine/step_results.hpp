@@ -9,6 +9,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/ops/batch_field.hpp"
+#include "nanovllm/ops/publish_results.hpp"
 
 namespace nanovllm {
 
@@ -66,6 +67,15 @@ struct StepResultsMemory {
     if (chosen_starts.empty()) return {};
     return {.starts = {chosen_starts.data(), {static_cast<std::int64_t>(chosen_starts.size())}},
             .values = {chosen_logprobs.data(), {chosen_starts.back()}}};
+  }
+
+  /// Where a step is to leave what this has room for.
+  [[nodiscard]] ResultsPlace place(bool wants_logprobs) {
+    return {.tokens = tokens.data(),
+            .logprobs = wants_logprobs ? logprobs.data() : nullptr,
+            .top_tokens = num_top > 0 ? top_tokens.data() : nullptr,
+            .top_logprobs = num_top > 0 ? top_logprobs.data() : nullptr,
+            .num_rows = num_samples};
   }
 
   [[nodiscard]] StepResults view() const {

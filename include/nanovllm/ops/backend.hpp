@@ -138,6 +138,17 @@ concept AsyncBackendLike = requires(B& backend, typename B::template HostBuffer<
   backend.synchronize();
 };
 
+/// An asynchronous backend whose copies need not wait for its ops: `upload_early(from, to, count)`
+/// may begin at once, whatever is enqueued; ops that are enqueued later find the copy made. `from`
+/// is a HostBuffer's.
+///
+/// One that runs `PublishResultsArgs` says that its ops can write to the memory of HostBuffers.
+template <class B>
+concept UploadsEarly = requires(B& backend) {
+  backend.upload_early(static_cast<const std::byte*>(nullptr), static_cast<std::byte*>(nullptr),
+                       std::size_t{});
+};
+
 /// A backend that chooses among its ways to multiply by weights `W` with results `Out`, by trying,
 /// once the weights are there: `tune_linear<Out>(matrices of one shape, accumulate, max_rows)`.
 template <class B, class W, class Out>

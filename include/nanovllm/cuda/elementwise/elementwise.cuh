@@ -8,6 +8,7 @@
 #include "nanovllm/cuda/elementwise/gather_rows.cuh"
 #include "nanovllm/cuda/elementwise/kv_store.cuh"
 #include "nanovllm/cuda/elementwise/layer_norm.cuh"
+#include "nanovllm/cuda/elementwise/publish_results.cuh"
 #include "nanovllm/cuda/elementwise/qk_norm_rope_store.cuh"
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
 #include "nanovllm/cuda/elementwise/rope.cuh"

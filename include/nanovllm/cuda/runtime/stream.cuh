@@ -54,6 +54,11 @@ class Event {
   /// Marks the end of what `stream` has been given so far.
   void record(cudaStream_t stream) { check(cudaEventRecord(event_, stream), "cudaEventRecord"); }
 
+  /// Has what `stream` is given from now on wait for the recorded work.
+  void hold(cudaStream_t stream) const {
+    check(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent");
+  }
+
   /// Blocks the host until the recorded work is done; returns at once if nothing was recorded.
   void synchronize() const { check(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
 
