@@ -5,8 +5,8 @@
 ///   time of one beyond its body, for which it is busy. `serial`: without programmatic dependent
 ///   launch; `late`: with it, the trigger behind the body; `early`: the trigger first, so that the
 ///   successor stands by.
-/// - stream: `early`, and before its wait each block starts to copy weights to shared memory,
-///   which it needs behind its body. The time of one as it is.
+/// - stream: `early`, and ahead of its wait each block begins to copy weights to shared memory,
+///   so many KB in flight at a time; it needs them behind its body. The time of one as it is.
 /// - standby: how long before the end of a kernel the next one has started, on the same
 ///   multiprocessor, and how long behind that end its wait returns.
 /// - exchange: the blocks of a cooperative launch publish words of 16 bytes, each with its flag in
@@ -19,6 +19,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -32,6 +33,7 @@
 #include "nanovllm/cuda/ptx/cluster.cuh"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
+#include "nanovllm/cuda/ptx/named_barrier.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
@@ -43,7 +45,9 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kChain = 240;     ///< kernels of a graph; even
 constexpr int kRounds = 2'000;  ///< exchanges of a launch
-constexpr int kRepeats = 20;    ///< of a launch with `kRounds`
+constexpr std::uint32_t kChunkBytes = 16 * 1024;
+constexpr int kMostChunks = 8;
+constexpr int kRepeats = 20;  ///< of a launch with `kRounds`
 
 __device__ int num_wrong;  ///< words that were not what they should be
 
@@ -67,41 +71,63 @@ struct Stamps {
 };
 
 struct Link {
-  const std::uint32_t* from;  ///< [blocks]: what the kernel before wrote
-  std::uint32_t* to;          ///< [blocks]
-  std::uint32_t value;        ///< of all words of `from`
-  std::uint32_t next;         ///< of all words of `to`
-  int cycles;                 ///< of the body
-  const std::byte* weights;   ///< [blocks][weight_bytes]
-  std::uint32_t weight_bytes;
-  Stamps* stamps;  ///< [SMs], or null
+  const std::uint32_t* from;   ///< [blocks]: what the kernel before wrote
+  std::uint32_t* to;           ///< [blocks]
+  std::uint32_t value;         ///< of all words of `from`
+  std::uint32_t next;          ///< of all words of `to`
+  int cycles;                  ///< of the body
+  const std::byte* weights;    ///< [blocks][weight_bytes]
+  std::uint32_t weight_bytes;  ///< a multiple of kChunkBytes
+  int in_flight;               ///< chunks
+  Stamps* stamps;              ///< [SMs], or null
 };
 
+/// Copies a block's weights to shared memory, `in_flight` chunks at a time, by one thread; `full[i]`
+/// counts chunk i.
+__device__ void stream_weights(const Link& link, std::byte* to, std::uint64_t* full) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  const std::byte* const from = link.weights + std::size_t{blockIdx.x} * link.weight_bytes;
+  constexpr std::uint32_t kBytes = kChunkBytes;
+  const int num_chunks = static_cast<int>(link.weight_bytes / kChunkBytes);
+  for (int i = 0; i < num_chunks; ++i) {
+    if (i >= link.in_flight) cuda::mbarrier_wait(full[i - link.in_flight], 0);
+    cuda::mbarrier_arrive_expect(full[i], kChunkBytes);
+    ::cuda::ptx::cp_async_bulk(::cuda::ptx::space_cluster, ::cuda::ptx::space_global,
+                               to + i * kBytes, from + i * kBytes, kBytes, &full[i]);
+  }
+#endif
+}
+
+/// The last warp copies weights, the others do the rest.
 template <Trigger kTrigger>
-__global__ void __launch_bounds__(kThreads) chain_kernel(const Link link) {
+__global__ void __launch_bounds__(kThreads + 32) chain_kernel(const Link link) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(128) std::byte chain_shared[];
-  __shared__ std::uint64_t full;
+  __shared__ std::uint64_t full[kMostChunks];
   const std::int64_t start = clock64();
   if constexpr (kTrigger == Trigger::early) cuda::grid_dependency_launch();
-  if (link.weight_bytes > 0 && threadIdx.x == 0) {
-    cuda::mbarrier_init(full, 1);
-    cuda::mbarrier_init_fence();
-    cuda::mbarrier_arrive_expect(full, link.weight_bytes);
-    ::cuda::ptx::cp_async_bulk(::cuda::ptx::space_cluster, ::cuda::ptx::space_global, chain_shared,
-                               link.weights + std::size_t{blockIdx.x} * link.weight_bytes,
-                               link.weight_bytes, &full);
+  const auto num_chunks = static_cast<int>(link.weight_bytes / kChunkBytes);
+  if (num_chunks > 0) {
+    if (threadIdx.x == kThreads) {
+      for (int i = 0; i < num_chunks; ++i) cuda::mbarrier_init(full[i], 1);
+      cuda::mbarrier_init_fence();
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x >= kThreads) {
+    if (threadIdx.x == kThreads) stream_weights(link, chain_shared, full);
+    return;
   }
   if constexpr (kTrigger != Trigger::none) cuda::grid_dependency_wait();
   const std::int64_t released = clock64();
   bool is_right = true;
   for (unsigned i = threadIdx.x; i < gridDim.x; i += kThreads)
     is_right &= __ldcg(link.from + i) == link.value;
-  is_right = __syncthreads_and(is_right) != 0;
+  expect(is_right);
+  cuda::named_barrier_sync<kThreads>(1);
   be_busy(link.cycles);
-  if (link.weight_bytes > 0) cuda::mbarrier_wait(full, 0);
+  for (int i = 0; i < num_chunks; ++i) cuda::mbarrier_wait(full[i], 0);
   if (threadIdx.x == 0) {
-    expect(is_right);
     link.to[blockIdx.x] = link.next;
     unsigned sm;
     asm("mov.u32 %0, %%smid;" : "=r"(sm));
@@ -260,17 +286,17 @@ class Bench {
 
   template <Trigger kTrigger>
   void chain(const char* name, int blocks, double body_us) {
-    const bench::Timing total = time_chain<kTrigger>(blocks, body_us, 0);
+    const bench::Timing total = time_chain<kTrigger>(blocks, body_us, 0, 0);
     const double body = body_cycles(body_us) / clocks_per_us_;
     report_.add(concat("chain ", name, ", ", blocks, " blocks, body ", body_us, " us"),
                 {total.median_us - body, total.min_us - body, total.max_us - body}, 0, 0);
   }
 
-  void stream(int blocks, std::uint32_t weight_bytes, double body_us) {
-    report_.add(
-        concat("stream ", weight_bytes / 1024, " KB, ", blocks, " blocks, body ", body_us, " us"),
-        time_chain<Trigger::early>(blocks, body_us, weight_bytes),
-        static_cast<double>(blocks) * weight_bytes, 0);
+  void stream(int blocks, std::uint32_t weight_bytes, int in_flight, double body_us) {
+    report_.add(concat("stream ", weight_bytes / 1024, " KB, ", in_flight * kChunkBytes / 1024,
+                       " in flight, ", blocks, " blocks, body ", body_us, " us"),
+                time_chain<Trigger::early>(blocks, body_us, weight_bytes, in_flight),
+                static_cast<double>(blocks) * weight_bytes, 0);
   }
 
   template <Trigger kTrigger>
@@ -278,15 +304,18 @@ class Bench {
     constexpr int kSms = 132;
     cuda::DeviceBuffer<Stamps> stamps(kChain * kSms);
     cuda::check(cudaMemset(stamps.data(), 0, stamps.size_bytes()), "cudaMemset");
-    static_cast<void>(time_chain<kTrigger>(kSms, body_us, weight_bytes, stamps.data()));
+    static_cast<void>(
+        time_chain<kTrigger>(kSms, body_us, weight_bytes, kMostChunks, stamps.data()));
     std::vector<Stamps> all(stamps.size());
     cuda::check(cudaMemcpy(all.data(), stamps.data(), stamps.size_bytes(), cudaMemcpyDefault),
                 "cudaMemcpy");
     std::vector<double> ahead, behind;
     for (std::size_t i = kSms; i < all.size(); ++i) {
       const Stamps &now = all[i], &before = all[i - kSms];
-      if (now.start == 0 || before.start == 0) continue;  // a multiprocessor without a block
-      ahead.push_back(static_cast<double>(before.end - now.start) / clocks_per_us_);
+      // A multiprocessor without a block has no stamps, or those of the replay before.
+      const double us = static_cast<double>(before.end - now.start) / clocks_per_us_;
+      if (now.start == 0 || before.start == 0 || std::abs(us) > 100) continue;
+      ahead.push_back(us);
       behind.push_back(static_cast<double>(now.released - before.end) / clocks_per_us_);
     }
     const auto add = [&](const char* what, std::vector<double>& times) {
@@ -362,7 +391,7 @@ class Bench {
   [[nodiscard]] int body_cycles(double us) const { return static_cast<int>(us * clocks_per_us_); }
 
   template <Trigger kTrigger>
-  bench::Timing time_chain(int blocks, double body_us, std::uint32_t weight_bytes,
+  bench::Timing time_chain(int blocks, double body_us, std::uint32_t weight_bytes, int in_flight,
                            Stamps* stamps = nullptr) {
     cuda::check(cudaMemsetAsync(words_.data(), 0, words_.size_bytes(), context_.stream), "memset");
     const std::size_t step = static_cast<std::size_t>(blocks) * weight_bytes;
@@ -372,13 +401,13 @@ class Bench {
       cuda::launch(
           chain_kernel<kTrigger>,
           {.grid = static_cast<unsigned>(blocks),
-           .block = kThreads,
+           .block = kThreads + 32,
            .shared_bytes = weight_bytes,
            .overlap = kTrigger != Trigger::none},
           context_,
           Link{words_.data() + u % 2 * kMostBlocks, words_.data() + (u + 1) % 2 * kMostBlocks, u,
                (u + 1) % kChain, body_cycles(body_us), weights_.data() + u % sets * step,
-               weight_bytes, stamps == nullptr ? nullptr : stamps + u * 132});
+               weight_bytes, in_flight, stamps == nullptr ? nullptr : stamps + u * 132});
     };
     return bench::time_in_graph(context_, run, kChain);
   }
@@ -433,7 +462,12 @@ int run(const char* json) {
     }
   }
   for (const std::uint32_t kilobytes : {16, 32, 64, 96}) {
-    for (const double body_us : {0.0, 1.0, 2.0}) bench.stream(132, kilobytes * 1024, body_us);
+    for (const double body_us : {0.0, 1.0, 2.0}) {
+      for (const int in_flight : {1, 2, 8}) {
+        if (in_flight == 8 || kilobytes > 16u * static_cast<unsigned>(in_flight))
+          bench.stream(132, kilobytes * 1024, in_flight, body_us);
+      }
+    }
   }
   for (const double body_us : {0.0, 2.0}) {
     bench.standby<Trigger::none>("serial", 0, body_us);
