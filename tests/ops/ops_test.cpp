@@ -4,6 +4,7 @@
 #include "ops/attention_cases.hpp"
 #include "ops/bias_cases.hpp"
 #include "ops/embedding_cases.hpp"
+#include "ops/fused_cases.hpp"
 #include "ops/layer_norm_cases.hpp"
 #include "ops/linear_cases.hpp"
 #include "ops/logit_edits_cases.hpp"

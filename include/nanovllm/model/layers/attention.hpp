@@ -7,8 +7,11 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/linear.hpp"
+#include "nanovllm/model/layers/residual_stream.hpp"
 #include "nanovllm/ops/attention.hpp"
+#include "nanovllm/ops/compose.hpp"
 #include "nanovllm/ops/kv_view.hpp"
+#include "nanovllm/ops/project_qkv.hpp"
 
 namespace nanovllm {
 
@@ -20,14 +23,6 @@ struct AttentionHeads {
 
   /// Columns of q, k and v beside each other.
   [[nodiscard]] std::int64_t qkv_width() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
-};
-
-/// Views of q, k and v of a step, rows of one matrix.
-template <class T>
-struct Qkv {
-  TensorView<T, 3> q;  ///< [n, heads, head_dim]
-  TensorView<T, 3> k;  ///< [n, kv_heads, head_dim]
-  TensorView<T, 3> v;  ///< like k
 };
 
 /// Attention of any group of query heads a kv head. `Heads` is the `HeadShape` that the model's type gives.
@@ -65,13 +60,25 @@ class PagedAttention {
                                    const typename Context::Matrix& weight) {
     const typename Context::Rows qkv = qkv_.rows(x.extent(0));
     project(context_, x, weight, qkv);
-    const auto split = [&](std::int64_t first, std::int64_t count) {
-      const std::int64_t d = heads_.head_dim;
-      return TensorView<A, 3>(qkv.data + first * d, {qkv.extent(0), count, d},
-                              {qkv.extent(1), d, 1});
-    };
-    return {split(0, heads_.num_heads), split(heads_.num_heads, heads_.num_kv_heads),
-            split(heads_.num_heads + heads_.num_kv_heads, heads_.num_kv_heads)};
+    return split_qkv(qkv, heads_.num_heads, heads_.num_kv_heads, heads_.head_dim);
+  }
+
+  /// The same with norm and rotation of q's and k's heads behind it, and k and v in their slots of
+  /// `kv`.
+  [[nodiscard]] Qkv<A> project_qkv(const BlockInput<Context>& in,
+                                   const typename Context::Matrix& weight,
+                                   const QkNormRope<typename Context::Weight>& heads,
+                                   KvView<Kv> kv) {
+    const ProjectQkvArgs<A, typename Context::Matrix, Kv, typename Context::Weight> args{
+        .x = in.x,
+        .norm = in.norm,
+        .weight = &weight,
+        .heads = heads,
+        .kv = kv,
+        .qkv = qkv_.rows(in.x.extent(0)),
+        .normed = in.scratch};
+    run_or_compose(context_.backend, args);
+    return split_qkv(args.qkv, heads_.num_heads, heads_.num_kv_heads, heads_.head_dim);
   }
 
   /// The same with a bias, q's, k's and v's one behind the other.

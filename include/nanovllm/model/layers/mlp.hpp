@@ -6,8 +6,10 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/linear.hpp"
+#include "nanovllm/model/layers/residual_stream.hpp"
 #include "nanovllm/ops/bias_gelu.hpp"
-#include "nanovllm/ops/silu_mul.hpp"
+#include "nanovllm/ops/compose.hpp"
+#include "nanovllm/ops/gated_linear.hpp"
 
 namespace nanovllm {
 
@@ -23,13 +25,24 @@ class GatedMlp {
 
   /// [n, intermediate_size], valid until the next call. `gate_up` has the rows of gate_proj, then
   /// those of up_proj.
+  [[nodiscard]] typename Context::Rows operator()(const BlockInput<Context>& in,
+                                                  const typename Context::Matrix& gate_up) {
+    const std::int64_t n = in.x.extent(0);
+    const typename Context::Rows out = activation_.rows(n);
+    run_or_compose(context_.backend,
+                   GatedLinearArgs<typename Context::Activation, typename Context::Matrix,
+                                   typename Context::Weight>{.x = in.x,
+                                                             .norm = in.norm,
+                                                             .weight = &gate_up,
+                                                             .out = out,
+                                                             .normed = in.scratch,
+                                                             .gate_up = gate_up_.rows(n)});
+    return out;
+  }
+  /// The same of rows that have been normed.
   [[nodiscard]] typename Context::Rows operator()(typename Context::ConstRows x,
                                                   const typename Context::Matrix& gate_up) {
-    const typename Context::Rows both = gate_up_.rows(x.extent(0));
-    const typename Context::Rows out = activation_.rows(x.extent(0));
-    project(context_, x, gate_up, both);
-    context_.backend.run(SiluMulArgs<typename Context::Activation>{.gate_up = both, .out = out});
-    return out;
+    return (*this)(BlockInput<Context>{.x = x}, gate_up);
   }
 
  private:

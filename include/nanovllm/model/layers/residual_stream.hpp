@@ -1,23 +1,47 @@
 #pragma once
 /// The residual stream: what every block reads, normalised, and adds its result to.
 
+#include <concepts>
 #include <cstdint>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/norm.hpp"
+#include "nanovllm/ops/backend.hpp"
+#include "nanovllm/ops/gated_linear.hpp"
 #include "nanovllm/ops/gather_rows.hpp"
+#include "nanovllm/ops/input_norm.hpp"
 #include "nanovllm/ops/linear.hpp"
+#include "nanovllm/ops/project_qkv.hpp"
 
 namespace nanovllm {
+
+/// What a block reads: rows, and the norm of them that is left to the op that reads them.
+template <class Context>
+struct BlockInput {
+  typename Context::ConstRows x;               ///< [n, width]
+  InputNorm<typename Context::Weight> norm{};  ///< of x
+  typename Context::Rows scratch{};            ///< [n, width], where there is a norm
+};
+
+/// The backend has the ops that read a residual stream in forms that norm it themselves.
+template <class Context>
+inline constexpr bool kFusesNorms =
+    RunsOp<typename Context::Backend,
+           GatedLinearArgs<typename Context::Activation, typename Context::Matrix,
+                           typename Context::Weight>>&&
+        RunsOp<typename Context::Backend,
+               ProjectQkvArgs<typename Context::Activation, typename Context::Matrix,
+                              typename Context::KvElement, typename Context::Weight>>;
 
 /// Owns the residual and its normalised form, and knows when a block's result is added to the
 /// residual: by its last product itself, where that costs less (`kAccumulatesResidual`) and there
 /// is one rank, or else, after the sum over all ranks, by the norm that follows. A network says
 ///
-///     stream.start(n);  …fill stream.residual()…;  stream.norm(weight);
-///     stream.add(result of stream.hidden(), weight);  stream.norm(weight);  …
+///     stream.start(n);  …fill stream.residual()…;
+///     stream.add(result of a block that reads stream.normed(weight), weight of its last product);
+///     stream.add(…);  …;  stream.norm(weight);  …read stream.hidden()…
 ///
 /// `Norm` is one of model/layers/norm.hpp.
 template <class Context, class Norm = RmsNorm>
@@ -89,6 +113,18 @@ class ResidualStream {
       Norm::run(context_, residual(), parameters, eps_, hidden());
     }
     has_summand_ = false;
+  }
+
+  /// What the next block reads: `norm`, or, where the backend has ops that take the norm upon
+  /// themselves and nothing waits to be added, the residual and that norm. Valid until the next
+  /// call of `add`, `norm` or `normed`.
+  [[nodiscard]] BlockInput<Context> normed(const NormParameters& parameters) {
+    if constexpr (std::same_as<Norm, RmsNorm> && kFusesNorms<Context>) {
+      if (!has_summand_)
+        return {.x = residual(), .norm = {.weight = parameters, .eps = eps_}, .scratch = hidden()};
+    }
+    norm(parameters);
+    return {.x = hidden()};
   }
 
   /// The rows of hidden() that are listed, in the order of the list; all of them where the list has

@@ -108,17 +108,15 @@ class Qwen3Network {
     embed(context_, in.tokens, weights_.embedding(), weights_.shard().first_token,
           stream_.residual());
     attention_.plan(in);
-    stream_.norm(view_of(weights_.layer(0).input_norm));
     for (std::int64_t i = 0; i < num_layers(); ++i) {
       const Layer& layer = weights_.layer(i);
-      const Qkv<A> qkv = attention_.project_qkv(stream_.hidden(), layer.qkv);
-      norm_rope_(qkv, view_of(layer.q_norm), view_of(layer.k_norm), in, kv.layer(i));
+      const Qkv<A> qkv = attention_.project_qkv(
+          stream_.normed(view_of(layer.input_norm)), layer.qkv,
+          norm_rope_.of(view_of(layer.q_norm), view_of(layer.k_norm), in), kv.layer(i));
       stream_.add(attention_.attend(qkv, in, kv.layer(i)), layer.o);
-      stream_.norm(view_of(layer.post_norm));
-      stream_.add(mlp_(stream_.hidden(), layer.gate_up), layer.down);
-      const bool last = i + 1 == num_layers();
-      stream_.norm(view_of(last ? weights_.final_norm() : weights_.layer(i + 1).input_norm));
+      stream_.add(mlp_(stream_.normed(view_of(layer.post_norm)), layer.gate_up), layer.down);
     }
+    stream_.norm(view_of(weights_.final_norm()));
     if (in.logit_rows.extent(0) > 0)
       lm_head_(stream_.take_rows(in.logit_rows), weights_.lm_head(), logits);
   }
