@@ -34,8 +34,8 @@ struct OpState {
   /// early.
   bool has_chunk_rows = false;
 
-  /// For a norm that is to be enqueued: the first one behind the plan makes the plan visible, the
-  /// others need not hold up the kernel behind them.
+  /// For a norm, or a kernel that has one in it, that is to be enqueued: the first one behind the
+  /// plan makes the plan visible, the others need not hold up the kernel behind them.
   [[nodiscard]] NextStart start_behind_norm() {
     return std::exchange(plan_is_visible, true) ? NextStart::at_once : NextStart::after_wait;
   }
