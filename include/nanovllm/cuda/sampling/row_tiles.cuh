@@ -3,6 +3,7 @@
 /// logit says so.
 
 #include <cstdint>
+#include <limits>
 
 #include "nanovllm/cuda/sampling/math.cuh"
 #include "nanovllm/cuda/sampling/tuning.hpp"
@@ -32,6 +33,26 @@ struct RowTiles {
     return __double2ull_rn(mass_of(logit_of(key), largest, scale) * mass_unit);
   }
 };
+
+/// The logits of the four tokens of a tile that are this lane's, clean; -inf where banned or beyond
+/// the vocabulary.
+__device__ __forceinline__ void load_tile(RowTiles row, int tile, bool aligned, float (&x)[4]) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::int64_t first = std::int64_t{tile} * kLogitTile + threadIdx.x % 32 * 4;
+  if (aligned && first + 4 <= row.vocab) {
+    const float4 y = *reinterpret_cast<const float4*>(row.logits + first);
+    x[0] = y.x, x[1] = y.y, x[2] = y.z, x[3] = y.w;
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[i] = first + i < row.vocab ? row.logits[first + i] : -kInfinity;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) x[i] = clean(x[i]);
+  if (row.ban_bits == nullptr) return;
+  const std::uint32_t bans = row.ban_bits[first / 32] >> static_cast<unsigned>(first % 32);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) x[i] = (bans >> i & 1) != 0 ? -kInfinity : x[i];
+}
 
 /// The keys of the four tokens of a tile that are this lane's; kNoKey beyond the vocabulary.
 __device__ __forceinline__ void load_keys(RowTiles row, int tile, bool aligned,
