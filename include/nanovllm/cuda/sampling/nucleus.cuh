@@ -142,24 +142,23 @@ __device__ inline Bracket bracket_cut(RowTiles row, const Draw& draw, float top_
   if (thread == 0) shared.low_bin = kNucleusBins, shared.high_bin = -1;
   __syncthreads();
   const int samples = (tiles + kNucleusStride / 2) / kNucleusStride;
-  const bool aligned = is_vector_aligned(row.logits);
   const float bins_per_logit = draw.scale * kPerBit;
   for (int begin = warp; begin < samples; begin += kAhead * kSelectWarps) {
-    float x[kAhead][4];
+    int which[kAhead];
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
       const int at = begin + j * kSelectWarps;
-      if (at < samples) {
-        load_tile(row, at * kNucleusStride + kNucleusStride / 2 - 1, aligned, x[j]);
-      } else {
-        x[j][0] = x[j][1] = x[j][2] = x[j][3] = -kInfinity;
-      }
+      which[j] = at < samples ? at * kNucleusStride + kNucleusStride / 2 - 1 : -1;
     }
+    const LoadedTiles<kAhead> loaded(row, which);
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
+      if (which[j] < 0) continue;
+      float x[4];
+      loaded.get(row, j, which[j], x);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float depth = (row.largest - x[j][i]) * bins_per_logit;
+        const float depth = (row.largest - x[i]) * bins_per_logit;  // NaN is in no bin
         if (depth < static_cast<float>(kNucleusBins)) {
           atomicAdd(&shared.bins[static_cast<int>(depth)], 1u);
         }
@@ -233,9 +232,6 @@ __device__ __forceinline__ void visit_nucleus(RowTiles row, const Draw& draw, Br
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   constexpr int kAhead = 4;  // loads in flight
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  const int warps = kSelectWarps * cluster.size, tiles = row.num_tiles();
-  const bool aligned = is_vector_aligned(row.logits);
-  const std::uint32_t low_key = key_of(bracket.low);
   GroupQueue& queue = shared.queues[warp];
   int queued = 0;
   const auto visit = [&](int tile, const float(&x)[4]) {
@@ -282,26 +278,16 @@ __device__ __forceinline__ void visit_nucleus(RowTiles row, const Draw& draw, Br
     enter_queued(queue, queued, 32, draw, shared.race);
     __syncwarp();
   };
-  for (int begin = 0; begin < tiles; begin += 32 * warps) {
-    const int mine = begin + lane * warps + cluster.rank * kSelectWarps + warp;
-    unsigned hits = __ballot_sync(kAllLanes, mine < tiles && row.maxima[mine] >= low_key);
-    while (hits != 0) {
-      float x[kAhead][4];
-      int at[kAhead];
+  load_tiles_above<kAhead>(row, key_of(bracket.low), cluster.rank, cluster.size,
+                           [&](const LoadedTiles<kAhead>& loaded, const int(&tiles)[kAhead]) {
 #pragma unroll
-      for (int j = 0; j < kAhead; ++j) {
-        at[j] = hits == 0 ? -1
-                          : begin + (__ffs(static_cast<int>(hits)) - 1) * warps +
-                                cluster.rank * kSelectWarps + warp;
-        hits &= hits - 1;
-        if (at[j] >= 0) load_tile(row, at[j], aligned, x[j]);
-      }
-#pragma unroll
-      for (int j = 0; j < kAhead; ++j) {
-        if (at[j] >= 0) visit(at[j], x[j]);
-      }
-    }
-  }
+                             for (int j = 0; j < kAhead; ++j) {
+                               if (tiles[j] < 0) continue;
+                               float x[4];
+                               loaded.get(row, j, tiles[j], x);
+                               visit(tiles[j], x);
+                             }
+                           });
   if (queued > 0) enter_queued(queue, 0, queued, draw, shared.race);
 }
 
@@ -356,10 +342,11 @@ __device__ double cluster_total(RowCluster cluster, const NucleusPart& part, Val
 /// cluster with equal arguments, returns the same in all. Contains barriers; no block leaves while
 /// others read from it.
 __device__ __noinline__ inline TokenId draw_from_nucleus(RowTiles row, const SamplingRow& settings,
-                                                         const Draw& draw, double total,
+                                                         const Draw& row_draw, double total,
                                                          TokenId first, float least,
                                                          NucleusShared& shared) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const Draw draw = row_draw;  // in registers: the caller's has an address
   const RowCluster cluster;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
   const Bracket bracket = bracket_cut(row, draw, settings.top_p, total, shared);
@@ -404,7 +391,7 @@ __device__ __noinline__ inline TokenId draw_from_nucleus(RowTiles row, const Sam
   }
   const bool holds =
       failures == 0 && (above == 0 || above < goal - error) && above + listed > goal + error;
-  Listed limit{kInfinity, 0};
+  Listed limit{-kInfinity, std::numeric_limits<TokenId>::max()};  // looked at are those before
   while (holds) {
     const Scored mine = find_challenger(draw, limit, least, bound, size, shared);
     if (thread == 0) shared.part.challenger = mine;

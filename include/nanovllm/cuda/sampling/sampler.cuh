@@ -5,7 +5,9 @@
 /// 1. `sample_scan_kernel` (scan.cuh), a block per (row, slice), reads the logits once;
 /// 2. `sample_finish_kernel`, a block per row, merges the slices. Rows that are greedy or drawn
 ///    from the whole vocabulary are done then; for the others it finds what the filters keep and
-///    draws (filter.cuh). A second block per row lists the most likely tokens (logprobs.cuh).
+///    draws (filter.cuh); with top_p alone it draws without finding that, by a cluster of blocks a
+///    row while there are few rows (nucleus.cuh). A second block per row lists the most likely
+///    tokens (logprobs.cuh).
 ///
 /// Tokens are those of cpu::sample: what might win is scored in float64 (math.cuh), and the
 /// filters' cuts are exact but for a top_p within 3e-12 of a prefix's mass. Results do not depend
@@ -19,9 +21,10 @@
 /// ignored, and no more than top_tokens.extent(1) tokens are listed. The logits are left as they
 /// are.
 ///
-/// Operands: logits of any row stride and alignment (16-byte loads where a row is 16-byte aligned).
+/// Operands: logits of any row stride and alignment (16-byte loads where a row is 16-byte aligned;
+/// in the second kernel only if the vocabulary is a multiple of 4, too).
 /// Bytes: 4 · rows · vocab read once by the first kernel; the second reads the tiles that may hold
-/// kept tokens (top_k = 20: about 20 · 512 bytes a row; top_p alone: up to three times the row).
+/// kept tokens (top_k = 20: about 20 · 512 bytes a row; top_p alone: an eighth of the row, and up to all of it).
 
 #include <algorithm>
 #include <cstddef>
