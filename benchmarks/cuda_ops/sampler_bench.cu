@@ -16,9 +16,12 @@ using namespace nanovllm;
 constexpr std::int64_t kVocab = 151936;
 constexpr double kCopyRate = 4.26e12;  // bytes per second
 
-/// Normal numbers: `deviation` 3 is flatter than what a model gives (top_p = 0.95 keeps 13,000
-/// tokens), 1.2 with a few likely tokens on top is close to it.
-__global__ void fill(float* logits, std::int64_t size, bool peaked) {
+/// What the logits look like: normal numbers of this deviation. 3 is flatter than what a model gives
+/// (top_p = 0.95 keeps 13,000 tokens); 0 stands for 1.2 with a few likely tokens on top, and is
+/// close to it.
+constexpr float kLikely = 0.f;
+
+__global__ void fill(float* logits, std::int64_t size, float deviation) {
   for (std::int64_t i = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x; i < size;
        i += std::int64_t{gridDim.x} * blockDim.x) {
     const auto words =
@@ -26,21 +29,26 @@ __global__ void fill(float* logits, std::int64_t size, bool peaked) {
     const float u = (static_cast<float>(words[0]) + 1.f) * 0x1p-32f;
     const float angle = static_cast<float>(words[1]) * 0x1p-32f;
     const float normal = sqrtf(-2.f * logf(u)) * cospif(2.f * angle);
-    const bool likely = words[2] % 20000 == 0;
-    logits[i] = peaked ? 1.2f * normal + (likely ? 14.f : 0.f) : 3.f * normal;
+    const bool is_likely = words[2] % 20000 == 0;
+    logits[i] =
+        deviation == kLikely ? 1.2f * normal + (is_likely ? 14.f : 0.f) : deviation * normal;
   }
 }
 
 struct Case {
   const char* name;
   SamplingRow row;
-  bool peaked = false;
+  float deviation = 3;
+  bool only_one = false;  ///< the other rows are drawn from the whole vocabulary
 };
 
 void measure(const Case& which, std::int64_t rows, const cuda::Context& context,
              cuda::DeviceBuffer<float>& logits, bench::Report& report) {
   std::vector<SamplingRow> settings(static_cast<std::size_t>(rows), which.row);
-  for (std::size_t i = 0; i < settings.size(); ++i) settings[i].seed = i;
+  for (std::size_t i = 0; i < settings.size(); ++i) {
+    if (which.only_one && i != settings.size() / 2) settings[i] = {};
+    settings[i].seed = i;
+  }
   cuda::DeviceBuffer<SamplingRow> device_rows(settings.size());
   cuda::DeviceBuffer<std::int32_t> starts(settings.size() + 1);
   cuda::DeviceBuffer<TokenId> tokens(settings.size()), top_tokens(settings.size() * 20);
@@ -82,20 +90,25 @@ int main(int argc, char** argv) {
       {"greedy", {.temperature = 0.f}},
       {"temperature", {}},
       {"Qwen3", {.temperature = .6f, .top_k = 20, .top_p = .95f}},
-      {"Qwen3, likely", {.temperature = .6f, .top_k = 20, .top_p = .95f}, true},
       {"top_p", {.top_p = .95f}},
-      {"top_p, likely", {.top_p = .95f}, true},
-      {"min_p, likely", {.min_p = .05f}, true},
+      {"top_p .5", {.top_p = .5f}},
+      {"top_p of one row", {.top_p = .95f}, 3, true},
+      {"min_p", {.min_p = .05f}},
       {"greedy, logprobs 5", {.temperature = 0.f, .num_logprobs = 5}},
       {"temperature, logprobs 5", {.num_logprobs = 5}},
+      {"top_p, deviation 1", {.top_p = .95f}, 1},
+      {"top_p, deviation 6", {.top_p = .95f}, 6},
+      {"Qwen3, likely", {.temperature = .6f, .top_k = 20, .top_p = .95f}, kLikely},
+      {"top_p, likely", {.top_p = .95f}, kLikely},
+      {"min_p, likely", {.min_p = .05f}, kLikely},
   };
-  for (bool peaked : {false, true}) {
-    cuda::DeviceBuffer<float> logits(static_cast<std::size_t>(512 * 2 * kVocab));
+  cuda::DeviceBuffer<float> logits(static_cast<std::size_t>(512 * 2 * kVocab));
+  for (float deviation : {3.f, 1.f, 6.f, kLikely}) {
     fill<<<1024, 256, 0, stream.get()>>>(logits.data(), static_cast<std::int64_t>(logits.size()),
-                                         peaked);
+                                         deviation);
     stream.synchronize();
     for (const Case& which : cases) {
-      if (which.peaked != peaked) continue;
+      if (which.deviation != deviation) continue;
       for (std::int64_t rows : {1, 8, 64, 256, 512}) {
         measure(which, rows, context, logits, report);
       }

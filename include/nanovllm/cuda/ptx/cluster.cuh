@@ -30,6 +30,14 @@ __device__ __forceinline__ float4 load_cluster_quad(std::uint32_t address, int r
   return v;
 }
 
+/// Where block `rank` of the cluster has what this block has at `mine` in shared memory.
+template <class T>
+[[nodiscard]] __device__ __forceinline__ const T* cluster_pointer(const T* mine, int rank) {
+  const T* out;
+  asm("mapa.u64 %0, %1, %2;" : "=l"(out) : "l"(mine), "r"(rank));
+  return out;
+}
+
 #endif
 
 }  // namespace nanovllm::cuda

@@ -61,6 +61,7 @@ struct LaunchConfig {
   dim3 grid;
   dim3 block;
   std::size_t shared_bytes = 0;  ///< dynamic shared memory; the 48 KiB default limit is raised
+  int cluster = 1;               ///< blocks of a cluster, along x; compute capability ≥ 9.0
   bool overlap = true;  ///< may start before the kernel ahead has ended (compute capability ≥ 9.0)
 };
 
@@ -94,16 +95,25 @@ void launch(void (*kernel)(Parameters...), const LaunchConfig& config, const Con
     detail::allow_shared_bytes(reinterpret_cast<const void*>(kernel), context.device,
                                config.shared_bytes);
   }
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2]{};
+  unsigned num_attributes = 0;
+  if (config.overlap && context.can_overlap) {
+    cudaLaunchAttribute& attribute = attributes[num_attributes++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (config.cluster > 1) {
+    cudaLaunchAttribute& attribute = attributes[num_attributes++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {static_cast<unsigned>(config.cluster), 1, 1};
+  }
   cudaLaunchConfig_t launch_config{};
   launch_config.gridDim = config.grid;
   launch_config.blockDim = config.block;
   launch_config.dynamicSmemBytes = config.shared_bytes;
   launch_config.stream = context.stream;
-  launch_config.attrs = &attribute;
-  launch_config.numAttrs = config.overlap && context.can_overlap ? 1 : 0;
+  launch_config.attrs = attributes;
+  launch_config.numAttrs = num_attributes;
   check(cudaLaunchKernelEx(&launch_config, kernel, Parameters(arguments)...), "cudaLaunchKernelEx");
 }
 

@@ -22,6 +22,7 @@ struct FilterShared {
   SelectShared select;
   ExponentialRace race;
   Scored best[kSelectWarps];
+  double sums[kSelectWarps];
 };
 
 /// What the filters keep. Where `list_size` ≥ 0, all of it is among that many first tokens of the
@@ -67,7 +68,8 @@ __device__ inline Cut apply_top_p_to_list(RowTiles row, float top_p, const Kept&
 }
 
 /// The mass of the tokens with keys from `low` on. Contains barriers.
-__device__ __noinline__ Mass mass_above(RowTiles row, std::uint32_t low, SelectShared& shared) {
+__device__ __noinline__ inline Mass mass_above(RowTiles row, std::uint32_t low,
+                                               SelectShared& shared) {
   Mass mine = 0;
   visit_tiles(row, low, [&](TokenId, const std::uint32_t(&keys)[4]) {
 #pragma unroll
@@ -75,6 +77,24 @@ __device__ __noinline__ Mass mass_above(RowTiles row, std::uint32_t low, SelectS
   });
   const Goal none{.by_mass = true, .count = 0, .mass = std::numeric_limits<double>::infinity()};
   return find_crossing<1>(shared, none, [&](int, std::uint32_t&, Mass& mass) { mass = mine; });
+}
+
+/// Σ e^((logit - largest) / temperature) of the row. Contains barriers.
+__device__ __noinline__ inline double total_mass(RowTiles row, double (&sums)[kSelectWarps]) {
+  double sum = 0;
+  visit_tiles(row, kLowestKey, [&](TokenId, const std::uint32_t(&keys)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      sum += keys[i] >= kLowestKey ? mass_of(logit_of(keys[i]), row.largest, row.scale) : 0;
+    }
+  });
+  sum = warp_sum(sum);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
+  __syncthreads();
+  sum = 0;
+  for (const double part : sums) sum += part;
+  return sum;
 }
 
 /// The key from which on all tokens together have all but half of what top_p may leave out. `total`
@@ -139,10 +159,10 @@ __device__ inline TokenId choose_from_few(RowTiles row, const SamplingRow& setti
 }
 
 /// All three filters, except that of few tokens left by top_k only the list is made, unsorted, for
-/// choose_from_few. `total` is the mass of all tokens relative to the largest, needed for top_p
-/// without top_k. Contains barriers.
-__device__ inline Kept apply_filters(RowTiles row, const SamplingRow& settings, double total,
-                                     SelectShared& shared) {
+/// choose_from_few. Contains barriers.
+__device__ inline Kept apply_filters(RowTiles row, const SamplingRow& settings,
+                                     FilterShared& filter_shared) {
+  SelectShared& shared = filter_shared.select;
   Kept kept;
   const bool by_top_k = has_top_k(settings, row.vocab);
   if (by_top_k) kept = apply_top_k(row, static_cast<std::uint32_t>(settings.top_k), shared);
@@ -151,6 +171,7 @@ __device__ inline Kept apply_filters(RowTiles row, const SamplingRow& settings, 
     if (kept.list_size >= 0) {
       kept.cut = apply_top_p_to_list(row, settings.top_p, kept, shared);
     } else {
+      const double total = by_top_k ? 0 : total_mass(row, filter_shared.sums);
       const std::uint32_t low = by_top_k ? kept.cut.key : bound_of_top_p(row, settings, total);
       const double all =
           by_top_k ? static_cast<double>(mass_above(row, low, shared)) : total * row.mass_unit;

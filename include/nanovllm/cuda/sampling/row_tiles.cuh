@@ -3,6 +3,7 @@
 /// logit says so.
 
 #include <cstdint>
+#include <limits>
 
 #include "nanovllm/cuda/sampling/math.cuh"
 #include "nanovllm/cuda/sampling/tuning.hpp"
@@ -33,24 +34,94 @@ struct RowTiles {
   }
 };
 
-/// The keys of the four tokens of a tile that are this lane's; kNoKey beyond the vocabulary.
-__device__ __forceinline__ void load_keys(RowTiles row, int tile, bool aligned,
-                                          std::uint32_t (&keys)[4]) {
-  const std::int64_t first = std::int64_t{tile} * kLogitTile + threadIdx.x % 32 * 4;
-  float x[4];
-  if (aligned && first + 4 <= row.vocab) {
-    const float4 y = *reinterpret_cast<const float4*>(row.logits + first);
-    x[0] = y.x, x[1] = y.y, x[2] = y.z, x[3] = y.w;
-  } else {
+/// Of each of kTiles tiles the four tokens that are this lane's, as they lie in memory. All loads
+/// are issued before the first is used: a warp waits once for all of them.
+template <int kTiles>
+struct LoadedTiles {
+  float4 logits[kTiles];
+  std::uint32_t bans[kTiles];  ///< bit i: the i-th of the four
+
+  /// Tiles with negative indices are left out.
+  __device__ __forceinline__ LoadedTiles(RowTiles row, const int (&tiles)[kTiles]) {
+    const std::int64_t lane = threadIdx.x % 32 * 4;
+    if (is_vector_aligned(row.logits) && row.vocab % 4 == 0) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) x[i] = first + i < row.vocab ? row.logits[first + i] : 0.f;
+      for (int j = 0; j < kTiles; ++j) {
+        const std::int64_t first = std::int64_t{tiles[j]} * kLogitTile + lane;
+        if (first >= 0 && first < row.vocab) {
+          logits[j] = __ldcg(reinterpret_cast<const float4*>(row.logits + first));
+        }
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kTiles; ++j) {
+        const std::int64_t first = std::int64_t{tiles[j]} * kLogitTile + lane;
+        if (first < 0) continue;
+        if (first < row.vocab) logits[j].x = __ldcg(row.logits + first);
+        if (first + 1 < row.vocab) logits[j].y = __ldcg(row.logits + first + 1);
+        if (first + 2 < row.vocab) logits[j].z = __ldcg(row.logits + first + 2);
+        if (first + 3 < row.vocab) logits[j].w = __ldcg(row.logits + first + 3);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) bans[j] = 0;
+    if (row.ban_bits == nullptr) return;
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) {
+      if (tiles[j] < 0) continue;
+      const std::int64_t word = std::int64_t{tiles[j]} * (kLogitTile / 32) + threadIdx.x % 32 / 8;
+      bans[j] = __ldcg(row.ban_bits + word) >> (threadIdx.x % 8 * 4);
+    }
   }
-  const std::uint32_t bans =
-      row.ban_bits == nullptr ? 0u : row.ban_bits[first / 32] >> static_cast<unsigned>(first % 32);
+
+  /// The logits of tile j, which is tile `tile` of the row; -inf where banned or beyond the
+  /// vocabulary. They may be NaN.
+  __device__ __forceinline__ void get(RowTiles row, int j, int tile, float (&x)[4]) const {
+    x[0] = logits[j].x, x[1] = logits[j].y, x[2] = logits[j].z, x[3] = logits[j].w;
+    const std::int64_t left =
+        row.vocab - std::int64_t{tile} * kLogitTile - std::int64_t{threadIdx.x % 32 * 4};
+    if (bans[j] == 0 && left >= 4) return;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    keys[i] = (bans >> i & 1) != 0 ? kMinusInfKey : key_of(clean(x[i]));
-    if (first + i >= row.vocab) keys[i] = kNoKey;
+    for (int i = 0; i < 4; ++i) {
+      if ((bans[j] >> i & 1) != 0 || i >= left) x[i] = -std::numeric_limits<float>::infinity();
+    }
+  }
+
+  /// Their keys; kNoKey beyond the vocabulary.
+  __device__ __forceinline__ void get_keys(RowTiles row, int j, int tile,
+                                           std::uint32_t (&keys)[4]) const {
+    float x[4];
+    get(row, j, tile, x);
+    const std::int64_t first = std::int64_t{tile} * kLogitTile + threadIdx.x % 32 * 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      keys[i] = first + i < row.vocab ? key_of(clean(x[i])) : kNoKey;
+    }
+  }
+};
+
+/// Calls visit(tiles, which) with all lanes of a warp for every tile whose largest key is at least
+/// `low`, a warp per kTiles of them; `which` has their indices, -1 where there are fewer. The tiles
+/// are those of block `rank` of `blocks` that share the row.
+template <int kTiles, class Visit>
+__device__ __forceinline__ void load_tiles_above(RowTiles row, std::uint32_t low, int rank,
+                                                 int blocks, Visit visit) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int warps = blocks * kSelectWarps;
+  const int warp = rank * kSelectWarps + static_cast<int>(threadIdx.x / 32);
+  const int num_tiles = row.num_tiles();
+  for (int begin = 0; begin < num_tiles; begin += 32 * warps) {
+    const int mine = begin + lane * warps + warp;  // neighbours go to different warps
+    unsigned hits = __ballot_sync(kAllLanes, mine < num_tiles && __ldcg(row.maxima + mine) >= low);
+    while (hits != 0) {
+      int tiles[kTiles];
+#pragma unroll
+      for (int j = 0; j < kTiles; ++j) {
+        tiles[j] = hits == 0 ? -1 : begin + (__ffs(static_cast<int>(hits)) - 1) * warps + warp;
+        hits &= hits - 1;
+      }
+      visit(LoadedTiles<kTiles>(row, tiles), tiles);
+    }
   }
 }
 
@@ -58,29 +129,18 @@ __device__ __forceinline__ void load_keys(RowTiles row, int tile, bool aligned,
 /// key is at least `low`, a warp per tile.
 template <class Visit>
 __device__ __forceinline__ void visit_tiles(RowTiles row, std::uint32_t low, Visit visit) {
-  constexpr int kAhead = 4;  // loads in flight
-  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  const int num_tiles = row.num_tiles();
-  const bool aligned = is_vector_aligned(row.logits);
-  for (int begin = 0; begin < num_tiles; begin += kSelectThreads) {
-    const int mine = begin + lane * kSelectWarps + warp;  // neighbours go to different warps
-    unsigned hits = __ballot_sync(kAllLanes, mine < num_tiles && row.maxima[mine] >= low);
-    while (hits != 0) {
-      std::uint32_t keys[kAhead][4];
-      int tiles[kAhead];
+  constexpr int kTiles = 4;
+  const auto first = static_cast<TokenId>(threadIdx.x % 32 * 4);
+  load_tiles_above<kTiles>(row, low, 0, 1,
+                           [&](const LoadedTiles<kTiles>& loaded, const int(&tiles)[kTiles]) {
 #pragma unroll
-      for (int j = 0; j < kAhead; ++j) {
-        tiles[j] =
-            hits == 0 ? -1 : begin + (__ffs(static_cast<int>(hits)) - 1) * kSelectWarps + warp;
-        hits &= hits - 1;
-        if (tiles[j] >= 0) load_keys(row, tiles[j], aligned, keys[j]);
-      }
-#pragma unroll
-      for (int j = 0; j < kAhead; ++j) {
-        if (tiles[j] >= 0) visit(static_cast<TokenId>(tiles[j] * kLogitTile + lane * 4), keys[j]);
-      }
-    }
-  }
+                             for (int j = 0; j < kTiles; ++j) {
+                               if (tiles[j] < 0) continue;
+                               std::uint32_t keys[4];
+                               loaded.get_keys(row, j, tiles[j], keys);
+                               visit(static_cast<TokenId>(tiles[j] * kLogitTile) + first, keys);
+                             }
+                           });
 }
 
 }  // namespace nanovllm::cuda

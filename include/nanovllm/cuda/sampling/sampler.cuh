@@ -5,7 +5,9 @@
 /// 1. `sample_scan_kernel` (scan.cuh), a block per (row, slice), reads the logits once;
 /// 2. `sample_finish_kernel`, a block per row, merges the slices. Rows that are greedy or drawn
 ///    from the whole vocabulary are done then; for the others it finds what the filters keep and
-///    draws (filter.cuh). A second block per row lists the most likely tokens (logprobs.cuh).
+///    draws (filter.cuh); with top_p alone it draws without finding that, by a cluster of blocks a
+///    row while there are few rows (nucleus.cuh). A second block per row lists the most likely
+///    tokens (logprobs.cuh).
 ///
 /// Tokens are those of cpu::sample: what might win is scored in float64 (math.cuh), and the
 /// filters' cuts are exact but for a top_p within 3e-12 of a prefix's mass. Results do not depend
@@ -19,11 +21,13 @@
 /// ignored, and no more than top_tokens.extent(1) tokens are listed. The logits are left as they
 /// are.
 ///
-/// Operands: logits of any row stride and alignment (16-byte loads where a row is 16-byte aligned).
+/// Operands: logits of any row stride and alignment (16-byte loads where a row is 16-byte aligned;
+/// in the second kernel only if the vocabulary is a multiple of 4, too).
 /// Bytes: 4 · rows · vocab read once by the first kernel; the second reads the tiles that may hold
-/// kept tokens (top_k = 20: about 20 · 512 bytes a row; top_p alone: up to three times the row).
+/// kept tokens (top_k = 20: about 20 · 512 bytes a row; top_p alone: an eighth of the row, and up to all of it).
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 
@@ -34,6 +38,7 @@
 #include "nanovllm/cuda/sampling/filter.cuh"
 #include "nanovllm/cuda/sampling/logprobs.cuh"
 #include "nanovllm/cuda/sampling/math.cuh"
+#include "nanovllm/cuda/sampling/nucleus.cuh"
 #include "nanovllm/cuda/sampling/scan.cuh"
 #include "nanovllm/cuda/sampling/tuning.hpp"
 #include "nanovllm/cuda/sampling/workspace.cuh"
@@ -136,28 +141,52 @@ __device__ inline TokenId choose(RowTiles row, const SamplingRow& settings,
   if (!(settings.temperature > 0) || summary.largest == kInfinity) return summary.first;
   const Draw draw(settings, summary.largest);
   if (!has_filter(settings, row.vocab)) return merge_winners(parts, num_parts, draw);
-  const Kept kept = apply_filters(row, settings, summary.mass, shared.select);
+  const Kept kept = apply_filters(row, settings, shared);
   if (kept.list_size >= 0 && kept.list_size <= kSelectFew) {
     return choose_from_few(row, settings, draw, kept.list_size, shared);
   }
   return draw_kept(row, kept, draw, shared);
 }
 
-/// Grid (rows, 1 or 2): blocks with blockIdx.y = 0 choose, those with 1 list the most likely
-/// tokens.
+/// The token of a row with a nucleus, kNoToken where `choose` must find it. Called by all blocks of
+/// the row's cluster. Contains barriers.
+__device__ inline TokenId choose_in_nucleus(RowTiles row, const SamplingRow& settings,
+                                            const RowSummary& summary, NucleusShared& shared) {
+  if (!(fabsf(summary.largest) < std::numeric_limits<float>::infinity())) return kNoToken;
+  const Draw draw(settings, summary.largest);
+  if (draw.needs_exact) return kNoToken;
+  const float least = settings.min_p > 0 ? logit_of(bound_of_min_p(row, settings.min_p))
+                                         : std::numeric_limits<float>::lowest();
+  return draw_from_nucleus(row, settings, draw, summary.mass, summary.first, least, shared);
+}
+
+/// Shared memory of a block of the second kernel; a nucleus is done with before a filter begins.
+union FinishShared {
+  FilterShared filter;
+  NucleusShared nucleus;
+};
+
+/// Grid (rows · blocks of a cluster, 1 or 2), clusters along x: blocks with blockIdx.y = 0 choose,
+/// those with 1 list the most likely tokens. Only rows with a nucleus need more than the first block
+/// of their cluster. Dynamic shared memory: a FinishShared.
 /// @param mass_unit  see RowTiles
 template <int kThreads, int kBlocksPerSm>
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     sample_finish_kernel(const SampleArgs args, const SamplerScratch scratch, int num_parts,
                          double mass_unit) {
   static_assert(kThreads == kSelectThreads);
-  __shared__ FilterShared shared;
+  extern __shared__ __align__(16) std::byte finish_shared[];
+  auto& shared = *reinterpret_cast<FinishShared*>(finish_shared);
   grid_dependency_launch();
   grid_dependency_wait();
-  const std::int64_t r = blockIdx.x, vocab = args.logits.extent(1);
+  const RowCluster cluster;
+  const std::int64_t r = blockIdx.x / static_cast<unsigned>(cluster.size);
+  const std::int64_t vocab = args.logits.extent(1);
   const SamplingRow settings = args.batch.rows.data[r];
   const bool lists = blockIdx.y == 1;
   if (lists && settings.num_logprobs <= 0) return;
+  const bool by_nucleus = !lists && has_nucleus(settings, vocab);
+  if (cluster.rank > 0 && !by_nucleus) return;
   const bool has_bans = args.batch.banned.starts.data[r] < args.batch.banned.starts.data[r + 1];
   const SlicePart* const parts = scratch.parts + r * scratch.part_pitch;
   const RowSummary summary = merge_parts(parts, num_parts, settings);
@@ -168,8 +197,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     const RowTiles row{logits, vocab, maxima, nullptr, summary.log_prob.largest, 0, mass_unit};
     const std::int64_t count =
         min(min(std::int64_t{settings.num_logprobs}, vocab), args.top_tokens.extent(1));
-    write_most_likely(row, static_cast<std::uint32_t>(count), summary.log_prob, shared.select,
-                      args.top_tokens.at(r), args.top_logprobs.at(r));
+    write_most_likely(row, static_cast<std::uint32_t>(count), summary.log_prob,
+                      shared.filter.select, args.top_tokens.at(r), args.top_logprobs.at(r));
     return;
   }
   const RowTiles row{
@@ -177,7 +206,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
       maxima,          has_bans ? scratch.ban_bits + r * scratch.word_pitch : nullptr,
       summary.largest, mass_scale(settings),
       mass_unit};
-  const TokenId token = choose(row, settings, summary, parts, num_parts, shared);
+  TokenId token = kNoToken;
+  if (by_nucleus) token = choose_in_nucleus(row, settings, summary, shared.nucleus);
+  if (cluster.rank > 0) return;
+  if (token == kNoToken) token = choose(row, settings, summary, parts, num_parts, shared.filter);
   if (threadIdx.x != 0) return;
   args.tokens.data[r] = token;
   if (settings.num_logprobs >= 0) {
@@ -193,6 +225,23 @@ void launch_sample_scan(const SampleArgs& args, const SamplerScratch& scratch, i
          {.grid = dim3(static_cast<unsigned>(num_parts), rows),
           .block = dim3(SampleScanTraits<kGroups>::kThreads)},
          context, args, scratch);
+}
+
+/// Starts the second kernel on what the first left in `scratch`, `num_parts` slices a row.
+inline void launch_sample_finish(const SampleArgs& args, const SamplerScratch& scratch,
+                                 int num_parts, const Context& context) {
+  const std::int64_t rows = args.logits.extent(0), vocab = args.logits.extent(1);
+  // Code that can overlap is for compute capability 9.0, which has clusters.
+  const int cluster = context.can_overlap ? sample_finish_cluster(rows, context.num_sms) : 1;
+  const LaunchConfig config{
+      .grid = dim3(static_cast<unsigned>(rows * cluster), args.top_tokens.extent(1) > 0 ? 2 : 1),
+      .block = dim3(kSelectThreads),
+      .shared_bytes = sizeof(FinishShared),
+      .cluster = cluster};
+  auto* const kernel = sample_finish_blocks_per_sm(rows, context.num_sms) == 1
+                           ? sample_finish_kernel<kSelectThreads, 1>
+                           : sample_finish_kernel<kSelectThreads, 2>;
+  launch(kernel, config, context, args, scratch, num_parts, sample_mass_unit(vocab));
 }
 
 /// See ops/sampler.hpp and the top of this file. Throws ShapeError when the operands do not fit
@@ -215,13 +264,7 @@ inline void sample(const SampleArgs& args, SamplerWorkspace& workspace, const Co
   } else {
     launch_sample_scan<kShortSliceGroups>(args, workspace.scratch(), slices.num_parts, context);
   }
-  const LaunchConfig finish{.grid = dim3(static_cast<unsigned>(rows), width > 0 ? 2 : 1),
-                            .block = dim3(kSelectThreads)};
-  auto* const kernel = sample_finish_blocks_per_sm(rows, context.num_sms) == 1
-                           ? sample_finish_kernel<kSelectThreads, 1>
-                           : sample_finish_kernel<kSelectThreads, 2>;
-  launch(kernel, finish, context, args, workspace.scratch(), slices.num_parts,
-         sample_mass_unit(vocab));
+  launch_sample_finish(args, workspace.scratch(), slices.num_parts, context);
 }
 
 template <class State>

@@ -7,8 +7,7 @@
 /// logit of each tile of 128, and for rows with bans one bit per token.
 ///
 /// Moved: 4 bytes per logit read, 48 bytes per slice and 0.03 per logit written. Noise (Philox: ten
-/// rounds for four logits) costs about as much again as reading on an H200; float64 masses (top_p
-/// without top_k) are about 14 instructions per logit.
+/// rounds for four logits) costs about as much again as reading on an H200.
 
 #include <cstdint>
 #include <limits>
@@ -182,17 +181,17 @@ __device__ double sum_exp(const float (&x)[kGroups][4], float largest,
   return block_sum(double{sum}, shared.sums[0]);
 }
 
-/// Σ e^((logit - largest) / temperature), `largest` finite.
+/// Σ e^((logit - largest) / temperature), `largest` finite; see kMassError.
 template <int kGroups>
-__device__ double sum_masses(const float (&x)[kGroups][4], float largest, double scale,
-                             SampleScanShared<kGroups>& shared) {
-  double sum = 0;
+__device__ double sum_weights(const float (&x)[kGroups][4], const Draw& draw,
+                              SampleScanShared<kGroups>& shared) {
+  float sum = 0;
 #pragma unroll
   for (int j = 0; j < kGroups; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sum += mass_of(x[j][i], largest, scale);
+    sum += (draw.weight(x[j][0]) + draw.weight(x[j][1])) +
+           (draw.weight(x[j][2]) + draw.weight(x[j][3]));
   }
-  return block_sum(sum, shared.sums[1]);
+  return block_sum(double{sum}, shared.sums[1]);
 }
 
 /// Leaves the lowest id with the largest logit in `first` after the next barrier; called by the
@@ -300,7 +299,7 @@ __global__ void __launch_bounds__(SampleScanTraits<kGroups>::kThreads,
   if (draws && !is_filtered && !draw.needs_exact) {
     race_in_slice<kGroups>(x, draw, begin, shared.race);
   } else if (draws && settings.top_p < 1 && !has_top_k(settings, vocab)) {
-    part.mass = sum_masses<kGroups>(x, part.largest, mass_scale(settings), shared);
+    part.mass = sum_weights<kGroups>(x, draw, shared);
   }
   __syncthreads();
   if (draws && !is_filtered) {

@@ -204,8 +204,8 @@ __device__ inline void sort_list(SelectShared& shared, int size) {
 }
 
 /// The id of the `count`-th of the tokens with `key`, lowest first. Contains barriers.
-__device__ __noinline__ TokenId find_tie(RowTiles row, std::uint32_t key, std::uint32_t count,
-                                         SelectShared& shared) {
+__device__ __noinline__ inline TokenId find_tie(RowTiles row, std::uint32_t key,
+                                                std::uint32_t count, SelectShared& shared) {
   std::int64_t begin = 0, size = row.vocab;
   while (true) {
     int shift = 0;
@@ -234,8 +234,8 @@ __device__ __noinline__ TokenId find_tie(RowTiles row, std::uint32_t key, std::u
 
 /// The shortest prefix that reaches the goal, among the tokens with keys in [low, high], high being
 /// the largest left; all of them if they do not reach it. Contains barriers.
-__device__ __noinline__ Cut find_prefix(RowTiles row, Goal goal, std::uint32_t low,
-                                        std::uint32_t high, SelectShared& shared) {
+__device__ __noinline__ inline Cut find_prefix(RowTiles row, Goal goal, std::uint32_t low,
+                                               std::uint32_t high, SelectShared& shared) {
   Bins bins(low, high, true);
   while (true) {
     clear_bins(shared, goal.by_mass);

@@ -41,7 +41,7 @@ struct SampleSlices {
   return {kShortSliceGroups, static_cast<int>(ceil_div(vocab, sample_slice(kShortSliceGroups)))};
 }
 
-// ---- The second kernel: a block for each row ----
+// ---- The second kernel: a block for each row, or a cluster of them ----
 
 inline constexpr int kSelectThreads = 512;
 inline constexpr int kSelectWarps = kSelectThreads / 32;
@@ -49,12 +49,23 @@ inline constexpr int kSelectBinBits = 11;
 inline constexpr int kSelectBins = 1 << kSelectBinBits;
 inline constexpr int kSelectCapacity = 1024;
 inline constexpr int kSelectFew = 128;  ///< so few need no sorting
+inline constexpr int kMaxSampleCluster = 8;
+inline constexpr int kNucleusStride = 8;  ///< of its tiles are a sample of the row
+inline constexpr int kNucleusBins = 2048;
+inline constexpr int kNucleusCapacity = 8192;  ///< tokens that a block can list
 static_assert(kSelectCapacity >= kMaxLogprobs);
 
 /// Blocks an SM that its registers are limited for: as many registers as it wants, unless there are
 /// more rows than SMs.
 [[nodiscard]] constexpr int sample_finish_blocks_per_sm(std::int64_t rows, int num_sms) {
   return rows <= num_sms ? 1 : 2;
+}
+
+/// Blocks of a row, for rows with top_p alone; they leave no SM idle while there are few rows.
+[[nodiscard]] constexpr int sample_finish_cluster(std::int64_t rows, int num_sms) {
+  int size = kMaxSampleCluster;
+  while (size > 1 && rows * size > num_sms) size /= 2;
+  return size;
 }
 
 /// The mass of the largest logit in integer units: no sum over `vocab` logits reaches 2^63.

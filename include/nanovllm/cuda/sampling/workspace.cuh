@@ -29,7 +29,7 @@ struct SlicePart {
   Candidate winner;        ///< of the Gumbel-max rule in the slice; rows without filters
   float original_largest;  ///< rows with log-probabilities only, as is the next
   double original_sum;     ///< Σ e^(logit - original_largest); number of +inf if that is +inf
-  double mass;             ///< Σ e^((logit - largest) / temperature), rows with top_p alone
+  double mass;             ///< Σ e^((logit - largest) / temperature) in float32, top_p alone
 };
 
 /// The workspace as kernels see it. Row r of a [rows, pitch] array begins at r · pitch.
