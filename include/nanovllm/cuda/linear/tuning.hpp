@@ -55,6 +55,14 @@ inline constexpr int kSmallMTiles[] = {1, 2, 4, 6};
   return m <= kMaxSmallMRows && k % 8 == 0 && std::max(n, k) <= kMaxLinearExtent;
 }
 
+/// Most rows of x that it takes with a norm ahead or SwiGLU behind.
+inline constexpr std::int64_t kMaxSmallMFusedRows = 16;
+
+/// Whether it does, for m rows of x by W [n, k], as far as the extents go.
+[[nodiscard]] constexpr bool fits_small_m_fused(std::int64_t m, std::int64_t n, std::int64_t k) {
+  return m <= kMaxSmallMFusedRows && fits_small_m_linear(m, n, k);
+}
+
 // ---- cluster_linear ----
 
 /// Sizes that a cluster of `cluster_linear` may have: the blocks that share K.
