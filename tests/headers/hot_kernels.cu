@@ -16,6 +16,8 @@ void step_of_qwen3(CudaBackend& backend) {
   backend.run(EmbeddingArgs<bf16, Matrix>{});
   backend.run(RmsNormArgs<bf16>{});
   backend.run(LinearArgs<bf16, Matrix>{});
+  backend.run(GatedLinearArgs<bf16, Matrix>{});
+  backend.run(ProjectQkvArgs<bf16, Matrix>{});
   backend.run(QkNormRopeStoreArgs<bf16>{});
   backend.run(VarlenAttentionArgs<bf16>{});
   backend.run(DecodeAttentionArgs<bf16>{});

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "nanovllm/cuda/attention/plan_attention.cuh"
 #include "nanovllm/cuda/attention/varlen/varlen_attention.cuh"
 #include "nanovllm/cuda/elementwise/elementwise.cuh"
+#include "nanovllm/cuda/linear/fused_engine.cuh"
 #include "nanovllm/cuda/linear/linear.cuh"
 #include "nanovllm/cuda/op_state.cuh"
 #include "nanovllm/cuda/runtime/check.cuh"
@@ -165,6 +167,23 @@ class CudaBackend {
       if (rows >= max_rows) break;
     }
     state_.linear.tune<T, Out>(weights, accumulate, row_counts, state_.context);
+  }
+
+  /// The same for `GatedLinearArgs` by `weights`, with this norm ahead or none. Blocks.
+  template <class T>
+  void tune_gated_linear(std::span<const cuda::DeviceMatrix<T>* const> weights,
+                         const InputNorm<T>& norm, std::int64_t max_rows) {
+    if constexpr (std::same_as<T, bf16>)
+      state_.fused.tune_gated(weights, norm, max_rows, state_.context,
+                              [&](const auto& part) { run(part); });
+  }
+  /// The same for `ProjectQkvArgs`.
+  template <class T>
+  void tune_project_qkv(std::span<const cuda::DeviceMatrix<T>* const> weights,
+                        const InputNorm<T>& norm, std::int64_t max_rows) {
+    if constexpr (std::same_as<T, bf16>)
+      state_.fused.tune_normed(weights, norm, max_rows, state_.context,
+                               [&](const auto& part) { run(part); });
   }
 
   /// Bytes of device memory that no process uses.

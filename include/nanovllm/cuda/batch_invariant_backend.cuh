@@ -16,6 +16,8 @@
 #include "nanovllm/cuda/backend.cuh"
 #include "nanovllm/cuda/linear/ordered_engine.cuh"
 #include "nanovllm/ops/backend.hpp"
+#include "nanovllm/ops/gated_linear.hpp"
+#include "nanovllm/ops/project_qkv.hpp"
 
 namespace nanovllm {
 
@@ -63,6 +65,12 @@ class BatchInvariantCudaBackend : public CudaBackend {
     }
     CudaBackend::run(args);
   }
+
+  /// Not in this mode: the model runs the ops that they are made of.
+  template <class T>
+  void run(const GatedLinearArgs<T, cuda::DeviceMatrix<T>, T>& args) = delete;
+  template <class T>
+  void run(const ProjectQkvArgs<T, cuda::DeviceMatrix<T>, T, T>& args) = delete;
 
   void run(const PlanAttentionArgs& args) {
     state_.plan_is_visible = false;
@@ -117,5 +125,9 @@ class BatchInvariantCudaBackend : public CudaBackend {
 
 static_assert(BackendLike<BatchInvariantCudaBackend, float>);
 static_assert(BackendLike<BatchInvariantCudaBackend, bf16>);
+static_assert(!RunsOp<BatchInvariantCudaBackend,
+                      GatedLinearArgs<bf16, BatchInvariantCudaBackend::Matrix<bf16>>> &&
+              !RunsOp<BatchInvariantCudaBackend,
+                      ProjectQkvArgs<bf16, BatchInvariantCudaBackend::Matrix<bf16>>>);
 
 }  // namespace nanovllm

@@ -8,6 +8,7 @@
 #include "nanovllm/cuda/attention/decode/plan.cuh"
 #include "nanovllm/cuda/attention/varlen/plan.cuh"
 #include "nanovllm/cuda/elementwise/swap_blocks.cuh"
+#include "nanovllm/cuda/linear/fused_engine.cuh"
 #include "nanovllm/cuda/linear/linear.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
@@ -22,6 +23,7 @@ namespace nanovllm::cuda {
 struct OpState {
   Context context;
   LinearEngine linear{};
+  FusedEngine fused{};
   std::optional<DecodeWorkspace> decode{};
   std::optional<VarlenWorkspace> varlen{};
   std::optional<SamplerWorkspace> sampler{};

@@ -15,6 +15,7 @@
 #include "nanovllm/ops/copy_blocks.hpp"
 #include "nanovllm/ops/embedding.hpp"
 #include "nanovllm/ops/gather_rows.hpp"
+#include "nanovllm/ops/input_norm.hpp"
 #include "nanovllm/ops/kv_store.hpp"
 #include "nanovllm/ops/linear.hpp"
 #include "nanovllm/ops/qk_norm_rope_store.hpp"
@@ -155,6 +156,15 @@ template <class B, class W, class Out>
 concept TunableBackend = requires(B& backend,
                                   std::span<const typename B::template Matrix<W>* const> matrices) {
   backend.template tune_linear<Out>(matrices, true, std::int64_t{});
+};
+
+/// The same of the ops that norm their input themselves: `tune_gated_linear(matrices of one shape,
+/// norm, max_rows)` and `tune_project_qkv` likewise, with a norm that has no weight for none.
+template <class B, class W>
+concept TunesFusedOps = requires(B& backend, const InputNorm<W>& norm,
+                                 std::span<const typename B::template Matrix<W>* const> matrices) {
+  backend.tune_gated_linear(matrices, norm, std::int64_t{});
+  backend.tune_project_qkv(matrices, norm, std::int64_t{});
 };
 
 /// A backend `B` that can run a model of weights `W`, activations `A` and a KV cache of `Kv`.

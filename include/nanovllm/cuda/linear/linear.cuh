@@ -10,10 +10,11 @@
 ///
 /// Batch invariance. float32: every number of rows runs the same algorithm, without a split of K;
 /// a row's result depends neither on the number of rows nor on its place. 16 bits: rows of one
-/// bucket agree, and so do all numbers of rows up to 32 that run on `small_m_linear`; otherwise the
+/// bucket agree, and so do all numbers of rows that run on the same kernel for few rows; otherwise the
 /// order of summation may change from bucket to bucket, within the rounding of the result.
 
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -27,6 +28,7 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cuda/linear/blas.cuh"
 #include "nanovllm/cuda/linear/cluster_linear.cuh"
+#include "nanovllm/cuda/linear/small_m/fused.cuh"
 #include "nanovllm/cuda/linear/small_m_linear.cuh"
 #include "nanovllm/cuda/linear/tuner.cuh"
 #include "nanovllm/cuda/linear/tuning.hpp"
@@ -111,6 +113,10 @@ class LinearEngine {
  private:
   /// float32 runs the algorithm for this many rows whatever their number.
   static constexpr std::int64_t kFloat32Bucket = 64;
+
+  /// Where the kernel of `small_m/` is a way to run a layer. It is not compiled for logits.
+  template <class T, class Out>
+  static constexpr bool kHasRing = std::same_as<T, bf16>&& std::same_as<Out, bf16>;
 
   template <Element T, Element Out>
   static LinearKey key_of(const LinearArgs<T, DeviceMatrix<T>, Out>& args) {
@@ -199,6 +205,12 @@ class LinearEngine {
         case LinearKernel::small_m:
           small_m_linear(args.x, weight, args.y, args.accumulate, plan.size, context);
           return true;
+        case LinearKernel::small_m_ring:
+          if constexpr (kHasRing<T, Out>) {
+            small_m_linear(args.x, {}, weight, args.y, args.accumulate, plan.size, context, true);
+            return true;
+          }
+          break;
         case LinearKernel::cluster:
           cluster_linear(args.x, weight, args.y, args.accumulate, plan.size, maps_, context);
           return true;
@@ -229,6 +241,12 @@ class LinearEngine {
     for (const int tiles : kSmallMTiles) {
       if (small_m_linear_takes(args.x, weight))
         out.push_back({.kernel = LinearKernel::small_m, .size = tiles});
+    }
+    if constexpr (kHasRing<T, Out>) {
+      for (const int tiles : kSmallMTiles) {
+        if (small_m_linear_takes(args.x, {}, weight))
+          out.push_back({.kernel = LinearKernel::small_m_ring, .size = tiles});
+      }
     }
     for (const int split : kClusterSplits) {
       if (rows >= kMinClusterRows && rows <= kMaxClusterRows &&

@@ -36,7 +36,7 @@ struct LinearKey {
 };
 
 /// What runs a dense layer.
-enum class LinearKernel : std::uint8_t { blas, small_m, cluster };
+enum class LinearKernel : std::uint8_t { blas, small_m, small_m_ring, cluster };
 
 /// One way to run a dense layer.
 struct LinearPlan {

@@ -37,12 +37,20 @@ void tune_projections(const Context& context,
     context.backend.template tune_linear<Out>(weights, accumulate, max_rows);
 }
 
-/// The same for one matrix of every layer of `weights`, e.g. `&Layer::qkv`.
+/// One matrix of every layer of `weights`, e.g. `&Layer::qkv`.
+template <class Context, class Weights, class Layer>
+[[nodiscard]] std::vector<const typename Context::Matrix*> matrices_of(
+    const Weights& weights, std::int64_t num_layers, typename Context::Matrix Layer::*matrix) {
+  std::vector<const typename Context::Matrix*> list;
+  for (std::int64_t i = 0; i < num_layers; ++i) list.push_back(&(weights.layer(i).*matrix));
+  return list;
+}
+
+/// The same for one matrix of every layer.
 template <class Out, class Context, class Weights, class Layer>
 void tune_layers(const Context& context, const Weights& weights, std::int64_t num_layers,
                  typename Context::Matrix Layer::*matrix, bool accumulate, std::int64_t max_rows) {
-  std::vector<const typename Context::Matrix*> list;
-  for (std::int64_t i = 0; i < num_layers; ++i) list.push_back(&(weights.layer(i).*matrix));
+  const auto list = matrices_of<Context>(weights, num_layers, matrix);
   tune_projections<Out>(context, std::span<const typename Context::Matrix* const>(list), accumulate,
                         max_rows);
 }

@@ -120,11 +120,16 @@ class ResidualStream {
   /// call of `add`, `norm` or `normed`.
   [[nodiscard]] BlockInput<Context> normed(const NormParameters& parameters) {
     if constexpr (std::same_as<Norm, RmsNorm> && kFusesNorms<Context>) {
-      if (!has_summand_)
-        return {.x = residual(), .norm = {.weight = parameters, .eps = eps_}, .scratch = hidden()};
+      if (!has_summand_) return {.x = residual(), .norm = norm_of(parameters), .scratch = hidden()};
     }
     norm(parameters);
     return {.x = hidden()};
+  }
+
+  /// A norm of this stream, for the op that applies it.
+  [[nodiscard]] InputNorm<typename Context::Weight> norm_of(
+      const NormParameters& parameters) const requires std::same_as<Norm, RmsNorm> {
+    return {.weight = parameters, .eps = eps_};
   }
 
   /// The rows of hidden() that are listed, in the order of the list; all of them where the list has

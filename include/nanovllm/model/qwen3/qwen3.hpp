@@ -79,6 +79,20 @@ class Qwen3Network {
     tune_all(&Layer::o, stream_.accumulates());
     tune_all(&Layer::gate_up, false);
     tune_all(&Layer::down, stream_.accumulates());
+    if constexpr (kFusesNorms<Context> && TunesFusedOps<Backend, typename Context::Weight>) {
+      const auto matrices = [&](Matrix Layer::*matrix) {
+        return matrices_of<Context>(weights_, num_layers(), matrix);
+      };
+      // With several ranks a norm follows a sum over them, and stays an op of its own.
+      const auto norm = stream_.accumulates()
+                            ? stream_.norm_of(view_of(weights_.layer(0).input_norm))
+                            : InputNorm<typename Context::Weight>{};
+      const auto qkv = matrices(&Layer::qkv), gate_up = matrices(&Layer::gate_up);
+      context_.backend.tune_project_qkv(std::span<const Matrix* const>(qkv), norm,
+                                        limits_.max_num_batched_tokens);
+      context_.backend.tune_gated_linear(std::span<const Matrix* const>(gate_up), norm,
+                                         limits_.max_num_batched_tokens);
+    }
     const Matrix* head[] = {&weights_.lm_head()};
     tune_projections<float>(context_, std::span<const Matrix* const>(head), false,
                             limits_.max_num_seqs);
