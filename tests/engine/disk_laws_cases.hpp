@@ -73,11 +73,14 @@ class Gates {
     if (thread_.joinable()) return;
     thread_ = std::jthread([this](const std::stop_token& stop) {
       while (!stop.stop_requested()) {
+        // Held open for a while, because a reader may look for a writer a little later than it comes.
+        std::vector<int> writers;
         for (const fs::path& file : files_) {
           const int writer = ::open(file.c_str(), O_WRONLY | O_NONBLOCK);
-          if (writer >= 0) ::close(writer);
+          if (writer >= 0) writers.push_back(writer);
         }
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        for (const int writer : writers) ::close(writer);
       }
     });
   }
