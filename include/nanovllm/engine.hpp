@@ -199,6 +199,15 @@ class Engine {
   ///     (engine.latencies() - before).first_token.percentiles().p99
   [[nodiscard]] Latencies latencies() const { return inbox_.latencies(); }
 
+  /// The tokens of `prompt`, as `submit` takes them; a text of more than fit is refused. Throws
+  /// RequestError where it has none for want of a tokeniser or of a chat template.
+  [[nodiscard]] std::vector<TokenId> encode(const Prompt& prompt) const {
+    return frontend_->encode(prompt);
+  }
+
+  /// The tokeniser and the chat template of the checkpoint, as far as it has them.
+  [[nodiscard]] const TextSide& text() const { return frontend_->text(); }
+
   /// The tokeniser of the checkpoint. Throws ConfigError when it has none.
   [[nodiscard]] const Tokenizer& tokenizer() const {
     check<ConfigError>(frontend_->text().tokenizer.has_value(),

@@ -54,6 +54,7 @@
 #include "nanovllm/cpu/system_memory.hpp"
 #include "nanovllm/cpu/thread_pool.hpp"
 #include "nanovllm/engine.hpp"
+#include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/batch_generate.hpp"
 #include "nanovllm/engine/beam_group.hpp"
 #include "nanovllm/engine/core.hpp"

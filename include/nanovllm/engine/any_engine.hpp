@@ -1,0 +1,99 @@
+#pragma once
+/// An engine of whatever model and policy, for code that is compiled once: servers, bindings.
+///
+///     nv::Engine<nv::Qwen3<nv::shapes::qwen3_0_6b>> engine({.model = "Qwen3-0.6B"});
+///     nv::EngineAdapter any(engine);
+///     serve(any);  // void serve(nv::AnyEngine&)
+
+#include <cstdint>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/frontend.hpp"
+#include "nanovllm/engine/health.hpp"
+#include "nanovllm/engine/output.hpp"
+#include "nanovllm/engine/prompt.hpp"
+#include "nanovllm/sampling/sampling_params.hpp"
+
+namespace nanovllm {
+
+/// The members of `Engine` that name neither its model nor its policy, with the same guarantees.
+class AnyEngine {
+ public:
+  virtual ~AnyEngine() = default;
+
+  virtual RequestId submit(const Prompt& prompt, const SamplingParams& params,
+                           TokenCallback callback) = 0;
+  virtual bool abort(RequestId id) = 0;
+  virtual bool step() = 0;
+  virtual void run(const std::stop_token& stop) = 0;
+  virtual void run_worker() = 0;
+
+  [[nodiscard]] virtual std::vector<TokenId> encode(const Prompt& prompt) const = 0;
+  [[nodiscard]] virtual const TextSide& text() const = 0;
+  [[nodiscard]] virtual std::span<const TokenId> eos_token_ids() const = 0;
+  [[nodiscard]] virtual std::int64_t vocab_size() const = 0;
+  [[nodiscard]] virtual std::int64_t max_total_tokens() const = 0;
+
+  [[nodiscard]] virtual EngineStats stats() const = 0;
+  [[nodiscard]] virtual Latencies latencies() const = 0;
+  [[nodiscard]] virtual Health health() const = 0;
+  virtual void reset() = 0;
+  [[nodiscard]] virtual std::string describe() const = 0;
+  virtual void check_invariants() const = 0;
+};
+
+/// `AnyEngine` on an `Engine`, or anything with its members.
+/// @tparam Engine  an engine, which is made with the constructor's arguments and lives in here; or
+///                 a reference to one, `Engine&`, which must outlive this.
+template <class Engine>
+class EngineAdapter final : public AnyEngine {
+ public:
+  template <class... Arguments>
+  explicit EngineAdapter(Arguments&&... arguments)
+      : engine_(std::forward<Arguments>(arguments)...) {}
+
+  RequestId submit(const Prompt& prompt, const SamplingParams& params,
+                   TokenCallback callback) override {
+    return engine_.submit(prompt, params, std::move(callback));
+  }
+  bool abort(RequestId id) override { return engine_.abort(id); }
+  bool step() override { return engine_.step(); }
+  void run(const std::stop_token& stop) override { engine_.run(stop); }
+  void run_worker() override { engine_.run_worker(); }
+
+  [[nodiscard]] std::vector<TokenId> encode(const Prompt& prompt) const override {
+    return engine_.encode(prompt);
+  }
+  [[nodiscard]] const TextSide& text() const override { return engine_.text(); }
+  [[nodiscard]] std::span<const TokenId> eos_token_ids() const override {
+    return engine_.model_config().eos_token_ids;
+  }
+  [[nodiscard]] std::int64_t vocab_size() const override {
+    return engine_.model_config().vocab_size;
+  }
+  [[nodiscard]] std::int64_t max_total_tokens() const override {
+    return engine_.max_total_tokens();
+  }
+
+  [[nodiscard]] EngineStats stats() const override { return engine_.stats(); }
+  [[nodiscard]] Latencies latencies() const override { return engine_.latencies(); }
+  [[nodiscard]] Health health() const override { return engine_.health(); }
+  void reset() override { engine_.reset(); }
+  [[nodiscard]] std::string describe() const override { return engine_.describe(); }
+  void check_invariants() const override { engine_.check_invariants(); }
+
+ private:
+  Engine engine_;
+};
+
+template <class Engine>
+EngineAdapter(Engine&) -> EngineAdapter<Engine&>;
+
+}  // namespace nanovllm
