@@ -1,6 +1,7 @@
 #pragma once
 /// Everything: the umbrella over all headers that need no CUDA toolkit.
 
+#include "nanovllm/chat/chat_event.hpp"
 #include "nanovllm/chat/chat_message.hpp"
 #include "nanovllm/chat/chat_render.hpp"
 #include "nanovllm/chat/chat_template.hpp"
@@ -196,6 +197,9 @@
 #include "nanovllm/sched/step_plan.hpp"
 #include "nanovllm/sched/step_room.hpp"
 #include "nanovllm/sched/swapping.hpp"
+#include "nanovllm/serve/exchange.hpp"
+#include "nanovllm/serve/http.hpp"
+#include "nanovllm/serve/output_constraint.hpp"
 #include "nanovllm/text/added_tokens.hpp"
 #include "nanovllm/text/bpe.hpp"
 #include "nanovllm/text/byte_level.hpp"

@@ -1,0 +1,58 @@
+#pragma once
+/// What form an answer must have, as a request states it, and what makes a TokenMaskSource of that.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nanovllm/io/json.hpp"
+#include "nanovllm/sampling/token_mask_source.hpp"
+
+namespace nanovllm::serve {
+
+/// How an assistant's text writes its tool calls.
+enum class ToolCallFormat : std::uint8_t {
+  hermes,  ///< <tool_call>\n{"name": …, "arguments": {…}}\n</tool_call>
+  qwen3_coder,  ///< <tool_call>\n<function=…>\n<parameter=…>\n…\n</parameter>\n</function>\n</tool_call>
+};
+
+/// The form of a text. A value; compiled by a ConstraintCompiler.
+struct OutputConstraint {
+  enum class Kind : std::uint8_t {
+    none,
+    json_object,     ///< any JSON object
+    json_schema,     ///< JSON by the schema in `text`
+    regex,           ///< the regular expression in `text`
+    choice,          ///< one of `choices`
+    grammar,         ///< the grammar in `text`, in EBNF as XGrammar writes it
+    tool_calls,      ///< one or more calls of `tools` and nothing else
+    free_tool_calls  ///< any text; calls of `tools` in it are well-formed
+  };
+  Kind kind = Kind::none;
+  std::string text{};
+  std::vector<std::string> choices{};
+  /// Of tool calls: [{"type": "function", "function": {"name", "parameters": schema}}, …], those
+  /// that may be called.
+  Json tools = nullptr;
+  bool parallel_tool_calls = true;  ///< more than one call may come
+  ToolCallFormat tool_call_format = ToolCallFormat::hermes;
+  /// The form begins behind the end of a thought, "</think>" and white space; before it anything
+  /// goes.
+  bool after_reasoning = false;
+
+  [[nodiscard]] friend bool operator==(const OutputConstraint&, const OutputConstraint&) = default;
+};
+
+/// Makes sources of constraints. Thread-safe; a call may take seconds, so not on the engine's
+/// thread.
+class ConstraintCompiler {
+ public:
+  virtual ~ConstraintCompiler() = default;
+
+  /// Null for Kind::none. Throws RequestError with a reason for what it cannot take.
+  [[nodiscard]] virtual std::shared_ptr<const TokenMaskSource> compile(
+      const OutputConstraint& constraint) = 0;
+};
+
+}  // namespace nanovllm::serve
