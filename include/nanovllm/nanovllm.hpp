@@ -200,6 +200,7 @@
 #include "nanovllm/serve/exchange.hpp"
 #include "nanovllm/serve/http.hpp"
 #include "nanovllm/serve/output_constraint.hpp"
+#include "nanovllm/serve/service.hpp"
 #include "nanovllm/text/added_tokens.hpp"
 #include "nanovllm/text/bpe.hpp"
 #include "nanovllm/text/byte_level.hpp"
