@@ -7,6 +7,7 @@
 #include "nanovllm/chat/chat_template.hpp"
 #include "nanovllm/chat/jinja_fingerprint.hpp"
 #include "nanovllm/chat/python_json.hpp"
+#include "nanovllm/chat/tool_call_format.hpp"
 #include "nanovllm/core/config.hpp"
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/elements.hpp"
