@@ -239,7 +239,7 @@ TEST_CASE("metrics are Prometheus text, with vLLM's names", "[metrics]") {
   CHECK(value_of(families, "vllm:request_success_total", {{"finished_reason", "abort"}}) == 1);
   CHECK(value_of(families, "nanovllm:requests_refused_total", {{"status", "429"}}) == 1);
   CHECK(value_of(families, "nanovllm:requests_refused_total", {{"status", "other"}}) == 1);
-  CHECK(value_of(families, "nanovllm:http_connections") == 7);
+  CHECK(value_of(families, "nanovllm:http_open_connections") == 7);
   CHECK(value_of(families, "nanovllm:http_replies_total", {{"status", "200"}}) == 1);
   CHECK(value_of(families, "nanovllm:session_blocks") == 5);
   CHECK(value_of(families, "nanovllm:host_seconds_total") == 0.25);

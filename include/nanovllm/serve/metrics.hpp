@@ -75,7 +75,7 @@ struct HttpCounters {
 };
 
 /// All there is to say, for the reply to one scrape. Copies the counters first, each lock held no
-/// longer than that takes, and then writes; some 30 µs and 13 KB.
+/// longer than that takes, and then writes; some 30 µs and 17 KB.
 ///
 /// Each bucket of a histogram counts the times that are certainly not above its bound: those within
 /// the last 1/16 below it may be in the next bucket. Counts and sums are exact.
