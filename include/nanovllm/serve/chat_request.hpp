@@ -5,7 +5,6 @@
 /// absent, one that is unknown is ignored, and the first that is wrong is thrown as an ApiError
 /// that names it.
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,41 +15,23 @@
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/serve/output_constraint.hpp"
+#include "nanovllm/serve/tool_fields.hpp"
 
 namespace nanovllm::serve {
 
-/// Messages and tools that a request may have.
-inline constexpr std::size_t kMaxMessages = 16384;
-inline constexpr std::size_t kMaxTools = 128;
-
-/// Which tools the answer may call.
-struct ToolChoice {
-  enum class Kind : std::uint8_t {
-    none,       ///< none; the prompt does not show any either
-    automatic,  ///< "auto": as the model sees fit
-    required,   ///< one or more
-    named       ///< `name`, once
-  };
-  Kind kind = Kind::none;
-  std::string name{};
-
-  [[nodiscard]] friend bool operator==(const ToolChoice&, const ToolChoice&) = default;
-};
-
 /// A request for the next message of a conversation.
 struct ChatCompletionRequest {
-  std::string model{};  ///< empty where the request names none
-  /// Ready to be rendered: the role 'developer' is 'system', content is a string, and arguments of
-  /// earlier tool calls are objects where they are the text of one.
-  std::vector<ChatMessage> messages{};
-  ChatOptions options{};  ///< `tools` in the order of members that templates were trained on
+  std::string model{};                  ///< empty where the request names none
+  std::vector<ChatMessage> messages{};  ///< ready to be rendered: parse_chat_messages
+  ChatOptions options{};                ///< its `tools` as ToolFields has them
   /// Its ranges are checked; `max_tokens` is SamplingParams' own default where the request says
   /// nothing of it. `logprobs` follows from the fields below.
   SamplingParams sampling{};
   std::optional<std::int32_t> max_tokens{};  ///< max_completion_tokens, else max_tokens
-  /// Of response_format, structured_outputs, guided_* or the tools; tool_call_format and
-  /// after_reasoning are left to whoever knows the model.
+  /// Of response_format, structured_outputs, guided_* or the tools. tool_call_format and
+  /// after_reasoning, which depend on the model, are as a constraint has them at first.
   OutputConstraint constraint{};
+  std::string constraint_field{};  ///< path of the field that states it; empty for Kind::none
   ToolChoice tool_choice{};
   bool parallel_tool_calls = true;
   bool logprobs = false;
@@ -65,3 +46,7 @@ struct ChatCompletionRequest {
 };
 
 }  // namespace nanovllm::serve
+
+#if NANOVLLM_BODIES
+#include "nanovllm/serve/chat_request.inc"
+#endif

@@ -26,7 +26,8 @@ struct CompletionRequest {
   /// Its ranges are checked. `prompt_logprobs` is set where `echo` and `logprobs` ask for it.
   SamplingParams sampling{};
   OutputConstraint constraint{};
-  bool echo = false;  ///< the prompt comes before the completion
+  std::string constraint_field{};  ///< path of the field that states it; empty for Kind::none
+  bool echo = false;               ///< the prompt comes before the completion
   /// `max_tokens` was 0, which goes with `echo`: `sampling.max_tokens` is 1, as the engine wants,
   /// and what it generates is to be left out.
   bool prompt_only = false;
@@ -41,3 +42,7 @@ struct CompletionRequest {
 };
 
 }  // namespace nanovllm::serve
+
+#if NANOVLLM_BODIES
+#include "nanovllm/serve/completion_request.inc"
+#endif

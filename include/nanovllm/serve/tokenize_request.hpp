@@ -32,3 +32,7 @@ struct DetokenizeRequest {
 };
 
 }  // namespace nanovllm::serve
+
+#if NANOVLLM_BODIES
+#include "nanovllm/serve/tokenize_request.inc"
+#endif
