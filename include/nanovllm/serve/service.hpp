@@ -17,6 +17,7 @@
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/serve/exchange.hpp"
 #include "nanovllm/serve/http.hpp"
+#include "nanovllm/serve/metrics.hpp"
 #include "nanovllm/serve/output_constraint.hpp"
 
 namespace nanovllm::serve {
@@ -31,9 +32,10 @@ struct ServiceConfig {
   int max_queue = 1024;
   /// Makes what holds answers to a form; null: requests that ask for one are refused.
   std::shared_ptr<ConstraintCompiler> constraints{};
-  bool parse_tool_calls = true;                              ///< else they are left in the content
-  ToolCallFormat tool_call_format = ToolCallFormat::hermes;  ///< in which the model writes calls
+  /// In which form the model writes tool calls; `none`: they are left in the content.
+  ToolCallFormat tool_call_format = ToolCallFormat::hermes;
   bool parse_reasoning = true;  ///< else thoughts are left in the content, with their tags
+  std::shared_ptr<const HttpCounters> http_counters{};  ///< of the transport, for /metrics, if any
 };
 
 /// A whole reply.
