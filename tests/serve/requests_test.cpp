@@ -670,6 +670,7 @@ TEST_CASE("what completions have of their own") {
   CHECK(echoed.sampling.logprobs == 3);
   CHECK(echoed.sampling.prompt_logprobs == 3);
   CHECK_FALSE(completion(R"("logprobs": 0)").sampling.prompt_logprobs.has_value());
+  CHECK(completion(R"("prompt_logprobs": 2)").sampling.prompt_logprobs == 2);
   CHECK(completion(R"("suffix": "")").prompts.size() == 1);
 
   CHECK(completion(R"("n": 2, "best_of": 4)").sampling.best_of == 4);
@@ -693,7 +694,8 @@ TEST_CASE("what completions have of their own") {
        {R"("logprobs": true)", "logprobs", "got true"},
        {R"("suffix": "x")", "suffix", "is not supported"},
        {R"("suffix": 1)", "suffix", "a string, got 1"},
-       {R"("prompt_logprobs": 1)", "prompt_logprobs", "'echo' and 'logprobs'"},
+       {R"("prompt_logprobs": -1)", "prompt_logprobs", "[0, 20], got -1"},
+       {R"("prompt_logprobs": 1, "echo": true)", "prompt_logprobs", "combined with 'echo'"},
        {R"("best_of": 0)", "best_of", "[1, 128], got 0"},
        {R"("best_of": 2, "n": 3)", "best_of", "[n = 3, 128], got 2"},
        {R"("beam_width": 2, "n": 3)", "beam_width", "[n = 3, 128], got 2"},
