@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "nanovllm/engine.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/serve/service.hpp"
 #include "serve/scripted_engine.hpp"
@@ -819,4 +820,47 @@ TEST_CASE("many threads, some of which leave", "[serve]") {
   CHECK(num_whole + num_refused == 120);
   CHECK(num_whole > 0);
   CHECK(engine.num_alive() == 0);
+}
+
+TEST_CASE("the fairytale model answers", "[serve]") {
+  EngineAdapter<Engine<Qwen3<shapes::fairytale>>> engine(
+      EngineConfig{.model = "examples/models/fairytale", .num_threads = 1});
+  OpenAiService service(engine, {.model_names = {"fairytale"}});
+  const std::jthread runner([&](const std::stop_token& stop) { engine.run(stop); });
+  const auto ask = [&](const HttpRequest& request) {
+    const HttpReply reply = service.answer(request);
+    INFO(reply.body);
+    REQUIRE(reply.head.status == 200);
+    return reply.head.is_stream ? read_stream(reply.body) : read_reply(reply.body);
+  };
+  const std::string seeded = R"("max_tokens": 24, "seed": 7, "logprobs": true, "n": 2)";
+  const Answer expected = ask(chat_request(seeded));
+  const Answer answer =
+      ask(chat_request(seeded + R"(, "stream": true, "stream_options": {"include_usage": true})"));
+  CHECK(answer.messages == expected.messages);
+  CHECK(answer.usage["completion_tokens"] == expected.usage["completion_tokens"]);
+  CHECK(expected.messages[0].logprobs.size() +
+            static_cast<std::size_t>(expected.messages[1].logprobs.size()) ==
+        expected.usage["completion_tokens"].get<std::size_t>());
+
+  const Answer stopped = ask(completion_request(
+      R"("prompt": ["Once upon", "The wedding"], "temperature": 0, "max_tokens": 60, "stop": ["the", "xyz"])"));
+  CHECK(stopped.messages[0].stop_reason == "the");
+  CHECK(stopped.messages[0].content.find("the") == std::string::npos);
+  const Answer best = ask(completion_request(
+      R"("prompt": "Once upon", "best_of": 3, "n": 2, "max_tokens": 5, "logprobs": 0)"));
+  CHECK(best.messages.size() == 2);
+  CHECK(best.usage["completion_tokens"] == 10);
+  const Answer beams = ask(completion_request(
+      R"("prompt": "Once upon", "use_beam_search": true, "n": 2, "max_tokens": 5)"));
+  CHECK(beams.messages.size() == 2);
+  const Answer scored = ask(completion_request(
+      R"("prompt": "Once upon a time", "echo": true, "logprobs": 1, "max_tokens": 0)"));
+  CHECK(scored.messages[0].content == "Once upon a time");
+  CHECK(service.answer(chat_request(R"("max_tokens": 5000)")).head.status == 400);
+  const Json refused =
+      parse_json(service.answer(chat_request(R"("logit_bias": {"9999": 1})")).body);
+  CHECK_THAT(refused["error"]["message"].string(), Contains("9999"));
+  CHECK(service.num_unfinished() == 0);
+  engine.check_invariants();
 }
