@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
 """The page of examples/server in a headless Chromium, against a scripted server.
 
-Without a Chromium it says so and exits with 77.
+    python3 page_test.py [SERVE MODEL_DIR]
+
+With the program `serve` and a checkpoint also against that. Without a Chromium it says so and exits
+with 77.
 """
 
 import re
+import subprocess
 import sys
 import time
 import unittest
+import urllib.request
 
 from browser import Browser, find_chromium
 from mock_server import EVIL, PAGE, MockServer
@@ -16,8 +21,10 @@ from mock_server import EVIL, PAGE, MockServer
 LAST = "document.querySelector('#log > li:last-child')"
 IDLE = "document.getElementById('stop').hidden"
 
+SERVE = None  # the command that starts the real server
 
-class PageTest(unittest.TestCase):
+
+class PageCase(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.browser = Browser(find_chromium())
@@ -26,22 +33,11 @@ class PageTest(unittest.TestCase):
     def tearDownClass(cls):
         cls.browser.close()
 
-    def start(self, width=1280, height=800, ready=True, dark=False, phone=False, **server):
-        self.server = MockServer(**server)
-        self.addCleanup(self.server.close)
-        self.browser.view(width, height, dark=dark, phone=phone)
-        self.browser.open(self.server.url)
-        self.browser.run("try { sessionStorage.clear(); localStorage.clear(); } catch {}")
-        self.browser.open(self.server.url)
-        if ready:
-            self.browser.wait("document.getElementById('empty-name').textContent === 'mock-model'")
-        self.addCleanup(self.check_page)
-
-    def check_page(self):
+    def check_page(self, server):
         """What holds whatever was done."""
         self.assertEqual(self.browser.problems(), [])
         for url in self.browser.requests():
-            self.assertTrue(url.startswith((self.server.url, "data:image/svg+xml")), url)
+            self.assertTrue(url.startswith((server, "data:image/svg+xml")), url)
         self.assertIsNone(self.browser.run("window.pwned ?? null"))
 
     def focus(self, selector):
@@ -75,6 +71,21 @@ class PageTest(unittest.TestCase):
 
     def wait_answer(self):
         self.browser.wait(f"{IDLE} && {LAST}?.getAttribute('aria-busy') === 'false'")
+
+
+class PageTest(PageCase):
+    """Against the scripted server, each with one of its own."""
+
+    def start(self, width=1280, height=800, ready=True, phone=False, **server):
+        self.server = MockServer(**server)
+        self.addCleanup(self.server.close)
+        self.browser.view(width, height, phone=phone)
+        self.browser.open(self.server.url)
+        self.browser.run("sessionStorage.clear()")
+        self.browser.open(self.server.url)
+        if ready:
+            self.browser.wait("document.getElementById('empty-name').textContent === 'mock-model'")
+        self.addCleanup(self.check_page, self.server.url)
 
     # ---- Answers ----
 
@@ -390,8 +401,11 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.browser.run("[document.activeElement.id, document.querySelector('main').inert]"), ["open-settings", False])
 
     def test_light_and_dark(self):
+        self.start()
         for dark in (False, True):
-            self.start(dark=dark)
+            self.browser.view(1280, 800, dark=dark)
+            self.browser.run("sessionStorage.clear()")
+            self.browser.open(self.server.url)
             theme = "document.documentElement.dataset.theme"
             first, other = ("dark", "light") if dark else ("light", "dark")
             self.assertEqual(self.browser.run(theme), first)
@@ -399,6 +413,82 @@ class PageTest(unittest.TestCase):
             self.assertEqual(self.browser.run(theme), other)
             self.browser.open(self.server.url)
             self.assertEqual(self.browser.run(theme), other)
+
+
+class ServerTest(PageCase):
+    """Against the program itself."""
+
+    @classmethod
+    def setUpClass(cls):
+        if SERVE is None:
+            raise unittest.SkipTest("no server was named")
+        super().setUpClass()
+
+    def start(self, *arguments):
+        process = subprocess.Popen([*SERVE, "--port", "0", *arguments], stdout=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL, text=True)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait, 60)
+        self.addCleanup(process.terminate)
+        self.url = process.stdout.readline().split()[-1] + "/"
+        self.browser.view(1280, 800)
+        self.browser.open(self.url)
+        self.addCleanup(self.check_page, self.url)
+
+    def metrics(self):
+        with urllib.request.urlopen(self.url + "metrics", timeout=10) as reply:
+            self.assertEqual(reply.headers["Content-Type"], "text/plain; version=0.0.4; charset=utf-8")
+            return reply.read().decode()
+
+    def count(self, name):
+        return float(re.search(rf"^{name}{{[^}}]*}} (\S+)$", self.metrics(), re.M).group(1))
+
+    def test_a_conversation(self):
+        self.start()
+        self.browser.wait("models.length === 1")
+        self.set("max_completion_tokens", "30")
+        self.set("temperature", "0")
+        for turn in (1, 2):
+            self.ask("Tell me of the fox.")
+            self.assertIsNone(self.last(".notice:not([hidden])"))
+            self.assertGreater(len(self.last(".text")), 20)
+            self.assertRegex(self.last(".facts"), r"\b30 tokens[^z]*tokens/s")
+        self.assertIn(" cached", self.last(".facts"))
+        self.click_named("Regenerate", LAST)
+        self.wait_answer()
+        self.assertEqual(self.count("vllm:e2e_request_latency_seconds_count"), 3)
+        try:
+            from prometheus_client.parser import text_string_to_metric_families
+        except ImportError:
+            return
+        families = {family.name: family for family in text_string_to_metric_families(self.metrics())}
+        self.assertEqual(families["vllm:generation_tokens"].samples[0].value, 90)
+        self.assertEqual(families["vllm:inter_token_latency_seconds"].type, "histogram")
+
+    def test_stop_ends_the_request_on_the_server(self):
+        self.start()
+        self.browser.wait("models.length === 1")
+        self.browser.run("{ const old = readSettings; readSettings = () => ({...old(), ignore_eos: true, min_tokens: 3000}); }")
+        self.send("Tell me of the fox.")
+        self.browser.wait(f"{LAST}?.querySelector('.text')?.innerText.length > 20")
+        self.assertEqual(self.count("vllm:num_requests_running"), 1)
+        self.browser.press("Escape")
+        self.wait_answer()
+        end = time.monotonic() + 10
+        while self.count("vllm:num_requests_running") > 0:
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.02)
+        self.assertIn("stopped", self.last(".facts"))
+
+    def test_a_key_and_an_error(self):
+        self.start("--api-key", "secret")
+        self.browser.wait("document.activeElement.id === 'key'")
+        self.browser.type("secret")
+        self.browser.press("Tab")
+        self.browser.wait("models.length === 1")
+        self.set("max_completion_tokens", "1000000")
+        self.ask("hello")
+        self.assertIn("1000000", self.last(".notice"))
 
 
 class SourceTest(unittest.TestCase):
@@ -436,4 +526,7 @@ if __name__ == "__main__":
     if find_chromium() is None:
         print("skipped: there is no chromium")
         sys.exit(77)
+    if len(sys.argv) > 2:
+        SERVE = [sys.argv[1], "--model", sys.argv[2]]
+        del sys.argv[1:3]
     unittest.main()
