@@ -209,6 +209,26 @@ const std::string kCall1 =
     "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Köln\"}}\n</tool_call>";
 const std::string kCall2 = "<tool_call>\n{\"name\": \"time\", \"arguments\": {}}\n</tool_call>";
 
+/// `message` has what parsers make of `text` for a request with `field`.
+void check_parts(const Message& message, const std::string& text, const std::string& field) {
+  const bool may_call = field.starts_with("\"tools") && field.find("none") == std::string::npos;
+  if (may_call && field.find("tool_choice") != std::string::npos) return;  // calls may be cut off
+  const ToolCallFormat format = may_call ? ToolCallFormat::hermes : ToolCallFormat::none;
+  const ChatMessageParts parts =
+      parse_chat_message(text, {.reasoning = Reasoning::optional,
+                                .tool_call_format = format,
+                                .tools = parse_json("[{\"function\": {\"name\": \"weather\"}}, "
+                                                    "{\"function\": {\"name\": \"time\"}}]")});
+  CHECK(message.role == "assistant");
+  CHECK(message.reasoning == parts.reasoning);
+  CHECK(message.content == parts.content);
+  REQUIRE(message.calls.size() == parts.tool_calls.size());
+  for (std::size_t i = 0; i < message.calls.size(); ++i) {
+    CHECK(message.calls[i].first == parts.tool_calls[i].name);
+    CHECK(message.calls[i].second == parts.tool_calls[i].arguments);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("a stream, put together, is the whole reply", "[serve]") {
@@ -248,6 +268,7 @@ TEST_CASE("a stream, put together, is the whole reply", "[serve]") {
       for (const std::string& field : fields) {
         INFO(text << " / " << field);
         const Answer expected = whole(engine, service, chat_request(field));
+        check_parts(expected.messages.at(0), text, field);
         const std::string streamed = (field.empty() ? "" : field + ", ") +
                                      R"("stream": true, "stream_options": {"include_usage": true})";
         for (const int steps : {1, 3, 1000}) {
@@ -796,6 +817,7 @@ TEST_CASE("many threads, some of which leave", "[serve]") {
             continue;
           }
           const auto exchange = service.handle(streamed);
+          static_cast<void>(exchange->head());
           std::string body;
           for (int k = 0; k < i % 5 && exchange->take(body); ++k) {
             const auto woken = std::make_shared<std::atomic<bool>>(false);
