@@ -9,6 +9,7 @@
 
 #include <nanovllm/serve/exchange.hpp>
 #include <nanovllm/serve/http.hpp>
+#include <nanovllm/serve/metrics.hpp>
 
 #include <algorithm>
 #include <array>
@@ -58,18 +59,20 @@ inline constexpr net::use_awaitable_t<Executor> kAwaitable{};
 
 /// What all connections of a server share.
 struct ServerState {
-  ServerState(HttpServerConfig given, HttpServer::Handler answers, Log& lines)
+  ServerState(HttpServerConfig given, HttpServer::Handler answers,
+              std::shared_ptr<serve::HttpCounters> counts, Log& lines)
       : config(std::move(given)),
         handler(std::move(answers)),
+        counters(std::move(counts)),
         log(lines),
         handlers(static_cast<std::size_t>(std::max(1, config.handler_threads))) {}
 
   const HttpServerConfig config;
-  HttpServer::Handler handler;
+  const HttpServer::Handler handler;
+  const std::shared_ptr<serve::HttpCounters> counters;
   Log& log;
   net::thread_pool handlers;
   std::atomic<bool> is_draining = false;
-  std::atomic<int> num_connections = 0;
   std::atomic<int> num_requests = 0;  ///< of which a byte has come, and not the whole reply gone
 };
 
@@ -99,13 +102,15 @@ class Connection final : public AnyConnection,
     error_code ignored;
     const auto peer = socket().remote_endpoint(ignored);
     if (!ignored) peer_ = peer.address().to_string() + ":" + std::to_string(peer.port());
-    server_.num_connections.fetch_add(1);
+    server_.counters->num_open_connections.fetch_add(1);
+    server_.counters->num_connections.fetch_add(1);
+    if (is_refused_) server_.counters->num_refused_connections.fetch_add(1);
     neighbours_.insert(this);
   }
 
   ~Connection() override {
     neighbours_.erase(this);
-    server_.num_connections.fetch_sub(1);
+    server_.counters->num_open_connections.fetch_sub(1);
   }
 
   Connection(const Connection&) = delete;
@@ -136,6 +141,7 @@ class Connection final : public AnyConnection,
   using Deadline = Clock::time_point;
 
   static constexpr std::size_t kMaxAhead = 64 * 1024;  ///< read of what is not looked at yet
+  static constexpr std::string_view kDisconnected = "disconnected";  ///< an outcome
   static constexpr int kGone = -1;  ///< in place of a status: nobody is there to hear of it
 
   /// What a line of the log says.
@@ -228,6 +234,7 @@ class Connection final : public AnyConnection,
       const bool in_time =
           co_await wait(after(config().timeouts.write), [this] { return !is_writing_; });
       if (!in_time || has_write_failed_) {
+        if (!in_time) server_.counters->num_timeouts.fetch_add(1);
         close();
         co_return false;
       }
@@ -408,8 +415,9 @@ class Connection final : public AnyConnection,
     outbox_ = head_text(head, BodyEnd::length, body.size(), false, cors_headers());
     if (record.method != "HEAD") outbox_ += body;
     record.status = status;
+    if (status == 408) server_.counters->num_timeouts.fetch_add(1);
     const bool is_sent = co_await flush();
-    log(record, is_sent ? "refused" : "disconnected", {});
+    log(record, is_sent ? "refused" : kDisconnected, {});
     if (is_sent) co_await linger();
   }
 
@@ -550,7 +558,7 @@ class Connection final : public AnyConnection,
     if (!is_head) outbox_ += body;
     record.status = head.status;
     const bool is_sent = co_await flush();
-    log(record, is_sent ? "sent" : "disconnected", {});
+    log(record, is_sent ? "sent" : kDisconnected, {});
     co_return is_sent && keeps_alive_;
   }
 
@@ -563,12 +571,15 @@ class Connection final : public AnyConnection,
       exchange_.reset();
     }
     if (!is_sent && record.status == 0) record.status = 499;
-    const std::string outcome = !is_sent ? "disconnected" : summary.outcome;
-    log(record, outcome.empty() ? "sent" : outcome, summary);
+    if (!is_sent) summary.outcome = kDisconnected;
+    log(record, summary.outcome.empty() ? "sent" : summary.outcome, summary);
     return is_sent && keeps_alive_;
   }
 
+  /// Counts and logs a request that has ended.
   void log(const Record& record, std::string_view outcome, const serve::ExchangeSummary& summary) {
+    server_.counters->replies.add(record.status);
+    if (outcome == kDisconnected) server_.counters->num_disconnects.fetch_add(1);
     const std::chrono::duration<double> seconds = Clock::now() - record.begin;
     std::array<char, 192> numbers{};
     std::snprintf(numbers.data(), numbers.size(),

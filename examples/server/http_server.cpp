@@ -44,8 +44,9 @@ int raise_file_limit() {
 }  // namespace
 
 struct HttpServer::State {
-  State(HttpServerConfig config, Handler handler, Log& log)
-      : shared(std::move(config), std::move(handler), log) {}
+  State(HttpServerConfig config, Handler handler, std::shared_ptr<serve::HttpCounters> counters,
+        Log& log)
+      : shared(std::move(config), std::move(handler), std::move(counters), log) {}
 
   void listen();
   void accept();
@@ -147,7 +148,7 @@ void HttpServer::State::accept() {
 void HttpServer::State::take(Socket socket, IoThread& thread) {
   constexpr int kMostRefused = 64;  // beyond them the connection is just closed
   if (is_closed) return;
-  const int count = shared.num_connections.load();
+  const auto count = shared.counters->num_open_connections.load();
   const bool is_refused = count >= max_connections;
   if (count >= max_connections + kMostRefused) return;
   error_code ignored;
@@ -165,8 +166,10 @@ void HttpServer::State::take(Socket socket, IoThread& thread) {
       ->start();
 }
 
-HttpServer::HttpServer(HttpServerConfig config, Handler handler, Log& log)
-    : state_(std::make_unique<State>(std::move(config), std::move(handler), log)) {
+HttpServer::HttpServer(HttpServerConfig config, Handler handler,
+                       std::shared_ptr<serve::HttpCounters> counters, Log& log)
+    : state_(std::make_unique<State>(std::move(config), std::move(handler), std::move(counters),
+                                     log)) {
   state_->listen();
 }
 

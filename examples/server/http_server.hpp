@@ -13,6 +13,10 @@
 #include <string>
 #include <vector>
 
+namespace nanovllm::serve {
+struct HttpCounters;
+}
+
 namespace nanovllm::examples {
 
 class Log;
@@ -59,7 +63,9 @@ class HttpServer {
   using Handler = std::function<std::shared_ptr<serve::Exchange>(const serve::HttpRequest&)>;
 
   /// Listens. Throws ConfigError when it cannot. `log` must outlive it.
-  HttpServer(HttpServerConfig config, Handler handler, Log& log);
+  /// @param counters  what it counts in.
+  HttpServer(HttpServerConfig config, Handler handler,
+             std::shared_ptr<serve::HttpCounters> counters, Log& log);
 
   /// Closes what is open and cancels the exchanges under way.
   ~HttpServer();

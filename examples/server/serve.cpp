@@ -1,6 +1,7 @@
 // An OpenAI-compatible server for a Qwen3 checkpoint; docs/serving.md, `serve --help`.
 #include <nanovllm/io/json.hpp>
 #include <nanovllm/parallel/process_group.hpp>
+#include <nanovllm/serve/metrics.hpp>
 #include <nanovllm/serve/service.hpp>
 
 #include <CLI/CLI.hpp>
@@ -19,7 +20,7 @@
 #include "http_server.hpp"
 #include "log.hpp"
 #include "options.hpp"
-#include "page.hpp"
+#include "page.hpp"  // made by CMake
 #include "signals.hpp"
 
 namespace nanovllm::examples {
@@ -81,15 +82,19 @@ void run_engine(AnyEngine& engine, const std::stop_token& stop, int num_ranks, L
 void serve_until_signalled(AnyEngine& engine, const ServeOptions& options,
                            TerminationSignals& signals) {
   Log log;
-  serve::OpenAiService service(engine, service_config(options));
+  const auto counters = std::make_shared<serve::HttpCounters>();
+  serve::ServiceConfig service_settings = service_config(options);
+  service_settings.http_counters = counters;
+  serve::OpenAiService service(engine, std::move(service_settings));
   std::jthread steps([&](const std::stop_token& stop) {
     run_engine(engine, stop, options.tensor_parallel, log);
   });
   HttpServerConfig config = http_config(options);
-  config.page = home_page();
+  config.page = {.html = std::string(kPage),
+                 .content_security_policy = std::string(kPagePolicy)};
   HttpServer server(
       std::move(config), [&](const serve::HttpRequest& request) { return service.handle(request); },
-      log);
+      counters, log);
 
   signals.expect();
   std::printf("listening on %s\n", server.url().c_str());
