@@ -202,14 +202,15 @@ class Connection final : public AnyConnection,
   void start_read() {
     if (is_reading_ || is_gone_ || inbox_.size() >= kMaxAhead) return;
     is_reading_ = true;
-    stream_.async_read_some(
-        net::buffer(chunk_), [self = this->shared_from_this()](error_code error, std::size_t n) {
-          self->is_reading_ = false;
-          if (!self->is_discarding_) self->inbox_.append(self->chunk_.data(), n);
-          if (error) self->is_gone_ = true;
-          self->start_read();
-          self->event_.cancel();
-        });
+    stream_.async_read_some(net::buffer(chunk_),
+                            [self = this->shared_from_this()](error_code error, std::size_t n) {
+                              self->is_reading_ = false;
+                              if (!self->is_discarding_)
+                                self->inbox_.append(self->chunk_.data(), n);
+                              if (error) self->is_gone_ = true;
+                              self->start_read();
+                              self->event_.cancel();
+                            });
   }
 
   void consume(std::size_t n) {
@@ -223,14 +224,13 @@ class Connection final : public AnyConnection,
   Awaitable<bool> flush() {
     for (std::size_t sent = 0; sent < outbox_.size(); sent += num_written_) {
       is_writing_ = true;
-      stream_.async_write_some(
-          net::buffer(outbox_.data() + sent, outbox_.size() - sent),
-          [self = this->shared_from_this()](error_code error, std::size_t n) {
-            self->is_writing_ = false;
-            self->has_write_failed_ = static_cast<bool>(error);
-            self->num_written_ = n;
-            self->event_.cancel();
-          });
+      stream_.async_write_some(net::buffer(outbox_.data() + sent, outbox_.size() - sent),
+                               [self = this->shared_from_this()](error_code error, std::size_t n) {
+                                 self->is_writing_ = false;
+                                 self->has_write_failed_ = static_cast<bool>(error);
+                                 self->num_written_ = n;
+                                 self->event_.cancel();
+                               });
       const bool in_time =
           co_await wait(after(config().timeouts.write), [this] { return !is_writing_; });
       if (!in_time || has_write_failed_) {
@@ -385,7 +385,8 @@ class Connection final : public AnyConnection,
     if (message.find(http::field::transfer_encoding) != message.end() && !parser.chunked())
       return 501;
     if (message.version() == 11 && message.count(http::field::host) != 1) return 400;
-    const bool is_open = path == "/" || path == "/health" || path == "/ping" || is_preflight(message);
+    const bool is_open =
+        path == "/" || path == "/health" || path == "/ping" || is_preflight(message);
     if (!is_open && !config().api_keys.empty() &&
         !has_key(config().api_keys, message[http::field::authorization]))
       return 401;
@@ -403,7 +404,8 @@ class Connection final : public AnyConnection,
   [[nodiscard]] std::string cors_headers() const {
     const std::string& origin = config().cors_origin;
     if (origin.empty()) return {};
-    return "Access-Control-Allow-Origin: " + origin + (origin == "*" ? "\r\n" : "\r\nVary: Origin\r\n");
+    return "Access-Control-Allow-Origin: " + origin +
+           (origin == "*" ? "\r\n" : "\r\nVary: Origin\r\n");
   }
 
   /// Answers with an error of the transport's own, and gives the connection up.
@@ -429,8 +431,7 @@ class Connection final : public AnyConnection,
         return error_body("an API key is needed: the header 'Authorization: Bearer KEY'",
                           "authentication_error", "invalid_api_key");
       case 408: return error_body("the request took too long to come", kInvalid, "");
-      case 413:
-        return error_body("a body may have " + most + " bytes at the most", kInvalid, "");
+      case 413: return error_body("a body may have " + most + " bytes at the most", kInvalid, "");
       case 417: return error_body("of 'Expect' only 100-continue is understood", kInvalid, "");
       case 431: return error_body("the header of the request is too long", kInvalid, "");
       case 501: return error_body("of transfer codings only chunked is understood", kInvalid, "");
@@ -559,7 +560,7 @@ class Connection final : public AnyConnection,
     record.status = head.status;
     const bool is_sent = co_await flush();
     log(record, is_sent ? "sent" : kDisconnected, {});
-    co_return is_sent && keeps_alive_;
+    co_return is_sent&& keeps_alive_;
   }
 
   /// Lets the exchange go, and logs it. Returns whether the connection goes on.
@@ -586,8 +587,8 @@ class Connection final : public AnyConnection,
                   " prompt=%lld cached=%lld generated=%lld first=%.4f total=%.4f",
                   static_cast<long long>(summary.num_prompt_tokens),
                   static_cast<long long>(summary.num_cached_tokens),
-                  static_cast<long long>(summary.num_generated_tokens),
-                  summary.first_token_seconds, seconds.count());
+                  static_cast<long long>(summary.num_generated_tokens), summary.first_token_seconds,
+                  seconds.count());
     std::string line = peer_;
     line.append(" ").append(escape_for_log(record.method, 16));
     line.append(" ").append(escape_for_log(record.path));

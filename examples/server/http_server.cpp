@@ -127,22 +127,23 @@ void HttpServer::State::listen() {
 void HttpServer::State::accept() {
   IoThread& thread = *next;
   if (++next == threads.end()) next = threads.begin();
-  acceptor->async_accept(thread.io.get_executor(), [this, &thread](error_code error, Socket socket) {
-    if (!acceptor->is_open()) return;
-    if (error) {
-      // Out of descriptors, perhaps: some will be free soon.
-      shared.log.write("cannot accept: " + escape_for_log(error.message()));
-      pause->expires_after(std::chrono::milliseconds(100));
-      pause->async_wait([this](error_code) {
-        if (acceptor->is_open()) accept();
+  acceptor->async_accept(
+      thread.io.get_executor(), [this, &thread](error_code error, Socket socket) {
+        if (!acceptor->is_open()) return;
+        if (error) {
+          // Out of descriptors, perhaps: some will be free soon.
+          shared.log.write("cannot accept: " + escape_for_log(error.message()));
+          pause->expires_after(std::chrono::milliseconds(100));
+          pause->async_wait([this](error_code) {
+            if (acceptor->is_open()) accept();
+          });
+          return;
+        }
+        net::post(thread.io, [this, &thread, socket = std::move(socket)]() mutable {
+          take(std::move(socket), thread);
+        });
+        accept();
       });
-      return;
-    }
-    net::post(thread.io, [this, &thread, socket = std::move(socket)]() mutable {
-      take(std::move(socket), thread);
-    });
-    accept();
-  });
 }
 
 void HttpServer::State::take(Socket socket, IoThread& thread) {
