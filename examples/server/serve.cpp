@@ -16,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "constraints.hpp"
 #include "engine_factory.hpp"
 #include "http_server.hpp"
 #include "log.hpp"
@@ -84,6 +85,8 @@ void serve_until_signalled(AnyEngine& engine, const ServeOptions& options,
   Log log;
   const auto counters = std::make_shared<serve::HttpCounters>();
   serve::ServiceConfig service_settings = service_config(options);
+  service_settings.constraints =
+      make_constraint_compiler(engine, options.constraint_cache_mib << 20);
   service_settings.http_counters = counters;
   serve::OpenAiService service(engine, std::move(service_settings));
   std::jthread steps(
