@@ -19,7 +19,7 @@
 #include <boost/asio/basic_waitable_timer.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/dispatch.hpp>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
@@ -32,12 +32,14 @@
 #include <cstdio>
 #include <exception>
 #include <memory>
-#include <optional>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <type_traits>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "http_server.hpp"
 #include "http_text.hpp"
@@ -80,8 +82,51 @@ struct ServerState {
 class AnyConnection {
  public:
   virtual ~AnyConnection() = default;
-  virtual void wake() = 0;   ///< to look at ServerState again
-  virtual void close() = 0;  ///< at once, whatever is under way
+  virtual void wake() = 0;       ///< to look at ServerState again
+  virtual void hear_news() = 0;  ///< of its exchange
+  virtual void close() = 0;      ///< at once, whatever is under way
+};
+
+/// Brings the wake-ups of a step's exchanges from the engine's thread to an io thread: one post for
+/// all that come before they are heard, and a lock of a few instructions for each.
+class NewsQueue {
+ public:
+  explicit NewsQueue(net::io_context& io) : io_(io) {}
+
+  /// From any thread.
+  void push(std::shared_ptr<AnyConnection> connection) {
+    {
+      const std::lock_guard lock(mutex_);
+      waiting_.push_back(std::move(connection));
+      if (std::exchange(is_posted_, true)) return;
+    }
+    net::post(io_, [this] { deliver(); });
+  }
+
+ private:
+  void deliver() {
+    {
+      const std::lock_guard lock(mutex_);
+      std::swap(waiting_, delivered_);
+      is_posted_ = false;
+    }
+    for (const std::shared_ptr<AnyConnection>& connection : delivered_) connection->hear_news();
+    delivered_.clear();
+  }
+
+  net::io_context& io_;
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<AnyConnection>> waiting_, delivered_;  // both keep their memory
+  bool is_posted_ = false;
+};
+
+/// An io thread and its connections.
+struct IoThread {
+  net::io_context io{1};
+  net::executor_work_guard<Executor> work{io.get_executor()};
+  NewsQueue news{io};
+  std::unordered_set<AnyConnection*> connections;
+  std::thread thread;
 };
 
 /// @tparam Stream  Socket, or a TLS stream on one.
@@ -92,12 +137,11 @@ class Connection final : public AnyConnection,
   static constexpr bool kIsTls = !std::is_same_v<Stream, Socket>;
 
   /// @param is_refused  there are too many: all it hears is status 503.
-  Connection(Stream stream, ServerState& server, std::unordered_set<AnyConnection*>& neighbours,
-             bool is_refused)
+  Connection(Stream stream, ServerState& server, IoThread& thread, bool is_refused)
       : stream_(std::move(stream)),
         event_(socket().get_executor(), Clock::time_point::max()),
         server_(server),
-        neighbours_(neighbours),
+        thread_(thread),
         is_refused_(is_refused) {
     error_code ignored;
     const auto peer = socket().remote_endpoint(ignored);
@@ -105,11 +149,11 @@ class Connection final : public AnyConnection,
     server_.counters->num_open_connections.fetch_add(1);
     server_.counters->num_connections.fetch_add(1);
     if (is_refused_) server_.counters->num_refused_connections.fetch_add(1);
-    neighbours_.insert(this);
+    thread_.connections.insert(this);
   }
 
   ~Connection() override {
-    neighbours_.erase(this);
+    thread_.connections.erase(this);
     server_.counters->num_open_connections.fetch_sub(1);
   }
 
@@ -127,6 +171,11 @@ class Connection final : public AnyConnection,
   }
 
   void wake() override { event_.cancel(); }
+
+  void hear_news() override {
+    has_news_ = true;
+    event_.cancel();
+  }
 
   void close() override {
     error_code ignored;
@@ -508,11 +557,9 @@ class Connection final : public AnyConnection,
   /// Waits for something new of the exchange. Returns false when the client has left.
   Awaitable<bool> wait_for_exchange() {
     has_news_ = false;
-    exchange_->notify([self = this->shared_from_this()] {
-      net::dispatch(self->event_.get_executor(), [self] {
-        self->has_news_ = true;
-        self->event_.cancel();
-      });
+    exchange_->notify([self = this->shared_from_this()]() mutable {
+      NewsQueue& news = self->thread_.news;
+      news.push(std::move(self));
     });
     co_await wait(Deadline::max(), [this] { return has_news_ || is_gone_; });
     co_return !is_gone_;
@@ -601,7 +648,7 @@ class Connection final : public AnyConnection,
   Stream stream_;
   Timer event_;
   ServerState& server_;
-  std::unordered_set<AnyConnection*>& neighbours_;
+  IoThread& thread_;
   std::string peer_ = "-";
   const bool is_refused_;
 

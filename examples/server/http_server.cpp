@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <boost/asio/basic_socket_acceptor.hpp>
-#include <boost/asio/executor_work_guard.hpp>
 #include <future>
 #include <list>
+#include <optional>
 #include <thread>
 
 #include "connection.hpp"
@@ -22,14 +22,6 @@ namespace nanovllm::examples {
 namespace {
 
 using net::ip::tcp;
-
-/// An io thread and its connections.
-struct IoThread {
-  net::io_context io{1};
-  net::executor_work_guard<Executor> work{io.get_executor()};
-  std::unordered_set<AnyConnection*> connections;
-  std::thread thread;
-};
 
 /// As many open files as the system allows, and how many that are.
 int raise_file_limit() {
@@ -157,14 +149,13 @@ void HttpServer::State::take(Socket socket, IoThread& thread) {
 #if defined(NANOVLLM_SERVER_TLS)
   if (tls) {
     using TlsStream = net::ssl::stream<Socket>;
-    std::make_shared<Connection<TlsStream>>(TlsStream(std::move(socket), *tls), shared,
-                                            thread.connections, is_refused)
+    std::make_shared<Connection<TlsStream>>(TlsStream(std::move(socket), *tls), shared, thread,
+                                            is_refused)
         ->start();
     return;
   }
 #endif
-  std::make_shared<Connection<Socket>>(std::move(socket), shared, thread.connections, is_refused)
-      ->start();
+  std::make_shared<Connection<Socket>>(std::move(socket), shared, thread, is_refused)->start();
 }
 
 HttpServer::HttpServer(HttpServerConfig config, Handler handler,
