@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# run_test.sh TEST COMPILER LIBRARY FOLDER: a test of the shared library of nanovllm/c/nanovllm.h, by a
-# C compiler, from the repository's root. What is compiled goes to FOLDER.
+# run_test.sh TEST TOOL LIBRARY FOLDER: a test of the shared library of nanovllm/c/nanovllm.h, by a C
+# compiler or by Python, from the repository's root. What is compiled goes to FOLDER.
 #
 #   api       api_test.c: every function, used and misused
 #   versions  versions_test.c with an older, this and a newer header: the same text
 #   symbols   the library shows the header's functions and nothing else
 #   header    the header by itself: C99 and C11, and C++ where there is a C++ compiler (CXX)
 #   example   examples/c_api.c, and the program at the head of docs/c_api.md
-#   ctypes    ctypes_test.py, without a compiler
+#   ctypes    ctypes_test.py, by Python
 set -euo pipefail
 
-test=$1 compiler=$2 library=$3 folder=$4
+test=$1 tool=$2 library=$3 folder=$4
 model=examples/models/fairytale
 header=include/nanovllm/c/nanovllm.h
 warnings=(-Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Werror)
@@ -20,7 +20,7 @@ mkdir -p "$folder"
 compile() {
   local output=$1 source=$2
   shift 2
-  "$compiler" -std=c99 "${warnings[@]}" -Iinclude "$@" "$source" "$library" \
+  "$tool" -std=c99 "${warnings[@]}" -Iinclude "$@" "$source" "$library" \
     "-Wl,-rpath,$(dirname "$(realpath "$library")")" -o "$folder/$output"
 }
 
@@ -62,7 +62,7 @@ case $test in
     readelf -d "$library" | grep -q "SONAME.*$(awk '/define NVLLM_ABI_VERSION/ { print ".so." $3 }' "$header")\]" ;;
   header)
     for standard in c99 c11; do
-      "$compiler" "-std=$standard" "${warnings[@]}" -fsyntax-only -x c "$header"
+      "$tool" "-std=$standard" "${warnings[@]}" -fsyntax-only -x c "$header"
     done
     for standard in c++98 c++20; do
       "${CXX:-c++}" "-std=$standard" -Wall -Wextra -Werror \
@@ -75,6 +75,6 @@ case $test in
     awk '/^```c$/ { inside = 1; next } /^```$/ { if (inside) exit } inside' docs/c_api.md > "$folder/page.c"
     compile page "$folder/page.c"
     [ -n "$("$folder/page")" ] ;;
-  ctypes) python3 tests/c/ctypes_test.py "$library" "$model" ;;
+  ctypes) "$tool" tests/c/ctypes_test.py "$library" "$model" ;;
   *) echo "unknown test '$test'"; exit 1 ;;
 esac
