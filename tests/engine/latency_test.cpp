@@ -114,6 +114,50 @@ TEST_CASE("times of a stretch are what was added in it", "[latency]") {
   CHECK(before.count() == 3000);
 }
 
+TEST_CASE("counts up to a bound are exact but for the last sixteenth below it", "[latency]") {
+  std::mt19937 random(4);
+  const std::vector<double> bounds{1e-9, 1e-6, 0.001, 0.3, 0.5, 1.0, 7.5, 40, 2560, 0x1p14, 1e9};
+  for (const double spread : {0.5, 3.0, 9.0}) {
+    LatencyHistogram histogram;
+    std::vector<double> times;
+    std::normal_distribution<double> exponent(-1, spread);
+    for (int i = 0; i < 3000; ++i) {
+      times.push_back(std::min(std::exp(exponent(random)), 0x1p14));
+      histogram.add(times.back());
+    }
+    const std::vector<std::int64_t> counts = histogram.cumulative(bounds);
+    REQUIRE(counts.size() == bounds.size() + 1);
+    CHECK(counts.back() == 3000);
+    CHECK(std::ranges::is_sorted(counts));
+    for (std::size_t i = 0; i < bounds.size(); ++i) {
+      CAPTURE(spread, bounds[i]);
+      const double bound = std::min(bounds[i], 0x1p14);
+      const auto up_to = [&](double limit) {
+        return std::ranges::count_if(times, [&](double time) { return time <= limit; });
+      };
+      CHECK(counts[i] <= up_to(bound));
+      CHECK(counts[i] >= up_to(std::min(bound / (1 + 1.0 / 16), bound - 1e-6)));
+    }
+    // A bound where a bucket ends leaves nothing out.
+    CHECK(counts[4] == std::ranges::count_if(times, [](double time) { return time < 0.5; }));
+  }
+  CHECK(LatencyHistogram().cumulative({}) == std::vector<std::int64_t>{0});
+}
+
+TEST_CASE("a histogram's sum is that of its times", "[latency]") {
+  LatencyHistogram histogram;
+  CHECK(histogram.sum() == 0);
+  histogram.add(0.5, 3);
+  histogram.add(0.25);
+  CHECK(histogram.sum() == 1.75);
+  const LatencyHistogram before = histogram;
+  for (const double odd : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN()}) histogram.add(odd);
+  CHECK(histogram.sum() == 1.75);
+  histogram.add(std::numeric_limits<double>::infinity());
+  CHECK((histogram - before).sum() == 0x1p14);
+  CHECK(before.sum() == 1.75);
+}
+
 TEST_CASE("an engine's times of a stretch are those of its requests", "[latency]") {
   TestEngine<Float32Policy> engine(small_config());
   engine.generate({"One", "Two"}, greedy(9));

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 namespace nanovllm {
 
@@ -18,7 +20,7 @@ struct Percentiles {
   double p50 = 0, p90 = 0, p99 = 0;
 };
 
-/// Counts of times in buckets of equal relative width: 16 for each doubling, 4360 bytes. Adding is
+/// Counts of times in buckets of equal relative width: 16 for each doubling, 4368 bytes. Adding is
 /// O(1), allocates nothing and takes no lock. One thread adds at a time; any may read meanwhile, or
 /// make a copy.
 class LatencyHistogram {
@@ -27,6 +29,7 @@ class LatencyHistogram {
   LatencyHistogram(const LatencyHistogram& other) noexcept { *this = other; }
   LatencyHistogram& operator=(const LatencyHistogram& other) noexcept {
     for (std::size_t i = 0; i < buckets_.size(); ++i) set(i, other.get(i));
+    set_sum(other.sum());
     return *this;
   }
 
@@ -34,12 +37,16 @@ class LatencyHistogram {
   [[nodiscard]] LatencyHistogram operator-(const LatencyHistogram& earlier) const noexcept {
     LatencyHistogram out;
     for (std::size_t i = 0; i < buckets_.size(); ++i) out.set(i, get(i) - earlier.get(i));
+    out.set_sum(sum() - earlier.sum());
     return out;
   }
 
   void add(double seconds, std::int64_t count = 1) noexcept {
     const std::size_t i = index(seconds);
     set(i, get(i) + count);
+    // What is not a time counts as none; 'not less' would let NaN pass.
+    const double time = seconds > 0 ? std::min(seconds, double{kMost}) : 0.0;
+    set_sum(sum() + time * static_cast<double>(count));
   }
 
   /// Times added.
@@ -47,6 +54,28 @@ class LatencyHistogram {
     std::int64_t sum = 0;
     for (std::size_t i = 0; i < buckets_.size(); ++i) sum += get(i);
     return sum;
+  }
+
+  /// Of the times added, to a double's precision. Read while another thread adds, it may be of a
+  /// moment before or after the counts.
+  [[nodiscard]] double sum() const noexcept { return sum_.load(std::memory_order_relaxed); }
+
+  /// For each of `bounds`, in seconds and rising, the number of times that are certainly not above
+  /// it, and behind them the number of all. A bound may be amid a bucket, whose times then are not
+  /// counted: they are within 1/16 below it, or within a microsecond where that is more.
+  [[nodiscard]] std::vector<std::int64_t> cumulative(std::span<const double> bounds) const {
+    std::vector<std::int64_t> out;
+    out.reserve(bounds.size() + 1);
+    std::size_t i = 0;
+    std::int64_t sum = 0;
+    for (const double bound : bounds) {
+      // A bucket is below its upper edge, which is where the next one begins. The last has none.
+      for (; i < kNumBuckets && lower_edge(i + 1) <= bound; ++i) sum += get(i);
+      out.push_back(sum);
+    }
+    for (; i < buckets_.size(); ++i) sum += get(i);
+    out.push_back(sum);
+    return out;
   }
 
   [[nodiscard]] Percentiles percentiles() const noexcept {
@@ -74,6 +103,12 @@ class LatencyHistogram {
   void set(std::size_t index, std::int64_t count) noexcept {
     buckets_[index].store(count, std::memory_order_relaxed);
   }
+  void set_sum(double sum) noexcept { sum_.store(sum, std::memory_order_relaxed); }
+
+  /// Where a bucket begins, from 1 on.
+  [[nodiscard]] static double lower_edge(std::size_t index) noexcept {
+    return std::bit_cast<float>((static_cast<std::uint32_t>(index - 1) + kFirst) << kShift);
+  }
   /// The middle of a bucket.
   [[nodiscard]] static double value(std::size_t index) noexcept {
     if (index == 0) return 0;
@@ -94,6 +129,7 @@ class LatencyHistogram {
   }
 
   std::array<std::atomic<std::int64_t>, kNumBuckets + 1> buckets_{};
+  std::atomic<double> sum_{0};
 };
 
 /// Of all requests of an engine since it was made, with or without callbacks. Of a stretch of time:

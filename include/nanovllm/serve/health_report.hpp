@@ -1,0 +1,65 @@
+#pragma once
+/// What a server answers to a load balancer that asks whether it may send requests here.
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/any_engine.hpp"
+#include "nanovllm/engine/health.hpp"
+
+namespace nanovllm::serve {
+
+/// The reply to GET /health.
+struct HealthReport {
+  int status = 200;  ///< or 503: send requests elsewhere
+  std::string body;  ///< JSON: {"status": "ok"}, or what is wrong, since when and why
+};
+
+/// 200 and {"status": "ok"}; or 503 and
+///   {"status": "draining"}, of a server that finishes what it has and then ends;
+///   {"status": "hung", "seconds": 12.5, "reason": "…"}, while a step runs for longer than
+///     EngineConfig::step_timeout; without that limit a step that hangs is not noticed;
+///   {"status": "failed", "seconds": 3.0, "reason": "…"}, from a step that failed until one goes
+///     well.
+[[nodiscard]] HealthReport health_report(const Health& health, bool is_draining = false);
+[[nodiscard]] HealthReport health_report(const AnyEngine& engine, bool is_draining = false);
+
+/// The same for an engine that may recover. One that has failed says 503, so no requests come; with
+/// none no step would go well, and it would say so for ever. So while it has failed and has nothing
+/// else to do, asking for its health gives it a request of its own: one token to read and one to
+/// generate, at most one every `interval`. If that goes well, the next answer is 200: an engine that
+/// is broken gets no requests, and one that has recovered gets them again after two questions.
+///
+/// Thread-safe. The engine must outlive this, and someone else runs it.
+class HealthCheck {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit HealthCheck(AnyEngine& engine, Clock::duration interval = std::chrono::seconds(1))
+      : engine_(engine), interval_(interval) {}
+
+  /// Never waits for the engine, and never throws for it.
+  [[nodiscard]] HealthReport report(bool is_draining = false);
+
+ private:
+  /// Submits a request, if none is under way and it is time for one.
+  void try_a_step();
+
+  AnyEngine& engine_;
+  const Clock::duration interval_;
+  std::mutex mutex_;
+  std::optional<Clock::time_point> last_;  // guarded by it
+  /// Its callback may come when this is gone.
+  std::shared_ptr<std::atomic<bool>> is_trying_ = std::make_shared<std::atomic<bool>>(false);
+};
+
+}  // namespace nanovllm::serve
+
+#if NANOVLLM_BODIES
+#include "nanovllm/serve/health_report.inc"
+#endif
