@@ -19,7 +19,7 @@
 #include <boost/asio/basic_waitable_timer.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/dispatch.hpp>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
@@ -32,12 +32,14 @@
 #include <cstdio>
 #include <exception>
 #include <memory>
-#include <optional>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <type_traits>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "http_server.hpp"
 #include "http_text.hpp"
@@ -80,8 +82,51 @@ struct ServerState {
 class AnyConnection {
  public:
   virtual ~AnyConnection() = default;
-  virtual void wake() = 0;   ///< to look at ServerState again
-  virtual void close() = 0;  ///< at once, whatever is under way
+  virtual void wake() = 0;       ///< to look at ServerState again
+  virtual void hear_news() = 0;  ///< of its exchange
+  virtual void close() = 0;      ///< at once, whatever is under way
+};
+
+/// Brings the wake-ups of a step's exchanges from the engine's thread to an io thread: one post for
+/// all that come before they are heard, and a lock of a few instructions for each.
+class NewsQueue {
+ public:
+  explicit NewsQueue(net::io_context& io) : io_(io) {}
+
+  /// From any thread.
+  void push(std::shared_ptr<AnyConnection> connection) {
+    {
+      const std::lock_guard lock(mutex_);
+      waiting_.push_back(std::move(connection));
+      if (std::exchange(is_posted_, true)) return;
+    }
+    net::post(io_, [this] { deliver(); });
+  }
+
+ private:
+  void deliver() {
+    {
+      const std::lock_guard lock(mutex_);
+      std::swap(waiting_, delivered_);
+      is_posted_ = false;
+    }
+    for (const std::shared_ptr<AnyConnection>& connection : delivered_) connection->hear_news();
+    delivered_.clear();
+  }
+
+  net::io_context& io_;
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<AnyConnection>> waiting_, delivered_;  // both keep their memory
+  bool is_posted_ = false;
+};
+
+/// An io thread and its connections.
+struct IoThread {
+  net::io_context io{1};
+  net::executor_work_guard<Executor> work{io.get_executor()};
+  NewsQueue news{io};
+  std::unordered_set<AnyConnection*> connections;
+  std::thread thread;
 };
 
 /// @tparam Stream  Socket, or a TLS stream on one.
@@ -92,12 +137,11 @@ class Connection final : public AnyConnection,
   static constexpr bool kIsTls = !std::is_same_v<Stream, Socket>;
 
   /// @param is_refused  there are too many: all it hears is status 503.
-  Connection(Stream stream, ServerState& server, std::unordered_set<AnyConnection*>& neighbours,
-             bool is_refused)
+  Connection(Stream stream, ServerState& server, IoThread& thread, bool is_refused)
       : stream_(std::move(stream)),
         event_(socket().get_executor(), Clock::time_point::max()),
         server_(server),
-        neighbours_(neighbours),
+        thread_(thread),
         is_refused_(is_refused) {
     error_code ignored;
     const auto peer = socket().remote_endpoint(ignored);
@@ -105,11 +149,11 @@ class Connection final : public AnyConnection,
     server_.counters->num_open_connections.fetch_add(1);
     server_.counters->num_connections.fetch_add(1);
     if (is_refused_) server_.counters->num_refused_connections.fetch_add(1);
-    neighbours_.insert(this);
+    thread_.connections.insert(this);
   }
 
   ~Connection() override {
-    neighbours_.erase(this);
+    thread_.connections.erase(this);
     server_.counters->num_open_connections.fetch_sub(1);
   }
 
@@ -127,6 +171,11 @@ class Connection final : public AnyConnection,
   }
 
   void wake() override { event_.cancel(); }
+
+  void hear_news() override {
+    has_news_ = true;
+    event_.cancel();
+  }
 
   void close() override {
     error_code ignored;
@@ -202,14 +251,15 @@ class Connection final : public AnyConnection,
   void start_read() {
     if (is_reading_ || is_gone_ || inbox_.size() >= kMaxAhead) return;
     is_reading_ = true;
-    stream_.async_read_some(
-        net::buffer(chunk_), [self = this->shared_from_this()](error_code error, std::size_t n) {
-          self->is_reading_ = false;
-          if (!self->is_discarding_) self->inbox_.append(self->chunk_.data(), n);
-          if (error) self->is_gone_ = true;
-          self->start_read();
-          self->event_.cancel();
-        });
+    stream_.async_read_some(net::buffer(chunk_),
+                            [self = this->shared_from_this()](error_code error, std::size_t n) {
+                              self->is_reading_ = false;
+                              if (!self->is_discarding_)
+                                self->inbox_.append(self->chunk_.data(), n);
+                              if (error) self->is_gone_ = true;
+                              self->start_read();
+                              self->event_.cancel();
+                            });
   }
 
   void consume(std::size_t n) {
@@ -223,14 +273,13 @@ class Connection final : public AnyConnection,
   Awaitable<bool> flush() {
     for (std::size_t sent = 0; sent < outbox_.size(); sent += num_written_) {
       is_writing_ = true;
-      stream_.async_write_some(
-          net::buffer(outbox_.data() + sent, outbox_.size() - sent),
-          [self = this->shared_from_this()](error_code error, std::size_t n) {
-            self->is_writing_ = false;
-            self->has_write_failed_ = static_cast<bool>(error);
-            self->num_written_ = n;
-            self->event_.cancel();
-          });
+      stream_.async_write_some(net::buffer(outbox_.data() + sent, outbox_.size() - sent),
+                               [self = this->shared_from_this()](error_code error, std::size_t n) {
+                                 self->is_writing_ = false;
+                                 self->has_write_failed_ = static_cast<bool>(error);
+                                 self->num_written_ = n;
+                                 self->event_.cancel();
+                               });
       const bool in_time =
           co_await wait(after(config().timeouts.write), [this] { return !is_writing_; });
       if (!in_time || has_write_failed_) {
@@ -385,7 +434,8 @@ class Connection final : public AnyConnection,
     if (message.find(http::field::transfer_encoding) != message.end() && !parser.chunked())
       return 501;
     if (message.version() == 11 && message.count(http::field::host) != 1) return 400;
-    const bool is_open = path == "/" || path == "/health" || path == "/ping" || is_preflight(message);
+    const bool is_open =
+        path == "/" || path == "/health" || path == "/ping" || is_preflight(message);
     if (!is_open && !config().api_keys.empty() &&
         !has_key(config().api_keys, message[http::field::authorization]))
       return 401;
@@ -403,7 +453,8 @@ class Connection final : public AnyConnection,
   [[nodiscard]] std::string cors_headers() const {
     const std::string& origin = config().cors_origin;
     if (origin.empty()) return {};
-    return "Access-Control-Allow-Origin: " + origin + (origin == "*" ? "\r\n" : "\r\nVary: Origin\r\n");
+    return "Access-Control-Allow-Origin: " + origin +
+           (origin == "*" ? "\r\n" : "\r\nVary: Origin\r\n");
   }
 
   /// Answers with an error of the transport's own, and gives the connection up.
@@ -429,8 +480,7 @@ class Connection final : public AnyConnection,
         return error_body("an API key is needed: the header 'Authorization: Bearer KEY'",
                           "authentication_error", "invalid_api_key");
       case 408: return error_body("the request took too long to come", kInvalid, "");
-      case 413:
-        return error_body("a body may have " + most + " bytes at the most", kInvalid, "");
+      case 413: return error_body("a body may have " + most + " bytes at the most", kInvalid, "");
       case 417: return error_body("of 'Expect' only 100-continue is understood", kInvalid, "");
       case 431: return error_body("the header of the request is too long", kInvalid, "");
       case 501: return error_body("of transfer codings only chunked is understood", kInvalid, "");
@@ -507,11 +557,9 @@ class Connection final : public AnyConnection,
   /// Waits for something new of the exchange. Returns false when the client has left.
   Awaitable<bool> wait_for_exchange() {
     has_news_ = false;
-    exchange_->notify([self = this->shared_from_this()] {
-      net::dispatch(self->event_.get_executor(), [self] {
-        self->has_news_ = true;
-        self->event_.cancel();
-      });
+    exchange_->notify([self = this->shared_from_this()]() mutable {
+      NewsQueue& news = self->thread_.news;
+      news.push(std::move(self));
     });
     co_await wait(Deadline::max(), [this] { return has_news_ || is_gone_; });
     co_return !is_gone_;
@@ -559,7 +607,7 @@ class Connection final : public AnyConnection,
     record.status = head.status;
     const bool is_sent = co_await flush();
     log(record, is_sent ? "sent" : kDisconnected, {});
-    co_return is_sent && keeps_alive_;
+    co_return is_sent&& keeps_alive_;
   }
 
   /// Lets the exchange go, and logs it. Returns whether the connection goes on.
@@ -586,8 +634,8 @@ class Connection final : public AnyConnection,
                   " prompt=%lld cached=%lld generated=%lld first=%.4f total=%.4f",
                   static_cast<long long>(summary.num_prompt_tokens),
                   static_cast<long long>(summary.num_cached_tokens),
-                  static_cast<long long>(summary.num_generated_tokens),
-                  summary.first_token_seconds, seconds.count());
+                  static_cast<long long>(summary.num_generated_tokens), summary.first_token_seconds,
+                  seconds.count());
     std::string line = peer_;
     line.append(" ").append(escape_for_log(record.method, 16));
     line.append(" ").append(escape_for_log(record.path));
@@ -600,7 +648,7 @@ class Connection final : public AnyConnection,
   Stream stream_;
   Timer event_;
   ServerState& server_;
-  std::unordered_set<AnyConnection*>& neighbours_;
+  IoThread& thread_;
   std::string peer_ = "-";
   const bool is_refused_;
 

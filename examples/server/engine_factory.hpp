@@ -13,7 +13,6 @@ namespace nanovllm::examples {
 /// @param dtype   "bfloat16" or "float32".
 /// Throws ConfigError for a device that this program was built without.
 [[nodiscard]] std::unique_ptr<AnyEngine> make_engine(const std::string& device,
-                                                     const std::string& dtype,
-                                                     EngineConfig config);
+                                                     const std::string& dtype, EngineConfig config);
 
 }  // namespace nanovllm::examples

@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <boost/asio/basic_socket_acceptor.hpp>
-#include <boost/asio/executor_work_guard.hpp>
 #include <future>
 #include <list>
+#include <optional>
 #include <thread>
 
 #include "connection.hpp"
@@ -22,14 +22,6 @@ namespace nanovllm::examples {
 namespace {
 
 using net::ip::tcp;
-
-/// An io thread and its connections.
-struct IoThread {
-  net::io_context io{1};
-  net::executor_work_guard<Executor> work{io.get_executor()};
-  std::unordered_set<AnyConnection*> connections;
-  std::thread thread;
-};
 
 /// As many open files as the system allows, and how many that are.
 int raise_file_limit() {
@@ -127,22 +119,23 @@ void HttpServer::State::listen() {
 void HttpServer::State::accept() {
   IoThread& thread = *next;
   if (++next == threads.end()) next = threads.begin();
-  acceptor->async_accept(thread.io.get_executor(), [this, &thread](error_code error, Socket socket) {
-    if (!acceptor->is_open()) return;
-    if (error) {
-      // Out of descriptors, perhaps: some will be free soon.
-      shared.log.write("cannot accept: " + escape_for_log(error.message()));
-      pause->expires_after(std::chrono::milliseconds(100));
-      pause->async_wait([this](error_code) {
-        if (acceptor->is_open()) accept();
+  acceptor->async_accept(
+      thread.io.get_executor(), [this, &thread](error_code error, Socket socket) {
+        if (!acceptor->is_open()) return;
+        if (error) {
+          // Out of descriptors, perhaps: some will be free soon.
+          shared.log.write("cannot accept: " + escape_for_log(error.message()));
+          pause->expires_after(std::chrono::milliseconds(100));
+          pause->async_wait([this](error_code) {
+            if (acceptor->is_open()) accept();
+          });
+          return;
+        }
+        net::post(thread.io, [this, &thread, socket = std::move(socket)]() mutable {
+          take(std::move(socket), thread);
+        });
+        accept();
       });
-      return;
-    }
-    net::post(thread.io, [this, &thread, socket = std::move(socket)]() mutable {
-      take(std::move(socket), thread);
-    });
-    accept();
-  });
 }
 
 void HttpServer::State::take(Socket socket, IoThread& thread) {
@@ -156,14 +149,13 @@ void HttpServer::State::take(Socket socket, IoThread& thread) {
 #if defined(NANOVLLM_SERVER_TLS)
   if (tls) {
     using TlsStream = net::ssl::stream<Socket>;
-    std::make_shared<Connection<TlsStream>>(TlsStream(std::move(socket), *tls), shared,
-                                            thread.connections, is_refused)
+    std::make_shared<Connection<TlsStream>>(TlsStream(std::move(socket), *tls), shared, thread,
+                                            is_refused)
         ->start();
     return;
   }
 #endif
-  std::make_shared<Connection<Socket>>(std::move(socket), shared, thread.connections, is_refused)
-      ->start();
+  std::make_shared<Connection<Socket>>(std::move(socket), shared, thread, is_refused)->start();
 }
 
 HttpServer::HttpServer(HttpServerConfig config, Handler handler,

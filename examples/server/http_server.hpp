@@ -46,8 +46,8 @@ struct HttpServerConfig {
   std::size_t max_header_bytes = 16 * 1024;
   std::size_t max_body_bytes = 8 * 1024 * 1024;
   HttpTimeouts timeouts{};
-  std::vector<std::string> api_keys{};  ///< if any, requests need one, but of /health and "/"
-  std::string cors_origin{};            ///< pages of this origin may ask; empty: none
+  std::vector<std::string> api_keys{};       ///< if any, requests need one, but of /health and "/"
+  std::string cors_origin{};                 ///< pages of this origin may ask; empty: none
   std::string tls_certificate{}, tls_key{};  ///< PEM files; both or neither
   bool log_bodies = false;                   ///< of requests
   HomePage page{};

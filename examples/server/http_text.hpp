@@ -67,8 +67,7 @@ enum class BodyEnd : std::uint8_t { length, last_chunk, close };
       out.append("\r\nContent-Length: ").append(std::to_string(body_bytes));
     if (end == BodyEnd::last_chunk) out.append("\r\nTransfer-Encoding: chunked");
   }
-  // Neither caches nor proxies may hold a stream back.
-  if (head.is_stream) out.append("\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no");
+  if (head.is_stream) out.append("\r\nX-Accel-Buffering: no");  // proxies pass it on as it comes
   out.append(keeps_alive ? "\r\nConnection: keep-alive" : "\r\nConnection: close");
   out.append("\r\nX-Content-Type-Options: nosniff\r\n");
   for (const auto& [name, value] : head.headers)

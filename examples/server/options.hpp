@@ -29,6 +29,7 @@ struct ServeOptions {
   std::vector<std::string> model_names;
   int max_queue = 1024;
   std::string tool_call_parser = "hermes";
+  std::size_t constraint_cache_mib = 256;
 
   // The server.
   HttpServerConfig http;
@@ -95,6 +96,9 @@ inline void add_protocol_options(CLI::App& app, ServeOptions& options) {
   app.add_option("--tool-call-parser", options.tool_call_parser,
                  "the form in which the model writes tool calls")
       ->check(CLI::IsMember({"hermes", "qwen3_coder", "none"}))
+      ->capture_default_str();
+  app.add_option("--constraint-cache-mib", options.constraint_cache_mib,
+                 "compiled schemas and grammars that are kept for later requests, in MiB")
       ->capture_default_str();
 }
 

@@ -1,5 +1,5 @@
 // An OpenAI-compatible server for a Qwen3 checkpoint; docs/serving.md, `serve --help`.
-#include <nanovllm/io/json.hpp>
+#include <nanovllm/chat/tool_call_format.hpp>
 #include <nanovllm/parallel/process_group.hpp>
 #include <nanovllm/serve/metrics.hpp>
 #include <nanovllm/serve/service.hpp>
@@ -16,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "constraints.hpp"
 #include "engine_factory.hpp"
 #include "http_server.hpp"
 #include "log.hpp"
@@ -50,9 +51,9 @@ serve::ServiceConfig service_config(const ServeOptions& options) {
                               .max_queue = options.max_queue};
   if (config.model_names.empty())
     config.model_names = {std::filesystem::canonical(options.model).filename().string()};
-  config.parse_tool_calls = options.tool_call_parser != "none";
-  if (options.tool_call_parser == "qwen3_coder")
-    config.tool_call_format = serve::ToolCallFormat::qwen3_coder;
+  config.tool_call_format = options.tool_call_parser == "none"     ? ToolCallFormat::none
+                            : options.tool_call_parser == "hermes" ? ToolCallFormat::hermes
+                                                                   : ToolCallFormat::qwen3_coder;
   return config;
 }
 
@@ -84,14 +85,14 @@ void serve_until_signalled(AnyEngine& engine, const ServeOptions& options,
   Log log;
   const auto counters = std::make_shared<serve::HttpCounters>();
   serve::ServiceConfig service_settings = service_config(options);
+  service_settings.constraints =
+      make_constraint_compiler(engine, options.constraint_cache_mib << 20);
   service_settings.http_counters = counters;
   serve::OpenAiService service(engine, std::move(service_settings));
-  std::jthread steps([&](const std::stop_token& stop) {
-    run_engine(engine, stop, options.tensor_parallel, log);
-  });
+  std::jthread steps(
+      [&](const std::stop_token& stop) { run_engine(engine, stop, options.tensor_parallel, log); });
   HttpServerConfig config = http_config(options);
-  config.page = {.html = std::string(kPage),
-                 .content_security_policy = std::string(kPagePolicy)};
+  config.page = {.html = std::string(kPage), .content_security_policy = std::string(kPagePolicy)};
   HttpServer server(
       std::move(config), [&](const serve::HttpRequest& request) { return service.handle(request); },
       counters, log);
