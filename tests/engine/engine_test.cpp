@@ -92,6 +92,16 @@ TEST_CASE("a bad request costs itself alone", "[engine]") {
     CHECK(outputs[static_cast<std::size_t>(i)].finish_reason == FinishReason::error);
   CHECK_THROWS_AS(engine.submit(""), RequestError);
   CHECK_THROWS_AS(engine.submit("x", {.max_tokens = 0}), RequestError);
+  const std::string long_text(4000, 'x');
+  for (const Prompt& prompt : {Prompt(std::vector<TokenId>(256, 5)), Prompt(long_text)}) {
+    try {
+      engine.submit(prompt);
+      FAIL("a prompt that is too long was taken");
+    } catch (const nanovllm::ContextLengthError& error) {
+      CHECK(error.num_tokens >= 256);
+      CHECK(error.max_tokens == engine.max_total_tokens() - 1);
+    }
+  }
   CHECK_THROWS_AS(engine.generate(std::vector<Prompt>{"a", "b"}, std::vector<SamplingParams>(1)),
                   RequestError);
   CHECK(engine.generate("Once", kGreedy).text == outputs[0].text);
@@ -107,6 +117,7 @@ TEST_CASE("generation ends at stop strings, stop tokens and end tokens", "[engin
   const Output stopped = engine.generate("Once upon a time", params);
   CHECK(stopped.finish_reason == FinishReason::stop);
   CHECK(stopped.text == whole.text.substr(0, whole.text.find(stop)));
+  CHECK(stopped.stop_string == stop);
   params.include_stop_str_in_output = true;
   CHECK(engine.generate("Once upon a time", params).text == stopped.text + stop);
 
@@ -117,6 +128,7 @@ TEST_CASE("generation ends at stop strings, stop tokens and end tokens", "[engin
       "Once upon a time", {.temperature = 0.f, .max_tokens = 24, .stop_token_ids = {token}});
   CHECK(by_token.finish_reason == FinishReason::stop);
   CHECK(by_token.token_ids.size() == first + 1);
+  CHECK(by_token.stop_string.empty());
   CHECK(by_token.text == engine.tokenizer().decode(std::span(whole.token_ids).first(first)));
 
   // Not before min_tokens: the stop token is banned, the stop string ignored.

@@ -42,6 +42,7 @@ TEST_CASE("only a tail that may become a stop string is held back", "[stop_match
   CHECK(matcher.push("a").text == "a");  // 'aa' of 'aaa' may still become 'aab'
   const auto last = matcher.push("b!");
   CHECK(last.stopped);
+  CHECK(last.stop == "aab");
   CHECK(last.text == "");
 }
 

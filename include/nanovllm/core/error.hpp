@@ -5,6 +5,7 @@
 /// came. Ordinary outcomes (no free block, nothing to schedule) are never exceptions.
 
 #include <concepts>
+#include <cstdint>
 #include <exception>
 #include <initializer_list>
 #include <stdexcept>
@@ -41,6 +42,15 @@ struct CudaError : Error {
 /// One request cannot be served; the engine and its other requests go on.
 struct RequestError : Error {
   using Error::Error;
+};
+
+/// A prompt is longer than what can be served.
+struct ContextLengthError : RequestError {
+  ContextLengthError(const std::string& message, std::int64_t num_tokens_, std::int64_t max_tokens_)
+      : RequestError(message), num_tokens(num_tokens_), max_tokens(max_tokens_) {}
+
+  std::int64_t num_tokens;  ///< of the prompt, at least: a long text is not encoded as a whole
+  std::int64_t max_tokens;  ///< that a prompt may have
 };
 
 namespace detail {

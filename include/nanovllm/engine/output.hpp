@@ -37,6 +37,7 @@ struct Completion {
   std::string text;                ///< detokenised, without prompt, end token and stop string
   std::vector<TokenId> token_ids;  ///< generated, an end or stop token included
   FinishReason finish_reason = FinishReason::none;
+  std::string stop_string;              ///< of SamplingParams::stop, if one ended it
   std::vector<TokenLogprobs> logprobs;  ///< one a token, if SamplingParams::logprobs was set
   /// Of all tokens, if SamplingParams::logprobs was set, best_of draws more than n, or it is from a
   /// beam search; else 0.

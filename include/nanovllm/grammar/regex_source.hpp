@@ -34,6 +34,8 @@ class RegexSource final : public TokenMaskSource {
 
   /// States of the automaton.
   [[nodiscard]] std::size_t num_states() const;
+  /// Bytes of memory when all masks that it may remember are there.
+  [[nodiscard]] std::size_t max_size_bytes() const;
   /// Bytes of the masks that are remembered now.
   [[nodiscard]] std::size_t mask_bytes() const;
 

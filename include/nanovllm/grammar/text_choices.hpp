@@ -15,17 +15,22 @@
 
 namespace nanovllm {
 
-/// One of `texts`, however the model spells it in tokens. Throws RequestError when there is no text
-/// or one is not UTF-8.
-[[nodiscard]] inline std::shared_ptr<const TokenMaskSource> text_choices(
-    std::shared_ptr<const GrammarVocabulary> vocabulary, std::span<const std::string> texts) {
+/// The regular expression that `texts` match and no others. Throws RequestError when there is none.
+[[nodiscard]] inline std::string text_choices_pattern(std::span<const std::string> texts) {
   check<RequestError>(!texts.empty(), "a constraint to choices needs at least one choice");
   std::string pattern;
   for (const std::string& text : texts) {
     if (&text != &texts.front()) pattern += '|';
     pattern += escape_regex(text);
   }
-  return std::make_shared<const RegexSource>(std::move(vocabulary), pattern);
+  return pattern;
+}
+
+/// One of `texts`, however the model spells it in tokens. Throws RequestError when there is no text
+/// or one is not UTF-8.
+[[nodiscard]] inline std::shared_ptr<const TokenMaskSource> text_choices(
+    std::shared_ptr<const GrammarVocabulary> vocabulary, std::span<const std::string> texts) {
+  return std::make_shared<const RegexSource>(std::move(vocabulary), text_choices_pattern(texts));
 }
 
 /// One of `texts` in the tokens that `tokenizer` gives for it. The steps are as few as they can be,

@@ -23,6 +23,7 @@ class StopMatcher {
   struct Result {
     std::string text;      ///< released now
     bool stopped = false;  ///< a stop string was found: `text` ends before it, or with it
+    std::string stop{};    ///< the one that was found
   };
 
   /// Without any, all that is pushed comes out at once.

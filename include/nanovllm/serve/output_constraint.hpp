@@ -6,16 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "nanovllm/chat/tool_call_format.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
 
 namespace nanovllm::serve {
-
-/// How an assistant's text writes its tool calls.
-enum class ToolCallFormat : std::uint8_t {
-  hermes,  ///< <tool_call>\n{"name": …, "arguments": {…}}\n</tool_call>
-  qwen3_coder,  ///< <tool_call>\n<function=…>\n<parameter=…>\n…\n</parameter>\n</function>\n</tool_call>
-};
 
 /// The form of a text. A value; compiled by a ConstraintCompiler.
 struct OutputConstraint {

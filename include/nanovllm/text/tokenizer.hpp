@@ -42,7 +42,7 @@ class Tokenizer {
   /// patterns never do.
   [[nodiscard]] std::vector<TokenId> encode(std::string_view text) const;
 
-  /// The same for text of at most `max_tokens` tokens; throws RequestError for one of more, naming
+  /// The same for text of at most `max_tokens` tokens; throws ContextLengthError for one of more, naming
   /// the limit and a number of tokens that the text exceeds or reaches. Text that is too long by
   /// `min_tokens` is refused without a look at it, other text at the token too many, so that time
   /// and memory follow the limit and not the text. (Two copies of the text at most, for text that

@@ -1,0 +1,14 @@
+#pragma once
+/// How an assistant's text writes its tool calls.
+
+#include <cstdint>
+
+namespace nanovllm {
+
+enum class ToolCallFormat : std::uint8_t {
+  none,    ///< there are none in it
+  hermes,  ///< <tool_call>\n{"name": …, "arguments": {…}}\n</tool_call>
+  qwen3_coder,  ///< <tool_call>\n<function=…>\n<parameter=…>\n…\n</parameter>\n</function>\n</tool_call>
+};
+
+}  // namespace nanovllm

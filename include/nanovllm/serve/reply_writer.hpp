@@ -1,0 +1,109 @@
+#pragma once
+/// What makes replies of the engine's output: one kind for each call of the API.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/io/json.hpp"
+#include "nanovllm/sched/sequence.hpp"
+#include "nanovllm/serve/pending_output.hpp"
+#include "nanovllm/serve/stop_reason.hpp"
+#include "nanovllm/serve/usage.hpp"
+#include "nanovllm/text/tokenizer.hpp"
+
+namespace nanovllm::serve {
+
+/// Appends an event of a stream: "data: ", `data` and an empty line.
+inline void append_event(std::string& out, std::string_view data) {
+  out += "data: ";
+  out += data;
+  out += "\n\n";
+}
+
+/// Whether a choice has a finish_reason: one that fails has none, but an error of its own.
+[[nodiscard]] constexpr bool is_ended_by_itself(FinishReason reason) {
+  return reason == FinishReason::stop || reason == FinishReason::length;
+}
+
+/// What all replies to one request, or chunks of its stream, begin with.
+struct ReplyFrame {
+  std::string id{}, object{}, model{};
+  std::int64_t created = 0;  ///< Unix time, in seconds
+
+  /// {"id", "object", "created", "model"}
+  [[nodiscard]] Json to_json() const {
+    return Json::object({{"id", id}, {"object", object}, {"created", created}, {"model", model}});
+  }
+};
+
+/// What replies of both kinds are made by.
+struct ReplySetup {
+  ReplyFrame frame{};
+  std::optional<Tokenizer> tokenizer{};  ///< needed for log-probabilities
+  std::size_t num_choices = 1;
+  StopRules stop_rules{};
+  bool include_usage = false;           ///< of a stream: in a chunk at its end
+  bool continuous_usage_stats = false;  ///< and in all others
+  bool return_token_ids = false;
+  bool return_prompt_logprobs = false;
+};
+
+/// Makes JSON of output, on the transport's thread. Used by one thread at a time, and either for
+/// chunks or for one whole reply.
+class ReplyWriter {
+ public:
+  virtual ~ReplyWriter() = default;
+
+  /// Appends to `out` the chunks that `news` of choice `index` makes, possibly none.
+  virtual void append_chunks(std::string& out, std::size_t index, const ChoiceNews& news,
+                             const Usage& usage) = 0;
+
+  /// Appends what comes behind the last choice's end in a stream, but for [DONE].
+  virtual void append_end(std::string& out, const Usage& usage) = 0;
+
+  /// The whole reply. `news` is all there is.
+  [[nodiscard]] virtual std::string whole(const OutputNews& news, const Usage& usage) = 0;
+
+  /// The first choice's finish_reason, as it was written.
+  [[nodiscard]] virtual std::string_view finish_reason() const = 0;
+};
+
+/// Appends chunks: the frame's members, which are written once, and those of each.
+class ChunkFrame {
+ public:
+  /// @param in_every_chunk  whether the usage so far is a part of each.
+  ChunkFrame(const ReplyFrame& frame, bool in_every_chunk)
+      : begin_("data: " + frame.to_json().dump()), has_usage_(in_every_chunk) {
+    begin_.pop_back();  // the closing brace
+  }
+
+  /// A chunk with one choice.
+  void append(std::string& out, const Json& choice, const Usage& usage) const {
+    append(out, "[" + choice.dump() + "]", has_usage_ ? &usage : nullptr);
+  }
+
+  /// The chunk without choices that says what all has cost.
+  void append_usage(std::string& out, const Usage& usage) const { append(out, "[]", &usage); }
+
+ private:
+  void append(std::string& out, std::string_view choices, const Usage* usage) const {
+    out += begin_;
+    out += ", \"choices\": ";
+    out += choices;
+    if (usage != nullptr) {
+      out += ", \"usage\": ";
+      out += usage->to_json().dump();
+    }
+    out += "}\n\n";
+  }
+
+  std::string begin_;
+  bool has_usage_;
+};
+
+}  // namespace nanovllm::serve

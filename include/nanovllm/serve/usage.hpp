@@ -1,0 +1,28 @@
+#pragma once
+/// How many tokens a reply has cost, as OpenAI's API reports it.
+
+#include <cstdint>
+#include <optional>
+
+#include "nanovllm/io/json.hpp"
+
+namespace nanovllm::serve {
+
+/// Of all prompts and choices of a request.
+struct Usage {
+  std::int64_t num_prompt_tokens = 0;
+  std::int64_t num_completion_tokens = 0;
+  std::optional<std::int64_t> num_cached_tokens{};  ///< of the prompt; known at the end
+
+  [[nodiscard]] Json to_json() const {
+    Json out = Json::object({{"prompt_tokens", num_prompt_tokens},
+                             {"total_tokens", num_prompt_tokens + num_completion_tokens},
+                             {"completion_tokens", num_completion_tokens},
+                             {"prompt_tokens_details", nullptr}});
+    if (num_cached_tokens)
+      out["prompt_tokens_details"] = Json::object({{"cached_tokens", *num_cached_tokens}});
+    return out;
+  }
+};
+
+}  // namespace nanovllm::serve

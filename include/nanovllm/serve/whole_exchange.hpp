@@ -1,0 +1,46 @@
+#pragma once
+/// Replies that are there at once: lists, counts, errors.
+
+#include <functional>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "nanovllm/serve/exchange.hpp"
+
+namespace nanovllm::serve {
+
+/// A reply that is known when it is made.
+class WholeExchange final : public Exchange {
+ public:
+  WholeExchange(std::string kind, HttpHead head, std::string body)
+      : kind_(std::move(kind)), head_(std::move(head)), body_(std::move(body)) {}
+
+  [[nodiscard]] const HttpHead* head() override { return &head_; }
+
+  [[nodiscard]] bool take(std::string& out) override {
+    const std::lock_guard lock(mutex_);
+    out += body_;
+    body_.clear();
+    return false;
+  }
+
+  void notify(std::function<void()> wake) override { wake(); }
+
+  void cancel() noexcept override {
+    const std::lock_guard lock(mutex_);
+    body_.clear();
+  }
+
+  [[nodiscard]] ExchangeSummary summary() const override {
+    return {.kind = kind_, .outcome = head_.status < 400 ? "stop" : "error"};
+  }
+
+ private:
+  const std::string kind_;
+  const HttpHead head_;
+  std::mutex mutex_;
+  std::string body_;
+};
+
+}  // namespace nanovllm::serve
