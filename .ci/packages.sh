@@ -1,8 +1,10 @@
-# Sourced by tests/run.sh and examples/quickstart.sh.
+# Sourced by tests/run.sh, examples/quickstart.sh and examples/serve.sh.
 
 # The library's own needs, as Debian calls them; 'package:command' is met by the command as well.
 library_packages=(cmake:cmake ninja-build:ninja g++:g++ pkg-config:pkg-config libpcre2-dev
   libutf8proc-dev libxxhash-dev)
+# And those of examples/server.
+server_packages=(libboost1.81-dev libssl-dev)
 
 # install_packages PACKAGE[:COMMAND]... installs by apt-get what is missing, and touches nothing,
 # the network included, when nothing is. Without apt-get it only says what to install.
@@ -45,3 +47,15 @@ find_nvcc() {
 }
 
 has_gpu() { command -v nvidia-smi > /dev/null && nvidia-smi -L > /dev/null 2>&1; }
+
+# quietly COMMAND...: its output appears only if it fails.
+quietly() {
+  local log
+  log=$(mktemp)
+  if ! "$@" > "$log" 2>&1; then
+    cat "$log" >&2
+    rm -f "$log"
+    return 1
+  fi
+  rm -f "$log"
+}

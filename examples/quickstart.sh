@@ -21,18 +21,6 @@ if [ -f examples/quickstart.cu ] && has_gpu && find_nvcc; then
            -DCMAKE_CUDA_ARCHITECTURES=native)
 fi
 
-# quietly COMMAND...: its output appears only if it fails.
-quietly() {
-  local log
-  log=$(mktemp)
-  if ! "$@" > "$log" 2>&1; then
-    cat "$log" >&2
-    rm -f "$log"
-    return 1
-  fi
-  rm -f "$log"
-}
-
 echo "Building $build/examples/$program"
 quietly cmake -S . -B "$build" -G Ninja "${options[@]}"
 quietly cmake --build "$build" --target "$program"

@@ -83,8 +83,8 @@ run_preset() {
   run_tests "$preset" ${3:+"$3"}
 }
 
-install_packages "${library_packages[@]}" catch2 nlohmann-json3-dev libcli11-dev libbenchmark-dev \
-  binutils || exit 1
+install_packages "${library_packages[@]}" "${server_packages[@]}" catch2 nlohmann-json3-dev \
+  libcli11-dev libbenchmark-dev binutils || exit 1
 if command -v ccache > /dev/null; then
   export CMAKE_CXX_COMPILER_LAUNCHER=ccache
   # What ccache's manual asks for where headers are precompiled.

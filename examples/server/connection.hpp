@@ -1,0 +1,669 @@
+#pragma once
+/// One connection of the HTTP server: a coroutine that waits in one place.
+///
+/// Reads, writes, wake-ups of the exchange and the handler's answer each leave what they have in a
+/// member and cancel the timer that the coroutine waits on, with the stage's deadline. All of it
+/// happens on the connection's io thread, so there is nothing to lock. A read is always under way,
+/// also while the engine computes: that is how a client that leaves is noticed at once, and what
+/// has come of the next request waits in `inbox_`.
+
+#include <nanovllm/serve/exchange.hpp>
+#include <nanovllm/serve/http.hpp>
+#include <nanovllm/serve/metrics.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/basic_stream_socket.hpp>
+#include <boost/asio/basic_waitable_timer.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/beast/http.hpp>
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <type_traits>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "http_server.hpp"
+#include "http_text.hpp"
+#include "log.hpp"
+
+namespace nanovllm::examples {
+
+namespace net = boost::asio;
+namespace http = boost::beast::http;
+using boost::system::error_code;
+
+using Clock = std::chrono::steady_clock;
+using Executor = net::io_context::executor_type;
+using Socket = net::basic_stream_socket<net::ip::tcp, Executor>;
+using Timer = net::basic_waitable_timer<Clock, net::wait_traits<Clock>, Executor>;
+template <class T>
+using Awaitable = net::awaitable<T, Executor>;
+inline constexpr net::use_awaitable_t<Executor> kAwaitable{};
+
+/// What all connections of a server share.
+struct ServerState {
+  ServerState(HttpServerConfig given, HttpServer::Handler answers,
+              std::shared_ptr<serve::HttpCounters> counts, Log& lines)
+      : config(std::move(given)),
+        handler(std::move(answers)),
+        counters(std::move(counts)),
+        log(lines),
+        handlers(static_cast<std::size_t>(std::max(1, config.handler_threads))) {}
+
+  const HttpServerConfig config;
+  const HttpServer::Handler handler;
+  const std::shared_ptr<serve::HttpCounters> counters;
+  Log& log;
+  net::thread_pool handlers;
+  std::atomic<bool> is_draining = false;
+  std::atomic<int> num_requests = 0;  ///< of which a byte has come, and not the whole reply gone
+};
+
+/// A connection as its io thread knows it. Members are called on that thread.
+class AnyConnection {
+ public:
+  virtual ~AnyConnection() = default;
+  virtual void wake() = 0;       ///< to look at ServerState again
+  virtual void hear_news() = 0;  ///< of its exchange
+  virtual void close() = 0;      ///< at once, whatever is under way
+};
+
+/// Brings the wake-ups of a step's exchanges from the engine's thread to an io thread: one post for
+/// all that come before they are heard, and a lock of a few instructions for each.
+class NewsQueue {
+ public:
+  explicit NewsQueue(net::io_context& io) : io_(io) {}
+
+  /// From any thread.
+  void push(std::shared_ptr<AnyConnection> connection) {
+    {
+      const std::lock_guard lock(mutex_);
+      waiting_.push_back(std::move(connection));
+      if (std::exchange(is_posted_, true)) return;
+    }
+    net::post(io_, [this] { deliver(); });
+  }
+
+ private:
+  void deliver() {
+    {
+      const std::lock_guard lock(mutex_);
+      std::swap(waiting_, delivered_);
+      is_posted_ = false;
+    }
+    for (const std::shared_ptr<AnyConnection>& connection : delivered_) connection->hear_news();
+    delivered_.clear();
+  }
+
+  net::io_context& io_;
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<AnyConnection>> waiting_, delivered_;  // both keep their memory
+  bool is_posted_ = false;
+};
+
+/// An io thread and its connections.
+struct IoThread {
+  net::io_context io{1};
+  net::executor_work_guard<Executor> work{io.get_executor()};
+  NewsQueue news{io};
+  std::unordered_set<AnyConnection*> connections;
+  std::thread thread;
+};
+
+/// @tparam Stream  Socket, or a TLS stream on one.
+template <class Stream>
+class Connection final : public AnyConnection,
+                         public std::enable_shared_from_this<Connection<Stream>> {
+ public:
+  static constexpr bool kIsTls = !std::is_same_v<Stream, Socket>;
+
+  /// @param is_refused  there are too many: all it hears is status 503.
+  Connection(Stream stream, ServerState& server, IoThread& thread, bool is_refused)
+      : stream_(std::move(stream)),
+        event_(socket().get_executor(), Clock::time_point::max()),
+        server_(server),
+        thread_(thread),
+        is_refused_(is_refused) {
+    error_code ignored;
+    const auto peer = socket().remote_endpoint(ignored);
+    if (!ignored) peer_ = peer.address().to_string() + ":" + std::to_string(peer.port());
+    server_.counters->num_open_connections.fetch_add(1);
+    server_.counters->num_connections.fetch_add(1);
+    if (is_refused_) server_.counters->num_refused_connections.fetch_add(1);
+    thread_.connections.insert(this);
+  }
+
+  ~Connection() override {
+    thread_.connections.erase(this);
+    server_.counters->num_open_connections.fetch_sub(1);
+  }
+
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  /// Begins to serve; it keeps itself alive until it has ended.
+  void start() {
+    net::co_spawn(event_.get_executor(), run(), [self = this->shared_from_this()](auto error) {
+      if (error) self->server_.log.write("connection failed: " + escape_for_log(what(error)));
+      if (self->exchange_) self->exchange_->cancel();
+      self->exchange_.reset();
+      self->close();
+    });
+  }
+
+  void wake() override { event_.cancel(); }
+
+  void hear_news() override {
+    has_news_ = true;
+    event_.cancel();
+  }
+
+  void close() override {
+    error_code ignored;
+    socket().shutdown(Socket::shutdown_both, ignored);
+    socket().close(ignored);
+    is_gone_ = true;
+    event_.cancel();
+  }
+
+ private:
+  using Parser = http::request_parser<http::string_body>;
+  using Deadline = Clock::time_point;
+
+  static constexpr std::size_t kMaxAhead = 64 * 1024;  ///< read of what is not looked at yet
+  static constexpr std::string_view kDisconnected = "disconnected";  ///< an outcome
+  static constexpr int kGone = -1;  ///< in place of a status: nobody is there to hear of it
+
+  /// What a line of the log says.
+  struct Record {
+    std::string method = "-", path = "-";
+    int status = 0;
+    Clock::time_point begin = Clock::now();
+  };
+
+  /// Counts a request as under way.
+  struct RequestCount {
+    explicit RequestCount(std::atomic<int>& count) : count_(count) { count_.fetch_add(1); }
+    ~RequestCount() { count_.fetch_sub(1); }
+    RequestCount(const RequestCount&) = delete;
+    RequestCount& operator=(const RequestCount&) = delete;
+    std::atomic<int>& count_;
+  };
+
+  [[nodiscard]] static std::string what(const std::exception_ptr& error) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& e) {
+      return e.what();
+    } catch (...) {
+      return "unknown";
+    }
+  }
+
+  [[nodiscard]] Socket& socket() {
+    if constexpr (kIsTls)
+      return stream_.next_layer();
+    else
+      return stream_;
+  }
+
+  [[nodiscard]] const HttpServerConfig& config() const { return server_.config; }
+
+  [[nodiscard]] static Deadline after(HttpTimeouts::Seconds time) {
+    return Clock::now() + std::chrono::duration_cast<Clock::duration>(time);
+  }
+
+  // ---- Waiting, reading, writing ----
+
+  /// Waits until `ready()`, which others on this thread make true before they cancel the timer.
+  /// Returns false if the deadline comes first.
+  template <class Ready>
+  Awaitable<bool> wait(Deadline deadline, Ready ready) {
+    while (!ready()) {
+      if (Clock::now() >= deadline) co_return false;
+      event_.expires_at(deadline);
+      error_code ignored;
+      co_await event_.async_wait(net::redirect_error(kAwaitable, ignored));
+    }
+    co_return true;
+  }
+
+  /// Reads whenever there is room in the inbox.
+  void start_read() {
+    if (is_reading_ || is_gone_ || inbox_.size() >= kMaxAhead) return;
+    is_reading_ = true;
+    stream_.async_read_some(net::buffer(chunk_),
+                            [self = this->shared_from_this()](error_code error, std::size_t n) {
+                              self->is_reading_ = false;
+                              if (!self->is_discarding_)
+                                self->inbox_.append(self->chunk_.data(), n);
+                              if (error) self->is_gone_ = true;
+                              self->start_read();
+                              self->event_.cancel();
+                            });
+  }
+
+  void consume(std::size_t n) {
+    inbox_.erase(0, n);
+    start_read();
+  }
+
+  /// Sends and clears `outbox_`. Returns false when it cannot be sent, or the client takes nothing
+  /// of it for too long; the connection is closed then. One whose end of input has come may yet
+  /// read.
+  Awaitable<bool> flush() {
+    for (std::size_t sent = 0; sent < outbox_.size(); sent += num_written_) {
+      is_writing_ = true;
+      stream_.async_write_some(net::buffer(outbox_.data() + sent, outbox_.size() - sent),
+                               [self = this->shared_from_this()](error_code error, std::size_t n) {
+                                 self->is_writing_ = false;
+                                 self->has_write_failed_ = static_cast<bool>(error);
+                                 self->num_written_ = n;
+                                 self->event_.cancel();
+                               });
+      const bool in_time =
+          co_await wait(after(config().timeouts.write), [this] { return !is_writing_; });
+      if (!in_time || has_write_failed_) {
+        if (!in_time) server_.counters->num_timeouts.fetch_add(1);
+        close();
+        co_return false;
+      }
+    }
+    outbox_.clear();
+    co_return true;
+  }
+
+  /// Lets a client that is still sending read what it was told: to close at once would reset the
+  /// connection under the reply.
+  Awaitable<void> linger() {
+    is_discarding_ = true;
+    inbox_.clear();
+    start_read();
+    error_code ignored;
+    socket().shutdown(Socket::shutdown_send, ignored);
+    co_await wait(after(HttpTimeouts::Seconds(5)),
+                  [this] { return is_gone_.load() || server_.is_draining; });
+  }
+
+  // ---- A connection ----
+
+  Awaitable<void> run() {
+    if constexpr (kIsTls) {
+      if (!co_await handshake()) co_return;
+    }
+    start_read();
+    if (is_refused_) {
+      Record record;
+      co_await refuse(503, record);
+      co_return;
+    }
+    while (co_await serve_request()) {
+    }
+    if constexpr (kIsTls) co_await say_goodbye();
+  }
+
+  Awaitable<bool> handshake() {
+    bool is_done = false, is_good = false;
+    stream_.async_handshake(std::remove_cvref_t<Stream>::server,
+                            [&, self = this->shared_from_this()](error_code error) {
+                              is_done = true;
+                              is_good = !error;
+                              self->event_.cancel();
+                            });
+    if (!co_await wait(after(config().timeouts.handshake), [&] { return is_done; })) {
+      close();
+      co_await wait(Deadline::max(), [&] { return is_done; });
+    }
+    co_return is_good;
+  }
+
+  /// TLS tells the end of a connection from a cut.
+  Awaitable<void> say_goodbye() {
+    bool is_done = false;
+    stream_.async_shutdown([&, self = this->shared_from_this()](error_code) {
+      is_done = true;
+      self->event_.cancel();
+    });
+    if (!co_await wait(after(HttpTimeouts::Seconds(1)), [&] { return is_done; })) {
+      close();
+      co_await wait(Deadline::max(), [&] { return is_done; });
+    }
+  }
+
+  /// Serves the next request. Returns whether there may be another one behind it.
+  Awaitable<bool> serve_request() {
+    co_await wait(after(config().timeouts.idle), [this] {
+      return !inbox_.empty() || is_gone_ || (server_.is_draining && has_served_);
+    });
+    if (inbox_.empty()) co_return false;
+    has_served_ = true;
+
+    const RequestCount counted(server_.num_requests);
+    Record record;
+    Parser parser;
+    parser.header_limit(static_cast<std::uint32_t>(config().max_header_bytes));
+    parser.body_limit(config().max_body_bytes);
+    int status = co_await read_header(parser);
+    const auto& message = parser.get();
+    if (!message.method_string().empty()) record.method = message.method_string();
+    if (!message.target().empty()) record.path = path_of(message.target());
+    if (status == 0) status = check_header(parser, record.path);
+    if (status == 0) status = co_await read_body(parser);
+    if (status == kGone) co_return false;
+    if (status != 0) {
+      co_await refuse(status, record);
+      co_return false;
+    }
+    co_return co_await reply(parser.get(), record);
+  }
+
+  [[nodiscard]] static std::string path_of(std::string_view target) {
+    return std::string(target.substr(0, target.find('?')));
+  }
+
+  // ---- Requests ----
+
+  /// Gives what has come to the parser until `is_done()`. Returns a status to refuse with, or 0.
+  template <class IsDone>
+  Awaitable<int> read(Parser& parser, Deadline deadline, IsDone is_done) {
+    while (!is_done()) {
+      if (!inbox_.empty()) {
+        error_code error;
+        const std::size_t used = parser.put(net::buffer(inbox_), error);
+        consume(used);
+        if (error && error != http::error::need_more) co_return status_of(error);
+        if (is_done()) break;
+        if (used != 0 && !inbox_.empty()) continue;
+      }
+      const std::size_t had = inbox_.size();
+      if (!co_await wait(deadline, [&] { return inbox_.size() > had || is_gone_; })) co_return 408;
+      if (inbox_.size() == had) co_return kGone;
+    }
+    co_return 0;
+  }
+
+  Awaitable<int> read_header(Parser& parser) {
+    parser.eager(false);
+    co_return co_await read(parser, after(config().timeouts.header),
+                            [&] { return parser.is_header_done(); });
+  }
+
+  Awaitable<int> read_body(Parser& parser) {
+    const std::string_view expects = parser.get()[http::field::expect];
+    if (!expects.empty() && !parser.is_done() && parser.get().version() >= 11) {
+      if (!boost::beast::iequals(expects, "100-continue")) co_return 417;
+      outbox_ = "HTTP/1.1 100 Continue\r\n\r\n";
+      if (!co_await flush()) co_return kGone;
+    }
+    parser.eager(true);
+    co_return co_await read(parser, after(config().timeouts.body),
+                            [&] { return parser.is_done(); });
+  }
+
+  [[nodiscard]] static int status_of(const error_code& error) {
+    if (error == http::error::body_limit) return 413;
+    if (error == http::error::header_limit) return 431;
+    if (error == http::error::bad_version) return 505;
+    return 400;
+  }
+
+  /// What is wrong with a request as far as its header says so: a status, or 0.
+  [[nodiscard]] int check_header(const Parser& parser, std::string_view path) const {
+    const auto& message = parser.get();
+    if (message.version() != 10 && message.version() != 11) return 505;
+    // A coding that is not understood would leave the end of the body to guesses.
+    if (message.find(http::field::transfer_encoding) != message.end() && !parser.chunked())
+      return 501;
+    if (message.version() == 11 && message.count(http::field::host) != 1) return 400;
+    const bool is_open =
+        path == "/" || path == "/health" || path == "/ping" || is_preflight(message);
+    if (!is_open && !config().api_keys.empty() &&
+        !has_key(config().api_keys, message[http::field::authorization]))
+      return 401;
+    return 0;
+  }
+
+  /// Whether a browser asks on behalf of a page of another origin if it may ask.
+  [[nodiscard]] bool is_preflight(const Parser::value_type& message) const {
+    return !config().cors_origin.empty() && message.method() == http::verb::options &&
+           message.find(http::field::access_control_request_method) != message.end();
+  }
+
+  // ---- Replies ----
+
+  [[nodiscard]] std::string cors_headers() const {
+    const std::string& origin = config().cors_origin;
+    if (origin.empty()) return {};
+    return "Access-Control-Allow-Origin: " + origin +
+           (origin == "*" ? "\r\n" : "\r\nVary: Origin\r\n");
+  }
+
+  /// Answers with an error of the transport's own, and gives the connection up.
+  Awaitable<void> refuse(int status, Record& record) {
+    serve::HttpHead head{.status = status};
+    const std::string body = refusal_body(status);
+    if (status == 401) head.headers.emplace_back("WWW-Authenticate", "Bearer");
+    if (status == 503) head.headers.emplace_back("Retry-After", "1");
+    outbox_ = head_text(head, BodyEnd::length, body.size(), false, cors_headers());
+    if (record.method != "HEAD") outbox_ += body;
+    record.status = status;
+    if (status == 408) server_.counters->num_timeouts.fetch_add(1);
+    const bool is_sent = co_await flush();
+    log(record, is_sent ? "refused" : kDisconnected, {});
+    if (is_sent) co_await linger();
+  }
+
+  [[nodiscard]] std::string refusal_body(int status) const {
+    constexpr std::string_view kInvalid = "invalid_request_error";
+    const std::string most = std::to_string(config().max_body_bytes);
+    switch (status) {
+      case 401:
+        return error_body("an API key is needed: the header 'Authorization: Bearer KEY'",
+                          "authentication_error", "invalid_api_key");
+      case 408: return error_body("the request took too long to come", kInvalid, "");
+      case 413: return error_body("a body may have " + most + " bytes at the most", kInvalid, "");
+      case 417: return error_body("of 'Expect' only 100-continue is understood", kInvalid, "");
+      case 431: return error_body("the header of the request is too long", kInvalid, "");
+      case 501: return error_body("of transfer codings only chunked is understood", kInvalid, "");
+      case 503:
+        return error_body("there are too many connections", "server_error", "server_overloaded");
+      case 505: return error_body("the version must be HTTP/1.0 or HTTP/1.1", kInvalid, "");
+      default: return error_body("this is not a request of HTTP/1.1", kInvalid, "");
+    }
+  }
+
+  /// Answers a whole request. Returns whether the connection goes on.
+  Awaitable<bool> reply(Parser::value_type& message, Record& record) {
+    const bool is_head = message.method() == http::verb::head;
+    const bool is_get = is_head || message.method() == http::verb::get;
+    is_http10_ = message.version() == 10;
+    keeps_alive_ = message.keep_alive() && !server_.is_draining;
+
+    if (is_preflight(message)) {
+      serve::HttpHead head{.status = 204};
+      head.headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+                      {"Access-Control-Allow-Headers",
+                       std::string(message[http::field::access_control_request_headers])},
+                      {"Access-Control-Max-Age", "86400"}};
+      co_return co_await send_whole(head, "", is_head, record);
+    }
+    if (is_get && record.path == "/" && !config().page.html.empty()) {
+      serve::HttpHead head{.content_type = "text/html; charset=utf-8"};
+      head.headers = {{"Content-Security-Policy", config().page.content_security_policy},
+                      {"Referrer-Policy", "no-referrer"},
+                      {"X-Frame-Options", "DENY"},
+                      {"Cache-Control", "no-cache"}};
+      co_return co_await send_whole(head, config().page.html, is_head, record);
+    }
+
+    if (config().log_bodies)
+      server_.log.write(peer_ + " body " + escape_for_log(message.body(), 16 * 1024));
+    serve::HttpRequest request{.method = is_head ? "GET" : std::string(message.method_string()),
+                               .target = std::string(message.target()),
+                               .body = std::move(message.body())};
+    co_await handle(std::move(request), is_get);
+    if (!exchange_) {
+      if (is_gone_) co_return finish(record, false);
+      co_await refuse(500, record);
+      co_return false;
+    }
+    const bool is_sent = co_await send_exchange(is_head, record);
+    co_return finish(record, is_sent);
+  }
+
+  /// Lets the handler make the exchange: here, or on a thread of the pool. A client that leaves
+  /// before its turn has come has none.
+  Awaitable<void> handle(serve::HttpRequest request, bool is_here) {
+    if (is_here) {
+      exchange_ = server_.handler(request);
+      co_return;
+    }
+    is_handling_ = true;
+    net::post(server_.handlers, [self = this->shared_from_this(), request = std::move(request)] {
+      std::shared_ptr<serve::Exchange> exchange;
+      try {
+        if (!self->is_gone_) exchange = self->server_.handler(request);
+      } catch (const std::exception& error) {
+        self->server_.log.write("handler failed: " + escape_for_log(error.what()));
+      }
+      net::post(self->event_.get_executor(), [self, exchange = std::move(exchange)]() mutable {
+        self->exchange_ = std::move(exchange);
+        self->is_handling_ = false;
+        self->event_.cancel();
+      });
+    });
+    co_await wait(Deadline::max(), [this] { return !is_handling_; });
+  }
+
+  /// Waits for something new of the exchange. Returns false when the client has left.
+  Awaitable<bool> wait_for_exchange() {
+    has_news_ = false;
+    exchange_->notify([self = this->shared_from_this()]() mutable {
+      NewsQueue& news = self->thread_.news;
+      news.push(std::move(self));
+    });
+    co_await wait(Deadline::max(), [this] { return has_news_ || is_gone_; });
+    co_return !is_gone_;
+  }
+
+  /// Sends what the exchange has, as it comes. Returns whether the client got all of it.
+  Awaitable<bool> send_exchange(bool is_head, Record& record) {
+    const serve::HttpHead* head = exchange_->head();
+    while (head == nullptr) {
+      if (!co_await wait_for_exchange()) co_return false;
+      head = exchange_->head();
+    }
+    record.status = head->status;
+    std::string piece;
+    if (!head->is_stream) {
+      while (exchange_->take(piece)) {
+        if (!co_await wait_for_exchange()) co_return false;
+      }
+      outbox_ = head_text(*head, BodyEnd::length, piece.size(), keeps_alive_, cors_headers());
+      if (!is_head) outbox_ += piece;
+      co_return co_await flush();
+    }
+
+    const BodyEnd end = is_http10_ ? BodyEnd::close : BodyEnd::last_chunk;
+    if (is_http10_) keeps_alive_ = false;
+    outbox_ = head_text(*head, end, 0, keeps_alive_, cors_headers());
+    for (bool has_more = true; has_more;) {
+      piece.clear();
+      has_more = exchange_->take(piece);
+      if (is_http10_)
+        outbox_ += piece;
+      else
+        append_chunk(outbox_, piece);
+      if (!has_more && !is_http10_) outbox_ += kLastChunk;
+      if (!co_await flush()) co_return false;
+      if (has_more && !co_await wait_for_exchange()) co_return false;
+    }
+    co_return true;
+  }
+
+  Awaitable<bool> send_whole(const serve::HttpHead& head, const std::string& body, bool is_head,
+                             Record& record) {
+    outbox_ = head_text(head, BodyEnd::length, body.size(), keeps_alive_, cors_headers());
+    if (!is_head) outbox_ += body;
+    record.status = head.status;
+    const bool is_sent = co_await flush();
+    log(record, is_sent ? "sent" : kDisconnected, {});
+    co_return is_sent&& keeps_alive_;
+  }
+
+  /// Lets the exchange go, and logs it. Returns whether the connection goes on.
+  [[nodiscard]] bool finish(Record& record, bool is_sent) {
+    serve::ExchangeSummary summary;
+    if (exchange_) {
+      if (!is_sent) exchange_->cancel();
+      summary = exchange_->summary();
+      exchange_.reset();
+    }
+    if (!is_sent && record.status == 0) record.status = 499;
+    if (!is_sent) summary.outcome = kDisconnected;
+    log(record, summary.outcome.empty() ? "sent" : summary.outcome, summary);
+    return is_sent && keeps_alive_;
+  }
+
+  /// Counts and logs a request that has ended.
+  void log(const Record& record, std::string_view outcome, const serve::ExchangeSummary& summary) {
+    server_.counters->replies.add(record.status);
+    if (outcome == kDisconnected) server_.counters->num_disconnects.fetch_add(1);
+    const std::chrono::duration<double> seconds = Clock::now() - record.begin;
+    std::array<char, 192> numbers{};
+    std::snprintf(numbers.data(), numbers.size(),
+                  " prompt=%lld cached=%lld generated=%lld first=%.4f total=%.4f",
+                  static_cast<long long>(summary.num_prompt_tokens),
+                  static_cast<long long>(summary.num_cached_tokens),
+                  static_cast<long long>(summary.num_generated_tokens), summary.first_token_seconds,
+                  seconds.count());
+    std::string line = peer_;
+    line.append(" ").append(escape_for_log(record.method, 16));
+    line.append(" ").append(escape_for_log(record.path));
+    line.append(" ").append(std::to_string(record.status));
+    line.append(" ").append(summary.kind.empty() ? "-" : summary.kind);
+    line.append(numbers.data()).append(" ").append(outcome);
+    server_.log.write(line);
+  }
+
+  Stream stream_;
+  Timer event_;
+  ServerState& server_;
+  IoThread& thread_;
+  std::string peer_ = "-";
+  const bool is_refused_;
+
+  std::array<char, 8 * 1024> chunk_{};  ///< what the read under way fills
+  std::string inbox_, outbox_;
+  std::atomic<bool> is_gone_ = false;  ///< nothing more will come; the pool's threads look at it
+  bool is_reading_ = false, is_discarding_ = false;
+  bool is_writing_ = false, has_write_failed_ = false;
+  std::size_t num_written_ = 0;
+  bool has_served_ = false;
+
+  // Of the request under way.
+  std::shared_ptr<serve::Exchange> exchange_;
+  bool is_handling_ = false, has_news_ = false;
+  bool is_http10_ = false, keeps_alive_ = false;
+};
+
+}  // namespace nanovllm::examples

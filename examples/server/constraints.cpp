@@ -1,0 +1,18 @@
+#include "constraints.hpp"
+
+#include <nanovllm/grammar/grammar_vocabulary.hpp>
+#include <nanovllm/serve/constraint_compiler.hpp>
+
+namespace nanovllm::examples {
+
+std::shared_ptr<serve::ConstraintCompiler> make_constraint_compiler(const AnyEngine& engine,
+                                                                    std::size_t max_bytes) {
+  const TextSide& text = engine.text();
+  if (!text.tokenizer || engine.eos_token_ids().empty()) return nullptr;
+  const auto vocabulary =
+      std::make_shared<GrammarVocabulary>(*text.tokenizer, engine.eos_token_ids());
+  return std::make_shared<serve::CachedConstraintCompiler>(
+      std::make_shared<serve::RegexConstraintCompiler>(vocabulary), max_bytes);
+}
+
+}  // namespace nanovllm::examples

@@ -1,0 +1,18 @@
+#pragma once
+/// What `serve` holds answers to a form with.
+
+#include <nanovllm/engine/any_engine.hpp>
+#include <nanovllm/serve/output_constraint.hpp>
+
+#include <cstddef>
+#include <memory>
+
+namespace nanovllm::examples {
+
+/// Null for a checkpoint without a tokeniser. JSON, grammars and tool calls need XGrammar; without
+/// it they are refused with words that say so.
+/// @param max_bytes  for compiled constraints that are kept for later requests.
+[[nodiscard]] std::shared_ptr<serve::ConstraintCompiler> make_constraint_compiler(
+    const AnyEngine& engine, std::size_t max_bytes);
+
+}  // namespace nanovllm::examples

@@ -1,0 +1,89 @@
+#pragma once
+/// An HTTP/1.1 server in front of a handler of requests; http_server.cpp has it on Boost.Beast and
+/// Asio.
+
+#include <nanovllm/serve/exchange.hpp>
+#include <nanovllm/serve/http.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace nanovllm::serve {
+struct HttpCounters;
+}
+
+namespace nanovllm::examples {
+
+class Log;
+
+/// How long each stage of a connection may take.
+struct HttpTimeouts {
+  using Seconds = std::chrono::duration<double>;
+  Seconds handshake{10};  ///< of TLS
+  Seconds idle{75};       ///< without a request
+  Seconds header{10};     ///< from a request's first byte to the end of its header
+  Seconds body{60};       ///< and from there to the end of its body
+  Seconds write{30};      ///< while the client takes nothing of what is sent
+};
+
+/// What a GET of "/" is answered with.
+struct HomePage {
+  std::string html{};                     ///< empty: the handler is asked
+  std::string content_security_policy{};  ///< the header of that name
+};
+
+struct HttpServerConfig {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 8000;  ///< 0: any that is free
+  int io_threads = 2;         ///< for sockets, and the JSON of replies
+  int handler_threads = 2;    ///< for the handler
+  int max_connections = 4096;
+  std::size_t max_header_bytes = 16 * 1024;
+  std::size_t max_body_bytes = 8 * 1024 * 1024;
+  HttpTimeouts timeouts{};
+  std::vector<std::string> api_keys{};       ///< if any, requests need one, but of /health and "/"
+  std::string cors_origin{};                 ///< pages of this origin may ask; empty: none
+  std::string tls_certificate{}, tls_key{};  ///< PEM files; both or neither
+  bool log_bodies = false;                   ///< of requests
+  HomePage page{};
+};
+
+/// Serves from construction to destruction, on threads of its own.
+///
+/// A connection lives on one of the io threads, which never wait for anything but sockets. The
+/// handler runs on threads of a pool, but for GET and HEAD, which it must answer at once: whether a
+/// server is well must not wait behind what others ask of it.
+class HttpServer {
+ public:
+  using Handler = std::function<std::shared_ptr<serve::Exchange>(const serve::HttpRequest&)>;
+
+  /// Listens. Throws ConfigError when it cannot. `log` must outlive it.
+  /// @param counters  what it counts in.
+  HttpServer(HttpServerConfig config, Handler handler,
+             std::shared_ptr<serve::HttpCounters> counters, Log& log);
+
+  /// Closes what is open and cancels the exchanges under way.
+  ~HttpServer();
+
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  /// E.g. "http://127.0.0.1:8000", with the port that was found.
+  [[nodiscard]] const std::string& url() const;
+
+  /// Closes connections once they have no request, and returns when no request is under way; at
+  /// the latest after `limit`. Returns whether all were answered. New ones are taken meanwhile, so
+  /// that the handler can refuse them in words and a probe can see the state.
+  bool drain(std::chrono::duration<double> limit);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace nanovllm::examples

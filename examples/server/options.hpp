@@ -1,0 +1,168 @@
+#pragma once
+/// The options of `serve`.
+
+#include <CLI/CLI.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "http_server.hpp"
+
+namespace nanovllm::examples {
+
+struct ServeOptions {
+  // The engine.
+  std::string model;
+  std::string device = "auto", dtype = "bfloat16";
+  int tensor_parallel = 1;
+  int max_num_seqs = 256;
+  int max_num_batched_tokens = 0;
+  std::int64_t max_model_len = 0;
+  std::int64_t kv_blocks = 0, host_kv_blocks = 0;
+  std::string disk_kv_path;
+  double disk_kv_gib = 16;
+  int num_threads = 0;
+  double step_timeout = 300;
+
+  // The protocol.
+  std::vector<std::string> model_names;
+  int max_queue = 1024;
+  std::string tool_call_parser = "hermes";
+  std::size_t constraint_cache_mib = 256;
+
+  // The server.
+  HttpServerConfig http;
+  std::size_t max_body_mib = 8;
+  double handshake_timeout = 10, idle_timeout = 75, header_timeout = 10, body_timeout = 60;
+  double write_timeout = 30, drain_timeout = 30;
+  bool check_invariants_at_exit = false;
+};
+
+namespace detail {
+
+inline void add_engine_options(CLI::App& app, ServeOptions& options) {
+  app.add_option("--model", options.model, "checkpoint directory")->required();
+  app.add_option("--device", options.device, "where to run; auto takes a GPU if there is one")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option("--dtype", options.dtype, "type of weights, activations and KV cache")
+      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->capture_default_str();
+  app.add_option("--tp", options.tensor_parallel,
+                 "tensor-parallel ranks: GPUs or shares of the CPU")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--max-num-seqs", options.max_num_seqs, "sequences in a step at the most")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--max-num-batched-tokens", options.max_num_batched_tokens,
+                 "tokens in a step at the most; 0 for the device's default")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--max-model-len", options.max_model_len,
+                 "tokens of a sequence at the most; 0 for the model's own")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--kv-blocks", options.kv_blocks, "blocks of the KV pool; 0 for a share of memory")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--host-kv-blocks", options.host_kv_blocks,
+                 "blocks in host memory, for prefixes that the pool has no more room for")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--disk-kv-path", options.disk_kv_path,
+                 "directory for such prefixes, below host memory, for later runs, too");
+  app.add_option("--disk-kv-gib", options.disk_kv_gib, "size of its files at the most, in GiB")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--num-threads", options.num_threads, "CPU threads of the engine; 0 for all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--step-timeout", options.step_timeout,
+                 "seconds after which a step is given up, and /health says so; 0 for never")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+}
+
+inline void add_protocol_options(CLI::App& app, ServeOptions& options) {
+  app.add_option("--served-model-name", options.model_names,
+                 "what requests call the model, several times for several names; the directory's "
+                 "name unless given");
+  app.add_option("--max-queue", options.max_queue,
+                 "sequences that may wait beyond those of a step; more are refused with 429")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--tool-call-parser", options.tool_call_parser,
+                 "the form in which the model writes tool calls")
+      ->check(CLI::IsMember({"hermes", "qwen3_coder", "none"}))
+      ->capture_default_str();
+  app.add_option("--constraint-cache-mib", options.constraint_cache_mib,
+                 "compiled schemas and grammars that are kept for later requests, in MiB")
+      ->capture_default_str();
+}
+
+inline void add_http_options(CLI::App& app, ServeOptions& options) {
+  HttpServerConfig& http = options.http;
+  app.add_option("--host", http.host, "address to listen on")->capture_default_str();
+  app.add_option("--port", http.port, "port to listen on; 0 for any that is free")
+      ->capture_default_str();
+  app.add_option("--api-key", http.api_keys,
+                 "a key that requests must have, several times for several keys; the environment "
+                 "keeps it from lists of processes")
+      ->envname("NANOVLLM_API_KEY");
+  app.add_option("--cors-origin", http.cors_origin,
+                 "origin of web pages that may ask, e.g. https://example.com, or *");
+  app.add_option("--tls-cert", http.tls_certificate, "certificate chain, a PEM file");
+  app.add_option("--tls-key", http.tls_key, "its private key, a PEM file");
+  app.add_option("--io-threads", http.io_threads, "threads for connections")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  app.add_option("--handler-threads", http.handler_threads,
+                 "threads that read requests, make tokens of them and compile grammars")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  app.add_option("--max-connections", http.max_connections, "connections at the most")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--max-body-mib", options.max_body_mib, "a request's body at the most, in MiB")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  const auto add_timeout = [&](const char* name, double& value, const char* meaning) {
+    app.add_option(name, value, meaning)->check(CLI::PositiveNumber)->capture_default_str();
+  };
+  add_timeout("--handshake-timeout", options.handshake_timeout, "seconds for that of TLS");
+  add_timeout("--idle-timeout", options.idle_timeout, "seconds without a request");
+  add_timeout("--header-timeout", options.header_timeout, "seconds for a request's header");
+  add_timeout("--body-timeout", options.body_timeout, "seconds for its body");
+  add_timeout("--write-timeout", options.write_timeout,
+              "seconds in which a client takes nothing of its reply");
+  add_timeout("--drain-timeout", options.drain_timeout,
+              "seconds for what is under way after SIGTERM or SIGINT");
+  app.add_flag("--log-requests", http.log_bodies, "log the bodies of requests, prompts and all");
+  app.add_flag("--check-invariants-at-exit", options.check_invariants_at_exit,
+               "check the scheduler's books before leaving, for tests");
+}
+
+}  // namespace detail
+
+inline void add_options(CLI::App& app, ServeOptions& options) {
+  detail::add_engine_options(app, options);
+  detail::add_protocol_options(app, options);
+  detail::add_http_options(app, options);
+}
+
+/// `options.http`, with what other options say of it.
+[[nodiscard]] inline HttpServerConfig http_config(const ServeOptions& options) {
+  HttpServerConfig http = options.http;
+  using Seconds = HttpTimeouts::Seconds;
+  http.timeouts = {.handshake = Seconds(options.handshake_timeout),
+                   .idle = Seconds(options.idle_timeout),
+                   .header = Seconds(options.header_timeout),
+                   .body = Seconds(options.body_timeout),
+                   .write = Seconds(options.write_timeout)};
+  http.max_body_bytes = options.max_body_mib << 20;
+  return http;
+}
+
+}  // namespace nanovllm::examples

@@ -1,0 +1,150 @@
+// An OpenAI-compatible server for a Qwen3 checkpoint; docs/serving.md, `serve --help`.
+#include <nanovllm/chat/tool_call_format.hpp>
+#include <nanovllm/parallel/process_group.hpp>
+#include <nanovllm/serve/metrics.hpp>
+#include <nanovllm/serve/service.hpp>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "constraints.hpp"
+#include "engine_factory.hpp"
+#include "http_server.hpp"
+#include "log.hpp"
+#include "options.hpp"
+#include "page.hpp"  // made by CMake
+#include "signals.hpp"
+
+namespace nanovllm::examples {
+namespace {
+
+EngineConfig engine_config(const ServeOptions& options, std::shared_ptr<ProcessGroup> processes) {
+  EngineConfig config{.model = options.model,
+                      .tensor_parallel = options.tensor_parallel,
+                      .num_threads = options.num_threads,
+                      .max_num_seqs = options.max_num_seqs,
+                      .max_num_batched_tokens = options.max_num_batched_tokens,
+                      .max_model_len = options.max_model_len,
+                      .host_kv_size = KvSize::blocks(options.host_kv_blocks),
+                      .processes = std::move(processes),
+                      .on_load = load_progress_line()};
+  if (options.kv_blocks != 0) config.kv_size = KvSize::blocks(options.kv_blocks);
+  if (!options.disk_kv_path.empty()) config.disk_kv_path = options.disk_kv_path;
+  config.disk_kv_bytes = static_cast<std::uint64_t>(options.disk_kv_gib * (1 << 30));
+  if (options.step_timeout > 0)
+    config.step_timeout = std::chrono::duration<double>(options.step_timeout);
+  return config;
+}
+
+serve::ServiceConfig service_config(const ServeOptions& options) {
+  serve::ServiceConfig config{.model_names = options.model_names,
+                              .max_num_seqs = options.max_num_seqs,
+                              .max_queue = options.max_queue};
+  if (config.model_names.empty())
+    config.model_names = {std::filesystem::canonical(options.model).filename().string()};
+  config.tool_call_format = options.tool_call_parser == "none"     ? ToolCallFormat::none
+                            : options.tool_call_parser == "hermes" ? ToolCallFormat::hermes
+                                                                   : ToolCallFormat::qwen3_coder;
+  return config;
+}
+
+/// Steps until it is told to stop. A step that fails has ended its requests with an error; others
+/// go on.
+void run_engine(AnyEngine& engine, const std::stop_token& stop, int num_ranks, Log& log) {
+  while (!stop.stop_requested()) {
+    try {
+      engine.run(stop);
+      continue;
+    } catch (const std::exception& error) {
+      log.write("engine: " + escape_for_log(error.what(), 1024));
+    }
+    // Several ranks would fail every step from now on.
+    if (num_ranks > 1) {
+      try {
+        engine.reset();
+        log.write("engine: its ranks were made anew");
+      } catch (const std::exception& error) {
+        log.write("engine: " + escape_for_log(error.what(), 1024));
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // no storm of failures
+  }
+}
+
+void serve_until_signalled(AnyEngine& engine, const ServeOptions& options,
+                           TerminationSignals& signals) {
+  Log log;
+  const auto counters = std::make_shared<serve::HttpCounters>();
+  serve::ServiceConfig service_settings = service_config(options);
+  service_settings.constraints =
+      make_constraint_compiler(engine, options.constraint_cache_mib << 20);
+  service_settings.http_counters = counters;
+  serve::OpenAiService service(engine, std::move(service_settings));
+  std::jthread steps(
+      [&](const std::stop_token& stop) { run_engine(engine, stop, options.tensor_parallel, log); });
+  HttpServerConfig config = http_config(options);
+  config.page = {.html = std::string(kPage), .content_security_policy = std::string(kPagePolicy)};
+  HttpServer server(
+      std::move(config), [&](const serve::HttpRequest& request) { return service.handle(request); },
+      counters, log);
+
+  signals.expect();
+  std::printf("listening on %s\n", server.url().c_str());
+  std::fflush(stdout);
+  const int signal = signals.wait();
+  log.write(std::string(signal == SIGINT ? "SIGINT" : "SIGTERM") + ": draining");
+  service.drain();
+  const bool is_drained = server.drain(std::chrono::duration<double>(options.drain_timeout));
+  log.write(is_drained ? "drained" : "the time to drain is over, what is left is cut off");
+}
+
+int run(const ServeOptions& options, TerminationSignals& signals) {
+  const std::shared_ptr<ProcessGroup> processes = ProcessGroup::from_environment();
+  const std::unique_ptr<AnyEngine> engine =
+      make_engine(options.device, options.dtype, engine_config(options, processes));
+  if (processes && processes->rank() != 0) {
+    signals.expect();  // a launcher signals all ranks; this one ends with the first
+    engine->run_worker();
+    return 0;
+  }
+  std::fprintf(stderr, "%s\n", engine->describe().c_str());
+  serve_until_signalled(*engine, options, signals);
+  if (options.check_invariants_at_exit) {
+    while (engine->step()) {  // what was cut off ends
+    }
+    engine->check_invariants();
+    std::printf("invariants hold\n");
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace nanovllm::examples
+
+int main(int argc, char** argv) {
+  using namespace nanovllm::examples;
+  ServeOptions options;
+  CLI::App app{
+      "Serves a Qwen3 checkpoint by OpenAI's API: /v1/chat/completions, /v1/completions,\n"
+      "/v1/models, /tokenize, /detokenize, /metrics, /health, and a page at /.\n\n"
+      "SIGTERM or SIGINT ends it once what is under way is answered; a second one at once."};
+  add_options(app, options);
+  CLI11_PARSE(app, argc, argv);
+
+  TerminationSignals signals;
+  try {
+    return run(options, signals);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "serve: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,21 @@
+# 'programs/server': the program of examples/server, built with the engines of nanovllm::prebuilt, and
+# what raw sockets make of it.
+if(NOT NANOVLLM_TEST_PACKAGING)
+  return()
+endif()
+
+set(NANOVLLM_SERVER_LIBRARY nanovllm::prebuilt)
+add_subdirectory("${PROJECT_SOURCE_DIR}/examples/server" "${PROJECT_BINARY_DIR}/examples/server")
+
+find_program(NANOVLLM_PYTHON python3)
+mark_as_advanced(NANOVLLM_PYTHON)
+if(TARGET serve AND NANOVLLM_PYTHON)
+  add_test(NAME programs/server
+    COMMAND "${NANOVLLM_PYTHON}" "${CMAKE_CURRENT_SOURCE_DIR}/examples/server/server_protocol_test.py"
+      $<TARGET_FILE:serve> "${PROJECT_SOURCE_DIR}/examples/models/fairytale")
+else()
+  add_test(NAME programs/server
+    COMMAND "${CMAKE_CURRENT_SOURCE_DIR}/headers/try_compiler.sh" "python3 or Boost" "")
+endif()
+set_tests_properties(programs/server PROPERTIES
+  LABELS programs SKIP_RETURN_CODE 77 TIMEOUT 600)

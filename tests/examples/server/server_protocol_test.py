@@ -1,0 +1,649 @@
+#!/usr/bin/env python3
+"""The program `serve` as a network meets it: raw sockets, the standard library alone.
+
+    python3 server_protocol_test.py SERVE MODEL_DIR [unittest arguments]
+
+Starts the program on free ports. Nothing else may use the machine's CPU all the time, since some
+cases wait for time-outs of a second or two.
+"""
+
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+SERVE, MODEL = "", ""
+DEADLINE = 60  # seconds after which something hangs
+
+
+class Server:
+    """The program, listening; `log()` is what it has written to standard error so far."""
+
+    def __init__(self, *arguments, environment=None):
+        self.error_file = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            [SERVE, "--model", MODEL, "--port", "0", "--check-invariants-at-exit", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=self.error_file,
+            env={**os.environ, **(environment or {})},
+        )
+        line = self.process.stdout.readline().decode()
+        found = re.match(r"listening on (https?)://127\.0\.0\.1:(\d+)\n", line)
+        if not found:
+            self.process.wait(DEADLINE)
+            raise AssertionError(f"no ready line but {line!r}: {self.log()}")
+        self.port = int(found[2])
+
+    def log(self):
+        self.error_file.flush()
+        return os.pread(self.error_file.fileno(), 1 << 24, 0).decode()
+
+    def connect(self, receive_bytes=None):
+        connection = socket.socket()
+        if receive_bytes:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        connection.settimeout(DEADLINE)
+        connection.connect(("127.0.0.1", self.port))
+        return connection
+
+    def get(self, path, headers=None, method="GET"):
+        return self.ask(method, path, None, headers)
+
+    def ask(self, method, path, body=None, headers=None):
+        """Status, headers and body of the reply to one request on a connection of its own."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE)
+        try:
+            connection.request(method, path, body, headers or {})
+            reply = connection.getresponse()
+            return reply.status, reply.headers, reply.read()
+        finally:
+            connection.close()
+
+    def running(self):
+        """Requests that the engine has, waiting or running."""
+        text = self.get("/metrics")[2].decode()
+        counts = re.findall(r"^vllm:num_requests_(?:running|waiting)\{[^}]*\} (\S+)$", text, re.M)
+        return sum(float(count) for count in counts)
+
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def threads(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/task"))
+
+    def stop(self, number=signal.SIGTERM):
+        """Ends it; returns the exit status and the rest of standard output."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        output = self.process.communicate(timeout=DEADLINE)[0].decode()
+        return self.process.returncode, output
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+        self.error_file.close()
+
+
+def chat(stream=False, max_tokens=8, **more):
+    """The body of a request that is answered with `max_tokens` tokens."""
+    request = {"messages": [{"role": "user", "content": "Tell me of a fox."}], "stream": stream,
+               "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, **more}
+    return json.dumps(request).encode()
+
+
+def post(body, version="1.1", headers=()):
+    lines = [f"POST /v1/chat/completions HTTP/{version}", "Host: test",
+             f"Content-Length: {len(body)}", "Content-Type: application/json", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def read_all(connection):
+    """What comes until the end of the connection, which may be a reset."""
+    out = b""
+    try:
+        while piece := connection.recv(65536):
+            out += piece
+    except ConnectionError:
+        pass
+    return out
+
+
+def read_until(connection, mark):
+    out = b""
+    while mark not in out:
+        piece = connection.recv(65536)
+        if not piece:
+            raise AssertionError(f"the end came before {mark!r}: {out!r}")
+        out += piece
+    return out
+
+
+def read_reply(file):
+    """Status, headers and body of one reply of a file on a socket."""
+    status = int(file.readline().split()[1])
+    headers = http.client.parse_headers(file)
+    if headers["Transfer-Encoding"] == "chunked":
+        body = b""
+        while size := int(file.readline(), 16):
+            body += file.read(size)
+            assert file.readline() == b"\r\n"
+        assert file.readline() == b"\r\n"
+        return status, headers, body
+    return status, headers, file.read(int(headers["Content-Length"]))
+
+
+def status_of(reply):
+    return int(reply.split(b" ", 2)[1]) if reply.startswith(b"HTTP/1.1 ") else reply
+
+
+def soon(condition, seconds=DEADLINE):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+class ProtocolTest(unittest.TestCase):
+    """One server with short time-outs for all cases; none of them may leave anything behind."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--header-timeout", "1", "--body-timeout", "1.5", "--idle-timeout", "2",
+                            "--write-timeout", "2", "--max-body-mib", "1")
+        cls.server.ask("POST", "/v1/chat/completions", chat())  # everything is warm
+        time.sleep(0.2)
+        cls.num_descriptors = cls.server.descriptors()
+        cls.num_threads = cls.server.threads()
+
+    @classmethod
+    def tearDownClass(cls):
+        try:
+            server = cls.server
+            assert soon(lambda: server.running() == 0, 20), "requests are left"
+            assert soon(lambda: server.descriptors() == cls.num_descriptors, 20), (
+                f"{server.descriptors()} descriptors, {cls.num_descriptors} at the beginning")
+            assert server.threads() == cls.num_threads
+            status, output = server.stop()
+            assert (status, output) == (0, "invariants hold\n"), (status, output, server.log()[-2000:])
+        finally:
+            cls.server.kill()
+
+    def setUp(self):
+        self.connection = self.server.connect()
+        self.addCleanup(self.connection.close)
+
+    def send(self, text):
+        self.connection.sendall(text.encode() if isinstance(text, str) else text)
+
+    def refused(self, request, status):
+        """`request` is answered with an error in OpenAI's shape, and the connection ends."""
+        self.send(request)
+        with self.connection.makefile("rb") as file:
+            code, headers, body = read_reply(file)
+            self.assertEqual(code, status, body)
+            self.assertEqual(headers["Connection"], "close")
+            error = json.loads(body)["error"]
+            self.assertEqual(set(error), {"message", "type", "param", "code"})
+            self.assertEqual(file.read(), b"")
+
+    # ---- Requests in pieces ----
+
+    def test_keep_alive(self):
+        with self.connection.makefile("rb") as file:
+            for _ in range(3):
+                self.send("GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+                self.assertEqual(read_reply(file)[0], 200)
+                self.send(post(chat()))
+                status, headers, _ = read_reply(file)
+                self.assertEqual((status, headers["Connection"]), (200, "keep-alive"))
+
+    def test_pipelining(self):
+        get = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"
+        self.send(post(chat(True, 16)) + get + post(chat()) + get)
+        with self.connection.makefile("rb") as file:
+            replies = [read_reply(file) for _ in range(4)]
+        self.assertEqual([reply[0] for reply in replies], [200] * 4)
+        self.assertTrue(replies[0][2].endswith(b"data: [DONE]\n\n"))
+        self.assertEqual(json.loads(replies[1][2])["object"], "list")
+        self.assertEqual(json.loads(replies[2][2])["object"], "chat.completion")
+        self.assertEqual(replies[3][2], replies[1][2])
+
+    def test_a_byte_at_a_time(self):
+        body = chat(max_tokens=2)
+        request = post(body)
+        for at in range(len(request) - len(body) - 40, len(request)):
+            self.send(request[at : at + 1] if at != len(request) - len(body) - 40
+                      else request[: at + 1])
+        with self.connection.makefile("rb") as file:
+            self.assertEqual(read_reply(file)[0], 200)
+
+    def test_chunked_request(self):
+        body = chat()
+        chunks = b"".join(b"%x;extension\r\n%s\r\n" % (len(body[i : i + 7]), body[i : i + 7])
+                          for i in range(0, len(body), 7))
+        self.send(b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked"
+                  b"\r\n\r\n" + chunks + b"0\r\nTrailer: x\r\n\r\n")
+        with self.connection.makefile("rb") as file:
+            self.assertEqual(read_reply(file)[0], 200)
+
+    def test_expect_continue(self):
+        body = chat()
+        request = post(body, headers=["Expect: 100-continue"])
+        self.send(request[: -len(body)])
+        self.assertEqual(read_until(self.connection, b"\r\n\r\n"), b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.send(body)
+        with self.connection.makefile("rb") as file:
+            self.assertEqual(read_reply(file)[0], 200)
+
+    def test_other_expectations(self):
+        body = chat()
+        self.refused(post(body, headers=["Expect: miracles"])[: -len(body)], 417)
+
+    # ---- Too slow ----
+
+    def test_slow_header(self):
+        self.send("GET /health HTTP/1.1\r\nHo")
+        begin = time.monotonic()
+        self.assertEqual(status_of(read_all(self.connection)), 408)
+        self.assertGreater(time.monotonic() - begin, 0.9)
+
+    def test_dripping_header(self):
+        begin = time.monotonic()
+        try:
+            while time.monotonic() < begin + DEADLINE:
+                self.send("x")
+                time.sleep(0.1)
+        except ConnectionError:
+            pass
+        self.assertLess(time.monotonic() - begin, 10)
+
+    def test_half_a_body(self):
+        self.send(post(chat())[:-5])
+        self.assertEqual(status_of(read_all(self.connection)), 408)
+
+    def test_idle_connection(self):
+        self.assertEqual(read_all(self.connection), b"")
+        connection = self.server.connect()
+        self.addCleanup(connection.close)
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+        self.assertEqual(status_of(read_all(connection)), 200)  # and ends
+
+    def test_half_a_request_and_gone(self):
+        for part in (b"G", post(chat())[:-1]):
+            connection = self.server.connect()
+            connection.sendall(part)
+            connection.close()
+
+    # ---- Malformed ----
+
+    def test_header_too_long(self):
+        self.refused("GET /health HTTP/1.1\r\nHost: a\r\nX: " + "x" * 20_000 + "\r\n\r\n", 431)
+
+    def test_endless_header(self):
+        try:
+            self.send("GET /health HTTP/1.1\r\n" + "A: b\r\n" * 100_000)
+        except ConnectionError:
+            return
+        self.assertIn(status_of(read_all(self.connection)), (431, b""))
+
+    def test_body_too_long(self):
+        self.refused("POST /v1/completions HTTP/1.1\r\nHost: a\r\n"
+                     "Content-Length: 1048577\r\n\r\n", 413)
+
+    def test_body_too_long_is_sent_all_the_same(self):
+        self.refused(post(b"x" * (3 << 20)), 413)
+
+    def test_chunked_body_too_long(self):
+        self.send("POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+        chunk = b"10000\r\n" + b"x" * 65536 + b"\r\n"
+        self.refused(chunk * 17, 413)
+
+    def test_huge_length(self):
+        for length in ("18446744073709551616", "-1", "1e3", "0x10", "", "5, 6", "+5"):
+            with self.subTest(length), self.server.connect() as connection:
+                connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: "
+                                   + length.encode() + b"\r\n\r\n{}    ")
+                self.assertEqual(status_of(read_all(connection)), 400)
+
+    def test_bad_chunks(self):
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        for chunk in (b"zz\r\n", b"-1\r\n", b"5\r\nhelloworld\r\n", b"fffffffffffffffff\r\n"):
+            with self.subTest(chunk), self.server.connect() as connection:
+                connection.sendall(head + chunk)
+                self.assertIn(status_of(read_all(connection)), (400, 413))
+
+    def test_bodies_of_unclear_length(self):
+        post_line = "POST /v1/completions HTTP/1.1\r\nHost: a\r\n"
+        cases = {
+            "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n": 400,
+            "Transfer-Encoding: chunked\r\nContent-Length: 2\r\n": 400,
+            "Content-Length: 2\r\nContent-Length: 3\r\n": 400,
+            "Transfer-Encoding: gzip\r\n": 501,
+            "Transfer-Encoding: chunked, gzip\r\n": 501,
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n": 400,
+        }
+        for headers, status in cases.items():
+            with self.subTest(headers), self.server.connect() as connection:
+                connection.sendall((post_line + headers + "\r\n{}").encode())
+                self.assertEqual(status_of(read_all(connection)), status)
+
+    def test_not_http(self):
+        for text, status in ((b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64), 400),
+                             (b"hello\r\n\r\n", 400),
+                             (b"GET /health HTTP/1.1\r\n\r\n", 400),
+                             (b"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+                             (b"GET /health HTTP/1.1\r\nHost: a\r\nX: a\0b\r\n\r\n", 400),
+                             (b"GET /health HTTP/1.1\r\nHost : a\r\n\r\n", 400),
+                             (b"GET /hea lth HTTP/1.1\r\nHost: a\r\n\r\n", 505),
+                             (b"GET /health HTTP/2.0\r\nHost: a\r\n\r\n", 505)):
+            with self.subTest(text), self.server.connect() as connection:
+                connection.sendall(text)
+                self.assertEqual(status_of(read_all(connection)), status)
+
+    # ---- Methods, versions, pages ----
+
+    def test_unknown_paths_and_methods(self):
+        self.assertEqual(self.server.get("/nowhere")[0], 404)
+        status, headers, _ = self.server.get("/v1/chat/completions")
+        self.assertEqual((status, headers["Allow"]), (405, "POST"))
+        self.assertEqual(self.server.ask("BREW", "/health")[0], 405)
+        self.assertEqual(self.server.ask("OPTIONS", "/v1/models")[0], 405)
+
+    def test_head(self):
+        for path in ("/health", "/v1/models", "/nowhere"):
+            expected = self.server.get(path)
+            self.send(f"HEAD {path} HTTP/1.1\r\nHost: a\r\n\r\n")
+            head = read_until(self.connection, b"\r\n\r\n").decode()
+            self.assertTrue(head.endswith("\r\n\r\n"))  # and nothing behind
+            self.assertIn(f" {expected[0]} ", head)
+            self.assertIn(f"Content-Length: {len(expected[2])}\r\n", head)
+
+    def test_http_1_0(self):
+        self.send("GET /health HTTP/1.0\r\n\r\n")
+        self.assertEqual(status_of(read_all(self.connection)), 200)  # and ends
+        connection = self.server.connect()
+        self.addCleanup(connection.close)
+        connection.sendall(post(chat(True), version="1.0"))
+        reply = read_all(connection)
+        self.assertNotIn(b"chunked", reply)
+        self.assertTrue(reply.endswith(b"data: [DONE]\n\n"))
+
+    def test_half_closed(self):
+        """What is answered at once still is, when the client has said that it says no more."""
+        self.send("GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+        self.connection.shutdown(socket.SHUT_WR)
+        self.assertEqual(status_of(read_all(self.connection)), 200)
+
+    def test_heads(self):
+        _, headers, _ = self.server.get("/v1/models")
+        self.assertEqual(headers["X-Content-Type-Options"], "nosniff")
+        self.assertRegex(headers["Date"], r"^\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT$")
+        _, headers, _ = self.server.ask("POST", "/v1/chat/completions", chat(True))
+        self.assertTrue(headers["Content-Type"].startswith("text/event-stream"))
+        self.assertEqual(headers.get_all("Cache-Control"), ["no-cache"])
+
+    def test_page(self):
+        status, headers, page = self.server.get("/")
+        if status == 404:
+            self.skipTest("the program has no page")
+        self.assertEqual(status, 200)
+        self.assertIn("default-src 'none'", headers["Content-Security-Policy"])
+        self.assertTrue(page.lower().startswith(b"<!doctype html>"))
+
+    # ---- Clients that leave ----
+
+    def assert_ended(self):
+        self.assertTrue(soon(lambda: self.server.running() == 0, 10), self.server.running())
+
+    def leave(self, is_reset):
+        if is_reset:
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
+
+    def test_leaves_before_the_answer(self):
+        for is_reset in (False, True):
+            self.connection = self.server.connect()
+            self.send(post(chat(max_tokens=900, n=8)))
+            self.assertTrue(soon(lambda: self.server.running() > 0))
+            self.leave(is_reset)
+            self.assert_ended()
+
+    def test_leaves_within_a_stream(self):
+        for is_reset in (False, True):
+            self.connection = self.server.connect()
+            self.send(post(chat(True, 900, n=8)))
+            read_until(self.connection, b"data: ")
+            self.leave(is_reset)
+            self.assert_ended()
+
+    def test_leaves_with_requests_ahead(self):
+        self.send(post(chat(max_tokens=900, n=8)) + post(chat(max_tokens=900, n=8)))
+        self.assertTrue(soon(lambda: self.server.running() > 0))
+        self.connection.close()
+        self.assert_ended()
+
+    def test_reads_nothing(self):
+        """A reader that has stopped ends by the write time-out, and holds nobody up."""
+        connection = self.server.connect(receive_bytes=2048)
+        self.addCleanup(connection.close)
+        logprobs = {"logprobs": True, "top_logprobs": 20}
+        connection.sendall(post(chat(True, 900, n=32, **logprobs)))
+        self.assertTrue(soon(lambda: self.server.running() > 0))
+        self.assertEqual(self.server.ask("POST", "/v1/chat/completions", chat())[0], 200)
+        self.assertTrue(soon(lambda: self.server.running() == 0))
+        self.assertTrue(soon(lambda: "disconnected" in self.server.log(), 10))
+
+    def test_many_streams(self):
+        results = []
+
+        def stream():
+            status, _, body = self.server.ask("POST", "/v1/chat/completions", chat(True, 16))
+            results.append((status, body.endswith(b"data: [DONE]\n\n"), body.count(b"data: ")))
+
+        threads = [threading.Thread(target=stream) for _ in range(200)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(results), 200)
+        self.assertTrue(all(status == 200 and is_done and 3 <= count <= 19
+                            for status, is_done, count in results), results)
+
+    # ---- The log ----
+
+    def test_log(self):
+        self.server.ask("POST", "/v1/chat/completions?key=geheim",
+                        chat(user="x").replace(b"fox", b"Rumpelstilz"))
+        self.send(b"GET /\xc2\x9b31m\\nforged HTTP/1.1\r\nHost: a\r\n\r\n")
+        read_until(self.connection, b"\r\n\r\n")
+        escaped = r" GET /\xc2\x9b31m\x5cnforged 404 "
+        self.assertTrue(soon(lambda: escaped in self.server.log(), 5))
+        log = self.server.log()
+        self.assertNotIn("Rumpelstilz", log)
+        self.assertNotIn("geheim", log)
+        self.assertRegex(log, r"(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z 127\.0\.0\.1:\d+ "
+                              r"POST /v1/chat/completions 200 chat prompt=\d+ cached=\d+ "
+                              r"generated=8 first=\d+\.\d+ total=\d+\.\d+ length$")
+
+
+class SettingsTest(unittest.TestCase):
+    """Servers of their own."""
+
+    def start(self, *arguments, **more):
+        server = Server(*arguments, **more)
+        self.addCleanup(server.kill)
+        return server
+
+    def check_keys(self, server, keys):
+        self.assertEqual(server.get("/health")[0], 200)
+        for given in ("", "Bearer", "Bearer ", "Bearer wrong", "Basic " + keys[0], keys[0],
+                      "Bearer " + keys[0][:-1], "Bearer " + keys[0] * 2):
+            for path in ("/v1/models", "/metrics", "/nowhere"):
+                status, headers, body = server.get(path, {"Authorization": given} if given else {})
+                self.assertEqual((status, headers["WWW-Authenticate"]), (401, "Bearer"), given)
+                error = json.loads(body)["error"]
+                self.assertEqual((error["type"], error["code"]),
+                                 ("authentication_error", "invalid_api_key"))
+        for key in keys:
+            for scheme in ("Bearer", "bearer"):
+                self.assertEqual(
+                    server.get("/v1/models", {"Authorization": f"{scheme} {key}"})[0], 200)
+            self.assertNotIn(key, server.log())
+
+    def test_keys(self):
+        self.check_keys(self.start("--api-key", "sesame-1", "--api-key", "sesame-22",
+                                   "--log-requests"), ["sesame-1", "sesame-22"])
+        self.check_keys(self.start(environment={"NANOVLLM_API_KEY": "from-there"}), ["from-there"])
+
+    def test_cors_and_logged_requests(self):
+        server = self.start("--cors-origin", "https://a.example", "--log-requests", "--api-key", "k")
+        status, headers, body = server.ask("OPTIONS", "/v1/chat/completions", headers={
+            "Origin": "https://a.example", "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "authorization,x-mine"})
+        self.assertEqual((status, body), (204, b""))
+        self.assertEqual(headers["Access-Control-Allow-Origin"], "https://a.example")
+        self.assertEqual(headers["Access-Control-Allow-Headers"], "authorization,x-mine")
+        status, headers, _ = server.ask("POST", "/v1/chat/completions", chat(),
+                                        {"Authorization": "Bearer k"})
+        self.assertEqual((status, headers["Access-Control-Allow-Origin"]),
+                         (200, "https://a.example"))
+        self.assertTrue(soon(lambda: "Tell me of a fox." in server.log(), 5))
+
+    def test_too_many_connections(self):
+        server = self.start("--max-connections", "2")
+        held = [server.connect() for _ in range(2)]
+        for connection in held:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+            read_until(connection, b"\r\n\r\n")
+        status, headers, _ = server.get("/health")
+        self.assertEqual((status, headers["Retry-After"]), (503, "1"))
+        for connection in held:
+            connection.close()
+        self.assertTrue(soon(lambda: server.get("/health")[0] == 200, 10))
+
+    def test_full_queue(self):
+        server = self.start("--max-num-seqs", "1", "--max-queue", "1")
+        with server.connect() as first:
+            first.sendall(post(chat(True, 900)))
+            read_until(first, b"data: ")
+            with server.connect() as second:
+                second.sendall(post(chat(True, 900)))
+                self.assertTrue(soon(lambda: server.running() == 2))
+                status, headers, body = server.ask("POST", "/v1/chat/completions", chat())
+                self.assertEqual((status, headers["Retry-After"]), (429, "1"), body)
+
+    def test_settings_that_make_no_sense(self):
+        held = socket.socket()
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        self.addCleanup(held.close)
+        for arguments in (["--port", str(held.getsockname()[1])], ["--host", "no.such.host.invalid"],
+                          ["--tls-cert", "x"], ["--device", "cuda"], ["--max-body-mib", "0"],
+                          ["--model", "/nonexistent"]):
+            done = subprocess.run([SERVE, "--model", MODEL, *arguments], capture_output=True,
+                                  timeout=DEADLINE)
+            self.assertGreater(done.returncode, 0, arguments)
+            self.assertNotEqual(done.stdout + done.stderr, b"", arguments)
+
+    # ---- Signals ----
+
+    def test_sigterm_drains(self):
+        server = self.start()
+        idle = server.connect()
+        stream, whole = server.connect(), server.connect()
+        stream.sendall(post(chat(True, 900, n=4)))
+        whole.sendall(post(chat(False, 900, n=4)))
+        read_until(stream, b"data: ")
+        self.assertTrue(soon(lambda: server.running() == 8))
+        server.process.send_signal(signal.SIGTERM)
+        self.assertTrue(soon(lambda: server.get("/health")[0] == 503, 5))
+        self.assertEqual(server.ask("POST", "/v1/chat/completions", chat())[0], 503)
+        self.assertTrue(read_all(stream).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"))
+        self.assertEqual(status_of(read_all(whole)), 200)
+        self.assertEqual(read_all(idle), b"")
+        output = server.process.communicate(timeout=DEADLINE)[0]
+        self.assertEqual((server.process.returncode, output), (0, b"invariants hold\n"))
+        for connection in (idle, stream, whole):
+            connection.close()
+
+    def test_time_to_drain_is_limited(self):
+        server = self.start("--drain-timeout", "0.5", "--write-timeout", "60")
+        with server.connect() as half, server.connect() as stream:
+            half.sendall(post(chat())[:-1])
+            stream.sendall(post(chat(True, 900, n=32, logprobs=True, top_logprobs=20)))
+            read_until(stream, b"data: ")
+            begin = time.monotonic()
+            self.assertEqual(server.stop(), (0, "invariants hold\n"))
+            self.assertLess(time.monotonic() - begin, 10)
+            self.assertEqual(read_all(half), b"")
+
+    def test_second_signal(self):
+        for number, status in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+            server = self.start()
+            with server.connect() as stream:
+                stream.sendall(post(chat(True, 900, n=64)))
+                read_until(stream, b"data: ")
+                server.process.send_signal(number)
+                self.assertTrue(soon(lambda: "draining" in server.log(), 5))
+                self.assertEqual(server.stop(number)[0], status)
+
+    # ---- TLS ----
+
+    def test_tls(self):
+        if not shutil.which("openssl"):
+            self.skipTest("there is no openssl to make a certificate")
+        with tempfile.TemporaryDirectory() as folder:
+            files = [f"{folder}/cert.pem", f"{folder}/key.pem"]
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+                            "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1", "-subj",
+                            "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1",
+                            "-out", files[0], "-keyout", files[1]], check=True, capture_output=True)
+            try:
+                server = self.start("--tls-cert", files[0], "--tls-key", files[1],
+                                    "--handshake-timeout", "1")
+            except AssertionError as error:
+                if "without OpenSSL" in str(error):
+                    self.skipTest("the program was built without OpenSSL")
+                raise
+            context = ssl.create_default_context(cafile=files[0])
+            for stream in (True, False):
+                connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=DEADLINE,
+                                                         context=context)
+                for _ in range(2):
+                    connection.request("POST", "/v1/chat/completions", chat(stream, 16))
+                    reply = connection.getresponse()
+                    self.assertEqual((reply.status, b"chat.completion" in reply.read()), (200, True))
+                connection.close()
+            with server.connect() as slow:  # says nothing
+                begin = time.monotonic()
+                self.assertEqual(read_all(slow), b"")
+                self.assertLess(time.monotonic() - begin, 10)
+            with server.connect() as plain:
+                plain.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+                self.assertNotIn(b"200", read_all(plain)[:16])
+            with context.wrap_socket(server.connect(), server_hostname="127.0.0.1") as old:
+                old.sendall(post(chat(True), version="1.0"))
+                self.assertTrue(read_all(old).endswith(b"data: [DONE]\n\n"))  # and a proper end
+            with context.wrap_socket(server.connect(), server_hostname="127.0.0.1") as leaves:
+                leaves.sendall(post(chat(True, 900, n=8)))
+                read_until(leaves, b"data: ")
+            self.assertEqual(server.stop(), (0, "invariants hold\n"))
+
+
+if __name__ == "__main__":
+    SERVE, MODEL = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
