@@ -11,7 +11,9 @@
 
 #include "catch.hpp"
 #include "nanovllm/engine.hpp"
+#include "nanovllm/grammar/grammar_vocabulary.hpp"
 #include "nanovllm/io/json.hpp"
+#include "nanovllm/serve/constraint_compiler.hpp"
 #include "nanovllm/serve/service.hpp"
 #include "serve/scripted_engine.hpp"
 
@@ -847,7 +849,11 @@ TEST_CASE("many threads, some of which leave", "[serve]") {
 TEST_CASE("the fairytale model answers", "[serve]") {
   EngineAdapter<Engine<Qwen3<shapes::fairytale>>> engine(
       EngineConfig{.model = "examples/models/fairytale", .num_threads = 1});
-  OpenAiService service(engine, {.model_names = {"fairytale"}});
+  const auto vocabulary =
+      std::make_shared<GrammarVocabulary>(*engine.text().tokenizer, engine.eos_token_ids());
+  const auto compiler = std::make_shared<CachedConstraintCompiler>(
+      std::make_shared<RegexConstraintCompiler>(vocabulary));
+  OpenAiService service(engine, {.model_names = {"fairytale"}, .constraints = compiler});
   const std::jthread runner([&](const std::stop_token& stop) { engine.run(stop); });
   const auto ask = [&](const HttpRequest& request) {
     const HttpReply reply = service.answer(request);
@@ -879,7 +885,15 @@ TEST_CASE("the fairytale model answers", "[serve]") {
   const Answer scored = ask(completion_request(
       R"("prompt": "Once upon a time", "echo": true, "logprobs": 1, "max_tokens": 0)"));
   CHECK(scored.messages[0].content == "Once upon a time");
+  for (const char* thinking : {"", R"(, "chat_template_kwargs": {"enable_thinking": true})",
+                               R"(, "chat_template_kwargs": {"enable_thinking": false})"}) {
+    const Answer held = ask(chat_request(concat(
+        R"("structured_outputs": {"choice": ["foxes", "ravens"]}, "temperature": 0)", thinking)));
+    CHECK((held.messages[0].content == "foxes" || held.messages[0].content == "ravens"));
+    CHECK(held.messages[0].finish_reason == "stop");
+  }
   CHECK(service.answer(chat_request(R"("max_tokens": 5000)")).head.status == 400);
+  CHECK(service.answer(chat_request(R"("min_tokens": 9, "max_tokens": 3)")).head.status == 400);
   const Json refused =
       parse_json(service.answer(chat_request(R"("logit_bias": {"9999": 1})")).body);
   CHECK_THAT(refused["error"]["message"].string(), Contains("9999"));
