@@ -428,6 +428,8 @@ static void check_refusals(nvllm_engine* engine, const char* model) {
   params.num_stop = 2;
   nvllm_request request = request_of(&params);
   CHECK_FAILS(invalid, "entry 1 of stop", nvllm_submit(engine, &request, hear, &heard, NULL));
+  params.num_stop = (size_t)-1;
+  CHECK_FAILS(invalid, "at most", nvllm_submit(engine, &request, hear, &heard, NULL));
   nvllm_request chat = {.struct_size = sizeof chat, .messages = "[{\"role\": 1}]"};
   CHECK(nvllm_submit(engine, &chat, hear, &heard, NULL) == NVLLM_ERROR_REQUEST);
   chat.messages = "not JSON";

@@ -25,11 +25,20 @@
 
 namespace nanovllm::c_api {
 
-/// A caller's list as a vector. Throws InvalidError where there is a number and no list.
-template <class To, class From>
-[[nodiscard]] std::vector<To> read_list(const From* from, std::size_t count, const char* name) {
+/// Throws InvalidError where there is a number and no list, or a number that no list has: a size
+/// that was never set, or a negative one.
+template <class From>
+void check_list(const From* from, std::size_t count, const char* name) {
   check<InvalidError>(from != nullptr || count == 0, name, " is NULL, but there should be ", count,
                       " of them");
+  constexpr std::size_t kMost = std::size_t{1} << 31;
+  check<InvalidError>(count <= kMost, "there can be at most ", kMost, " ", name, ", got ", count);
+}
+
+/// A caller's list as a vector.
+template <class To, class From>
+[[nodiscard]] std::vector<To> read_list(const From* from, std::size_t count, const char* name) {
+  check_list(from, count, name);
   std::vector<To> out;
   out.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -67,8 +76,7 @@ template <class To, class From>
   out.allowed_token_ids =
       read_list<TokenId>(c.allowed_token_ids, c.num_allowed_token_ids, "allowed_token_ids");
   out.bad_words = read_list<std::string>(c.bad_words, c.num_bad_words, "bad_words");
-  check<InvalidError>(c.logit_bias != nullptr || c.num_logit_bias == 0,
-                      "logit_bias is NULL, but there should be ", c.num_logit_bias, " of them");
+  check_list(c.logit_bias, c.num_logit_bias, "logit_bias");
   for (std::size_t i = 0; i < c.num_logit_bias; ++i)
     out.logit_bias.push_back({.token = c.logit_bias[i].token, .bias = c.logit_bias[i].bias});
   return out;
