@@ -736,6 +736,9 @@ TEST_CASE("requests that are refused", "[serve]") {
              Contains("'refuse' is not supported"));
   refuse(plain, chat_request(schema), 400, "", "response_format");
   refuse(plain, chat_request(kTools + R"(, "tool_choice": "required")"), 400, "", "tool_choice");
+  OpenAiService callless(large,
+                         {.constraints = compiler, .tool_call_format = ToolCallFormat::none});
+  refuse(callless, chat_request(kTools + R"(, "tool_choice": "required")"), 400, "", "tool_choice");
   CHECK(engine.num_submitted() == 0);
   CHECK(service.num_unfinished() == 0);
   CHECK(service.answer({.method = "PUT", .target = "/health"}).head.headers.at(0).second ==
