@@ -78,7 +78,7 @@ struct ServerState {
   std::atomic<int> num_requests = 0;  ///< of which a byte has come, and not the whole reply gone
 };
 
-/// A connection as its io thread knows it. Members are called on that thread.
+/// A connection as its io thread knows it. Members are called on that thread, its destructor too.
 class AnyConnection {
  public:
   virtual ~AnyConnection() = default;
@@ -88,19 +88,24 @@ class AnyConnection {
 };
 
 /// Brings the wake-ups of a step's exchanges from the engine's thread to an io thread: one post for
-/// all that come before they are heard, and a lock of a few instructions for each.
+/// all that come before they are heard, and a lock of a few instructions for each. An exchange may
+/// keep it for longer than the server is there.
 class NewsQueue {
  public:
   explicit NewsQueue(net::io_context& io) : io_(io) {}
 
   /// From any thread.
-  void push(std::shared_ptr<AnyConnection> connection) {
-    {
-      const std::lock_guard lock(mutex_);
-      waiting_.push_back(std::move(connection));
-      if (std::exchange(is_posted_, true)) return;
-    }
-    net::post(io_, [this] { deliver(); });
+  void push(std::weak_ptr<AnyConnection> connection) {
+    const std::lock_guard lock(mutex_);
+    if (is_closed_) return;
+    waiting_.push_back(std::move(connection));
+    if (!std::exchange(is_posted_, true)) net::post(io_, [this] { deliver(); });
+  }
+
+  /// The io thread ends: there is nobody to hear of what still comes.
+  void close() {
+    const std::lock_guard lock(mutex_);
+    is_closed_ = true;
   }
 
  private:
@@ -110,21 +115,23 @@ class NewsQueue {
       std::swap(waiting_, delivered_);
       is_posted_ = false;
     }
-    for (const std::shared_ptr<AnyConnection>& connection : delivered_) connection->hear_news();
+    for (const std::weak_ptr<AnyConnection>& connection : delivered_) {
+      if (const auto alive = connection.lock()) alive->hear_news();
+    }
     delivered_.clear();
   }
 
   net::io_context& io_;
   std::mutex mutex_;
-  std::vector<std::shared_ptr<AnyConnection>> waiting_, delivered_;  // both keep their memory
-  bool is_posted_ = false;
+  std::vector<std::weak_ptr<AnyConnection>> waiting_, delivered_;  // both keep their memory
+  bool is_posted_ = false, is_closed_ = false;
 };
 
 /// An io thread and its connections.
 struct IoThread {
   net::io_context io{1};
   net::executor_work_guard<Executor> work{io.get_executor()};
-  NewsQueue news{io};
+  std::shared_ptr<NewsQueue> news = std::make_shared<NewsQueue>(io);
   std::unordered_set<AnyConnection*> connections;
   std::thread thread;
 };
@@ -538,29 +545,29 @@ class Connection final : public AnyConnection,
       co_return;
     }
     is_handling_ = true;
-    net::post(server_.handlers, [self = this->shared_from_this(), request = std::move(request)] {
-      std::shared_ptr<serve::Exchange> exchange;
-      try {
-        if (!self->is_gone_) exchange = self->server_.handler(request);
-      } catch (const std::exception& error) {
-        self->server_.log.write("handler failed: " + escape_for_log(error.what()));
-      }
-      net::post(self->event_.get_executor(), [self, exchange = std::move(exchange)]() mutable {
-        self->exchange_ = std::move(exchange);
-        self->is_handling_ = false;
-        self->event_.cancel();
-      });
-    });
+    net::post(server_.handlers,
+              [self = this->shared_from_this(), request = std::move(request)]() mutable {
+                std::shared_ptr<serve::Exchange> exchange;
+                try {
+                  if (!self->is_gone_) exchange = self->server_.handler(request);
+                } catch (const std::exception& error) {
+                  self->server_.log.write("handler failed: " + escape_for_log(error.what()));
+                }
+                // The pool keeps no share in the connection, which is its io thread's to destroy.
+                const Executor executor = self->event_.get_executor();
+                net::post(executor, [self = std::move(self), exchange]() mutable {
+                  self->exchange_ = std::move(exchange);
+                  self->is_handling_ = false;
+                  self->event_.cancel();
+                });
+              });
     co_await wait(Deadline::max(), [this] { return !is_handling_; });
   }
 
   /// Waits for something new of the exchange. Returns false when the client has left.
   Awaitable<bool> wait_for_exchange() {
     has_news_ = false;
-    exchange_->notify([self = this->shared_from_this()]() mutable {
-      NewsQueue& news = self->thread_.news;
-      news.push(std::move(self));
-    });
+    exchange_->notify([news = thread_.news, self = this->weak_from_this()] { news->push(self); });
     co_await wait(Deadline::max(), [this] { return has_news_ || is_gone_; });
     co_return !is_gone_;
   }

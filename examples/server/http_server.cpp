@@ -71,6 +71,8 @@ void HttpServer::State::listen() {
   const HttpServerConfig& config = shared.config;
   check<ConfigError>(config.tls_certificate.empty() == config.tls_key.empty(),
                      "TLS needs both a certificate and its key");
+  for (const std::string& key : config.api_keys)
+    check<ConfigError>(!key.empty(), "an API key may not be empty");
   const bool is_tls = !config.tls_key.empty();
 #if defined(NANOVLLM_SERVER_TLS)
   if (is_tls) {
@@ -183,6 +185,7 @@ HttpServer::~HttpServer() {
   for (IoThread& thread : state_->threads) {
     thread.work.reset();
     thread.thread.join();
+    thread.news->close();
   }
 }
 

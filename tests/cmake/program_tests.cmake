@@ -28,7 +28,8 @@ file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/programs/commit.hpp" CONTENT
 
 set(engine_programs "")
 foreach(program IN LISTS programs)
-  if(program MATCHES "\\.cu$" AND NOT program MATCHES "cuda_ops/")
+  # That of the server defines a function of the library's namespace, which cannot be in another one.
+  if(program MATCHES "\\.cu$" AND NOT program MATCHES "cuda_ops/|server/")
     list(APPEND engine_programs "${program}")
   endif()
 endforeach()

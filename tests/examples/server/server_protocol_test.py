@@ -552,8 +552,8 @@ class SettingsTest(unittest.TestCase):
         held.listen()
         self.addCleanup(held.close)
         for arguments in (["--port", str(held.getsockname()[1])], ["--host", "no.such.host.invalid"],
-                          ["--tls-cert", "x"], ["--device", "cuda"], ["--max-body-mib", "0"],
-                          ["--model", "/nonexistent"]):
+                          ["--tls-cert", "x"], ["--api-key", ""], ["--device", "cuda"],
+                          ["--max-body-mib", "0"], ["--model", "/nonexistent"]):
             done = subprocess.run([SERVE, "--model", MODEL, *arguments], capture_output=True,
                                   timeout=DEADLINE)
             self.assertGreater(done.returncode, 0, arguments)
