@@ -7,7 +7,7 @@ include(CMakePackageConfigHelpers)
 set(_nanovllm_package "${CMAKE_INSTALL_DATADIR}/cmake/nanovllm")
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/nanovllm"
   DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
-  FILES_MATCHING PATTERN "*.hpp" PATTERN "*.cuh" PATTERN "*.inc")
+  FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h" PATTERN "*.cuh" PATTERN "*.inc")
 install(TARGETS nanovllm EXPORT nanovllm-targets
   INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(EXPORT nanovllm-targets NAMESPACE nanovllm:: DESTINATION "${_nanovllm_package}")

@@ -97,6 +97,7 @@
 #include "nanovllm/grammar/byte_dfa.hpp"
 #include "nanovllm/grammar/byte_nfa.hpp"
 #include "nanovllm/grammar/code_point_set.hpp"
+#include "nanovllm/grammar/either_source.hpp"
 #include "nanovllm/grammar/grammar_vocabulary.hpp"
 #include "nanovllm/grammar/marker_source.hpp"
 #include "nanovllm/grammar/mask_cache.hpp"

@@ -173,7 +173,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   endforeach()
 endif()
 
-foreach(page IN ITEMS policies sessions logits_processors structured_output adding_a_model)
+foreach(page IN ITEMS
+    policies sessions logits_processors structured_output chat_parsers adding_a_model)
   add_test(NAME headers/docs_${page} COMMAND "${headers_folder}/check_docs.sh"
     "${CMAKE_CXX_COMPILER}" "${PROJECT_SOURCE_DIR}/docs/${page}.md" ${our_flags} ${other_flags}
     -DNANOVLLM_PREBUILT)

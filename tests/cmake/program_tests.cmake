@@ -11,6 +11,7 @@ file(GLOB programs CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
   "${PROJECT_SOURCE_DIR}/tests/oracle/fingerprint/*.c[pu]*")
 list(FILTER programs INCLUDE REGEX "\\.(cpp|cu)$")
 
+include("${PROJECT_SOURCE_DIR}/.cmake/boost.cmake")
 include("${PROJECT_SOURCE_DIR}/.cmake/cli11.cmake")
 set(program_flags "")
 foreach(library IN ITEMS CLI11::CLI11 nlohmann_json::nlohmann_json)
@@ -57,6 +58,8 @@ foreach(program IN LISTS programs)
     endif()
   elseif(program MATCHES "cpu_ops/|prefix_cache/lookup" AND NOT NANOVLLM_BENCHMARK_INCLUDE_DIR)
     set(missing "Google Benchmark")
+  elseif(program MATCHES "http_load" AND NOT TARGET nanovllm::boost_headers)
+    set(missing Boost)
   endif()
   if(missing)
     add_test(NAME "programs/${program}"

@@ -1,9 +1,12 @@
 // Steps that cannot be computed: they cost the requests in them, and no others.
 
 #include <algorithm>
+#include <chrono>
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "nanovllm/engine/any_engine.hpp"
+#include "nanovllm/serve/health_report.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -167,4 +170,23 @@ TEST_CASE("a step that fails leaves the log-probabilities of the prompt that the
   CHECK(std::ranges::count_if(again.prompt_logprobs, [](const auto& x) { return !x; }) == 1);
   engine.check_invariants();
   CHECK(engine.stats().num_free_kv_blocks == engine.stats().num_kv_blocks);
+}
+
+TEST_CASE("asking for its health, one finds out that an idle engine has recovered", "[engine]") {
+  TestEngine engine(small_config(false));
+  EngineAdapter any(engine);
+  serve::HealthCheck check(any, std::chrono::seconds(0));
+  FailingBackend::steps_left = 0;
+  CHECK(engine.generate("Once upon", greedy(3)).finish_reason == FinishReason::error);
+  // It fails once more, by the step that the first question has asked for.
+  FailingBackend::steps_left = 0;
+  CHECK(check.report().status == 503);
+  while (engine.step()) {
+  }
+  CHECK(FailingBackend::steps_left == -1);
+  CHECK(check.report().status == 503);
+  while (engine.step()) {
+  }
+  CHECK(check.report().body == "{\"status\": \"ok\"}");
+  CHECK(engine.stats().num_running + engine.stats().num_waiting == 0);
 }

@@ -9,8 +9,10 @@
 #   form                '#pragma once' first, at most 500 lines, .hpp or .cuh; a .inc file has no
 #                       guard: the bodies of the header beside it (core/prebuilt.hpp), or a fragment
 #                       for repeated inclusion within its own folder
-#   umbrella            nanovllm.hpp reaches every .hpp but those of cuda/, without the help of a
-#                       .cuh, and none of those that need an optional library ('optional' below)
+#   C                   a .h file is in c/ alone, has a guard NANOVLLM_C_<NAME>_H, which C needs no
+#                       extension for, and includes <stddef.h> and <stdint.h> at the most
+#   umbrella            nanovllm.hpp reaches every .hpp but those of cuda/ and c/, without the help
+#                       of a .cuh, and none of those that need an optional library ('optional' below)
 set -euo pipefail
 
 root=${1:-"$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/include"}
@@ -42,6 +44,13 @@ awk -v graph="$graph" '
     count = split(path, parts, "/")
     if (count == 3) return "cuda/"
     return "cuda/" parts[3] "/" (parts[3] == "attention" && count > 4 ? parts[4] "/" : "")
+  }
+
+  # nanovllm/c/nanovllm.h has the guard NANOVLLM_C_NANOVLLM_H.
+  function c_guard(path) {
+    path = toupper(path)
+    gsub(/[\/.]/, "_", path)
+    return path
   }
 
   function check_arrow(line, from, to,   source, target) {
@@ -81,7 +90,7 @@ awk -v graph="$graph" '
     allowed["text/"] = "core/ io/ text/"
     allowed["chat/"] = "core/ io/ chat/"
     allowed["serve/"] = "core/ io/ text/ chat/ sampling/ engine/ grammar/ serve/ sched/sequence.hpp version.hpp"
-    allowed["c/"] = allowed["serve/"] " c/"
+    allowed["c/"] = allowed["serve/"] " c/ kv/kv_config.hpp"
     allowed["grammar/"] = "core/ text/ grammar/ sampling/choice_source.hpp sampling/token_mask_source.hpp"
     allowed["engine/"] = "core/ ops/ kv/ sched/ sampling/ model/ parallel/ io/ text/ chat/ engine/ fwd.hpp version.hpp"
     allowed["version.hpp"] = ""
@@ -130,7 +139,9 @@ awk -v graph="$graph" '
   FNR == 1 {
     seen_directive = in_nvcc = 0
     num_lines[FILENAME] = 0
-    if (FILENAME !~ /\.(hpp|cuh|inc)$/) complain(1, "a header ends in .hpp, .cuh or .inc")
+    is_c = FILENAME ~ /\.h$/ && folder_of(FILENAME) == "c/"
+    if (FILENAME !~ /\.(hpp|cuh|inc)$/ && !is_c)
+      complain(1, "a header ends in .hpp, .cuh or .inc, or in c/ in .h")
     if (!(folder_of(FILENAME) in allowed))
       complain(1, "no rule for " folder_of(FILENAME) "; the table is in check_tree.sh")
   }
@@ -141,7 +152,11 @@ awk -v graph="$graph" '
   /^[ \t]*#/ && !seen_directive {
     seen_directive = 1
     if (FILENAME ~ /\.inc$/) guarded[FILENAME] = 1
-    else if ($0 !~ /^#pragma once$/) complain(FNR, "the first directive must be #pragma once")
+    else if (is_c) {
+      guarded[FILENAME] = 1
+      if ($0 != "#ifndef " c_guard(FILENAME))
+        complain(FNR, "the first directive must be #ifndef " c_guard(FILENAME))
+    } else if ($0 !~ /^#pragma once$/) complain(FNR, "the first directive must be #pragma once")
     else guarded[FILENAME] = 1
   }
 
@@ -156,6 +171,8 @@ awk -v graph="$graph" '
     if (name == "iostream" || name == "regex" || name == "format")
       complain(FNR, "<" name "> is too costly for every file that includes us")
     if (name ~ /^nanovllm\//) complain(FNR, "our own headers go in quotes: \"" name "\"")
+    if (is_c && name != "stddef.h" && name != "stdint.h")
+      complain(FNR, "a header for C includes <stddef.h> and <stdint.h> alone")
     if (name ~ /^(cuda|cublas|curand|nccl|cub\/|thrust\/|cooperative_groups)/ &&
         FILENAME ~ /\.hpp$/)
       complain(FNR, "<" name "> needs the CUDA Toolkit and belongs in a .cuh file")
@@ -165,6 +182,7 @@ awk -v graph="$graph" '
     name = $0
     sub(/^[^"]*"/, "", name)
     sub(/".*/, "", name)
+    if (is_c) complain(FNR, "a header for C includes <stddef.h> and <stdint.h> alone")
     if (!(name in exists)) {
       complain(FNR, "\"" name "\" is not the full path of a header of ours")
     } else {
@@ -204,7 +222,7 @@ awk -v graph="$graph" '
     }
     reach(FILENAME)
     for (i = 1; i < ARGC; i++)
-      if (ARGV[i] ~ /\.hpp$/ && folder_of(ARGV[i]) != "cuda/" && !(ARGV[i] in reached) &&
+      if (ARGV[i] ~ /\.hpp$/ && folder_of(ARGV[i]) !~ /^(c|cuda)\/$/ && !(ARGV[i] in reached) &&
           !(ARGV[i] in optional))
         complain(1, "does not reach " ARGV[i])
     exit violations > 0

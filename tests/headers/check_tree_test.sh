@@ -45,6 +45,12 @@ fresh_tree() {
   } > "$scratch/umbrella"
   mv "$scratch/umbrella" "$scratch/nanovllm/nanovllm.hpp"
   printf '#pragma once\n' > "$scratch/nanovllm/grammar/xgrammar_source.hpp"
+  mkdir -p "$scratch/nanovllm/c"
+  printf '#ifndef NANOVLLM_C_API_H\n#define NANOVLLM_C_API_H\n#include <stddef.h>\n#endif\n' \
+    > "$scratch/nanovllm/c/api.h"
+  printf '#pragma once\n' > "$scratch/nanovllm/c/handle.hpp"
+  include c/handle.hpp nanovllm/c/api.h
+  include c/handle.hpp nanovllm/engine/runner.hpp
 }
 
 include() { printf '#include "%s"\n' "$2" >> "$scratch/nanovllm/$1"; }
@@ -91,6 +97,8 @@ new_cuh() {
   echo '#pragma once' > "$scratch/nanovllm/$1"
   include "$1" nanovllm/cuda/runtime/launch.cuh
 }
+c_guard() { printf '#pragma once\n' > "$scratch/nanovllm/c/api.h"; }
+c_includes() { sed -i 's/stddef/stdio/' "$scratch/nanovllm/c/api.h"; }
 empty() { : > "$scratch/nanovllm/core/a.hpp"; }
 
 fresh_tree
@@ -164,6 +172,11 @@ expect "the umbrella header is missing" "no umbrella" no_umbrella
 expect "belongs to its folder alone" "a fragment of another folder" \
   include engine.hpp nanovllm/cpu/fragment.inc
 expect "ends in .hpp, .cuh or .inc" "another suffix" wrong_suffix
+expect "must be #ifndef NANOVLLM_C_API_H" "a header for C without its guard" c_guard
+expect "<stddef.h> and <stdint.h> alone" "a header for C sees more of C's library" c_includes
+expect "<stddef.h> and <stdint.h> alone" "a header for C sees C++" include c/api.h nanovllm/core/a.hpp
+expect "engine/ may not include" "the engine sees the interface for C" \
+  include engine/runner.hpp nanovllm/c/api.h
 
 if [ "$failures" -gt 0 ]; then
   echo "$failures planted violations were not handled as expected"

@@ -23,7 +23,7 @@ inline constexpr std::size_t kMaxCompletionSequences = 1024;
 struct CompletionRequest {
   std::string model{};            ///< empty where the request names none
   std::vector<Prompt> prompts{};  ///< texts or token ids, none of them empty
-  /// Its ranges are checked. `prompt_logprobs` is set where `echo` and `logprobs` ask for it.
+  /// Its ranges are checked. `prompt_logprobs` is the request's own, or with `echo` its `logprobs`.
   SamplingParams sampling{};
   OutputConstraint constraint{};
   std::string constraint_field{};  ///< path of the field that states it; empty for Kind::none

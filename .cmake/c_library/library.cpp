@@ -1,0 +1,59 @@
+// The shared library of nanovllm/c/nanovllm.h. c_library.cmake says by definitions which engines of
+// nanovllm::prebuilt it has: NANOVLLM_C_SHAPES, and NANOVLLM_C_BFLOAT16, _FLOAT32 and _CUDA.
+#include "nanovllm/engine.hpp"
+
+#include "nanovllm/c/library.inc"
+
+#if defined(NANOVLLM_C_CUDA)
+#include <cuda_runtime_api.h>
+#endif
+
+namespace nanovllm::c_api {
+namespace {
+
+bool has_gpu() {
+#if defined(NANOVLLM_C_CUDA)
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count > 0;
+  static_cast<void>(cudaGetLastError());
+#endif
+  return false;
+}
+
+/// An engine of the first of the shapes that fits the checkpoint.
+template <class Policy, Qwen3Shape... kShapes>
+std::unique_ptr<AnyEngine> make_of(EngineConfig config) {
+  const ModelConfig model = ModelConfig::load(config.model);
+  std::unique_ptr<AnyEngine> out;
+  const bool found =
+      ((matches<kShapes>(model) &&
+        (out = std::make_unique<EngineAdapter<Engine<Qwen3<kShapes>, Policy>>>(std::move(config)),
+         true)) ||
+       ...);
+  check<UnsupportedError>(found, "this library was not compiled for the sizes of '",
+                          config.model.string(), "'");
+  return out;
+}
+
+}  // namespace
+
+std::unique_ptr<AnyEngine> make_engine(EngineChoice choice) {
+  using namespace shapes;
+  const std::string device = choice.device.value_or(has_gpu() ? "cuda" : "cpu");
+  [[maybe_unused]] const auto is = [&](const char* on, const char* dtype) {
+    return device == on && choice.dtype == dtype;
+  };
+#if defined(NANOVLLM_C_CUDA)
+  if (is("cuda", "bfloat16")) return make_of<CudaPolicy, NANOVLLM_C_SHAPES>(choice.config);
+#endif
+#if defined(NANOVLLM_C_BFLOAT16)
+  if (is("cpu", "bfloat16")) return make_of<DefaultPolicy, NANOVLLM_C_SHAPES>(choice.config);
+#endif
+#if defined(NANOVLLM_C_FLOAT32)
+  if (is("cpu", "float32")) return make_of<Float32Policy, NANOVLLM_C_SHAPES>(choice.config);
+#endif
+  throw UnsupportedError(
+      concat("this library was not compiled for ", choice.dtype, " on the device '", device, "'"));
+}
+
+}  // namespace nanovllm::c_api

@@ -1,0 +1,48 @@
+// Streams a continuation of a prompt, in C. Usage: c_api [MODEL_DIR] ["prompt"]
+#include <nanovllm/c/nanovllm.h>
+
+#include <stdio.h>
+
+static int32_t print(void* user, const nvllm_event* event) {
+  (void)user;
+  fputs(event->text, stdout);
+  fflush(stdout);
+  if (event->error) fprintf(stderr, "\nc_api: %s\n", event->error);
+  return 0;  // anything else would abort the request
+}
+
+static int report(const char* what) {
+  fprintf(stderr, "c_api: %s: %s\n", what, nvllm_last_error());
+  return 1;
+}
+
+int main(int argc, char** argv) {
+  nvllm_engine_config config;
+  nvllm_engine_config_init(&config);
+  config.model = argc > 1 ? argv[1] : "examples/models/fairytale";
+
+  nvllm_sampling_params sampling;
+  nvllm_sampling_params_init(&sampling);
+  sampling.max_tokens = 400;
+
+  nvllm_request request;
+  nvllm_request_init(&request);
+  request.text = argc > 2 ? argv[2] : "Once upon a time there was a king who had";
+  request.sampling = &sampling;
+
+  nvllm_engine* engine = NULL;
+  if (nvllm_engine_create(&config, &engine) != NVLLM_OK) return report("cannot make the engine");
+  printf("%s", request.text);
+  nvllm_status status = nvllm_submit(engine, &request, print, NULL, NULL);
+  while (status >= 0 && (status = nvllm_step(engine)) > 0) {
+  }
+  if (status < 0) report("cannot generate");
+
+  nvllm_stats stats;
+  nvllm_stats_init(&stats);
+  if (nvllm_get_stats(engine, &stats) == NVLLM_OK)
+    printf("\n\n%lld tokens, %.0f tokens per second\n", (long long)stats.num_decode_tokens,
+           (double)stats.num_decode_tokens / (stats.decode_seconds + stats.host_seconds));
+  nvllm_engine_destroy(engine);
+  return status < 0;
+}

@@ -1,0 +1,31 @@
+// Answers one request of the OpenAI API, without any HTTP. Usage: openai_request MODEL_DIR ['{JSON}']
+#include <nanovllm/engine.hpp>
+#include <nanovllm/serve/service.hpp>
+
+#include <cstdio>
+#include <thread>
+
+namespace nv = nanovllm;
+
+int main(int argc, char** argv) try {
+  const char* model = argc > 1 ? argv[1] : "examples/models/fairytale";
+  const char* body = argc > 2 ? argv[2] : R"({
+    "messages": [{"role": "user", "content": "Tell me of a fox and a raven."}],
+    "max_tokens": 100
+  })";
+
+  nv::Engine<nv::Qwen3<nv::shapes::qwen3_any>> engine({.model = model});
+  const std::jthread steps([&](const std::stop_token& stop) { engine.run(stop); });
+
+  nv::EngineAdapter any(engine);
+  nv::serve::OpenAiService service(any, {.model_names = {"fairytale"}});
+  const nv::serve::HttpReply reply =
+      service.answer({.method = "POST", .target = "/v1/chat/completions", .body = body});
+
+  std::printf("%d %s\n%s\n", reply.head.status, reply.head.content_type.c_str(),
+              reply.body.c_str());
+  return reply.head.status == 200 ? 0 : 1;
+} catch (const nv::Error& error) {
+  std::fprintf(stderr, "openai_request: %s\n", error.what());
+  return 1;
+}

@@ -1,0 +1,188 @@
+#pragma once
+/// What C hands over as the library's own types, and back. Everything is copied. Wrong values throw
+/// InvalidError or RequestError naming the field.
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "nanovllm/c/nanovllm.h"
+#include "nanovllm/c/structs.hpp"
+#include "nanovllm/chat/chat_message.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/health.hpp"
+#include "nanovllm/engine/prompt.hpp"
+#include "nanovllm/io/json.hpp"
+#include "nanovllm/kv/kv_config.hpp"
+#include "nanovllm/sampling/sampling_params.hpp"
+
+namespace nanovllm::c_api {
+
+/// Throws InvalidError where there is a number and no list, or a number that no list has: a size
+/// that was never set, or a negative one.
+template <class From>
+void check_list(const From* from, std::size_t count, const char* name) {
+  check<InvalidError>(from != nullptr || count == 0, name, " is NULL, but there should be ", count,
+                      " of them");
+  constexpr std::size_t kMost = std::size_t{1} << 31;
+  check<InvalidError>(count <= kMost, "there can be at most ", kMost, " ", name, ", got ", count);
+}
+
+/// A caller's list as a vector.
+template <class To, class From>
+[[nodiscard]] std::vector<To> read_list(const From* from, std::size_t count, const char* name) {
+  check_list(from, count, name);
+  std::vector<To> out;
+  out.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    if constexpr (std::is_pointer_v<From>)
+      check<InvalidError>(from[i] != nullptr, "entry ", i, " of ", name, " is NULL");
+    out.emplace_back(from[i]);
+  }
+  return out;
+}
+
+[[nodiscard]] inline SamplingParams read_sampling(const nvllm_sampling_params* given) {
+  if (given == nullptr) return {};
+  const nvllm_sampling_params c = read_struct(given);
+  check_reserved(c.reserved, "nvllm_sampling_params");
+  SamplingParams out;
+  if (read_flag(c.has_seed, "has_seed")) out.seed = c.seed;
+  if (read_flag(c.has_temperature, "has_temperature")) out.temperature = c.temperature;
+  if (c.top_p != 0) out.top_p = c.top_p;
+  if (c.top_k != 0) out.top_k = c.top_k;
+  if (read_flag(c.has_min_p, "has_min_p")) out.min_p = c.min_p;
+  if (c.repetition_penalty != 0) out.repetition_penalty = c.repetition_penalty;
+  out.frequency_penalty = c.frequency_penalty;
+  out.presence_penalty = c.presence_penalty;
+  if (c.n != 0) out.n = c.n;
+  if (c.max_tokens != 0) out.max_tokens = c.max_tokens;
+  out.min_tokens = c.min_tokens;
+  out.ignore_eos = read_flag(c.ignore_eos, "ignore_eos");
+  out.skip_special_tokens = !read_flag(c.keep_special_tokens, "keep_special_tokens");
+  out.include_stop_str_in_output =
+      read_flag(c.include_stop_str_in_output, "include_stop_str_in_output");
+  if (read_flag(c.has_logprobs, "has_logprobs")) out.logprobs = c.logprobs;
+  out.priority = c.priority;
+  out.stop = read_list<std::string>(c.stop, c.num_stop, "stop");
+  out.stop_token_ids = read_list<TokenId>(c.stop_token_ids, c.num_stop_token_ids, "stop_token_ids");
+  out.allowed_token_ids =
+      read_list<TokenId>(c.allowed_token_ids, c.num_allowed_token_ids, "allowed_token_ids");
+  out.bad_words = read_list<std::string>(c.bad_words, c.num_bad_words, "bad_words");
+  check_list(c.logit_bias, c.num_logit_bias, "logit_bias");
+  for (std::size_t i = 0; i < c.num_logit_bias; ++i)
+    out.logit_bias.push_back({.token = c.logit_bias[i].token, .bias = c.logit_bias[i].bias});
+  return out;
+}
+
+/// The prompt of a request that `read_struct` has read.
+[[nodiscard]] inline Prompt read_prompt(const nvllm_request& c) {
+  check_reserved(c.reserved, "nvllm_request");
+  const int given = (c.text != nullptr) + (c.token_ids != nullptr) + (c.messages != nullptr);
+  check<InvalidError>(given == 1, "nvllm_request must have exactly one of text, token_ids and ",
+                      "messages, got ", given);
+  check<InvalidError>(c.enable_thinking >= -1 && c.enable_thinking <= 1,
+                      "enable_thinking must be -1, 0 or 1, got ", c.enable_thinking);
+  if (c.messages == nullptr) {
+    check<InvalidError>(c.tools == nullptr && c.enable_thinking == 0,
+                        "tools and enable_thinking go with messages alone");
+    if (c.token_ids != nullptr)
+      return read_list<TokenId>(c.token_ids, c.num_token_ids, "token_ids");
+    return c.text_size != 0 ? std::string_view(c.text, c.text_size) : std::string_view(c.text);
+  }
+  ChatPrompt chat{parse_messages(parse_json(c.messages, "messages"))};
+  join_text_parts(chat.messages);
+  if (c.tools != nullptr) chat.options.tools = parse_tools(parse_json(c.tools, "tools"));
+  if (c.enable_thinking != 0) chat.options.enable_thinking = c.enable_thinking == 1;
+  return chat;
+}
+
+/// What an engine is made of: its settings, and what is chosen at compile time.
+struct EngineChoice {
+  EngineConfig config;
+  std::optional<std::string> device;  ///< "cpu" or "cuda"; unset: the library's choice
+  std::string dtype;                  ///< "bfloat16" or "float32"
+};
+
+[[nodiscard]] inline EngineChoice read_engine_config(const nvllm_engine_config* given) {
+  const nvllm_engine_config c = read_struct(given);
+  check_reserved(c.reserved, "nvllm_engine_config");
+  check_pointer(c.model, "model");
+  EngineChoice out;
+  if (c.device != nullptr) out.device = c.device;
+  check<InvalidError>(!out.device || out.device == "cpu" || out.device == "cuda",
+                      "device must be NULL, \"cpu\" or \"cuda\", got \"", out.device.value_or(""),
+                      "\"");
+  out.dtype = c.dtype != nullptr ? c.dtype : "bfloat16";
+  check<InvalidError>(out.dtype == "bfloat16" || out.dtype == "float32",
+                      "dtype must be NULL, \"bfloat16\" or \"float32\", got \"", out.dtype, "\"");
+  EngineConfig& config = out.config;
+  config.model = c.model;
+  if (c.disk_kv_path != nullptr) config.disk_kv_path = c.disk_kv_path;
+  if (c.disk_kv_bytes != 0) config.disk_kv_bytes = c.disk_kv_bytes;
+  if (c.host_kv_bytes != 0) config.host_kv_size = KvSize::bytes(c.host_kv_bytes);
+  check<InvalidError>(c.kv_bytes == 0 || c.kv_blocks == 0,
+                      "kv_bytes and kv_blocks say the same: set one of them");
+  if (c.kv_bytes != 0) config.kv_size = KvSize::bytes(c.kv_bytes);
+  if (c.kv_blocks != 0) config.kv_size = KvSize::blocks(c.kv_blocks);
+  config.max_model_len = c.max_model_len;
+  config.device = c.device_index;
+  if (c.tensor_parallel != 0) config.tensor_parallel = c.tensor_parallel;
+  config.num_threads = c.num_threads;
+  if (c.max_num_seqs != 0) config.max_num_seqs = c.max_num_seqs;
+  config.max_num_batched_tokens = c.max_num_batched_tokens;
+  config.prefix_caching = !read_flag(c.disable_prefix_caching, "disable_prefix_caching");
+  if (read_flag(c.has_seed, "has_seed")) config.seed = c.seed;
+  if (c.step_timeout_seconds != 0)
+    config.step_timeout = std::chrono::duration<double>(c.step_timeout_seconds);
+  return out;
+}
+
+[[nodiscard]] inline nvllm_percentiles to_c(const Percentiles& percentiles) {
+  return {percentiles.p50, percentiles.p90, percentiles.p99};
+}
+
+[[nodiscard]] inline nvllm_stats to_c(const EngineStats& stats) {
+  nvllm_stats out{};
+  out.num_waiting = stats.num_waiting;
+  out.num_running = stats.num_running;
+  out.num_finished = stats.num_finished;
+  out.num_steps = stats.num_steps;
+  out.num_preemptions = stats.num_preemptions;
+  out.num_prefill_tokens = stats.num_prefill_tokens;
+  out.num_decode_tokens = stats.num_decode_tokens;
+  out.num_sampled_tokens = stats.num_sampled_tokens;
+  out.num_queried_tokens = stats.num_queried_tokens;
+  out.num_hit_tokens = stats.num_hit_tokens;
+  out.num_kv_blocks = stats.num_kv_blocks;
+  out.num_free_kv_blocks = stats.num_free_kv_blocks;
+  out.prefill_seconds = stats.prefill_seconds;
+  out.decode_seconds = stats.decode_seconds;
+  out.host_seconds = stats.host_seconds;
+  out.queue_seconds = to_c(stats.queue_seconds);
+  out.first_token_seconds = to_c(stats.first_token_seconds);
+  out.inter_token_seconds = to_c(stats.inter_token_seconds);
+  out.end_to_end_seconds = to_c(stats.end_to_end_seconds);
+  return out;
+}
+
+[[nodiscard]] inline nvllm_health to_c(const Health& health) {
+  nvllm_health out{};
+  switch (health.state) {
+    case Health::State::ok: out.state = NVLLM_HEALTH_OK; break;
+    case Health::State::hung: out.state = NVLLM_HEALTH_HUNG; break;
+    case Health::State::failed: out.state = NVLLM_HEALTH_FAILED; break;
+  }
+  out.seconds = health.seconds;
+  copy_text(health.reason, out.reason, sizeof out.reason);
+  return out;
+}
+
+}  // namespace nanovllm::c_api

@@ -1,0 +1,162 @@
+#pragma once
+/// What `nvllm_engine` points to: an engine, and who is in a call on it.
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/c/nanovllm.h"
+#include "nanovllm/c/structs.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/engine/any_engine.hpp"
+#include "nanovllm/engine/output.hpp"
+#include "nanovllm/sched/sequence.hpp"
+
+/// Thread-safe. Made by `nvllm_engine_create`, and deleted by `nvllm_engine_destroy` alone.
+struct nvllm_engine {
+  explicit nvllm_engine(std::unique_ptr<nanovllm::AnyEngine> made) : engine(std::move(made)) {}
+
+  std::unique_ptr<nanovllm::AnyEngine> engine;
+  std::stop_source stop{};
+  std::atomic<bool> is_closing = false;
+  std::mutex mutex{};
+  std::condition_variable no_calls{};
+  int num_calls = 0;  // of all threads
+};
+
+namespace nanovllm::c_api {
+
+/// The time that a thread is in a call on an engine, from which the engine is not taken away.
+class Call {
+ public:
+  /// Throws InvalidError for NULL, and BusyError once the engine is being destroyed.
+  explicit Call(const nvllm_engine* handle) : handle_(const_cast<nvllm_engine*>(handle)) {
+    check_pointer(handle, "engine");
+    {
+      const std::lock_guard lock(handle_->mutex);
+      check<BusyError>(!handle_->is_closing, "the engine is being destroyed");
+      ++handle_->num_calls;
+    }
+    outer_ = std::exchange(innermost_, this);
+  }
+  ~Call() {
+    innermost_ = outer_;
+    const std::lock_guard lock(handle_->mutex);
+    // Under the lock: who waits for this deletes the handle.
+    if (--handle_->num_calls == 0) handle_->no_calls.notify_all();
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  /// Whether this thread is in a call on `handle`: in a callback, that is.
+  [[nodiscard]] static bool is_in(const nvllm_engine* handle) {
+    for (const Call* call = innermost_; call != nullptr; call = call->outer_)
+      if (call->handle_ == handle) return true;
+    return false;
+  }
+
+  [[nodiscard]] AnyEngine& engine() const { return *handle_->engine; }
+  [[nodiscard]] nvllm_engine& handle() const { return *handle_; }
+
+ private:
+  static inline thread_local Call* innermost_ = nullptr;
+
+  nvllm_engine* handle_;
+  Call* outer_ = nullptr;
+};
+
+/// Waits for the calls of other threads, and deletes the engine and its handle. Throws BusyError
+/// where this thread or another one destroys it already, or this thread is in a call on it.
+inline void destroy(nvllm_engine* handle) {
+  check<BusyError>(!Call::is_in(handle),
+                   "an engine cannot be destroyed by one of its own callbacks");
+  {
+    std::unique_lock lock(handle->mutex);
+    check<BusyError>(!handle->is_closing, "the engine is being destroyed");
+    handle->is_closing = true;
+    handle->stop.request_stop();
+    handle->no_calls.wait(lock, [&] { return handle->num_calls == 0; });
+  }
+  // Callbacks hear of the end here, and may call with a handle that is there yet.
+  handle->engine.reset();
+  delete handle;
+}
+
+[[nodiscard]] constexpr std::int32_t to_c(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::none: return NVLLM_FINISH_NONE;
+    case FinishReason::stop: return NVLLM_FINISH_STOP;
+    case FinishReason::length: return NVLLM_FINISH_LENGTH;
+    case FinishReason::abort: return NVLLM_FINISH_ABORT;
+    case FinishReason::error: return NVLLM_FINISH_ERROR;
+  }
+  return NVLLM_FINISH_ERROR;
+}
+
+/// A TokenCallback that calls one of C.
+class Listener {
+ public:
+  /// @param handle  of the engine that calls it.
+  Listener(nvllm_engine& handle, nvllm_callback callback, void* user)
+      : handle_(&handle), callback_(callback), user_(user) {}
+
+  void operator()(const TokenEvent& event) {
+    if (event.token != nullptr) ++num_generated_;
+    const bool is_last = event.output != nullptr;
+    if (has_aborted_ && !is_last) return;
+    text_ = has_aborted_ ? std::string_view() : event.text;
+    nvllm_event out = make(event);
+    if (callback_(user_, &out) == 0 || is_last) return;
+    has_aborted_ = true;
+    // One that is being destroyed ends all requests itself.
+    if (!handle_->is_closing) static_cast<void>(handle_->engine->abort(event.id));
+  }
+
+ private:
+  /// Its pointers are to this, and to `event`.
+  [[nodiscard]] nvllm_event make(const TokenEvent& event) {
+    nvllm_event out{};
+    out.struct_size = sizeof out;
+    out.id = event.id;
+    out.sample = event.sample;
+    out.finish_reason = to_c(event.finish_reason);
+    out.has_token = event.token != nullptr && !has_aborted_;
+    if (out.has_token) out.token = *event.token;
+    out.text = text_.c_str();
+    out.text_size = text_.size();
+    out.num_generated_tokens = num_generated_;
+    if (out.has_token && event.logprobs != nullptr) {
+      top_.clear();
+      for (const auto& [token, logprob] : event.logprobs->top) top_.push_back({token, logprob});
+      out.has_logprob = 1;
+      out.logprob = event.logprobs->logprob;
+      out.num_top = static_cast<std::int32_t>(top_.size());
+      out.top = top_.data();
+    }
+    if (event.output != nullptr) {
+      out.is_last = 1;
+      out.num_prompt_tokens = event.output->num_prompt_tokens;
+      out.num_cached_tokens = event.output->num_cached_tokens;
+      if (event.finish_reason == FinishReason::error) out.error = event.output->error.c_str();
+    }
+    return out;
+  }
+
+  nvllm_engine* handle_;
+  nvllm_callback callback_;
+  void* user_;
+  bool has_aborted_ = false;
+  std::int32_t num_generated_ = 0;
+  std::string text_;
+  std::vector<nvllm_token_logprob> top_;
+};
+
+}  // namespace nanovllm::c_api

@@ -1,0 +1,349 @@
+#ifndef NANOVLLM_C_NANOVLLM_H
+#define NANOVLLM_C_NANOVLLM_H
+/// nanovllm for programs in C, and for whatever can call C: docs/c_api.md.
+///
+/// **Structs.** Each begins with `struct_size`, the size that the caller's header gives it. All
+/// other bytes zero is the default of everything; where zero is a value that can be wanted, a field
+/// `has_…` says that it is. So these are the same, and there are no other initial values to know:
+///
+///     nvllm_engine_config config;
+///     nvllm_engine_config_init(&config);
+///
+///     nvllm_engine_config config = {.struct_size = sizeof config};
+///
+/// Versions of the library add fields at the end. A struct of an older header, which is shorter,
+/// has the defaults for the rest. One of a newer header is taken as long as what the library does
+/// not know of it is zero, else NVLLM_ERROR_UNSUPPORTED. Fields `reserved` are zero.
+///
+/// **Errors.** A function that can fail returns a status below zero, and `nvllm_last_error` says
+/// why. What is handed out by pointers is then unchanged. No C++ exception leaves the library, and
+/// none may come out of a callback.
+///
+/// **Threads.** Every function may be called by any thread at any time, and by callbacks, but for
+/// `nvllm_engine_destroy`, see there. Pointers in arguments are read during the call alone.
+///
+/// **Texts** are UTF-8 and end with a zero byte where no size is given.
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define NVLLM_API __attribute__((visibility("default")))
+#else
+#define NVLLM_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// ---- Versions, statuses ----
+
+/// Programs that were compiled with another number do not work with this library. It is part of the
+/// shared library's name: libnanovllm_c.so.0.
+#define NVLLM_ABI_VERSION 0
+
+/// NVLLM_ABI_VERSION of the library.
+NVLLM_API int32_t nvllm_abi_version(void);
+
+/// The library's version, such as "0.2.0".
+NVLLM_API const char* nvllm_version(void);
+
+/// What a function returns: one of these, or from some functions 1.
+typedef int32_t nvllm_status;
+
+#define NVLLM_OK 0
+#define NVLLM_ERROR_INVALID (-1)      ///< an argument is NULL, or no struct or value of ours
+#define NVLLM_ERROR_UNSUPPORTED (-2)  ///< asks for what this version of the library does not know
+#define NVLLM_ERROR_CONFIG (-3)       ///< a setting, or a field of config.json
+#define NVLLM_ERROR_LOAD (-4)         ///< a file of the checkpoint is missing or malformed
+#define NVLLM_ERROR_REQUEST (-5)      ///< this request cannot be served; others can
+#define NVLLM_ERROR_CUDA (-6)         ///< the driver, a device or a library of CUDA
+#define NVLLM_ERROR_MEMORY (-7)       ///< the host's memory
+#define NVLLM_ERROR_BUSY (-8)         ///< the engine is being destroyed, or cannot be just now
+#define NVLLM_ERROR_INTERNAL (-9)     ///< anything else, such as a step that failed
+
+/// "NVLLM_ERROR_CONFIG" for instance; "unknown" for what is no status.
+NVLLM_API const char* nvllm_status_name(nvllm_status status);
+
+/// What the last call that failed on this thread said, in at most 2,047 bytes; "" if none did.
+/// Valid until the next call of the library on this thread, and as long as the thread.
+NVLLM_API const char* nvllm_last_error(void);
+
+/// Makes all bytes zero and `struct_size` `size`: for the macros below, and for other languages.
+NVLLM_API nvllm_status nvllm_init_struct(void* structure, size_t size);
+
+#define nvllm_engine_config_init(config) nvllm_init_struct((config), sizeof(*(config)))
+#define nvllm_sampling_params_init(params) nvllm_init_struct((params), sizeof(*(params)))
+#define nvllm_request_init(request) nvllm_init_struct((request), sizeof(*(request)))
+#define nvllm_stats_init(stats) nvllm_init_struct((stats), sizeof(*(stats)))
+#define nvllm_health_init(health) nvllm_init_struct((health), sizeof(*(health)))
+#define nvllm_info_init(info) nvllm_init_struct((info), sizeof(*(info)))
+
+/// Whether a struct that the library has written, an event for instance, has `field`: a library
+/// that is older than this header leaves newer fields out.
+///
+///     if (NVLLM_HAS(nvllm_event, event, num_top)) …
+#define NVLLM_HAS(type, pointer, field) \
+  ((pointer)->struct_size >= offsetof(type, field) + sizeof((pointer)->field))
+
+// ---- Engines ----
+
+/// A checkpoint in memory, and the requests that it serves.
+typedef struct nvllm_engine nvllm_engine;
+
+typedef struct nvllm_engine_config {
+  size_t struct_size;
+  const char* model;   ///< directory of a Hugging Face checkpoint. Required
+  const char* device;  ///< "cpu" or "cuda"; NULL: "cuda" where the library and the machine have it
+  const char* dtype;   ///< "bfloat16" or "float32"; NULL: "bfloat16"
+  /// A directory for blocks of the prefix cache, below host memory: needs host_kv_bytes.
+  const char* disk_kv_path;
+  uint64_t disk_kv_bytes;   ///< of all its files; 0: 16 GiB
+  int64_t host_kv_bytes;    ///< of the KV cache in host memory, each rank's; 0: none
+  int64_t kv_bytes;         ///< of the KV cache, each rank's; 0: see kv_blocks
+  int64_t kv_blocks;        ///< the same in blocks, not with kv_bytes; 0: as many as can be of use
+  int64_t max_model_len;    ///< tokens of a sequence at the most; 0: the model's own
+  int32_t device_index;     ///< CUDA: of the first rank's device
+  int32_t tensor_parallel;  ///< ranks, each on a thread and on CUDA on a device; 0: 1
+  int32_t num_threads;      ///< CPU threads; 0: all of the machine's
+  int32_t max_num_seqs;     ///< sequences in a step at the most; 0: 256
+  int32_t max_num_batched_tokens;  ///< tokens in a step at the most; 0: the backend's default
+  int32_t disable_prefix_caching;  ///< 0 or 1
+  uint64_t seed;                   ///< of requests without their own, with has_seed; else random
+  int32_t has_seed;                ///< 0 or 1
+  int32_t reserved;
+  double step_timeout_seconds;  ///< a step that runs for longer is given up; 0: none is
+} nvllm_engine_config;
+
+/// Loads a checkpoint and sets `*engine`.
+NVLLM_API nvllm_status nvllm_engine_create(const nvllm_engine_config* config,
+                                           nvllm_engine** engine);
+
+/// Ends the engine. It stops every `nvllm_run`, waits until no thread is in a call on this engine,
+/// ends what requests there are with NVLLM_FINISH_ABORT, of which their callbacks hear on this
+/// thread, and frees the memory. Calls that begin meanwhile return NVLLM_ERROR_BUSY. Afterwards
+/// `engine` must not be used. NULL is nothing to do, and NVLLM_OK.
+///
+/// A call on the engine cannot wait for its own end: by a callback of the engine, or while another
+/// thread destroys it, this returns NVLLM_ERROR_BUSY and does nothing.
+NVLLM_API nvllm_status nvllm_engine_destroy(nvllm_engine* engine);
+
+// ---- Requests ----
+
+/// Never changes: arrays are made of it.
+typedef struct nvllm_token_bias {
+  int32_t token;
+  float bias;
+} nvllm_token_bias;
+
+/// How a request is sampled and when it ends. "The checkpoint's" is of generation_config.json.
+typedef struct nvllm_sampling_params {
+  size_t struct_size;
+  uint64_t seed;            ///< with has_seed: same seed, same sample
+  int32_t has_seed;         ///< 0 or 1
+  int32_t has_temperature;  ///< 0 or 1
+  float temperature;        ///< with has_temperature: 0 or more; 0 is greedy. Else the checkpoint's
+  float top_p;              ///< in (0, 1]; 0: the checkpoint's
+  int32_t top_k;            ///< -1 keeps all; 0: the checkpoint's
+  int32_t has_min_p;        ///< 0 or 1
+  float min_p;              ///< with has_min_p: in [0, 1]. Else the checkpoint's
+  float repetition_penalty;            ///< above 0; 0: the checkpoint's
+  float frequency_penalty;             ///< in [-2, 2]
+  float presence_penalty;              ///< in [-2, 2]
+  int32_t n;                           ///< samples, up to 128; 0: 1
+  int32_t max_tokens;                  ///< generated tokens at the most; 0: 256
+  int32_t min_tokens;                  ///< no end before so many
+  int32_t ignore_eos;                  ///< 0 or 1: the model's own end tokens do not end the text
+  int32_t keep_special_tokens;         ///< 0 or 1: special tokens are part of the text
+  int32_t include_stop_str_in_output;  ///< 0 or 1
+  int32_t has_logprobs;                ///< 0 or 1: events have log-probabilities
+  int32_t logprobs;                    ///< with has_logprobs: and so many of the likeliest, 0 to 20
+  int32_t priority;  ///< lower is served earlier, where the scheduling knows of it
+  int32_t reserved;
+  const char* const* stop;  ///< texts that end the generation, 64 at the most
+  size_t num_stop;
+  const int32_t* stop_token_ids;  ///< further end tokens
+  size_t num_stop_token_ids;
+  const int32_t* allowed_token_ids;  ///< if any, no token but these
+  size_t num_allowed_token_ids;
+  const char* const* bad_words;  ///< texts that must not come
+  size_t num_bad_words;
+  const nvllm_token_bias* logit_bias;  ///< added to logits, in [-100, 100]
+  size_t num_logit_bias;
+} nvllm_sampling_params;
+
+/// A prompt, exactly one of `text`, `token_ids` and `messages`, and how it is to be continued.
+typedef struct nvllm_request {
+  size_t struct_size;
+  const char* text;  ///< encoded as it is, without a chat template
+  size_t text_size;  ///< its bytes; 0: up to the first zero byte
+  const int32_t* token_ids;
+  size_t num_token_ids;
+  /// A conversation, rendered by the checkpoint's chat template: a JSON list of objects with
+  /// `role`, `content` and what else the template knows.
+  const char* messages;
+  const char* tools;        ///< with messages: a JSON list of tools; NULL: none
+  int32_t enable_thinking;  ///< with messages: 1 or -1 asks for it or against; 0: neither
+  int32_t reserved;
+  const nvllm_sampling_params* sampling;  ///< NULL: the defaults
+} nvllm_request;
+
+#define NVLLM_FINISH_NONE 0    ///< it has not ended
+#define NVLLM_FINISH_STOP 1    ///< an end token, a stop token or a stop string
+#define NVLLM_FINISH_LENGTH 2  ///< max_tokens, the model's context or the KV cache
+#define NVLLM_FINISH_ABORT 3   ///< it was taken back
+#define NVLLM_FINISH_ERROR 4   ///< it could not be served; see `error`
+
+/// Never changes: arrays are made of it.
+typedef struct nvllm_token_logprob {
+  int32_t token;
+  float logprob;
+} nvllm_token_logprob;
+
+/// What a callback hears of its request: once for each token, and once when it ends. The texts of
+/// all events of a sample, put together, are its text.
+typedef struct nvllm_event {
+  size_t struct_size;
+  uint64_t id;
+  int32_t sample;         ///< 0 to n - 1
+  int32_t finish_reason;  ///< of the sample, on its last event; else NVLLM_FINISH_NONE
+  int32_t is_last;        ///< 1: nothing comes after this, and `user` is not used any more
+  int32_t has_token;      ///< 0 where the request ended without a new one
+  int32_t token;
+  int32_t has_logprob;  ///< 1 if has_logprobs was set and there is a token
+  float logprob;        ///< of `token`, by the model
+  int32_t num_top;
+  const nvllm_token_logprob* top;  ///< the likeliest tokens, best first
+  const char* text;                ///< newly released; may be empty. Ends with a zero byte
+  size_t text_size;                ///< without that byte
+  const char* error;               ///< with NVLLM_FINISH_ERROR: why; else NULL
+  int32_t num_generated_tokens;    ///< of the request so far, of all samples
+  int32_t num_prompt_tokens;       ///< on the last event; else 0
+  int32_t num_cached_tokens;       ///< of these, found in the prefix cache; on the last event
+  int32_t reserved;
+} nvllm_event;
+
+/// Called by a thread that is in `nvllm_step`, `nvllm_run` or `nvllm_engine_destroy` on the engine,
+/// one call at a time, with pointers that are valid during the call. It may call everything but
+/// `nvllm_engine_destroy`. Another value than 0 aborts the request: the callback then hears of the
+/// end and of nothing before it.
+typedef int32_t (*nvllm_callback)(void* user, const nvllm_event* event);
+
+/// Queues a request and returns at once; `nvllm_step` or `nvllm_run` serves it. `callback` hears of
+/// it until an event has `is_last`, which comes for every request that was queued.
+/// @param user  handed to the callback.
+/// @param id    is set unless NULL. Where another thread serves, the callback may be called before.
+NVLLM_API nvllm_status nvllm_submit(nvllm_engine* engine, const nvllm_request* request,
+                                    nvllm_callback callback, void* user, uint64_t* id);
+
+/// Takes a request back: it ends with NVLLM_FINISH_ABORT in the next step at the latest. Returns 1,
+/// or 0 if it had ended or been taken back before.
+NVLLM_API nvllm_status nvllm_abort(nvllm_engine* engine, uint64_t id);
+
+// ---- Serving them ----
+
+/// Delivers the results of one step. Returns 1, or 0 when there was nothing to do. Where the step
+/// fails, its requests end with NVLLM_FINISH_ERROR, and others go on with the next.
+NVLLM_API nvllm_status nvllm_step(nvllm_engine* engine);
+
+/// Serves requests until `nvllm_stop`, asleep while there are none, and returns NVLLM_OK; or an
+/// error as soon as a step fails, after which it may be called again.
+NVLLM_API nvllm_status nvllm_run(nvllm_engine* engine);
+
+/// Lets every `nvllm_run` of the engine return behind its step, and any later one at once: no call
+/// of it can come too early. `nvllm_step` goes on to serve. Not for signal handlers.
+NVLLM_API nvllm_status nvllm_stop(nvllm_engine* engine);
+
+/// Makes tensor-parallel ranks that have failed able to compute again, if that can be done.
+NVLLM_API nvllm_status nvllm_reset(nvllm_engine* engine);
+
+// ---- Text and tokens ----
+
+/// The tokens of a request's prompt, as `nvllm_submit` takes them; its `sampling` is not looked at.
+/// Writes the first `capacity` of them to `token_ids`, which may be NULL where that is 0, and how
+/// many there are in all to `*count`.
+NVLLM_API nvllm_status nvllm_tokenize(const nvllm_engine* engine, const nvllm_request* request,
+                                      int32_t* token_ids, size_t capacity, size_t* count);
+
+/// The text of tokens. Writes as much of it to `text` as `capacity` bytes have room for, in whole
+/// characters and with a zero byte behind, and the size of the whole, without that byte, to
+/// `*size`. `text` may be NULL where `capacity` is 0.
+/// @param keep_special_tokens  0 or 1.
+NVLLM_API nvllm_status nvllm_detokenize(const nvllm_engine* engine, const int32_t* token_ids,
+                                        size_t num_token_ids, int32_t keep_special_tokens,
+                                        char* text, size_t capacity, size_t* size);
+
+// ---- What it is, and how it does ----
+
+/// The 50th, 90th and 99th percentile. Never changes.
+typedef struct nvllm_percentiles {
+  double p50;
+  double p90;
+  double p99;
+} nvllm_percentiles;
+
+/// Counters since the engine was made, and its state between two steps.
+typedef struct nvllm_stats {
+  size_t struct_size;
+  int64_t num_waiting;  ///< requests; one of several samples counts as often
+  int64_t num_running;
+  int64_t num_finished;
+  int64_t num_steps;
+  int64_t num_preemptions;
+  int64_t num_prefill_tokens;  ///< computed in prompt chunks
+  int64_t num_decode_tokens;   ///< computed one at a time
+  int64_t num_sampled_tokens;  ///< generated
+  int64_t num_queried_tokens;  ///< looked up in the prefix cache
+  int64_t num_hit_tokens;      ///< of them, found
+  int64_t num_kv_blocks;
+  int64_t num_free_kv_blocks;
+  double prefill_seconds;
+  double decode_seconds;
+  double host_seconds;                    ///< planning, delivering, callbacks
+  nvllm_percentiles queue_seconds;        ///< from submission until first computed
+  nvllm_percentiles first_token_seconds;  ///< from submission until the first token
+  nvllm_percentiles inter_token_seconds;  ///< between two tokens of a sequence
+  nvllm_percentiles end_to_end_seconds;   ///< from submission to the end
+} nvllm_stats;
+
+/// Fills `*stats`, whose `struct_size` the caller has set; it becomes the size of what is filled if
+/// the library knows of fewer fields.
+NVLLM_API nvllm_status nvllm_get_stats(const nvllm_engine* engine, nvllm_stats* stats);
+
+#define NVLLM_HEALTH_OK 0      ///< the last step went well, or there was none
+#define NVLLM_HEALTH_HUNG 1    ///< a step is running for longer than step_timeout_seconds
+#define NVLLM_HEALTH_FAILED 2  ///< the last step failed; with several ranks, later ones will, too
+
+typedef struct nvllm_health {
+  size_t struct_size;
+  int32_t state;
+  int32_t reserved;
+  double seconds;     ///< that the oldest step is running for, or since the failure
+  char reason[1024];  ///< of what is not ok; cut off where it is longer
+} nvllm_health;
+
+/// As `nvllm_get_stats`. Answers while a step hangs, too.
+NVLLM_API nvllm_status nvllm_get_health(const nvllm_engine* engine, nvllm_health* health);
+
+typedef struct nvllm_info {
+  size_t struct_size;
+  int64_t vocab_size;
+  int64_t max_total_tokens;   ///< of a sequence, prompt and generated
+  int32_t has_tokenizer;      ///< 0 or 1: texts can be prompts
+  int32_t has_chat_template;  ///< 0 or 1: messages can
+} nvllm_info;
+
+/// As `nvllm_get_stats`.
+NVLLM_API nvllm_status nvllm_get_info(const nvllm_engine* engine, nvllm_info* info);
+
+/// Backend, threads, ranks, KV cache and policy, in lines for people; written as by
+/// `nvllm_detokenize`.
+NVLLM_API nvllm_status nvllm_describe(const nvllm_engine* engine, char* text, size_t capacity,
+                                      size_t* size);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif

@@ -1,0 +1,469 @@
+// Every function of nanovllm/c/nanovllm.h from C99: used as it is meant to be, and misused.
+// api_test MODEL_DIR
+#include <nanovllm/c/nanovllm.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int num_checks = 0;
+
+#define CHECK(condition)                                                                   \
+  do {                                                                                     \
+    ++num_checks;                                                                          \
+    if (!(condition)) {                                                                    \
+      fprintf(stderr, "%s:%d: not so: %s\n  the last error is '%s'\n", __FILE__, __LINE__, \
+              #condition, nvllm_last_error());                                             \
+      exit(1);                                                                             \
+    }                                                                                      \
+  } while (0)
+
+// `call` fails with `status` and says `words`.
+#define CHECK_FAILS(status, words, call)              \
+  do {                                                \
+    CHECK((call) == (status));                        \
+    CHECK(strstr(nvllm_last_error(), words) != NULL); \
+  } while (0)
+
+// The layout of the structs on machines of 64 bits. What is here must never change.
+#define CHECK_FIELD(type, field, offset) CHECK(offsetof(type, field) == (offset))
+
+static void check_layout(void) {
+  if (sizeof(void*) != 8) return;
+  CHECK_FIELD(nvllm_engine_config, model, 8);
+  CHECK_FIELD(nvllm_engine_config, disk_kv_bytes, 40);
+  CHECK_FIELD(nvllm_engine_config, device_index, 80);
+  CHECK_FIELD(nvllm_engine_config, seed, 104);
+  CHECK_FIELD(nvllm_engine_config, step_timeout_seconds, 120);
+  CHECK(sizeof(nvllm_engine_config) >= 128);
+  CHECK_FIELD(nvllm_sampling_params, seed, 8);
+  CHECK_FIELD(nvllm_sampling_params, temperature, 24);
+  CHECK_FIELD(nvllm_sampling_params, max_tokens, 60);
+  CHECK_FIELD(nvllm_sampling_params, reserved, 92);
+  CHECK_FIELD(nvllm_sampling_params, stop, 96);
+  CHECK_FIELD(nvllm_sampling_params, num_logit_bias, 168);
+  CHECK(sizeof(nvllm_sampling_params) >= 176);
+  CHECK_FIELD(nvllm_request, text, 8);
+  CHECK_FIELD(nvllm_request, enable_thinking, 56);
+  CHECK_FIELD(nvllm_request, sampling, 64);
+  CHECK(sizeof(nvllm_request) >= 72);
+  CHECK_FIELD(nvllm_event, id, 8);
+  CHECK_FIELD(nvllm_event, token, 32);
+  CHECK_FIELD(nvllm_event, top, 48);
+  CHECK_FIELD(nvllm_event, error, 72);
+  CHECK_FIELD(nvllm_event, reserved, 92);
+  CHECK(sizeof(nvllm_event) >= 96);
+  CHECK_FIELD(nvllm_stats, num_free_kv_blocks, 96);
+  CHECK_FIELD(nvllm_stats, end_to_end_seconds, 200);
+  CHECK(sizeof(nvllm_stats) >= 224);
+  CHECK_FIELD(nvllm_health, reason, 24);
+  CHECK(sizeof(nvllm_health) >= 1048);
+  CHECK_FIELD(nvllm_info, has_chat_template, 28);
+  CHECK(sizeof(nvllm_info) >= 32);
+  CHECK(sizeof(nvllm_token_bias) == 8 && sizeof(nvllm_token_logprob) == 8);
+  CHECK(sizeof(nvllm_percentiles) == 24);
+}
+
+// What a request's callback has heard.
+typedef struct {
+  char text[4096];
+  size_t size;
+  int num_events;
+  int num_tokens;
+  int num_last;
+  int finish_reason;
+  int num_generated, num_prompt, num_cached;
+  int num_logprobs;
+  char error[256];
+  int stop_after;  // events; 0: never
+} Heard;
+
+static int32_t hear(void* user, const nvllm_event* event) {
+  Heard* heard = user;
+  CHECK(event->struct_size == sizeof(nvllm_event));
+  CHECK(heard->num_last == 0);
+  CHECK(strlen(event->text) == event->text_size);
+  CHECK(heard->size + event->text_size < sizeof heard->text);
+  memcpy(heard->text + heard->size, event->text, event->text_size + 1);
+  heard->size += event->text_size;
+  heard->num_tokens += event->has_token;
+  heard->num_last += event->is_last;
+  heard->num_generated = event->num_generated_tokens;
+  heard->num_prompt = event->num_prompt_tokens;
+  heard->num_cached = event->num_cached_tokens;
+  if (event->finish_reason != NVLLM_FINISH_NONE) heard->finish_reason = event->finish_reason;
+  if (event->has_logprob) {
+    ++heard->num_logprobs;
+    CHECK(event->logprob <= 0 && event->num_top == 2);
+    CHECK(event->top[0].logprob >= event->top[1].logprob);
+  }
+  if (event->error) strncpy(heard->error, event->error, sizeof heard->error - 1);
+  return ++heard->num_events == heard->stop_after;
+}
+
+static void serve(nvllm_engine* engine) {
+  nvllm_status status;
+  while ((status = nvllm_step(engine)) == 1) {
+  }
+  CHECK(status == 0);
+}
+
+static Heard generate(nvllm_engine* engine, const nvllm_request* request) {
+  Heard heard = {0};
+  CHECK(nvllm_submit(engine, request, hear, &heard, NULL) == NVLLM_OK);
+  serve(engine);
+  CHECK(heard.num_last == 1);
+  return heard;
+}
+
+static nvllm_engine* create(const char* model) {
+  nvllm_engine_config config;
+  CHECK(nvllm_engine_config_init(&config) == NVLLM_OK);
+  config.model = model;
+  config.device = "cpu";
+  config.max_num_seqs = 8;
+  config.kv_blocks = 64;
+  config.num_threads = 1;
+  config.has_seed = 1;
+  config.seed = 7;
+  nvllm_engine* engine = NULL;
+  CHECK(nvllm_engine_create(&config, &engine) == NVLLM_OK && engine != NULL);
+  return engine;
+}
+
+static nvllm_sampling_params greedy(int max_tokens) {
+  nvllm_sampling_params params = {.struct_size = sizeof params};
+  params.has_temperature = 1;  // and temperature 0
+  params.max_tokens = max_tokens;
+  return params;
+}
+
+static const char kPrompt[] = "Once upon a time there was a king who had";
+
+static nvllm_request request_of(const nvllm_sampling_params* params) {
+  nvllm_request request = {.struct_size = sizeof request, .text = kPrompt, .sampling = params};
+  return request;
+}
+
+static void check_versions(void) {
+  CHECK(nvllm_abi_version() == NVLLM_ABI_VERSION);
+  CHECK(strchr(nvllm_version(), '.') != NULL);
+  CHECK(strcmp(nvllm_status_name(NVLLM_ERROR_BUSY), "NVLLM_ERROR_BUSY") == 0);
+  CHECK(strcmp(nvllm_status_name(12345), "unknown") == 0);
+  CHECK(strcmp(nvllm_last_error(), "") == 0);
+}
+
+static void check_generation(nvllm_engine* engine) {
+  nvllm_sampling_params params = greedy(24);
+  nvllm_request request = request_of(&params);
+  const Heard by_text = generate(engine, &request);
+  CHECK(by_text.size > 0 && by_text.num_tokens == by_text.num_generated);
+  CHECK(by_text.num_prompt > 1 && by_text.num_tokens <= 24);
+  CHECK(by_text.finish_reason == NVLLM_FINISH_STOP || by_text.finish_reason == NVLLM_FINISH_LENGTH);
+
+  // The same by tokens, and with a size instead of a zero byte.
+  int32_t tokens[64];
+  size_t count = 0;
+  CHECK(nvllm_tokenize(engine, &request, tokens, 64, &count) == NVLLM_OK);
+  CHECK((int)count == by_text.num_prompt);
+  nvllm_request by_id = {.struct_size = sizeof by_id, .sampling = &params};
+  by_id.token_ids = tokens;
+  by_id.num_token_ids = count;
+  CHECK(strcmp(generate(engine, &by_id).text, by_text.text) == 0);
+  char longer[128];
+  snprintf(longer, sizeof longer, "%s nothing", kPrompt);
+  nvllm_request sized = request;
+  sized.text = longer;
+  sized.text_size = strlen(kPrompt);
+  CHECK(strcmp(generate(engine, &sized).text, by_text.text) == 0);
+
+  // Tokens and back; too little room gives the beginning.
+  char text[128];
+  size_t size = 0;
+  CHECK(nvllm_detokenize(engine, tokens, count, 0, text, sizeof text, &size) == NVLLM_OK);
+  CHECK(strcmp(text, kPrompt) == 0 && size == strlen(kPrompt));
+  CHECK(nvllm_detokenize(engine, tokens, count, 0, text, 5, &size) == NVLLM_OK);
+  CHECK(strcmp(text, "Once") == 0 && size == strlen(kPrompt));
+  CHECK(nvllm_detokenize(engine, tokens, count, 0, NULL, 0, &size) == NVLLM_OK);
+  CHECK(nvllm_tokenize(engine, &request, NULL, 0, &count) == NVLLM_OK);
+  CHECK((int)count == by_text.num_prompt);
+
+  // A conversation, with tools and without.
+  nvllm_request chat = {.struct_size = sizeof chat, .sampling = &params};
+  chat.messages = "[{\"role\": \"user\", \"content\": \"Tell me of a fox.\"}]";
+  const Heard answer = generate(engine, &chat);
+  chat.enable_thinking = -1;
+  const Heard without = generate(engine, &chat);
+  CHECK(answer.num_prompt > 0 && without.num_prompt > 0);
+  chat.tools = "[{\"type\": \"function\", \"function\": {\"name\": \"hunt\"}}]";
+  CHECK(generate(engine, &chat).num_prompt >= without.num_prompt);  // as the template has it
+
+  // Log-probabilities, samples, a stop string, a bias, tokens that alone may come.
+  params.has_logprobs = 1;
+  params.logprobs = 2;
+  const Heard scored = generate(engine, &request);
+  CHECK(scored.num_logprobs == scored.num_tokens);
+  params = greedy(4);
+  params.n = 3;
+  params.ignore_eos = 1;
+  CHECK(generate(engine, &request).num_tokens == 12);
+  const char* stop[] = {"daughter", "king"};
+  params = greedy(24);
+  params.stop = stop;
+  params.num_stop = 2;
+  CHECK(generate(engine, &request).finish_reason == NVLLM_FINISH_STOP);
+  const int32_t only[] = {258};
+  params = greedy(4);
+  params.allowed_token_ids = only;
+  params.num_allowed_token_ids = 1;
+  params.ignore_eos = 1;
+  CHECK(nvllm_detokenize(engine, only, 1, 0, text, sizeof text, &size) == NVLLM_OK);
+  CHECK(strncmp(generate(engine, &request).text, text, size) == 0);
+  const nvllm_token_bias bias[] = {{258, -100.0f}};
+  params = greedy(4);
+  params.logit_bias = bias;
+  params.num_logit_bias = 1;
+  CHECK(strcmp(generate(engine, &request).text, by_text.text) != 0);
+
+  // The same seed, the same sample.
+  nvllm_sampling_params seeded = {.struct_size = sizeof seeded, .max_tokens = 16};
+  seeded.has_seed = 1;
+  request.sampling = &seeded;
+  CHECK(strcmp(generate(engine, &request).text, generate(engine, &request).text) == 0);
+}
+
+typedef struct {
+  nvllm_engine* engine;
+  Heard second;
+  int has_submitted;
+} Chain;
+
+// Submits a request from within a callback, and asks for what a callback may ask for.
+static int32_t chain(void* user, const nvllm_event* event) {
+  Chain* links = user;
+  if (links->has_submitted) return 0;
+  links->has_submitted = 1;
+  nvllm_sampling_params params = greedy(4);
+  nvllm_request request = request_of(&params);
+  CHECK(nvllm_submit(links->engine, &request, hear, &links->second, NULL) == NVLLM_OK);
+  nvllm_stats stats;
+  nvllm_stats_init(&stats);
+  CHECK(nvllm_get_stats(links->engine, &stats) == NVLLM_OK);
+  CHECK_FAILS(NVLLM_ERROR_BUSY, "own callbacks", nvllm_engine_destroy(links->engine));
+  CHECK(nvllm_abort(links->engine, event->id) == 1);
+  return 0;
+}
+
+static void check_aborts(nvllm_engine* engine) {
+  nvllm_sampling_params params = greedy(1000);
+  params.ignore_eos = 1;
+  nvllm_request request = request_of(&params);
+
+  Heard heard = {0};
+  uint64_t id = 0;
+  CHECK(nvllm_submit(engine, &request, hear, &heard, &id) == NVLLM_OK && id != 0);
+  for (int i = 0; i < 5; ++i) CHECK(nvllm_step(engine) == 1);
+  CHECK(nvllm_abort(engine, id) == 1);
+  CHECK(nvllm_abort(engine, id) == 0);
+  CHECK(nvllm_abort(engine, 123456789) == 0);
+  serve(engine);
+  CHECK(heard.num_last == 1 && heard.finish_reason == NVLLM_FINISH_ABORT);
+
+  // By what the callback returns: nothing but the end comes after it.
+  Heard stopping = {0};
+  stopping.stop_after = 3;
+  CHECK(nvllm_submit(engine, &request, hear, &stopping, NULL) == NVLLM_OK);
+  serve(engine);
+  CHECK(stopping.num_events == 4 && stopping.num_last == 1 && stopping.num_tokens == 3);
+  CHECK(stopping.finish_reason == NVLLM_FINISH_ABORT);
+
+  Chain links = {0};
+  links.engine = engine;
+  CHECK(nvllm_submit(engine, &request, chain, &links, NULL) == NVLLM_OK);
+  serve(engine);
+  CHECK(links.second.num_last == 1 && links.second.num_tokens > 0);
+}
+
+static void check_state(nvllm_engine* engine) {
+  nvllm_stats stats;
+  nvllm_stats_init(&stats);
+  CHECK(nvllm_get_stats(engine, &stats) == NVLLM_OK);
+  CHECK(stats.struct_size == sizeof stats && stats.num_running == 0 && stats.num_waiting == 0);
+  CHECK(stats.num_finished > 5 && stats.num_kv_blocks == 64 && stats.num_free_kv_blocks == 64);
+  CHECK(stats.num_sampled_tokens > 24 && stats.end_to_end_seconds.p99 > 0);
+  nvllm_health health;
+  nvllm_health_init(&health);
+  CHECK(nvllm_get_health(engine, &health) == NVLLM_OK);
+  CHECK(health.state == NVLLM_HEALTH_OK && strcmp(health.reason, "") == 0);
+  nvllm_info info;
+  nvllm_info_init(&info);
+  CHECK(nvllm_get_info(engine, &info) == NVLLM_OK);
+  CHECK(info.vocab_size == 4096 && info.max_total_tokens > 100);
+  CHECK(info.has_tokenizer == 1 && info.has_chat_template == 1);
+  char text[4096];
+  size_t size = 0;
+  CHECK(nvllm_describe(engine, text, sizeof text, &size) == NVLLM_OK && size == strlen(text));
+  CHECK(nvllm_reset(engine) == NVLLM_OK);
+  CHECK(nvllm_stop(engine) == NVLLM_OK);
+  CHECK(nvllm_run(engine) == NVLLM_OK);  // at once
+  CHECK(nvllm_step(engine) == 0);
+}
+
+// A size that is no struct's: too small, not whole words, garbage.
+static const size_t kBadSizes[] = {0, 1, 4, 7, 31, 1001, 5000, (size_t)-1, (size_t)-8};
+enum { kNumBadSizes = sizeof kBadSizes / sizeof kBadSizes[0] };
+
+static void check_misuse(nvllm_engine* engine, const char* model) {
+  const nvllm_status invalid = NVLLM_ERROR_INVALID;
+  int32_t tokens[8];
+  char text[8];
+  size_t size = 77;
+  uint64_t id = 77;
+  nvllm_engine* other = NULL;
+  nvllm_engine_config config = {.struct_size = sizeof config, .model = model};
+  nvllm_sampling_params params = greedy(4);
+  nvllm_request request = request_of(&params);
+  nvllm_stats stats = {.struct_size = sizeof stats};
+  nvllm_health health = {.struct_size = sizeof health};
+  nvllm_info info = {.struct_size = sizeof info};
+  Heard heard = {0};
+
+  CHECK(nvllm_engine_destroy(NULL) == NVLLM_OK);
+  CHECK(nvllm_init_struct(NULL, 8) == invalid);
+  CHECK(nvllm_init_struct(&stats, 4) == invalid);
+  CHECK(nvllm_init_struct(&stats, (size_t)-1) == invalid);
+  CHECK_FAILS(invalid, "nvllm_engine_config must not be NULL", nvllm_engine_create(NULL, &other));
+  CHECK_FAILS(invalid, "engine must not be NULL", nvllm_engine_create(&config, NULL));
+  CHECK(nvllm_submit(NULL, &request, hear, &heard, &id) == invalid);
+  CHECK(nvllm_submit(engine, NULL, hear, &heard, &id) == invalid);
+  CHECK_FAILS(invalid, "callback", nvllm_submit(engine, &request, NULL, &heard, &id));
+  CHECK(nvllm_abort(NULL, 1) == invalid);
+  CHECK(nvllm_step(NULL) == invalid);
+  CHECK(nvllm_run(NULL) == invalid);
+  CHECK(nvllm_stop(NULL) == invalid);
+  CHECK(nvllm_reset(NULL) == invalid);
+  CHECK(nvllm_tokenize(NULL, &request, tokens, 8, &size) == invalid);
+  CHECK(nvllm_tokenize(engine, NULL, tokens, 8, &size) == invalid);
+  CHECK(nvllm_tokenize(engine, &request, NULL, 8, &size) == invalid);
+  CHECK(nvllm_tokenize(engine, &request, tokens, 8, NULL) == invalid);
+  CHECK(nvllm_detokenize(NULL, tokens, 1, 0, text, 8, &size) == invalid);
+  CHECK(nvllm_detokenize(engine, NULL, 1, 0, text, 8, &size) == invalid);
+  CHECK(nvllm_detokenize(engine, tokens, 0, 2, text, 8, &size) == invalid);
+  CHECK(nvllm_detokenize(engine, tokens, 0, 0, NULL, 8, &size) == invalid);
+  CHECK(nvllm_detokenize(engine, tokens, 0, 0, text, 8, NULL) == invalid);
+  CHECK(nvllm_get_stats(NULL, &stats) == invalid);
+  CHECK(nvllm_get_stats(engine, NULL) == invalid);
+  CHECK(nvllm_get_health(NULL, &health) == invalid);
+  CHECK(nvllm_get_health(engine, NULL) == invalid);
+  CHECK(nvllm_get_info(NULL, &info) == invalid);
+  CHECK(nvllm_get_info(engine, NULL) == invalid);
+  CHECK(nvllm_describe(NULL, text, 8, &size) == invalid);
+  CHECK(nvllm_describe(engine, NULL, 8, &size) == invalid);
+  CHECK(nvllm_describe(engine, text, 8, NULL) == invalid);
+
+  for (int i = 0; i < kNumBadSizes; ++i) {
+    config.struct_size = request.struct_size = stats.struct_size = kBadSizes[i];
+    health.struct_size = info.struct_size = kBadSizes[i];
+    CHECK_FAILS(invalid, "struct_size", nvllm_engine_create(&config, &other));
+    CHECK_FAILS(invalid, "struct_size", nvllm_submit(engine, &request, hear, &heard, &id));
+    CHECK_FAILS(invalid, "struct_size", nvllm_tokenize(engine, &request, tokens, 8, &size));
+    CHECK_FAILS(invalid, "struct_size", nvllm_get_stats(engine, &stats));
+    CHECK_FAILS(invalid, "struct_size", nvllm_get_health(engine, &health));
+    CHECK_FAILS(invalid, "struct_size", nvllm_get_info(engine, &info));
+    request = request_of(&params);
+    params.struct_size = kBadSizes[i];
+    CHECK_FAILS(invalid, "struct_size", nvllm_submit(engine, &request, hear, &heard, &id));
+    params = greedy(4);
+  }
+  CHECK(size == 77 && id == 77 && other == NULL);  // nothing was handed out
+}
+
+static void check_refusals(nvllm_engine* engine, const char* model) {
+  const nvllm_status invalid = NVLLM_ERROR_INVALID;
+  Heard heard = {0};
+  nvllm_engine* other = NULL;
+#define CHECK_CONFIG(status, words, field, value)                                \
+  do {                                                                           \
+    nvllm_engine_config config = {.struct_size = sizeof config, .model = model}; \
+    config.field = value;                                                        \
+    CHECK_FAILS(status, words, nvllm_engine_create(&config, &other));            \
+    CHECK(other == NULL);                                                        \
+  } while (0)
+  CHECK_CONFIG(invalid, "model", model, NULL);
+  CHECK_CONFIG(NVLLM_ERROR_LOAD, "/nowhere", model, "/nowhere");
+  CHECK_CONFIG(invalid, "device", device, "tpu");
+  CHECK_CONFIG(invalid, "dtype", dtype, "int4");
+  CHECK_CONFIG(NVLLM_ERROR_UNSUPPORTED, "cuda", device, "cuda");
+  CHECK_CONFIG(NVLLM_ERROR_UNSUPPORTED, "reserved", reserved, 1);
+  CHECK_CONFIG(invalid, "has_seed", has_seed, 2);
+  CHECK_CONFIG(NVLLM_ERROR_CONFIG, "max_num_seqs", max_num_seqs, -1);
+  CHECK_CONFIG(NVLLM_ERROR_CONFIG, "tensor_parallel", tensor_parallel, 3);
+  CHECK_CONFIG(NVLLM_ERROR_CONFIG, "", kv_bytes, 1);
+
+#define CHECK_REQUEST(status, words, field, value)                                  \
+  do {                                                                              \
+    nvllm_sampling_params params = greedy(4);                                       \
+    nvllm_request request = request_of(&params);                                    \
+    (void)params;                                                                   \
+    field = value;                                                                  \
+    CHECK_FAILS(status, words, nvllm_submit(engine, &request, hear, &heard, NULL)); \
+  } while (0)
+  const int32_t wrong_token = 1 << 20;
+  CHECK_REQUEST(invalid, "exactly one", request.text, NULL);
+  CHECK_REQUEST(invalid, "exactly one", request.token_ids, &wrong_token);
+  CHECK_REQUEST(NVLLM_ERROR_REQUEST, "no tokens", request.text, "");
+  CHECK_REQUEST(invalid, "messages alone", request.tools, "[]");
+  CHECK_REQUEST(invalid, "enable_thinking", request.enable_thinking, 2);
+  CHECK_REQUEST(NVLLM_ERROR_UNSUPPORTED, "reserved", request.reserved, 1);
+  CHECK_REQUEST(NVLLM_ERROR_REQUEST, "max_tokens", params.max_tokens, -1);
+  CHECK_REQUEST(NVLLM_ERROR_REQUEST, "temperature", params.temperature, -1.0f);
+  CHECK_REQUEST(NVLLM_ERROR_REQUEST, "top_p", params.top_p, 2.0f);
+  CHECK_REQUEST(invalid, "ignore_eos", params.ignore_eos, 7);
+  CHECK_REQUEST(invalid, "stop", params.num_stop, 1);
+  CHECK_REQUEST(invalid, "stop_token_ids", params.num_stop_token_ids, (size_t)-1);
+  CHECK_REQUEST(invalid, "logit_bias", params.num_logit_bias, 1);
+  const char* stop[] = {"a", NULL};
+  nvllm_sampling_params params = greedy(4);
+  params.stop = stop;
+  params.num_stop = 2;
+  nvllm_request request = request_of(&params);
+  CHECK_FAILS(invalid, "entry 1 of stop", nvllm_submit(engine, &request, hear, &heard, NULL));
+  params.num_stop = (size_t)-1;
+  CHECK_FAILS(invalid, "at most", nvllm_submit(engine, &request, hear, &heard, NULL));
+  nvllm_request chat = {.struct_size = sizeof chat, .messages = "[{\"role\": 1}]"};
+  CHECK(nvllm_submit(engine, &chat, hear, &heard, NULL) == NVLLM_ERROR_REQUEST);
+  chat.messages = "not JSON";
+  CHECK_FAILS(NVLLM_ERROR_REQUEST, "messages is not valid JSON",
+              nvllm_submit(engine, &chat, hear, &heard, NULL));
+  nvllm_request tokens = {.struct_size = sizeof tokens, .token_ids = &wrong_token};
+  tokens.num_token_ids = 1;
+  CHECK_FAILS(NVLLM_ERROR_REQUEST, "vocab_size", nvllm_submit(engine, &tokens, hear, &heard, NULL));
+  CHECK(heard.num_events == 0);
+}
+
+int main(int argc, char** argv) {
+  CHECK(argc == 2);
+  check_layout();
+  check_versions();
+  nvllm_engine* engine = create(argv[1]);
+  check_generation(engine);
+  check_aborts(engine);
+  check_state(engine);
+  check_misuse(engine, argv[1]);
+  check_refusals(engine, argv[1]);
+
+  // The engine's end is the end of what it has; another one does not mind.
+  nvllm_engine* other = create(argv[1]);
+  nvllm_sampling_params params = greedy(1000);
+  nvllm_request request = request_of(&params);
+  Heard heard = {0};
+  CHECK(nvllm_submit(engine, &request, hear, &heard, NULL) == NVLLM_OK);
+  CHECK(nvllm_step(engine) == 1);
+  CHECK(nvllm_engine_destroy(engine) == NVLLM_OK);
+  CHECK(heard.num_last == 1 && heard.finish_reason == NVLLM_FINISH_ABORT);
+  params.max_tokens = 4;
+  CHECK(generate(other, &request).num_tokens > 0);
+  CHECK(nvllm_engine_destroy(other) == NVLLM_OK);
+  printf("%d checks\n", num_checks);
+  return 0;
+}

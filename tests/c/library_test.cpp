@@ -1,0 +1,418 @@
+// The functions of c/nanovllm.h over an engine that does what a test says: statuses, callbacks, and
+// who waits for whom. tests/c/run_test.sh has the shared library with a real engine.
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <new>
+#include <set>
+#include <span>
+#include <stdexcept>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "catch.hpp"
+#include "nanovllm/c/library.inc"
+
+using namespace nanovllm;
+
+namespace {
+
+/// What the next engines do.
+struct Script {
+  std::function<void(const EngineConfig&)> on_create = [](const EngineConfig&) {};
+  std::function<bool()> on_step = [] { return false; };
+  std::function<void(const std::stop_token&)> on_run = [](const std::stop_token&) {};
+  std::atomic<bool> is_destroyed = false;
+  SamplingParams params;  // of the last request
+  std::vector<TokenCallback> callbacks;
+  std::set<RequestId> aborted;
+};
+Script* script = nullptr;
+
+class ScriptedEngine final : public AnyEngine {
+ public:
+  ~ScriptedEngine() override {
+    const Output output = output_of(FinishReason::abort);
+    for (std::size_t i = 0; i < script->callbacks.size(); ++i) {
+      if (!script->callbacks[i]) continue;
+      script->callbacks[i](
+          {.id = i + 1, .finish_reason = FinishReason::abort, .text = {}, .output = &output});
+    }
+    script->is_destroyed = true;
+  }
+
+  [[nodiscard]] static Output output_of(FinishReason reason) {
+    Output output;
+    output.finish_reason = reason;
+    output.num_prompt_tokens = 5;
+    output.num_cached_tokens = 3;
+    output.error = reason == FinishReason::error ? "it broke" : "";
+    return output;
+  }
+
+  RequestId submit(const Prompt&, const SamplingParams& params, TokenCallback callback) override {
+    script->params = params;
+    script->callbacks.push_back(std::move(callback));
+    return script->callbacks.size();
+  }
+  bool abort(RequestId id) override { return script->aborted.insert(id).second; }
+  bool step() override { return script->on_step(); }
+  void run(const std::stop_token& stop) override { script->on_run(stop); }
+  void run_worker() override {}
+  std::vector<TokenId> encode(const Prompt&) const override { return {1, 2, 3}; }
+  const TextSide& text() const override { return text_; }
+  std::span<const TokenId> eos_token_ids() const override { return {}; }
+  std::int64_t vocab_size() const override { return 100; }
+  std::int64_t max_total_tokens() const override { return 50; }
+  EngineStats stats() const override { return {.num_steps = 17}; }
+  Latencies latencies() const override { return {}; }
+  Health health() const override {
+    return {.state = Health::State::hung, .reason = std::string(2000, 'x'), .seconds = 1.5};
+  }
+  void reset() override {}
+  std::string describe() const override { return "scripted"; }
+  void check_invariants() const override {}
+
+ private:
+  TextSide text_;
+};
+
+/// A script in force.
+struct Scripted : Script {
+  Scripted() { script = this; }
+};
+
+nvllm_engine* create(const char* model = "model") {
+  nvllm_engine_config config{};
+  nvllm_engine_config_init(&config);
+  config.model = model;
+  nvllm_engine* engine = nullptr;
+  REQUIRE(nvllm_engine_create(&config, &engine) == NVLLM_OK);
+  return engine;
+}
+
+nvllm_request text_request() {
+  nvllm_request request{};
+  nvllm_request_init(&request);
+  request.text = "text";
+  return request;
+}
+
+std::string last_error() { return nvllm_last_error(); }
+
+/// The status and the message of a step that throws this.
+template <class Thrown>
+nvllm_status status_of(nvllm_engine* engine, Thrown thrown) {
+  script->on_step = [thrown]() -> bool { throw thrown; };
+  return nvllm_step(engine);
+}
+
+}  // namespace
+
+std::unique_ptr<AnyEngine> c_api::make_engine(EngineChoice choice) {
+  script->on_create(choice.config);
+  return std::make_unique<ScriptedEngine>();
+}
+
+TEST_CASE("every exception becomes a status and a message") {
+  Scripted scripted;
+  nvllm_engine* engine = create();
+  CHECK(status_of(engine, ConfigError("a setting")) == NVLLM_ERROR_CONFIG);
+  CHECK(last_error() == "a setting");
+  CHECK(status_of(engine, LoadError("a file")) == NVLLM_ERROR_LOAD);
+  CHECK(status_of(engine, RequestError("a request")) == NVLLM_ERROR_REQUEST);
+  CHECK(status_of(engine, CudaError("a device")) == NVLLM_ERROR_CUDA);
+  CHECK(status_of(engine, ShapeError("a shape")) == NVLLM_ERROR_INTERNAL);
+  CHECK(status_of(engine, std::bad_alloc()) == NVLLM_ERROR_MEMORY);
+  CHECK(status_of(engine, std::runtime_error("other")) == NVLLM_ERROR_INTERNAL);
+  CHECK(last_error() == "other");
+  CHECK(status_of(engine, 5) == NVLLM_ERROR_INTERNAL);
+  CHECK(last_error() == "unknown");
+  // What is too long is cut, between two characters.
+  std::string text(2046, 'x');
+  CHECK(status_of(engine, Error(text + "\xC3\xA9")) == NVLLM_ERROR_INTERNAL);
+  CHECK(last_error() == text);
+  CHECK(nvllm_engine_destroy(engine) == NVLLM_OK);
+  CHECK(last_error() == text);
+
+  scripted.on_create = [](const EngineConfig&) { throw LoadError("no model"); };
+  nvllm_engine_config config{};
+  nvllm_engine_config_init(&config);
+  config.model = "model";
+  engine = nullptr;
+  CHECK(nvllm_engine_create(&config, &engine) == NVLLM_ERROR_LOAD);
+  CHECK(engine == nullptr);
+}
+
+TEST_CASE("settings of C arrive, and zero is the default") {
+  Scripted scripted;
+  nvllm_engine_config c{};
+  nvllm_engine_config_init(&c);
+  c.model = "somewhere";
+  EngineConfig config = c_api::read_engine_config(&c).config;
+  const EngineConfig defaults;
+  CHECK(config.max_num_seqs == defaults.max_num_seqs);
+  CHECK(config.tensor_parallel == defaults.tensor_parallel);
+  CHECK(config.disk_kv_bytes == defaults.disk_kv_bytes);
+  CHECK(config.prefix_caching);
+  CHECK_FALSE(config.kv_size);
+  CHECK_FALSE(config.seed);
+  CHECK_FALSE(config.step_timeout);
+  c.kv_blocks = 9;
+  c.host_kv_bytes = 4096;
+  c.disk_kv_path = "cache";
+  c.disk_kv_bytes = 8192;
+  c.max_model_len = 77;
+  c.device_index = 2;
+  c.tensor_parallel = 4;
+  c.num_threads = 3;
+  c.max_num_seqs = 5;
+  c.max_num_batched_tokens = 64;
+  c.disable_prefix_caching = 1;
+  c.has_seed = 1;  // of 0
+  c.step_timeout_seconds = 2.5;
+  c.dtype = "float32";
+  c.device = "cuda";
+  const c_api::EngineChoice choice = c_api::read_engine_config(&c);
+  config = choice.config;
+  CHECK(choice.device == "cuda");
+  CHECK(choice.dtype == "float32");
+  CHECK(config.model == "somewhere");
+  CHECK((config.kv_size->kind() == KvSize::Kind::blocks && config.kv_size->count() == 9));
+  CHECK((config.host_kv_size.kind() == KvSize::Kind::bytes && config.host_kv_size.count() == 4096));
+  CHECK(config.disk_kv_path == "cache");
+  CHECK(config.disk_kv_bytes == 8192);
+  CHECK(config.max_model_len == 77);
+  CHECK(config.device == 2);
+  CHECK(config.tensor_parallel == 4);
+  CHECK(config.num_threads == 3);
+  CHECK(config.max_num_seqs == 5);
+  CHECK(config.max_num_batched_tokens == 64);
+  CHECK_FALSE(config.prefix_caching);
+  CHECK(config.seed == 0);
+  CHECK(config.step_timeout->count() == 2.5);
+  c.kv_bytes = 1;
+  CHECK_THROWS_AS(c_api::read_engine_config(&c), c_api::InvalidError);
+
+  nvllm_sampling_params p{};
+  nvllm_sampling_params_init(&p);
+  SamplingParams params = c_api::read_sampling(&p);
+  CHECK_FALSE((params.temperature || params.top_p || params.top_k || params.min_p || params.seed ||
+               params.repetition_penalty || params.logprobs));
+  CHECK((params.n == 1 && params.max_tokens == 256 && params.skip_special_tokens));
+  const std::array<const char*, 2> texts = {"a", "b"};
+  const std::array<std::int32_t, 2> tokens = {4, 5};
+  const nvllm_token_bias bias = {6, 1.5f};
+  p.has_temperature = p.has_min_p = p.has_logprobs = 1;
+  p.top_p = 0.5f;
+  p.top_k = -1;
+  p.repetition_penalty = 1.25f;
+  p.frequency_penalty = 0.75f;
+  p.presence_penalty = -0.75f;
+  p.n = 2;
+  p.max_tokens = 3;
+  p.min_tokens = 1;
+  p.ignore_eos = p.keep_special_tokens = p.include_stop_str_in_output = 1;
+  p.priority = -4;
+  p.stop = p.bad_words = texts.data();
+  p.num_stop = p.num_bad_words = 2;
+  p.stop_token_ids = p.allowed_token_ids = tokens.data();
+  p.num_stop_token_ids = 2;
+  p.num_allowed_token_ids = 1;
+  p.logit_bias = &bias;
+  p.num_logit_bias = 1;
+  params = c_api::read_sampling(&p);
+  CHECK(params.temperature == 0.f);
+  CHECK(params.min_p == 0.f);
+  CHECK(params.logprobs == 0);
+  CHECK(params.top_p == 0.5f);
+  CHECK(params.top_k == -1);
+  CHECK(params.repetition_penalty == 1.25f);
+  CHECK((params.frequency_penalty == 0.75f && params.presence_penalty == -0.75f));
+  CHECK((params.n == 2 && params.max_tokens == 3 && params.min_tokens == 1));
+  CHECK((params.ignore_eos && !params.skip_special_tokens && params.include_stop_str_in_output));
+  CHECK(params.priority == -4);
+  CHECK(params.stop == std::vector<std::string>{"a", "b"});
+  CHECK(params.bad_words == params.stop);
+  CHECK(params.stop_token_ids == std::vector<TokenId>{4, 5});
+  CHECK(params.allowed_token_ids == std::vector<TokenId>{4});
+  CHECK((params.logit_bias.size() == 1 && params.logit_bias[0].token == 6));
+}
+
+TEST_CASE("structs of other versions") {
+  // Of a newer header: 16 bytes more.
+  struct Newer {
+    nvllm_request known{};
+    std::array<char, 16> added{};
+  } newer;
+  newer.known = text_request();
+  newer.known.struct_size = sizeof newer;
+  CHECK(std::string(c_api::read_struct(&newer.known).text) == "text");
+  newer.added[15] = 1;
+  CHECK_THROWS_AS(c_api::read_struct(&newer.known), c_api::UnsupportedError);
+
+  // Of an older one: it ends with the text, and what lies behind is not read.
+  nvllm_request older = text_request();
+  older.struct_size = offsetof(nvllm_request, text_size);
+  older.text_size = 12345;
+  CHECK(c_api::read_struct(&older).text_size == 0);
+
+  // What is written keeps to the caller's size.
+  nvllm_stats stats;
+  std::memset(&stats, 0x55, sizeof stats);
+  stats.struct_size = offsetof(nvllm_stats, num_finished);
+  nvllm_stats value{};
+  value.num_running = 3;
+  value.num_finished = 4;
+  c_api::write_struct(&stats, value);
+  CHECK(stats.num_running == 3);
+  CHECK(stats.num_finished == 0x5555555555555555);
+  CHECK(stats.struct_size == offsetof(nvllm_stats, num_finished));
+}
+
+TEST_CASE("events of C") {
+  Scripted scripted;
+  nvllm_engine* engine = create();
+  struct Heard {
+    std::string text, error;
+    int num_events = 0, num_top = 0, generated = 0, prompt = 0, cached = 0, reason = 0;
+    int abort_at = 0;
+  } heard;
+  const auto hear = [](void* user, const nvllm_event* event) -> std::int32_t {
+    auto& to = *static_cast<Heard*>(user);
+    to.text.append(event->text, event->text_size);
+    if (event->error != nullptr) to.error = event->error;
+    to.num_top += event->num_top;
+    to.generated = event->num_generated_tokens;
+    to.prompt = event->num_prompt_tokens;
+    to.cached = event->num_cached_tokens;
+    to.reason = event->finish_reason;
+    return ++to.num_events == to.abort_at;
+  };
+  const nvllm_request request = text_request();
+  std::uint64_t id = 0;
+  REQUIRE(nvllm_submit(engine, &request, hear, &heard, &id) == NVLLM_OK);
+  CHECK(id == 1);
+  const TokenId token = 7;
+  const TokenLogprobs logprobs{.token_id = 7, .logprob = -1, .top = {{7, -1.f}, {8, -2.f}}};
+  // A view, without a zero byte behind it.
+  scripted.callbacks[0](
+      {.id = 1, .token = &token, .text = std::string_view("abcd", 2), .logprobs = &logprobs});
+  CHECK(heard.text == "ab");
+  CHECK(heard.num_top == 2);
+  const Output failed = ScriptedEngine::output_of(FinishReason::error);
+  scripted.callbacks[0](
+      {.id = 1, .finish_reason = FinishReason::error, .text = {}, .output = &failed});
+  CHECK(heard.error == "it broke");
+  CHECK((heard.generated == 1 && heard.prompt == 5 && heard.cached == 3));
+  CHECK(heard.reason == NVLLM_FINISH_ERROR);
+  scripted.callbacks[0] = {};
+
+  // A callback that aborts hears of the end, and of nothing that was under way.
+  Heard aborting;
+  aborting.abort_at = 1;
+  REQUIRE(nvllm_submit(engine, &request, hear, &aborting, nullptr) == NVLLM_OK);
+  scripted.callbacks[1]({.id = 2, .token = &token, .text = "x"});
+  CHECK(scripted.aborted.contains(2));
+  scripted.callbacks[1]({.id = 2, .token = &token, .text = "y"});
+  CHECK(aborting.num_events == 1);
+  const Output aborted = ScriptedEngine::output_of(FinishReason::abort);
+  scripted.callbacks[1](
+      {.id = 2, .finish_reason = FinishReason::abort, .text = "z", .output = &aborted});
+  CHECK((aborting.num_events == 2 && aborting.text == "x"));
+  CHECK(aborting.reason == NVLLM_FINISH_ABORT);
+  scripted.callbacks[1] = {};
+  CHECK(nvllm_engine_destroy(engine) == NVLLM_OK);
+}
+
+TEST_CASE("health of C is cut to its room") {
+  Scripted scripted;
+  nvllm_engine* engine = create();
+  nvllm_health health;
+  nvllm_health_init(&health);
+  REQUIRE(nvllm_get_health(engine, &health) == NVLLM_OK);
+  CHECK((health.state == NVLLM_HEALTH_HUNG && health.seconds == 1.5));
+  CHECK(std::string(health.reason) == std::string(1023, 'x'));
+  nvllm_engine_destroy(engine);
+}
+
+TEST_CASE("destroying waits for other threads' calls and refuses new ones") {
+  Scripted scripted;
+  std::atomic<bool> runs = false, may_return = false;
+  std::atomic<int> num_returned = 0;
+  scripted.on_run = [&](const std::stop_token& stop) {
+    runs = true;
+    while (!stop.stop_requested() || !may_return) std::this_thread::yield();
+    if (!scripted.is_destroyed) ++num_returned;
+  };
+  nvllm_engine* engine = create();
+  nvllm_status run_status = 1, destroy_status = 1;  // one thread's each
+  std::thread runner([&] { run_status = nvllm_run(engine); });
+  while (!runs) std::this_thread::yield();
+  std::thread destroyer([&] { destroy_status = nvllm_engine_destroy(engine); });
+  // The runner holds the engine, so the handle is there; at some time the calls are refused.
+  const auto call_until_busy = [&] {
+    while (nvllm_abort(engine, 1) != NVLLM_ERROR_BUSY) std::this_thread::yield();
+  };
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 4; ++i) callers.emplace_back(call_until_busy);
+  for (std::thread& caller : callers) caller.join();
+  CHECK(nvllm_engine_destroy(engine) == NVLLM_ERROR_BUSY);
+  CHECK(nvllm_step(engine) == NVLLM_ERROR_BUSY);
+  CHECK_FALSE(scripted.is_destroyed);
+  may_return = true;
+  runner.join();
+  destroyer.join();
+  CHECK(scripted.is_destroyed);
+  CHECK((run_status == NVLLM_OK && destroy_status == NVLLM_OK));
+  CHECK(num_returned == 1);
+}
+
+TEST_CASE("callbacks of an engine that ends are refused what they ask for") {
+  Scripted scripted;
+  nvllm_engine* engine = create();
+  struct Heard {
+    nvllm_engine* engine;
+    std::vector<nvllm_status> statuses;
+  } heard{engine, {}};
+  const nvllm_request request = text_request();
+  const auto hear = [](void* user, const nvllm_event* event) -> std::int32_t {
+    auto& to = *static_cast<Heard*>(user);
+    const nvllm_request again = text_request();
+    to.statuses.push_back(nvllm_submit(to.engine, &again, nullptr, nullptr, nullptr));
+    to.statuses.push_back(nvllm_abort(to.engine, event->id));
+    to.statuses.push_back(nvllm_engine_destroy(to.engine));
+    return 1;
+  };
+  REQUIRE(nvllm_submit(engine, &request, hear, &heard, nullptr) == NVLLM_OK);
+  CHECK(nvllm_engine_destroy(engine) == NVLLM_OK);
+  CHECK(heard.statuses == std::vector<nvllm_status>(3, NVLLM_ERROR_BUSY));
+}
+
+TEST_CASE("a callback may destroy another engine than its own") {
+  Scripted scripted;
+  nvllm_engine* other = create();
+  nvllm_engine* engine = create();
+  nvllm_status status = 1;
+  scripted.on_step = [&] {
+    status = nvllm_engine_destroy(other);
+    return false;
+  };
+  CHECK(nvllm_step(engine) == 0);
+  CHECK(status == NVLLM_OK);
+  scripted.on_step = [&] {
+    status = nvllm_engine_destroy(engine);
+    return false;
+  };
+  CHECK(nvllm_step(engine) == 0);
+  CHECK(status == NVLLM_ERROR_BUSY);
+  CHECK(nvllm_engine_destroy(engine) == NVLLM_OK);
+}
