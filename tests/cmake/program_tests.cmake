@@ -7,7 +7,8 @@ if(NOT NANOVLLM_TEST_PACKAGING)
 endif()
 
 file(GLOB programs CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
-  "${PROJECT_SOURCE_DIR}/examples/*.c[pu]*" "${PROJECT_SOURCE_DIR}/benchmarks/*/*.c[pu]*"
+  "${PROJECT_SOURCE_DIR}/examples/*.c[pu]*" "${PROJECT_SOURCE_DIR}/examples/server/*.cu"
+  "${PROJECT_SOURCE_DIR}/benchmarks/*/*.c[pu]*"
   "${PROJECT_SOURCE_DIR}/tests/oracle/fingerprint/*.c[pu]*")
 list(FILTER programs INCLUDE REGEX "\\.(cpp|cu)$")
 
