@@ -3,8 +3,8 @@
     python3 openai_client_test.py --server PATH_TO_serve --model DIR [--xgrammar] [TEST...]
 
 The model is examples/models/fairytale or another small one that any text comes from; what it says
-is not looked at, but for what must be equal. --xgrammar: the server was built with XGrammar, so that
-JSON and calls of tools can be asked for; without it they must be refused.
+is not looked at, but for what must be equal. A server with XGrammar must write JSON and calls of
+tools where it is asked to, one without must refuse that; --xgrammar says that it must have it.
 """
 
 import argparse
@@ -52,6 +52,7 @@ def setUpModule():
                            "--max-connections", "4096")
     client = openai.OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0, timeout=60)
     model = client.models.list().data[0].id
+    options.xgrammar = options.xgrammar or server.writes_json()
 
 
 def tearDownModule():
@@ -642,7 +643,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--server", required=True, help="the program 'serve'")
     parser.add_argument("--model", required=True, help="checkpoint directory")
-    parser.add_argument("--xgrammar", action="store_true", help="the server has XGrammar")
+    parser.add_argument("--xgrammar", action="store_true", help="the server must have XGrammar")
     options, rest = parser.parse_known_args()
     unittest.main(argv=[sys.argv[0], *rest])
 
