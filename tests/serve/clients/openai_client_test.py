@@ -398,13 +398,12 @@ class Json(unittest.TestCase):
         self.assertIsInstance(reply.choices[0].message.parsed, Animal)
 
     def test_json_object(self):
-        for seed in range(20):
-            choice = chat(max_completion_tokens=200, seed=seed,
-                          response_format={"type": "json_object"}).choices[0]
-            if choice.finish_reason == "stop":
-                self.assertIsInstance(json.loads(choice.message.content), dict)
-                return
-        self.fail("none of 20 objects came to an end")
+        # A model of tales finds no end of an object by itself.
+        bias = {str(token): 100 for text in ("}", '"}') for token in tokens_of(text)[:1]}
+        choice = chat(max_completion_tokens=200, logit_bias=bias,
+                      response_format={"type": "json_object"}).choices[0]
+        self.assertEqual(choice.finish_reason, "stop")
+        self.assertIsInstance(json.loads(choice.message.content), dict)
 
     def test_a_keyword_that_is_not_enforced(self):
         schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
