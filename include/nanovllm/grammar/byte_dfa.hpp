@@ -72,6 +72,10 @@ class ByteDfa {
   std::vector<std::uint8_t> flags_;   // [state]
 };
 
+/// Whether some text matches both. Throws RequestError where finding out takes an undue amount of
+/// work.
+[[nodiscard]] bool have_common_text(const ByteDfa& a, const ByteDfa& b);
+
 /// The automaton of a regular expression, which is to match the whole text. Throws RequestError.
 [[nodiscard]] inline ByteDfa compile_regex(std::string_view pattern) {
   return ByteDfa(make_nfa(parse_regex(pattern)));

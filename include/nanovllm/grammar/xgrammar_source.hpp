@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -22,19 +21,12 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/grammar/grammar_vocabulary.hpp"
+#include "nanovllm/grammar/json_schema_grammar.hpp"
 #include "nanovllm/grammar/regex_source.hpp"
+#include "nanovllm/io/json.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
 
 namespace nanovllm {
-
-/// What JSON may look like where its schema does not say.
-struct JsonStyle {
-  /// White space in one place at the most; 0: none; unset: any amount, which a model may find no
-  /// end of.
-  std::optional<int> max_whitespace = 8;
-  /// Neither properties nor items that the schema does not name, unless it says they may be there.
-  bool strict = true;
-};
 
 namespace detail {
 
@@ -52,9 +44,9 @@ auto with_xgrammar(const char* what, Call&& call) {
 
 /// A grammar that XGrammar has compiled. Made by XGrammarCompiler.
 ///
-/// What it allows must also be allowed by a `form`, a coarser constraint of our own. XGrammar 0.2.8
+/// What it allows must also be allowed by a `form`, a coarser constraint of our own: XGrammar 0.2.8
 /// takes some byte sequences for characters that are not UTF-8 (surrogates, in places overlong
-/// forms), and in strings of bounded length control characters, which JSON forbids.
+/// forms).
 class XGrammarSource final : public TokenMaskSource {
  public:
   /// @param form for the same vocabulary. Every text of the grammar that is to be allowed has it.
@@ -140,27 +132,19 @@ class XGrammarCompiler {
                             int max_threads = 4,
                             std::int64_t max_cache_bytes = std::int64_t{256} << 20)
       : compiler_(tokenizer_info(*vocabulary), max_threads, true, max_cache_bytes),
-        utf8_(std::make_shared<const RegexSource>(vocabulary, "(.|\\n)*")),
-        json_(std::make_shared<const RegexSource>(std::move(vocabulary), kJsonForm)) {}
+        utf8_(std::make_shared<const RegexSource>(std::move(vocabulary), "(.|\\n)*")) {}
 
-  /// JSON that is valid by a schema. Which keywords XGrammar knows is in its documentation; of
-  /// those it does not, it takes no notice.
+  /// JSON that is valid by a schema, by a grammar of our own (grammar/json_schema_grammar.hpp): a
+  /// keyword that is not enforced is refused by name.
   [[nodiscard]] std::shared_ptr<const XGrammarSource> json_schema(
       const std::string& schema, const JsonStyle& style = {}) const {
-    const bool any_whitespace = style.max_whitespace != 0;
-    return source("the JSON Schema is refused", json_, [&] {
-      return compiler_.CompileJSONSchema(
-          schema, any_whitespace, std::nullopt,
-          any_whitespace ? std::nullopt
-                         : std::optional(std::pair<std::string, std::string>(",", ":")),
-          style.strict, any_whitespace ? style.max_whitespace : std::nullopt);
-    });
+    return ebnf(json_schema_grammar(
+        parse_json<RequestError>(schema, "the JSON Schema is refused: it"), style));
   }
 
   /// Any JSON object or array. A single value, too: json_schema("true").
   [[nodiscard]] std::shared_ptr<const XGrammarSource> json() const {
-    return source("the grammar of JSON is refused", json_,
-                  [&] { return compiler_.CompileBuiltinJSONGrammar(); });
+    return json_schema(R"({"type": ["object", "array"]})");
   }
 
   /// A context-free grammar as XGrammar writes it, such as `root ::= "a" root "b" | ""`.
@@ -193,13 +177,8 @@ class XGrammarCompiler {
         what, [&] { return std::make_shared<const XGrammarSource>(compile(), form); });
   }
 
-  /// JSON as far as it is regular: strings and what is between them.
-  static constexpr const char* kJsonForm =
-      R"(([^"\x00-\x08\x0B\x0C\x0E-\x1F]|"([^"\\\x00-\x1F]|\\(["\\/bfnrt]|u[0-9a-fA-F]{4}))*")*)";
-
   mutable xgrammar::GrammarCompiler compiler_;  // thread-safe
   std::shared_ptr<const TokenMaskSource> utf8_;
-  std::shared_ptr<const TokenMaskSource> json_;
 };
 
 }  // namespace nanovllm
