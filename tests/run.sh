@@ -9,12 +9,15 @@
 #   NANOVLLM_TEST_REGEX    only the CTest entries that match; all unless set
 #   NANOVLLM_XGRAMMAR_SOURCE_DIR  sources of XGrammar for its tests; fetched by pip unless set, or
 #                          'none'
+#   NANOVLLM_CLIENT_PYTHON a Python with the packages of tests/serve/clients/requirements.txt; made in
+#                          build/venv by pip unless set, or 'none'
 #   NANOVLLM_TEST_JOBS     tests at a time and compilers at a time; the number of cores unless set
 set -uo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source .ci/packages.sh
 source .ci/xgrammar.sh
+source .ci/clients.sh
 
 presets=${NANOVLLM_TEST_PRESETS:-cpu cpu-asan cpu-tsan cpu-fuzz}
 regex=${NANOVLLM_TEST_REGEX:-}
@@ -73,6 +76,7 @@ run_preset() {
   if [ "$preset" = cpu ] && [ -n "$xgrammar" ]; then
     options+=("-DNANOVLLM_XGRAMMAR_SOURCE_DIR=$xgrammar")
   fi
+  if [ "$preset" = cpu ]; then options+=("-DNANOVLLM_CLIENT_PYTHON=$client_python"); fi
   if ! stage "$preset: configure" cmake --preset "$preset" "${options[@]}"; then
     failed=$((failed + 1))
     return
@@ -100,6 +104,13 @@ fi
 if [ -z "$xgrammar" ]; then
   echo "skipped: grammar/xgrammar_source, there are no sources of XGrammar"
   skipped=$((skipped + 1))
+fi
+
+# Clients of the server. Wheels alone: what needs a compiler to install is no client of ours.
+client_python=
+if [[ " $presets " == *" cpu "* ]]; then
+  client_python=$(find_client_python "$PWD/build/venv" "$PWD/tests/serve/clients/requirements.txt") ||
+    echo "skipped: programs/clients_*, pip cannot install them"
 fi
 
 for preset in $presets; do

@@ -1,5 +1,9 @@
 # 'programs/page': the page of examples/server in a headless Chromium, where there is one, against a
 # scripted server, and against the program itself where that is built.
+if(NOT NANOVLLM_TEST_PACKAGING)
+  return()
+endif()
+
 find_program(NANOVLLM_PYTHON python3)
 mark_as_advanced(NANOVLLM_PYTHON)
 if(NANOVLLM_PYTHON)

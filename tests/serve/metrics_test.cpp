@@ -19,6 +19,7 @@
 #include "catch.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/serve/health_report.hpp"
+#include "nanovllm/version.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::serve;
@@ -244,7 +245,9 @@ TEST_CASE("metrics are Prometheus text, with vLLM's names", "[metrics]") {
   CHECK(value_of(families, "nanovllm:session_blocks") == 5);
   CHECK(value_of(families, "nanovllm:host_seconds_total") == 0.25);
   CHECK(value_of(families, "nanovllm:healthy") == 1);
-  CHECK(value_of(families, "nanovllm:build_info", {{"version", "0.1.0"}}) == 1);
+  const std::string version =
+      concat(NANOVLLM_VERSION_MAJOR, '.', NANOVLLM_VERSION_MINOR, '.', NANOVLLM_VERSION_PATCH);
+  CHECK(value_of(families, "nanovllm:build_info", {{"version", version}}) == 1);
 
   const Family& first = families.at("vllm:time_to_first_token_seconds");
   CHECK(first.type == "histogram");

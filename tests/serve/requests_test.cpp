@@ -486,6 +486,18 @@ TEST_CASE("tools go to the prompt and to the constraint") {
   CHECK(chat(R"("tools": [], "tool_choice": "auto")").tool_choice == ToolChoice{});
   CHECK(chat(kTools + R"(, "tool_choice": "auto")").tool_choice.kind == ChoiceKind::automatic);
   CHECK(chat(kTools + R"(, "response_format": {"type": "text"})").options.tools.size() == 2);
+
+  // Calls that may come come instead of an answer in the form; those that must, leave no room for one.
+  const auto either = chat(kTools + R"(, "parallel_tool_calls": false,
+                                       "response_format": {"type": "json_object"})");
+  CHECK(either.constraint.kind == FormatKind::json_object);
+  CHECK(either.constraint.or_tool_calls);
+  CHECK_FALSE(either.constraint.parallel_tool_calls);
+  CHECK(either.constraint.tools == either.options.tools);
+  CHECK(either.constraint_field == "response_format");
+  const auto must = chat(kTools + R"(, "tool_choice": "required", "guided_regex": "a")");
+  CHECK(must.constraint.kind == FormatKind::tool_calls);
+  CHECK_FALSE(must.constraint.or_tool_calls);
 }
 
 TEST_CASE("tools that are wrong are named") {
@@ -527,9 +539,6 @@ TEST_CASE("tools that are wrong are named") {
        {kTools + R"(, "tool_choice": {"type": "function", "function": {"name": "h"}})",
         "tool_choice.function.name", R"(the name of one of the tools, got "h")"},
        {kTools + R"(, "parallel_tool_calls": 1)", "parallel_tool_calls", "true or false"},
-       {kTools + R"(, "response_format": {"type": "json_object"})", "response_format",
-        "cannot be combined with tools"},
-       {kTools + R"(, "guided_regex": "a")", "guided_regex", "cannot be combined with tools"},
        {R"("functions": [])", "functions", "send 'tools'"},
        {R"("function_call": "auto")", "function_call", "send 'tools'"}});
 }

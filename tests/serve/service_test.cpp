@@ -11,7 +11,9 @@
 
 #include "catch.hpp"
 #include "nanovllm/engine.hpp"
+#include "nanovllm/grammar/grammar_vocabulary.hpp"
 #include "nanovllm/io/json.hpp"
+#include "nanovllm/serve/constraint_compiler.hpp"
 #include "nanovllm/serve/service.hpp"
 #include "serve/scripted_engine.hpp"
 
@@ -209,6 +211,26 @@ const std::string kCall1 =
     "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Köln\"}}\n</tool_call>";
 const std::string kCall2 = "<tool_call>\n{\"name\": \"time\", \"arguments\": {}}\n</tool_call>";
 
+/// `message` has what parsers make of `text` for a request with `field`.
+void check_parts(const Message& message, const std::string& text, const std::string& field) {
+  const bool may_call = field.starts_with("\"tools") && field.find("none") == std::string::npos;
+  if (may_call && field.find("tool_choice") != std::string::npos) return;  // calls may be cut off
+  const ToolCallFormat format = may_call ? ToolCallFormat::hermes : ToolCallFormat::none;
+  const ChatMessageParts parts =
+      parse_chat_message(text, {.reasoning = Reasoning::optional,
+                                .tool_call_format = format,
+                                .tools = parse_json("[{\"function\": {\"name\": \"weather\"}}, "
+                                                    "{\"function\": {\"name\": \"time\"}}]")});
+  CHECK(message.role == "assistant");
+  CHECK(message.reasoning == parts.reasoning);
+  CHECK(message.content == parts.content);
+  REQUIRE(message.calls.size() == parts.tool_calls.size());
+  for (std::size_t i = 0; i < message.calls.size(); ++i) {
+    CHECK(message.calls[i].first == parts.tool_calls[i].name);
+    CHECK(message.calls[i].second == parts.tool_calls[i].arguments);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("a stream, put together, is the whole reply", "[serve]") {
@@ -248,6 +270,7 @@ TEST_CASE("a stream, put together, is the whole reply", "[serve]") {
       for (const std::string& field : fields) {
         INFO(text << " / " << field);
         const Answer expected = whole(engine, service, chat_request(field));
+        check_parts(expected.messages.at(0), text, field);
         const std::string streamed = (field.empty() ? "" : field + ", ") +
                                      R"("stream": true, "stream_options": {"include_usage": true})";
         for (const int steps : {1, 3, 1000}) {
@@ -584,6 +607,7 @@ TEST_CASE("a client that leaves takes its requests back, whenever it does", "[se
     engine.step();
     CHECK(engine.num_alive() == 0);
     CHECK(service.num_unfinished() == 0);
+    if (exchange && !streams && steps < 5) CHECK(exchange->head() == nullptr);
   }
 }
 
@@ -606,14 +630,13 @@ TEST_CASE("a callback may cancel, and callbacks may come when exchange and servi
 }
 
 TEST_CASE("an engine's errors become the reply's, wherever they come", "[serve]") {
-  for (const std::size_t behind : {0, 1, 3}) {
+  const std::int32_t failing = GENERATE(0, 1);
+  for (const std::size_t behind : {1, 2, 3}) {
     ScriptedEngine engine;
     OpenAiService service(engine);
     engine.script = [&](std::size_t index, std::int32_t sample) {
-      Script out{"Once upon a time."};
-      if (sample == 1) out.text = "Once";  // ends by itself before
-      if (index % 2 == 1 && sample == 0) out.fails_behind = behind;
-      return out;
+      if (sample != failing) return Script{"Once"};  // ends by itself before
+      return Script{"Once upon a time.", FinishReason::stop, index % 2 == 1 ? behind : 100};
     };
     const std::string fields = R"("prompt": ["A", "B"], "n": 2)";
     {
@@ -713,6 +736,9 @@ TEST_CASE("requests that are refused", "[serve]") {
              Contains("'refuse' is not supported"));
   refuse(plain, chat_request(schema), 400, "", "response_format");
   refuse(plain, chat_request(kTools + R"(, "tool_choice": "required")"), 400, "", "tool_choice");
+  OpenAiService callless(large,
+                         {.constraints = compiler, .tool_call_format = ToolCallFormat::none});
+  refuse(callless, chat_request(kTools + R"(, "tool_choice": "required")"), 400, "", "tool_choice");
   CHECK(engine.num_submitted() == 0);
   CHECK(service.num_unfinished() == 0);
   CHECK(service.answer({.method = "PUT", .target = "/health"}).head.headers.at(0).second ==
@@ -796,6 +822,7 @@ TEST_CASE("many threads, some of which leave", "[serve]") {
             continue;
           }
           const auto exchange = service.handle(streamed);
+          static_cast<void>(exchange->head());
           std::string body;
           for (int k = 0; k < i % 5 && exchange->take(body); ++k) {
             const auto woken = std::make_shared<std::atomic<bool>>(false);
@@ -825,7 +852,11 @@ TEST_CASE("many threads, some of which leave", "[serve]") {
 TEST_CASE("the fairytale model answers", "[serve]") {
   EngineAdapter<Engine<Qwen3<shapes::fairytale>>> engine(
       EngineConfig{.model = "examples/models/fairytale", .num_threads = 1});
-  OpenAiService service(engine, {.model_names = {"fairytale"}});
+  const auto vocabulary =
+      std::make_shared<GrammarVocabulary>(*engine.text().tokenizer, engine.eos_token_ids());
+  const auto compiler = std::make_shared<CachedConstraintCompiler>(
+      std::make_shared<RegexConstraintCompiler>(vocabulary));
+  OpenAiService service(engine, {.model_names = {"fairytale"}, .constraints = compiler});
   const std::jthread runner([&](const std::stop_token& stop) { engine.run(stop); });
   const auto ask = [&](const HttpRequest& request) {
     const HttpReply reply = service.answer(request);
@@ -857,7 +888,15 @@ TEST_CASE("the fairytale model answers", "[serve]") {
   const Answer scored = ask(completion_request(
       R"("prompt": "Once upon a time", "echo": true, "logprobs": 1, "max_tokens": 0)"));
   CHECK(scored.messages[0].content == "Once upon a time");
+  for (const char* thinking : {"", R"(, "chat_template_kwargs": {"enable_thinking": true})",
+                               R"(, "chat_template_kwargs": {"enable_thinking": false})"}) {
+    const Answer held = ask(chat_request(concat(
+        R"("structured_outputs": {"choice": ["foxes", "ravens"]}, "temperature": 0)", thinking)));
+    CHECK((held.messages[0].content == "foxes" || held.messages[0].content == "ravens"));
+    CHECK(held.messages[0].finish_reason == "stop");
+  }
   CHECK(service.answer(chat_request(R"("max_tokens": 5000)")).head.status == 400);
+  CHECK(service.answer(chat_request(R"("min_tokens": 9, "max_tokens": 3)")).head.status == 400);
   const Json refused =
       parse_json(service.answer(chat_request(R"("logit_bias": {"9999": 1})")).body);
   CHECK_THAT(refused["error"]["message"].string(), Contains("9999"));

@@ -16,6 +16,9 @@
 
 namespace nanovllm::serve {
 
+/// The model's tokeniser. Throws ApiError (400) where there is none.
+[[nodiscard]] const Tokenizer& tokenizer_of(const AnyEngine& engine);
+
 /// The text of a prompt that is a text or messages. Throws ApiError (400) that names `field` where
 /// there is no chat template, or it refuses the messages.
 [[nodiscard]] std::string prompt_text(const TextSide& text, const Prompt& prompt,

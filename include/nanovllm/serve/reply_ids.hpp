@@ -23,7 +23,8 @@ class ReplyIds {
     const auto words = philox4x32(
         seed_, {static_cast<std::uint32_t>(count), static_cast<std::uint32_t>(count >> 32), 0, 3});
     std::string id(prefix);
-    for (int i = 0; i < 3; ++i) nanovllm::detail::append_hex(id, words[static_cast<std::size_t>(i)], 8);
+    for (int i = 0; i < 3; ++i)
+      nanovllm::detail::append_hex(id, words[static_cast<std::size_t>(i)], 8);
     return id;
   }
 

@@ -1,6 +1,7 @@
 #pragma once
 /// What makes replies of the engine's output: one kind for each call of the API.
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -28,6 +29,12 @@ inline void append_event(std::string& out, std::string_view data) {
 /// Whether a choice has a finish_reason: one that fails has none, but an error of its own.
 [[nodiscard]] constexpr bool is_ended_by_itself(FinishReason reason) {
   return reason == FinishReason::stop || reason == FinishReason::length;
+}
+
+/// Now, as replies say it.
+[[nodiscard]] inline std::int64_t unix_seconds() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::seconds>(now).count();
 }
 
 /// What all replies to one request, or chunks of its stream, begin with.

@@ -37,6 +37,7 @@ def setUpModule():
     global server
     server = ServerProcess(options.server, options.model, "--kv-blocks", "512",
                            "--served-model-name", "tale")
+    options.xgrammar = options.xgrammar or server.writes_json()
 
 
 def tearDownModule():
@@ -109,7 +110,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--server", required=True, help="the program 'serve'")
     parser.add_argument("--model", required=True, help="checkpoint directory")
-    parser.add_argument("--xgrammar", action="store_true", help="the server has XGrammar")
+    parser.add_argument("--xgrammar", action="store_true", help="the server must have XGrammar")
     options, rest = parser.parse_known_args()
     unittest.main(argv=[sys.argv[0], *rest])
 

@@ -35,6 +35,7 @@ from server_process import ServerProcess
 NUM_PROMPTS = 24
 GROWTH_LIMIT = 32 << 20
 MAX_BODY_MIB = 1
+KV_BLOCKS = 512
 
 # A client that asks for a stream and is killed while it reads.
 VICTIM = """
@@ -70,11 +71,18 @@ class Soak:
         self.counts = collections.Counter()
         self.faults = []
         self.lock = threading.Lock()
+        self.touch_pool()
         self.expected = [self.whole(i, None) for i in range(NUM_PROMPTS)]
         self.actions = [(self.good_whole, 30), (self.good_stream, 25), (self.keep_alive, 8),
                         (self.slow_reader, 2), (self.leave_stream, 12), (self.leave_early, 8),
                         (self.malformed, 10), (self.wrong_types, 6), (self.huge, 2),
                         (self.half, 5), (self.others, 5), (self.killed_process, 1)]
+
+    def touch_pool(self):
+        """Writes to every block of the KV pool, which takes memory only then."""
+        for i in range(2 + KV_BLOCKS * 16 // 3500):
+            prompt = [100 + (i * 7 + k * (i + 1)) % 3000 for k in range(3500)]
+            self.server.json("POST", "/v1/completions", {"prompt": prompt, "max_tokens": 1})
 
     # What clients do. Each gets a random generator of its own, and says what went wrong.
 
@@ -290,7 +298,7 @@ class Soak:
 
 
 def soak(options):
-    server_options = ["--kv-blocks", "1024", "--max-body-mib", str(MAX_BODY_MIB),
+    server_options = ["--kv-blocks", str(KV_BLOCKS), "--max-body-mib", str(MAX_BODY_MIB),
                       "--check-invariants-at-exit", *options.server_option]
     with ServerProcess(options.server, options.model, *server_options) as server:
         run = Soak(server, options.seed)
