@@ -3,7 +3,17 @@
 #include <nanovllm/grammar/grammar_vocabulary.hpp>
 #include <nanovllm/serve/constraint_compiler.hpp>
 
+#if defined(NANOVLLM_SERVER_XGRAMMAR)
+#include <nanovllm/serve/xgrammar_constraints.hpp>
+#endif
+
 namespace nanovllm::examples {
+
+#if defined(NANOVLLM_SERVER_XGRAMMAR)
+using Compiler = serve::XGrammarConstraintCompiler;
+#else
+using Compiler = serve::RegexConstraintCompiler;
+#endif
 
 std::shared_ptr<serve::ConstraintCompiler> make_constraint_compiler(const AnyEngine& engine,
                                                                     std::size_t max_bytes) {
@@ -11,8 +21,8 @@ std::shared_ptr<serve::ConstraintCompiler> make_constraint_compiler(const AnyEng
   if (!text.tokenizer || engine.eos_token_ids().empty()) return nullptr;
   const auto vocabulary =
       std::make_shared<GrammarVocabulary>(*text.tokenizer, engine.eos_token_ids());
-  return std::make_shared<serve::CachedConstraintCompiler>(
-      std::make_shared<serve::RegexConstraintCompiler>(vocabulary), max_bytes);
+  return std::make_shared<serve::CachedConstraintCompiler>(std::make_shared<Compiler>(vocabulary),
+                                                           max_bytes);
 }
 
 }  // namespace nanovllm::examples

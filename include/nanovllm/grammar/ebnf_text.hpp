@@ -39,9 +39,6 @@ namespace nanovllm::ebnf {
 /// the end.
 [[nodiscard]] std::string string_content(std::string_view pattern);
 
-/// A regular expression for the same strings as string_content() has, that matches as a whole.
-[[nodiscard]] std::string whole_pattern(std::string_view pattern);
-
 /// Decimal integers min to max, without leading zeros; nothing where there are none. An end that is
 /// not given is open.
 [[nodiscard]] std::string integers(std::optional<long long> min, std::optional<long long> max);

@@ -45,6 +45,23 @@ struct JsonSchemaLimits {
 [[nodiscard]] std::string json_schema_grammar(const Json& schema, const JsonStyle& style = {},
                                               const JsonSchemaLimits& limits = {});
 
+/// Rules for a part of a larger grammar. They need those of json_basic_rules() beside them.
+struct JsonSchemaPart {
+  std::string expression;  ///< stands for the value, anywhere in a rule; empty where none is valid
+  std::string rules;
+};
+
+/// The same for one part of a schema, whose `$ref`s are of the whole schema.
+/// @param path    of the part, for messages.
+/// @param prefix  what the names of the rules begin with: letters, digits, '_'.
+[[nodiscard]] JsonSchemaPart json_schema_part(const Json& root, const Json& part,
+                                              const std::string& path, const std::string& prefix,
+                                              const JsonStyle& style = {},
+                                              const JsonSchemaLimits& limits = {});
+
+/// Rules that all parts share.
+[[nodiscard]] std::string json_basic_rules(const JsonStyle& style = {});
+
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES

@@ -53,7 +53,8 @@ inline constexpr int kMaxRegexDepth = 200;
 inline constexpr int kMaxRegexRepeat = 100'000;
 
 /// Throws RequestError, which names the position in bytes and what is wrong or not supported there.
-[[nodiscard]] RegexNode parse_regex(std::string_view pattern);
+/// @param unicode_space \S leaves out all of Unicode's white space, as in ECMAScript, not ASCII's.
+[[nodiscard]] RegexNode parse_regex(std::string_view pattern, bool unicode_space = false);
 
 /// A pattern that matches `text` and nothing else.
 [[nodiscard]] std::string escape_regex(std::string_view text);

@@ -406,7 +406,16 @@ class ProtocolTest(unittest.TestCase):
 
     # ---- Clients that leave ----
 
-    def assert_ended(self):
+    def cut_off(self):
+        """How many tokens were generated for each client that has left so far."""
+        return [int(count) for count in
+                re.findall(r"(?m)chat prompt=\d+ cached=\d+ generated=(\d+) .* disconnected$",
+                           self.server.log())]
+
+    def assert_cut_off(self, before):
+        """One more client has left, and most of its 7,200 tokens were never made."""
+        self.assertTrue(soon(lambda: len(self.cut_off()) > len(before), 10), self.server.log()[-500:])
+        self.assertLess(self.cut_off()[-1], 6000)
         self.assertTrue(soon(lambda: self.server.running() == 0, 10), self.server.running())
 
     def leave(self, is_reset):
@@ -416,25 +425,28 @@ class ProtocolTest(unittest.TestCase):
 
     def test_leaves_before_the_answer(self):
         for is_reset in (False, True):
+            before = self.cut_off()
             self.connection = self.server.connect()
             self.send(post(chat(max_tokens=900, n=8)))
             self.assertTrue(soon(lambda: self.server.running() > 0))
             self.leave(is_reset)
-            self.assert_ended()
+            self.assert_cut_off(before)
 
     def test_leaves_within_a_stream(self):
         for is_reset in (False, True):
+            before = self.cut_off()
             self.connection = self.server.connect()
             self.send(post(chat(True, 900, n=8)))
             read_until(self.connection, b"data: ")
             self.leave(is_reset)
-            self.assert_ended()
+            self.assert_cut_off(before)
 
     def test_leaves_with_requests_ahead(self):
+        before = self.cut_off()
         self.send(post(chat(max_tokens=900, n=8)) + post(chat(max_tokens=900, n=8)))
         self.assertTrue(soon(lambda: self.server.running() > 0))
         self.connection.close()
-        self.assert_ended()
+        self.assert_cut_off(before)
 
     def test_reads_nothing(self):
         """A reader that has stopped ends by the write time-out, and holds nobody up."""
