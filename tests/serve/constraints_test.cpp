@@ -207,7 +207,8 @@ TEST_CASE("regular expressions that explode are refused in time") {
     const auto begin = std::chrono::steady_clock::now();
     CHECK(refusal([&] { (void)compiler.compile({.kind = Kind::regex, .text = pattern}); }) !=
           "nothing refused");
-    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
+    CHECK(std::chrono::steady_clock::now() - begin <
+          std::chrono::seconds(120));  // one, without a sanitizer
   }
 }
 

@@ -37,6 +37,7 @@ struct JsonSchemaLimits {
   /// Properties of one object, and its optional ones. Each optional one may begin or follow wherever
   /// another does, so what they cost grows with their square.
   std::size_t max_properties = 2'000, max_optional_properties = 300;
+  std::size_t max_listed_values = 1'000;  ///< of one `enum`
 };
 
 /// The grammar in XGrammar's EBNF, with the root rule `root`. Throws RequestError for what is not a
