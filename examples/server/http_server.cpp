@@ -71,8 +71,13 @@ void HttpServer::State::listen() {
   const HttpServerConfig& config = shared.config;
   check<ConfigError>(config.tls_certificate.empty() == config.tls_key.empty(),
                      "TLS needs both a certificate and its key");
-  for (const std::string& key : config.api_keys)
-    check<ConfigError>(!key.empty(), "an API key may not be empty");
+  for (const std::string& key : config.api_keys) {
+    // A header's value has none of these at its ends: with one no client would ever get in.
+    const bool is_visible = std::ranges::all_of(key, [](char c) { return c > ' ' && c < 0x7f; });
+    check<ConfigError>(!key.empty() && is_visible,
+                       "an API key must be one or more visible ASCII characters, without spaces or "
+                       "line ends");
+  }
   const bool is_tls = !config.tls_key.empty();
 #if defined(NANOVLLM_SERVER_TLS)
   if (is_tls) {

@@ -546,13 +546,29 @@ class SettingsTest(unittest.TestCase):
                 status, headers, body = server.ask("POST", "/v1/chat/completions", chat())
                 self.assertEqual((status, headers["Retry-After"]), (429, "1"), body)
 
+    def test_recovers_from_a_step_that_took_too_long(self):
+        server = self.start("--step-timeout", "0.5")
+        with server.connect() as stream:
+            stream.sendall(post(chat(True, 900, n=64)))
+            read_until(stream, b"data: ")
+            for _ in range(5):  # it may be stopped between two steps
+                server.process.send_signal(signal.SIGSTOP)
+                time.sleep(1)
+                server.process.send_signal(signal.SIGCONT)
+                if soon(lambda: server.get("/health")[0] == 503, 1):
+                    break
+            self.assertIn(b"step_timeout", read_until(stream, b"[DONE]"))
+        self.assertTrue(soon(lambda: server.get("/health")[0] == 200, 20))
+        self.assertEqual(server.ask("POST", "/v1/chat/completions", chat())[0], 200)
+        self.assertIn("its ranks were made anew", server.log())
+
     def test_settings_that_make_no_sense(self):
         held = socket.socket()
         held.bind(("127.0.0.1", 0))
         held.listen()
         self.addCleanup(held.close)
         for arguments in (["--port", str(held.getsockname()[1])], ["--host", "no.such.host.invalid"],
-                          ["--tls-cert", "x"], ["--api-key", ""], ["--device", "cuda"],
+                          ["--tls-cert", "x"], ["--api-key", ""], ["--api-key", "k\n"], ["--device", "cuda"],
                           ["--max-body-mib", "0"], ["--model", "/nonexistent"]):
             done = subprocess.run([SERVE, "--model", MODEL, *arguments], capture_output=True,
                                   timeout=DEADLINE)
