@@ -545,6 +545,7 @@ class Connection final : public AnyConnection,
       exchange_ = server_.handler(request);
       co_return;
     }
+    if (is_gone_) co_return;  // the pool may be gone, too, and would not answer
     is_handling_ = true;
     net::post(server_.handlers,
               [self = this->shared_from_this(), request = std::move(request)]() mutable {

@@ -179,13 +179,16 @@ HttpServer::~HttpServer() {
     state_->acceptor->close(ignored);
     state_->pause->cancel();
   });
-  // Behind this every thread has seen that it is closed.
-  for (IoThread& thread : state_->threads) {
-    std::promise<void> seen;
-    net::post(thread.io, [&seen] { seen.set_value(); });
-    seen.get_future().wait();
-  }
+  const auto wait_for_threads = [this] {
+    for (IoThread& thread : state_->threads) {
+      std::promise<void> seen;
+      net::post(thread.io, [&seen] { seen.set_value(); });
+      seen.get_future().wait();
+    }
+  };
+  wait_for_threads();  // behind this every one has seen that it is closed
   state_->for_each_connection([](AnyConnection& connection) { connection.close(); });
+  wait_for_threads();  // and behind this none gives the pool anything, which would not do it
   state_->shared.handlers.join();
   for (IoThread& thread : state_->threads) {
     thread.work.reset();
