@@ -607,6 +607,22 @@ class SettingsTest(unittest.TestCase):
             self.assertLess(time.monotonic() - begin, 10)
             self.assertEqual(read_all(half), b"")
 
+    def test_sigterm_among_requests(self):
+        for _ in range(4):  # what it is about takes a moment to hit
+            server = self.start("--io-threads", "1", "--drain-timeout", "0.01")
+            connections = [server.connect() for _ in range(400)]
+            self.assertTrue(soon(lambda: server.descriptors() > 400, 5))
+            for i, connection in enumerate(connections):
+                if i == 100:
+                    server.process.send_signal(signal.SIGTERM)
+                try:
+                    connection.sendall(post(chat()))
+                except ConnectionError:
+                    pass
+            self.assertEqual(server.process.wait(20), 0)
+            for connection in connections:
+                connection.close()
+
     def test_second_signal(self):
         for number, status in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
             server = self.start()
