@@ -490,6 +490,7 @@ class Connection final : public AnyConnection,
       case 413: return error_body("a body may have " + most + " bytes at the most", kInvalid, "");
       case 417: return error_body("of 'Expect' only 100-continue is understood", kInvalid, "");
       case 431: return error_body("the header of the request is too long", kInvalid, "");
+      case 500: return error_body("the server could not answer the request", "server_error", "");
       case 501: return error_body("of transfer codings only chunked is understood", kInvalid, "");
       case 503:
         return error_body("there are too many connections", "server_error", "server_overloaded");
@@ -544,6 +545,7 @@ class Connection final : public AnyConnection,
       exchange_ = server_.handler(request);
       co_return;
     }
+    if (is_gone_) co_return;  // the pool may be gone, too, and would not answer
     is_handling_ = true;
     net::post(server_.handlers,
               [self = this->shared_from_this(), request = std::move(request)]() mutable {

@@ -71,8 +71,13 @@ void HttpServer::State::listen() {
   const HttpServerConfig& config = shared.config;
   check<ConfigError>(config.tls_certificate.empty() == config.tls_key.empty(),
                      "TLS needs both a certificate and its key");
-  for (const std::string& key : config.api_keys)
-    check<ConfigError>(!key.empty(), "an API key may not be empty");
+  for (const std::string& key : config.api_keys) {
+    // A header's value has none of these at its ends: with one no client would ever get in.
+    const bool is_visible = std::ranges::all_of(key, [](char c) { return c > ' ' && c < 0x7f; });
+    check<ConfigError>(!key.empty() && is_visible,
+                       "an API key must be one or more visible ASCII characters, without spaces or "
+                       "line ends");
+  }
   const bool is_tls = !config.tls_key.empty();
 #if defined(NANOVLLM_SERVER_TLS)
   if (is_tls) {
@@ -174,13 +179,16 @@ HttpServer::~HttpServer() {
     state_->acceptor->close(ignored);
     state_->pause->cancel();
   });
-  // Behind this every thread has seen that it is closed.
-  for (IoThread& thread : state_->threads) {
-    std::promise<void> seen;
-    net::post(thread.io, [&seen] { seen.set_value(); });
-    seen.get_future().wait();
-  }
+  const auto wait_for_threads = [this] {
+    for (IoThread& thread : state_->threads) {
+      std::promise<void> seen;
+      net::post(thread.io, [&seen] { seen.set_value(); });
+      seen.get_future().wait();
+    }
+  };
+  wait_for_threads();  // behind this every one has seen that it is closed
   state_->for_each_connection([](AnyConnection& connection) { connection.close(); });
+  wait_for_threads();  // and behind this none gives the pool anything, which would not do it
   state_->shared.handlers.join();
   for (IoThread& thread : state_->threads) {
     thread.work.reset();

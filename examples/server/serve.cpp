@@ -5,12 +5,15 @@
 #include <nanovllm/serve/service.hpp>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -59,7 +62,7 @@ serve::ServiceConfig service_config(const ServeOptions& options) {
 
 /// Steps until it is told to stop. A step that fails has ended its requests with an error; others
 /// go on.
-void run_engine(AnyEngine& engine, const std::stop_token& stop, int num_ranks, Log& log) {
+void run_engine(AnyEngine& engine, const std::stop_token& stop, Log& log) {
   while (!stop.stop_requested()) {
     try {
       engine.run(stop);
@@ -67,16 +70,31 @@ void run_engine(AnyEngine& engine, const std::stop_token& stop, int num_ranks, L
     } catch (const std::exception& error) {
       log.write("engine: " + escape_for_log(error.what(), 1024));
     }
-    // Several ranks would fail every step from now on.
-    if (num_ranks > 1) {
-      try {
-        engine.reset();
-        log.write("engine: its ranks were made anew");
-      } catch (const std::exception& error) {
-        log.write("engine: " + escape_for_log(error.what(), 1024));
-      }
-    }
     std::this_thread::sleep_for(std::chrono::milliseconds(100));  // no storm of failures
+  }
+}
+
+/// Makes ranks anew that have failed: several, or one with a step over its time, fail every request
+/// from then on, and `run` goes on all the same. Looks once a second, and less often after each
+/// time that did not help.
+void mend_engine(AnyEngine& engine, const std::stop_token& stop, Log& log) {
+  constexpr std::chrono::seconds kFirstPause(1), kLongestPause(64);
+  std::mutex mutex;
+  std::condition_variable_any never;
+  std::unique_lock lock(mutex);
+  for (auto pause = kFirstPause; !stop.stop_requested();) {
+    never.wait_for(lock, stop, pause, [] { return false; });
+    const Health health = engine.health();
+    if (health.state == Health::State::ok) pause = kFirstPause;
+    if (health.state != Health::State::failed || stop.stop_requested()) continue;
+    pause = std::min(2 * pause, kLongestPause);
+    log.write("engine: " + escape_for_log(health.reason, 1024));
+    try {
+      engine.reset();
+      log.write("engine: its ranks were made anew");
+    } catch (const std::exception& error) {
+      log.write("engine: " + escape_for_log(error.what(), 1024));
+    }
   }
 }
 
@@ -89,8 +107,8 @@ void serve_until_signalled(AnyEngine& engine, const ServeOptions& options,
       make_constraint_compiler(engine, options.constraint_cache_mib << 20);
   service_settings.http_counters = counters;
   serve::OpenAiService service(engine, std::move(service_settings));
-  std::jthread steps(
-      [&](const std::stop_token& stop) { run_engine(engine, stop, options.tensor_parallel, log); });
+  std::jthread steps([&](const std::stop_token& stop) { run_engine(engine, stop, log); });
+  std::jthread mender([&](const std::stop_token& stop) { mend_engine(engine, stop, log); });
   HttpServerConfig config = http_config(options);
   config.page = {.html = std::string(kPage), .content_security_policy = std::string(kPagePolicy)};
   HttpServer server(

@@ -725,6 +725,10 @@ TEST_CASE("requests that are refused", "[serve]") {
   refuse(service, chat_request(R"("max_completion_tokens": 64)"), 400, overflow, "max_tokens");
   refuse(service, chat_request(R"("model": "b")"), 404, "model_not_found", "model");
   refuse(service, chat_request(R"("n": 0)"), 400, "", "n");
+  for (const std::string field : {"stop_token_ids", "allowed_token_ids"})
+    refuse(service, chat_request('"' + field + R"(": [999999])"), 400, "", field);
+  refuse(service, chat_request(R"("logit_bias": {"999999": 1})"), 400, "", "logit_bias");
+  refuse(service, completion_request(R"("prompt": [999999])"), 400, "", "prompt");
   refuse(service, {.method = "POST", .target = "/v1/chat/completions", .body = "{"}, 400, "", "");
   refuse(service, {.target = "/v1/models/b"}, 404, "model_not_found", "model");
   refuse(service, {.target = "/v2"}, 404, "", "");

@@ -2,6 +2,7 @@
 /// From what a request asks for to what an engine takes, or an error that names the field.
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/prompt.hpp"
+#include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/serve/chat_request.hpp"
 #include "nanovllm/serve/output_constraint.hpp"
 
@@ -32,6 +34,11 @@ namespace nanovllm::serve {
 /// Throws ApiError (400), context_length_exceeded, where `max_tokens` do not fit behind the prompt.
 void check_max_tokens(const AnyEngine& engine, std::size_t num_prompt_tokens,
                       std::int32_t max_tokens);
+
+/// Throws ApiError (400) that names the field where one of the token ids that a request states, in
+/// its prompts or for sampling, is none of the model's.
+void check_token_ids(const AnyEngine& engine, std::span<const std::vector<TokenId>> prompts,
+                     const SamplingParams& params);
 
 /// How the answer to a chat is to be read.
 /// @param format  in which form the model writes calls of tools.

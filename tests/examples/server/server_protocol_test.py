@@ -558,13 +558,29 @@ class SettingsTest(unittest.TestCase):
                 status, headers, body = server.ask("POST", "/v1/chat/completions", chat())
                 self.assertEqual((status, headers["Retry-After"]), (429, "1"), body)
 
+    def test_recovers_from_a_step_that_took_too_long(self):
+        server = self.start("--step-timeout", "0.5")
+        with server.connect() as stream:
+            stream.sendall(post(chat(True, 900, n=64)))
+            read_until(stream, b"data: ")
+            for _ in range(5):  # it may be stopped between two steps
+                server.process.send_signal(signal.SIGSTOP)
+                time.sleep(1)
+                server.process.send_signal(signal.SIGCONT)
+                if soon(lambda: server.get("/health")[0] == 503, 1):
+                    break
+            self.assertIn(b"step_timeout", read_until(stream, b"[DONE]"))
+        self.assertTrue(soon(lambda: server.get("/health")[0] == 200, 20))
+        self.assertEqual(server.ask("POST", "/v1/chat/completions", chat())[0], 200)
+        self.assertIn("its ranks were made anew", server.log())
+
     def test_settings_that_make_no_sense(self):
         held = socket.socket()
         held.bind(("127.0.0.1", 0))
         held.listen()
         self.addCleanup(held.close)
         for arguments in (["--port", str(held.getsockname()[1])], ["--host", "no.such.host.invalid"],
-                          ["--tls-cert", "x"], ["--api-key", ""], ["--device", "cuda"],
+                          ["--tls-cert", "x"], ["--api-key", ""], ["--api-key", "k\n"], ["--device", "cuda"],
                           ["--max-body-mib", "0"], ["--model", "/nonexistent"]):
             done = subprocess.run([SERVE, "--model", MODEL, *arguments], capture_output=True,
                                   timeout=DEADLINE)
@@ -602,6 +618,22 @@ class SettingsTest(unittest.TestCase):
             self.assertEqual(server.stop(), (0, "invariants hold\n"))
             self.assertLess(time.monotonic() - begin, 10)
             self.assertEqual(read_all(half), b"")
+
+    def test_sigterm_among_requests(self):
+        for _ in range(4):  # what it is about takes a moment to hit
+            server = self.start("--io-threads", "1", "--drain-timeout", "0.01")
+            connections = [server.connect() for _ in range(400)]
+            self.assertTrue(soon(lambda: server.descriptors() > 400, 5))
+            for i, connection in enumerate(connections):
+                if i == 100:
+                    server.process.send_signal(signal.SIGTERM)
+                try:
+                    connection.sendall(post(chat()))
+                except ConnectionError:
+                    pass
+            self.assertEqual(server.process.wait(20), 0)
+            for connection in connections:
+                connection.close()
 
     def test_second_signal(self):
         for number, status in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
