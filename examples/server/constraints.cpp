@@ -16,13 +16,16 @@ using Compiler = serve::RegexConstraintCompiler;
 #endif
 
 std::shared_ptr<serve::ConstraintCompiler> make_constraint_compiler(const AnyEngine& engine,
-                                                                    std::size_t max_bytes) {
+                                                                    std::size_t max_bytes,
+                                                                    bool allow_grammars) {
   const TextSide& text = engine.text();
   if (!text.tokenizer || engine.eos_token_ids().empty()) return nullptr;
   const auto vocabulary =
       std::make_shared<GrammarVocabulary>(*text.tokenizer, engine.eos_token_ids());
-  return std::make_shared<serve::CachedConstraintCompiler>(std::make_shared<Compiler>(vocabulary),
-                                                           max_bytes);
+  return std::make_shared<serve::CachedConstraintCompiler>(
+      std::make_shared<Compiler>(vocabulary,
+                                 serve::ConstraintLimits{.allow_grammars = allow_grammars}),
+      max_bytes);
 }
 
 }  // namespace nanovllm::examples

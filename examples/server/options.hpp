@@ -30,6 +30,7 @@ struct ServeOptions {
   int max_queue = 1024;
   std::string tool_call_parser = "hermes";
   std::size_t constraint_cache_mib = 256;
+  bool allow_grammars = false;
 
   // The server.
   HttpServerConfig http;
@@ -100,6 +101,9 @@ inline void add_protocol_options(CLI::App& app, ServeOptions& options) {
   app.add_option("--constraint-cache-mib", options.constraint_cache_mib,
                  "compiled schemas and grammars that are kept for later requests, in MiB")
       ->capture_default_str();
+  app.add_flag("--allow-grammars", options.allow_grammars,
+               "take guided_grammar; only from clients that are trusted: a grammar with many "
+               "readings of a text can hold up a step");
 }
 
 inline void add_http_options(CLI::App& app, ServeOptions& options) {

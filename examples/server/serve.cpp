@@ -104,7 +104,7 @@ void serve_until_signalled(AnyEngine& engine, const ServeOptions& options,
   const auto counters = std::make_shared<serve::HttpCounters>();
   serve::ServiceConfig service_settings = service_config(options);
   service_settings.constraints =
-      make_constraint_compiler(engine, options.constraint_cache_mib << 20);
+      make_constraint_compiler(engine, options.constraint_cache_mib << 20, options.allow_grammars);
   service_settings.http_counters = counters;
   serve::OpenAiService service(engine, std::move(service_settings));
   std::jthread steps([&](const std::stop_token& stop) { run_engine(engine, stop, log); });

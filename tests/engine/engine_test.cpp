@@ -218,6 +218,56 @@ TEST_CASE("abort ends a request wherever it is", "[engine]") {
   engine.check_invariants();
 }
 
+namespace {
+
+/// Allows every token, and throws at the fourth: when it is told of it, or asked what may follow.
+class FailingMasks final : public nanovllm::TokenMaskSource {
+ public:
+  explicit FailingMasks(bool in_fill) : in_fill_(in_fill) {}
+  [[nodiscard]] std::unique_ptr<nanovllm::TokenMatcher> matcher() const override {
+    return std::make_unique<Matcher>(*this);
+  }
+  [[nodiscard]] int vocab_size() const override { return 4096; }
+
+ private:
+  struct Matcher final : nanovllm::TokenMatcher {
+    explicit Matcher(const FailingMasks& masks) : in_fill(masks.in_fill_) {}
+    [[nodiscard]] std::unique_ptr<nanovllm::TokenMatcher> clone() const override {
+      return std::make_unique<Matcher>(*this);
+    }
+    [[nodiscard]] bool accept(TokenId) override {
+      if (!in_fill && num_accepted == 3) throw RequestError("no way on");
+      ++num_accepted;
+      return true;
+    }
+    void fill(std::span<std::uint32_t> bits) const override {
+      if (in_fill && num_accepted == 3) throw RequestError("no way on");
+      for (TokenId token = 0; token < 4096; ++token) nanovllm::allow_token(bits, token);
+    }
+    [[nodiscard]] bool is_finished() const override { return false; }
+    bool in_fill;
+    int num_accepted = 0;
+  };
+  bool in_fill_;
+};
+
+}  // namespace
+
+TEST_CASE("a token mask that throws ends its own request alone", "[engine]") {
+  TestEngine engine(small_config(GENERATE(false, true)));
+  const bool in_fill = GENERATE(false, true);
+  const Output whole = engine.generate("Once", {.temperature = 0.f, .max_tokens = 12});
+  std::vector<SamplingParams> params(3, {.temperature = 0.f, .max_tokens = 12});
+  params[1].token_masks = std::make_shared<const FailingMasks>(in_fill);
+  const auto outputs = engine.generate(std::vector<Prompt>(3, "Once"), params);
+  CHECK(outputs[1].finish_reason == FinishReason::error);
+  CHECK_THAT(outputs[1].error, Catch::Matchers::Contains("no way on"));
+  CHECK(outputs[0].token_ids == whole.token_ids);
+  CHECK(outputs[2].token_ids == whole.token_ids);
+  engine.check_invariants();
+  CHECK(engine.generate("Once", {.temperature = 0.f, .max_tokens = 12}).text == whole.text);
+}
+
 TEST_CASE("a callback may submit and abort, and one that throws ends its own request alone",
           "[engine]") {
   TestEngine engine(small_config(GENERATE(false, true)));

@@ -25,7 +25,7 @@ bool takes(const nv::TokenMaskSource& source, const std::string& text) {
 
 nv::serve::XGrammarConstraintCompiler& compiler() {
   static nv::serve::XGrammarConstraintCompiler made(
-      byte_vocabulary({"<tool_call>", "</tool_call>", "</think>"}));
+      byte_vocabulary({"<tool_call>", "</tool_call>", "</think>"}), {.allow_grammars = true});
   return made;
 }
 
@@ -279,7 +279,8 @@ TEST_CASE("what a schema's grammar cannot enforce is refused by name") {
 
 TEST_CASE("a grammar with many readings ends its request and no other") {
   const nv::CpuBudget budget{.at_first = std::chrono::milliseconds(100), .per_token = {}};
-  nv::serve::XGrammarConstraintCompiler hasty(byte_vocabulary(), {}, {}, 1, budget);
+  nv::serve::XGrammarConstraintCompiler hasty(byte_vocabulary(), {.allow_grammars = true}, {}, 1,
+                                              budget);
   const auto source = hasty.compile({.kind = Kind::grammar, .text = "root ::= root root | \"a\""});
   const auto matcher = source->matcher();
   const auto begin = std::chrono::steady_clock::now();
@@ -291,5 +292,9 @@ TEST_CASE("a grammar with many readings ends its request and no other") {
     message = error.what();
   }
   CHECK_THAT(message, Catch::Matchers::Contains("too ambiguous"));
+
+  nv::serve::XGrammarConstraintCompiler wary(byte_vocabulary());
+  CHECK_THROWS_WITH(wary.compile({.kind = Kind::grammar, .text = "root ::= \"a\""}),
+                    Catch::Matchers::Contains("grammars are not taken here"));
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));
 }

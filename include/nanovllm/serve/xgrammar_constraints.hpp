@@ -40,7 +40,11 @@ class XGrammarConstraintCompiler final : public RegexConstraintCompiler {
       case Kind::json_object: return grammar(json_schema_grammar(any_object(), style_));
       case Kind::json_schema:
         return grammar(json_schema_grammar(parse_json(constraint.text, "the JSON Schema"), style_));
-      case Kind::grammar: return grammar(constraint.text);
+      case Kind::grammar:
+        check<RequestError>(limits().allow_grammars,
+                            "grammars are not taken here; a JSON Schema, a regular expression or a "
+                            "choice is");
+        return grammar(constraint.text);
       case Kind::tool_calls:
       case Kind::free_tool_calls: return tool_calls(constraint);
       default: return RegexConstraintCompiler::compile_form(constraint);
