@@ -10,8 +10,8 @@
 
 namespace nv = nanovllm;
 using nanovllm_test::byte_vocabulary;
+using nv::ToolCallFormat;
 using nv::serve::OutputConstraint;
-using nv::serve::ToolCallFormat;
 using Kind = OutputConstraint::Kind;
 
 namespace {
@@ -275,6 +275,27 @@ TEST_CASE("what a schema's grammar cannot enforce is refused by name") {
     using Catch::Matchers::Contains;
     CHECK_THAT(message, Contains("JSON Schema") && Contains(each.keyword) && Contains(each.place));
   }
+}
+
+TEST_CASE("an answer in a form, or calls of tools instead") {
+  OutputConstraint either{
+      .kind = Kind::json_schema,
+      .text = R"({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})",
+      .tools = nv::parse_json(R"([{"type": "function", "function": {"name": "f", "parameters":
+          {"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"]}}}])"),
+      .or_tool_calls = true};
+  const std::string call =
+      "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": true}}\n</tool_call>";
+  CHECK(takes(either, R"({"a": 1})"));
+  CHECK(takes(either, call));
+  CHECK_FALSE(takes(either, R"({"a": 1})" + call));
+  CHECK_FALSE(takes(either, "Yes."));
+  either.after_reasoning = true;
+  CHECK(takes(either, "Which?</think>\n\n" + call));
+  CHECK(takes(either, "Which?</think>\n\n{\"a\": 1}"));
+  CHECK_FALSE(takes(either, call));
+  either.after_reasoning = either.or_tool_calls = false;
+  CHECK_FALSE(takes(either, call));
 }
 
 TEST_CASE("a grammar with many readings ends its request and no other") {
