@@ -80,6 +80,31 @@ class ReplyWriter {
   [[nodiscard]] virtual std::string_view finish_reason() const = 0;
 };
 
+/// The text of a whole reply, a choice at a time: log-probabilities of many choices take some ten
+/// times more memory as JSON values than as text.
+class WholeFrame {
+ public:
+  explicit WholeFrame(const ReplyFrame& frame) : text_(frame.to_json().dump()) {
+    text_.pop_back();  // the closing brace
+    text_ += ", \"choices\": [";
+  }
+
+  void add_choice(const Json& choice) {
+    if (text_.back() != '[') text_ += ", ";
+    text_ += choice.dump();
+  }
+
+  /// The reply, with the members of `rest`, of which there is one at least.
+  [[nodiscard]] std::string end(const Json& rest) {
+    text_ += "], ";
+    text_ += std::string_view(rest.dump()).substr(1);
+    return std::move(text_);
+  }
+
+ private:
+  std::string text_;
+};
+
 /// Appends chunks: the frame's members, which are written once, and those of each.
 class ChunkFrame {
  public:
