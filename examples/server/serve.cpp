@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <memory>
@@ -149,6 +150,7 @@ int run(const ServeOptions& options, TerminationSignals& signals) {
 }  // namespace nanovllm::examples
 
 int main(int argc, char** argv) {
+  using namespace nanovllm;
   using namespace nanovllm::examples;
   ServeOptions options;
   CLI::App app{
@@ -160,6 +162,10 @@ int main(int argc, char** argv) {
 
   TerminationSignals signals;
   try {
+    // The options take no notice of it, and a server without keys is open.
+    const char* key = std::getenv("NANOVLLM_API_KEY");
+    check<ConfigError>(key == nullptr || *key != '\0' || !options.http.api_keys.empty(),
+                       "NANOVLLM_API_KEY is empty; unset it for a server without keys");
     return run(options, signals);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "serve: %s\n", error.what());

@@ -18,4 +18,4 @@ else()
     COMMAND "${CMAKE_CURRENT_SOURCE_DIR}/headers/try_compiler.sh" "python3 or Boost" "")
 endif()
 set_tests_properties(programs/server PROPERTIES
-  LABELS programs SKIP_RETURN_CODE 77 TIMEOUT 600)
+  LABELS programs SKIP_RETURN_CODE 77 TIMEOUT 600 RUN_SERIAL ON)  # it watches the clock

@@ -586,6 +586,10 @@ class SettingsTest(unittest.TestCase):
                                   timeout=DEADLINE)
             self.assertGreater(done.returncode, 0, arguments)
             self.assertNotEqual(done.stdout + done.stderr, b"", arguments)
+        done = subprocess.run([SERVE, "--model", MODEL], capture_output=True, timeout=DEADLINE,
+                              env={**os.environ, "NANOVLLM_API_KEY": ""})
+        self.assertGreater(done.returncode, 0)
+        self.assertIn(b"NANOVLLM_API_KEY", done.stderr)
 
     # ---- Signals ----
 
