@@ -302,7 +302,7 @@ TEST_CASE("constraints that differ anywhere are not taken for each other") {
       compile({.kind = Kind::regex, .text = "ab", .parallel_tool_calls = false}),
       compile({.kind = Kind::regex,
                .text = "ab",
-               .tool_call_format = nv::serve::ToolCallFormat::qwen3_coder})};
+               .tool_call_format = nv::ToolCallFormat::qwen3_coder})};
   CHECK(cache.num_compiled() == sources.size());
   for (std::size_t i = 0; i < sources.size(); ++i)
     for (std::size_t j = 0; j < i; ++j) CHECK(sources[i] != sources[j]);

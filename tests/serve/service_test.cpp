@@ -10,11 +10,14 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "nanovllm/chat/chat_parser.hpp"
 #include "nanovllm/engine.hpp"
 #include "nanovllm/grammar/grammar_vocabulary.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/serve/constraint_compiler.hpp"
+#include "nanovllm/serve/logprobs.hpp"
 #include "nanovllm/serve/service.hpp"
+#include "nanovllm/serve/stop_reason.hpp"
 #include "serve/scripted_engine.hpp"
 
 using namespace nanovllm;
