@@ -183,7 +183,8 @@ TEST_CASE("sampling fields of chats and completions are read") {
 }
 
 TEST_CASE("sampling fields that are wrong are named") {
-  const std::string long_text = '"' + std::string(kMaxStopStringBytes + 1, 'x') + '"';
+  const std::string long_text =
+      nanovllm::concat('"', std::string(kMaxStopStringBytes + 1, 'x'), '"');
   std::string many = "\"a\"", biases = "\"0\": 1";
   for (std::size_t i = 0; i < kMaxStopStrings; ++i) many += ", \"a\"";
   for (std::size_t i = 1; i <= kMaxLogitBiases; ++i) biases += concat(", \"", i, "\": 1");
