@@ -857,7 +857,7 @@ TEST_CASE("many threads, some of which leave", "[serve]") {
 }
 
 TEST_CASE("the fairytale model answers", "[serve]") {
-  EngineAdapter<Engine<Qwen3<shapes::fairytale>>> engine(
+  EngineAdapter<Engine<Qwen3<shapes::qwen3_any>>> engine(
       EngineConfig{.model = "examples/models/fairytale", .num_threads = 1});
   const auto vocabulary =
       std::make_shared<GrammarVocabulary>(*engine.text().tokenizer, engine.eos_token_ids());
