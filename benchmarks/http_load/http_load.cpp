@@ -6,63 +6,59 @@
 // answer. Prompts are token ids, random and the same in every run, so no time goes into a tokeniser;
 // answers have just as many tokens as asked for (ignore_eos). Times are those at the client: until
 // the first event, between two events, until the end. A server may put several tokens into one
-// event.
+// event. `engine_load` does what a result says without a server.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <atomic>
 #include <boost/asio.hpp>
 #include <boost/beast.hpp>
-#include <chrono>
-#include <cstdint>
+#include <cstddef>
 #include <cstdio>
 #include <fstream>
-#include <random>
+#include <list>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
+#include "load.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nv = nanovllm;
 namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = beast::http;
-using Clock = std::chrono::steady_clock;
+using http_load::AnswerClock;
+using http_load::Clock;
+using http_load::Load;
+using http_load::Times;
 
 namespace {
 
 struct Options {
+  Load load;
   std::string host = "127.0.0.1", model, api_key, json;
   unsigned short port = 8000;
-  int concurrency = 64, num_requests = 256;
-  int num_input_tokens = 128, num_output_tokens = 128;
-  int vocab_size = 4096;
-  std::uint64_t seed = 0;
+  int num_threads = 1;
 };
 
-/// What all clients have seen. They run on one thread.
-struct Totals {
-  int next_request = 0, num_errors = 0;
-  std::int64_t num_tokens = 0, num_events = 0;
-  std::vector<double> first_event, between_events, whole;
+/// A thread, and what its clients have seen.
+struct ClientThread {
+  asio::io_context context{1};
+  Times times;
+  int num_errors = 0;
   std::string first_error;
+  std::thread thread;
 
   void fail(const std::string& why) {
     if (num_errors++ == 0) first_error = why;
   }
 };
 
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
 http::request<http::string_body> make_request(const Options& options, int index) {
-  std::mt19937_64 random(options.seed + static_cast<std::uint64_t>(index));
-  std::vector<int> prompt(static_cast<std::size_t>(options.num_input_tokens));
-  for (int& token : prompt)
-    token = static_cast<int>(random() % static_cast<std::uint64_t>(options.vocab_size));
   nv::Json body =
-      nv::Json::object({{"prompt", prompt},
-                        {"max_tokens", options.num_output_tokens},
+      nv::Json::object({{"prompt", make_prompt(options.load, index)},
+                        {"max_tokens", options.load.num_output_tokens},
                         {"ignore_eos", true},
                         {"temperature", 1},
                         {"seed", index},
@@ -80,10 +76,10 @@ http::request<http::string_body> make_request(const Options& options, int index)
   return request;
 }
 
-/// The events of one answer, and when they came.
+/// The events of one answer.
 class Answer {
  public:
-  explicit Answer(Totals& totals) : totals_(totals) {}
+  explicit Answer(ClientThread& thread) : thread_(thread), clock_(thread.times) {}
 
   /// Takes the next bytes of the body.
   void push(std::string_view bytes) {
@@ -96,13 +92,11 @@ class Answer {
 
   /// Adds it up. The last event but for [DONE] has the usage.
   void finish(int status) {
-    if (status != 200) return totals_.fail(nv::concat("status ", status, ": ", text_));
+    if (status != 200) return thread_.fail(nv::concat("status ", status, ": ", text_));
     try {
-      const nv::Json usage = nv::parse_json(last_)["usage"];
-      totals_.num_tokens += usage["completion_tokens"].get<std::int64_t>();
-      totals_.whole.push_back(seconds_since(begin_));
+      clock_.end(nv::parse_json(last_)["usage"]["completion_tokens"].get<std::int64_t>());
     } catch (const nv::Error& error) {
-      totals_.fail(nv::concat("the last event is '", last_, "': ", error.what()));
+      thread_.fail(nv::concat("the last event is '", last_, "': ", error.what()));
     }
   }
 
@@ -113,31 +107,25 @@ class Answer {
     text.remove_prefix(kData.size());
     if (text == "[DONE]") return;
     last_ = text;
-    const Clock::time_point now = Clock::now();
-    const bool is_first = num_events_++ == 0;
-    (is_first ? totals_.first_event : totals_.between_events)
-        .push_back(std::chrono::duration<double>(now - last_at_).count());
-    last_at_ = now;
-    ++totals_.num_events;
+    clock_.event();
   }
 
-  Totals& totals_;
+  ClientThread& thread_;
+  AnswerClock clock_;
   std::string text_, last_;
-  int num_events_ = 0;
-  const Clock::time_point begin_ = Clock::now();
-  Clock::time_point last_at_ = begin_;
 };
 
-asio::awaitable<void> client(const Options& options, Totals& totals) {
+asio::awaitable<void> client(const Options& options, std::atomic<int>& next_request,
+                             ClientThread& thread) {
   asio::ip::tcp::socket socket(co_await asio::this_coro::executor);
   co_await socket.async_connect({asio::ip::make_address(options.host), options.port},
                                 asio::use_awaitable);
   socket.set_option(asio::ip::tcp::no_delay(true));
   beast::flat_buffer buffer;
   std::vector<char> bytes(1 << 16);
-  while (totals.next_request < options.num_requests) {
-    const auto request = make_request(options, totals.next_request++);
-    Answer answer(totals);
+  for (int index; (index = next_request++) < options.load.num_requests;) {
+    const auto request = make_request(options, index);
+    Answer answer(thread);
     co_await http::async_write(socket, request, asio::use_awaitable);
     http::response_parser<http::buffer_body> parser;
     parser.body_limit(boost::none);
@@ -155,56 +143,40 @@ asio::awaitable<void> client(const Options& options, Totals& totals) {
   }
 }
 
-nv::Json percentiles(std::vector<double>& seconds) {
-  if (seconds.empty()) return nullptr;
-  std::sort(seconds.begin(), seconds.end());
-  const auto at = [&](double share) {
-    return seconds[static_cast<std::size_t>(share * static_cast<double>(seconds.size() - 1))];
-  };
-  return nv::Json::object({{"p50", at(0.5)}, {"p90", at(0.9)}, {"p99", at(0.99)}, {"max", at(1)}});
-}
-
-void print(const char* name, const nv::Json& times) {
-  if (times.is_null()) return;
-  std::printf("%-16s p50 %8.2f  p90 %8.2f  p99 %8.2f  max %8.2f ms\n", name,
-              1e3 * times["p50"].get<double>(), 1e3 * times["p90"].get<double>(),
-              1e3 * times["p99"].get<double>(), 1e3 * times["max"].get<double>());
-}
-
 int run(const Options& options) {
-  asio::io_context context(1);
-  Totals totals;
-  for (int i = 0; i < options.concurrency; ++i) {
-    asio::co_spawn(context, client(options, totals), [&totals](const std::exception_ptr& error) {
-      if (error) totals.fail(nv::message_of(error));
-    });
+  std::atomic<int> next_request = 0;
+  std::list<ClientThread> threads(
+      static_cast<std::size_t>(std::min(options.num_threads, options.load.concurrency)));
+  auto next = threads.begin();
+  for (int i = 0; i < options.load.concurrency; ++i) {
+    ClientThread& thread = *next;
+    if (++next == threads.end()) next = threads.begin();
+    asio::co_spawn(thread.context, client(options, next_request, thread),
+                   [&thread](const std::exception_ptr& error) {
+                     if (error) thread.fail(nv::message_of(error));
+                   });
   }
   const Clock::time_point begin = Clock::now();
-  context.run();
-  const double seconds = seconds_since(begin);
-  const auto num_done = static_cast<std::int64_t>(totals.whole.size());
-  const nv::Json result =
-      nv::Json::object({{"concurrency", options.concurrency},
-                        {"input_tokens", options.num_input_tokens},
-                        {"output_tokens", options.num_output_tokens},
-                        {"requests", num_done},
-                        {"errors", totals.num_errors},
-                        {"seconds", seconds},
-                        {"tokens_per_second", static_cast<double>(totals.num_tokens) / seconds},
-                        {"events_per_second", static_cast<double>(totals.num_events) / seconds},
-                        {"first_event_seconds", percentiles(totals.first_event)},
-                        {"between_events_seconds", percentiles(totals.between_events)},
-                        {"whole_seconds", percentiles(totals.whole)}});
+  for (ClientThread& thread : threads)
+    thread.thread = std::thread([&thread] { thread.context.run(); });
+  for (ClientThread& thread : threads) thread.thread.join();
+  const double seconds = http_load::seconds_between(begin, Clock::now());
 
-  std::printf("%lld requests, %d errors, %.2f s: %.0f tokens/s in %.0f events/s\n",
-              static_cast<long long>(num_done), totals.num_errors, seconds,
-              result["tokens_per_second"].get<double>(), result["events_per_second"].get<double>());
-  print("first event", result["first_event_seconds"]);
-  print("between events", result["between_events_seconds"]);
-  print("whole", result["whole_seconds"]);
-  if (totals.num_errors > 0) std::printf("first error: %s\n", totals.first_error.c_str());
+  Times times;
+  int num_errors = 0;
+  std::string first_error;
+  for (const ClientThread& thread : threads) {
+    times.add(thread.times);
+    num_errors += thread.num_errors;
+    if (first_error.empty()) first_error = thread.first_error;
+  }
+  nv::Json result = result_json(options.load, times, seconds);
+  result["threads"] = threads.size();
+  result["errors"] = num_errors;
+  http_load::print_result(result);
+  if (num_errors > 0) std::printf("%d errors, the first: %s\n", num_errors, first_error.c_str());
   if (!options.json.empty()) std::ofstream(options.json) << result.dump() << '\n';
-  return totals.num_errors == 0 ? 0 : 1;
+  return num_errors == 0 ? 0 : 1;
 }
 
 }  // namespace
@@ -216,14 +188,17 @@ int main(int argc, char** argv) {
   app.add_option("--port", options.port)->capture_default_str();
   app.add_option("--model", options.model, "unset: the server's own");
   app.add_option("--api-key", options.api_key);
-  app.add_option("--concurrency", options.concurrency, "clients")->capture_default_str();
-  app.add_option("--requests", options.num_requests, "of all clients")->capture_default_str();
-  app.add_option("--input-tokens", options.num_input_tokens)->capture_default_str();
-  app.add_option("--output-tokens", options.num_output_tokens)->capture_default_str();
-  app.add_option("--vocab-size", options.vocab_size, "prompts have ids below")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--seed", options.seed, "of the prompts")->capture_default_str();
+  const auto number = [&](const char* name, int& value, const char* help) {
+    app.add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();
+  };
+  Load& load = options.load;
+  number("--concurrency", load.concurrency, "clients");
+  number("--requests", load.num_requests, "of all clients");
+  number("--input-tokens", load.num_input_tokens, "of each");
+  number("--output-tokens", load.num_output_tokens, "of each");
+  number("--vocab-size", load.vocab_size, "prompts have ids below");
+  number("--threads", options.num_threads, "that the clients share");
+  app.add_option("--seed", load.seed, "of the prompts")->capture_default_str();
   app.add_option("--json", options.json, "file for the result");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -2,6 +2,7 @@
 
 #include <nanovllm/core/error.hpp>
 
+#include <pthread.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -120,7 +121,12 @@ void HttpServer::State::listen() {
   url = concat(is_tls ? "https://" : "http://", is_v6 ? "[" : "", endpoint.address().to_string(),
                is_v6 ? "]:" : ":", acceptor->local_endpoint().port());
   accept();
-  for (IoThread& thread : threads) thread.thread = std::thread([&thread] { thread.io.run(); });
+  for (IoThread& thread : threads) {
+    thread.thread = std::thread([&thread] {
+      pthread_setname_np(pthread_self(), "http-io");  // for top -H
+      thread.io.run();
+    });
+  }
 }
 
 void HttpServer::State::accept() {

@@ -4,6 +4,8 @@
 #include <nanovllm/serve/metrics.hpp>
 #include <nanovllm/serve/service.hpp>
 
+#include <pthread.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -108,7 +110,10 @@ void serve_until_signalled(AnyEngine& engine, const ServeOptions& options,
       make_constraint_compiler(engine, options.constraint_cache_mib << 20, options.allow_grammars);
   service_settings.http_counters = counters;
   serve::OpenAiService service(engine, std::move(service_settings));
-  std::jthread steps([&](const std::stop_token& stop) { run_engine(engine, stop, log); });
+  std::jthread steps([&](const std::stop_token& stop) {
+    pthread_setname_np(pthread_self(), "engine");  // for top -H
+    run_engine(engine, stop, log);
+  });
   std::jthread mender([&](const std::stop_token& stop) { mend_engine(engine, stop, log); });
   HttpServerConfig config = http_config(options);
   config.page = {.html = std::string(kPage), .content_security_policy = std::string(kPagePolicy)};
