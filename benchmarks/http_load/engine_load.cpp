@@ -45,12 +45,20 @@ class Run {
 
   /// Serves them all. Returns the result.
   nv::Json operator()() {
+    const nv::EngineStats before = engine_.stats();
     const Clock::time_point begin = Clock::now();
     for (int i = 0; i < load_.concurrency; ++i) submit_next();
     engine_.run(stop_.get_token());
     const double seconds = http_load::seconds_between(begin, Clock::now());
     nv::check(num_failed_ == 0, num_failed_, " requests have failed");
-    return result_json(load_, times_, seconds);
+
+    const nv::EngineStats after = engine_.stats();
+    nv::Json result = result_json(load_, times_, seconds);
+    result["steps"] = after.num_steps - before.num_steps;
+    result["prefill_seconds"] = after.prefill_seconds - before.prefill_seconds;
+    result["decode_seconds"] = after.decode_seconds - before.decode_seconds;
+    result["host_seconds"] = after.host_seconds - before.host_seconds;
+    return result;
   }
 
  private:
@@ -104,6 +112,9 @@ int run(const Options& options) {
     const double share =
         through_http["tokens_per_second"].get<double>() / result["tokens_per_second"].get<double>();
     http_load::print_result(result);
+    std::printf("%lld steps, host %.3f s\n",
+                static_cast<long long>(result["steps"].get<std::int64_t>()),
+                result["host_seconds"].get<double>());
     std::printf("through HTTP %.1f%% of that\n", 100 * share);
     results.push_back(nv::Json::object(
         {{"engine", std::move(result)}, {"http", through_http}, {"share", share}}));
