@@ -8,7 +8,7 @@
 // Linked with engine_factory.cpp or engine_factory.cu of examples/server, so the engine is that of
 // `serve`.
 #include <CLI/CLI.hpp>
-#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -100,15 +100,20 @@ nv::Json read_result(const std::string& path) {
 
 int run(const Options& options) {
   std::vector<nv::Json> served;
-  for (const std::string& path : options.results) served.push_back(read_result(path));
+  std::vector<Load> loads;
+  for (const std::string& path : options.results) {
+    served.push_back(read_result(path));
+    loads.push_back(http_load::load_of(served.back()));
+  }
   nv::EngineConfig config{.model = options.model, .max_num_seqs = options.max_num_seqs};
   if (options.kv_blocks != 0) config.kv_size = nv::KvSize::blocks(options.kv_blocks);
   const auto engine = nv::examples::make_engine(options.device, options.dtype, config);
   std::fprintf(stderr, "%s\n", engine->describe().c_str());
 
   nv::Json results = nv::Json::array();
-  for (const nv::Json& through_http : served) {
-    nv::Json result = Run(*engine, http_load::load_of(through_http))();
+  for (std::size_t i = 0; i < loads.size(); ++i) {
+    nv::Json result = Run(*engine, loads[i])();
+    const nv::Json& through_http = served[i];
     const double share =
         through_http["tokens_per_second"].get<double>() / result["tokens_per_second"].get<double>();
     http_load::print_result(result);

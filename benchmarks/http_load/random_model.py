@@ -1,4 +1,4 @@
-"""Writes a checkpoint of random bfloat16 weights in the shape of a Qwen3 model, for servers to load.
+"""Writes a checkpoint of random bfloat16 weights in a Qwen3 model's shape, for servers to load.
 
     python3 random_model.py QWEN3_DIR OUTPUT_DIR
 
@@ -16,8 +16,8 @@ import torch
 
 
 def make_tensors(config: dict) -> dict[str, torch.Tensor]:
-    """Weights by name: normal with a deviation of 0.02, those of norms around 1. Always the same on a
-    machine."""
+    """Weights by name: normal with a deviation of 0.02, those of norms around 1. The same in every
+    run on a kind of device."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     generator = torch.Generator(device=device).manual_seed(0)
 

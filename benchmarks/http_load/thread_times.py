@@ -38,8 +38,8 @@ def main() -> int:
         rows.append(((user - user_before) / tick, (system - system_before) / tick, name, thread))
     for user, system, name, thread in sorted(rows, key=lambda row: -row[0] - row[1]):
         if user + system > 0:
-            share = 100 * (user + system) / seconds
-            print(f"{name:16} {thread:8}  user {user:6.2f} s  system {system:6.2f} s  {share:5.1f}%")
+            times = f"user {user:6.2f} s  system {system:6.2f} s"
+            print(f"{name:16} {thread:8}  {times}  {100 * (user + system) / seconds:5.1f}%")
     return status
 
 
