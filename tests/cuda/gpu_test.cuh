@@ -41,9 +41,10 @@ struct Gpu {
 };
 
 /// Fills a block's dynamic shared memory, `bytes` of it, with ones: NaN in every float type.
-inline __global__ void poison_shared_memory_kernel(int bytes) {
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) poison_shared_memory_kernel(int bytes) {
   extern __shared__ unsigned poison_of_shared_memory[];
-  for (int i = static_cast<int>(threadIdx.x); i < bytes / 4; i += static_cast<int>(blockDim.x))
+  for (int i = static_cast<int>(threadIdx.x); i < bytes / 4; i += kThreads)
     reinterpret_cast<volatile unsigned*>(poison_of_shared_memory)[i] = ~0u;
   cuda::grid_dependency_wait();
 }
@@ -53,7 +54,7 @@ inline __global__ void poison_shared_memory_kernel(int bytes) {
 /// kernel behind starts when all of them have ended.
 inline void poison_shared_memory(const cuda::Context& context) {
   const auto bytes = static_cast<int>(context.max_shared_bytes);
-  cuda::launch(poison_shared_memory_kernel,
+  cuda::launch(poison_shared_memory_kernel<1024>,
                {.grid = static_cast<unsigned>(context.num_sms),
                 .block = dim3(1024),
                 .shared_bytes = context.max_shared_bytes,
