@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,8 +19,8 @@ namespace {
 struct Case {
   int num_seqs, q_len, prefix, heads, kv_heads, block_size;
   bool paged;
-  bool mma = false;  ///< by the kernel for older devices
-  std::optional<cuda::VarlenSource> prefix_source{};
+  bool mma = false;   ///< by the kernel for older devices
+  int continued = 0;  ///< keys ahead of the first sequence, where the others have none
 };
 
 /// About normal: the sum of four uniform numbers, standard deviation 1.
@@ -51,7 +50,7 @@ struct Inputs {
   Inputs(const Case& c, std::uint64_t seed, const cuda::Context& context)
       : n(std::int64_t{c.num_seqs} * c.q_len),
         width((c.heads + 2 * c.kv_heads) * kHeadDim),
-        blocks_per_seq(ceil_div(c.prefix + c.q_len, c.block_size)),
+        blocks_per_seq(ceil_div(c.prefix + c.continued + c.q_len, c.block_size)),
         qkv(n * width),
         out(n * c.heads * kHeadDim),
         pool(std::int64_t{c.num_seqs} * blocks_per_seq * 2 * c.kv_heads * c.block_size * kHeadDim),
@@ -61,7 +60,7 @@ struct Inputs {
     std::vector<std::int32_t> starts{0}, lens;
     for (int s = 0; s < c.num_seqs; ++s) {
       starts.push_back(starts.back() + c.q_len);
-      lens.push_back(c.prefix + c.q_len);
+      lens.push_back(c.prefix + (s == 0 ? c.continued : 0) + c.q_len);
     }
     const int num_blocks = c.num_seqs * blocks_per_seq;
     std::vector<BlockId> table(num_blocks);
@@ -87,7 +86,6 @@ struct Inputs {
     args.has_prefix = c.paged;
     args.scale = 1.f / std::sqrt(float{kHeadDim});
     args.out = {out.data(), {n, c.heads, kHeadDim}};
-    workspace.prefix_source = c.prefix_source;
     cuda::plan_varlen(args.query_starts, args.kv_lens, n, workspace, context);
     cuda::check(cudaStreamSynchronize(context.stream), "cudaStreamSynchronize");
   }
@@ -115,16 +113,16 @@ void measure(const Case& c, const cuda::Context& context, Report& report) {
         }
       },
       6, 10);
-  const double q = c.q_len, pairs = c.num_seqs * (q * c.prefix + q * (q + 1) / 2);
+  const double q = c.q_len;
+  const double pairs = c.num_seqs * (q * c.prefix + q * (q + 1) / 2) + q * c.continued;
   const double row = 2.0 * kHeadDim;  // bytes of a head
-  const double bytes =
-      inputs[0]->n * 2 * c.heads * row + 2.0 * c.num_seqs * (c.prefix + q) * c.kv_heads * row;
+  const double bytes = inputs[0]->n * 2 * c.heads * row +
+                       2.0 * (c.num_seqs * (c.prefix + q) + c.continued) * c.kv_heads * row;
   std::string name = "varlen " + std::to_string(c.num_seqs) + " x " + std::to_string(c.q_len);
   if (c.prefix > 0) name += " behind " + std::to_string(c.prefix);
   name += ", " + std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " heads, ";
   name += c.paged ? "blocks of " + std::to_string(c.block_size) : "new keys";
-  if (c.prefix_source)
-    name += *c.prefix_source == cuda::VarlenSource::both ? " and new keys" : " alone";
+  if (c.continued > 0) name += ", one behind " + std::to_string(c.continued);
   name += c.mma ? ", mma.sync" : "";
   report.add(name, timing, bytes, 4.0 * kHeadDim * pairs * c.heads);
   constexpr double kPeak = 770;  // TFLOP/s of cuBLAS on one H200, bf16
@@ -164,13 +162,9 @@ void measure_all(Report& report) {
   for (int num_seqs = 16; num_seqs >= 1; num_seqs /= 4) {
     measure(Case{num_seqs, 16384 / num_seqs, 0, 16, 8, 64, true, true}, context, report);
   }
-  // All keys from the cache, or whole tiles of new ones from this step.
-  for (const int prefix : {0, 1024, 4096, 16384, 32768}) {
-    for (const int q_len : {1, 16, 128, 512, 2048}) {
-      for (const auto source : {cuda::VarlenSource::cache, cuda::VarlenSource::both})
-        measure(Case{std::max(1, 2048 / q_len / 4), q_len, prefix, 16, 8, 64, true, false, source},
-                context, report);
-    }
+  for (const int heads : {16, 32}) {
+    for (const int continued : {1, 1024, 8192})
+      measure(Case{16, 1024, 0, heads, 8, 64, true, false, continued}, context, report);
   }
   plan_time(1, 16384, context, report);
   plan_time(256, 64, context, report);

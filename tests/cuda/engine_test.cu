@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cuda/gpu_test.cuh"
@@ -215,4 +216,40 @@ TEST_CASE("two engines on one device do not disturb each other", "[cuda][engine]
     busy = first || second;
   }
   CHECK(tokens_of(two.generate(prompts, params)) == expected);
+}
+
+TEST_CASE("two engines at the same time give what each gives alone", "[cuda][engine]") {
+  if (!has_gpu()) return;
+  EngineConfig config = fairytale();
+  config.kv_size = KvSize::blocks(400);
+  CudaEngine engines[] = {CudaEngine(config), CudaEngine(config)};
+  // Batches of 1 to 16, so that kernels of few rows run beside each other in all sizes.
+  using Tokens = std::vector<std::vector<TokenId>>;
+  const auto run_all = [](CudaEngine& engine) {
+    std::vector<Tokens> out;
+    for (const std::size_t size : {1, 2, 5, 8, 11, 16}) {
+      Tokens& tokens =
+          out.emplace_back();  // none of a request that failed: CHECK is for one thread
+      for (const Output& output : engine.generate(make_prompts(size), make_params(size)))
+        tokens.push_back(output.error.empty() ? output.token_ids : std::vector<TokenId>{});
+    }
+    return out;
+  };
+  std::vector<Tokens> alone[2], together[2][3];
+  for (int e = 0; e < 2; ++e) {
+    alone[e] = run_all(engines[e]);
+    for (const Tokens& batch : alone[e]) {
+      for (const auto& tokens : batch) REQUIRE(!tokens.empty());
+    }
+  }
+  std::vector<std::thread> threads;
+  for (int e = 0; e < 2; ++e) {
+    threads.emplace_back([&, e] {
+      for (auto& round : together[e]) round = run_all(engines[e]);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int e = 0; e < 2; ++e) {
+    for (const auto& round : together[e]) CHECK(round == alone[e]);
+  }
 }

@@ -18,6 +18,7 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
+#include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/runtime/stream.cuh"
 
 namespace nanovllm::test {
@@ -38,6 +39,36 @@ struct Gpu {
   cuda::Context context = cuda::Context::on(stream.get());
   void sync() const { stream.synchronize(); }
 };
+
+/// Fills a block's dynamic shared memory, `bytes` of it, with ones: NaN in every float type.
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) poison_shared_memory_kernel(int bytes) {
+  extern __shared__ unsigned poison_of_shared_memory[];
+  for (int i = static_cast<int>(threadIdx.x); i < bytes / 4; i += kThreads)
+    reinterpret_cast<volatile unsigned*>(poison_of_shared_memory)[i] = ~0u;
+  cuda::grid_dependency_wait();
+}
+
+/// Leaves NaN in the shared memory of all multiprocessors for the kernel behind: what that one reads
+/// without having written it shows. A block takes a whole multiprocessor, so that each gets one; the
+/// kernel behind starts when all of them have ended.
+inline void poison_shared_memory(const cuda::Context& context) {
+  const auto bytes = static_cast<int>(context.max_shared_bytes);
+  cuda::launch(poison_shared_memory_kernel<1024>,
+               {.grid = static_cast<unsigned>(context.num_sms),
+                .block = dim3(1024),
+                .shared_bytes = context.max_shared_bytes,
+                .overlap = false},
+               context, bytes);
+}
+
+/// Fills device memory with ones, behind what is enqueued.
+template <class T>
+void poison(T* memory, std::int64_t count, const cuda::Context& context) {
+  cuda::check(
+      cudaMemsetAsync(memory, 0xff, static_cast<std::size_t>(count) * sizeof(T), context.stream),
+      "cudaMemsetAsync");
+}
 
 /// Unit roundoff of an element type.
 template <class T>

@@ -15,6 +15,7 @@
 #include "nanovllm/cuda/attention/ordered/attention.cuh"
 #include "nanovllm/cuda/backend.cuh"
 #include "nanovllm/cuda/linear/ordered_engine.cuh"
+#include "nanovllm/cuda/linear/ordered_gated_engine.cuh"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/gated_linear.hpp"
 #include "nanovllm/ops/project_qkv.hpp"
@@ -27,7 +28,8 @@ namespace nanovllm {
 /// and what it rests on.
 ///
 /// What differs from `CudaBackend`:
-///   dense layers   16 bits: cuda/linear/ordered_engine.cuh; float32: as they are
+///   dense layers   16 bits: cuda/linear/ordered_engine.cuh, with SwiGLU behind where that is faster
+///                  (ordered_gated_engine.cuh); float32: as they are
 ///   attention      cuda/attention/ordered/
 ///   residual       added by `add_rms_norm`, so that no layer's rounding depends on who adds it
 ///   sampler        rows are always cut in the same places
@@ -66,11 +68,26 @@ class BatchInvariantCudaBackend : public CudaBackend {
     CudaBackend::run(args);
   }
 
-  /// Not in this mode: the model runs the ops that they are made of.
-  template <class T>
-  void run(const GatedLinearArgs<T, cuda::DeviceMatrix<T>, T>& args) = delete;
-  template <class T>
-  void run(const ProjectQkvArgs<T, cuda::DeviceMatrix<T>, T, T>& args) = delete;
+  /// The bits of its parts, by one kernel behind the norm where that was found to be faster.
+  template <Element T>
+  void run(const GatedLinearArgs<T, cuda::DeviceMatrix<T>, T>& args) {
+    check<ShapeError>(args.weight != nullptr, "gated_linear: no weight given");
+    validate(args);
+    if (args.out.empty()) return;
+    const auto run_part = [&](const auto& part) { run(part); };
+    if constexpr (sizeof(T) == 2) {
+      if (args.weight->cols() > 0) return gated_.run(args, context(), run_part);
+    }
+    compose(args, run_part);
+  }
+
+  /// By its parts.
+  template <Element T>
+  void run(const ProjectQkvArgs<T, cuda::DeviceMatrix<T>, T, T>& args) {
+    check<ShapeError>(args.weight != nullptr, "project_qkv: no weight given");
+    validate(args);
+    if (!args.qkv.empty()) compose(args, [&](const auto& part) { run(part); });
+  }
 
   void run(const PlanAttentionArgs& args) {
     state_.plan_is_visible = false;
@@ -113,6 +130,18 @@ class BatchInvariantCudaBackend : public CudaBackend {
     }
   }
 
+  /// The norm is a kernel of its own on either way.
+  template <class T>
+  void tune_gated_linear(std::span<const cuda::DeviceMatrix<T>* const> weights,
+                         const InputNorm<T>& /*norm*/, std::int64_t max_rows) {
+    if constexpr (sizeof(T) == 2)
+      gated_.tune(weights, max_rows, context(), [&](const auto& part) { run(part); });
+  }
+  /// There is nothing to choose.
+  template <class T>
+  void tune_project_qkv(std::span<const cuda::DeviceMatrix<T>* const>, const InputNorm<T>&,
+                        std::int64_t) {}
+
   /// As `CudaBackend`'s, and that it is batch-invariant.
   [[nodiscard]] std::string describe() const {
     return CudaBackend::describe() + ", batch-invariant";
@@ -120,14 +149,12 @@ class BatchInvariantCudaBackend : public CudaBackend {
 
  private:
   std::optional<cuda::OrderedLinearEngine> linear_;
+  cuda::OrderedGatedEngine gated_;
   std::optional<cuda::OrderedAttention> attention_;
 };
 
 static_assert(BackendLike<BatchInvariantCudaBackend, float>);
 static_assert(BackendLike<BatchInvariantCudaBackend, bf16>);
-static_assert(!RunsOp<BatchInvariantCudaBackend,
-                      GatedLinearArgs<bf16, BatchInvariantCudaBackend::Matrix<bf16>>> &&
-              !RunsOp<BatchInvariantCudaBackend,
-                      ProjectQkvArgs<bf16, BatchInvariantCudaBackend::Matrix<bf16>>>);
+static_assert(TunesFusedOps<BatchInvariantCudaBackend, bf16>);
 
 }  // namespace nanovllm

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "cuda/gpu_test.cuh"
+#include "nanovllm/cuda/elementwise/silu_mul.cuh"
 #include "nanovllm/cuda/linear/ordered_engine.cuh"
+#include "nanovllm/cuda/linear/ordered_gated_engine.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
 
 namespace nanovllm::test {
@@ -228,6 +230,139 @@ TEST_CASE("a K that is no multiple of 8 has an order of its own", "[ordered]") {
   double size = 0;
   const double exact = layer.exact(69, 32, &size);
   CHECK(std::abs(static_cast<float>(all.back()) - exact) <= 0x1p-8 * std::abs(exact) + 1e-5 * size);
+}
+
+namespace {
+
+/// [gates | ups] of `layer` and their SwiGLU, for rows [first, first + count), by two kernels.
+template <class T>
+std::vector<T> gated_by_parts(Layer<T>& layer, std::int64_t first, std::int64_t count,
+                              cuda::TensorMaps& maps, Gpu& gpu) {
+  GpuArray<T> wide(static_cast<std::size_t>(count * layer.n));
+  GpuArray<T> out(static_cast<std::size_t>(count * layer.n / 2));
+  const auto a = layer.args(wide, first, count);
+  cuda::ordered_linear(a.x, layer.weight.view(), a.y, false, cuda::kOrderedReference, maps,
+                       gpu.context);
+  cuda::silu_mul(SiluMulArgs<T>{.gate_up = a.y, .out = {out.data(), {count, layer.n / 2}}},
+                 gpu.context);
+  gpu.sync();
+  out.download();
+  return out.host;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("SwiGLU behind a product has the bits of the two ops, in any company",
+                   "[ordered]", bf16, half) {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  using T = TestType;
+  cuda::TensorMaps maps;
+  constexpr std::int64_t kRows = 200, kPad = 3;
+  for (const auto& [width, k] :
+       {std::array<std::int64_t, 2>{8, 8}, {40, 200}, {136, 1032}, {1024, 1024}, {96, 320}}) {
+    Layer<T> layer(kRows, 2 * width, k);
+    const std::vector<T> all = gated_by_parts(layer, 0, kRows, maps, gpu);
+    for (const OrderedBlock block : cuda::kOrderedGatedBlocks) {
+      for (const std::int64_t m : {1, 2, 7, 8, 9, 16, 17, 33, 64, 65, 130, 200}) {
+        for (const std::int64_t first : {std::int64_t{0}, kRows - m}) {
+          // Rows of the result lie apart, with poison between them.
+          GpuArray<T> out(static_cast<std::size_t>(m * (width + kPad)));
+          cuda::ordered_gated_linear(
+              MatrixView<const T>(layer.x.data() + first * k, {m, k}), layer.weight.view(),
+              MatrixView<T>(out.data(), {m, width}, {width + kPad, 1}), block, maps, gpu.context);
+          gpu.sync();
+          out.download();
+          REQUIRE(out.guards_intact());
+          std::int64_t wrong = 0;
+          for (std::int64_t i = 0; i < m; ++i) {
+            const T* const row = &out.host[static_cast<std::size_t>(i * (width + kPad))];
+            wrong += std::memcmp(row, &all[static_cast<std::size_t>((first + i) * width)],
+                                 static_cast<std::size_t>(width) * sizeof(T)) != 0;
+            for (std::int64_t j = 0; j < kPad; ++j) wrong += !std::isnan(float(row[width + j]));
+          }
+          INFO(m << " rows from row " << first << ", " << width << " x " << k << ", block "
+                 << block.rows << " x " << block.tokens << " x " << block.panels);
+          CHECK(wrong == 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("SwiGLU behind a product equals float64", "[ordered]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  cuda::TensorMaps maps;
+  Layer<bf16> layer(19, 80, 264);
+  const auto sum = [&](std::int64_t i, std::int64_t j) {
+    double size = 0;
+    return layer.exact(i, j, &size);
+  };
+  GpuArray<bf16> out(19 * 40);
+  cuda::ordered_gated_linear(MatrixView<const bf16>(layer.x.data(), {19, 264}), layer.weight.view(),
+                             MatrixView<bf16>(out.data(), {19, 40}), {64, 16, 1}, maps,
+                             gpu.context);
+  gpu.sync();
+  out.download();
+  std::int64_t wrong = 0;
+  for (std::int64_t i = 0; i < 19; ++i) {
+    for (std::int64_t j = 0; j < 40; ++j) {
+      const double g = sum(i, j), u = sum(i, 40 + j), silu = g / (1 + std::exp(-g));
+      // g, u, silu and the product are rounded; the slope of silu is at most 1.1.
+      const double bound =
+          1.1 * kUnit<bf16> * (1.1 * std::abs(g * u) + 3 * std::abs(silu * u)) + 1e-4;
+      const double got = float(out.host[static_cast<std::size_t>(i * 40 + j)]);
+      if (!(std::abs(got - silu * u) <= bound)) ++wrong;
+    }
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("gated_linear in one order has the same bits, tuned or not, for all numbers of rows",
+          "[ordered]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  constexpr std::int64_t kRows = 300;
+  cuda::TensorMaps maps;
+  for (const auto& [width, k] : {std::array<std::int64_t, 2>{3072, 1024}, {44, 200}}) {
+    Layer<bf16> layer(kRows, 2 * width, k);
+    const std::vector<bf16> all = gated_by_parts(layer, 0, kRows, maps, gpu);
+    OrderedLinearEngine linear;
+    cuda::OrderedGatedEngine gated;
+    const auto run_part = [&]<class Args>(const Args& part) {
+      if constexpr (std::is_same_v<Args, SiluMulArgs<bf16>>)
+        cuda::silu_mul(part, gpu.context);
+      else if constexpr (std::is_same_v<Args, LinearArgs<bf16, DeviceMatrix<bf16>>>)
+        linear.run(part, gpu.context);
+    };
+    for (const bool tunes : {false, true}) {
+      const DeviceMatrix<bf16>* const weights[] = {&layer.weight};
+      if (tunes) {
+        gated.tune<bf16>(weights, kRows, gpu.context, run_part, std::chrono::seconds(5));
+        std::cout << width << " x " << k << ": one kernel for " << gated.num_fused()
+                  << " buckets\n";
+      }
+      for (const std::int64_t m : {1, 2, 5, 8, 16, 20, 32, 40, 64, 65, 128, 129, 300}) {
+        GpuArray<bf16> wide(static_cast<std::size_t>(m * 2 * width));
+        GpuArray<bf16> out(static_cast<std::size_t>(m * width));
+        gated.run(
+            GatedLinearArgs<bf16, DeviceMatrix<bf16>, bf16>{
+                .x = MatrixView<const bf16>(layer.x.data() + (kRows - m) * k, {m, k}),
+                .weight = &layer.weight,
+                .out = MatrixView<bf16>(out.data(), {m, width}),
+                .gate_up = MatrixView<bf16>(wide.data(), {m, 2 * width})},
+            gpu.context, run_part);
+        gpu.sync();
+        out.download();
+        REQUIRE(out.guards_intact());
+        if (!same_bits(all, kRows - m, out.host, width)) FAIL_CHECK(width << ", rows " << m);
+      }
+    }
+  }
 }
 
 TEST_CASE("rows that are not 16-byte aligned are refused", "[ordered]") {

@@ -4,8 +4,12 @@
 ///
 /// A `Traits` says what a block is: kRows rows of W and kTokens of x; kWeightBytes, kXBytes and
 /// kPanelBytes of a panel of 64 columns; kPanels of a stage, which one copy of either operand brings
-/// (panels are the third dimension of its map); kSlackBytes behind the last panel of W; kThreads;
+/// (panels are the last dimension of its map); kSlackBytes behind the last panel of W; kThreads;
 /// shared_bytes(stages).
+///
+/// With kGated W is [gates; ups], and a tile has 8 rows of gates and the 8 of ups that belong to
+/// them in turn, so that one thread of a product gets both sums of an output. The map of W says so:
+/// its dimensions are columns, 8 rows, gates and ups, and groups of 8 rows.
 
 #include <cuda.h>
 
@@ -30,7 +34,7 @@ struct OrderedParams {
   Out* y;
   std::int64_t y_stride;
   std::int32_t num_tokens;
-  std::int32_t n;
+  std::int32_t n;           ///< columns of y
   std::int32_t all_stages;  ///< that K takes
   std::int32_t stages;      ///< of the ring
   bool accumulate;
@@ -75,7 +79,14 @@ __device__ __forceinline__ void copy_ordered_panels(OrderedRing<Traits> ring,
     }
   };
   const auto load_weights_of = [&](int i, int stage) {
-    load(ring.weights + stage * Traits::kPanels * Traits::kWeightBytes, w_map, i, first_row, stage);
+    std::byte* const to = ring.weights + stage * Traits::kPanels * Traits::kWeightBytes;
+    if constexpr (!Traits::kGated) {
+      load(to, w_map, i, first_row, stage);
+    } else if constexpr (Traits::kPanels == 1) {
+      tma_load(to, w_map, {i * kTmaColumns, 0, 0, first_row / 16}, ring.full[stage]);
+    } else {
+      tma_load(to, w_map, {0, 0, 0, first_row / 16, i * Traits::kPanels}, ring.full[stage]);
+    }
   };
   const auto load_x_of = [&](int i, int stage) {
     load(ring.x + stage * Traits::kPanels * Traits::kXBytes, x_map, i, first_token, stage);
@@ -122,6 +133,33 @@ __device__ __forceinline__ OrderedRing<Traits> begin_ordered_ring(std::byte* sha
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
+/// The map of W [rows, k], and of x, for blocks of `Traits`; a copy brings `box` rows.
+template <class Traits, class T>
+[[nodiscard]] CUtensorMap ordered_map(TensorMaps& maps, const T* data, std::int64_t rows,
+                                      std::int64_t k, std::int64_t stride, int box) {
+  if constexpr (Traits::kPanels == 1) {
+    return maps.get<T, 2>(data, {k, rows}, {stride}, {kTmaColumns, box});
+  } else {
+    return maps.get<T, 3>(data, {kTmaColumns, rows, k / kTmaColumns}, {stride, kTmaColumns},
+                          {kTmaColumns, box, Traits::kPanels});
+  }
+}
+
+/// The map of W [gates; ups], of `width` rows each, a multiple of 8.
+template <class Traits, class T>
+[[nodiscard]] CUtensorMap ordered_gated_map(TensorMaps& maps, const T* data, std::int64_t width,
+                                            std::int64_t k) {
+  constexpr int kGroups = Traits::kRows / 16;
+  if constexpr (Traits::kPanels == 1) {
+    return maps.get<T, 4>(data, {k, 8, 2, width / 8}, {k, width * k, 8 * k},
+                          {kTmaColumns, 8, 2, kGroups});
+  } else {
+    return maps.get<T, 5>(data, {kTmaColumns, 8, 2, width / 8, k / kTmaColumns},
+                          {k, width * k, 8 * k, kTmaColumns},
+                          {kTmaColumns, 8, 2, kGroups, Traits::kPanels});
+  }
+}
+
 /// Launches one of the kernels on blocks of `Traits`.
 template <class Traits, class T, class Out>
 void launch_ordered(void (*kernel)(CUtensorMap, CUtensorMap, OrderedParams<Out>),
@@ -129,16 +167,15 @@ void launch_ordered(void (*kernel)(CUtensorMap, CUtensorMap, OrderedParams<Out>)
                     const MatrixView<Out>& y, bool accumulate, TensorMaps& maps,
                     const Context& context) {
   const std::int64_t m = x.extent(0), n = weight.extent(0), k = weight.extent(1);
-  const auto map_of = [&](const T* data, std::int64_t rows, std::int64_t stride, int box) {
-    if constexpr (Traits::kPanels == 1) {
-      return maps.get<T, 2>(data, {k, rows}, {stride}, {kTmaColumns, box});
+  const CUtensorMap w_map = [&] {
+    if constexpr (Traits::kGated) {
+      return ordered_gated_map<Traits>(maps, weight.data, n / 2, k);
     } else {
-      return maps.get<T, 3>(data, {kTmaColumns, rows, k / kTmaColumns}, {stride, kTmaColumns},
-                            {kTmaColumns, box, Traits::kPanels});
+      return ordered_map<Traits>(maps, weight.data, n, k, k, Traits::kRows);
     }
-  };
-  const CUtensorMap w_map = map_of(weight.data, n, k, Traits::kRows);
-  const CUtensorMap x_map = map_of(x.data, m, m == 1 ? k : x.strides[0], Traits::kTokens);
+  }();
+  const CUtensorMap x_map =
+      ordered_map<Traits>(maps, x.data, m, k, m == 1 ? k : x.strides[0], Traits::kTokens);
   const dim3 grid(static_cast<unsigned>(ceil_div(n, Traits::kRows)),
                   static_cast<unsigned>(ceil_div(m, Traits::kTokens)));
   const int all_stages = static_cast<int>(ceil_div(k, kTmaColumns * Traits::kPanels));
@@ -149,7 +186,7 @@ void launch_ordered(void (*kernel)(CUtensorMap, CUtensorMap, OrderedParams<Out>)
   const OrderedParams<Out> params{.y = y.data,
                                   .y_stride = y.strides[0],
                                   .num_tokens = static_cast<std::int32_t>(m),
-                                  .n = static_cast<std::int32_t>(n),
+                                  .n = static_cast<std::int32_t>(y.extent(1)),
                                   .all_stages = all_stages,
                                   .stages = stages,
                                   .accumulate = accumulate};

@@ -41,7 +41,7 @@ class TensorMaps {
   [[nodiscard]] std::int64_t num_encoded() const { return num_encoded_; }
 
  private:
-  static constexpr int kMaxRank = 4;
+  static constexpr int kMaxRank = 5;
   /// Enough for the weights of a large model and what its steps of all sizes read: 0.5 MiB.
   static constexpr std::size_t kCapacity = 2048;
   using Key = std::array<std::uint64_t, 2 + kMaxRank + (kMaxRank - 1) + kMaxRank>;

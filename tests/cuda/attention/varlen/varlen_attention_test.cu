@@ -6,7 +6,6 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
-#include <optional>
 #include <vector>
 
 #include "cuda/gpu_test.cuh"
@@ -149,13 +148,11 @@ const Op<T> kMma = [](const auto& args, auto& workspace, const auto& context) {
 
 /// Plans, runs, and returns `out` on the host; guards are checked.
 template <class T>
-std::vector<T> run(Step<T>& step, const Op<T>& op = kDispatch<T>, int source = -1,
-                   std::optional<cuda::VarlenSource> prefix_source = std::nullopt) {
+std::vector<T> run(Step<T>& step, const Op<T>& op = kDispatch<T>, int source = -1) {
   Gpu gpu;
   GpuArray<T> out(static_cast<std::size_t>(step.n * step.shape.heads * step.shape.head_dim));
   cuda::VarlenWorkspace workspace(static_cast<std::int64_t>(step.shape.chunks.size()), step.n,
                                   gpu.context);
-  workspace.prefix_source = prefix_source;
   VarlenAttentionArgs<T> args = step.args(out);
   if (source >= 0) args.has_prefix = source == 1;
   cuda::plan_varlen(args.query_starts, args.kv_lens, step.n, workspace, gpu.context);
@@ -364,29 +361,80 @@ TEST_CASE("varlen_attention: a row's bits depend on its query and keys alone") {
   }
 }
 
-TEST_CASE("varlen_attention: keys from the cache and from this step, or all from the cache") {
+TEST_CASE("varlen_attention: each sequence in company has the bits that it has alone") {
   if (!has_gpu()) return;
-  using cuda::VarlenSource;
   const auto check_equal = [](const auto& shape, auto element) {
     using T = decltype(element);
     CAPTURE(shape.head_dim, shape.block_size);
     Step<T> step(shape);
-    const std::vector<T> cache = run(step, kDispatch<T>, 1, VarlenSource::cache);
-    const std::vector<T> both = run(step, kDispatch<T>, 1, VarlenSource::both);
-    CHECK(equal_bits(cache, both));
-    CHECK(equal_bits(both, run(step, kDispatch<T>, 1)));
-    // The formula, too: equal bits could both be wrong.
+    const std::vector<T> together = run(step);
+    const auto row = static_cast<std::size_t>(shape.heads * shape.head_dim);
     for (std::size_t s = 0; s < shape.chunks.size(); ++s) {
+      Gpu gpu;
+      const std::int64_t begin = step.q_starts.host[s], end = step.q_starts.host[s + 1];
+      GpuArray<T> all(static_cast<std::size_t>(step.n) * row);
+      GpuArray<std::int32_t> starts(
+          std::vector<std::int32_t>{0, static_cast<std::int32_t>(end - begin)});
+      cuda::VarlenWorkspace workspace(1, end - begin, gpu.context);
+      VarlenAttentionArgs<T> args = step.args(all);
+      args.q = args.q.slice(begin, end);
+      args.k = args.k.slice(begin, end);
+      args.v = args.v.slice(begin, end);
+      args.out = args.out.slice(begin, end);
+      args.query_starts = {starts.data(), {2}};
+      const auto at = static_cast<std::int64_t>(s);
+      args.kv_lens = args.kv_lens.slice(at, at + 1);
+      args.block_tables = args.block_tables.slice(at, at + 1);
+      args.has_prefix = shape.chunks[s].prefix > 0;
+      cuda::plan_varlen(args.query_starts, args.kv_lens, end - begin, workspace, gpu.context);
+      cuda::varlen_attention(args, workspace, gpu.context);
+      gpu.sync();
+      all.download();
+      INFO("sequence " << s);
+      CHECK(std::memcmp(&all.host[static_cast<std::size_t>(begin) * row],
+                        &together[static_cast<std::size_t>(begin) * row],
+                        static_cast<std::size_t>(end - begin) * row * sizeof(T)) == 0);
+      // The formula, too: equal bits could both be wrong.
       const int rows = shape.chunks[s].q_len;
-      for (int row = 0; row < rows; row += 1 + rows / 7) check_row(step, both, s, row, 0);
+      for (int r = 0; r < rows; r += 1 + rows / 7) check_row(step, together, s, r, 0);
     }
   };
-  const std::vector<Chunk> chunks{{700, 0}, {1, 128}, {256, 128}, {300, 127}, {129, 129},
-                                  {513, 1000}, {64, 4096}, {2, 1}, {1000, 384}};
+  const std::vector<Chunk> chunks{{700, 0},    {1, 128},   {256, 128}, {300, 127}, {129, 129},
+                                  {513, 1000}, {64, 4096}, {2, 1},     {1000, 384}};
   for (const int block_size : {16, 64, 256}) {
     check_equal(Shape{8, 4, 128, block_size, chunks}, bf16{});
     check_equal(Shape{4, 4, 64, block_size, chunks}, half{});
   }
+}
+
+TEST_CASE("varlen_attention: whole prompts beside continued ones do not read the cache") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  // Where each sequence's keys are read shows when the other place holds something else.
+  const Shape shape{4, 2, 128, 64, {{700, 0}, {300, 1000}, {129, 0}, {513, 100}, {1, 0}}};
+  Step<bf16> step(shape);
+  const std::vector<bf16> expected = run(step);
+  for (std::size_t s = 0; s < shape.chunks.size(); ++s) {
+    const auto [q_len, prefix] = shape.chunks[s];
+    const int new_from = cuda::varlen_new_from(prefix, q_len);
+    const int width = 2 * shape.kv_heads * shape.block_size * shape.head_dim;
+    for (int p = 0; p < prefix + q_len; ++p) {
+      // Tiles of 128 keys that begin behind `new_from`; the rest of their first block is the cache's.
+      if (new_from == cuda::kVarlenNoNewKeys || p < align_up(new_from, 128)) continue;
+      const auto block = static_cast<std::size_t>(
+          step.tables.host[s * static_cast<std::size_t>(step.table_width) + p / shape.block_size]);
+      for (int h = 0; h < 2 * shape.kv_heads; ++h) {
+        std::fill_n(
+            &step.pool.host[block * static_cast<std::size_t>(width) +
+                            static_cast<std::size_t>((h * shape.block_size + p % shape.block_size) *
+                                                     shape.head_dim)],
+            shape.head_dim, bf16(std::nanf("")));
+      }
+    }
+  }
+  step.pool.upload();
+  CHECK(equal_bits(run(step), expected));
 }
 
 TEST_CASE("varlen_attention of many items a block, longest first") {
@@ -459,7 +507,7 @@ TEST_CASE("varlen_attention describes a tensor to the copy engine once, not once
   cuda::plan_varlen(args.query_starts, args.kv_lens, step.n, workspace, gpu.context);
   for (int layer = 0; layer < 3; ++layer) cuda::varlen_attention(args, workspace, gpu.context);
   gpu.sync();
-  CHECK(workspace.tensor_maps().num_encoded() == 2);  // q and the cache
+  CHECK(workspace.tensor_maps().num_encoded() == 4);  // q, the cache, new keys and values
 }
 
 }  // namespace nanovllm::test

@@ -20,13 +20,15 @@ TEST_CASE("What the kernel of varlen attention for Hopper takes") {
   CHECK_FALSE(fits_varlen_hopper(96, 64, true));
 }
 
-TEST_CASE("New keys are read in one piece where they are many among all") {
-  CHECK(varlen_prefix_source(1, 2048, 2048 + 4096) == VarlenSource::both);
-  CHECK(varlen_prefix_source(1, 2048, 2048 + 16384) == VarlenSource::cache);
-  CHECK(varlen_prefix_source(4, 1024, 1024) == VarlenSource::both);
-  CHECK(varlen_prefix_source(4, 1023, 1024) == VarlenSource::cache);  // hardly a whole tile each
-  CHECK(varlen_prefix_source(512, 512, 64) == VarlenSource::cache);
+TEST_CASE("New keys are read in one piece where there is no prefix, or they are many among all") {
+  CHECK(varlen_new_from(0, 1) == 0);
+  CHECK(varlen_new_from(0, 16384) == 0);
+  CHECK(varlen_new_from(4096, 2048) == 4096);
+  CHECK(varlen_new_from(16384, 2048) == kVarlenNoNewKeys);
+  CHECK(varlen_new_from(100, 256) == 100);
+  CHECK(varlen_new_from(100, 255) == kVarlenNoNewKeys);  // hardly a whole tile
 }
+
 TEST_CASE("The items of a schedule are counted in 31 bits") {
   CHECK(varlen_max_entries(3, 1000) == 10);
   CHECK(can_count_varlen_items(1024, 1 << 20, 64));

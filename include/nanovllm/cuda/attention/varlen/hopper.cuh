@@ -6,8 +6,9 @@
 /// Operands: q, k, v, out in bf16 or half, head_dim 64 or 128, strides multiples of 8 elements,
 /// pointers 16-byte aligned. Keys come from this step's `k` and `v` (no prefix), or from the
 /// paged cache: a tile of 128 keys is copied in boxes of min(block_size, 128) keys, so block_size
-/// must be 8, 16, 32, 64 or a multiple of 128; or from both: tiles of new keys alone in one piece
-/// ('extend attention'), those with keys of the prefix from the cache. Scores, weights' sums and
+/// must be 8, 16, 32, 64 or a multiple of 128; or, each sequence's for themselves, from both: tiles
+/// of new keys alone in one piece ('extend attention'), all there are where there is no prefix, and
+/// those with keys of the prefix from the cache (`varlen_new_from`). Scores, weights' sums and
 /// outputs accumulate in float32; weights are rounded to T before they meet V.
 ///
 /// A block of 384 threads: one warp fetches items of the schedule (plan.cuh) from a counter,
@@ -232,7 +233,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) varlen_attention_hopper_k
     tma_prefetch_map(problem.q);
     tma_prefetch_map(problem.k);
     tma_prefetch_map(problem.v);
-    if constexpr (Traits::kSource == VarlenSource::both) {
+    if constexpr (Traits::kMixed) {
       tma_prefetch_map(problem.new_k);
       tma_prefetch_map(problem.new_v);
     }
@@ -283,16 +284,14 @@ void varlen_attention_hopper(const VarlenAttentionArgs<T, T, Heads>& args,
   };
   VarlenHopperProblem<T> problem{};
   problem.q = rows_map(args.q);
-  if constexpr (Traits::kPaged) {
+  if constexpr (Traits::kMixed) {
     const KvView<T>& kv = args.kv;
     const int box_keys = static_cast<int>(std::min<std::int64_t>(kv.block_size, Traits::kKeys));
     problem.k = problem.v = maps.get<T, 4>(
         kv.data, {kv.head_dim, kv.block_size, 2 * kv.num_kv_heads, kv.num_blocks},
         {kv.head_dim, kv.tile_size(), kv.block_stride()}, {kTmaColumns, box_keys, 1, 1});
-    if constexpr (kSource == VarlenSource::both) {
-      problem.new_k = rows_map(args.k);
-      problem.new_v = rows_map(args.v);
-    }
+    problem.new_k = rows_map(args.k);
+    problem.new_v = rows_map(args.v);
   } else {
     problem.k = rows_map(args.k);
     problem.v = rows_map(args.v);

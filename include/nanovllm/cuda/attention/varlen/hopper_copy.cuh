@@ -21,8 +21,7 @@ struct VarlenHopperTraits {
   static_assert(kHeadDim_ == 64 || kHeadDim_ == 128);
   using Type = T;
   static constexpr int kHeadDim = kHeadDim_;
-  static constexpr VarlenSource kSource = kSource_;
-  static constexpr bool kPaged = kSource != VarlenSource::step;
+  static constexpr bool kMixed = kSource_ == VarlenSource::mixed;
   static constexpr bool kTakeTurns = true;
   static constexpr int kRows = VarlenItem::kRows;  ///< queries a tile
   static constexpr int kKeys = 128;                ///< keys a tile
@@ -57,7 +56,7 @@ struct VarlenHopperShared {
 template <class T>
 struct VarlenHopperProblem {
   CUtensorMap q, k, v;  ///< q and new keys: (d, head, row); cache: (d, slot, K | V and head, block)
-  CUtensorMap new_k, new_v;  ///< where keys come from both
+  CUtensorMap new_k, new_v;  ///< of VarlenSource::mixed
   VarlenSchedule schedule;
   const BlockId* block_tables;
   std::int64_t table_stride;
@@ -81,7 +80,7 @@ struct VarlenKeyBox {
   template <class T>
   __device__ __forceinline__ explicit VarlenKeyBox(const VarlenHopperProblem<T>& problem)
       : panel(static_cast<int>(threadIdx.x) % 32) {
-    if constexpr (Traits::kPaged) {
+    if constexpr (Traits::kMixed) {
       block_size = problem.block_size;
       const int keys = min(block_size, Traits::kKeys), boxes = Traits::kKeys / keys;
       first_key = panel % boxes * keys;
@@ -106,7 +105,7 @@ struct VarlenKeyBox {
   /// table is not looked at for them.
   __device__ __forceinline__ BlockId block(const BlockId* table, int begin, int limit,
                                            int num_blocks) const {
-    if constexpr (!Traits::kPaged) return 0;
+    if constexpr (!Traits::kMixed) return 0;
     return begin >= 0 && begin + first_key < limit ? table[index(begin)] : num_blocks;
   }
 };
@@ -157,7 +156,7 @@ __device__ __forceinline__ VarlenItem next_varlen_item(VarlenHopperShared<Traits
   // registers, and with it loops and operands of products.
   const auto uniform = [](int x) { return __shfl_sync(0xffffffffu, x, 0); };
   return {uniform(item.sequence),    uniform(item.first_row), uniform(item.num_rows),
-          uniform(item.first_limit), uniform(item.head),      uniform(item.prefix)};
+          uniform(item.first_limit), uniform(item.head),      uniform(item.new_from)};
 }
 
 template <class Traits>
@@ -195,12 +194,12 @@ class VarlenCopier {
     const BlockId* const table = problem_.block_tables + item.sequence * problem_.table_stride;
     const int limit = item.limit(), first_key_row = item.first_row - (item.first_limit - 1);
     const int kv_head = item.head / (problem_.heads / problem_.kv_heads);
-    const int head = kv_head + (Traits::kPaged && kValues ? problem_.kv_heads : 0);
+    const int head = kv_head + (Traits::kMixed && kValues ? problem_.kv_heads : 0);
     const int last = (ceil_div(limit, Traits::kKeys) - 1) * Traits::kKeys;
     for (int begin = last; begin >= 0; begin -= Traits::kKeys) {
       const BlockId after_next =
           box_.block(table, begin - 2 * Traits::kKeys, limit, problem_.num_blocks);
-      if (Traits::kSource == VarlenSource::both && begin >= item.prefix) {
+      if (Traits::kMixed && begin >= item.new_from) {
         copy_new_tile(kv_head, first_key_row + begin);
       } else {
         copy_tile(head, begin, block, first_key_row);
@@ -255,7 +254,7 @@ class VarlenCopier {
         target.to + box_.panel * Traits::kPanelBytes + box_.first_key * kTmaColumns * 2;
     const CUtensorMap& map = kValues ? problem_.v : problem_.k;
     const int column = kTmaColumns * box_.panel;
-    if constexpr (Traits::kPaged) {
+    if constexpr (Traits::kMixed) {
       tma_load(to, map, {column, box_.slot(begin), head, block}, full);
     } else {
       tma_load(to, map, {column, head, first_key_row + begin}, full);

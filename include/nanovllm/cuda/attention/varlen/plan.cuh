@@ -17,7 +17,6 @@
 #include <cub/block/block_scan.cuh>
 
 #include <cstdint>
-#include <optional>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
@@ -62,7 +61,7 @@ struct VarlenItem {
   int num_rows;     ///< 1 … kRows; 0 means that there is no work left
   int first_limit;  ///< keys that its first row sees; each later row sees 1 more
   int head;
-  int prefix;  ///< keys ahead of its sequence's first row in this step
+  int new_from;  ///< position from which whole tiles of keys are this step's (`varlen_new_from`)
 
   /// Keys that its last row sees, and with it the tile.
   [[nodiscard]] __device__ __forceinline__ int limit() const { return first_limit + num_rows - 1; }
@@ -81,8 +80,12 @@ __device__ __forceinline__ VarlenItem varlen_item(const VarlenSchedule& schedule
   section *= heads / kv_heads;
   const int tiles = ceil_div(q_len, VarlenItem::kRows), of_section = local % (tiles * section);
   const int row = (tiles - 1 - of_section / section) * VarlenItem::kRows;
-  return {sequence, first_row + row, min(VarlenItem::kRows, q_len - row), prefix + row + 1,
-          local / (tiles * section) * section + of_section % section, prefix};
+  return {sequence,
+          first_row + row,
+          min(VarlenItem::kRows, q_len - row),
+          prefix + row + 1,
+          local / (tiles * section) * section + of_section % section,
+          varlen_new_from(prefix, q_len)};
 }
 
 /// Device memory of the schedule, allocated once, and the tensor maps of the kernel for Hopper. One
@@ -102,10 +105,6 @@ class VarlenWorkspace {
   [[nodiscard]] VarlenSchedule schedule() { return {entries_.data(), counters_.data()}; }
   /// Descriptions of the cache and of this step's rows for the copy engine.
   [[nodiscard]] TensorMaps& tensor_maps() { return tensor_maps_; }
-
-  /// Where the kernel for Hopper reads the keys of chunks that have a prefix; unset: as
-  /// `varlen_prefix_source` says.
-  std::optional<VarlenSource> prefix_source{};
 
  private:
   DeviceBuffer<VarlenEntry> entries_;

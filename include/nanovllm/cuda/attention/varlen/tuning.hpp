@@ -5,15 +5,15 @@
 #include <cstdint>
 #include <limits>
 
+#include "nanovllm/core/config.hpp"
 #include "nanovllm/core/math.hpp"
 
 namespace nanovllm::cuda {
 
-/// Where keys and values are read.
+/// Where the kernel for Hopper reads keys and values.
 enum class VarlenSource : std::uint8_t {
   step,   ///< from this step's k and v, which hold all there are
-  cache,  ///< from the paged cache
-  both,   ///< whole tiles of this step's keys from k and v, the rest from the cache
+  mixed,  ///< each sequence as `varlen_new_from` says
 };
 
 /// Query rows of a tile.
@@ -48,15 +48,13 @@ inline constexpr std::int64_t kVarlenSectionBytes = std::int64_t{16} << 20;
   return block_size % 128 == 0 ? block_size > 0 : block_size >= 8 && 128 % block_size == 0;
 }
 
-/// Where to read the keys of `num_tokens` query rows of `num_seqs` chunks that have a prefix, with
-/// block tables of up to `max_keys` keys. Tiles of new keys come in one piece each, which is worth
-/// a few per cent where they are many among all; behind a long prefix it is a loss.
-[[nodiscard]] constexpr VarlenSource varlen_prefix_source(std::int64_t num_seqs,
-                                                          std::int64_t num_tokens,
-                                                          std::int64_t max_keys) {
-  const bool has_whole_tiles = num_tokens >= num_seqs * 2 * kVarlenRows;
-  return has_whole_tiles && max_keys * num_seqs <= 4 * num_tokens ? VarlenSource::both
-                                                                  : VarlenSource::cache;
+/// The position from which a chunk of `q_len` rows behind `prefix` keys has tiles of keys read from
+/// this step's rows, tiles that begin earlier from the cache; kVarlenNoNewKeys: all of them from the
+/// cache. Tiles of new keys come in one piece each, and need no block table.
+inline constexpr int kVarlenNoNewKeys = std::numeric_limits<int>::max();
+[[nodiscard]] NANOVLLM_HD constexpr int varlen_new_from(int prefix, int q_len) {
+  const bool has_many = q_len >= 2 * kVarlenRows && prefix / 3 <= q_len;
+  return prefix == 0 || has_many ? prefix : kVarlenNoNewKeys;
 }
 
 /// Whether the kernel for sm_90a takes these shapes.

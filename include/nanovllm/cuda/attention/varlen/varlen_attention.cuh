@@ -7,9 +7,9 @@
 /// Operands and rounding points: ops/attention.hpp. Three kernels, of which the launcher takes the
 /// first that fits:
 ///   varlen_attention_hopper   sm_90a; bf16 and half; head_dim 64 and 128; from this step's keys
-///                             and values when no sequence has a prefix; else from the paged
-///                             cache, or from both (`varlen_prefix_source`), if block_size is 8,
-///                             16, 32, 64 or a multiple of 128
+///                             and values when no sequence has a prefix; else as each sequence
+///                             has one or not (`varlen_new_from`), if block_size is 8, 16, 32, 64
+///                             or a multiple of 128
 ///   varlen_attention_mma      bf16 and half; head_dim a multiple of 8 up to 256; from the paged
 ///                             cache, any block size
 ///   simt_varlen_attention     everything else, float32 above all
@@ -45,12 +45,8 @@ void launch_varlen_hopper(const VarlenAttentionArgs<T, T, Heads>& args, VarlenWo
   const auto launch_width = [&]<int kHeadDim>() {
     if (!args.has_prefix) {
       varlen_attention_hopper<kHeadDim, VarlenSource::step>(args, workspace, context);
-    } else if (workspace.prefix_source.value_or(varlen_prefix_source(
-                   args.kv_lens.extent(0), args.q.extent(0),
-                   args.block_tables.extent(1) * args.kv.block_size)) == VarlenSource::both) {
-      varlen_attention_hopper<kHeadDim, VarlenSource::both>(args, workspace, context);
     } else {
-      varlen_attention_hopper<kHeadDim, VarlenSource::cache>(args, workspace, context);
+      varlen_attention_hopper<kHeadDim, VarlenSource::mixed>(args, workspace, context);
     }
   };
   if constexpr (Heads::kHeadDim > 0) {
