@@ -34,7 +34,7 @@ struct ServeOptions {
 
   // The server.
   HttpServerConfig http;
-  std::size_t max_body_mib = 8;
+  std::size_t max_body_mib = 8, max_body_memory_mib = 1024;
   double handshake_timeout = 10, idle_timeout = 75, header_timeout = 10, body_timeout = 60;
   double write_timeout = 30, drain_timeout = 30;
   bool check_invariants_at_exit = false;
@@ -132,6 +132,10 @@ inline void add_http_options(CLI::App& app, ServeOptions& options) {
   app.add_option("--max-body-mib", options.max_body_mib, "a request's body at the most, in MiB")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  app.add_option("--max-body-memory-mib", options.max_body_memory_mib,
+                 "the bodies of all requests at the most, in MiB; more are refused with 503")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   const auto add_timeout = [&](const char* name, double& value, const char* meaning) {
     app.add_option(name, value, meaning)->check(CLI::PositiveNumber)->capture_default_str();
   };
@@ -166,6 +170,7 @@ inline void add_options(CLI::App& app, ServeOptions& options) {
                    .body = Seconds(options.body_timeout),
                    .write = Seconds(options.write_timeout)};
   http.max_body_bytes = options.max_body_mib << 20;
+  http.max_body_memory = options.max_body_memory_mib << 20;
   return http;
 }
 
