@@ -68,7 +68,7 @@ void mend_engine(AnyEngine& engine, const std::stop_token& stop, Log& log) {
   for (auto pause = kFirstPause; !stop.stop_requested();) {
     never.wait_for(lock, stop, pause, [] { return false; });
     const Health health = engine.health();
-    if (health.state == Health::State::ok) pause = kFirstPause;
+    if (health.state == Health::State::ok && !health.is_unproven) pause = kFirstPause;
     if (health.state != Health::State::failed || stop.stop_requested()) continue;
     pause = std::min(2 * pause, kLongestPause);
     log.write("engine: " + escape_for_log(health.reason, 1024));

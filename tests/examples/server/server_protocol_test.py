@@ -644,7 +644,7 @@ class SettingsTest(unittest.TestCase):
             states.append(json.loads(body)["status"])
             return status == 200
 
-        self.assertTrue(soon(is_well, 20), states)
+        self.assertTrue(soon(is_well), states)
         self.assertIn("recovering", states)
         self.assertEqual(server.ask("POST", "/v1/chat/completions", chat())[0], 200)
         self.assertIn("its ranks were made anew", server.log())
