@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "catch.hpp"
@@ -16,7 +17,9 @@
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/serve/constraint_compiler.hpp"
 #include "nanovllm/serve/logprobs.hpp"
+#include "nanovllm/serve/pending_output.hpp"
 #include "nanovllm/serve/service.hpp"
+#include "nanovllm/serve/service_load.hpp"
 #include "nanovllm/serve/stop_reason.hpp"
 #include "serve/scripted_engine.hpp"
 
@@ -622,9 +625,12 @@ TEST_CASE("a slow reader costs the text and gets it in one chunk a choice", "[se
   const auto exchange = service.handle(chat_request(R"("stream": true, "n": 2)"));
   std::string body;
   for (int i = 0; i < 9'999; ++i) engine.step();
-  for (std::size_t before = 0; body.empty() || body.size() > before;) {
-    before = body.size();
+  CHECK(exchange->head() != nullptr);
+  const auto has_rest = std::make_shared<bool>(true);
+  while (std::exchange(*has_rest, false)) {
+    const std::size_t before = body.size();
     CHECK(exchange->take(body));
+    exchange->notify([has_rest] { *has_rest = true; });
     CHECK(body.size() - before < 64 * 1024 + 2048 * 5 + 1'000);  // the bound, and a chunk
   }
   const std::string events = body + "data: [DONE]\n\n";
@@ -687,6 +693,28 @@ TEST_CASE("one take of a stream is bounded, and all of it comes in order", "[ser
     cancelled->cancel();
     CHECK_FALSE(cancelled->take(body));
   }
+}
+
+TEST_CASE("choices wait for their prompt's log-probabilities where these come first", "[serve]") {
+  PendingOutput pending(
+      {.num_prompts = 2, .num_choices = 2, .is_stream = true, .prompts_first = true},
+      std::make_shared<ServiceLoad>());
+  const TokenId token = 7;
+  const PromptLogprobs prompt(3);
+  OutputNews news;
+  pending.hear(1, {.sample = 1, .token = &token, .text = "B"});
+  pending.take(news);
+  for (const ChoiceNews& choice : news.choices) CHECK(choice.empty());
+  pending.hear(1, {.sample = 0, .token = &token, .text = "A", .prompt_logprobs = &prompt});
+  pending.take(news);
+  CHECK(news.prompt_logprobs.at(0).empty());
+  CHECK(news.prompt_logprobs.at(1).size() == 3);
+  CHECK(news.choices.at(2).text == "A");
+  CHECK(news.choices.at(3).text == "B");
+  pending.hear(1, {.sample = 0, .token = &token, .text = "C", .prompt_logprobs = &prompt});
+  pending.take(news);
+  CHECK(news.prompt_logprobs.at(1).empty());  // once
+  CHECK(news.choices.at(2).text == "C");
 }
 
 TEST_CASE("the tokens of thoughts are counted", "[serve]") {
