@@ -19,8 +19,6 @@
 #include <boost/asio/basic_waitable_timer.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/executor_work_guard.hpp>
-#include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
@@ -32,109 +30,28 @@
 #include <cstdio>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <type_traits>
-#include <unordered_set>
 #include <utility>
-#include <vector>
 
+#include "body_memory.hpp"
 #include "http_server.hpp"
 #include "http_text.hpp"
+#include "io_thread.hpp"
 #include "log.hpp"
 
 namespace nanovllm::examples {
 
-namespace net = boost::asio;
 namespace http = boost::beast::http;
 using boost::system::error_code;
 
 using Clock = std::chrono::steady_clock;
-using Executor = net::io_context::executor_type;
 using Socket = net::basic_stream_socket<net::ip::tcp, Executor>;
 using Timer = net::basic_waitable_timer<Clock, net::wait_traits<Clock>, Executor>;
 template <class T>
 using Awaitable = net::awaitable<T, Executor>;
 inline constexpr net::use_awaitable_t<Executor> kAwaitable{};
-
-/// What all connections of a server share.
-struct ServerState {
-  ServerState(HttpServerConfig given, HttpServer::Handler answers,
-              std::shared_ptr<serve::HttpCounters> counts, Log& lines)
-      : config(std::move(given)),
-        handler(std::move(answers)),
-        counters(std::move(counts)),
-        log(lines),
-        handlers(static_cast<std::size_t>(std::max(1, config.handler_threads))) {}
-
-  const HttpServerConfig config;
-  const HttpServer::Handler handler;
-  const std::shared_ptr<serve::HttpCounters> counters;
-  Log& log;
-  net::thread_pool handlers;
-  std::atomic<bool> is_draining = false;
-  std::atomic<int> num_requests = 0;  ///< of which a byte has come, and not the whole reply gone
-};
-
-/// A connection as its io thread knows it. Members are called on that thread, its destructor too.
-class AnyConnection {
- public:
-  virtual ~AnyConnection() = default;
-  virtual void wake() = 0;       ///< to look at ServerState again
-  virtual void hear_news() = 0;  ///< of its exchange
-  virtual void close() = 0;      ///< at once, whatever is under way
-};
-
-/// Brings the wake-ups of a step's exchanges from the engine's thread to an io thread: one post for
-/// all that come before they are heard, and a lock of a few instructions for each. An exchange may
-/// keep it for longer than the server is there.
-class NewsQueue {
- public:
-  explicit NewsQueue(net::io_context& io) : io_(io) {}
-
-  /// From any thread.
-  void push(std::weak_ptr<AnyConnection> connection) {
-    const std::lock_guard lock(mutex_);
-    if (is_closed_) return;
-    waiting_.push_back(std::move(connection));
-    if (!std::exchange(is_posted_, true)) net::post(io_, [this] { deliver(); });
-  }
-
-  /// The io thread ends: there is nobody to hear of what still comes.
-  void close() {
-    const std::lock_guard lock(mutex_);
-    is_closed_ = true;
-  }
-
- private:
-  void deliver() {
-    {
-      const std::lock_guard lock(mutex_);
-      std::swap(waiting_, delivered_);
-      is_posted_ = false;
-    }
-    for (const std::weak_ptr<AnyConnection>& connection : delivered_) {
-      if (const auto alive = connection.lock()) alive->hear_news();
-    }
-    delivered_.clear();
-  }
-
-  net::io_context& io_;
-  std::mutex mutex_;
-  std::vector<std::weak_ptr<AnyConnection>> waiting_, delivered_;  // both keep their memory
-  bool is_posted_ = false, is_closed_ = false;
-};
-
-/// An io thread and its connections.
-struct IoThread {
-  net::io_context io{1};
-  net::executor_work_guard<Executor> work{io.get_executor()};
-  std::shared_ptr<NewsQueue> news = std::make_shared<NewsQueue>(io);
-  std::unordered_set<AnyConnection*> connections;
-  std::thread thread;
-};
 
 /// @tparam Stream  Socket, or a TLS stream on one.
 template <class Stream>
@@ -197,6 +114,7 @@ class Connection final : public AnyConnection,
   using Deadline = Clock::time_point;
 
   static constexpr std::size_t kMaxAhead = 64 * 1024;  ///< read of what is not looked at yet
+  static constexpr std::size_t kMaxKept = 256 * 1024;  ///< of memory for what is sent, once it is
   static constexpr std::string_view kDisconnected = "disconnected";  ///< an outcome
   static constexpr int kGone = -1;  ///< in place of a status: nobody is there to hear of it
 
@@ -295,6 +213,7 @@ class Connection final : public AnyConnection,
         co_return false;
       }
     }
+    if (outbox_.capacity() > kMaxKept) outbox_ = {};
     outbox_.clear();
     co_return true;
   }
@@ -365,6 +284,7 @@ class Connection final : public AnyConnection,
     has_served_ = true;
 
     const RequestCount counted(server_.num_requests);
+    BodyShare body_share(server_.body_memory);
     Record record;
     Parser parser;
     parser.header_limit(static_cast<std::uint32_t>(config().max_header_bytes));
@@ -374,30 +294,34 @@ class Connection final : public AnyConnection,
     if (!message.method_string().empty()) record.method = message.method_string();
     if (!message.target().empty()) record.path = path_of(message.target());
     if (status == 0) status = check_header(parser, record.path);
-    if (status == 0) status = co_await read_body(parser);
+    if (status == 0) status = co_await read_body(parser, body_share);
     if (status == kGone) co_return false;
     if (status != 0) {
+      parser.get().body() = std::string();  // to be refused may take time
+      body_share.release();
       co_await refuse(status, record);
       co_return false;
     }
-    co_return co_await reply(parser.get(), record);
+    co_return co_await reply(parser.get(), body_share, record);
   }
 
   [[nodiscard]] static std::string path_of(std::string_view target) {
+    target = serve::origin_form(target);
     return std::string(target.substr(0, target.find('?')));
   }
 
   // ---- Requests ----
 
   /// Gives what has come to the parser until `is_done()`. Returns a status to refuse with, or 0.
-  template <class IsDone>
-  Awaitable<int> read(Parser& parser, Deadline deadline, IsDone is_done) {
+  template <class IsDone, class HasRoom>
+  Awaitable<int> read(Parser& parser, Deadline deadline, IsDone is_done, HasRoom has_room) {
     while (!is_done()) {
       if (!inbox_.empty()) {
         error_code error;
         const std::size_t used = parser.put(net::buffer(inbox_), error);
         consume(used);
         if (error && error != http::error::need_more) co_return status_of(error);
+        if (!has_room()) co_return 503;
         if (is_done()) break;
         if (used != 0 && !inbox_.empty()) continue;
       }
@@ -410,11 +334,12 @@ class Connection final : public AnyConnection,
 
   Awaitable<int> read_header(Parser& parser) {
     parser.eager(false);
-    co_return co_await read(parser, after(config().timeouts.header),
-                            [&] { return parser.is_header_done(); });
+    co_return co_await read(
+        parser, after(config().timeouts.header), [&] { return parser.is_header_done(); },
+        [] { return true; });
   }
 
-  Awaitable<int> read_body(Parser& parser) {
+  Awaitable<int> read_body(Parser& parser, BodyShare& share) {
     const std::string_view expects = parser.get()[http::field::expect];
     if (!expects.empty() && !parser.is_done() && parser.get().version() >= 11) {
       if (!boost::beast::iequals(expects, "100-continue")) co_return 417;
@@ -422,8 +347,9 @@ class Connection final : public AnyConnection,
       if (!co_await flush()) co_return kGone;
     }
     parser.eager(true);
-    co_return co_await read(parser, after(config().timeouts.body),
-                            [&] { return parser.is_done(); });
+    co_return co_await read(
+        parser, after(config().timeouts.body), [&] { return parser.is_done(); },
+        [&] { return share.grow_to(parser.get().body().size()); });
   }
 
   [[nodiscard]] static int status_of(const error_code& error) {
@@ -493,14 +419,17 @@ class Connection final : public AnyConnection,
       case 500: return error_body("the server could not answer the request", "server_error", "");
       case 501: return error_body("of transfer codings only chunked is understood", kInvalid, "");
       case 503:
-        return error_body("there are too many connections", "server_error", "server_overloaded");
+        return error_body(is_refused_ ? "there are too many connections"
+                                      : "the bodies of other requests take all the memory there is "
+                                        "for them; try again later",
+                          "server_error", "server_overloaded");
       case 505: return error_body("the version must be HTTP/1.0 or HTTP/1.1", kInvalid, "");
       default: return error_body("this is not a request of HTTP/1.1", kInvalid, "");
     }
   }
 
   /// Answers a whole request. Returns whether the connection goes on.
-  Awaitable<bool> reply(Parser::value_type& message, Record& record) {
+  Awaitable<bool> reply(Parser::value_type& message, BodyShare& body_share, Record& record) {
     const bool is_head = message.method() == http::verb::head;
     const bool is_get = is_head || message.method() == http::verb::get;
     is_http10_ = message.version() == 10;
@@ -529,6 +458,7 @@ class Connection final : public AnyConnection,
                                .target = std::string(message.target()),
                                .body = std::move(message.body())};
     co_await handle(std::move(request), is_get);
+    body_share.release();
     if (!exchange_) {
       if (is_gone_) co_return finish(record, false);
       co_await refuse(500, record);
@@ -538,32 +468,49 @@ class Connection final : public AnyConnection,
     co_return finish(record, is_sent);
   }
 
+  /// Runs `work` on a thread of `pool`, and waits for it; meanwhile nothing here may touch what it
+  /// touches. Returns whether it has run and not thrown. `work` must not be a temporary where it
+  /// has anything to destroy: GCC 12 would do so twice.
+  template <class Work>
+  Awaitable<bool> run_in(net::thread_pool& pool, Work work) {
+    if (is_gone_) co_return false;  // the pool may be gone, too, and would not answer
+    is_working_ = true;
+    has_worked_ = false;
+    net::post(pool, [self = this->shared_from_this(), work = std::move(work)]() mutable {
+      bool has_worked = false;
+      try {
+        work();
+        has_worked = true;
+      } catch (const std::exception& error) {
+        self->server_.log.write("request failed: " + escape_for_log(error.what()));
+      }
+      // The pool keeps no share in the connection, which is its io thread's to destroy.
+      const Executor executor = self->event_.get_executor();
+      net::post(executor, [self = std::move(self), has_worked]() mutable {
+        self->has_worked_ = has_worked;
+        self->is_working_ = false;
+        self->event_.cancel();
+      });
+    });
+    co_await wait(Deadline::max(), [this] { return !is_working_; });
+    co_return has_worked_;
+  }
+
   /// Lets the handler make the exchange: here, or on a thread of the pool. A client that leaves
   /// before its turn has come has none.
   Awaitable<void> handle(serve::HttpRequest request, bool is_here) {
+    head_ = nullptr;
     if (is_here) {
       exchange_ = server_.handler(request);
+      if (exchange_) head_ = exchange_->head();
       co_return;
     }
-    if (is_gone_) co_return;  // the pool may be gone, too, and would not answer
-    is_handling_ = true;
-    net::post(server_.handlers,
-              [self = this->shared_from_this(), request = std::move(request)]() mutable {
-                std::shared_ptr<serve::Exchange> exchange;
-                try {
-                  if (!self->is_gone_) exchange = self->server_.handler(request);
-                } catch (const std::exception& error) {
-                  self->server_.log.write("handler failed: " + escape_for_log(error.what()));
-                }
-                // The pool keeps no share in the connection, which is its io thread's to destroy.
-                const Executor executor = self->event_.get_executor();
-                net::post(executor, [self = std::move(self), exchange]() mutable {
-                  self->exchange_ = std::move(exchange);
-                  self->is_handling_ = false;
-                  self->event_.cancel();
-                });
-              });
-    co_await wait(Deadline::max(), [this] { return !is_handling_; });
+    auto work = [this, request = std::move(request)] {
+      if (is_gone_) return;
+      exchange_ = server_.handler(request);
+      if (exchange_) head_ = exchange_->head();
+    };
+    co_await run_in(server_.handlers, std::move(work));
   }
 
   /// Waits for something new of the exchange. Returns false when the client has left.
@@ -576,25 +523,31 @@ class Connection final : public AnyConnection,
 
   /// Sends what the exchange has, as it comes. Returns whether the client got all of it.
   Awaitable<bool> send_exchange(bool is_head, Record& record) {
-    const serve::HttpHead* head = exchange_->head();
-    while (head == nullptr) {
+    while (head_ == nullptr) {
       if (!co_await wait_for_exchange()) co_return false;
-      head = exchange_->head();
+      // A whole reply may be large: it is made where it holds up no other connection.
+      if (!co_await run_in(server_.writers, [this] { head_ = exchange_->head(); })) co_return false;
     }
-    record.status = head->status;
+    record.status = head_->status;
     std::string piece;
-    if (!head->is_stream) {
+    if (!head_->is_stream) {
       while (exchange_->take(piece)) {
         if (!co_await wait_for_exchange()) co_return false;
       }
-      outbox_ = head_text(*head, BodyEnd::length, piece.size(), keeps_alive_, cors_headers());
-      if (!is_head) outbox_ += piece;
+      outbox_ = head_text(*head_, BodyEnd::length, piece.size(), keeps_alive_, cors_headers());
+      if (is_head) piece.clear();
+      if (piece.size() > kMaxKept) {  // to copy it takes long, too
+        if (!co_await flush()) co_return false;
+        outbox_ = std::move(piece);
+      } else {
+        outbox_ += piece;
+      }
       co_return co_await flush();
     }
 
     const BodyEnd end = is_http10_ ? BodyEnd::close : BodyEnd::last_chunk;
     if (is_http10_) keeps_alive_ = false;
-    outbox_ = head_text(*head, end, 0, keeps_alive_, cors_headers());
+    outbox_ = head_text(*head_, end, 0, keeps_alive_, cors_headers());
     for (bool has_more = true; has_more;) {
       piece.clear();
       has_more = exchange_->take(piece);
@@ -671,7 +624,8 @@ class Connection final : public AnyConnection,
 
   // Of the request under way.
   std::shared_ptr<serve::Exchange> exchange_;
-  bool is_handling_ = false, has_news_ = false;
+  const serve::HttpHead* head_ = nullptr;  ///< the exchange's, once it is known
+  bool is_working_ = false, has_worked_ = false, has_news_ = false;
   bool is_http10_ = false, keeps_alive_ = false;
 };
 

@@ -79,6 +79,9 @@ void HttpServer::State::listen() {
                        "an API key must be one or more visible ASCII characters, without spaces or "
                        "line ends");
   }
+  check<ConfigError>(config.max_body_memory >= config.max_body_bytes, "the memory for all bodies, ",
+                     config.max_body_memory, " bytes, is less than one may have, ",
+                     config.max_body_bytes);
   const bool is_tls = !config.tls_key.empty();
 #if defined(NANOVLLM_SERVER_TLS)
   if (is_tls) {
@@ -196,6 +199,7 @@ HttpServer::~HttpServer() {
   state_->for_each_connection([](AnyConnection& connection) { connection.close(); });
   wait_for_threads();  // and behind this none gives the pool anything, which would not do it
   state_->shared.handlers.join();
+  state_->shared.writers.join();
   for (IoThread& thread : state_->threads) {
     thread.work.reset();
     thread.thread.join();

@@ -40,11 +40,12 @@ struct HomePage {
 struct HttpServerConfig {
   std::string host = "127.0.0.1";
   std::uint16_t port = 8000;  ///< 0: any that is free
-  int io_threads = 2;         ///< for sockets, and the JSON of replies
-  int handler_threads = 2;    ///< for the handler
+  int io_threads = 2;       ///< for sockets and the JSON of streams, and as many for whole replies
+  int handler_threads = 2;  ///< for the handler
   int max_connections = 4096;
   std::size_t max_header_bytes = 16 * 1024;
   std::size_t max_body_bytes = 8 * 1024 * 1024;
+  std::size_t max_body_memory = 1024 * 1024 * 1024;  ///< of all bodies together, see BodyShare
   HttpTimeouts timeouts{};
   std::vector<std::string> api_keys{};       ///< if any, requests need one, but of /health and "/"
   std::string cors_origin{};                 ///< pages of this origin may ask; empty: none

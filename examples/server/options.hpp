@@ -3,26 +3,16 @@
 
 #include <CLI/CLI.hpp>
 #include <cstddef>
-#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "../engine_options.hpp"
 #include "http_server.hpp"
 
 namespace nanovllm::examples {
 
 struct ServeOptions {
-  // The engine.
-  std::string model;
-  std::string device = "auto", dtype = "bfloat16";
-  int tensor_parallel = 1;
-  int max_num_seqs = 256;
-  int max_num_batched_tokens = 0;
-  std::int64_t max_model_len = 0;
-  std::int64_t kv_blocks = 0, host_kv_blocks = 0;
-  std::string disk_kv_path;
-  double disk_kv_gib = 16;
-  int num_threads = 0;
+  EngineOptions engine;
   double step_timeout = 300;
 
   // The protocol.
@@ -34,57 +24,13 @@ struct ServeOptions {
 
   // The server.
   HttpServerConfig http;
-  std::size_t max_body_mib = 8;
+  std::size_t max_body_mib = 8, max_body_memory_mib = 1024;
   double handshake_timeout = 10, idle_timeout = 75, header_timeout = 10, body_timeout = 60;
   double write_timeout = 30, drain_timeout = 30;
   bool check_invariants_at_exit = false;
 };
 
 namespace detail {
-
-inline void add_engine_options(CLI::App& app, ServeOptions& options) {
-  app.add_option("--model", options.model, "checkpoint directory")->required();
-  app.add_option("--device", options.device, "where to run; auto takes a GPU if there is one")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->capture_default_str();
-  app.add_option("--dtype", options.dtype, "type of weights, activations and KV cache")
-      ->check(CLI::IsMember({"float32", "bfloat16"}))
-      ->capture_default_str();
-  app.add_option("--tp", options.tensor_parallel,
-                 "tensor-parallel ranks: GPUs or shares of the CPU")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--max-num-seqs", options.max_num_seqs, "sequences in a step at the most")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--max-num-batched-tokens", options.max_num_batched_tokens,
-                 "tokens in a step at the most; 0 for the device's default")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_option("--max-model-len", options.max_model_len,
-                 "tokens of a sequence at the most; 0 for the model's own")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_option("--kv-blocks", options.kv_blocks, "blocks of the KV pool; 0 for a share of memory")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_option("--host-kv-blocks", options.host_kv_blocks,
-                 "blocks in host memory, for prefixes that the pool has no more room for")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_option("--disk-kv-path", options.disk_kv_path,
-                 "directory for such prefixes, below host memory, for later runs, too");
-  app.add_option("--disk-kv-gib", options.disk_kv_gib, "size of its files at the most, in GiB")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--num-threads", options.num_threads, "CPU threads of the engine; 0 for all")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_option("--step-timeout", options.step_timeout,
-                 "seconds after which a step is given up, and /health says so; 0 for never")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-}
 
 inline void add_protocol_options(CLI::App& app, ServeOptions& options) {
   app.add_option("--served-model-name", options.model_names,
@@ -132,6 +78,10 @@ inline void add_http_options(CLI::App& app, ServeOptions& options) {
   app.add_option("--max-body-mib", options.max_body_mib, "a request's body at the most, in MiB")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  app.add_option("--max-body-memory-mib", options.max_body_memory_mib,
+                 "the bodies of all requests at the most, in MiB; more are refused with 503")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   const auto add_timeout = [&](const char* name, double& value, const char* meaning) {
     app.add_option(name, value, meaning)->check(CLI::PositiveNumber)->capture_default_str();
   };
@@ -151,7 +101,11 @@ inline void add_http_options(CLI::App& app, ServeOptions& options) {
 }  // namespace detail
 
 inline void add_options(CLI::App& app, ServeOptions& options) {
-  detail::add_engine_options(app, options);
+  add_engine_options(app, options.engine);
+  app.add_option("--step-timeout", options.step_timeout,
+                 "seconds after which a step is given up, and /health says so; 0 for never")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   detail::add_protocol_options(app, options);
   detail::add_http_options(app, options);
 }
@@ -166,6 +120,7 @@ inline void add_options(CLI::App& app, ServeOptions& options) {
                    .body = Seconds(options.body_timeout),
                    .write = Seconds(options.write_timeout)};
   http.max_body_bytes = options.max_body_mib << 20;
+  http.max_body_memory = options.max_body_memory_mib << 20;
   return http;
 }
 

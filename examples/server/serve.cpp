@@ -33,30 +33,12 @@
 namespace nanovllm::examples {
 namespace {
 
-EngineConfig engine_config(const ServeOptions& options, std::shared_ptr<ProcessGroup> processes) {
-  EngineConfig config{.model = options.model,
-                      .tensor_parallel = options.tensor_parallel,
-                      .num_threads = options.num_threads,
-                      .max_num_seqs = options.max_num_seqs,
-                      .max_num_batched_tokens = options.max_num_batched_tokens,
-                      .max_model_len = options.max_model_len,
-                      .host_kv_size = KvSize::blocks(options.host_kv_blocks),
-                      .processes = std::move(processes),
-                      .on_load = load_progress_line()};
-  if (options.kv_blocks != 0) config.kv_size = KvSize::blocks(options.kv_blocks);
-  if (!options.disk_kv_path.empty()) config.disk_kv_path = options.disk_kv_path;
-  config.disk_kv_bytes = static_cast<std::uint64_t>(options.disk_kv_gib * (1 << 30));
-  if (options.step_timeout > 0)
-    config.step_timeout = std::chrono::duration<double>(options.step_timeout);
-  return config;
-}
-
 serve::ServiceConfig service_config(const ServeOptions& options) {
   serve::ServiceConfig config{.model_names = options.model_names,
-                              .max_num_seqs = options.max_num_seqs,
+                              .max_num_seqs = options.engine.max_num_seqs,
                               .max_queue = options.max_queue};
   if (config.model_names.empty())
-    config.model_names = {std::filesystem::canonical(options.model).filename().string()};
+    config.model_names = {std::filesystem::canonical(options.engine.model).filename().string()};
   config.tool_call_format = options.tool_call_parser == "none"     ? ToolCallFormat::none
                             : options.tool_call_parser == "hermes" ? ToolCallFormat::hermes
                                                                    : ToolCallFormat::qwen3_coder;
@@ -88,7 +70,7 @@ void mend_engine(AnyEngine& engine, const std::stop_token& stop, Log& log) {
   for (auto pause = kFirstPause; !stop.stop_requested();) {
     never.wait_for(lock, stop, pause, [] { return false; });
     const Health health = engine.health();
-    if (health.state == Health::State::ok) pause = kFirstPause;
+    if (health.state == Health::State::ok && !health.is_unproven) pause = kFirstPause;
     if (health.state != Health::State::failed || stop.stop_requested()) continue;
     pause = std::min(2 * pause, kLongestPause);
     log.write("engine: " + escape_for_log(health.reason, 1024));
@@ -133,8 +115,11 @@ void serve_until_signalled(AnyEngine& engine, const ServeOptions& options,
 
 int run(const ServeOptions& options, TerminationSignals& signals) {
   const std::shared_ptr<ProcessGroup> processes = ProcessGroup::from_environment();
+  EngineConfig config = engine_config(options.engine, processes);
+  if (options.step_timeout > 0)
+    config.step_timeout = std::chrono::duration<double>(options.step_timeout);
   const std::unique_ptr<AnyEngine> engine =
-      make_engine(options.device, options.dtype, engine_config(options, processes));
+      make_engine(options.engine.device, options.engine.dtype, std::move(config));
   if (processes && processes->rank() != 0) {
     signals.expect();  // a launcher signals all ranks; this one ends with the first
     engine->run_worker();

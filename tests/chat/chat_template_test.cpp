@@ -500,6 +500,40 @@ TEST_CASE("defect 7: tokenizer_config.json that nests deeply is refused") {
   }
 }
 
+TEST_CASE("the last message is left open where the model is to go on with it") {
+  const std::vector<std::string> contents = {"The fox ", "The fox", "Fox.\n", "<think>\nA fox", ""};
+  for (int i = 0; i < static_cast<int>(ChatTemplateKind::custom); ++i) {
+    const ChatTemplate chat_template(static_cast<ChatTemplateKind>(i));
+    for (const std::string& content : contents) {
+      CAPTURE(nv::name(chat_template.kind()), content);
+      const std::vector<nv::ChatMessage> messages = {
+          {"user", "The fox "}, {"assistant", "No."}, {"user", "Tell"}, {"assistant", content}};
+      const std::string closed = chat_template.render(messages, {.add_generation_prompt = false});
+      const std::string open = chat_template.render(messages, {.continue_final_message = true});
+      CHECK(open + "<|im_end|>\n" == closed);
+      CHECK(open.ends_with(content));
+    }
+  }
+  const ChatTemplate qwen3(ChatTemplateKind::qwen3);
+  const nv::ChatOptions options{.continue_final_message = true};
+  CHECK_THROWS_WITH(qwen3.render({{"user", "Hi"}}, options),
+                    "continue_final_message: the last message must be the assistant's");
+  CHECK_THROWS_AS(qwen3.render(std::vector<nv::ChatMessage>{}, options), nv::RequestError);
+  nv::ChatMessage caller("assistant", "Wait.");
+  caller.set("tool_calls", parse_json(R"([{"name": "x", "arguments": {}}])"));
+  CHECK_THROWS_WITH(qwen3.render({{"user", "Hi"}, caller}, options),
+                    "continue_final_message: the last message must have no tool calls");
+
+  const auto custom = ChatTemplate::custom(
+      [](std::span<const nv::ChatMessage> messages, const nv::ChatOptions& given) {
+        CHECK_FALSE(given.add_generation_prompt);
+        return "[" + messages.back().find("content")->string().substr(0, 3) + "]";
+      });
+  CHECK(custom.render({{"assistant", "Fox"}}, options) == "[Fox");
+  CHECK_THROWS_AS(custom.render({{"assistant", "Foxes"}}, options), nv::RequestError);
+  CHECK_THROWS_AS(custom.render({{"assistant", ""}}, options), nv::RequestError);
+}
+
 TEST_CASE("a custom renderer takes the place of an unknown template") {
   const ChatTemplate chat_template = ChatTemplate::custom(
       [](std::span<const nv::ChatMessage> messages, const nv::ChatOptions& options) {

@@ -235,6 +235,36 @@ TEST_CASE("a turn of a session has the log-probabilities of all its prompt",
   CHECK(session.generate(more, params).num_cached_tokens > 40);  // that turn left its blocks
 }
 
+TEST_CASE("callbacks have a prompt's log-probabilities with the first token of sample 0",
+          "[prompt_logprobs]") {
+  if (!backend_present()) return;
+  EngineConfig config = prompt_config();
+  config.max_num_batched_tokens = 16;  // chunks
+  PromptEngine engine(std::move(config));
+  SamplingParams params{.temperature = 0.f, .max_tokens = 4, .ignore_eos = true};
+  params.n = 2;
+  params.prompt_logprobs = 2;
+  PromptLogprobs first, whole;
+  int num_with = 0, num_tokens = 0;
+  engine.submit(random_prompt(9, 50, 4000), params, [&](const TokenEvent& event) {
+    CHECK((event.prompt_logprobs != nullptr) == (event.token != nullptr && event.sample == 0));
+    num_tokens += event.token != nullptr;
+    if (event.prompt_logprobs != nullptr && num_with++ == 0) first = *event.prompt_logprobs;
+    if (event.output != nullptr) whole = event.output->prompt_logprobs;
+  });
+  while (engine.step()) {
+  }
+  CHECK(num_with == 4);
+  CHECK(num_tokens == 8);
+  REQUIRE(first.size() == 50);
+  check_near(first, whole);
+  params.prompt_logprobs.reset();
+  engine.submit(random_prompt(9, 5, 4000), params,
+                [](const TokenEvent& event) { CHECK(event.prompt_logprobs == nullptr); });
+  while (engine.step()) {
+  }
+}
+
 TEST_CASE("an abort leaves the log-probabilities that there are", "[prompt_logprobs][faults]") {
   if (!backend_present()) return;
   const std::vector<TokenId> prompt = random_prompt(8, 100, 4000);

@@ -154,7 +154,9 @@ TEST_CASE("defect 16: a rank that hangs is named in time, and is reset when it c
     }
   }
   CHECK(runner->health().state == Health::State::ok);
+  CHECK(runner->health().is_unproven);
   CHECK(prompt.logprob_from(*runner) == expected);
+  CHECK_FALSE(runner->health().is_unproven);
 }
 
 TEST_CASE("defect 16: a runner goes while one of its ranks hangs", "[watchdog]") {

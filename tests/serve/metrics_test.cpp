@@ -341,6 +341,8 @@ TEST_CASE("a report of health says what is wrong, since when and why", "[health]
   const Json failed = body({Health::State::failed, "fire", 1}, true);
   CHECK(failed["status"].string() == "failed");  // more than that it is draining
   CHECK(failed["reason"].string() == "fire");
+  CHECK(body({.is_unproven = true})["status"].string() == "recovering");
+  CHECK(body({.is_unproven = true}, true)["status"].string() == "draining");
 }
 
 TEST_CASE("an idle engine that has failed is given a step to show that it has recovered",
@@ -376,6 +378,14 @@ TEST_CASE("an idle engine that has failed is given a step to show that it has re
   CHECK(health.report().status == 503);
   CHECK(engine.submitted.size() == 2);
 
+  engine.state = {.is_unproven = true};  // it was reset
+  CHECK(health.report().status == 503);
+  CHECK(health.report().body == "{\"status\": \"recovering\"}");
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  CHECK(health.report().status == 503);
+  REQUIRE(engine.submitted.size() == 3);
+  answer(2);
+
   engine.state = {};  // that step went well
   CHECK(health.report().status == 200);
 
@@ -386,7 +396,7 @@ TEST_CASE("an idle engine that has failed is given a step to show that it has re
   engine.refuses = false;
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
   CHECK(health.report().status == 503);
-  CHECK(engine.submitted.size() == 3);
+  CHECK(engine.submitted.size() == 4);
 }
 
 TEST_CASE("the request that tries an engine may end after the check is gone", "[health]") {

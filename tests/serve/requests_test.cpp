@@ -432,16 +432,21 @@ TEST_CASE("what chat templates are told") {
   CHECK(thinks(R"("chat_template_kwargs": {"other": 1})") == std::nullopt);
   CHECK_FALSE(chat(R"("add_generation_prompt": false)").options.add_generation_prompt);
   CHECK(chat(R"("continue_final_message": false)").options.add_generation_prompt);
+  for (const std::string also : {"", R"(, "add_generation_prompt": false)"}) {
+    const ChatOptions options = chat(R"("continue_final_message": true)" + also).options;
+    CHECK(options.continue_final_message);
+    CHECK_FALSE(options.add_generation_prompt);
+  }
   check_refused<ChatCompletionRequest>(
-      kMessages,
-      {{R"("chat_template_kwargs": 1)", "chat_template_kwargs", "an object, got 1"},
-       {R"("chat_template_kwargs": {"enable_thinking": 1})", "chat_template_kwargs.enable_thinking",
-        "true or false, got 1"},
-       {R"("enable_thinking": "no")", "enable_thinking", "true or false"},
-       {R"("reasoning_effort": 1)", "reasoning_effort", "a string, got 1"},
-       {R"("add_generation_prompt": 1)", "add_generation_prompt", "true or false"},
-       {R"("continue_final_message": true)", "continue_final_message", "is not supported"},
-       {R"("chat_template": "{{ x }}")", "chat_template", "is not supported"}});
+      kMessages, {{R"("chat_template_kwargs": 1)", "chat_template_kwargs", "an object, got 1"},
+                  {R"("chat_template_kwargs": {"enable_thinking": 1})",
+                   "chat_template_kwargs.enable_thinking", "true or false, got 1"},
+                  {R"("enable_thinking": "no")", "enable_thinking", "true or false"},
+                  {R"("reasoning_effort": 1)", "reasoning_effort", "a string, got 1"},
+                  {R"("add_generation_prompt": 1)", "add_generation_prompt", "true or false"},
+                  {R"("continue_final_message": true, "add_generation_prompt": true)",
+                   "add_generation_prompt", "cannot be true together with continue_final_message"},
+                  {R"("chat_template": "{{ x }}")", "chat_template", "is not supported"}});
 }
 
 TEST_CASE("tools go to the prompt and to the constraint") {

@@ -235,6 +235,8 @@ class ScriptedEngine final : public AnyEngine {
       sample.said.logprobs.push_back(*logprobs);
       event.logprobs = &*logprobs;
     }
+    if (event.sample == 0 && request.params.prompt_logprobs)
+      event.prompt_logprobs = &request.output.prompt_logprobs;
     if (ends) event.finish_reason = sample.said.finish_reason = sample.lines.end;
     const bool is_last = ends && num_going_on(request) == 0;
     if (is_last) event.output = &complete(request);

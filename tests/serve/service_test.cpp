@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "catch.hpp"
@@ -16,13 +17,16 @@
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/serve/constraint_compiler.hpp"
 #include "nanovllm/serve/logprobs.hpp"
+#include "nanovllm/serve/pending_output.hpp"
 #include "nanovllm/serve/service.hpp"
+#include "nanovllm/serve/service_load.hpp"
 #include "nanovllm/serve/stop_reason.hpp"
 #include "serve/scripted_engine.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::serve;
 using Catch::Matchers::Contains;
+using Catch::Matchers::EndsWith;
 using nanovllm::test::Script;
 using nanovllm::test::ScriptedEngine;
 
@@ -174,7 +178,10 @@ std::string follow(ScriptedEngine& engine, Exchange& exchange, int steps = 1) {
     const bool more = engine.step();
     if (more && (i + 1) % steps != 0) continue;
     if (exchange.head() != nullptr && !exchange.take(body)) return body;
-    if (!more) break;
+    if (more) continue;
+    bool has_rest = false;  // of a stream that is long
+    exchange.notify([&] { has_rest = true; });
+    if (!has_rest) break;
   }
   FAIL("the exchange has no end");
   return body;
@@ -321,10 +328,11 @@ TEST_CASE("a chat's whole reply, field by field", "[serve]") {
     CHECK(choice["finish_reason"] == "stop");
     CHECK(choice["stop_reason"].is_null());
     const auto num_prompt_tokens = static_cast<std::int64_t>(engine.last_prompt().size());
-    CHECK(reply["usage"].dump() == concat(R"({"prompt_tokens": )", num_prompt_tokens,
-                                          R"(, "total_tokens": )", num_prompt_tokens + 5,
-                                          R"(, "completion_tokens": 5, )",
-                                          R"("prompt_tokens_details": {"cached_tokens": 3}})"));
+    CHECK(reply["usage"].dump() ==
+          concat(R"({"prompt_tokens": )", num_prompt_tokens, R"(, "total_tokens": )",
+                 num_prompt_tokens + 5, R"(, "completion_tokens": 5, )",
+                 R"("prompt_tokens_details": {"cached_tokens": 3}, )",
+                 R"("completion_tokens_details": )", R"({"reasoning_tokens": 0}})"));
     CHECK(engine.last_params().max_tokens == 9);
   }
   SECTION("the context is the limit where there is none") {
@@ -410,6 +418,26 @@ TEST_CASE("a chat's stream, chunk by chunk", "[serve]") {
   CHECK(summary.num_generated_tokens == 2);
   CHECK(summary.num_cached_tokens == 3);
   CHECK(summary.first_token_seconds > 0);
+}
+
+TEST_CASE("a stream begins with the prompt's tokens, if they are wanted", "[serve]") {
+  ScriptedEngine engine;
+  OpenAiService service(engine);
+  const std::string fields = R"("stream": true, "return_token_ids": true, "n": 2)";
+  std::string body = follow(engine, *service.handle(chat_request(fields)));
+  const auto count = [&] {
+    std::size_t found = 0;
+    for (std::size_t at = 0; (at = body.find("\"prompt_token_ids\": [", at)) != body.npos; ++at)
+      ++found;
+    return found;
+  };
+  CHECK(count() == 1);
+  const auto first = [&] { return parse_json(body.substr(6, body.find('\n') - 6)); };
+  CHECK(first()["prompt_token_ids"] == Json(engine.last_prompt()));
+  CHECK(first()["choices"][0]["delta"]["role"] == "assistant");
+  body = follow(engine, *service.handle(completion_request(R"("prompt": "Once upon", )" + fields)));
+  CHECK(count() == 2);  // of each choice
+  CHECK(first()["choices"][0]["prompt_token_ids"] == Json(engine.last_prompt()));
 }
 
 TEST_CASE("calls that a form makes well-formed come as they are written", "[serve]") {
@@ -510,9 +538,43 @@ TEST_CASE("log-probabilities of completions", "[serve]") {
     CHECK(list[1].items()[0].value.dump() ==
           R"({"logprob": -1.0, "rank": 1, "decoded_token": " upon"})");
   }
-  SECTION("of a stream a prompt has none") {
-    const Json reply = ask(R"("prompt": "Once upon", "echo": true, "logprobs": 1, "stream": true)");
-    CHECK(reply["error"]["param"] == "echo");
+  SECTION("of a stream they come before the rest of a choice") {
+    const std::string fields =
+        R"("prompt": ["Grüße", "Once upon"], "n": 2, "echo": true, "logprobs": 1)";
+    const Json reply = ask(fields);
+    for (const int steps : {1, 3}) {
+      const auto exchange = service.handle(completion_request(fields + R"(, "stream": true)"));
+      const std::string body = follow(engine, *exchange, steps);
+      std::vector<Json> joined(4, Json::object());
+      for (std::size_t at = 0; (at = body.find("data: {", at)) != std::string::npos; ++at) {
+        const Json chunk = parse_json(body.substr(at + 6, body.find('\n', at) - at - 6));
+        for (const Json& choice : chunk["choices"]) {
+          Json& all = joined[choice["index"].get<std::size_t>()];
+          all["text"] = text_of(all, "text") + choice["text"].string();
+          for (const auto& [key, list] : choice["logprobs"].items()) {
+            if (!all.contains(key)) all[key] = Json::array();
+            append_all(all[key], &list);
+          }
+        }
+      }
+      for (std::size_t i = 0; i < joined.size(); ++i) {
+        const Json& choice = reply["choices"][i];
+        CHECK(joined[i]["text"] == choice["text"]);
+        for (const auto& [key, list] : choice["logprobs"].items()) CHECK(joined[i][key] == list);
+      }
+    }
+    const Json refused = ask(R"("prompt": "Once", "prompt_logprobs": 1, "stream": true)");
+    CHECK(refused["error"]["param"] == "prompt_logprobs");
+  }
+  SECTION("of a stream whose prompt is all there is") {
+    const std::string body =
+        follow(engine, *service.handle(completion_request(
+                           R"("prompt": "Once upon", "echo": true, "logprobs": 0, "max_tokens": 0,
+                       "stream": true)")));
+    const Answer answer = read_stream(body);
+    CHECK(answer.messages.at(0).content == "Once upon");
+    CHECK(answer.messages.at(0).finish_reason == "length");
+    CHECK_THAT(body, Contains(R"("tokens": ["Once", " upon"])"));
   }
 }
 
@@ -563,17 +625,165 @@ TEST_CASE("a slow reader costs the text and gets it in one chunk a choice", "[se
   const auto exchange = service.handle(chat_request(R"("stream": true, "n": 2)"));
   std::string body;
   for (int i = 0; i < 9'999; ++i) engine.step();
-  CHECK(exchange->take(body));
+  CHECK(exchange->head() != nullptr);
+  const auto has_rest = std::make_shared<bool>(true);
+  while (std::exchange(*has_rest, false)) {
+    const std::size_t before = body.size();
+    CHECK(exchange->take(body));
+    exchange->notify([has_rest] { *has_rest = true; });
+    CHECK(body.size() - before < 64 * 1024 + 2048 * 5 + 1'000);  // the bound, and a chunk
+  }
   const std::string events = body + "data: [DONE]\n\n";
   Answer answer = read_stream(events);
-  CHECK(answer.num_chunks == 4);  // two with the role
+  CHECK(answer.num_chunks == 2 + 2 * 5);  // two with the role
   CHECK(answer.messages[0].content.size() == text.size() - 5);
-  CHECK(body.size() < 2 * text.size() + 2'000);
+  CHECK(answer.messages[1].content.size() == text.size() - 5);
+  CHECK(body.size() < 2 * text.size() + 4'000);
   body.clear();
   CHECK(exchange->take(body));
   CHECK(body.empty());
   body += follow(engine, *exchange);
   CHECK(read_stream(body).messages[1].content == " time");
+}
+
+TEST_CASE("one take of a stream is bounded, and all of it comes in order", "[serve]") {
+  ScriptedEngine engine;
+  engine.max_tokens_in_all = 1'000'000;
+  OpenAiService service(engine);
+  std::string text;
+  for (int i = 0; i < 500; ++i) text += concat(" König ", i);
+  engine.script = [&](std::size_t, std::int32_t) { return Script{text, FinishReason::length}; };
+  const std::string streamed = R"(, "stream": true, "stream_options": {"include_usage": true})";
+  const std::string echo =
+      concat(R"("prompt": ")", text, R"(", "echo": true, "logprobs": 20, "n": 2)");
+  const std::string chat = R"("logprobs": true, "top_logprobs": 20, "n": 3)";
+  for (const bool is_chat : {true, false}) {
+    const auto request = [&](const std::string& further) {
+      return is_chat ? chat_request(chat + further) : completion_request(echo + further);
+    };
+    const Answer expected = whole(engine, service, request(""));
+    const auto exchange = service.handle(request(streamed));
+    while (engine.step()) {
+    }
+    std::string body;
+    int num_takes = 0;
+    for (bool has_more = true; has_more; ++num_takes) {
+      bool is_woken = false;
+      exchange->notify([&] { is_woken = true; });
+      REQUIRE(is_woken);
+      std::string piece;
+      has_more = exchange->take(piece);
+      CHECK(piece.size() < 128 * 1024);
+      body += piece;
+    }
+    CHECK(num_takes > 10);
+    const Answer answer = read_stream(body);
+    CHECK(answer.is_done);
+    CHECK(answer.usage == expected.usage);
+    REQUIRE(answer.messages.size() == expected.messages.size());
+    for (std::size_t i = 0; i < expected.messages.size(); ++i) {
+      CHECK(answer.messages[i].content == expected.messages[i].content);
+      CHECK(answer.messages[i].finish_reason == "length");
+      if (is_chat) CHECK(answer.messages[i].logprobs == expected.messages[i].logprobs);
+    }
+    const auto cancelled = service.handle(request(streamed));
+    while (engine.step()) {
+    }
+    CHECK(cancelled->take(body));
+    cancelled->cancel();
+    CHECK_FALSE(cancelled->take(body));
+  }
+}
+
+TEST_CASE("choices wait for their prompt's log-probabilities where these come first", "[serve]") {
+  PendingOutput pending(
+      {.num_prompts = 2, .num_choices = 2, .is_stream = true, .prompts_first = true},
+      std::make_shared<ServiceLoad>());
+  const TokenId token = 7;
+  const PromptLogprobs prompt(3);
+  OutputNews news;
+  pending.hear(1, {.sample = 1, .token = &token, .text = "B"});
+  pending.take(news);
+  for (const ChoiceNews& choice : news.choices) CHECK(choice.empty());
+  pending.hear(1, {.sample = 0, .token = &token, .text = "A", .prompt_logprobs = &prompt});
+  pending.take(news);
+  CHECK(news.prompt_logprobs.at(0).empty());
+  CHECK(news.prompt_logprobs.at(1).size() == 3);
+  CHECK(news.choices.at(2).text == "A");
+  CHECK(news.choices.at(3).text == "B");
+  pending.hear(1, {.sample = 0, .token = &token, .text = "C", .prompt_logprobs = &prompt});
+  pending.take(news);
+  CHECK(news.prompt_logprobs.at(1).empty());  // once
+  CHECK(news.choices.at(2).text == "C");
+}
+
+TEST_CASE("the tokens of thoughts are counted", "[serve]") {
+  struct Case {
+    std::string text, fields;
+    std::int64_t num_reasoning;
+  };
+  const Tokenizer tokenizer = Tokenizer::from_file("examples/models/fairytale");
+  const auto count = [&](const std::string& text) {
+    return static_cast<std::int64_t>(tokenizer.encode(text).size());
+  };
+  const std::string thought = "<think>\nA fox, a queen.\n</think>", answer = "\n\nOnce upon a time";
+  REQUIRE(count(thought) + count(answer) == count(thought + answer));
+  const std::vector<Case> cases = {
+      {thought + answer, "", count(thought)},
+      {thought + answer, R"("n": 3)", 3 * count(thought)},
+      {thought, "", count(thought)},
+      {"<think>\nnever ends", "", count("<think>\nnever ends")},
+      {"No thought. </think>", "", 0},
+      {"", "", 0},
+  };
+  ScriptedEngine engine;
+  OpenAiService service(engine);
+  for (const Case& one : cases) {
+    INFO(one.text);
+    engine.script = [&](std::size_t, std::int32_t) { return Script{one.text}; };
+    const Json usage = whole(engine, service, chat_request(one.fields)).usage;
+    CHECK(usage["completion_tokens_details"]["reasoning_tokens"] == one.num_reasoning);
+    const std::string streamed = (one.fields.empty() ? "" : one.fields + ", ") +
+                                 R"("stream": true, "stream_options": {"include_usage": true})";
+    for (const int steps : {1, 3, 1000})
+      CHECK(stream(engine, service, chat_request(streamed), steps).usage == usage);
+  }
+  const std::string off = R"("chat_template_kwargs": {"enable_thinking": false})";
+  CHECK_FALSE(
+      whole(engine, service, chat_request(off)).usage.contains("completion_tokens_details"));
+}
+
+TEST_CASE("a message of the assistant is continued", "[serve]") {
+  ScriptedEngine engine(ChatTemplateKind::chatml_hybrid);
+  OpenAiService service(engine);
+  const auto ask = [&](const std::string& content, const std::string& fields) {
+    return HttpRequest{.method = "POST",
+                       .target = "/v1/chat/completions",
+                       .body = concat(R"({"messages": [{"role": "user", "content": "Tell"}, )",
+                                      R"({"role": "assistant", "content": )", Json(content).dump(),
+                                      "}], ", R"("continue_final_message": true)", fields, "}")};
+  };
+  const auto prompt = [&] { return engine.text().tokenizer->decode(engine.last_prompt(), false); };
+  engine.script = [](std::size_t, std::int32_t) { return Script{" there was a fox."}; };
+  Answer answer = whole(engine, service, ask("Once ", R"(, "add_generation_prompt": false)"));
+  CHECK(answer.messages.at(0).content == " there was a fox.");
+  CHECK_THAT(prompt(), EndsWith("<|im_start|>assistant\nOnce "));
+
+  engine.script = [](std::size_t, std::int32_t) { return Script{"fox.\n</think>\n\nA fox."}; };
+  answer = whole(engine, service, ask("<think>\nOf a ", ""));
+  CHECK(answer.messages.at(0).reasoning == "fox.");
+  CHECK(answer.messages.at(0).content == "A fox.");
+  CHECK_THAT(prompt(), EndsWith("<think>\nOf a "));
+  answer = whole(engine, service, ask("<think>\nDone\n</think>\n\nA ", ""));
+  CHECK(answer.messages.at(0).content == "fox.\n</think>\n\nA fox.");
+
+  const auto refuse = [&](const HttpRequest& request, const std::string& param) {
+    const HttpReply reply = service.answer(request);
+    CHECK(reply.head.status == 400);
+    CHECK(text_of(parse_json(reply.body)["error"], "param") == param);
+  };
+  refuse(chat_request(R"("continue_final_message": true)"), "messages");
+  refuse(ask("Once", R"(, "add_generation_prompt": true)"), "add_generation_prompt");
 }
 
 TEST_CASE("a client that leaves takes its requests back, whenever it does", "[serve]") {
@@ -787,6 +997,9 @@ TEST_CASE("models, tokens, health and metrics", "[serve]") {
   CHECK(model["max_model_len"] == 4096);
   CHECK(parse_json(get("/v1/models/org/tales").body)["id"] == "org/tales");
   CHECK(parse_json(get("/v1/models/org%2Ftales").body)["id"] == "org/tales");
+  CHECK(parse_json(get("HTTP://any.host:80/v1/models/tales?x=1").body)["id"] == "tales");
+  CHECK(get("https://any.host/health").head.status == 200);
+  CHECK(get("http://any.host").head.status == 404);
   CHECK(get("/health").head.status == 200);
   CHECK(get("/ping").head.status == 200);
   engine.state = {.state = Health::State::hung, .reason = "a step", .seconds = 9};

@@ -46,6 +46,9 @@ class ChatParser {
   /// What was held back; once, behind the last piece.
   [[nodiscard]] std::vector<ChatEvent> finish();
 
+  /// Whether what has been pushed ends in a thought, behind one, or neither is known.
+  [[nodiscard]] ReasoningParser::Part part() const { return reasoning_.part(); }
+
  private:
   [[nodiscard]] std::vector<ChatEvent> events(std::string reasoning, std::string_view content);
 

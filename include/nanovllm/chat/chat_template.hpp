@@ -74,7 +74,9 @@ class ChatTemplate {
   [[nodiscard]] ChatTemplateKind kind() const { return kind_; }
 
   /// The prompt as text. Throws RequestError where the template refuses the conversation, as for
-  /// an empty one or content that is not a string.
+  /// an empty one or content that is not a string, and where there is no message to go on with. A
+  /// custom renderer is not asked to leave that message open: its text is cut off behind the last
+  /// place where it has the content.
   [[nodiscard]] std::string render(std::span<const ChatMessage> messages,
                                    const ChatOptions& options = {}) const;
 
@@ -85,6 +87,10 @@ class ChatTemplate {
 
  private:
   ChatTemplate() = default;
+
+  /// For ChatOptions::continue_final_message.
+  [[nodiscard]] std::string render_open(std::span<const ChatMessage> messages,
+                                        ChatOptions options) const;
 
   ChatTemplateKind kind_ = ChatTemplateKind::custom;
   Renderer renderer_;

@@ -30,6 +30,13 @@ class ReasoningParser {
   /// Appends what the text consists of so far. Linear time.
   void push(std::string_view piece, std::string& reasoning, std::string& content);
 
+  /// What the text has come to. In white space that a thought may follow, nothing is known.
+  enum class Part : std::uint8_t { unknown, thought, content };
+  [[nodiscard]] Part part() const {
+    if (state_ == State::begin) return Part::unknown;
+    return state_ == State::thought ? Part::thought : Part::content;
+  }
+
   /// Appends what was held back; once, behind the last piece.
   void finish(std::string& reasoning, std::string& content);
 

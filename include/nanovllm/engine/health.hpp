@@ -16,6 +16,9 @@ struct Health {
   State state = State::ok;
   std::string reason{};  ///< of what is not ok
   double seconds = 0;    ///< that the oldest step is running for, or since the failure
+  /// The ranks were made anew after a failure, and no step has gone well since. They are ok, as far
+  /// as anybody knows.
+  bool is_unproven = false;
 };
 
 }  // namespace nanovllm

@@ -77,6 +77,8 @@ struct TokenEvent {
   std::string_view text;                    ///< newly released text; may be empty
   const TokenLogprobs* logprobs = nullptr;  ///< of `token`, if asked for
   const Output* output = nullptr;           ///< the whole result, on the last event alone
+  /// Output::prompt_logprobs if they were asked for, with every token of sample 0.
+  const std::vector<std::optional<TokenLogprobs>>* prompt_logprobs = nullptr;
 };
 
 /// Called when a step's results are final, on a thread that is in `step`, `run` or `generate` and

@@ -309,7 +309,7 @@ class Runner : public StepRunner {
       ranks_.watchdog().failed(broken_);
       throw;
     }
-    ranks_.watchdog().well();
+    ranks_.watchdog().renewed();
   }
 
   [[nodiscard]] bool is_asynchronous() const override { return Backend::kAsynchronous; }

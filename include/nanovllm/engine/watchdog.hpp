@@ -39,6 +39,9 @@ class Watchdog {
   [[nodiscard]] std::string limit_text() const;
   [[nodiscard]] bool is_late() const;
 
+  /// The ranks were made anew: what became of steps before does not count.
+  void renewed();
+
   /// The step under way has been given up, and these ranks did not come back when they were
   /// released. Returns what to say about it.
   [[nodiscard]] std::string bite(const std::vector<int>& hanging);
@@ -65,6 +68,7 @@ class Watchdog {
   mutable std::mutex mutex_;  // guards what follows
   std::optional<Clock::time_point> begun_;
   std::optional<Failure> failure_;
+  bool is_unproven_ = false;
 };
 
 }  // namespace nanovllm

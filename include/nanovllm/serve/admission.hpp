@@ -46,6 +46,9 @@ void check_token_ids(const AnyEngine& engine, std::span<const std::vector<TokenI
                                               const ChatCompletionRequest& request,
                                               ToolCallFormat format, bool parse_reasoning);
 
+/// Whether the answer goes on with a message of the conversation, in the midst of a thought.
+[[nodiscard]] bool continues_thought(const AnyEngine& engine, const ChatCompletionRequest& request);
+
 /// Whether the answer to a chat begins with a thought, so that a constraint holds behind it alone.
 /// A model of the Qwen3 family thinks where its template lets it. With plain ChatML it is asked to,
 /// by `enable_thinking`, or nothing is known.

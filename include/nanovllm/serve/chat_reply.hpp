@@ -56,6 +56,8 @@ class ChatReply final : public ReplyWriter {
     ChatParser parser;
     bool has_begun = false;  ///< the chunk with the role is out
     bool has_calls = false;
+    std::int64_t num_tokens = 0;     ///< as far as it takes to find the end of the thought
+    std::int64_t num_reasoning = 0;  ///< of those, up to that end, its tags included
     std::size_t text_size = 0;
     std::vector<TokenId> token_ids{};  ///< as far as reasons to stop need them
     Json logprobs = Json::array();     ///< of tokens that are in no chunk yet
@@ -63,6 +65,8 @@ class ChatReply final : public ReplyWriter {
     std::string finish_reason{};
   };
 
+  /// Gives the text to the parser, in the thought token by token, so that its tokens are counted.
+  void parse(std::vector<Delta>& deltas, Choice& choice, const ChoiceNews& news);
   /// The parts that `news` completes.
   [[nodiscard]] std::vector<Delta> read(Choice& choice, const ChoiceNews& news);
   void append_to(std::vector<Delta>& deltas, Choice& choice, ChatEvent&& event);
@@ -72,10 +76,13 @@ class ChatReply final : public ReplyWriter {
   [[nodiscard]] Json chunk_choice(std::size_t index, Json delta, bool ends);
   [[nodiscard]] Json take_logprobs(Choice& choice) const;
   [[nodiscard]] Json stop_reason(const Choice& choice) const;
+  /// `usage`, with the tokens of thoughts so far where there may be any.
+  [[nodiscard]] Usage detailed(Usage usage) const;
 
   const Setup setup_;
   const ChunkFrame chunks_;
   std::vector<Choice> choices_;
+  bool has_prompt_ids_ = false;  ///< a chunk had them
 };
 
 }  // namespace nanovllm::serve

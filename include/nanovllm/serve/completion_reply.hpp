@@ -31,6 +31,8 @@ class CompletionReply final : public ReplyWriter {
 
   void append_chunks(std::string& out, std::size_t index, const ChoiceNews& news,
                      const Usage& usage) override;
+  void begin_prompt(std::size_t prompt, PromptLogprobs&& logprobs) override;
+  bool append_prompt(std::string& out, std::size_t index, const Usage& usage) override;
   void append_end(std::string& out, const Usage& usage) override;
   [[nodiscard]] std::string whole(const OutputNews& news, const Usage& usage) override;
   [[nodiscard]] std::string_view finish_reason() const override {
@@ -40,6 +42,7 @@ class CompletionReply final : public ReplyWriter {
  private:
   struct Choice {
     bool has_begun = false;
+    std::size_t num_prompt_tokens = 0;  ///< whose log-probabilities are in chunks
     std::int64_t offset = 0;  ///< in characters, of the next token that has log-probabilities
     std::size_t text_size = 0;
     std::vector<TokenId> token_ids{};  ///< as far as reasons to stop need them
@@ -49,16 +52,23 @@ class CompletionReply final : public ReplyWriter {
 
   void add_tokens(Choice& choice, const ChoiceNews& news) const;
 
-  /// One element of `choices`. `prompt` are the log-probabilities of an echo, or null.
+  /// Log-probabilities of an echo that come before those of what is new, if there are any.
+  struct PromptPart {
+    const PromptLogprobs* logprobs = nullptr;
+    std::size_t begin = 0, end = 0;
+  };
+
+  /// One element of `choices`.
   [[nodiscard]] Json choice_json(std::size_t index, const ChoiceNews& news,
-                                 const PromptLogprobs* prompt);
+                                 const PromptPart& prompt);
   [[nodiscard]] Json logprobs_json(std::size_t index, const ChoiceNews& news,
-                                   const PromptLogprobs* prompt);
+                                   const PromptPart& prompt);
   [[nodiscard]] std::size_t prompt_of(std::size_t index) const;
 
   const Setup setup_;
   const ChunkFrame chunks_;
   std::vector<Choice> choices_;
+  std::vector<PromptLogprobs> prompts_;  ///< of a stream that begins with them
 };
 
 }  // namespace nanovllm::serve

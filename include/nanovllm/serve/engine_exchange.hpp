@@ -31,6 +31,7 @@ class EngineExchange final : public Exchange {
     bool is_stream = false;
     bool keep_token_ids = false;
     bool drop_generated = false;  ///< only what is found out about prompts is wanted
+    bool prompts_first = false;   ///< of a stream: log-probabilities of prompts come before choices
   };
 
   /// Submits one request for each of `prompts`, whose sequences `share` has counted. Throws what the
@@ -45,7 +46,7 @@ class EngineExchange final : public Exchange {
 
   [[nodiscard]] const HttpHead* head() override;
   [[nodiscard]] bool take(std::string& out) override;
-  void notify(std::function<void()> wake) override { pending_->notify(std::move(wake)); }
+  void notify(std::function<void()> wake) override;
   void cancel() noexcept override;
   [[nodiscard]] ExchangeSummary summary() const override;
 
@@ -57,9 +58,12 @@ class EngineExchange final : public Exchange {
   void give_up();
   /// Makes the whole reply if all is there.
   void complete();
-  /// Appends what is new of a stream. Returns whether more will come.
+  /// Appends what is new of a stream, up to a bound. Returns whether more will come.
   bool append_news(std::string& out);
-  void count(const OutputNews& news);
+  /// Appends chunks of `news_` from where it was left. Returns whether all of it is written, rather
+  /// than `out` as large as it may be.
+  bool write_news(std::string& out, std::size_t max_size);
+  bool write_choice(std::string& out, std::size_t max_size);
 
   AnyEngine& engine_;
   const std::string kind_;
@@ -75,6 +79,8 @@ class EngineExchange final : public Exchange {
   HttpHead head_;
   std::string body_;
   bool has_head_ = false, is_done_ = false;
+  std::size_t choice_ = 0, token_ = 0;  ///< of `news_`: the next to be written
+  std::atomic<bool> has_rest_{false};   ///< of `news_`
 };
 
 }  // namespace nanovllm::serve

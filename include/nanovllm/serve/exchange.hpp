@@ -1,8 +1,8 @@
 #pragma once
 /// An answer under way, between the engine, which feeds it, and a transport, which takes from it.
 ///
-/// The engine's callbacks leave what they hear and go on; JSON is made where `take` is called, on
-/// the transport's thread. What piles up while a slow reader takes nothing is put together into
+/// The engine's callbacks leave what they hear and go on; JSON is made where `head` and `take` are
+/// called, on threads of the transport. What piles up while a slow reader takes nothing is put together into
 /// fewer, larger chunks, so it never takes more memory than the output itself.
 
 #include <cstdint>
@@ -30,11 +30,13 @@ class Exchange {
  public:
   virtual ~Exchange() = default;
 
-  /// The head of the reply, once it is known; null before. Of a stream it is known at once.
+  /// The head of the reply, once it is known; null before. Of a stream it is known at once. Of what
+  /// is no stream the whole body is made by the first call that has an answer, which takes seconds
+  /// where it is large: log-probabilities are some 2 KiB a token.
   [[nodiscard]] virtual const HttpHead* head() = 0;
 
-  /// Appends to `out` what of the body is there and was not taken. Returns whether more will come.
-  /// Nothing is there before the head is.
+  /// Appends to `out` what of the body is there and was not taken, of a stream some 64 KiB a call at
+  /// the most. Returns whether more will come. Nothing is there before the head is.
   [[nodiscard]] virtual bool take(std::string& out) = 0;
 
   /// Calls `wake` once, as soon as there is something new: a head, a piece of the body, its end.

@@ -25,13 +25,14 @@ struct HealthReport {
 ///   {"status": "hung", "seconds": 12.5, "reason": "…"}, while a step runs for longer than
 ///     EngineConfig::step_timeout; without that limit a step that hangs is not noticed;
 ///   {"status": "failed", "seconds": 3.0, "reason": "…"}, from a step that failed until one goes
-///     well.
+///     well;
+///   {"status": "recovering"}, from Engine::reset until a step goes well.
 [[nodiscard]] HealthReport health_report(const Health& health, bool is_draining = false);
 [[nodiscard]] HealthReport health_report(const AnyEngine& engine, bool is_draining = false);
 
-/// The same for an engine that may recover. One that has failed says 503, so no requests come; with
-/// none no step would go well, and it would say so for ever. So while it has failed and has nothing
-/// else to do, asking for its health gives it a request of its own: one token to read and one to
+/// The same for an engine that may recover. One that has failed, or was reset behind that, says 503,
+/// so no requests come; with none no step would go well, and it would say so for ever. So while it
+/// is in such a state and has nothing else to do, asking for its health gives it a request of its own: one token to read and one to
 /// generate, at most one every `interval`. If that goes well, the next answer is 200: an engine that
 /// is broken gets no requests, and one that has recovered gets them again after two questions.
 ///

@@ -1,7 +1,9 @@
 #pragma once
 /// HTTP as the protocol sees it: what came, and the head of what goes back. No transport in here.
 
+#include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,6 +15,23 @@ struct HttpRequest {
   std::string target = "/";  ///< path, and perhaps a query behind '?', which nothing looks at
   std::string body{};
 };
+
+/// The path of a target, and what is behind it: "http://host/v1/models?a" has "/v1/models?a".
+/// Clients may send either form.
+[[nodiscard]] inline std::string_view origin_form(std::string_view target) {
+  const auto begins_with = [&](std::string_view scheme) {
+    return target.size() >= scheme.size() &&
+           std::equal(scheme.begin(), scheme.end(), target.begin(), [](char expected, char c) {
+             return expected == (c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+           });
+  };
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!begins_with(scheme)) continue;
+    const std::size_t path = target.find_first_of("/?", scheme.size());
+    return path == target.npos || target[path] == '?' ? "/" : target.substr(path);
+  }
+  return target;
+}
 
 /// Status, type and further headers of a reply. Its body comes from an Exchange.
 struct HttpHead {

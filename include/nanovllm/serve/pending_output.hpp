@@ -21,6 +21,7 @@ namespace nanovllm::serve {
 /// What is new of one choice: tokens of any number, put together.
 struct ChoiceNews {
   std::string text{};
+  std::vector<std::size_t> text_ends{};   ///< of streamed samples: where each token's text ends
   std::vector<TokenId> token_ids{};       ///< if they are kept
   std::vector<TokenLogprobs> logprobs{};  ///< one a token, if they were asked for
   std::int64_t num_tokens = 0;
@@ -29,6 +30,10 @@ struct ChoiceNews {
   [[nodiscard]] bool has_ended() const { return finish_reason != FinishReason::none; }
   [[nodiscard]] bool empty() const { return num_tokens == 0 && text.empty() && !has_ended(); }
   void clear();
+
+  /// Tokens [begin, end) with the text that came with them. The last of them have what came behind
+  /// them as well. Only of what has `text_ends`.
+  [[nodiscard]] ChoiceNews slice(std::size_t begin, std::size_t end) const;
 };
 
 using PromptLogprobs = std::vector<std::optional<TokenLogprobs>>;
@@ -41,8 +46,9 @@ struct OutputNews {
   bool all_ended = false;   ///< all requests have
   bool is_aborted = false;  ///< of a failure: the engine has taken the request back
   std::string error{};      ///< of a failure
-  std::int64_t num_cached_tokens = 0;             ///< when all have ended
-  std::vector<PromptLogprobs> prompt_logprobs{};  ///< by prompt, when all have ended
+  std::int64_t num_cached_tokens = 0;  ///< when all have ended
+  /// By prompt: when all have ended, or where prompts come first, once, when they have come.
+  std::vector<PromptLogprobs> prompt_logprobs{};
 
   [[nodiscard]] bool is_over() const { return is_cancelled || has_failed || all_ended; }
 };
@@ -60,6 +66,7 @@ class PendingOutput {
     bool keep_token_ids = false;
     bool drop_generated = false;  ///< only what is found out about prompts is wanted
     bool comes_at_end = false;    ///< choices come with the last event alone: is_streamed(params)
+    bool prompts_first = false;  ///< of a stream: choices wait for their prompt's log-probabilities
   };
 
   PendingOutput(const Setup& setup, std::shared_ptr<ServiceLoad> load);
@@ -111,6 +118,7 @@ class PendingOutput {
   mutable std::mutex mutex_;  // of all that follows
   std::vector<ChoiceNews> choices_;
   std::vector<PromptLogprobs> prompt_logprobs_;
+  std::vector<bool> prompts_come_;
   std::size_t num_going_on_;
   std::int64_t num_cached_tokens_ = 0, num_generated_tokens_ = 0;
   double first_token_seconds_ = 0;

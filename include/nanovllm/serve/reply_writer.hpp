@@ -70,6 +70,15 @@ class ReplyWriter {
   virtual void append_chunks(std::string& out, std::size_t index, const ChoiceNews& news,
                              const Usage& usage) = 0;
 
+  /// Takes the log-probabilities of a prompt, which come before its choices' first news.
+  virtual void begin_prompt(std::size_t /*prompt*/, PromptLogprobs&& /*logprobs*/) {}
+
+  /// Appends a chunk with the next part of what comes before choice `index`. Returns false when
+  /// there was none left.
+  virtual bool append_prompt(std::string& /*out*/, std::size_t /*index*/, const Usage& /*usage*/) {
+    return false;
+  }
+
   /// Appends what comes behind the last choice's end in a stream, but for [DONE].
   virtual void append_end(std::string& out, const Usage& usage) = 0;
 
@@ -115,18 +124,27 @@ class ChunkFrame {
   }
 
   /// A chunk with one choice.
-  void append(std::string& out, const Json& choice, const Usage& usage) const {
-    append(out, "[" + choice.dump() + "]", has_usage_ ? &usage : nullptr);
+  /// @param further  members of the chunk itself, an object.
+  void append(std::string& out, const Json& choice, const Usage& usage,
+              const Json& further = Json::object()) const {
+    append(out, "[" + choice.dump() + "]", further, has_usage_ ? &usage : nullptr);
   }
 
   /// The chunk without choices that says what all has cost.
-  void append_usage(std::string& out, const Usage& usage) const { append(out, "[]", &usage); }
+  void append_usage(std::string& out, const Usage& usage) const {
+    append(out, "[]", Json::object(), &usage);
+  }
 
  private:
-  void append(std::string& out, std::string_view choices, const Usage* usage) const {
+  void append(std::string& out, std::string_view choices, const Json& further,
+              const Usage* usage) const {
     out += begin_;
     out += ", \"choices\": ";
     out += choices;
+    for (const auto& [key, value] : further.items()) {
+      out += ", " + Json(key).dump() + ": ";
+      out += value.dump();
+    }
     if (usage != nullptr) {
       out += ", \"usage\": ";
       out += usage->to_json().dump();

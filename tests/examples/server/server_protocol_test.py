@@ -356,6 +356,17 @@ class ProtocolTest(unittest.TestCase):
 
     # ---- Methods, versions, pages ----
 
+    def test_absolute_targets(self):
+        for target in ("http://test/v1/models", "HTTP://test:80/v1/models?x=1", "https://test/"):
+            self.send(f"GET {target} HTTP/1.1\r\nHost: test\r\n\r\n")
+            with self.connection.makefile("rb") as file:
+                self.assertEqual(read_reply(file)[0], 200, target)
+        body = chat()
+        self.send(f"POST http://test/v1/chat/completions HTTP/1.1\r\nHost: test\r\n"
+                  f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        with self.connection.makefile("rb") as file:
+            self.assertEqual(read_reply(file)[0], 200)
+
     def test_unknown_paths_and_methods(self):
         self.assertEqual(self.server.get("/nowhere")[0], 404)
         status, headers, _ = self.server.get("/v1/chat/completions")
@@ -547,6 +558,61 @@ class SettingsTest(unittest.TestCase):
             connection.close()
         self.assertTrue(soon(lambda: server.get("/health")[0] == 200, 10))
 
+    def slowest_health(self, server, request):
+        """Seconds that /health took at the most while `request` was answered."""
+        replies, slowest = [], 0
+        client = threading.Thread(
+            target=lambda: replies.append(server.ask("POST", "/v1/chat/completions", request)))
+        client.start()
+        while client.is_alive():
+            begin = time.monotonic()
+            self.assertEqual(server.get("/health")[0], 200)
+            slowest = max(slowest, time.monotonic() - begin)
+            time.sleep(0.002)
+        self.assertEqual(replies[0][0], 200, replies[0][2][:500])
+        self.assertGreater(len(replies[0][2]), 10_000_000)
+        return slowest
+
+    def test_large_replies_hold_up_nobody(self):
+        server = self.start("--io-threads", "1")
+        large = chat(max_tokens=100, n=64, logprobs=True, top_logprobs=20)
+        times = []
+        while min(times, default=1) > 0.1 and len(times) < 3:  # the machine may have been busy
+            times.append(self.slowest_health(server, large))
+        self.assertLess(min(times), 0.1, times)
+
+    def test_memory_of_bodies_is_bounded(self):
+        server = self.start("--max-body-mib", "2", "--max-body-memory-mib", "3")
+        body = chat(user="x" * (2 << 20))[:2 << 20]
+        large = chat(user="x" * (3 << 19))  # 1.5 MiB
+
+        def ask():
+            try:
+                return server.ask("POST", "/v1/chat/completions", large)[0]
+            except ConnectionError:  # refused before all of it was sent
+                return 503
+
+        def refused_beside(pause):
+            """Whether it is, beside a body that lacks its end."""
+            with server.connect() as held:
+                held.sendall(post(body)[:-1])
+                time.sleep(pause)  # else that one may be refused
+                if ask() != 503:
+                    return False
+                self.assertEqual(server.ask("POST", "/v1/chat/completions", chat())[0], 200)
+                with server.connect() as connection:
+                    connection.sendall(post(large))
+                    with connection.makefile("rb") as file:
+                        code, headers, text = read_reply(file)
+                self.assertEqual((code, headers["Retry-After"]), (503, "1"))
+                self.assertIn("bodies", json.loads(text)["error"]["message"])
+                return True
+
+        self.assertTrue(any(refused_beside(pause) for pause in (0.1, 0.5, 2)))
+        self.assertTrue(soon(lambda: ask() == 200, 10))
+        for _ in range(5):  # what is answered counts no more
+            self.assertEqual(ask(), 200)
+
     def test_full_queue(self):
         server = self.start("--max-num-seqs", "1", "--max-queue", "1")
         with server.connect() as first:
@@ -570,7 +636,16 @@ class SettingsTest(unittest.TestCase):
                 if soon(lambda: server.get("/health")[0] == 503, 1):
                     break
             self.assertIn(b"step_timeout", read_until(stream, b"[DONE]"))
-        self.assertTrue(soon(lambda: server.get("/health")[0] == 200, 20))
+        # Nothing but questions for its health, and what they try the engine with.
+        states = []
+
+        def is_well():
+            status, _, body = server.get("/health")
+            states.append(json.loads(body)["status"])
+            return status == 200
+
+        self.assertTrue(soon(is_well), states)
+        self.assertIn("recovering", states)
         self.assertEqual(server.ask("POST", "/v1/chat/completions", chat())[0], 200)
         self.assertIn("its ranks were made anew", server.log())
 
@@ -581,7 +656,8 @@ class SettingsTest(unittest.TestCase):
         self.addCleanup(held.close)
         for arguments in (["--port", str(held.getsockname()[1])], ["--host", "no.such.host.invalid"],
                           ["--tls-cert", "x"], ["--api-key", ""], ["--api-key", "k\n"], ["--device", "cuda"],
-                          ["--max-body-mib", "0"], ["--model", "/nonexistent"]):
+                          ["--max-body-mib", "0"], ["--model", "/nonexistent"],
+                          ["--max-body-mib", "8", "--max-body-memory-mib", "7"]):
             done = subprocess.run([SERVE, "--model", MODEL, *arguments], capture_output=True,
                                   timeout=DEADLINE)
             self.assertGreater(done.returncode, 0, arguments)

@@ -244,6 +244,53 @@ class Chat(unittest.TestCase):
             "chat_template_kwargs": {"enable_thinking": False}}).usage.prompt_tokens
         self.assertGreater(without, thinks)  # by the thought that is empty
 
+    def test_continue_final_message(self):
+        def go_on(content, **extra):
+            return chat(messages=[*MESSAGES, {"role": "assistant", "content": content}],
+                        temperature=0, extra_body={"continue_final_message": True, **extra})
+
+        tokens = server.json("POST", "/tokenize", {
+            "messages": [*MESSAGES, {"role": "assistant", "content": "There was a "}],
+            "continue_final_message": True, "add_generation_prompt": False})["tokens"]
+        text = server.json("POST", "/detokenize", {"tokens": tokens})["prompt"]
+        self.assertTrue(text.endswith("assistant\nThere was a "), text)
+        reply = go_on("There was a ", add_generation_prompt=False)
+        self.assertEqual(reply.usage.prompt_tokens, len(tokens))
+        self.assertEqual(reply.choices[0].message.content,
+                         complete(prompt=text, temperature=0).choices[0].text)
+        with self.assertRaises(openai.BadRequestError) as raised:
+            go_on("There was a ", add_generation_prompt=True)
+        self.assertEqual(raised.exception.param, "add_generation_prompt")
+        with self.assertRaises(openai.BadRequestError) as raised:
+            chat(extra_body={"continue_final_message": True})
+        self.assertEqual(raised.exception.param, "messages")
+
+    def test_reasoning_tokens(self):
+        messages = [*MESSAGES, {"role": "assistant", "content": "<think>\nA fox"}]
+        fields = {"temperature": 0, "messages": messages, "stop": "</think>",
+                  "extra_body": {"continue_final_message": True}}
+        reply = chat(**fields)
+        self.assertEqual(reply.choices[0].message.content, "")
+        self.assertTrue(reply.choices[0].message.reasoning_content)
+        self.assertEqual(reply.usage.completion_tokens_details.reasoning_tokens,
+                         reply.usage.completion_tokens)
+        chunks = list(chat(stream=True, stream_options={"include_usage": True}, **fields))
+        self.assertEqual(chunks[-1].usage.completion_tokens_details,
+                         reply.usage.completion_tokens_details)
+
+    def test_token_ids(self):
+        fields = {"temperature": 0, "n": 2, "extra_body": {"return_token_ids": True}}
+        whole = chat(**fields)
+        self.assertEqual(len(whole.prompt_token_ids), whole.usage.prompt_tokens)
+        chunks = list(chat(stream=True, **fields))
+        self.assertEqual([getattr(c, "prompt_token_ids", None) for c in chunks],
+                         [whole.prompt_token_ids] + [None] * (len(chunks) - 1))
+        for choice in whole.choices:
+            self.assertEqual([token for c in chunks for part in c.choices
+                              if part.index == choice.index
+                              for token in getattr(part, "token_ids", None) or []],
+                             choice.token_ids)
+
     def test_fields_that_are_ignored(self):
         chat(user="somebody", metadata={"a": "b"}, store=False, service_tier="auto",
              extra_body={"no_such_field": {"x": [1, 2]}})
@@ -319,6 +366,18 @@ class Completions(unittest.TestCase):
         self.assertEqual(joined(complete(temperature=0, echo=True, stream=True))[0][0],
                          PROMPT + plain)
         self.assertEqual(complete(echo=True, max_tokens=0).choices[0].text, PROMPT)
+
+    def test_streamed_logprobs_of_an_echo(self):
+        fields = {"temperature": 0, "logprobs": 3, "echo": True, "max_tokens": 6, "n": 2,
+                  "prompt": [PROMPT * 9, "A king had"]}
+        whole = complete(**fields)
+        chunks = list(complete(stream=True, **fields))
+        for choice in whole.choices:
+            parts = [p for c in chunks for p in c.choices if p.index == choice.index]
+            self.assertEqual("".join(p.text for p in parts), choice.text)
+            for name in ("tokens", "token_logprobs", "text_offset", "top_logprobs"):
+                self.assertEqual([x for p in parts if p.logprobs for x in getattr(p.logprobs, name)],
+                                 getattr(choice.logprobs, name), name)
 
     def test_logprobs(self):
         reply = complete(temperature=0, logprobs=3, echo=True, max_tokens=6,

@@ -1,0 +1,88 @@
+#pragma once
+/// The options that say what engine a program makes.
+
+#include <nanovllm/engine/engine_config.hpp>
+#include <nanovllm/engine/progress.hpp>
+#include <nanovllm/parallel/process_group.hpp>
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace nanovllm::examples {
+
+struct EngineOptions {
+  std::string model;
+  std::string device = "auto", dtype = "bfloat16";
+  int tensor_parallel = 1;
+  int max_num_seqs = 256;
+  int max_num_batched_tokens = 0;
+  std::int64_t max_model_len = 0;
+  std::int64_t kv_blocks = 0, host_kv_blocks = 0;
+  std::string disk_kv_path;
+  double disk_kv_gib = 16;
+  int num_threads = 0;
+};
+
+inline void add_engine_options(CLI::App& app, EngineOptions& options) {
+  app.add_option("--model", options.model, "checkpoint directory")->required();
+  app.add_option("--device", options.device, "where to run; auto takes a GPU if there is one")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option("--dtype", options.dtype, "type of weights, activations and KV cache")
+      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->capture_default_str();
+  app.add_option("--tp", options.tensor_parallel,
+                 "tensor-parallel ranks: GPUs or shares of the CPU")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--max-num-seqs", options.max_num_seqs, "sequences in a step at the most")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--max-num-batched-tokens", options.max_num_batched_tokens,
+                 "tokens in a step at the most; 0 for the device's default")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--max-model-len", options.max_model_len,
+                 "tokens of a sequence at the most; 0 for the model's own")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--kv-blocks", options.kv_blocks, "blocks of the KV pool; 0 for a share of memory")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--host-kv-blocks", options.host_kv_blocks,
+                 "blocks in host memory, for prefixes that the pool has no more room for")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--disk-kv-path", options.disk_kv_path,
+                 "directory for such prefixes, below host memory, for later runs, too");
+  app.add_option("--disk-kv-gib", options.disk_kv_gib, "size of its files at the most, in GiB")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--num-threads", options.num_threads, "CPU threads of the engine; 0 for all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+}
+
+/// What the options say of an engine's config, device and type aside, which choose its class.
+/// @param processes  if this one is a rank among others.
+[[nodiscard]] inline EngineConfig engine_config(const EngineOptions& options,
+                                                std::shared_ptr<ProcessGroup> processes) {
+  EngineConfig config{.model = options.model,
+                      .tensor_parallel = options.tensor_parallel,
+                      .num_threads = options.num_threads,
+                      .max_num_seqs = options.max_num_seqs,
+                      .max_num_batched_tokens = options.max_num_batched_tokens,
+                      .max_model_len = options.max_model_len,
+                      .host_kv_size = KvSize::blocks(options.host_kv_blocks),
+                      .processes = std::move(processes),
+                      .on_load = load_progress_line()};
+  if (options.kv_blocks != 0) config.kv_size = KvSize::blocks(options.kv_blocks);
+  if (!options.disk_kv_path.empty()) config.disk_kv_path = options.disk_kv_path;
+  config.disk_kv_bytes = static_cast<std::uint64_t>(options.disk_kv_gib * (1 << 30));
+  return config;
+}
+
+}  // namespace nanovllm::examples
