@@ -1,10 +1,10 @@
 #pragma once
-/// Constraints by JSON Schema and by context-free grammars, through XGrammar
-/// (https://github.com/mlc-ai/xgrammar). Needs the CMake target nanovllm::xgrammar, and so is the
-/// one header that nanovllm.hpp does not include. docs/structured_output.md
+/// Constraints by context-free grammars, through XGrammar (https://github.com/mlc-ai/xgrammar). Needs
+/// the CMake target nanovllm::xgrammar, and so nanovllm.hpp does not include it.
+/// docs/structured_output.md
 ///
 ///   nv::XGrammarCompiler compiler(vocabulary);
-///   auto source = compiler.json_schema(R"({"type": "object", "properties": …})");
+///   auto source = compiler.ebnf("root ::= \"(\" root \")\" | [a-z]+");
 
 #include <xgrammar/xgrammar.h>
 
@@ -119,9 +119,9 @@ class XGrammarSource final : public TokenMaskSource {
 };
 
 /// Compiles grammars for one vocabulary. What they have in common, such as what a string may be, is
-/// worked out once. Thread-safe. A large schema, or one with large bounds, can take seconds.
+/// worked out once. Thread-safe. A large grammar, or one with large bounds, can take seconds.
 ///
-/// Every member throws RequestError with XGrammar's reason for what it does not take.
+/// Every member throws RequestError with the reason for what it does not take.
 class XGrammarCompiler {
  public:
   /// @param max_threads     for one call.
