@@ -140,6 +140,9 @@ TEST_CASE("what is no grammar is refused") {
              Contains("5000 bytes"));
   CHECK_THAT(beyond("root ::= \"abc\" \"abd\"", {.max_terminal_bytes = 100}),
              Contains("100 bytes"));
+  CHECK_THAT(
+      beyond("root ::= <@\"the pattern 'é'\" [ab]* [a] [ab]{30}>", {.max_terminal_steps = 9}),
+      Contains("the pattern 'é': ") && Contains("too much work"));
   CHECK(message("root ::= \"x\" | \"y\" root2\nroot2 ::= \"z\" root2") == "nothing refused");
 }
 

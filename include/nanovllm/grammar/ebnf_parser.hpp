@@ -6,7 +6,7 @@
 ///   class      […] and [^…], with ranges and the same escapes
 ///   structure  sequences, |, (…), and * + ? {m} {m,} {m,n} behind a part
 ///   <…>        the same as (…), to be read by one deterministic automaton; it may name only rules
-///              that do not come back to themselves
+///              that do not come back to themselves; <@"…" …> is named so in messages
 ///   $string    a JSON string, $string{m,n} one of m to n characters, $string{m,} of m at the least
 ///   $until "…" text up to where this one first occurs, and that
 
@@ -29,7 +29,7 @@ struct EbnfNode {
     choice,      ///< one of the parts
     repeat,      ///< the only part, min to max times
     reference,   ///< the rule of the number `rule`
-    terminal,    ///< the only part, as one automaton
+    terminal,    ///< the only part, as one automaton, which has the name `text`
     string,      ///< a JSON string of min to max characters
     until,       ///< what comes before `text`, and that
   };
