@@ -79,7 +79,7 @@ TEST_CASE("what a grammar takes and an engine generates is valid by JSON-Schema-
     const Json entry = parse_json(line);
     const std::string schema = entry["schema"].dump();
     INFO(entry["draft"].string() << " " << entry["file"].string() << " " << schema);
-    std::shared_ptr<const XGrammarSource> source;
+    std::shared_ptr<const TokenMaskSource> source;
     try {
       source = compiler.json_schema(schema, {.strict = false});
     } catch (const RequestError& error) {

@@ -149,8 +149,8 @@ TEST_CASE("a schema's keywords are enforced") {
   };
   const std::vector<Case> cases{
       {R"({"type": "string", "minLength": 2, "maxLength": 3})",
-       {R"("ab")", R"("\n\"é")"},
-       {R"("a")", R"("abcd")", R"("a\u0061")", "\"a\nb\""}},
+       {R"("ab")", R"("\n\"é")", R"("a\u0061")", R"("a\ud83d\uDE00b")", "\"😀é\""},
+       {R"("a")", R"("abcd")", R"("\ud83d\uDE00")", R"("a\ud83d")", "\"a\nb\""}},
       {R"({"type": "string", "pattern": "^a[b\"]+$"})", {R"("ab\"")"}, {R"("a")", R"("ab"")"}},
       {R"({"type": "string", "pattern": "^x-"})", {R"("x-")", R"("x-é\\y")"}, {R"("y")"}},
       {R"({"type": "string", "pattern": "b$|^c"})", {R"("ab")", R"("cd")"}, {R"("bd")"}},

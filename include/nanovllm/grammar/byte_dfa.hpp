@@ -22,11 +22,18 @@ class ByteDfa {
   /// What a pattern may need at the most. States times kinds of bytes (those that the pattern tells
   /// apart) make the table; four bytes each.
   static constexpr std::size_t kMaxTransitions = std::size_t{1} << 23;
+  /// Steps that making it deterministic may take: about a second.
+  static constexpr std::size_t kMaxSteps = std::size_t{1} << 26;
 
   /// Makes `nfa` deterministic. Throws RequestError when that needs more than kMaxTransitions or an
   /// undue amount of work, or when no text matches. A pattern of n characters may need 2^n states:
   /// (a|b)*a(a|b){n}.
-  explicit ByteDfa(const ByteNfa& nfa);
+  explicit ByteDfa(const ByteNfa& nfa) {
+    std::size_t steps_left = kMaxSteps;
+    make(nfa, steps_left);
+  }
+  /// The same within `steps_left` steps, which it takes its own from.
+  ByteDfa(const ByteNfa& nfa, std::size_t& steps_left) { make(nfa, steps_left); }
 
   [[nodiscard]] StateId next(StateId state, std::uint8_t byte) const {
     return transitions_[static_cast<std::size_t>(state) * num_kinds_ + kind_[byte]];
@@ -64,6 +71,7 @@ class ByteDfa {
  private:
   static constexpr std::uint8_t kAccepts = 1, kGoesOn = 2;
 
+  void make(const ByteNfa& nfa, std::size_t& steps_left);
   void drop_dead_ends();
 
   std::array<std::uint8_t, 256> kind_{};  // bytes of one kind lead to the same state from any

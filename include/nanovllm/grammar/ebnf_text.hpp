@@ -1,6 +1,6 @@
 #pragma once
-/// Pieces of grammars in the EBNF that XGrammar reads: literals, character sets, the contents of
-/// JSON strings that match a pattern, and numbers within bounds.
+/// Pieces of grammars in the notation of grammar/ebnf_parser.hpp: literals, character sets, the
+/// contents of JSON strings that match a pattern, and numbers within bounds.
 ///
 /// Each function gives an expression that can stand anywhere in a rule.
 

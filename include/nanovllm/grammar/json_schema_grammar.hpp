@@ -40,7 +40,7 @@ struct JsonSchemaLimits {
   std::size_t max_listed_values = 1'000;  ///< of one `enum`
 };
 
-/// The grammar in XGrammar's EBNF, with the root rule `root`. Throws RequestError for what is not a
+/// The grammar in the notation of grammar/ebnf_parser.hpp. Throws RequestError for what is not a
 /// schema, not supported (with the keyword and its place), beyond the limits, or valid for no value.
 /// Linear in the schema, but for `anyOf` beside other keywords, whose branches are written out.
 [[nodiscard]] std::string json_schema_grammar(const Json& schema, const JsonStyle& style = {},

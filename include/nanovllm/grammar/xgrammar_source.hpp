@@ -1,10 +1,10 @@
 #pragma once
-/// Constraints by JSON Schema and by context-free grammars, through XGrammar
-/// (https://github.com/mlc-ai/xgrammar). Needs the CMake target nanovllm::xgrammar, and so is the
-/// one header that nanovllm.hpp does not include. docs/structured_output.md
+/// Constraints by context-free grammars, through XGrammar (https://github.com/mlc-ai/xgrammar). Needs
+/// the CMake target nanovllm::xgrammar, and so nanovllm.hpp does not include it.
+/// docs/structured_output.md
 ///
 ///   nv::XGrammarCompiler compiler(vocabulary);
-///   auto source = compiler.json_schema(R"({"type": "object", "properties": …})");
+///   auto source = compiler.ebnf("root ::= \"(\" root \")\" | [a-z]+");
 
 #include <xgrammar/xgrammar.h>
 
@@ -21,9 +21,8 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/grammar/grammar_vocabulary.hpp"
-#include "nanovllm/grammar/json_schema_grammar.hpp"
+#include "nanovllm/grammar/json_schema_compiler.hpp"
 #include "nanovllm/grammar/regex_source.hpp"
-#include "nanovllm/io/json.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
 
 namespace nanovllm {
@@ -120,9 +119,9 @@ class XGrammarSource final : public TokenMaskSource {
 };
 
 /// Compiles grammars for one vocabulary. What they have in common, such as what a string may be, is
-/// worked out once. Thread-safe. A large schema, or one with large bounds, can take seconds.
+/// worked out once. Thread-safe. A large grammar, or one with large bounds, can take seconds.
 ///
-/// Every member throws RequestError with XGrammar's reason for what it does not take.
+/// Every member throws RequestError with the reason for what it does not take.
 class XGrammarCompiler {
  public:
   /// @param max_threads     for one call.
@@ -132,20 +131,17 @@ class XGrammarCompiler {
                             int max_threads = 4,
                             std::int64_t max_cache_bytes = std::int64_t{256} << 20)
       : compiler_(tokenizer_info(*vocabulary), max_threads, true, max_cache_bytes),
+        json_(vocabulary),
         utf8_(std::make_shared<const RegexSource>(std::move(vocabulary), "(.|\\n)*")) {}
 
-  /// JSON that is valid by a schema, by a grammar of our own (grammar/json_schema_grammar.hpp): a
-  /// keyword that is not enforced is refused by name.
-  [[nodiscard]] std::shared_ptr<const XGrammarSource> json_schema(
+  /// JSON that is valid by a schema, as a JsonSchemaCompiler has it: without XGrammar.
+  [[nodiscard]] std::shared_ptr<const GrammarSource> json_schema(
       const std::string& schema, const JsonStyle& style = {}) const {
-    return ebnf(json_schema_grammar(
-        parse_json<RequestError>(schema, "the JSON Schema is refused: it"), style));
+    return json_.json_schema(schema, style);
   }
 
-  /// Any JSON object or array. A single value, too: json_schema("true").
-  [[nodiscard]] std::shared_ptr<const XGrammarSource> json() const {
-    return json_schema(R"({"type": ["object", "array"]})");
-  }
+  /// Any JSON object or array, likewise.
+  [[nodiscard]] std::shared_ptr<const GrammarSource> json() const { return json_.json(); }
 
   /// A context-free grammar as XGrammar writes it, such as `root ::= "a" root "b" | ""`.
   [[nodiscard]] std::shared_ptr<const XGrammarSource> ebnf(const std::string& grammar,
@@ -178,6 +174,7 @@ class XGrammarCompiler {
   }
 
   mutable xgrammar::GrammarCompiler compiler_;  // thread-safe
+  JsonSchemaCompiler json_;
   std::shared_ptr<const TokenMaskSource> utf8_;
 };
 

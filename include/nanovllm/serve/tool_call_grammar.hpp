@@ -11,7 +11,7 @@
 namespace nanovllm::serve {
 
 /// The grammar of one call of one of `tools`, from behind "<tool_call>" to "</tool_call>", in
-/// XGrammar's EBNF.
+/// the notation of grammar/ebnf_parser.hpp.
 ///
 /// In the hermes form the arguments are JSON by the tool's `parameters`. In the qwen3_coder form each
 /// parameter is a part of its own, in the schema's order; one whose schema is of type string and

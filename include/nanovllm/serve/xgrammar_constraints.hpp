@@ -1,6 +1,6 @@
 #pragma once
-/// The compiler of all constraints that a request can state: JSON, grammars and tool calls through
-/// XGrammar, the others as RegexConstraintCompiler does. Needs the CMake target nanovllm::xgrammar,
+/// The compiler of all constraints that a request can state: grammars through XGrammar, JSON and tool
+/// calls by JsonSchemaCompiler, the others as RegexConstraintCompiler does. Needs the CMake target nanovllm::xgrammar,
 /// as grammar/xgrammar_source.hpp does, and so nanovllm.hpp does not include it.
 ///
 ///   auto compiler = std::make_shared<nv::serve::CachedConstraintCompiler>(
@@ -13,6 +13,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/grammar/cpu_budget_source.hpp"
+#include "nanovllm/grammar/json_schema_compiler.hpp"
 #include "nanovllm/grammar/marker_source.hpp"
 #include "nanovllm/grammar/xgrammar_source.hpp"
 #include "nanovllm/serve/constraint_compiler.hpp"
@@ -30,6 +31,7 @@ class XGrammarConstraintCompiler final : public RegexConstraintCompiler {
       : RegexConstraintCompiler(std::move(vocabulary), limits),
         // What CachedConstraintCompiler remembers need not be remembered twice.
         compiler_(this->vocabulary(), max_threads, std::int64_t{64} << 20),
+        json_(this->vocabulary()),
         style_(style),
         budget_(budget) {}
 
@@ -37,14 +39,13 @@ class XGrammarConstraintCompiler final : public RegexConstraintCompiler {
   [[nodiscard]] CompiledConstraint compile_form(const OutputConstraint& constraint) override {
     using Kind = OutputConstraint::Kind;
     switch (constraint.kind) {
-      case Kind::json_object: return grammar(json_schema_grammar(any_object(), style_));
-      case Kind::json_schema:
-        return grammar(json_schema_grammar(parse_json(constraint.text, "the JSON Schema"), style_));
+      case Kind::json_object: return sized(json_.json_schema(R"({"type": "object"})", style_));
+      case Kind::json_schema: return sized(json_.json_schema(constraint.text, style_));
       case Kind::grammar:
         check<RequestError>(limits().allow_grammars,
                             "grammars are not taken here; a JSON Schema, a regular expression or a "
                             "choice is");
-        return grammar(constraint.text);
+        return sized(compiler_.ebnf(constraint.text));
       case Kind::tool_calls:
       case Kind::free_tool_calls: return tool_calls(constraint);
       default: return RegexConstraintCompiler::compile_form(constraint);
@@ -52,22 +53,16 @@ class XGrammarConstraintCompiler final : public RegexConstraintCompiler {
   }
 
  private:
-  [[nodiscard]] static Json any_object() {
-    Json schema = Json::object();
-    schema["type"] = "object";
-    return schema;
-  }
-
-  [[nodiscard]] CompiledConstraint grammar(const std::string& text) const {
-    auto source = compiler_.ebnf(text);
+  template <class Source>
+  [[nodiscard]] CompiledConstraint sized(std::shared_ptr<const Source> source) const {
     const std::size_t size = source->size_bytes();
     return {std::make_shared<const CpuBudgetSource>(std::move(source), budget_), size};
   }
 
   /// Calls between their markers, which are the same for both forms.
   [[nodiscard]] CompiledConstraint tool_calls(const OutputConstraint& constraint) const {
-    const CompiledConstraint call =
-        grammar(tool_call_grammar(constraint.tools, constraint.tool_call_format, style_));
+    const CompiledConstraint call = sized(
+        json_.grammar(tool_call_grammar(constraint.tools, constraint.tool_call_format, style_)));
     const bool is_free = constraint.kind == OutputConstraint::Kind::free_tool_calls;
     MarkerRules rules{.first = {.marker = "<tool_call>", .any_text = is_free},
                       .may_end_before = is_free};
@@ -82,6 +77,7 @@ class XGrammarConstraintCompiler final : public RegexConstraintCompiler {
   }
 
   XGrammarCompiler compiler_;
+  JsonSchemaCompiler json_;
   JsonStyle style_;
   CpuBudget budget_;
 };
