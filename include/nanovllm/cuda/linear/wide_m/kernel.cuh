@@ -1,0 +1,415 @@
+#pragma once
+/// A dense layer on some hundred rows of x, by wgmma and TMA (sm_90a), alone or with SwiGLU behind.
+///
+///   plain:  y[m, n] = Σ_k x[m, k] · W[n, k]   (+ y[m, n] before the rounding, with `accumulate`)
+///   gated:  y[m, n] = silu(g[m, n]) · u[m, n] with [g | u] = x · Wᵀ, W [2 N, K], rounded once
+///
+/// x [M, K] and W with 16-byte aligned rows, y [M, N] with 8-byte aligned ones, N a multiple of 4;
+/// bf16 or half.
+///
+/// A block owns 64 or 128 rows of x and some rows of W. A warp of its own copies panels of 64 columns
+/// of both into a ring, W ahead of the wait for earlier kernels; each warpgroup multiplies 64 rows
+/// of x (operand A) by all rows of W (operand B). Blocks are small, so that there is one for each
+/// multiprocessor; what bounds them then is the traffic from L2, so that the blocks of a cluster
+/// may bring each other what they have in common (multicast): rows of x, of W, or both.
+///
+/// The blocks of a cluster may also share K. Each then pushes its sums of all but its own share of
+/// the columns to the blocks that own them, and adds up its own in the order of K.
+///
+/// Sums are in float32, in an order that depends on K and on `split` alone.
+///
+/// Bytes moved from L2: x once for each `rows · share_x` rows of W, W once for each
+/// `64 · groups · share_w` rows of x.
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/cuda/linear/wide_m/block.hpp"
+#include "nanovllm/cuda/ptx/cluster.cuh"
+#include "nanovllm/cuda/ptx/cluster_copy.cuh"
+#include "nanovllm/cuda/ptx/mbarrier.cuh"
+#include "nanovllm/cuda/ptx/mma.cuh"
+#include "nanovllm/cuda/ptx/pair.cuh"
+#include "nanovllm/cuda/ptx/tma.cuh"
+#include "nanovllm/cuda/ptx/wgmma.cuh"
+#include "nanovllm/cuda/ptx/wgmma_columns.cuh"
+#include "nanovllm/cuda/runtime/launch.cuh"
+
+namespace nanovllm::cuda::detail {
+
+/// Sizes that follow from a block, see `WideMBlock`.
+template <int kBlockGroups, int kBlockRows, int kBlockShareX, int kBlockShareW, int kBlockSplit,
+          bool kIsGated>
+struct WideMTraits {
+  static constexpr WideMBlock kBlock{kBlockGroups, kBlockRows, kBlockShareX, kBlockShareW,
+                                     kBlockSplit};
+  static constexpr bool kGated = kIsGated;
+  static constexpr int kTokens = 64 * kBlock.groups;
+  static constexpr int kRows = kBlock.rows;
+  static constexpr int kThreads = 128 * kBlock.groups + 32;
+  static constexpr int kCluster = kBlock.cluster();
+  static constexpr int kXBytes = kTokens * kTmaColumns * 2;
+  static constexpr int kWeightBytes = kRows * kTmaColumns * 2;
+  static constexpr int kStageBytes = kXBytes + kWeightBytes;
+  static constexpr int kSums = kRows / 2;                   ///< of a thread
+  static constexpr int kTiles = kRows / 8 / kBlock.split;   ///< of 8 columns that a block adds up
+  static constexpr int kColumns = kGated ? kRows / 2 : kRows;  ///< of y
+  /// Blocks of up to 64 sums a thread leave room for the next kernel's beside them.
+  static constexpr int kPerSm = kSums <= 64 ? 2 : 1;
+  static constexpr int kPartBytes =
+      (kBlock.split - 1) * kBlock.groups * kTiles * 128 * 4 * 4;  ///< what others push
+  static constexpr int kAlignment = 1024;
+  static constexpr int kBudget = (kPerSm == 2 ? 112 : 224) * 1024 - kAlignment - kPartBytes;
+  static constexpr int kStages = std::min(kBudget / kStageBytes, 10);
+  static constexpr int kSharedBytes = kStages * kStageBytes + kPartBytes + kAlignment;
+  /// Boxes of W that a block copies, and their rows.
+  static constexpr int kBoxes = kGated && kBlock.share_w == 1 ? 2 : 1;
+  static constexpr int kBoxRows = kRows / kBlock.share_w / kBoxes;
+  /// Arrivals that empty a stage: a block copies into all that share with it.
+  static constexpr int kReleases = kBlock.share_x + kBlock.share_w - 1;
+
+  static_assert(kRows % (16 * kBlock.split * (kGated ? 2 : 1)) == 0 && kStages >= 2);
+  static_assert(kBoxRows % 8 == 0 && kTokens / kBlock.share_x % 8 == 0);
+  static_assert(!kGated || (kBlock.split == 1 && kBlock.share_w <= 2));
+};
+
+/// Where results go and how the work is cut, by value.
+template <class T>
+struct WideMParams {
+  T* y;
+  std::int64_t y_stride;
+  std::int32_t num_tokens;
+  std::int32_t n;             ///< columns of y
+  std::int32_t panels;        ///< of 64 columns, in K
+  std::int32_t token_groups;  ///< clusters along x
+  bool accumulate;
+  int next;  ///< when the next kernel may start
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/// Where a block stands.
+template <class Traits>
+struct WideMPlace {
+  int part, x_share, w_share;    ///< in its cluster
+  int first_token, first_column;  ///< of y
+  int first_panel, num_panels;
+
+  __device__ __forceinline__ WideMPlace(int block, int panels, int token_groups) {
+    const int rank = block % Traits::kCluster, cluster = block / Traits::kCluster;
+    part = rank % Traits::kBlock.split;
+    x_share = rank / Traits::kBlock.split % Traits::kBlock.share_x;
+    w_share = rank / (Traits::kBlock.split * Traits::kBlock.share_x);
+    first_token = (cluster % token_groups * Traits::kBlock.share_w + w_share) * Traits::kTokens;
+    first_column = (cluster / token_groups * Traits::kBlock.share_x + x_share) * Traits::kColumns;
+    first_panel = panels * part / Traits::kBlock.split;
+    num_panels = panels * (part + 1) / Traits::kBlock.split - first_panel;
+  }
+
+  /// The block that shares rows of x, or of W, with this one and is number `i` of those.
+  __device__ __forceinline__ int x_peer(int i) const {
+    return part + Traits::kBlock.split * (i + Traits::kBlock.share_x * w_share);
+  }
+  __device__ __forceinline__ int w_peer(int i) const {
+    return part + Traits::kBlock.split * (x_share + Traits::kBlock.share_x * i);
+  }
+};
+
+/// The thread that copies: fills the ring and lets the next kernel start.
+template <class Traits, class T>
+__device__ __forceinline__ void wide_m_copy(std::byte* ring, std::uint64_t* full,
+                                            std::uint64_t* empty, const CUtensorMap& w_map,
+                                            const CUtensorMap& x_map,
+                                            const WideMPlace<Traits>& place,
+                                            const WideMParams<T>& p) {
+  std::uint32_t x_blocks = 0, w_blocks = 0;
+#pragma unroll
+  for (int i = 0; i < Traits::kBlock.share_x; ++i) x_blocks |= 1u << place.x_peer(i);
+#pragma unroll
+  for (int i = 0; i < Traits::kBlock.share_w; ++i) w_blocks |= 1u << place.w_peer(i);
+  const auto load_weights = [&](int i, int stage) {
+    std::byte* const to = ring + stage * Traits::kStageBytes + Traits::kXBytes;
+    const int column = (place.first_panel + i) * kTmaColumns;
+#pragma unroll
+    for (int box = 0; box < Traits::kBoxes; ++box) {
+      const int part = box + place.w_share;  // one of them is 0
+      const int row = Traits::kGated ? part * p.n + place.first_column
+                             : place.first_column + part * Traits::kBoxRows;
+      std::byte* const at = to + part * Traits::kBoxRows * kTmaColumns * 2;
+      if constexpr (Traits::kBlock.share_w > 1) {
+        tma_load_multicast(at, w_map, {column, row}, full[stage],
+                           static_cast<std::uint16_t>(w_blocks));
+      } else {
+        tma_load(at, w_map, {column, row}, full[stage]);
+      }
+    }
+  };
+  const auto load_x = [&](int i, int stage) {
+    constexpr int kShare = Traits::kTokens / Traits::kBlock.share_x;
+    std::byte* const to =
+        ring + stage * Traits::kStageBytes + place.x_share * kShare * kTmaColumns * 2;
+    const int column = (place.first_panel + i) * kTmaColumns;
+    const int row = place.first_token + place.x_share * kShare;
+    if constexpr (Traits::kBlock.share_x > 1) {
+      tma_load_multicast(to, x_map, {column, row}, full[stage],
+                         static_cast<std::uint16_t>(x_blocks));
+    } else {
+      tma_load(to, x_map, {column, row}, full[stage]);
+    }
+  };
+  const int ahead = min(place.num_panels, Traits::kStages);
+  for (int i = 0; i < ahead; ++i) {
+    mbarrier_arrive_expect(full[i], Traits::kStageBytes);
+    load_weights(i, i);
+  }
+  grid_dependency_wait();
+  if (p.next == 1) grid_dependency_launch();
+  async_proxy_fence_global();
+  for (int i = 0; i < ahead; ++i) load_x(i, i);
+  RingPosition<Traits::kStages> at;
+  for (int i = Traits::kStages; i < place.num_panels; ++i) {
+    mbarrier_wait(empty[at.stage], at.parity);
+    mbarrier_arrive_expect(full[at.stage], Traits::kStageBytes);
+    load_x(i, at.stage);
+    load_weights(i, at.stage);
+    at.advance();
+  }
+  if (p.next == 2) grid_dependency_launch();
+}
+
+/// The products of a warpgroup.
+template <class Traits, class T, int kSize>
+__device__ __forceinline__ void wide_m_multiply(float (&sum)[kSize], const std::byte* ring,
+                                                std::uint64_t* full, std::uint64_t* empty,
+                                                const WideMPlace<Traits>& place) {
+  const int group = static_cast<int>(threadIdx.x) / 128, thread = static_cast<int>(threadIdx.x) % 128;
+  const auto release = [&](int i, int stage) {  // unless nobody fills the stage again
+    if (i + Traits::kStages >= place.num_panels) return;
+    if constexpr (Traits::kReleases == 1) {
+      if (thread == 0) mbarrier_arrive(empty[stage]);
+    } else {
+      if (thread < Traits::kBlock.share_x) {
+        mbarrier_arrive_at(empty[stage], static_cast<std::uint32_t>(place.x_peer(thread)));
+      } else if (thread < Traits::kReleases) {
+        const int other = thread - Traits::kBlock.share_x;  // of those that share W, without this one
+        mbarrier_arrive_at(empty[stage], static_cast<std::uint32_t>(
+                                             place.w_peer(other + (other >= place.w_share))));
+      }
+    }
+  };
+  RingPosition<Traits::kStages> at;
+  int before = 0;
+  for (int i = 0; i < place.num_panels; ++i) {
+    mbarrier_wait(full[at.stage], at.parity);
+    const std::byte* const stage = ring + at.stage * Traits::kStageBytes;
+    const WgmmaOperand x = wgmma_operand(stage + group * 64 * kTmaColumns * 2, 0);
+    const WgmmaOperand w = wgmma_operand(stage + Traits::kXBytes, 0);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < 4; ++step)  // of 16 columns
+      wgmma_add<T>(sum, x.plus(32 * step), w.plus(32 * step));
+    wgmma_commit();
+    wgmma_wait<1>();
+    if (i > 0) release(i - 1, before);
+    before = at.stage;
+    at.advance();
+  }
+  wgmma_wait<0>();
+  wgmma_hold(sum);
+}
+
+/// Leaves in `own` a block's share of the columns, summed over the blocks that share K.
+template <class Traits, int kSize, int kOwn>
+__device__ __forceinline__ void wide_m_exchange(const float (&sum)[kSize], float (&own)[kOwn],
+                                                float* parts, std::uint64_t& arrived,
+                                                const WideMPlace<Traits>& place) {
+  const int base = static_cast<int>(blockIdx.x) % Traits::kCluster - place.part;
+  const auto slot = [&](int from, int to, int tile) {  // of the parts pushed by block `from`
+    const int number = from - (from > to);
+    return parts + ((number * Traits::kTiles + tile) * Traits::kBlock.groups * 128 +
+                    static_cast<int>(threadIdx.x)) * 4;
+  };
+#pragma unroll
+  for (int to = 0; to < Traits::kBlock.split; ++to) {
+    if (to == place.part) {
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) own[i] = sum[to * kOwn + i];
+    } else {
+#pragma unroll
+      for (int tile = 0; tile < Traits::kTiles; ++tile) {
+        const int i = to * kOwn + 4 * tile;
+        push_quad(slot(place.part, to, tile), {sum[i], sum[i + 1], sum[i + 2], sum[i + 3]}, arrived,
+                  static_cast<std::uint32_t>(base + to));
+      }
+    }
+  }
+  mbarrier_wait(arrived, 0);
+#pragma unroll
+  for (int tile = 0; tile < Traits::kTiles; ++tile) {
+    float4 total{};
+#pragma unroll
+    for (int from = 0; from < Traits::kBlock.split; ++from) {
+      float4 part{own[4 * tile], own[4 * tile + 1], own[4 * tile + 2], own[4 * tile + 3]};
+      if (from != place.part)
+        part = *reinterpret_cast<const float4*>(slot(from, place.part, tile));
+      total = from == 0 ? part
+                        : float4{total.x + part.x, total.y + part.y, total.z + part.z,
+                                 total.w + part.w};
+    }
+    own[4 * tile] = total.x;
+    own[4 * tile + 1] = total.y;
+    own[4 * tile + 2] = total.z;
+    own[4 * tile + 3] = total.w;
+  }
+}
+
+/// x / (1 + e^-x).
+__device__ __forceinline__ float wide_m_silu(float x) { return __fdividef(x, 1.f + __expf(-x)); }
+
+/// A thread's part of y: of each pair of tiles of 8 columns, in row g and in row g + 8 of its warp's,
+/// 4 neighbouring columns, so that a warp writes whole sectors of 32 bytes. It holds sums of two
+/// columns of either tile, and trades with the lane beside it.
+template <int kPairs, class T>
+struct WideMOutput {
+  T* y;
+  std::int64_t stride;
+  int tokens_left, columns_left;
+  bool odd;
+  uint2 old[2 * kPairs];
+
+  /// `row` is the thread's first, `column` the first of the first pair.
+  __device__ __forceinline__ WideMOutput(const WideMParams<T>& p, int row, int column) {
+    const int t = static_cast<int>(threadIdx.x) % 4;
+    odd = t % 2 != 0;
+    column += t % 2 * 8 + t / 2 * 4;
+    y = p.y + row * p.y_stride + column;
+    stride = p.y_stride;
+    tokens_left = p.num_tokens - row;
+    columns_left = p.n - column;
+    if (!p.accumulate) return;
+    each([&](int pair, int half) {
+      asm volatile("ld.global.v2.u32 {%0, %1}, [%2];"
+                   : "=r"(old[2 * pair + half].x), "=r"(old[2 * pair + half].y)
+                   : "l"(__cvta_generic_to_global(at(pair, half)))
+                   : "memory");
+    });
+  }
+
+  __device__ __forceinline__ T* at(int pair, int half) const {
+    return y + 8 * half * stride + 16 * pair;
+  }
+  template <class Use>
+  __device__ __forceinline__ void each(const Use& use) const {
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (8 * half < tokens_left && 16 * pair < columns_left) use(pair, half);
+      }
+    }
+  }
+
+  /// The pair of registers of either tile for the four columns of one, and back.
+  __device__ __forceinline__ uint2 trade(uint2 v) const {
+    const std::uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? v.x : v.y, 1);
+    return odd ? uint2{got, v.y} : uint2{v.x, got};
+  }
+
+  /// Rounds and writes; `sum[4 · tile + 2 · half + column]`.
+  __device__ __forceinline__ void store(float (&sum)[8 * kPairs], bool accumulate) {
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float* const first = sum + 8 * pair + 2 * half;
+        float* const second = first + 4;
+        uint2& out = old[2 * pair + half];
+        if (accumulate) {
+          const uint2 before = trade(out);
+          const float2 a = unpack_pair<T>(before.x), b = unpack_pair<T>(before.y);
+          first[0] += a.x, first[1] += a.y;
+          second[0] += b.x, second[1] += b.y;
+        }
+        out = trade({pack_pair<T>(first[0], first[1]), pack_pair<T>(second[0], second[1])});
+      }
+    }
+    each([&](int pair, int half) {
+      asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(
+                       __cvta_generic_to_global(at(pair, half))),
+                   "r"(old[2 * pair + half].x), "r"(old[2 * pair + half].y)
+                   : "memory");
+    });
+  }
+};
+
+/// The body of `wide_m_kernel`.
+template <class Traits, class T>
+__device__ __forceinline__ void wide_m_block(const CUtensorMap& w_map, const CUtensorMap& x_map,
+                                             const WideMParams<T>& p) {
+  extern __shared__ std::byte wide_m_shared[];
+  __shared__ std::uint64_t full[Traits::kStages], empty[Traits::kStages], arrived;
+  const std::uint32_t begin = shared_address(wide_m_shared);
+  std::byte* const ring =
+      wide_m_shared + ((Traits::kAlignment - begin % Traits::kAlignment) % Traits::kAlignment);
+  if (p.next == 0) grid_dependency_launch();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Traits::kStages; ++i) {
+      mbarrier_init(full[i], 1);
+      mbarrier_init(empty[i], Traits::kBlock.groups * Traits::kReleases);
+    }
+    mbarrier_init(arrived, 1);
+    mbarrier_init_fence();
+    if constexpr (Traits::kBlock.split > 1) mbarrier_arrive_expect(arrived, Traits::kPartBytes);
+  }
+  if constexpr (Traits::kCluster > 1) {
+    cluster_sync();
+  } else {
+    __syncthreads();
+  }
+  const WideMPlace<Traits> place(static_cast<int>(blockIdx.x), p.panels, p.token_groups);
+  if (threadIdx.x >= Traits::kThreads - 32) {
+    if (threadIdx.x == Traits::kThreads - 32)
+      wide_m_copy<Traits>(ring, full, empty, w_map, x_map, place, p);
+    return;
+  }
+  grid_dependency_wait();
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int row = place.first_token + static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4;
+  constexpr int kPairs = (Traits::kGated ? Traits::kRows / 2 : Traits::kTiles * 8) / 16;
+  WideMOutput<kPairs, T> output(p, row, place.first_column + place.part * Traits::kTiles * 8);
+  float sum[Traits::kSums] = {};
+  wide_m_multiply<Traits, T>(sum, ring, full, empty, place);
+  if constexpr (Traits::kGated) {
+    float out[Traits::kSums / 2];
+#pragma unroll
+    for (int i = 0; i < Traits::kSums / 2; ++i)
+      out[i] = wide_m_silu(sum[i]) * sum[Traits::kSums / 2 + i];
+    output.store(out, false);
+  } else if constexpr (Traits::kBlock.split == 1) {
+    output.store(sum, p.accumulate);
+  } else {
+    float own[Traits::kSums / Traits::kBlock.split];
+    float* const parts = reinterpret_cast<float*>(ring + Traits::kStages * Traits::kStageBytes);
+    wide_m_exchange<Traits>(sum, own, parts, arrived, place);
+    output.store(own, p.accumulate);
+  }
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+
+/// Grid: blocks of a cluster, then clusters along x, then along W.
+template <class T, class Traits>
+__global__ void __launch_bounds__(Traits::kThreads,
+                                  Traits::kPerSm)
+    wide_m_kernel(const __grid_constant__ CUtensorMap w_map,
+                  const __grid_constant__ CUtensorMap x_map, const WideMParams<T> p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  wide_m_block<Traits>(w_map, x_map, p);
+#endif
+}
+
+}  // namespace nanovllm::cuda::detail
