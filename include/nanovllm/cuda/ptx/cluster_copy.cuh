@@ -32,7 +32,7 @@ __device__ __forceinline__ void mbarrier_arrive_at(std::uint64_t& barrier, std::
   asm volatile(
       "{\n\t.reg .b32 remote;\n\t"
       "mapa.shared::cluster.u32 remote, %0, %1;\n\t"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n\t}" ::"r"(
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n\t}" ::"r"(
           shared_address(&barrier)),
       "r"(rank)
       : "memory");

@@ -33,6 +33,7 @@
 #include "nanovllm/cuda/ptx/cluster_copy.cuh"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
+#include "nanovllm/cuda/ptx/named_barrier.cuh"
 #include "nanovllm/cuda/ptx/pair.cuh"
 #include "nanovllm/cuda/ptx/tma.cuh"
 #include "nanovllm/cuda/ptx/wgmma.cuh"
@@ -43,11 +44,11 @@ namespace nanovllm::cuda::detail {
 
 /// Sizes that follow from a block, see `WideMBlock`.
 template <int kBlockGroups, int kBlockRows, int kBlockShareX, int kBlockShareW, int kBlockSplit,
-          bool kIsGated>
+          int kBlockStages, bool kIsGated, bool kHasNorm = false>
 struct WideMTraits {
   static constexpr WideMBlock kBlock{kBlockGroups, kBlockRows, kBlockShareX, kBlockShareW,
-                                     kBlockSplit};
-  static constexpr bool kGated = kIsGated;
+                                     kBlockSplit, kBlockStages};
+  static constexpr bool kGated = kIsGated, kNorm = kHasNorm;
   static constexpr int kTokens = 64 * kBlock.groups;
   static constexpr int kRows = kBlock.rows;
   static constexpr int kThreads = 128 * kBlock.groups + 32;
@@ -58,14 +59,13 @@ struct WideMTraits {
   static constexpr int kSums = kRows / 2;                   ///< of a thread
   static constexpr int kTiles = kRows / 8 / kBlock.split;   ///< of 8 columns that a block adds up
   static constexpr int kColumns = kGated ? kRows / 2 : kRows;  ///< of y
-  /// Blocks of up to 64 sums a thread leave room for the next kernel's beside them.
-  static constexpr int kPerSm = kSums <= 64 ? 2 : 1;
+  static constexpr int kStages = kBlock.stages;
   static constexpr int kPartBytes =
       (kBlock.split - 1) * kBlock.groups * kTiles * 128 * 4 * 4;  ///< what others push
   static constexpr int kAlignment = 1024;
-  static constexpr int kBudget = (kPerSm == 2 ? 112 : 224) * 1024 - kAlignment - kPartBytes;
-  static constexpr int kStages = std::min(kBudget / kStageBytes, 10);
   static constexpr int kSharedBytes = kStages * kStageBytes + kPartBytes + kAlignment;
+  /// Where shared memory has room for two, registers have as well: of this kernel's or the next's.
+  static constexpr int kPerSm = kSharedBytes <= 113 * 1024 && kSums <= 64 ? 2 : 1;
   /// Boxes of W that a block copies, and their rows.
   static constexpr int kBoxes = kGated && kBlock.share_w == 1 ? 2 : 1;
   static constexpr int kBoxRows = kRows / kBlock.share_w / kBoxes;
@@ -81,13 +81,16 @@ struct WideMTraits {
 template <class T>
 struct WideMParams {
   T* y;
+  const T* norm;  ///< weights of the norm, where there is one
   std::int64_t y_stride;
   std::int32_t num_tokens;
   std::int32_t n;             ///< columns of y
+  std::int32_t k;
   std::int32_t panels;        ///< of 64 columns, in K
   std::int32_t token_groups;  ///< clusters along x
+  float eps;                  ///< added to the mean square
   bool accumulate;
-  int next;  ///< when the next kernel may start
+  int next = 1;  ///< when the next kernel may start
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -181,26 +184,33 @@ __device__ __forceinline__ void wide_m_copy(std::byte* ring, std::uint64_t* full
   if (p.next == 2) grid_dependency_launch();
 }
 
+/// Tells the blocks that fill a stage of this one that a warpgroup has read panel `i` of it, unless
+/// nobody fills it again.
+template <class Traits>
+__device__ __forceinline__ void wide_m_release(int i, int stage, std::uint64_t* empty,
+                                               const WideMPlace<Traits>& place) {
+  constexpr WideMBlock kBlock = Traits::kBlock;
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  if (i + Traits::kStages >= place.num_panels) return;
+  if constexpr (Traits::kReleases == 1) {
+    if (thread == 0) mbarrier_arrive(empty[stage]);
+  } else {
+    if (thread < kBlock.share_x) {
+      mbarrier_arrive_at(empty[stage], static_cast<std::uint32_t>(place.x_peer(thread)));
+    } else if (thread < Traits::kReleases) {
+      const int other = thread - kBlock.share_x;  // of those that share W, without this one
+      mbarrier_arrive_at(empty[stage], static_cast<std::uint32_t>(
+                                           place.w_peer(other + (other >= place.w_share))));
+    }
+  }
+}
+
 /// The products of a warpgroup.
 template <class Traits, class T, int kSize>
 __device__ __forceinline__ void wide_m_multiply(float (&sum)[kSize], const std::byte* ring,
                                                 std::uint64_t* full, std::uint64_t* empty,
                                                 const WideMPlace<Traits>& place) {
-  const int group = static_cast<int>(threadIdx.x) / 128, thread = static_cast<int>(threadIdx.x) % 128;
-  const auto release = [&](int i, int stage) {  // unless nobody fills the stage again
-    if (i + Traits::kStages >= place.num_panels) return;
-    if constexpr (Traits::kReleases == 1) {
-      if (thread == 0) mbarrier_arrive(empty[stage]);
-    } else {
-      if (thread < Traits::kBlock.share_x) {
-        mbarrier_arrive_at(empty[stage], static_cast<std::uint32_t>(place.x_peer(thread)));
-      } else if (thread < Traits::kReleases) {
-        const int other = thread - Traits::kBlock.share_x;  // of those that share W, without this one
-        mbarrier_arrive_at(empty[stage], static_cast<std::uint32_t>(
-                                             place.w_peer(other + (other >= place.w_share))));
-      }
-    }
-  };
+  const int group = static_cast<int>(threadIdx.x) / 128;
   RingPosition<Traits::kStages> at;
   int before = 0;
   for (int i = 0; i < place.num_panels; ++i) {
@@ -214,12 +224,80 @@ __device__ __forceinline__ void wide_m_multiply(float (&sum)[kSize], const std::
       wgmma_add<T>(sum, x.plus(32 * step), w.plus(32 * step));
     wgmma_commit();
     wgmma_wait<1>();
-    if (i > 0) release(i - 1, before);
+    if (i > 0) wide_m_release(i - 1, before, empty, place);
     before = at.stage;
     at.advance();
   }
   wgmma_wait<0>();
   wgmma_hold(sum);
+}
+
+/// The same with the norm ahead: x goes through registers, where it is multiplied by the norm's
+/// weights and rounded, and its squares are summed. The inverse of the root of their mean is
+/// multiplied to the sums at the end.
+template <class Traits, class T, int kSize>
+__device__ __forceinline__ void wide_m_multiply_normed(float (&sum)[kSize], const std::byte* ring,
+                                                       const std::uint32_t* norm,
+                                                       std::uint64_t* full, std::uint64_t* empty,
+                                                       const WideMPlace<Traits>& place,
+                                                       const WideMParams<T>& p) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int row = warp * 16 + lane % 16;
+  // Lane l gives the address of row l % 16, columns 0 or 8 on of the 16 (see ldmatrix).
+  const std::uint32_t row_address = shared_address(ring) + static_cast<std::uint32_t>(row) * 128;
+  RingPosition<Traits::kStages> at;
+  int before = 0;
+  float squares[2] = {};
+  std::uint32_t scaled[4][4] = {};  // read by products under way
+  for (int i = 0; i < place.num_panels; ++i) {
+    mbarrier_wait(full[at.stage], at.parity);
+    const std::byte* const stage = ring + at.stage * Traits::kStageBytes;
+    const WgmmaOperand w = wgmma_operand(stage + Traits::kXBytes, 0);
+    std::uint32_t x[4][4];
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      const int chunk = (2 * step + lane / 16) ^ (row % 8);
+      ldmatrix_x4(x[step], row_address + static_cast<std::uint32_t>(
+                                             at.stage * Traits::kStageBytes + chunk * 16));
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float2 v = unpack_pair<T>(x[step][j]);
+        squares[j % 2] = fmaf(v.x, v.x, squares[j % 2]);
+        squares[j % 2] = fmaf(v.y, v.y, squares[j % 2]);
+      }
+    }
+    wgmma_wait<0>();
+    wgmma_hold(sum);
+#pragma unroll
+    for (int step = 0; step < 4; ++step) wgmma_hold(scaled[step]);
+    if (i > 0) wide_m_release(i - 1, before, empty, place);
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const std::uint32_t scale = norm[i * 32 + step * 8 + j / 2 * 4 + lane % 4];
+        asm volatile("mul.rn.bf16x2 %0, %1, %2;"
+                     : "=r"(scaled[step][j])
+                     : "r"(x[step][j]), "r"(scale));
+      }
+    }
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < 4; ++step) wgmma_add<T>(sum, scaled[step], w.plus(32 * step));
+    wgmma_commit();
+    before = at.stage;
+    at.advance();
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    squares[half] += __shfl_xor_sync(0xffffffffu, squares[half], 1);
+    squares[half] += __shfl_xor_sync(0xffffffffu, squares[half], 2);
+    squares[half] = rsqrtf(squares[half] / static_cast<float>(p.k) + p.eps);
+  }
+  wgmma_wait<0>();
+  wgmma_hold(sum);
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) sum[i] *= squares[i / 2 % 2];
 }
 
 /// Leaves in `own` a block's share of the columns, summed over the blocks that share K.
@@ -376,13 +454,24 @@ __device__ __forceinline__ void wide_m_block(const CUtensorMap& w_map, const CUt
       wide_m_copy<Traits>(ring, full, empty, w_map, x_map, place, p);
     return;
   }
+  std::uint32_t* const norm = reinterpret_cast<std::uint32_t*>(
+      ring + Traits::kStages * Traits::kStageBytes + Traits::kPartBytes);
+  if constexpr (Traits::kNorm) {
+    for (int i = static_cast<int>(threadIdx.x); i < p.panels * 32; i += Traits::kThreads - 32)
+      norm[i] = 2 * i < p.k ? reinterpret_cast<const std::uint32_t*>(p.norm)[i] : 0;
+    named_barrier_sync<Traits::kThreads - 32>(1);
+  }
   grid_dependency_wait();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row = place.first_token + static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4;
   constexpr int kPairs = (Traits::kGated ? Traits::kRows / 2 : Traits::kTiles * 8) / 16;
   WideMOutput<kPairs, T> output(p, row, place.first_column + place.part * Traits::kTiles * 8);
   float sum[Traits::kSums] = {};
-  wide_m_multiply<Traits, T>(sum, ring, full, empty, place);
+  if constexpr (Traits::kNorm) {
+    wide_m_multiply_normed<Traits, T>(sum, ring, norm, full, empty, place, p);
+  } else {
+    wide_m_multiply<Traits, T>(sum, ring, full, empty, place);
+  }
   if constexpr (Traits::kGated) {
     float out[Traits::kSums / 2];
 #pragma unroll
