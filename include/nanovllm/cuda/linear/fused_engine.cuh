@@ -18,9 +18,11 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/linear/mid_m/mid_m_linear.cuh"
 #include "nanovllm/cuda/linear/small_m/fused.cuh"
 #include "nanovllm/cuda/linear/tuner.cuh"
 #include "nanovllm/cuda/linear/tuning.hpp"
+#include "nanovllm/cuda/ptx/tensor_maps.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/runtime/device_matrix.cuh"
@@ -42,12 +44,12 @@ struct FusedLayer {
 };
 
 /// What runs a fused layer: its parts one by one, or a family of kernels.
-enum class FusedKernel : std::uint8_t { parts, small_m };
+enum class FusedKernel : std::uint8_t { parts, small_m, mid_m };
 
 /// One way to run a fused layer.
 struct FusedPlan {
   FusedKernel kernel = FusedKernel::parts;
-  int variant = 0;  ///< of the family: tiles of a block of small_m
+  int variant = 0;  ///< of the family: tiles of a block of small_m, a form of mid_m
 };
 
 /// The choices of one device. Serves one host thread at a time.
@@ -83,7 +85,7 @@ class FusedEngine {
   using Key = std::tuple<bool, bool, std::int64_t, std::int64_t, std::int64_t>;
 
   /// Most rows of x that a family takes.
-  static constexpr std::int64_t kMostRows = kMaxSmallMFusedRows;
+  static constexpr std::int64_t kMostRows = std::max(kMaxSmallMFusedRows, kMaxMidMRows);
 
   [[nodiscard]] static Key key_of(const FusedLayer& layer) {
     return {layer.gated, bool{layer.norm}, layer.weight.extent(0), layer.weight.extent(1),
@@ -97,6 +99,10 @@ class FusedEngine {
       for (const int tiles : kSmallMTiles) {
         if (tiles > 1) out.push_back({FusedKernel::small_m, tiles});
       }
+    }
+    if (layer.x.extent(0) >= kMinMidMRows && layer.x.extent(0) <= kMaxMidMRows) {
+      for (int form = 0; form < num_mid_m_variants(layer.gated); ++form)
+        out.push_back({FusedKernel::mid_m, form});
     }
     return out;
   }
@@ -118,6 +124,11 @@ class FusedEngine {
         }
         break;
       }
+      case FusedKernel::mid_m:
+        return mid_m_linear(
+            MidMLayer<bf16, bf16>{
+                .x = x, .norm = {norm.weight, norm.eps}, .weight = weight, .y = y, .gated = gated},
+            plan.variant, maps_, context);
     }
     return false;
   }
@@ -182,6 +193,7 @@ class FusedEngine {
   }
 
   std::map<Key, FusedPlan> plans_;
+  TensorMaps maps_;
 };
 
 /// Contract: ops/gated_linear.hpp. Allocates no device memory and does not synchronise.
