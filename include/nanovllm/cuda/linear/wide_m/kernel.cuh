@@ -28,7 +28,8 @@
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/cuda/linear/wide_m/block.hpp"
+#include "nanovllm/cuda/linear/wide_m/output.cuh"
+#include "nanovllm/cuda/linear/wide_m/tuning.hpp"
 #include "nanovllm/cuda/ptx/cluster.cuh"
 #include "nanovllm/cuda/ptx/cluster_copy.cuh"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
@@ -44,11 +45,11 @@ namespace nanovllm::cuda::detail {
 
 /// Sizes that follow from a block, see `WideMBlock`.
 template <int kBlockGroups, int kBlockRows, int kBlockShareX, int kBlockShareW, int kBlockSplit,
-          int kBlockStages, bool kIsGated, bool kHasNorm = false>
+          int kBlockStages, WideMKind kKind>
 struct WideMTraits {
   static constexpr WideMBlock kBlock{kBlockGroups, kBlockRows, kBlockShareX, kBlockShareW,
                                      kBlockSplit, kBlockStages};
-  static constexpr bool kGated = kIsGated, kNorm = kHasNorm;
+  static constexpr bool kGated = kKind == WideMKind::gated, kNorm = kKind != WideMKind::plain;
   static constexpr int kTokens = 64 * kBlock.groups;
   static constexpr int kRows = kBlock.rows;
   static constexpr int kThreads = 128 * kBlock.groups + 32;
@@ -64,8 +65,12 @@ struct WideMTraits {
       (kBlock.split - 1) * kBlock.groups * kTiles * 128 * 4 * 4;  ///< what others push
   static constexpr int kAlignment = 1024;
   static constexpr int kSharedBytes = kStages * kStageBytes + kPartBytes + kAlignment;
+  /// With the norm's weights for so many panels.
+  static constexpr std::int64_t shared_bytes(std::int64_t panels) {
+    return kSharedBytes + (kNorm ? panels * kTmaColumns * 2 : 0);
+  }
   /// Where shared memory has room for two, registers have as well: of this kernel's or the next's.
-  static constexpr int kPerSm = kSharedBytes <= 113 * 1024 && kSums <= 64 ? 2 : 1;
+  static constexpr int kPerSm = kSharedBytes <= 111 * 1024 && kSums <= 64 ? 2 : 1;
   /// Boxes of W that a block copies, and their rows.
   static constexpr int kBoxes = kGated && kBlock.share_w == 1 ? 2 : 1;
   static constexpr int kBoxRows = kRows / kBlock.share_w / kBoxes;
@@ -75,22 +80,6 @@ struct WideMTraits {
   static_assert(kRows % (16 * kBlock.split * (kGated ? 2 : 1)) == 0 && kStages >= 2);
   static_assert(kBoxRows % 8 == 0 && kTokens / kBlock.share_x % 8 == 0);
   static_assert(!kGated || (kBlock.split == 1 && kBlock.share_w <= 2));
-};
-
-/// Where results go and how the work is cut, by value.
-template <class T>
-struct WideMParams {
-  T* y;
-  const T* norm;  ///< weights of the norm, where there is one
-  std::int64_t y_stride;
-  std::int32_t num_tokens;
-  std::int32_t n;             ///< columns of y
-  std::int32_t k;
-  std::int32_t panels;        ///< of 64 columns, in K
-  std::int32_t token_groups;  ///< clusters along x
-  float eps;                  ///< added to the mean square
-  bool accumulate;
-  int next = 1;  ///< when the next kernel may start
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -347,82 +336,6 @@ __device__ __forceinline__ void wide_m_exchange(const float (&sum)[kSize], float
 
 /// x / (1 + e^-x).
 __device__ __forceinline__ float wide_m_silu(float x) { return __fdividef(x, 1.f + __expf(-x)); }
-
-/// A thread's part of y: of each pair of tiles of 8 columns, in row g and in row g + 8 of its warp's,
-/// 4 neighbouring columns, so that a warp writes whole sectors of 32 bytes. It holds sums of two
-/// columns of either tile, and trades with the lane beside it.
-template <int kPairs, class T>
-struct WideMOutput {
-  T* y;
-  std::int64_t stride;
-  int tokens_left, columns_left;
-  bool odd;
-  uint2 old[2 * kPairs];
-
-  /// `row` is the thread's first, `column` the first of the first pair.
-  __device__ __forceinline__ WideMOutput(const WideMParams<T>& p, int row, int column) {
-    const int t = static_cast<int>(threadIdx.x) % 4;
-    odd = t % 2 != 0;
-    column += t % 2 * 8 + t / 2 * 4;
-    y = p.y + row * p.y_stride + column;
-    stride = p.y_stride;
-    tokens_left = p.num_tokens - row;
-    columns_left = p.n - column;
-    if (!p.accumulate) return;
-    each([&](int pair, int half) {
-      asm volatile("ld.global.v2.u32 {%0, %1}, [%2];"
-                   : "=r"(old[2 * pair + half].x), "=r"(old[2 * pair + half].y)
-                   : "l"(__cvta_generic_to_global(at(pair, half)))
-                   : "memory");
-    });
-  }
-
-  __device__ __forceinline__ T* at(int pair, int half) const {
-    return y + 8 * half * stride + 16 * pair;
-  }
-  template <class Use>
-  __device__ __forceinline__ void each(const Use& use) const {
-#pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (8 * half < tokens_left && 16 * pair < columns_left) use(pair, half);
-      }
-    }
-  }
-
-  /// The pair of registers of either tile for the four columns of one, and back.
-  __device__ __forceinline__ uint2 trade(uint2 v) const {
-    const std::uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? v.x : v.y, 1);
-    return odd ? uint2{got, v.y} : uint2{v.x, got};
-  }
-
-  /// Rounds and writes; `sum[4 · tile + 2 · half + column]`.
-  __device__ __forceinline__ void store(float (&sum)[8 * kPairs], bool accumulate) {
-#pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float* const first = sum + 8 * pair + 2 * half;
-        float* const second = first + 4;
-        uint2& out = old[2 * pair + half];
-        if (accumulate) {
-          const uint2 before = trade(out);
-          const float2 a = unpack_pair<T>(before.x), b = unpack_pair<T>(before.y);
-          first[0] += a.x, first[1] += a.y;
-          second[0] += b.x, second[1] += b.y;
-        }
-        out = trade({pack_pair<T>(first[0], first[1]), pack_pair<T>(second[0], second[1])});
-      }
-    }
-    each([&](int pair, int half) {
-      asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(
-                       __cvta_generic_to_global(at(pair, half))),
-                   "r"(old[2 * pair + half].x), "r"(old[2 * pair + half].y)
-                   : "memory");
-    });
-  }
-};
 
 /// The body of `wide_m_kernel`.
 template <class Traits, class T>

@@ -1,133 +1,122 @@
 #pragma once
-/// Launchers of `kernel.cuh`, which has the formulas: a dense layer on some hundred rows of x, alone
-/// or with SwiGLU behind.
+/// Launcher of `wide_m/kernel.cuh`, which has the formulas: a dense layer on some hundred rows of x,
+/// alone, with a norm ahead, or with a norm ahead and SwiGLU behind.
 ///
-/// Neither allocates device memory nor synchronises; both are legal during graph capture. Weights
-/// are read before the kernel ahead has ended.
+/// It allocates nothing on the device and does not synchronise; it is legal during graph capture.
+/// Weights are read before the kernel ahead has ended. Kernels behind start when it has.
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
-#include <utility>
 
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/cuda/linear/wide_m/block.hpp"
 #include "nanovllm/cuda/linear/wide_m/kernel.cuh"
+#include "nanovllm/cuda/linear/wide_m/tuning.hpp"
 #include "nanovllm/cuda/ptx/mma.cuh"
 #include "nanovllm/cuda/ptx/tensor_maps.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/alignment.cuh"
+#include "nanovllm/ops/input_norm.hpp"
 
 namespace nanovllm::cuda {
+
+/// A product with what stands around it, y = norm(x) · Wᵀ (+ y), or its SwiGLU where `gated`; then W
+/// has the gate rows first, then the up rows. No norm where `norm.weight.data` is null.
+template <class T>
+struct WideMLayer {
+  MatrixView<const T> x;
+  InputNorm<T> norm{};
+  MatrixView<const T> weight;
+  MatrixView<T> y;
+  bool accumulate = false;  ///< only where there is neither a norm nor SwiGLU
+  bool gated = false;
+
+  [[nodiscard]] WideMKind kind() const {
+    return gated ? WideMKind::gated : norm ? WideMKind::normed : WideMKind::plain;
+  }
+};
+
 namespace detail {
 
 template <class Traits, class T>
-void launch_wide_m(const MatrixView<const T>& x, const MatrixView<const T>& weight,
-                   const MatrixView<T>& y, bool accumulate, TensorMaps& maps,
+void launch_wide_m(const WideMLayer<T>& layer, WideMParams<T> p, TensorMaps& maps,
                    const Context& context) {
   constexpr WideMBlock kBlock = Traits::kBlock;
-  const std::int64_t m = x.extent(0), n = y.extent(1), k = weight.extent(1);
-  const CUtensorMap w_map =
-      maps.get<T, 2>(weight.data, {k, weight.extent(0)}, {k}, {kTmaColumns, Traits::kBoxRows});
-  const CUtensorMap x_map = maps.get<T, 2>(x.data, {k, m}, {m == 1 ? k : x.strides[0]},
-                                           {kTmaColumns, Traits::kTokens / kBlock.share_x});
+  const std::int64_t m = p.num_tokens, n = p.n, k = p.k;
+  const CUtensorMap w_map = maps.get<T, 2>(layer.weight.data, {k, layer.weight.extent(0)}, {k},
+                                           {kTmaColumns, Traits::kBoxRows});
+  const CUtensorMap x_map =
+      maps.get<T, 2>(layer.x.data, {k, m}, {m == 1 ? k : layer.x.strides[0]},
+                     {kTmaColumns, Traits::kTokens / kBlock.share_x});
   const std::int64_t token_groups = ceil_div(m, kBlock.tokens());
   const std::int64_t clusters =
       token_groups * ceil_div(n, std::int64_t{Traits::kColumns} * kBlock.share_x);
-  const WideMParams<T> params{
-      .y = y.data,
-      .y_stride = y.strides[0],
-      .num_tokens = static_cast<std::int32_t>(m),
-      .n = static_cast<std::int32_t>(n),
-      .panels = static_cast<std::int32_t>(ceil_div(k, std::int64_t{kTmaColumns})),
-      .token_groups = static_cast<std::int32_t>(token_groups),
-      .accumulate = accumulate};
+  p.token_groups = static_cast<std::int32_t>(token_groups);
   launch(wide_m_kernel<T, Traits>,
          {.grid = dim3(static_cast<unsigned>(clusters * kBlock.cluster())),
           .block = dim3(Traits::kThreads),
-          .shared_bytes = static_cast<std::size_t>(Traits::kSharedBytes),
+          .shared_bytes = static_cast<std::size_t>(Traits::shared_bytes(p.panels)),
           .cluster = kBlock.cluster()},
-         context, w_map, x_map, params);
+         context, w_map, x_map, p);
 }
 
-/// Launches on blocks of shape `variant` of those listed for this kind of product.
-template <bool kGated, class T>
-void launch_wide_m(const MatrixView<const T>& x, const MatrixView<const T>& weight,
-                   const MatrixView<T>& y, bool accumulate, int variant, TensorMaps& maps,
-                   const Context& context) {
-  static constexpr auto block = [](std::size_t i) {
-    if constexpr (kGated)
-      return kWideMGatedBlocks[i];
-    else
-      return kWideMBlocks[i];
-  };
-  constexpr std::size_t kBlocks =
-      kGated ? std::size(kWideMGatedBlocks) : std::size(kWideMBlocks);
-  nanovllm::check<ConfigError>(variant >= 0 && variant < static_cast<int>(kBlocks),
-                               "wide_m_linear: variant must be in [0, ", kBlocks, "), got ",
-                               variant);
-  const auto try_one = [&]<std::size_t kIndex>() {
-    if (variant != static_cast<int>(kIndex)) return;
-    constexpr WideMBlock b = block(kIndex);
-    launch_wide_m<WideMTraits<b.groups, b.rows, b.share_x, b.share_w, b.split, b.stages, kGated>>(
-        x, weight, y, accumulate, maps, context);
-  };
-  [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
-    (try_one.template operator()<kIndex>(), ...);
+/// The same by a variant's index, looked for from kIndex on.
+template <WideMKind kKind, int kIndex = 0, class T>
+[[nodiscard]] bool launch_wide_m_variant(const WideMLayer<T>& layer, const WideMParams<T>& p,
+                                         int variant, TensorMaps& maps, const Context& context) {
+  if constexpr (kIndex < num_wide_m_variants(kKind)) {
+    if (variant != kIndex)
+      return launch_wide_m_variant<kKind, kIndex + 1>(layer, p, variant, maps, context);
+    constexpr WideMBlock b = wide_m_block(kKind, kIndex);
+    using Traits =
+        WideMTraits<b.groups, b.rows, b.share_x, b.share_w, b.split, b.stages, kKind>;
+    if (Traits::shared_bytes(p.panels) > static_cast<std::int64_t>(context.max_shared_bytes))
+      return false;
+    launch_wide_m<Traits>(layer, p, maps, context);
+    return true;
   }
-  (std::make_index_sequence<kBlocks>());
-}
-
-template <class T>
-[[nodiscard]] bool wide_m_takes(const MatrixView<const T>& x, const MatrixView<const T>& weight,
-                                const MatrixView<T>& y, const Context& context) {
-  const auto bits = reinterpret_cast<std::uintptr_t>(y.data) |
-                    static_cast<std::uintptr_t>(y.strides[0]) * sizeof(T);
-  return context.is_hopper() && fits_wide_m(x.extent(0), y.extent(1), weight.extent(1)) &&
-         is_vector_aligned(weight.data) &&
-         (x.extent(0) == 1 ? is_vector_aligned(x.data) : has_aligned_rows(x)) && bits % 8 == 0;
+  return false;
 }
 
 }  // namespace detail
 
-/// Whether `wide_m_linear` takes these operands.
+/// Enqueues the layer by the form `variant`, an index into the blocks of its kind. False, with
+/// nothing enqueued, when the form does not take these operands. `maps` keeps the descriptions of x
+/// and W for later calls. Throws ShapeError when the norm's weights are not of k elements.
 template <MmaElement T>
-[[nodiscard]] bool wide_m_linear_takes(const MatrixView<const T>& x,
-                                       const MatrixView<const T>& weight, const MatrixView<T>& y,
-                                       const Context& context) {
-  return detail::wide_m_takes(x, weight, y, context);
-}
-
-/// y = x · Wᵀ (+ y) for operands that `wide_m_linear_takes`, by blocks of kWideMBlocks[variant].
-/// `maps` keeps the descriptions of x and W for later calls. No operand is empty. Throws ConfigError
-/// for a variant that there is not.
-template <MmaElement T>
-void wide_m_linear(const MatrixView<const T>& x, const MatrixView<const T>& weight,
-                   const MatrixView<T>& y, bool accumulate, int variant, TensorMaps& maps,
-                   const Context& context) {
-  detail::launch_wide_m<false>(x, weight, y, accumulate, variant, maps, context);
-}
-
-/// Whether `wide_m_gated_linear` takes these operands; W has the gate rows first, then the up rows.
-template <MmaElement T>
-[[nodiscard]] bool wide_m_gated_linear_takes(const MatrixView<const T>& x,
-                                             const MatrixView<const T>& weight,
-                                             const MatrixView<T>& out, const Context& context) {
-  return weight.extent(0) == 2 * out.extent(1) && detail::wide_m_takes(x, weight, out, context);
-}
-
-/// out = silu(g) · u with [g | u] = x · Wᵀ, W [2 · width, k], out [m, width], for operands that
-/// `wide_m_gated_linear_takes`, by blocks of kWideMGatedBlocks[variant]. g and u are not rounded.
-/// Else as above.
-template <MmaElement T>
-void wide_m_gated_linear(const MatrixView<const T>& x, const MatrixView<const T>& weight,
-                         const MatrixView<T>& out, int variant, TensorMaps& maps,
-                         const Context& context) {
-  detail::launch_wide_m<true>(x, weight, out, false, variant, maps, context);
+[[nodiscard]] bool wide_m_linear(const WideMLayer<T>& layer, int variant, TensorMaps& maps,
+                                 const Context& context) {
+  const auto& [x, norm, weight, y, accumulate, gated] = layer;
+  const std::int64_t m = x.extent(0), n = y.extent(1), k = weight.extent(1);
+  const auto y_bytes = reinterpret_cast<std::uintptr_t>(y.data) |
+                       static_cast<std::uintptr_t>(y.strides[0]) * sizeof(T);
+  if (!context.is_hopper() || !fits_wide_m(m, n, k) ||
+      weight.extent(0) != (gated ? 2 * n : n) || !is_vector_aligned(weight.data) ||
+      !(m == 1 ? is_vector_aligned(x.data) : has_aligned_rows(x)) || y_bytes % 8 != 0)
+    return false;
+  check_input_norm("wide_m_linear", norm, k);
+  const detail::WideMParams<T> p{
+      .y = y.data,
+      .norm = norm.weight.data,
+      .y_stride = y.strides[0],
+      .num_tokens = static_cast<std::int32_t>(m),
+      .n = static_cast<std::int32_t>(n),
+      .k = static_cast<std::int32_t>(k),
+      .panels = static_cast<std::int32_t>(ceil_div(k, std::int64_t{kTmaColumns})),
+      .token_groups = 0,
+      .eps = norm.eps,
+      .accumulate = accumulate};
+  if (layer.kind() == WideMKind::plain)
+    return detail::launch_wide_m_variant<WideMKind::plain>(layer, p, variant, maps, context);
+  if constexpr (std::same_as<T, bf16>) {
+    if (!norm || reinterpret_cast<std::uintptr_t>(norm.weight.data) % 4 != 0) return false;
+    return gated ? detail::launch_wide_m_variant<WideMKind::gated>(layer, p, variant, maps, context)
+                 : detail::launch_wide_m_variant<WideMKind::normed>(layer, p, variant, maps, context);
+  }
+  return false;
 }
 
 }  // namespace nanovllm::cuda
