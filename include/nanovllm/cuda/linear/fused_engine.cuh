@@ -22,6 +22,7 @@
 #include "nanovllm/cuda/linear/small_m/fused.cuh"
 #include "nanovllm/cuda/linear/tuner.cuh"
 #include "nanovllm/cuda/linear/tuning.hpp"
+#include "nanovllm/cuda/linear/wide_m/wide_m_linear.cuh"
 #include "nanovllm/cuda/ptx/tensor_maps.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
@@ -44,12 +45,12 @@ struct FusedLayer {
 };
 
 /// What runs a fused layer: its parts one by one, or a family of kernels.
-enum class FusedKernel : std::uint8_t { parts, small_m, mid_m };
+enum class FusedKernel : std::uint8_t { parts, small_m, mid_m, wide_m };
 
 /// One way to run a fused layer.
 struct FusedPlan {
   FusedKernel kernel = FusedKernel::parts;
-  int variant = 0;  ///< of the family: tiles of a block of small_m, a form of mid_m
+  int variant = 0;  ///< of the family: tiles of a block of small_m, a form of mid_m or wide_m
 };
 
 /// The choices of one device. Serves one host thread at a time.
@@ -85,7 +86,7 @@ class FusedEngine {
   using Key = std::tuple<bool, bool, std::int64_t, std::int64_t, std::int64_t>;
 
   /// Most rows of x that a family takes.
-  static constexpr std::int64_t kMostRows = std::max(kMaxSmallMFusedRows, kMaxMidMRows);
+  static constexpr std::int64_t kMostRows = std::max({kMaxSmallMFusedRows, kMaxMidMRows, kMaxWideMRows});
 
   [[nodiscard]] static Key key_of(const FusedLayer& layer) {
     return {layer.gated, bool{layer.norm}, layer.weight.extent(0), layer.weight.extent(1),
@@ -103,6 +104,10 @@ class FusedEngine {
     if (layer.x.extent(0) >= kMinMidMRows && layer.x.extent(0) <= kMaxMidMRows) {
       for (int form = 0; form < num_mid_m_variants(layer.gated); ++form)
         out.push_back({FusedKernel::mid_m, form});
+    }
+    const WideMKind kind = layer.gated ? WideMKind::gated : WideMKind::normed;
+    for (int form = 0; form < num_wide_m_variants(kind); ++form) {
+      if (suits_wide_m_rows(layer.x.extent(0))) out.push_back({FusedKernel::wide_m, form});
     }
     return out;
   }
@@ -128,6 +133,10 @@ class FusedEngine {
         return mid_m_linear(
             MidMLayer<bf16, bf16>{
                 .x = x, .norm = {norm.weight, norm.eps}, .weight = weight, .y = y, .gated = gated},
+            plan.variant, maps_, context);
+      case FusedKernel::wide_m:
+        return wide_m_linear(
+            WideMLayer<bf16>{.x = x, .norm = norm, .weight = weight, .y = y, .gated = gated},
             plan.variant, maps_, context);
     }
     return false;

@@ -33,6 +33,7 @@
 #include "nanovllm/cuda/linear/small_m_linear.cuh"
 #include "nanovllm/cuda/linear/tuner.cuh"
 #include "nanovllm/cuda/linear/tuning.hpp"
+#include "nanovllm/cuda/linear/wide_m/wide_m_linear.cuh"
 #include "nanovllm/cuda/ptx/tensor_maps.cuh"
 #include "nanovllm/cuda/runtime/check.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
@@ -220,6 +221,13 @@ class LinearEngine {
                     .x = args.x, .weight = weight, .y = args.y, .accumulate = args.accumulate},
                 plan.size, maps_, context);
           break;
+        case LinearKernel::wide_m:
+          if constexpr (kHasRings<T, Out>)
+            return wide_m_linear(
+                WideMLayer<T>{
+                    .x = args.x, .weight = weight, .y = args.y, .accumulate = args.accumulate},
+                plan.size, maps_, context);
+          break;
         case LinearKernel::cluster:
           cluster_linear(args.x, weight, args.y, args.accumulate, plan.size, maps_, context);
           return true;
@@ -259,6 +267,10 @@ class LinearEngine {
       for (int form = 0; form < num_mid_m_variants(false); ++form) {
         if (rows >= kMinMidMRows && rows <= kMaxMidMRows)
           out.push_back({.kernel = LinearKernel::mid_m, .size = form});
+      }
+      for (int form = 0; form < num_wide_m_variants(WideMKind::plain); ++form) {
+        if (suits_wide_m_rows(rows))
+          out.push_back({.kernel = LinearKernel::wide_m, .size = form});
       }
     }
     for (const int split : kClusterSplits) {

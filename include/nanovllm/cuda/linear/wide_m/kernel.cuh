@@ -1,85 +1,80 @@
 #pragma once
-/// A dense layer on some hundred rows of x, by wgmma and TMA (sm_90a), alone or with SwiGLU behind.
+/// A dense layer on some hundred rows of x, by wgmma and TMA (sm_90a), with what stands around it.
 ///
-///   plain:  y[m, n] = Σ_k x[m, k] · W[n, k]   (+ y[m, n] before the rounding, with `accumulate`)
-///   gated:  y[m, n] = silu(g[m, n]) · u[m, n] with [g | u] = x · Wᵀ, W [2 N, K], rounded once
+///   plain:   y[m, n] = Σ_k x[m, k] · W[n, k]   (+ y[m, n] before the rounding, with `accumulate`)
+///   normed:  the same for r[m] · round(x[m, k] · w[k]) in place of x, r the inverse of the root of
+///            the mean square of a row of x, multiplied to the sum
+///   gated:   y[m, n] = silu(g[m, n]) · u[m, n] with [g | u] the normed product by W [2 N, K]; neither
+///            is rounded
 ///
-/// x [M, K] and W with 16-byte aligned rows, y [M, N] with 8-byte aligned ones, N a multiple of 4;
-/// bf16 or half.
+/// x [M, K] and W with 16-byte aligned rows, y [M, N] with 8-byte aligned ones, K a multiple of 8, N
+/// of 4; bf16, plain products also half.
 ///
-/// A block owns 64 or 128 rows of x and some rows of W. A warp of its own copies panels of 64 columns
-/// of both into a ring, W ahead of the wait for earlier kernels; each warpgroup multiplies 64 rows
-/// of x (operand A) by all rows of W (operand B). Blocks are small, so that there is one for each
-/// multiprocessor; what bounds them then is the traffic from L2, so that the blocks of a cluster
-/// may bring each other what they have in common (multicast): rows of x, of W, or both.
+/// A block owns 64 or 128 rows of x and some rows of W, few enough that there is a block for each
+/// multiprocessor. A warp of its own copies panels of 64 columns of both into a ring, the first ones
+/// of W ahead of the wait for earlier kernels. Each warpgroup multiplies 64 rows of x (operand A) by
+/// all rows of W (operand B). With a norm, A goes through registers.
 ///
-/// The blocks of a cluster may also share K. Each then pushes its sums of all but its own share of
-/// the columns to the blocks that own them, and adds up its own in the order of K.
+/// The blocks of a cluster may share K. Each pushes its sums of all but its own share of the columns
+/// to the blocks that own them, and adds up its own in the order of K. Rows of x or of W that blocks
+/// of a cluster have in common are not brought to all of them by one copy (multicast): that made
+/// every shape slower, by waiting for each other.
 ///
-/// Sums are in float32, in an order that depends on K and on `split` alone.
+/// Sums are in float32, in an order that depends on K and the variant alone.
 ///
-/// Bytes moved from L2: x once for each `rows · share_x` rows of W, W once for each
-/// `64 · groups · share_w` rows of x.
+/// Bytes moved from L2: x once for each `rows` rows of W, W once for each `64 · groups` rows of x.
 
 #include <cuda.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/linear/wide_m/output.cuh"
 #include "nanovllm/cuda/linear/wide_m/tuning.hpp"
 #include "nanovllm/cuda/ptx/cluster.cuh"
-#include "nanovllm/cuda/ptx/cluster_copy.cuh"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
 #include "nanovllm/cuda/ptx/named_barrier.cuh"
 #include "nanovllm/cuda/ptx/pair.cuh"
 #include "nanovllm/cuda/ptx/tma.cuh"
 #include "nanovllm/cuda/ptx/wgmma.cuh"
-#include "nanovllm/cuda/ptx/wgmma_columns.cuh"
+#include "nanovllm/cuda/ptx/wgmma_rows.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 
 namespace nanovllm::cuda::detail {
 
 /// Sizes that follow from a block, see `WideMBlock`.
-template <int kBlockGroups, int kBlockRows, int kBlockShareX, int kBlockShareW, int kBlockSplit,
-          int kBlockStages, WideMKind kKind>
+template <int kGroupsOfBlock, int kRowsOfBlock, int kSplitOfBlock, int kStagesOfBlock,
+          WideMKind kKind>
 struct WideMTraits {
-  static constexpr WideMBlock kBlock{kBlockGroups, kBlockRows, kBlockShareX, kBlockShareW,
-                                     kBlockSplit, kBlockStages};
+  static constexpr int kGroups = kGroupsOfBlock, kRows = kRowsOfBlock, kSplit = kSplitOfBlock,
+                       kStages = kStagesOfBlock;
   static constexpr bool kGated = kKind == WideMKind::gated, kNorm = kKind != WideMKind::plain;
-  static constexpr int kTokens = 64 * kBlock.groups;
-  static constexpr int kRows = kBlock.rows;
-  static constexpr int kThreads = 128 * kBlock.groups + 32;
-  static constexpr int kCluster = kBlock.cluster();
-  static constexpr int kXBytes = kTokens * kTmaColumns * 2;
-  static constexpr int kWeightBytes = kRows * kTmaColumns * 2;
+  static constexpr int kTokens = 64 * kGroups;
+  static constexpr int kConsumers = 128 * kGroups, kThreads = kConsumers + 32;
+  static constexpr int kRowBytes = kTmaColumns * 2;
+  static constexpr int kXBytes = kTokens * kRowBytes, kWeightBytes = kRows * kRowBytes;
   static constexpr int kStageBytes = kXBytes + kWeightBytes;
-  static constexpr int kSums = kRows / 2;                   ///< of a thread
-  static constexpr int kTiles = kRows / 8 / kBlock.split;   ///< of 8 columns that a block adds up
+  static constexpr int kSums = kRows / 2;                      ///< of a thread
+  static constexpr int kTiles = kRows / 8 / kSplit;            ///< of 8 columns that a block adds up
   static constexpr int kColumns = kGated ? kRows / 2 : kRows;  ///< of y
-  static constexpr int kStages = kBlock.stages;
   static constexpr int kPartBytes =
-      (kBlock.split - 1) * kBlock.groups * kTiles * 128 * 4 * 4;  ///< what others push
+      (kSplit - 1) * kTiles * kConsumers * 16;  ///< what other blocks push
   static constexpr int kAlignment = 1024;
   static constexpr int kSharedBytes = kStages * kStageBytes + kPartBytes + kAlignment;
   /// With the norm's weights for so many panels.
   static constexpr std::int64_t shared_bytes(std::int64_t panels) {
-    return kSharedBytes + (kNorm ? panels * kTmaColumns * 2 : 0);
+    return kSharedBytes + (kNorm ? panels * kRowBytes : 0);
   }
   /// Where shared memory has room for two, registers have as well: of this kernel's or the next's.
   static constexpr int kPerSm = kSharedBytes <= 111 * 1024 && kSums <= 64 ? 2 : 1;
-  /// Boxes of W that a block copies, and their rows.
-  static constexpr int kBoxes = kGated && kBlock.share_w == 1 ? 2 : 1;
-  static constexpr int kBoxRows = kRows / kBlock.share_w / kBoxes;
-  /// Arrivals that empty a stage: a block copies into all that share with it.
-  static constexpr int kReleases = kBlock.share_x + kBlock.share_w - 1;
+  static constexpr int kBoxes = kGated ? 2 : 1;  ///< of W in a stage
+  static constexpr int kBoxRows = kRows / kBoxes;
 
-  static_assert(kRows % (16 * kBlock.split * (kGated ? 2 : 1)) == 0 && kStages >= 2);
-  static_assert(kBoxRows % 8 == 0 && kTokens / kBlock.share_x % 8 == 0);
-  static_assert(!kGated || (kBlock.split == 1 && kBlock.share_w <= 2));
+  static_assert(kRows % (16 * kSplit * kBoxes) == 0 && kStages >= 2);
+  static_assert(kKind == WideMKind::plain || kSplit == 1);
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -87,27 +82,17 @@ struct WideMTraits {
 /// Where a block stands.
 template <class Traits>
 struct WideMPlace {
-  int part, x_share, w_share;    ///< in its cluster
+  int part;  ///< of K, and its number in the cluster
   int first_token, first_column;  ///< of y
   int first_panel, num_panels;
 
-  __device__ __forceinline__ WideMPlace(int block, int panels, int token_groups) {
-    const int rank = block % Traits::kCluster, cluster = block / Traits::kCluster;
-    part = rank % Traits::kBlock.split;
-    x_share = rank / Traits::kBlock.split % Traits::kBlock.share_x;
-    w_share = rank / (Traits::kBlock.split * Traits::kBlock.share_x);
-    first_token = (cluster % token_groups * Traits::kBlock.share_w + w_share) * Traits::kTokens;
-    first_column = (cluster / token_groups * Traits::kBlock.share_x + x_share) * Traits::kColumns;
-    first_panel = panels * part / Traits::kBlock.split;
-    num_panels = panels * (part + 1) / Traits::kBlock.split - first_panel;
-  }
-
-  /// The block that shares rows of x, or of W, with this one and is number `i` of those.
-  __device__ __forceinline__ int x_peer(int i) const {
-    return part + Traits::kBlock.split * (i + Traits::kBlock.share_x * w_share);
-  }
-  __device__ __forceinline__ int w_peer(int i) const {
-    return part + Traits::kBlock.split * (x_share + Traits::kBlock.share_x * i);
+  __device__ __forceinline__ WideMPlace(int block, int panels, int token_tiles) {
+    const int tile = block / Traits::kSplit;
+    part = block % Traits::kSplit;
+    first_token = tile % token_tiles * Traits::kTokens;
+    first_column = tile / token_tiles * Traits::kColumns;
+    first_panel = panels * part / Traits::kSplit;
+    num_panels = panels * (part + 1) / Traits::kSplit - first_panel;
   }
 };
 
@@ -118,48 +103,27 @@ __device__ __forceinline__ void wide_m_copy(std::byte* ring, std::uint64_t* full
                                             const CUtensorMap& x_map,
                                             const WideMPlace<Traits>& place,
                                             const WideMParams<T>& p) {
-  std::uint32_t x_blocks = 0, w_blocks = 0;
-#pragma unroll
-  for (int i = 0; i < Traits::kBlock.share_x; ++i) x_blocks |= 1u << place.x_peer(i);
-#pragma unroll
-  for (int i = 0; i < Traits::kBlock.share_w; ++i) w_blocks |= 1u << place.w_peer(i);
   const auto load_weights = [&](int i, int stage) {
     std::byte* const to = ring + stage * Traits::kStageBytes + Traits::kXBytes;
     const int column = (place.first_panel + i) * kTmaColumns;
 #pragma unroll
-    for (int box = 0; box < Traits::kBoxes; ++box) {
-      const int part = box + place.w_share;  // one of them is 0
-      const int row = Traits::kGated ? part * p.n + place.first_column
-                             : place.first_column + part * Traits::kBoxRows;
-      std::byte* const at = to + part * Traits::kBoxRows * kTmaColumns * 2;
-      if constexpr (Traits::kBlock.share_w > 1) {
-        tma_load_multicast(at, w_map, {column, row}, full[stage],
-                           static_cast<std::uint16_t>(w_blocks));
-      } else {
-        tma_load(at, w_map, {column, row}, full[stage]);
-      }
+    for (int box = 0; box < Traits::kBoxes; ++box) {  // gates, then ups
+      tma_load(to + box * Traits::kBoxRows * Traits::kRowBytes, w_map,
+               {column, place.first_column + box * p.n}, full[stage]);
     }
   };
   const auto load_x = [&](int i, int stage) {
-    constexpr int kShare = Traits::kTokens / Traits::kBlock.share_x;
-    std::byte* const to =
-        ring + stage * Traits::kStageBytes + place.x_share * kShare * kTmaColumns * 2;
-    const int column = (place.first_panel + i) * kTmaColumns;
-    const int row = place.first_token + place.x_share * kShare;
-    if constexpr (Traits::kBlock.share_x > 1) {
-      tma_load_multicast(to, x_map, {column, row}, full[stage],
-                         static_cast<std::uint16_t>(x_blocks));
-    } else {
-      tma_load(to, x_map, {column, row}, full[stage]);
-    }
+    tma_load(ring + stage * Traits::kStageBytes, x_map,
+             {(place.first_panel + i) * kTmaColumns, place.first_token}, full[stage]);
   };
   const int ahead = min(place.num_panels, Traits::kStages);
   for (int i = 0; i < ahead; ++i) {
     mbarrier_arrive_expect(full[i], Traits::kStageBytes);
     load_weights(i, i);
   }
+  tma_prefetch_map(x_map);
   grid_dependency_wait();
-  if (p.next == 1) grid_dependency_launch();
+  grid_dependency_launch();
   async_proxy_fence_global();
   for (int i = 0; i < ahead; ++i) load_x(i, i);
   RingPosition<Traits::kStages> at;
@@ -169,28 +133,6 @@ __device__ __forceinline__ void wide_m_copy(std::byte* ring, std::uint64_t* full
     load_x(i, at.stage);
     load_weights(i, at.stage);
     at.advance();
-  }
-  if (p.next == 2) grid_dependency_launch();
-}
-
-/// Tells the blocks that fill a stage of this one that a warpgroup has read panel `i` of it, unless
-/// nobody fills it again.
-template <class Traits>
-__device__ __forceinline__ void wide_m_release(int i, int stage, std::uint64_t* empty,
-                                               const WideMPlace<Traits>& place) {
-  constexpr WideMBlock kBlock = Traits::kBlock;
-  const int thread = static_cast<int>(threadIdx.x) % 128;
-  if (i + Traits::kStages >= place.num_panels) return;
-  if constexpr (Traits::kReleases == 1) {
-    if (thread == 0) mbarrier_arrive(empty[stage]);
-  } else {
-    if (thread < kBlock.share_x) {
-      mbarrier_arrive_at(empty[stage], static_cast<std::uint32_t>(place.x_peer(thread)));
-    } else if (thread < Traits::kReleases) {
-      const int other = thread - kBlock.share_x;  // of those that share W, without this one
-      mbarrier_arrive_at(empty[stage], static_cast<std::uint32_t>(
-                                           place.w_peer(other + (other >= place.w_share))));
-    }
   }
 }
 
@@ -205,15 +147,15 @@ __device__ __forceinline__ void wide_m_multiply(float (&sum)[kSize], const std::
   for (int i = 0; i < place.num_panels; ++i) {
     mbarrier_wait(full[at.stage], at.parity);
     const std::byte* const stage = ring + at.stage * Traits::kStageBytes;
-    const WgmmaOperand x = wgmma_operand(stage + group * 64 * kTmaColumns * 2, 0);
+    const WgmmaOperand x = wgmma_operand(stage + group * 64 * Traits::kRowBytes, 0);
     const WgmmaOperand w = wgmma_operand(stage + Traits::kXBytes, 0);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step)  // of 16 columns
-      wgmma_add<T>(sum, x.plus(32 * step), w.plus(32 * step));
+      wgmma<T, true>(sum, x.plus(32 * step), w.plus(32 * step));
     wgmma_commit();
     wgmma_wait<1>();
-    if (i > 0) wide_m_release(i - 1, before, empty, place);
+    if (i > 0 && threadIdx.x % 128 == 0) mbarrier_arrive(empty[before]);
     before = at.stage;
     at.advance();
   }
@@ -259,7 +201,7 @@ __device__ __forceinline__ void wide_m_multiply_normed(float (&sum)[kSize], cons
     wgmma_hold(sum);
 #pragma unroll
     for (int step = 0; step < 4; ++step) wgmma_hold(scaled[step]);
-    if (i > 0) wide_m_release(i - 1, before, empty, place);
+    if (i > 0 && threadIdx.x % 128 == 0) mbarrier_arrive(empty[before]);
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
 #pragma unroll
@@ -272,7 +214,7 @@ __device__ __forceinline__ void wide_m_multiply_normed(float (&sum)[kSize], cons
     }
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < 4; ++step) wgmma_add<T>(sum, scaled[step], w.plus(32 * step));
+    for (int step = 0; step < 4; ++step) wgmma_rows<T>(sum, scaled[step], w.plus(32 * step));
     wgmma_commit();
     before = at.stage;
     at.advance();
@@ -292,45 +234,40 @@ __device__ __forceinline__ void wide_m_multiply_normed(float (&sum)[kSize], cons
 /// Leaves in `own` a block's share of the columns, summed over the blocks that share K.
 template <class Traits, int kSize, int kOwn>
 __device__ __forceinline__ void wide_m_exchange(const float (&sum)[kSize], float (&own)[kOwn],
-                                                float* parts, std::uint64_t& arrived,
-                                                const WideMPlace<Traits>& place) {
-  const int base = static_cast<int>(blockIdx.x) % Traits::kCluster - place.part;
-  const auto slot = [&](int from, int to, int tile) {  // of the parts pushed by block `from`
-    const int number = from - (from > to);
-    return parts + ((number * Traits::kTiles + tile) * Traits::kBlock.groups * 128 +
-                    static_cast<int>(threadIdx.x)) * 4;
+                                                const float4* parts, std::uint64_t& arrived,
+                                                int part) {
+  // Where what block `from` pushes to block `to` lies there.
+  const auto slot = [&](int from, int to, int tile) {
+    return parts + ((from - (from > to)) * Traits::kTiles + tile) * Traits::kConsumers +
+           threadIdx.x;
   };
 #pragma unroll
-  for (int to = 0; to < Traits::kBlock.split; ++to) {
-    if (to == place.part) {
+  for (int to = 0; to < Traits::kSplit; ++to) {
+    if (to == part) {
 #pragma unroll
       for (int i = 0; i < kOwn; ++i) own[i] = sum[to * kOwn + i];
     } else {
+      const std::uint32_t barrier = cluster_address(shared_address(&arrived), to);
 #pragma unroll
       for (int tile = 0; tile < Traits::kTiles; ++tile) {
-        const int i = to * kOwn + 4 * tile;
-        push_quad(slot(place.part, to, tile), {sum[i], sum[i + 1], sum[i + 2], sum[i + 3]}, arrived,
-                  static_cast<std::uint32_t>(base + to));
+        const float* const s = sum + to * kOwn + 4 * tile;
+        push_cluster_quad(cluster_address(shared_address(slot(part, to, tile)), to),
+                          {s[0], s[1], s[2], s[3]}, barrier);
       }
     }
   }
-  mbarrier_wait(arrived, 0);
+  mbarrier_wait_cluster(arrived, 0);
 #pragma unroll
   for (int tile = 0; tile < Traits::kTiles; ++tile) {
+    float* const mine = own + 4 * tile;
     float4 total{};
 #pragma unroll
-    for (int from = 0; from < Traits::kBlock.split; ++from) {
-      float4 part{own[4 * tile], own[4 * tile + 1], own[4 * tile + 2], own[4 * tile + 3]};
-      if (from != place.part)
-        part = *reinterpret_cast<const float4*>(slot(from, place.part, tile));
-      total = from == 0 ? part
-                        : float4{total.x + part.x, total.y + part.y, total.z + part.z,
-                                 total.w + part.w};
+    for (int from = 0; from < Traits::kSplit; ++from) {
+      const float4 v = from == part ? float4{mine[0], mine[1], mine[2], mine[3]}
+                                    : *slot(from, part, tile);
+      total = from == 0 ? v : float4{total.x + v.x, total.y + v.y, total.z + v.z, total.w + v.w};
     }
-    own[4 * tile] = total.x;
-    own[4 * tile + 1] = total.y;
-    own[4 * tile + 2] = total.z;
-    own[4 * tile + 3] = total.w;
+    mine[0] = total.x, mine[1] = total.y, mine[2] = total.z, mine[3] = total.w;
   }
 }
 
@@ -344,41 +281,39 @@ __device__ __forceinline__ void wide_m_block(const CUtensorMap& w_map, const CUt
   extern __shared__ std::byte wide_m_shared[];
   __shared__ std::uint64_t full[Traits::kStages], empty[Traits::kStages], arrived;
   const std::uint32_t begin = shared_address(wide_m_shared);
-  std::byte* const ring =
-      wide_m_shared + ((Traits::kAlignment - begin % Traits::kAlignment) % Traits::kAlignment);
-  if (p.next == 0) grid_dependency_launch();
+  std::byte* const ring = wide_m_shared + (align_up(begin, Traits::kAlignment) - begin);
+  std::byte* const parts = ring + Traits::kStages * Traits::kStageBytes;
+  auto* const norm = reinterpret_cast<std::uint32_t*>(parts + Traits::kPartBytes);
   if (threadIdx.x == 0) {
     for (int i = 0; i < Traits::kStages; ++i) {
       mbarrier_init(full[i], 1);
-      mbarrier_init(empty[i], Traits::kBlock.groups * Traits::kReleases);
+      mbarrier_init(empty[i], Traits::kGroups);
     }
     mbarrier_init(arrived, 1);
     mbarrier_init_fence();
-    if constexpr (Traits::kBlock.split > 1) mbarrier_arrive_expect(arrived, Traits::kPartBytes);
+    if constexpr (Traits::kSplit > 1) mbarrier_arrive_expect(arrived, Traits::kPartBytes);
   }
-  if constexpr (Traits::kCluster > 1) {
+  if constexpr (Traits::kSplit > 1) {
     cluster_sync();
   } else {
     __syncthreads();
   }
-  const WideMPlace<Traits> place(static_cast<int>(blockIdx.x), p.panels, p.token_groups);
-  if (threadIdx.x >= Traits::kThreads - 32) {
-    if (threadIdx.x == Traits::kThreads - 32)
+  const WideMPlace<Traits> place(static_cast<int>(blockIdx.x), p.panels, p.token_tiles);
+  if (threadIdx.x >= Traits::kConsumers) {
+    if (threadIdx.x == Traits::kConsumers)
       wide_m_copy<Traits>(ring, full, empty, w_map, x_map, place, p);
     return;
   }
-  std::uint32_t* const norm = reinterpret_cast<std::uint32_t*>(
-      ring + Traits::kStages * Traits::kStageBytes + Traits::kPartBytes);
   if constexpr (Traits::kNorm) {
-    for (int i = static_cast<int>(threadIdx.x); i < p.panels * 32; i += Traits::kThreads - 32)
+    for (int i = static_cast<int>(threadIdx.x); i < p.panels * 32; i += Traits::kConsumers)
       norm[i] = 2 * i < p.k ? reinterpret_cast<const std::uint32_t*>(p.norm)[i] : 0;
-    named_barrier_sync<Traits::kThreads - 32>(1);
+    named_barrier_sync<Traits::kConsumers>(1);
   }
   grid_dependency_wait();
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int row = place.first_token + static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4;
-  constexpr int kPairs = (Traits::kGated ? Traits::kRows / 2 : Traits::kTiles * 8) / 16;
-  WideMOutput<kPairs, T> output(p, row, place.first_column + place.part * Traits::kTiles * 8);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  constexpr int kOwnColumns = Traits::kColumns / Traits::kSplit;
+  WideMOutput<kOwnColumns / 16, T> output(p, place.first_token + warp * 16 + lane / 4,
+                                          place.first_column + place.part * kOwnColumns);
   float sum[Traits::kSums] = {};
   if constexpr (Traits::kNorm) {
     wide_m_multiply_normed<Traits, T>(sum, ring, norm, full, empty, place, p);
@@ -386,27 +321,25 @@ __device__ __forceinline__ void wide_m_block(const CUtensorMap& w_map, const CUt
     wide_m_multiply<Traits, T>(sum, ring, full, empty, place);
   }
   if constexpr (Traits::kGated) {
-    float out[Traits::kSums / 2];
+    constexpr int kOut = Traits::kSums / 2;
+    float out[kOut];
 #pragma unroll
-    for (int i = 0; i < Traits::kSums / 2; ++i)
-      out[i] = wide_m_silu(sum[i]) * sum[Traits::kSums / 2 + i];
+    for (int i = 0; i < kOut; ++i) out[i] = wide_m_silu(sum[i]) * sum[kOut + i];
     output.store(out, false);
-  } else if constexpr (Traits::kBlock.split == 1) {
+  } else if constexpr (Traits::kSplit == 1) {
     output.store(sum, p.accumulate);
   } else {
-    float own[Traits::kSums / Traits::kBlock.split];
-    float* const parts = reinterpret_cast<float*>(ring + Traits::kStages * Traits::kStageBytes);
-    wide_m_exchange<Traits>(sum, own, parts, arrived, place);
+    float own[Traits::kSums / Traits::kSplit];
+    wide_m_exchange<Traits>(sum, own, reinterpret_cast<const float4*>(parts), arrived, place.part);
     output.store(own, p.accumulate);
   }
 }
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
-/// Grid: blocks of a cluster, then clusters along x, then along W.
+/// Grid: blocks that share K (a cluster), then tiles of rows of x, then of W.
 template <class T, class Traits>
-__global__ void __launch_bounds__(Traits::kThreads,
-                                  Traits::kPerSm)
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kPerSm)
     wide_m_kernel(const __grid_constant__ CUtensorMap w_map,
                   const __grid_constant__ CUtensorMap x_map, const WideMParams<T> p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

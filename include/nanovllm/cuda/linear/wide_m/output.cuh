@@ -19,10 +19,9 @@ struct WideMParams {
   std::int32_t n;             ///< columns of y
   std::int32_t k;
   std::int32_t panels;        ///< of 64 columns, in K
-  std::int32_t token_groups;  ///< clusters along x
+  std::int32_t token_tiles;  ///< of rows of x
   float eps;                  ///< added to the mean square
   bool accumulate;
-  int next = 1;  ///< when the next kernel may start
 };
 
 /// A thread's part of y: of each pair of tiles of 8 columns, in row g and in row g + 8 of its warp's,

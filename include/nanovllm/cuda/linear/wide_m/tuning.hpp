@@ -11,17 +11,12 @@
 
 namespace nanovllm::cuda {
 
-/// How a block of `wide_m_linear` and its cluster are cut.
+/// How a block of `wide_m_linear` is cut.
 struct WideMBlock {
-  int groups = 1;   ///< of 64 rows of x, a warpgroup each
-  int rows = 64;    ///< of W; half of them gates and half ups in a gated product
-  int share_x = 1;  ///< blocks of a cluster that have the same rows of x
-  int share_w = 1;  ///< blocks of a cluster that have the same rows of W
-  int split = 1;    ///< blocks of a cluster that share K
-  int stages = 4;   ///< of the ring
-
-  [[nodiscard]] constexpr int cluster() const { return share_x * share_w * split; }
-  [[nodiscard]] constexpr std::int64_t tokens() const { return std::int64_t{64} * groups * share_w; }
+  int groups;  ///< of 64 rows of x, a warpgroup each
+  int rows;    ///< of W; half of them gates and half ups in a gated product
+  int split;   ///< blocks that share K
+  int stages;  ///< of the ring
 };
 
 /// What stands around a product.
@@ -32,10 +27,14 @@ enum class WideMKind : std::uint8_t {
 };
 
 /// All blocks there are for each kind. A variant is an index into one of them.
-inline constexpr WideMBlock kWideMBlocks[] = {{1, 64, 1, 1, 1, 4}, {1, 64, 1, 1, 2, 6},
-                                              {1, 32, 1, 1, 2, 8}};
-inline constexpr WideMBlock kWideMNormedBlocks[] = {{1, 64, 1, 1, 1, 4}};
-inline constexpr WideMBlock kWideMGatedBlocks[] = {{1, 96, 1, 1, 1, 5}};
+inline constexpr WideMBlock kWideMBlocks[] = {{1, 64, 1, 6},  {2, 96, 1, 7}, {1, 64, 2, 6},
+                                              {1, 64, 2, 10}, {1, 32, 2, 8}, {1, 32, 2, 5},
+                                              {1, 64, 4, 4},  {2, 32, 2, 5}};
+inline constexpr WideMBlock kWideMNormedBlocks[] = {{1, 64, 1, 4}, {1, 64, 1, 6}, {1, 128, 1, 4},
+                                                    {1, 96, 1, 5}, {2, 96, 1, 7},
+                                                    {2, 64, 1, 7}};
+inline constexpr WideMBlock kWideMGatedBlocks[] = {{1, 96, 1, 5},  {1, 96, 1, 4}, {2, 96, 1, 7},
+                                                   {1, 128, 1, 4}, {1, 64, 1, 6}, {2, 96, 1, 4}};
 
 [[nodiscard]] constexpr int num_wide_m_variants(WideMKind kind) {
   switch (kind) {

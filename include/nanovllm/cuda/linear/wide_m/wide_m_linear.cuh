@@ -44,22 +44,19 @@ namespace detail {
 template <class Traits, class T>
 void launch_wide_m(const WideMLayer<T>& layer, WideMParams<T> p, TensorMaps& maps,
                    const Context& context) {
-  constexpr WideMBlock kBlock = Traits::kBlock;
   const std::int64_t m = p.num_tokens, n = p.n, k = p.k;
   const CUtensorMap w_map = maps.get<T, 2>(layer.weight.data, {k, layer.weight.extent(0)}, {k},
                                            {kTmaColumns, Traits::kBoxRows});
-  const CUtensorMap x_map =
-      maps.get<T, 2>(layer.x.data, {k, m}, {m == 1 ? k : layer.x.strides[0]},
-                     {kTmaColumns, Traits::kTokens / kBlock.share_x});
-  const std::int64_t token_groups = ceil_div(m, kBlock.tokens());
-  const std::int64_t clusters =
-      token_groups * ceil_div(n, std::int64_t{Traits::kColumns} * kBlock.share_x);
-  p.token_groups = static_cast<std::int32_t>(token_groups);
+  const CUtensorMap x_map = maps.get<T, 2>(
+      layer.x.data, {k, m}, {m == 1 ? k : layer.x.strides[0]}, {kTmaColumns, Traits::kTokens});
+  const std::int64_t token_tiles = ceil_div(m, std::int64_t{Traits::kTokens});
+  const std::int64_t tiles = token_tiles * ceil_div(n, std::int64_t{Traits::kColumns});
+  p.token_tiles = static_cast<std::int32_t>(token_tiles);
   launch(wide_m_kernel<T, Traits>,
-         {.grid = dim3(static_cast<unsigned>(clusters * kBlock.cluster())),
+         {.grid = dim3(static_cast<unsigned>(tiles * Traits::kSplit)),
           .block = dim3(Traits::kThreads),
           .shared_bytes = static_cast<std::size_t>(Traits::shared_bytes(p.panels)),
-          .cluster = kBlock.cluster()},
+          .cluster = Traits::kSplit},
          context, w_map, x_map, p);
 }
 
@@ -71,8 +68,7 @@ template <WideMKind kKind, int kIndex = 0, class T>
     if (variant != kIndex)
       return launch_wide_m_variant<kKind, kIndex + 1>(layer, p, variant, maps, context);
     constexpr WideMBlock b = wide_m_block(kKind, kIndex);
-    using Traits =
-        WideMTraits<b.groups, b.rows, b.share_x, b.share_w, b.split, b.stages, kKind>;
+    using Traits = WideMTraits<b.groups, b.rows, b.split, b.stages, kKind>;
     if (Traits::shared_bytes(p.panels) > static_cast<std::int64_t>(context.max_shared_bytes))
       return false;
     launch_wide_m<Traits>(layer, p, maps, context);
@@ -106,7 +102,7 @@ template <MmaElement T>
       .n = static_cast<std::int32_t>(n),
       .k = static_cast<std::int32_t>(k),
       .panels = static_cast<std::int32_t>(ceil_div(k, std::int64_t{kTmaColumns})),
-      .token_groups = 0,
+      .token_tiles = 0,
       .eps = norm.eps,
       .accumulate = accumulate};
   if (layer.kind() == WideMKind::plain)
