@@ -1,7 +1,8 @@
 // A chain of decode layers of Qwen3-0.6B, or of 8B, on 65 to 256 rows, without attention, qk-norm and
 // RoPE: the kernels for some hundred rows, each form by itself and the fastest in a chain, against a
 // kernel each for norm, cuBLASLt's product and SwiGLU. Those run in half precision, for which the
-// engine has cuBLASLt and `cluster_linear` alone. Argument: JSON file.
+// engine has cuBLASLt and `cluster_linear` alone. Arguments: JSON file, and the shape if only one is
+// wanted, 0.6B or 8B.
 
 #include <limits>
 #include <string>
@@ -100,11 +101,9 @@ class Parts {
   }
   void product(MatrixView<half> x, std::vector<cuda::DeviceMatrix<half>>& weights, int i,
                MatrixView<half> y, bool accumulate) {
-    engine_.run<half, half>({.x = x,
-                             .weight = &weights[std::size_t(i) % s_.layers],
-                             .y = y,
-                             .accumulate = accumulate},
-                            context_);
+    engine_.run<half, half>(
+        {.x = x, .weight = &weights[std::size_t(i) % s_.layers], .y = y, .accumulate = accumulate},
+        context_);
   }
 
   Shape s_;
@@ -137,8 +136,7 @@ class Wide {
                  .y = rows_of(b_.act, m, s_.width)};
         layer.gated = true;
         break;
-      default:
-        layer = {.x = rows_of(b_.act, m, s_.width), .weight = weight(b_.w_down), .y = x};
+      default: layer = {.x = rows_of(b_.act, m, s_.width), .weight = weight(b_.w_down), .y = x};
     }
     layer.accumulate = op % 2 == 1;
     return cuda::wide_m_linear(layer, variant, maps_, context_);
@@ -211,14 +209,18 @@ void run_shape(const Shape& s, const cuda::Context& context, Report& report) {
 
 }  // namespace
 
-void run_all(const char* path) {
+void run_all(const char* path, const std::string& only) {
   const cuda::Stream stream;
   const cuda::Context context = cuda::Context::on(stream.get());
   Report report;
-  for (const Shape& shape : kShapes) run_shape(shape, context, report);
+  for (const Shape& shape : kShapes) {
+    if (only.empty() || only == shape.name) run_shape(shape, context, report);
+  }
   if (path != nullptr) report.write(path);
 }
 
 }  // namespace nanovllm::bench
 
-int main(int argc, char** argv) { nanovllm::bench::run_all(argc > 1 ? argv[1] : nullptr); }
+int main(int argc, char** argv) {
+  nanovllm::bench::run_all(argc > 1 ? argv[1] : nullptr, argc > 2 ? argv[2] : "");
+}

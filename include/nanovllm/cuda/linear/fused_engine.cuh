@@ -86,7 +86,8 @@ class FusedEngine {
   using Key = std::tuple<bool, bool, std::int64_t, std::int64_t, std::int64_t>;
 
   /// Most rows of x that a family takes.
-  static constexpr std::int64_t kMostRows = std::max({kMaxSmallMFusedRows, kMaxMidMRows, kMaxWideMRows});
+  static constexpr std::int64_t kMostRows =
+      std::max({kMaxSmallMFusedRows, kMaxMidMRows, kMaxWideMRows});
 
   [[nodiscard]] static Key key_of(const FusedLayer& layer) {
     return {layer.gated, bool{layer.norm}, layer.weight.extent(0), layer.weight.extent(1),

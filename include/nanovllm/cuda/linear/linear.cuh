@@ -269,8 +269,7 @@ class LinearEngine {
           out.push_back({.kernel = LinearKernel::mid_m, .size = form});
       }
       for (int form = 0; form < num_wide_m_variants(WideMKind::plain); ++form) {
-        if (suits_wide_m_rows(rows))
-          out.push_back({.kernel = LinearKernel::wide_m, .size = form});
+        if (suits_wide_m_rows(rows)) out.push_back({.kernel = LinearKernel::wide_m, .size = form});
       }
     }
     for (const int split : kClusterSplits) {

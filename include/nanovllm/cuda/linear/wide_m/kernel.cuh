@@ -57,8 +57,8 @@ struct WideMTraits {
   static constexpr int kRowBytes = kTmaColumns * 2;
   static constexpr int kXBytes = kTokens * kRowBytes, kWeightBytes = kRows * kRowBytes;
   static constexpr int kStageBytes = kXBytes + kWeightBytes;
-  static constexpr int kSums = kRows / 2;                      ///< of a thread
-  static constexpr int kTiles = kRows / 8 / kSplit;            ///< of 8 columns that a block adds up
+  static constexpr int kSums = kRows / 2;            ///< of a thread
+  static constexpr int kTiles = kRows / 8 / kSplit;  ///< of 8 columns that a block adds up
   static constexpr int kColumns = kGated ? kRows / 2 : kRows;  ///< of y
   static constexpr int kPartBytes =
       (kSplit - 1) * kTiles * kConsumers * 16;  ///< what other blocks push
@@ -82,7 +82,7 @@ struct WideMTraits {
 /// Where a block stands.
 template <class Traits>
 struct WideMPlace {
-  int part;  ///< of K, and its number in the cluster
+  int part;                       ///< of K, and its number in the cluster
   int first_token, first_column;  ///< of y
   int first_panel, num_panels;
 
@@ -188,8 +188,8 @@ __device__ __forceinline__ void wide_m_multiply_normed(float (&sum)[kSize], cons
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       const int chunk = (2 * step + lane / 16) ^ (row % 8);
-      ldmatrix_x4(x[step], row_address + static_cast<std::uint32_t>(
-                                             at.stage * Traits::kStageBytes + chunk * 16));
+      ldmatrix_x4(x[step], row_address + static_cast<std::uint32_t>(at.stage * Traits::kStageBytes +
+                                                                    chunk * 16));
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const float2 v = unpack_pair<T>(x[step][j]);
@@ -263,8 +263,8 @@ __device__ __forceinline__ void wide_m_exchange(const float (&sum)[kSize], float
     float4 total{};
 #pragma unroll
     for (int from = 0; from < Traits::kSplit; ++from) {
-      const float4 v = from == part ? float4{mine[0], mine[1], mine[2], mine[3]}
-                                    : *slot(from, part, tile);
+      const float4 v =
+          from == part ? float4{mine[0], mine[1], mine[2], mine[3]} : *slot(from, part, tile);
       total = from == 0 ? v : float4{total.x + v.x, total.y + v.y, total.z + v.z, total.w + v.w};
     }
     mine[0] = total.x, mine[1] = total.y, mine[2] = total.z, mine[3] = total.w;

@@ -16,11 +16,11 @@ struct WideMParams {
   const T* norm;  ///< weights of the norm, where there is one
   std::int64_t y_stride;
   std::int32_t num_tokens;
-  std::int32_t n;             ///< columns of y
+  std::int32_t n;  ///< columns of y
   std::int32_t k;
-  std::int32_t panels;        ///< of 64 columns, in K
+  std::int32_t panels;       ///< of 64 columns, in K
   std::int32_t token_tiles;  ///< of rows of x
-  float eps;                  ///< added to the mean square
+  float eps;                 ///< added to the mean square
   bool accumulate;
 };
 
@@ -92,10 +92,10 @@ struct WideMOutput {
       }
     }
     each([&](int pair, int half) {
-      asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(
-                       __cvta_generic_to_global(at(pair, half))),
-                   "r"(old[2 * pair + half].x), "r"(old[2 * pair + half].y)
-                   : "memory");
+      asm volatile(
+          "st.global.v2.u32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(at(pair, half))),
+          "r"(old[2 * pair + half].x), "r"(old[2 * pair + half].y)
+          : "memory");
     });
   }
 };

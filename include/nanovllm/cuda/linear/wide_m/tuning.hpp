@@ -31,8 +31,7 @@ inline constexpr WideMBlock kWideMBlocks[] = {{1, 64, 1, 6},  {2, 96, 1, 7}, {1,
                                               {1, 64, 2, 10}, {1, 32, 2, 8}, {1, 32, 2, 5},
                                               {1, 64, 4, 4},  {2, 32, 2, 5}};
 inline constexpr WideMBlock kWideMNormedBlocks[] = {{1, 64, 1, 4}, {1, 64, 1, 6}, {1, 128, 1, 4},
-                                                    {1, 96, 1, 5}, {2, 96, 1, 7},
-                                                    {2, 64, 1, 7}};
+                                                    {1, 96, 1, 5}, {2, 96, 1, 7}, {2, 64, 1, 7}};
 inline constexpr WideMBlock kWideMGatedBlocks[] = {{1, 96, 1, 5},  {1, 96, 1, 4}, {2, 96, 1, 7},
                                                    {1, 128, 1, 4}, {1, 64, 1, 6}, {2, 96, 1, 4}};
 

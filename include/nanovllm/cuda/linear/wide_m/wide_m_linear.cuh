@@ -47,8 +47,8 @@ void launch_wide_m(const WideMLayer<T>& layer, WideMParams<T> p, TensorMaps& map
   const std::int64_t m = p.num_tokens, n = p.n, k = p.k;
   const CUtensorMap w_map = maps.get<T, 2>(layer.weight.data, {k, layer.weight.extent(0)}, {k},
                                            {kTmaColumns, Traits::kBoxRows});
-  const CUtensorMap x_map = maps.get<T, 2>(
-      layer.x.data, {k, m}, {m == 1 ? k : layer.x.strides[0]}, {kTmaColumns, Traits::kTokens});
+  const CUtensorMap x_map = maps.get<T, 2>(layer.x.data, {k, m}, {m == 1 ? k : layer.x.strides[0]},
+                                           {kTmaColumns, Traits::kTokens});
   const std::int64_t token_tiles = ceil_div(m, std::int64_t{Traits::kTokens});
   const std::int64_t tiles = token_tiles * ceil_div(n, std::int64_t{Traits::kColumns});
   p.token_tiles = static_cast<std::int32_t>(token_tiles);
@@ -89,8 +89,8 @@ template <MmaElement T>
   const std::int64_t m = x.extent(0), n = y.extent(1), k = weight.extent(1);
   const auto y_bytes = reinterpret_cast<std::uintptr_t>(y.data) |
                        static_cast<std::uintptr_t>(y.strides[0]) * sizeof(T);
-  if (!context.is_hopper() || !fits_wide_m(m, n, k) ||
-      weight.extent(0) != (gated ? 2 * n : n) || !is_vector_aligned(weight.data) ||
+  if (!context.is_hopper() || !fits_wide_m(m, n, k) || weight.extent(0) != (gated ? 2 * n : n) ||
+      !is_vector_aligned(weight.data) ||
       !(m == 1 ? is_vector_aligned(x.data) : has_aligned_rows(x)) || y_bytes % 8 != 0)
     return false;
   check_input_norm("wide_m_linear", norm, k);
@@ -109,8 +109,9 @@ template <MmaElement T>
     return detail::launch_wide_m_variant<WideMKind::plain>(layer, p, variant, maps, context);
   if constexpr (std::same_as<T, bf16>) {
     if (!norm || reinterpret_cast<std::uintptr_t>(norm.weight.data) % 4 != 0) return false;
-    return gated ? detail::launch_wide_m_variant<WideMKind::gated>(layer, p, variant, maps, context)
-                 : detail::launch_wide_m_variant<WideMKind::normed>(layer, p, variant, maps, context);
+    return gated
+               ? detail::launch_wide_m_variant<WideMKind::gated>(layer, p, variant, maps, context)
+               : detail::launch_wide_m_variant<WideMKind::normed>(layer, p, variant, maps, context);
   }
   return false;
 }
