@@ -178,8 +178,8 @@ void run_shape(const Shape& s, const cuda::Context& context, Report& report) {
       for (int variant = 0; variant < num_wide_m_variants(Wide::kind(op)); ++variant) {
         const cuda::WideMBlock b = wide_m_block(Wide::kind(op), variant);
         if (!wide.run(op, m, 0, variant)) continue;
-        const double us = add(", wide " + std::to_string(64 * b.groups) + " x " +
-                                  std::to_string(b.rows) + " / " + std::to_string(b.split),
+        const double us = add(", wide " + std::to_string(b.rows) + " / " + std::to_string(b.split) +
+                                  " / " + std::to_string(b.stages),
                               [&](int i) { static_cast<void>(wide.run(op, m, i, variant)); });
         if (us < least) least = us, best[op] = variant;
       }

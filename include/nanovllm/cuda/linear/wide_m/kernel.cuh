@@ -10,10 +10,10 @@
 /// x [M, K] and W with 16-byte aligned rows, y [M, N] with 8-byte aligned ones, K a multiple of 8, N
 /// of 4; bf16, plain products also half.
 ///
-/// A block owns 64 or 128 rows of x and some rows of W, few enough that there is a block for each
+/// A block owns 64 rows of x and some rows of W, few enough that there is a block or two for each
 /// multiprocessor. A warp of its own copies panels of 64 columns of both into a ring, the first ones
-/// of W ahead of the wait for earlier kernels. Each warpgroup multiplies 64 rows of x (operand A) by
-/// all rows of W (operand B). With a norm, A goes through registers.
+/// of W ahead of the wait for earlier kernels. A warpgroup multiplies its rows of x (operand A) by
+/// those of W (operand B). With a norm, A goes through registers.
 ///
 /// The blocks of a cluster may share K. Each pushes its sums of all but its own share of the columns
 /// to the blocks that own them, and adds up its own in the order of K. Rows of x or of W that blocks
@@ -22,7 +22,7 @@
 ///
 /// Sums are in float32, in an order that depends on K and the variant alone.
 ///
-/// Bytes moved from L2: x once for each `rows` rows of W, W once for each `64 · groups` rows of x.
+/// Bytes moved from L2: x once for each `rows` rows of W, W once for each 64 rows of x.
 
 #include <cuda.h>
 
@@ -46,14 +46,12 @@
 namespace nanovllm::cuda::detail {
 
 /// Sizes that follow from a block, see `WideMBlock`.
-template <int kGroupsOfBlock, int kRowsOfBlock, int kSplitOfBlock, int kStagesOfBlock,
-          WideMKind kKind>
+template <int kRowsOfBlock, int kSplitOfBlock, int kStagesOfBlock, WideMKind kKind>
 struct WideMTraits {
-  static constexpr int kGroups = kGroupsOfBlock, kRows = kRowsOfBlock, kSplit = kSplitOfBlock,
-                       kStages = kStagesOfBlock;
+  static constexpr int kRows = kRowsOfBlock, kSplit = kSplitOfBlock, kStages = kStagesOfBlock;
   static constexpr bool kGated = kKind == WideMKind::gated, kNorm = kKind != WideMKind::plain;
-  static constexpr int kTokens = 64 * kGroups;
-  static constexpr int kConsumers = 128 * kGroups, kThreads = kConsumers + 32;
+  static constexpr int kTokens = 64;
+  static constexpr int kConsumers = 128, kThreads = kConsumers + 32;
   static constexpr int kRowBytes = kTmaColumns * 2;
   static constexpr int kXBytes = kTokens * kRowBytes, kWeightBytes = kRows * kRowBytes;
   static constexpr int kStageBytes = kXBytes + kWeightBytes;
@@ -141,13 +139,12 @@ template <class Traits, class T, int kSize>
 __device__ __forceinline__ void wide_m_multiply(float (&sum)[kSize], const std::byte* ring,
                                                 std::uint64_t* full, std::uint64_t* empty,
                                                 const WideMPlace<Traits>& place) {
-  const int group = static_cast<int>(threadIdx.x) / 128;
   RingPosition<Traits::kStages> at;
   int before = 0;
   for (int i = 0; i < place.num_panels; ++i) {
     mbarrier_wait(full[at.stage], at.parity);
     const std::byte* const stage = ring + at.stage * Traits::kStageBytes;
-    const WgmmaOperand x = wgmma_operand(stage + group * 64 * Traits::kRowBytes, 0);
+    const WgmmaOperand x = wgmma_operand(stage, 0);
     const WgmmaOperand w = wgmma_operand(stage + Traits::kXBytes, 0);
     wgmma_fence();
 #pragma unroll
@@ -155,7 +152,7 @@ __device__ __forceinline__ void wide_m_multiply(float (&sum)[kSize], const std::
       wgmma<T, true>(sum, x.plus(32 * step), w.plus(32 * step));
     wgmma_commit();
     wgmma_wait<1>();
-    if (i > 0 && threadIdx.x % 128 == 0) mbarrier_arrive(empty[before]);
+    if (i > 0 && threadIdx.x == 0) mbarrier_arrive(empty[before]);
     before = at.stage;
     at.advance();
   }
@@ -201,7 +198,7 @@ __device__ __forceinline__ void wide_m_multiply_normed(float (&sum)[kSize], cons
     wgmma_hold(sum);
 #pragma unroll
     for (int step = 0; step < 4; ++step) wgmma_hold(scaled[step]);
-    if (i > 0 && threadIdx.x % 128 == 0) mbarrier_arrive(empty[before]);
+    if (i > 0 && threadIdx.x == 0) mbarrier_arrive(empty[before]);
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
 #pragma unroll
@@ -287,7 +284,7 @@ __device__ __forceinline__ void wide_m_block(const CUtensorMap& w_map, const CUt
   if (threadIdx.x == 0) {
     for (int i = 0; i < Traits::kStages; ++i) {
       mbarrier_init(full[i], 1);
-      mbarrier_init(empty[i], Traits::kGroups);
+      mbarrier_init(empty[i], 1);
     }
     mbarrier_init(arrived, 1);
     mbarrier_init_fence();

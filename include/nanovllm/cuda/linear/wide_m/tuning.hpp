@@ -13,7 +13,6 @@ namespace nanovllm::cuda {
 
 /// How a block of `wide_m_linear` is cut.
 struct WideMBlock {
-  int groups;  ///< of 64 rows of x, a warpgroup each
   int rows;    ///< of W; half of them gates and half ups in a gated product
   int split;   ///< blocks that share K
   int stages;  ///< of the ring
@@ -27,13 +26,9 @@ enum class WideMKind : std::uint8_t {
 };
 
 /// All blocks there are for each kind. A variant is an index into one of them.
-inline constexpr WideMBlock kWideMBlocks[] = {{1, 64, 1, 6},  {2, 96, 1, 7}, {1, 64, 2, 6},
-                                              {1, 64, 2, 10}, {1, 32, 2, 8}, {1, 32, 2, 5},
-                                              {1, 64, 4, 4},  {2, 32, 2, 5}};
-inline constexpr WideMBlock kWideMNormedBlocks[] = {{1, 64, 1, 4}, {1, 64, 1, 6}, {1, 128, 1, 4},
-                                                    {1, 96, 1, 5}, {2, 96, 1, 7}, {2, 64, 1, 7}};
-inline constexpr WideMBlock kWideMGatedBlocks[] = {{1, 96, 1, 5},  {1, 96, 1, 4}, {2, 96, 1, 7},
-                                                   {1, 128, 1, 4}, {1, 64, 1, 6}, {2, 96, 1, 4}};
+inline constexpr WideMBlock kWideMBlocks[] = {{64, 2, 6}, {64, 2, 10}, {32, 2, 8}};
+inline constexpr WideMBlock kWideMNormedBlocks[] = {{64, 1, 6}, {96, 1, 5}, {128, 1, 4}};
+inline constexpr WideMBlock kWideMGatedBlocks[] = {{96, 1, 5}, {96, 1, 4}};
 
 [[nodiscard]] constexpr int num_wide_m_variants(WideMKind kind) {
   switch (kind) {

@@ -68,7 +68,7 @@ template <WideMKind kKind, int kIndex = 0, class T>
     if (variant != kIndex)
       return launch_wide_m_variant<kKind, kIndex + 1>(layer, p, variant, maps, context);
     constexpr WideMBlock b = wide_m_block(kKind, kIndex);
-    using Traits = WideMTraits<b.groups, b.rows, b.split, b.stages, kKind>;
+    using Traits = WideMTraits<b.rows, b.split, b.stages, kKind>;
     if (Traits::shared_bytes(p.panels) > static_cast<std::int64_t>(context.max_shared_bytes))
       return false;
     launch_wide_m<Traits>(layer, p, maps, context);
