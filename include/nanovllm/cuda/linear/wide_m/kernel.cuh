@@ -26,6 +26,7 @@
 
 #include <cuda.h>
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 
@@ -152,7 +153,7 @@ __device__ __forceinline__ void wide_m_multiply(float (&sum)[kSize], const std::
       wgmma<T, true>(sum, x.plus(32 * step), w.plus(32 * step));
     wgmma_commit();
     wgmma_wait<1>();
-    if (i > 0 && threadIdx.x == 0) mbarrier_arrive(empty[before]);
+    if (i > 0 && threadIdx.x % 32 == 0) mbarrier_arrive(empty[before]);
     before = at.stage;
     at.advance();
   }
@@ -169,6 +170,7 @@ __device__ __forceinline__ void wide_m_multiply_normed(float (&sum)[kSize], cons
                                                        std::uint64_t* full, std::uint64_t* empty,
                                                        const WideMPlace<Traits>& place,
                                                        const WideMParams<T>& p) {
+  static_assert(std::same_as<T, bf16>);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int row = warp * 16 + lane % 16;
   // Lane l gives the address of row l % 16, columns 0 or 8 on of the 16 (see ldmatrix).
@@ -198,7 +200,7 @@ __device__ __forceinline__ void wide_m_multiply_normed(float (&sum)[kSize], cons
     wgmma_hold(sum);
 #pragma unroll
     for (int step = 0; step < 4; ++step) wgmma_hold(scaled[step]);
-    if (i > 0 && threadIdx.x == 0) mbarrier_arrive(empty[before]);
+    if (i > 0 && threadIdx.x % 32 == 0) mbarrier_arrive(empty[before]);
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
 #pragma unroll
@@ -284,7 +286,7 @@ __device__ __forceinline__ void wide_m_block(const CUtensorMap& w_map, const CUt
   if (threadIdx.x == 0) {
     for (int i = 0; i < Traits::kStages; ++i) {
       mbarrier_init(full[i], 1);
-      mbarrier_init(empty[i], 1);
+      mbarrier_init(empty[i], Traits::kConsumers / 32);
     }
     mbarrier_init(arrived, 1);
     mbarrier_init_fence();
