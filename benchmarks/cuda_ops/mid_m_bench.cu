@@ -18,7 +18,7 @@
 namespace nanovllm::bench {
 namespace {
 
-using cuda::detail::MidMTrigger;
+using cuda::NextStart;
 using Matrix = cuda::DeviceMatrix<bf16>;
 
 struct Shape {
@@ -109,13 +109,13 @@ struct Bench {
       const char* name;
       std::int64_t elements;
       std::function<void(int)> parts;
-      std::function<bool(int, int, MidMTrigger)> fused;
+      std::function<bool(int, int, NextStart)> fused;
       bool gated;
       int best = 0;
     };
     const auto mid = [&](const MatrixView<bf16>& in, bool has_norm, const std::vector<Matrix>& all,
                          const MatrixView<bf16>& out, bool accumulate, bool gated) {
-      return [=, this, &all](int i, int variant, MidMTrigger trigger) {
+      return [=, this, &all](int i, int variant, NextStart trigger) {
         return cuda::mid_m_linear(
             cuda::MidMLayer<bf16, bf16>{.x = constant(in),
                                         .norm = has_norm ? ahead : cuda::SmallMNorm{},
@@ -149,9 +149,9 @@ struct Bench {
                  time_in_graph(context, op.parts, shape.layers, 10), bytes, flop);
       double best = 1e30;
       for (int variant = 0; variant < cuda::num_mid_m_variants(op.gated); ++variant) {
-        if (!op.fused(0, variant, MidMTrigger::after_wait)) continue;
+        if (!op.fused(0, variant, NextStart::after_wait)) continue;
         const Timing timing = time_in_graph(
-            context, [&](int i) { (void)op.fused(i, variant, MidMTrigger::after_wait); },
+            context, [&](int i) { (void)op.fused(i, variant, NextStart::after_wait); },
             shape.layers, 10);
         const cuda::MidMVariant form = cuda::mid_m_variant(op.gated, variant);
         report.add(op.name + std::string(", mid ") + std::to_string(form.rows) + " / " +
@@ -160,33 +160,27 @@ struct Bench {
         if (timing.median_us < best) best = timing.median_us, op.best = variant;
       }
     }
-    const auto chain = [&](bool fused, MidMTrigger trigger) {
-      return [&ops, fused, trigger](int i) {
+    const auto chain = [&](bool fused, NextStart of_fused, NextStart of_plain) {
+      return [&ops, fused, of_fused, of_plain](int i) {
         for (Op& op : ops) {
+          const bool is_plain = &op == &ops[1] || &op == &ops[3];
           if (fused)
-            (void)op.fused(i, op.best, trigger);
+            (void)op.fused(i, op.best, is_plain ? of_plain : of_fused);
           else
             op.parts(i);
         }
       };
     };
-    for (const bool fused : {false, true, false}) {
-      if (!fused) {
-        report.add("layer, parts" + suffix,
-                   time_in_graph(context, chain(false, {}), shape.layers, 20), sum,
-                   sum * double(m));
-        continue;
-      }
-      const std::pair<const char*, MidMTrigger> triggers[] = {
-          {"at once", MidMTrigger::at_once},
-          {"after wait", MidMTrigger::after_wait},
-          {"after x", MidMTrigger::after_x}};
-      for (const auto& [name, trigger] : triggers) {
-        report.add(std::string("layer, mid, ") + name + suffix,
-                   time_in_graph(context, chain(true, trigger), shape.layers, 20), sum,
-                   sum * double(m));
-      }
-    }
+    const auto add_chain = [&](const std::string& name, const auto& run_layer) {
+      report.add("layer, " + name + suffix, time_in_graph(context, run_layer, shape.layers, 20),
+                 sum, sum * double(m));
+    };
+    constexpr auto kAtOnce = NextStart::at_once, kAfterWait = NextStart::after_wait;
+    add_chain("parts", chain(false, {}, {}));
+    add_chain("mid, at once", chain(true, kAtOnce, kAtOnce));
+    add_chain("mid, after wait", chain(true, kAfterWait, kAfterWait));
+    add_chain("mid, o and down at once", chain(true, kAfterWait, kAtOnce));
+    add_chain("parts again", chain(false, {}, {}));
   }
 };
 

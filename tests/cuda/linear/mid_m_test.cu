@@ -8,6 +8,7 @@
 
 #include "cuda/gpu_matrix.cuh"
 #include "cuda/gpu_test.cuh"
+#include "nanovllm/cuda/runtime/graph.cuh"
 
 namespace nanovllm::test {
 namespace {
@@ -161,6 +162,70 @@ TEST_CASE("mid_m_linear gives a row the same bits whatever rows are beside it") 
         CHECK(std::memcmp(got.data(), expected.data(), got.size() * sizeof(bf16)) == 0);
       }
     }
+  }
+}
+
+TEST_CASE("mid_m_linear behind itself gives the same bits alone, overlapping and in a graph") {
+  if (!has_gpu()) return;
+  const Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  constexpr std::int64_t kRows = 45, kHidden = 1024, kHeads = 1536, kWidth = 2048;
+  const auto matrix = [](std::int64_t rows, std::int64_t cols, std::uint64_t seed) {
+    return GpuMatrix<bf16>::random(rows, cols, seed, {}, -0.05, 0.05);
+  };
+  auto qkv = matrix(kHeads, kHidden, 1), o = matrix(kHidden, kHeads, 2);
+  auto gate_up = matrix(2 * kWidth, kHidden, 3), down = matrix(kHidden, kWidth, 4);
+  auto norm = GpuMatrix<bf16>::random(1, kHidden, 5, {}, 0.25, 2);
+  auto x = GpuMatrix<bf16>::random(kRows, kHidden, 6);
+  GpuMatrix<bf16> heads(kRows, kHeads), act(kRows, kWidth);
+  cuda::TensorMaps maps;
+  const auto run = [&](const cuda::Context& context) {
+    const auto layer = [&](GpuMatrix<bf16>& in, bool normed, GpuMatrix<bf16>& weight,
+                           GpuMatrix<bf16>& out, bool add, bool gated, int variant) {
+      const auto constant = [](const MatrixView<bf16>& view) {
+        return MatrixView<const bf16>(view.data, view.extents, view.strides);
+      };
+      const VectorView<const bf16> scale(norm.row(0).data, {kHidden});
+      REQUIRE(cuda::mid_m_linear(
+          cuda::MidMLayer<bf16, bf16>{.x = constant(in.view()),
+                                      .norm = {normed ? scale : VectorView<const bf16>{}, 1e-6f},
+                                      .weight = constant(weight.view()),
+                                      .y = out.view(),
+                                      .accumulate = add,
+                                      .gated = gated},
+          variant, maps, context));
+    };
+    for (int i = 0; i < 24; ++i) {
+      layer(x, true, qkv, heads, false, false, i % cuda::num_mid_m_variants(false));
+      layer(heads, false, o, x, true, false, i % cuda::num_mid_m_variants(false));
+      layer(x, true, gate_up, act, false, true, i % cuda::num_mid_m_variants(true));
+      layer(act, false, down, x, true, false, i % cuda::num_mid_m_variants(false));
+    }
+  };
+  const auto elements = [&] {
+    std::vector<bf16> out;
+    for (std::int64_t i = 0; i < kRows * kHidden; ++i) out.push_back(x(i / kHidden, i % kHidden));
+    return out;
+  };
+  const std::vector<bf16> start = elements();
+  const auto result = [&](const auto& enqueue) {
+    for (std::int64_t i = 0; i < kRows * kHidden; ++i)
+      x(i / kHidden, i % kHidden) = start[static_cast<std::size_t>(i)];
+    x.upload();
+    enqueue();
+    gpu.sync();
+    x.download();
+    return elements();
+  };
+  cuda::Context alone = gpu.context;
+  alone.can_overlap = false;
+  const std::vector<bf16> expected = result([&] { run(alone); });
+  REQUIRE(std::isfinite(static_cast<float>(expected[0])));
+  const auto graph = cuda::Graph::capture(gpu.context.stream, [&] { run(gpu.context); });
+  for (int i = 0; i < 5; ++i) {
+    for (const std::vector<bf16>& got :
+         {result([&] { run(gpu.context); }), result([&] { graph.launch(gpu.context.stream); })})
+      CHECK(std::memcmp(got.data(), expected.data(), got.size() * sizeof(bf16)) == 0);
   }
 }
 

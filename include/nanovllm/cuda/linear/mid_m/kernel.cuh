@@ -86,9 +86,6 @@ struct MidMBlock {
   }
 };
 
-/// When a block lets the next kernel start.
-enum class MidMTrigger : std::uint8_t { at_once, after_wait, after_x };
-
 /// What a launch says beside the tensor maps, by value.
 template <class T, class Out>
 struct MidMOperands {
@@ -102,8 +99,8 @@ struct MidMOperands {
   std::int32_t stages;  ///< of the rings
   float eps;
   bool accumulate;
-  bool y_pairs;  ///< y's pairs of columns are aligned as such
-  MidMTrigger trigger;
+  bool y_pairs;     ///< y's pairs of columns are aligned as such
+  NextStart start;  ///< of the next kernel
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -440,7 +437,7 @@ __device__ __forceinline__ void mid_m_block(const CUtensorMap& w_map, const CUte
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int norm_thread = static_cast<int>(threadIdx.x) - 32 * Block::kNormWarp;
   const bool leads = threadIdx.x % 32 == 0;
-  if (p.trigger == MidMTrigger::at_once) grid_dependency_launch();
+  launch_next_early(p.start);
   if (warp == Block::kWeightWarp && leads) {
     part.init_barriers();
     part.start_weights(w_map);
@@ -456,7 +453,7 @@ __device__ __forceinline__ void mid_m_block(const CUtensorMap& w_map, const CUte
     if (leads) part.load_weights(w_map);
   } else if (warp == Block::kXWarp) {
     grid_dependency_wait();
-    if (p.trigger == MidMTrigger::after_wait) grid_dependency_launch();
+    launch_next_late(p.start);
     if (leads) {
       async_proxy_fence_global();
       part.load_x(x_map);
@@ -468,8 +465,8 @@ __device__ __forceinline__ void mid_m_block(const CUtensorMap& w_map, const CUte
     float4 old[Block::kOwned] = {};
     if (!Block::kGated && p.accumulate) part.read_old(old);
     float sum[Part::kSums] = {};
+    wgmma_hold(sum);
     part.multiply(sum);
-    if (p.trigger == MidMTrigger::after_x) grid_dependency_launch();
     float4 total[Block::kPushed];
     part.exchange(sum, total);
     part.write(total, old);

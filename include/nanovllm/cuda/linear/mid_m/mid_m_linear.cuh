@@ -3,7 +3,7 @@
 /// a norm ahead or SwiGLU behind.
 ///
 /// They allocate nothing on the device and do not synchronise; all are legal during graph capture.
-/// Weights are read before the kernel ahead has ended. Kernels behind start when it has.
+/// Weights are read before the kernel ahead has ended.
 
 #include <algorithm>
 #include <concepts>
@@ -92,12 +92,12 @@ struct MidMLayer {
 
 /// Enqueues the layer by the form `variant`, an index into kMidMVariants or, gated,
 /// kMidMGatedVariants. False, with nothing enqueued, when the form does not take these operands.
-/// `maps` keeps the descriptions of x and W for later calls. Throws ShapeError when the norm's
+/// `maps` keeps the descriptions of x and W for later calls; `start` says when the next kernel may
+/// start. Throws ShapeError when the norm's
 /// weights are not of k elements.
 template <class T, class Out>
 [[nodiscard]] bool mid_m_linear(const MidMLayer<T, Out>& layer, int variant, TensorMaps& maps,
-                                const Context& context,
-                                detail::MidMTrigger trigger = detail::MidMTrigger::after_wait) {
+                                const Context& context, NextStart start = NextStart::after_wait) {
   const MatrixView<const T>&x = layer.x, &weight = layer.weight;
   const MatrixView<Out>& y = layer.y;
   const SmallMNorm& norm = layer.norm;
@@ -122,7 +122,7 @@ template <class T, class Out>
       .eps = norm.eps,
       .accumulate = layer.accumulate,
       .y_pairs = reinterpret_cast<std::uintptr_t>(y.data) % 4 == 0 && y.strides[0] % 2 == 0,
-      .trigger = trigger};
+      .start = start};
   if constexpr (std::same_as<T, bf16>) {
     p.norm = norm.weight.data;
     if (has_norm) {

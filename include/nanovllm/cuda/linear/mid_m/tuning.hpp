@@ -20,8 +20,8 @@ struct MidMVariant {
 };
 
 /// The forms of a plain product, and of one with SwiGLU. A variant is an index into one of them.
-inline constexpr MidMVariant kMidMVariants[] = {{32, 4}, {64, 2}, {64, 4}, {64, 8}, {128, 4}};
-inline constexpr MidMVariant kMidMGatedVariants[] = {{96, 2}, {64, 2}, {64, 4}, {128, 4}};
+inline constexpr MidMVariant kMidMVariants[] = {{32, 4}, {64, 2}, {64, 8}};
+inline constexpr MidMVariant kMidMGatedVariants[] = {{96, 2}};
 
 [[nodiscard]] constexpr int num_mid_m_variants(bool gated) {
   return static_cast<int>(gated ? std::size(kMidMGatedVariants) : std::size(kMidMVariants));
