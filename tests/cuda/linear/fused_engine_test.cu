@@ -13,7 +13,7 @@ TEST_CASE("FusedEngine runs what it has timed, and leaves the rest to the parts"
   if (!has_gpu()) return;
   const Gpu gpu;
   if (!gpu.context.is_hopper()) return;
-  constexpr std::int64_t kWidth = 200, kIn = 512, kMost = 64;
+  constexpr std::int64_t kWidth = 200, kIn = 512, kMost = 256;
   auto x = GpuMatrix<bf16>::random(kMost, kIn, 1);
   auto scale = GpuMatrix<bf16>::random(1, kIn, 2, {}, 0.25, 2);
   const auto values = GpuMatrix<bf16>::random(2 * kWidth, kIn, 3, {}, -0.25, 0.25);
@@ -42,7 +42,7 @@ TEST_CASE("FusedEngine runs what it has timed, and leaves the rest to the parts"
   engine.tune_gated(weights, norm, kMost, gpu.context, slow);
   engine.tune_normed(weights, norm, kMost, gpu.context, slow);
   for (const bool gated : {false, true}) {
-    for (const std::int64_t rows : {1, 7, 16, 17, 33, 64}) {
+    for (const std::int64_t rows : {1, 7, 16, 17, 33, 64, 65, 130, 256}) {
       CAPTURE(gated, rows);
       GpuMatrix<bf16> y(rows, gated ? kWidth : 2 * kWidth);
       REQUIRE(engine.run(layer(rows, gated, y), gpu.context));
