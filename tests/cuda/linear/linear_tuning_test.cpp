@@ -1,6 +1,7 @@
 // The choices of the dense layers that follow from shapes alone.
 
 #include "catch.hpp"
+#include "nanovllm/cuda/linear/mid_m/tuning.hpp"
 #include "nanovllm/cuda/linear/tuning.hpp"
 
 using namespace nanovllm::cuda;
@@ -38,6 +39,22 @@ TEST_CASE("Extents that 32 bits cannot count go to cuBLASLt") {
   CHECK_FALSE(fits_small_m_linear(1, 8, (std::int64_t{1} << 31) - 8));
   CHECK(fits_cluster_linear(64, 4194240, 512, 8, kHopperShared));
   CHECK_FALSE(fits_cluster_linear(64, 4194241, 512, 8, kHopperShared));  // a grid's y
+}
+
+TEST_CASE("Shares of K of the kernel for some tens of rows leave nothing out") {
+  for (const bool gated : {false, true}) {
+    for (int i = 0; i < num_mid_m_variants(gated); ++i) {
+      const MidMVariant form = mid_m_variant(gated, i);
+      for (std::int64_t k = 8; k <= 16384; k += 8) {
+        const std::int64_t panels = mid_m_panels(k, form.split);
+        CHECK(panels * form.split * kMidMColumns >= k);
+        CHECK((panels - 1) * form.split * kMidMColumns < k);
+      }
+    }
+  }
+  CHECK(fits_mid_m(64, 4096, 1024));
+  CHECK_FALSE(fits_mid_m(65, 4096, 1024));
+  CHECK_FALSE(fits_mid_m(64, 4096, 1028));
 }
 
 TEST_CASE("A cluster's panels fit into shared memory, and none is without") {

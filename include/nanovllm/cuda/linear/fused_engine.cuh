@@ -13,13 +13,17 @@
 #include <span>
 #include <tuple>
 #include <type_traits>
+#include <vector>
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/linear/mid_m/mid_m_linear.cuh"
 #include "nanovllm/cuda/linear/small_m/fused.cuh"
 #include "nanovllm/cuda/linear/tuner.cuh"
 #include "nanovllm/cuda/linear/tuning.hpp"
+#include "nanovllm/cuda/linear/wide_m/wide_m_linear.cuh"
+#include "nanovllm/cuda/ptx/tensor_maps.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/runtime/device_matrix.cuh"
@@ -30,20 +34,35 @@
 
 namespace nanovllm::cuda {
 
+/// A product with what stands around it: y = norm(x) · Wᵀ, or its SwiGLU. No norm where
+/// `norm.weight.data` is null.
+struct FusedLayer {
+  MatrixView<const bf16> x;  ///< [m, k]
+  InputNorm<bf16> norm;
+  MatrixView<const bf16> weight;  ///< [n, k]; gates, then ups where `gated`
+  MatrixView<bf16> y;             ///< [m, n], or [m, n / 2] where `gated`
+  bool gated = false;
+};
+
+/// What runs a fused layer: its parts one by one, or a family of kernels.
+enum class FusedKernel : std::uint8_t { parts, small_m, mid_m, wide_m };
+
+/// One way to run a fused layer.
+struct FusedPlan {
+  FusedKernel kernel = FusedKernel::parts;
+  int variant = 0;  ///< of the family: tiles of a block of small_m, a form of mid_m or wide_m
+};
+
 /// The choices of one device. Serves one host thread at a time.
 class FusedEngine {
  public:
   using Matrices = std::span<const DeviceMatrix<bf16>* const>;
 
-  /// Tiles of a block of `small_m_gated_linear` for these operands, or 0: run the parts.
-  [[nodiscard]] int gated_tiles(const GatedLinearArgs<bf16, DeviceMatrix<bf16>>& args) const {
-    return tiles_of(true, args.x, args.norm, *args.weight);
-  }
-
-  /// Tiles of a block of `small_m_linear` with a norm ahead, or 0: run the parts.
-  [[nodiscard]] int normed_tiles(const MatrixView<const bf16>& x, const InputNorm<bf16>& norm,
-                                 const DeviceMatrix<bf16>& weight) const {
-    return tiles_of(false, x, norm, weight);
+  /// Runs the layer in one kernel, where one was chosen. False, with nothing enqueued: run the
+  /// parts.
+  [[nodiscard]] bool run(const FusedLayer& layer, const Context& context) {
+    const auto found = plans_.find(key_of(layer));
+    return found != plans_.end() && execute(layer, found->second, context);
   }
 
   /// Times the ways to run `gated_linear` by `weights`, all of one shape, for up to `max_rows` rows,
@@ -66,18 +85,62 @@ class FusedEngine {
   /// Gated, normed, rows and columns of W, bucket of rows of x.
   using Key = std::tuple<bool, bool, std::int64_t, std::int64_t, std::int64_t>;
 
-  [[nodiscard]] static SmallMNorm norm_of(const InputNorm<bf16>& norm) {
-    return {norm.weight, norm.eps};
+  /// Most rows of x that a family takes.
+  static constexpr std::int64_t kMostRows =
+      std::max({kMaxSmallMFusedRows, kMaxMidMRows, kMaxWideMRows});
+
+  [[nodiscard]] static Key key_of(const FusedLayer& layer) {
+    return {layer.gated, bool{layer.norm}, layer.weight.extent(0), layer.weight.extent(1),
+            row_bucket(layer.x.extent(0))};
   }
 
-  [[nodiscard]] int tiles_of(bool gated, const MatrixView<const bf16>& x,
-                             const InputNorm<bf16>& norm, const DeviceMatrix<bf16>& weight) const {
-    const auto found =
-        tiles_.find({gated, bool{norm}, weight.rows(), weight.cols(), row_bucket(x.extent(0))});
-    if (found == tiles_.end()) return 0;
-    const bool takes = gated ? small_m_gated_linear_takes(x, norm_of(norm), weight.view())
-                             : small_m_linear_takes(x, norm_of(norm), weight.view());
-    return takes ? found->second : 0;
+  /// The families' ways to run a layer of this shape; `execute` says whether one takes it.
+  [[nodiscard]] static std::vector<FusedPlan> candidates(const FusedLayer& layer) {
+    std::vector<FusedPlan> out;
+    if (layer.x.extent(0) <= kMaxSmallMFusedRows) {
+      for (const int tiles : kSmallMTiles) {
+        if (tiles > 1) out.push_back({FusedKernel::small_m, tiles});
+      }
+    }
+    if (layer.x.extent(0) >= kMinMidMRows && layer.x.extent(0) <= kMaxMidMRows) {
+      for (int form = 0; form < num_mid_m_variants(layer.gated); ++form)
+        out.push_back({FusedKernel::mid_m, form});
+    }
+    const WideMKind kind = layer.gated ? WideMKind::gated : WideMKind::normed;
+    for (int form = 0; form < num_wide_m_variants(kind); ++form) {
+      if (suits_wide_m_rows(layer.x.extent(0))) out.push_back({FusedKernel::wide_m, form});
+    }
+    return out;
+  }
+
+  /// Enqueues the layer as `plan` says. False, with nothing enqueued, when the plan does not fit.
+  [[nodiscard]] bool execute(const FusedLayer& layer, FusedPlan plan, const Context& context) {
+    const auto& [x, norm, weight, y, gated] = layer;
+    switch (plan.kernel) {
+      case FusedKernel::parts: break;
+      case FusedKernel::small_m: {
+        const SmallMNorm ahead{norm.weight, norm.eps};
+        if (gated && small_m_gated_linear_takes(x, ahead, weight)) {
+          small_m_gated_linear(x, ahead, weight, y, plan.variant, context, true);
+          return true;
+        }
+        if (!gated && small_m_linear_takes(x, ahead, weight)) {
+          small_m_linear(x, ahead, weight, y, false, plan.variant, context, true);
+          return true;
+        }
+        break;
+      }
+      case FusedKernel::mid_m:
+        return mid_m_linear(
+            MidMLayer<bf16, bf16>{
+                .x = x, .norm = {norm.weight, norm.eps}, .weight = weight, .y = y, .gated = gated},
+            plan.variant, maps_, context);
+      case FusedKernel::wide_m:
+        return wide_m_linear(
+            WideMLayer<bf16>{.x = x, .norm = norm, .weight = weight, .y = y, .gated = gated},
+            plan.variant, maps_, context);
+    }
+    return false;
   }
 
   template <class Run>
@@ -85,7 +148,7 @@ class FusedEngine {
             const Context& context, const Run& run) {
     nanovllm::check<ShapeError>(!weights.empty(), "FusedEngine::tune: no weights given");
     const std::int64_t n = weights[0]->rows(), k = weights[0]->cols();
-    const std::int64_t most = std::min(max_rows, kMaxSmallMFusedRows);
+    const std::int64_t most = std::min(max_rows, kMostRows);
     if (most < 1 || n == 0 || k == 0 || !context.can_overlap) return;
     DeviceBuffer<bf16> x(static_cast<std::size_t>(most * k)),
         normed(static_cast<std::size_t>(most * k)), y(static_cast<std::size_t>(most * n)),
@@ -116,34 +179,31 @@ class FusedEngine {
         run(LinearArgs<bf16, DeviceMatrix<bf16>>{
             .x = MatrixView<const bf16>(normed.data(), {rows, k}), .weight = weight(i), .y = wide});
       };
+      const auto layer = [&](int i) {
+        return FusedLayer{.x = input,
+                          .norm = norm,
+                          .weight = weight(i)->view(),
+                          .y = gated ? half : wide,
+                          .gated = gated};
+      };
       parts(0);  // loads its kernels, ahead of the capture
       double best =
           detail::time_calls(context, calls, std::numeric_limits<double>::infinity(), parts);
-      for (const int tiles : kSmallMTiles) {
-        const bool takes = gated
-                               ? small_m_gated_linear_takes(input, norm_of(norm), weight(0)->view())
-                               : small_m_linear_takes(input, norm_of(norm), weight(0)->view());
-        if (tiles == 1 || !takes) continue;
-        const auto fused = [&](int i) {
-          if (gated) {
-            small_m_gated_linear(input, norm_of(norm), weight(i)->view(), half, tiles, context,
-                                 true);
-          } else {
-            small_m_linear(input, norm_of(norm), weight(i)->view(), wide, false, tiles, context,
-                           true);
-          }
-        };
-        fused(0);
-        const double ms = detail::time_calls(context, calls, 2 * best, fused);
+      for (const FusedPlan& plan : candidates(layer(0))) {
+        if (!execute(layer(0), plan, context)) continue;
+        const double ms = detail::time_calls(context, calls, 2 * best, [&](int i) {
+          static_cast<void>(execute(layer(i), plan, context));
+        });
         if (ms >= best) continue;
         best = ms;
-        tiles_.insert_or_assign(Key{gated, bool{norm}, n, k, row_bucket(rows)}, tiles);
+        plans_.insert_or_assign(key_of(layer(0)), plan);
       }
       if (rows == most) return;
     }
   }
 
-  std::map<Key, int> tiles_;
+  std::map<Key, FusedPlan> plans_;
+  TensorMaps maps_;
 };
 
 /// Contract: ops/gated_linear.hpp. Allocates no device memory and does not synchronise.
@@ -153,11 +213,12 @@ void run_op(const GatedLinearArgs<T, DeviceMatrix<T>, T>& args, State& state) {
   validate(args);
   if (args.out.empty()) return;
   if constexpr (std::is_same_v<T, bf16>) {
-    if (const int tiles = state.fused.gated_tiles(args); tiles > 0) {
-      small_m_gated_linear(args.x, SmallMNorm{args.norm.weight, args.norm.eps}, args.weight->view(),
-                           args.out, tiles, state.context, true);
-      return;
-    }
+    const FusedLayer layer{.x = args.x,
+                           .norm = args.norm,
+                           .weight = args.weight->view(),
+                           .y = args.out,
+                           .gated = true};
+    if (state.fused.run(layer, state.context)) return;
   }
   compose(args, [&](const auto& part) { run_op(part, state); });
 }
@@ -169,11 +230,10 @@ void run_op(const ProjectQkvArgs<T, DeviceMatrix<T>, T, T>& args, State& state) 
   validate(args);
   if (args.qkv.empty()) return;
   if constexpr (std::is_same_v<T, bf16>) {
-    const int tiles = args.norm ? state.fused.normed_tiles(args.x, args.norm, *args.weight) : 0;
-    if (tiles > 0) {
-      // Lets the next kernel start behind its wait, as a step's first norm must.
-      small_m_linear(args.x, SmallMNorm{args.norm.weight, args.norm.eps}, args.weight->view(),
-                     args.qkv, false, tiles, state.context, true);
+    const FusedLayer layer{
+        .x = args.x, .norm = args.norm, .weight = args.weight->view(), .y = args.qkv};
+    if (args.norm && state.fused.run(layer, state.context)) {
+      // Its kernel let the next one start behind its wait, as a step's first norm must.
       state.plan_is_visible = true;
       run_op(head_args(args), state);
       return;

@@ -28,10 +28,12 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cuda/linear/blas.cuh"
 #include "nanovllm/cuda/linear/cluster_linear.cuh"
+#include "nanovllm/cuda/linear/mid_m/mid_m_linear.cuh"
 #include "nanovllm/cuda/linear/small_m/fused.cuh"
 #include "nanovllm/cuda/linear/small_m_linear.cuh"
 #include "nanovllm/cuda/linear/tuner.cuh"
 #include "nanovllm/cuda/linear/tuning.hpp"
+#include "nanovllm/cuda/linear/wide_m/wide_m_linear.cuh"
 #include "nanovllm/cuda/ptx/tensor_maps.cuh"
 #include "nanovllm/cuda/runtime/check.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
@@ -114,9 +116,10 @@ class LinearEngine {
   /// float32 runs the algorithm for this many rows whatever their number.
   static constexpr std::int64_t kFloat32Bucket = 64;
 
-  /// Where the kernel of `small_m/` is a way to run a layer. It is not compiled for logits.
+  /// Where the kernels of `small_m/` and `mid_m/` are ways to run a layer. They are not compiled for
+  /// logits.
   template <class T, class Out>
-  static constexpr bool kHasRing = std::same_as<T, bf16>&& std::same_as<Out, bf16>;
+  static constexpr bool kHasRings = std::same_as<T, bf16>&& std::same_as<Out, bf16>;
 
   template <Element T, Element Out>
   static LinearKey key_of(const LinearArgs<T, DeviceMatrix<T>, Out>& args) {
@@ -206,10 +209,24 @@ class LinearEngine {
           small_m_linear(args.x, weight, args.y, args.accumulate, plan.size, context);
           return true;
         case LinearKernel::small_m_ring:
-          if constexpr (kHasRing<T, Out>) {
+          if constexpr (kHasRings<T, Out>) {
             small_m_linear(args.x, {}, weight, args.y, args.accumulate, plan.size, context, true);
             return true;
           }
+          break;
+        case LinearKernel::mid_m:
+          if constexpr (kHasRings<T, Out>)
+            return mid_m_linear(
+                MidMLayer<T, Out>{
+                    .x = args.x, .weight = weight, .y = args.y, .accumulate = args.accumulate},
+                plan.size, maps_, context);
+          break;
+        case LinearKernel::wide_m:
+          if constexpr (kHasRings<T, Out>)
+            return wide_m_linear(
+                WideMLayer<T>{
+                    .x = args.x, .weight = weight, .y = args.y, .accumulate = args.accumulate},
+                plan.size, maps_, context);
           break;
         case LinearKernel::cluster:
           cluster_linear(args.x, weight, args.y, args.accumulate, plan.size, maps_, context);
@@ -242,10 +259,17 @@ class LinearEngine {
       if (small_m_linear_takes(args.x, weight))
         out.push_back({.kernel = LinearKernel::small_m, .size = tiles});
     }
-    if constexpr (kHasRing<T, Out>) {
+    if constexpr (kHasRings<T, Out>) {
       for (const int tiles : kSmallMTiles) {
         if (small_m_linear_takes(args.x, {}, weight))
           out.push_back({.kernel = LinearKernel::small_m_ring, .size = tiles});
+      }
+      for (int form = 0; form < num_mid_m_variants(false); ++form) {
+        if (rows >= kMinMidMRows && rows <= kMaxMidMRows)
+          out.push_back({.kernel = LinearKernel::mid_m, .size = form});
+      }
+      for (int form = 0; form < num_wide_m_variants(WideMKind::plain); ++form) {
+        if (suits_wide_m_rows(rows)) out.push_back({.kernel = LinearKernel::wide_m, .size = form});
       }
     }
     for (const int split : kClusterSplits) {

@@ -1,7 +1,7 @@
 #pragma once
-/// Blocks of a cluster: their barrier, and reads of each other's shared memory. Compute capability
-/// 9.0 and later.
-/// Source: PTX ISA 9.0, "barrier.cluster", "mapa".
+/// Blocks of a cluster: their barrier, and reads of and writes to each other's shared memory. Compute
+/// capability 9.0 and later.
+/// Source: PTX ISA 9.0, "barrier.cluster", "mapa", "st.async".
 
 #include <cuda_runtime.h>
 
@@ -28,6 +28,32 @@ __device__ __forceinline__ float4 load_cluster_quad(std::uint32_t address, int r
       : "r"(address), "r"(rank)
       : "memory");
   return v;
+}
+
+/// The shared address that block `rank` of the cluster has for what this block has at `address`.
+[[nodiscard]] __device__ __forceinline__ std::uint32_t cluster_address(std::uint32_t address,
+                                                                       int rank) {
+  std::uint32_t out;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(out) : "r"(address), "r"(rank));
+  return out;
+}
+
+/// Sends four floats, or one, to `address` in a block of the cluster, where the mbarrier at
+/// `barrier`, in the same block, counts their bytes. Both are `cluster_address`es.
+__device__ __forceinline__ void push_cluster_quad(std::uint32_t address, float4 v,
+                                                  std::uint32_t barrier) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(address),
+      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+      : "memory");
+}
+__device__ __forceinline__ void push_cluster(std::uint32_t address, float v,
+                                             std::uint32_t barrier) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(address),
+      "f"(v), "r"(barrier)
+      : "memory");
 }
 
 /// Where block `rank` of the cluster has what this block has at `mine` in shared memory.

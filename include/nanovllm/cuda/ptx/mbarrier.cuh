@@ -45,6 +45,14 @@ __device__ __forceinline__ void mbarrier_wait(std::uint64_t& barrier, std::uint3
   }
 }
 
+/// The same where other blocks of the cluster wrote what the barrier counts.
+__device__ __forceinline__ void mbarrier_wait_cluster(std::uint64_t& barrier,
+                                                      std::uint32_t parity) {
+  while (!::cuda::ptx::mbarrier_try_wait_parity(::cuda::ptx::sem_acquire,
+                                                ::cuda::ptx::scope_cluster, &barrier, parity)) {
+  }
+}
+
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
 /// Position in a ring of `kStages` buffers: consumers wait for `parity`, the producer, before it

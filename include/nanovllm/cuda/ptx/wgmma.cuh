@@ -78,7 +78,7 @@ __device__ __forceinline__ void wgmma_hold(std::uint32_t (&r)[kSize]) {
 #define NANOVLLM_WGMMA_LIST_4 "{%0, %1, %2, %3}, "
 #define NANOVLLM_WGMMA_OUT_4(d) "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
 #define NANOVLLM_WGMMA_LIST_8 "{%0, %1, %2, %3, %4, %5, %6, %7}, "
-#define NANOVLLM_WGMMA_OUT_8(d)                                                                   \
+#define NANOVLLM_WGMMA_OUT_8(d) \
   "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
 #define NANOVLLM_WGMMA_LIST_16 \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
@@ -86,6 +86,14 @@ __device__ __forceinline__ void wgmma_hold(std::uint32_t (&r)[kSize]) {
   "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),    \
       "+f"(d[15])
+#define NANOVLLM_WGMMA_LIST_24                                              \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23}, "
+#define NANOVLLM_WGMMA_OUT_24(d)                                                                  \
+  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
+      "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),    \
+      "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]),  \
+      "+f"(d[22]), "+f"(d[23])
 #define NANOVLLM_WGMMA_LIST_32                                              \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
@@ -95,6 +103,18 @@ __device__ __forceinline__ void wgmma_hold(std::uint32_t (&r)[kSize]) {
       "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]),  \
       "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]),  \
       "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+#define NANOVLLM_WGMMA_LIST_48                                                       \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "          \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
+#define NANOVLLM_WGMMA_OUT_48(d)                                                                  \
+  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
+      "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),    \
+      "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]),  \
+      "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]),  \
+      "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),  \
+      "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]),  \
+      "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
 #define NANOVLLM_WGMMA_LIST_64                                                       \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "          \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
@@ -115,8 +135,9 @@ __device__ __forceinline__ void wgmma_hold(std::uint32_t (&r)[kSize]) {
 /// stored as m × k and n × k.
 template <MmaElement T, bool kAdd, int kSize>
 __device__ __forceinline__ void wgmma(float (&d)[kSize], WgmmaOperand a, WgmmaOperand b) {
-  static_assert(kSize >= 4 && kSize <= 64 && (kSize & (kSize - 1)) == 0,
-                "'wgmma' makes 8, 16, 32, 64 or 128 columns");
+  static_assert(
+      kSize == 24 || kSize == 48 || (kSize >= 4 && kSize <= 64 && (kSize & (kSize - 1)) == 0),
+      "'wgmma' makes 8, 16, 32, 48, 64, 96 or 128 columns");
 #define NANOVLLM_WGMMA_SS(columns, type, size, a_register, b_register, add_register)         \
   asm volatile("{.reg .pred p; setp.ne.b32 p, " add_register                                 \
                ", 0;"                                                                        \
@@ -129,10 +150,18 @@ __device__ __forceinline__ void wgmma(float (&d)[kSize], WgmmaOperand a, WgmmaOp
     NANOVLLM_WGMMA_SS("128", "bf16", 64, "%64", "%65", "%66");
   } else if constexpr (kSize == 64) {
     NANOVLLM_WGMMA_SS("128", "f16", 64, "%64", "%65", "%66");
+  } else if constexpr (kSize == 48 && kBf16) {
+    NANOVLLM_WGMMA_SS("96", "bf16", 48, "%48", "%49", "%50");
+  } else if constexpr (kSize == 48) {
+    NANOVLLM_WGMMA_SS("96", "f16", 48, "%48", "%49", "%50");
   } else if constexpr (kSize == 32 && kBf16) {
     NANOVLLM_WGMMA_SS("64", "bf16", 32, "%32", "%33", "%34");
   } else if constexpr (kSize == 32) {
     NANOVLLM_WGMMA_SS("64", "f16", 32, "%32", "%33", "%34");
+  } else if constexpr (kSize == 24 && kBf16) {
+    NANOVLLM_WGMMA_SS("48", "bf16", 24, "%24", "%25", "%26");
+  } else if constexpr (kSize == 24) {
+    NANOVLLM_WGMMA_SS("48", "f16", 24, "%24", "%25", "%26");
   } else if constexpr (kSize == 16 && kBf16) {
     NANOVLLM_WGMMA_SS("32", "bf16", 16, "%16", "%17", "%18");
   } else if constexpr (kSize == 16) {
@@ -179,8 +208,12 @@ __device__ __forceinline__ void wgmma(float (&d)[kSize], const std::uint32_t (&a
 
 #undef NANOVLLM_WGMMA_OUT_64
 #undef NANOVLLM_WGMMA_LIST_64
+#undef NANOVLLM_WGMMA_OUT_48
+#undef NANOVLLM_WGMMA_LIST_48
 #undef NANOVLLM_WGMMA_OUT_32
 #undef NANOVLLM_WGMMA_LIST_32
+#undef NANOVLLM_WGMMA_OUT_24
+#undef NANOVLLM_WGMMA_LIST_24
 #undef NANOVLLM_WGMMA_OUT_16
 #undef NANOVLLM_WGMMA_LIST_16
 #undef NANOVLLM_WGMMA_OUT_8

@@ -1,0 +1,62 @@
+#pragma once
+/// The blocks that `wide_m_linear` is compiled for, and what it takes. For the host; nothing here
+/// needs CUDA.
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+
+#include "nanovllm/core/math.hpp"
+#include "nanovllm/cuda/linear/tuning.hpp"
+
+namespace nanovllm::cuda {
+
+/// How a block of `wide_m_linear` is cut.
+struct WideMBlock {
+  int rows;    ///< of W; half of them gates and half ups in a gated product
+  int split;   ///< blocks that share K
+  int stages;  ///< of the ring
+};
+
+/// What stands around a product.
+enum class WideMKind : std::uint8_t {
+  plain,
+  normed,  ///< RMSNorm of x ahead
+  gated,   ///< RMSNorm of x ahead, SwiGLU behind
+};
+
+/// All blocks there are for each kind. A variant is an index into one of them.
+inline constexpr WideMBlock kWideMBlocks[] = {{64, 2, 6}, {64, 2, 10}, {32, 2, 8}};
+inline constexpr WideMBlock kWideMNormedBlocks[] = {{64, 1, 6}, {96, 1, 5}, {128, 1, 4}};
+inline constexpr WideMBlock kWideMGatedBlocks[] = {{96, 1, 5}, {96, 1, 4}};
+
+[[nodiscard]] constexpr int num_wide_m_variants(WideMKind kind) {
+  switch (kind) {
+    case WideMKind::plain: return static_cast<int>(std::size(kWideMBlocks));
+    case WideMKind::normed: return static_cast<int>(std::size(kWideMNormedBlocks));
+    default: return static_cast<int>(std::size(kWideMGatedBlocks));
+  }
+}
+[[nodiscard]] constexpr WideMBlock wide_m_block(WideMKind kind, int variant) {
+  switch (kind) {
+    case WideMKind::plain: return kWideMBlocks[variant];
+    case WideMKind::normed: return kWideMNormedBlocks[variant];
+    default: return kWideMGatedBlocks[variant];
+  }
+}
+
+/// Rows of x among which start-up tries them.
+inline constexpr std::int64_t kMinWideMRows = 65;
+inline constexpr std::int64_t kMaxWideMRows = 256;
+
+[[nodiscard]] constexpr bool suits_wide_m_rows(std::int64_t m) {
+  return m >= kMinWideMRows && m <= kMaxWideMRows;
+}
+
+/// Whether `wide_m_linear` does m rows of x by W, to n columns of y, as far as the extents go.
+[[nodiscard]] constexpr bool fits_wide_m(std::int64_t m, std::int64_t n, std::int64_t k) {
+  return m >= 1 && n >= 1 && k >= 8 && n % 4 == 0 && k % 8 == 0 &&
+         std::max({2 * n, k, m}) <= kMaxLinearExtent;
+}
+
+}  // namespace nanovllm::cuda
