@@ -63,6 +63,16 @@ inline constexpr std::int64_t kMaxSmallMFusedRows = 16;
   return m <= kMaxSmallMFusedRows && fits_small_m_linear(m, n, k);
 }
 
+/// Rows up to which its blocks ask for all shared memory of their multiprocessors, so that theirs and
+/// decode attention's begin beside each other: a layer of one row takes 1 to 2 us less up to some
+/// 500 keys. With more rows what is fetched ahead gets in the way of the keys.
+inline constexpr std::int64_t kSmallMSharedRows = 1;
+
+/// `LaunchConfig::shared_percent` of its launches with m rows.
+[[nodiscard]] constexpr int small_m_shared_percent(std::int64_t m) {
+  return m <= kSmallMSharedRows ? 100 : -1;
+}
+
 // ---- cluster_linear ----
 
 /// Sizes that a cluster of `cluster_linear` may have: the blocks that share K.

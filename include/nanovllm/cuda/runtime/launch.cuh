@@ -62,6 +62,10 @@ struct LaunchConfig {
   dim3 block;
   std::size_t shared_bytes = 0;  ///< dynamic shared memory; the 48 KiB default limit is raised
   int cluster = 1;               ///< blocks of a cluster, along x; compute capability ≥ 9.0
+  /// Percent of the memory that L1 and shared memory have in common that shared memory should get, -1
+  /// for what the kernel needs. A multiprocessor takes blocks of a kernel that wants another split
+  /// only when it is idle; so kernels that are to overlap want the same.
+  int shared_percent = -1;
   bool overlap = true;  ///< may start before the kernel ahead has ended (compute capability ≥ 9.0)
 };
 
@@ -95,12 +99,17 @@ void launch(void (*kernel)(Parameters...), const LaunchConfig& config, const Con
     detail::allow_shared_bytes(reinterpret_cast<const void*>(kernel), context.device,
                                config.shared_bytes);
   }
-  cudaLaunchAttribute attributes[2]{};
+  cudaLaunchAttribute attributes[3]{};
   unsigned num_attributes = 0;
   if (config.overlap && context.can_overlap) {
     cudaLaunchAttribute& attribute = attributes[num_attributes++];
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (config.shared_percent >= 0) {
+    cudaLaunchAttribute& attribute = attributes[num_attributes++];
+    attribute.id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    attribute.val.sharedMemCarveout = static_cast<unsigned>(config.shared_percent);
   }
   if (config.cluster > 1) {
     cudaLaunchAttribute& attribute = attributes[num_attributes++];

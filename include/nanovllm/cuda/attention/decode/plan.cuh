@@ -203,6 +203,22 @@ __device__ __forceinline__ DecodeGroupList list_groups(const SharedPrefixes& sha
   return list;
 }
 
+/// Blocks that share the tiles of `num_items` items, of `most`: `wanted`, or a multiple of the items
+/// near it, so that of items of one length none reaches into another's blocks and is merged through
+/// device memory. Where the items are few and short, that is worth blocks; else it must cost hardly
+/// any, because keys come at the rate that all multiprocessors read at, and blocks must be done soon
+/// enough for the merge to count.
+__device__ __forceinline__ int whole_item_blocks(int wanted, int most, int num_items,
+                                                 int num_tiles) {
+  if (num_items == 0 || num_items > most) return wanted;
+  const bool few = num_items <= most / 4 && wanted < most;
+  const int whole = num_items * max(wanted / num_items, 1);
+  if (few) return whole;
+  const bool costs_little =
+      whole >= wanted - wanted / 16 && num_tiles / whole <= kDecodeWholeItemTiles;
+  return wanted >= num_items && costs_little ? whole : wanted;
+}
+
 /// Each block sums up all lengths, and computes the ranges of `kDecodePlanWarps` warps. Dynamic
 /// shared memory: num_seqs + 1 ints, and 2 · (number of groups + 1).
 template <int kThreads>
@@ -227,11 +243,18 @@ __global__ void __launch_bounds__(kThreads)
     for (int s = thread; s < num_seqs; s += kThreads) plan.order[s] = groups.members[s].decode;
     for (int g = thread; g < groups.num_groups; g += kThreads) plan.groups[g] = groups.record(g);
   }
+  int num_items = 0;  // of one head
+  for (int base = 0; base < num_seqs; base += kThreads) {
+    const int s = base + thread;
+    num_items += __syncthreads_count(s < num_seqs && starts[s + 1] > starts[s]);
+  }
   const int warp = static_cast<int>(blockIdx.x) * kDecodePlanWarps + thread;
   if (thread >= kDecodePlanWarps || warp >= max_warps) return;
 
   const int total = starts[num_seqs] * num_heads;
-  const int blocks = min(max(total / grid.min_tiles_per_block, 1), grid.num_blocks);
+  const int blocks =
+      whole_item_blocks(min(max(total / grid.min_tiles_per_block, 1), grid.num_blocks),
+                        grid.num_blocks, num_items * num_heads, total);
   const DecodeTileList list{
       starts, num_seqs, num_heads, total, blocks * grid.warps_per_block, grid.warps_per_block};
   DecodeRange range{};

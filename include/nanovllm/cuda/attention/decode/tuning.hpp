@@ -17,6 +17,8 @@ inline constexpr int kDecodeRingBytes = 16384;  ///< a warp's tiles in flight: 1
 inline constexpr int kDecodePartExtra = 4;      ///< floats of an unfinished head besides head_dim
 inline constexpr int kDecodeSlotBytes = 8;
 inline constexpr int kDecodeMinTiles = 8;  ///< of a block, unless it is idle
+/// Tiles of a block up to which it pays that items do not reach into other blocks.
+inline constexpr int kDecodeWholeItemTiles = 64;
 inline constexpr int kDecodePlanThreads = 256;
 inline constexpr int kDecodePlanWarps = 32;  ///< ranges that a block of the plan kernel computes
 

@@ -44,7 +44,8 @@ void launch_small_m_fused(const SmallMOperands<bf16, Out>& p, const Context& con
   launch(small_m_fused_kernel<bf16, Out, kTiles, kGroups, kNorm, kGated>,
          {.grid = dim3(static_cast<unsigned>(ceil_div(p.n, Block::kColumns))),
           .block = dim3(Block::kThreads),
-          .shared_bytes = static_cast<std::size_t>(Block::shared_bytes(steps, p.num_tokens))},
+          .shared_bytes = static_cast<std::size_t>(Block::shared_bytes(steps, p.num_tokens)),
+          .shared_percent = small_m_shared_percent(p.num_tokens)},
          context, p);
 }
 
