@@ -54,6 +54,9 @@ TEST_CASE("Shares of K of the kernel for some tens of rows leave nothing out") {
   }
   CHECK(fits_mid_m(64, 4096, 1024));
   CHECK_FALSE(fits_mid_m(65, 4096, 1024));
+  CHECK(suits_mid_m(64, 6144, 1024));
+  CHECK_FALSE(suits_mid_m(8, 6144, 1024));
+  CHECK_FALSE(suits_mid_m(64, 24576, 4096));
   CHECK_FALSE(fits_mid_m(64, 4096, 1028));
 }
 

@@ -102,7 +102,7 @@ class FusedEngine {
         if (tiles > 1) out.push_back({FusedKernel::small_m, tiles});
       }
     }
-    if (layer.x.extent(0) >= kMinMidMRows && layer.x.extent(0) <= kMaxMidMRows) {
+    if (suits_mid_m(layer.x.extent(0), layer.weight.extent(0), layer.weight.extent(1))) {
       for (int form = 0; form < num_mid_m_variants(layer.gated); ++form)
         out.push_back({FusedKernel::mid_m, form});
     }

@@ -265,7 +265,7 @@ class LinearEngine {
           out.push_back({.kernel = LinearKernel::small_m_ring, .size = tiles});
       }
       for (int form = 0; form < num_mid_m_variants(false); ++form) {
-        if (rows >= kMinMidMRows && rows <= kMaxMidMRows)
+        if (suits_mid_m(rows, weight.extent(0), weight.extent(1)))
           out.push_back({.kernel = LinearKernel::mid_m, .size = form});
       }
       for (int form = 0; form < num_wide_m_variants(WideMKind::plain); ++form) {

@@ -6,7 +6,7 @@
 /// and, gated, with W [2 · width, K] of gate rows and then up rows, out = silu(g) · u of such sums.
 ///
 /// x [M ≤ 64, K], 16-byte aligned rows;  W [N, K] dense, 16-byte aligned, K a multiple of 8;
-/// y [M, N] (or [M, width]), any alignment; bf16 or half with bf16's norm.
+/// y [M, N] (or [M, width]), any alignment; bf16, or without a norm half.
 ///
 /// The rows of x are the 64 rows of a wgmma (operand A), rows of W its columns (operand B). A block
 /// owns a tile of rows of W, gated as many gate rows as up rows, so that both sums of an output

@@ -9,9 +9,8 @@
 
 namespace nanovllm::cuda {
 
-/// Most rows of x that `mid_m_linear` takes, and fewest for which start-up tries it.
+/// Most rows of x that `mid_m_linear` takes.
 inline constexpr std::int64_t kMaxMidMRows = 64;
-inline constexpr std::int64_t kMinMidMRows = 9;
 
 /// Rows of W of a block, and blocks of a cluster, which share K.
 struct MidMVariant {
@@ -48,6 +47,13 @@ inline constexpr int kMidMColumns = 64;
   constexpr std::int64_t kMostColumns = 1 << 18;  // whose norm weights have room
   return m >= 1 && m <= kMaxMidMRows && n >= 1 && k >= 8 && k % 8 == 0 && k <= kMostColumns &&
          n <= std::int64_t{1} << 30;
+}
+
+/// Whether start-up should try it. Larger weights are read no faster than by cuBLASLt, and whole
+/// layers of them are slower than their parts one by one promise.
+[[nodiscard]] constexpr bool suits_mid_m(std::int64_t m, std::int64_t n, std::int64_t k) {
+  constexpr std::int64_t kFewestRows = 9, kMostElements = std::int64_t{1} << 23;
+  return m >= kFewestRows && fits_mid_m(m, n, k) && n <= kMostElements / k;
 }
 
 }  // namespace nanovllm::cuda
