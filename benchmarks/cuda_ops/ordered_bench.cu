@@ -139,6 +139,7 @@ struct Bench {
             .x = MatrixView<const bf16>(x.data(), {m, k}),
             .weight = pointers[std::size_t(i) % pointers.size()],
             .out = MatrixView<bf16>(out.data(), {m, width}),
+            .normed = {},
             .gate_up = MatrixView<bf16>(wide.data(), {m, 2 * width})};
       };
       const double bytes = 2. * double(2 * width * k + m * (k + width));

@@ -354,6 +354,7 @@ TEST_CASE("gated_linear in one order has the same bits, tuned or not, for all nu
                 .x = MatrixView<const bf16>(layer.x.data() + (kRows - m) * k, {m, k}),
                 .weight = &layer.weight,
                 .out = MatrixView<bf16>(out.data(), {m, width}),
+                .normed = {},
                 .gate_up = MatrixView<bf16>(wide.data(), {m, 2 * width})},
             gpu.context, run_part);
         gpu.sync();

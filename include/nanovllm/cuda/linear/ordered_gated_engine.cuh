@@ -72,6 +72,7 @@ class OrderedGatedEngine {
             .x = MatrixView<const T>(x.data(), {rows, k}),
             .weight = weights[static_cast<std::size_t>(i) % weights.size()],
             .out = MatrixView<T>(out.data(), {rows, n / 2}),
+            .normed = {},
             .gate_up = MatrixView<T>(wide.data(), {rows, n})};
       };
       const auto weight = [&](int i) { return args(i).weight->view(); };
