@@ -255,6 +255,20 @@ TEST_CASE("random schemas with a tokenizer give texts that can be read") {
   for (std::future<int>& each : all) CHECK(each.get() >= 36);
 }
 
+TEST_CASE("what a schema repeats costs no more than once, and multiples no more than they are") {
+  std::string types = "\"object\"", properties = "\"p\": {}";
+  for (int i = 0; i < 5000; ++i) types += ", \"object\"";
+  for (int i = 0; i < 250; ++i) properties += ", \"p" + std::to_string(i) + "\": {}";
+  const nv::JsonSchemaCompiler compiler(byte_vocabulary());
+  CHECK(takes(*compiler.json_schema("{\"type\": [" + types + "], \"properties\": {" + properties +
+                                    "}}"),
+              R"({"p3": 1, "p7": 2})"));
+  const auto multiples = compiler.json_schema(
+      R"({"type": "integer", "minimum": -7, "maximum": 9, "multipleOf": 3})");
+  for (const char* yes : {"-6", "-3", "0", "3", "9"}) CHECK(takes(*multiples, yes));
+  for (const char* no : {"-9", "-7", "1", "12"}) CHECK_FALSE(takes(*multiples, no));
+}
+
 TEST_CASE("with Qwen3's vocabulary no schema's masks take long") {
   const char* model = "../shared/qwen3";
   if (!std::filesystem::exists(std::string(model) + "/tokenizer.json")) {
