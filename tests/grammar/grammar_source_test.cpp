@@ -69,6 +69,13 @@ std::size_t num_code_points(const std::string& text) {
   return count;
 }
 
+/// Of sanitizers' code, which is many times as slow, no time is asked.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || !defined(__OPTIMIZE__)
+constexpr bool kTimed = false;
+#else
+constexpr bool kTimed = true;
+#endif
+
 double cpu_milliseconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -260,13 +267,75 @@ TEST_CASE("what a schema repeats costs no more than once, and multiples no more 
   for (int i = 0; i < 5000; ++i) types += ", \"object\"";
   for (int i = 0; i < 250; ++i) properties += ", \"p" + std::to_string(i) + "\": {}";
   const nv::JsonSchemaCompiler compiler(byte_vocabulary());
-  CHECK(takes(*compiler.json_schema("{\"type\": [" + types + "], \"properties\": {" + properties +
-                                    "}}"),
-              R"({"p3": 1, "p7": 2})"));
-  const auto multiples = compiler.json_schema(
-      R"({"type": "integer", "minimum": -7, "maximum": 9, "multipleOf": 3})");
+  CHECK(takes(
+      *compiler.json_schema("{\"type\": [" + types + "], \"properties\": {" + properties + "}}"),
+      R"({"p3": 1, "p7": 2})"));
+  const auto multiples =
+      compiler.json_schema(R"({"type": "integer", "minimum": -7, "maximum": 9, "multipleOf": 3})");
   for (const char* yes : {"-6", "-3", "0", "3", "9"}) CHECK(takes(*multiples, yes));
   for (const char* no : {"-9", "-7", "1", "12"}) CHECK_FALSE(takes(*multiples, no));
+}
+
+TEST_CASE("schemas that would take long to compile are refused at once, with the reason") {
+  const nv::JsonSchemaCompiler compiler(byte_vocabulary());
+  const auto list = [](int count, const auto& element) {
+    std::string out;
+    for (int i = 0; i < count; ++i) out += (i == 0 ? "" : ", ") + element(i);
+    return out;
+  };
+  const auto number = [](int i) { return std::to_string(i); };
+  const auto name = [](int i) { return "\"p" + std::to_string(i) + "\""; };
+  const auto property = [&](int i) { return name(i) + ": {}"; };
+  const auto refused = [&](const std::string& schema, const std::string& why) {
+    const double begin = cpu_milliseconds();
+    std::string found = "nothing refused";
+    try {
+      static_cast<void>(compiler.json_schema(schema));
+    } catch (const nv::RequestError& error) {
+      found = error.what();
+    }
+    CHECK_THAT(found, Contains(why));
+    const double taken = cpu_milliseconds() - begin;
+    if (kTimed) CHECK(taken < 1000);
+  };
+  refused(R"({"allOf": [)" +
+              list(6000,
+                   [&](int i) {
+                     return R"({"properties": {"x": {"minLength": )" + number(i) + "}}}";
+                   }) +
+              "]}",
+          "'allOf' has 6000 elements");
+  refused(R"({"anyOf": [)" + list(19'000, [](int) { return std::string("{}"); }) +
+              R"(], "properties": {)" + list(280, property) + "}}",
+          "'anyOf' has 19000 elements");
+  refused(R"({"required": [)" + list(20'000, name) + "]}", "'required' has 20000 elements");
+  refused(R"({"patternProperties": {)" +
+              list(5000, [&](int i) { return "\"^x" + number(i) + "$\": {}"; }) + "}}",
+          "'patternProperties' has 5000 elements");
+  refused(R"({"patternProperties": {)" +
+              list(30, [&](int i) { return "\"^" + number(i) + "[ab]*a[ab]{13}$\": {}"; }) + "}}",
+          "takes too much work");
+  refused(R"({"allOf": [{"enum": [)" + list(10'000, number) + R"(]}, {"enum": [)" +
+              list(10'000, number) + "]}]}",
+          "'enum' has 10000 elements");
+  refused(R"({"$defs": {"big": {"properties": {)" + list(280, property) +
+              R"(}, "additionalProperties": true}}, "properties": {)" +
+              list(1500,
+                   [&](int i) {
+                     return name(i) + R"(: {"$ref": "#/$defs/big", "required": [)" + name(0) + "]}";
+                   }) +
+              "}}",
+          "takes more than 200000 steps");
+  refused(R"({"oneOf": [)" +
+              list(100,
+                   [&](int i) {
+                     return R"({"enum": [)" +
+                            list(300, [&](int j) { return number(1000 * i + j); }) + "]}";
+                   }) +
+              "]}",
+          "takes more than 200000 steps");
+  CHECK(takes(*compiler.json_schema(R"({"type": "string", "maxLength": 2147483647})"), "\"ab\""));
+  refused(R"({"type": "string", "minLength": 2147483647})", "'minLength' is larger than 2^30");
 }
 
 TEST_CASE("with Qwen3's vocabulary no schema's masks take long") {
@@ -280,13 +349,8 @@ TEST_CASE("with Qwen3's vocabulary no schema's masks take long") {
   const auto vocabulary =
       std::make_shared<const nv::GrammarVocabulary>(tokenizer, std::span(&stop, 1));
   const nv::JsonSchemaCompiler compiler(vocabulary);
-  // Ten times what is measured, for machines that do other things as well; of sanitizers' code, which
-  // is many times as slow, no time is asked.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || !defined(__OPTIMIZE__)
-  constexpr double kMaxMask = 1e9, kMaxCompile = 1e9;
-#else
-  constexpr double kMaxMask = 20, kMaxCompile = 2000;
-#endif
+  // Ten times what is measured, for machines that do other things as well.
+  constexpr double kMaxMask = kTimed ? 20 : 1e9, kMaxCompile = kTimed ? 2000 : 1e9;
   std::mt19937 random(3);
   const auto walk = [&](const std::string& schema, std::size_t num_steps) {
     INFO(schema);

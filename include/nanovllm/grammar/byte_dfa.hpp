@@ -84,6 +84,9 @@ class ByteDfa {
 /// work.
 [[nodiscard]] bool have_common_text(const ByteDfa& a, const ByteDfa& b);
 
+/// The same out of a budget of pairs of states that several questions share.
+[[nodiscard]] bool have_common_text(const ByteDfa& a, const ByteDfa& b, std::size_t& pairs_left);
+
 /// The automaton of a regular expression, which is to match the whole text. Throws RequestError.
 [[nodiscard]] inline ByteDfa compile_regex(std::string_view pattern) {
   return ByteDfa(make_nfa(parse_regex(pattern)));

@@ -38,6 +38,12 @@ struct JsonSchemaLimits {
   /// another does, so what they cost grows with their square.
   std::size_t max_properties = 2'000, max_optional_properties = 300;
   std::size_t max_listed_values = 1'000;  ///< of one `enum`
+  std::size_t max_branches = 128;         ///< of one `anyOf` or `oneOf`
+  std::size_t max_parts = 64;             ///< of one `allOf`
+  std::size_t max_name_patterns = 32;     ///< of one `patternProperties`
+  /// Values that are looked at in all, each time that one is: what schemas that are combined or
+  /// referred to again and again come to.
+  std::size_t max_work = 200'000;
 };
 
 /// The grammar in the notation of grammar/ebnf_parser.hpp. Throws RequestError for what is not a
