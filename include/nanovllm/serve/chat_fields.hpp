@@ -20,9 +20,9 @@ inline constexpr std::size_t kMaxMessages = 16384;
 /// ApiError, also for content that is not text.
 [[nodiscard]] std::vector<ChatMessage> parse_chat_messages(const RequestFields& body);
 
-/// Reads add_generation_prompt, continue_final_message and what says whether to think: chat_template_kwargs.enable_thinking,
-/// else enable_thinking, else a reasoning_effort of 'none'. Other kwargs are ignored. Throws
-/// ApiError, also for chat_template: a template is a program, and requests are not trusted with one.
+/// Reads add_generation_prompt, continue_final_message and what says whether to think:
+/// chat_template_kwargs.enable_thinking, else enable_thinking, else a reasoning_effort of 'none'.
+/// Other kwargs are ignored. Throws ApiError, also for chat_template: a template is a program, and requests are not trusted with one.
 [[nodiscard]] ChatOptions parse_chat_options(const RequestFields& body);
 
 }  // namespace nanovllm::serve

@@ -193,6 +193,34 @@ __device__ __forceinline__ void wgmma(float (&d)[kSize], const std::uint32_t (&a
 #undef NANOVLLM_WGMMA_RS_64
 }
 
+/// The same with `b` stored as n × k. `a` must stay as it is until the product is done.
+template <MmaElement T, int kSize>
+__device__ __forceinline__ void wgmma_rows(float (&d)[kSize], const std::uint32_t (&a)[4],
+                                           WgmmaOperand b) {
+  static_assert(kSize == 32 || kSize == 48 || kSize == 64,
+                "'wgmma_rows' makes 64, 96 or 128 columns");
+#define NANOVLLM_WGMMA_RS(columns, type, size, a0, a1, a2, a3, b_register)                    \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type           \
+               " " NANOVLLM_WGMMA_LIST_##size "{" a0 ", " a1 ", " a2 ", " a3 "}, " b_register \
+                                              ", 1, 1, 1, 0;"                                 \
+               : NANOVLLM_WGMMA_OUT_##size(d)                                                 \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits))
+  if constexpr (kSize == 32 && std::same_as<T, bf16>) {
+    NANOVLLM_WGMMA_RS("64", "bf16", 32, "%32", "%33", "%34", "%35", "%36");
+  } else if constexpr (kSize == 32) {
+    NANOVLLM_WGMMA_RS("64", "f16", 32, "%32", "%33", "%34", "%35", "%36");
+  } else if constexpr (kSize == 64 && std::same_as<T, bf16>) {
+    NANOVLLM_WGMMA_RS("128", "bf16", 64, "%64", "%65", "%66", "%67", "%68");
+  } else if constexpr (kSize == 64) {
+    NANOVLLM_WGMMA_RS("128", "f16", 64, "%64", "%65", "%66", "%67", "%68");
+  } else if constexpr (std::same_as<T, bf16>) {
+    NANOVLLM_WGMMA_RS("96", "bf16", 48, "%48", "%49", "%50", "%51", "%52");
+  } else {
+    NANOVLLM_WGMMA_RS("96", "f16", 48, "%48", "%49", "%50", "%51", "%52");
+  }
+#undef NANOVLLM_WGMMA_RS
+}
+
 #undef NANOVLLM_WGMMA_OUT_64
 #undef NANOVLLM_WGMMA_LIST_64
 #undef NANOVLLM_WGMMA_OUT_48

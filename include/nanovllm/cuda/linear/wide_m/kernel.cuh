@@ -41,7 +41,6 @@
 #include "nanovllm/cuda/ptx/pair.cuh"
 #include "nanovllm/cuda/ptx/tma.cuh"
 #include "nanovllm/cuda/ptx/wgmma.cuh"
-#include "nanovllm/cuda/ptx/wgmma_rows.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 
 namespace nanovllm::cuda::detail {
