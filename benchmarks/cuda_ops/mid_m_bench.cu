@@ -110,7 +110,7 @@ struct Bench {
       std::int64_t elements;
       std::function<void(int)> parts;
       std::function<bool(int, int, NextStart)> fused;
-      bool gated;
+      cuda::ProductKind kind;
       int best = 0;
     };
     const auto mid = [&](const MatrixView<bf16>& in, bool has_norm, const std::vector<Matrix>& all,
@@ -129,17 +129,17 @@ struct Bench {
     Op ops[] = {
         {"qkv", shape.qkv * shape.hidden,
          [&](int i) { apply_norm(), linear(ns, turn(qkv, i), hs, false); },
-         mid(xs, true, qkv, hs, false, false), false},
+         mid(xs, true, qkv, hs, false, false), cuda::ProductKind::normed},
         {"o", shape.hidden * shape.q, [&](int i) { linear(qs, turn(o, i), xs, true); },
-         mid(qs, false, o, xs, true, false), false},
+         mid(qs, false, o, xs, true, false), cuda::ProductKind::plain},
         {"gate_up", 2 * shape.width * shape.hidden,
          [&](int i) {
            apply_norm(), linear(ns, turn(gate_up, i), gs, false);
            cuda::silu_mul(SiluMulArgs<bf16>{.gate_up = constant(gs), .out = as}, context);
          },
-         mid(xs, true, gate_up, as, false, true), true},
+         mid(xs, true, gate_up, as, false, true), cuda::ProductKind::gated},
         {"down", shape.hidden * shape.width, [&](int i) { linear(as, turn(down, i), xs, true); },
-         mid(as, false, down, xs, true, false), false}};
+         mid(as, false, down, xs, true, false), cuda::ProductKind::plain}};
     const std::string suffix = std::string(" ") + shape.name + " M=" + std::to_string(m);
     double sum = 0;
     for (Op& op : ops) {
@@ -148,14 +148,14 @@ struct Bench {
       report.add(op.name + std::string(", parts") + suffix,
                  time_in_graph(context, op.parts, shape.layers, 10), bytes, flop);
       double best = 1e30;
-      for (int variant = 0; variant < cuda::num_mid_m_variants(op.gated); ++variant) {
+      for (int variant = 0; variant < cuda::num_mid_m_variants(op.kind); ++variant) {
         if (!op.fused(0, variant, NextStart::after_wait)) continue;
         const Timing timing = time_in_graph(
             context, [&](int i) { (void)op.fused(i, variant, NextStart::after_wait); },
             shape.layers, 10);
-        const cuda::MidMVariant form = cuda::mid_m_variant(op.gated, variant);
+        const cuda::MidMVariant form = cuda::mid_m_variant(op.kind, variant);
         report.add(op.name + std::string(", mid ") + std::to_string(form.rows) + " / " +
-                       std::to_string(form.split) + suffix,
+                       std::to_string(form.split) + " / " + std::to_string(form.panels) + suffix,
                    timing, bytes, flop);
         if (timing.median_us < best) best = timing.median_us, op.best = variant;
       }

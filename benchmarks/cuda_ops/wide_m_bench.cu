@@ -17,7 +17,7 @@
 namespace nanovllm::bench {
 namespace {
 
-using cuda::WideMKind;
+using cuda::ProductKind;
 
 struct Shape {
   const char* name;
@@ -142,8 +142,8 @@ class Wide {
     return cuda::wide_m_linear(layer, variant, maps_, context_);
   }
 
-  static WideMKind kind(int op) {
-    return op == 0 ? WideMKind::normed : op == 2 ? WideMKind::gated : WideMKind::plain;
+  static ProductKind kind(int op) {
+    return op == 0 ? ProductKind::normed : op == 2 ? ProductKind::gated : ProductKind::plain;
   }
 
  private:

@@ -42,21 +42,26 @@ TEST_CASE("Extents that 32 bits cannot count go to cuBLASLt") {
 }
 
 TEST_CASE("Shares of K of the kernel for some tens of rows leave nothing out") {
-  for (const bool gated : {false, true}) {
-    for (int i = 0; i < num_mid_m_variants(gated); ++i) {
-      const MidMVariant form = mid_m_variant(gated, i);
+  for (const ProductKind kind : {ProductKind::plain, ProductKind::normed, ProductKind::gated}) {
+    for (int i = 0; i < num_mid_m_variants(kind); ++i) {
+      const MidMVariant form = mid_m_variant(kind, i);
       for (std::int64_t k = 8; k <= 16384; k += 8) {
-        const std::int64_t panels = mid_m_panels(k, form.split);
+        const std::int64_t panels = mid_m_panels(k, form);
+        CHECK(panels % form.panels == 0);
         CHECK(panels * form.split * kMidMColumns >= k);
-        CHECK((panels - 1) * form.split * kMidMColumns < k);
+        CHECK((panels - form.panels) * form.split * kMidMColumns < k);
       }
     }
   }
   CHECK(fits_mid_m(64, 4096, 1024));
   CHECK_FALSE(fits_mid_m(65, 4096, 1024));
   CHECK(suits_mid_m(64, 6144, 1024));
-  CHECK_FALSE(suits_mid_m(8, 6144, 1024));
-  CHECK_FALSE(suits_mid_m(64, 24576, 4096));
+  CHECK(suits_mid_m(64, 24576, 4096));
+  CHECK(suits_mid_m(1, 24576, 4096));
+  CHECK_FALSE(suits_mid_m(4, 6144, 1024));
+  CHECK(suits_small_m(16, 6144, 1024));
+  CHECK(suits_small_m(1, 24576, 4096));
+  CHECK_FALSE(suits_small_m(2, 24576, 4096));
   CHECK_FALSE(fits_mid_m(64, 4096, 1028));
 }
 

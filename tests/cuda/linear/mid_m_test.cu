@@ -13,6 +13,8 @@
 namespace nanovllm::test {
 namespace {
 
+using cuda::ProductKind;
+
 /// Operands of a layer. Rows of x are 8 elements apart, NaN between and behind them; those of y
 /// begin at odd elements, or `pairs`, at even ones.
 struct Mid {
@@ -36,6 +38,13 @@ struct Mid {
         y(add ? GpuMatrix<bf16>::random(m, n, 4, placement(pairs))
               : GpuMatrix<bf16>(m, n, placement(pairs))) {
     for (std::int64_t i = 0; i < m * n; ++i) old.push_back(add ? y.value(i / n, i % n) : 0);
+  }
+
+  /// Makes y what it was at first.
+  void set_old() {
+    for (std::int64_t i = 0; i < m * n; ++i)
+      y(i / n, i % n) = bf16(static_cast<float>(old[static_cast<std::size_t>(i)]));
+    y.upload();
   }
 
   Placement placement(bool pairs) const {
@@ -104,11 +113,22 @@ struct Mid {
   }
 };
 
-void check(const Gpu& gpu, Mid operands, int variant) {
-  CAPTURE(operands.m, operands.n, operands.k, operands.has_norm, operands.gated,
-          operands.accumulate, variant);
-  REQUIRE(operands.run(0, operands.m, variant, gpu));
-  CHECK(operands.worst() <= 1);
+ProductKind kind_of(bool has_norm, bool gated) {
+  return gated ? ProductKind::gated : has_norm ? ProductKind::normed : ProductKind::plain;
+}
+
+/// Every form, but those whose stages this K does not fill.
+void check(const Gpu& gpu, Mid operands) {
+  const ProductKind kind = kind_of(operands.has_norm, operands.gated);
+  for (int variant = 0; variant < cuda::num_mid_m_variants(kind); ++variant) {
+    CAPTURE(operands.m, operands.n, operands.k, operands.has_norm, operands.gated,
+            operands.accumulate, variant);
+    operands.set_old();
+    const bool fits =
+        cuda::mid_m_variant(kind, variant).panels == 1 || operands.k % cuda::kTmaColumns == 0;
+    REQUIRE(operands.run(0, operands.m, variant, gpu) == fits);
+    if (fits) CHECK(operands.worst() <= 1);
+  }
 }
 
 }  // namespace
@@ -117,16 +137,16 @@ TEST_CASE("mid_m_linear equals float64") {
   if (!has_gpu()) return;
   const Gpu gpu;
   if (!gpu.context.is_hopper()) return;
-  for (int variant = 0; variant < cuda::num_mid_m_variants(false); ++variant) {
+  for (const bool norm : {false, true}) {
     for (const int m : {1, 7, 17, 32, 33, 64}) {
-      for (const bool norm : {false, true}) {
-        check(gpu, Mid(m, 77, 72, norm, false), variant);
-        check(gpu, Mid(m, 130, 1024, norm, false, true), variant);
-        check(gpu, Mid(m, 76, 1544, norm, false, true, true), variant);
-      }
+      check(gpu, Mid(m, 77, 72, norm, false));
+      check(gpu, Mid(m, 130, 1024, norm, false, true));
+      check(gpu, Mid(m, 76, 1544, norm, false, true, true));
+      check(gpu, Mid(m, 101, 1600, norm, false, true, true));  // 25 panels: no whole stages
     }
-    check(gpu, Mid(40, 24, 6152, false, false, true), variant);
-    check(gpu, Mid(64, 24, 6152, true, false), variant);
+    for (const std::int64_t k : {64, 128, 192}) check(gpu, Mid(9, 49, k, norm, false));
+    check(gpu, Mid(40, 24, 6152, norm, false, !norm));
+    check(gpu, Mid(64, 24, 6208, norm, false, !norm));
   }
 }
 
@@ -134,28 +154,25 @@ TEST_CASE("mid_m_linear with SwiGLU equals float64") {
   if (!has_gpu()) return;
   const Gpu gpu;
   if (!gpu.context.is_hopper()) return;
-  for (int variant = 0; variant < cuda::num_mid_m_variants(true); ++variant) {
-    for (const int m : {1, 20, 32, 64}) {
-      for (const bool norm : {false, true}) {
-        check(gpu, Mid(m, 53, 72, norm, true), variant);
-        check(gpu, Mid(m, 100, 1024, norm, true, false, true), variant);
-      }
-    }
-    check(gpu, Mid(40, 50, 6152, true, true), variant);
+  for (const int m : {1, 20, 32, 64}) {
+    check(gpu, Mid(m, 53, 72, true, true));
+    check(gpu, Mid(m, 100, 1024, true, true, false, true));
   }
+  check(gpu, Mid(40, 50, 6152, true, true));
+  check(gpu, Mid(64, 97, 6208, true, true));
 }
 
 TEST_CASE("mid_m_linear gives a row the same bits whatever rows are beside it") {
   if (!has_gpu()) return;
   const Gpu gpu;
   if (!gpu.context.is_hopper()) return;
-  for (const bool gated : {false, true}) {
-    for (int variant = 0; variant < cuda::num_mid_m_variants(gated); ++variant) {
-      Mid all(64, 75, 1544, true, gated);
+  for (const ProductKind kind : {ProductKind::plain, ProductKind::normed, ProductKind::gated}) {
+    for (int variant = 0; variant < cuda::num_mid_m_variants(kind); ++variant) {
+      Mid all(64, 75, 1600, kind != ProductKind::plain, kind == ProductKind::gated);
       REQUIRE(all.run(0, 64, variant, gpu));
       const std::vector<bf16> expected = all.result();
       for (const int rows : {1, 5, 24, 40}) {
-        CAPTURE(gated, variant, rows);
+        CAPTURE(static_cast<int>(kind), variant, rows);
         for (int begin = 0; begin < 64; begin += rows)
           REQUIRE(all.run(begin, std::min(begin + rows, 64), variant, gpu));
         const std::vector<bf16> got = all.result();
@@ -196,10 +213,11 @@ TEST_CASE("mid_m_linear behind itself gives the same bits alone, overlapping and
           variant, maps, context));
     };
     for (int i = 0; i < 24; ++i) {
-      layer(x, true, qkv, heads, false, false, i % cuda::num_mid_m_variants(false));
-      layer(heads, false, o, x, true, false, i % cuda::num_mid_m_variants(false));
-      layer(x, true, gate_up, act, false, true, i % cuda::num_mid_m_variants(true));
-      layer(act, false, down, x, true, false, i % cuda::num_mid_m_variants(false));
+      const auto variant = [i](ProductKind kind) { return i % cuda::num_mid_m_variants(kind); };
+      layer(x, true, qkv, heads, false, false, variant(ProductKind::normed));
+      layer(heads, false, o, x, true, false, variant(ProductKind::plain));
+      layer(x, true, gate_up, act, false, true, variant(ProductKind::gated));
+      layer(act, false, down, x, true, false, variant(ProductKind::plain));
     }
   };
   const auto elements = [&] {
@@ -234,6 +252,7 @@ TEST_CASE("mid_m_linear refuses what does not fit") {
   const Gpu gpu;
   Mid four(4, 16, 64, true, true);
   CHECK_FALSE(four.run(0, 4, 99, gpu));
+  CHECK_FALSE(Mid(4, 16, 64, false, true).run(0, 4, 0, gpu));
   CHECK_FALSE(Mid(65, 16, 64, false, false).run(0, 65, 0, gpu));
   CHECK_FALSE(Mid(4, 16, 36, false, false).run(0, 4, 0, gpu));
 }

@@ -13,17 +13,17 @@
 namespace nanovllm::test {
 namespace {
 
-using cuda::WideMKind;
+using cuda::ProductKind;
 
 /// Operands of a product. Rows of x and y stand apart, NaN between and behind them.
 template <class T>
 struct Wide {
-  WideMKind kind;
+  ProductKind kind;
   std::int64_t m, n, k;  ///< n columns of y
   bool accumulate;
   GpuMatrix<T> x, weight, norm, y, old;
 
-  Wide(WideMKind kind_in, std::int64_t m_in, std::int64_t n_in, std::int64_t k_in, bool add)
+  Wide(ProductKind kind_in, std::int64_t m_in, std::int64_t n_in, std::int64_t k_in, bool add)
       : kind(kind_in),
         m(m_in),
         n(n_in),
@@ -39,8 +39,8 @@ struct Wide {
     y.upload();
   }
 
-  [[nodiscard]] bool gated() const { return kind == WideMKind::gated; }
-  [[nodiscard]] bool normed() const { return kind != WideMKind::plain; }
+  [[nodiscard]] bool gated() const { return kind == ProductKind::gated; }
+  [[nodiscard]] bool normed() const { return kind != ProductKind::plain; }
 
   [[nodiscard]] cuda::WideMLayer<T> layer(std::int64_t begin, std::int64_t end) {
     const auto rows = x.view().slice(begin, end);
@@ -101,7 +101,7 @@ struct Wide {
 };
 
 template <class T>
-void equals_float64(WideMKind kind, cuda::TensorMaps& maps, const Gpu& gpu) {
+void equals_float64(ProductKind kind, cuda::TensorMaps& maps, const Gpu& gpu) {
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{65, 132, 64},
                                 {77, 264, 584},
                                 {128, 72, 8},
@@ -110,7 +110,7 @@ void equals_float64(WideMKind kind, cuda::TensorMaps& maps, const Gpu& gpu) {
                                 {200, 300, 2112},
                                 {256, 256, 192}}) {
     for (const bool accumulate : {false, true}) {
-      if (kind != WideMKind::plain && accumulate) continue;
+      if (kind != ProductKind::plain && accumulate) continue;
       for (int variant = 0; variant < cuda::num_wide_m_variants(kind); ++variant) {
         CAPTURE(static_cast<int>(kind), m, n, k, accumulate, variant);
         Wide<T> operands(kind, m, n, k, accumulate);
@@ -129,10 +129,10 @@ TEST_CASE("wide_m_linear equals float64", "[wide]") {
   const Gpu gpu;
   if (!gpu.context.is_hopper()) return;
   cuda::TensorMaps maps;
-  equals_float64<bf16>(WideMKind::plain, maps, gpu);
-  equals_float64<half>(WideMKind::plain, maps, gpu);
-  equals_float64<bf16>(WideMKind::normed, maps, gpu);
-  equals_float64<bf16>(WideMKind::gated, maps, gpu);
+  equals_float64<bf16>(ProductKind::plain, maps, gpu);
+  equals_float64<half>(ProductKind::plain, maps, gpu);
+  equals_float64<bf16>(ProductKind::normed, maps, gpu);
+  equals_float64<bf16>(ProductKind::gated, maps, gpu);
 }
 
 TEST_CASE("a row of wide_m_linear has the same bits among any others", "[wide]") {
@@ -140,14 +140,14 @@ TEST_CASE("a row of wide_m_linear has the same bits among any others", "[wide]")
   const Gpu gpu;
   if (!gpu.context.is_hopper()) return;
   cuda::TensorMaps maps;
-  for (const WideMKind kind : {WideMKind::plain, WideMKind::normed, WideMKind::gated}) {
+  for (const ProductKind kind : {ProductKind::plain, ProductKind::normed, ProductKind::gated}) {
     for (int variant = 0; variant < cuda::num_wide_m_variants(kind); ++variant) {
-      Wide<bf16> all(kind, 256, 200, 1544, kind == WideMKind::plain);
+      Wide<bf16> all(kind, 256, 200, 1544, kind == ProductKind::plain);
       all.run(0, 256, variant, maps, gpu);
       all.fetch();
       for (const std::int64_t rows : {1, 65, 130}) {
         CAPTURE(static_cast<int>(kind), variant, rows);
-        Wide<bf16> some(kind, 256, 200, 1544, kind == WideMKind::plain);
+        Wide<bf16> some(kind, 256, 200, 1544, kind == ProductKind::plain);
         for (std::int64_t begin = 0; begin < 256; begin += rows)
           some.run(begin, std::min<std::int64_t>(begin + rows, 256), variant, maps, gpu);
         some.fetch();
@@ -165,11 +165,11 @@ TEST_CASE("wide_m_linear refuses what does not fit", "[wide]") {
   const auto refuses = [&](Wide<bf16>&& operands, int variant) {
     return !cuda::wide_m_linear(operands.layer(0, 4), variant, maps, gpu.context);
   };
-  CHECK(refuses({WideMKind::plain, 4, 16, 64, false}, cuda::num_wide_m_variants(WideMKind::plain)));
-  CHECK(refuses({WideMKind::plain, 4, 16, 64, false}, -1));
-  CHECK(refuses({WideMKind::plain, 4, 18, 64, false}, 0));
-  CHECK(refuses({WideMKind::plain, 4, 16, 60, false}, 0));
-  Wide<bf16> normed(WideMKind::normed, 4, 16, 64, false);
+  CHECK(refuses({ProductKind::plain, 4, 16, 64, false}, cuda::num_wide_m_variants(ProductKind::plain)));
+  CHECK(refuses({ProductKind::plain, 4, 16, 64, false}, -1));
+  CHECK(refuses({ProductKind::plain, 4, 18, 64, false}, 0));
+  CHECK(refuses({ProductKind::plain, 4, 16, 60, false}, 0));
+  Wide<bf16> normed(ProductKind::normed, 4, 16, 64, false);
   cuda::WideMLayer<bf16> layer = normed.layer(0, 4);
   layer.norm.weight = VectorView<const bf16>(normed.norm.row(0).data, {63});
   CHECK_THROWS_AS(cuda::wide_m_linear(layer, 0, maps, gpu.context), ShapeError);

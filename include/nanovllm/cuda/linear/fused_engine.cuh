@@ -97,18 +97,20 @@ class FusedEngine {
   /// The families' ways to run a layer of this shape; `execute` says whether one takes it.
   [[nodiscard]] static std::vector<FusedPlan> candidates(const FusedLayer& layer) {
     std::vector<FusedPlan> out;
-    if (layer.x.extent(0) <= kMaxSmallMFusedRows) {
+    const std::int64_t m = layer.x.extent(0), n = layer.weight.extent(0),
+                       k = layer.weight.extent(1);
+    if (m <= kMaxSmallMFusedRows && suits_small_m(m, n, k)) {
       for (const int tiles : kSmallMTiles) {
         if (tiles > 1) out.push_back({FusedKernel::small_m, tiles});
       }
     }
-    if (suits_mid_m(layer.x.extent(0), layer.weight.extent(0), layer.weight.extent(1))) {
-      for (int form = 0; form < num_mid_m_variants(layer.gated); ++form)
+    const ProductKind kind = layer.gated ? ProductKind::gated : ProductKind::normed;
+    if (suits_mid_m(m, n, k)) {
+      for (int form = 0; form < num_mid_m_variants(kind); ++form)
         out.push_back({FusedKernel::mid_m, form});
     }
-    const WideMKind kind = layer.gated ? WideMKind::gated : WideMKind::normed;
     for (int form = 0; form < num_wide_m_variants(kind); ++form) {
-      if (suits_wide_m_rows(layer.x.extent(0))) out.push_back({FusedKernel::wide_m, form});
+      if (suits_wide_m_rows(m)) out.push_back({FusedKernel::wide_m, form});
     }
     return out;
   }

@@ -255,20 +255,21 @@ class LinearEngine {
     const std::int64_t rows = args.x.extent(0);
     std::vector<LinearPlan> out;
     const MatrixView<const T> weight = args.weight->view();
+    const std::int64_t n = weight.extent(0), k = weight.extent(1);
+    const bool suits_few = !kHasRings<T, Out> || suits_small_m(rows, n, k);
     for (const int tiles : kSmallMTiles) {
-      if (small_m_linear_takes(args.x, weight))
+      if (suits_few && small_m_linear_takes(args.x, weight))
         out.push_back({.kernel = LinearKernel::small_m, .size = tiles});
     }
     if constexpr (kHasRings<T, Out>) {
       for (const int tiles : kSmallMTiles) {
-        if (small_m_linear_takes(args.x, {}, weight))
+        if (suits_few && small_m_linear_takes(args.x, {}, weight))
           out.push_back({.kernel = LinearKernel::small_m_ring, .size = tiles});
       }
-      for (int form = 0; form < num_mid_m_variants(false); ++form) {
-        if (suits_mid_m(rows, weight.extent(0), weight.extent(1)))
-          out.push_back({.kernel = LinearKernel::mid_m, .size = form});
+      for (int form = 0; form < num_mid_m_variants(ProductKind::plain); ++form) {
+        if (suits_mid_m(rows, n, k)) out.push_back({.kernel = LinearKernel::mid_m, .size = form});
       }
-      for (int form = 0; form < num_wide_m_variants(WideMKind::plain); ++form) {
+      for (int form = 0; form < num_wide_m_variants(ProductKind::plain); ++form) {
         if (suits_wide_m_rows(rows)) out.push_back({.kernel = LinearKernel::wide_m, .size = form});
       }
     }

@@ -86,6 +86,14 @@ __device__ __forceinline__ void wgmma_hold(std::uint32_t (&r)[kSize]) {
   "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),    \
       "+f"(d[15])
+#define NANOVLLM_WGMMA_LIST_24                                              \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23}, "
+#define NANOVLLM_WGMMA_OUT_24(d)                                                                  \
+  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
+      "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),    \
+      "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]),  \
+      "+f"(d[22]), "+f"(d[23])
 #define NANOVLLM_WGMMA_LIST_32                                              \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
@@ -127,8 +135,9 @@ __device__ __forceinline__ void wgmma_hold(std::uint32_t (&r)[kSize]) {
 /// stored as m × k and n × k.
 template <MmaElement T, bool kAdd, int kSize>
 __device__ __forceinline__ void wgmma(float (&d)[kSize], WgmmaOperand a, WgmmaOperand b) {
-  static_assert(kSize == 48 || (kSize >= 4 && kSize <= 64 && (kSize & (kSize - 1)) == 0),
-                "'wgmma' makes 8, 16, 32, 64, 96 or 128 columns");
+  static_assert(
+      kSize == 24 || kSize == 48 || (kSize >= 4 && kSize <= 64 && (kSize & (kSize - 1)) == 0),
+      "'wgmma' makes 8, 16, 32, 48, 64, 96 or 128 columns");
 #define NANOVLLM_WGMMA_SS(columns, type, size, a_register, b_register, add_register)         \
   asm volatile("{.reg .pred p; setp.ne.b32 p, " add_register                                 \
                ", 0;"                                                                        \
@@ -149,6 +158,10 @@ __device__ __forceinline__ void wgmma(float (&d)[kSize], WgmmaOperand a, WgmmaOp
     NANOVLLM_WGMMA_SS("64", "bf16", 32, "%32", "%33", "%34");
   } else if constexpr (kSize == 32) {
     NANOVLLM_WGMMA_SS("64", "f16", 32, "%32", "%33", "%34");
+  } else if constexpr (kSize == 24 && kBf16) {
+    NANOVLLM_WGMMA_SS("48", "bf16", 24, "%24", "%25", "%26");
+  } else if constexpr (kSize == 24) {
+    NANOVLLM_WGMMA_SS("48", "f16", 24, "%24", "%25", "%26");
   } else if constexpr (kSize == 16 && kBf16) {
     NANOVLLM_WGMMA_SS("32", "bf16", 16, "%16", "%17", "%18");
   } else if constexpr (kSize == 16) {
@@ -227,6 +240,8 @@ __device__ __forceinline__ void wgmma_rows(float (&d)[kSize], const std::uint32_
 #undef NANOVLLM_WGMMA_LIST_48
 #undef NANOVLLM_WGMMA_OUT_32
 #undef NANOVLLM_WGMMA_LIST_32
+#undef NANOVLLM_WGMMA_OUT_24
+#undef NANOVLLM_WGMMA_LIST_24
 #undef NANOVLLM_WGMMA_OUT_16
 #undef NANOVLLM_WGMMA_LIST_16
 #undef NANOVLLM_WGMMA_OUT_8

@@ -12,9 +12,10 @@
 /// owns a tile of rows of W, gated as many gate rows as up rows, so that both sums of an output
 /// are in one thread. A cluster shares the tile and splits K; at the end each block finishes a
 /// share of the columns: the others send it their sums (st.async), and it adds all up in the order
-/// of K.
+/// of K. A cluster may be one block.
 ///
-/// Panels of 64 columns of both operands pass through rings in shared memory. One warp fills the
+/// Panels of 64 columns of both operands pass through rings in shared memory, one or two panels a
+/// stage: with tiles of few rows, one copy for two panels reads W faster. One warp fills the
 /// ring of W, before the kernel ahead has ended, one that of x, a warpgroup multiplies, and with a
 /// norm another one, between x's arrival and the products, sums up the squares of a panel and
 /// multiplies it by the norm's weights in place. No ring is larger than what lets two blocks stand on
@@ -30,6 +31,7 @@
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/cuda/linear/mid_m/block.cuh"
 #include "nanovllm/cuda/linear/small_m/kernel.cuh"
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/cluster.cuh"
@@ -44,71 +46,13 @@
 
 namespace nanovllm::cuda::detail {
 
-/// Shapes of a block: `kTileRows` rows of W, one of `kClusterSize` shares of K.
-template <int kTileRows, int kClusterSize, bool kHasNorm, bool kIsGated>
-struct MidMBlock {
-  static constexpr int kRows = kTileRows;
-  static constexpr int kSplit = kClusterSize;
-  static constexpr bool kNorm = kHasNorm;
-  static constexpr bool kGated = kIsGated;
-  static constexpr int kTokens = 64;
-  static constexpr int kColumns = kGated ? kRows / 2 : kRows;  ///< of y
-  /// Sets of 8 columns that a block finishes, and sums that it gets for them from each other one:
-  /// a quad for each of these in each thread.
-  static constexpr int kOwned = kColumns / 8 / kSplit;
-  static constexpr int kPushed = kGated ? 2 * kOwned : kOwned;
-  static_assert(kOwned * kSplit * 8 == kColumns);
-
-  static constexpr int kGroup = 128;  ///< threads of a warpgroup
-  static constexpr int kWeightWarp = 4, kXWarp = 5, kNormWarp = 6;
-  static constexpr int kThreads = kGroup + 64 + (kNorm ? kGroup : 0);
-  static constexpr int kRowBytes = 2 * kTmaColumns;
-  static constexpr int kWeightBytes = kRows * kRowBytes;  ///< of a panel
-  /// Panels of W under way at a time while the ring is filled: more only delay x.
-  static constexpr int kUnderWay = std::max(2, 32 * 1024 / kWeightBytes);
-
-  static constexpr int kReceivedBytes = (kSplit - 1) * kPushed * kGroup * 16;
-  static constexpr int kSquaresBytes = kNorm ? kSplit * kTokens * 4 : 0;
-  static constexpr int kAlignment = 1024;
-
-  /// Bytes of x's panel: whole sets of 8 rows, as the swizzle has them.
-  static constexpr int x_bytes(int num_tokens) { return (num_tokens + 7) / 8 * 8 * kRowBytes; }
-
-  /// Bytes beside `stages` stages of the rings, for `panels` panels of K. Products read 64 rows of
-  /// x, also where a panel has fewer: what lies behind it only reaches rows of y that there are not.
-  static constexpr int other_bytes(int panels, int num_tokens, int stages) {
-    const int behind = kReceivedBytes + kSquaresBytes + (kNorm ? panels * kRowBytes : 0);
-    const int read = kTokens * kRowBytes - x_bytes(num_tokens);
-    return std::max(behind, read) + (4 * stages + 1) * 8 + kAlignment;
-  }
-  static constexpr int shared_bytes(int panels, int num_tokens, int stages) {
-    return stages * (kWeightBytes + x_bytes(num_tokens)) + other_bytes(panels, num_tokens, stages);
-  }
-};
-
-/// What a launch says beside the tensor maps, by value.
-template <class T, class Out>
-struct MidMOperands {
-  const T* norm;
-  Out* y;
-  std::int64_t y_stride;
-  std::int32_t num_tokens;
-  std::int32_t n;  ///< columns of y
-  std::int32_t k;
-  std::int32_t panels;  ///< of a block
-  std::int32_t stages;  ///< of the rings
-  float eps;
-  bool accumulate;
-  bool y_pairs;     ///< y's pairs of columns are aligned as such
-  NextStart start;  ///< of the next kernel
-};
-
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 /// A block's shared memory, and what its warps do with it.
 template <class Block, class T, class Out>
 struct MidMPart {
-  static constexpr int kSums = Block::kRows / 2;  ///< of a thread of the products
+  static constexpr int kSums = Block::kRows / 2;           ///< of a thread of the products
+  static constexpr int kNormPasses = Block::kTokens / 16;  ///< of the norm's threads over a panel
 
   const MidMOperands<T, Out>& p;
   std::byte* weights;
@@ -121,14 +65,18 @@ struct MidMPart {
   std::uint64_t* normed;
   std::uint64_t* empty;
   std::uint64_t* complete;  ///< everything from the other blocks is here
-  int x_bytes;
+  int x_bytes;              ///< of a stage
+  int x_panel_bytes;
   int rank;          ///< in the cluster
   int first;         ///< column of y of the tile
   int first_column;  ///< of K of this block
   int panels;        ///< that this block has
+  int fills;         ///< of stages, by which they come
 
   __device__ __forceinline__ MidMPart(const MidMOperands<T, Out>& operands, std::byte* shared)
-      : p(operands), x_bytes(Block::x_bytes(operands.num_tokens)) {
+      : p(operands),
+        x_bytes(Block::x_bytes(operands.num_tokens)),
+        x_panel_bytes(Block::x_panel_bytes(operands.num_tokens)) {
     const std::uint32_t begin = shared_address(shared);
     weights =
         shared + ((begin + Block::kAlignment - 1) / Block::kAlignment * Block::kAlignment - begin);
@@ -139,7 +87,7 @@ struct MidMPart {
     norm = behind + Block::kReceivedBytes + Block::kSquaresBytes;
     const int bytes = max(Block::kReceivedBytes + Block::kSquaresBytes +
                               (Block::kNorm ? p.panels * Block::kRowBytes : 0),
-                          Block::kTokens * Block::kRowBytes - x_bytes);
+                          Block::kTokens * Block::kRowBytes - x_panel_bytes);
     full_weights = reinterpret_cast<std::uint64_t*>(behind + bytes);
     full_x = full_weights + p.stages;
     normed = full_x + p.stages;
@@ -150,6 +98,7 @@ struct MidMPart {
     first_column = rank * p.panels * kTmaColumns;
     const int columns_left = max(0, p.k - first_column);
     panels = min(p.panels, (columns_left + kTmaColumns - 1) / kTmaColumns);
+    fills = (panels + Block::kPanels - 1) / Block::kPanels;
   }
 
   /// By one thread.
@@ -160,40 +109,52 @@ struct MidMPart {
       mbarrier_init(normed[i], 4);
       mbarrier_init(empty[i], 4);
     }
-    mbarrier_init(*complete, 1);
+    mbarrier_init(*complete, Block::kSplit == 1 ? 4 : 1);
     mbarrier_init_fence();
-    const int from_norm = Block::kNorm ? Block::kSplit * x_bytes / Block::kRowBytes * 4 : 0;
-    mbarrier_arrive_expect(*complete, Block::kReceivedBytes + from_norm);
+    if constexpr (Block::kSplit > 1) {
+      const int from_norm = Block::kNorm ? Block::kSplit * x_panel_bytes / Block::kRowBytes * 4 : 0;
+      mbarrier_arrive_expect(*complete, Block::kReceivedBytes + from_norm);
+    }
   }
 
-  __device__ __forceinline__ void load_weights_panel(const CUtensorMap& map, int panel,
-                                                     int stage) const {
+  /// A copy of a stage's panels, from fill `i` of this block and row `row` on; where a stage has
+  /// several, panels are a dimension of the map.
+  __device__ __forceinline__ void load_panels(std::byte* to, const CUtensorMap& map, int i, int row,
+                                              std::uint64_t& full) const {
+    if constexpr (Block::kPanels == 1) {
+      tma_load(to, map, {first_column + i * kTmaColumns, row}, full);
+    } else {
+      tma_load(to, map, {0, row, first_column / kTmaColumns + i * Block::kPanels}, full);
+    }
+  }
+
+  __device__ __forceinline__ void fill_weights(const CUtensorMap& map, int i, int stage) const {
+    static_assert(!Block::kGated || Block::kPanels == 1);
     mbarrier_arrive_expect(full_weights[stage], Block::kWeightBytes);
     std::byte* const to = weights + stage * Block::kWeightBytes;
-    const int column = first_column + panel * kTmaColumns;
-    tma_load(to, map, {column, first}, full_weights[stage]);
+    load_panels(to, map, i, first, full_weights[stage]);
     if constexpr (Block::kGated)
-      tma_load(to + Block::kWeightBytes / 2, map, {column, p.n + first}, full_weights[stage]);
+      load_panels(to + Block::kWeightBytes / 2, map, i, p.n + first, full_weights[stage]);
   }
 
   /// The part of the ring of W that may be under way at once. By one thread.
   __device__ __forceinline__ void start_weights(const CUtensorMap& map) const {
-    const int count = min(min(p.stages, panels), Block::kUnderWay);
-    for (int i = 0; i < count; ++i) load_weights_panel(map, i, i);
+    const int count = min(min(p.stages, fills), Block::kUnderWay);
+    for (int i = 0; i < count; ++i) fill_weights(map, i, i);
   }
 
   /// The rest of W.
   __device__ __forceinline__ void load_weights(const CUtensorMap& map) const {
     int i = min(p.stages, Block::kUnderWay);
-    for (; i < min(p.stages, panels); ++i) {
+    for (; i < min(p.stages, fills); ++i) {
       mbarrier_wait(full_weights[i - Block::kUnderWay], 0);
-      load_weights_panel(map, i, i);
+      fill_weights(map, i, i);
     }
     int stage = 0;
     std::uint32_t parity = 0;
-    for (i = p.stages; i < panels; ++i) {
+    for (i = p.stages; i < fills; ++i) {
       mbarrier_wait(empty[stage], parity);
-      load_weights_panel(map, i, stage);
+      fill_weights(map, i, stage);
       if (++stage == p.stages) stage = 0, parity ^= 1;
     }
   }
@@ -201,17 +162,17 @@ struct MidMPart {
   __device__ __forceinline__ void load_x(const CUtensorMap& map) const {
     int stage = 0;
     std::uint32_t parity = 1;
-    for (int i = 0; i < panels; ++i) {
+    for (int i = 0; i < fills; ++i) {
       if (i >= p.stages) mbarrier_wait(empty[stage], parity);
       mbarrier_arrive_expect(full_x[stage], static_cast<std::uint32_t>(x_bytes));
-      tma_load(x + stage * x_bytes, map, {first_column + i * kTmaColumns, 0}, full_x[stage]);
+      load_panels(x + stage * x_bytes, map, i, 0, full_x[stage]);
       if (++stage == p.stages) stage = 0, parity ^= 1;
     }
   }
 
   /// Starts copying the norm's weights; zeros beyond the last column. By 128 threads.
   __device__ __forceinline__ void start_norm(int thread) const {
-    for (int i = thread; i < panels * 8; i += Block::kGroup) {
+    for (int i = thread; i < fills * Block::kPanels * 8; i += Block::kGroup) {
       const bool wanted = first_column + 8 * i < p.k;
       copy_async_16_or_zero(shared_address(norm + 16 * i),
                             p.norm + (wanted ? first_column + 8 * i : 0), wanted);
@@ -219,58 +180,73 @@ struct MidMPart {
     copy_async_commit();
   }
 
+  /// The same for the thread's pieces of a panel, from shared address `at` on.
+  __device__ __forceinline__ void apply_norm_to_panel(std::uint32_t scale_at, std::uint32_t at,
+                                                      int row, float (&sum)[kNormPasses]) const {
+    const int num_rows = x_panel_bytes / Block::kRowBytes;
+    const uint4 scale = load_from_shared(scale_at);
+    uint4 v[kNormPasses];
+#pragma unroll
+    for (int j = 0; j < kNormPasses; ++j) {
+      if (row + 16 * j < num_rows) v[j] = load_from_shared(at + j * 16 * Block::kRowBytes);
+    }
+#pragma unroll
+    for (int j = 0; j < kNormPasses; ++j) {
+      if (row + 16 * j >= num_rows) break;
+      const auto add = [&](std::uint32_t pair) {
+        const float2 value = unpack_pair<T>(pair);
+        sum[j] = fmaf(value.x, value.x, sum[j]);
+        sum[j] = fmaf(value.y, value.y, sum[j]);
+      };
+      add(v[j].x), add(v[j].y), add(v[j].z), add(v[j].w);
+      v[j] = multiply_pairs(v[j], scale);
+      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at + j * 16 * Block::kRowBytes),
+                   "r"(v[j].x), "r"(v[j].y), "r"(v[j].z), "r"(v[j].w)
+                   : "memory");
+    }
+  }
+
   /// Multiplies x by the norm's weights where it lies, and sends sums of its squares to all blocks.
   __device__ __forceinline__ void apply_norm(int thread) const {
-    constexpr int kPasses = Block::kTokens / 16;
-    const int row = thread / 8, num_rows = x_bytes / Block::kRowBytes;
+    const int row = thread / 8, num_rows = x_panel_bytes / Block::kRowBytes;
     const int piece = thread % 8 ^ row % 8;  // of the row: the swizzle has it at thread % 8
     const std::uint32_t own = shared_address(x) + static_cast<std::uint32_t>(16 * thread);
     const std::uint32_t scales = shared_address(norm) + static_cast<std::uint32_t>(16 * piece);
-    float sum[kPasses] = {};
+    float sum[kNormPasses] = {};
     int stage = 0;
     std::uint32_t parity = 0;
     copy_async_wait<0>();
     named_barrier_sync<Block::kGroup>(1);
-    for (int i = 0; i < panels; ++i) {
-      const uint4 scale = load_from_shared(scales + i * Block::kRowBytes);
+    for (int i = 0; i < fills; ++i) {
       mbarrier_wait(full_x[stage], parity);
-      const std::uint32_t at = own + static_cast<std::uint32_t>(stage * x_bytes);
-      uint4 v[kPasses];
 #pragma unroll
-      for (int j = 0; j < kPasses; ++j) {
-        if (row + 16 * j < num_rows) v[j] = load_from_shared(at + j * 16 * Block::kRowBytes);
-      }
-#pragma unroll
-      for (int j = 0; j < kPasses; ++j) {
-        if (row + 16 * j >= num_rows) break;
-        const auto add = [&](std::uint32_t pair) {
-          const float2 value = unpack_pair<T>(pair);
-          sum[j] = fmaf(value.x, value.x, sum[j]);
-          sum[j] = fmaf(value.y, value.y, sum[j]);
-        };
-        add(v[j].x), add(v[j].y), add(v[j].z), add(v[j].w);
-        v[j] = multiply_pairs(v[j], scale);
-        asm volatile(
-            "st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at + j * 16 * Block::kRowBytes),
-            "r"(v[j].x), "r"(v[j].y), "r"(v[j].z), "r"(v[j].w)
-            : "memory");
-      }
+      for (int panel = 0; panel < Block::kPanels; ++panel)
+        apply_norm_to_panel(
+            scales + (i * Block::kPanels + panel) * Block::kRowBytes,
+            own + static_cast<std::uint32_t>(stage * x_bytes + panel * x_panel_bytes), row, sum);
       async_proxy_fence_shared();
       __syncwarp();
       if (thread % 32 == 0) mbarrier_arrive(normed[stage]);
       if (++stage == p.stages) stage = 0, parity ^= 1;
     }
 #pragma unroll
-    for (int j = 0; j < kPasses; ++j) {
+    for (int j = 0; j < kNormPasses; ++j) {
 #pragma unroll
       for (int lanes = 1; lanes < 8; lanes *= 2)
         sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], lanes);
       const int to = thread % 8;
-      if (to < Block::kSplit && row + 16 * j < num_rows) {
-        push_cluster(
-            cluster_address(shared_address(squares + rank * Block::kTokens + row + 16 * j), to),
-            sum[j], cluster_address(shared_address(complete), to));
+      if (to >= Block::kSplit || row + 16 * j >= num_rows) continue;
+      float* const square = squares + rank * Block::kTokens + row + 16 * j;
+      if constexpr (Block::kSplit == 1) {
+        *square = sum[j];
+      } else {
+        push_cluster(cluster_address(shared_address(square), to), sum[j],
+                     cluster_address(shared_address(complete), to));
       }
+    }
+    if constexpr (Block::kSplit == 1) {
+      __syncwarp();
+      if (thread % 32 == 0) mbarrier_arrive(*complete);
     }
   }
 
@@ -278,16 +254,20 @@ struct MidMPart {
   __device__ __forceinline__ void multiply(float (&sum)[kSums]) const {
     int stage = 0, last = 0;
     std::uint32_t parity = 0;
-    const bool refills = panels > p.stages;
-    for (int i = 0; i < panels; ++i) {
+    const bool refills = fills > p.stages;
+    for (int i = 0; i < fills; ++i) {
       mbarrier_wait(full_weights[stage], parity);
       mbarrier_wait(Block::kNorm ? normed[stage] : full_x[stage], parity);
       wgmma_fence();
       const WgmmaOperand a = wgmma_operand(x + stage * x_bytes, 0);
       const WgmmaOperand b = wgmma_operand(weights + stage * Block::kWeightBytes, 0);
 #pragma unroll
-      for (int step = 0; step < 4; ++step)  // of 16 columns
-        wgmma<T, true>(sum, a.plus(32 * step), b.plus(32 * step));
+      for (int panel = 0; panel < Block::kPanels; ++panel) {
+#pragma unroll
+        for (int step = 0; step < 4; ++step)  // of 16 columns
+          wgmma<T, true>(sum, a.plus(panel * x_panel_bytes + 32 * step),
+                         b.plus(panel * Block::kPanelBytes + 32 * step));
+      }
       wgmma_commit();
       if (refills) {
         wgmma_wait<1>();
@@ -313,6 +293,12 @@ struct MidMPart {
   /// Sends other blocks the sums they finish; `total` gets all of this block's own, added up.
   __device__ __forceinline__ void exchange(const float (&sum)[kSums],
                                            float4 (&total)[Block::kPushed]) const {
+    if constexpr (Block::kSplit == 1) {
+#pragma unroll
+      for (int i = 0; i < Block::kPushed; ++i) total[i] = quad(sum, set_of(0, i));
+      if constexpr (Block::kNorm) mbarrier_wait(*complete, 0);
+      return;
+    }
     const int thread = static_cast<int>(threadIdx.x);
     const auto slot = [&](int owner, int from, int i) {
       const int place = from < owner ? from : from - 1;
@@ -477,13 +463,13 @@ __device__ __forceinline__ void mid_m_block(const CUtensorMap& w_map, const CUte
 
 /// Grid: a cluster of kSplit blocks, along x, for each kColumns columns of y. Dynamic shared memory:
 /// shared_bytes.
-template <class T, class Out, int kRows, int kSplit, bool kNorm, bool kGated>
-__global__ void __launch_bounds__(MidMBlock<kRows, kSplit, kNorm, kGated>::kThreads, 2)
+template <class T, class Out, int kRows, int kSplit, int kPanels, bool kNorm, bool kGated>
+__global__ void __launch_bounds__(MidMBlock<kRows, kSplit, kPanels, kNorm, kGated>::kThreads, 2)
     mid_m_kernel(const __grid_constant__ CUtensorMap w_map,
                  const __grid_constant__ CUtensorMap x_map,
                  const __grid_constant__ MidMOperands<T, Out> p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  mid_m_block<MidMBlock<kRows, kSplit, kNorm, kGated>, T, Out>(w_map, x_map, p);
+  mid_m_block<MidMBlock<kRows, kSplit, kPanels, kNorm, kGated>, T, Out>(w_map, x_map, p);
 #endif
 }
 

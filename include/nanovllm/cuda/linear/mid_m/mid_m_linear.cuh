@@ -25,53 +25,67 @@
 namespace nanovllm::cuda {
 namespace detail {
 
-/// Stages of the rings that have room, at most one for each panel; 0 or 1 where there is too little.
+/// Stages of the rings that have room, at most what K takes; 0 or 1 where there is too little.
 template <class Block>
 [[nodiscard]] int mid_m_stages(int panels, int num_tokens, const Context& context) {
   const auto room =
       static_cast<int>(mid_m_shared_bytes(static_cast<std::int64_t>(context.max_shared_bytes)));
-  int stages = panels;
+  int stages = panels / Block::kPanels;
   while (stages > 0 && Block::shared_bytes(panels, num_tokens, stages) > room) --stages;
   return stages;
 }
 
-/// Enqueues the product. False, with nothing enqueued, where the rings have too little room.
-template <int kRows, int kSplit, bool kNorm, bool kGated, class T, class Out>
+/// The map of rows of k elements, of which a copy brings `box` rows of a stage's panels; they are a
+/// dimension of it where there are several.
+template <int kPanels, class T>
+[[nodiscard]] CUtensorMap mid_m_map(TensorMaps& maps, const T* data, std::int64_t rows,
+                                    std::int64_t k, std::int64_t stride, int box) {
+  if constexpr (kPanels == 1) {
+    return maps.get<T, 2>(data, {k, rows}, {stride}, {kTmaColumns, box});
+  } else {
+    return maps.get<T, 3>(data, {kTmaColumns, rows, k / kTmaColumns}, {stride, kTmaColumns},
+                          {kTmaColumns, box, kPanels});
+  }
+}
+
+/// Enqueues the product. False, with nothing enqueued, where the rings have too little room, or
+/// stages of several panels would not be whole.
+template <ProductKind kKind, MidMVariant kForm, class T, class Out>
 bool launch_mid_m(const MatrixView<const T>& x, const MatrixView<const T>& weight,
                   MidMOperands<T, Out> p, TensorMaps& maps, const Context& context) {
-  using Block = MidMBlock<kRows, kSplit, kNorm, kGated>;
-  p.panels = static_cast<std::int32_t>(mid_m_panels(p.k, kSplit));
+  constexpr bool kGated = kKind == ProductKind::gated, kNorm = kKind != ProductKind::plain;
+  using Block = MidMBlock<kForm.rows, kForm.split, kForm.panels, kNorm, kGated>;
+  if (kForm.panels > 1 && p.k % kTmaColumns != 0) return false;
+  p.panels = static_cast<std::int32_t>(mid_m_panels(p.k, kForm));
   p.stages = mid_m_stages<Block>(p.panels, p.num_tokens, context);
-  if (p.stages < std::min(p.panels, 2)) return false;
+  if (p.stages < std::min(p.panels / kForm.panels, 2)) return false;
   const std::int64_t m = x.extent(0), k = p.k;
-  const int box_rows = Block::x_bytes(p.num_tokens) / Block::kRowBytes;
-  const CUtensorMap w_map = maps.get<T, 2>(weight.data, {k, weight.extent(0)}, {k},
-                                           {kTmaColumns, kGated ? kRows / 2 : kRows});
+  const CUtensorMap w_map = mid_m_map<kForm.panels>(maps, weight.data, weight.extent(0), k, k,
+                                                    kGated ? kForm.rows / 2 : kForm.rows);
   const CUtensorMap x_map =
-      maps.get<T, 2>(x.data, {k, m}, {m == 1 ? k : x.strides[0]}, {kTmaColumns, box_rows});
-  launch(
-      mid_m_kernel<T, Out, kRows, kSplit, kNorm, kGated>,
-      {.grid = dim3(static_cast<unsigned>(ceil_div(std::int64_t{p.n}, Block::kColumns) * kSplit)),
-       .block = dim3(Block::kThreads),
-       .shared_bytes =
-           static_cast<std::size_t>(Block::shared_bytes(p.panels, p.num_tokens, p.stages)),
-       .cluster = kSplit},
-      context, w_map, x_map, p);
+      mid_m_map<kForm.panels>(maps, x.data, m, k, m == 1 ? k : x.strides[0],
+                              Block::x_panel_bytes(p.num_tokens) / Block::kRowBytes);
+  launch(mid_m_kernel<T, Out, kForm.rows, kForm.split, kForm.panels, kNorm, kGated>,
+         {.grid = dim3(
+              static_cast<unsigned>(ceil_div(std::int64_t{p.n}, Block::kColumns) * kForm.split)),
+          .block = dim3(Block::kThreads),
+          .shared_bytes =
+              static_cast<std::size_t>(Block::shared_bytes(p.panels, p.num_tokens, p.stages)),
+          .cluster = kForm.split},
+         context, w_map, x_map, p);
   return true;
 }
 
 /// The same by a variant's index, looked for from kIndex on.
-template <bool kNorm, bool kGated, int kIndex = 0, class T, class Out>
+template <ProductKind kKind, int kIndex = 0, class T, class Out>
 bool launch_mid_m_variant(const MatrixView<const T>& x, const MatrixView<const T>& weight,
                           const MidMOperands<T, Out>& p, int variant, TensorMaps& maps,
                           const Context& context) {
-  if constexpr (kIndex < num_mid_m_variants(kGated)) {
-    constexpr MidMVariant kVariant = mid_m_variant(kGated, kIndex);
+  if constexpr (kIndex < num_mid_m_variants(kKind)) {
     if (variant == kIndex) {
-      return launch_mid_m<kVariant.rows, kVariant.split, kNorm, kGated>(x, weight, p, maps,
-                                                                        context);
+      return launch_mid_m<kKind, mid_m_variant(kKind, kIndex)>(x, weight, p, maps, context);
     }
-    return launch_mid_m_variant<kNorm, kGated, kIndex + 1>(x, weight, p, variant, maps, context);
+    return launch_mid_m_variant<kKind, kIndex + 1>(x, weight, p, variant, maps, context);
   }
   return false;
 }
@@ -79,7 +93,8 @@ bool launch_mid_m_variant(const MatrixView<const T>& x, const MatrixView<const T
 }  // namespace detail
 
 /// A product with what stands around it, y = norm(x) · Wᵀ (+ y), or its SwiGLU where `gated`; then W
-/// has the gate rows first, then the up rows. No norm where `norm.weight.data` is null.
+/// has the gate rows first, then the up rows. No norm where `norm.weight.data` is null: that of a
+/// gated product is not.
 template <class T, class Out>
 struct MidMLayer {
   MatrixView<const T> x;
@@ -90,11 +105,10 @@ struct MidMLayer {
   bool gated = false;
 };
 
-/// Enqueues the layer by the form `variant`, an index into kMidMVariants or, gated,
-/// kMidMGatedVariants. False, with nothing enqueued, when the form does not take these operands.
-/// `maps` keeps the descriptions of x and W for later calls; `start` says when the next kernel may
-/// start. Throws ShapeError when the norm's
-/// weights are not of k elements.
+/// Enqueues the layer by the form `variant`, an index into the forms of its kind. False, with nothing
+/// enqueued, when the form does not take these operands. `maps` keeps the descriptions of x and W for
+/// later calls; `start` says when the next kernel may start. Throws ShapeError when the norm's weights
+/// are not of k elements.
 template <class T, class Out>
 [[nodiscard]] bool mid_m_linear(const MidMLayer<T, Out>& layer, int variant, TensorMaps& maps,
                                 const Context& context, NextStart start = NextStart::after_wait) {
@@ -123,18 +137,18 @@ template <class T, class Out>
       .accumulate = layer.accumulate,
       .y_pairs = reinterpret_cast<std::uintptr_t>(y.data) % 4 == 0 && y.strides[0] % 2 == 0,
       .start = start};
+  if (!has_norm) {
+    return !gated &&
+           detail::launch_mid_m_variant<ProductKind::plain>(x, weight, p, variant, maps, context);
+  }
   if constexpr (std::same_as<T, bf16>) {
     p.norm = norm.weight.data;
-    if (has_norm) {
-      return gated
-                 ? detail::launch_mid_m_variant<true, true>(x, weight, p, variant, maps, context)
-                 : detail::launch_mid_m_variant<true, false>(x, weight, p, variant, maps, context);
-    }
-  } else if (has_norm) {
-    return false;
+    return gated ? detail::launch_mid_m_variant<ProductKind::gated>(x, weight, p, variant, maps,
+                                                                    context)
+                 : detail::launch_mid_m_variant<ProductKind::normed>(x, weight, p, variant, maps,
+                                                                     context);
   }
-  return gated ? detail::launch_mid_m_variant<false, true>(x, weight, p, variant, maps, context)
-               : detail::launch_mid_m_variant<false, false>(x, weight, p, variant, maps, context);
+  return false;
 }
 
 }  // namespace nanovllm::cuda

@@ -6,35 +6,48 @@
 #include <iterator>
 
 #include "nanovllm/core/math.hpp"
+#include "nanovllm/cuda/linear/tuning.hpp"
 
 namespace nanovllm::cuda {
 
 /// Most rows of x that `mid_m_linear` takes.
 inline constexpr std::int64_t kMaxMidMRows = 64;
 
-/// Rows of W of a block, and blocks of a cluster, which share K.
+/// How a block of `mid_m_linear` is cut.
 struct MidMVariant {
-  int rows;
-  int split;
+  int rows;    ///< of W; half of them gates and half ups in a gated product
+  int split;   ///< blocks of a cluster, which share K
+  int panels;  ///< of K in a stage of the rings; K must be whole panels where it is not 1
 };
 
-/// The forms of a plain product, and of one with SwiGLU. A variant is an index into one of them.
-inline constexpr MidMVariant kMidMVariants[] = {{32, 4}, {64, 2}, {64, 8}};
-inline constexpr MidMVariant kMidMGatedVariants[] = {{96, 2}};
+/// All forms there are for each kind. A variant is an index into one of them. Two blocks on each of
+/// 132 multiprocessors are fastest: which form makes them depends on the extents of W.
+inline constexpr MidMVariant kMidMVariants[] = {{32, 4, 2}, {32, 2, 2}, {48, 2, 2}, {64, 4, 1}};
+inline constexpr MidMVariant kMidMNormedVariants[] = {{64, 2, 1}, {64, 2, 2}, {48, 2, 2}};
+inline constexpr MidMVariant kMidMGatedVariants[] = {{96, 2, 1}, {96, 1, 1}};
 
-[[nodiscard]] constexpr int num_mid_m_variants(bool gated) {
-  return static_cast<int>(gated ? std::size(kMidMGatedVariants) : std::size(kMidMVariants));
+[[nodiscard]] constexpr int num_mid_m_variants(ProductKind kind) {
+  switch (kind) {
+    case ProductKind::plain: return static_cast<int>(std::size(kMidMVariants));
+    case ProductKind::normed: return static_cast<int>(std::size(kMidMNormedVariants));
+    default: return static_cast<int>(std::size(kMidMGatedVariants));
+  }
 }
-[[nodiscard]] constexpr MidMVariant mid_m_variant(bool gated, int index) {
-  return gated ? kMidMGatedVariants[index] : kMidMVariants[index];
+[[nodiscard]] constexpr MidMVariant mid_m_variant(ProductKind kind, int index) {
+  switch (kind) {
+    case ProductKind::plain: return kMidMVariants[index];
+    case ProductKind::normed: return kMidMNormedVariants[index];
+    default: return kMidMGatedVariants[index];
+  }
 }
 
 /// Columns of K in a panel.
 inline constexpr int kMidMColumns = 64;
 
-/// Panels of K that one of `split` blocks takes.
-[[nodiscard]] constexpr std::int64_t mid_m_panels(std::int64_t k, int split) {
-  return ceil_div(ceil_div(k, std::int64_t{kMidMColumns}), std::int64_t{split});
+/// Panels of K that one block of a cluster takes: whole stages.
+[[nodiscard]] constexpr std::int64_t mid_m_panels(std::int64_t k, MidMVariant form) {
+  return ceil_div(ceil_div(k, std::int64_t{kMidMColumns}), std::int64_t{form.split * form.panels}) *
+         form.panels;
 }
 
 /// Shared memory of a block where two stand on a multiprocessor that has this much for one.
@@ -49,11 +62,11 @@ inline constexpr int kMidMColumns = 64;
          n <= std::int64_t{1} << 30;
 }
 
-/// Whether start-up should try it. Larger weights are read no faster than by cuBLASLt, and whole
-/// layers of them are slower than their parts one by one promise.
+/// Whether start-up should try it: on fewer rows only where weights are large, for else the kernels
+/// of `small_m/` are faster.
 [[nodiscard]] constexpr bool suits_mid_m(std::int64_t m, std::int64_t n, std::int64_t k) {
-  constexpr std::int64_t kFewestRows = 9, kMostElements = std::int64_t{1} << 23;
-  return m >= kFewestRows && fits_mid_m(m, n, k) && n <= kMostElements / k;
+  constexpr std::int64_t kFewestRows = 5;
+  return fits_mid_m(m, n, k) && (m >= kFewestRows || n > kSmallWeights / k);
 }
 
 }  // namespace nanovllm::cuda

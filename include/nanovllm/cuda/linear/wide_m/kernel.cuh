@@ -46,10 +46,10 @@
 namespace nanovllm::cuda::detail {
 
 /// Sizes that follow from a block, see `WideMBlock`.
-template <int kRowsOfBlock, int kSplitOfBlock, int kStagesOfBlock, WideMKind kKind>
+template <int kRowsOfBlock, int kSplitOfBlock, int kStagesOfBlock, ProductKind kKind>
 struct WideMTraits {
   static constexpr int kRows = kRowsOfBlock, kSplit = kSplitOfBlock, kStages = kStagesOfBlock;
-  static constexpr bool kGated = kKind == WideMKind::gated, kNorm = kKind != WideMKind::plain;
+  static constexpr bool kGated = kKind == ProductKind::gated, kNorm = kKind != ProductKind::plain;
   static constexpr int kTokens = 64;
   static constexpr int kConsumers = 128, kThreads = kConsumers + 32;
   static constexpr int kRowBytes = kTmaColumns * 2;
@@ -72,7 +72,7 @@ struct WideMTraits {
   static constexpr int kBoxRows = kRows / kBoxes;
 
   static_assert(kRows % (16 * kSplit * kBoxes) == 0 && kStages >= 2);
-  static_assert(kKind == WideMKind::plain || kSplit == 1);
+  static_assert(kKind == ProductKind::plain || kSplit == 1);
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

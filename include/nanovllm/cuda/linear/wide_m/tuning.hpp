@@ -18,29 +18,22 @@ struct WideMBlock {
   int stages;  ///< of the ring
 };
 
-/// What stands around a product.
-enum class WideMKind : std::uint8_t {
-  plain,
-  normed,  ///< RMSNorm of x ahead
-  gated,   ///< RMSNorm of x ahead, SwiGLU behind
-};
-
 /// All blocks there are for each kind. A variant is an index into one of them.
 inline constexpr WideMBlock kWideMBlocks[] = {{64, 2, 6}, {64, 2, 10}, {32, 2, 8}};
 inline constexpr WideMBlock kWideMNormedBlocks[] = {{64, 1, 6}, {96, 1, 5}, {128, 1, 4}};
 inline constexpr WideMBlock kWideMGatedBlocks[] = {{96, 1, 5}, {96, 1, 4}};
 
-[[nodiscard]] constexpr int num_wide_m_variants(WideMKind kind) {
+[[nodiscard]] constexpr int num_wide_m_variants(ProductKind kind) {
   switch (kind) {
-    case WideMKind::plain: return static_cast<int>(std::size(kWideMBlocks));
-    case WideMKind::normed: return static_cast<int>(std::size(kWideMNormedBlocks));
+    case ProductKind::plain: return static_cast<int>(std::size(kWideMBlocks));
+    case ProductKind::normed: return static_cast<int>(std::size(kWideMNormedBlocks));
     default: return static_cast<int>(std::size(kWideMGatedBlocks));
   }
 }
-[[nodiscard]] constexpr WideMBlock wide_m_block(WideMKind kind, int variant) {
+[[nodiscard]] constexpr WideMBlock wide_m_block(ProductKind kind, int variant) {
   switch (kind) {
-    case WideMKind::plain: return kWideMBlocks[variant];
-    case WideMKind::normed: return kWideMNormedBlocks[variant];
+    case ProductKind::plain: return kWideMBlocks[variant];
+    case ProductKind::normed: return kWideMNormedBlocks[variant];
     default: return kWideMGatedBlocks[variant];
   }
 }

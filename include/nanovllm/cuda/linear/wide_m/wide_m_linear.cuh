@@ -34,8 +34,8 @@ struct WideMLayer {
   bool accumulate = false;  ///< only where there is neither a norm nor SwiGLU
   bool gated = false;
 
-  [[nodiscard]] WideMKind kind() const {
-    return gated ? WideMKind::gated : norm ? WideMKind::normed : WideMKind::plain;
+  [[nodiscard]] ProductKind kind() const {
+    return gated ? ProductKind::gated : norm ? ProductKind::normed : ProductKind::plain;
   }
 };
 
@@ -61,7 +61,7 @@ void launch_wide_m(const WideMLayer<T>& layer, WideMParams<T> p, TensorMaps& map
 }
 
 /// The same by a variant's index, looked for from kIndex on.
-template <WideMKind kKind, int kIndex = 0, class T>
+template <ProductKind kKind, int kIndex = 0, class T>
 [[nodiscard]] bool launch_wide_m_variant(const WideMLayer<T>& layer, const WideMParams<T>& p,
                                          int variant, TensorMaps& maps, const Context& context) {
   if constexpr (kIndex < num_wide_m_variants(kKind)) {
@@ -105,13 +105,14 @@ template <MmaElement T>
       .token_tiles = 0,
       .eps = norm.eps,
       .accumulate = accumulate};
-  if (layer.kind() == WideMKind::plain)
-    return detail::launch_wide_m_variant<WideMKind::plain>(layer, p, variant, maps, context);
+  if (layer.kind() == ProductKind::plain)
+    return detail::launch_wide_m_variant<ProductKind::plain>(layer, p, variant, maps, context);
   if constexpr (std::same_as<T, bf16>) {
     if (!norm || reinterpret_cast<std::uintptr_t>(norm.weight.data) % 4 != 0) return false;
     return gated
-               ? detail::launch_wide_m_variant<WideMKind::gated>(layer, p, variant, maps, context)
-               : detail::launch_wide_m_variant<WideMKind::normed>(layer, p, variant, maps, context);
+               ? detail::launch_wide_m_variant<ProductKind::gated>(layer, p, variant, maps, context)
+               : detail::launch_wide_m_variant<ProductKind::normed>(layer, p, variant, maps,
+                                                                    context);
   }
   return false;
 }
