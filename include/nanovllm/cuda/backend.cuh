@@ -19,6 +19,7 @@
 #include "nanovllm/cuda/attention/varlen/varlen_attention.cuh"
 #include "nanovllm/cuda/elementwise/elementwise.cuh"
 #include "nanovllm/cuda/linear/fused_engine.cuh"
+#include "nanovllm/cuda/linear/layer_tuner.cuh"
 #include "nanovllm/cuda/linear/linear.cuh"
 #include "nanovllm/cuda/op_state.cuh"
 #include "nanovllm/cuda/runtime/check.cuh"
@@ -184,6 +185,17 @@ class CudaBackend {
     if constexpr (std::same_as<T, bf16>)
       state_.fused.tune_normed(weights, norm, max_rows, state_.context,
                                [&](const auto& part) { run(part); });
+  }
+
+  /// Chooses between ways that were close in what `tune_linear`, `tune_project_qkv` and
+  /// `tune_gated_linear` timed, by timing whole layers. Blocks.
+  template <class T>
+  void tune_layers(const DenseLayers<cuda::DeviceMatrix<T>, T>& layers, std::int64_t max_rows) {
+    if constexpr (std::same_as<T, bf16>) {
+      if (state_.context.can_overlap)
+        cuda::LayerTuner(layers, max_rows, state_.linear, state_.fused, state_.context)
+            .tune([&](const auto& op) { run(op); });
+    }
   }
 
   /// Bytes of device memory that no process uses.

@@ -141,6 +141,8 @@ class BatchInvariantCudaBackend : public CudaBackend {
   template <class T>
   void tune_project_qkv(std::span<const cuda::DeviceMatrix<T>* const>, const InputNorm<T>&,
                         std::int64_t) {}
+  template <class T>
+  void tune_layers(const DenseLayers<cuda::DeviceMatrix<T>, T>&, std::int64_t) {}
 
   /// As `CudaBackend`'s, and that it is batch-invariant.
   [[nodiscard]] std::string describe() const {

@@ -13,6 +13,7 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/ops/attention.hpp"
 #include "nanovllm/ops/copy_blocks.hpp"
+#include "nanovllm/ops/dense_layers.hpp"
 #include "nanovllm/ops/embedding.hpp"
 #include "nanovllm/ops/gather_rows.hpp"
 #include "nanovllm/ops/input_norm.hpp"
@@ -165,6 +166,14 @@ concept TunesFusedOps = requires(B& backend, const InputNorm<W>& norm,
                                  std::span<const typename B::template Matrix<W>* const> matrices) {
   backend.tune_gated_linear(matrices, norm, std::int64_t{});
   backend.tune_project_qkv(matrices, norm, std::int64_t{});
+};
+
+/// And, once all that is done, among what was close by timing whole layers:
+/// `tune_layers(layers, max_rows)`.
+template <class B, class W>
+concept TunesLayers = requires(B& backend,
+                               const DenseLayers<typename B::template Matrix<W>, W>& layers) {
+  backend.tune_layers(layers, std::int64_t{});
 };
 
 /// A backend `B` that can run a model of weights `W`, activations `A` and a KV cache of `Kv`.

@@ -81,6 +81,21 @@ class FusedEngine {
     if (norm) tune(false, weights, norm, max_rows, context, run);
   }
 
+  /// Whether a kernel was chosen for the layer.
+  [[nodiscard]] bool has_plan(const FusedLayer& layer) const {
+    const auto found = plans_.find(key_of(layer));
+    return found != plans_.end() && found->second.kernel != FusedKernel::parts;
+  }
+
+  /// As LinearEngine's.
+  [[nodiscard]] std::vector<FusedPlan> close_plans(const FusedLayer& layer) const {
+    const auto found = races_.find(key_of(layer));
+    return found == races_.end() ? std::vector<FusedPlan>{} : found->second.plans();
+  }
+  void choose(const FusedLayer& layer, FusedPlan plan) {
+    plans_.insert_or_assign(key_of(layer), plan);
+  }
+
  private:
   /// Gated, normed, rows and columns of W, bucket of rows of x.
   using Key = std::tuple<bool, bool, std::int64_t, std::int64_t, std::int64_t>;
@@ -191,11 +206,14 @@ class FusedEngine {
       parts(0);  // loads its kernels, ahead of the capture
       double best =
           detail::time_calls(context, calls, std::numeric_limits<double>::infinity(), parts);
+      CloseRace<FusedPlan>& race = races_[key_of(layer(0))];
+      race.add({}, best);
       for (const FusedPlan& plan : candidates(layer(0))) {
         if (!execute(layer(0), plan, context)) continue;
         const double ms = detail::time_calls(context, calls, 2 * best, [&](int i) {
           static_cast<void>(execute(layer(i), plan, context));
         });
+        race.add(plan, ms);
         if (ms >= best) continue;
         best = ms;
         plans_.insert_or_assign(key_of(layer(0)), plan);
@@ -205,6 +223,7 @@ class FusedEngine {
   }
 
   std::map<Key, FusedPlan> plans_;
+  std::map<Key, CloseRace<FusedPlan>> races_;
   TensorMaps maps_;
 };
 

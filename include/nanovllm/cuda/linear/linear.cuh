@@ -112,6 +112,19 @@ class LinearEngine {
     return plan;
   }
 
+  /// The ways to run these operands that were close when they were timed, the one in force first;
+  /// none where nothing was timed. Of them `choose` puts one in force.
+  template <Element T, Element Out>
+  [[nodiscard]] std::vector<LinearPlan> close_plans(
+      const LinearArgs<T, DeviceMatrix<T>, Out>& args) const {
+    const auto found = races_.find(key_of(args));
+    return found == races_.end() ? std::vector<LinearPlan>{} : found->second.plans();
+  }
+  template <Element T, Element Out>
+  void choose(const LinearArgs<T, DeviceMatrix<T>, Out>& args, const LinearPlan& plan) {
+    plans_.insert_or_assign(key_of(args), plan);
+  }
+
  private:
   /// float32 runs the algorithm for this many rows whatever their number.
   static constexpr std::int64_t kFloat32Bucket = 64;
@@ -304,6 +317,7 @@ class LinearEngine {
         turn(i);
         static_cast<void>(execute(args, plan, context));
       });
+      races_[key_of(args)].add(plan, ms);
       if (ms < best) plans_.insert_or_assign(key_of(args), plan);
       best = std::min(best, ms);
       if (std::chrono::steady_clock::now() > deadline) return;
@@ -313,6 +327,7 @@ class LinearEngine {
   BlasHandle handle_;
   DeviceBuffer<std::byte> workspace_;
   LinearPlans plans_;
+  std::map<LinearKey, CloseRace<LinearPlan>> races_;
   std::map<BlasProduct::Shape, BlasAlgorithm> fallbacks_;
   TensorMaps maps_;
   std::int64_t num_heuristics_ = 0;

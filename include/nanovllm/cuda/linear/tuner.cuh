@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <utility>
+#include <vector>
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/cuda/linear/blas.cuh"
@@ -47,6 +49,31 @@ struct LinearPlan {
 
 /// What has been chosen so far.
 using LinearPlans = std::map<LinearKey, LinearPlan>;
+
+/// The ways to run an op that were timed, those that are close to the fastest.
+template <class Plan>
+class CloseRace {
+ public:
+  void add(const Plan& plan, double ms) { ways_.emplace_back(ms, plan); }
+
+  /// The fastest first, and at most kMost of those that take no more than kSlack times as long.
+  [[nodiscard]] std::vector<Plan> plans() const {
+    std::vector<std::pair<double, Plan>> sorted = ways_;
+    std::stable_sort(sorted.begin(), sorted.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::vector<Plan> out;
+    for (const auto& [ms, plan] : sorted) {
+      if (out.size() == kMost || ms > kSlack * sorted[0].first) break;
+      out.push_back(plan);
+    }
+    return out;
+  }
+
+ private:
+  static constexpr std::size_t kMost = 4;
+  static constexpr double kSlack = 1.12;
+  std::vector<std::pair<double, Plan>> ways_;
+};
 
 namespace detail {
 

@@ -26,6 +26,7 @@
 #include "nanovllm/model/rope_table.hpp"
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/ops/backend_check.hpp"
+#include "nanovllm/ops/dense_layers.hpp"
 
 namespace nanovllm {
 
@@ -92,6 +93,14 @@ class Qwen3Network {
                                         limits_.max_num_batched_tokens);
       context_.backend.tune_gated_linear(std::span<const Matrix* const>(gate_up), norm,
                                          limits_.max_num_batched_tokens);
+      if constexpr (TunesLayers<Backend, typename Context::Weight>) {
+        const auto o = matrices(&Layer::o), down = matrices(&Layer::down);
+        if (norm)
+          context_.backend.tune_layers(
+              DenseLayers<Matrix, typename Context::Weight>{
+                  .qkv = qkv, .o = o, .gate_up = gate_up, .down = down, .norm = norm},
+              limits_.max_num_batched_tokens);
+      }
     }
     const Matrix* head[] = {&weights_.lm_head()};
     tune_projections<float>(context_, std::span<const Matrix* const>(head), false,

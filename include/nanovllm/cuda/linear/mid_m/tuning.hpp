@@ -22,7 +22,8 @@ struct MidMVariant {
 
 /// All forms there are for each kind. A variant is an index into one of them. Two blocks on each of
 /// 132 multiprocessors are fastest: which form makes them depends on the extents of W.
-inline constexpr MidMVariant kMidMVariants[] = {{32, 4, 2}, {32, 2, 2}, {48, 2, 2}, {64, 4, 1}};
+inline constexpr MidMVariant kMidMVariants[] = {
+    {32, 4, 2}, {32, 2, 2}, {48, 2, 2}, {64, 4, 1}, {64, 8, 1}};
 inline constexpr MidMVariant kMidMNormedVariants[] = {{64, 2, 1}, {64, 2, 2}, {48, 2, 2}};
 inline constexpr MidMVariant kMidMGatedVariants[] = {{96, 2, 1}, {96, 1, 1}};
 
