@@ -1,0 +1,170 @@
+#include "nanovllm/cuda/linear/layer_tuner.cuh"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "cuda/gpu_matrix.cuh"
+#include "cuda/gpu_test.cuh"
+#include "nanovllm/cuda/backend.cuh"
+
+namespace nanovllm::test {
+namespace {
+
+using Matrix = cuda::DeviceMatrix<bf16>;
+using Linear = LinearArgs<bf16, Matrix>;
+
+constexpr std::int64_t kHidden = 512, kQkv = 768, kQ = 384, kWidth = 640;
+
+/// The matrices of some layers.
+struct Layers {
+  std::vector<Matrix> all;
+  std::vector<const Matrix*> qkv, o, gate_up, down;
+  GpuMatrix<bf16> norm = GpuMatrix<bf16>::random(1, kHidden, 5, {}, 0.25, 2);
+
+  Layers(int count, const cuda::Context& context) {
+    all.reserve(static_cast<std::size_t>(4 * count));
+    const auto add = [&](std::vector<const Matrix*>& list, std::int64_t rows, std::int64_t cols) {
+      all.emplace_back(rows, cols);
+      cuda::detail::fill_noise(all.back().data(), rows * cols, context);
+      list.push_back(&all.back());
+    };
+    for (int i = 0; i < count; ++i) {
+      add(qkv, kQkv, kHidden), add(o, kHidden, kQ);
+      add(gate_up, 2 * kWidth, kHidden), add(down, kHidden, kWidth);
+    }
+  }
+
+  [[nodiscard]] InputNorm<bf16> input_norm() {
+    return {VectorView<const bf16>(norm.row(0).data, {kHidden}), 1e-6f};
+  }
+  [[nodiscard]] DenseLayers<Matrix, bf16> lists() {
+    return {.qkv = qkv, .o = o, .gate_up = gate_up, .down = down, .norm = input_norm()};
+  }
+};
+
+/// The layer that `down` is, on rows of their own.
+struct Down {
+  GpuMatrix<bf16> x, y;
+
+  explicit Down(std::int64_t m) : x(GpuMatrix<bf16>::random(m, kWidth, 7)), y(m, kHidden) {}
+
+  [[nodiscard]] Linear args(const Matrix& weight) {
+    return {.x = {x.view().data, x.view().extents},
+            .weight = &weight,
+            .y = y.view(),
+            .accumulate = true};
+  }
+};
+
+bool same(const cuda::LinearPlan& a, const cuda::LinearPlan& b) {
+  return a.kernel == b.kernel && a.size == b.size &&
+         std::memcmp(&a.algorithm, &b.algorithm, sizeof a.algorithm) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("LayerTuner keeps, of the ways that were close, the one whose layers are fastest") {
+  if (!has_gpu()) return;
+  const Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  Layers layers(3, gpu.context);
+  cuda::DeviceBuffer<bf16> noise(std::size_t{1} << 24);
+  int num_choices = 0;
+  for (const std::int64_t m : {1, 8, 64, 256}) {
+    cuda::LinearEngine linear;
+    cuda::FusedEngine fused;
+    const std::int64_t counts[] = {m};
+    linear.tune<bf16, bf16>(layers.down, true, counts, gpu.context);
+    Down down(m);
+    const Linear of_test = down.args(layers.all[3]);
+    const std::vector<cuda::LinearPlan> ways = linear.close_plans(of_test);
+    REQUIRE_FALSE(ways.empty());
+    CHECK(same(ways[0], linear.plan_for(of_test, gpu.context)));
+    num_choices += ways.size() > 1;
+    for (const cuda::LinearPlan& wanted : ways) {
+      CAPTURE(m, static_cast<int>(wanted.kernel), wanted.size);
+      linear.choose(of_test, ways[0]);
+      // Layers take much longer where `down` does not run as wanted.
+      const auto run = [&](const auto& op) {
+        if constexpr (std::is_same_v<std::remove_cvref_t<decltype(op)>, Linear>) {
+          if (op.x.extent(1) == kWidth && !same(linear.plan_for(op, gpu.context), wanted))
+            cuda::detail::fill_noise(noise.data(), std::int64_t{1} << 24, gpu.context);
+        }
+      };
+      cuda::LayerTuner(layers.lists(), m, linear, fused, gpu.context)
+          .tune(run, std::chrono::milliseconds(10'000));
+      CHECK(same(linear.plan_for(of_test, gpu.context), wanted));
+    }
+  }
+  CHECK(num_choices > 0);
+}
+
+TEST_CASE("LayerTuner without time to spend leaves what was chosen") {
+  if (!has_gpu()) return;
+  const Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  Layers layers(1, gpu.context);
+  cuda::LinearEngine linear;
+  cuda::FusedEngine fused;
+  const std::int64_t counts[] = {8};
+  linear.tune<bf16, bf16>(layers.down, true, counts, gpu.context);
+  Down down(8);
+  const Linear of_test = down.args(layers.all[3]);
+  const cuda::LinearPlan chosen = linear.plan_for(of_test, gpu.context);
+  cuda::LayerTuner(layers.lists(), 8, linear, fused, gpu.context)
+      .tune([](const auto&) {}, std::chrono::milliseconds(0));
+  CHECK(same(linear.plan_for(of_test, gpu.context), chosen));
+}
+
+TEST_CASE("A backend's dense layers give what they gave before whole layers were timed") {
+  if (!has_gpu()) return;
+  if (!Gpu().context.is_hopper()) return;
+  constexpr std::int64_t kMost = 96;
+  CudaBackend backend{BackendConfig{}};
+  Layers layers(2, backend.context());
+  const std::span<const Matrix*const> qkv(layers.qkv), o(layers.o), gate_up(layers.gate_up),
+      down(layers.down);
+  for (const auto& list : {qkv, gate_up}) backend.tune_linear<bf16>(list, false, kMost);
+  for (const auto& list : {o, down}) backend.tune_linear<bf16>(list, true, kMost);
+  backend.tune_project_qkv(qkv, layers.input_norm(), kMost);
+  backend.tune_gated_linear(gate_up, layers.input_norm(), kMost);
+  auto x = GpuMatrix<bf16>::random(kMost, kHidden, 11);
+  GpuMatrix<bf16> normed(kMost, kHidden), both(kMost, 2 * kWidth), act(kMost, kWidth);
+  const auto results = [&](std::int64_t m) {
+    backend.run(GatedLinearArgs<bf16, Matrix>{.x = {x.view().data, {m, kHidden}},
+                                              .norm = layers.input_norm(),
+                                              .weight = &layers.all[2],
+                                              .out = act.view().slice(0, m),
+                                              .normed = normed.view().slice(0, m),
+                                              .gate_up = both.view().slice(0, m)});
+    backend.synchronize();
+    act.download();
+    std::vector<double> out;
+    for (std::int64_t i = 0; i < m * kWidth; ++i) out.push_back(act.value(i / kWidth, i % kWidth));
+    return out;
+  };
+  std::vector<std::vector<double>> before;
+  for (const std::int64_t m : {1, 5, 33, 96}) before.push_back(results(m));
+  backend.tune_layers(layers.lists(), kMost);
+  std::size_t next = 0;
+  for (const std::int64_t m : {1, 5, 33, 96}) {
+    const std::vector<double> after = results(m);
+    double largest = 0, error = 0;
+    for (std::size_t i = 0; i < after.size(); ++i) {
+      largest = std::max(largest, std::abs(before[next][i]));
+      error = std::max(error, std::abs(after[i] - before[next][i]));
+    }
+    CAPTURE(m, largest);
+    CHECK(largest > 0);
+    CHECK(error <= 0.02 * largest);  // the norm's product is rounded once, or once more
+    ++next;
+  }
+}
+
+}  // namespace nanovllm::test
