@@ -3,6 +3,7 @@
 /// nothing here needs CUDA.
 
 #include <cstdint>
+#include <limits>
 
 #include "nanovllm/core/math.hpp"
 
@@ -39,6 +40,42 @@ struct SampleSlices {
   const std::int64_t long_slices = ceil_div(vocab, sample_slice(kLongSliceGroups));
   if (rows * long_slices >= num_sms) return {kLongSliceGroups, static_cast<int>(long_slices)};
   return {kShortSliceGroups, static_cast<int>(ceil_div(vocab, sample_slice(kShortSliceGroups)))};
+}
+
+// ---- Plain rows: a kernel with a block for each part of a row ----
+
+/// Threads of a block and 16-byte loads of a thread that are under way, of long parts; and of parts
+/// of one load a thread.
+inline constexpr int kPlainThreads = 512, kPlainAhead = 4;
+inline constexpr int kShortPlainThreads = 256;
+
+/// Up to so many rows have the shortest parts.
+inline constexpr std::int64_t kShortPlainRows = 3;
+
+/// Parts of a row of `vocab` logits.
+struct PlainParts {
+  bool is_short;
+  int num_parts;
+};
+
+/// Such that the blocks come in waves that are nearly full, and a block has more to do than begin
+/// and end, which takes as long as three loads.
+[[nodiscard]] constexpr PlainParts plain_parts(std::int64_t rows, std::int64_t vocab, int num_sms) {
+  if (rows <= kShortPlainRows) {
+    return {true, static_cast<int>(ceil_div(vocab, std::int64_t{4 * kShortPlainThreads}))};
+  }
+  constexpr std::int64_t kBeginAndEnd = 3, kMostWaves = 8;
+  const std::int64_t units = ceil_div(vocab, std::int64_t{4 * kPlainThreads});
+  const std::int64_t at_a_time = std::int64_t{num_sms} * (2048 / kPlainThreads / 2);
+  PlainParts best{false, 1};
+  std::int64_t best_cost = std::numeric_limits<std::int64_t>::max();
+  for (std::int64_t parts = 1; parts <= units; ++parts) {
+    const std::int64_t waves = ceil_div(rows * parts, at_a_time);
+    if (parts > 1 && waves > kMostWaves) break;
+    const std::int64_t cost = waves * (ceil_div(units, parts) + kBeginAndEnd);
+    if (cost < best_cost) best.num_parts = static_cast<int>(parts), best_cost = cost;
+  }
+  return best;
 }
 
 // ---- The second kernel: a block for each row, or a cluster of them ----

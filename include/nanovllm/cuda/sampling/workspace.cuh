@@ -38,6 +38,8 @@ struct SamplerScratch {
   std::uint32_t* maxima = nullptr;  ///< [rows, tile_pitch], keys of the tiles' largest logits
   std::uint32_t* original_maxima = nullptr;  ///< the same before bans, where they differ
   std::uint32_t* ban_bits = nullptr;         ///< [rows, word_pitch], written for rows with bans
+  uint2* arrivals = nullptr;                 ///< [rows, part_pitch], plain rows: see plain.cuh
+  unsigned* tickets = nullptr;               ///< [rows], blocks that are done; 0 between calls
   std::int64_t part_pitch = 0;
   std::int64_t tile_pitch = 0;
   std::int64_t word_pitch = 0;
@@ -63,6 +65,12 @@ class SamplerWorkspace {
     };
     parts_ = DeviceBuffer<SlicePart>(size(scratch_.part_pitch));
     words_ = DeviceBuffer<std::uint32_t>(size(2 * scratch_.tile_pitch + scratch_.word_pitch));
+    arrivals_ = DeviceBuffer<uint2>(size(scratch_.part_pitch));
+    tickets_ = DeviceBuffer<unsigned>(static_cast<std::size_t>(max_rows));
+    check(cudaMemset(tickets_.data(), 0, tickets_.size_bytes()), "cudaMemset");
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    scratch_.arrivals = arrivals_.data();
+    scratch_.tickets = tickets_.data();
     scratch_.parts = parts_.data();
     scratch_.maxima = words_.data();
     scratch_.original_maxima = scratch_.maxima + size(scratch_.tile_pitch);
@@ -85,6 +93,8 @@ class SamplerWorkspace {
   std::int64_t max_vocab_;
   DeviceBuffer<SlicePart> parts_;
   DeviceBuffer<std::uint32_t> words_;
+  DeviceBuffer<uint2> arrivals_;
+  DeviceBuffer<unsigned> tickets_;
   SamplerScratch scratch_;
 };
 
