@@ -46,12 +46,11 @@ TEST_CASE("Plain rows have the CPU's tokens, few rows and many", "[sampler]") {
   struct Size {
     std::int64_t vocab, rows;
   };
-  for (const Size& size : std::vector<Size>{{1, 100},     {2, 200},     {3, 3},      {5, 300},
-                                            {33, 600},    {127, 300},   {129, 2},    {1000, 1500},
-                                            {1023, 5},    {1025, 300},  {2047, 40},  {2049, 40},
-                                            {4099, 600},  {8193, 200},  {32768, 3},  {40001, 150},
-                                            {151936, 1},  {151936, 2},  {151936, 4}, {151936, 33},
-                                            {151935, 70}, {151936, 137}}) {
+  for (const Size& size : std::vector<Size>{
+           {1, 100},    {2, 200},     {3, 3},       {5, 300},     {33, 600},   {127, 300},
+           {129, 2},    {1000, 1500}, {1023, 5},    {1025, 300},  {2047, 40},  {2049, 40},
+           {4099, 600}, {8193, 200},  {32768, 3},   {40001, 150}, {151936, 1}, {151936, 2},
+           {151936, 4}, {151936, 33}, {151935, 70}, {151936, 137}}) {
     const Batch batch = plain_batch(size.vocab, size.rows, random, std::size(kTemperatures));
     INFO(size.rows << " rows");
     compare(batch, sample_plain(batch, gpu), batch.expected());

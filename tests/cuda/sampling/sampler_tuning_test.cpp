@@ -29,7 +29,7 @@ TEST_CASE("Parts of plain rows fill the device, and none is empty") {
   for (const std::int64_t rows : {1, 2, 3, 4, 8, 20, 136, 200, 256, 300, 65535}) {
     for (std::int64_t vocab = 1; vocab < 40000; vocab += 997) {
       const PlainParts parts = plain_parts(rows, vocab, 132);
-      const int unit = 4 * (parts.is_short ? kShortPlainThreads : kPlainThreads);
+      const int unit = plain_unit(parts.is_short ? kShortPlainThreads : kPlainThreads);
       CHECK(parts.num_parts >= 1);
       CHECK(parts.num_parts <= ceil_div<std::int64_t>(vocab, unit));
       if (parts.is_short) CHECK(parts.num_parts == ceil_div<std::int64_t>(vocab, unit));

@@ -90,9 +90,8 @@ __device__ __forceinline__ Arrival drawn_from_part(const PlainPart<kThreads>& pa
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < kWarps; ++i) bound = fminf(bound, shared.bounds[i]);
-  const Arrival mine = draw.is_raced(bound)
-                           ? first_of_warp(part, draw, keys, at, latest_of(bound))
-                           : best_of_warp(part, draw);
+  const Arrival mine = draw.is_raced(bound) ? first_of_warp(part, draw, keys, at, latest_of(bound))
+                                            : best_of_warp(part, draw);
   if (threadIdx.x % 32 == 0) shared.winners[threadIdx.x / 32] = mine;
   __syncthreads();
   if (threadIdx.x >= 32) return no_arrival();
@@ -165,8 +164,8 @@ inline void sample_plain(const SampleArgs& args, const SamplerScratch& scratch,
                          const Context& context) {
   const std::int64_t rows = args.logits.extent(0);
   const PlainParts parts = plain_parts(rows, args.logits.extent(1), context.num_sms);
-  launch(parts.is_short ? sample_plain_kernel<kShortPlainThreads, 3, 1>
-                        : sample_plain_kernel<kPlainThreads, 2, kPlainAhead>,
+  launch(parts.is_short ? sample_plain_kernel<kShortPlainThreads, kShortPlainBlocksPerSm, 1>
+                        : sample_plain_kernel<kPlainThreads, kPlainBlocksPerSm, kPlainAhead>,
          {.grid = dim3(static_cast<unsigned>(parts.num_parts), static_cast<unsigned>(rows)),
           .block = dim3(parts.is_short ? kShortPlainThreads : kPlainThreads)},
          context, args, scratch);

@@ -13,7 +13,7 @@ namespace nanovllm::cuda {
 /// A part in units of 4 · kThreads logits, of which each thread has four consecutive ones, a group.
 template <int kThreads>
 struct PlainPart {
-  static constexpr int kUnit = 4 * kThreads;
+  static constexpr int kUnit = plain_unit(kThreads);
 
   const float* logits;  ///< of the row
   std::int64_t vocab;
@@ -67,22 +67,15 @@ struct PlainPart {
     int unit = begin;
     const auto* ahead = reinterpret_cast<const float4*>(logits + first(begin + kAhead));
     float4 next[kAhead];
-    const auto load_next = [&](float4 (&to)[kAhead]) {
-#pragma unroll
-      for (int j = 0; j < kAhead; ++j) to[j] = ahead[j * kThreads];
-      ahead += kAhead * kThreads;
-    };
-    const auto visit_all = [&](const float4 (&of)[kAhead]) {
-#pragma unroll
-      for (int j = 0; j < kAhead; ++j) visit(unit + j, of[j]);
-      unit += kAhead;
-    };
 #pragma unroll 1
-    while (unit + 3 * kAhead <= fast_end) {
-      load_next(next);
-      visit_all(x);
-      load_next(x);
-      visit_all(next);
+    for (; unit + 2 * kAhead <= fast_end; unit += kAhead) {
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) next[j] = ahead[j * kThreads];
+      ahead += kAhead * kThreads;
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) visit(unit + j, x[j]);
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) x[j] = next[j];
     }
 #pragma unroll 1
     for (; unit < end; unit += kAhead) {

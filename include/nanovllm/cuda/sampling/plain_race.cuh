@@ -135,8 +135,7 @@ __device__ __forceinline__ float warp_earliest(float at) {
 /// smallest key, and groups behind a second one are read again. In all lanes.
 template <int kThreads>
 __device__ inline Arrival first_of_warp(const PlainPart<kThreads>& part, const PlainDraw& draw,
-                                        const PlainKeys& keys, const float (&at)[4],
-                                        float latest) {
+                                        const PlainKeys& keys, const float (&at)[4], float latest) {
   unsigned close = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) close |= at[i] <= latest ? 1u << i : 0u;
