@@ -10,7 +10,7 @@
 /// second key is below the bound, its warp goes through all of its groups again. Of several tokens
 /// that are close, float64 scores find the contract's winner.
 ///
-/// No token is lost to rounding. One that matters has |x · scale| ≤ |bound| + 33: keys and
+/// No token is lost to rounding. One that matters has |x · scale| ≤ |bound| + 38: keys and
 /// arrivals, float32, are within 2^-22 · (|bound| + 64) and what logarithms lose, 5e-5.
 /// `latest_of` adds four times that and more. Where bounds are not below kMostRaced, and in rows
 /// that are colder than kColdest, every token is scored.

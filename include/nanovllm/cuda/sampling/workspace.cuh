@@ -45,9 +45,9 @@ struct SamplerScratch {
   std::int64_t word_pitch = 0;
 };
 
-/// Owner of the scratch memory of `sample`: 36 KiB a row for 151,936 tokens. Calls that share one
-/// must not overlap: one workspace per stream. Nothing in it outlives a call, so that it needs no
-/// reset after a call that failed.
+/// Owner of the scratch memory of `sample`: 37 KiB a row for 151,936 tokens. Calls that share one
+/// must not overlap: one workspace per stream. Nothing in it outlives a call but tickets, which are 0
+/// again when its kernels are done; so it needs no reset after a call that was refused.
 class SamplerWorkspace {
  public:
   /// Room for `max_rows` rows of up to `max_vocab` logits on the current device.
@@ -79,7 +79,10 @@ class SamplerWorkspace {
 
   [[nodiscard]] std::int64_t max_rows() const { return max_rows_; }
   [[nodiscard]] std::int64_t max_vocab() const { return max_vocab_; }
-  [[nodiscard]] std::size_t size_bytes() const { return parts_.size_bytes() + words_.size_bytes(); }
+  [[nodiscard]] std::size_t size_bytes() const {
+    return parts_.size_bytes() + words_.size_bytes() + arrivals_.size_bytes() +
+           tickets_.size_bytes();
+  }
   [[nodiscard]] const SamplerScratch& scratch() const { return scratch_; }
 
   static constexpr std::int64_t kShortSlice =
