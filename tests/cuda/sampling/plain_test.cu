@@ -69,6 +69,24 @@ TEST_CASE("Tens of thousands of plain rows have the tokens of the general way", 
   }
 }
 
+TEST_CASE("Races of plain rows that float32 cannot tell apart are decided by scores", "[sampler]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  std::mt19937 random(26);
+  for (const float temperature : {1e-3f, 1e-4f, 1e-5f}) {
+    for (const std::int64_t vocab : {3000, 30000}) {
+      Batch batch(vocab);
+      for (int r = 0; r < 400; ++r) {
+        // Arrivals are some 10 / temperature in size and a few units apart.
+        std::vector<float> x = random_row(vocab, Shape::normal, random, temperature);
+        for (float& logit : x) logit += 10.f;
+        batch.add(x, {.temperature = temperature, .seed = random(), .position = random()});
+      }
+      compare(batch, sample_plain(batch, gpu), batch.expected());
+    }
+  }
+}
+
 TEST_CASE("Strides and odd beginnings make no difference to plain rows", "[sampler]") {
   if (!has_gpu()) return;
   Gpu gpu;
