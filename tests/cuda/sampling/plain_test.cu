@@ -73,17 +73,24 @@ TEST_CASE("Races of plain rows that float32 cannot tell apart are decided by sco
   if (!has_gpu()) return;
   Gpu gpu;
   std::mt19937 random(26);
-  for (const float temperature : {1e-3f, 1e-4f, 1e-5f}) {
-    for (const std::int64_t vocab : {3000, 30000}) {
-      Batch batch(vocab);
-      for (int r = 0; r < 400; ++r) {
-        // Arrivals are some 10 / temperature in size and a few units apart.
-        std::vector<float> x = random_row(vocab, Shape::normal, random, temperature);
-        for (float& logit : x) logit += 10.f;
-        batch.add(x, {.temperature = temperature, .seed = random(), .position = random()});
-      }
-      compare(batch, sample_plain(batch, gpu), batch.expected());
+  for (const std::int64_t vocab : {40, 3000, 30000}) {
+    Batch batch(vocab);
+    for (int r = 0; r < 300; ++r) {
+      const SamplingRow settings{
+          .temperature = kTemperatures[1 + random() % 3], .seed = random(), .position = random()};
+      const auto one = static_cast<std::uint32_t>(random() % batch.vocab);
+      const auto other = static_cast<std::uint32_t>((one + 1 + random() % (vocab - 1)) % vocab);
+      // Only these two can win, and their scores differ by what a float32 logit is rounded by.
+      const auto noise = [&](std::uint32_t token) {
+        const auto bits = sampling_bits(settings.seed, settings.position, token);
+        return std::log(-std::log1p(-to_unit_interval(bits)));
+      };
+      std::vector<float> x(static_cast<std::size_t>(vocab), -100.f);
+      x[one] = static_cast<float>(double{settings.temperature} * noise(one));
+      x[other] = static_cast<float>(double{settings.temperature} * noise(other));
+      batch.add(x, settings);
     }
+    compare(batch, sample_plain(batch, gpu), batch.expected());
   }
 }
 
