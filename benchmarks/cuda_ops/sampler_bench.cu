@@ -40,6 +40,7 @@ struct Case {
   SamplingRow row;
   float deviation = 3;
   bool only_one = false;  ///< the other rows are drawn from the whole vocabulary
+  bool plain = false;     ///< with the promise that all rows are plain
 };
 
 void measure(const Case& which, std::int64_t rows, const cuda::Context& context,
@@ -62,6 +63,7 @@ void measure(const Case& which, std::int64_t rows, const cuda::Context& context,
   const std::int64_t width = which.row.num_logprobs >= 0 ? 20 : 0;
   const auto run = [&](int i) {
     SampleArgs args;
+    args.plain = which.plain;
     args.logits = {logits.data() + i % sets * rows * kVocab, {rows, kVocab}};
     args.batch.rows = {device_rows.data(), {rows}};
     args.batch.banned.starts = {starts.data(), {rows + 1}};
@@ -88,7 +90,9 @@ int main(int argc, char** argv) {
   bench::Report report;
   const std::vector<Case> cases{
       {"greedy", {.temperature = 0.f}},
+      {"greedy, plain", {.temperature = 0.f}, 3, false, true},
       {"temperature", {}},
+      {"temperature, plain", {}, 3, false, true},
       {"Qwen3", {.temperature = .6f, .top_k = 20, .top_p = .95f}},
       {"top_p", {.top_p = .95f}},
       {"top_p .5", {.top_p = .5f}},

@@ -2,12 +2,14 @@
 /// A backend that runs ahead of the host without a device: what `GraphExecutor` does on one is
 /// tested by it where there is none.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -40,6 +42,7 @@ class DeferredBackend : public CpuBackend {
   using CpuBackend::CpuBackend;
 
   static constexpr bool kAsynchronous = true;
+  static constexpr bool kSamplesPlainRows = true;
   template <class T>
   using HostBuffer = cpu::AlignedBuffer<T>;
   using Graph = std::vector<Op>;
@@ -61,11 +64,28 @@ class DeferredBackend : public CpuBackend {
   inline static int num_overwritten = 0;
   inline static int num_replays = 0;
   inline static int num_block_copies = 0;
+  /// Draws with the promise that all rows are plain, and those of them whose rows are not.
+  inline static int num_plain = 0, num_broken_promises = 0;
 
   template <class Args>
   requires RunsOp<CpuBackend, Args>
   void run(const Args& args) {
     enqueue([this, args] { CpuBackend::run(args); });
+  }
+  void run(const SampleArgs& args) {
+    enqueue([this, args] {
+      if (args.plain) {
+        const SamplingBatch& batch = args.batch;
+        const std::span rows(batch.rows.data, static_cast<std::size_t>(batch.rows.extent(0)));
+        const bool has_bans = batch.banned.starts.data[rows.size()] != 0;
+        const bool is_kept =
+            !has_bans && std::all_of(rows.begin(), rows.end(),
+                                     [](const SamplingRow& row) { return is_plain(row); });
+        ++num_plain;
+        num_broken_promises += is_kept ? 0 : 1;
+      }
+      CpuBackend::run(args);
+    });
   }
   template <class T>
   void run(const CopyBlocksArgs<T>& args) {

@@ -144,12 +144,56 @@ TEST_CASE("graphs give the bits of steps that are done at once", "[executor]") {
     }
     CHECK(DeferredBackend::num_replays > 10);
     CHECK(DeferredBackend::num_overwritten == 0);
+    CHECK(DeferredBackend::num_broken_promises == 0);
   };
   check_policy(DeferredPolicy{});
   BesideBackend::num_early = BesideBackend::num_published = 0;
   check_policy(BesidePolicy{});
   CHECK(BesideBackend::num_early >= DeferredBackend::num_replays);
   CHECK(BesideBackend::num_published == DeferredBackend::num_replays);
+}
+
+TEST_CASE("steps have the graphs of plain rows while all rows are plain", "[executor]") {
+  DeferredBackend::num_plain = DeferredBackend::num_replays = 0;
+  DeferredBackend::num_broken_promises = 0;
+  EngineConfig config{.model = model_directory("group1_tied_yarn"),
+                      .num_threads = 1,
+                      .max_num_seqs = 3,
+                      .max_model_len = 128,
+                      .kv_size = KvSize::blocks(40),
+                      .overlap = false};
+  Engine<AnyModel, DeferredPolicy> engine(std::move(config));
+  // The profile run, and each of the graphs, of 1 to 3 rows, before it is recorded.
+  CHECK(DeferredBackend::num_plain == 4);
+  const auto count_plain = [&](std::vector<SamplingParams> params) {
+    const int plain = DeferredBackend::num_plain, replays = DeferredBackend::num_replays;
+    std::vector<std::vector<TokenId>> prompts;
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      params[i].ignore_eos = true;
+      prompts.push_back(random_prompt(i, 9, 100));
+    }
+    for (const Output& output : engine.generate(prompts, params)) REQUIRE(output.error == "");
+    CHECK(DeferredBackend::num_replays - replays == 9);
+    return DeferredBackend::num_plain - plain;
+  };
+  const SamplingParams greedy{.temperature = 0.f, .max_tokens = 10};
+  const SamplingParams drawn{.temperature = 0.8f, .max_tokens = 10};
+  CHECK(count_plain({greedy, drawn, drawn}) == 10);  // one for the prompts, nine for the graphs
+  for (const auto change : std::vector<void (*)(SamplingParams&)>{
+           [](SamplingParams& params) { params.top_k = 5; },
+           [](SamplingParams& params) { params.top_p = 0.5f; },
+           [](SamplingParams& params) { params.min_p = 0.1f; },
+           [](SamplingParams& params) { params.logprobs = 0; },
+           [](SamplingParams& params) { params.min_tokens = 4, params.stop_token_ids = {3}; }}) {
+    SamplingParams other = drawn;
+    other.max_tokens = 4;
+    change(other);
+    CHECK(count_plain({greedy, other, drawn}) == 6);
+  }
+  SamplingParams filtered = greedy;
+  filtered.top_p = 0.5f, filtered.top_k = 3;
+  CHECK(count_plain({filtered}) == 10);
+  CHECK(DeferredBackend::num_broken_promises == 0);
 }
 
 TEST_CASE("copies of blocks are made before the forward pass", "[executor][copy_blocks]") {

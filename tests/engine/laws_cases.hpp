@@ -152,6 +152,25 @@ TEST_CASE("batched = alone, bit for bit, under both scheduling policies", "[laws
   check_same(run_batch<LawPolicy<>>(std::move(few), work), alone);
 }
 
+TEST_CASE("what a neighbour filters does not matter, nor when it comes and goes", "[laws]") {
+  if (num_devices() < 1) return;
+  Workload work = make_workload("fairytale", 6);
+  const std::int32_t lengths[] = {40, 5, 40, 8, 25, 3};  // with three places
+  for (std::size_t i = 0; i < work.params.size(); ++i) {
+    SamplingParams& params = work.params[i];
+    params = {.temperature = params.temperature,
+              .seed = params.seed,
+              .max_tokens = lengths[i],
+              .ignore_eos = true};
+    if (i == 3) params.top_p = 0.9f;
+    if (i == 5) params.top_k = 20;
+  }
+  const auto alone = run_alone<LawPolicy<>>("fairytale", work);
+  EngineConfig config = config_for("fairytale");
+  config.max_num_seqs = 3;
+  check_same(run_batch<LawPolicy<>>(config, work), alone);
+}
+
 TEST_CASE("a request's neighbours do not matter in bfloat16 either", "[laws]") {
   if (num_devices() < 1 || !kBitEqual) return skip("the backend chooses kernels by batch size");
   using Policy = PolicyWith<BackendBfloat16, 16>;

@@ -190,6 +190,26 @@ TEST_CASE("a new input is one line where it is declared and one where it is fill
   }
 }
 
+TEST_CASE("a step is plain while all of its samples are", "[step_inputs]") {
+  const auto all_plain = [](const SamplingRow& row, const std::vector<TokenId>& banned = {}) {
+    Decodes decodes({5, 17});
+    decodes.sampling = {};
+    append_sample(decodes.sampling, {.temperature = 0.f});
+    append_sample(decodes.sampling, row, banned);
+    StepInputs inputs;
+    inputs.build(decodes.plan, kBlock, decodes.sampling);
+    return inputs.all_plain();
+  };
+  CHECK(all_plain({}));
+  CHECK(all_plain({.temperature = 0.6f, .top_k = -1, .top_p = 1.5f, .min_p = -1.f}));
+  CHECK(all_plain({.temperature = 0.f, .top_k = 3, .top_p = 0.5f, .min_p = 0.1f}));
+  CHECK(!all_plain({.top_k = 3}));
+  CHECK(!all_plain({.top_p = 0.99f}));
+  CHECK(!all_plain({.min_p = 1e-6f}));
+  CHECK(!all_plain({.temperature = 0.f, .num_logprobs = 0}));
+  CHECK(!all_plain({.temperature = 0.f}, {7}));
+}
+
 TEST_CASE("the inputs of a step say what the plan says", "[step_inputs]") {
   Decodes decodes({5, 17});
   Sequence prompt;
@@ -216,6 +236,7 @@ TEST_CASE("the inputs of a step say what the plan says", "[step_inputs]") {
   CHECK(inputs.has_prefix());
   CHECK(inputs.max_logprobs() == 0);
   CHECK(!inputs.wants_logprobs());
+  CHECK(inputs.all_plain());
 
   CpuBackend backend{BackendConfig{.num_threads = 1}};
   StepMemory<CpuBackend::Buffer, false> memory(

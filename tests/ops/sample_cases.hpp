@@ -105,6 +105,64 @@ inline std::vector<SamplingRow> sampling_rows() {
   return out;
 }
 
+/// Plain rows: the promise that they are changes no token, and nothing else is written.
+template <class B>
+void plain_sample_cases(B& backend) {
+  for (std::int64_t vocab : {1, 50, 5003}) {
+    INFO("plain rows, vocabulary " << vocab);
+    constexpr std::int64_t kTop = 2;
+    std::vector<SamplingRow> rows;
+    for (SamplingRow row : sampling_rows()) {
+      row.num_logprobs = -1;
+      if (row.temperature > 0) row.top_k = -1, row.top_p = 1, row.min_p = 0;
+      REQUIRE(is_plain(row));
+      rows.push_back(row);
+    }
+    const auto n = static_cast<std::int64_t>(rows.size());
+    backend.reserve({.limits = {.max_num_batched_tokens = n, .max_num_seqs = n},
+                     .vocab_size = vocab,
+                     .num_heads = 1,
+                     .num_kv_heads = 1,
+                     .head_dim = 64});
+    auto logits = Array<B, float>::random(backend, n * vocab, 6, -6, 6);
+    const auto before = logits.host;
+    Array<B, SamplingRow> settings(backend, rows);
+    Array<B, std::int32_t> starts(backend, std::vector<std::int32_t>(rows.size() + 1));
+    Array<B, TokenId> banned(backend, 0);
+    std::vector<TokenId> general;
+    for (const bool plain : {false, true}) {
+      logits.host = before;
+      logits.upload();
+      Array<B, TokenId> tokens(backend, n), top(backend, n * kTop);
+      Array<B, float> logprobs(backend, n), top_logprobs(backend, n * kTop);
+      backend.run(SampleArgs{logits.matrix(vocab),
+                             {settings.vector(), {starts.vector(), banned.vector()}},
+                             tokens.vector(),
+                             logprobs.vector(),
+                             top.matrix(kTop),
+                             top_logprobs.matrix(kTop),
+                             plain});
+      tokens.download(), logprobs.download(), top.download(), top_logprobs.download();
+      for (TokenId id : top.host) REQUIRE(id == TokenId{-1});
+      for (float logprob : logprobs.host) REQUIRE(std::isnan(logprob));
+      for (float logprob : top_logprobs.host) REQUIRE(std::isnan(logprob));
+      if (!plain) general = tokens.host;
+      REQUIRE(tokens.host == general);
+    }
+    std::int64_t decided = 0;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      INFO("row " << i);
+      const auto begin = before.begin() + static_cast<std::ptrdiff_t>(i) * vocab;
+      const SampleOracle oracle({begin, begin + vocab}, {});
+      const auto expected = oracle.draw(rows[i]);
+      if (!expected) continue;
+      REQUIRE(static_cast<std::size_t>(general[i]) == *expected);
+      ++decided;
+    }
+    REQUIRE(decided >= n * 9 / 10);
+  }
+}
+
 template <class B>
 void sample_cases(B& backend) {
   for (std::int64_t vocab : {50, 5003}) {
@@ -166,6 +224,7 @@ void sample_cases(B& backend) {
     }
     REQUIRE(decided >= n * 9 / 10);
   }
+  plain_sample_cases(backend);
 }
 
 }  // namespace nanovllm::test::ops

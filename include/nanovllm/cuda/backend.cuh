@@ -65,6 +65,7 @@ class CudaBackend {
   static constexpr bool kSharedMemory = false;
   static constexpr bool kAccumulatesResidual = true;
   static constexpr bool kSharesPrefixes = true;
+  static constexpr bool kSamplesPlainRows = true;
   static constexpr double kKvShare = 0.9;
   static constexpr int kLoadThreads = 4;
   /// Tokens a step computes at the most unless the user says otherwise: enough to run the dense

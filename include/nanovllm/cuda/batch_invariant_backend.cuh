@@ -104,6 +104,7 @@ class BatchInvariantCudaBackend : public CudaBackend {
   }
 
   void run(const SampleArgs& args) {
+    if (args.plain) return run_op(args, state_);  // tokens do not depend on how rows are cut
     // How rows are cut follows from how many multiprocessors they leave without work: with a single
     // one the cuts are the same for any number of rows.
     struct OneMultiprocessor {

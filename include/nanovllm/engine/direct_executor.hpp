@@ -62,7 +62,8 @@ class DirectExecutor {
                             .tokens = {results.tokens.data(), {m}},
                             .logprobs = {results.logprobs.data(), {m}},
                             .top_tokens = {results.top_tokens.data(), {m, top}},
-                            .top_logprobs = {results.top_logprobs.data(), {m, top}}});
+                            .top_logprobs = {results.top_logprobs.data(), {m, top}},
+                            .plain = inputs.all_plain()});
   }
 
   /// Draws for the step in `slot`, an open one that was launched last.

@@ -62,6 +62,9 @@ class GraphExecutor {
   /// Whether graphs write what they draw to the host's memory themselves.
   static constexpr bool kPublishes = RunsOp<Backend, PublishResultsArgs>;
 
+  /// Whether steps whose rows are all plain have graphs of their own.
+  static constexpr bool kHasPlainSteps = requires { requires Backend::kSamplesPlainRows; };
+
  public:
   /// Allocates for steps within `limits` of sequences of `max_blocks` blocks. `network` and
   /// `backend` must outlive the executor.
@@ -91,14 +94,17 @@ class GraphExecutor {
   GraphExecutor& operator=(const GraphExecutor&) = delete;
 
   /// Records a graph for every size of `graph_sizes(max_num_seqs)`, the largest first, and further
-  /// ones for steps whose sequences share prefixes, where the limits allow for such. Each is run
-  /// once on padding before, which loads its kernels. `kv` must stay where it is.
+  /// ones for steps of plain rows, where the backend has a shorter way for them, and for steps whose
+  /// sequences share prefixes, where the limits allow for such. Each is run once on padding before,
+  /// which loads its kernels. `kv` must stay where it is.
   void capture(Pool& kv) {
     // Page-locked memory that grows waits for the device: as much as the largest step has needed.
     grow(slots_[1].inputs, static_cast<std::int64_t>(slots_[0].inputs.size()));
     graphs_.clear();
     for (const std::int64_t size : graph_sizes(limits_.max_num_seqs)) {
       graphs_.add(Recorded::step, size, record(size, kv, Recorded::step));
+      if (kHasPlainSteps)
+        graphs_.add(Recorded::plain_step, size, record(size, kv, Recorded::plain_step));
       if (shares_prefixes(size))
         graphs_.add(Recorded::sharing_step, size, record(size, kv, Recorded::sharing_step));
     }
@@ -132,7 +138,7 @@ class GraphExecutor {
     const std::vector<std::int64_t> sizes = graph_sizes(limits_.max_num_seqs);
     const auto num_sharing = static_cast<std::size_t>(std::count_if(
         sizes.begin(), sizes.end(), [&](std::int64_t size) { return shares_prefixes(size); }));
-    return graph_bytes(scratch) * (sizes.size() + num_sharing);
+    return graph_bytes(scratch) * (sizes.size() * (kHasPlainSteps ? 2 : 1) + num_sharing);
   }
 
   /// Enqueues a step in `slot`, 0 and 1 in turn. `inputs` may change as soon as this returns. The
@@ -300,8 +306,10 @@ class GraphExecutor {
         !memory_.has_room(inputs.fields())) {
       return nullptr;
     }
-    const bool shares = inputs.fields().forward.shared_prefixes.size > 0;
-    return graphs_.find(shares ? Recorded::sharing_step : Recorded::step, n);
+    if (inputs.fields().forward.shared_prefixes.size > 0)
+      return graphs_.find(Recorded::sharing_step, n);
+    return graphs_.find(
+        kHasPlainSteps && inputs.all_plain() ? Recorded::plain_step : Recorded::step, n);
   }
 
   /// The graph that computes the logits of this open step, recorded when it is first needed; null
@@ -367,7 +375,7 @@ class GraphExecutor {
     if (what == Recorded::logits) return;
     const MatrixView<TokenId> top_tokens(drawn_.top_tokens.data(), {size, kGraphLogprobs});
     const MatrixView<float> top_logprobs(drawn_.top_logprobs.data(), {size, kGraphLogprobs});
-    sample(logits, step.sampling, top_tokens, top_logprobs);
+    sample(logits, step.sampling, top_tokens, top_logprobs, what == Recorded::plain_step);
     if constexpr (kPublishes) {
       backend_.run(PublishResultsArgs{.place = place_.data(),
                                       .tokens = {drawn_.tokens.data(), {size}},
@@ -394,7 +402,7 @@ class GraphExecutor {
     if (m == 0 || inputs.is_open()) return;
     make_room_for_top(m * top);
     sample(logits, sampling, {wide_top_tokens_.data(), {m, top}},
-           {wide_top_logprobs_.data(), {m, top}});
+           {wide_top_logprobs_.data(), {m, top}}, inputs.all_plain());
   }
 
   void make_room_for_top(std::int64_t count) {
@@ -409,7 +417,7 @@ class GraphExecutor {
   }
 
   void sample(MatrixView<float> logits, const SamplingBatch& batch, MatrixView<TokenId> top_tokens,
-              MatrixView<float> top_logprobs) {
+              MatrixView<float> top_logprobs, bool plain) {
     const std::int64_t m = logits.extent(0);
     logits.extents[1] = network_.vocab_size();
     backend_.run(SampleArgs{.logits = logits,
@@ -417,7 +425,8 @@ class GraphExecutor {
                             .tokens = {drawn_.tokens.data(), {m}},
                             .logprobs = {drawn_.logprobs.data(), {m}},
                             .top_tokens = top_tokens,
-                            .top_logprobs = top_logprobs});
+                            .top_logprobs = top_logprobs,
+                            .plain = plain});
   }
 
   /// Makes room for what a step draws, by a graph or not.

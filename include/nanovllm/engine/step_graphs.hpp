@@ -25,8 +25,10 @@ namespace nanovllm {
   return out;
 }
 
-/// What a graph computes: a step, one whose decodes read shared prefixes once, or logits alone.
-enum class Recorded : std::uint8_t { step, sharing_step, logits };
+/// What a graph computes: a step, one whose rows are all plain for the sampler, one whose decodes
+/// read shared prefixes once, or logits alone.
+enum class Recorded : std::uint8_t { step, plain_step, sharing_step, logits };
+inline constexpr std::size_t kNumRecorded = 4;
 
 /// Graphs by what they compute and by size.
 template <class Graph>
@@ -61,7 +63,7 @@ class StepGraphs {
   }
 
  private:
-  std::array<std::vector<Sized>, 3> lists_;  ///< each by size, descending
+  std::array<std::vector<Sized>, kNumRecorded> lists_;  ///< each by size, descending
 };
 
 }  // namespace nanovllm

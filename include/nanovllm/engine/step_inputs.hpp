@@ -70,6 +70,8 @@ class StepInputs {
   [[nodiscard]] std::int32_t max_logprobs() const { return header_.max_logprobs; }
   /// Whether any sample wants log-probabilities, be it only its own token's.
   [[nodiscard]] bool wants_logprobs() const { return header_.wants_logprobs; }
+  /// Whether all samples are plain (`is_plain`) and none has banned tokens.
+  [[nodiscard]] bool all_plain() const { return header_.all_plain; }
 
  private:
   struct Header {
@@ -79,6 +81,7 @@ class StepInputs {
     bool has_prefix = false;
     bool has_chunk_rows = false;
     bool wants_logprobs = false;
+    bool all_plain = false;
     bool is_open = false;
   };
   static_assert(std::is_trivially_copyable_v<Header>);

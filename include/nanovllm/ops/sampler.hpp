@@ -29,6 +29,9 @@ struct SampleArgs {
   VectorView<float> logprobs;      ///< [rows], out; written where num_logprobs ≥ 0
   MatrixView<TokenId> top_tokens;  ///< [rows, ≥ the largest num_logprobs], out
   MatrixView<float> top_logprobs;  ///< like top_tokens, out
+  /// The caller's promise that all rows are plain (`is_plain`) and none has banned tokens. Backends
+  /// may take a shorter way then; tokens are the same bit for bit. Not checked.
+  bool plain = false;
 };
 
 /// Throws ShapeError when the operands do not fit together.

@@ -19,6 +19,13 @@ struct SamplingRow {
   std::int32_t num_logprobs = -1;  ///< -1: none; n ≥ 0: the sampled token's and the n most likely
 };
 
+/// Whether the row is greedy or drawn from the whole vocabulary, and wants no log-probabilities.
+/// There is no vocabulary here, so that any top_k counts as a filter.
+[[nodiscard]] constexpr bool is_plain(const SamplingRow& row) {
+  const bool has_filter = row.top_k > 0 || row.top_p < 1 || row.min_p > 0;
+  return row.num_logprobs < 0 && !(row.temperature > 0 && has_filter);
+}
+
 /// The part of a step's fields that is for the sampler: one row a row of logits.
 template <template <class Field> class Stored>
 struct SamplingFields {

@@ -138,8 +138,9 @@ class DeviceBatch {
     }
   }
 
-  [[nodiscard]] SampleArgs args() {
+  [[nodiscard]] SampleArgs args(bool plain = false) {
     SampleArgs out;
+    out.plain = plain;
     out.logits = {logits_.data() + offset_, {rows_, vocab_}, {stride_, 1}};
     out.batch.rows = {settings_.data(), {rows_}};
     out.batch.banned.starts = {starts_.data(), {rows_ + 1}};
@@ -175,10 +176,10 @@ class DeviceBatch {
 };
 
 inline Outputs sample_on_gpu(const Batch& batch, Gpu& gpu, std::int64_t stride = 0,
-                             std::int64_t offset = 0) {
+                             std::int64_t offset = 0, bool plain = false) {
   cuda::SamplerWorkspace workspace(batch.size(), batch.vocab, gpu.context);
   DeviceBatch device(batch, stride, offset);
-  cuda::sample(device.args(), workspace, gpu.context);
+  cuda::sample(device.args(plain), workspace, gpu.context);
   gpu.sync();
   return device.outputs();
 }

@@ -3,6 +3,7 @@
 #include "catch.hpp"
 #include "nanovllm/cuda/sampling/tuning.hpp"
 
+using namespace nanovllm;
 using namespace nanovllm::cuda;
 
 TEST_CASE("Rows are cut into long slices where these fill the device") {
@@ -16,6 +17,22 @@ TEST_CASE("Rows are cut into long slices where these fill the device") {
       const SampleSlices slices = sample_slices(rows, vocab, 132);
       CHECK(slices.num_parts * sample_slice(slices.groups) >= vocab);
       CHECK((slices.num_parts - 1) * sample_slice(slices.groups) < vocab);
+    }
+  }
+}
+
+TEST_CASE("Parts of plain rows fill the device, and none is empty") {
+  CHECK(plain_parts(1, 151936, 132).is_short);
+  CHECK(plain_parts(1, 151936, 132).num_parts == 149);
+  CHECK(plain_parts(64, 151936, 132).num_parts == 4);
+  CHECK(plain_parts(256, 151936, 132).num_parts == 1);
+  for (const std::int64_t rows : {1, 2, 3, 4, 8, 20, 136, 200, 256, 300, 65535}) {
+    for (std::int64_t vocab = 1; vocab < 40000; vocab += 997) {
+      const PlainParts parts = plain_parts(rows, vocab, 132);
+      const int unit = plain_unit(parts.is_short ? kShortPlainThreads : kPlainThreads);
+      CHECK(parts.num_parts >= 1);
+      CHECK(parts.num_parts <= ceil_div<std::int64_t>(vocab, unit));
+      if (parts.is_short) CHECK(parts.num_parts == ceil_div<std::int64_t>(vocab, unit));
     }
   }
 }

@@ -8,6 +8,7 @@
 ///    draws (filter.cuh); with top_p alone it draws without finding that, by a cluster of blocks a
 ///    row while there are few rows (nucleus.cuh). A second block per row lists the most likely
 ///    tokens (logprobs.cuh).
+/// Steps whose caller promises that all rows are plain have one kernel of their own (plain.cuh).
 ///
 /// Tokens are those of cpu::sample: what might win is scored in float64 (math.cuh), and the
 /// filters' cuts are exact but for a top_p within 3e-12 of a prefix's mass. Results do not depend
@@ -39,6 +40,7 @@
 #include "nanovllm/cuda/sampling/logprobs.cuh"
 #include "nanovllm/cuda/sampling/math.cuh"
 #include "nanovllm/cuda/sampling/nucleus.cuh"
+#include "nanovllm/cuda/sampling/plain.cuh"
 #include "nanovllm/cuda/sampling/scan.cuh"
 #include "nanovllm/cuda/sampling/tuning.hpp"
 #include "nanovllm/cuda/sampling/workspace.cuh"
@@ -258,6 +260,7 @@ inline void sample(const SampleArgs& args, SamplerWorkspace& workspace, const Co
   const std::int64_t width = args.top_tokens.extent(1);
   nanovllm::check<ShapeError>(width <= kMaxLogprobs, "sample: 'top_tokens' must have at most ",
                               kMaxLogprobs, " columns, got ", width);
+  if (args.plain) return sample_plain(args, workspace.scratch(), context);
   const SampleSlices slices = sample_slices(rows, vocab, context.num_sms);
   if (slices.groups == kLongSliceGroups) {
     launch_sample_scan<kLongSliceGroups>(args, workspace.scratch(), slices.num_parts, context);

@@ -38,14 +38,16 @@ struct SamplerScratch {
   std::uint32_t* maxima = nullptr;  ///< [rows, tile_pitch], keys of the tiles' largest logits
   std::uint32_t* original_maxima = nullptr;  ///< the same before bans, where they differ
   std::uint32_t* ban_bits = nullptr;         ///< [rows, word_pitch], written for rows with bans
+  uint2* arrivals = nullptr;                 ///< [rows, part_pitch], plain rows: see plain.cuh
+  unsigned* tickets = nullptr;               ///< [rows], blocks that are done; 0 between calls
   std::int64_t part_pitch = 0;
   std::int64_t tile_pitch = 0;
   std::int64_t word_pitch = 0;
 };
 
-/// Owner of the scratch memory of `sample`: 36 KiB a row for 151,936 tokens. Calls that share one
-/// must not overlap: one workspace per stream. Nothing in it outlives a call, so that it needs no
-/// reset after a call that failed.
+/// Owner of the scratch memory of `sample`: 37 KiB a row for 151,936 tokens. Calls that share one
+/// must not overlap: one workspace per stream. Nothing in it outlives a call but tickets, which are 0
+/// again when its kernels are done; so it needs no reset after a call that was refused.
 class SamplerWorkspace {
  public:
   /// Room for `max_rows` rows of up to `max_vocab` logits on the current device.
@@ -63,6 +65,12 @@ class SamplerWorkspace {
     };
     parts_ = DeviceBuffer<SlicePart>(size(scratch_.part_pitch));
     words_ = DeviceBuffer<std::uint32_t>(size(2 * scratch_.tile_pitch + scratch_.word_pitch));
+    arrivals_ = DeviceBuffer<uint2>(size(scratch_.part_pitch));
+    tickets_ = DeviceBuffer<unsigned>(static_cast<std::size_t>(max_rows));
+    check(cudaMemset(tickets_.data(), 0, tickets_.size_bytes()), "cudaMemset");
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    scratch_.arrivals = arrivals_.data();
+    scratch_.tickets = tickets_.data();
     scratch_.parts = parts_.data();
     scratch_.maxima = words_.data();
     scratch_.original_maxima = scratch_.maxima + size(scratch_.tile_pitch);
@@ -71,7 +79,10 @@ class SamplerWorkspace {
 
   [[nodiscard]] std::int64_t max_rows() const { return max_rows_; }
   [[nodiscard]] std::int64_t max_vocab() const { return max_vocab_; }
-  [[nodiscard]] std::size_t size_bytes() const { return parts_.size_bytes() + words_.size_bytes(); }
+  [[nodiscard]] std::size_t size_bytes() const {
+    return parts_.size_bytes() + words_.size_bytes() + arrivals_.size_bytes() +
+           tickets_.size_bytes();
+  }
   [[nodiscard]] const SamplerScratch& scratch() const { return scratch_; }
 
   static constexpr std::int64_t kShortSlice =
@@ -85,6 +96,8 @@ class SamplerWorkspace {
   std::int64_t max_vocab_;
   DeviceBuffer<SlicePart> parts_;
   DeviceBuffer<std::uint32_t> words_;
+  DeviceBuffer<uint2> arrivals_;
+  DeviceBuffer<unsigned> tickets_;
   SamplerScratch scratch_;
 };
 
