@@ -203,6 +203,7 @@ struct Bench {
         std::string(" ") + shape.name + " M=" + std::to_string(m) + " @ " + std::to_string(keys);
     backend.run(PlanAttentionArgs{.num_decodes = m,
                                   .num_tokens = m,
+                                  .query_starts = {},
                                   .kv_lens = lens,
                                   .num_heads = shape.heads,
                                   .num_kv_heads = shape.kv_heads,
