@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <set>
 #include <span>
@@ -33,6 +34,7 @@ struct Script {
   std::atomic<bool> is_destroyed = false;
   SamplingParams params;  // of the last request
   std::vector<TokenCallback> callbacks;
+  std::mutex mutex;  // of the next: several threads may abort at a time
   std::set<RequestId> aborted;
 };
 Script* script = nullptr;
@@ -63,7 +65,10 @@ class ScriptedEngine final : public AnyEngine {
     script->callbacks.push_back(std::move(callback));
     return script->callbacks.size();
   }
-  bool abort(RequestId id) override { return script->aborted.insert(id).second; }
+  bool abort(RequestId id) override {
+    const std::lock_guard lock(script->mutex);
+    return script->aborted.insert(id).second;
+  }
   bool step() override { return script->on_step(); }
   void run(const std::stop_token& stop) override { script->on_run(stop); }
   void run_worker() override {}
