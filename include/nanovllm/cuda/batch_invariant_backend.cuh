@@ -18,6 +18,7 @@
 #include "nanovllm/cuda/linear/ordered_gated_engine.cuh"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/gated_linear.hpp"
+#include "nanovllm/ops/linear_sample.hpp"
 #include "nanovllm/ops/project_qkv.hpp"
 
 namespace nanovllm {
@@ -89,6 +90,14 @@ class BatchInvariantCudaBackend : public CudaBackend {
     if (!args.qkv.empty()) compose(args, [&](const auto& part) { run(part); });
   }
 
+  /// By its parts.
+  template <Element T>
+  void run(const LinearSampleArgs<T, cuda::DeviceMatrix<T>>& args) {
+    check<ShapeError>(args.weight != nullptr, "linear_sample: no weight given");
+    validate(args);
+    compose(args, [&](const auto& part) { run(part); });
+  }
+
   void run(const PlanAttentionArgs& args) {
     state_.plan_is_visible = false;
     attention_->plan(args, context());
@@ -142,6 +151,8 @@ class BatchInvariantCudaBackend : public CudaBackend {
   template <class T>
   void tune_project_qkv(std::span<const cuda::DeviceMatrix<T>* const>, const InputNorm<T>&,
                         std::int64_t) {}
+  template <class T>
+  void tune_linear_sample(const cuda::DeviceMatrix<T>&, std::int64_t) {}
   template <class T>
   void tune_layers(const DenseLayers<cuda::DeviceMatrix<T>, T>&, std::int64_t) {}
 

@@ -65,6 +65,9 @@ class GraphExecutor {
   /// Whether steps whose rows are all plain have graphs of their own.
   static constexpr bool kHasPlainSteps = requires { requires Backend::kSamplesPlainRows; };
 
+  /// Whether the network draws such steps itself.
+  static constexpr bool kForwardSamples = SamplesPlainSteps<Network, StepKv<Backend, Pool>>;
+
  public:
   /// Allocates for steps within `limits` of sequences of `max_blocks` blocks. `network` and
   /// `backend` must outlive the executor.
@@ -227,7 +230,10 @@ class GraphExecutor {
     const std::byte* base = stage(inputs, slots_[0]);
     const MatrixView<float> logits = logits_view(inputs.num_samples());
     StepKv<Backend, Pool> step_kv(backend_, kv, copies_of(inputs, base, kv));
-    static_cast<void>(forward(inputs, base, step_kv, logits));
+    UnpackStepArgs unpack{.previous = previous()};
+    const StepBatch<ViewOf> step = memory_.views(inputs.fields(), base, unpack);
+    backend_.run(unpack);
+    network_.forward(forward_batch(step, inputs), step_kv, logits);
     for (std::int64_t i = 0; i < logits.extent(0); ++i)
       backend_.download(logits.at(i), out.at(i), elements(out.extent(1)));
   }
@@ -371,11 +377,12 @@ class GraphExecutor {
     batch.logit_rows = {nullptr, {size}};  // all
     const MatrixView<float> logits = logits_view(size);
     StepKv<Backend, Pool> step_kv(backend_, kv);
-    network_.forward(batch, step_kv, logits);
-    if (what == Recorded::logits) return;
     const MatrixView<TokenId> top_tokens(drawn_.top_tokens.data(), {size, kGraphLogprobs});
     const MatrixView<float> top_logprobs(drawn_.top_logprobs.data(), {size, kGraphLogprobs});
-    sample(logits, step.sampling, top_tokens, top_logprobs, what == Recorded::plain_step);
+    const SampleArgs draw =
+        sample_args(logits, step.sampling, top_tokens, top_logprobs, what == Recorded::plain_step);
+    forward(batch, step_kv, draw, what != Recorded::logits);
+    if (what == Recorded::logits) return;
     if constexpr (kPublishes) {
       backend_.run(PublishResultsArgs{.place = place_.data(),
                                       .tokens = {drawn_.tokens.data(), {size}},
@@ -385,24 +392,30 @@ class GraphExecutor {
     }
   }
 
-  /// Everything but the sampler, kernel by kernel. Returns the sampler's settings.
-  [[nodiscard]] SamplingBatch forward(const StepInputs& inputs, const std::byte* base,
-                                      StepKv<Backend, Pool>& kv, MatrixView<float> logits) {
+  /// The forward pass and, where a step is drawn, the sampler.
+  template <class Batch>
+  void forward(const Batch& batch, StepKv<Backend, Pool>& kv, SampleArgs draw, bool is_drawn) {
+    if constexpr (kForwardSamples) {
+      if (is_drawn && draw.plain) return network_.forward_and_sample(batch, kv, draw);
+    }
+    network_.forward(batch, kv, draw.logits);
+    if (!is_drawn) return;
+    draw.logits.extents[1] = network_.vocab_size();
+    backend_.run(draw);
+  }
+
+  /// Everything, kernel by kernel.
+  void run_eagerly(const StepInputs& inputs, const std::byte* base, StepKv<Backend, Pool>& kv) {
+    const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();
+    const bool is_drawn = m > 0 && !inputs.is_open();
+    if (is_drawn) make_room_for_top(m * top);
     UnpackStepArgs unpack{.previous = previous()};
     const StepBatch<ViewOf> step = memory_.views(inputs.fields(), base, unpack);
     backend_.run(unpack);
-    network_.forward(forward_batch(step, inputs), kv, logits);
-    return step.sampling;
-  }
-
-  void run_eagerly(const StepInputs& inputs, const std::byte* base, StepKv<Backend, Pool>& kv) {
-    const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();
-    const MatrixView<float> logits = logits_view(m);
-    const SamplingBatch sampling = forward(inputs, base, kv, logits);
-    if (m == 0 || inputs.is_open()) return;
-    make_room_for_top(m * top);
-    sample(logits, sampling, {wide_top_tokens_.data(), {m, top}},
-           {wide_top_logprobs_.data(), {m, top}}, inputs.all_plain());
+    forward(forward_batch(step, inputs), kv,
+            sample_args(logits_view(m), step.sampling, {wide_top_tokens_.data(), {m, top}},
+                        {wide_top_logprobs_.data(), {m, top}}, is_drawn && inputs.all_plain()),
+            is_drawn);
   }
 
   void make_room_for_top(std::int64_t count) {
@@ -416,17 +429,17 @@ class GraphExecutor {
     return {logits_.data(), {m, network_.padded_vocab_size()}};
   }
 
-  void sample(MatrixView<float> logits, const SamplingBatch& batch, MatrixView<TokenId> top_tokens,
-              MatrixView<float> top_logprobs, bool plain) {
+  [[nodiscard]] SampleArgs sample_args(MatrixView<float> logits, const SamplingBatch& batch,
+                                       MatrixView<TokenId> top_tokens,
+                                       MatrixView<float> top_logprobs, bool plain) {
     const std::int64_t m = logits.extent(0);
-    logits.extents[1] = network_.vocab_size();
-    backend_.run(SampleArgs{.logits = logits,
-                            .batch = batch,
-                            .tokens = {drawn_.tokens.data(), {m}},
-                            .logprobs = {drawn_.logprobs.data(), {m}},
-                            .top_tokens = top_tokens,
-                            .top_logprobs = top_logprobs,
-                            .plain = plain});
+    return {.logits = logits,
+            .batch = batch,
+            .tokens = {drawn_.tokens.data(), {m}},
+            .logprobs = {drawn_.logprobs.data(), {m}},
+            .top_tokens = top_tokens,
+            .top_logprobs = top_logprobs,
+            .plain = plain};
   }
 
   /// Makes room for what a step draws, by a graph or not.

@@ -59,9 +59,9 @@ class LinearSampleWorkspace {
 
 /// What `linear_sample` works on. With `logits` it stores them and draws nothing; else it draws.
 struct LinearSampleLayer {
-  MatrixView<const bf16> x;       ///< [m, k]
-  MatrixView<const bf16> weight;  ///< [vocab, k]
-  MatrixView<float> logits{};     ///< [m, vocab], or nothing
+  MatrixView<const bf16> x;              ///< [m, k]
+  MatrixView<const bf16> weight;         ///< [vocab, k]
+  MatrixView<float> logits{};            ///< [m, vocab], or nothing
   VectorView<const SamplingRow> rows{};  ///< [m], all plain
   VectorView<TokenId> tokens{};          ///< [m]
 };
@@ -72,8 +72,8 @@ template <class Traits>
 void launch_linear_sample(const LinearSampleLayer& layer, LinearSampleParams p, TensorMaps& maps,
                           const Context& context) {
   const std::int64_t m = layer.x.extent(0), k = layer.x.extent(1);
-  const CUtensorMap w_map = maps.get<bf16, 2>(layer.weight.data, {k, p.vocab}, {k},
-                                              {kTmaColumns, Traits::kTokens});
+  const CUtensorMap w_map =
+      maps.get<bf16, 2>(layer.weight.data, {k, p.vocab}, {k}, {kTmaColumns, Traits::kTokens});
   const CUtensorMap x_map =
       maps.get<bf16, 2>(layer.x.data, {k, m}, {m == 1 ? k : layer.x.strides[0]},
                         {kTmaColumns, Traits::kColumns / Traits::kCluster});
@@ -94,8 +94,7 @@ template <int kForm = 0>
                                              const LinearSampleParams& p, int form,
                                              TensorMaps& maps, const Context& context) {
   if constexpr (kForm < kNumLinearSampleForms) {
-    if (form != kForm)
-      return launch_linear_sample_form<kForm + 1>(layer, p, form, maps, context);
+    if (form != kForm) return launch_linear_sample_form<kForm + 1>(layer, p, form, maps, context);
     constexpr LinearSampleBlock b = kLinearSampleBlocks[kForm];
     if (layer.x.extent(0) > b.columns) return false;
     if (layer.logits.data != nullptr) {

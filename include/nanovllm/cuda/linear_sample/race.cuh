@@ -49,8 +49,8 @@ struct EntryTest {
 
 /// The byte of two tokens by the smaller of their words.
 __device__ __forceinline__ std::uint32_t noise_byte(std::uint32_t word) {
-  const float level = fmaf(log2_approx(__uint2float_rn(word) + 0.5f), kNoiseScale,
-                           kNoiseScale + kNoiseOffset);
+  const float level =
+      fmaf(log2_approx(__uint2float_rn(word) + 0.5f), kNoiseScale, kNoiseScale + kNoiseOffset);
   return __float_as_uint(level) >> 16 & 0xffu;
 }
 
@@ -77,9 +77,7 @@ struct RowRace {
       : draw(row, nullptr), draws(row.temperature > 0) {}
 
   /// Whether arrivals decide.
-  [[nodiscard]] __device__ bool is_raced() const {
-    return draw.temperature >= kColdest;
-  }
+  [[nodiscard]] __device__ bool is_raced() const { return draw.temperature >= kColdest; }
 
   /// The test where the best arrives at `at`.
   [[nodiscard]] __device__ EntryTest test(float at) const {
@@ -148,8 +146,8 @@ struct RowRace {
 
 /// A time by which one of two tokens arrives, or their like in a greedy row: u / (1 - u) ≥ E, where
 /// u is at most what the byte's number stands for.
-__device__ __forceinline__ float latest_arrival(float smaller, float larger, float level, float scale,
-                                                bool draws) {
+__device__ __forceinline__ float latest_arrival(float smaller, float larger, float level,
+                                                float scale, bool draws) {
   if (!draws) return -larger;
   constexpr float kStep = 0.126f;  // of a byte, where it is coarser
   const float log_u = (level + kStep - kNoiseOffset) * (1.f / kNoiseScale) - 1.f;

@@ -19,14 +19,23 @@ struct LinearSampleBlock {
 
 /// All blocks there are. A form is an index into them.
 inline constexpr LinearSampleBlock kLinearSampleBlocks[] = {
-    {8, 1, 10, 1},  {8, 2, 6, 1},   {16, 1, 10, 1}, {16, 2, 5, 1},  {32, 1, 9, 1}, {32, 2, 5, 1},
-    {64, 1, 8, 1},  {64, 2, 5, 1},  {64, 2, 5, 2},  {128, 1, 6, 2}, {128, 2, 4, 1},
-    {128, 2, 4, 2}, {256, 1, 4, 1}, {256, 1, 4, 2},
+    {8, 1, 10, 1},  {8, 2, 6, 1},   {16, 1, 10, 1}, {16, 2, 5, 1},  {32, 1, 9, 1},
+    {32, 2, 5, 1},  {64, 1, 8, 1},  {64, 2, 5, 1},  {64, 2, 5, 2},  {128, 1, 6, 2},
+    {128, 2, 4, 1}, {128, 2, 4, 2}, {256, 1, 4, 1}, {256, 1, 4, 2},
 };
 inline constexpr int kNumLinearSampleForms = static_cast<int>(std::size(kLinearSampleBlocks));
 
 /// Most rows of x.
 inline constexpr std::int64_t kMaxLinearSampleRows = 256;
+
+/// Whether start-up tries a form for so many rows: none of fewer columns would do.
+[[nodiscard]] constexpr bool suits_linear_sample(int form, std::int64_t rows) {
+  const int columns = kLinearSampleBlocks[form].columns;
+  for (const LinearSampleBlock& other : kLinearSampleBlocks) {
+    if (other.columns < columns && rows <= other.columns) return false;
+  }
+  return rows <= columns;
+}
 
 /// Whether `linear_sample` does m rows of x by W [vocab, k], as far as the extents go.
 [[nodiscard]] constexpr bool fits_linear_sample(std::int64_t m, std::int64_t vocab,

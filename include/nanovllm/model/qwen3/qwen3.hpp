@@ -27,6 +27,7 @@
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/ops/backend_check.hpp"
 #include "nanovllm/ops/dense_layers.hpp"
+#include "nanovllm/ops/sampler.hpp"
 
 namespace nanovllm {
 
@@ -105,6 +106,7 @@ class Qwen3Network {
     const Matrix* head[] = {&weights_.lm_head()};
     tune_projections<float>(context_, std::span<const Matrix* const>(head), false,
                             limits_.max_num_seqs);
+    lm_head_.tune(weights_.lm_head(), vocab_size());
   }
 
   /// Heads of this rank, for its KV pool.
@@ -127,6 +129,27 @@ class Qwen3Network {
   /// All ranks call this together and all get the same logits.
   template <class Batch, class KvCache>
   void forward(const Batch& in, KvCache& kv, MatrixView<float> logits) {
+    run_layers(in, kv);
+    if (in.logit_rows.extent(0) > 0)
+      lm_head_(stream_.take_rows(in.logit_rows), weights_.lm_head(), logits);
+  }
+
+  /// The same for a step whose rows are plain, and draws them. `sample.logits` is as `logits` above,
+  /// scratch here.
+  template <class Batch, class KvCache>
+  void forward_and_sample(const Batch& in, KvCache& kv, const SampleArgs& sample) {
+    run_layers(in, kv);
+    if (in.logit_rows.extent(0) > 0)
+      lm_head_.sample(stream_.take_rows(in.logit_rows), weights_.lm_head(), vocab_size(), sample);
+  }
+
+ private:
+  using Layer = typename Weights::Layer;
+  using Heads = decltype(head_shape_of<kShape>());
+
+  /// All but the logits.
+  template <class Batch, class KvCache>
+  void run_layers(const Batch& in, KvCache& kv) {
     stream_.start(in.tokens.extent(0));
     embed(context_, in.tokens, weights_.embedding(), weights_.shard().first_token,
           stream_.residual());
@@ -140,13 +163,7 @@ class Qwen3Network {
       stream_.add(mlp_(stream_.normed(view_of(layer.post_norm)), layer.gate_up), layer.down);
     }
     stream_.norm(view_of(weights_.final_norm()));
-    if (in.logit_rows.extent(0) > 0)
-      lm_head_(stream_.take_rows(in.logit_rows), weights_.lm_head(), logits);
   }
-
- private:
-  using Layer = typename Weights::Layer;
-  using Heads = decltype(head_shape_of<kShape>());
 
   [[nodiscard]] static float eps_of(const ModelConfig& config) {
     return static_cast<float>(config.rms_norm_eps);

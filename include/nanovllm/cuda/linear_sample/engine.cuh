@@ -1,0 +1,210 @@
+#pragma once
+/// The ops `linear_sample` and `linear` with results in float, by the kernels of this folder where
+/// they were found to be faster than `linear` and `sample`.
+///
+/// Which it is, is chosen for each shape of the weights and bucket of rows, by time at start-up
+/// (`LinearSampleEngine::tune`). Where the kernel that draws was chosen, the one that stores logits
+/// runs `linear`, so that a row's token does not depend on whether others of its step want more than
+/// a token.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/linear/linear.cuh"
+#include "nanovllm/cuda/linear/tuner.cuh"
+#include "nanovllm/cuda/linear/tuning.hpp"
+#include "nanovllm/cuda/linear_sample/linear_sample.cuh"
+#include "nanovllm/cuda/linear_sample/tuning.hpp"
+#include "nanovllm/cuda/ptx/tensor_maps.cuh"
+#include "nanovllm/cuda/runtime/check.cuh"
+#include "nanovllm/cuda/runtime/context.cuh"
+#include "nanovllm/cuda/runtime/device_buffer.cuh"
+#include "nanovllm/cuda/runtime/device_matrix.cuh"
+#include "nanovllm/ops/linear.hpp"
+#include "nanovllm/ops/linear_sample.hpp"
+#include "nanovllm/ops/sampler.hpp"
+
+namespace nanovllm::cuda {
+
+/// The choices of one device. Serves one host thread and one stream at a time.
+class LinearSampleEngine {
+ public:
+  using Matrix = DeviceMatrix<bf16>;
+
+  /// Draws in one kernel, where one was chosen. False, with nothing enqueued: run the parts.
+  [[nodiscard]] bool run(const LinearSampleArgs<bf16, Matrix>& args, const Context& context) {
+    const int form = form_of(args.x, *args.weight);
+    return form != kNone && linear_sample(layer_of(args), form, *workspace_, maps_, context);
+  }
+
+  /// The logits of the same kernel, where it was chosen. False, with nothing enqueued, else.
+  [[nodiscard]] bool run(const FloatLinearArgs<bf16, Matrix>& args, const Context& context) {
+    if (args.accumulate) return false;
+    const int form = form_of(args.x, *args.weight);
+    return form != kNone && linear_sample(layer_of(args), form, *workspace_, maps_, context);
+  }
+
+  /// The form for these operands, an index into kLinearSampleBlocks, or kNone.
+  static constexpr int kNone = -1;
+  [[nodiscard]] int form_of(MatrixView<const bf16> x, const Matrix& weight) const {
+    const auto found = forms_.find(key_of(x, weight));
+    return found == forms_.end() ? kNone : found->second;
+  }
+  /// Puts a form in force for the bucket of these operands' rows, or none.
+  void choose(MatrixView<const bf16> x, const Matrix& weight, int form, const Context& context) {
+    if (workspace_ == nullptr) workspace_ = std::make_unique<LinearSampleWorkspace>(context);
+    forms_.insert_or_assign(key_of(x, weight), form);
+  }
+
+  /// Times both ways for up to `max_rows` rows and keeps a form for each bucket where it is faster:
+  /// the draw at least by kLeastGain, and no slower where logits are wanted. `run_part` runs an op
+  /// by what has been chosen for it. Blocks the host; takes device memory and gives it back, but for
+  /// the workspace.
+  template <class Run>
+  void tune(const Matrix& weight, std::int64_t max_rows, const Context& context,
+            const Run& run_part) {
+    const std::int64_t vocab = weight.rows(), k = weight.cols();
+    const std::int64_t most = std::min(max_rows, kMaxLinearSampleRows);
+    if (most < 1 || !fits_linear_sample(most, vocab, k) || !context.is_hopper() ||
+        !context.can_overlap)
+      return;
+    Operands operands(weight, most, context);
+    for (const std::int64_t bucket : kRowBuckets) {
+      const std::int64_t rows = std::min(bucket, most);
+      tune_rows(operands, rows, context, run_part);
+      if (rows == most) return;
+    }
+  }
+
+ private:
+  /// Rows and columns of W, bucket of rows of x.
+  using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t>;
+
+  /// What a form must at least save, as a part of the two ops' time.
+  static constexpr double kLeastGain = 0.01;
+
+  /// What is timed: noise, and rows that are drawn.
+  struct Operands {
+    const Matrix& weight;
+    DeviceBuffer<bf16> x;
+    DeviceBuffer<float> logits;
+    DeviceBuffer<SamplingRow> rows;
+    DeviceBuffer<std::int32_t> starts;
+    DeviceBuffer<TokenId> tokens;
+    DeviceBuffer<float> logprobs;
+
+    Operands(const Matrix& of, std::int64_t most, const Context& context)
+        : weight(of),
+          x(static_cast<std::size_t>(most * of.cols())),
+          logits(static_cast<std::size_t>(most * of.rows())),
+          rows(static_cast<std::size_t>(most)),
+          starts(static_cast<std::size_t>(most + 1)),
+          tokens(static_cast<std::size_t>(most)),
+          logprobs(static_cast<std::size_t>(most)) {
+      detail::fill_noise(x.data(), most * of.cols(), context);
+      const std::vector<SamplingRow> settings(static_cast<std::size_t>(most));
+      check(cudaMemcpy(rows.data(), settings.data(), rows.size_bytes(), cudaMemcpyHostToDevice),
+            "cudaMemcpy");
+      check(cudaMemset(starts.data(), 0, starts.size_bytes()), "cudaMemset");
+      check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    }
+
+    [[nodiscard]] LinearSampleArgs<bf16, Matrix> args(std::int64_t m) {
+      LinearSampleArgs<bf16, Matrix> out{.x = MatrixView<const bf16>(x.data(), {m, weight.cols()}),
+                                         .weight = &weight};
+      out.sample.logits = {logits.data(), {m, weight.rows()}};
+      out.sample.batch.rows = {rows.data(), {m}};
+      out.sample.batch.banned.starts = {starts.data(), {m + 1}};
+      out.sample.tokens = {tokens.data(), {m}};
+      out.sample.logprobs = {logprobs.data(), {m}};
+      out.sample.top_tokens = {nullptr, {m, 0}};
+      out.sample.top_logprobs = {nullptr, {m, 0}};
+      out.sample.plain = true;
+      return out;
+    }
+  };
+
+  [[nodiscard]] static Key key_of(MatrixView<const bf16> x, const Matrix& weight) {
+    return {weight.rows(), weight.cols(), row_bucket(x.extent(0))};
+  }
+
+  [[nodiscard]] static LinearSampleLayer layer_of(const LinearSampleArgs<bf16, Matrix>& args) {
+    return {.x = args.x,
+            .weight = args.weight->view(),
+            .rows = args.sample.batch.rows,
+            .tokens = args.sample.tokens};
+  }
+  [[nodiscard]] static LinearSampleLayer layer_of(const FloatLinearArgs<bf16, Matrix>& args) {
+    return {.x = args.x, .weight = args.weight->view(), .logits = args.y};
+  }
+
+  template <class Run>
+  void tune_rows(Operands& operands, std::int64_t rows, const Context& context,
+                 const Run& run_part) {
+    const LinearSampleArgs<bf16, Matrix> args = operands.args(rows);
+    const FloatLinearArgs<bf16, Matrix> linear_args{
+        .x = args.x, .weight = args.weight, .y = args.sample.logits};
+    // Weights beyond L2 come from memory as they do in a step; smaller ones are not worth it.
+    constexpr int kCalls = 2;
+    constexpr double kAnyTime = std::numeric_limits<double>::infinity();
+    compose(args, run_part);  // loads its kernels, ahead of the capture
+    double best = (1 - kLeastGain) * detail::time_calls(context, kCalls, kAnyTime,
+                                                        [&](int) { compose(args, run_part); });
+    const double linear_ms =
+        detail::time_calls(context, kCalls, kAnyTime, [&](int) { run_part(linear_args); });
+    if (workspace_ == nullptr) workspace_ = std::make_unique<LinearSampleWorkspace>(context);
+    for (int form = 0; form < kNumLinearSampleForms; ++form) {
+      if (!suits_linear_sample(form, rows)) continue;
+      const auto time = [&](const auto& layer) {
+        if (!linear_sample(layer, form, *workspace_, maps_, context)) return kAnyTime;
+        return detail::time_calls(context, kCalls, 2 * best, [&](int) {
+          static_cast<void>(linear_sample(layer, form, *workspace_, maps_, context));
+        });
+      };
+      const double ms = time(layer_of(args));
+      if (ms >= best || time(layer_of(linear_args)) > kMostStoreTime * linear_ms) continue;
+      best = ms;
+      forms_.insert_or_assign(key_of(args.x, *args.weight), form);
+    }
+  }
+
+  /// What the kernel that stores logits may take, as a part of what `linear` takes without it.
+  static constexpr double kMostStoreTime = 1.02;
+
+  std::map<Key, int> forms_;
+  std::unique_ptr<LinearSampleWorkspace> workspace_;
+  TensorMaps maps_;
+};
+
+/// Contract: ops/linear_sample.hpp. Allocates no device memory and does not synchronise.
+template <Element T, class State>
+void run_op(const LinearSampleArgs<T, DeviceMatrix<T>>& args, State& state) {
+  nanovllm::check<ShapeError>(args.weight != nullptr, "linear_sample: no weight given");
+  validate(args);
+  if (args.x.extent(0) == 0) return;
+  if constexpr (std::is_same_v<T, bf16>) {
+    if (state.linear_sample.run(args, state.context)) return;
+  }
+  compose(args, [&](const auto& part) { run_op(part, state); });
+}
+
+/// Contract: ops/linear.hpp; logits, by the kernel that gives the bits which `linear_sample` draws
+/// from.
+template <class State>
+void run_op(const LinearArgs<bf16, DeviceMatrix<bf16>, float>& args, State& state) {
+  nanovllm::check<ShapeError>(args.weight != nullptr, "linear: no weight given");
+  validate(args);
+  if (!args.y.empty() && state.linear_sample.run(args, state.context)) return;
+  linear(args, state.linear, state.context);
+}
+
+}  // namespace nanovllm::cuda

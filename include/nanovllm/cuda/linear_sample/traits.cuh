@@ -1,0 +1,106 @@
+#pragma once
+/// How blocks of `linear_sample` are cut, and what they share: with each other, and their warps.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/math.hpp"
+#include "nanovllm/cuda/linear_sample/race.cuh"
+#include "nanovllm/cuda/ptx/tma.cuh"
+#include "nanovllm/ops/sampling_batch.hpp"
+
+namespace nanovllm::cuda {
+
+/// Device memory that blocks meet in. Between calls `counts` and `ticket` are 0 and `bounds` those
+/// of no arrival.
+struct LinearSampleScratch {
+  std::uint32_t* bounds = nullptr;  ///< [rows], key of the earliest arrival left so far
+  unsigned* counts = nullptr;       ///< [rows], entries left so far
+  float4* entries = nullptr;        ///< [rows, blocks]: arrival, id, logit
+  unsigned* ticket = nullptr;       ///< blocks that are done
+};
+
+/// Operands, by value.
+struct LinearSampleParams {
+  float* logits;  ///< [rows, stride], of the form that stores them
+  std::int64_t logits_stride;
+  const SamplingRow* settings;  ///< [rows]
+  TokenId* tokens;              ///< [rows]
+  LinearSampleScratch scratch;
+  std::int32_t rows;
+  std::int32_t vocab;
+  std::int32_t panels;  ///< of 64 columns, in K
+  std::int32_t tiles;   ///< of W
+};
+
+namespace detail {
+
+/// Sizes that follow from how a block is cut, see `LinearSampleBlock`.
+template <int kColumnsOfBlock, int kSubtilesOfBlock, int kStagesOfBlock, int kClusterOfBlock,
+          bool kStoresLogits>
+struct LinearSampleTraits {
+  static constexpr int kColumns = kColumnsOfBlock;    ///< rows of x
+  static constexpr int kSubtiles = kSubtilesOfBlock;  ///< of 64 tokens, of a warpgroup
+  static constexpr int kStages = kStagesOfBlock, kCluster = kClusterOfBlock;
+  static constexpr bool kStores = kStoresLogits;
+  static constexpr int kTokens = 2 * 64 * kSubtiles;
+  static constexpr int kConsumers = 256, kThreads = 128 + kConsumers;
+  static constexpr int kNoiseThreads = 96;
+  static constexpr int kRowBytes = kTmaColumns * 2;
+  static constexpr int kXBytes = kColumns * kRowBytes, kWeightBytes = kTokens * kRowBytes;
+  static constexpr int kStageBytes = kXBytes + kWeightBytes;
+  static constexpr int kSums = kColumns / 2;             ///< of a thread and subtile
+  static constexpr int kWords = ceil_div(kColumns, 16);  ///< of noise, of a thread and subtile
+  static constexpr int kNoiseWords = 2 * kSubtiles * kWords * 128;
+  static constexpr int kQueue = 64;  ///< entries of a warp's queue
+  static constexpr int kQueueWords = kConsumers / 32 * kQueue * 3;
+  static constexpr int kAlignment = 1024;
+  static constexpr bool kMovesRegisters = kSums * kSubtiles >= 128;
+
+  static_assert(kColumns >= 8 && kColumns <= 256 && kColumns % kCluster == 0 && kStages >= 2);
+  static_assert(kXBytes / kCluster % kAlignment == 0);
+};
+
+/// What else than the ring is in shared memory.
+template <class Traits>
+struct LinearSampleShared {
+  std::uint32_t noise[Traits::kNoiseWords];
+  alignas(16) EntryTest tests[Traits::kColumns];
+  BestEntry best[Traits::kColumns];
+  ulonglong2 seeds[Traits::kColumns];  ///< seed and position
+  std::uint32_t queue[Traits::kQueueWords];
+  std::uint32_t draws[8];  ///< a bit for each row that is drawn
+  unsigned is_last;
+};
+
+template <class Traits>
+[[nodiscard]] constexpr std::size_t linear_sample_shared_bytes() {
+  const std::size_t ring = static_cast<std::size_t>(Traits::kStages) * Traits::kStageBytes;
+  return ring + Traits::kAlignment + (Traits::kStores ? 0 : sizeof(LinearSampleShared<Traits>));
+}
+
+/// The barriers of a block.
+template <class Traits>
+struct LinearSampleBarriers {
+  std::uint64_t full[Traits::kStages], empty[Traits::kStages];
+  std::uint64_t noise_full, noise_empty;
+};
+
+/// Which tiles are a block's: those of its cluster go on by as many as there are blocks.
+template <class Traits>
+struct LinearSampleTiles {
+  int first, step, rounds;
+
+  __device__ __forceinline__ explicit LinearSampleTiles(int tiles) {
+    const int block = static_cast<int>(blockIdx.x), cluster = block / Traits::kCluster;
+    first = block;
+    step = static_cast<int>(gridDim.x);
+    const int groups = (tiles + Traits::kCluster - 1) / Traits::kCluster;
+    const int clusters = step / Traits::kCluster;
+    rounds = cluster < groups ? (groups - cluster + clusters - 1) / clusters : 0;
+  }
+};
+
+}  // namespace detail
+}  // namespace nanovllm::cuda
