@@ -17,6 +17,29 @@ namespace nanovllm::cuda::detail {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+/// Tells the other blocks when the best of this one's rows arrive, between two tiles. By the warps
+/// that draw noise.
+template <class Traits>
+__device__ __forceinline__ void publish_bounds(const LinearSampleShared<Traits>& shared,
+                                               const LinearSampleParams& p, int thread) {
+  for (int r = thread; r < min(Traits::kColumns, p.rows); r += Traits::kNoiseThreads) {
+    const Entry& best = shared.best[r].entry;
+    if (best.id != kNobody) atomicMin(p.scratch.bounds + r, key_of(best.at));
+  }
+}
+
+/// Has this block know what the others have told, if not the latest.
+template <class Traits>
+__device__ __forceinline__ void fetch_bounds(LinearSampleShared<Traits>& shared,
+                                             const LinearSampleParams& p, int thread) {
+  for (int r = thread; r < min(Traits::kColumns, p.rows); r += Traits::kNoiseThreads) {
+    const float at = logit_of(__ldcg(p.scratch.bounds + r));
+    const float threshold = RowRace(p.settings[r]).test(at).threshold;
+    shared.known[r] = at;
+    if (threshold < shared.tests[r].threshold) shared.tests[r].threshold = threshold;
+  }
+}
+
 /// The warps that draw noise: for each tile, the bytes as the consumers' threads want them.
 template <class Traits>
 __device__ __forceinline__ void linear_sample_noise(LinearSampleShared<Traits>& shared,
@@ -29,13 +52,15 @@ __device__ __forceinline__ void linear_sample_noise(LinearSampleShared<Traits>& 
   for (int tile = tiles.first; tile < p.tiles; tile += tiles.step) {
     mbarrier_wait(barriers.noise_empty, parity);
     parity ^= 1;
+    const bool is_first = tile == tiles.first;
+    if (!is_first) publish_bounds(shared, p, thread);
     for (int item = thread; item < kItems; item += Traits::kNoiseThreads) {
       const int c = item % 4, half = item / 4 % 2, warp = item / 8 % 4;
       const int word = item / 32 % Traits::kWords, subtile = item / 32 / Traits::kWords;
       const auto group =
           static_cast<std::uint32_t>(tile * Traits::kTokens + subtile * 64 + warp * 16 + half * 4) /
           4;
-      std::uint32_t bytes[4] = {};
+      std::uint32_t bytes[4] = {}, seconds[4] = {};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {  // of two neighbouring rows, and the same 8 on
         const int column = 16 * word + 2 * c + i % 2 + i / 2 * 8;
@@ -45,16 +70,21 @@ __device__ __forceinline__ void linear_sample_noise(LinearSampleShared<Traits>& 
         const auto first = sampling_words(seed.x, seed.y, group);
         const auto second = sampling_words(seed.x, seed.y, group + 2);
 #pragma unroll
-        for (int t = 0; t < 4; ++t)
-          bytes[t] |=
-              noise_byte(min(first[static_cast<unsigned>(t)], second[static_cast<unsigned>(t)]))
-              << 8 * i;
+        for (int t = 0; t < 4; ++t) {
+          const std::uint32_t a = first[static_cast<unsigned>(t)],
+                              b = second[static_cast<unsigned>(t)];
+          bytes[t] |= noise_byte(min(a, b)) << 8 * i;
+          seconds[t] |= b < a ? 1u << i : 0u;
+        }
       }
-      std::uint32_t* const to =
-          shared.noise + (subtile * Traits::kWords + word) * 128 + warp * 32 + half * 16 + c;
+      const int place = (subtile * Traits::kWords + word) * 128 + warp * 32 + half * 16 + c;
 #pragma unroll
-      for (int t = 0; t < 4; ++t) to[4 * t] = bytes[t];
+      for (int t = 0; t < 4; ++t) {
+        shared.noise[place + 4 * t] = bytes[t];
+        if (is_first) shared.seconds()[place + 4 * t] = static_cast<std::uint8_t>(seconds[t]);
+      }
     }
+    if (!is_first) fetch_bounds(shared, p, thread);
     __syncwarp();
     if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.noise_full);
   }
@@ -85,6 +115,10 @@ struct LinearSampleRace {
            thread % 128;
   }
 
+  __device__ __forceinline__ const std::uint8_t* seconds(int s) const {
+    return shared.seconds() + (noise(s) - shared.noise);
+  }
+
   /// The first bounds of the rows, from the first tile of a block. Contains barriers of all
   /// consumers.
   __device__ __forceinline__ void begin(const float (&sum)[Traits::kSubtiles][Traits::kSums],
@@ -104,12 +138,14 @@ struct LinearSampleRace {
 #pragma unroll
         for (int s = 0; s < Traits::kSubtiles; ++s) {
           const std::uint32_t bytes = noise(s)[j / 2 * 128];
+          const std::uint32_t seconds = this->seconds(s)[j / 2 * 128];
+          const bool is_second = (seconds & 1u << (j % 2 * 2 + e)) != 0;
           const float a = clean(sum[s][4 * j + e]), b = clean(sum[s][4 * j + 2 + e]);
           const float level = j % 2 == 0 ? (e == 0 ? noise_level<0>(bytes) : noise_level<1>(bytes))
                                          : (e == 0 ? noise_level<2>(bytes) : noise_level<3>(bytes));
           const float slope = shared.tests[row].slope * (1.f / kNoiseScale);
           if (first_token + warp_row + s * 64 + lane / 4 + 8 < p.vocab)
-            at = fminf(at, latest_arrival(fminf(a, b), fmaxf(a, b), level, slope, draws));
+            at = fminf(at, draws ? latest_arrival(is_second ? b : a, level, slope) : -fmaxf(a, b));
         }
 #pragma unroll
         for (int offset = 4; offset < 32; offset *= 2)
@@ -129,52 +165,60 @@ struct LinearSampleRace {
   /// Enters what of a tile can win.
   __device__ __forceinline__ void offer(float (&sum)[Traits::kSubtiles][Traits::kSums],
                                         int first_token) {
-    constexpr int kSteps = Traits::kSubtiles * Traits::kColumns / 8;
-    int done = 0;  // steps
+    constexpr int kPairs = Traits::kSubtiles * Traits::kColumns / 4;  // of a thread
+    constexpr int kMasks = ceil_div(kPairs, 32);
+    std::uint32_t goes[kMasks] = {};
+    std::uint32_t bytes = 0;
+#pragma unroll
+    for (int pair = 0; pair < kPairs; pair += 2) {
+      const int s = pair / (Traits::kColumns / 4), j = pair % (Traits::kColumns / 4) / 2;
+      if (j % 2 == 0) bytes = noise(s)[j / 2 * 128];
+      const float4 test = *reinterpret_cast<const float4*>(shared.tests + 8 * j + lane % 4 * 2);
+      const float* const x = sum[s] + 4 * j;
+      const float levels[2] = {j % 2 == 0 ? noise_level<0>(bytes) : noise_level<2>(bytes),
+                               j % 2 == 0 ? noise_level<1>(bytes) : noise_level<3>(bytes)};
+      // NaN goes on, too.
+      if (!(fmaf(fmaxf(x[0], x[2]), test.x, test.y) < levels[0]))
+        goes[pair / 32] |= 1u << pair % 32;
+      if (!(fmaf(fmaxf(x[1], x[3]), test.z, test.w) < levels[1]))
+        goes[pair / 32] |= 2u << pair % 32;
+    }
+    std::uint32_t left[kMasks], any = 0;  // pairs of a lane at least that are not in the queue yet
+#pragma unroll
+    for (int i = 0; i < kMasks; ++i) any |= left[i] = __reduce_or_sync(kAllLanes, goes[i]);
 #pragma unroll 1
-    do {
+    while (any != 0) {
 #pragma unroll
       for (int s = 0; s < Traits::kSubtiles; ++s) wgmma_hold(sum[s]);
       // So that nothing is made ahead of the loop: there are no registers for it.
       int place = lane % 4 * 2 << 16 | (warp_row + lane / 4);
       asm volatile("" : "+r"(place));
+      wgmma_hold(goes);
       int count = 0;
-      std::uint32_t bytes = 0;
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        const int s = step / (Traits::kColumns / 8), j = step % (Traits::kColumns / 8);
-        if (j % 2 == 0) bytes = noise(s)[j / 2 * 128];
-        const int row = 8 * j + lane % 4 * 2;
-        const float4 test = *reinterpret_cast<const float4*>(shared.tests + row);
-        const float* const x = sum[s] + 4 * j;
-        const float levels[2] = {j % 2 == 0 ? noise_level<0>(bytes) : noise_level<2>(bytes),
-                                 j % 2 == 0 ? noise_level<1>(bytes) : noise_level<3>(bytes)};
-        const bool goes[2] = {!(fmaf(fmaxf(x[0], x[2]), test.x, test.y) < levels[0]),
-                              !(fmaf(fmaxf(x[1], x[3]), test.z, test.w) < levels[1])};
-        if (__any_sync(kAllLanes, goes[0] || goes[1]) && step == done) {
-          const unsigned masks[2] = {__ballot_sync(kAllLanes, goes[0]),
-                                     __ballot_sync(kAllLanes, goes[1])};
-          if (count + __popc(masks[0]) + __popc(masks[1]) <= Traits::kQueue) {
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
-              const int slot = count + __popc(masks[e] & ((1u << lane) - 1));
-              if (goes[e]) {
-                queue[slot] = static_cast<std::uint32_t>(place + ((8 * j + e) << 16) + s * 64);
-                queue[Traits::kQueue + 2 * slot] = __float_as_uint(x[e]);
-                queue[Traits::kQueue + 2 * slot + 1] = __float_as_uint(x[2 + e]);
-              }
-              count += __popc(masks[e]);
-            }
-            ++done;
-          }
-        } else if (step == done) {
-          ++done;
+      for (int pair = 0; pair < kPairs; ++pair) {
+        if ((left[pair / 32] & 1u << pair % 32) == 0) continue;
+        const bool mine = (goes[pair / 32] & 1u << pair % 32) != 0;
+        const unsigned mask = __ballot_sync(kAllLanes, mine);
+        if (count + __popc(mask) > Traits::kQueue) continue;
+        const int s = pair / (Traits::kColumns / 4), j = pair % (Traits::kColumns / 4) / 2;
+        const float* const x = sum[s] + 4 * j + pair % 2;
+        if (mine) {
+          const int slot = count + __popc(mask & ((1u << lane) - 1));
+          queue[slot] = static_cast<std::uint32_t>(place + ((8 * j + pair % 2) << 16) + s * 64);
+          queue[Traits::kQueue + 2 * slot] = __float_as_uint(x[0]);
+          queue[Traits::kQueue + 2 * slot + 1] = __float_as_uint(x[2]);
         }
+        count += __popc(mask);
+        left[pair / 32] &= ~(1u << pair % 32);
       }
       __syncwarp();
       for (int i = lane; i < count; i += 32) enter(i, first_token);
       __syncwarp();
-    } while (done < kSteps);
+      any = 0;
+#pragma unroll
+      for (int i = 0; i < kMasks; ++i) any |= left[i];
+    }
   }
 
   /// Enters the two tokens of place i of the queue.
@@ -192,7 +236,7 @@ struct LinearSampleRace {
   }
 };
 
-/// Leaves the best of a block's rows, and finds the winners where this is the last block. By all
+/// Leaves the best of a block's rows, but for those known to be beaten, and finds the winners where this is the last block. By all
 /// consumers.
 template <class Traits>
 __device__ __forceinline__ void linear_sample_finish(LinearSampleShared<Traits>& shared,
@@ -203,8 +247,7 @@ __device__ __forceinline__ void linear_sample_finish(LinearSampleShared<Traits>&
   named_barrier_sync<Traits::kConsumers>(2);
   if (r < min(Traits::kColumns, p.rows) && shared.best[r].entry.id != kNobody) {
     const Entry mine = shared.best[r].entry;
-    const float before = logit_of(atomicMin(scratch.bounds + r, key_of(mine.at)));
-    if (!RowRace(p.settings[r]).is_beaten(mine.at, before)) {
+    if (!RowRace(p.settings[r]).is_beaten(mine.at, shared.known[r])) {
       const unsigned slot = atomicAdd(scratch.counts + r, 1u);
       __stcg(scratch.entries + r * blocks + slot,
              float4{mine.at, __int_as_float(mine.id), mine.logit, 0.f});
@@ -222,17 +265,19 @@ __device__ __forceinline__ void linear_sample_finish(LinearSampleShared<Traits>&
   if (shared.is_last == 0 || r >= min(Traits::kColumns, p.rows)) return;
   __threadfence();
   const RowRace race(p.settings[r]);
-  const auto count = static_cast<int>(__ldcg(scratch.counts + r));
-  Entry best = no_entry();
   constexpr int kAhead = 8;
   const float4* const entries = scratch.entries + r * blocks;
+  const auto count = static_cast<int>(__ldcg(scratch.counts + r));
+  Entry best = no_entry();
 #pragma unroll 1
-  for (int begin = 0; begin < count; begin += kAhead) {
+  for (int begin = 0; begin == 0 || begin < count; begin += kAhead) {
     float at[kAhead], bound = best.at;
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) at[i] = __ldcg(&entries[min(begin + i, count - 1)].x);
+    for (int i = 0; i < kAhead; ++i)  // the first ones are on their way with their count
+      at[i] = begin + i < static_cast<int>(blocks) ? __ldcg(&entries[begin + i].x) : 0;
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) bound = fminf(bound, at[i]);
+    for (int i = 0; i < kAhead; ++i)
+      if (begin + i < count) bound = fminf(bound, at[i]);
     unsigned close = 0;
 #pragma unroll
     for (int i = 0; i < kAhead; ++i)
@@ -263,7 +308,10 @@ __device__ __forceinline__ void linear_sample_prepare(LinearSampleShared<Traits>
     shared.tests[r] = {0.f, -std::numeric_limits<float>::infinity()};
     shared.seeds[r] = {};
   }
-  if (r < Traits::kColumns) shared.best[r] = {no_entry(), 0};
+  if (r < Traits::kColumns) {
+    shared.best[r] = {no_entry(), 0};
+    shared.known[r] = std::numeric_limits<float>::infinity();
+  }
   const unsigned mask = __ballot_sync(kAllLanes, draws);
   if (r % 32 == 0) shared.draws[r / 32] = mask;
 }

@@ -144,15 +144,13 @@ struct RowRace {
   }
 };
 
-/// A time by which one of two tokens arrives, or their like in a greedy row: u / (1 - u) ≥ E, where
-/// u is at most what the byte's number stands for.
-__device__ __forceinline__ float latest_arrival(float smaller, float larger, float level,
-                                                float scale, bool draws) {
-  if (!draws) return -larger;
+/// A time by which a token arrives whose word is the smaller of a pair's: u / (1 - u) ≥ E, where u is
+/// at most what the byte's number stands for. `scale` as PlainDraw's.
+__device__ __forceinline__ float latest_arrival(float logit, float level, float scale) {
   constexpr float kStep = 0.126f;  // of a byte, where it is coarser
   const float log_u = (level + kStep - kNoiseOffset) * (1.f / kNoiseScale) - 1.f;
   const float log_e = log_u < 31.f ? log_u + 2.f * exp2_approx(log_u - 32.f) : 36.6f;
-  return fmaf(-smaller, scale, log_e) + 1e-3f;
+  return fmaf(-logit, scale, log_e) + 1e-3f;
 }
 
 }  // namespace nanovllm::cuda

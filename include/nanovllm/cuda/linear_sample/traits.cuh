@@ -68,10 +68,18 @@ struct LinearSampleShared {
   std::uint32_t noise[Traits::kNoiseWords];
   alignas(16) EntryTest tests[Traits::kColumns];
   BestEntry best[Traits::kColumns];
+  float known[Traits::kColumns];       ///< when the best arrives of what other blocks have told
   ulonglong2 seeds[Traits::kColumns];  ///< seed and position
   std::uint32_t queue[Traits::kQueueWords];
   std::uint32_t draws[8];  ///< a bit for each row that is drawn
   unsigned is_last;
+
+  /// Of a block's first tile, for each word of noise: a bit for each of its bytes that says that the
+  /// second token has the smaller word. Where the queues are later, behind the rows' first bounds.
+  __device__ std::uint8_t* seconds() {
+    static_assert(Traits::kQueueWords * 4 >= Traits::kColumns * 4 + Traits::kNoiseWords);
+    return reinterpret_cast<std::uint8_t*>(queue + Traits::kColumns);
+  }
 };
 
 template <class Traits>
