@@ -26,7 +26,7 @@ class ForcedBackend : public CudaBackend {
         for (int form = 0; form < cuda::kNumLinearSampleForms; ++form) {
           if (bucket <= cuda::kMaxLinearSampleRows && cuda::suits_linear_sample(form, bucket))
             state_.linear_sample.choose(MatrixView<const bf16>(nullptr, {bucket, weight.cols()}),
-                                        weight, form, context());
+                                        weight, {.form = form, .stores = true}, context());
         }
         if (bucket >= max_rows) return;
       }

@@ -457,14 +457,14 @@ TEST_CASE("LinearSampleEngine draws and stores by what it has timed, and leaves 
   REQUIRE_FALSE(engine.run(args(4), gpu.context));
   REQUIRE_FALSE(engine.run(linear_args(4), gpu.context));
   // Parts that take longer than any kernel of this op.
-  cuda::DeviceBuffer<bf16> noise(std::size_t{1} << 24);
+  cuda::DeviceBuffer<bf16> noise(std::size_t{1} << 27);
   engine.tune(weight, kMost, gpu.context, [&](const auto&) {
-    cuda::detail::fill_noise(noise.data(), std::int64_t{1} << 24, gpu.context);
+    cuda::detail::fill_noise(noise.data(), std::int64_t{1} << 27, gpu.context);
   });
   CHECK_FALSE(engine.run(args(kMost), gpu.context));
   for (const std::int64_t m : {1, 8, 24, 64, 100, 256}) {
     CAPTURE(m);
-    CHECK(engine.form_of(args(m).x, weight) != cuda::LinearSampleEngine::kNone);
+    CHECK(engine.plan_of(args(m).x, weight).form != cuda::LinearSampleEngine::kNone);
     REQUIRE(engine.run(linear_args(m), gpu.context));
     gpu.sync();
     logits.download();

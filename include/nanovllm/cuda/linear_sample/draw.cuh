@@ -34,7 +34,9 @@ __device__ __forceinline__ void fetch_bounds(LinearSampleShared<Traits>& shared,
                                              const LinearSampleParams& p, int thread) {
   for (int r = thread; r < min(Traits::kColumns, p.rows); r += Traits::kNoiseThreads) {
     const float at = logit_of(__ldcg(p.scratch.bounds + r));
-    const float threshold = RowRace(p.settings[r]).test(at).threshold;
+    const bool draws = (shared.draws[r / 32] >> r % 32 & 1) != 0;
+    if (shared.tests[r].slope == 0) continue;  // cannot be raced
+    const float threshold = draws ? threshold_of_draw(at) : threshold_of_greedy(at);
     shared.known[r] = at;
     if (threshold < shared.tests[r].threshold) shared.tests[r].threshold = threshold;
   }
@@ -61,11 +63,15 @@ __device__ __forceinline__ void linear_sample_noise(LinearSampleShared<Traits>& 
           static_cast<std::uint32_t>(tile * Traits::kTokens + subtile * 64 + warp * 16 + half * 4) /
           4;
       std::uint32_t bytes[4] = {}, seconds[4] = {};
-#pragma unroll
+#pragma unroll 1
       for (int i = 0; i < 4; ++i) {  // of two neighbouring rows, and the same 8 on
         const int column = 16 * word + 2 * c + i % 2 + i / 2 * 8;
         if (column >= Traits::kColumns || (shared.draws[column / 32] >> column % 32 & 1) == 0)
           continue;
+#ifdef LS_NONOISE
+        for (int t = 0; t < 4; ++t) bytes[t] = ~0u;
+        continue;
+#endif
         const ulonglong2 seed = shared.seeds[column];
         const auto first = sampling_words(seed.x, seed.y, group);
         const auto second = sampling_words(seed.x, seed.y, group + 2);
@@ -119,45 +125,68 @@ struct LinearSampleRace {
     return shared.seconds() + (noise(s) - shared.noise);
   }
 
-  /// The first bounds of the rows, from the first tile of a block. Contains barriers of all
+  /// The first thresholds of the rows, from the first tile of a block. Contains barriers of all
   /// consumers.
-  __device__ __forceinline__ void begin(const float (&sum)[Traits::kSubtiles][Traits::kSums],
+  __device__ __forceinline__ void begin(float (&sum)[Traits::kSubtiles][Traits::kSums],
                                         int first_token) {
     std::uint32_t* const bounds = shared.queue;
     static_assert(Traits::kQueueWords >= Traits::kColumns);
     for (int r = thread; r < Traits::kColumns; r += Traits::kConsumers) bounds[r] = kPlusInfKey;
     named_barrier_sync<Traits::kConsumers>(2);
+    constexpr int kGroup = Traits::kColumns < 64 ? Traits::kColumns : 64;  // of rows
 #pragma unroll
-    for (int j = 0; j < Traits::kColumns / 8; ++j) {
-      const std::uint32_t draw_bits = shared.draws[j / 4] >> lane % 4 * 2;
+    for (int group = 0; group < Traits::kColumns; group += kGroup) {
+      float least[kGroup / 4];
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int row = 8 * j + lane % 4 * 2 + e;
-        const bool draws = (draw_bits & 1u << (j % 4 * 8 + e)) != 0;
-        float at = std::numeric_limits<float>::infinity();
+      for (int i = 0; i < kGroup / 4; ++i) least[i] = std::numeric_limits<float>::infinity();
 #pragma unroll
-        for (int s = 0; s < Traits::kSubtiles; ++s) {
-          const std::uint32_t bytes = noise(s)[j / 2 * 128];
-          const std::uint32_t seconds = this->seconds(s)[j / 2 * 128];
-          const bool is_second = (seconds & 1u << (j % 2 * 2 + e)) != 0;
-          const float a = clean(sum[s][4 * j + e]), b = clean(sum[s][4 * j + 2 + e]);
+      for (int s = 0; s < Traits::kSubtiles; ++s) {
+        if (first_token + warp_row + s * 64 + lane / 4 + 8 >= p.vocab) continue;
+        std::uint32_t bytes = 0, seconds = 0;
+#pragma unroll
+        for (int i = 0; i < kGroup / 4; ++i) {
+          const int j = group / 8 + i / 2, e = i % 2;
+          if (i % 4 == 0) bytes = noise(s)[j / 2 * 128], seconds = this->seconds(s)[j / 2 * 128];
           const float level = j % 2 == 0 ? (e == 0 ? noise_level<0>(bytes) : noise_level<1>(bytes))
                                          : (e == 0 ? noise_level<2>(bytes) : noise_level<3>(bytes));
-          const float slope = shared.tests[row].slope * (1.f / kNoiseScale);
-          if (first_token + warp_row + s * 64 + lane / 4 + 8 < p.vocab)
-            at = fminf(at, draws ? latest_arrival(is_second ? b : a, level, slope) : -fmaxf(a, b));
+          const float x =
+              (seconds & 1u << (j % 2 * 2 + e)) != 0 ? sum[s][4 * j + 2 + e] : sum[s][4 * j + e];
+          const float slope = shared.tests[8 * j + lane % 4 * 2 + e].slope;
+          const float at = fmaf(-x, slope, level);
+          least[i] = fminf(least[i], level < kMostLevel ? at : least[i]);
         }
+      }
+      // The lanes of a row share its tokens out: each keeps half of what it had, three times.
+      const auto fold = [&]<int kHalf, int kOffset>() {
+        if constexpr (kHalf < 1) {
+          least[0] = fminf(least[0], __shfl_xor_sync(kAllLanes, least[0], kOffset));
+        } else {
+          const bool upper = (lane & kOffset) != 0;
 #pragma unroll
-        for (int offset = 4; offset < 32; offset *= 2)
-          at = fminf(at, __shfl_xor_sync(kAllLanes, at, offset));
-        if (lane < 4) atomicMin(bounds + row, key_of(at + 0.f));
+          for (int i = 0; i < kHalf; ++i) {
+            const float other = upper ? least[i] : least[kHalf + i];
+            const float mine = upper ? least[kHalf + i] : least[i];
+            least[i] = fminf(mine, __shfl_xor_sync(kAllLanes, other, kOffset));
+          }
+        }
+      };
+      fold.template operator()<kGroup / 8, 16>();
+      fold.template operator()<kGroup / 16, 8>();
+      fold.template operator()<kGroup / 32, 4>();
+      constexpr int kKept = kGroup / 32 > 0 ? kGroup / 32 : 1;
+      const int first = (lane & 16) / 16 * (kGroup / 8) + (lane & 8) / 8 * (kGroup / 16) +
+                        (lane & 4) / 4 * (kGroup / 32);
+#pragma unroll
+      for (int i = 0; i < kKept; ++i) {
+        const int column = (first + i) / 2 * 8 + lane % 4 * 2 + (first + i) % 2;
+        atomicMin(bounds + group + column, key_of(least[i] + 0.f));
       }
     }
     named_barrier_sync<Traits::kConsumers>(2);
-    for (int r = thread; r < min(Traits::kColumns, p.rows); r += Traits::kConsumers) {
-      const float bound = logit_of(bounds[r]);
-      if (bound < std::numeric_limits<float>::infinity())
-        shared.tests[r] = RowRace(p.settings[r]).test(bound);
+    for (int r = thread; r < Traits::kColumns; r += Traits::kConsumers) {
+      const float bound = logit_of(bounds[r]) + kLevelSlack;
+      if (shared.tests[r].slope > 0 && bound < std::numeric_limits<float>::infinity())
+        shared.tests[r].threshold = with_slack(bound);
     }
     named_barrier_sync<Traits::kConsumers>(2);
   }
@@ -302,7 +331,7 @@ __device__ __forceinline__ void linear_sample_prepare(LinearSampleShared<Traits>
   if (r < min(Traits::kColumns, p.rows)) {
     const RowRace race(p.settings[r]);
     draws = race.draws;
-    shared.tests[r] = {race.test(0.f).slope, std::numeric_limits<float>::infinity()};
+    shared.tests[r] = {race.slope(), std::numeric_limits<float>::infinity()};
     shared.seeds[r] = {race.draw.seed, race.draw.position};
   } else if (r < Traits::kColumns) {
     shared.tests[r] = {0.f, -std::numeric_limits<float>::infinity()};

@@ -5,7 +5,8 @@
 /// Which it is, is chosen for each shape of the weights and bucket of rows, by time at start-up
 /// (`LinearSampleEngine::tune`). Where the kernel that draws was chosen, the one that stores logits
 /// runs `linear`, so that a row's token does not depend on whether others of its step want more than
-/// a token.
+/// a token. Where that one is slower than what runs `linear` without it, that stays, if both give the
+/// same bits: every logit of the bucket's rows is compared.
 
 #include <algorithm>
 #include <cstddef>
@@ -35,6 +36,27 @@
 
 namespace nanovllm::cuda {
 
+namespace detail {
+
+/// Adds up a hash of every element and its place: equal bits have equal sums.
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads)
+    hash_bits_kernel(const float* p, std::int64_t size, unsigned long long* sum) {
+  grid_dependency_wait();
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  unsigned long long mine = 0;
+  for (std::int64_t i = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x; i < size;
+       i += stride) {
+    auto h = static_cast<unsigned long long>(i) << 32 | __float_as_uint(p[i]);
+    h = (h ^ h >> 31) * 0x9E3779B97F4A7C15u;
+    h = (h ^ h >> 29) * 0xBF58476D1CE4E5B9u;
+    mine += h ^ h >> 32;
+  }
+  atomicAdd(sum, mine);
+}
+
+}  // namespace detail
+
 /// The choices of one device. Serves one host thread and one stream at a time.
 class LinearSampleEngine {
  public:
@@ -42,31 +64,38 @@ class LinearSampleEngine {
 
   /// Draws in one kernel, where one was chosen. False, with nothing enqueued: run the parts.
   [[nodiscard]] bool run(const LinearSampleArgs<bf16, Matrix>& args, const Context& context) {
-    const int form = form_of(args.x, *args.weight);
-    return form != kNone && linear_sample(layer_of(args), form, *workspace_, maps_, context);
+    const Plan plan = plan_of(args.x, *args.weight);
+    return plan.form != kNone &&
+           linear_sample(layer_of(args), plan.form, *workspace_, maps_, context);
   }
 
   /// The logits of the same kernel, where it was chosen. False, with nothing enqueued, else.
   [[nodiscard]] bool run(const FloatLinearArgs<bf16, Matrix>& args, const Context& context) {
     if (args.accumulate) return false;
-    const int form = form_of(args.x, *args.weight);
-    return form != kNone && linear_sample(layer_of(args), form, *workspace_, maps_, context);
+    const Plan plan = plan_of(args.x, *args.weight);
+    return plan.form != kNone && plan.stores &&
+           linear_sample(layer_of(args), plan.form, *workspace_, maps_, context);
   }
 
-  /// The form for these operands, an index into kLinearSampleBlocks, or kNone.
   static constexpr int kNone = -1;
-  [[nodiscard]] int form_of(MatrixView<const bf16> x, const Matrix& weight) const {
-    const auto found = forms_.find(key_of(x, weight));
-    return found == forms_.end() ? kNone : found->second;
+
+  /// What was chosen for a bucket of rows.
+  struct Plan {
+    int form = kNone;     ///< an index into kLinearSampleBlocks, or kNone
+    bool stores = false;  ///< whether the form runs `linear`, too
+  };
+  [[nodiscard]] Plan plan_of(MatrixView<const bf16> x, const Matrix& weight) const {
+    const auto found = plans_.find(key_of(x, weight));
+    return found == plans_.end() ? Plan{} : found->second;
   }
-  /// Puts a form in force for the bucket of these operands' rows, or none.
-  void choose(MatrixView<const bf16> x, const Matrix& weight, int form, const Context& context) {
+  /// Puts a plan in force for the bucket of these operands' rows.
+  void choose(MatrixView<const bf16> x, const Matrix& weight, Plan plan, const Context& context) {
     if (workspace_ == nullptr) workspace_ = std::make_unique<LinearSampleWorkspace>(context);
-    forms_.insert_or_assign(key_of(x, weight), form);
+    plans_.insert_or_assign(key_of(x, weight), plan);
   }
 
   /// Times both ways for up to `max_rows` rows and keeps a form for each bucket where it is faster:
-  /// the draw at least by kLeastGain, and no slower where logits are wanted. `run_part` runs an op
+  /// the draw at least by kLeastGain, and logits where they are wanted are no slower. `run_part` runs an op
   /// by what has been chosen for it. Blocks the host; takes device memory and gives it back, but for
   /// the workspace.
   template <class Run>
@@ -101,6 +130,7 @@ class LinearSampleEngine {
     DeviceBuffer<std::int32_t> starts;
     DeviceBuffer<TokenId> tokens;
     DeviceBuffer<float> logprobs;
+    DeviceBuffer<unsigned long long> hash{1};
 
     Operands(const Matrix& of, std::int64_t most, const Context& context)
         : weight(of),
@@ -133,6 +163,25 @@ class LinearSampleEngine {
     }
   };
 
+  /// Of the logits, once `run` is done, of a kernel that stores them.
+  template <class Run>
+  [[nodiscard]] static unsigned long long hash_after(Operands& operands,
+                                                     const LinearSampleArgs<bf16, Matrix>& args,
+                                                     const Context& context, const Run& run) {
+    check(cudaMemsetAsync(operands.hash.data(), 0, sizeof(unsigned long long), context.stream),
+          "cudaMemsetAsync");
+    run();
+    const MatrixView<float>& logits = args.sample.logits;
+    launch(detail::hash_bits_kernel<256>, {.grid = dim3(1024), .block = dim3(256)}, context,
+           logits.data, logits.extent(0) * logits.extent(1), operands.hash.data());
+    unsigned long long out = 0;
+    check(cudaMemcpyAsync(&out, operands.hash.data(), sizeof out, cudaMemcpyDeviceToHost,
+                          context.stream),
+          "cudaMemcpyAsync");
+    check(cudaStreamSynchronize(context.stream), "cudaStreamSynchronize");
+    return out;
+  }
+
   [[nodiscard]] static Key key_of(MatrixView<const bf16> x, const Matrix& weight) {
     return {weight.rows(), weight.cols(), row_bucket(x.extent(0))};
   }
@@ -161,26 +210,35 @@ class LinearSampleEngine {
                                                         [&](int) { compose(args, run_part); });
     const double linear_ms =
         detail::time_calls(context, kCalls, kAnyTime, [&](int) { run_part(linear_args); });
+    const unsigned long long linear_hash =
+        hash_after(operands, args, context, [&] { run_part(linear_args); });
     if (workspace_ == nullptr) workspace_ = std::make_unique<LinearSampleWorkspace>(context);
     for (int form = 0; form < kNumLinearSampleForms; ++form) {
       if (!suits_linear_sample(form, rows)) continue;
+      const auto run_form = [&](const auto& layer) {
+        return linear_sample(layer, form, *workspace_, maps_, context);
+      };
       const auto time = [&](const auto& layer) {
-        if (!linear_sample(layer, form, *workspace_, maps_, context)) return kAnyTime;
-        return detail::time_calls(context, kCalls, 2 * best, [&](int) {
-          static_cast<void>(linear_sample(layer, form, *workspace_, maps_, context));
-        });
+        if (!run_form(layer)) return kAnyTime;
+        return detail::time_calls(context, kCalls, 2 * best,
+                                  [&](int) { static_cast<void>(run_form(layer)); });
       };
       const double ms = time(layer_of(args));
-      if (ms >= best || time(layer_of(linear_args)) > kMostStoreTime * linear_ms) continue;
+      if (ms >= best) continue;
+      const bool stores = time(layer_of(linear_args)) <= kMostStoreTime * linear_ms;
+      if (!stores && linear_hash != hash_after(operands, args, context, [&] {
+                       static_cast<void>(run_form(layer_of(linear_args)));
+                     }))
+        continue;
       best = ms;
-      forms_.insert_or_assign(key_of(args.x, *args.weight), form);
+      plans_.insert_or_assign(key_of(args.x, *args.weight), Plan{form, stores});
     }
   }
 
   /// What the kernel that stores logits may take, as a part of what `linear` takes without it.
   static constexpr double kMostStoreTime = 1.02;
 
-  std::map<Key, int> forms_;
+  std::map<Key, Plan> plans_;
   std::unique_ptr<LinearSampleWorkspace> workspace_;
   TensorMaps maps_;
 };

@@ -53,6 +53,14 @@ __device__ __forceinline__ void linear_sample_load_shared(void* to, const CUtens
       : "memory");
 }
 
+/// Starts bringing a box to L2.
+__device__ __forceinline__ void linear_sample_prefetch(const CUtensorMap& map, int column,
+                                                       int row) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(&map),
+               "r"(column), "r"(row)
+               : "memory");
+}
+
 /// The thread that copies.
 template <class Traits>
 __device__ __forceinline__ void linear_sample_copy(std::byte* ring,
@@ -95,12 +103,16 @@ __device__ __forceinline__ void linear_sample_copy(std::byte* ring,
     if (++at == p.panels) at = 0;
   }
   RingPosition<Traits::kStages> at;
+  int soon = ahead, soon_panel = panel, soon_tile = tile;
+  const auto prefetch = [&] {
+    if (soon++ >= panels) return;
+    linear_sample_prefetch(w_map, soon_panel * kTmaColumns, soon_tile * Traits::kTokens);
+    if (++soon_panel == p.panels) soon_panel = 0, soon_tile += tiles.step;
+  };
+  for (int i = 0; i < Traits::kPrefetched; ++i) prefetch();
   for (int i = ahead; i < panels; ++i, advance()) {
-    if constexpr (Traits::kCluster == 1) {
-      mbarrier_wait(barriers.empty[at.stage], at.parity);
-    } else {
-      mbarrier_wait_cluster(barriers.empty[at.stage], at.parity);
-    }
+    if constexpr (Traits::kPrefetched > 0) prefetch();
+    mbarrier_wait(barriers.empty[at.stage], at.parity);
     mbarrier_arrive_expect(barriers.full[at.stage], Traits::kStageBytes);
     load_x(panel, at.stage);
     load_weights(tile, panel, at.stage);
@@ -215,7 +227,8 @@ __device__ __forceinline__ void linear_sample_consume(const std::byte* ring,
       LinearSampleRace<Traits> race(*shared, p);
 #ifdef LS_NULL
       float t = 0;
-      for (int s = 0; s < Traits::kSubtiles; ++s) for (int i = 0; i < Traits::kSums; ++i) t += sum[s][i];
+      for (int s = 0; s < Traits::kSubtiles; ++s)
+        for (int i = 0; i < Traits::kSums; ++i) t += sum[s][i];
       if (t == 12345.f) p.tokens[0] = 1;
       continue;
 #endif

@@ -22,7 +22,7 @@
 
 namespace nanovllm::cuda {
 
-inline constexpr float kNoiseScale = 0.724f, kNoiseOffset = 8.01f;
+inline constexpr float kNoiseScale = 0.72f, kNoiseOffset = 8.01f;
 inline constexpr float kLeastLevel = 8.f;  ///< of byte 0, which greedy rows have
 
 /// A token of a row, clean, and when it arrives.
@@ -61,11 +61,17 @@ __device__ __forceinline__ float noise_level(std::uint32_t bytes) {
   return __uint_as_float(__byte_perm(bytes, 0x41000000u, 0x7044u | kByte << 8));
 }
 
-/// The threshold where tokens matter that arrive by `latest`; an error of what is compared is less
-/// than what is added.
-[[nodiscard]] __device__ __forceinline__ float threshold_of(float latest) {
-  const float exact = fmaf(latest, kNoiseScale, kNoiseScale + kNoiseOffset);
-  return exact + fmaf(fabsf(exact), 0x1p-20f, 2e-3f);
+/// A threshold, and more than the error of what is compared with it.
+[[nodiscard]] __device__ __forceinline__ float with_slack(float threshold) {
+  return threshold + fmaf(fabsf(threshold), 0x1p-20f, 2e-3f);
+}
+/// The threshold of a row that can be raced where the best arrives at `at`.
+[[nodiscard]] __device__ __forceinline__ float threshold_of_draw(float at) {
+  if (!(fabsf(at) < kMostRaced)) return std::numeric_limits<float>::infinity();
+  return with_slack(fmaf(latest_of(at), kNoiseScale, kNoiseScale + kNoiseOffset));
+}
+[[nodiscard]] __device__ __forceinline__ float threshold_of_greedy(float at) {
+  return with_slack(kLeastLevel + at);
 }
 
 /// One row's draw, or its greedy choice.
@@ -79,15 +85,14 @@ struct RowRace {
   /// Whether arrivals decide.
   [[nodiscard]] __device__ bool is_raced() const { return draw.temperature >= kColdest; }
 
-  /// The test where the best arrives at `at`.
-  [[nodiscard]] __device__ EntryTest test(float at) const {
-    if (!draws) {
-      const float exact = kLeastLevel + at;
-      return {1.f, exact + fmaf(fabsf(at), 0x1p-20f, 2e-3f)};
-    }
-    if (!is_raced()) return {0.f, std::numeric_limits<float>::infinity()};
-    return {draw.scale * kNoiseScale, draw.is_raced(at) ? threshold_of(latest_of(at))
-                                                        : std::numeric_limits<float>::infinity()};
+  /// The slope of its test, 0 where it cannot be raced.
+  [[nodiscard]] __device__ float slope() const {
+    return !draws ? 1.f : is_raced() ? draw.scale * kNoiseScale : 0.f;
+  }
+  /// The threshold where the best arrives at `at`.
+  [[nodiscard]] __device__ float threshold(float at) const {
+    if (!draws) return threshold_of_greedy(at);
+    return is_raced() ? threshold_of_draw(at) : std::numeric_limits<float>::infinity();
   }
 
   /// Whether an entry at `at` cannot win against one at `best`.
@@ -135,7 +140,7 @@ struct RowRace {
       const Entry other{kept->at, kept->id, kept->logit};
       if (beats(mine, other)) {
         kept->at = at, kept->id = id, kept->logit = logit;
-        *static_cast<volatile float*>(&row_test.threshold) = test(at).threshold;
+        *static_cast<volatile float*>(&row_test.threshold) = threshold(at);
       }
       __threadfence_block();
       atomicExch(&best.lock, 0u);
@@ -144,13 +149,10 @@ struct RowRace {
   }
 };
 
-/// A time by which a token arrives whose word is the smaller of a pair's: u / (1 - u) ≥ E, where u is
-/// at most what the byte's number stands for. `scale` as PlainDraw's.
-__device__ __forceinline__ float latest_arrival(float logit, float level, float scale) {
-  constexpr float kStep = 0.126f;  // of a byte, where it is coarser
-  const float log_u = (level + kStep - kNoiseOffset) * (1.f / kNoiseScale) - 1.f;
-  const float log_e = log_u < 31.f ? log_u + 2.f * exp2_approx(log_u - 32.f) : 36.6f;
-  return fmaf(-logit, scale, log_e) + 1e-3f;
-}
+// What a row's first bound is made of. A token whose word is b arrives by its byte's number, less
+// logit · slope, plus kLevelSlack: what a byte is coarse by, and log2(E / u) where u < 1/2. Tokens
+// with more have no part in it.
+inline constexpr float kLevelSlack = 0.126f + 0.475f * kNoiseScale;
+inline constexpr float kMostLevel = 31.f * kNoiseScale + kNoiseScale + kNoiseOffset - 0.13f;
 
 }  // namespace nanovllm::cuda
