@@ -55,6 +55,7 @@ std::vector<SamplingParams> plain_params() {
   for (std::size_t i = 0; i < kRequests; ++i) {
     SamplingParams params{
         .seed = i, .max_tokens = 20 + static_cast<std::int32_t>(i % 9), .ignore_eos = true};
+    params.top_k = 0, params.top_p = 1.f, params.min_p = 0.f;  // not the checkpoint's
     params.temperature = i % 3 == 0 ? 0.f : i % 3 == 1 ? 1.f : 0.6f;
     out.push_back(params);
   }
@@ -101,7 +102,7 @@ TEST_CASE("A plain request has the same tokens beside one that wants log-probabi
   const auto expected = tokens_of_engine<true>(true, params);
   params[7].logprobs = 3;  // in its steps logits are written
   CHECK(tokens_of_engine<true>(true, params) == expected);
-  params[7].top_k = 0, params[8].top_p = 0.9f, params[8].temperature = 0.5f;
+  params[8].top_p = 0.9f, params[8].temperature = 0.5f;
   const auto filtered = tokens_of_engine<true>(true, params);
   for (std::size_t i = 0; i < params.size(); ++i) {
     CAPTURE(i);

@@ -68,10 +68,6 @@ __device__ __forceinline__ void linear_sample_noise(LinearSampleShared<Traits>& 
         const int column = 16 * word + 2 * c + i % 2 + i / 2 * 8;
         if (column >= Traits::kColumns || (shared.draws[column / 32] >> column % 32 & 1) == 0)
           continue;
-#ifdef LS_NONOISE
-        for (int t = 0; t < 4; ++t) bytes[t] = ~0u;
-        continue;
-#endif
         const ulonglong2 seed = shared.seeds[column];
         const auto first = sampling_words(seed.x, seed.y, group);
         const auto second = sampling_words(seed.x, seed.y, group + 2);

@@ -53,14 +53,6 @@ __device__ __forceinline__ void linear_sample_load_shared(void* to, const CUtens
       : "memory");
 }
 
-/// Starts bringing a box to L2.
-__device__ __forceinline__ void linear_sample_prefetch(const CUtensorMap& map, int column,
-                                                       int row) {
-  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(&map),
-               "r"(column), "r"(row)
-               : "memory");
-}
-
 /// The thread that copies.
 template <class Traits>
 __device__ __forceinline__ void linear_sample_copy(std::byte* ring,
@@ -103,15 +95,7 @@ __device__ __forceinline__ void linear_sample_copy(std::byte* ring,
     if (++at == p.panels) at = 0;
   }
   RingPosition<Traits::kStages> at;
-  int soon = ahead, soon_panel = panel, soon_tile = tile;
-  const auto prefetch = [&] {
-    if (soon++ >= panels) return;
-    linear_sample_prefetch(w_map, soon_panel * kTmaColumns, soon_tile * Traits::kTokens);
-    if (++soon_panel == p.panels) soon_panel = 0, soon_tile += tiles.step;
-  };
-  for (int i = 0; i < Traits::kPrefetched; ++i) prefetch();
   for (int i = ahead; i < panels; ++i, advance()) {
-    if constexpr (Traits::kPrefetched > 0) prefetch();
     mbarrier_wait(barriers.empty[at.stage], at.parity);
     mbarrier_arrive_expect(barriers.full[at.stage], Traits::kStageBytes);
     load_x(panel, at.stage);
@@ -225,13 +209,6 @@ __device__ __forceinline__ void linear_sample_consume(const std::byte* ring,
           sum, first_token + warpgroup * Traits::kSubtiles * 64 + thread / 32 % 4 * 16, p);
     } else {
       LinearSampleRace<Traits> race(*shared, p);
-#ifdef LS_NULL
-      float t = 0;
-      for (int s = 0; s < Traits::kSubtiles; ++s)
-        for (int i = 0; i < Traits::kSums; ++i) t += sum[s][i];
-      if (t == 12345.f) p.tokens[0] = 1;
-      continue;
-#endif
       mbarrier_wait(barriers.noise_full, parity);
       parity ^= 1;
       if (round == 0) race.begin(sum, first_token);
@@ -275,9 +252,7 @@ __device__ __forceinline__ void linear_sample_block(const CUtensorMap& w_map,
       if (threadIdx.x >= 32) {
         grid_dependency_wait();
         named_barrier_sync<Traits::kConsumers + Traits::kNoiseThreads>(1);
-#ifndef LS_NULL
         linear_sample_noise(*shared, barriers, p);
-#endif
       }
     }
     __syncwarp();

@@ -56,12 +56,6 @@ struct LinearSampleTraits {
   static constexpr int kQueue = 64;  ///< entries of a warp's queue
   static constexpr int kQueueWords = kConsumers / 32 * kQueue * 3;
   static constexpr int kAlignment = 1024;
-  /// Panels of W ahead of the ring that are on their way to L2, where the ring alone is short for
-  /// what memory takes to answer.
-#ifndef LS_AHEAD
-#define LS_AHEAD 8
-#endif
-  static constexpr int kPrefetched = kColumns > 128 ? LS_AHEAD : 0;
   static constexpr bool kMovesRegisters = kSums * kSubtiles >= 128;
 
   static_assert(kColumns >= 8 && kColumns <= 256 && kColumns % kCluster == 0 && kStages >= 2);

@@ -19,9 +19,7 @@ struct LinearSampleBlock {
 
 /// All blocks there are. A form is an index into them.
 inline constexpr LinearSampleBlock kLinearSampleBlocks[] = {
-    {8, 1, 10, 1},  {8, 2, 6, 1},   {16, 1, 10, 1}, {16, 2, 5, 1},  {32, 1, 9, 1},
-    {32, 2, 5, 1},  {64, 1, 8, 1},  {64, 2, 5, 1},  {64, 2, 5, 2},  {128, 1, 6, 2},
-    {128, 2, 4, 1}, {128, 2, 4, 2}, {256, 1, 4, 1}, {256, 1, 4, 2},
+    {8, 1, 10, 1}, {16, 1, 10, 1}, {32, 1, 9, 1}, {64, 1, 8, 1}, {128, 1, 6, 2}, {256, 1, 4, 2},
 };
 inline constexpr int kNumLinearSampleForms = static_cast<int>(std::size(kLinearSampleBlocks));
 
