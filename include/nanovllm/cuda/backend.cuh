@@ -149,6 +149,11 @@ class CudaBackend {
     return Graph::capture(stream_.get(), work);
   }
   void replay(const Graph& graph) { graph.launch(stream_.get()); }
+  /// Of a graph that begins with `unpack_step`: with these arguments instead of the recorded ones.
+  void replay(const Graph& graph, const UnpackStepArgs& inputs) {
+    graph.set_first(cuda::unpack_grid(inputs), inputs);
+    graph.launch(stream_.get());
+  }
 
   // ---- Ops ----
 

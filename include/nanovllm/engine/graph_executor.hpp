@@ -17,6 +17,7 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/engine/edit_chain.hpp"
 #include "nanovllm/engine/executor_steps.hpp"
+#include "nanovllm/engine/largest_step.hpp"
 #include "nanovllm/engine/sample_batch.hpp"
 #include "nanovllm/engine/step_graphs.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
@@ -31,8 +32,6 @@
 #include "nanovllm/ops/publish_results.hpp"
 #include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/ops/unpack_step.hpp"
-#include "nanovllm/sched/sequence.hpp"
-#include "nanovllm/sched/step_plan.hpp"
 
 namespace nanovllm {
 
@@ -61,6 +60,9 @@ class GraphExecutor {
 
   /// Whether graphs write what they draw to the host's memory themselves.
   static constexpr bool kPublishes = RunsOp<Backend, PublishResultsArgs>;
+
+  /// Whether graphs unpack their inputs themselves.
+  static constexpr bool kUnpacksInGraphs = ReplaysWithInputs<Backend>;
 
   /// Whether steps whose rows are all plain have graphs of their own.
   static constexpr bool kHasPlainSteps = requires { requires Backend::kSamplesPlainRows; };
@@ -114,25 +116,7 @@ class GraphExecutor {
   /// Computes the largest step there can be, so that whatever takes memory at its first use has
   /// it, and returns the bytes that `capture` will take. `scratch` is a pool of one block.
   [[nodiscard]] std::size_t profile_run(Pool& scratch) {
-    const std::int64_t length = std::min(limits_.max_num_batched_tokens, limits_.max_model_len);
-    std::vector<Sequence> sequences(elements(limits_.max_num_batched_tokens / length));
-    StepPlan plan;
-    for (Sequence& sequence : sequences) {
-      sequence.tokens.assign(elements(length), TokenId{0});
-      sequence.block_table.assign(elements(max_blocks_), BlockId{0});  // all write to the same
-      plan.sequences.push_back(
-          {.sequence = &sequence, .end = static_cast<std::int32_t>(length), .num_logits = 1});
-      plan.num_tokens += static_cast<std::int32_t>(length);
-    }
-    if (plan.sequences.size() > elements(limits_.max_num_seqs)) {
-      plan.sequences.resize(elements(limits_.max_num_seqs));
-      plan.num_tokens = static_cast<std::int32_t>(limits_.max_num_seqs * length);
-    }
-    StepInputs inputs;
-    HostSamplingBatch sampling;
-    for (std::size_t i = 0; i < plan.sequences.size(); ++i) append_sample(sampling, {});
-    inputs.build(plan, scratch.shape().block_size, sampling);
-    launch(0, inputs, scratch);
+    launch(0, largest_step(limits_, max_blocks_, scratch.shape().block_size), scratch);
     static_cast<void>(wait(0));
     grow(slots_[1].arena, static_cast<std::int64_t>(slots_[0].arena.size()));
     const std::vector<std::int64_t> sizes = graph_sizes(limits_.max_num_seqs);
@@ -151,9 +135,16 @@ class GraphExecutor {
     StepKv<Backend, Pool> step_kv(backend_, kv, copies_of(inputs, base, kv));
     if (graph != nullptr) {
       if (!inputs.is_open()) make_room(inputs, true, mine.results);
-      unpack_padded(inputs, base, graph->first, mine.results.place(inputs.wants_logprobs()));
-      step_kv.finish();
-      backend_.replay(graph->second);
+      const UnpackStepArgs unpack =
+          padded_inputs(inputs, base, graph->first, mine.results.place(inputs.wants_logprobs()));
+      if constexpr (kUnpacksInGraphs) {
+        step_kv.finish();
+        backend_.replay(graph->second, unpack);
+      } else {
+        backend_.run(unpack);
+        step_kv.finish();
+        backend_.replay(graph->second);
+      }
     } else {
       run_eagerly(inputs, base, step_kv);
     }
@@ -331,17 +322,17 @@ class GraphExecutor {
     return {drawn_.tokens.data(), {limits_.max_num_seqs}};
   }
 
-  /// Puts a decode step into the arrays that the graph of `size` rows reads, and tells the graph
-  /// where the host wants its results.
-  void unpack_padded(const StepInputs& inputs, const std::byte* base, std::int64_t size,
-                     const ResultsPlace& place) {
+  /// What puts a decode step into the arrays that the graph of `size` rows reads, and tells the
+  /// graph where the host wants its results.
+  [[nodiscard]] UnpackStepArgs padded_inputs(const StepInputs& inputs, const std::byte* base,
+                                             std::int64_t size, const ResultsPlace& place) {
     UnpackStepArgs unpack{.previous = previous()};
     memory_.unpack_padded(inputs.fields(), base, size, unpack);
     if constexpr (kPublishes) {  // as padding: it comes with the launch, not with the inputs
       unpack.add_column(VectorView<const ResultsPlace>{},
                         VectorView<ResultsPlace>(place_.data(), {1}), place);
     }
-    backend_.run(unpack);
+    return unpack;
   }
 
   /// Whether there is a graph of `size` rows that reads shared prefixes once: fewer sizes, for they
@@ -358,12 +349,17 @@ class GraphExecutor {
   [[nodiscard]] Graph record(std::int64_t size, Pool& kv, Recorded what) {
     StepInputs nothing;
     nothing.build({}, 1, {});
-    unpack_padded(nothing, stage(nothing, slots_[0]), size, {});
+    const UnpackStepArgs unpack = padded_inputs(nothing, stage(nothing, slots_[0]), size, {});
+    backend_.run(unpack);
     decode(size, kv, what);
-    return backend_.capture([&] { decode(size, kv, what); });
+    return backend_.capture([&] {
+      if constexpr (kUnpacksInGraphs) backend_.run(unpack);
+      decode(size, kv, what);
+    });
   }
 
-  /// What a graph holds: forward pass and, but for an open step, sampler over the fixed arrays.
+  /// What a graph holds: forward pass and, but for an open step, sampler over the fixed arrays, and
+  /// ahead of them what fills these, where graphs do that.
   void decode(std::int64_t size, Pool& kv, Recorded what) {
     const StepBatch<ViewOf> step = memory_.padded_views(size);
     ForwardBatch batch{step.forward, size};

@@ -151,6 +151,14 @@ concept UploadsEarly = requires(B& backend) {
                        std::size_t{});
 };
 
+/// An asynchronous backend whose graphs may begin with `UnpackStepArgs` and be replayed with others:
+/// `replay(graph, inputs)`.
+template <class B>
+concept ReplaysWithInputs = requires(B& backend, const typename B::Graph& graph,
+                                     const UnpackStepArgs& inputs) {
+  backend.replay(graph, inputs);
+};
+
 /// A backend that chooses among its ways to multiply by weights `W` with results `Out`, by trying,
 /// once the weights are there: `tune_linear<Out>(matrices of one shape, accumulate, max_rows)`.
 template <class B, class W, class Out>
