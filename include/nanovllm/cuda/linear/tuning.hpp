@@ -28,7 +28,7 @@ inline constexpr std::int64_t kRowBuckets[] = {
 enum class ProductKind : std::uint8_t {
   plain,
   normed,  ///< RMSNorm of x ahead
-  gated,   ///< RMSNorm of x ahead, SwiGLU behind
+  gated,   ///< RMSNorm of x ahead, where a kernel has that choice, or none; SwiGLU behind
 };
 
 /// Memory that cuBLASLt may use between the kernels of one product.
