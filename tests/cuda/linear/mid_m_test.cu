@@ -120,12 +120,12 @@ ProductKind kind_of(bool has_norm, bool gated) {
 /// Every form, but those whose stages this K does not fill.
 void check(const Gpu& gpu, Mid operands) {
   const ProductKind kind = kind_of(operands.has_norm, operands.gated);
-  for (int variant = 0; variant < cuda::num_mid_m_variants(kind); ++variant) {
+  for (int variant = 0; variant < cuda::kMidMForms.size(kind); ++variant) {
     CAPTURE(operands.m, operands.n, operands.k, operands.has_norm, operands.gated,
             operands.accumulate, variant);
     operands.set_old();
     const bool fits =
-        cuda::mid_m_variant(kind, variant).panels == 1 || operands.k % cuda::kTmaColumns == 0;
+        cuda::kMidMForms.at(kind, variant).panels == 1 || operands.k % cuda::kTmaColumns == 0;
     REQUIRE(operands.run(0, operands.m, variant, gpu) == fits);
     if (fits) CHECK(operands.worst() <= 1);
   }
@@ -173,7 +173,7 @@ TEST_CASE("mid_m_linear gives a row the same bits whatever rows are beside it") 
   };
   for (const auto& [norm, gated] :
        {Way{false, false}, Way{true, false}, Way{true, true}, Way{false, true}}) {
-    for (int variant = 0; variant < cuda::num_mid_m_variants(kind_of(norm, gated)); ++variant) {
+    for (int variant = 0; variant < cuda::kMidMForms.size(kind_of(norm, gated)); ++variant) {
       Mid all(64, 75, 1600, norm, gated);
       REQUIRE(all.run(0, 64, variant, gpu));
       const std::vector<bf16> expected = all.result();
@@ -219,7 +219,7 @@ TEST_CASE("mid_m_linear behind itself gives the same bits alone, overlapping and
           variant, maps, context));
     };
     for (int i = 0; i < 24; ++i) {
-      const auto variant = [i](ProductKind kind) { return i % cuda::num_mid_m_variants(kind); };
+      const auto variant = [i](ProductKind kind) { return i % cuda::kMidMForms.size(kind); };
       layer(x, true, qkv, heads, false, false, variant(ProductKind::normed));
       layer(heads, false, o, x, true, false, variant(ProductKind::plain));
       layer(x, true, gate_up, act, false, true, variant(ProductKind::gated));

@@ -121,10 +121,10 @@ class FusedEngine {
     }
     const ProductKind kind = layer.gated ? ProductKind::gated : ProductKind::normed;
     if (suits_mid_m(m, n, k)) {
-      for (int form = 0; form < num_mid_m_variants(kind); ++form)
+      for (int form = 0; form < kMidMForms.size(kind); ++form)
         out.push_back({FusedKernel::mid_m, form});
     }
-    for (int form = 0; form < num_wide_m_variants(kind); ++form) {
+    for (int form = 0; form < kWideMForms.size(kind); ++form) {
       if (suits_wide_m_rows(m)) out.push_back({FusedKernel::wide_m, form});
     }
     return out;

@@ -279,10 +279,10 @@ class LinearEngine {
         if (suits_few && small_m_linear_takes(args.x, {}, weight))
           out.push_back({.kernel = LinearKernel::small_m_ring, .size = tiles});
       }
-      for (int form = 0; form < num_mid_m_variants(ProductKind::plain); ++form) {
+      for (int form = 0; form < kMidMForms.size(ProductKind::plain); ++form) {
         if (suits_mid_m(rows, n, k)) out.push_back({.kernel = LinearKernel::mid_m, .size = form});
       }
-      for (int form = 0; form < num_wide_m_variants(ProductKind::plain); ++form) {
+      for (int form = 0; form < kWideMForms.size(ProductKind::plain); ++form) {
         if (suits_wide_m_rows(rows)) out.push_back({.kernel = LinearKernel::wide_m, .size = form});
       }
     }

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <iterator>
 #include <limits>
+#include <span>
+#include <utility>
 
 #include "nanovllm/core/math.hpp"
 
@@ -30,6 +32,40 @@ enum class ProductKind : std::uint8_t {
   normed,  ///< RMSNorm of x ahead
   gated,   ///< RMSNorm of x ahead, where a kernel has that choice, or none; SwiGLU behind
 };
+
+/// All forms of such a kernel, for each kind. A variant of a kind is an index into its own.
+template <class Form>
+struct ProductForms {
+  std::span<const Form> plain, normed, gated;
+
+  [[nodiscard]] constexpr int size(ProductKind kind) const {
+    return static_cast<int>(of(kind).size());
+  }
+  [[nodiscard]] constexpr Form at(ProductKind kind, int variant) const {
+    return of(kind)[static_cast<std::size_t>(variant)];
+  }
+
+ private:
+  [[nodiscard]] constexpr std::span<const Form> of(ProductKind kind) const {
+    switch (kind) {
+      case ProductKind::plain: return plain;
+      case ProductKind::normed: return normed;
+      default: return gated;
+    }
+  }
+};
+
+/// What run.operator()<variant>() returns, for a variant below kCount; false for any other.
+template <int kCount, class Run>
+[[nodiscard]] bool with_variant(int variant, const Run& run) {
+  bool done = false;
+  [&]<int... kVariant>(std::integer_sequence<int, kVariant...>) {
+    static_cast<void>(
+        ((variant == kVariant && (done = run.template operator()<kVariant>(), true)) || ...));
+  }
+  (std::make_integer_sequence<int, kCount>{});
+  return done;
+}
 
 /// Memory that cuBLASLt may use between the kernels of one product.
 inline constexpr std::size_t kBlasWorkspaceBytes = std::size_t{32} << 20;

@@ -77,18 +77,14 @@ bool launch_mid_m(const MatrixView<const T>& x, const MatrixView<const T>& weigh
   return true;
 }
 
-/// The same by a variant's index, looked for from kIndex on.
-template <ProductKind kKind, int kIndex = 0, class T, class Out>
+/// The same by a variant's index.
+template <ProductKind kKind, class T, class Out>
 bool launch_mid_m_variant(const MatrixView<const T>& x, const MatrixView<const T>& weight,
                           const MidMOperands<T, Out>& p, int variant, TensorMaps& maps,
                           const Context& context) {
-  if constexpr (kIndex < num_mid_m_variants(kKind)) {
-    if (variant == kIndex) {
-      return launch_mid_m<kKind, mid_m_variant(kKind, kIndex)>(x, weight, p, maps, context);
-    }
-    return launch_mid_m_variant<kKind, kIndex + 1>(x, weight, p, variant, maps, context);
-  }
-  return false;
+  return with_variant<kMidMForms.size(kKind)>(variant, [&]<int kVariant>() {
+    return launch_mid_m<kKind, kMidMForms.at(kKind, kVariant)>(x, weight, p, maps, context);
+  });
 }
 
 }  // namespace detail
