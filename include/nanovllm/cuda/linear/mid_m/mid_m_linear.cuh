@@ -72,7 +72,8 @@ bool launch_mid_m(const MatrixView<const T>& x, const MatrixView<const T>& weigh
               dim3(kNorm && p.norm == nullptr ? Block::kThreads - Block::kGroup : Block::kThreads),
           .shared_bytes =
               static_cast<std::size_t>(Block::shared_bytes(p.panels, p.num_tokens, p.stages)),
-          .cluster = kForm.split},
+          .cluster = kForm.split,
+          .packs_clusters = kForm.packs()},
          context, w_map, x_map, p);
   return true;
 }

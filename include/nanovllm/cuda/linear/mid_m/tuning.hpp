@@ -17,6 +17,11 @@ struct MidMVariant {
   int rows;    ///< of W; half of them gates and half ups in a gated product
   int split;   ///< blocks of a cluster, which share K
   int panels;  ///< of K in a stage of the rings; K must be whole panels where it is not 1
+
+  /// Whether blocks of a cluster may share a multiprocessor. Clusters of four then all find room at
+  /// once: o of Qwen3-8B takes 10.4 us on 8 rows, not 13.6. To those of two it makes no difference, nor
+  /// to those of eight.
+  [[nodiscard]] constexpr bool packs() const { return split == 4; }
 };
 
 /// All there are. Two blocks on each of 132 multiprocessors are fastest: which form makes them depends
