@@ -115,7 +115,7 @@ struct MidMPart {
       mbarrier_init(normed[i], 4);
       mbarrier_init(empty[i], 4);
     }
-    mbarrier_init(*complete, Block::kSplit == 1 ? 4 : 1);
+    mbarrier_init(*complete, Block::kSplit == 1 ? Block::kGroup / 8 : 1);
     mbarrier_init_fence();
     if constexpr (Block::kSplit > 1) {
       const int from_norm = norms() ? Block::kSplit * x_panel_bytes / Block::kRowBytes * 4 : 0;
@@ -251,8 +251,7 @@ struct MidMPart {
       }
     }
     if constexpr (Block::kSplit == 1) {
-      __syncwarp();
-      if (thread % 32 == 0) mbarrier_arrive(*complete);
+      if (thread % 8 == 0) mbarrier_arrive(*complete);
     }
   }
 
