@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <map>
 #include <span>
 #include <tuple>
 #include <type_traits>
@@ -61,8 +60,7 @@ class FusedEngine {
   /// Runs the layer in one kernel, where one was chosen. False, with nothing enqueued: run the
   /// parts.
   [[nodiscard]] bool run(const FusedLayer& layer, const Context& context) {
-    const auto found = plans_.find(key_of(layer));
-    return found != plans_.end() && execute(layer, found->second, context);
+    return execute(layer, plan_for(layer), context);
   }
 
   /// Times the ways to run `gated_linear` by `weights`, all of one shape, for up to `max_rows` rows,
@@ -81,20 +79,17 @@ class FusedEngine {
     if (norm) tune(false, weights, norm, max_rows, context, run);
   }
 
-  /// Whether a kernel was chosen for the layer.
-  [[nodiscard]] bool has_plan(const FusedLayer& layer) const {
-    const auto found = plans_.find(key_of(layer));
-    return found != plans_.end() && found->second.kernel != FusedKernel::parts;
+  /// The way in force for the layer; by its parts where nothing was timed.
+  [[nodiscard]] FusedPlan plan_for(const FusedLayer& layer) const {
+    const FusedPlan* const plan = choices_.find(key_of(layer));
+    return plan == nullptr ? FusedPlan{} : *plan;
   }
 
   /// As LinearEngine's.
   [[nodiscard]] std::vector<FusedPlan> close_plans(const FusedLayer& layer) const {
-    const auto found = races_.find(key_of(layer));
-    return found == races_.end() ? std::vector<FusedPlan>{} : found->second.plans();
+    return choices_.close_plans(key_of(layer));
   }
-  void choose(const FusedLayer& layer, FusedPlan plan) {
-    plans_.insert_or_assign(key_of(layer), plan);
-  }
+  void choose(const FusedLayer& layer, FusedPlan plan) { choices_.choose(key_of(layer), plan); }
 
  private:
   /// Gated, normed, rows and columns of W, bucket of rows of x.
@@ -206,24 +201,22 @@ class FusedEngine {
       parts(0);  // loads its kernels, ahead of the capture
       double best =
           detail::time_calls(context, calls, std::numeric_limits<double>::infinity(), parts);
-      CloseRace<FusedPlan>& race = races_[key_of(layer(0))];
-      race.add({}, best);
+      const Key key = key_of(layer(0));
+      choices_.restart(key);
+      choices_.add(key, {}, best);
       for (const FusedPlan& plan : candidates(layer(0))) {
         if (!execute(layer(0), plan, context)) continue;
         const double ms = detail::time_calls(context, calls, 2 * best, [&](int i) {
           static_cast<void>(execute(layer(i), plan, context));
         });
-        race.add(plan, ms);
-        if (ms >= best) continue;
-        best = ms;
-        plans_.insert_or_assign(key_of(layer(0)), plan);
+        choices_.add(key, plan, ms);
+        best = std::min(best, ms);
       }
       if (rows == most) return;
     }
   }
 
-  std::map<Key, FusedPlan> plans_;
-  std::map<Key, CloseRace<FusedPlan>> races_;
+  Choices<Key, FusedPlan> choices_;
   TensorMaps maps_;
 };
 
