@@ -41,7 +41,9 @@ TEST_CASE("FusedEngine runs what it has timed, and leaves the rest to the parts"
   };
   engine.tune_gated(weights, norm, kMost, gpu.context, slow);
   engine.tune_gated(weights, {}, kMost, gpu.context, slow);
-  engine.tune_normed(weights, norm, kMost, gpu.context, slow);
+  // Heads that no kernel takes together with the product.
+  constexpr KvHeads kHeads{.num_kv_heads = 2, .head_dim = 40};
+  engine.tune_qkv(weights, norm, kHeads, kMost, gpu.context, slow);
   struct Way {
     bool gated, normed;
   };

@@ -117,6 +117,15 @@ inline constexpr std::int64_t kMaxSmallMFusedRows = 16;
   return m <= kMaxSmallMFusedRows && fits_small_m_linear(m, n, k);
 }
 
+/// Most rows of x that it takes with norm, rotation and store of q's, k's and v's heads behind it. With
+/// 16, what its threads hold for the heads costs the products more than a kernel of the heads takes.
+inline constexpr std::int64_t kMaxSmallMHeadRows = 8;
+
+/// Whether start-up should try that: by large weights it gains nothing.
+[[nodiscard]] constexpr bool suits_small_m_heads(std::int64_t m, std::int64_t n, std::int64_t k) {
+  return m <= kMaxSmallMHeadRows && suits_small_m(m, n, k);
+}
+
 /// Rows up to which its blocks ask for all shared memory of their multiprocessors, so that theirs and
 /// decode attention's begin beside each other: a layer of one row takes 1 to 2 us less up to some
 /// 500 keys. With more rows what is fetched ahead gets in the way of the keys.
