@@ -73,7 +73,7 @@ bool launch_mid_m(const MatrixView<const T>& x, const MatrixView<const T>& weigh
           .shared_bytes =
               static_cast<std::size_t>(Block::shared_bytes(p.panels, p.num_tokens, p.stages)),
           .cluster = kForm.split,
-          .packs_clusters = kForm.packs()},
+          .packs_clusters = kForm.packs},
          context, w_map, x_map, p);
   return true;
 }
