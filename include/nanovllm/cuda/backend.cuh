@@ -184,13 +184,13 @@ class CudaBackend {
       state_.fused.tune_gated(weights, norm, max_rows, state_.context,
                               [&](const auto& part) { run(part); });
   }
-  /// The same for `ProjectQkvArgs`.
+  /// The same for `ProjectQkvArgs` with such heads.
   template <class T>
   void tune_project_qkv(std::span<const cuda::DeviceMatrix<T>* const> weights,
-                        const InputNorm<T>& norm, std::int64_t max_rows) {
+                        const InputNorm<T>& norm, const KvHeads& heads, std::int64_t max_rows) {
     if constexpr (std::same_as<T, bf16>)
-      state_.fused.tune_normed(weights, norm, max_rows, state_.context,
-                               [&](const auto& part) { run(part); });
+      state_.fused.tune_qkv(weights, norm, heads, max_rows, state_.context,
+                            [&](const auto& part) { run(part); });
   }
 
   /// Chooses between ways that were close in what `tune_linear`, `tune_project_qkv` and

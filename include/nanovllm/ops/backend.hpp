@@ -19,6 +19,7 @@
 #include "nanovllm/ops/input_norm.hpp"
 #include "nanovllm/ops/kv_store.hpp"
 #include "nanovllm/ops/linear.hpp"
+#include "nanovllm/ops/project_qkv.hpp"
 #include "nanovllm/ops/qk_norm_rope_store.hpp"
 #include "nanovllm/ops/rms_norm.hpp"
 #include "nanovllm/ops/rope.hpp"
@@ -168,12 +169,13 @@ concept TunableBackend = requires(B& backend,
 };
 
 /// The same of the ops that norm their input themselves: `tune_gated_linear(matrices of one shape,
-/// norm, max_rows)` and `tune_project_qkv` likewise, with a norm that has no weight for none.
+/// norm, max_rows)` and `tune_project_qkv(matrices, norm, heads, max_rows)`, with a norm that has no
+/// weight for none.
 template <class B, class W>
 concept TunesFusedOps = requires(B& backend, const InputNorm<W>& norm,
                                  std::span<const typename B::template Matrix<W>* const> matrices) {
   backend.tune_gated_linear(matrices, norm, std::int64_t{});
-  backend.tune_project_qkv(matrices, norm, std::int64_t{});
+  backend.tune_project_qkv(matrices, norm, KvHeads{}, std::int64_t{});
 };
 
 /// And, once all that is done, among what was close by timing whole layers:

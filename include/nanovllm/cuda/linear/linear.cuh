@@ -105,10 +105,9 @@ class LinearEngine {
   [[nodiscard]] LinearPlan plan_for(const LinearArgs<T, DeviceMatrix<T>, Out>& args,
                                     const Context& context) {
     const LinearKey key = key_of(args);
-    const auto found = plans_.find(key);
-    if (found != plans_.end()) return found->second;
+    if (const LinearPlan* const plan = choices_.find(key)) return *plan;
     const LinearPlan plan = plan_by_rule(args, key.bucket, context);
-    plans_.emplace(key, plan);
+    choices_.choose(key, plan);
     return plan;
   }
 
@@ -117,12 +116,11 @@ class LinearEngine {
   template <Element T, Element Out>
   [[nodiscard]] std::vector<LinearPlan> close_plans(
       const LinearArgs<T, DeviceMatrix<T>, Out>& args) const {
-    const auto found = races_.find(key_of(args));
-    return found == races_.end() ? std::vector<LinearPlan>{} : found->second.plans();
+    return choices_.close_plans(key_of(args));
   }
   template <Element T, Element Out>
   void choose(const LinearArgs<T, DeviceMatrix<T>, Out>& args, const LinearPlan& plan) {
-    plans_.insert_or_assign(key_of(args), plan);
+    choices_.choose(key_of(args), plan);
   }
 
  private:
@@ -279,10 +277,10 @@ class LinearEngine {
         if (suits_few && small_m_linear_takes(args.x, {}, weight))
           out.push_back({.kernel = LinearKernel::small_m_ring, .size = tiles});
       }
-      for (int form = 0; form < num_mid_m_variants(ProductKind::plain); ++form) {
+      for (int form = 0; form < kMidMForms.size(ProductKind::plain); ++form) {
         if (suits_mid_m(rows, n, k)) out.push_back({.kernel = LinearKernel::mid_m, .size = form});
       }
-      for (int form = 0; form < num_wide_m_variants(ProductKind::plain); ++form) {
+      for (int form = 0; form < kWideMForms.size(ProductKind::plain); ++form) {
         if (suits_wide_m_rows(rows)) out.push_back({.kernel = LinearKernel::wide_m, .size = form});
       }
     }
@@ -310,6 +308,8 @@ class LinearEngine {
       args.weight = weights[static_cast<std::size_t>(i) % weights.size()];
     };
     double best = std::numeric_limits<double>::infinity();
+    const LinearKey key = key_of(args);
+    choices_.restart(key);
     for (const LinearPlan& plan : candidates(args, context)) {
       turn(0);
       if (!execute(args, plan, context)) continue;  // also loads its module, ahead of the capture
@@ -317,8 +317,7 @@ class LinearEngine {
         turn(i);
         static_cast<void>(execute(args, plan, context));
       });
-      races_[key_of(args)].add(plan, ms);
-      if (ms < best) plans_.insert_or_assign(key_of(args), plan);
+      choices_.add(key, plan, ms);
       best = std::min(best, ms);
       if (std::chrono::steady_clock::now() > deadline) return;
     }
@@ -326,8 +325,7 @@ class LinearEngine {
 
   BlasHandle handle_;
   DeviceBuffer<std::byte> workspace_;
-  LinearPlans plans_;
-  std::map<LinearKey, CloseRace<LinearPlan>> races_;
+  Choices<LinearKey, LinearPlan> choices_;
   std::map<BlasProduct::Shape, BlasAlgorithm> fallbacks_;
   TensorMaps maps_;
   std::int64_t num_heuristics_ = 0;

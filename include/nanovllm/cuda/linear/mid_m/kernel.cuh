@@ -3,7 +3,8 @@
 ///
 ///   y[m, n] = s[m] · Σ_k round(x[m, k] · norm[k]) · W[n, k]   (+ y[m, n], with `accumulate`)
 ///   s[m] = rsqrt(mean_k x[m, k]² + eps)                       (with a norm; else s = norm = 1)
-/// and, gated, with W [2 · width, K] of gate rows and then up rows, out = silu(g) · u of such sums.
+/// and, gated, with W [2 · width, K] of gate rows and then up rows, out = silu(g) · u of such sums,
+/// with a norm or without.
 ///
 /// x [M ≤ 64, K], 16-byte aligned rows;  W [N, K] dense, 16-byte aligned, K a multiple of 8;
 /// y [M, N] (or [M, width]), any alignment; bf16, or without a norm half.
@@ -101,6 +102,11 @@ struct MidMPart {
     fills = (panels + Block::kPanels - 1) / Block::kPanels;
   }
 
+  /// Whether x is normed. A gated product is told at the launch: its blocks have then no threads for it.
+  __device__ __forceinline__ bool norms() const {
+    return Block::kGated ? p.norm != nullptr : Block::kNorm;
+  }
+
   /// By one thread.
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < p.stages; ++i) {
@@ -109,10 +115,10 @@ struct MidMPart {
       mbarrier_init(normed[i], 4);
       mbarrier_init(empty[i], 4);
     }
-    mbarrier_init(*complete, Block::kSplit == 1 ? 4 : 1);
+    mbarrier_init(*complete, Block::kSplit == 1 ? Block::kGroup / 8 : 1);
     mbarrier_init_fence();
     if constexpr (Block::kSplit > 1) {
-      const int from_norm = Block::kNorm ? Block::kSplit * x_panel_bytes / Block::kRowBytes * 4 : 0;
+      const int from_norm = norms() ? Block::kSplit * x_panel_bytes / Block::kRowBytes * 4 : 0;
       mbarrier_arrive_expect(*complete, Block::kReceivedBytes + from_norm);
     }
   }
@@ -245,8 +251,7 @@ struct MidMPart {
       }
     }
     if constexpr (Block::kSplit == 1) {
-      __syncwarp();
-      if (thread % 32 == 0) mbarrier_arrive(*complete);
+      if (thread % 8 == 0) mbarrier_arrive(*complete);
     }
   }
 
@@ -257,7 +262,7 @@ struct MidMPart {
     const bool refills = fills > p.stages;
     for (int i = 0; i < fills; ++i) {
       mbarrier_wait(full_weights[stage], parity);
-      mbarrier_wait(Block::kNorm ? normed[stage] : full_x[stage], parity);
+      mbarrier_wait(norms() ? normed[stage] : full_x[stage], parity);
       wgmma_fence();
       const WgmmaOperand a = wgmma_operand(x + stage * x_bytes, 0);
       const WgmmaOperand b = wgmma_operand(weights + stage * Block::kWeightBytes, 0);
@@ -296,7 +301,7 @@ struct MidMPart {
     if constexpr (Block::kSplit == 1) {
 #pragma unroll
       for (int i = 0; i < Block::kPushed; ++i) total[i] = quad(sum, set_of(0, i));
-      if constexpr (Block::kNorm) mbarrier_wait(*complete, 0);
+      if (norms()) mbarrier_wait(*complete, 0);
       return;
     }
     const int thread = static_cast<int>(threadIdx.x);
@@ -307,15 +312,17 @@ struct MidMPart {
     float4 own[Block::kPushed];
 #pragma unroll
     for (int owner = 0; owner < Block::kSplit; ++owner) {
-      if (owner == rank) {
+      const std::uint32_t barrier = cluster_address(shared_address(complete), owner);
 #pragma unroll
-        for (int i = 0; i < Block::kPushed; ++i) own[i] = quad(sum, set_of(owner, i));
-      } else {
-        const std::uint32_t barrier = cluster_address(shared_address(complete), owner);
-#pragma unroll
-        for (int i = 0; i < Block::kPushed; ++i) {
-          push_cluster_quad(cluster_address(shared_address(slot(owner, rank, i)), owner),
-                            quad(sum, set_of(owner, i)), barrier);
+      for (int i = 0; i < Block::kPushed; ++i) {
+        // Read here, not where `owner == rank` is known: there the compiler takes rank for the index,
+        // and the sums, which then have to lie in memory, hold up the products.
+        const float4 part = quad(sum, set_of(owner, i));
+        if (owner == rank) {
+          own[i] = part;
+        } else {
+          push_cluster_quad(cluster_address(shared_address(slot(owner, rank, i)), owner), part,
+                            barrier);
         }
       }
     }
@@ -386,7 +393,7 @@ struct MidMPart {
   __device__ __forceinline__ void write(const float4 (&total)[Block::kPushed],
                                         const float4 (&old)[Block::kOwned]) const {
     float2 scale{1.f, 1.f};
-    if constexpr (Block::kNorm) scale = scales();
+    if (norms()) scale = scales();
     each_output([&](Out* y, int i, int half, bool both) {
       const float s = half == 0 ? scale.x : scale.y;
       const auto pick = [&](const float4& v) {
