@@ -1,8 +1,10 @@
 // What is special about an engine on a GPU: overlap, graphs and eager steps side by side, memory
 // that comes back, errors that name what was there and what was needed.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -39,6 +41,19 @@ std::vector<SamplingParams> make_params(std::size_t count) {
     if (i % 4 == 3) params.min_tokens = 5;
     out.push_back(params);
   }
+  return out;
+}
+
+/// Greedy rows and draws from the whole vocabulary: steps of such have graphs of their own.
+std::vector<SamplingParams> make_plain_params(std::size_t count) {
+  std::vector<SamplingParams> out;
+  for (std::size_t i = 0; i < count; ++i)
+    out.push_back({.temperature = i % 3 == 0 ? 0.f : 0.8f,
+                   .top_k = 0,
+                   .top_p = 1.f,
+                   .seed = i,
+                   .max_tokens = 20 + static_cast<std::int32_t>(i % 7),
+                   .ignore_eos = true});
   return out;
 }
 
@@ -145,6 +160,55 @@ TEST_CASE("steps without a graph draw what steps with one draw", "[cuda][engine]
   }
 }
 
+TEST_CASE("filters hold in graphs, alone and among plain rows that come and go", "[cuda][engine]") {
+  if (!has_gpu()) return;
+  Engine<AnyModel, CudaFloat32Policy> engine(fairytale());
+  const auto prompts = make_prompts(12);
+  std::vector<SamplingParams> greedy(12,
+                                     {.temperature = 0.f, .max_tokens = 30, .ignore_eos = true});
+  const auto expected = tokens_of(engine.generate(prompts, greedy));
+  // Filters that leave one token, at a temperature at which other rows hardly draw it.
+  std::vector<SamplingParams> params;
+  for (std::size_t i = 0; i < 12; ++i) {
+    SamplingParams one{.temperature = 3.f,
+                       .top_k = 0,
+                       .top_p = 1.f,
+                       .seed = i,
+                       .max_tokens = 3 + static_cast<std::int32_t>(9 * i % 28),
+                       .ignore_eos = true};
+    if (i % 4 == 0) one.top_k = 1;
+    if (i % 4 == 1) one.top_p = 1e-6f;
+    if (i % 4 == 2) one.min_p = 1.f;
+    params.push_back(one);
+  }
+  std::vector<Output> outputs = engine.generate(prompts, params);
+  for (std::size_t i = 0; i < 12; ++i) outputs.push_back(engine.generate(prompts[i], params[i]));
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    CAPTURE(i);
+    REQUIRE(outputs[i].error == "");
+    const std::vector<TokenId>& got = outputs[i].token_ids;
+    const std::vector<TokenId>& best = expected[i % 12];
+    const bool same = std::equal(got.begin(), got.end(), best.begin());
+    CHECK(same == (i % 4 != 3));
+  }
+}
+
+TEST_CASE("ops behind an early upload find what it brings", "[cuda][engine]") {
+  if (!has_gpu()) return;
+  CudaBackend backend{BackendConfig{}};
+  constexpr std::size_t kSize = std::size_t{1} << 24;  // takes longer than an op takes to begin
+  CudaBackend::HostBuffer<std::int32_t> from(kSize);
+  nanovllm::cuda::DeviceBuffer<std::int32_t> to(kSize);
+  for (std::int32_t i = 0; i < 4; ++i) {
+    std::fill_n(from.data(), kSize, i);
+    backend.upload_early(from.data(), to.data(), kSize);
+    std::int32_t last = -1;
+    backend.download(to.data() + kSize - 1, &last, 1);
+    CHECK(last == i);
+    backend.synchronize();
+  }
+}
+
 TEST_CASE("a hundred engines leave no memory behind", "[cuda][engine]") {
   if (!has_gpu()) return;
   std::size_t before = 0;
@@ -221,31 +285,40 @@ TEST_CASE("two engines on one device do not disturb each other", "[cuda][engine]
 TEST_CASE("two engines at the same time give what each gives alone", "[cuda][engine]") {
   if (!has_gpu()) return;
   EngineConfig config = fairytale();
-  config.kv_size = KvSize::blocks(400);
-  CudaEngine engines[] = {CudaEngine(config), CudaEngine(config)};
-  // Batches of 1 to 16, so that kernels of few rows run beside each other in all sizes.
+  config.kv_size = KvSize::blocks(800);
+  config.max_num_seqs = 72;
+  // Made at the same time, too, so that each finds its kernels while the other does.
+  std::unique_ptr<CudaEngine> engines[2];
+  std::vector<std::thread> threads;
+  for (auto& engine : engines)
+    threads.emplace_back([&] { engine = std::make_unique<CudaEngine>(config); });
+  for (std::thread& thread : threads) thread.join();
+  threads.clear();
+  // Batches of all families of kernels run beside each other, with graphs of plain rows and others.
   using Tokens = std::vector<std::vector<TokenId>>;
   const auto run_all = [](CudaEngine& engine) {
     std::vector<Tokens> out;
-    for (const std::size_t size : {1, 2, 5, 8, 11, 16}) {
-      Tokens& tokens =
-          out.emplace_back();  // none of a request that failed: CHECK is for one thread
-      for (const Output& output : engine.generate(make_prompts(size), make_params(size)))
-        tokens.push_back(output.error.empty() ? output.token_ids : std::vector<TokenId>{});
+    for (const std::size_t size : {1, 2, 5, 8, 11, 16, 40, 72}) {
+      for (const bool plain : {false, true}) {
+        Tokens& tokens =
+            out.emplace_back();  // none of a request that failed: CHECK is for one thread
+        const auto params = plain ? make_plain_params(size) : make_params(size);
+        for (const Output& output : engine.generate(make_prompts(size), params))
+          tokens.push_back(output.error.empty() ? output.token_ids : std::vector<TokenId>{});
+      }
     }
     return out;
   };
   std::vector<Tokens> alone[2], together[2][3];
   for (int e = 0; e < 2; ++e) {
-    alone[e] = run_all(engines[e]);
+    alone[e] = run_all(*engines[e]);
     for (const Tokens& batch : alone[e]) {
       for (const auto& tokens : batch) REQUIRE(!tokens.empty());
     }
   }
-  std::vector<std::thread> threads;
   for (int e = 0; e < 2; ++e) {
     threads.emplace_back([&, e] {
-      for (auto& round : together[e]) round = run_all(engines[e]);
+      for (auto& round : together[e]) round = run_all(*engines[e]);
     });
   }
   for (std::thread& thread : threads) thread.join();
