@@ -8,6 +8,7 @@
 #include "cuda/gpu_matrix.cuh"
 #include "cuda/gpu_test.cuh"
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
+#include "nanovllm/cuda/elementwise/unpack_step.cuh"
 #include "nanovllm/cuda/linear/fused_engine.cuh"
 #include "nanovllm/cuda/op_state.cuh"
 
@@ -133,6 +134,24 @@ TEST_CASE("a kernel that waits first lets the next one read early, another does 
                                                          .y = p.y.view().slice(0, 100)},
                                   form, maps, gpu.context));
     }));
+  }
+}
+
+TEST_CASE("unpack_step behind a kernel that writes late reads what that has written") {
+  if (!has_gpu()) return;
+  const Gpu gpu;
+  GpuArray<int> from(1), to(1);
+  const auto unpack = [&] {
+    UnpackStepArgs args{};
+    args.add_column(VectorView<const int>(from.data(), {1}), VectorView<int>(to.data(), {1}));
+    cuda::unpack_step(args, gpu.context);
+  };
+  for (int i = 0; i < 3; ++i) {  // the first loads the kernels
+    cuda::launch(write_late_kernel, {.grid = 1, .block = 1}, gpu.context, from.data(), i);
+    unpack();
+    gpu.sync();
+    to.download();
+    CHECK(to.host[0] == i);
   }
 }
 
