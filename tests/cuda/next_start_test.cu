@@ -64,7 +64,7 @@ class Between {
   GpuArray<int> written_{1}, seen_{1};
 };
 
-constexpr std::int64_t kIn = 512, kOut = 384, kMost = 200;
+constexpr std::int64_t kIn = 512, kOut = 400, kMost = 200;
 
 /// Operands of a norm and of a product behind it.
 struct Operands {
@@ -113,7 +113,7 @@ TEST_CASE("a kernel that waits first lets the next one read early, another does 
   }
   if (!gpu.context.is_hopper()) return;
   cuda::TensorMaps maps;
-  for (int form = 0; form < cuda::num_mid_m_variants(cuda::ProductKind::normed); ++form) {
+  for (int form = 0; form < cuda::kMidMForms.size(cuda::ProductKind::normed); ++form) {
     for (const auto start : {cuda::NextStart::after_wait, cuda::NextStart::at_once}) {
       CAPTURE(form, static_cast<int>(start));
       CHECK(between.sees([&] {
@@ -125,7 +125,7 @@ TEST_CASE("a kernel that waits first lets the next one read early, another does 
       }) == (start == cuda::NextStart::after_wait));
     }
   }
-  for (int form = 0; form < cuda::num_wide_m_variants(cuda::ProductKind::normed); ++form) {
+  for (int form = 0; form < cuda::kWideMForms.size(cuda::ProductKind::normed); ++form) {
     CAPTURE(form);
     CHECK(between.sees([&] {
       REQUIRE(cuda::wide_m_linear(cuda::WideMLayer<bf16>{.x = p.rows(100),
@@ -164,17 +164,19 @@ TEST_CASE(
   Operands p(gpu.context);
   Between between(gpu);
   cuda::OpState state{.context = gpu.context};
-  // Parts that take longer than any kernel of the layer, so that each bucket gets a kernel.
+  // Parts that take longer than any kernel of the layer, so that each bucket gets a kernel, and heads
+  // that none takes together with the product.
   cuda::DeviceBuffer<bf16> noise(std::size_t{1} << 24);
   const cuda::DeviceMatrix<bf16>* const weights[] = {&p.weight};
-  state.fused.tune_normed(weights, p.norm(), kMost, gpu.context, [&](const auto&) {
-    cuda::detail::fill_noise(noise.data(), std::int64_t{1} << 24, gpu.context);
-  });
+  state.fused.tune_qkv(weights, p.norm(), {.num_kv_heads = 2, .head_dim = 40}, kMost, gpu.context,
+                       [&](const auto&) {
+                         cuda::detail::fill_noise(noise.data(), std::int64_t{1} << 24, gpu.context);
+                       });
   for (const std::int64_t m : {1, 5, 16, 30, 64, 100, 200}) {
     CAPTURE(m);
     const cuda::FusedLayer layer{
         .x = p.rows(m), .norm = p.norm(), .weight = p.weight.view(), .y = p.y.view().slice(0, m)};
-    REQUIRE(state.fused.has_plan(layer));
+    REQUIRE(state.fused.plan_for(layer).kernel != cuda::FusedKernel::parts);
     CHECK(between.sees([&] { REQUIRE(state.fused.run(layer, gpu.context)); }));
     const auto norm = [&] {
       run_op(

@@ -132,8 +132,8 @@ TEST_CASE("products of some tens of rows behind poison", "[poison]") {
       Product p(m, 76, k);
       for (const ProductKind kind : kProductKinds) {
         const bool gated = kind == ProductKind::gated;
-        for (int form = 0; form < cuda::num_mid_m_variants(kind); ++form) {
-          if (cuda::mid_m_variant(kind, form).panels > 1 && k != kWholePanels) continue;
+        for (int form = 0; form < cuda::kMidMForms.size(kind); ++form) {
+          if (cuda::kMidMForms.at(kind, form).panels > 1 && k != kWholePanels) continue;
           CAPTURE(k, m, static_cast<int>(kind), form);
           check_behind_poison(gpu, p.y, [&] {
             REQUIRE(
@@ -159,7 +159,7 @@ TEST_CASE("products of some hundred rows behind poison", "[poison]") {
     Product p(m, 76);
     for (const ProductKind kind : kProductKinds) {
       const bool gated = kind == ProductKind::gated;
-      for (int form = 0; form < cuda::num_wide_m_variants(kind); ++form) {
+      for (int form = 0; form < cuda::kWideMForms.size(kind); ++form) {
         CAPTURE(m, static_cast<int>(kind), form);
         check_behind_poison(gpu, p.y, [&] {
           REQUIRE(cuda::wide_m_linear(cuda::WideMLayer<bf16>{.x = p.rows(),

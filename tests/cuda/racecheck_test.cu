@@ -1,8 +1,6 @@
 // The kernels of a decode step on the smallest shapes that reach all of their parts: short enough to
 // run under compute-sanitizer, whose racecheck takes minutes for the other tests. `racecheck_test
-// "[dense]"` and `"[sampler]"` are a few seconds each. Racecheck (CUDA 13.0) names one race in mid_m that
-// is none, between sums of squares and their readers in blocks without a cluster: it does not follow an
-// arrival of one lane behind __syncwarp. Where all lanes arrive it names none.
+// "[dense]"` and `"[sampler]"` are a few seconds each.
 
 #include <cmath>
 #include <cstdint>
@@ -76,7 +74,7 @@ TEST_CASE("mid_m, tiny", "[racecheck][dense]") {
   using cuda::ProductKind;
   Tiny p(9, 16, 1024);
   for (const ProductKind kind : {ProductKind::gated, ProductKind::normed, ProductKind::plain}) {
-    for (int variant = 0; variant < cuda::num_mid_m_variants(kind); ++variant) {
+    for (int variant = 0; variant < cuda::kMidMForms.size(kind); ++variant) {
       const bool gated = kind == ProductKind::gated, normed = kind != ProductKind::plain;
       REQUIRE(cuda::mid_m_linear(cuda::MidMLayer<bf16, bf16>{.x = p.rows(),
                                                              .norm = {p.scale(normed), 1e-6f},
@@ -98,7 +96,7 @@ TEST_CASE("wide_m, tiny", "[racecheck][dense]") {
   using cuda::ProductKind;
   Tiny p(65, 16, 1024);
   for (const ProductKind kind : {ProductKind::gated, ProductKind::normed, ProductKind::plain}) {
-    for (int variant = 0; variant < cuda::num_wide_m_variants(kind); ++variant) {
+    for (int variant = 0; variant < cuda::kWideMForms.size(kind); ++variant) {
       const bool gated = kind == ProductKind::gated, normed = kind != ProductKind::plain;
       REQUIRE(cuda::wide_m_linear(cuda::WideMLayer<bf16>{.x = p.rows(),
                                                          .norm = {p.scale(normed), 1e-6f},

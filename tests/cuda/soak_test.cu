@@ -122,7 +122,7 @@ class Step {
     const VectorView<const bf16> scale =
         normed ? VectorView<const bf16>(norm_.data(), {kHidden}) : VectorView<const bf16>{};
     if (rows_ > cuda::kMaxMidMRows) {
-      const int form = layer % cuda::num_wide_m_variants(kind);
+      const int form = layer % cuda::kWideMForms.size(kind);
       REQUIRE(cuda::wide_m_linear(cuda::WideMLayer<bf16>{.x = x,
                                                          .norm = {scale, 1e-6f},
                                                          .weight = weight,
@@ -133,7 +133,7 @@ class Step {
       return;
     }
     if (rows_ > cuda::kMaxSmallMFusedRows) {
-      const int form = layer % cuda::num_mid_m_variants(kind);
+      const int form = layer % cuda::kMidMForms.size(kind);
       REQUIRE(cuda::mid_m_linear(
           cuda::MidMLayer<bf16, bf16>{.x = x,
                                       .norm = {scale, 1e-6f},

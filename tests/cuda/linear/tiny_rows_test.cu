@@ -106,7 +106,7 @@ TEST_CASE("norms of tiny rows ahead of products of some tens and hundred rows") 
   if (!gpu.context.is_hopper()) return;
   cuda::TensorMaps maps;
   for (const ProductKind kind : {ProductKind::normed, ProductKind::gated}) {
-    for (int form = 0; form < cuda::num_mid_m_variants(kind); ++form) {
+    for (int form = 0; form < cuda::kMidMForms.size(kind); ++form) {
       TinyRows p(40, kind);
       CAPTURE(p.gated, form);
       REQUIRE(cuda::mid_m_linear(cuda::MidMLayer<bf16, bf16>{.x = p.rows(),
@@ -117,7 +117,7 @@ TEST_CASE("norms of tiny rows ahead of products of some tens and hundred rows") 
                                  form, maps, gpu.context));
       CHECK(p.worst(gpu) <= 1);
     }
-    for (int form = 0; form < cuda::num_wide_m_variants(kind); ++form) {
+    for (int form = 0; form < cuda::kWideMForms.size(kind); ++form) {
       TinyRows p(70, kind);
       CAPTURE(p.gated, form);
       REQUIRE(cuda::wide_m_linear(cuda::WideMLayer<bf16>{.x = p.rows(),
