@@ -31,11 +31,21 @@
 #include "nanovllm/cuda/attention/decode/workspace.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
-#include "nanovllm/cuda/tile/scan.cuh"
 #include "nanovllm/ops/shared_prefix.hpp"
 
 namespace nanovllm::cuda {
 namespace detail {
+
+/// Sum over the lanes up to this one.
+__device__ __forceinline__ int warp_inclusive_sum(int value) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int below = __shfl_up_sync(~0u, value, step);
+    if (lane >= step) value += below;
+  }
+  return value;
+}
 
 /// Sums of `value(i)` over all i before one: sums[i] for i ≤ count, in shared memory. All threads
 /// of the block.

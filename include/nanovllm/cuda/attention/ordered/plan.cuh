@@ -2,6 +2,8 @@
 /// What `ordered_decode_attention` works on: the list of a step's segments, made once a step by one
 /// small kernel, and room for what they leave.
 
+#include <cub/block/block_scan.cuh>
+
 #include <algorithm>
 #include <cstdint>
 
@@ -12,7 +14,6 @@
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
-#include "nanovllm/cuda/tile/scan.cuh"
 
 namespace nanovllm::cuda {
 
@@ -78,16 +79,17 @@ template <int kThreads>
 __global__ void __launch_bounds__(kThreads)
     plan_ordered_decode_kernel(const std::int32_t* kv_lens, int num_seqs, int capacity,
                                OrderedSegment* segments, std::int32_t* num_segments) {
-  __shared__ int warp_sums[kThreads / 32];
+  using Scan = cub::BlockScan<int, kThreads>;
+  __shared__ typename Scan::TempStorage storage;
   const int t = static_cast<int>(threadIdx.x);
   grid_dependency_wait();
   grid_dependency_launch();
   const auto total_of = [&](auto count_of) {
-    int mine = 0;
+    int mine = 0, all = 0, before = 0;
     for (int s = t; s < num_seqs; s += kThreads) mine += count_of(kv_lens[s]);
-    const BlockSums sums = block_exclusive_sum<kThreads>(mine, warp_sums);
+    Scan(storage).ExclusiveSum(mine, before, all);
     __syncthreads();
-    return sums;
+    return int2{before, all};
   };
   const auto whole_of = [](int keys) { return keys / kOrderedSegmentKeys; };
   // A sequence without keys has a segment without keys, whose result is zeros.
@@ -95,8 +97,8 @@ __global__ void __launch_bounds__(kThreads)
   const auto parts_of = [&](int keys) {
     return keys > kOrderedSegmentKeys ? whole_of(keys) + rest_of(keys) : 0;
   };
-  const BlockSums whole = total_of(whole_of), rest = total_of(rest_of), parts = total_of(parts_of);
-  int at = whole.before, rest_at = whole.total + rest.before, part = parts.before;
+  const int2 whole = total_of(whole_of), rest = total_of(rest_of), parts = total_of(parts_of);
+  int at = whole.x, rest_at = whole.y + rest.x, part = parts.x;
   for (int s = t; s < num_seqs; s += kThreads) {
     const int keys = kv_lens[s], num_whole = whole_of(keys);
     const int first_part = parts_of(keys) > 0 ? part : -1;
@@ -108,7 +110,7 @@ __global__ void __launch_bounds__(kThreads)
     rest_at += rest_of(keys);
     part += parts_of(keys);
   }
-  if (t == 0) *num_segments = min(whole.total + rest.total, capacity);
+  if (t == 0) *num_segments = min(whole.y + rest.y, capacity);
 }
 
 /// Writes the list of a step into `workspace`, for the calls of `ordered_decode_attention` that

@@ -14,6 +14,8 @@
 /// in L2: a section has as many kv heads as fit into `kVarlenSectionBytes`.
 /// Source: Shah et al., "FlashAttention-3", 2024 (its scheduler sorts and cuts alike).
 
+#include <cub/block/block_scan.cuh>
+
 #include <cstdint>
 
 #include "nanovllm/core/error.hpp"
@@ -24,7 +26,6 @@
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
-#include "nanovllm/cuda/tile/scan.cuh"
 
 namespace nanovllm::cuda {
 
@@ -122,7 +123,8 @@ template <class Traits>
 __global__ void __launch_bounds__(Traits::kThreads)
     plan_varlen_kernel(const std::int32_t* query_starts, const std::int32_t* kv_lens, int num_seqs,
                        int capacity, VarlenEntry* entries, VarlenCounters* counters) {
-  __shared__ int warp_sums[Traits::kThreads / 32];
+  using Scan = cub::BlockScan<int, Traits::kThreads>;
+  __shared__ typename Scan::TempStorage scan_storage;
   __shared__ int next[Traits::kBins];
   const int t = static_cast<int>(threadIdx.x);
   const auto bin = [](int kv_len) {
@@ -137,11 +139,10 @@ __global__ void __launch_bounds__(Traits::kThreads)
               ceil_div(query_starts[s + 1] - query_starts[s], VarlenItem::kRows));
   }
   __syncthreads();
-  const int first_size = next[2 * t];
-  const auto [before, total] =
-      block_exclusive_sum<Traits::kThreads>(first_size + next[2 * t + 1], warp_sums);
-  next[2 * t] = before;
-  next[2 * t + 1] = before + first_size;
+  int sizes[2] = {next[2 * t], next[2 * t + 1]}, total = 0;
+  Scan(scan_storage).ExclusiveSum(sizes, sizes, total);
+  next[2 * t] = sizes[0];
+  next[2 * t + 1] = sizes[1];
   __syncthreads();
   for (int s = t; s < num_seqs; s += Traits::kThreads) {
     const int begin = query_starts[s], q_len = query_starts[s + 1] - begin, kv_len = kv_lens[s];
