@@ -29,7 +29,7 @@ struct MidMBlock {
 
   static constexpr int kGroup = 128;  ///< threads of a warpgroup
   static constexpr int kWeightWarp = 4, kXWarp = 5, kNormWarp = 6;
-  static constexpr int kThreads = kGroup + 64 + (kNorm ? kGroup : 0);  ///< with a norm's, if any
+  static constexpr int kThreads = kGroup + 64 + (kNorm ? kGroup : 0);
   static constexpr int kRowBytes = 2 * kTmaColumns;
   static constexpr int kPanelBytes = kRows * kRowBytes;       ///< of W
   static constexpr int kWeightBytes = kPanels * kPanelBytes;  ///< of a stage

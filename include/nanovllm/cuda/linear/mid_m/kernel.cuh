@@ -102,11 +102,6 @@ struct MidMPart {
     fills = (panels + Block::kPanels - 1) / Block::kPanels;
   }
 
-  /// Whether x is normed. A gated product is told at the launch: its blocks have then no threads for it.
-  __device__ __forceinline__ bool norms() const {
-    return Block::kGated ? p.norm != nullptr : Block::kNorm;
-  }
-
   /// By one thread.
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < p.stages; ++i) {
@@ -118,7 +113,7 @@ struct MidMPart {
     mbarrier_init(*complete, Block::kSplit == 1 ? Block::kGroup / 8 : 1);
     mbarrier_init_fence();
     if constexpr (Block::kSplit > 1) {
-      const int from_norm = norms() ? Block::kSplit * x_panel_bytes / Block::kRowBytes * 4 : 0;
+      const int from_norm = Block::kNorm ? Block::kSplit * x_panel_bytes / Block::kRowBytes * 4 : 0;
       mbarrier_arrive_expect(*complete, Block::kReceivedBytes + from_norm);
     }
   }
@@ -262,7 +257,7 @@ struct MidMPart {
     const bool refills = fills > p.stages;
     for (int i = 0; i < fills; ++i) {
       mbarrier_wait(full_weights[stage], parity);
-      mbarrier_wait(norms() ? normed[stage] : full_x[stage], parity);
+      mbarrier_wait(Block::kNorm ? normed[stage] : full_x[stage], parity);
       wgmma_fence();
       const WgmmaOperand a = wgmma_operand(x + stage * x_bytes, 0);
       const WgmmaOperand b = wgmma_operand(weights + stage * Block::kWeightBytes, 0);
@@ -301,7 +296,7 @@ struct MidMPart {
     if constexpr (Block::kSplit == 1) {
 #pragma unroll
       for (int i = 0; i < Block::kPushed; ++i) total[i] = quad(sum, set_of(0, i));
-      if (norms()) mbarrier_wait(*complete, 0);
+      if constexpr (Block::kNorm) mbarrier_wait(*complete, 0);
       return;
     }
     const int thread = static_cast<int>(threadIdx.x);
@@ -393,7 +388,7 @@ struct MidMPart {
   __device__ __forceinline__ void write(const float4 (&total)[Block::kPushed],
                                         const float4 (&old)[Block::kOwned]) const {
     float2 scale{1.f, 1.f};
-    if (norms()) scale = scales();
+    if constexpr (Block::kNorm) scale = scales();
     each_output([&](Out* y, int i, int half, bool both) {
       const float s = half == 0 ? scale.x : scale.y;
       const auto pick = [&](const float4& v) {

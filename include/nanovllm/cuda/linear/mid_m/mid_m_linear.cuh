@@ -50,10 +50,11 @@ template <int kPanels, class T>
 
 /// Enqueues the product. False, with nothing enqueued, where the rings have too little room, or
 /// stages of several panels would not be whole.
-template <ProductKind kKind, MidMVariant kForm, class T, class Out>
+template <ProductKind kKind, MidMVariant kForm, bool kNorm = kKind != ProductKind::plain, class T,
+          class Out>
 bool launch_mid_m(const MatrixView<const T>& x, const MatrixView<const T>& weight,
                   MidMOperands<T, Out> p, TensorMaps& maps, const Context& context) {
-  constexpr bool kGated = kKind == ProductKind::gated, kNorm = kKind != ProductKind::plain;
+  constexpr bool kGated = kKind == ProductKind::gated;
   using Block = MidMBlock<kForm.rows, kForm.split, kForm.panels, kNorm, kGated>;
   if (kForm.panels > 1 && p.k % kTmaColumns != 0) return false;
   p.panels = static_cast<std::int32_t>(mid_m_panels(p.k, kForm));
@@ -68,8 +69,7 @@ bool launch_mid_m(const MatrixView<const T>& x, const MatrixView<const T>& weigh
   launch(mid_m_kernel<T, Out, kForm.rows, kForm.split, kForm.panels, kNorm, kGated>,
          {.grid = dim3(
               static_cast<unsigned>(ceil_div(std::int64_t{p.n}, Block::kColumns) * kForm.split)),
-          .block =
-              dim3(kNorm && p.norm == nullptr ? Block::kThreads - Block::kGroup : Block::kThreads),
+          .block = dim3(Block::kThreads),
           .shared_bytes =
               static_cast<std::size_t>(Block::shared_bytes(p.panels, p.num_tokens, p.stages)),
           .cluster = kForm.split,
@@ -137,7 +137,12 @@ template <class T, class Out>
   if (!has_norm && !gated)
     return detail::launch_mid_m_variant<ProductKind::plain>(x, weight, p, variant, maps, context);
   if constexpr (std::same_as<T, bf16>) {
-    p.norm = norm.weight.data;  // or none
+    if (!has_norm) {
+      return variant == kMidMUnnormedGated &&
+             detail::launch_mid_m<ProductKind::gated, kMidMGatedVariants[kMidMUnnormedGated],
+                                  false>(x, weight, p, maps, context);
+    }
+    p.norm = norm.weight.data;
     return gated ? detail::launch_mid_m_variant<ProductKind::gated>(x, weight, p, variant, maps,
                                                                     context)
                  : detail::launch_mid_m_variant<ProductKind::normed>(x, weight, p, variant, maps,
