@@ -59,7 +59,8 @@ TEST_CASE("small_m, tiny", "[racecheck][dense]") {
     for (const bool normed : {true, false}) {
       const cuda::SmallMNorm norm{p.scale(normed), 1e-6f};
       cuda::small_m_gated_linear(p.rows(), norm, p.matrix(true), p.out(), 4, gpu.context);
-      cuda::small_m_linear(p.rows(), norm, p.matrix(false), p.out(), true, 2, gpu.context);
+      cuda::small_m_linear(p.rows(), norm, p.matrix(false), p.out(), true, normed ? 4 : 2,
+                           gpu.context);
     }
     cuda::small_m_linear(p.rows(), {}, p.matrix(false), p.out(), true, 1, gpu.context);
     p.check(gpu);

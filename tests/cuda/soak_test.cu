@@ -146,7 +146,7 @@ class Step {
       return;
     }
     const cuda::SmallMNorm norm{scale, 1e-6f};
-    const int tiles = normed ? 2 + layer % 3 * 2 : 1 + layer % 2;
+    const int tiles = normed ? 4 + layer % 2 * 2 : 1 + layer % 2;
     if (gated)
       cuda::small_m_gated_linear(x, norm, weight, y, tiles, context, layer % 2 == 0);
     else

@@ -175,7 +175,7 @@ class FusedEngine {
                        k = layer.weight.extent(1);
     if (m <= kMaxSmallMFusedRows && suits_small_m(m, n, k)) {
       for (const int tiles : kSmallMTiles) {
-        if (tiles > 1) out.push_back({FusedKernel::small_m, tiles});
+        if (tiles >= kMinSmallMFusedTiles) out.push_back({FusedKernel::small_m, tiles});
       }
     }
     const ProductKind kind = layer.gated ? ProductKind::gated : ProductKind::normed;

@@ -87,6 +87,8 @@ inline constexpr std::int64_t kSmallMRowsByRule = 8;
 
 /// Tiles of 8 rows of W a block of `small_m_linear` may own.
 inline constexpr int kSmallMTiles[] = {1, 2, 4, 6};
+/// The fewest with a norm ahead or SwiGLU behind.
+inline constexpr int kMinSmallMFusedTiles = 4;
 
 /// A good number of tiles for `n` rows of W: the largest that leaves a block for each SM.
 [[nodiscard]] constexpr int default_small_m_tiles(std::int64_t n, int num_sms) {

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
@@ -49,13 +50,15 @@ void launch_small_m_fused(const SmallMOperands<bf16, Out>& p, const Context& con
          context, p);
 }
 
+/// A norm and SwiGLU are compiled for four tiles and more, because fewer were never close to the
+/// fastest, and a norm for results in bf16.
 template <int kTiles, SmallMForm kForm, class Out>
 void launch_small_m_fused(const SmallMOperands<bf16, Out>& p, const Context& context) {
   const auto with_groups = [&]<int kGroups>() {
-    if (p.norm != nullptr)
-      launch_small_m_fused<kTiles, kGroups, true, kForm>(p, context);
-    else
-      launch_small_m_fused<kTiles, kGroups, false, kForm>(p, context);
+    if constexpr (kTiles >= kMinSmallMFusedTiles && std::is_same_v<Out, bf16>) {
+      if (p.norm != nullptr) return launch_small_m_fused<kTiles, kGroups, true, kForm>(p, context);
+    }
+    launch_small_m_fused<kTiles, kGroups, false, kForm>(p, context);
   };
   if (p.num_tokens <= 8)
     with_groups.template operator()<1>();
@@ -96,7 +99,7 @@ template <class Out>
 }
 
 /// y = norm(x) · Wᵀ (+ y) for operands that `small_m_linear_takes`; blocks own `tiles` tiles of 8
-/// rows of W, one of kSmallMTiles (with a norm not 1), which changes the time and not the result.
+/// rows of W, one of kSmallMTiles (with a norm 4 or 6), which changes the time and not the result.
 /// With `wait_first`, kernels after this one start when the one ahead has ended, not before. No
 /// operand is empty. Throws ShapeError when the norm's weights are not of k elements, ConfigError
 /// for other tiles.
@@ -107,18 +110,16 @@ void small_m_linear(const MatrixView<const bf16>& x, const SmallMNorm& norm,
   const auto p =
       detail::small_m_operands("small_m_linear", x, norm, weight, y, accumulate, wait_first);
   using detail::SmallMForm;
-  if (tiles == 1 && p.norm == nullptr) {
-    if (p.num_tokens <= 8)
-      return detail::launch_small_m_fused<1, 1, false, SmallMForm::plain>(p, context);
-    return detail::launch_small_m_fused<1, 2, false, SmallMForm::plain>(p, context);
-  }
+  nanovllm::check<ConfigError>(
+      p.norm == nullptr || (tiles >= kMinSmallMFusedTiles && std::is_same_v<Out, bf16>),
+      "small_m_linear: with a norm tiles must be 4 or 6 and y of bf16, got ", tiles, " and ",
+      name(kDType<Out>));
   switch (tiles) {
+    case 1: return detail::launch_small_m_fused<1, SmallMForm::plain>(p, context);
     case 2: return detail::launch_small_m_fused<2, SmallMForm::plain>(p, context);
     case 4: return detail::launch_small_m_fused<4, SmallMForm::plain>(p, context);
     case 6: return detail::launch_small_m_fused<6, SmallMForm::plain>(p, context);
-    default:
-      throw ConfigError(
-          concat("small_m_linear: tiles must be 2, 4 or 6, or 1 without a norm, got ", tiles));
+    default: throw ConfigError(concat("small_m_linear: tiles must be 1, 2, 4 or 6, got ", tiles));
   }
 }
 
@@ -130,7 +131,7 @@ void small_m_linear(const MatrixView<const bf16>& x, const SmallMNorm& norm,
 }
 
 /// out = silu(g) · u with [g | u] = norm(x) · Wᵀ, W [2 · width, k], out [m, width], for operands that
-/// `small_m_gated_linear_takes`. g and u are not rounded. `tiles` is 2, 4 or 6; else as above.
+/// `small_m_gated_linear_takes`. g and u are not rounded. `tiles` is 4 or 6; else as above.
 template <Element Out>
 void small_m_gated_linear(const MatrixView<const bf16>& x, const SmallMNorm& norm,
                           const MatrixView<const bf16>& weight, const MatrixView<Out>& out,
@@ -139,11 +140,9 @@ void small_m_gated_linear(const MatrixView<const bf16>& x, const SmallMNorm& nor
       detail::small_m_operands("small_m_gated_linear", x, norm, weight, out, false, wait_first);
   using detail::SmallMForm;
   switch (tiles) {
-    case 2: return detail::launch_small_m_fused<2, SmallMForm::gated>(p, context);
     case 4: return detail::launch_small_m_fused<4, SmallMForm::gated>(p, context);
     case 6: return detail::launch_small_m_fused<6, SmallMForm::gated>(p, context);
-    default:
-      throw ConfigError(concat("small_m_gated_linear: tiles must be 2, 4 or 6, got ", tiles));
+    default: throw ConfigError(concat("small_m_gated_linear: tiles must be 4 or 6, got ", tiles));
   }
 }
 
