@@ -152,6 +152,13 @@ TEST_CASE("graphs give the bits of steps that are done at once", "[executor]") {
   CHECK(BesideBackend::num_early >= DeferredBackend::num_replays);
   CHECK(BesideBackend::num_published == DeferredBackend::num_replays);
   CHECK(BesideBackend::num_with_inputs == DeferredBackend::num_replays);
+
+  // Graphs that do not begin with what unpacks their inputs.
+  BesideBackend::num_with_inputs = 0;
+  BesideBackend::graphs_take_inputs = false;
+  check_policy(BesidePolicy{});
+  BesideBackend::graphs_take_inputs = true;
+  CHECK(BesideBackend::num_with_inputs == 0);
 }
 
 TEST_CASE("steps have the graphs of plain rows while all rows are plain", "[executor]") {

@@ -149,7 +149,9 @@ class CudaBackend {
     return Graph::capture(stream_.get(), work);
   }
   void replay(const Graph& graph) { graph.launch(stream_.get()); }
-  /// Of a graph that begins with `unpack_step`: with these arguments instead of the recorded ones.
+  /// Of a graph whose work begins with `unpack_step`, and whether it may be replayed so: with these
+  /// arguments instead of the recorded ones.
+  [[nodiscard]] static bool takes_inputs(const Graph& graph) { return graph.begins_with_kernel(); }
   void replay(const Graph& graph, const UnpackStepArgs& inputs) {
     graph.set_first(cuda::unpack_grid(inputs), inputs);
     graph.launch(stream_.get());

@@ -39,8 +39,9 @@ namespace nanovllm {
 ///
 ///     launch   inputs → pinned memory → device           one copy, beside the step under way where
 ///                                                        the backend has UploadsEarly
-///              decodes alone: unpack_step, then the graph of their size: forward, sample, and
-///              publish_results where the backend has it
+///              decodes alone: the graph of their size: unpack_step (ahead of it unless the
+///              backend ReplaysWithInputs), forward, sample, and publish_results where the
+///              backend has it
 ///              otherwise: unpack_step, forward, sample, kernel by kernel
 ///              what was drawn → pinned memory, unless published; an event behind it
 ///     sample   for open steps, whose launch ends with the logits: SampleInputs → device, the ops
@@ -55,13 +56,17 @@ class GraphExecutor {
   using Buffer = typename Backend::template Buffer<U>;
   template <class U>
   using HostBuffer = typename Backend::template HostBuffer<U>;
-  using Graph = typename Backend::Graph;
-  using SizedGraph = typename StepGraphs<Graph>::Sized;
+  /// A graph, and whether it unpacks its inputs itself.
+  struct StepGraph {
+    typename Backend::Graph graph;
+    bool unpacks = false;
+  };
+  using SizedGraph = typename StepGraphs<StepGraph>::Sized;
 
   /// Whether graphs write what they draw to the host's memory themselves.
   static constexpr bool kPublishes = RunsOp<Backend, PublishResultsArgs>;
 
-  /// Whether graphs unpack their inputs themselves.
+  /// Whether graphs may unpack their inputs themselves.
   static constexpr bool kUnpacksInGraphs = ReplaysWithInputs<Backend>;
 
   /// Whether steps whose rows are all plain have graphs of their own.
@@ -137,14 +142,9 @@ class GraphExecutor {
       if (!inputs.is_open()) make_room(inputs, true, mine.results);
       const UnpackStepArgs unpack =
           padded_inputs(inputs, base, graph->first, mine.results.place(inputs.wants_logprobs()));
-      if constexpr (kUnpacksInGraphs) {
-        step_kv.finish();
-        backend_.replay(graph->second, unpack);
-      } else {
-        backend_.run(unpack);
-        step_kv.finish();
-        backend_.replay(graph->second);
-      }
+      if (!graph->second.unpacks) backend_.run(unpack);
+      step_kv.finish();
+      replay(graph->second, unpack);
     } else {
       run_eagerly(inputs, base, step_kv);
     }
@@ -284,7 +284,7 @@ class GraphExecutor {
     static_cast<void>(record(limits_.max_num_seqs, kv, Recorded::step));  // loads kernels
     backend_.synchronize();
     const std::size_t before = backend_.available_memory();
-    const Graph graph = record(limits_.max_num_seqs, kv, Recorded::step);
+    const StepGraph graph = record(limits_.max_num_seqs, kv, Recorded::step);
     backend_.synchronize();
     return before - std::min(before, backend_.available_memory());
   }
@@ -346,20 +346,32 @@ class GraphExecutor {
   }
 
   /// Runs a decode step of `size` padded rows, and then records it.
-  [[nodiscard]] Graph record(std::int64_t size, Pool& kv, Recorded what) {
+  [[nodiscard]] StepGraph record(std::int64_t size, Pool& kv, Recorded what) {
     StepInputs nothing;
     nothing.build({}, 1, {});
     const UnpackStepArgs unpack = padded_inputs(nothing, stage(nothing, slots_[0]), size, {});
     backend_.run(unpack);
     decode(size, kv, what);
-    return backend_.capture([&] {
-      if constexpr (kUnpacksInGraphs) backend_.run(unpack);
-      decode(size, kv, what);
-    });
+    if constexpr (kUnpacksInGraphs) {
+      StepGraph out{backend_.capture([&] {
+                      backend_.run(unpack);
+                      decode(size, kv, what);
+                    }),
+                    true};
+      if (backend_.takes_inputs(out.graph)) return out;
+    }
+    return {backend_.capture([&] { decode(size, kv, what); }), false};
   }
 
-  /// What a graph holds: forward pass and, but for an open step, sampler over the fixed arrays, and
-  /// ahead of them what fills these, where graphs do that.
+  void replay(const StepGraph& step, const UnpackStepArgs& unpack) {
+    if constexpr (kUnpacksInGraphs) {
+      if (step.unpacks) return backend_.replay(step.graph, unpack);
+    }
+    backend_.replay(step.graph);
+  }
+
+  /// What a graph holds, but for what fills the fixed arrays: forward pass and, unless the step is
+  /// open, sampler.
   void decode(std::int64_t size, Pool& kv, Recorded what) {
     const StepBatch<ViewOf> step = memory_.padded_views(size);
     ForwardBatch batch{step.forward, size};
@@ -476,7 +488,7 @@ class GraphExecutor {
   Buffer<float> chosen_;
   EditChain<Backend, Functor> edits_;
 
-  StepGraphs<Graph> graphs_;  // they go first
+  StepGraphs<StepGraph> graphs_;  // they go first
 };
 
 }  // namespace nanovllm

@@ -152,11 +152,12 @@ concept UploadsEarly = requires(B& backend) {
                        std::size_t{});
 };
 
-/// An asynchronous backend whose graphs may begin with `UnpackStepArgs` and be replayed with others:
-/// `replay(graph, inputs)`.
+/// An asynchronous backend whose graphs may begin with `UnpackStepArgs` and be replayed with others,
+/// `replay(graph, inputs)`, where `takes_inputs(graph)`.
 template <class B>
 concept ReplaysWithInputs = requires(B& backend, const typename B::Graph& graph,
                                      const UnpackStepArgs& inputs) {
+  { backend.takes_inputs(graph) } -> std::convertible_to<bool>;
   backend.replay(graph, inputs);
 };
 

@@ -51,21 +51,28 @@ class Graph {
     return *this;
   }
 
+  /// Whether everything in it comes behind one kernel: `set_first` can tell which that is. NCCL may
+  /// put work of its own beside the first kernel.
+  [[nodiscard]] bool begins_with_kernel() const {
+    std::size_t count = 0;
+    check(cudaGraphGetRootNodes(graph_, nullptr, &count), "cudaGraphGetRootNodes");
+    if (count != 1) return false;
+    cudaGraphNodeType type{};
+    check(cudaGraphNodeGetType(first(), &type), "cudaGraphNodeGetType");
+    return type == cudaGraphNodeTypeKernel;
+  }
+
   /// Launches from now on run the first kernel, whose only argument is an `Args`, on `grid` with
-  /// `args`; those that are under way do not change. Throws CudaError where the recording did not
-  /// begin with one kernel.
+  /// `args`; those that are under way do not change. Only where it `begins_with_kernel`.
   template <class Args>
   void set_first(dim3 grid, const Args& args) const {
-    cudaGraphNode_t first = nullptr;
-    std::size_t count = 1;
-    check(cudaGraphGetRootNodes(graph_, &first, &count), "cudaGraphGetRootNodes");
     cudaKernelNodeParams params{};
-    check(cudaGraphKernelNodeGetParams(first, &params), "cudaGraphKernelNodeGetParams");
+    check(cudaGraphKernelNodeGetParams(first(), &params), "cudaGraphKernelNodeGetParams");
     void* arguments[] = {const_cast<Args*>(&args)};
     params.gridDim = grid;
     params.kernelParams = arguments;
     params.extra = nullptr;
-    check(cudaGraphExecKernelNodeSetParams(exec_, first, &params),
+    check(cudaGraphExecKernelNodeSetParams(exec_, first(), &params),
           "cudaGraphExecKernelNodeSetParams");
   }
 
@@ -75,6 +82,13 @@ class Graph {
   }
 
  private:
+  [[nodiscard]] cudaGraphNode_t first() const {
+    cudaGraphNode_t out = nullptr;
+    std::size_t count = 1;
+    check(cudaGraphGetRootNodes(graph_, &out, &count), "cudaGraphGetRootNodes");
+    return out;
+  }
+
   cudaGraph_t graph_ = nullptr;  ///< its nodes are what `set_first` names
   cudaGraphExec_t exec_ = nullptr;
 };
