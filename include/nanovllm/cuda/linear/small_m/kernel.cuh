@@ -202,7 +202,7 @@ struct SmallMPart {
     x = p.x + g * p.x_stride + column;
     norm = p.norm + column;
     tile_stride = 8 * static_cast<std::int64_t>(p.k);
-    pair_stride = static_cast<std::int64_t>(p.pair_rows) * p.k;
+    pair_stride = static_cast<std::int64_t>(Block::kGated ? p.n : p.pair_rows) * p.k;
     group_stride = 8 * p.x_stride;
     rows_left = p.n - first_row - g;
     tokens_left = p.num_tokens - g;
