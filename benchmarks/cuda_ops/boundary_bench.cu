@@ -285,6 +285,7 @@ int run(const char* json) {
       {"mapped, launched, mapped", Inputs::mapped, Unpack::launched, Tokens::mapped},
       {"copy, captured, copy", Inputs::copy, Unpack::captured, Tokens::copy},
       {"second, captured, mapped", Inputs::second, Unpack::captured, Tokens::mapped},
+      {"second, updated, mapped", Inputs::second, Unpack::updated, Tokens::mapped},
       {"mapped, captured, copy", Inputs::mapped, Unpack::captured, Tokens::copy},
       {"mapped, captured, mapped", Inputs::mapped, Unpack::captured, Tokens::mapped},
       {"mapped, updated, mapped", Inputs::mapped, Unpack::updated, Tokens::mapped},

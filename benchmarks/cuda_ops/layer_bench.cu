@@ -125,7 +125,7 @@ struct Bench {
     backend.template tune_linear<bf16>(spanned(all(o)), true, rows);
     backend.template tune_linear<bf16>(spanned(all(gate_up)), false, rows);
     backend.template tune_linear<bf16>(spanned(all(down)), true, rows);
-    backend.tune_project_qkv(spanned(all(qkv)), ahead, rows);
+    backend.tune_project_qkv(spanned(all(qkv)), ahead, KvHeads{s.kv_heads, d}, rows);
     backend.tune_gated_linear(spanned(all(gate_up)), ahead, rows);
   }
 
@@ -145,6 +145,7 @@ struct Bench {
                                                   .o = of_o,
                                                   .gate_up = of_gate_up,
                                                   .down = of_down,
+                                                  .heads = {shape.kv_heads, d},
                                                   .norm = {{norm.data(), {shape.hidden}}, 1e-6f}},
                         most_rows);
     by_layers = true;

@@ -148,12 +148,12 @@ struct Bench {
       report.add(op.name + std::string(", parts") + suffix,
                  time_in_graph(context, op.parts, shape.layers, 10), bytes, flop);
       double best = 1e30;
-      for (int variant = 0; variant < cuda::num_mid_m_variants(op.kind); ++variant) {
+      for (int variant = 0; variant < cuda::kMidMForms.size(op.kind); ++variant) {
         if (!op.fused(0, variant, NextStart::after_wait)) continue;
         const Timing timing = time_in_graph(
             context, [&](int i) { (void)op.fused(i, variant, NextStart::after_wait); },
             shape.layers, 10);
-        const cuda::MidMVariant form = cuda::mid_m_variant(op.kind, variant);
+        const cuda::MidMVariant form = cuda::kMidMForms.at(op.kind, variant);
         report.add(op.name + std::string(", mid ") + std::to_string(form.rows) + " / " +
                        std::to_string(form.split) + " / " + std::to_string(form.panels) + suffix,
                    timing, bytes, flop);

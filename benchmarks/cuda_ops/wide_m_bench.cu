@@ -175,8 +175,8 @@ void run_shape(const Shape& s, const cuda::Context& context, Report& report) {
       };
       add(", parts", [&](int i) { (parts.*ops[op])(m, i); });
       double least = std::numeric_limits<double>::infinity();
-      for (int variant = 0; variant < num_wide_m_variants(Wide::kind(op)); ++variant) {
-        const cuda::WideMBlock b = wide_m_block(Wide::kind(op), variant);
+      for (int variant = 0; variant < cuda::kWideMForms.size(Wide::kind(op)); ++variant) {
+        const cuda::WideMBlock b = cuda::kWideMForms.at(Wide::kind(op), variant);
         if (!wide.run(op, m, 0, variant)) continue;
         const double us = add(", wide " + std::to_string(b.rows) + " / " + std::to_string(b.split) +
                                   " / " + std::to_string(b.stages),

@@ -12,8 +12,10 @@
 #include "cuda/gpu_test.cuh"
 #include "cuda/sampling/sampler_batch.cuh"
 #include "nanovllm/cuda/elementwise/publish_results.cuh"
+#include "nanovllm/cuda/linear/mid_m/mid_m_linear.cuh"
 #include "nanovllm/cuda/linear/ordered_gated.cuh"
 #include "nanovllm/cuda/linear/small_m/fused.cuh"
+#include "nanovllm/cuda/linear/wide_m/wide_m_linear.cuh"
 
 namespace nanovllm::test {
 namespace {
@@ -52,22 +54,30 @@ void check_behind_poison(Gpu& gpu, GpuArray<T>& out, const Op& op) {
   check_behind_poison(gpu, out, op, [] {});
 }
 
-constexpr std::int64_t kWidth = 1032;  // no multiple of what any kernel takes at a time
+using cuda::ProductKind;
+
+constexpr std::int64_t kWidth = 1032;        // no multiple of what any kernel takes at a time
+constexpr std::int64_t kWholePanels = 1088;  // 17 panels of 64: no multiple of the larger stages
+constexpr ProductKind kProductKinds[] = {ProductKind::plain, ProductKind::normed,
+                                         ProductKind::gated};
 
 /// x, W and a norm, and room for results.
 struct Product {
-  std::int64_t m, n;
+  std::int64_t m, n, k;
   GpuArray<bf16> x, weight, norm, y;
-  Product(std::int64_t m_in, std::int64_t n_in)
+  Product(std::int64_t m_in, std::int64_t n_in, std::int64_t k_in = kWidth)
       : m(m_in),
         n(n_in),
-        x(GpuArray<bf16>::random(static_cast<std::size_t>(m * kWidth), 1)),
-        weight(GpuArray<bf16>::random(static_cast<std::size_t>(2 * n * kWidth), 2, -.1, .1)),
-        norm(GpuArray<bf16>::random(kWidth, 3, .5, 1.5)),
+        k(k_in),
+        x(GpuArray<bf16>::random(static_cast<std::size_t>(m * k), 1)),
+        weight(GpuArray<bf16>::random(static_cast<std::size_t>(2 * n * k), 2, -.1, .1)),
+        norm(GpuArray<bf16>::random(static_cast<std::size_t>(k), 3, .5, 1.5)),
         y(static_cast<std::size_t>(m * n)) {}
-  [[nodiscard]] MatrixView<const bf16> rows() { return {x.data(), {m, kWidth}}; }
-  [[nodiscard]] MatrixView<const bf16> matrix(int times) {
-    return {weight.data(), {times * n, kWidth}};
+  [[nodiscard]] MatrixView<const bf16> rows() { return {x.data(), {m, k}}; }
+  [[nodiscard]] MatrixView<const bf16> matrix(int times) { return {weight.data(), {times * n, k}}; }
+  [[nodiscard]] VectorView<const bf16> norm_of(ProductKind kind) {
+    return kind == ProductKind::plain ? VectorView<const bf16>{}
+                                      : VectorView<const bf16>(norm.data(), {k});
   }
   [[nodiscard]] MatrixView<bf16> out() { return {y.data(), {m, n}}; }
 };
@@ -101,9 +111,12 @@ TEST_CASE("products of few rows behind poison", "[poison]") {
           1e-6f};
       for (const int tiles : {2, 4, 6}) {
         CAPTURE(m, has_norm, tiles);
-        check_behind_poison(gpu, p.y, [&] {
-          cuda::small_m_linear(p.rows(), norm, p.matrix(1), p.out(), false, tiles, gpu.context);
-        });
+        if (!has_norm || tiles >= cuda::kMinSmallMFusedTiles) {
+          check_behind_poison(gpu, p.y, [&] {
+            cuda::small_m_linear(p.rows(), norm, p.matrix(1), p.out(), false, tiles, gpu.context);
+          });
+        }
+        if (tiles < cuda::kMinSmallMFusedTiles) continue;
         check_behind_poison(gpu, p.y, [&] {
           cuda::small_m_gated_linear(p.rows(), norm, p.matrix(2), p.out(), tiles, gpu.context);
         });
@@ -112,19 +125,55 @@ TEST_CASE("products of few rows behind poison", "[poison]") {
   }
 }
 
-TEST_CASE("products of few rows and narrow, short enough to run under racecheck", "[racecheck]") {
+TEST_CASE("products of some tens of rows behind poison", "[poison]") {
   if (!has_gpu()) return;
   Gpu gpu;
-  for (const std::int64_t m : {2, 9}) {
-    Product p(m, 9);
-    const cuda::SmallMNorm norm{{p.norm.data(), {kWidth}}, 1e-6f};
-    cuda::small_m_linear(p.rows(), norm, p.matrix(1), p.out(), false, 2, gpu.context);
-    cuda::small_m_gated_linear(p.rows(), norm, p.matrix(2), p.out(), 4, gpu.context);
-    cuda::small_m_linear(p.rows(), {}, p.matrix(1), p.out(), true, 1, gpu.context);
-    gpu.sync();
-    p.y.download();
-    CHECK(p.y.guards_intact());
-    for (const bf16 y : p.y.host) CHECK_FALSE(std::isnan(float(y)));
+  if (!gpu.context.is_hopper()) return;
+  cuda::TensorMaps maps;
+  for (const std::int64_t k : {kWidth, kWholePanels}) {
+    for (const std::int64_t m : {1, 20, 33, 64}) {
+      Product p(m, 76, k);
+      for (const ProductKind kind : kProductKinds) {
+        const bool gated = kind == ProductKind::gated;
+        for (int form = 0; form < cuda::kMidMForms.size(kind); ++form) {
+          if (cuda::kMidMForms.at(kind, form).panels > 1 && k != kWholePanels) continue;
+          CAPTURE(k, m, static_cast<int>(kind), form);
+          check_behind_poison(gpu, p.y, [&] {
+            REQUIRE(
+                cuda::mid_m_linear(cuda::MidMLayer<bf16, bf16>{.x = p.rows(),
+                                                               .norm = {p.norm_of(kind), 1e-6f},
+                                                               .weight = p.matrix(gated ? 2 : 1),
+                                                               .y = p.out(),
+                                                               .gated = gated},
+                                   form, maps, gpu.context));
+          });
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("products of some hundred rows behind poison", "[poison]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  cuda::TensorMaps maps;
+  for (const std::int64_t m : {1, 65, 200}) {
+    Product p(m, 76);
+    for (const ProductKind kind : kProductKinds) {
+      const bool gated = kind == ProductKind::gated;
+      for (int form = 0; form < cuda::kWideMForms.size(kind); ++form) {
+        CAPTURE(m, static_cast<int>(kind), form);
+        check_behind_poison(gpu, p.y, [&] {
+          REQUIRE(cuda::wide_m_linear(cuda::WideMLayer<bf16>{.x = p.rows(),
+                                                             .norm = {p.norm_of(kind), 1e-6f},
+                                                             .weight = p.matrix(gated ? 2 : 1),
+                                                             .y = p.out(),
+                                                             .gated = gated},
+                                      form, maps, gpu.context));
+        });
+      }
+    }
   }
 }
 
@@ -173,6 +222,34 @@ TEST_CASE("the sampler behind poison, nuclei and filters", "[poison]") {
       poison(scratch.maxima, rows * (2 * scratch.tile_pitch + scratch.word_pitch), gpu.context);
       poison_shared_memory(gpu.context);
       cuda::sample(device.args(), workspace, gpu.context);
+      gpu.sync();
+      CHECK(device.outputs().same_bits(expected));
+    }
+  }
+}
+
+TEST_CASE("the sampler of plain rows behind poison", "[poison]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  std::mt19937 random(22);
+  for (const std::int64_t rows : {1, 5, 40}) {
+    CAPTURE(rows);
+    Batch batch(20'011);
+    for (std::int64_t r = 0; r < rows; ++r)
+      batch.add(random_row(batch.vocab, Shape::normal, random),
+                {.temperature = r % 3 == 1 ? 0.f : .8f, .seed = random()});
+    DeviceBatch device(batch);
+    cuda::SamplerWorkspace workspace(rows, batch.vocab, gpu.context);
+    const cuda::SamplerScratch& scratch = workspace.scratch();
+    cuda::sample(device.args(), workspace, gpu.context);  // the general way
+    gpu.sync();
+    const Outputs expected = device.outputs();
+    for (int i = 0; i < 2; ++i) {
+      device.poison();
+      poison(scratch.parts, rows * scratch.part_pitch, gpu.context);
+      poison(scratch.arrivals, rows * scratch.part_pitch, gpu.context);
+      poison_shared_memory(gpu.context);
+      cuda::sample(device.args(true), workspace, gpu.context);
       gpu.sync();
       CHECK(device.outputs().same_bits(expected));
     }

@@ -1,13 +1,16 @@
-// Millions of kernels of few rows behind each other, in graphs of 1 to 16 rows in turn: they neither
-// hang nor change what they give. Hidden; `soak_test "[soak]"` runs it, in the time that
-// NANOVLLM_SOAK_LAUNCHES launches take (5 million, about 20 seconds).
+// Millions of kernels of decode steps behind each other, in graphs of 1 to 16 rows in turn, and some
+// of up to 200: they neither hang nor change what they give. Hidden; `soak_test "[soak]"` runs it, in
+// the time that NANOVLLM_SOAK_LAUNCHES launches take (5 million, about 20 seconds). And the same for
+// a moment on two streams at a time.
 
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <thread>
 #include <vector>
@@ -15,21 +18,28 @@
 #include "cuda/gpu_test.cuh"
 #include "cuda/sampling/sampler_batch.cuh"
 #include "nanovllm/cuda/elementwise/publish_results.cuh"
+#include "nanovllm/cuda/linear/mid_m/mid_m_linear.cuh"
 #include "nanovllm/cuda/linear/small_m/fused.cuh"
+#include "nanovllm/cuda/linear/wide_m/wide_m_linear.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
 
 namespace nanovllm::test {
 namespace {
 
+using cuda::ProductKind;
+
 constexpr std::int64_t kHidden = 1024, kQkv = 4096, kMiddle = 3072, kVocab = 20'011;
 constexpr int kLayers = 28, kMaxRows = 16;
+/// Of steps by the kernels for some tens of rows, and for some hundred.
+constexpr std::int64_t kMoreRows[] = {17, 40, 64, 72, 200};
 
-/// A decode step without its attention: what is left of each layer, the sampler, and its results in
-/// the host's memory.
+/// A decode step without its attention: what is left of each layer, the sampler (of plain rows where
+/// the number of rows is odd), and its results in the host's memory.
 class Step {
  public:
   Step(std::int64_t rows, const Gpu& gpu)
       : rows_(rows),
+        plain_(rows % 2 == 1),
         start_(GpuArray<bf16>::random(static_cast<std::size_t>(rows * kHidden), 1)),
         x_(start_.size()),
         qkv_(static_cast<std::size_t>(rows * kQkv)),
@@ -41,6 +51,7 @@ class Step {
       SamplingRow settings = random_settings(kVocab, random);
       settings.num_logprobs = -1;
       if (r % 2 == 0) settings.top_k = 0, settings.top_p = .9f, settings.temperature = 1;
+      if (plain_) settings.top_k = 0, settings.top_p = 1, settings.min_p = 0;
       batch.add(random_row(kVocab, Shape::normal, random), settings);
     }
     batch_ = std::make_unique<DeviceBatch>(batch);
@@ -50,35 +61,23 @@ class Step {
     norm_ = GpuArray<bf16>::random(kHidden, 2, .5, 1.5);
   }
 
-  /// Enqueues the step. How many kernels and copies that is.
-  int run(const GpuArray<bf16>& weights, const Gpu& gpu) {
+  static constexpr int kLaunches = 5 * kLayers + 3;  ///< a step, at least
+
+  /// Enqueues the step.
+  void run(const GpuArray<bf16>& weights, const cuda::Context& context) {
     auto& w = const_cast<GpuArray<bf16>&>(weights);
-    const cuda::Context& context = gpu.context;
-    const auto matrix = [&](std::int64_t n, std::int64_t k) {
-      return MatrixView<const bf16>(w.data(), {n, k});
-    };
-    const auto view = [&](GpuArray<bf16>& of, std::int64_t cols) {
-      return MatrixView<bf16>(of.data(), {rows_, cols});
-    };
-    const auto read = [&](GpuArray<bf16>& of, std::int64_t cols, std::int64_t stride) {
-      return MatrixView<const bf16>(of.data(), {rows_, cols}, {stride, 1});
-    };
-    const cuda::SmallMNorm norm{{norm_.data(), {kHidden}}, 1e-6f};
     cuda::check(cudaMemcpyAsync(x_.data(), start_.data(), start_.size() * sizeof(bf16),
                                 cudaMemcpyDeviceToDevice, context.stream),
                 "cudaMemcpyAsync");
     for (int layer = 0; layer < kLayers; ++layer) {
-      const int tiles = 2 + layer % 3 * 2;
-      cuda::small_m_linear(read(x_, kHidden, kHidden), norm, matrix(kQkv, kHidden),
-                           view(qkv_, kQkv), false, tiles, context, layer == 0);
-      cuda::small_m_linear(read(qkv_, kHidden, kQkv), {}, matrix(kHidden, kHidden),
-                           view(x_, kHidden), true, 1, context);
-      cuda::small_m_gated_linear(read(x_, kHidden, kHidden), norm, matrix(2 * kMiddle, kHidden),
-                                 view(middle_, kMiddle), tiles, context, layer % 2 == 0);
-      cuda::small_m_linear(read(middle_, kMiddle, kMiddle), {}, matrix(kHidden, kMiddle),
-                           view(x_, kHidden), true, 2, context);
+      product(w, {x_, kHidden, kHidden}, {qkv_, kQkv}, ProductKind::normed, layer, context);
+      // Twice, so that what is added to has just been written.
+      for (int i = 0; i < 2; ++i)
+        product(w, {qkv_, kHidden, kQkv}, {x_, kHidden}, ProductKind::plain, layer + i, context);
+      product(w, {x_, kHidden, kHidden}, {middle_, kMiddle}, ProductKind::gated, layer, context);
+      product(w, {middle_, kMiddle, kMiddle}, {x_, kHidden}, ProductKind::plain, layer, context);
     }
-    const SampleArgs sample = batch_->args();
+    const SampleArgs sample = batch_->args(plain_);
     cuda::sample(sample, *sampler_, context);
     cuda::publish_results(PublishResultsArgs{.place = place_.data(),
                                              .tokens = sample.tokens,
@@ -86,7 +85,6 @@ class Step {
                                              .top_tokens = {nullptr, {rows_, 0}},
                                              .top_logprobs = {nullptr, {rows_, 0}}},
                           context);
-    return 4 * kLayers + 4;
   }
 
   /// What the step has left: the last layer's rows, and the tokens that were published.
@@ -104,12 +102,85 @@ class Step {
   }
 
  private:
+  struct In {
+    GpuArray<bf16>& rows;
+    std::int64_t cols, stride;
+  };
+  struct To {
+    GpuArray<bf16>& rows;
+    std::int64_t cols;
+  };
+
+  /// A product by the family that the number of rows is for, each layer by another form of it. What
+  /// has no norm is added to the old rows.
+  void product(GpuArray<bf16>& w, In in, To to, ProductKind kind, int layer,
+               const cuda::Context& context) {
+    const bool gated = kind == ProductKind::gated, normed = kind != ProductKind::plain;
+    const MatrixView<const bf16> x(in.rows.data(), {rows_, in.cols}, {in.stride, 1});
+    const MatrixView<const bf16> weight(w.data(), {gated ? 2 * to.cols : to.cols, in.cols});
+    const MatrixView<bf16> y(to.rows.data(), {rows_, to.cols});
+    const VectorView<const bf16> scale =
+        normed ? VectorView<const bf16>(norm_.data(), {kHidden}) : VectorView<const bf16>{};
+    if (rows_ > cuda::kMaxMidMRows) {
+      const int form = layer % cuda::kWideMForms.size(kind);
+      REQUIRE(cuda::wide_m_linear(cuda::WideMLayer<bf16>{.x = x,
+                                                         .norm = {scale, 1e-6f},
+                                                         .weight = weight,
+                                                         .y = y,
+                                                         .accumulate = !normed,
+                                                         .gated = gated},
+                                  form, maps_, context));
+      return;
+    }
+    if (rows_ > cuda::kMaxSmallMFusedRows) {
+      const int form = layer % cuda::kMidMForms.size(kind);
+      REQUIRE(cuda::mid_m_linear(
+          cuda::MidMLayer<bf16, bf16>{.x = x,
+                                      .norm = {scale, 1e-6f},
+                                      .weight = weight,
+                                      .y = y,
+                                      .accumulate = !normed,
+                                      .gated = gated},
+          form, maps_, context,
+          layer % 2 == 0 ? cuda::NextStart::after_wait : cuda::NextStart::at_once));
+      return;
+    }
+    const cuda::SmallMNorm norm{scale, 1e-6f};
+    const int tiles = normed ? 4 + layer % 2 * 2 : 1 + layer % 2;
+    if (gated)
+      cuda::small_m_gated_linear(x, norm, weight, y, tiles, context, layer % 2 == 0);
+    else
+      cuda::small_m_linear(x, norm, weight, y, !normed, tiles, context, normed && layer == 0);
+  }
+
   std::int64_t rows_;
+  bool plain_;
+  cuda::TensorMaps maps_;
   GpuArray<bf16> start_, x_, qkv_, middle_, norm_{0};
   GpuArray<ResultsPlace> place_{1};
   cuda::PinnedBuffer<TokenId> tokens_;
   std::unique_ptr<DeviceBatch> batch_;
   std::unique_ptr<cuda::SamplerWorkspace> sampler_;
+};
+
+/// Steps of all sizes, captured, with what they give. Steps of one size of two sets may run at a time.
+struct Steps {
+  std::vector<std::unique_ptr<Step>> steps;
+  std::vector<cuda::Graph> graphs;
+  std::vector<Step::Results> expected;
+
+  Steps(const GpuArray<bf16>& weights, const Gpu& gpu);
+
+  /// Launches `count` of them, by chance: in one of eight cases one of more than kMaxRows rows, for
+  /// those take longer. Returns which was last.
+  std::size_t launch(int count, std::mt19937& random, const Gpu& gpu) const {
+    std::size_t last = 0;
+    for (int i = 0; i < count; ++i) {
+      last = random() % 8 == 0 ? kMaxRows + random() % std::size(kMoreRows) : random() % kMaxRows;
+      graphs[last].launch(gpu.stream.get());
+    }
+    return last;
+  }
 };
 
 /// Waits for what is enqueued. A kernel that hangs cannot be ended from here: the program says so
@@ -128,41 +199,70 @@ void wait_or_end(const Gpu& gpu, std::int64_t launches) {
   }
 }
 
+Steps::Steps(const GpuArray<bf16>& weights, const Gpu& gpu) {
+  std::vector<std::int64_t> sizes(kMaxRows);
+  std::iota(sizes.begin(), sizes.end(), 1);
+  sizes.insert(sizes.end(), std::begin(kMoreRows), std::end(kMoreRows));
+  cuda::Context one_by_one = gpu.context;  // each kernel behind the end of the one ahead
+  one_by_one.can_overlap = false;
+  for (const std::int64_t rows : sizes) {
+    steps.push_back(std::make_unique<Step>(rows, gpu));
+    Step& step = *steps.back();
+    step.run(weights, one_by_one);
+    wait_or_end(gpu, 0);
+    expected.push_back(step.results());
+    graphs.push_back(
+        cuda::Graph::capture(gpu.stream.get(), [&] { step.run(weights, gpu.context); }));
+  }
+}
+
 }  // namespace
 
-TEST_CASE("kernels of few rows go on for millions of launches", "[.soak]") {
+TEST_CASE("kernels of decode steps go on for millions of launches", "[.soak]") {
   if (!has_gpu()) return;
   Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
   const char* const asked = std::getenv("NANOVLLM_SOAK_LAUNCHES");
   const std::int64_t total = asked != nullptr ? std::atoll(asked) : 5'000'000;
   const GpuArray<bf16> weights = GpuArray<bf16>::random(2 * kMiddle * kHidden, 3, -.02, .02);
-  std::vector<std::unique_ptr<Step>> steps;
-  std::vector<cuda::Graph> graphs;
-  std::vector<Step::Results> expected;
-  int launches_a_step = 0;
-  for (int rows = 1; rows <= kMaxRows; ++rows) {
-    steps.push_back(std::make_unique<Step>(rows, gpu));
-    Step& step = *steps.back();
-    launches_a_step = step.run(weights, gpu);
-    wait_or_end(gpu, 0);
-    expected.push_back(step.results());
-    graphs.push_back(cuda::Graph::capture(gpu.stream.get(), [&] { step.run(weights, gpu); }));
-  }
+  const Steps all(weights, gpu);
   std::mt19937 random(5);
   std::int64_t launches = 0, compared = 0;
   while (launches < total) {
-    std::size_t last = 0;
-    for (int i = 0; i < 200; ++i) {
-      last = random() % graphs.size();
-      graphs[last].launch(gpu.stream.get());
-      launches += launches_a_step;
-    }
+    constexpr int kSteps = 200;
+    const std::size_t last = all.launch(kSteps, random, gpu);
+    launches += kSteps * Step::kLaunches;
     wait_or_end(gpu, launches);
-    CAPTURE(launches, last + 1);
-    REQUIRE(steps[last]->results() == expected[last]);
+    CAPTURE(launches, last);
+    REQUIRE(all.steps[last]->results() == all.expected[last]);
     ++compared;
   }
   std::cout << launches << " launches, results compared " << compared << " times\n";
+}
+
+TEST_CASE("decode steps of two streams at a time give what they give alone", "[soak]") {
+  if (!has_gpu()) return;
+  Gpu gpus[2];
+  if (!gpus[0].context.is_hopper()) return;
+  const GpuArray<bf16> weights = GpuArray<bf16>::random(2 * kMiddle * kHidden, 3, -.02, .02);
+  const Steps sets[] = {Steps(weights, gpus[0]), Steps(weights, gpus[1])};
+  int wrong[2] = {};  // CHECK is for one thread
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(static_cast<unsigned>(t));
+      for (int i = 0; i < 40; ++i) {
+        const std::size_t last = sets[t].launch(20, random, gpus[t]);
+        wait_or_end(gpus[t], i);
+        wrong[t] += !(sets[t].steps[last]->results() == sets[t].expected[last]);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong[0] == 0);
+  CHECK(wrong[1] == 0);
+  for (std::size_t i = 0; i < sets[0].expected.size(); ++i)
+    CHECK(sets[0].expected[i] == sets[1].expected[i]);
 }
 
 }  // namespace nanovllm::test

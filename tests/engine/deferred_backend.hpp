@@ -170,15 +170,27 @@ class DeferredBackend : public CpuBackend {
 
 static_assert(BackendLike<DeferredBackend, float>);
 
-/// One whose copies of inputs do not wait for ops, and whose graphs write to the host's memory: the
-/// first as early as a device could do it, the second as late.
+/// One whose copies of inputs do not wait for ops, and whose graphs unpack them and write to the
+/// host's memory: the first as early as a device could do it, the last as late.
 class BesideBackend : public DeferredBackend {
  public:
   using DeferredBackend::DeferredBackend;
+  using DeferredBackend::replay;
   using DeferredBackend::run;
 
   inline static int num_early = 0;
+  inline static int num_with_inputs = 0;
+  inline static bool graphs_take_inputs = true;
   inline static int num_published = 0;
+
+  [[nodiscard]] static bool takes_inputs(const Graph& graph) {
+    return graphs_take_inputs && !graph.empty();
+  }
+  void replay(const Graph& graph, const UnpackStepArgs& inputs) {
+    ++num_with_inputs;
+    run(inputs);
+    replay(Graph(graph.begin() + 1, graph.end()));
+  }
 
   void upload_early(const std::byte* from, std::byte* to, std::size_t count) {
     ++num_early;
@@ -201,7 +213,9 @@ class BesideBackend : public DeferredBackend {
   }
 };
 
-static_assert(UploadsEarly<BesideBackend> && RunsOp<BesideBackend, PublishResultsArgs>);
-static_assert(!UploadsEarly<DeferredBackend> && !RunsOp<DeferredBackend, PublishResultsArgs>);
+static_assert(UploadsEarly<BesideBackend> && ReplaysWithInputs<BesideBackend> &&
+              RunsOp<BesideBackend, PublishResultsArgs>);
+static_assert(!UploadsEarly<DeferredBackend> && !ReplaysWithInputs<DeferredBackend> &&
+              !RunsOp<DeferredBackend, PublishResultsArgs>);
 
 }  // namespace nanovllm::test

@@ -147,10 +147,18 @@ TEST_CASE("graphs give the bits of steps that are done at once", "[executor]") {
     CHECK(DeferredBackend::num_broken_promises == 0);
   };
   check_policy(DeferredPolicy{});
-  BesideBackend::num_early = BesideBackend::num_published = 0;
+  BesideBackend::num_early = BesideBackend::num_published = BesideBackend::num_with_inputs = 0;
   check_policy(BesidePolicy{});
   CHECK(BesideBackend::num_early >= DeferredBackend::num_replays);
   CHECK(BesideBackend::num_published == DeferredBackend::num_replays);
+  CHECK(BesideBackend::num_with_inputs == DeferredBackend::num_replays);
+
+  // Graphs that do not begin with what unpacks their inputs.
+  BesideBackend::num_with_inputs = 0;
+  BesideBackend::graphs_take_inputs = false;
+  check_policy(BesidePolicy{});
+  BesideBackend::graphs_take_inputs = true;
+  CHECK(BesideBackend::num_with_inputs == 0);
 }
 
 TEST_CASE("steps have the graphs of plain rows while all rows are plain", "[executor]") {

@@ -158,7 +158,10 @@ TEST_CASE("what a neighbour filters does not matter, nor when it comes and goes"
   const std::int32_t lengths[] = {40, 5, 40, 8, 25, 3};  // with three places
   for (std::size_t i = 0; i < work.params.size(); ++i) {
     SamplingParams& params = work.params[i];
+    // Without the checkpoint's filters: steps without those two requests are of plain rows.
     params = {.temperature = params.temperature,
+              .top_k = 0,
+              .top_p = 1.f,
               .seed = params.seed,
               .max_tokens = lengths[i],
               .ignore_eos = true};

@@ -43,11 +43,14 @@ class FailingBackend : public Base {
     point();
     Base::run(args);
   }
-  template <class Graph>
-  void replay(const Graph& graph) {
+  template <class Graph, class... Inputs>
+  requires requires(Base& base, const Graph& graph, const Inputs&... inputs) {
+    base.replay(graph, inputs...);
+  }
+  void replay(const Graph& graph, const Inputs&... inputs) {
     step();
     point();
-    Base::replay(graph);
+    Base::replay(graph, inputs...);
   }
 
   inline static std::atomic<int> failing_device = -1;

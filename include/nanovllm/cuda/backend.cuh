@@ -150,6 +150,13 @@ class CudaBackend {
     return Graph::capture(stream_.get(), work);
   }
   void replay(const Graph& graph) { graph.launch(stream_.get()); }
+  /// Of a graph whose work begins with `unpack_step`, and whether it may be replayed so: with these
+  /// arguments instead of the recorded ones.
+  [[nodiscard]] static bool takes_inputs(const Graph& graph) { return graph.begins_with_kernel(); }
+  void replay(const Graph& graph, const UnpackStepArgs& inputs) {
+    graph.set_first(cuda::unpack_grid(inputs), inputs);
+    graph.launch(stream_.get());
+  }
 
   // ---- Ops ----
 
@@ -180,13 +187,13 @@ class CudaBackend {
       state_.fused.tune_gated(weights, norm, max_rows, state_.context,
                               [&](const auto& part) { run(part); });
   }
-  /// The same for `ProjectQkvArgs`.
+  /// The same for `ProjectQkvArgs` with such heads.
   template <class T>
   void tune_project_qkv(std::span<const cuda::DeviceMatrix<T>* const> weights,
-                        const InputNorm<T>& norm, std::int64_t max_rows) {
+                        const InputNorm<T>& norm, const KvHeads& heads, std::int64_t max_rows) {
     if constexpr (std::same_as<T, bf16>)
-      state_.fused.tune_normed(weights, norm, max_rows, state_.context,
-                               [&](const auto& part) { run(part); });
+      state_.fused.tune_qkv(weights, norm, heads, max_rows, state_.context,
+                            [&](const auto& part) { run(part); });
   }
 
   /// The same for `LinearSampleArgs` by `weight`, once `tune_linear` has chosen for it. Blocks.

@@ -150,7 +150,7 @@ class BatchInvariantCudaBackend : public CudaBackend {
   /// There is nothing to choose.
   template <class T>
   void tune_project_qkv(std::span<const cuda::DeviceMatrix<T>* const>, const InputNorm<T>&,
-                        std::int64_t) {}
+                        const KvHeads&, std::int64_t) {}
   template <class T>
   void tune_linear_sample(const cuda::DeviceMatrix<T>&, std::int64_t) {}
   template <class T>

@@ -17,6 +17,7 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/engine/edit_chain.hpp"
 #include "nanovllm/engine/executor_steps.hpp"
+#include "nanovllm/engine/largest_step.hpp"
 #include "nanovllm/engine/sample_batch.hpp"
 #include "nanovllm/engine/step_graphs.hpp"
 #include "nanovllm/engine/step_inputs.hpp"
@@ -31,8 +32,6 @@
 #include "nanovllm/ops/publish_results.hpp"
 #include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/ops/unpack_step.hpp"
-#include "nanovllm/sched/sequence.hpp"
-#include "nanovllm/sched/step_plan.hpp"
 
 namespace nanovllm {
 
@@ -40,8 +39,9 @@ namespace nanovllm {
 ///
 ///     launch   inputs → pinned memory → device           one copy, beside the step under way where
 ///                                                        the backend has UploadsEarly
-///              decodes alone: unpack_step, then the graph of their size: forward, sample, and
-///              publish_results where the backend has it
+///              decodes alone: the graph of their size: unpack_step (ahead of it unless the
+///              backend ReplaysWithInputs), forward, sample, and publish_results where the
+///              backend has it
 ///              otherwise: unpack_step, forward, sample, kernel by kernel
 ///              what was drawn → pinned memory, unless published; an event behind it
 ///     sample   for open steps, whose launch ends with the logits: SampleInputs → device, the ops
@@ -56,11 +56,18 @@ class GraphExecutor {
   using Buffer = typename Backend::template Buffer<U>;
   template <class U>
   using HostBuffer = typename Backend::template HostBuffer<U>;
-  using Graph = typename Backend::Graph;
-  using SizedGraph = typename StepGraphs<Graph>::Sized;
+  /// A graph, and whether it unpacks its inputs itself.
+  struct StepGraph {
+    typename Backend::Graph graph;
+    bool unpacks = false;
+  };
+  using SizedGraph = typename StepGraphs<StepGraph>::Sized;
 
   /// Whether graphs write what they draw to the host's memory themselves.
   static constexpr bool kPublishes = RunsOp<Backend, PublishResultsArgs>;
+
+  /// Whether graphs may unpack their inputs themselves.
+  static constexpr bool kUnpacksInGraphs = ReplaysWithInputs<Backend>;
 
   /// Whether steps whose rows are all plain have graphs of their own.
   static constexpr bool kHasPlainSteps = requires { requires Backend::kSamplesPlainRows; };
@@ -117,25 +124,7 @@ class GraphExecutor {
   /// Computes the largest step there can be, so that whatever takes memory at its first use has
   /// it, and returns the bytes that `capture` will take. `scratch` is a pool of one block.
   [[nodiscard]] std::size_t profile_run(Pool& scratch) {
-    const std::int64_t length = std::min(limits_.max_num_batched_tokens, limits_.max_model_len);
-    std::vector<Sequence> sequences(elements(limits_.max_num_batched_tokens / length));
-    StepPlan plan;
-    for (Sequence& sequence : sequences) {
-      sequence.tokens.assign(elements(length), TokenId{0});
-      sequence.block_table.assign(elements(max_blocks_), BlockId{0});  // all write to the same
-      plan.sequences.push_back(
-          {.sequence = &sequence, .end = static_cast<std::int32_t>(length), .num_logits = 1});
-      plan.num_tokens += static_cast<std::int32_t>(length);
-    }
-    if (plan.sequences.size() > elements(limits_.max_num_seqs)) {
-      plan.sequences.resize(elements(limits_.max_num_seqs));
-      plan.num_tokens = static_cast<std::int32_t>(limits_.max_num_seqs * length);
-    }
-    StepInputs inputs;
-    HostSamplingBatch sampling;
-    for (std::size_t i = 0; i < plan.sequences.size(); ++i) append_sample(sampling, {});
-    inputs.build(plan, scratch.shape().block_size, sampling);
-    launch(0, inputs, scratch);
+    launch(0, largest_step(limits_, max_blocks_, scratch.shape().block_size), scratch);
     static_cast<void>(wait(0));
     grow(slots_[1].arena, static_cast<std::int64_t>(slots_[0].arena.size()));
     const std::vector<std::int64_t> sizes = graph_sizes(limits_.max_num_seqs);
@@ -154,9 +143,11 @@ class GraphExecutor {
     StepKv<Backend, Pool> step_kv(backend_, kv, copies_of(inputs, base, kv));
     if (graph != nullptr) {
       if (!inputs.is_open()) make_room(inputs, true, mine.results);
-      unpack_padded(inputs, base, graph->first, mine.results.place(inputs.wants_logprobs()));
+      const UnpackStepArgs unpack =
+          padded_inputs(inputs, base, graph->first, mine.results.place(inputs.wants_logprobs()));
+      if (!graph->second.unpacks) backend_.run(unpack);
       step_kv.finish();
-      backend_.replay(graph->second);
+      replay(graph->second, unpack);
     } else {
       run_eagerly(inputs, base, step_kv);
     }
@@ -299,7 +290,7 @@ class GraphExecutor {
     static_cast<void>(record(limits_.max_num_seqs, kv, Recorded::step));  // loads kernels
     backend_.synchronize();
     const std::size_t before = backend_.available_memory();
-    const Graph graph = record(limits_.max_num_seqs, kv, Recorded::step);
+    const StepGraph graph = record(limits_.max_num_seqs, kv, Recorded::step);
     backend_.synchronize();
     return before - std::min(before, backend_.available_memory());
   }
@@ -337,17 +328,17 @@ class GraphExecutor {
     return {drawn_.tokens.data(), {limits_.max_num_seqs}};
   }
 
-  /// Puts a decode step into the arrays that the graph of `size` rows reads, and tells the graph
-  /// where the host wants its results.
-  void unpack_padded(const StepInputs& inputs, const std::byte* base, std::int64_t size,
-                     const ResultsPlace& place) {
+  /// What puts a decode step into the arrays that the graph of `size` rows reads, and tells the
+  /// graph where the host wants its results.
+  [[nodiscard]] UnpackStepArgs padded_inputs(const StepInputs& inputs, const std::byte* base,
+                                             std::int64_t size, const ResultsPlace& place) {
     UnpackStepArgs unpack{.previous = previous()};
     memory_.unpack_padded(inputs.fields(), base, size, unpack);
     if constexpr (kPublishes) {  // as padding: it comes with the launch, not with the inputs
       unpack.add_column(VectorView<const ResultsPlace>{},
                         VectorView<ResultsPlace>(place_.data(), {1}), place);
     }
-    backend_.run(unpack);
+    return unpack;
   }
 
   /// Whether there is a graph of `size` rows that reads shared prefixes once: fewer sizes, for they
@@ -361,15 +352,32 @@ class GraphExecutor {
   }
 
   /// Runs a decode step of `size` padded rows, and then records it.
-  [[nodiscard]] Graph record(std::int64_t size, Pool& kv, Recorded what) {
+  [[nodiscard]] StepGraph record(std::int64_t size, Pool& kv, Recorded what) {
     StepInputs nothing;
     nothing.build({}, 1, {});
-    unpack_padded(nothing, stage(nothing, slots_[0]), size, {});
+    const UnpackStepArgs unpack = padded_inputs(nothing, stage(nothing, slots_[0]), size, {});
+    backend_.run(unpack);
     decode(size, kv, what);
-    return backend_.capture([&] { decode(size, kv, what); });
+    if constexpr (kUnpacksInGraphs) {
+      StepGraph out{backend_.capture([&] {
+                      backend_.run(unpack);
+                      decode(size, kv, what);
+                    }),
+                    true};
+      if (backend_.takes_inputs(out.graph)) return out;
+    }
+    return {backend_.capture([&] { decode(size, kv, what); }), false};
   }
 
-  /// What a graph holds: forward pass and, but for an open step, sampler over the fixed arrays.
+  void replay(const StepGraph& step, const UnpackStepArgs& unpack) {
+    if constexpr (kUnpacksInGraphs) {
+      if (step.unpacks) return backend_.replay(step.graph, unpack);
+    }
+    backend_.replay(step.graph);
+  }
+
+  /// What a graph holds, but for what fills the fixed arrays: forward pass and, unless the step is
+  /// open, sampler.
   void decode(std::int64_t size, Pool& kv, Recorded what) {
     const StepBatch<ViewOf> step = memory_.padded_views(size);
     ForwardBatch batch{step.forward, size};
@@ -493,7 +501,7 @@ class GraphExecutor {
   Buffer<float> chosen_;
   EditChain<Backend, Functor> edits_;
 
-  StepGraphs<Graph> graphs_;  // they go first
+  StepGraphs<StepGraph> graphs_;  // they go first
 };
 
 }  // namespace nanovllm

@@ -19,6 +19,7 @@
 #include "nanovllm/ops/input_norm.hpp"
 #include "nanovllm/ops/kv_store.hpp"
 #include "nanovllm/ops/linear.hpp"
+#include "nanovllm/ops/project_qkv.hpp"
 #include "nanovllm/ops/qk_norm_rope_store.hpp"
 #include "nanovllm/ops/rms_norm.hpp"
 #include "nanovllm/ops/rope.hpp"
@@ -151,6 +152,15 @@ concept UploadsEarly = requires(B& backend) {
                        std::size_t{});
 };
 
+/// An asynchronous backend whose graphs may begin with `UnpackStepArgs` and be replayed with others,
+/// `replay(graph, inputs)`, where `takes_inputs(graph)`.
+template <class B>
+concept ReplaysWithInputs = requires(B& backend, const typename B::Graph& graph,
+                                     const UnpackStepArgs& inputs) {
+  { backend.takes_inputs(graph) } -> std::convertible_to<bool>;
+  backend.replay(graph, inputs);
+};
+
 /// A backend that chooses among its ways to multiply by weights `W` with results `Out`, by trying,
 /// once the weights are there: `tune_linear<Out>(matrices of one shape, accumulate, max_rows)`.
 template <class B, class W, class Out>
@@ -160,12 +170,13 @@ concept TunableBackend = requires(B& backend,
 };
 
 /// The same of the ops that norm their input themselves: `tune_gated_linear(matrices of one shape,
-/// norm, max_rows)` and `tune_project_qkv` likewise, with a norm that has no weight for none.
+/// norm, max_rows)` and `tune_project_qkv(matrices, norm, heads, max_rows)`, with a norm that has no
+/// weight for none.
 template <class B, class W>
 concept TunesFusedOps = requires(B& backend, const InputNorm<W>& norm,
                                  std::span<const typename B::template Matrix<W>* const> matrices) {
   backend.tune_gated_linear(matrices, norm, std::int64_t{});
-  backend.tune_project_qkv(matrices, norm, std::int64_t{});
+  backend.tune_project_qkv(matrices, norm, KvHeads{}, std::int64_t{});
 };
 
 /// And, once all that is done, among what was close by timing whole layers:

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "nanovllm/ops/input_norm.hpp"
+#include "nanovllm/ops/project_qkv.hpp"
 
 namespace nanovllm {
 
@@ -15,6 +16,7 @@ struct DenseLayers {
   std::span<const Matrix* const> o;        ///< [hidden, q columns]
   std::span<const Matrix* const> gate_up;  ///< [2 · width, hidden]
   std::span<const Matrix* const> down;     ///< [hidden, width]
+  KvHeads heads;                           ///< of k and v
   InputNorm<W> norm;                       ///< any of the layers'
 };
 

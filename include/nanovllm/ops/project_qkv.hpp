@@ -33,6 +33,12 @@ template <class T>
           part(num_heads + num_kv_heads, num_kv_heads)};
 }
 
+/// Of a projection to q, k and v; the rows of its weight that are not k's and v's are q's.
+struct KvHeads {
+  std::int64_t num_kv_heads = 0;
+  std::int64_t head_dim = 0;
+};
+
 /// What is done to q, k and v ahead of attention (ops/qk_norm_rope_store.hpp).
 template <class W>
 struct QkNormRope {
@@ -103,9 +109,9 @@ template <class T, class Matrix, class Kv, class W>
           .kv = args.kv};
 }
 
-/// The op by those that it is made of, each run by `run(its arguments)`.
+/// The product and the norm ahead, each run by `run(its arguments)`.
 template <class T, class Matrix, class Kv, class W, class Run>
-void compose(const ProjectQkvArgs<T, Matrix, Kv, W>& args, const Run& run) {
+void compose_product(const ProjectQkvArgs<T, Matrix, Kv, W>& args, const Run& run) {
   MatrixView<const T> x = args.x;
   if (args.norm) {
     run(RmsNormArgs<T, W>{
@@ -113,6 +119,12 @@ void compose(const ProjectQkvArgs<T, Matrix, Kv, W>& args, const Run& run) {
     x = args.normed;
   }
   run(LinearArgs<T, Matrix>{.x = x, .weight = args.weight, .y = args.qkv});
+}
+
+/// The op by those that it is made of.
+template <class T, class Matrix, class Kv, class W, class Run>
+void compose(const ProjectQkvArgs<T, Matrix, Kv, W>& args, const Run& run) {
+  compose_product(args, run);
   run(head_args(args));
 }
 

@@ -24,9 +24,9 @@ TEST_CASE("FusedEngine runs what it has timed, and leaves the rest to the parts"
   weight.set_rows(0, MatrixView<const bf16>(host.data(), {2 * kWidth, kIn}));
   const InputNorm<bf16> norm{VectorView<const bf16>(scale.row(0).data, {kIn}), 1e-6f};
   cuda::FusedEngine engine;
-  const auto layer = [&](std::int64_t rows, bool gated, GpuMatrix<bf16>& y) {
+  const auto layer = [&](std::int64_t rows, bool gated, GpuMatrix<bf16>& y, bool normed = true) {
     return cuda::FusedLayer{.x = {x.view().data, {rows, kIn}},
-                            .norm = norm,
+                            .norm = normed ? norm : InputNorm<bf16>{},
                             .weight = weight.view(),
                             .y = y.view(),
                             .gated = gated};
@@ -40,12 +40,20 @@ TEST_CASE("FusedEngine runs what it has timed, and leaves the rest to the parts"
     cuda::detail::fill_noise(noise.data(), std::int64_t{1} << 24, gpu.context);
   };
   engine.tune_gated(weights, norm, kMost, gpu.context, slow);
-  engine.tune_normed(weights, norm, kMost, gpu.context, slow);
-  for (const bool gated : {false, true}) {
+  engine.tune_gated(weights, {}, kMost, gpu.context, slow);
+  // Heads that no kernel takes together with the product.
+  constexpr KvHeads kHeads{.num_kv_heads = 2, .head_dim = 40};
+  engine.tune_qkv(weights, norm, kHeads, kMost, gpu.context, slow);
+  struct Way {
+    bool gated, normed;
+  };
+  for (const auto& [gated, normed] : {Way{false, true}, Way{true, true}, Way{true, false}}) {
     for (const std::int64_t rows : {1, 7, 16, 17, 33, 64, 65, 130, 256}) {
-      CAPTURE(gated, rows);
+      CAPTURE(gated, normed, rows);
       GpuMatrix<bf16> y(rows, gated ? kWidth : 2 * kWidth);
-      REQUIRE(engine.run(layer(rows, gated, y), gpu.context));
+      const bool has_kernel = normed || rows <= cuda::kMaxMidMRows;
+      REQUIRE(engine.run(layer(rows, gated, y, normed), gpu.context) == has_kernel);
+      if (!has_kernel) continue;
       gpu.sync();
       y.download();
       Worst worst;
@@ -56,7 +64,7 @@ TEST_CASE("FusedEngine runs what it has timed, and leaves the rest to the parts"
         const auto product = [&](std::int64_t j) {
           double sum = 0;
           for (std::int64_t c = 0; c < kIn; ++c)
-            sum += x.value(i, c) * scale.value(0, c) * inverse * values.value(j, c);
+            sum += x.value(i, c) * (normed ? scale.value(0, c) * inverse : 1) * values.value(j, c);
           return sum;
         };
         for (std::int64_t j = 0; j < (gated ? kWidth : 2 * kWidth); ++j) {

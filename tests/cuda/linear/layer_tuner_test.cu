@@ -20,6 +20,7 @@ using Matrix = cuda::DeviceMatrix<bf16>;
 using Linear = LinearArgs<bf16, Matrix>;
 
 constexpr std::int64_t kHidden = 512, kQkv = 768, kQ = 384, kWidth = 640;
+constexpr KvHeads kKvHeads{.num_kv_heads = 3, .head_dim = 64};
 
 /// The matrices of some layers.
 struct Layers {
@@ -44,7 +45,12 @@ struct Layers {
     return {VectorView<const bf16>(norm.row(0).data, {kHidden}), 1e-6f};
   }
   [[nodiscard]] DenseLayers<Matrix, bf16> lists() {
-    return {.qkv = qkv, .o = o, .gate_up = gate_up, .down = down, .norm = input_norm()};
+    return {.qkv = qkv,
+            .o = o,
+            .gate_up = gate_up,
+            .down = down,
+            .heads = kKvHeads,
+            .norm = input_norm()};
   }
 };
 
@@ -105,6 +111,61 @@ TEST_CASE("LayerTuner keeps, of the ways that were close, the one whose layers a
   CHECK(num_choices > 0);
 }
 
+TEST_CASE("LayerTuner keeps the way to run project_qkv whose layers are fastest") {
+  if (!has_gpu()) return;
+  const Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  Layers layers(3, gpu.context);
+  cuda::DeviceBuffer<bf16> noise(std::size_t{1} << 24);
+  const auto spend_time = [&] {
+    cuda::detail::fill_noise(noise.data(), std::int64_t{1} << 24, gpu.context);
+  };
+  int num_choices = 0;
+  for (const std::int64_t m : {1, 8, 64}) {
+    cuda::LinearEngine linear;
+    cuda::FusedEngine fused;
+    // The parts take long, what follows the product no time.
+    fused.tune_qkv(layers.qkv, layers.input_norm(), kKvHeads, m, gpu.context, [&](const auto& op) {
+      if constexpr (std::is_same_v<std::remove_cvref_t<decltype(op)>, Linear>) spend_time();
+    });
+    GpuMatrix<bf16> x(m, kHidden), y(m, kQkv);
+    const cuda::FusedLayer layer{.x = {x.view().data, x.view().extents},
+                                 .norm = layers.input_norm(),
+                                 .weight = layers.qkv[0]->view(),
+                                 .y = y.view()};
+    const auto is = [&](const cuda::FusedPlan& wanted) {
+      const cuda::FusedPlan plan = fused.plan_for(layer);
+      return plan.kernel == wanted.kernel && plan.variant == wanted.variant;
+    };
+    const std::vector<cuda::FusedPlan> ways = fused.close_plans(layer);
+    REQUIRE_FALSE(ways.empty());
+    CHECK(is(ways[0]));
+    num_choices += ways.size() > 1;
+    for (const cuda::FusedPlan& wanted : ways) {
+      CAPTURE(m, static_cast<int>(wanted.kernel), wanted.variant);
+      fused.choose(layer, ways[0]);
+      bool ran_heads = false,
+           agrees = true;  // heads are an op of their own where no kernel has them
+      const auto run = [&](const auto& op) {
+        using Op = std::remove_cvref_t<decltype(op)>;
+        if constexpr (std::is_same_v<Op, QkNormRopeStoreArgs<bf16, bf16, bf16>>) ran_heads = true;
+        if constexpr (std::is_same_v<Op, Linear>) {
+          if (op.x.extent(1) != kQ) return;
+          const auto kernel = fused.plan_for(layer).kernel;
+          agrees = agrees && ran_heads == (kernel != cuda::FusedKernel::small_m_heads);
+          ran_heads = false;
+          if (!is(wanted)) spend_time();
+        }
+      };
+      cuda::LayerTuner(layers.lists(), m, linear, fused, gpu.context)
+          .tune(run, std::chrono::milliseconds(10'000));
+      CHECK(is(wanted));
+      CHECK(agrees);
+    }
+  }
+  CHECK(num_choices > 0);
+}
+
 TEST_CASE("LayerTuner without time to spend leaves what was chosen") {
   if (!has_gpu()) return;
   const Gpu gpu;
@@ -132,7 +193,7 @@ TEST_CASE("A backend's dense layers give what they gave before whole layers were
       down(layers.down);
   for (const auto& list : {qkv, gate_up}) backend.tune_linear<bf16>(list, false, kMost);
   for (const auto& list : {o, down}) backend.tune_linear<bf16>(list, true, kMost);
-  backend.tune_project_qkv(qkv, layers.input_norm(), kMost);
+  backend.tune_project_qkv(qkv, layers.input_norm(), kKvHeads, kMost);
   backend.tune_gated_linear(gate_up, layers.input_norm(), kMost);
   auto x = GpuMatrix<bf16>::random(kMost, kHidden, 11);
   GpuMatrix<bf16> normed(kMost, kHidden), both(kMost, 2 * kWidth), act(kMost, kWidth);

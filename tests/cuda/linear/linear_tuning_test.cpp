@@ -43,8 +43,8 @@ TEST_CASE("Extents that 32 bits cannot count go to cuBLASLt") {
 
 TEST_CASE("Shares of K of the kernel for some tens of rows leave nothing out") {
   for (const ProductKind kind : {ProductKind::plain, ProductKind::normed, ProductKind::gated}) {
-    for (int i = 0; i < num_mid_m_variants(kind); ++i) {
-      const MidMVariant form = mid_m_variant(kind, i);
+    for (int i = 0; i < kMidMForms.size(kind); ++i) {
+      const MidMVariant form = kMidMForms.at(kind, i);
       for (std::int64_t k = 8; k <= 16384; k += 8) {
         const std::int64_t panels = mid_m_panels(k, form);
         CHECK(panels % form.panels == 0);

@@ -117,15 +117,16 @@ ProductKind kind_of(bool has_norm, bool gated) {
   return gated ? ProductKind::gated : has_norm ? ProductKind::normed : ProductKind::plain;
 }
 
-/// Every form, but those whose stages this K does not fill.
+/// Every form, but those whose stages this K does not fill, and that there are not without a norm.
 void check(const Gpu& gpu, Mid operands) {
   const ProductKind kind = kind_of(operands.has_norm, operands.gated);
-  for (int variant = 0; variant < cuda::num_mid_m_variants(kind); ++variant) {
+  for (int variant = 0; variant < cuda::kMidMForms.size(kind); ++variant) {
     CAPTURE(operands.m, operands.n, operands.k, operands.has_norm, operands.gated,
             operands.accumulate, variant);
     operands.set_old();
     const bool fits =
-        cuda::mid_m_variant(kind, variant).panels == 1 || operands.k % cuda::kTmaColumns == 0;
+        (cuda::kMidMForms.at(kind, variant).panels == 1 || operands.k % cuda::kTmaColumns == 0) &&
+        (!operands.gated || operands.has_norm || variant == cuda::kMidMUnnormedGated);
     REQUIRE(operands.run(0, operands.m, variant, gpu) == fits);
     if (fits) CHECK(operands.worst() <= 1);
   }
@@ -154,25 +155,32 @@ TEST_CASE("mid_m_linear with SwiGLU equals float64") {
   if (!has_gpu()) return;
   const Gpu gpu;
   if (!gpu.context.is_hopper()) return;
-  for (const int m : {1, 20, 32, 64}) {
-    check(gpu, Mid(m, 53, 72, true, true));
-    check(gpu, Mid(m, 100, 1024, true, true, false, true));
+  for (const bool norm : {false, true}) {
+    for (const int m : {1, 20, 32, 64}) {
+      check(gpu, Mid(m, 53, 72, norm, true));
+      check(gpu, Mid(m, 100, 1024, norm, true, false, true));
+    }
+    check(gpu, Mid(40, 50, 6152, norm, true));
+    check(gpu, Mid(64, 97, 6208, norm, true));
   }
-  check(gpu, Mid(40, 50, 6152, true, true));
-  check(gpu, Mid(64, 97, 6208, true, true));
 }
 
 TEST_CASE("mid_m_linear gives a row the same bits whatever rows are beside it") {
   if (!has_gpu()) return;
   const Gpu gpu;
   if (!gpu.context.is_hopper()) return;
-  for (const ProductKind kind : {ProductKind::plain, ProductKind::normed, ProductKind::gated}) {
-    for (int variant = 0; variant < cuda::num_mid_m_variants(kind); ++variant) {
-      Mid all(64, 75, 1600, kind != ProductKind::plain, kind == ProductKind::gated);
+  struct Way {
+    bool norm, gated;
+  };
+  for (const auto& [norm, gated] :
+       {Way{false, false}, Way{true, false}, Way{true, true}, Way{false, true}}) {
+    for (int variant = 0; variant < cuda::kMidMForms.size(kind_of(norm, gated)); ++variant) {
+      if (gated && !norm && variant != cuda::kMidMUnnormedGated) continue;
+      Mid all(64, 75, 1600, norm, gated);
       REQUIRE(all.run(0, 64, variant, gpu));
       const std::vector<bf16> expected = all.result();
       for (const int rows : {1, 5, 24, 40}) {
-        CAPTURE(static_cast<int>(kind), variant, rows);
+        CAPTURE(norm, gated, variant, rows);
         for (int begin = 0; begin < 64; begin += rows)
           REQUIRE(all.run(begin, std::min(begin + rows, 64), variant, gpu));
         const std::vector<bf16> got = all.result();
@@ -194,7 +202,7 @@ TEST_CASE("mid_m_linear behind itself gives the same bits alone, overlapping and
   auto gate_up = matrix(2 * kWidth, kHidden, 3), down = matrix(kHidden, kWidth, 4);
   auto norm = GpuMatrix<bf16>::random(1, kHidden, 5, {}, 0.25, 2);
   auto x = GpuMatrix<bf16>::random(kRows, kHidden, 6);
-  GpuMatrix<bf16> heads(kRows, kHeads), act(kRows, kWidth);
+  GpuMatrix<bf16> heads(kRows, kHeads), act(kRows, kWidth), unnormed(kRows, kWidth);
   cuda::TensorMaps maps;
   const auto run = [&](const cuda::Context& context) {
     const auto layer = [&](GpuMatrix<bf16>& in, bool normed, GpuMatrix<bf16>& weight,
@@ -213,16 +221,19 @@ TEST_CASE("mid_m_linear behind itself gives the same bits alone, overlapping and
           variant, maps, context));
     };
     for (int i = 0; i < 24; ++i) {
-      const auto variant = [i](ProductKind kind) { return i % cuda::num_mid_m_variants(kind); };
+      const auto variant = [i](ProductKind kind) { return i % cuda::kMidMForms.size(kind); };
       layer(x, true, qkv, heads, false, false, variant(ProductKind::normed));
       layer(heads, false, o, x, true, false, variant(ProductKind::plain));
       layer(x, true, gate_up, act, false, true, variant(ProductKind::gated));
+      layer(x, false, gate_up, unnormed, false, true, cuda::kMidMUnnormedGated);
       layer(act, false, down, x, true, false, variant(ProductKind::plain));
     }
   };
   const auto elements = [&] {
     std::vector<bf16> out;
     for (std::int64_t i = 0; i < kRows * kHidden; ++i) out.push_back(x(i / kHidden, i % kHidden));
+    for (std::int64_t i = 0; i < kRows * kWidth; ++i)
+      out.push_back(unnormed(i / kWidth, i % kWidth));
     return out;
   };
   const std::vector<bf16> start = elements();
@@ -233,6 +244,7 @@ TEST_CASE("mid_m_linear behind itself gives the same bits alone, overlapping and
     enqueue();
     gpu.sync();
     x.download();
+    unnormed.download();
     return elements();
   };
   cuda::Context alone = gpu.context;
@@ -247,12 +259,22 @@ TEST_CASE("mid_m_linear behind itself gives the same bits alone, overlapping and
   }
 }
 
+TEST_CASE("each form of mid_m_linear behind poison", "[racecheck]") {
+  if (!has_gpu()) return;
+  const Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  for (const auto& [norm, gated] : {std::pair{false, false}, std::pair{true, false},
+                                    std::pair{true, true}, std::pair{false, true}}) {
+    poison_shared_memory(gpu.context);
+    check(gpu, Mid(9, 17, 512, norm, gated));
+  }
+}
+
 TEST_CASE("mid_m_linear refuses what does not fit") {
   if (!has_gpu()) return;
   const Gpu gpu;
   Mid four(4, 16, 64, true, true);
   CHECK_FALSE(four.run(0, 4, 99, gpu));
-  CHECK_FALSE(Mid(4, 16, 64, false, true).run(0, 4, 0, gpu));
   CHECK_FALSE(Mid(65, 16, 64, false, false).run(0, 65, 0, gpu));
   CHECK_FALSE(Mid(4, 16, 36, false, false).run(0, 4, 0, gpu));
 }

@@ -111,7 +111,7 @@ void equals_float64(ProductKind kind, cuda::TensorMaps& maps, const Gpu& gpu) {
                                 {256, 256, 192}}) {
     for (const bool accumulate : {false, true}) {
       if (kind != ProductKind::plain && accumulate) continue;
-      for (int variant = 0; variant < cuda::num_wide_m_variants(kind); ++variant) {
+      for (int variant = 0; variant < cuda::kWideMForms.size(kind); ++variant) {
         CAPTURE(static_cast<int>(kind), m, n, k, accumulate, variant);
         Wide<T> operands(kind, m, n, k, accumulate);
         operands.run(0, m, variant, maps, gpu);
@@ -141,7 +141,7 @@ TEST_CASE("a row of wide_m_linear has the same bits among any others", "[wide]")
   if (!gpu.context.is_hopper()) return;
   cuda::TensorMaps maps;
   for (const ProductKind kind : {ProductKind::plain, ProductKind::normed, ProductKind::gated}) {
-    for (int variant = 0; variant < cuda::num_wide_m_variants(kind); ++variant) {
+    for (int variant = 0; variant < cuda::kWideMForms.size(kind); ++variant) {
       Wide<bf16> all(kind, 256, 200, 1544, kind == ProductKind::plain);
       all.run(0, 256, variant, maps, gpu);
       all.fetch();
@@ -165,7 +165,7 @@ TEST_CASE("wide_m_linear refuses what does not fit", "[wide]") {
   const auto refuses = [&](Wide<bf16>&& operands, int variant) {
     return !cuda::wide_m_linear(operands.layer(0, 4), variant, maps, gpu.context);
   };
-  CHECK(refuses({ProductKind::plain, 4, 16, 64, false}, cuda::num_wide_m_variants(ProductKind::plain)));
+  CHECK(refuses({ProductKind::plain, 4, 16, 64, false}, cuda::kWideMForms.size(ProductKind::plain)));
   CHECK(refuses({ProductKind::plain, 4, 16, 64, false}, -1));
   CHECK(refuses({ProductKind::plain, 4, 18, 64, false}, 0));
   CHECK(refuses({ProductKind::plain, 4, 16, 60, false}, 0));

@@ -68,20 +68,22 @@ __global__ static void __launch_bounds__(kUnpackThreads)
   }
 }
 
-/// See `UnpackStepArgs`. Asynchronous.
-inline void unpack_step(const UnpackStepArgs& args, const Context& context) {
-  std::int64_t pieces = 0;
+/// The grid that `args` take; none of 0 blocks, so that graphs can hold it.
+[[nodiscard]] inline dim3 unpack_grid(const UnpackStepArgs& args) {
+  std::int64_t pieces = 1;
   for (int i = 0; i < args.num_arrays; ++i) {
     const UnpackedArray& array = args.arrays[i];
     pieces = std::max(pieces, array.kind == UnpackedArray::Kind::table
                                   ? array.from_size
                                   : ceil_div(array.to_size * array.element_words, kUnpackThreads));
   }
-  if (pieces == 0) return;
-  const auto grid_x = static_cast<unsigned>(std::min<std::int64_t>(pieces, 1024));
-  launch(unpack_step_kernel,
-         {.grid = {grid_x, static_cast<unsigned>(args.num_arrays)}, .block = kUnpackThreads},
-         context, args);
+  return {static_cast<unsigned>(std::min<std::int64_t>(pieces, 1024)),
+          static_cast<unsigned>(std::max(args.num_arrays, 1))};
+}
+
+/// See `UnpackStepArgs`. Asynchronous.
+inline void unpack_step(const UnpackStepArgs& args, const Context& context) {
+  launch(unpack_step_kernel, {.grid = unpack_grid(args), .block = kUnpackThreads}, context, args);
 }
 
 template <class State>

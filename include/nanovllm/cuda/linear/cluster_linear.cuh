@@ -254,30 +254,33 @@ void launch_cluster_linear(const MatrixView<const T>& x, const MatrixView<const 
          context, w_map, x_map, params);
 }
 
-template <class T, class Out, int kSplit>
-void launch_cluster_linear(const MatrixView<const T>& x, const MatrixView<const T>& weight,
-                           const MatrixView<Out>& y, bool accumulate, TensorMaps& maps,
-                           const Context& context) {
+template <class T, class Out, int kSplit, std::int64_t kMostRows>
+void launch_cluster_split(const MatrixView<const T>& x, const MatrixView<const T>& weight,
+                          const MatrixView<Out>& y, bool accumulate, TensorMaps& maps,
+                          const Context& context) {
   const auto launch_tokens = [&]<int kTokens>() {
     launch_cluster_linear<T, Out, kTokens, kSplit>(x, weight, y, accumulate, maps, context);
   };
-  switch (cluster_tokens(x.extent(0))) {
-    case 32: return launch_tokens.template operator()<32>();
-    case 64: return launch_tokens.template operator()<64>();
-    default: return launch_tokens.template operator()<128>();
+  const int tokens = cluster_tokens(x.extent(0));
+  if (tokens == 32) return launch_tokens.template operator()<32>();
+  if constexpr (kMostRows > 32) {
+    if (tokens == 64) return launch_tokens.template operator()<64>();
+    return launch_tokens.template operator()<128>();
   }
 }
 
 }  // namespace detail
 
 /// y = x · Wᵀ (+ y) for operands that `cluster_linear_takes`, by clusters of `split` blocks, one of
-/// kClusterSplits. `maps` keeps the descriptions of x and W for later calls. No operand is empty.
-template <MmaElement T, Element Out>
+/// kClusterSplits. `maps` keeps the descriptions of x and W for later calls. No operand is empty, and
+/// x has at most `kMostRows` rows, for which alone the kernels are compiled.
+template <MmaElement T, Element Out, std::int64_t kMostRows = kMaxLinearExtent>
 void cluster_linear(const MatrixView<const T>& x, const MatrixView<const T>& weight,
                     const MatrixView<Out>& y, bool accumulate, int split, TensorMaps& maps,
                     const Context& context) {
   const auto launch_split = [&]<int kSplit>() {
-    detail::launch_cluster_linear<T, Out, kSplit>(x, weight, y, accumulate, maps, context);
+    detail::launch_cluster_split<T, Out, kSplit, kMostRows>(x, weight, y, accumulate, maps,
+                                                            context);
   };
   switch (split) {
     case 2: return launch_split.template operator()<2>();

@@ -4,8 +4,8 @@
 /// One by one, `LinearEngine` and `FusedEngine` have timed each op behind itself. In a step its
 /// neighbours are others: how early they let it start, what of the next weights is on its way
 /// meanwhile. So of the ways that were nearly as fast as the fastest, each is tried in chains of
-/// layers (without what attention does between qkv and o), op after op, and the one whose layers
-/// take least is kept.
+/// layers (without attention between the heads of q, k and v and o), op after op, and the one whose
+/// layers take least is kept.
 
 #include <algorithm>
 #include <chrono>
@@ -19,12 +19,14 @@
 #include "nanovllm/cuda/linear/linear.cuh"
 #include "nanovllm/cuda/linear/tuner.cuh"
 #include "nanovllm/cuda/linear/tuning.hpp"
+#include "nanovllm/cuda/linear/tuning_scratch.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/runtime/device_matrix.cuh"
 #include "nanovllm/ops/dense_layers.hpp"
+#include "nanovllm/ops/gated_linear.hpp"
 #include "nanovllm/ops/linear.hpp"
-#include "nanovllm/ops/rms_norm.hpp"
+#include "nanovllm/ops/project_qkv.hpp"
 
 namespace nanovllm::cuda {
 
@@ -49,7 +51,8 @@ class LayerTuner {
         normed_(size(hidden())),
         heads_(size(layers.qkv[0]->rows())),
         gate_up_(size(layers.gate_up[0]->rows())),
-        act_(size(width())) {
+        act_(size(width())),
+        head_scratch_(layers.heads, rows_, context) {
     for (DeviceBuffer<bf16>* buffer : {&x_, &normed_, &heads_, &gate_up_, &act_})
       detail::fill_noise(buffer->data(), static_cast<std::int64_t>(buffer->size()), context);
   }
@@ -88,19 +91,23 @@ class LayerTuner {
 
   // The ops of layer i on m rows.
 
-  [[nodiscard]] FusedLayer normed_qkv(std::int64_t m, std::size_t i) {
+  [[nodiscard]] FusedEngine::QkvArgs project_qkv(std::int64_t m, std::size_t i) {
     const std::int64_t n = layers_.qkv[0]->rows();
     return {.x = constant(view(x_, m, hidden(), hidden())),
             .norm = layers_.norm,
-            .weight = layers_.qkv[i]->view(),
-            .y = view(heads_, m, n, n)};
+            .weight = layers_.qkv[i],
+            .heads = head_scratch_.of(m),
+            .kv = head_scratch_.kv(),
+            .qkv = view(heads_, m, n, n),
+            .normed = view(normed_, m, hidden(), hidden())};
   }
-  [[nodiscard]] FusedLayer gated(std::int64_t m, std::size_t i) {
+  [[nodiscard]] FusedEngine::GatedArgs gated(std::int64_t m, std::size_t i) {
     return {.x = constant(view(x_, m, hidden(), hidden())),
             .norm = layers_.norm,
-            .weight = layers_.gate_up[i]->view(),
-            .y = view(act_, m, width(), width()),
-            .gated = true};
+            .weight = layers_.gate_up[i],
+            .out = view(act_, m, width(), width()),
+            .normed = view(normed_, m, hidden(), hidden()),
+            .gate_up = view(gate_up_, m, 2 * width(), 2 * width())};
   }
   [[nodiscard]] Linear qkv(std::int64_t m, std::size_t i) {
     const std::int64_t n = layers_.qkv[0]->rows();
@@ -128,27 +135,21 @@ class LayerTuner {
 
   template <class Run>
   void run_layer(std::int64_t m, std::size_t i, const Run& run) {
-    if (!fused_.run(normed_qkv(m, i), context_)) {
-      run(RmsNormArgs<bf16>{.x = constant(view(x_, m, hidden(), hidden())),
-                            .weight = layers_.norm.weight,
-                            .eps = layers_.norm.eps,
-                            .out = view(normed_, m, hidden(), hidden())});
-      run(qkv(m, i));
-    }
+    const FusedEngine::QkvArgs args = project_qkv(m, i);
+    const FusedKernel done = fused_.run(args, context_);
+    if (done == FusedKernel::parts) compose_product(args, run);
+    if (done != FusedKernel::small_m_heads) run(head_args(args));
     run(o(m, i));
-    const FusedLayer mlp = gated(m, i);
-    run(GatedLinearArgs<bf16, Matrix>{.x = mlp.x,
-                                      .norm = layers_.norm,
-                                      .weight = layers_.gate_up[i],
-                                      .out = mlp.y,
-                                      .normed = view(normed_, m, hidden(), hidden()),
-                                      .gate_up = view(gate_up_, m, 2 * width(), 2 * width())});
+    run(gated(m, i));
     run(down(m, i));
   }
 
-  /// Milliseconds of a layer as it is run now. `hopeless` as in `time_calls`.
+  /// Milliseconds of a layer as it is run now. `hopeless` as in `time_calls`. x is the same each time,
+  /// because power and so the clock depend on it; what o and down add to it is bounded by the norms
+  /// ahead of them.
   template <class Run>
   [[nodiscard]] double time_layer(std::int64_t m, const Run& run, double hopeless) {
+    detail::fill_noise(x_.data(), static_cast<std::int64_t>(x_.size()), context_);
     std::size_t bytes = 0;
     for (const auto& list : {layers_.qkv, layers_.o, layers_.gate_up, layers_.down})
       bytes += static_cast<std::size_t>(list[0]->size_bytes());
@@ -175,10 +176,12 @@ class LayerTuner {
       }
       if (!ways.empty()) engine.choose(op, ways[chosen]);
     };
-    try_ways(fused_, gated(m, 0));
-    if (!fused_.has_plan(gated(m, 0))) try_ways(linear_, gate_up(m, 0));
-    try_ways(fused_, normed_qkv(m, 0));
-    if (!fused_.has_plan(normed_qkv(m, 0))) try_ways(linear_, qkv(m, 0));
+    const FusedLayer mlp = FusedEngine::layer_of(gated(m, 0)),
+                     heads = FusedEngine::layer_of(project_qkv(m, 0));
+    try_ways(fused_, mlp);
+    if (fused_.plan_for(mlp).kernel == FusedKernel::parts) try_ways(linear_, gate_up(m, 0));
+    try_ways(fused_, heads);
+    if (fused_.plan_for(heads).kernel == FusedKernel::parts) try_ways(linear_, qkv(m, 0));
     try_ways(linear_, o(m, 0));
     try_ways(linear_, down(m, 0));
   }
@@ -189,6 +192,7 @@ class LayerTuner {
   FusedEngine& fused_;
   const Context& context_;
   DeviceBuffer<bf16> x_, normed_, heads_, gate_up_, act_;
+  detail::HeadScratch head_scratch_;
 };
 
 }  // namespace nanovllm::cuda

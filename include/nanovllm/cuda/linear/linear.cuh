@@ -105,10 +105,9 @@ class LinearEngine {
   [[nodiscard]] LinearPlan plan_for(const LinearArgs<T, DeviceMatrix<T>, Out>& args,
                                     const Context& context) {
     const LinearKey key = key_of(args);
-    const auto found = plans_.find(key);
-    if (found != plans_.end()) return found->second;
+    if (const LinearPlan* const plan = choices_.find(key)) return *plan;
     const LinearPlan plan = plan_by_rule(args, key.bucket, context);
-    plans_.emplace(key, plan);
+    choices_.choose(key, plan);
     return plan;
   }
 
@@ -117,12 +116,11 @@ class LinearEngine {
   template <Element T, Element Out>
   [[nodiscard]] std::vector<LinearPlan> close_plans(
       const LinearArgs<T, DeviceMatrix<T>, Out>& args) const {
-    const auto found = races_.find(key_of(args));
-    return found == races_.end() ? std::vector<LinearPlan>{} : found->second.plans();
+    return choices_.close_plans(key_of(args));
   }
   template <Element T, Element Out>
   void choose(const LinearArgs<T, DeviceMatrix<T>, Out>& args, const LinearPlan& plan) {
-    plans_.insert_or_assign(key_of(args), plan);
+    choices_.choose(key_of(args), plan);
   }
 
  private:
@@ -133,6 +131,20 @@ class LinearEngine {
   /// logits.
   template <class T, class Out>
   static constexpr bool kHasRings = std::same_as<T, bf16>&& std::same_as<Out, bf16>;
+
+  /// Most rows of x for which `small_m_linear` is a way to run a layer. Logits of 24 and 32 rows took
+  /// 16% more by it than by cuBLASLt at best (six shapes on an H200).
+  template <class T, class Out>
+  static constexpr std::int64_t kMostSmallMRows = std::same_as<T, Out> ? kMaxSmallMRows : 16;
+
+  /// Where `cluster_linear` is a way to run a layer, and for how many rows of x at the most. For
+  /// logits it is not compiled: they take 24% more by it than by cuBLASLt at best. Beside the kernels
+  /// of `mid_m/` and `wide_m/` it is the fastest for some layers of 24 and 32 rows alone, by up to 7%
+  /// (six shapes on an H200).
+  template <class T, class Out>
+  static constexpr bool kHasClusters = std::same_as<T, Out>;
+  template <class T, class Out>
+  static constexpr std::int64_t kMostClusterRows = kHasRings<T, Out> ? 32 : kMaxClusterRows;
 
   template <Element T, Element Out>
   static LinearKey key_of(const LinearArgs<T, DeviceMatrix<T>, Out>& args) {
@@ -219,7 +231,8 @@ class LinearEngine {
       switch (plan.kernel) {
         case LinearKernel::blas: break;
         case LinearKernel::small_m:
-          small_m_linear(args.x, weight, args.y, args.accumulate, plan.size, context);
+          small_m_linear<T, Out, kMostSmallMRows<T, Out>>(args.x, weight, args.y, args.accumulate,
+                                                          plan.size, context);
           return true;
         case LinearKernel::small_m_ring:
           if constexpr (kHasRings<T, Out>) {
@@ -242,8 +255,12 @@ class LinearEngine {
                 plan.size, maps_, context);
           break;
         case LinearKernel::cluster:
-          cluster_linear(args.x, weight, args.y, args.accumulate, plan.size, maps_, context);
-          return true;
+          if constexpr (kHasClusters<T, Out>) {
+            cluster_linear<T, Out, kMostClusterRows<T, Out>>(
+                args.x, weight, args.y, args.accumulate, plan.size, maps_, context);
+            return true;
+          }
+          break;
       }
     }
     return product(args).run(handle_, plan.algorithm, args.x.data, args.weight->data(), args.y.data,
@@ -271,7 +288,7 @@ class LinearEngine {
     const std::int64_t n = weight.extent(0), k = weight.extent(1);
     const bool suits_few = !kHasRings<T, Out> || suits_small_m(rows, n, k);
     for (const int tiles : kSmallMTiles) {
-      if (suits_few && small_m_linear_takes(args.x, weight))
+      if (suits_few && rows <= kMostSmallMRows<T, Out> && small_m_linear_takes(args.x, weight))
         out.push_back({.kernel = LinearKernel::small_m, .size = tiles});
     }
     if constexpr (kHasRings<T, Out>) {
@@ -279,15 +296,15 @@ class LinearEngine {
         if (suits_few && small_m_linear_takes(args.x, {}, weight))
           out.push_back({.kernel = LinearKernel::small_m_ring, .size = tiles});
       }
-      for (int form = 0; form < num_mid_m_variants(ProductKind::plain); ++form) {
+      for (int form = 0; form < kMidMForms.size(ProductKind::plain); ++form) {
         if (suits_mid_m(rows, n, k)) out.push_back({.kernel = LinearKernel::mid_m, .size = form});
       }
-      for (int form = 0; form < num_wide_m_variants(ProductKind::plain); ++form) {
+      for (int form = 0; form < kWideMForms.size(ProductKind::plain); ++form) {
         if (suits_wide_m_rows(rows)) out.push_back({.kernel = LinearKernel::wide_m, .size = form});
       }
     }
     for (const int split : kClusterSplits) {
-      if (rows >= kMinClusterRows && rows <= kMaxClusterRows &&
+      if (kHasClusters<T, Out> && rows >= kMinClusterRows && rows <= kMostClusterRows<T, Out> &&
           cluster_linear_takes(args.x, weight, split, context))
         out.push_back({.kernel = LinearKernel::cluster, .size = split});
     }
@@ -310,6 +327,8 @@ class LinearEngine {
       args.weight = weights[static_cast<std::size_t>(i) % weights.size()];
     };
     double best = std::numeric_limits<double>::infinity();
+    const LinearKey key = key_of(args);
+    choices_.restart(key);
     for (const LinearPlan& plan : candidates(args, context)) {
       turn(0);
       if (!execute(args, plan, context)) continue;  // also loads its module, ahead of the capture
@@ -317,8 +336,7 @@ class LinearEngine {
         turn(i);
         static_cast<void>(execute(args, plan, context));
       });
-      races_[key_of(args)].add(plan, ms);
-      if (ms < best) plans_.insert_or_assign(key_of(args), plan);
+      choices_.add(key, plan, ms);
       best = std::min(best, ms);
       if (std::chrono::steady_clock::now() > deadline) return;
     }
@@ -326,8 +344,7 @@ class LinearEngine {
 
   BlasHandle handle_;
   DeviceBuffer<std::byte> workspace_;
-  LinearPlans plans_;
-  std::map<LinearKey, CloseRace<LinearPlan>> races_;
+  Choices<LinearKey, LinearPlan> choices_;
   std::map<BlasProduct::Shape, BlasAlgorithm> fallbacks_;
   TensorMaps maps_;
   std::int64_t num_heuristics_ = 0;

@@ -313,26 +313,28 @@ void launch_small_m_linear(const SmallMParams<T, Out>& params, const Context& co
       context, params);
 }
 
-template <class T, class Out, int kTiles>
-void launch_small_m_linear(const SmallMParams<T, Out>& params, const Context& context) {
+template <std::int64_t kMostRows, int kTiles, class T, class Out>
+void launch_small_m_rows(const SmallMParams<T, Out>& params, const Context& context) {
   if (params.num_tokens <= 8) return launch_small_m_linear<T, Out, kTiles, 8>(params, context);
-  if (params.num_tokens <= 16) return launch_small_m_linear<T, Out, kTiles, 16>(params, context);
-  launch_small_m_linear<T, Out, kTiles, 32>(params, context);
+  if (kMostRows <= 16 || params.num_tokens <= 16)
+    return launch_small_m_linear<T, Out, kTiles, 16>(params, context);
+  if constexpr (kMostRows > 16) launch_small_m_linear<T, Out, kTiles, 32>(params, context);
 }
 
 }  // namespace detail
 
 /// y = x · Wᵀ (+ y) for operands that `small_m_linear_takes`; blocks own `tiles` tiles of 8 rows of
-/// W, one of kSmallMTiles, which changes the time and not the result. No operand is empty.
-template <MmaElement T, Element Out>
+/// W, one of kSmallMTiles, which changes the time and not the result. No operand is empty, and x has
+/// at most `kMostRows` rows, for which alone the kernels are compiled.
+template <MmaElement T, Element Out, std::int64_t kMostRows = kMaxSmallMRows>
 void small_m_linear(const MatrixView<const T>& x, const MatrixView<const T>& weight,
                     const MatrixView<Out>& y, bool accumulate, int tiles, const Context& context) {
   const auto params = detail::small_m_params(x, weight, y, accumulate);
   switch (tiles) {
-    case 1: return detail::launch_small_m_linear<T, Out, 1>(params, context);
-    case 2: return detail::launch_small_m_linear<T, Out, 2>(params, context);
-    case 4: return detail::launch_small_m_linear<T, Out, 4>(params, context);
-    case 6: return detail::launch_small_m_linear<T, Out, 6>(params, context);
+    case 1: return detail::launch_small_m_rows<kMostRows, 1>(params, context);
+    case 2: return detail::launch_small_m_rows<kMostRows, 2>(params, context);
+    case 4: return detail::launch_small_m_rows<kMostRows, 4>(params, context);
+    case 6: return detail::launch_small_m_rows<kMostRows, 6>(params, context);
     default: throw ConfigError(concat("small_m_linear: tiles must be 1, 2, 4 or 6, got ", tiles));
   }
 }

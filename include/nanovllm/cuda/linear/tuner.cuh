@@ -47,18 +47,33 @@ struct LinearPlan {
   BlasAlgorithm algorithm{};  ///< of LinearKernel::blas
 };
 
-/// What has been chosen so far.
-using LinearPlans = std::map<LinearKey, LinearPlan>;
-
-/// The ways to run an op that were timed, those that are close to the fastest.
-template <class Plan>
-class CloseRace {
+/// The ways in force to run ops, and those that were close to them when they were timed.
+template <class Key, class Plan>
+class Choices {
  public:
-  void add(const Plan& plan, double ms) { ways_.emplace_back(ms, plan); }
+  /// The way in force; null where none is.
+  [[nodiscard]] const Plan* find(const Key& key) const {
+    const auto found = in_force_.find(key);
+    return found == in_force_.end() ? nullptr : &found->second;
+  }
+  void choose(const Key& key, const Plan& plan) { in_force_.insert_or_assign(key, plan); }
 
-  /// The fastest first, and at most kMost of those that take no more than kSlack times as long.
-  [[nodiscard]] std::vector<Plan> plans() const {
-    std::vector<std::pair<double, Plan>> sorted = ways_;
+  /// The first way that is timed for `key` from here on is in force until another is faster.
+  void restart(const Key& key) { timed_.erase(key); }
+  /// Takes note of the time of a way, and puts it in force if it is the fastest.
+  void add(const Key& key, const Plan& plan, double ms) {
+    auto& ways = timed_[key];
+    const auto faster = [ms](const auto& way) { return way.first <= ms; };
+    if (std::none_of(ways.begin(), ways.end(), faster)) choose(key, plan);
+    ways.emplace_back(ms, plan);
+  }
+
+  /// Of those that were timed, the fastest first, and at most kMost of those that take no more than
+  /// kSlack times as long; none where nothing was timed.
+  [[nodiscard]] std::vector<Plan> close_plans(const Key& key) const {
+    const auto found = timed_.find(key);
+    if (found == timed_.end()) return {};
+    auto sorted = found->second;
     std::stable_sort(sorted.begin(), sorted.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
     std::vector<Plan> out;
@@ -72,7 +87,8 @@ class CloseRace {
  private:
   static constexpr std::size_t kMost = 4;
   static constexpr double kSlack = 1.12;
-  std::vector<std::pair<double, Plan>> ways_;
+  std::map<Key, Plan> in_force_;
+  std::map<Key, std::vector<std::pair<double, Plan>>> timed_;
 };
 
 namespace detail {

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <iterator>
 #include <limits>
+#include <span>
+#include <utility>
 
 #include "nanovllm/core/math.hpp"
 
@@ -28,8 +30,42 @@ inline constexpr std::int64_t kRowBuckets[] = {
 enum class ProductKind : std::uint8_t {
   plain,
   normed,  ///< RMSNorm of x ahead
-  gated,   ///< RMSNorm of x ahead, SwiGLU behind
+  gated,   ///< RMSNorm of x ahead, where a kernel has that choice, or none; SwiGLU behind
 };
+
+/// All forms of such a kernel, for each kind. A variant of a kind is an index into its own.
+template <class Form>
+struct ProductForms {
+  std::span<const Form> plain, normed, gated;
+
+  [[nodiscard]] constexpr int size(ProductKind kind) const {
+    return static_cast<int>(of(kind).size());
+  }
+  [[nodiscard]] constexpr Form at(ProductKind kind, int variant) const {
+    return of(kind)[static_cast<std::size_t>(variant)];
+  }
+
+ private:
+  [[nodiscard]] constexpr std::span<const Form> of(ProductKind kind) const {
+    switch (kind) {
+      case ProductKind::plain: return plain;
+      case ProductKind::normed: return normed;
+      default: return gated;
+    }
+  }
+};
+
+/// What run.operator()<variant>() returns, for a variant below kCount; false for any other.
+template <int kCount, class Run>
+[[nodiscard]] bool with_variant(int variant, const Run& run) {
+  bool done = false;
+  [&]<int... kVariant>(std::integer_sequence<int, kVariant...>) {
+    static_cast<void>(
+        ((variant == kVariant && (done = run.template operator()<kVariant>(), true)) || ...));
+  }
+  (std::make_integer_sequence<int, kCount>{});
+  return done;
+}
 
 /// Memory that cuBLASLt may use between the kernels of one product.
 inline constexpr std::size_t kBlasWorkspaceBytes = std::size_t{32} << 20;
@@ -51,6 +87,8 @@ inline constexpr std::int64_t kSmallMRowsByRule = 8;
 
 /// Tiles of 8 rows of W a block of `small_m_linear` may own.
 inline constexpr int kSmallMTiles[] = {1, 2, 4, 6};
+/// The fewest with a norm ahead or SwiGLU behind.
+inline constexpr int kMinSmallMFusedTiles = 4;
 
 /// A good number of tiles for `n` rows of W: the largest that leaves a block for each SM.
 [[nodiscard]] constexpr int default_small_m_tiles(std::int64_t n, int num_sms) {
@@ -79,6 +117,15 @@ inline constexpr std::int64_t kMaxSmallMFusedRows = 16;
 /// Whether it does, for m rows of x by W [n, k], as far as the extents go.
 [[nodiscard]] constexpr bool fits_small_m_fused(std::int64_t m, std::int64_t n, std::int64_t k) {
   return m <= kMaxSmallMFusedRows && fits_small_m_linear(m, n, k);
+}
+
+/// Most rows of x that it takes with norm, rotation and store of q's, k's and v's heads behind it. With
+/// 16, what its threads hold for the heads costs the products more than a kernel of the heads takes.
+inline constexpr std::int64_t kMaxSmallMHeadRows = 8;
+
+/// Whether start-up should try that: by large weights it gains nothing.
+[[nodiscard]] constexpr bool suits_small_m_heads(std::int64_t m, std::int64_t n, std::int64_t k) {
+  return m <= kMaxSmallMHeadRows && suits_small_m(m, n, k);
 }
 
 /// Rows up to which its blocks ask for all shared memory of their multiprocessors, so that theirs and

@@ -17,6 +17,14 @@ __device__ __forceinline__ void cluster_sync() {
                    : "memory");
 }
 
+/// The two halves of `cluster_sync`, for work between them.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 /// Four floats at shared address `address` of block `rank` of the cluster.
 __device__ __forceinline__ float4 load_cluster_quad(std::uint32_t address, int rank) {
   float4 v;

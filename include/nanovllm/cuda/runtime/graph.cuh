@@ -3,13 +3,15 @@
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <utility>
 
 #include "nanovllm/cuda/runtime/check.cuh"
 
 namespace nanovllm::cuda {
 
-/// Kernels recorded once and launched as one. Pointers and sizes are those of the recording.
+/// Kernels recorded once and launched as one. Pointers and sizes are those of the recording, but for
+/// the arguments of its first kernel, which may be set anew.
 class Graph {
  public:
   /// Records what `work()` enqueues on `stream`. Nothing runs. `work` must not allocate, copy from
@@ -30,9 +32,8 @@ class Graph {
     }
     check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
     Graph out;
-    const cudaError_t status = cudaGraphInstantiate(&out.exec_, graph, 0);
-    cudaGraphDestroy(graph);
-    check(status, "cudaGraphInstantiate");
+    out.graph_ = graph;
+    check(cudaGraphInstantiate(&out.exec_, graph, 0), "cudaGraphInstantiate");
     check(cudaGraphUpload(out.exec_, stream), "cudaGraphUpload");
     return out;
   }
@@ -40,11 +41,39 @@ class Graph {
   Graph() = default;
   ~Graph() {
     if (exec_ != nullptr) cudaGraphExecDestroy(exec_);
+    if (graph_ != nullptr) cudaGraphDestroy(graph_);
   }
-  Graph(Graph&& other) noexcept : exec_(std::exchange(other.exec_, nullptr)) {}
+  Graph(Graph&& other) noexcept
+      : graph_(std::exchange(other.graph_, nullptr)), exec_(std::exchange(other.exec_, nullptr)) {}
   Graph& operator=(Graph&& other) noexcept {
+    std::swap(graph_, other.graph_);
     std::swap(exec_, other.exec_);
     return *this;
+  }
+
+  /// Whether everything in it comes behind one kernel: `set_first` can tell which that is. NCCL may
+  /// put work of its own beside the first kernel.
+  [[nodiscard]] bool begins_with_kernel() const {
+    std::size_t count = 0;
+    check(cudaGraphGetRootNodes(graph_, nullptr, &count), "cudaGraphGetRootNodes");
+    if (count != 1) return false;
+    cudaGraphNodeType type{};
+    check(cudaGraphNodeGetType(first(), &type), "cudaGraphNodeGetType");
+    return type == cudaGraphNodeTypeKernel;
+  }
+
+  /// Launches from now on run the first kernel, whose only argument is an `Args`, on `grid` with
+  /// `args`; those that are under way do not change. Only where it `begins_with_kernel`.
+  template <class Args>
+  void set_first(dim3 grid, const Args& args) const {
+    cudaKernelNodeParams params{};
+    check(cudaGraphKernelNodeGetParams(first(), &params), "cudaGraphKernelNodeGetParams");
+    void* arguments[] = {const_cast<Args*>(&args)};
+    params.gridDim = grid;
+    params.kernelParams = arguments;
+    params.extra = nullptr;
+    check(cudaGraphExecKernelNodeSetParams(exec_, first(), &params),
+          "cudaGraphExecKernelNodeSetParams");
   }
 
   /// Enqueues all of it on `stream`.
@@ -53,6 +82,14 @@ class Graph {
   }
 
  private:
+  [[nodiscard]] cudaGraphNode_t first() const {
+    cudaGraphNode_t out = nullptr;
+    std::size_t count = 1;
+    check(cudaGraphGetRootNodes(graph_, &out, &count), "cudaGraphGetRootNodes");
+    return out;
+  }
+
+  cudaGraph_t graph_ = nullptr;  ///< its nodes are what `set_first` names
   cudaGraphExec_t exec_ = nullptr;
 };
 

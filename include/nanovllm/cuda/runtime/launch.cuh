@@ -62,6 +62,10 @@ struct LaunchConfig {
   dim3 block;
   std::size_t shared_bytes = 0;  ///< dynamic shared memory; the 48 KiB default limit is raised
   int cluster = 1;               ///< blocks of a cluster, along x; compute capability ≥ 9.0
+  /// Clusters go where there is room, for several blocks of one on a multiprocessor too. As a rule
+  /// the blocks are spread, and wait for that: of 132 multiprocessors with room for one block each, 30
+  /// clusters of four come in beside another kernel and no 31st.
+  bool packs_clusters = false;
   /// Percent of the memory that L1 and shared memory have in common that shared memory should get, -1
   /// for what the kernel needs. A multiprocessor takes blocks of a kernel that wants another split
   /// only when it is idle; so kernels that are to overlap want the same.
@@ -99,7 +103,7 @@ void launch(void (*kernel)(Parameters...), const LaunchConfig& config, const Con
     detail::allow_shared_bytes(reinterpret_cast<const void*>(kernel), context.device,
                                config.shared_bytes);
   }
-  cudaLaunchAttribute attributes[3]{};
+  cudaLaunchAttribute attributes[4]{};
   unsigned num_attributes = 0;
   if (config.overlap && context.can_overlap) {
     cudaLaunchAttribute& attribute = attributes[num_attributes++];
@@ -115,6 +119,11 @@ void launch(void (*kernel)(Parameters...), const LaunchConfig& config, const Con
     cudaLaunchAttribute& attribute = attributes[num_attributes++];
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim = {static_cast<unsigned>(config.cluster), 1, 1};
+  }
+  if (config.cluster > 1 && config.packs_clusters) {
+    cudaLaunchAttribute& attribute = attributes[num_attributes++];
+    attribute.id = cudaLaunchAttributeClusterSchedulingPolicyPreference;
+    attribute.val.clusterSchedulingPolicyPreference = cudaClusterSchedulingPolicyLoadBalancing;
   }
   cudaLaunchConfig_t launch_config{};
   launch_config.gridDim = config.grid;

@@ -279,13 +279,12 @@ __device__ __forceinline__ void visit_nucleus(RowTiles row, const Draw& draw, Br
     __syncwarp();
   };
   load_tiles_above<kAhead>(row, key_of(bracket.low), cluster.rank, cluster.size,
-                           [&](const LoadedTiles<kAhead>& loaded, const int(&tiles)[kAhead]) {
-#pragma unroll
-                             for (int j = 0; j < kAhead; ++j) {
-                               if (tiles[j] < 0) continue;
+                           [&](LoadedTiles<kAhead>& loaded, int(&tiles)[kAhead]) {
+#pragma unroll 1
+                             for (; tiles[0] >= 0; loaded.advance(tiles)) {
                                float x[4];
-                               loaded.get(row, j, tiles[j], x);
-                               visit(tiles[j], x);
+                               loaded.get(row, 0, tiles[0], x);
+                               visit(tiles[0], x);
                              }
                            });
   if (queued > 0) enter_queued(queue, 0, queued, draw, shared.race);

@@ -87,6 +87,17 @@ struct LoadedTiles {
     }
   }
 
+  /// Makes tile 1 tile 0 and so on, here and in `tiles`: a loop over them that is not unrolled keeps
+  /// all in registers.
+  __device__ __forceinline__ void advance(int (&tiles)[kTiles]) {
+#pragma unroll
+    for (int j = 0; j + 1 < kTiles; ++j) {
+      logits[j] = logits[j + 1], bans[j] = bans[j + 1];
+      tiles[j] = tiles[j + 1];
+    }
+    tiles[kTiles - 1] = -1;
+  }
+
   /// Their keys; kNoKey beyond the vocabulary.
   __device__ __forceinline__ void get_keys(RowTiles row, int j, int tile,
                                            std::uint32_t (&keys)[4]) const {
@@ -101,8 +112,8 @@ struct LoadedTiles {
 };
 
 /// Calls visit(tiles, which) with all lanes of a warp for every tile whose largest key is at least
-/// `low`, a warp per kTiles of them; `which` has their indices, -1 where there are fewer. The tiles
-/// are those of block `rank` of `blocks` that share the row.
+/// `low`, a warp per kTiles of them; `which` has their indices, -1 where there are fewer, and both may
+/// be changed. The tiles are those of block `rank` of `blocks` that share the row.
 template <int kTiles, class Visit>
 __device__ __forceinline__ void load_tiles_above(RowTiles row, std::uint32_t low, int rank,
                                                  int blocks, Visit visit) {
@@ -120,7 +131,8 @@ __device__ __forceinline__ void load_tiles_above(RowTiles row, std::uint32_t low
         tiles[j] = hits == 0 ? -1 : begin + (__ffs(static_cast<int>(hits)) - 1) * warps + warp;
         hits &= hits - 1;
       }
-      visit(LoadedTiles<kTiles>(row, tiles), tiles);
+      LoadedTiles<kTiles> loaded(row, tiles);
+      visit(loaded, tiles);
     }
   }
 }
@@ -131,16 +143,14 @@ template <class Visit>
 __device__ __forceinline__ void visit_tiles(RowTiles row, std::uint32_t low, Visit visit) {
   constexpr int kTiles = 4;
   const auto first = static_cast<TokenId>(threadIdx.x % 32 * 4);
-  load_tiles_above<kTiles>(row, low, 0, 1,
-                           [&](const LoadedTiles<kTiles>& loaded, const int(&tiles)[kTiles]) {
-#pragma unroll
-                             for (int j = 0; j < kTiles; ++j) {
-                               if (tiles[j] < 0) continue;
-                               std::uint32_t keys[4];
-                               loaded.get_keys(row, j, tiles[j], keys);
-                               visit(static_cast<TokenId>(tiles[j] * kLogitTile) + first, keys);
-                             }
-                           });
+  load_tiles_above<kTiles>(row, low, 0, 1, [&](LoadedTiles<kTiles>& loaded, int(&tiles)[kTiles]) {
+#pragma unroll 1  // what is done with a tile is long
+    for (; tiles[0] >= 0; loaded.advance(tiles)) {
+      std::uint32_t keys[4];
+      loaded.get_keys(row, 0, tiles[0], keys);
+      visit(static_cast<TokenId>(tiles[0] * kLogitTile) + first, keys);
+    }
+  });
 }
 
 }  // namespace nanovllm::cuda

@@ -50,8 +50,9 @@ struct SamplerScratch {
 /// again when its kernels are done; so it needs no reset after a call that was refused.
 class SamplerWorkspace {
  public:
-  /// Room for `max_rows` rows of up to `max_vocab` logits on the current device.
-  SamplerWorkspace(std::int64_t max_rows, std::int64_t max_vocab, const Context& /*device*/)
+  /// Room for `max_rows` rows of up to `max_vocab` logits on the current device, for calls on
+  /// `context.stream`, or on another one that waits for what is enqueued there.
+  SamplerWorkspace(std::int64_t max_rows, std::int64_t max_vocab, const Context& context)
       : max_rows_(max_rows), max_vocab_(max_vocab) {
     nanovllm::check<ConfigError>(max_rows >= 0 && max_vocab > 0 && max_vocab <= kMaxVocab,
                                  "SamplerWorkspace: need rows >= 0 and a vocabulary in [1, ",
@@ -67,8 +68,9 @@ class SamplerWorkspace {
     words_ = DeviceBuffer<std::uint32_t>(size(2 * scratch_.tile_pitch + scratch_.word_pitch));
     arrivals_ = DeviceBuffer<uint2>(size(scratch_.part_pitch));
     tickets_ = DeviceBuffer<unsigned>(static_cast<std::size_t>(max_rows));
-    check(cudaMemset(tickets_.data(), 0, tickets_.size_bytes()), "cudaMemset");
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    if (max_rows > 0)
+      check(cudaMemsetAsync(tickets_.data(), 0, tickets_.size_bytes(), context.stream),
+            "cudaMemsetAsync");
     scratch_.arrivals = arrivals_.data();
     scratch_.tickets = tickets_.data();
     scratch_.parts = parts_.data();

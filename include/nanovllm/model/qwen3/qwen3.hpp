@@ -89,8 +89,9 @@ class Qwen3Network {
       const auto norm = stream_.accumulates()
                             ? stream_.norm_of(view_of(weights_.layer(0).input_norm))
                             : InputNorm<typename Context::Weight>{};
+      const KvHeads kv_heads{num_kv_heads(), head_dim()};
       const auto qkv = matrices(&Layer::qkv), gate_up = matrices(&Layer::gate_up);
-      context_.backend.tune_project_qkv(std::span<const Matrix* const>(qkv), norm,
+      context_.backend.tune_project_qkv(std::span<const Matrix* const>(qkv), norm, kv_heads,
                                         limits_.max_num_batched_tokens);
       context_.backend.tune_gated_linear(std::span<const Matrix* const>(gate_up), norm,
                                          limits_.max_num_batched_tokens);
@@ -98,8 +99,12 @@ class Qwen3Network {
         const auto o = matrices(&Layer::o), down = matrices(&Layer::down);
         if (norm)
           context_.backend.tune_layers(
-              DenseLayers<Matrix, typename Context::Weight>{
-                  .qkv = qkv, .o = o, .gate_up = gate_up, .down = down, .norm = norm},
+              DenseLayers<Matrix, typename Context::Weight>{.qkv = qkv,
+                                                            .o = o,
+                                                            .gate_up = gate_up,
+                                                            .down = down,
+                                                            .heads = kv_heads,
+                                                            .norm = norm},
               limits_.max_num_batched_tokens);
       }
     }

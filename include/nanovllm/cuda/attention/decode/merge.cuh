@@ -116,52 +116,95 @@ __device__ __forceinline__ DecodePart merge_run(const DecodeRun& run, int head, 
   return total;
 }
 
-/// Merges what the warps of the block have left unfinished. `slots` holds two a warp;
-/// `slot_memory(i)` is where slot i's part lies. `opening_block` is the first that has a part of
-/// the block's first item. All threads of the block.
+/// What the warps of the block have left unfinished: `slots`, two a warp, by items.
+template <class Traits>
+struct DecodeLeftovers {
+  DecodeSlot mine;  ///< of the lane
+
+  __device__ __forceinline__ explicit DecodeLeftovers(const DecodeSlot* slots)
+      : mine{-1, false, false, false} {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if (lane < 2 * Traits::kWarps) mine = slots[lane];
+  }
+
+  /// One item of the block.
+  struct Item {
+    DecodeRun run;
+    int item;  ///< sequence · kv heads + kv head
+    bool has_first, has_last, is_member;
+  };
+
+  /// Calls visit(item) for each, the last first. All threads of the block.
+  template <class Visit>
+  __device__ __forceinline__ void each_item(const Visit& visit) const {
+    for (unsigned left = __ballot_sync(~0u, mine.item >= 0); left != 0;) {
+      const int last = 31 - __clz(static_cast<int>(left));
+      Item out;
+      out.item = __shfl_sync(~0u, mine.item, last);
+      out.run.slots = __ballot_sync(~0u, mine.item == out.item);
+      out.run.begin = __ffs(static_cast<int>(out.run.slots)) - 1;
+      out.run.num_warps = last / 2 - out.run.begin / 2 + 1;
+      out.has_first = __shfl_sync(~0u, mine.has_first, out.run.begin);
+      out.has_last = __shfl_sync(~0u, mine.has_last, last);
+      out.is_member = __shfl_sync(~0u, mine.is_member, last);
+      left &= ~out.run.slots;
+      visit(out);
+    }
+  }
+};
+
+/// Merges what the warps of the block have left unfinished, as many items at a time as there are
+/// threads for. `slots` holds two a warp; `slot_memory(i)` is where slot i's part lies.
+/// `opening_block` is the first that has a part of the block's first item. All threads of the block.
 template <class Traits, bool kShares, class T, class SlotMemory>
 __device__ __forceinline__ void merge_slots(const DecodeProblem<T>& problem,
                                             const DecodeSlot* slots, int opening_block,
                                             const SlotMemory& slot_memory) {
   constexpr int kColumns = Traits::kHeadDim / 4;
-  const int lane = static_cast<int>(threadIdx.x) % 32, block = static_cast<int>(blockIdx.x);
-  const DecodeSlot mine =
-      lane < 2 * Traits::kWarps ? slots[lane] : DecodeSlot{-1, false, false, false};
+  const int thread = static_cast<int>(threadIdx.x), block = static_cast<int>(blockIdx.x);
+  const int pieces = problem.group * kColumns;
+  // Teams of 2^team_bits warps, so many that a thread has one piece of an item, where they suffice.
+  const int team_bits = min(32 - __clz((pieces - 1) / 32), 31 - __clz(Traits::kWarps));
+  const int team = 32 << team_bits, num_teams = Traits::kWarps >> team_bits;
+  const DecodeLeftovers<Traits> leftovers(slots);
+  using Item = typename DecodeLeftovers<Traits>::Item;
+  const auto is_shared = [](const Item& item) { return kShares && item.is_member; };
+  int turn = thread / 32 >> team_bits;
+  bool takes_blocks = false, takes_pieces = false;  // of others, to be made empty again
   // The last item first: other blocks may wait for it, and this one for them in its first.
-  for (unsigned left = __ballot_sync(~0u, mine.item >= 0); left != 0;) {
-    const int last = 31 - __clz(static_cast<int>(left));
-    const int item = __shfl_sync(~0u, mine.item, last);
-    DecodeRun run;
-    run.slots = __ballot_sync(~0u, mine.item == item);
-    run.begin = __ffs(static_cast<int>(run.slots)) - 1;
-    run.num_warps = last / 2 - run.begin / 2 + 1;
-    left &= ~run.slots;
-    const bool has_first = __shfl_sync(~0u, mine.has_first, run.begin);
-    const bool has_last = __shfl_sync(~0u, mine.has_last, last);
-    const int kv_head = item % problem.num_kv_heads;
-    const bool shared = kShares && __shfl_sync(~0u, mine.is_member, last);
+  leftovers.each_item([&](const Item& item) {
+    takes_blocks |= item.has_last && !item.has_first;  // the block's first item alone
+    takes_pieces |= item.has_last && is_shared(item);
+    if (turn-- != 0) return;
+    turn += num_teams;
+    const int kv_head = item.item % problem.num_kv_heads;
     DecodeSpan span{};
-    if (shared) span = read_span(problem.plan.spans + item / problem.num_kv_heads);
-    float* const partial = partial_at<Traits>(problem, block, has_first ? 1 : 0);
-    for (int i = static_cast<int>(threadIdx.x); i < problem.group * kColumns;
-         i += Traits::kThreads) {
+    if (is_shared(item)) span = read_span(problem.plan.spans + item.item / problem.num_kv_heads);
+    float* const partial = partial_at<Traits>(problem, block, item.has_first ? 1 : 0);
+    for (int i = thread & (team - 1); i < pieces; i += team) {
       const int head = i / kColumns, column = i % kColumns * 4;
-      DecodePart part = merge_run<Traits>(run, head, column, slot_memory);
-      if (has_last) {
-        if (!has_first) add_blocks<Traits>(problem, opening_block, block, head, column, part);
-        if (shared) add_pieces<Traits>(problem, span, kv_head, head, column, part);
-        store_columns(problem, item, head, column, part);
+      DecodePart part = merge_run<Traits>(item.run, head, column, slot_memory);
+      if (item.has_last) {
+        if (!item.has_first) add_blocks<Traits>(problem, opening_block, block, head, column, part);
+        if (is_shared(item)) add_pieces<Traits>(problem, span, kv_head, head, column, part);
+        store_columns(problem, item.item, head, column, part);
       } else {
         float* const row = partial + head * Traits::kPartFloats;
         publish(row + column, part.out);
         if (column == 0) publish(row + Traits::kHeadDim, {part.max, part.sum, 0.f, 0.f});
       }
     }
-    if (has_last && (!has_first || shared)) {
-      __syncthreads();  // all have been read
-      if (!has_first) clear_blocks<Traits>(problem, opening_block, block);
-      if (shared) clear_pieces<Traits>(problem, span, kv_head);
-    }
+  });
+  if (!takes_blocks && !takes_pieces) return;
+  __syncthreads();  // all have been read
+  if (takes_blocks) clear_blocks<Traits>(problem, opening_block, block);
+  if constexpr (kShares) {
+    leftovers.each_item([&](const Item& item) {
+      if (!item.has_last || !item.is_member) return;
+      clear_pieces<Traits>(problem,
+                           read_span(problem.plan.spans + item.item / problem.num_kv_heads),
+                           item.item % problem.num_kv_heads);
+    });
   }
 }
 

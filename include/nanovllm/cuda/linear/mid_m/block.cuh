@@ -61,7 +61,7 @@ struct MidMBlock {
 /// What a launch says beside the tensor maps, by value.
 template <class T, class Out>
 struct MidMOperands {
-  const T* norm;
+  const T* norm;  ///< null without one
   Out* y;
   std::int64_t y_stride;
   std::int32_t num_tokens;

@@ -3,7 +3,8 @@
 ///
 ///   y[m, n] = s[m] · Σ_k round(x[m, k] · norm[k]) · W[n, k]   (+ y[m, n], with `accumulate`)
 ///   s[m] = rsqrt(mean_k x[m, k]² + eps)                       (with a norm; else s = norm = 1)
-/// and, gated, with W [2 · width, K] of gate rows and then up rows, out = silu(g) · u of such sums.
+/// and, gated, with W [2 · width, K] of gate rows and then up rows, out = silu(g) · u of such sums,
+/// with a norm or without.
 ///
 /// x [M ≤ 64, K], 16-byte aligned rows;  W [N, K] dense, 16-byte aligned, K a multiple of 8;
 /// y [M, N] (or [M, width]), any alignment; bf16, or without a norm half.
@@ -109,7 +110,7 @@ struct MidMPart {
       mbarrier_init(normed[i], 4);
       mbarrier_init(empty[i], 4);
     }
-    mbarrier_init(*complete, Block::kSplit == 1 ? 4 : 1);
+    mbarrier_init(*complete, Block::kSplit == 1 ? Block::kGroup / 8 : 1);
     mbarrier_init_fence();
     if constexpr (Block::kSplit > 1) {
       const int from_norm = Block::kNorm ? Block::kSplit * x_panel_bytes / Block::kRowBytes * 4 : 0;
@@ -245,8 +246,7 @@ struct MidMPart {
       }
     }
     if constexpr (Block::kSplit == 1) {
-      __syncwarp();
-      if (thread % 32 == 0) mbarrier_arrive(*complete);
+      if (thread % 8 == 0) mbarrier_arrive(*complete);
     }
   }
 
@@ -307,15 +307,17 @@ struct MidMPart {
     float4 own[Block::kPushed];
 #pragma unroll
     for (int owner = 0; owner < Block::kSplit; ++owner) {
-      if (owner == rank) {
+      const std::uint32_t barrier = cluster_address(shared_address(complete), owner);
 #pragma unroll
-        for (int i = 0; i < Block::kPushed; ++i) own[i] = quad(sum, set_of(owner, i));
-      } else {
-        const std::uint32_t barrier = cluster_address(shared_address(complete), owner);
-#pragma unroll
-        for (int i = 0; i < Block::kPushed; ++i) {
-          push_cluster_quad(cluster_address(shared_address(slot(owner, rank, i)), owner),
-                            quad(sum, set_of(owner, i)), barrier);
+      for (int i = 0; i < Block::kPushed; ++i) {
+        // Read here, not where `owner == rank` is known: there the compiler takes rank for the index,
+        // and the sums, which then have to lie in memory, hold up the products.
+        const float4 part = quad(sum, set_of(owner, i));
+        if (owner == rank) {
+          own[i] = part;
+        } else {
+          push_cluster_quad(cluster_address(shared_address(slot(owner, rank, i)), owner), part,
+                            barrier);
         }
       }
     }

@@ -50,10 +50,11 @@ template <int kPanels, class T>
 
 /// Enqueues the product. False, with nothing enqueued, where the rings have too little room, or
 /// stages of several panels would not be whole.
-template <ProductKind kKind, MidMVariant kForm, class T, class Out>
+template <ProductKind kKind, MidMVariant kForm, bool kNorm = kKind != ProductKind::plain, class T,
+          class Out>
 bool launch_mid_m(const MatrixView<const T>& x, const MatrixView<const T>& weight,
                   MidMOperands<T, Out> p, TensorMaps& maps, const Context& context) {
-  constexpr bool kGated = kKind == ProductKind::gated, kNorm = kKind != ProductKind::plain;
+  constexpr bool kGated = kKind == ProductKind::gated;
   using Block = MidMBlock<kForm.rows, kForm.split, kForm.panels, kNorm, kGated>;
   if (kForm.panels > 1 && p.k % kTmaColumns != 0) return false;
   p.panels = static_cast<std::int32_t>(mid_m_panels(p.k, kForm));
@@ -71,30 +72,26 @@ bool launch_mid_m(const MatrixView<const T>& x, const MatrixView<const T>& weigh
           .block = dim3(Block::kThreads),
           .shared_bytes =
               static_cast<std::size_t>(Block::shared_bytes(p.panels, p.num_tokens, p.stages)),
-          .cluster = kForm.split},
+          .cluster = kForm.split,
+          .packs_clusters = kForm.packs},
          context, w_map, x_map, p);
   return true;
 }
 
-/// The same by a variant's index, looked for from kIndex on.
-template <ProductKind kKind, int kIndex = 0, class T, class Out>
+/// The same by a variant's index.
+template <ProductKind kKind, class T, class Out>
 bool launch_mid_m_variant(const MatrixView<const T>& x, const MatrixView<const T>& weight,
                           const MidMOperands<T, Out>& p, int variant, TensorMaps& maps,
                           const Context& context) {
-  if constexpr (kIndex < num_mid_m_variants(kKind)) {
-    if (variant == kIndex) {
-      return launch_mid_m<kKind, mid_m_variant(kKind, kIndex)>(x, weight, p, maps, context);
-    }
-    return launch_mid_m_variant<kKind, kIndex + 1>(x, weight, p, variant, maps, context);
-  }
-  return false;
+  return with_variant<kMidMForms.size(kKind)>(variant, [&]<int kVariant>() {
+    return launch_mid_m<kKind, kMidMForms.at(kKind, kVariant)>(x, weight, p, maps, context);
+  });
 }
 
 }  // namespace detail
 
 /// A product with what stands around it, y = norm(x) · Wᵀ (+ y), or its SwiGLU where `gated`; then W
-/// has the gate rows first, then the up rows. No norm where `norm.weight.data` is null: that of a
-/// gated product is not.
+/// has the gate rows first, then the up rows. No norm where `norm.weight.data` is null.
 template <class T, class Out>
 struct MidMLayer {
   MatrixView<const T> x;
@@ -137,11 +134,14 @@ template <class T, class Out>
       .accumulate = layer.accumulate,
       .y_pairs = reinterpret_cast<std::uintptr_t>(y.data) % 4 == 0 && y.strides[0] % 2 == 0,
       .start = start};
-  if (!has_norm) {
-    return !gated &&
-           detail::launch_mid_m_variant<ProductKind::plain>(x, weight, p, variant, maps, context);
-  }
+  if (!has_norm && !gated)
+    return detail::launch_mid_m_variant<ProductKind::plain>(x, weight, p, variant, maps, context);
   if constexpr (std::same_as<T, bf16>) {
+    if (!has_norm) {
+      return variant == kMidMUnnormedGated &&
+             detail::launch_mid_m<ProductKind::gated, kMidMGatedVariants[kMidMUnnormedGated],
+                                  false>(x, weight, p, maps, context);
+    }
     p.norm = norm.weight.data;
     return gated ? detail::launch_mid_m_variant<ProductKind::gated>(x, weight, p, variant, maps,
                                                                     context)

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
@@ -37,11 +38,11 @@ namespace detail {
          (norm.weight.data == nullptr || is_vector_aligned(norm.weight.data));
 }
 
-template <int kTiles, int kGroups, bool kNorm, bool kGated, class Out>
+template <int kTiles, int kGroups, bool kNorm, SmallMForm kForm, class Out>
 void launch_small_m_fused(const SmallMOperands<bf16, Out>& p, const Context& context) {
-  using Block = SmallMBlock<kTiles, kGroups, kNorm, kGated>;
+  using Block = SmallMBlock<kTiles, kGroups, kNorm, kForm>;
   const int steps = static_cast<int>(ceil_div(p.k, Block::kSpan));
-  launch(small_m_fused_kernel<bf16, Out, kTiles, kGroups, kNorm, kGated>,
+  launch(small_m_fused_kernel<bf16, Out, kTiles, kGroups, kNorm, kForm>,
          {.grid = dim3(static_cast<unsigned>(ceil_div(p.n, Block::kColumns))),
           .block = dim3(Block::kThreads),
           .shared_bytes = static_cast<std::size_t>(Block::shared_bytes(steps, p.num_tokens)),
@@ -49,13 +50,15 @@ void launch_small_m_fused(const SmallMOperands<bf16, Out>& p, const Context& con
          context, p);
 }
 
-template <int kTiles, bool kGated, class Out>
+/// A norm and SwiGLU are compiled for four tiles and more, because fewer were never close to the
+/// fastest, and a norm for results in bf16.
+template <int kTiles, SmallMForm kForm, class Out>
 void launch_small_m_fused(const SmallMOperands<bf16, Out>& p, const Context& context) {
   const auto with_groups = [&]<int kGroups>() {
-    if (p.norm != nullptr)
-      launch_small_m_fused<kTiles, kGroups, true, kGated>(p, context);
-    else
-      launch_small_m_fused<kTiles, kGroups, false, kGated>(p, context);
+    if constexpr (kTiles >= kMinSmallMFusedTiles && std::is_same_v<Out, bf16>) {
+      if (p.norm != nullptr) return launch_small_m_fused<kTiles, kGroups, true, kForm>(p, context);
+    }
+    launch_small_m_fused<kTiles, kGroups, false, kForm>(p, context);
   };
   if (p.num_tokens <= 8)
     with_groups.template operator()<1>();
@@ -80,6 +83,7 @@ template <class Out>
           .num_tokens = static_cast<std::int32_t>(x.extent(0)),
           .n = static_cast<std::int32_t>(y.extent(1)),
           .k = static_cast<std::int32_t>(weight.extent(1)),
+          .pair_rows = static_cast<std::int32_t>(y.extent(1)),
           .eps = norm.eps,
           .accumulate = accumulate,
           .wait_first = wait_first};
@@ -95,7 +99,7 @@ template <class Out>
 }
 
 /// y = norm(x) · Wᵀ (+ y) for operands that `small_m_linear_takes`; blocks own `tiles` tiles of 8
-/// rows of W, one of kSmallMTiles (with a norm not 1), which changes the time and not the result.
+/// rows of W, one of kSmallMTiles (with a norm 4 or 6), which changes the time and not the result.
 /// With `wait_first`, kernels after this one start when the one ahead has ended, not before. No
 /// operand is empty. Throws ShapeError when the norm's weights are not of k elements, ConfigError
 /// for other tiles.
@@ -105,17 +109,17 @@ void small_m_linear(const MatrixView<const bf16>& x, const SmallMNorm& norm,
                     int tiles, const Context& context, bool wait_first = false) {
   const auto p =
       detail::small_m_operands("small_m_linear", x, norm, weight, y, accumulate, wait_first);
-  if (tiles == 1 && p.norm == nullptr) {
-    if (p.num_tokens <= 8) return detail::launch_small_m_fused<1, 1, false, false>(p, context);
-    return detail::launch_small_m_fused<1, 2, false, false>(p, context);
-  }
+  using detail::SmallMForm;
+  nanovllm::check<ConfigError>(
+      p.norm == nullptr || (tiles >= kMinSmallMFusedTiles && std::is_same_v<Out, bf16>),
+      "small_m_linear: with a norm tiles must be 4 or 6 and y of bf16, got ", tiles, " and ",
+      name(kDType<Out>));
   switch (tiles) {
-    case 2: return detail::launch_small_m_fused<2, false>(p, context);
-    case 4: return detail::launch_small_m_fused<4, false>(p, context);
-    case 6: return detail::launch_small_m_fused<6, false>(p, context);
-    default:
-      throw ConfigError(
-          concat("small_m_linear: tiles must be 2, 4 or 6, or 1 without a norm, got ", tiles));
+    case 1: return detail::launch_small_m_fused<1, SmallMForm::plain>(p, context);
+    case 2: return detail::launch_small_m_fused<2, SmallMForm::plain>(p, context);
+    case 4: return detail::launch_small_m_fused<4, SmallMForm::plain>(p, context);
+    case 6: return detail::launch_small_m_fused<6, SmallMForm::plain>(p, context);
+    default: throw ConfigError(concat("small_m_linear: tiles must be 1, 2, 4 or 6, got ", tiles));
   }
 }
 
@@ -127,19 +131,18 @@ void small_m_linear(const MatrixView<const bf16>& x, const SmallMNorm& norm,
 }
 
 /// out = silu(g) · u with [g | u] = norm(x) · Wᵀ, W [2 · width, k], out [m, width], for operands that
-/// `small_m_gated_linear_takes`. g and u are not rounded. `tiles` is 2, 4 or 6; else as above.
+/// `small_m_gated_linear_takes`. g and u are not rounded. `tiles` is 4 or 6; else as above.
 template <Element Out>
 void small_m_gated_linear(const MatrixView<const bf16>& x, const SmallMNorm& norm,
                           const MatrixView<const bf16>& weight, const MatrixView<Out>& out,
                           int tiles, const Context& context, bool wait_first = false) {
   const auto p =
       detail::small_m_operands("small_m_gated_linear", x, norm, weight, out, false, wait_first);
+  using detail::SmallMForm;
   switch (tiles) {
-    case 2: return detail::launch_small_m_fused<2, true>(p, context);
-    case 4: return detail::launch_small_m_fused<4, true>(p, context);
-    case 6: return detail::launch_small_m_fused<6, true>(p, context);
-    default:
-      throw ConfigError(concat("small_m_gated_linear: tiles must be 2, 4 or 6, got ", tiles));
+    case 4: return detail::launch_small_m_fused<4, SmallMForm::gated>(p, context);
+    case 6: return detail::launch_small_m_fused<6, SmallMForm::gated>(p, context);
+    default: throw ConfigError(concat("small_m_gated_linear: tiles must be 4 or 6, got ", tiles));
   }
 }
 

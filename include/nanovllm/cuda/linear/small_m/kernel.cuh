@@ -1,5 +1,6 @@
 #pragma once
-/// The kernel of `small_m_linear` for up to 16 rows, with a norm ahead and SwiGLU behind fused in.
+/// The kernel of `small_m_linear` for up to 16 rows, with a norm ahead and SwiGLU behind fused in;
+/// and its products, which `small_m/heads.cuh` has another end for.
 ///
 ///   y[m, n] = Σ_k a[m, k] · W[n, k]   (+ y[m, n] before the rounding, with `accumulate`)
 ///   gated:  y[m, n] = silu(g[m, n]) · u[m, n] with [g | u] = a · Wᵀ, W [2 N, K], rounded once
@@ -9,7 +10,8 @@
 /// w [K], 16-byte aligned;  y [M, N], any alignment; T is bf16 or half, y is T or float.
 ///
 /// A block owns `kTiles` tiles of 8 rows of W and all of K; of the gated form half of the tiles are
-/// gate rows, the others the up rows of the same columns of y. Its warps split K: of each 256
+/// gate rows, the others the up rows of the same columns of y; of the form for heads, half are of
+/// the first half of a head, the others of the second. Its warps split K: of each 256
 /// columns, warp w takes columns 32 w … 32 w + 31. Since any order of k will do as long as both
 /// operands agree, lane (g = lane / 4, t = lane % 4) takes the 16 bytes [g][8t … 8t + 7] of a tile
 /// of W, or of 8 rows of x, as fragments of m16n8k16: four elements are k = 2t, 2t + 1, 2t + 8,
@@ -41,16 +43,24 @@
 
 namespace nanovllm::cuda::detail {
 
+/// What the rows of W are to each other.
+enum class SmallMForm : std::uint8_t {
+  plain,
+  gated,  ///< gates, then ups: a block has as many of both
+  heads,  ///< of q, k and v: a block has as many of a head's first half as of its second
+};
+
 /// Shapes of a block: `kTiles` tiles of 8 rows of W, `kGroups` groups of 8 rows of x (1 or 2).
-template <int kTileCount, int kGroupCount, bool kHasNorm, bool kIsGated>
+template <int kTileCount, int kGroupCount, bool kHasNorm, SmallMForm kForm>
 struct SmallMBlock {
   static constexpr int kTiles = kTileCount;
   static constexpr int kGroups = kGroupCount;
   static constexpr bool kNorm = kHasNorm;
-  static constexpr bool kGated = kIsGated;
+  static constexpr bool kGated = kForm == SmallMForm::gated;
+  static constexpr bool kPaired = kForm != SmallMForm::plain;
   static_assert(kTiles == 1 || kTiles % 2 == 0);
   static_assert(kGroups == 1 || kGroups == 2);
-  static_assert(!kGated || kTiles % 2 == 0);
+  static_assert(!kPaired || kTiles % 2 == 0);
   static constexpr int kWarps = 8;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kRows = 8 * kTiles;                     ///< rows of W
@@ -89,6 +99,7 @@ struct SmallMOperands {
   std::int32_t num_tokens;
   std::int32_t n;  ///< columns of y
   std::int32_t k;
+  std::int32_t pair_rows;  ///< from a gate to its up, or from one half of a head to the other
   float eps;
   bool accumulate;
   bool wait_first;  ///< kernels after this one may start only when the one ahead has ended
@@ -171,12 +182,12 @@ struct SmallMPart {
   const T* x;                 ///< row g of x, from the same column
   const T* norm;              ///< from the same column
   std::int64_t tile_stride;   ///< from a tile of 8 rows of W to the next
-  std::int64_t up_stride;     ///< from a gate row to its up row
+  std::int64_t pair_stride;   ///< from a row of the first half of the tiles to its partner
   std::int64_t group_stride;  ///< from a group of 8 rows of x to the next
   std::uint32_t shared;       ///< this thread's first vector in the ring
-  int rows_left;              ///< rows of W, of gate or up, from the thread's first on
-  int tokens_left;            ///< rows of x from g on
-  int k_left;                 ///< columns from the thread's first on
+  int rows_left;    ///< rows of W, of the first half if paired, from the thread's first on
+  int tokens_left;  ///< rows of x from g on
+  int k_left;       ///< columns from the thread's first on
   /// Of two tiles of W and a group of x; with one tile, of all rows of x and the tile.
   float sum[kTiles == 1 ? 1 : kTiles / 2 * kGroups][4] = {};
   float squares[kGroups][4] = {};
@@ -191,7 +202,7 @@ struct SmallMPart {
     x = p.x + g * p.x_stride + column;
     norm = p.norm + column;
     tile_stride = 8 * static_cast<std::int64_t>(p.k);
-    up_stride = static_cast<std::int64_t>(p.n) * p.k;
+    pair_stride = static_cast<std::int64_t>(Block::kGated ? p.n : p.pair_rows) * p.k;
     group_stride = 8 * p.x_stride;
     rows_left = p.n - first_row - g;
     tokens_left = p.num_tokens - g;
@@ -203,10 +214,10 @@ struct SmallMPart {
     const int column = step * Block::kSpan;
 #pragma unroll
     for (int r = 0; r < kTiles; ++r) {
-      const bool is_up = Block::kGated && r >= kTiles / 2;
-      const int tile = is_up ? r - kTiles / 2 : r;
+      const bool is_second = Block::kPaired && r >= kTiles / 2;
+      const int tile = is_second ? r - kTiles / 2 : r;
       const bool wanted = column < k_left && 8 * tile < rows_left;
-      const T* const from = weight + tile * tile_stride + (is_up ? up_stride : 0) + column;
+      const T* const from = weight + tile * tile_stride + (is_second ? pair_stride : 0) + column;
       copy_async_16_or_zero<L2Fetch::bytes_256>(
           shared + slot * Block::kStepBytes + r * Block::kThreads * 16, from, wanted);
     }
@@ -287,18 +298,44 @@ struct SmallMPart {
   }
 };
 
-/// Grid: a block for each kColumns columns of y. Dynamic shared memory: shared_bytes.
-template <class T, class Out, int kTiles, int kGroups, bool kNorm, bool kGated>
-__global__ void __launch_bounds__(SmallMBlock<kTiles, kGroups, kNorm, kGated>::kThreads, 2)
-    small_m_fused_kernel(const SmallMOperands<T, Out> p) {
-  using Block = SmallMBlock<kTiles, kGroups, kNorm, kGated>;
+/// What the warps of a block have summed up, in shared memory.
+template <class Block>
+struct SmallMSums {
+  const float* sums;     ///< [warp][token][kPitch]
+  const float* squares;  ///< [warp][token]
+  int num_tokens;
+
+  /// Of one of the block's rows of W, before the scale.
+  __device__ __forceinline__ float of(int token, int row) const {
+    return add_up(sums + token * Block::kPitch + row, num_tokens * Block::kPitch);
+  }
+  /// 1 / rms of a row of x.
+  __device__ __forceinline__ float scale(int token, int k, float eps) const {
+    return rsqrtf(add_up(squares + token, num_tokens) / static_cast<float>(k) + eps);
+  }
+
+ private:
+  static __device__ __forceinline__ float add_up(const float* from, int stride) {
+    float total = 0.f;
+#pragma unroll
+    for (int warp = 0; warp < Block::kWarps; ++warp) total += from[warp * stride];
+    return total;
+  }
+};
+
+/// The block's products, of the tiles from row `first` of W on; waits for the kernel ahead and lets
+/// the next one start. Calls `load_ahead()` when x is on its way: for what is wanted behind the
+/// products and is not to be waited for there. `shared` has shared_bytes: the ring, then the sums of
+/// each warp.
+template <class Block, class T, class Out, class LoadAhead>
+__device__ __forceinline__ SmallMSums<Block> small_m_products(const SmallMOperands<T, Out>& p,
+                                                              int first, uint4* shared,
+                                                              const LoadAhead& load_ahead) {
   using Part = SmallMPart<Block, T>;
   constexpr int kRing = Block::kRing, kHeld = Block::kHeld;
-  extern __shared__ uint4 small_m_ring[];  // the ring, then the sums of each warp
   if (!p.wait_first) grid_dependency_launch();
-  const int first = static_cast<int>(blockIdx.x) * Block::kColumns;
   const int num_steps = (p.k + Block::kSpan - 1) / Block::kSpan;
-  Part part(p, first, small_m_ring);
+  Part part(p, first, shared);
 #pragma unroll
   for (int j = 0; j < kRing; ++j) {
     if (j >= Block::kUnderWay) copy_async_wait<Block::kUnderWay - 1>();
@@ -314,16 +351,7 @@ __global__ void __launch_bounds__(SmallMBlock<kTiles, kGroups, kNorm, kGated>::k
   typename Part::Rows x[kRing];
 #pragma unroll
   for (int j = 0; j < kRing; ++j) part.load_x(x[j], j);
-  // The old y of this thread's outputs is loaded here, because nothing waits for it yet.
-  float out[Block::kOutputs];
-#pragma unroll
-  for (int i = 0; i < Block::kOutputs; ++i) {
-    const int index = static_cast<int>(threadIdx.x) + i * Block::kThreads;
-    const int token = index / Block::kColumns, column = first + index % Block::kColumns;
-    out[i] = 0.f;
-    if (!kGated && p.accumulate && token < p.num_tokens && column < p.n)
-      out[i] = to_float(p.y[token * p.y_stride + column]);
-  }
+  load_ahead();
 
   typename Part::Weights w[kHeld];
   copy_async_wait<kRing - kHeld>();
@@ -348,31 +376,46 @@ __global__ void __launch_bounds__(SmallMBlock<kTiles, kGroups, kNorm, kGated>::k
     }
   }
   float* const sums =
-      reinterpret_cast<float*>(small_m_ring + min(kRing, num_steps) * (Block::kStepBytes / 16));
+      reinterpret_cast<float*>(shared + min(kRing, num_steps) * (Block::kStepBytes / 16));
   float* const squares = sums + Block::kWarps * p.num_tokens * Block::kPitch;
   part.store(sums, squares, p.num_tokens);
   __syncthreads();
+  return {sums, squares, p.num_tokens};
+}
+
+/// Grid: a block for each kColumns columns of y. Dynamic shared memory: shared_bytes.
+template <class T, class Out, int kTiles, int kGroups, bool kNorm, SmallMForm kForm>
+__global__ void __launch_bounds__(SmallMBlock<kTiles, kGroups, kNorm, kForm>::kThreads, 2)
+    small_m_fused_kernel(const SmallMOperands<T, Out> p) {
+  using Block = SmallMBlock<kTiles, kGroups, kNorm, kForm>;
+  static_assert(kForm != SmallMForm::heads);
+  extern __shared__ uint4 small_m_shared_ring[];
+  const int first = static_cast<int>(blockIdx.x) * Block::kColumns;
+  float out[Block::kOutputs];
+  const auto load_old_y = [&] {
+#pragma unroll
+    for (int i = 0; i < Block::kOutputs; ++i) {
+      const int index = static_cast<int>(threadIdx.x) + i * Block::kThreads;
+      const int token = index / Block::kColumns, column = first + index % Block::kColumns;
+      out[i] = 0.f;
+      if (!Block::kGated && p.accumulate && token < p.num_tokens && column < p.n)
+        out[i] = to_float(p.y[token * p.y_stride + column]);
+    }
+  };
+  const auto sums = small_m_products<Block>(p, first, small_m_shared_ring, load_old_y);
 
 #pragma unroll
   for (int i = 0; i < Block::kOutputs; ++i) {
     const int index = static_cast<int>(threadIdx.x) + i * Block::kThreads;
     const int token = index / Block::kColumns, column = index % Block::kColumns;
     if (token >= p.num_tokens || first + column >= p.n) continue;
-    const auto add_up = [&](const float* from, int stride) {
-      float total = 0.f;
-#pragma unroll
-      for (int warp = 0; warp < Block::kWarps; ++warp) total += from[warp * stride];
-      return total;
-    };
-    const float* const from = sums + token * Block::kPitch + column;
-    float result = add_up(from, p.num_tokens * Block::kPitch), scale = 1.f;
+    float result = sums.of(token, column), scale = 1.f;
     if constexpr (kNorm) {
-      scale = rsqrtf(add_up(squares + token, p.num_tokens) / static_cast<float>(p.k) + p.eps);
+      scale = sums.scale(token, p.k, p.eps);
       result *= scale;
     }
-    if constexpr (kGated) {
-      result = silu_of_sum(result) * scale *
-               add_up(from + Block::kColumns, p.num_tokens * Block::kPitch);
+    if constexpr (Block::kGated) {
+      result = silu_of_sum(result) * scale * sums.of(token, column + Block::kColumns);
     } else {
       result += out[i];
     }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
 
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/linear/tuning.hpp"
@@ -18,25 +17,13 @@ struct WideMBlock {
   int stages;  ///< of the ring
 };
 
-/// All blocks there are for each kind. A variant is an index into one of them.
+/// All there are.
 inline constexpr WideMBlock kWideMBlocks[] = {{64, 2, 6}, {64, 2, 10}, {32, 2, 8}};
 inline constexpr WideMBlock kWideMNormedBlocks[] = {{64, 1, 6}, {96, 1, 5}, {128, 1, 4}};
 inline constexpr WideMBlock kWideMGatedBlocks[] = {{96, 1, 5}, {96, 1, 4}};
 
-[[nodiscard]] constexpr int num_wide_m_variants(ProductKind kind) {
-  switch (kind) {
-    case ProductKind::plain: return static_cast<int>(std::size(kWideMBlocks));
-    case ProductKind::normed: return static_cast<int>(std::size(kWideMNormedBlocks));
-    default: return static_cast<int>(std::size(kWideMGatedBlocks));
-  }
-}
-[[nodiscard]] constexpr WideMBlock wide_m_block(ProductKind kind, int variant) {
-  switch (kind) {
-    case ProductKind::plain: return kWideMBlocks[variant];
-    case ProductKind::normed: return kWideMNormedBlocks[variant];
-    default: return kWideMGatedBlocks[variant];
-  }
-}
+inline constexpr ProductForms<WideMBlock> kWideMForms{
+    .plain = kWideMBlocks, .normed = kWideMNormedBlocks, .gated = kWideMGatedBlocks};
 
 /// Rows of x among which start-up tries them.
 inline constexpr std::int64_t kMinWideMRows = 65;

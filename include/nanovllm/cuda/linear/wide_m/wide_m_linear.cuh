@@ -60,21 +60,18 @@ void launch_wide_m(const WideMLayer<T>& layer, WideMParams<T> p, TensorMaps& map
          context, w_map, x_map, p);
 }
 
-/// The same by a variant's index, looked for from kIndex on.
-template <ProductKind kKind, int kIndex = 0, class T>
+/// The same by a variant's index. False, with nothing enqueued, where it needs more shared memory.
+template <ProductKind kKind, class T>
 [[nodiscard]] bool launch_wide_m_variant(const WideMLayer<T>& layer, const WideMParams<T>& p,
                                          int variant, TensorMaps& maps, const Context& context) {
-  if constexpr (kIndex < num_wide_m_variants(kKind)) {
-    if (variant != kIndex)
-      return launch_wide_m_variant<kKind, kIndex + 1>(layer, p, variant, maps, context);
-    constexpr WideMBlock b = wide_m_block(kKind, kIndex);
+  return with_variant<kWideMForms.size(kKind)>(variant, [&]<int kVariant>() {
+    constexpr WideMBlock b = kWideMForms.at(kKind, kVariant);
     using Traits = WideMTraits<b.rows, b.split, b.stages, kKind>;
     if (Traits::shared_bytes(p.panels) > static_cast<std::int64_t>(context.max_shared_bytes))
       return false;
     launch_wide_m<Traits>(layer, p, maps, context);
     return true;
-  }
-  return false;
+  });
 }
 
 }  // namespace detail

@@ -1,0 +1,166 @@
+#pragma once
+/// The projection to q, k and v of up to 8 rows in one kernel with what comes before attention: the
+/// products of `small_m/kernel.cuh` with a norm ahead, and behind them RMSNorm and RoPE of q's and
+/// k's heads, and k and v to the tokens' slots of the cache. Contract: ops/project_qkv.hpp.
+///
+/// x [m ≤ 8, k], W and the norm of x as there, bf16; head_dim 64 or 128; y, the cache and the norms
+/// of the heads of any alignment. Compute capability 9.0.
+///
+/// A block has the same rows of both halves of a head, so that the pairs (j, j + head_dim / 2) of
+/// RoPE meet in a warp; 2 or 4 blocks, a cluster, have a head. An output is rounded, as y is by the
+/// product alone. All that a block must know of the others are their sums of squares: one for each
+/// token and 8 elements of both halves, which is what a lane of `HeadRow` sums up, and they are
+/// added up as `HeadRow::normalise` does. The bits are those of the product and `qk_norm_rope_store`
+/// in turn. Blocks of v's heads know nothing of each other.
+///
+/// Bytes moved: W once; x once for each block (from L2); q once, k and v twice.
+
+#include <cstdint>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/math.hpp"
+#include "nanovllm/cuda/linear/small_m/fused.cuh"
+#include "nanovllm/cuda/linear/small_m/kernel.cuh"
+#include "nanovllm/cuda/linear/tuning.hpp"
+#include "nanovllm/cuda/ptx/async_copy.cuh"
+#include "nanovllm/cuda/ptx/cluster.cuh"
+#include "nanovllm/cuda/ptx/mbarrier.cuh"
+#include "nanovllm/cuda/runtime/context.cuh"
+#include "nanovllm/cuda/runtime/device_matrix.cuh"
+#include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/head_row.cuh"
+#include "nanovllm/cuda/tile/kv_slots.cuh"
+#include "nanovllm/cuda/tile/reduce.cuh"
+#include "nanovllm/ops/kv_view.hpp"
+#include "nanovllm/ops/project_qkv.hpp"
+
+namespace nanovllm::cuda {
+namespace detail {
+
+/// What is done to the heads, by value.
+struct SmallMHeads {
+  QkNormRope<bf16> of;
+  KvView<bf16> kv;
+  std::int32_t num_heads;  ///< of q
+};
+
+/// One element of a norm's weights, ahead of the wait: see `load_norm_weights`.
+__device__ __forceinline__ bf16 load_head_weight(const bf16* p) {
+  std::uint16_t bits;
+  asm volatile("ld.global.b16 %0, [%1];" : "=h"(bits) : "l"(__cvta_generic_to_global(p)));
+  return __builtin_bit_cast(bf16, bits);
+}
+
+/// A warp has a row of x in the end, a lane the same column of all rows.
+using SmallMHeadsBlock = SmallMBlock<4, 1, true, SmallMForm::heads>;
+
+/// Grid: clusters of head_dim / kColumns blocks, one for each head of q, k and v. Dynamic shared
+/// memory: shared_bytes.
+template <class Block>
+__global__ void __launch_bounds__(Block::kThreads, 2)
+    small_m_heads_kernel(const SmallMOperands<bf16, bf16> p, const SmallMHeads heads) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  constexpr int kColumns = Block::kColumns, kHalf = kColumns / 2;
+  constexpr int kSums = kHalf / 8;  // of squares, of a token in this block
+  static_assert(kColumns == 32 && Block::kOutputs == 1);
+  extern __shared__ uint4 small_m_shared_ring[];
+  __shared__ float squares[Block::kWarps][128 / 16];  // of each token, from the whole cluster
+  __shared__ std::uint64_t complete;                  // they are here
+  const int head_dim = static_cast<int>(heads.kv.head_dim), num_ranks = head_dim / kColumns;
+  const int head = static_cast<int>(blockIdx.x) / num_ranks;
+  const int rank = static_cast<int>(blockIdx.x) % num_ranks;
+  const int kv_head = head - heads.num_heads;  // of k, then v; of q below 0
+  const bool is_v = kv_head >= static_cast<int>(heads.kv.num_kv_heads);
+  if (!is_v) {
+    if (threadIdx.x == 0) {
+      mbarrier_init(complete, 1);
+      mbarrier_init_fence();
+      mbarrier_arrive_expect(complete,
+                             static_cast<std::uint32_t>(p.num_tokens * head_dim / 16 * 4));
+    }
+    cluster_arrive();
+  }
+
+  const int token = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const bool is_low = lane < kHalf, exists = token < p.num_tokens;
+  const int pair = rank * kHalf + lane % kHalf;  // of the head
+  const int element = is_low ? pair : head_dim / 2 + pair;
+  bf16 weight{};
+  if (!is_v)
+    weight = load_head_weight((kv_head < 0 ? heads.of.q_norm : heads.of.k_norm).data + element);
+
+  Slot slot = kNoSlot;
+  float cosine = 0.f, sine = 0.f;
+  const auto load_ahead = [&] {
+    if (!exists) return;
+    if (kv_head >= 0) slot = heads.of.slots.data[token];
+    if (is_v) return;
+    const float* const angles = heads.of.cos_sin.at(heads.of.positions.data[token]);
+    cosine = angles[pair];
+    sine = angles[head_dim / 2 + pair];
+  };
+  const auto sums =
+      small_m_products<Block>(p, head * head_dim + rank * kHalf, small_m_shared_ring, load_ahead);
+
+  if (!is_v) cluster_wait();  // no block writes to another one before that has begun
+  if (!exists) return;
+  bf16 out = from_float<bf16>(sums.of(token, lane) * sums.scale(token, p.k, p.eps) + 0.f);
+  if (!is_v) {
+    const float y = to_float(out);
+    float run[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) run[j] = __shfl_sync(0xffffffffu, y, lane / 8 * 8 + j);
+    float sum = sum_of_squares(run);
+    sum += __shfl_xor_sync(0xffffffffu, sum, kHalf);
+    if (const int to = lane % 8; is_low && to < num_ranks) {
+      const std::uint32_t at = shared_address(&squares[token][rank * kSums + lane / 8]);
+      push_cluster(cluster_address(at, to), sum, cluster_address(shared_address(&complete), to));
+    }
+    mbarrier_wait_cluster(complete, 0);  // nor ends before all have written to it
+    const bool is_wide = head_dim == 128;
+    sum = is_wide ? warp_sum<8>(squares[token][lane % 8]) : warp_sum<4>(squares[token][lane % 4]);
+    const float inverse = inverse_rms(sum, is_wide ? 1.f / 128 : 1.f / 64, heads.of.eps);
+    const float unit = to_float(from_float<bf16>(__fmul_rn(y, inverse)));
+    const float x = to_float(from_float<bf16>(__fmul_rn(unit, to_float(weight))));
+    const float other = __fmul_rn(__shfl_xor_sync(0xffffffffu, x, kHalf), sine);
+    out = from_float<bf16>(__fmaf_rn(x, cosine, is_low ? -other : other));
+  }
+  p.y[token * p.y_stride + head * head_dim + element] = out;
+  if (slot == kNoSlot) return;  // of q, or a padded row
+  heads.kv.data[slot_offset(heads.kv, slot, static_cast<std::uint32_t>(kv_head)) + element] = out;
+#endif
+}
+
+}  // namespace detail
+
+/// `project_qkv` in one kernel; the next one starts when the one ahead has ended. False, with nothing
+/// enqueued, where the operands or the device are not what the kernel takes. No operand is empty,
+/// and all fit together. Allocates nothing and does not synchronise. Throws ShapeError for a cache
+/// of more slots than 31 bits count.
+[[nodiscard]] inline bool small_m_project_qkv(
+    const ProjectQkvArgs<bf16, DeviceMatrix<bf16>, bf16, bf16>& args, const Context& context) {
+  using Block = detail::SmallMHeadsBlock;
+  const SmallMNorm norm{args.norm.weight, args.norm.eps};
+  const MatrixView<const bf16> weight = args.weight->view();
+  const std::int64_t head_dim = args.kv.head_dim;
+  if (!context.is_hopper() || !args.norm || args.x.extent(0) > kMaxSmallMHeadRows ||
+      (head_dim != 64 && head_dim != 128) || !small_m_linear_takes(args.x, norm, weight))
+    return false;
+  check_num_slots("project_qkv", args.kv);
+  auto p = detail::small_m_operands("project_qkv", args.x, norm, weight, args.qkv, false, true);
+  p.pair_rows = static_cast<std::int32_t>(head_dim / 2);
+  const int steps = static_cast<int>(ceil_div(p.k, Block::kSpan));
+  launch(detail::small_m_heads_kernel<Block>,
+         {.grid = dim3(static_cast<unsigned>(p.n / Block::kColumns)),
+          .block = dim3(Block::kThreads),
+          .shared_bytes = static_cast<std::size_t>(Block::shared_bytes(steps, p.num_tokens)),
+          .cluster = static_cast<int>(head_dim) / Block::kColumns,
+          .packs_clusters = true,
+          .shared_percent = small_m_shared_percent(p.num_tokens)},
+         context, p,
+         detail::SmallMHeads{args.heads, args.kv, static_cast<std::int32_t>(args.num_heads())});
+  return true;
+}
+
+}  // namespace nanovllm::cuda
