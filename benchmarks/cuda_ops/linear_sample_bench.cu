@@ -1,5 +1,5 @@
 /// Times lm_head and the draw of plain rows: `linear` as start-up tunes it and `sample`, against
-/// `linear_sample` in one kernel, all forms, and against the same kernel that stores its logits.
+/// `linear_sample` in one kernel, and against the same kernel that stores its logits.
 /// Usage: linear_sample_bench [JSON path [K [rows ...]]]
 
 #include <cmath>
@@ -16,11 +16,10 @@
 #include "nanovllm/cuda/sampling/sampler.cuh"
 #include "timing.cuh"
 
+namespace nanovllm::bench {
 namespace {
 
-using namespace nanovllm;
-
-constexpr std::int64_t kVocab = 151936, kMostRows = 256;
+constexpr std::int64_t kVocab = 151936, kMostRows = cuda::kMaxLinearSampleRows;
 
 /// Normal numbers of this deviation.
 __global__ void fill(bf16* p, std::int64_t size, float deviation, unsigned key) {
@@ -70,15 +69,13 @@ struct Operands {
   }
 };
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   cuda::Stream stream;
   const cuda::Context context = cuda::Context::on(stream.get());
   Operands operands{argc > 2 ? std::atoll(argv[2]) : 1024};
   std::vector<std::int64_t> row_counts;
   for (int i = 3; i < argc; ++i) row_counts.push_back(std::atoll(argv[i]));
-  if (row_counts.empty()) row_counts = {1, 8, 16, 32, 64, 96, 128, 192, 256};
+  if (row_counts.empty()) row_counts = {1, 4, 8, 16, 24, 32, 48, 64};
   fill<<<1024, 256, 0, stream.get()>>>(operands.weight.data(), kVocab * operands.k,
                                        3.f / std::sqrt(static_cast<float>(operands.k)), 1);
   fill<<<64, 256, 0, stream.get()>>>(operands.x.data(), kMostRows * operands.k, 1.f, 2);
@@ -88,14 +85,14 @@ int main(int argc, char** argv) {
   cuda::LinearSampleWorkspace workspace(context);
   cuda::TensorMaps maps;
   const cuda::DeviceMatrix<bf16>* const weights[] = {&operands.weight};
-  bench::Report report;
+  Report report;
   for (const std::int64_t m : row_counts) {
     engine.tune<bf16, float>(std::span(weights), false, std::span(&m, 1), context);
     const double bytes = 2. * static_cast<double>(kVocab * operands.k);
     const double flop = bytes * static_cast<double>(m);
     const auto add = [&](const std::string& name, const auto& run) {
-      report.add(std::to_string(m) + " rows, " + name, bench::time_in_graph(context, run, 8, 12),
-                 bytes, flop);
+      report.add(std::to_string(m) + " rows, " + name, time_in_graph(context, run, 8, 12), bytes,
+                 flop);
     };
     const auto linear = [&](int) { engine.run(operands.linear(m), context); };
     add("linear", linear);
@@ -106,24 +103,24 @@ int main(int argc, char** argv) {
         linear(i);
         cuda::sample(operands.sample(m), sampler, context);
       });
-      for (int form = 0; form < cuda::kNumLinearSampleForms; ++form) {
-        if (!cuda::suits_linear_sample(form, m)) continue;
-        const cuda::LinearSampleBlock block = cuda::kLinearSampleBlocks[form];
-        const std::string of = concat(" {", block.columns, ", ", block.subtiles, ", ", block.stages,
-                                      ", ", block.cluster, "}");
-        cuda::LinearSampleLayer layer{.x = operands.linear(m).x,
-                                      .weight = operands.weight.view(),
-                                      .rows = operands.sample(m).batch.rows,
-                                      .tokens = operands.sample(m).tokens};
-        const auto run = [&](int) {
-          static_cast<void>(cuda::linear_sample(layer, form, workspace, maps, context));
-        };
-        add("linear_sample, " + kind + of, run);
-        if (temperature > 0) continue;
-        layer.logits = operands.linear(m).y;
-        add("logits alone" + of, run);
-      }
+      cuda::LinearSampleLayer layer{.x = operands.linear(m).x,
+                                    .weight = operands.weight.view(),
+                                    .rows = operands.sample(m).batch.rows,
+                                    .tokens = operands.sample(m).tokens};
+      const auto run = [&](int) {
+        static_cast<void>(cuda::linear_sample(layer, workspace, maps, context));
+      };
+      add("linear_sample, " + kind, run);
+      if (temperature > 0) continue;
+      layer.logits = operands.linear(m).y;
+      add("linear_sample's logits", run);
     }
   }
   if (argc > 1) report.write(argv[1]);
+  return 0;
 }
+
+}  // namespace
+}  // namespace nanovllm::bench
+
+int main(int argc, char** argv) { return nanovllm::bench::run(argc, argv); }

@@ -23,11 +23,9 @@ class ForcedBackend : public CudaBackend {
     if constexpr (std::is_same_v<T, bf16>) {
       if (!context().is_hopper()) return;
       for (const std::int64_t bucket : cuda::kRowBuckets) {
-        for (int form = 0; form < cuda::kNumLinearSampleForms; ++form) {
-          if (bucket <= cuda::kMaxLinearSampleRows && cuda::suits_linear_sample(form, bucket))
-            state_.linear_sample.choose(MatrixView<const bf16>(nullptr, {bucket, weight.cols()}),
-                                        weight, {.form = form, .stores = true}, context());
-        }
+        if (bucket <= cuda::kMaxLinearSampleRows)
+          state_.linear_sample.choose(MatrixView<const bf16>(nullptr, {bucket, weight.cols()}),
+                                      weight, {.draws = true, .stores = true}, context());
         if (bucket >= max_rows) return;
       }
     }

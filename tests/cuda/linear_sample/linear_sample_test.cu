@@ -32,14 +32,6 @@ SamplingRow plain_settings(std::mt19937& random, std::size_t num_temperatures) {
   return out;
 }
 
-/// The least forms that take m rows: one for each way to cut blocks.
-std::vector<int> forms_of(std::int64_t m) {
-  std::vector<int> out;
-  for (int form = 0; form < cuda::kNumLinearSampleForms; ++form)
-    if (cuda::suits_linear_sample(form, m)) out.push_back(form);
-  return out;
-}
-
 /// What a layer reads and writes, and a device to run it on. NaN stands between the rows.
 class Rig {
  public:
@@ -72,12 +64,12 @@ class Rig {
   }
 
   /// The logits of x's first m rows.
-  GpuMatrix<float> logits(std::int64_t m, int form, std::int64_t pad = 0) {
+  GpuMatrix<float> logits(std::int64_t m, std::int64_t pad = 0) {
     GpuMatrix<float> out(m, vocab(), {pad, 0});
     cuda::LinearSampleLayer layer = this->layer(m);
     layer.logits = out.view();
     poison_shared_memory(gpu_.context);
-    REQUIRE(cuda::linear_sample(layer, form, workspace_, maps_, gpu_.context));
+    REQUIRE(cuda::linear_sample(layer, workspace_, maps_, gpu_.context));
     gpu_.sync();
     out.download();
     REQUIRE(out.surroundings_intact());
@@ -85,7 +77,7 @@ class Rig {
   }
 
   /// The tokens of x's first rows, one for each of `settings`, drawn `repeats` times: the same ones.
-  std::vector<TokenId> draw(const std::vector<SamplingRow>& settings, int form, int repeats = 1) {
+  std::vector<TokenId> draw(const std::vector<SamplingRow>& settings, int repeats = 1) {
     const auto m = static_cast<std::int64_t>(settings.size());
     GpuArray<SamplingRow> rows(settings);
     std::vector<TokenId> first;
@@ -95,7 +87,7 @@ class Rig {
       layer.rows = {rows.data(), {m}};
       layer.tokens = {tokens.data(), {m}};
       if (i == 0) poison_shared_memory(gpu_.context);
-      REQUIRE(cuda::linear_sample(layer, form, workspace_, maps_, gpu_.context));
+      REQUIRE(cuda::linear_sample(layer, workspace_, maps_, gpu_.context));
       gpu_.sync();
       tokens.download();
       REQUIRE(tokens.guards_intact());
@@ -105,10 +97,10 @@ class Rig {
     return first;
   }
 
-  /// Draws by `form`, and checks that these are the CPU's tokens for the logits that the form stores.
-  void check(const std::vector<SamplingRow>& settings, int form, int repeats = 1) {
+  /// Draws, and checks that these are the CPU's tokens for the logits that are stored.
+  void check(const std::vector<SamplingRow>& settings, int repeats = 1) {
     const auto m = static_cast<std::int64_t>(settings.size());
-    const GpuMatrix<float> stored = logits(m, form);
+    const GpuMatrix<float> stored = logits(m);
     Batch batch(vocab());
     for (std::int64_t r = 0; r < m; ++r) {
       std::vector<float> row;
@@ -117,7 +109,7 @@ class Rig {
       batch.add(row, settings[static_cast<std::size_t>(r)]);
     }
     Outputs expected = batch.expected(), out = expected;
-    out.tokens = draw(settings, form, repeats);
+    out.tokens = draw(settings, repeats);
     compare(batch, out, expected);
   }
 
@@ -164,27 +156,25 @@ TEST_CASE("linear_sample's logits equal float64", "[linear_sample]") {
                                     {16, 255, 64},
                                     {31, 1000, 200},
                                     {64, 513, 1032},
-                                    {100, 257, 128},
-                                    {130, 640, 72},
-                                    {256, 1025, 320}}) {
+                                    {33, 257, 128},
+                                    {17, 640, 72},
+                                    {64, 1025, 2120}}) {
     rig.load(GpuMatrix<bf16>::random(m, k, 1, {8, 0}), GpuMatrix<bf16>::random(vocab, k, 2));
-    for (const int form : forms_of(m)) {
-      CAPTURE(m, vocab, k, form);
-      const GpuMatrix<float> y = rig.logits(m, form, 5);
-      Worst worst;
-      for (std::int64_t i = 0; i<m; i += m> 20 ? 7 : 1) {
-        for (std::int64_t t = 0; t < vocab; ++t) {
-          double sum = 0, size = 0;
-          for (std::int64_t c = 0; c < k; ++c) {
-            const double term = rig.x().value(i, c) * rig.weight().value(t, c);
-            sum += term, size += std::abs(term);
-          }
-          worst.add(y.value(i, t), sum,
-                    8 * 0x1p-24 * std::sqrt(static_cast<double>(k) + 1.) * size + 1e-30);
+    CAPTURE(m, vocab, k);
+    const GpuMatrix<float> y = rig.logits(m, 5);
+    Worst worst;
+    for (std::int64_t i = 0; i<m; i += m> 20 ? 7 : 1) {
+      for (std::int64_t t = 0; t < vocab; ++t) {
+        double sum = 0, size = 0;
+        for (std::int64_t c = 0; c < k; ++c) {
+          const double term = rig.x().value(i, c) * rig.weight().value(t, c);
+          sum += term, size += std::abs(term);
         }
+        worst.add(y.value(i, t), sum,
+                  8 * 0x1p-24 * std::sqrt(static_cast<double>(k) + 1.) * size + 1e-30);
       }
-      CHECK(worst.ratio() <= 1);
     }
+    CHECK(worst.ratio() <= 1);
   }
 }
 
@@ -198,26 +188,24 @@ TEST_CASE("linear_sample draws the CPU's tokens", "[linear_sample]") {
                                     {2, 8},
                                     {7, 16},
                                     {16, 31},
-                                    {33, 100},
-                                    {127, 256},
+                                    {33, 50},
+                                    {127, 64},
                                     {129, 9},
                                     {1023, 64},
-                                    {4099, 130},
+                                    {4099, 33},
                                     {9999, 7},
                                     {20001, 40},
                                     {40001, 1},
                                     {60000, 2},
-                                    {33000, 96},
-                                    {17003, 256}}) {
+                                    {33000, 17},
+                                    {17003, 63}}) {
     rig.load(finite_batch(vocab, rows, random));
-    for (const int form : forms_of(rows)) {
-      for (const std::size_t temperatures : {kUsual, std::size(kTemperatures)}) {
-        CAPTURE(vocab, rows, form);
-        std::vector<SamplingRow> settings;
-        for (std::int64_t r = 0; r < rows; ++r)
-          settings.push_back(plain_settings(random, temperatures));
-        rig.check(settings, form, 2);
-      }
+    for (const std::size_t temperatures : {kUsual, std::size(kTemperatures)}) {
+      CAPTURE(vocab, rows);
+      std::vector<SamplingRow> settings;
+      for (std::int64_t r = 0; r < rows; ++r)
+        settings.push_back(plain_settings(random, temperatures));
+      rig.check(settings, 2);
     }
   }
 }
@@ -228,36 +216,34 @@ TEST_CASE("linear_sample draws the plain sampler's tokens from many rows", "[lin
   if (!gpu.context.is_hopper()) return;
   Rig rig(gpu);
   std::mt19937 random(32);
-  constexpr std::int64_t kRows = 256, kVocab = 151936, kIn = 64;
+  constexpr std::int64_t kRows = 64, kVocab = 151936, kIn = 64;
   rig.load(GpuMatrix<bf16>::random(kRows, kIn, 3), GpuMatrix<bf16>::random(kVocab, kIn, 4));
   cuda::SamplerWorkspace sampler(kRows, kVocab, gpu.context);
   GpuArray<std::int32_t> starts(std::vector<std::int32_t>(kRows + 1));
   GpuArray<float> logprobs(kRows);
   GpuArray<TokenId> expected(kRows);
-  for (const std::int64_t m : {1, 8, 24, 64, 128, 200, 256}) {
-    for (const int form : forms_of(m)) {
-      GpuMatrix<float> stored(m, kVocab);
-      cuda::LinearSampleLayer layer = rig.layer(m);
-      layer.logits = stored.view();
-      REQUIRE(cuda::linear_sample(layer, form, rig.workspace(), rig.maps(), gpu.context));
-      for (int repeat = 0; repeat < 30; ++repeat) {
-        CAPTURE(m, form, repeat);
-        std::vector<SamplingRow> settings;
-        for (std::int64_t r = 0; r < m; ++r) settings.push_back(plain_settings(random, kUsual));
-        GpuArray<SamplingRow> rows(settings);
-        SampleArgs args{.logits = stored.view(), .plain = true};
-        args.batch.rows = {rows.data(), {m}};
-        args.batch.banned.starts = {starts.data(), {m + 1}};
-        args.tokens = {expected.data(), {m}};
-        args.logprobs = {logprobs.data(), {m}};
-        args.top_tokens = {nullptr, {m, 0}};
-        args.top_logprobs = {nullptr, {m, 0}};
-        cuda::sample(args, sampler, gpu.context);
-        gpu.sync();
-        expected.download();
-        const std::vector<TokenId> tokens = rig.draw(settings, form);
-        REQUIRE(std::equal(tokens.begin(), tokens.end(), expected.host.begin()));
-      }
+  for (const std::int64_t m : {1, 8, 15, 24, 40, 64}) {
+    GpuMatrix<float> stored(m, kVocab);
+    cuda::LinearSampleLayer layer = rig.layer(m);
+    layer.logits = stored.view();
+    REQUIRE(cuda::linear_sample(layer, rig.workspace(), rig.maps(), gpu.context));
+    for (int repeat = 0; repeat < 30; ++repeat) {
+      CAPTURE(m, repeat);
+      std::vector<SamplingRow> settings;
+      for (std::int64_t r = 0; r < m; ++r) settings.push_back(plain_settings(random, kUsual));
+      GpuArray<SamplingRow> rows(settings);
+      SampleArgs args{.logits = stored.view(), .plain = true};
+      args.batch.rows = {rows.data(), {m}};
+      args.batch.banned.starts = {starts.data(), {m + 1}};
+      args.tokens = {expected.data(), {m}};
+      args.logprobs = {logprobs.data(), {m}};
+      args.top_tokens = {nullptr, {m, 0}};
+      args.top_logprobs = {nullptr, {m, 0}};
+      cuda::sample(args, sampler, gpu.context);
+      gpu.sync();
+      expected.download();
+      const std::vector<TokenId> tokens = rig.draw(settings);
+      REQUIRE(std::equal(tokens.begin(), tokens.end(), expected.host.begin()));
     }
   }
 }
@@ -289,7 +275,7 @@ TEST_CASE(
         if (kind == huge) x = x * 1e30f;
         row.push_back(x);
       }
-      for (const std::int64_t m : {1, 9, 40, 70, 140}) {
+      for (const std::int64_t m : {1, 9, 20, 40, 64}) {
         GpuMatrix<bf16> x(m, 8), weight(vocab, 8);  // the same logits in all rows
         for (std::int64_t c = 0; c < 8; ++c) {
           for (std::int64_t r = 0; r < m; ++r) x(r, c) = bf16(c == 0 ? 1.f : 0.f);
@@ -302,9 +288,8 @@ TEST_CASE(
         for (std::int64_t r = 0; r < m; ++r)
           settings.push_back(
               plain_settings(random, r % 4 == 0 ? std::size(kTemperatures) : kUsual));
-        const auto forms = forms_of(m);
         CAPTURE(vocab, static_cast<int>(kind), m);
-        rig.check(settings, forms[random() % forms.size()]);
+        rig.check(settings);
       }
     }
   }
@@ -318,7 +303,7 @@ TEST_CASE("Races in linear_sample that float32 cannot tell apart are decided by 
   Rig rig(gpu);
   std::mt19937 random(34);
   for (const std::int64_t vocab : {40, 3000, 30000}) {
-    for (const std::int64_t rows : {64, 250}) {
+    for (const std::int64_t rows : {7, 16, 30, 64}) {
       Batch batch(vocab);
       std::vector<SamplingRow> settings;
       for (std::int64_t r = 0; r < rows; ++r) {
@@ -339,27 +324,22 @@ TEST_CASE("Races in linear_sample that float32 cannot tell apart are decided by 
         settings.push_back(row);
       }
       rig.load(batch);
-      for (const int form : forms_of(rows)) {
-        CAPTURE(vocab, rows, form);
-        rig.check(settings, form, 3);
-      }
+      CAPTURE(vocab, rows);
+      rig.check(settings, 3);
     }
   }
 }
 
-TEST_CASE("A row has the same logits in all forms of linear_sample, among any rows",
-          "[linear_sample]") {
+TEST_CASE("A row has the same logits among any rows of linear_sample", "[linear_sample]") {
   if (!has_gpu()) return;
   const Gpu gpu;
   if (!gpu.context.is_hopper()) return;
   Rig rig(gpu);
-  rig.load(GpuMatrix<bf16>::random(256, 1544, 5), GpuMatrix<bf16>::random(2000, 1544, 6));
-  const GpuMatrix<float> all = rig.logits(256, forms_of(256)[0]);
-  for (const std::int64_t m : {1, 8, 9, 17, 33, 64, 65, 128, 129, 256}) {
-    for (const int form : forms_of(m)) {
-      CAPTURE(m, form);
-      CHECK(rig.logits(m, form).same_rows(all, 0, m, 0));
-    }
+  rig.load(GpuMatrix<bf16>::random(64, 1544, 5), GpuMatrix<bf16>::random(2000, 1544, 6));
+  const GpuMatrix<float> all = rig.logits(64);
+  for (const std::int64_t m : {1, 8, 9, 16, 17, 32, 33, 63}) {
+    CAPTURE(m);
+    CHECK(rig.logits(m).same_rows(all, 0, m, 0));
   }
 }
 
@@ -370,29 +350,27 @@ TEST_CASE("linear_sample in a graph draws the same a hundred times", "[linear_sa
   Rig rig(gpu);
   std::mt19937 random(35);
   constexpr std::int64_t kVocab = 50000;
-  rig.load(GpuMatrix<bf16>::random(256, 128, 7), GpuMatrix<bf16>::random(kVocab, 128, 8));
-  for (const std::int64_t m : {3, 64, 256}) {
+  rig.load(GpuMatrix<bf16>::random(64, 128, 7), GpuMatrix<bf16>::random(kVocab, 128, 8));
+  for (const std::int64_t m : {3, 16, 31, 64}) {
     std::vector<SamplingRow> settings;
     for (std::int64_t r = 0; r < m; ++r) settings.push_back(plain_settings(random, kUsual));
     GpuArray<SamplingRow> rows(settings);
     GpuArray<TokenId> tokens(settings.size());
-    for (const int form : forms_of(m)) {
-      CAPTURE(m, form);
-      const std::vector<TokenId> expected = rig.draw(settings, form);
-      cuda::LinearSampleLayer layer = rig.layer(m);
-      layer.rows = {rows.data(), {m}};
-      layer.tokens = {tokens.data(), {m}};
-      const cuda::Graph graph = cuda::Graph::capture(gpu.context.stream, [&] {
-        for (int i = 0; i < 3; ++i)  // one starts while the one before ends
-          REQUIRE(cuda::linear_sample(layer, form, rig.workspace(), rig.maps(), gpu.context));
-      });
-      for (int repeat = 0; repeat < 100; ++repeat) {
-        poison(tokens.data(), m, gpu.context);
-        graph.launch(gpu.context.stream);
-        gpu.sync();
-        tokens.download();
-        REQUIRE(tokens.host == expected);
-      }
+    CAPTURE(m);
+    const std::vector<TokenId> expected = rig.draw(settings);
+    cuda::LinearSampleLayer layer = rig.layer(m);
+    layer.rows = {rows.data(), {m}};
+    layer.tokens = {tokens.data(), {m}};
+    const cuda::Graph graph = cuda::Graph::capture(gpu.context.stream, [&] {
+      for (int i = 0; i < 3; ++i)  // one starts while the one before ends
+        REQUIRE(cuda::linear_sample(layer, rig.workspace(), rig.maps(), gpu.context));
+    });
+    for (int repeat = 0; repeat < 100; ++repeat) {
+      poison(tokens.data(), m, gpu.context);
+      graph.launch(gpu.context.stream);
+      gpu.sync();
+      tokens.download();
+      REQUIRE(tokens.host == expected);
     }
   }
 }
@@ -402,21 +380,20 @@ TEST_CASE("linear_sample refuses what it does not do", "[linear_sample]") {
   const Gpu gpu;
   if (!gpu.context.is_hopper()) return;
   Rig rig(gpu);
-  const auto takes = [&](std::int64_t m, std::int64_t k, std::int64_t pad, int form) {
+  const auto takes = [&](std::int64_t m, std::int64_t k, std::int64_t pad) {
     rig.load(GpuMatrix<bf16>::random(m, k, 1, {pad, 0}), GpuMatrix<bf16>::random(40, k, 2));
     GpuMatrix<float> y(m, 40);
     cuda::LinearSampleLayer layer = rig.layer(m);
     layer.logits = y.view();
-    const bool took = cuda::linear_sample(layer, form, rig.workspace(), rig.maps(), gpu.context);
+    const bool took = cuda::linear_sample(layer, rig.workspace(), rig.maps(), gpu.context);
     gpu.sync();
     return took;
   };
-  CHECK(takes(3, 64, 0, forms_of(3)[0]));
-  CHECK_FALSE(takes(3, 64, 0, cuda::kNumLinearSampleForms));
-  CHECK_FALSE(takes(3, 60, 4, forms_of(3)[0]));  // K
-  CHECK_FALSE(takes(3, 64, 3, forms_of(3)[0]));  // rows of x
-  CHECK_FALSE(takes(257, 64, 0, forms_of(256)[0]));
-  CHECK_FALSE(takes(9, 64, 0, forms_of(8)[0]));
+  CHECK(takes(3, 64, 0));
+  CHECK_FALSE(takes(3, 60, 4));  // K
+  CHECK_FALSE(takes(3, 64, 3));  // rows of x
+  CHECK(takes(64, 64, 0));
+  CHECK_FALSE(takes(65, 64, 0));
 }
 
 TEST_CASE("LinearSampleEngine draws and stores by what it has timed, and leaves the rest",
@@ -462,9 +439,9 @@ TEST_CASE("LinearSampleEngine draws and stores by what it has timed, and leaves 
     cuda::detail::fill_noise(noise.data(), std::int64_t{1} << 27, gpu.context);
   });
   CHECK_FALSE(engine.run(args(kMost), gpu.context));
-  for (const std::int64_t m : {1, 8, 24, 64, 100, 256}) {
+  for (const std::int64_t m : {1, 8, 24, 64}) {
     CAPTURE(m);
-    CHECK(engine.plan_of(args(m).x, weight).form != cuda::LinearSampleEngine::kNone);
+    CHECK(engine.plan_of(args(m).x, weight).draws);
     REQUIRE(engine.run(linear_args(m), gpu.context));
     gpu.sync();
     logits.download();

@@ -10,35 +10,30 @@
 #include "nanovllm/cuda/linear_sample/traits.cuh"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
 #include "nanovllm/cuda/ptx/named_barrier.cuh"
-#include "nanovllm/cuda/ptx/wgmma.cuh"
 #include "nanovllm/cuda/sampling/math.cuh"
 
 namespace nanovllm::cuda::detail {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// Tells the other blocks when the best of this one's rows arrive, between two tiles. By the warps
-/// that draw noise.
+/// Makes what a tile's logits are compared with from the best of this block so far and what other
+/// blocks have told, if not the latest, and tells them. By the warps that draw noise, between two
+/// tiles.
 template <class Traits>
-__device__ __forceinline__ void publish_bounds(const LinearSampleShared<Traits>& shared,
-                                               const LinearSampleParams& p, int thread) {
+__device__ __forceinline__ void exchange_bounds(LinearSampleShared<Traits>& shared,
+                                                const LinearSampleParams& p, int thread) {
   for (int r = thread; r < min(Traits::kColumns, p.rows); r += Traits::kNoiseThreads) {
+    EntryTest& test = shared.tests[r];
+    if (test.slope == 0) continue;  // cannot be raced
     const Entry& best = shared.best[r].entry;
-    if (best.id != kNobody) atomicMin(p.scratch.bounds + r, key_of(best.at));
-  }
-}
-
-/// Has this block know what the others have told, if not the latest.
-template <class Traits>
-__device__ __forceinline__ void fetch_bounds(LinearSampleShared<Traits>& shared,
-                                             const LinearSampleParams& p, int thread) {
-  for (int r = thread; r < min(Traits::kColumns, p.rows); r += Traits::kNoiseThreads) {
-    const float at = logit_of(__ldcg(p.scratch.bounds + r));
-    const bool draws = (shared.draws[r / 32] >> r % 32 & 1) != 0;
-    if (shared.tests[r].slope == 0) continue;  // cannot be raced
-    const float threshold = draws ? threshold_of_draw(at) : threshold_of_greedy(at);
+    float at = logit_of(__ldcg(p.scratch.bounds + r));
     shared.known[r] = at;
-    if (threshold < shared.tests[r].threshold) shared.tests[r].threshold = threshold;
+    if (best.id != kNobody && best.at < at) {
+      at = best.at;
+      atomicMin(p.scratch.bounds + r, key_of(at));
+    }
+    const bool draws = (shared.draws[r / 32] >> r % 32 & 1) != 0;
+    test.threshold = fminf(test.threshold, draws ? threshold_of_draw(at) : threshold_of_greedy(at));
   }
 }
 
@@ -47,21 +42,20 @@ template <class Traits>
 __device__ __forceinline__ void linear_sample_noise(LinearSampleShared<Traits>& shared,
                                                     LinearSampleBarriers<Traits>& barriers,
                                                     const LinearSampleParams& p) {
-  const LinearSampleTiles<Traits> tiles(p.tiles);
-  const int thread = static_cast<int>(threadIdx.x) - 32;
-  constexpr int kItems = 2 * Traits::kSubtiles * Traits::kWords * 4 * 2 * 4;
+  const int thread = static_cast<int>(threadIdx.x) - 32, first_tile = static_cast<int>(blockIdx.x);
+  constexpr int kItems = 2 * Traits::kWords * 4 * 2 * 4;
   std::uint32_t parity = 1;
-  for (int tile = tiles.first; tile < p.tiles; tile += tiles.step) {
+  for (int tile = first_tile; tile < p.tiles; tile += static_cast<int>(gridDim.x)) {
     mbarrier_wait(barriers.noise_empty, parity);
     parity ^= 1;
-    const bool is_first = tile == tiles.first;
-    if (!is_first) publish_bounds(shared, p, thread);
+    const bool is_first = tile == first_tile;
+    if (!is_first) exchange_bounds(shared, p, thread);
     for (int item = thread; item < kItems; item += Traits::kNoiseThreads) {
       const int c = item % 4, half = item / 4 % 2, warp = item / 8 % 4;
-      const int word = item / 32 % Traits::kWords, subtile = item / 32 / Traits::kWords;
-      const auto group =
-          static_cast<std::uint32_t>(tile * Traits::kTokens + subtile * 64 + warp * 16 + half * 4) /
-          4;
+      const int word = item / 32 % Traits::kWords, warpgroup = item / 32 / Traits::kWords;
+      const auto group = static_cast<std::uint32_t>(tile * Traits::kTokens + warpgroup * 64 +
+                                                    warp * 16 + half * 4) /
+                         4;
       std::uint32_t bytes[4] = {}, seconds[4] = {};
 #pragma unroll 1
       for (int i = 0; i < 4; ++i) {  // of two neighbouring rows, and the same 8 on
@@ -79,16 +73,14 @@ __device__ __forceinline__ void linear_sample_noise(LinearSampleShared<Traits>& 
           seconds[t] |= b < a ? 1u << i : 0u;
         }
       }
-      const int place = (subtile * Traits::kWords + word) * 128 + warp * 32 + half * 16 + c;
+      const int place = (warpgroup * Traits::kWords + word) * 128 + warp * 32 + half * 16 + c;
 #pragma unroll
       for (int t = 0; t < 4; ++t) {
         shared.noise[place + 4 * t] = bytes[t];
         if (is_first) shared.seconds()[place + 4 * t] = static_cast<std::uint8_t>(seconds[t]);
       }
     }
-    if (!is_first) fetch_bounds(shared, p, thread);
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.noise_full);
+    mbarrier_arrive(barriers.noise_full);
   }
 }
 
@@ -104,145 +96,119 @@ struct LinearSampleRace {
                                               const LinearSampleParams& params)
       : shared(of_block),
         p(params),
+        queue(of_block.queue + (threadIdx.x - 128) / 32 * Traits::kQueue * 3),
         thread(static_cast<int>(threadIdx.x) - 128),
-        lane(thread % 32) {
-    // Not known to be the same for every tile, or addresses would take registers that sums need.
-    asm volatile("" : "+r"(thread), "+r"(lane));
-    queue = shared.queue + thread / 32 * Traits::kQueue * 3;
-    warp_row = thread / 128 * Traits::kSubtiles * 64 + thread / 32 % 4 * 16;
+        lane(thread % 32),
+        warp_row(thread / 32 * 16) {}
+
+  __device__ __forceinline__ const std::uint32_t* noise() const {
+    return shared.noise + thread / 128 * Traits::kWords * 128 + thread % 128;
   }
 
-  __device__ __forceinline__ const std::uint32_t* noise(int s) const {
-    return shared.noise + (thread / 128 * Traits::kSubtiles + s) * Traits::kWords * 128 +
-           thread % 128;
-  }
-
-  __device__ __forceinline__ const std::uint8_t* seconds(int s) const {
-    return shared.seconds() + (noise(s) - shared.noise);
+  __device__ __forceinline__ const std::uint8_t* seconds() const {
+    return shared.seconds() + (noise() - shared.noise);
   }
 
   /// The first thresholds of the rows, from the first tile of a block. Contains barriers of all
   /// consumers.
-  __device__ __forceinline__ void begin(float (&sum)[Traits::kSubtiles][Traits::kSums],
-                                        int first_token) {
+  __device__ __forceinline__ void begin(const float (&sum)[Traits::kSums], int first_token) {
     std::uint32_t* const bounds = shared.queue;
     static_assert(Traits::kQueueWords >= Traits::kColumns);
     for (int r = thread; r < Traits::kColumns; r += Traits::kConsumers) bounds[r] = kPlusInfKey;
-    named_barrier_sync<Traits::kConsumers>(2);
-    constexpr int kGroup = Traits::kColumns < 64 ? Traits::kColumns : 64;  // of rows
+    named_barrier_sync<Traits::kConsumers>(1);
+    constexpr int kLeast = Traits::kColumns / 4;  // rows of a thread
+    const bool counts = first_token + warp_row + lane / 4 + 8 < p.vocab;
+    float least[kLeast];
+    std::uint32_t bytes = 0, seconds = 0;
 #pragma unroll
-    for (int group = 0; group < Traits::kColumns; group += kGroup) {
-      float least[kGroup / 4];
-#pragma unroll
-      for (int i = 0; i < kGroup / 4; ++i) least[i] = std::numeric_limits<float>::infinity();
-#pragma unroll
-      for (int s = 0; s < Traits::kSubtiles; ++s) {
-        if (first_token + warp_row + s * 64 + lane / 4 + 8 >= p.vocab) continue;
-        std::uint32_t bytes = 0, seconds = 0;
-#pragma unroll
-        for (int i = 0; i < kGroup / 4; ++i) {
-          const int j = group / 8 + i / 2, e = i % 2;
-          if (i % 4 == 0) bytes = noise(s)[j / 2 * 128], seconds = this->seconds(s)[j / 2 * 128];
-          const float level = j % 2 == 0 ? (e == 0 ? noise_level<0>(bytes) : noise_level<1>(bytes))
-                                         : (e == 0 ? noise_level<2>(bytes) : noise_level<3>(bytes));
-          const float x =
-              (seconds & 1u << (j % 2 * 2 + e)) != 0 ? sum[s][4 * j + 2 + e] : sum[s][4 * j + e];
-          const float slope = shared.tests[8 * j + lane % 4 * 2 + e].slope;
-          const float at = fmaf(-x, slope, level);
-          least[i] = fminf(least[i], level < kMostLevel ? at : least[i]);
-        }
-      }
-      // The lanes of a row share its tokens out: each keeps half of what it had, three times.
-      const auto fold = [&]<int kHalf, int kOffset>() {
-        if constexpr (kHalf < 1) {
-          least[0] = fminf(least[0], __shfl_xor_sync(kAllLanes, least[0], kOffset));
-        } else {
-          const bool upper = (lane & kOffset) != 0;
-#pragma unroll
-          for (int i = 0; i < kHalf; ++i) {
-            const float other = upper ? least[i] : least[kHalf + i];
-            const float mine = upper ? least[kHalf + i] : least[i];
-            least[i] = fminf(mine, __shfl_xor_sync(kAllLanes, other, kOffset));
-          }
-        }
-      };
-      fold.template operator()<kGroup / 8, 16>();
-      fold.template operator()<kGroup / 16, 8>();
-      fold.template operator()<kGroup / 32, 4>();
-      constexpr int kKept = kGroup / 32 > 0 ? kGroup / 32 : 1;
-      const int first = (lane & 16) / 16 * (kGroup / 8) + (lane & 8) / 8 * (kGroup / 16) +
-                        (lane & 4) / 4 * (kGroup / 32);
-#pragma unroll
-      for (int i = 0; i < kKept; ++i) {
-        const int column = (first + i) / 2 * 8 + lane % 4 * 2 + (first + i) % 2;
-        atomicMin(bounds + group + column, key_of(least[i] + 0.f));
-      }
+    for (int i = 0; i < kLeast; ++i) {
+      const int j = i / 2, e = i % 2;
+      if (i % 4 == 0) bytes = noise()[j / 2 * 128], seconds = this->seconds()[j / 2 * 128];
+      const float level = j % 2 == 0 ? (e == 0 ? noise_level<0>(bytes) : noise_level<1>(bytes))
+                                     : (e == 0 ? noise_level<2>(bytes) : noise_level<3>(bytes));
+      const float x = (seconds & 1u << (j % 2 * 2 + e)) != 0 ? sum[4 * j + 2 + e] : sum[4 * j + e];
+      const float slope = shared.tests[8 * j + lane % 4 * 2 + e].slope;
+      const float at = fmaf(-x, slope, level);
+      // One that is NaN is no bound.
+      least[i] = fminf(std::numeric_limits<float>::infinity(),
+                       counts && level < kMostLevel ? at : std::numeric_limits<float>::infinity());
     }
-    named_barrier_sync<Traits::kConsumers>(2);
+    // The lanes of a row share its tokens out: each keeps half of what it had, three times.
+    const auto fold = [&]<int kHalf, int kOffset>() {
+      if constexpr (kHalf < 1) {
+        least[0] = fminf(least[0], __shfl_xor_sync(kAllLanes, least[0], kOffset));
+      } else {
+        const bool upper = (lane & kOffset) != 0;
+#pragma unroll
+        for (int i = 0; i < kHalf; ++i) {
+          const float other = upper ? least[i] : least[kHalf + i];
+          const float mine = upper ? least[kHalf + i] : least[i];
+          least[i] = fminf(mine, __shfl_xor_sync(kAllLanes, other, kOffset));
+        }
+      }
+    };
+    fold.template operator()<kLeast / 2, 16>();
+    fold.template operator()<kLeast / 4, 8>();
+    fold.template operator()<kLeast / 8, 4>();
+    constexpr int kKept = kLeast / 8 > 0 ? kLeast / 8 : 1;
+    const int first = (lane & 16) / 16 * (kLeast / 2) + (lane & 8) / 8 * (kLeast / 4) +
+                      (lane & 4) / 4 * (kLeast / 8);
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) {
+      const int column = (first + i) / 2 * 8 + lane % 4 * 2 + (first + i) % 2;
+      atomicMin(bounds + column, key_of(least[i] + 0.f));
+    }
+    named_barrier_sync<Traits::kConsumers>(1);
     for (int r = thread; r < Traits::kColumns; r += Traits::kConsumers) {
       const float bound = logit_of(bounds[r]) + kLevelSlack;
       if (shared.tests[r].slope > 0 && bound < std::numeric_limits<float>::infinity())
         shared.tests[r].threshold = with_slack(bound);
     }
-    named_barrier_sync<Traits::kConsumers>(2);
+    named_barrier_sync<Traits::kConsumers>(1);
   }
 
   /// Enters what of a tile can win.
-  __device__ __forceinline__ void offer(float (&sum)[Traits::kSubtiles][Traits::kSums],
-                                        int first_token) {
-    constexpr int kPairs = Traits::kSubtiles * Traits::kColumns / 4;  // of a thread
-    constexpr int kMasks = ceil_div(kPairs, 32);
-    std::uint32_t goes[kMasks] = {};
-    std::uint32_t bytes = 0;
+  __device__ __forceinline__ void offer(const float (&sum)[Traits::kSums], int first_token) {
+    constexpr int kPairs = Traits::kColumns / 4;  // of a thread
+    std::uint32_t goes = 0, bytes = 0;
 #pragma unroll
     for (int pair = 0; pair < kPairs; pair += 2) {
-      const int s = pair / (Traits::kColumns / 4), j = pair % (Traits::kColumns / 4) / 2;
-      if (j % 2 == 0) bytes = noise(s)[j / 2 * 128];
+      const int j = pair / 2;
+      if (j % 2 == 0) bytes = noise()[j / 2 * 128];
       const float4 test = *reinterpret_cast<const float4*>(shared.tests + 8 * j + lane % 4 * 2);
-      const float* const x = sum[s] + 4 * j;
+      const float* const x = sum + 4 * j;
       const float levels[2] = {j % 2 == 0 ? noise_level<0>(bytes) : noise_level<2>(bytes),
                                j % 2 == 0 ? noise_level<1>(bytes) : noise_level<3>(bytes)};
       // NaN goes on, too.
-      if (!(fmaf(fmaxf(x[0], x[2]), test.x, test.y) < levels[0]))
-        goes[pair / 32] |= 1u << pair % 32;
-      if (!(fmaf(fmaxf(x[1], x[3]), test.z, test.w) < levels[1]))
-        goes[pair / 32] |= 2u << pair % 32;
+      if (!(fmaf(fmaxf(x[0], x[2]), test.x, test.y) < levels[0])) goes |= 1u << pair;
+      if (!(fmaf(fmaxf(x[1], x[3]), test.z, test.w) < levels[1])) goes |= 2u << pair;
     }
-    std::uint32_t left[kMasks], any = 0;  // pairs of a lane at least that are not in the queue yet
-#pragma unroll
-    for (int i = 0; i < kMasks; ++i) any |= left[i] = __reduce_or_sync(kAllLanes, goes[i]);
+    // Pairs of a lane at least that are not in the queue yet.
+    std::uint32_t left = __reduce_or_sync(kAllLanes, goes);
 #pragma unroll 1
-    while (any != 0) {
-#pragma unroll
-      for (int s = 0; s < Traits::kSubtiles; ++s) wgmma_hold(sum[s]);
-      // So that nothing is made ahead of the loop: there are no registers for it.
-      int place = lane % 4 * 2 << 16 | (warp_row + lane / 4);
-      asm volatile("" : "+r"(place));
-      wgmma_hold(goes);
+    while (left != 0) {
+      const int place = lane % 4 * 2 << 16 | (warp_row + lane / 4);
       int count = 0;
 #pragma unroll
       for (int pair = 0; pair < kPairs; ++pair) {
-        if ((left[pair / 32] & 1u << pair % 32) == 0) continue;
-        const bool mine = (goes[pair / 32] & 1u << pair % 32) != 0;
+        if ((left & 1u << pair) == 0) continue;
+        const bool mine = (goes & 1u << pair) != 0;
         const unsigned mask = __ballot_sync(kAllLanes, mine);
         if (count + __popc(mask) > Traits::kQueue) continue;
-        const int s = pair / (Traits::kColumns / 4), j = pair % (Traits::kColumns / 4) / 2;
-        const float* const x = sum[s] + 4 * j + pair % 2;
+        const int j = pair / 2;
+        const float* const x = sum + 4 * j + pair % 2;
         if (mine) {
           const int slot = count + __popc(mask & ((1u << lane) - 1));
-          queue[slot] = static_cast<std::uint32_t>(place + ((8 * j + pair % 2) << 16) + s * 64);
+          queue[slot] = static_cast<std::uint32_t>(place + ((8 * j + pair % 2) << 16));
           queue[Traits::kQueue + 2 * slot] = __float_as_uint(x[0]);
           queue[Traits::kQueue + 2 * slot + 1] = __float_as_uint(x[2]);
         }
         count += __popc(mask);
-        left[pair / 32] &= ~(1u << pair % 32);
+        left &= ~(1u << pair);
       }
       __syncwarp();
       for (int i = lane; i < count; i += 32) enter(i, first_token);
       __syncwarp();
-      any = 0;
-#pragma unroll
-      for (int i = 0; i < kMasks; ++i) any |= left[i];
     }
   }
 
@@ -255,21 +221,20 @@ struct LinearSampleRace {
     for (int half = 0; half < 2; ++half) {
       const int id = first_token + static_cast<int>(place & 0xffffu) + 8 * half;
       if (id >= p.vocab) return;
-      race.enter(__uint_as_float(queue[Traits::kQueue + 2 * i + half]), id, shared.best[row],
-                 shared.tests[row]);
+      race.enter(__uint_as_float(queue[Traits::kQueue + 2 * i + half]), id, shared.best[row]);
     }
   }
 };
 
-/// Leaves the best of a block's rows, but for those known to be beaten, and finds the winners where this is the last block. By all
-/// consumers.
+/// Leaves the best of a block's rows, but for those known to be beaten, and finds the winners where
+/// this is the last block. By all consumers.
 template <class Traits>
 __device__ __forceinline__ void linear_sample_finish(LinearSampleShared<Traits>& shared,
                                                      const LinearSampleParams& p) {
   const LinearSampleScratch& scratch = p.scratch;
   const int r = static_cast<int>(threadIdx.x) - 128;
   const auto blocks = static_cast<std::int64_t>(gridDim.x);
-  named_barrier_sync<Traits::kConsumers>(2);
+  named_barrier_sync<Traits::kConsumers>(1);
   if (r < min(Traits::kColumns, p.rows) && shared.best[r].entry.id != kNobody) {
     const Entry mine = shared.best[r].entry;
     if (!RowRace(p.settings[r]).is_beaten(mine.at, shared.known[r])) {
@@ -279,14 +244,14 @@ __device__ __forceinline__ void linear_sample_finish(LinearSampleShared<Traits>&
     }
     __threadfence();
   }
-  named_barrier_sync<Traits::kConsumers>(2);
+  named_barrier_sync<Traits::kConsumers>(1);
   if (r == 0) {
     __threadfence();
     const unsigned ticket = atomicInc(scratch.ticket, gridDim.x - 1);
     shared.is_last = ticket == gridDim.x - 1 ? 1 : 0;
     __threadfence();
   }
-  named_barrier_sync<Traits::kConsumers>(2);
+  named_barrier_sync<Traits::kConsumers>(1);
   if (shared.is_last == 0 || r >= min(Traits::kColumns, p.rows)) return;
   __threadfence();
   const RowRace race(p.settings[r]);

@@ -64,25 +64,20 @@ class LinearSampleEngine {
 
   /// Draws in one kernel, where one was chosen. False, with nothing enqueued: run the parts.
   [[nodiscard]] bool run(const LinearSampleArgs<bf16, Matrix>& args, const Context& context) {
-    const Plan plan = plan_of(args.x, *args.weight);
-    return plan.form != kNone &&
-           linear_sample(layer_of(args), plan.form, *workspace_, maps_, context);
+    return plan_of(args.x, *args.weight).draws &&
+           linear_sample(layer_of(args), *workspace_, maps_, context);
   }
 
   /// The logits of the same kernel, where it was chosen. False, with nothing enqueued, else.
   [[nodiscard]] bool run(const FloatLinearArgs<bf16, Matrix>& args, const Context& context) {
-    if (args.accumulate) return false;
-    const Plan plan = plan_of(args.x, *args.weight);
-    return plan.form != kNone && plan.stores &&
-           linear_sample(layer_of(args), plan.form, *workspace_, maps_, context);
+    return !args.accumulate && plan_of(args.x, *args.weight).stores &&
+           linear_sample(layer_of(args), *workspace_, maps_, context);
   }
-
-  static constexpr int kNone = -1;
 
   /// What was chosen for a bucket of rows.
   struct Plan {
-    int form = kNone;     ///< an index into kLinearSampleBlocks, or kNone
-    bool stores = false;  ///< whether the form runs `linear`, too
+    bool draws = false;   ///< in one kernel
+    bool stores = false;  ///< `linear`, too, by the same products
   };
   [[nodiscard]] Plan plan_of(MatrixView<const bf16> x, const Matrix& weight) const {
     const auto found = plans_.find(key_of(x, weight));
@@ -94,10 +89,9 @@ class LinearSampleEngine {
     plans_.insert_or_assign(key_of(x, weight), plan);
   }
 
-  /// Times both ways for up to `max_rows` rows and keeps a form for each bucket where it is faster:
-  /// the draw at least by kLeastGain, and logits where they are wanted are no slower. `run_part` runs an op
-  /// by what has been chosen for it. Blocks the host; takes device memory and gives it back, but for
-  /// the workspace.
+  /// Times both ways for up to `max_rows` rows and draws in one kernel for each bucket where that
+  /// saves at least kLeastGain. `run_part` runs an op by what has been chosen for it. Blocks the
+  /// host; takes device memory and gives it back, but for the workspace.
   template <class Run>
   void tune(const Matrix& weight, std::int64_t max_rows, const Context& context,
             const Run& run_part) {
@@ -118,7 +112,7 @@ class LinearSampleEngine {
   /// Rows and columns of W, bucket of rows of x.
   using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t>;
 
-  /// What a form must at least save, as a part of the two ops' time.
+  /// What one kernel must at least save, as a part of the two ops' time.
   static constexpr double kLeastGain = 0.01;
 
   /// What is timed: noise, and rows that are drawn.
@@ -206,33 +200,29 @@ class LinearSampleEngine {
     constexpr int kCalls = 2;
     constexpr double kAnyTime = std::numeric_limits<double>::infinity();
     compose(args, run_part);  // loads its kernels, ahead of the capture
-    double best = (1 - kLeastGain) * detail::time_calls(context, kCalls, kAnyTime,
-                                                        [&](int) { compose(args, run_part); });
+    const double most_ms =
+        (1 - kLeastGain) *
+        detail::time_calls(context, kCalls, kAnyTime, [&](int) { compose(args, run_part); });
     const double linear_ms =
         detail::time_calls(context, kCalls, kAnyTime, [&](int) { run_part(linear_args); });
     const unsigned long long linear_hash =
         hash_after(operands, args, context, [&] { run_part(linear_args); });
     if (workspace_ == nullptr) workspace_ = std::make_unique<LinearSampleWorkspace>(context);
-    for (int form = 0; form < kNumLinearSampleForms; ++form) {
-      if (!suits_linear_sample(form, rows)) continue;
-      const auto run_form = [&](const auto& layer) {
-        return linear_sample(layer, form, *workspace_, maps_, context);
-      };
-      const auto time = [&](const auto& layer) {
-        if (!run_form(layer)) return kAnyTime;
-        return detail::time_calls(context, kCalls, 2 * best,
-                                  [&](int) { static_cast<void>(run_form(layer)); });
-      };
-      const double ms = time(layer_of(args));
-      if (ms >= best) continue;
-      const bool stores = time(layer_of(linear_args)) <= kMostStoreTime * linear_ms;
-      if (!stores && linear_hash != hash_after(operands, args, context, [&] {
-                       static_cast<void>(run_form(layer_of(linear_args)));
-                     }))
-        continue;
-      best = ms;
-      plans_.insert_or_assign(key_of(args.x, *args.weight), Plan{form, stores});
-    }
+    const auto run_once = [&](const auto& layer) {
+      return linear_sample(layer, *workspace_, maps_, context);
+    };
+    const auto time = [&](const auto& layer) {
+      if (!run_once(layer)) return kAnyTime;
+      return detail::time_calls(context, kCalls, 2 * most_ms,
+                                [&](int) { static_cast<void>(run_once(layer)); });
+    };
+    if (time(layer_of(args)) >= most_ms) return;
+    const bool stores = time(layer_of(linear_args)) <= kMostStoreTime * linear_ms;
+    if (!stores && linear_hash != hash_after(operands, args, context, [&] {
+                     static_cast<void>(run_once(layer_of(linear_args)));
+                   }))
+      return;
+    plans_.insert_or_assign(key_of(args.x, *args.weight), Plan{.draws = true, .stores = stores});
   }
 
   /// What the kernel that stores logits may take, as a part of what `linear` takes without it.

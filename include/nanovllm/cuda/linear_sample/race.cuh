@@ -35,14 +35,38 @@ struct Entry {
   return {std::numeric_limits<float>::infinity(), kNobody, 0.f};
 }
 
-/// The best of a row so far, in shared memory.
+/// The best of a row so far, in shared memory. While others may enter theirs it is read and written
+/// by atomic operations alone.
 struct BestEntry {
   Entry entry;
   unsigned lock;  ///< 1 while a thread changes `entry`
+
+  [[nodiscard]] __device__ unsigned* words() { return reinterpret_cast<unsigned*>(&entry); }
+
+  /// Puts `mine` in its place if `wins(what is there)`.
+  template <class Wins>
+  __device__ __forceinline__ void update(const Wins& wins, const Entry& mine) {
+    for (bool done = false; !done;) {
+      if (atomicCAS(&lock, 0u, 1u) != 0) continue;
+      __threadfence_block();
+      unsigned* const kept = words();
+      const Entry other{__uint_as_float(atomicOr(kept, 0u)),
+                        static_cast<TokenId>(atomicOr(kept + 1, 0u)),
+                        __uint_as_float(atomicOr(kept + 2, 0u))};
+      if (wins(other)) {
+        atomicExch(kept, __float_as_uint(mine.at));
+        atomicExch(kept + 1, static_cast<unsigned>(mine.id));
+        atomicExch(kept + 2, __float_as_uint(mine.logit));
+      }
+      __threadfence_block();
+      atomicExch(&lock, 0u);
+      done = true;
+    }
+  }
 };
 
 /// What a row's logits are compared with. A logit goes on unless logit · slope + threshold is below
-/// the byte's number.
+/// the byte's number. Made between two tiles by the warps that draw noise.
 struct EntryTest {
   float slope, threshold;
 };
@@ -89,12 +113,6 @@ struct RowRace {
   [[nodiscard]] __device__ float slope() const {
     return !draws ? 1.f : is_raced() ? draw.scale * kNoiseScale : 0.f;
   }
-  /// The threshold where the best arrives at `at`.
-  [[nodiscard]] __device__ float threshold(float at) const {
-    if (!draws) return threshold_of_greedy(at);
-    return is_raced() ? threshold_of_draw(at) : std::numeric_limits<float>::infinity();
-  }
-
   /// Whether an entry at `at` cannot win against one at `best`.
   [[nodiscard]] __device__ bool is_beaten(float at, float best) const {
     if (!draws) return at > best;
@@ -126,26 +144,12 @@ struct RowRace {
   }
 
   /// Enters a token in its row.
-  __device__ __forceinline__ void enter(float raw_logit, TokenId id, BestEntry& best,
-                                        EntryTest& row_test) const {
+  __device__ __forceinline__ void enter(float raw_logit, TokenId id, BestEntry& best) const {
     const float logit = clean(raw_logit);
     if (logit == -std::numeric_limits<float>::infinity()) return;  // never wins
     const float at = draws ? draw.arrival(logit, bits_of(id)) : -logit + 0.f;
-    if (is_beaten(at, *static_cast<volatile float*>(&best.entry.at))) return;
-    const Entry mine{at, id, logit};
-    for (bool entered = false; !entered;) {
-      if (atomicCAS(&best.lock, 0u, 1u) != 0) continue;
-      __threadfence_block();
-      volatile Entry* const kept = &best.entry;
-      const Entry other{kept->at, kept->id, kept->logit};
-      if (beats(mine, other)) {
-        kept->at = at, kept->id = id, kept->logit = logit;
-        *static_cast<volatile float*>(&row_test.threshold) = threshold(at);
-      }
-      __threadfence_block();
-      atomicExch(&best.lock, 0u);
-      entered = true;
-    }
+    if (is_beaten(at, __uint_as_float(atomicOr(best.words(), 0u)))) return;
+    best.update([&](const Entry& other) { return beats({at, id, logit}, other); }, {at, id, logit});
   }
 };
 

@@ -37,29 +37,26 @@ struct LinearSampleParams {
 namespace detail {
 
 /// Sizes that follow from how a block is cut, see `LinearSampleBlock`.
-template <int kColumnsOfBlock, int kSubtilesOfBlock, int kStagesOfBlock, int kClusterOfBlock,
-          bool kStoresLogits>
+template <int kColumnsOfBlock, int kStagesOfBlock, bool kStoresLogits>
 struct LinearSampleTraits {
-  static constexpr int kColumns = kColumnsOfBlock;    ///< rows of x
-  static constexpr int kSubtiles = kSubtilesOfBlock;  ///< of 64 tokens, of a warpgroup
-  static constexpr int kStages = kStagesOfBlock, kCluster = kClusterOfBlock;
+  static constexpr int kColumns = kColumnsOfBlock;  ///< rows of x
+  static constexpr int kStages = kStagesOfBlock;
   static constexpr bool kStores = kStoresLogits;
-  static constexpr int kTokens = 2 * 64 * kSubtiles;
+  static constexpr int kTokens = 2 * 64;  ///< 64 rows of W for each warpgroup
   static constexpr int kConsumers = 256, kThreads = 128 + kConsumers;
   static constexpr int kNoiseThreads = 96;
   static constexpr int kRowBytes = kTmaColumns * 2;
   static constexpr int kXBytes = kColumns * kRowBytes, kWeightBytes = kTokens * kRowBytes;
   static constexpr int kStageBytes = kXBytes + kWeightBytes;
-  static constexpr int kSums = kColumns / 2;             ///< of a thread and subtile
-  static constexpr int kWords = ceil_div(kColumns, 16);  ///< of noise, of a thread and subtile
-  static constexpr int kNoiseWords = 2 * kSubtiles * kWords * 128;
+  static constexpr int kSums = kColumns / 2;             ///< of a thread
+  static constexpr int kWords = ceil_div(kColumns, 16);  ///< of noise, of a thread
+  static constexpr int kNoiseWords = kWords * kConsumers;
   static constexpr int kQueue = 64;  ///< entries of a warp's queue
   static constexpr int kQueueWords = kConsumers / 32 * kQueue * 3;
   static constexpr int kAlignment = 1024;
-  static constexpr bool kMovesRegisters = kSums * kSubtiles >= 128;
 
-  static_assert(kColumns >= 8 && kColumns <= 256 && kColumns % kCluster == 0 && kStages >= 2);
-  static_assert(kXBytes / kCluster % kAlignment == 0);
+  static_assert(kColumns >= 16 && kColumns <= 64 && kStages >= 2);
+  static_assert(kXBytes % kAlignment == 0);
 };
 
 /// What else than the ring is in shared memory.
@@ -71,7 +68,7 @@ struct LinearSampleShared {
   float known[Traits::kColumns];       ///< when the best arrives of what other blocks have told
   ulonglong2 seeds[Traits::kColumns];  ///< seed and position
   std::uint32_t queue[Traits::kQueueWords];
-  std::uint32_t draws[8];  ///< a bit for each row that is drawn
+  std::uint32_t draws[2];  ///< a bit for each row that is drawn
   unsigned is_last;
 
   /// Of a block's first tile, for each word of noise: a bit for each of its bytes that says that the
@@ -92,22 +89,8 @@ template <class Traits>
 template <class Traits>
 struct LinearSampleBarriers {
   std::uint64_t full[Traits::kStages], empty[Traits::kStages];
+  std::uint64_t prepared;  ///< what the rows' draws are made of
   std::uint64_t noise_full, noise_empty;
-};
-
-/// Which tiles are a block's: those of its cluster go on by as many as there are blocks.
-template <class Traits>
-struct LinearSampleTiles {
-  int first, step, rounds;
-
-  __device__ __forceinline__ explicit LinearSampleTiles(int tiles) {
-    const int block = static_cast<int>(blockIdx.x), cluster = block / Traits::kCluster;
-    first = block;
-    step = static_cast<int>(gridDim.x);
-    const int groups = (tiles + Traits::kCluster - 1) / Traits::kCluster;
-    const int clusters = step / Traits::kCluster;
-    rounds = cluster < groups ? (groups - cluster + clusters - 1) / clusters : 0;
-  }
 };
 
 }  // namespace detail

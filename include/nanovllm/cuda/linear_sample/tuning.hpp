@@ -11,28 +11,23 @@ namespace nanovllm::cuda {
 
 /// How a block of `linear_sample` is cut.
 struct LinearSampleBlock {
-  int columns;   ///< most rows of x
-  int subtiles;  ///< tokens of a tile in units of 128
-  int stages;    ///< of the ring
-  int cluster;   ///< blocks that share rows of x
+  int columns;  ///< most rows of x
+  int stages;   ///< of the ring
 };
 
 /// All blocks there are. A form is an index into them.
-inline constexpr LinearSampleBlock kLinearSampleBlocks[] = {
-    {8, 1, 10, 1}, {16, 1, 10, 1}, {32, 1, 9, 1}, {64, 1, 8, 1}, {128, 1, 6, 2}, {256, 1, 4, 2},
-};
+inline constexpr LinearSampleBlock kLinearSampleBlocks[] = {{16, 10}, {32, 9}, {64, 8}};
 inline constexpr int kNumLinearSampleForms = static_cast<int>(std::size(kLinearSampleBlocks));
 
-/// Most rows of x.
-inline constexpr std::int64_t kMaxLinearSampleRows = 256;
+/// Most rows of x. With more of them the draw takes longer than the weights to come, and two kernels
+/// are faster.
+inline constexpr std::int64_t kMaxLinearSampleRows = 64;
 
-/// Whether start-up tries a form for so many rows: none of fewer columns would do.
-[[nodiscard]] constexpr bool suits_linear_sample(int form, std::int64_t rows) {
-  const int columns = kLinearSampleBlocks[form].columns;
-  for (const LinearSampleBlock& other : kLinearSampleBlocks) {
-    if (other.columns < columns && rows <= other.columns) return false;
-  }
-  return rows <= columns;
+/// The form for so many rows, up to kMaxLinearSampleRows: the one of fewest columns that do.
+[[nodiscard]] constexpr int linear_sample_form(std::int64_t rows) {
+  int form = 0;
+  while (kLinearSampleBlocks[form].columns < rows) ++form;
+  return form;
 }
 
 /// Whether `linear_sample` does m rows of x by W [vocab, k], as far as the extents go.
