@@ -10,12 +10,10 @@
 #include <vector>
 
 #include "cuda/gpu_test.cuh"
+#include "cuda/product.cuh"
 #include "cuda/sampling/sampler_batch.cuh"
 #include "nanovllm/cuda/elementwise/publish_results.cuh"
-#include "nanovllm/cuda/linear/mid_m/mid_m_linear.cuh"
 #include "nanovllm/cuda/linear/ordered_gated.cuh"
-#include "nanovllm/cuda/linear/small_m/fused.cuh"
-#include "nanovllm/cuda/linear/wide_m/wide_m_linear.cuh"
 
 namespace nanovllm::test {
 namespace {
@@ -54,33 +52,8 @@ void check_behind_poison(Gpu& gpu, GpuArray<T>& out, const Op& op) {
   check_behind_poison(gpu, out, op, [] {});
 }
 
-using cuda::ProductKind;
-
 constexpr std::int64_t kWidth = 1032;        // no multiple of what any kernel takes at a time
 constexpr std::int64_t kWholePanels = 1088;  // 17 panels of 64: no multiple of the larger stages
-constexpr ProductKind kProductKinds[] = {ProductKind::plain, ProductKind::normed,
-                                         ProductKind::gated};
-
-/// x, W and a norm, and room for results.
-struct Product {
-  std::int64_t m, n, k;
-  GpuArray<bf16> x, weight, norm, y;
-  Product(std::int64_t m_in, std::int64_t n_in, std::int64_t k_in = kWidth)
-      : m(m_in),
-        n(n_in),
-        k(k_in),
-        x(GpuArray<bf16>::random(static_cast<std::size_t>(m * k), 1)),
-        weight(GpuArray<bf16>::random(static_cast<std::size_t>(2 * n * k), 2, -.1, .1)),
-        norm(GpuArray<bf16>::random(static_cast<std::size_t>(k), 3, .5, 1.5)),
-        y(static_cast<std::size_t>(m * n)) {}
-  [[nodiscard]] MatrixView<const bf16> rows() { return {x.data(), {m, k}}; }
-  [[nodiscard]] MatrixView<const bf16> matrix(int times) { return {weight.data(), {times * n, k}}; }
-  [[nodiscard]] VectorView<const bf16> norm_of(ProductKind kind) {
-    return kind == ProductKind::plain ? VectorView<const bf16>{}
-                                      : VectorView<const bf16>(norm.data(), {k});
-  }
-  [[nodiscard]] MatrixView<bf16> out() { return {y.data(), {m, n}}; }
-};
 
 }  // namespace
 
@@ -104,21 +77,20 @@ TEST_CASE("products of few rows behind poison", "[poison]") {
   if (!has_gpu()) return;
   Gpu gpu;
   for (const std::int64_t m : {1, 3, 8, 11, 16}) {
-    Product p(m, 77);
+    Product p(m, 77, kWidth);
     for (const bool has_norm : {false, true}) {
-      const cuda::SmallMNorm norm{
-          has_norm ? VectorView<const bf16>(p.norm.data(), {kWidth}) : VectorView<const bf16>{},
-          1e-6f};
+      const cuda::SmallMNorm norm = p.ahead(has_norm);
       for (const int tiles : {2, 4, 6}) {
         CAPTURE(m, has_norm, tiles);
         if (!has_norm || tiles >= cuda::kMinSmallMFusedTiles) {
           check_behind_poison(gpu, p.y, [&] {
-            cuda::small_m_linear(p.rows(), norm, p.matrix(1), p.out(), false, tiles, gpu.context);
+            cuda::small_m_linear(p.rows(), norm, p.matrix(false), p.out(), false, tiles,
+                                 gpu.context);
           });
         }
         if (tiles < cuda::kMinSmallMFusedTiles) continue;
         check_behind_poison(gpu, p.y, [&] {
-          cuda::small_m_gated_linear(p.rows(), norm, p.matrix(2), p.out(), tiles, gpu.context);
+          cuda::small_m_gated_linear(p.rows(), norm, p.matrix(true), p.out(), tiles, gpu.context);
         });
       }
     }
@@ -133,19 +105,12 @@ TEST_CASE("products of some tens of rows behind poison", "[poison]") {
   for (const std::int64_t k : {kWidth, kWholePanels}) {
     for (const std::int64_t m : {1, 20, 33, 64}) {
       Product p(m, 76, k);
-      for (const ProductKind kind : kProductKinds) {
-        const bool gated = kind == ProductKind::gated;
+      for (const cuda::ProductKind kind : kProductKinds) {
         for (int form = 0; form < cuda::kMidMForms.size(kind); ++form) {
           if (cuda::kMidMForms.at(kind, form).panels > 1 && k != kWholePanels) continue;
           CAPTURE(k, m, static_cast<int>(kind), form);
           check_behind_poison(gpu, p.y, [&] {
-            REQUIRE(
-                cuda::mid_m_linear(cuda::MidMLayer<bf16, bf16>{.x = p.rows(),
-                                                               .norm = {p.norm_of(kind), 1e-6f},
-                                                               .weight = p.matrix(gated ? 2 : 1),
-                                                               .y = p.out(),
-                                                               .gated = gated},
-                                   form, maps, gpu.context));
+            REQUIRE(cuda::mid_m_linear(p.mid_m(kind, false), form, maps, gpu.context));
           });
         }
       }
@@ -159,18 +124,12 @@ TEST_CASE("products of some hundred rows behind poison", "[poison]") {
   if (!gpu.context.is_hopper()) return;
   cuda::TensorMaps maps;
   for (const std::int64_t m : {1, 65, 200}) {
-    Product p(m, 76);
-    for (const ProductKind kind : kProductKinds) {
-      const bool gated = kind == ProductKind::gated;
+    Product p(m, 76, kWidth);
+    for (const cuda::ProductKind kind : kProductKinds) {
       for (int form = 0; form < cuda::kWideMForms.size(kind); ++form) {
         CAPTURE(m, static_cast<int>(kind), form);
         check_behind_poison(gpu, p.y, [&] {
-          REQUIRE(cuda::wide_m_linear(cuda::WideMLayer<bf16>{.x = p.rows(),
-                                                             .norm = {p.norm_of(kind), 1e-6f},
-                                                             .weight = p.matrix(gated ? 2 : 1),
-                                                             .y = p.out(),
-                                                             .gated = gated},
-                                      form, maps, gpu.context));
+          REQUIRE(cuda::wide_m_linear(p.wide_m(kind, false), form, maps, gpu.context));
         });
       }
     }
@@ -183,15 +142,15 @@ TEST_CASE("products in one order behind poison", "[poison]") {
   if (!gpu.context.is_hopper()) return;
   cuda::TensorMaps maps;
   for (const std::int64_t m : {1, 16, 70, 300}) {
-    Product p(m, 88);
+    Product p(m, 88, kWidth);
     for (const cuda::OrderedBlock block : cuda::kOrderedBlocks) {
       CAPTURE(m, block.rows, block.tokens, block.panels);
       check_behind_poison(gpu, p.y, [&] {
-        cuda::ordered_linear(p.rows(), p.matrix(1), p.out(), false, block, maps, gpu.context);
+        cuda::ordered_linear(p.rows(), p.matrix(false), p.out(), false, block, maps, gpu.context);
       });
       if (!cuda::has_ordered_gated_block(block)) continue;
       check_behind_poison(gpu, p.y, [&] {
-        cuda::ordered_gated_linear(p.rows(), p.matrix(2), p.out(), block, maps, gpu.context);
+        cuda::ordered_gated_linear(p.rows(), p.matrix(true), p.out(), block, maps, gpu.context);
       });
     }
   }

@@ -1,6 +1,6 @@
 // The kernels of a decode step on the smallest shapes that reach all of their parts: short enough to
 // run under compute-sanitizer, whose racecheck takes minutes for the other tests. `racecheck_test
-// "[dense]"` and `"[sampler]"` are a few seconds each.
+// "[dense]"`, `"[linear_sample]"` and `"[sampler]"` are a few seconds each.
 
 #include <cmath>
 #include <cstdint>
@@ -8,47 +8,20 @@
 #include <vector>
 
 #include "cuda/gpu_test.cuh"
+#include "cuda/product.cuh"
 #include "cuda/sampling/sampler_batch.cuh"
-#include "nanovllm/cuda/linear/mid_m/mid_m_linear.cuh"
 #include "nanovllm/cuda/linear/ordered_gated.cuh"
-#include "nanovllm/cuda/linear/small_m/fused.cuh"
-#include "nanovllm/cuda/linear/wide_m/wide_m_linear.cuh"
 #include "nanovllm/cuda/linear_sample/linear_sample.cuh"
 
 namespace nanovllm::test {
 namespace {
 
-/// m rows of k columns by W [2 · n, k], a norm, and room for the results, which the next product may
-/// add to.
-struct Tiny {
-  std::int64_t m, n, k;
-  GpuArray<bf16> x, weight, norm, y;
-
-  Tiny(std::int64_t m_in, std::int64_t n_in, std::int64_t k_in)
-      : m(m_in),
-        n(n_in),
-        k(k_in),
-        x(GpuArray<bf16>::random(static_cast<std::size_t>(m * k), 1)),
-        weight(GpuArray<bf16>::random(static_cast<std::size_t>(2 * n * k), 2, -.1, .1)),
-        norm(GpuArray<bf16>::random(static_cast<std::size_t>(k), 3, .5, 1.5)),
-        y(static_cast<std::size_t>(m * n)) {}
-
-  [[nodiscard]] MatrixView<const bf16> rows() { return {x.data(), {m, k}}; }
-  [[nodiscard]] MatrixView<const bf16> matrix(bool gated) {
-    return {weight.data(), {gated ? 2 * n : n, k}};
-  }
-  [[nodiscard]] VectorView<const bf16> scale(bool wanted) {
-    return wanted ? VectorView<const bf16>(norm.data(), {k}) : VectorView<const bf16>{};
-  }
-  [[nodiscard]] MatrixView<bf16> out() { return {y.data(), {m, n}}; }
-
-  void check(const Gpu& gpu) {
-    gpu.sync();
-    y.download();
-    CHECK(y.guards_intact());
-    for (const bf16 value : y.host) CHECK(std::isfinite(float(value)));
-  }
-};
+void check(Product& product, const Gpu& gpu) {
+  gpu.sync();
+  product.y.download();
+  CHECK(product.y.guards_intact());
+  for (const bf16 value : product.y.host) CHECK(std::isfinite(float(value)));
+}
 
 }  // namespace
 
@@ -56,15 +29,15 @@ TEST_CASE("small_m, tiny", "[racecheck][dense]") {
   if (!has_gpu()) return;
   const Gpu gpu;
   for (const std::int64_t m : {2, 9}) {
-    Tiny p(m, 9, 1544);  // more than the ring holds
+    Product p(m, 9, 1544);  // more than the ring holds
     for (const bool normed : {true, false}) {
-      const cuda::SmallMNorm norm{p.scale(normed), 1e-6f};
+      const cuda::SmallMNorm norm = p.ahead(normed);
       cuda::small_m_gated_linear(p.rows(), norm, p.matrix(true), p.out(), 4, gpu.context);
       cuda::small_m_linear(p.rows(), norm, p.matrix(false), p.out(), true, normed ? 4 : 2,
                            gpu.context);
     }
     cuda::small_m_linear(p.rows(), {}, p.matrix(false), p.out(), true, 1, gpu.context);
-    p.check(gpu);
+    check(p, gpu);
   }
 }
 
@@ -73,21 +46,13 @@ TEST_CASE("mid_m, tiny", "[racecheck][dense]") {
   const Gpu gpu;
   if (!gpu.context.is_hopper()) return;
   cuda::TensorMaps maps;
-  using cuda::ProductKind;
-  Tiny p(9, 16, 1024);
-  for (const ProductKind kind : {ProductKind::gated, ProductKind::normed, ProductKind::plain}) {
-    for (int variant = 0; variant < cuda::kMidMForms.size(kind); ++variant) {
-      const bool gated = kind == ProductKind::gated, normed = kind != ProductKind::plain;
-      REQUIRE(cuda::mid_m_linear(cuda::MidMLayer<bf16, bf16>{.x = p.rows(),
-                                                             .norm = {p.scale(normed), 1e-6f},
-                                                             .weight = p.matrix(gated),
-                                                             .y = p.out(),
-                                                             .accumulate = !gated,
-                                                             .gated = gated},
-                                 variant, maps, gpu.context));
-    }
+  Product p(9, 16, 1024);
+  for (const cuda::ProductKind kind : kProductKinds) {
+    for (int form = 0; form < cuda::kMidMForms.size(kind); ++form)
+      REQUIRE(cuda::mid_m_linear(p.mid_m(kind, kind != cuda::ProductKind::gated), form, maps,
+                                 gpu.context));
   }
-  p.check(gpu);
+  check(p, gpu);
 }
 
 TEST_CASE("wide_m, tiny", "[racecheck][dense]") {
@@ -95,21 +60,13 @@ TEST_CASE("wide_m, tiny", "[racecheck][dense]") {
   const Gpu gpu;
   if (!gpu.context.is_hopper()) return;
   cuda::TensorMaps maps;
-  using cuda::ProductKind;
-  Tiny p(65, 16, 1024);
-  for (const ProductKind kind : {ProductKind::gated, ProductKind::normed, ProductKind::plain}) {
-    for (int variant = 0; variant < cuda::kWideMForms.size(kind); ++variant) {
-      const bool gated = kind == ProductKind::gated, normed = kind != ProductKind::plain;
-      REQUIRE(cuda::wide_m_linear(cuda::WideMLayer<bf16>{.x = p.rows(),
-                                                         .norm = {p.scale(normed), 1e-6f},
-                                                         .weight = p.matrix(gated),
-                                                         .y = p.out(),
-                                                         .accumulate = !normed,
-                                                         .gated = gated},
-                                  variant, maps, gpu.context));
-    }
+  Product p(65, 16, 1024);
+  for (const cuda::ProductKind kind : kProductKinds) {
+    for (int form = 0; form < cuda::kWideMForms.size(kind); ++form)
+      REQUIRE(cuda::wide_m_linear(p.wide_m(kind, kind == cuda::ProductKind::plain), form, maps,
+                                  gpu.context));
   }
-  p.check(gpu);
+  check(p, gpu);
 }
 
 TEST_CASE("ordered products, tiny", "[racecheck][dense]") {
@@ -118,10 +75,10 @@ TEST_CASE("ordered products, tiny", "[racecheck][dense]") {
   if (!gpu.context.is_hopper()) return;
   cuda::TensorMaps maps;
   for (const cuda::OrderedBlock block : cuda::kOrderedGatedBlocks) {
-    Tiny p(9, 16, 512);
+    Product p(9, 16, 512);
     cuda::ordered_gated_linear(p.rows(), p.matrix(true), p.out(), block, maps, gpu.context);
     cuda::ordered_linear(p.rows(), p.matrix(false), p.out(), true, block, maps, gpu.context);
-    p.check(gpu);
+    check(p, gpu);
   }
 }
 

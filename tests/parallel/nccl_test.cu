@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "cuda/gpu_test.cuh"
+#include "nanovllm/cuda/elementwise/unpack_step.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
 #include "nanovllm/parallel/thread_group.hpp"
 
@@ -103,6 +104,48 @@ TEMPLATE_TEST_CASE("sums and columns of all ranks, at once and from a graph", "[
     count_wrong();
   });
   CHECK(num_wrong == std::vector<int>(size, 0));
+}
+
+TEST_CASE("a graph that holds sums begins with the kernel ahead of them, and takes its arguments",
+          "[nccl]") {
+  if (num_gpus() < 2) return;
+  constexpr std::int64_t kCount = 1024;
+  std::vector<int> num_wrong(2, 0);
+  auto ends = Nccl::make(2);
+  run_ranks(ends, [&](Nccl& comm, Device& device) {
+    const cuda::Context& context = device.context();
+    int& wrong = num_wrong[static_cast<std::size_t>(comm.rank())];
+    std::vector<GpuArray<float>> inputs;
+    for (int i = 0; i < 3; ++i) inputs.emplace_back(numbers<float>(comm.rank() + i, kCount));
+    GpuArray<float> x(kCount);
+    const auto args = [&](int i) {
+      UnpackStepArgs out;
+      out.add_column(VectorView<const float>(inputs[static_cast<std::size_t>(i)].data(), {kCount}),
+                     VectorView<float>(x.data(), {kCount}));
+      return out;
+    };
+    const auto work = [&] {
+      cuda::unpack_step(args(0), context);
+      for (int i = 0; i < 3; ++i)  // of more kernels than one, as in a step
+        comm.all_reduce(MatrixView<float>(x.data(), {1, kCount}));
+    };
+    work();
+    device.gpu.sync();
+    const cuda::Graph graph = cuda::Graph::capture(context.stream, work);
+    const bool begins = graph.begins_with_kernel();
+    wrong += begins ? 0 : 1;
+    for (const int i : {1, 2, 0, 2}) {
+      if (begins) graph.set_first(cuda::unpack_grid(args(i)), args(i));
+      graph.launch(context.stream);
+      device.gpu.sync();
+      x.download();
+      const auto one = numbers<float>(i, kCount), other = numbers<float>(i + 1, kCount);
+      for (std::size_t j = 0; j < x.size(); ++j)
+        wrong += x.host[j] == 4 * (one[j] + other[j]) ? 0 : 1;
+      wrong += x.guards_intact() ? 0 : 1;
+    }
+  });
+  CHECK(num_wrong == std::vector<int>(2, 0));
 }
 
 TEST_CASE("a rank that aborts releases one that waits on its device, in a graph or not", "[nccl]") {

@@ -267,6 +267,36 @@ TEST_CASE("the kernel of clusters equals a float64 product") {
                   ConfigError);
 }
 
+TEST_CASE("kernels that are compiled for some rows of x refuse more") {
+  if (!has_gpu()) return;
+  const Gpu gpu;
+  cuda::TensorMaps maps;
+  const auto check_most = [&]<class Out>(Out, std::int64_t most, const auto& run) {
+    CAPTURE(most);
+    Layer<bf16, Out> enough(most, 64, 512), more(most + 1, 64, 512);
+    run(enough);
+    gpu.sync();
+    enough.check();
+    CHECK_THROWS_AS(run(more), ShapeError);
+    gpu.sync();
+    more.y.download();
+    CHECK(same_bits(more.y.host, more.old_y));
+  };
+  check_most(bf16(), cuda::kMaxSmallMRows, [&](auto& layer) {
+    cuda::small_m_linear(layer.x_view(), layer.weight.view(), layer.y_view(), false, 2,
+                         gpu.context);
+  });
+  check_most(float(), 16, [&](auto& layer) {
+    cuda::small_m_linear<bf16, float, 16>(layer.x_view(), layer.weight.view(), layer.y_view(),
+                                          false, 2, gpu.context);
+  });
+  if (!gpu.context.is_hopper()) return;
+  check_most(bf16(), 32, [&](auto& layer) {
+    cuda::cluster_linear<bf16, bf16, 32>(layer.x_view(), layer.weight.view(), layer.y_view(), false,
+                                         4, maps, gpu.context);
+  });
+}
+
 TEST_CASE("a shape that has run before asks cuBLASLt and the driver nothing more") {
   if (!has_gpu()) return;
   const Gpu gpu;

@@ -157,8 +157,31 @@ TEST_CASE("fused products of few rows refuse what does not fit") {
   CHECK_THROWS_AS(four.run(0, 4, 3, gpu), ConfigError);
   Fused product(4, 16, 32, true, false);
   CHECK_THROWS_AS(product.run(0, 4, 2, gpu), ConfigError);
-  const MatrixView<const bf16> x(product.x.view().data, {17, 32});
-  CHECK_FALSE(cuda::small_m_linear_takes(x, {}, MatrixView<const bf16>(x.data, {16, 32})));
+  auto many = GpuMatrix<bf16>::random(17, 32, 1);
+  const MatrixView<const bf16> x(many.view().data, {17, 32});
+  const MatrixView<const bf16> weight(product.weight.view().data, {16, 32});
+  CHECK_FALSE(cuda::small_m_linear_takes(x, {}, weight));
+  for (const bool gated : {false, true}) {
+    CAPTURE(gated);
+    GpuArray<bf16> y(17 * 16);
+    const auto run = [&](std::int64_t rows) {
+      const MatrixView<const bf16> some(x.data, {rows, 32});
+      if (gated) {
+        cuda::small_m_gated_linear(some, {}, weight, MatrixView<bf16>(y.data(), {rows, 8}), 4,
+                                   gpu.context);
+      } else {
+        cuda::small_m_linear(some, {}, weight, MatrixView<bf16>(y.data(), {rows, 16}), false, 1,
+                             gpu.context);
+      }
+    };
+    const std::vector<bf16> before = y.host;
+    CHECK_THROWS_AS(run(17), ShapeError);
+    gpu.sync();
+    y.download();
+    CHECK(std::memcmp(y.host.data(), before.data(), before.size() * sizeof(bf16)) == 0);
+    CHECK_NOTHROW(run(16));
+    gpu.sync();
+  }
 }
 
 }  // namespace nanovllm::test

@@ -22,6 +22,7 @@
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cuda/linear/tuning.hpp"
@@ -272,12 +273,15 @@ void launch_cluster_split(const MatrixView<const T>& x, const MatrixView<const T
 }  // namespace detail
 
 /// y = x · Wᵀ (+ y) for operands that `cluster_linear_takes`, by clusters of `split` blocks, one of
-/// kClusterSplits. `maps` keeps the descriptions of x and W for later calls. No operand is empty, and
-/// x has at most `kMostRows` rows, for which alone the kernels are compiled.
+/// kClusterSplits. `maps` keeps the descriptions of x and W for later calls. No operand is empty.
+/// Throws ShapeError where x has more than `kMostRows` rows, for which alone the kernels are compiled,
+/// ConfigError for another split.
 template <MmaElement T, Element Out, std::int64_t kMostRows = kMaxLinearExtent>
 void cluster_linear(const MatrixView<const T>& x, const MatrixView<const T>& weight,
                     const MatrixView<Out>& y, bool accumulate, int split, TensorMaps& maps,
                     const Context& context) {
+  nanovllm::check<ShapeError>(x.extent(0) <= kMostRows, "cluster_linear: x must have at most ",
+                              kMostRows, " rows, got ", x.extent(0));
   const auto launch_split = [&]<int kSplit>() {
     detail::launch_cluster_split<T, Out, kSplit, kMostRows>(x, weight, y, accumulate, maps,
                                                             context);

@@ -27,6 +27,7 @@
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cuda/linear/tuning.hpp"
@@ -324,11 +325,15 @@ void launch_small_m_rows(const SmallMParams<T, Out>& params, const Context& cont
 }  // namespace detail
 
 /// y = x · Wᵀ (+ y) for operands that `small_m_linear_takes`; blocks own `tiles` tiles of 8 rows of
-/// W, one of kSmallMTiles, which changes the time and not the result. No operand is empty, and x has
-/// at most `kMostRows` rows, for which alone the kernels are compiled.
+/// W, one of kSmallMTiles, which changes the time and not the result. No operand is empty. Throws
+/// ShapeError where x has more than `kMostRows` rows, for which alone the kernels are compiled,
+/// ConfigError for other tiles.
 template <MmaElement T, Element Out, std::int64_t kMostRows = kMaxSmallMRows>
 void small_m_linear(const MatrixView<const T>& x, const MatrixView<const T>& weight,
                     const MatrixView<Out>& y, bool accumulate, int tiles, const Context& context) {
+  static_assert(kMostRows <= kMaxSmallMRows);
+  nanovllm::check<ShapeError>(x.extent(0) <= kMostRows, "small_m_linear: x must have at most ",
+                              kMostRows, " rows, got ", x.extent(0));
   const auto params = detail::small_m_params(x, weight, y, accumulate);
   switch (tiles) {
     case 1: return detail::launch_small_m_rows<kMostRows, 1>(params, context);

@@ -5,7 +5,9 @@
 
 #include <cstddef>
 #include <utility>
+#include <vector>
 
+#include "nanovllm/core/error.hpp"
 #include "nanovllm/cuda/runtime/check.cuh"
 
 namespace nanovllm::cuda {
@@ -33,6 +35,7 @@ class Graph {
     check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
     Graph out;
     out.graph_ = graph;
+    out.first_ = find_first(graph);
     check(cudaGraphInstantiate(&out.exec_, graph, 0), "cudaGraphInstantiate");
     check(cudaGraphUpload(out.exec_, stream), "cudaGraphUpload");
     return out;
@@ -44,35 +47,36 @@ class Graph {
     if (graph_ != nullptr) cudaGraphDestroy(graph_);
   }
   Graph(Graph&& other) noexcept
-      : graph_(std::exchange(other.graph_, nullptr)), exec_(std::exchange(other.exec_, nullptr)) {}
+      : graph_(std::exchange(other.graph_, nullptr)),
+        exec_(std::exchange(other.exec_, nullptr)),
+        first_(std::exchange(other.first_, nullptr)) {}
   Graph& operator=(Graph&& other) noexcept {
     std::swap(graph_, other.graph_);
     std::swap(exec_, other.exec_);
+    std::swap(first_, other.first_);
     return *this;
   }
 
-  /// Whether everything in it comes behind one kernel: `set_first` can tell which that is. NCCL may
-  /// put work of its own beside the first kernel.
-  [[nodiscard]] bool begins_with_kernel() const {
-    std::size_t count = 0;
-    check(cudaGraphGetRootNodes(graph_, nullptr, &count), "cudaGraphGetRootNodes");
-    if (count != 1) return false;
-    cudaGraphNodeType type{};
-    check(cudaGraphNodeGetType(first(), &type), "cudaGraphNodeGetType");
-    return type == cudaGraphNodeTypeKernel;
-  }
+  /// Whether it begins with one kernel, which `set_first` names: of what comes behind nothing, one
+  /// thing is a kernel. Others may be there: NCCL's first call in a recording has a stream of its own
+  /// wait for an event outside of it, in no order with the first kernel. That needs none: a replay
+  /// comes behind all that its stream was given before, what reads the kernel's results was recorded
+  /// behind it, and other arguments move no node.
+  [[nodiscard]] bool begins_with_kernel() const { return first_ != nullptr; }
 
   /// Launches from now on run the first kernel, whose only argument is an `Args`, on `grid` with
-  /// `args`; those that are under way do not change. Only where it `begins_with_kernel`.
+  /// `args`; those that are under way do not change. Throws CudaError unless it `begins_with_kernel`.
   template <class Args>
   void set_first(dim3 grid, const Args& args) const {
+    nanovllm::check<CudaError>(begins_with_kernel(),
+                               "Graph::set_first: the recording does not begin with one kernel");
     cudaKernelNodeParams params{};
-    check(cudaGraphKernelNodeGetParams(first(), &params), "cudaGraphKernelNodeGetParams");
+    check(cudaGraphKernelNodeGetParams(first_, &params), "cudaGraphKernelNodeGetParams");
     void* arguments[] = {const_cast<Args*>(&args)};
     params.gridDim = grid;
     params.kernelParams = arguments;
     params.extra = nullptr;
-    check(cudaGraphExecKernelNodeSetParams(exec_, first(), &params),
+    check(cudaGraphExecKernelNodeSetParams(exec_, first_, &params),
           "cudaGraphExecKernelNodeSetParams");
   }
 
@@ -82,15 +86,24 @@ class Graph {
   }
 
  private:
-  [[nodiscard]] cudaGraphNode_t first() const {
+  /// The one kernel among the nodes that come behind nothing; null where there is none, or several.
+  [[nodiscard]] static cudaGraphNode_t find_first(cudaGraph_t graph) {
+    std::size_t count = 0;
+    check(cudaGraphGetRootNodes(graph, nullptr, &count), "cudaGraphGetRootNodes");
+    std::vector<cudaGraphNode_t> roots(count);
+    check(cudaGraphGetRootNodes(graph, roots.data(), &count), "cudaGraphGetRootNodes");
     cudaGraphNode_t out = nullptr;
-    std::size_t count = 1;
-    check(cudaGraphGetRootNodes(graph_, &out, &count), "cudaGraphGetRootNodes");
+    for (const cudaGraphNode_t root : roots) {
+      cudaGraphNodeType type{};
+      check(cudaGraphNodeGetType(root, &type), "cudaGraphNodeGetType");
+      if (type == cudaGraphNodeTypeKernel && std::exchange(out, root) != nullptr) return nullptr;
+    }
     return out;
   }
 
-  cudaGraph_t graph_ = nullptr;  ///< its nodes are what `set_first` names
+  cudaGraph_t graph_ = nullptr;  ///< owns `first_`
   cudaGraphExec_t exec_ = nullptr;
+  cudaGraphNode_t first_ = nullptr;
 };
 
 }  // namespace nanovllm::cuda

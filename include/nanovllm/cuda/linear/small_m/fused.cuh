@@ -73,6 +73,8 @@ template <class Out>
                                                          const MatrixView<const bf16>& weight,
                                                          const MatrixView<Out>& y, bool accumulate,
                                                          bool wait_first) {
+  nanovllm::check<ShapeError>(x.extent(0) <= kMaxSmallMFusedRows, op, ": x must have at most ",
+                              kMaxSmallMFusedRows, " rows, got ", x.extent(0));
   if (norm.weight.data != nullptr) check_shape(op, "norm", norm.weight, {weight.extent(1)});
   return {.x = x.data,
           .norm = norm.weight.data,
@@ -101,8 +103,8 @@ template <class Out>
 /// y = norm(x) · Wᵀ (+ y) for operands that `small_m_linear_takes`; blocks own `tiles` tiles of 8
 /// rows of W, one of kSmallMTiles (with a norm 4 or 6), which changes the time and not the result.
 /// With `wait_first`, kernels after this one start when the one ahead has ended, not before. No
-/// operand is empty. Throws ShapeError when the norm's weights are not of k elements, ConfigError
-/// for other tiles.
+/// operand is empty. Throws ShapeError when x has more rows than kMaxSmallMFusedRows or the norm's
+/// weights are not of k elements, ConfigError for other tiles.
 template <Element Out>
 void small_m_linear(const MatrixView<const bf16>& x, const SmallMNorm& norm,
                     const MatrixView<const bf16>& weight, const MatrixView<Out>& y, bool accumulate,
