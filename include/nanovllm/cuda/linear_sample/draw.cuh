@@ -89,15 +89,14 @@ template <class Traits>
 struct LinearSampleRace {
   LinearSampleShared<Traits>& shared;
   const LinearSampleParams& p;
-  QueuedPair* queue;           ///< of the warp
-  int queued = 0;              ///< pairs in it
+  std::uint32_t* queue;        ///< of the warp: kQueue places, then two logits for each
   int thread, lane, warp_row;  ///< of 256; of 32; the warp's first token in a tile
 
   __device__ __forceinline__ LinearSampleRace(LinearSampleShared<Traits>& of_block,
                                               const LinearSampleParams& params)
       : shared(of_block),
         p(params),
-        queue(of_block.queue + (threadIdx.x - 128) / 32 * Traits::kQueue),
+        queue(of_block.queue + (threadIdx.x - 128) / 32 * Traits::kQueue * 3),
         thread(static_cast<int>(threadIdx.x) - 128),
         lane(thread % 32),
         warp_row(thread / 32 * 16) {}
@@ -113,7 +112,8 @@ struct LinearSampleRace {
   /// The first thresholds of the rows, from the first tile of a block. Contains barriers of all
   /// consumers.
   __device__ __forceinline__ void begin(const float (&sum)[Traits::kSums], int first_token) {
-    std::uint32_t* const bounds = shared.first_bounds();
+    std::uint32_t* const bounds = shared.queue;
+    static_assert(Traits::kQueueWords >= Traits::kColumns);
     for (int r = thread; r < Traits::kColumns; r += Traits::kConsumers) bounds[r] = kPlusInfKey;
     named_barrier_sync<Traits::kConsumers>(1);
     constexpr int kLeast = Traits::kColumns / 4;  // rows of a thread
@@ -167,7 +167,7 @@ struct LinearSampleRace {
     named_barrier_sync<Traits::kConsumers>(1);
   }
 
-  /// Puts what of a tile can win into the queue.
+  /// Enters what of a tile can win.
   __device__ __forceinline__ void offer(const float (&sum)[Traits::kSums], int first_token) {
     constexpr int kPairs = Traits::kColumns / 4;  // of a thread
     std::uint32_t goes = 0, bytes = 0;
@@ -187,41 +187,41 @@ struct LinearSampleRace {
     std::uint32_t left = __reduce_or_sync(kAllLanes, goes);
 #pragma unroll 1
     while (left != 0) {
+      const int place = lane % 4 * 2 << 16 | (warp_row + lane / 4);
+      int count = 0;
 #pragma unroll
       for (int pair = 0; pair < kPairs; ++pair) {
         if ((left & 1u << pair) == 0) continue;
         const bool mine = (goes & 1u << pair) != 0;
         const unsigned mask = __ballot_sync(kAllLanes, mine);
-        if (queued + __popc(mask) > Traits::kQueue) continue;
-        const float* const x = sum + 4 * (pair / 2) + pair % 2;
+        if (count + __popc(mask) > Traits::kQueue) continue;
+        const int j = pair / 2;
+        const float* const x = sum + 4 * j + pair % 2;
         if (mine) {
-          queue[queued + __popc(mask & ((1u << lane) - 1))] = {
-              first_token + warp_row + lane / 4, pair / 2 * 8 + lane % 4 * 2 + pair % 2, x[0],
-              x[2]};
+          const int slot = count + __popc(mask & ((1u << lane) - 1));
+          queue[slot] = static_cast<std::uint32_t>(place + ((8 * j + pair % 2) << 16));
+          queue[Traits::kQueue + 2 * slot] = __float_as_uint(x[0]);
+          queue[Traits::kQueue + 2 * slot + 1] = __float_as_uint(x[2]);
         }
-        queued += __popc(mask);
+        count += __popc(mask);
         left &= ~(1u << pair);
       }
-      if (left != 0) enter_queue();
+      __syncwarp();
+      for (int i = lane; i < count; i += 32) enter(i, first_token);
+      __syncwarp();
     }
   }
 
-  /// Enters what is in the queue.
-  __device__ __forceinline__ void enter_queue() {
-    __syncwarp();
-    for (int i = lane; i < queued; i += 32) enter(queue[i]);
-    queued = 0;
-    __syncwarp();
-  }
-
- private:
-  __device__ __forceinline__ void enter(const QueuedPair& pair) {
-    const RowRace race(p.settings[pair.row]);
+  /// Enters the two tokens of place i of the queue.
+  __device__ __forceinline__ void enter(int i, int first_token) {
+    const std::uint32_t place = queue[i];
+    const int row = static_cast<int>(place >> 16);
+    const RowRace race(p.settings[row]);
 #pragma unroll 1
     for (int half = 0; half < 2; ++half) {
-      const TokenId id = pair.token + 8 * half;
+      const int id = first_token + static_cast<int>(place & 0xffffu) + 8 * half;
       if (id >= p.vocab) return;
-      race.enter(half == 0 ? pair.logit : pair.other_logit, id, shared.best[pair.row]);
+      race.enter(__uint_as_float(queue[Traits::kQueue + 2 * i + half]), id, shared.best[row]);
     }
   }
 };

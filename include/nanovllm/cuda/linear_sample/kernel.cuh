@@ -153,7 +153,6 @@ __device__ __forceinline__ void linear_sample_consume(const std::byte* ring,
     linear_sample_prepare(*shared, p, thread);
     mbarrier_arrive(barriers.prepared);
   }
-  LinearSampleRace<Traits> race(*shared, p);
   RingPosition<Traits::kStages> at;
   std::uint32_t parity = 0;
   const int first = static_cast<int>(blockIdx.x);
@@ -165,19 +164,15 @@ __device__ __forceinline__ void linear_sample_consume(const std::byte* ring,
     if constexpr (Traits::kStores) {
       linear_sample_store<Traits>(sum, first_token + thread / 32 * 16, p);
     } else {
+      LinearSampleRace<Traits> race(*shared, p);
       mbarrier_wait(barriers.noise_full, parity);
       parity ^= 1;
       if (tile == first) race.begin(sum, first_token);
       race.offer(sum, first_token);
-      // A few tiles' pairs are entered together, once the rows have bests that few come up to.
-      if (tile == first) race.enter_queue();
       mbarrier_arrive(barriers.noise_empty);
     }
   }
-  if constexpr (!Traits::kStores) {
-    race.enter_queue();
-    linear_sample_finish(*shared, p);
-  }
+  if constexpr (!Traits::kStores) linear_sample_finish(*shared, p);
 }
 
 /// The body of `linear_sample_kernel`.

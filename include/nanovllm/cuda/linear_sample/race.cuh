@@ -65,13 +65,6 @@ struct BestEntry {
   }
 };
 
-/// Two logits of a row, those of tokens 8 apart, of which one can win.
-struct alignas(16) QueuedPair {
-  TokenId token;  ///< the first
-  std::int32_t row;
-  float logit, other_logit;
-};
-
 /// What a row's logits are compared with. A logit goes on unless logit · slope + threshold is below
 /// the byte's number. Made between two tiles by the warps that draw noise.
 struct EntryTest {

@@ -51,7 +51,8 @@ struct LinearSampleTraits {
   static constexpr int kSums = kColumns / 2;             ///< of a thread
   static constexpr int kWords = ceil_div(kColumns, 16);  ///< of noise, of a thread
   static constexpr int kNoiseWords = kWords * kConsumers;
-  static constexpr int kQueue = 64;  ///< pairs of a warp's queue
+  static constexpr int kQueue = 64;  ///< entries of a warp's queue
+  static constexpr int kQueueWords = kConsumers / 32 * kQueue * 3;
   static constexpr int kAlignment = 1024;
 
   static_assert(kColumns >= 16 && kColumns <= 64 && kStages >= 2);
@@ -66,18 +67,15 @@ struct LinearSampleShared {
   BestEntry best[Traits::kColumns];
   float known[Traits::kColumns];       ///< when the best arrives of what other blocks have told
   ulonglong2 seeds[Traits::kColumns];  ///< seed and position
-  QueuedPair queue[Traits::kConsumers / 32 * Traits::kQueue];
+  std::uint32_t queue[Traits::kQueueWords];
   std::uint32_t draws[2];  ///< a bit for each row that is drawn
   unsigned is_last;
 
-  // Of a block's first tile, where the queues are later.
-  /// [kColumns], keys of the rows' first bounds.
-  __device__ std::uint32_t* first_bounds() { return reinterpret_cast<std::uint32_t*>(queue); }
-  /// For each word of noise: a bit for each of its bytes that says that the second token has the
-  /// smaller word.
+  /// Of a block's first tile, for each word of noise: a bit for each of its bytes that says that the
+  /// second token has the smaller word. Where the queues are later, behind the rows' first bounds.
   __device__ std::uint8_t* seconds() {
-    static_assert(sizeof(queue) >= Traits::kColumns * 4 + Traits::kNoiseWords);
-    return reinterpret_cast<std::uint8_t*>(first_bounds() + Traits::kColumns);
+    static_assert(Traits::kQueueWords * 4 >= Traits::kColumns * 4 + Traits::kNoiseWords);
+    return reinterpret_cast<std::uint8_t*>(queue + Traits::kColumns);
   }
 };
 
