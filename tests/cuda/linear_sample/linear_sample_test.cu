@@ -132,6 +132,23 @@ class Rig {
   std::optional<GpuMatrix<bf16>> x_, weight_;
 };
 
+/// Takes a fifth of a millisecond, and then writes x and the rows' settings.
+__global__ void write_late_kernel(bf16* x, const bf16* from, int size, SamplingRow* rows,
+                                  const SamplingRow* from_rows, int num_rows) {
+  cuda::grid_dependency_launch();
+  cuda::grid_dependency_wait();
+  const auto now = [] {
+    unsigned long long ns;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+    return ns;
+  };
+  const unsigned long long begin = now();
+  while (now() - begin < 200'000) __nanosleep(1000);
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int i = thread; i < size; i += static_cast<int>(blockDim.x)) x[i] = from[i];
+  for (int i = thread; i < num_rows; i += static_cast<int>(blockDim.x)) rows[i] = from_rows[i];
+}
+
 /// Rows of every kind, none of them with an infinite logit.
 Batch finite_batch(std::int64_t vocab, std::int64_t rows, std::mt19937& random) {
   Batch batch(vocab);
@@ -257,10 +274,20 @@ TEST_CASE(
   if (!gpu.context.is_hopper()) return;
   Rig rig(gpu);
   std::mt19937 random(33);
-  enum Kind { some_minus_inf, all_minus_inf, nan, plus_inf, some_plus_inf, ties, zeros, huge };
+  enum Kind {
+    some_minus_inf,
+    all_minus_inf,
+    nan,
+    plus_inf,
+    some_plus_inf,
+    ties,
+    zeros,
+    huge,
+    one_late
+  };
   for (const std::int64_t vocab : {100, 3000, 40000}) {
-    for (const Kind kind :
-         {some_minus_inf, all_minus_inf, nan, plus_inf, some_plus_inf, ties, zeros, huge}) {
+    for (const Kind kind : {some_minus_inf, all_minus_inf, nan, plus_inf, some_plus_inf, ties,
+                            zeros, huge, one_late}) {
       std::vector<float> row;
       for (std::int64_t t = 0; t < vocab; ++t) {
         const auto word = random();
@@ -273,6 +300,7 @@ TEST_CASE(
         if (kind == ties) x = word % 40 == 0 ? 3.f : 1.f;
         if (kind == zeros) x = word % 2 == 0 ? 0.f : -0.f;
         if (kind == huge) x = x * 1e30f;
+        if (kind == one_late) x = t == vocab - 9 ? 1.f : 0.f;
         row.push_back(x);
       }
       for (const std::int64_t m : {1, 9, 20, 40, 64}) {
@@ -288,6 +316,7 @@ TEST_CASE(
         for (std::int64_t r = 0; r < m; ++r)
           settings.push_back(
               plain_settings(random, r % 4 == 0 ? std::size(kTemperatures) : kUsual));
+        if (kind == one_late) settings[0].temperature = 1e-38f;
         CAPTURE(vocab, static_cast<int>(kind), m);
         rig.check(settings);
       }
@@ -307,11 +336,16 @@ TEST_CASE("Races in linear_sample that float32 cannot tell apart are decided by 
       Batch batch(vocab);
       std::vector<SamplingRow> settings;
       for (std::int64_t r = 0; r < rows; ++r) {
-        const SamplingRow row{
+        SamplingRow row{
             .temperature = kTemperatures[1 + random() % 3], .seed = random(), .position = random()};
         const auto one = static_cast<std::uint32_t>(random() % static_cast<unsigned>(vocab));
         const auto other = static_cast<std::uint32_t>(
             (one + 1 + random() % static_cast<unsigned>(vocab - 1)) % static_cast<unsigned>(vocab));
+        // In every second row `one` is unlucky, and so is the token that shares its byte of noise.
+        const auto is_unlucky = [&](std::uint32_t token) {
+          return sampling_bits(row.seed, row.position, token) > 0xe0000000u;
+        };
+        while (r % 2 == 0 && !(is_unlucky(one) && is_unlucky(one ^ 8u))) ++row.position;
         // Only these two can win, and their scores differ by what a float32 logit is rounded by.
         const auto noise = [&](std::uint32_t token) {
           const auto bits = sampling_bits(row.seed, row.position, token);
@@ -372,6 +406,52 @@ TEST_CASE("linear_sample in a graph draws the same a hundred times", "[linear_sa
       tokens.download();
       REQUIRE(tokens.host == expected);
     }
+  }
+}
+
+TEST_CASE("linear_sample waits for what the kernel ahead of it writes", "[linear_sample]") {
+  if (!has_gpu()) return;
+  const Gpu gpu;
+  if (!gpu.context.can_overlap) return;
+  Rig rig(gpu);
+  std::mt19937 random(37);
+  constexpr std::int64_t kVocab = 3000, kIn = 256;
+  for (const std::int64_t m : {1, 30, 64}) {
+    CAPTURE(m);
+    rig.load(GpuMatrix<bf16>::random(m, kIn, 11), GpuMatrix<bf16>::random(kVocab, kIn, 12));
+    std::vector<SamplingRow> settings;
+    for (std::int64_t r = 0; r < m; ++r) settings.push_back(plain_settings(random, kUsual));
+    const std::vector<TokenId> expected = rig.draw(settings);
+    const GpuMatrix<float> logits = rig.logits(m);
+    GpuArray<SamplingRow> rows(settings), late_rows(settings);
+    GpuArray<TokenId> tokens(settings.size());
+    GpuMatrix<float> y(m, kVocab);
+    GpuArray<bf16> x(static_cast<std::size_t>(m * kIn));
+    cuda::LinearSampleLayer layer = rig.layer(m);
+    layer.x = {x.data(), {m, kIn}};
+    const auto run_behind = [&](bool draws) {
+      poison(x.data(), m * kIn, gpu.context);
+      poison(reinterpret_cast<TokenId*>(late_rows.data()),
+             m * static_cast<std::int64_t>(sizeof(SamplingRow) / sizeof(TokenId)), gpu.context);
+      gpu.sync();
+      cuda::launch(write_late_kernel, {.grid = 1, .block = 256}, gpu.context, x.data(),
+                   rig.x().view().data, static_cast<int>(m * kIn), late_rows.data(), rows.data(),
+                   static_cast<int>(m));
+      if (draws) {
+        layer.rows = {late_rows.data(), {m}};
+        layer.tokens = {tokens.data(), {m}};
+      } else {
+        layer.logits = y.view();
+      }
+      REQUIRE(cuda::linear_sample(layer, rig.workspace(), rig.maps(), gpu.context));
+      gpu.sync();
+    };
+    run_behind(true);
+    tokens.download();
+    CHECK(tokens.host == expected);
+    run_behind(false);
+    y.download();
+    CHECK(y.same_rows(logits, 0, m, 0));
   }
 }
 
