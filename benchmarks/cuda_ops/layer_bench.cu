@@ -141,13 +141,14 @@ struct Bench {
       return pointers;
     };
     const auto of_qkv = all(qkv), of_o = all(o), of_gate_up = all(gate_up), of_down = all(down);
-    backend.tune_layers(DenseLayers<Matrix, bf16>{.qkv = of_qkv,
-                                                  .o = of_o,
-                                                  .gate_up = of_gate_up,
-                                                  .down = of_down,
-                                                  .heads = {shape.kv_heads, d},
-                                                  .norm = {{norm.data(), {shape.hidden}}, 1e-6f}},
-                        most_rows);
+    backend.template tune_layers<Heads>(
+        DenseLayers<Matrix, bf16>{.qkv = of_qkv,
+                                  .o = of_o,
+                                  .gate_up = of_gate_up,
+                                  .down = of_down,
+                                  .heads = {shape.kv_heads, d},
+                                  .norm = {{norm.data(), {shape.hidden}}, 1e-6f}},
+        most_rows, most_rows);
     by_layers = true;
   }
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "nanovllm/core/dtype.hpp"
@@ -205,13 +206,21 @@ class CudaBackend {
   }
 
   /// Chooses between ways that were close in what `tune_linear`, `tune_project_qkv` and
-  /// `tune_gated_linear` timed, by timing whole layers. Blocks.
-  template <class T>
-  void tune_layers(const DenseLayers<cuda::DeviceMatrix<T>, T>& layers, std::int64_t max_rows) {
+  /// `tune_gated_linear` timed, by timing whole layers, with attention of `Heads` on up to `max_seqs`
+  /// rows. Behind `reserve`. Blocks.
+  template <class Heads, class T>
+  void tune_layers(const DenseLayers<cuda::DeviceMatrix<T>, T>& layers, std::int64_t max_rows,
+                   std::int64_t max_seqs) {
     if constexpr (std::same_as<T, bf16>) {
-      if (state_.context.can_overlap)
-        cuda::LayerTuner(layers, max_rows, state_.linear, state_.fused, state_.context)
-            .tune([&](const auto& op) { run(op); });
+      if (!state_.context.can_overlap) return;
+      cuda::LayerTuner(layers, max_rows, max_seqs, state_.linear, state_.fused, state_.context)
+          .template tune<Heads>([&](const auto& op) {
+            run(op);
+            if constexpr (std::same_as<std::remove_cvref_t<decltype(op)>, PlanAttentionArgs>) {
+              stream_.synchronize();
+              state_.plan_is_visible = true;  // as behind the first layer's norm
+            }
+          });
     }
   }
 

@@ -153,8 +153,8 @@ class BatchInvariantCudaBackend : public CudaBackend {
                         const KvHeads&, std::int64_t) {}
   template <class T>
   void tune_linear_sample(const cuda::DeviceMatrix<T>&, std::int64_t) {}
-  template <class T>
-  void tune_layers(const DenseLayers<cuda::DeviceMatrix<T>, T>&, std::int64_t) {}
+  template <class Heads, class T>
+  void tune_layers(const DenseLayers<cuda::DeviceMatrix<T>, T>&, std::int64_t, std::int64_t) {}
 
   /// As `CudaBackend`'s, and that it is batch-invariant.
   [[nodiscard]] std::string describe() const {

@@ -441,13 +441,9 @@ class GraphExecutor {
                                        MatrixView<TokenId> top_tokens,
                                        MatrixView<float> top_logprobs, bool plain) {
     const std::int64_t m = logits.extent(0);
-    return {.logits = logits,
-            .batch = batch,
-            .tokens = {drawn_.tokens.data(), {m}},
-            .logprobs = {drawn_.logprobs.data(), {m}},
-            .top_tokens = top_tokens,
-            .top_logprobs = top_logprobs,
-            .plain = plain};
+    const VectorView<TokenId> tokens(drawn_.tokens.data(), {m});
+    const VectorView<float> logprobs(drawn_.logprobs.data(), {m});
+    return {logits, batch, tokens, logprobs, top_tokens, top_logprobs, plain};
   }
 
   /// Makes room for what a step draws, by a graph or not.

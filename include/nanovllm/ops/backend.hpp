@@ -180,11 +180,11 @@ concept TunesFusedOps = requires(B& backend, const InputNorm<W>& norm,
 };
 
 /// And, once all that is done, among what was close by timing whole layers:
-/// `tune_layers(layers, max_rows)`.
+/// `tune_layers<Heads>(layers, max_rows, max_seqs)`, for decode steps of up to `max_seqs` sequences.
 template <class B, class W>
 concept TunesLayers = requires(B& backend,
                                const DenseLayers<typename B::template Matrix<W>, W>& layers) {
-  backend.tune_layers(layers, std::int64_t{});
+  backend.template tune_layers<HeadShape<>>(layers, std::int64_t{}, std::int64_t{});
 };
 
 /// The same of `LinearSampleArgs`, once `tune_linear` has chosen for the matrix:

@@ -103,7 +103,7 @@ TEST_CASE("LayerTuner keeps, of the ways that were close, the one whose layers a
             cuda::detail::fill_noise(noise.data(), std::int64_t{1} << 24, gpu.context);
         }
       };
-      cuda::LayerTuner(layers.lists(), m, linear, fused, gpu.context)
+      cuda::LayerTuner(layers.lists(), m, m, linear, fused, gpu.context)
           .tune(run, std::chrono::milliseconds(10'000));
       CHECK(same(linear.plan_for(of_test, gpu.context), wanted));
     }
@@ -157,7 +157,7 @@ TEST_CASE("LayerTuner keeps the way to run project_qkv whose layers are fastest"
           if (!is(wanted)) spend_time();
         }
       };
-      cuda::LayerTuner(layers.lists(), m, linear, fused, gpu.context)
+      cuda::LayerTuner(layers.lists(), m, m, linear, fused, gpu.context)
           .tune(run, std::chrono::milliseconds(10'000));
       CHECK(is(wanted));
       CHECK(agrees);
@@ -178,7 +178,7 @@ TEST_CASE("LayerTuner without time to spend leaves what was chosen") {
   Down down(8);
   const Linear of_test = down.args(layers.all[3]);
   const cuda::LinearPlan chosen = linear.plan_for(of_test, gpu.context);
-  cuda::LayerTuner(layers.lists(), 8, linear, fused, gpu.context)
+  cuda::LayerTuner(layers.lists(), 8, 8, linear, fused, gpu.context)
       .tune([](const auto&) {}, std::chrono::milliseconds(0));
   CHECK(same(linear.plan_for(of_test, gpu.context), chosen));
 }
@@ -186,7 +186,7 @@ TEST_CASE("LayerTuner without time to spend leaves what was chosen") {
 TEST_CASE("A backend's dense layers give what they gave before whole layers were timed") {
   if (!has_gpu()) return;
   if (!Gpu().context.is_hopper()) return;
-  constexpr std::int64_t kMost = 96;
+  constexpr std::int64_t kMost = 96, kSeqs = 40;
   CudaBackend backend{BackendConfig{}};
   Layers layers(2, backend.context());
   const std::span<const Matrix*const> qkv(layers.qkv), o(layers.o), gate_up(layers.gate_up),
@@ -212,7 +212,15 @@ TEST_CASE("A backend's dense layers give what they gave before whole layers were
   };
   std::vector<std::vector<double>> before;
   for (const std::int64_t m : {1, 5, 33, 96}) before.push_back(results(m));
-  backend.tune_layers(layers.lists(), kMost);
+  backend.reserve({.limits = {.max_num_batched_tokens = kMost,
+                              .max_num_seqs = kSeqs,
+                              .max_model_len = 1024,
+                              .shares_prefixes = false},
+                   .vocab_size = 1,
+                   .num_heads = kQ / kKvHeads.head_dim,
+                   .num_kv_heads = kKvHeads.num_kv_heads,
+                   .head_dim = kKvHeads.head_dim});
+  backend.tune_layers<HeadShape<>>(layers.lists(), kMost, kSeqs);
   std::size_t next = 0;
   for (const std::int64_t m : {1, 5, 33, 96}) {
     const std::vector<double> after = results(m);

@@ -123,15 +123,16 @@ class FusedEngine {
     const std::int64_t most = rows_to_tune(weights, max_rows, context);
     if (most < 1 || !norm) return;
     detail::ProductScratch scratch(*weights[0], most, context);
+    constexpr std::int64_t kKeys = 64;  // nothing reads them
     const std::int64_t most_of_heads = std::min(most, kMaxSmallMHeadRows);
-    detail::HeadScratch heads(kv_heads, most_of_heads, context);
+    detail::HeadScratch heads(kv_heads, most_of_heads, kKeys, 0, context);
     each_bucket(weights, most, context, [&](std::int64_t rows, int calls, const auto& weight) {
       const auto args = [&](int i) {
         return QkvArgs{.x = scratch.x_rows(rows),
                        .norm = norm,
                        .weight = weight(i),
                        .heads = heads.of(std::min(rows, most_of_heads)),
-                       .kv = heads.kv(),
+                       .kv = heads.kv(std::min(rows, most_of_heads), 0),
                        .qkv = scratch.y_rows(rows),
                        .normed = scratch.normed_rows(rows)};
       };

@@ -3,15 +3,20 @@
 ///
 /// One by one, `LinearEngine` and `FusedEngine` have timed each op behind itself. In a step its
 /// neighbours are others: how early they let it start, what of the next weights is on its way
-/// meanwhile. So of the ways that were nearly as fast as the fastest, each is tried in chains of
-/// layers (without attention between the heads of q, k and v and o), op after op, and the one whose
-/// layers take least is kept.
+/// meanwhile. So the ways that were nearly as fast as the fastest are tried in chains of layers, and
+/// those whose layers take least are kept. Where there are few combinations of them, all are timed,
+/// in layers of a decode step: a row is a sequence that attends to kKeys tokens. A better pair often
+/// lies behind two that are worse one by one. Where there are more, as large weights have, ops are
+/// tried in turn, in layers without attention.
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <vector>
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/tensor_view.hpp"
@@ -23,6 +28,7 @@
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/runtime/device_matrix.cuh"
+#include "nanovllm/ops/attention.hpp"
 #include "nanovllm/ops/dense_layers.hpp"
 #include "nanovllm/ops/gated_linear.hpp"
 #include "nanovllm/ops/linear.hpp"
@@ -39,11 +45,13 @@ class LayerTuner {
   using Matrix = DeviceMatrix<bf16>;
   using Layers = DenseLayers<Matrix, bf16>;
 
-  /// Takes device memory for the activations of up to `max_rows` rows, and gives it back at its end.
-  LayerTuner(const Layers& layers, std::int64_t max_rows, LinearEngine& linear, FusedEngine& fused,
-             const Context& context)
+  /// Takes device memory for the activations of up to `max_rows` rows and for keys and values, and
+  /// gives it back at its end. More than `max_seqs` rows are timed without attention.
+  LayerTuner(const Layers& layers, std::int64_t max_rows, std::int64_t max_seqs,
+             LinearEngine& linear, FusedEngine& fused, const Context& context)
       : layers_(layers),
         rows_(std::min(max_rows, kMaxLayerTunerRows)),
+        seqs_(max_seqs),
         linear_(linear),
         fused_(fused),
         context_(context),
@@ -52,19 +60,20 @@ class LayerTuner {
         heads_(size(layers.qkv[0]->rows())),
         gate_up_(size(layers.gate_up[0]->rows())),
         act_(size(width())),
-        head_scratch_(layers.heads, rows_, context) {
-    for (DeviceBuffer<bf16>* buffer : {&x_, &normed_, &heads_, &gate_up_, &act_})
+        attended_(size(layers.o[0]->cols())),
+        head_scratch_(layers.heads, rows_, kKeys, 2 * context.l2_bytes, context) {
+    for (DeviceBuffer<bf16>* buffer : {&x_, &normed_, &heads_, &gate_up_, &act_, &attended_})
       detail::fill_noise(buffer->data(), static_cast<std::int64_t>(buffer->size()), context);
   }
 
-  /// Chooses for each bucket of rows, fewest first, until about `budget` is spent. `run` runs an op.
-  /// Blocks the host.
-  template <class Run>
+  /// Chooses for each bucket of rows, fewest first, until about `budget` is spent. `run` runs an op;
+  /// attention is of `Heads`. Blocks the host.
+  template <class Heads = HeadShape<>, class Run>
   void tune(const Run& run, std::chrono::milliseconds budget = std::chrono::milliseconds(400)) {
     const auto deadline = std::chrono::steady_clock::now() + budget;
     for (const std::int64_t bucket : kRowBuckets) {
       const std::int64_t m = std::min(bucket, rows_);
-      tune_bucket(m, run, deadline);
+      tune_bucket<Heads>(m, run, deadline);
       if (m == rows_ || std::chrono::steady_clock::now() > deadline) return;
     }
   }
@@ -72,6 +81,10 @@ class LayerTuner {
  private:
   /// What another way must gain to be kept: less is noise.
   static constexpr double kGain = 0.99;
+  /// Tokens that a row attends to.
+  static constexpr std::int64_t kKeys = 128;
+  /// Most combinations of ways that are all timed, some 1.5 ms each.
+  static constexpr std::size_t kMostCombinations = 32;
 
   using Linear = LinearArgs<bf16, Matrix>;
   using Deadline = std::chrono::steady_clock::time_point;
@@ -97,7 +110,7 @@ class LayerTuner {
             .norm = layers_.norm,
             .weight = layers_.qkv[i],
             .heads = head_scratch_.of(m),
-            .kv = head_scratch_.kv(),
+            .kv = head_scratch_.kv(m, i),
             .qkv = view(heads_, m, n, n),
             .normed = view(normed_, m, hidden(), hidden())};
   }
@@ -115,8 +128,19 @@ class LayerTuner {
             .weight = layers_.qkv[i],
             .y = view(heads_, m, n, n)};
   }
+  template <class Heads>
+  [[nodiscard]] DecodeAttentionArgs<bf16, bf16, Heads> attention(const FusedEngine::QkvArgs& args) {
+    const std::int64_t m = args.x.extent(0), d = args.kv.head_dim;
+    return {.q = split_qkv(args.qkv, args.num_heads(), args.kv.num_kv_heads, d).q,
+            .kv = args.kv,
+            .kv_lens = head_scratch_.kv_lens(m),
+            .block_tables = head_scratch_.block_tables(m),
+            .scale = 1.f / std::sqrt(static_cast<float>(d)),
+            .out = {attended_.data(), {m, args.num_heads(), d}}};
+  }
   [[nodiscard]] Linear o(std::int64_t m, std::size_t i) {
-    return {.x = constant(view(heads_, m, layers_.o[0]->cols(), layers_.qkv[0]->rows())),
+    const std::int64_t k = layers_.o[0]->cols();
+    return {.x = constant(view(attended_, m, k, k)),
             .weight = layers_.o[i],
             .y = view(x_, m, hidden(), hidden()),
             .accumulate = true};
@@ -133,12 +157,13 @@ class LayerTuner {
             .accumulate = true};
   }
 
-  template <class Run>
+  template <class Heads, class Run>
   void run_layer(std::int64_t m, std::size_t i, const Run& run) {
     const FusedEngine::QkvArgs args = project_qkv(m, i);
     const FusedKernel done = fused_.run(args, context_);
     if (done == FusedKernel::parts) compose_product(args, run);
     if (done != FusedKernel::small_m_heads) run(head_args(args));
+    if (attends_) run(attention<Heads>(args));
     run(o(m, i));
     run(gated(m, i));
     run(down(m, i));
@@ -147,7 +172,7 @@ class LayerTuner {
   /// Milliseconds of a layer as it is run now. `hopeless` as in `time_calls`. x is the same each time,
   /// because power and so the clock depend on it; what o and down add to it is bounded by the norms
   /// ahead of them.
-  template <class Run>
+  template <class Heads, class Run>
   [[nodiscard]] double time_layer(std::int64_t m, const Run& run, double hopeless) {
     detail::fill_noise(x_.data(), static_cast<std::int64_t>(x_.size()), context_);
     std::size_t bytes = 0;
@@ -156,42 +181,96 @@ class LayerTuner {
     // Enough layers to pass through twice the L2 cache, and so many that the ends do not count.
     const auto calls = static_cast<int>(
         std::min(std::max<std::size_t>(8 * context_.l2_bytes / bytes, 2), layers_.qkv.size()));
-    return detail::time_calls(context_, calls, hopeless,
-                              [&](int i) { run_layer(m, static_cast<std::size_t>(i), run); });
+    return detail::time_calls(context_, calls, hopeless, [&](int i) {
+      run_layer<Heads>(m, static_cast<std::size_t>(i), run);
+    });
   }
 
-  template <class Run>
+  /// The ways to run one op that are close to each other.
+  struct Op {
+    std::size_t num_ways;
+    std::function<void(std::size_t)> choose;  ///< puts one in force; the first is, to begin with
+    std::size_t chosen = 0;
+  };
+  template <class Engine, class Key>
+  [[nodiscard]] static Op op_of(Engine& engine, const Key& key) {
+    const auto ways = engine.close_plans(key);
+    return {ways.size(), [&engine, key, ways](std::size_t i) { engine.choose(key, ways[i]); }};
+  }
+
+  template <class Heads, class Run>
   void tune_bucket(std::int64_t m, const Run& run, Deadline deadline) {
-    run_layer(m, 0, run);  // loads its kernels, ahead of the capture
-    double best = time_layer(m, run, std::numeric_limits<double>::infinity());
-    // Tries an engine's ways to run an op, the one that it has chosen first of them.
-    const auto try_ways = [&](auto& engine, const auto& op) {
-      const auto ways = engine.close_plans(op);
-      std::size_t chosen = 0;
-      for (std::size_t i = 1; i < ways.size(); ++i) {
-        if (std::chrono::steady_clock::now() > deadline) break;
-        engine.choose(op, ways[i]);
-        const double ms = time_layer(m, run, 2 * best);
-        if (ms < kGain * best) best = ms, chosen = i;
-      }
-      if (!ways.empty()) engine.choose(op, ways[chosen]);
-    };
     const FusedLayer mlp = FusedEngine::layer_of(gated(m, 0)),
                      heads = FusedEngine::layer_of(project_qkv(m, 0));
-    try_ways(fused_, mlp);
-    if (fused_.plan_for(mlp).kernel == FusedKernel::parts) try_ways(linear_, gate_up(m, 0));
-    try_ways(fused_, heads);
-    if (fused_.plan_for(heads).kernel == FusedKernel::parts) try_ways(linear_, qkv(m, 0));
-    try_ways(linear_, o(m, 0));
-    try_ways(linear_, down(m, 0));
+    std::vector<Op> ops{op_of(fused_, mlp), op_of(fused_, heads), op_of(linear_, o(m, 0)),
+                        op_of(linear_, down(m, 0))};
+    std::erase_if(ops, [](const Op& op) { return op.num_ways == 0; });
+    std::size_t combinations = 1;
+    for (const Op& op : ops) combinations *= op.num_ways;
+    attends_ = m <= seqs_ && combinations <= kMostCombinations;
+    if (attends_) {
+      run(PlanAttentionArgs{.num_decodes = m,
+                            .num_tokens = m,
+                            .query_starts = {},
+                            .kv_lens = head_scratch_.kv_lens(m),
+                            .num_heads = project_qkv(m, 0).num_heads(),
+                            .num_kv_heads = layers_.heads.num_kv_heads,
+                            .head_dim = layers_.heads.head_dim});
+      try_all<Heads>(m, ops, combinations, run, deadline);
+    } else {
+      try_in_turn<Heads>(m, ops, run, deadline);
+    }
+    std::vector<Op> parts;
+    const auto add_part = [&](const FusedLayer& of, const Linear& product) {
+      if (fused_.plan_for(of).kernel == FusedKernel::parts)
+        parts.push_back(op_of(linear_, product));
+    };
+    add_part(mlp, gate_up(m, 0)), add_part(heads, qkv(m, 0));
+    if (!parts.empty()) try_in_turn<Heads>(m, parts, run, deadline);
+  }
+
+  /// Times all combinations and keeps the fastest.
+  template <class Heads, class Run>
+  void try_all(std::int64_t m, std::vector<Op>& ops, std::size_t combinations, const Run& run,
+               Deadline deadline) {
+    const auto choose = [&](std::size_t combination) {
+      for (Op& op : ops) op.choose(combination % op.num_ways), combination /= op.num_ways;
+    };
+    double best = std::numeric_limits<double>::infinity();
+    std::size_t chosen = 0;
+    for (std::size_t i = 0; i < combinations; ++i) {
+      if (std::chrono::steady_clock::now() > deadline) break;
+      choose(i);
+      run_layer<Heads>(m, 0, run);  // loads its kernels, ahead of the capture
+      const double ms = time_layer<Heads>(m, run, 2 * best);
+      if (ms < best) best = ms, chosen = i;
+    }
+    choose(chosen);
+  }
+
+  /// Times the ways to run one op after the other, each beside the best so far of the others.
+  template <class Heads, class Run>
+  void try_in_turn(std::int64_t m, std::vector<Op>& ops, const Run& run, Deadline deadline) {
+    run_layer<Heads>(m, 0, run);  // loads its kernels, ahead of the capture
+    double best = time_layer<Heads>(m, run, std::numeric_limits<double>::infinity());
+    for (Op& op : ops) {
+      for (std::size_t i = 1; i < op.num_ways; ++i) {
+        if (std::chrono::steady_clock::now() > deadline) break;
+        op.choose(i);
+        const double ms = time_layer<Heads>(m, run, 2 * best);
+        if (ms < kGain * best) best = ms, op.chosen = i;
+      }
+      if (op.num_ways > 0) op.choose(op.chosen);
+    }
   }
 
   Layers layers_;
-  std::int64_t rows_;
+  std::int64_t rows_, seqs_;
+  bool attends_ = false;  ///< layers have attention
   LinearEngine& linear_;
   FusedEngine& fused_;
   const Context& context_;
-  DeviceBuffer<bf16> x_, normed_, heads_, gate_up_, act_;
+  DeviceBuffer<bf16> x_, normed_, heads_, gate_up_, act_, attended_;
   detail::HeadScratch head_scratch_;
 };
 

@@ -98,14 +98,14 @@ class Qwen3Network {
       if constexpr (TunesLayers<Backend, typename Context::Weight>) {
         const auto o = matrices(&Layer::o), down = matrices(&Layer::down);
         if (norm)
-          context_.backend.tune_layers(
+          context_.backend.template tune_layers<Heads>(
               DenseLayers<Matrix, typename Context::Weight>{.qkv = qkv,
                                                             .o = o,
                                                             .gate_up = gate_up,
                                                             .down = down,
                                                             .heads = kv_heads,
                                                             .norm = norm},
-              limits_.max_num_batched_tokens);
+              limits_.max_num_batched_tokens, limits_.max_num_seqs);
       }
     }
     const Matrix* head[] = {&weights_.lm_head()};
