@@ -69,10 +69,8 @@ class GraphExecutor {
   /// Whether graphs may unpack their inputs themselves.
   static constexpr bool kUnpacksInGraphs = ReplaysWithInputs<Backend>;
 
-  /// Whether steps whose rows are all plain have graphs of their own.
+  /// Whether steps whose rows are all plain have graphs of their own, and the network draws them.
   static constexpr bool kHasPlainSteps = requires { requires Backend::kSamplesPlainRows; };
-
-  /// Whether the network draws such steps itself.
   static constexpr bool kForwardSamples = SamplesPlainSteps<Network, StepKv<Backend, Pool>>;
 
  public:
@@ -440,10 +438,10 @@ class GraphExecutor {
   [[nodiscard]] SampleArgs sample_args(MatrixView<float> logits, const SamplingBatch& batch,
                                        MatrixView<TokenId> top_tokens,
                                        MatrixView<float> top_logprobs, bool plain) {
-    const std::int64_t m = logits.extent(0);
-    const VectorView<TokenId> tokens(drawn_.tokens.data(), {m});
-    const VectorView<float> logprobs(drawn_.logprobs.data(), {m});
-    return {logits, batch, tokens, logprobs, top_tokens, top_logprobs, plain};
+    const auto m = logits.extents[0];
+    return {
+        logits,       batch, {drawn_.tokens.data(), {m}}, {drawn_.logprobs.data(), {m}}, top_tokens,
+        top_logprobs, plain};
   }
 
   /// Makes room for what a step draws, by a graph or not.
