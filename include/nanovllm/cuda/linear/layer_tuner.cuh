@@ -4,9 +4,9 @@
 /// One by one, `LinearEngine` and `FusedEngine` have timed each op behind itself. In a step its
 /// neighbours are others: how early they let it start, what of the next weights is on its way
 /// meanwhile. So the ways that were nearly as fast as the fastest are tried in chains of layers, and
-/// those whose layers take least are kept. Where there are few combinations of them, all are timed,
-/// in layers of a decode step: a row is a sequence that attends to kKeys tokens. A better pair often
-/// lies behind two that are worse one by one. Where there are more, as large weights have, ops are
+/// those whose layers take least are kept. Of few rows, and where there are few combinations of them,
+/// all are timed, in layers of a decode step: a row is a sequence that attends to kKeys tokens. A
+/// better pair often lies behind two that are worse one by one. Else, as for large weights, ops are
 /// tried in turn, in layers without attention.
 
 #include <algorithm>
@@ -83,6 +83,9 @@ class LayerTuner {
   static constexpr double kGain = 0.99;
   /// Tokens that a row attends to.
   static constexpr std::int64_t kKeys = 128;
+  /// Most rows for which layers have attention: with more of them the kernels are so long that their
+  /// neighbours hardly count.
+  static constexpr std::int64_t kMostAttendingRows = 16;
   /// Most combinations of ways that are all timed, some 1.5 ms each.
   static constexpr std::size_t kMostCombinations = 32;
 
@@ -140,7 +143,9 @@ class LayerTuner {
   }
   [[nodiscard]] Linear o(std::int64_t m, std::size_t i) {
     const std::int64_t k = layers_.o[0]->cols();
-    return {.x = constant(view(attended_, m, k, k)),
+    const MatrixView<bf16> x =
+        attends_ ? view(attended_, m, k, k) : view(heads_, m, k, layers_.qkv[0]->rows());
+    return {.x = constant(x),
             .weight = layers_.o[i],
             .y = view(x_, m, hidden(), hidden()),
             .accumulate = true};
@@ -207,7 +212,7 @@ class LayerTuner {
     std::erase_if(ops, [](const Op& op) { return op.num_ways == 0; });
     std::size_t combinations = 1;
     for (const Op& op : ops) combinations *= op.num_ways;
-    attends_ = m <= seqs_ && combinations <= kMostCombinations;
+    attends_ = m <= std::min(seqs_, kMostAttendingRows) && combinations <= kMostCombinations;
     if (attends_) {
       run(PlanAttentionArgs{.num_decodes = m,
                             .num_tokens = m,
