@@ -86,7 +86,7 @@ class Choices {
 
  private:
   static constexpr std::size_t kMost = 4;
-  static constexpr double kSlack = 1.12;
+  static constexpr double kSlack = 1.16;
   std::map<Key, Plan> in_force_;
   std::map<Key, std::vector<std::pair<double, Plan>>> timed_;
 };
