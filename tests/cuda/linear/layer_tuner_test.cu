@@ -103,10 +103,58 @@ TEST_CASE("LayerTuner keeps, of the ways that were close, the one whose layers a
             cuda::detail::fill_noise(noise.data(), std::int64_t{1} << 24, gpu.context);
         }
       };
-      cuda::LayerTuner(layers.lists(), m, m, linear, fused, gpu.context)
-          .tune(run, std::chrono::milliseconds(10'000));
-      CHECK(same(linear.plan_for(of_test, gpu.context), wanted));
+      for (const std::int64_t num_seqs : {m, std::int64_t{0}}) {  // with attention, and without
+        linear.choose(of_test, ways[0]);
+        cuda::LayerTuner(layers.lists(), m, num_seqs, linear, fused, gpu.context)
+            .tune(run, std::chrono::milliseconds(10'000));
+        CHECK(same(linear.plan_for(of_test, gpu.context), wanted));
+      }
     }
+  }
+  CHECK(num_choices > 0);
+}
+
+TEST_CASE("LayerTuner finds two ways of which each alone is slower, on few rows") {
+  if (!has_gpu()) return;
+  const Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  Layers layers(3, gpu.context);
+  cuda::DeviceBuffer<bf16> noise(std::size_t{1} << 24);
+  int num_choices = 0;
+  for (const std::int64_t m : {1, 5, 16}) {
+    cuda::LinearEngine linear;
+    cuda::FusedEngine fused;
+    const std::int64_t counts[] = {m};
+    linear.tune<bf16, bf16>(layers.down, true, counts, gpu.context);
+    linear.tune<bf16, bf16>(layers.o, true, counts, gpu.context);
+    Down down(m);
+    GpuMatrix<bf16> q(m, kQ), y(m, kHidden);
+    const Linear of_down = down.args(layers.all[3]);
+    const Linear of_o{.x = {q.view().data, q.view().extents},
+                      .weight = &layers.all[1],
+                      .y = y.view(),
+                      .accumulate = true};
+    const auto down_ways = linear.close_plans(of_down), o_ways = linear.close_plans(of_o);
+    REQUIRE_FALSE(down_ways.empty());
+    REQUIRE_FALSE(o_ways.empty());
+    if (down_ways.size() == 1 || o_ways.size() == 1) continue;
+    ++num_choices;
+    const auto is_last = [&](const Linear& op, const std::vector<cuda::LinearPlan>& ways) {
+      return same(linear.plan_for(op, gpu.context), ways.back());
+    };
+    const auto run = [&](const auto& op) {
+      if constexpr (std::is_same_v<std::remove_cvref_t<decltype(op)>, Linear>) {
+        if (op.x.extent(1) != kWidth) return;
+        const bool o_is = is_last(of_o, o_ways), down_is = is_last(of_down, down_ways);
+        for (int i = 0; i < (o_is == down_is ? (o_is ? 0 : 1) : 2); ++i)
+          cuda::detail::fill_noise(noise.data(), std::int64_t{1} << 24, gpu.context);
+      }
+    };
+    CAPTURE(m);
+    cuda::LayerTuner(layers.lists(), m, m, linear, fused, gpu.context)
+        .tune(run, std::chrono::milliseconds(10'000));
+    CHECK(is_last(of_o, o_ways));
+    CHECK(is_last(of_down, down_ways));
   }
   CHECK(num_choices > 0);
 }
