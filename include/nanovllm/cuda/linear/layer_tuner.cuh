@@ -82,12 +82,12 @@ class LayerTuner {
   /// What another way must gain to be kept: less is noise.
   static constexpr double kGain = 0.99;
   /// Tokens that a row attends to.
-  static constexpr std::int64_t kKeys = 128;
+  static constexpr std::int64_t kKeys = 256;
   /// Most rows for which layers have attention: with more of them the kernels are so long that their
   /// neighbours hardly count.
   static constexpr std::int64_t kMostAttendingRows = 16;
-  /// Most combinations of ways that are all timed, some 1.5 ms each.
-  static constexpr std::size_t kMostCombinations = 64;
+  /// Most combinations of ways that are timed, some 0.8 ms each, and of how many they are a part.
+  static constexpr std::size_t kMostCombinations = 24, kMostOfAll = 64;
 
   using Linear = LinearArgs<bf16, Matrix>;
   using Deadline = std::chrono::steady_clock::time_point;
@@ -183,9 +183,11 @@ class LayerTuner {
     std::size_t bytes = 0;
     for (const auto& list : {layers_.qkv, layers_.o, layers_.gate_up, layers_.down})
       bytes += static_cast<std::size_t>(list[0]->size_bytes());
-    // Enough layers to pass through twice the L2 cache, and so many that the ends do not count.
+    // Enough layers to pass through the L2 cache several times, and so many that the ends do not count
+    // for much. Of those with attention many combinations are timed.
+    const std::size_t passes = attends_ ? 4 : 8;
     const auto calls = static_cast<int>(
-        std::min(std::max<std::size_t>(8 * context_.l2_bytes / bytes, 2), layers_.qkv.size()));
+        std::min(std::max<std::size_t>(passes * context_.l2_bytes / bytes, 2), layers_.qkv.size()));
     return detail::time_calls(context_, calls, hopeless, [&](int i) {
       run_layer<Heads>(m, static_cast<std::size_t>(i), run);
     });
@@ -210,9 +212,12 @@ class LayerTuner {
     std::vector<Op> ops{op_of(fused_, mlp), op_of(fused_, heads), op_of(linear_, o(m, 0)),
                         op_of(linear_, down(m, 0))};
     std::erase_if(ops, [](const Op& op) { return op.num_ways == 0; });
-    std::size_t combinations = 1;
-    for (const Op& op : ops) combinations *= op.num_ways;
-    attends_ = m <= std::min(seqs_, kMostAttendingRows) && combinations <= kMostCombinations;
+    const auto count = [&] {
+      std::size_t combinations = 1;
+      for (const Op& op : ops) combinations *= op.num_ways;
+      return combinations;
+    };
+    attends_ = m <= std::min(seqs_, kMostAttendingRows) && count() <= kMostOfAll;
     if (attends_) {
       run(PlanAttentionArgs{.num_decodes = m,
                             .num_tokens = m,
@@ -221,7 +226,10 @@ class LayerTuner {
                             .num_heads = project_qkv(m, 0).num_heads(),
                             .num_kv_heads = layers_.heads.num_kv_heads,
                             .head_dim = layers_.heads.head_dim});
-      try_all<Heads>(m, ops, combinations, run, deadline);
+      const auto fewer = [](const Op& a, const Op& b) { return a.num_ways < b.num_ways; };
+      while (count() > kMostCombinations)  // without the slowest
+        --std::max_element(ops.begin(), ops.end(), fewer)->num_ways;
+      try_all<Heads>(m, ops, count(), run, deadline);
     } else {
       try_in_turn<Heads>(m, ops, run, deadline);
     }
