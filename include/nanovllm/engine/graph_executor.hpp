@@ -405,9 +405,8 @@ class GraphExecutor {
       if (is_drawn && draw.plain) return network_.forward_and_sample(batch, kv, draw);
     }
     network_.forward(batch, kv, draw.logits);
-    if (!is_drawn) return;
     draw.logits.extents[1] = network_.vocab_size();
-    backend_.run(draw);
+    if (is_drawn) backend_.run(draw);
   }
 
   /// Everything, kernel by kernel.
@@ -438,10 +437,9 @@ class GraphExecutor {
   [[nodiscard]] SampleArgs sample_args(MatrixView<float> logits, const SamplingBatch& batch,
                                        MatrixView<TokenId> top_tokens,
                                        MatrixView<float> top_logprobs, bool plain) {
-    const auto m = logits.extents[0];
-    return {
-        logits,       batch, {drawn_.tokens.data(), {m}}, {drawn_.logprobs.data(), {m}}, top_tokens,
-        top_logprobs, plain};
+    const VectorView<TokenId> tokens(drawn_.tokens.data(), {logits.extent(0)});
+    const VectorView<float> logprobs(drawn_.logprobs.data(), {logits.extent(0)});
+    return {logits, batch, tokens, logprobs, top_tokens, top_logprobs, plain};
   }
 
   /// Makes room for what a step draws, by a graph or not.
