@@ -103,14 +103,14 @@ def draw_step_time(before, now):
                   "milliseconds, both axes logarithmic", [0.25, 0.5, 1, 2, 4, 8], True,
                   [1, 8, 16, 64, 256])
     chart.series(of_context(before, 512), GREY, "7968a7c")
-    chart.series(of_context(now, 512), BLUE, "eed0e3d")
+    chart.series(of_context(now, 512), BLUE, "80927ad")
     chart.series(of_context(now, 512, part=1), GREEN, "floor: the bytes", dashed=True)
     chart.write("decode_step_time")
 
 
 def draw_bandwidth(small, large):
     chart = Chart("Share of the floor: bytes of weights and KV at the probed bandwidth, over the step",
-                  "percent", [0, 20, 40, 60, 80, 100], False, [1, 8, 16, 64, 256])
+                  "percent", [0, 20, 40, 60, 80, 100, 120], False, [1, 8, 16, 64, 256])
     chart.series(share_of_floor(small, 128), BLUE, "0.6B, context 128", dashed=True)
     chart.series(share_of_floor(small, 512), BLUE, "0.6B, context 512")
     chart.series(share_of_floor(large, 128), ORANGE, "8B, context 128", dashed=True)
@@ -132,7 +132,7 @@ def draw_others(now):
 
 
 if __name__ == "__main__":
-    before, now = steps("cuda_decode_step_before"), steps("cuda_decode_step_after")
+    before, now = steps("cuda_decode_step_before"), steps("cuda_limit_0_6b")
     draw_step_time(before, now)
-    draw_bandwidth(now, steps("cuda_qwen3_8b_bf16"))
+    draw_bandwidth(now, steps("cuda_limit_8b"))
     draw_others(now)

@@ -1,6 +1,7 @@
 // An engine whose plain steps draw without writing their logits.
 
 #include <cstdint>
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -11,12 +12,24 @@ namespace nanovllm::test {
 namespace {
 
 /// A backend that draws by `linear_sample`'s kernel for any number of rows, whatever takes longer; or
-/// by the kernel that stores the same logits, and the sampler.
+/// by the kernel that stores the same logits, and the sampler. Nothing else is chosen by time: engines
+/// that choose differently may differ in a rounding, and then in a token.
 template <bool kAtOnce>
 class ForcedBackend : public CudaBackend {
  public:
   using CudaBackend::CudaBackend;
   using CudaBackend::run;
+
+  template <class Out, class T>
+  void tune_linear(std::span<const cuda::DeviceMatrix<T>* const>, bool, std::int64_t) {}
+  template <class T>
+  void tune_project_qkv(std::span<const cuda::DeviceMatrix<T>* const>, const InputNorm<T>&,
+                        const KvHeads&, std::int64_t) {}
+  template <class T>
+  void tune_gated_linear(std::span<const cuda::DeviceMatrix<T>* const>, const InputNorm<T>&,
+                         std::int64_t) {}
+  template <class Heads, class T>
+  void tune_layers(const DenseLayers<cuda::DeviceMatrix<T>, T>&, std::int64_t, std::int64_t) {}
 
   template <class T>
   void tune_linear_sample(const cuda::DeviceMatrix<T>& weight, std::int64_t max_rows) {
@@ -86,10 +99,10 @@ TEST_CASE("Steps that draw without logits have the tokens of those that write th
           "[cuda][engine][linear_sample]") {
   if (!has_gpu()) return;
   const std::vector<SamplingParams> params = plain_params();
-  const auto expected = tokens_of_engine<false>(false, params);
-  for (const bool overlap : {false, true, true}) {
+  for (const bool overlap : {false, true}) {  // with it other sequences share a step
     CAPTURE(overlap);
-    CHECK(tokens_of_engine<true>(overlap, params) == expected);
+    const auto expected = tokens_of_engine<false>(overlap, params);
+    for (int i = 0; i < 2; ++i) CHECK(tokens_of_engine<true>(overlap, params) == expected);
   }
 }
 
