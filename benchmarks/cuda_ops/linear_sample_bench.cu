@@ -58,7 +58,9 @@ struct Operands {
             .y = MatrixView<float>(logits.data(), {m, kVocab})};
   }
   [[nodiscard]] SampleArgs sample(std::int64_t m) {
-    SampleArgs args{.logits = MatrixView<float>(logits.data(), {m, kVocab}), .plain = true};
+    SampleArgs args{};
+    args.logits = {logits.data(), {m, kVocab}};
+    args.plain = true;
     args.batch.rows = {rows.data(), {m}};
     args.batch.banned.starts = {starts.data(), {m + 1}};
     args.tokens = {tokens.data(), {m}};
