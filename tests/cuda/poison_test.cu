@@ -3,6 +3,7 @@
 // written it would show.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include "cuda/sampling/sampler_batch.cuh"
 #include "nanovllm/cuda/elementwise/publish_results.cuh"
 #include "nanovllm/cuda/linear/ordered_gated.cuh"
+#include "nanovllm/cuda/linear/ordered_normed.cuh"
 
 namespace nanovllm::test {
 namespace {
@@ -152,6 +154,30 @@ TEST_CASE("products in one order behind poison", "[poison]") {
       check_behind_poison(gpu, p.y, [&] {
         cuda::ordered_gated_linear(p.rows(), p.matrix(true), p.out(), block, maps, gpu.context);
       });
+    }
+  }
+}
+
+TEST_CASE("products in one order with a norm ahead behind poison", "[poison]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  cuda::TensorMaps maps;
+  for (const auto& [m, k] :
+       {std::array<std::int64_t, 2>{1, 1024}, {5, 768}, {13, 2048}, {31, 1024}}) {
+    Product p(m, 88, k);
+    const InputNorm<bf16> norm{.weight = {p.norm.data(), {k}}, .eps = 1e-6f};
+    for (const int tokens : cuda::kOrderedNormedTokens) {
+      for (const bool gated : {false, true}) {
+        if (!cuda::ordered_normed_takes(tokens, p.rows(), norm, p.matrix(gated), gated,
+                                        gpu.context))
+          continue;
+        CAPTURE(m, k, tokens, gated);
+        check_behind_poison(gpu, p.y, [&] {
+          cuda::ordered_normed_linear(tokens, p.rows(), norm, p.matrix(gated), p.out(), gated, maps,
+                                      gpu.context);
+        });
+      }
     }
   }
 }

@@ -11,6 +11,7 @@
 #include "cuda/product.cuh"
 #include "cuda/sampling/sampler_batch.cuh"
 #include "nanovllm/cuda/linear/ordered_gated.cuh"
+#include "nanovllm/cuda/linear/ordered_normed.cuh"
 #include "nanovllm/cuda/linear_sample/linear_sample.cuh"
 
 namespace nanovllm::test {
@@ -78,6 +79,14 @@ TEST_CASE("ordered products, tiny", "[racecheck][dense]") {
     Product p(9, 16, 512);
     cuda::ordered_gated_linear(p.rows(), p.matrix(true), p.out(), block, maps, gpu.context);
     cuda::ordered_linear(p.rows(), p.matrix(false), p.out(), true, block, maps, gpu.context);
+    check(p, gpu);
+  }
+  for (const std::int64_t k : {1024, 2048}) {
+    Product p(k == 1024 ? 18 : 9, 16, k);
+    const InputNorm<bf16> norm{.weight = {p.norm.data(), {k}}, .eps = 1e-6f};
+    for (const bool gated : {false, true})
+      cuda::ordered_normed_linear(k == 1024 ? 32 : 16, p.rows(), norm, p.matrix(gated), p.out(),
+                                  gated, maps, gpu.context);
     check(p, gpu);
   }
 }

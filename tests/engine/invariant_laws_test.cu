@@ -116,6 +116,42 @@ TEST_CASE("200 requests, alone and in every company", "[laws][invariant]") {
   check("in a pool of 24 blocks", changed);
 }
 
+// Steps of up to 32 rows have norms in the products' kernels and residuals added by them, others do
+// not: rows of one request come through both.
+TEST_CASE("a model as wide as published ones, alone and in every company", "[laws][invariant]") {
+  if (num_devices() < 1) return;
+  const Workload work = long_workload("fairytale", 60);
+  for (const std::int64_t width : {1024, 2048}) {
+    ModelConfig model = ModelConfig::load(model_directory("fairytale"));
+    model.hidden_size = width;
+    model.intermediate_size = 1536;
+    EngineConfig config = long_config("fairytale");
+    config.model.clear();
+    config.prefix_caching = false;
+    const auto run = [&](int most, std::int64_t chunk) {
+      EngineConfig changed = config;
+      changed.max_num_seqs = most;
+      if (chunk > 0) changed.max_num_batched_tokens = chunk;
+      Engine<AnyModel, CudaBatchInvariantPolicy> engine(model, RandomWeights{.seed = 3}, changed);
+      std::vector<Trace> out;
+      for (const Output& output : engine.generate(work.prompts, work.params)) {
+        REQUIRE(output.error == "");
+        out.push_back(trace_of(output));
+      }
+      return out;
+    };
+    const std::vector<Trace> alone = run(1, 0);
+    std::cout << "hidden " << width << ", tokens and log-probabilities: " << std::hex
+              << hash_of(alone) << std::dec << "\n";
+    for (const int most : {2, 8, 20, 31, 60}) {
+      INFO("hidden " << width << ", " << most << " at a time");
+      check_same(run(most, 0), alone);
+    }
+    INFO("hidden " << width << ", steps of 48 tokens");
+    check_same(run(40, 48), alone);
+  }
+}
+
 TEST_CASE("the default backend does not pass for a batch-invariant one", "[laws][invariant]") {
   if (num_devices() < 1) return;
   const Workload work = long_workload("fairytale", 60);

@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 
@@ -93,14 +94,24 @@ concept MemoryLike = Element<T> &&
 };
 
 /// A backend `B` has the dense layers of weights `W` for activations `A`. `kAccumulatesResidual`
-/// says that a product which is added to the residual costs less than one that is not; rounding
-/// then happens once.
+/// says that a product which is added to the residual costs less than one that is not, in steps of
+/// up to `kMaxAccumulatedRows<A>` rows where it has that.
 template <class B, class W, class A = W>
 concept DenseOpsLike =
     RunsOp<B, EmbeddingArgs<A, MatrixOf<B, W>>> && RunsOp<B, LinearArgs<A, MatrixOf<B, W>>> &&
     RunsOp<B, FloatLinearArgs<A, MatrixOf<B, W>>> && requires {
   { B::kAccumulatesResidual } -> std::convertible_to<bool>;
 };
+
+/// Most rows of a step whose products `B` adds to a residual of `A`; any number unless it says so.
+template <class B, class A>
+inline constexpr std::int64_t kMaxAccumulatedRows = [] {
+  if constexpr (requires { B::template kMaxAccumulatedRows<A>; }) {
+    return std::int64_t{B::template kMaxAccumulatedRows<A>};
+  } else {
+    return std::numeric_limits<std::int64_t>::max();
+  }
+}();
 
 /// A backend `B` has every op that a model of these elements is made of. Each has the contract of
 /// `ops/<op>.hpp`; ops run in the order of the calls of `run`. `PlanAttentionArgs` come once a

@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "cuda/gpu_test.cuh"
+#include "nanovllm/cuda/elementwise/rms_norm.cuh"
 #include "nanovllm/cuda/elementwise/silu_mul.cuh"
 #include "nanovllm/cuda/linear/ordered_engine.cuh"
 #include "nanovllm/cuda/linear/ordered_gated_engine.cuh"
+#include "nanovllm/cuda/linear/ordered_normed.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
 
 namespace nanovllm::test {
@@ -101,8 +103,11 @@ TEMPLATE_TEST_CASE("every block gives the product", "[ordered]", bf16, half) {
         for (std::int64_t i = 0; i < m; ++i) {
           for (std::int64_t j = 0; j < n; ++j) {
             double size = 0;
-            const double exact = layer.exact(i, j, &size) + (accumulate ? 1.5 : 0.);
-            const double bound = kUnit<TestType> * std::abs(exact) +
+            const double product = layer.exact(i, j, &size);
+            const double exact = product + (accumulate ? 1.5 : 0.);
+            // What is added is rounded before.
+            const double rounded = std::abs(exact) + (accumulate ? 1.01 * std::abs(product) : 0.);
+            const double bound = kUnit<TestType> * rounded +
                                  std::sqrt(static_cast<double>(k)) * 0x1p-21 * size + 1e-30;
             const double got = static_cast<float>(y[static_cast<std::size_t>(i * n + j)]);
             if (!(std::abs(got - exact) <= bound)) ++wrong;
@@ -361,6 +366,176 @@ TEST_CASE("gated_linear in one order has the same bits, tuned or not, for all nu
         out.download();
         REQUIRE(out.guards_intact());
         if (!same_bits(all, kRows - m, out.host, width)) FAIL_CHECK(width << ", rows " << m);
+      }
+    }
+  }
+}
+
+namespace {
+
+/// n(x) of rows of `layer`, by `rms_norm`.
+template <class T>
+GpuArray<T> normed_rows(const MatrixView<const T>& x, const InputNorm<T>& norm, Gpu& gpu) {
+  GpuArray<T> out(static_cast<std::size_t>(x.extent(0) * x.extent(1)));
+  cuda::rms_norm(RmsNormArgs<T>{.x = x,
+                                .weight = norm.weight,
+                                .eps = norm.eps,
+                                .out = {out.data(), {x.extent(0), x.extent(1)}}},
+                 gpu.context);
+  gpu.sync();
+  return out;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("a norm ahead of a product has the bits of the ops, in any company", "[ordered]",
+                   bf16, half) {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  using T = TestType;
+  cuda::TensorMaps maps;
+  constexpr std::int64_t kRows = 40, kPad = 3;
+  for (const auto& [n, k] :
+       {std::array<std::int64_t, 2>{16, 768}, {48, 1024}, {4096, 1024}, {272, 1280}, {96, 2048}}) {
+    Layer<T> layer(kRows, n, k);
+    // Rows of x lie apart, and differ in size.
+    const std::int64_t stride = k + 8;
+    GpuArray<T> x(static_cast<std::size_t>(kRows * stride));
+    for (std::int64_t i = 0; i < kRows; ++i) {
+      for (std::int64_t j = 0; j < k; ++j)
+        x.host[static_cast<std::size_t>(i * stride + j)] =
+            T(float(layer.x.host[static_cast<std::size_t>(i * k + j)]) * float(1 + i % 5));
+    }
+    x.upload();
+    auto scale = GpuArray<T>::random(static_cast<std::size_t>(k), 7);
+    const InputNorm<T> norm{.weight = {scale.data(), {k}}, .eps = 1e-3f};
+    const auto rows_of = [&](std::int64_t first, std::int64_t m) {
+      return MatrixView<const T>(x.data() + first * stride, {m, k}, {stride, 1});
+    };
+    GpuArray<T> normed = normed_rows(rows_of(0, kRows), norm, gpu);
+    for (const bool gated : {false, true}) {
+      const std::int64_t width = gated ? n / 2 : n;
+      GpuArray<T> all(static_cast<std::size_t>(kRows * n));
+      GpuArray<T> activated(static_cast<std::size_t>(kRows * width));
+      cuda::ordered_linear(MatrixView<const T>(normed.data(), {kRows, k}), layer.weight.view(),
+                           MatrixView<T>(all.data(), {kRows, n}), false, cuda::kOrderedReference,
+                           maps, gpu.context);
+      if (gated)
+        cuda::silu_mul(SiluMulArgs<T>{.gate_up = {all.data(), {kRows, n}},
+                                      .out = {activated.data(), {kRows, width}}},
+                       gpu.context);
+      gpu.sync();
+      GpuArray<T>& expected = gated ? activated : all;
+      expected.download();
+      for (const int tokens : cuda::kOrderedNormedTokens) {
+        for (const std::int64_t m : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32}) {
+          for (const std::int64_t first : {std::int64_t{0}, kRows - m}) {
+            if (!cuda::ordered_normed_takes(tokens, rows_of(first, m), norm, layer.weight.view(),
+                                            gated, gpu.context)) {
+              CHECK((m > tokens || tokens * k > 32768));
+              continue;
+            }
+            GpuArray<T> y(static_cast<std::size_t>(m * (width + kPad)));
+            cuda::ordered_normed_linear(tokens, rows_of(first, m), norm, layer.weight.view(),
+                                        MatrixView<T>(y.data(), {m, width}, {width + kPad, 1}),
+                                        gated, maps, gpu.context);
+            gpu.sync();
+            y.download();
+            REQUIRE(y.guards_intact());
+            std::int64_t wrong = 0;
+            for (std::int64_t i = 0; i < m; ++i) {
+              const T* const row = &y.host[static_cast<std::size_t>(i * (width + kPad))];
+              wrong +=
+                  std::memcmp(row, &expected.host[static_cast<std::size_t>((first + i) * width)],
+                              static_cast<std::size_t>(width) * sizeof(T)) != 0;
+              for (std::int64_t j = 0; j < kPad; ++j) wrong += !std::isnan(float(row[width + j]));
+            }
+            INFO(m << " rows from row " << first << ", " << n << " x " << k << ", blocks of "
+                   << tokens << (gated ? ", gated" : ""));
+            CHECK(wrong == 0);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a norm ahead of a product equals float64", "[ordered]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  constexpr std::int64_t kRows = 7, kWidth = 1024, kOut = 40;
+  cuda::TensorMaps maps;
+  Layer<bf16> layer(kRows, kOut, kWidth);
+  auto scale = GpuArray<bf16>::random(kWidth, 7);
+  GpuArray<bf16> y(kRows * kOut);
+  cuda::ordered_normed_linear<bf16>(8, MatrixView<const bf16>(layer.x.data(), {kRows, kWidth}),
+                                    {.weight = {scale.data(), {kWidth}}, .eps = 1e-6f},
+                                    layer.weight.view(), MatrixView<bf16>(y.data(), {kRows, kOut}),
+                                    false, maps, gpu.context);
+  gpu.sync();
+  y.download();
+  std::int64_t wrong = 0;
+  for (std::int64_t i = 0; i < kRows; ++i) {
+    const auto at = [&](std::int64_t c) {
+      return double(float(layer.x.host[static_cast<std::size_t>(i * kWidth + c)]));
+    };
+    double squares = 0;
+    for (std::int64_t c = 0; c < kWidth; ++c) squares += at(c) * at(c);
+    const double inverse = 1 / std::sqrt(squares / kWidth + 1e-6);
+    for (std::int64_t j = 0; j < kOut; ++j) {
+      double exact = 0, size = 0;
+      for (std::int64_t c = 0; c < kWidth; ++c) {
+        const double term = at(c) * inverse *
+                            double(float(scale.host[static_cast<std::size_t>(c)])) *
+                            double(float(layer.w[static_cast<std::size_t>(j * kWidth + c)]));
+        exact += term;
+        size += std::abs(term);
+      }
+      // n(x) is rounded twice and the sum once.
+      const double bound = kUnit<bf16> * (std::abs(exact) + 2.02 * size) + 1e-5 * size;
+      const double got = float(y.host[static_cast<std::size_t>(i * kOut + j)]);
+      if (!(std::abs(got - exact) <= bound)) ++wrong;
+    }
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("products added to rows have the bits of a product and add_rms_norm's sum", "[ordered]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  constexpr std::int64_t kRows = 70, kOut = 96;
+  cuda::TensorMaps maps;
+  for (const std::int64_t k : {192, 1000, 2048, 201}) {
+    Layer<bf16> layer(kRows, kOut, k);
+    OrderedLinearEngine engine;
+    GpuArray<bf16> product(kRows * kOut);
+    engine.run(layer.args(product, 0, kRows), gpu.context);
+    gpu.sync();
+    product.download();
+    const auto old = GpuArray<bf16>::random(kRows * kOut, 9, -30, 30).host;
+    for (const bool tunes : {false, true}) {
+      const DeviceMatrix<bf16>* const weights[] = {&layer.weight};
+      const std::int64_t buckets[] = {1, 8, 16, 32, 64, 128};
+      if (tunes)
+        engine.tune<bf16, bf16>(weights, true, buckets, gpu.context, std::chrono::seconds(3));
+      for (const std::int64_t m : {1, 8, 9, 16, 31, 33, 64, 65, 70}) {
+        GpuArray<bf16> y(static_cast<std::size_t>(m * kOut));
+        std::copy_n(old.begin(), y.host.size(), y.host.begin());
+        y.upload();
+        auto args = layer.args(y, 0, m);
+        args.accumulate = true;
+        engine.run(args, gpu.context);
+        gpu.sync();
+        y.download();
+        REQUIRE(y.guards_intact());
+        std::int64_t wrong = 0;
+        for (std::size_t i = 0; i < y.host.size(); ++i)
+          wrong += float(y.host[i]) != float(bf16(float(old[i]) + float(product.host[i])));
+        INFO(m << " rows, K " << k << (tunes ? ", tuned" : ""));
+        CHECK(wrong == 0);
       }
     }
   }

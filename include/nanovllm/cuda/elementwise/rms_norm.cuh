@@ -31,6 +31,7 @@
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/cuda/tile/head_row.cuh"
+#include "nanovllm/cuda/tile/norm_row.cuh"
 #include "nanovllm/cuda/tile/reduce.cuh"
 #include "nanovllm/cuda/tile/row_vectors.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
@@ -39,18 +40,13 @@
 namespace nanovllm::cuda {
 
 struct RmsNormTraits {
-  static constexpr int kThreads = 128;    ///< of a block that takes several rows
-  static constexpr int kManyVectors = 4;  ///< vectors a thread when there are many rows
+  static constexpr int kThreads = 128;  ///< of a block that takes several rows
+  static constexpr int kManyVectors = kNormVectors;
   static constexpr int kMaxThreads = 1024;
   static constexpr int kMaxVectors = 2048;  ///< of a row that is read once
   /// Threads of the largest block whose threads hold `vectors` each.
   static constexpr int max_threads(int vectors) { return vectors == 1 ? kMaxThreads : 512; }
 };
-
-/// Warps that hold a row of `vectors`, `each` a thread.
-NANOVLLM_HD constexpr int rms_norm_warps(int vectors, int each) {
-  return ceil_div(vectors, 32 * each);
-}
 
 /// The operands of both ops; `rms_norm` has no residual.
 template <class T>
@@ -75,24 +71,6 @@ __device__ __forceinline__ uint4 add_vectors(uint4 x, uint4 residual) {
 #pragma unroll
   for (int i = 0; i < kVecSize<T>; ++i) a[i] = __fadd_rn(a[i], b[i]);
   return pack<T>(a);
-}
-
-/// One vector of a row, normalised and weighted.
-template <class T>
-__device__ __forceinline__ uint4 norm_vector(uint4 x, float inverse, uint4 weight) {
-  float a[kVecSize<T>], w[kVecSize<T>];
-  unpack<T>(x, a);
-  unpack<T>(weight, w);
-  normalise<T>(a, inverse, w);
-  return pack<T>(a);
-}
-
-/// Σ x² of one vector.
-template <class T>
-__device__ __forceinline__ float vector_squares(uint4 x) {
-  float a[kVecSize<T>];
-  unpack<T>(x, a);
-  return sum_of_squares(a);
 }
 
 /// Σ of a row's squares. `squares` are those of vectors thread, thread + threads, … of the row.

@@ -94,7 +94,8 @@ __global__ void __launch_bounds__(256)
   for (std::int64_t k = 0; k < x.extent(1); ++k)
     sum = __fmaf_rn(to_float(a[k]), to_float(b[k]), sum);
   Out& out = *y.at(token, row);
-  out = from_float<Out>(accumulate ? __fadd_rn(to_float(out), sum) : sum);
+  const Out product = from_float<Out>(sum);
+  out = accumulate ? from_float<Out>(__fadd_rn(to_float(out), to_float(product))) : product;
 }
 
 /// Counts the elements that differ in their bits.

@@ -45,6 +45,26 @@ __device__ __forceinline__ T swiglu_of_sums(float g, float u) {
   return from_float<T>(activated * u);
 }
 
+/// What a thread has of a tile's outputs, of their gates and ups in `sum`.
+template <class Traits, class T>
+__device__ __forceinline__ void store_swiglu(
+    const OrderedParams<T>& p, const float (&sum)[Traits::kParts][Traits::kWideTokens / 2]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+  const int warp = static_cast<int>(threadIdx.x) / 32;  // has 16 rows of the tile
+  const int column = (static_cast<int>(blockIdx.x) * (Traits::kRows / 16) + warp) * 8 + g;
+  if (warp * 16 >= Traits::kRows || column >= p.n) return;
+  const int first_token = static_cast<int>(blockIdx.y) * Traits::kTokens + 2 * t;
+#pragma unroll
+  for (int part = 0; part < Traits::kParts; ++part) {
+#pragma unroll
+    for (int i = 0; i < Traits::kWideTokens / 2; ++i) {
+      const int token = first_token + part * Traits::kWideTokens + i / 4 * 8 + i % 2;
+      if (i % 4 >= 2 || token >= p.num_tokens) continue;
+      p.y[token * p.y_stride + column] = swiglu_of_sums<T>(sum[part][i], sum[part][i + 2]);
+    }
+  }
+}
+
 /// The body of `ordered_gated_kernel`.
 template <class T, int kRows, int kTokens, int kPanels>
 __device__ __forceinline__ void ordered_gated_block(const CUtensorMap& w_map,
@@ -61,20 +81,7 @@ __device__ __forceinline__ void ordered_gated_block(const CUtensorMap& w_map,
   float sum[Traits::kParts][Traits::kWideTokens / 2] = {};
   multiply_in_order<Traits, T>(ring, p.all_stages, sum);
 
-  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
-  const int warp = static_cast<int>(threadIdx.x) / 32;  // has 16 rows of the tile
-  const int column = (static_cast<int>(blockIdx.x) * (kRows / 16) + warp) * 8 + g;
-  if (warp * 16 >= kRows || column >= p.n) return;
-  const int first_token = static_cast<int>(blockIdx.y) * kTokens + 2 * t;
-#pragma unroll
-  for (int part = 0; part < Traits::kParts; ++part) {
-#pragma unroll
-    for (int i = 0; i < Traits::kWideTokens / 2; ++i) {
-      const int token = first_token + part * Traits::kWideTokens + i / 4 * 8 + i % 2;
-      if (i % 4 >= 2 || token >= p.num_tokens) continue;
-      p.y[token * p.y_stride + column] = swiglu_of_sums<T>(sum[part][i], sum[part][i + 2]);
-    }
-  }
+  store_swiglu<Traits>(p, sum);
 }
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL

@@ -1,7 +1,9 @@
 #pragma once
 /// A dense layer whose sums have one order for any number of rows of x, by wgmma and TMA (sm_90a).
 ///
-///   y[m, n] = Σ_k x[m, k] · W[n, k]   (+ y[m, n] before the rounding, with `accumulate`)
+///   y[m, n] = Σ_k x[m, k] · W[n, k]
+///
+/// With `accumulate` the rounded sum is added to y, and that is rounded, as `add_rms_norm` does it.
 ///
 /// x [M, K] and W [N, K] with 16-byte aligned rows; y [M, N], any alignment; T is bf16 or half, y
 /// is T or float.
@@ -48,9 +50,10 @@ namespace nanovllm::cuda {
 namespace detail {
 
 /// A block of `kRows` rows of W and `kTokens` rows of x; a stage of its ring has `kPanels` panels.
-template <int kRowsValue, int kTokensValue, int kPanelsValue, bool kGatedValue = false>
+template <int kRowsValue, int kTokensValue, int kPanelsValue, bool kGatedValue = false,
+          bool kHoldsXValue = false>
 struct OrderedTraits {
-  static constexpr bool kGated = kGatedValue;
+  static constexpr bool kGated = kGatedValue, kHoldsX = kHoldsXValue;
   static constexpr int kRows = kRowsValue, kTokens = kTokensValue, kPanels = kPanelsValue;
   static constexpr int kGroups = std::max(1, kRows / 64);     ///< warpgroups that multiply
   static constexpr int kThreads = 128 * kGroups + 32;         ///< and the warp that copies
@@ -58,7 +61,7 @@ struct OrderedTraits {
   static constexpr int kParts = kTokens / kWideTokens;
   static constexpr int kWeightBytes = kRows * kClusterColumns * 2;  ///< of a panel
   static constexpr int kXBytes = kTokens * kClusterColumns * 2;
-  static constexpr int kPanelBytes = kWeightBytes + kXBytes;
+  static constexpr int kPanelBytes = kWeightBytes + (kHoldsX ? 0 : kXBytes);
   /// What an instruction reads behind the last panel of fewer than 64 rows.
   static constexpr int kSlackBytes = std::max(0, 64 - kRows) * kClusterColumns * 2;
   static constexpr int kAlignment = kClusterAlignment;
@@ -85,7 +88,8 @@ __device__ __forceinline__ void multiply_in_order(
   for (int i = 0; i < num_stages; ++i) {
     mbarrier_wait(ring.full[ring.stage], ring.parity);
     const WgmmaOperand w = weights.plus(ring.stage * Traits::kPanels * Traits::kWeightBytes);
-    const WgmmaOperand x = rows.plus(ring.stage * Traits::kPanels * Traits::kXBytes);
+    const WgmmaOperand x =
+        rows.plus((Traits::kHoldsX ? i : ring.stage) * Traits::kPanels * Traits::kXBytes);
     wgmma_fence();
 #pragma unroll
     for (int panel = 0; panel < Traits::kPanels; ++panel) {
@@ -111,6 +115,26 @@ __device__ __forceinline__ void multiply_in_order(
   for (auto& part : sum) wgmma_hold(part);
 }
 
+/// Visits the outputs of a thread that exist: visit(part, i, y) for sum[part][i].
+template <class Traits, class Out, class Visit>
+__device__ __forceinline__ void for_each_ordered_output(const OrderedParams<Out>& p,
+                                                        const Visit& visit) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+  const int local = static_cast<int>(threadIdx.x) / 32 * 16 + g;  // row of the block
+  const int first_row = static_cast<int>(blockIdx.x) * Traits::kRows + local;
+  const int first_token = static_cast<int>(blockIdx.y) * Traits::kTokens + 2 * t;
+#pragma unroll
+  for (int part = 0; part < Traits::kParts; ++part) {
+#pragma unroll
+    for (int i = 0; i < Traits::kWideTokens / 2; ++i) {
+      const int token = first_token + part * Traits::kWideTokens + i / 4 * 8 + i % 2;
+      const int shift = i % 4 / 2 * 8, row = first_row + shift;
+      if (token >= p.num_tokens || row >= p.n || local + shift >= Traits::kRows) continue;
+      visit(part, i, p.y[token * p.y_stride + row]);
+    }
+  }
+}
+
 /// The body of `ordered_linear_kernel`.
 template <class T, class Out, int kRows, int kTokens, int kPanels>
 __device__ __forceinline__ void ordered_linear_block(const CUtensorMap& w_map,
@@ -124,24 +148,24 @@ __device__ __forceinline__ void ordered_linear_block(const CUtensorMap& w_map,
       begin_ordered_ring<Traits>(ordered_shared, full, empty, p.stages, 128 * Traits::kGroups);
   if (threadIdx.x >= 128 * Traits::kGroups) return copy_ordered_panels(ring, w_map, x_map, p);
   grid_dependency_wait();  // y may be what the kernel ahead reads
+  // With few rows of x the old y is read behind the weights' backs.
+  constexpr bool kReadsAhead = kTokens <= 32;
+  float before[kReadsAhead ? Traits::kWideTokens / 2 : 1] = {};
+  if (kReadsAhead && p.accumulate) {
+    for_each_ordered_output<Traits>(
+        p, [&](int, int i, const Out& y) { before[kReadsAhead ? i : 0] = to_float(y); });
+  }
   float sum[Traits::kParts][Traits::kWideTokens / 2] = {};
   multiply_in_order<Traits, T>(ring, p.all_stages, sum);
-
-  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
-  const int local = static_cast<int>(threadIdx.x) / 32 * 16 + g;  // row of the block
-  const int first_row = static_cast<int>(blockIdx.x) * kRows + local;
-  const int first_token = static_cast<int>(blockIdx.y) * kTokens + 2 * t;
-#pragma unroll
-  for (int part = 0; part < Traits::kParts; ++part) {
-#pragma unroll
-    for (int i = 0; i < Traits::kWideTokens / 2; ++i) {
-      const int token = first_token + part * Traits::kWideTokens + i / 4 * 8 + i % 2;
-      const int shift = i % 4 / 2 * 8, row = first_row + shift;
-      if (token >= p.num_tokens || row >= p.n || local + shift >= kRows) continue;
-      Out& y = p.y[token * p.y_stride + row];
-      y = from_float<Out>(p.accumulate ? to_float(y) + sum[part][i] : sum[part][i]);
+  for_each_ordered_output<Traits>(p, [&](int part, int i, Out& y) {
+    const Out product = from_float<Out>(sum[part][i]);
+    if (!p.accumulate) {
+      y = product;
+    } else {
+      const float old = kReadsAhead ? before[kReadsAhead ? i : 0] : to_float(y);
+      y = from_float<Out>(__fadd_rn(old, to_float(product)));
     }
-  }
+  });
 }
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL

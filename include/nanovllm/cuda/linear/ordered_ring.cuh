@@ -7,6 +7,9 @@
 /// (panels are the last dimension of its map); kSlackBytes behind the last panel of W; kThreads;
 /// shared_bytes(stages).
 ///
+/// With kHoldsX all panels of x lie in shared memory from the start, the ring has those of W alone,
+/// and kPanelBytes is without x.
+///
 /// With kGated W is [gates; ups], and a tile has 8 rows of gates and the 8 of ups that belong to
 /// them in turn, so that one thread of a product gets both sums of an output. The map of W says so:
 /// its dimensions are columns, 8 rows, gates and ups, and groups of 8 rows.
@@ -46,7 +49,7 @@ struct OrderedParams {
 template <class Traits>
 struct OrderedRing {
   std::byte* weights;  ///< [stages][kPanels][kWeightBytes]
-  std::byte* x;        ///< [stages][kPanels][kXBytes]
+  std::byte* x;        ///< [stages][kPanels][kXBytes]; kHoldsX: [panels of K][kXBytes]
   std::uint64_t* full;
   std::uint64_t* empty;
   int stages;
@@ -61,7 +64,8 @@ struct OrderedRing {
   }
 };
 
-/// The warp that copies: one of its threads fills the ring.
+/// The warp that copies: one of its threads fills the ring. With kHoldsX it waits for no kernel
+/// ahead, for it reads weights alone, and x_map is not used.
 template <class Traits, class Out>
 __device__ __forceinline__ void copy_ordered_panels(OrderedRing<Traits> ring,
                                                     const CUtensorMap& w_map,
@@ -98,15 +102,17 @@ __device__ __forceinline__ void copy_ordered_panels(OrderedRing<Traits> ring,
       load_weights_of(i, i);
     }
   }
-  grid_dependency_wait();
+  if constexpr (!Traits::kHoldsX) grid_dependency_wait();
   if (!leads) return;
-  async_proxy_fence_global();
-  for (int i = 0; i < ahead; ++i) load_x_of(i, i);
+  if constexpr (!Traits::kHoldsX) {
+    async_proxy_fence_global();
+    for (int i = 0; i < ahead; ++i) load_x_of(i, i);
+  }
   for (int i = ahead; i < p.all_stages; ++i) {
     mbarrier_wait(ring.empty[ring.stage], ring.parity);
     mbarrier_arrive_expect(ring.full[ring.stage], kStageBytes);
     load_weights_of(i, ring.stage);
-    load_x_of(i, ring.stage);
+    if constexpr (!Traits::kHoldsX) load_x_of(i, ring.stage);
     ring.advance();
   }
 }
@@ -160,6 +166,17 @@ template <class Traits, class T>
   }
 }
 
+/// The map of W as blocks of `Traits` read it.
+template <class Traits, class T>
+[[nodiscard]] CUtensorMap ordered_weight_map(TensorMaps& maps, const MatrixView<const T>& weight) {
+  const std::int64_t n = weight.extent(0), k = weight.extent(1);
+  if constexpr (Traits::kGated) {
+    return ordered_gated_map<Traits>(maps, weight.data, n / 2, k);
+  } else {
+    return ordered_map<Traits>(maps, weight.data, n, k, k, Traits::kRows);
+  }
+}
+
 /// Launches one of the kernels on blocks of `Traits`.
 template <class Traits, class T, class Out>
 void launch_ordered(void (*kernel)(CUtensorMap, CUtensorMap, OrderedParams<Out>),
@@ -167,13 +184,7 @@ void launch_ordered(void (*kernel)(CUtensorMap, CUtensorMap, OrderedParams<Out>)
                     const MatrixView<Out>& y, bool accumulate, TensorMaps& maps,
                     const Context& context) {
   const std::int64_t m = x.extent(0), n = weight.extent(0), k = weight.extent(1);
-  const CUtensorMap w_map = [&] {
-    if constexpr (Traits::kGated) {
-      return ordered_gated_map<Traits>(maps, weight.data, n / 2, k);
-    } else {
-      return ordered_map<Traits>(maps, weight.data, n, k, k, Traits::kRows);
-    }
-  }();
+  const CUtensorMap w_map = ordered_weight_map<Traits>(maps, weight);
   const CUtensorMap x_map =
       ordered_map<Traits>(maps, x.data, m, k, m == 1 ? k : x.strides[0], Traits::kTokens);
   const dim3 grid(static_cast<unsigned>(ceil_div(n, Traits::kRows)),

@@ -78,14 +78,16 @@ class ResidualStream {
   /// What `norm` computed last, for a block to read.
   [[nodiscard]] Rows hidden() { return hidden_.rows(num_rows_); }
 
-  /// Whether `add` multiplies into the residual. With several ranks the sum over ranks comes first.
+  /// Whether `add` multiplies into the residual, in steps of up to `kMaxAccumulatedRows`. With
+  /// several ranks the sum over ranks comes first.
   [[nodiscard]] bool accumulates() const {
     return Context::Backend::kAccumulatesResidual && context_.comm.size() == 1;
   }
 
   /// residual += the sum over all ranks of x · weightᵀ. `hidden()` is done with.
   void add(typename Context::ConstRows x, const Matrix& weight) {
-    const bool accumulate = accumulates();
+    const bool accumulate =
+        accumulates() && num_rows_ <= kMaxAccumulatedRows<typename Context::Backend, A>;
     context_.backend.run(LinearArgs<A, Matrix>{.x = x,
                                                .weight = &weight,
                                                .y = accumulate ? residual() : hidden(),
