@@ -163,22 +163,13 @@ TEST_CASE("products in one order with a norm ahead behind poison", "[poison]") {
   Gpu gpu;
   if (!gpu.context.is_hopper()) return;
   cuda::TensorMaps maps;
-  for (const auto& [m, k] :
-       {std::array<std::int64_t, 2>{1, 1024}, {5, 768}, {13, 2048}, {31, 1024}}) {
-    Product p(m, 88, k);
-    const InputNorm<bf16> norm{.weight = {p.norm.data(), {k}}, .eps = 1e-6f};
-    for (const int tokens : cuda::kOrderedNormedTokens) {
-      for (const bool gated : {false, true}) {
-        if (!cuda::ordered_normed_takes(tokens, p.rows(), norm, p.matrix(gated), gated,
-                                        gpu.context))
-          continue;
-        CAPTURE(m, k, tokens, gated);
-        check_behind_poison(gpu, p.y, [&] {
-          cuda::ordered_normed_linear(tokens, p.rows(), norm, p.matrix(gated), p.out(), gated, maps,
-                                      gpu.context);
-        });
-      }
-    }
+  for (const std::int64_t m : {1, 3, 4}) {
+    Product p(m, 88, 1024);
+    const InputNorm<bf16> norm{.weight = {p.norm.data(), {p.k}}, .eps = 1e-6f};
+    CAPTURE(m);
+    check_behind_poison(gpu, p.y, [&] {
+      cuda::ordered_normed_linear(p.rows(), norm, p.matrix(false), p.out(), maps, gpu.context);
+    });
   }
 }
 

@@ -81,14 +81,10 @@ TEST_CASE("ordered products, tiny", "[racecheck][dense]") {
     cuda::ordered_linear(p.rows(), p.matrix(false), p.out(), true, block, maps, gpu.context);
     check(p, gpu);
   }
-  for (const std::int64_t k : {1024, 2048}) {
-    Product p(k == 1024 ? 18 : 9, 16, k);
-    const InputNorm<bf16> norm{.weight = {p.norm.data(), {k}}, .eps = 1e-6f};
-    for (const bool gated : {false, true})
-      cuda::ordered_normed_linear(k == 1024 ? 32 : 16, p.rows(), norm, p.matrix(gated), p.out(),
-                                  gated, maps, gpu.context);
-    check(p, gpu);
-  }
+  Product p(3, 48, 1024);
+  const InputNorm<bf16> norm{.weight = {p.norm.data(), {p.k}}, .eps = 1e-6f};
+  cuda::ordered_normed_linear(p.rows(), norm, p.matrix(false), p.out(), maps, gpu.context);
+  check(p, gpu);
 }
 
 TEST_CASE("linear_sample, tiny", "[racecheck][linear_sample]") {

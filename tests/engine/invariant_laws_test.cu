@@ -116,8 +116,8 @@ TEST_CASE("200 requests, alone and in every company", "[laws][invariant]") {
   check("in a pool of 24 blocks", changed);
 }
 
-// Steps of up to 32 rows have norms in the products' kernels and residuals added by them, others do
-// not: rows of one request come through both.
+// Steps of few rows have residuals added by the products' kernels, and norms inside that of qkv, where
+// others have not: rows of one request come through both.
 TEST_CASE("a model as wide as published ones, alone and in every company", "[laws][invariant]") {
   if (num_devices() < 1) return;
   const Workload work = long_workload("fairytale", 60);

@@ -16,8 +16,9 @@
 #include "nanovllm/cuda/backend.cuh"
 #include "nanovllm/cuda/linear/ordered_engine.cuh"
 #include "nanovllm/cuda/linear/ordered_gated_engine.cuh"
-#include "nanovllm/cuda/linear/ordered_normed_engine.cuh"
+#include "nanovllm/cuda/linear/ordered_normed.cuh"
 #include "nanovllm/cuda/linear/tuning.hpp"
+#include "nanovllm/cuda/ptx/tensor_maps.cuh"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/gated_linear.hpp"
 #include "nanovllm/ops/linear_sample.hpp"
@@ -31,9 +32,9 @@ namespace nanovllm {
 /// and what it rests on.
 ///
 /// What differs from `CudaBackend`:
-///   dense layers   16 bits: cuda/linear/ordered_engine.cuh, with SwiGLU behind and the norm ahead
-///                  where that is faster (ordered_gated_engine.cuh, ordered_normed_engine.cuh), with
-///                  the bits of the ops; float32: as they are
+///   dense layers   16 bits: cuda/linear/ordered_engine.cuh, with SwiGLU behind where that is faster
+///                  (ordered_gated_engine.cuh) and for the fewest rows with the norm ahead of qkv
+///                  (ordered_normed.cuh), with the bits of the ops; float32: as they are
 ///   attention      cuda/attention/ordered/
 ///   residual       rounded products are added and the sum is rounded, in steps of few rows by the
 ///                  product's kernel, in others by `add_rms_norm`: the same bits
@@ -47,7 +48,7 @@ class BatchInvariantCudaBackend : public CudaBackend {
   /// More rows of 16 bits are for cuBLASLt, which would add before it rounds. float32 has one way.
   template <class A>
   static constexpr std::int64_t kMaxAccumulatedRows =
-      sizeof(A) == 2 ? cuda::kMaxOrderedNormedRows : std::numeric_limits<std::int64_t>::max();
+      sizeof(A) == 2 ? cuda::kMaxOrderedSums : std::numeric_limits<std::int64_t>::max();
   static constexpr bool kSharesPrefixes = false;
 
   /// Throws CudaError when there is no such device, or it cannot run what keeps the order.
@@ -85,20 +86,24 @@ class BatchInvariantCudaBackend : public CudaBackend {
     if (args.out.empty()) return;
     const auto run_part = [&](const auto& part) { run(part); };
     if constexpr (sizeof(T) == 2) {
-      if (runs_normed(args, args.out, true)) return;
       if (args.weight->cols() > 0) return gated_.run(args, context(), run_part);
     }
     compose(args, run_part);
   }
 
-  /// The bits of its parts, norm and product by one kernel where that was found to be faster.
+  /// The bits of its parts; the norm and the product of the fewest rows are one kernel.
   template <Element T>
   void run(const ProjectQkvArgs<T, cuda::DeviceMatrix<T>, T, T>& args) {
     check<ShapeError>(args.weight != nullptr, "project_qkv: no weight given");
     validate(args);
     if (args.qkv.empty()) return;
     if constexpr (sizeof(T) == 2) {
-      if (runs_normed(args, args.qkv, false)) return run(head_args(args));
+      const MatrixView<const T> weight = args.weight->view();
+      if (args.norm && cuda::ordered_normed_takes(args.x, args.norm, weight, context())) {
+        cuda::ordered_normed_linear(args.x, args.norm, weight, args.qkv, maps_, context());
+        state_.plan_is_visible = true;  // the next kernel starts when all ahead of this are done
+        return run(head_args(args));
+      }
     }
     compose(args, [&](const auto& part) { run(part); });
   }
@@ -156,39 +161,17 @@ class BatchInvariantCudaBackend : public CudaBackend {
     }
   }
 
+  /// The norm is a kernel of its own on either way.
   template <class T>
   void tune_gated_linear(std::span<const cuda::DeviceMatrix<T>* const> weights,
-                         const InputNorm<T>& norm, std::int64_t max_rows) {
-    if constexpr (sizeof(T) == 2) {
-      const auto run_part = [&](const auto& part) { run(part); };
-      gated_.tune(weights, max_rows, context(), run_part);
-      normed_.tune(weights, norm, true, max_rows, context(),
-                   [&](const auto& x, const auto& normed, const auto* weight, const auto& wide,
-                       const auto& out) {
-                     gated_.run(GatedLinearArgs<T, cuda::DeviceMatrix<T>, T>{.x = x,
-                                                                             .norm = norm,
-                                                                             .weight = weight,
-                                                                             .out = out,
-                                                                             .normed = normed,
-                                                                             .gate_up = wide},
-                                context(), run_part);
-                   });
-    }
-  }
-  /// What is done to the heads is a kernel of its own on either way.
-  template <class T>
-  void tune_project_qkv(std::span<const cuda::DeviceMatrix<T>* const> weights,
-                        const InputNorm<T>& norm, const KvHeads&, std::int64_t max_rows) {
-    if constexpr (sizeof(T) == 2) {
-      normed_.tune(
-          weights, norm, false, max_rows, context(),
-          [&](const auto& x, const auto& normed, const auto* weight, const auto&, const auto& y) {
-            run(RmsNormArgs<T, T>{.x = x, .weight = norm.weight, .eps = norm.eps, .out = normed});
-            run(LinearArgs<T, cuda::DeviceMatrix<T>>{.x = normed, .weight = weight, .y = y});
-          });
-    }
+                         const InputNorm<T>& /*norm*/, std::int64_t max_rows) {
+    if constexpr (sizeof(T) == 2)
+      gated_.tune(weights, max_rows, context(), [&](const auto& part) { run(part); });
   }
   /// There is nothing to choose.
+  template <class T>
+  void tune_project_qkv(std::span<const cuda::DeviceMatrix<T>* const>, const InputNorm<T>&,
+                        const KvHeads&, std::int64_t) {}
   template <class T>
   void tune_linear_sample(const cuda::DeviceMatrix<T>&, std::int64_t) {}
   template <class Heads, class T>
@@ -200,17 +183,9 @@ class BatchInvariantCudaBackend : public CudaBackend {
   }
 
  private:
-  /// Norm and product by one kernel, if that was found to be faster.
-  template <class Args, class Y>
-  [[nodiscard]] bool runs_normed(const Args& args, const Y& y, bool gated) {
-    if (!normed_.run(args.x, args.norm, *args.weight, y, gated, context())) return false;
-    state_.plan_is_visible = true;  // it lets the next kernel start when all ahead of it are done
-    return true;
-  }
-
   std::optional<cuda::OrderedLinearEngine> linear_;
   cuda::OrderedGatedEngine gated_;
-  cuda::OrderedNormedEngine normed_;
+  cuda::TensorMaps maps_;
   std::optional<cuda::OrderedAttention> attention_;
 };
 
