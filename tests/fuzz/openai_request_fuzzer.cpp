@@ -39,8 +39,11 @@ void check_constraint(const nv::serve::OutputConstraint& constraint, std::string
   using Kind = nv::serve::OutputConstraint::Kind;
   require((constraint.kind == Kind::none) == field.empty());
   if (constraint.kind == Kind::json_schema) require(nv::parse_json(constraint.text).is_object());
-  const bool has_tools =
+  const bool is_calls =
       constraint.kind == Kind::tool_calls || constraint.kind == Kind::free_tool_calls;
+  // Calls may come instead of a form, not instead of calls.
+  if (constraint.or_tool_calls) require(!is_calls && constraint.kind != Kind::none);
+  const bool has_tools = is_calls || constraint.or_tool_calls;
   require(has_tools == !constraint.tools.empty());
 }
 
