@@ -7,6 +7,7 @@
 
 #include "cuda/gpu_matrix.cuh"
 #include "cuda/gpu_test.cuh"
+#include "cuda/spend_time.cuh"
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
 #include "nanovllm/cuda/elementwise/unpack_step.cuh"
 #include "nanovllm/cuda/linear/fused_engine.cuh"
@@ -19,13 +20,7 @@ namespace {
 __global__ void write_late_kernel(int* to, int value) {
   cuda::grid_dependency_launch();
   cuda::grid_dependency_wait();
-  const auto now = [] {
-    unsigned long long ns;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
-    return ns;
-  };
-  const unsigned long long begin = now();
-  while (now() - begin < 1'000'000) __nanosleep(1000);
+  spend_time(1'000'000);
   *to = value;
 }
 

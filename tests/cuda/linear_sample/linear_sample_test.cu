@@ -13,6 +13,7 @@
 #include "cuda/gpu_matrix.cuh"
 #include "cuda/gpu_test.cuh"
 #include "cuda/sampling/sampler_batch.cuh"
+#include "cuda/spend_time.cuh"
 #include "nanovllm/cuda/linear_sample/engine.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
 
@@ -137,13 +138,7 @@ __global__ void write_late_kernel(bf16* x, const bf16* from, int size, SamplingR
                                   const SamplingRow* from_rows, int num_rows) {
   cuda::grid_dependency_launch();
   cuda::grid_dependency_wait();
-  const auto now = [] {
-    unsigned long long ns;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
-    return ns;
-  };
-  const unsigned long long begin = now();
-  while (now() - begin < 200'000) __nanosleep(1000);
+  spend_time(200'000);
   const int thread = static_cast<int>(threadIdx.x);
   for (int i = thread; i < size; i += static_cast<int>(blockDim.x)) x[i] = from[i];
   for (int i = thread; i < num_rows; i += static_cast<int>(blockDim.x)) rows[i] = from_rows[i];

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cuda/gpu_test.cuh"
+#include "cuda/spend_time.cuh"
 #include "nanovllm/cuda/elementwise/unpack_step.cuh"
 
 namespace nanovllm::test {
@@ -18,13 +19,7 @@ namespace {
 /// Takes a millisecond and then writes `value`.
 __global__ void write_late_kernel(int* to, int value) {
   cuda::grid_dependency_wait();
-  const auto now = [] {
-    unsigned long long ns;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
-    return ns;
-  };
-  const unsigned long long begin = now();
-  while (now() - begin < 1'000'000) __nanosleep(1000);
+  spend_time(1'000'000);
   *to = value;
 }
 
