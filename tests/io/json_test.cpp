@@ -178,6 +178,11 @@ TEST_CASE("Numbers of any size are the nearest double, or refused", "[json]") {
   CHECK(nv::parse_json_value(nv::concat("1", std::string(400, '0'), "e-400")).get<double>() == 1);
   CHECK(nv::parse_json_value("1e-99999999999999999999").get<double>() == 0);
   CHECK_FALSE(error_of("1e99999999999999999999").empty());
+  // The largest exponent of 64 bits, to which the digits' places must not be added.
+  for (const std::string digits : {"1", "18446740737", "0.0001"})
+    CHECK_FALSE(error_of(digits + "e9223372036854775807").empty());
+  for (const std::string digits : {"1", "18446740737", "0.0001"})
+    CHECK(nv::parse_json_value(digits + "e-9223372036854775807").get<double>() == 0);
   CHECK_FALSE(error_of(std::string(400, '9')).empty());
 }
 
