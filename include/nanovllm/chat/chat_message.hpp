@@ -65,5 +65,73 @@ void join_text_parts(std::vector<ChatMessage>& messages);
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/chat/chat_message.inc"
-#endif
+
+#include <cstddef>
+
+#include "nanovllm/core/error.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE ChatMessage ChatMessage::from_json(Json fields) {
+  check<RequestError>(fields.is_object(), "a message must be an object, got ", fields.type_name());
+  const Json* role = fields.find("role");
+  check<RequestError>(role != nullptr, "a message must have a 'role'");
+  check<RequestError>(role->is_string(), "'role' must be a string, got ", role->type_name());
+  return ChatMessage(std::move(fields));
+}
+
+NANOVLLM_INLINE ChatMessage& ChatMessage::set(const std::string& name, Json value) {
+  check<RequestError>(name != "role" || value.is_string(), "'role' must be a string, got ",
+                      value.type_name());
+  fields_[name] = std::move(value);
+  return *this;
+}
+
+NANOVLLM_INLINE std::vector<ChatMessage> parse_messages(const Json& list) {
+  check<RequestError>(list.is_array(), "messages must be a list, got ", list.type_name());
+  std::vector<ChatMessage> messages;
+  messages.reserve(list.size());
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    try {
+      messages.push_back(ChatMessage::from_json(list[i]));
+    } catch (const RequestError& error) {
+      throw RequestError(concat("messages[", i, "]: ", error.what()));
+    }
+  }
+  return messages;
+}
+
+NANOVLLM_INLINE Json parse_tools(const Json& list) {
+  check<RequestError>(list.is_array() || list.is_null(), "tools must be a list, got ",
+                      list.type_name());
+  for (std::size_t i = 0; i < list.elements().size(); ++i) {
+    check<RequestError>(list[i].is_object(), "tools[", i, "] must be an object, got ",
+                        list[i].type_name());
+  }
+  return list;
+}
+
+NANOVLLM_INLINE void join_text_parts(std::vector<ChatMessage>& messages) {
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const Json* content = messages[i].find("content");
+    if (content == nullptr || !content->is_array()) continue;
+    std::string text;
+    const char* separator = "";
+    for (const Json& part : *content) {
+      const Json* type = part.find("type");
+      const Json* part_text = part.find("text");
+      const bool is_text = type != nullptr && type->is_string() && type->string() == "text" &&
+                           part_text != nullptr && part_text->is_string();
+      check<RequestError>(is_text, "messages[", i,
+                          "]: a content part must be {\"type\": \"text\", ",
+                          "\"text\": string}; this engine reads nothing but text");
+      (text += separator) += part_text->string();
+      separator = "\n";
+    }
+    messages[i].set("content", std::move(text));
+  }
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

@@ -76,5 +76,104 @@ struct ChatMessageParts {
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/chat/chat_parser.inc"
-#endif
+
+#include <utility>
+
+#include "nanovllm/chat/chat_render.hpp"
+
+namespace nanovllm {
+
+namespace detail {
+
+/// How the prompt of a native template for the next answer treats thoughts.
+NANOVLLM_INLINE ThinkPrompt think_prompt_of(ChatTemplateKind kind) {
+  switch (kind) {
+    case ChatTemplateKind::qwen3:
+    case ChatTemplateKind::qwen3_release_day:
+    case ChatTemplateKind::chatml_hybrid: return ThinkPrompt::optional;
+    case ChatTemplateKind::qwen3_thinking_2507: return ThinkPrompt::open;
+    case ChatTemplateKind::qwen3_nonthinking: return ThinkPrompt::empty;
+    case ChatTemplateKind::qwen3_instruct_2507:
+    case ChatTemplateKind::qwen2_5:
+    case ChatTemplateKind::chatml:
+    case ChatTemplateKind::custom: break;
+  }
+  return ThinkPrompt::none;
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE ChatParserOptions chat_parser_options(ChatTemplateKind kind,
+                                                      const ChatOptions& options) {
+  using detail::ThinkPrompt;
+  ChatParserOptions out{.tools = options.tools};
+  const ThinkPrompt prompt = detail::think_prompt_of(kind);
+  // Where the prompt goes on with a message, the template has dealt with its thought.
+  const bool begins = !options.continue_final_message;
+  // Without a generation prompt the model writes the head of its message itself, and its thought.
+  if (begins && prompt == ThinkPrompt::open)
+    out.reasoning = options.add_generation_prompt ? Reasoning::open : Reasoning::optional;
+  if (begins && prompt == ThinkPrompt::optional &&
+      !(options.enable_thinking == false && options.add_generation_prompt))
+    out.reasoning = Reasoning::optional;
+
+  const bool describes_tools = kind != ChatTemplateKind::chatml &&
+                               kind != ChatTemplateKind::chatml_hybrid &&
+                               kind != ChatTemplateKind::custom;
+  if (describes_tools && !options.tools.empty()) out.tool_call_format = ToolCallFormat::hermes;
+  return out;
+}
+
+NANOVLLM_INLINE ChatParser::ChatParser(ChatParserOptions options)
+    : reasoning_(options.reasoning),
+      tool_calls_(options.tool_call_format, std::move(options.tools), options.mode) {}
+
+NANOVLLM_INLINE std::vector<ChatEvent> ChatParser::events(std::string reasoning,
+                                                          std::string_view content) {
+  std::vector<ChatEvent> out;
+  if (!reasoning.empty()) out.push_back({ChatEvent::Kind::reasoning, 0, std::move(reasoning)});
+  tool_calls_.push(content, out);
+  return out;
+}
+
+NANOVLLM_INLINE std::vector<ChatEvent> ChatParser::push(std::string_view piece) {
+  std::string reasoning, content;
+  reasoning_.push(piece, reasoning, content);
+  return events(std::move(reasoning), content);
+}
+
+NANOVLLM_INLINE std::vector<ChatEvent> ChatParser::finish() {
+  std::string reasoning, content;
+  reasoning_.finish(reasoning, content);
+  std::vector<ChatEvent> out = events(std::move(reasoning), content);
+  tool_calls_.finish(out);
+  return out;
+}
+
+NANOVLLM_INLINE ChatMessageParts parse_chat_message(std::string_view text,
+                                                    ChatParserOptions options) {
+  options.mode = ToolCallMode::whole;
+  ChatParser parser(std::move(options));
+  ChatMessageParts out;
+  const auto add = [&out](const std::vector<ChatEvent>& events) {
+    for (const ChatEvent& event : events) {
+      switch (event.kind) {
+        case ChatEvent::Kind::reasoning: out.reasoning += event.text; break;
+        case ChatEvent::Kind::content: out.content += event.text; break;
+        case ChatEvent::Kind::tool_call_begin: out.tool_calls.emplace_back(); break;
+        case ChatEvent::Kind::tool_call_name: out.tool_calls.back().name = event.text; break;
+        case ChatEvent::Kind::tool_call_arguments:
+          out.tool_calls.back().arguments += event.text;
+          break;
+        case ChatEvent::Kind::tool_call_end: break;
+      }
+    }
+  };
+  add(parser.push(text));
+  add(parser.finish());
+  return out;
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

@@ -79,5 +79,149 @@ class ToolCallParser {
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/chat/tool_call_parser.inc"
-#endif
+
+#include <utility>
+
+namespace nanovllm {
+
+NANOVLLM_INLINE ToolCallParser::ToolCallParser(ToolCallFormat format, Json tools, ToolCallMode mode)
+    : format_(format),
+      mode_(mode),
+      tools_(std::make_unique<const detail::ToolSchemas>(std::move(tools))) {}
+
+NANOVLLM_INLINE void ToolCallParser::add(ChatEvent::Kind kind, std::string_view text,
+                                         Events& out) const {
+  using Kind = ChatEvent::Kind;
+  const bool is_content = kind == Kind::content;
+  if (text.empty() && (is_content || kind == Kind::tool_call_arguments)) return;
+  const int call = is_content ? 0 : num_calls_;
+  if (out.empty() || out.back().kind != kind || out.back().tool_call != call)
+    out.push_back({kind, call, {}});
+  out.back().text += text;
+}
+
+NANOVLLM_INLINE void ToolCallParser::push(std::string_view text, Events& out) {
+  if (format_ == ToolCallFormat::none) return add(ChatEvent::Kind::content, text, out);
+  for (const char c : text) {
+    if (reader_)
+      push_call(c, out);
+    else
+      push_text(c, out);
+  }
+}
+
+NANOVLLM_INLINE void ToolCallParser::push_text(char c, Events& out) {
+  using detail::TagMatcher;
+  constexpr std::string_view kHermes[] = {detail::kToolCallBegin};
+  constexpr std::string_view kCoder[] = {detail::kToolCallBegin, detail::kFunctionBegin,
+                                         detail::kToolCallEnd};
+  std::span<const std::string_view> tags = kHermes;
+  if (format_ == ToolCallFormat::qwen3_coder)
+    tags = std::span(kCoder).first(is_behind_call_ && may_close_ ? 3 : 2);
+  switch (tag_.push(c, tags)) {
+    case TagMatcher::Status::partial: return;
+    case TagMatcher::Status::complete: return end_tag();
+    case TagMatcher::Status::mismatch: break;
+  }
+  if (!tag_.empty()) {
+    release(out);
+    return push_text(c, out);  // it may begin another tag
+  }
+  if (is_behind_call_ && detail::is_blank(c)) {
+    blanks_ += c;
+    return;
+  }
+  release(out);
+  if (c == '\n')
+    blanks_ = c;
+  else
+    add(ChatEvent::Kind::content, std::string_view(&c, 1), out);
+}
+
+/// What was held back is no part of a call.
+NANOVLLM_INLINE void ToolCallParser::release(Events& out) {
+  add(ChatEvent::Kind::content, blanks_, out);
+  add(ChatEvent::Kind::content, tag_.text(), out);
+  blanks_.clear();
+  tag_.clear();
+  is_behind_call_ = false;
+}
+
+NANOVLLM_INLINE void ToolCallParser::end_tag() {
+  const std::string tag = tag_.text();
+  tag_.clear();
+  if (tag == detail::kToolCallEnd) {
+    blanks_.clear();
+    may_close_ = false;
+    return;
+  }
+  call_text_ = std::exchange(blanks_, {}) + tag;
+  has_begun_ = false;
+  if (format_ == ToolCallFormat::qwen3_coder)
+    reader_ = std::make_unique<detail::Qwen3CoderCallReader>(*tools_, tag);
+  else
+    reader_ = std::make_unique<detail::HermesCallReader>();
+}
+
+NANOVLLM_INLINE void ToolCallParser::push_call(char c, Events& out) {
+  using Status = detail::ToolCallReader::Status;
+  call_text_ += c;
+  const Status status = reader_->push(c);
+  if (mode_ == ToolCallMode::incremental && !reader_->name().empty()) emit_call_parts(out);
+  if (status == Status::complete) end_call(out);
+  if (status == Status::malformed) break_call(out);
+}
+
+NANOVLLM_INLINE void ToolCallParser::emit_call_parts(Events& out) {
+  if (!std::exchange(has_begun_, true)) {
+    add(ChatEvent::Kind::tool_call_begin, {}, out);
+    add(ChatEvent::Kind::tool_call_name, reader_->name(), out);
+  }
+  add(ChatEvent::Kind::tool_call_arguments, reader_->take_arguments(), out);
+  call_text_.erase(0, call_text_.size() - reader_->num_unread());
+}
+
+NANOVLLM_INLINE void ToolCallParser::end_call(Events& out) {
+  if (mode_ == ToolCallMode::whole) {
+    const std::string arguments = reader_->take_arguments();
+    if (!tools_->allows(reader_->name()) || !detail::is_json(arguments)) {
+      add(ChatEvent::Kind::content, call_text_, out);
+      call_text_.clear();
+      reader_.reset();
+      is_behind_call_ = false;
+      return;
+    }
+    add(ChatEvent::Kind::tool_call_begin, {}, out);
+    add(ChatEvent::Kind::tool_call_name, reader_->name(), out);
+    add(ChatEvent::Kind::tool_call_arguments, arguments, out);
+  }
+  add(ChatEvent::Kind::tool_call_end, {}, out);
+  call_text_.clear();
+  reader_.reset();
+  ++num_calls_;
+  is_behind_call_ = may_close_ = true;
+}
+
+/// The call is none. Its last bytes may begin another.
+NANOVLLM_INLINE void ToolCallParser::break_call(Events& out) {
+  const std::size_t kept = call_text_.size() - reader_->num_given_back();
+  add(ChatEvent::Kind::content, std::string_view(call_text_).substr(0, kept), out);
+  const std::string rest = std::exchange(call_text_, {}).substr(kept);
+  reader_.reset();
+  if (has_begun_) ++num_calls_;
+  is_behind_call_ = false;
+  push(rest, out);
+}
+
+NANOVLLM_INLINE void ToolCallParser::finish(Events& out) {
+  if (reader_) {
+    add(ChatEvent::Kind::content, call_text_, out);
+    reader_.reset();
+  } else if (!is_behind_call_ || !tag_.empty()) {
+    release(out);
+  }
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

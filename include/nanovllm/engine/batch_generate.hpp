@@ -57,5 +57,79 @@ class BatchGenerate {
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/engine/batch_generate.inc"
-#endif
+
+#include <exception>
+#include <new>
+#include <utility>
+
+#include "nanovllm/core/error.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE BatchGenerate::BatchGenerate(Frontend& frontend, Inbox& inbox,
+                                             const GenerateCallback& on_progress)
+    : frontend_(frontend), inbox_(inbox), on_progress_(on_progress), before_(inbox.counters()) {}
+
+NANOVLLM_INLINE BatchGenerate::~BatchGenerate() {
+  for (std::size_t i = num_ended_; i < requests_.size(); ++i) {
+    if (requests_[i] && !requests_[i]->has_ended()) inbox_.abort(requests_[i]->id());
+  }
+}
+
+NANOVLLM_INLINE std::vector<Output> BatchGenerate::run(std::span<const Prompt> prompts,
+                                                       std::span<const SamplingParams> params,
+                                                       const std::function<void()>& step) {
+  outputs_.resize(prompts.size());
+  requests_.reserve(prompts.size());
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    requests_.push_back(submit(prompts[i], params[params.size() == 1 ? 0 : i], outputs_[i]));
+  }
+  for (report(); !is_done(); report()) step();
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    if (requests_[i]) outputs_[i] = std::move(requests_[i]->output());
+  }
+  return std::move(outputs_);
+}
+
+NANOVLLM_INLINE std::shared_ptr<Request> BatchGenerate::submit(const Prompt& prompt,
+                                                               const SamplingParams& params,
+                                                               Output& output) {
+  try {
+    return frontend_.submit(prompt, params, {});
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (...) {  // what a constraint or a logits processor throws when it is made, too
+    output.finish_reason = FinishReason::error;
+    output.error = message_of(std::current_exception());
+    return nullptr;
+  }
+}
+
+NANOVLLM_INLINE bool BatchGenerate::is_done() {
+  while (num_ended_ < requests_.size() &&
+         (!requests_[num_ended_] || requests_[num_ended_]->has_ended())) {
+    ++num_ended_;
+  }
+  return num_ended_ == requests_.size();
+}
+
+NANOVLLM_INLINE void BatchGenerate::report() const {
+  if (!on_progress_) return;
+  const EngineStats now = inbox_.counters();
+  const auto rate = [](std::int64_t tokens, double seconds) {
+    return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
+  };
+  std::int64_t num_finished = 0;
+  for (const auto& request : requests_) num_finished += !request || request->has_ended() ? 1 : 0;
+  on_progress_(
+      {.num_finished = num_finished,
+       .num_requests = static_cast<std::int64_t>(requests_.size()),
+       .prefill_tokens_per_second = rate(now.num_prefill_tokens - before_.num_prefill_tokens,
+                                         now.prefill_seconds - before_.prefill_seconds),
+       .decode_tokens_per_second = rate(now.num_decode_tokens - before_.num_decode_tokens,
+                                        now.decode_seconds - before_.decode_seconds)});
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

@@ -79,5 +79,81 @@ class Inbox {
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/engine/inbox.inc"
-#endif
+
+#include <utility>
+
+#include "nanovllm/core/error.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE void Inbox::submit(const std::shared_ptr<Request>& request) {
+  RequestList entry{request}, alive{request};
+  const std::lock_guard lock(mutex_);
+  check<RequestError>(!is_closed_, "the engine is being destroyed and takes no more requests");
+  alive_.emplace(request->id(), std::move(alive));
+  content_.submitted.splice(content_.submitted.end(), entry);
+  num_submitted_ += static_cast<std::int64_t>(request->sequences().size());
+  news_.notify_one();
+}
+
+NANOVLLM_INLINE bool Inbox::abort(RequestId id) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = alive_.find(id);
+  if (found == alive_.end()) return false;
+  content_.aborted.splice(content_.aborted.end(), found->second);
+  alive_.erase(found);
+  news_.notify_one();
+  return true;
+}
+
+NANOVLLM_INLINE void Inbox::retire(RequestId id) noexcept {
+  const std::lock_guard lock(mutex_);
+  alive_.erase(id);
+}
+
+NANOVLLM_INLINE void Inbox::take(Content& content) {
+  const std::lock_guard lock(mutex_);
+  stats_.num_waiting += std::exchange(num_submitted_, 0);
+  content.submitted.splice(content.submitted.end(), content_.submitted);
+  content.aborted.splice(content.aborted.end(), content_.aborted);
+}
+
+NANOVLLM_INLINE void Inbox::publish(const EngineStats& stats) noexcept {
+  const std::lock_guard lock(mutex_);
+  stats_ = stats;
+}
+
+NANOVLLM_INLINE EngineStats Inbox::stats() const {
+  EngineStats out = counters();
+  out.queue_seconds = latencies_.queue.percentiles();
+  out.first_token_seconds = latencies_.first_token.percentiles();
+  out.inter_token_seconds = latencies_.inter_token.percentiles();
+  out.end_to_end_seconds = latencies_.end_to_end.percentiles();
+  return out;
+}
+
+NANOVLLM_INLINE EngineStats Inbox::counters() const {
+  const std::lock_guard lock(mutex_);
+  EngineStats out = stats_;
+  out.num_waiting += num_submitted_;
+  return out;
+}
+
+NANOVLLM_INLINE bool Inbox::empty() const {
+  const std::lock_guard lock(mutex_);
+  return is_empty();
+}
+
+NANOVLLM_INLINE void Inbox::wait(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  news_.wait(lock, stop, [this] { return !is_empty(); });
+}
+
+NANOVLLM_INLINE void Inbox::close() noexcept {
+  const std::lock_guard lock(mutex_);
+  is_closed_ = true;
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

@@ -39,5 +39,52 @@ using GenerateCallback = std::function<void(const GenerateProgress&)>;
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/engine/progress.inc"
-#endif
+
+#include <chrono>
+#include <string_view>
+
+#include <unistd.h>
+
+namespace nanovllm {
+
+NANOVLLM_INLINE LoadCallback load_progress_line(std::FILE* stream, std::uint64_t min_bytes) {
+  if (!isatty(fileno(stream))) return {};
+  return [stream, min_bytes, shown = -1](const LoadProgress& p) mutable {
+    if (p.bytes_total < min_bytes) return;
+    if (std::string_view(p.stage) != LoadProgress{}.stage) {
+      std::fprintf(stream, "%s\n", p.stage);
+      return;
+    }
+    const int percent = static_cast<int>(100.0 * static_cast<double>(p.bytes_done) /
+                                         static_cast<double>(p.bytes_total));
+    if (percent == shown) return;
+    shown = percent;
+    std::fprintf(stream, "\rloading weights: %3d%% of %.1f GB%s", percent,
+                 static_cast<double>(p.bytes_total) * 1e-9,
+                 p.bytes_done == p.bytes_total ? "\n" : "");
+    std::fflush(stream);
+  };
+}
+
+NANOVLLM_INLINE GenerateCallback generate_progress_line(std::FILE* stream) {
+  if (!isatty(fileno(stream))) return {};
+  using Clock = std::chrono::steady_clock;
+  return [stream, last = Clock::time_point{}](const GenerateProgress& p) mutable {
+    const bool done = p.num_finished == p.num_requests;
+    const Clock::time_point now = Clock::now();
+    if (!done && now - last < std::chrono::milliseconds(100)) return;
+    last = now;
+    constexpr int kWidth = 30;
+    const int filled =
+        p.num_requests == 0 ? kWidth : static_cast<int>(kWidth * p.num_finished / p.num_requests);
+    std::fprintf(stream, "\r[%.*s%*s] %lld/%lld  prefill %.0f tok/s  decode %.0f tok/s%s", filled,
+                 "##############################", kWidth - filled, "",
+                 static_cast<long long>(p.num_finished), static_cast<long long>(p.num_requests),
+                 p.prefill_tokens_per_second, p.decode_tokens_per_second, done ? "\n" : "   ");
+    std::fflush(stream);
+  };
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

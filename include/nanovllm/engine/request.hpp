@@ -148,5 +148,148 @@ class Request {
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/engine/request.inc"
-#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <exception>
+#include <limits>
+
+namespace nanovllm {
+
+NANOVLLM_INLINE Request::Request(RequestId id, SequenceTerms terms, std::vector<TokenId> prompt,
+                                 const Tokenizer* tokenizer, TokenCallback callback)
+    : id_(id),
+      terms_(std::move(terms)),
+      has_callback_(static_cast<bool>(callback)),
+      callback_(std::move(callback)) {
+  output_.id = id;
+  output_.num_prompt_tokens = static_cast<std::int32_t>(prompt.size());
+  if (terms_.params.prompt_logprobs) output_.prompt_logprobs.resize(prompt.size());
+  const std::int32_t count = num_samples(terms_.params);
+  if (terms_.params.beam_width) {
+    beams_ = std::make_unique<BeamGroup>(terms_.beam_search(output_.num_prompt_tokens));
+  }
+  const bool has_listener = has_callback_ && is_streamed(terms_.params);
+  for (std::int32_t i = 0; i < count; ++i) {
+    const bool is_last = i + 1 == count;
+    sequences_.push_back(std::make_unique<RequestSequence>(
+        *this, terms_, id, i, is_last ? std::move(prompt) : prompt, tokenizer, has_listener));
+    end_events_.emplace_back();
+  }
+  for (std::size_t i = 0; count > 1 && i < sequences_.size(); ++i)
+    sequences_[i]->next_sibling = sequences_[(i + 1) % sequences_.size()].get();
+  output_.alternatives.reserve(static_cast<std::size_t>(terms_.params.n) - 1);
+  if (has_callback_) unheard_texts_.resize(sequences_.size());
+}
+
+NANOVLLM_INLINE Request::~Request() = default;
+
+namespace detail {
+
+/// Ends `sequence`; `event` tells of it.
+NANOVLLM_INLINE void finish(RequestSequence& sequence, FinishReason reason,
+                            std::shared_ptr<Request> request, Event& event) noexcept {
+  sequence.finish(reason);
+  event.request = std::move(request);
+  event.news = sequence.take_news();
+  event.sample = sequence.sample();
+  event.finish_reason = reason;
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE void Request::mark_beams(Clock::time_point now, Latencies& latencies) {
+  mark_token(now, latencies);
+  for (std::int32_t i = 0; i < terms_.params.n; ++i) {  // as if the completions were drawn
+    const Clock::time_point before = sequences_[static_cast<std::size_t>(i)]->mark_tokens(now);
+    if (before != Clock::time_point{})
+      latencies.inter_token.add(std::chrono::duration<double>(now - before).count());
+  }
+}
+
+NANOVLLM_INLINE std::vector<FinishReason> Request::complete_beams() {
+  const BeamSearch& search = beams_->search();
+  const auto wanted = static_cast<std::size_t>(terms_.params.n);
+  check(search.hypotheses().size() >= wanted, "beam search: ", wanted,
+        " completions are wanted, and ", search.hypotheses().size(), " were found");
+  std::vector<FinishReason> reasons(sequences_.size());
+  for (std::size_t i = 0; i < wanted; ++i) {
+    const BeamSearch::Hypothesis& found = search.hypotheses()[i];
+    if (found.cumulative_logprob == -std::numeric_limits<float>::infinity()) {
+      check<RequestError>(i > 0, "beam search: no text was found that the constraints allow");
+      reasons[i] = FinishReason::error;
+      continue;
+    }
+    reasons[i] =
+        sequences_[i]->complete(search.tokens(found.node), found.cumulative_logprob, found.score);
+  }
+  std::fill(reasons.begin() + static_cast<std::ptrdiff_t>(wanted), reasons.end(), reasons[0]);
+  return reasons;
+}
+
+NANOVLLM_INLINE EventList Request::finish(std::shared_ptr<Request> self, RequestSequence& sequence,
+                                          FinishReason reason) noexcept {
+  EventList ended;
+  ended.splice(ended.end(), end_events_, end_events_.begin());
+  detail::finish(sequence, reason, std::move(self), ended.front());
+  return sequence.has_listener() ? std::move(ended) : EventList();
+}
+
+NANOVLLM_INLINE EventList Request::finish(std::shared_ptr<Request> self, FinishReason reason,
+                                          const std::string& error) noexcept {
+  EventList events = std::move(end_events_);
+  auto event = events.begin();
+  for (const auto& sequence : sequences_) {
+    if (!sequence->has_ended()) detail::finish(*sequence, reason, self, *event++);
+  }
+  events.back().is_last = true;
+  if (!is_streamed(terms_.params)) {
+    while (events.size() > 1) events.pop_front();
+    events.front().news.token.reset();
+    events.front().sample = 0;
+  }
+  output_.num_cached_tokens = sequences_.front()->num_cached_tokens;
+  sum_up_gaps();
+  choose_completions();
+  output_.timings.finished = seconds_to(Clock::now());
+  try {
+    output_.error = error;
+  } catch (const std::exception&) {
+    // Out of memory: finish_reason tells.
+  }
+  has_ended_.store(true, std::memory_order_release);
+  return events;
+}
+
+NANOVLLM_INLINE void Request::choose_completions() noexcept {
+  // Those that were cut off by an abort or an error have fewer tokens, but count as well.
+  if (draws_more(terms_.params)) {
+    std::sort(sequences_.begin(), sequences_.end(), [](const auto& a, const auto& b) {
+      const double of_a = a->completion().cumulative_logprob;
+      const double of_b = b->completion().cumulative_logprob;
+      return of_a != of_b ? of_a > of_b : a->sample() < b->sample();
+    });
+  }
+  static_cast<Completion&>(output_) = sequences_.front()->take_completion();
+  for (std::size_t i = 1; i < static_cast<std::size_t>(terms_.params.n); ++i)
+    output_.alternatives.push_back(sequences_[i]->take_completion());
+}
+
+NANOVLLM_INLINE void Request::sum_up_gaps() noexcept {
+  Clock::duration sum{}, longest{};
+  std::int64_t num_gaps = 0;
+  for (const auto& sequence : sequences_) {
+    sum += sequence->last_token_at() - sequence->first_token_at();
+    longest = std::max(longest, sequence->longest_gap());
+    num_gaps += std::max(0, sequence->num_generated() - 1);
+  }
+  const auto seconds = [](Clock::duration time) {
+    return std::chrono::duration<double>(time).count();
+  };
+  if (num_gaps > 0) output_.timings.mean_inter_token = seconds(sum) / static_cast<double>(num_gaps);
+  output_.timings.max_inter_token = seconds(longest);
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

@@ -215,5 +215,181 @@ class RequestSequence : public Sequence {
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/engine/request_sequence.inc"
-#endif
+
+#include <exception>
+
+#include "nanovllm/core/philox.hpp"
+
+namespace nanovllm {
+
+namespace detail {
+
+/// How sample `i` of a request is drawn. Whether its log-probabilities are wanted or not, they are
+/// needed to tell the likeliest.
+NANOVLLM_INLINE SamplingRow sampling_of(const SequenceTerms& terms, std::int32_t i) {
+  if (terms.params.beam_width) {  // its candidates count alone
+    SamplingRow row{};
+    row.temperature = 0;
+    row.num_logprobs = static_cast<std::int32_t>(terms.beam_search(0).num_listed());
+    return row;
+  }
+  SamplingRow row = terms.sampling;
+  if (!terms.params.logprob_token_ids.empty() || draws_more(terms.params))
+    row.num_logprobs = std::max(row.num_logprobs, 0);
+  if (i > 0) {
+    const auto words = philox4x32(row.seed, {static_cast<std::uint32_t>(i), 0, 0, 2});
+    row.seed = std::uint64_t{words[0]} << 32 | words[1];
+  }
+  return row;
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE RequestSequence::RequestSequence(Request& request, const SequenceTerms& terms,
+                                                 RequestId request_id, std::int32_t sample,
+                                                 std::vector<TokenId> prompt,
+                                                 const Tokenizer* tokenizer, bool has_listener)
+    : request_(request),
+      sampling_(detail::sampling_of(terms, sample)),
+      min_tokens_(terms.params.min_tokens),
+      max_tokens_(terms.params.max_tokens),
+      end_tokens_(terms.end_tokens),
+      sample_(sample),
+      has_listener_(has_listener),
+      keeps_logprobs_(terms.params.logprobs || !terms.params.logprob_token_ids.empty()),
+      terms_(terms),
+      stop_matcher_(terms.params.stop, terms.params.include_stop_str_in_output) {
+  id = request_id;
+  num_prompt_tokens = static_cast<std::int32_t>(prompt.size());
+  max_total_tokens = terms.max_total_tokens;
+  priority = terms.params.priority;
+  tokens = std::move(prompt);
+  is_beam = terms.params.beam_width.has_value();
+  awaits_choice = is_beam && sample > 0;
+  if (is_beam) {
+    auto params = std::make_unique<SamplingParams>(terms.params);
+    params->min_tokens = 0;
+    if (terms.make_processors(processor_setup(*params))) beam_params_ = std::move(params);
+  } else {
+    processors_ = terms.make_processors(processor_setup(terms.params));
+  }
+  has_penalties_ = terms.penalties.apply();
+  reads_tokens_ = processors_ && processors_->reads_tokens();
+  has_rules_ = processors_ || beam_params_ || has_penalties_ || !terms.params.logit_bias.empty() ||
+               !terms.params.logprob_token_ids.empty() || terms.params.functor_argument != 0;
+  if (terms.params.prompt_logprobs && sample == 0)  // the others share its prompt
+    num_prompt_logits_left = num_prompt_tokens - 1;
+  if (tokenizer != nullptr) detokenizer_.emplace(*tokenizer, terms.params.skip_special_tokens);
+}
+
+NANOVLLM_INLINE LogitsProcessorSetup
+RequestSequence::processor_setup(const SamplingParams& params) const {
+  return {.params = params,
+          .end_tokens = terms_.end_tokens,
+          .prompt = std::span(tokens).first(static_cast<std::size_t>(num_prompt_tokens)),
+          .vocab_size = terms_.vocab_size,
+          .bad_words = terms_.bad_words};
+}
+
+NANOVLLM_INLINE void RequestSequence::process_beam(std::int32_t position, TokenMask& mask) const {
+  const auto processors = terms_.make_processors(processor_setup(*beam_params_));
+  for (std::int32_t i = num_prompt_tokens; i < position; ++i)
+    processors->accept(tokens[static_cast<std::size_t>(i)]);
+  processors->process(position - num_prompt_tokens, mask);
+}
+
+NANOVLLM_INLINE FinishReason RequestSequence::accept(TokenId token,
+                                                     std::optional<TokenLogprobs>&& logprobs) {
+  completion_.token_ids.push_back(token);
+  const double logprob = logprobs ? logprobs->logprob : 0;
+  completion_.cumulative_logprob += logprob;
+  try {
+    return accept_last(token, std::move(logprobs));
+  } catch (...) {
+    completion_.cumulative_logprob -= logprob;
+    completion_.token_ids.pop_back();
+    completion_.logprobs.resize(
+        std::min(completion_.logprobs.size(), completion_.token_ids.size()));
+    throw;
+  }
+}
+
+NANOVLLM_INLINE FinishReason RequestSequence::complete(std::span<const TokenId> all,
+                                                       double cumulative_logprob,
+                                                       float beam_score) {
+  FinishReason reason = FinishReason::none;
+  for (const TokenId token : all) reason = accept(token, std::nullopt);
+  completion_.cumulative_logprob = cumulative_logprob;
+  completion_.beam_score = beam_score;
+  return reason;
+}
+
+NANOVLLM_INLINE void RequestSequence::finish(FinishReason reason) noexcept {
+  completion_.finish_reason = reason;
+  if (stop_string_found_ || !detokenizer_) return;
+  try {
+    if (!add_text(detokenizer_->flush(), false)) release(stop_matcher_.flush());
+  } catch (const std::exception&) {
+    // Out of memory: the few bytes held back are in no event and not in the output.
+  }
+}
+
+NANOVLLM_INLINE RequestSequence::News RequestSequence::take_news() noexcept {
+  News news{.text = std::move(new_text_)};
+  new_text_.clear();
+  if (std::exchange(has_new_token_, false)) {
+    news.token = completion_.token_ids.back();
+    news.logprobs = std::move(new_logprobs_);
+  }
+  new_logprobs_.reset();
+  return news;
+}
+
+NANOVLLM_INLINE FinishReason RequestSequence::accept_last(TokenId token,
+                                                          std::optional<TokenLogprobs>&& logprobs) {
+  if (processors_) processors_->accept(token);
+  if (logprobs && keeps_logprobs_) {
+    completion_.logprobs.push_back(*logprobs);
+    if (has_listener_) new_logprobs_ = std::move(logprobs);
+  }
+  const bool can_stop = num_generated() >= min_tokens_;
+  const bool ends = can_stop && std::binary_search(end_tokens_.begin(), end_tokens_.end(), token);
+  // An end token is not part of the text.
+  const bool stops = ends || (detokenizer_ && add_text(detokenizer_->push(token), can_stop));
+  has_new_token_ = true;
+  if (stops) return FinishReason::stop;
+  const bool is_last =
+      num_generated() >= max_tokens_ || num_prompt_tokens + num_generated() >= max_total_tokens;
+  return is_last ? FinishReason::length : FinishReason::none;
+}
+
+NANOVLLM_INLINE bool RequestSequence::add_text(const std::string& piece, bool can_stop) {
+  if (!stop_matcher_.has_stops()) {
+    release(piece);
+    return false;
+  }
+  if (!can_stop) {
+    release(stop_matcher_.pass(piece));
+    return false;
+  }
+  StopMatcher::Result result = stop_matcher_.push(piece);
+  release(result.text);
+  stop_string_found_ = result.stopped;
+  completion_.stop_string = std::move(result.stop);
+  return result.stopped;
+}
+
+NANOVLLM_INLINE void RequestSequence::release(const std::string& text) {
+  completion_.text += text;
+  if (!has_listener_) return;
+  try {
+    new_text_ += text;
+  } catch (...) {
+    completion_.text.resize(completion_.text.size() - text.size());
+    throw;
+  }
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

@@ -50,5 +50,63 @@ class RunnerLink {
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/engine/runner_link.inc"
-#endif
+
+#include <cstddef>
+#include <exception>
+#include <span>
+#include <utility>
+
+#include "nanovllm/core/error.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE void tell_failure(ProcessGroup& processes) {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    processes.fail(error.what());
+  } catch (...) {
+    processes.fail("cannot go on");
+  }
+}
+
+NANOVLLM_INLINE RunnerLink::RunnerLink(std::shared_ptr<ProcessGroup> processes,
+                                       std::function<void()> release)
+    : processes_(std::move(processes)) {
+  if (processes_) processes_->on_failure(std::move(release));
+}
+
+NANOVLLM_INLINE RunnerLink::~RunnerLink() {
+  if (!processes_) return;
+  processes_->on_failure({});  // before the others go
+  if (processes_->rank() != 0) {
+    if (!ended_) processes_->fail("its engine has gone before that of rank 0");
+    return;
+  }
+  try {
+    processes_->broadcast(ProcessGroup::Tag::end, {});
+  } catch (const Error&) {
+    // They have heard of it.
+  }
+}
+
+NANOVLLM_INLINE void RunnerLink::compare(const std::vector<Setting>& settings) {
+  std::vector<std::int64_t> expected;
+  for (const Setting& setting : settings) expected.push_back(setting.value);
+  processes_->share(std::as_writable_bytes(std::span(expected)));
+  try {
+    for (std::size_t i = 0; i < settings.size(); ++i) {
+      check<ConfigError>(settings[i].value == expected[i],
+                         "the processes do not agree: ", settings[i].name, " is ",
+                         settings[i].value, " on rank ", processes_->rank(), " and ", expected[i],
+                         " on rank 0");
+    }
+  } catch (...) {
+    tell_failure(*processes_);
+    throw;
+  }
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

@@ -35,5 +35,31 @@ void check_weight_memory(const Config& model, std::size_t element_bytes, int num
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/engine/weight_memory.inc"
-#endif
+
+#include "nanovllm/core/error.hpp"
+
+namespace nanovllm {
+
+namespace detail {
+
+NANOVLLM_INLINE void check_checkpoint_size(std::int64_t count, const Checkpoint& checkpoint) {
+  const std::uint64_t held = checkpoint.total_bytes();
+  check<LoadError>(static_cast<std::uint64_t>(count) <= held, "'", checkpoint.directory().string(),
+                   "': the sizes in config.json make a model of ", count, " weights, ", 2 * count,
+                   " bytes or more; the checkpoint holds ", held, " bytes");
+}
+
+NANOVLLM_INLINE void check_weight_memory(std::int64_t count, std::size_t element_bytes,
+                                         std::size_t available) {
+  const std::int64_t needed = count * static_cast<std::int64_t>(element_bytes);
+  check<ConfigError>(static_cast<std::uint64_t>(needed) <= available,
+                     "the sizes in config.json make ", count, " weights, ", needed,
+                     " bytes, for the ranks that share a memory; available there are ", available,
+                     " bytes");
+}
+
+}  // namespace detail
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

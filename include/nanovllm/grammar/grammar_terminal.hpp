@@ -161,5 +161,213 @@ class TerminalMasks {
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/grammar/grammar_terminal.inc"
-#endif
+
+#include <algorithm>
+#include <limits>
+
+#include "nanovllm/grammar/regex_parser.hpp"
+
+namespace nanovllm {
+
+namespace detail {
+
+/// Any JSON string. Escapes of surrogates come in pairs.
+NANOVLLM_INLINE const std::shared_ptr<const ByteDfa>& json_string_dfa() {
+  static const auto dfa = std::make_shared<const ByteDfa>(compile_regex(
+      "\"([^\"\\\\\\x00-\\x1f]|\\\\([\"\\\\/bfnrt]|u([0-9A-CE-Fa-ce-f][0-9A-Fa-f]|[Dd][0-7])"
+      "[0-9A-Fa-f]{2}|u[Dd][89ABab][0-9A-Fa-f]{2}\\\\u[Dd][C-Fc-f][0-9A-Fa-f]{2}))*\""));
+  return dfa;
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE bool GrammarTerminal::is_wide(const ByteDfa& dfa) {
+  constexpr int kMany = 16;
+  bool reads_many = false;
+  for (std::size_t i = 0; i < dfa.num_states(); ++i) {
+    const auto state = static_cast<ByteDfa::StateId>(i);
+    if (dfa.accepts(state) && dfa.goes_on(state)) return false;
+    for (int byte = 0, count = 0; byte < 256 && !reads_many; ++byte) {
+      count += dfa.next(state, static_cast<std::uint8_t>(byte)) != ByteDfa::kDead;
+      reads_many = count >= kMany;
+    }
+  }
+  return reads_many;
+}
+
+NANOVLLM_INLINE GrammarTerminal::GrammarTerminal(ByteDfa dfa, std::size_t depth)
+    : dfa_(std::make_shared<const ByteDfa>(std::move(dfa))), is_wide_(is_wide(*dfa_)) {
+  constexpr std::size_t kFew = 32;  // each may have a mask of its own
+  if (is_wide_ && dfa_->num_states() > kFew) alike_ = dfa_->alike_to_depth(depth);
+}
+
+NANOVLLM_INLINE GrammarTerminal GrammarTerminal::json_string(std::int32_t min, std::int32_t max) {
+  GrammarTerminal out(detail::json_string_dfa());
+  out.is_wide_ = out.counts_ = true;
+  out.min_ = min;
+  out.max_ = max;
+  return out;
+}
+
+NANOVLLM_INLINE GrammarTerminal GrammarTerminal::text_until(std::string_view end) {
+  GrammarTerminal out(
+      std::make_shared<const ByteDfa>(compile_regex("(.|\\n)*" + escape_regex(end))));
+  out.is_wide_ = out.ends_at_first_ = true;
+  return out;
+}
+
+NANOVLLM_INLINE GrammarTerminal::Key GrammarTerminal::key(State state, std::size_t depth) const {
+  if (!counts_)
+    return {alike_.empty() ? state.dfa : alike_[static_cast<std::size_t>(state.dfa)], 0, 0};
+  const auto most = static_cast<std::int32_t>(depth) + 1;  // no token has as many characters
+  return {state.dfa, max_ == kUnlimited ? most : std::min(most, max_ - state.length),
+          std::clamp(min_ - state.length, 0, most)};
+}
+
+NANOVLLM_INLINE std::size_t TerminalReach::size_bytes() const {
+  std::size_t size = inside.size_bytes() + exits.size() * sizeof(Exit);
+  for (const Exit& exit : exits)
+    size += exit.rest.capacity() + exit.tokens.capacity() * sizeof(TokenId);
+  return size;
+}
+
+NANOVLLM_INLINE std::shared_ptr<const TerminalReach> TerminalMasks::reach(
+    int id, const GrammarTerminal& terminal, GrammarTerminal::State state) {
+  const std::pair key(id, terminal.key(state, vocabulary_->max_token_bytes()));
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = reaches_.find(key); found != reaches_.end()) return found->second;
+  }
+  auto reach = std::make_shared<const TerminalReach>(
+      terminal.is_between(state) ? make(std::get<2>(key.second), std::get<1>(key.second))
+                                 : make(terminal, state));
+  const std::size_t size = reach->size_bytes();
+  const std::lock_guard lock(mutex_);
+  if (num_bytes_ + size > max_bytes_) {
+    reaches_.clear();
+    num_bytes_ = 0;
+  }
+  if (reaches_.try_emplace(key, reach).second) num_bytes_ += size;
+  return reach;
+}
+
+NANOVLLM_INLINE TerminalReach TerminalMasks::make(const GrammarTerminal& terminal,
+                                                  GrammarTerminal::State state) const {
+  if (!terminal.is_json_string()) return make(terminal.dfa(), state.dfa);
+  struct Place {
+    GrammarTerminal::State state;
+    std::uint16_t depth, end;  // bytes read, and those of them up to the end; 0 before it
+  };
+  std::vector<TokenId> inside;
+  std::vector<std::pair<std::string_view, TokenId>> exits;
+  Place last{};
+  vocabulary_->for_each_token(
+      Place{state, 0, 0},
+      [&](const Place& from, std::uint8_t byte, Place& to) {
+        to = from;
+        ++to.depth;
+        if (from.end == 0) {
+          if (!terminal.step(to.state, byte)) return false;
+          if (terminal.accepts(to.state)) to.end = to.depth;
+        }
+        last = to;
+        return true;
+      },
+      [&](TokenId token) {
+        if (last.end == 0) return inside.push_back(token);
+        exits.emplace_back(vocabulary_->bytes(token).substr(last.end), token);
+      });
+  return reach_of(std::move(inside), std::move(exits));
+}
+
+/// The same of what does not count, and is at its end where it may be.
+NANOVLLM_INLINE TerminalReach TerminalMasks::make(const ByteDfa& dfa,
+                                                  ByteDfa::StateId state) const {
+  constexpr ByteDfa::StateId kBehindEnd = -2;
+  std::vector<TokenId> inside;
+  std::vector<std::pair<std::string_view, TokenId>> exits;
+  ByteDfa::StateId last = state;
+  vocabulary_->for_each_token(
+      state,
+      [&](ByteDfa::StateId from, std::uint8_t byte, ByteDfa::StateId& to) {
+        to = from;
+        if (from != kBehindEnd) to = dfa.next(from, byte);
+        if (to >= 0 && dfa.accepts(to)) to = kBehindEnd;
+        last = to;
+        return to != ByteDfa::kDead;
+      },
+      [&](TokenId token) {
+        if (last != kBehindEnd) return inside.push_back(token);
+        std::string_view rest = vocabulary_->bytes(token);
+        for (ByteDfa::StateId at = state; !dfa.accepts(at); rest.remove_prefix(1))
+          at = dfa.next(at, static_cast<std::uint8_t>(rest.front()));
+        exits.emplace_back(rest, token);
+      });
+  return reach_of(std::move(inside), std::move(exits));
+}
+
+/// Of a string that `min` to `max` characters are to follow in.
+NANOVLLM_INLINE TerminalReach TerminalMasks::make(std::int32_t min, std::int32_t max) {
+  std::call_once(has_string_tokens_, [&] { string_tokens_ = string_tokens(); });
+  std::vector<TokenId> inside;
+  std::vector<std::pair<std::string_view, TokenId>> exits;
+  inside.reserve(string_tokens_.size());
+  for (const StringToken& each : string_tokens_) {
+    if (each.length > max) continue;
+    if (each.end == 0) {
+      inside.push_back(each.token);
+    } else if (each.length >= min) {
+      exits.emplace_back(vocabulary_->bytes(each.token).substr(each.end), each.token);
+    }
+  }
+  return reach_of(std::move(inside), std::move(exits));
+}
+
+NANOVLLM_INLINE auto TerminalMasks::string_tokens() const -> std::vector<StringToken> {
+  struct Place {
+    GrammarTerminal::State state;
+    std::uint16_t depth, length, end;
+  };
+  const GrammarTerminal string = GrammarTerminal::json_string();
+  GrammarTerminal::State begin;
+  [[maybe_unused]] const bool is_read = string.step(begin, '"');
+  std::vector<StringToken> out;
+  Place last{};
+  vocabulary_->for_each_token(
+      Place{begin, 0, 0, 0},
+      [&](const Place& from, std::uint8_t byte, Place& to) {
+        to = from;
+        ++to.depth;
+        if (from.end == 0) {
+          if (!string.step(to.state, byte)) return false;
+          if (string.accepts(to.state)) {
+            to.end = to.depth;
+          } else {
+            to.length = static_cast<std::uint16_t>(to.length + string.is_between(from.state));
+          }
+        }
+        last = to;
+        return true;
+      },
+      [&](TokenId token) {
+        out.push_back({token, last.length, last.end});
+      });
+  return out;
+}
+
+NANOVLLM_INLINE TerminalReach TerminalMasks::reach_of(
+    std::vector<TokenId> inside, std::vector<std::pair<std::string_view, TokenId>> exits) const {
+  TerminalReach out{
+      CompactMask(std::move(inside), static_cast<std::size_t>(vocabulary_->vocab_size())), {}};
+  std::sort(exits.begin(), exits.end());
+  for (const auto& [rest, token] : exits) {
+    if (out.exits.empty() || out.exits.back().rest != rest)
+      out.exits.push_back({std::string(rest), {}});
+    out.exits.back().tokens.push_back(token);
+  }
+  return out;
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

@@ -77,5 +77,96 @@ class GrammarVocabulary {
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/grammar/grammar_vocabulary.inc"
-#endif
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "nanovllm/core/error.hpp"
+
+namespace nanovllm {
+
+namespace detail {
+
+NANOVLLM_INLINE std::vector<std::string_view> text_of_tokens(const Tokenizer& tokenizer) {
+  std::vector<std::string_view> tokens(tokenizer.vocab_size());
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const auto id = static_cast<TokenId>(i);
+    if (!tokenizer.is_special(id)) tokens[i] = tokenizer.token_bytes(id);
+  }
+  return tokens;
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE GrammarVocabulary::GrammarVocabulary(const Tokenizer& tokenizer,
+                                                     std::span<const TokenId> stop_token_ids)
+    : GrammarVocabulary(detail::text_of_tokens(tokenizer), stop_token_ids) {}
+
+NANOVLLM_INLINE GrammarVocabulary::GrammarVocabulary(std::span<const std::string_view> tokens,
+                                                     std::span<const TokenId> stop_token_ids)
+    : stop_token_ids_(stop_token_ids.begin(), stop_token_ids.end()) {
+  check<RequestError>(!stop_token_ids.empty(), "a grammar needs a stop token, which ends the text");
+  for (TokenId token : stop_token_ids) {
+    check<RequestError>(token >= 0 && static_cast<std::size_t>(token) < tokens.size(),
+                        "the stop token ", token, " is not one of the vocabulary's ",
+                        tokens.size());
+  }
+  std::vector<TokenId> sorted;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    begins_.push_back(static_cast<std::uint32_t>(bytes_.size()));
+    const auto id = static_cast<TokenId>(i);
+    if (tokens[i].empty() || is_stop(id)) continue;
+    check<ConfigError>(tokens[i].size() <= std::numeric_limits<std::uint16_t>::max(), "token ", id,
+                       " has ", tokens[i].size(), " bytes, more than 65535");
+    bytes_ += tokens[i];
+    max_token_bytes_ = std::max(max_token_bytes_, tokens[i].size());
+    sorted.push_back(id);
+  }
+  begins_.push_back(static_cast<std::uint32_t>(bytes_.size()));
+
+  // In order, the tokens below a node follow it, and what a token has in common with the one before
+  // has its nodes already.
+  std::sort(sorted.begin(), sorted.end(),
+            [&](TokenId a, TokenId b) { return bytes(a) < bytes(b); });
+  std::vector<std::size_t> open;  // the nodes that lead to the last one
+  const auto close = [&](std::size_t depth) {
+    for (; open.size() > depth; open.pop_back())
+      nodes_[open.back()].end = static_cast<std::uint32_t>(nodes_.size());
+  };
+  std::string_view last;
+  std::array<bool, 256> has_token{};
+  for (TokenId token : sorted) {
+    const std::string_view text = bytes(token);
+    std::size_t common = static_cast<std::size_t>(
+        std::mismatch(text.begin(), text.end(), last.begin(), last.end()).first - text.begin());
+    common = std::min(common, text.size() - 1);  // of equal tokens each has its node
+    close(common);
+    for (std::size_t depth = common; depth < text.size(); ++depth) {
+      open.push_back(nodes_.size());
+      nodes_.push_back(
+          {0, -1, static_cast<std::uint16_t>(depth), static_cast<std::uint8_t>(text[depth])});
+    }
+    nodes_.back().token = token;
+    if (text.size() == 1) has_token[static_cast<std::uint8_t>(text[0])] = true;
+    last = text;
+  }
+  close(0);
+  const auto missing = std::find(has_token.begin(), has_token.end(), false);
+  check<ConfigError>(missing == has_token.end(), "the vocabulary has no token for the byte ",
+                     missing - has_token.begin(), "; a grammar needs all 256");
+}
+
+NANOVLLM_INLINE bool GrammarVocabulary::is_stop(TokenId token) const {
+  return std::find(stop_token_ids_.begin(), stop_token_ids_.end(), token) != stop_token_ids_.end();
+}
+
+NANOVLLM_INLINE std::string_view GrammarVocabulary::bytes(TokenId token) const {
+  if (token < 0 || token >= vocab_size()) return {};
+  const auto i = static_cast<std::size_t>(token);
+  return std::string_view(bytes_).substr(begins_[i], begins_[i + 1] - begins_[i]);
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

@@ -36,5 +36,247 @@ namespace nanovllm::json_schema {
 }  // namespace nanovllm::json_schema
 
 #if NANOVLLM_BODIES
-#include "nanovllm/grammar/json_schema_merge.inc"
-#endif
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "nanovllm/core/error.hpp"
+
+namespace nanovllm::json_schema {
+
+NANOVLLM_INLINE std::string place(std::string_view path) {
+  return path.empty() ? "at its root" : concat("at ", path);
+}
+
+NANOVLLM_INLINE void refuse(std::string_view what, std::string_view path) {
+  throw RequestError(concat("the JSON Schema is refused: ", what, " ", place(path)));
+}
+
+NANOVLLM_INLINE bool is_annotation(std::string_view keyword) {
+  static constexpr auto kAssertions = std::to_array<std::string_view>({
+      "$dynamicRef",
+      "$recursiveRef",
+      "$ref",
+      "additionalItems",
+      "additionalProperties",
+      "allOf",
+      "anyOf",
+      "const",
+      "contains",
+      "dependencies",
+      "dependentRequired",
+      "dependentSchemas",
+      "disallow",
+      "divisibleBy",
+      "else",
+      "enum",
+      "exclusiveMaximum",
+      "exclusiveMinimum",
+      "extends",
+      "format",
+      "if",
+      "items",
+      "maxContains",
+      "maxItems",
+      "maxLength",
+      "maxProperties",
+      "maximum",
+      "minContains",
+      "minItems",
+      "minLength",
+      "minProperties",
+      "minimum",
+      "multipleOf",
+      "not",
+      "oneOf",
+      "pattern",
+      "patternProperties",
+      "prefixItems",
+      "properties",
+      "propertyNames",
+      "required",
+      "then",
+      "type",
+      "unevaluatedItems",
+      "unevaluatedProperties",
+      "uniqueItems",
+  });
+  static_assert(std::ranges::is_sorted(kAssertions));
+  return !std::ranges::binary_search(kAssertions, keyword);
+}
+
+NANOVLLM_INLINE bool is_of_type(const Json& value, std::string_view type) {
+  if (type == "integer") {
+    if (value.is_number_float()) return std::floor(value.get<double>()) == value.get<double>();
+    return value.is_number_integer() || value.is_big_integer();
+  }
+  return value.type_name() == type;
+}
+
+NANOVLLM_INLINE std::vector<std::string> type_list(const Json& type, std::string_view path) {
+  std::vector<std::string> names;
+  const auto add = [&](const Json& name) {
+    static constexpr auto kTypes = std::to_array<std::string_view>(
+        {"array", "boolean", "integer", "null", "number", "object", "string"});
+    if (!name.is_string() || !std::ranges::binary_search(kTypes, name.string()))
+      refuse(concat("'type' is ", name.dump(), ", which is no type of JSON Schema"), path);
+    if (std::find(names.begin(), names.end(), name.string()) == names.end())
+      names.push_back(name.string());
+  };
+  if (type.is_array()) {
+    for (const Json& name : type) add(name);
+  } else {
+    add(type);
+  }
+  return names;
+}
+
+namespace detail {
+
+NANOVLLM_INLINE Json common_types(const Json& a, const Json& b, std::string_view path) {
+  Json out = Json::array();
+  const std::vector<std::string> left = type_list(a, path), right = type_list(b, path);
+  const auto has = [](const std::vector<std::string>& list, std::string_view name) {
+    return std::find(list.begin(), list.end(), name) != list.end();
+  };
+  for (const std::string& name : left) {
+    if (has(right, name)) {
+      out.push_back(name);
+    } else if (name == "integer" && has(right, "number")) {
+      out.push_back(name);
+    } else if (name == "number" && has(right, "integer") && !has(left, "integer")) {
+      out.push_back("integer");
+    }
+  }
+  return out;
+}
+
+/// What holds for values and items that both schemas speak of: one of the two where it is the only
+/// one.
+NANOVLLM_INLINE Json all_of(const Json& a, const Json& b) {
+  if (a == b || (b.is_boolean() && b.boolean())) return a;
+  if (a.is_boolean() && a.boolean()) return b;
+  Json out = Json::object();
+  out["allOf"] = Json::array({a, b});
+  return out;
+}
+
+/// `properties` and `additionalProperties` of two schemas, each of which may say something of the
+/// other's names.
+NANOVLLM_INLINE void merge_properties(Json& out, const Json& a, const Json& b,
+                                      std::string_view path) {
+  static const Json kNone = Json::object(), kAny = true;
+  const auto get = [](const Json& schema, std::string_view key, const Json& other) {
+    const Json* found = schema.find(key);
+    return found ? *found : other;
+  };
+  const Json left = get(a, "properties", kNone), right = get(b, "properties", kNone);
+  const Json left_rest = get(a, "additionalProperties", kAny);
+  const Json right_rest = get(b, "additionalProperties", kAny);
+  for (const Json* schema : {&a, &b}) {
+    const Json& other = schema == &a ? b : a;
+    if (schema->contains("patternProperties") &&
+        (other.contains("patternProperties") || other.contains("properties") ||
+         other.contains("additionalProperties")))
+      refuse("'patternProperties' cannot be combined with the properties of another schema", path);
+  }
+  Json properties = Json::object();
+  for (const auto& [name, schema] : left.items()) {
+    const Json* other = right.find(name);
+    properties[name] = all_of(schema, other ? *other : right_rest);
+  }
+  for (const auto& [name, schema] : right.items())
+    if (!left.contains(name)) properties[name] = all_of(schema, left_rest);
+  if (!properties.empty() || a.contains("properties") || b.contains("properties"))
+    out["properties"] = properties;
+  if (a.contains("additionalProperties") || b.contains("additionalProperties"))
+    out["additionalProperties"] = all_of(left_rest, right_rest);
+}
+
+NANOVLLM_INLINE bool is_lower_bound(std::string_view key) {
+  return key == "minimum" || key == "exclusiveMinimum" || key == "minLength" || key == "minItems" ||
+         key == "minProperties";
+}
+
+NANOVLLM_INLINE bool is_upper_bound(std::string_view key) {
+  return key == "maximum" || key == "exclusiveMaximum" || key == "maxLength" || key == "maxItems" ||
+         key == "maxProperties";
+}
+
+/// One value for a keyword that two schemas have.
+NANOVLLM_INLINE Json merge_keyword(std::string_view key, const Json& a, const Json& b,
+                                   std::string_view path) {
+  if (a == b) return a;
+  if (key == "type") return common_types(a, b, path);
+  if ((is_lower_bound(key) || is_upper_bound(key)) && a.is_number() && b.is_number())
+    return (a.get<double>() < b.get<double>()) == is_lower_bound(key) ? b : a;
+  if (key == "required" && a.is_array() && b.is_array()) {
+    Json out = a;
+    for (const Json& name : b)
+      if (std::find(a.begin(), a.end(), name) == a.end()) out.push_back(name);
+    return out;
+  }
+  if (key == "items" && !a.is_array() && !b.is_array()) return all_of(a, b);
+  if (key == "uniqueItems") return true;
+  if (key == "allOf" && a.is_array() && b.is_array()) {
+    Json out = a;
+    for (const Json& schema : b) out.push_back(schema);
+    return out;
+  }
+  refuse(concat("two different values of '", key, "' cannot be combined"), path);
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE Json listed_values(const Json& schema, std::string_view path) {
+  const Json* values = schema.find("enum");
+  const Json* value = schema.find("const");
+  if (values && !values->is_array())
+    refuse(concat("'enum' is to be an array, not ", values->type_name()), path);
+  if (!value) return values ? *values : Json(nullptr);
+  Json out = Json::array();
+  if (!values || std::find(values->begin(), values->end(), *value) != values->end())
+    out.push_back(*value);
+  return out;
+}
+
+NANOVLLM_INLINE Json both(const Json& a, const Json& b, std::string_view path) {
+  if (a.is_boolean()) return a.boolean() ? b : a;
+  if (b.is_boolean()) return b.boolean() ? a : b;
+  for (const Json* schema : {&a, &b}) {
+    if (!schema->is_object())
+      refuse(concat("a schema is to be an object or a boolean, not ", schema->type_name()), path);
+    const Json& other = schema == &a ? b : a;
+    // What counts as evaluated is what the schema itself looks at, and so cannot move to another.
+    for (const char* key : {"unevaluatedProperties", "unevaluatedItems"})
+      if (b.contains(key))
+        refuse(concat("'", key, "' is not supported in a part of a schema"), path);
+    for (const char* key : {"prefixItems", "additionalItems"}) {
+      if (schema->contains(key) && (other.contains("items") || other.contains("prefixItems")))
+        refuse(concat("'", key, "' cannot be combined with the items of another schema"), path);
+    }
+  }
+  Json out = Json::object();
+  const Json left = listed_values(a, path), right = listed_values(b, path);
+  if (!left.is_null() || !right.is_null()) {
+    Json values = Json::array();
+    for (const Json& value : left.is_null() ? right : left)
+      if (right.is_null() || std::find(right.begin(), right.end(), value) != right.end())
+        values.push_back(value);
+    out["enum"] = values;
+  }
+  detail::merge_properties(out, a, b, path);
+  for (const Json* schema : {&a, &b}) {
+    for (const auto& [key, value] : schema->items()) {
+      if (is_annotation(key) || out.contains(key) || key == "const") continue;
+      const Json* other = (schema == &a ? b : a).find(key);
+      out[key] = other ? detail::merge_keyword(key, value, *other, path) : value;
+    }
+  }
+  return out;
+}
+
+}  // namespace nanovllm::json_schema
+
+#endif  // NANOVLLM_BODIES

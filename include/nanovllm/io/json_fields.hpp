@@ -107,5 +107,95 @@ class JsonFields {
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/io/json_fields.inc"
-#endif
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "nanovllm/core/utf8.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE std::string detail::shown(const Json& value) {
+  if (value.is_structured()) {
+    return concat(value.is_array() ? "an array of " : "an object of ", value.size());
+  }
+  std::string text = value.dump();
+  if (text.size() <= 60) return text;
+  text.resize(57);
+  text.resize(utf8::complete_prefix(text));
+  return text + "...";
+}
+
+NANOVLLM_INLINE std::optional<std::int64_t> JsonFields::integer(std::string_view key,
+                                                                std::int64_t low,
+                                                                std::int64_t high) const {
+  const Json* value = find(key);
+  if (value == nullptr) return {};
+  if (const auto number = as_integer(*value); number && *number >= low && *number <= high) {
+    return number;
+  }
+  wrong(key, concat("an integer in [", low, ", ", high, "]"), *value);
+  return {};
+}
+
+NANOVLLM_INLINE std::optional<std::int64_t> JsonFields::required_integer(std::string_view key,
+                                                                         std::int64_t low,
+                                                                         std::int64_t high) const {
+  if (find(key) == nullptr) problems_.add("'", prefix_, key, "' is missing");
+  return integer(key, low, high);
+}
+
+NANOVLLM_INLINE std::optional<double> JsonFields::number(std::string_view key,
+                                                         std::string_view expected,
+                                                         bool (*accept)(double)) const {
+  const Json* value = find(key);
+  if (value == nullptr) return {};
+  double number = std::nan("");
+  if (value->is_number()) number = value->get<double>();
+  if (value->is_big_integer()) {
+    const std::string& digits = value->digits();
+    std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  }
+  if (accept(number)) return number;
+  wrong(key, expected, *value);
+  return {};
+}
+
+NANOVLLM_INLINE std::optional<bool> JsonFields::boolean(std::string_view key) const {
+  const Json* value = find(key);
+  if (value == nullptr) return {};
+  if (value->is_boolean()) return value->boolean();
+  wrong(key, "true or false", *value);
+  return {};
+}
+
+NANOVLLM_INLINE std::optional<std::string> JsonFields::string(std::string_view key) const {
+  const Json* value = find(key);
+  if (value == nullptr) return {};
+  if (value->is_string()) return value->string();
+  wrong(key, "a string", *value);
+  return {};
+}
+
+NANOVLLM_INLINE void JsonFields::wrong(std::string_view key, std::string_view expected,
+                                       const Json& got) const {
+  problems_.add("'", prefix_, key, "' must be ", expected, ", got ", detail::shown(got));
+}
+
+NANOVLLM_INLINE std::optional<std::int64_t> JsonFields::as_integer(const Json& value) {
+  if (value.is_number_unsigned()) {
+    const auto number = value.get<std::uint64_t>();
+    if (number > std::uint64_t{std::numeric_limits<std::int64_t>::max()}) return {};
+    return static_cast<std::int64_t>(number);
+  }
+  if (value.is_number_integer()) return value.get<std::int64_t>();
+  if (!value.is_number_float()) return {};
+  const auto number = value.get<double>();
+  const bool exact = std::abs(number) <= 0x1p53 && std::trunc(number) == number;
+  return exact ? std::optional(static_cast<std::int64_t>(number)) : std::nullopt;
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

@@ -135,5 +135,127 @@ class Checkpoint {
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/io/safetensors.inc"
-#endif
+
+#include <bit>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "nanovllm/io/json.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
+    : file_(path), path_(path) {
+  try {
+    read(file_.bytes());
+  } catch (const SafetensorsError& error) {
+    throw SafetensorsError(error.kind, concat("'", path.string(), "': ", error.what()));
+  }
+  file_.advise_sequential();
+}
+
+NANOVLLM_INLINE void SafetensorsFile::read(std::span<const std::byte> bytes) {
+  using Kind = SafetensorsError::Kind;
+  static_assert(std::endian::native == std::endian::little);
+  constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
+  std::uint64_t n = 0;
+  if (bytes.size() < sizeof n) {
+    throw SafetensorsError(Kind::header_too_small,
+                           concat("a file has at least 8 bytes, got ", bytes.size()));
+  }
+  std::memcpy(&n, bytes.data(), sizeof n);
+  if (n > kMaxHeaderBytes) {
+    throw SafetensorsError(Kind::header_too_large, concat("the header may have ", kMaxHeaderBytes,
+                                                          " bytes, but claims ", n));
+  }
+  if (n > bytes.size() - sizeof n) {
+    throw SafetensorsError(
+        Kind::invalid_header_length,
+        concat("the header claims ", n, " bytes, but ", bytes.size() - sizeof n, " follow"));
+  }
+  const auto header = bytes.subspan(sizeof n, n);
+  data_ = bytes.subspan(sizeof n + n);
+  tensors_ = detail::parse_safetensors_header(
+      {reinterpret_cast<const char*>(header.data()), header.size()}, data_.size());
+  by_name_.reserve(tensors_.size());
+  for (std::size_t i = 0; i < tensors_.size(); ++i) by_name_.emplace(tensors_[i].name, i);
+}
+
+NANOVLLM_INLINE Checkpoint::Checkpoint(const std::filesystem::path& directory)
+    : directory_(directory) {
+  const auto index = directory / "model.safetensors.index.json";
+  const auto single = directory / "model.safetensors";
+  if (std::filesystem::exists(index)) {
+    open_shards(read_index(index), index);
+  } else {
+    check<LoadError>(std::filesystem::exists(single), "'", directory.string(),
+                     "' holds neither model.safetensors.index.json nor model.safetensors");
+    files_.emplace_back(single);
+    add_tensors(files_.front(), {});
+  }
+  for (const Entry& entry : entries_) total_bytes_ += entry.tensor->end - entry.tensor->begin;
+}
+
+NANOVLLM_INLINE Checkpoint::Index Checkpoint::read_index(const std::filesystem::path& path) {
+  const MappedFile file(path);
+  const Json json = parse_json<LoadError>(file.text(), concat("'", path.string(), "'"));
+  const Json* map = json.find("weight_map");
+  check<LoadError>(map != nullptr && map->is_object(), "'", path.string(),
+                   "' must be an object with an object 'weight_map'");
+  Index index;
+  for (const auto& [tensor, shard] : map->items()) {
+    check<LoadError>(shard.is_string(), "'", path.string(), "': the shard of '", tensor,
+                     "' must be a string");
+    const std::string& name = shard.string();
+    constexpr std::string_view kForbidden("/\\\0", 3);  // a shard lies in the same directory
+    check<LoadError>(
+        !name.empty() && name != "." && name != ".." && name.find_first_of(kForbidden) == name.npos,
+        "'", path.string(), "': the shard of '", tensor,
+        "' must be a file name without a path, got '", name, "'");
+    index.emplace(tensor, name);
+  }
+  return index;
+}
+
+NANOVLLM_INLINE void Checkpoint::open_shards(const Index& index,
+                                             const std::filesystem::path& path) {
+  std::set<std::string> shards;
+  for (const auto& [tensor, shard] : index) shards.insert(shard);
+  std::string missing;
+  for (const std::string& shard : shards) {
+    if (!std::filesystem::exists(directory_ / shard)) missing += concat(" '", shard, "'");
+  }
+  check<LoadError>(missing.empty(), "'", path.string(),
+                   "' lists shards that are missing:", missing);
+  files_.reserve(shards.size());
+  for (const std::string& shard : shards)
+    add_tensors(files_.emplace_back(directory_ / shard), index);
+
+  std::set<std::string_view> lacking;
+  for (const auto& [tensor, shard] : index) {
+    if (!by_name_.contains(tensor)) lacking.insert(tensor);
+  }
+  std::string list;
+  for (const std::string_view tensor : lacking) {
+    list += concat("\n  '", tensor, "' in '", index.at(std::string(tensor)), "'");
+  }
+  check<LoadError>(list.empty(), "'", path.string(),
+                   "' names tensors that their shard lacks:", list);
+}
+
+NANOVLLM_INLINE void Checkpoint::add_tensors(const SafetensorsFile& file, const Index& index) {
+  const std::string shard = file.path().filename().string();
+  for (const TensorInfo& tensor : file.tensors()) {
+    const auto placed = index.find(tensor.name);
+    if (placed != index.end() && placed->second != shard) continue;
+    const bool added = by_name_.emplace(tensor.name, entries_.size()).second;
+    check<LoadError>(added, "tensor '", tensor.name, "' is in two shards, '", shard,
+                     "' among them, and the index names neither");
+    entries_.push_back({&tensor, &file});
+  }
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

@@ -110,5 +110,268 @@ namespace detail {
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/io/safetensors_header.inc"
-#endif
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+#include "nanovllm/core/utf8.hpp"
+#include "nanovllm/io/json.hpp"
+
+namespace nanovllm::detail {
+
+template <class Int>
+[[nodiscard]] std::string list_string(const std::vector<Int>& list) {
+  std::string out = "[";
+  for (std::size_t i = 0; i < list.size(); ++i) out += (i ? ", " : "") + std::to_string(list[i]);
+  return out + "]";
+}
+
+NANOVLLM_INLINE std::string shape_string(const std::vector<std::uint64_t>& shape) {
+  return list_string(shape);
+}
+
+NANOVLLM_INLINE std::string shape_string(const std::vector<std::int64_t>& shape) {
+  return list_string(shape);
+}
+
+/// Receives the header's JSON events and collects the tensors. Throws at the first thing that the
+/// format forbids.
+///
+/// A tree of JSON values would do, but this is faster (checkpoints with 19,000 tensors exist), and
+/// a tree has forgotten which keys came twice: a repeated tensor keeps its last entry, a repeated
+/// field of one entry is an error.
+class SafetensorsHeaderReader final : public JsonEvents {
+ public:
+  std::unordered_map<std::string, TensorInfo> tensors;
+
+  void scalar(Json&& value) override {
+    if (value.is_null() && place_ == Place::value && metadata_) return go(Place::names);
+    if (!value.is_number_unsigned()) return unexpected(describe(value));
+    if (place_ == Place::shape) {
+      entry_.shape.push_back(value.get<std::uint64_t>());
+    } else if (place_ == Place::offsets && num_offsets_ < 2) {
+      (num_offsets_++ == 0 ? entry_.begin : entry_.end) = value.get<std::uint64_t>();
+    } else {
+      unexpected("a number");
+    }
+  }
+
+  void string(std::string& value) override {
+    if (place_ == Place::metadata) return;
+    if (place_ != Place::field || field_ != kDType) return unexpected("a string");
+    const auto* found = std::find_if(kFileDTypes.begin(), kFileDTypes.end(),
+                                     [&](const FileDTypeInfo& d) { return d.name == value; });
+    if (found == kFileDTypes.end()) fail("unknown dtype '", value, "'");
+    entry_.dtype = static_cast<FileDType>(found - kFileDTypes.begin());
+    go(Place::entry);
+  }
+
+  void begin_object() override {
+    switch (place_) {
+      case Place::start: return go(Place::names);
+      case Place::value: return metadata_ ? go(Place::metadata) : begin_entry();
+      default: open("an object");
+    }
+  }
+
+  void key(std::string& key) override {
+    switch (place_) {
+      case Place::names: return begin_value(key);
+      case Place::entry: return begin_field(key);
+      default: break;  // of the metadata, or inside an unknown field
+    }
+  }
+
+  void end_object() override {
+    switch (place_) {
+      case Place::metadata: return go(Place::names);
+      case Place::entry: return end_entry();
+      case Place::unknown: return close();
+      default: break;  // the end of the header
+    }
+  }
+
+  void begin_array() override {
+    if (place_ == Place::field && field_ == kShape) return go(Place::shape);
+    if (place_ == Place::field && field_ == kOffsets) return go(Place::offsets);
+    open("an array");
+  }
+
+  void end_array() override {
+    if (place_ == Place::unknown) return close();
+    if (place_ == Place::offsets && num_offsets_ != 2) {
+      fail("tensor '", name_, "': data_offsets must hold 2 numbers, got ", num_offsets_);
+    }
+    go(Place::entry);
+  }
+
+ private:
+  /// Where in the header the reader stands: which value or key comes next.
+  enum class Place : std::uint8_t {
+    start,     ///< before the outermost brace
+    names,     ///< a tensor's name or `__metadata__`
+    value,     ///< what belongs to that name
+    metadata,  ///< inside the metadata: strings only
+    entry,     ///< a field of a tensor's entry
+    field,     ///< the value of a field
+    shape,     ///< an extent
+    offsets,   ///< a byte offset
+    unknown,   ///< the value of a field this reader does not know; `depth_` brackets deep
+  };
+
+  /// Bits of `seen_`; a field without a bit is ignored.
+  enum Field : unsigned { kOther = 0, kDType = 1, kShape = 2, kOffsets = 4, kAll = 7 };
+
+  template <class... Parts>
+  [[noreturn]] static void fail(const Parts&... parts) {
+    throw SafetensorsError(SafetensorsError::Kind::invalid_header_deserialization,
+                           concat("bad header: ", parts...));
+  }
+
+  void go(Place next) { place_ = next; }
+
+  static std::string_view describe(const Json& value) {
+    if (value.is_null()) return "null";
+    if (value.is_boolean()) return "a boolean";
+    if (value.is_number_integer()) return "a negative number";
+    return "a fraction or too large a number";
+  }
+
+  /// A value that has a meaning nowhere but in an unknown field.
+  void unexpected(std::string_view what) {
+    if (place_ == Place::unknown) {
+      if (depth_ == 0) go(Place::entry);
+      return;
+    }
+    switch (place_) {
+      case Place::start: fail("the header must be an object, got ", what);
+      case Place::value: fail("'", name_, "' must be an object, got ", what);
+      case Place::metadata: fail("'__metadata__' must hold strings only, got ", what);
+      default: fail("tensor '", name_, "': unexpected ", what, " in '", key_, "'");
+    }
+  }
+
+  void open(std::string_view what) {
+    if (place_ != Place::unknown) unexpected(what);
+    ++depth_;
+  }
+
+  void close() {
+    if (--depth_ == 0) go(Place::entry);
+  }
+
+  void begin_value(std::string& key) {
+    name_ = std::move(key);
+    metadata_ = name_ == "__metadata__";
+    if (metadata_ && std::exchange(has_metadata_, true)) fail("'__metadata__' comes twice");
+    go(Place::value);
+  }
+
+  void begin_entry() {
+    entry_ = TensorInfo{};
+    seen_ = 0;
+    num_offsets_ = 0;
+    go(Place::entry);
+  }
+
+  void begin_field(std::string& key) {
+    key_ = std::move(key);
+    field_ = key_ == "dtype"          ? kDType
+             : key_ == "shape"        ? kShape
+             : key_ == "data_offsets" ? kOffsets
+                                      : kOther;
+    if ((seen_ & field_) != 0) fail("tensor '", name_, "': '", key_, "' comes twice");
+    seen_ |= field_;
+    go(field_ == kOther ? Place::unknown : Place::field);
+  }
+
+  void end_entry() {
+    if (seen_ != kAll) {
+      fail("tensor '", name_, "' must have dtype, shape and data_offsets");
+    }
+    entry_.name = name_;
+    tensors.insert_or_assign(name_, std::move(entry_));
+    go(Place::names);
+  }
+
+  Place place_ = Place::start;
+  bool metadata_ = false;      ///< the name just read is `__metadata__`
+  bool has_metadata_ = false;  ///< it has been read before
+  std::string name_;
+  std::string key_;
+  Field field_ = kOther;
+  unsigned seen_ = 0;
+  std::size_t num_offsets_ = 0;
+  std::size_t depth_ = 0;
+  TensorInfo entry_;
+};
+
+/// Throws unless `tensor` begins at `previous_end` and its offsets span exactly what its dtype and
+/// shape need.
+NANOVLLM_INLINE void check_extent(const TensorInfo& tensor, std::uint64_t previous_end) {
+  using Kind = SafetensorsError::Kind;
+  const auto fail = [&](Kind kind, const auto&... parts) {
+    throw SafetensorsError(kind, concat("tensor '", tensor.name, "' (", name(tensor.dtype), " ",
+                                        shape_string(tensor.shape), ", bytes [", tensor.begin, ", ",
+                                        tensor.end, ")) ", parts...));
+  };
+  if (tensor.begin != previous_end || tensor.end < tensor.begin) {
+    fail(Kind::invalid_offset, "must begin at byte ", previous_end, " and not end before it");
+  }
+  constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t bits = 1;
+  const auto multiply = [&](std::uint64_t factor) {
+    if (factor != 0 && bits > kMax / factor) {
+      fail(Kind::validation_overflow, "has more than 2^64 bits");
+    }
+    bits *= factor;
+  };
+  for (const std::uint64_t extent : tensor.shape) multiply(extent);
+  multiply(size_bits(tensor.dtype));
+  if (bits % 8 != 0) fail(Kind::misaligned_slice, "ends inside a byte");
+  if (tensor.end - tensor.begin != bits / 8) {
+    fail(Kind::tensor_invalid_info, "needs ", bits / 8, " bytes");
+  }
+}
+
+NANOVLLM_INLINE std::vector<TensorInfo> parse_safetensors_header(std::string_view json,
+                                                                 std::uint64_t data_bytes) {
+  using Kind = SafetensorsError::Kind;
+  const auto check_kind = [](bool ok, Kind kind, const auto&... parts) {
+    if (!ok) throw SafetensorsError(kind, concat(parts...));
+  };
+  const std::size_t valid = utf8::valid_prefix(json);
+  check_kind(valid == json.size(), Kind::invalid_header, "the header is not UTF-8 at byte ", valid);
+
+  SafetensorsHeaderReader reader;
+  // The JSON reader would skip a byte order mark.
+  check_kind(!json.starts_with("\xEF\xBB\xBF"), Kind::invalid_header_deserialization,
+             "the header is not JSON");
+  try {
+    read_json(json, reader);
+  } catch (const JsonError& error) {
+    check_kind(false, Kind::invalid_header_deserialization, "the header is ", error.what());
+  }
+
+  std::vector<TensorInfo> tensors;
+  tensors.reserve(reader.tensors.size());
+  for (auto& [key, tensor] : reader.tensors) tensors.push_back(std::move(tensor));
+  std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
+    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+  });
+  std::uint64_t end = 0;
+  for (const TensorInfo& tensor : tensors) {
+    check_extent(tensor, end);
+    end = tensor.end;
+  }
+  check_kind(end == data_bytes, Kind::metadata_incomplete_buffer, "the tensors span ", end,
+             " bytes, but ", data_bytes, " follow the header");
+  return tensors;
+}
+
+}  // namespace nanovllm::detail
+
+#endif  // NANOVLLM_BODIES

@@ -93,5 +93,145 @@ class SectionReader {
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/io/section_file.inc"
-#endif
+
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "nanovllm/core/error.hpp"
+
+namespace nanovllm {
+
+namespace detail {
+
+static_assert(std::endian::native == std::endian::little, "section files are little-endian");
+
+inline constexpr std::size_t kSectionMagicBytes = 12;
+
+/// What stands before a section's bytes.
+struct SectionHead {
+  std::uint64_t size = 0;
+  std::uint64_t checksum = 0;
+};
+
+/// @param position  of the section's head in the file.
+NANOVLLM_INLINE std::uint64_t section_checksum(std::span<const std::byte> bytes,
+                                               std::uint64_t position) {
+  const std::uint64_t seed[2] = {bytes.size(), position};
+  return XXH64(bytes.data(), bytes.size(), XXH64(seed, sizeof seed, 0));
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE SectionWriter::SectionWriter(std::filesystem::path path,
+                                             const SectionFormat& format)
+    : path_(std::move(path)) {
+  static std::atomic<int> num_files{0};  // several threads may write the same file
+  check(format.magic.size() == detail::kSectionMagicBytes, "section file: the magic must have ",
+        detail::kSectionMagicBytes, " bytes, got ", format.magic.size());
+  temporary_ = path_;
+  temporary_ += concat(".", ::getpid(), ".", num_files++, ".part");
+  file_ = std::fopen(temporary_.c_str(), "wb");
+  if (file_ == nullptr) fail("write");
+  try {
+    put(format.magic.data(), format.magic.size());
+    put(&format.version, sizeof format.version);
+  } catch (...) {  // a constructor that throws has no destructor
+    std::fclose(file_);
+    std::remove(temporary_.c_str());
+    throw;
+  }
+}
+
+NANOVLLM_INLINE SectionWriter::~SectionWriter() {
+  if (file_ == nullptr) return;
+  std::fclose(file_);
+  std::remove(temporary_.c_str());
+}
+
+NANOVLLM_INLINE void SectionWriter::write(std::span<const std::byte> bytes) {
+  const detail::SectionHead head{.size = bytes.size(),
+                                 .checksum = detail::section_checksum(bytes, num_written_)};
+  put(&head, sizeof head);
+  put(bytes.data(), bytes.size());
+}
+
+NANOVLLM_INLINE void SectionWriter::finish(bool durable) {
+  if (std::fflush(file_) != 0 || (durable && ::fsync(::fileno(file_)) != 0)) fail("write");
+  const int closed = std::fclose(std::exchange(file_, nullptr));
+  if (closed == 0 && std::rename(temporary_.c_str(), path_.c_str()) == 0) return;
+  const int error = errno;
+  std::remove(temporary_.c_str());
+  errno = error;
+  fail(closed == 0 ? "rename to" : "write");
+}
+
+NANOVLLM_INLINE void SectionWriter::put(const void* bytes, std::size_t size) {
+  if (size > 0 && std::fwrite(bytes, 1, size, file_) != size) fail("write");
+  num_written_ += size;
+}
+
+NANOVLLM_INLINE void SectionWriter::fail(const char* what) const {
+  throw Error(concat("cannot ", what, " '", path_.string(), "': ", std::strerror(errno)));
+}
+
+NANOVLLM_INLINE SectionReader::SectionReader(const std::filesystem::path& path,
+                                             const SectionFormat& format)
+    : name_(concat("'", path.string(), "'")), file_(path), content_(file_.bytes()) {
+  begin(format);
+}
+
+NANOVLLM_INLINE SectionReader::SectionReader(std::string name, std::span<const std::byte> content,
+                                             const SectionFormat& format)
+    : name_(std::move(name)), content_(content) {
+  begin(format);
+}
+
+NANOVLLM_INLINE void SectionReader::begin(const SectionFormat& format) {
+  const std::span<const std::byte> bytes = content_;
+  const std::size_t size = detail::kSectionMagicBytes + sizeof format.version;
+  check<LoadError>(bytes.size() >= size, name_, ": expected a file that begins with '",
+                   format.magic.substr(0, 11), "', got ", bytes.size(), " bytes");
+  check<LoadError>(std::memcmp(bytes.data(), format.magic.data(), format.magic.size()) == 0, name_,
+                   ": expected a file that begins with '", format.magic.substr(0, 11),
+                   "', got something else");
+  std::uint32_t version = 0;
+  std::memcpy(&version, bytes.data() + format.magic.size(), sizeof version);
+  check<LoadError>(version == format.version, name_, ": expected version ", format.version,
+                   ", got ", version);
+  position_ = size;
+}
+
+NANOVLLM_INLINE std::span<const std::byte> SectionReader::read(std::string_view what) {
+  const std::span<const std::byte> left = content_.subspan(position_);
+  detail::SectionHead head;
+  check<LoadError>(left.size() >= sizeof head, name_, ": expected ", what, " at byte ", position_,
+                   ", but the file has ", content_.size(), " bytes: it is cut off");
+  std::memcpy(&head, left.data(), sizeof head);
+  check<LoadError>(head.size <= left.size() - sizeof head, name_, ": expected ", head.size,
+                   " bytes of ", what, " behind byte ", position_ + sizeof head,
+                   ", but the file has ", content_.size(), " bytes: it is cut off or altered");
+  const std::span<const std::byte> bytes =
+      left.subspan(sizeof head, static_cast<std::size_t>(head.size));
+  const std::uint64_t checksum = detail::section_checksum(bytes, position_);
+  check<LoadError>(checksum == head.checksum, name_, ": ", what, " at byte ", position_,
+                   " should have checksum ", head.checksum, " and has ", checksum,
+                   ": the file is altered");
+  position_ += sizeof head + bytes.size();
+  return bytes;
+}
+
+NANOVLLM_INLINE void SectionReader::finish() const {
+  check<LoadError>(position_ == content_.size(), name_, ": expected ", position_,
+                   " bytes, got ", content_.size());
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

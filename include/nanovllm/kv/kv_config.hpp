@@ -74,5 +74,57 @@ class KvSize {
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/kv/kv_config.inc"
-#endif
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "nanovllm/core/math.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE std::int32_t num_kv_blocks(const KvSize& size, const KvShape& shape,
+                                           std::int64_t available_bytes, std::int64_t min_tokens) {
+  check<ConfigError>(shape.block_bytes() > 0,
+                     "KV shape: layers, kv heads, head dim, block size and element bytes must be "
+                     ">= 1, got ",
+                     shape.num_layers, ", ", shape.num_kv_heads, ", ", shape.head_dim, ", ",
+                     shape.block_size, ", ", shape.element_bytes);
+  const std::int64_t min_blocks = ceil_div(std::max<std::int64_t>(1, min_tokens), shape.block_size);
+  std::int64_t blocks = 0;
+  std::int64_t budget_bytes = 0;
+  switch (size.kind()) {
+    case KvSize::Kind::blocks:
+      check<ConfigError>(size.count() >= min_blocks, "KV cache: ", size.count(),
+                         " blocks were asked for, but at least ", min_blocks, " of ",
+                         shape.block_size, " tokens are needed");
+      blocks = size.count();
+      break;
+    case KvSize::Kind::bytes: budget_bytes = size.count(); break;
+    case KvSize::Kind::memory_share:
+      check<ConfigError>(size.share() > 0.0 && size.share() <= 1.0,
+                         "KV cache: the memory share must be in (0, 1], got ", size.share());
+      budget_bytes = static_cast<std::int64_t>(
+          size.share() * static_cast<double>(std::max<std::int64_t>(0, available_bytes)));
+      break;
+  }
+  if (size.kind() != KvSize::Kind::blocks) {
+    const bool is_share = size.kind() == KvSize::Kind::memory_share;
+    blocks = budget_bytes > 0 ? budget_bytes / shape.block_bytes() : 0;
+    check<ConfigError>(
+        blocks >= min_blocks, "KV cache: ", budget_bytes, " bytes",
+        is_share ? concat(" (a share of ", size.share(), " of the ", available_bytes, " available)")
+                 : std::string(),
+        " hold ", blocks, " blocks, but at least ", min_blocks, " of ", shape.block_size,
+        " tokens are needed, ", min_blocks, " x ", shape.block_bytes(), " bytes");
+  }
+  // Token positions and block ids are 32-bit.
+  const std::int64_t most = std::numeric_limits<std::int32_t>::max() / shape.block_size - 1;
+  check<ConfigError>(size.kind() != KvSize::Kind::blocks || blocks <= most, "KV cache: ", blocks,
+                     " blocks were asked for, but at most ", most, " can be addressed");
+  return static_cast<std::int32_t>(std::min(blocks, most));
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

@@ -67,5 +67,74 @@ void read_generation(const JsonFields& fields, std::string_view generation_text,
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/model/config_fields.inc"
-#endif
+
+#include "nanovllm/io/json_fields.hpp"
+#include "nanovllm/io/mapped_file.hpp"
+
+namespace nanovllm::detail {
+
+NANOVLLM_INLINE ConfigTexts read_config_texts(const std::filesystem::path& directory) {
+  const MappedFile config(directory / "config.json");
+  ConfigTexts out{std::string(config.text()), {}, (directory / "config.json").string()};
+  const std::filesystem::path generation_path = directory / "generation_config.json";
+  if (std::filesystem::exists(generation_path)) out.generation = MappedFile(generation_path).text();
+  return out;
+}
+
+NANOVLLM_INLINE void check_model_type(const JsonFields& fields, std::string_view type,
+                                      Problems& problems) {
+  if (const Json* found = fields.find("model_type"); found == nullptr) {
+    problems.add("'model_type' is missing");
+  } else if (*found != Json(std::string(type))) {
+    fields.wrong("model_type", concat('"', type, '"'), *found);
+  }
+  if (fields.find("quantization_config") != nullptr) {
+    problems.add("'quantization_config' is set: quantised weights are not supported");
+  }
+}
+
+NANOVLLM_INLINE void check_num_parameters(std::int64_t count, Problems& problems) {
+  if (count > ModelLimits::kNumParameters) {
+    problems.add("the sizes make a model of ", count, " weights; at most ",
+                 ModelLimits::kNumParameters, " are supported");
+  }
+}
+
+NANOVLLM_INLINE DType read_dtype(const JsonFields& fields, Problems& problems) {
+  std::optional<DType> out;
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    const auto text = fields.string(key);
+    if (!text) continue;
+    std::optional<DType> dtype;
+    for (const DType known : {DType::float32, DType::float16, DType::bfloat16}) {
+      if (*text == name(known)) dtype = known;
+    }
+    if (!dtype) {
+      fields.wrong(key, "float32, float16 or bfloat16", *fields.find(key));
+    } else if (out && *out != *dtype) {
+      problems.add("'dtype' (", name(*out), ") and 'torch_dtype' (", name(*dtype), ") disagree");
+    } else {
+      out = dtype;
+    }
+  }
+  return out.value_or(DType::bfloat16);
+}
+
+NANOVLLM_INLINE void read_generation(const JsonFields& fields, std::string_view generation_text,
+                                     std::int64_t vocab_size, GenerationConfig& generation,
+                                     std::vector<TokenId>& eos_token_ids, Problems& problems) {
+  eos_token_ids = read_eos_token_ids(fields);
+  if (!generation_text.empty()) {
+    const auto json = parse_json_object<ConfigError>(generation_text, "generation_config.json");
+    generation = read_generation_config(JsonFields(json, "generation_config.json: ", problems));
+    merge_token_ids(generation.eos_token_ids, eos_token_ids);
+  }
+  if (vocab_size > 0 && !eos_token_ids.empty() && eos_token_ids.back() >= vocab_size) {
+    problems.add("'eos_token_id' (", eos_token_ids.back(), ") must be less than 'vocab_size' (",
+                 vocab_size, ")");
+  }
+}
+
+}  // namespace nanovllm::detail
+
+#endif  // NANOVLLM_BODIES

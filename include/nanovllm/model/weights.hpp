@@ -258,5 +258,101 @@ void load_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>>
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/model/weights.inc"
-#endif
+
+#include <exception>
+#include <set>
+#include <string_view>
+#include <thread>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/thread.hpp"
+
+namespace nanovllm::detail {
+
+/// What is wrong with the parameter itself or with the file's tensor for it; empty if nothing.
+NANOVLLM_INLINE std::string parameter_problem(const WantedTensor& p, const TensorInfo& tensor) {
+  const std::size_t rank = p.shape.size();
+  if (rank < 1 || rank > 2) return concat("must have rank 1 or 2, got ", shape_string(p.shape));
+  if (p.shard.dim >= static_cast<int>(rank)) {
+    return concat("is split along dimension ", p.shard.dim, " of ", shape_string(p.shape));
+  }
+  if (p.shard.dim >= 0) {
+    const std::int64_t extent = p.shape[static_cast<std::size_t>(p.shard.dim)];
+    if (p.shard.begin < 0 || p.shard.begin > p.shard.end || p.shard.end > extent) {
+      return concat("is split to [", p.shard.begin, ", ", p.shard.end, ") of ", extent);
+    }
+  }
+  const bool same = std::equal(p.shape.begin(), p.shape.end(), tensor.shape.begin(),
+                               tensor.shape.end(), [](std::int64_t want, std::uint64_t got) {
+                                 return want >= 0 && static_cast<std::uint64_t>(want) == got;
+                               });
+  if (!same) {
+    return concat("must have shape ", shape_string(p.shape), ", got ", shape_string(tensor.shape));
+  }
+  if (!is_float(tensor.dtype)) {
+    return concat("must be F32, F16 or BF16, got ", name(tensor.dtype));
+  }
+  return {};
+}
+
+NANOVLLM_INLINE void check_tensors(const Checkpoint& checkpoint,
+                                   std::span<const WantedTensor> wanted,
+                                   std::span<const std::string> ignored) {
+  std::string problems;
+  std::set<std::string_view> expected(ignored.begin(), ignored.end());
+  for (const WantedTensor& parameter : wanted) {
+    expected.insert(parameter.name);
+    const Checkpoint::Entry* entry = checkpoint.find(parameter.name);
+    std::string problem;
+    if (entry != nullptr) problem = parameter_problem(parameter, *entry->tensor);
+    if (entry == nullptr && !parameter.optional) problem = "is missing";
+    if (!problem.empty()) problems += concat("\n  - '", parameter.name, "' ", problem);
+  }
+  for (const Checkpoint::Entry& entry : checkpoint.tensors()) {
+    if (expected.contains(entry.tensor->name)) continue;
+    problems += concat("\n  - '", entry.tensor->name, "' ", shape_string(entry.tensor->shape),
+                       " is in the checkpoint, but not in the model");
+  }
+  check<LoadError>(problems.empty(), "'", checkpoint.directory().string(),
+                   "' does not hold this model's weights:", problems);
+}
+
+NANOVLLM_INLINE void on_threads(int num_threads, const std::function<void()>& work,
+                                const std::function<void()>& stop) {
+  std::mutex mutex;
+  std::exception_ptr error;
+  const auto guarded = [&] {
+    try {
+      work();
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!error) error = std::current_exception();
+    }
+  };
+  std::vector<std::thread> threads = start_threads(
+      "loading weights", num_threads - 1, [&guarded](int) { guarded(); }, stop);
+  guarded();
+  for (std::thread& thread : threads) thread.join();
+  if (error) std::rethrow_exception(error);
+}
+
+NANOVLLM_INLINE LoadJobs list_jobs(const Checkpoint& checkpoint,
+                                   std::span<const WantedTensor> wanted) {
+  LoadJobs out;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const Checkpoint::Entry* entry = checkpoint.find(wanted[i].name);
+    if (entry == nullptr) continue;
+    out.list.push_back({entry, i});
+    const Region region = region_of(wanted[i].shape, wanted[i].shard);
+    out.bytes += static_cast<std::uint64_t>(region.rows() * region.columns()) *
+                 (size_bits(entry->tensor->dtype) / 8);
+  }
+  // Entries lie in one array in file order, so their addresses sort the jobs.
+  std::stable_sort(out.list.begin(), out.list.end(),
+                   [](const auto& a, const auto& b) { return a.entry < b.entry; });
+  return out;
+}
+
+}  // namespace nanovllm::detail
+
+#endif  // NANOVLLM_BODIES

@@ -117,5 +117,98 @@ class BeamSearch {
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/sampling/beam_search.inc"
-#endif
+
+#include <algorithm>
+#include <cmath>
+
+#include "nanovllm/core/error.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE BeamSearch::BeamSearch(const BeamSearchTerms& terms) : terms_(terms), beams_(1) {}
+
+NANOVLLM_INLINE void BeamSearch::advance(std::span<const BeamCandidates> candidates) {
+  check(!is_done_ && candidates.size() == beams_.size(), "beam search: ", candidates.size(),
+        " lists of candidates for ", beams_.size(), " beams",
+        is_done_ ? " of one that is over" : "");
+  rank(candidates);
+  ++num_generated_;
+  const bool is_last = num_generated_ >= terms_.max_tokens;
+  const auto width = static_cast<std::size_t>(terms_.width);
+  next_.clear();
+  for (std::size_t i = 0; i < ranked_.size(); ++i) {
+    Beam beam = ranked_[i];
+    const bool ends = is_last || is_end(beam.token);
+    if (ends ? i >= width : next_.size() == width) continue;
+    const std::int32_t before = beams_[static_cast<std::size_t>(beam.parent)].node;
+    beam.node = add_node(before, beam.token);
+    if (ends) {
+      hypotheses_.push_back({.score = score(beam.cumulative_logprob, num_generated_),
+                             .cumulative_logprob = beam.cumulative_logprob,
+                             .node = beam.node});
+    } else {
+      next_.push_back(beam);
+    }
+  }
+  std::stable_sort(hypotheses_.begin(), hypotheses_.end(),
+                   [](const Hypothesis& a, const Hypothesis& b) { return a.score > b.score; });
+  if (hypotheses_.size() > width) hypotheses_.resize(width);
+  beams_.swap(next_);
+  is_done_ = is_last || !can_improve();
+}
+
+NANOVLLM_INLINE std::vector<TokenId> BeamSearch::tokens(std::int32_t node) const {
+  std::vector<TokenId> out;
+  for (; node != kRoot; node = nodes_[static_cast<std::size_t>(node)].before)
+    out.push_back(nodes_[static_cast<std::size_t>(node)].token);
+  std::reverse(out.begin(), out.end());
+  return out;
+}
+
+NANOVLLM_INLINE bool BeamSearch::is_end(TokenId token) const {
+  return std::binary_search(terms_.end_tokens.begin(), terms_.end_tokens.end(), token);
+}
+
+NANOVLLM_INLINE void BeamSearch::rank(std::span<const BeamCandidates> candidates) {
+  const bool may_end = num_generated_ >= terms_.min_tokens;
+  ranked_.clear();
+  for (std::size_t b = 0; b < candidates.size(); ++b) {
+    for (std::size_t i = 0; i < candidates[b].tokens.size(); ++i) {
+      const TokenId token = candidates[b].tokens[i];
+      if (!may_end && is_end(token)) continue;
+      ranked_.push_back(
+          {.parent = static_cast<std::int32_t>(b),
+           .token = token,
+           .cumulative_logprob = beams_[b].cumulative_logprob + candidates[b].logprobs[i]});
+    }
+  }
+  std::stable_sort(ranked_.begin(), ranked_.end(), [](const Beam& a, const Beam& b) {
+    return a.cumulative_logprob > b.cumulative_logprob;
+  });
+  const auto most = static_cast<std::size_t>(terms_.num_candidates());
+  if (ranked_.size() > most) ranked_.resize(most);
+}
+
+NANOVLLM_INLINE float BeamSearch::score(float sum, std::int32_t length) const {
+  return sum /
+         static_cast<float>(std::pow(static_cast<double>(length), double{terms_.length_penalty}));
+}
+
+NANOVLLM_INLINE bool BeamSearch::can_improve() const {
+  if (hypotheses_.size() < static_cast<std::size_t>(terms_.width)) return true;
+  if (terms_.width == 1 || terms_.early_stopping == EarlyStopping::yes) return false;
+  const bool favours_length =
+      terms_.early_stopping == EarlyStopping::never && terms_.length_penalty > 0;
+  const float best =
+      score(beams_.front().cumulative_logprob, favours_length ? terms_.max_tokens : num_generated_);
+  return best > hypotheses_.back().score;
+}
+
+NANOVLLM_INLINE std::int32_t BeamSearch::add_node(std::int32_t before, TokenId token) {
+  nodes_.push_back({before, token});
+  return static_cast<std::int32_t>(nodes_.size()) - 1;
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

@@ -113,5 +113,124 @@ void validate(const SamplingParams& p);
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/sampling/sampling_params.inc"
-#endif
+
+#include <algorithm>
+#include <cmath>
+
+namespace nanovllm {
+
+namespace detail {
+
+/// Throws RequestError when a beam search is asked for what it cannot give.
+NANOVLLM_INLINE void validate_beams(const SamplingParams& p) {
+  if (!p.beam_width) {
+    check<RequestError>(p.length_penalty == 1.f && p.early_stopping == EarlyStopping::no,
+                        "length_penalty and early_stopping are of a beam search and need "
+                        "beam_width");
+    return;
+  }
+  check<RequestError>(*p.beam_width >= p.n && *p.beam_width <= kMaxSamples,
+                      "beam_width must be in [n = ", p.n, ", ", kMaxSamples, "], got ",
+                      *p.beam_width);
+  check<RequestError>(std::isfinite(p.length_penalty), "length_penalty must be finite, got ",
+                      p.length_penalty);
+  const auto refuse = [](bool is_set, const char* field) {
+    check<RequestError>(!is_set, "beam_width cannot be combined with ", field);
+  };
+  refuse(p.best_of.has_value(), "best_of");
+  refuse(p.temperature.value_or(0.f) != 0.f, "a temperature other than 0");
+  refuse(p.top_k.has_value(), "top_k");
+  refuse(p.top_p.has_value(), "top_p");
+  refuse(p.min_p.has_value(), "min_p");
+  refuse(p.logprobs.has_value(), "logprobs");
+  refuse(!p.stop.empty(), "stop strings");
+  refuse(!p.logprob_token_ids.empty(), "logprob_token_ids");
+  refuse(p.prompt_logprobs.has_value(), "prompt_logprobs");
+}
+
+/// Throws RequestError for what edits of logits cannot be made from.
+NANOVLLM_INLINE void validate_edits(const SamplingParams& p) {
+  const auto in = [](float x, float low, float high) { return x >= low && x <= high; };  // no NaN
+  if (p.repetition_penalty) {
+    check<RequestError>(*p.repetition_penalty > 0 && std::isfinite(*p.repetition_penalty),
+                        "repetition_penalty must be > 0 and finite, got ", *p.repetition_penalty);
+  }
+  check<RequestError>(in(p.frequency_penalty, -2, 2), "frequency_penalty must be in [-2, 2], got ",
+                      p.frequency_penalty);
+  check<RequestError>(in(p.presence_penalty, -2, 2), "presence_penalty must be in [-2, 2], got ",
+                      p.presence_penalty);
+  check<RequestError>(std::isfinite(p.functor_argument), "functor_argument must be finite, got ",
+                      p.functor_argument);
+  check<RequestError>(p.logit_bias.size() <= kMaxLogitBiases, "logit_bias must have at most ",
+                      kMaxLogitBiases, " tokens, got ", p.logit_bias.size());
+  std::vector<TokenId> biased;
+  for (const TokenBias& bias : p.logit_bias) {
+    check<RequestError>(in(bias.bias, -100, 100), "logit_bias must be in [-100, 100], got ",
+                        bias.bias, " for token ", bias.token);
+    biased.push_back(bias.token);
+  }
+  std::sort(biased.begin(), biased.end());
+  const auto twice = std::adjacent_find(biased.begin(), biased.end());
+  check<RequestError>(twice == biased.end(), "logit_bias must have each token once, got token ",
+                      twice == biased.end() ? 0 : *twice, " twice");
+  check<RequestError>(p.bad_words.size() <= kMaxBadWords, "bad_words must have at most ",
+                      kMaxBadWords, " texts, got ", p.bad_words.size());
+  for (const std::string& word : p.bad_words) {
+    check<RequestError>(!word.empty(), "bad_words: a bad word must not be empty");
+    check<RequestError>(word.size() <= kMaxBadWordBytes, "bad_words: a bad word must have at most ",
+                        kMaxBadWordBytes, " bytes, got ", word.size());
+  }
+  check<RequestError>(p.logprob_token_ids.size() <= kMaxLogprobTokenIds,
+                      "logprob_token_ids must have at most ", kMaxLogprobTokenIds, " ids, got ",
+                      p.logprob_token_ids.size());
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE void validate(const SamplingParams& p) {
+  const auto in = [](float x, float low, float high) { return x >= low && x <= high; };  // no NaN
+  if (p.temperature) {
+    check<RequestError>(in(*p.temperature, 0.f, 1e6f), "temperature must be in [0, 1e6], got ",
+                        *p.temperature);
+  }
+  if (p.top_k)
+    check<RequestError>(*p.top_k >= -1, "top_k must be >= -1 (0 and -1 keep all), got ", *p.top_k);
+  if (p.top_p) {
+    check<RequestError>(*p.top_p > 0.f && in(*p.top_p, 0.f, 1.f), "top_p must be in (0, 1], got ",
+                        *p.top_p);
+  }
+  if (p.min_p)
+    check<RequestError>(in(*p.min_p, 0.f, 1.f), "min_p must be in [0, 1], got ", *p.min_p);
+  check<RequestError>(p.n >= 1 && p.n <= kMaxSamples, "n must be in [1, ", kMaxSamples, "], got ",
+                      p.n);
+  if (p.best_of) {
+    check<RequestError>(*p.best_of >= p.n && *p.best_of <= kMaxSamples,
+                        "best_of must be in [n = ", p.n, ", ", kMaxSamples, "], got ", *p.best_of);
+  }
+  check<RequestError>(p.max_tokens >= 1, "max_tokens must be >= 1, got ", p.max_tokens);
+  check<RequestError>(p.min_tokens >= 0 && p.min_tokens <= p.max_tokens,
+                      "min_tokens must be in [0, max_tokens = ", p.max_tokens, "], got ",
+                      p.min_tokens);
+  const auto check_logprobs = [](const std::optional<std::int32_t>& n, const char* field) {
+    check<RequestError>(n.value_or(0) >= 0 && n.value_or(0) <= kMaxLogprobs, field,
+                        " must be in [0, ", kMaxLogprobs, "], got ", n.value_or(0));
+  };
+  check_logprobs(p.logprobs, "logprobs");
+  check_logprobs(p.prompt_logprobs, "prompt_logprobs");
+  check<RequestError>(p.stop_token_ids.size() <= kMaxStopTokenIds,
+                      "stop_token_ids must have at most ", kMaxStopTokenIds, " ids, got ",
+                      p.stop_token_ids.size());
+  check<RequestError>(p.stop.size() <= kMaxStopStrings, "stop must have at most ", kMaxStopStrings,
+                      " strings, got ", p.stop.size());
+  for (const std::string& s : p.stop) {
+    check<RequestError>(!s.empty(), "a stop string must not be empty");
+    check<RequestError>(s.size() <= kMaxStopStringBytes, "a stop string must have at most ",
+                        kMaxStopStringBytes, " bytes, got ", s.size());
+  }
+  detail::validate_edits(p);
+  detail::validate_beams(p);
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

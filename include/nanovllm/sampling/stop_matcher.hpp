@@ -54,5 +54,56 @@ class StopMatcher {
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/sampling/stop_matcher.inc"
-#endif
+
+#include <algorithm>
+#include <utility>
+
+namespace nanovllm {
+
+NANOVLLM_INLINE StopMatcher::StopMatcher(std::vector<std::string> stops, bool include_stop)
+    : stops_(std::move(stops)), include_stop_(include_stop) {}
+
+NANOVLLM_INLINE StopMatcher::Result StopMatcher::push(std::string_view piece) {
+  pending_ += piece;
+  std::size_t first = std::string::npos;
+  const std::string* found = nullptr;
+  for (const std::string& stop : stops_) {
+    const std::size_t at =
+        pending_.find(stop, num_passed_ < stop.size() ? 0 : num_passed_ - stop.size() + 1);
+    if (at < first) {
+      first = at;
+      found = &stop;
+    }
+  }
+  if (found != nullptr) return {release(first + (include_stop_ ? found->size() : 0)), true, *found};
+  return {release(pending_.size() - held_back())};
+}
+
+NANOVLLM_INLINE std::string StopMatcher::pass(std::string_view piece) {
+  pending_ += piece;
+  num_passed_ = pending_.size();
+  return release(pending_.size() - held_back());
+}
+
+NANOVLLM_INLINE std::string StopMatcher::flush() { return release(pending_.size()); }
+
+NANOVLLM_INLINE std::size_t StopMatcher::held_back() const {
+  std::size_t longest = 0;
+  for (const std::string& stop : stops_) {
+    for (std::size_t n = std::min(stop.size() - 1, pending_.size()); n > longest; --n) {
+      if (pending_.compare(pending_.size() - n, n, stop, 0, n) == 0) longest = n;
+    }
+  }
+  return longest;
+}
+
+NANOVLLM_INLINE std::string StopMatcher::release(std::size_t count) {
+  std::string out = pending_.substr(0, count);
+  pending_.erase(0, count);
+  num_passed_ -= std::min(num_passed_, count);
+  return out;
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

@@ -64,5 +64,176 @@ void check_seats(std::span<const BeamSeat> seats, std::uint64_t mark);
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/sched/plan_checks.inc"
-#endif
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace nanovllm {
+
+NANOVLLM_INLINE bool is_swapped_in(const PrefixMatch& prefix, const Sequence& s) noexcept {
+  const std::vector<BlockId>& table = s.host_table;
+  return prefix.num_tokens == s.num_swapped_tokens && prefix.blocks.size() < table.size() &&
+         std::equal(prefix.host_blocks.begin(), prefix.host_blocks.end(),
+                    table.begin() + static_cast<std::ptrdiff_t>(prefix.blocks.size()), table.end());
+}
+
+namespace detail {
+
+/// Throws Error unless `s` is in the plan that has `mark` for the first time, and in the queue that
+/// its status names.
+NANOVLLM_INLINE void check_listed(Sequence& s, std::uint64_t mark) {
+  check(s.arrival != 0, "begin: request ", s.id, " is in no queue");
+  check(std::exchange(s.mark, mark) != mark, "begin: request ", s.id, " is in the plan twice");
+}
+
+/// Whether `prefix` is in the blocks of `source`, and is the beginning of `s`.
+NANOVLLM_INLINE bool is_fork(const PrefixMatch& prefix, const Sequence& source, const Sequence& s) {
+  const auto& table = source.block_table;
+  return source.num_computed_tokens >= prefix.num_tokens &&
+         std::min(source.num_known_tokens(), s.num_known_tokens()) >= prefix.num_tokens &&
+         table.size() >= prefix.blocks.size() + (prefix.copy_tail ? 1 : 0) &&
+         std::equal(prefix.blocks.begin(), prefix.blocks.end(), table.begin()) &&
+         (!prefix.copy_tail || *prefix.copy_tail == table[prefix.blocks.size()]) &&
+         std::equal(s.tokens.begin(), s.tokens.begin() + prefix.num_tokens, source.tokens.begin());
+}
+
+/// Throws Error unless the numbers of `prefix`, which `s` is to adopt, agree.
+NANOVLLM_INLINE void check_prefix(const PrefixMatch& prefix, const Sequence& s,
+                                  std::int32_t block_size) {
+  const std::int32_t in_blocks = prefix.num_shared_tokens(block_size);
+  const std::int32_t behind = prefix.num_tokens - in_blocks;
+  if (!prefix.host_blocks.empty()) {
+    const auto in_host = static_cast<std::int32_t>(prefix.host_blocks.size()) * block_size;
+    check(!prefix.copy_tail && (behind == in_host || is_swapped_in(prefix, s)), "begin: request ",
+          s.id, ", of which ", s.num_swapped_tokens, " tokens are in ", s.host_table.size(),
+          " blocks of the host, is to go on behind ", prefix.num_tokens, " tokens, ", behind,
+          " of them in ", prefix.host_blocks.size(), " blocks of the host");
+    return;
+  }
+  check(prefix.copy_tail ? behind > 0 && behind < block_size : behind == 0, "begin: request ", s.id,
+        " is to adopt ", prefix.num_tokens, " tokens, ", in_blocks,
+        " of them in whole blocks, with", prefix.copy_tail ? " a" : "out a", " block to be copied");
+}
+
+/// Throws Error unless `p` continues its sequence where it is.
+NANOVLLM_INLINE void check_planned(const PlannedSequence& p, std::int32_t block_size) {
+  const Sequence& s = *p.sequence;
+  check(s.status != SequenceStatus::finished, "begin: request ", s.id, " is finished");
+  check(!s.awaits_choice, "begin: request ", s.id, " awaits a choice among the beams' candidates");
+  const bool is_new = s.status == SequenceStatus::waiting;
+  const PrefixMatch& prefix = p.prefix;
+  check(is_new || (prefix.blocks.empty() && !prefix.copy_tail && prefix.host_blocks.empty()),
+        "begin: request ", s.id, " runs and cannot adopt blocks");
+  check_prefix(prefix, s, block_size);
+  check(p.fork_of == nullptr || (prefix.host_blocks.empty() && is_fork(prefix, *p.fork_of, s)),
+        "begin: request ", s.id, " is to share ", prefix.num_tokens,
+        " tokens with a sequence that has not computed them");
+  const std::int32_t begin = is_new ? prefix.num_tokens : s.num_computed_tokens;
+  const std::int32_t num_guesses = p.num_logits > 1 ? p.num_logits - 1 : 0;
+  check(p.begin == begin && p.begin < p.end && p.end - num_guesses <= s.num_tokens(),
+        "begin: request ", s.id, " of ", s.num_tokens(), " tokens must go on at token ", begin,
+        ", but the plan is [", p.begin, ", ", p.end, ") with ", p.num_logits, " logits");
+  check(p.end < s.max_total_tokens, "begin: request ", s.id, " has all its ", s.max_total_tokens,
+        " tokens, and nothing to compute");
+  check(is_new ? !s.has_pending_token() : !s.is_unsettled(), "begin: request ", s.id,
+        " cannot be in a step before it is known how its ", is_new ? "last token" : "tokens",
+        " were drawn");
+  check(!s.is_beam || p.num_logits <= 1, "begin: request ", s.id,
+        ", a beam, cannot guess what it draws");
+  check(p.num_logits >= 0 && (p.num_logits > 0) == (p.end - num_guesses == s.num_tokens()),
+        "begin: request ", s.id, " must sample exactly if the plan reaches its last token");
+  check(p.num_prompt_logits == s.num_prompt_logits(p.begin, p.end) &&
+            (s.num_prompt_logits_left == 0 || p.begin <= s.first_prompt_logit() || !is_new),
+        "begin: request ", s.id, " wants the logits of its prompt from token ",
+        s.first_prompt_logit(), " on, but the plan is [", p.begin, ", ", p.end, ") with ",
+        p.num_prompt_logits, " of them");
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE void check_plan(const StepPlan& plan, std::size_t num_running,
+                                const BatchConfig& config, std::uint64_t mark,
+                                std::int32_t block_size) {
+  for (Sequence* s : plan.preempted) {
+    detail::check_listed(*s, mark);
+    check(s->status == SequenceStatus::running && (!s->is_complete() || s->is_unsettled()),
+          "begin: request ", s->id, " is to be preempted but does not run, or is ending");
+  }
+  std::size_t num_left = num_running - plan.preempted.size();
+  std::int32_t num_tokens = 0, num_logits = 0, num_prompt_logits = 0;
+  for (const PlannedSequence& p : plan.sequences) {
+    detail::check_listed(*p.sequence, mark);
+    detail::check_planned(p, block_size);
+    num_left += p.sequence->status == SequenceStatus::waiting ? 1 : 0;
+    num_tokens += p.num_tokens();
+    num_logits += p.num_logits;
+    num_prompt_logits += p.num_prompt_logits;
+  }
+  check(num_tokens == plan.num_tokens && num_tokens <= config.max_num_batched_tokens,
+        "begin: the plan has ", num_tokens, " tokens, says ", plan.num_tokens, " and may have ",
+        config.max_num_batched_tokens);
+  check(num_prompt_logits == 0 || num_logits + num_prompt_logits <= config.max_num_seqs,
+        "begin: the plan has ", num_logits + num_prompt_logits, " rows of logits, at most ",
+        config.max_num_seqs, " may be");
+  check(num_left <= static_cast<std::size_t>(config.max_num_seqs), "begin: ", num_left,
+        " sequences would run, at most ", config.max_num_seqs, " may");
+}
+
+NANOVLLM_INLINE void check_outcomes(const StepPlan& plan, std::span<const StepOutcome> outcomes) {
+  std::size_t next = 0;
+  for (const PlannedSequence& p : plan.sequences) {
+    const Sequence& s = *p.sequence;
+    const bool has_ended = s.status == SequenceStatus::finished;
+    if (p.num_logits > 0 && next < outcomes.size() && outcomes[next].sequence == &s) {
+      const std::size_t count = outcomes[next++].tokens.size();
+      const bool fits =
+          s.is_beam ? count == 0 : count >= 1 && count <= static_cast<std::size_t>(p.num_logits);
+      check(has_ended || fits, "commit: request ", s.id, s.is_beam ? ", a beam," : "", " sampled ",
+            p.num_logits, " tokens, but its outcome has ", count);
+    } else {
+      check(p.num_logits == 0 || has_ended, "commit: request ", s.id,
+            " sampled but has no outcome");
+    }
+    if (has_ended) continue;
+    check(s.status == SequenceStatus::waiting || s.num_computed_tokens >= p.end, "commit: request ",
+          s.id, " is at token ", s.num_computed_tokens, ", the plan at ", p.end);
+    const std::int32_t num_before = p.num_logits > 0 ? p.end - p.num_logits + 1 : p.end;
+    check(s.num_known_tokens() >= num_before, "commit: request ", s.id,
+          " is in an older step, too");
+    check(p.num_logits == 0 ||
+              (s.num_known_tokens() == num_before && s.pending.size() >= p.num_logits),
+          "commit: request ", s.id, " has its token ", num_before, " already");
+  }
+  check(next == outcomes.size(), "commit: outcome ", next, " of ", outcomes.size(),
+        " belongs to no sequence that sampled, or is out of order");
+}
+
+NANOVLLM_INLINE void check_newest(const StepPlan& plan) {
+  for (const PlannedSequence& p : plan.sequences) {
+    const Sequence& s = *p.sequence;
+    if (s.status == SequenceStatus::finished) continue;
+    check(s.status == SequenceStatus::waiting || s.num_computed_tokens <= p.end, "cancel: request ",
+          s.id, " is in a newer step, too");
+    check(p.num_logits == 0 || (s.num_tokens() == p.end + 1 && s.pending.size() >= p.num_logits),
+          "cancel: request ", s.id, " is not in the newest step");
+  }
+}
+
+NANOVLLM_INLINE void check_seats(std::span<const BeamSeat> seats, std::uint64_t mark) {
+  const auto awaits = [](const Sequence& s) {
+    return s.is_beam && s.awaits_choice && s.status != SequenceStatus::finished;
+  };
+  for (const BeamSeat& seat : seats) {
+    Sequence& s = *seat.sequence;
+    check(awaits(s) && awaits(*seat.parent), "reseat: request ", s.id, " or its parent, request ",
+          seat.parent->id, ", does not await a choice");
+    check(std::exchange(s.mark, mark) != mark, "reseat: request ", s.id, " gets two seats");
+    check(seat.parent->num_known_tokens() + 1 < s.max_total_tokens, "reseat: request ", s.id,
+          " would have all its ", s.max_total_tokens, " tokens, and nothing to compute");
+  }
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

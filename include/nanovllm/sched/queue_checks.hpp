@@ -75,5 +75,112 @@ void check_host_blocks(std::span<Sequence* const> running, const WaitingQueue& w
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/sched/queue_checks.inc"
-#endif
+
+#include <utility>
+
+#include "nanovllm/core/math.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE void check_request(const Sequence& s, std::int32_t capacity_tokens) {
+  check<RequestError>(s.num_tokens() >= 1 && s.num_prompt_tokens == s.num_tokens(), "request ",
+                      s.id, ": the prompt must have at least one token, and num_prompt_tokens = ",
+                      s.num_prompt_tokens, " must count its ", s.num_tokens());
+  check<RequestError>(s.num_tokens() < capacity_tokens, "request ", s.id, ": a prompt of ",
+                      s.num_tokens(), " tokens does not fit into the KV cache, which holds ",
+                      capacity_tokens - 1);
+  check<RequestError>(
+      s.max_total_tokens > s.num_tokens() && s.max_total_tokens <= capacity_tokens, "request ",
+      s.id, ": max_total_tokens must be in (", s.num_tokens(), ", ", capacity_tokens,
+      "], the prompt's length and what the KV cache has room for, got ", s.max_total_tokens);
+  check(s.status == SequenceStatus::waiting && s.arrival == 0, "request ", s.id,
+        " was added before");
+}
+
+namespace detail {
+
+/// Tokens are pending in steps under way alone, and a sequence that has all its tokens is done.
+NANOVLLM_INLINE void check_tokens(const Sequence& s, int num_under_way) {
+  check(num_under_way > 0 || s.pending.empty(), "scheduler: request ", s.id, " has ",
+        s.pending.size(), " pending tokens, but no step is under way");
+  check(s.num_tokens() <= s.max_total_tokens && (s.has_pending_token() || !s.is_complete()),
+        "scheduler: request ", s.id, " goes on with ", s.num_tokens(), " of ", s.max_total_tokens,
+        " tokens");
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE void check_queues(std::span<Sequence* const> running, const WaitingQueue& waiting,
+                                  std::span<Sequence* const> held,
+                                  std::span<const std::int32_t> ref_counts, std::int32_t block_size,
+                                  const BatchConfig& config, int num_under_way) {
+  waiting.check_invariants();
+  for (const Sequence* s : waiting) {
+    check(s->status == SequenceStatus::waiting && s->block_table.empty() &&
+              s->num_computed_tokens == 0 && !s->awaits_choice,
+          "scheduler: request ", s->id, " waits, but holds blocks or has another status");
+    detail::check_tokens(*s, num_under_way);
+  }
+  std::vector<std::int32_t> num_holders(ref_counts.size(), 0);
+  std::vector<const Sequence*> last_holder(ref_counts.size(), nullptr);
+  const auto count_blocks = [&](const Sequence& s) {
+    const auto num_blocks = static_cast<std::int32_t>(s.block_table.size());
+    check(num_blocks == ceil_div(s.num_computed_tokens, block_size), "scheduler: request ", s.id,
+          " holds ", num_blocks, " blocks for ", s.num_computed_tokens, " computed tokens");
+    for (const BlockId block : s.block_table) {
+      check(std::exchange(last_holder[static_cast<std::size_t>(block)], &s) != &s,
+            "scheduler: request ", s.id, " holds block ", block, " twice");
+      ++num_holders[static_cast<std::size_t>(block)];
+    }
+  };
+  for (const Sequence* s : held) {
+    check(s->status == SequenceStatus::held && s->num_computed_tokens <= s->num_known_tokens(),
+          "scheduler: a held sequence has another status, or holds ", s->num_computed_tokens,
+          " of ", s->num_known_tokens(), " tokens");
+    count_blocks(*s);
+  }
+  for (const Sequence* s : running) {
+    check(s->status == SequenceStatus::running, "scheduler: request ", s->id,
+          " is in the running queue with another status");
+    count_blocks(*s);
+    detail::check_tokens(*s, num_under_way);
+    check(s->num_computed_tokens + (s->awaits_choice ? 0 : 1) <= s->num_tokens(),
+          "scheduler: request ", s->id, " runs with ", s->num_computed_tokens, " of ",
+          s->num_tokens(), " tokens computed");
+  }
+  for (std::size_t block = 0; block < ref_counts.size(); ++block) {
+    check(num_holders[block] == ref_counts[block], "scheduler: block ", block, " is in ",
+          num_holders[block], " block tables, but has reference count ", ref_counts[block]);
+  }
+  const std::size_t num_going_on = nanovllm::num_going_on(running, num_under_way);
+  check(num_going_on <= static_cast<std::size_t>(config.max_num_seqs), "scheduler: ", num_going_on,
+        " sequences run, at most ", config.max_num_seqs, " may");
+}
+
+NANOVLLM_INLINE std::vector<bool> check_host_tables(std::span<Sequence* const> running,
+                                                    const WaitingQueue& waiting,
+                                                    std::int32_t num_host_blocks,
+                                                    std::int32_t block_size) {
+  for (const Sequence* s : running) {
+    check(s->host_table.empty() && s->num_swapped_tokens == 0, "scheduler: request ", s->id,
+          " runs, but is swapped out");
+  }
+  std::vector<bool> is_held(static_cast<std::size_t>(num_host_blocks), false);
+  for (const Sequence* s : waiting) {
+    const auto held = static_cast<std::int32_t>(s->host_table.size());
+    check(held == ceil_div(s->num_swapped_tokens, block_size) &&
+              s->num_swapped_tokens < s->num_tokens(),
+          "scheduler: request ", s->id, " of ", s->num_tokens(), " tokens has ", held,
+          " blocks of the host for ", s->num_swapped_tokens, " tokens");
+    for (const BlockId block : s->host_table) {
+      check(!is_held.at(static_cast<std::size_t>(block)), "scheduler: block ", block,
+            " of the host is held by request ", s->id, " and another");
+      is_held[static_cast<std::size_t>(block)] = true;
+    }
+  }
+  return is_held;
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

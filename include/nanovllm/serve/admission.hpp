@@ -57,5 +57,154 @@ void check_token_ids(const AnyEngine& engine, std::span<const std::vector<TokenI
 }  // namespace nanovllm::serve
 
 #if NANOVLLM_BODIES
-#include "nanovllm/serve/admission.inc"
-#endif
+
+#include <utility>
+#include <variant>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/serve/api_error.hpp"
+
+namespace nanovllm::serve {
+
+namespace detail {
+
+[[noreturn]] NANOVLLM_INLINE void refuse_context(const std::string& message, const char* field) {
+  throw ApiError(400, message, field, "context_length_exceeded");
+}
+
+[[noreturn]] NANOVLLM_INLINE void refuse_prompt(std::int64_t max_total_tokens,
+                                                std::int64_t num_tokens, bool is_exact,
+                                                std::string_view field) {
+  throw ApiError(400,
+                 concat("This model's maximum context length is ", max_total_tokens,
+                        " tokens. However, your request has ", is_exact ? "" : "at least ",
+                        num_tokens, " input tokens, and one at least is to be generated."),
+                 std::string(field), "context_length_exceeded");
+}
+
+/// The tokens of a text, if they are no more than `most`. Beyond that it is encoded only as far as
+/// it takes to say how many there are of a text that is a little too long.
+NANOVLLM_INLINE std::vector<TokenId> encode_text(const AnyEngine& engine, const std::string& text,
+                                                 std::string_view field) {
+  const Tokenizer& tokenizer = *engine.text().tokenizer;
+  const auto most = static_cast<std::size_t>(engine.max_total_tokens() - 1);
+  const std::size_t counted = 2 * most + 1024;
+  try {
+    return tokenizer.encode(text, counted);
+  } catch (const ContextLengthError& error) {
+    refuse_prompt(engine.max_total_tokens(), error.num_tokens, false, field);
+  }
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE const Tokenizer& tokenizer_of(const AnyEngine& engine) {
+  if (!engine.text().tokenizer)
+    throw ApiError(400, "this needs a tokeniser, which the model lacks");
+  return *engine.text().tokenizer;
+}
+
+NANOVLLM_INLINE std::string prompt_text(const TextSide& text, const Prompt& prompt,
+                                        std::string_view field) {
+  if (const auto* plain = std::get_if<std::string>(&prompt)) return *plain;
+  const ChatPrompt& chat = std::get<ChatPrompt>(prompt);
+  const auto refuse = [&](const std::string& message) {
+    throw ApiError(400, message, std::string(field));
+  };
+  if (!text.chat_template) refuse("messages need a chat template: " + text.no_chat_template);
+  try {
+    return text.chat_template->render(chat.messages, chat.options);
+  } catch (const RequestError& error) {
+    refuse(error.what());
+  }
+  return {};
+}
+
+NANOVLLM_INLINE std::vector<TokenId> prompt_tokens(const AnyEngine& engine, const Prompt& prompt,
+                                                   std::string_view field) {
+  const std::int64_t total = engine.max_total_tokens();
+  std::vector<TokenId> tokens;
+  if (const auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) {
+    tokens = *ids;
+  } else {
+    if (!engine.text().tokenizer) {
+      throw ApiError(400, "texts need a tokeniser, and this model has none: send token ids",
+                     std::string(field));
+    }
+    tokens = detail::encode_text(engine, prompt_text(engine.text(), prompt, field), field);
+  }
+  if (static_cast<std::int64_t>(tokens.size()) >= total)
+    detail::refuse_prompt(total, static_cast<std::int64_t>(tokens.size()), true, field);
+  return tokens;
+}
+
+NANOVLLM_INLINE void check_max_tokens(const AnyEngine& engine, std::size_t num_prompt_tokens,
+                                      std::int32_t max_tokens) {
+  const std::int64_t total = engine.max_total_tokens();
+  const auto prompt = static_cast<std::int64_t>(num_prompt_tokens);
+  if (prompt + max_tokens <= total) return;
+  detail::refuse_context(
+      concat("This model's maximum context length is ", total, " tokens. However, you requested ",
+             prompt + max_tokens, " tokens (", prompt, " of input and ", max_tokens,
+             " to be generated): 'max_tokens' or 'max_completion_tokens' is too large."),
+      "max_tokens");
+}
+
+NANOVLLM_INLINE void check_token_ids(const AnyEngine& engine,
+                                     std::span<const std::vector<TokenId>> prompts,
+                                     const SamplingParams& params) {
+  const auto check_id = [size = engine.vocab_size()](TokenId token, const char* field) {
+    if (token >= 0 && token < size) return;
+    throw ApiError(
+        400, concat(field, ": token id ", token, " is not in [0, vocab_size = ", size, ")"), field);
+  };
+  for (const auto& prompt : prompts) {
+    for (const TokenId token : prompt) check_id(token, "prompt");
+  }
+  for (const TokenBias& bias : params.logit_bias) check_id(bias.token, "logit_bias");
+  for (const TokenId token : params.stop_token_ids) check_id(token, "stop_token_ids");
+  for (const TokenId token : params.allowed_token_ids) check_id(token, "allowed_token_ids");
+}
+
+NANOVLLM_INLINE bool continues_thought(const AnyEngine& engine,
+                                       const ChatCompletionRequest& request) {
+  const auto& chat_template = engine.text().chat_template;
+  if (!request.options.continue_final_message || !chat_template) return false;
+  ChatOptions from_begin = request.options;
+  from_begin.continue_final_message = false;
+  if (chat_parser_options(chat_template->kind(), from_begin).reasoning == Reasoning::none)
+    return false;
+  const Json* content = request.messages.back().find("content");
+  if (content == nullptr || !content->is_string()) return false;
+  const std::size_t open = content->string().rfind("<think>");
+  const std::size_t close = content->string().rfind("</think>");
+  return open != std::string::npos && (close == std::string::npos || close < open);
+}
+
+NANOVLLM_INLINE ChatParserOptions answer_format(const AnyEngine& engine,
+                                                const ChatCompletionRequest& request,
+                                                ToolCallFormat format, bool parse_reasoning) {
+  const auto& chat_template = engine.text().chat_template;
+  const ChatTemplateKind kind = chat_template ? chat_template->kind() : ChatTemplateKind::custom;
+  ChatParserOptions out = chat_parser_options(kind, request.options);
+  if (continues_thought(engine, request)) out.reasoning = Reasoning::open;
+  if (!parse_reasoning) out.reasoning = Reasoning::none;
+  const bool may_call = request.tool_choice.kind != ToolChoice::Kind::none;
+  out.tool_call_format = may_call ? format : ToolCallFormat::none;
+  using Kind = OutputConstraint::Kind;
+  const Kind constraint = request.constraint.kind;
+  if (constraint == Kind::tool_calls || constraint == Kind::free_tool_calls)
+    out.mode = ToolCallMode::incremental;
+  return out;
+}
+
+NANOVLLM_INLINE bool expects_thought(ChatTemplateKind kind, const ChatOptions& options) {
+  const Reasoning reasoning = chat_parser_options(kind, options).reasoning;
+  if (reasoning == Reasoning::optional && kind == ChatTemplateKind::chatml_hybrid)
+    return options.enable_thinking.value_or(false);
+  return reasoning != Reasoning::none;
+}
+
+}  // namespace nanovllm::serve
+
+#endif  // NANOVLLM_BODIES

@@ -35,5 +35,46 @@ struct ApiError : RequestError {
 }  // namespace nanovllm::serve
 
 #if NANOVLLM_BODIES
-#include "nanovllm/serve/api_error.inc"
-#endif
+
+#include <utility>
+
+#include "nanovllm/core/utf8.hpp"
+
+namespace nanovllm::serve {
+
+namespace detail {
+
+[[nodiscard]] NANOVLLM_INLINE std::string error_type(int status) {
+  if (status == 401) return "authentication_error";
+  if (status == 429) return "rate_limit_error";
+  return status >= 500 ? "server_error" : "invalid_request_error";
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE ApiError::ApiError(int http_status, const std::string& message,
+                                   std::optional<std::string> field, std::string error_code)
+    : RequestError(message),
+      status(http_status),
+      type(detail::error_type(http_status)),
+      param(std::move(field)),
+      code(std::move(error_code)) {}
+
+NANOVLLM_INLINE ApiError ApiError::model_not_found(std::string_view model) {
+  return {404, concat("The model `", model, "` does not exist."), "model", "model_not_found"};
+}
+
+NANOVLLM_INLINE Json ApiError::to_json() const {
+  std::string message;
+  utf8::append_lossy(message, what());
+  Json error;
+  error["message"] = std::move(message);
+  error["type"] = type;
+  error["param"] = param ? Json(*param) : Json();
+  error["code"] = code.empty() ? Json() : Json(code);
+  return Json::object({{"error", std::move(error)}});
+}
+
+}  // namespace nanovllm::serve
+
+#endif  // NANOVLLM_BODIES

@@ -86,5 +86,235 @@ class EngineExchange final : public Exchange {
 }  // namespace nanovllm::serve
 
 #if NANOVLLM_BODIES
-#include "nanovllm/serve/engine_exchange.inc"
-#endif
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "nanovllm/serve/api_error.hpp"
+
+namespace nanovllm::serve {
+
+namespace detail {
+
+/// Of a stream, in one `take`: what is beyond waits for the next, so that a reader that was slow
+/// does not hold up the transport's other connections.
+inline constexpr std::size_t kMaxTaken = 64 * 1024;
+/// Tokens in a chunk, alone and with log-probabilities, which are some 2 KiB a token.
+inline constexpr std::size_t kMaxChunkTokens = 2048, kMaxChunkLogprobs = 16;
+
+NANOVLLM_INLINE PendingOutput::Setup pending_setup(const EngineExchange::Setup& setup,
+                                                   std::size_t num_prompts,
+                                                   const SamplingParams& params) {
+  return {.num_prompts = num_prompts,
+          .num_choices = static_cast<std::size_t>(params.n),
+          .num_sequences = num_samples(params),
+          .is_stream = setup.is_stream,
+          .keep_token_ids = setup.keep_token_ids,
+          .drop_generated = setup.drop_generated,
+          .comes_at_end = !is_streamed(params),
+          .prompts_first = setup.is_stream && setup.prompts_first};
+}
+
+/// What becomes of a reply whose request has failed.
+NANOVLLM_INLINE ApiError failure(const OutputNews& news) {
+  if (news.is_aborted) return {503, "the request was taken back: the engine is shutting down"};
+  return {500, "the engine could not serve the request: " + news.error};
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE EngineExchange::EngineExchange(AnyEngine& engine, const Setup& setup,
+                                               const std::vector<std::vector<TokenId>>& prompts,
+                                               const SamplingParams& params,
+                                               std::unique_ptr<ReplyWriter> writer,
+                                               LoadShare& share)
+    : engine_(engine),
+      kind_(setup.kind),
+      is_stream_(setup.is_stream),
+      pending_(std::make_shared<PendingOutput>(detail::pending_setup(setup, prompts.size(), params),
+                                               share.load())),
+      writer_(std::move(writer)) {
+  if (is_stream_) {
+    head_ = {.content_type = "text/event-stream", .is_stream = true};
+    head_.headers.emplace_back("Cache-Control", "no-cache");
+  }
+  for (const auto& prompt : prompts)
+    usage_.num_prompt_tokens += static_cast<std::int64_t>(prompt.size());
+  submit(prompts, params, share);
+}
+
+NANOVLLM_INLINE EngineExchange::~EngineExchange() {
+  if (pending_->cancel(false)) abort_all();
+}
+
+NANOVLLM_INLINE void EngineExchange::submit(const std::vector<std::vector<TokenId>>& prompts,
+                                            const SamplingParams& params, LoadShare& share) {
+  requests_.reserve(prompts.size());
+  try {
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      requests_.push_back(engine_.submit(
+          prompts[i], params,
+          [pending = pending_, i](const TokenEvent& event) { pending->hear(i, event); }));
+      share.hand_over(num_samples(params));
+    }
+  } catch (...) {
+    pending_->cancel(false);
+    abort_all();
+    throw;
+  }
+}
+
+NANOVLLM_INLINE void EngineExchange::abort_all() noexcept {
+  for (const RequestId id : requests_) {
+    try {
+      engine_.abort(id);
+    } catch (const std::exception&) {
+      // For want of memory. The request goes on to its end, and its events are dropped.
+    }
+  }
+}
+
+NANOVLLM_INLINE void EngineExchange::cancel() noexcept {
+  is_cancelled_ = true;
+  if (pending_->cancel(true)) abort_all();
+}
+
+NANOVLLM_INLINE void EngineExchange::give_up() {
+  pending_->set_outcome("error");
+  if (pending_->cancel(false)) abort_all();  // of several, those that go on
+}
+
+NANOVLLM_INLINE const HttpHead* EngineExchange::head() {
+  if (is_stream_) {
+    pending_->mark_head();
+    return &head_;
+  }
+  if (!has_head_) complete();
+  return has_head_ ? &head_ : nullptr;
+}
+
+NANOVLLM_INLINE bool EngineExchange::take(std::string& out) {
+  if (is_done_ || is_cancelled_) return false;
+  if (is_stream_) {
+    is_done_ = !append_news(out);
+    return !is_done_;
+  }
+  if (!has_head_) complete();
+  if (!has_head_) return !is_cancelled_;
+  is_done_ = true;
+  if (out.empty()) {
+    out = std::move(body_);
+  } else {
+    out += body_;
+  }
+  body_ = {};
+  return false;
+}
+
+NANOVLLM_INLINE void EngineExchange::notify(std::function<void()> wake) {
+  if (has_rest_) return wake();
+  pending_->notify(std::move(wake));
+}
+
+NANOVLLM_INLINE void EngineExchange::complete() {
+  pending_->take(news_);
+  if (!news_.is_over() || news_.is_cancelled) return;
+  for (const ChoiceNews& choice : news_.choices) usage_.num_completion_tokens += choice.num_tokens;
+  usage_.num_cached_tokens = news_.num_cached_tokens;
+  try {
+    if (news_.has_failed) throw detail::failure(news_);
+    body_ = writer_->whole(news_, usage_);
+    pending_->set_outcome(std::string(writer_->finish_reason()));
+  } catch (const ApiError& error) {
+    head_.status = error.status;
+    body_ = error.body();
+  } catch (const std::exception& error) {
+    const ApiError internal(500, error.what());
+    head_.status = internal.status;
+    body_ = internal.body();
+  }
+  if (head_.status != 200) give_up();
+  news_ = {};  // log-probabilities take as much memory as their text
+  has_head_ = true;
+}
+
+NANOVLLM_INLINE bool EngineExchange::write_choice(std::string& out, std::size_t max_size) {
+  const ChoiceNews& news = news_.choices[choice_];
+  if (news.empty()) return true;
+  while (writer_->append_prompt(out, choice_, usage_)) {
+    if (out.size() >= max_size) return false;
+  }
+  const std::size_t num_tokens = news.text_ends.size();
+  const std::size_t most =
+      news.logprobs.empty() ? detail::kMaxChunkTokens : detail::kMaxChunkLogprobs;
+  while (true) {
+    const std::size_t end = std::min(token_ + most, num_tokens);
+    const bool is_all = end - token_ == num_tokens;
+    const ChoiceNews part = is_all ? ChoiceNews{} : news.slice(token_, end);
+    const ChoiceNews& next = is_all ? news : part;
+    usage_.num_completion_tokens += next.num_tokens;
+    writer_->append_chunks(out, choice_, next, usage_);
+    token_ = end;
+    if (token_ == num_tokens) return true;
+    if (out.size() >= max_size) return false;
+  }
+}
+
+NANOVLLM_INLINE bool EngineExchange::write_news(std::string& out, std::size_t max_size) {
+  while (choice_ < news_.choices.size()) {
+    if (!write_choice(out, max_size)) return false;
+    ++choice_;
+    token_ = 0;
+    if (out.size() >= max_size && choice_ < news_.choices.size()) return false;
+  }
+  return true;
+}
+
+NANOVLLM_INLINE bool EngineExchange::append_news(std::string& out) {
+  const std::size_t size = out.size();
+  if (!has_rest_) {
+    pending_->take(news_);
+    if (news_.is_cancelled) return false;
+    if (news_.all_ended) usage_.num_cached_tokens = news_.num_cached_tokens;
+    choice_ = token_ = 0;
+  }
+  const auto fail = [&](const ApiError& error) {
+    give_up();
+    append_event(out, error.body());
+  };
+  try {
+    for (std::size_t i = 0; i < news_.prompt_logprobs.size(); ++i) {
+      if (!news_.prompt_logprobs[i].empty())
+        writer_->begin_prompt(i, std::exchange(news_.prompt_logprobs[i], {}));
+    }
+    has_rest_ = !write_news(out, size + detail::kMaxTaken);
+    if (has_rest_ || !news_.is_over()) return true;
+    if (news_.has_failed) {
+      fail(detail::failure(news_));
+    } else {
+      writer_->append_end(out, usage_);
+      pending_->set_outcome(std::string(writer_->finish_reason()));
+    }
+  } catch (const std::exception& error) {
+    out.resize(size);
+    has_rest_ = false;
+    fail(ApiError(500, error.what()));
+  }
+  append_event(out, "[DONE]");
+  return false;
+}
+
+NANOVLLM_INLINE ExchangeSummary EngineExchange::summary() const {
+  PendingOutput::Summary summary = pending_->summary();
+  return {.kind = kind_,
+          .outcome = std::move(summary.outcome),
+          .num_prompt_tokens = usage_.num_prompt_tokens,
+          .num_cached_tokens = summary.num_cached_tokens,
+          .num_generated_tokens = summary.num_generated_tokens,
+          .first_token_seconds = summary.first_token_seconds};
+}
+
+}  // namespace nanovllm::serve
+
+#endif  // NANOVLLM_BODIES

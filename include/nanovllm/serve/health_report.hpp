@@ -62,5 +62,66 @@ class HealthCheck {
 }  // namespace nanovllm::serve
 
 #if NANOVLLM_BODIES
-#include "nanovllm/serve/health_report.inc"
-#endif
+
+#include <cmath>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/utf8.hpp"
+#include "nanovllm/io/json.hpp"
+
+namespace nanovllm::serve {
+
+NANOVLLM_INLINE HealthReport health_report(const Health& health, bool is_draining) {
+  const auto unavailable = [&](const char* status) -> HealthReport {
+    Json body = Json::object({{"status", status}});
+    if (health.state != Health::State::ok) {
+      body["seconds"] = std::round(health.seconds * 10) / 10;
+      std::string reason;
+      utf8::append_lossy(reason, health.reason);
+      body["reason"] = std::move(reason);
+    }
+    return {503, body.dump()};
+  };
+  if (health.state == Health::State::hung) return unavailable("hung");
+  if (health.state == Health::State::failed) return unavailable("failed");
+  if (is_draining) return unavailable("draining");
+  if (health.is_unproven) return unavailable("recovering");
+  return {200, Json::object({{"status", "ok"}}).dump()};
+}
+
+NANOVLLM_INLINE HealthReport health_report(const AnyEngine& engine, bool is_draining) {
+  return health_report(engine.health(), is_draining);
+}
+
+NANOVLLM_INLINE HealthReport HealthCheck::report(bool is_draining) {
+  const Health health = engine_.health();
+  const bool needs_proof = health.state == Health::State::failed || health.is_unproven;
+  if (needs_proof && !is_draining) try_a_step();
+  return health_report(health, is_draining);
+}
+
+NANOVLLM_INLINE void HealthCheck::try_a_step() {
+  const EngineStats stats = engine_.stats();
+  if (stats.num_running + stats.num_waiting > 0) return;  // these will show it
+  {
+    const std::lock_guard lock(mutex_);
+    const Clock::time_point now = Clock::now();
+    if (last_ && now - *last_ < interval_) return;
+    if (is_trying_->exchange(true)) return;
+    last_ = now;
+  }
+  try {
+    SamplingParams params{.temperature = 0.f, .max_tokens = 1};
+    engine_.submit(std::vector<TokenId>{0}, params, [flag = is_trying_](const TokenEvent& event) {
+      if (event.output) *flag = false;
+    });
+  } catch (const std::exception&) {
+    *is_trying_ = false;  // it takes no requests, and goes on to say that it has failed
+  }
+}
+
+}  // namespace nanovllm::serve
+
+#endif  // NANOVLLM_BODIES

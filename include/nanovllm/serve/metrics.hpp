@@ -95,5 +95,269 @@ struct HttpCounters {
 }  // namespace nanovllm::serve
 
 #if NANOVLLM_BODIES
-#include "nanovllm/serve/metrics.inc"
-#endif
+
+#include <initializer_list>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/utf8.hpp"
+#include "nanovllm/io/json.hpp"
+#include "nanovllm/version.hpp"
+
+namespace nanovllm::serve {
+namespace detail {
+
+/// Writes metric families one after the other.
+class PrometheusWriter {
+ public:
+  /// `labels` of every sample: pairs of a name and a value.
+  using Labels = std::initializer_list<std::pair<std::string_view, std::string_view>>;
+
+  explicit PrometheusWriter(std::string_view model_name) {
+    append_label(labels_, "model_name", model_name);
+    out_.reserve(std::size_t{16} << 10);
+  }
+
+  /// Begins a family. `type` is "counter", "gauge" or "histogram".
+  void family(std::string_view name, std::string_view type, std::string_view help) {
+    name_ = name;
+    for (const auto& [keyword, text] : {std::pair{"# HELP ", help}, std::pair{"# TYPE ", type}}) {
+      out_ += keyword;
+      out_ += name;
+      out_ += ' ';
+      out_ += text;
+      out_ += '\n';
+    }
+  }
+
+  /// A sample of the family.
+  template <class Number>
+  void sample(Number value, Labels labels = {}, std::string_view suffix = {}) {
+    out_ += name_;
+    out_ += suffix;
+    out_ += '{';
+    out_ += labels_;
+    for (const auto& [label, text] : labels) {
+      out_ += ',';
+      append_label(out_, label, text);
+    }
+    out_ += "} ";
+    append(out_, value);
+    out_ += '\n';
+  }
+
+  template <class Number>
+  void single(std::string_view name, std::string_view type, std::string_view help, Number value) {
+    family(name, type, help);
+    sample(value);
+  }
+
+  void histogram(std::string_view name, std::string_view help, std::span<const double> bounds,
+                 const LatencyHistogram& times) {
+    family(name, "histogram", help);
+    const std::vector<std::int64_t> counts = times.cumulative(bounds);
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      std::string bound;
+      append(bound, i < bounds.size() ? bounds[i] : std::numeric_limits<double>::infinity());
+      sample(counts[i], {{"le", bound}}, "_bucket");
+    }
+    sample(times.sum(), {}, "_sum");
+    sample(counts.back(), {}, "_count");
+  }
+
+  /// One sample a status from `least` on, and one of all others.
+  void statuses(std::string_view name, std::string_view help, const StatusCounts& counts,
+                int least) {
+    family(name, "counter", help);
+    for (const int status : StatusCounts::kStatuses)
+      if (status >= least) sample(counts[status], {{"status", std::to_string(status)}});
+    sample(counts[0], {{"status", "other"}});
+  }
+
+  [[nodiscard]] std::string take() { return std::move(out_); }
+
+ private:
+  static void append(std::string& out, std::int64_t value) { out += std::to_string(value); }
+  /// As Python's client writes them, since `le` is compared as a text: "1.0", "+Inf".
+  static void append(std::string& out, double value) {
+    nanovllm::detail::append_python_float(out, value, "NaN", "+Inf");
+  }
+
+  static void append_label(std::string& out, std::string_view name, std::string_view value) {
+    out += name;
+    out += "=\"";
+    std::string text;
+    utf8::append_lossy(text, value);
+    for (const char c : text) {
+      if (c == '\\' || c == '"') out += '\\';
+      if (c == '\n') {
+        out += "\\n";
+      } else {
+        out += c;
+      }
+    }
+    out += '"';
+  }
+
+  std::string out_, labels_;
+  std::string_view name_;
+};
+
+/// A metric that is a member of EngineStats.
+template <class Number>
+struct StatMetric {
+  std::string_view name, type, help;
+  Number EngineStats::*member;
+};
+
+inline constexpr StatMetric<std::int64_t> kCountMetrics[] = {
+    {"vllm:num_requests_running", "gauge", "Sequences in the running batch.",
+     &EngineStats::num_running},
+    {"vllm:num_requests_waiting", "gauge", "Sequences that wait to be computed.",
+     &EngineStats::num_waiting},
+    {"vllm:prefix_cache_queries_total", "counter", "Tokens looked up in the prefix cache.",
+     &EngineStats::num_queried_tokens},
+    {"vllm:prefix_cache_hits_total", "counter", "Of them, tokens found.",
+     &EngineStats::num_hit_tokens},
+    {"vllm:generation_tokens_total", "counter", "Tokens generated.",
+     &EngineStats::num_sampled_tokens},
+    {"vllm:num_preemptions_total", "counter", "Sequences that had to give their blocks back.",
+     &EngineStats::num_preemptions},
+    {"nanovllm:steps_total", "counter", "Steps of the engine.", &EngineStats::num_steps},
+    {"nanovllm:requests_finished_total", "counter", "Sequences that have ended, however.",
+     &EngineStats::num_finished},
+    {"nanovllm:prefill_tokens_total", "counter", "Tokens computed in chunks of prompts.",
+     &EngineStats::num_prefill_tokens},
+    {"nanovllm:decode_tokens_total", "counter", "Tokens computed one at a time.",
+     &EngineStats::num_decode_tokens},
+    {"nanovllm:host_hit_tokens_total", "counter", "Tokens found in host memory.",
+     &EngineStats::num_host_hit_tokens},
+    {"nanovllm:disk_hit_tokens_total", "counter", "Tokens read from disk.",
+     &EngineStats::num_disk_hit_tokens},
+    {"nanovllm:swapped_out_total", "counter", "Preempted sequences copied to host memory.",
+     &EngineStats::num_swapped_out},
+    {"nanovllm:swapped_in_total", "counter", "Of them, copied back and not computed again.",
+     &EngineStats::num_swapped_in},
+    {"nanovllm:swap_drops_total", "counter", "Of them, ended or of no use.",
+     &EngineStats::num_swap_drops},
+    {"nanovllm:swap_fallbacks_total", "counter", "Preempted sequences that were not copied.",
+     &EngineStats::num_swap_fallbacks},
+    {"nanovllm:disk_writes_total", "counter", "Blocks written to disk.",
+     &EngineStats::num_disk_writes},
+    {"nanovllm:disk_failures_total", "counter", "Files not written, or not as they should be.",
+     &EngineStats::num_disk_failures},
+    {"nanovllm:disk_blocks", "gauge", "Blocks on disk.", &EngineStats::num_disk_blocks},
+    {"nanovllm:kv_blocks", "gauge", "Blocks of the KV pool.", &EngineStats::num_kv_blocks},
+    {"nanovllm:kv_blocks_free", "gauge", "Of them, free: unused, or cached and in no use.",
+     &EngineStats::num_free_kv_blocks},
+    {"nanovllm:session_blocks", "gauge", "Blocks of the KV pool held by sessions.",
+     &EngineStats::num_session_blocks},
+    {"nanovllm:host_kv_blocks", "gauge", "Blocks of the pool in host memory.",
+     &EngineStats::num_host_kv_blocks},
+    {"nanovllm:host_kv_blocks_free", "gauge", "Of them, free.",
+     &EngineStats::num_free_host_kv_blocks},
+};
+
+inline constexpr StatMetric<double> kSecondMetrics[] = {
+    {"nanovllm:prefill_seconds_total", "counter",
+     "Time spent waiting for the results of steps, the share of prompts.",
+     &EngineStats::prefill_seconds},
+    {"nanovllm:decode_seconds_total", "counter", "And that of tokens computed one at a time.",
+     &EngineStats::decode_seconds},
+    {"nanovllm:host_seconds_total", "counter",
+     "Rest of the time in steps: planning, delivering, callbacks.", &EngineStats::host_seconds},
+};
+
+// vLLM's bounds. Between tokens there are three more below, where small models are.
+inline constexpr double kFirstTokenBounds[] = {0.001, 0.005, 0.01, 0.02,  0.04,  0.06,  0.08, 0.1,
+                                               0.25,  0.5,   0.75, 1.0,   2.5,   5.0,   7.5,  10.0,
+                                               20.0,  40.0,  80.0, 160.0, 640.0, 2560.0};
+inline constexpr double kInterTokenBounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1,
+                                               0.15,  0.2,    0.3,   0.4,  0.5,   0.75, 1.0,   2.5,
+                                               5.0,   7.5,    10.0,  20.0, 40.0,  80.0};
+inline constexpr double kRequestBounds[] = {0.3,  0.5,   0.8,   1.0,   1.5,   2.0,    2.5,
+                                            5.0,  10.0,  15.0,  20.0,  30.0,  40.0,   50.0,
+                                            60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0};
+
+NANOVLLM_INLINE void write_engine_metrics(PrometheusWriter& out, const EngineStats& stats,
+                                          const Latencies& latencies, const Health& health) {
+  for (const auto& [name, type, help, member] : kCountMetrics)
+    out.single(name, type, help, stats.*member);
+  for (const auto& [name, type, help, member] : kSecondMetrics)
+    out.single(name, type, help, stats.*member);
+  // One that is computed again after a preemption counts again.
+  out.single("vllm:prompt_tokens_total", "counter",
+             "Tokens of prompts, computed or found in the prefix cache.",
+             stats.num_prefill_tokens + stats.num_hit_tokens);
+  const std::int64_t num_used = stats.num_kv_blocks - stats.num_free_kv_blocks;
+  out.single("vllm:kv_cache_usage_perc", "gauge", "Share of the KV pool in use; 1 is all of it.",
+             stats.num_kv_blocks > 0
+                 ? static_cast<double>(num_used) / static_cast<double>(stats.num_kv_blocks)
+                 : 0.0);
+  out.histogram("vllm:time_to_first_token_seconds", "From submission until the first token.",
+                kFirstTokenBounds, latencies.first_token);
+  out.histogram("vllm:inter_token_latency_seconds", "Between two tokens of a sequence.",
+                kInterTokenBounds, latencies.inter_token);
+  out.histogram("vllm:e2e_request_latency_seconds",
+                "From submission to the end, of requests that ended by themselves.", kRequestBounds,
+                latencies.end_to_end);
+  out.histogram("vllm:request_queue_time_seconds", "From submission until first computed.",
+                kRequestBounds, latencies.queue);
+  out.single("nanovllm:healthy", "gauge", "1 unless a step hangs or the last one failed.",
+             std::int64_t{health.state == Health::State::ok && !health.is_unproven});
+}
+
+NANOVLLM_INLINE void write_service_metrics(PrometheusWriter& out, const ServiceCounters& counters) {
+  out.family("vllm:request_success_total", "counter", "Requests that have ended, by reason.");
+  for (const FinishReason reason :
+       {FinishReason::stop, FinishReason::length, FinishReason::abort, FinishReason::error})
+    out.sample(counters.finished(reason), {{"finished_reason", name(reason)}});
+  out.statuses("nanovllm:requests_refused_total",
+               "Requests answered with an error before the engine had them, by HTTP status.",
+               counters.refused, 400);
+}
+
+NANOVLLM_INLINE void write_http_metrics(PrometheusWriter& out, const HttpCounters& counters) {
+  out.single("nanovllm:http_open_connections", "gauge", "Open connections.",
+             counters.num_open_connections.load());
+  out.single("nanovllm:http_connections_total", "counter", "Connections accepted.",
+             counters.num_connections.load());
+  out.single("nanovllm:http_connections_refused_total", "counter",
+             "Connections refused, for there were too many.",
+             counters.num_refused_connections.load());
+  out.single("nanovllm:http_disconnects_total", "counter",
+             "Clients that left before the end of their reply.", counters.num_disconnects.load());
+  out.single("nanovllm:http_timeouts_total", "counter", "Connections closed for being too slow.",
+             counters.num_timeouts.load());
+  out.statuses("nanovllm:http_replies_total", "Replies by HTTP status.", counters.replies, 0);
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE std::string prometheus_text(const EngineStats& stats, const Latencies& latencies,
+                                            const Health& health, const ServiceCounters& counters,
+                                            std::string_view model_name, const HttpCounters* http) {
+  detail::PrometheusWriter out(model_name);
+  detail::write_engine_metrics(out, stats, latencies, health);
+  detail::write_service_metrics(out, counters);
+  if (http) detail::write_http_metrics(out, *http);
+  const std::string version =
+      concat(NANOVLLM_VERSION_MAJOR, '.', NANOVLLM_VERSION_MINOR, '.', NANOVLLM_VERSION_PATCH);
+  out.family("nanovllm:build_info", "gauge", "1, with what this is as its labels.");
+  out.sample(std::int64_t{1}, {{"version", version}});
+  return out.take();
+}
+
+NANOVLLM_INLINE std::string prometheus_text(const AnyEngine& engine,
+                                            const ServiceCounters& counters,
+                                            std::string_view model_name, const HttpCounters* http) {
+  return prometheus_text(engine.stats(), engine.latencies(), engine.health(), counters, model_name,
+                         http);
+}
+
+}  // namespace nanovllm::serve
+
+#endif  // NANOVLLM_BODIES

@@ -61,5 +61,272 @@ class OpenAiService {
 }  // namespace nanovllm::serve
 
 #if NANOVLLM_BODIES
-#include "nanovllm/serve/service.inc"
-#endif
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <exception>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "nanovllm/serve/admission.hpp"
+#include "nanovllm/serve/api_error.hpp"
+#include "nanovllm/serve/generation.hpp"
+#include "nanovllm/serve/health_report.hpp"
+#include "nanovllm/serve/logprobs.hpp"
+#include "nanovllm/serve/request_fields.hpp"
+#include "nanovllm/serve/service_load.hpp"
+#include "nanovllm/serve/tokenize_request.hpp"
+#include "nanovllm/serve/whole_exchange.hpp"
+#include "nanovllm/version.hpp"
+
+namespace nanovllm::serve {
+
+namespace detail {
+
+using ExchangePtr = std::shared_ptr<Exchange>;
+
+NANOVLLM_INLINE ExchangePtr json_reply(std::string kind, const Json& body) {
+  return std::make_shared<WholeExchange>(std::move(kind), HttpHead{}, body.dump());
+}
+
+NANOVLLM_INLINE ExchangePtr error_reply(std::string kind, const ApiError& error) {
+  HttpHead head{.status = error.status};
+  if (error.status == 429 || error.status == 503) head.headers.emplace_back("Retry-After", "1");
+  return std::make_shared<WholeExchange>(std::move(kind), std::move(head), error.body());
+}
+
+/// The path of a target, without what is behind '?', its %XX decoded.
+NANOVLLM_INLINE std::string path_of(std::string_view target) {
+  target = origin_form(target);
+  target = target.substr(0, target.find('?'));
+  const auto digit = [](char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+  };
+  std::string path;
+  for (std::size_t i = 0; i < target.size(); ++i) {
+    const bool is_coded = target[i] == '%' && i + 2 < target.size() && digit(target[i + 1]) >= 0 &&
+                          digit(target[i + 2]) >= 0;
+    if (!is_coded) {
+      path += target[i];
+      continue;
+    }
+    path += static_cast<char>(digit(target[i + 1]) * 16 + digit(target[i + 2]));
+    i += 2;
+  }
+  return path;
+}
+
+}  // namespace detail
+
+struct OpenAiService::State {
+  using ExchangePtr = detail::ExchangePtr;
+  /// What answers requests for one path. `rest` is what a path has behind a route's that ends in
+  /// '/'.
+  struct Route {
+    std::string_view path, method, kind;
+    ExchangePtr (State::*answer)(const HttpRequest& request, const std::string& rest);
+  };
+  static constexpr std::string_view kModels = "/v1/models/";
+
+  State(AnyEngine& any_engine, ServiceConfig&& settings)
+      : engine(any_engine),
+        config(std::move(settings)),
+        generation(engine, config, load),
+        health_check(any_engine) {}
+
+  ExchangePtr chat(const HttpRequest& request, const std::string&) {
+    return generation.chat(request.body);
+  }
+  ExchangePtr complete(const HttpRequest& request, const std::string&) {
+    return generation.complete(request.body);
+  }
+  ExchangePtr tokenize(const HttpRequest& request, const std::string&);
+  ExchangePtr detokenize(const HttpRequest& request, const std::string&);
+  ExchangePtr list_models(const HttpRequest&, const std::string&);
+  ExchangePtr show_model(const HttpRequest&, const std::string& rest);
+  ExchangePtr health(const HttpRequest&, const std::string&);
+  ExchangePtr version(const HttpRequest&, const std::string&);
+  ExchangePtr metrics(const HttpRequest&, const std::string&);
+
+  static constexpr std::size_t kNumRoutes = 10;
+  [[nodiscard]] static std::array<Route, kNumRoutes> routes();
+  [[nodiscard]] ExchangePtr route(const HttpRequest& request, std::string& kind);
+
+  [[nodiscard]] Json model_json(const std::string& name) const;
+
+  AnyEngine& engine;
+  const ServiceConfig config;
+  const std::int64_t created = unix_seconds();
+  const std::shared_ptr<ServiceLoad> load = std::make_shared<ServiceLoad>();
+  Generation generation;
+  HealthCheck health_check;
+};
+
+NANOVLLM_INLINE std::array<OpenAiService::State::Route, OpenAiService::State::kNumRoutes>
+OpenAiService::State::routes() {
+  return {{{"/v1/chat/completions", "POST", "chat", &State::chat},
+           {"/v1/completions", "POST", "completion", &State::complete},
+           {"/tokenize", "POST", "tokenize", &State::tokenize},
+           {"/detokenize", "POST", "detokenize", &State::detokenize},
+           {"/v1/models", "GET", "models", &State::list_models},
+           {kModels, "GET", "models", &State::show_model},
+           {"/health", "GET", "health", &State::health},
+           {"/ping", "GET", "health", &State::health},
+           {"/version", "GET", "version", &State::version},
+           {"/metrics", "GET", "metrics", &State::metrics}}};
+}
+
+NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::route(const HttpRequest& request,
+                                                                std::string& kind) {
+  const std::string path = detail::path_of(request.target);
+  for (const Route& route : routes()) {
+    const bool has_rest = route.path.ends_with('/') && path.size() > route.path.size();
+    if (has_rest ? !path.starts_with(route.path) : path != route.path) continue;
+    kind = route.kind;
+    const bool is_head = request.method == "HEAD" && route.method == "GET";
+    if (request.method == route.method || is_head)
+      return (this->*route.answer)(request, has_rest ? path.substr(route.path.size()) : "");
+    const ApiError error(405, concat("expected ", route.method, ", got ", request.method));
+    load->counters.refused.add(error.status);
+    HttpHead head{.status = error.status};
+    head.headers.emplace_back("Allow", route.method == "GET" ? "GET, HEAD" : "POST");
+    return std::make_shared<WholeExchange>(kind, std::move(head), error.body());
+  }
+  throw ApiError(404, concat("there is nothing at ", path));
+}
+
+NANOVLLM_INLINE Json OpenAiService::State::model_json(const std::string& name) const {
+  return Json::object({{"id", name},
+                       {"object", "model"},
+                       {"created", created},
+                       {"owned_by", "nanovllm"},
+                       {"root", config.model_names.front()},
+                       {"parent", nullptr},
+                       {"max_model_len", engine.max_total_tokens()}});
+}
+
+NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::tokenize(const HttpRequest& http,
+                                                                   const std::string&) {
+  const auto request = TokenizeRequest::parse(parse_request_body(http.body));
+  static_cast<void>(generation.model_name(request.model));
+  const bool is_text = std::holds_alternative<std::string>(request.prompt);
+  const std::vector<TokenId> tokens = tokenizer_of(engine).encode(
+      prompt_text(engine.text(), request.prompt, is_text ? "prompt" : "messages"));
+  Json reply = Json::object({{"count", tokens.size()},
+                             {"max_model_len", engine.max_total_tokens()},
+                             {"tokens", tokens},
+                             {"token_strs", nullptr}});
+  if (request.return_token_strs) {
+    Json texts = Json::array();
+    for (const TokenId token : tokens) texts.push_back(token_text(tokenizer_of(engine), token));
+    reply["token_strs"] = std::move(texts);
+  }
+  return detail::json_reply("tokenize", reply);
+}
+
+NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::detokenize(const HttpRequest& http,
+                                                                     const std::string&) {
+  const auto request = DetokenizeRequest::parse(parse_request_body(http.body));
+  static_cast<void>(generation.model_name(request.model));
+  return detail::json_reply(
+      "detokenize", Json::object({{"prompt", tokenizer_of(engine).decode(request.tokens, false)}}));
+}
+
+NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::list_models(const HttpRequest&,
+                                                                      const std::string&) {
+  Json models = Json::array();
+  for (const std::string& name : config.model_names) models.push_back(model_json(name));
+  return detail::json_reply("models",
+                            Json::object({{"object", "list"}, {"data", std::move(models)}}));
+}
+
+NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::show_model(const HttpRequest&,
+                                                                     const std::string& rest) {
+  if (rest.empty()) throw ApiError(404, "expected the name of a model behind /v1/models/");
+  return detail::json_reply("models", model_json(generation.model_name(rest)));
+}
+
+NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::health(const HttpRequest&,
+                                                                 const std::string&) {
+  HealthReport report = health_check.report(generation.is_draining());
+  return std::make_shared<WholeExchange>("health", HttpHead{.status = report.status},
+                                         std::move(report.body));
+}
+
+NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::version(const HttpRequest&,
+                                                                  const std::string&) {
+  return detail::json_reply(
+      "version",
+      Json::object({{"version", concat(NANOVLLM_VERSION_MAJOR, '.', NANOVLLM_VERSION_MINOR, '.',
+                                       NANOVLLM_VERSION_PATCH)}}));
+}
+
+NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::metrics(const HttpRequest&,
+                                                                  const std::string&) {
+  return std::make_shared<WholeExchange>(
+      "metrics", HttpHead{.content_type = std::string(kPrometheusContentType)},
+      prometheus_text(engine, load->counters, config.model_names.front(),
+                      config.http_counters.get()));
+}
+
+NANOVLLM_INLINE OpenAiService::OpenAiService(AnyEngine& engine, ServiceConfig config) {
+  check<ConfigError>(!config.model_names.empty(), "model_names must have a name at least");
+  for (const std::string& name : config.model_names)
+    check<ConfigError>(!name.empty(), "a name of model_names must not be empty");
+  check<ConfigError>(config.max_num_seqs >= 1, "max_num_seqs must be >= 1, got ",
+                     config.max_num_seqs);
+  check<ConfigError>(config.max_queue >= 0, "max_queue must be >= 0, got ", config.max_queue);
+  state_ = std::make_unique<State>(engine, std::move(config));
+}
+
+NANOVLLM_INLINE OpenAiService::~OpenAiService() = default;
+
+NANOVLLM_INLINE std::shared_ptr<Exchange> OpenAiService::handle(const HttpRequest& request) {
+  std::string kind = "unknown";
+  std::optional<ApiError> refusal;
+  try {
+    return state_->route(request, kind);
+  } catch (const ApiError& error) {
+    refusal = error;
+  } catch (const RequestError& error) {
+    refusal.emplace(400, error.what());
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    refusal.emplace(500, error.what());
+  }
+  state_->load->counters.refused.add(refusal->status);
+  return detail::error_reply(std::move(kind), *refusal);
+}
+
+NANOVLLM_INLINE HttpReply OpenAiService::answer(const HttpRequest& request) {
+  const std::shared_ptr<Exchange> exchange = handle(request);
+  HttpReply reply;
+  const HttpHead* head = nullptr;
+  while (true) {
+    head = exchange->head();
+    if (head != nullptr && !exchange->take(reply.body)) break;
+    const auto has_news = std::make_shared<std::atomic<bool>>(false);
+    exchange->notify([has_news] {
+      *has_news = true;
+      has_news->notify_one();
+    });
+    has_news->wait(false);
+  }
+  reply.head = *head;
+  return reply;
+}
+
+NANOVLLM_INLINE void OpenAiService::drain() noexcept { state_->generation.drain(); }
+
+NANOVLLM_INLINE std::int64_t OpenAiService::num_unfinished() const noexcept {
+  return state_->load->num_unfinished;
+}
+
+}  // namespace nanovllm::serve
+
+#endif  // NANOVLLM_BODIES

@@ -41,5 +41,41 @@ struct StopRules {
 }  // namespace nanovllm::serve
 
 #if NANOVLLM_BODIES
-#include "nanovllm/serve/stop_reason.inc"
-#endif
+
+#include <algorithm>
+
+namespace nanovllm::serve {
+
+NANOVLLM_INLINE StopRules StopRules::of(const SamplingParams& params,
+                                        std::span<const TokenId> eos) {
+  StopRules out{.stop = params.stop,
+                .stop_token_ids = params.stop_token_ids,
+                .include_stop_str_in_output = params.include_stop_str_in_output,
+                .skip_special_tokens = params.skip_special_tokens};
+  if (!params.ignore_eos) out.eos_token_ids.assign(eos.begin(), eos.end());
+  return out;
+}
+
+NANOVLLM_INLINE Json StopRules::reason(const std::optional<Tokenizer>& tokenizer,
+                                       std::span<const TokenId> tokens,
+                                       std::size_t text_size) const {
+  if (tokens.empty()) return nullptr;
+  const auto is_last = [&](const std::vector<TokenId>& ids) {
+    return std::find(ids.begin(), ids.end(), tokens.back()) != ids.end();
+  };
+  if (is_last(eos_token_ids)) return nullptr;
+  if (is_last(stop_token_ids)) return tokens.back();
+  if (!tokenizer || stop.empty()) return nullptr;
+  // The text was cut off before the stop string, or behind it.
+  const std::string all = tokenizer->decode(tokens, skip_special_tokens);
+  const std::string_view before = std::string_view(all).substr(0, text_size);
+  const std::string_view behind = std::string_view(all).substr(before.size());
+  for (const std::string& text : stop) {
+    if (include_stop_str_in_output ? before.ends_with(text) : behind.starts_with(text)) return text;
+  }
+  return nullptr;
+}
+
+}  // namespace nanovllm::serve
+
+#endif  // NANOVLLM_BODIES

@@ -18,5 +18,20 @@ struct StreamOptions {
 }  // namespace nanovllm::serve
 
 #if NANOVLLM_BODIES
-#include "nanovllm/serve/stream_options.inc"
-#endif
+
+namespace nanovllm::serve {
+
+NANOVLLM_INLINE StreamOptions parse_stream_options(const RequestFields& body) {
+  StreamOptions out{.stream = body.flag("stream")};
+  const Json* value = body.find("stream_options");
+  if (value == nullptr) return out;
+  const RequestFields options(*value, "stream_options");
+  if (!out.stream) refuse_field("stream_options", "can only be given with 'stream': true");
+  out.include_usage = options.flag("include_usage");
+  out.continuous_usage_stats = options.flag("continuous_usage_stats") && out.include_usage;
+  return out;
+}
+
+}  // namespace nanovllm::serve
+
+#endif  // NANOVLLM_BODIES

@@ -34,5 +34,39 @@ struct DetokenizeRequest {
 }  // namespace nanovllm::serve
 
 #if NANOVLLM_BODIES
-#include "nanovllm/serve/tokenize_request.inc"
-#endif
+
+#include <utility>
+
+#include "nanovllm/serve/chat_fields.hpp"
+#include "nanovllm/serve/request_fields.hpp"
+#include "nanovllm/serve/tool_fields.hpp"
+
+namespace nanovllm::serve {
+
+NANOVLLM_INLINE TokenizeRequest TokenizeRequest::parse(const Json& json) {
+  const RequestFields body(json);
+  TokenizeRequest request;
+  request.model = body.string("model").value_or("");
+  request.return_token_strs = body.flag("return_token_strs");
+  if (body.has("messages")) {
+    if (body.has("prompt")) refuse_field("prompt", "cannot be combined with messages");
+    ChatPrompt chat{parse_chat_messages(body), parse_chat_options(body)};
+    chat.options.tools = parse_tool_fields(body).tools;
+    request.prompt = std::move(chat);
+  } else {
+    request.prompt = string_at(body.required("prompt"), "prompt");
+  }
+  return request;
+}
+
+NANOVLLM_INLINE DetokenizeRequest DetokenizeRequest::parse(const Json& json) {
+  const RequestFields body(json);
+  DetokenizeRequest request;
+  request.model = body.string("model").value_or("");
+  request.tokens = token_ids_at(body.required("tokens"), "tokens");
+  return request;
+}
+
+}  // namespace nanovllm::serve
+
+#endif  // NANOVLLM_BODIES

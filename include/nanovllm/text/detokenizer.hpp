@@ -36,5 +36,40 @@ class Detokenizer {
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/text/detokenizer.inc"
-#endif
+
+#include <string_view>
+#include <utility>
+
+#include "nanovllm/core/utf8.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE Detokenizer::Detokenizer(Tokenizer tokenizer, bool skip_special_tokens)
+    : tokenizer_(std::move(tokenizer)), skip_special_tokens_(skip_special_tokens) {}
+
+NANOVLLM_INLINE std::string Detokenizer::push(TokenId id) {
+  if (skip_special_tokens_ && tokenizer_.is_special(id)) return {};
+  const std::string_view bytes = tokenizer_.token_bytes(id);
+  if (pending_.empty()) {
+    const std::size_t size = utf8::complete_prefix(bytes);
+    if (size < bytes.size()) pending_ = bytes.substr(size);
+    std::string text;
+    utf8::append_lossy(text, bytes.substr(0, size));
+    return text;
+  }
+  pending_ += bytes;
+  return take(utf8::complete_prefix(pending_));
+}
+
+NANOVLLM_INLINE std::string Detokenizer::flush() { return take(pending_.size()); }
+
+NANOVLLM_INLINE std::string Detokenizer::take(std::size_t size) {
+  std::string text;
+  utf8::append_lossy(text, std::string_view(pending_).substr(0, size));
+  pending_.erase(0, size);
+  return text;
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

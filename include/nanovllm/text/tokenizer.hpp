@@ -91,5 +91,317 @@ class Tokenizer {
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/text/tokenizer.inc"
-#endif
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <mutex>
+#include <system_error>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/utf8.hpp"
+#include "nanovllm/io/mapped_file.hpp"
+#include "nanovllm/text/added_tokens.hpp"
+#include "nanovllm/text/bpe.hpp"
+#include "nanovllm/text/byte_level.hpp"
+#include "nanovllm/text/nfc.hpp"
+#include "nanovllm/text/pretokenizer.hpp"
+#include "nanovllm/text/tokenizer_file.hpp"
+#include "nanovllm/text/tokenizer_json.hpp"
+#include "nanovllm/text/vocabulary.hpp"
+#include "nanovllm/text/word_cache.hpp"
+
+namespace nanovllm {
+
+namespace detail {
+
+/// The model's vocabulary and the added tokens, some of which may be in it.
+NANOVLLM_INLINE std::vector<NamedToken> all_tokens(const TokenizerJson& json,
+                                                   const TokenizerSteps& steps) {
+  std::vector<NamedToken> tokens;
+  tokens.reserve(json.ids.size() + steps.added_tokens.size());
+  for (std::size_t i = 0; i < json.ids.size(); ++i) tokens.push_back({json.names[i], json.ids[i]});
+  for (const AddedToken& added : steps.added_tokens) tokens.push_back({added.content, added.id});
+  return tokens;
+}
+
+/// The token of each byte.
+NANOVLLM_INLINE std::array<TokenId, 256> byte_tokens(const Vocabulary& vocabulary) {
+  std::array<TokenId, 256> tokens;
+  for (int b = 0; b < 256; ++b) {
+    std::string name;
+    utf8::append(name, byte_level::kAlphabet[b]);
+    const std::optional<TokenId> id = vocabulary.find(name);
+    check<LoadError>(id.has_value(), "model.vocab has no token for the byte ", b, ", spelt '", name,
+                     "'; a byte-level vocabulary needs all 256");
+    tokens[b] = *id;
+  }
+  return tokens;
+}
+
+/// The file's merges by the ids of their two sides.
+NANOVLLM_INLINE MergeTable merge_table(const TokenizerJson& json, const Vocabulary& vocabulary) {
+  const std::size_t num_merges = json.merge_sides.size() / 2;
+  MergeTable table(num_merges);
+  std::string joined;
+  const auto id_of = [&](std::string_view name, std::size_t rank) {
+    const std::optional<TokenId> id = vocabulary.find(name);
+    check<LoadError>(id.has_value(), "merge ", rank, " needs the token '", name,
+                     "', which model.vocab does not have");
+    return *id;
+  };
+  for (std::size_t rank = 0; rank < num_merges; ++rank) {
+    const std::string_view left = json.merge_sides[2 * rank];
+    const std::string_view right = json.merge_sides[2 * rank + 1];
+    joined.assign(left).append(right);
+    const TokenId left_id = id_of(left, rank), right_id = id_of(right, rank);
+    table.insert(left_id, right_id, Merge(static_cast<std::uint32_t>(rank), id_of(joined, rank)));
+  }
+  return table;
+}
+
+}  // namespace detail
+
+/// What an encoding thread must not share.
+struct Tokenizer::Workspace {
+  RegexScratch regex;
+  BpeScratch bpe;
+  WordCache words;
+  std::string lossy;
+  std::string normalized;
+
+  /// The memory that grows with the text.
+  [[nodiscard]] std::size_t scratch_bytes() const {
+    return bpe.bytes() + lossy.capacity() + normalized.capacity();
+  }
+
+  /// Frees that memory if it is more than may wait for the next call.
+  void trim() {
+    if (scratch_bytes() <= kMaxIdleScratch) return;
+    bpe = {};
+    std::string().swap(lossy);  // an assignment would keep the memory
+    std::string().swap(normalized);
+  }
+};
+
+struct Tokenizer::State {
+  explicit State(const TokenizerJson& json) : State(json, read_tokenizer_steps(json.rest)) {}
+
+  State(const TokenizerJson& json, const TokenizerSteps& steps)
+      : nfc(steps.nfc),
+        vocabulary(detail::all_tokens(json, steps)),
+        bpe(detail::byte_tokens(vocabulary), detail::merge_table(json, vocabulary)) {
+    for (const SplitStep& step : steps.splits) {
+      splits.push_back(step.is_regex ? SplitPattern::regex(step.pattern)
+                                     : SplitPattern::literal(step.pattern));
+    }
+    for (std::size_t id = 0; id < vocabulary.size(); ++id) {
+      const std::size_t size = vocabulary.bytes(static_cast<TokenId>(id)).size();
+      longest_token = std::max(longest_token, size);
+    }
+    longest_text = longest_token;
+    std::vector<AddedToken> raw, normalized;
+    special.resize(vocabulary.size());
+    std::string storage;
+    for (AddedToken token : steps.added_tokens) {
+      if (token.special) special[token.id] = true;
+      longest_text = std::max(longest_text, token.content.size());
+      swallows |= token.lstrip || token.rstrip;
+      if (token.normalized && nfc) {
+        token.content = std::string(nanovllm::nfc(token.content, storage));
+        longest_text = std::max(longest_text, token.content.size());
+      }
+      (token.normalized ? normalized : raw).push_back(std::move(token));
+    }
+    in_raw_text = AddedTokenMatcher(std::move(raw));
+    in_normalized_text = AddedTokenMatcher(std::move(normalized));
+  }
+
+  bool nfc;
+  Vocabulary vocabulary;
+  Bpe bpe;
+  std::vector<SplitPattern> splits;
+  std::vector<bool> special;      // by id
+  std::size_t longest_token = 1;  // bytes that one token of byte-pair encoding covers at most
+  std::size_t longest_text = 1;   // bytes of text after NFC that any token covers at most, unless
+  bool swallows = false;          // an added token takes in white space
+  AddedTokenMatcher in_raw_text;
+  AddedTokenMatcher in_normalized_text;
+
+  mutable std::mutex mutex;
+  mutable std::vector<std::unique_ptr<Workspace>> idle;  // guarded by mutex
+};
+
+/// A workspace of the state's, for the length of one call. There are as many as there ever were
+/// calls at one time, up to a limit, and their word caches stay warm.
+class Tokenizer::Lease {
+ public:
+  explicit Lease(const State& state) : state_(state) {
+    {
+      const std::lock_guard lock(state.mutex);
+      if (!state.idle.empty()) {
+        workspace_ = std::move(state.idle.back());
+        state.idle.pop_back();
+      }
+    }
+    if (!workspace_) workspace_ = std::make_unique<Workspace>();
+  }
+  ~Lease() {
+    workspace_->trim();
+    const std::lock_guard lock(state_.mutex);
+    if (state_.idle.size() < kMaxIdle) state_.idle.push_back(std::move(workspace_));
+  }
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+
+  Workspace& operator*() const { return *workspace_; }
+
+ private:
+  static constexpr std::size_t kMaxIdle = 64;
+
+  const State& state_;
+  std::unique_ptr<Workspace> workspace_;
+};
+
+/// One call of encode(), from the outermost step to the innermost.
+struct Tokenizer::Encoding {
+  const State& state;
+  Workspace& workspace;
+  std::vector<TokenId>& ids;
+  std::size_t max_tokens;
+  std::size_t num_bytes = 0;  // of the text
+
+  void run(std::string_view text) {
+    num_bytes = text.size();
+    if (utf8::valid_prefix(text) != text.size()) {
+      workspace.lossy.clear();
+      utf8::append_lossy(workspace.lossy, text);
+      text = workspace.lossy;
+    }
+    const auto found = [&](TokenId id) {
+      expect_more(1);
+      ids.push_back(id);
+    };
+    state.in_raw_text.split(text, found, [&](std::string_view raw) {
+      const std::string_view part = state.nfc ? nfc(raw, workspace.normalized) : raw;
+      state.in_normalized_text.split(part, found,
+                                     [&](std::string_view plain) { pre_tokenize(plain, 0); });
+    });
+  }
+
+  void pre_tokenize(std::string_view text, std::size_t step) {
+    if (step == state.splits.size()) return encode_piece(text);
+    state.splits[step].split(text, workspace.regex,
+                             [&](std::string_view piece) { pre_tokenize(piece, step + 1); });
+  }
+
+  void encode_piece(std::string_view piece) {
+    if (piece.size() > WordCache::kMaxBytes) {
+      expect_more((piece.size() - 1) / state.longest_token + 1);
+      state.bpe.encode(piece, workspace.bpe, ids);
+      return expect_more(0);
+    }
+    WordCache::Entry entry = workspace.words.find(piece);
+    if (entry.matches()) {
+      entry.append_to(ids);
+    } else {
+      const std::size_t before = ids.size();
+      state.bpe.encode(piece, workspace.bpe, ids);
+      entry.store(std::span(ids).subspan(before));
+    }
+    expect_more(0);
+  }
+
+  /// Throws when the ids so far and `more` are more than allowed.
+  void expect_more(std::size_t more) const {
+    if (ids.size() + more > max_tokens) [[unlikely]]
+      refuse(num_bytes, ids.size() + more, max_tokens);
+  }
+
+  [[noreturn]] static void refuse(std::size_t num_bytes, std::size_t num_tokens,
+                                  std::size_t max_tokens) {
+    throw ContextLengthError(concat("the text of ", num_bytes, " bytes has at least ", num_tokens,
+                                    " tokens, but at most ", max_tokens, " are accepted"),
+                             static_cast<std::int64_t>(num_tokens),
+                             static_cast<std::int64_t>(max_tokens));
+  }
+};
+
+NANOVLLM_INLINE Tokenizer Tokenizer::from_file(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const bool is_directory = std::filesystem::is_directory(path, ignored);
+  const std::filesystem::path file = is_directory ? path / "tokenizer.json" : path;
+  const MappedFile mapped(file);
+  try {
+    return from_json(mapped.text());
+  } catch (const LoadError& error) {
+    throw LoadError(concat("'", file.string(), "': ", error.what()));
+  }
+}
+
+NANOVLLM_INLINE Tokenizer Tokenizer::from_json(std::string_view json) {
+  return Tokenizer(std::make_shared<const State>(parse_tokenizer_json(json)));
+}
+
+NANOVLLM_INLINE std::size_t Tokenizer::min_tokens(std::size_t num_bytes) const {
+  // Composing shrinks text to two sevenths at most: a spelling of U+0390 has 7 bytes and its
+  // composed form 2. Bytes that are not UTF-8 never become fewer.
+  constexpr std::size_t kNfcShrinks = 4;
+  if (state_->swallows || num_bytes == 0) return 0;
+  return (num_bytes - 1) / (state_->longest_text * (state_->nfc ? kNfcShrinks : 1)) + 1;
+}
+
+NANOVLLM_INLINE std::vector<TokenId> Tokenizer::encode(std::string_view text) const {
+  return encode(text, std::numeric_limits<std::size_t>::max());
+}
+
+NANOVLLM_INLINE std::vector<TokenId> Tokenizer::encode(std::string_view text,
+                                                       std::size_t max_tokens) const {
+  check<RequestError>(text.size() < (std::uint64_t{1} << 32),
+                      "a text to encode must be below 4 GiB, got ", text.size(), " bytes");
+  if (const std::size_t least = min_tokens(text.size()); least > max_tokens)
+    Encoding::refuse(text.size(), least, max_tokens);
+  std::vector<TokenId> ids;
+  ids.reserve(std::min(text.size() / 4, max_tokens) + 4);
+  const Lease workspace(*state_);
+  Encoding{*state_, *workspace, ids, max_tokens}.run(text);
+  return ids;
+}
+
+NANOVLLM_INLINE std::size_t Tokenizer::idle_scratch_bytes() const {
+  const std::lock_guard lock(state_->mutex);
+  std::size_t bytes = 0;
+  for (const auto& workspace : state_->idle) bytes += workspace->scratch_bytes();
+  return bytes;
+}
+
+NANOVLLM_INLINE std::string Tokenizer::decode(std::span<const TokenId> ids,
+                                              bool skip_special_tokens) const {
+  std::string bytes;
+  for (TokenId id : ids) {
+    if (!(skip_special_tokens && is_special(id))) bytes += token_bytes(id);
+  }
+  if (utf8::valid_prefix(bytes) == bytes.size()) return bytes;
+  std::string text;
+  utf8::append_lossy(text, bytes);
+  return text;
+}
+
+NANOVLLM_INLINE std::string_view Tokenizer::token_bytes(TokenId id) const {
+  return state_->vocabulary.bytes(id);
+}
+
+NANOVLLM_INLINE bool Tokenizer::is_special(TokenId id) const {
+  return id >= 0 && static_cast<std::size_t>(id) < state_->special.size() && state_->special[id];
+}
+
+NANOVLLM_INLINE std::optional<TokenId> Tokenizer::token_to_id(std::string_view token) const {
+  return state_->vocabulary.find(token);
+}
+
+NANOVLLM_INLINE std::size_t Tokenizer::vocab_size() const { return state_->vocabulary.size(); }
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

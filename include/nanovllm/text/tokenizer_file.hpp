@@ -35,5 +35,202 @@ struct TokenizerSteps {
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/text/tokenizer_file.inc"
-#endif
+
+#include <initializer_list>
+#include <string_view>
+#include <utility>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/utf8.hpp"
+#include "nanovllm/text/vocabulary.hpp"
+
+namespace nanovllm {
+
+namespace detail {
+
+/// Reads everything but the two long lists. Each member throws LoadError naming the field, what was
+/// expected and what came.
+class TokenizerStepsReader {
+ public:
+  [[nodiscard]] static TokenizerSteps read(const Json& document) {
+    TokenizerSteps steps;
+    for (const char* name : {"truncation", "padding"}) {
+      check<LoadError>(field(document, name).is_null(), name, " is set; only null is supported");
+    }
+    check_model(field(document, "model"));
+    read_normalizer(field(document, "normalizer"), steps);
+    const Json& pre_tokenizer = field(document, "pre_tokenizer");
+    check<LoadError>(!pre_tokenizer.is_null(),
+                     "pre_tokenizer is missing; one that ends in ByteLevel is needed");
+    read_pre_tokenizer(pre_tokenizer, steps);
+    check_adds_nothing(field(document, "post_processor"));
+    expect_type(field(document, "decoder"), "decoder", {"ByteLevel"});
+    for (const Json& token : items(document, "added_tokens"))
+      steps.added_tokens.push_back(added_token(token));
+    return steps;
+  }
+
+ private:
+  /// The value of `name`, null when it is absent.
+  static const Json& field(const Json& object, const char* name) {
+    static const Json null = nullptr;
+    const Json* found = object.find(name);
+    return found == nullptr ? null : *found;
+  }
+
+  /// "Sequence" of {"type": "Sequence", …}; the value itself for an error message otherwise.
+  static std::string type_of(const Json& object) {
+    const Json& type = object.is_object() ? field(object, "type") : object;
+    return type.is_string() ? type.string() : shorten(type);
+  }
+
+  static std::string shorten(const Json& value) {
+    std::string text = value.dump();
+    if (text.size() <= 80) return text;
+    text.resize(77);
+    text.resize(utf8::complete_prefix(text));
+    return text + "...";
+  }
+
+  static std::string expect_type(const Json& object, const char* what,
+                                 std::initializer_list<std::string_view> supported) {
+    const std::string type = type_of(object);
+    std::string list;
+    for (std::string_view name : supported) {
+      if (object.is_object() && type == name) return type;
+      list += concat(list.empty() ? "" : ", ", name);
+    }
+    throw LoadError(concat(what, " '", type, "' is not supported; supported: ", list));
+  }
+
+  static const Json& items(const Json& object, const char* name) {
+    static const Json none = Json::array();
+    const Json& value = field(object, name);
+    check<LoadError>(value.is_null() || value.is_array(), name, " must be an array, got ",
+                     shorten(value));
+    return value.is_null() ? none : value;
+  }
+
+  static std::string text(const Json& object, const char* name, std::string_view owner) {
+    const Json& value = field(object, name);
+    check<LoadError>(value.is_string(), owner, ".", name, " must be a string, got ",
+                     shorten(value));
+    return value.string();
+  }
+
+  static bool flag(const Json& object, const char* name, std::string_view owner) {
+    const Json& value = field(object, name);
+    check<LoadError>(value.is_boolean(), owner, ".", name, " must be true or false, got ",
+                     shorten(value));
+    return value.boolean();
+  }
+
+  static void check_model(const Json& model) {
+    expect_type(model, "model", {"BPE"});
+    // unk_token and fuse_unk have no effect: every byte has a token.
+    for (const char* name : {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
+                             "byte_fallback", "ignore_merges"}) {
+      const Json& value = field(model, name);
+      const bool off =
+          value.is_null() || value == Json("") || value == Json(false) || value == Json(0);
+      check<LoadError>(off, "model.", name, " is ", shorten(value), "; only ",
+                       value.is_boolean() ? "false" : "null", " is supported");
+    }
+  }
+
+  static void read_normalizer(const Json& normalizer, TokenizerSteps& steps) {
+    if (normalizer.is_null()) return;
+    if (expect_type(normalizer, "normalizer", {"NFC", "Sequence"}) == "NFC") {
+      steps.nfc = true;
+      return;
+    }
+    for (const Json& step : items(normalizer, "normalizers")) {
+      expect_type(step, "normalizer in a Sequence:", {"NFC"});
+      steps.nfc = true;
+    }
+  }
+
+  /// Any number of Splits, then ByteLevel.
+  static void read_pre_tokenizer(const Json& pre_tokenizer, TokenizerSteps& steps) {
+    const std::string type = expect_type(pre_tokenizer, "pre_tokenizer", {"ByteLevel", "Sequence"});
+    if (type == "ByteLevel") return read_byte_level(pre_tokenizer, steps);
+    const Json& list = items(pre_tokenizer, "pretokenizers");
+    check<LoadError>(!list.empty() && type_of(list.back()) == "ByteLevel",
+                     "pre_tokenizer must be a Sequence that ends in ByteLevel");
+    check<LoadError>(list.size() - 1 <= kMaxSplits, "pre_tokenizer must have at most ", kMaxSplits,
+                     " Splits, got ", list.size() - 1);
+    for (std::size_t i = 0; i + 1 < list.size(); ++i) read_split(list[i], steps);
+    read_byte_level(list.back(), steps);
+  }
+
+  static void read_split(const Json& split, TokenizerSteps& steps) {
+    expect_type(split, "pre_tokenizer in a Sequence:", {"Split (then one ByteLevel)", "Split"});
+    const std::string behavior = text(split, "behavior", "Split");
+    check<LoadError>(behavior == "Isolated", "Split.behavior is '", behavior,
+                     "'; only 'Isolated' is supported");
+    check<LoadError>(!flag(split, "invert", "Split"),
+                     "Split.invert is true; only false is supported");
+    const Json& pattern = field(split, "pattern");
+    check<LoadError>(pattern.is_object() && pattern.size() == 1 &&
+                         (pattern.contains("Regex") || pattern.contains("String")),
+                     "Split.pattern must be {\"Regex\": …} or {\"String\": …}, got ",
+                     shorten(pattern));
+    const bool is_regex = pattern.contains("Regex");
+    steps.splits.push_back(
+        {text(pattern, is_regex ? "Regex" : "String", "Split.pattern"), is_regex});
+  }
+
+  static void read_byte_level(const Json& byte_level, TokenizerSteps& steps) {
+    check<LoadError>(!flag(byte_level, "add_prefix_space", "ByteLevel"),
+                     "ByteLevel.add_prefix_space is true; only false is supported");
+    if (field(byte_level, "use_regex").is_null() || flag(byte_level, "use_regex", "ByteLevel")) {
+      steps.splits.push_back(
+          {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+           true});
+    }
+  }
+
+  /// A post-processor may shift offsets, which are not asked for here, but not add tokens.
+  static void check_adds_nothing(const Json& post_processor) {
+    if (post_processor.is_null()) return;
+    const std::string type = expect_type(post_processor, "post_processor",
+                                         {"ByteLevel", "TemplateProcessing", "Sequence"});
+    if (type == "Sequence") {
+      for (const Json& step : items(post_processor, "processors")) {
+        expect_type(step, "post_processor in a Sequence:", {"ByteLevel", "TemplateProcessing"});
+        check_adds_nothing(step);
+      }
+    }
+    if (type != "TemplateProcessing") return;
+    const Json& single = items(post_processor, "single");
+    check<LoadError>(single.size() == 1 && single[0].is_object() && single[0].contains("Sequence"),
+                     "post_processor TemplateProcessing adds tokens: ", shorten(single),
+                     "; supported is one that adds none");
+  }
+
+  static AddedToken added_token(const Json& entry) {
+    check<LoadError>(entry.is_object(), "added_tokens must hold objects, got ", shorten(entry));
+    const Json& id = field(entry, "id");
+    check<LoadError>(
+        id.is_number_unsigned() && std::cmp_less(id.get<std::uint64_t>(), kMaxTokenIds),
+        "the id of an added token must be in [0, ", kMaxTokenIds, "), got ", shorten(id));
+    const char* owner = "an added token";
+    return {.id = id.get<TokenId>(),
+            .content = text(entry, "content", owner),
+            .single_word = flag(entry, "single_word", owner),
+            .lstrip = flag(entry, "lstrip", owner),
+            .rstrip = flag(entry, "rstrip", owner),
+            .normalized = flag(entry, "normalized", owner),
+            .special = flag(entry, "special", owner)};
+  }
+};
+
+}  // namespace detail
+
+NANOVLLM_INLINE TokenizerSteps read_tokenizer_steps(const Json& document) {
+  return detail::TokenizerStepsReader::read(document);
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

@@ -68,5 +68,93 @@ struct Gpt2Config {
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/model/gpt2/config.inc"
-#endif
+
+#include "nanovllm/io/json_fields.hpp"
+
+namespace nanovllm {
+
+namespace detail {
+
+/// Reads the fields that say how large the model is.
+NANOVLLM_INLINE void read_gpt2_sizes(const JsonFields& fields, Gpt2Config& out,
+                                     Problems& problems) {
+  // 0 stands for a size that is missing or refused; what depends on it is then not judged.
+  const auto size = [&](const char* key, std::int64_t limit) {
+    return fields.required_integer(key, 1, limit).value_or(0);
+  };
+  using Limits = ModelLimits;
+  out.hidden_size = size("n_embd", Limits::kHiddenSize);
+  out.num_layers = size("n_layer", Limits::kNumLayers);
+  out.num_heads = size("n_head", Limits::kNumHeads);
+  out.vocab_size = size("vocab_size", Limits::kVocabSize);
+  out.intermediate_size =
+      fields.integer("n_inner", 1, Limits::kIntermediateSize).value_or(4 * out.hidden_size);
+  // Files of the first releases have both names, and some have the old one alone.
+  const auto old_name = fields.integer("n_ctx", 1, Limits::kNumPositions);
+  const bool has_new_name = fields.find("n_positions") != nullptr || !old_name;
+  out.num_positions =
+      has_new_name ? size("n_positions", Limits::kNumPositions) : old_name.value_or(0);
+  if (old_name && out.num_positions > 0 && *old_name != out.num_positions) {
+    problems.add("'n_positions' (", out.num_positions, ") and 'n_ctx' (", *old_name, ") disagree");
+  }
+  if (out.hidden_size > 0 && out.num_heads > 0) {
+    if (out.hidden_size % out.num_heads != 0) {
+      problems.add("'n_embd' (", out.hidden_size, ") must be a multiple of 'n_head' (",
+                   out.num_heads, ")");
+    } else if (out.hidden_size / out.num_heads > Limits::kHeadDim) {
+      problems.add("'n_embd' / 'n_head' must be at most ", Limits::kHeadDim, ", got ",
+                   out.hidden_size / out.num_heads);
+    }
+  }
+  check_num_parameters(num_parameters(out), problems);
+}
+
+/// Adds a problem for each setting that asks for a model this engine does not compute.
+NANOVLLM_INLINE void check_gpt2_supported(const JsonFields& fields, Problems& problems) {
+  check_model_type(fields, "gpt2", problems);
+  if (const auto act = fields.string("activation_function"); act && *act != "gelu_new") {
+    fields.wrong("activation_function", "\"gelu_new\"", *fields.find("activation_function"));
+  }
+  if (fields.boolean("scale_attn_weights") == false) {
+    problems.add("'scale_attn_weights' must be true: attention is scaled by head_dim^-0.5");
+  }
+  const auto must_be_false = [&](const char* key, const char* what) {
+    if (fields.boolean(key) == true)
+      problems.add("'", key, "' must be false: ", what, " not supported");
+  };
+  must_be_false("scale_attn_by_inverse_layer_idx", "a scale of each layer's own is");
+  must_be_false("reorder_and_upcast_attn", "another precision of attention is");
+  must_be_false("add_cross_attention", "cross-attention is");
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE Gpt2Config Gpt2Config::from_json(std::string_view text,
+                                                 std::string_view generation_text,
+                                                 std::string_view source) {
+  const Json json = parse_json_object<ConfigError>(text, source);
+  Problems problems;
+  const JsonFields fields(json, "", problems);
+  Gpt2Config out;
+  detail::read_gpt2_sizes(fields, out, problems);
+  detail::check_gpt2_supported(fields, problems);
+  out.layer_norm_eps = fields
+                           .number("layer_norm_epsilon", "a number in (0, 1)",
+                                   [](double x) { return x > 0 && x < 1; })
+                           .value_or(1e-5);
+  out.tie_word_embeddings = fields.boolean("tie_word_embeddings").value_or(true);
+  out.dtype = detail::read_dtype(fields, problems);
+  detail::read_generation(fields, generation_text, out.vocab_size, out.generation,
+                          out.eos_token_ids, problems);
+  problems.raise<ConfigError>(source);
+  return out;
+}
+
+NANOVLLM_INLINE Gpt2Config Gpt2Config::load(const std::filesystem::path& directory) {
+  const detail::ConfigTexts texts = detail::read_config_texts(directory);
+  return from_json(texts.config, texts.generation, texts.source);
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

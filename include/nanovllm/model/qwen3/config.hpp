@@ -59,5 +59,215 @@ struct ModelConfig {
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/model/qwen3/config.inc"
-#endif
+
+#include <algorithm>
+#include <limits>
+
+#include "nanovllm/io/json_fields.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE std::int64_t num_parameters(const ModelConfig& config) {
+  const std::int64_t heads = config.num_attention_heads + config.num_key_value_heads;
+  const std::int64_t layer =
+      config.hidden_size * (2 * heads * config.head_dim + 3 * config.intermediate_size);
+  const std::int64_t vocab = config.vocab_size * config.hidden_size;
+  return config.num_hidden_layers * layer + vocab * (config.tie_word_embeddings ? 1 : 2);
+}
+
+namespace detail {
+
+/// Reads the fields that say how large the model is.
+NANOVLLM_INLINE void read_sizes(const JsonFields& fields, ModelConfig& out, Problems& problems) {
+  // 0 stands for a size that is missing or refused; what depends on it is then not judged.
+  const auto size = [&](const char* key, std::int64_t limit) {
+    return fields.required_integer(key, 1, limit).value_or(0);
+  };
+  using Limits = ModelLimits;
+  out.hidden_size = size("hidden_size", Limits::kHiddenSize);
+  out.num_hidden_layers = size("num_hidden_layers", Limits::kNumLayers);
+  out.num_attention_heads = size("num_attention_heads", Limits::kNumHeads);
+  out.num_key_value_heads = size("num_key_value_heads", Limits::kNumHeads);
+  out.intermediate_size = size("intermediate_size", Limits::kIntermediateSize);
+  out.vocab_size = size("vocab_size", Limits::kVocabSize);
+  out.max_position_embeddings = size("max_position_embeddings", Limits::kNumPositions);
+  out.head_dim = fields.integer("head_dim", 1, Limits::kHeadDim).value_or(128);
+  if (out.head_dim % 2 != 0) problems.add("'head_dim' must be even, got ", out.head_dim);
+  if (out.num_attention_heads > 0 && out.num_key_value_heads > 0 &&
+      out.num_attention_heads % out.num_key_value_heads != 0) {
+    problems.add("'num_attention_heads' (", out.num_attention_heads,
+                 ") must be a multiple of 'num_key_value_heads' (", out.num_key_value_heads, ")");
+  }
+  check_num_parameters(num_parameters(out), problems);
+}
+
+/// Adds a problem when the rotary table for every position would be too large.
+NANOVLLM_INLINE void check_rope_size(const ModelConfig& config, Problems& problems) {
+  auto positions = static_cast<double>(config.max_position_embeddings);
+  if (config.rope.type == RopeType::yarn) {
+    positions =
+        std::max(positions, config.rope.factor *
+                                static_cast<double>(config.rope.original_max_position_embeddings));
+  }
+  constexpr auto kMax = static_cast<double>(ModelLimits::kRopeElements);
+  if (positions * static_cast<double>(config.head_dim) > kMax) {
+    problems.add("the model's positions (", positions, ") times 'head_dim' (", config.head_dim,
+                 ") must be at most ", ModelLimits::kRopeElements);
+  }
+}
+
+/// Adds a problem for each setting that asks for a model this engine does not compute.
+NANOVLLM_INLINE void check_supported(const JsonFields& fields, std::int64_t num_layers,
+                                     Problems& problems) {
+  check_model_type(fields, "qwen3", problems);
+  if (const auto act = fields.string("hidden_act"); act && *act != "silu") {
+    fields.wrong("hidden_act", "\"silu\"", *fields.find("hidden_act"));
+  }
+  if (fields.boolean("attention_bias") == true) {
+    problems.add("'attention_bias' must be false: biases are not supported");
+  }
+  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
+  const bool use_window = fields.boolean("use_sliding_window").value_or(false);
+  const auto first_sliding = fields.integer("max_window_layers", 0, kMax).value_or(28);
+  if (const Json* layers = fields.find("layer_types"); layers != nullptr) {
+    // The list decides; the other fields only say how it was made.
+    const auto full = [](const Json& layer) {
+      return layer.is_string() && layer.string() == "full_attention";
+    };
+    if (!layers->is_array() || !std::all_of(layers->begin(), layers->end(), full)) {
+      fields.wrong("layer_types", "a list of \"full_attention\" only", *layers);
+    } else if (num_layers > 0 && static_cast<std::int64_t>(layers->size()) != num_layers) {
+      problems.add("'layer_types' must have 'num_hidden_layers' (", num_layers, ") entries, got ",
+                   layers->size());
+    }
+  } else if (use_window && !fields.is_null("sliding_window") && first_sliding < num_layers) {
+    problems.add("'use_sliding_window' is true, and layers from ", first_sliding,
+                 " on would use it: sliding-window attention is not supported");
+  }
+}
+
+/// Adds RoPE's setting `key` to `merged`; the old key "type" becomes "rope_type". A value that
+/// contradicts an earlier one is a problem, and so is anything but a scalar.
+NANOVLLM_INLINE void merge_rope(std::string_view key, const Json& value, Json& merged,
+                                Problems& problems) {
+  if (value.is_null()) return;
+  const std::string spelling(key == "type" ? "rope_type" : key);
+  if (value.is_structured()) {
+    problems.add("'rope.", spelling, "' must be a number, a string or a boolean, got ",
+                 shown(value));
+    return;
+  }
+  const Json* found = merged.find(spelling);
+  if (found == nullptr) {
+    merged[spelling] = value;
+  } else if (*found != value) {
+    problems.add("two values for 'rope.", spelling, "': ", shown(*found), " and ", shown(value));
+  }
+}
+
+/// Reads the YaRN parameters.
+NANOVLLM_INLINE void read_yarn(const JsonFields& fields, std::int64_t max_positions,
+                               RopeConfig& out, Problems& problems) {
+  const auto positive = [](double x) { return x > 0 && x <= 1e6; };
+  const auto factor =
+      fields.number("factor", "a number in [1, 1e6]", [](double x) { return x >= 1 && x <= 1e6; });
+  if (fields.find("factor") == nullptr) problems.add("'rope.factor' is missing");
+  out.factor = factor.value_or(1);
+  out.original_max_position_embeddings =
+      fields.integer("original_max_position_embeddings", 1, ModelLimits::kNumPositions)
+          .value_or(max_positions);
+  out.attention_factor = fields.number("attention_factor", "a number in (0, 1e6]", positive);
+  out.beta_fast = fields.number("beta_fast", "a number in (0, 1e6]", positive).value_or(32);
+  out.beta_slow = fields.number("beta_slow", "a number in (0, 1e6]", positive).value_or(1);
+  out.mscale = fields.number("mscale", "a number in (0, 1e6]", positive);
+  out.mscale_all_dim = fields.number("mscale_all_dim", "a number in (0, 1e6]", positive);
+  out.truncate = fields.boolean("truncate").value_or(true);
+  if (out.beta_fast <= out.beta_slow) {
+    problems.add("'rope.beta_fast' (", out.beta_fast, ") must exceed 'rope.beta_slow' (",
+                 out.beta_slow, ")");
+  }
+}
+
+/// Reads RoPE from "rope_theta" and "rope_scaling" (4.x) or "rope_parameters" (5.x). Files that
+/// carry both spellings must not contradict themselves.
+NANOVLLM_INLINE RopeConfig read_rope(const JsonFields& fields, std::int64_t max_positions,
+                                     Problems& problems) {
+  Json merged = Json::object();
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    const Json* value = fields.find(key);
+    if (value == nullptr) continue;
+    constexpr std::size_t kMaxSettings = 64;
+    if (value->is_object() && value->size() > kMaxSettings) {
+      problems.add("'", key, "' must have at most ", kMaxSettings, " settings, got ",
+                   value->size());
+    } else if (value->is_object()) {
+      for (const auto& [name, setting] : value->items())
+        merge_rope(name, setting, merged, problems);
+    } else {
+      fields.wrong(key, "an object or null", *value);
+    }
+  }
+  for (const char* key : {"rope_theta", "partial_rotary_factor"}) {
+    if (const Json* value = fields.find(key)) merge_rope(key, *value, merged, problems);
+  }
+
+  const JsonFields rope(merged, "rope.", problems);
+  RopeConfig out;
+  if (rope.find("rope_theta") == nullptr) problems.add("'rope_theta' is missing");
+  out.theta = rope.number("rope_theta", "a number > 1", [](double x) { return x > 1; }).value_or(0);
+  if (const Json* part = rope.find("partial_rotary_factor"); part && *part != Json(1)) {
+    rope.wrong("partial_rotary_factor", "1", *part);
+  }
+  std::vector<std::string_view> known = {"rope_theta", "rope_type", "partial_rotary_factor"};
+  const std::string type = rope.string("rope_type").value_or("default");
+  if (type == "yarn") {
+    out.type = RopeType::yarn;
+    known.insert(known.end(), {"factor", "original_max_position_embeddings", "attention_factor",
+                               "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"});
+    read_yarn(rope, max_positions, out, problems);
+  } else if (type != "default") {
+    rope.wrong("rope_type", "\"default\" or \"yarn\"", merged["rope_type"]);
+    return out;
+  }
+  // A setting that is silently ignored gives wrong text, so an unknown one is refused.
+  for (const auto& [key, value] : merged.items()) {
+    if (std::find(known.begin(), known.end(), key) == known.end()) {
+      problems.add("'rope.", key, "' (", shown(value), ") is not known for rope_type '", type, "'");
+    }
+  }
+  return out;
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE ModelConfig ModelConfig::from_json(std::string_view text,
+                                                   std::string_view generation_text,
+                                                   std::string_view source) {
+  const Json json = parse_json_object<ConfigError>(text, source);
+  Problems problems;
+  const JsonFields fields(json, "", problems);
+  ModelConfig out;
+  detail::read_sizes(fields, out, problems);
+  detail::check_supported(fields, out.num_hidden_layers, problems);
+  const auto eps =
+      fields.number("rms_norm_eps", "a number in (0, 1)", [](double x) { return x > 0 && x < 1; });
+  if (fields.find("rms_norm_eps") == nullptr) problems.add("'rms_norm_eps' is missing");
+  out.rms_norm_eps = eps.value_or(0);
+  out.tie_word_embeddings = fields.boolean("tie_word_embeddings").value_or(false);
+  out.dtype = detail::read_dtype(fields, problems);
+  out.rope = detail::read_rope(fields, out.max_position_embeddings, problems);
+  detail::check_rope_size(out, problems);
+  detail::read_generation(fields, generation_text, out.vocab_size, out.generation,
+                          out.eos_token_ids, problems);
+  problems.raise<ConfigError>(source);
+  return out;
+}
+
+NANOVLLM_INLINE ModelConfig ModelConfig::load(const std::filesystem::path& directory) {
+  const detail::ConfigTexts texts = detail::read_config_texts(directory);
+  return from_json(texts.config, texts.generation, texts.source);
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES
