@@ -23,7 +23,7 @@
 
 #include "jsonl.hpp"
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/engine/output.hpp"
+#include "nanovllm/engine/request/output.hpp"
 
 namespace nanovllm::examples {
 

@@ -2,7 +2,7 @@
 /// The options that say what engine a program makes.
 
 #include <nanovllm/engine/engine_config.hpp>
-#include <nanovllm/engine/progress.hpp>
+#include <nanovllm/engine/request/progress.hpp>
 #include <nanovllm/parallel/process_group.hpp>
 
 #include <CLI/CLI.hpp>

@@ -30,8 +30,8 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/utf8.hpp"
-#include "nanovllm/engine/output.hpp"
-#include "nanovllm/engine/prompt.hpp"
+#include "nanovllm/engine/request/output.hpp"
+#include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 
 namespace nanovllm::examples {

@@ -4,8 +4,8 @@
 // A constraint is compiled once and shared by any number of requests. Before every draw it says
 // which tokens may come next; whatever the model would rather say, the text has the form.
 #include <nanovllm/engine.hpp>
-#include <nanovllm/grammar/regex_source.hpp>
-#include <nanovllm/grammar/text_choices.hpp>
+#include <nanovllm/grammar/regex/regex_source.hpp>
+#include <nanovllm/grammar/source/text_choices.hpp>
 #if __has_include(<xgrammar/xgrammar.h>)
 #include <nanovllm/grammar/xgrammar_source.hpp>
 #endif

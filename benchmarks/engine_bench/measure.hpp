@@ -15,9 +15,9 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/engine/engine_config.hpp"
-#include "nanovllm/engine/output.hpp"
-#include "nanovllm/engine/progress.hpp"
-#include "nanovllm/engine/prompt.hpp"
+#include "nanovllm/engine/request/output.hpp"
+#include "nanovllm/engine/request/progress.hpp"
+#include "nanovllm/engine/request/prompt.hpp"
 #include "sizing.hpp"
 #include "workload.hpp"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/engine/prompt.hpp"
+#include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "python_random.hpp"
 

@@ -23,8 +23,8 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/kv/block_manager.hpp"
-#include "nanovllm/kv/hash_prefix_cache.hpp"
-#include "nanovllm/kv/radix_prefix_cache.hpp"
+#include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
+#include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
 
 namespace {
 

@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/grammar/json_schema_compiler.hpp"
-#include "nanovllm/grammar/regex_source.hpp"
+#include "nanovllm/grammar/json/json_schema_compiler.hpp"
+#include "nanovllm/grammar/regex/regex_source.hpp"
 
 namespace nv = nanovllm;
 

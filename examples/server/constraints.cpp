@@ -1,7 +1,7 @@
 #include "constraints.hpp"
 
-#include <nanovllm/grammar/grammar_vocabulary.hpp>
-#include <nanovllm/serve/constraint_compiler.hpp>
+#include <nanovllm/grammar/bytes/grammar_vocabulary.hpp>
+#include <nanovllm/serve/constraint/constraint_compiler.hpp>
 
 #if defined(NANOVLLM_SERVER_XGRAMMAR)
 #include <nanovllm/serve/xgrammar_constraints.hpp>

@@ -2,7 +2,7 @@
 /// What `serve` holds answers to a form with.
 
 #include <nanovllm/engine/any_engine.hpp>
-#include <nanovllm/serve/output_constraint.hpp>
+#include <nanovllm/serve/constraint/output_constraint.hpp>
 
 #include <cstddef>
 #include <memory>

@@ -10,8 +10,8 @@
 /// logits
 ///          ─ sampler ─► token ids ─ scheduler.commit ─► detokenizer ─► text
 ///
-/// This is the front of it. engine/frontend.hpp turns prompts into requests, engine/core.hpp has
-/// the step, engine/runner.hpp computes it on all ranks, engine/event_queue.hpp calls the
+/// This is the front of it. engine/request/frontend.hpp turns prompts into requests, engine/core.hpp has
+/// the step, engine/runner/runner.hpp computes it on all ranks, engine/request/event_queue.hpp calls the
 /// callbacks.
 
 #include <algorithm>
@@ -34,22 +34,22 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/engine/batch_generate.hpp"
+#include "nanovllm/engine/request/batch_generate.hpp"
 #include "nanovllm/engine/core.hpp"
 #include "nanovllm/engine/engine_config.hpp"
-#include "nanovllm/engine/event_queue.hpp"
-#include "nanovllm/engine/frontend.hpp"
-#include "nanovllm/engine/health.hpp"
-#include "nanovllm/engine/inbox.hpp"
-#include "nanovllm/engine/kv_file.hpp"
-#include "nanovllm/engine/output.hpp"
-#include "nanovllm/engine/prompt.hpp"
-#include "nanovllm/engine/runner.hpp"
-#include "nanovllm/engine/runner_policy.hpp"
-#include "nanovllm/engine/session.hpp"
-#include "nanovllm/engine/session_host.hpp"
+#include "nanovllm/engine/request/event_queue.hpp"
+#include "nanovllm/engine/request/frontend.hpp"
+#include "nanovllm/engine/runner/health.hpp"
+#include "nanovllm/engine/request/inbox.hpp"
+#include "nanovllm/engine/session/kv_file.hpp"
+#include "nanovllm/engine/request/output.hpp"
+#include "nanovllm/engine/request/prompt.hpp"
+#include "nanovllm/engine/runner/runner.hpp"
+#include "nanovllm/engine/runner/runner_policy.hpp"
+#include "nanovllm/engine/session/session.hpp"
+#include "nanovllm/engine/session/session_host.hpp"
 #include "nanovllm/engine/setup.hpp"
-#include "nanovllm/engine/weight_memory.hpp"
+#include "nanovllm/engine/runner/weight_memory.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/io/json_fields.hpp"
@@ -166,7 +166,7 @@ class Engine {
   // ---- Conversations ----
 
   /// A new, empty conversation whose keys and values are kept from turn to turn; see
-  /// engine/session.hpp. It may outlive the engine, but has no more turns then.
+  /// engine/session/session.hpp. It may outlive the engine, but has no more turns then.
   [[nodiscard]] Session session() { return Session::open(sessions_); }
 
   /// The conversation that `Session::save` has written, with its blocks, as far as there is room

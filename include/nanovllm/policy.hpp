@@ -19,17 +19,17 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/type_name.hpp"
 #include "nanovllm/cpu/backend.hpp"
-#include "nanovllm/kv/hash_prefix_cache.hpp"
+#include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
 #include "nanovllm/kv/kv_config.hpp"
-#include "nanovllm/kv/radix_prefix_cache.hpp"
+#include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/logits_functor.hpp"
 #include "nanovllm/parallel/host_group.hpp"
 #include "nanovllm/sampling/standard_processors.hpp"
-#include "nanovllm/sched/continuous_batching.hpp"
-#include "nanovllm/sched/preemption.hpp"
-#include "nanovllm/sched/prefill_first.hpp"
-#include "nanovllm/sched/priority.hpp"
+#include "nanovllm/sched/policy/continuous_batching.hpp"
+#include "nanovllm/sched/policy/preemption.hpp"
+#include "nanovllm/sched/policy/prefill_first.hpp"
+#include "nanovllm/sched/policy/priority.hpp"
 
 namespace nanovllm {
 

@@ -11,7 +11,7 @@
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
 #include "nanovllm/cuda/elementwise/unpack_step.cuh"
 #include "nanovllm/cuda/linear/fused_engine.cuh"
-#include "nanovllm/cuda/linear/ordered_normed.cuh"
+#include "nanovllm/cuda/batch_invariant/linear/ordered_normed.cuh"
 #include "nanovllm/cuda/op_state.cuh"
 
 namespace nanovllm::test {

@@ -14,8 +14,8 @@
 #include "cuda/product.cuh"
 #include "cuda/sampling/sampler_batch.cuh"
 #include "nanovllm/cuda/elementwise/publish_results.cuh"
-#include "nanovllm/cuda/linear/ordered_gated.cuh"
-#include "nanovllm/cuda/linear/ordered_normed.cuh"
+#include "nanovllm/cuda/batch_invariant/linear/ordered_gated.cuh"
+#include "nanovllm/cuda/batch_invariant/linear/ordered_normed.cuh"
 
 namespace nanovllm::test {
 namespace {

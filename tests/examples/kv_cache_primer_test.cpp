@@ -3,7 +3,7 @@
 #include "../../examples/kv_cache_primer.hpp"
 
 #include "catch.hpp"
-#include "engine/gpt2_checkpoint.hpp"
+#include "engine/parity/gpt2_checkpoint.hpp"
 
 using namespace nanovllm;
 using examples::Multiplications;

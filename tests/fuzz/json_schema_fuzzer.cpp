@@ -6,7 +6,7 @@
 #include <string>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/grammar/json_schema_grammar.hpp"
+#include "nanovllm/grammar/json/json_schema_grammar.hpp"
 
 namespace nv = nanovllm;
 

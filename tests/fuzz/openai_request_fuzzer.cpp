@@ -9,12 +9,12 @@
 #include <string_view>
 
 #include "nanovllm/chat/chat_template.hpp"
-#include "nanovllm/serve/api_error.hpp"
-#include "nanovllm/serve/chat_request.hpp"
-#include "nanovllm/serve/completion_request.hpp"
-#include "nanovllm/serve/request_fields.hpp"
-#include "nanovllm/serve/tokenize_request.hpp"
-#include "serve/param_path.hpp"
+#include "nanovllm/serve/request/api_error.hpp"
+#include "nanovllm/serve/request/chat_request.hpp"
+#include "nanovllm/serve/request/completion_request.hpp"
+#include "nanovllm/serve/request/request_fields.hpp"
+#include "nanovllm/serve/request/tokenize_request.hpp"
+#include "serve/request/param_path.hpp"
 
 namespace nv = nanovllm;
 

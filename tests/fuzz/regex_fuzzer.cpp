@@ -8,10 +8,10 @@
 #include <string>
 #include <string_view>
 
-#include "grammar/random_regex.hpp"
+#include "grammar/regex/random_regex.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/utf8.hpp"
-#include "nanovllm/grammar/byte_dfa.hpp"
+#include "nanovllm/grammar/bytes/byte_dfa.hpp"
 
 namespace nv = nanovllm;
 

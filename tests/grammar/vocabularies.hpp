@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nanovllm/grammar/grammar_vocabulary.hpp"
+#include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
 
 namespace nanovllm_test {

@@ -11,7 +11,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
-#include "grammar/random_schema.hpp"
+#include "grammar/json/random_schema.hpp"
 #include "nanovllm/grammar/xgrammar_source.hpp"
 
 using namespace nanovllm;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "grammar/random_schema.hpp"
+#include "grammar/json/random_schema.hpp"
 #include "grammar/vocabularies.hpp"
 #include "nanovllm/core/error.hpp"
 

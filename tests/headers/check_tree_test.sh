@@ -50,7 +50,7 @@ fresh_tree() {
     > "$scratch/nanovllm/c/api.h"
   printf '#pragma once\n' > "$scratch/nanovllm/c/handle.hpp"
   include c/handle.hpp nanovllm/c/api.h
-  include c/handle.hpp nanovllm/engine/runner.hpp
+  include c/handle.hpp nanovllm/engine/runner/runner.hpp
 }
 
 include() { printf '#include "%s"\n' "$2" >> "$scratch/nanovllm/$1"; }
@@ -117,8 +117,8 @@ expect "model/ may not include" "weights see the tokeniser" \
   include model/weights.hpp nanovllm/text/tokenizer.hpp
 expect "text/ may not include" "text sees the weights" include text/tokenizer.hpp nanovllm/model/weights.hpp
 expect "parallel/ may not include" "parallel sees cpu" include parallel/single.hpp nanovllm/cpu/op.hpp
-expect "engine/ may not include" "engine/ sees cpu" include engine/runner.hpp nanovllm/cpu/op.hpp
-expect "engine/ may not include" "engine/ sees policy" include engine/runner.hpp nanovllm/policy.hpp
+expect "engine/ may not include" "engine/ sees cpu" include engine/runner/runner.hpp nanovllm/cpu/op.hpp
+expect "engine/ may not include" "engine/ sees policy" include engine/runner/runner.hpp nanovllm/policy.hpp
 expect "cuda/ may not include" "cuda sees the ranks" include cuda/op.cuh nanovllm/parallel/devices.cuh
 expect "parallel/ may not include" "ranks see cuda without nvcc" \
   include parallel/single.hpp nanovllm/cuda/runtime/launch.cuh
@@ -176,7 +176,7 @@ expect "must be #ifndef NANOVLLM_C_API_H" "a header for C without its guard" c_g
 expect "<stddef.h> and <stdint.h> alone" "a header for C sees more of C's library" c_includes
 expect "<stddef.h> and <stdint.h> alone" "a header for C sees C++" include c/api.h nanovllm/core/a.hpp
 expect "engine/ may not include" "the engine sees the interface for C" \
-  include engine/runner.hpp nanovllm/c/api.h
+  include engine/runner/runner.hpp nanovllm/c/api.h
 
 if [ "$failures" -gt 0 ]; then
   echo "$failures planted violations were not handled as expected"

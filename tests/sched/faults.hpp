@@ -9,8 +9,8 @@
 #include <span>
 #include <stdexcept>
 
-#include "nanovllm/kv/hash_prefix_cache.hpp"
-#include "nanovllm/sched/scheduling_policy.hpp"
+#include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
+#include "nanovllm/sched/policy/scheduling_policy.hpp"
 
 namespace faults {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "nanovllm/kv/radix_prefix_cache.hpp"
+#include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
 #include "nanovllm/sched/scheduler.hpp"
 #include "sched/simulator.hpp"
 

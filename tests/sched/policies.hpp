@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/sched/continuous_batching.hpp"
+#include "nanovllm/sched/policy/continuous_batching.hpp"
 #include "nanovllm/sched/plan_builder.hpp"
 
 namespace test {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "nanovllm/sched/prefill_first.hpp"
-#include "nanovllm/sched/priority.hpp"
+#include "nanovllm/sched/policy/prefill_first.hpp"
+#include "nanovllm/sched/policy/priority.hpp"
 #include "sched/simulator.hpp"
 
 using namespace simulator;

@@ -19,10 +19,10 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "kv/linear_cache.hpp"
-#include "nanovllm/kv/radix_prefix_cache.hpp"
-#include "nanovllm/sched/prefill_first.hpp"
-#include "nanovllm/sched/priority.hpp"
+#include "kv/prefix/linear_cache.hpp"
+#include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
+#include "nanovllm/sched/policy/prefill_first.hpp"
+#include "nanovllm/sched/policy/priority.hpp"
 #include "nanovllm/sched/scheduler.hpp"
 #include "sched/faults.hpp"
 #include "sched/policies.hpp"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "nanovllm/sched/prefill_first.hpp"
+#include "nanovllm/sched/policy/prefill_first.hpp"
 #include "sched/policies.hpp"
 #include "sched/simulator.hpp"
 

@@ -17,7 +17,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/any_engine.hpp"
-#include "nanovllm/engine/output.hpp"
+#include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/sched/sequence.hpp"
 
 /// Thread-safe. Made by `nvllm_engine_create`, and deleted by `nvllm_engine_destroy` alone.

@@ -15,10 +15,10 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/engine_config.hpp"
-#include "nanovllm/engine/frontend.hpp"
-#include "nanovllm/engine/health.hpp"
-#include "nanovllm/engine/output.hpp"
-#include "nanovllm/engine/prompt.hpp"
+#include "nanovllm/engine/request/frontend.hpp"
+#include "nanovllm/engine/runner/health.hpp"
+#include "nanovllm/engine/request/output.hpp"
+#include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 
 namespace nanovllm {

@@ -8,8 +8,8 @@
 #include <optional>
 
 #include "nanovllm/chat/chat_template.hpp"
-#include "nanovllm/engine/latency.hpp"
-#include "nanovllm/engine/progress.hpp"
+#include "nanovllm/engine/request/latency.hpp"
+#include "nanovllm/engine/request/progress.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/parallel/process_group.hpp"
 

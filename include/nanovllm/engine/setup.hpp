@@ -7,12 +7,12 @@
 #include <optional>
 
 #include "nanovllm/core/prebuilt.hpp"
-#include "nanovllm/engine/disk_tier.hpp"
+#include "nanovllm/engine/disk/disk_tier.hpp"
 #include "nanovllm/engine/engine_config.hpp"
-#include "nanovllm/engine/kv_file.hpp"
-#include "nanovllm/engine/runner_config.hpp"
-#include "nanovllm/engine/step_runner.hpp"
-#include "nanovllm/engine/weight_source.hpp"
+#include "nanovllm/engine/session/kv_file.hpp"
+#include "nanovllm/engine/runner/runner_config.hpp"
+#include "nanovllm/engine/runner/step_runner.hpp"
+#include "nanovllm/engine/runner/weight_source.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/io/safetensors.hpp"
 #include "nanovllm/sched/batch_config.hpp"

@@ -20,9 +20,9 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/grammar/grammar_vocabulary.hpp"
-#include "nanovllm/grammar/json_schema_compiler.hpp"
-#include "nanovllm/grammar/regex_source.hpp"
+#include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
+#include "nanovllm/grammar/json/json_schema_compiler.hpp"
+#include "nanovllm/grammar/regex/regex_source.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
 
 namespace nanovllm {

@@ -16,13 +16,13 @@
 #include "nanovllm/core/random_seed.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/kv/block_list.hpp"
-#include "nanovllm/kv/disk_name.hpp"
-#include "nanovllm/kv/hash_prefix_cache.hpp"
-#include "nanovllm/kv/host_pool.hpp"
-#include "nanovllm/kv/host_tier.hpp"
-#include "nanovllm/kv/no_prefix_cache.hpp"
-#include "nanovllm/kv/prefix_cache.hpp"
-#include "nanovllm/kv/prefix_match.hpp"
+#include "nanovllm/kv/tiers/disk_name.hpp"
+#include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
+#include "nanovllm/kv/tiers/host_pool.hpp"
+#include "nanovllm/kv/tiers/host_tier.hpp"
+#include "nanovllm/kv/prefix/no_prefix_cache.hpp"
+#include "nanovllm/kv/prefix/prefix_cache.hpp"
+#include "nanovllm/kv/prefix/prefix_match.hpp"
 
 namespace nanovllm {
 
@@ -58,7 +58,7 @@ class BlockManager {
       PrefixCacheLike<Cache>,
       "nanovllm: the policy's PrefixCache must be movable, made from a number of blocks, with "
       "block_size, match, insert, contains, lock, unlock, evict, size, version and "
-      "check_invariants as kv/prefix_cache.hpp states them, of which contains, lock, "
+      "check_invariants as kv/prefix/prefix_cache.hpp states them, of which contains, lock, "
       "unlock and evict are noexcept");
   static_assert(Cache::block_size() == kBlockSize,
                 "the prefix cache must have the block manager's block size");

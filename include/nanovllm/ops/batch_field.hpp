@@ -16,7 +16,7 @@
 ///       }
 ///     };
 ///
-/// `SamplingFields<ViewOf>` is what ops read; engine/step_batch.hpp has the forms on the host and
+/// `SamplingFields<ViewOf>` is what ops read; engine/step/step_batch.hpp has the forms on the host and
 /// on the wire, engine/padded_batch.hpp that of captured graphs.
 
 #include <cstddef>

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "nanovllm/kv/prefix_match.hpp"
+#include "nanovllm/kv/prefix/prefix_match.hpp"
 #include "nanovllm/sched/sequence.hpp"
 
 namespace nanovllm {

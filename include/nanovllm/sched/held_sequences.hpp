@@ -11,7 +11,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/kv/prefix_match.hpp"
+#include "nanovllm/kv/prefix/prefix_match.hpp"
 #include "nanovllm/sched/sequence.hpp"
 
 namespace nanovllm {

@@ -13,7 +13,7 @@
 #include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/sched/fork.hpp"
 #include "nanovllm/sched/pool_forecast.hpp"
-#include "nanovllm/sched/scheduling_policy.hpp"
+#include "nanovllm/sched/policy/scheduling_policy.hpp"
 
 namespace nanovllm {
 

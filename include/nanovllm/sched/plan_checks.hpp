@@ -8,7 +8,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/prebuilt.hpp"
-#include "nanovllm/kv/prefix_match.hpp"
+#include "nanovllm/kv/prefix/prefix_match.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/pool_forecast.hpp"
 #include "nanovllm/sched/sequence.hpp"

@@ -9,7 +9,7 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/token_source.hpp"
-#include "nanovllm/kv/prefix_match.hpp"
+#include "nanovllm/kv/prefix/prefix_match.hpp"
 #include "nanovllm/sched/pending_tokens.hpp"
 
 namespace nanovllm {

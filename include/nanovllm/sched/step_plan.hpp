@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/kv/prefix_match.hpp"
+#include "nanovllm/kv/prefix/prefix_match.hpp"
 #include "nanovllm/sched/sequence.hpp"
 
 namespace nanovllm {

@@ -11,10 +11,10 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/any_engine.hpp"
-#include "nanovllm/engine/prompt.hpp"
+#include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
-#include "nanovllm/serve/chat_request.hpp"
-#include "nanovllm/serve/output_constraint.hpp"
+#include "nanovllm/serve/request/chat_request.hpp"
+#include "nanovllm/serve/constraint/output_constraint.hpp"
 
 namespace nanovllm::serve {
 
@@ -62,7 +62,7 @@ void check_token_ids(const AnyEngine& engine, std::span<const std::vector<TokenI
 #include <variant>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/serve/api_error.hpp"
+#include "nanovllm/serve/request/api_error.hpp"
 
 namespace nanovllm::serve {
 

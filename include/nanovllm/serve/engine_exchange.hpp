@@ -14,10 +14,10 @@
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/serve/exchange.hpp"
-#include "nanovllm/serve/pending_output.hpp"
-#include "nanovllm/serve/reply_writer.hpp"
+#include "nanovllm/serve/reply/pending_output.hpp"
+#include "nanovllm/serve/reply/reply_writer.hpp"
 #include "nanovllm/serve/service_load.hpp"
-#include "nanovllm/serve/usage.hpp"
+#include "nanovllm/serve/reply/usage.hpp"
 
 namespace nanovllm::serve {
 
@@ -91,7 +91,7 @@ class EngineExchange final : public Exchange {
 #include <exception>
 #include <utility>
 
-#include "nanovllm/serve/api_error.hpp"
+#include "nanovllm/serve/request/api_error.hpp"
 
 namespace nanovllm::serve {
 

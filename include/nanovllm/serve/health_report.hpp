@@ -10,7 +10,7 @@
 
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/any_engine.hpp"
-#include "nanovllm/engine/health.hpp"
+#include "nanovllm/engine/runner/health.hpp"
 
 namespace nanovllm::serve {
 

@@ -16,7 +16,7 @@
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/engine_config.hpp"
-#include "nanovllm/engine/latency.hpp"
+#include "nanovllm/engine/request/latency.hpp"
 #include "nanovllm/sched/sequence.hpp"
 
 namespace nanovllm::serve {

@@ -7,7 +7,7 @@
 
 #include "nanovllm/chat/tool_call_format.hpp"
 #include "nanovllm/serve/metrics.hpp"
-#include "nanovllm/serve/output_constraint.hpp"
+#include "nanovllm/serve/constraint/output_constraint.hpp"
 
 namespace nanovllm::serve {
 

@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/grammar/cpu_budget_source.hpp"
-#include "nanovllm/grammar/json_schema_compiler.hpp"
-#include "nanovllm/grammar/marker_source.hpp"
+#include "nanovllm/grammar/source/cpu_budget_source.hpp"
+#include "nanovllm/grammar/json/json_schema_compiler.hpp"
+#include "nanovllm/grammar/source/marker_source.hpp"
 #include "nanovllm/grammar/xgrammar_source.hpp"
-#include "nanovllm/serve/constraint_compiler.hpp"
-#include "nanovllm/serve/tool_call_grammar.hpp"
+#include "nanovllm/serve/constraint/constraint_compiler.hpp"
+#include "nanovllm/serve/constraint/tool_call_grammar.hpp"
 
 namespace nanovllm::serve {
 

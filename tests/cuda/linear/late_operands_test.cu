@@ -10,8 +10,8 @@
 #include "cuda/gpu_test.cuh"
 #include "cuda/product.cuh"
 #include "cuda/spend_time.cuh"
-#include "nanovllm/cuda/linear/ordered_gated.cuh"
-#include "nanovllm/cuda/linear/ordered_normed.cuh"
+#include "nanovllm/cuda/batch_invariant/linear/ordered_gated.cuh"
+#include "nanovllm/cuda/batch_invariant/linear/ordered_normed.cuh"
 
 namespace nanovllm::test {
 namespace {

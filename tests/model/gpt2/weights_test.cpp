@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "engine/gpt2_checkpoint.hpp"
+#include "engine/parity/gpt2_checkpoint.hpp"
 #include "nanovllm/cpu/backend.hpp"
 #include "nanovllm/model/gpt2/weights.hpp"
 

@@ -12,7 +12,7 @@
 #include "cuda/gpu_test.cuh"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/attention/decode/decode_attention.cuh"
-#include "nanovllm/kv/shared_prefixes.hpp"
+#include "nanovllm/kv/prefix/shared_prefixes.hpp"
 
 namespace nanovllm::test {
 

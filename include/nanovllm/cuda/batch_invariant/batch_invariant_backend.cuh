@@ -1,0 +1,196 @@
+#pragma once
+/// The CUDA backend whose results for a request do not depend on what else is computed.
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/cuda/batch_invariant/attention/attention.cuh"
+#include "nanovllm/cuda/backend.cuh"
+#include "nanovllm/cuda/batch_invariant/linear/ordered_engine.cuh"
+#include "nanovllm/cuda/batch_invariant/linear/ordered_gated_engine.cuh"
+#include "nanovllm/cuda/batch_invariant/linear/ordered_normed.cuh"
+#include "nanovllm/cuda/linear/tuning.hpp"
+#include "nanovllm/cuda/ptx/tensor_maps.cuh"
+#include "nanovllm/ops/backend.hpp"
+#include "nanovllm/ops/gated_linear.hpp"
+#include "nanovllm/ops/linear_sample.hpp"
+#include "nanovllm/ops/project_qkv.hpp"
+
+namespace nanovllm {
+
+/// `CudaBackend` with one order of summation in every op: a row's bits are the same alone and
+/// between any other rows, in a decode and in a chunk, in a graph with padding and without, in this
+/// run of the program and in the next. docs/numerics.md ("Batch-invariant mode") has the guarantee
+/// and what it rests on.
+///
+/// What differs from `CudaBackend`:
+///   dense layers   16 bits: cuda/batch_invariant/linear/ordered_engine.cuh, with SwiGLU behind where that is faster
+///                  (ordered_gated_engine.cuh) and for the fewest rows with the norm ahead of qkv
+///                  (ordered_normed.cuh), with the bits of the ops; float32: as they are
+///   attention      cuda/attention/ordered/
+///   residual       rounded products are added and the sum is rounded, in steps of few rows by the
+///                  product's kernel, in others by `add_rms_norm`: the same bits
+///   sampler        rows are always cut in the same places
+/// Norms, rotation, embedding, activation and copies treat each row alone as they are.
+///
+/// Needs compute capability 9.0 and code for sm_90a.
+class BatchInvariantCudaBackend : public CudaBackend {
+ public:
+  static constexpr bool kAccumulatesResidual = true;
+  /// More rows of 16 bits are for cuBLASLt, which would add before it rounds. float32 has one way.
+  template <class A>
+  static constexpr std::int64_t kMaxAccumulatedRows =
+      sizeof(A) == 2 ? cuda::kMaxOrderedSums : std::numeric_limits<std::int64_t>::max();
+  static constexpr bool kSharesPrefixes = false;
+
+  /// Throws CudaError when there is no such device, or it cannot run what keeps the order.
+  explicit BatchInvariantCudaBackend(const BackendConfig& config) : CudaBackend(config) {
+    check<CudaError>(context().is_hopper(), "BatchInvariantCudaBackend: CUDA device ",
+                     config.device,
+                     " must have compute capability 9.0, and the program must be "
+                     "compiled for sm_90a");
+    const cuda::DeviceGuard guard = activate();
+    linear_.emplace();
+  }
+
+  void reserve(const ReserveArgs& args) {
+    CudaBackend::reserve(args);
+    attention_.emplace(args, context());
+  }
+
+  using CudaBackend::run;
+
+  template <Element T, Element Out>
+  void run(const LinearArgs<T, cuda::DeviceMatrix<T>, Out>& args) {
+    if constexpr (sizeof(T) == 2) {
+      check<ShapeError>(args.weight != nullptr, "linear: no weight given");
+      validate(args);
+      if (!args.y.empty() && args.weight->cols() > 0) return linear_->run(args, context());
+    }
+    CudaBackend::run(args);
+  }
+
+  /// The bits of its parts, by one kernel behind the norm where that was found to be faster.
+  template <Element T>
+  void run(const GatedLinearArgs<T, cuda::DeviceMatrix<T>, T>& args) {
+    check<ShapeError>(args.weight != nullptr, "gated_linear: no weight given");
+    validate(args);
+    if (args.out.empty()) return;
+    const auto run_part = [&](const auto& part) { run(part); };
+    if constexpr (sizeof(T) == 2) {
+      if (args.weight->cols() > 0) return gated_.run(args, context(), run_part);
+    }
+    compose(args, run_part);
+  }
+
+  /// The bits of its parts; the norm and the product of the fewest rows are one kernel.
+  template <Element T>
+  void run(const ProjectQkvArgs<T, cuda::DeviceMatrix<T>, T, T>& args) {
+    check<ShapeError>(args.weight != nullptr, "project_qkv: no weight given");
+    validate(args);
+    if (args.qkv.empty()) return;
+    if constexpr (sizeof(T) == 2) {
+      const MatrixView<const T> weight = args.weight->view();
+      if (args.norm && cuda::ordered_normed_takes(args.x, args.norm, weight, context())) {
+        cuda::ordered_normed_linear(args.x, args.norm, weight, args.qkv, maps_, context());
+        state_.plan_is_visible = true;  // the next kernel starts when all ahead of this are done
+        return run(head_args(args));
+      }
+    }
+    compose(args, [&](const auto& part) { run(part); });
+  }
+
+  /// By its parts.
+  template <Element T>
+  void run(const LinearSampleArgs<T, cuda::DeviceMatrix<T>>& args) {
+    check<ShapeError>(args.weight != nullptr, "linear_sample: no weight given");
+    validate(args);
+    compose(args, [&](const auto& part) { run(part); });
+  }
+
+  void run(const PlanAttentionArgs& args) {
+    state_.plan_is_visible = false;
+    attention_->plan(args, context());
+  }
+
+  template <Element T, class Heads>
+  void run(const DecodeAttentionArgs<T, T, Heads>& args) {
+    attention_->run(args, context(), state_.plan_is_visible);
+  }
+  template <Element T, class Heads>
+  void run(const VarlenAttentionArgs<T, T, Heads>& args) {
+    attention_->run(args, context());
+  }
+
+  void run(const SampleArgs& args) {
+    if (args.plain) return run_op(args, state_);  // tokens do not depend on how rows are cut
+    // How rows are cut follows from how many multiprocessors they leave without work: with a single
+    // one the cuts are the same for any number of rows.
+    struct OneMultiprocessor {
+      cuda::Context& context;
+      int num_sms = std::exchange(context.num_sms, 1);
+      ~OneMultiprocessor() { context.num_sms = num_sms; }
+    } const guard{state_.context};
+    run_op(args, state_);
+  }
+
+  /// As in `CudaBackend`, among the ways that give equal bits.
+  template <class Out, class T>
+  void tune_linear(std::span<const cuda::DeviceMatrix<T>* const> weights, bool accumulate,
+                   std::int64_t max_rows) {
+    if constexpr (sizeof(T) == 2) {
+      // Of products that are added to the residual, few rows as sums and many as they are.
+      std::vector<std::int64_t> sums, products;
+      for (const std::int64_t bucket : cuda::kRowBuckets) {
+        const std::int64_t rows = std::min(bucket, max_rows);
+        (accumulate && rows <= kMaxAccumulatedRows<T> ? sums : products).push_back(rows);
+        if (bucket >= max_rows) break;
+      }
+      linear_->template tune<T, Out>(weights, true, sums, context());
+      linear_->template tune<T, Out>(weights, false, products, context());
+    } else {
+      CudaBackend::tune_linear<Out>(weights, accumulate, max_rows);
+    }
+  }
+
+  /// The norm is a kernel of its own on either way.
+  template <class T>
+  void tune_gated_linear(std::span<const cuda::DeviceMatrix<T>* const> weights,
+                         const InputNorm<T>& /*norm*/, std::int64_t max_rows) {
+    if constexpr (sizeof(T) == 2)
+      gated_.tune(weights, max_rows, context(), [&](const auto& part) { run(part); });
+  }
+  /// There is nothing to choose.
+  template <class T>
+  void tune_project_qkv(std::span<const cuda::DeviceMatrix<T>* const>, const InputNorm<T>&,
+                        const KvHeads&, std::int64_t) {}
+  template <class T>
+  void tune_linear_sample(const cuda::DeviceMatrix<T>&, std::int64_t) {}
+  template <class Heads, class T>
+  void tune_layers(const DenseLayers<cuda::DeviceMatrix<T>, T>&, std::int64_t, std::int64_t) {}
+
+  /// As `CudaBackend`'s, and that it is batch-invariant.
+  [[nodiscard]] std::string describe() const {
+    return CudaBackend::describe() + ", batch-invariant";
+  }
+
+ private:
+  std::optional<cuda::OrderedLinearEngine> linear_;
+  cuda::OrderedGatedEngine gated_;
+  cuda::TensorMaps maps_;
+  std::optional<cuda::OrderedAttention> attention_;
+};
+
+static_assert(BackendLike<BatchInvariantCudaBackend, float>);
+static_assert(BackendLike<BatchInvariantCudaBackend, bf16>);
+static_assert(TunesFusedOps<BatchInvariantCudaBackend, bf16>);
+
+}  // namespace nanovllm

@@ -1,0 +1,241 @@
+#pragma once
+/// A dense layer whose sums have one order for any number of rows of x, by wgmma and TMA (sm_90a).
+///
+///   y[m, n] = Σ_k x[m, k] · W[n, k]
+///
+/// With `accumulate` the rounded sum is added to y, and that is rounded, as `add_rms_norm` does it.
+///
+/// x [M, K] and W [N, K] with 16-byte aligned rows; y [M, N], any alignment; T is bf16 or half, y
+/// is T or float.
+///
+/// The order. An output is one chain of products of 16 columns, m64nNk16 behind m64nNk16 from column
+/// 0 to column K, in one float32 register; K is never split. What a block's shape changes is which
+/// outputs stand beside each other in one instruction, and the tensor core gives each of them what
+/// it would get alone. So a row's bits depend on the row and on W: neither on M, nor on the row's
+/// place, nor on the shape of the blocks.
+///
+/// Blocks. W is the A operand (64 rows an instruction), x the B operand (n = rows of x). A block
+/// owns `rows` of W and `tokens` of x and passes through K in panels of 64 columns. One thread of a
+/// warp of its own copies them ahead into a ring, one panel or four at a time: with few rows, fewer
+/// and larger copies take less time. Weights of the first panels are on their way before the kernel
+/// ahead has ended. Where N is small, blocks own 32 rows of W, for there would be too few of them:
+/// the instruction then reads what lies behind them in shared memory, and those outputs are dropped.
+/// Blocks of 128 rows of W have two warpgroups.
+///
+/// Bytes moved: W once for each `tokens` rows of x; x once for each `rows` rows of W (from L2); y
+/// once.
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/math.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/batch_invariant/linear/ordered_ring.cuh"
+#include "nanovllm/cuda/linear/tuning.hpp"
+#include "nanovllm/cuda/ptx/mbarrier.cuh"
+#include "nanovllm/cuda/ptx/mma.cuh"
+#include "nanovllm/cuda/ptx/tensor_maps.cuh"
+#include "nanovllm/cuda/ptx/tma.cuh"
+#include "nanovllm/cuda/ptx/wgmma.cuh"
+#include "nanovllm/cuda/runtime/context.cuh"
+#include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/alignment.cuh"
+#include "nanovllm/cuda/tile/vec.cuh"
+
+namespace nanovllm::cuda {
+namespace detail {
+
+/// A block of `kRows` rows of W and `kTokens` rows of x; a stage of its ring has `kPanels` panels.
+template <int kRowsValue, int kTokensValue, int kPanelsValue, bool kGatedValue = false,
+          bool kHoldsXValue = false>
+struct OrderedTraits {
+  static constexpr bool kGated = kGatedValue, kHoldsX = kHoldsXValue;
+  static constexpr int kRows = kRowsValue, kTokens = kTokensValue, kPanels = kPanelsValue;
+  static constexpr int kGroups = std::max(1, kRows / 64);     ///< warpgroups that multiply
+  static constexpr int kThreads = 128 * kGroups + 32;         ///< and the warp that copies
+  static constexpr int kWideTokens = std::min(kTokens, 128);  ///< columns of an instruction
+  static constexpr int kParts = kTokens / kWideTokens;
+  static constexpr int kWeightBytes = kRows * kClusterColumns * 2;  ///< of a panel
+  static constexpr int kXBytes = kTokens * kClusterColumns * 2;
+  static constexpr int kPanelBytes = kWeightBytes + (kHoldsX ? 0 : kXBytes);
+  /// What an instruction reads behind the last panel of fewer than 64 rows.
+  static constexpr int kSlackBytes = std::max(0, 64 - kRows) * kClusterColumns * 2;
+  static constexpr int kAlignment = kClusterAlignment;
+  static_assert(kClusterColumns == kTmaColumns);
+
+  static constexpr int shared_bytes(int stages) {
+    return stages * kPanels * kPanelBytes + kSlackBytes + kAlignment;
+  }
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/// Adds the products of all panels, in the order of K.
+template <class Traits, class T>
+__device__ __forceinline__ void multiply_in_order(
+    OrderedRing<Traits> ring, int num_stages,
+    float (&sum)[Traits::kParts][Traits::kWideTokens / 2]) {
+  // Shuffled, so that the compiler sees that all lanes agree and keeps operands in uniform registers.
+  const int group =
+      Traits::kGroups == 1 ? 0 : __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
+  const WgmmaOperand weights = wgmma_operand(ring.weights + group * 64 * kTmaColumns * 2, 0);
+  const WgmmaOperand rows = wgmma_operand(ring.x, 0);
+  int release = 0;  // the stage that is done with next
+  for (int i = 0; i < num_stages; ++i) {
+    mbarrier_wait(ring.full[ring.stage], ring.parity);
+    const WgmmaOperand w = weights.plus(ring.stage * Traits::kPanels * Traits::kWeightBytes);
+    const WgmmaOperand x =
+        rows.plus((Traits::kHoldsX ? i : ring.stage) * Traits::kPanels * Traits::kXBytes);
+    wgmma_fence();
+#pragma unroll
+    for (int panel = 0; panel < Traits::kPanels; ++panel) {
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {  // of 16 columns
+#pragma unroll
+        for (int part = 0; part < Traits::kParts; ++part)
+          wgmma<T, true>(sum[part], w.plus(panel * Traits::kWeightBytes + 32 * step),
+                         x.plus(panel * Traits::kXBytes +
+                                part * Traits::kWideTokens * kTmaColumns * 2 + 32 * step));
+      }
+    }
+    wgmma_commit();
+    wgmma_wait<kOrderedPending>();
+    ring.advance();
+    if (i >= kOrderedPending) {
+      mbarrier_arrive(ring.empty[release]);
+      if (++release == ring.stages) release = 0;
+    }
+  }
+  wgmma_wait<0>();
+#pragma unroll
+  for (auto& part : sum) wgmma_hold(part);
+}
+
+/// Visits the outputs of a thread that exist: visit(part, i, y) for sum[part][i].
+template <class Traits, class Out, class Visit>
+__device__ __forceinline__ void for_each_ordered_output(const OrderedParams<Out>& p,
+                                                        const Visit& visit) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+  const int local = static_cast<int>(threadIdx.x) / 32 * 16 + g;  // row of the block
+  const int first_row = static_cast<int>(blockIdx.x) * Traits::kRows + local;
+  const int first_token = static_cast<int>(blockIdx.y) * Traits::kTokens + 2 * t;
+#pragma unroll
+  for (int part = 0; part < Traits::kParts; ++part) {
+#pragma unroll
+    for (int i = 0; i < Traits::kWideTokens / 2; ++i) {
+      const int token = first_token + part * Traits::kWideTokens + i / 4 * 8 + i % 2;
+      const int shift = i % 4 / 2 * 8, row = first_row + shift;
+      if (token >= p.num_tokens || row >= p.n || local + shift >= Traits::kRows) continue;
+      visit(part, i, p.y[token * p.y_stride + row]);
+    }
+  }
+}
+
+/// The body of `ordered_linear_kernel`.
+template <class T, class Out, int kRows, int kTokens, int kPanels>
+__device__ __forceinline__ void ordered_linear_block(const CUtensorMap& w_map,
+                                                     const CUtensorMap& x_map,
+                                                     const OrderedParams<Out>& p) {
+  using Traits = OrderedTraits<kRows, kTokens, kPanels>;
+  extern __shared__ std::byte ordered_shared[];
+  __shared__ std::uint64_t full[kOrderedMaxStages], empty[kOrderedMaxStages];
+  grid_dependency_launch();
+  const OrderedRing<Traits> ring =
+      begin_ordered_ring<Traits>(ordered_shared, full, empty, p.stages, 128 * Traits::kGroups);
+  if (threadIdx.x >= 128 * Traits::kGroups) return copy_ordered_panels(ring, w_map, x_map, p);
+  grid_dependency_wait();  // y may be what the kernel ahead reads
+  // With few rows of x the old y is read behind the weights' backs.
+  constexpr bool kReadsAhead = kTokens <= 32;
+  float before[kReadsAhead ? Traits::kWideTokens / 2 : 1] = {};
+  if (kReadsAhead && p.accumulate) {
+    for_each_ordered_output<Traits>(
+        p, [&](int, int i, const Out& y) { before[kReadsAhead ? i : 0] = to_float(y); });
+  }
+  float sum[Traits::kParts][Traits::kWideTokens / 2] = {};
+  multiply_in_order<Traits, T>(ring, p.all_stages, sum);
+  for_each_ordered_output<Traits>(p, [&](int part, int i, Out& y) {
+    const Out product = from_float<Out>(sum[part][i]);
+    if (!p.accumulate) {
+      y = product;
+    } else {
+      const float old = kReadsAhead ? before[kReadsAhead ? i : 0] : to_float(y);
+      y = from_float<Out>(__fadd_rn(old, to_float(product)));
+    }
+  });
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+
+/// Grid: (tiles of rows of W, tiles of rows of x).
+template <class T, class Out, int kRows, int kTokens, int kPanels>
+__global__ void __launch_bounds__(OrderedTraits<kRows, kTokens, kPanels>::kThreads)
+    ordered_linear_kernel(const __grid_constant__ CUtensorMap w_map,
+                          const __grid_constant__ CUtensorMap x_map, const OrderedParams<Out> p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  ordered_linear_block<T, Out, kRows, kTokens, kPanels>(w_map, x_map, p);
+#endif
+}
+
+template <class T, class Out, int kRows, int kTokens, int kPanels>
+void launch_ordered_linear(const MatrixView<const T>& x, const MatrixView<const T>& weight,
+                           const MatrixView<Out>& y, bool accumulate, TensorMaps& maps,
+                           const Context& context) {
+  launch_ordered<OrderedTraits<kRows, kTokens, kPanels>>(
+      ordered_linear_kernel<T, Out, kRows, kTokens, kPanels>, x, weight, y, accumulate, maps,
+      context);
+}
+
+}  // namespace detail
+
+/// Whether `ordered_linear` takes these operands.
+template <Element T>
+[[nodiscard]] bool ordered_linear_takes(const MatrixView<const T>& x,
+                                        const MatrixView<const T>& weight, const Context& context) {
+  if constexpr (sizeof(T) != 2) {
+    return false;
+  } else {
+    const std::int64_t m = x.extent(0);
+    return context.is_hopper() && is_vector_aligned(weight.data) &&
+           (m == 1 ? is_vector_aligned(x.data) : has_aligned_rows(x)) &&
+           fits_ordered_linear(m, weight.extent(0), weight.extent(1));
+  }
+}
+
+/// y = x · Wᵀ (+ y) for operands that `ordered_linear_takes`, by blocks of a shape that
+/// `has_ordered_block`; the shape changes the time and not the result. Stages of several panels need a
+/// K that is a multiple of 64, and have one for others. `maps` keeps the
+/// descriptions of x and W for later calls. No operand is empty.
+template <MmaElement T, Element Out>
+void ordered_linear(const MatrixView<const T>& x, const MatrixView<const T>& weight,
+                    const MatrixView<Out>& y, bool accumulate, OrderedBlock block, TensorMaps& maps,
+                    const Context& context) {
+  const auto launch_block = [&]<int kRows, int kTokens, int kPanels>() {
+    detail::launch_ordered_linear<T, Out, kRows, kTokens, kPanels>(x, weight, y, accumulate, maps,
+                                                                   context);
+  };
+  const auto launch_tokens = [&]<int kRows, int kPanels>() {
+    switch (block.tokens) {
+      case 8: return launch_block.template operator()<kRows, 8, kPanels>();
+      case 16: return launch_block.template operator()<kRows, 16, kPanels>();
+      case 32: return launch_block.template operator()<kRows, 32, kPanels>();
+      default: return launch_block.template operator()<kRows, 64, kPanels>();
+    }
+  };
+  nanovllm::check<ConfigError>(has_ordered_block(block), "ordered_linear: no block has ",
+                               block.rows, " rows of W and ", block.tokens, " of x");
+  if (block.tokens == 256) return launch_block.template operator()<128, 256, 1>();
+  if (block.tokens == 128) return launch_block.template operator()<64, 128, 1>();
+  const bool wide = block.panels > 1 && weight.extent(1) % kClusterColumns == 0;
+  if (block.rows == 64) {
+    return wide ? launch_tokens.template operator()<64, kOrderedPanels>()
+                : launch_tokens.template operator()<64, 1>();
+  }
+  return wide ? launch_tokens.template operator()<32, kOrderedPanels>()
+              : launch_tokens.template operator()<32, 1>();
+}
+
+}  // namespace nanovllm::cuda

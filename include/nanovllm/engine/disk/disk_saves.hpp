@@ -1,0 +1,152 @@
+#pragma once
+/// Blocks that have come to host memory go on to the disk tier.
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <type_traits>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/engine/disk/disk_queue.hpp"
+#include "nanovllm/engine/disk/disk_tier.hpp"
+#include "nanovllm/engine/runner/health.hpp"
+#include "nanovllm/engine/runner/step_runner.hpp"
+#include "nanovllm/kv/tiers/disk_name.hpp"
+
+namespace nanovllm {
+
+/// What a step copies to the host's pool for the prefix cache is pinned there when the step has
+/// begun, is queued to be written once the step is committed, and is let go when it is written; or
+/// at once where the queue is full. A file is worth nothing without those of the blocks before it,
+/// and just those which most requests share stay in the device's pool: where files go on behind
+/// such blocks, these are written when the engine has nothing to do, and at its end.
+///
+/// @tparam Blocks  a BlockManager, or a type with its members.
+template <class Blocks>
+class DiskSaves {
+ public:
+  /// All of these must outlive it; the queue's thread writes.
+  DiskSaves(DiskTier& disk, DiskQueue& queue, StepRunner& runner, Blocks& blocks)
+      : disk_(disk), queue_(queue), runner_(runner), blocks_(blocks) {}
+
+  /// A step has begun: what it saves for the prefix cache stays until `save` or until the step is
+  /// cancelled.
+  void hold(std::span<const BlockCopy> copies_down) noexcept {
+    for (const BlockCopy& copy : copies_down) {
+      if (blocks_.tier().contains(copy.to)) blocks_.tier().pin(copy.to);
+    }
+  }
+
+  /// That step is committed: what it has saved is in the host's pool.
+  void save(std::span<const BlockCopy> copies_down) noexcept {
+    for (const BlockCopy& copy : copies_down) {
+      if (blocks_.tier().is_pinned(copy.to) && !queue(copy.to)) blocks_.tier().unpin(copy.to);
+    }
+  }
+
+  /// The engine has nothing to do: blocks that files go on behind are written, too. No step may be
+  /// under way.
+  void save_parents() noexcept {
+    if (!queue_.has_room()) return;
+    save_parents([this](DiskBlock block) { return queue_.save(std::move(block)); });
+  }
+
+  /// The queue is done with these.
+  void end(const DiskBlockList& saves) noexcept {
+    for (const DiskBlock& block : saves) {
+      if (block.host >= 0) blocks_.tier().unpin(block.host);
+    }
+  }
+
+  /// A file goes on behind the block of this name, or will: it should have one, too.
+  void note_missing(const DiskName& name) {
+    if (name != disk_.root() && !disk_.contains(name)) missing_.insert(name);
+  }
+
+  /// The queue has ended: writes, here and now, the blocks that files go on behind. Nothing is
+  /// written any more.
+  void finish() noexcept {
+    if (runner_.health().state == Health::State::ok) {  // else the device may not answer
+      save_parents([this](const DiskBlock& block) {
+        return disk_.enter(block.key, block.tokens, block.pieces);
+      });
+    }
+    missing_.clear();
+  }
+
+ private:
+  bool queue(BlockId host) noexcept {
+    try {
+      if (!queue_.has_room()) return false;
+      const DiskKey& key = blocks_.tier().key(host);
+      const std::span<const TokenId> tokens = blocks_.tier().tokens(host);
+      note_missing(key.parent);
+      return queue_.save({.key = key,
+                          .tokens = {tokens.begin(), tokens.end()},
+                          .host = host,
+                          .pieces = runner_.host_block(host)});
+    } catch (...) {  // out of memory
+      return false;
+    }
+  }
+
+  /// Calls `write(DiskBlock)` for the blocks that are missing and in memory, and for those before
+  /// them, until it returns false.
+  template <class Write>
+  void save_parents(const Write& write) noexcept {
+    if (missing_.empty()) return;
+    using Named = typename std::remove_cvref_t<decltype(blocks_.tier())>::Named;
+    try {
+      std::unordered_map<DiskName, Named> there;
+      blocks_.tier().for_each_named([&](const Named& named) {
+        // A block that is pinned may have to be copied yet.
+        if (named.is_host ? !blocks_.tier().is_pinned(named.block)
+                          : blocks_.is_published(named.block))
+          there.emplace(named.key.name, named);
+      });
+      while (!missing_.empty()) {
+        const DiskName name = *missing_.begin();
+        const auto found = there.find(name);
+        if (found != there.end() && !disk_.contains(name)) {
+          if (!write(copy_of(found->second))) return;
+          note_missing(found->second.key.parent);
+        }
+        missing_.erase(name);
+      }
+    } catch (...) {  // out of memory, or ranks that have failed
+    }
+  }
+
+  template <class Named>
+  DiskBlock copy_of(const Named& named) {
+    DiskBlock out{.key = named.key, .tokens = {named.tokens.begin(), named.tokens.end()}};
+    std::vector<std::span<std::byte>> pieces = runner_.host_block(0);  // their sizes
+    std::size_t num_bytes = 0;
+    for (const std::span<std::byte> piece : pieces) num_bytes += piece.size();
+    out.bytes.resize(num_bytes);
+    if (named.is_host) {
+      pieces = runner_.host_block(named.block);
+    } else {
+      runner_.read_blocks(std::span(&named.block, 1), out.bytes);
+    }
+    std::span<std::byte> rest(out.bytes);
+    for (const std::span<std::byte> piece : pieces) {
+      if (named.is_host) std::ranges::copy(piece, rest.begin());
+      out.pieces.push_back(rest.first(piece.size()));
+      rest = rest.subspan(piece.size());
+    }
+    return out;
+  }
+
+  DiskTier& disk_;
+  DiskQueue& queue_;
+  StepRunner& runner_;
+  Blocks& blocks_;
+  std::unordered_set<DiskName> missing_;  ///< had no file when one behind them was used
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,221 @@
+#pragma once
+/// From what a step drew to outcomes for the scheduler and events for the callbacks.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/request/event_queue.hpp"
+#include "nanovllm/engine/request/latency.hpp"
+#include "nanovllm/engine/request/output.hpp"
+#include "nanovllm/engine/request/request_sequence.hpp"
+#include "nanovllm/engine/step/step_results.hpp"
+#include "nanovllm/sched/step_plan.hpp"
+
+namespace nanovllm {
+
+/// Takes one step after the other: `begin`, `accept`, the scheduler's commit of `outcomes()`,
+/// `announce`. Memory is kept from step to step.
+class Delivery {
+ public:
+  using Clock = RequestSequence::Clock;
+
+  /// `events` and `latencies` must outlive this.
+  Delivery(std::int64_t vocab_size, EventQueue& events, Latencies& latencies)
+      : vocab_size_(vocab_size), events_(events), latencies_(latencies) {}
+
+  /// Takes the memory that the step will need; throws std::bad_alloc before anything is changed.
+  /// @param num_events  tokens at the most of sequences with a listener.
+  /// @param now         when the step's tokens were there.
+  void begin(std::size_t num_samples, std::size_t num_events, Clock::time_point now);
+
+  /// Gives every sampled sequence its tokens, as far as it goes on, the candidates of beams to those
+  /// who choose, and requests the log-probabilities of their prompts. Sequences that ended while the
+  /// step was under way get nothing from it.
+  void accept(const StepPlan& plan, const StepResults& results);
+
+  /// Queues the events of what was accepted. The news of a token that ends a sequence are left to
+  /// the request's last event.
+  void announce();
+
+  /// What was accepted, one entry a sequence.
+  [[nodiscard]] std::span<const StepOutcome> outcomes() const { return outcomes_; }
+  [[nodiscard]] std::int64_t num_tokens() const { return static_cast<std::int64_t>(drawn_.size()); }
+  /// Why `sequence` ended with FinishReason::error; empty if it did not.
+  [[nodiscard]] const std::string& error_of(const RequestSequence& sequence) const;
+
+ private:
+  /// Rows of the results from `first` on are of the prompt of `planned`.
+  void accept_prompt(const PlannedSequence& planned, const StepResults& results,
+                     std::int64_t first);
+  /// Tokens [first, first + count) of the results are those of `sequence`.
+  void accept(RequestSequence& sequence, const StepResults& results, std::int64_t first,
+              std::int32_t count);
+  /// `sequence` has got `count` tokens, at least one.
+  void mark_tokens(RequestSequence& sequence, std::int64_t count);
+  /// The gaps that began at `gap_begin_` go to the histogram.
+  void count_gaps();
+  [[nodiscard]] TokenLogprobs logprobs_of(const RequestSequence& sequence,
+                                          const StepResults& results, std::int64_t i) const;
+  /// The `count` likeliest tokens of row `i`.
+  [[nodiscard]] std::vector<std::pair<TokenId, float>> likeliest(const StepResults& results,
+                                                                 std::int64_t i,
+                                                                 std::int32_t count) const;
+
+  const std::int64_t vocab_size_;
+  EventQueue& events_;
+  Latencies& latencies_;
+  // Most sequences of a step were in the step before, too: they are counted at once.
+  Clock::time_point now_{}, gap_begin_{};
+  std::int64_t num_gaps_ = 0;
+  std::vector<TokenId> drawn_;
+  std::vector<StepOutcome> outcomes_;
+  std::vector<std::pair<const RequestSequence*, std::string>> errors_;
+  EventList news_;
+  EventList::iterator next_event_;
+};
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+
+#include "nanovllm/engine/request/request.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE void Delivery::begin(std::size_t num_samples, std::size_t num_events,
+                                     Clock::time_point now) {
+  now_ = now;
+  num_gaps_ = 0;
+  outcomes_.clear();
+  outcomes_.reserve(num_samples);
+  drawn_.clear();
+  drawn_.reserve(num_samples);
+  errors_.clear();
+  news_ = events_.allocate(num_events);
+  next_event_ = news_.begin();
+}
+
+NANOVLLM_INLINE void Delivery::accept(const StepPlan& plan, const StepResults& results) {
+  std::int64_t row = 0;  // of the results
+  for (const PlannedSequence& planned : plan.sequences) {
+    const std::int64_t first_of_prompt = row;
+    const std::int64_t first = row + planned.num_prompt_logits;
+    row = first + planned.num_logits;
+    if (row == first_of_prompt || planned.sequence->status == SequenceStatus::finished) continue;
+    if (planned.num_prompt_logits > 0) accept_prompt(planned, results, first_of_prompt);
+    if (planned.num_logits == 0) continue;
+    accept(RequestSequence::of(*planned.sequence), results, first, planned.num_logits);
+  }
+  count_gaps();
+}
+
+NANOVLLM_INLINE void Delivery::accept_prompt(const PlannedSequence& planned,
+                                             const StepResults& results, std::int64_t first) {
+  const RequestSequence& sequence = RequestSequence::of(*planned.sequence);
+  const std::int32_t count = *sequence.params().prompt_logprobs;
+  // The row of one token is about the next.
+  std::int32_t position = planned.end_prompt_logits() - planned.num_prompt_logits + 1;
+  for (std::int64_t i = first; i < first + planned.num_prompt_logits; ++i, ++position) {
+    sequence.request().set_prompt_logprobs(
+        position, {.token_id = sequence.tokens[static_cast<std::size_t>(position)],
+                   .logprob = results.chosen_logprobs[i].data[0],
+                   .top = likeliest(results, i, count)});
+  }
+}
+
+NANOVLLM_INLINE void Delivery::accept(RequestSequence& sequence, const StepResults& results,
+                                      std::int64_t first, std::int32_t count) {
+  if (sequence.is_beam) {
+    sequence.request().beams()->take(sequence.sample(), results.top_tokens.at(first),
+                                     results.top_logprobs.at(first));
+    outcomes_.push_back({.sequence = &sequence});
+    return;
+  }
+  const std::size_t begin = drawn_.size();
+  FinishReason reason = FinishReason::none;
+  for (std::int64_t i = first; i < first + count && reason == FinishReason::none; ++i) {
+    const TokenId token = *results.tokens.at(i);
+    drawn_.push_back(token);
+    try {
+      std::optional<TokenLogprobs> logprobs;
+      if (sequence.num_logprobs() >= 0) logprobs = logprobs_of(sequence, results, i);
+      reason = sequence.accept(token, std::move(logprobs));
+    } catch (...) {
+      reason = FinishReason::error;
+      errors_.emplace_back(&sequence, message_of(std::current_exception()));
+    }
+    if (reason != FinishReason::none || !sequence.has_listener()) continue;
+    *next_event_++ = {.request = *sequence.request().place,
+                      .news = sequence.take_news(),
+                      .sample = sequence.sample()};
+  }
+  const std::span<const TokenId> tokens = std::span(drawn_).subspan(begin);
+  // One that could not be accepted is not part of the completion.
+  const std::size_t num_accepted = tokens.size() - (reason == FinishReason::error ? 1 : 0);
+  if (num_accepted > 0) mark_tokens(sequence, static_cast<std::int64_t>(num_accepted));
+  outcomes_.push_back({&sequence, tokens, reason});
+}
+
+NANOVLLM_INLINE void Delivery::mark_tokens(RequestSequence& sequence, std::int64_t count) {
+  const Clock::time_point before = sequence.mark_tokens(now_);
+  if (before == Clock::time_point{}) {
+    sequence.request().mark_token(now_, latencies_);
+  } else {
+    if (before != gap_begin_) count_gaps();
+    gap_begin_ = before;
+    ++num_gaps_;
+  }
+  if (count > 1) latencies_.inter_token.add(0, count - 1);
+}
+
+NANOVLLM_INLINE void Delivery::count_gaps() {
+  if (num_gaps_ == 0) return;
+  latencies_.inter_token.add(std::chrono::duration<double>(now_ - gap_begin_).count(),
+                             std::exchange(num_gaps_, 0));
+}
+
+NANOVLLM_INLINE TokenLogprobs Delivery::logprobs_of(const RequestSequence& sequence,
+                                                    const StepResults& results,
+                                                    std::int64_t i) const {
+  TokenLogprobs out{.token_id = *results.tokens.at(i),
+                    .logprob = *results.logprobs.at(i),
+                    .top = likeliest(results, i, sequence.num_logprobs())};
+  const std::vector<TokenId>& chosen = sequence.params().logprob_token_ids;
+  if (chosen.empty()) return out;
+  const VectorView<const float> logprobs = results.chosen_logprobs[i];
+  for (std::size_t j = 0; j < chosen.size(); ++j)
+    out.chosen.emplace_back(chosen[j], logprobs.data[j]);
+  return out;
+}
+
+NANOVLLM_INLINE std::vector<std::pair<TokenId, float>> Delivery::likeliest(
+    const StepResults& results, std::int64_t i, std::int32_t count) const {
+  std::vector<std::pair<TokenId, float>> top;
+  top.reserve(static_cast<std::size_t>(std::min<std::int64_t>(count, vocab_size_)));
+  for (std::int64_t j = 0; j < std::min<std::int64_t>(count, vocab_size_); ++j)
+    top.emplace_back(*results.top_tokens.at(i, j), *results.top_logprobs.at(i, j));
+  return top;
+}
+
+NANOVLLM_INLINE void Delivery::announce() { events_.push(std::move(news_)); }
+
+NANOVLLM_INLINE const std::string& Delivery::error_of(const RequestSequence& sequence) const {
+  static const std::string kNone;
+  const auto error = std::find_if(errors_.begin(), errors_.end(),
+                                  [&](const auto& entry) { return entry.first == &sequence; });
+  return error == errors_.end() ? kNone : error->second;
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

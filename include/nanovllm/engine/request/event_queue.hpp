@@ -1,0 +1,161 @@
+#pragma once
+/// Events on their way to callbacks.
+
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/request/request.hpp"
+
+namespace nanovllm {
+
+/// Steps put events in, in the order of their tokens; `deliver` calls the callbacks, holding no
+/// lock. Thread-safe.
+///
+/// One thread delivers at a time; what others put in meanwhile, it delivers too. A callback may
+/// deliver itself (it called `step`, say): then events of other requests reach theirs inside it,
+/// and those of its own request wait until it returns.
+class EventQueue {
+ public:
+  using OnThrow = std::function<void(const std::shared_ptr<Request>&, const std::string&)>;
+
+  /// `count` events to be filled and put in.
+  [[nodiscard]] EventList allocate(std::size_t count);
+
+  /// Events whose request has no callback are left out.
+  void push(EventList&& events) noexcept;
+
+  /// Calls the callbacks of all events, unless another thread is at it. What one throws is passed
+  /// to `on_throw(request, message)`, once for a request.
+  void deliver(const OnThrow& on_throw);
+
+  /// Whether another thread calls callbacks. Waits a moment for it to be done, if so.
+  [[nodiscard]] bool is_delivered_elsewhere();
+
+ private:
+  static constexpr std::size_t kMaxSpare = 1024;
+
+  static void call(Event& event, const OnThrow& on_throw);
+
+  std::mutex mutex_;
+  std::condition_variable idle_;
+  EventList queue_;
+  EventList spare_;
+  std::thread::id deliverer_;
+  int depth_ = 0;  // calls of deliver inside each other
+};
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <iterator>
+#include <utility>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/engine/request/output.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE EventList EventQueue::allocate(std::size_t count) {
+  EventList out;
+  {
+    const std::lock_guard lock(mutex_);
+    auto end = spare_.begin();
+    for (; count > 0 && end != spare_.end(); --count) ++end;
+    out.splice(out.begin(), spare_, spare_.begin(), end);
+  }
+  for (; count > 0; --count) out.emplace_back();
+  return out;
+}
+
+NANOVLLM_INLINE void EventQueue::push(EventList&& events) noexcept {
+  for (auto event = events.begin(); event != events.end();) {
+    event =
+        event->request && event->request->has_callback() ? std::next(event) : events.erase(event);
+  }
+  const std::lock_guard lock(mutex_);
+  queue_.splice(queue_.end(), events);
+}
+
+NANOVLLM_INLINE void EventQueue::deliver(const OnThrow& on_throw) {
+  std::unique_lock lock(mutex_);
+  if (depth_ > 0 && deliverer_ != std::this_thread::get_id()) return;
+  deliverer_ = std::this_thread::get_id();
+  ++depth_;
+  EventList event, heard;  // one each
+  while (true) {
+    if (!heard.empty() && spare_.size() < kMaxSpare) spare_.splice(spare_.begin(), heard);
+    const auto next = std::find_if(queue_.begin(), queue_.end(), [](const Event& waiting) {
+      return !waiting.request->is_in_callback_;
+    });
+    if (next == queue_.end()) break;
+    event.splice(event.begin(), queue_, next);
+    const std::shared_ptr<Request> request = event.front().request;
+    request->is_in_callback_ = true;
+    lock.unlock();
+    call(event.front(), on_throw);
+    event.front() = Event{};
+    lock.lock();
+    request->is_in_callback_ = false;
+    heard.clear();
+    heard.splice(heard.begin(), event);
+  }
+  --depth_;
+  if (depth_ == 0) idle_.notify_all();
+}
+
+NANOVLLM_INLINE bool EventQueue::is_delivered_elsewhere() {
+  std::unique_lock lock(mutex_);
+  const auto elsewhere = [this] { return depth_ > 0 && deliverer_ != std::this_thread::get_id(); };
+  if (elsewhere()) idle_.wait_for(lock, std::chrono::milliseconds(1), [&] { return !elsewhere(); });
+  return elsewhere();
+}
+
+NANOVLLM_INLINE void EventQueue::call(Event& event, const OnThrow& on_throw) {
+  Request& request = *event.request;
+  if (request.has_thrown_) {
+    // It ends: the rest comes with the last event.
+    std::string& unheard = request.unheard_texts_[static_cast<std::size_t>(event.sample)];
+    unheard += event.news.text;
+    if (event.finish_reason == FinishReason::none) return;
+    event.news.text = std::move(unheard);
+  }
+  // The engine's thread writes the prompt's log-probabilities while it computes the prompt of this
+  // request's sample 0, all of it before that sample's first token: from here on they are only read.
+  const auto& prompt_logprobs = std::as_const(request).output().prompt_logprobs;
+  const bool has_prompt = event.news.token && event.sample == 0 && !prompt_logprobs.empty();
+  const TokenEvent view{
+      .id = request.id(),
+      .sample = event.sample,
+      .finish_reason = event.finish_reason,
+      .token = event.news.token ? &*event.news.token : nullptr,
+      .text = event.news.text,
+      .logprobs = event.news.logprobs ? &*event.news.logprobs : nullptr,
+      .output = event.is_last ? &std::as_const(request).output() : nullptr,
+      .prompt_logprobs = has_prompt ? &prompt_logprobs : nullptr,
+  };
+  std::string error;
+  try {
+    request.callback_(view);
+  } catch (const std::exception& e) {
+    error = concat("the request's callback threw: ", e.what());
+  } catch (...) {
+    error = "the request's callback threw";
+  }
+  if (event.is_last) request.callback_ = nullptr;
+  if (error.empty() || event.is_last || std::exchange(request.has_thrown_, true)) return;
+  on_throw(event.request, error);
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

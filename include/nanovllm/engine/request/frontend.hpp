@@ -1,0 +1,324 @@
+#pragma once
+/// Admission: from what a caller submits to a request that the engine can serve, or an error.
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nanovllm/chat/chat_template.hpp"
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/request/inbox.hpp"
+#include "nanovllm/engine/request/prompt.hpp"
+#include "nanovllm/engine/request/request.hpp"
+#include "nanovllm/model/generation_config.hpp"
+#include "nanovllm/model/model.hpp"
+#include "nanovllm/sampling/sampling_params.hpp"
+#include "nanovllm/text/tokenizer.hpp"
+
+namespace nanovllm {
+
+/// The text side of a checkpoint: what turns prompts into tokens and tokens into text.
+struct TextSide {
+  std::optional<Tokenizer> tokenizer{};
+  std::optional<ChatTemplate> chat_template{};
+  std::string no_chat_template{};  ///< why there is none
+
+  /// Reads tokenizer.json and the chat template of `directory`, where `hints` and the directory
+  /// have them. A template that is missing or unknown is an error only for requests that need it;
+  /// `chat_template`, if given, takes its place. Throws LoadError for a broken tokeniser.
+  [[nodiscard]] static TextSide load(const std::filesystem::path& directory, const TextHints& hints,
+                                     const std::optional<ChatTemplate>& chat_template);
+};
+
+/// Which fields of SamplingParams an engine does something about. Requests that set others are
+/// refused.
+struct HonouredFields {
+  /// Penalties, logit_bias, logprob_token_ids and prompt_logprobs: the executor has open steps.
+  bool edits = true;
+  bool functor = true;  ///< there is a LogitsFunctor, and open steps
+  bool min_tokens = true, allowed_token_ids = true, bad_words = true, token_masks = true;
+
+  template <class Processors>
+  [[nodiscard]] static HonouredFields of(bool edits_logits, bool has_functor) {
+    return {.edits = edits_logits,
+            .functor = edits_logits && has_functor,
+            .min_tokens = Processors::template kHas<MinTokensProcessor>,
+            .allowed_token_ids = Processors::template kHas<AllowedTokensProcessor>,
+            .bad_words = Processors::template kHas<BadWordsProcessor>,
+            .token_masks = Processors::template kHas<TokenMaskProcessor>};
+  }
+};
+
+/// What admission needs to know of the model and of the engine's sizes.
+struct AdmissionRules {
+  std::int64_t vocab_size = 0;
+  std::vector<TokenId> eos_token_ids{};
+  GenerationConfig defaults{};        ///< of sampling, from the checkpoint
+  std::int64_t max_model_len = 0;     ///< tokens of a sequence at the most: the model's context
+  std::int64_t max_total_tokens = 0;  ///< the same, and what the KV pool holds and one more
+  std::uint64_t seed = 0;             ///< of requests without their own
+  std::string refusal{};              ///< not empty: why this engine takes no requests at all
+  HonouredFields honoured{};
+  /// The policy's logits processors for a new sequence.
+  decltype(SequenceTerms::make_processors) make_processors = SequenceTerms{}.make_processors;
+};
+
+/// Makes requests and puts them into the inbox. Thread-safe: encoding runs on the caller's thread.
+class Frontend {
+ public:
+  Frontend(TextSide text, AdmissionRules rules, Inbox& inbox);
+
+  [[nodiscard]] const TextSide& text() const { return text_; }
+  [[nodiscard]] const AdmissionRules& rules() const { return rules_; }
+
+  /// Queues a request. Throws RequestError for one that can never be served.
+  /// @param continues  a held sequence that it goes on from and leaves its blocks to; null for
+  /// none.
+  std::shared_ptr<Request> submit(const Prompt& prompt, const SamplingParams& params,
+                                  TokenCallback callback,
+                                  std::shared_ptr<Sequence> continues = nullptr);
+
+  /// The tokens of `prompt`. Throws RequestError where it has none for want of a tokeniser or of a
+  /// chat template.
+  [[nodiscard]] std::vector<TokenId> encode(const Prompt& prompt) const;
+
+  /// Throws RequestError unless `tokens` may be a prompt.
+  void check_prompt(const std::vector<TokenId>& tokens) const;
+
+ private:
+  /// Prompt tokens at the most: one generated token must fit behind them.
+  [[nodiscard]] std::int64_t max_prompt_tokens() const { return rules_.max_total_tokens - 1; }
+
+  /// Throws RequestError for fields of `params` that are out of the model's range, or that nothing
+  /// would be done about.
+  void check_rules(const SamplingParams& params) const;
+
+  [[nodiscard]] std::vector<std::vector<TokenId>> encode_bad_words(
+      const std::vector<std::string>& words) const;
+
+  void check_length(std::int64_t count) const;
+
+  void check_tokens(const std::vector<TokenId>& tokens, const char* where) const;
+
+  /// Throws RequestError unless the samplers can list the candidates of a beam search.
+  void check_beams(const SequenceTerms& terms, std::size_t num_prompt_tokens) const;
+
+  /// A text that is too long is refused, with a ContextLengthError, without being encoded as a whole.
+  [[nodiscard]] std::vector<TokenId> encode(const std::string& text) const;
+
+  [[nodiscard]] SequenceTerms make_terms(const SamplingParams& params, RequestId id,
+                                         std::size_t num_prompt_tokens) const;
+
+  [[nodiscard]] std::uint64_t request_seed(RequestId id) const;
+
+  TextSide text_;
+  AdmissionRules rules_;
+  Inbox& inbox_;
+  std::atomic<RequestId> next_id_{1};
+};
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/philox.hpp"
+#include "nanovllm/sampling/resolve.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE TextSide TextSide::load(const std::filesystem::path& directory,
+                                        const TextHints& hints,
+                                        const std::optional<ChatTemplate>& chat_template) {
+  TextSide out{.chat_template = chat_template};
+  if (hints.has_tokenizer && std::filesystem::exists(directory / "tokenizer.json")) {
+    out.tokenizer.emplace(Tokenizer::from_file(directory / "tokenizer.json"));
+  }
+  if (out.chat_template) return out;
+  if (!hints.has_chat_template) {
+    out.no_chat_template = "this model has no chat template";
+    return out;
+  }
+  try {
+    out.chat_template = ChatTemplate::from_directory(directory);
+  } catch (const Error& error) {
+    out.no_chat_template = error.what();
+  }
+  return out;
+}
+
+NANOVLLM_INLINE Frontend::Frontend(TextSide text, AdmissionRules rules, Inbox& inbox)
+    : text_(std::move(text)), rules_(std::move(rules)), inbox_(inbox) {}
+
+NANOVLLM_INLINE std::shared_ptr<Request> Frontend::submit(const Prompt& prompt,
+                                                          const SamplingParams& params,
+                                                          TokenCallback callback,
+                                                          std::shared_ptr<Sequence> continues) {
+  check<RequestError>(rules_.refusal.empty(), rules_.refusal);
+  validate(params);
+  check_tokens(params.stop_token_ids, "stop_token_ids");
+  check_rules(params);
+  check<RequestError>(params.stop.empty() || text_.tokenizer,
+                      "stop strings need a tokeniser, and the checkpoint has no tokenizer.json");
+  std::vector<TokenId> tokens = encode(prompt);
+  check_prompt(tokens);
+  const RequestId id = next_id_.fetch_add(1, std::memory_order_relaxed);
+  SequenceTerms terms = make_terms(params, id, tokens.size());
+  if (params.beam_width) check_beams(terms, tokens.size());
+  auto request =
+      std::make_shared<Request>(id, std::move(terms), std::move(tokens),
+                                text_.tokenizer ? &*text_.tokenizer : nullptr, std::move(callback));
+  if (continues) request->continue_from(std::move(continues));
+  inbox_.submit(request);
+  return request;
+}
+
+NANOVLLM_INLINE void Frontend::check_rules(const SamplingParams& params) const {
+  check_tokens(params.allowed_token_ids, "allowed_token_ids");
+  check_tokens(params.logprob_token_ids, "logprob_token_ids");
+  for (const TokenBias& bias : params.logit_bias) check_tokens({bias.token}, "logit_bias");
+  check<RequestError>(params.bad_words.empty() || text_.tokenizer,
+                      "bad_words need a tokeniser, and the checkpoint has no tokenizer.json");
+  const bool has_end =
+      !params.stop_token_ids.empty() || (!params.ignore_eos && !rules_.eos_token_ids.empty());
+  if (params.token_masks) {
+    check<RequestError>(has_end,
+                        "token_masks need an end token: the checkpoint's, without "
+                        "ignore_eos, or stop_token_ids");
+    const int vocab_size = params.token_masks->vocab_size();
+    check<RequestError>(vocab_size >= 1 && vocab_size <= rules_.vocab_size,
+                        "token_masks are for a vocabulary of ", vocab_size,
+                        " tokens, but the model has ", rules_.vocab_size);
+  }
+  const auto needs = [](bool is_honoured, bool is_set, const char* field, const char* what) {
+    check<RequestError>(is_honoured || !is_set, field, " needs ", what);
+  };
+  const HonouredFields& honoured = rules_.honoured;
+  constexpr const char* kOpenSteps =
+      "an executor with open steps, which the policy's is not (EditingExecutorLike)";
+  needs(honoured.edits, params.repetition_penalty.value_or(1) != 1, "repetition_penalty",
+        kOpenSteps);
+  needs(honoured.edits, params.frequency_penalty != 0, "frequency_penalty", kOpenSteps);
+  needs(honoured.edits, params.presence_penalty != 0, "presence_penalty", kOpenSteps);
+  needs(honoured.edits, !params.logit_bias.empty(), "logit_bias", kOpenSteps);
+  needs(honoured.edits, !params.logprob_token_ids.empty(), "logprob_token_ids", kOpenSteps);
+  needs(honoured.functor, params.functor_argument != 0, "functor_argument",
+        "a LogitsFunctor in the policy, and an executor with open steps");
+  needs(honoured.edits, params.prompt_logprobs.has_value(), "prompt_logprobs", kOpenSteps);
+  needs(honoured.min_tokens, params.min_tokens > 0, "min_tokens",
+        "MinTokensProcessor among the policy's LogitsProcessors");
+  needs(honoured.allowed_token_ids, !params.allowed_token_ids.empty(), "allowed_token_ids",
+        "AllowedTokensProcessor among the policy's LogitsProcessors");
+  needs(honoured.bad_words, !params.bad_words.empty(), "bad_words",
+        "BadWordsProcessor among the policy's LogitsProcessors");
+  needs(honoured.token_masks, params.token_masks != nullptr, "token_masks",
+        "TokenMaskProcessor among the policy's LogitsProcessors");
+}
+
+NANOVLLM_INLINE std::vector<std::vector<TokenId>> Frontend::encode_bad_words(
+    const std::vector<std::string>& words) const {
+  std::vector<std::vector<TokenId>> out;
+  for (const std::string& word : words) {
+    // As the beginning of a text, and behind a space, which many tokens begin with.
+    for (const std::string& text : {word, " " + word}) {
+      std::vector<TokenId> tokens = text_.tokenizer->encode(text);
+      if (tokens.empty() || std::find(out.begin(), out.end(), tokens) != out.end()) continue;
+      out.push_back(std::move(tokens));
+    }
+  }
+  return out;
+}
+
+NANOVLLM_INLINE void Frontend::check_prompt(const std::vector<TokenId>& tokens) const {
+  check_length(static_cast<std::int64_t>(tokens.size()));
+  check_tokens(tokens, "the prompt");
+}
+
+NANOVLLM_INLINE void Frontend::check_length(std::int64_t count) const {
+  check<RequestError>(count >= 1, "the prompt has no tokens");
+  if (count <= max_prompt_tokens()) return;
+  throw ContextLengthError(
+      concat("the prompt has ", count, " tokens, but at most ", max_prompt_tokens(),
+             " and one generated token fit (max_model_len ", rules_.max_model_len,
+             ", max_total_tokens ", rules_.max_total_tokens, ")"),
+      count, max_prompt_tokens());
+}
+
+NANOVLLM_INLINE void Frontend::check_tokens(const std::vector<TokenId>& tokens,
+                                            const char* where) const {
+  for (const TokenId token : tokens) {
+    check<RequestError>(token >= 0 && token < rules_.vocab_size, "token id ", token, " in ", where,
+                        " is not in [0, vocab_size = ", rules_.vocab_size, ")");
+  }
+}
+
+NANOVLLM_INLINE void Frontend::check_beams(const SequenceTerms& terms,
+                                           std::size_t num_prompt_tokens) const {
+  const std::int64_t num_listed =
+      terms.beam_search(static_cast<std::int32_t>(num_prompt_tokens)).num_listed();
+  const std::int64_t most = std::min(std::int64_t{kMaxBeamCandidates}, rules_.vocab_size);
+  check<RequestError>(num_listed <= most, "beam_width ", *terms.params.beam_width, " with ",
+                      terms.end_tokens.size(), " end tokens needs the ", num_listed,
+                      " likeliest tokens of every beam, but there are at most ", most);
+}
+
+NANOVLLM_INLINE std::vector<TokenId> Frontend::encode(const Prompt& prompt) const {
+  if (const auto* tokens = std::get_if<std::vector<TokenId>>(&prompt)) return *tokens;
+  check<RequestError>(text_.tokenizer.has_value(),
+                      "a text prompt needs a tokeniser, and the checkpoint has no "
+                      "tokenizer.json; pass token ids");
+  if (const auto* text = std::get_if<std::string>(&prompt)) return encode(*text);
+  const ChatPrompt& chat = std::get<ChatPrompt>(prompt);
+  check<RequestError>(text_.chat_template.has_value(),
+                      "messages need a chat template: ", text_.no_chat_template);
+  return encode(text_.chat_template->render(chat.messages, chat.options));
+}
+
+NANOVLLM_INLINE std::vector<TokenId> Frontend::encode(const std::string& text) const {
+  return text_.tokenizer->encode(text, static_cast<std::size_t>(max_prompt_tokens()));
+}
+
+NANOVLLM_INLINE SequenceTerms Frontend::make_terms(const SamplingParams& params, RequestId id,
+                                                   std::size_t num_prompt_tokens) const {
+  SequenceTerms terms{.params = params,
+                      .sampling = resolve_sampling(params, rules_.defaults, request_seed(id))};
+  terms.end_tokens = params.stop_token_ids;
+  if (!params.ignore_eos) {
+    terms.end_tokens.insert(terms.end_tokens.end(), rules_.eos_token_ids.begin(),
+                            rules_.eos_token_ids.end());
+  }
+  std::sort(terms.end_tokens.begin(), terms.end_tokens.end());
+  terms.end_tokens.erase(std::unique(terms.end_tokens.begin(), terms.end_tokens.end()),
+                         terms.end_tokens.end());
+  terms.max_total_tokens = static_cast<std::int32_t>(std::min(
+      static_cast<std::int64_t>(num_prompt_tokens) + params.max_tokens, rules_.max_total_tokens));
+  terms.vocab_size = rules_.vocab_size;
+  // A beam search takes nothing from the checkpoint's settings.
+  const bool by_default = rules_.honoured.edits && !params.beam_width;
+  terms.penalties = {.repetition = params.repetition_penalty.value_or(
+                         by_default ? rules_.defaults.repetition_penalty.value_or(1) : 1),
+                     .frequency = params.frequency_penalty,
+                     .presence = params.presence_penalty};
+  terms.bad_words = encode_bad_words(params.bad_words);
+  terms.make_processors = rules_.make_processors;
+  return terms;
+}
+
+NANOVLLM_INLINE std::uint64_t Frontend::request_seed(RequestId id) const {
+  const auto words = philox4x32(
+      rules_.seed, {static_cast<std::uint32_t>(id), static_cast<std::uint32_t>(id >> 32), 0, 1});
+  return std::uint64_t{words[0]} << 32 | words[1];
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

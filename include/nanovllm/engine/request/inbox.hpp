@@ -1,0 +1,159 @@
+#pragma once
+/// Where other threads leave requests and aborts for the engine's next step, and read its counters.
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <stop_token>
+#include <unordered_map>
+
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/request/latency.hpp"
+#include "nanovllm/engine/request/request.hpp"
+
+namespace nanovllm {
+
+/// Thread-safe. A request is alive from `submit` until `retire`.
+class Inbox {
+ public:
+  struct Content {
+    RequestList submitted;
+    RequestList aborted;  ///< alive when they were aborted
+  };
+
+  /// Throws RequestError once the inbox is closed.
+  void submit(const std::shared_ptr<Request>& request);
+
+  /// Returns whether the request is alive and was not aborted before. Allocates nothing.
+  bool abort(RequestId id) noexcept;
+
+  /// The engine has ended the request: aborts come too late.
+  void retire(RequestId id) noexcept;
+
+  /// Adds everything that came since the last call to `content`. From here on `stats` counts the
+  /// submitted ones as waiting because of this, not because they are in here.
+  void take(Content& content);
+
+  /// The engine's counters as they are now, all at once.
+  void publish(const EngineStats& stats) noexcept;
+
+  /// The latest counters, and as waiting also what no step has taken yet: every request is counted
+  /// once at any time.
+  [[nodiscard]] EngineStats stats() const;
+
+  /// The same without percentiles, which take some microseconds.
+  [[nodiscard]] EngineStats counters() const;
+
+  /// To be added to by the engine's step alone.
+  [[nodiscard]] Latencies& latencies() { return latencies_; }
+  /// To be read and copied by any thread.
+  [[nodiscard]] const Latencies& latencies() const { return latencies_; }
+
+  [[nodiscard]] bool empty() const;
+
+  /// Sleeps until there is something in here or `stop` is requested.
+  void wait(const std::stop_token& stop);
+
+  /// From now on `submit` throws.
+  void close() noexcept;
+
+ private:
+  [[nodiscard]] bool is_empty() const {
+    return content_.submitted.empty() && content_.aborted.empty();
+  }
+
+  mutable std::mutex mutex_;
+  std::condition_variable_any news_;
+  std::unordered_map<RequestId, RequestList> alive_;  ///< lists of one, to be spliced
+  Content content_;
+  std::int64_t num_submitted_ = 0;  // sequences of what is in it
+  EngineStats stats_;
+  Latencies latencies_;
+  bool is_closed_ = false;
+};
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include <utility>
+
+#include "nanovllm/core/error.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE void Inbox::submit(const std::shared_ptr<Request>& request) {
+  RequestList entry{request}, alive{request};
+  const std::lock_guard lock(mutex_);
+  check<RequestError>(!is_closed_, "the engine is being destroyed and takes no more requests");
+  alive_.emplace(request->id(), std::move(alive));
+  content_.submitted.splice(content_.submitted.end(), entry);
+  num_submitted_ += static_cast<std::int64_t>(request->sequences().size());
+  news_.notify_one();
+}
+
+NANOVLLM_INLINE bool Inbox::abort(RequestId id) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = alive_.find(id);
+  if (found == alive_.end()) return false;
+  content_.aborted.splice(content_.aborted.end(), found->second);
+  alive_.erase(found);
+  news_.notify_one();
+  return true;
+}
+
+NANOVLLM_INLINE void Inbox::retire(RequestId id) noexcept {
+  const std::lock_guard lock(mutex_);
+  alive_.erase(id);
+}
+
+NANOVLLM_INLINE void Inbox::take(Content& content) {
+  const std::lock_guard lock(mutex_);
+  stats_.num_waiting += std::exchange(num_submitted_, 0);
+  content.submitted.splice(content.submitted.end(), content_.submitted);
+  content.aborted.splice(content.aborted.end(), content_.aborted);
+}
+
+NANOVLLM_INLINE void Inbox::publish(const EngineStats& stats) noexcept {
+  const std::lock_guard lock(mutex_);
+  stats_ = stats;
+}
+
+NANOVLLM_INLINE EngineStats Inbox::stats() const {
+  EngineStats out = counters();
+  out.queue_seconds = latencies_.queue.percentiles();
+  out.first_token_seconds = latencies_.first_token.percentiles();
+  out.inter_token_seconds = latencies_.inter_token.percentiles();
+  out.end_to_end_seconds = latencies_.end_to_end.percentiles();
+  return out;
+}
+
+NANOVLLM_INLINE EngineStats Inbox::counters() const {
+  const std::lock_guard lock(mutex_);
+  EngineStats out = stats_;
+  out.num_waiting += num_submitted_;
+  return out;
+}
+
+NANOVLLM_INLINE bool Inbox::empty() const {
+  const std::lock_guard lock(mutex_);
+  return is_empty();
+}
+
+NANOVLLM_INLINE void Inbox::wait(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  news_.wait(lock, stop, [this] { return !is_empty(); });
+}
+
+NANOVLLM_INLINE void Inbox::close() noexcept {
+  const std::lock_guard lock(mutex_);
+  is_closed_ = true;
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

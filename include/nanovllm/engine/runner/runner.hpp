@@ -1,0 +1,490 @@
+#pragma once
+/// Runs steps on every rank: weights, KV pool, forward pass and sampler, without a word of queues.
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/elements.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/type_name.hpp"
+#include "nanovllm/engine/step/executor_steps.hpp"
+#include "nanovllm/engine/runner/health.hpp"
+#include "nanovllm/engine/runner/rank_group.hpp"
+#include "nanovllm/engine/runner/rank_team.hpp"
+#include "nanovllm/engine/runner/runner_config.hpp"
+#include "nanovllm/engine/runner/runner_link.hpp"
+#include "nanovllm/engine/step/sample_batch.hpp"
+#include "nanovllm/engine/step/step_inputs.hpp"
+#include "nanovllm/engine/step/step_results.hpp"
+#include "nanovllm/engine/runner/step_runner.hpp"
+#include "nanovllm/engine/runner/step_slots.hpp"
+#include "nanovllm/engine/runner/weight_memory.hpp"
+#include "nanovllm/engine/runner/weight_source.hpp"
+#include "nanovllm/kv/kv_config.hpp"
+#include "nanovllm/model/model.hpp"
+#include "nanovllm/parallel/process_group.hpp"
+#include "nanovllm/version.hpp"
+
+namespace nanovllm {
+
+/// Owner of one model on all its ranks, or on this process's one.
+///
+/// `launch` hands over a step and `wait` gives the results of the oldest that was launched. Up to
+/// two steps may be under way, so that one can be planned while the other is computed; steps are
+/// computed in the order of their launches. `GraphExecutor` and `DirectExecutor` say what a rank
+/// does with a step.
+///
+/// With ranks in several processes, every process makes the same runner with the same calls up to
+/// `allocate_kv`. Then rank 0's computes steps and the others `run_worker`: they are sent the
+/// inputs of every step and compute their part of it.
+///
+/// Whatever a rank throws, at any point, the process lives: the rank releases the others, and the
+/// steps under way throw what the first failing rank threw. Of several ranks so do all later steps,
+/// until `reset`. A rank that hangs fails when `step_timeout` has passed. One thread at a time
+/// calls a runner, but for `health`.
+///
+/// @tparam Policy  a policy, or what `RunnerPolicyOf` leaves of it.
+template <class Model, class Policy>
+class Runner : public StepRunner {
+  using Group = RankGroup<Model, Policy>;
+  using Rank = typename Group::Rank;
+
+ public:
+  using Config = typename Model::Config;
+  using Elements = typename Group::Elements;
+  using KvElement = typename Group::KvElement;
+  using Backend = typename Group::Backend;
+  using Communicator = typename Group::Communicator;
+  using Network = typename Group::Network;
+  using Pool = typename Group::Pool;
+  using Weights = typename Network::Weights;
+
+  /// Allocates everything but the KV pool. `fill(weights, backend, rank)` is called on each rank,
+  /// at the same time, to give the weights their values.
+  Runner(const Config& model, const RunnerConfig& config,
+         const std::function<void(Weights&, Backend&, int rank)>& fill);
+
+  /// The same from a checkpoint, or noise.
+  Runner(const Config& model, const RunnerConfig& config, const WeightSource& source);
+
+  ~Runner() override;
+
+  /// One rank's part of a KV block.
+  [[nodiscard]] KvShape kv_shape() const override {
+    const Network& network = ranks_[0].network;
+    return {.num_layers = network.num_layers(),
+            .num_kv_heads = network.num_kv_heads(),
+            .head_dim = network.head_dim(),
+            .block_size = config_.block_size,
+            .element_bytes = sizeof(KvElement)};
+  }
+
+  /// Bytes that any rank's KV pool may count on. A backend that runs ahead first computes the
+  /// largest step there can be, on a pool of one block, so that everything which takes memory when
+  /// it is first used has it; what the graphs will take is measured and left out.
+  [[nodiscard]] std::size_t available_memory() override {
+    begin_stage("sizing the KV pool");
+    std::vector<std::size_t> bytes(index(ranks_.size()));
+    std::atomic<std::size_t> next = 0;
+    on_all_ranks([&](Rank& rank) {
+      Pool scratch(kv_shape(), 1);
+      const std::size_t reserve = rank.executor->profile_run(scratch);
+      const std::size_t free = rank.backend->available_memory();
+      bytes[next++] = free - std::min(free, reserve);
+    });
+    std::size_t least = *std::min_element(bytes.begin(), bytes.end());
+    if (Backend::kSharedMemory) least /= static_cast<std::size_t>(config_.ranks_on_host());
+    if (!link_) return least;
+    return static_cast<std::size_t>(link_->minimum(static_cast<std::int64_t>(least)));
+  }
+
+  /// Makes every rank's KV pool of `num_blocks` blocks, and `num_host_blocks` in host memory, and
+  /// what depends on where they are. Rank 0's numbers count for all. Throws ConfigError for blocks
+  /// in host memory when the backend has no `swap_blocks`.
+  void allocate_kv(std::int32_t num_blocks, std::int32_t num_host_blocks = 0) override {
+    std::array<std::int32_t, 2> numbers{num_blocks, num_host_blocks};
+    if (link_) link_->share(std::as_writable_bytes(std::span(numbers)));
+    check<ConfigError>(numbers[1] == 0 || kSwapsBlocks<Backend, Pool>, "host_kv_size: ", numbers[1],
+                       " blocks in host memory were asked for, but the policy's Backend has no "
+                       "'run' for 'SwapBlocksArgs'; see ops/swap_blocks.hpp");
+    begin_stage("recording graphs");
+    on_all_ranks([&](Rank& rank) {
+      rank.kv.emplace(kv_shape(), numbers[0], numbers[1]);
+      rank.executor->capture(*rank.kv);
+    });
+  }
+
+  /// Begins a step. `inputs` may be changed or go as soon as this returns. Its tokens may be those
+  /// that the step launched just before draws (`TokenSource::sampled`).
+  ///
+  /// What goes wrong in the step is thrown by its `wait`. A step launched while one that failed is
+  /// still under way fails with it, for it may build on what that one did not compute.
+  void launch(const StepInputs& inputs) override {
+    check_first("launch");
+    check(slots_.num_under_way() < 2, "launch: two steps are under way, wait for the first");
+    const int slot = begin_step();
+    std::exception_ptr& error = slots_.error(slot);
+    if (broken_) error = broken_;
+    if (error) return;
+    try {
+      send(ProcessGroup::Tag::step, inputs);
+      ranks_.launch(slot, inputs);
+    } catch (...) {
+      error = give_up();
+    }
+  }
+
+  /// Whether the executor has open steps.
+  [[nodiscard]] bool edits_logits() const override { return RankTeam<Model, Policy>::kEditsLogits; }
+
+  /// Draws for the step that was launched last, an open one. `inputs` may be changed or go as soon
+  /// as this returns. What goes wrong is thrown by the step's `wait`. An open step may be waited for
+  /// without it, by those who do not want its results.
+  void sample([[maybe_unused]] const SampleInputs& inputs) override {
+    check_first("sample");
+    check(slots_.num_under_way() > 0, "sample: no step is under way");
+    if constexpr (RankTeam<Model, Policy>::kEditsLogits) {
+      std::exception_ptr& error = slots_.error(slots_.newest());
+      if (!error) error = broken_;
+      if (error) return;
+      try {
+        send(ProcessGroup::Tag::sample, inputs);
+        ranks_.sample(slots_.newest(), inputs);
+      } catch (...) {
+        error = give_up();
+      }
+    } else {
+      throw Error("sample: the policy's Executor has no open steps");
+    }
+  }
+
+  /// Ends the oldest step under way and returns its results. Throws what the first failing rank
+  /// threw, or an Error that names the rank that hangs and the time; the step has ended then, too.
+  StepResults wait() override {
+    check(slots_.num_under_way() > 0, "wait: no step is under way");
+    const int slot = slots_.oldest();
+    std::exception_ptr& error = slots_.error(slot);
+    if (!error) error = broken_;  // by the step behind this one
+    try {
+      if (error) std::rethrow_exception(error);
+      const auto active = ranks_[0].backend->activate();
+      ranks_.wait(slot);
+      const StepResults results = ranks_[0].executor->wait(slot);
+      if (link_) link_->check_alive();  // else a failure elsewhere may have ended our part
+      end_step();
+      ranks_.watchdog().well();
+      return results;
+    } catch (...) {
+      if (!error) error = give_up();  // for the step behind it
+      end_step();
+      ranks_.watchdog().failed(error);
+      std::rethrow_exception(error);
+    }
+  }
+
+  /// Computes one step. No other may be under way.
+  StepResults run(const StepInputs& inputs) {
+    check(slots_.num_under_way() == 0, "run: a step is under way");
+    launch(inputs);
+    return wait();
+  }
+
+  /// Computes one step and copies the logits of its wanted rows to `out`, [m, vocab_size], without
+  /// sampling. For evaluation; rows are limited by max_num_seqs.
+  void run_logits(const StepInputs& inputs, MatrixView<float> out) {
+    check_first("run_logits");
+    check_shape("run_logits", "out", out, {inputs.num_samples(), ranks_[0].network.vocab_size()});
+    send(ProcessGroup::Tag::logits, inputs);
+    compute_logits(inputs, &out);
+  }
+
+  /// Copies `blocks` out of the pools of all ranks, `[rank][block][layer][K |
+  /// V][head][slot][head_dim]` with each rank's heads. No step may be under way. Throws Error where
+  /// ranks are in other processes.
+  /// @param bytes  num_ranks() · blocks.size() · kv_shape().block_bytes().
+  void read_blocks(std::span<const BlockId> blocks, std::span<std::byte> bytes) override {
+    check_copy("read_blocks", blocks, bytes.size());
+    for_each_tile(blocks,
+                  [&](Backend& backend, const KvElement* tile, std::size_t at, std::size_t count) {
+                    backend.download(tile, reinterpret_cast<KvElement*>(bytes.data() + at), count);
+                  });
+  }
+
+  /// The reverse.
+  void write_blocks(std::span<const BlockId> blocks, std::span<const std::byte> bytes) override {
+    check_copy("write_blocks", blocks, bytes.size());
+    for_each_tile(
+        blocks, [&](Backend& backend, KvElement* tile, std::size_t at, std::size_t count) {
+          backend.upload(reinterpret_cast<const KvElement*>(bytes.data() + at), tile, count);
+        });
+  }
+
+  /// The memory of a block of the host's pools, a piece for each layer of each rank, `[K |
+  /// V][head][slot][head_dim]`. Throws Error where ranks are in other processes.
+  [[nodiscard]] std::vector<std::span<std::byte>> host_block(BlockId block) override {
+    check(!link_, "host_block: ranks are in other processes");
+    std::vector<std::span<std::byte>> pieces;
+    const auto count = static_cast<std::size_t>(kv_shape().block_elements());
+    for (int r = 0; r < ranks_.size(); ++r) {
+      Rank& rank = ranks_[r];
+      check<ShapeError>(rank.kv && block >= 0 && block < rank.kv->num_host_blocks(),
+                        "host_block: there is no block ", block);
+      for (std::int64_t layer = 0; layer < rank.kv->num_layers(); ++layer)
+        pieces.push_back(
+            std::as_writable_bytes(std::span(rank.kv->host_layer(layer).k(block, 0), count)));
+    }
+    return pieces;
+  }
+
+  /// In a process of another rank than 0: computes this rank's part of rank 0's steps, and returns
+  /// when rank 0's runner goes. Throws what fails here, or an Error that says who failed.
+  void run_worker() override {
+    check(link_ && link_->rank() > 0, "run_worker: this is rank 0, which the others follow");
+    try {
+      StepInputs inputs;
+      SampleInputs draws;
+      bool is_open = false;  // the step that was launched last is to be sampled
+      for (std::vector<std::byte> message;;) {
+        // While steps are under way, this rank's device may fail, too.
+        while (!link_->wait_for_message(0, slots_.num_under_way() > 0 ? 1 : -1)) {
+          if (!is_open || slots_.num_under_way() > 1) retire();
+        }
+        const ProcessGroup::Tag tag = link_->receive(0, message);
+        if (tag == ProcessGroup::Tag::end) return link_.end();
+        if constexpr (RankTeam<Model, Policy>::kEditsLogits) {
+          if (tag == ProcessGroup::Tag::sample) {
+            check(std::exchange(is_open, false), "run_worker: rank 0 draws for no open step");
+            draws.unpack(message);
+            ranks_.sample(slots_.newest(), draws);
+            continue;
+          }
+        }
+        check(tag == ProcessGroup::Tag::step || tag == ProcessGroup::Tag::logits,
+              "run_worker: rank 0 sent what is no step");
+        inputs.unpack(message);
+        if (tag == ProcessGroup::Tag::logits) {
+          compute_logits(inputs, nullptr);
+          continue;
+        }
+        while (slots_.num_under_way() == 2) retire();
+        is_open = inputs.is_open();
+        ranks_.launch(begin_step(), inputs);
+      }
+    } catch (...) {
+      const std::exception_ptr error = give_up();
+      ranks_.watchdog().failed(error);
+      std::rethrow_exception(error);
+    }
+  }
+
+  /// How the ranks are. From any thread, at any time.
+  [[nodiscard]] Health health() const override { return ranks_.watchdog().health(); }
+
+  /// Makes the ranks of this process able to compute again after a failure: new communicators and
+  /// new executors on the same weights. Steps under way are dropped, results are gone, and what the
+  /// KV pool holds is garbage: a caller that shares prefixes must forget them. Throws Error when
+  /// that cannot be done: a rank or its device hangs, the device is lost, or there are ranks in
+  /// other processes; then the runner stays as it was, or fails with that error.
+  void reset() override {
+    check(!link_, "reset: the ranks are in several processes; all of them have to be started anew");
+    ranks_.come_to_rest();
+    slots_.drop_all();
+    broken_ = nullptr;
+    ranks_.watchdog().end_step(false);
+    try {
+      ranks_.renew();
+    } catch (...) {
+      broken_ = std::current_exception();
+      ranks_.watchdog().failed(broken_);
+      throw;
+    }
+    ranks_.watchdog().renewed();
+  }
+
+  [[nodiscard]] bool is_asynchronous() const override { return Backend::kAsynchronous; }
+  [[nodiscard]] std::optional<std::int64_t> share_reads_from() const override {
+    if constexpr (requires { requires Backend::kSharesPrefixes; }) return config_.share_reads_from;
+    return {};
+  }
+  [[nodiscard]] int num_ranks() const override { return config_.num_ranks; }
+  [[nodiscard]] const Backend& backend() const { return *ranks_[0].backend; }
+  [[nodiscard]] std::string describe_backend() const override { return backend().describe(); }
+  [[nodiscard]] std::string executor_name() const override {
+    return std::string(template_name<typename Group::Executor>());
+  }
+
+ private:
+  static constexpr std::int64_t kVersion =
+      NANOVLLM_VERSION_MAJOR * 1'000'000 + NANOVLLM_VERSION_MINOR * 1'000 + NANOVLLM_VERSION_PATCH;
+
+  void make_ranks(const Config& model,
+                  const std::function<void(Weights&, Backend&, int rank)>& fill) {
+    std::vector<std::unique_ptr<Backend>> backends(index(ranks_.size()));
+    ranks_.run([&](int r) {
+      const int device = config_.first_device + (link_ ? link_->place().local_rank : r);
+      backends[index(r)] = std::make_unique<Backend>(
+          BackendConfig{.num_threads = config_.threads_of_a_rank(), .device = device});
+    });
+    for (const auto& backend : backends) {  // while no rank of this host has its weights
+      check_weight_memory(model, sizeof(typename Elements::Weight), config_.num_ranks,
+                          Backend::kSharedMemory ? config_.ranks_on_host() : 1,
+                          backend->available_memory());
+    }
+    // A rank that joins a group of devices waits for all the others: they must be there.
+    if (link_) static_cast<void>(link_->minimum(0));
+    ranks_.run([&](int r) {
+      const auto active = backends[index(r)]->activate();
+      Rank& rank = ranks_.group()->make(r, model, std::move(backends[index(r)]));
+      fill(rank.network.weights(), *rank.backend, rank.comm.rank());
+      if (r == 0) begin_stage("choosing kernels");
+      if constexpr (requires { rank.network.tune(); }) rank.network.tune();
+    });
+  }
+
+  /// What must be the same in all processes.
+  [[nodiscard]] std::vector<RunnerLink::Setting> settings(const Config& model) const {
+    std::vector<RunnerLink::Setting> out = {
+        {"the version of nanovllm", kVersion},
+        {"bytes of a weight", sizeof(typename Elements::Weight)},
+        {"bytes of an activation", sizeof(typename Elements::Activation)},
+        {"bytes of a KV element", sizeof(KvElement)},
+        {"block_size", config_.block_size},
+        {"max_num_batched_tokens", config_.limits.max_num_batched_tokens},
+        {"max_model_len", config_.limits.max_model_len},
+        {"max_num_seqs", config_.limits.max_num_seqs}};
+    for (const auto& [name, value] : model_settings(model)) out.push_back({name, value});
+    return out;
+  }
+
+  /// Says what takes time at start-up; a backend whose ops are done at once has nothing to prepare.
+  void begin_stage(const char* stage) const {
+    if (Backend::kAsynchronous && config_.on_stage) config_.on_stage(stage);
+  }
+
+  [[nodiscard]] static std::size_t index(int i) { return static_cast<std::size_t>(i); }
+
+  void check_first(const char* call) const {
+    check(!link_ || link_->rank() == 0, call, ": rank ", link_ ? link_->rank() : 0,
+          " computes the steps of rank 0; call run_worker()");
+  }
+
+  template <class Inputs>
+  void send(ProcessGroup::Tag tag, const Inputs& inputs) {
+    if (link_) link_->broadcast(tag, inputs.counts_as_bytes(), inputs.bytes());
+  }
+
+  [[nodiscard]] int begin_step() {
+    if (slots_.num_under_way() == 0) ranks_.watchdog().begin_step();
+    return slots_.begin();
+  }
+  void end_step() {
+    slots_.end();
+    ranks_.watchdog().end_step(slots_.num_under_way() > 0);
+  }
+
+  void check_copy(const char* call, std::span<const BlockId> blocks, std::size_t num_bytes) const {
+    check(!link_, call,
+          ": ranks are in other processes, and their part of the KV pool cannot be "
+          "reached from here");
+    check(slots_.num_under_way() == 0, call, ": a step is under way");
+    const std::size_t expected =
+        blocks.size() * static_cast<std::size_t>(kv_shape().block_bytes() * config_.num_ranks);
+    check<ShapeError>(num_bytes == expected, call, ": expected ", expected, " bytes for ",
+                      blocks.size(), " blocks, got ", num_bytes);
+    for (const BlockId block : blocks) {
+      check<ShapeError>(ranks_[0].kv && block >= 0 && block < ranks_[0].kv->num_blocks(), call,
+                        ": there is no block ", block);
+    }
+  }
+
+  /// Calls `copy(backend, elements, byte offset in all ranks' copy, count)` for every layer of
+  /// every block of every rank, on the rank's thread.
+  template <class Copy>
+  void for_each_tile(std::span<const BlockId> blocks, const Copy& copy) {
+    const KvShape shape = kv_shape();
+    const auto count = static_cast<std::size_t>(shape.block_elements());
+    const auto num_layers = static_cast<std::size_t>(shape.num_layers);
+    on_all_ranks([&](Rank& rank) {
+      const std::size_t first = static_cast<std::size_t>(rank.comm.rank()) * blocks.size();
+      for (std::size_t i = 0; i < blocks.size(); ++i) {
+        for (std::size_t layer = 0; layer < num_layers; ++layer) {
+          const KvView<KvElement> kv = rank.kv->layer(static_cast<std::int64_t>(layer));
+          copy(*rank.backend, kv.k(blocks[i], 0),
+               ((first + i) * num_layers + layer) * count * sizeof(KvElement), count);
+        }
+      }
+    });
+  }
+
+  /// Computes logits on all ranks of this process; those of the first go to `out`, if given.
+  void compute_logits(const StepInputs& inputs, const MatrixView<float>* out) {
+    on_all_ranks([&](Rank& rank) {
+      if (&rank == &ranks_[0] && out != nullptr)
+        return rank.executor->run_logits(inputs, *rank.kv, *out);
+      const std::int64_t m = inputs.num_samples(), n = rank.network.vocab_size();
+      std::vector<float> ignored(static_cast<std::size_t>(m * n));
+      rank.executor->run_logits(inputs, *rank.kv, {ignored.data(), {m, n}});
+    });
+  }
+
+  /// A follower looks whether its oldest step is done. Throws when that has failed.
+  void retire() {
+    if (ranks_.is_done(slots_.oldest())) return end_step();
+    link_->check_alive();
+    if (ranks_.watchdog().is_late()) ranks_.wait(slots_.oldest());
+    std::this_thread::yield();
+  }
+
+  /// Calls `task(rank)` on every rank's thread, with its device being the current one.
+  template <class Task>
+  void on_all_ranks(const Task& task) {
+    if (broken_) std::rethrow_exception(broken_);
+    guard([&] { ranks_.on_all(task); });
+  }
+
+  /// Calls `work`. When it throws, it is the end for all ranks, or for one rank's step.
+  template <class Work>
+  void guard(const Work& work) {
+    try {
+      work();
+    } catch (...) {
+      std::rethrow_exception(give_up());
+    }
+  }
+
+  /// The same for all ranks of this process. Returns what to throw: of several ranks the first
+  /// error, wherever it was, counts until `reset`, and so does that of one that hangs.
+  [[nodiscard]] std::exception_ptr give_up() {
+    if (config_.num_ranks == 1 && !ranks_.watchdog().has_bitten()) return std::current_exception();
+    ranks_.group()->release_others();
+    if (broken_) return broken_;
+    broken_ = std::current_exception();
+    try {
+      if (link_) link_->check_alive();
+    } catch (const Error&) {
+      broken_ = std::current_exception();
+    }
+    return broken_;
+  }
+
+  RunnerConfig config_;
+  StepSlots slots_;
+  std::exception_ptr broken_;  // of the rank that failed first, if there are several, or hangs
+  RankTeam<Model, Policy> ranks_;
+  RunnerLink link_;  // last: `abort` is called no more afterwards
+};
+
+}  // namespace nanovllm
+
+#include "nanovllm/engine/runner/runner.inc"

@@ -1,0 +1,66 @@
+#pragma once
+/// What computes steps, seen from the engine: `Runner`, whatever its model and its backend are.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/engine/runner/health.hpp"
+#include "nanovllm/engine/step/sample_batch.hpp"
+#include "nanovllm/engine/step/step_inputs.hpp"
+#include "nanovllm/engine/step/step_results.hpp"
+#include "nanovllm/kv/kv_config.hpp"
+
+namespace nanovllm {
+
+/// See `Runner` for what each call does. A virtual call a step costs nothing beside the step, and
+/// saves a user the compilation of the engine's core for every model, and of the model for every
+/// scheduling policy.
+class StepRunner {
+ public:
+  StepRunner() = default;
+  StepRunner(const StepRunner&) = delete;
+  StepRunner& operator=(const StepRunner&) = delete;
+  virtual ~StepRunner() = default;
+
+  // ---- Start-up ----
+  [[nodiscard]] virtual KvShape kv_shape() const = 0;
+  [[nodiscard]] virtual std::size_t available_memory() = 0;
+  virtual void allocate_kv(std::int32_t num_blocks, std::int32_t num_host_blocks = 0) = 0;
+
+  // ---- Steps ----
+  virtual void launch(const StepInputs& inputs) = 0;
+  /// Whether there may be open steps (`StepInputs::is_open`), which `sample` draws for.
+  [[nodiscard]] virtual bool edits_logits() const { return false; }
+  virtual void sample(const SampleInputs&) { throw Error("sample: there are no open steps"); }
+  virtual StepResults wait() = 0;
+  /// Whether steps are computed behind the host's back, and not by `launch` itself.
+  [[nodiscard]] virtual bool is_asynchronous() const = 0;
+  /// From how many keys saved on it makes use of what `StepInputs` finds that decodes have in
+  /// common; unset: never.
+  [[nodiscard]] virtual std::optional<std::int64_t> share_reads_from() const { return {}; }
+
+  // ---- The pool's contents, while no step is under way ----
+  virtual void read_blocks(std::span<const BlockId> blocks, std::span<std::byte> bytes) = 0;
+  virtual void write_blocks(std::span<const BlockId> blocks, std::span<const std::byte> bytes) = 0;
+
+  /// Where a block of the host's pool is: its pieces, rank by rank and layer by layer, which may be
+  /// read and written while no step copies the block.
+  [[nodiscard]] virtual std::vector<std::span<std::byte>> host_block(BlockId block) = 0;
+
+  virtual void run_worker() = 0;
+
+  // ---- How it is ----
+  [[nodiscard]] virtual Health health() const = 0;
+  virtual void reset() = 0;
+  [[nodiscard]] virtual int num_ranks() const = 0;
+  [[nodiscard]] virtual std::string describe_backend() const = 0;
+  [[nodiscard]] virtual std::string executor_name() const = 0;
+};
+
+}  // namespace nanovllm

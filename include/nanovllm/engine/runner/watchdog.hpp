@@ -1,0 +1,170 @@
+#pragma once
+/// The time that steps take, and what became of the last one.
+
+#include <chrono>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/runner/health.hpp"
+
+namespace nanovllm {
+
+/// Watches the oldest step under way, if there is one. `health` may be called from any thread; the
+/// rest belongs to the runner's caller.
+class Watchdog {
+  using Clock = std::chrono::steady_clock;
+  using Seconds = std::chrono::duration<double>;
+
+ public:
+  /// Throws ConfigError for a limit that is not positive.
+  explicit Watchdog(std::optional<Seconds> limit);
+
+  void begin_step();
+  /// `more`: there is another behind it, whose time begins now.
+  void end_step(bool more);
+
+  /// What became of the last step.
+  void well();
+  void failed(const std::exception_ptr& error);
+
+  [[nodiscard]] bool has_limit() const { return limit_.has_value(); }
+  /// What a step may take. There is a limit.
+  [[nodiscard]] Clock::duration limit() const {
+    return std::chrono::duration_cast<Clock::duration>(*limit_);
+  }
+  [[nodiscard]] std::string limit_text() const;
+  [[nodiscard]] bool is_late() const;
+
+  /// The ranks were made anew: what became of steps before does not count.
+  void renewed();
+
+  /// The step under way has been given up, and these ranks did not come back when they were
+  /// released. Returns what to say about it.
+  [[nodiscard]] std::string bite(const std::vector<int>& hanging);
+  /// A step was given up since the last that went well.
+  [[nodiscard]] bool has_bitten() const { return has_bitten_; }
+
+  [[nodiscard]] Health health() const;
+
+ private:
+  struct Failure {
+    std::string reason;
+    Clock::time_point when;
+  };
+
+  [[nodiscard]] static double since(Clock::time_point when) {
+    return Seconds(Clock::now() - when).count();
+  }
+  [[nodiscard]] double seconds_under_way() const;
+  /// "2.50 s".
+  [[nodiscard]] static std::string seconds_text(double seconds);
+
+  const std::optional<Seconds> limit_;
+  bool has_bitten_ = false;
+  mutable std::mutex mutex_;  // guards what follows
+  std::optional<Clock::time_point> begun_;
+  std::optional<Failure> failure_;
+  bool is_unproven_ = false;
+};
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include <cstdio>
+#include <utility>
+
+#include "nanovllm/core/error.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE Watchdog::Watchdog(std::optional<Seconds> limit) : limit_(limit) {
+  check<ConfigError>(!limit_ || (limit_->count() > 0 && limit_->count() < 1e9),
+                     "step_timeout must be > 0 and < 1e9 s, got ", limit_ ? limit_->count() : 0);
+}
+
+NANOVLLM_INLINE void Watchdog::begin_step() {
+  const std::lock_guard lock(mutex_);
+  begun_ = Clock::now();
+}
+
+NANOVLLM_INLINE void Watchdog::end_step(bool more) {
+  const std::lock_guard lock(mutex_);
+  begun_.reset();
+  if (more) begun_ = Clock::now();
+}
+
+NANOVLLM_INLINE void Watchdog::well() {
+  const std::lock_guard lock(mutex_);
+  failure_.reset();
+  is_unproven_ = false;
+  has_bitten_ = false;
+}
+
+NANOVLLM_INLINE void Watchdog::renewed() {
+  const std::lock_guard lock(mutex_);
+  failure_.reset();
+  is_unproven_ = true;
+  has_bitten_ = false;
+}
+
+NANOVLLM_INLINE void Watchdog::failed(const std::exception_ptr& error) {
+  std::string reason = "cannot go on";
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    reason = e.what();
+  } catch (...) {  // no words
+  }
+  const std::lock_guard lock(mutex_);
+  if (failure_ && failure_->reason == reason) return;
+  failure_ = Failure{std::move(reason), Clock::now()};
+}
+
+NANOVLLM_INLINE std::string Watchdog::limit_text() const { return seconds_text(limit_->count()); }
+
+NANOVLLM_INLINE bool Watchdog::is_late() const {
+  return limit_ && seconds_under_way() > limit_->count();
+}
+
+NANOVLLM_INLINE std::string Watchdog::bite(const std::vector<int>& hanging) {
+  has_bitten_ = true;
+  std::string who;
+  for (const int& rank : hanging)
+    who += concat(&rank == hanging.data() ? "rank " : " and rank ", rank);
+  if (!who.empty()) who += hanging.size() == 1 ? " hangs: " : " hang: ";
+  return concat(who, "a step has not ended after ", seconds_text(seconds_under_way()),
+                ", its limit (step_timeout) is ", limit_text());
+}
+
+NANOVLLM_INLINE Health Watchdog::health() const {
+  const double seconds = seconds_under_way();
+  const std::lock_guard lock(mutex_);
+  if (failure_) return {Health::State::failed, failure_->reason, since(failure_->when)};
+  if (limit_ && seconds > limit_->count()) {
+    return {Health::State::hung,
+            concat("a step has been running for ", seconds_text(seconds), ", its limit is ",
+                   limit_text()),
+            seconds};
+  }
+  return {Health::State::ok, {}, seconds, is_unproven_};
+}
+
+NANOVLLM_INLINE double Watchdog::seconds_under_way() const {
+  const std::lock_guard lock(mutex_);
+  return begun_ ? since(*begun_) : 0;
+}
+
+NANOVLLM_INLINE std::string Watchdog::seconds_text(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.2f s", seconds);
+  return text;
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

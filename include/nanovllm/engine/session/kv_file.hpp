@@ -1,0 +1,277 @@
+#pragma once
+/// Keys and values in files: whose they are, and the way between a runner's blocks and a file.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/runner/step_runner.hpp"
+#include "nanovllm/io/json.hpp"
+#include "nanovllm/io/section_file.hpp"
+#include "nanovllm/kv/cached_block.hpp"
+#include "nanovllm/kv/kv_rows.hpp"
+
+namespace nanovllm {
+
+class Checkpoint;
+
+/// The files of sessions and of prefix caches. Their sections are
+///
+///     what it is     a JSON object: "kind", "model" (a KvIdentity), and what the kind has besides
+///     the tokens     of the kind's own form
+///     the number of rows, u64
+///     rows of K/V    of as many tokens as it takes: see KvRows. Sections of some megabytes.
+inline constexpr SectionFormat kKvFormat{.magic = "nanovllm-kv\n", .version = 1};
+
+/// Names and values that must be equal for the keys and values of one engine to be another's:
+/// sizes, element types, the config and a hash over a part of every weight.
+using KvIdentity = std::vector<std::pair<std::string, std::string>>;
+
+/// Of the tensors' names, types, shapes and of some pages of each, at its beginning, middle and
+/// end; and of config.json.
+[[nodiscard]] KvIdentity identity_of(const Checkpoint& checkpoint);
+
+/// Begins a file with what it is. `fields` is an object that "kind" and "model" are added to.
+void write_kv_header(SectionWriter& file, std::string_view kind, const KvIdentity& identity,
+                     Json fields);
+
+/// Throws LoadError unless the file is of this kind and of this model, naming the first thing that
+/// differs. Returns the object.
+[[nodiscard]] Json read_kv_header(SectionReader& file, std::string_view kind,
+                                  const KvIdentity& identity);
+
+/// Adds the first `counts[i]` tokens of each `blocks[i]`, in this order. No step may be under way.
+void write_kv(SectionWriter& file, StepRunner& runner, std::span<const BlockId> blocks,
+              std::span<const std::int32_t> counts);
+
+/// The rows of all tokens, with which the file ends. They are valid as long as `file`.
+[[nodiscard]] std::vector<const std::byte*> read_kv(SectionReader& file, const KvRows& layout);
+
+/// Fills the first `counts[i]` slots of each `blocks[i]` with the next `rows`. The other slots
+/// become zero. No step may be under way.
+void upload_kv(StepRunner& runner, std::span<const BlockId> blocks,
+               std::span<const std::int32_t> counts, std::span<const std::byte* const> rows);
+
+/// The section of a prefix cache's tokens: for each entry its parent, the number of its tokens and
+/// they themselves, all of them i32.
+void write_entries(SectionWriter& file, std::span<const CachedBlock> entries);
+
+/// The reverse; blocks are 0. Throws LoadError for what is no list of entries of a pool with this
+/// block size and a model of this vocabulary.
+[[nodiscard]] std::vector<CachedBlock> read_entries(SectionReader& file, std::int64_t block_size,
+                                                    std::int64_t vocab_size);
+
+/// A section of token ids.
+void write_tokens(SectionWriter& file, std::span<const TokenId> tokens);
+[[nodiscard]] std::vector<TokenId> read_tokens(SectionReader& file);
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <filesystem>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/io/json_fields.hpp"
+#include "nanovllm/io/mapped_file.hpp"
+#include "nanovllm/io/safetensors.hpp"
+
+namespace nanovllm {
+
+namespace detail {
+
+/// Bytes that go through host memory at a time, or one block if that is more.
+inline constexpr std::size_t kKvPieceBytes = std::size_t{16} << 20;
+
+NANOVLLM_INLINE std::size_t blocks_a_piece(const KvRows& layout) {
+  return std::max<std::size_t>(1, kKvPieceBytes / layout.block_bytes(1));
+}
+
+NANOVLLM_INLINE KvRows layout_of(const StepRunner& runner) {
+  return KvRows(runner.kv_shape(), runner.num_ranks());
+}
+
+/// 16 hexadecimal digits.
+NANOVLLM_INLINE std::string hex(std::uint64_t value) {
+  std::string out(16, '0');
+  for (std::size_t i = 16; i-- > 0; value >>= 4) out[i] = "0123456789abcdef"[value & 15];
+  return out;
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE KvIdentity identity_of(const Checkpoint& checkpoint) {
+  constexpr std::size_t kSample = 4096;
+  std::uint64_t hash = 0;
+  const auto add = [&hash](const void* data, std::size_t size) { hash = XXH64(data, size, hash); };
+  for (const Checkpoint::Entry& entry : checkpoint.tensors()) {
+    add(entry.tensor->name.data(), entry.tensor->name.size());
+    const std::span<const std::byte> data = entry.data();
+    const std::size_t size = data.size(), part = std::min(size, kSample);
+    add(&size, sizeof size);
+    for (const std::size_t at : {std::size_t{0}, (size - part) / 2, size - part})
+      add(data.data() + at, part);
+  }
+  const MappedFile config(checkpoint.directory() / "config.json");
+  return {{"config.json", detail::hex(XXH64(config.bytes().data(), config.bytes().size(), 0))},
+          {"weights", detail::hex(hash)}};
+}
+
+NANOVLLM_INLINE void write_kv_header(SectionWriter& file, std::string_view kind,
+                                     const KvIdentity& identity, Json fields) {
+  Json model = Json::object();
+  for (const auto& [name, value] : identity) model[name] = value;
+  fields["kind"] = std::string(kind);
+  fields["model"] = std::move(model);
+  file.write(fields.dump());
+}
+
+NANOVLLM_INLINE Json read_kv_header(SectionReader& file, std::string_view kind,
+                                    const KvIdentity& identity) {
+  Json header = parse_json_object<LoadError>(file.read_text("the header"), file.name());
+  const auto text = [&](const Json* value) {
+    return value != nullptr && value->is_string() ? value->string() : std::string("nothing");
+  };
+  const std::string got = text(header.find("kind"));
+  check<LoadError>(got == kind, file.name(), ": expected the file of a ", kind, ", got that of a ",
+                   got);
+  const Json* const model = header.find("model");
+  check<LoadError>(model != nullptr && model->is_object(), file.name(),
+                   ": expected the model that it is of, got nothing");
+  for (const auto& [name, value] : identity) {
+    const std::string saved = text(model->find(name));
+    check<LoadError>(saved == value, file.name(), " is of another model: ", name, ": expected ",
+                     value, ", got ", saved);
+  }
+  return header;
+}
+
+NANOVLLM_INLINE void write_kv(SectionWriter& file, StepRunner& runner,
+                              std::span<const BlockId> blocks,
+                              std::span<const std::int32_t> counts) {
+  const KvRows layout = detail::layout_of(runner);
+  std::uint64_t num_rows = 0;
+  for (const std::int32_t count : counts) num_rows += static_cast<std::uint64_t>(count);
+  file.write(std::as_bytes(std::span(&num_rows, 1)));
+  const std::size_t most = detail::blocks_a_piece(layout);
+  std::vector<std::byte> in_blocks, rows;
+  for (std::size_t first = 0; first < blocks.size(); first += most) {
+    const std::size_t num_blocks = std::min(most, blocks.size() - first);
+    in_blocks.resize(layout.block_bytes(num_blocks));
+    runner.read_blocks(blocks.subspan(first, num_blocks), in_blocks);
+    rows.clear();
+    for (std::size_t block = 0; block < num_blocks; ++block) {
+      for (std::int32_t slot = 0; slot < counts[first + block]; ++slot) {
+        rows.resize(rows.size() + layout.row_bytes());
+        layout.read(in_blocks, num_blocks, block, static_cast<std::size_t>(slot),
+                    rows.data() + rows.size() - layout.row_bytes());
+      }
+    }
+    file.write(rows);
+  }
+}
+
+NANOVLLM_INLINE std::vector<const std::byte*> read_kv(SectionReader& file, const KvRows& layout) {
+  const std::span<const std::byte> count = file.read("the number of rows");
+  std::uint64_t num_rows = 0;
+  check<LoadError>(count.size() == sizeof num_rows, file.name(), ": expected a number of ",
+                   sizeof num_rows, " bytes, got ", count.size());
+  std::memcpy(&num_rows, count.data(), sizeof num_rows);
+  std::vector<const std::byte*> rows;
+  while (rows.size() < num_rows) {
+    const std::span<const std::byte> piece = file.read("keys and values");
+    const std::size_t num_here = piece.size() / layout.row_bytes();
+    check<LoadError>(num_here > 0 && piece.size() % layout.row_bytes() == 0 &&
+                         num_here <= num_rows - rows.size(),
+                     file.name(), ": expected keys and values of up to ", num_rows - rows.size(),
+                     " tokens, ", layout.row_bytes(), " bytes each, got ", piece.size(), " bytes");
+    for (std::size_t i = 0; i < num_here; ++i)
+      rows.push_back(piece.data() + i * layout.row_bytes());
+  }
+  file.finish();
+  return rows;
+}
+
+NANOVLLM_INLINE void upload_kv(StepRunner& runner, std::span<const BlockId> blocks,
+                               std::span<const std::int32_t> counts,
+                               std::span<const std::byte* const> rows) {
+  const KvRows layout = detail::layout_of(runner);
+  const std::size_t most = detail::blocks_a_piece(layout);
+  std::vector<std::byte> in_blocks;
+  auto row = rows.begin();
+  for (std::size_t first = 0; first < blocks.size(); first += most) {
+    const std::size_t num_blocks = std::min(most, blocks.size() - first);
+    in_blocks.assign(layout.block_bytes(num_blocks), std::byte{0});
+    for (std::size_t block = 0; block < num_blocks; ++block) {
+      for (std::int32_t slot = 0; slot < counts[first + block]; ++slot)
+        layout.write(in_blocks, num_blocks, block, static_cast<std::size_t>(slot), *row++);
+    }
+    runner.write_blocks(blocks.subspan(first, num_blocks), in_blocks);
+  }
+}
+
+NANOVLLM_INLINE void write_tokens(SectionWriter& file, std::span<const TokenId> tokens) {
+  file.write(std::as_bytes(tokens));
+}
+
+NANOVLLM_INLINE std::vector<TokenId> read_tokens(SectionReader& file) {
+  const std::span<const std::byte> bytes = file.read("the tokens");
+  check<LoadError>(bytes.size() % sizeof(TokenId) == 0, file.name(), ": expected tokens of ",
+                   sizeof(TokenId), " bytes, got ", bytes.size(), " bytes");
+  std::vector<TokenId> tokens(bytes.size() / sizeof(TokenId));
+  if (!tokens.empty()) std::memcpy(tokens.data(), bytes.data(), bytes.size());
+  return tokens;
+}
+
+NANOVLLM_INLINE void write_entries(SectionWriter& file, std::span<const CachedBlock> entries) {
+  std::vector<TokenId> out;
+  for (const CachedBlock& entry : entries) {
+    out.push_back(entry.parent);
+    out.push_back(static_cast<TokenId>(entry.tokens.size()));
+    out.insert(out.end(), entry.tokens.begin(), entry.tokens.end());
+  }
+  write_tokens(file, out);
+}
+
+NANOVLLM_INLINE std::vector<CachedBlock> read_entries(SectionReader& file, std::int64_t block_size,
+                                                      std::int64_t vocab_size) {
+  const std::vector<TokenId> all = read_tokens(file);
+  std::vector<CachedBlock> entries;
+  for (std::size_t at = 0; at < all.size();) {
+    const std::size_t left = all.size() - at;
+    const std::int32_t parent = all[at];
+    const std::int32_t count = left > 1 ? all[at + 1] : 0;
+    check<LoadError>(
+        count >= 1 && count <= block_size && static_cast<std::size_t>(count) <= left - 2,
+        file.name(), ": expected an entry of 1 to ", block_size, " tokens, got ", count);
+    const bool is_behind =
+        parent == -1 ||
+        (parent >= 0 && parent < std::ssize(entries) &&
+         std::ssize(entries[static_cast<std::size_t>(parent)].tokens) == block_size);
+    check<LoadError>(is_behind, file.name(), ": expected entry ", entries.size(),
+                     " to be behind a full one before it, got ", parent);
+    const auto first = all.begin() + static_cast<std::ptrdiff_t>(at) + 2;
+    entries.push_back({.block = 0, .parent = parent, .tokens = {first, first + count}});
+    for (const TokenId token : entries.back().tokens) {
+      check<LoadError>(token >= 0 && token < vocab_size, file.name(), ": expected tokens in [0, ",
+                       vocab_size, "), got ", token);
+    }
+    at += 2 + static_cast<std::size_t>(count);
+  }
+  return entries;
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

@@ -1,0 +1,60 @@
+#pragma once
+/// What sessions ask of the engine that they belong to.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "nanovllm/engine/request/frontend.hpp"
+#include "nanovllm/engine/request/inbox.hpp"
+#include "nanovllm/engine/session/kv_file.hpp"
+#include "nanovllm/sched/sequence.hpp"
+
+namespace nanovllm {
+
+/// The engine's core as sessions see it. A held sequence is one of HeldSequences. Thread-safe;
+/// every call waits for the step that another thread is in.
+class SessionStore {
+ public:
+  virtual ~SessionStore() = default;
+
+  /// From now on requests may continue `held`, which is fresh. It stays where it is until
+  /// `close_session`, and as long as requests that continue it live.
+  virtual void open_session(Sequence& held) = 0;
+  /// `held` gives back its blocks, and nothing can continue it.
+  virtual void close_session(Sequence& held) noexcept = 0;
+  /// `held` gives back its blocks.
+  virtual void clear_session(Sequence& held) noexcept = 0;
+  /// Opens `to`, which holds the blocks that `from` does. Throws std::bad_alloc, having changed
+  /// nothing.
+  virtual void fork_session(const Sequence& from, Sequence& to) = 0;
+
+  // The next two wait for the steps under way, and steps wait for them.
+
+  /// Adds to `file` the keys and values that `held` has of the beginning of `tokens`.
+  virtual void save_session(const Sequence& held, std::span<const TokenId> tokens,
+                            SectionWriter& file) = 0;
+  /// Opens `held`, which holds the first of `tokens`, one for each of `rows`, as far as there is
+  /// room. Throws what the runner throws, having changed nothing.
+  virtual void load_session(Sequence& held, std::vector<TokenId> tokens,
+                            std::span<const std::byte* const> rows) = 0;
+};
+
+/// What a session needs of its engine. The engine owns it; a session has a weak pointer, and a
+/// strong one for the time of a call. ~Engine lets go of its own and waits until the last of these
+/// calls has returned.
+struct SessionHost {
+  Frontend& frontend;
+  Inbox& inbox;
+  SessionStore& store;
+  KvIdentity identity{};         ///< of its keys and values
+  KvRows layout;                 ///< of a file's rows
+  std::function<void()> step{};  ///< one step of the engine, callbacks included
+  std::promise<void> in_use{};   ///< broken with the host: ~Engine waits for that
+};
+
+}  // namespace nanovllm

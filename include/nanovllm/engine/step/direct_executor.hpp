@@ -1,0 +1,133 @@
+#pragma once
+/// Runs steps on a backend whose ops are done when they return.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/limits.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/engine/request/edit_chain.hpp"
+#include "nanovllm/engine/step/executor_steps.hpp"
+#include "nanovllm/engine/step/sample_batch.hpp"
+#include "nanovllm/engine/step/step_inputs.hpp"
+#include "nanovllm/engine/step/step_kv.hpp"
+#include "nanovllm/engine/step/step_memory.hpp"
+#include "nanovllm/engine/step/step_results.hpp"
+#include "nanovllm/model/forward_batch.hpp"
+#include "nanovllm/model/model.hpp"
+#include "nanovllm/ops/logits_functor.hpp"
+#include "nanovllm/ops/sampler.hpp"
+#include "nanovllm/ops/unpack_step.hpp"
+
+namespace nanovllm {
+
+/// One rank's steps: `launch` computes, `wait` hands out. All ranks of a group have the same logits
+/// and draw the same tokens.
+template <class Network, class Backend, class Pool, class Functor = NoLogitsFunctor>
+class DirectExecutor {
+  template <class U>
+  using Buffer = typename Backend::template Buffer<U>;
+
+ public:
+  /// Allocates for steps within `limits` of sequences of `max_blocks` blocks. `network` and
+  /// `backend` must outlive the executor.
+  DirectExecutor(Network& network, Backend& backend, const StepLimits& limits,
+                 std::int64_t max_blocks)
+      : network_(network),
+        backend_(backend),
+        max_num_seqs_(limits.max_num_seqs),
+        memory_({.limits = limits, .max_blocks = max_blocks}),
+        logits_(static_cast<std::size_t>(limits.max_num_seqs * network.padded_vocab_size())),
+        edits_(limits, network.vocab_size()) {}
+
+  /// Nothing takes memory later, and nothing needs to be recorded.
+  [[nodiscard]] std::size_t profile_run(Pool&) { return 0; }
+  void capture(Pool&) {}
+
+  /// Computes a step in `slot`, 0 and 1 in turn; an open one but for the draw. Tokens that are not
+  /// known are those that the step in the other slot drew.
+  void launch(int slot, const StepInputs& inputs, Pool& kv) {
+    const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();
+    const StepResults before = results_[static_cast<std::size_t>(1 - slot)].view();
+    MatrixView<float> logits = logits_view(m);
+    const SamplingBatch sampling = forward(inputs, before.tokens, kv, logits);
+    auto& results = results_[static_cast<std::size_t>(slot)];
+    results.resize(m, top);
+    if (m == 0 || inputs.is_open()) return;
+    logits.extents[1] = network_.vocab_size();
+    backend_.run(SampleArgs{.logits = logits,
+                            .batch = sampling,
+                            .tokens = {results.tokens.data(), {m}},
+                            .logprobs = {results.logprobs.data(), {m}},
+                            .top_tokens = {results.top_tokens.data(), {m, top}},
+                            .top_logprobs = {results.top_logprobs.data(), {m, top}},
+                            .plain = inputs.all_plain()});
+  }
+
+  /// Draws for the step in `slot`, an open one that was launched last.
+  void sample(int slot, const SampleInputs& inputs) requires EditOpsLike<Backend> {
+    const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();
+    auto& results = results_[static_cast<std::size_t>(slot)];
+    check<ShapeError>(results.num_samples == m, "sample: the step has ", results.num_samples,
+                      " rows of logits, but ", m, " are to be drawn from");
+    results.resize(m, top);
+    const std::byte* const base = inputs.bytes().data();
+    const auto chosen = lists_at<TokenId>(base, inputs.fields().edits.chosen);
+    if (inputs.num_chosen() > 0) results.resize_chosen(chosen.starts);
+    MatrixView<float> logits = logits_view(m);
+    logits.extents[1] = network_.vocab_size();
+    const StepResults before = results_[static_cast<std::size_t>(1 - slot)].view();
+    edits_.run(backend_, inputs, base, before.tokens, logits,
+               {.tokens = {results.tokens.data(), {m}},
+                .logprobs = {results.logprobs.data(), {m}},
+                .top_tokens = {results.top_tokens.data(), {m, top}},
+                .top_logprobs = {results.top_logprobs.data(), {m, top}},
+                .chosen = {results.chosen_logprobs.data(), {inputs.num_chosen()}}},
+               [] {});
+  }
+
+  /// What the step in `slot` drew, valid until the slot's next launch.
+  [[nodiscard]] StepResults wait(int slot) const {
+    return results_[static_cast<std::size_t>(slot)].view();
+  }
+
+  /// Computes a step without drawing and copies its logits to `out`, [m, vocab_size].
+  void run_logits(const StepInputs& inputs, Pool& kv, MatrixView<float> out) {
+    const MatrixView<float> logits = logits_view(inputs.num_samples());
+    static_cast<void>(forward(inputs, {}, kv, logits));
+    for (std::int64_t i = 0; i < logits.extent(0); ++i)
+      backend_.download(logits.at(i), out.at(i), static_cast<std::size_t>(out.extent(1)));
+  }
+
+ private:
+  [[nodiscard]] MatrixView<float> logits_view(std::int64_t m) {
+    check<ShapeError>(m <= max_num_seqs_, "run: at most ", max_num_seqs_, " samples a step, got ",
+                      m);
+    return {logits_.data(), {m, network_.padded_vocab_size()}};
+  }
+
+  /// Everything but the sampler, whose settings it returns.
+  SamplingBatch forward(const StepInputs& inputs, VectorView<const TokenId> previous, Pool& kv,
+                        MatrixView<float> logits) {
+    UnpackStepArgs unpack{.previous = previous};
+    const StepBatch<ViewOf> step = memory_.views(inputs.fields(), inputs.bytes().data(), unpack);
+    backend_.run(unpack);
+    StepKv<Backend, Pool> step_kv(
+        backend_, kv,
+        {.down = step.copies_down, .inside = step.block_copies, .up = step.copies_up});
+    network_.forward(forward_batch(step, inputs), step_kv, logits);
+    return step.sampling;
+  }
+
+  Network& network_;
+  Backend& backend_;
+  std::int64_t max_num_seqs_;
+  StepMemory<Backend::template Buffer, /*kPadded=*/false> memory_;
+  Buffer<float> logits_;  // [max_num_seqs, padded vocab]
+  EditChain<Backend, Functor> edits_;
+  std::array<StepResultsMemory<Backend::template Buffer>, 2> results_;
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,29 @@
+#pragma once
+/// What all executors do alike with a step's views.
+
+#include <type_traits>
+#include <utility>
+
+#include "nanovllm/engine/step/step_batch.hpp"
+#include "nanovllm/engine/step/step_inputs.hpp"
+#include "nanovllm/model/forward_batch.hpp"
+#include "nanovllm/ops/backend.hpp"
+#include "nanovllm/ops/swap_blocks.hpp"
+
+namespace nanovllm {
+
+/// The model's part of `step`, which are views of `inputs`.
+[[nodiscard]] inline ForwardBatch forward_batch(const StepBatch<ViewOf>& step,
+                                                const StepInputs& inputs) {
+  return {step.forward, inputs.num_decodes(), inputs.has_prefix(), inputs.has_chunk_rows()};
+}
+
+/// The elements of a pool.
+template <class Pool>
+using KvElementOf = std::remove_pointer_t<decltype(std::declval<Pool&>().layer(0).data)>;
+
+/// Whether blocks of `Pool` can be copied to host memory and back.
+template <class Backend, class Pool>
+inline constexpr bool kSwapsBlocks = RunsOp<Backend, SwapBlocksArgs<KvElementOf<Pool>>>;
+
+}  // namespace nanovllm

@@ -1,0 +1,499 @@
+#pragma once
+/// Runs steps on a backend that works behind the host's back: one copy in, one graph or a chain of
+/// launches, one copy out.
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/limits.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/engine/request/edit_chain.hpp"
+#include "nanovllm/engine/step/executor_steps.hpp"
+#include "nanovllm/engine/step/largest_step.hpp"
+#include "nanovllm/engine/step/sample_batch.hpp"
+#include "nanovllm/engine/step/step_graphs.hpp"
+#include "nanovllm/engine/step/step_inputs.hpp"
+#include "nanovllm/engine/step/step_kv.hpp"
+#include "nanovllm/engine/step/step_memory.hpp"
+#include "nanovllm/engine/step/step_results.hpp"
+#include "nanovllm/model/forward_batch.hpp"
+#include "nanovllm/model/model.hpp"
+#include "nanovllm/ops/backend.hpp"
+#include "nanovllm/ops/copy_blocks.hpp"
+#include "nanovllm/ops/logits_functor.hpp"
+#include "nanovllm/ops/publish_results.hpp"
+#include "nanovllm/ops/sampler.hpp"
+#include "nanovllm/ops/unpack_step.hpp"
+
+namespace nanovllm {
+
+/// One rank's steps. The life of a step:
+///
+///     launch   inputs → pinned memory → device           one copy, beside the step under way where
+///                                                        the backend has UploadsEarly
+///              decodes alone: the graph of their size: unpack_step (ahead of it unless the
+///              backend ReplaysWithInputs), forward, sample, and publish_results where the
+///              backend has it
+///              otherwise: unpack_step, forward, sample, kernel by kernel
+///              what was drawn → pinned memory, unless published; an event behind it
+///     sample   for open steps, whose launch ends with the logits: SampleInputs → device, the ops
+///              of EditChain, what was drawn → pinned memory
+///     wait     until the event
+///
+/// What a step draws stays on the device, too, where the next step finds the tokens that the host
+/// does not know yet. All ranks of a group have the same logits and draw the same tokens.
+template <class Network, class Backend, class Pool, class Functor = NoLogitsFunctor>
+class GraphExecutor {
+  template <class U>
+  using Buffer = typename Backend::template Buffer<U>;
+  template <class U>
+  using HostBuffer = typename Backend::template HostBuffer<U>;
+  /// A graph, and whether it unpacks its inputs itself.
+  struct StepGraph {
+    typename Backend::Graph graph;
+    bool unpacks = false;
+  };
+  using SizedGraph = typename StepGraphs<StepGraph>::Sized;
+
+  /// Whether graphs write what they draw to the host's memory themselves.
+  static constexpr bool kPublishes = RunsOp<Backend, PublishResultsArgs>;
+
+  /// Whether graphs may unpack their inputs themselves.
+  static constexpr bool kUnpacksInGraphs = ReplaysWithInputs<Backend>;
+
+  /// Whether steps whose rows are all plain have graphs of their own, and the network draws them.
+  static constexpr bool kHasPlainSteps = requires { requires Backend::kSamplesPlainRows; };
+  static constexpr bool kForwardSamples = SamplesPlainSteps<Network, StepKv<Backend, Pool>>;
+
+ public:
+  /// Allocates for steps within `limits` of sequences of `max_blocks` blocks. `network` and
+  /// `backend` must outlive the executor.
+  GraphExecutor(Network& network, Backend& backend, const StepLimits& limits,
+                std::int64_t max_blocks)
+      : network_(network),
+        backend_(backend),
+        limits_(limits),
+        max_blocks_(max_blocks),
+        logits_(elements(limits_.max_num_seqs * network.padded_vocab_size())),
+        memory_({.limits = limits, .max_blocks = max_blocks, .list_room = kGraphListRoom}),
+        edits_(limits, network.vocab_size()) {
+    drawn_.resize(limits_.max_num_seqs, kGraphLogprobs);
+    for (StepSlot& slot : slots_) slot.results.resize(limits_.max_num_seqs, 0);
+    if constexpr (kPublishes) place_ = Buffer<ResultsPlace>(1);
+  }
+
+  /// Waits for what is under way: it uses this executor's memory, the network's and the pool's.
+  ~GraphExecutor() {
+    try {
+      backend_.synchronize();
+    } catch (...) {  // the step's error was for `wait`
+    }
+  }
+
+  GraphExecutor(const GraphExecutor&) = delete;
+  GraphExecutor& operator=(const GraphExecutor&) = delete;
+
+  /// Records a graph for every size of `graph_sizes(max_num_seqs)`, the largest first, and further
+  /// ones for steps of plain rows, where the backend has a shorter way for them, and for steps whose
+  /// sequences share prefixes, where the limits allow for such. Each is run once on padding before,
+  /// which loads its kernels. `kv` must stay where it is.
+  void capture(Pool& kv) {
+    // Page-locked memory that grows waits for the device: as much as the largest step has needed.
+    grow(slots_[1].inputs, static_cast<std::int64_t>(slots_[0].inputs.size()));
+    graphs_.clear();
+    for (const std::int64_t size : graph_sizes(limits_.max_num_seqs)) {
+      graphs_.add(Recorded::step, size, record(size, kv, Recorded::step));
+      if (kHasPlainSteps)
+        graphs_.add(Recorded::plain_step, size, record(size, kv, Recorded::plain_step));
+      if (shares_prefixes(size))
+        graphs_.add(Recorded::sharing_step, size, record(size, kv, Recorded::sharing_step));
+    }
+    backend_.synchronize();
+  }
+
+  /// Computes the largest step there can be, so that whatever takes memory at its first use has
+  /// it, and returns the bytes that `capture` will take. `scratch` is a pool of one block.
+  [[nodiscard]] std::size_t profile_run(Pool& scratch) {
+    launch(0, largest_step(limits_, max_blocks_, scratch.shape().block_size), scratch);
+    static_cast<void>(wait(0));
+    grow(slots_[1].arena, static_cast<std::int64_t>(slots_[0].arena.size()));
+    const std::vector<std::int64_t> sizes = graph_sizes(limits_.max_num_seqs);
+    const auto num_sharing = static_cast<std::size_t>(std::count_if(
+        sizes.begin(), sizes.end(), [&](std::int64_t size) { return shares_prefixes(size); }));
+    return graph_bytes(scratch) * (sizes.size() * (kHasPlainSteps ? 2 : 1) + num_sharing);
+  }
+
+  /// Enqueues a step in `slot`, 0 and 1 in turn. `inputs` may change as soon as this returns. The
+  /// step before may still be under way, the one before that not.
+  void launch(int slot, const StepInputs& inputs, Pool& kv) {
+    check_samples(inputs);
+    StepSlot& mine = slots_[static_cast<std::size_t>(slot)];
+    const auto* graph = inputs.is_open() ? open_graph(inputs, kv) : find_graph(inputs);
+    const std::byte* const base = stage(inputs, mine);
+    StepKv<Backend, Pool> step_kv(backend_, kv, copies_of(inputs, base, kv));
+    if (graph != nullptr) {
+      if (!inputs.is_open()) make_room(inputs, true, mine.results);
+      const UnpackStepArgs unpack =
+          padded_inputs(inputs, base, graph->first, mine.results.place(inputs.wants_logprobs()));
+      if (!graph->second.unpacks) backend_.run(unpack);
+      step_kv.finish();
+      replay(graph->second, unpack);
+    } else {
+      run_eagerly(inputs, base, step_kv);
+    }
+    if (inputs.is_open()) {
+      mine.results.resize(inputs.num_samples(), 0);
+    } else if (graph == nullptr || !kPublishes) {
+      fetch(inputs, graph != nullptr, mine);
+    }
+    finish(mine);
+  }
+
+  /// Enqueues the draw for the step in `slot`, an open one that was launched last. `inputs` may
+  /// change as soon as this returns.
+  void sample(int slot, const SampleInputs& inputs) requires EditOpsLike<Backend> {
+    StepSlot& mine = slots_[static_cast<std::size_t>(slot)];
+    const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();
+    check<ShapeError>(mine.results.num_samples == m, "sample: the step has ",
+                      mine.results.num_samples, " rows of logits, but ", m,
+                      " are to be drawn from");
+    const auto size = static_cast<std::int64_t>(inputs.bytes().size());
+    if (static_cast<std::int64_t>(mine.draws.size()) < size ||
+        static_cast<std::int64_t>(draws_.size()) < size) {
+      backend_.synchronize();  // what is under way may read them
+      grow(mine.draws, size);
+      grow(draws_, size);
+    }
+    std::memcpy(mine.draws.data(), inputs.bytes().data(), inputs.bytes().size());
+    mine.uploading = true;
+    backend_.upload(mine.draws.data(), draws_.data(), inputs.bytes().size());
+    make_room_for_top(m * top);
+    if (static_cast<std::int64_t>(chosen_.size()) < inputs.num_chosen()) {
+      backend_.synchronize();
+      grow(chosen_, inputs.num_chosen());
+    }
+    MatrixView<float> logits = logits_view(m);
+    logits.extents[1] = network_.vocab_size();
+    edits_.run(backend_, inputs, draws_.data(), previous(), logits,
+               {.tokens = {drawn_.tokens.data(), {m}},
+                .logprobs = {drawn_.logprobs.data(), {m}},
+                .top_tokens = {wide_top_tokens_.data(), {m, top}},
+                .top_logprobs = {wide_top_logprobs_.data(), {m, top}},
+                .chosen = {chosen_.data(), {inputs.num_chosen()}}},
+               [this] { backend_.synchronize(); });
+    fetch(inputs, false, mine);
+    if (inputs.num_chosen() > 0) {
+      mine.results.resize_chosen(
+          lists_at<TokenId>(inputs.bytes().data(), inputs.fields().edits.chosen).starts);
+      backend_.download_later(chosen_.data(), mine.results.chosen_logprobs.data(),
+                              elements(inputs.num_chosen()));
+    }
+    finish(mine);
+  }
+
+  /// Whether the step launched in `slot` is done, or there was none. Throws when it has failed.
+  [[nodiscard]] bool is_done(int slot) const {
+    return slots_[static_cast<std::size_t>(slot)].done.is_done();
+  }
+
+  /// Waits for the step launched in `slot` and gives what it drew, valid until the slot's next
+  /// launch.
+  [[nodiscard]] StepResults wait(int slot) {
+    StepSlot& mine = slots_[static_cast<std::size_t>(slot)];
+    mine.done.synchronize();
+    return mine.results.view();
+  }
+
+  /// Computes a step without drawing and copies its logits to `out`, [m, vocab_size], in host
+  /// memory. No other step may be under way.
+  void run_logits(const StepInputs& inputs, Pool& kv, MatrixView<float> out) {
+    check_samples(inputs);
+    const std::byte* base = stage(inputs, slots_[0]);
+    const MatrixView<float> logits = logits_view(inputs.num_samples());
+    StepKv<Backend, Pool> step_kv(backend_, kv, copies_of(inputs, base, kv));
+    UnpackStepArgs unpack{.previous = previous()};
+    const StepBatch<ViewOf> step = memory_.views(inputs.fields(), base, unpack);
+    backend_.run(unpack);
+    network_.forward(forward_batch(step, inputs), step_kv, logits);
+    for (std::int64_t i = 0; i < logits.extent(0); ++i)
+      backend_.download(logits.at(i), out.at(i), elements(out.extent(1)));
+  }
+
+ private:
+  /// Most likely tokens of a row that graphs can give; steps that want more get no graph.
+  static constexpr std::int64_t kGraphLogprobs = 20;
+  /// Elements of a row's list (of banned tokens) that graphs have room for, on average.
+  static constexpr std::int64_t kGraphListRoom = 16;
+
+  /// One of the two steps that may be under way: its way to the device and back.
+  struct StepSlot {
+    HostBuffer<std::byte> inputs;
+    Buffer<std::byte> arena;      ///< the inputs on the device
+    HostBuffer<std::byte> draws;  ///< SampleInputs of an open step
+    StepResultsMemory<Backend::template HostBuffer> results;
+    typename Backend::Event done;
+    bool uploading = false;  // `inputs` is being read, and `done` is not behind that yet
+  };
+
+  [[nodiscard]] static std::size_t elements(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+  void check_samples(const StepInputs& inputs) const {
+    check<ShapeError>(inputs.num_samples() <= limits_.max_num_seqs, "run: at most ",
+                      limits_.max_num_seqs, " samples a step, got ", inputs.num_samples());
+  }
+
+  /// Copies the inputs to the device, and returns where they begin there.
+  const std::byte* stage(const StepInputs& inputs, StepSlot& slot) {
+    const std::span<const std::byte> bytes = inputs.bytes();
+    const auto size = static_cast<std::int64_t>(bytes.size());
+    slot.done.synchronize();                     // of the step that used this memory before
+    if (slot.uploading) backend_.synchronize();  // it got no further, or there is no result of it
+    grow(slot.inputs, size);
+    grow(slot.arena, size);
+    std::memcpy(slot.inputs.data(), bytes.data(), bytes.size());
+    slot.uploading = true;
+    if constexpr (UploadsEarly<Backend>) {
+      backend_.upload_early(slot.inputs.data(), slot.arena.data(), bytes.size());
+    } else {
+      backend_.upload(slot.inputs.data(), slot.arena.data(), bytes.size());
+    }
+    return slot.arena.data();
+  }
+
+  /// The block copies of a step whose inputs are on the device, at `base`. Those within the device are checked
+  /// here: a device does not.
+  [[nodiscard]] StepCopies copies_of(const StepInputs& inputs, const std::byte* base,
+                                     const Pool& kv) const {
+    const StepBatch<PackedOf>& fields = inputs.fields();
+    const auto on_host = [&](const PackedArray& list) {
+      return array_at<BlockCopy>(inputs.bytes().data(), list);
+    };
+    const auto inside = on_host(fields.block_copies);
+    check_block_copies({inside.data, elements(inside.extent(0))}, kv.num_blocks());
+    return {.down = on_host(fields.copies_down),
+            .inside = array_at<BlockCopy>(base, fields.block_copies),
+            .up = on_host(fields.copies_up)};
+  }
+
+  /// Bytes of device memory that one graph takes, measured with the largest.
+  [[nodiscard]] std::size_t graph_bytes(Pool& kv) {
+    static_cast<void>(record(limits_.max_num_seqs, kv, Recorded::step));  // loads kernels
+    backend_.synchronize();
+    const std::size_t before = backend_.available_memory();
+    const StepGraph graph = record(limits_.max_num_seqs, kv, Recorded::step);
+    backend_.synchronize();
+    return before - std::min(before, backend_.available_memory());
+  }
+
+  /// The smallest graph that can run this step, with its size, or null.
+  [[nodiscard]] const SizedGraph* find_graph(const StepInputs& inputs) const {
+    const std::int64_t n = inputs.num_decodes();
+    if (n == 0 || n != inputs.num_tokens() || n != inputs.num_samples() ||
+        inputs.has_chunk_rows() || inputs.max_logprobs() > kGraphLogprobs ||
+        !memory_.has_room(inputs.fields())) {
+      return nullptr;
+    }
+    if (inputs.fields().forward.shared_prefixes.size > 0)
+      return graphs_.find(Recorded::sharing_step, n);
+    return graphs_.find(
+        kHasPlainSteps && inputs.all_plain() ? Recorded::plain_step : Recorded::step, n);
+  }
+
+  /// The graph that computes the logits of this open step, recorded when it is first needed; null
+  /// for steps that have none.
+  [[nodiscard]] const SizedGraph* open_graph(const StepInputs& inputs, Pool& kv) {
+    const std::int64_t n = inputs.num_decodes();
+    const SizedGraph* const closed = graphs_.find(Recorded::step, n);
+    if (closed == nullptr || n == 0 || n != inputs.num_tokens() || n != inputs.num_samples() ||
+        inputs.has_chunk_rows())
+      return nullptr;
+    const std::int64_t size = closed->first;
+    const SizedGraph* const open = graphs_.find_exactly(Recorded::logits, size);
+    if (open != nullptr) return open;
+    return &graphs_.add(Recorded::logits, size, record(size, kv, Recorded::logits));
+  }
+
+  /// What the step before drew.
+  [[nodiscard]] VectorView<const TokenId> previous() const {
+    return {drawn_.tokens.data(), {limits_.max_num_seqs}};
+  }
+
+  /// What puts a decode step into the arrays that the graph of `size` rows reads, and tells the
+  /// graph where the host wants its results.
+  [[nodiscard]] UnpackStepArgs padded_inputs(const StepInputs& inputs, const std::byte* base,
+                                             std::int64_t size, const ResultsPlace& place) {
+    UnpackStepArgs unpack{.previous = previous()};
+    memory_.unpack_padded(inputs.fields(), base, size, unpack);
+    if constexpr (kPublishes) {  // as padding: it comes with the launch, not with the inputs
+      unpack.add_column(VectorView<const ResultsPlace>{},
+                        VectorView<ResultsPlace>(place_.data(), {1}), place);
+    }
+    return unpack;
+  }
+
+  /// Whether there is a graph of `size` rows that reads shared prefixes once: fewer sizes, for they
+  /// take time to record, and a few rows of padding cost little where prefixes are long.
+  [[nodiscard]] bool shares_prefixes(std::int64_t size) const {
+    if constexpr (requires { requires Backend::kSharesPrefixes; }) {
+      return limits_.shares_prefixes && size >= 2 &&
+             (size == limits_.max_num_seqs || size % 32 == 0 || (size & (size - 1)) == 0);
+    }
+    return false;
+  }
+
+  /// Runs a decode step of `size` padded rows, and then records it.
+  [[nodiscard]] StepGraph record(std::int64_t size, Pool& kv, Recorded what) {
+    StepInputs nothing;
+    nothing.build({}, 1, {});
+    const UnpackStepArgs unpack = padded_inputs(nothing, stage(nothing, slots_[0]), size, {});
+    backend_.run(unpack);
+    decode(size, kv, what);
+    if constexpr (kUnpacksInGraphs) {
+      StepGraph out{backend_.capture([&] {
+                      backend_.run(unpack);
+                      decode(size, kv, what);
+                    }),
+                    true};
+      if (backend_.takes_inputs(out.graph)) return out;
+    }
+    return {backend_.capture([&] { decode(size, kv, what); }), false};
+  }
+
+  void replay(const StepGraph& step, const UnpackStepArgs& unpack) {
+    if constexpr (kUnpacksInGraphs) {
+      if (step.unpacks) return backend_.replay(step.graph, unpack);
+    }
+    backend_.replay(step.graph);
+  }
+
+  /// What a graph holds, but for what fills the fixed arrays: forward pass and, unless the step is
+  /// open, sampler.
+  void decode(std::int64_t size, Pool& kv, Recorded what) {
+    const StepBatch<ViewOf> step = memory_.padded_views(size);
+    ForwardBatch batch{step.forward, size};
+    if (what != Recorded::sharing_step) batch.shared_prefixes = {}, batch.prefix_members = {};
+    batch.logit_rows = {nullptr, {size}};  // all
+    const MatrixView<float> logits = logits_view(size);
+    StepKv<Backend, Pool> step_kv(backend_, kv);
+    const MatrixView<TokenId> top_tokens(drawn_.top_tokens.data(), {size, kGraphLogprobs});
+    const MatrixView<float> top_logprobs(drawn_.top_logprobs.data(), {size, kGraphLogprobs});
+    const SampleArgs draw =
+        sample_args(logits, step.sampling, top_tokens, top_logprobs, what == Recorded::plain_step);
+    forward(batch, step_kv, draw, what != Recorded::logits);
+    if (what == Recorded::logits) return;
+    if constexpr (kPublishes) {
+      backend_.run(PublishResultsArgs{.place = place_.data(),
+                                      .tokens = {drawn_.tokens.data(), {size}},
+                                      .logprobs = {drawn_.logprobs.data(), {size}},
+                                      .top_tokens = top_tokens,
+                                      .top_logprobs = top_logprobs});
+    }
+  }
+
+  /// The forward pass and, where a step is drawn, the sampler.
+  template <class Batch>
+  void forward(const Batch& batch, StepKv<Backend, Pool>& kv, SampleArgs draw, bool is_drawn) {
+    if constexpr (kForwardSamples) {
+      if (is_drawn && draw.plain) return network_.forward_and_sample(batch, kv, draw);
+    }
+    network_.forward(batch, kv, draw.logits);
+    draw.logits.extents[1] = network_.vocab_size();
+    if (is_drawn) backend_.run(draw);
+  }
+
+  /// Everything, kernel by kernel.
+  void run_eagerly(const StepInputs& inputs, const std::byte* base, StepKv<Backend, Pool>& kv) {
+    const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();
+    const bool is_drawn = m > 0 && !inputs.is_open();
+    if (is_drawn) make_room_for_top(m * top);
+    UnpackStepArgs unpack{.previous = previous()};
+    const StepBatch<ViewOf> step = memory_.views(inputs.fields(), base, unpack);
+    backend_.run(unpack);
+    forward(forward_batch(step, inputs), kv,
+            sample_args(logits_view(m), step.sampling, {wide_top_tokens_.data(), {m, top}},
+                        {wide_top_logprobs_.data(), {m, top}}, is_drawn && inputs.all_plain()),
+            is_drawn);
+  }
+
+  void make_room_for_top(std::int64_t count) {
+    if (static_cast<std::int64_t>(wide_top_tokens_.size()) >= count) return;
+    backend_.synchronize();
+    grow(wide_top_tokens_, count);
+    grow(wide_top_logprobs_, count);
+  }
+
+  [[nodiscard]] MatrixView<float> logits_view(std::int64_t m) {
+    return {logits_.data(), {m, network_.padded_vocab_size()}};
+  }
+
+  [[nodiscard]] SampleArgs sample_args(MatrixView<float> logits, const SamplingBatch& batch,
+                                       MatrixView<TokenId> top_tokens,
+                                       MatrixView<float> top_logprobs, bool plain) {
+    const VectorView<TokenId> tokens(drawn_.tokens.data(), {logits.extent(0)});
+    const VectorView<float> logprobs(drawn_.logprobs.data(), {logits.extent(0)});
+    return {logits, batch, tokens, logprobs, top_tokens, top_logprobs, plain};
+  }
+
+  /// Makes room for what a step draws, by a graph or not.
+  template <class Inputs>  // StepInputs or SampleInputs
+  static void make_room(const Inputs& inputs, bool graph,
+                        StepResultsMemory<Backend::template HostBuffer>& results) {
+    const std::int64_t top = inputs.max_logprobs();
+    results.resize(inputs.num_samples(), graph && top > 0 ? kGraphLogprobs : top);
+  }
+
+  /// Copies what the step draws to the host, of log-probabilities only what was asked for.
+  template <class Inputs>
+  void fetch(const Inputs& inputs, bool graph, StepSlot& slot) {
+    const std::int64_t m = inputs.num_samples();
+    StepResultsMemory<Backend::template HostBuffer>& to = slot.results;
+    make_room(inputs, graph, to);
+    const std::size_t top = elements(m * to.num_top);
+    backend_.download_later(drawn_.tokens.data(), to.tokens.data(), elements(m));
+    if (inputs.wants_logprobs())
+      backend_.download_later(drawn_.logprobs.data(), to.logprobs.data(), elements(m));
+    if (top > 0) {
+      backend_.download_later((graph ? drawn_.top_tokens : wide_top_tokens_).data(),
+                              to.top_tokens.data(), top);
+      backend_.download_later((graph ? drawn_.top_logprobs : wide_top_logprobs_).data(),
+                              to.top_logprobs.data(), top);
+    }
+  }
+
+  /// What was enqueued so far is all of the step in `slot`.
+  void finish(StepSlot& slot) {
+    backend_.record(slot.done);
+    slot.uploading = false;
+  }
+
+  Network& network_;
+  Backend& backend_;
+  StepLimits limits_;
+  std::int64_t max_blocks_;
+  Buffer<float> logits_;  // [max_num_seqs, padded vocab]
+  StepMemory<Backend::template Buffer, /*kPadded=*/true> memory_;
+  std::array<StepSlot, 2> slots_;
+
+  // What is drawn: [max_num_seqs], [max_num_seqs, kGraphLogprobs], and wider where asked for.
+  StepResultsMemory<Backend::template Buffer> drawn_;
+  Buffer<TokenId> wide_top_tokens_;
+  Buffer<float> wide_top_logprobs_;
+  Buffer<ResultsPlace> place_;  // of the step whose graph runs; one, or none without kPublishes
+
+  // Of open steps.
+  Buffer<std::byte> draws_;  // the arena of SampleInputs
+  Buffer<float> chosen_;
+  EditChain<Backend, Functor> edits_;
+
+  StepGraphs<StepGraph> graphs_;  // they go first
+};
+
+}  // namespace nanovllm

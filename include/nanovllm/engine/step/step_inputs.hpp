@@ -1,0 +1,298 @@
+#pragma once
+/// The flat arrays that tell a model what one step computes.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/step/step_arena.hpp"
+#include "nanovllm/engine/step/step_batch.hpp"
+#include "nanovllm/kv/prefix/shared_prefixes.hpp"
+#include "nanovllm/sched/step_plan.hpp"
+
+namespace nanovllm {
+
+/// The inputs of a step in one contiguous host arena. It and the arrays that it is packed from keep
+/// their capacity from step to step.
+///
+/// A model computes decodes and prompt chunks in different ways (ForwardBatch). Here a decode is
+/// whatever is better computed as one: the plan's own; a chunk of a single token; and, where
+/// decodes read what they have in common once, the tokens of a short chunk behind a long prefix,
+/// each as a row of its own. As a chunk it would keep few of a device's processors busy.
+class StepInputs {
+ public:
+  /// A chunk is computed as rows up to so many tokens, and behind as many or more.
+  static constexpr std::int32_t kMaxChunkRows = 64;
+  static constexpr std::int32_t kMinChunkPrefix = 512;
+
+  /// @param share_from  if set: to look for what the decodes have in common, where that saves the
+  ///                    reading of so many keys; for backends that make use of it.
+  /// @param max_rows    decodes that a step may have, if it may have more than sequences.
+  explicit StepInputs(std::optional<std::int64_t> share_from = {}, std::int32_t max_rows = 0)
+      : share_from_(share_from), max_rows_(max_rows) {}
+
+  /// Lays out `plan`, whose sequences have their blocks by now. Row i of `sampling` belongs to the
+  /// i-th row of logits: those of a planned sequence behind each other, in the plan's order.
+  void build(const StepPlan& plan, std::int64_t block_size, const HostSamplingBatch& sampling);
+
+  /// Lays out an open step: its forward pass is computed, and how its logits are drawn from comes
+  /// later, as SampleInputs. Decodes of an open step share no reads.
+  void build_open(const StepPlan& plan, std::int64_t block_size);
+
+  [[nodiscard]] std::span<const std::byte> bytes() const { return arena_.bytes(); }
+
+  /// What `unpack` needs in front of `bytes()`. Plain data.
+  [[nodiscard]] std::span<const std::byte> counts_as_bytes() const {
+    return std::as_bytes(std::span(&header_, 1));
+  }
+
+  /// Becomes the same as inputs of which `message` has the counts and the bytes, one behind the
+  /// other. Throws Error when they do not fit together.
+  void unpack(std::span<const std::byte> message);
+
+  /// Where each field is in the arena.
+  [[nodiscard]] const StepBatch<PackedOf>& fields() const { return arena_.fields(); }
+
+  [[nodiscard]] std::int64_t num_tokens() const { return fields().forward.tokens.size; }
+  /// Rows that are decodes, and chunks behind them.
+  [[nodiscard]] std::int64_t num_sequences() const { return fields().forward.kv_lens.size; }
+  [[nodiscard]] std::int64_t num_decodes() const { return header_.num_decodes; }
+  [[nodiscard]] std::int64_t num_samples() const { return fields().forward.logit_rows.size; }
+  [[nodiscard]] bool has_prefix() const { return header_.has_prefix; }
+  /// Whether `launch` computes logits and leaves the draw to a call of `sample`.
+  [[nodiscard]] bool is_open() const { return header_.is_open; }
+  /// Whether decodes see keys that the step itself stores, beside their own tokens'.
+  [[nodiscard]] bool has_chunk_rows() const { return header_.has_chunk_rows; }
+  [[nodiscard]] std::int32_t max_logprobs() const { return header_.max_logprobs; }
+  /// Whether any sample wants log-probabilities, be it only its own token's.
+  [[nodiscard]] bool wants_logprobs() const { return header_.wants_logprobs; }
+  /// Whether all samples are plain (`is_plain`) and none has banned tokens.
+  [[nodiscard]] bool all_plain() const { return header_.all_plain; }
+
+ private:
+  struct Header {
+    StepBatch<PackedOf> fields;
+    std::int64_t num_decodes = 0;
+    std::int32_t max_logprobs = 0;
+    bool has_prefix = false;
+    bool has_chunk_rows = false;
+    bool wants_logprobs = false;
+    bool all_plain = false;
+    bool is_open = false;
+  };
+  static_assert(std::is_trivially_copyable_v<Header>);
+
+  /// A step's fields where they are on the host, with the members of `StepBatch`.
+  struct Parts {
+    const ForwardFields<HostOf>& forward;
+    const HostSamplingBatch& sampling;
+    const std::vector<BlockCopy>& copies_down;
+    const std::vector<BlockCopy>& block_copies;
+    const std::vector<BlockCopy>& copies_up;
+  };
+
+  /// Decides in which order the plan's sequences are laid out, and which of them as decodes.
+  void lay_out(const StepPlan& plan);
+  /// Those that are decodes, in their order.
+  [[nodiscard]] std::span<const PlannedSequence* const> decodes() const {
+    return std::span(order_).first(num_as_rows_);
+  }
+
+  void fill_tokens(std::int64_t block_size);
+
+  void fill_sequences();
+
+  void fill_shared_prefixes(std::int64_t block_size);
+
+  void fill_logit_rows(const StepPlan& plan);
+
+  void check_samples(const HostSamplingBatch& sampling) const;
+
+  void pack(const StepPlan& plan, const HostSamplingBatch& sampling);
+
+  std::optional<std::int64_t> share_from_;
+  std::int32_t max_rows_;
+  std::vector<const PlannedSequence*> order_;   ///< as they are laid out
+  std::size_t num_as_rows_ = 0;                 ///< of them, the first: as decodes
+  std::vector<const PlannedSequence*> chunks_;  ///< the others
+  std::vector<std::int32_t> last_rows_;  ///< one past each sequence's rows, in the plan's order
+  std::vector<SharedPrefixFinder::Row> tables_;
+  SharedPrefixFinder shared_prefixes_;
+  ForwardFields<HostOf> forward_;
+  StepArena<StepBatch> arena_;
+  Header header_;
+};
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include <algorithm>
+#include <cstring>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/token_source.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE void StepInputs::build(const StepPlan& plan, std::int64_t block_size,
+                                       const HostSamplingBatch& sampling) {
+  header_.is_open = false;
+  lay_out(plan);
+  fill_tokens(block_size);
+  fill_sequences();
+  if (share_from_) fill_shared_prefixes(block_size);
+  fill_logit_rows(plan);
+  check_samples(sampling);
+  pack(plan, sampling);
+}
+
+NANOVLLM_INLINE void StepInputs::build_open(const StepPlan& plan, std::int64_t block_size) {
+  static const HostSamplingBatch kNone;
+  header_.is_open = true;
+  lay_out(plan);
+  fill_tokens(block_size);
+  fill_sequences();
+  forward_.shared_prefixes.clear();
+  forward_.prefix_members.clear();
+  fill_logit_rows(plan);
+  pack(plan, kNone);
+}
+
+NANOVLLM_INLINE void StepInputs::pack(const StepPlan& plan, const HostSamplingBatch& sampling) {
+  header_.max_logprobs = 0;
+  header_.wants_logprobs = false;
+  header_.all_plain = sampling.banned.values.empty();
+  for (const SamplingRow& sample : sampling.rows) {
+    header_.max_logprobs = std::max(header_.max_logprobs, sample.num_logprobs);
+    header_.wants_logprobs |= sample.num_logprobs >= 0;
+    header_.all_plain = header_.all_plain && is_plain(sample);
+  }
+  arena_.pack(Parts{forward_, sampling, plan.copies_down, plan.block_copies, plan.copies_up});
+  header_.fields = arena_.fields();
+}
+
+NANOVLLM_INLINE void StepInputs::unpack(std::span<const std::byte> message) {
+  check(message.size() >= sizeof(Header), "step inputs: a message of ", message.size(),
+        " bytes has no room for the counts");
+  std::memcpy(&header_, message.data(), sizeof(Header));
+  arena_.assign(header_.fields, message.subspan(sizeof(Header)));
+}
+
+NANOVLLM_INLINE void StepInputs::lay_out(const StepPlan& plan) {
+  const auto num_decodes = static_cast<std::size_t>(plan.num_decodes);
+  // Rows that are left for the tokens of chunks when every sequence has one.
+  std::int32_t room = max_rows_ - static_cast<std::int32_t>(plan.sequences.size());
+  const auto goes_as_rows = [&](const PlannedSequence& chunk) {
+    const std::int32_t n = chunk.num_tokens();
+    if (n == 1) return true;
+    if (!share_from_ || n > kMaxChunkRows || chunk.begin < kMinChunkPrefix || n - 1 > room)
+      return false;
+    room -= n - 1;
+    header_.has_chunk_rows = true;
+    return true;
+  };
+  header_.has_chunk_rows = false;
+  order_.clear();
+  chunks_.clear();
+  for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
+    const PlannedSequence& planned = plan.sequences[s];
+    (s < num_decodes || goes_as_rows(planned) ? order_ : chunks_).push_back(&planned);
+  }
+  num_as_rows_ = order_.size();
+  order_.insert(order_.end(), chunks_.begin(), chunks_.end());
+  last_rows_.resize(plan.sequences.size());
+  std::int32_t row = 0;
+  for (const PlannedSequence* planned : order_) {
+    row += planned->num_tokens();
+    last_rows_[static_cast<std::size_t>(planned - plan.sequences.data())] = row;
+  }
+}
+
+NANOVLLM_INLINE void StepInputs::fill_tokens(std::int64_t block_size) {
+  ForwardFields<HostOf>& out = forward_;
+  std::size_t n = 0;
+  for (const PlannedSequence* planned : order_)
+    n += static_cast<std::size_t>(planned->num_tokens());
+  out.tokens.resize(n);
+  out.positions.resize(n);
+  out.slots.resize(n);
+  TokenSource* token = out.tokens.data();
+  std::int32_t* position = out.positions.data();
+  Slot* slot = out.slots.data();
+  for (const PlannedSequence* planned : order_) {
+    const Sequence& sequence = *planned->sequence;
+    std::int64_t index = planned->begin / block_size, offset = planned->begin % block_size;
+    for (std::int32_t i = planned->begin; i < planned->end; ++i) {
+      *token++ = sequence.token_source(i);
+      *position++ = i;
+      *slot++ = sequence.block_table[static_cast<std::size_t>(index)] * block_size + offset;
+      if (++offset == block_size) ++index, offset = 0;
+    }
+  }
+}
+
+NANOVLLM_INLINE void StepInputs::fill_sequences() {
+  ForwardFields<HostOf>& out = forward_;
+  out.query_starts.assign(1, 0);
+  out.kv_lens.clear();
+  out.block_tables.clear();
+  for (const PlannedSequence* planned : decodes()) {
+    for (std::int32_t i = planned->begin; i < planned->end; ++i) {
+      out.kv_lens.push_back(i + 1);
+      out.block_tables.append(planned->sequence->block_table);
+    }
+  }
+  header_.num_decodes = static_cast<std::int64_t>(out.kv_lens.size());
+  header_.has_prefix = false;
+  for (const PlannedSequence* planned : std::span(order_).subspan(num_as_rows_)) {
+    out.query_starts.push_back(out.query_starts.back() + planned->num_tokens());
+    header_.has_prefix |= planned->begin > 0;
+    out.kv_lens.push_back(planned->end);
+    out.block_tables.append(planned->sequence->block_table);
+  }
+}
+
+NANOVLLM_INLINE void StepInputs::fill_shared_prefixes(std::int64_t block_size) {
+  tables_.clear();
+  for (const PlannedSequence* planned : decodes()) {
+    // Blocks before those that the step writes to. What rows of a chunk have in common beyond them
+    // would be groups of few keys.
+    const auto num_full = static_cast<std::int32_t>(planned->begin / block_size);
+    tables_.insert(tables_.end(), static_cast<std::size_t>(planned->num_tokens()),
+                   {.table = planned->sequence->block_table, .num_full = num_full});
+  }
+  shared_prefixes_.find(tables_, block_size, *share_from_);
+  forward_.shared_prefixes.assign(shared_prefixes_.groups().begin(),
+                                  shared_prefixes_.groups().end());
+  forward_.prefix_members.assign(shared_prefixes_.members().begin(),
+                                 shared_prefixes_.members().end());
+}
+
+NANOVLLM_INLINE void StepInputs::fill_logit_rows(const StepPlan& plan) {
+  std::vector<std::int32_t>& logit_rows = forward_.logit_rows;
+  logit_rows.clear();
+  for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
+    const PlannedSequence& planned = plan.sequences[s];
+    for (std::int32_t i = planned.num_prompt_logits; i > 0; --i)
+      logit_rows.push_back(last_rows_[s] - (planned.end - planned.end_prompt_logits()) - i);
+    for (std::int32_t i = planned.num_logits; i > 0; --i) logit_rows.push_back(last_rows_[s] - i);
+  }
+}
+
+NANOVLLM_INLINE void StepInputs::check_samples(const HostSamplingBatch& sampling) const {
+  const std::size_t n = sampling.rows.size();
+  check(forward_.logit_rows.size() == n, "step inputs: the plan samples ",
+        forward_.logit_rows.size(), " rows, but ", n, " have settings");
+  check(sampling.banned.starts.size() == n + 1, "step inputs: ", n, " rows are sampled, but ",
+        sampling.banned.starts.size() - 1, " have a list of banned tokens");
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

@@ -1,0 +1,111 @@
+#pragma once
+/// The KV pool as a step's forward pass gets it: layer by layer, each with the step's copies of
+/// blocks in it.
+
+#include <cstdint>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/engine/step/executor_steps.hpp"
+#include "nanovllm/ops/copy_blocks.hpp"
+#include "nanovllm/ops/swap_blocks.hpp"
+
+namespace nanovllm {
+
+/// A step's lists of copies, see StepPlan.
+struct StepCopies {
+  VectorView<const BlockCopy> down{};    ///< in host memory
+  VectorView<const BlockCopy> inside{};  ///< in the backend's memory
+  VectorView<const BlockCopy> up{};      ///< in host memory
+};
+
+/// Makes a step's copies, and hands out the pool's layers. Where a backend copies to host memory
+/// and back beside its other work (AwaitSwapArgs), whatever uses a layer waits for that layer's
+/// copies, so that the first layers are computed while blocks of later ones still arrive. Whatever
+/// happens in between, behind the end of its life all copies are awaited.
+template <class Backend, class Pool>
+class StepKv {
+  using Kv = KvElementOf<Pool>;
+  static constexpr bool kAwaits = RunsOp<Backend, AwaitSwapArgs>;
+
+ public:
+  /// Without copies.
+  StepKv(Backend& backend, Pool& pool) : backend_(backend), pool_(pool), next_(pool.num_layers()) {}
+
+  /// Begins to make `copies`. Throws ShapeError for those that cannot be, as far as the backend
+  /// sees it, and Error for copies to host memory where it has no such op.
+  StepKv(Backend& backend, Pool& pool, const StepCopies& copies) : StepKv(backend, pool) {
+    const bool swaps = !copies.down.empty() || !copies.up.empty();
+    if (swaps) swap(copies.down, copies.up);
+    if (swaps && kAwaits) {
+      inside_ = copies.inside;
+      next_ = 0;
+    } else {
+      copy_inside(0, next_, copies.inside);
+    }
+  }
+
+  StepKv(const StepKv&) = delete;
+  StepKv& operator=(const StepKv&) = delete;
+
+  ~StepKv() {
+    try {
+      finish();
+    } catch (...) {  // the device has failed: whatever comes next says so
+    }
+  }
+
+  /// Keys and values of layer `layer`; what is enqueued from now on finds the copies there made.
+  [[nodiscard]] KvView<Kv> layer(std::int64_t layer) {
+    while (next_ <= layer) arrive(next_++);
+    return pool_.layer(layer);
+  }
+
+  /// Whatever is enqueued from now on finds all copies made.
+  void finish() {
+    while (next_ < pool_.num_layers()) arrive(next_++);
+  }
+
+ private:
+  void arrive(std::int64_t layer) {
+    if constexpr (kAwaits) backend_.run(AwaitSwapArgs{layer});
+    copy_inside(layer, 1, inside_);
+  }
+
+  /// Does nothing for none, so that a backend need not have the op where no plan has copies.
+  void copy_inside(std::int64_t layer, std::int64_t num_layers,
+                   VectorView<const BlockCopy> copies) {
+    if (copies.empty()) return;
+    backend_.run(CopyBlocksArgs<Kv>{.first_layer = pool_.layer(layer),
+                                    .layer_stride = stride_of(&Pool::layer),
+                                    .num_layers = num_layers,
+                                    .copies = copies});
+  }
+
+  void swap(VectorView<const BlockCopy> down, VectorView<const BlockCopy> up) {
+    if constexpr (kSwapsBlocks<Backend, Pool>) {
+      backend_.run(SwapBlocksArgs<Kv>{.device = pool_.layer(0),
+                                      .device_stride = stride_of(&Pool::layer),
+                                      .host = pool_.host_layer(0),
+                                      .host_stride = stride_of(&Pool::host_layer),
+                                      .num_layers = pool_.num_layers(),
+                                      .down = down,
+                                      .up = up});
+    } else {
+      throw Error("swap_blocks: the policy's Backend has no such op");
+    }
+  }
+
+  /// Elements from a layer of a pool to the next.
+  [[nodiscard]] std::int64_t stride_of(KvView<Kv> (Pool::*view)(std::int64_t)) const {
+    return pool_.num_layers() > 1 ? (pool_.*view)(1).data - (pool_.*view)(0).data : 0;
+  }
+
+  Backend& backend_;
+  Pool& pool_;
+  VectorView<const BlockCopy> inside_{};  ///< of layers from next_ on
+  std::int64_t next_;                     ///< the first layer whose copies are not awaited
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,253 @@
+#pragma once
+/// How the rows of a step are drawn: from what its sequences ask for to what the sampler reads.
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/step/mark_slots.hpp"
+#include "nanovllm/engine/request/request_sequence.hpp"
+#include "nanovllm/engine/step/sample_batch.hpp"
+#include "nanovllm/engine/step/step_batch.hpp"
+#include "nanovllm/sched/step_plan.hpp"
+
+namespace nanovllm {
+
+/// Memory is kept from step to step.
+class StepSampling {
+ public:
+  /// A request that cannot be drawn for, and why.
+  using Fault = std::pair<Request*, std::exception_ptr>;
+
+  /// @param edits_logits  whether the runner has open steps; else processors' masks become bans.
+  StepSampling(std::int64_t vocab_size, std::int64_t max_num_seqs, bool edits_logits)
+      : vocab_size_(vocab_size), edits_logits_(edits_logits), slots_(max_num_seqs) {}
+
+  /// Whether some row of `plan` cannot be filled before the results of the step ahead are there.
+  [[nodiscard]] bool awaits_tokens(const StepPlan& plan) const;
+
+  /// Fills the rows of `plan`. What a logits processor throws becomes a fault of its request, and
+  /// its row is drawn greedily.
+  /// @param faults  gets them; empty at the call.
+  void fill(const StepPlan& plan, std::vector<Fault>& faults);
+
+  /// Whether the rows need more than `sample` does: the step must be an open one.
+  [[nodiscard]] bool has_edits() const { return !edits_.rows.empty(); }
+
+  /// Plain rows, for a step that is not open.
+  [[nodiscard]] const HostSamplingBatch& rows() const { return rows_; }
+  /// All of it, for an open one.
+  [[nodiscard]] const SampleInputs& pack() {
+    end_edits(rows_.rows.size());
+    lists_edited_.resize(rows_.rows.size());
+    inputs_.build(rows_, edits_, lists_edited_);
+    return inputs_;
+  }
+
+  /// A step that was filled will not be drawn as it was, or not in its order.
+  void forget() { slots_.forget(); }
+
+ private:
+  /// The rows of `planned` that are not drawn from: all edits that they have is a token whose
+  /// log-probability is wanted.
+  void fill_prompt_rows(const PlannedSequence& planned);
+  /// `position` is that of the token to be drawn.
+  void fill_row(RequestSequence& sequence, std::int32_t position);
+  /// Rows before `num_rows` that have no edits get none.
+  void end_edits(std::size_t num_rows);
+  /// `biases_` with each token once.
+  [[nodiscard]] std::span<const TokenBias> sum_of_biases();
+  /// Throws RequestError unless the last bitmap, less `bans`, has a token.
+  void check_any_left(std::span<const TokenId> bans) const;
+  /// Single bans from `first_ban` on become bits: the candidates of a beam are listed without them.
+  void bans_to_bits(std::ptrdiff_t first_ban, TokenMask& mask);
+  void mark(RequestSequence& sequence, std::int32_t position, EditRow& row);
+
+  std::int64_t vocab_size_;
+  bool edits_logits_;
+  MarkSlots slots_;
+  std::vector<TokenBias> biases_;           // of a row's processors
+  std::vector<std::uint8_t> lists_edited_;  // rows that are beams
+  HostSamplingBatch rows_;
+  EditFields<HostOf> edits_;  // of no more rows than the last that has any, before `pack`
+  SampleInputs inputs_;
+};
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include <algorithm>
+#include <bit>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/engine/request/request.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE bool StepSampling::awaits_tokens(const StepPlan& plan) const {
+  for (const PlannedSequence& planned : plan.sequences) {
+    // Of its first draw in this step.
+    const std::int32_t position = planned.end - planned.num_logits + 1;
+    if (planned.num_logits == 0 || position <= planned.sequence->num_known_tokens()) continue;
+    const RequestSequence& sequence = RequestSequence::of(*planned.sequence);
+    if (sequence.reads_tokens()) return true;
+    if (sequence.has_penalties() &&
+        !slots_.is_current(sequence.owner_id(), sequence.mark_slot, position))
+      return true;
+  }
+  return false;
+}
+
+NANOVLLM_INLINE void StepSampling::fill(const StepPlan& plan, std::vector<Fault>& faults) {
+  clear(rows_);
+  clear(edits_);
+  lists_edited_.clear();
+  slots_.begin_step();
+  for (const PlannedSequence& planned : plan.sequences) {
+    RequestSequence& sequence = RequestSequence::of(*planned.sequence);
+    if (planned.num_prompt_logits > 0) fill_prompt_rows(planned);
+    for (std::int32_t i = planned.num_logits; i-- > 0;) {
+      rows_.rows.push_back(sequence.sampling_row(planned.end - i));
+      if (sequence.is_beam) {
+        lists_edited_.resize(rows_.rows.size());
+        lists_edited_.back() = true;
+      }
+      if (sequence.has_rules() && sequence.status != SequenceStatus::finished) {
+        const std::size_t num_banned = rows_.banned.values.size();
+        const std::size_t num_bits = edits_.masks.size();
+        try {
+          fill_row(sequence, planned.end - i);
+        } catch (...) {
+          faults.emplace_back(&sequence.request(), std::current_exception());
+          rows_.banned.values.resize(num_banned);
+          edits_.masks.resize(num_bits);
+        }
+      }
+      rows_.banned.end_row();
+    }
+  }
+}
+
+NANOVLLM_INLINE void StepSampling::fill_prompt_rows(const PlannedSequence& planned) {
+  const RequestSequence& sequence = RequestSequence::of(*planned.sequence);
+  const std::int32_t end = planned.end_prompt_logits();
+  for (std::int32_t i = end - planned.num_prompt_logits; i < end; ++i) {
+    end_edits(rows_.rows.size());
+    rows_.rows.push_back({.temperature = 0, .num_logprobs = *sequence.params().prompt_logprobs});
+    rows_.banned.end_row();
+    edits_.rows.emplace_back();
+    edits_.biases.end_row();
+    edits_.chosen.append(std::span(sequence.tokens).subspan(static_cast<std::size_t>(i) + 1, 1));
+  }
+}
+
+NANOVLLM_INLINE void StepSampling::fill_row(RequestSequence& sequence, std::int32_t position) {
+  if (sequence.is_beam && !sequence.request().beams()->is_alive(sequence.sample())) return;
+  const auto num_masks = static_cast<std::int64_t>(edits_.masks.size()) / mask_words(vocab_size_);
+  biases_.clear();
+  TokenMask mask(rows_.banned.values, vocab_size_, edits_logits_ ? &edits_.masks : nullptr,
+                 edits_logits_ ? &biases_ : nullptr);
+  const auto first_ban = std::ssize(rows_.banned.values);
+  sequence.process(position, mask);
+  if (sequence.is_beam)
+    bans_to_bits(first_ban, mask);
+  else if (mask.has_bits())
+    check_any_left(std::span(rows_.banned.values).subspan(static_cast<std::size_t>(first_ban)));
+  const SamplingParams& params = sequence.params();
+  if (!mask.has_bits() && !sequence.has_penalties() && params.logit_bias.empty() &&
+      params.logprob_token_ids.empty() && biases_.empty() && params.functor_argument == 0)
+    return;
+  std::span<const TokenBias> biases = params.logit_bias;
+  if (!biases_.empty()) {
+    biases_.insert(biases_.end(), biases.begin(), biases.end());
+    biases = sum_of_biases();
+  }
+  EditRow row;
+  if (mask.has_bits()) row.mask = static_cast<std::int32_t>(num_masks);
+  if (sequence.has_penalties()) mark(sequence, position, row);
+  end_edits(rows_.rows.size() - 1);
+  edits_.rows.push_back(row);
+  if (params.functor_argument != 0) {
+    edits_.functor_arguments.resize(edits_.rows.size());
+    edits_.functor_arguments.back() = params.functor_argument;
+    edits_.previous.resize(edits_.rows.size());
+    edits_.previous.back() = sequence.token_source(position - 1);
+  }
+  edits_.biases.append(biases);
+  edits_.chosen.append(params.logprob_token_ids);
+}
+
+NANOVLLM_INLINE void StepSampling::mark(RequestSequence& sequence, std::int32_t position,
+                                        EditRow& row) {
+  const Penalties& penalties = sequence.penalties();
+  row.repetition = penalties.repetition;
+  row.frequency = penalties.frequency;
+  row.presence = penalties.presence;
+  const MarkSlots::Place place = slots_.take(sequence.owner_id(), sequence.mark_slot, position);
+  row.marks = place.slot;
+  if (place.is_current && !sequence.is_beam) return;  // a beam's tokens may be another's now
+  check(position <= sequence.num_known_tokens(), "step sampling: the tokens before number ",
+        position, " are not known");
+  edits_.mark_heads.push_back(
+      {.slot = place.slot, .num_prompt_tokens = sequence.num_prompt_tokens});
+  edits_.mark_tokens.append(std::span(sequence.tokens).first(static_cast<std::size_t>(position)));
+}
+
+NANOVLLM_INLINE void StepSampling::check_any_left(std::span<const TokenId> bans) const {
+  const auto num_words = static_cast<std::size_t>(mask_words(vocab_size_));
+  const std::span<const std::uint32_t> words = std::span(edits_.masks).last(num_words);
+  for (std::size_t i = 0; i < num_words; ++i) {
+    for (std::uint32_t bits = words[i]; bits != 0; bits &= bits - 1) {
+      const auto token = static_cast<TokenId>(32 * i) + std::countr_zero(bits);
+      if (token < vocab_size_ && std::find(bans.begin(), bans.end(), token) == bans.end()) return;
+    }
+  }
+  throw RequestError(
+      "no token is left that may come: token_masks, allowed_token_ids, bad_words, min_tokens and "
+      "the policy's logits processors rule each other out");
+}
+
+NANOVLLM_INLINE void StepSampling::bans_to_bits(std::ptrdiff_t first_ban, TokenMask& mask) {
+  std::vector<TokenId>& banned = rows_.banned.values;
+  if (std::ssize(banned) == first_ban) return;
+  const std::vector<TokenId> bans(banned.begin() + first_ban, banned.end());
+  banned.resize(static_cast<std::size_t>(first_ban));
+  mask.ban_if(
+      [&](TokenId token) { return std::find(bans.begin(), bans.end(), token) != bans.end(); });
+}
+
+NANOVLLM_INLINE std::span<const TokenBias> StepSampling::sum_of_biases() {
+  std::stable_sort(biases_.begin(), biases_.end(),
+                   [](const TokenBias& a, const TokenBias& b) { return a.token < b.token; });
+  std::size_t count = 0;
+  for (const TokenBias& bias : biases_) {
+    if (count > 0 && biases_[count - 1].token == bias.token)
+      biases_[count - 1].bias += bias.bias;
+    else
+      biases_[count++] = bias;
+  }
+  return std::span(biases_).first(count);
+}
+
+NANOVLLM_INLINE void StepSampling::end_edits(std::size_t num_rows) {
+  edits_.rows.resize(num_rows);
+  const auto end = [&](auto& lists) {
+    lists.starts.resize(num_rows + 1, static_cast<std::int32_t>(lists.values.size()));
+  };
+  if (!edits_.functor_arguments.empty()) {
+    edits_.functor_arguments.resize(num_rows);
+    edits_.previous.resize(num_rows);
+  }
+  end(edits_.biases);
+  end(edits_.chosen);
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

@@ -1,0 +1,306 @@
+#pragma once
+/// Reads the notation that grammars of our own are written in (grammar/ebnf/ebnf_text.hpp).
+///
+///   rule       a line: name ::= expression; `root` is what a text is
+///   text       "…" with \n, \r, \t, \uHHHH, \UHHHHHHHH and \ before punctuation
+///   class      […] and [^…], with ranges and the same escapes
+///   structure  sequences, |, (…), and * + ? {m} {m,} {m,n} behind a part
+///   <…>        the same as (…), to be read by one deterministic automaton; it may name only rules
+///              that do not come back to themselves; <@"…" …> is named so in messages
+///   $string    a JSON string, $string{m,n} one of m to n characters, $string{m,} of m at the least
+///   $until "…" text up to where this one first occurs, and that
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/grammar/bytes/code_point_set.hpp"
+
+namespace nanovllm {
+
+/// One part of a rule, with its parts.
+struct EbnfNode {
+  enum class Kind : std::uint8_t {
+    literal,     ///< `text`
+    characters,  ///< one character out of `characters`
+    sequence,    ///< all parts, one after the other
+    choice,      ///< one of the parts
+    repeat,      ///< the only part, min to max times
+    reference,   ///< the rule of the number `rule`
+    terminal,    ///< the only part, as one automaton, which has the name `text`
+    string,      ///< a JSON string of min to max characters
+    until,       ///< what comes before `text`, and that
+  };
+  static constexpr int kUnlimited = -1;
+
+  Kind kind = Kind::sequence;
+  std::string text{};
+  CodePointSet characters{};
+  std::vector<EbnfNode> parts{};
+  int rule = -1;
+  int min = 0, max = kUnlimited;
+  std::string_view source{};  ///< how it is written, within what was parsed
+};
+
+struct EbnfGrammar {
+  std::vector<EbnfNode> rules;
+  int root = 0;
+};
+
+/// The rules of `text`, which must outlive them. Throws RequestError, which names the byte, for what
+/// is not in the notation, a rule that is missing or there twice, and counts above 2^30.
+[[nodiscard]] EbnfGrammar parse_ebnf(std::string_view text);
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include <algorithm>
+#include <charconv>
+#include <system_error>
+#include <unordered_map>
+#include <utility>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/utf8.hpp"
+
+namespace nanovllm {
+
+namespace detail {
+
+/// Recursive descent, a function for each level of the notation.
+class EbnfParser {
+ public:
+  explicit EbnfParser(std::string_view text) : text_(text) {}
+
+  [[nodiscard]] EbnfGrammar parse() {
+    for (skip("\n"); at_ < text_.size(); skip("\n")) {
+      const auto number = static_cast<std::size_t>(number_of(name()));
+      expect(!is_there_[number], "another rule than before");
+      for (const char c : {':', ':', '='}) expect(take(c), "::=");
+      grammar_.rules[number] = choice();
+      is_there_[number] = true;
+      expect(at_ == text_.size() || text_[at_] == '\n', "the end of the rule");
+    }
+    for (const auto& [name, number] : numbers_)
+      check<RequestError>(is_there_[static_cast<std::size_t>(number)], "the grammar has no rule '",
+                          name, "'");
+    const auto root = numbers_.find("root");
+    check<RequestError>(root != numbers_.end(), "the grammar has no rule 'root'");
+    grammar_.root = root->second;
+    return std::move(grammar_);
+  }
+
+ private:
+  using Kind = EbnfNode::Kind;
+  static constexpr int kMaxDepth = 1000;
+
+  [[noreturn]] void fail(std::string_view expected) const {
+    throw RequestError(concat("the grammar is to have ", expected, " at byte ", at_));
+  }
+  void expect(bool condition, std::string_view what) const {
+    if (!condition) fail(what);
+  }
+
+  void skip(std::string_view more = "") {
+    while (at_ < text_.size() &&
+           (text_[at_] == ' ' || more.find(text_[at_]) != std::string_view::npos))
+      ++at_;
+  }
+  [[nodiscard]] char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
+  bool take(char c) {
+    if (peek() != c) return false;
+    ++at_;
+    return true;
+  }
+
+  [[nodiscard]] std::string_view name() {
+    const std::size_t begin = at_;
+    const auto is_part = [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+    };
+    while (at_ < text_.size() && is_part(text_[at_])) ++at_;
+    expect(at_ > begin, "the name of a rule");
+    const std::string_view found = text_.substr(begin, at_ - begin);
+    skip();
+    return found;
+  }
+
+  [[nodiscard]] int number_of(std::string_view name) {
+    const auto [found, is_new] =
+        numbers_.try_emplace(name, static_cast<int>(grammar_.rules.size()));
+    if (is_new) {
+      grammar_.rules.emplace_back();
+      is_there_.push_back(false);
+    }
+    return found->second;
+  }
+
+  [[nodiscard]] EbnfNode choice() {
+    expect(++depth_ <= kMaxDepth, "no deeper brackets");
+    skip();
+    const std::size_t begin = at_;
+    EbnfNode node = sequence();
+    if (peek() == '|') {
+      EbnfNode all{.kind = Kind::choice};
+      all.parts.push_back(std::move(node));
+      while (take('|')) all.parts.push_back(sequence());
+      all.source = text_.substr(begin, at_ - begin);
+      node = std::move(all);
+    }
+    --depth_;
+    return node;
+  }
+
+  [[nodiscard]] EbnfNode sequence() {
+    skip();
+    const std::size_t begin = at_;
+    EbnfNode node;
+    while (at_ < text_.size() && std::string_view("|)>\n").find(text_[at_]) == text_.npos)
+      node.parts.push_back(repeated());
+    node.source = text_.substr(begin, at_ - begin);
+    if (node.parts.size() == 1) return EbnfNode(std::move(node.parts.front()));
+    return node;
+  }
+
+  [[nodiscard]] EbnfNode repeated() {
+    const std::size_t begin = at_;
+    EbnfNode node = part();
+    node.source = text_.substr(begin, at_ - begin);
+    while (std::string_view("*+?{").find(peek()) != std::string_view::npos && at_ < text_.size()) {
+      EbnfNode outer{.kind = Kind::repeat};
+      counts(outer);
+      outer.parts.push_back(std::move(node));
+      outer.source = text_.substr(begin, at_ - begin);
+      node = std::move(outer);
+    }
+    skip();
+    return node;
+  }
+
+  void counts(EbnfNode& node) {
+    if (take('*')) return;
+    if (take('+')) {
+      node.min = 1;
+    } else if (take('?')) {
+      node.max = 1;
+    } else {
+      expect(take('{'), "{");
+      node.min = node.max = count();
+      if (take(',')) node.max = peek() == '}' ? EbnfNode::kUnlimited : count();
+      expect(take('}'), "}");
+      expect(node.max == EbnfNode::kUnlimited || node.max >= node.min, "no fewer than before");
+    }
+  }
+
+  [[nodiscard]] int count() {
+    int value = 0;
+    const auto end = std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
+    expect(end.ec == std::errc{} && value >= 0 && value <= 1 << 30, "a count up to 2^30");
+    at_ = static_cast<std::size_t>(end.ptr - text_.data());
+    return value;
+  }
+
+  [[nodiscard]] EbnfNode part() {
+    if (peek() == '"') return {.kind = Kind::literal, .text = literal()};
+    if (peek() == '[') return {.kind = Kind::characters, .characters = characters()};
+    if (take('(')) {
+      EbnfNode node = choice();
+      expect(take(')'), ")");
+      return node;
+    }
+    if (take('<')) {
+      EbnfNode node{.kind = Kind::terminal};
+      if (take('@')) {
+        expect(peek() == '"', "a name");
+        node.text = literal();
+      }
+      node.parts.push_back(choice());
+      expect(take('>'), ">");
+      return node;
+    }
+    if (take('$')) {
+      const std::string_view which = name();
+      EbnfNode node;
+      if (which == "string") {
+        node.kind = Kind::string;
+        if (peek() == '{') counts(node);
+      } else {
+        expect(which == "until" && peek() == '"', "$string or $until with a text");
+        node = {.kind = Kind::until, .text = literal()};
+        expect(!node.text.empty(), "a text");
+      }
+      return node;
+    }
+    return {.kind = Kind::reference, .rule = number_of(name())};
+  }
+
+  [[nodiscard]] char32_t character() {
+    expect(at_ < text_.size(), "a character");
+    if (take('\\')) {
+      const char c = peek();
+      ++at_;
+      if (c == 'u' || c == 'U') {
+        const std::size_t size = c == 'u' ? 4 : 8;
+        std::uint32_t value = 0;
+        const std::string_view digits = text_.substr(std::min(at_, text_.size()), size);
+        const auto end = std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
+        expect(end.ptr == digits.data() + size && value <= CodePointSet::kMax, "a code point");
+        at_ += size;
+        return value;
+      }
+      switch (c) {
+        case 'n': return U'\n';
+        case 'r': return U'\r';
+        case 't': return U'\t';
+        default: expect(c > ' ' && c < '0', "an escape"); return static_cast<char32_t>(c);
+        case '\\':
+        case '[':
+        case ']':
+        case '^': return static_cast<char32_t>(c);
+      }
+    }
+    const utf8::Char c = utf8::decode(text_, at_);
+    expect(c.status == utf8::Status::kValid && c.code_point >= ' ', "a character");
+    at_ += c.size;
+    return c.code_point;
+  }
+
+  [[nodiscard]] std::string literal() {
+    std::string out;
+    for (++at_; !take('"');) utf8::append(out, character());
+    return out;
+  }
+
+  [[nodiscard]] CodePointSet characters() {
+    CodePointSet set;
+    ++at_;
+    const bool is_complement = take('^');
+    while (!take(']')) {
+      const char32_t first = character();
+      const char32_t last = take('-') ? character() : first;
+      expect(first <= last, "a range that goes up");
+      set.add(first, last);
+    }
+    return is_complement ? set.complement() : set;
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+  int depth_ = 0;
+  EbnfGrammar grammar_;
+  std::vector<bool> is_there_;  // [rule]
+  std::unordered_map<std::string_view, int> numbers_;
+};
+
+}  // namespace detail
+
+NANOVLLM_INLINE EbnfGrammar parse_ebnf(std::string_view text) {
+  return detail::EbnfParser(text).parse();
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

@@ -1,0 +1,338 @@
+#pragma once
+/// Grammars as recursive transition networks: automata of which each stands for a rule, and which
+/// call each other. What is regular in a rule is a terminal, read by an automaton over bytes.
+/// Source: Woods, "Transition Network Grammars for Natural Language Analysis", 1970.
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/grammar/ebnf/grammar_terminal.hpp"
+
+namespace nanovllm {
+
+/// What a network may need at the most.
+struct GrammarLimits {
+  std::size_t max_nodes = 500'000;                         ///< of all rules
+  std::size_t max_terminal_bytes = std::size_t{64} << 20;  ///< of all automata
+  std::size_t max_wide_bytes = std::size_t{4} << 20;       ///< of those that are wide
+  /// Steps that making all automata deterministic may take: about a quarter of a second.
+  std::size_t max_terminal_steps = ByteDfa::kMaxSteps / 8;
+  std::size_t max_rule_depth = 100;  ///< of rules within a terminal
+};
+
+/// Every node that is `is_open` has a way to the end of its rule. Immutable.
+struct GrammarNetwork {
+  using NodeId = std::int32_t;
+
+  struct Node {
+    enum class Kind : std::uint8_t {
+      end,       ///< of the rule
+      split,     ///< to `next` and to `what`, by nothing
+      terminal,  ///< to `next` by what the terminal `what` reads
+      call,      ///< to `next` by what the rule `what` reads
+    };
+    Kind kind = Kind::end;
+    bool is_open = true;
+    std::int32_t what = -1;
+    NodeId next = -1;
+  };
+
+  struct Rule {
+    NodeId start = -1;
+    bool may_be_empty = false;  ///< whether it can read no byte
+  };
+
+  std::vector<Node> nodes;
+  std::vector<Rule> rules;
+  std::vector<GrammarTerminal> terminals;
+  std::int32_t root = 0;
+
+  [[nodiscard]] std::size_t size_bytes() const;
+};
+
+/// The network of a grammar in the notation of grammar/ebnf/ebnf_parser.hpp. Throws RequestError where it
+/// is not in that notation, beyond the limits, has no text, or has a rule that calls itself before it
+/// reads anything.
+/// @param depth bytes of the longest token.
+[[nodiscard]] GrammarNetwork make_grammar_network(std::string_view ebnf, std::size_t depth,
+                                                  const GrammarLimits& limits = {});
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include <algorithm>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/utf8.hpp"
+#include "nanovllm/grammar/bytes/byte_nfa.hpp"
+#include "nanovllm/grammar/ebnf/ebnf_parser.hpp"
+#include "nanovllm/grammar/regex/regex_parser.hpp"
+
+namespace nanovllm {
+
+namespace detail {
+
+/// Builds rules from their ends, so that a node comes behind those that it leads to, but for loops.
+class NetworkBuilder {
+ public:
+  NetworkBuilder(std::string_view ebnf, std::size_t depth, const GrammarLimits& limits)
+      : grammar_(parse_ebnf(ebnf)),
+        depth_(depth),
+        limits_(limits),
+        steps_left_(limits.max_terminal_steps) {}
+
+  [[nodiscard]] GrammarNetwork build() {
+    out_.root = grammar_.root;
+    for (const EbnfNode& rule : grammar_.rules)
+      out_.rules.push_back({build(rule, add({.kind = Kind::end}))});
+    close_dead_ends();
+    check<RequestError>(out_.nodes[index(out_.rules[index(out_.root)].start)].is_open,
+                        "the grammar has no text");
+    find_empty();
+    refuse_left_recursion();
+    return std::move(out_);
+  }
+
+ private:
+  using NodeId = GrammarNetwork::NodeId;
+  using Node = GrammarNetwork::Node;
+  using Kind = Node::Kind;
+
+  [[nodiscard]] static std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
+
+  NodeId add(Node node) {
+    check<RequestError>(out_.nodes.size() < limits_.max_nodes, "the grammar needs more than ",
+                        limits_.max_nodes, " states");
+    out_.nodes.push_back(node);
+    return static_cast<NodeId>(out_.nodes.size() - 1);
+  }
+
+  /// The node that `node` begins with where `next` comes behind it.
+  NodeId build(const EbnfNode& node, NodeId next) {
+    switch (node.kind) {
+      case EbnfNode::Kind::sequence:
+        for (std::size_t i = node.parts.size(); i-- > 0;) next = build(node.parts[i], next);
+        return next;
+      case EbnfNode::Kind::choice: {
+        NodeId first = build(node.parts.back(), next);
+        for (std::size_t i = node.parts.size() - 1; i-- > 0;) {
+          const NodeId option = build(node.parts[i], next);
+          first = add({.kind = Kind::split, .what = first, .next = option});
+        }
+        return first;
+      }
+      case EbnfNode::Kind::repeat: return repeat(node, next);
+      case EbnfNode::Kind::reference: {
+        const EbnfNode& rule = grammar_.rules[index(node.rule)];
+        if (is_terminal(rule)) return build(rule, next);
+        return add({.kind = Kind::call, .what = node.rule, .next = next});
+      }
+      default:
+        if (node.kind == EbnfNode::Kind::literal && node.text.empty()) return next;
+        return add({.kind = Kind::terminal, .what = terminal(node), .next = next});
+    }
+  }
+
+  NodeId repeat(const EbnfNode& node, NodeId next) {
+    const EbnfNode& part = node.parts.front();
+    NodeId first = next;
+    if (node.max == EbnfNode::kUnlimited) {
+      first = add({.kind = Kind::split, .what = next, .next = next});
+      const NodeId again = build(part, first);
+      out_.nodes[index(first)].what = again;
+    } else {
+      for (int i = node.min; i < node.max; ++i)
+        first = add({.kind = Kind::split, .what = build(part, first), .next = next});
+    }
+    for (int i = 0; i < node.min; ++i) {
+      const NodeId again = build(part, first);
+      if (again == first) break;  // the part is the empty text
+      first = again;
+    }
+    return first;
+  }
+
+  [[nodiscard]] static bool is_terminal(const EbnfNode& node) {
+    using enum EbnfNode::Kind;
+    return node.kind == literal || node.kind == characters || node.kind == terminal ||
+           node.kind == string || node.kind == until;
+  }
+
+  /// The number of the terminal; what is written alike is one.
+  std::int32_t terminal(const EbnfNode& node) {
+    const auto [found, is_new] =
+        terminals_.try_emplace(node.source, static_cast<std::int32_t>(out_.terminals.size()));
+    if (!is_new) return found->second;
+    GrammarTerminal made = make(node);
+    num_bytes_ += made.size_bytes();
+    check<RequestError>(num_bytes_ <= limits_.max_terminal_bytes,
+                        "the automata of the grammar's strings and numbers need more than ",
+                        limits_.max_terminal_bytes, " bytes");
+    out_.terminals.push_back(std::move(made));
+    return found->second;
+  }
+
+  [[nodiscard]] GrammarTerminal make(const EbnfNode& node) try {
+    if (node.kind == EbnfNode::Kind::string)
+      return GrammarTerminal::json_string(node.min, node.max);
+    if (node.kind == EbnfNode::Kind::until) return GrammarTerminal::text_until(node.text);
+    ByteDfa dfa(make_nfa(regex(node, 0)), steps_left_);
+    if (GrammarTerminal::is_wide(dfa)) {
+      num_wide_bytes_ += dfa.size_bytes();
+      check<RequestError>(num_wide_bytes_ <= limits_.max_wide_bytes,
+                          "with those before it, it needs more than the ", limits_.max_wide_bytes,
+                          " bytes that automata of strings may have");
+    }
+    return {std::move(dfa), depth_};
+  } catch (const RequestError& error) {
+    constexpr std::size_t kShown = 80;
+    const bool has_name = node.kind == EbnfNode::Kind::terminal && !node.text.empty();
+    if (has_name) throw RequestError(concat(node.text, ": ", error.what()));
+    throw RequestError(concat("the part ", node.source.substr(0, kShown),
+                              node.source.size() > kShown ? "…" : "",
+                              " of the grammar: ", error.what()));
+  }
+
+  /// What is regular as a regular expression.
+  [[nodiscard]] RegexNode regex(const EbnfNode& node, std::size_t depth) const {
+    using Regex = RegexNode::Kind;
+    check<RequestError>(depth <= limits_.max_rule_depth,
+                        "a regular part of the grammar leads back to itself");
+    RegexNode out;
+    switch (node.kind) {
+      case EbnfNode::Kind::literal: {
+        for (std::size_t i = 0; i < node.text.size();) {
+          const utf8::Char c = utf8::decode(node.text, i);
+          i += c.size;
+          out.parts.push_back(
+              {.kind = Regex::characters, .characters = CodePointSet(c.code_point)});
+        }
+        return out;
+      }
+      case EbnfNode::Kind::characters:
+        return {.kind = Regex::characters, .characters = node.characters};
+      case EbnfNode::Kind::reference: return regex(grammar_.rules[index(node.rule)], depth + 1);
+      case EbnfNode::Kind::terminal: return regex(node.parts.front(), depth);
+      case EbnfNode::Kind::string:
+      case EbnfNode::Kind::until:
+        throw RequestError("a regular part of the grammar is to have no part such as $string");
+      case EbnfNode::Kind::sequence: break;
+      case EbnfNode::Kind::choice: out.kind = Regex::choice; break;
+      case EbnfNode::Kind::repeat:
+        out.kind = Regex::repeat;
+        out.min = node.min;
+        out.max = node.max;
+        break;
+    }
+    for (const EbnfNode& part : node.parts) out.parts.push_back(regex(part, depth));
+    return out;
+  }
+
+  /// Whether each node can come to the end of its rule, by terminals or without reading anything.
+  [[nodiscard]] std::vector<bool> can_end(bool by_terminals) const {
+    std::vector<bool> can(out_.nodes.size(), false);
+    for (bool changes = true; changes;) {
+      changes = false;
+      for (std::size_t i = 0; i < can.size(); ++i) {
+        if (can[i]) continue;
+        const Node& node = out_.nodes[i];
+        bool now = node.kind == Kind::end || can[index(node.next)];
+        if (node.kind == Kind::split) now = now || can[index(node.what)];
+        if (node.kind == Kind::call) now = now && can[index(out_.rules[index(node.what)].start)];
+        if (node.kind == Kind::terminal && !by_terminals)
+          now = now && out_.terminals[index(node.what)].accepts({});
+        if (now) changes = can[i] = true;
+      }
+    }
+    return can;
+  }
+
+  void close_dead_ends() {
+    const std::vector<bool> can = can_end(true);
+    for (std::size_t i = 0; i < can.size(); ++i) out_.nodes[i].is_open = can[i];
+  }
+
+  void find_empty() {
+    const std::vector<bool> can = can_end(false);
+    for (auto& rule : out_.rules) rule.may_be_empty = can[index(rule.start)];
+  }
+
+  /// The rules that a rule may call before it has read anything.
+  [[nodiscard]] std::vector<std::int32_t> first_calls(const GrammarNetwork::Rule& rule) {
+    std::vector<std::int32_t> calls;
+    std::vector<NodeId> todo{rule.start};
+    while (!todo.empty()) {
+      const NodeId at = todo.back();
+      todo.pop_back();
+      if (is_seen_[index(at)]) continue;  // a node is of one rule
+      is_seen_[index(at)] = true;
+      const Node& node = out_.nodes[index(at)];
+      if (node.kind == Kind::end) continue;
+      bool goes_on = true;
+      if (node.kind == Kind::split) todo.push_back(node.what);
+      if (node.kind == Kind::terminal) goes_on = out_.terminals[index(node.what)].accepts({});
+      if (node.kind == Kind::call) {
+        calls.push_back(node.what);
+        goes_on = out_.rules[index(node.what)].may_be_empty;
+      }
+      if (goes_on) todo.push_back(node.next);
+    }
+    return calls;
+  }
+
+  /// Frames of one place would have each other as callers. Rules are taken away that no other calls
+  /// at its beginning, until none is left.
+  void refuse_left_recursion() {
+    is_seen_.assign(out_.nodes.size(), false);
+    std::vector<std::vector<std::int32_t>> calls;
+    std::vector<std::size_t> num_callers(out_.rules.size(), 0);
+    for (const GrammarNetwork::Rule& rule : out_.rules) {
+      calls.push_back(first_calls(rule));
+      for (std::int32_t called : calls.back()) ++num_callers[index(called)];
+    }
+    std::vector<std::size_t> todo;
+    for (std::size_t i = 0; i < calls.size(); ++i)
+      if (num_callers[i] == 0) todo.push_back(i);
+    std::size_t num_taken = 0;
+    for (; !todo.empty(); ++num_taken) {
+      const std::size_t rule = todo.back();
+      todo.pop_back();
+      for (std::int32_t called : calls[rule])
+        if (--num_callers[index(called)] == 0) todo.push_back(index(called));
+    }
+    check<RequestError>(num_taken == calls.size(),
+                        "a rule of the grammar calls itself before it reads anything");
+  }
+
+  EbnfGrammar grammar_;
+  std::size_t depth_;
+  GrammarLimits limits_;
+  GrammarNetwork out_;
+  std::unordered_map<std::string_view, std::int32_t> terminals_;  // by how they are written
+  std::vector<bool> is_seen_;                                     // [node]
+  std::size_t num_bytes_ = 0, num_wide_bytes_ = 0, steps_left_;
+};
+
+}  // namespace detail
+
+NANOVLLM_INLINE std::size_t GrammarNetwork::size_bytes() const {
+  std::size_t size = nodes.size() * sizeof(Node) + rules.size() * sizeof(Rule);
+  for (const GrammarTerminal& terminal : terminals) size += terminal.size_bytes();
+  return size;
+}
+
+NANOVLLM_INLINE GrammarNetwork make_grammar_network(std::string_view ebnf, std::size_t depth,
+                                                    const GrammarLimits& limits) {
+  return detail::NetworkBuilder(ebnf, depth, limits).build();
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

@@ -1,0 +1,165 @@
+#pragma once
+/// The default prefix cache: whole blocks, found by a chained hash, given up least recently used
+/// first. Source: Kwon et al., "PagedAttention", SOSP 2023; vLLM's automatic prefix caching.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/random_seed.hpp"
+#include "nanovllm/fwd.hpp"
+#include "nanovllm/kv/cached_block.hpp"
+#include "nanovllm/kv/eviction_order.hpp"
+#include "nanovllm/kv/prefix/prefix_cache.hpp"
+#include "nanovllm/kv/prefix/prefix_hash.hpp"
+#include "nanovllm/kv/prefix/prefix_index.hpp"
+
+namespace nanovllm {
+
+/// Enters every full block, also when its content is there already, since its sequence's next block
+/// needs it for its name; but only one free block of any content is kept. Allocates nothing after
+/// construction. Blocks of more urgent requests are kept for longer, see EvictionOrder.
+///
+/// @tparam kBlockSize  tokens a block.
+/// @tparam Hash        how prefixes are hashed; a PrefixHashLike.
+template <int kBlockSize, class Hash>
+class HashPrefixCache {
+  static_assert(PrefixHashLike<Hash>,
+                "'Hash' must have a static hash(std::uint64_t, std::span<const TokenId>) that "
+                "returns std::uint64_t");
+
+ public:
+  static constexpr bool kFullBlocksOnly = true;
+
+  /// For a pool of `num_blocks`. The hashes depend on `seed`: as long as that is secret, prompts
+  /// cannot be made to collide.
+  explicit HashPrefixCache(std::int32_t num_blocks, std::uint64_t seed = random_seed())
+      : index_(num_blocks), unused_(num_blocks), root_{.hash = seed, .id = 0} {}
+
+  [[nodiscard]] static constexpr std::int32_t block_size() { return kBlockSize; }
+
+  /// The longest prefix of whole blocks. Of equal blocks, one that is in use. O(size of the match).
+  [[nodiscard]] PrefixMatch match(std::span<const TokenId> tokens) const {
+    PrefixMatch match;
+    PrefixKey prefix = root_;
+    for (std::size_t begin = 0; begin + kBlockSize <= tokens.size(); begin += kBlockSize) {
+      const auto block = index_.find(prefix, tokens.subspan(begin, kBlockSize));
+      if (!block) break;
+      match.blocks.push_back(*block);
+      match.num_tokens += kBlockSize;
+      prefix = index_.key(*block);
+    }
+    return match;
+  }
+
+  /// Enters the blocks that tokens [begin, end) have filled. O(end - begin + B).
+  void insert(std::span<const BlockId> block_table, std::span<const TokenId> tokens,
+              std::int32_t begin, std::int32_t end) {
+    for (std::int32_t i = begin / kBlockSize; i < end / kBlockSize; ++i) {
+      const BlockId block = block_table[static_cast<std::size_t>(i)];
+      if (contains(block)) continue;
+      PrefixKey parent = root_;
+      if (i > 0) {
+        const BlockId before = block_table[static_cast<std::size_t>(i - 1)];
+        check(contains(before), "prefix cache: block ", before, " before block ", block,
+              " was not entered");
+        parent = index_.key(before);
+      }
+      index_.insert(block, parent,
+                    tokens.subspan(static_cast<std::size_t>(i) * kBlockSize, kBlockSize));
+      ++version_;
+    }
+  }
+
+  [[nodiscard]] bool contains(BlockId block) const noexcept { return index_.contains(block); }
+
+  /// The block was used by a sequence of this priority.
+  void rate(BlockId block, std::int32_t priority) noexcept { unused_.rate(block, priority); }
+
+  void lock(BlockId block) noexcept { unused_.remove(block); }
+
+  /// The block becomes the last to be given up of those of its urgency. If another one of equal
+  /// content is in use, the cache does without this one; if another one is free, without that.
+  [[nodiscard]] std::optional<BlockId> unlock(BlockId block) noexcept {
+    const std::optional<BlockId> twin = index_.twin(block);
+    if (twin && !unused_.contains(*twin)) {
+      unused_.inherit(*twin, block);
+      erase(block);
+      return block;
+    }
+    if (twin) {
+      unused_.remove(*twin);
+      unused_.inherit(block, *twin);
+      erase(*twin);
+    }
+    unused_.add(block);
+    return twin;
+  }
+
+  [[nodiscard]] std::optional<BlockId> evict() noexcept {
+    const std::optional<BlockId> block = unused_.pop();
+    if (block) erase(*block);
+    return block;
+  }
+
+  [[nodiscard]] std::int32_t size() const { return index_.size(); }
+  [[nodiscard]] std::uint64_t version() const { return version_; }
+  [[nodiscard]] std::uint64_t seed() const { return root_.hash; }
+
+  /// The tokens of an entered block.
+  [[nodiscard]] std::span<const TokenId> tokens(BlockId block) const {
+    return index_.tokens(block);
+  }
+  /// All that a lookup could find, parents first. O(num_blocks log num_blocks).
+  [[nodiscard]] std::vector<CachedBlock> entries() const {
+    std::vector<std::pair<std::uint64_t, BlockId>> by_id;  // a parent's id is lower
+    for (BlockId block = 0; block < index_.num_blocks(); ++block) {
+      if (contains(block) && index_.is_newest(block))
+        by_id.emplace_back(index_.key(block).id, block);
+    }
+    std::sort(by_id.begin(), by_id.end());
+    std::vector<CachedBlock> out;
+    std::unordered_map<std::uint64_t, std::int32_t> place;
+    for (const auto& [id, block] : by_id) {
+      const std::uint64_t before = index_.parent_id(block);
+      const auto parent = place.find(before);
+      if (before != 0 && parent == place.end()) continue;  // it was given up
+      place[id] = static_cast<std::int32_t>(out.size());
+      out.push_back({.block = block,
+                     .parent = before == 0 ? -1 : parent->second,
+                     .tokens = {tokens(block).begin(), tokens(block).end()}});
+    }
+    return out;
+  }
+
+  /// Blocks that a lookup compares at the most. O(size).
+  [[nodiscard]] std::int32_t longest_walk() const { return index_.longest_walk(); }
+
+  void check_invariants() const {
+    index_.check_invariants();
+    unused_.check_invariants();
+  }
+
+ private:
+  void erase(BlockId block) noexcept {
+    index_.erase(block);
+    unused_.forget(block);
+    ++version_;
+  }
+
+  PrefixIndex<kBlockSize, Hash> index_;
+  EvictionOrder unused_;  ///< those entered and free
+  PrefixKey root_;        ///< the empty prefix
+  std::uint64_t version_ = 0;
+};
+
+static_assert(PrefixCacheLike<HashPrefixCache<16>>);
+
+}  // namespace nanovllm

@@ -1,0 +1,73 @@
+#pragma once
+/// The policy slot for prefix caches: what one must offer.
+
+#include <concepts>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/kv/prefix/prefix_match.hpp"
+
+namespace nanovllm {
+
+/// A prefix cache knows which blocks hold which tokens. The block manager keeps the books: how many
+/// sequences use a block, and which blocks hold nothing of worth. A cache is made from the number
+/// of blocks of the pool, and offers
+///
+/// - `static block_size()`, tokens a block.
+/// - `match(tokens)`: the longest prefix that it has, of 0 to all of them. A pure function.
+/// - `insert(block_table, tokens, begin, end)`: keys and values of tokens [begin, end) of a
+/// sequence
+///   with `block_table` are in the pool, as are those before them. The cache may enter the table's
+///   blocks, which are in use; some may be entered already, by another sequence that holds them.
+///   Called for one range after the other, for one that shares a sibling's blocks from token 0; may
+///   throw, and what it has entered by then stays.
+/// - `contains(block)`: whether the block may be matched, whole or in part.
+/// - `lock(block)`: an entered block that was free is used by a sequence again.
+/// - `unlock(block)`: it is used by no sequence any more. Returns a block that the cache gives up
+///   for it, this one or another that is free and entered, or nothing.
+/// - `evict()`: gives up the free block that is worth least and returns it; nothing only if all
+///   entered blocks are in use.
+/// - `size()`: blocks entered.
+/// - `version()`: another number whenever `match` could give another answer.
+/// - `check_invariants()`: throws Error naming the broken one.
+///
+/// One that never keeps anything says so with a static member `kKeepsNothing`, and one that enters
+/// no blocks but full ones with `kFullBlocksOnly`.
+///
+/// One that can be saved to a file has `entries()`, see kv/cached_block.hpp.
+///
+/// A match with `copy_tail` makes the engine copy that block; others may be writing to the part of
+/// it that was not matched. `lock`, `unlock`, `evict` and `contains` must not throw: they are
+/// called where a step begins and ends, which must happen wholly or not at all.
+template <class C>
+concept PrefixCacheLike = std::constructible_from<C, std::int32_t> && std::movable<C> &&
+    requires(C& cache, const C& reader, BlockId block, std::span<const TokenId> tokens,
+             std::span<const BlockId> block_table, std::int32_t position) {
+  { C::block_size() } -> std::same_as<std::int32_t>;
+  { reader.match(tokens) } -> std::same_as<PrefixMatch>;
+  cache.insert(block_table, tokens, position, position);
+  { reader.contains(block) }
+  noexcept->std::same_as<bool>;
+  { cache.lock(block) }
+  noexcept;
+  { cache.unlock(block) }
+  noexcept->std::same_as<std::optional<BlockId>>;
+  { cache.evict() }
+  noexcept->std::same_as<std::optional<BlockId>>;
+  { reader.size() } -> std::same_as<std::int32_t>;
+  { reader.version() } -> std::same_as<std::uint64_t>;
+  reader.check_invariants();
+};
+
+/// A cache may offer `rate(block, priority)`: a sequence of this priority, lower being more urgent,
+/// is about to give back the entered block, which others may go on using. It is a hint for `evict`,
+/// comes before `unlock`, and only where the scheduling policy knows of priorities. Must not throw.
+template <class C>
+concept RatesBlocks = requires(C& cache, BlockId block, std::int32_t priority) {
+  { cache.rate(block, priority) }
+  noexcept;
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,238 @@
+#pragma once
+/// Finds the blocks whose keys and values belong to a given prefix of tokens.
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/kv/prefix/prefix_hash.hpp"
+
+namespace nanovllm {
+
+/// The name of a prefix that is a whole number of blocks long.
+///
+/// `hash` finds it; `id` is what it is. Two blocks of the index have the same id only if all their
+/// tokens and all tokens before them are equal, and an id is never given to another prefix, so that
+/// comparing a block's own tokens and its parent's id compares the whole prefix.
+struct PrefixKey {
+  std::uint64_t hash = 0;  ///< of the empty prefix: the seed
+  std::uint64_t id = 0;    ///< 0 is the empty prefix
+};
+
+/// A hash table from prefixes to blocks, chained through per-block records. Nothing is allocated
+/// after construction. Several blocks may hold equal content: they are *twins*, of which only the
+/// newest is in the table, with the others in a list behind it. An entry is the block itself, so it
+/// cannot outlive or outdate it.
+///
+/// A lookup compares no more than `kMaxWalk` blocks. Those that collide beyond that are not found,
+/// which costs a miss; among hashes that are any good it does not happen.
+///
+/// @tparam kBlockSize  tokens a block.
+/// @tparam Hash        a PrefixHashLike.
+template <int kBlockSize, PrefixHashLike Hash>
+class PrefixIndex {
+ public:
+  static constexpr int kMaxWalk = 32;
+
+  explicit PrefixIndex(std::int32_t num_blocks)
+      : entries_(static_cast<std::size_t>(num_blocks)),
+        tokens_(static_cast<std::size_t>(num_blocks) * kBlockSize),
+        buckets_(std::bit_ceil(static_cast<std::size_t>(std::max(1, num_blocks))), kNone) {}
+
+  [[nodiscard]] std::int32_t size() const { return size_; }
+  [[nodiscard]] bool contains(BlockId block) const noexcept { return entry(block).key.id != 0; }
+
+  /// Name of the prefix that ends with `block`, which must be in the index.
+  [[nodiscard]] PrefixKey key(BlockId block) const { return entry(block).key; }
+
+  /// The tokens of `block`, which must be in the index.
+  [[nodiscard]] std::span<const TokenId> tokens(BlockId block) const {
+    return {tokens_.data() + static_cast<std::size_t>(block) * kBlockSize, kBlockSize};
+  }
+
+  /// The block that holds `block_tokens` behind the prefix `parent`; the newest of twins.
+  [[nodiscard]] std::optional<BlockId> find(PrefixKey parent,
+                                            std::span<const TokenId> block_tokens) const {
+    return find(Hash::hash(parent.hash, block_tokens), parent, block_tokens);
+  }
+
+  /// Enters `block`, which must not be in the index, as holding `block_tokens` behind `parent`.
+  void insert(BlockId block, PrefixKey parent, std::span<const TokenId> block_tokens) {
+    const std::uint64_t hash = Hash::hash(parent.hash, block_tokens);
+    const std::optional<BlockId> twin = find(hash, parent, block_tokens);
+    Entry& e = entry(block);
+    e = Entry();
+    e.parent_id = parent.id;
+    std::copy(block_tokens.begin(), block_tokens.end(),
+              tokens_.begin() + static_cast<std::ptrdiff_t>(block) * kBlockSize);
+    ++size_;
+    if (twin) return link_twin(block, *twin);
+    e.key = {.hash = hash, .id = ++last_id_};
+    BlockId& head = buckets_[bucket(hash)];
+    e.next = head;
+    if (head != kNone) entry(head).prev = block;
+    head = block;
+  }
+
+  /// Enters `block`, which must not be in the index, as having the content of `twin`, which is.
+  void insert_twin(BlockId block, BlockId twin) noexcept {
+    const std::span<const TokenId> from = tokens(twin);
+    std::copy(from.begin(), from.end(),
+              tokens_.begin() + static_cast<std::ptrdiff_t>(block) * kBlockSize);
+    entry(block) = Entry();
+    entry(block).parent_id = entry(twin).parent_id;
+    ++size_;
+    while (entry(twin).newer_twin != kNone) twin = entry(twin).newer_twin;
+    link_twin(block, twin);
+  }
+
+  /// Of `block`, which must be in the index, and the others of its content one that is `wanted`.
+  template <class Wanted>
+  [[nodiscard]] std::optional<BlockId> find_twin(BlockId block, const Wanted& wanted) const {
+    for (BlockId b = block; b != kNone; b = entry(b).older_twin) {
+      if (wanted(b)) return b;
+    }
+    for (BlockId b = entry(block).newer_twin; b != kNone; b = entry(b).newer_twin) {
+      if (wanted(b)) return b;
+    }
+    return std::nullopt;
+  }
+
+  /// The id of the prefix before `block`, which must be in the index.
+  [[nodiscard]] std::uint64_t parent_id(BlockId block) const { return entry(block).parent_id; }
+
+  /// Whether `block`, which must be in the index, is the one that a lookup finds.
+  [[nodiscard]] bool is_newest(BlockId block) const { return entry(block).newer_twin == kNone; }
+
+  [[nodiscard]] std::int32_t num_blocks() const {
+    return static_cast<std::int32_t>(entries_.size());
+  }
+
+  /// Another block of the same content as `block`, which must be in the index, if there is one: the
+  /// next newer, or else the next older.
+  [[nodiscard]] std::optional<BlockId> twin(BlockId block) const noexcept {
+    const Entry& e = entry(block);
+    const BlockId twin = e.newer_twin != kNone ? e.newer_twin : e.older_twin;
+    return twin == kNone ? std::nullopt : std::optional(twin);
+  }
+
+  /// Takes `block`, which must be in the index, out of it. No other block's name changes.
+  void erase(BlockId block) noexcept {
+    const Entry e = entry(block);
+    if (e.newer_twin != kNone) {
+      entry(e.newer_twin).older_twin = e.older_twin;
+    } else if (e.older_twin != kNone) {
+      replace_in_chain(block, e.older_twin);
+    } else {
+      (e.prev == kNone ? buckets_[bucket(e.key.hash)] : entry(e.prev).next) = e.next;
+      if (e.next != kNone) entry(e.next).prev = e.prev;
+    }
+    if (e.older_twin != kNone) entry(e.older_twin).newer_twin = e.newer_twin;
+    entry(block) = {};
+    --size_;
+  }
+
+  /// Blocks that a lookup compares at the most. O(num_blocks).
+  [[nodiscard]] std::int32_t longest_walk() const {
+    std::int32_t longest = 0;
+    for (BlockId block : buckets_) {
+      std::int32_t length = 0;
+      for (; block != kNone && length < kMaxWalk; block = entry(block).next) ++length;
+      longest = std::max(longest, length);
+    }
+    return longest;
+  }
+
+  /// Throws Error naming the broken invariant. O(num_blocks).
+  void check_invariants() const {
+    std::int32_t count = 0;
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      BlockId prev = kNone;
+      for (BlockId block = buckets_[b]; block != kNone; block = entry(block).next) {
+        check(bucket(key(block).hash) == b, "prefix index: block ", block, " is in bucket ", b,
+              ", not in its own, ", bucket(key(block).hash));
+        check(entry(block).prev == prev, "prefix index: block ", block,
+              " is not its predecessor's successor");
+        BlockId newer = kNone;
+        for (BlockId twin = block; twin != kNone; twin = entry(twin).older_twin) {
+          check(++count <= size_, "prefix index: more blocks are linked than its size, ", size_);
+          check(contains(twin) && key(twin).id == key(block).id, "prefix index: block ", twin,
+                " is linked as a twin of block ", block, " but has another prefix or none");
+          check(entry(twin).newer_twin == newer, "prefix index: block ", twin,
+                " does not know its newer twin");
+          newer = twin;
+        }
+        prev = block;
+      }
+    }
+    check(count == size_, "prefix index: ", count, " blocks are linked, but its size is ", size_);
+  }
+
+ private:
+  static constexpr BlockId kNone = -1;
+
+  struct Entry {
+    PrefixKey key;
+    std::uint64_t parent_id = 0;
+    BlockId prev = kNone;  ///< in the chain of its bucket, where the newest of twins is
+    BlockId next = kNone;
+    BlockId newer_twin = kNone;
+    BlockId older_twin = kNone;
+  };
+
+  [[nodiscard]] Entry& entry(BlockId block) noexcept {
+    return entries_[static_cast<std::size_t>(block)];
+  }
+  [[nodiscard]] const Entry& entry(BlockId block) const noexcept {
+    return entries_[static_cast<std::size_t>(block)];
+  }
+  [[nodiscard]] std::size_t bucket(std::uint64_t hash) const noexcept {
+    return static_cast<std::size_t>(hash) & (buckets_.size() - 1);
+  }
+  [[nodiscard]] std::optional<BlockId> find(std::uint64_t hash, PrefixKey parent,
+                                            std::span<const TokenId> block_tokens) const {
+    BlockId block = buckets_[bucket(hash)];
+    for (int i = 0; block != kNone && i < kMaxWalk; block = entry(block).next, ++i) {
+      if (matches(block, hash, parent, block_tokens)) return block;
+    }
+    return std::nullopt;
+  }
+  /// `block` is the newest of the twins of `newest`, which was that.
+  void link_twin(BlockId block, BlockId newest) noexcept {
+    Entry& e = entry(block);
+    e.key = key(newest);
+    e.older_twin = newest;
+    entry(newest).newer_twin = block;
+    replace_in_chain(newest, block);
+  }
+  /// `block` takes the place of its twin `old` in the chain of their bucket.
+  void replace_in_chain(BlockId old, BlockId block) noexcept {
+    Entry& from = entry(old);
+    Entry& to = entry(block);
+    to.prev = std::exchange(from.prev, kNone);
+    to.next = std::exchange(from.next, kNone);
+    (to.prev == kNone ? buckets_[bucket(to.key.hash)] : entry(to.prev).next) = block;
+    if (to.next != kNone) entry(to.next).prev = block;
+  }
+  [[nodiscard]] bool matches(BlockId block, std::uint64_t hash, PrefixKey parent,
+                             std::span<const TokenId> block_tokens) const {
+    const Entry& e = entry(block);
+    return e.key.hash == hash && e.parent_id == parent.id &&
+           std::ranges::equal(tokens(block), block_tokens);
+  }
+
+  std::vector<Entry> entries_;    ///< one a block; id 0 where it is not in the index
+  std::vector<TokenId> tokens_;   ///< kBlockSize a block
+  std::vector<BlockId> buckets_;  ///< heads of the chains; a power of two of them
+  std::uint64_t last_id_ = 0;
+  std::int32_t size_ = 0;
+};
+
+}  // namespace nanovllm

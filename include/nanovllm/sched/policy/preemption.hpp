@@ -1,0 +1,67 @@
+#pragma once
+/// The policy slot for preemption: which sequence gives way when the pool is full, and
+/// what becomes of it.
+
+#include <concepts>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "nanovllm/kv/prefix/prefix_match.hpp"
+#include "nanovllm/sched/sequence.hpp"
+
+namespace nanovllm {
+
+/// A preemption policy offers
+///
+/// - `static choose(candidates)`: the index of the sequence that gives way. The candidates, at
+/// least
+///   one, run, are none of them in the plan, and all came later than the one that needs a block;
+/// the
+///   oldest is first. A pure function, called while a step is planned.
+/// - `vacate(sequence, copies)`: called by `Scheduler::begin` for each sequence of
+///   `StepPlan::preempted`, before its blocks go back. It may append copies out of them, to be done
+///   before the step computes anything: one for each block at the most, and the target must be a
+///   block that nothing else uses. Must not throw: `begin` happens wholly or not at all, and there
+///   is room in `copies`.
+///
+/// The scheduler has one of its own, made from nothing. A preempted sequence waits in the order of
+/// arrival, and so before all that came later, whatever was kept of it.
+template <class P>
+concept PreemptionLike = std::default_initializable<P> &&
+    requires(P& preemption, std::span<Sequence* const> candidates, const Sequence& sequence,
+             std::vector<BlockCopy>& copies) {
+  { P::choose(candidates) } -> std::same_as<std::size_t>;
+  { preemption.vacate(sequence, copies) }
+  noexcept;
+};
+
+/// A preemption policy may offer `swaps(sequence)`, a const member: whether the blocks of a
+/// preempted sequence are to be copied to the host's pool, and back when it is admitted again, so
+/// that nothing is computed twice. Asked in `Scheduler::begin`, behind `vacate`. Where the host's
+/// pool has no room for all of them, the sequence is computed again. Must not throw.
+template <class P>
+concept SwapsSequences = requires(const P& preemption, const Sequence& sequence) {
+  { preemption.swaps(sequence) }
+  noexcept->std::same_as<bool>;
+};
+
+/// The sequence that came last gives way. Nothing is kept: its tokens are computed again, less what
+/// the prefix cache still has when it comes back.
+struct RecomputePreemption {
+  [[nodiscard]] static std::size_t choose(std::span<Sequence* const> candidates) {
+    return candidates.size() - 1;
+  }
+  static void vacate(const Sequence&, std::vector<BlockCopy>&) noexcept {}
+};
+
+/// The sequence that came last gives way, and waits in host memory (`EngineConfig::host_kv_size`):
+/// its blocks are copied twice over the bus, and none of its tokens is computed again.
+struct SwapPreemption : RecomputePreemption {
+  [[nodiscard]] static bool swaps(const Sequence&) noexcept { return true; }
+};
+
+static_assert(PreemptionLike<RecomputePreemption> && !SwapsSequences<RecomputePreemption>);
+static_assert(PreemptionLike<SwapPreemption> && SwapsSequences<SwapPreemption>);
+
+}  // namespace nanovllm

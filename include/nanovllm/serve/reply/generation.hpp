@@ -1,0 +1,206 @@
+#pragma once
+/// Requests for text: from the body of one to an exchange that the engine is at work on.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/any_engine.hpp"
+#include "nanovllm/serve/engine_exchange.hpp"
+#include "nanovllm/serve/exchange.hpp"
+#include "nanovllm/serve/constraint/output_constraint.hpp"
+#include "nanovllm/serve/reply/reply_ids.hpp"
+#include "nanovllm/serve/reply/reply_writer.hpp"
+#include "nanovllm/serve/service_config.hpp"
+#include "nanovllm/serve/service_load.hpp"
+
+namespace nanovllm::serve {
+
+/// Starts chats and completions. Thread-safe. Engine and config must outlive it.
+class Generation {
+ public:
+  Generation(AnyEngine& engine, const ServiceConfig& config, std::shared_ptr<ServiceLoad> load)
+      : engine_(engine), config_(config), load_(std::move(load)) {}
+
+  /// Reads the body of a request, makes tokens of its text and what holds its answer to a form, and
+  /// submits it. Throws ApiError for what cannot be served, and what the engine throws.
+  [[nodiscard]] std::shared_ptr<Exchange> chat(std::string_view body);
+  [[nodiscard]] std::shared_ptr<Exchange> complete(std::string_view body);
+
+  /// The name that replies call the model by; that of a request may be empty. Throws ApiError (404)
+  /// for one that is not served.
+  [[nodiscard]] const std::string& model_name(const std::string& asked) const;
+
+  /// From now on requests are refused with status 503.
+  void drain() noexcept { is_draining_ = true; }
+  [[nodiscard]] bool is_draining() const noexcept { return is_draining_; }
+
+ private:
+  /// Room for sequences. Throws ApiError (503, 429) where there is none.
+  [[nodiscard]] LoadShare admit(std::int64_t num_sequences) const;
+  /// Compiles `constraint`, which the field `field` states. Throws ApiError (400) where it cannot
+  /// be.
+  void constrain(SamplingParams& params, const OutputConstraint& constraint,
+                 const std::string& field) const;
+  template <class Request>
+  [[nodiscard]] ReplySetup reply_setup(const Request& request, const char* id, const char* object);
+
+  AnyEngine& engine_;
+  const ServiceConfig& config_;
+  const std::shared_ptr<ServiceLoad> load_;
+  const std::shared_ptr<ReplyIds> ids_ = std::make_shared<ReplyIds>();
+  std::atomic<bool> is_draining_{false};
+};
+
+}  // namespace nanovllm::serve
+
+#if NANOVLLM_BODIES
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "nanovllm/serve/admission.hpp"
+#include "nanovllm/serve/request/api_error.hpp"
+#include "nanovllm/serve/reply/chat_reply.hpp"
+#include "nanovllm/serve/request/chat_request.hpp"
+#include "nanovllm/serve/reply/completion_reply.hpp"
+#include "nanovllm/serve/request/completion_request.hpp"
+#include "nanovllm/serve/request/request_fields.hpp"
+
+namespace nanovllm::serve {
+
+NANOVLLM_INLINE const std::string& Generation::model_name(const std::string& asked) const {
+  if (asked.empty()) return config_.model_names.front();
+  const auto found = std::find(config_.model_names.begin(), config_.model_names.end(), asked);
+  if (found == config_.model_names.end()) throw ApiError::model_not_found(asked);
+  return *found;
+}
+
+NANOVLLM_INLINE LoadShare Generation::admit(std::int64_t num_sequences) const {
+  if (is_draining_) throw ApiError(503, "the server is shutting down");
+  const std::int64_t limit = std::int64_t{config_.max_num_seqs} + config_.max_queue;
+  auto share = LoadShare::take(load_, num_sequences, limit);
+  if (!share) {
+    throw ApiError(429, concat("the queue is full: ", limit,
+                               " sequences are under way or waiting; try again later"));
+  }
+  return std::move(*share);
+}
+
+NANOVLLM_INLINE void Generation::constrain(SamplingParams& params,
+                                           const OutputConstraint& constraint,
+                                           const std::string& field) const {
+  if (constraint.kind == OutputConstraint::Kind::none) return;
+  if (!config_.constraints)
+    throw ApiError(400, field + ": this server holds answers to no form", field);
+  using Kind = OutputConstraint::Kind;
+  const bool has_calls = constraint.kind == Kind::tool_calls ||
+                         constraint.kind == Kind::free_tool_calls || constraint.or_tool_calls;
+  if (has_calls && config_.tool_call_format == ToolCallFormat::none)
+    throw ApiError(400, field + ": this server reads no tool calls", field);
+  try {
+    params.token_masks = config_.constraints->compile(constraint);
+  } catch (const ApiError&) {
+    throw;
+  } catch (const RequestError& error) {
+    throw ApiError(400, concat(field, ": ", error.what()), field);
+  }
+}
+
+template <class Request>
+ReplySetup Generation::reply_setup(const Request& request, const char* id, const char* object) {
+  return {.frame = {.id = ids_->next(id),
+                    .object = object,
+                    .model = model_name(request.model),
+                    .created = unix_seconds()},
+          .tokenizer = engine_.text().tokenizer,
+          .num_choices = static_cast<std::size_t>(request.sampling.n),
+          .stop_rules = StopRules::of(request.sampling, engine_.eos_token_ids()),
+          .include_usage = request.include_usage,
+          .continuous_usage_stats = request.continuous_usage_stats,
+          .return_token_ids = request.return_token_ids};
+}
+
+NANOVLLM_INLINE std::shared_ptr<Exchange> Generation::chat(std::string_view body) {
+  auto request = ChatCompletionRequest::parse(parse_request_body(body));
+  const char* object = request.stream ? "chat.completion.chunk" : "chat.completion";
+  ChatReply::Setup reply{.common = reply_setup(request, "chatcmpl-", object),
+                         .logprobs = request.logprobs,
+                         .top_logprobs = request.top_logprobs,
+                         .ids = ids_};
+  SamplingParams& params = request.sampling;
+  LoadShare share = admit(num_samples(params));
+  reply.parser = answer_format(engine_, request, config_.tool_call_format, config_.parse_reasoning);
+  request.constraint.tool_call_format = config_.tool_call_format;
+  if (const auto& chat_template = engine_.text().chat_template)
+    request.constraint.after_reasoning = expects_thought(chat_template->kind(), request.options) ||
+                                         continues_thought(engine_, request);
+  std::vector<std::vector<TokenId>> prompts(1);
+  prompts[0] = prompt_tokens(
+      engine_, ChatPrompt{std::move(request.messages), std::move(request.options)}, "messages");
+  const auto num_prompt_tokens = static_cast<std::int64_t>(prompts[0].size());
+  if (request.max_tokens) check_max_tokens(engine_, prompts[0].size(), *request.max_tokens);
+  const std::int64_t left = std::min<std::int64_t>(engine_.max_total_tokens() - num_prompt_tokens,
+                                                   std::numeric_limits<std::int32_t>::max());
+  params.max_tokens = request.max_tokens.value_or(static_cast<std::int32_t>(left));
+  check_token_ids(engine_, prompts, params);
+  constrain(params, request.constraint, request.constraint_field);
+  if (request.return_token_ids) reply.prompt_token_ids = prompts[0];
+  const EngineExchange::Setup setup{
+      .kind = "chat",
+      .is_stream = request.stream,
+      .keep_token_ids = request.return_token_ids || reply.common.stop_rules.need_tokens()};
+  return std::make_shared<EngineExchange>(engine_, setup, prompts, params,
+                                          std::make_unique<ChatReply>(std::move(reply)), share);
+}
+
+NANOVLLM_INLINE std::shared_ptr<Exchange> Generation::complete(std::string_view body) {
+  auto request = CompletionRequest::parse(parse_request_body(body));
+  SamplingParams& params = request.sampling;
+  if (request.stream && params.prompt_logprobs && !request.echo) {
+    throw ApiError(400,
+                   "prompt_logprobs cannot be streamed; send 'stream': false, or 'echo' and "
+                   "'logprobs', whose chunks have them",
+                   "prompt_logprobs");
+  }
+  if (request.logprobs || params.prompt_logprobs || request.echo)
+    static_cast<void>(tokenizer_of(engine_));
+  const std::size_t num_prompts = request.prompts.size();
+  CompletionReply::Setup reply{.common = reply_setup(request, "cmpl-", "text_completion"),
+                               .num_prompts = num_prompts,
+                               .logprobs = request.logprobs.has_value()};
+  reply.common.num_choices *= num_prompts;
+  reply.common.return_prompt_logprobs = params.prompt_logprobs && !request.echo;
+  LoadShare share = admit(static_cast<std::int64_t>(num_prompts) * num_samples(params));
+  std::vector<std::vector<TokenId>> prompts;
+  for (const Prompt& prompt : request.prompts) {
+    prompts.push_back(prompt_tokens(engine_, prompt, "prompt"));
+    if (!request.prompt_only) check_max_tokens(engine_, prompts.back().size(), params.max_tokens);
+    if (!request.echo) continue;
+    const auto* text = std::get_if<std::string>(&prompt);
+    reply.echo.push_back(text != nullptr ? *text
+                                         : tokenizer_of(engine_).decode(prompts.back(), false));
+  }
+  check_token_ids(engine_, prompts, params);
+  constrain(params, request.constraint, request.constraint_field);
+  if (request.return_token_ids || request.echo) reply.prompt_token_ids = prompts;
+  const EngineExchange::Setup setup{
+      .kind = "completion",
+      .is_stream = request.stream,
+      .keep_token_ids = request.return_token_ids || reply.common.stop_rules.need_tokens(),
+      .drop_generated = request.prompt_only,
+      .prompts_first = params.prompt_logprobs.has_value()};
+  return std::make_shared<EngineExchange>(
+      engine_, setup, prompts, params, std::make_unique<CompletionReply>(std::move(reply)), share);
+}
+
+}  // namespace nanovllm::serve
+
+#endif  // NANOVLLM_BODIES

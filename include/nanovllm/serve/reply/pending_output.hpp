@@ -1,0 +1,326 @@
+#pragma once
+/// What the engine has said of a reply and its transport has not taken yet.
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/request/output.hpp"
+#include "nanovllm/serve/service_load.hpp"
+
+namespace nanovllm::serve {
+
+/// What is new of one choice: tokens of any number, put together.
+struct ChoiceNews {
+  std::string text{};
+  std::vector<std::size_t> text_ends{};   ///< of streamed samples: where each token's text ends
+  std::vector<TokenId> token_ids{};       ///< if they are kept
+  std::vector<TokenLogprobs> logprobs{};  ///< one a token, if they were asked for
+  std::int64_t num_tokens = 0;
+  FinishReason finish_reason = FinishReason::none;  ///< once, with the last of it
+
+  [[nodiscard]] bool has_ended() const { return finish_reason != FinishReason::none; }
+  [[nodiscard]] bool empty() const { return num_tokens == 0 && text.empty() && !has_ended(); }
+  void clear();
+
+  /// Tokens [begin, end) with the text that came with them. The last of them have what came behind
+  /// them as well. Only of what has `text_ends`.
+  [[nodiscard]] ChoiceNews slice(std::size_t begin, std::size_t end) const;
+};
+
+using PromptLogprobs = std::vector<std::optional<TokenLogprobs>>;
+
+/// Everything that is new, and how things stand.
+struct OutputNews {
+  std::vector<ChoiceNews> choices{};
+  bool is_cancelled = false;
+  bool has_failed = false;  ///< a request has ended by an error, or was taken back by the engine
+  bool all_ended = false;   ///< all requests have
+  bool is_aborted = false;  ///< of a failure: the engine has taken the request back
+  std::string error{};      ///< of a failure
+  std::int64_t num_cached_tokens = 0;  ///< when all have ended
+  /// By prompt: when all have ended, or where prompts come first, once, when they have come.
+  std::vector<PromptLogprobs> prompt_logprobs{};
+
+  [[nodiscard]] bool is_over() const { return is_cancelled || has_failed || all_ended; }
+};
+
+/// Stands between the callbacks of one or more requests to the engine, one a prompt, and the
+/// transport that takes their output. Texts that are not taken are put together, so the memory is
+/// that of the output. Thread-safe.
+class PendingOutput {
+ public:
+  struct Setup {
+    std::size_t num_prompts = 1;
+    std::size_t num_choices = 1;     ///< of each prompt; choice i of prompt p is p · this + i
+    std::int64_t num_sequences = 1;  ///< that each prompt counts as in ServiceLoad
+    bool is_stream = false;          ///< what comes is wanted as it comes, else when all is there
+    bool keep_token_ids = false;
+    bool drop_generated = false;  ///< only what is found out about prompts is wanted
+    bool comes_at_end = false;    ///< choices come with the last event alone: is_streamed(params)
+    bool prompts_first = false;  ///< of a stream: choices wait for their prompt's log-probabilities
+  };
+
+  PendingOutput(const Setup& setup, std::shared_ptr<ServiceLoad> load);
+
+  // ---- The engine's side ----
+
+  /// The request of prompt `prompt` says `event`. Costs a lock and the copying of what is new.
+  void hear(std::size_t prompt, const TokenEvent& event);
+
+  // ---- The transport's side ----
+
+  /// Replaces `news` by what is new; its memory is used again. Of what is no stream nothing is new
+  /// before all is there.
+  void take(OutputNews& news);
+
+  /// Calls `wake` as Exchange::notify says.
+  void notify(std::function<void()> wake);
+
+  /// The head was given, so it is not news any more.
+  void mark_head();
+
+  /// Nothing more is wanted. Returns false if that was known, or all requests have ended.
+  bool cancel(bool wakes) noexcept;
+
+  // ---- For summaries ----
+
+  struct Summary {
+    std::int64_t num_generated_tokens = 0, num_cached_tokens = 0;
+    double first_token_seconds = 0;
+    std::string outcome{};
+  };
+  void set_outcome(std::string outcome);
+  [[nodiscard]] Summary summary() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  [[nodiscard]] bool is_over() const { return is_cancelled_ || has_failed_ || num_going_on_ == 0; }
+  [[nodiscard]] bool is_ready() const;
+  void collect(std::size_t prompt, const TokenEvent& event);
+  void collect_completion(std::size_t choice, const Completion& completion);
+  void end(std::size_t prompt, const Output& output);
+  void count_end(FinishReason reason) { load_->counters.finish(reason); }
+
+  const Setup setup_;
+  const std::shared_ptr<ServiceLoad> load_;
+  const Clock::time_point begin_ = Clock::now();
+
+  mutable std::mutex mutex_;  // of all that follows
+  std::vector<ChoiceNews> choices_;
+  std::vector<PromptLogprobs> prompt_logprobs_;
+  std::vector<bool> prompts_come_;
+  std::size_t num_going_on_;
+  std::int64_t num_cached_tokens_ = 0, num_generated_tokens_ = 0;
+  double first_token_seconds_ = 0;
+  bool has_news_ = false, head_given_ = false;
+  bool is_cancelled_ = false, has_failed_ = false, is_aborted_ = false;
+  std::string error_, outcome_;
+  std::function<void()> wake_;
+};
+
+}  // namespace nanovllm::serve
+
+#if NANOVLLM_BODIES
+
+#include <algorithm>
+#include <utility>
+
+namespace nanovllm::serve {
+
+NANOVLLM_INLINE void ChoiceNews::clear() {
+  text.clear();
+  text_ends.clear();
+  token_ids.clear();
+  logprobs.clear();
+  num_tokens = 0;
+  finish_reason = FinishReason::none;
+}
+
+NANOVLLM_INLINE ChoiceNews ChoiceNews::slice(std::size_t begin, std::size_t end) const {
+  const bool is_last = end == text_ends.size();
+  const std::size_t text_begin = begin == 0 ? 0 : text_ends[begin - 1];
+  const std::size_t text_end = is_last ? text.size() : text_ends[end - 1];
+  ChoiceNews out{.text = text.substr(text_begin, text_end - text_begin),
+                 .num_tokens = static_cast<std::int64_t>(end - begin),
+                 .finish_reason = is_last ? finish_reason : FinishReason::none};
+  for (std::size_t i = begin; i < end; ++i) out.text_ends.push_back(text_ends[i] - text_begin);
+  const auto copy = [&](const auto& from, auto& to) {
+    if (from.empty()) return;
+    to.assign(from.begin() + static_cast<std::ptrdiff_t>(begin),
+              from.begin() + static_cast<std::ptrdiff_t>(end));
+  };
+  copy(token_ids, out.token_ids);
+  copy(logprobs, out.logprobs);
+  return out;
+}
+
+NANOVLLM_INLINE PendingOutput::PendingOutput(const Setup& setup, std::shared_ptr<ServiceLoad> load)
+    : setup_(setup),
+      load_(std::move(load)),
+      choices_(setup.num_prompts * setup.num_choices),
+      prompt_logprobs_(setup.num_prompts),
+      prompts_come_(setup.num_prompts),
+      num_going_on_(setup.num_prompts) {}
+
+NANOVLLM_INLINE void PendingOutput::hear(std::size_t prompt, const TokenEvent& event) {
+  std::function<void()> wake;
+  {
+    const std::lock_guard lock(mutex_);
+    if (event.token != nullptr && first_token_seconds_ == 0)
+      first_token_seconds_ = std::chrono::duration<double>(Clock::now() - begin_).count();
+    if (setup_.prompts_first && event.prompt_logprobs != nullptr && !prompts_come_[prompt]) {
+      prompt_logprobs_[prompt] = *event.prompt_logprobs;
+      prompts_come_[prompt] = true;
+      has_news_ = true;
+    }
+    if (!setup_.comes_at_end) collect(prompt, event);
+    if (event.output != nullptr) end(prompt, *event.output);
+    if (wake_ && is_ready()) wake = std::exchange(wake_, nullptr);
+  }
+  if (wake) wake();  // not under the lock: it may call notify
+}
+
+NANOVLLM_INLINE void PendingOutput::collect(std::size_t prompt, const TokenEvent& event) {
+  const bool ends = event.finish_reason != FinishReason::none;
+  if (ends) count_end(event.finish_reason);
+  if (event.token != nullptr && !setup_.drop_generated) ++num_generated_tokens_;
+  if (is_cancelled_) return;
+  ChoiceNews& choice =
+      choices_[prompt * setup_.num_choices + static_cast<std::size_t>(event.sample)];
+  choice.finish_reason = event.finish_reason;
+  if (setup_.drop_generated && choice.finish_reason == FinishReason::stop)
+    choice.finish_reason = FinishReason::length;  // what stopped it is left out, too
+  if (!setup_.drop_generated) {
+    choice.text += event.text;
+    if (event.token != nullptr) {
+      ++choice.num_tokens;
+      choice.text_ends.push_back(choice.text.size());
+      if (setup_.keep_token_ids) choice.token_ids.push_back(*event.token);
+      if (event.logprobs != nullptr) choice.logprobs.push_back(*event.logprobs);
+    }
+  }
+  has_news_ = has_news_ || ends || !event.text.empty() || event.logprobs != nullptr;
+}
+
+NANOVLLM_INLINE void PendingOutput::collect_completion(std::size_t choice,
+                                                       const Completion& completion) {
+  count_end(completion.finish_reason);
+  num_generated_tokens_ += static_cast<std::int64_t>(completion.token_ids.size());
+  if (is_cancelled_) return;
+  choices_[choice] = {.text = completion.text,
+                      .token_ids = completion.token_ids,
+                      .logprobs = completion.logprobs,
+                      .num_tokens = static_cast<std::int64_t>(completion.token_ids.size()),
+                      .finish_reason = completion.finish_reason};
+}
+
+NANOVLLM_INLINE void PendingOutput::end(std::size_t prompt, const Output& output) {
+  load_->num_unfinished.fetch_sub(setup_.num_sequences, std::memory_order_relaxed);
+  --num_going_on_;
+  num_cached_tokens_ += output.num_cached_tokens;
+  if (setup_.comes_at_end) {
+    const std::size_t first = prompt * setup_.num_choices;
+    collect_completion(first, output);
+    const std::size_t num_others = std::min(output.alternatives.size(), setup_.num_choices - 1);
+    for (std::size_t i = 0; i < num_others; ++i)
+      collect_completion(first + 1 + i, output.alternatives[i]);
+  }
+  if (is_cancelled_) return;
+  if (!setup_.prompts_first) prompt_logprobs_[prompt] = output.prompt_logprobs;
+  has_news_ = true;
+  // Of several samples those before may have ended by themselves.
+  const auto has = [&](FinishReason reason) {
+    return output.finish_reason == reason ||
+           std::ranges::any_of(output.alternatives, [&](const Completion& completion) {
+             return completion.finish_reason == reason;
+           });
+  };
+  if (has_failed_ || !(has(FinishReason::error) || has(FinishReason::abort))) return;
+  has_failed_ = true;
+  is_aborted_ = !has(FinishReason::error);
+  error_ = output.error;
+}
+
+NANOVLLM_INLINE bool PendingOutput::is_ready() const {
+  return is_over() || (setup_.is_stream && (has_news_ || !head_given_));
+}
+
+NANOVLLM_INLINE void PendingOutput::take(OutputNews& news) {
+  news.choices.resize(choices_.size());
+  for (ChoiceNews& choice : news.choices) choice.clear();
+  const std::lock_guard lock(mutex_);
+  has_news_ = false;
+  news.is_cancelled = is_cancelled_;
+  news.has_failed = has_failed_;
+  news.is_aborted = is_aborted_;
+  news.all_ended = num_going_on_ == 0;
+  if (news.has_failed) news.error = error_;
+  if (setup_.prompts_first) {
+    for (std::size_t i = 0; i < choices_.size(); ++i) {
+      if (prompts_come_[i / setup_.num_choices]) std::swap(news.choices[i], choices_[i]);
+    }
+  } else if (setup_.is_stream || news.all_ended) {
+    std::swap(news.choices, choices_);
+  }
+  if (news.all_ended) news.num_cached_tokens = num_cached_tokens_;
+  if (news.all_ended || setup_.prompts_first)
+    news.prompt_logprobs =
+        std::exchange(prompt_logprobs_, decltype(prompt_logprobs_)(setup_.num_prompts));
+}
+
+NANOVLLM_INLINE void PendingOutput::notify(std::function<void()> wake) {
+  bool is_there = false;
+  {
+    const std::lock_guard lock(mutex_);
+    is_there = is_ready();
+    if (!is_there) std::swap(wake_, wake);
+  }
+  if (is_there) wake();  // else it is the one replaced, which is destroyed without the lock
+}
+
+NANOVLLM_INLINE void PendingOutput::mark_head() {
+  const std::lock_guard lock(mutex_);
+  head_given_ = true;
+}
+
+NANOVLLM_INLINE bool PendingOutput::cancel(bool wakes) noexcept {
+  std::function<void()> wake;
+  bool was_going_on = false;
+  {
+    const std::lock_guard lock(mutex_);
+    wake = std::exchange(wake_, nullptr);
+    was_going_on = !is_cancelled_ && num_going_on_ > 0;
+    is_cancelled_ = true;
+    for (ChoiceNews& choice : choices_) choice = {};
+    if (outcome_.empty()) outcome_ = "abort";
+  }
+  if (wake && wakes) wake();
+  return was_going_on;
+}
+
+NANOVLLM_INLINE void PendingOutput::set_outcome(std::string outcome) {
+  const std::lock_guard lock(mutex_);
+  if (outcome_.empty()) outcome_ = std::move(outcome);
+}
+
+NANOVLLM_INLINE PendingOutput::Summary PendingOutput::summary() const {
+  const std::lock_guard lock(mutex_);
+  return {.num_generated_tokens = num_generated_tokens_,
+          .num_cached_tokens = num_cached_tokens_,
+          .first_token_seconds = first_token_seconds_,
+          .outcome = outcome_};
+}
+
+}  // namespace nanovllm::serve
+
+#endif  // NANOVLLM_BODIES

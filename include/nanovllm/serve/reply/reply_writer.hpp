@@ -1,0 +1,159 @@
+#pragma once
+/// What makes replies of the engine's output: one kind for each call of the API.
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/io/json.hpp"
+#include "nanovllm/sched/sequence.hpp"
+#include "nanovllm/serve/reply/pending_output.hpp"
+#include "nanovllm/serve/reply/stop_reason.hpp"
+#include "nanovllm/serve/reply/usage.hpp"
+#include "nanovllm/text/tokenizer.hpp"
+
+namespace nanovllm::serve {
+
+/// Appends an event of a stream: "data: ", `data` and an empty line.
+inline void append_event(std::string& out, std::string_view data) {
+  out += "data: ";
+  out += data;
+  out += "\n\n";
+}
+
+/// Whether a choice has a finish_reason: one that fails has none, but an error of its own.
+[[nodiscard]] constexpr bool is_ended_by_itself(FinishReason reason) {
+  return reason == FinishReason::stop || reason == FinishReason::length;
+}
+
+/// Now, as replies say it.
+[[nodiscard]] inline std::int64_t unix_seconds() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::seconds>(now).count();
+}
+
+/// What all replies to one request, or chunks of its stream, begin with.
+struct ReplyFrame {
+  std::string id{}, object{}, model{};
+  std::int64_t created = 0;  ///< Unix time, in seconds
+
+  /// {"id", "object", "created", "model"}
+  [[nodiscard]] Json to_json() const {
+    return Json::object({{"id", id}, {"object", object}, {"created", created}, {"model", model}});
+  }
+};
+
+/// What replies of both kinds are made by.
+struct ReplySetup {
+  ReplyFrame frame{};
+  std::optional<Tokenizer> tokenizer{};  ///< needed for log-probabilities
+  std::size_t num_choices = 1;
+  StopRules stop_rules{};
+  bool include_usage = false;           ///< of a stream: in a chunk at its end
+  bool continuous_usage_stats = false;  ///< and in all others
+  bool return_token_ids = false;
+  bool return_prompt_logprobs = false;
+};
+
+/// Makes JSON of output, on the transport's thread. Used by one thread at a time, and either for
+/// chunks or for one whole reply.
+class ReplyWriter {
+ public:
+  virtual ~ReplyWriter() = default;
+
+  /// Appends to `out` the chunks that `news` of choice `index` makes, possibly none.
+  virtual void append_chunks(std::string& out, std::size_t index, const ChoiceNews& news,
+                             const Usage& usage) = 0;
+
+  /// Takes the log-probabilities of a prompt, which come before its choices' first news.
+  virtual void begin_prompt(std::size_t /*prompt*/, PromptLogprobs&& /*logprobs*/) {}
+
+  /// Appends a chunk with the next part of what comes before choice `index`. Returns false when
+  /// there was none left.
+  virtual bool append_prompt(std::string& /*out*/, std::size_t /*index*/, const Usage& /*usage*/) {
+    return false;
+  }
+
+  /// Appends what comes behind the last choice's end in a stream, but for [DONE].
+  virtual void append_end(std::string& out, const Usage& usage) = 0;
+
+  /// The whole reply. `news` is all there is.
+  [[nodiscard]] virtual std::string whole(const OutputNews& news, const Usage& usage) = 0;
+
+  /// The first choice's finish_reason, as it was written.
+  [[nodiscard]] virtual std::string_view finish_reason() const = 0;
+};
+
+/// The text of a whole reply, a choice at a time: log-probabilities of many choices take some ten
+/// times more memory as JSON values than as text.
+class WholeFrame {
+ public:
+  explicit WholeFrame(const ReplyFrame& frame) : text_(frame.to_json().dump()) {
+    text_.pop_back();  // the closing brace
+    text_ += ", \"choices\": [";
+  }
+
+  void add_choice(const Json& choice) {
+    if (text_.back() != '[') text_ += ", ";
+    text_ += choice.dump();
+  }
+
+  /// The reply, with the members of `rest`, of which there is one at least.
+  [[nodiscard]] std::string end(const Json& rest) {
+    text_ += "], ";
+    text_ += std::string_view(rest.dump()).substr(1);
+    return std::move(text_);
+  }
+
+ private:
+  std::string text_;
+};
+
+/// Appends chunks: the frame's members, which are written once, and those of each.
+class ChunkFrame {
+ public:
+  /// @param in_every_chunk  whether the usage so far is a part of each.
+  ChunkFrame(const ReplyFrame& frame, bool in_every_chunk)
+      : begin_("data: " + frame.to_json().dump()), has_usage_(in_every_chunk) {
+    begin_.pop_back();  // the closing brace
+  }
+
+  /// A chunk with one choice.
+  /// @param further  members of the chunk itself, an object.
+  void append(std::string& out, const Json& choice, const Usage& usage,
+              const Json& further = Json::object()) const {
+    append(out, "[" + choice.dump() + "]", further, has_usage_ ? &usage : nullptr);
+  }
+
+  /// The chunk without choices that says what all has cost.
+  void append_usage(std::string& out, const Usage& usage) const {
+    append(out, "[]", Json::object(), &usage);
+  }
+
+ private:
+  void append(std::string& out, std::string_view choices, const Json& further,
+              const Usage* usage) const {
+    out += begin_;
+    out += ", \"choices\": ";
+    out += choices;
+    for (const auto& [key, value] : further.items()) {
+      out += ", " + Json(key).dump() + ": ";
+      out += value.dump();
+    }
+    if (usage != nullptr) {
+      out += ", \"usage\": ";
+      out += usage->to_json().dump();
+    }
+    out += "}\n\n";
+  }
+
+  std::string begin_;
+  bool has_usage_;
+};
+
+}  // namespace nanovllm::serve

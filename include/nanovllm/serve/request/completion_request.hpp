@@ -1,0 +1,157 @@
+#pragma once
+/// The body of POST /v1/completions. As chat_request.hpp has it, but for what is asked.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/request/prompt.hpp"
+#include "nanovllm/io/json.hpp"
+#include "nanovllm/sampling/sampling_params.hpp"
+#include "nanovllm/serve/constraint/output_constraint.hpp"
+
+namespace nanovllm::serve {
+
+/// Prompts of one request, and sequences that they all make together: prompts times samples.
+inline constexpr std::size_t kMaxPrompts = 128;
+inline constexpr std::size_t kMaxCompletionSequences = 1024;
+
+/// A request to go on with one or more texts.
+struct CompletionRequest {
+  std::string model{};            ///< empty where the request names none
+  std::vector<Prompt> prompts{};  ///< texts or token ids, none of them empty
+  /// Its ranges are checked. `prompt_logprobs` is the request's own, or with `echo` its `logprobs`.
+  SamplingParams sampling{};
+  OutputConstraint constraint{};
+  std::string constraint_field{};  ///< path of the field that states it; empty for Kind::none
+  bool echo = false;               ///< the prompt comes before the completion
+  /// `max_tokens` was 0, which goes with `echo`: `sampling.max_tokens` is 1, as the engine wants,
+  /// and what it generates is to be left out.
+  bool prompt_only = false;
+  std::optional<std::int32_t> logprobs{};
+  bool stream = false;                  ///< never of samples that are chosen from, nor of beams
+  bool include_usage = false;           ///< a last chunk with the usage
+  bool continuous_usage_stats = false;  ///< usage in every chunk; only with include_usage
+  bool return_token_ids = false;
+
+  /// Throws ApiError.
+  [[nodiscard]] static CompletionRequest parse(const Json& body);
+};
+
+}  // namespace nanovllm::serve
+
+#if NANOVLLM_BODIES
+
+#include <limits>
+#include <utility>
+
+#include "nanovllm/serve/request/output_format.hpp"
+#include "nanovllm/serve/request/request_fields.hpp"
+#include "nanovllm/serve/request/sampling_fields.hpp"
+#include "nanovllm/serve/request/stream_options.hpp"
+
+namespace nanovllm::serve {
+
+namespace detail {
+
+inline constexpr std::int32_t kDefaultMaxTokens = 16;
+
+/// A text or token ids, either not empty.
+NANOVLLM_INLINE Prompt read_prompt(const Json& value, const std::string& path) {
+  if (value.empty() || (value.is_string() && value.string().empty()))
+    refuse_field(path, "must not be empty");
+  if (value.is_string()) return value.string();
+  return token_ids_at(value, path);
+}
+
+NANOVLLM_INLINE std::vector<Prompt> read_prompts(const RequestFields& body) {
+  const Json& value = body.required("prompt");
+  if (!value.is_string() && !value.is_array())
+    wrong_field("prompt", "a string, a list of token ids, or a list of those", value);
+  const bool is_list =
+      value.is_array() && !value.empty() && (value[0].is_string() || value[0].is_array());
+  std::vector<Prompt> prompts;
+  if (!is_list) {
+    prompts.push_back(read_prompt(value, "prompt"));
+    return prompts;
+  }
+  if (value.size() > kMaxPrompts)
+    refuse_field("prompt",
+                 concat("must have at most ", kMaxPrompts, " prompts, got ", value.size()));
+  for (const Json& element : value) {
+    const std::string path = element_path("prompt", prompts.size());
+    if (element.kind() != value[0].kind())
+      wrong_field(path, "of the same type as the first prompt", element);
+    prompts.push_back(read_prompt(element, path));
+  }
+  return prompts;
+}
+
+NANOVLLM_INLINE void read_token_limit(const RequestFields& body, CompletionRequest& request) {
+  const auto limit = body.integer("max_tokens", 0, std::numeric_limits<std::int32_t>::max());
+  request.sampling.max_tokens = static_cast<std::int32_t>(limit.value_or(kDefaultMaxTokens));
+  if (limit != 0) return;
+  if (!request.echo) refuse_field("max_tokens", "must be >= 1 unless 'echo' is true, got 0");
+  request.prompt_only = true;
+  request.sampling.max_tokens = 1;
+}
+
+NANOVLLM_INLINE void read_completion_logprobs(const RequestFields& body,
+                                              CompletionRequest& request) {
+  const auto of_prompt = body.integer("prompt_logprobs", 0, kMaxLogprobs);
+  if (of_prompt && request.echo)
+    refuse_field("prompt_logprobs",
+                 "cannot be combined with 'echo'; send 'logprobs', which is of "
+                 "the prompt as well then");
+  if (of_prompt) request.sampling.prompt_logprobs = static_cast<std::int32_t>(*of_prompt);
+  const auto logprobs = body.integer("logprobs", 0, kMaxLogprobs);
+  if (!logprobs) return;
+  request.logprobs = static_cast<std::int32_t>(*logprobs);
+  request.sampling.logprobs = request.logprobs;
+  if (request.echo) request.sampling.prompt_logprobs = request.logprobs;
+}
+
+NANOVLLM_INLINE void check_streams(const RequestFields& body, const CompletionRequest& request) {
+  const auto samples = static_cast<std::size_t>(num_samples(request.sampling));
+  const std::size_t sequences = request.prompts.size() * samples;
+  if (sequences > kMaxCompletionSequences)
+    refuse_field("prompt", concat("must have at most ", kMaxCompletionSequences,
+                                  " prompts times samples, got ", sequences));
+  if (request.stream && !is_streamed(request.sampling))
+    refuse_field("stream", concat("cannot be combined with ",
+                                  body.has("best_of") ? "best_of > n" : "a beam search"));
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE CompletionRequest CompletionRequest::parse(const Json& json) {
+  const RequestFields body(json);
+  CompletionRequest request;
+  request.model = body.string("model").value_or("");
+  request.prompts = detail::read_prompts(body);
+  if (const auto suffix = body.string("suffix"); suffix && !suffix->empty())
+    refuse_field("suffix", "is not supported");
+  request.sampling = parse_sampling(body);
+  parse_beam_search(body, request.sampling);
+  request.echo = body.flag("echo");
+  detail::read_token_limit(body, request);
+  detail::read_completion_logprobs(body, request);
+  OutputFormat format = parse_output_format(body);
+  request.constraint = std::move(format.constraint);
+  request.constraint_field = std::move(format.field);
+  const StreamOptions streaming = parse_stream_options(body);
+  request.stream = streaming.stream;
+  request.include_usage = streaming.include_usage;
+  request.continuous_usage_stats = streaming.continuous_usage_stats;
+  request.return_token_ids = body.flag("return_token_ids");
+  check_sampling(body, request.sampling);
+  detail::check_streams(body, request);
+  return request;
+}
+
+}  // namespace nanovllm::serve
+
+#endif  // NANOVLLM_BODIES

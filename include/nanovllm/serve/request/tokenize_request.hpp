@@ -1,0 +1,72 @@
+#pragma once
+/// The bodies of POST /tokenize and POST /detokenize, as vLLM has them.
+
+#include <string>
+#include <vector>
+
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/request/prompt.hpp"
+#include "nanovllm/io/json.hpp"
+
+namespace nanovllm::serve {
+
+/// A request for the tokens of `prompt`, a text, or of `messages` as the chat template renders
+/// them.
+struct TokenizeRequest {
+  std::string model{};  ///< empty where the request names none
+  Prompt prompt = "";
+  bool return_token_strs = false;  ///< each token as a text, too
+
+  /// Throws ApiError.
+  [[nodiscard]] static TokenizeRequest parse(const Json& body);
+};
+
+/// A request for the text of tokens.
+struct DetokenizeRequest {
+  std::string model{};
+  std::vector<TokenId> tokens{};  ///< from 0 on; not compared with a vocabulary
+
+  /// Throws ApiError.
+  [[nodiscard]] static DetokenizeRequest parse(const Json& body);
+};
+
+}  // namespace nanovllm::serve
+
+#if NANOVLLM_BODIES
+
+#include <utility>
+
+#include "nanovllm/serve/request/chat_fields.hpp"
+#include "nanovllm/serve/request/request_fields.hpp"
+#include "nanovllm/serve/request/tool_fields.hpp"
+
+namespace nanovllm::serve {
+
+NANOVLLM_INLINE TokenizeRequest TokenizeRequest::parse(const Json& json) {
+  const RequestFields body(json);
+  TokenizeRequest request;
+  request.model = body.string("model").value_or("");
+  request.return_token_strs = body.flag("return_token_strs");
+  if (body.has("messages")) {
+    if (body.has("prompt")) refuse_field("prompt", "cannot be combined with messages");
+    ChatPrompt chat{parse_chat_messages(body), parse_chat_options(body)};
+    chat.options.tools = parse_tool_fields(body).tools;
+    request.prompt = std::move(chat);
+  } else {
+    request.prompt = string_at(body.required("prompt"), "prompt");
+  }
+  return request;
+}
+
+NANOVLLM_INLINE DetokenizeRequest DetokenizeRequest::parse(const Json& json) {
+  const RequestFields body(json);
+  DetokenizeRequest request;
+  request.model = body.string("model").value_or("");
+  request.tokens = token_ids_at(body.required("tokens"), "tokens");
+  return request;
+}
+
+}  // namespace nanovllm::serve
+
+#endif  // NANOVLLM_BODIES

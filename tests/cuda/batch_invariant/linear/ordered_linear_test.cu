@@ -1,0 +1,543 @@
+// Dense layers in one order: against float64, and rows against themselves among other rows.
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "cuda/gpu_test.cuh"
+#include "nanovllm/cuda/elementwise/rms_norm.cuh"
+#include "nanovllm/cuda/elementwise/silu_mul.cuh"
+#include "nanovllm/cuda/batch_invariant/linear/ordered_engine.cuh"
+#include "nanovllm/cuda/batch_invariant/linear/ordered_gated_engine.cuh"
+#include "nanovllm/cuda/batch_invariant/linear/ordered_normed.cuh"
+#include "nanovllm/cuda/runtime/graph.cuh"
+
+namespace nanovllm::test {
+namespace {
+
+using cuda::DeviceMatrix;
+using cuda::OrderedBlock;
+using cuda::OrderedLinearEngine;
+
+/// x of `m` rows, W [n, k], and a y for each call.
+template <class T, class Out = T>
+struct Layer {
+  std::int64_t m, n, k;
+  GpuArray<T> x;
+  std::vector<T> w;
+  DeviceMatrix<T> weight;
+
+  Layer(std::int64_t m_in, std::int64_t n_in, std::int64_t k_in)
+      : m(m_in),
+        n(n_in),
+        k(k_in),
+        x(GpuArray<T>::random(static_cast<std::size_t>(m * k), 1)),
+        w(GpuArray<T>::random(static_cast<std::size_t>(n * k), 2, -1, 1).host),
+        weight(n, k) {
+    weight.set_rows(0, MatrixView<const T>(w.data(), {n, k}));
+  }
+
+  [[nodiscard]] LinearArgs<T, DeviceMatrix<T>, Out> args(GpuArray<Out>& y, std::int64_t first,
+                                                         std::int64_t count) {
+    return {.x = MatrixView<const T>(x.data() + first * k, {count, k}),
+            .weight = &weight,
+            .y = MatrixView<Out>(y.data(), {count, n})};
+  }
+
+  /// Rows [first, first + count) by themselves, by a block of this shape.
+  std::vector<Out> rows(OrderedBlock block, std::int64_t first, std::int64_t count,
+                        cuda::TensorMaps& maps, Gpu& gpu, bool accumulate = false) {
+    GpuArray<Out> y(static_cast<std::size_t>(count * n));
+    if (accumulate) {
+      for (Out& value : y.host) value = Out(1.5f);
+      y.upload();
+    }
+    const auto a = args(y, first, count);
+    cuda::ordered_linear(a.x, weight.view(), a.y, accumulate, block, maps, gpu.context);
+    gpu.sync();
+    y.download();
+    REQUIRE(y.guards_intact());
+    return y.host;
+  }
+
+  double exact(std::int64_t i, std::int64_t j, double* size) {
+    double sum = 0;
+    *size = 0;
+    for (std::int64_t c = 0; c < k; ++c) {
+      const double term = static_cast<double>(float(x.host[static_cast<std::size_t>(i * k + c)])) *
+                          static_cast<double>(float(w[static_cast<std::size_t>(j * k + c)]));
+      sum += term;
+      *size += std::abs(term);
+    }
+    return sum;
+  }
+};
+
+template <class Out>
+bool same_bits(const std::vector<Out>& all, std::int64_t first, const std::vector<Out>& part,
+               std::int64_t n) {
+  return std::memcmp(all.data() + first * n, part.data(), part.size() * sizeof(Out)) == 0;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("every block gives the product", "[ordered]", bf16, half) {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  cuda::TensorMaps maps;
+  for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{1, 40, 8},
+                                {7, 130, 64},
+                                {33, 64, 200},
+                                {130, 257, 1032},
+                                {65, 100, 320},
+                                {260, 100, 72}}) {
+    Layer<TestType> layer(m, n, k);
+    for (const OrderedBlock block : cuda::kOrderedBlocks) {
+      INFO(m << " x " << n << " x " << k << ", block " << block.rows << " x " << block.tokens
+             << " x " << block.panels);
+      for (const bool accumulate : {false, true}) {
+        const auto y = layer.rows(block, 0, m, maps, gpu, accumulate);
+        std::int64_t wrong = 0;
+        for (std::int64_t i = 0; i < m; ++i) {
+          for (std::int64_t j = 0; j < n; ++j) {
+            double size = 0;
+            const double product = layer.exact(i, j, &size);
+            const double exact = product + (accumulate ? 1.5 : 0.);
+            // What is added is rounded before.
+            const double rounded = std::abs(exact) + (accumulate ? 1.01 * std::abs(product) : 0.);
+            const double bound = kUnit<TestType> * rounded +
+                                 std::sqrt(static_cast<double>(k)) * 0x1p-21 * size + 1e-30;
+            const double got = static_cast<float>(y[static_cast<std::size_t>(i * n + j)]);
+            if (!(std::abs(got - exact) <= bound)) ++wrong;
+          }
+        }
+        CHECK(wrong == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("a row has the same bits in any number of rows, at any place, in any block",
+          "[ordered]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  cuda::TensorMaps maps;
+  constexpr std::int64_t kRows = 1000;
+  for (const auto& [n, k] :
+       {std::array<std::int64_t, 2>{1024, 3072}, {136, 1032}, {136, 320}, {4096, 1024}}) {
+    // float32 results show every bit of the sums.
+    Layer<bf16, float> layer(kRows, n, k);
+    const auto all = layer.rows(cuda::kOrderedReference, 0, kRows, maps, gpu);
+    for (const OrderedBlock block : cuda::kOrderedBlocks) {
+      INFO(n << " x " << k << ", block " << block.rows << " x " << block.tokens << " x "
+             << block.panels);
+      CHECK(same_bits(all, 0, layer.rows(block, 0, kRows, maps, gpu), n));
+      for (const std::int64_t m : {1, 2, 3, 7, 8, 16, 17, 63, 64, 65, 128, 200, 256}) {
+        for (const std::int64_t first : {std::int64_t{0}, std::int64_t{5}, kRows - m}) {
+          if (!same_bits(all, first, layer.rows(block, first, m, maps, gpu), n))
+            FAIL_CHECK(m << " rows from row " << first);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("another order of summation does not pass for this one", "[ordered]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  // With K split the two halves of the probe cancel exactly; it must show.
+  OrderedLinearEngine engine;
+  cuda::BlasHandle handle;
+  constexpr std::int64_t kM = 64, kN = 1024, kK = 4096;
+  cuda::BlasProduct product({.m = kM,
+                             .n = kN,
+                             .k = kK,
+                             .x_stride = kK,
+                             .y_stride = kN,
+                             .in = CUDA_R_16BF,
+                             .out = CUDA_R_16BF,
+                             .accumulate = false,
+                             .alignment = 16});
+  int split = 0, told = 0;
+  for (const cuda::BlasAlgorithm& algorithm :
+       product.heuristics(handle, 16, cuda::kBlasWorkspaceBytes, true)) {
+    std::int32_t splits = 1;
+    std::size_t written = 0;
+    cuda::check(
+        cublasLtMatmulAlgoConfigGetAttribute(&algorithm.value, CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
+                                             &splits, sizeof splits, &written),
+        "cublasLtMatmulAlgoConfigGetAttribute");
+    if (splits <= 1) continue;
+    ++split;
+    told += engine.count_differences<bf16, bf16>({.is_blas = true, .algorithm = algorithm}, kM, kN,
+                                                 kK, gpu.context) > kM * kN / 4;
+  }
+  INFO(split << " algorithms with a split K, " << told << " told apart");
+  CHECK(split > 0);
+  CHECK(told == split);
+}
+
+TEST_CASE("what is tuned keeps the order, for all numbers of rows", "[ordered]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  constexpr std::int64_t kRows = 1100;
+  const auto check_type = [&]<class Out>(Out, std::int64_t n, std::int64_t k) {
+    Layer<bf16, Out> layer(kRows, n, k);
+    cuda::TensorMaps maps;
+    const auto all = layer.rows(cuda::kOrderedReference, 0, kRows, maps, gpu);
+    for (const bool tunes : {false, true}) {
+      OrderedLinearEngine engine;
+      const DeviceMatrix<bf16>* const weights[] = {&layer.weight};
+      if (tunes) {
+        engine.tune<bf16, Out>(weights, false, cuda::kRowBuckets, gpu.context,
+                               std::chrono::seconds(10));
+        std::cout << n << " x " << k << ": cuBLASLt was chosen for " << engine.choices().blas
+                  << " of " << engine.choices().all << " buckets\n";
+      }
+      for (const std::int64_t m : {1,  2,  3,  7,   8,   9,   16,  17,  31,  33,   48,
+                                   63, 64, 65, 100, 128, 200, 256, 300, 500, 1000, 1100}) {
+        GpuArray<Out> y(static_cast<std::size_t>(m * n));
+        engine.run(layer.args(y, kRows - m, m), gpu.context);
+        gpu.sync();
+        y.download();
+        REQUIRE(y.guards_intact());
+        if (!same_bits(all, kRows - m, y.host, n)) FAIL_CHECK(n << " x " << k << ", rows " << m);
+      }
+    }
+  };
+  check_type(bf16{}, 1024, 2048);
+  check_type(bf16{}, 6144, 1024);
+  check_type(bf16{}, 200, 520);
+  check_type(float{}, 4096, 1024);
+}
+
+TEST_CASE("a K that is no multiple of 8 has an order of its own", "[ordered]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  OrderedLinearEngine engine;
+  Layer<bf16> layer(70, 33, 70);
+  const auto rows_of = [&](std::int64_t first, std::int64_t count) {
+    GpuArray<bf16> y(static_cast<std::size_t>(count * layer.n));
+    engine.run(layer.args(y, first, count), gpu.context);
+    gpu.sync();
+    y.download();
+    REQUIRE(y.guards_intact());
+    return y.host;
+  };
+  const auto all = rows_of(0, 70);
+  for (std::int64_t i = 0; i < 70; ++i) CHECK(same_bits(all, i, rows_of(i, 1), layer.n));
+  double size = 0;
+  const double exact = layer.exact(69, 32, &size);
+  CHECK(std::abs(static_cast<float>(all.back()) - exact) <= 0x1p-8 * std::abs(exact) + 1e-5 * size);
+}
+
+namespace {
+
+/// [gates | ups] of `layer` and their SwiGLU, for rows [first, first + count), by two kernels.
+template <class T>
+std::vector<T> gated_by_parts(Layer<T>& layer, std::int64_t first, std::int64_t count,
+                              cuda::TensorMaps& maps, Gpu& gpu) {
+  GpuArray<T> wide(static_cast<std::size_t>(count * layer.n));
+  GpuArray<T> out(static_cast<std::size_t>(count * layer.n / 2));
+  const auto a = layer.args(wide, first, count);
+  cuda::ordered_linear(a.x, layer.weight.view(), a.y, false, cuda::kOrderedReference, maps,
+                       gpu.context);
+  cuda::silu_mul(SiluMulArgs<T>{.gate_up = a.y, .out = {out.data(), {count, layer.n / 2}}},
+                 gpu.context);
+  gpu.sync();
+  out.download();
+  return out.host;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("SwiGLU behind a product has the bits of the two ops, in any company",
+                   "[ordered]", bf16, half) {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  using T = TestType;
+  cuda::TensorMaps maps;
+  constexpr std::int64_t kRows = 200, kPad = 3;
+  for (const auto& [width, k] :
+       {std::array<std::int64_t, 2>{8, 8}, {40, 200}, {136, 1032}, {1024, 1024}, {96, 320}}) {
+    Layer<T> layer(kRows, 2 * width, k);
+    const std::vector<T> all = gated_by_parts(layer, 0, kRows, maps, gpu);
+    for (const OrderedBlock block : cuda::kOrderedGatedBlocks) {
+      for (const std::int64_t m : {1, 2, 7, 8, 9, 16, 17, 33, 64, 65, 130, 200}) {
+        for (const std::int64_t first : {std::int64_t{0}, kRows - m}) {
+          // Rows of the result lie apart, with poison between them.
+          GpuArray<T> out(static_cast<std::size_t>(m * (width + kPad)));
+          cuda::ordered_gated_linear(
+              MatrixView<const T>(layer.x.data() + first * k, {m, k}), layer.weight.view(),
+              MatrixView<T>(out.data(), {m, width}, {width + kPad, 1}), block, maps, gpu.context);
+          gpu.sync();
+          out.download();
+          REQUIRE(out.guards_intact());
+          std::int64_t wrong = 0;
+          for (std::int64_t i = 0; i < m; ++i) {
+            const T* const row = &out.host[static_cast<std::size_t>(i * (width + kPad))];
+            wrong += std::memcmp(row, &all[static_cast<std::size_t>((first + i) * width)],
+                                 static_cast<std::size_t>(width) * sizeof(T)) != 0;
+            for (std::int64_t j = 0; j < kPad; ++j) wrong += !std::isnan(float(row[width + j]));
+          }
+          INFO(m << " rows from row " << first << ", " << width << " x " << k << ", block "
+                 << block.rows << " x " << block.tokens << " x " << block.panels);
+          CHECK(wrong == 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("SwiGLU behind a product equals float64", "[ordered]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  cuda::TensorMaps maps;
+  Layer<bf16> layer(19, 80, 264);
+  const auto sum = [&](std::int64_t i, std::int64_t j) {
+    double size = 0;
+    return layer.exact(i, j, &size);
+  };
+  GpuArray<bf16> out(19 * 40);
+  cuda::ordered_gated_linear(MatrixView<const bf16>(layer.x.data(), {19, 264}), layer.weight.view(),
+                             MatrixView<bf16>(out.data(), {19, 40}), {64, 16, 1}, maps,
+                             gpu.context);
+  gpu.sync();
+  out.download();
+  std::int64_t wrong = 0;
+  for (std::int64_t i = 0; i < 19; ++i) {
+    for (std::int64_t j = 0; j < 40; ++j) {
+      const double g = sum(i, j), u = sum(i, 40 + j), silu = g / (1 + std::exp(-g));
+      // g, u, silu and the product are rounded; the slope of silu is at most 1.1.
+      const double bound =
+          1.1 * kUnit<bf16> * (1.1 * std::abs(g * u) + 3 * std::abs(silu * u)) + 1e-4;
+      const double got = float(out.host[static_cast<std::size_t>(i * 40 + j)]);
+      if (!(std::abs(got - silu * u) <= bound)) ++wrong;
+    }
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("gated_linear in one order has the same bits, tuned or not, for all numbers of rows",
+          "[ordered]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  constexpr std::int64_t kRows = 300;
+  cuda::TensorMaps maps;
+  for (const auto& [width, k] : {std::array<std::int64_t, 2>{3072, 1024}, {44, 200}}) {
+    Layer<bf16> layer(kRows, 2 * width, k);
+    const std::vector<bf16> all = gated_by_parts(layer, 0, kRows, maps, gpu);
+    OrderedLinearEngine linear;
+    cuda::OrderedGatedEngine gated;
+    const auto run_part = [&]<class Args>(const Args& part) {
+      if constexpr (std::is_same_v<Args, SiluMulArgs<bf16>>)
+        cuda::silu_mul(part, gpu.context);
+      else if constexpr (std::is_same_v<Args, LinearArgs<bf16, DeviceMatrix<bf16>>>)
+        linear.run(part, gpu.context);
+    };
+    for (const bool tunes : {false, true}) {
+      const DeviceMatrix<bf16>* const weights[] = {&layer.weight};
+      if (tunes) {
+        gated.tune<bf16>(weights, kRows, gpu.context, run_part, std::chrono::seconds(5));
+        std::cout << width << " x " << k << ": one kernel for " << gated.num_fused()
+                  << " buckets\n";
+      }
+      for (const std::int64_t m : {1, 2, 5, 8, 16, 20, 32, 40, 64, 65, 128, 129, 300}) {
+        GpuArray<bf16> wide(static_cast<std::size_t>(m * 2 * width));
+        GpuArray<bf16> out(static_cast<std::size_t>(m * width));
+        gated.run(
+            GatedLinearArgs<bf16, DeviceMatrix<bf16>, bf16>{
+                .x = MatrixView<const bf16>(layer.x.data() + (kRows - m) * k, {m, k}),
+                .weight = &layer.weight,
+                .out = MatrixView<bf16>(out.data(), {m, width}),
+                .normed = {},
+                .gate_up = MatrixView<bf16>(wide.data(), {m, 2 * width})},
+            gpu.context, run_part);
+        gpu.sync();
+        out.download();
+        REQUIRE(out.guards_intact());
+        if (!same_bits(all, kRows - m, out.host, width)) FAIL_CHECK(width << ", rows " << m);
+      }
+    }
+  }
+}
+
+namespace {
+
+/// n(x) of rows of `layer`, by `rms_norm`.
+template <class T>
+GpuArray<T> normed_rows(const MatrixView<const T>& x, const InputNorm<T>& norm, Gpu& gpu) {
+  GpuArray<T> out(static_cast<std::size_t>(x.extent(0) * x.extent(1)));
+  cuda::rms_norm(RmsNormArgs<T>{.x = x,
+                                .weight = norm.weight,
+                                .eps = norm.eps,
+                                .out = {out.data(), {x.extent(0), x.extent(1)}}},
+                 gpu.context);
+  gpu.sync();
+  return out;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("a norm ahead of a product has the bits of the ops, in any company", "[ordered]",
+                   bf16, half) {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  using T = TestType;
+  cuda::TensorMaps maps;
+  constexpr std::int64_t kRows = 40, kPad = 3;
+  for (const auto& [n, k] :
+       {std::array<std::int64_t, 2>{16, 768}, {47, 1024}, {4096, 1024}, {12000, 768}}) {
+    Layer<T> layer(kRows, n, k);
+    // Rows of x lie apart, and differ in size.
+    const std::int64_t stride = k + 8;
+    GpuArray<T> x(static_cast<std::size_t>(kRows * stride));
+    for (std::int64_t i = 0; i < kRows; ++i) {
+      for (std::int64_t j = 0; j < k; ++j)
+        x.host[static_cast<std::size_t>(i * stride + j)] =
+            T(float(layer.x.host[static_cast<std::size_t>(i * k + j)]) * float(1 + i % 5));
+    }
+    x.upload();
+    auto scale = GpuArray<T>::random(static_cast<std::size_t>(k), 7);
+    const InputNorm<T> norm{.weight = {scale.data(), {k}}, .eps = 1e-3f};
+    const auto rows_of = [&](std::int64_t first, std::int64_t m) {
+      return MatrixView<const T>(x.data() + first * stride, {m, k}, {stride, 1});
+    };
+    GpuArray<T> normed = normed_rows(rows_of(0, kRows), norm, gpu);
+    GpuArray<T> all(static_cast<std::size_t>(kRows * n));
+    cuda::ordered_linear(MatrixView<const T>(normed.data(), {kRows, k}), layer.weight.view(),
+                         MatrixView<T>(all.data(), {kRows, n}), false, cuda::kOrderedReference,
+                         maps, gpu.context);
+    gpu.sync();
+    all.download();
+    for (const std::int64_t m : {1, 2, 3, 4}) {
+      for (const std::int64_t first : {std::int64_t{0}, std::int64_t{5}, kRows - m}) {
+        GpuArray<T> y(static_cast<std::size_t>(m * (n + kPad)));
+        cuda::ordered_normed_linear(rows_of(first, m), norm, layer.weight.view(),
+                                    MatrixView<T>(y.data(), {m, n}, {n + kPad, 1}), maps,
+                                    gpu.context);
+        gpu.sync();
+        y.download();
+        REQUIRE(y.guards_intact());
+        std::int64_t wrong = 0;
+        for (std::int64_t i = 0; i < m; ++i) {
+          const T* const row = &y.host[static_cast<std::size_t>(i * (n + kPad))];
+          wrong += std::memcmp(row, &all.host[static_cast<std::size_t>((first + i) * n)],
+                               static_cast<std::size_t>(n) * sizeof(T)) != 0;
+          for (std::int64_t j = 0; j < kPad; ++j) wrong += !std::isnan(float(row[n + j]));
+        }
+        INFO(m << " rows from row " << first << ", " << n << " x " << k);
+        CHECK(wrong == 0);
+      }
+    }
+    CHECK(!cuda::ordered_normed_takes(rows_of(0, 5), norm, layer.weight.view(), gpu.context));
+    CHECK_THROWS_AS(
+        cuda::ordered_normed_linear(rows_of(0, 5), norm, layer.weight.view(),
+                                    MatrixView<T>(all.data(), {5, n}), maps, gpu.context),
+        ShapeError);
+  }
+}
+
+TEST_CASE("a norm ahead of a product equals float64", "[ordered]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  constexpr std::int64_t kRows = 4, kWidth = 1024, kOut = 40;
+  cuda::TensorMaps maps;
+  Layer<bf16> layer(kRows, kOut, kWidth);
+  auto scale = GpuArray<bf16>::random(kWidth, 7);
+  GpuArray<bf16> y(kRows * kOut);
+  cuda::ordered_normed_linear<bf16>(MatrixView<const bf16>(layer.x.data(), {kRows, kWidth}),
+                                    {.weight = {scale.data(), {kWidth}}, .eps = 1e-6f},
+                                    layer.weight.view(), MatrixView<bf16>(y.data(), {kRows, kOut}),
+                                    maps, gpu.context);
+  gpu.sync();
+  y.download();
+  std::int64_t wrong = 0;
+  for (std::int64_t i = 0; i < kRows; ++i) {
+    const auto at = [&](std::int64_t c) {
+      return double(float(layer.x.host[static_cast<std::size_t>(i * kWidth + c)]));
+    };
+    double squares = 0;
+    for (std::int64_t c = 0; c < kWidth; ++c) squares += at(c) * at(c);
+    const double inverse = 1 / std::sqrt(squares / kWidth + 1e-6);
+    for (std::int64_t j = 0; j < kOut; ++j) {
+      double exact = 0, size = 0;
+      for (std::int64_t c = 0; c < kWidth; ++c) {
+        const double term = at(c) * inverse *
+                            double(float(scale.host[static_cast<std::size_t>(c)])) *
+                            double(float(layer.w[static_cast<std::size_t>(j * kWidth + c)]));
+        exact += term;
+        size += std::abs(term);
+      }
+      // n(x) is rounded twice and the sum once.
+      const double bound = kUnit<bf16> * (std::abs(exact) + 2.02 * size) + 1e-5 * size;
+      const double got = float(y.host[static_cast<std::size_t>(i * kOut + j)]);
+      if (!(std::abs(got - exact) <= bound)) ++wrong;
+    }
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("products added to rows have the bits of a product and add_rms_norm's sum", "[ordered]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  constexpr std::int64_t kRows = 70, kOut = 96;
+  cuda::TensorMaps maps;
+  for (const std::int64_t k : {192, 1000, 2048, 201}) {
+    Layer<bf16> layer(kRows, kOut, k);
+    OrderedLinearEngine engine;
+    GpuArray<bf16> product(kRows * kOut);
+    engine.run(layer.args(product, 0, kRows), gpu.context);
+    gpu.sync();
+    product.download();
+    const auto old = GpuArray<bf16>::random(kRows * kOut, 9, -30, 30).host;
+    for (const bool tunes : {false, true}) {
+      const DeviceMatrix<bf16>* const weights[] = {&layer.weight};
+      const std::int64_t buckets[] = {1, 8, 16, 32, 64, 128};
+      if (tunes)
+        engine.tune<bf16, bf16>(weights, true, buckets, gpu.context, std::chrono::seconds(3));
+      for (const std::int64_t m : {1, 8, 9, 16, 31, 33, 64, 65, 70}) {
+        GpuArray<bf16> y(static_cast<std::size_t>(m * kOut));
+        std::copy_n(old.begin(), y.host.size(), y.host.begin());
+        y.upload();
+        auto args = layer.args(y, 0, m);
+        args.accumulate = true;
+        engine.run(args, gpu.context);
+        gpu.sync();
+        y.download();
+        REQUIRE(y.guards_intact());
+        std::int64_t wrong = 0;
+        for (std::size_t i = 0; i < y.host.size(); ++i)
+          wrong += float(y.host[i]) != float(bf16(float(old[i]) + float(product.host[i])));
+        INFO(m << " rows, K " << k << (tunes ? ", tuned" : ""));
+        CHECK(wrong == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("rows that are not 16-byte aligned are refused", "[ordered]") {
+  if (!has_gpu()) return;
+  Gpu gpu;
+  if (!gpu.context.is_hopper()) return;
+  OrderedLinearEngine engine;
+  Layer<bf16> layer(4, 16, 16);
+  GpuArray<bf16> y(64);
+  auto args = layer.args(y, 0, 2);
+  args.x.data += 1;
+  CHECK_THROWS_AS(engine.run(args, gpu.context), ShapeError);
+}
+
+}  // namespace nanovllm::test

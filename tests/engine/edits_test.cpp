@@ -1,8 +1,0 @@
-// Edited logits on the CPU backend.
-
-#include "nanovllm/policy.hpp"
-
-using BackendFloat32 = nanovllm::Float32Policy;
-static bool backend_present() { return true; }
-
-#include "engine/edits_cases.hpp"

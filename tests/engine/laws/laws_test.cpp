@@ -1,0 +1,12 @@
+// The engine's laws on the CPU backend, where the order of summation is always kept but across
+// tensor-parallel ranks.
+
+#include "nanovllm/policy.hpp"
+
+using BackendFloat32 = nanovllm::Float32Policy;
+using BackendBfloat16 = nanovllm::DefaultPolicy;
+static constexpr float kShardedBound = 1e-5f;
+static constexpr bool kBitEqual = true;
+static int num_devices() { return 2; }
+
+#include "engine/laws/laws_cases.hpp"

@@ -1,0 +1,16 @@
+// The engine's laws on the CUDA backend.
+
+#include "cuda/gpu_test.cuh"
+#include "nanovllm/engine.hpp"
+
+using BackendFloat32 = nanovllm::CudaFloat32Policy;
+using BackendBfloat16 = nanovllm::CudaPolicy;
+static constexpr float kShardedBound = 2e-5f;  // each engine chooses its products by their speed
+static constexpr bool kBitEqual = false;
+static int num_devices() {
+  int count = 0;
+  if (nanovllm::test::has_gpu()) cudaGetDeviceCount(&count);
+  return count;
+}
+
+#include "engine/laws/laws_cases.hpp"

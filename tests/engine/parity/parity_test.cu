@@ -1,0 +1,10 @@
+// The engine on the CUDA backend against Hugging Face transformers.
+
+#include "cuda/gpu_test.cuh"
+#include "nanovllm/engine.hpp"
+
+using BackendFloat32 = nanovllm::CudaFloat32Policy;
+using BackendBfloat16 = nanovllm::CudaPolicy;
+static bool backend_present() { return nanovllm::test::has_gpu(); }
+
+#include "engine/parity/parity_cases.hpp"

@@ -1,9 +1,0 @@
-// The engine on the CPU backend against Hugging Face transformers.
-
-#include "nanovllm/policy.hpp"
-
-using BackendFloat32 = nanovllm::Float32Policy;
-using BackendBfloat16 = nanovllm::DefaultPolicy;
-static bool backend_present() { return true; }
-
-#include "engine/parity_cases.hpp"

@@ -1,0 +1,201 @@
+#include "nanovllm/kv/tiers/host_tier.hpp"
+
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "catch.hpp"
+#include "nanovllm/kv/block_manager.hpp"
+#include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
+
+using namespace nanovllm;
+
+namespace {
+
+using Tokens = std::vector<TokenId>;
+using Table = std::vector<BlockId>;
+
+/// Every prefix collides with every other.
+struct ConstantHash {
+  static std::uint64_t hash(std::uint64_t, std::span<const TokenId>) { return 42; }
+};
+
+Tokens iota(int n, TokenId first = 0) {
+  Tokens tokens(static_cast<std::size_t>(n));
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+/// What a match of `blocks` whole blocks of two tokens becomes for `tokens`.
+template <class Tier>
+PrefixMatch extended(const Tier& tier, const Tokens& tokens, Table blocks = {}) {
+  PrefixMatch match{.num_tokens = static_cast<std::int32_t>(2 * blocks.size()),
+                    .blocks = std::move(blocks)};
+  tier.extend(match, tokens);
+  return match;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("a match goes on into the blocks that were saved, and no others", "[host_tier]",
+                   XxPrefixHash, ConstantHash) {
+  HostTier<2, TestType> tier(8, 4, 7);
+  tier.name(Table{3, 5, 1}, Tokens{1, 2, 3, 4, 1, 2, 9}, 0, 7);
+  tier.name(Table{6, 7}, Tokens{3, 4, 1, 2}, 0, 4);  // the same blocks behind other tokens
+  REQUIRE((tier.has_name(3) && tier.has_name(1) && !tier.has_name(0) && tier.size() == 0));
+  tier.enter(2, 5);
+  tier.enter(0, 3);
+  tier.check_invariants();
+  REQUIRE((tier.copy_of(5) == 2 && tier.copy_of(3) == 0 && !tier.copy_of(1) && !tier.copy_of(6)));
+
+  REQUIRE(extended(tier, {1, 2, 3, 4, 1, 2}).host_blocks == Table{0, 2});
+  REQUIRE(extended(tier, {1, 2, 3, 4, 1, 2}).num_tokens == 4);
+  REQUIRE(extended(tier, {1, 2, 3}).host_blocks == Table{0});
+  REQUIRE(extended(tier, {1}).host_blocks.empty());
+  REQUIRE(extended(tier, {3, 4}).host_blocks.empty());
+  REQUIRE(extended(tier, {1, 2, 1, 2}).host_blocks == Table{0});
+  REQUIRE(extended(tier, {1, 2, 3, 4}, {3}).host_blocks == Table{2});  // behind the device's
+  REQUIRE(extended(tier, {3, 4, 3, 4}, {6}).host_blocks.empty());
+  REQUIRE(extended(tier, {1, 2, 3, 4}, {0}).host_blocks.empty());  // of an unknown name
+
+  for (const BlockId block : {3, 5, 1, 6, 7}) tier.forget_name(block);
+  tier.check_invariants();
+  REQUIRE(extended(tier, {1, 2, 3, 4, 1, 2}).host_blocks == Table{0, 2});
+  tier.name(Table{4, 5}, Tokens{1, 2, 3, 4}, 0, 4);  // computed again: the same names
+  REQUIRE((tier.copy_of(4) == 0 && tier.copy_of(5) == 2));
+}
+
+TEST_CASE("a tail to be copied gives way to a block of the host that has more", "[host_tier]") {
+  HostTier<4> tier(8, 4);
+  tier.name(Table{1, 2}, iota(8), 0, 8);
+  tier.enter(3, 2);
+  PrefixMatch match{.num_tokens = 6, .blocks = {1}, .copy_tail = 5};
+  PrefixMatch other = match;
+  tier.extend(match, iota(9));
+  REQUIRE((match.num_tokens == 8 && !match.copy_tail && match.host_blocks == Table{3}));
+  tier.extend(other, iota(7));
+  REQUIRE((other.num_tokens == 6 && other.copy_tail == 5 && other.host_blocks.empty()));
+}
+
+TEST_CASE("the least recently used block of the host goes first, but none that is held",
+          "[host_tier]") {
+  HostTier<2> tier(8, 3);
+  tier.name(Table{0, 1, 2}, iota(6), 0, 6);
+  for (const BlockId block : {0, 1, 2}) tier.enter(block, block);
+  REQUIRE((tier.num_evictable() == 0 && !tier.evict()));
+  tier.release_held();
+  REQUIRE(tier.num_evictable() == 3);
+  tier.touch(0);
+  tier.hold(1);
+  const std::uint64_t version = tier.version();
+  REQUIRE(tier.evict() == 2);
+  REQUIRE(tier.version() != version);
+  REQUIRE(tier.evict() == 0);
+  REQUIRE(!tier.evict());
+  REQUIRE((tier.size() == 1 && tier.contains(1) && !tier.contains(0)));
+  tier.forget(1);
+  tier.check_invariants();
+  REQUIRE((tier.size() == 0 && extended(tier, iota(6)).host_blocks.empty()));
+}
+
+namespace {
+
+/// Blocks for `tokens`, as a sequence holds them that has computed all of them.
+template <class Blocks>
+Table compute(Blocks& blocks, const Tokens& tokens, std::vector<BlockCopy>& saved) {
+  const auto n = static_cast<std::int32_t>(tokens.size());
+  Table table;
+  for (std::int32_t i = 0; i < Blocks::blocks_for(n); ++i)
+    table.push_back(blocks.allocate(&saved).value());
+  blocks.end_copies();
+  blocks.publish(table, tokens, 0, n);
+  return table;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("what the device's pool has no more room for is found in the host's",
+                   "[host_tier][block_manager]", BlockManager<2>,
+                   (BlockManager<2, RadixPrefixCache<2>>)) {
+  TestType blocks(3, true);
+  blocks.add_host_pool(2);
+  std::vector<BlockCopy> saved;
+  saved.reserve(100);
+  const Table first = compute(blocks, iota(6), saved);
+  blocks.release(first);
+  REQUIRE(saved.empty());
+  const Tokens longer = iota(7);
+  REQUIRE(blocks.match(longer).num_tokens == 6);
+
+  const Table second = compute(blocks, iota(4, 100), saved);  // two blocks make room
+  REQUIRE(saved.size() == 2);
+  REQUIRE((saved[0].from == first[2] && saved[1].from == first[1]));
+  REQUIRE((blocks.stats().num_saved == 2 && blocks.num_free_host() == 2));
+  PrefixMatch match = blocks.match(longer);
+  REQUIRE((match.num_tokens == 6 && match.blocks == Table{first[0]}));
+  REQUIRE(match.host_blocks == Table{saved[1].to, saved[0].to});
+  blocks.check_in_tier(match.host_blocks);
+  blocks.check_invariants();
+
+  SECTION("adopting counts it and holds it") {
+    blocks.adopt(match, 7);
+    REQUIRE((blocks.stats().num_hit_tokens == 6 && blocks.stats().num_host_hit_tokens == 4));
+    REQUIRE(blocks.num_free_host() == 0);
+    Table taken(10);
+    taken.clear();
+    REQUIRE_FALSE(blocks.allocate_host(1, taken));
+    blocks.end_copies();
+    REQUIRE(blocks.allocate_host(2, taken));
+    REQUIRE_THROWS_WITH(blocks.check_in_tier(match.host_blocks),
+                        Catch::Matchers::Contains("is not in the prefix cache"));
+    blocks.check_invariants();
+  }
+  SECTION("sequences go before it") {
+    Table taken(10);
+    taken.clear();
+    const std::uint64_t version = blocks.cache_version();
+    REQUIRE(blocks.allocate_host(1, taken));
+    REQUIRE(blocks.cache_version() != version);
+    REQUIRE(blocks.match(longer).num_tokens == 4);  // the last block went first
+    REQUIRE_FALSE(blocks.allocate_host(2, taken));
+    REQUIRE(taken.size() == 1);
+    blocks.release_host(taken);
+    blocks.check_invariants();
+  }
+  SECTION("what is there already is not copied again") {
+    blocks.release(second);
+    const Table third = compute(blocks, iota(6), saved);  // evicts first[0], and the others'
+    const std::size_t num_saved = saved.size();
+    blocks.release(third);
+    const Table fourth = compute(blocks, iota(2, 200), saved);
+    REQUIRE(saved.size() <= num_saved + 1);
+    blocks.check_invariants();
+  }
+  SECTION("copies that were not made are forgotten, and so is all when the pools are garbage") {
+    blocks.forget_saved(std::span(saved).first(1));
+    REQUIRE(blocks.match(longer).num_tokens == 4);
+    REQUIRE(blocks.host().num_free() == 1);
+    blocks.forget();
+    REQUIRE(blocks.host().num_free() == 2);
+    REQUIRE(blocks.match(longer).num_tokens == 0);
+    blocks.check_invariants();
+  }
+}
+
+TEST_CASE("without a prefix cache, or with it turned off, the host's pool holds nothing for it",
+          "[host_tier][block_manager]") {
+  std::vector<BlockCopy> saved;
+  saved.reserve(100);
+  BlockManager<2> off(2, false);
+  BlockManager<2, NoPrefixCache<2>> none(2, true);
+  const auto check_empty = [&](auto& blocks) {
+    blocks.add_host_pool(4);
+    for (int i = 0; i < 3; ++i) blocks.release(compute(blocks, iota(4, 10 * i), saved));
+    REQUIRE((saved.empty() && blocks.tier().size() == 0 && blocks.host().num_free() == 4));
+    blocks.check_invariants();
+  };
+  check_empty(off);
+  check_empty(none);
+}
