@@ -12,12 +12,12 @@
 #include "cuda_ops/timing.cuh"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/attention/decode/decode_attention.cuh"
-#include "nanovllm/cuda/batch_invariant/attention/attention.cuh"
 #include "nanovllm/cuda/attention/varlen/varlen_attention.cuh"
-#include "nanovllm/cuda/elementwise/silu_mul.cuh"
-#include "nanovllm/cuda/linear/linear.cuh"
+#include "nanovllm/cuda/batch_invariant/attention/attention.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/ordered_engine.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/ordered_gated_engine.cuh"
+#include "nanovllm/cuda/elementwise/silu_mul.cuh"
+#include "nanovllm/cuda/linear/linear.cuh"
 
 namespace nanovllm::bench {
 namespace {

@@ -5,6 +5,6 @@
 
 int main(int argc, char** argv) {
   return engine_bench::run_main<nanovllm::CudaFloat32Policy, nanovllm::CudaPolicy,
-                                engine_bench::CudaProber, nanovllm::CudaBatchInvariantPolicy>(
-      argc, argv);
+                                engine_bench::CudaProber, nanovllm::CudaBatchInvariantPolicy>(argc,
+                                                                                              argv);
 }

@@ -50,7 +50,8 @@ std::vector<double> measure(NullEngine& engine, int num_seqs, bool streams) {
   for (int round = 0; round < kRounds; ++round) {
     for (int i = 0; i < num_seqs; ++i) {
       std::vector<nv::TokenId> prompt;
-      for (int j = 0; j < kPromptTokens; ++j) prompt.push_back((i * 37 + j * 11 + round) % 3000 + 5);
+      for (int j = 0; j < kPromptTokens; ++j)
+        prompt.push_back((i * 37 + j * 11 + round) % 3000 + 5);
       nv::TokenCallback callback;
       if (streams) callback = [&](const nv::TokenEvent& event) { num_bytes += event.text.size(); };
       engine.submit(prompt, {.temperature = 1.f, .max_tokens = kOutputTokens, .ignore_eos = true},

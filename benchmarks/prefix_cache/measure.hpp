@@ -84,8 +84,8 @@ struct NonePolicy : Base {
 /// What a run cost.
 struct RunResult {
   std::int64_t num_requests = 0, num_prompt_tokens = 0, num_output_tokens = 0;
-  std::int64_t num_queried_tokens = 0;  ///< of prompts, and again of what was preempted
-  std::int64_t num_hit_tokens = 0;      ///< of them, found
+  std::int64_t num_queried_tokens = 0;   ///< of prompts, and again of what was preempted
+  std::int64_t num_hit_tokens = 0;       ///< of them, found
   std::int64_t num_host_hit_tokens = 0;  ///< of these, in host memory
   std::int64_t num_evictions = 0, num_preemptions = 0, num_steps = 0;
   double seconds = 0, host_seconds = 0;

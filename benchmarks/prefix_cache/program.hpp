@@ -47,9 +47,9 @@ struct Options {
 struct Case {
   std::string workload, cache;
   int block_size = 0;
-  double pool = 0;                ///< share of what the workload needs
-  std::int64_t num_blocks = 0;    ///< what that is
-  double host_pool = 0;           ///< the same in host memory
+  double pool = 0;              ///< share of what the workload needs
+  std::int64_t num_blocks = 0;  ///< what that is
+  double host_pool = 0;         ///< the same in host memory
   std::int64_t num_host_blocks = 0;
   std::vector<RunResult> runs{};  ///< when all are done, the fastest first
 
@@ -172,8 +172,7 @@ std::pair<RunResult, std::string> run(const Options& o, const nv::ModelConfig& m
                                 .host_kv_size = nv::KvSize::blocks(c.num_host_blocks),
                                 .seed = 0};
   Engine engine = o.random_weights ? Engine(model, nv::RandomWeights{}, config) : Engine(config);
-  RunResult result =
-      Server<Engine>(engine, workload, o.num_samples).run(Cache::num_evictions);
+  RunResult result = Server<Engine>(engine, workload, o.num_samples).run(Cache::num_evictions);
   return {std::move(result), engine.describe()};
 }
 
@@ -200,8 +199,7 @@ inline void print(const Case& c) {
       c.workload.c_str(), c.cache.c_str(), c.block_size, c.pool, c.host_pool, count(c.num_blocks),
       count(r.num_prompt_tokens), count(r.num_computed_tokens()), 100 * r.hit_rate(),
       100 * r.host_hit_rate(), count(r.num_evictions), count(r.num_preemptions), r.seconds,
-      1e3 * r.first_token.median(), 1e3 * r.first_token.quantile(0.99),
-      1e3 * r.all_begun.median());
+      1e3 * r.first_token.median(), 1e3 * r.first_token.quantile(0.99), 1e3 * r.all_begun.median());
   std::fflush(stdout);
 }
 

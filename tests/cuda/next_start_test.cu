@@ -8,10 +8,10 @@
 #include "cuda/gpu_matrix.cuh"
 #include "cuda/gpu_test.cuh"
 #include "cuda/spend_time.cuh"
+#include "nanovllm/cuda/batch_invariant/linear/ordered_normed.cuh"
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
 #include "nanovllm/cuda/elementwise/unpack_step.cuh"
 #include "nanovllm/cuda/linear/fused_engine.cuh"
-#include "nanovllm/cuda/batch_invariant/linear/ordered_normed.cuh"
 #include "nanovllm/cuda/op_state.cuh"
 
 namespace nanovllm::test {

@@ -13,9 +13,9 @@
 #include "cuda/gpu_test.cuh"
 #include "cuda/product.cuh"
 #include "cuda/sampling/sampler_batch.cuh"
-#include "nanovllm/cuda/elementwise/publish_results.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/ordered_gated.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/ordered_normed.cuh"
+#include "nanovllm/cuda/elementwise/publish_results.cuh"
 
 namespace nanovllm::test {
 namespace {

@@ -75,7 +75,7 @@ TEST_CASE("the primer's two ways choose the same tokens, and the cache is as lar
   const examples::PrimerRun without = examples::run_without_cache(engine, prompt, 40);
   CHECK(with.tokens == without.tokens);
   CHECK(with.seconds.size() == 40);
-  CHECK(with.kv_blocks == 3);  // 44 tokens
+  CHECK(with.kv_blocks == 3);                        // 44 tokens
   for (const int count : {2, 11, 12, 13, 28, 29}) {  // 6, 15, 16, 17, 32, 33 tokens
     INFO(count << " tokens");
     CHECK(examples::run_with_cache(engine, prompt, count).kv_blocks == (5 + count - 1 + 15) / 16);

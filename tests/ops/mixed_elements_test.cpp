@@ -30,7 +30,8 @@ std::vector<float> product(CpuBackend& backend, Array<CpuBackend, float>& x,
 
 template <class F>
 void on_every_isa(const F& test) {
-  for (int isa = static_cast<int>(cpu::kLeastIsa); isa <= static_cast<int>(cpu::best_isa()); ++isa) {
+  for (int isa = static_cast<int>(cpu::kLeastIsa); isa <= static_cast<int>(cpu::best_isa());
+       ++isa) {
     INFO("isa " << cpu::name(static_cast<cpu::Isa>(isa)));
     CpuBackend backend(BackendConfig{.num_threads = 2}, static_cast<cpu::Isa>(isa));
     test(backend);

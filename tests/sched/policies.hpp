@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/sched/policy/continuous_batching.hpp"
 #include "nanovllm/sched/plan_builder.hpp"
+#include "nanovllm/sched/policy/continuous_batching.hpp"
 
 namespace test {
 

@@ -18,9 +18,9 @@
 #include "nanovllm/serve/constraint/constraint_compiler.hpp"
 #include "nanovllm/serve/reply/logprobs.hpp"
 #include "nanovllm/serve/reply/pending_output.hpp"
+#include "nanovllm/serve/reply/stop_reason.hpp"
 #include "nanovllm/serve/service.hpp"
 #include "nanovllm/serve/service_load.hpp"
-#include "nanovllm/serve/reply/stop_reason.hpp"
 #include "serve/scripted_engine.hpp"
 
 using namespace nanovllm;

@@ -34,7 +34,6 @@ bool skip_one_thread() {
 #endif
 }
 
-
 /// The tokenizer.json of the small model that comes with the examples.
 std::filesystem::path fairytale() {
   const std::filesystem::path shipped = "examples/models/fairytale/tokenizer.json";

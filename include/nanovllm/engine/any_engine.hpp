@@ -16,9 +16,9 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
-#include "nanovllm/engine/runner/health.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
+#include "nanovllm/engine/runner/health.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 
 namespace nanovllm {

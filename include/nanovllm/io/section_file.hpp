@@ -228,8 +228,8 @@ NANOVLLM_INLINE std::span<const std::byte> SectionReader::read(std::string_view 
 }
 
 NANOVLLM_INLINE void SectionReader::finish() const {
-  check<LoadError>(position_ == content_.size(), name_, ": expected ", position_,
-                   " bytes, got ", content_.size());
+  check<LoadError>(position_ == content_.size(), name_, ": expected ", position_, " bytes, got ",
+                   content_.size());
 }
 
 }  // namespace nanovllm

@@ -16,20 +16,20 @@
 #include "nanovllm/core/random_seed.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/kv/block_list.hpp"
-#include "nanovllm/kv/tiers/disk_name.hpp"
 #include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
-#include "nanovllm/kv/tiers/host_pool.hpp"
-#include "nanovllm/kv/tiers/host_tier.hpp"
 #include "nanovllm/kv/prefix/no_prefix_cache.hpp"
 #include "nanovllm/kv/prefix/prefix_cache.hpp"
 #include "nanovllm/kv/prefix/prefix_match.hpp"
+#include "nanovllm/kv/tiers/disk_name.hpp"
+#include "nanovllm/kv/tiers/host_pool.hpp"
+#include "nanovllm/kv/tiers/host_tier.hpp"
 
 namespace nanovllm {
 
 /// Counters since the block manager was made.
 struct BlockStats {
-  std::int64_t num_queried_tokens = 0;  ///< tokens of the sequences that were admitted
-  std::int64_t num_hit_tokens = 0;      ///< of them, found in the prefix cache, both tiers
+  std::int64_t num_queried_tokens = 0;   ///< tokens of the sequences that were admitted
+  std::int64_t num_hit_tokens = 0;       ///< of them, found in the prefix cache, both tiers
   std::int64_t num_host_hit_tokens = 0;  ///< of these, in host memory
   std::int64_t num_disk_hit_tokens = 0;  ///< and of these, read from a file for the sequence
   std::int64_t num_evictions = 0;        ///< cached blocks that were reused for other tokens
@@ -266,10 +266,9 @@ class BlockManager {
     for (std::size_t i = 0; i < hosts.size(); ++i) {
       const std::size_t block = static_cast<std::size_t>(first) + i;
       // What is there already is not entered again; nor is anything behind a gap.
-      const bool goes_on =
-          prefix && first <= next && static_cast<std::int64_t>(block) >= next &&
-          tier_.enter_loaded(hosts[i], keys[i], *prefix,
-                             tokens.subspan(block * kBlockSize, kBlockSize));
+      const bool goes_on = prefix && first <= next && static_cast<std::int64_t>(block) >= next &&
+                           tier_.enter_loaded(hosts[i], keys[i], *prefix,
+                                              tokens.subspan(block * kBlockSize, kBlockSize));
       if (goes_on) {
         entered.push_back(hosts[i]);
       } else {

@@ -26,8 +26,9 @@ namespace nanovllm {
 /// while the rank enqueues work that uses it; `join(processes)` makes this process's end of a group
 /// with one rank a process.
 template <class C>
-concept CommunicatorLike = std::movable<C> && requires(C& comm, const C& ccomm, MatrixView<float> x,
-                                    MatrixView<const float> part, int num_ranks) {
+concept CommunicatorLike = std::movable<C> &&
+    requires(C& comm, const C& ccomm, MatrixView<float> x, MatrixView<const float> part,
+             int num_ranks) {
   { C::make(num_ranks) } -> std::same_as<std::vector<C>>;
   { ccomm.rank() } -> std::convertible_to<int>;
   { ccomm.size() } -> std::convertible_to<int>;

@@ -12,8 +12,8 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/sched/fork.hpp"
-#include "nanovllm/sched/pool_forecast.hpp"
 #include "nanovllm/sched/policy/scheduling_policy.hpp"
+#include "nanovllm/sched/pool_forecast.hpp"
 
 namespace nanovllm {
 

@@ -17,14 +17,14 @@
 #include "nanovllm/kv/cached_block.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/beam_moves.hpp"
-#include "nanovllm/sched/policy/continuous_batching.hpp"
 #include "nanovllm/sched/copy_on_write.hpp"
 #include "nanovllm/sched/held_sequences.hpp"
 #include "nanovllm/sched/plan_checks.hpp"
+#include "nanovllm/sched/policy/continuous_batching.hpp"
 #include "nanovllm/sched/policy/preemption.hpp"
+#include "nanovllm/sched/policy/scheduling_policy.hpp"
 #include "nanovllm/sched/queue_checks.hpp"
 #include "nanovllm/sched/queues.hpp"
-#include "nanovllm/sched/policy/scheduling_policy.hpp"
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/sched/step_plan.hpp"
 #include "nanovllm/sched/step_room.hpp"
@@ -71,11 +71,12 @@ class Scheduler {
       "nanovllm: the policy's Scheduling must be default-constructible and have a static "
       "or const member plan(const SchedulerView&, const Blocks&, const BatchConfig&) that "
       "returns a StepPlan; see sched/policy/scheduling_policy.hpp and docs/policies.md");
-  static_assert(PreemptionLike<Preemption>,
-                "nanovllm: the policy's Preemption must be default-constructible and have a static "
-                "choose(std::span<Sequence* const>) that returns std::size_t, and a noexcept "
-                "vacate(const Sequence&, std::vector<BlockCopy>&); see sched/policy/preemption.hpp and "
-                "docs/policies.md");
+  static_assert(
+      PreemptionLike<Preemption>,
+      "nanovllm: the policy's Preemption must be default-constructible and have a static "
+      "choose(std::span<Sequence* const>) that returns std::size_t, and a noexcept "
+      "vacate(const Sequence&, std::vector<BlockCopy>&); see sched/policy/preemption.hpp and "
+      "docs/policies.md");
 
  public:
   /// Throws ConfigError when `config` is out of range.

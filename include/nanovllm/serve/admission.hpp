@@ -13,8 +13,8 @@
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
-#include "nanovllm/serve/request/chat_request.hpp"
 #include "nanovllm/serve/constraint/output_constraint.hpp"
+#include "nanovllm/serve/request/chat_request.hpp"
 
 namespace nanovllm::serve {
 

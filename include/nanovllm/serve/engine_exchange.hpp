@@ -16,8 +16,8 @@
 #include "nanovllm/serve/exchange.hpp"
 #include "nanovllm/serve/reply/pending_output.hpp"
 #include "nanovllm/serve/reply/reply_writer.hpp"
-#include "nanovllm/serve/service_load.hpp"
 #include "nanovllm/serve/reply/usage.hpp"
+#include "nanovllm/serve/service_load.hpp"
 
 namespace nanovllm::serve {
 

@@ -71,13 +71,13 @@ class OpenAiService {
 #include <utility>
 
 #include "nanovllm/serve/admission.hpp"
-#include "nanovllm/serve/request/api_error.hpp"
-#include "nanovllm/serve/reply/generation.hpp"
 #include "nanovllm/serve/health_report.hpp"
+#include "nanovllm/serve/reply/generation.hpp"
 #include "nanovllm/serve/reply/logprobs.hpp"
+#include "nanovllm/serve/request/api_error.hpp"
 #include "nanovllm/serve/request/request_fields.hpp"
-#include "nanovllm/serve/service_load.hpp"
 #include "nanovllm/serve/request/tokenize_request.hpp"
+#include "nanovllm/serve/service_load.hpp"
 #include "nanovllm/serve/whole_exchange.hpp"
 #include "nanovllm/version.hpp"
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "nanovllm/chat/tool_call_format.hpp"
-#include "nanovllm/serve/metrics.hpp"
 #include "nanovllm/serve/constraint/output_constraint.hpp"
+#include "nanovllm/serve/metrics.hpp"
 
 namespace nanovllm::serve {
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/grammar/source/cpu_budget_source.hpp"
 #include "nanovllm/grammar/json/json_schema_compiler.hpp"
+#include "nanovllm/grammar/source/cpu_budget_source.hpp"
 #include "nanovllm/grammar/source/marker_source.hpp"
 #include "nanovllm/grammar/xgrammar_source.hpp"
 #include "nanovllm/serve/constraint/constraint_compiler.hpp"

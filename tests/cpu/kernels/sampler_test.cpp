@@ -625,5 +625,6 @@ TEST_CASE("No rows are no work, and bad operands are named", "[sampler]") {
   descending.banned_starts = {0, 3, 2};
   CHECK(error_of(descending) == "sample: 'banned.starts' must ascend, got 3 then 2");
   descending.banned_starts = {1, 1, 2};
-  CHECK(error_of(descending) == "sample: 'banned.starts' must run from 0 to 2 at the most, got 1 to 2");
+  CHECK(error_of(descending) ==
+        "sample: 'banned.starts' must run from 0 to 2 at the most, got 1 to 2");
 }

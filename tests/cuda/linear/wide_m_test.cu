@@ -165,7 +165,8 @@ TEST_CASE("wide_m_linear refuses what does not fit", "[wide]") {
   const auto refuses = [&](Wide<bf16>&& operands, int variant) {
     return !cuda::wide_m_linear(operands.layer(0, 4), variant, maps, gpu.context);
   };
-  CHECK(refuses({ProductKind::plain, 4, 16, 64, false}, cuda::kWideMForms.size(ProductKind::plain)));
+  CHECK(
+      refuses({ProductKind::plain, 4, 16, 64, false}, cuda::kWideMForms.size(ProductKind::plain)));
   CHECK(refuses({ProductKind::plain, 4, 16, 64, false}, -1));
   CHECK(refuses({ProductKind::plain, 4, 18, 64, false}, 0));
   CHECK(refuses({ProductKind::plain, 4, 16, 60, false}, 0));

@@ -57,8 +57,7 @@ struct Chain {
   /// The first `num_loaded` blocks hold what was written.
   void check_loaded(std::size_t num_loaded) const {
     CHECK(load->num_loaded == num_loaded);
-    for (std::size_t i = 0; i < load->num_loaded; ++i)
-      CHECK(load->blocks[i].bytes == written[i]);
+    for (std::size_t i = 0; i < load->num_loaded; ++i) CHECK(load->blocks[i].bytes == written[i]);
   }
   std::vector<std::vector<std::byte>> written{};
   std::shared_ptr<DiskLoad> load;

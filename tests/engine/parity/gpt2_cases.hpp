@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "engine/parity/gpt2_checkpoint.hpp"
 #include "engine/models.hpp"
+#include "engine/parity/gpt2_checkpoint.hpp"
 #include "engine/parity/parity.hpp"
 #include "nanovllm/model/gpt2/gpt2.hpp"
 

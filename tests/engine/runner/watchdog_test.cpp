@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "catch.hpp"
-#include "engine/step/deferred_backend.hpp"
 #include "engine/models.hpp"
+#include "engine/step/deferred_backend.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

@@ -2,8 +2,8 @@
 // of blocks come before the forward pass; nothing that the device still reads is overwritten.
 
 #include "catch.hpp"
-#include "engine/step/deferred_backend.hpp"
 #include "engine/models.hpp"
+#include "engine/step/deferred_backend.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;

@@ -9,8 +9,8 @@
 #include "catch.hpp"
 #include "grammar/vocabularies.hpp"
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/grammar/source/marker_source.hpp"
 #include "nanovllm/grammar/regex/regex_source.hpp"
+#include "nanovllm/grammar/source/marker_source.hpp"
 #include "nanovllm/serve/constraint/constraint_compiler.hpp"
 
 namespace nv = nanovllm;

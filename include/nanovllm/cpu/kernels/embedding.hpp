@@ -38,7 +38,9 @@ void run_op(const EmbeddingArgs<T, PackedMatrix<W>>& args, Context& context) {
   embedding(args, context);
 }
 
-NANOVLLM_PREBUILT_TEMPLATE(void embedding(const EmbeddingArgs<float, PackedMatrix<float>>&, const Context&))
-NANOVLLM_PREBUILT_TEMPLATE(void embedding(const EmbeddingArgs<bf16, PackedMatrix<bf16>>&, const Context&))
+NANOVLLM_PREBUILT_TEMPLATE(void embedding(const EmbeddingArgs<float, PackedMatrix<float>>&,
+                                          const Context&))
+NANOVLLM_PREBUILT_TEMPLATE(void embedding(const EmbeddingArgs<bf16, PackedMatrix<bf16>>&,
+                                          const Context&))
 
 }  // namespace nanovllm::cpu

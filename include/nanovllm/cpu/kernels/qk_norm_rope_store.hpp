@@ -39,7 +39,9 @@ void run_op(const QkNormRopeStoreArgs<T, Kv, W>& args, Context& context) {
   qk_norm_rope_store(args, context);
 }
 
-NANOVLLM_PREBUILT_TEMPLATE(void qk_norm_rope_store(const QkNormRopeStoreArgs<float, float, float>&, const Context&))
-NANOVLLM_PREBUILT_TEMPLATE(void qk_norm_rope_store(const QkNormRopeStoreArgs<bf16, bf16, bf16>&, const Context&))
+NANOVLLM_PREBUILT_TEMPLATE(void qk_norm_rope_store(const QkNormRopeStoreArgs<float, float, float>&,
+                                                   const Context&))
+NANOVLLM_PREBUILT_TEMPLATE(void qk_norm_rope_store(const QkNormRopeStoreArgs<bf16, bf16, bf16>&,
+                                                   const Context&))
 
 }  // namespace nanovllm::cpu

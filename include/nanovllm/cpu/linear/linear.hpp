@@ -210,8 +210,11 @@ void run_op(const LinearArgs<T, PackedMatrix<W>, Out>& args, Context& context) {
   linear(args, context);
 }
 
-NANOVLLM_PREBUILT_TEMPLATE(void linear(const LinearArgs<float, PackedMatrix<float>, float>&, const Context&))
-NANOVLLM_PREBUILT_TEMPLATE(void linear(const LinearArgs<bf16, PackedMatrix<bf16>, bf16>&, const Context&))
-NANOVLLM_PREBUILT_TEMPLATE(void linear(const LinearArgs<bf16, PackedMatrix<bf16>, float>&, const Context&))
+NANOVLLM_PREBUILT_TEMPLATE(void linear(const LinearArgs<float, PackedMatrix<float>, float>&,
+                                       const Context&))
+NANOVLLM_PREBUILT_TEMPLATE(void linear(const LinearArgs<bf16, PackedMatrix<bf16>, bf16>&,
+                                       const Context&))
+NANOVLLM_PREBUILT_TEMPLATE(void linear(const LinearArgs<bf16, PackedMatrix<bf16>, float>&,
+                                       const Context&))
 
 }  // namespace nanovllm::cpu

@@ -17,8 +17,8 @@ void run_op(const PlanAttentionArgs& args, State& state) {
   state.has_chunk_rows = args.has_chunk_rows;
   const std::int64_t num_decodes = args.num_decodes;
   if (num_decodes > 0) {
-    plan_decode(args.kv_lens.slice(0, num_decodes), args.num_kv_heads, *state.decode,
-                state.context, args.shared);
+    plan_decode(args.kv_lens.slice(0, num_decodes), args.num_kv_heads, *state.decode, state.context,
+                args.shared);
   }
   if (args.num_tokens > num_decodes) {
     plan_varlen(args.query_starts, args.kv_lens.slice(num_decodes, args.kv_lens.extent(0)),

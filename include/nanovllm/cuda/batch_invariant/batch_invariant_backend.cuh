@@ -12,8 +12,8 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/cuda/batch_invariant/attention/attention.cuh"
 #include "nanovllm/cuda/backend.cuh"
+#include "nanovllm/cuda/batch_invariant/attention/attention.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/ordered_engine.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/ordered_gated_engine.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/ordered_normed.cuh"

@@ -19,8 +19,8 @@
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/request/request.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
-#include "nanovllm/kv/tiers/disk_name.hpp"
 #include "nanovllm/kv/prefix/prefix_match.hpp"
+#include "nanovllm/kv/tiers/disk_name.hpp"
 
 namespace nanovllm {
 

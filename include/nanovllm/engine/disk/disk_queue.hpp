@@ -262,8 +262,8 @@ NANOVLLM_INLINE void DiskQueue::read_block(const std::shared_ptr<DiskLoad>& load
   const bool is_good = disk_.read(block.key, block.tokens, block.pieces, buffer);
   lock.lock();
   if (!is_good) load->end = std::min(load->end, i);
-  const bool goes_on = !load->is_given_up && load->num_begun < load->end &&
-                       load->num_begun < load->blocks.size();
+  const bool goes_on =
+      !load->is_given_up && load->num_begun < load->end && load->num_begun < load->blocks.size();
   if (load->num_open == 1 && !goes_on) {  // the last
     load->num_loaded = std::min(load->num_begun, load->end);
     lock.unlock();

@@ -14,9 +14,9 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/engine/runner/rank_group.hpp"
 #include "nanovllm/engine/runner/runner_config.hpp"
+#include "nanovllm/engine/runner/watchdog.hpp"
 #include "nanovllm/engine/step/sample_batch.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
-#include "nanovllm/engine/runner/watchdog.hpp"
 #include "nanovllm/parallel/rank_threads.hpp"
 
 namespace nanovllm {

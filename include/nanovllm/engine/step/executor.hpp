@@ -8,9 +8,9 @@
 
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/engine/runner/runner_policy.hpp"
 #include "nanovllm/engine/step/direct_executor.hpp"
 #include "nanovllm/engine/step/graph_executor.hpp"
-#include "nanovllm/engine/runner/runner_policy.hpp"
 #include "nanovllm/engine/step/sample_batch.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/engine/step/step_results.hpp"
@@ -106,8 +106,9 @@ consteval bool check_executor() {
         e.run_logits(inputs, kv, out);
       },
       "nanovllm: the policy's Executor must have run_logits(inputs, pool, out)");
-  static_assert(ExecutorLike<E, Network, Backend, Pool>,
-                "nanovllm: the policy's Executor is no 'ExecutorLike'; see engine/step/executor.hpp");
+  static_assert(
+      ExecutorLike<E, Network, Backend, Pool>,
+      "nanovllm: the policy's Executor is no 'ExecutorLike'; see engine/step/executor.hpp");
   return true;
 }
 

@@ -10,8 +10,8 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
-#include "nanovllm/engine/step/mark_slots.hpp"
 #include "nanovllm/engine/request/request_sequence.hpp"
+#include "nanovllm/engine/step/mark_slots.hpp"
 #include "nanovllm/engine/step/sample_batch.hpp"
 #include "nanovllm/engine/step/step_batch.hpp"
 #include "nanovllm/sched/step_plan.hpp"

@@ -6,9 +6,9 @@
 #include <string_view>
 
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/grammar/ebnf/grammar_network.hpp"
 #include "nanovllm/grammar/ebnf/grammar_terminal.hpp"
-#include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
 
 namespace nanovllm {

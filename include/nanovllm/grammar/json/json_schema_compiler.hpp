@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/grammar/ebnf/grammar_source.hpp"
 #include "nanovllm/grammar/ebnf/grammar_terminal.hpp"
-#include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/grammar/json/json_schema_grammar.hpp"
 #include "nanovllm/io/json.hpp"
 

@@ -11,10 +11,10 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/kv/block_list.hpp"
-#include "nanovllm/kv/tiers/disk_name.hpp"
 #include "nanovllm/kv/prefix/prefix_hash.hpp"
 #include "nanovllm/kv/prefix/prefix_index.hpp"
 #include "nanovllm/kv/prefix/prefix_match.hpp"
+#include "nanovllm/kv/tiers/disk_name.hpp"
 
 namespace nanovllm {
 

@@ -114,9 +114,9 @@ class CachedConstraintCompiler final : public ConstraintCompiler {
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/grammar/regex/regex_source.hpp"
 #include "nanovllm/grammar/source/either_source.hpp"
 #include "nanovllm/grammar/source/marker_source.hpp"
-#include "nanovllm/grammar/regex/regex_source.hpp"
 #include "nanovllm/grammar/source/text_choices.hpp"
 
 namespace nanovllm::serve {

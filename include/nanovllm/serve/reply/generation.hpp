@@ -10,9 +10,9 @@
 
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/any_engine.hpp"
+#include "nanovllm/serve/constraint/output_constraint.hpp"
 #include "nanovllm/serve/engine_exchange.hpp"
 #include "nanovllm/serve/exchange.hpp"
-#include "nanovllm/serve/constraint/output_constraint.hpp"
 #include "nanovllm/serve/reply/reply_ids.hpp"
 #include "nanovllm/serve/reply/reply_writer.hpp"
 #include "nanovllm/serve/service_config.hpp"
@@ -67,10 +67,10 @@ class Generation {
 #include <variant>
 
 #include "nanovllm/serve/admission.hpp"
-#include "nanovllm/serve/request/api_error.hpp"
 #include "nanovllm/serve/reply/chat_reply.hpp"
-#include "nanovllm/serve/request/chat_request.hpp"
 #include "nanovllm/serve/reply/completion_reply.hpp"
+#include "nanovllm/serve/request/api_error.hpp"
+#include "nanovllm/serve/request/chat_request.hpp"
 #include "nanovllm/serve/request/completion_request.hpp"
 #include "nanovllm/serve/request/request_fields.hpp"
 

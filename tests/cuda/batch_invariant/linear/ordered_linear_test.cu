@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "cuda/gpu_test.cuh"
-#include "nanovllm/cuda/elementwise/rms_norm.cuh"
-#include "nanovllm/cuda/elementwise/silu_mul.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/ordered_engine.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/ordered_gated_engine.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/ordered_normed.cuh"
+#include "nanovllm/cuda/elementwise/rms_norm.cuh"
+#include "nanovllm/cuda/elementwise/silu_mul.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
 
 namespace nanovllm::test {

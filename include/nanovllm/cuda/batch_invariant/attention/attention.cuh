@@ -10,12 +10,12 @@
 #include <optional>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/cuda/attention/simt_attention.cuh"
+#include "nanovllm/cuda/attention/varlen/plan.cuh"
 #include "nanovllm/cuda/batch_invariant/attention/decode.cuh"
 #include "nanovllm/cuda/batch_invariant/attention/plan.cuh"
 #include "nanovllm/cuda/batch_invariant/attention/tuning.hpp"
 #include "nanovllm/cuda/batch_invariant/attention/varlen.cuh"
-#include "nanovllm/cuda/attention/simt_attention.cuh"
-#include "nanovllm/cuda/attention/varlen/plan.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/ops/attention.hpp"

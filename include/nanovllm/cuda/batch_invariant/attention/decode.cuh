@@ -21,10 +21,10 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/math.hpp"
+#include "nanovllm/cuda/attention/varlen/softmax.cuh"
 #include "nanovllm/cuda/batch_invariant/attention/merge.cuh"
 #include "nanovllm/cuda/batch_invariant/attention/plan.cuh"
 #include "nanovllm/cuda/batch_invariant/attention/tuning.hpp"
-#include "nanovllm/cuda/attention/varlen/softmax.cuh"
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"

@@ -15,10 +15,10 @@
 #include <cstdint>
 
 #include "nanovllm/core/math.hpp"
-#include "nanovllm/cuda/batch_invariant/attention/merge.cuh"
-#include "nanovllm/cuda/batch_invariant/attention/tuning.hpp"
 #include "nanovllm/cuda/attention/varlen/mma.cuh"
 #include "nanovllm/cuda/attention/varlen/plan.cuh"
+#include "nanovllm/cuda/batch_invariant/attention/merge.cuh"
+#include "nanovllm/cuda/batch_invariant/attention/tuning.hpp"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/ops/attention.hpp"
