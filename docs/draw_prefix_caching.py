@@ -93,9 +93,9 @@ def draw_tree():
     picture.line((52, 26), (96, 26), arrow=True)
     picture.block(100, 10, ["You", "are", "a", "guide"], BLUE)
     picture.line((100 + width, 25), (420, 25), arrow=True)
-    picture.block(430, 16, [".", "Answer", "in", "French"], BLUE)  # the twin, behind
+    picture.block(430, 16, [".", "Answer", "in", "French"], BLUE)  # the duplicate, behind
     picture.block(424, 10, [".", "Answer", "in", "French"], BLUE)
-    picture.text(690, 30, "two twins, one node")
+    picture.text(690, 30, "two duplicates, one node")
     children = [(84, [".", "What", "is", "a"], "full: may have children"),
                 (134, [".", "What", "was"], "3 of 4 tokens: a leaf, can be copied"),
                 (184, ["?", "Say", "it", "again"], "")]

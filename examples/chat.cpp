@@ -98,7 +98,7 @@ int main(int argc, char** argv) try {
   }
   using namespace nv::shapes;
   return nv::examples::with_model<fairytale, qwen3_0_6b, qwen3_1_7b, qwen3_4b, qwen3_8b, qwen3_14b,
-                                  qwen3_32b>(nv::ModelConfig::load(model), [&]<class Model>() {
+                                  qwen3_32b>(nv::Qwen3Config::load(model), [&]<class Model>() {
     return run<Model>(model, enable_thinking);
   });
 } catch (const nv::Error& error) {

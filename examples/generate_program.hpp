@@ -57,7 +57,7 @@ using Processes = std::shared_ptr<nv::ProcessGroup>;
 
 template <class Policy, nv::Qwen3Shape... kShapes>
 bool run_policy(const GenerateOptions& options, const Processes& processes) {
-  return with_model<kShapes...>(nv::ModelConfig::load(options.engine.model), [&]<class Model>() {
+  return with_model<kShapes...>(nv::Qwen3Config::load(options.engine.model), [&]<class Model>() {
     nv::EngineConfig config = engine_config(options.engine, processes);
     config.prefix_caching = !options.no_prefix_cache;
     config.seed = options.seed;

@@ -14,7 +14,7 @@ namespace nanovllm::examples {
 /// Calls `use.template operator()<Model>()` for the first of `kShapes` that matches `config`, else
 /// for `Qwen3<shapes::qwen3_any>`.
 template <Qwen3Shape... kShapes, class Use>
-auto with_model(const ModelConfig& config, Use&& use) {
+auto with_model(const Qwen3Config& config, Use&& use) {
   using Result = decltype(use.template operator()<Qwen3<shapes::qwen3_any>>());
   Result result{};
   const bool found =

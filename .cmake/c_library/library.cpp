@@ -23,7 +23,7 @@ bool has_gpu() {
 /// An engine of the first of the shapes that fits the checkpoint.
 template <class Policy, Qwen3Shape... kShapes>
 std::unique_ptr<AnyEngine> make_of(EngineConfig config) {
-  const ModelConfig model = ModelConfig::load(config.model);
+  const Qwen3Config model = Qwen3Config::load(config.model);
   std::unique_ptr<AnyEngine> out;
   const bool found =
       ((matches<kShapes>(model) &&

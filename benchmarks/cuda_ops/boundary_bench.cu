@@ -114,23 +114,23 @@ class Steps {
     const cudaStream_t stream = context_.stream;
     const std::size_t bytes = slot.inputs.size();
     if (way_.inputs == Inputs::copy) {
-      cuda::check(cudaMemcpyAsync(slot.arena.data(), slot.inputs.data(), bytes,
-                                  cudaMemcpyHostToDevice, stream),
-                  "cudaMemcpyAsync");
+      cuda::check_cuda(cudaMemcpyAsync(slot.arena.data(), slot.inputs.data(), bytes,
+                                       cudaMemcpyHostToDevice, stream),
+                       "cudaMemcpyAsync");
     } else if (way_.inputs == Inputs::second) {
-      cuda::check(cudaMemcpyAsync(slot.arena.data(), slot.inputs.data(), bytes,
-                                  cudaMemcpyHostToDevice, uploads_.get()),
-                  "cudaMemcpyAsync");
+      cuda::check_cuda(cudaMemcpyAsync(slot.arena.data(), slot.inputs.data(), bytes,
+                                       cudaMemcpyHostToDevice, uploads_.get()),
+                       "cudaMemcpyAsync");
       slot.uploaded.record(uploads_.get());
-      cuda::check(cudaStreamWaitEvent(stream, slot.uploaded.get(), 0), "cudaStreamWaitEvent");
+      cuda::check_cuda(cudaStreamWaitEvent(stream, slot.uploaded.get(), 0), "cudaStreamWaitEvent");
     }
     if (way_.unpack == Unpack::launched) cuda::unpack_step(unpack_of(slot), context_);
     if (way_.unpack == Unpack::updated) update(slot);
-    cuda::check(cudaGraphLaunch(slot.exec, stream), "cudaGraphLaunch");
+    cuda::check_cuda(cudaGraphLaunch(slot.exec, stream), "cudaGraphLaunch");
     if (way_.tokens == Tokens::copy) {
-      cuda::check(cudaMemcpyAsync(slot.tokens.data(), tokens_.data(), tokens_.size_bytes(),
-                                  cudaMemcpyDeviceToHost, stream),
-                  "cudaMemcpyAsync");
+      cuda::check_cuda(cudaMemcpyAsync(slot.tokens.data(), tokens_.data(), tokens_.size_bytes(),
+                                       cudaMemcpyDeviceToHost, stream),
+                       "cudaMemcpyAsync");
     }
     slot.done.record(stream);
   }
@@ -146,7 +146,7 @@ class Steps {
   }
 
   /// Enqueues the graph and nothing else.
-  void replay() { cuda::check(cudaGraphLaunch(slots_[0].exec, context_.stream), "replay"); }
+  void replay() { cuda::check_cuda(cudaGraphLaunch(slots_[0].exec, context_.stream), "replay"); }
 
  private:
   struct Slot {
@@ -184,8 +184,9 @@ class Steps {
   void capture(Slot& slot) {
     const cudaStream_t stream = context_.stream;
     cuda::unpack_step(unpack_of(slot), context_);  // loads it
-    cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
-    cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "BeginCapture");
+    cuda::check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    cuda::check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+                     "BeginCapture");
     if (way_.unpack != Unpack::launched) cuda::unpack_step(unpack_of(slot), context_);
     for (int i = 0; i < kKernels; ++i)
       cuda::launch(busy_kernel, {.grid = 132, .block = 128}, context_);
@@ -193,20 +194,22 @@ class Steps {
                  context_, reinterpret_cast<const std::int32_t*>(unpacked_.data()),
                  way_.tokens == Tokens::mapped ? slot.tokens.data() : tokens_.data(),
                  static_cast<int>(rows_));
-    cuda::check(cudaStreamEndCapture(stream, &slot.graph), "cudaStreamEndCapture");
-    cuda::check(cudaGraphInstantiate(&slot.exec, slot.graph, 0), "cudaGraphInstantiate");
+    cuda::check_cuda(cudaStreamEndCapture(stream, &slot.graph), "cudaStreamEndCapture");
+    cuda::check_cuda(cudaGraphInstantiate(&slot.exec, slot.graph, 0), "cudaGraphInstantiate");
     std::size_t one = 1;
-    cuda::check(cudaGraphGetRootNodes(slot.graph, &slot.unpack, &one), "cudaGraphGetRootNodes");
-    cuda::check(cudaGraphUpload(slot.exec, stream), "cudaGraphUpload");
+    cuda::check_cuda(cudaGraphGetRootNodes(slot.graph, &slot.unpack, &one),
+                     "cudaGraphGetRootNodes");
+    cuda::check_cuda(cudaGraphUpload(slot.exec, stream), "cudaGraphUpload");
   }
 
   void update(Slot& slot) {
     UnpackStepArgs args = unpack_of(slot);
     cudaKernelNodeParams params{};
-    cuda::check(cudaGraphKernelNodeGetParams(slot.unpack, &params), "GetParams");
+    cuda::check_cuda(cudaGraphKernelNodeGetParams(slot.unpack, &params), "GetParams");
     void* arguments[] = {&args};
     params.kernelParams = arguments;
-    cuda::check(cudaGraphExecKernelNodeSetParams(slot.exec, slot.unpack, &params), "SetParams");
+    cuda::check_cuda(cudaGraphExecKernelNodeSetParams(slot.exec, slot.unpack, &params),
+                     "SetParams");
   }
 
   const cuda::Context& context_;
@@ -269,7 +272,7 @@ void measure_replays(const cuda::Context& context, double kernels, bench::Report
   for (int run = -1; run < kRuns; ++run) {
     const double begin = seconds();
     for (int i = 0; i < kSteps; ++i) steps.replay();
-    cuda::check(cudaStreamSynchronize(context.stream), "cudaStreamSynchronize");
+    cuda::check_cuda(cudaStreamSynchronize(context.stream), "cudaStreamSynchronize");
     if (run >= 0) times.push_back(1e6 * (seconds() - begin) / kSteps - kernels);
   }
   report.add("step, graphs alone", timing_of(times), 0, 0);

@@ -29,14 +29,14 @@ __global__ void fill_kernel(bf16* data, std::int64_t size, std::uint32_t seed) {
 
 void fill(cuda::DeviceBuffer<bf16>& buffer, std::uint32_t seed) {
   fill_kernel<<<1024, 256>>>(buffer.data(), static_cast<std::int64_t>(buffer.size()), seed);
-  cuda::check(cudaDeviceSynchronize(), "fill_kernel");
+  cuda::check_cuda(cudaDeviceSynchronize(), "fill_kernel");
 }
 
 template <class T>
 cuda::DeviceBuffer<T> to_device(const std::vector<T>& values) {
   cuda::DeviceBuffer<T> out(values.size());
-  cuda::check(cudaMemcpy(out.data(), values.data(), out.size_bytes(), cudaMemcpyHostToDevice),
-              "cudaMemcpy");
+  cuda::check_cuda(cudaMemcpy(out.data(), values.data(), out.size_bytes(), cudaMemcpyHostToDevice),
+                   "cudaMemcpy");
   return out;
 }
 

@@ -43,7 +43,7 @@ class Noise {
   Noise(std::int64_t sets, std::int64_t rows, std::int64_t cols)
       : sets_(sets), rows_(rows), cols_(cols), data_(static_cast<std::size_t>(sets * rows * cols)) {
     fill_kernel<<<1024, 256>>>(reinterpret_cast<std::uint16_t*>(data_.data()), data_.size());
-    cuda::check(cudaDeviceSynchronize(), "fill_kernel");
+    cuda::check_cuda(cudaDeviceSynchronize(), "fill_kernel");
   }
   MatrixView<bf16> operator[](int i) {
     return {data_.data() + i % sets_ * rows_ * cols_, {rows_, cols_}};
@@ -58,8 +58,8 @@ class Noise {
 template <class U>
 cuda::DeviceBuffer<U> device_copy(const std::vector<U>& values) {
   cuda::DeviceBuffer<U> out(values.size());
-  cuda::check(cudaMemcpy(out.data(), values.data(), out.size_bytes(), cudaMemcpyHostToDevice),
-              "cudaMemcpy");
+  cuda::check_cuda(cudaMemcpy(out.data(), values.data(), out.size_bytes(), cudaMemcpyHostToDevice),
+                   "cudaMemcpy");
   return out;
 }
 
@@ -99,7 +99,7 @@ class Bench {
     cuda::DeviceMatrix<bf16> table(vocab, width);
     fill_kernel<<<1024, 256>>>(reinterpret_cast<std::uint16_t*>(table.data()),
                                static_cast<std::size_t>(vocab * width));
-    cuda::check(cudaDeviceSynchronize(), "fill_kernel");
+    cuda::check_cuda(cudaDeviceSynchronize(), "fill_kernel");
     Noise out(sets(bytes), rows_, width);
     std::vector<TokenId> ids;
     for (std::int64_t i = 0; i < rows_ * kCalls; ++i)

@@ -303,12 +303,12 @@ class Bench {
   void standby(const char* name, std::uint32_t weight_bytes, double body_us) {
     constexpr int kSms = 132;
     cuda::DeviceBuffer<Stamps> stamps(kChain * kSms);
-    cuda::check(cudaMemset(stamps.data(), 0, stamps.size_bytes()), "cudaMemset");
+    cuda::check_cuda(cudaMemset(stamps.data(), 0, stamps.size_bytes()), "cudaMemset");
     static_cast<void>(
         time_chain<kTrigger>(kSms, body_us, weight_bytes, kMostChunks, stamps.data()));
     std::vector<Stamps> all(stamps.size());
-    cuda::check(cudaMemcpy(all.data(), stamps.data(), stamps.size_bytes(), cudaMemcpyDefault),
-                "cudaMemcpy");
+    cuda::check_cuda(cudaMemcpy(all.data(), stamps.data(), stamps.size_bytes(), cudaMemcpyDefault),
+                     "cudaMemcpy");
     std::vector<double> ahead, behind;
     for (std::size_t i = kSms; i < all.size(); ++i) {
       const Stamps &now = all[i], &before = all[i - kSms];
@@ -360,7 +360,7 @@ class Bench {
       config.stream = context_.stream;
       config.attrs = &attribute;
       config.numAttrs = 1;
-      return per_round([&] { cuda::check(cudaLaunchKernelEx(&config, kernel), "launch"); });
+      return per_round([&] { cuda::check_cuda(cudaLaunchKernelEx(&config, kernel), "launch"); });
     };
     report_.add(concat("cluster of ", kSize, ", read"), time_one(cluster_read_kernel<kSize>), 0, 0);
     report_.add(concat("cluster of ", kSize, ", push"), time_one(cluster_push_kernel<kSize>), 0, 0);
@@ -369,7 +369,7 @@ class Bench {
   /// Throws Error when a kernel has seen a wrong word.
   static void check_results() {
     int wrong = 0;
-    cuda::check(cudaMemcpyFromSymbol(&wrong, num_wrong, sizeof wrong), "cudaMemcpyFromSymbol");
+    cuda::check_cuda(cudaMemcpyFromSymbol(&wrong, num_wrong, sizeof wrong), "cudaMemcpyFromSymbol");
     check(wrong == 0, "handover_bench: ", wrong, " times a wrong word was read");
     std::printf("all words right\n");
   }
@@ -383,8 +383,8 @@ class Bench {
     constexpr std::int64_t kCycles = 20'000'000;
     clock_kernel<<<1, 1, 0, context_.stream>>>(kCycles, nanoseconds.data());
     std::uint64_t out = 0;
-    cuda::check(cudaStreamSynchronize(context_.stream), "clock_kernel");
-    cuda::check(cudaMemcpy(&out, nanoseconds.data(), 8, cudaMemcpyDeviceToHost), "cudaMemcpy");
+    cuda::check_cuda(cudaStreamSynchronize(context_.stream), "clock_kernel");
+    cuda::check_cuda(cudaMemcpy(&out, nanoseconds.data(), 8, cudaMemcpyDeviceToHost), "cudaMemcpy");
     return 1e3 * static_cast<double>(kCycles) / static_cast<double>(out);
   }
 
@@ -393,7 +393,8 @@ class Bench {
   template <Trigger kTrigger>
   bench::Timing time_chain(int blocks, double body_us, std::uint32_t weight_bytes, int in_flight,
                            Stamps* stamps = nullptr) {
-    cuda::check(cudaMemsetAsync(words_.data(), 0, words_.size_bytes(), context_.stream), "memset");
+    cuda::check_cuda(cudaMemsetAsync(words_.data(), 0, words_.size_bytes(), context_.stream),
+                     "memset");
     const std::size_t step = static_cast<std::size_t>(blocks) * weight_bytes;
     const std::size_t sets = step == 0 ? 1 : kWeightsBytes / step;
     const auto run = [&](int i) {
@@ -416,10 +417,10 @@ class Bench {
   bench::Timing time_rounds(const void* kernel, Argument* argument, std::size_t bytes) {
     void* arguments[] = {&argument};
     return per_round([&] {
-      cuda::check(cudaMemsetAsync(argument, 0, bytes, context_.stream), "cudaMemsetAsync");
-      cuda::check(cudaLaunchCooperativeKernel(kernel, static_cast<unsigned>(context_.num_sms),
-                                              kThreads, arguments, 0, context_.stream),
-                  "cudaLaunchCooperativeKernel");
+      cuda::check_cuda(cudaMemsetAsync(argument, 0, bytes, context_.stream), "cudaMemsetAsync");
+      cuda::check_cuda(cudaLaunchCooperativeKernel(kernel, static_cast<unsigned>(context_.num_sms),
+                                                   kThreads, arguments, 0, context_.stream),
+                       "cudaLaunchCooperativeKernel");
     });
   }
 

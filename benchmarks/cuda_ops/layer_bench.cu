@@ -37,8 +37,8 @@ struct Backend : CudaBackend {
 template <class T>
 cuda::DeviceBuffer<T> on_device(const std::vector<T>& from) {
   cuda::DeviceBuffer<T> out(from.size());
-  cuda::check(cudaMemcpy(out.data(), from.data(), out.size_bytes(), cudaMemcpyHostToDevice),
-              "cudaMemcpy");
+  cuda::check_cuda(cudaMemcpy(out.data(), from.data(), out.size_bytes(), cudaMemcpyHostToDevice),
+                   "cudaMemcpy");
   return out;
 }
 

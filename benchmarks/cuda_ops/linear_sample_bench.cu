@@ -48,9 +48,10 @@ struct Operands {
     std::vector<SamplingRow> settings(kMostRows);
     for (std::size_t i = 0; i < settings.size(); ++i)
       settings[i].temperature = temperature, settings[i].seed = i;
-    cuda::check(cudaMemcpy(rows.data(), settings.data(), rows.size_bytes(), cudaMemcpyHostToDevice),
-                "cudaMemcpy");
-    cuda::check(cudaMemset(starts.data(), 0, starts.size_bytes()), "cudaMemset");
+    cuda::check_cuda(
+        cudaMemcpy(rows.data(), settings.data(), rows.size_bytes(), cudaMemcpyHostToDevice),
+        "cudaMemcpy");
+    cuda::check_cuda(cudaMemset(starts.data(), 0, starts.size_bytes()), "cudaMemset");
   }
   [[nodiscard]] FloatLinearArgs<bf16, cuda::DeviceMatrix<bf16>> linear(std::int64_t m) {
     return {.x = MatrixView<const bf16>(x.data(), {m, k}),

@@ -23,8 +23,8 @@ constexpr double kCopyRate = 4.26e12;     // bytes per second
 template <class T>
 cuda::DeviceBuffer<T> to_device(const std::vector<T>& values) {
   cuda::DeviceBuffer<T> out(values.size());
-  cuda::check(cudaMemcpy(out.data(), values.data(), out.size_bytes(), cudaMemcpyHostToDevice),
-              "cudaMemcpy");
+  cuda::check_cuda(cudaMemcpy(out.data(), values.data(), out.size_bytes(), cudaMemcpyHostToDevice),
+                   "cudaMemcpy");
   return out;
 }
 
@@ -42,9 +42,9 @@ struct Memory {
   std::vector<std::vector<TokenId>> lists;
 
   Memory() {
-    cuda::check(cudaMemset(logits.data(), 0, logits.size_bytes()), "cudaMemset");
-    cuda::check(cudaMemset(words.data(), 0, words.size_bytes()), "cudaMemset");
-    cuda::check(cudaMemset(num_seen.data(), 0, num_seen.size_bytes()), "cudaMemset");
+    cuda::check_cuda(cudaMemset(logits.data(), 0, logits.size_bytes()), "cudaMemset");
+    cuda::check_cuda(cudaMemset(words.data(), 0, words.size_bytes()), "cudaMemset");
+    cuda::check_cuda(cudaMemset(num_seen.data(), 0, num_seen.size_bytes()), "cudaMemset");
     for (std::int64_t slot = 0; slot < kRows; ++slot) {
       lists.emplace_back();
       for (std::int64_t i = 0; i < kDistinct; ++i) {

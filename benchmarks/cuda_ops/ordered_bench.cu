@@ -178,8 +178,9 @@ struct Bench {
     for (std::int64_t i = 0; i <= batch; ++i) starts.push_back(std::int32_t(i * q_len));
     const auto there = [](const auto& values) {
       DeviceBuffer<typename std::decay_t<decltype(values)>::value_type> to(values.size());
-      cuda::check(cudaMemcpy(to.data(), values.data(), to.size_bytes(), cudaMemcpyHostToDevice),
-                  "cudaMemcpy");
+      cuda::check_cuda(
+          cudaMemcpy(to.data(), values.data(), to.size_bytes(), cudaMemcpyHostToDevice),
+          "cudaMemcpy");
       return to;
     };
     const auto tables = there(ids);

@@ -54,10 +54,10 @@ void measure(const Case& which, std::int64_t rows, const cuda::Context& context,
   cuda::DeviceBuffer<std::int32_t> starts(settings.size() + 1);
   cuda::DeviceBuffer<TokenId> tokens(settings.size()), top_tokens(settings.size() * 20);
   cuda::DeviceBuffer<float> logprobs(settings.size()), top_logprobs(settings.size() * 20);
-  cuda::check(cudaMemcpy(device_rows.data(), settings.data(), device_rows.size_bytes(),
-                         cudaMemcpyHostToDevice),
-              "cudaMemcpy");
-  cuda::check(cudaMemset(starts.data(), 0, starts.size_bytes()), "cudaMemset");
+  cuda::check_cuda(cudaMemcpy(device_rows.data(), settings.data(), device_rows.size_bytes(),
+                              cudaMemcpyHostToDevice),
+                   "cudaMemcpy");
+  cuda::check_cuda(cudaMemset(starts.data(), 0, starts.size_bytes()), "cudaMemset");
   cuda::SamplerWorkspace workspace(rows, kVocab, context);
   const auto sets = static_cast<int>(static_cast<std::int64_t>(logits.size()) / (rows * kVocab));
   const std::int64_t width = which.row.num_logprobs >= 0 ? 20 : 0;

@@ -27,19 +27,19 @@ struct Timing {
 inline Timing time_in_graph(const cuda::Context& context, const std::function<void(int)>& run,
                             int calls = 20, int replays = 30) {
   run(0);  // loads the module and sets attributes outside the capture
-  cuda::check(cudaStreamSynchronize(context.stream), "cudaStreamSynchronize");
+  cuda::check_cuda(cudaStreamSynchronize(context.stream), "cudaStreamSynchronize");
   cudaGraph_t graph;
-  cuda::check(cudaStreamBeginCapture(context.stream, cudaStreamCaptureModeThreadLocal),
-              "cudaStreamBeginCapture");
+  cuda::check_cuda(cudaStreamBeginCapture(context.stream, cudaStreamCaptureModeThreadLocal),
+                   "cudaStreamBeginCapture");
   for (int i = 0; i < calls; ++i) run(i);
-  cuda::check(cudaStreamEndCapture(context.stream, &graph), "cudaStreamEndCapture");
+  cuda::check_cuda(cudaStreamEndCapture(context.stream, &graph), "cudaStreamEndCapture");
   cudaGraphExec_t exec;
-  cuda::check(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
+  cuda::check_cuda(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
   cuda::Event begin(true), end(true);
   std::vector<double> times;
   for (int i = -2; i < replays; ++i) {
     begin.record(context.stream);
-    cuda::check(cudaGraphLaunch(exec, context.stream), "cudaGraphLaunch");
+    cuda::check_cuda(cudaGraphLaunch(exec, context.stream), "cudaGraphLaunch");
     end.record(context.stream);
     end.synchronize();
     if (i >= 0) times.push_back(1e3 * end.milliseconds_since(begin) / calls);
@@ -75,7 +75,7 @@ class Report {
     std::FILE* file = std::fopen(path, "w");
     if (file == nullptr) return;
     cudaDeviceProp device{};
-    cuda::check(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
+    cuda::check_cuda(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
     std::fprintf(file, "{\"device\": \"%s\", \"rows\": [\n", device.name);
     for (std::size_t i = 0; i < rows_.size(); ++i)
       std::fprintf(file, "  %s%s\n", rows_[i].c_str(), i + 1 < rows_.size() ? "," : "");

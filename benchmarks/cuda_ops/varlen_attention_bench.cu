@@ -38,8 +38,8 @@ __global__ void fill(bf16* to, std::int64_t size, std::uint64_t seed) {
 template <class T>
 cuda::DeviceBuffer<T> upload(const std::vector<T>& values) {
   cuda::DeviceBuffer<T> out(values.size());
-  cuda::check(cudaMemcpy(out.data(), values.data(), out.size_bytes(), cudaMemcpyHostToDevice),
-              "cudaMemcpy");
+  cuda::check_cuda(cudaMemcpy(out.data(), values.data(), out.size_bytes(), cudaMemcpyHostToDevice),
+                   "cudaMemcpy");
   return out;
 }
 
@@ -87,7 +87,7 @@ struct Inputs {
     args.scale = 1.f / std::sqrt(float{kHeadDim});
     args.out = {out.data(), {n, c.heads, kHeadDim}};
     cuda::plan_varlen(args.query_starts, args.kv_lens, n, workspace, context);
-    cuda::check(cudaStreamSynchronize(context.stream), "cudaStreamSynchronize");
+    cuda::check_cuda(cudaStreamSynchronize(context.stream), "cudaStreamSynchronize");
   }
 
   std::int64_t n, width;

@@ -40,7 +40,7 @@ struct Work {
 /// one that no engine gets below, unless the weights fit into a cache.
 class ModelWork {
  public:
-  ModelWork(const nanovllm::ModelConfig& model, std::int64_t element_bytes)
+  ModelWork(const nanovllm::Qwen3Config& model, std::int64_t element_bytes)
       : element_bytes_(static_cast<double>(element_bytes)) {
     const auto hidden = static_cast<double>(model.hidden_size);
     const auto heads = static_cast<double>(model.num_attention_heads * model.head_dim);

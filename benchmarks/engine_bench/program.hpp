@@ -45,8 +45,8 @@ inline const std::map<std::string, nv::Qwen3Shape> kShapes = {
     {"qwen3_32b", nv::shapes::qwen3_32b}};
 
 /// What config.json of a Qwen3 checkpoint of this shape would say.
-inline nv::ModelConfig config_of(const nv::Qwen3Shape& shape) {
-  nv::ModelConfig config;
+inline nv::Qwen3Config config_of(const nv::Qwen3Shape& shape) {
+  nv::Qwen3Config config;
   config.hidden_size = static_cast<std::int64_t>(shape.hidden_size);
   config.num_hidden_layers = static_cast<std::int64_t>(shape.num_layers);
   config.num_attention_heads = static_cast<std::int64_t>(shape.num_heads);
@@ -123,7 +123,7 @@ inline void add_options(CLI::App& app, Options& o) {
   app.add_option("--json", o.json, "file for options, machine and results, overwritten");
 }
 
-inline nv::EngineConfig engine_config(const Options& o, const nv::ModelConfig& model) {
+inline nv::EngineConfig engine_config(const Options& o, const nv::Qwen3Config& model) {
   nv::EngineConfig config{.model = o.model,
                           .tensor_parallel = o.tensor_parallel,
                           .num_threads = o.num_threads,
@@ -144,7 +144,7 @@ inline nv::EngineConfig engine_config(const Options& o, const nv::ModelConfig& m
 
 /// Builds the engine and takes the measurements that the options ask for.
 template <class Policy, class Prober>
-std::pair<Results, std::string> run(const Options& o, const nv::ModelConfig& model) {
+std::pair<Results, std::string> run(const Options& o, const nv::Qwen3Config& model) {
   using Element = typename Policy::Element;
   using Engine = nv::Engine<nv::Qwen3<nv::shapes::qwen3_any>, Policy>;
   const nv::EngineConfig config = engine_config(o, model);
@@ -245,8 +245,8 @@ int run_main(int argc, char** argv) {
   try {
     nv::check<nv::ConfigError>(o.model.empty() != o.shape.empty(),
                                "give either --model DIR or --shape NAME");
-    const nv::ModelConfig model =
-        o.shape.empty() ? nv::ModelConfig::load(o.model) : config_of(kShapes.at(o.shape));
+    const nv::Qwen3Config model =
+        o.shape.empty() ? nv::Qwen3Config::load(o.model) : config_of(kShapes.at(o.shape));
     ResultFile file(o.json);
     const auto run_chosen = [&] {
       if constexpr (!std::is_void_v<InvariantPolicy>) {

@@ -35,7 +35,7 @@ class Ladder {
  public:
   using Engine = nv::Engine<nv::Qwen3<nv::shapes::qwen3_any>, Policy>;
 
-  Ladder(const LadderOptions& o, const nv::ModelConfig& model)
+  Ladder(const LadderOptions& o, const nv::Qwen3Config& model)
       : options_(o), model_(model), source_(1, model.vocab_size) {
     const std::int64_t block = Policy::kv.block_size;
     const std::int64_t length = o.prefix_tokens + o.own_tokens + 8;
@@ -125,7 +125,7 @@ class Ladder {
   }
 
   LadderOptions options_;
-  const nv::ModelConfig model_;
+  const nv::Qwen3Config model_;
   TextSource source_;
   std::int64_t blocks_;
 };
@@ -157,7 +157,7 @@ int run_ladder(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   try {
     engine_bench::ResultFile file(o.json);
-    const nv::ModelConfig model = engine_bench::config_of(engine_bench::kShapes.at(o.shape));
+    const nv::Qwen3Config model = engine_bench::config_of(engine_bench::kShapes.at(o.shape));
     Json results = Json::array();
     for (const Rung& rung : Ladder<Policy>(o, model).run()) {
       std::printf("%-16s %9.2f ms\n", rung.name.c_str(), 1e3 * rung.seconds.median());

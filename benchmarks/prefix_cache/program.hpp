@@ -159,7 +159,7 @@ inline void add_options(CLI::App& app, Options& o, const std::vector<int>& block
 /// Serves `workload` in a new engine with the pools of `c`. Returns what that cost, and the engine
 /// in words.
 template <class Policy>
-std::pair<RunResult, std::string> run(const Options& o, const nv::ModelConfig& model,
+std::pair<RunResult, std::string> run(const Options& o, const nv::Qwen3Config& model,
                                       const Workload& workload, const Case& c) {
   using Engine = nv::Engine<nv::Qwen3<nv::shapes::qwen3_any>, Policy>;
   using Cache = typename Policy::template PrefixCache<Policy::kv.block_size>;
@@ -177,7 +177,7 @@ std::pair<RunResult, std::string> run(const Options& o, const nv::ModelConfig& m
 }
 
 template <class Base>
-std::pair<RunResult, std::string> run_cache(const Options& o, const nv::ModelConfig& model,
+std::pair<RunResult, std::string> run_cache(const Options& o, const nv::Qwen3Config& model,
                                             const Workload& workload, const Case& c) {
   if (c.cache == "hash") return run<HashPolicy<Base>>(o, model, workload, c);
   if (c.cache == "radix") return run<RadixPolicy<Base>>(o, model, workload, c);
@@ -234,7 +234,7 @@ inline void print(const Case& c) {
 
 /// Runs all cases, `repeats` times in turn. Returns them, and one of their engines in words.
 template <class Policy, int kOther>
-std::pair<std::vector<Case>, std::string> run_all(const Options& o, const nv::ModelConfig& model) {
+std::pair<std::vector<Case>, std::string> run_all(const Options& o, const nv::Qwen3Config& model) {
   using Other = SizedPolicy<Policy, kOther>;
   std::vector<Case> cases;
   std::string engine;
@@ -298,8 +298,8 @@ int run_main(int argc, char** argv) {
   try {
     nv::check<nv::ConfigError>(o.model.empty() || o.shape.empty(),
                                "give --model DIR or --shape NAME, not both");
-    const nv::ModelConfig model = o.shape.empty()
-                                      ? nv::ModelConfig::load(o.model)
+    const nv::Qwen3Config model = o.shape.empty()
+                                      ? nv::Qwen3Config::load(o.model)
                                       : engine_bench::config_of(engine_bench::kShapes.at(o.shape));
     engine_bench::ResultFile file(o.json);
     print_header();

@@ -97,7 +97,7 @@ class Connection final : public AnyConnection,
   void wake() override { event_.cancel(); }
 
   void hear_news() override {
-    has_news_ = true;
+    has_update_ = true;
     event_.cancel();
   }
 
@@ -515,9 +515,10 @@ class Connection final : public AnyConnection,
 
   /// Waits for something new of the exchange. Returns false when the client has left.
   Awaitable<bool> wait_for_exchange() {
-    has_news_ = false;
-    exchange_->notify([news = thread_.news, self = this->weak_from_this()] { news->push(self); });
-    co_await wait(Deadline::max(), [this] { return has_news_ || is_gone_; });
+    has_update_ = false;
+    exchange_->notify(
+        [update = thread_.update, self = this->weak_from_this()] { update->push(self); });
+    co_await wait(Deadline::max(), [this] { return has_update_ || is_gone_; });
     co_return !is_gone_;
   }
 
@@ -625,7 +626,7 @@ class Connection final : public AnyConnection,
   // Of the request under way.
   std::shared_ptr<serve::Exchange> exchange_;
   const serve::HttpHead* head_ = nullptr;  ///< the exchange's, once it is known
-  bool is_working_ = false, has_worked_ = false, has_news_ = false;
+  bool is_working_ = false, has_worked_ = false, has_update_ = false;
   bool is_http10_ = false, keeps_alive_ = false;
 };
 

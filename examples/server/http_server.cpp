@@ -203,7 +203,7 @@ HttpServer::~HttpServer() {
   for (IoThread& thread : state_->threads) {
     thread.work.reset();
     thread.thread.join();
-    thread.news->close();
+    thread.update->close();
   }
 }
 

@@ -103,7 +103,7 @@ class NewsQueue {
 struct IoThread {
   net::io_context io{1};
   net::executor_work_guard<Executor> work{io.get_executor()};
-  std::shared_ptr<NewsQueue> news = std::make_shared<NewsQueue>(io);
+  std::shared_ptr<NewsQueue> update = std::make_shared<NewsQueue>(io);
   std::unordered_set<AnyConnection*> connections;
   std::thread thread;
 };

@@ -51,7 +51,7 @@ class Log {
       const std::lock_guard lock(mutex_);
       is_closed_ = true;
     }
-    news_.notify_one();
+    update_.notify_one();
     writer_.join();
   }
 
@@ -66,7 +66,7 @@ class Log {
       }
       waiting_.append(time).append(" ").append(text).append("\n");
     }
-    news_.notify_one();
+    update_.notify_one();
   }
 
  private:
@@ -87,7 +87,7 @@ class Log {
   void write_all() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      news_.wait(lock, [this] { return is_closed_ || !waiting_.empty(); });
+      update_.wait(lock, [this] { return is_closed_ || !waiting_.empty(); });
       if (waiting_.empty()) return;
       std::string text = std::exchange(waiting_, {});
       const std::int64_t num_dropped = std::exchange(num_dropped_, 0);
@@ -99,7 +99,7 @@ class Log {
   }
 
   std::mutex mutex_;
-  std::condition_variable news_;
+  std::condition_variable update_;
   std::string waiting_;
   std::int64_t num_dropped_ = 0;
   bool is_closed_ = false;

@@ -68,7 +68,7 @@ std::vector<std::vector<TokenId>> tokens_of(const std::vector<Output>& outputs) 
 
 std::size_t free_memory() {
   std::size_t free = 0, total = 0;
-  nanovllm::cuda::check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  nanovllm::cuda::check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   return free;
 }
 

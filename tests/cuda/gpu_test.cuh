@@ -65,7 +65,7 @@ inline void poison_shared_memory(const cuda::Context& context) {
 /// Fills device memory with ones, behind what is enqueued.
 template <class T>
 void poison(T* memory, std::int64_t count, const cuda::Context& context) {
-  cuda::check(
+  cuda::check_cuda(
       cudaMemsetAsync(memory, 0xff, static_cast<std::size_t>(count) * sizeof(T), context.stream),
       "cudaMemsetAsync");
 }
@@ -91,8 +91,9 @@ class GpuArray {
 
   /// Poisoned: every byte is 0xff, a NaN in every float type.
   explicit GpuArray(std::size_t size) : host(size), device_(size + 2 * kGuard) {
-    cuda::check(cudaMemset(device_.data(), 0xff, device_.size_bytes()), "cudaMemset");
-    cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // streams do not wait for it
+    cuda::check_cuda(cudaMemset(device_.data(), 0xff, device_.size_bytes()), "cudaMemset");
+    cuda::check_cuda(cudaDeviceSynchronize(),
+                     "cudaDeviceSynchronize");  // streams do not wait for it
     if (size > 0) std::memset(static_cast<void*>(host.data()), 0xff, size * sizeof(T));
   }
   explicit GpuArray(const std::vector<T>& values) : GpuArray(values.size()) {
@@ -134,9 +135,9 @@ class GpuArray {
  private:
   static void copy(T* to, const T* from, std::size_t count, cudaMemcpyKind kind) {
     if (count == 0) return;
-    cuda::check(cudaMemcpy(to, from, count * sizeof(T), kind), "cudaMemcpy");
+    cuda::check_cuda(cudaMemcpy(to, from, count * sizeof(T), kind), "cudaMemcpy");
     // The call may return before pageable memory has arrived, and streams do not wait for it.
-    cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    cuda::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
   cuda::DeviceBuffer<T> device_;
 };

@@ -69,9 +69,9 @@ class Step {
   /// Enqueues the step.
   void run(const GpuArray<bf16>& weights, const cuda::Context& context) {
     auto& w = const_cast<GpuArray<bf16>&>(weights);
-    cuda::check(cudaMemcpyAsync(x_.data(), start_.data(), start_.size() * sizeof(bf16),
-                                cudaMemcpyDeviceToDevice, context.stream),
-                "cudaMemcpyAsync");
+    cuda::check_cuda(cudaMemcpyAsync(x_.data(), start_.data(), start_.size() * sizeof(bf16),
+                                     cudaMemcpyDeviceToDevice, context.stream),
+                     "cudaMemcpyAsync");
     for (int layer = 0; layer < kLayers; ++layer) {
       product(w, {x_, kHidden, kHidden}, {qkv_, kQkv}, ProductKind::normed, layer, context);
       // Twice, so that what is added to has just been written.

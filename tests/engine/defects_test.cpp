@@ -500,7 +500,7 @@ TEST_CASE("defect 7: weights that neither the checkpoint nor the memory can hold
     set("\"hidden_size\": 70", "\"hidden_size\": 131072");
     set("\"intermediate_size\": 98", "\"intermediate_size\": 1048576");
     directory.write("config.json", json);
-    const ModelConfig model = ModelConfig::load(directory.path());
+    const Qwen3Config model = Qwen3Config::load(directory.path());
     const std::string count = std::to_string(num_parameters(model));
     const Checkpoint checkpoint(directory.path());
     CHECK_THROWS_AS(TestEngine(config), LoadError);

@@ -436,7 +436,7 @@ TEST_CASE("a model without tokeniser serves token ids and says why it does not s
 }
 
 TEST_CASE("random weights need no files", "[engine]") {
-  const ModelConfig model = ModelConfig::load(model_directory("fairytale"));
+  const Qwen3Config model = Qwen3Config::load(model_directory("fairytale"));
   Engine<AnyModel> engine(model, RandomWeights{7}, {.num_threads = 2, .max_model_len = 128});
   Engine<AnyModel> same(model, RandomWeights{7}, {.num_threads = 1, .max_model_len = 128});
   const auto a =

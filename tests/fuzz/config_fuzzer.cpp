@@ -18,7 +18,7 @@ void require(bool condition) {
   if (!condition) std::abort();
 }
 
-void check_ranges(nanovllm::ModelConfig& config) {
+void check_ranges(nanovllm::Qwen3Config& config) {
   using Limits = nanovllm::ModelLimits;
   const auto check_size = [](std::int64_t size, std::int64_t limit) {
     require(size >= 1 && size <= limit);
@@ -56,7 +56,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t split = std::min(text.find('\0'), size);
   const std::string_view rest = text.substr(split);
   try {
-    auto config = nanovllm::ModelConfig::from_json(text.substr(0, split),
+    auto config = nanovllm::Qwen3Config::from_json(text.substr(0, split),
                                                    rest.empty() ? rest : rest.substr(1));
     check_ranges(config);
   } catch (const nanovllm::ConfigError&) {

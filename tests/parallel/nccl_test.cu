@@ -79,9 +79,9 @@ TEMPLATE_TEST_CASE("sums and columns of all ranks, at once and from a graph", "[
     GpuArray<TestType> input(numbers<TestType>(comm.rank(), kRows * kWidth));
     GpuArray<TestType> sum(kRows * kWidth), whole(kRows * kWidth * size);
     const auto work = [&] {
-      cuda::check(cudaMemcpyAsync(sum.data(), input.data(), sum.size() * sizeof(TestType),
-                                  cudaMemcpyDeviceToDevice, device.gpu.stream.get()),
-                  "cudaMemcpyAsync");
+      cuda::check_cuda(cudaMemcpyAsync(sum.data(), input.data(), sum.size() * sizeof(TestType),
+                                       cudaMemcpyDeviceToDevice, device.gpu.stream.get()),
+                       "cudaMemcpyAsync");
       comm.all_reduce(MatrixView<TestType>(sum.data(), {kRows, kWidth}));
       comm.all_gather_columns(MatrixView<const TestType>(input.data(), {kRows, kWidth}),
                               MatrixView<TestType>(whole.data(), {kRows, kWidth * size}));

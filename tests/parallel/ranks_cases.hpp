@@ -270,7 +270,7 @@ TEST_CASE("TP 2 is like TP 1 in bfloat16, with ranks in threads and in processes
 TEST_CASE("logits for evaluation come from all processes", "[ranks]") {
   if (!ranks_present(2)) return;
   const std::vector<TokenId> prompt = random_prompt(3, 20, 250);
-  const auto config = ModelConfig::load(model_directory("fairytale"));
+  const auto config = Qwen3Config::load(model_directory("fairytale"));
   const auto logits_of = [&](int num_ranks, const Group& group) {
     const Checkpoint checkpoint(model_directory("fairytale"));
     RunnerOf<BackendFloat32> runner(
@@ -405,7 +405,7 @@ void check_failures_and_resets(int num_ranks, int num_runs) {
   Backend::failure = nullptr;
   const Checkpoint checkpoint(model_directory("fairytale"));
   RunnerOf<Policy> runner(
-      ModelConfig::load(model_directory("fairytale")),
+      Qwen3Config::load(model_directory("fairytale")),
       {.num_ranks = num_ranks,
        .num_threads = num_ranks,
        .limits = {.max_num_batched_tokens = 64, .max_num_seqs = 2, .max_model_len = 64},
@@ -465,7 +465,7 @@ TEST_CASE("reset is refused to processes", "[ranks]") {
   if (!ranks_present(2)) return;
   const auto errors = run_group(2, [](const Group& group) {
     RunnerOf<BackendFloat32> runner(
-        ModelConfig::load(model_directory("fairytale")),
+        Qwen3Config::load(model_directory("fairytale")),
         {.num_ranks = 2,
          .num_threads = 2,
          .limits = {.max_num_batched_tokens = 16, .max_num_seqs = 2, .max_model_len = 16},

@@ -16,7 +16,7 @@ static bool ranks_present(int) { return true; }
 #include "parallel/ranks_cases.hpp"
 
 TEST_CASE("three processes = three threads, bit for bit", "[ranks]") {
-  ModelConfig model = ModelConfig::load(model_directory("fairytale"));
+  Qwen3Config model = Qwen3Config::load(model_directory("fairytale"));
   model.num_attention_heads = 6;
   model.num_key_value_heads = 3;
   model.num_hidden_layers = 2;

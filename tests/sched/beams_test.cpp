@@ -94,7 +94,7 @@ TEMPLATE_TEST_CASE("beams share what they have in common, and copy the block the
   CHECK(beams[0]->tokens == iota(9));
   CHECK(engine.scheduler.schedule().empty());
   Sequence *a = beams[0], *b = beams[1], *c = beams[2];
-  engine.scheduler.reseat(std::vector<BeamSeat>{{a, a, 20}, {b, a, 21}, {c, a, 22}});
+  engine.scheduler.reorder_beams(std::vector<BeamSlot>{{a, a, 20}, {b, a, 21}, {c, a, 22}});
   engine.scheduler.check_invariants();
   // The others start as forks of the first one.
   StepPlan plan = step(engine);
@@ -107,7 +107,7 @@ TEMPLATE_TEST_CASE("beams share what they have in common, and copy the block the
   }());
   // All three go on behind the second: two copies, and the last to write keeps the block.
   const BlockId last = b->block_table.back();
-  engine.scheduler.reseat(std::vector<BeamSeat>{{c, b, 30}, {a, b, 31}, {b, b, 32}});
+  engine.scheduler.reorder_beams(std::vector<BeamSlot>{{c, b, 30}, {a, b, 31}, {b, b, 32}});
   engine.scheduler.check_invariants();
   CHECK(engine.scheduler.blocks().ref_count(last) == 3);
   plan = step(engine);
@@ -117,11 +117,11 @@ TEMPLATE_TEST_CASE("beams share what they have in common, and copy the block the
   CHECK(c->block_table.back() == last);
   CHECK(engine.scheduler.blocks().ref_count(last) == 1);
   // Nothing is shared but whole blocks now, and nothing copied.
-  engine.scheduler.reseat(std::vector<BeamSeat>{{a, a, 40}, {b, b, 41}, {c, c, 42}});
+  engine.scheduler.reorder_beams(std::vector<BeamSlot>{{a, a, 40}, {b, b, 41}, {c, c, 42}});
   plan = step(engine);
   CHECK(plan.block_copies.empty());
   // At the end of a block each takes a new one.
-  engine.scheduler.reseat(std::vector<BeamSeat>{{a, c, 50}, {b, c, 51}, {c, c, 52}});
+  engine.scheduler.reorder_beams(std::vector<BeamSlot>{{a, c, 50}, {b, c, 51}, {c, c, 52}});
   CHECK(engine.scheduler.blocks().ref_count(a->block_table[2]) == 3);
   plan = step(engine);
   CHECK(plan.block_copies.empty());
@@ -138,12 +138,12 @@ TEST_CASE("a beam that gives way is not swapped, but computed again", "[beams][s
   Sequence& beam = *add_beams(engine, iota(7, 100), 1, 20).front();
   for (int i = 0; i < 15; ++i) step(engine);
   REQUIRE(engine.scheduler.num_preemptions() == 1);
-  CHECK(beam.status == SequenceStatus::parked);
+  CHECK(beam.status == SequenceStatus::awaiting_choice);
   CHECK((beam.host_table.empty() && beam.num_swapped_tokens == 0));
   CHECK(engine.scheduler.swaps().num_out == 0);
   CHECK(engine.scheduler.swaps().num_fallbacks == 0);
   CHECK(engine.scheduler.blocks().num_free_host() == 20);
-  engine.scheduler.reseat(std::vector<BeamSeat>{{&beam, &beam, 20}});
+  engine.scheduler.reorder_beams(std::vector<BeamSlot>{{&beam, &beam, 20}});
   for (int i = 0; i < 5; ++i) step(engine);  // the other one ends
   CHECK(describe(step(engine)) == "| 2:0-8!");
 }
@@ -153,11 +153,11 @@ TEST_CASE("a cancelled step leaves a beam without the copy that may not have bee
   Simulated<Uncached> engine({.max_num_seqs = 8, .max_num_batched_tokens = 100}, 20);
   const auto beams = add_beams(engine, iota(6), 2);
   step(engine);
-  engine.scheduler.reseat(
-      std::vector<BeamSeat>{{beams[0], beams[0], 20}, {beams[1], beams[0], 21}});
+  engine.scheduler.reorder_beams(
+      std::vector<BeamSlot>{{beams[0], beams[0], 20}, {beams[1], beams[0], 21}});
   step(engine);
-  engine.scheduler.reseat(
-      std::vector<BeamSeat>{{beams[0], beams[1], 20}, {beams[1], beams[1], 21}});
+  engine.scheduler.reorder_beams(
+      std::vector<BeamSlot>{{beams[0], beams[1], 20}, {beams[1], beams[1], 21}});
   StepPlan plan = engine.scheduler.schedule();
   CHECK(describe(plan) == "1:7-8! 2:7-8! |");
   engine.scheduler.begin(plan);
@@ -172,18 +172,18 @@ TEST_CASE("beams that have drawn make room when nothing else can run", "[beams]"
   Simulated<Uncached> engine({.max_num_seqs = 8, .max_num_batched_tokens = 100}, 4);
   const auto beams = add_beams(engine, iota(9), 2, 7);
   step(engine);
-  engine.scheduler.reseat(
-      std::vector<BeamSeat>{{beams[0], beams[0], 20}, {beams[1], beams[0], 21}});
+  engine.scheduler.reorder_beams(
+      std::vector<BeamSlot>{{beams[0], beams[0], 20}, {beams[1], beams[0], 21}});
   CHECK(describe(step(engine)) == "1:9-10! |");  // no room for the other
   CHECK(engine.scheduler.schedule().empty());
-  CHECK(engine.scheduler.park_beams());
+  CHECK(engine.scheduler.preempt_beams());
   engine.scheduler.check_invariants();
-  CHECK(beams[0]->status == SequenceStatus::parked);
-  CHECK_FALSE(engine.scheduler.park_beams());
+  CHECK(beams[0]->status == SequenceStatus::awaiting_choice);
+  CHECK_FALSE(engine.scheduler.preempt_beams());
   CHECK(describe(step(engine)) == "| 2:0-10!");
-  // Behind one that is parked there is nothing to share.
-  engine.scheduler.reseat(
-      std::vector<BeamSeat>{{beams[0], beams[0], 30}, {beams[1], beams[0], 31}});
+  // Behind one that is awaiting_choice there is nothing to share.
+  engine.scheduler.reorder_beams(
+      std::vector<BeamSlot>{{beams[0], beams[0], 30}, {beams[1], beams[0], 31}});
   engine.scheduler.check_invariants();
   CHECK(engine.scheduler.num_running() == 0);
   CHECK(beams[1]->tokens.back() == 31);
@@ -204,11 +204,11 @@ TEST_CASE("where beams wait for places, not for blocks, what is held stays", "[b
   REQUIRE(held.block_table.size() == 4);
   const auto beams = add_beams(engine, iota(13), 2, 9);
   step(engine);
-  engine.scheduler.reseat(
-      std::vector<BeamSeat>{{beams[0], beams[0], 20}, {beams[1], beams[0], 21}});
+  engine.scheduler.reorder_beams(
+      std::vector<BeamSlot>{{beams[0], beams[0], 20}, {beams[1], beams[0], 21}});
   CHECK(describe(step(engine)) == "2:13-14! |");
   REQUIRE(engine.scheduler.schedule().empty());
-  CHECK(engine.scheduler.make_way());
+  CHECK(engine.scheduler.free_blocks());
   CHECK(engine.scheduler.held().num_blocks() == (has_place ? 0 : 4));
   CHECK(engine.scheduler.num_running() == (has_place ? 1 : 0));
   CHECK_FALSE(engine.scheduler.schedule().empty());
@@ -220,20 +220,21 @@ TEST_CASE("a choice that makes no sense changes nothing", "[beams]") {
   const auto beams = add_beams(engine, iota(6), 2, 2);
   Sequence& other = engine.add(iota(3, 50));
   Sequence *a = beams[0], *b = beams[1];
-  const auto refused = [&](std::vector<BeamSeat> seats, const char* why) {
+  const auto refused = [&](std::vector<BeamSlot> slots, const char* why) {
     const auto before = engine.scheduler.blocks().ref_counts();
     const std::vector<std::int32_t> counts(before.begin(), before.end());
-    REQUIRE_THROWS_WITH(engine.scheduler.reseat(seats), Catch::Matchers::Contains(why));
+    REQUIRE_THROWS_WITH(engine.scheduler.reorder_beams(slots), Catch::Matchers::Contains(why));
     engine.scheduler.check_invariants();
     const auto after = engine.scheduler.blocks().ref_counts();
     CHECK(std::equal(counts.begin(), counts.end(), after.begin()));
   };
-  refused({{b, a, 1}}, "reseat: request 2 or its parent, request 1, does not await a choice");
+  refused({{b, a, 1}},
+          "reorder_beams: request 2 or its parent, request 1, does not await a choice");
   step(engine);
   refused({{&other, a, 1}}, "request 3 or its parent, request 1, does not await");
   refused({{a, a, 1}, {b, &other, 1}}, "request 2 or its parent, request 3, does not await");
-  refused({{a, a, 1}, {a, a, 2}}, "request 1 gets two seats");
-  engine.scheduler.reseat(std::vector<BeamSeat>{{a, a, 20}, {b, a, 21}});
+  refused({{a, a, 1}, {a, a, 2}}, "request 1 gets two slots");
+  engine.scheduler.reorder_beams(std::vector<BeamSlot>{{a, a, 20}, {b, a, 21}});
   step(engine);
   refused({{a, a, 1}}, "request 1 would have all its 8 tokens, and nothing to compute");
   StepPlan plan;
@@ -247,8 +248,8 @@ namespace {
 
 /// What happened, to be sure that everything did.
 struct Coverage {
-  std::int64_t choices = 0, copies = 0, parked = 0, preempted = 0, cancelled = 0, aborted = 0,
-               finished = 0, forks = 0, faults = 0, singles = 0;
+  std::int64_t choices = 0, copies = 0, awaiting_choice = 0, preempted = 0, cancelled = 0,
+               aborted = 0, finished = 0, forks = 0, faults = 0, singles = 0;
   // With conversations and a pool of the host.
   std::int64_t continued = 0, given_up = 0, swapped_out = 0, swapped_in = 0, fallbacks = 0,
                host_hits = 0;
@@ -258,7 +259,7 @@ struct Coverage {
 struct Group {
   std::vector<std::unique_ptr<Sequence>> beams;
   std::vector<std::vector<TokenId>> lists;  ///< tokens by rank; one before the first choice
-  std::vector<Sequence*> seats;             ///< by rank
+  std::vector<Sequence*> slots;             ///< by rank
 };
 
 /// Requests with beams and without, on a pretended device. Where `Preemption` swaps, there are a
@@ -359,7 +360,7 @@ class BeamTraffic {
     group->beams = make_beams(next_id_, tokens, 1 + below(5), max_new);
     next_id_ += group->beams.size();
     group->lists = {tokens};
-    group->seats = {group->beams[0].get()};
+    group->slots = {group->beams[0].get()};
     const int priority = OrdersSequences<Policy> ? below(7) - 3 : 0;
     for (const auto& beam : group->beams) {
       beam->priority = priority;
@@ -380,7 +381,7 @@ class BeamTraffic {
     scheduler_.add(s);
   }
 
-  /// Lists of all that a failed `reseat` must not have touched.
+  /// Lists of all that a failed `reorder_beams` must not have touched.
   std::vector<std::vector<std::int32_t>> state() const {
     std::vector<std::vector<std::int32_t>> out;
     for (const auto& group : groups_) {
@@ -415,7 +416,7 @@ class BeamTraffic {
 
   bool begin() {
     StepPlan plan = scheduler_.schedule();
-    while (plan.empty() && under_way_.empty() && make_way()) plan = scheduler_.schedule();
+    while (plan.empty() && under_way_.empty() && free_blocks()) plan = scheduler_.schedule();
     if (plan.empty()) {
       REQUIRE((!under_way_.empty() || !scheduler_.has_work()));
       return false;
@@ -437,11 +438,11 @@ class BeamTraffic {
   }
 
   /// As the engine does where nothing can be computed.
-  bool make_way() {
+  bool free_blocks() {
     const std::int64_t num_preemptions = scheduler_.num_preemptions();
     const std::int32_t num_held = scheduler_.held().num_blocks();
-    const bool makes_way = scheduler_.make_way();
-    coverage_.parked += scheduler_.num_preemptions() > num_preemptions ? 1 : 0;
+    const bool makes_way = scheduler_.free_blocks();
+    coverage_.awaiting_choice += scheduler_.num_preemptions() > num_preemptions ? 1 : 0;
     coverage_.given_up += scheduler_.held().num_blocks() < num_held ? 1 : 0;
     scheduler_.check_invariants();
     return makes_way;
@@ -514,7 +515,7 @@ class BeamTraffic {
     if (!std::all_of(beams.begin(), beams.end(), [](const auto& s) { return s->awaits_choice; }))
       return;
     for (std::size_t r = 0; r < group.lists.size(); ++r)
-      REQUIRE(group.seats[r]->tokens == group.lists[r]);
+      REQUIRE(group.slots[r]->tokens == group.lists[r]);
     ++coverage_.choices;
     const auto num_tokens = static_cast<std::int32_t>(group.lists[0].size());
     if (num_tokens + 1 >= beams[0]->max_total_tokens) {
@@ -529,7 +530,7 @@ class BeamTraffic {
     for (const auto& list : group.lists)
       for (const TokenId token : list) hash = contents(hash, token);
     std::set<std::pair<std::size_t, TokenId>> taken;
-    std::vector<BeamSeat> seats;
+    std::vector<BeamSlot> slots;
     std::vector<std::vector<TokenId>> lists;
     while (lists.size() < beams.size()) {
       hash = contents(hash, 77);
@@ -537,32 +538,32 @@ class BeamTraffic {
       const std::size_t parent = (hash >> 20) % group.lists.size() % (1 + (hash >> 40) % 3);
       const auto token = static_cast<TokenId>((hash >> 50) % 6);
       if (!taken.insert({parent, token}).second) continue;
-      seats.push_back({free[lists.size()], group.seats[parent], token});
+      slots.push_back({free[lists.size()], group.slots[parent], token});
       lists.push_back(group.lists[parent]);
       lists.back().push_back(token);
     }
-    reseat(seats);
+    reorder_beams(slots);
     scheduler_.check_invariants();
     group.lists = std::move(lists);
-    group.seats.clear();
-    for (const BeamSeat& seat : seats) group.seats.push_back(seat.sequence);
+    group.slots.clear();
+    for (const BeamSlot& slot : slots) group.slots.push_back(slot.sequence);
   }
 
   /// Makes the choice, now and then with a failure at its first allocation, then at its second,
   /// until it gets through. No failure may leave a trace.
-  void reseat(const std::vector<BeamSeat>& seats) {
+  void reorder_beams(const std::vector<BeamSlot>& slots) {
     const bool fails = below(4) == 0;
     for (int n = 1; fails; ++n) {
       const auto before = state();
       try {
         const faults::Armed armed(n);
-        return scheduler_.reseat(seats);
+        return scheduler_.reorder_beams(slots);
       } catch (const std::bad_alloc&) {
       }
       ++coverage_.faults;
       REQUIRE(state() == before);
     }
-    scheduler_.reseat(seats);
+    scheduler_.reorder_beams(slots);
   }
 
   void end(Group& group) {
@@ -618,12 +619,12 @@ TEMPLATE_TEST_CASE("beams read the keys and values of their own tokens, whatever
     BeamTraffic<Policy, Blocks> traffic(4700 + i, prefix_caching, depth, c);
     traffic.run(150);
   }
-  CAPTURE(c.choices, c.copies, c.parked, c.preempted, c.cancelled, c.aborted, c.finished, c.forks,
-          c.faults, c.singles);
+  CAPTURE(c.choices, c.copies, c.awaiting_choice, c.preempted, c.cancelled, c.aborted, c.finished,
+          c.forks, c.faults, c.singles);
   CHECK(c.choices > 1000);
   CHECK((c.copies > 100) == (Blocks::block_size() > 1));
   if (!prefix_caching) CHECK(c.forks > 50);  // else the cache may have as much
-  for (const std::int64_t n : {c.parked, c.preempted, c.cancelled, c.finished, c.singles})
+  for (const std::int64_t n : {c.awaiting_choice, c.preempted, c.cancelled, c.finished, c.singles})
     CHECK(n > 20);
   CHECK(c.aborted > 10);
   CHECK(c.faults > 100);
@@ -643,15 +644,16 @@ TEMPLATE_TEST_CASE("beams, conversations and swapped requests read their own tok
     BeamTraffic<Policy, Blocks, SwapPreemption> traffic(5700 + i, prefix_caching, depth, c);
     traffic.run(150);
   }
-  CAPTURE(c.choices, c.copies, c.parked, c.preempted, c.cancelled, c.aborted, c.finished, c.forks,
-          c.singles, c.continued, c.given_up, c.swapped_out, c.swapped_in, c.fallbacks,
+  CAPTURE(c.choices, c.copies, c.awaiting_choice, c.preempted, c.cancelled, c.aborted, c.finished,
+          c.forks, c.singles, c.continued, c.given_up, c.swapped_out, c.swapped_in, c.fallbacks,
           c.host_hits);
   CHECK(c.choices > 500);
   CHECK(c.copies > 50);
   for (const std::int64_t n : {c.preempted, c.cancelled, c.finished, c.singles, c.given_up})
     CHECK(n > 20);
   if (!prefix_caching || !std::is_same_v<Blocks, Radix>) CHECK(c.continued > 20);  // or cached
-  for (const std::int64_t n : {c.parked, c.swapped_out, c.swapped_in, c.fallbacks}) CHECK(n > 5);
+  for (const std::int64_t n : {c.awaiting_choice, c.swapped_out, c.swapped_in, c.fallbacks})
+    CHECK(n > 5);
   CHECK((c.host_hits > 0) == (prefix_caching && !std::is_same_v<Blocks, Uncached>));
 }
 
@@ -677,12 +679,12 @@ TEST_CASE("beams in a pool with room hold no full block twice, and copy one each
       }
     }
     REQUIRE(blocks.size() == prefixes.size());
-    std::vector<BeamSeat> seats;
+    std::vector<BeamSlot> slots;
     for (int i = 0; i < kWidth; ++i) {
       const auto parent = n == 0 ? 0u : random() % kWidth;
-      seats.push_back({beams[index(i)], beams[parent], 100 + i});
+      slots.push_back({beams[index(i)], beams[parent], 100 + i});
     }
-    engine.scheduler.reseat(seats);
+    engine.scheduler.reorder_beams(slots);
     engine.scheduler.check_invariants();
   }
   CHECK(num_copies > 50);

@@ -58,7 +58,7 @@ struct Simulated : simulator::Engine<ContinuousBatching, Blocks> {
 
   /// A step as the engine makes it: what is held gives way where nothing else is possible.
   std::string step_with_room() {
-    while (this->scheduler.schedule().empty()) REQUIRE(this->scheduler.make_way());
+    while (this->scheduler.schedule().empty()) REQUIRE(this->scheduler.free_blocks());
     return this->step();
   }
 
@@ -182,25 +182,25 @@ TEST_CASE("what frees no block by giving way does not", "[held]") {
   engine.turn(b, iota(8, 20), 1);
   REQUIRE(engine.scheduler.blocks().num_free() == 5);
   SECTION("of all, those that free something go first") {
-    CHECK(engine.scheduler.make_way());
+    CHECK(engine.scheduler.free_blocks());
     CHECK((a.block_table.size() == 2 && copy.block_table.size() == 2 && b.block_table.empty()));
-    CHECK(engine.scheduler.make_way());  // which of the two frees nothing yet,
-    CHECK(engine.scheduler.make_way());  // but both do
+    CHECK(engine.scheduler.free_blocks());  // which of the two frees nothing yet,
+    CHECK(engine.scheduler.free_blocks());  // but both do
     CHECK(engine.scheduler.blocks().num_free() == 9);
-    CHECK_FALSE(engine.scheduler.make_way());
+    CHECK_FALSE(engine.scheduler.free_blocks());
   }
   SECTION("those whose blocks are all used by a request stay as long as anything else gives way") {
     Sequence& s = engine.add_turn(a, with(iota(8, 0), {50}), 1000);
     engine.step();
     CHECK(s.block_table.size() == 3);
-    CHECK(engine.scheduler.make_way());
+    CHECK(engine.scheduler.free_blocks());
     CHECK(b.block_table.empty());
     CHECK((a.block_table.size() == 2 && copy.block_table.size() == 2));
     SECTION("and if nothing else does, they go: the request may be preempted for another") {
-      CHECK(engine.scheduler.make_way());
-      CHECK(engine.scheduler.make_way());
+      CHECK(engine.scheduler.free_blocks());
+      CHECK(engine.scheduler.free_blocks());
       CHECK((a.block_table.empty() && copy.block_table.empty()));
-      CHECK_FALSE(engine.scheduler.make_way());
+      CHECK_FALSE(engine.scheduler.free_blocks());
       CHECK(engine.scheduler.blocks().num_free() == 6);
     }
     while (engine.scheduler.has_work()) engine.step_with_room();
@@ -316,7 +316,7 @@ class Conversations {
     } else if (below(40) == 0) {
       scheduler_.clear_held(any());
     } else if (below(20) == 0) {
-      num_given_up += scheduler_.make_way() ? 1 : 0;
+      num_given_up += scheduler_.free_blocks() ? 1 : 0;
     }
     if (!live_.empty() && below(20) == 0) {
       Sequence& s = *live_[static_cast<std::size_t>(below(std::ssize(live_)))];
@@ -348,7 +348,7 @@ class Conversations {
     while (under_way_.size() < depth_ && scheduler_.has_work()) {
       StepPlan plan = scheduler_.schedule();
       while (plan.empty() && under_way_.empty()) {
-        REQUIRE(scheduler_.make_way());
+        REQUIRE(scheduler_.free_blocks());
         ++num_given_up;
         plan = scheduler_.schedule();
       }

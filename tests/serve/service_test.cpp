@@ -701,20 +701,20 @@ TEST_CASE("choices wait for their prompt's log-probabilities where these come fi
       std::make_shared<ServiceLoad>());
   const TokenId token = 7;
   const PromptLogprobs prompt(3);
-  OutputNews news;
+  OutputUpdate update;
   pending.hear(1, {.sample = 1, .token = &token, .text = "B"});
-  pending.take(news);
-  for (const ChoiceNews& choice : news.choices) CHECK(choice.empty());
+  pending.take(update);
+  for (const ChoiceUpdate& choice : update.choices) CHECK(choice.empty());
   pending.hear(1, {.sample = 0, .token = &token, .text = "A", .prompt_logprobs = &prompt});
-  pending.take(news);
-  CHECK(news.prompt_logprobs.at(0).empty());
-  CHECK(news.prompt_logprobs.at(1).size() == 3);
-  CHECK(news.choices.at(2).text == "A");
-  CHECK(news.choices.at(3).text == "B");
+  pending.take(update);
+  CHECK(update.prompt_logprobs.at(0).empty());
+  CHECK(update.prompt_logprobs.at(1).size() == 3);
+  CHECK(update.choices.at(2).text == "A");
+  CHECK(update.choices.at(3).text == "B");
   pending.hear(1, {.sample = 0, .token = &token, .text = "C", .prompt_logprobs = &prompt});
-  pending.take(news);
-  CHECK(news.prompt_logprobs.at(1).empty());  // once
-  CHECK(news.choices.at(2).text == "C");
+  pending.take(update);
+  CHECK(update.prompt_logprobs.at(1).empty());  // once
+  CHECK(update.choices.at(2).text == "C");
 }
 
 TEST_CASE("the tokens of thoughts are counted", "[serve]") {

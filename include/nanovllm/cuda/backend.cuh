@@ -109,7 +109,7 @@ class CudaBackend {
   template <class T>
   void upload_early(const T* from, T* to, std::size_t count) {
     if (count == 0) return;
-    cuda::check(
+    cuda::check_cuda(
         cudaMemcpyAsync(to, from, count * sizeof(T), cudaMemcpyHostToDevice, early_stream_.get()),
         "cudaMemcpyAsync");
     uploaded_.record(early_stream_.get());
@@ -228,15 +228,15 @@ class CudaBackend {
   [[nodiscard]] std::size_t available_memory() const {
     const cuda::DeviceGuard guard(state_.context.device);
     std::size_t free = 0, total = 0;
-    cuda::check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    cuda::check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
     return free;
   }
 
   /// "cuda:0, NVIDIA H200, sm_90, 132 SMs".
   [[nodiscard]] std::string describe() const {
     cudaDeviceProp properties{};
-    cuda::check(cudaGetDeviceProperties(&properties, state_.context.device),
-                "cudaGetDeviceProperties");
+    cuda::check_cuda(cudaGetDeviceProperties(&properties, state_.context.device),
+                     "cudaGetDeviceProperties");
     return concat("cuda:", state_.context.device, ", ", properties.name, ", sm_",
                   state_.context.compute_capability, ", ", state_.context.num_sms, " SMs",
                   state_.context.compute_capability == 90 && !state_.context.has_hopper_code
@@ -247,7 +247,7 @@ class CudaBackend {
  private:
   static int checked_device(int device) {
     int count = 0;
-    cuda::check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+    cuda::check_cuda(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
     check<CudaError>(device >= 0 && device < count, "CUDA device ", device,
                      " was asked for, but there are ", count);
     return device;
@@ -256,8 +256,8 @@ class CudaBackend {
   template <class T>
   void copy(const T* from, T* to, std::size_t count, cudaMemcpyKind kind) {
     if (count == 0) return;
-    cuda::check(cudaMemcpyAsync(to, from, count * sizeof(T), kind, stream_.get()),
-                "cudaMemcpyAsync");
+    cuda::check_cuda(cudaMemcpyAsync(to, from, count * sizeof(T), kind, stream_.get()),
+                     "cudaMemcpyAsync");
   }
 
   std::unique_ptr<cuda::DeviceGuard> guard_;  // while the members are made

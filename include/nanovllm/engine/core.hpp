@@ -111,8 +111,8 @@ class EngineCore : public SessionStore {
     StepPlan plan;
     std::size_t num_events = 0;  ///< at the most, of sequences with a listener
     double device_seconds = 0;
-    bool is_open = false;  ///< how its logits are drawn from is yet to be said
-    RequestList ended{};   ///< meanwhile: this plan, or an older one, may have their sequences
+    bool is_deferred = false;  ///< how its logits are drawn from is yet to be said
+    RequestList ended{};       ///< meanwhile: this plan, or an older one, may have their sequences
     std::uint64_t number = 0;
   };
 
@@ -162,7 +162,7 @@ class EngineCore : public SessionStore {
   Launch launch() {
     if (!scheduler_.has_work()) return Launch::nothing;
     StepPlan plan = scheduler_.schedule();  // decides, changes nothing
-    while (plan.empty() && under_way_.empty() && scheduler_.make_way())
+    while (plan.empty() && under_way_.empty() && scheduler_.free_blocks())
       plan = scheduler_.schedule();
     if (plan.empty()) {
       check(!under_way_.empty(),
@@ -180,7 +180,7 @@ class EngineCore : public SessionStore {
       build_inputs(step);
       const Clock::time_point begin = Clock::now();
       runner_->launch(inputs_);
-      if (inputs_.is_open() && !step.is_open) runner_->sample(sampling_.pack());
+      if (inputs_.is_deferred() && !step.is_deferred) runner_->sample(sampling_.pack());
       if (!runner_->is_asynchronous()) {  // it has computed the step right here
         step.device_seconds = seconds_since(begin);
         device_seconds_ += step.device_seconds;
@@ -204,10 +204,10 @@ class EngineCore : public SessionStore {
         sequence.request().mark_scheduled(now, inbox_.latencies());
       }
     }
-    step.is_open = under_way_.size() > 1 && sampling_.awaits_tokens(step.plan);
+    step.is_deferred = under_way_.size() > 1 && sampling_.awaits_tokens(step.plan);
     faults_.clear();
-    if (!step.is_open) sampling_.fill(step.plan, faults_);
-    if (step.is_open || sampling_.has_edits()) {
+    if (!step.is_deferred) sampling_.fill(step.plan, faults_);
+    if (step.is_deferred || sampling_.has_edits()) {
       inputs_.build_open(step.plan, Blocks::block_size());
     } else {
       inputs_.build(step.plan, Blocks::block_size(), sampling_.rows());
@@ -227,7 +227,7 @@ class EngineCore : public SessionStore {
   /// Has the oldest step drawn, if it is open: the tokens that it waited for are there. Where that
   /// cannot be done its requests end with the error.
   void close_oldest() {
-    if (under_way_.empty() || !under_way_.front().is_open) return;
+    if (under_way_.empty() || !under_way_.front().is_deferred) return;
     Step& step = under_way_.front();
     try {
       faults_.clear();
@@ -235,7 +235,7 @@ class EngineCore : public SessionStore {
       end_faulty();
       const Clock::time_point begin = Clock::now();
       runner_->sample(sampling_.pack());
-      step.is_open = false;
+      step.is_deferred = false;
       if (!runner_->is_asynchronous()) step.device_seconds += seconds_since(begin);
     } catch (...) {
       const std::string error = message_of(std::current_exception());
@@ -345,11 +345,11 @@ class EngineCore : public SessionStore {
   }
 
   void choose_beams(Request& request, Clock::time_point now) {
-    const auto seats = request.beams()->choose(request.sequences());
-    scheduler_.reseat(seats);
+    const auto slots = request.beams()->choose(request.sequences());
+    scheduler_.reorder_beams(slots);
     num_sampled_tokens_ += static_cast<std::int64_t>(request.sequences().size());
     request.mark_beams(now, inbox_.latencies());
-    if (!seats.empty()) return;
+    if (!slots.empty()) return;
     const std::vector<FinishReason> reasons = request.complete_beams();
     drop(request);
     for (std::size_t i = reasons.size(); --i > 0;) {

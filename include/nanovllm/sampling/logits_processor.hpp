@@ -58,10 +58,10 @@ class TokenMask {
 
   /// Adds `bias` to the token's logit, before temperature and filters. Biases of a token add up.
   /// Throws RequestError for a token that does not exist, and Error where the policy's executor has
-  /// no open steps (EditingExecutorLike).
+  /// no deferred steps (EditingExecutorLike).
   void add_bias(TokenId token, float bias) {
     check_token(token);
-    check(biases_ != nullptr, "logits processor: a bias needs an executor with open steps");
+    check(biases_ != nullptr, "logits processor: a bias needs an executor with deferred steps");
     biases_->push_back({token, bias});
   }
 

@@ -23,21 +23,21 @@ struct BeamMove {
   std::int32_t num_published_tokens = 0;
 };
 
-/// The moves of `seats`, with room for the tokens that the beams get. Throws std::bad_alloc before
-/// anything is changed. O(seats · tokens).
-[[nodiscard]] inline std::vector<BeamMove> moves_of(std::span<const BeamSeat> seats) {
-  std::vector<BeamMove> moves(seats.size());
-  for (std::size_t i = 0; i < seats.size(); ++i) {
-    const Sequence& parent = *seats[i].parent;
+/// The moves of `slots`, with room for the tokens that the beams get. Throws std::bad_alloc before
+/// anything is changed. O(slots · tokens).
+[[nodiscard]] inline std::vector<BeamMove> moves_of(std::span<const BeamSlot> slots) {
+  std::vector<BeamMove> moves(slots.size());
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const Sequence& parent = *slots[i].parent;
     const std::size_t num_tokens = parent.tokens.size() + 1;
-    if (seats[i].sequence == &parent) {
-      grow(seats[i].sequence->tokens, num_tokens);
+    if (slots[i].sequence == &parent) {
+      grow(slots[i].sequence->tokens, num_tokens);
       continue;
     }
     BeamMove& move = moves[i];
     move.tokens.reserve(num_tokens);
     move.tokens = parent.tokens;
-    if (seats[i].sequence->status != SequenceStatus::running) continue;
+    if (slots[i].sequence->status != SequenceStatus::running) continue;
     move.block_table = parent.block_table;
     move.num_computed_tokens = parent.num_computed_tokens;
     move.num_published_tokens = parent.num_published_tokens;

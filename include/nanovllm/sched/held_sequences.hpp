@@ -46,7 +46,7 @@ class HeldSequences {
   /// Lets go of `s`, if it is here, and of its blocks. Sequences that continue it go on without.
   void remove(Sequence& s, Blocks& blocks) noexcept {
     if (s.status != SequenceStatus::held) return;
-    give_up(s, blocks);
+    evict(s, blocks);
     s.status = SequenceStatus::finished;
     std::erase(by_use_, &s);
   }
@@ -64,7 +64,7 @@ class HeldSequences {
     const bool is_whole =
         s.finish_reason == FinishReason::stop || s.finish_reason == FinishReason::length;
     if (holder == nullptr || holder->status != SequenceStatus::held || !is_whole) return;
-    give_up(*holder, blocks);
+    evict(*holder, blocks);
     holder->tokens.swap(s.tokens);
     holder->block_table.swap(s.block_table);
     // Of what it computed, what is certain: a step under way may write behind that.
@@ -76,7 +76,7 @@ class HeldSequences {
   void copy(const Sequence& from, Sequence& to, Blocks& blocks) {
     std::vector<TokenId> tokens = from.tokens;
     PrefixMatch shared{.num_tokens = from.num_computed_tokens, .blocks = from.block_table};
-    give_up(to, blocks);
+    evict(to, blocks);
     blocks.share(shared);
     to.tokens = std::move(tokens);
     to.block_table = std::move(shared.blocks);
@@ -90,12 +90,12 @@ class HeldSequences {
     const std::int32_t wanted = std::min(Blocks::blocks_for(num_tokens), max_blocks_);
     std::vector<BlockId> table;
     table.reserve(static_cast<std::size_t>(wanted));
-    give_up(s, blocks);
+    evict(s, blocks);
     while (std::ssize(table) < wanted) {
       const std::optional<BlockId> block = blocks.allocate();
       if (block) {
         table.push_back(*block);
-      } else if (!give_up_one(blocks)) {
+      } else if (!evict_one(blocks)) {
         break;
       }
     }
@@ -106,7 +106,7 @@ class HeldSequences {
   }
 
   /// Gives back the blocks of `s`.
-  void give_up(Sequence& s, Blocks& blocks) noexcept {
+  void evict(Sequence& s, Blocks& blocks) noexcept {
     let_go_behind(s, 0, blocks);
     s.num_computed_tokens = 0;
   }
@@ -115,20 +115,20 @@ class HeldSequences {
   /// those by which a block becomes free; where there is none, of those that share blocks with each
   /// other alone, of which the last one frees them. Returns false, and changes nothing, if no block
   /// would become free, whatever is given up: others use all that are held.
-  bool give_up_one(Blocks& blocks) noexcept {
-    return give_up_oldest(blocks, [&](BlockId b) { return blocks.ref_count(b) == 1; }) ||
-           give_up_oldest(blocks, [&](BlockId b) { return blocks.ref_count(b) == count(b); });
+  bool evict_one(Blocks& blocks) noexcept {
+    return evict_oldest(blocks, [&](BlockId b) { return blocks.ref_count(b) == 1; }) ||
+           evict_oldest(blocks, [&](BlockId b) { return blocks.ref_count(b) == count(b); });
   }
 
   /// The last resort: the held sequence that was used the longest ago gives up its blocks, also
   /// those that running sequences share with it: they become free when these are preempted.
   /// Returns whether any were held.
   bool give_up_any(Blocks& blocks) noexcept {
-    return give_up_oldest(blocks, [](BlockId) { return true; });
+    return evict_oldest(blocks, [](BlockId) { return true; });
   }
 
   void give_up_all(Blocks& blocks) noexcept {
-    for (Sequence* s : by_use_) give_up(*s, blocks);
+    for (Sequence* s : by_use_) evict(*s, blocks);
   }
 
   /// Different blocks that are held.
@@ -150,29 +150,29 @@ class HeldSequences {
     s.num_computed_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(num_tokens, held));
   }
 
-  /// As `give_up_one`, for the budget: another held sequence than `s` gives up its blocks, one with
+  /// As `evict_one`, for the budget: another held sequence than `s` gives up its blocks, one with
   /// a block that no other held sequence has, if there is one. Returns false where all blocks that
   /// are held are those of `s`.
   bool make_room_beside(const Sequence& s, Blocks& blocks) noexcept {
     const auto is_of_s = [&](BlockId b) {
       return std::find(s.block_table.begin(), s.block_table.end(), b) != s.block_table.end();
     };
-    return give_up_oldest(
+    return evict_oldest(
                blocks, [&](BlockId b) { return count(b) == 1; }, &s) ||
-           give_up_oldest(
+           evict_oldest(
                blocks, [&](BlockId b) { return !is_of_s(b); }, &s);
   }
 
   /// Gives back the blocks of the one that was used the longest ago of those, but for `kept`, of
   /// which `is_wanted` names a block. Returns whether there was one.
   template <class IsWanted>
-  bool give_up_oldest(Blocks& blocks, const IsWanted& is_wanted,
-                      const Sequence* kept = nullptr) noexcept {
+  bool evict_oldest(Blocks& blocks, const IsWanted& is_wanted,
+                    const Sequence* kept = nullptr) noexcept {
     const auto oldest = std::find_if(by_use_.begin(), by_use_.end(), [&](const Sequence* s) {
       return s != kept && std::any_of(s->block_table.begin(), s->block_table.end(), is_wanted);
     });
     if (oldest == by_use_.end()) return false;
-    give_up(**oldest, blocks);
+    evict(**oldest, blocks);
     return true;
   }
 

@@ -56,10 +56,10 @@ void check_outcomes(const StepPlan& plan, std::span<const StepOutcome> outcomes)
 /// Throws Error unless `plan` can be the newest step under way.
 void check_newest(const StepPlan& plan);
 
-/// Throws Error unless the `seats` are of different beams that await a choice, with tokens left to
+/// Throws Error unless the `slots` are of different beams that await a choice, with tokens left to
 /// compute.
 /// @param mark  a number of this choice's own.
-void check_seats(std::span<const BeamSeat> seats, std::uint64_t mark);
+void check_seats(std::span<const BeamSlot> slots, std::uint64_t mark);
 
 }  // namespace nanovllm
 
@@ -220,16 +220,16 @@ NANOVLLM_INLINE void check_newest(const StepPlan& plan) {
   }
 }
 
-NANOVLLM_INLINE void check_seats(std::span<const BeamSeat> seats, std::uint64_t mark) {
+NANOVLLM_INLINE void check_seats(std::span<const BeamSlot> slots, std::uint64_t mark) {
   const auto awaits = [](const Sequence& s) {
     return s.is_beam && s.awaits_choice && s.status != SequenceStatus::finished;
   };
-  for (const BeamSeat& seat : seats) {
-    Sequence& s = *seat.sequence;
-    check(awaits(s) && awaits(*seat.parent), "reseat: request ", s.id, " or its parent, request ",
-          seat.parent->id, ", does not await a choice");
-    check(std::exchange(s.mark, mark) != mark, "reseat: request ", s.id, " gets two seats");
-    check(seat.parent->num_known_tokens() + 1 < s.max_total_tokens, "reseat: request ", s.id,
+  for (const BeamSlot& slot : slots) {
+    Sequence& s = *slot.sequence;
+    check(awaits(s) && awaits(*slot.parent), "reorder_beams: request ", s.id,
+          " or its parent, request ", slot.parent->id, ", does not await a choice");
+    check(std::exchange(s.mark, mark) != mark, "reorder_beams: request ", s.id, " gets two slots");
+    check(slot.parent->num_known_tokens() + 1 < s.max_total_tokens, "reorder_beams: request ", s.id,
           " would have all its ", s.max_total_tokens, " tokens, and nothing to compute");
   }
 }

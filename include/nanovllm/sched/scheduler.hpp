@@ -38,7 +38,7 @@ namespace nanovllm {
 ///     scheduler.begin(plan);                  // preempts, adopts, allocates: block tables are set
 ///     … do plan's copies of blocks, compute its token ranges, sample …
 ///     scheduler.commit(plan, outcomes);       // publishes, gives tokens, finishes and frees
-///     scheduler.reseat(seats);                // where beams await a choice
+///     scheduler.reorder_beams(slots);                // where beams await a choice
 ///
 /// Each of these calls happens wholly or not at all: when one throws, queues, sequences and blocks
 /// are as they were before it.
@@ -122,29 +122,29 @@ class Scheduler {
   /// computed, less what its siblings and the prefix cache have. Beams of a request that await the
   /// choice and are not named go on awaiting. Throws Error when a sequence or its parent awaits
   /// none, is named twice, or would have nothing left to compute.
-  void reseat(std::span<const BeamSeat> seats) {
-    check_seats(seats, ++num_marks_);
-    std::vector<BeamMove> moves = moves_of(seats);  // the last that may fail
+  void reorder_beams(std::span<const BeamSlot> slots) {
+    check_seats(slots, ++num_marks_);
+    std::vector<BeamMove> moves = moves_of(slots);  // the last that may fail
     // First everything is held that will be, then what was held goes back.
     for (const BeamMove& move : moves) blocks_.share(move.block_table);
-    for (std::size_t i = 0; i < seats.size(); ++i) seat(seats[i], moves[i]);
+    for (std::size_t i = 0; i < slots.size(); ++i) place_beam(slots[i], moves[i]);
   }
 
   /// Something gives way: to be called, again and again, where `schedule` finds nothing to compute
   /// and no step is under way. That is what is held, so it never keeps a request from being served,
-  /// and then `park_beams`; where beams that have drawn take all places, that first. Returns
+  /// and then `preempt_beams`; where beams that have drawn take all places, that first. Returns
   /// whether there was anything.
-  bool make_way() noexcept {
+  bool free_blocks() noexcept {
     const bool are_places_short =
         num_running() == config_.max_num_seqs &&
         std::ranges::all_of(running_, [](const Sequence* s) { return s->awaits_choice; });
-    return (!are_places_short && held_.give_up_one(blocks_)) || park_beams() ||
+    return (!are_places_short && held_.evict_one(blocks_)) || preempt_beams() ||
            held_.give_up_any(blocks_);
   }
 
   /// Running beams that await a choice give back their blocks and places, so that those of their
   /// siblings get in that have not drawn yet. Returns whether there were any.
-  bool park_beams() noexcept {
+  bool preempt_beams() noexcept {
     const std::int64_t before = num_preemptions_;
     for (std::size_t i = running_.size(); i-- > 0;) {
       if (running_[i]->awaits_choice) preempt(*running_[i]);
@@ -153,7 +153,7 @@ class Scheduler {
   }
 
   /// What the next step should compute. Pure; valid until the queues change. Empty only if there
-  /// is no work, none before the step under way is committed, or something must `make_way`.
+  /// is no work, none before the step under way is committed, or something must `free_blocks`.
   [[nodiscard]] StepPlan schedule() const {
     check_room();
     const auto num_ending = static_cast<std::int32_t>(running_.size() - num_going_on());
@@ -249,7 +249,7 @@ class Scheduler {
   /// Nothing is held by `s` any more, and nothing can continue it.
   void remove_held(Sequence& s) noexcept { held_.remove(s, blocks_); }
   /// `s` holds nothing for the moment.
-  void clear_held(Sequence& s) noexcept { held_.give_up(s, blocks_); }
+  void clear_held(Sequence& s) noexcept { held_.evict(s, blocks_); }
   /// `to` holds what `from` does.
   void copy_held(const Sequence& from, Sequence& to) { held_.copy(from, to, blocks_); }
   /// Gives `s` blocks for the first `num_tokens` of `tokens`, which the caller fills at once.
@@ -269,7 +269,7 @@ class Scheduler {
 
   [[nodiscard]] bool has_work() const { return !waiting_.empty() || !running_.empty(); }
   [[nodiscard]] std::int32_t num_waiting() const {
-    return static_cast<std::int32_t>(waiting_.size()) + num_parked_;
+    return static_cast<std::int32_t>(waiting_.size()) + num_awaiting_choice_;
   }
   [[nodiscard]] std::int32_t num_running() const {
     return static_cast<std::int32_t>(running_.size());
@@ -362,25 +362,25 @@ class Scheduler {
 
   /// `s`, which is in no queue, waits, for a choice or for its turn.
   void wait(Sequence& s) noexcept {
-    s.status = s.awaits_choice ? SequenceStatus::parked : SequenceStatus::waiting;
+    s.status = s.awaits_choice ? SequenceStatus::awaiting_choice : SequenceStatus::waiting;
     if (s.awaits_choice) {
-      ++num_parked_;
+      ++num_awaiting_choice_;
     } else {
       waiting_.insert(s);
     }
   }
 
-  void seat(const BeamSeat& seat, BeamMove& move) noexcept {
-    Sequence& s = *seat.sequence;
-    const bool stays = seat.parent == &s;
+  void place_beam(const BeamSlot& slot, BeamMove& move) noexcept {
+    Sequence& s = *slot.sequence;
+    const bool stays = slot.parent == &s;
     if (!stays) {
       drop_blocks(s, 0);
       take_over(s, move);
     }
-    s.tokens.push_back(seat.token);
+    s.tokens.push_back(slot.token);
     s.awaits_choice = false;
-    if (s.status == SequenceStatus::parked) {
-      --num_parked_;
+    if (s.status == SequenceStatus::awaiting_choice) {
+      --num_awaiting_choice_;
       wait(s);
     } else if (s.block_table.empty()) {
       preempt(s);  // as its parent was
@@ -442,8 +442,8 @@ class Scheduler {
     if (s.status == SequenceStatus::waiting) {
       waiting_.erase(s);
       drop_host_blocks(s, 0, blocks_, swaps_);
-    } else if (s.status == SequenceStatus::parked) {
-      --num_parked_;
+    } else if (s.status == SequenceStatus::awaiting_choice) {
+      --num_awaiting_choice_;
     } else {
       ++num_finished_;
     }
@@ -495,7 +495,7 @@ class Scheduler {
   SwapStats swaps_;
   int num_under_way_ = 0;
   int num_finished_ = 0;  ///< in running_ for the moment
-  std::int32_t num_parked_ = 0;
+  std::int32_t num_awaiting_choice_ = 0;
 };
 
 }  // namespace nanovllm

@@ -39,7 +39,7 @@ enum class FinishReason : std::uint8_t {
 enum class SequenceStatus : std::uint8_t {
   waiting,
   running,
-  parked,  ///< in no queue and without blocks: a beam that awaits a choice
+  awaiting_choice,  ///< in no queue and without blocks: a beam that awaits a choice
   finished,
   held,  ///< it is no request's, and keeps its blocks for those that continue it
 };
@@ -66,9 +66,9 @@ struct alignas(64) Sequence {
   std::uint64_t arrival = 0;  ///< rank in the order of arrival, from 1; set by the scheduler
   SequenceStatus status = SequenceStatus::waiting;
   FinishReason finish_reason = FinishReason::none;
-  /// What steps draw for it are candidates: its tokens come by `Scheduler::reseat`.
+  /// What steps draw for it are candidates: its tokens come by `Scheduler::reorder_beams`.
   bool is_beam = false;
-  /// A beam that has nothing to compute before the next `reseat`: its candidates were drawn, or it
+  /// A beam that has nothing to compute before the next `reorder_beams`: its candidates were drawn, or it
   /// is one of those that begin behind the first choice.
   bool awaits_choice = false;
   std::int32_t num_computed_tokens = 0;  ///< K and V of tokens [0, n) are in the cache, or will be

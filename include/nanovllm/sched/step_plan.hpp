@@ -84,13 +84,13 @@ struct StepPlan {
 struct StepOutcome {
   Sequence* sequence = nullptr;
   /// Appended to the sequence: 1 to num_logits. If fewer, the other rows were computed for nothing.
-  /// None for a beam, which awaits the choice among all candidates then (Scheduler::reseat).
+  /// None for a beam, which awaits the choice among all candidates then (Scheduler::reorder_beams).
   std::span<const TokenId> tokens{};
   FinishReason finish_reason = FinishReason::none;  ///< other than none: it is done with the last
 };
 
 /// What a beam becomes when candidates are chosen.
-struct BeamSeat {
+struct BeamSlot {
   Sequence* sequence = nullptr;      ///< gets the tokens and the blocks of `parent`, and `token`
   const Sequence* parent = nullptr;  ///< one of the same request, maybe `sequence` itself
   TokenId token = 0;

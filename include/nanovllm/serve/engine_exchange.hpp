@@ -60,9 +60,9 @@ class EngineExchange final : public Exchange {
   void complete();
   /// Appends what is new of a stream, up to a bound. Returns whether more will come.
   bool append_news(std::string& out);
-  /// Appends chunks of `news_` from where it was left. Returns whether all of it is written, rather
+  /// Appends chunks of `update_` from where it was left. Returns whether all of it is written, rather
   /// than `out` as large as it may be.
-  bool write_news(std::string& out, std::size_t max_size);
+  bool write_update(std::string& out, std::size_t max_size);
   bool write_choice(std::string& out, std::size_t max_size);
 
   AnyEngine& engine_;
@@ -74,13 +74,13 @@ class EngineExchange final : public Exchange {
   std::atomic<bool> is_cancelled_{false};
 
   // Of `head` and `take`, which are called by one at a time:
-  OutputNews news_;
+  OutputUpdate update_;
   Usage usage_;
   HttpHead head_;
   std::string body_;
   bool has_head_ = false, is_done_ = false;
-  std::size_t choice_ = 0, token_ = 0;  ///< of `news_`: the next to be written
-  std::atomic<bool> has_rest_{false};   ///< of `news_`
+  std::size_t choice_ = 0, token_ = 0;  ///< of `update_`: the next to be written
+  std::atomic<bool> has_rest_{false};   ///< of `update_`
 };
 
 }  // namespace nanovllm::serve
@@ -117,9 +117,9 @@ NANOVLLM_INLINE PendingOutput::Setup pending_setup(const EngineExchange::Setup& 
 }
 
 /// What becomes of a reply whose request has failed.
-NANOVLLM_INLINE ApiError failure(const OutputNews& news) {
-  if (news.is_aborted) return {503, "the request was taken back: the engine is shutting down"};
-  return {500, "the engine could not serve the request: " + news.error};
+NANOVLLM_INLINE ApiError failure(const OutputUpdate& update) {
+  if (update.is_aborted) return {503, "the request was taken back: the engine is shutting down"};
+  return {500, "the engine could not serve the request: " + update.error};
 }
 
 }  // namespace detail
@@ -218,13 +218,14 @@ NANOVLLM_INLINE void EngineExchange::notify(std::function<void()> wake) {
 }
 
 NANOVLLM_INLINE void EngineExchange::complete() {
-  pending_->take(news_);
-  if (!news_.is_over() || news_.is_cancelled) return;
-  for (const ChoiceNews& choice : news_.choices) usage_.num_completion_tokens += choice.num_tokens;
-  usage_.num_cached_tokens = news_.num_cached_tokens;
+  pending_->take(update_);
+  if (!update_.is_over() || update_.is_cancelled) return;
+  for (const ChoiceUpdate& choice : update_.choices)
+    usage_.num_completion_tokens += choice.num_tokens;
+  usage_.num_cached_tokens = update_.num_cached_tokens;
   try {
-    if (news_.has_failed) throw detail::failure(news_);
-    body_ = writer_->whole(news_, usage_);
+    if (update_.has_failed) throw detail::failure(update_);
+    body_ = writer_->whole(update_, usage_);
     pending_->set_outcome(std::string(writer_->finish_reason()));
   } catch (const ApiError& error) {
     head_.status = error.status;
@@ -235,24 +236,24 @@ NANOVLLM_INLINE void EngineExchange::complete() {
     body_ = internal.body();
   }
   if (head_.status != 200) give_up();
-  news_ = {};  // log-probabilities take as much memory as their text
+  update_ = {};  // log-probabilities take as much memory as their text
   has_head_ = true;
 }
 
 NANOVLLM_INLINE bool EngineExchange::write_choice(std::string& out, std::size_t max_size) {
-  const ChoiceNews& news = news_.choices[choice_];
-  if (news.empty()) return true;
+  const ChoiceUpdate& update = update_.choices[choice_];
+  if (update.empty()) return true;
   while (writer_->append_prompt(out, choice_, usage_)) {
     if (out.size() >= max_size) return false;
   }
-  const std::size_t num_tokens = news.text_ends.size();
+  const std::size_t num_tokens = update.text_ends.size();
   const std::size_t most =
-      news.logprobs.empty() ? detail::kMaxChunkTokens : detail::kMaxChunkLogprobs;
+      update.logprobs.empty() ? detail::kMaxChunkTokens : detail::kMaxChunkLogprobs;
   while (true) {
     const std::size_t end = std::min(token_ + most, num_tokens);
     const bool is_all = end - token_ == num_tokens;
-    const ChoiceNews part = is_all ? ChoiceNews{} : news.slice(token_, end);
-    const ChoiceNews& next = is_all ? news : part;
+    const ChoiceUpdate part = is_all ? ChoiceUpdate{} : update.slice(token_, end);
+    const ChoiceUpdate& next = is_all ? update : part;
     usage_.num_completion_tokens += next.num_tokens;
     writer_->append_chunks(out, choice_, next, usage_);
     token_ = end;
@@ -261,12 +262,12 @@ NANOVLLM_INLINE bool EngineExchange::write_choice(std::string& out, std::size_t 
   }
 }
 
-NANOVLLM_INLINE bool EngineExchange::write_news(std::string& out, std::size_t max_size) {
-  while (choice_ < news_.choices.size()) {
+NANOVLLM_INLINE bool EngineExchange::write_update(std::string& out, std::size_t max_size) {
+  while (choice_ < update_.choices.size()) {
     if (!write_choice(out, max_size)) return false;
     ++choice_;
     token_ = 0;
-    if (out.size() >= max_size && choice_ < news_.choices.size()) return false;
+    if (out.size() >= max_size && choice_ < update_.choices.size()) return false;
   }
   return true;
 }
@@ -274,9 +275,9 @@ NANOVLLM_INLINE bool EngineExchange::write_news(std::string& out, std::size_t ma
 NANOVLLM_INLINE bool EngineExchange::append_news(std::string& out) {
   const std::size_t size = out.size();
   if (!has_rest_) {
-    pending_->take(news_);
-    if (news_.is_cancelled) return false;
-    if (news_.all_ended) usage_.num_cached_tokens = news_.num_cached_tokens;
+    pending_->take(update_);
+    if (update_.is_cancelled) return false;
+    if (update_.all_ended) usage_.num_cached_tokens = update_.num_cached_tokens;
     choice_ = token_ = 0;
   }
   const auto fail = [&](const ApiError& error) {
@@ -284,14 +285,14 @@ NANOVLLM_INLINE bool EngineExchange::append_news(std::string& out) {
     append_event(out, error.body());
   };
   try {
-    for (std::size_t i = 0; i < news_.prompt_logprobs.size(); ++i) {
-      if (!news_.prompt_logprobs[i].empty())
-        writer_->begin_prompt(i, std::exchange(news_.prompt_logprobs[i], {}));
+    for (std::size_t i = 0; i < update_.prompt_logprobs.size(); ++i) {
+      if (!update_.prompt_logprobs[i].empty())
+        writer_->begin_prompt(i, std::exchange(update_.prompt_logprobs[i], {}));
     }
-    has_rest_ = !write_news(out, size + detail::kMaxTaken);
-    if (has_rest_ || !news_.is_over()) return true;
-    if (news_.has_failed) {
-      fail(detail::failure(news_));
+    has_rest_ = !write_update(out, size + detail::kMaxTaken);
+    if (has_rest_ || !update_.is_over()) return true;
+    if (update_.has_failed) {
+      fail(detail::failure(update_));
     } else {
       writer_->append_end(out, usage_);
       pending_->set_outcome(std::string(writer_->finish_reason()));

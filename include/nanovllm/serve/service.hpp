@@ -310,12 +310,12 @@ NANOVLLM_INLINE HttpReply OpenAiService::answer(const HttpRequest& request) {
   while (true) {
     head = exchange->head();
     if (head != nullptr && !exchange->take(reply.body)) break;
-    const auto has_news = std::make_shared<std::atomic<bool>>(false);
-    exchange->notify([has_news] {
-      *has_news = true;
-      has_news->notify_one();
+    const auto has_update = std::make_shared<std::atomic<bool>>(false);
+    exchange->notify([has_update] {
+      *has_update = true;
+      has_update->notify_one();
     });
-    has_news->wait(false);
+    has_update->wait(false);
   }
   reply.head = *head;
   return reply;

@@ -123,7 +123,8 @@ TEST_CASE("a DeviceMatrix holds what set_rows gave it") {
   matrix.set_rows(0, MatrixView<const bf16>(rows.data(), {2, 7}, {9, 1}));
   matrix.set_rows(2, MatrixView<const bf16>(rows.data() + 18, {3, 7}, {9, 1}));
   std::vector<bf16> back(35);
-  cuda::check(cudaMemcpy(back.data(), matrix.data(), 70, cudaMemcpyDeviceToHost), "cudaMemcpy");
+  cuda::check_cuda(cudaMemcpy(back.data(), matrix.data(), 70, cudaMemcpyDeviceToHost),
+                   "cudaMemcpy");
   for (int r = 0; r < 5; ++r) {
     for (int c = 0; c < 7; ++c) CHECK(back[r * 7 + c].bits == rows[r * 9 + c].bits);
   }

@@ -97,10 +97,11 @@ struct Recording {
     switch (beside) {
       case Beside::nothing: return;
       case Beside::event_wait:
-        return cuda::check(cudaStreamWaitEvent(other, outside.get(), cudaEventWaitExternal),
-                           "cudaStreamWaitEvent");
+        return cuda::check_cuda(cudaStreamWaitEvent(other, outside.get(), cudaEventWaitExternal),
+                                "cudaStreamWaitEvent");
       case Beside::memset:
-        return cuda::check(cudaMemsetAsync(late.data(), 0, sizeof(int), other), "cudaMemsetAsync");
+        return cuda::check_cuda(cudaMemsetAsync(late.data(), 0, sizeof(int), other),
+                                "cudaMemsetAsync");
       case Beside::kernel:
         return cuda::launch(write_late_kernel, {.grid = 1, .block = 1, .overlap = false},
                             side.context, late.data(), 5);
@@ -115,12 +116,12 @@ struct Recording {
   [[nodiscard]] std::size_t count_roots(Beside beside, bool kernel_first) {
     cudaGraph_t graph = nullptr;
     std::size_t count = 0;
-    cuda::check(cudaStreamBeginCapture(gpu.stream.get(), cudaStreamCaptureModeThreadLocal),
-                "cudaStreamBeginCapture");
+    cuda::check_cuda(cudaStreamBeginCapture(gpu.stream.get(), cudaStreamCaptureModeThreadLocal),
+                     "cudaStreamBeginCapture");
     run(beside, kernel_first);
-    cuda::check(cudaStreamEndCapture(gpu.stream.get(), &graph), "cudaStreamEndCapture");
-    cuda::check(cudaGraphGetRootNodes(graph, nullptr, &count), "cudaGraphGetRootNodes");
-    cuda::check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+    cuda::check_cuda(cudaStreamEndCapture(gpu.stream.get(), &graph), "cudaStreamEndCapture");
+    cuda::check_cuda(cudaGraphGetRootNodes(graph, nullptr, &count), "cudaGraphGetRootNodes");
+    cuda::check_cuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
     return count;
   }
 

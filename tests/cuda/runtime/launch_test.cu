@@ -23,7 +23,7 @@ __global__ void last_word_kernel(std::uint32_t* out, std::uint32_t words) {
 
 std::size_t allowed_bytes(const void* kernel) {
   cudaFuncAttributes attributes{};
-  cuda::check(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
+  cuda::check_cuda(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
   return static_cast<std::size_t>(attributes.maxDynamicSharedSizeBytes);
 }
 
@@ -60,7 +60,7 @@ TEST_CASE("launch sets the limit of shared memory again only when a kernel asks 
 TEST_CASE("launch sets the limit of shared memory on every device, from any thread") {
   if (!has_gpu()) return;
   int count = 0;
-  cuda::check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+  cuda::check_cuda(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
   std::vector<std::uint32_t> results(static_cast<std::size_t>(4 * count));
   std::vector<std::thread> threads;
   for (int i = 0; i < 4 * count; ++i) {
@@ -72,7 +72,7 @@ TEST_CASE("launch sets the limit of shared memory on every device, from any thre
         cuda::launch(last_word_kernel<1>, {.grid = 1, .block = 1, .shared_bytes = bytes},
                      gpu.context, out.data(), bytes / 4);
       gpu.sync();
-      cuda::check(
+      cuda::check_cuda(
           cudaMemcpy(&results[static_cast<std::size_t>(i)], out.data(), 4, cudaMemcpyDeviceToHost),
           "cudaMemcpy");
     });

@@ -236,15 +236,16 @@ TEST_CASE("A captured graph decides anew in every replay, and repeats bit by bit
     DeviceBatch device(batches[0]);
     cudaGraph_t graph;
     cudaGraphExec_t exec;
-    cuda::check(cudaStreamBeginCapture(gpu.stream.get(), cudaStreamCaptureModeThreadLocal), "");
+    cuda::check_cuda(cudaStreamBeginCapture(gpu.stream.get(), cudaStreamCaptureModeThreadLocal),
+                     "");
     cuda::sample(device.args(), workspace, gpu.context);
-    cuda::check(cudaStreamEndCapture(gpu.stream.get(), &graph), "cudaStreamEndCapture");
-    cuda::check(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
+    cuda::check_cuda(cudaStreamEndCapture(gpu.stream.get(), &graph), "cudaStreamEndCapture");
+    cuda::check_cuda(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
     for (const Batch& batch : batches) {
       Outputs first;
       for (int repeat = 0; repeat < 12; ++repeat) {
         device.load(batch);
-        cuda::check(cudaGraphLaunch(exec, gpu.stream.get()), "cudaGraphLaunch");
+        cuda::check_cuda(cudaGraphLaunch(exec, gpu.stream.get()), "cudaGraphLaunch");
         gpu.sync();
         const Outputs out = device.outputs();
         if (repeat == 0) compare(batch, out, batch.expected());

@@ -93,7 +93,7 @@ class Gates {
 const std::string kModel = "fairytale";
 
 std::int64_t vocab() {
-  static const std::int64_t size = ModelConfig::load(model_directory(kModel)).vocab_size;
+  static const std::int64_t size = Qwen3Config::load(model_directory(kModel)).vocab_size;
   return size;
 }
 
@@ -370,7 +370,7 @@ TEST_CASE("the limit in bytes holds, and another model's files are not used", "[
   CHECK(folder.files().size() == 5);
 
   EngineConfig noise = config_of(folder);
-  DiskEngine other(ModelConfig::load(model_directory(kModel)), RandomWeights{.seed = 3}, noise);
+  DiskEngine other(Qwen3Config::load(model_directory(kModel)), RandomWeights{.seed = 3}, noise);
   for (std::size_t i = 0; i < 3; ++i) CHECK(other.generate(prompt_of(i), params_of(i)).error == "");
   const EngineStats stats = settle(other);
   CHECK((stats.num_disk_hit_tokens == 0 && stats.num_disk_failures == 0));
@@ -383,16 +383,16 @@ TEST_CASE("a request that waits for the disk holds nobody up, and can be aborted
   EngineConfig config = config_of(folder);
   DiskEngine engine(config);
   Gates gates(folder);
-  std::optional<Output> first, second, twin;
+  std::optional<Output> first, second, duplicate;
   const RequestId id = submit(engine, 0, first);
-  submit(engine, 0, twin);  // waits for the load of the other
+  submit(engine, 0, duplicate);  // waits for the load of the other
   // Of this one there are files, too, but not before its first token: they cannot be used.
   std::vector<TokenId> fresh = random_prompt(999, 30, vocab());
   engine.submit(fresh, params_of(1), [&](const TokenEvent& event) {
     if (event.output != nullptr) second = *event.output;
   });
   step_until(engine, [&] { return second.has_value(); });
-  CHECK((!first && !twin));
+  CHECK((!first && !duplicate));
   CHECK(engine.stats().num_waiting == 2);
   CHECK(engine.stats().num_free_host_kv_blocks < 16);  // taken to be read to
 
@@ -408,8 +408,8 @@ TEST_CASE("a request that waits for the disk holds nobody up, and can be aborted
   CHECK(first->finish_reason == FinishReason::abort);
   CHECK(engine.stats().num_waiting == 1);
   gates.release();
-  step_until(engine, [&] { return twin.has_value(); });
-  check_output(*twin, 0);
+  step_until(engine, [&] { return duplicate.has_value(); });
+  check_output(*duplicate, 0);
   const EngineStats stats = settle(engine);
   CHECK((stats.num_waiting == 0 && stats.num_disk_hit_tokens == 0 && stats.num_disk_failures > 0));
 }
@@ -419,28 +419,28 @@ TEST_CASE("reset and destruction while blocks are read", "[disk]") {
   const bool resets = GENERATE(false, true);
   const Folder folder;
   fill(folder);
-  std::optional<Output> output, twin;
+  std::optional<Output> output, duplicate;
   std::optional<DiskEngine> engine(std::in_place, config_of(folder));
   Gates gates(folder);
   submit(*engine, 0, output);
-  submit(*engine, 0, twin);
+  submit(*engine, 0, duplicate);
   for (int i = 0; i < 3; ++i) REQUIRE(engine->step());
-  CHECK((!output && !twin));
+  CHECK((!output && !duplicate));
   gates.release();  // the block that is read at the moment is waited for
   if (resets) {
     engine->reset();
     engine->check_invariants();
     CHECK(engine->stats().num_waiting == 2);
     CHECK(engine->stats().num_free_host_kv_blocks == 16);  // nothing is read any more
-    step_until(*engine, [&] { return output && twin; });
+    step_until(*engine, [&] { return output && duplicate; });
     check_output(*output, 0);
-    check_output(*twin, 0);
+    check_output(*duplicate, 0);
     settle(*engine);
   } else {
     engine.reset();
-    REQUIRE((output && twin));
+    REQUIRE((output && duplicate));
     CHECK(output->finish_reason == FinishReason::abort);
-    CHECK(twin->finish_reason == FinishReason::abort);
+    CHECK(duplicate->finish_reason == FinishReason::abort);
   }
 }
 

@@ -122,7 +122,7 @@ TEST_CASE("a model as wide as published ones, alone and in every company", "[law
   if (num_devices() < 1) return;
   const Workload work = long_workload("fairytale", 60);
   for (const std::int64_t width : {1024, 2048}) {
-    ModelConfig model = ModelConfig::load(model_directory("fairytale"));
+    Qwen3Config model = Qwen3Config::load(model_directory("fairytale"));
     model.hidden_size = width;
     model.intermediate_size = 1536;
     EngineConfig config = long_config("fairytale");

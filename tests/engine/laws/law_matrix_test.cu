@@ -13,7 +13,7 @@ template <template <int> class Cache, class Preemption, class Scheduling>
 void check_on_gpu() {
   if (!has_gpu()) return;
   const EngineConfig config{.model = model_directory(kRandomModels[0]), .max_model_len = 128};
-  const std::int64_t vocab = ModelConfig::load(model_directory(kRandomModels[0])).vocab_size;
+  const std::int64_t vocab = Qwen3Config::load(model_directory(kRandomModels[0])).vocab_size;
   check_combination<CudaFloat32Policy, Cache, Preemption, Scheduling>(config, vocab, false);
 }
 

@@ -47,7 +47,7 @@ EngineConfig config_for(const std::string& model) {
 }
 
 std::int64_t vocab_of(const std::string& model) {
-  return ModelConfig::load(model_directory(model)).vocab_size;
+  return Qwen3Config::load(model_directory(model)).vocab_size;
 }
 
 /// Requests of mixed lengths, every other one greedy, the rest sampled with seeds.

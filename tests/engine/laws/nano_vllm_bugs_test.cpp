@@ -147,16 +147,16 @@ TEST_CASE("nano-vllm bug 16: biases and rope scalings we do not compute are refu
           "[bugs]") {
   std::ifstream stream(model_directory("fairytale") / "config.json");
   const auto config = nlohmann::json::parse(stream);
-  CHECK_NOTHROW(ModelConfig::from_json(config.dump()));
+  CHECK_NOTHROW(Qwen3Config::from_json(config.dump()));
   auto biased = config;
   biased["attention_bias"] = true;
-  CHECK_THROWS_WITH(ModelConfig::from_json(biased.dump()),
+  CHECK_THROWS_WITH(Qwen3Config::from_json(biased.dump()),
                     Catch::Matchers::Contains("attention_bias"));
   for (const char* type : {"linear", "dynamic", "llama3", "longrope", "new"}) {
     auto scaled = config;
     scaled["rope_parameters"]["rope_type"] = type;
     scaled["rope_parameters"]["factor"] = 4.0;
-    CHECK_THROWS_WITH(ModelConfig::from_json(scaled.dump()), Catch::Matchers::Contains(type));
+    CHECK_THROWS_WITH(Qwen3Config::from_json(scaled.dump()), Catch::Matchers::Contains(type));
   }
 }
 
@@ -164,7 +164,7 @@ TEST_CASE("nano-vllm bug 17: weights that are missing or left over are named, al
           "[bugs]") {
   // The shape of another model: nearly every tensor of the checkpoint is wrong for it.
   const Checkpoint checkpoint(model_directory("group4_untied_sharded"));
-  ModelConfig config = ModelConfig::load(model_directory("group4_untied_sharded"));
+  Qwen3Config config = Qwen3Config::load(model_directory("group4_untied_sharded"));
   config.num_hidden_layers = 3;
   config.tie_word_embeddings = true;
   CpuBackend backend({.num_threads = 1});

@@ -179,7 +179,7 @@ struct EditedWork {
   std::vector<SamplingParams> params;
 };
 
-EditedWork edited_work(const ModelConfig& model, std::size_t count, bool with_logprobs) {
+EditedWork edited_work(const Qwen3Config& model, std::size_t count, bool with_logprobs) {
   const auto vocab = static_cast<int>(model.vocab_size);
   const auto ladder = std::make_shared<Ladder>(vocab, model.eos_token_ids.at(0), 20);
   EditedWork work;
@@ -298,7 +298,7 @@ TEST_CASE("edited generations are those of transformers", "[edits][parity]") {
 
 TEST_CASE("what is beside a request does not show in its edits", "[edits][laws]") {
   if (!backend_present()) return;
-  const ModelConfig model = ModelConfig::load(model_directory("fairytale"));
+  const Qwen3Config model = Qwen3Config::load(model_directory("fairytale"));
   const EditedWork work = edited_work(model, 21, true);
   std::vector<EditedAnswer> alone;
   {
@@ -337,7 +337,7 @@ TEST_CASE("what is beside a request does not show in its edits", "[edits][laws]"
 
 TEST_CASE("a mask that reads tokens rules its own request alone", "[edits][masks]") {
   if (!backend_present()) return;
-  const ModelConfig model = ModelConfig::load(model_directory("fairytale"));
+  const Qwen3Config model = Qwen3Config::load(model_directory("fairytale"));
   const auto vocab = static_cast<int>(model.vocab_size);
   const TokenId end = model.eos_token_ids.at(0);
   const auto ladder = std::make_shared<Ladder>(vocab, end, 12);
@@ -367,7 +367,7 @@ TEST_CASE("a mask that reads tokens rules its own request alone", "[edits][masks
 
 TEST_CASE("log-probabilities are the model's whatever is edited", "[edits][logprobs]") {
   if (!backend_present()) return;
-  const ModelConfig model = ModelConfig::load(model_directory("fairytale"));
+  const Qwen3Config model = Qwen3Config::load(model_directory("fairytale"));
   EditsEngine engine(edits_config());
   const std::vector<TokenId> prompt = random_prompt(3, 9, model.vocab_size);
   SamplingParams plain{.temperature = 0.f, .max_tokens = 1, .ignore_eos = true, .logprobs = 20};
@@ -389,7 +389,7 @@ TEST_CASE("log-probabilities are the model's whatever is edited", "[edits][logpr
 
 TEST_CASE("a functor of the policy's is applied to the requests that ask", "[edits][functor]") {
   if (!backend_present()) return;
-  const ModelConfig model = ModelConfig::load(model_directory("fairytale"));
+  const Qwen3Config model = Qwen3Config::load(model_directory("fairytale"));
   const auto vocab = static_cast<TokenId>(model.vocab_size);
   std::vector<std::vector<TokenId>> prompts;
   std::vector<SamplingParams> params;
@@ -432,7 +432,7 @@ TEST_CASE("a functor of the policy's is applied to the requests that ask", "[edi
 
 TEST_CASE("a constraint that throws ends its request and no other", "[edits][faults]") {
   if (!backend_present()) return;
-  const ModelConfig model = ModelConfig::load(model_directory("fairytale"));
+  const Qwen3Config model = Qwen3Config::load(model_directory("fairytale"));
   const auto vocab = static_cast<int>(model.vocab_size);
   const EditedWork work = edited_work(model, 9, false);
   EditsEngine engine(edits_config());
@@ -469,7 +469,7 @@ TEST_CASE("a constraint that throws ends its request and no other", "[edits][fau
 
 TEST_CASE("what constraints throw, of any kind, costs their own requests", "[edits][faults]") {
   if (!backend_present()) return;
-  const ModelConfig model = ModelConfig::load(model_directory("fairytale"));
+  const Qwen3Config model = Qwen3Config::load(model_directory("fairytale"));
   const auto vocab = static_cast<int>(model.vocab_size);
   EditsEngine engine(edits_config());
   const SamplingParams plain{.temperature = 0.f, .max_tokens = 10, .ignore_eos = true};
@@ -502,7 +502,7 @@ TEST_CASE("what constraints throw, of any kind, costs their own requests", "[edi
 
 TEST_CASE("beams keep to a constraint or say that they cannot", "[edits][beams]") {
   if (!backend_present()) return;
-  const ModelConfig model = ModelConfig::load(model_directory("fairytale"));
+  const Qwen3Config model = Qwen3Config::load(model_directory("fairytale"));
   const auto vocab = static_cast<int>(model.vocab_size);
   const TokenId end = model.eos_token_ids.at(0);
   EditsEngine engine(edits_config());
@@ -552,7 +552,7 @@ TEST_CASE("beams keep to a constraint or say that they cannot", "[edits][beams]"
 
 TEST_CASE("edited requests that are aborted leave nothing behind", "[edits][faults]") {
   if (!backend_present()) return;
-  const ModelConfig model = ModelConfig::load(model_directory("fairytale"));
+  const Qwen3Config model = Qwen3Config::load(model_directory("fairytale"));
   const EditedWork work = edited_work(model, 14, false);
   EditsEngine engine(edits_config());
   const std::vector<EditedAnswer> expected = answers_of(engine, work);
@@ -578,7 +578,7 @@ TEST_CASE("edited requests that are aborted leave nothing behind", "[edits][faul
     }
     CHECK(engine.stats().num_free_kv_blocks == engine.stats().num_kv_blocks);
   }
-  // An engine that goes with open steps under way.
+  // An engine that goes with deferred steps under way.
   {
     EditsEngine other(edits_config());
     for (std::size_t i = 0; i < work.prompts.size(); ++i)
@@ -589,7 +589,7 @@ TEST_CASE("edited requests that are aborted leave nothing behind", "[edits][faul
 
 TEST_CASE("what cannot be edited is refused by name", "[edits][errors]") {
   if (!backend_present()) return;
-  const ModelConfig model = ModelConfig::load(model_directory("fairytale"));
+  const Qwen3Config model = Qwen3Config::load(model_directory("fairytale"));
   const auto vocab = static_cast<TokenId>(model.vocab_size);
   EditsEngine engine(edits_config());
   const auto refuses = [&](const auto& change, const char* text) {

@@ -139,7 +139,7 @@ TEST_CASE("log-probabilities of prompts are those of transformers", "[prompt_log
 TEST_CASE("what is beside a request does not show in its prompt's log-probabilities",
           "[prompt_logprobs][laws]") {
   if (!backend_present()) return;
-  const ModelConfig model = ModelConfig::load(model_directory("fairytale"));
+  const Qwen3Config model = Qwen3Config::load(model_directory("fairytale"));
   const ScoredWork work = scored_work(model.vocab_size, 18);
   std::vector<Output> alone;
   {

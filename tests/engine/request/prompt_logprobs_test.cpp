@@ -7,7 +7,7 @@ static bool backend_present() { return true; }
 
 #include "engine/request/prompt_logprobs_cases.hpp"
 
-TEST_CASE("prompt_logprobs need an executor with open steps", "[prompt_logprobs]") {
+TEST_CASE("prompt_logprobs need an executor with deferred steps", "[prompt_logprobs]") {
   Inbox inbox;
   Frontend frontend(
       TextSide{},
@@ -15,8 +15,9 @@ TEST_CASE("prompt_logprobs need an executor with open steps", "[prompt_logprobs]
       inbox);
   SamplingParams params;
   params.prompt_logprobs = 0;
-  CHECK_THROWS_WITH(frontend.submit(std::vector<TokenId>{1, 2}, params, {}),
-                    Catch::Matchers::Contains("prompt_logprobs needs an executor with open steps"));
+  CHECK_THROWS_WITH(
+      frontend.submit(std::vector<TokenId>{1, 2}, params, {}),
+      Catch::Matchers::Contains("prompt_logprobs needs an executor with deferred steps"));
   params.prompt_logprobs.reset();
   CHECK(frontend.submit(std::vector<TokenId>{1, 2}, params, {}) != nullptr);
 }

@@ -14,7 +14,7 @@ using Policy = Float32Policy;
 
 struct TestRunner : RunnerOf<Policy> {
   TestRunner()
-      : Runner(ModelConfig::load(model_directory("group1_tied_yarn")),
+      : Runner(Qwen3Config::load(model_directory("group1_tied_yarn")),
                {.num_threads = 1,
                 .limits = {.max_num_batched_tokens = 64, .max_num_seqs = 4, .max_model_len = 64},
                 .block_size = Policy::kv.block_size},

@@ -57,7 +57,7 @@ struct DeferredPolicy : Float32Policy {
 template <class Policy>
 std::unique_ptr<RunnerOf<Policy>> make_runner(int num_ranks, std::optional<Seconds> step_timeout) {
   auto runner = std::make_unique<RunnerOf<Policy>>(
-      ModelConfig::load(model_directory("fairytale")),
+      Qwen3Config::load(model_directory("fairytale")),
       RunnerConfig{.num_ranks = num_ranks,
                    .num_threads = num_ranks,
                    .limits = {.max_num_batched_tokens = 32, .max_num_seqs = 2, .max_model_len = 32},

@@ -270,7 +270,7 @@ TEST_CASE("a file of another model, checkpoint, type, version or kind is refused
   TestEngine<HashPolicy> altered(c);
   CHECK(fault(altered).starts_with(of + "weights: expected "));
 
-  const ModelConfig shape = ModelConfig::load(model_directory("fairytale"));
+  const Qwen3Config shape = Qwen3Config::load(model_directory("fairytale"));
   TestEngine<HashPolicy> noise(shape, RandomWeights{3}, config());
   CHECK(fault(noise).find("weights: expected noise of seed 3, got ") != std::string::npos);
 

@@ -36,7 +36,7 @@ template <class Policy>
 struct TestRunner : RunnerOf<Policy> {
   explicit TestRunner(std::int32_t num_host_blocks = 3)
       : RunnerOf<Policy>(
-            ModelConfig::load(model_directory("group1_tied_yarn")),
+            Qwen3Config::load(model_directory("group1_tied_yarn")),
             {.num_threads = 1,
              .limits = {.max_num_batched_tokens = 64, .max_num_seqs = 4, .max_model_len = 64},
              .block_size = Policy::kv.block_size},
@@ -232,7 +232,7 @@ TEST_CASE("inputs are not refilled before the device has copied them", "[executo
   StepInputs inputs;
   inputs.build(unsampled.plan, 16, {});
   runner.run_logits(
-      inputs, {nullptr, {0, ModelConfig::load(model_directory("group1_tied_yarn")).vocab_size}});
+      inputs, {nullptr, {0, Qwen3Config::load(model_directory("group1_tied_yarn")).vocab_size}});
   OneStep next(random_prompt(2, 20, 100), {2, 3});
   static_cast<void>(runner.run(next.inputs()));
   CHECK(DeferredBackend::num_overwritten == 0);

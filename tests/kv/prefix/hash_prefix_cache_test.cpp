@@ -74,16 +74,16 @@ class Model {
   void release(const Table& blocks) {
     for (auto b = blocks.rbegin(); b != blocks.rend(); ++b) {
       if (--refs_[static_cast<std::size_t>(*b)] > 0) continue;
-      const auto twin = find_twin(*b);
-      if (twin && is_free(*twin)) {
-        std::erase(free_, *twin);
-        free_.push_front(*twin);
-        entries_.erase(*twin);
-        ++num_twins;
+      const auto duplicate = find_duplicate(*b);
+      if (duplicate && is_free(*duplicate)) {
+        std::erase(free_, *duplicate);
+        free_.push_front(*duplicate);
+        entries_.erase(*duplicate);
+        ++num_duplicates;
       }
-      if (twin && refs_[static_cast<std::size_t>(*twin)] > 0) {
+      if (duplicate && refs_[static_cast<std::size_t>(*duplicate)] > 0) {
         entries_.erase(*b);
-        ++num_twins;
+        ++num_duplicates;
       }
       entries_.contains(*b) ? free_.push_back(*b) : free_.push_front(*b);
     }
@@ -94,8 +94,8 @@ class Model {
       const Tokens own(tokens.begin() + i * kB, tokens.begin() + (i + 1) * kB);
       const std::uint64_t parent =
           i == 0 ? 0 : entries_.at(table[static_cast<std::size_t>(i - 1)]).id;
-      const auto twin = find(parent, own);
-      const std::uint64_t id = twin ? entries_.at(*twin).id : ++last_id_;
+      const auto duplicate = find(parent, own);
+      const std::uint64_t id = duplicate ? entries_.at(*duplicate).id : ++last_id_;
       entries_[table[static_cast<std::size_t>(i)]] = {own, parent, id, ++clock_};
     }
   }
@@ -104,7 +104,7 @@ class Model {
   [[nodiscard]] std::size_t num_published() const { return entries_.size(); }
 
   std::size_t num_evictions = 0;
-  std::size_t num_twins = 0;
+  std::size_t num_duplicates = 0;
 
  private:
   struct Entry {
@@ -128,7 +128,7 @@ class Model {
     return best;
   }
 
-  [[nodiscard]] std::optional<BlockId> find_twin(BlockId of) const {
+  [[nodiscard]] std::optional<BlockId> find_duplicate(BlockId of) const {
     const auto found = entries_.find(of);
     if (found == entries_.end()) return std::nullopt;
     for (const auto& [block, entry] : entries_) {
@@ -152,8 +152,8 @@ struct Holder {
 };
 
 /// Drives both with the same random operations. Every answer must be the same, block by block.
-/// With `twins`, equal content is computed side by side.
-void compare(int num_blocks, bool twins, unsigned seed) {
+/// With `duplicates`, equal content is computed side by side.
+void compare(int num_blocks, bool duplicates, unsigned seed) {
   std::mt19937 random(seed);
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   Blocks blocks(num_blocks, true);
@@ -164,7 +164,7 @@ void compare(int num_blocks, bool twins, unsigned seed) {
       Holder& h = holders[i];
       const int size = static_cast<int>(h.tokens.size());
       if (h.num_published < size) {
-        const int end = twins ? h.num_published + below(size - h.num_published + 1) : size;
+        const int end = duplicates ? h.num_published + below(size - h.num_published + 1) : size;
         blocks.publish(h.table, h.tokens, h.num_published, end);
         model.publish(h.table, h.tokens, h.num_published, end);
         h.num_published = end;
@@ -176,7 +176,7 @@ void compare(int num_blocks, bool twins, unsigned seed) {
     }
     Holder h;
     const int num_full = below(5);
-    h.tokens.resize(static_cast<std::size_t>(num_full * kB + (twins ? below(kB) + 1 : 1)));
+    h.tokens.resize(static_cast<std::size_t>(num_full * kB + (duplicates ? below(kB) + 1 : 1)));
     for (TokenId& t : h.tokens) t = below(8) == 0 ? 1 : 0;
     const PrefixMatch match = blocks.match(h.tokens);
     REQUIRE(match.blocks == model.match(h.tokens));
@@ -202,7 +202,7 @@ void compare(int num_blocks, bool twins, unsigned seed) {
   }
   REQUIRE(blocks.stats().num_evictions == static_cast<std::int64_t>(model.num_evictions));
   if (num_blocks >= 16) REQUIRE((model.num_evictions > 100 && blocks.stats().num_hit_tokens > 0));
-  if (num_blocks >= 16) REQUIRE((model.num_twins > 100) == twins);
+  if (num_blocks >= 16) REQUIRE((model.num_duplicates > 100) == duplicates);
 }
 
 /// `count` blocks of tokens whose hashes behind the empty prefix end in the same 10 bits.

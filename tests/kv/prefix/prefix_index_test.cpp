@@ -58,16 +58,16 @@ TEMPLATE_TEST_CASE("the newest of equal blocks is found, and when it is gone the
   for (const BlockId block : {0, 1, 2}) index.insert(block, {}, Tokens{1, 2});
   index.insert(3, {}, Tokens{3, 4});
   REQUIRE(index.find({}, Tokens{1, 2}) == 2);
-  REQUIRE(index.twin(0) == 1);
-  REQUIRE(index.twin(2) == 1);
-  REQUIRE(index.twin(3) == std::nullopt);
+  REQUIRE(index.duplicate(0) == 1);
+  REQUIRE(index.duplicate(2) == 1);
+  REQUIRE(index.duplicate(3) == std::nullopt);
   index.erase(1);
   index.check_invariants();
-  REQUIRE(index.twin(0) == 2);
+  REQUIRE(index.duplicate(0) == 2);
   index.erase(2);
   index.check_invariants();
   REQUIRE(index.find({}, Tokens{1, 2}) == 0);
-  REQUIRE(index.twin(0) == std::nullopt);
+  REQUIRE(index.duplicate(0) == std::nullopt);
   REQUIRE(index.find({}, Tokens{3, 4}) == 3);
 }
 

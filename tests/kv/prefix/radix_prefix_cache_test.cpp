@@ -293,7 +293,7 @@ TEST_CASE("of the leaves, those that only less urgent requests used go first",
                      {1, 1, 3, 3}, {6, 6}, {4, 4, 5, 5}, {4, 4}, {7, 7}, {1, 1, 2, 2}, {1, 1}});
 }
 
-TEST_CASE("a block stands for what its twins were used for, and for what is behind it",
+TEST_CASE("a block stands for what its duplicates were used for, and for what is behind it",
           "[radix_prefix_cache]") {
   Blocks<2> blocks(12, true);
   std::vector<Table> tables;

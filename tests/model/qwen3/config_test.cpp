@@ -38,14 +38,14 @@ json with(json base, const json& changes) {
   return base;
 }
 
-nv::ModelConfig parse(const json& config) { return nv::ModelConfig::from_json(config.dump()); }
+nv::Qwen3Config parse(const json& config) { return nv::Qwen3Config::from_json(config.dump()); }
 
-nv::ModelConfig parse(const json& base, const json& changes) { return parse(with(base, changes)); }
+nv::Qwen3Config parse(const json& base, const json& changes) { return parse(with(base, changes)); }
 
 /// The message of the ConfigError for Qwen3-0.6B with `changes`; empty if there is none.
 std::string error_text(const std::string& text, std::string_view generation = {}) {
   try {
-    (void)nv::ModelConfig::from_json(text, generation);
+    (void)nv::Qwen3Config::from_json(text, generation);
     return {};
   } catch (const nv::ConfigError& error) {
     return error.what();
@@ -88,14 +88,14 @@ TEST_CASE("The reference config files are read, in the 4.x and the 5.x spelling"
     std::puts("skipped: the reference config files are not there");
     return;
   }
-  const auto old_spelling = nv::ModelConfig::load(shared / "qwen3");
+  const auto old_spelling = nv::Qwen3Config::load(shared / "qwen3");
   CHECK(old_spelling.eos_token_ids == std::vector<nv::TokenId>{151643, 151645});
   CHECK(old_spelling.generation.temperature == 0.6f);
   CHECK(old_spelling.generation.top_k == 20);
   CHECK(old_spelling.generation.top_p == 0.95f);
   CHECK_FALSE(old_spelling.generation.min_p.has_value());
 
-  const auto new_spelling = nv::ModelConfig::load(shared / "models/fairytale");
+  const auto new_spelling = nv::Qwen3Config::load(shared / "models/fairytale");
   CHECK(new_spelling.hidden_size == 256);
   CHECK(new_spelling.dtype == nv::DType::bfloat16);
   CHECK(new_spelling.rope.theta == 1e6);
@@ -304,7 +304,7 @@ TEST_CASE("One error lists every problem of both files", "[config]") {
 
 TEST_CASE("End tokens are the union of both files", "[config]") {
   const auto ids = [](const json& config_ids, const char* generation) {
-    return nv::ModelConfig::from_json(with(qwen3_4x(), {{"eos_token_id", config_ids}}).dump(),
+    return nv::Qwen3Config::from_json(with(qwen3_4x(), {{"eos_token_id", config_ids}}).dump(),
                                       generation)
         .eos_token_ids;
   };
@@ -394,16 +394,16 @@ TEST_CASE("The number of weights follows from the sizes", "[config]") {
 
 TEST_CASE("A directory is read with or without generation_config.json", "[config]") {
   TempDirectory directory;
-  CHECK_THROWS_AS(nv::ModelConfig::load(directory.path()), nv::LoadError);
+  CHECK_THROWS_AS(nv::Qwen3Config::load(directory.path()), nv::LoadError);
   directory.write("config.json", qwen3_4x().dump());
-  CHECK(nv::ModelConfig::load(directory.path()).eos_token_ids.size() == 1);
+  CHECK(nv::Qwen3Config::load(directory.path()).eos_token_ids.size() == 1);
   directory.write("generation_config.json", R"({"eos_token_id": [1], "top_k": 7})");
-  const auto config = nv::ModelConfig::load(directory.path());
+  const auto config = nv::Qwen3Config::load(directory.path());
   CHECK(config.eos_token_ids.size() == 2);
   CHECK(config.generation.top_k == 7);
   directory.write("config.json", "{}");
   try {
-    (void)nv::ModelConfig::load(directory.path());
+    (void)nv::Qwen3Config::load(directory.path());
     FAIL("an empty config was read");
   } catch (const nv::ConfigError& error) {
     CHECK(mentions(error.what(), (directory.path() / "config.json").string()));

@@ -10,8 +10,8 @@ namespace nv = nanovllm;
 namespace {
 
 /// A config with the sizes of `shape`.
-nv::ModelConfig config_of(const nv::Qwen3Shape& shape) {
-  nv::ModelConfig out;
+nv::Qwen3Config config_of(const nv::Qwen3Shape& shape) {
+  nv::Qwen3Config out;
   out.hidden_size = static_cast<std::int64_t>(shape.hidden_size);
   out.num_hidden_layers = static_cast<std::int64_t>(shape.num_layers);
   out.num_attention_heads = static_cast<std::int64_t>(shape.num_heads);
@@ -77,7 +77,7 @@ TEST_CASE("Dynamic fields come from the config", "[shapes]") {
 }
 
 TEST_CASE("Every field that differs is named with both values", "[shapes]") {
-  nv::ModelConfig config;
+  nv::Qwen3Config config;
   config.hidden_size = 11;
   config.num_hidden_layers = 12;
   config.num_attention_heads = 13;
@@ -120,6 +120,6 @@ TEST_CASE("The reference config files have the shapes that bear their names", "[
     std::puts("skipped: the reference config files are not there");
     return;
   }
-  CHECK(nv::matches<nv::shapes::qwen3_0_6b>(nv::ModelConfig::load(shared / "qwen3")));
-  CHECK(nv::matches<nv::shapes::fairytale>(nv::ModelConfig::load(shared / "models/fairytale")));
+  CHECK(nv::matches<nv::shapes::qwen3_0_6b>(nv::Qwen3Config::load(shared / "qwen3")));
+  CHECK(nv::matches<nv::shapes::fairytale>(nv::Qwen3Config::load(shared / "models/fairytale")));
 }

@@ -201,7 +201,7 @@ void run(const std::string& directory, const std::string& prefix, const Case& c,
 /// Every case of one checkpoint under one policy.
 template <class Model, class Policy>
 void run_model(const std::string& directory, const std::string& prefix, int num_devices) {
-  const nanovllm::ModelConfig model = nanovllm::ModelConfig::load(directory);
+  const nanovllm::Qwen3Config model = nanovllm::Qwen3Config::load(directory);
   const std::int64_t longest = model.max_position_embeddings > 1000 ? 600 : 100;
   const Requests work = token_requests(model.vocab_size, longest, 14);
   const Requests growing = token_requests(model.vocab_size, 20, 40);

@@ -201,12 +201,11 @@ SimtAttentionProblem<T> simt_problem(const char* op, const TensorView<const T, 3
                                      const VectorView<const std::int32_t>& kv_lens,
                                      const MatrixView<const BlockId>& block_tables, float scale,
                                      const TensorView<T, 3>& out) {
-  nanovllm::check<ShapeError>(kv.head_dim <= SimtAttentionTraits::kMaxHeadDim, op,
-                              ": head_dim must be at most ", SimtAttentionTraits::kMaxHeadDim,
-                              ", got ", kv.head_dim);
-  nanovllm::check<ShapeError>(q.extent(1) <= 65535, op, ": at most 65535 heads, got ", q.extent(1));
-  nanovllm::check<ShapeError>(kv.block_size > 0, op, ": block_size must be positive, got ",
-                              kv.block_size);
+  check<ShapeError>(kv.head_dim <= SimtAttentionTraits::kMaxHeadDim, op,
+                    ": head_dim must be at most ", SimtAttentionTraits::kMaxHeadDim, ", got ",
+                    kv.head_dim);
+  check<ShapeError>(q.extent(1) <= 65535, op, ": at most 65535 heads, got ", q.extent(1));
+  check<ShapeError>(kv.block_size > 0, op, ": block_size must be positive, got ", kv.block_size);
   const bool vectors = kv.head_dim % kVecSize<T> == 0 && is_vector_aligned(kv.data);
   return {q, kv, kv_lens, block_tables, scale, out, vectors};
 }
@@ -248,8 +247,8 @@ void simt_varlen_attention(const VarlenAttentionArgs<T, T, Heads>& args, const C
   const auto problem = detail::simt_problem("varlen_attention", args.q, args.kv, args.kv_lens,
                                             args.block_tables, args.scale, args.out);
   if (args.q.empty()) return;
-  nanovllm::check<ShapeError>(args.query_starts.extent(0) >= 2,
-                              "varlen_attention: there are query rows but no sequence");
+  check<ShapeError>(args.query_starts.extent(0) >= 2,
+                    "varlen_attention: there are query rows but no sequence");
   const dim3 grid(static_cast<unsigned>(args.q.extent(0)), static_cast<unsigned>(args.q.extent(1)));
   launch(simt_varlen_attention_kernel<T>, {.grid = grid, .block = SimtAttentionTraits::kThreads},
          context, problem, args.query_starts);

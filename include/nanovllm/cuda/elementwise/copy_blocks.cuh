@@ -83,8 +83,8 @@ template <Element Kv>
 void copy_blocks(const CopyBlocksArgs<Kv>& args, const Context& context) {
   validate(args);
   if (args.copies.empty() || args.num_layers == 0 || args.first_layer.block_stride() == 0) return;
-  nanovllm::check<ShapeError>(args.num_layers <= 65535, "copy_blocks: at most 65535 layers, got ",
-                              args.num_layers);
+  check<ShapeError>(args.num_layers <= 65535, "copy_blocks: at most 65535 layers, got ",
+                    args.num_layers);
   if (detail::has_whole<uint4>(args)) {
     detail::copy_blocks_by<uint4>(args, context);
   } else {

@@ -213,9 +213,8 @@ void launch_layer_norm_rows(const LayerNormProblem<T>& problem, const Context& c
 template <class T, bool kAdd>
 void launch_layer_norm(const char* op, const LayerNormProblem<T>& problem, const Context& context) {
   const std::int64_t rows = problem.x.extent(0), width = problem.x.extent(1);
-  nanovllm::check<ShapeError>(rows < (1ll << 31) && width < (1ll << 30), op,
-                              ": at most 2^31 - 1 rows of 2^30 - 1 elements, got ", rows, " of ",
-                              width);
+  check<ShapeError>(rows < (1ll << 31) && width < (1ll << 30), op,
+                    ": at most 2^31 - 1 rows of 2^30 - 1 elements, got ", rows, " of ", width);
   const bool whole =
       has_whole_rows(problem.x) && has_whole_rows(problem.out) && has_whole_rows(problem.weight) &&
       has_whole_rows(problem.bias) &&

@@ -253,9 +253,8 @@ void launch_rms_norm_rows(const RmsNormProblem<T>& problem, const Context& conte
 template <class T, bool kAdd>
 void launch_rms_norm(const char* op, const RmsNormProblem<T>& problem, const Context& context) {
   const std::int64_t rows = problem.x.extent(0), width = problem.x.extent(1);
-  nanovllm::check<ShapeError>(rows < (1ll << 26) && width < (1ll << 30), op,
-                              ": at most 2^26 - 1 rows of 2^30 - 1 elements, got ", rows, " of ",
-                              width);
+  check<ShapeError>(rows < (1ll << 26) && width < (1ll << 30), op,
+                    ": at most 2^26 - 1 rows of 2^30 - 1 elements, got ", rows, " of ", width);
   const bool whole = has_whole_rows(problem.x) && has_whole_rows(problem.out) &&
                      has_whole_rows(problem.weight) && (!kAdd || has_whole_rows(problem.residual));
   if (width <= kMaxHeadRow) {

@@ -55,14 +55,14 @@ namespace detail {
 inline unsigned head_blocks(const char* op, std::int64_t tokens, std::int64_t heads, int group,
                             int threads) {
   constexpr std::int64_t kMost = (1ll << 31) / 32;
-  nanovllm::check<ShapeError>(tokens <= kMost && tokens * heads <= kMost, op, ": at most ", kMost,
-                              " heads of all tokens, got ", tokens, " tokens of ", heads);
+  check<ShapeError>(tokens <= kMost && tokens * heads <= kMost, op, ": at most ", kMost,
+                    " heads of all tokens, got ", tokens, " tokens of ", heads);
   return static_cast<unsigned>(ceil_div(tokens * heads * group, threads));
 }
 
 inline void check_head_dim(const char* op, std::int64_t head_dim) {
-  nanovllm::check<ShapeError>(head_dim <= kMaxHeadRow, op, ": head_dim must be at most ",
-                              kMaxHeadRow, ", got ", head_dim);
+  check<ShapeError>(head_dim <= kMaxHeadRow, op, ": head_dim must be at most ", kMaxHeadRow,
+                    ", got ", head_dim);
 }
 
 }  // namespace detail

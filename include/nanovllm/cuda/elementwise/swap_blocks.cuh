@@ -45,12 +45,12 @@ class CopyBatch {
     attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
     attributes.flags = cudaMemcpyFlagPreferOverlapWithCompute;
     std::size_t first = 0;
-    check(cudaMemcpyBatchAsync(to_.data(), from_.data(), sizes_.data(), from_.size(), &attributes,
-                               &first, 1, stream),
-          "cudaMemcpyBatchAsync");
+    check_cuda(cudaMemcpyBatchAsync(to_.data(), from_.data(), sizes_.data(), from_.size(),
+                                    &attributes, &first, 1, stream),
+               "cudaMemcpyBatchAsync");
 #else
     for (std::size_t i = 0; i < from_.size(); ++i)
-      check(cudaMemcpyAsync(to_[i], from_[i], sizes_[i], kind, stream), "cudaMemcpyAsync");
+      check_cuda(cudaMemcpyAsync(to_[i], from_[i], sizes_[i], kind, stream), "cudaMemcpyAsync");
 #endif
   }
 
@@ -91,9 +91,9 @@ class SwapStreams {
   /// See `AwaitSwapArgs`. What goes up waits for what goes down, so one event tells of both.
   void await(std::int64_t layer, const Context& context) {
     if (layer >= num_layers_ || layer % layers_a_group_ != 0) return;
-    check(cudaStreamWaitEvent(context.stream, lanes_[1].done[index(layer / layers_a_group_)].get(),
-                              0),
-          "cudaStreamWaitEvent");
+    check_cuda(cudaStreamWaitEvent(context.stream,
+                                   lanes_[1].done[index(layer / layers_a_group_)].get(), 0),
+               "cudaStreamWaitEvent");
   }
 
   /// Blocks the host until all copies are done.
@@ -113,7 +113,7 @@ class SwapStreams {
   [[nodiscard]] static std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
   static void wait(const Stream& stream, const Event& event) {
-    check(cudaStreamWaitEvent(stream.get(), event.get(), 0), "cudaStreamWaitEvent");
+    check_cuda(cudaStreamWaitEvent(stream.get(), event.get(), 0), "cudaStreamWaitEvent");
   }
   static void mark(Lane& lane, std::int64_t group) {
     if (lane.done.size() <= index(group)) lane.done.resize(index(group) + 1);

@@ -19,8 +19,8 @@
 namespace nanovllm::cuda {
 
 /// Throws CudaError, naming `call`, the status and the place, unless `status` is success.
-inline void check(cublasStatus_t status, const char* call,
-                  const std::source_location& where = std::source_location::current()) {
+inline void check_cublas(cublasStatus_t status, const char* call,
+                         const std::source_location& where = std::source_location::current()) {
   if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
     return;
   throw CudaError(concat(call, ": ", cublasLtGetStatusName(status), ", ",
@@ -31,7 +31,7 @@ inline void check(cublasStatus_t status, const char* call,
 /// Owner of a cuBLASLt handle of the device that is current when it is made.
 class BlasHandle {
  public:
-  BlasHandle() { check(cublasLtCreate(&handle_), "cublasLtCreate"); }
+  BlasHandle() { check_cublas(cublasLtCreate(&handle_), "cublasLtCreate"); }
   ~BlasHandle() {
     if (handle_ != nullptr) cublasLtDestroy(handle_);
   }
@@ -76,12 +76,12 @@ class BlasProduct {
   };
 
   explicit BlasProduct(const Shape& shape) : shape_(shape) {
-    check(cublasLtMatmulDescInit(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-          "cublasLtMatmulDescInit");
+    check_cublas(cublasLtMatmulDescInit(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+                 "cublasLtMatmulDescInit");
     const cublasOperation_t transposed = CUBLAS_OP_T;
-    check(cublasLtMatmulDescSetAttribute(&operation_, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
-                                         sizeof transposed),
-          "cublasLtMatmulDescSetAttribute(TRANSA)");
+    check_cublas(cublasLtMatmulDescSetAttribute(&operation_, CUBLASLT_MATMUL_DESC_TRANSA,
+                                                &transposed, sizeof transposed),
+                 "cublasLtMatmulDescSetAttribute(TRANSA)");
     init_layout(weight_, shape.in, shape.k, shape.n, shape.k);
     init_layout(x_, shape.in, shape.k, shape.m, shape.x_stride);
     init_layout(y_, shape.out, shape.n, shape.m, shape.y_stride);
@@ -94,10 +94,10 @@ class BlasProduct {
   [[nodiscard]] std::vector<BlasAlgorithm> heuristics(const BlasHandle& handle, int count,
                                                       std::size_t workspace_bytes, bool split_k) {
     cublasLtMatmulPreferenceOpaque_t preference;
-    check(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
+    check_cublas(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
     const auto set = [&](cublasLtMatmulPreferenceAttributes_t which, const auto& value) {
-      check(cublasLtMatmulPreferenceSetAttribute(&preference, which, &value, sizeof value),
-            "cublasLtMatmulPreferenceSetAttribute");
+      check_cublas(cublasLtMatmulPreferenceSetAttribute(&preference, which, &value, sizeof value),
+                   "cublasLtMatmulPreferenceSetAttribute");
     };
     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(workspace_bytes));
     const auto scheme =
@@ -112,7 +112,8 @@ class BlasProduct {
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         handle.get(), &operation_, &weight_, &x_, &y_, &y_, &preference,
         std::min(count, kMaxHeuristics), found.data(), &num_found);
-    if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cublasLtMatmulAlgoGetHeuristic");
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED)
+      check_cublas(status, "cublasLtMatmulAlgoGetHeuristic");
     std::vector<BlasAlgorithm> out;
     for (int i = 0; i < num_found; ++i) {
       if (found[i].state == CUBLAS_STATUS_SUCCESS) out.push_back({found[i].algo});
@@ -130,7 +131,7 @@ class BlasProduct {
                        y, &y_, &algorithm.value, workspace, workspace_bytes, stream);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE)
       return false;
-    check(status, "cublasLtMatmul");
+    check_cublas(status, "cublasLtMatmul");
     return true;
   }
 
@@ -138,9 +139,10 @@ class BlasProduct {
   /// A column-major matrix; a single column's stride does not matter, but has to cover its rows.
   static void init_layout(cublasLtMatrixLayoutOpaque_t& layout, cudaDataType_t type,
                           std::int64_t rows, std::int64_t cols, std::int64_t stride) {
-    check(cublasLtMatrixLayoutInit(&layout, type, static_cast<std::uint64_t>(rows),
-                                   static_cast<std::uint64_t>(cols), cols == 1 ? rows : stride),
-          "cublasLtMatrixLayoutInit");
+    check_cublas(
+        cublasLtMatrixLayoutInit(&layout, type, static_cast<std::uint64_t>(rows),
+                                 static_cast<std::uint64_t>(cols), cols == 1 ? rows : stride),
+        "cublasLtMatrixLayoutInit");
   }
 
   Shape shape_;

@@ -280,8 +280,8 @@ template <MmaElement T, Element Out, std::int64_t kMostRows = kMaxLinearExtent>
 void cluster_linear(const MatrixView<const T>& x, const MatrixView<const T>& weight,
                     const MatrixView<Out>& y, bool accumulate, int split, TensorMaps& maps,
                     const Context& context) {
-  nanovllm::check<ShapeError>(x.extent(0) <= kMostRows, "cluster_linear: x must have at most ",
-                              kMostRows, " rows, got ", x.extent(0));
+  check<ShapeError>(x.extent(0) <= kMostRows, "cluster_linear: x must have at most ", kMostRows,
+                    " rows, got ", x.extent(0));
   const auto launch_split = [&]<int kSplit>() {
     detail::launch_cluster_split<T, Out, kSplit, kMostRows>(x, weight, y, accumulate, maps,
                                                             context);

@@ -230,7 +230,7 @@ class FusedEngine {
   /// 0 where there is nothing to choose.
   [[nodiscard]] static std::int64_t rows_to_tune(Matrices weights, std::int64_t max_rows,
                                                  const Context& context) {
-    nanovllm::check<ShapeError>(!weights.empty(), "FusedEngine: no weights to tune for");
+    check<ShapeError>(!weights.empty(), "FusedEngine: no weights to tune for");
     const bool empty = weights[0]->rows() == 0 || weights[0]->cols() == 0;
     return empty || !context.can_overlap ? 0 : std::min(max_rows, kMostRows);
   }
@@ -295,14 +295,14 @@ class FusedEngine {
     choices_.add(key_of(layer), kPlan, std::max(all - (both - product), 0.));
   }
 
-  Choices<Key, FusedPlan> choices_;
+  TunedPlans<Key, FusedPlan> choices_;
   TensorMaps maps_;
 };
 
 /// Contract: ops/gated_linear.hpp. Allocates no device memory and does not synchronise.
 template <Element T, class State>
 void run_op(const GatedLinearArgs<T, DeviceMatrix<T>, T>& args, State& state) {
-  nanovllm::check<ShapeError>(args.weight != nullptr, "gated_linear: no weight given");
+  check<ShapeError>(args.weight != nullptr, "gated_linear: no weight given");
   validate(args);
   if (args.out.empty()) return;
   if constexpr (std::is_same_v<T, bf16>) {
@@ -314,7 +314,7 @@ void run_op(const GatedLinearArgs<T, DeviceMatrix<T>, T>& args, State& state) {
 /// Contract: ops/project_qkv.hpp. Allocates no device memory and does not synchronise.
 template <Element T, class State>
 void run_op(const ProjectQkvArgs<T, DeviceMatrix<T>, T, T>& args, State& state) {
-  nanovllm::check<ShapeError>(args.weight != nullptr, "project_qkv: no weight given");
+  check<ShapeError>(args.weight != nullptr, "project_qkv: no weight given");
   validate(args);
   if (args.qkv.empty()) return;
   if constexpr (std::is_same_v<T, bf16>) {

@@ -269,9 +269,9 @@ class LinearEngine {
 
   template <Element T>
   static void check_weights(std::span<const DeviceMatrix<T>* const> weights) {
-    nanovllm::check<ShapeError>(!weights.empty(), "LinearEngine::tune: no weights given");
+    check<ShapeError>(!weights.empty(), "LinearEngine::tune: no weights given");
     for (const DeviceMatrix<T>* weight : weights) {
-      nanovllm::check<ShapeError>(
+      check<ShapeError>(
           weight->rows() == weights[0]->rows() && weight->cols() == weights[0]->cols(),
           "LinearEngine::tune: all weights must have shape ", shape_string(weights[0]->view()),
           ", got ", shape_string(weight->view()));
@@ -344,7 +344,7 @@ class LinearEngine {
 
   BlasHandle handle_;
   DeviceBuffer<std::byte> workspace_;
-  Choices<LinearKey, LinearPlan> choices_;
+  TunedPlans<LinearKey, LinearPlan> choices_;
   std::map<BlasProduct::Shape, BlasAlgorithm> fallbacks_;
   TensorMaps maps_;
   std::int64_t num_heuristics_ = 0;
@@ -358,15 +358,16 @@ class LinearEngine {
 template <Element T, Element Out>
 void linear(const LinearArgs<T, DeviceMatrix<T>, Out>& args, LinearEngine& engine,
             const Context& context) {
-  nanovllm::check<ShapeError>(args.weight != nullptr, "linear: no weight given");
+  check<ShapeError>(args.weight != nullptr, "linear: no weight given");
   validate(args);
   if (args.y.empty()) return;
   if (args.weight->cols() == 0) {  // an empty sum
     if (args.accumulate) return;
-    check(cudaMemset2DAsync(args.y.data, static_cast<std::size_t>(args.y.strides[0]) * sizeof(Out),
-                            0, static_cast<std::size_t>(args.y.extent(1)) * sizeof(Out),
-                            static_cast<std::size_t>(args.y.extent(0)), context.stream),
-          "cudaMemset2DAsync");
+    check_cuda(
+        cudaMemset2DAsync(args.y.data, static_cast<std::size_t>(args.y.strides[0]) * sizeof(Out), 0,
+                          static_cast<std::size_t>(args.y.extent(1)) * sizeof(Out),
+                          static_cast<std::size_t>(args.y.extent(0)), context.stream),
+        "cudaMemset2DAsync");
     return;
   }
   engine.run(args, context);

@@ -332,8 +332,8 @@ template <MmaElement T, Element Out, std::int64_t kMostRows = kMaxSmallMRows>
 void small_m_linear(const MatrixView<const T>& x, const MatrixView<const T>& weight,
                     const MatrixView<Out>& y, bool accumulate, int tiles, const Context& context) {
   static_assert(kMostRows <= kMaxSmallMRows);
-  nanovllm::check<ShapeError>(x.extent(0) <= kMostRows, "small_m_linear: x must have at most ",
-                              kMostRows, " rows, got ", x.extent(0));
+  check<ShapeError>(x.extent(0) <= kMostRows, "small_m_linear: x must have at most ", kMostRows,
+                    " rows, got ", x.extent(0));
   const auto params = detail::small_m_params(x, weight, y, accumulate);
   switch (tiles) {
     case 1: return detail::launch_small_m_rows<kMostRows, 1>(params, context);

@@ -49,7 +49,7 @@ struct LinearPlan {
 
 /// The ways in force to run ops, and those that were close to them when they were timed.
 template <class Key, class Plan>
-class Choices {
+class TunedPlans {
  public:
   /// The way in force; null where none is.
   [[nodiscard]] const Plan* find(const Key& key) const {

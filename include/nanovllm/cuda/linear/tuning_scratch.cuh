@@ -112,9 +112,9 @@ class HeadScratch {
   template <class T>
   static void upload(const std::vector<T>& from, DeviceBuffer<T>& to, const Context& context) {
     if (from.empty()) return;
-    check(cudaMemcpyAsync(to.data(), from.data(), to.size_bytes(), cudaMemcpyHostToDevice,
-                          context.stream),
-          "cudaMemcpyAsync");
+    check_cuda(cudaMemcpyAsync(to.data(), from.data(), to.size_bytes(), cudaMemcpyHostToDevice,
+                               context.stream),
+               "cudaMemcpyAsync");
   }
 
   KvHeads heads_;

@@ -28,7 +28,7 @@ __device__ __forceinline__ void exchange_bounds(LinearSampleShared<Traits>& shar
     const Entry& best = shared.best[r].entry;
     float at = logit_of(__ldcg(p.scratch.bounds + r));
     shared.known[r] = at;
-    if (best.id != kNobody && best.at < at) {
+    if (best.id != kNoToken && best.at < at) {
       at = best.at;
       atomicMin(p.scratch.bounds + r, key_of(at));
     }
@@ -235,7 +235,7 @@ __device__ __forceinline__ void linear_sample_finish(LinearSampleShared<Traits>&
   const int r = static_cast<int>(threadIdx.x) - 128;
   const auto blocks = static_cast<std::int64_t>(gridDim.x);
   named_barrier_sync<Traits::kConsumers>(1);
-  if (r < min(Traits::kColumns, p.rows) && shared.best[r].entry.id != kNobody) {
+  if (r < min(Traits::kColumns, p.rows) && shared.best[r].entry.id != kNoToken) {
     const Entry mine = shared.best[r].entry;
     if (!RowRace(p.settings[r]).is_beaten(mine.at, shared.known[r])) {
       const unsigned slot = atomicAdd(scratch.counts + r, 1u);
@@ -281,7 +281,7 @@ __device__ __forceinline__ void linear_sample_finish(LinearSampleShared<Traits>&
   }
   scratch.counts[r] = 0;
   scratch.bounds[r] = kPlusInfKey;
-  p.tokens[r] = best.id == kNobody ? 0 : best.id;
+  p.tokens[r] = best.id == kNoToken ? 0 : best.id;
 }
 
 /// Prepares the rows in shared memory. By one thread a row.

@@ -136,10 +136,11 @@ class LinearSampleEngine {
           logprobs(static_cast<std::size_t>(most)) {
       detail::fill_noise(x.data(), most * of.cols(), context);
       const std::vector<SamplingRow> settings(static_cast<std::size_t>(most));
-      check(cudaMemcpy(rows.data(), settings.data(), rows.size_bytes(), cudaMemcpyHostToDevice),
-            "cudaMemcpy");
-      check(cudaMemset(starts.data(), 0, starts.size_bytes()), "cudaMemset");
-      check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+      check_cuda(
+          cudaMemcpy(rows.data(), settings.data(), rows.size_bytes(), cudaMemcpyHostToDevice),
+          "cudaMemcpy");
+      check_cuda(cudaMemset(starts.data(), 0, starts.size_bytes()), "cudaMemset");
+      check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     }
 
     [[nodiscard]] LinearSampleArgs<bf16, Matrix> args(std::int64_t m) {
@@ -162,17 +163,17 @@ class LinearSampleEngine {
   [[nodiscard]] static unsigned long long hash_after(Operands& operands,
                                                      const LinearSampleArgs<bf16, Matrix>& args,
                                                      const Context& context, const Run& run) {
-    check(cudaMemsetAsync(operands.hash.data(), 0, sizeof(unsigned long long), context.stream),
-          "cudaMemsetAsync");
+    check_cuda(cudaMemsetAsync(operands.hash.data(), 0, sizeof(unsigned long long), context.stream),
+               "cudaMemsetAsync");
     run();
     const MatrixView<float>& logits = args.sample.logits;
     launch(detail::hash_bits_kernel<256>, {.grid = dim3(1024), .block = dim3(256)}, context,
            logits.data, logits.extent(0) * logits.extent(1), operands.hash.data());
     unsigned long long out = 0;
-    check(cudaMemcpyAsync(&out, operands.hash.data(), sizeof out, cudaMemcpyDeviceToHost,
-                          context.stream),
-          "cudaMemcpyAsync");
-    check(cudaStreamSynchronize(context.stream), "cudaStreamSynchronize");
+    check_cuda(cudaMemcpyAsync(&out, operands.hash.data(), sizeof out, cudaMemcpyDeviceToHost,
+                               context.stream),
+               "cudaMemcpyAsync");
+    check_cuda(cudaStreamSynchronize(context.stream), "cudaStreamSynchronize");
     return out;
   }
 
@@ -236,7 +237,7 @@ class LinearSampleEngine {
 /// Contract: ops/linear_sample.hpp. Allocates no device memory and does not synchronise.
 template <Element T, class State>
 void run_op(const LinearSampleArgs<T, DeviceMatrix<T>>& args, State& state) {
-  nanovllm::check<ShapeError>(args.weight != nullptr, "linear_sample: no weight given");
+  check<ShapeError>(args.weight != nullptr, "linear_sample: no weight given");
   validate(args);
   if (args.x.extent(0) == 0) return;
   if constexpr (std::is_same_v<T, bf16>) {
@@ -249,7 +250,7 @@ void run_op(const LinearSampleArgs<T, DeviceMatrix<T>>& args, State& state) {
 /// from.
 template <class State>
 void run_op(const LinearArgs<bf16, DeviceMatrix<bf16>, float>& args, State& state) {
-  nanovllm::check<ShapeError>(args.weight != nullptr, "linear: no weight given");
+  check<ShapeError>(args.weight != nullptr, "linear: no weight given");
   validate(args);
   if (!args.y.empty() && state.linear_sample.run(args, state.context)) return;
   linear(args, state.linear, state.context);

@@ -34,9 +34,9 @@ class LinearSampleWorkspace {
         bounds_(kMaxLinearSampleRows),
         counts_(kMaxLinearSampleRows + 1) {
     fill_linear_sample_bounds();
-    check(cudaMemset(counts_.data(), 0, counts_.size_bytes()), "cudaMemset");
-    check(cudaMemset(entries_.data(), 0, entries_.size_bytes()), "cudaMemset");  // read ahead
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    check_cuda(cudaMemset(counts_.data(), 0, counts_.size_bytes()), "cudaMemset");
+    check_cuda(cudaMemset(entries_.data(), 0, entries_.size_bytes()), "cudaMemset");  // read ahead
+    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
 
   [[nodiscard]] LinearSampleScratch scratch() {
@@ -49,8 +49,9 @@ class LinearSampleWorkspace {
  private:
   void fill_linear_sample_bounds() {
     const std::vector<std::uint32_t> none(kMaxLinearSampleRows, kPlusInfKey);
-    check(cudaMemcpy(bounds_.data(), none.data(), bounds_.size_bytes(), cudaMemcpyHostToDevice),
-          "cudaMemcpy");
+    check_cuda(
+        cudaMemcpy(bounds_.data(), none.data(), bounds_.size_bytes(), cudaMemcpyHostToDevice),
+        "cudaMemcpy");
   }
 
   DeviceBuffer<float4> entries_;

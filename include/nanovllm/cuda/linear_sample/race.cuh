@@ -32,7 +32,7 @@ struct Entry {
   float logit;
 };
 [[nodiscard]] __device__ constexpr Entry no_entry() {
-  return {std::numeric_limits<float>::infinity(), kNobody, 0.f};
+  return {std::numeric_limits<float>::infinity(), kNoToken, 0.f};
 }
 
 /// The best of a row so far, in shared memory. While others may enter theirs it is read and written
@@ -121,7 +121,7 @@ struct RowRace {
 
   /// Whether `mine` wins against `other`.
   [[nodiscard]] __device__ bool beats(const Entry& mine, const Entry& other) const {
-    if (other.id == kNobody) return true;
+    if (other.id == kNoToken) return true;
     if (!draws) return mine.at < other.at || (mine.at == other.at && mine.id < other.id);
     if (is_beaten(mine.at, other.at)) return false;
     if (is_beaten(other.at, mine.at)) return true;

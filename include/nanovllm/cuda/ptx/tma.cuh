@@ -37,12 +37,12 @@ inline decltype(&cuTensorMapEncodeTiled) tensor_map_encoder() {
   static const auto encoder = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult result{};
-    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                           cudaEnableDefault, &result),
-          "cudaGetDriverEntryPointByVersion(cuTensorMapEncodeTiled)");
-    nanovllm::check<CudaError>(result == cudaDriverEntryPointSuccess && function != nullptr,
-                               "the driver has no cuTensorMapEncodeTiled; CUDA 12.0 or later is "
-                               "needed");
+    check_cuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                                cudaEnableDefault, &result),
+               "cudaGetDriverEntryPointByVersion(cuTensorMapEncodeTiled)");
+    check<CudaError>(result == cudaDriverEntryPointSuccess && function != nullptr,
+                     "the driver has no cuTensorMapEncodeTiled; CUDA 12.0 or later is "
+                     "needed");
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
   }();
   return encoder;
@@ -73,10 +73,10 @@ template <class T, int kRank>
       &map, kTmaType<T>, kRank, const_cast<T*>(data), sizes, stride_bytes, box_sizes, steps,
       CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  nanovllm::check<CudaError>(status == CUDA_SUCCESS,
-                             "cuTensorMapEncodeTiled: the driver refused a "
-                             "tensor of rank ",
-                             kRank, " (CUresult ", static_cast<int>(status), ")");
+  check<CudaError>(status == CUDA_SUCCESS,
+                   "cuTensorMapEncodeTiled: the driver refused a "
+                   "tensor of rank ",
+                   kRank, " (CUresult ", static_cast<int>(status), ")");
   return map;
 }
 

@@ -11,8 +11,8 @@ namespace nanovllm::cuda {
 
 /// Throws CudaError, naming `call`, the error and the place, unless `status` is cudaSuccess. The
 /// sticky last error is cleared, so that a failure is reported once.
-inline void check(cudaError_t status, const char* call,
-                  const std::source_location& where = std::source_location::current()) {
+inline void check_cuda(cudaError_t status, const char* call,
+                       const std::source_location& where = std::source_location::current()) {
   if (status == cudaSuccess) [[likely]]
     return;
   static_cast<void>(cudaGetLastError());

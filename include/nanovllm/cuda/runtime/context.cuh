@@ -14,9 +14,9 @@ namespace nanovllm::cuda {
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {
-    check(cudaGetDevice(&previous_), "cudaGetDevice");
+    check_cuda(cudaGetDevice(&previous_), "cudaGetDevice");
     if (device == previous_) return;
-    check(cudaSetDevice(device), "cudaSetDevice");
+    check_cuda(cudaSetDevice(device), "cudaSetDevice");
     changed_ = true;
   }
   ~DeviceGuard() {
@@ -71,10 +71,10 @@ struct Context {
   static Context on(cudaStream_t stream) {
     Context out;
     out.stream = stream;
-    check(cudaGetDevice(&out.device), "cudaGetDevice");
+    check_cuda(cudaGetDevice(&out.device), "cudaGetDevice");
     const auto attribute = [&](cudaDeviceAttr which) {
       int value = 0;
-      check(cudaDeviceGetAttribute(&value, which, out.device), "cudaDeviceGetAttribute");
+      check_cuda(cudaDeviceGetAttribute(&value, which, out.device), "cudaDeviceGetAttribute");
       return value;
     };
     out.num_sms = attribute(cudaDevAttrMultiProcessorCount);
@@ -84,7 +84,7 @@ struct Context {
     out.max_shared_bytes =
         static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
     cudaFuncAttributes code{};
-    check(cudaFuncGetAttributes(&code, detail::code_probe_kernel<0>), "cudaFuncGetAttributes");
+    check_cuda(cudaFuncGetAttributes(&code, detail::code_probe_kernel<0>), "cudaFuncGetAttributes");
     out.can_overlap = code.sharedSizeBytes >= detail::kWaitsForGrids;
     out.has_hopper_code = code.sharedSizeBytes >= detail::kHasHopperCode;
     return out;

@@ -25,7 +25,7 @@ class DeviceBuffer {
     if (cudaMalloc(&pointer, size * sizeof(T)) != cudaSuccess) {
       static_cast<void>(cudaGetLastError());
       std::size_t free = 0, total = 0;
-      check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+      check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
       throw CudaError(concat("cudaMalloc: ", size * sizeof(T), " bytes were asked for, ", free,
                              " of ", total, " bytes of device memory are free"));
     }
@@ -62,7 +62,7 @@ class PinnedBuffer {
   explicit PinnedBuffer(std::size_t size) : size_(size) {
     if (size == 0) return;
     void* pointer = nullptr;
-    check(cudaMallocHost(&pointer, size * sizeof(T)), "cudaMallocHost");
+    check_cuda(cudaMallocHost(&pointer, size * sizeof(T)), "cudaMallocHost");
     data_ = static_cast<T*>(pointer);
   }
   ~PinnedBuffer() {

@@ -26,8 +26,8 @@ class DeviceMatrix {
   /// The elements have no initial value. Throws ShapeError for a negative extent and CudaError when
   /// the device has no room.
   DeviceMatrix(std::int64_t rows, std::int64_t cols) : rows_(rows), cols_(cols) {
-    nanovllm::check<ShapeError>(rows >= 0 && cols >= 0, "DeviceMatrix: extents must be >= 0, got [",
-                                rows, ", ", cols, "]");
+    check<ShapeError>(rows >= 0 && cols >= 0, "DeviceMatrix: extents must be >= 0, got [", rows,
+                      ", ", cols, "]");
     data_ = DeviceBuffer<T>(static_cast<std::size_t>(rows * cols));
   }
 
@@ -47,23 +47,23 @@ class DeviceMatrix {
   /// rows do not fit.
   void set_rows(std::int64_t first_row, MatrixView<const T> rows) {
     set_rows(first_row, rows, nullptr);
-    check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
+    check_cuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
   }
 
   /// The same, enqueued on `stream`: page-locked rows must stay until the copy is done, others are
   /// read before the call returns.
   void set_rows(std::int64_t first_row, MatrixView<const T> rows, cudaStream_t stream) {
     const std::int64_t count = rows.extent(0);
-    nanovllm::check<ShapeError>(
-        first_row >= 0 && first_row + count <= rows_ && rows.extent(1) == cols_,
-        "DeviceMatrix: rows of shape ", shape_string(rows), " at row ", first_row,
-        " do not fit a matrix [", rows_, ", ", cols_, "]");
+    check<ShapeError>(first_row >= 0 && first_row + count <= rows_ && rows.extent(1) == cols_,
+                      "DeviceMatrix: rows of shape ", shape_string(rows), " at row ", first_row,
+                      " do not fit a matrix [", rows_, ", ", cols_, "]");
     if (rows.empty()) return;
     const std::size_t width = static_cast<std::size_t>(cols_) * sizeof(T);
     const std::size_t pitch = static_cast<std::size_t>(rows.strides[0]) * sizeof(T);
-    check(cudaMemcpy2DAsync(data() + first_row * cols_, width, rows.data, count > 1 ? pitch : width,
-                            width, static_cast<std::size_t>(count), cudaMemcpyHostToDevice, stream),
-          "cudaMemcpy2DAsync");
+    check_cuda(
+        cudaMemcpy2DAsync(data() + first_row * cols_, width, rows.data, count > 1 ? pitch : width,
+                          width, static_cast<std::size_t>(count), cudaMemcpyHostToDevice, stream),
+        "cudaMemcpy2DAsync");
   }
 
  private:

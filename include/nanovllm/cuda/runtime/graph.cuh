@@ -21,8 +21,8 @@ class Graph {
   /// loaded. Throws what `work` throws, or CudaError; the stream is usable afterwards.
   template <class Work>
   static Graph capture(cudaStream_t stream, const Work& work) {
-    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
-          "cudaStreamBeginCapture");
+    check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+               "cudaStreamBeginCapture");
     cudaGraph_t graph = nullptr;
     try {
       work();
@@ -32,12 +32,12 @@ class Graph {
       static_cast<void>(cudaGetLastError());
       throw;
     }
-    check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+    check_cuda(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
     Graph out;
     out.graph_ = graph;
     out.first_ = find_first(graph);
-    check(cudaGraphInstantiate(&out.exec_, graph, 0), "cudaGraphInstantiate");
-    check(cudaGraphUpload(out.exec_, stream), "cudaGraphUpload");
+    check_cuda(cudaGraphInstantiate(&out.exec_, graph, 0), "cudaGraphInstantiate");
+    check_cuda(cudaGraphUpload(out.exec_, stream), "cudaGraphUpload");
     return out;
   }
 
@@ -68,34 +68,34 @@ class Graph {
   /// `args`; those that are under way do not change. Throws CudaError unless it `begins_with_kernel`.
   template <class Args>
   void set_first(dim3 grid, const Args& args) const {
-    nanovllm::check<CudaError>(begins_with_kernel(),
-                               "Graph::set_first: the recording does not begin with one kernel");
+    check<CudaError>(begins_with_kernel(),
+                     "Graph::set_first: the recording does not begin with one kernel");
     cudaKernelNodeParams params{};
-    check(cudaGraphKernelNodeGetParams(first_, &params), "cudaGraphKernelNodeGetParams");
+    check_cuda(cudaGraphKernelNodeGetParams(first_, &params), "cudaGraphKernelNodeGetParams");
     void* arguments[] = {const_cast<Args*>(&args)};
     params.gridDim = grid;
     params.kernelParams = arguments;
     params.extra = nullptr;
-    check(cudaGraphExecKernelNodeSetParams(exec_, first_, &params),
-          "cudaGraphExecKernelNodeSetParams");
+    check_cuda(cudaGraphExecKernelNodeSetParams(exec_, first_, &params),
+               "cudaGraphExecKernelNodeSetParams");
   }
 
   /// Enqueues all of it on `stream`.
   void launch(cudaStream_t stream) const {
-    check(cudaGraphLaunch(exec_, stream), "cudaGraphLaunch");
+    check_cuda(cudaGraphLaunch(exec_, stream), "cudaGraphLaunch");
   }
 
  private:
   /// The one kernel among the nodes that come behind nothing; null where there is none, or several.
   [[nodiscard]] static cudaGraphNode_t find_first(cudaGraph_t graph) {
     std::size_t count = 0;
-    check(cudaGraphGetRootNodes(graph, nullptr, &count), "cudaGraphGetRootNodes");
+    check_cuda(cudaGraphGetRootNodes(graph, nullptr, &count), "cudaGraphGetRootNodes");
     std::vector<cudaGraphNode_t> roots(count);
-    check(cudaGraphGetRootNodes(graph, roots.data(), &count), "cudaGraphGetRootNodes");
+    check_cuda(cudaGraphGetRootNodes(graph, roots.data(), &count), "cudaGraphGetRootNodes");
     cudaGraphNode_t out = nullptr;
     for (const cudaGraphNode_t root : roots) {
       cudaGraphNodeType type{};
-      check(cudaGraphNodeGetType(root, &type), "cudaGraphNodeGetType");
+      check_cuda(cudaGraphNodeGetType(root, &type), "cudaGraphNodeGetType");
       if (type == cudaGraphNodeTypeKernel && std::exchange(out, root) != nullptr) return nullptr;
     }
     return out;

@@ -85,9 +85,9 @@ inline bool allow_shared_bytes(const void* kernel, int device, std::size_t bytes
   const std::lock_guard lock(mutex);
   std::size_t& most = allowed[{kernel, device}];
   if (bytes <= most) return false;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(bytes)),
-        "cudaFuncSetAttribute(MaxDynamicSharedMemorySize)");
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(bytes)),
+             "cudaFuncSetAttribute(MaxDynamicSharedMemorySize)");
   most = bytes;
   return true;
 }
@@ -132,7 +132,8 @@ void launch(void (*kernel)(Parameters...), const LaunchConfig& config, const Con
   launch_config.stream = context.stream;
   launch_config.attrs = attributes;
   launch_config.numAttrs = num_attributes;
-  check(cudaLaunchKernelEx(&launch_config, kernel, Parameters(arguments)...), "cudaLaunchKernelEx");
+  check_cuda(cudaLaunchKernelEx(&launch_config, kernel, Parameters(arguments)...),
+             "cudaLaunchKernelEx");
 }
 
 }  // namespace nanovllm::cuda

@@ -47,7 +47,7 @@ class StagingBuffers {
     Event copied;
   };
   static int select(int device) {
-    check(cudaSetDevice(device), "cudaSetDevice");
+    check_cuda(cudaSetDevice(device), "cudaSetDevice");
     return device;
   }
 

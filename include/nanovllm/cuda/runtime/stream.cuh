@@ -13,7 +13,8 @@ namespace nanovllm::cuda {
 class Stream {
  public:
   Stream() {
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
+               "cudaStreamCreateWithFlags");
   }
   ~Stream() {
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
@@ -27,7 +28,7 @@ class Stream {
   [[nodiscard]] cudaStream_t get() const { return stream_; }
 
   /// Blocks the host until everything enqueued so far is done. Throws CudaError for what failed.
-  void synchronize() const { check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+  void synchronize() const { check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
 
  private:
   cudaStream_t stream_ = nullptr;
@@ -37,8 +38,9 @@ class Stream {
 class Event {
  public:
   explicit Event(bool timing = false) {
-    check(cudaEventCreateWithFlags(&event_, timing ? cudaEventDefault : cudaEventDisableTiming),
-          "cudaEventCreateWithFlags");
+    check_cuda(
+        cudaEventCreateWithFlags(&event_, timing ? cudaEventDefault : cudaEventDisableTiming),
+        "cudaEventCreateWithFlags");
   }
   ~Event() {
     if (event_ != nullptr) cudaEventDestroy(event_);
@@ -52,28 +54,30 @@ class Event {
   [[nodiscard]] cudaEvent_t get() const { return event_; }
 
   /// Marks the end of what `stream` has been given so far.
-  void record(cudaStream_t stream) { check(cudaEventRecord(event_, stream), "cudaEventRecord"); }
+  void record(cudaStream_t stream) {
+    check_cuda(cudaEventRecord(event_, stream), "cudaEventRecord");
+  }
 
   /// Has what `stream` is given from now on wait for the recorded work.
   void hold(cudaStream_t stream) const {
-    check(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent");
+    check_cuda(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent");
   }
 
   /// Blocks the host until the recorded work is done; returns at once if nothing was recorded.
-  void synchronize() const { check(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
+  void synchronize() const { check_cuda(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
 
   /// Whether the recorded work is done, or nothing was recorded. Throws CudaError when it failed.
   [[nodiscard]] bool is_done() const {
     const cudaError_t status = cudaEventQuery(event_);
     if (status == cudaErrorNotReady) return false;
-    check(status, "cudaEventQuery");
+    check_cuda(status, "cudaEventQuery");
     return true;
   }
 
   /// Milliseconds from `begin` to this event; both need timing and must be done.
   [[nodiscard]] float milliseconds_since(const Event& begin) const {
     float out = 0.f;
-    check(cudaEventElapsedTime(&out, begin.event_, event_), "cudaEventElapsedTime");
+    check_cuda(cudaEventElapsedTime(&out, begin.event_, event_), "cudaEventElapsedTime");
     return out;
   }
 

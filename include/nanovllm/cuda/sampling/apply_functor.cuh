@@ -38,7 +38,7 @@ void apply_functor(const ApplyFunctorArgs<F>& args, const Context& context) {
   validate(args);
   const std::int64_t rows = args.logits.extent(0), vocab = args.logits.extent(1);
   if (args.logits.empty()) return;
-  nanovllm::check<ShapeError>(rows <= 65535, "apply_functor: at most 65535 rows, got ", rows);
+  check<ShapeError>(rows <= 65535, "apply_functor: at most 65535 rows, got ", rows);
   launch(apply_functor_kernel<F>,
          {.grid = dim3(static_cast<unsigned>(ceil_div(vocab, std::int64_t{kApplyFunctorThreads})),
                        static_cast<unsigned>(rows)),

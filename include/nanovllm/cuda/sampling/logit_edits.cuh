@@ -190,8 +190,8 @@ inline void edit_logits(const EditLogitsArgs& args, const Context& context) {
   validate(args);
   const std::int64_t rows = args.logits.extent(0), vocab = args.logits.extent(1);
   if (args.logits.empty()) return;
-  nanovllm::check<ShapeError>(rows <= 65535,
-                              "edit_logits: 'logits' must have at most 65535 rows, got ", rows);
+  check<ShapeError>(rows <= 65535, "edit_logits: 'logits' must have at most 65535 rows, got ",
+                    rows);
   EditLogitsArgs passed = args;
   if (args.originals.empty()) passed.originals = {};
   const auto start = [&](auto* kernel, std::int64_t part) {

@@ -24,7 +24,7 @@ struct LogSoftmax {
   }
 };
 
-/// Writes the `count` ≤ min(vocab, kMaxLogprobs) most likely tokens, best first. `row` has the
+/// Writes the `count` ≤ min(vocab, kMaxTopTokens) most likely tokens, best first. `row` has the
 /// logits before the bans. Contains barriers.
 __device__ inline void write_most_likely(RowTiles row, std::uint32_t count,
                                          const LogSoftmax& log_prob, SelectShared& shared,

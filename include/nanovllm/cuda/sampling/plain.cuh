@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
       winner = warp_first(mine);
     }
   }
-  if (threadIdx.x == 0) args.tokens.data[row] = winner.id == kNobody ? 0 : winner.id;
+  if (threadIdx.x == 0) args.tokens.data[row] = winner.id == kNoToken ? 0 : winner.id;
 }
 
 /// Launches the kernel; operands are checked by `sample`, and `scratch` has room for them.

@@ -29,7 +29,7 @@ namespace nanovllm::cuda {
 
 inline constexpr float kMostRaced = 0x1p34f;
 inline constexpr float kColdest = 0x1p-100f;
-inline constexpr TokenId kNobody = -1;
+inline constexpr TokenId kNoToken = -1;
 
 /// log2(x) of 0 or a normal number, absolute error 3e-6.
 __device__ __forceinline__ float log2_approx(float x) {
@@ -44,7 +44,7 @@ struct Arrival {
   TokenId id;
 };
 [[nodiscard]] __device__ constexpr Arrival no_arrival() {
-  return {std::numeric_limits<float>::infinity(), kNobody};
+  return {std::numeric_limits<float>::infinity(), kNoToken};
 }
 
 /// Out of line, for it is long and rarely needed.
@@ -182,9 +182,9 @@ __device__ inline Arrival first_of_all(int count, const PlainDraw& draw, Of of) 
   float second = std::numeric_limits<float>::infinity();
   for (int i = lane; i < count; i += 32) {
     const Arrival other = of(i);
-    if (other.id == kNobody) continue;
+    if (other.id == kNoToken) continue;
     second = fminf(second, fmaxf(other.at, mine.at));
-    if (other.at < mine.at || mine.id == kNobody) mine = other;
+    if (other.at < mine.at || mine.id == kNoToken) mine = other;
   }
   const float bound = warp_earliest(mine.at), latest = latest_of(bound);
   const bool is_raced = draw.is_raced(bound);
@@ -196,7 +196,7 @@ __device__ inline Arrival first_of_all(int count, const PlainDraw& draw, Of of) 
   Scored best;
   for (int i = lane; i < count; i += 32) {
     const Arrival other = of(i);
-    if (other.id == kNobody || !(!is_raced || other.at <= latest)) continue;
+    if (other.id == kNoToken || !(!is_raced || other.at <= latest)) continue;
     best.offer(draw.score(other.id));
   }
   best = warp_best(best);

@@ -253,13 +253,13 @@ inline void sample(const SampleArgs& args, SamplerWorkspace& workspace, const Co
   validate(args);
   const std::int64_t rows = args.logits.extent(0), vocab = args.logits.extent(1);
   if (rows == 0) return;
-  nanovllm::check<ShapeError>(
+  check<ShapeError>(
       rows <= std::min<std::int64_t>(workspace.max_rows(), 65535) && vocab <= workspace.max_vocab(),
       "sample: 'logits' must have at most ", workspace.max_rows(), " rows (65535 at most) and ",
       workspace.max_vocab(), " columns, the workspace's, got ", shape_string(args.logits));
   const std::int64_t width = args.top_tokens.extent(1);
-  nanovllm::check<ShapeError>(width <= kMaxLogprobs, "sample: 'top_tokens' must have at most ",
-                              kMaxLogprobs, " columns, got ", width);
+  check<ShapeError>(width <= kMaxTopTokens, "sample: 'top_tokens' must have at most ",
+                    kMaxTopTokens, " columns, got ", width);
   if (args.plain) return sample_plain(args, workspace.scratch(), context);
   const SampleSlices slices = sample_slices(rows, vocab, context.num_sms);
   if (slices.groups == kLongSliceGroups) {

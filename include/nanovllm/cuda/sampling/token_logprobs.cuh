@@ -93,11 +93,11 @@ inline void token_logprobs(const TokenLogprobsArgs& args, SamplerWorkspace& work
   validate(args);
   const std::int64_t rows = args.logits.extent(0), vocab = args.logits.extent(1);
   if (rows == 0) return;
-  nanovllm::check<ShapeError>(rows <= std::min<std::int64_t>(workspace.max_rows(), 65535) &&
-                                  vocab > 0 && vocab <= workspace.max_vocab(),
-                              "token_logprobs: 'logits' must have at most ", workspace.max_rows(),
-                              " rows (65535 at most) and 1 to ", workspace.max_vocab(),
-                              " columns, the workspace's, got ", shape_string(args.logits));
+  check<ShapeError>(rows <= std::min<std::int64_t>(workspace.max_rows(), 65535) && vocab > 0 &&
+                        vocab <= workspace.max_vocab(),
+                    "token_logprobs: 'logits' must have at most ", workspace.max_rows(),
+                    " rows (65535 at most) and 1 to ", workspace.max_vocab(),
+                    " columns, the workspace's, got ", shape_string(args.logits));
   const SampleSlices slices = sample_slices(rows, vocab, context.num_sms);
   launch(slices.groups == kLongSliceGroups ? token_logprobs_scan_kernel<kLongSliceGroups>
                                            : token_logprobs_scan_kernel<kShortSliceGroups>,

@@ -13,7 +13,7 @@ namespace nanovllm::cuda {
 inline constexpr int kLogitTile = 128;
 
 /// The most log-probabilities a row can ask for.
-inline constexpr std::int64_t kMaxLogprobs = 1024;
+inline constexpr std::int64_t kMaxTopTokens = 1024;
 
 /// The largest vocabulary.
 inline constexpr std::int64_t kMaxSampledVocab = std::int64_t{1} << 30;
@@ -95,7 +95,7 @@ inline constexpr int kMaxSampleCluster = 8;
 inline constexpr int kNucleusStride = 8;  ///< of its tiles are a sample of the row
 inline constexpr int kNucleusBins = 2048;
 inline constexpr int kNucleusCapacity = 8192;  ///< tokens that a block can list
-static_assert(kSelectCapacity >= kMaxLogprobs);
+static_assert(kSelectCapacity >= kMaxTopTokens);
 
 /// Blocks an SM that its registers are limited for: as many registers as it wants, unless there are
 /// more rows than SMs.

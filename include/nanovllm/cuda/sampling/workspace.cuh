@@ -54,9 +54,9 @@ class SamplerWorkspace {
   /// `context.stream`, or on another one that waits for what is enqueued there.
   SamplerWorkspace(std::int64_t max_rows, std::int64_t max_vocab, const Context& context)
       : max_rows_(max_rows), max_vocab_(max_vocab) {
-    nanovllm::check<ConfigError>(max_rows >= 0 && max_vocab > 0 && max_vocab <= kMaxVocab,
-                                 "SamplerWorkspace: need rows >= 0 and a vocabulary in [1, ",
-                                 kMaxVocab, "], got ", max_rows, " and ", max_vocab);
+    check<ConfigError>(max_rows >= 0 && max_vocab > 0 && max_vocab <= kMaxVocab,
+                       "SamplerWorkspace: need rows >= 0 and a vocabulary in [1, ", kMaxVocab,
+                       "], got ", max_rows, " and ", max_vocab);
     const std::int64_t padded = align_up(max_vocab, kPadding);
     scratch_.part_pitch = padded / kShortSlice;
     scratch_.tile_pitch = padded / kLogitTile;
@@ -69,8 +69,8 @@ class SamplerWorkspace {
     arrivals_ = DeviceBuffer<uint2>(size(scratch_.part_pitch));
     tickets_ = DeviceBuffer<unsigned>(static_cast<std::size_t>(max_rows));
     if (max_rows > 0)
-      check(cudaMemsetAsync(tickets_.data(), 0, tickets_.size_bytes(), context.stream),
-            "cudaMemsetAsync");
+      check_cuda(cudaMemsetAsync(tickets_.data(), 0, tickets_.size_bytes(), context.stream),
+                 "cudaMemsetAsync");
     scratch_.arrivals = arrivals_.data();
     scratch_.tickets = tickets_.data();
     scratch_.parts = parts_.data();

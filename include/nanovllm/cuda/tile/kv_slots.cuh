@@ -26,9 +26,9 @@ __device__ __forceinline__ std::int64_t slot_offset(const KvView<T>& kv, Slot sl
 template <class T>
 void check_num_slots(const char* op, const KvView<T>& kv) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  nanovllm::check<ShapeError>(kv.block_size > 0 && kv.num_blocks <= kMost / kv.block_size, op,
-                              ": a cache of at most ", kMost, " slots is supported, got ",
-                              kv.num_blocks, " blocks of ", kv.block_size);
+  check<ShapeError>(kv.block_size > 0 && kv.num_blocks <= kMost / kv.block_size, op,
+                    ": a cache of at most ", kMost, " slots is supported, got ", kv.num_blocks,
+                    " blocks of ", kv.block_size);
 }
 
 }  // namespace nanovllm::cuda

@@ -39,9 +39,9 @@ struct RowVectors {
   static RowVectors of(const char* op, std::int64_t rows, std::int64_t width) {
     const std::int64_t per_row = ceil_div(width, kVecSize<T>);
     constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-    nanovllm::check<ShapeError>(width <= kMost && (per_row == 0 || rows <= kMost / per_row), op,
-                                ": at most ", kMost, " vectors of 16 bytes can be counted, got ",
-                                rows, " rows of ", width, " elements");
+    check<ShapeError>(width <= kMost && (per_row == 0 || rows <= kMost / per_row), op, ": at most ",
+                      kMost, " vectors of 16 bytes can be counted, got ", rows, " rows of ", width,
+                      " elements");
     return {static_cast<std::uint32_t>(width), static_cast<std::uint32_t>(per_row),
             static_cast<std::uint32_t>(rows * per_row)};
   }

@@ -101,13 +101,13 @@ class DiskQueue {
   /// Reads its next block, without the mutex meanwhile; who ends a load puts it to what is done.
   void read_block(const std::shared_ptr<DiskLoad>& load, std::vector<std::byte>& buffer,
                   std::unique_lock<std::mutex>& lock);
-  void give_up_loads() noexcept;
+  void cancel_loads() noexcept;
 
   DiskTier& disk_;
   const std::size_t max_saves_;
 
   mutable std::mutex mutex_;  // guards everything below; not held while a file is read or written
-  std::condition_variable news_, done_;
+  std::condition_variable update_, done_;
   DiskLoadList loads_, done_loads_;
   DiskLoadList last_blocks_;  // loads of which all blocks are taken
   DiskBlockList saves_, done_saves_;
@@ -160,7 +160,7 @@ NANOVLLM_INLINE void DiskQueue::load(std::shared_ptr<DiskLoad> load) {
   DiskLoadList entry{std::move(load)};
   const std::lock_guard lock(mutex_);
   loads_.splice(loads_.end(), entry);
-  news_.notify_all();
+  update_.notify_all();
 }
 
 NANOVLLM_INLINE bool DiskQueue::save(DiskBlock block) {
@@ -169,7 +169,7 @@ NANOVLLM_INLINE bool DiskQueue::save(DiskBlock block) {
   const std::lock_guard lock(mutex_);
   if (saves_.size() >= max_saves_) return false;
   saves_.splice(saves_.end(), entry);
-  news_.notify_one();
+  update_.notify_one();
   return true;
 }
 
@@ -184,7 +184,7 @@ NANOVLLM_INLINE void DiskQueue::wait(std::chrono::milliseconds most) {
   done_.wait_for(lock, most, [this] { return !done_loads_.empty(); });
 }
 
-NANOVLLM_INLINE void DiskQueue::give_up_loads() noexcept {
+NANOVLLM_INLINE void DiskQueue::cancel_loads() noexcept {
   for (DiskLoadList* list : {&loads_, &last_blocks_}) {
     for (const auto& load : *list) load->is_given_up = true;
   }
@@ -193,7 +193,7 @@ NANOVLLM_INLINE void DiskQueue::give_up_loads() noexcept {
 
 NANOVLLM_INLINE void DiskQueue::drop() noexcept {
   std::unique_lock lock(mutex_);
-  give_up_loads();
+  cancel_loads();
   done_saves_.splice(done_saves_.end(), saves_);
   done_.wait(lock, [this] { return num_busy_ == 0; });
 }
@@ -202,8 +202,8 @@ NANOVLLM_INLINE void DiskQueue::finish() noexcept {
   {
     const std::lock_guard lock(mutex_);
     is_ending_ = true;
-    give_up_loads();
-    news_.notify_all();
+    cancel_loads();
+    update_.notify_all();
   }
   threads_.clear();
 }
@@ -212,7 +212,7 @@ NANOVLLM_INLINE void DiskQueue::run() {
   std::vector<std::byte> buffer;  // of a file
   std::unique_lock lock(mutex_);
   for (;;) {
-    news_.wait(lock, [this] {
+    update_.wait(lock, [this] {
       return is_ending_ || !loads_.empty() || (!saves_.empty() && !is_writing_);
     });
     if (const std::shared_ptr<DiskLoad> load = next_load()) {

@@ -115,9 +115,9 @@ class DiskTier {
   void list_files();
   [[nodiscard]] std::filesystem::path path_of(const DiskName& name) const;
   /// Adds the file to the books as the one that was used last.
-  void know(const DiskName& name, std::uint64_t num_bytes);
+  void index(const DiskName& name, std::uint64_t num_bytes);
   /// Takes the file out of the books. Returns whether it was there. The mutex is held.
-  bool unknow(const DiskName& name) noexcept;
+  bool unindex(const DiskName& name) noexcept;
   /// Removes files until `num_bytes` more are within the limit.
   void make_room(std::uint64_t num_bytes);
   void remove_file(const DiskName& name) noexcept;

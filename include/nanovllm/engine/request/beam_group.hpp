@@ -29,10 +29,10 @@ class BeamGroup {
   /// Whether all of `sequences` await the choice.
   [[nodiscard]] static bool is_ready(Sequences sequences) noexcept;
 
-  /// Chooses. Returns what each of `sequences` becomes, for `Scheduler::reseat`; nothing if the
+  /// Chooses. Returns what each of `sequences` becomes, for `Scheduler::reorder_beams`; nothing if the
   /// search is over. The likeliest child of a beam stays where its parent is; the others go to
   /// places that run if their parents do.
-  [[nodiscard]] std::span<const BeamSeat> choose(Sequences sequences);
+  [[nodiscard]] std::span<const BeamSlot> choose(Sequences sequences);
 
   [[nodiscard]] const BeamSearch& search() const { return search_; }
 
@@ -48,7 +48,7 @@ class BeamGroup {
   std::vector<TokenId> tokens_;     ///< [samples, num_listed]
   std::vector<float> logprobs_;     ///< like tokens_
   std::vector<std::size_t> ranks_;  ///< sample by rank
-  std::vector<BeamSeat> seats_;     ///< by rank
+  std::vector<BeamSlot> slots_;     ///< by rank
 };
 
 }  // namespace nanovllm
@@ -82,7 +82,7 @@ NANOVLLM_INLINE bool BeamGroup::is_ready(Sequences sequences) noexcept {
                      [](const auto& sequence) { return sequence->awaits_choice; });
 }
 
-NANOVLLM_INLINE std::span<const BeamSeat> BeamGroup::choose(Sequences sequences) {
+NANOVLLM_INLINE std::span<const BeamSlot> BeamGroup::choose(Sequences sequences) {
   std::vector<BeamCandidates> candidates;
   for (const std::size_t sample : ranks_) {
     const std::size_t first = sample * num_listed_;
@@ -94,7 +94,7 @@ NANOVLLM_INLINE std::span<const BeamSeat> BeamGroup::choose(Sequences sequences)
   check(search_.beams().size() == sequences.size(), "beam search: ", search_.beams().size(),
         " continuations for ", sequences.size(), " beams");
   assign_seats(sequences);
-  return seats_;
+  return slots_;
 }
 
 NANOVLLM_INLINE bool BeamGroup::is_alive(std::int32_t sample) const noexcept {
@@ -107,23 +107,23 @@ NANOVLLM_INLINE bool BeamGroup::is_alive(std::int32_t sample) const noexcept {
 NANOVLLM_INLINE void BeamGroup::assign_seats(Sequences sequences) {
   const std::span<const BeamSearch::Beam> beams = search_.beams();
   const auto runs = [](const Sequence& s) { return s.status == SequenceStatus::running; };
-  std::vector<BeamSeat> seats(beams.size());
+  std::vector<BeamSlot> slots(beams.size());
   std::vector<std::size_t> ranks(beams.size());
   std::vector<bool> is_taken(sequences.size(), false);
   const auto sit = [&](std::size_t rank, std::size_t sample) {
-    seats[rank].sequence = sequences[sample].get();
+    slots[rank].sequence = sequences[sample].get();
     ranks[rank] = sample;
     is_taken[sample] = true;
   };
   for (std::size_t r = 0; r < beams.size(); ++r) {
     const std::size_t parent = ranks_[static_cast<std::size_t>(beams[r].parent)];
-    seats[r] = {.parent = sequences[parent].get(), .token = beams[r].token};
+    slots[r] = {.parent = sequences[parent].get(), .token = beams[r].token};
     if (!is_taken[parent]) sit(r, parent);
   }
   // Those whose parents run choose first, and take places that run first.
   for (const bool parent_runs : {true, false}) {
     for (std::size_t r = 0; r < beams.size(); ++r) {
-      if (seats[r].sequence != nullptr || runs(*seats[r].parent) != parent_runs) continue;
+      if (slots[r].sequence != nullptr || runs(*slots[r].parent) != parent_runs) continue;
       std::size_t place = sequences.size();
       for (std::size_t i = 0; i < sequences.size(); ++i) {
         if (!is_taken[i] && (place == sequences.size() || (runs(*sequences[i]) == parent_runs &&
@@ -133,7 +133,7 @@ NANOVLLM_INLINE void BeamGroup::assign_seats(Sequences sequences) {
       sit(r, place);
     }
   }
-  seats_ = std::move(seats);
+  slots_ = std::move(slots);
   ranks_ = std::move(ranks);
 }
 

@@ -39,7 +39,7 @@ class Delivery {
   /// step was under way get nothing from it.
   void accept(const StepPlan& plan, const StepResults& results);
 
-  /// Queues the events of what was accepted. The news of a token that ends a sequence are left to
+  /// Queues the events of what was accepted. The update of a token that ends a sequence are left to
   /// the request's last event.
   void announce();
 
@@ -76,7 +76,7 @@ class Delivery {
   std::vector<TokenId> drawn_;
   std::vector<StepOutcome> outcomes_;
   std::vector<std::pair<const RequestSequence*, std::string>> errors_;
-  EventList news_;
+  EventList update_;
   EventList::iterator next_event_;
 };
 
@@ -101,8 +101,8 @@ NANOVLLM_INLINE void Delivery::begin(std::size_t num_samples, std::size_t num_ev
   drawn_.clear();
   drawn_.reserve(num_samples);
   errors_.clear();
-  news_ = events_.allocate(num_events);
-  next_event_ = news_.begin();
+  update_ = events_.allocate(num_events);
+  next_event_ = update_.begin();
 }
 
 NANOVLLM_INLINE void Delivery::accept(const StepPlan& plan, const StepResults& results) {
@@ -156,7 +156,7 @@ NANOVLLM_INLINE void Delivery::accept(RequestSequence& sequence, const StepResul
     }
     if (reason != FinishReason::none || !sequence.has_listener()) continue;
     *next_event_++ = {.request = *sequence.request().place,
-                      .news = sequence.take_news(),
+                      .update = sequence.take_update(),
                       .sample = sequence.sample()};
   }
   const std::span<const TokenId> tokens = std::span(drawn_).subspan(begin);
@@ -207,7 +207,7 @@ NANOVLLM_INLINE std::vector<std::pair<TokenId, float>> Delivery::likeliest(
   return top;
 }
 
-NANOVLLM_INLINE void Delivery::announce() { events_.push(std::move(news_)); }
+NANOVLLM_INLINE void Delivery::announce() { events_.push(std::move(update_)); }
 
 NANOVLLM_INLINE const std::string& Delivery::error_of(const RequestSequence& sequence) const {
   static const std::string kNone;

@@ -150,7 +150,7 @@ class EditChain {
   static void make_room(AnyBuffer& buffer, std::int64_t count, const Synchronize& synchronize) {
     if (static_cast<std::int64_t>(buffer.size()) >= count) return;
     synchronize();
-    grow(buffer, count);
+    discard_and_grow(buffer, count);
   }
   [[nodiscard]] static std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 

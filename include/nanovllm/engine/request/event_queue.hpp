@@ -125,21 +125,21 @@ NANOVLLM_INLINE void EventQueue::call(Event& event, const OnThrow& on_throw) {
   if (request.has_thrown_) {
     // It ends: the rest comes with the last event.
     std::string& unheard = request.unheard_texts_[static_cast<std::size_t>(event.sample)];
-    unheard += event.news.text;
+    unheard += event.update.text;
     if (event.finish_reason == FinishReason::none) return;
-    event.news.text = std::move(unheard);
+    event.update.text = std::move(unheard);
   }
   // The engine's thread writes the prompt's log-probabilities while it computes the prompt of this
   // request's sample 0, all of it before that sample's first token: from here on they are only read.
   const auto& prompt_logprobs = std::as_const(request).output().prompt_logprobs;
-  const bool has_prompt = event.news.token && event.sample == 0 && !prompt_logprobs.empty();
+  const bool has_prompt = event.update.token && event.sample == 0 && !prompt_logprobs.empty();
   const TokenEvent view{
       .id = request.id(),
       .sample = event.sample,
       .finish_reason = event.finish_reason,
-      .token = event.news.token ? &*event.news.token : nullptr,
-      .text = event.news.text,
-      .logprobs = event.news.logprobs ? &*event.news.logprobs : nullptr,
+      .token = event.update.token ? &*event.update.token : nullptr,
+      .text = event.update.text,
+      .logprobs = event.update.logprobs ? &*event.update.logprobs : nullptr,
       .output = event.is_last ? &std::as_const(request).output() : nullptr,
       .prompt_logprobs = has_prompt ? &prompt_logprobs : nullptr,
   };

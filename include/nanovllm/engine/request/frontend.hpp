@@ -38,9 +38,9 @@ struct TextSide {
 /// Which fields of SamplingParams an engine does something about. Requests that set others are
 /// refused.
 struct HonouredFields {
-  /// Penalties, logit_bias, logprob_token_ids and prompt_logprobs: the executor has open steps.
+  /// Penalties, logit_bias, logprob_token_ids and prompt_logprobs: the executor has deferred steps.
   bool edits = true;
-  bool functor = true;  ///< there is a LogitsFunctor, and open steps
+  bool functor = true;  ///< there is a LogitsFunctor, and deferred steps
   bool min_tokens = true, allowed_token_ids = true, bad_words = true, token_masks = true;
 
   template <class Processors>
@@ -204,7 +204,7 @@ NANOVLLM_INLINE void Frontend::check_rules(const SamplingParams& params) const {
   };
   const HonouredFields& honoured = rules_.honoured;
   constexpr const char* kOpenSteps =
-      "an executor with open steps, which the policy's is not (EditingExecutorLike)";
+      "an executor with deferred steps, which the policy's is not (EditingExecutorLike)";
   needs(honoured.edits, params.repetition_penalty.value_or(1) != 1, "repetition_penalty",
         kOpenSteps);
   needs(honoured.edits, params.frequency_penalty != 0, "frequency_penalty", kOpenSteps);
@@ -212,7 +212,7 @@ NANOVLLM_INLINE void Frontend::check_rules(const SamplingParams& params) const {
   needs(honoured.edits, !params.logit_bias.empty(), "logit_bias", kOpenSteps);
   needs(honoured.edits, !params.logprob_token_ids.empty(), "logprob_token_ids", kOpenSteps);
   needs(honoured.functor, params.functor_argument != 0, "functor_argument",
-        "a LogitsFunctor in the policy, and an executor with open steps");
+        "a LogitsFunctor in the policy, and an executor with deferred steps");
   needs(honoured.edits, params.prompt_logprobs.has_value(), "prompt_logprobs", kOpenSteps);
   needs(honoured.min_tokens, params.min_tokens > 0, "min_tokens",
         "MinTokensProcessor among the policy's LogitsProcessors");

@@ -67,7 +67,7 @@ class Inbox {
   }
 
   mutable std::mutex mutex_;
-  std::condition_variable_any news_;
+  std::condition_variable_any update_;
   std::unordered_map<RequestId, RequestList> alive_;  ///< lists of one, to be spliced
   Content content_;
   std::int64_t num_submitted_ = 0;  // sequences of what is in it
@@ -93,7 +93,7 @@ NANOVLLM_INLINE void Inbox::submit(const std::shared_ptr<Request>& request) {
   alive_.emplace(request->id(), std::move(alive));
   content_.submitted.splice(content_.submitted.end(), entry);
   num_submitted_ += static_cast<std::int64_t>(request->sequences().size());
-  news_.notify_one();
+  update_.notify_one();
 }
 
 NANOVLLM_INLINE bool Inbox::abort(RequestId id) noexcept {
@@ -102,7 +102,7 @@ NANOVLLM_INLINE bool Inbox::abort(RequestId id) noexcept {
   if (found == alive_.end()) return false;
   content_.aborted.splice(content_.aborted.end(), found->second);
   alive_.erase(found);
-  news_.notify_one();
+  update_.notify_one();
   return true;
 }
 
@@ -146,7 +146,7 @@ NANOVLLM_INLINE bool Inbox::empty() const {
 
 NANOVLLM_INLINE void Inbox::wait(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
-  news_.wait(lock, stop, [this] { return !is_empty(); });
+  update_.wait(lock, stop, [this] { return !is_empty(); });
 }
 
 NANOVLLM_INLINE void Inbox::close() noexcept {

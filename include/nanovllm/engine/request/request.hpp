@@ -27,7 +27,7 @@ class Request;
 /// before the callback is called.
 struct Event {
   std::shared_ptr<Request> request{};
-  RequestSequence::News news{};
+  RequestSequence::Update update{};
   std::int32_t sample = 0;
   FinishReason finish_reason = FinishReason::none;  ///< of the sample
   bool is_last = false;                             ///< of the request
@@ -191,7 +191,7 @@ NANOVLLM_INLINE void finish(RequestSequence& sequence, FinishReason reason,
                             std::shared_ptr<Request> request, Event& event) noexcept {
   sequence.finish(reason);
   event.request = std::move(request);
-  event.news = sequence.take_news();
+  event.update = sequence.take_update();
   event.sample = sequence.sample();
   event.finish_reason = reason;
 }
@@ -245,7 +245,7 @@ NANOVLLM_INLINE EventList Request::finish(std::shared_ptr<Request> self, FinishR
   events.back().is_last = true;
   if (!is_streamed(terms_.params)) {
     while (events.size() > 1) events.pop_front();
-    events.front().news.token.reset();
+    events.front().update.token.reset();
     events.front().sample = 0;
   }
   output_.num_cached_tokens = sequences_.front()->num_cached_tokens;

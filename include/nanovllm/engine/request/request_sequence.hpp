@@ -67,7 +67,7 @@ struct SequenceTerms {
 class RequestSequence : public Sequence {
  public:
   /// What came with `accept` and was not reported yet.
-  struct News {
+  struct Update {
     std::optional<TokenId> token{};
     std::optional<TokenLogprobs> logprobs{};
     std::string text{};
@@ -76,7 +76,7 @@ class RequestSequence : public Sequence {
   /// `request` and `terms` must outlive the sequence.
   /// @param sample        which of the request's it is, from 0; each draws with a seed of its own.
   /// @param tokenizer     may be null: the output then has token ids and no text.
-  /// @param has_listener  whether its tokens are news for somebody.
+  /// @param has_listener  whether its tokens are update for somebody.
   RequestSequence(Request& request, const SequenceTerms& terms, RequestId request_id,
                   std::int32_t sample, std::vector<TokenId> prompt, const Tokenizer* tokenizer,
                   bool has_listener);
@@ -93,7 +93,7 @@ class RequestSequence : public Sequence {
 
   [[nodiscard]] Request& request() const { return request_; }
   [[nodiscard]] std::int32_t sample() const { return sample_; }
-  /// Whether its tokens are news for somebody.
+  /// Whether its tokens are update for somebody.
   [[nodiscard]] bool has_listener() const { return has_listener_; }
   /// True once, for the first step that has the sequence.
   [[nodiscard]] bool is_first_step() { return !std::exchange(was_scheduled_, true); }
@@ -163,7 +163,7 @@ class RequestSequence : public Sequence {
 
   /// What came since the last call, for the listener. A token is reported once, and so is every
   /// piece of text.
-  [[nodiscard]] News take_news() noexcept;
+  [[nodiscard]] Update take_update() noexcept;
 
   /// The completion, to be moved out when the request ends.
   [[nodiscard]] Completion take_completion() noexcept { return std::move(completion_); }
@@ -179,7 +179,7 @@ class RequestSequence : public Sequence {
   /// Whether a stop string ends the sequence here.
   bool add_text(const std::string& piece, bool can_stop);
 
-  /// The completion and the news get it, or neither.
+  /// The completion and the update get it, or neither.
   void release(const std::string& text);
 
   // What every step reads comes first, copies of the terms too: a step finds each sequence's memory
@@ -208,7 +208,7 @@ class RequestSequence : public Sequence {
   Clock::time_point first_token_at_{};
   std::optional<Detokenizer> detokenizer_;
   StopMatcher stop_matcher_;
-  std::string new_text_;  // released since `take_news`; empty without a listener
+  std::string new_text_;  // released since `take_update`; empty without a listener
   std::optional<TokenLogprobs> new_logprobs_;
 };
 
@@ -334,15 +334,15 @@ NANOVLLM_INLINE void RequestSequence::finish(FinishReason reason) noexcept {
   }
 }
 
-NANOVLLM_INLINE RequestSequence::News RequestSequence::take_news() noexcept {
-  News news{.text = std::move(new_text_)};
+NANOVLLM_INLINE RequestSequence::Update RequestSequence::take_update() noexcept {
+  Update update{.text = std::move(new_text_)};
   new_text_.clear();
   if (std::exchange(has_new_token_, false)) {
-    news.token = completion_.token_ids.back();
-    news.logprobs = std::move(new_logprobs_);
+    update.token = completion_.token_ids.back();
+    update.logprobs = std::move(new_logprobs_);
   }
   new_logprobs_.reset();
-  return news;
+  return update;
 }
 
 NANOVLLM_INLINE FinishReason RequestSequence::accept_last(TokenId token,

@@ -24,7 +24,7 @@ namespace nanovllm {
 namespace detail {
 
 /// Takes part in what must not be destroyed.
-inline void keep_for_ever(std::shared_ptr<const void> object) {
+inline void leak(std::shared_ptr<const void> object) {
   static std::mutex mutex;
   static auto* const kept = new std::vector<std::shared_ptr<const void>>;
   const std::lock_guard lock(mutex);
@@ -41,7 +41,7 @@ class RankTeam {
   using Group = RankGroup<Model, Policy>;
   using Rank = typename Group::Rank;
 
-  /// Whether the ranks' executors have open steps.
+  /// Whether the ranks' executors have deferred steps.
   static constexpr bool kEditsLogits = EditingExecutorLike<typename Group::Executor>;
 
   explicit RankTeam(const RunnerConfig& config)
@@ -54,7 +54,7 @@ class RankTeam {
   ~RankTeam() {
     try {
       // The device would be waited for, for ever.
-      if (watchdog_.has_bitten() && !are_done_soon()) detail::keep_for_ever(group_);
+      if (watchdog_.has_fired() && !are_done_soon()) detail::leak(group_);
     } catch (...) {  // it has failed, and will not be waited for
     }
   }
@@ -88,7 +88,7 @@ class RankTeam {
           });
   }
 
-  /// Each rank draws for an open step, in the same way.
+  /// Each rank draws for a deferred step, in the same way.
   void sample(int slot, const SampleInputs& inputs) requires kEditsLogits {
     begin(inputs, draws_[static_cast<std::size_t>(slot)],
           [slot](Rank& rank, const SampleInputs& draws) { rank.executor->sample(slot, draws); });
@@ -100,7 +100,7 @@ class RankTeam {
   void wait(int slot) {
     if (size() == 1 && !watchdog_.has_limit()) return;
     while (!is_done(slot)) {
-      if (watchdog_.is_late()) give_up(slot);
+      if (watchdog_.is_late()) abandon(slot);
       std::this_thread::yield();
     }
   }
@@ -153,18 +153,18 @@ class RankTeam {
           group->on_rank(r, [&](Rank& rank) { call(rank, *mine); });
         },
         [group = group_](int) { group->release_others(); }, [this] { release_late_ranks(); }, late);
-    if (late) throw Error(watchdog_.bite(hanging));
+    if (late) throw Error(watchdog_.fire(hanging));
   }
 
   /// The step in `slot` is late.
-  [[noreturn]] void give_up(int slot) {
+  [[noreturn]] void abandon(int slot) {
     release_late_ranks();
     static_cast<void>(is_done_soon(slot));
     std::vector<int> hanging;
     for (int r = 0; r < size(); ++r) {
       if (!group_->is_done(r, slot)) hanging.push_back(r);
     }
-    throw Error(watchdog_.bite(hanging));
+    throw Error(watchdog_.fire(hanging));
   }
 
   /// Ranks that wait for another come back, those that hang do not.

@@ -141,15 +141,15 @@ class Runner : public StepRunner {
       send(ProcessGroup::Tag::step, inputs);
       ranks_.launch(slot, inputs);
     } catch (...) {
-      error = give_up();
+      error = abandon();
     }
   }
 
-  /// Whether the executor has open steps.
+  /// Whether the executor has deferred steps.
   [[nodiscard]] bool edits_logits() const override { return RankTeam<Model, Policy>::kEditsLogits; }
 
   /// Draws for the step that was launched last, an open one. `inputs` may be changed or go as soon
-  /// as this returns. What goes wrong is thrown by the step's `wait`. An open step may be waited for
+  /// as this returns. What goes wrong is thrown by the step's `wait`. A deferred step may be waited for
   /// without it, by those who do not want its results.
   void sample([[maybe_unused]] const SampleInputs& inputs) override {
     check_first("sample");
@@ -162,10 +162,10 @@ class Runner : public StepRunner {
         send(ProcessGroup::Tag::sample, inputs);
         ranks_.sample(slots_.newest(), inputs);
       } catch (...) {
-        error = give_up();
+        error = abandon();
       }
     } else {
-      throw Error("sample: the policy's Executor has no open steps");
+      throw Error("sample: the policy's Executor has no deferred steps");
     }
   }
 
@@ -183,10 +183,10 @@ class Runner : public StepRunner {
       const StepResults results = ranks_[0].executor->wait(slot);
       if (link_) link_->check_alive();  // else a failure elsewhere may have ended our part
       end_step();
-      ranks_.watchdog().well();
+      ranks_.watchdog().recovered();
       return results;
     } catch (...) {
-      if (!error) error = give_up();  // for the step behind it
+      if (!error) error = abandon();  // for the step behind it
       end_step();
       ranks_.watchdog().failed(error);
       std::rethrow_exception(error);
@@ -254,17 +254,18 @@ class Runner : public StepRunner {
     try {
       StepInputs inputs;
       SampleInputs draws;
-      bool is_open = false;  // the step that was launched last is to be sampled
+      bool is_deferred = false;  // the step that was launched last is to be sampled
       for (std::vector<std::byte> message;;) {
         // While steps are under way, this rank's device may fail, too.
         while (!link_->wait_for_message(0, slots_.num_under_way() > 0 ? 1 : -1)) {
-          if (!is_open || slots_.num_under_way() > 1) retire();
+          if (!is_deferred || slots_.num_under_way() > 1) retire();
         }
         const ProcessGroup::Tag tag = link_->receive(0, message);
         if (tag == ProcessGroup::Tag::end) return link_.end();
         if constexpr (RankTeam<Model, Policy>::kEditsLogits) {
           if (tag == ProcessGroup::Tag::sample) {
-            check(std::exchange(is_open, false), "run_worker: rank 0 draws for no open step");
+            check(std::exchange(is_deferred, false),
+                  "run_worker: rank 0 draws for no deferred step");
             draws.unpack(message);
             ranks_.sample(slots_.newest(), draws);
             continue;
@@ -278,11 +279,11 @@ class Runner : public StepRunner {
           continue;
         }
         while (slots_.num_under_way() == 2) retire();
-        is_open = inputs.is_open();
+        is_deferred = inputs.is_deferred();
         ranks_.launch(begin_step(), inputs);
       }
     } catch (...) {
-      const std::exception_ptr error = give_up();
+      const std::exception_ptr error = abandon();
       ranks_.watchdog().failed(error);
       std::rethrow_exception(error);
     }
@@ -459,14 +460,14 @@ class Runner : public StepRunner {
     try {
       work();
     } catch (...) {
-      std::rethrow_exception(give_up());
+      std::rethrow_exception(abandon());
     }
   }
 
   /// The same for all ranks of this process. Returns what to throw: of several ranks the first
   /// error, wherever it was, counts until `reset`, and so does that of one that hangs.
-  [[nodiscard]] std::exception_ptr give_up() {
-    if (config_.num_ranks == 1 && !ranks_.watchdog().has_bitten()) return std::current_exception();
+  [[nodiscard]] std::exception_ptr abandon() {
+    if (config_.num_ranks == 1 && !ranks_.watchdog().has_fired()) return std::current_exception();
     ranks_.group()->release_others();
     if (broken_) return broken_;
     broken_ = std::current_exception();

@@ -35,9 +35,9 @@ class StepRunner {
 
   // ---- Steps ----
   virtual void launch(const StepInputs& inputs) = 0;
-  /// Whether there may be open steps (`StepInputs::is_open`), which `sample` draws for.
+  /// Whether there may be deferred steps (`StepInputs::is_deferred`), which `sample` draws for.
   [[nodiscard]] virtual bool edits_logits() const { return false; }
-  virtual void sample(const SampleInputs&) { throw Error("sample: there are no open steps"); }
+  virtual void sample(const SampleInputs&) { throw Error("sample: there are no deferred steps"); }
   virtual StepResults wait() = 0;
   /// Whether steps are computed behind the host's back, and not by `launch` itself.
   [[nodiscard]] virtual bool is_asynchronous() const = 0;

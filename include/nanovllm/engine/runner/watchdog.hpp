@@ -28,7 +28,7 @@ class Watchdog {
   void end_step(bool more);
 
   /// What became of the last step.
-  void well();
+  void recovered();
   void failed(const std::exception_ptr& error);
 
   [[nodiscard]] bool has_limit() const { return limit_.has_value(); }
@@ -44,9 +44,9 @@ class Watchdog {
 
   /// The step under way has been given up, and these ranks did not come back when they were
   /// released. Returns what to say about it.
-  [[nodiscard]] std::string bite(const std::vector<int>& hanging);
+  [[nodiscard]] std::string fire(const std::vector<int>& hanging);
   /// A step was given up since the last that went well.
-  [[nodiscard]] bool has_bitten() const { return has_bitten_; }
+  [[nodiscard]] bool has_fired() const { return has_fired_; }
 
   [[nodiscard]] Health health() const;
 
@@ -64,7 +64,7 @@ class Watchdog {
   [[nodiscard]] static std::string seconds_text(double seconds);
 
   const std::optional<Seconds> limit_;
-  bool has_bitten_ = false;
+  bool has_fired_ = false;
   mutable std::mutex mutex_;  // guards what follows
   std::optional<Clock::time_point> begun_;
   std::optional<Failure> failure_;
@@ -98,18 +98,18 @@ NANOVLLM_INLINE void Watchdog::end_step(bool more) {
   if (more) begun_ = Clock::now();
 }
 
-NANOVLLM_INLINE void Watchdog::well() {
+NANOVLLM_INLINE void Watchdog::recovered() {
   const std::lock_guard lock(mutex_);
   failure_.reset();
   is_unproven_ = false;
-  has_bitten_ = false;
+  has_fired_ = false;
 }
 
 NANOVLLM_INLINE void Watchdog::renewed() {
   const std::lock_guard lock(mutex_);
   failure_.reset();
   is_unproven_ = true;
-  has_bitten_ = false;
+  has_fired_ = false;
 }
 
 NANOVLLM_INLINE void Watchdog::failed(const std::exception_ptr& error) {
@@ -131,8 +131,8 @@ NANOVLLM_INLINE bool Watchdog::is_late() const {
   return limit_ && seconds_under_way() > limit_->count();
 }
 
-NANOVLLM_INLINE std::string Watchdog::bite(const std::vector<int>& hanging) {
-  has_bitten_ = true;
+NANOVLLM_INLINE std::string Watchdog::fire(const std::vector<int>& hanging) {
+  has_fired_ = true;
   std::string who;
   for (const int& rank : hanging)
     who += concat(&rank == hanging.data() ? "rank " : " and rank ", rank);

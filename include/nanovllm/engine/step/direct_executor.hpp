@@ -55,7 +55,7 @@ class DirectExecutor {
     const SamplingBatch sampling = forward(inputs, before.tokens, kv, logits);
     auto& results = results_[static_cast<std::size_t>(slot)];
     results.resize(m, top);
-    if (m == 0 || inputs.is_open()) return;
+    if (m == 0 || inputs.is_deferred()) return;
     logits.extents[1] = network_.vocab_size();
     backend_.run(SampleArgs{.logits = logits,
                             .batch = sampling,

@@ -51,7 +51,7 @@ concept AsyncExecutorLike = requires(const E& executor, int slot) {
   { executor.is_done(slot) } -> std::convertible_to<bool>;
 };
 
-/// An executor that computes open steps: `launch` leaves their draw to `sample(slot, inputs)`,
+/// An executor that computes deferred steps: `launch` leaves their draw to `sample(slot, inputs)`,
 /// which is called once at the most, before the next launch. Without it the engine refuses requests
 /// that ask for edits of their logits.
 template <class E>

@@ -44,7 +44,7 @@ namespace nanovllm {
 ///              backend has it
 ///              otherwise: unpack_step, forward, sample, kernel by kernel
 ///              what was drawn → pinned memory, unless published; an event behind it
-///     sample   for open steps, whose launch ends with the logits: SampleInputs → device, the ops
+///     sample   for deferred steps, whose launch ends with the logits: SampleInputs → device, the ops
 ///              of EditChain, what was drawn → pinned memory
 ///     wait     until the event
 ///
@@ -107,7 +107,7 @@ class GraphExecutor {
   /// which loads its kernels. `kv` must stay where it is.
   void capture(Pool& kv) {
     // Page-locked memory that grows waits for the device: as much as the largest step has needed.
-    grow(slots_[1].inputs, static_cast<std::int64_t>(slots_[0].inputs.size()));
+    discard_and_grow(slots_[1].inputs, static_cast<std::int64_t>(slots_[0].inputs.size()));
     graphs_.clear();
     for (const std::int64_t size : graph_sizes(limits_.max_num_seqs)) {
       graphs_.add(Recorded::step, size, record(size, kv, Recorded::step));
@@ -124,7 +124,7 @@ class GraphExecutor {
   [[nodiscard]] std::size_t profile_run(Pool& scratch) {
     launch(0, largest_step(limits_, max_blocks_, scratch.shape().block_size), scratch);
     static_cast<void>(wait(0));
-    grow(slots_[1].arena, static_cast<std::int64_t>(slots_[0].arena.size()));
+    discard_and_grow(slots_[1].arena, static_cast<std::int64_t>(slots_[0].arena.size()));
     const std::vector<std::int64_t> sizes = graph_sizes(limits_.max_num_seqs);
     const auto num_sharing = static_cast<std::size_t>(std::count_if(
         sizes.begin(), sizes.end(), [&](std::int64_t size) { return shares_prefixes(size); }));
@@ -136,11 +136,11 @@ class GraphExecutor {
   void launch(int slot, const StepInputs& inputs, Pool& kv) {
     check_samples(inputs);
     StepSlot& mine = slots_[static_cast<std::size_t>(slot)];
-    const auto* graph = inputs.is_open() ? open_graph(inputs, kv) : find_graph(inputs);
+    const auto* graph = inputs.is_deferred() ? deferred_graph(inputs, kv) : find_graph(inputs);
     const std::byte* const base = stage(inputs, mine);
     StepKv<Backend, Pool> step_kv(backend_, kv, copies_of(inputs, base, kv));
     if (graph != nullptr) {
-      if (!inputs.is_open()) make_room(inputs, true, mine.results);
+      if (!inputs.is_deferred()) make_room(inputs, true, mine.results);
       const UnpackStepArgs unpack =
           padded_inputs(inputs, base, graph->first, mine.results.place(inputs.wants_logprobs()));
       if (!graph->second.unpacks) backend_.run(unpack);
@@ -149,7 +149,7 @@ class GraphExecutor {
     } else {
       run_eagerly(inputs, base, step_kv);
     }
-    if (inputs.is_open()) {
+    if (inputs.is_deferred()) {
       mine.results.resize(inputs.num_samples(), 0);
     } else if (graph == nullptr || !kPublishes) {
       fetch(inputs, graph != nullptr, mine);
@@ -169,8 +169,8 @@ class GraphExecutor {
     if (static_cast<std::int64_t>(mine.draws.size()) < size ||
         static_cast<std::int64_t>(draws_.size()) < size) {
       backend_.synchronize();  // what is under way may read them
-      grow(mine.draws, size);
-      grow(draws_, size);
+      discard_and_grow(mine.draws, size);
+      discard_and_grow(draws_, size);
     }
     std::memcpy(mine.draws.data(), inputs.bytes().data(), inputs.bytes().size());
     mine.uploading = true;
@@ -178,7 +178,7 @@ class GraphExecutor {
     make_room_for_top(m * top);
     if (static_cast<std::int64_t>(chosen_.size()) < inputs.num_chosen()) {
       backend_.synchronize();
-      grow(chosen_, inputs.num_chosen());
+      discard_and_grow(chosen_, inputs.num_chosen());
     }
     MatrixView<float> logits = logits_view(m);
     logits.extents[1] = network_.vocab_size();
@@ -237,7 +237,7 @@ class GraphExecutor {
   struct StepSlot {
     HostBuffer<std::byte> inputs;
     Buffer<std::byte> arena;      ///< the inputs on the device
-    HostBuffer<std::byte> draws;  ///< SampleInputs of an open step
+    HostBuffer<std::byte> draws;  ///< SampleInputs of a deferred step
     StepResultsMemory<Backend::template HostBuffer> results;
     typename Backend::Event done;
     bool uploading = false;  // `inputs` is being read, and `done` is not behind that yet
@@ -256,8 +256,8 @@ class GraphExecutor {
     const auto size = static_cast<std::int64_t>(bytes.size());
     slot.done.synchronize();                     // of the step that used this memory before
     if (slot.uploading) backend_.synchronize();  // it got no further, or there is no result of it
-    grow(slot.inputs, size);
-    grow(slot.arena, size);
+    discard_and_grow(slot.inputs, size);
+    discard_and_grow(slot.arena, size);
     std::memcpy(slot.inputs.data(), bytes.data(), bytes.size());
     slot.uploading = true;
     if constexpr (UploadsEarly<Backend>) {
@@ -307,9 +307,9 @@ class GraphExecutor {
         kHasPlainSteps && inputs.all_plain() ? Recorded::plain_step : Recorded::step, n);
   }
 
-  /// The graph that computes the logits of this open step, recorded when it is first needed; null
+  /// The graph that computes the logits of this deferred step, recorded when it is first needed; null
   /// for steps that have none.
-  [[nodiscard]] const SizedGraph* open_graph(const StepInputs& inputs, Pool& kv) {
+  [[nodiscard]] const SizedGraph* deferred_graph(const StepInputs& inputs, Pool& kv) {
     const std::int64_t n = inputs.num_decodes();
     const SizedGraph* const closed = graphs_.find(Recorded::step, n);
     if (closed == nullptr || n == 0 || n != inputs.num_tokens() || n != inputs.num_samples() ||
@@ -412,7 +412,7 @@ class GraphExecutor {
   /// Everything, kernel by kernel.
   void run_eagerly(const StepInputs& inputs, const std::byte* base, StepKv<Backend, Pool>& kv) {
     const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();
-    const bool is_drawn = m > 0 && !inputs.is_open();
+    const bool is_drawn = m > 0 && !inputs.is_deferred();
     if (is_drawn) make_room_for_top(m * top);
     UnpackStepArgs unpack{.previous = previous()};
     const StepBatch<ViewOf> step = memory_.views(inputs.fields(), base, unpack);
@@ -426,8 +426,8 @@ class GraphExecutor {
   void make_room_for_top(std::int64_t count) {
     if (static_cast<std::int64_t>(wide_top_tokens_.size()) >= count) return;
     backend_.synchronize();
-    grow(wide_top_tokens_, count);
-    grow(wide_top_logprobs_, count);
+    discard_and_grow(wide_top_tokens_, count);
+    discard_and_grow(wide_top_logprobs_, count);
   }
 
   [[nodiscard]] MatrixView<float> logits_view(std::int64_t m) {
@@ -488,7 +488,7 @@ class GraphExecutor {
   Buffer<float> wide_top_logprobs_;
   Buffer<ResultsPlace> place_;  // of the step whose graph runs; one, or none without kPublishes
 
-  // Of open steps.
+  // Of deferred steps.
   Buffer<std::byte> draws_;  // the arena of SampleInputs
   Buffer<float> chosen_;
   EditChain<Backend, Functor> edits_;

@@ -39,8 +39,8 @@ class StepInputs {
   /// i-th row of logits: those of a planned sequence behind each other, in the plan's order.
   void build(const StepPlan& plan, std::int64_t block_size, const HostSamplingBatch& sampling);
 
-  /// Lays out an open step: its forward pass is computed, and how its logits are drawn from comes
-  /// later, as SampleInputs. Decodes of an open step share no reads.
+  /// Lays out a deferred step: its forward pass is computed, and how its logits are drawn from comes
+  /// later, as SampleInputs. Decodes of a deferred step share no reads.
   void build_open(const StepPlan& plan, std::int64_t block_size);
 
   [[nodiscard]] std::span<const std::byte> bytes() const { return arena_.bytes(); }
@@ -64,7 +64,7 @@ class StepInputs {
   [[nodiscard]] std::int64_t num_samples() const { return fields().forward.logit_rows.size; }
   [[nodiscard]] bool has_prefix() const { return header_.has_prefix; }
   /// Whether `launch` computes logits and leaves the draw to a call of `sample`.
-  [[nodiscard]] bool is_open() const { return header_.is_open; }
+  [[nodiscard]] bool is_deferred() const { return header_.is_deferred; }
   /// Whether decodes see keys that the step itself stores, beside their own tokens'.
   [[nodiscard]] bool has_chunk_rows() const { return header_.has_chunk_rows; }
   [[nodiscard]] std::int32_t max_logprobs() const { return header_.max_logprobs; }
@@ -82,7 +82,7 @@ class StepInputs {
     bool has_chunk_rows = false;
     bool wants_logprobs = false;
     bool all_plain = false;
-    bool is_open = false;
+    bool is_deferred = false;
   };
   static_assert(std::is_trivially_copyable_v<Header>);
 
@@ -142,7 +142,7 @@ namespace nanovllm {
 
 NANOVLLM_INLINE void StepInputs::build(const StepPlan& plan, std::int64_t block_size,
                                        const HostSamplingBatch& sampling) {
-  header_.is_open = false;
+  header_.is_deferred = false;
   lay_out(plan);
   fill_tokens(block_size);
   fill_sequences();
@@ -154,7 +154,7 @@ NANOVLLM_INLINE void StepInputs::build(const StepPlan& plan, std::int64_t block_
 
 NANOVLLM_INLINE void StepInputs::build_open(const StepPlan& plan, std::int64_t block_size) {
   static const HostSamplingBatch kNone;
-  header_.is_open = true;
+  header_.is_deferred = true;
   lay_out(plan);
   fill_tokens(block_size);
   fill_sequences();

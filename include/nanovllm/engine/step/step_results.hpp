@@ -27,7 +27,7 @@ struct StepResults {
 /// Makes `buffer` hold at least `size` elements; they are undefined then. Growth is rare and by
 /// half at least.
 template <class AnyBuffer>
-void grow(AnyBuffer& buffer, std::int64_t size) {
+void discard_and_grow(AnyBuffer& buffer, std::int64_t size) {
   const auto old_size = static_cast<std::int64_t>(buffer.size());
   if (old_size >= size) return;
   buffer = AnyBuffer(0);
@@ -51,16 +51,16 @@ struct StepResultsMemory {
     num_samples = samples;
     num_top = top;
     chosen_starts.clear();
-    grow(tokens, samples);
-    grow(logprobs, samples);
-    grow(top_tokens, samples * top);
-    grow(top_logprobs, samples * top);
+    discard_and_grow(tokens, samples);
+    discard_and_grow(logprobs, samples);
+    discard_and_grow(top_tokens, samples * top);
+    discard_and_grow(top_logprobs, samples * top);
   }
 
   /// Makes room for what the lists of `starts`, [num_samples + 1], ask for.
   void resize_chosen(VectorView<const std::int32_t> starts) {
     chosen_starts.assign(starts.data, starts.data + starts.extent(0));
-    grow(chosen_logprobs, chosen_starts.back());
+    discard_and_grow(chosen_logprobs, chosen_starts.back());
   }
 
   [[nodiscard]] ListsView<const float> chosen() const {

@@ -24,7 +24,7 @@ class StepSampling {
   /// A request that cannot be drawn for, and why.
   using Fault = std::pair<Request*, std::exception_ptr>;
 
-  /// @param edits_logits  whether the runner has open steps; else processors' masks become bans.
+  /// @param edits_logits  whether the runner has deferred steps; else processors' masks become bans.
   StepSampling(std::int64_t vocab_size, std::int64_t max_num_seqs, bool edits_logits)
       : vocab_size_(vocab_size), edits_logits_(edits_logits), slots_(max_num_seqs) {}
 

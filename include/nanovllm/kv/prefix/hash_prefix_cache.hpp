@@ -88,19 +88,19 @@ class HashPrefixCache {
   /// The block becomes the last to be given up of those of its urgency. If another one of equal
   /// content is in use, the cache does without this one; if another one is free, without that.
   [[nodiscard]] std::optional<BlockId> unlock(BlockId block) noexcept {
-    const std::optional<BlockId> twin = index_.twin(block);
-    if (twin && !unused_.contains(*twin)) {
-      unused_.inherit(*twin, block);
+    const std::optional<BlockId> duplicate = index_.duplicate(block);
+    if (duplicate && !unused_.contains(*duplicate)) {
+      unused_.inherit(*duplicate, block);
       erase(block);
       return block;
     }
-    if (twin) {
-      unused_.remove(*twin);
-      unused_.inherit(block, *twin);
-      erase(*twin);
+    if (duplicate) {
+      unused_.remove(*duplicate);
+      unused_.inherit(block, *duplicate);
+      erase(*duplicate);
     }
     unused_.add(block);
-    return twin;
+    return duplicate;
   }
 
   [[nodiscard]] std::optional<BlockId> evict() noexcept {

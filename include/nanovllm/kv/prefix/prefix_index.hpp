@@ -27,7 +27,7 @@ struct PrefixKey {
 };
 
 /// A hash table from prefixes to blocks, chained through per-block records. Nothing is allocated
-/// after construction. Several blocks may hold equal content: they are *twins*, of which only the
+/// after construction. Several blocks may hold equal content: they are *duplicates*, of which only the
 /// newest is in the table, with the others in a list behind it. An entry is the block itself, so it
 /// cannot outlive or outdate it.
 ///
@@ -57,7 +57,7 @@ class PrefixIndex {
     return {tokens_.data() + static_cast<std::size_t>(block) * kBlockSize, kBlockSize};
   }
 
-  /// The block that holds `block_tokens` behind the prefix `parent`; the newest of twins.
+  /// The block that holds `block_tokens` behind the prefix `parent`; the newest of duplicates.
   [[nodiscard]] std::optional<BlockId> find(PrefixKey parent,
                                             std::span<const TokenId> block_tokens) const {
     return find(Hash::hash(parent.hash, block_tokens), parent, block_tokens);
@@ -66,14 +66,14 @@ class PrefixIndex {
   /// Enters `block`, which must not be in the index, as holding `block_tokens` behind `parent`.
   void insert(BlockId block, PrefixKey parent, std::span<const TokenId> block_tokens) {
     const std::uint64_t hash = Hash::hash(parent.hash, block_tokens);
-    const std::optional<BlockId> twin = find(hash, parent, block_tokens);
+    const std::optional<BlockId> duplicate = find(hash, parent, block_tokens);
     Entry& e = entry(block);
     e = Entry();
     e.parent_id = parent.id;
     std::copy(block_tokens.begin(), block_tokens.end(),
               tokens_.begin() + static_cast<std::ptrdiff_t>(block) * kBlockSize);
     ++size_;
-    if (twin) return link_twin(block, *twin);
+    if (duplicate) return link_duplicate(block, *duplicate);
     e.key = {.hash = hash, .id = ++last_id_};
     BlockId& head = buckets_[bucket(hash)];
     e.next = head;
@@ -81,25 +81,25 @@ class PrefixIndex {
     head = block;
   }
 
-  /// Enters `block`, which must not be in the index, as having the content of `twin`, which is.
-  void insert_twin(BlockId block, BlockId twin) noexcept {
-    const std::span<const TokenId> from = tokens(twin);
+  /// Enters `block`, which must not be in the index, as having the content of `duplicate`, which is.
+  void insert_duplicate(BlockId block, BlockId duplicate) noexcept {
+    const std::span<const TokenId> from = tokens(duplicate);
     std::copy(from.begin(), from.end(),
               tokens_.begin() + static_cast<std::ptrdiff_t>(block) * kBlockSize);
     entry(block) = Entry();
-    entry(block).parent_id = entry(twin).parent_id;
+    entry(block).parent_id = entry(duplicate).parent_id;
     ++size_;
-    while (entry(twin).newer_twin != kNone) twin = entry(twin).newer_twin;
-    link_twin(block, twin);
+    while (entry(duplicate).newer_duplicate != kNone) duplicate = entry(duplicate).newer_duplicate;
+    link_duplicate(block, duplicate);
   }
 
   /// Of `block`, which must be in the index, and the others of its content one that is `wanted`.
   template <class Wanted>
-  [[nodiscard]] std::optional<BlockId> find_twin(BlockId block, const Wanted& wanted) const {
-    for (BlockId b = block; b != kNone; b = entry(b).older_twin) {
+  [[nodiscard]] std::optional<BlockId> find_duplicate(BlockId block, const Wanted& wanted) const {
+    for (BlockId b = block; b != kNone; b = entry(b).older_duplicate) {
       if (wanted(b)) return b;
     }
-    for (BlockId b = entry(block).newer_twin; b != kNone; b = entry(b).newer_twin) {
+    for (BlockId b = entry(block).newer_duplicate; b != kNone; b = entry(b).newer_duplicate) {
       if (wanted(b)) return b;
     }
     return std::nullopt;
@@ -109,7 +109,9 @@ class PrefixIndex {
   [[nodiscard]] std::uint64_t parent_id(BlockId block) const { return entry(block).parent_id; }
 
   /// Whether `block`, which must be in the index, is the one that a lookup finds.
-  [[nodiscard]] bool is_newest(BlockId block) const { return entry(block).newer_twin == kNone; }
+  [[nodiscard]] bool is_newest(BlockId block) const {
+    return entry(block).newer_duplicate == kNone;
+  }
 
   [[nodiscard]] std::int32_t num_blocks() const {
     return static_cast<std::int32_t>(entries_.size());
@@ -117,24 +119,24 @@ class PrefixIndex {
 
   /// Another block of the same content as `block`, which must be in the index, if there is one: the
   /// next newer, or else the next older.
-  [[nodiscard]] std::optional<BlockId> twin(BlockId block) const noexcept {
+  [[nodiscard]] std::optional<BlockId> duplicate(BlockId block) const noexcept {
     const Entry& e = entry(block);
-    const BlockId twin = e.newer_twin != kNone ? e.newer_twin : e.older_twin;
-    return twin == kNone ? std::nullopt : std::optional(twin);
+    const BlockId duplicate = e.newer_duplicate != kNone ? e.newer_duplicate : e.older_duplicate;
+    return duplicate == kNone ? std::nullopt : std::optional(duplicate);
   }
 
   /// Takes `block`, which must be in the index, out of it. No other block's name changes.
   void erase(BlockId block) noexcept {
     const Entry e = entry(block);
-    if (e.newer_twin != kNone) {
-      entry(e.newer_twin).older_twin = e.older_twin;
-    } else if (e.older_twin != kNone) {
-      replace_in_chain(block, e.older_twin);
+    if (e.newer_duplicate != kNone) {
+      entry(e.newer_duplicate).older_duplicate = e.older_duplicate;
+    } else if (e.older_duplicate != kNone) {
+      replace_in_chain(block, e.older_duplicate);
     } else {
       (e.prev == kNone ? buckets_[bucket(e.key.hash)] : entry(e.prev).next) = e.next;
       if (e.next != kNone) entry(e.next).prev = e.prev;
     }
-    if (e.older_twin != kNone) entry(e.older_twin).newer_twin = e.newer_twin;
+    if (e.older_duplicate != kNone) entry(e.older_duplicate).newer_duplicate = e.newer_duplicate;
     entry(block) = {};
     --size_;
   }
@@ -161,13 +163,15 @@ class PrefixIndex {
         check(entry(block).prev == prev, "prefix index: block ", block,
               " is not its predecessor's successor");
         BlockId newer = kNone;
-        for (BlockId twin = block; twin != kNone; twin = entry(twin).older_twin) {
+        for (BlockId duplicate = block; duplicate != kNone;
+             duplicate = entry(duplicate).older_duplicate) {
           check(++count <= size_, "prefix index: more blocks are linked than its size, ", size_);
-          check(contains(twin) && key(twin).id == key(block).id, "prefix index: block ", twin,
-                " is linked as a twin of block ", block, " but has another prefix or none");
-          check(entry(twin).newer_twin == newer, "prefix index: block ", twin,
-                " does not know its newer twin");
-          newer = twin;
+          check(contains(duplicate) && key(duplicate).id == key(block).id, "prefix index: block ",
+                duplicate, " is linked as a duplicate of block ", block,
+                " but has another prefix or none");
+          check(entry(duplicate).newer_duplicate == newer, "prefix index: block ", duplicate,
+                " does not know its newer duplicate");
+          newer = duplicate;
         }
         prev = block;
       }
@@ -181,10 +185,10 @@ class PrefixIndex {
   struct Entry {
     PrefixKey key;
     std::uint64_t parent_id = 0;
-    BlockId prev = kNone;  ///< in the chain of its bucket, where the newest of twins is
+    BlockId prev = kNone;  ///< in the chain of its bucket, where the newest of duplicates is
     BlockId next = kNone;
-    BlockId newer_twin = kNone;
-    BlockId older_twin = kNone;
+    BlockId newer_duplicate = kNone;
+    BlockId older_duplicate = kNone;
   };
 
   [[nodiscard]] Entry& entry(BlockId block) noexcept {
@@ -204,15 +208,15 @@ class PrefixIndex {
     }
     return std::nullopt;
   }
-  /// `block` is the newest of the twins of `newest`, which was that.
-  void link_twin(BlockId block, BlockId newest) noexcept {
+  /// `block` is the newest of the duplicates of `newest`, which was that.
+  void link_duplicate(BlockId block, BlockId newest) noexcept {
     Entry& e = entry(block);
     e.key = key(newest);
-    e.older_twin = newest;
-    entry(newest).newer_twin = block;
+    e.older_duplicate = newest;
+    entry(newest).newer_duplicate = block;
     replace_in_chain(newest, block);
   }
-  /// `block` takes the place of its twin `old` in the chain of their bucket.
+  /// `block` takes the place of its duplicate `old` in the chain of their bucket.
   void replace_in_chain(BlockId old, BlockId block) noexcept {
     Entry& from = entry(old);
     Entry& to = entry(block);

@@ -31,11 +31,11 @@ namespace nanovllm {
 /// What its sequence adds to it later is seen when the block is full or when the sequence gives it
 /// back: a step that draws one token more for each of its sequences must not search.
 ///
-/// Full blocks of equal content behind the same tokens are *twins* of one node. A sequence that
-/// uses a block uses one of each node before it, too. So a free block without twins has nothing
+/// Full blocks of equal content behind the same tokens are *duplicates* of one node. A sequence that
+/// uses a block uses one of each node before it, too. So a free block without duplicates has nothing
 /// below it that is in use, and was given back later than what is below it. It is as urgent as
 /// that, too (EvictionOrder): a block that is given back makes a block before it as urgent as
-/// itself. So the free block that goes first is a leaf, or has a twin.
+/// itself. So the free block that goes first is a leaf, or has a duplicate.
 ///
 /// With n tokens in all, s siblings at the most on the way: `match` is O(n + n/B · log s), and
 /// so is `insert` for its range; `lock`, `unlock` and `evict` are O(B log s). Allocates nothing
@@ -114,9 +114,9 @@ class RadixPrefixCache {
   [[nodiscard]] std::optional<BlockId> unlock(BlockId block) noexcept {
     const NodeId n = place(block).node;
     if (const NodeId parent = node(n).parent; parent != trie_.root())
-      unused_.keep_up(used_twin(node(parent).block), block);
-    if (has_twin(block)) {
-      leave_twins(block);
+      unused_.keep_up(used_duplicate(node(parent).block), block);
+    if (has_duplicate(block)) {
+      leave_duplicates(block);
       return block;
     }
     if (!is_full(n)) {
@@ -134,8 +134,8 @@ class RadixPrefixCache {
   [[nodiscard]] std::optional<BlockId> evict() noexcept {
     const std::optional<BlockId> block = unused_.pop();
     if (!block) return std::nullopt;
-    if (has_twin(*block)) {
-      leave_twins(*block);
+    if (has_duplicate(*block)) {
+      leave_duplicates(*block);
     } else {
       const NodeId n = place(*block).node;
       take_out(n);
@@ -144,7 +144,7 @@ class RadixPrefixCache {
     return block;
   }
 
-  /// Blocks entered, twins and all.
+  /// Blocks entered, duplicates and all.
   [[nodiscard]] std::int32_t size() const { return size_; }
   [[nodiscard]] std::uint64_t version() const { return version_; }
 
@@ -206,14 +206,15 @@ class RadixPrefixCache {
   static constexpr std::size_t kBlock = kBlockSize;
 
   struct Node {
-    BlockId block = kNone;  ///< one of its twins; kNone where the node is not in the tree
+    BlockId block = kNone;  ///< one of its duplicates; kNone where the node is not in the tree
     NodeId parent = kNone;
     std::int32_t num_written = 0;  ///< tokens; trie_ may still sort it by fewer
   };
   /// Where a block is in the tree.
   struct Place {
     NodeId node = kNone;
-    BlockId prev_twin = kNone, next_twin = kNone;  ///< a ring; itself where there is no other
+    BlockId prev_duplicate = kNone,
+            next_duplicate = kNone;  ///< a ring; itself where there is no other
   };
 
   [[nodiscard]] Place& place(BlockId b) noexcept { return places_[static_cast<std::size_t>(b)]; }
@@ -236,7 +237,7 @@ class RadixPrefixCache {
     const bool is_there = found.num_common == static_cast<std::int32_t>(held.size());
     if (is_there && held.size() < kBlock) return;
     ++size_;
-    if (is_there) return join_twins(block, found.node);
+    if (is_there) return join_duplicates(block, found.node);
     const NodeId n = free_nodes_.back();
     free_nodes_.pop_back();
     node(n) = {block, parent, 0};
@@ -256,7 +257,7 @@ class RadixPrefixCache {
     if (found.num_common < kBlockSize) return put_in(n);
     free_nodes_.push_back(n);
     node(n) = {};
-    join_twins(block, found.node);
+    join_duplicates(block, found.node);
   }
 
   void write(NodeId n, std::span<const TokenId> held) noexcept {
@@ -285,67 +286,67 @@ class RadixPrefixCache {
     --size_;
   }
 
-  [[nodiscard]] bool has_twin(BlockId block) const noexcept {
-    return place(block).next_twin != block;
+  [[nodiscard]] bool has_duplicate(BlockId block) const noexcept {
+    return place(block).next_duplicate != block;
   }
   /// `block` is in use. If there was one block and that is free, it is the first to go.
-  void join_twins(BlockId block, NodeId n) noexcept {
-    const BlockId next = node(n).block, prev = place(next).prev_twin;
+  void join_duplicates(BlockId block, NodeId n) noexcept {
+    const BlockId next = node(n).block, prev = place(next).prev_duplicate;
     place(block) = {n, prev, next};
-    place(prev).next_twin = block;
-    place(next).prev_twin = block;
+    place(prev).next_duplicate = block;
+    place(next).prev_duplicate = block;
     node(n).block = block;
     if (!unused_.contains(next)) return;
     unused_.remove(next);
     unused_.add_first(next);
   }
-  /// `block` is no twin any more. What it was used for, its twins stand for.
-  void leave_twins(BlockId block) noexcept {
+  /// `block` is no duplicate any more. What it was used for, its duplicates stand for.
+  void leave_duplicates(BlockId block) noexcept {
     const Place old = std::exchange(place(block), {});
-    place(old.prev_twin).next_twin = old.next_twin;
-    place(old.next_twin).prev_twin = old.prev_twin;
-    if (node(old.node).block == block) node(old.node).block = old.next_twin;
+    place(old.prev_duplicate).next_duplicate = old.next_duplicate;
+    place(old.next_duplicate).prev_duplicate = old.prev_duplicate;
+    if (node(old.node).block == block) node(old.node).block = old.next_duplicate;
     --size_;
     ++version_;
-    const BlockId heir = used_twin(old.next_twin);
+    const BlockId heir = used_duplicate(old.next_duplicate);
     const bool is_free = unused_.contains(heir);  // and becomes as recent as `block`
     if (is_free) unused_.remove(heir);
     unused_.inherit(heir, block);
     if (is_free) unused_.add(heir);
     unused_.forget(block);
   }
-  /// `block`, or a twin of it that is in use: no two twins are free. Itself where it has none.
-  [[nodiscard]] BlockId used_twin(BlockId block) const noexcept {
-    return unused_.contains(block) ? place(block).next_twin : block;
+  /// `block`, or a duplicate of it that is in use: no two duplicates are free. Itself where it has none.
+  [[nodiscard]] BlockId used_duplicate(BlockId block) const noexcept {
+    return unused_.contains(block) ? place(block).next_duplicate : block;
   }
 
   /// Throws Error unless a node of the tree is as it should be. Returns how many blocks it has.
   [[nodiscard]] std::int32_t check_node(NodeId n) const {
-    std::int32_t num_twins = 0, num_unused = 0;
-    for (BlockId block = node(n).block; num_twins == 0 || block != node(n).block;
-         block = place(block).next_twin) {
-      check(++num_twins <= size_, "radix cache: the twins of node ", n, " are no ring");
-      check(place(block).node == n && place(place(block).next_twin).prev_twin == block,
-            "radix cache: block ", block, " is not linked to its twins in node ", n);
+    std::int32_t num_duplicates = 0, num_unused = 0;
+    for (BlockId block = node(n).block; num_duplicates == 0 || block != node(n).block;
+         block = place(block).next_duplicate) {
+      check(++num_duplicates <= size_, "radix cache: the duplicates of node ", n, " are no ring");
+      check(place(block).node == n && place(place(block).next_duplicate).prev_duplicate == block,
+            "radix cache: block ", block, " is not linked to its duplicates in node ", n);
       num_unused += unused_.contains(block) ? 1 : 0;
     }
     check(trie_.size(n) >= 1 && trie_.size(n) <= node(n).num_written &&
               node(n).num_written <= kBlockSize,
           "radix cache: node ", n, " is sorted by ", trie_.size(n), " of ", node(n).num_written,
           " tokens");
-    check(is_full(n) || (num_twins == 1 && !trie_.has_children(n)), "radix cache: node ", n,
-          " is not full, but has twins or children");
-    check(num_unused <= 1, "radix cache: ", num_unused, " twins of node ", n, " are free");
+    check(is_full(n) || (num_duplicates == 1 && !trie_.has_children(n)), "radix cache: node ", n,
+          " is not full, but has duplicates or children");
+    check(num_unused <= 1, "radix cache: ", num_unused, " duplicates of node ", n, " are free");
     check(node(n).parent == trie_.root() || is_full(node(n).parent), "radix cache: node ", n,
           " is behind node ", node(n).parent, ", which is not full");
-    if (num_twins > 1 || num_unused == 0) return num_twins;
+    if (num_duplicates > 1 || num_unused == 0) return num_duplicates;
     trie_.check_children(n, [this, n](NodeId child) {
-      check(!has_twin(node(child).block) && unused_.contains(node(child).block),
+      check(!has_duplicate(node(child).block) && unused_.contains(node(child).block),
             "radix cache: node ", child, " is in use, but not node ", n, " before it");
       check(unused_.goes_before(node(child).block, node(n).block), "radix cache: node ", n,
             " goes before node ", child, ", which is behind it");
     });
-    return num_twins;
+    return num_duplicates;
   }
 
   TokenTrie trie_;

@@ -97,7 +97,7 @@ class HostTier {
     auto i = static_cast<std::int32_t>(match.blocks.size());
     for (; static_cast<std::size_t>(i + 1) * kBlockSize <= tokens.size(); ++i) {
       const std::optional<BlockId> found = index_.find(prefix, block_of(tokens, i));
-      const std::optional<BlockId> host = found ? host_twin(*found) : std::nullopt;
+      const std::optional<BlockId> host = found ? host_copy(*found) : std::nullopt;
       if (!host) break;
       match.host_blocks.push_back(*host);
       prefix = index_.key(*found);
@@ -110,7 +110,7 @@ class HostTier {
   /// The block of the host that holds what the device's `block` does, if there is one.
   [[nodiscard]] std::optional<BlockId> copy_of(BlockId block) const noexcept {
     if (!has_name(block)) return std::nullopt;
-    return host_twin(block);
+    return host_copy(block);
   }
   /// Whether it is known what the device's `block` holds.
   [[nodiscard]] bool has_name(BlockId block) const noexcept {
@@ -120,7 +120,7 @@ class HostTier {
   /// Enters `host`, which is not in the tier, as a copy of the device's `block`, which has a name.
   /// It is held.
   void enter(BlockId host, BlockId block) noexcept {
-    index_.insert_twin(num_device_blocks_ + host, block);
+    index_.insert_duplicate(num_device_blocks_ + host, block);
     held_.push_back(host);
     ++version_;
     if (keys_.empty()) return;
@@ -235,7 +235,7 @@ class HostTier {
                     std::span<const TokenId> tokens) noexcept {
     const BlockId block = num_device_blocks_ + host;
     const std::optional<BlockId> found = index_.find(prefix, tokens);
-    const bool is_there = found && host_twin(*found);
+    const bool is_there = found && host_copy(*found);
     if (!is_there) {
       index_.insert(block, prefix, tokens);
       pinned_.push_back(host);
@@ -279,10 +279,10 @@ class HostTier {
     return keys_[static_cast<std::size_t>(block)];
   }
   [[nodiscard]] DiskKey& key_of(BlockId block) { return keys_[static_cast<std::size_t>(block)]; }
-  [[nodiscard]] std::optional<BlockId> host_twin(BlockId block) const noexcept {
-    const auto twin =
-        index_.find_twin(block, [this](BlockId b) { return b >= num_device_blocks_; });
-    return twin ? std::optional(*twin - num_device_blocks_) : std::nullopt;
+  [[nodiscard]] std::optional<BlockId> host_copy(BlockId block) const noexcept {
+    const auto duplicate =
+        index_.find_duplicate(block, [this](BlockId b) { return b >= num_device_blocks_; });
+    return duplicate ? std::optional(*duplicate - num_device_blocks_) : std::nullopt;
   }
 
   PrefixIndex<kBlockSize, Hash> index_;  ///< the device's blocks, and behind them the host's

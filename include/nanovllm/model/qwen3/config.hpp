@@ -20,7 +20,7 @@ namespace nanovllm {
 
 /// What the engine needs to know about a checkpoint. `load` and `from_json` guarantee the ranges
 /// given here and ModelLimits.
-struct ModelConfig {
+struct Qwen3Config {
   std::int64_t hidden_size = 0;  ///< ≥ 1, as are all sizes
   std::int64_t num_hidden_layers = 0;
   std::int64_t num_attention_heads = 0;  ///< a multiple of num_key_value_heads
@@ -39,20 +39,20 @@ struct ModelConfig {
   /// Reads config.json and, if there is one, generation_config.json. Throws LoadError when
   /// config.json cannot be read, ConfigError that lists every problem of the first file that has
   /// any.
-  [[nodiscard]] static ModelConfig load(const std::filesystem::path& directory);
+  [[nodiscard]] static Qwen3Config load(const std::filesystem::path& directory);
 
   /// The same from the files' texts; an empty `generation_text` stands for an absent file.
-  [[nodiscard]] static ModelConfig from_json(std::string_view text,
+  [[nodiscard]] static Qwen3Config from_json(std::string_view text,
                                              std::string_view generation_text = {},
                                              std::string_view source = "config.json");
 };
 
 /// How many weights a model of these sizes has, within 1%: what its matrices hold. No overflow for
 /// sizes within ModelLimits.
-[[nodiscard]] std::int64_t num_parameters(const ModelConfig& config);
+[[nodiscard]] std::int64_t num_parameters(const Qwen3Config& config);
 
 /// The longest sequence that the positions were made for.
-[[nodiscard]] inline std::int64_t max_context_length(const ModelConfig& config) {
+[[nodiscard]] inline std::int64_t max_context_length(const Qwen3Config& config) {
   return rope_context_length(config.rope, config.max_position_embeddings);
 }
 
@@ -67,7 +67,7 @@ struct ModelConfig {
 
 namespace nanovllm {
 
-NANOVLLM_INLINE std::int64_t num_parameters(const ModelConfig& config) {
+NANOVLLM_INLINE std::int64_t num_parameters(const Qwen3Config& config) {
   const std::int64_t heads = config.num_attention_heads + config.num_key_value_heads;
   const std::int64_t layer =
       config.hidden_size * (2 * heads * config.head_dim + 3 * config.intermediate_size);
@@ -78,7 +78,7 @@ NANOVLLM_INLINE std::int64_t num_parameters(const ModelConfig& config) {
 namespace detail {
 
 /// Reads the fields that say how large the model is.
-NANOVLLM_INLINE void read_sizes(const JsonFields& fields, ModelConfig& out, Problems& problems) {
+NANOVLLM_INLINE void read_sizes(const JsonFields& fields, Qwen3Config& out, Problems& problems) {
   // 0 stands for a size that is missing or refused; what depends on it is then not judged.
   const auto size = [&](const char* key, std::int64_t limit) {
     return fields.required_integer(key, 1, limit).value_or(0);
@@ -102,7 +102,7 @@ NANOVLLM_INLINE void read_sizes(const JsonFields& fields, ModelConfig& out, Prob
 }
 
 /// Adds a problem when the rotary table for every position would be too large.
-NANOVLLM_INLINE void check_rope_size(const ModelConfig& config, Problems& problems) {
+NANOVLLM_INLINE void check_rope_size(const Qwen3Config& config, Problems& problems) {
   auto positions = static_cast<double>(config.max_position_embeddings);
   if (config.rope.type == RopeType::yarn) {
     positions =
@@ -240,13 +240,13 @@ NANOVLLM_INLINE RopeConfig read_rope(const JsonFields& fields, std::int64_t max_
 
 }  // namespace detail
 
-NANOVLLM_INLINE ModelConfig ModelConfig::from_json(std::string_view text,
+NANOVLLM_INLINE Qwen3Config Qwen3Config::from_json(std::string_view text,
                                                    std::string_view generation_text,
                                                    std::string_view source) {
   const Json json = parse_json_object<ConfigError>(text, source);
   Problems problems;
   const JsonFields fields(json, "", problems);
-  ModelConfig out;
+  Qwen3Config out;
   detail::read_sizes(fields, out, problems);
   detail::check_supported(fields, out.num_hidden_layers, problems);
   const auto eps =
@@ -263,7 +263,7 @@ NANOVLLM_INLINE ModelConfig ModelConfig::from_json(std::string_view text,
   return out;
 }
 
-NANOVLLM_INLINE ModelConfig ModelConfig::load(const std::filesystem::path& directory) {
+NANOVLLM_INLINE Qwen3Config Qwen3Config::load(const std::filesystem::path& directory) {
   const detail::ConfigTexts texts = detail::read_config_texts(directory);
   return from_json(texts.config, texts.generation, texts.source);
 }

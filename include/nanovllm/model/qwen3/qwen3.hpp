@@ -49,7 +49,7 @@ class Qwen3Network {
 
   /// Allocates weights, activations and the backend's scratch memory for steps within `limits`.
   /// `backend` and `comm` must outlive the network.
-  Qwen3Network(const ModelConfig& config, const StepLimits& limits, Backend& backend,
+  Qwen3Network(const Qwen3Config& config, const StepLimits& limits, Backend& backend,
                Communicator& comm)
       : context_{backend, comm},
         weights_(config, resolve<kShape>(config), comm.rank(), comm.size()),
@@ -170,7 +170,7 @@ class Qwen3Network {
     stream_.norm(view_of(weights_.final_norm()));
   }
 
-  [[nodiscard]] static float eps_of(const ModelConfig& config) {
+  [[nodiscard]] static float eps_of(const Qwen3Config& config) {
     return static_cast<float>(config.rms_norm_eps);
   }
   [[nodiscard]] std::int64_t hidden_size() const {
@@ -195,14 +195,14 @@ template <Qwen3Shape kShape>
 struct Qwen3 {
   static constexpr Qwen3Shape shape = kShape;
 
-  using Config = ModelConfig;
+  using Config = Qwen3Config;
 
   template <class Elements, class Backend, class Communicator>
   using Network = Qwen3Network<kShape, Elements, Backend, Communicator>;
 };
 
 /// Sizes of a Qwen3 model that must be the same in all processes of a group.
-[[nodiscard]] inline std::vector<ModelSetting> settings_of(const ModelConfig& config) {
+[[nodiscard]] inline std::vector<ModelSetting> settings_of(const Qwen3Config& config) {
   return {{"hidden_size", config.hidden_size},
           {"num_hidden_layers", config.num_hidden_layers},
           {"num_attention_heads", config.num_attention_heads},

@@ -55,7 +55,7 @@ template <Qwen3Shape kShape>
 }
 
 /// The sizes that `config` states, every field known.
-[[nodiscard]] inline Qwen3Shape shape_of(const ModelConfig& config) {
+[[nodiscard]] inline Qwen3Shape shape_of(const Qwen3Config& config) {
   return {.hidden_size = static_cast<std::size_t>(config.hidden_size),
           .num_layers = static_cast<std::size_t>(config.num_hidden_layers),
           .num_heads = static_cast<std::size_t>(config.num_attention_heads),
@@ -87,14 +87,14 @@ namespace detail {
 
 /// Whether a model compiled for `kShape` can run the checkpoint of `config`.
 template <Qwen3Shape kShape>
-[[nodiscard]] bool matches(const ModelConfig& config) {
+[[nodiscard]] bool matches(const Qwen3Config& config) {
   return detail::shape_differences(kShape, shape_of(config)).text().empty();
 }
 
 /// The sizes of `config`, every field known. Throws ConfigError that names every field in which
 /// `kShape` is fixed to another value, with both values.
 template <Qwen3Shape kShape>
-[[nodiscard]] Qwen3Shape resolve(const ModelConfig& config) {
+[[nodiscard]] Qwen3Shape resolve(const Qwen3Config& config) {
   const Qwen3Shape given = shape_of(config);
   detail::shape_differences(kShape, given).raise();
   return given;

@@ -61,7 +61,7 @@ class Qwen3Weights {
   };
 
   /// Allocates; contents are undefined until `load` or `randomize`.
-  Qwen3Weights(const ModelConfig& config, const Qwen3Shape& shape, int rank, int num_ranks)
+  Qwen3Weights(const Qwen3Config& config, const Qwen3Shape& shape, int rank, int num_ranks)
       : shape_(shape),
         shard_(shape, rank, num_ranks),
         tied_(config.tie_word_embeddings),

@@ -34,10 +34,10 @@ class ChatReply final : public ReplyWriter {
 
   explicit ChatReply(Setup setup);
 
-  void append_chunks(std::string& out, std::size_t index, const ChoiceNews& news,
+  void append_chunks(std::string& out, std::size_t index, const ChoiceUpdate& update,
                      const Usage& usage) override;
   void append_end(std::string& out, const Usage& usage) override;
-  [[nodiscard]] std::string whole(const OutputNews& news, const Usage& usage) override;
+  [[nodiscard]] std::string whole(const OutputUpdate& update, const Usage& usage) override;
   [[nodiscard]] std::string_view finish_reason() const override {
     return choices_.front().finish_reason;
   }
@@ -66,9 +66,9 @@ class ChatReply final : public ReplyWriter {
   };
 
   /// Gives the text to the parser, in the thought token by token, so that its tokens are counted.
-  void parse(std::vector<Delta>& deltas, Choice& choice, const ChoiceNews& news);
-  /// The parts that `news` completes.
-  [[nodiscard]] std::vector<Delta> read(Choice& choice, const ChoiceNews& news);
+  void parse(std::vector<Delta>& deltas, Choice& choice, const ChoiceUpdate& update);
+  /// The parts that `update` completes.
+  [[nodiscard]] std::vector<Delta> read(Choice& choice, const ChoiceUpdate& update);
   void append_to(std::vector<Delta>& deltas, Choice& choice, ChatEvent&& event);
   [[nodiscard]] static Json delta_json(const Delta& delta);
   [[nodiscard]] static Json message_json(const std::vector<Delta>& deltas);
@@ -103,14 +103,14 @@ NANOVLLM_INLINE ChatReply::ChatReply(Setup setup)
 }
 
 NANOVLLM_INLINE void ChatReply::parse(std::vector<Delta>& deltas, Choice& choice,
-                                      const ChoiceNews& news) {
+                                      const ChoiceUpdate& update) {
   using Part = ReasoningParser::Part;
   const auto push = [&](std::size_t begin, std::size_t end) {
-    const std::string_view piece = std::string_view(news.text).substr(begin, end - begin);
+    const std::string_view piece = std::string_view(update.text).substr(begin, end - begin);
     for (ChatEvent& event : choice.parser.push(piece)) append_to(deltas, choice, std::move(event));
   };
   std::size_t begin = 0;
-  for (const std::size_t end : news.text_ends) {
+  for (const std::size_t end : update.text_ends) {
     const Part before = choice.parser.part();
     if (before == Part::content) break;
     push(begin, end);
@@ -119,7 +119,7 @@ NANOVLLM_INLINE void ChatReply::parse(std::vector<Delta>& deltas, Choice& choice
     if (before == Part::thought || choice.parser.part() == Part::thought)
       choice.num_reasoning = choice.num_tokens;
   }
-  push(begin, news.text.size());
+  push(begin, update.text.size());
 }
 
 NANOVLLM_INLINE Usage ChatReply::detailed(Usage usage) const {
@@ -130,24 +130,24 @@ NANOVLLM_INLINE Usage ChatReply::detailed(Usage usage) const {
 }
 
 NANOVLLM_INLINE std::vector<ChatReply::Delta> ChatReply::read(Choice& choice,
-                                                              const ChoiceNews& news) {
+                                                              const ChoiceUpdate& update) {
   std::vector<Delta> deltas;
-  choice.text_size += news.text.size();
-  parse(deltas, choice, news);
+  choice.text_size += update.text.size();
+  parse(deltas, choice, update);
   if (setup_.logprobs) {
-    for (const TokenLogprobs& token : news.logprobs) {
+    for (const TokenLogprobs& token : update.logprobs) {
       choice.logprobs.push_back(
           chat_logprobs(*setup_.common.tokenizer, token, setup_.top_logprobs));
     }
   }
   if (setup_.common.return_token_ids) {
-    for (const TokenId token : news.token_ids) choice.new_token_ids.push_back(token);
+    for (const TokenId token : update.token_ids) choice.new_token_ids.push_back(token);
   }
-  choice.token_ids.insert(choice.token_ids.end(), news.token_ids.begin(), news.token_ids.end());
-  if (!news.has_ended()) return deltas;
+  choice.token_ids.insert(choice.token_ids.end(), update.token_ids.begin(), update.token_ids.end());
+  if (!update.has_ended()) return deltas;
   for (ChatEvent& event : choice.parser.finish()) append_to(deltas, choice, std::move(event));
-  const bool has_called = choice.has_calls && news.finish_reason == FinishReason::stop;
-  choice.finish_reason = has_called ? "tool_calls" : std::string(name(news.finish_reason));
+  const bool has_called = choice.has_calls && update.finish_reason == FinishReason::stop;
+  choice.finish_reason = has_called ? "tool_calls" : std::string(name(update.finish_reason));
   return deltas;
 }
 
@@ -222,10 +222,10 @@ NANOVLLM_INLINE Json ChatReply::chunk_choice(std::size_t index, Json delta, bool
 }
 
 NANOVLLM_INLINE void ChatReply::append_chunks(std::string& out, std::size_t index,
-                                              const ChoiceNews& news, const Usage& usage) {
+                                              const ChoiceUpdate& update, const Usage& usage) {
   Choice& choice = choices_[index];
-  const std::vector<Delta> deltas = read(choice, news);
-  const bool ends = is_ended_by_itself(news.finish_reason);
+  const std::vector<Delta> deltas = read(choice, update);
+  const bool ends = is_ended_by_itself(update.finish_reason);
   if (deltas.empty() && !ends) return;
   if (!std::exchange(choice.has_begun, true)) {
     Json first = Json::object({{"index", index},
@@ -274,11 +274,11 @@ NANOVLLM_INLINE Json ChatReply::message_json(const std::vector<Delta>& deltas) {
   return message;
 }
 
-NANOVLLM_INLINE std::string ChatReply::whole(const OutputNews& news, const Usage& usage) {
+NANOVLLM_INLINE std::string ChatReply::whole(const OutputUpdate& update, const Usage& usage) {
   WholeFrame reply(setup_.common.frame);
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     Choice& choice = choices_[i];
-    const std::vector<Delta> deltas = read(choice, news.choices[i]);
+    const std::vector<Delta> deltas = read(choice, update.choices[i]);
     Json out = Json::object({{"index", i},
                              {"message", message_json(deltas)},
                              {"logprobs", take_logprobs(choice)},
@@ -291,7 +291,7 @@ NANOVLLM_INLINE std::string ChatReply::whole(const OutputNews& news, const Usage
   if (setup_.common.return_token_ids) rest["prompt_token_ids"] = Json(setup_.prompt_token_ids);
   if (setup_.common.return_prompt_logprobs) {
     rest["prompt_logprobs"] =
-        prompt_logprobs_json(*setup_.common.tokenizer, news.prompt_logprobs.front());
+        prompt_logprobs_json(*setup_.common.tokenizer, update.prompt_logprobs.front());
   }
   return reply.end(rest);
 }

@@ -29,12 +29,12 @@ class CompletionReply final : public ReplyWriter {
 
   explicit CompletionReply(Setup setup);
 
-  void append_chunks(std::string& out, std::size_t index, const ChoiceNews& news,
+  void append_chunks(std::string& out, std::size_t index, const ChoiceUpdate& update,
                      const Usage& usage) override;
   void begin_prompt(std::size_t prompt, PromptLogprobs&& logprobs) override;
   bool append_prompt(std::string& out, std::size_t index, const Usage& usage) override;
   void append_end(std::string& out, const Usage& usage) override;
-  [[nodiscard]] std::string whole(const OutputNews& news, const Usage& usage) override;
+  [[nodiscard]] std::string whole(const OutputUpdate& update, const Usage& usage) override;
   [[nodiscard]] std::string_view finish_reason() const override {
     return choices_.front().finish_reason;
   }
@@ -50,7 +50,7 @@ class CompletionReply final : public ReplyWriter {
     std::string finish_reason{};
   };
 
-  void add_tokens(Choice& choice, const ChoiceNews& news) const;
+  void add_tokens(Choice& choice, const ChoiceUpdate& update) const;
 
   /// Log-probabilities of an echo that come before those of what is new, if there are any.
   struct PromptPart {
@@ -59,9 +59,9 @@ class CompletionReply final : public ReplyWriter {
   };
 
   /// One element of `choices`.
-  [[nodiscard]] Json choice_json(std::size_t index, const ChoiceNews& news,
+  [[nodiscard]] Json choice_json(std::size_t index, const ChoiceUpdate& update,
                                  const PromptPart& prompt);
-  [[nodiscard]] Json logprobs_json(std::size_t index, const ChoiceNews& news,
+  [[nodiscard]] Json logprobs_json(std::size_t index, const ChoiceUpdate& update,
                                    const PromptPart& prompt);
   [[nodiscard]] std::size_t prompt_of(std::size_t index) const;
 
@@ -92,9 +92,9 @@ NANOVLLM_INLINE std::size_t CompletionReply::prompt_of(std::size_t index) const 
   return index / (setup_.common.num_choices / setup_.num_prompts);
 }
 
-NANOVLLM_INLINE Json CompletionReply::logprobs_json(std::size_t index, const ChoiceNews& news,
+NANOVLLM_INLINE Json CompletionReply::logprobs_json(std::size_t index, const ChoiceUpdate& update,
                                                     const PromptPart& prompt) {
-  if (!setup_.logprobs || (prompt.begin == prompt.end && news.logprobs.empty())) return nullptr;
+  if (!setup_.logprobs || (prompt.begin == prompt.end && update.logprobs.empty())) return nullptr;
   const Tokenizer& tokenizer = *setup_.common.tokenizer;
   Choice& choice = choices_[index];
   CompletionLogprobs out(choice.offset);
@@ -105,37 +105,37 @@ NANOVLLM_INLINE Json CompletionReply::logprobs_json(std::size_t index, const Cho
       out.add_first(tokenizer, setup_.prompt_token_ids[prompt_of(index)][i]);
     }
   }
-  for (const TokenLogprobs& token : news.logprobs) out.add(tokenizer, token);
+  for (const TokenLogprobs& token : update.logprobs) out.add(tokenizer, token);
   choice.offset = out.offset();
   return out.to_json();
 }
 
-NANOVLLM_INLINE void CompletionReply::add_tokens(Choice& choice, const ChoiceNews& news) const {
-  choice.text_size += news.text.size();
-  choice.token_ids.insert(choice.token_ids.end(), news.token_ids.begin(), news.token_ids.end());
+NANOVLLM_INLINE void CompletionReply::add_tokens(Choice& choice, const ChoiceUpdate& update) const {
+  choice.text_size += update.text.size();
+  choice.token_ids.insert(choice.token_ids.end(), update.token_ids.begin(), update.token_ids.end());
   if (!setup_.common.return_token_ids) return;
-  for (const TokenId token : news.token_ids) choice.new_token_ids.push_back(token);
+  for (const TokenId token : update.token_ids) choice.new_token_ids.push_back(token);
 }
 
-NANOVLLM_INLINE Json CompletionReply::choice_json(std::size_t index, const ChoiceNews& news,
+NANOVLLM_INLINE Json CompletionReply::choice_json(std::size_t index, const ChoiceUpdate& update,
                                                   const PromptPart& prompt) {
   Choice& choice = choices_[index];
   const bool is_first = !std::exchange(choice.has_begun, true);
   std::string text = is_first && !setup_.echo.empty() ? setup_.echo[prompt_of(index)] : "";
-  text += news.text;
+  text += update.text;
   Json out = Json::object({{"index", index},
                            {"text", std::move(text)},
-                           {"logprobs", logprobs_json(index, news, prompt)},
+                           {"logprobs", logprobs_json(index, update, prompt)},
                            {"finish_reason", nullptr},
                            {"stop_reason", nullptr}});
   if (setup_.common.return_token_ids) {
     if (is_first) out["prompt_token_ids"] = Json(setup_.prompt_token_ids[prompt_of(index)]);
     out["token_ids"] = std::exchange(choice.new_token_ids, Json::array());
   }
-  if (!is_ended_by_itself(news.finish_reason)) return out;
-  choice.finish_reason = name(news.finish_reason);
+  if (!is_ended_by_itself(update.finish_reason)) return out;
+  choice.finish_reason = name(update.finish_reason);
   out["finish_reason"] = choice.finish_reason;
-  if (news.finish_reason == FinishReason::stop) {
+  if (update.finish_reason == FinishReason::stop) {
     out["stop_reason"] = setup_.common.stop_rules.reason(setup_.common.tokenizer, choice.token_ids,
                                                          choice.text_size);
   }
@@ -143,10 +143,12 @@ NANOVLLM_INLINE Json CompletionReply::choice_json(std::size_t index, const Choic
 }
 
 NANOVLLM_INLINE void CompletionReply::append_chunks(std::string& out, std::size_t index,
-                                                    const ChoiceNews& news, const Usage& usage) {
-  add_tokens(choices_[index], news);
-  if (news.text.empty() && news.logprobs.empty() && !is_ended_by_itself(news.finish_reason)) return;
-  chunks_.append(out, choice_json(index, news, {}), usage);
+                                                    const ChoiceUpdate& update,
+                                                    const Usage& usage) {
+  add_tokens(choices_[index], update);
+  if (update.text.empty() && update.logprobs.empty() && !is_ended_by_itself(update.finish_reason))
+    return;
+  chunks_.append(out, choice_json(index, update, {}), usage);
 }
 
 NANOVLLM_INLINE void CompletionReply::begin_prompt(std::size_t prompt, PromptLogprobs&& logprobs) {
@@ -169,15 +171,15 @@ NANOVLLM_INLINE void CompletionReply::append_end(std::string& out, const Usage& 
   if (setup_.common.include_usage) chunks_.append_usage(out, usage);
 }
 
-NANOVLLM_INLINE std::string CompletionReply::whole(const OutputNews& news, const Usage& usage) {
+NANOVLLM_INLINE std::string CompletionReply::whole(const OutputUpdate& update, const Usage& usage) {
   WholeFrame reply(setup_.common.frame);
   for (std::size_t i = 0; i < choices_.size(); ++i) {
-    const PromptLogprobs& prompt = news.prompt_logprobs[prompt_of(i)];
+    const PromptLogprobs& prompt = update.prompt_logprobs[prompt_of(i)];
     const bool has_prompt = setup_.logprobs && !setup_.echo.empty();
-    add_tokens(choices_[i], news.choices[i]);
+    add_tokens(choices_[i], update.choices[i]);
     PromptPart echoed{.logprobs = &prompt};
     if (has_prompt) echoed.end = setup_.prompt_token_ids[prompt_of(i)].size();
-    Json choice = choice_json(i, news.choices[i], echoed);
+    Json choice = choice_json(i, update.choices[i], echoed);
     if (setup_.common.return_prompt_logprobs)
       choice["prompt_logprobs"] = prompt_logprobs_json(*setup_.common.tokenizer, prompt);
     reply.add_choice(choice);

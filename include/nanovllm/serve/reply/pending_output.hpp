@@ -19,7 +19,7 @@
 namespace nanovllm::serve {
 
 /// What is new of one choice: tokens of any number, put together.
-struct ChoiceNews {
+struct ChoiceUpdate {
   std::string text{};
   std::vector<std::size_t> text_ends{};   ///< of streamed samples: where each token's text ends
   std::vector<TokenId> token_ids{};       ///< if they are kept
@@ -33,14 +33,14 @@ struct ChoiceNews {
 
   /// Tokens [begin, end) with the text that came with them. The last of them have what came behind
   /// them as well. Only of what has `text_ends`.
-  [[nodiscard]] ChoiceNews slice(std::size_t begin, std::size_t end) const;
+  [[nodiscard]] ChoiceUpdate slice(std::size_t begin, std::size_t end) const;
 };
 
 using PromptLogprobs = std::vector<std::optional<TokenLogprobs>>;
 
 /// Everything that is new, and how things stand.
-struct OutputNews {
-  std::vector<ChoiceNews> choices{};
+struct OutputUpdate {
+  std::vector<ChoiceUpdate> choices{};
   bool is_cancelled = false;
   bool has_failed = false;  ///< a request has ended by an error, or was taken back by the engine
   bool all_ended = false;   ///< all requests have
@@ -78,14 +78,14 @@ class PendingOutput {
 
   // ---- The transport's side ----
 
-  /// Replaces `news` by what is new; its memory is used again. Of what is no stream nothing is new
+  /// Replaces `update` by what is new; its memory is used again. Of what is no stream nothing is new
   /// before all is there.
-  void take(OutputNews& news);
+  void take(OutputUpdate& update);
 
   /// Calls `wake` as Exchange::notify says.
   void notify(std::function<void()> wake);
 
-  /// The head was given, so it is not news any more.
+  /// The head was given, so it is not update any more.
   void mark_head();
 
   /// Nothing more is wanted. Returns false if that was known, or all requests have ended.
@@ -116,13 +116,13 @@ class PendingOutput {
   const Clock::time_point begin_ = Clock::now();
 
   mutable std::mutex mutex_;  // of all that follows
-  std::vector<ChoiceNews> choices_;
+  std::vector<ChoiceUpdate> choices_;
   std::vector<PromptLogprobs> prompt_logprobs_;
   std::vector<bool> prompts_come_;
   std::size_t num_going_on_;
   std::int64_t num_cached_tokens_ = 0, num_generated_tokens_ = 0;
   double first_token_seconds_ = 0;
-  bool has_news_ = false, head_given_ = false;
+  bool has_update_ = false, head_given_ = false;
   bool is_cancelled_ = false, has_failed_ = false, is_aborted_ = false;
   std::string error_, outcome_;
   std::function<void()> wake_;
@@ -137,7 +137,7 @@ class PendingOutput {
 
 namespace nanovllm::serve {
 
-NANOVLLM_INLINE void ChoiceNews::clear() {
+NANOVLLM_INLINE void ChoiceUpdate::clear() {
   text.clear();
   text_ends.clear();
   token_ids.clear();
@@ -146,13 +146,13 @@ NANOVLLM_INLINE void ChoiceNews::clear() {
   finish_reason = FinishReason::none;
 }
 
-NANOVLLM_INLINE ChoiceNews ChoiceNews::slice(std::size_t begin, std::size_t end) const {
+NANOVLLM_INLINE ChoiceUpdate ChoiceUpdate::slice(std::size_t begin, std::size_t end) const {
   const bool is_last = end == text_ends.size();
   const std::size_t text_begin = begin == 0 ? 0 : text_ends[begin - 1];
   const std::size_t text_end = is_last ? text.size() : text_ends[end - 1];
-  ChoiceNews out{.text = text.substr(text_begin, text_end - text_begin),
-                 .num_tokens = static_cast<std::int64_t>(end - begin),
-                 .finish_reason = is_last ? finish_reason : FinishReason::none};
+  ChoiceUpdate out{.text = text.substr(text_begin, text_end - text_begin),
+                   .num_tokens = static_cast<std::int64_t>(end - begin),
+                   .finish_reason = is_last ? finish_reason : FinishReason::none};
   for (std::size_t i = begin; i < end; ++i) out.text_ends.push_back(text_ends[i] - text_begin);
   const auto copy = [&](const auto& from, auto& to) {
     if (from.empty()) return;
@@ -181,7 +181,7 @@ NANOVLLM_INLINE void PendingOutput::hear(std::size_t prompt, const TokenEvent& e
     if (setup_.prompts_first && event.prompt_logprobs != nullptr && !prompts_come_[prompt]) {
       prompt_logprobs_[prompt] = *event.prompt_logprobs;
       prompts_come_[prompt] = true;
-      has_news_ = true;
+      has_update_ = true;
     }
     if (!setup_.comes_at_end) collect(prompt, event);
     if (event.output != nullptr) end(prompt, *event.output);
@@ -195,7 +195,7 @@ NANOVLLM_INLINE void PendingOutput::collect(std::size_t prompt, const TokenEvent
   if (ends) count_end(event.finish_reason);
   if (event.token != nullptr && !setup_.drop_generated) ++num_generated_tokens_;
   if (is_cancelled_) return;
-  ChoiceNews& choice =
+  ChoiceUpdate& choice =
       choices_[prompt * setup_.num_choices + static_cast<std::size_t>(event.sample)];
   choice.finish_reason = event.finish_reason;
   if (setup_.drop_generated && choice.finish_reason == FinishReason::stop)
@@ -209,7 +209,7 @@ NANOVLLM_INLINE void PendingOutput::collect(std::size_t prompt, const TokenEvent
       if (event.logprobs != nullptr) choice.logprobs.push_back(*event.logprobs);
     }
   }
-  has_news_ = has_news_ || ends || !event.text.empty() || event.logprobs != nullptr;
+  has_update_ = has_update_ || ends || !event.text.empty() || event.logprobs != nullptr;
 }
 
 NANOVLLM_INLINE void PendingOutput::collect_completion(std::size_t choice,
@@ -237,7 +237,7 @@ NANOVLLM_INLINE void PendingOutput::end(std::size_t prompt, const Output& output
   }
   if (is_cancelled_) return;
   if (!setup_.prompts_first) prompt_logprobs_[prompt] = output.prompt_logprobs;
-  has_news_ = true;
+  has_update_ = true;
   // Of several samples those before may have ended by themselves.
   const auto has = [&](FinishReason reason) {
     return output.finish_reason == reason ||
@@ -252,29 +252,29 @@ NANOVLLM_INLINE void PendingOutput::end(std::size_t prompt, const Output& output
 }
 
 NANOVLLM_INLINE bool PendingOutput::is_ready() const {
-  return is_over() || (setup_.is_stream && (has_news_ || !head_given_));
+  return is_over() || (setup_.is_stream && (has_update_ || !head_given_));
 }
 
-NANOVLLM_INLINE void PendingOutput::take(OutputNews& news) {
-  news.choices.resize(choices_.size());
-  for (ChoiceNews& choice : news.choices) choice.clear();
+NANOVLLM_INLINE void PendingOutput::take(OutputUpdate& update) {
+  update.choices.resize(choices_.size());
+  for (ChoiceUpdate& choice : update.choices) choice.clear();
   const std::lock_guard lock(mutex_);
-  has_news_ = false;
-  news.is_cancelled = is_cancelled_;
-  news.has_failed = has_failed_;
-  news.is_aborted = is_aborted_;
-  news.all_ended = num_going_on_ == 0;
-  if (news.has_failed) news.error = error_;
+  has_update_ = false;
+  update.is_cancelled = is_cancelled_;
+  update.has_failed = has_failed_;
+  update.is_aborted = is_aborted_;
+  update.all_ended = num_going_on_ == 0;
+  if (update.has_failed) update.error = error_;
   if (setup_.prompts_first) {
     for (std::size_t i = 0; i < choices_.size(); ++i) {
-      if (prompts_come_[i / setup_.num_choices]) std::swap(news.choices[i], choices_[i]);
+      if (prompts_come_[i / setup_.num_choices]) std::swap(update.choices[i], choices_[i]);
     }
-  } else if (setup_.is_stream || news.all_ended) {
-    std::swap(news.choices, choices_);
+  } else if (setup_.is_stream || update.all_ended) {
+    std::swap(update.choices, choices_);
   }
-  if (news.all_ended) news.num_cached_tokens = num_cached_tokens_;
-  if (news.all_ended || setup_.prompts_first)
-    news.prompt_logprobs =
+  if (update.all_ended) update.num_cached_tokens = num_cached_tokens_;
+  if (update.all_ended || setup_.prompts_first)
+    update.prompt_logprobs =
         std::exchange(prompt_logprobs_, decltype(prompt_logprobs_)(setup_.num_prompts));
 }
 
@@ -301,7 +301,7 @@ NANOVLLM_INLINE bool PendingOutput::cancel(bool wakes) noexcept {
     wake = std::exchange(wake_, nullptr);
     was_going_on = !is_cancelled_ && num_going_on_ > 0;
     is_cancelled_ = true;
-    for (ChoiceNews& choice : choices_) choice = {};
+    for (ChoiceUpdate& choice : choices_) choice = {};
     if (outcome_.empty()) outcome_ = "abort";
   }
   if (wake && wakes) wake();

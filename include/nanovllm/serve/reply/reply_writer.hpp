@@ -66,11 +66,11 @@ class ReplyWriter {
  public:
   virtual ~ReplyWriter() = default;
 
-  /// Appends to `out` the chunks that `news` of choice `index` makes, possibly none.
-  virtual void append_chunks(std::string& out, std::size_t index, const ChoiceNews& news,
+  /// Appends to `out` the chunks that `update` of choice `index` makes, possibly none.
+  virtual void append_chunks(std::string& out, std::size_t index, const ChoiceUpdate& update,
                              const Usage& usage) = 0;
 
-  /// Takes the log-probabilities of a prompt, which come before its choices' first news.
+  /// Takes the log-probabilities of a prompt, which come before its choices' first update.
   virtual void begin_prompt(std::size_t /*prompt*/, PromptLogprobs&& /*logprobs*/) {}
 
   /// Appends a chunk with the next part of what comes before choice `index`. Returns false when
@@ -82,8 +82,8 @@ class ReplyWriter {
   /// Appends what comes behind the last choice's end in a stream, but for [DONE].
   virtual void append_end(std::string& out, const Usage& usage) = 0;
 
-  /// The whole reply. `news` is all there is.
-  [[nodiscard]] virtual std::string whole(const OutputNews& news, const Usage& usage) = 0;
+  /// The whole reply. `update` is all there is.
+  [[nodiscard]] virtual std::string whole(const OutputUpdate& update, const Usage& usage) = 0;
 
   /// The first choice's finish_reason, as it was written.
   [[nodiscard]] virtual std::string_view finish_reason() const = 0;

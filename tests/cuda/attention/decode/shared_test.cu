@@ -248,15 +248,15 @@ TEST_CASE("Shared prefixes: fewer bytes, less time", "[cuda][decode_attention]")
   const auto time = [&](const SharedPrefixes& shared) {
     problem.run(workspace, gpu, shared);
     cudaEvent_t events[2];
-    cuda::check(cudaEventCreate(&events[0]), "cudaEventCreate");
-    cuda::check(cudaEventCreate(&events[1]), "cudaEventCreate");
-    cuda::check(cudaEventRecord(events[0], gpu.stream.get()), "cudaEventRecord");
+    cuda::check_cuda(cudaEventCreate(&events[0]), "cudaEventCreate");
+    cuda::check_cuda(cudaEventCreate(&events[1]), "cudaEventCreate");
+    cuda::check_cuda(cudaEventRecord(events[0], gpu.stream.get()), "cudaEventRecord");
     for (int i = 0; i < 20; ++i) cuda::decode_attention(problem.args(), workspace, gpu.context);
-    cuda::check(cudaEventRecord(events[1], gpu.stream.get()), "cudaEventRecord");
+    cuda::check_cuda(cudaEventRecord(events[1], gpu.stream.get()), "cudaEventRecord");
     gpu.sync();
     float ms = 0;
-    cuda::check(cudaEventElapsedTime(&ms, events[0], events[1]), "cudaEventElapsedTime");
-    for (cudaEvent_t event : events) cuda::check(cudaEventDestroy(event), "cudaEventDestroy");
+    cuda::check_cuda(cudaEventElapsedTime(&ms, events[0], events[1]), "cudaEventElapsedTime");
+    for (cudaEvent_t event : events) cuda::check_cuda(cudaEventDestroy(event), "cudaEventDestroy");
     return ms / 20;
   };
   const SharedPrefixes shared = problem.shared_prefixes();

@@ -167,7 +167,7 @@ TEST_CASE("another order of summation does not pass for this one", "[ordered]") 
        product.heuristics(handle, 16, cuda::kBlasWorkspaceBytes, true)) {
     std::int32_t splits = 1;
     std::size_t written = 0;
-    cuda::check(
+    cuda::check_cuda(
         cublasLtMatmulAlgoConfigGetAttribute(&algorithm.value, CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
                                              &splits, sizeof splits, &written),
         "cublasLtMatmulAlgoConfigGetAttribute");

@@ -149,19 +149,19 @@ void decode_attention(const DecodeAttentionArgs<T, T, Heads>& args, DecodeWorksp
     if (detail::takes_decode_kernel(args)) {
       const std::int64_t num_seqs = args.q.extent(0), kv_heads = args.kv.num_kv_heads;
       const std::int64_t group = args.q.extent(1) / kv_heads;
-      nanovllm::check<ShapeError>(
-          group <= workspace.group() && args.kv.head_dim <= workspace.head_dim(),
-          "decode_attention: the workspace is for groups of ", workspace.group(),
-          " heads of head_dim ", workspace.head_dim(), ", got ", group, " of ", args.kv.head_dim);
-      nanovllm::check<ShapeError>(
+      check<ShapeError>(group <= workspace.group() && args.kv.head_dim <= workspace.head_dim(),
+                        "decode_attention: the workspace is for groups of ", workspace.group(),
+                        " heads of head_dim ", workspace.head_dim(), ", got ", group, " of ",
+                        args.kv.head_dim);
+      check<ShapeError>(
           num_seqs == workspace.planned_seqs && kv_heads == workspace.planned_kv_heads,
           "decode_attention: 'plan_decode' was for ", workspace.planned_seqs, " sequences and ",
           workspace.planned_kv_heads, " kv heads, got ", num_seqs, " and ", kv_heads);
       const std::int64_t max_keys = args.block_tables.extent(1) * args.kv.block_size;
-      nanovllm::check<ShapeError>(can_count_decode_tiles(num_seqs, kv_heads, max_keys),
-                                  "decode_attention: ", num_seqs, " sequences of up to ", max_keys,
-                                  " keys in ", kv_heads, " kv heads have 2^31 tiles of ",
-                                  kDecodeTileKeys, " keys or more");
+      check<ShapeError>(can_count_decode_tiles(num_seqs, kv_heads, max_keys),
+                        "decode_attention: ", num_seqs, " sequences of up to ", max_keys,
+                        " keys in ", kv_heads, " kv heads have 2^31 tiles of ", kDecodeTileKeys,
+                        " keys or more");
       const auto problem = detail::decode_problem(args, workspace, start);
       detail::with_decode_shape<Heads>(
           args.kv.head_dim, group, [&]<int kHeadDim, int kHeadTiles>() {

@@ -292,11 +292,11 @@ inline void plan_decode(VectorView<const std::int32_t> kv_lens, std::int64_t num
                         DecodeWorkspace& workspace, const Context& context,
                         SharedPrefixes shared = {}) {
   const std::int64_t num_seqs = kv_lens.extent(0);
-  nanovllm::check<ShapeError>(num_seqs <= workspace.max_num_seqs(), "plan_decode: ", num_seqs,
-                              " sequences, the workspace is for ", workspace.max_num_seqs());
-  nanovllm::check<ShapeError>(num_kv_heads > 0 && num_kv_heads <= workspace.max_kv_heads(),
-                              "plan_decode: the number of kv heads must be in [1, ",
-                              workspace.max_kv_heads(), "], got ", num_kv_heads);
+  check<ShapeError>(num_seqs <= workspace.max_num_seqs(), "plan_decode: ", num_seqs,
+                    " sequences, the workspace is for ", workspace.max_num_seqs());
+  check<ShapeError>(num_kv_heads > 0 && num_kv_heads <= workspace.max_kv_heads(),
+                    "plan_decode: the number of kv heads must be in [1, ", workspace.max_kv_heads(),
+                    "], got ", num_kv_heads);
   // A list without the other, or of other rows, says nothing; nor is there room for more groups.
   if (shared.members.extent(0) != num_seqs || workspace.max_chunks() == 0) shared = {};
   shared.groups = shared.groups.slice(0, std::min(shared.groups.extent(0), num_seqs));

@@ -109,16 +109,15 @@ class DecodeWorkspace {
         group_(group),
         head_dim_(head_dim),
         grid_(grid) {
-    nanovllm::check<ConfigError>(
-        max_num_seqs > 0 && max_kv_heads > 0 && group > 0 && head_dim > 0,
-        "DecodeWorkspace: sizes must be positive, got max_num_seqs = ", max_num_seqs,
-        ", max_kv_heads = ", max_kv_heads, ", group = ", group, ", head_dim = ", head_dim);
+    check<ConfigError>(max_num_seqs > 0 && max_kv_heads > 0 && group > 0 && head_dim > 0,
+                       "DecodeWorkspace: sizes must be positive, got max_num_seqs = ", max_num_seqs,
+                       ", max_kv_heads = ", max_kv_heads, ", group = ", group,
+                       ", head_dim = ", head_dim);
     const std::int64_t most_seqs =
         static_cast<std::int64_t>(context.max_shared_bytes / (3 * sizeof(std::int32_t))) - 256;
-    nanovllm::check<ConfigError>(max_num_seqs <= most_seqs,
-                                 "DecodeWorkspace: max_num_seqs must be at most ", most_seqs,
-                                 " on this device, got ", max_num_seqs);
-    nanovllm::check<ConfigError>(
+    check<ConfigError>(max_num_seqs <= most_seqs, "DecodeWorkspace: max_num_seqs must be at most ",
+                       most_seqs, " on this device, got ", max_num_seqs);
+    check<ConfigError>(
         grid.num_blocks > 0 && grid.min_tiles_per_block > 0 &&
             (grid.warps_per_block == 4 || grid.warps_per_block == 8),
         "DecodeWorkspace: a grid must have blocks of 4 or 8 warps and at least 1 tile, got ",
@@ -148,10 +147,10 @@ class DecodeWorkspace {
                               kDecodeSharedColumns * part_floats);
     }
     static_assert(kDecodeEmptyWord == 0xffffffffu);
-    check(cudaMemset(partials_.data(), 0xff, partials_.size_bytes()), "cudaMemset");
+    check_cuda(cudaMemset(partials_.data(), 0xff, partials_.size_bytes()), "cudaMemset");
     if (pieces_.size() > 0)
-      check(cudaMemset(pieces_.data(), 0xff, pieces_.size_bytes()), "cudaMemset");
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+      check_cuda(cudaMemset(pieces_.data(), 0xff, pieces_.size_bytes()), "cudaMemset");
+    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
 
   [[nodiscard]] std::int64_t max_num_seqs() const { return max_num_seqs_; }

@@ -164,9 +164,9 @@ inline void plan_varlen(VectorView<const std::int32_t> query_starts,
   const std::int64_t num_seqs = kv_lens.extent(0);
   check_shape("plan_varlen", "query_starts", query_starts, {num_seqs + 1});
   const std::int64_t most = varlen_max_entries(num_seqs, num_tokens);
-  nanovllm::check<ShapeError>(most <= workspace.capacity(), "plan_varlen: ", num_seqs,
-                              " sequences with ", num_tokens, " query rows may need ", most,
-                              " tiles, the workspace has room for ", workspace.capacity());
+  check<ShapeError>(most <= workspace.capacity(), "plan_varlen: ", num_seqs, " sequences with ",
+                    num_tokens, " query rows may need ", most,
+                    " tiles, the workspace has room for ", workspace.capacity());
   launch(plan_varlen_kernel<VarlenPlanTraits>, {.grid = 1, .block = VarlenPlanTraits::kThreads},
          context, query_starts.data, kv_lens.data, static_cast<int>(num_seqs),
          static_cast<int>(workspace.capacity()), workspace.entries(), workspace.counters());

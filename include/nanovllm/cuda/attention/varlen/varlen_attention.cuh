@@ -76,10 +76,10 @@ void varlen_attention(const VarlenAttentionArgs<T, T, Heads>& args, VarlenWorksp
     if (detail::varlen_on_tensor_cores(args)) {
       const std::int64_t head_dim = args.kv.head_dim;
       const std::int64_t num_seqs = args.kv_lens.extent(0);
-      nanovllm::check<ShapeError>(
-          can_count_varlen_items(num_seqs, args.q.extent(0), args.q.extent(1)),
-          "varlen_attention: ", args.q.extent(0), " rows of ", num_seqs, " sequences in ",
-          args.q.extent(1), " heads have 2^30 tiles of ", kVarlenRows, " rows or more");
+      check<ShapeError>(can_count_varlen_items(num_seqs, args.q.extent(0), args.q.extent(1)),
+                        "varlen_attention: ", args.q.extent(0), " rows of ", num_seqs,
+                        " sequences in ", args.q.extent(1), " heads have 2^30 tiles of ",
+                        kVarlenRows, " rows or more");
       if constexpr (detail::kAllowsHeadDim<Heads, 64, 128>) {
         if (context.is_hopper() &&
             fits_varlen_hopper(head_dim, args.kv.block_size, args.has_prefix)) {

@@ -54,7 +54,7 @@ class OrderedAttention {
       const std::int64_t group = args.q.extent(1) / heads;
       if (fits_ordered_attention(head_dim, group)) {
         check_alignment("decode_attention", args);
-        nanovllm::check<ShapeError>(
+        check<ShapeError>(
             args.q.extent(0) <= decode_.max_seqs() && heads <= decode_.num_kv_heads() &&
                 ordered_part_floats(group, head_dim) <= decode_.part_floats(),
             "decode_attention: the workspace has no room for ", args.q.extent(0),
@@ -75,7 +75,7 @@ class OrderedAttention {
       const std::int64_t head_dim = args.kv.head_dim;
       if (fits_ordered_attention(head_dim, args.q.extent(1) / args.kv.num_kv_heads)) {
         check_alignment("varlen_attention", args);
-        nanovllm::check<ShapeError>(
+        check<ShapeError>(
             can_count_varlen_items(args.kv_lens.extent(0), args.q.extent(0), args.q.extent(1)),
             "varlen_attention: ", args.q.extent(0), " rows in ", args.q.extent(1),
             " heads have 2^30 tiles of ", kVarlenRows, " rows or more");
@@ -97,11 +97,11 @@ class OrderedAttention {
 
   template <class Args>
   static void check_alignment(const char* op, const Args& args) {
-    nanovllm::check<ShapeError>(has_aligned_rows(args.q) && has_aligned_rows(args.out) &&
-                                    is_vector_aligned(args.kv.data) && args.scale > 0.f,
-                                op,
-                                ": in one order for any batch, rows of q and out and the cache "
-                                "must be 16-byte aligned and the scale above 0");
+    check<ShapeError>(has_aligned_rows(args.q) && has_aligned_rows(args.out) &&
+                          is_vector_aligned(args.kv.data) && args.scale > 0.f,
+                      op,
+                      ": in one order for any batch, rows of q and out and the cache "
+                      "must be 16-byte aligned and the scale above 0");
   }
 
   template <class Heads, class Visit>

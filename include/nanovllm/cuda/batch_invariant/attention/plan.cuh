@@ -48,8 +48,8 @@ class OrderedDecodeWorkspace {
         num_segments_(1),
         parts_(segments_.size() * static_cast<std::size_t>(num_kv_heads * part_floats_)),
         arrivals_(static_cast<std::size_t>(max_num_seqs * num_kv_heads)) {
-    check(cudaMemset(arrivals_.data(), 0, arrivals_.size_bytes()), "cudaMemset");
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    check_cuda(cudaMemset(arrivals_.data(), 0, arrivals_.size_bytes()), "cudaMemset");
+    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
 
   [[nodiscard]] std::int64_t max_segments() const {
@@ -119,8 +119,8 @@ __global__ void __launch_bounds__(kThreads)
 inline void plan_ordered_decode(VectorView<const std::int32_t> kv_lens,
                                 OrderedDecodeWorkspace& workspace, const Context& context) {
   const std::int64_t num_seqs = kv_lens.extent(0);
-  nanovllm::check<ShapeError>(num_seqs <= workspace.max_seqs(), "plan_ordered_decode: ", num_seqs,
-                              " sequences, the workspace has room for ", workspace.max_seqs());
+  check<ShapeError>(num_seqs <= workspace.max_seqs(), "plan_ordered_decode: ", num_seqs,
+                    " sequences, the workspace has room for ", workspace.max_seqs());
   launch(plan_ordered_decode_kernel<kOrderedPlanThreads>, {.grid = 1, .block = kOrderedPlanThreads},
          context, kv_lens.data, static_cast<int>(num_seqs),
          static_cast<int>(workspace.max_segments()), workspace.segments(),

@@ -133,7 +133,7 @@ class OrderedLinearEngine {
                     {.grid = grid, .block = dim3(256)}, context, args.x, weight, args.y,
                     args.accumulate);
     }
-    nanovllm::check<ShapeError>(
+    check<ShapeError>(
         ordered_linear_takes(args.x, weight, context),
         "linear: in one order for any number of rows, 16-bit operands must have rows that are "
         "16-byte aligned, got x ",
@@ -161,12 +161,12 @@ class OrderedLinearEngine {
   void tune(std::span<const DeviceMatrix<T>* const> weights, bool accumulate,
             std::span<const std::int64_t> row_counts, const Context& context,
             std::chrono::milliseconds budget = std::chrono::milliseconds(800)) {
-    nanovllm::check<ShapeError>(!weights.empty(), "tune: no weights given");
+    check<ShapeError>(!weights.empty(), "tune: no weights given");
     const std::int64_t n = weights[0]->rows(), k = weights[0]->cols();
     for (const DeviceMatrix<T>* weight : weights) {
-      nanovllm::check<ShapeError>(
-          weight->rows() == n && weight->cols() == k, "tune: all weights must have shape ",
-          shape_string(weights[0]->view()), ", got ", shape_string(weight->view()));
+      check<ShapeError>(weight->rows() == n && weight->cols() == k,
+                        "tune: all weights must have shape ", shape_string(weights[0]->view()),
+                        ", got ", shape_string(weight->view()));
     }
     std::set<std::int64_t> buckets;
     for (const std::int64_t rows : row_counts) {
@@ -314,7 +314,8 @@ class OrderedLinearEngine {
     const LinearArgs<T, DeviceMatrix<T>, Out> args = tuning.args(&tuning.probe, rows);
     detail::fill_noise(tuning.y.data(), rows * tuning.probe.rows(), context);
     if (!execute(args, plan, context)) return -1;
-    check(cudaMemsetAsync(differences_.data(), 0, sizeof(int), context.stream), "cudaMemsetAsync");
+    check_cuda(cudaMemsetAsync(differences_.data(), 0, sizeof(int), context.stream),
+               "cudaMemsetAsync");
     const auto compare = [&](std::int64_t first, std::int64_t count) {
       auto part = args;
       part.x = args.x.slice(first, first + count);
@@ -329,10 +330,10 @@ class OrderedLinearEngine {
     compare(0, count);
     if (rows > count) compare(rows - count, count);
     int out = 0;
-    check(cudaMemcpyAsync(&out, differences_.data(), sizeof out, cudaMemcpyDeviceToHost,
-                          context.stream),
-          "cudaMemcpyAsync");
-    check(cudaStreamSynchronize(context.stream), "cudaStreamSynchronize");
+    check_cuda(cudaMemcpyAsync(&out, differences_.data(), sizeof out, cudaMemcpyDeviceToHost,
+                               context.stream),
+               "cudaMemcpyAsync");
+    check_cuda(cudaStreamSynchronize(context.stream), "cudaStreamSynchronize");
     return out;
   }
 

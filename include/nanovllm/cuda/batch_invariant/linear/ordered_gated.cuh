@@ -113,9 +113,8 @@ template <MmaElement T>
 void ordered_gated_linear(const MatrixView<const T>& x, const MatrixView<const T>& weight,
                           const MatrixView<T>& out, OrderedBlock block, TensorMaps& maps,
                           const Context& context) {
-  nanovllm::check<ConfigError>(has_ordered_gated_block(block),
-                               "ordered_gated_linear: no block has ", block.rows, " rows of W and ",
-                               block.tokens, " of x");
+  check<ConfigError>(has_ordered_gated_block(block), "ordered_gated_linear: no block has ",
+                     block.rows, " rows of W and ", block.tokens, " of x");
   const bool wide = block.panels > 1 && weight.extent(1) % kClusterColumns == 0;
   const auto launch_tokens = [&]<int kTokens>() {
     const auto launch_panels = [&]<int kPanels>() {

@@ -55,7 +55,7 @@ class OrderedGatedEngine {
   void tune(std::span<const DeviceMatrix<T>* const> weights, std::int64_t max_rows,
             const Context& context, const Run& run_part,
             std::chrono::milliseconds budget = std::chrono::milliseconds(300)) {
-    nanovllm::check<ShapeError>(!weights.empty(), "OrderedGatedEngine::tune: no weights given");
+    check<ShapeError>(!weights.empty(), "OrderedGatedEngine::tune: no weights given");
     const std::int64_t n = weights[0]->rows(), k = weights[0]->cols();
     const std::int64_t most = std::min(max_rows, kMaxOrderedGatedRows);
     if (most < 1 || n == 0 || k == 0) return;

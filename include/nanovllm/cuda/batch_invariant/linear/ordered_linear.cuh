@@ -225,8 +225,8 @@ void ordered_linear(const MatrixView<const T>& x, const MatrixView<const T>& wei
       default: return launch_block.template operator()<kRows, 64, kPanels>();
     }
   };
-  nanovllm::check<ConfigError>(has_ordered_block(block), "ordered_linear: no block has ",
-                               block.rows, " rows of W and ", block.tokens, " of x");
+  check<ConfigError>(has_ordered_block(block), "ordered_linear: no block has ", block.rows,
+                     " rows of W and ", block.tokens, " of x");
   if (block.tokens == 256) return launch_block.template operator()<128, 256, 1>();
   if (block.tokens == 128) return launch_block.template operator()<64, 128, 1>();
   const bool wide = block.panels > 1 && weight.extent(1) % kClusterColumns == 0;

@@ -144,10 +144,10 @@ void ordered_normed_linear(const MatrixView<const T>& x, const InputNorm<T>& nor
                            const MatrixView<const T>& weight, const MatrixView<T>& y,
                            TensorMaps& maps, const Context& context) {
   using Traits = detail::OrderedNormedTraits;
-  nanovllm::check<ShapeError>(ordered_normed_takes(x, norm, weight, context),
-                              "ordered_normed_linear: at most ", kMaxOrderedNormedRows,
-                              " rows of 768 or 1024 columns, 16-byte aligned, got x ",
-                              shape_string(x), " and weight ", shape_string(weight));
+  check<ShapeError>(ordered_normed_takes(x, norm, weight, context),
+                    "ordered_normed_linear: at most ", kMaxOrderedNormedRows,
+                    " rows of 768 or 1024 columns, 16-byte aligned, got x ", shape_string(x),
+                    " and weight ", shape_string(weight));
   const std::int64_t k = weight.extent(1);
   const dim3 grid(static_cast<unsigned>(ceil_div(weight.extent(0), Traits::kRows)));
   const auto all_stages = static_cast<int>(k / (kTmaColumns * Traits::kPanels));

@@ -73,8 +73,8 @@ template <class Out>
                                                          const MatrixView<const bf16>& weight,
                                                          const MatrixView<Out>& y, bool accumulate,
                                                          bool wait_first) {
-  nanovllm::check<ShapeError>(x.extent(0) <= kMaxSmallMFusedRows, op, ": x must have at most ",
-                              kMaxSmallMFusedRows, " rows, got ", x.extent(0));
+  check<ShapeError>(x.extent(0) <= kMaxSmallMFusedRows, op, ": x must have at most ",
+                    kMaxSmallMFusedRows, " rows, got ", x.extent(0));
   if (norm.weight.data != nullptr) check_shape(op, "norm", norm.weight, {weight.extent(1)});
   return {.x = x.data,
           .norm = norm.weight.data,
@@ -112,7 +112,7 @@ void small_m_linear(const MatrixView<const bf16>& x, const SmallMNorm& norm,
   const auto p =
       detail::small_m_operands("small_m_linear", x, norm, weight, y, accumulate, wait_first);
   using detail::SmallMForm;
-  nanovllm::check<ConfigError>(
+  check<ConfigError>(
       p.norm == nullptr || (tiles >= kMinSmallMFusedTiles && std::is_same_v<Out, bf16>),
       "small_m_linear: with a norm tiles must be 4 or 6 and y of bf16, got ", tiles, " and ",
       name(kDType<Out>));
