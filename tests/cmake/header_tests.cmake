@@ -182,6 +182,10 @@ foreach(page IN ITEMS
   set_tests_properties(headers/docs_${page} PROPERTIES LABELS headers TIMEOUT 600)
 endforeach()
 
+add_test(NAME headers/README COMMAND "${headers_folder}/check_readme.sh" "${CMAKE_CXX_COMPILER}"
+  "${PROJECT_SOURCE_DIR}/README.md" ${our_flags} ${other_flags} -DNANOVLLM_PREBUILT)
+set_tests_properties(headers/README PROPERTIES LABELS headers TIMEOUT 600)
+
 add_test(NAME headers/wording COMMAND "${headers_folder}/check_wording.sh" "${CMAKE_CXX_COMPILER}"
   ${our_flags} ${other_flags} -DNANOVLLM_PREBUILT)
 set_tests_properties(headers/wording PROPERTIES LABELS headers TIMEOUT 600)

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# check_readme.sh COMPILER README [FLAG...]: whether README's first program compiles and catches the
+# library's errors, and whether README says where a model comes from and how to get
+# nanovllm::prebuilt from an installation.
+set -euo pipefail
+
+compiler=$1 readme=$2
+shift 2
+program=$(mktemp --suffix=.cpp)
+trap 'rm -f "$program"' EXIT
+awk '/^```/ { if (inside) exit; inside = /^```cpp/; next } inside' "$readme" > "$program"
+"$compiler" -std=c++20 -fsyntax-only -Wall -Wextra "$@" "$program"
+
+status=0
+# says FILE TEXT WHAT
+says() {
+  if ! grep -qF -- "$2" "$1"; then
+    echo "README does not say $3: '$2' is missing" >&2
+    status=1
+  fi
+}
+says "$program" "catch (const nv::Error& error)" "what its program does without a model"
+says "$readme" "hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B" "where a model comes from"
+says "$readme" "find_package(nanovllm REQUIRED COMPONENTS prebuilt)" "how to find nanovllm::prebuilt"
+says "$readme" "NANOVLLM_INSTALL_PREBUILT=ON" "how to install nanovllm::prebuilt"
+exit $status
