@@ -1,14 +1,13 @@
 #pragma once
 /// `Engine<Model, Policy>`: the whole way of a request, from text to text.
 ///
-///     nanovllm::Engine<nanovllm::Qwen3<nanovllm::shapes::qwen3_0_6b>> engine({.model =
-/// "Qwen3-0.6B"});
-///     auto outputs = engine.generate({"Once upon a time"}, {.temperature = 0.6f, .max_tokens =
-/// 256});
+/// ```cpp
+/// nanovllm::Engine<nanovllm::Qwen3<nanovllm::shapes::qwen3_0_6b>> engine({.model = "Qwen3-0.6B"});
+/// auto outputs = engine.generate({"Once upon a time"}, {.temperature = 0.6f, .max_tokens = 256});
+/// ```
 ///
-///     text ─ tokenizer ─► Sequence ─ scheduler ─► StepPlan ─ runner ─► StepInputs ─ model ─►
-/// logits
-///          ─ sampler ─► token ids ─ scheduler.commit ─► detokenizer ─► text
+///     text ─ tokenizer ─► Sequence ─ scheduler ─► StepPlan ─ runner ─► StepInputs
+///          ─ model ─► logits ─ sampler ─► token ids ─ scheduler.commit ─► detokenizer ─► text
 ///
 /// This is the front of it. engine/request/frontend.hpp turns prompts into requests, engine/core.hpp has
 /// the step, engine/runner/runner.hpp computes it on all ranks, engine/request/event_queue.hpp calls the
@@ -194,9 +193,11 @@ class Engine {
 
   /// All times that `stats` makes percentiles of, 17 KB. Those of a stretch of time:
   ///
-  ///     const nanovllm::Latencies before = engine.latencies();
-  ///     …
-  ///     (engine.latencies() - before).first_token.percentiles().p99
+  /// ```cpp
+  /// const nanovllm::Latencies before = engine.latencies();
+  /// engine.generate({"Once upon a time"}, {.max_tokens = 16});
+  /// const double p99 = (engine.latencies() - before).first_token.percentiles().p99;
+  /// ```
   [[nodiscard]] Latencies latencies() const { return inbox_.latencies(); }
 
   /// The tokens of `prompt`, as `submit` takes them; a text of more than fit is refused. Throws

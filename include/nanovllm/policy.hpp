@@ -4,10 +4,12 @@
 /// A policy is a type at namespace scope that derives from `DefaultPolicy` and replaces whole
 /// slots:
 ///
-///     struct MyPolicy : nanovllm::DefaultPolicy {
-///       using Scheduling = nanovllm::PrefillFirst;
-///       static constexpr nanovllm::KvConfig kv{.block_size = 32};
-///     };
+/// ```cpp
+/// struct MyPolicy : nanovllm::DefaultPolicy {
+///   using Scheduling = nanovllm::PrefillFirst;
+///   static constexpr nanovllm::KvConfig kv{.block_size = 32};
+/// };
+/// ```
 ///
 /// A misspelt field inside a slot is a compile error; a misspelt slot is silent, so look at
 /// `describe<MyPolicy>()`. docs/policies.md shows how to write each slot's type.

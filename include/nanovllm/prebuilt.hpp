@@ -1,7 +1,9 @@
 #pragma once
 /// The engines that the CMake targets nanovllm::prebuilt and nanovllm::prebuilt_cuda have compiled.
 ///
-///     target_link_libraries(app PRIVATE nanovllm::prebuilt)
+/// ```cmake
+/// target_link_libraries(app PRIVATE nanovllm::prebuilt)
+/// ```
 ///
 /// is all that changes: the target defines NANOVLLM_PREBUILT, engine.hpp then includes this at its
 /// end, and the engines named here are linked, not compiled again. Any other engine is compiled as

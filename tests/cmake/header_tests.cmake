@@ -6,6 +6,7 @@
 #   headers/two-libraries  two shared libraries with the engine inside, in one program
 #   headers/clang, /nvcc   every .hpp in one translation unit of the other compilers
 #   headers/docs_*         the policies, programs and models that pages in docs/ write
+#   headers/samples        the samples in the headers' own comments
 #   headers/wording        what the compiler says of types that are not what a policy's slot wants
 #   headers/march-*        the CPU's kernels, where -march rules out some of them
 #   headers/cuda-alone     each .cuh compiles by itself for sm_90a, without warnings
@@ -185,6 +186,13 @@ endforeach()
 add_test(NAME headers/README COMMAND "${headers_folder}/check_readme.sh" "${CMAKE_CXX_COMPILER}"
   "${PROJECT_SOURCE_DIR}/README.md" ${our_flags} ${other_flags} -DNANOVLLM_PREBUILT)
 set_tests_properties(headers/README PROPERTIES LABELS headers TIMEOUT 600)
+
+find_program(NANOVLLM_CC NAMES cc gcc clang)
+mark_as_advanced(NANOVLLM_CC)
+add_test(NAME headers/samples COMMAND "${headers_folder}/check_samples.sh" "${CMAKE_CXX_COMPILER}"
+  "$<$<BOOL:${NANOVLLM_CC}>:${NANOVLLM_CC}>" "${PROJECT_SOURCE_DIR}/include" ${our_flags} ${other_flags}
+  -DNANOVLLM_PREBUILT)
+set_tests_properties(headers/samples PROPERTIES LABELS headers TIMEOUT 600)
 
 add_test(NAME headers/wording COMMAND "${headers_folder}/check_wording.sh" "${CMAKE_CXX_COMPILER}"
   ${our_flags} ${other_flags} -DNANOVLLM_PREBUILT)

@@ -6,9 +6,11 @@
 #   how                 full paths in quotes, of files that exist, without cycles
 #   what not            <iostream>, <regex>, <format>; CUDA's headers only in .cuh, and .cuh only
 #                       in .cuh, but for engine.hpp, which asks for __CUDACC__ before
-#   form                '#pragma once' first, at most 500 lines, .hpp or .cuh; a .inc file has no
-#                       guard: the bodies of the header beside it (core/prebuilt.hpp), or a fragment
-#                       for repeated inclusion within its own folder
+#   form                '#pragma once' first, .hpp or .cuh; a .inc file has no guard: it is a
+#                       fragment for repeated inclusion within its own folder
+#   length              a header, with the .inc of its name beside it, has at most 400 lines; the
+#                       first comment of a longer one says why, in a line '/// Longer than 400
+#                       lines: ...'
 #   C                   a .h file is in c/ alone, has a guard NANOVLLM_C_<NAME>_H, which C needs no
 #                       extension for, and includes <stddef.h> and <stdint.h> at the most
 #   umbrella            nanovllm.hpp reaches every .hpp but those of cuda/ and c/, without the help
@@ -44,6 +46,12 @@ awk -v graph="$graph" '
     count = split(path, parts, "/")
     if (count == 3) return "cuda/"
     return "cuda/" parts[3] "/" (parts[3] == "attention" && count > 4 ? parts[4] "/" : "")
+  }
+
+  # nanovllm/kv/pool.hpp and nanovllm/kv/pool.inc have the stem nanovllm/kv/pool.
+  function stem_of(path) {
+    sub(/\.[a-z]*$/, "", path)
+    return path
   }
 
   # nanovllm/c/nanovllm.h has the guard NANOVLLM_C_NANOVLLM_H.
@@ -141,6 +149,26 @@ awk -v graph="$graph" '
     optional["nanovllm/grammar/xgrammar_source.hpp"]
     optional["nanovllm/serve/xgrammar_constraints.hpp"]
 
+    # Longer than 400 lines, and to be split: how long they may be until then.
+    still_long["nanovllm/cuda/batch_invariant/attention/decode"] = 480
+    still_long["nanovllm/cuda/batch_invariant/linear/ordered_engine"] = 412
+    still_long["nanovllm/cuda/linear/mid_m/kernel"] = 478
+    still_long["nanovllm/cuda/linear/small_m/kernel"] = 426
+    still_long["nanovllm/cuda/sampling/nucleus"] = 430
+    still_long["nanovllm/engine"] = 460
+    still_long["nanovllm/engine/core"] = 734
+    still_long["nanovllm/engine/disk/disk_tier"] = 452
+    still_long["nanovllm/engine/runner/runner"] = 518
+    still_long["nanovllm/engine/session/session"] = 440
+    still_long["nanovllm/engine/step/graph_executor"] = 499
+    still_long["nanovllm/grammar/ebnf/ebnf_text"] = 467
+    still_long["nanovllm/grammar/json/json_schema_grammar"] = 568
+    still_long["nanovllm/grammar/regex/regex_parser"] = 408
+    still_long["nanovllm/io/json"] = 604
+    still_long["nanovllm/kv/block_manager"] = 422
+    still_long["nanovllm/sched/scheduler"] = 503
+    still_long["nanovllm/text/tokenizer"] = 407
+
     for (i = 1; i < ARGC; i++) exists[ARGV[i]] = 1
   }
 
@@ -155,7 +183,11 @@ awk -v graph="$graph" '
   }
 
   { num_lines[FILENAME] = FNR }
-  FNR == 501 { complain(FNR, "more than 500 lines") }
+
+  # The first comment ends with the first line that is none.
+  FNR == 1 { in_first_comment = 1 }
+  !/^(\/\/|#pragma once$)/ { in_first_comment = 0 }
+  in_first_comment && /^\/\/\/ Longer than 400 lines: / { says_why[stem_of(FILENAME)] = 1 }
 
   /^[ \t]*#/ && !seen_directive {
     seen_directive = 1
@@ -217,6 +249,18 @@ awk -v graph="$graph" '
   }
 
   END {
+    for (i = 1; i < ARGC; i++) {
+      stem = stem_of(ARGV[i])
+      sum_lines[stem] += num_lines[ARGV[i]]
+      last_of[stem] = ARGV[i]
+    }
+    for (stem in sum_lines) {
+      limit = stem in still_long ? still_long[stem] : 400
+      if (sum_lines[stem] <= limit || stem in says_why) continue
+      FILENAME = last_of[stem]
+      complain(num_lines[FILENAME], sum_lines[stem] " lines, bodies included; at most " limit \
+               ", or a reason in the first comment")
+    }
     for (i = 1; i < ARGC; i++)
       if (!(ARGV[i] in guarded) && ARGV[i] !~ /\.inc$/) {
         FILENAME = ARGV[i]

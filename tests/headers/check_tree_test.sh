@@ -13,7 +13,8 @@ fresh_tree() {
   rm -rf "$scratch/nanovllm"
   local path
   for path in core/a core/b ops/op cpu/op kv/pool sched/plan model/config model/weights \
-              model/qwen3/qwen3 io/safetensors io/file text/tokenizer grammar/regex sampling/params parallel/single engine/runner policy engine; do
+              model/qwen3/qwen3 io/safetensors io/file text/tokenizer grammar/regex sampling/params parallel/single \
+              engine/runner/runner policy engine; do
     mkdir -p "$(dirname "$scratch/nanovllm/$path")"
     printf '#pragma once\n\n' > "$scratch/nanovllm/$path.hpp"
   done
@@ -79,7 +80,9 @@ expect() {
   fi
 }
 
-long_header() { for _ in $(seq 500); do line core/a.hpp '//'; done; }
+long_header() { for _ in $(seq "${1:-400}"); do line core/a.hpp '//'; done; }
+long_bodies() { long_header 200; seq -f '// %g' 200 > "$scratch/nanovllm/core/a.inc"; }
+long_with_late_reason() { long_header; line core/a.hpp '/// Longer than 400 lines: one table.'; }
 cycle() { include core/a.hpp nanovllm/core/b.hpp; include core/b.hpp nanovllm/core/a.hpp; }
 unguarded() { echo '// no guard' > "$scratch/nanovllm/core/a.hpp"; }
 late_guard() { printf '#include <vector>\n#pragma once\n' > "$scratch/nanovllm/core/a.hpp"; }
@@ -103,6 +106,9 @@ empty() { : > "$scratch/nanovllm/core/a.hpp"; }
 
 fresh_tree
 expect_clean "the clean tree"
+{ echo '#pragma once'; echo '/// Longer than 400 lines: one table.'; seq -f '// %g' 400; } \
+  > "$scratch/nanovllm/core/a.hpp"
+expect_clean "a long header that says why"
 
 expect "core/ may not include" "core sees ops" include core/a.hpp nanovllm/ops/op.hpp
 expect "ops/ may not include" "ops sees cpu" include ops/op.hpp nanovllm/cpu/op.hpp
@@ -162,7 +168,9 @@ expect "<iostream> is too costly" "iostream" line core/a.hpp '#include <iostream
 expect "<regex> is too costly" "regex" line core/a.hpp '  #  include <regex>'
 expect "needs the CUDA Toolkit" "CUDA in a .hpp" line core/a.hpp '#include <cuda_bf16.h>'
 expect "cycle of includes" "a cycle" cycle
-expect "more than 500 lines" "a long header" long_header
+expect "402 lines, bodies included" "a long header" long_header
+expect "402 lines, bodies included" "a long header with its bodies" long_bodies
+expect "403 lines, bodies included" "a reason that is not in the first comment" long_with_late_reason
 expect "lacks #pragma once" "no guard" unguarded
 expect "first directive must be #pragma once" "a late guard" late_guard
 expect "an empty header" "an empty header" empty

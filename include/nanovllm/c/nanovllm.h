@@ -6,10 +6,13 @@
 /// other bytes zero is the default of everything; where zero is a value that can be wanted, a field
 /// `has_…` says that it is. So these are the same, and there are no other initial values to know:
 ///
-///     nvllm_engine_config config;
-///     nvllm_engine_config_init(&config);
-///
-///     nvllm_engine_config config = {.struct_size = sizeof config};
+/// ```c
+/// nvllm_engine_config config;
+/// nvllm_engine_config_init(&config);
+/// ```
+/// ```c
+/// nvllm_engine_config config = {.struct_size = sizeof config};
+/// ```
 ///
 /// Versions of the library add fields at the end. A struct of an older header, which is shorter,
 /// has the defaults for the rest. One of a newer header is taken as long as what the library does
@@ -83,7 +86,9 @@ NVLLM_API nvllm_status nvllm_init_struct(void* structure, size_t size);
 /// Whether a struct that the library has written, an event for instance, has `field`: a library
 /// that is older than this header leaves newer fields out.
 ///
-///     if (NVLLM_HAS(nvllm_event, event, num_top)) …
+/// ```c
+/// if (NVLLM_HAS(nvllm_event, event, num_top)) num_top = event->num_top;
+/// ```
 #define NVLLM_HAS(type, pointer, field) \
   ((pointer)->struct_size >= offsetof(type, field) + sizeof((pointer)->field))
 

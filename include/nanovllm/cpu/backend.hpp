@@ -43,9 +43,8 @@ class CpuBackend {
   /// to run at full rate, little enough that decodes between prompt chunks do not wait long.
   static constexpr int kDefaultBatchedTokens = 1024;
 
-  /// @param isa  caps the instruction set, for tests; more than the machine has is ConfigError,
-  /// less than
-  ///             the program is compiled for is that (`cpu::kLeastIsa`).
+  /// @param isa  caps the instruction set, for tests. More than the machine has is ConfigError;
+  ///             less than the program is compiled for counts as that (`cpu::kLeastIsa`).
   explicit CpuBackend(const BackendConfig& config, cpu::Isa isa = cpu::best_isa())
       : pool_(std::make_unique<cpu::ThreadPool>(config.num_threads)),
         context_{pool_.get(), std::max(isa, cpu::kLeastIsa)} {

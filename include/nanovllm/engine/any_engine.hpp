@@ -1,9 +1,11 @@
 #pragma once
 /// An engine of whatever model and policy, for code that is compiled once: servers, bindings.
 ///
-///     nv::Engine<nv::Qwen3<nv::shapes::qwen3_0_6b>> engine({.model = "Qwen3-0.6B"});
-///     nv::EngineAdapter any(engine);
-///     serve(any);  // void serve(nv::AnyEngine&)
+/// ```cpp
+/// nv::Engine<nv::Qwen3<nv::shapes::qwen3_0_6b>> engine({.model = "Qwen3-0.6B"});
+/// nv::EngineAdapter any(engine);
+/// run_server(any);  // void run_server(nv::AnyEngine&)
+/// ```
 
 #include <cstdint>
 #include <span>

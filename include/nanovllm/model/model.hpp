@@ -35,8 +35,7 @@ struct TextHints {
 /// - `Config::load(directory)`: reads it; throws LoadError or ConfigError.
 /// - `vocab_size`; `eos_token_ids`, ascending; `generation`, of generation_config.json.
 /// - `max_context_length(config)`, found by argument-dependent lookup: tokens of a sequence that
-/// the
-///   model was made for.
+///   the model was made for.
 template <class Config>
 concept ModelConfigLike = std::copyable<Config> &&
     requires(const Config& config, const std::filesystem::path& directory) {

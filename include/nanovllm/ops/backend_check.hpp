@@ -142,7 +142,9 @@ consteval void check_async() {
 /// True if `B` can run a model of the elements `E`; a compile error that names what is missing if
 /// not. For the head of a template that takes a policy's backend:
 ///
-///     static_assert(check_backend<Backend, ElementsOf<Policy>>());
+/// ```cpp
+/// static_assert(check_backend<Backend, ElementsOf<Policy>>());
+/// ```
 template <class B, class E>
 consteval bool check_backend() {
   using W = typename E::Weight;

@@ -4,20 +4,22 @@
 ///
 /// A batch is a struct template over how a field is stored:
 ///
-///     template <template <class Field> class Stored>
-///     struct SamplingFields {
-///       Stored<PerSample<SamplingRow>> rows;
-///       Stored<PerSampleList<TokenId>> banned;
+/// ```cpp
+/// template <template <class Field> class Stored>
+/// struct SamplingFields {
+///   Stored<PerSample<SamplingRow>> rows;
+///   Stored<PerSampleList<TokenId>> banned;
 ///
-///       template <class Visit, class... Batches>
-///       static void for_each_field(Visit visit, Batches&... batches) {
-///         visit(SamplingRow{.temperature = 0.f}, batches.rows...);  // the padding comes first
-///         visit(TokenId{}, batches.banned...);
-///       }
-///     };
+///   template <class Visit, class... Batches>
+///   static void for_each_field(Visit visit, Batches&... batches) {
+///     visit(SamplingRow{.temperature = 0.f}, batches.rows...);  // the padding comes first
+///     visit(TokenId{}, batches.banned...);
+///   }
+/// };
+/// ```
 ///
-/// `SamplingFields<ViewOf>` is what ops read; engine/step/step_batch.hpp has the forms on the host and
-/// on the wire, engine/padded_batch.hpp that of captured graphs.
+/// `SamplingFields<ViewOf>` is what ops read. engine/step/step_batch.hpp has the forms on the host
+/// and on the wire, engine/step/step_memory.hpp the padded form of captured graphs.
 
 #include <cstddef>
 #include <cstdint>

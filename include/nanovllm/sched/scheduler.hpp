@@ -34,11 +34,13 @@ namespace nanovllm {
 
 /// Owns the queues and the block manager. One step is
 ///
-///     StepPlan plan = scheduler.schedule();   // decides, changes nothing
-///     scheduler.begin(plan);                  // preempts, adopts, allocates: block tables are set
-///     … do plan's copies of blocks, compute its token ranges, sample …
-///     scheduler.commit(plan, outcomes);       // publishes, gives tokens, finishes and frees
-///     scheduler.reorder_beams(slots);                // where beams await a choice
+/// ```cpp
+/// StepPlan plan = scheduler.schedule();  // decides, changes nothing
+/// scheduler.begin(plan);                 // preempts, adopts, allocates: block tables are set
+/// // do the plan's copies of blocks, compute its token ranges, sample
+/// scheduler.commit(plan, outcomes);      // publishes, gives tokens, finishes and frees
+/// scheduler.reorder_beams(slots);        // where beams await a choice
+/// ```
 ///
 /// Each of these calls happens wholly or not at all: when one throws, queues, sequences and blocks
 /// are as they were before it.

@@ -1,9 +1,12 @@
 #pragma once
 /// The OpenAI API on an engine: requests in, answers out, whatever carries them.
 ///
-///     nv::serve::OpenAiService service(engine, {.model_names = {"Qwen3-0.6B"}});
-///     nv::serve::HttpReply reply = service.answer(
-///         {.method = "POST", .target = "/v1/chat/completions", .body = R"({"messages": …})"});
+/// ```cpp
+/// nv::EngineAdapter any(engine);
+/// nv::serve::OpenAiService service(any, {.model_names = {"Qwen3-0.6B"}});
+/// nv::serve::HttpReply reply = service.answer(
+///     {.method = "POST", .target = "/v1/chat/completions", .body = R"({"messages": …})"});
+/// ```
 ///
 /// docs/serving.md has the paths, what they take, and where this differs from others.
 

@@ -18,11 +18,13 @@ namespace nanovllm {
 
 /// A conversation, made by `Engine::session`:
 ///
-///     nanovllm::Session session = engine.session();
-///     session.generate("Once upon a time", {.max_tokens = 40});
-///     nanovllm::Session other = session.fork();      // shares all blocks, goes its own way
-///     session.generate(" Then the wolf", {.max_tokens = 40});
-///     other.generate(" Then the fox", {.max_tokens = 40});
+/// ```cpp
+/// nanovllm::Session session = engine.session();
+/// session.generate("Once upon a time", {.max_tokens = 40});
+/// nanovllm::Session other = session.fork();  // shares all blocks, goes its own way
+/// session.generate(" Then the wolf", {.max_tokens = 40});
+/// other.generate(" Then the fox", {.max_tokens = 40});
+/// ```
 ///
 /// **A turn** is a request like any other, whose prompt is the whole conversation so far. It gets
 /// the tokens and log-probabilities that `Engine::generate` would give for that prompt. What the

@@ -15,7 +15,7 @@ namespace nanovllm {
 
 /// All that a step is told. A new input is a line, and one for its padding, in the part that it is
 /// for: `ForwardFields` or `SamplingFields`; and a line where it is filled: `StepInputs::build`,
-/// or `Engine::build_inputs` for what the sampler reads.
+/// or `EngineCore::build_inputs` for what the sampler reads.
 template <template <class Field> class Stored>
 struct StepBatch {
   ForwardFields<Stored> forward;
@@ -38,8 +38,7 @@ struct StepBatch {
 
 static_assert(visits_every_field<StepBatch>());
 
-// ---- On the host, being filled
-// -------------------------------------------------------------------
+// ---- On the host, being filled ----
 
 /// Lists that are filled one behind the other.
 template <class T>

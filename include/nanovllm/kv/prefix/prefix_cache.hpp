@@ -18,11 +18,10 @@ namespace nanovllm {
 /// - `static block_size()`, tokens a block.
 /// - `match(tokens)`: the longest prefix that it has, of 0 to all of them. A pure function.
 /// - `insert(block_table, tokens, begin, end)`: keys and values of tokens [begin, end) of a
-/// sequence
-///   with `block_table` are in the pool, as are those before them. The cache may enter the table's
-///   blocks, which are in use; some may be entered already, by another sequence that holds them.
-///   Called for one range after the other, for one that shares a sibling's blocks from token 0; may
-///   throw, and what it has entered by then stays.
+///   sequence with `block_table` are in the pool, as are those before them. The cache may enter
+///   the table's blocks, which are in use; some may be entered already, by another sequence that
+///   holds them. Called for one range after the other, for one that shares a sibling's blocks from
+///   token 0; may throw, and what it has entered by then stays.
 /// - `contains(block)`: whether the block may be matched, whole or in part.
 /// - `lock(block)`: an entered block that was free is used by a sequence again.
 /// - `unlock(block)`: it is used by no sequence any more. Returns a block that the cache gives up

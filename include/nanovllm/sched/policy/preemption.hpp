@@ -14,11 +14,9 @@ namespace nanovllm {
 
 /// A preemption policy offers
 ///
-/// - `static choose(candidates)`: the index of the sequence that gives way. The candidates, at
-/// least
-///   one, run, are none of them in the plan, and all came later than the one that needs a block;
-/// the
-///   oldest is first. A pure function, called while a step is planned.
+/// - `static choose(candidates)`: the index of the sequence that gives way. There is at least one
+///   candidate. All of them run, are not in the plan, and came later than the sequence that needs
+///   a block; the oldest is first. A pure function, called while a step is planned.
 /// - `vacate(sequence, copies)`: called by `Scheduler::begin` for each sequence of
 ///   `StepPlan::preempted`, before its blocks go back. It may append copies out of them, to be done
 ///   before the step computes anything: one for each block at the most, and the target must be a

@@ -27,21 +27,19 @@ namespace nanovllm {
 /// those that wait for a prefix that one before them computes.
 ///
 /// Why everything admitted finishes, and none starves:
-/// - Of requests with priority q that came later than one of priority p, fewer than (p - q) ·
-/// kWindow
-///   go before it. So the requests before it are a bounded number, fixed when it comes.
+/// - Of requests with priority q that came later than one of priority p, fewer than
+///   (p - q) · kWindow go before it. So the requests before it are a bounded number, fixed when it
+///   comes.
 /// - Only one that goes before another preempts it, and the order is fixed: no two preempt each
-/// other
-///   in turn.
+///   other in turn.
 /// - If the first of all runs, it advances in every step: its turn is before anything is planned,
-/// it
-///   can take any block that others hold, and the decodes leave at least one token of the budget.
+///   it can take any block that others hold, and the decodes leave at least one token of the
+///   budget.
 /// - If the first of all waits, none is admitted before it is. In every step the first of those
-/// that
-///   run advances, because admission keeps the blocks that running ones need next; so they come to
-///   their ends, and when none runs the whole pool is free and the first of all gets in.
+///   that run advances, because admission keeps the blocks that running ones need next; so they
+///   come to their ends, and when none runs the whole pool is free and the first of all gets in.
 /// - The first of all thus finishes after a bounded number of steps, and then the next one is
-/// first.
+///   first.
 /// - A step under way may put this off until its results are known, as in `ContinuousBatching`.
 ///
 /// @tparam kWindow  arrivals that one step of priority is worth, ≥ 1. `Priority` has 1024: four

@@ -1,0 +1,17 @@
+#pragma once
+/// What the samples in the headers' comments take as given; see check_samples.sh.
+
+#include <nanovllm/nanovllm.hpp>
+
+namespace nv = nanovllm;
+using namespace nanovllm;
+
+using Policy = DefaultPolicy;
+using Backend = Policy::Backend;
+
+extern Engine<Qwen3<shapes::fairytale>> engine;
+extern Scheduler<ContinuousBatching, BlockManager<16, HashPrefixCache<16>>, RecomputePreemption>
+    scheduler;
+extern const std::vector<StepOutcome> outcomes;
+extern const std::vector<BeamSlot> slots;
+void run_server(AnyEngine& engine);
