@@ -51,7 +51,8 @@ std::vector<nlohmann::json> random_texts(unsigned seed, int num_schemas, bool nu
     const nlohmann::json schema = i % 3 ? schemas.object(3) : schemas.schema(3);
     INFO("schema " << schema.dump());
     nv::JsonStyle style;
-    if (i % 7 == 0) style.max_whitespace = 0;
+    style.any_whitespace = i % 7 == 1;
+    style.compact = i % 7 == 0;
     const auto source = compiler.json_schema(schema.dump(), style);
     const auto text = random_walk(*source, *vocabulary, schemas.random, 80, 1500, steps);
     if (!text) {
@@ -96,7 +97,7 @@ TEST_CASE("a JSON Schema says what comes next") {
   const auto vocabulary = byte_vocabulary({"{\"", "true", "tru", "\": "});
   const nv::XGrammarCompiler compiler(vocabulary);
   nv::JsonStyle style;
-  style.max_whitespace = 0;
+  style.compact = true;
   const auto source = compiler.json_schema(
       R"({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]})", style);
   CHECK(source->vocab_size() == vocabulary->vocab_size());

@@ -104,7 +104,7 @@ TEST_CASE("what a grammar takes and an engine generates is valid by JSON-Schema-
       SamplingParams next{.temperature = 2.f, .seed = compiled.size(), .max_tokens = 120};
       next.logit_bias = {{quote, 6.f}};  // strings come to an end
       try {
-        next.token_masks = compiler.json_schema(schema, {.max_whitespace = 1, .strict = strict});
+        next.token_masks = compiler.json_schema(schema, {.strict = strict});
       } catch (const RequestError&) {
         compiled.pop_back();
         continue;

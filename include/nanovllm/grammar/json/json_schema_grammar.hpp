@@ -13,7 +13,6 @@
 /// type, numbers have no needless digits.
 
 #include <cstddef>
-#include <optional>
 #include <string>
 
 #include "nanovllm/core/prebuilt.hpp"
@@ -23,9 +22,12 @@ namespace nanovllm {
 
 /// What JSON may look like where its schema does not say.
 struct JsonStyle {
-  /// White space in one place at the most; 0: none; unset: any amount, which a model may find no
-  /// end of.
-  std::optional<int> max_whitespace = 8;
+  /// White space between tokens: by default nothing, one blank, or one line feed with an indentation
+  /// of up to 64 blanks or 16 tabs. With `any_whitespace` up to 8 characters of any white space in
+  /// each place, which small models spend many tokens on.
+  bool any_whitespace = false;
+  /// No white space at all. It takes precedence over `any_whitespace`.
+  bool compact = false;
   /// Neither properties nor items that the schema does not name, unless it says they may be there.
   bool strict = true;
 };
