@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Draws the pictures of performance.md into images/: python3 docs/draw_decode.py
 
-Steps come from the JSON files of benchmarks/results; those of other engines are the measured points
-that performance.md names. Lines and text are of middle tones, readable on white and on black.
+All points come from the JSON files of benchmarks/results. Lines and text are of middle tones,
+readable on white and on black.
 """
 
 import json
@@ -13,11 +13,14 @@ from html import escape
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 GREY, BLUE, GREEN, ORANGE, RED = "#768390", "#3b82d6", "#2f9e5b", "#d9822b", "#cf4c5c"
 
-# Milliseconds a step of Qwen3-0.6B on one H200: vLLM 0.24.0 (2026-11-22; FlashAttention-3, full CUDA
-# graphs, async scheduling; 256 sequences include a ramp), nano-vllm bb823b3 with FlashAttention-3
-# (2026-11-20).
-OTHERS = {"vLLM 0.24": (ORANGE, {(1, 128): 1.62, (8, 128): 1.49, (64, 512): 2.99, (256, 512): 6.62}),
-          "nano-vllm": (RED, {(1, 128): 1.98, (8, 128): 1.95, (64, 512): 3.40, (256, 512): 8.56})}
+PEERS = {"vLLM 0.24": ("vllm", ORANGE), "nano-vllm": ("nano_vllm", RED)}
+
+
+def steps_of_peer(name):
+    """{(batch, context): milliseconds} of another engine, from peers_h200.json."""
+    peers = json.loads((ROOT / "benchmarks/results/peers_h200.json").read_text())
+    return {(row["batch"], row["context"]): row["ms"]
+            for row in peers[name]["qwen3_0_6b"]["decode_step_ms"]}
 
 
 def steps(name):
@@ -98,18 +101,8 @@ def share_of_floor(run, context):
             for (batch, at), (step, floor) in run.items() if at == context}
 
 
-def draw_step_time(before, now):
-    chart = Chart("A decode step over the batch: Qwen3-0.6B, bfloat16, context 512, one H200",
-                  "milliseconds, both axes logarithmic", [0.25, 0.5, 1, 2, 4, 8], True,
-                  [1, 8, 16, 64, 256])
-    chart.series(of_context(before, 512), GREY, "7968a7c")
-    chart.series(of_context(now, 512), BLUE, "80927ad")
-    chart.series(of_context(now, 512, part=1), GREEN, "floor: the bytes", dashed=True)
-    chart.write("decode_step_time")
-
-
 def draw_bandwidth(small, large):
-    chart = Chart("Share of the floor: bytes of weights and KV at the probed bandwidth, over the step",
+    chart = Chart("Share of the floor: bytes of weights and KV over the probed bandwidth",
                   "percent", [0, 20, 40, 60, 80, 100, 120], False, [1, 8, 16, 64, 256])
     chart.series(share_of_floor(small, 128), BLUE, "0.6B, context 128", dashed=True)
     chart.series(share_of_floor(small, 512), BLUE, "0.6B, context 512")
@@ -119,12 +112,14 @@ def draw_bandwidth(small, large):
 
 
 def draw_others(now):
-    chart = Chart("A decode step beside others: Qwen3-0.6B, one H200",
-                  "milliseconds; context 128 for 1 and 8 sequences, 512 for 64 and 256",
+    chart = Chart("A decode step beside other engines: Qwen3-0.6B, bfloat16, one H200",
+                  "milliseconds, less is better; context 128 for 1 and 8 sequences, else 512",
                   [0.25, 0.5, 1, 2, 4, 8, 16], True, [1, 8, 64, 256])
-    cases = OTHERS["vLLM 0.24"][1]
-    for name, (colour, points) in OTHERS.items():
-        chart.series({batch: points[batch, context] for batch, context in points}, colour, name)
+    cases = []
+    for label, (name, colour) in PEERS.items():
+        points = steps_of_peer(name)
+        cases = list(points)
+        chart.series({batch: points[batch, context] for batch, context in points}, colour, label)
     chart.series({batch: now[batch, context][0] for batch, context in cases}, BLUE, "nanovllm")
     chart.series({batch: now[batch, context][1] for batch, context in cases}, GREEN,
                  "floor: the bytes", dashed=True)
@@ -132,7 +127,6 @@ def draw_others(now):
 
 
 if __name__ == "__main__":
-    before, now = steps("cuda_decode_step_before"), steps("cuda_limit_0_6b")
-    draw_step_time(before, now)
-    draw_bandwidth(now, steps("cuda_limit_8b"))
-    draw_others(now)
+    small, large = steps("cuda_engine_0_6b"), steps("cuda_engine_8b")
+    draw_bandwidth(small, large)
+    draw_others(small)

@@ -1,6 +1,7 @@
 # The headers as a consumer's compiler meets them. Nothing here is built by 'all'; the CTest entries
 # build what they need.
 #   headers/tree           the rules of headers/check_tree.sh; tree-check is a test of that check
+#   headers/links          links and paths in the pages; links-check is a test of that check
 #   headers/alone          each .hpp compiles by itself, without warnings
 #   headers/two-units      every .hpp in two translation units of one program
 #   headers/two-libraries  two shared libraries with the engine inside, in one program
@@ -15,7 +16,10 @@
 set(headers_folder "${CMAKE_CURRENT_SOURCE_DIR}/headers")
 add_test(NAME headers/tree COMMAND "${headers_folder}/check_tree.sh")
 add_test(NAME headers/tree-check COMMAND "${headers_folder}/check_tree_test.sh")
-set_tests_properties(headers/tree headers/tree-check PROPERTIES LABELS headers)
+add_test(NAME headers/links COMMAND "${headers_folder}/check_links.sh")
+add_test(NAME headers/links-check COMMAND "${headers_folder}/check_links_test.sh")
+set_tests_properties(headers/tree headers/tree-check headers/links headers/links-check
+  PROPERTIES LABELS headers)
 
 option(NANOVLLM_TEST_PACKAGING "Test headers and package with compilers and consumer projects" ON)
 if(NOT NANOVLLM_TEST_PACKAGING)
