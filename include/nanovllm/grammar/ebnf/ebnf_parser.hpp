@@ -1,8 +1,11 @@
 #pragma once
-/// Reads the notation that grammars of our own are written in (grammar/ebnf/ebnf_text.hpp).
+/// Reads grammars in the notation of GBNF (llama.cpp), and a few parts beyond it that grammars made
+/// by this library use (grammar/ebnf/ebnf_text.hpp).
 ///
-///   rule       a line: name ::= expression; `root` is what a text is
-///   text       "…" with \n, \r, \t, \uHHHH, \UHHHHHHHH and \ before punctuation
+///   rule       name ::= expression, over as many lines as it takes; `root` is the whole text. A name
+///              has letters, digits, '_', '-' and '.'
+///   comment    # and the rest of the line
+///   text       "…" with \n, \r, \t, \xHH, \uHHHH, \UHHHHHHHH and \ before punctuation
 ///   class      […] and [^…], with ranges and the same escapes
 ///   structure  sequences, |, (…), and * + ? {m} {m,} {m,n} behind a part
 ///   <…>        the same as (…), to be read by one deterministic automaton; it may name only rules
@@ -46,6 +49,7 @@ struct EbnfNode {
 
 struct EbnfGrammar {
   std::vector<EbnfNode> rules;
+  std::vector<std::string_view> names;  ///< of the rules, within what was parsed
   int root = 0;
 };
 
@@ -76,13 +80,13 @@ class EbnfParser {
   explicit EbnfParser(std::string_view text) : text_(text) {}
 
   [[nodiscard]] EbnfGrammar parse() {
-    for (skip("\n"); at_ < text_.size(); skip("\n")) {
+    for (skip(); at_ < text_.size(); skip()) {
       const auto number = static_cast<std::size_t>(number_of(name()));
       expect(!is_there_[number], "another rule than before");
       for (const char c : {':', ':', '='}) expect(take(c), "::=");
       grammar_.rules[number] = choice();
       is_there_[number] = true;
-      expect(at_ == text_.size() || text_[at_] == '\n', "the end of the rule");
+      expect(at_ == text_.size() || is_at_rule(), "the end of the rule");
     }
     for (const auto& [name, number] : numbers_)
       check<RequestError>(is_there_[static_cast<std::size_t>(number)], "the grammar has no rule '",
@@ -96,6 +100,8 @@ class EbnfParser {
  private:
   using Kind = EbnfNode::Kind;
   static constexpr int kMaxDepth = 1000;
+  static constexpr std::string_view kBlanks = " \t\r\n";
+  static constexpr std::string_view kPunctuation = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
 
   [[noreturn]] void fail(std::string_view expected) const {
     throw RequestError(concat("the grammar is to have ", expected, " at byte ", at_));
@@ -104,11 +110,35 @@ class EbnfParser {
     if (!condition) fail(what);
   }
 
-  void skip(std::string_view more = "") {
-    while (at_ < text_.size() &&
-           (text_[at_] == ' ' || more.find(text_[at_]) != std::string_view::npos))
-      ++at_;
+  /// Where blanks, ends of lines and comments from `at` on end.
+  [[nodiscard]] std::size_t behind_blanks(std::size_t at) const {
+    while (at < text_.size() && (kBlanks.find(text_[at]) != kBlanks.npos || text_[at] == '#'))
+      at = text_[at] == '#' ? std::min(text_.find('\n', at), text_.size()) : at + 1;
+    return at;
   }
+  void skip() { at_ = behind_blanks(at_); }
+
+  [[nodiscard]] std::size_t behind_name(std::size_t at) const {
+    const auto is_part = [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+             c == '_' || c == '-' || c == '.';
+    };
+    while (at < text_.size() && is_part(text_[at])) ++at;
+    return at;
+  }
+
+  /// Whether the next rule begins here: a name and ::=.
+  [[nodiscard]] bool is_at_rule() const {
+    const std::size_t end = behind_name(at_);
+    return end > at_ && text_.substr(behind_blanks(end), 3) == "::=";
+  }
+
+  /// What was read from `begin` on, without the blanks at its end.
+  [[nodiscard]] std::string_view source(std::size_t begin) const {
+    const std::string_view all = text_.substr(begin, at_ - begin);
+    return all.substr(0, all.find_last_not_of(kBlanks) + 1);
+  }
+
   [[nodiscard]] char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
   bool take(char c) {
     if (peek() != c) return false;
@@ -118,10 +148,7 @@ class EbnfParser {
 
   [[nodiscard]] std::string_view name() {
     const std::size_t begin = at_;
-    const auto is_part = [](char c) {
-      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-    };
-    while (at_ < text_.size() && is_part(text_[at_])) ++at_;
+    at_ = behind_name(at_);
     expect(at_ > begin, "the name of a rule");
     const std::string_view found = text_.substr(begin, at_ - begin);
     skip();
@@ -133,6 +160,7 @@ class EbnfParser {
         numbers_.try_emplace(name, static_cast<int>(grammar_.rules.size()));
     if (is_new) {
       grammar_.rules.emplace_back();
+      grammar_.names.push_back(name);
       is_there_.push_back(false);
     }
     return found->second;
@@ -147,7 +175,7 @@ class EbnfParser {
       EbnfNode all{.kind = Kind::choice};
       all.parts.push_back(std::move(node));
       while (take('|')) all.parts.push_back(sequence());
-      all.source = text_.substr(begin, at_ - begin);
+      all.source = source(begin);
       node = std::move(all);
     }
     --depth_;
@@ -158,9 +186,10 @@ class EbnfParser {
     skip();
     const std::size_t begin = at_;
     EbnfNode node;
-    while (at_ < text_.size() && std::string_view("|)>\n").find(text_[at_]) == text_.npos)
+    while (at_ < text_.size() && std::string_view("|)>").find(text_[at_]) == text_.npos &&
+           !is_at_rule())
       node.parts.push_back(repeated());
-    node.source = text_.substr(begin, at_ - begin);
+    node.source = source(begin);
     if (node.parts.size() == 1) return EbnfNode(std::move(node.parts.front()));
     return node;
   }
@@ -168,12 +197,12 @@ class EbnfParser {
   [[nodiscard]] EbnfNode repeated() {
     const std::size_t begin = at_;
     EbnfNode node = part();
-    node.source = text_.substr(begin, at_ - begin);
+    node.source = source(begin);
     while (std::string_view("*+?{").find(peek()) != std::string_view::npos && at_ < text_.size()) {
       EbnfNode outer{.kind = Kind::repeat};
       counts(outer);
       outer.parts.push_back(std::move(node));
-      outer.source = text_.substr(begin, at_ - begin);
+      outer.source = source(begin);
       node = std::move(outer);
     }
     skip();
@@ -242,8 +271,8 @@ class EbnfParser {
     if (take('\\')) {
       const char c = peek();
       ++at_;
-      if (c == 'u' || c == 'U') {
-        const std::size_t size = c == 'u' ? 4 : 8;
+      if (c == 'x' || c == 'u' || c == 'U') {
+        const std::size_t size = c == 'x' ? 2 : c == 'u' ? 4 : 8;
         std::uint32_t value = 0;
         const std::string_view digits = text_.substr(std::min(at_, text_.size()), size);
         const auto end = std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
@@ -255,11 +284,9 @@ class EbnfParser {
         case 'n': return U'\n';
         case 'r': return U'\r';
         case 't': return U'\t';
-        default: expect(c > ' ' && c < '0', "an escape"); return static_cast<char32_t>(c);
-        case '\\':
-        case '[':
-        case ']':
-        case '^': return static_cast<char32_t>(c);
+        default:
+          expect(kPunctuation.find(c) != kPunctuation.npos, "an escape");
+          return static_cast<char32_t>(c);
       }
     }
     const utf8::Char c = utf8::decode(text_, at_);
@@ -280,7 +307,8 @@ class EbnfParser {
     const bool is_complement = take('^');
     while (!take(']')) {
       const char32_t first = character();
-      const char32_t last = take('-') ? character() : first;
+      const bool is_range = peek() == '-' && text_.substr(at_ + 1, 1) != "]";
+      const char32_t last = is_range && take('-') ? character() : first;
       expect(first <= last, "a range that goes up");
       set.add(first, last);
     }

@@ -307,8 +307,18 @@ class NetworkBuilder {
       for (std::int32_t called : calls[rule])
         if (--num_callers[index(called)] == 0) todo.push_back(index(called));
     }
-    check<RequestError>(num_taken == calls.size(),
-                        "a rule of the grammar calls itself before it reads anything");
+    if (num_taken == calls.size()) return;
+    // Each rule that is left has a caller that is left, so the way back leads into a circle.
+    std::vector<std::size_t> callers(calls.size());
+    std::size_t rule = 0;
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      if (num_callers[i] == 0) continue;
+      rule = i;
+      for (std::int32_t called : calls[i]) callers[index(called)] = i;
+    }
+    for (std::size_t i = 0; i < calls.size(); ++i) rule = callers[rule];
+    throw RequestError(concat("the rule '", grammar_.names[rule],
+                              "' calls itself before it reads anything, which is not supported"));
   }
 
   EbnfGrammar grammar_;
