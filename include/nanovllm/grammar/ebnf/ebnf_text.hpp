@@ -1,11 +1,8 @@
 #pragma once
-/// Pieces of grammars in the notation of grammar/ebnf/ebnf_parser.hpp: literals, character sets, the
-/// contents of JSON strings that match a pattern, and numbers within bounds.
-///
-/// Each function gives an expression that can stand anywhere in a rule.
+/// Pieces of grammars in the notation of grammar/ebnf/ebnf_parser.hpp: literals, character sets,
+/// choices and repetitions. Each function gives an expression that can stand anywhere in a rule.
 
 #include <initializer_list>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,32 +27,86 @@ namespace nanovllm::ebnf {
 /// `expression` min to max times; no end where max < 0.
 [[nodiscard]] std::string repeat(const std::string& expression, long long min, long long max);
 
-/// What stands between the quotes of a JSON string whose value matches the regular expression, in
-/// the dialect of grammar/regex/regex_parser.hpp. A pattern with ^ at its begin alone, or $ at its end
-/// alone, is open at the other end; every other is the string as a whole. Where there is a choice a
-/// character is spelt as itself, and quotes, backslashes and control characters by their escapes.
-///
-/// Throws RequestError as parse_regex does, and for an anchor that is neither at the begin nor at
-/// the end.
-[[nodiscard]] std::string string_content(std::string_view pattern);
-
-/// Decimal integers min to max, without leading zeros; nothing where there are none. An end that is
-/// not given is open.
-[[nodiscard]] std::string integers(std::optional<long long> min, std::optional<long long> max);
-
-/// Bounds of numbers, exact.
-struct NumberBounds {
-  std::optional<double> min{}, max{};
-  bool min_is_exclusive = false, max_is_exclusive = false;
-};
-
-/// Decimal numbers within bounds, with at most 15 digits behind the point and no exponent; nothing
-/// where there are none. Throws RequestError for a bound beyond 10^15 or one that needs more than 15
-/// digits behind the point.
-[[nodiscard]] std::string numbers(const NumberBounds& bounds);
-
 }  // namespace nanovllm::ebnf
 
 #if NANOVLLM_BODIES
-#include "nanovllm/grammar/ebnf/ebnf_text.inc"
-#endif
+
+#include <array>
+#include <cstdio>
+
+#include "nanovllm/core/utf8.hpp"
+
+namespace nanovllm::ebnf {
+
+namespace detail {
+
+NANOVLLM_INLINE void append_code_point(std::string& out, char32_t c) {
+  constexpr std::u32string_view kSyntax = U"\"\\[]-^";
+  const bool is_plain = c >= ' ' && c <= '~' && kSyntax.find(c) == kSyntax.npos;
+  if (is_plain) {
+    out += static_cast<char>(c);
+    return;
+  }
+  std::array<char, 16> text{};
+  std::snprintf(text.data(), text.size(),
+                c <= 0xFFFF ? "\\u%04X" : "\\U%08X",  // \x takes as many digits as follow
+                static_cast<unsigned>(c));
+  out += text.data();
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE std::string either(const std::vector<std::string>& options) {
+  if (options.size() < 2) return options.empty() ? "" : options.front();
+  std::string out = "(";
+  for (const std::string& option : options) {
+    if (out.size() > 1) out += " | ";
+    out += option;
+  }
+  return out + ")";
+}
+
+NANOVLLM_INLINE std::string sequence(std::initializer_list<std::string_view> parts) {
+  std::string out;
+  for (std::string_view part : parts) {
+    if (part.empty() || part == "\"\"") continue;
+    if (!out.empty()) out += ' ';
+    out += part;
+  }
+  return out.empty() ? "\"\"" : "(" + out + ")";
+}
+
+NANOVLLM_INLINE std::string literal(std::string_view text) {
+  std::string out = "\"";
+  for (std::size_t i = 0; i < text.size();) {
+    const utf8::Char c = utf8::decode(text, i);
+    detail::append_code_point(out, c.code_point);
+    i += c.size;
+  }
+  return out + '"';
+}
+
+NANOVLLM_INLINE std::string character_class(const CodePointSet& set) {
+  std::string out = "[";
+  for (const CodePointSet::Range& range : set.ranges()) {
+    detail::append_code_point(out, range.first);
+    if (range.last == range.first) continue;
+    out += '-';
+    detail::append_code_point(out, range.last);
+  }
+  return out + "]";
+}
+
+NANOVLLM_INLINE std::string repeat(const std::string& expression, long long min, long long max) {
+  if (max == 0) return "\"\"";
+  if (min == 1 && max == 1) return expression;
+  if (min == 0 && max < 0) return "(" + expression + ")*";
+  if (min == 1 && max < 0) return "(" + expression + ")+";
+  if (min == 0 && max == 1) return "(" + expression + ")?";
+  return "(" + expression + "){" + std::to_string(min) + "," +
+         (max < 0 ? "" : std::to_string(max)) + "}";
+}
+
+}  // namespace nanovllm::ebnf
+
+#endif  // NANOVLLM_BODIES

@@ -1,203 +1,44 @@
-/// Bodies of grammar/ebnf/ebnf_text.hpp; see core/prebuilt.hpp.
+#pragma once
+/// Decimal numbers within bounds, as pieces of a grammar.
+
+#include <optional>
+#include <string>
+
+#include "nanovllm/core/prebuilt.hpp"
+
+namespace nanovllm::ebnf {
+
+/// Decimal integers min to max, without leading zeros; nothing where there are none. An end that is
+/// not given is open.
+[[nodiscard]] std::string integers(std::optional<long long> min, std::optional<long long> max);
+
+/// Bounds of numbers, exact.
+struct NumberBounds {
+  std::optional<double> min{}, max{};
+  bool min_is_exclusive = false, max_is_exclusive = false;
+};
+
+/// Decimal numbers within bounds, with at most 15 digits behind the point and no exponent; nothing
+/// where there are none. Throws RequestError for a bound beyond 10^15 or one that needs more than 15
+/// digits behind the point.
+[[nodiscard]] std::string numbers(const NumberBounds& bounds);
+
+}  // namespace nanovllm::ebnf
+
+#if NANOVLLM_BODIES
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
-#include <limits>
-#include <span>
+#include <string_view>
 #include <system_error>
-#include <utility>
+#include <vector>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/utf8.hpp"
-#include "nanovllm/grammar/regex/regex_parser.hpp"
+#include "nanovllm/grammar/ebnf/ebnf_text.hpp"
 
 namespace nanovllm::ebnf {
-
-namespace detail {
-
-NANOVLLM_INLINE void append_code_point(std::string& out, char32_t c) {
-  constexpr std::u32string_view kSyntax = U"\"\\[]-^";
-  const bool is_plain = c >= ' ' && c <= '~' && kSyntax.find(c) == kSyntax.npos;
-  if (is_plain) {
-    out += static_cast<char>(c);
-    return;
-  }
-  std::array<char, 16> text{};
-  std::snprintf(text.data(), text.size(),
-                c <= 0xFFFF ? "\\u%04X" : "\\U%08X",  // \x takes as many digits as follow
-                static_cast<unsigned>(c));
-  out += text.data();
-}
-
-/// Writes a parsed pattern as what JSON spells the strings with.
-class ContentWriter {
- public:
-  /// `node` with nothing but itself to match. `at_begin`, `at_end`: whether an anchor here says what
-  /// is so anyway.
-  [[nodiscard]] static std::string write(const RegexNode& node, bool at_begin, bool at_end) {
-    switch (node.kind) {
-      case RegexNode::Kind::characters: return characters(node.characters);
-      case RegexNode::Kind::sequence: {
-        std::string out;
-        for (std::size_t i = 0; i < node.parts.size(); ++i) {
-          if (!out.empty()) out += ' ';
-          out += write(node.parts[i], at_begin && i == 0, at_end && i + 1 == node.parts.size());
-        }
-        return out.empty() ? "\"\"" : "(" + out + ")";
-      }
-      case RegexNode::Kind::choice: {
-        std::vector<std::string> options;
-        for (const RegexNode& part : node.parts) options.push_back(write(part, at_begin, at_end));
-        return either(options);
-      }
-      case RegexNode::Kind::repeat:
-        return repeat(write(node.parts.front(), false, false), node.min, node.max);
-      case RegexNode::Kind::text_begin:
-        check<RequestError>(at_begin, "a ^ that is not at the begin of a pattern is not supported");
-        return "\"\"";
-      case RegexNode::Kind::text_end:
-        check<RequestError>(at_end, "a $ that is not at the end of a pattern is not supported");
-        return "\"\"";
-    }
-    return {};
-  }
-
- private:
-  [[nodiscard]] static bool contains(const CodePointSet& set, char32_t c) {
-    return std::any_of(set.ranges().begin(), set.ranges().end(),
-                       [&](const auto& range) { return range.first <= c && c <= range.last; });
-  }
-
-  [[nodiscard]] static std::string characters(const CodePointSet& set) {
-    CodePointSet plain;
-    for (const CodePointSet::Range& range : set.ranges()) {
-      // What JSON does not spell as itself lies below the space, and the two below.
-      char32_t first = std::max<char32_t>(range.first, 0x20);
-      for (const char32_t special : {U'"', U'\\'}) {
-        if (special < first || special > range.last) continue;
-        if (first < special) plain.add(first, special - 1);
-        first = special + 1;
-      }
-      if (first <= range.last) plain.add(first, range.last);
-    }
-    std::vector<std::string> options;
-    if (!plain.ranges().empty()) options.push_back(character_class(plain));
-    constexpr std::string_view kEscaped = "\"\\\b\f\n\r\t", kEscapes = "\"\\bfnrt";
-    CodePointSet escapes;
-    for (std::size_t i = 0; i < kEscaped.size(); ++i)
-      if (contains(set, static_cast<char32_t>(kEscaped[i])))
-        escapes.add(static_cast<char32_t>(kEscapes[i]), static_cast<char32_t>(kEscapes[i]));
-    if (!escapes.ranges().empty()) options.push_back("(\"\\\\\" " + character_class(escapes) + ")");
-    if (options.empty()) {  // control characters alone, which one does not ask for otherwise
-      for (char32_t c = 0; c < 0x20; ++c) {
-        if (!contains(set, c)) continue;
-        std::array<char, 16> text{};
-        std::snprintf(text.data(), text.size(), "\\u%04x", static_cast<unsigned>(c));
-        options.push_back(literal(text.data()));
-      }
-    }
-    check<RequestError>(!options.empty(), "a pattern has a class of no characters");
-    return either(options);
-  }
-};
-
-/// Whether the pattern, or each of its alternatives, begins or ends with an anchor.
-NANOVLLM_INLINE bool is_anchored(const RegexNode& node, bool at_begin) {
-  using Kind = RegexNode::Kind;
-  if (node.kind == Kind::sequence) {
-    if (node.parts.empty()) return false;
-    return is_anchored(at_begin ? node.parts.front() : node.parts.back(), at_begin);
-  }
-  if (node.kind == Kind::choice) {
-    return std::all_of(node.parts.begin(), node.parts.end(),
-                       [&](const RegexNode& part) { return is_anchored(part, at_begin); });
-  }
-  return node.kind == (at_begin ? Kind::text_begin : Kind::text_end);
-}
-
-/// The alternatives of a pattern, which anchors belong to.
-NANOVLLM_INLINE std::span<const RegexNode> alternatives(const RegexNode& pattern) {
-  const RegexNode* node = &pattern;
-  while (node->kind == RegexNode::Kind::sequence && node->parts.size() == 1)
-    node = &node->parts.front();
-  if (node->kind == RegexNode::Kind::choice) return node->parts;
-  return {node, 1};
-}
-
-}  // namespace detail
-
-NANOVLLM_INLINE std::string either(const std::vector<std::string>& options) {
-  if (options.size() < 2) return options.empty() ? "" : options.front();
-  std::string out = "(";
-  for (const std::string& option : options) {
-    if (out.size() > 1) out += " | ";
-    out += option;
-  }
-  return out + ")";
-}
-
-NANOVLLM_INLINE std::string sequence(std::initializer_list<std::string_view> parts) {
-  std::string out;
-  for (std::string_view part : parts) {
-    if (part.empty() || part == "\"\"") continue;
-    if (!out.empty()) out += ' ';
-    out += part;
-  }
-  return out.empty() ? "\"\"" : "(" + out + ")";
-}
-
-NANOVLLM_INLINE std::string literal(std::string_view text) {
-  std::string out = "\"";
-  for (std::size_t i = 0; i < text.size();) {
-    const utf8::Char c = utf8::decode(text, i);
-    detail::append_code_point(out, c.code_point);
-    i += c.size;
-  }
-  return out + '"';
-}
-
-NANOVLLM_INLINE std::string character_class(const CodePointSet& set) {
-  std::string out = "[";
-  for (const CodePointSet::Range& range : set.ranges()) {
-    detail::append_code_point(out, range.first);
-    if (range.last == range.first) continue;
-    out += '-';
-    detail::append_code_point(out, range.last);
-  }
-  return out + "]";
-}
-
-NANOVLLM_INLINE std::string repeat(const std::string& expression, long long min, long long max) {
-  if (max == 0) return "\"\"";
-  if (min == 1 && max == 1) return expression;
-  if (min == 0 && max < 0) return "(" + expression + ")*";
-  if (min == 1 && max < 0) return "(" + expression + ")+";
-  if (min == 0 && max == 1) return "(" + expression + ")?";
-  return "(" + expression + "){" + std::to_string(min) + "," +
-         (max < 0 ? "" : std::to_string(max)) + "}";
-}
-
-NANOVLLM_INLINE std::string string_content(std::string_view pattern) {
-  const RegexNode root = parse_regex(pattern, true);
-  CodePointSet any = CodePointSet::all();
-  const std::string rest =
-      repeat(detail::ContentWriter::write({.kind = RegexNode::Kind::characters, .characters = any},
-                                          false, false),
-             0, -1);
-  std::vector<std::string> options;
-  for (const RegexNode& node : detail::alternatives(root)) {
-    const bool has_begin = detail::is_anchored(node, true);
-    const bool has_end = detail::is_anchored(node, false);
-    std::string content = detail::ContentWriter::write(node, true, true);
-    if (has_begin && !has_end) content = "(" + content + " " + rest + ")";
-    if (!has_begin && has_end) content = "(" + rest + " " + content + ")";
-    options.push_back(std::move(content));
-  }
-  return either(options);
-}
 
 namespace detail {
 
@@ -404,3 +245,5 @@ NANOVLLM_INLINE std::string numbers(const NumberBounds& bounds) {
 }
 
 }  // namespace nanovllm::ebnf
+
+#endif  // NANOVLLM_BODIES
