@@ -53,8 +53,9 @@ inline constexpr int kMaxRegexDepth = 200;
 inline constexpr int kMaxRegexRepeat = 100'000;
 
 /// Throws RequestError, which names the position in bytes and what is wrong or not supported there.
-/// @param unicode_space \S leaves out all of Unicode's white space, as in ECMAScript, not ASCII's.
-[[nodiscard]] RegexNode parse_regex(std::string_view pattern, bool unicode_space = false);
+/// @param ecmascript `.` leaves out all line terminators of ECMAScript, \s in [^\s] and \S stand
+///                   for Unicode's white space.
+[[nodiscard]] RegexNode parse_regex(std::string_view pattern, bool ecmascript = false);
 
 /// A pattern that matches `text` and nothing else.
 [[nodiscard]] std::string escape_regex(std::string_view text);
@@ -68,6 +69,7 @@ inline constexpr int kMaxRegexRepeat = 100'000;
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/utf8.hpp"
+#include "nanovllm/grammar/regex/regex_classes.hpp"
 
 namespace nanovllm {
 
@@ -76,8 +78,7 @@ namespace detail {
 /// Recursive descent: a choice of sequences of repeated atoms.
 class RegexParser {
  public:
-  RegexParser(std::string_view pattern, bool unicode_space)
-      : in_(pattern), unicode_space_(unicode_space) {}
+  RegexParser(std::string_view pattern, bool ecmascript) : in_(pattern), ecmascript_(ecmascript) {}
 
   [[nodiscard]] RegexNode run() {
     const std::size_t valid = utf8::valid_prefix(in_);
@@ -164,7 +165,7 @@ class RegexParser {
     switch (peek()) {
       case '(': return group(depth);
       case '[': return characters(bracket());
-      case '.': ++pos_; return characters(CodePointSet('\n').complement());
+      case '.': ++pos_; return characters(regex_class::line_ends(ecmascript_).complement());
       case '^': ++pos_; return {.kind = Kind::text_begin};
       case '$': ++pos_; return {.kind = Kind::text_end};
       case '\\': return characters(escape(false).set);
@@ -209,7 +210,7 @@ class RegexParser {
   CodePointSet bracket() {
     const std::size_t begin = pos_;
     ++pos_;
-    const bool negated = skip('^');
+    const bool negated = is_negated_ = skip('^');
     if (!at_end() && peek() == ']')
       fail(pos_, "has a ] that begins a class; a literal one is written \\]");
     CodePointSet set;
@@ -257,12 +258,15 @@ class RegexParser {
     if (static_cast<unsigned char>(c) >= 0x80) return single(code_point());
     ++pos_;
     switch (c) {
-      case 'd': return {digits()};
-      case 'D': return {digits().complement()};
-      case 'w': return {word_characters()};
-      case 'W': return {word_characters().complement()};
-      case 's': return {white_space()};
-      case 'S': return {(unicode_space_ ? all_white_space() : white_space()).complement()};
+      case 'd': return {regex_class::digits()};
+      case 'D': return {regex_class::digits().complement()};
+      case 'w': return {regex_class::word_characters()};
+      case 'W': return {regex_class::word_characters().complement()};
+      // In ECMAScript, what counts as white space nowhere is \S, and what does everywhere is \s; a
+      // negation turns the two round.
+      case 's': return {regex_class::white_space(ecmascript_ && in_class && is_negated_)};
+      case 'S':
+        return {regex_class::white_space(ecmascript_ && !(in_class && is_negated_)).complement()};
       case 'n': return single('\n');
       case 'r': return single('\r');
       case 't': return single('\t');
@@ -321,34 +325,6 @@ class RegexParser {
     fail(begin, "has half of a surrogate pair");
   }
 
-  static CodePointSet digits() {
-    CodePointSet set;
-    set.add('0', '9');
-    return set;
-  }
-  static CodePointSet word_characters() {
-    CodePointSet set = digits();
-    set.add('A', 'Z');
-    set.add('a', 'z');
-    set.add('_', '_');
-    return set;
-  }
-  static CodePointSet white_space() {
-    CodePointSet set(' ');
-    set.add('\t', '\r');
-    return set;
-  }
-
-  /// What Unicode or any dialect counts as such.
-  static CodePointSet all_white_space() {
-    CodePointSet set = white_space();
-    set.add(0x1C, 0x1F);
-    for (const char32_t c : {0x85, 0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000, 0xFEFF})
-      set.add(c, c);
-    set.add(0x2000, 0x200A);
-    return set;
-  }
-
   static RegexNode characters(CodePointSet set) {
     RegexNode node{.kind = Kind::characters};
     node.characters = std::move(set);
@@ -384,14 +360,15 @@ class RegexParser {
   }
 
   std::string_view in_;
-  bool unicode_space_;
+  bool ecmascript_;
+  bool is_negated_ = false;  // of the class that is being read
   std::size_t pos_ = 0;
 };
 
 }  // namespace detail
 
-NANOVLLM_INLINE RegexNode parse_regex(std::string_view pattern, bool unicode_space) {
-  return detail::RegexParser(pattern, unicode_space).run();
+NANOVLLM_INLINE RegexNode parse_regex(std::string_view pattern, bool ecmascript) {
+  return detail::RegexParser(pattern, ecmascript).run();
 }
 
 NANOVLLM_INLINE std::string escape_regex(std::string_view text) {
