@@ -307,6 +307,16 @@ TEST_CASE("defaults that clients write out for what chats lack are let through")
                                         {R"("prompt_logprobs": 1)", "prompt_logprobs", "chats"}});
 }
 
+TEST_CASE("cache_salt is refused by name, as the prefix cache is shared") {
+  const std::vector<Refusal> table = {
+      {R"("cache_salt": "alice")", "cache_salt", "share one prefix cache"},
+      {R"("cache_salt": "")", "cache_salt", "not supported"}};
+  check_refused<ChatCompletionRequest>(kMessages, table);
+  check_refused<CompletionRequest>(kPrompt, table);
+  (void)chat(R"("cache_salt": null)");
+  (void)completion(R"("cache_salt": null)");
+}
+
 TEST_CASE("max_completion_tokens wins over max_tokens, and both are checked") {
   CHECK(chat(R"("max_tokens": 5, "max_completion_tokens": 7)").max_tokens == 7);
   CHECK(chat(R"("max_completion_tokens": 7)").sampling.max_tokens == 7);

@@ -69,6 +69,11 @@ class RequestFields {
   }
   [[nodiscard]] bool has(std::string_view key) const { return find(key) != nullptr; }
 
+  /// Throws ApiError for a field that is not served: the answer would not be what was asked for.
+  void refuse(std::string_view key, std::string_view reason) const {
+    if (has(key)) refuse_field(path(key), reason);
+  }
+
   /// "response_format.type": the path of a field.
   [[nodiscard]] std::string path(std::string_view key) const {
     return path_.empty() ? std::string(key) : concat(path_, '.', key);

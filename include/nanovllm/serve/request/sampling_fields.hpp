@@ -10,7 +10,8 @@ namespace nanovllm::serve {
 /// The fields that chat completions and completions share: temperature, top_p, top_k, min_p,
 /// repetition_penalty, frequency_penalty, presence_penalty, logit_bias, allowed_token_ids,
 /// bad_words, seed, n, min_tokens, ignore_eos, stop, stop_token_ids, include_stop_str_in_output,
-/// skip_special_tokens and priority. Throws ApiError.
+/// skip_special_tokens and priority. Throws ApiError, also for cache_salt: all requests share one
+/// prefix cache, and a client that asks for its own must not believe that it has it.
 [[nodiscard]] SamplingParams parse_sampling(const RequestFields& body);
 
 /// Of completions alone: best_of, use_beam_search, beam_width, length_penalty, early_stopping.
@@ -191,6 +192,7 @@ NANOVLLM_INLINE void read_fields(std::span<const SamplingField> table, const Req
 }  // namespace detail
 
 NANOVLLM_INLINE SamplingParams parse_sampling(const RequestFields& body) {
+  body.refuse("cache_salt", "is not supported: all requests share one prefix cache");
   SamplingParams params;
   detail::read_fields(detail::kSamplingFields, body, params);
   if (body.has("allowed_token_ids") && params.allowed_token_ids.empty())
