@@ -241,6 +241,7 @@
 #include "nanovllm/serve/request/chat_request.hpp"
 #include "nanovllm/serve/request/completion_request.hpp"
 #include "nanovllm/serve/request/output_format.hpp"
+#include "nanovllm/serve/request/prompt_truncation.hpp"
 #include "nanovllm/serve/request/request_fields.hpp"
 #include "nanovllm/serve/request/sampling_fields.hpp"
 #include "nanovllm/serve/request/stream_options.hpp"

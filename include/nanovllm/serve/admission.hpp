@@ -1,7 +1,9 @@
 #pragma once
 /// From what a request asks for to what an engine takes, or an error that names the field.
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +17,7 @@
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/serve/constraint/output_constraint.hpp"
 #include "nanovllm/serve/request/chat_request.hpp"
+#include "nanovllm/serve/request/prompt_truncation.hpp"
 
 namespace nanovllm::serve {
 
@@ -26,10 +29,18 @@ namespace nanovllm::serve {
 [[nodiscard]] std::string prompt_text(const TextSide& text, const Prompt& prompt,
                                       std::string_view field);
 
-/// The tokens of a prompt. Throws ApiError (400) that names `field`: with the code
-/// context_length_exceeded and both numbers where there are too many.
+/// How many tokens of a prompt are kept behind which `max_tokens` are to be generated; nothing where
+/// all are. Throws ApiError (400) that names truncate_prompt_tokens where it is more than the
+/// model's context.
+[[nodiscard]] std::optional<std::size_t> num_kept_tokens(
+    const AnyEngine& engine, const std::optional<PromptTruncation>& truncation,
+    std::int32_t max_tokens);
+
+/// The tokens of a prompt, its last `num_kept` where that is set. Throws ApiError (400) that names
+/// `field`: with the code context_length_exceeded and both numbers where there are too many.
 [[nodiscard]] std::vector<TokenId> prompt_tokens(const AnyEngine& engine, const Prompt& prompt,
-                                                 std::string_view field);
+                                                 std::string_view field,
+                                                 std::optional<std::size_t> num_kept = {});
 
 /// Throws ApiError (400), context_length_exceeded, where `max_tokens` do not fit behind the prompt.
 void check_max_tokens(const AnyEngine& engine, std::size_t num_prompt_tokens,
@@ -58,6 +69,7 @@ void check_token_ids(const AnyEngine& engine, std::span<const std::vector<TokenI
 
 #if NANOVLLM_BODIES
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -82,11 +94,12 @@ namespace detail {
                  std::string(field), "context_length_exceeded");
 }
 
-/// The tokens of a text, if they are no more than `most`. Beyond that it is encoded only as far as
-/// it takes to say how many there are of a text that is a little too long.
+/// The tokens of a text, all of them if `is_truncated`. Else a text that is too long is encoded only
+/// as far as it takes to say how many tokens there are of one that is a little too long.
 NANOVLLM_INLINE std::vector<TokenId> encode_text(const AnyEngine& engine, const std::string& text,
-                                                 std::string_view field) {
+                                                 std::string_view field, bool is_truncated) {
   const Tokenizer& tokenizer = *engine.text().tokenizer;
+  if (is_truncated) return tokenizer.encode(text);
   const auto most = static_cast<std::size_t>(engine.max_total_tokens() - 1);
   const std::size_t counted = 2 * most + 1024;
   try {
@@ -120,8 +133,24 @@ NANOVLLM_INLINE std::string prompt_text(const TextSide& text, const Prompt& prom
   return {};
 }
 
+NANOVLLM_INLINE std::optional<std::size_t> num_kept_tokens(
+    const AnyEngine& engine, const std::optional<PromptTruncation>& truncation,
+    std::int32_t max_tokens) {
+  if (!truncation) return {};
+  const std::int64_t total = engine.max_total_tokens();
+  if (!truncation->num_tokens)
+    return static_cast<std::size_t>(std::max<std::int64_t>(1, total - max_tokens));
+  if (*truncation->num_tokens > total) {
+    refuse_field("truncate_prompt_tokens",
+                 concat("must be at most ", total, ", the model's context length, got ",
+                        *truncation->num_tokens));
+  }
+  return static_cast<std::size_t>(*truncation->num_tokens);
+}
+
 NANOVLLM_INLINE std::vector<TokenId> prompt_tokens(const AnyEngine& engine, const Prompt& prompt,
-                                                   std::string_view field) {
+                                                   std::string_view field,
+                                                   std::optional<std::size_t> num_kept) {
   const std::int64_t total = engine.max_total_tokens();
   std::vector<TokenId> tokens;
   if (const auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) {
@@ -131,8 +160,11 @@ NANOVLLM_INLINE std::vector<TokenId> prompt_tokens(const AnyEngine& engine, cons
       throw ApiError(400, "texts need a tokeniser, and this model has none: send token ids",
                      std::string(field));
     }
-    tokens = detail::encode_text(engine, prompt_text(engine.text(), prompt, field), field);
+    tokens = detail::encode_text(engine, prompt_text(engine.text(), prompt, field), field,
+                                 num_kept.has_value());
   }
+  if (num_kept && tokens.size() > *num_kept)
+    tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(*num_kept));
   if (static_cast<std::int64_t>(tokens.size()) >= total)
     detail::refuse_prompt(total, static_cast<std::int64_t>(tokens.size()), true, field);
   return tokens;

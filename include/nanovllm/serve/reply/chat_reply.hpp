@@ -136,8 +136,8 @@ NANOVLLM_INLINE std::vector<ChatReply::Delta> ChatReply::read(Choice& choice,
   parse(deltas, choice, update);
   if (setup_.logprobs) {
     for (const TokenLogprobs& token : update.logprobs) {
-      choice.logprobs.push_back(
-          chat_logprobs(*setup_.common.tokenizer, token, setup_.top_logprobs));
+      choice.logprobs.push_back(chat_logprobs(*setup_.common.tokenizer, token, setup_.top_logprobs,
+                                              setup_.common.token_names));
     }
   }
   if (setup_.common.return_token_ids) {

@@ -97,7 +97,7 @@ NANOVLLM_INLINE Json CompletionReply::logprobs_json(std::size_t index, const Cho
   if (!setup_.logprobs || (prompt.begin == prompt.end && update.logprobs.empty())) return nullptr;
   const Tokenizer& tokenizer = *setup_.common.tokenizer;
   Choice& choice = choices_[index];
-  CompletionLogprobs out(choice.offset);
+  CompletionLogprobs out(choice.offset, setup_.common.token_names);
   for (std::size_t i = prompt.begin; i < prompt.end; ++i) {
     if (i < prompt.logprobs->size() && (*prompt.logprobs)[i]) {
       out.add(tokenizer, *(*prompt.logprobs)[i]);

@@ -125,7 +125,9 @@ ReplySetup Generation::reply_setup(const Request& request, const char* id, const
           .stop_rules = StopRules::of(request.sampling, engine_.eos_token_ids()),
           .include_usage = request.include_usage,
           .continuous_usage_stats = request.continuous_usage_stats,
-          .return_token_ids = request.return_token_ids};
+          .return_token_ids = request.return_token_ids,
+          .token_names = request.return_tokens_as_token_ids ? TokenNames::ids : TokenNames::texts,
+          .return_prompt_logprobs = request.sampling.prompt_logprobs.has_value()};
 }
 
 NANOVLLM_INLINE std::shared_ptr<Exchange> Generation::chat(std::string_view body) {
@@ -143,8 +145,11 @@ NANOVLLM_INLINE std::shared_ptr<Exchange> Generation::chat(std::string_view body
     request.constraint.after_reasoning = expects_thought(chat_template->kind(), request.options) ||
                                          continues_thought(engine_, request);
   std::vector<std::vector<TokenId>> prompts(1);
-  prompts[0] = prompt_tokens(
-      engine_, ChatPrompt{std::move(request.messages), std::move(request.options)}, "messages");
+  const auto num_kept =
+      num_kept_tokens(engine_, request.truncation, request.max_tokens.value_or(1));
+  prompts[0] =
+      prompt_tokens(engine_, ChatPrompt{std::move(request.messages), std::move(request.options)},
+                    "messages", num_kept);
   const auto num_prompt_tokens = static_cast<std::int64_t>(prompts[0].size());
   if (request.max_tokens) check_max_tokens(engine_, prompts[0].size(), *request.max_tokens);
   const std::int64_t left = std::min<std::int64_t>(engine_.max_total_tokens() - num_prompt_tokens,
@@ -177,14 +182,16 @@ NANOVLLM_INLINE std::shared_ptr<Exchange> Generation::complete(std::string_view 
                                .num_prompts = num_prompts,
                                .logprobs = request.logprobs.has_value()};
   reply.common.num_choices *= num_prompts;
-  reply.common.return_prompt_logprobs = params.prompt_logprobs && !request.echo;
+  if (request.echo) reply.common.return_prompt_logprobs = false;
   LoadShare share = admit(static_cast<std::int64_t>(num_prompts) * num_samples(params));
+  const auto num_kept = num_kept_tokens(engine_, request.truncation, params.max_tokens);
   std::vector<std::vector<TokenId>> prompts;
   for (const Prompt& prompt : request.prompts) {
-    prompts.push_back(prompt_tokens(engine_, prompt, "prompt"));
+    prompts.push_back(prompt_tokens(engine_, prompt, "prompt", num_kept));
     if (!request.prompt_only) check_max_tokens(engine_, prompts.back().size(), params.max_tokens);
     if (!request.echo) continue;
-    const auto* text = std::get_if<std::string>(&prompt);
+    const bool is_cut = num_kept == prompts.back().size();
+    const auto* text = is_cut ? nullptr : std::get_if<std::string>(&prompt);
     reply.echo.push_back(text != nullptr ? *text
                                          : tokenizer_of(engine_).decode(prompts.back(), false));
   }

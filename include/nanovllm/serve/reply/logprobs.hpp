@@ -21,17 +21,22 @@ inline constexpr double kLeastLogprob = -9999;
 /// The token as a text: its bytes, and U+FFFD for what is not UTF-8 in them by themselves.
 [[nodiscard]] std::string token_text(const Tokenizer& tokenizer, TokenId token);
 
+/// How log-probabilities name a token: by its text, or as "token_id:ID" where a request has vLLM's
+/// return_tokens_as_token_ids, since several tokens may have one text.
+enum class TokenNames : std::uint8_t { texts, ids };
+
 /// One element of a chat's logprobs.content: {"token", "logprob", "bytes", "top_logprobs"} with at
-/// most `num_top` of the likeliest.
+/// most `num_top` of the likeliest. `bytes` are those of the text, whatever the token is named by.
 [[nodiscard]] Json chat_logprobs(const Tokenizer& tokenizer, const TokenLogprobs& token,
-                                 std::int32_t num_top);
+                                 std::int32_t num_top, TokenNames names = TokenNames::texts);
 
 /// The lists of a completion's logprobs: {"text_offset", "token_logprobs", "tokens",
 /// "top_logprobs"}.
 class CompletionLogprobs {
  public:
   /// @param offset  characters of the text that come before the first token.
-  explicit CompletionLogprobs(std::int64_t offset = 0) : offset_(offset) {}
+  explicit CompletionLogprobs(std::int64_t offset = 0, TokenNames names = TokenNames::texts)
+      : offset_(offset), names_(names) {}
 
   void add(const Tokenizer& tokenizer, const TokenLogprobs& token);
   /// A token that has none: the first of a prompt.
@@ -42,9 +47,10 @@ class CompletionLogprobs {
   [[nodiscard]] std::int64_t offset() const { return offset_; }
 
  private:
-  void add(std::string text, Json logprob, Json top);
+  void add(const Tokenizer& tokenizer, TokenId token, Json logprob, Json top);
 
   std::int64_t offset_;
+  TokenNames names_;
   Json offsets_ = Json::array(), logprobs_ = Json::array(), tokens_ = Json::array(),
        top_ = Json::array();
 };
@@ -71,12 +77,18 @@ NANOVLLM_INLINE Json logprob_json(float logprob) {
   return std::max(static_cast<double>(logprob), kLeastLogprob);
 }
 
+NANOVLLM_INLINE std::string token_name(const Tokenizer& tokenizer, TokenId token,
+                                       TokenNames names) {
+  return names == TokenNames::ids ? concat("token_id:", token) : token_text(tokenizer, token);
+}
+
 /// {"token", "logprob", "bytes"}
-NANOVLLM_INLINE Json token_json(const Tokenizer& tokenizer, TokenId token, float logprob) {
+NANOVLLM_INLINE Json token_json(const Tokenizer& tokenizer, TokenId token, float logprob,
+                                TokenNames names) {
   Json bytes = Json::array();
   for (const char byte : tokenizer.token_bytes(token))
     bytes.push_back(static_cast<int>(static_cast<unsigned char>(byte)));
-  return Json::object({{"token", token_text(tokenizer, token)},
+  return Json::object({{"token", token_name(tokenizer, token, names)},
                        {"logprob", logprob_json(logprob)},
                        {"bytes", std::move(bytes)}});
 }
@@ -95,26 +107,27 @@ NANOVLLM_INLINE std::string token_text(const Tokenizer& tokenizer, TokenId token
 }
 
 NANOVLLM_INLINE Json chat_logprobs(const Tokenizer& tokenizer, const TokenLogprobs& token,
-                                   std::int32_t num_top) {
-  Json out = detail::token_json(tokenizer, token.token_id, token.logprob);
+                                   std::int32_t num_top, TokenNames names) {
+  Json out = detail::token_json(tokenizer, token.token_id, token.logprob, names);
   Json top = Json::array();
   const std::size_t count = std::min(token.top.size(), static_cast<std::size_t>(num_top));
   for (std::size_t i = 0; i < count; ++i)
-    top.push_back(detail::token_json(tokenizer, token.top[i].first, token.top[i].second));
+    top.push_back(detail::token_json(tokenizer, token.top[i].first, token.top[i].second, names));
   out["top_logprobs"] = std::move(top);
   return out;
 }
 
-NANOVLLM_INLINE void CompletionLogprobs::add(std::string text, Json logprob, Json top) {
+NANOVLLM_INLINE void CompletionLogprobs::add(const Tokenizer& tokenizer, TokenId token,
+                                             Json logprob, Json top) {
   offsets_.push_back(offset_);
-  offset_ += detail::num_characters(text);
+  offset_ += detail::num_characters(token_text(tokenizer, token));
   logprobs_.push_back(std::move(logprob));
-  tokens_.push_back(std::move(text));
+  tokens_.push_back(detail::token_name(tokenizer, token, names_));
   top_.push_back(std::move(top));
 }
 
 NANOVLLM_INLINE void CompletionLogprobs::add_first(const Tokenizer& tokenizer, TokenId token) {
-  add(token_text(tokenizer, token), nullptr, nullptr);
+  add(tokenizer, token, nullptr, nullptr);
 }
 
 NANOVLLM_INLINE void CompletionLogprobs::add(const Tokenizer& tokenizer,
@@ -122,12 +135,12 @@ NANOVLLM_INLINE void CompletionLogprobs::add(const Tokenizer& tokenizer,
   // Different tokens may be written alike, when they are not UTF-8: the likelier counts.
   Json top = Json::object();
   const auto list = [&](TokenId id, float logprob) {
-    const std::string text = token_text(tokenizer, id);
-    if (!top.contains(text)) top[text] = detail::logprob_json(logprob);
+    const std::string name = detail::token_name(tokenizer, id, names_);
+    if (!top.contains(name)) top[name] = detail::logprob_json(logprob);
   };
   for (const auto& [id, logprob] : token.top) list(id, logprob);
   list(token.token_id, token.logprob);
-  add(token_text(tokenizer, token.token_id), detail::logprob_json(token.logprob), std::move(top));
+  add(tokenizer, token.token_id, detail::logprob_json(token.logprob), std::move(top));
 }
 
 NANOVLLM_INLINE Json CompletionLogprobs::to_json() const {

@@ -12,6 +12,7 @@
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/sched/sequence.hpp"
+#include "nanovllm/serve/reply/logprobs.hpp"
 #include "nanovllm/serve/reply/pending_output.hpp"
 #include "nanovllm/serve/reply/stop_reason.hpp"
 #include "nanovllm/serve/reply/usage.hpp"
@@ -57,6 +58,7 @@ struct ReplySetup {
   bool include_usage = false;           ///< of a stream: in a chunk at its end
   bool continuous_usage_stats = false;  ///< and in all others
   bool return_token_ids = false;
+  TokenNames token_names = TokenNames::texts;  ///< in log-probabilities
   bool return_prompt_logprobs = false;
 };
 

@@ -22,7 +22,8 @@ inline constexpr std::size_t kMaxMessages = 16384;
 
 /// Reads add_generation_prompt, continue_final_message and what says whether to think:
 /// chat_template_kwargs.enable_thinking, else enable_thinking, else a reasoning_effort of 'none'.
-/// Other kwargs are ignored. Throws ApiError, also for chat_template: a template is a program, and requests are not trusted with one.
+/// Other kwargs are ignored. Throws ApiError, also for documents, which no template that is rendered
+/// here shows, and for chat_template: a template is a program, and requests are not trusted with one.
 [[nodiscard]] ChatOptions parse_chat_options(const RequestFields& body);
 
 }  // namespace nanovllm::serve
@@ -124,10 +125,10 @@ NANOVLLM_INLINE std::vector<ChatMessage> parse_chat_messages(const RequestFields
 }
 
 NANOVLLM_INLINE ChatOptions parse_chat_options(const RequestFields& body) {
-  if (body.has("chat_template"))
-    refuse_field("chat_template",
-                 "is not supported: conversations are rendered by the template of "
-                 "the model");
+  body.refuse("chat_template",
+              "is not supported: conversations are rendered by the template of the model");
+  if (const Json* documents = body.find("documents"); documents != nullptr && !documents->empty())
+    refuse_field("documents", "is not supported: the templates that are rendered here show none");
   ChatOptions options;
   options.continue_final_message = body.flag("continue_final_message");
   options.add_generation_prompt =

@@ -15,6 +15,7 @@
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/serve/constraint/output_constraint.hpp"
+#include "nanovllm/serve/request/prompt_truncation.hpp"
 #include "nanovllm/serve/request/tool_fields.hpp"
 
 namespace nanovllm::serve {
@@ -27,7 +28,8 @@ struct ChatCompletionRequest {
   /// Its ranges are checked; `max_tokens` is SamplingParams' own default where the request says
   /// nothing of it. `logprobs` follows from the fields below.
   SamplingParams sampling{};
-  std::optional<std::int32_t> max_tokens{};  ///< max_completion_tokens, else max_tokens
+  std::optional<std::int32_t> max_tokens{};      ///< max_completion_tokens, else max_tokens
+  std::optional<PromptTruncation> truncation{};  ///< unset: a prompt that is too long is refused
   /// Of response_format, structured_outputs, guided_* or the tools. tool_call_format and
   /// after_reasoning, which depend on the model, are as a constraint has them at first.
   OutputConstraint constraint{};
@@ -40,6 +42,7 @@ struct ChatCompletionRequest {
   bool include_usage = false;           ///< a last chunk with the usage
   bool continuous_usage_stats = false;  ///< usage in every chunk; only with include_usage
   bool return_token_ids = false;
+  bool return_tokens_as_token_ids = false;  ///< log-probabilities name tokens "token_id:ID"
 
   /// Throws ApiError.
   [[nodiscard]] static ChatCompletionRequest parse(const Json& body);
@@ -70,7 +73,7 @@ NANOVLLM_INLINE void refuse_completion_fields(const RequestFields& body) {
     if (body.has(name) && !is_default)
       refuse_field(name, "is not supported in chats; /v1/completions has it");
   };
-  for (const char* name : {"echo", "prompt_logprobs", "use_beam_search"})
+  for (const char* name : {"echo", "use_beam_search"})
     refuse(name, body.has(name) && !python_truth(*body.find(name)));
   for (const char* name : {"best_of", "beam_width"})
     refuse(name, body.has(name) && *body.find(name) == Json(1));
@@ -92,6 +95,8 @@ NANOVLLM_INLINE void read_chat_logprobs(const RequestFields& body, ChatCompletio
     refuse_field("top_logprobs", "can only be given with 'logprobs': true");
   request.top_logprobs = static_cast<std::int32_t>(top);
   if (request.logprobs) request.sampling.logprobs = request.top_logprobs;
+  if (const auto of_prompt = body.integer("prompt_logprobs", 0, kMaxLogprobs))
+    request.sampling.prompt_logprobs = static_cast<std::int32_t>(*of_prompt);
 }
 
 /// The tools and the form of the answer. Where calls may come and need not, they may come instead
@@ -123,6 +128,7 @@ NANOVLLM_INLINE ChatCompletionRequest ChatCompletionRequest::parse(const Json& j
   request.sampling = parse_sampling(body);
   detail::refuse_completion_fields(body);
   detail::read_token_limits(body, request);
+  request.truncation = parse_truncation(body);
   detail::read_chat_logprobs(body, request);
   detail::read_answer_form(body, request);
   const StreamOptions streaming = parse_stream_options(body);
@@ -130,6 +136,8 @@ NANOVLLM_INLINE ChatCompletionRequest ChatCompletionRequest::parse(const Json& j
   request.include_usage = streaming.include_usage;
   request.continuous_usage_stats = streaming.continuous_usage_stats;
   request.return_token_ids = body.flag("return_token_ids");
+  request.return_tokens_as_token_ids = body.flag("return_tokens_as_token_ids");
+  if (request.stream) body.refuse("prompt_logprobs", "cannot be streamed; send 'stream': false");
 
   // Without a limit of the request's own the context is the limit, which is not known here.
   const std::int32_t max_tokens = request.sampling.max_tokens;

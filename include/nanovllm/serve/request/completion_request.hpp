@@ -12,6 +12,7 @@
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/serve/constraint/output_constraint.hpp"
+#include "nanovllm/serve/request/prompt_truncation.hpp"
 
 namespace nanovllm::serve {
 
@@ -31,11 +32,13 @@ struct CompletionRequest {
   /// `max_tokens` was 0, which goes with `echo`: `sampling.max_tokens` is 1, as the engine wants,
   /// and what it generates is to be left out.
   bool prompt_only = false;
+  std::optional<PromptTruncation> truncation{};  ///< unset: a prompt that is too long is refused
   std::optional<std::int32_t> logprobs{};
   bool stream = false;                  ///< never of samples that are chosen from, nor of beams
   bool include_usage = false;           ///< a last chunk with the usage
   bool continuous_usage_stats = false;  ///< usage in every chunk; only with include_usage
   bool return_token_ids = false;
+  bool return_tokens_as_token_ids = false;  ///< log-probabilities name tokens "token_id:ID"
 
   /// Throws ApiError.
   [[nodiscard]] static CompletionRequest parse(const Json& body);
@@ -134,10 +137,13 @@ NANOVLLM_INLINE CompletionRequest CompletionRequest::parse(const Json& json) {
   request.prompts = detail::read_prompts(body);
   if (const auto suffix = body.string("suffix"); suffix && !suffix->empty())
     refuse_field("suffix", "is not supported");
+  for (const char* name : {"chat_template", "documents"})
+    body.refuse(name, "is not supported in completions, whose prompt no template renders");
   request.sampling = parse_sampling(body);
   parse_beam_search(body, request.sampling);
   request.echo = body.flag("echo");
   detail::read_token_limit(body, request);
+  request.truncation = parse_truncation(body);
   detail::read_completion_logprobs(body, request);
   OutputFormat format = parse_output_format(body);
   request.constraint = std::move(format.constraint);
@@ -147,6 +153,7 @@ NANOVLLM_INLINE CompletionRequest CompletionRequest::parse(const Json& json) {
   request.include_usage = streaming.include_usage;
   request.continuous_usage_stats = streaming.continuous_usage_stats;
   request.return_token_ids = body.flag("return_token_ids");
+  request.return_tokens_as_token_ids = body.flag("return_tokens_as_token_ids");
   check_sampling(body, request.sampling);
   detail::check_streams(body, request);
   return request;

@@ -1,0 +1,174 @@
+// Fields of vLLM's requests that change an answer: each is served as vLLM does, or refused by name.
+
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "nanovllm/serve/service.hpp"
+#include "serve/scripted_engine.hpp"
+
+using namespace nanovllm;
+using namespace nanovllm::serve;
+using Catch::Matchers::Contains;
+using nanovllm::test::Script;
+using nanovllm::test::ScriptedEngine;
+
+namespace {
+
+const std::string kChat = R"("messages": [{"role": "user", "content": "Tell me a story"}])";
+
+/// A service whose engine says "A König" to everything.
+struct Served {
+  Served() {
+    engine.script = [](std::size_t, std::int32_t) { return Script{"A König"}; };
+  }
+
+  HttpReply post(const std::string& target, const std::string& fields) {
+    const auto exchange =
+        service.handle({.method = "POST", .target = target, .body = "{" + fields + "}"});
+    while (engine.step()) {
+    }
+    HttpReply reply{.head = *exchange->head()};
+    while (exchange->take(reply.body)) {
+    }
+    return reply;
+  }
+  Json chat(const std::string& fields) {
+    return parse_json(post("/v1/chat/completions", kChat + ", " + fields).body);
+  }
+  Json complete(const std::string& fields) {
+    return parse_json(post("/v1/completions", fields).body);
+  }
+
+  ScriptedEngine engine;
+  OpenAiService service{engine};
+};
+
+void check_refused(const Json& reply, const std::string& param, const std::string& says) {
+  INFO(reply.dump());
+  const Json* error = reply.find("error");
+  REQUIRE(error != nullptr);
+  CHECK((*error)["param"] == param);
+  CHECK_THAT((*error)["message"].string(), Contains(says));
+}
+
+}  // namespace
+
+TEST_CASE("truncate_prompt_tokens keeps the last tokens of a prompt", "[serve]") {
+  Served served;
+  const std::vector<TokenId> ids = {5, 6, 7, 8, 9};
+  SECTION("of token ids and texts") {
+    const Json reply = served.complete(R"("prompt": [5, 6, 7, 8, 9], "truncate_prompt_tokens": 2)");
+    CHECK(served.engine.last_prompt() == std::vector<TokenId>{8, 9});
+    CHECK(reply["usage"]["prompt_tokens"] == 2);
+    const std::string text = "There was once a poor man who had a daughter";
+    const std::vector<TokenId> tokens = served.engine.text().tokenizer->encode(text);
+    REQUIRE(tokens.size() > 4);
+    (void)served.complete(R"("truncate_prompt_tokens": 4, "prompt": ")" + text + '"');
+    CHECK(served.engine.last_prompt() == std::vector<TokenId>(tokens.end() - 4, tokens.end()));
+  }
+  SECTION("a shorter prompt stays as it is") {
+    (void)served.complete(R"("prompt": [5, 6, 7, 8, 9], "truncate_prompt_tokens": 50)");
+    CHECK(served.engine.last_prompt() == ids);
+    (void)served.complete(R"("prompt": [5, 6, 7, 8, 9], "truncate_prompt_tokens": null)");
+    CHECK(served.engine.last_prompt() == ids);
+  }
+  SECTION("-1 keeps what leaves room for max_tokens in the context") {
+    served.engine.max_tokens_in_all = 64;
+    std::string words;
+    for (int i = 0; i < 5000; ++i) words += " time";
+    const std::string fields = R"("truncate_prompt_tokens": -1, "max_tokens": 10, )";
+    const Json reply = served.complete(fields + R"("prompt": ")" + words + '"');
+    CHECK_FALSE(reply.contains("error"));
+    CHECK(served.engine.last_prompt().size() == 54);
+    const Json chat = served.chat(R"("truncate_prompt_tokens": -1)");
+    CHECK_FALSE(chat.contains("error"));
+    (void)served.post("/v1/chat/completions", R"("truncate_prompt_tokens": -1, "messages":
+        [{"role": "user", "content": ")" + words + R"("}])");
+    CHECK(served.engine.last_prompt().size() == 63);
+    CHECK(served.engine.last_params().max_tokens == 1);
+  }
+  SECTION("of a chat, behind the template") {
+    (void)served.chat(R"("max_tokens": 4)");
+    const std::vector<TokenId> all = served.engine.last_prompt();
+    const Json reply = served.chat(R"("max_tokens": 4, "truncate_prompt_tokens": 3)");
+    CHECK(served.engine.last_prompt() == std::vector<TokenId>(all.end() - 3, all.end()));
+    CHECK(reply["usage"]["prompt_tokens"] == 3);
+  }
+  SECTION("an echo has what was kept") {
+    const Json reply = served.complete(
+        R"("prompt": "Once upon", "echo": true, "logprobs": 0, "truncate_prompt_tokens": 1)");
+    CHECK(reply["choices"][0]["text"] == " uponA König");
+    CHECK(reply["choices"][0]["logprobs"]["tokens"][0] == " upon");
+  }
+  SECTION("what is out of range is refused") {
+    for (const char* value : {"0", "-2", "1.5", "true"}) {
+      const std::string field = std::string(R"("truncate_prompt_tokens": )") + value;
+      check_refused(served.chat(field), "truncate_prompt_tokens", "must be");
+      check_refused(served.complete(R"("prompt": "A", )" + field), "truncate_prompt_tokens",
+                    "must be");
+    }
+    check_refused(served.complete(R"("prompt": "A", "truncate_prompt_tokens": 4097)"),
+                  "truncate_prompt_tokens", "at most 4096, the model's context length, got 4097");
+  }
+}
+
+TEST_CASE("return_tokens_as_token_ids names tokens by their ids", "[serve]") {
+  Served served;
+  const std::vector<TokenId> said = served.engine.text().tokenizer->encode("A König");
+  const auto name = [](TokenId token) { return "token_id:" + std::to_string(token); };
+  const std::string flag = R"(, "return_tokens_as_token_ids": true)";
+  SECTION("in chats") {
+    const std::string fields = R"("logprobs": true, "top_logprobs": 2)";
+    const Json texts = served.chat(fields)["choices"][0]["logprobs"]["content"];
+    const Json ids = served.chat(fields + flag)["choices"][0]["logprobs"]["content"];
+    REQUIRE(ids.size() == said.size());
+    for (std::size_t i = 0; i < said.size(); ++i) {
+      CHECK(ids[i]["token"] == name(said[i]));
+      CHECK(ids[i]["top_logprobs"][1]["token"] == name(said[i] + 1));
+      CHECK(ids[i]["bytes"] == texts[i]["bytes"]);
+      CHECK(ids[i]["logprob"] == texts[i]["logprob"]);
+    }
+  }
+  SECTION("in completions, whose offsets are still those of the text") {
+    const std::string fields = R"("prompt": "Once upon", "echo": true, "logprobs": 2)";
+    const Json texts = served.complete(fields)["choices"][0]["logprobs"];
+    const Json ids = served.complete(fields + flag)["choices"][0]["logprobs"];
+    const std::vector<TokenId> prompt = served.engine.last_prompt();
+    REQUIRE(ids["tokens"].size() == prompt.size() + said.size());
+    CHECK(ids["tokens"][0] == name(prompt[0]));
+    CHECK(ids["tokens"][prompt.size()] == name(said[0]));
+    CHECK(ids["top_logprobs"][prompt.size()].contains(name(said[0] + 1)));
+    CHECK(ids["text_offset"] == texts["text_offset"]);
+  }
+}
+
+TEST_CASE("prompt_logprobs of chats, 0 included", "[serve]") {
+  Served served;
+  for (const int count : {0, 2}) {
+    const Json reply = served.chat(R"("prompt_logprobs": )" + std::to_string(count));
+    const Json* list = reply.find("prompt_logprobs");
+    REQUIRE(list != nullptr);
+    const std::vector<TokenId> prompt = served.engine.last_prompt();
+    REQUIRE(list->size() == prompt.size());
+    CHECK((*list)[0].is_null());
+    CHECK((*list)[1].contains(std::to_string(prompt[1])));
+    CHECK((*list)[1].items().size() == (count == 0 ? 1 : 2));
+  }
+  CHECK_FALSE(served.chat(R"("prompt_logprobs": null)").contains("prompt_logprobs"));
+  check_refused(served.chat(R"("prompt_logprobs": 0, "stream": true)"), "prompt_logprobs",
+                "cannot be streamed");
+}
+
+TEST_CASE("documents and templates of requests are refused by name", "[serve]") {
+  Served served;
+  const std::string documents = R"("documents": [{"title": "a", "text": "b"}])";
+  check_refused(served.chat(documents), "documents", "not supported");
+  CHECK_FALSE(served.chat(R"("documents": [])").contains("error"));
+  check_refused(parse_json(served.post("/tokenize", kChat + ", " + documents).body), "documents",
+                "not supported");
+  const std::string prompt = R"("prompt": "Once upon", )";
+  check_refused(served.complete(prompt + R"("chat_template": "{{ messages }}")"), "chat_template",
+                "completions");
+  check_refused(served.complete(prompt + documents), "documents", "completions");
+}
