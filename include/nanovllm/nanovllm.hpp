@@ -215,6 +215,7 @@
 #include "nanovllm/sched/queues.hpp"
 #include "nanovllm/sched/scheduler.hpp"
 #include "nanovllm/sched/sequence.hpp"
+#include "nanovllm/sched/sequence_states.hpp"
 #include "nanovllm/sched/step_plan.hpp"
 #include "nanovllm/sched/step_room.hpp"
 #include "nanovllm/sched/swapping.hpp"

@@ -59,7 +59,7 @@ void check_newest(const StepPlan& plan);
 /// Throws Error unless the `slots` are of different beams that await a choice, with tokens left to
 /// compute.
 /// @param mark  a number of this choice's own.
-void check_seats(std::span<const BeamSlot> slots, std::uint64_t mark);
+void check_beam_slots(std::span<const BeamSlot> slots, std::uint64_t mark);
 
 }  // namespace nanovllm
 
@@ -220,7 +220,7 @@ NANOVLLM_INLINE void check_newest(const StepPlan& plan) {
   }
 }
 
-NANOVLLM_INLINE void check_seats(std::span<const BeamSlot> slots, std::uint64_t mark) {
+NANOVLLM_INLINE void check_beam_slots(std::span<const BeamSlot> slots, std::uint64_t mark) {
   const auto awaits = [](const Sequence& s) {
     return s.is_beam && s.awaits_choice && s.status != SequenceStatus::finished;
   };

@@ -24,8 +24,8 @@
 #include "nanovllm/sched/policy/preemption.hpp"
 #include "nanovllm/sched/policy/scheduling_policy.hpp"
 #include "nanovllm/sched/queue_checks.hpp"
-#include "nanovllm/sched/queues.hpp"
 #include "nanovllm/sched/sequence.hpp"
+#include "nanovllm/sched/sequence_states.hpp"
 #include "nanovllm/sched/step_plan.hpp"
 #include "nanovllm/sched/step_room.hpp"
 #include "nanovllm/sched/swapping.hpp"
@@ -83,16 +83,15 @@ class Scheduler {
  public:
   /// Throws ConfigError when `config` is out of range.
   Scheduler(const BatchConfig& config, Blocks blocks)
-      : config_(config),
-        blocks_(std::move(blocks)),
-        held_(blocks_.num_blocks(), config.max_held_blocks.value_or(blocks_.num_blocks() / 2)) {
+      : config_(config), states_(std::move(blocks), config.max_held_blocks) {
     validate(config_);
   }
 
   /// Most tokens, prompt and generated, that a sequence can reach with the whole pool to itself:
   /// one more than the pool holds, because the last token is sampled and never computed.
   [[nodiscard]] std::int32_t capacity_tokens() const {
-    const std::int64_t tokens = std::int64_t{blocks_.num_blocks()} * Blocks::block_size() + 1;
+    const std::int64_t tokens =
+        std::int64_t{states_.blocks().num_blocks()} * Blocks::block_size() + 1;
     return static_cast<std::int32_t>(
         std::min<std::int64_t>(tokens, std::numeric_limits<std::int32_t>::max()));
   }
@@ -106,8 +105,8 @@ class Scheduler {
     check_request(s, capacity_tokens());
     s.arrival = ++num_arrivals_;
     s.order = order_of<Policy>(s);
-    wait(s);
-    if (s.continues != nullptr) held_.touch(*s.continues);
+    states_.wait(s);
+    if (s.continues != nullptr) states_.held().touch(*s.continues);
   }
 
   /// Ends `s` now, with FinishReason::abort, and gives back its blocks. Finished sequences are left
@@ -115,8 +114,8 @@ class Scheduler {
   void abort(Sequence& s) noexcept {
     if (s.status == SequenceStatus::finished) return;
     s.pending.clear();
-    finish(s, FinishReason::abort);
-    drop_finished();
+    states_.finish(s, FinishReason::abort);
+    states_.drop_finished();
   }
 
   /// A choice among the candidates of beams: each one that is named becomes its parent with one
@@ -125,11 +124,9 @@ class Scheduler {
   /// choice and are not named go on awaiting. Throws Error when a sequence or its parent awaits
   /// none, is named twice, or would have nothing left to compute.
   void reorder_beams(std::span<const BeamSlot> slots) {
-    check_seats(slots, ++num_marks_);
+    check_beam_slots(slots, ++num_marks_);
     std::vector<BeamMove> moves = moves_of(slots);  // the last that may fail
-    // First everything is held that will be, then what was held goes back.
-    for (const BeamMove& move : moves) blocks_.share(move.block_table);
-    for (std::size_t i = 0; i < slots.size(); ++i) place_beam(slots[i], moves[i]);
+    states_.reorder_beams(slots, moves);
   }
 
   /// Something gives way: to be called, again and again, where `schedule` finds nothing to compute
@@ -139,35 +136,25 @@ class Scheduler {
   bool free_blocks() noexcept {
     const bool are_places_short =
         num_running() == config_.max_num_seqs &&
-        std::ranges::all_of(running_, [](const Sequence* s) { return s->awaits_choice; });
-    return (!are_places_short && held_.evict_one(blocks_)) || preempt_beams() ||
-           held_.give_up_any(blocks_);
-  }
-
-  /// Running beams that await a choice give back their blocks and places, so that those of their
-  /// siblings get in that have not drawn yet. Returns whether there were any.
-  bool preempt_beams() noexcept {
-    const std::int64_t before = num_preemptions_;
-    for (std::size_t i = running_.size(); i-- > 0;) {
-      if (running_[i]->awaits_choice) preempt(*running_[i]);
-    }
-    return num_preemptions_ > before;
+        std::ranges::all_of(states_.running(), [](const Sequence* s) { return s->awaits_choice; });
+    return (!are_places_short && states_.held().evict_one(states_.blocks())) ||
+           states_.preempt_beams() || states_.held().give_up_any(states_.blocks());
   }
 
   /// What the next step should compute. Pure; valid until the queues change. Empty only if there
   /// is no work, none before the step under way is committed, or something must `free_blocks`.
   [[nodiscard]] StepPlan schedule() const {
     check_room();
-    const auto num_ending = static_cast<std::int32_t>(running_.size() - num_going_on());
-    SchedulerView view{running_, waiting_, num_ending, &Preemption::choose};
+    const auto num_ending = static_cast<std::int32_t>(states_.running().size() - num_going_on());
+    SchedulerView view{states_.running(), states_.waiting(), num_ending, &Preemption::choose};
     view.prefix_wait_tokens = config_.prefix_wait_tokens;
     view.max_logits = config_.max_num_seqs;
-    if (num_ending == 0) return Policy{}.plan(view, blocks_, config_);
+    if (num_ending == 0) return Policy{}.plan(view, states_.blocks(), config_);
     std::vector<Sequence*> running;
-    std::copy_if(running_.begin(), running_.end(), std::back_inserter(running),
+    std::copy_if(states_.running().begin(), states_.running().end(), std::back_inserter(running),
                  [this](const Sequence* s) { return goes_on(*s, num_under_way_); });
     view.running = running;
-    return Policy{}.plan(view, blocks_, config_);
+    return Policy{}.plan(view, states_.blocks(), config_);
   }
 
   /// Applies `plan`, as `schedule` just made it: the preempted give back their blocks and wait, the
@@ -177,8 +164,8 @@ class Scheduler {
   void begin(StepPlan& plan) {
     check_room();
     check_plan(plan, num_going_on(), config_, ++num_marks_, Blocks::block_size());
-    check_blocks(plan, blocks_);
-    make_room(plan, running_, blocks_);  // the last that may fail
+    check_blocks(plan, states_.blocks());
+    make_room(plan, states_.running(), states_.blocks());  // the last that may fail
     apply(plan);
   }
 
@@ -201,7 +188,7 @@ class Scheduler {
       const StepOutcome* outcome = has_outcome ? &outcomes[next++] : nullptr;
       if (p.sequence->status != SequenceStatus::finished) settle(p, outcome);
     }
-    drop_finished();
+    states_.drop_finished();
   }
 
   /// Ends `plan`, the newest step that has begun, without its results, after a failure: its
@@ -220,16 +207,16 @@ class Scheduler {
       if (p.num_logits > 0) s.pending.pop_newest();
       if (s.status == SequenceStatus::waiting) continue;  // a step behind this one preempted it
       if (p.fork_of != nullptr) {
-        withdraw(s);
+        states_.withdraw(s);
         continue;
       }
       s.num_computed_tokens = p.num_uncopied_tokens(Blocks::block_size());
-      drop_blocks(s, Blocks::blocks_for(s.num_computed_tokens));
+      states_.drop_blocks(s, Blocks::blocks_for(s.num_computed_tokens));
     }
-    cancel_swaps(plan, blocks_, swaps_);
-    blocks_.forget_saved(plan.copies_down);
+    cancel_swaps(plan, states_.blocks(), states_.swaps());
+    states_.blocks().forget_saved(plan.copies_down);
     while (num_going_on() > static_cast<std::size_t>(config_.max_num_seqs))
-      preempt(*running_.back());
+      states_.preempt(*states_.running().back());
   }
 
   /// What the pools hold is gone: all running sequences wait again, and the prefix cache is empty.
@@ -237,87 +224,89 @@ class Scheduler {
   void forget_kv() {
     check(num_under_way_ == 0,
           "forget_kv: a step has begun; it must be committed or cancelled first");
-    while (!running_.empty()) preempt(*running_.back());
-    for (Sequence* s : waiting_) drop_host_blocks(*s, 0, blocks_, swaps_);
-    held_.give_up_all(blocks_);
-    blocks_.forget();
+    while (!states_.running().empty()) states_.preempt(*states_.running().back());
+    for (Sequence* s : states_.waiting())
+      drop_host_blocks(*s, 0, states_.blocks(), states_.swaps());
+    states_.held().give_up_all(states_.blocks());
+    states_.blocks().forget();
   }
 
   // ---- Blocks that are kept for sequences to come, see HeldSequences ----
 
   /// From now on sequences may continue `s`, which is fresh. It stays where it is until
   /// `remove_held`.
-  void add_held(Sequence& s) { held_.add(s); }
+  void add_held(Sequence& s) { states_.held().add(s); }
   /// Nothing is held by `s` any more, and nothing can continue it.
-  void remove_held(Sequence& s) noexcept { held_.remove(s, blocks_); }
+  void remove_held(Sequence& s) noexcept { states_.held().remove(s, states_.blocks()); }
   /// `s` holds nothing for the moment.
-  void clear_held(Sequence& s) noexcept { held_.evict(s, blocks_); }
+  void clear_held(Sequence& s) noexcept { states_.held().evict(s, states_.blocks()); }
   /// `to` holds what `from` does.
-  void copy_held(const Sequence& from, Sequence& to) { held_.copy(from, to, blocks_); }
+  void copy_held(const Sequence& from, Sequence& to) {
+    states_.held().copy(from, to, states_.blocks());
+  }
   /// Gives `s` blocks for the first `num_tokens` of `tokens`, which the caller fills at once.
   void allocate_held(Sequence& s, std::vector<TokenId> tokens, std::int32_t num_tokens) {
-    held_.allocate(s, std::move(tokens), num_tokens, blocks_);
+    states_.held().allocate(s, std::move(tokens), num_tokens, states_.blocks());
   }
   /// The keys and values of `s` are in the pool: the prefix cache may know. Throws what it throws.
   void publish_held(const Sequence& s) {
-    blocks_.publish(s.block_table, s.tokens, 0, s.num_computed_tokens);
+    states_.blocks().publish(s.block_table, s.tokens, 0, s.num_computed_tokens);
   }
   /// See restore_cached.
   template <class Write>
   std::int32_t restore_cached(std::span<const CachedBlock> entries, const Write& write) {
-    return nanovllm::restore_cached(blocks_, entries, write);
+    return nanovllm::restore_cached(states_.blocks(), entries, write);
   }
-  [[nodiscard]] const HeldSequences<Blocks>& held() const { return held_; }
+  [[nodiscard]] const HeldSequences<Blocks>& held() const { return states_.held(); }
 
-  [[nodiscard]] bool has_work() const { return !waiting_.empty() || !running_.empty(); }
-  [[nodiscard]] std::int32_t num_waiting() const {
-    return static_cast<std::int32_t>(waiting_.size()) + num_awaiting_choice_;
+  [[nodiscard]] bool has_work() const {
+    return !states_.waiting().empty() || !states_.running().empty();
   }
-  [[nodiscard]] std::int32_t num_running() const {
-    return static_cast<std::int32_t>(running_.size());
-  }
-  [[nodiscard]] std::int64_t num_preemptions() const { return num_preemptions_; }
-  [[nodiscard]] const SwapStats& swaps() const { return swaps_; }
+  [[nodiscard]] std::int32_t num_waiting() const { return states_.num_waiting(); }
+  [[nodiscard]] std::int32_t num_running() const { return states_.num_running(); }
+  [[nodiscard]] std::int64_t num_preemptions() const { return states_.num_preemptions(); }
+  [[nodiscard]] const SwapStats& swaps() const { return states_.swaps(); }
   /// Times that the prefix cache threw when it was told of computed tokens.
-  [[nodiscard]] std::int64_t num_failed_inserts() const { return num_failed_inserts_; }
+  [[nodiscard]] std::int64_t num_failed_inserts() const { return states_.num_failed_inserts(); }
   [[nodiscard]] const Preemption& preemption() const { return preemption_; }
   [[nodiscard]] const BatchConfig& config() const { return config_; }
-  [[nodiscard]] const Blocks& blocks() const { return blocks_; }
-  [[nodiscard]] Blocks& blocks() { return blocks_; }  ///< for what fills the host's pool
+  [[nodiscard]] const Blocks& blocks() const { return states_.blocks(); }
+  [[nodiscard]] Blocks& blocks() { return states_.blocks(); }  ///< for what fills the host's pool
 
   /// Throws Error naming the broken invariant. O(blocks + sequences).
   void check_invariants() const {
-    blocks_.check_invariants();
-    check_queues(running_, waiting_, held_.sequences(), blocks_.ref_counts(), Blocks::block_size(),
-                 config_, num_under_way_);
-    check_host_blocks(running_, waiting_, blocks_, swaps_);
+    states_.blocks().check_invariants();
+    check_queues(states_.running(), states_.waiting(), states_.held().sequences(),
+                 states_.blocks().ref_counts(), Blocks::block_size(), config_, num_under_way_);
+    check_host_blocks(states_.running(), states_.waiting(), states_.blocks(), states_.swaps());
   }
 
  private:
   /// Does what `begin` has checked. Adoptions come first, before anything can be evicted that was
   /// found, and allocations last.
   void apply(StepPlan& plan) noexcept {
+    Blocks& blocks = states_.blocks();
     ++num_under_way_;
     for (const PlannedSequence& p : plan.sequences) {
-      if (p.sequence->status == SequenceStatus::waiting) admit(p);
+      if (p.sequence->status == SequenceStatus::waiting) states_.admit(p);
     }
     for (Sequence* s : plan.preempted) {
       preemption_.vacate(*s, plan.block_copies);
       if constexpr (SwapsSequences<Preemption>) {
-        if (preemption_.swaps(*s)) swap_out(*s, plan, blocks_, swaps_);
+        if (preemption_.swaps(*s)) swap_out(*s, plan, blocks, states_.swaps());
       }
-      preempt(*s);
+      states_.preempt(*s);
     }
     std::int32_t num_rows = 0;  // of logits
     for (PlannedSequence& p : plan.sequences) {
       Sequence& s = *p.sequence;
       if (p.prefix.copy_tail)
-        plan.block_copies.push_back({*p.prefix.copy_tail, allocate_for(s, plan, blocks_)});
+        plan.block_copies.push_back({*p.prefix.copy_tail, allocate_for(s, plan, blocks)});
       for (const BlockId host : p.prefix.host_blocks)
-        plan.copies_up.push_back({host, allocate_for(s, plan, blocks_)});
+        plan.copies_up.push_back({host, allocate_for(s, plan, blocks)});
       const bool is_apart = p.prefix.copy_tail || !p.prefix.host_blocks.empty();
-      if (p.begin % Blocks::block_size() > 0 && !is_apart) write_apart(p, plan, blocks_);
-      while (std::ssize(s.block_table) < Blocks::blocks_for(p.end)) allocate_for(s, plan, blocks_);
+      if (p.begin % Blocks::block_size() > 0 && !is_apart) write_apart(p, plan, blocks);
+      while (std::ssize(s.block_table) < Blocks::blocks_for(p.end)) allocate_for(s, plan, blocks);
       s.num_computed_tokens = p.end;
       num_rows += p.num_prompt_logits;
       s.pending.push(num_rows, p.num_logits);
@@ -325,75 +314,10 @@ class Scheduler {
     }
     // Blocks to be copied could not be reused until here; later steps come later.
     for (PlannedSequence& p : plan.sequences) {
-      if (p.prefix.copy_tail) blocks_.release(std::span(&*p.prefix.copy_tail, 1));
-      end_swap(p, blocks_, swaps_);
+      if (p.prefix.copy_tail) blocks.release(std::span(&*p.prefix.copy_tail, 1));
+      end_swap(p, blocks, states_.swaps());
     }
-    blocks_.end_copies();
-  }
-
-  void admit(const PlannedSequence& p) {
-    Sequence& s = *p.sequence;
-    waiting_.erase(s);
-    running_.push_back(&s);
-    if (p.fork_of == nullptr) {
-      blocks_.adopt(p.prefix, s.num_tokens());
-    } else {
-      blocks_.share(p.prefix);
-    }
-    s.block_table.assign(p.prefix.blocks.begin(), p.prefix.blocks.end());
-    s.status = SequenceStatus::running;
-    s.num_computed_tokens = p.begin;
-    s.num_published_tokens = p.first_unpublished(Blocks::block_size());
-    s.prefix_memo = {};
-    if (s.num_preemptions == 0) s.num_cached_tokens = p.begin;
-  }
-
-  void preempt(Sequence& s) noexcept {
-    withdraw(s);
-    ++s.num_preemptions;
-    ++num_preemptions_;
-  }
-
-  /// It waits again, where it was in the order of arrival.
-  void withdraw(Sequence& s) noexcept {
-    std::erase(running_, &s);
-    drop_blocks(s, 0);
-    s.num_computed_tokens = 0;
-    wait(s);
-  }
-
-  /// `s`, which is in no queue, waits, for a choice or for its turn.
-  void wait(Sequence& s) noexcept {
-    s.status = s.awaits_choice ? SequenceStatus::awaiting_choice : SequenceStatus::waiting;
-    if (s.awaits_choice) {
-      ++num_awaiting_choice_;
-    } else {
-      waiting_.insert(s);
-    }
-  }
-
-  void place_beam(const BeamSlot& slot, BeamMove& move) noexcept {
-    Sequence& s = *slot.sequence;
-    const bool stays = slot.parent == &s;
-    if (!stays) {
-      drop_blocks(s, 0);
-      take_over(s, move);
-    }
-    s.tokens.push_back(slot.token);
-    s.awaits_choice = false;
-    if (s.status == SequenceStatus::awaiting_choice) {
-      --num_awaiting_choice_;
-      wait(s);
-    } else if (s.block_table.empty()) {
-      preempt(s);  // as its parent was
-    }
-  }
-
-  /// Its candidates are known: there is nothing to compute of `s` until one is chosen.
-  void await_choice(Sequence& s) noexcept {
-    if (s.status == SequenceStatus::waiting) waiting_.erase(s);
-    s.awaits_choice = true;
-    if (s.status == SequenceStatus::waiting) wait(s);
+    blocks.end_copies();
   }
 
   /// `p` is computed; `outcome` is what it sampled, or null.
@@ -406,20 +330,21 @@ class Scheduler {
       for (const TokenId token : outcome->tokens) s.tokens.push_back(token);
       s.pending.pop_oldest();
       if (s.is_beam) {
-        await_choice(s);
+        states_.await_choice(s);
       } else {
         end = std::min(p.end, s.num_known_tokens() - 1);
       }
     }
     // If it waits, the step behind this one has preempted it: its blocks are gone, or in host
     // memory with all that this step has written, guesses that were wrong included.
-    if (s.status == SequenceStatus::waiting) drop_host_blocks(s, end, blocks_, swaps_);
+    if (s.status == SequenceStatus::waiting)
+      drop_host_blocks(s, end, states_.blocks(), states_.swaps());
     if (s.status == SequenceStatus::running) {
       if (end < p.end) {
         s.num_computed_tokens = end;
-        drop_blocks(s, Blocks::blocks_for(end));
+        states_.drop_blocks(s, Blocks::blocks_for(end));
       }
-      publish(s, p.first_unpublished(Blocks::block_size()), end);
+      states_.publish(s, p.first_unpublished(Blocks::block_size()), end);
     }
     if (outcome == nullptr) return;
     FinishReason reason = outcome->finish_reason;
@@ -427,49 +352,7 @@ class Scheduler {
       reason = FinishReason::length;
     if (reason == FinishReason::none) return;
     s.pending.clear();  // the step behind may draw one more
-    finish(s, reason);
-  }
-
-  void publish(Sequence& s, std::int32_t begin, std::int32_t end) noexcept {
-    s.num_published_tokens = end;
-    try {
-      blocks_.publish(s.block_table, s.tokens, begin, end);
-    } catch (...) {
-      ++num_failed_inserts_;
-    }
-  }
-
-  /// Marks `s` as done. If it was running, `drop_finished` must follow.
-  void finish(Sequence& s, FinishReason reason) noexcept {
-    if (s.status == SequenceStatus::waiting) {
-      waiting_.erase(s);
-      drop_host_blocks(s, 0, blocks_, swaps_);
-    } else if (s.status == SequenceStatus::awaiting_choice) {
-      --num_awaiting_choice_;
-    } else {
-      ++num_finished_;
-    }
-    s.status = SequenceStatus::finished;
-    s.finish_reason = reason;
-  }
-
-  /// Those that are done leave the running queue and give back their blocks, or leave them to those
-  /// that they continue.
-  void drop_finished() noexcept {
-    if (std::exchange(num_finished_, 0) == 0) return;
-    std::erase_if(running_, [this](Sequence* s) {
-      if (s->status != SequenceStatus::finished) return false;
-      held_.take_from(*s, blocks_);
-      drop_blocks(*s, 0);
-      return true;
-    });
-  }
-
-  /// Gives back the blocks of `s` behind the first `num_kept`.
-  void drop_blocks(Sequence& s, std::int32_t num_kept) noexcept {
-    const std::span<const BlockId> table(s.block_table);
-    blocks_.release(table.subspan(static_cast<std::size_t>(num_kept)), block_priority<Policy>(s));
-    s.block_table.resize(static_cast<std::size_t>(num_kept));
+    states_.finish(s, reason);
   }
 
   void check_room() const {
@@ -479,25 +362,17 @@ class Scheduler {
 
   /// Running sequences of which no step under way draws the last token that they may have.
   [[nodiscard]] std::size_t num_going_on() const noexcept {
-    return nanovllm::num_going_on(running_, num_under_way_);
+    return nanovllm::num_going_on(states_.running(), num_under_way_);
   }
 
   static constexpr int kMaxSteps = 2;  // under way at the same time
 
   BatchConfig config_;
-  Blocks blocks_;
-  HeldSequences<Blocks> held_;
-  std::vector<Sequence*> running_;  ///< in the order of admission
-  WaitingQueue waiting_;
+  SequenceStates<Policy, Blocks> states_;
   [[no_unique_address]] Preemption preemption_;
   std::uint64_t num_arrivals_ = 0;
   std::uint64_t num_marks_ = 0;
-  std::int64_t num_preemptions_ = 0;
-  std::int64_t num_failed_inserts_ = 0;
-  SwapStats swaps_;
   int num_under_way_ = 0;
-  int num_finished_ = 0;  ///< in running_ for the moment
-  std::int32_t num_awaiting_choice_ = 0;
 };
 
 }  // namespace nanovllm

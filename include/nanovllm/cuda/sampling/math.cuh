@@ -13,12 +13,16 @@
 #include <cstdint>
 #include <limits>
 
+#include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/philox.hpp"
 #include "nanovllm/cuda/tile/exp2.cuh"
 #include "nanovllm/ops/sampler.hpp"
 
 namespace nanovllm::cuda {
+
+/// The id of what is no token.
+inline constexpr TokenId kNoToken = -1;
 
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 inline constexpr float kArrivalSlack = 1e-4f;

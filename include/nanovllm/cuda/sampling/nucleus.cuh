@@ -36,8 +36,6 @@ inline constexpr double kMassError = 6e-6;
 /// Largest top_p: what it leaves out must be far above the error.
 inline constexpr float kMaxNucleus = 0.9999f;
 
-inline constexpr TokenId kNoToken = -1;
-
 // ---- The blocks of a cluster; one block where there are no clusters.
 
 /// This block's cluster.

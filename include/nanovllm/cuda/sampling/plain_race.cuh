@@ -29,7 +29,6 @@ namespace nanovllm::cuda {
 
 inline constexpr float kMostRaced = 0x1p34f;
 inline constexpr float kColdest = 0x1p-100f;
-inline constexpr TokenId kNoToken = -1;
 
 /// log2(x) of 0 or a normal number, absolute error 3e-6.
 __device__ __forceinline__ float log2_approx(float x) {
