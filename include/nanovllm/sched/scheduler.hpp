@@ -141,6 +141,10 @@ class Scheduler {
            states_.preempt_beams() || states_.held().give_up_any(states_.blocks());
   }
 
+  /// Running beams that await a choice give back their blocks and places, so that those of their
+  /// siblings get in that have not drawn yet. Returns whether there were any.
+  bool preempt_beams() noexcept { return states_.preempt_beams(); }
+
   /// What the next step should compute. Pure; valid until the queues change. Empty only if there
   /// is no work, none before the step under way is committed, or something must `free_blocks`.
   [[nodiscard]] StepPlan schedule() const {

@@ -7,7 +7,7 @@
 #include "catch.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/grammar/regex/regex_source.hpp"
-#include "vocabularies.hpp"
+#include "grammar/vocabularies.hpp"
 
 using nanovllm::EitherSource;
 using nanovllm::RegexSource;
