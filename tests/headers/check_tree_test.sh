@@ -41,8 +41,15 @@ fresh_tree() {
   echo '// a fragment' > "$scratch/nanovllm/cpu/fragment.inc"
   include cpu/op.hpp nanovllm/cpu/fragment.inc
   include grammar/regex.hpp nanovllm/text/tokenizer.hpp
+  include engine.hpp nanovllm/engine/runner/runner.hpp
+  local folder
+  for folder in core ops cpu kv sched model io text grammar sampling parallel; do
+    { printf '#pragma once\n'
+      (cd "$scratch" && find "nanovllm/$folder" -name '*.hpp' -printf '#include "%p"\n')
+    } > "$scratch/nanovllm/$folder.hpp"
+  done
   { printf '#pragma once\n'
-    (cd "$scratch" && find nanovllm -name '*.hpp' -not -path '*/cuda/*' -printf '#include "%p"\n')
+    (cd "$scratch" && find nanovllm -maxdepth 1 -name '*.hpp' -printf '#include "%p"\n')
   } > "$scratch/umbrella"
   mv "$scratch/umbrella" "$scratch/nanovllm/nanovllm.hpp"
   printf '#pragma once\n' > "$scratch/nanovllm/grammar/xgrammar_source.hpp"

@@ -1,0 +1,6 @@
+#pragma once
+/// The CPU backend.
+
+#include "nanovllm/cpu/backend.hpp"
+#include "nanovllm/cpu/isa.hpp"
+#include "nanovllm/cpu/kernels/kernels.hpp"

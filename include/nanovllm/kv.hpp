@@ -1,0 +1,12 @@
+#pragma once
+/// The KV cache: blocks, who holds them, and which are found again by their tokens.
+
+#include "nanovllm/kv/block_manager.hpp"
+#include "nanovllm/kv/cached_block.hpp"
+#include "nanovllm/kv/kv_config.hpp"
+#include "nanovllm/kv/kv_pool.hpp"
+#include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
+#include "nanovllm/kv/prefix/no_prefix_cache.hpp"
+#include "nanovllm/kv/prefix/prefix_cache.hpp"
+#include "nanovllm/kv/prefix/prefix_match.hpp"
+#include "nanovllm/kv/prefix/radix_prefix_cache.hpp"

@@ -1,0 +1,5 @@
+#pragma once
+/// Text to tokens and back.
+
+#include "nanovllm/text/detokenizer.hpp"
+#include "nanovllm/text/tokenizer.hpp"
