@@ -11,7 +11,6 @@
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/runner/runner_config.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
-#include "nanovllm/engine/runner/weight_source.hpp"
 #include "nanovllm/engine/session/kv_file.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/io/safetensors.hpp"

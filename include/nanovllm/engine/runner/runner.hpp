@@ -19,14 +19,14 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/type_name.hpp"
 #include "nanovllm/engine/runner/health.hpp"
+#include "nanovllm/engine/runner/pool_access.hpp"
 #include "nanovllm/engine/runner/rank_group.hpp"
 #include "nanovllm/engine/runner/rank_team.hpp"
 #include "nanovllm/engine/runner/runner_config.hpp"
 #include "nanovllm/engine/runner/runner_link.hpp"
+#include "nanovllm/engine/runner/start_ranks.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
 #include "nanovllm/engine/runner/step_slots.hpp"
-#include "nanovllm/engine/runner/weight_memory.hpp"
-#include "nanovllm/engine/runner/weight_source.hpp"
 #include "nanovllm/engine/step/executor_steps.hpp"
 #include "nanovllm/engine/step/sample_batch.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
@@ -34,7 +34,6 @@
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/parallel/process_group.hpp"
-#include "nanovllm/version.hpp"
 
 namespace nanovllm {
 
@@ -94,7 +93,7 @@ class Runner : public StepRunner {
   /// largest step there can be, on a pool of one block, so that everything which takes memory when
   /// it is first used has it; what the graphs will take is measured and left out.
   [[nodiscard]] std::size_t available_memory() override {
-    begin_stage("sizing the KV pool");
+    begin_stage<Backend>(config_, "sizing the KV pool");
     std::vector<std::size_t> bytes(index(ranks_.size()));
     std::atomic<std::size_t> next = 0;
     on_all_ranks([&](Rank& rank) {
@@ -118,7 +117,7 @@ class Runner : public StepRunner {
     check<ConfigError>(numbers[1] == 0 || kSwapsBlocks<Backend, Pool>, "host_kv_size: ", numbers[1],
                        " blocks in host memory were asked for, but the policy's Backend has no "
                        "'run' for 'SwapBlocksArgs'; see ops/swap_blocks.hpp");
-    begin_stage("recording graphs");
+    begin_stage<Backend>(config_, "recording graphs");
     on_all_ranks([&](Rank& rank) {
       rank.kv.emplace(kv_shape(), numbers[0], numbers[1]);
       rank.executor->capture(*rank.kv);
@@ -209,42 +208,20 @@ class Runner : public StepRunner {
     compute_logits(inputs, &out);
   }
 
-  /// Copies `blocks` out of the pools of all ranks, `[rank][block][layer][K |
-  /// V][head][slot][head_dim]` with each rank's heads. No step may be under way. Throws Error where
-  /// ranks are in other processes.
-  /// @param bytes  num_ranks() · blocks.size() · kv_shape().block_bytes().
+  /// See PoolAccess. No step may be under way. Throws Error where ranks are in other processes.
   void read_blocks(std::span<const BlockId> blocks, std::span<std::byte> bytes) override {
-    check_copy("read_blocks", blocks, bytes.size());
-    for_each_tile(blocks,
-                  [&](Backend& backend, const KvElement* tile, std::size_t at, std::size_t count) {
-                    backend.download(tile, reinterpret_cast<KvElement*>(bytes.data() + at), count);
-                  });
+    auto pool = open_pool("read_blocks", blocks, bytes.size());
+    guard([&] { pool.read(blocks, bytes); });
   }
-
-  /// The reverse.
   void write_blocks(std::span<const BlockId> blocks, std::span<const std::byte> bytes) override {
-    check_copy("write_blocks", blocks, bytes.size());
-    for_each_tile(
-        blocks, [&](Backend& backend, KvElement* tile, std::size_t at, std::size_t count) {
-          backend.upload(reinterpret_cast<const KvElement*>(bytes.data() + at), tile, count);
-        });
+    auto pool = open_pool("write_blocks", blocks, bytes.size());
+    guard([&] { pool.write(blocks, bytes); });
   }
 
-  /// The memory of a block of the host's pools, a piece for each layer of each rank, `[K |
-  /// V][head][slot][head_dim]`. Throws Error where ranks are in other processes.
+  /// See PoolAccess. Throws Error where ranks are in other processes.
   [[nodiscard]] std::vector<std::span<std::byte>> host_block(BlockId block) override {
     check(!link_, "host_block: ranks are in other processes");
-    std::vector<std::span<std::byte>> pieces;
-    const auto count = static_cast<std::size_t>(kv_shape().block_elements());
-    for (int r = 0; r < ranks_.size(); ++r) {
-      Rank& rank = ranks_[r];
-      check<ShapeError>(rank.kv && block >= 0 && block < rank.kv->num_host_blocks(),
-                        "host_block: there is no block ", block);
-      for (std::int64_t layer = 0; layer < rank.kv->num_layers(); ++layer)
-        pieces.push_back(
-            std::as_writable_bytes(std::span(rank.kv->host_layer(layer).k(block, 0), count)));
-    }
-    return pieces;
+    return PoolAccess<RankTeam<Model, Policy>>(ranks_, kv_shape(), "host_block").host_block(block);
   }
 
   /// In a process of another rank than 0: computes this rank's part of rank 0's steps, and returns
@@ -326,53 +303,6 @@ class Runner : public StepRunner {
   }
 
  private:
-  static constexpr std::int64_t kVersion =
-      NANOVLLM_VERSION_MAJOR * 1'000'000 + NANOVLLM_VERSION_MINOR * 1'000 + NANOVLLM_VERSION_PATCH;
-
-  void make_ranks(const Config& model,
-                  const std::function<void(Weights&, Backend&, int rank)>& fill) {
-    std::vector<std::unique_ptr<Backend>> backends(index(ranks_.size()));
-    ranks_.run([&](int r) {
-      const int device = config_.first_device + (link_ ? link_->place().local_rank : r);
-      backends[index(r)] = std::make_unique<Backend>(
-          BackendConfig{.num_threads = config_.threads_of_a_rank(), .device = device});
-    });
-    for (const auto& backend : backends) {  // while no rank of this host has its weights
-      check_weight_memory(model, sizeof(typename Elements::Weight), config_.num_ranks,
-                          Backend::kSharedMemory ? config_.ranks_on_host() : 1,
-                          backend->available_memory());
-    }
-    // A rank that joins a group of devices waits for all the others: they must be there.
-    if (link_) static_cast<void>(link_->minimum(0));
-    ranks_.run([&](int r) {
-      const auto active = backends[index(r)]->activate();
-      Rank& rank = ranks_.group()->make(r, model, std::move(backends[index(r)]));
-      fill(rank.network.weights(), *rank.backend, rank.comm.rank());
-      if (r == 0) begin_stage("choosing kernels");
-      if constexpr (requires { rank.network.tune(); }) rank.network.tune();
-    });
-  }
-
-  /// What must be the same in all processes.
-  [[nodiscard]] std::vector<RunnerLink::Setting> settings(const Config& model) const {
-    std::vector<RunnerLink::Setting> out = {
-        {"the version of nanovllm", kVersion},
-        {"bytes of a weight", sizeof(typename Elements::Weight)},
-        {"bytes of an activation", sizeof(typename Elements::Activation)},
-        {"bytes of a KV element", sizeof(KvElement)},
-        {"block_size", config_.block_size},
-        {"max_num_batched_tokens", config_.limits.max_num_batched_tokens},
-        {"max_model_len", config_.limits.max_model_len},
-        {"max_num_seqs", config_.limits.max_num_seqs}};
-    for (const auto& [name, value] : model_settings(model)) out.push_back({name, value});
-    return out;
-  }
-
-  /// Says what takes time at start-up; a backend whose ops are done at once has nothing to prepare.
-  void begin_stage(const char* stage) const {
-    if (Backend::kAsynchronous && config_.on_stage) config_.on_stage(stage);
-  }
-
   [[nodiscard]] static std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
   void check_first(const char* call) const {
@@ -394,38 +324,18 @@ class Runner : public StepRunner {
     ranks_.watchdog().end_step(slots_.num_under_way() > 0);
   }
 
-  void check_copy(const char* call, std::span<const BlockId> blocks, std::size_t num_bytes) const {
+  /// The ranks' KV pools, for `call`, which copies `blocks` from or to `num_bytes`.
+  [[nodiscard]] PoolAccess<RankTeam<Model, Policy>> open_pool(const char* call,
+                                                              std::span<const BlockId> blocks,
+                                                              std::size_t num_bytes) {
     check(!link_, call,
           ": ranks are in other processes, and their part of the KV pool cannot be "
           "reached from here");
     check(slots_.num_under_way() == 0, call, ": a step is under way");
-    const std::size_t expected =
-        blocks.size() * static_cast<std::size_t>(kv_shape().block_bytes() * config_.num_ranks);
-    check<ShapeError>(num_bytes == expected, call, ": expected ", expected, " bytes for ",
-                      blocks.size(), " blocks, got ", num_bytes);
-    for (const BlockId block : blocks) {
-      check<ShapeError>(ranks_[0].kv && block >= 0 && block < ranks_[0].kv->num_blocks(), call,
-                        ": there is no block ", block);
-    }
-  }
-
-  /// Calls `copy(backend, elements, byte offset in all ranks' copy, count)` for every layer of
-  /// every block of every rank, on the rank's thread.
-  template <class Copy>
-  void for_each_tile(std::span<const BlockId> blocks, const Copy& copy) {
-    const KvShape shape = kv_shape();
-    const auto count = static_cast<std::size_t>(shape.block_elements());
-    const auto num_layers = static_cast<std::size_t>(shape.num_layers);
-    on_all_ranks([&](Rank& rank) {
-      const std::size_t first = static_cast<std::size_t>(rank.comm.rank()) * blocks.size();
-      for (std::size_t i = 0; i < blocks.size(); ++i) {
-        for (std::size_t layer = 0; layer < num_layers; ++layer) {
-          const KvView<KvElement> kv = rank.kv->layer(static_cast<std::int64_t>(layer));
-          copy(*rank.backend, kv.k(blocks[i], 0),
-               ((first + i) * num_layers + layer) * count * sizeof(KvElement), count);
-        }
-      }
-    });
+    PoolAccess<RankTeam<Model, Policy>> pool(ranks_, kv_shape(), call);
+    pool.check_copy(blocks, num_bytes);
+    if (broken_) std::rethrow_exception(broken_);
+    return pool;
   }
 
   /// Computes logits on all ranks of this process; those of the first go to `out`, if given.
@@ -486,6 +396,27 @@ class Runner : public StepRunner {
   RunnerLink link_;  // last: `abort` is called no more afterwards
 };
 
-}  // namespace nanovllm
+// Not inline: a program does not compile these again where nanovllm::prebuilt has.
 
-#include "nanovllm/engine/runner/runner.inc"
+template <class Model, class Policy>
+Runner<Model, Policy>::Runner(const Config& model, const RunnerConfig& config,
+                              const std::function<void(Weights&, Backend&, int rank)>& fill)
+    : config_(config),
+      ranks_(config),
+      link_(config.processes, [group = ranks_.group()] { group->abort(); }) {
+  validate(config);
+  if (config_.processes) link_.compare(shared_settings<Model, Group>(model, config_));
+  guard([&] { make_ranks(ranks_, link_, model, config_, fill); });
+}
+
+template <class Model, class Policy>
+Runner<Model, Policy>::Runner(const Config& model, const RunnerConfig& config,
+                              const WeightSource& source)
+    : Runner(model, config, [&](Weights& weights, Backend& backend, int rank) {
+        source.fill(weights, backend, rank);
+      }) {}
+
+template <class Model, class Policy>
+Runner<Model, Policy>::~Runner() = default;
+
+}  // namespace nanovllm

@@ -1,5 +1,5 @@
 #pragma once
-/// Sizes that a runner allocates for, and who its ranks are.
+/// What a runner is made from: sizes that it allocates for, its ranks, and its weights.
 
 #include <algorithm>
 #include <chrono>
@@ -11,6 +11,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/limits.hpp"
+#include "nanovllm/io/safetensors.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/parallel/process_group.hpp"
 
@@ -47,5 +48,23 @@ inline void validate(const RunnerConfig& config) {
   check<ConfigError>(config.block_size >= 1, "block_size must be >= 1, got ", config.block_size);
   check<ConfigError>(config.num_threads >= 0, "num_threads must be >= 0, got ", config.num_threads);
 }
+
+/// Where the weights of a runner come from: a checkpoint, or noise.
+struct WeightSource {
+  const Checkpoint* checkpoint = nullptr;  ///< null for noise; outlives the start-up
+  std::uint64_t seed = 0;                  ///< of the noise
+  /// Hears of rank 0's bytes: how many have been read, of how many.
+  std::function<void(std::uint64_t done, std::uint64_t total)> progress{};
+
+  /// Gives the weights of one rank their values. Throws LoadError for what the checkpoint lacks.
+  template <class Weights, class Backend>
+  void fill(Weights& weights, Backend& backend, int rank) const {
+    if (checkpoint == nullptr) {
+      weights.randomize(seed, backend);
+    } else {
+      weights.load(*checkpoint, backend, rank == 0 ? progress : decltype(progress){});
+    }
+  }
+};
 
 }  // namespace nanovllm

@@ -1,0 +1,78 @@
+#pragma once
+/// The start of a runner: backends, room for the weights, networks and their weights.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/engine/runner/runner_config.hpp"
+#include "nanovllm/engine/runner/runner_link.hpp"
+#include "nanovllm/engine/runner/weight_memory.hpp"
+#include "nanovllm/model/model.hpp"
+#include "nanovllm/ops/backend.hpp"
+#include "nanovllm/version.hpp"
+
+namespace nanovllm {
+
+/// Says what takes time at start-up; a backend whose ops are done at once has nothing to prepare.
+template <class Backend>
+void begin_stage(const RunnerConfig& config, const char* stage) {
+  if (Backend::kAsynchronous && config.on_stage) config.on_stage(stage);
+}
+
+/// What must be the same in all processes of a group.
+template <class Model, class Group>
+[[nodiscard]] std::vector<RunnerLink::Setting> shared_settings(const typename Model::Config& model,
+                                                               const RunnerConfig& config) {
+  using Elements = typename Group::Elements;
+  constexpr std::int64_t kVersion =
+      NANOVLLM_VERSION_MAJOR * 1'000'000 + NANOVLLM_VERSION_MINOR * 1'000 + NANOVLLM_VERSION_PATCH;
+  std::vector<RunnerLink::Setting> out = {
+      {"the version of nanovllm", kVersion},
+      {"bytes of a weight", sizeof(typename Elements::Weight)},
+      {"bytes of an activation", sizeof(typename Elements::Activation)},
+      {"bytes of a KV element", sizeof(typename Group::KvElement)},
+      {"block_size", config.block_size},
+      {"max_num_batched_tokens", config.limits.max_num_batched_tokens},
+      {"max_model_len", config.limits.max_model_len},
+      {"max_num_seqs", config.limits.max_num_seqs}};
+  for (const auto& [name, value] : model_settings(model)) out.push_back({name, value});
+  return out;
+}
+
+/// Makes the ranks of `team`, each on its own thread, and calls `fill(weights, backend, rank)` for
+/// each. Throws ConfigError, before any weights are allocated, where they would not fit.
+template <class Team, class Config, class Fill>
+void make_ranks(Team& team, RunnerLink& link, const Config& model, const RunnerConfig& config,
+                const Fill& fill) {
+  using Group = typename Team::Group;
+  using Backend = typename Group::Backend;
+  std::vector<std::unique_ptr<Backend>> backends(static_cast<std::size_t>(team.size()));
+  const auto backend_of = [&](int r) -> std::unique_ptr<Backend>& {
+    return backends[static_cast<std::size_t>(r)];
+  };
+  team.run([&](int r) {
+    const int device = config.first_device + (link ? link->place().local_rank : r);
+    backend_of(r) = std::make_unique<Backend>(
+        BackendConfig{.num_threads = config.threads_of_a_rank(), .device = device});
+  });
+  for (const auto& backend : backends) {  // while no rank of this host has its weights
+    check_weight_memory(model, sizeof(typename Group::Elements::Weight), config.num_ranks,
+                        Backend::kSharedMemory ? config.ranks_on_host() : 1,
+                        backend->available_memory());
+  }
+  // A rank that joins a group of devices waits for all the others: they must be there.
+  if (link) static_cast<void>(link->minimum(0));
+  team.run([&](int r) {
+    const auto active = backend_of(r)->activate();
+    auto& rank = team.group()->make(r, model, std::move(backend_of(r)));
+    fill(rank.network.weights(), *rank.backend, rank.comm.rank());
+    if (r == 0) begin_stage<Backend>(config, "choosing kernels");
+    if constexpr (requires { rank.network.tune(); }) rank.network.tune();
+  });
+}
+
+}  // namespace nanovllm
