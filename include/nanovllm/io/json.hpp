@@ -1,244 +1,22 @@
 #pragma once
-/// JSON: one value type, and its text as Python's `json` module writes it.
+/// JSON: one value type (json_value.hpp), its text (json_writer.hpp) and a reader.
 ///
 /// The files that a checkpoint consists of and the messages of a conversation are read into this.
-/// `read_json` reports what a text says without building values, for the long files.
+/// `read_json` (json_reader.hpp) reports what a text says without building values, for the long
+/// files.
 
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
-#include <initializer_list>
-#include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/io/json_reader.hpp"
+#include "nanovllm/io/json_value.hpp"
+#include "nanovllm/io/json_writer.hpp"
 
 namespace nanovllm {
-
-/// Deeper nesting than this is refused everywhere: reading and printing would otherwise exhaust the
-/// stack.
-inline constexpr int kMaxJsonDepth = 256;
-
-/// A JSON value; an object keeps the order of insertion. An integer beyond 64 bits is kept as its
-/// digits, so that it prints exactly. Reading a value as another kind than it is throws Error.
-class Json {
- public:
-  enum class Kind : std::uint8_t {
-    null,
-    boolean,
-    integer,           ///< signed: from a signed type, or a text with a minus sign
-    unsigned_integer,  ///< from an unsigned type, or a text without one
-    real,
-    big_integer,
-    string,
-    array,
-    object
-  };
-  struct Member;  ///< {std::string key; Json value;}
-
-  Json() = default;
-  Json(std::nullptr_t) {}
-  Json(std::string text);
-  Json(std::string_view text) : Json(std::string(text)) {}
-  Json(const char* text) : Json(std::string(text)) {}
-  /// A template, because a plain `bool` parameter would also take pointers.
-  template <std::same_as<bool> Bool>
-  Json(Bool value) : kind_(Kind::boolean) {
-    data_.boolean = value;
-  }
-  template <std::integral Int>
-  requires(!std::same_as<Int, bool>) Json(Int value)
-      : kind_(std::is_signed_v<Int> ? Kind::integer : Kind::unsigned_integer) {
-    data_.integer = static_cast<std::int64_t>(value);
-  }
-  template <std::floating_point Float>
-  Json(Float value) : kind_(Kind::real) {
-    data_.real = value;
-  }
-  /// An array of the elements.
-  template <class T>
-  Json(const std::vector<T>& elements) : Json(array()) {
-    for (const T& element : elements) push_back(element);
-  }
-
-  [[nodiscard]] static Json array(std::initializer_list<Json> elements = {});
-  [[nodiscard]] static Json object();
-  /// An object of members with distinct keys.
-  [[nodiscard]] static Json object(std::initializer_list<Member> members);
-  /// An integer of any length from its decimal digits, with a minus sign or without.
-  [[nodiscard]] static Json big_integer(std::string digits);
-
-  Json(const Json& other);
-  Json(Json&& other) noexcept : kind_(std::exchange(other.kind_, Kind::null)), data_(other.data_) {}
-  Json& operator=(Json other) noexcept {
-    std::swap(kind_, other.kind_);
-    std::swap(data_, other.data_);
-    return *this;
-  }
-  ~Json() {
-    if (kind_ >= Kind::big_integer) destroy();
-  }
-
-  [[nodiscard]] Kind kind() const { return kind_; }
-  [[nodiscard]] bool is_null() const { return kind_ == Kind::null; }
-  [[nodiscard]] bool is_boolean() const { return kind_ == Kind::boolean; }
-  [[nodiscard]] bool is_string() const { return kind_ == Kind::string; }
-  [[nodiscard]] bool is_array() const { return kind_ == Kind::array; }
-  [[nodiscard]] bool is_object() const { return kind_ == Kind::object; }
-  [[nodiscard]] bool is_structured() const { return is_array() || is_object(); }
-  /// Whether it is an integer of at most 64 bits.
-  [[nodiscard]] bool is_number_integer() const {
-    return kind_ == Kind::integer || kind_ == Kind::unsigned_integer;
-  }
-  [[nodiscard]] bool is_number_unsigned() const { return kind_ == Kind::unsigned_integer; }
-  [[nodiscard]] bool is_number_float() const { return kind_ == Kind::real; }
-  [[nodiscard]] bool is_big_integer() const { return kind_ == Kind::big_integer; }
-  /// Whether it is a number, but for big integers, which few can do anything with.
-  [[nodiscard]] bool is_number() const { return is_number_integer() || is_number_float(); }
-
-  /// "null", "boolean", "number", "string", "array" or "object".
-  [[nodiscard]] std::string_view type_name() const;
-
-  /// The value as a C++ value: bool, std::string, or any number but a big integer as any number
-  /// type, converted as by static_cast.
-  template <class T>
-  [[nodiscard]] T get() const {
-    if constexpr (std::same_as<T, bool>) {
-      return boolean();
-    } else if constexpr (std::is_arithmetic_v<T>) {
-      if (kind_ == Kind::real) return static_cast<T>(data_.real);
-      if (kind_ == Kind::unsigned_integer)
-        return static_cast<T>(static_cast<std::uint64_t>(data_.integer));
-      expect(kind_ == Kind::integer, "a number");
-      return static_cast<T>(data_.integer);
-    } else {
-      static_assert(std::same_as<T, std::string>, "get<T>: T must be bool, a number or a string");
-      return string();
-    }
-  }
-  [[nodiscard]] bool boolean() const {
-    expect(is_boolean(), "a boolean");
-    return data_.boolean;
-  }
-  [[nodiscard]] const std::string& string() const {
-    expect(is_string(), "a string");
-    return *data_.text;
-  }
-  /// The digits of a big integer, with its sign.
-  [[nodiscard]] const std::string& digits() const {
-    expect(is_big_integer(), "an integer of more than 64 bits");
-    return *data_.text;
-  }
-
-  /// Elements of an array or members of an object; 0 for null, 1 for all else.
-  [[nodiscard]] std::size_t size() const;
-  [[nodiscard]] bool empty() const { return size() == 0; }
-
-  /// The elements of an array; of every other value none.
-  [[nodiscard]] std::span<const Json> elements() const;
-  [[nodiscard]] const Json* begin() const { return elements().data(); }
-  [[nodiscard]] const Json* end() const { return begin() + elements().size(); }
-  [[nodiscard]] const Json& at(std::size_t index) const;
-  /// A template, because a literal 0 would also be a pointer.
-  template <std::integral Int>
-  [[nodiscard]] const Json& operator[](Int index) const {
-    return at(static_cast<std::size_t>(index));
-  }
-  template <std::integral Int>
-  [[nodiscard]] Json& operator[](Int index) {
-    return const_cast<Json&>(std::as_const(*this)[index]);
-  }
-  [[nodiscard]] const Json& back() const { return (*this)[size() - 1]; }
-  /// Appends to an array; null becomes one.
-  void push_back(Json element);
-
-  /// The members of an object in their order; of every other value none.
-  [[nodiscard]] std::span<const Member> items() const;
-  /// The member's value, or null pointer where there is none, as in every value but an object. Time
-  /// is linear in the number of members.
-  [[nodiscard]] const Json* find(std::string_view key) const;
-  [[nodiscard]] bool contains(std::string_view key) const { return find(key) != nullptr; }
-  /// The member's value. Throws Error when there is none.
-  [[nodiscard]] const Json& at(std::string_view key) const;
-  [[nodiscard]] const Json& operator[](std::string_view key) const { return at(key); }
-  [[nodiscard]] const Json& operator[](const char* key) const { return at(key); }
-  /// The member's value, added as null where there is none; null becomes an object.
-  [[nodiscard]] Json& operator[](std::string_view key);
-  [[nodiscard]] Json& operator[](const char* key) { return (*this)[std::string_view(key)]; }
-
-  /// Equal values; numbers of different kinds are equal if they are as doubles. Objects are equal
-  /// if their members are, in the same order.
-  [[nodiscard]] friend bool operator==(const Json& a, const Json& b) { return equal(a, b); }
-
-  /// `json.dumps(value, ensure_ascii=False)` of Python. Strings are written as they are, so they
-  /// must be UTF-8 for the result to be. Throws RequestError for a nesting deeper than
-  /// kMaxJsonDepth.
-  [[nodiscard]] std::string dump() const;
-
- private:
-  friend class JsonBuilder;
-  using Array = std::vector<Json>;
-  using Object = std::vector<Member>;
-  union Data {
-    bool boolean;
-    std::int64_t integer = 0;  // an unsigned one as its bits
-    double real;
-    std::string* text;  // owned, as are the others
-    Array* array;
-    Object* object;
-  };
-
-  void expect(bool condition, std::string_view expected) const {
-    if (!condition) [[unlikely]]
-      throw Error(concat("expected ", expected, " in a JSON value, got ", type_name()));
-  }
-  void destroy() noexcept;
-  static bool equal(const Json& a, const Json& b);
-
-  Kind kind_ = Kind::null;
-  Data data_;
-};
-
-struct Json::Member {
-  std::string key;
-  Json value;
-  friend bool operator==(const Member&, const Member&) = default;
-};
-
-/// A text is not JSON or nests too deeply. The message continues a sentence that names the text:
-/// "not valid JSON (byte 5): …"; bytes count from 1.
-struct JsonError : Error {
-  using Error::Error;
-};
-
-/// Receives the contents of a JSON text. A receiver that cannot go on throws.
-class JsonEvents {
- public:
-  /// null, a boolean or a number.
-  virtual void scalar(Json&& value) = 0;
-  /// A string that is a value; the receiver may take it.
-  virtual void string(std::string& text) = 0;
-  /// A string that names the value that follows; the receiver may take it.
-  virtual void key(std::string& text) = 0;
-  virtual void begin_object() = 0;
-  virtual void end_object() = 0;
-  virtual void begin_array() = 0;
-  virtual void end_array() = 0;
-
- protected:
-  ~JsonEvents() = default;
-};
-
-/// Reads one JSON document (RFC 8259; strict UTF-8, a byte order mark before it is skipped) and
-/// reports it to `events`. Throws JsonError for text that is not JSON, lone surrogates, numbers
-/// beyond a double's range and nesting deeper than kMaxJsonDepth; what came before has been
-/// reported by then. Linear time; memory for the longest string only.
-void read_json(std::string_view text, JsonEvents& events);
 
 /// Builds a value from a reader's events. Of equal keys in an object the last value counts, in the
 /// place of the first, as in Python.
@@ -277,30 +55,67 @@ template <class E = RequestError>
   }
 }
 
-namespace detail {
-
-/// Appends `value` as Python's `repr` of a float, with these words for what is not finite.
-void append_python_float(std::string& out, double value, const char* nan, const char* infinity);
-
-/// Appends a JSON string; all but quotes, backslashes and control characters as it is.
-void append_json_string(std::string& out, std::string_view text);
-
-/// Appends the lowest 4·`width` bits in hexadecimal.
-void append_hex(std::string& out, std::uint32_t value, int width);
-
-/// What `json.dumps` and `repr` of Python write differently.
-struct PythonSpelling {
-  const char *null, *yes, *no, *nan, *infinity;
-  void (*string)(std::string&, std::string_view);
-};
-
-/// Appends `value`, which is `depth` levels inside another.
-void append_value(std::string& out, const Json& value, const PythonSpelling& spelling, int depth);
-
-}  // namespace detail
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/io/json.inc"
-#include "nanovllm/io/json_reader.inc"
-#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+
+namespace nanovllm {
+
+NANOVLLM_INLINE Json& JsonBuilder::put(Json&& value) {
+  if (open_.empty()) return root_ = std::move(value);
+  Json& parent = *open_.back();
+  if (parent.is_object()) return parent.data_.object->back().value = std::move(value);
+  return parent.data_.array->emplace_back(std::move(value));
+}
+
+NANOVLLM_INLINE void JsonBuilder::string(std::string& text) { put(std::move(text)); }
+
+NANOVLLM_INLINE void JsonBuilder::key(std::string& text) {
+  open_.back()->data_.object->push_back({std::move(text), nullptr});
+}
+
+NANOVLLM_INLINE void JsonBuilder::begin_object() { open_.push_back(&put(Json::object())); }
+
+NANOVLLM_INLINE void JsonBuilder::begin_array() { open_.push_back(&put(Json::array())); }
+
+NANOVLLM_INLINE void JsonBuilder::end_object() {
+  Json::Object& members = *open_.back()->data_.object;
+  open_.pop_back();
+  // Equal keys are found by sorting: a search for each key would take quadratic time.
+  std::vector<std::size_t> order(members.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return members[a].key < members[b].key; });
+  std::vector<bool> repeated(members.size());
+  bool any = false;
+  for (std::size_t i = 0, first = 0; i < order.size(); ++i) {
+    if (i == 0 || members[order[i]].key != members[order[first]].key) {
+      first = i;
+      continue;
+    }
+    members[order[first]].value = std::move(members[order[i]].value);
+    repeated[order[i]] = any = true;
+  }
+  if (!any) return;
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    if (repeated[i]) continue;
+    if (kept != i) members[kept] = std::move(members[i]);
+    ++kept;
+  }
+  members.erase(members.begin() + static_cast<std::ptrdiff_t>(kept), members.end());
+}
+
+NANOVLLM_INLINE Json parse_json_value(std::string_view text) {
+  JsonBuilder builder;
+  read_json(text, builder);
+  return builder.take();
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

@@ -1,4 +1,48 @@
-/// The reader of io/json.hpp; see core/prebuilt.hpp.
+#pragma once
+/// Reads a JSON text and reports what it says, without building values.
+
+#include <string>
+#include <string_view>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/io/json_value.hpp"
+
+namespace nanovllm {
+
+/// A text is not JSON or nests too deeply. The message continues a sentence that names the text:
+/// "not valid JSON (byte 5): …"; bytes count from 1.
+struct JsonError : Error {
+  using Error::Error;
+};
+
+/// Receives the contents of a JSON text. A receiver that cannot go on throws.
+class JsonEvents {
+ public:
+  /// null, a boolean or a number.
+  virtual void scalar(Json&& value) = 0;
+  /// A string that is a value; the receiver may take it.
+  virtual void string(std::string& text) = 0;
+  /// A string that names the value that follows; the receiver may take it.
+  virtual void key(std::string& text) = 0;
+  virtual void begin_object() = 0;
+  virtual void end_object() = 0;
+  virtual void begin_array() = 0;
+  virtual void end_array() = 0;
+
+ protected:
+  ~JsonEvents() = default;
+};
+
+/// Reads one JSON document (RFC 8259; strict UTF-8, a byte order mark before it is skipped) and
+/// reports it to `events`. Throws JsonError for text that is not JSON, lone surrogates, numbers
+/// beyond a double's range and nesting deeper than kMaxJsonDepth; what came before has been
+/// reported by then. Linear time; memory for the longest string only.
+void read_json(std::string_view text, JsonEvents& events);
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
 
 #include <algorithm>
 #include <charconv>
@@ -9,7 +53,6 @@
 #include "nanovllm/core/utf8.hpp"
 
 namespace nanovllm {
-
 namespace detail {
 
 /// One-shot reader; see `read_json()`.
@@ -281,3 +324,5 @@ NANOVLLM_INLINE void read_json(std::string_view text, JsonEvents& events) {
 }
 
 }  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES
