@@ -58,6 +58,10 @@ class ByteDfa {
 
   [[nodiscard]] std::size_t num_states() const { return flags_.size(); }
 
+  /// Bytes of one kind lead to the same state from any; kinds are numbered from 0 without gaps.
+  [[nodiscard]] std::uint8_t kind(std::uint8_t byte) const { return kind_[byte]; }
+  [[nodiscard]] std::size_t num_kinds() const { return num_kinds_; }
+
   /// A number for each state. States of one number can read the same texts of up to `depth` bytes,
   /// so what reads no more than that need not tell them apart: of x{1,500} most states are alike.
   /// They may be told apart all the same, where finding out would take long.
@@ -69,23 +73,20 @@ class ByteDfa {
   }
 
  private:
+  friend class DfaExplorer;
+
   static constexpr std::uint8_t kAccepts = 1, kGoesOn = 2;
+
+  ByteDfa() = default;
 
   void make(const ByteNfa& nfa, std::size_t& steps_left);
   void drop_dead_ends();
 
-  std::array<std::uint8_t, 256> kind_{};  // bytes of one kind lead to the same state from any
+  std::array<std::uint8_t, 256> kind_{};
   std::size_t num_kinds_ = 0;
   std::vector<StateId> transitions_;  // [state][kind]
   std::vector<std::uint8_t> flags_;   // [state]
 };
-
-/// Whether some text matches both. Throws RequestError where finding out takes an undue amount of
-/// work.
-[[nodiscard]] bool have_common_text(const ByteDfa& a, const ByteDfa& b);
-
-/// The same out of a budget of pairs of states that several questions share.
-[[nodiscard]] bool have_common_text(const ByteDfa& a, const ByteDfa& b, std::size_t& pairs_left);
 
 /// The automaton of a regular expression, which is to match the whole text. Throws RequestError.
 [[nodiscard]] inline ByteDfa compile_regex(std::string_view pattern) {
@@ -337,33 +338,6 @@ NANOVLLM_INLINE void ByteDfa::drop_dead_ends() {
   transitions_.resize(flags_.size() * num_kinds_);
   flags_.shrink_to_fit();
   transitions_.shrink_to_fit();
-}
-
-NANOVLLM_INLINE bool have_common_text(const ByteDfa& a, const ByteDfa& b) {
-  std::size_t pairs_left = ByteDfa::kMaxTransitions / 256;
-  return have_common_text(a, b, pairs_left);
-}
-
-NANOVLLM_INLINE bool have_common_text(const ByteDfa& a, const ByteDfa& b, std::size_t& pairs_left) {
-  using StateId = ByteDfa::StateId;
-  std::unordered_map<std::uint64_t, bool> seen;
-  std::vector<std::pair<StateId, StateId>> open{{ByteDfa::kStart, ByteDfa::kStart}};
-  while (!open.empty()) {
-    const auto [left, right] = open.back();
-    open.pop_back();
-    if (a.accepts(left) && b.accepts(right)) return true;
-    for (int byte = 0; byte < 256; ++byte) {
-      const StateId next = a.next(left, static_cast<std::uint8_t>(byte));
-      const StateId other = b.next(right, static_cast<std::uint8_t>(byte));
-      if (next == ByteDfa::kDead || other == ByteDfa::kDead) continue;
-      const auto key = (static_cast<std::uint64_t>(next) << 32) | static_cast<std::uint32_t>(other);
-      if (!seen.try_emplace(key, true).second) continue;
-      check<RequestError>(pairs_left > 0, "comparing regular expressions takes too much work");
-      --pairs_left;
-      open.emplace_back(next, other);
-    }
-  }
-  return false;
 }
 
 }  // namespace nanovllm

@@ -9,7 +9,8 @@
 ///   class      […] and [^…], with ranges and the same escapes
 ///   structure  sequences, |, (…), and * + ? {m} {m,} {m,n} behind a part
 ///   <…>        the same as (…), to be read by one deterministic automaton; it may name only rules
-///              that do not come back to themselves; <@"…" …> is named so in messages
+///              that do not come back to themselves; <@"…" …> is named so in messages;
+///              <… & …> is what both read, where the second may be a $string{m,n}
 ///   $string    a JSON string, $string{m,n} one of m to n characters, $string{m,} of m at the least
 ///   $until "…" text up to where this one first occurs, and that
 
@@ -32,7 +33,7 @@ struct EbnfNode {
     choice,      ///< one of the parts
     repeat,      ///< the only part, min to max times
     reference,   ///< the rule of the number `rule`
-    terminal,    ///< the only part, as one automaton, which has the name `text`
+    terminal,    ///< what all parts read, as one automaton, which has the name `text`
     string,      ///< a JSON string of min to max characters
     until,       ///< what comes before `text`, and that
   };
@@ -186,7 +187,7 @@ class EbnfParser {
     skip();
     const std::size_t begin = at_;
     EbnfNode node;
-    while (at_ < text_.size() && std::string_view("|)>").find(text_[at_]) == text_.npos &&
+    while (at_ < text_.size() && std::string_view("|)>&").find(text_[at_]) == text_.npos &&
            !is_at_rule())
       node.parts.push_back(repeated());
     node.source = source(begin);
@@ -246,7 +247,8 @@ class EbnfParser {
         expect(peek() == '"', "a name");
         node.text = literal();
       }
-      node.parts.push_back(choice());
+      do node.parts.push_back(choice());
+      while (take('&'));
       expect(take('>'), ">");
       return node;
     }

@@ -72,7 +72,9 @@ struct GrammarNetwork {
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/utf8.hpp"
 #include "nanovllm/grammar/bytes/byte_nfa.hpp"
+#include "nanovllm/grammar/bytes/dfa_product.hpp"
 #include "nanovllm/grammar/ebnf/ebnf_parser.hpp"
+#include "nanovllm/grammar/ebnf/string_length.hpp"
 #include "nanovllm/grammar/regex/regex_parser.hpp"
 
 namespace nanovllm {
@@ -183,7 +185,7 @@ class NetworkBuilder {
     if (node.kind == EbnfNode::Kind::string)
       return GrammarTerminal::json_string(node.min, node.max);
     if (node.kind == EbnfNode::Kind::until) return GrammarTerminal::text_until(node.text);
-    ByteDfa dfa(make_nfa(regex(node, 0)), steps_left_);
+    ByteDfa dfa = automaton(node);
     if (GrammarTerminal::is_wide(dfa)) {
       num_wide_bytes_ += dfa.size_bytes();
       check<RequestError>(num_wide_bytes_ <= limits_.max_wide_bytes,
@@ -198,6 +200,20 @@ class NetworkBuilder {
     throw RequestError(concat("the part ", node.source.substr(0, kShown),
                               node.source.size() > kShown ? "…" : "",
                               " of the grammar: ", error.what()));
+  }
+
+  /// What all parts of a terminal read.
+  [[nodiscard]] ByteDfa automaton(const EbnfNode& node) {
+    if (node.kind != EbnfNode::Kind::terminal)
+      return ByteDfa(make_nfa(regex(node, 0)), steps_left_);
+    ByteDfa out(make_nfa(regex(node.parts.front(), 0)), steps_left_);
+    for (std::size_t i = 1; i < node.parts.size(); ++i) {
+      const EbnfNode& part = node.parts[i];
+      out = part.kind == EbnfNode::Kind::string
+                ? strings_of_length(out, part.min, part.max, steps_left_)
+                : common_texts(out, automaton(part), steps_left_);
+    }
+    return out;
   }
 
   /// What is regular as a regular expression.
@@ -219,7 +235,9 @@ class NetworkBuilder {
       case EbnfNode::Kind::characters:
         return {.kind = Regex::characters, .characters = node.characters};
       case EbnfNode::Kind::reference: return regex(grammar_.rules[index(node.rule)], depth + 1);
-      case EbnfNode::Kind::terminal: return regex(node.parts.front(), depth);
+      case EbnfNode::Kind::terminal:
+        check<RequestError>(node.parts.size() == 1, "a part of an automaton is to have no '&'");
+        return regex(node.parts.front(), depth);
       case EbnfNode::Kind::string:
       case EbnfNode::Kind::until:
         throw RequestError("a regular part of the grammar is to have no part such as $string");
