@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# check_readme.sh COMPILER README [FLAG...]: whether README's first program compiles and catches the
-# library's errors, and whether README says where a model comes from and how to get
+# check_readme.sh COMPILER README [FLAG...]: whether README's C++ compiles and its first program catches
+# the library's errors, and whether README says where a model comes from and how to get
 # nanovllm::prebuilt from an installation.
 set -euo pipefail
 
@@ -9,7 +9,7 @@ shift 2
 program=$(mktemp --suffix=.cpp)
 trap 'rm -f "$program"' EXIT
 awk '/^```/ { if (inside) exit; inside = /^```cpp/; next } inside' "$readme" > "$program"
-"$compiler" -std=c++20 -fsyntax-only -Wall -Wextra "$@" "$program"
+"$(dirname "${BASH_SOURCE[0]}")/check_docs.sh" "$compiler" "$readme" "$@"
 
 status=0
 # says FILE TEXT WHAT
