@@ -2,12 +2,20 @@
 # Checks the headers' tree: check_tree.sh [INCLUDE_FOLDER]. Prints one line per violation, with file
 # and line number, and exits with 1 if there is any.
 #
-#   who includes whom   the arrows of docs/architecture.md; 'allowed' below is the whole table
+#   who includes whom   the arrows of docs/architecture.md; 'allowed' below is the whole table, and
+#                       'allowed_in_module' that of the folders of engine/, grammar/, serve/, kv/,
+#                       sched/, model/ and cuda/linear/
 #   how                 full paths in quotes, of files that exist, without cycles
 #   what not            <iostream>, <regex>, <format>; CUDA's headers only in .cuh, and .cuh only
 #                       in .cuh, but for engine.hpp, which asks for __CUDACC__ before
 #   form                '#pragma once' first, .hpp or .cuh; a .inc file has no guard: it is a
-#                       fragment for repeated inclusion within its own folder
+#                       fragment for repeated inclusion within its own folder, and not included by
+#                       one header alone
+#   folders             at most 20 files each, but for ops/ and cpu/kernels/, which have a file an
+#                       op, and the top, which has a face a module
+#   unset               std::optional in public structs, not -1 and not '0 for ...', but for members
+#                       in 'wire': of structs that are copied to a device or to a file, and indices
+#                       within automata
 #   length              a header, with the .inc of its name beside it, has at most 400 lines; the
 #                       first comment of a longer one says why, in a line '/// Longer than 400
 #                       lines: ...'
@@ -54,6 +62,32 @@ awk -v graph="$graph" '
   function stem_of(path) {
     sub(/\.[a-z]*$/, "", path)
     return path
+  }
+
+  # nanovllm/engine/disk/disk_tier.hpp is in the room "engine/disk/", nanovllm/engine/core.hpp in
+  # "engine/". Rooms are told apart in the modules that have a rule for themselves.
+  function room_of(path,   parts, count, module) {
+    count = split(path, parts, "/")
+    module = parts[2] "/"
+    if (module == "cuda/" && parts[3] == "linear") return "cuda/linear/" (count > 4 ? parts[4] "/" : "")
+    if (!(module in allowed_in_module)) return ""
+    return module (count > 3 ? parts[3] "/" : "")
+  }
+
+  function check_rooms(line, from, to,   source, target, module) {
+    source = room_of(from)
+    target = room_of(to)
+    if (source == "" || target == "" || source == target) return
+    if (folder_of(from) != folder_of(to)) return
+    if (!(source in allowed_in_module)) {
+      complain(line, "no rule for " source "; the table is in check_tree.sh")
+      return
+    }
+    if (allowed_in_module[source] == "all") return
+    if (index(" " allowed_in_module[source] " ", " " target " ") > 0) return
+    if (index(" " allowed_in_module[source] " ", " " substr(to, length("nanovllm/") + 1) " ") > 0) return
+    if ((from " " to) in to_be_mended) return
+    complain(line, source " may not include " to)
   }
 
   # nanovllm/c/nanovllm.h has the guard NANOVLLM_C_NANOVLLM_H.
@@ -146,6 +180,105 @@ awk -v graph="$graph" '
     # The batch-invariant backend: it takes parts of the families, and the backend without its mode.
     allowed_in_cuda["cuda/batch_invariant/"] = allowed_in_cuda["cuda/"] " cuda/batch_invariant/"
 
+    # The same within modules. The files at the top of a module put its rooms together; those that
+    # rooms may see themselves are named.
+    allowed_in_module["engine/"] = "all"
+    allowed_in_module["engine/request/"] = "engine/engine_config.hpp"
+    allowed_in_module["engine/step/"] = "engine/request/ engine/engine_config.hpp"
+    allowed_in_module["engine/runner/"] = "engine/step/ engine/engine_config.hpp"
+    allowed_in_module["engine/session/"] = "engine/request/ engine/runner/ engine/engine_config.hpp"
+    allowed_in_module["engine/disk/"] = "engine/request/ engine/runner/ engine/engine_config.hpp"
+
+    allowed_in_module["grammar/"] = "all"
+    allowed_in_module["grammar/bytes/"] = ""
+    allowed_in_module["grammar/regex/"] = "grammar/bytes/"
+    allowed_in_module["grammar/ebnf/"] = "grammar/bytes/ grammar/regex/"
+    allowed_in_module["grammar/json/"] = "grammar/bytes/ grammar/regex/ grammar/ebnf/"
+    allowed_in_module["grammar/source/"] = "grammar/bytes/ grammar/regex/"
+
+    serve_tops = "serve/exchange.hpp serve/service_config.hpp serve/service_load.hpp " \
+        "serve/engine_exchange.hpp serve/admission.hpp"
+    allowed_in_module["serve/"] = "all"
+    allowed_in_module["serve/constraint/"] = ""
+    allowed_in_module["serve/request/"] = "serve/constraint/"
+    allowed_in_module["serve/reply/"] = "serve/request/ serve/constraint/ " serve_tops
+
+    allowed_in_module["kv/"] = "all"
+    allowed_in_module["kv/prefix/"] = "kv/cached_block.hpp kv/eviction_order.hpp kv/block_list.hpp"
+    allowed_in_module["kv/tiers/"] = "kv/block_list.hpp kv/prefix/"
+
+    allowed_in_module["sched/"] = "all"
+    allowed_in_module["sched/policy/"] = "sched/batch_config.hpp sched/plan_builder.hpp " \
+        "sched/queues.hpp sched/sequence.hpp sched/step_plan.hpp"
+
+    allowed_in_module["model/"] = ""
+    allowed_in_module["model/layers/"] = "model/"
+    allowed_in_module["model/qwen3/"] = "model/ model/layers/"
+    allowed_in_module["model/gpt2/"] = "model/ model/layers/"
+
+    # Families of kernels are siblings; what they share is in cuda/tile/.
+    allowed_in_module["cuda/linear/"] = "all"
+    allowed_in_module["cuda/linear/small_m/"] = "cuda/linear/tuning.hpp"
+    allowed_in_module["cuda/linear/mid_m/"] = "cuda/linear/tuning.hpp"
+    allowed_in_module["cuda/linear/wide_m/"] = "cuda/linear/tuning.hpp"
+
+    # Arrows that point the wrong way, and are to be turned.
+    request = "nanovllm/engine/request/"
+    step = "nanovllm/engine/step/"
+    to_be_mended[request "edit_chain.hpp " step "sample_batch.hpp"]
+    to_be_mended[request "edit_chain.hpp " step "step_memory.hpp"]
+    to_be_mended[request "edit_chain.hpp " step "step_results.hpp"]
+    to_be_mended[request "delivery.hpp " step "step_results.hpp"]
+    to_be_mended[step "executor.hpp nanovllm/engine/runner/runner_policy.hpp"]
+    to_be_mended["nanovllm/grammar/bytes/byte_nfa.hpp nanovllm/grammar/regex/regex_parser.hpp"]
+    mid_m = "nanovllm/cuda/linear/mid_m/"
+    to_be_mended[mid_m "mid_m_linear.cuh nanovllm/cuda/linear/small_m/fused.cuh"]
+    to_be_mended[mid_m "kernel.cuh nanovllm/cuda/linear/small_m/kernel.cuh"]
+
+    # Bodies that are not in their header yet.
+    still_inc["nanovllm/engine.inc"]
+    still_inc["nanovllm/engine/core.inc"]
+    still_inc["nanovllm/engine/disk/disk_tier.inc"]
+    still_inc["nanovllm/engine/runner/runner.inc"]
+    still_inc["nanovllm/engine/session/session.inc"]
+    still_inc["nanovllm/grammar/json/json_schema_branches.inc"]
+    still_inc["nanovllm/grammar/json/json_schema_containers.inc"]
+    still_inc["nanovllm/grammar/json/json_schema_grammar.inc"]
+    still_inc["nanovllm/grammar/json/json_schema_scalars.inc"]
+    still_inc["nanovllm/io/json.inc"]
+    still_inc["nanovllm/io/json_reader.inc"]
+
+    # Members that may be -1 or 0 where nothing is set.
+    wire["nanovllm/ops/sampling_batch.hpp num_logprobs"]
+    wire["nanovllm/ops/logit_edits.hpp marks"]
+    wire["nanovllm/ops/logit_edits.hpp mask"]
+    wire["nanovllm/ops/shared_prefix.hpp parent"]
+    wire["nanovllm/ops/shared_prefix.hpp group"]
+    wire["nanovllm/kv/cached_block.hpp parent"]
+    wire["nanovllm/kv/prefix/shared_prefixes.hpp parent"]
+    wire["nanovllm/grammar/ebnf/ebnf_parser.hpp rule"]
+    wire["nanovllm/grammar/ebnf/grammar_network.hpp what"]
+    wire["nanovllm/grammar/ebnf/grammar_network.hpp next"]
+    wire["nanovllm/grammar/ebnf/grammar_network.hpp start"]
+    wire["nanovllm/grammar/bytes/byte_nfa.hpp other"]
+    wire["nanovllm/grammar/bytes/byte_nfa.hpp all"]
+    # These are to become std::optional.
+    wire["nanovllm/ops/backend.hpp num_threads"]
+    wire["nanovllm/model/weights.hpp dim"]
+    wire["nanovllm/engine/engine_config.hpp num_threads"]
+    wire["nanovllm/engine/engine_config.hpp max_num_batched_tokens"]
+    wire["nanovllm/engine/engine_config.hpp max_model_len"]
+    wire["nanovllm/engine/runner/runner_config.hpp num_threads"]
+    wire["nanovllm/engine/disk/disk_queue.hpp host"]
+    wire["nanovllm/engine/request/request_sequence.hpp mark_slot"]
+    wire["nanovllm/engine/step/mark_slots.hpp num_tokens"]
+    wire["nanovllm/sched/sequence.hpp num_tokens"]
+
+    # Folders with a file for each op, what mirrors them, and the top with a face for each module.
+    may_be_full["nanovllm/ops"]
+    may_be_full["nanovllm/cpu/kernels"]
+    may_be_full["nanovllm"]
+
     # What reads a checkpoint in model/ may see the readers of files.
     loaders["nanovllm/model/config_fields.hpp"]
     loaders["nanovllm/model/generation_config.hpp"]
@@ -175,7 +308,12 @@ awk -v graph="$graph" '
     still_long["nanovllm/sched/scheduler"] = 503
     still_long["nanovllm/text/tokenizer"] = 407
 
-    for (i = 1; i < ARGC; i++) exists[ARGV[i]] = 1
+    for (i = 1; i < ARGC; i++) {
+      exists[ARGV[i]] = 1
+      folder = ARGV[i]
+      sub(/\/[^\/]*$/, "", folder)
+      files_of[folder]++
+    }
   }
 
   FNR == 1 {
@@ -209,6 +347,16 @@ awk -v graph="$graph" '
     else guarded[FILENAME] = 1
   }
 
+  # The last of several members in a line stands for all of them.
+  /^ +[A-Za-z].* [a-z0-9_]*[a-z0-9] = -1;/ && !/constexpr|static/ || /^ +[A-Za-z].* = 0;.*\/\/\/< (.*[^0-9.])?0 for / {
+    member = $0
+    sub(/ = (-1|0);.*/, "", member)
+    sub(/.* /, "", member)
+    if (FILENAME ~ /\.hpp$/ && folder_of(FILENAME) !~ /^(cuda|cpu)\/$/ &&
+        !((FILENAME " " member) in wire))
+      complain(FNR, "an unset " member " is a std::optional without a value")
+  }
+
   # What is between these lines is for nvcc alone; nothing is nested there.
   /^#if defined\(__CUDACC__\)$/ { in_nvcc = 1 }
   /^#endif/ { in_nvcc = 0 }
@@ -237,6 +385,7 @@ awk -v graph="$graph" '
     } else {
       beside = FILENAME
       sub(/\.hpp$/, ".inc", beside)
+      if (name ~ /\.inc$/ && num_includers[name]++ == 0) includer[name] = FILENAME
       if (name ~ /\.inc$/ && folder_of(name) != folder_of(FILENAME) && name != beside)
         complain(FNR, "a .inc file belongs to its folder alone: " name)
       if (name in optional && !(FILENAME in optional)) complain(FNR, name " is optional; no other header may include it")
@@ -244,6 +393,7 @@ awk -v graph="$graph" '
           !(FILENAME == "nanovllm/engine.hpp" && in_nvcc))
         complain(FNR, "a .hpp file may not include " name)
       check_arrow(FNR, FILENAME, name)
+      check_rooms(FNR, FILENAME, name)
       print FILENAME, name > graph
       if (name !~ /\.cuh$/) edges[FILENAME] = edges[FILENAME] " " name
     }
@@ -263,6 +413,16 @@ awk -v graph="$graph" '
       sum_lines[stem] += num_lines[ARGV[i]]
       last_of[stem] = ARGV[i]
     }
+    for (name in num_includers)
+      if (num_includers[name] == 1 && name !~ /for_each_isa/ && !(name in still_inc)) {
+        FILENAME = name
+        complain(1, "only " includer[name] " includes it, so it belongs there")
+      }
+    for (folder in files_of)
+      if (files_of[folder] > 20 && !(folder in may_be_full)) {
+        FILENAME = folder
+        complain(0, files_of[folder] " files; a folder has at most 20")
+      }
     for (stem in sum_lines) {
       limit = stem in still_long ? still_long[stem] : 400
       if (sum_lines[stem] <= limit || stem in says_why) continue

@@ -13,17 +13,27 @@ fresh_tree() {
   rm -rf "$scratch/nanovllm"
   local path
   for path in core/a core/b ops/op cpu/op kv/pool sched/plan model/config model/weights \
-              model/qwen3/qwen3 io/safetensors io/file text/tokenizer grammar/regex sampling/params parallel/single \
-              engine/runner/runner policy engine; do
+              model/qwen3/qwen3 io/safetensors io/file text/tokenizer grammar/regex \
+              sampling/params parallel/single engine/core engine/runner/runner engine/step/step_inputs \
+              grammar/bytes/byte_dfa grammar/json/writer serve/request/chat serve/reply/chat \
+              kv/prefix/trie sched/scheduler sched/policy/priority policy engine; do
     mkdir -p "$(dirname "$scratch/nanovllm/$path")"
     printf '#pragma once\n\n' > "$scratch/nanovllm/$path.hpp"
   done
   for path in cuda/op cuda/runtime/launch cuda/ptx/mma cuda/tile/vec cuda/linear/linear \
-              cuda/sampling/sampler cuda/attention/simt cuda/attention/decode/decode \
+              cuda/linear/small_m/kernel cuda/linear/mid_m/kernel cuda/sampling/sampler cuda/attention/simt cuda/attention/decode/decode \
               cuda/attention/varlen/varlen parallel/devices cuda_policy; do
     mkdir -p "$(dirname "$scratch/nanovllm/$path")"
     printf '#pragma once\n#include <cuda_runtime.h>\n' > "$scratch/nanovllm/$path.cuh"
   done
+  include engine/core.hpp nanovllm/engine/runner/runner.hpp
+  include engine/runner/runner.hpp nanovllm/engine/step/step_inputs.hpp
+  include grammar/json/writer.hpp nanovllm/grammar/bytes/byte_dfa.hpp
+  include serve/reply/chat.hpp nanovllm/serve/request/chat.hpp
+  include sched/scheduler.hpp nanovllm/sched/policy/priority.hpp
+  include cuda/linear/linear.cuh nanovllm/cuda/linear/mid_m/kernel.cuh
+  line core/b.hpp '  int count_ = -1;'
+  line core/b.hpp '  std::optional<int> limit;  ///< bytes; none for all, or 10 for a start'
   include model/weights.hpp nanovllm/io/safetensors.hpp
   include text/tokenizer.hpp nanovllm/io/file.hpp
   include sched/plan.hpp nanovllm/kv/pool.hpp
@@ -40,10 +50,11 @@ fresh_tree() {
   include_for_nvcc engine.hpp nanovllm/cuda_policy.cuh
   echo '// a fragment' > "$scratch/nanovllm/cpu/fragment.inc"
   include cpu/op.hpp nanovllm/cpu/fragment.inc
+  include cpu/op.hpp nanovllm/cpu/fragment.inc
   include grammar/regex.hpp nanovllm/text/tokenizer.hpp
-  include engine.hpp nanovllm/engine/runner/runner.hpp
+  include engine.hpp nanovllm/engine/core.hpp
   local folder
-  for folder in core ops cpu kv sched model io text grammar sampling parallel; do
+  for folder in core ops cpu kv sched model io text grammar sampling parallel serve; do
     { printf '#pragma once\n'
       (cd "$scratch" && find "nanovllm/$folder" -name '*.hpp' -printf '#include "%p"\n')
     } > "$scratch/nanovllm/$folder.hpp"
@@ -90,6 +101,13 @@ expect() {
 long_header() { for _ in $(seq "${1:-400}"); do line core/a.hpp '//'; done; }
 long_bodies() { long_header 200; seq -f '// %g' 200 > "$scratch/nanovllm/core/a.inc"; }
 long_with_late_reason() { long_header; line core/a.hpp '/// Longer than 400 lines: one table.'; }
+one_body() { echo '// bodies' > "$scratch/nanovllm/core/b.inc"; include core/b.hpp nanovllm/core/b.inc; }
+full_folder() { for i in $(seq 19); do printf '#pragma once\n' > "$scratch/nanovllm/core/h$i.hpp"; done; }
+new_room() {
+  mkdir "$scratch/nanovllm/engine/pool"
+  printf '#pragma once\n' > "$scratch/nanovllm/engine/pool/pool.hpp"
+  include engine/pool/pool.hpp nanovllm/engine/runner/runner.hpp
+}
 cycle() { include core/a.hpp nanovllm/core/b.hpp; include core/b.hpp nanovllm/core/a.hpp; }
 unguarded() { echo '// no guard' > "$scratch/nanovllm/core/a.hpp"; }
 late_guard() { printf '#include <vector>\n#pragma once\n' > "$scratch/nanovllm/core/a.hpp"; }
@@ -153,6 +171,26 @@ expect "cuda/linear/ may not include" "a family sees the files at the top" \
   include cuda/linear/linear.cuh nanovllm/cuda/op.cuh
 expect "cuda/linear/ may not include" "a family's .cuh sees attention" \
   include cuda/linear/linear.cuh nanovllm/cuda/attention/simt.cuh
+expect "cuda/linear/small_m/ may not include" "a family of dense kernels sees another" \
+  include cuda/linear/small_m/kernel.cuh nanovllm/cuda/linear/mid_m/kernel.cuh
+expect "engine/step/ may not include" "a step sees the runner" \
+  include engine/step/step_inputs.hpp nanovllm/engine/runner/runner.hpp
+expect "engine/runner/ may not include" "the runner sees the core" \
+  include engine/runner/runner.hpp nanovllm/engine/core.hpp
+expect "grammar/bytes/ may not include" "bytes see JSON Schema" \
+  include grammar/bytes/byte_dfa.hpp nanovllm/grammar/json/writer.hpp
+expect "serve/request/ may not include" "requests see replies" \
+  include serve/request/chat.hpp nanovllm/serve/reply/chat.hpp
+expect "kv/prefix/ may not include" "prefix caches see the block manager" \
+  include kv/prefix/trie.hpp nanovllm/kv/pool.hpp
+expect "sched/policy/ may not include" "a policy sees the scheduler" \
+  include sched/policy/priority.hpp nanovllm/sched/scheduler.hpp
+expect "no rule for engine/pool/" "a room without a rule" new_room
+expect "21 files; a folder has at most 20" "a folder with too many files" full_folder
+expect "only nanovllm/core/b.hpp includes it" "bodies beside their header" one_body
+expect "an unset limit is a std::optional" "a member that is -1" line core/a.hpp '  int limit = -1;'
+expect "an unset limit is a std::optional" "a member whose 0 is none" \
+  line core/a.hpp '  int limit = 0;  ///< bytes; 0 for none'
 expect "kv/ may not include" "a .cuh outside of cuda sees it" new_cuh kv/pool.cuh
 expect "no rule for cuda/fft/" "a folder of cuda without a rule" new_part
 expect "cuda_policy.cuh may not include" "the CUDA policy sees cpu" \
