@@ -72,13 +72,14 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
                                                 std::shared_ptr<ProcessGroup> processes) {
   EngineConfig config{.model = options.model,
                       .tensor_parallel = options.tensor_parallel,
-                      .num_threads = options.num_threads,
                       .max_num_seqs = options.max_num_seqs,
-                      .max_num_batched_tokens = options.max_num_batched_tokens,
-                      .max_model_len = options.max_model_len,
                       .host_kv_size = KvSize::blocks(options.host_kv_blocks),
                       .processes = std::move(processes),
                       .on_load = load_progress_line()};
+  if (options.num_threads != 0) config.num_threads = options.num_threads;
+  if (options.max_num_batched_tokens != 0)
+    config.max_num_batched_tokens = options.max_num_batched_tokens;
+  if (options.max_model_len != 0) config.max_model_len = options.max_model_len;
   if (options.kv_blocks != 0) config.kv_size = KvSize::blocks(options.kv_blocks);
   if (!options.disk_kv_path.empty()) config.disk_kv_path = options.disk_kv_path;
   config.disk_kv_bytes = static_cast<std::uint64_t>(options.disk_kv_gib * (1 << 30));

@@ -10,7 +10,7 @@
 namespace cpu_ops {
 
 struct Options {
-  int num_threads = 0;  ///< 0: all
+  std::optional<int> num_threads{};  ///< unset: all
   nanovllm::cpu::Isa isa = nanovllm::cpu::best_isa();
 };
 

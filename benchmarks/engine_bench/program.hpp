@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -123,17 +124,22 @@ inline void add_options(CLI::App& app, Options& o) {
   app.add_option("--json", o.json, "file for options, machine and results, overwritten");
 }
 
+/// What an option of 0 says: nothing.
+[[nodiscard]] inline std::optional<int> unless_zero(int value) {
+  return value == 0 ? std::nullopt : std::optional<int>(value);
+}
+
 inline nv::EngineConfig engine_config(const Options& o, const nv::Qwen3Config& model) {
   nv::EngineConfig config{.model = o.model,
                           .tensor_parallel = o.tensor_parallel,
-                          .num_threads = o.num_threads,
+                          .num_threads = unless_zero(o.num_threads),
                           .max_num_seqs = o.max_num_seqs,
-                          .max_num_batched_tokens = o.max_num_batched_tokens,
+                          .max_num_batched_tokens = unless_zero(o.max_num_batched_tokens),
                           .max_model_len = longest_sequence(o),
                           .seed = 0,
                           .on_load = nv::load_progress_line()};
   nv::check<nv::ConfigError>(config.max_model_len <= nv::max_context_length(model),
-                             "the measurements need sequences of ", config.max_model_len,
+                             "the measurements need sequences of ", *config.max_model_len,
                              " tokens, but the model's context is ", nv::max_context_length(model));
   for (const std::int64_t batch : o.batch_sizes)
     config.max_num_seqs = std::max(config.max_num_seqs, static_cast<int>(batch));
@@ -154,9 +160,8 @@ std::pair<Results, std::string> run(const Options& o, const nv::Qwen3Config& mod
   results.start_up_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   std::fprintf(stderr, "%s", engine.describe().c_str());
-  const int max_batched_tokens = config.max_num_batched_tokens != 0
-                                     ? config.max_num_batched_tokens
-                                     : Policy::Backend::kDefaultBatchedTokens;
+  const int max_batched_tokens =
+      config.max_num_batched_tokens.value_or(Policy::Backend::kDefaultBatchedTokens);
   Prober prober({o.num_threads, o.tensor_parallel}, nv::kDType<Element>);
   Bench<Engine> bench(engine, {model, sizeof(Element)}, [&] { return prober(); }, o.repeats,
                       Policy::kv.block_size, max_batched_tokens, {o.edits, model.vocab_size});

@@ -82,7 +82,7 @@ class Ladder {
   using Clock = std::chrono::steady_clock;
 
   Engine make(bool has_disk = false) {
-    nv::EngineConfig config{.num_threads = options_.num_threads,
+    nv::EngineConfig config{.num_threads = engine_bench::unless_zero(options_.num_threads),
                             .max_num_seqs = 64,
                             .max_model_len = options_.prefix_tokens + options_.own_tokens + 8,
                             .kv_size = nv::KvSize::blocks(blocks_),

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <functional>
 #include <istream>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <utility>
@@ -163,14 +164,15 @@ std::pair<RunResult, std::string> run(const Options& o, const nv::Qwen3Config& m
                                       const Workload& workload, const Case& c) {
   using Engine = nv::Engine<nv::Qwen3<nv::shapes::qwen3_any>, Policy>;
   using Cache = typename Policy::template PrefixCache<Policy::kv.block_size>;
-  const nv::EngineConfig config{.model = o.model,
-                                .num_threads = o.num_threads,
-                                .max_num_seqs = o.max_num_seqs,
-                                .max_num_batched_tokens = o.max_num_batched_tokens,
-                                .max_model_len = longest_sequence(workload) + 1,
-                                .kv_size = nv::KvSize::blocks(c.num_blocks),
-                                .host_kv_size = nv::KvSize::blocks(c.num_host_blocks),
-                                .seed = 0};
+  const nv::EngineConfig config{
+      .model = o.model,
+      .num_threads = engine_bench::unless_zero(o.num_threads),
+      .max_num_seqs = o.max_num_seqs,
+      .max_num_batched_tokens = engine_bench::unless_zero(o.max_num_batched_tokens),
+      .max_model_len = longest_sequence(workload) + 1,
+      .kv_size = nv::KvSize::blocks(c.num_blocks),
+      .host_kv_size = nv::KvSize::blocks(c.num_host_blocks),
+      .seed = 0};
   Engine engine = o.random_weights ? Engine(model, nv::RandomWeights{}, config) : Engine(config);
   RunResult result = Server<Engine>(engine, workload, o.num_samples).run(Cache::num_evictions);
   return {std::move(result), engine.describe()};

@@ -419,6 +419,9 @@ TEST_CASE("engines with wrong settings are refused with the setting's name", "[e
   fails([](EngineConfig& c) { c.max_num_seqs = 0; }, "max_num_seqs");
   fails([](EngineConfig& c) { c.max_num_batched_tokens = -1; }, "max_num_batched_tokens");
   fails([](EngineConfig& c) { c.max_model_len = 5000; }, "max_model_len");
+  fails([](EngineConfig& c) { c.max_model_len = 0; }, "max_model_len");
+  fails([](EngineConfig& c) { c.max_num_batched_tokens = 0; }, "max_num_batched_tokens");
+  fails([](EngineConfig& c) { c.num_threads = 0; }, "num_threads");
   fails([](EngineConfig& c) { c.tensor_parallel = 0; }, "tensor_parallel");
   fails([](EngineConfig& c) { c.tensor_parallel = 3; }, "num_attention_heads");
   fails([](EngineConfig& c) { c.kv_size = KvSize::blocks(0); }, "KV cache");

@@ -132,12 +132,12 @@ struct EngineChoice {
                       "kv_bytes and kv_blocks say the same: set one of them");
   if (c.kv_bytes != 0) config.kv_size = KvSize::bytes(c.kv_bytes);
   if (c.kv_blocks != 0) config.kv_size = KvSize::blocks(c.kv_blocks);
-  config.max_model_len = c.max_model_len;
+  if (c.max_model_len != 0) config.max_model_len = c.max_model_len;
   config.device = c.device_index;
   if (c.tensor_parallel != 0) config.tensor_parallel = c.tensor_parallel;
-  config.num_threads = c.num_threads;
+  if (c.num_threads != 0) config.num_threads = c.num_threads;
   if (c.max_num_seqs != 0) config.max_num_seqs = c.max_num_seqs;
-  config.max_num_batched_tokens = c.max_num_batched_tokens;
+  if (c.max_num_batched_tokens != 0) config.max_num_batched_tokens = c.max_num_batched_tokens;
   config.prefix_caching = !read_flag(c.disable_prefix_caching, "disable_prefix_caching");
   if (read_flag(c.has_seed, "has_seed")) config.seed = c.seed;
   if (c.step_timeout_seconds != 0)

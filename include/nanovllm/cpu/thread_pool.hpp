@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -24,15 +25,14 @@ namespace nanovllm::cpu {
 /// before they sleep. One thread at a time may call `parallel_for`; each engine rank owns its pool.
 class ThreadPool {
  public:
-  /// @param num_threads  total threads; 0 means one per hardware thread. Throws Error when the
-  /// system does not give as many.
-  explicit ThreadPool(int num_threads = 0) {
-    check<ConfigError>(num_threads >= 0, "num_threads must be >= 0, got ", num_threads);
-    if (num_threads == 0)
-      num_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-    num_threads_ = num_threads;
+  /// @param num_threads  total threads; unset: one per hardware thread. Throws ConfigError unless
+  /// it is positive, and Error when the system does not give as many.
+  explicit ThreadPool(std::optional<int> num_threads = {})
+      : num_threads_(num_threads.value_or(
+            std::max(1, static_cast<int>(std::thread::hardware_concurrency())))) {
+    check<ConfigError>(num_threads_ >= 1, "num_threads must be >= 1 or unset, got ", num_threads_);
     workers_ = start_threads(
-        "the CPU's thread pool", num_threads - 1, [this](int i) { work(i + 1); },
+        "the CPU's thread pool", num_threads_ - 1, [this](int i) { work(i + 1); },
         [this] { stop(); });
   }
 

@@ -20,10 +20,11 @@ struct EngineConfig {
   std::filesystem::path model{};  ///< directory of a Hugging Face checkpoint
   int tensor_parallel = 1;        ///< ranks; must divide heads, kv heads and intermediate size
   int device = 0;  ///< CUDA: ordinal of the first rank's device; the other ranks take the next ones
-  int num_threads = 0;              ///< CPU threads of all ranks; 0 for all of the machine's
-  int max_num_seqs = 256;           ///< sequences in a step at the most; no more than its tokens
-  int max_num_batched_tokens = 0;   ///< tokens in a step at the most; 0 for the backend's default
-  std::int64_t max_model_len = 0;   ///< tokens of a sequence at the most; 0 for the model's own
+  std::optional<int> num_threads{};  ///< CPU threads of all ranks; unset: all of the machine's
+  int max_num_seqs = 256;            ///< most sequences in a step; no more than its tokens
+  /// Most tokens in a step; unset: the backend's default, which is at least `max_num_seqs`.
+  std::optional<int> max_num_batched_tokens{};
+  std::optional<std::int64_t> max_model_len{};  ///< most tokens of a sequence; unset: the model's
   std::optional<KvSize> kv_size{};  ///< unset: for max_num_seqs, within the backend's share
   /// Blocks in host memory, page-locked where there is a device: a number of blocks, or of each
   /// rank's bytes. Blocks that the prefix cache has no more room for are copied there, and found

@@ -104,11 +104,9 @@ struct KvBlocks {
 namespace nanovllm {
 
 NANOVLLM_INLINE std::int64_t choose_max_model_len(const EngineConfig& config, std::int64_t own) {
-  check<ConfigError>(config.max_model_len >= 0 && config.max_model_len <= own,
-                     "max_model_len must be in [1, ", own,
-                     "], the model's own, or 0 for that; got ", config.max_model_len);
-  const std::int64_t chosen = config.max_model_len == 0 ? own : config.max_model_len;
-  check<ConfigError>(chosen >= 2, "max_model_len must be >= 2, got ", chosen);
+  const std::int64_t chosen = config.max_model_len.value_or(own);
+  check<ConfigError>(chosen >= 2 && chosen <= own, "max_model_len must be in [2, ", own,
+                     "], the model's own, or unset for that; got ", chosen);
   return chosen;
 }
 
@@ -118,9 +116,8 @@ NANOVLLM_INLINE std::uint64_t choose_seed(const EngineConfig& config) {
 
 NANOVLLM_INLINE BatchConfig choose_batch_config(const EngineConfig& config, int default_tokens) {
   BatchConfig batch;
-  batch.max_num_batched_tokens = config.max_num_batched_tokens != 0
-                                     ? config.max_num_batched_tokens
-                                     : std::max(default_tokens, config.max_num_seqs);
+  batch.max_num_batched_tokens =
+      config.max_num_batched_tokens.value_or(std::max(default_tokens, config.max_num_seqs));
   check<ConfigError>(batch.max_num_batched_tokens >= 1, "max_num_batched_tokens must be >= 1, got ",
                      batch.max_num_batched_tokens);
   batch.max_num_seqs = std::min(config.max_num_seqs, batch.max_num_batched_tokens);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -33,8 +34,8 @@ namespace nanovllm {
 
 /// Run-time settings of a backend.
 struct BackendConfig {
-  int num_threads = 0;  ///< CPU: threads of this rank, 0 for all of the machine's
-  int device = 0;       ///< CUDA: ordinal of this rank's device
+  std::optional<int> num_threads{};  ///< CPU: threads of this rank; unset: all of the machine's
+  int device = 0;                    ///< CUDA: ordinal of this rank's device
 };
 
 /// What a backend allocates its scratch memory by: the steps, and the model as this rank has it.

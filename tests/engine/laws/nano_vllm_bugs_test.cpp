@@ -110,7 +110,7 @@ TEST_CASE(
     "[bugs]") {
   EngineConfig config = small_config();
   config.model = model_directory("group1_tied_yarn");
-  config.max_model_len = 0;
+  config.max_model_len.reset();
   CHECK_THROWS_WITH(TestEngine(std::move(config)), Catch::Matchers::Contains("hidden_size"));
 }
 

@@ -59,7 +59,7 @@ struct Case {
   int rounds = 1;       ///< the same requests again, with a warm prefix cache
   int pool_tokens = 0;  ///< tokens that the KV pool holds; 0 for the default pool
   int max_num_seqs = 16;
-  int max_num_batched_tokens = 0;
+  std::optional<int> max_num_batched_tokens{};
   int tensor_parallel = 1;
   bool prefix_caching = true;
   std::optional<bool> overlap{};

@@ -19,7 +19,7 @@ namespace nanovllm {
 
 struct RunnerConfig {
   int num_ranks = 1;
-  int num_threads = 0;   ///< of all ranks on this host; 0 for all of the machine's
+  std::optional<int> num_threads{};  ///< of all ranks on this host; unset: all of the machine's
   int first_device = 0;  ///< of this host's first rank; the others take the following ones
   StepLimits limits{};
   int block_size = KvConfig{}.block_size;             ///< tokens of a KV block
@@ -35,8 +35,7 @@ struct RunnerConfig {
     return processes ? processes->place().local_size : num_ranks;
   }
   [[nodiscard]] int threads_of_a_rank() const {
-    int all = num_threads;
-    if (all == 0) all = static_cast<int>(std::thread::hardware_concurrency());
+    const int all = num_threads.value_or(static_cast<int>(std::thread::hardware_concurrency()));
     return std::max(1, all / ranks_on_host());
   }
 };
@@ -46,7 +45,8 @@ inline void validate(const RunnerConfig& config) {
   const std::int64_t max_tokens = config.limits.max_num_batched_tokens;
   check<ConfigError>(max_tokens >= 1, "max_num_batched_tokens must be >= 1, got ", max_tokens);
   check<ConfigError>(config.block_size >= 1, "block_size must be >= 1, got ", config.block_size);
-  check<ConfigError>(config.num_threads >= 0, "num_threads must be >= 0, got ", config.num_threads);
+  const int num_threads = config.num_threads.value_or(1);
+  check<ConfigError>(num_threads >= 1, "num_threads must be >= 1 or unset, got ", num_threads);
 }
 
 /// Where the weights of a runner come from: a checkpoint, or noise.
