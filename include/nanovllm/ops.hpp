@@ -18,7 +18,6 @@
 #include "nanovllm/ops/kv_view.hpp"
 #include "nanovllm/ops/layer_norm.hpp"
 #include "nanovllm/ops/linear.hpp"
-#include "nanovllm/ops/linear_sample.hpp"
 #include "nanovllm/ops/logit_edits.hpp"
 #include "nanovllm/ops/logits_functor.hpp"
 #include "nanovllm/ops/project_qkv.hpp"

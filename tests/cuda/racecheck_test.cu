@@ -1,6 +1,6 @@
 // The kernels of a decode step on the smallest shapes that reach all of their parts: short enough to
 // run under compute-sanitizer, whose racecheck takes minutes for the other tests. `racecheck_test
-// "[dense]"`, `"[linear_sample]"` and `"[sampler]"` are a few seconds each.
+// "[dense]"` and `"[sampler]"` are a few seconds each.
 
 #include <cmath>
 #include <cstdint>
@@ -12,7 +12,6 @@
 #include "cuda/sampling/sampler_batch.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/ordered_gated.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/ordered_normed.cuh"
-#include "nanovllm/cuda/linear_sample/linear_sample.cuh"
 
 namespace nanovllm::test {
 namespace {
@@ -85,46 +84,6 @@ TEST_CASE("ordered products, tiny", "[racecheck][dense]") {
   const InputNorm<bf16> norm{.weight = {p.norm.data(), {p.k}}, .eps = 1e-6f};
   cuda::ordered_normed_linear(p.rows(), norm, p.matrix(false), p.out(), maps, gpu.context);
   check(p, gpu);
-}
-
-TEST_CASE("linear_sample, tiny", "[racecheck][linear_sample]") {
-  if (!has_gpu()) return;
-  Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
-  gpu.context.num_sms = 2;  // blocks of several tiles
-  std::mt19937 random(4);
-  cuda::TensorMaps maps;
-  cuda::LinearSampleWorkspace workspace(gpu.context);
-  for (const std::int64_t m : {3, 9, 17, 33}) {
-    constexpr std::int64_t kVocab = 800, kIn = 776;  // more than the ring holds
-    auto x = GpuArray<bf16>::random(static_cast<std::size_t>(m * kIn), 1);
-    auto weight = GpuArray<bf16>::random(static_cast<std::size_t>(kVocab * kIn), 2, -.1, .1);
-    std::vector<SamplingRow> settings;
-    for (std::int64_t r = 0; r < m; ++r)
-      settings.push_back({.temperature = r % 3 == 0 ? 0.f : 1.f, .seed = random()});
-    GpuArray<SamplingRow> rows(settings);
-    GpuArray<TokenId> tokens(settings.size());
-    GpuArray<float> logits(static_cast<std::size_t>(m * kVocab));
-    cuda::LinearSampleLayer layer{.x = {x.data(), {m, kIn}},
-                                  .weight = {weight.data(), {kVocab, kIn}},
-                                  .rows = {rows.data(), {m}},
-                                  .tokens = {tokens.data(), {m}}};
-    std::vector<TokenId> first;
-    for (int i = 0; i < 2; ++i) {  // the second behind what the first left in the workspace
-      REQUIRE(cuda::linear_sample(layer, workspace, maps, gpu.context));
-      gpu.sync();
-      tokens.download();
-      CHECK(tokens.guards_intact());
-      if (i == 0) first = tokens.host;
-      CHECK(tokens.host == first);
-    }
-    layer.logits = {logits.data(), {m, kVocab}};
-    REQUIRE(cuda::linear_sample(layer, workspace, maps, gpu.context));
-    gpu.sync();
-    logits.download();
-    CHECK(logits.guards_intact());
-    for (const float value : logits.host) CHECK(std::isfinite(value));
-  }
 }
 
 TEST_CASE("the sampler, tiny", "[racecheck][sampler]") {

@@ -21,7 +21,6 @@
 #include "nanovllm/cuda/linear/mid_m/mid_m_linear.cuh"
 #include "nanovllm/cuda/linear/small_m/fused.cuh"
 #include "nanovllm/cuda/linear/wide_m/wide_m_linear.cuh"
-#include "nanovllm/cuda/linear_sample/linear_sample.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
 
 namespace nanovllm::test {
@@ -35,8 +34,7 @@ constexpr int kLayers = 28, kMaxRows = 16;
 constexpr std::int64_t kMoreRows[] = {17, 40, 64, 72, 200};
 
 /// A decode step without its attention: what is left of each layer, the sampler (of plain rows where
-/// the number of rows is odd, every second time from logits that are not written), and its results in
-/// the host's memory.
+/// the number of rows is odd), and its results in the host's memory.
 class Step {
  public:
   Step(std::int64_t rows, const Gpu& gpu)
@@ -58,7 +56,6 @@ class Step {
     }
     batch_ = std::make_unique<DeviceBatch>(batch);
     sampler_ = std::make_unique<cuda::SamplerWorkspace>(rows, kVocab, gpu.context);
-    linear_sample_ = std::make_unique<cuda::LinearSampleWorkspace>(gpu.context);
     place_.host[0] = {.tokens = tokens_.data(), .num_rows = rows};
     place_.upload();
     norm_ = GpuArray<bf16>::random(kHidden, 2, .5, 1.5);
@@ -81,13 +78,7 @@ class Step {
       product(w, {middle_, kMiddle, kMiddle}, {x_, kHidden}, ProductKind::plain, layer, context);
     }
     const SampleArgs sample = batch_->args(plain_);
-    if (rows_ % 4 != 1 || rows_ > cuda::kMaxLinearSampleRows ||
-        !cuda::linear_sample({.x = {x_.data(), {rows_, kHidden}},
-                              .weight = {w.data(), {2 * kMiddle, kHidden}},
-                              .rows = sample.batch.rows,
-                              .tokens = sample.tokens},
-                             *linear_sample_, maps_, context))
-      cuda::sample(sample, *sampler_, context);
+    cuda::sample(sample, *sampler_, context);
     cuda::publish_results(PublishResultsArgs{.place = place_.data(),
                                              .tokens = sample.tokens,
                                              .logprobs = sample.logprobs,
@@ -170,7 +161,6 @@ class Step {
   cuda::PinnedBuffer<TokenId> tokens_;
   std::unique_ptr<DeviceBatch> batch_;
   std::unique_ptr<cuda::SamplerWorkspace> sampler_;
-  std::unique_ptr<cuda::LinearSampleWorkspace> linear_sample_;
 };
 
 /// Steps of all sizes, captured, with what they give. Steps of one size of two sets may run at a time.

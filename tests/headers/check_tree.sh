@@ -169,9 +169,6 @@ awk -v graph="$graph" '
       allowed_in_cuda[family] = below_families " " family
       allowed_in_cuda["cuda/"] = allowed_in_cuda["cuda/"] " " family
     }
-    # A product and the draw from it in one: above both.
-    allowed_in_cuda["cuda/linear_sample/"] = below_families " cuda/linear/ cuda/sampling/ cuda/linear_sample/"
-    allowed_in_cuda["cuda/"] = allowed_in_cuda["cuda/"] " cuda/linear_sample/"
     allowed_in_cuda["cuda/attention/decode/"] = allowed_in_cuda["cuda/attention/decode/"] " cuda/attention/"
     allowed_in_cuda["cuda/attention/varlen/"] = allowed_in_cuda["cuda/attention/varlen/"] " cuda/attention/"
     allowed_in_cuda["cuda/attention/"] = allowed_in_cuda["cuda/attention/"] \

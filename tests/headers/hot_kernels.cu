@@ -26,7 +26,6 @@ void step_of_qwen3(CudaBackend& backend) {
   backend.run(GatherRowsArgs<bf16>{});
   backend.run(LinearArgs<bf16, Matrix, float>{});
   backend.run(SampleArgs{});
-  backend.run(LinearSampleArgs<bf16, Matrix>{});
 }
 
 /// What it has besides.

@@ -7,7 +7,6 @@
 #include "ops/fused_cases.hpp"
 #include "ops/layer_norm_cases.hpp"
 #include "ops/linear_cases.hpp"
-#include "ops/linear_sample_cases.hpp"
 #include "ops/logit_edits_cases.hpp"
 #include "ops/qkv_cases.hpp"
 #include "ops/rms_norm_cases.hpp"

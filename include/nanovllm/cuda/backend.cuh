@@ -22,7 +22,6 @@
 #include "nanovllm/cuda/linear/fused_engine.cuh"
 #include "nanovllm/cuda/linear/layer_tuner.cuh"
 #include "nanovllm/cuda/linear/linear.cuh"
-#include "nanovllm/cuda/linear_sample/engine.cuh"
 #include "nanovllm/cuda/op_state.cuh"
 #include "nanovllm/cuda/runtime/check.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
@@ -195,14 +194,6 @@ class CudaBackend {
     if constexpr (std::same_as<T, bf16>)
       state_.fused.tune_qkv(weights, norm, heads, max_rows, state_.context,
                             [&](const auto& part) { run(part); });
-  }
-
-  /// The same for `LinearSampleArgs` by `weight`, once `tune_linear` has chosen for it. Blocks.
-  template <class T>
-  void tune_linear_sample(const cuda::DeviceMatrix<T>& weight, std::int64_t max_rows) {
-    if constexpr (std::same_as<T, bf16>)
-      state_.linear_sample.tune(weight, max_rows, state_.context,
-                                [&](const auto& part) { run(part); });
   }
 
   /// Chooses between ways that were close in what `tune_linear`, `tune_project_qkv` and

@@ -10,7 +10,6 @@
 #include "nanovllm/cuda/elementwise/swap_blocks.cuh"
 #include "nanovllm/cuda/linear/fused_engine.cuh"
 #include "nanovllm/cuda/linear/linear.cuh"
-#include "nanovllm/cuda/linear_sample/engine.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/sampling/workspace.cuh"
@@ -25,7 +24,6 @@ struct OpState {
   Context context;
   LinearEngine linear{};
   FusedEngine fused{};
-  LinearSampleEngine linear_sample{};
   std::optional<DecodeWorkspace> decode{};
   std::optional<VarlenWorkspace> varlen{};
   std::optional<SamplerWorkspace> sampler{};

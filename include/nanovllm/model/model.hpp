@@ -18,7 +18,6 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/forward_batch.hpp"
 #include "nanovllm/model/generation_config.hpp"
-#include "nanovllm/ops/sampler.hpp"
 
 namespace nanovllm {
 
@@ -79,7 +78,6 @@ concept ModelLike = ModelConfigLike<typename M::Config> && requires {
 ///   and writes the logits of `in.logit_rows`, [m, padded_vocab_size()], of which the first
 ///   vocab_size() columns count. All ranks call this together and all get the same logits.
 /// - `tune()`, optional: called once when the weights are there.
-/// - `forward_and_sample(in, kv, sample)`, optional, see `SamplesPlainSteps`.
 template <class N, class Config, class Backend, class Communicator, class KvCache>
 concept NetworkLike =
     std::constructible_from<N, const Config&, const StepLimits&, Backend&, Communicator&> &&
@@ -95,14 +93,6 @@ concept NetworkLike =
   { cnetwork.vocab_size() } -> std::convertible_to<std::int64_t>;
   { cnetwork.padded_vocab_size() } -> std::convertible_to<std::int64_t>;
   network.forward(ForwardBatch{}, kv, MatrixView<float>{});
-};
-
-/// A network that also draws, where the rows of a step are plain: `forward_and_sample(in, kv,
-/// sample)` is `forward(in, kv, sample.logits)` and `sample` of the first vocab_size() columns, with
-/// the same tokens. What it leaves in `sample.logits`, [m, padded_vocab_size()], is its affair.
-template <class N, class KvCache>
-concept SamplesPlainSteps = requires(N& network, KvCache& kv) {
-  network.forward_and_sample(ForwardBatch{}, kv, SampleArgs{});
 };
 
 /// `Model::kText`, or that there is everything.

@@ -199,13 +199,6 @@ concept TunesLayers = requires(B& backend,
   backend.template tune_layers<HeadShape<>>(layers, std::int64_t{}, std::int64_t{});
 };
 
-/// The same of `LinearSampleArgs`, once `tune_linear` has chosen for the matrix:
-/// `tune_linear_sample(matrix, max_rows)`.
-template <class B, class W>
-concept TunesLinearSample = requires(B& backend, const typename B::template Matrix<W>& matrix) {
-  backend.tune_linear_sample(matrix, std::int64_t{});
-};
-
 /// A backend `B` that can run a model of weights `W`, activations `A` and a KV cache of `Kv`.
 /// `kDefaultBatchedTokens` are the tokens of a step unless the user says otherwise.
 ///

@@ -21,7 +21,6 @@
 #include "nanovllm/cuda/ptx/tensor_maps.cuh"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/gated_linear.hpp"
-#include "nanovllm/ops/linear_sample.hpp"
 #include "nanovllm/ops/project_qkv.hpp"
 
 namespace nanovllm {
@@ -108,14 +107,6 @@ class BatchInvariantCudaBackend : public CudaBackend {
     compose(args, [&](const auto& part) { run(part); });
   }
 
-  /// By its parts.
-  template <Element T>
-  void run(const LinearSampleArgs<T, cuda::DeviceMatrix<T>>& args) {
-    check<ShapeError>(args.weight != nullptr, "linear_sample: no weight given");
-    validate(args);
-    compose(args, [&](const auto& part) { run(part); });
-  }
-
   void run(const PlanAttentionArgs& args) {
     state_.plan_is_visible = false;
     attention_->plan(args, context());
@@ -172,8 +163,6 @@ class BatchInvariantCudaBackend : public CudaBackend {
   template <class T>
   void tune_project_qkv(std::span<const cuda::DeviceMatrix<T>* const>, const InputNorm<T>&,
                         const KvHeads&, std::int64_t) {}
-  template <class T>
-  void tune_linear_sample(const cuda::DeviceMatrix<T>&, std::int64_t) {}
   template <class Heads, class T>
   void tune_layers(const DenseLayers<cuda::DeviceMatrix<T>, T>&, std::int64_t, std::int64_t) {}
 

@@ -69,9 +69,9 @@ class GraphExecutor {
   /// Whether graphs may unpack their inputs themselves.
   static constexpr bool kUnpacksInGraphs = ReplaysWithInputs<Backend>;
 
-  /// Whether steps whose rows are all plain have graphs of their own, and the network draws them.
+  /// Whether steps whose rows are all plain have graphs of their own: the backend samples them by a
+  /// shorter way.
   static constexpr bool kHasPlainSteps = requires { requires Backend::kSamplesPlainRows; };
-  static constexpr bool kForwardSamples = SamplesPlainSteps<Network, StepKv<Backend, Pool>>;
 
  public:
   /// Allocates for steps within `limits` of sequences of `max_blocks` blocks. `network` and
@@ -401,9 +401,6 @@ class GraphExecutor {
   /// The forward pass and, where a step is drawn, the sampler.
   template <class Batch>
   void forward(const Batch& batch, StepKv<Backend, Pool>& kv, SampleArgs draw, bool is_drawn) {
-    if constexpr (kForwardSamples) {
-      if (is_drawn && draw.plain) return network_.forward_and_sample(batch, kv, draw);
-    }
     network_.forward(batch, kv, draw.logits);
     draw.logits.extents[1] = network_.vocab_size();
     if (is_drawn) backend_.run(draw);

@@ -7,11 +7,8 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/context.hpp"
-#include "nanovllm/ops/compose.hpp"
 #include "nanovllm/ops/embedding.hpp"
 #include "nanovllm/ops/linear.hpp"
-#include "nanovllm/ops/linear_sample.hpp"
-#include "nanovllm/ops/sampler.hpp"
 
 namespace nanovllm {
 
@@ -61,29 +58,6 @@ class LmHead {
     const MatrixView<float> part(part_.data(), {m, shard_rows_});
     multiply(x, weight, part);
     context_.comm.all_gather_columns(MatrixView<const float>(part), logits);
-  }
-
-  /// The same, and the draw of plain rows from the first `vocab` columns. A backend may draw without
-  /// writing the logits, whose memory, `args.logits`, is scratch.
-  void sample(typename Context::ConstRows x, const typename Context::Matrix& weight,
-              std::int64_t vocab, SampleArgs args) {
-    if (context_.comm.size() == 1 && width() == vocab) {
-      run_or_compose(context_.backend,
-                     LinearSampleArgs<typename Context::Activation, typename Context::Matrix>{
-                         .x = x, .weight = &weight, .sample = args});
-      return;
-    }
-    (*this)(x, weight, args.logits);
-    args.logits.extents[1] = vocab;
-    context_.backend.run(args);
-  }
-
-  /// Lets a backend that can choose its way to `sample` choose it, by trying.
-  void tune(const typename Context::Matrix& weight, std::int64_t vocab) {
-    if constexpr (TunesLinearSample<typename Context::Backend, typename Context::Weight>) {
-      if (context_.comm.size() == 1 && width() == vocab)
-        context_.backend.tune_linear_sample(weight, max_rows_);
-    }
   }
 
  private:

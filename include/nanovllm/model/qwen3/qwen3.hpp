@@ -27,7 +27,6 @@
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/ops/backend_check.hpp"
 #include "nanovllm/ops/dense_layers.hpp"
-#include "nanovllm/ops/sampler.hpp"
 
 namespace nanovllm {
 
@@ -111,7 +110,6 @@ class Qwen3Network {
     const Matrix* head[] = {&weights_.lm_head()};
     tune_projections<float>(context_, std::span<const Matrix* const>(head), false,
                             limits_.max_num_seqs);
-    lm_head_.tune(weights_.lm_head(), vocab_size());
   }
 
   /// Heads of this rank, for its KV pool.
@@ -137,15 +135,6 @@ class Qwen3Network {
     run_layers(in, kv);
     if (in.logit_rows.extent(0) > 0)
       lm_head_(stream_.take_rows(in.logit_rows), weights_.lm_head(), logits);
-  }
-
-  /// The same for a step whose rows are plain, and draws them. `sample.logits` is as `logits` above,
-  /// scratch here.
-  template <class Batch, class KvCache>
-  void forward_and_sample(const Batch& in, KvCache& kv, const SampleArgs& sample) {
-    run_layers(in, kv);
-    if (in.logit_rows.extent(0) > 0)
-      lm_head_.sample(stream_.take_rows(in.logit_rows), weights_.lm_head(), vocab_size(), sample);
   }
 
  private:
