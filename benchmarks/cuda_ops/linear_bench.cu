@@ -68,7 +68,6 @@ struct Bench {
   cuda::Stream stream;
   cuda::Context context = cuda::Context::on(stream.get());
   cuda::BlasHandle blas;
-  cuda::TensorMaps maps;
   DeviceBuffer<std::byte> workspace{cuda::kBlasWorkspaceBytes};
   Report report;
   const char* wanted = "";
@@ -99,14 +98,6 @@ struct Bench {
         report.add(name + " own, tiles " + std::to_string(tiles),
                    time_in_graph(context, run, calls, replays), bytes, flop);
       }
-    }
-    for (const int split : cuda::kClusterSplits) {
-      if (m > 256 || !cuda::cluster_linear_takes(xs, weight(0), split, context)) continue;
-      const auto run = [&](int i) {
-        cuda::cluster_linear<bf16, Out>(xs, weight(i), ys, s.accumulate, split, maps, context);
-      };
-      report.add(name + " own, cluster " + std::to_string(split),
-                 time_in_graph(context, run, calls, replays), bytes, flop);
     }
     cuda::BlasProduct product({.m = m,
                                .n = s.n,

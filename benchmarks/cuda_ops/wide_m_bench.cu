@@ -1,8 +1,7 @@
 // A chain of decode layers of Qwen3-0.6B, or of 8B, on 65 to 256 rows, without attention, qk-norm and
 // RoPE: the kernels for some hundred rows, each form by itself and the fastest in a chain, against a
 // kernel each for norm, cuBLASLt's product and SwiGLU. Those run in half precision, for which the
-// engine has cuBLASLt and `cluster_linear` alone. Arguments: JSON file, and the shape if only one is
-// wanted, 0.6B or 8B.
+// engine has cuBLASLt alone. Arguments: JSON file, and the shape if only one is wanted, 0.6B or 8B.
 
 #include <limits>
 #include <string>

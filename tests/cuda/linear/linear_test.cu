@@ -230,48 +230,9 @@ TEST_CASE("the kernel for few rows sums in one order, whatever its tiles and the
                   ConfigError);
 }
 
-TEST_CASE("the kernel of clusters equals a float64 product") {
-  if (!has_gpu()) return;
-  const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
-  cuda::TensorMaps maps;
-  const auto check_split = [&](auto layer) {
-    for (const int split : cuda::kClusterSplits) {
-      CAPTURE(split, layer.m, layer.n, layer.k, layer.accumulate);
-      if (!cuda::cluster_linear_takes(layer.x_view(), layer.weight.view(), split, gpu.context))
-        continue;
-      layer.reset();
-      cuda::cluster_linear(layer.x_view(), layer.weight.view(), layer.y_view(), layer.accumulate,
-                           split, maps, gpu.context);
-      gpu.sync();
-      layer.check();
-      const auto first = layer.y.host;
-      layer.reset();
-      cuda::cluster_linear(layer.x_view(), layer.weight.view(), layer.y_view(), layer.accumulate,
-                           split, maps, gpu.context);
-      gpu.sync();
-      layer.y.download();
-      CHECK(same_bits(layer.y.host, first));
-    }
-  };
-  for (const int m : {1, 9, 31, 32, 33, 64, 65, 128, 129, 200}) {
-    check_split(Layer<bf16>(m, 64, 512, true));
-    check_split(Layer<bf16>(m, 200, 1032, false, 8, 5));
-    check_split(Layer<half, float>(m, 65, 520, true));
-  }
-  check_split(Layer<bf16>(48, 1024, 3072, true));
-  check_split(Layer<bf16>(100, 512, 1024));
-  Layer<bf16> layer(8, 64, 512);
-  CHECK(cuda::cluster_linear_takes(layer.x_view(), layer.weight.view(), 8, gpu.context));
-  CHECK_THROWS_AS(cuda::cluster_linear<bf16>(layer.x_view(), layer.weight.view(), layer.y_view(),
-                                             false, 3, maps, gpu.context),
-                  ConfigError);
-}
-
 TEST_CASE("kernels that are compiled for some rows of x refuse more") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  cuda::TensorMaps maps;
   const auto check_most = [&]<class Out>(Out, std::int64_t most, const auto& run) {
     CAPTURE(most);
     Layer<bf16, Out> enough(most, 64, 512), more(most + 1, 64, 512);
@@ -290,11 +251,6 @@ TEST_CASE("kernels that are compiled for some rows of x refuse more") {
   check_most(float(), 16, [&](auto& layer) {
     cuda::small_m_linear<bf16, float, 16>(layer.x_view(), layer.weight.view(), layer.y_view(),
                                           false, 2, gpu.context);
-  });
-  if (!gpu.context.is_hopper()) return;
-  check_most(bf16(), 32, [&](auto& layer) {
-    cuda::cluster_linear<bf16, bf16, 32>(layer.x_view(), layer.weight.view(), layer.y_view(), false,
-                                         4, maps, gpu.context);
   });
 }
 

@@ -37,8 +37,6 @@ TEST_CASE("Extents that 32 bits cannot count go to cuBLASLt") {
   CHECK_FALSE(fits_small_m_linear(1, 16, 12));
   CHECK_FALSE(fits_small_m_linear(1, std::int64_t{1} << 31, 8));
   CHECK_FALSE(fits_small_m_linear(1, 8, (std::int64_t{1} << 31) - 8));
-  CHECK(fits_cluster_linear(64, 4194240, 512, 8, kHopperShared));
-  CHECK_FALSE(fits_cluster_linear(64, 4194241, 512, 8, kHopperShared));  // a grid's y
 }
 
 TEST_CASE("Shares of K of the kernel for some tens of rows leave nothing out") {
@@ -65,25 +63,6 @@ TEST_CASE("Shares of K of the kernel for some tens of rows leave nothing out") {
   CHECK_FALSE(fits_mid_m(64, 4096, 1028));
 }
 
-TEST_CASE("A cluster's panels fit into shared memory, and none is without") {
-  for (const int split : kClusterSplits) {
-    for (const std::int64_t m : {1, 32, 33, 64, 65, 256}) {
-      for (std::int64_t k = 8; k <= 16384; k += 8) {
-        if (!fits_cluster_linear(m, 4096, k, split, kHopperShared)) continue;
-        const std::int64_t panels = cluster_panels(k, split);
-        CHECK(panels * split * kClusterColumns >= k);
-        CHECK(panels * (split - 1) * kClusterColumns < k);
-        CHECK(panels * (64 + cluster_tokens(m)) * 128 + 1024 <= kHopperShared);
-      }
-    }
-  }
-  CHECK(fits_cluster_linear(64, 1024, 3072, 4, kHopperShared));
-  CHECK(fits_cluster_linear(16, 4096, 12288, 8, kHopperShared) ==
-        (cluster_panels(12288, 8) <= kClusterMaxPanels &&
-         24 * 96 * 128 + 1024 <= kHopperShared - 1024));
-  CHECK_FALSE(fits_cluster_linear(16, 4096, 64, 2, kHopperShared));  // one panel for two blocks
-}
-
 TEST_CASE("Blocks of one order: some suit every number of rows, rings fit") {
   for (std::int64_t m = 1; m <= 20000; m += m < 300 ? 1 : 97) {
     std::int64_t num_suiting = 0;
@@ -101,8 +80,8 @@ TEST_CASE("Blocks of one order: some suit every number of rows, rings fit") {
   CHECK((default_ordered_block(1, 4096, 132) == OrderedBlock{64, 16, 1}));
   CHECK((default_ordered_block(1, 1024, 132) == OrderedBlock{32, 16, 4}));
   for (const OrderedBlock block : kOrderedBlocks) {
-    const int stage_bytes = block.panels * (block.rows + block.tokens) * kClusterColumns * 2;
-    constexpr int kOther = 32 * kClusterColumns * 2 + kClusterAlignment;
+    const int stage_bytes = block.panels * (block.rows + block.tokens) * kOrderedColumns * 2;
+    constexpr int kOther = 32 * kOrderedColumns * 2 + kOrderedAlignment;
     for (const std::int64_t blocks : {1, 100, 200, 500, 5000}) {
       const int stages = ordered_stages(blocks, 48, stage_bytes, kOther, 132, kHopperShared);
       // One more than are being multiplied, or nothing would be copied meanwhile.

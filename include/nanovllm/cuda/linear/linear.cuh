@@ -27,7 +27,6 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cuda/linear/blas.cuh"
-#include "nanovllm/cuda/linear/cluster_linear.cuh"
 #include "nanovllm/cuda/linear/mid_m/mid_m_linear.cuh"
 #include "nanovllm/cuda/linear/small_m/fused.cuh"
 #include "nanovllm/cuda/linear/small_m_linear.cuh"
@@ -137,15 +136,6 @@ class LinearEngine {
   template <class T, class Out>
   static constexpr std::int64_t kMostSmallMRows = std::same_as<T, Out> ? kMaxSmallMRows : 16;
 
-  /// Where `cluster_linear` is a way to run a layer, and for how many rows of x at the most. For
-  /// logits it is not compiled: they take 24% more by it than by cuBLASLt at best. Beside the kernels
-  /// of `mid_m/` and `wide_m/` it is the fastest for some layers of 24 and 32 rows alone, by up to 7%
-  /// (six shapes on an H200).
-  template <class T, class Out>
-  static constexpr bool kHasClusters = std::same_as<T, Out>;
-  template <class T, class Out>
-  static constexpr std::int64_t kMostClusterRows = kHasRings<T, Out> ? 32 : kMaxClusterRows;
-
   template <Element T, Element Out>
   static LinearKey key_of(const LinearArgs<T, DeviceMatrix<T>, Out>& args) {
     const typename BlasProduct::Shape shape = shape_of(args);
@@ -254,13 +244,6 @@ class LinearEngine {
                     .x = args.x, .weight = weight, .y = args.y, .accumulate = args.accumulate},
                 plan.size, maps_, context);
           break;
-        case LinearKernel::cluster:
-          if constexpr (kHasClusters<T, Out>) {
-            cluster_linear<T, Out, kMostClusterRows<T, Out>>(
-                args.x, weight, args.y, args.accumulate, plan.size, maps_, context);
-            return true;
-          }
-          break;
       }
     }
     return product(args).run(handle_, plan.algorithm, args.x.data, args.weight->data(), args.y.data,
@@ -302,11 +285,6 @@ class LinearEngine {
       for (int form = 0; form < kWideMForms.size(ProductKind::plain); ++form) {
         if (suits_wide_m_rows(rows)) out.push_back({.kernel = LinearKernel::wide_m, .size = form});
       }
-    }
-    for (const int split : kClusterSplits) {
-      if (kHasClusters<T, Out> && rows >= kMinClusterRows && rows <= kMostClusterRows<T, Out> &&
-          cluster_linear_takes(args.x, weight, split, context))
-        out.push_back({.kernel = LinearKernel::cluster, .size = split});
     }
     for (const auto& algorithm : heuristics(args, rows, rows <= 256 ? 8 : 4))
       out.push_back({.algorithm = algorithm});

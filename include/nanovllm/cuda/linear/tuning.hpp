@@ -138,43 +138,10 @@ inline constexpr std::int64_t kSmallMSharedRows = 1;
   return m <= kSmallMSharedRows ? 100 : -1;
 }
 
-// ---- cluster_linear ----
-
-/// Sizes that a cluster of `cluster_linear` may have: the blocks that share K.
-inline constexpr int kClusterSplits[] = {2, 4, 8};
-
-inline constexpr int kClusterRows = 64;     ///< rows of W in a block
-inline constexpr int kClusterColumns = 64;  ///< of K in a panel
-inline constexpr int kClusterMaxPanels = 24;
-inline constexpr int kClusterAlignment = 1024;  ///< of panels in shared memory, for the swizzle
-
-/// Rows of x among which `tune` tries it.
-inline constexpr std::int64_t kMinClusterRows = 9;
-inline constexpr std::int64_t kMaxClusterRows = 256;
-
-/// Rows of x in a block on `m` rows.
-[[nodiscard]] constexpr int cluster_tokens(std::int64_t m) {
-  return m <= 32 ? 32 : m <= 64 ? 64 : 128;
-}
-
-/// Panels of K that one of `split` blocks takes.
-[[nodiscard]] constexpr std::int64_t cluster_panels(std::int64_t k, int split) {
-  return ceil_div(ceil_div(k, kClusterColumns), split);
-}
-
-/// Whether `cluster_linear` does m rows of x by W [n, k] in clusters of `split` blocks, as far as
-/// the extents go: each block has panels, and they fit into `max_shared_bytes`.
-[[nodiscard]] constexpr bool fits_cluster_linear(std::int64_t m, std::int64_t n, std::int64_t k,
-                                                 int split, std::int64_t max_shared_bytes) {
-  constexpr std::int64_t kMaxGridY = 65535;
-  const std::int64_t panels = cluster_panels(k, split);
-  const std::int64_t bytes =
-      panels * (kClusterRows + cluster_tokens(m)) * kClusterColumns * 2 + kClusterAlignment;
-  return k % 8 == 0 && n <= kClusterRows * kMaxGridY && panels <= kClusterMaxPanels &&
-         bytes <= max_shared_bytes - 1024 && panels * (split - 1) * kClusterColumns < k;
-}
-
 // ---- ordered_linear ----
+
+inline constexpr int kOrderedColumns = 64;      ///< of K in a panel
+inline constexpr int kOrderedAlignment = 1024;  ///< of panels in shared memory, for the swizzle
 
 /// Rows of W and of x that a block of `ordered_linear` owns.
 struct OrderedBlock {

@@ -115,7 +115,7 @@ void ordered_gated_linear(const MatrixView<const T>& x, const MatrixView<const T
                           const Context& context) {
   check<ConfigError>(has_ordered_gated_block(block), "ordered_gated_linear: no block has ",
                      block.rows, " rows of W and ", block.tokens, " of x");
-  const bool wide = block.panels > 1 && weight.extent(1) % kClusterColumns == 0;
+  const bool wide = block.panels > 1 && weight.extent(1) % kOrderedColumns == 0;
   const auto launch_tokens = [&]<int kTokens>() {
     const auto launch_panels = [&]<int kPanels>() {
       detail::launch_ordered<detail::OrderedTraits<64, kTokens, kPanels, true>>(

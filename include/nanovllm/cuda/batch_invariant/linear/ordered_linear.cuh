@@ -59,13 +59,13 @@ struct OrderedTraits {
   static constexpr int kThreads = 128 * kGroups + 32;         ///< and the warp that copies
   static constexpr int kWideTokens = std::min(kTokens, 128);  ///< columns of an instruction
   static constexpr int kParts = kTokens / kWideTokens;
-  static constexpr int kWeightBytes = kRows * kClusterColumns * 2;  ///< of a panel
-  static constexpr int kXBytes = kTokens * kClusterColumns * 2;
+  static constexpr int kWeightBytes = kRows * kOrderedColumns * 2;  ///< of a panel
+  static constexpr int kXBytes = kTokens * kOrderedColumns * 2;
   static constexpr int kPanelBytes = kWeightBytes + (kHoldsX ? 0 : kXBytes);
   /// What an instruction reads behind the last panel of fewer than 64 rows.
-  static constexpr int kSlackBytes = std::max(0, 64 - kRows) * kClusterColumns * 2;
-  static constexpr int kAlignment = kClusterAlignment;
-  static_assert(kClusterColumns == kTmaColumns);
+  static constexpr int kSlackBytes = std::max(0, 64 - kRows) * kOrderedColumns * 2;
+  static constexpr int kAlignment = kOrderedAlignment;
+  static_assert(kOrderedColumns == kTmaColumns);
 
   static constexpr int shared_bytes(int stages) {
     return stages * kPanels * kPanelBytes + kSlackBytes + kAlignment;
@@ -229,7 +229,7 @@ void ordered_linear(const MatrixView<const T>& x, const MatrixView<const T>& wei
                      " rows of W and ", block.tokens, " of x");
   if (block.tokens == 256) return launch_block.template operator()<128, 256, 1>();
   if (block.tokens == 128) return launch_block.template operator()<64, 128, 1>();
-  const bool wide = block.panels > 1 && weight.extent(1) % kClusterColumns == 0;
+  const bool wide = block.panels > 1 && weight.extent(1) % kOrderedColumns == 0;
   if (block.rows == 64) {
     return wide ? launch_tokens.template operator()<64, kOrderedPanels>()
                 : launch_tokens.template operator()<64, 1>();
