@@ -8,7 +8,6 @@
 #include "cuda/gpu_matrix.cuh"
 #include "cuda/gpu_test.cuh"
 #include "cuda/spend_time.cuh"
-#include "nanovllm/cuda/batch_invariant/linear/ordered_normed.cuh"
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
 #include "nanovllm/cuda/elementwise/unpack_step.cuh"
 #include "nanovllm/cuda/linear/fused_engine.cuh"
@@ -129,17 +128,6 @@ TEST_CASE("a kernel that waits first lets the next one read early, another does 
                                                          .weight = p.weight.view(),
                                                          .y = p.y.view().slice(0, 100)},
                                   form, maps, gpu.context));
-    }));
-  }
-  auto wide = GpuMatrix<bf16>::random(cuda::kMaxOrderedNormedRows, 1024, 3);
-  cuda::DeviceMatrix<bf16> matrix(kOut, 1024);
-  cuda::detail::fill_noise(matrix.data(), kOut * 1024, gpu.context);
-  for (const std::int64_t m : {std::int64_t{1}, cuda::kMaxOrderedNormedRows}) {
-    CAPTURE(m);
-    CHECK(between.sees([&] {
-      cuda::ordered_normed_linear<bf16>({wide.view().data, {m, 1024}},
-                                        {VectorView<const bf16>(wide.row(0).data, {1024}), 1e-6f},
-                                        matrix.view(), p.y.view().slice(0, m), maps, gpu.context);
     }));
   }
 }

@@ -14,7 +14,6 @@
 #include "cuda/product.cuh"
 #include "cuda/sampling/sampler_batch.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/ordered_gated.cuh"
-#include "nanovllm/cuda/batch_invariant/linear/ordered_normed.cuh"
 #include "nanovllm/cuda/elementwise/publish_results.cuh"
 
 namespace nanovllm::test {
@@ -155,21 +154,6 @@ TEST_CASE("products in one order behind poison", "[poison]") {
         cuda::ordered_gated_linear(p.rows(), p.matrix(true), p.out(), block, maps, gpu.context);
       });
     }
-  }
-}
-
-TEST_CASE("products in one order with a norm ahead behind poison", "[poison]") {
-  if (!has_gpu()) return;
-  Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
-  cuda::TensorMaps maps;
-  for (const std::int64_t m : {1, 3, 4}) {
-    Product p(m, 88, 1024);
-    const InputNorm<bf16> norm{.weight = {p.norm.data(), {p.k}}, .eps = 1e-6f};
-    CAPTURE(m);
-    check_behind_poison(gpu, p.y, [&] {
-      cuda::ordered_normed_linear(p.rows(), norm, p.matrix(false), p.out(), maps, gpu.context);
-    });
   }
 }
 

@@ -11,7 +11,6 @@
 #include "cuda/product.cuh"
 #include "cuda/sampling/sampler_batch.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/ordered_gated.cuh"
-#include "nanovllm/cuda/batch_invariant/linear/ordered_normed.cuh"
 
 namespace nanovllm::test {
 namespace {
@@ -80,10 +79,6 @@ TEST_CASE("ordered products, tiny", "[racecheck][dense]") {
     cuda::ordered_linear(p.rows(), p.matrix(false), p.out(), true, block, maps, gpu.context);
     check(p, gpu);
   }
-  Product p(3, 48, 1024);
-  const InputNorm<bf16> norm{.weight = {p.norm.data(), {p.k}}, .eps = 1e-6f};
-  cuda::ordered_normed_linear(p.rows(), norm, p.matrix(false), p.out(), maps, gpu.context);
-  check(p, gpu);
 }
 
 TEST_CASE("the sampler, tiny", "[racecheck][sampler]") {

@@ -11,7 +11,6 @@
 #include "cuda/product.cuh"
 #include "cuda/spend_time.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/ordered_gated.cuh"
-#include "nanovllm/cuda/batch_invariant/linear/ordered_normed.cuh"
 
 namespace nanovllm::test {
 namespace {
@@ -145,14 +144,6 @@ TEST_CASE("products in one order behind a kernel that comes late", "[late]") {
         cuda::ordered_gated_linear(p.rows(), p.matrix(true), p.out(), block, maps, gpu.context);
       });
     }
-  }
-  for (const std::int64_t m : {1, 4}) {
-    CAPTURE(m);
-    Product p(m, kOut, kIn);
-    const InputNorm<bf16> norm{.weight = {p.norm.data(), {p.k}}, .eps = 1e-6f};
-    check_behind_late(gpu, p, [&] {
-      cuda::ordered_normed_linear(p.rows(), norm, p.matrix(false), p.out(), maps, gpu.context);
-    });
   }
 }
 

@@ -16,9 +16,7 @@
 #include "nanovllm/cuda/batch_invariant/attention/attention.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/ordered_engine.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/ordered_gated_engine.cuh"
-#include "nanovllm/cuda/batch_invariant/linear/ordered_normed.cuh"
 #include "nanovllm/cuda/linear/tuning.hpp"
-#include "nanovllm/cuda/ptx/tensor_maps.cuh"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/gated_linear.hpp"
 #include "nanovllm/ops/project_qkv.hpp"
@@ -32,8 +30,7 @@ namespace nanovllm {
 ///
 /// What differs from `CudaBackend`:
 ///   dense layers   16 bits: cuda/batch_invariant/linear/ordered_engine.cuh, with SwiGLU behind where that is faster
-///                  (ordered_gated_engine.cuh) and for the fewest rows with the norm ahead of qkv
-///                  (ordered_normed.cuh), with the bits of the ops; float32: as they are
+///                  (ordered_gated_engine.cuh), with the bits of the ops; float32: as they are
 ///   attention      cuda/attention/ordered/
 ///   residual       rounded products are added and the sum is rounded, in steps of few rows by the
 ///                  product's kernel, in others by `add_rms_norm`: the same bits
@@ -90,20 +87,12 @@ class BatchInvariantCudaBackend : public CudaBackend {
     compose(args, run_part);
   }
 
-  /// The bits of its parts; the norm and the product of the fewest rows are one kernel.
+  /// By its parts.
   template <Element T>
   void run(const ProjectQkvArgs<T, cuda::DeviceMatrix<T>, T, T>& args) {
     check<ShapeError>(args.weight != nullptr, "project_qkv: no weight given");
     validate(args);
     if (args.qkv.empty()) return;
-    if constexpr (sizeof(T) == 2) {
-      const MatrixView<const T> weight = args.weight->view();
-      if (args.norm && cuda::ordered_normed_takes(args.x, args.norm, weight, context())) {
-        cuda::ordered_normed_linear(args.x, args.norm, weight, args.qkv, maps_, context());
-        state_.plan_is_visible = true;  // the next kernel starts when all ahead of this are done
-        return run(head_args(args));
-      }
-    }
     compose(args, [&](const auto& part) { run(part); });
   }
 
@@ -174,7 +163,6 @@ class BatchInvariantCudaBackend : public CudaBackend {
  private:
   std::optional<cuda::OrderedLinearEngine> linear_;
   cuda::OrderedGatedEngine gated_;
-  cuda::TensorMaps maps_;
   std::optional<cuda::OrderedAttention> attention_;
 };
 

@@ -31,7 +31,6 @@
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/cuda/tile/head_row.cuh"
-#include "nanovllm/cuda/tile/norm_row.cuh"
 #include "nanovllm/cuda/tile/reduce.cuh"
 #include "nanovllm/cuda/tile/row_vectors.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
@@ -40,8 +39,8 @@
 namespace nanovllm::cuda {
 
 struct RmsNormTraits {
-  static constexpr int kThreads = 128;  ///< of a block that takes several rows
-  static constexpr int kManyVectors = kNormVectors;
+  static constexpr int kThreads = 128;    ///< of a block that takes several rows
+  static constexpr int kManyVectors = 4;  ///< that a thread holds when there are many rows
   static constexpr int kMaxThreads = 1024;
   static constexpr int kMaxVectors = 2048;  ///< of a row that is read once
   /// Threads of the largest block whose threads hold `vectors` each.
@@ -60,7 +59,30 @@ struct RmsNormProblem {
   NextStart next;
 };
 
+/// Warps that hold a row of `vectors`, `each` a thread.
+NANOVLLM_HD constexpr int rms_norm_warps(int vectors, int each) {
+  return ceil_div(vectors, 32 * each);
+}
+
 namespace detail {
+
+/// One vector of a row, normalised and weighted.
+template <class T>
+__device__ __forceinline__ uint4 norm_vector(uint4 x, float inverse, uint4 weight) {
+  float a[kVecSize<T>], w[kVecSize<T>];
+  unpack<T>(x, a);
+  unpack<T>(weight, w);
+  normalise<T>(a, inverse, w);
+  return pack<T>(a);
+}
+
+/// Σ x² of one vector.
+template <class T>
+__device__ __forceinline__ float vector_squares(uint4 x) {
+  float a[kVecSize<T>];
+  unpack<T>(x, a);
+  return sum_of_squares(a);
+}
 
 /// x + residual, rounded, which is also the residual's new value.
 template <class T>

@@ -181,17 +181,6 @@ inline constexpr std::int64_t kMaxOrderedGatedRows = 128;
          std::end(kOrderedGatedBlocks);
 }
 
-/// Rows of x that a block of `ordered_normed_linear` has room for, and the most that it takes: one a
-/// warp. In a step of Qwen3-0.6B it saves 0.04 ms with 1 to 4 rows, and costs more than the norm's
-/// kernel with 8, and with rows of 2,048 columns.
-inline constexpr int kOrderedNormedTokens = 8;
-inline constexpr std::int64_t kMaxOrderedNormedRows = 4;
-
-/// Whether it does m rows of x by W [n, k]: rows that a warp sums as `rms_norm` does, of whole stages.
-[[nodiscard]] constexpr bool fits_ordered_normed(std::int64_t m, std::int64_t n, std::int64_t k) {
-  return m <= kMaxOrderedNormedRows && n <= kMaxLinearExtent && (k == 768 || k == 1024);
-}
-
 /// Most rows of a step whose products are added to the residual by their kernels. With 16 that takes
 /// longer than `add_rms_norm` does.
 inline constexpr std::int64_t kMaxOrderedSums = 8;

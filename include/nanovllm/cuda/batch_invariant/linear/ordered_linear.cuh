@@ -50,10 +50,9 @@ namespace nanovllm::cuda {
 namespace detail {
 
 /// A block of `kRows` rows of W and `kTokens` rows of x; a stage of its ring has `kPanels` panels.
-template <int kRowsValue, int kTokensValue, int kPanelsValue, bool kGatedValue = false,
-          bool kHoldsXValue = false>
+template <int kRowsValue, int kTokensValue, int kPanelsValue, bool kGatedValue = false>
 struct OrderedTraits {
-  static constexpr bool kGated = kGatedValue, kHoldsX = kHoldsXValue;
+  static constexpr bool kGated = kGatedValue;
   static constexpr int kRows = kRowsValue, kTokens = kTokensValue, kPanels = kPanelsValue;
   static constexpr int kGroups = std::max(1, kRows / 64);     ///< warpgroups that multiply
   static constexpr int kThreads = 128 * kGroups + 32;         ///< and the warp that copies
@@ -61,7 +60,7 @@ struct OrderedTraits {
   static constexpr int kParts = kTokens / kWideTokens;
   static constexpr int kWeightBytes = kRows * kOrderedColumns * 2;  ///< of a panel
   static constexpr int kXBytes = kTokens * kOrderedColumns * 2;
-  static constexpr int kPanelBytes = kWeightBytes + (kHoldsX ? 0 : kXBytes);
+  static constexpr int kPanelBytes = kWeightBytes + kXBytes;
   /// What an instruction reads behind the last panel of fewer than 64 rows.
   static constexpr int kSlackBytes = std::max(0, 64 - kRows) * kOrderedColumns * 2;
   static constexpr int kAlignment = kOrderedAlignment;
@@ -88,8 +87,7 @@ __device__ __forceinline__ void multiply_in_order(
   for (int i = 0; i < num_stages; ++i) {
     mbarrier_wait(ring.full[ring.stage], ring.parity);
     const WgmmaOperand w = weights.plus(ring.stage * Traits::kPanels * Traits::kWeightBytes);
-    const WgmmaOperand x =
-        rows.plus((Traits::kHoldsX ? i : ring.stage) * Traits::kPanels * Traits::kXBytes);
+    const WgmmaOperand x = rows.plus(ring.stage * Traits::kPanels * Traits::kXBytes);
     wgmma_fence();
 #pragma unroll
     for (int panel = 0; panel < Traits::kPanels; ++panel) {

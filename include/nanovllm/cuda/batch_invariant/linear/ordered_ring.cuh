@@ -7,9 +7,6 @@
 /// (panels are the last dimension of its map); kSlackBytes behind the last panel of W; kThreads;
 /// shared_bytes(stages).
 ///
-/// With kHoldsX all panels of x lie in shared memory from the start, the ring has those of W alone,
-/// and kPanelBytes is without x.
-///
 /// With kGated W is [gates; ups], and a tile has 8 rows of gates and the 8 of ups that belong to
 /// them in turn, so that one thread of a product gets both sums of an output. The map of W says so:
 /// its dimensions are columns, 8 rows, gates and ups, and groups of 8 rows.
@@ -49,7 +46,7 @@ struct OrderedParams {
 template <class Traits>
 struct OrderedRing {
   std::byte* weights;  ///< [stages][kPanels][kWeightBytes]
-  std::byte* x;        ///< [stages][kPanels][kXBytes]; kHoldsX: [panels of K][kXBytes]
+  std::byte* x;        ///< [stages][kPanels][kXBytes]
   std::uint64_t* full;
   std::uint64_t* empty;
   int stages;
@@ -64,8 +61,7 @@ struct OrderedRing {
   }
 };
 
-/// The warp that copies: one of its threads fills the ring. With kHoldsX it waits for no kernel
-/// ahead, for it reads weights alone, and x_map is not used.
+/// The warp that copies: one of its threads fills the ring.
 template <class Traits, class Out>
 __device__ __forceinline__ void copy_ordered_panels(OrderedRing<Traits> ring,
                                                     const CUtensorMap& w_map,
@@ -102,17 +98,15 @@ __device__ __forceinline__ void copy_ordered_panels(OrderedRing<Traits> ring,
       load_weights_of(i, i);
     }
   }
-  if constexpr (!Traits::kHoldsX) grid_dependency_wait();
+  grid_dependency_wait();
   if (!leads) return;
-  if constexpr (!Traits::kHoldsX) {
-    async_proxy_fence_global();
-    for (int i = 0; i < ahead; ++i) load_x_of(i, i);
-  }
+  async_proxy_fence_global();
+  for (int i = 0; i < ahead; ++i) load_x_of(i, i);
   for (int i = ahead; i < p.all_stages; ++i) {
     mbarrier_wait(ring.empty[ring.stage], ring.parity);
     mbarrier_arrive_expect(ring.full[ring.stage], kStageBytes);
     load_weights_of(i, ring.stage);
-    if constexpr (!Traits::kHoldsX) load_x_of(i, ring.stage);
+    load_x_of(i, ring.stage);
     ring.advance();
   }
 }
