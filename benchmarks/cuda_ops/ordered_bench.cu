@@ -1,6 +1,6 @@
 // What one order of summation costs: dense layers of Qwen3-0.6B and 8B and attention in bf16, as
 // the default backend and as the batch-invariant one runs them. Arguments: JSON file, and optionally
-// "linear", "gated" or "attention" alone.
+// "linear" or "attention" alone.
 
 #include <chrono>
 #include <cmath>
@@ -15,8 +15,6 @@
 #include "nanovllm/cuda/attention/varlen/varlen_attention.cuh"
 #include "nanovllm/cuda/batch_invariant/attention/attention.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/ordered_engine.cuh"
-#include "nanovllm/cuda/batch_invariant/linear/ordered_gated_engine.cuh"
-#include "nanovllm/cuda/elementwise/silu_mul.cuh"
 #include "nanovllm/cuda/linear/linear.cuh"
 
 namespace nanovllm::bench {
@@ -108,51 +106,6 @@ struct Bench {
                  time_in_graph(
                      context, [&](int i) { ordered.run(args(i, false), context); }, calls, 10),
                  bytes, flop);
-    }
-  }
-
-  /// gated_linear in one order: product and activation, and as it tunes itself.
-  void gated(const char* model, std::int64_t width, std::int64_t k) {
-    constexpr std::int64_t kMost = 256;
-    std::deque<DeviceMatrix<bf16>> weights;
-    std::vector<const DeviceMatrix<bf16>*> pointers;
-    for (std::int64_t i = 0; i < std::max<std::int64_t>(2, (200 << 20) / (4 * width * k)); ++i) {
-      weights.emplace_back(2 * width, k);
-      cuda::detail::fill_noise(weights.back().data(), 2 * width * k, context);
-      pointers.push_back(&weights.back());
-    }
-    DeviceBuffer<bf16> x(kMost * k), wide(kMost * 2 * width), out(kMost * width);
-    cuda::detail::fill_noise(x.data(), kMost * k, context);
-    cuda::OrderedLinearEngine linear;
-    cuda::OrderedGatedEngine gated;
-    linear.tune<bf16, bf16>(pointers, false, cuda::kRowBuckets, context);
-    const auto run_part = [&]<class Args>(const Args& part) {
-      if constexpr (std::is_same_v<Args, SiluMulArgs<bf16>>)
-        cuda::silu_mul(part, context);
-      else if constexpr (std::is_same_v<Args, LinearArgs<bf16, DeviceMatrix<bf16>>>)
-        linear.run(part, context);
-    };
-    gated.tune<bf16>(pointers, kMost, context, run_part);
-    for (const std::int64_t m : {1, 8, 16, 32, 64, 128, 256}) {
-      const auto args = [&](int i) {
-        return GatedLinearArgs<bf16, DeviceMatrix<bf16>, bf16>{
-            .x = MatrixView<const bf16>(x.data(), {m, k}),
-            .weight = pointers[std::size_t(i) % pointers.size()],
-            .out = MatrixView<bf16>(out.data(), {m, width}),
-            .normed = {},
-            .gate_up = MatrixView<bf16>(wide.data(), {m, 2 * width})};
-      };
-      const double bytes = 2. * double(2 * width * k + m * (k + width));
-      const int calls = int(std::clamp<double>(3e8 / bytes, 2, 20));
-      const std::string name = concat(model, " gate_up and SwiGLU M=", m);
-      report.add(name + " by parts",
-                 time_in_graph(
-                     context, [&](int i) { compose(args(i), run_part); }, calls, 10),
-                 bytes, 0);
-      report.add(name + " as tuned",
-                 time_in_graph(
-                     context, [&](int i) { gated.run(args(i), context, run_part); }, calls, 10),
-                 bytes, 0);
     }
   }
 
@@ -288,12 +241,6 @@ int main(int argc, char** argv) {
     for (const auto& [batch, length] :
          {std::pair<int, int>{32, 256}, {16, 512}, {16, 1024}, {4, 4096}, {1, 16384}})
       bench.attention(batch, length, length, 16, 8);
-  }
-  if (runs("gated")) {
-    bench.gated("0.6B", 3072, 1024);
-    bench.gated("1.7B", 6144, 2048);
-    bench.gated("4B", 9728, 2560);
-    bench.gated("8B", 12288, 4096);
   }
   if (runs("linear")) {
     for (const auto& shape : nanovllm::bench::kShapes)

@@ -13,7 +13,7 @@
 #include "cuda/gpu_test.cuh"
 #include "cuda/product.cuh"
 #include "cuda/sampling/sampler_batch.cuh"
-#include "nanovllm/cuda/batch_invariant/linear/ordered_gated.cuh"
+#include "nanovllm/cuda/batch_invariant/linear/ordered_linear.cuh"
 #include "nanovllm/cuda/elementwise/publish_results.cuh"
 
 namespace nanovllm::test {
@@ -148,10 +148,6 @@ TEST_CASE("products in one order behind poison", "[poison]") {
       CAPTURE(m, block.rows, block.tokens, block.panels);
       check_behind_poison(gpu, p.y, [&] {
         cuda::ordered_linear(p.rows(), p.matrix(false), p.out(), false, block, maps, gpu.context);
-      });
-      if (!cuda::has_ordered_gated_block(block)) continue;
-      check_behind_poison(gpu, p.y, [&] {
-        cuda::ordered_gated_linear(p.rows(), p.matrix(true), p.out(), block, maps, gpu.context);
       });
     }
   }

@@ -10,7 +10,7 @@
 #include "cuda/gpu_test.cuh"
 #include "cuda/product.cuh"
 #include "cuda/sampling/sampler_batch.cuh"
-#include "nanovllm/cuda/batch_invariant/linear/ordered_gated.cuh"
+#include "nanovllm/cuda/batch_invariant/linear/ordered_linear.cuh"
 
 namespace nanovllm::test {
 namespace {
@@ -73,10 +73,11 @@ TEST_CASE("ordered products, tiny", "[racecheck][dense]") {
   const Gpu gpu;
   if (!gpu.context.is_hopper()) return;
   cuda::TensorMaps maps;
-  for (const cuda::OrderedBlock block : cuda::kOrderedGatedBlocks) {
+  for (const cuda::OrderedBlock block : cuda::kOrderedBlocks) {
     Product p(9, 16, 512);
-    cuda::ordered_gated_linear(p.rows(), p.matrix(true), p.out(), block, maps, gpu.context);
-    cuda::ordered_linear(p.rows(), p.matrix(false), p.out(), true, block, maps, gpu.context);
+    for (const bool accumulate : {false, true})
+      cuda::ordered_linear(p.rows(), p.matrix(false), p.out(), accumulate, block, maps,
+                           gpu.context);
     check(p, gpu);
   }
 }

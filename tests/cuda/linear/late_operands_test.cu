@@ -10,7 +10,7 @@
 #include "cuda/gpu_test.cuh"
 #include "cuda/product.cuh"
 #include "cuda/spend_time.cuh"
-#include "nanovllm/cuda/batch_invariant/linear/ordered_gated.cuh"
+#include "nanovllm/cuda/batch_invariant/linear/ordered_linear.cuh"
 
 namespace nanovllm::test {
 namespace {
@@ -139,10 +139,6 @@ TEST_CASE("products in one order behind a kernel that comes late", "[late]") {
                                gpu.context);
         });
       }
-      if (!cuda::has_ordered_gated_block(block)) continue;
-      check_behind_late(gpu, p, [&] {
-        cuda::ordered_gated_linear(p.rows(), p.matrix(true), p.out(), block, maps, gpu.context);
-      });
     }
   }
 }

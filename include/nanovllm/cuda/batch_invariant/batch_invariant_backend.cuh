@@ -15,7 +15,6 @@
 #include "nanovllm/cuda/backend.cuh"
 #include "nanovllm/cuda/batch_invariant/attention/attention.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/ordered_engine.cuh"
-#include "nanovllm/cuda/batch_invariant/linear/ordered_gated_engine.cuh"
 #include "nanovllm/cuda/linear/tuning.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/gated_linear.hpp"
@@ -29,8 +28,7 @@ namespace nanovllm {
 /// and what it rests on.
 ///
 /// What differs from `CudaBackend`:
-///   dense layers   16 bits: cuda/batch_invariant/linear/ordered_engine.cuh, with SwiGLU behind where that is faster
-///                  (ordered_gated_engine.cuh), with the bits of the ops; float32: as they are
+///   dense layers   16 bits: cuda/batch_invariant/linear/ordered_engine.cuh; float32: as they are
 ///   attention      cuda/attention/ordered/
 ///   residual       rounded products are added and the sum is rounded, in steps of few rows by the
 ///                  product's kernel, in others by `add_rms_norm`: the same bits
@@ -74,17 +72,13 @@ class BatchInvariantCudaBackend : public CudaBackend {
     CudaBackend::run(args);
   }
 
-  /// The bits of its parts, by one kernel behind the norm where that was found to be faster.
+  /// By its parts.
   template <Element T>
   void run(const GatedLinearArgs<T, cuda::DeviceMatrix<T>, T>& args) {
     check<ShapeError>(args.weight != nullptr, "gated_linear: no weight given");
     validate(args);
     if (args.out.empty()) return;
-    const auto run_part = [&](const auto& part) { run(part); };
-    if constexpr (sizeof(T) == 2) {
-      if (args.weight->cols() > 0) return gated_.run(args, context(), run_part);
-    }
-    compose(args, run_part);
+    compose(args, [&](const auto& part) { run(part); });
   }
 
   /// By its parts.
@@ -141,14 +135,10 @@ class BatchInvariantCudaBackend : public CudaBackend {
     }
   }
 
-  /// The norm is a kernel of its own on either way.
-  template <class T>
-  void tune_gated_linear(std::span<const cuda::DeviceMatrix<T>* const> weights,
-                         const InputNorm<T>& /*norm*/, std::int64_t max_rows) {
-    if constexpr (sizeof(T) == 2)
-      gated_.tune(weights, max_rows, context(), [&](const auto& part) { run(part); });
-  }
   /// There is nothing to choose.
+  template <class T>
+  void tune_gated_linear(std::span<const cuda::DeviceMatrix<T>* const>, const InputNorm<T>&,
+                         std::int64_t) {}
   template <class T>
   void tune_project_qkv(std::span<const cuda::DeviceMatrix<T>* const>, const InputNorm<T>&,
                         const KvHeads&, std::int64_t) {}
@@ -162,7 +152,6 @@ class BatchInvariantCudaBackend : public CudaBackend {
 
  private:
   std::optional<cuda::OrderedLinearEngine> linear_;
-  cuda::OrderedGatedEngine gated_;
   std::optional<cuda::OrderedAttention> attention_;
 };
 

@@ -168,19 +168,6 @@ inline constexpr OrderedBlock kOrderedReference{64, 64};
          std::end(kOrderedBlocks);
 }
 
-/// All there are of `ordered_gated_linear`.
-inline constexpr OrderedBlock kOrderedGatedBlocks[] = {
-    {64, 16, 1}, {64, 16, 4}, {64, 8, 1}, {64, 32, 1}, {64, 32, 4}, {64, 64, 1}, {64, 64, 4}};
-
-/// Most rows of x for which it is tried. cuBLASLt's kernels have more to gain from many rows than
-/// the activation's kernel costs: with 128 rows the two ways are as good.
-inline constexpr std::int64_t kMaxOrderedGatedRows = 128;
-
-[[nodiscard]] constexpr bool has_ordered_gated_block(OrderedBlock block) {
-  return std::find(std::begin(kOrderedGatedBlocks), std::end(kOrderedGatedBlocks), block) !=
-         std::end(kOrderedGatedBlocks);
-}
-
 /// Most rows of a step whose products are added to the residual by their kernels. With 16 that takes
 /// longer than `add_rms_norm` does.
 inline constexpr std::int64_t kMaxOrderedSums = 8;

@@ -50,9 +50,8 @@ namespace nanovllm::cuda {
 namespace detail {
 
 /// A block of `kRows` rows of W and `kTokens` rows of x; a stage of its ring has `kPanels` panels.
-template <int kRowsValue, int kTokensValue, int kPanelsValue, bool kGatedValue = false>
+template <int kRowsValue, int kTokensValue, int kPanelsValue>
 struct OrderedTraits {
-  static constexpr bool kGated = kGatedValue;
   static constexpr int kRows = kRowsValue, kTokens = kTokensValue, kPanels = kPanelsValue;
   static constexpr int kGroups = std::max(1, kRows / 64);     ///< warpgroups that multiply
   static constexpr int kThreads = 128 * kGroups + 32;         ///< and the warp that copies

@@ -6,10 +6,6 @@
 /// kPanelBytes of a panel of 64 columns; kPanels of a stage, which one copy of either operand brings
 /// (panels are the last dimension of its map); kSlackBytes behind the last panel of W; kThreads;
 /// shared_bytes(stages).
-///
-/// With kGated W is [gates; ups], and a tile has 8 rows of gates and the 8 of ups that belong to
-/// them in turn, so that one thread of a product gets both sums of an output. The map of W says so:
-/// its dimensions are columns, 8 rows, gates and ups, and groups of 8 rows.
 
 #include <cuda.h>
 
@@ -80,13 +76,7 @@ __device__ __forceinline__ void copy_ordered_panels(OrderedRing<Traits> ring,
   };
   const auto load_weights_of = [&](int i, int stage) {
     std::byte* const to = ring.weights + stage * Traits::kPanels * Traits::kWeightBytes;
-    if constexpr (!Traits::kGated) {
-      load(to, w_map, i, first_row, stage);
-    } else if constexpr (Traits::kPanels == 1) {
-      tma_load(to, w_map, {i * kTmaColumns, 0, 0, first_row / 16}, ring.full[stage]);
-    } else {
-      tma_load(to, w_map, {0, 0, 0, first_row / 16, i * Traits::kPanels}, ring.full[stage]);
-    }
+    load(to, w_map, i, first_row, stage);
   };
   const auto load_x_of = [&](int i, int stage) {
     load(ring.x + stage * Traits::kPanels * Traits::kXBytes, x_map, i, first_token, stage);
@@ -145,32 +135,6 @@ template <class Traits, class T>
   }
 }
 
-/// The map of W [gates; ups], of `width` rows each, a multiple of 8.
-template <class Traits, class T>
-[[nodiscard]] CUtensorMap ordered_gated_map(TensorMaps& maps, const T* data, std::int64_t width,
-                                            std::int64_t k) {
-  constexpr int kGroups = Traits::kRows / 16;
-  if constexpr (Traits::kPanels == 1) {
-    return maps.get<T, 4>(data, {k, 8, 2, width / 8}, {k, width * k, 8 * k},
-                          {kTmaColumns, 8, 2, kGroups});
-  } else {
-    return maps.get<T, 5>(data, {kTmaColumns, 8, 2, width / 8, k / kTmaColumns},
-                          {k, width * k, 8 * k, kTmaColumns},
-                          {kTmaColumns, 8, 2, kGroups, Traits::kPanels});
-  }
-}
-
-/// The map of W as blocks of `Traits` read it.
-template <class Traits, class T>
-[[nodiscard]] CUtensorMap ordered_weight_map(TensorMaps& maps, const MatrixView<const T>& weight) {
-  const std::int64_t n = weight.extent(0), k = weight.extent(1);
-  if constexpr (Traits::kGated) {
-    return ordered_gated_map<Traits>(maps, weight.data, n / 2, k);
-  } else {
-    return ordered_map<Traits>(maps, weight.data, n, k, k, Traits::kRows);
-  }
-}
-
 /// Launches one of the kernels on blocks of `Traits`.
 template <class Traits, class T, class Out>
 void launch_ordered(void (*kernel)(CUtensorMap, CUtensorMap, OrderedParams<Out>),
@@ -178,7 +142,7 @@ void launch_ordered(void (*kernel)(CUtensorMap, CUtensorMap, OrderedParams<Out>)
                     const MatrixView<Out>& y, bool accumulate, TensorMaps& maps,
                     const Context& context) {
   const std::int64_t m = x.extent(0), n = weight.extent(0), k = weight.extent(1);
-  const CUtensorMap w_map = ordered_weight_map<Traits>(maps, weight);
+  const CUtensorMap w_map = ordered_map<Traits>(maps, weight.data, n, k, k, Traits::kRows);
   const CUtensorMap x_map =
       ordered_map<Traits>(maps, x.data, m, k, m == 1 ? k : x.strides[0], Traits::kTokens);
   const dim3 grid(static_cast<unsigned>(ceil_div(n, Traits::kRows)),
