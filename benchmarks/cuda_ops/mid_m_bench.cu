@@ -94,7 +94,7 @@ struct Bench {
     const auto gs = rows_of(both, m, 2 * shape.width, 2 * shape.width);
     const auto as = rows_of(act, m, shape.width, shape.width);
     const VectorView<const bf16> scale(norm.data(), {shape.hidden});
-    const cuda::SmallMNorm ahead{scale, 1e-6f};
+    const InputNorm<bf16> ahead{scale, 1e-6f};
     const auto linear = [&](const MatrixView<bf16>& in, const Matrix& weight,
                             const MatrixView<bf16>& out, bool accumulate) {
       engine.run(
@@ -118,7 +118,7 @@ struct Bench {
       return [=, this, &all](int i, int variant, NextStart trigger) {
         return cuda::mid_m_linear(
             cuda::MidMLayer<bf16, bf16>{.x = constant(in),
-                                        .norm = has_norm ? ahead : cuda::SmallMNorm{},
+                                        .norm = has_norm ? ahead : InputNorm<bf16>{},
                                         .weight = turn(all, i).view(),
                                         .y = out,
                                         .accumulate = accumulate,

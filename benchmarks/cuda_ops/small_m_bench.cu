@@ -62,7 +62,7 @@ struct Bench {
           context);
       cuda::small_m_linear<bf16, bf16>(act_in, w_down(i), xs, true, 1, context);
     };
-    const cuda::SmallMNorm ahead{scale, 1e-6f};
+    const InputNorm<bf16> ahead{scale, 1e-6f};
     const auto fused = [&](bool wait_first) {
       return [&, wait_first](int i) {
         cuda::small_m_linear(x_in, ahead, w_qkv(i), heads, false, 4, context, wait_first);

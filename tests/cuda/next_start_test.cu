@@ -85,7 +85,7 @@ TEST_CASE("a kernel that waits first lets the next one read early, another does 
   if (!gpu.context.can_overlap) return;
   Operands p(gpu.context);
   Between between(gpu);
-  const cuda::SmallMNorm norm{p.norm().weight, 1e-6f};
+  const InputNorm<bf16> norm{p.norm().weight, 1e-6f};
   for (const std::int64_t m : {1, 12}) {
     for (const bool wait_first : {true, false}) {
       CAPTURE(m, wait_first);

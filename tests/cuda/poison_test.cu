@@ -80,7 +80,7 @@ TEST_CASE("products of few rows behind poison", "[poison]") {
   for (const std::int64_t m : {1, 3, 8, 11, 16}) {
     Product p(m, 77, kWidth);
     for (const bool has_norm : {false, true}) {
-      const cuda::SmallMNorm norm = p.ahead(has_norm);
+      const InputNorm<bf16> norm = p.ahead(has_norm);
       for (const int tiles : {2, 4, 6}) {
         CAPTURE(m, has_norm, tiles);
         if (!has_norm || tiles >= cuda::kMinSmallMFusedTiles) {

@@ -33,7 +33,7 @@ struct Product {
   [[nodiscard]] MatrixView<const bf16> matrix(bool gated) {
     return {weight.data(), {gated ? 2 * n : n, k}};
   }
-  [[nodiscard]] cuda::SmallMNorm ahead(bool wanted) {
+  [[nodiscard]] InputNorm<bf16> ahead(bool wanted) {
     return {wanted ? VectorView<const bf16>(norm.data(), {k}) : VectorView<const bf16>{}, 1e-6f};
   }
   [[nodiscard]] MatrixView<bf16> out() { return {y.data(), {m, n}}; }
@@ -49,7 +49,7 @@ struct Product {
   }
   [[nodiscard]] cuda::WideMLayer<bf16> wide_m(cuda::ProductKind kind, bool accumulate) {
     const bool gated = kind == cuda::ProductKind::gated;
-    const cuda::SmallMNorm scale = ahead(kind != cuda::ProductKind::plain);
+    const InputNorm<bf16> scale = ahead(kind != cuda::ProductKind::plain);
     return {.x = rows(),
             .norm = {scale.weight, scale.eps},
             .weight = matrix(gated),

@@ -30,7 +30,7 @@ TEST_CASE("small_m, tiny", "[racecheck][dense]") {
   for (const std::int64_t m : {2, 9}) {
     Product p(m, 9, 1544);  // more than the ring holds
     for (const bool normed : {true, false}) {
-      const cuda::SmallMNorm norm = p.ahead(normed);
+      const InputNorm<bf16> norm = p.ahead(normed);
       cuda::small_m_gated_linear(p.rows(), norm, p.matrix(true), p.out(), 4, gpu.context);
       cuda::small_m_linear(p.rows(), norm, p.matrix(false), p.out(), true, normed ? 4 : 2,
                            gpu.context);

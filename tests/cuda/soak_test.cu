@@ -145,7 +145,7 @@ class Step {
           layer % 2 == 0 ? cuda::NextStart::after_wait : cuda::NextStart::at_once));
       return;
     }
-    const cuda::SmallMNorm norm{scale, 1e-6f};
+    const InputNorm<bf16> norm{scale, 1e-6f};
     const int tiles = normed ? 4 + layer % 2 * 2 : 1 + layer % 2;
     if (gated)
       cuda::small_m_gated_linear(x, norm, weight, y, tiles, context, layer % 2 == 0);

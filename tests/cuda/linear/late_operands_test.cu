@@ -84,7 +84,7 @@ TEST_CASE("products of few rows behind a kernel that comes late", "[late]") {
   for (const std::int64_t m : {1, 5, 13}) {
     Product p(m, kOut, kIn);
     for (const bool has_norm : {false, true}) {
-      const cuda::SmallMNorm norm = p.ahead(has_norm);
+      const InputNorm<bf16> norm = p.ahead(has_norm);
       for (const bool accumulate : {false, true}) {
         CAPTURE(m, has_norm, accumulate);
         check_behind_late(gpu, p, [&] {

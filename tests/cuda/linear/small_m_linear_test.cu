@@ -36,7 +36,7 @@ struct Fused {
     const auto rows = x.view().slice(begin, end);
     const MatrixView<const bf16> xs(rows.data, rows.extents, rows.strides);
     const MatrixView<const bf16> w(weight.view().data, weight.view().extents);
-    const cuda::SmallMNorm ahead{
+    const InputNorm<bf16> ahead{
         has_norm ? VectorView<const bf16>(norm.row(0).data, {k}) : VectorView<const bf16>{}, 1e-6f};
     const auto out = y.view().slice(begin, end);
     if (gated) {

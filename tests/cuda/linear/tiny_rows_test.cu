@@ -89,7 +89,7 @@ TEST_CASE("norms of tiny rows ahead of products of few rows") {
   for (const ProductKind kind : {ProductKind::normed, ProductKind::gated}) {
     for (const std::int64_t m : {3, 14}) {
       TinyRows p(m, kind);
-      const cuda::SmallMNorm norm{p.scale(), kEps};
+      const InputNorm<bf16> norm{p.scale(), kEps};
       CAPTURE(p.gated, m);
       if (p.gated)
         cuda::small_m_gated_linear(p.rows(), norm, p.matrix(), p.y.view(), 4, context);

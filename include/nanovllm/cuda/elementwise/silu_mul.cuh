@@ -3,9 +3,8 @@
 /// silu(x) = x / (1 + e^-x). Contract: ops/silu_mul.hpp.
 ///
 /// gate_up [n, 2 · width] and out [n, width] of any stride; 16 bytes at a time where addresses,
-/// strides and the width are multiples of that. Arithmetic in float32. For 16-bit elements e^-x and
-/// the quotient are the fast ones, each good to a few units in the last place of float32, far below
-/// the rounding that follows; for float32 they are the accurate ones.
+/// strides and the width are multiples of that. Arithmetic in float32; what the fast silu of 16-bit elements (tile/silu.cuh) is
+/// off by is far below the rounding that follows.
 /// Bytes moved: 3 · n · width · sizeof(T).
 /// Source: Shazeer, "GLU Variants Improve Transformer", 2020.
 
@@ -18,20 +17,11 @@
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/cuda/tile/row_vectors.cuh"
+#include "nanovllm/cuda/tile/silu.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
 #include "nanovllm/ops/silu_mul.hpp"
 
 namespace nanovllm::cuda {
-
-/// x / (1 + e^-x).
-template <class T>
-__device__ __forceinline__ float silu(float x) {
-  if constexpr (std::same_as<T, float>) {
-    return __fdiv_rn(x, 1.f + expf(-x));
-  } else {
-    return __fdividef(x, 1.f + __expf(-x));
-  }
-}
 
 /// round(silu(gate)) · up, element by element.
 template <class T>

@@ -81,7 +81,7 @@ class FusedEngine {
     return execute(layer, plan_for(layer), context);
   }
 
-  /// Runs `project_qkv`, or its product with the norm ahead, in one kernel, where one was chosen, and
+  /// Runs `project_qkv`, or its product with the norm norm, in one kernel, where one was chosen, and
   /// says which: `small_m_heads` did all, `parts` enqueued nothing.
   [[nodiscard]] FusedKernel run(const QkvArgs& args, const Context& context) {
     if (!args.norm) return FusedKernel::parts;
@@ -197,21 +197,19 @@ class FusedEngine {
       case FusedKernel::parts:
       case FusedKernel::small_m_heads: break;
       case FusedKernel::small_m: {
-        const SmallMNorm ahead{norm.weight, norm.eps};
-        if (gated && small_m_gated_linear_takes(x, ahead, weight)) {
-          small_m_gated_linear(x, ahead, weight, y, plan.variant, context, true);
+        if (gated && small_m_gated_linear_takes(x, norm, weight)) {
+          small_m_gated_linear(x, norm, weight, y, plan.variant, context, true);
           return true;
         }
-        if (!gated && small_m_linear_takes(x, ahead, weight)) {
-          small_m_linear(x, ahead, weight, y, false, plan.variant, context, true);
+        if (!gated && small_m_linear_takes(x, norm, weight)) {
+          small_m_linear(x, norm, weight, y, false, plan.variant, context, true);
           return true;
         }
         break;
       }
       case FusedKernel::mid_m:
         return mid_m_linear(
-            MidMLayer<bf16, bf16>{
-                .x = x, .norm = {norm.weight, norm.eps}, .weight = weight, .y = y, .gated = gated},
+            MidMLayer<bf16, bf16>{.x = x, .norm = norm, .weight = weight, .y = y, .gated = gated},
             plan.variant, maps_, context);
       case FusedKernel::wide_m:
         return wide_m_linear(

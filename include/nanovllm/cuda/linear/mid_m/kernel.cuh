@@ -33,9 +33,9 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/cuda/linear/mid_m/block.cuh"
-#include "nanovllm/cuda/linear/small_m/kernel.cuh"
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/cluster.cuh"
+#include "nanovllm/cuda/ptx/load.cuh"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
 #include "nanovllm/cuda/ptx/named_barrier.cuh"
@@ -43,6 +43,7 @@
 #include "nanovllm/cuda/ptx/tma.cuh"
 #include "nanovllm/cuda/ptx/wgmma.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/silu.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
 
 namespace nanovllm::cuda::detail {
@@ -201,9 +202,7 @@ struct MidMPart {
       };
       add(v[j].x), add(v[j].y), add(v[j].z), add(v[j].w);
       v[j] = multiply_pairs(v[j], scale);
-      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at + j * 16 * Block::kRowBytes),
-                   "r"(v[j].x), "r"(v[j].y), "r"(v[j].z), "r"(v[j].w)
-                   : "memory");
+      store_to_shared(at + j * 16 * Block::kRowBytes, v[j]);
     }
   }
 
@@ -398,7 +397,7 @@ struct MidMPart {
       v = {v.x * s, v.y * s};
       if constexpr (Block::kGated) {
         const float2 up = pick(total[i + Block::kOwned]);
-        v = {silu_of_sum(v.x) * s * up.x, silu_of_sum(v.y) * s * up.y};
+        v = {silu<T>(v.x) * s * up.x, silu<T>(v.y) * s * up.y};
       } else {
         const float2 before = pick(old[i]);
         v = {v.x + before.x, v.y + before.y};

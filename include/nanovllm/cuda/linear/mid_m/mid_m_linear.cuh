@@ -16,11 +16,11 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cuda/linear/mid_m/kernel.cuh"
 #include "nanovllm/cuda/linear/mid_m/tuning.hpp"
-#include "nanovllm/cuda/linear/small_m/fused.cuh"
 #include "nanovllm/cuda/ptx/tensor_maps.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/alignment.cuh"
+#include "nanovllm/ops/input_norm.hpp"
 
 namespace nanovllm::cuda {
 namespace detail {
@@ -95,11 +95,15 @@ bool launch_mid_m_variant(const MatrixView<const T>& x, const MatrixView<const T
 template <class T, class Out>
 struct MidMLayer {
   MatrixView<const T> x;
-  SmallMNorm norm{};
+  InputNorm<T> norm{};
   MatrixView<const T> weight;
   MatrixView<Out> y;
   bool accumulate = false;  ///< not `gated`
   bool gated = false;
+
+  [[nodiscard]] ProductKind kind() const {
+    return gated ? ProductKind::gated : norm ? ProductKind::normed : ProductKind::plain;
+  }
 };
 
 /// Enqueues the layer by the form `variant`, an index into the forms of its kind. False, with nothing
@@ -111,16 +115,15 @@ template <class T, class Out>
                                 const Context& context, NextStart start = NextStart::after_wait) {
   const MatrixView<const T>&x = layer.x, &weight = layer.weight;
   const MatrixView<Out>& y = layer.y;
-  const SmallMNorm& norm = layer.norm;
+  const InputNorm<T>& norm = layer.norm;
   const bool gated = layer.gated;
   const std::int64_t m = x.extent(0), n = weight.extent(0), k = weight.extent(1);
-  const bool has_norm = norm.weight.data != nullptr;
   if (!context.is_hopper() || !fits_mid_m(m, n, k) || (gated && n % 2 != 0) ||
       !is_vector_aligned(weight.data) ||
       !(m == 1 ? is_vector_aligned(x.data) : has_aligned_rows(x)) ||
-      (has_norm && !is_vector_aligned(norm.weight.data)))
+      (norm && !is_vector_aligned(norm.weight.data)))
     return false;
-  if (has_norm) check_shape("mid_m_linear", "norm", norm.weight, {k});
+  check_input_norm("mid_m_linear", norm, k);
   detail::MidMOperands<T, Out> p{
       .norm = nullptr,
       .y = y.data,
@@ -134,10 +137,10 @@ template <class T, class Out>
       .accumulate = layer.accumulate,
       .y_pairs = reinterpret_cast<std::uintptr_t>(y.data) % 4 == 0 && y.strides[0] % 2 == 0,
       .start = start};
-  if (!has_norm && !gated)
+  if (layer.kind() == ProductKind::plain)
     return detail::launch_mid_m_variant<ProductKind::plain>(x, weight, p, variant, maps, context);
   if constexpr (std::same_as<T, bf16>) {
-    if (!has_norm) {
+    if (!norm) {
       return variant == kMidMUnnormedGated &&
              detail::launch_mid_m<ProductKind::gated, kMidMGatedVariants[kMidMUnnormedGated],
                                   false>(x, weight, p, maps, context);

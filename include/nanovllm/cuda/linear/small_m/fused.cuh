@@ -18,24 +18,18 @@
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/alignment.cuh"
+#include "nanovllm/ops/input_norm.hpp"
 
 namespace nanovllm::cuda {
-
-/// RMSNorm of the rows of x ahead of a product: its weights, [k], and what is added to the mean
-/// square. None where `weight.data` is null.
-struct SmallMNorm {
-  VectorView<const bf16> weight;
-  float eps = 1e-6f;
-};
 
 namespace detail {
 
 [[nodiscard]] inline bool small_m_fused_takes(const MatrixView<const bf16>& x,
-                                              const SmallMNorm& norm,
+                                              const InputNorm<bf16>& norm,
                                               const MatrixView<const bf16>& weight) {
   return fits_small_m_fused(x.extent(0), weight.extent(0), weight.extent(1)) &&
          has_aligned_rows(x) && is_vector_aligned(weight.data) &&
-         (norm.weight.data == nullptr || is_vector_aligned(norm.weight.data));
+         (!norm || is_vector_aligned(norm.weight.data));
 }
 
 template <int kTiles, int kGroups, bool kNorm, SmallMForm kForm, class Out>
@@ -69,13 +63,13 @@ void launch_small_m_fused(const SmallMOperands<bf16, Out>& p, const Context& con
 template <class Out>
 [[nodiscard]] SmallMOperands<bf16, Out> small_m_operands(const char* op,
                                                          const MatrixView<const bf16>& x,
-                                                         const SmallMNorm& norm,
+                                                         const InputNorm<bf16>& norm,
                                                          const MatrixView<const bf16>& weight,
                                                          const MatrixView<Out>& y, bool accumulate,
                                                          bool wait_first) {
   check<ShapeError>(x.extent(0) <= kMaxSmallMFusedRows, op, ": x must have at most ",
                     kMaxSmallMFusedRows, " rows, got ", x.extent(0));
-  if (norm.weight.data != nullptr) check_shape(op, "norm", norm.weight, {weight.extent(1)});
+  check_input_norm(op, norm, weight.extent(1));
   return {.x = x.data,
           .norm = norm.weight.data,
           .weight = weight.data,
@@ -95,7 +89,7 @@ template <class Out>
 
 /// Whether the `small_m_linear` below takes these operands.
 [[nodiscard]] inline bool small_m_linear_takes(const MatrixView<const bf16>& x,
-                                               const SmallMNorm& norm,
+                                               const InputNorm<bf16>& norm,
                                                const MatrixView<const bf16>& weight) {
   return detail::small_m_fused_takes(x, norm, weight);
 }
@@ -106,7 +100,7 @@ template <class Out>
 /// operand is empty. Throws ShapeError when x has more rows than kMaxSmallMFusedRows or the norm's
 /// weights are not of k elements, ConfigError for other tiles.
 template <Element Out>
-void small_m_linear(const MatrixView<const bf16>& x, const SmallMNorm& norm,
+void small_m_linear(const MatrixView<const bf16>& x, const InputNorm<bf16>& norm,
                     const MatrixView<const bf16>& weight, const MatrixView<Out>& y, bool accumulate,
                     int tiles, const Context& context, bool wait_first = false) {
   const auto p =
@@ -127,7 +121,7 @@ void small_m_linear(const MatrixView<const bf16>& x, const SmallMNorm& norm,
 
 /// Whether `small_m_gated_linear` takes these operands; W has the gate rows first, then the up rows.
 [[nodiscard]] inline bool small_m_gated_linear_takes(const MatrixView<const bf16>& x,
-                                                     const SmallMNorm& norm,
+                                                     const InputNorm<bf16>& norm,
                                                      const MatrixView<const bf16>& weight) {
   return weight.extent(0) % 2 == 0 && detail::small_m_fused_takes(x, norm, weight);
 }
@@ -135,7 +129,7 @@ void small_m_linear(const MatrixView<const bf16>& x, const SmallMNorm& norm,
 /// out = silu(g) · u with [g | u] = norm(x) · Wᵀ, W [2 · width, k], out [m, width], for operands that
 /// `small_m_gated_linear_takes`. g and u are not rounded. `tiles` is 4 or 6; else as above.
 template <Element Out>
-void small_m_gated_linear(const MatrixView<const bf16>& x, const SmallMNorm& norm,
+void small_m_gated_linear(const MatrixView<const bf16>& x, const InputNorm<bf16>& norm,
                           const MatrixView<const bf16>& weight, const MatrixView<Out>& out,
                           int tiles, const Context& context, bool wait_first = false) {
   const auto p =

@@ -45,7 +45,7 @@ struct SmallMHeads {
   std::int32_t num_heads;  ///< of q
 };
 
-/// One element of a norm's weights, ahead of the wait: see `load_norm_weights`.
+/// One element of a norm's weights, ahead of the wait: see `load_16_or_zero`.
 __device__ __forceinline__ bf16 load_head_weight(const bf16* p) {
   std::uint16_t bits;
   asm volatile("ld.global.b16 %0, [%1];" : "=h"(bits) : "l"(__cvta_generic_to_global(p)));
@@ -141,14 +141,14 @@ __global__ void __launch_bounds__(Block::kThreads, 2)
 [[nodiscard]] inline bool small_m_project_qkv(
     const ProjectQkvArgs<bf16, DeviceMatrix<bf16>, bf16, bf16>& args, const Context& context) {
   using Block = detail::SmallMHeadsBlock;
-  const SmallMNorm norm{args.norm.weight, args.norm.eps};
   const MatrixView<const bf16> weight = args.weight->view();
   const std::int64_t head_dim = args.kv.head_dim;
   if (!context.is_hopper() || !args.norm || args.x.extent(0) > kMaxSmallMHeadRows ||
-      (head_dim != 64 && head_dim != 128) || !small_m_linear_takes(args.x, norm, weight))
+      (head_dim != 64 && head_dim != 128) || !small_m_linear_takes(args.x, args.norm, weight))
     return false;
   check_num_slots("project_qkv", args.kv);
-  auto p = detail::small_m_operands("project_qkv", args.x, norm, weight, args.qkv, false, true);
+  auto p =
+      detail::small_m_operands("project_qkv", args.x, args.norm, weight, args.qkv, false, true);
   p.pair_rows = static_cast<std::int32_t>(head_dim / 2);
   const int steps = static_cast<int>(ceil_div(p.k, Block::kSpan));
   launch(detail::small_m_heads_kernel<Block>,

@@ -37,8 +37,11 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/cuda/ptx/async_copy.cuh"
+#include "nanovllm/cuda/ptx/load.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
+#include "nanovllm/cuda/ptx/pair.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/silu.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
 
 namespace nanovllm::cuda::detail {
@@ -105,59 +108,6 @@ struct SmallMOperands {
   bool wait_first;  ///< kernels after this one may start only when the one ahead has ended
 };
 
-/// 16 bytes of the norm's weights, or zeros where `wanted` is false. Not through the non-coherent
-/// path, because ptxas moves such loads behind `grid_dependency_wait`.
-__device__ __forceinline__ uint4 load_norm_weights(const void* p, bool wanted) {
-  uint4 v;
-  asm volatile(
-      "{\n\t"
-      ".reg .pred wanted;\n\t"
-      "setp.ne.b32 wanted, %5, 0;\n\t"
-      "mov.b32 %0, 0;\n\tmov.b32 %1, 0;\n\tmov.b32 %2, 0;\n\tmov.b32 %3, 0;\n\t"
-      "@wanted ld.global.v4.b32 {%0, %1, %2, %3}, [%4];\n\t"
-      "}"
-      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-      : "l"(__cvta_generic_to_global(p)), "r"(static_cast<int>(wanted)));
-  return v;
-}
-
-/// 16 bytes that an earlier kernel wrote, from L2; zeros where `wanted` is false.
-__device__ __forceinline__ uint4 load_from_l2(const void* p, bool wanted) {
-  uint4 v;
-  asm volatile(
-      "{\n\t"
-      ".reg .pred wanted;\n\t"
-      "setp.ne.b32 wanted, %5, 0;\n\t"
-      "mov.b32 %0, 0;\n\tmov.b32 %1, 0;\n\tmov.b32 %2, 0;\n\tmov.b32 %3, 0;\n\t"
-      "@wanted ld.global.cg.v4.b32 {%0, %1, %2, %3}, [%4];\n\t"
-      "}"
-      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-      : "l"(__cvta_generic_to_global(p)), "r"(static_cast<int>(wanted))
-      : "memory");
-  return v;
-}
-
-__device__ __forceinline__ uint4 load_from_shared(std::uint32_t address) {
-  uint4 v;
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(address)
-               : "memory");
-  return v;
-}
-
-/// a · b of two pairs of bf16, each product rounded once.
-__device__ __forceinline__ std::uint32_t multiply_pairs(std::uint32_t a, std::uint32_t b) {
-  std::uint32_t out;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(0x80008000u));
-  return out;
-}
-
-__device__ __forceinline__ uint4 multiply_pairs(uint4 a, uint4 b) {
-  return {multiply_pairs(a.x, b.x), multiply_pairs(a.y, b.y), multiply_pairs(a.z, b.z),
-          multiply_pairs(a.w, b.w)};
-}
-
 /// d += a · bᵀ over the 32 columns that two lanes' vectors each of a (rows g and g + 8) and one of b
 /// (row g) stand for.
 template <class T>
@@ -167,9 +117,6 @@ __device__ __forceinline__ void multiply_vectors(float (&d)[4], uint4 low, uint4
   mma_m16n8k16<T>(d, first, b.x, b.y);
   mma_m16n8k16<T>(d, second, b.z, b.w);
 }
-
-/// x / (1 + e^-x).
-__device__ __forceinline__ float silu_of_sum(float x) { return __fdividef(x, 1.f + __expf(-x)); }
 
 /// One thread's part in a block's products.
 template <class Block, class T>
@@ -233,12 +180,13 @@ struct SmallMPart {
     const int column = step * Block::kSpan;
 #pragma unroll
     for (int i = 0; i < kGroups; ++i)
-      to[i] = load_from_l2(x + i * group_stride + column, 8 * i < tokens_left && column < k_left);
+      to[i] = load_16_or_zero<Through::l2>(x + i * group_stride + column,
+                                           8 * i < tokens_left && column < k_left);
   }
 
   __device__ __forceinline__ uint4 load_norm(int step) const {
     const int column = step * Block::kSpan;
-    return load_norm_weights(norm + column, Block::kNorm && column < k_left);
+    return load_16_or_zero<Through::l1_and_l2>(norm + column, Block::kNorm && column < k_left);
   }
 
   /// Adds a step's products. What stands for missing rows of x, even NaN, only reaches missing rows
@@ -415,7 +363,7 @@ __global__ void __launch_bounds__(SmallMBlock<kTiles, kGroups, kNorm, kForm>::kT
       result *= scale;
     }
     if constexpr (Block::kGated) {
-      result = silu_of_sum(result) * scale * sums.of(token, column + Block::kColumns);
+      result = silu<T>(result) * scale * sums.of(token, column + Block::kColumns);
     } else {
       result += out[i];
     }

@@ -42,6 +42,7 @@
 #include "nanovllm/cuda/ptx/tma.cuh"
 #include "nanovllm/cuda/ptx/wgmma.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/silu.cuh"
 
 namespace nanovllm::cuda::detail {
 
@@ -269,9 +270,6 @@ __device__ __forceinline__ void wide_m_exchange(const float (&sum)[kSize], float
   }
 }
 
-/// x / (1 + e^-x).
-__device__ __forceinline__ float wide_m_silu(float x) { return __fdividef(x, 1.f + __expf(-x)); }
-
 /// The body of `wide_m_kernel`.
 template <class Traits, class T>
 __device__ __forceinline__ void wide_m_block(const CUtensorMap& w_map, const CUtensorMap& x_map,
@@ -322,7 +320,7 @@ __device__ __forceinline__ void wide_m_block(const CUtensorMap& w_map, const CUt
     constexpr int kOut = Traits::kSums / 2;
     float out[kOut];
 #pragma unroll
-    for (int i = 0; i < kOut; ++i) out[i] = wide_m_silu(sum[i]) * sum[kOut + i];
+    for (int i = 0; i < kOut; ++i) out[i] = silu<T>(sum[i]) * sum[kOut + i];
     output.store(out, false);
   } else if constexpr (Traits::kSplit == 1) {
     output.store(sum, p.accumulate);

@@ -1,0 +1,58 @@
+#pragma once
+/// Loads and stores of 16 bytes, in PTX where the compiler's own would be moved or not predicated.
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace nanovllm::cuda {
+
+/// Which caches a load goes through.
+enum class Through { l1_and_l2, l2 };
+
+/// 16 bytes of global memory, or zeros where `wanted` is false; then `p` is not read.
+///
+/// l1_and_l2: for data that no kernel writes. It is not the non-coherent load, because ptxas moves
+/// those behind `grid_dependency_wait`.
+/// l2: for data that an earlier kernel wrote.
+template <Through kThrough>
+__device__ __forceinline__ uint4 load_16_or_zero(const void* p, bool wanted) {
+  uint4 v;
+#define NANOVLLM_LOAD_16_OR_ZERO(load, ...)                                      \
+  asm volatile(                                                                  \
+      "{\n\t"                                                                    \
+      ".reg .pred wanted;\n\t"                                                   \
+      "setp.ne.b32 wanted, %5, 0;\n\t"                                           \
+      "mov.b32 %0, 0;\n\tmov.b32 %1, 0;\n\tmov.b32 %2, 0;\n\tmov.b32 %3, 0;\n\t" \
+      "@wanted " load                                                            \
+      ".v4.b32 {%0, %1, %2, %3}, [%4];\n\t"                                      \
+      "}"                                                                        \
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)                           \
+      : "l"(__cvta_generic_to_global(p)), "r"(static_cast<int>(wanted))__VA_ARGS__)
+  if constexpr (kThrough == Through::l2) {
+    NANOVLLM_LOAD_16_OR_ZERO("ld.global.cg", : "memory");
+  } else {
+    NANOVLLM_LOAD_16_OR_ZERO("ld.global", );
+  }
+#undef NANOVLLM_LOAD_16_OR_ZERO
+  return v;
+}
+
+/// 16 bytes from a shared address.
+__device__ __forceinline__ uint4 load_from_shared(std::uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+
+/// 16 bytes to a shared address.
+__device__ __forceinline__ void store_to_shared(std::uint32_t address, uint4 v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y),
+               "r"(v.z), "r"(v.w)
+               : "memory");
+}
+
+}  // namespace nanovllm::cuda
