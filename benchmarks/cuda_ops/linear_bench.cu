@@ -93,7 +93,7 @@ struct Bench {
     if (m <= cuda::kMaxSmallMRows) {
       for (const int tiles : cuda::kSmallMTiles) {
         const auto run = [&](int i) {
-          cuda::small_m_linear<bf16, Out>(xs, weight(i), ys, s.accumulate, tiles, context);
+          cuda::small_m_linear(xs, {}, weight(i), ys, s.accumulate, tiles, context);
         };
         report.add(name + " own, tiles " + std::to_string(tiles),
                    time_in_graph(context, run, calls, replays), bytes, flop);

@@ -7,8 +7,7 @@
 #include "cuda_ops/timing.cuh"
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
 #include "nanovllm/cuda/elementwise/silu_mul.cuh"
-#include "nanovllm/cuda/linear/small_m/fused.cuh"
-#include "nanovllm/cuda/linear/small_m_linear.cuh"
+#include "nanovllm/cuda/linear/small_m/small_m_linear.cuh"
 #include "nanovllm/cuda/linear/tuner.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 
@@ -53,14 +52,14 @@ struct Bench {
     };
     const auto composed = [&](int i) {
       cuda::rms_norm(RmsNormArgs<bf16>{.x = x_in, .weight = scale, .out = ns}, context);
-      cuda::small_m_linear<bf16, bf16>(n_in, w_qkv(i), heads, false, 4, context);
-      cuda::small_m_linear<bf16, bf16>(q_in, w_o(i), xs, true, 1, context);
+      cuda::small_m_linear(n_in, {}, w_qkv(i), heads, false, 4, context);
+      cuda::small_m_linear(q_in, {}, w_o(i), xs, true, 1, context);
       cuda::rms_norm(RmsNormArgs<bf16>{.x = x_in, .weight = scale, .out = ns}, context);
-      cuda::small_m_linear<bf16, bf16>(n_in, w_gate_up(i), both, false, 6, context);
+      cuda::small_m_linear(n_in, {}, w_gate_up(i), both, false, 6, context);
       cuda::silu_mul(
           SiluMulArgs<bf16>{.gate_up = constant(gate_up, m, 2 * kWidth, 2 * kWidth), .out = acts},
           context);
-      cuda::small_m_linear<bf16, bf16>(act_in, w_down(i), xs, true, 1, context);
+      cuda::small_m_linear(act_in, {}, w_down(i), xs, true, 1, context);
     };
     const InputNorm<bf16> ahead{scale, 1e-6f};
     const auto fused = [&](bool wait_first) {

@@ -6,7 +6,7 @@
 
 #include "cuda/gpu_test.cuh"
 #include "nanovllm/cuda/linear/mid_m/mid_m_linear.cuh"
-#include "nanovllm/cuda/linear/small_m/fused.cuh"
+#include "nanovllm/cuda/linear/small_m/small_m_linear.cuh"
 #include "nanovllm/cuda/linear/wide_m/wide_m_linear.cuh"
 
 namespace nanovllm::test {

@@ -19,7 +19,7 @@
 #include "cuda/sampling/sampler_batch.cuh"
 #include "nanovllm/cuda/elementwise/publish_results.cuh"
 #include "nanovllm/cuda/linear/mid_m/mid_m_linear.cuh"
-#include "nanovllm/cuda/linear/small_m/fused.cuh"
+#include "nanovllm/cuda/linear/small_m/small_m_linear.cuh"
 #include "nanovllm/cuda/linear/wide_m/wide_m_linear.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
 
@@ -132,7 +132,7 @@ class Step {
                                   form, maps_, context));
       return;
     }
-    if (rows_ > cuda::kMaxSmallMFusedRows) {
+    if (rows_ > cuda::kMaxSmallMRows) {
       const int form = layer % cuda::kMidMForms.size(kind);
       REQUIRE(cuda::mid_m_linear(
           cuda::MidMLayer<bf16, bf16>{.x = x,

@@ -32,8 +32,8 @@ TEST_CASE("Tiles of the kernel for few rows leave a block for each SM") {
 }
 
 TEST_CASE("Extents that 32 bits cannot count go to cuBLASLt") {
-  CHECK(fits_small_m_linear(32, 151936, 1024));
-  CHECK_FALSE(fits_small_m_linear(33, 16, 16));
+  CHECK(fits_small_m_linear(16, 151936, 1024));
+  CHECK_FALSE(fits_small_m_linear(17, 16, 16));
   CHECK_FALSE(fits_small_m_linear(1, 16, 12));
   CHECK_FALSE(fits_small_m_linear(1, std::int64_t{1} << 31, 8));
   CHECK_FALSE(fits_small_m_linear(1, 8, (std::int64_t{1} << 31) - 8));

@@ -19,8 +19,8 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cuda/linear/mid_m/mid_m_linear.cuh"
-#include "nanovllm/cuda/linear/small_m/fused.cuh"
 #include "nanovllm/cuda/linear/small_m/heads.cuh"
+#include "nanovllm/cuda/linear/small_m/small_m_linear.cuh"
 #include "nanovllm/cuda/linear/tuner.cuh"
 #include "nanovllm/cuda/linear/tuning.hpp"
 #include "nanovllm/cuda/linear/tuning_scratch.cuh"
@@ -161,8 +161,7 @@ class FusedEngine {
   using Key = std::tuple<bool, bool, std::int64_t, std::int64_t, std::int64_t>;
 
   /// Most rows of x that a family takes.
-  static constexpr std::int64_t kMostRows =
-      std::max({kMaxSmallMFusedRows, kMaxMidMRows, kMaxWideMRows});
+  static constexpr std::int64_t kMostRows = std::max({kMaxSmallMRows, kMaxMidMRows, kMaxWideMRows});
 
   [[nodiscard]] static Key key_of(const FusedLayer& layer) {
     return {layer.gated, bool{layer.norm}, layer.weight.extent(0), layer.weight.extent(1),
@@ -174,7 +173,7 @@ class FusedEngine {
     std::vector<FusedPlan> out;
     const std::int64_t m = layer.x.extent(0), n = layer.weight.extent(0),
                        k = layer.weight.extent(1);
-    if (m <= kMaxSmallMFusedRows && suits_small_m(m, n, k)) {
+    if (m <= kMaxSmallMRows && suits_small_m(m, n, k)) {
       for (const int tiles : kSmallMTiles) {
         if (tiles >= kMinSmallMFusedTiles) out.push_back({FusedKernel::small_m, tiles});
       }

@@ -28,8 +28,7 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cuda/linear/blas.cuh"
 #include "nanovllm/cuda/linear/mid_m/mid_m_linear.cuh"
-#include "nanovllm/cuda/linear/small_m/fused.cuh"
-#include "nanovllm/cuda/linear/small_m_linear.cuh"
+#include "nanovllm/cuda/linear/small_m/small_m_linear.cuh"
 #include "nanovllm/cuda/linear/tuner.cuh"
 #include "nanovllm/cuda/linear/tuning.hpp"
 #include "nanovllm/cuda/linear/wide_m/wide_m_linear.cuh"
@@ -126,15 +125,10 @@ class LinearEngine {
   /// float32 runs the algorithm for this many rows whatever their number.
   static constexpr std::int64_t kFloat32Bucket = 64;
 
-  /// Where the kernels of `small_m/` and `mid_m/` are ways to run a layer. They are not compiled for
+  /// Where the kernels of `mid_m/` and `wide_m/` are ways to run a layer. They are not compiled for
   /// logits.
   template <class T, class Out>
   static constexpr bool kHasRings = std::same_as<T, bf16>&& std::same_as<Out, bf16>;
-
-  /// Most rows of x for which `small_m_linear` is a way to run a layer. Logits of 24 and 32 rows took
-  /// 16% more by it than by cuBLASLt at best (six shapes on an H200).
-  template <class T, class Out>
-  static constexpr std::int64_t kMostSmallMRows = std::same_as<T, Out> ? kMaxSmallMRows : 16;
 
   template <Element T, Element Out>
   static LinearKey key_of(const LinearArgs<T, DeviceMatrix<T>, Out>& args) {
@@ -205,7 +199,7 @@ class LinearEngine {
   template <Element T, Element Out>
   LinearPlan plan_by_rule(const LinearArgs<T, DeviceMatrix<T>, Out>& args, std::int64_t bucket,
                           const Context& context) {
-    if (bucket <= kSmallMRowsByRule && small_m_linear_takes(args.x, args.weight->view()))
+    if (bucket <= kSmallMRowsByRule && small_m_linear_takes(args.x, {}, args.weight->view()))
       return {.kernel = LinearKernel::small_m,
               .size = default_small_m_tiles(args.weight->rows(), context.num_sms)};
     const auto found = heuristics(args, bucket, 1);
@@ -221,15 +215,8 @@ class LinearEngine {
       switch (plan.kernel) {
         case LinearKernel::blas: break;
         case LinearKernel::small_m:
-          small_m_linear<T, Out, kMostSmallMRows<T, Out>>(args.x, weight, args.y, args.accumulate,
-                                                          plan.size, context);
+          small_m_linear(args.x, {}, weight, args.y, args.accumulate, plan.size, context, true);
           return true;
-        case LinearKernel::small_m_ring:
-          if constexpr (kHasRings<T, Out>) {
-            small_m_linear(args.x, {}, weight, args.y, args.accumulate, plan.size, context, true);
-            return true;
-          }
-          break;
         case LinearKernel::mid_m:
           if constexpr (kHasRings<T, Out>)
             return mid_m_linear(
@@ -271,14 +258,10 @@ class LinearEngine {
     const std::int64_t n = weight.extent(0), k = weight.extent(1);
     const bool suits_few = !kHasRings<T, Out> || suits_small_m(rows, n, k);
     for (const int tiles : kSmallMTiles) {
-      if (suits_few && rows <= kMostSmallMRows<T, Out> && small_m_linear_takes(args.x, weight))
+      if (suits_few && small_m_linear_takes(args.x, {}, weight))
         out.push_back({.kernel = LinearKernel::small_m, .size = tiles});
     }
     if constexpr (kHasRings<T, Out>) {
-      for (const int tiles : kSmallMTiles) {
-        if (suits_few && small_m_linear_takes(args.x, {}, weight))
-          out.push_back({.kernel = LinearKernel::small_m_ring, .size = tiles});
-      }
       for (int form = 0; form < kMidMForms.size(ProductKind::plain); ++form) {
         if (suits_mid_m(rows, n, k)) out.push_back({.kernel = LinearKernel::mid_m, .size = form});
       }

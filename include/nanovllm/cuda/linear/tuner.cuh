@@ -38,12 +38,12 @@ struct LinearKey {
 };
 
 /// What runs a dense layer.
-enum class LinearKernel : std::uint8_t { blas, small_m, small_m_ring, mid_m, wide_m };
+enum class LinearKernel : std::uint8_t { blas, small_m, mid_m, wide_m };
 
 /// One way to run a dense layer.
 struct LinearPlan {
   LinearKernel kernel = LinearKernel::blas;
-  int size = 0;  ///< tiles of a block or a form of mid_m or wide_m, if any
+  int size = 0;               ///< tiles of a block or a form of mid_m or wide_m, if any
   BlasAlgorithm algorithm{};  ///< of LinearKernel::blas
 };
 

@@ -80,7 +80,7 @@ inline constexpr std::int64_t kSmallWeights = std::int64_t{1} << 23;
 // ---- small_m_linear ----
 
 /// Most rows of x that `small_m_linear` takes.
-inline constexpr std::int64_t kMaxSmallMRows = 32;
+inline constexpr std::int64_t kMaxSmallMRows = 16;
 
 /// Most rows of x for which it is chosen where nothing was timed.
 inline constexpr std::int64_t kSmallMRowsByRule = 8;
@@ -109,14 +109,6 @@ inline constexpr int kMinSmallMFusedTiles = 4;
 /// without it (H200). Why is not known.
 [[nodiscard]] constexpr bool suits_small_m(std::int64_t m, std::int64_t n, std::int64_t k) {
   return m == 1 || n <= kSmallWeights / k;
-}
-
-/// Most rows of x that it takes with a norm ahead or SwiGLU behind.
-inline constexpr std::int64_t kMaxSmallMFusedRows = 16;
-
-/// Whether it does, for m rows of x by W [n, k], as far as the extents go.
-[[nodiscard]] constexpr bool fits_small_m_fused(std::int64_t m, std::int64_t n, std::int64_t k) {
-  return m <= kMaxSmallMFusedRows && fits_small_m_linear(m, n, k);
 }
 
 /// Most rows of x that it takes with norm, rotation and store of q's, k's and v's heads behind it. With

@@ -1,5 +1,5 @@
 #pragma once
-/// The kernel of `small_m_linear` for up to 16 rows, with a norm ahead and SwiGLU behind fused in;
+/// The kernel of `small_m_linear` for up to 16 rows, alone or with a norm ahead or SwiGLU behind;
 /// and its products, which `small_m/heads.cuh` has another end for.
 ///
 ///   y[m, n] = Σ_k a[m, k] · W[n, k]   (+ y[m, n] before the rounding, with `accumulate`)
@@ -7,7 +7,8 @@
 ///   a = x, or with a norm a[m, k] = x[m, k] · rsqrt(mean(x[m]²) + eps) · w[k]
 ///
 /// x [M ≤ 16, K], 16-byte aligned rows;  W [N or 2 N, K] dense, 16-byte aligned, K a multiple of 8;
-/// w [K], 16-byte aligned;  y [M, N], any alignment; T is bf16 or half, y is T or float.
+/// w [K], 16-byte aligned;  y [M, N], any alignment; T is bf16 or half, y is T or float; with
+/// a norm or SwiGLU all are bf16.
 ///
 /// A block owns `kTiles` tiles of 8 rows of W and all of K; of the gated form half of the tiles are
 /// gate rows, the others the up rows of the same columns of y; of the form for heads, half are of
@@ -334,7 +335,7 @@ __device__ __forceinline__ SmallMSums<Block> small_m_products(const SmallMOperan
 /// Grid: a block for each kColumns columns of y. Dynamic shared memory: shared_bytes.
 template <class T, class Out, int kTiles, int kGroups, bool kNorm, SmallMForm kForm>
 __global__ void __launch_bounds__(SmallMBlock<kTiles, kGroups, kNorm, kForm>::kThreads, 2)
-    small_m_fused_kernel(const SmallMOperands<T, Out> p) {
+    small_m_kernel(const SmallMOperands<T, Out> p) {
   using Block = SmallMBlock<kTiles, kGroups, kNorm, kForm>;
   static_assert(kForm != SmallMForm::heads);
   extern __shared__ uint4 small_m_shared_ring[];
