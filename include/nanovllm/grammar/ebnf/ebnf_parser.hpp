@@ -13,6 +13,10 @@
 ///              <… & …> is what both read, where the second may be a $string{m,n}
 ///   $string    a JSON string, $string{m,n} one of m to n characters, $string{m,} of m at the least
 ///   $until "…" text up to where this one first occurs, and that
+///   $key       a JSON string without needless escapes, and so a text for each value
+///   $unused("…" …) and a part that is one automaton: what it reads, but for the texts in brackets
+///              and for what such parts have read since the rule `name ::= $scope expression` began
+///              that this one is in; no other text may be read in two ways at once
 
 #include <cstdint>
 #include <string>
@@ -36,6 +40,8 @@ struct EbnfNode {
     terminal,    ///< what all parts read, as one automaton, which has the name `text`
     string,      ///< a JSON string of min to max characters
     until,       ///< what comes before `text`, and that
+    key,         ///< a JSON string without needless escapes
+    unused,      ///< the first part, but for the others, which are literals, and what was there
   };
   static constexpr int kUnlimited = -1;
 
@@ -51,6 +57,7 @@ struct EbnfNode {
 struct EbnfGrammar {
   std::vector<EbnfNode> rules;
   std::vector<std::string_view> names;  ///< of the rules, within what was parsed
+  std::vector<bool> is_scope;           ///< whether what `unused` parts of the rule read differs
   int root = 0;
 };
 
@@ -85,6 +92,11 @@ class EbnfParser {
       const auto number = static_cast<std::size_t>(number_of(name()));
       expect(!is_there_[number], "another rule than before");
       for (const char c : {':', ':', '='}) expect(take(c), "::=");
+      skip();
+      if (text_.substr(at_).starts_with(kScope)) {
+        at_ += kScope.size();
+        grammar_.is_scope[number] = true;
+      }
       grammar_.rules[number] = choice();
       is_there_[number] = true;
       expect(at_ == text_.size() || is_at_rule(), "the end of the rule");
@@ -102,6 +114,7 @@ class EbnfParser {
   using Kind = EbnfNode::Kind;
   static constexpr int kMaxDepth = 1000;
   static constexpr std::string_view kBlanks = " \t\r\n";
+  static constexpr std::string_view kScope = "$scope ";
   static constexpr std::string_view kPunctuation = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
 
   [[noreturn]] void fail(std::string_view expected) const {
@@ -162,6 +175,7 @@ class EbnfParser {
     if (is_new) {
       grammar_.rules.emplace_back();
       grammar_.names.push_back(name);
+      grammar_.is_scope.push_back(false);
       is_there_.push_back(false);
     }
     return found->second;
@@ -255,17 +269,34 @@ class EbnfParser {
     if (take('$')) {
       const std::string_view which = name();
       EbnfNode node;
-      if (which == "string") {
+      if (which == "unused") return unused();
+      if (which == "key") {
+        node.kind = Kind::key;
+      } else if (which == "string") {
         node.kind = Kind::string;
         if (peek() == '{') counts(node);
       } else {
-        expect(which == "until" && peek() == '"', "$string or $until with a text");
+        expect(which == "until" && peek() == '"', "$string, $key, $unused or $until with a text");
         node = {.kind = Kind::until, .text = literal()};
         expect(!node.text.empty(), "a text");
       }
       return node;
     }
     return {.kind = Kind::reference, .rule = number_of(name())};
+  }
+
+  [[nodiscard]] EbnfNode unused() {
+    EbnfNode node{.kind = Kind::unused};
+    node.parts.emplace_back();
+    expect(take('('), "(");
+    for (skip(); peek() == '"'; skip())
+      node.parts.push_back({.kind = Kind::literal, .text = literal()});
+    expect(take(')'), ")");
+    skip();
+    const std::size_t begin = at_;
+    node.parts.front() = part();
+    node.parts.front().source = source(begin);
+    return node;
   }
 
   [[nodiscard]] char32_t character() {

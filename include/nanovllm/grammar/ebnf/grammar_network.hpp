@@ -5,11 +5,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/grammar/ebnf/grammar_terminal.hpp"
+#include "nanovllm/grammar/ebnf/used_texts.hpp"
 
 namespace nanovllm {
 
@@ -38,16 +40,19 @@ struct GrammarNetwork {
     bool is_open = true;
     std::int32_t what = -1;
     NodeId next = -1;
+    std::optional<std::int32_t> unused{};  ///< of a terminal: what it must not read, by number
   };
 
   struct Rule {
     NodeId start = -1;
+    bool is_scope = false;      ///< whether what is unused in it is so since its begin
     bool may_be_empty = false;  ///< whether it can read no byte
   };
 
   std::vector<Node> nodes;
   std::vector<Rule> rules;
   std::vector<GrammarTerminal> terminals;
+  std::vector<UnusedText> unused;
   std::int32_t root = 0;
 
   [[nodiscard]] std::size_t size_bytes() const;
@@ -92,8 +97,10 @@ class NetworkBuilder {
 
   [[nodiscard]] GrammarNetwork build() {
     out_.root = grammar_.root;
-    for (const EbnfNode& rule : grammar_.rules)
-      out_.rules.push_back({build(rule, add({.kind = Kind::end}))});
+    check<RequestError>(!grammar_.is_scope[index(grammar_.root)], "the rule 'root' has a $scope");
+    for (std::size_t i = 0; i < grammar_.rules.size(); ++i)
+      out_.rules.push_back(
+          {build(grammar_.rules[i], add({.kind = Kind::end})), grammar_.is_scope[i]});
     close_dead_ends();
     check<RequestError>(out_.nodes[index(out_.rules[index(out_.root)].start)].is_open,
                         "the grammar has no text");
@@ -133,13 +140,33 @@ class NetworkBuilder {
       case EbnfNode::Kind::repeat: return repeat(node, next);
       case EbnfNode::Kind::reference: {
         const EbnfNode& rule = grammar_.rules[index(node.rule)];
-        if (is_terminal(rule)) return build(rule, next);
+        if (is_terminal(rule) && !grammar_.is_scope[index(node.rule)]) return build(rule, next);
         return add({.kind = Kind::call, .what = node.rule, .next = next});
       }
+      case EbnfNode::Kind::unused: return unused(node, next);
       default:
         if (node.kind == EbnfNode::Kind::literal && node.text.empty()) return next;
         return add({.kind = Kind::terminal, .what = terminal(node), .next = next});
     }
+  }
+
+  NodeId unused(const EbnfNode& node, NodeId next) {
+    const EbnfNode* part = &node.parts.front();
+    for (std::size_t depth = 0; part->kind == EbnfNode::Kind::reference; ++depth) {
+      check<RequestError>(depth < limits_.max_rule_depth, "a rule leads back to itself");
+      part = &grammar_.rules[index(part->rule)];
+    }
+    check<RequestError>(is_terminal(*part) && part->kind != EbnfNode::Kind::string,
+                        "what stands behind $unused(…) is to be one automaton");
+    const std::int32_t what = terminal(*part);
+    const auto [found, is_new] =
+        unused_.try_emplace(node.source, static_cast<std::int32_t>(out_.unused.size()));
+    if (is_new) {
+      std::vector<std::string> taken;
+      for (std::size_t i = 1; i < node.parts.size(); ++i) taken.push_back(node.parts[i].text);
+      out_.unused.push_back(make_unused(out_.terminals[index(what)].dfa(), std::move(taken)));
+    }
+    return add({.kind = Kind::terminal, .what = what, .next = next, .unused = found->second});
   }
 
   NodeId repeat(const EbnfNode& node, NodeId next) {
@@ -164,7 +191,7 @@ class NetworkBuilder {
   [[nodiscard]] static bool is_terminal(const EbnfNode& node) {
     using enum EbnfNode::Kind;
     return node.kind == literal || node.kind == characters || node.kind == terminal ||
-           node.kind == string || node.kind == until;
+           node.kind == string || node.kind == until || node.kind == key;
   }
 
   /// The number of the terminal; what is written alike is one.
@@ -185,6 +212,7 @@ class NetworkBuilder {
     if (node.kind == EbnfNode::Kind::string)
       return GrammarTerminal::json_string(node.min, node.max);
     if (node.kind == EbnfNode::Kind::until) return GrammarTerminal::text_until(node.text);
+    if (node.kind == EbnfNode::Kind::key) return GrammarTerminal::json_key();
     ByteDfa dfa = automaton(node);
     if (GrammarTerminal::is_wide(dfa)) {
       num_wide_bytes_ += dfa.size_bytes();
@@ -240,6 +268,8 @@ class NetworkBuilder {
         return regex(node.parts.front(), depth);
       case EbnfNode::Kind::string:
       case EbnfNode::Kind::until:
+      case EbnfNode::Kind::key:
+      case EbnfNode::Kind::unused:
         throw RequestError("a regular part of the grammar is to have no part such as $string");
       case EbnfNode::Kind::sequence: break;
       case EbnfNode::Kind::choice: out.kind = Regex::choice; break;
@@ -343,8 +373,9 @@ class NetworkBuilder {
   std::size_t depth_;
   GrammarLimits limits_;
   GrammarNetwork out_;
-  std::unordered_map<std::string_view, std::int32_t> terminals_;  // by how they are written
-  std::vector<bool> is_seen_;                                     // [node]
+  std::unordered_map<std::string_view, std::int32_t> terminals_,
+      unused_;                 // by how they are written
+  std::vector<bool> is_seen_;  // [node]
   std::size_t num_bytes_ = 0, num_wide_bytes_ = 0, steps_left_;
 };
 

@@ -4,12 +4,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string_view>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/grammar/ebnf/grammar_network.hpp"
+#include "nanovllm/grammar/ebnf/used_texts.hpp"
 
 namespace nanovllm {
 
@@ -21,7 +23,8 @@ struct GrammarFrame {
     std::shared_ptr<GrammarFrame> frame;  ///< of the caller; none for the root rule
   };
   std::vector<Return> returns;
-  bool is_new = true;  ///< the place is not passed yet
+  bool is_new = true;                   ///< the place is not passed yet
+  std::optional<std::int32_t> scope{};  ///< bytes before the innermost scope that it is in
 
   GrammarFrame() = default;
   GrammarFrame(const GrammarFrame&) = delete;
@@ -42,6 +45,18 @@ struct GrammarReadings {
   std::vector<Item> items;
   bool may_end = false;  ///< the text may
 
+  std::int32_t position = 0;  ///< bytes read
+  UsedTexts used{};           ///< of the scopes that are open
+  std::string unused{};       ///< what an UnusedText has read so far, where one is being read
+  std::optional<std::int32_t> unused_scope{};  ///< its scope, where it may end here
+
+  [[nodiscard]] static std::int32_t scope_of(const Item& item) {
+    return scope_of(item.frame.get());
+  }
+  /// 0, the whole text, where no rule is a scope.
+  [[nodiscard]] static std::int32_t scope_of(const GrammarFrame* frame) {
+    return frame ? frame->scope.value_or(0) : 0;
+  }
   [[nodiscard]] bool is_dead() const { return items.empty() && !may_end; }
 };
 
@@ -63,8 +78,8 @@ class GrammarReader {
   /// are two.
   bool step(const GrammarReadings& from, std::uint8_t byte, GrammarReadings& to);
 
-  /// What comes behind the terminal that `item` is in.
-  void leave(const GrammarReadings::Item& item, GrammarReadings& to);
+  /// What comes behind the terminal that `item` of `from` is in.
+  void leave(const GrammarReadings& from, const GrammarReadings::Item& item, GrammarReadings& to);
 
  private:
   using NodeId = GrammarNetwork::NodeId;
@@ -90,7 +105,15 @@ class GrammarReader {
     GrammarReadings readings;
   };
 
-  void start(GrammarReadings& to);
+  /// What an item becomes by a byte.
+  struct Reading {
+    GrammarTerminal::State state;
+    bool goes_on, ends;
+  };
+
+  void start(GrammarReadings& to, std::int32_t position, const UsedTexts& used);
+  bool read_unused(const GrammarReadings& from, const GrammarReadings::Item& item,
+                   std::uint8_t byte, Reading& reading, GrammarReadings& to);
   void follow(GrammarReadings& to);
   void visit(NodeId node, const FramePtr& frame);
   void finish(GrammarReadings& to);
@@ -107,6 +130,9 @@ class GrammarReader {
   std::uint32_t round_ = 0;
   std::vector<Todo> todo_;
   std::vector<FramePtr> new_frames_;
+  std::vector<Reading> read_;  // [item]
+  std::int32_t position_ = 0;
+  bool has_new_scope_ = false;
 };
 
 }  // namespace nanovllm
@@ -136,22 +162,34 @@ NANOVLLM_INLINE GrammarFrame::~GrammarFrame() {
 }
 
 NANOVLLM_INLINE void GrammarReader::begin(GrammarReadings& to) {
-  start(to);
+  start(to, 0, {});
   visit(network_.rules[static_cast<std::size_t>(network_.root)].start, nullptr);
   finish(to);
 }
 
 NANOVLLM_INLINE bool GrammarReader::step(const GrammarReadings& from, std::uint8_t byte,
                                          GrammarReadings& to) {
-  start(to);
+  start(to, from.position + 1, from.used);
+  read_.clear();
+  bool is_continued = false;  // what was unused and could have ended
   for (const GrammarReadings::Item& item : from.items) {
     const auto& node = network_.nodes[static_cast<std::size_t>(item.node)];
     const auto& terminal = network_.terminals[static_cast<std::size_t>(node.what)];
-    GrammarTerminal::State state = item.state;
-    if (!terminal.step(state, byte)) continue;
-    if (terminal.goes_on(state) && meet(item.node, state, item.frame.get()).second)
-      to.items.push_back({item.node, state, item.frame});
-    if (terminal.accepts(state)) visit(node.next, item.frame);
+    Reading reading{item.state, false, false};
+    if (terminal.step(reading.state, byte)) {
+      reading.goes_on = terminal.goes_on(reading.state);
+      reading.ends = terminal.accepts(reading.state);
+      if (node.unused) is_continued |= read_unused(from, item, byte, reading, to);
+    }
+    read_.push_back(reading);
+  }
+  if (from.unused_scope && !is_continued) to.used.add(*from.unused_scope, from.unused);
+  for (std::size_t i = 0; i < read_.size(); ++i) {
+    const GrammarReadings::Item& item = from.items[i];
+    const Reading& reading = read_[i];
+    if (reading.goes_on && meet(item.node, reading.state, item.frame.get()).second)
+      to.items.push_back({item.node, reading.state, item.frame});
+    if (reading.ends) visit(network_.nodes[static_cast<std::size_t>(item.node)].next, item.frame);
   }
   if (is_walk_ && todo_.size() == 1) {
     follow(to);
@@ -161,6 +199,29 @@ NANOVLLM_INLINE bool GrammarReader::step(const GrammarReadings& from, std::uint8
   return !to.is_dead();
 }
 
+/// The same of an item whose text must be unused: it ends where it is, and goes on where it can
+/// become so. Gives whether the text began before this byte.
+NANOVLLM_INLINE bool GrammarReader::read_unused(const GrammarReadings& from,
+                                                const GrammarReadings::Item& item,
+                                                std::uint8_t byte, Reading& reading,
+                                                GrammarReadings& to) {
+  const auto& node = network_.nodes[static_cast<std::size_t>(item.node)];
+  const auto& terminal = network_.terminals[static_cast<std::size_t>(node.what)];
+  const UnusedText& unused = network_.unused[static_cast<std::size_t>(*node.unused)];
+  const std::int32_t scope = GrammarReadings::scope_of(item);
+  const bool begins = item.state == GrammarTerminal::State{};
+  if (to.unused.empty()) {  // all items are within the same text
+    if (!begins) to.unused = from.unused;
+    to.unused += static_cast<char>(byte);
+  }
+  if (reading.ends) reading.ends = unused.allows(to.unused, from.used, scope);
+  if (reading.ends) to.unused_scope = scope;
+  if (reading.goes_on)
+    reading.goes_on =
+        unused.can_end(terminal.dfa(), reading.state.dfa, to.unused, from.used, scope);
+  return !begins;
+}
+
 /// As finish() where all comes of one node. Much is remembered: what follows white space in an
 /// object of many properties is the same behind each space. Frames of several places are one then,
 /// which leads to the same.
@@ -168,7 +229,7 @@ NANOVLLM_INLINE void GrammarReader::follow(GrammarReadings& to) {
   constexpr std::size_t kMany = 16;
   const Todo now = todo_.back();
   const auto known = std::find_if(known_.begin(), known_.end(), [&](const Following& each) {
-    return each.node == now.node && each.frame == now.frame;
+    return each.node == now.node && each.frame == now.frame && each.readings.used == to.used;
   });
   if (known != known_.end()) {
     todo_.pop_back();
@@ -178,27 +239,37 @@ NANOVLLM_INLINE void GrammarReader::follow(GrammarReadings& to) {
     return;
   }
   const std::size_t num_before = to.items.size();
+  has_new_scope_ = false;
   finish(to);
-  if (to.items.size() < num_before + kMany) return;
+  if (to.items.size() < num_before + kMany || has_new_scope_) return;  // scopes know their place
   const auto first = to.items.begin() + static_cast<std::ptrdiff_t>(num_before);
   // What was there before could be among what follows, and would be missing from that.
   if (std::any_of(to.items.begin(), first,
                   [](const auto& item) { return item.state == GrammarTerminal::State{}; }))
     return;
-  known_.push_back({now.node, now.frame, {{first, to.items.end()}, to.may_end}});
+  known_.push_back(
+      {now.node, now.frame, {.items = {first, to.items.end()}, .may_end = to.may_end}});
+  known_.back().readings.used = to.used;
 }
 
-NANOVLLM_INLINE void GrammarReader::leave(const GrammarReadings::Item& item, GrammarReadings& to) {
-  start(to);
+NANOVLLM_INLINE void GrammarReader::leave(const GrammarReadings& from,
+                                          const GrammarReadings::Item& item, GrammarReadings& to) {
+  start(to, from.position + 1, from.used);
+  if (from.unused_scope) to.used.add(*from.unused_scope, from.unused);
   visit(network_.nodes[static_cast<std::size_t>(item.node)].next, item.frame);
   finish(to);
 }
 
-NANOVLLM_INLINE void GrammarReader::start(GrammarReadings& to) {
+NANOVLLM_INLINE void GrammarReader::start(GrammarReadings& to, std::int32_t position,
+                                          const UsedTexts& used) {
   ++round_;
   num_slots_ = 0;
   to.items.clear();
   to.may_end = false;
+  to.position = position_ = position;
+  to.used = used;
+  to.unused.clear();
+  to.unused_scope.reset();
 }
 
 NANOVLLM_INLINE void GrammarReader::visit(NodeId node, const FramePtr& frame) {
@@ -219,6 +290,11 @@ NANOVLLM_INLINE void GrammarReader::finish(GrammarReadings& to) {
         visit(node.next, now.frame);
         break;
       case Kind::terminal:
+        if (node.unused &&
+            !network_.unused[static_cast<std::size_t>(*node.unused)].can_end(
+                network_.terminals[static_cast<std::size_t>(node.what)].dfa(), ByteDfa::kStart, "",
+                to.used, GrammarReadings::scope_of(now.frame.get())))
+          break;
         to.items.push_back({now.node, {}, now.frame});
         if (network_.terminals[static_cast<std::size_t>(node.what)].accepts({}))
           visit(node.next, now.frame);
@@ -246,6 +322,8 @@ NANOVLLM_INLINE void GrammarReader::call(const GrammarNetwork::Node& node, const
   if (is_first) {
     slot->number = new_frames_.size();
     new_frames_.push_back(std::make_shared<GrammarFrame>());
+    new_frames_.back()->scope = rule.is_scope ? position_ : frame ? frame->scope : std::nullopt;
+    has_new_scope_ |= rule.is_scope;
     visit(rule.start, new_frames_.back());
   }
   auto& returns = new_frames_[slot->number]->returns;

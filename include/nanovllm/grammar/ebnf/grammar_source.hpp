@@ -98,6 +98,10 @@ class GrammarSource::Matcher final : public TokenMatcher {
   void fill(std::span<std::uint32_t> bits) const override {
     GrammarReader reader(compiled_->network, kMaxReadings, true);
     std::vector<GrammarReadings> path(1);
+    path[0].position = now_.position;
+    path[0].used = now_.used;
+    path[0].unused = now_.unused;
+    path[0].unused_scope = now_.unused_scope;
     std::vector<std::uint32_t> inside;
     for (const GrammarReadings::Item& item : now_.items) {
       const auto number = static_cast<std::size_t>(
@@ -108,13 +112,16 @@ class GrammarSource::Matcher final : public TokenMatcher {
         continue;
       }
       const auto reach =
-          terminal.is_json_string()
-              ? compiled_->strings->reach(-1, terminal, item.state)
+          terminal.shared_id() < 0
+              ? compiled_->strings->reach(terminal.shared_id(), terminal, item.state)
               : compiled_->others->reach(static_cast<int>(number), terminal, item.state);
       inside.assign(bits.size(), 0);
       reach->inside.fill(inside);
+      const std::vector<TokenId> used = used_tokens(item);
+      for (const TokenId token : used)
+        inside[static_cast<std::size_t>(token) / 32] &= ~(1u << (token % 32));
       for (std::size_t i = 0; i < bits.size(); ++i) bits[i] |= inside[i];
-      allow_exits(reader, item, *reach, bits);
+      allow_exits(reader, item, *reach, used, bits);
     }
     if (!path[0].items.empty()) walk(reader, path, bits);
     if (now_.may_end)
@@ -124,15 +131,65 @@ class GrammarSource::Matcher final : public TokenMatcher {
   [[nodiscard]] bool is_finished() const override { return now_.items.empty(); }
 
  private:
+  [[nodiscard]] const GrammarNetwork::Node& node_of(const GrammarReadings::Item& item) const {
+    return compiled_->network.nodes[static_cast<std::size_t>(item.node)];
+  }
+
+  /// The tokens with which the text of `item`, which must be unused, would be one that was used, or
+  /// could become no other; sorted.
+  [[nodiscard]] std::vector<TokenId> used_tokens(const GrammarReadings::Item& item) const {
+    std::vector<TokenId> out;
+    const GrammarNetwork::Node& node = node_of(item);
+    if (!node.unused) return out;
+    const UnusedText& unused = compiled_->network.unused[static_cast<std::size_t>(*node.unused)];
+    const ByteDfa& dfa = compiled_->network.terminals[static_cast<std::size_t>(node.what)].dfa();
+    const std::int32_t scope = GrammarReadings::scope_of(item);
+    const std::string_view begin =
+        item.state == GrammarTerminal::State{} ? std::string_view() : now_.unused;
+    unused.for_each_taken(now_.used, scope, [&](std::string_view taken) {
+      if (!taken.starts_with(begin)) return;
+      const std::string_view rest = taken.substr(begin.size());
+      const ByteDfa::StateId end = dfa.next(item.state.dfa, rest);
+      if (end == ByteDfa::kDead || !dfa.accepts(end)) return;
+      compiled_->vocabulary->for_each_token(
+          std::size_t{0},
+          [&](std::size_t depth, std::uint8_t byte, std::size_t& next) {
+            next = depth + 1;
+            return depth >= rest.size() || static_cast<std::uint8_t>(rest[depth]) == byte;
+          },
+          [&](TokenId token) {
+            const std::size_t size = compiled_->vocabulary->bytes(token).size();
+            if (size >= rest.size() ||
+                !unused.can_end(dfa, dfa.next(item.state.dfa, rest.substr(0, size)),
+                                taken.substr(0, begin.size() + size), now_.used, scope))
+              out.push_back(token);
+          });
+    });
+    std::sort(out.begin(), out.end());
+    return out;
+  }
+
   /// The tokens that end the terminal of `item`, and whose rest may come behind it.
+  /// @param used those that may not, sorted.
   void allow_exits(GrammarReader& reader, const GrammarReadings::Item& item,
-                   const TerminalReach& reach, std::span<std::uint32_t> bits) const {
+                   const TerminalReach& reach, const std::vector<TokenId>& used,
+                   std::span<std::uint32_t> bits) const {
+    const bool is_unused = node_of(item).unused.has_value();
+    const auto allow = [&](TokenId token) {
+      if (!std::binary_search(used.begin(), used.end(), token)) allow_token(bits, token);
+    };
     std::vector<GrammarReadings> path(1);  // behind each byte of the last rest that could be read
-    reader.leave(item, path[0]);
+    reader.leave(now_, item, path[0]);
     std::string_view last;
     std::size_t num_read = 0;                              // bytes of `last` that could be
     for (const TerminalReach::Exit& exit : reach.exits) {  // sorted: what is common is read once
       const std::string_view rest = exit.rest;
+      // What comes behind may depend on the text that ended: each token by itself.
+      if (is_unused && rest.find('"') != rest.npos) {
+        for (const TokenId token : exit.tokens)
+          if (Matcher(*this).accept(token)) allow_token(bits, token);
+        continue;
+      }
       const auto common = static_cast<std::size_t>(
           std::mismatch(rest.begin(), rest.end(), last.begin(), last.end()).first - rest.begin());
       if (common > num_read) continue;  // it has the byte that could not
@@ -140,7 +197,7 @@ class GrammarSource::Matcher final : public TokenMatcher {
       for (num_read = common; num_read < rest.size(); ++num_read)
         if (!step(reader, path, num_read, static_cast<std::uint8_t>(rest[num_read]))) break;
       if (num_read < rest.size()) continue;
-      for (TokenId token : exit.tokens) allow_token(bits, token);
+      for (const TokenId token : exit.tokens) allow(token);
     }
   }
 

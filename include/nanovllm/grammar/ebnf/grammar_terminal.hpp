@@ -43,6 +43,10 @@ class GrammarTerminal {
   [[nodiscard]] static GrammarTerminal json_string(std::int32_t min = 0,
                                                    std::int32_t max = kUnlimited);
 
+  /// A JSON string in which only quotes, backslashes and \b \f \n \r \t are escaped: one text for
+  /// each value.
+  [[nodiscard]] static GrammarTerminal json_key();
+
   /// Text up to the first `end`, and that.
   [[nodiscard]] static GrammarTerminal text_until(std::string_view end);
 
@@ -66,6 +70,9 @@ class GrammarTerminal {
   [[nodiscard]] bool is_wide() const { return is_wide_; }
   [[nodiscard]] static bool is_wide(const ByteDfa& dfa);
   [[nodiscard]] bool is_json_string() const { return counts_; }
+
+  /// The number of what grammars have in common, below 0: any string, any key. 0 for all else.
+  [[nodiscard]] int shared_id() const { return counts_ ? -1 : is_key_ ? -2 : 0; }
 
   /// Whether it is a string that `state` is in, between two characters.
   [[nodiscard]] bool is_between(State state) const { return counts_ && is_between(state.dfa); }
@@ -101,7 +108,7 @@ class GrammarTerminal {
 
   std::shared_ptr<const ByteDfa> dfa_;
   std::vector<ByteDfa::StateId> alike_;  // [state], or empty where all states are told apart
-  bool ends_at_first_ = false, is_wide_ = false, counts_ = false;
+  bool ends_at_first_ = false, is_wide_ = false, counts_ = false, is_key_ = false;
   std::int32_t min_ = 0, max_ = kUnlimited;
 };
 
@@ -206,6 +213,14 @@ NANOVLLM_INLINE GrammarTerminal GrammarTerminal::json_string(std::int32_t min, s
   out.is_wide_ = out.counts_ = true;
   out.min_ = min;
   out.max_ = max;
+  return out;
+}
+
+NANOVLLM_INLINE GrammarTerminal GrammarTerminal::json_key() {
+  static const auto dfa = std::make_shared<const ByteDfa>(
+      compile_regex("\"([^\"\\\\\\x00-\\x1f]|\\\\[\"\\\\bfnrt])*\""));
+  GrammarTerminal out(dfa);
+  out.is_wide_ = out.is_key_ = true;
   return out;
 }
 
