@@ -299,7 +299,6 @@ awk -v graph="$graph" '
     still_long["nanovllm/engine/runner/runner"] = 518
     still_long["nanovllm/engine/session/session"] = 440
     still_long["nanovllm/engine/step/graph_executor"] = 499
-    still_long["nanovllm/grammar/json/json_schema_grammar"] = 574
     still_long["nanovllm/io/json"] = 604
     still_long["nanovllm/kv/block_manager"] = 422
     still_long["nanovllm/sched/scheduler"] = 503

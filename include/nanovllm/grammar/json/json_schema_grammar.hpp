@@ -12,41 +12,13 @@
 /// down: properties come in the schema's order, a schema whose keywords speak of one type has that
 /// type, numbers have no needless digits.
 
-#include <cstddef>
 #include <string>
 
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/grammar/json/json_schema_options.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm {
-
-/// What JSON may look like where its schema does not say.
-struct JsonStyle {
-  /// White space between tokens: by default nothing, one blank, or one line feed with an indentation
-  /// of up to 64 blanks or 16 tabs. With `any_whitespace` up to 8 characters of any white space in
-  /// each place, which small models spend many tokens on.
-  bool any_whitespace = false;
-  /// No white space at all. It takes precedence over `any_whitespace`.
-  bool compact = false;
-  /// Neither properties nor items that the schema does not name, unless it says they may be there.
-  bool strict = true;
-};
-
-/// What a schema may become at the most. Its own nesting is bounded by kMaxJsonDepth.
-struct JsonSchemaLimits {
-  std::size_t max_rules = 20'000;
-  std::size_t max_grammar_bytes = std::size_t{4} << 20;
-  /// Properties of one object, and its optional ones. Each optional one may begin or follow wherever
-  /// another does, so what they cost grows with their square.
-  std::size_t max_properties = 2'000, max_optional_properties = 300;
-  std::size_t max_listed_values = 1'000;  ///< of one `enum`
-  std::size_t max_branches = 128;         ///< of one `anyOf` or `oneOf`
-  std::size_t max_parts = 64;             ///< of one `allOf`
-  std::size_t max_name_patterns = 32;     ///< of one `patternProperties`
-  /// Values that are looked at in all, each time that one is: what schemas that are combined or
-  /// referred to again and again come to.
-  std::size_t max_work = 200'000;
-};
 
 /// The grammar in the notation of grammar/ebnf/ebnf_parser.hpp. Throws RequestError for what is not a
 /// schema, not supported (with the keyword and its place), beyond the limits, or valid for no value.
@@ -74,5 +46,36 @@ struct JsonSchemaPart {
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/grammar/json/json_schema_grammar.inc"
-#endif
+
+#include <utility>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/grammar/json/json_grammar_rules.hpp"
+#include "nanovllm/grammar/json/json_schema_merge.hpp"
+#include "nanovllm/grammar/json/json_schema_writer.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE std::string json_schema_grammar(const Json& schema, const JsonStyle& style,
+                                                const JsonSchemaLimits& limits) {
+  const JsonSchemaPart part = json_schema_part(schema, schema, "", "", style, limits);
+  if (part.expression.empty()) json_schema::refuse("no value is valid by it,", "");
+  return concat("root ::= ", part.expression, "\n", json_basic_rules(style), part.rules);
+}
+
+NANOVLLM_INLINE JsonSchemaPart json_schema_part(const Json& root, const Json& part,
+                                                const std::string& path, const std::string& prefix,
+                                                const JsonStyle& style,
+                                                const JsonSchemaLimits& limits) {
+  detail::JsonSchemaWriter writer(root, style, limits, prefix);
+  std::string expression = writer.write(part, path);
+  return {std::move(expression), writer.take_rules()};
+}
+
+NANOVLLM_INLINE std::string json_basic_rules(const JsonStyle& style) {
+  return detail::GrammarRules(style, {}, "").basic_rules();
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

@@ -1,0 +1,104 @@
+#pragma once
+/// The rules of a grammar for JSON.
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/grammar/ebnf/ebnf_text.hpp"
+#include "nanovllm/grammar/json/json_schema_merge.hpp"
+#include "nanovllm/grammar/json/json_schema_options.hpp"
+
+namespace nanovllm::detail {
+
+/// The rules of one grammar, and the pieces that they share. An expression is empty where nothing can
+/// be written, and "\"\"" for the empty text.
+class GrammarRules {
+ public:
+  /// @param prefix what the names of the rules begin with.
+  GrammarRules(const JsonStyle& style, const JsonSchemaLimits& limits, std::string prefix)
+      : style_(style), limits_(limits), prefix_(std::move(prefix)) {}
+
+  [[nodiscard]] const std::string& prefix() const { return prefix_; }
+
+  /// All rules so far, which are gone then.
+  [[nodiscard]] std::string take() { return std::move(rules_); }
+
+  [[nodiscard]] std::string basic_rules() {
+    if (!style_.compact) {
+      add_rule("ws", style_.any_whitespace ? "<[ \\n\\r\\t]{0,8}>"
+                                           : "<(\" \" | \"\\n\" (\" \"{0,64} | \"\\t\"{1,16}))?>");
+    }
+    // Escapes spell no half of a surrogate pair: what one says alone is no text.
+    add_rule("escape", "[\"\\\\/bfnrt] | \"u\" ([0-9A-CE-Fa-ce-f] hex | [Dd] [0-7]) hex hex");
+    add_rule("hex", "[0-9A-Fa-f]");
+    add_rule("char", "[^\\u0000-\\u001F\\u0022\\u005C] | \"\\\\\" escape");
+    add_rule("string", "$string");
+    add_rule("integer", "<\"0\" | \"-\"? [1-9] [0-9]*>");
+    add_rule("number", "<\"-\"? (\"0\" | [1-9] [0-9]*) (\".\" [0-9]+)? ([eE] [+\\-]? [0-9]+)?>");
+    add_rule("boolean", "<\"true\" | \"false\">");
+    add_rule("any", "string | number | boolean | \"null\" | array | object");
+    const std::string any_member = member("string", "any");
+    add_rule("array", bracketed("[", "any " + ebnf::repeat(comma() + " any", 0, -1), true, "]"));
+    add_rule("object",
+             bracketed("{", any_member + " " + ebnf::repeat(comma() + " " + any_member, 0, -1),
+                       true, "}"));
+    return std::move(rules_);
+  }
+
+  void add_rule(const std::string& name, const std::string& body) {
+    rules_ += concat(name, " ::= ", body, "\n");
+    if (++num_rules_ > limits_.max_rules || rules_.size() > limits_.max_grammar_bytes)
+      json_schema::refuse(concat("its grammar is larger than ", limits_.max_rules, " rules or ",
+                                 limits_.max_grammar_bytes, " bytes,"),
+                          "");
+  }
+
+  /// The name of a rule with this body; what needs none is given back as it is.
+  [[nodiscard]] std::string rule(const std::string& body) {
+    if (body.size() < 16) return body;
+    const auto [found, is_new] = names_.try_emplace(body, concat(prefix_, "r", names_.size()));
+    if (is_new) add_rule(found->second, body);
+    return found->second;
+  }
+
+  /// The expression as one automaton, unless it is empty.
+  [[nodiscard]] static std::string terminal(const std::string& expression) {
+    return expression.empty() ? "" : "<" + expression + ">";
+  }
+
+  [[nodiscard]] std::string comma() const {
+    return terminal(ebnf::sequence({space(), "\",\"", space()}));
+  }
+
+  /// `content` between brackets; nothing between them where that is allowed, too.
+  [[nodiscard]] std::string bracketed(std::string_view open, const std::string& content,
+                                      bool may_be_empty, std::string_view close) {
+    const std::string begin = terminal(ebnf::sequence({ebnf::literal(open), space()}));
+    const std::string end = terminal(ebnf::sequence({space(), ebnf::literal(close)}));
+    if (content.empty())
+      return may_be_empty ? ebnf::sequence({begin, ebnf::literal(close)}) : std::string();
+    if (!may_be_empty) return ebnf::sequence({begin, content, end});
+    return ebnf::sequence(
+        {begin, ebnf::either({ebnf::sequence({content, end}), ebnf::literal(close)})});
+  }
+
+  [[nodiscard]] std::string member(const std::string& key, const std::string& value) {
+    return ebnf::sequence({key, terminal(ebnf::sequence({space(), "\":\"", space()})), value});
+  }
+
+ private:
+  [[nodiscard]] std::string space() const { return style_.compact ? "" : "ws"; }
+
+  JsonStyle style_;
+  JsonSchemaLimits limits_;
+  std::string prefix_;
+  std::string rules_;
+  std::unordered_map<std::string, std::string> names_;  // by body
+  std::size_t num_rules_ = 0;
+};
+
+}  // namespace nanovllm::detail

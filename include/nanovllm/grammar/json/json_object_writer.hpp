@@ -1,0 +1,277 @@
+#pragma once
+/// Objects of JSON Schemas as pieces of a grammar.
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/utf8.hpp"
+#include "nanovllm/grammar/bytes/byte_dfa.hpp"
+#include "nanovllm/grammar/bytes/dfa_product.hpp"
+#include "nanovllm/grammar/ebnf/ebnf_text.hpp"
+#include "nanovllm/grammar/json/json_grammar_rules.hpp"
+#include "nanovllm/grammar/json/json_scalar_writer.hpp"
+#include "nanovllm/grammar/json/json_schema_merge.hpp"
+#include "nanovllm/grammar/json/json_schema_reader.hpp"
+#include "nanovllm/grammar/regex/regex_anchors.hpp"
+
+namespace nanovllm::detail {
+
+/// Writes objects.
+class ObjectWriter {
+ public:
+  /// Writes the value of a member: an expression for a schema and its place.
+  using Value = std::function<std::string(const Json& schema, const std::string& path)>;
+
+  ObjectWriter(SchemaReader& reader, GrammarRules& rules, Value value)
+      : reader_(reader), rules_(rules), inner_value_(std::move(value)) {}
+
+  [[nodiscard]] std::string object(const Json& schema, const std::string& path) {
+    static const Json kNone = Json::object(), kAny = true, kNothing = false;
+    const Json* properties = schema.find("properties");
+    const Json* patterns = schema.find("patternProperties");
+    const Json* rest = schema.find("additionalProperties");
+    if (!rest) rest = schema.find("unevaluatedProperties");
+    const bool closes_itself = reader_.style().strict && (properties || patterns) && !rest;
+    const Json& others = rest ? *rest : closes_itself ? kNothing : kAny;
+
+    Texts required;
+    if (const Json* names = schema.find("required")) {
+      for (const Json& name : *names) {
+        if (!name.is_string())
+          json_schema::refuse(concat("'required' has ", name.dump(), ", which is no name"), path);
+        if (!contains(required, name.string())) required.push_back(name.string());
+      }
+    }
+    Texts names;
+    std::vector<Property> list;
+    const auto add = [&](const std::string& name, const Json& of, const std::string& at) {
+      names.push_back(name);
+      const bool is_required = contains(required, name);
+      const std::string text = inner_value_(of, at);
+      if (text.empty()) return !is_required;
+      list.push_back(
+          {rules_.rule(rules_.member(ebnf::literal(Json(name).dump()), text)), is_required});
+      return true;
+    };
+    if (properties && properties->size() > reader_.limits().max_properties)
+      json_schema::refuse(
+          concat("an object has more than ", reader_.limits().max_properties, " properties"), path);
+    reader_.work(
+        (properties ? properties->size() : 0) * (1 + required.size() / 64) + required.size(), path);
+    for (const auto& [name, of] : (properties ? *properties : kNone).items())
+      if (!add(name, of, concat(path, "/properties/", name))) return {};
+    for (const std::string& name : required) {
+      if (contains(names, name)) continue;
+      if (patterns || schema.contains("propertyNames"))
+        json_schema::refuse(concat("the required property '", name,
+                                   "' is not one of 'properties', "
+                                   "which is not supported beside patterns of names,"),
+                            path);
+      if (!add(name, rest ? *rest : kAny, path + "/additionalProperties")) return {};
+    }
+
+    const auto min = small_count_of(schema, "minProperties", path);
+    const auto max = small_count_of(schema, "maxProperties", path);
+    std::string other;
+    if (patterns && !patterns->empty()) {
+      other = pattern_members(*patterns, schema, path);
+    } else if (others != Json(false)) {
+      other = other_member(schema, names, others, path);
+    }
+    if (!other.empty() && min && *min > std::max<std::size_t>(required.size(), 1))
+      json_schema::refuse(
+          "'minProperties' above 1 and above the number of required properties is "
+          "supported where 'additionalProperties' is false, without patterns,",
+          path);
+    return members(list, other, min.value_or(0), max, path);
+  }
+
+ private:
+  using Texts = SchemaReader::Texts;
+
+  struct Property {
+    std::string member;  ///< the name and the value
+    bool is_required;
+  };
+
+  /// The members of an object in order, each of `properties` once if at all and then any of `other`,
+  /// `min` to `max` of them all. By dynamic programming from the last one: what may follow when
+  /// `written` were, as far as that counts.
+  [[nodiscard]] std::string members(const std::vector<Property>& properties,
+                                    const std::string& other, std::size_t min,
+                                    std::optional<std::size_t> max, const std::string& path) {
+    const std::size_t n = properties.size();
+    const auto num_required = static_cast<std::size_t>(std::count_if(
+        properties.begin(), properties.end(), [](const Property& p) { return p.is_required; }));
+    if (max && *max < std::max(num_required, min)) return {};
+    if (n - num_required > reader_.limits().max_optional_properties)
+      json_schema::refuse(concat("an object has more than ",
+                                 reader_.limits().max_optional_properties, " optional properties"),
+                          path);
+    if (min <= num_required) min = 0;
+    if (max && other.empty() && *max >= n) max.reset();
+    // More than this need not be told apart; nor need fewer than the least where there is no most.
+    const std::size_t cap = max ? std::min(*max, n + 1) : std::min(min, n + 1);
+    if ((n + 1) * (cap + 1) > reader_.limits().max_rules)
+      json_schema::refuse(
+          "'minProperties' or 'maxProperties' of so many properties is not supported", path);
+    const std::size_t most = max.value_or(std::numeric_limits<std::size_t>::max());
+    const bool has_most = max.has_value();
+    const auto repeated = [&](std::size_t written) -> std::string {
+      const auto least = static_cast<long long>(min > written ? min - written : 0);
+      if (other.empty()) return least > 0 ? "" : "\"\"";
+      const long long left = has_most ? static_cast<long long>(most - std::min(most, written)) : -1;
+      return ebnf::repeat(rules_.rule(ebnf::sequence({rules_.comma(), other})), least, left);
+    };
+    // Behind a comma, where one more must come, and behind a member, where that and the comma may come.
+    Texts next(cap + 1), follows(cap + 1);
+    for (std::size_t written = 0; written <= cap; ++written) {
+      follows[written] = repeated(written);
+      const std::string more = repeated(written + 1);
+      if (!other.empty() && written < most && !more.empty())
+        next[written] = rules_.rule(ebnf::sequence({other, more}));
+    }
+    bool may_end = true;  // as far as required members are concerned
+    for (std::size_t i = n; i-- > 0;) {
+      const auto& [text, is_required] = properties[i];
+      may_end = may_end && !is_required;
+      for (std::size_t written = 0; written <= cap; ++written) {
+        Texts options;
+        const std::string& behind = follows[std::min(written + 1, cap)];
+        if (written < most && !behind.empty()) options.push_back(ebnf::sequence({text, behind}));
+        if (!is_required && !next[written].empty()) options.push_back(next[written]);
+        next[written] = rules_.rule(ebnf::either(options));
+      }
+      // One more member reads those of `follows` that are behind it, so they change after all of it.
+      for (std::size_t written = 0; written <= cap; ++written) {
+        Texts options;
+        if (!next[written].empty())
+          options.push_back(ebnf::sequence({rules_.comma(), next[written]}));
+        if (may_end && written >= min) options.emplace_back("\"\"");
+        follows[written] = rules_.rule(ebnf::either(options));
+      }
+    }
+    return rules_.rule(rules_.bracketed("{", next[0], num_required == 0 && min == 0, "}"));
+  }
+
+  /// A member that the schema does not name.
+  [[nodiscard]] std::string other_member(const Json& schema, const Texts& names, const Json& rest,
+                                         const std::string& path) {
+    const std::string text = inner_value_(rest, path + "/additionalProperties");
+    if (text.empty()) return {};
+    const Json* of_names = schema.find("propertyNames");
+    if (!of_names)
+      return rules_.rule(rules_.member(names.empty() ? "string" : key_but_for(names), text));
+    const std::string place = path + "/propertyNames";
+    if (of_names->is_boolean())
+      return of_names->boolean()
+                 ? rules_.rule(rules_.member(names.empty() ? "string" : key_but_for(names), text))
+                 : "";
+    if (!names.empty())
+      json_schema::refuse("'propertyNames' beside 'properties' or 'required' is not supported",
+                          path);
+    Json strings = Json::object();
+    strings["type"] = "string";
+    const std::string key =
+        inner_value_(reader_.merged(reader_.without_ref(*of_names, place), strings, place), place);
+    return key.empty() ? "" : rules_.rule(rules_.member(key, text));
+  }
+
+  /// A key that is none of `names`, without escapes as far as it begins like one of them.
+  [[nodiscard]] std::string key_but_for(const Texts& names) {
+    struct Node {
+      std::map<char32_t, std::size_t> next;
+      bool is_name = false;
+    };
+    std::vector<Node> nodes(1);
+    for (const std::string& name : names) {
+      std::size_t at = 0;
+      for (std::size_t i = 0; i < name.size();) {
+        const utf8::Char c = utf8::decode(name, i);
+        i += c.size;
+        const auto [found, is_new] = nodes[at].next.try_emplace(c.code_point, nodes.size());
+        at = found->second;
+        if (is_new) nodes.emplace_back();
+      }
+      nodes[at].is_name = true;
+    }
+    // A node comes behind the one above it, so from the last all that it needs is there.
+    Texts rules(nodes.size());
+    for (std::size_t i = nodes.size(); i-- > 0;) {
+      CodePointSet others;
+      others.add(0, 0x1F);
+      for (const char32_t special : {U'"', U'\\'}) others.add(special, special);
+      Texts options;
+      if (!nodes[i].is_name) options.emplace_back("\"\\\"\"");
+      for (const auto& [c, next] : nodes[i].next) {
+        others.add(c, c);
+        if (c < 0x20 || c == '"' || c == '\\' || rules[next].empty()) continue;
+        CodePointSet one(c);
+        options.push_back(ebnf::sequence({ebnf::character_class(one), rules[next]}));
+      }
+      options.push_back(
+          concat("<", ebnf::character_class(others.complement()), " char* \"\\\"\">"));
+      rules[i] = rules_.rule(ebnf::either(options));
+    }
+    return rules_.rule(ebnf::sequence({"\"\\\"\"", rules[0]}));
+  }
+
+  /// Members whose names match one of the patterns, which must have no name in common, neither with
+  /// each other nor with `properties`.
+  [[nodiscard]] std::string pattern_members(const Json& patterns, const Json& schema,
+                                            const std::string& path) {
+    for (const char* key : {"additionalProperties", "unevaluatedProperties"})
+      if (const Json* rest = schema.find(key); rest && *rest != Json(false))
+        json_schema::refuse(
+            concat("'patternProperties' beside '", key, "' that is not false is not supported"),
+            path);
+    if (schema.contains("propertyNames"))
+      json_schema::refuse("'patternProperties' beside 'propertyNames' is not supported", path);
+    Texts options;
+    std::vector<ByteDfa> found;  // of all names in which a pattern occurs
+    std::size_t steps_left = ByteDfa::kMaxSteps / 8, pairs_left = ByteDfa::kMaxTransitions / 256;
+    for (const auto& [pattern, of] : patterns.items()) {
+      const std::string place = concat(path, "/patternProperties/", pattern);
+      try {
+        const std::optional<RegexNode> search = search_pattern(parse_regex(pattern, true));
+        check<RequestError>(search.has_value(), "no name matches the pattern");
+        const ByteNfa nfa = make_nfa(*search);
+        steps_left -= std::min(steps_left, nfa.states.size());
+        found.emplace_back(nfa, steps_left);
+        const ByteDfa& dfa = found.back();
+        if (const Json* properties = schema.find("properties")) {
+          for (const auto& [name, ignored] : properties->items()) {
+            const ByteDfa::StateId end = dfa.next(ByteDfa::kStart, name);
+            check<RequestError>(end == ByteDfa::kDead || !dfa.accepts(end), "the property '", name,
+                                "' matches a pattern of names, which is not supported");
+          }
+        }
+        for (std::size_t i = 0; i + 1 < found.size(); ++i)
+          check<RequestError>(!have_common_text(found[i], dfa, pairs_left),
+                              "two patterns that a name may match both are not supported");
+        const std::string text = inner_value_(of, place);
+        if (text.empty()) continue;
+        options.push_back(rules_.rule(rules_.member(ScalarWriter::matching({pattern}, ""), text)));
+      } catch (const RequestError& error) {
+        if (std::string_view(error.what()).starts_with("the JSON Schema")) throw;
+        json_schema::refuse(error.what(), place);
+      }
+    }
+    return rules_.rule(ebnf::either(options));
+  }
+
+  SchemaReader& reader_;
+  GrammarRules& rules_;
+  Value inner_value_;
+};
+
+}  // namespace nanovllm::detail

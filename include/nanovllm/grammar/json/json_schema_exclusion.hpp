@@ -1,0 +1,104 @@
+#pragma once
+/// JSON Schemas that exclude each other.
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "nanovllm/grammar/json/json_schema_merge.hpp"
+#include "nanovllm/grammar/json/json_schema_reader.hpp"
+
+namespace nanovllm::detail {
+
+/// Tells whether two schemas can have a value in common.
+class SchemaExclusion {
+ public:
+  explicit SchemaExclusion(SchemaReader& reader) : reader_(reader) {}
+
+  /// Whether no value that is written for `a` is valid by `b`.
+  [[nodiscard]] bool excludes(const Json& a, const Json& b, const std::string& path, int depth) {
+    reader_.work(1, path);
+    if (a.is_boolean() || b.is_boolean()) return a == Json(false) || b == Json(false);
+    if (!a.is_object() || !b.is_object() || depth > 8) return false;
+    if (a.contains("$ref") || b.contains("$ref"))
+      return excludes(reader_.without_ref(a, path), reader_.without_ref(b, path), path, depth + 1);
+    const Json left = json_schema::listed_values(a, path);
+    const Json right = json_schema::listed_values(b, path);
+    const Texts all{"null", "boolean", "number", "string", "array", "object"};
+    const auto has_parts = [](const Json& schema) {
+      return schema.contains("anyOf") || schema.contains("oneOf") || schema.contains("allOf");
+    };
+    const Texts of_a = has_parts(a) && !a.contains("type") ? all : reader_.types(a, path);
+    const Texts of_b = b.contains("type") ? reader_.types(b, path) : all;
+    if (!left.is_null()) {
+      reader_.work(left.size() * (right.is_null() ? 1 : right.size()) / 64, path);
+      return std::all_of(left.begin(), left.end(), [&](const Json& each) {
+        const bool has_type = std::any_of(of_b.begin(), of_b.end(), [&](const std::string& type) {
+          return json_schema::is_of_type(each, type);
+        });
+        return !has_type ||
+               (!right.is_null() && std::find(right.begin(), right.end(), each) == right.end());
+      });
+    }
+    const auto is_numeric = [](const std::string& type) {
+      return type == "number" || type == "integer";
+    };
+    for (const std::string& type : of_a) {
+      const bool is_shared =
+          contains(of_b, type) ||
+          (is_numeric(type) && std::any_of(of_b.begin(), of_b.end(), is_numeric));
+      if (!is_shared) continue;
+      const bool other_lists =
+          !right.is_null() && std::none_of(right.begin(), right.end(), [&](const Json& each) {
+            return json_schema::is_of_type(each, is_numeric(type) ? "number" : type);
+          });
+      if (other_lists || (type == "object" && object_excludes(a, b, path, depth))) continue;
+      return false;
+    }
+    return true;
+  }
+
+ private:
+  using Texts = SchemaReader::Texts;
+
+  /// Likewise for objects: they differ in a property that one of the two asks for.
+  [[nodiscard]] bool object_excludes(const Json& a, const Json& b, const std::string& path,
+                                     int depth) {
+    static const Json kNone = Json::object(), kNoNames = Json::array();
+    const auto get = [](const Json& schema, const char* key, const Json& other) -> const Json& {
+      const Json* found = schema.find(key);
+      return found ? *found : other;
+    };
+    const Json &in_a = get(a, "properties", kNone), &in_b = get(b, "properties", kNone);
+    const auto is_closed = [](const Json& schema) {
+      const Json* rest = schema.find("additionalProperties");
+      return rest && *rest == Json(false) && !schema.contains("patternProperties");
+    };
+    const bool a_names_all =
+        is_closed(a) || (reader_.style().strict && a.contains("properties") &&
+                         !a.contains("additionalProperties") && !a.contains("patternProperties") &&
+                         !a.contains("unevaluatedProperties"));
+    const auto differs = [&](const Json& name) {
+      if (!name.is_string()) return false;
+      const Json *left = in_a.find(name.string()), *right = in_b.find(name.string());
+      return left && right && excludes(*left, *right, path, depth + 1);
+    };
+    const Json &needs_a = get(a, "required", kNoNames), &needs_b = get(b, "required", kNoNames);
+    reader_.work(needs_a.size() + needs_b.size() + needs_a.size() * needs_b.size() / 64, path);
+    return std::any_of(needs_a.begin(), needs_a.end(),
+                       [&](const Json& name) {
+                         return differs(name) ||
+                                (is_closed(b) && name.is_string() && !in_b.contains(name.string()));
+                       }) ||
+           std::any_of(needs_b.begin(), needs_b.end(), [&](const Json& name) {
+             const bool is_written =
+                 !name.is_string() || !a_names_all || in_a.contains(name.string()) ||
+                 std::find(needs_a.begin(), needs_a.end(), name) != needs_a.end();
+             return !is_written || differs(name);
+           });
+  }
+
+  SchemaReader& reader_;
+};
+
+}  // namespace nanovllm::detail
