@@ -66,3 +66,20 @@ TEST_CASE("a block list agrees with a deque on random operations", "[block_list]
     }
   }
 }
+
+TEST_CASE("a block list says so when its caller has mistaken where a block is", "[block_list]") {
+#if defined(NANOVLLM_CHECKS) || !defined(NDEBUG)
+  using Catch::Matchers::Contains;
+  BlockList list(3);
+  list.push_back(1);
+  CHECK_THROWS_WITH(list.push_back(1), Contains("block 1 is in the list already"));
+  CHECK_THROWS_WITH(list.push_front(1), Contains("block 1 is in the list already"));
+  CHECK_THROWS_WITH(list.remove(2), Contains("block 2 is not in the list"));
+  CHECK_THROWS_WITH(list.remove(-1), Contains("expected a block in [0, 3), got -1"));
+  CHECK_THROWS_WITH(list.push_back(3), Contains("expected a block in [0, 3), got 3"));
+  list.check_invariants();
+  CHECK((list.size() == 1 && list.front() == 1));
+#else
+  FAIL("the tests are compiled without NANOVLLM_CHECKS");
+#endif
+}

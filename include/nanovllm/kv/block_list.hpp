@@ -13,6 +13,10 @@ namespace nanovllm {
 
 /// A doubly linked list of block ids, threaded through one array: every operation but the invariant
 /// check is O(1) and allocates nothing. The front is reused first.
+///
+/// To add a block that is in the list, or to remove one that is not, is a mistake of the caller that
+/// would write outside of the array. Debug builds (without NDEBUG) and those that define
+/// NANOVLLM_CHECKS throw Error then.
 class BlockList {
  public:
   /// Empty, with room for the blocks [0, num_blocks).
@@ -34,13 +38,14 @@ class BlockList {
   }
 
   /// Adds a block to be reused before all others. It must not be in the list.
-  void push_front(BlockId block) noexcept { insert_before(link(sentinel_).next, block); }
+  void push_front(BlockId block) { insert_before(link(sentinel_).next, block); }
 
   /// Adds a block to be reused after all others. It must not be in the list.
-  void push_back(BlockId block) noexcept { insert_before(sentinel_, block); }
+  void push_back(BlockId block) { insert_before(sentinel_, block); }
 
   /// Takes out a block that is in the list.
-  void remove(BlockId block) noexcept {
+  void remove(BlockId block) {
+    check_membership(block, true);
     const Link at = link(block);
     link(at.prev).next = at.next;
     link(at.next).prev = at.prev;
@@ -87,7 +92,17 @@ class BlockList {
     return links_[static_cast<std::size_t>(block)];
   }
 
-  void insert_before(BlockId next, BlockId block) noexcept {
+  void check_membership([[maybe_unused]] BlockId block, [[maybe_unused]] bool expected) const {
+#if defined(NANOVLLM_CHECKS) || !defined(NDEBUG)
+    check(block >= 0 && block < sentinel_, "block list: expected a block in [0, ", sentinel_,
+          "), got ", block);
+    check(contains(block) == expected, "block list: block ", block, " is ",
+          expected ? "not in the list" : "in the list already");
+#endif
+  }
+
+  void insert_before(BlockId next, BlockId block) {
+    check_membership(block, false);
     const BlockId prev = link(next).prev;
     link(block) = {prev, next};
     link(prev).next = block;
