@@ -246,6 +246,14 @@ class Device {
   /// Forgets all steps under way, computed or not.
   void drop() { steps_.clear(); }
 
+  /// What a block holds after the steps that were computed.
+  [[nodiscard]] std::span<const std::uint64_t> block(BlockId block) const {
+    return std::span(slots_).subspan(static_cast<std::size_t>(block) * kBlock, kBlock);
+  }
+  [[nodiscard]] std::span<std::uint64_t> host_block(BlockId block) {
+    return std::span(host_).subspan(static_cast<std::size_t>(block) * kBlock, kBlock);
+  }
+
  private:
   struct Share {
     std::vector<TokenSource> sources;  ///< of the tokens that are no guesses
@@ -268,6 +276,8 @@ class Device {
     if (source.is_known()) return source.token();
     return last_samples_.at(static_cast<std::size_t>(source.sample()));
   }
+
+  static constexpr auto kBlock = static_cast<std::size_t>(Blocks::block_size());
 
   std::vector<std::uint64_t> slots_;
   std::vector<std::uint64_t> host_;

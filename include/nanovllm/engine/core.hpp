@@ -176,7 +176,7 @@ class EngineCore : public SessionStore {
     try {
       scheduler_.begin(step.plan);  // gives the planned sequences their blocks
       has_begun = true;
-      if (disk_) disk_->hold(step.plan.copies_down);
+      if (disk_) disk_->hold(step.plan.copies_down, step.number);
       build_inputs(step);
       const Clock::time_point begin = Clock::now();
       runner_->launch(inputs_);
@@ -247,7 +247,7 @@ class EngineCore : public SessionStore {
   /// A step that could not be handed over never was: its requests end.
   void undo_newest(bool has_begun, const std::string& error) {
     Step& step = under_way_.back();
-    if (has_begun) cancel(step.plan);
+    if (has_begun) cancel(step);
     RequestList ended = std::move(step.ended);
     const StepPlan plan = std::move(step.plan);
     under_way_.pop_back();
@@ -304,7 +304,7 @@ class EngineCore : public SessionStore {
       throw;
     }
     delivery_.announce();
-    if (disk_) disk_->save(step.plan.copies_down);
+    if (disk_) disk_->save(step.plan.copies_down, step.number);
     end_finished();
     choose_beams(now);
   }
@@ -364,7 +364,7 @@ class EngineCore : public SessionStore {
   void fail_oldest(const std::string& error) {
     RequestList ended = undo_behind(1);
     Step& step = under_way_.front();
-    cancel(step.plan);
+    cancel(step);
     ended.splice(ended.end(), step.ended);
     const StepPlan plan = std::move(step.plan);
     under_way_.pop_front();
@@ -377,16 +377,16 @@ class EngineCore : public SessionStore {
     RequestList ended;
     for (std::size_t i = num_left; i < under_way_.size(); ++i) wait_ignoring_errors();
     for (; under_way_.size() > num_left; under_way_.pop_back()) {
-      cancel(under_way_.back().plan);
+      cancel(under_way_.back());
       ended.splice(ended.end(), under_way_.back().ended);
     }
     return ended;
   }
 
-  void cancel(const StepPlan& plan) {
-    scheduler_.cancel(plan);
+  void cancel(const Step& step) {
+    scheduler_.cancel(step.plan);
     sampling_.forget();
-    if (disk_) disk_->distrust();
+    if (disk_) disk_->cancel(step.plan.copies_down, step.number);
   }
 
   void wait_ignoring_errors() noexcept {

@@ -18,7 +18,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <optional>
+#include <random>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -46,7 +48,10 @@ struct RadixPolicy : HashPolicy {
 using DiskEngine = Engine<AnyModel, HashPolicy>;
 
 struct Folder {
-  Folder() { fs::remove_all(path); }
+  explicit Folder(const char* suffix = "")
+      : path(fs::temp_directory_path() / concat("nanovllm_disk_laws_", ::getpid(), suffix)) {
+    fs::remove_all(path);
+  }
   ~Folder() { fs::remove_all(path); }
   [[nodiscard]] std::vector<fs::path> files() const {
     std::vector<fs::path> out;
@@ -54,7 +59,7 @@ struct Folder {
     std::sort(out.begin(), out.end());
     return out;
   }
-  fs::path path = fs::temp_directory_path() / concat("nanovllm_disk_laws_", ::getpid());
+  fs::path path;
 };
 
 /// Files that cannot be read before `release` lets them: pipes without a writer. Then they are no
@@ -277,6 +282,108 @@ TEMPLATE_TEST_CASE("read from disk = computed", "[laws][disk]", HashPolicy, Radi
   }
   CHECK(settle(other).num_disk_hit_tokens > 0);
   CHECK(settle(engine).num_disk_failures == 0);
+}
+
+namespace {
+
+template <int kBlockSize>
+struct SwappingPolicy : PolicyWith<BackendFloat32, kBlockSize> {
+  using Preemption = SwapPreemption;
+};
+
+/// The content of each file.
+std::map<std::string, std::string> contents_of(const Folder& folder) {
+  std::map<std::string, std::string> out;
+  for (const fs::path& path : folder.files()) {
+    std::ifstream file(path, std::ios::binary);
+    out[path.filename().string()] = {std::istreambuf_iterator<char>(file), {}};
+  }
+  return out;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("swapping, a disk tier, overlap and aborts at once change no token and no file",
+                   "[laws][disk]", SwappingPolicy<1>, SwappingPolicy<2>, SwappingPolicy<4>) {
+  if (num_devices() < 1) return;
+  constexpr int kBlock = TestType::kv.block_size;
+  std::mt19937 random(20261125);
+  const auto below = [&](unsigned n) { return random() % n; };
+  std::vector<Prompt> prompts;
+  std::vector<SamplingParams> params;
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    std::vector<TokenId> tokens = random_prompt(below(4), 8 + below(40), vocab());
+    prompts.emplace_back(std::move(tokens));
+    params.push_back({.temperature = 1.f,
+                      .seed = i,
+                      .max_tokens = static_cast<int>(10 + below(30)),
+                      .ignore_eos = true});
+  }
+  std::vector<Output> expected;
+  {
+    Engine<AnyModel, TestType> engine({.model = model_directory(kModel), .num_threads = 1});
+    expected = engine.generate(prompts, params);
+  }
+  const Folder folder("_busy");
+  EngineConfig config = config_of(folder, 120 / kBlock);
+  config.max_num_seqs = 8;
+  config.max_num_batched_tokens = 64;
+  config.kv_size = KvSize::blocks(96 / kBlock);
+  config.disk_kv_min_tokens = 8;
+  config.overlap = true;
+  for (int round = 0; round < 4; ++round) {  // each finds the files of those before it
+    CAPTURE(round);
+    Engine<AnyModel, TestType> engine(config);
+    std::vector<std::optional<Output>> outputs(prompts.size());
+    std::vector<RequestId> ids;
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      ids.push_back(engine.submit(prompts[i], params[i], [&outputs, i](const TokenEvent& event) {
+        if (event.output != nullptr) outputs[i] = *event.output;
+      }));
+    }
+    while (engine.step()) {
+      if (below(3) == 0) engine.abort(ids[below(static_cast<unsigned>(ids.size()))]);
+      engine.check_invariants();
+    }
+    settle(engine);
+    engine.check_invariants();
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      CAPTURE(i);
+      REQUIRE(outputs[i]);
+      CHECK(outputs[i]->error == "");
+      const std::vector<TokenId>& tokens = outputs[i]->token_ids;
+      const std::vector<TokenId>& all = expected[i].token_ids;
+      REQUIRE(tokens.size() <= all.size());
+      CHECK(std::equal(tokens.begin(), tokens.end(), all.begin()));
+      if (outputs[i]->finish_reason == FinishReason::length) CHECK(tokens == all);
+    }
+    CHECK(engine.stats().num_swapped_out > 0);
+    CHECK(engine.stats().num_disk_failures == 0);
+    if (round > 0) CHECK(engine.stats().num_disk_hit_tokens > 0);
+  }
+  if (!kBitEqual) return;  // then the last bits of keys and values depend on the batch
+
+  // The files are those of an engine that serves the same requests one by one.
+  const Folder calm_folder("_calm");
+  config.disk_kv_path = calm_folder.path;
+  config.overlap = false;
+  {
+    Engine<AnyModel, TestType> engine(config);
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      CHECK(engine.generate(prompts[i], params[i]).token_ids == expected[i].token_ids);
+      settle(engine);
+    }
+  }
+  const std::map<std::string, std::string> calm = contents_of(calm_folder);
+  std::size_t num_compared = 0;
+  for (const auto& [name, content] : contents_of(folder)) {
+    const auto found = calm.find(name);
+    if (found == calm.end()) continue;
+    CAPTURE(name);
+    CHECK(content == found->second);
+    ++num_compared;
+  }
+  CHECK(num_compared > 40);
 }
 
 TEST_CASE("samples and beams of what was read = of what was computed", "[laws][disk]") {

@@ -107,27 +107,31 @@ struct Rig {
     blocks.release(table);
   }
 
-  /// A step begins that needs all of the device's pool: what is cached goes down.
-  std::vector<BlockCopy> begin_step() {
+  /// A step begins that needs all of the device's pool: what is cached goes down, but for the
+  /// copies, which the device has not made yet.
+  std::vector<BlockCopy> begin_step(std::uint64_t step) {
     std::vector<BlockCopy> copies;
     std::vector<BlockId> taken;
     while (const std::optional<BlockId> block = blocks.allocate(&copies)) taken.push_back(*block);
     blocks.end_copies();
-    loads->hold(copies);
-    for (const BlockCopy& copy : copies)
-      std::memcpy(runner.at(copy.to).data(),
-                  runner.device[static_cast<std::size_t>(copy.from)].data(), kBytes);
+    loads->hold(copies, step);
     blocks.release(taken);
     check_invariants();
     return copies;
+  }
+  void copy(std::span<const BlockCopy> copies) {
+    for (const BlockCopy& copy : copies)
+      std::memcpy(runner.at(copy.to).data(),
+                  runner.device[static_cast<std::size_t>(copy.from)].data(), kBytes);
   }
 
   /// Puts `tokens` on the disk, and forgets them in memory.
   void write(const Tokens& tokens) {
     compute(tokens);
-    const std::vector<BlockCopy> copies = begin_step();
+    const std::vector<BlockCopy> copies = begin_step(1);
     REQUIRE(std::ssize(copies) == std::ssize(tokens) / kBlock);
-    loads->save(copies);
+    copy(copies);
+    loads->save(copies, 1);
     wait_for_saves();
     blocks.forget();
     check_invariants();
@@ -195,8 +199,9 @@ TEST_CASE("what a step has saved is written once it is committed, and never befo
   Rig rig(folder);
   const Tokens tokens = prompt_of(12);
   rig.compute(tokens);
-  const std::vector<BlockCopy> copies = rig.begin_step();
+  const std::vector<BlockCopy> copies = rig.begin_step(1);
   REQUIRE(copies.size() == 3);
+  rig.copy(copies);
   for (int i = 0; i < 20; ++i) {
     rig.poll();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -208,7 +213,7 @@ TEST_CASE("what a step has saved is written once it is committed, and never befo
 
   SECTION("cancelled") {
     rig.blocks.forget_saved(copies);
-    rig.loads->save(copies);
+    rig.loads->cancel(copies, 1);
     rig.poll();
     rig.check_invariants();
     CHECK(rig.blocks.host().num_free() == 8);
@@ -216,7 +221,7 @@ TEST_CASE("what a step has saved is written once it is committed, and never befo
     CHECK(rig.disk->size() == 0);
   }
   SECTION("committed") {
-    rig.loads->save(copies);
+    rig.loads->save(copies, 1);
     rig.wait_for_saves();
     CHECK(rig.disk->stats().num_writes == 3);
     CHECK(rig.match(tokens).host_blocks.size() == 3);
@@ -226,9 +231,60 @@ TEST_CASE("what a step has saved is written once it is committed, and never befo
     CHECK(rig.disk->stats().num_writes == 3);
   }
   SECTION("committed, and the engine goes") {
-    rig.loads->save(copies);
+    rig.loads->save(copies, 1);
     rig.loads->finish();
     CHECK(rig.disk->stats().num_writes == 3);
+  }
+}
+
+TEST_CASE("two steps under way that copy to the same block of the host write it once", "[disk]") {
+  const Folder folder;
+  Rig rig(folder);
+  const Tokens tokens = prompt_of(12);
+  rig.compute(tokens);
+  // Step 1 swaps a sequence out, which ends at once: its blocks are free again.
+  std::vector<BlockId> host_table;
+  REQUIRE(rig.blocks.allocate_host(3, host_table));
+  std::vector<BlockCopy> swapped;
+  for (const BlockId host : host_table) swapped.push_back({.from = 3, .to = host});
+  rig.loads->hold(swapped, 1);
+  const Bytes of_sequence(kBytes, std::byte{0xee});
+  for (const BlockId host : host_table) std::ranges::copy(of_sequence, rig.runner.at(host).begin());
+  rig.blocks.release_host(host_table);
+  // Step 2 saves prefixes to the same blocks, and is computed when step 1 is committed.
+  const std::vector<BlockCopy> saved = rig.begin_step(2);
+  const auto is_swapped_to = [&](const BlockCopy& copy) {
+    return std::ranges::count(host_table, copy.to) == 1;
+  };
+  REQUIRE((saved.size() == 3 && std::ranges::all_of(saved, is_swapped_to)));
+  rig.loads->save(swapped, 1);
+  for (int i = 0; i < 20; ++i) {
+    rig.poll(2, 2);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  CHECK(rig.disk->size() == 0);
+
+  SECTION("both are committed") {
+    rig.copy(saved);
+    rig.loads->save(saved, 2);
+    rig.wait_for_saves();
+    CHECK(rig.disk->stats().num_writes == 3);
+    CHECK(rig.match(tokens).host_blocks.size() == 3);
+    rig.loads->finish();
+    Rig other(folder);  // which finds the keys and values of these tokens in the files
+    const auto request = request_of(tokens);
+    REQUIRE(other.loads->begin(*request, 0));
+    other.poll_until([&] { return !other.added.empty(); });
+    CHECK(other.match(tokens).host_blocks.size() == 3);
+    CHECK(other.stats().num_disk_failures == 0);
+  }
+  SECTION("the second is cancelled") {
+    rig.blocks.forget_saved(saved);
+    rig.loads->cancel(saved, 2);
+    rig.poll();
+    CHECK(rig.blocks.host().num_free() == 8);
+    rig.loads->finish();
+    CHECK(rig.disk->size() == 0);
   }
 }
 
@@ -290,13 +346,17 @@ TEST_CASE("a block is not read while a step under way may still use what is take
   CHECK(rig.added.size() == 1);
   CHECK(rig.match(tokens).num_tokens == 8);
 
-  // Behind a step that was undone there may be copies that nobody waits for.
+  // Behind a step that was undone there may be copies that nobody waits for, until one that began
+  // later is committed.
   const auto other = request_of(prompt_of(8, 50));
   rig.loads->forget(*request);
   rig.blocks.forget();
-  rig.loads->distrust();
+  const std::span<const BlockCopy> no_copies;
+  rig.loads->cancel(no_copies, 6);
   CHECK(!rig.loads->begin(*request, 0));
-  rig.loads->save(std::span<const BlockCopy>());
+  rig.loads->save(no_copies, 5);
+  CHECK(!rig.loads->begin(*request, 0));
+  rig.loads->save(no_copies, 7);
   CHECK(rig.loads->begin(*request, 0));
   CHECK(!rig.loads->begin(*other, 0));
   rig.loads->forget(*request);
@@ -453,10 +513,9 @@ TEST_CASE("blocks that files go on behind have files, too", "[disk]") {
     const std::vector<BlockId> taken{*rig.blocks.allocate(&copies)};
     REQUIRE(copies.size() == 1);
     rig.blocks.end_copies();
-    rig.loads->hold(copies);
-    const Bytes content = content_of(tokens, 3);
-    std::memcpy(rig.runner.at(copies[0].to).data(), content.data(), kBytes);
-    rig.loads->save(copies);
+    rig.loads->hold(copies, 1);
+    rig.copy(copies);
+    rig.loads->save(copies, 1);
     rig.wait_for_saves();
     CHECK(rig.disk->size() == 1);
     if (idle) {
@@ -479,8 +538,8 @@ TEST_CASE("what a pool held before it was lost is not written", "[disk]") {
   std::vector<BlockCopy> copies;
   const std::vector<BlockId> taken{*rig.blocks.allocate(&copies)};
   rig.blocks.end_copies();
-  rig.loads->hold(copies);
-  rig.loads->save(copies);
+  rig.loads->hold(copies, 1);
+  rig.loads->save(copies, 1);
   rig.wait_for_saves();
   rig.blocks.release(taken);
   rig.loads->reset([](Request&) {});

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -141,16 +142,21 @@ class DiskLoads {
   // ---- Down ----
 
   /// See DiskSaves.
-  void hold(std::span<const BlockCopy> copies_down) noexcept { saves_.hold(copies_down); }
-  void save(std::span<const BlockCopy> copies_down) noexcept {
-    is_certain_ = true;
-    saves_.save(copies_down);
+  void hold(std::span<const BlockCopy> copies_down, std::uint64_t step) noexcept {
+    saves_.hold(copies_down, step);
+  }
+  void save(std::span<const BlockCopy> copies_down, std::uint64_t step) noexcept {
+    if (undone_step_ < step) undone_step_.reset();  // also where there is none
+    saves_.save(copies_down, step);
   }
   void save_parents() noexcept { saves_.save_parents(); }
 
-  /// A step was undone. Its copies to the host's pool may still be made, up to the end of the next
-  /// step: until then no block is taken for what is read.
-  void distrust() noexcept { is_certain_ = false; }
+  /// A step was undone. Its copies to the host's pool may still be made, up to the end of a step
+  /// that begins later: until one is committed no block is taken for what is read.
+  void cancel(std::span<const BlockCopy> copies_down, std::uint64_t step) noexcept {
+    undone_step_ = std::max(undone_step_.value_or(0), step);
+    saves_.cancel(copies_down, step);
+  }
 
   // ---- The end ----
 
@@ -194,20 +200,23 @@ class DiskLoads {
 
   /// Throws Error naming the broken invariant.
   void check_invariants() const {
-    std::int64_t num_loading = 0, num_pinned = 0;
+    std::int64_t num_loading = 0;
+    std::vector<int> num_pins(static_cast<std::size_t>(blocks_.host().num_blocks()));
     for (const auto* list : {&waiting_, &given_up_}) {
       for (const Waiting& w : *list) num_loading += std::ssize(w.hosts);
     }
     check(num_loading == blocks_.tier().num_loading(), "disk loads: ", num_loading,
           " blocks are taken, but the host tier has ", blocks_.tier().num_loading());
     for (const Admission& a : admissions_) {
-      num_pinned += std::ssize(a.hosts);
-      for (const BlockId host : a.hosts)
-        check(blocks_.tier().is_pinned(host), "disk loads: block ", host,
-              " was read for a request that waits, but is not pinned");
+      for (const BlockId host : a.hosts) ++num_pins[static_cast<std::size_t>(host)];
     }
-    check(num_loading + num_pinned <= max_taken_, "disk loads: ", num_loading, " and ", num_pinned,
-          " blocks are taken, at most ", max_taken_, " may be");
+    for (BlockId host = 0; host < blocks_.host().num_blocks(); ++host) {
+      const int count = num_pins[static_cast<std::size_t>(host)] + (saves_.is_pinned(host) ? 1 : 0);
+      check(count == (blocks_.tier().is_pinned(host) ? 1 : 0), "disk loads: ", count,
+            " requests, steps and writes need block ", host, " of the host to be pinned");
+    }
+    check(num_taken() <= max_taken_, "disk loads: ", num_taken(), " blocks are taken, at most ",
+          max_taken_, " may be");
   }
 
  private:
@@ -238,7 +247,7 @@ class DiskLoads {
     const Sequence& s = *request.sequences().front();
     const bool is_held = s.continues != nullptr && s.continues->num_computed_tokens > 0;
     const bool computes_all = s.num_prompt_logits_left > 0;
-    if (is_held || computes_all || !is_certain_ || disk_->size() == 0) return false;
+    if (is_held || computes_all || undone_step_ || disk_->size() == 0) return false;
     const PrefixMatch match = blocks_.match(s.tokens);
     const std::span<const TokenId> tokens(s.tokens);
     const auto num_there = match.blocks.size() + match.host_blocks.size();
@@ -323,8 +332,7 @@ class DiskLoads {
 
   /// What was read for `w` is entered in the host tier.
   void enter(Waiting& w) noexcept {
-    std::vector<BlockId> hosts = std::move(w.hosts);
-    w.hosts.clear();
+    std::vector<BlockId> hosts = std::exchange(w.hosts, {});
     const std::span<const BlockId> all(hosts);
     std::size_t num_open = hosts.size();  // whose load has not ended
     try {
@@ -384,7 +392,7 @@ class DiskLoads {
   std::list<Waiting> given_up_;  ///< their requests have ended, their loads have not
   std::list<Admission> admissions_;
   bool must_plan_ = false;
-  bool is_certain_ = true;
+  std::optional<std::uint64_t> undone_step_;  ///< the newest whose copies may not have ended
   DiskQueue queue_;
   DiskSaves<Blocks> saves_;
 };

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <type_traits>
 #include <unordered_map>
@@ -20,10 +21,14 @@
 namespace nanovllm {
 
 /// What a step copies to the host's pool for the prefix cache is pinned there when the step has
-/// begun, is queued to be written once the step is committed, and is let go when it is written; or
-/// at once where the queue is full. A file is worth nothing without those of the blocks before it,
-/// and just those which most requests share stay in the device's pool: where files go on behind
+/// begun, is queued to be written once the step is committed, and is unpinned when it is written;
+/// or at once where the queue is full. A file is worth nothing without those of the blocks before
+/// it, and just those which most requests share stay in the device's pool: where files go on behind
 /// such blocks, these are written when the engine has nothing to do, and at its end.
+///
+/// Two steps may be under way, and both may copy to the same block of the host's pool: the first
+/// swaps a sequence out to it, the sequence ends, and the second saves a prefix there. So each
+/// pinned block has the number of the step that pinned it, and only that step queues it.
 ///
 /// @tparam Blocks  a BlockManager, or a type with its members.
 template <class Blocks>
@@ -31,21 +36,41 @@ class DiskSaves {
  public:
   /// All of these must outlive it; the queue's thread writes.
   DiskSaves(DiskTier& disk, DiskQueue& queue, StepRunner& runner, Blocks& blocks)
-      : disk_(disk), queue_(queue), runner_(runner), blocks_(blocks) {}
+      : disk_(disk), queue_(queue), runner_(runner), blocks_(blocks) {
+    pinned_by_.resize(static_cast<std::size_t>(blocks.host().num_blocks()), kNothing);
+  }
 
-  /// A step has begun: what it saves for the prefix cache stays until `save` or until the step is
-  /// cancelled.
-  void hold(std::span<const BlockCopy> copies_down) noexcept {
+  /// A step has begun: what it saves for the prefix cache is pinned until `save` or `cancel`.
+  /// @param step  its number, from 1 on; no two steps have the same.
+  void hold(std::span<const BlockCopy> copies_down, std::uint64_t step) noexcept {
     for (const BlockCopy& copy : copies_down) {
-      if (blocks_.tier().contains(copy.to)) blocks_.tier().pin(copy.to);
+      if (!blocks_.tier().contains(copy.to)) continue;  // a sequence's own
+      blocks_.tier().pin(copy.to);
+      pinned_by(copy.to) = step;
     }
   }
 
   /// That step is committed: what it has saved is in the host's pool.
-  void save(std::span<const BlockCopy> copies_down) noexcept {
+  void save(std::span<const BlockCopy> copies_down, std::uint64_t step) noexcept {
     for (const BlockCopy& copy : copies_down) {
-      if (blocks_.tier().is_pinned(copy.to) && !queue(copy.to)) blocks_.tier().unpin(copy.to);
+      std::uint64_t& pinned = pinned_by(copy.to);
+      if (pinned != step) continue;  // a sequence's own, or saved by the step behind this one
+      const bool is_queued = queue(copy.to);
+      pinned = is_queued ? kQueue : kNothing;
+      if (!is_queued) blocks_.tier().unpin(copy.to);
     }
+  }
+
+  /// That step is cancelled: the block manager forgets what it has saved (`forget_saved`).
+  void cancel(std::span<const BlockCopy> copies_down, std::uint64_t step) noexcept {
+    for (const BlockCopy& copy : copies_down) {
+      if (pinned_by(copy.to) == step) pinned_by(copy.to) = kNothing;
+    }
+  }
+
+  /// Whether `host` is pinned by a step, or until it is written.
+  [[nodiscard]] bool is_pinned(BlockId host) const noexcept {
+    return pinned_by_[static_cast<std::size_t>(host)] != kNothing;
   }
 
   /// The engine has nothing to do: blocks that files go on behind are written, too. No step may be
@@ -58,7 +83,9 @@ class DiskSaves {
   /// The queue is done with these.
   void end(const DiskBlockList& saves) noexcept {
     for (const DiskBlock& block : saves) {
-      if (block.host >= 0) blocks_.tier().unpin(block.host);
+      if (block.host < 0) continue;
+      pinned_by(block.host) = kNothing;
+      blocks_.tier().unpin(block.host);
     }
   }
 
@@ -79,6 +106,14 @@ class DiskSaves {
   }
 
  private:
+  // Who has pinned a block, besides the numbers of steps.
+  static constexpr std::uint64_t kNothing = 0;
+  static constexpr std::uint64_t kQueue = ~std::uint64_t{0};  ///< until it is written
+
+  [[nodiscard]] std::uint64_t& pinned_by(BlockId host) noexcept {
+    return pinned_by_[static_cast<std::size_t>(host)];
+  }
+
   bool queue(BlockId host) noexcept {
     try {
       if (!queue_.has_room()) return false;
@@ -146,6 +181,7 @@ class DiskSaves {
   DiskQueue& queue_;
   StepRunner& runner_;
   Blocks& blocks_;
+  std::vector<std::uint64_t> pinned_by_;  ///< of each block of the host's pool
   std::unordered_set<DiskName> missing_;  ///< had no file when one behind them was used
 };
 
