@@ -399,6 +399,7 @@ class Connection final : public AnyConnection,
     outbox_ = head_text(head, BodyEnd::length, body.size(), false, cors_headers());
     if (record.method != "HEAD") outbox_ += body;
     record.status = status;
+    server_.counters->refused.add(status);
     if (status == 408) server_.counters->num_timeouts.fetch_add(1);
     const bool is_sent = co_await flush();
     log(record, is_sent ? "refused" : kDisconnected, {});

@@ -225,6 +225,8 @@ TEST_CASE("metrics are Prometheus text, with vLLM's names", "[metrics]") {
   HttpCounters http;
   http.num_open_connections = 7;
   http.replies.add(200);
+  http.refused.add(413);
+  http.refused.add(429);
   const std::string text = prometheus_text(some_stats(), latencies, {}, counters, "m", &http);
   CHECK(text.find(" 9007199254740993\n") != std::string::npos);
   const Families families = PrometheusParser(text).parse();
@@ -238,7 +240,9 @@ TEST_CASE("metrics are Prometheus text, with vLLM's names", "[metrics]") {
   CHECK(value_of(families, "vllm:request_success_total", {{"finished_reason", "stop"}}) == 2);
   CHECK(value_of(families, "vllm:request_success_total", {{"finished_reason", "length"}}) == 0);
   CHECK(value_of(families, "vllm:request_success_total", {{"finished_reason", "abort"}}) == 1);
-  CHECK(value_of(families, "nanovllm:requests_refused_total", {{"status", "429"}}) == 1);
+  CHECK(value_of(families, "nanovllm:requests_refused_total", {{"status", "429"}}) == 2);
+  CHECK(value_of(families, "nanovllm:requests_refused_total", {{"status", "413"}}) == 1);
+  CHECK(value_of(families, "nanovllm:requests_finished_total") == 3);
   CHECK(value_of(families, "nanovllm:requests_refused_total", {{"status", "other"}}) == 1);
   CHECK(value_of(families, "nanovllm:http_open_connections") == 7);
   CHECK(value_of(families, "nanovllm:http_replies_total", {{"status", "200"}}) == 1);

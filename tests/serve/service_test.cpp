@@ -1020,6 +1020,46 @@ TEST_CASE("models, tokens, health and metrics", "[serve]") {
             .get<int>() > 5);
 }
 
+TEST_CASE("requests are counted once, however many choices they have", "[serve]") {
+  ScriptedEngine engine;
+  OpenAiService service(engine);
+  const auto count = [&](const std::string& name) {
+    const std::string text = service.answer({.target = "/metrics"}).body;
+    double sum = 0;
+    for (std::size_t at = 0; (at = text.find('\n' + name + '{', at)) != std::string::npos; ++at)
+      sum += std::stod(text.substr(text.find("} ", at) + 2));
+    return sum;
+  };
+  for (const std::string fields :
+       {R"("n": 3)", R"("n": 2, "stream": true)", R"("n": 1, "best_of": 2)"}) {
+    INFO(fields);
+    const double before = count("vllm:request_success_total");
+    static_cast<void>(
+        follow(engine, *service.handle(completion_request(R"("prompt": "A", )" + fields))));
+    CHECK(count("vllm:request_success_total") == before + 1);
+    CHECK(count("nanovllm:requests_finished_total") == before + 1);
+  }
+  static_cast<void>(
+      follow(engine, *service.handle(completion_request(R"("prompt": ["A", "B"], "n": 2)"))));
+  CHECK(count("vllm:request_success_total") == 5);  // a prompt is a request to the engine
+  service.handle(completion_request(R"("prompt": "A", "n": 2)"))->cancel();
+  engine.step();
+  CHECK(count("vllm:request_success_total") == 6);
+  CHECK_THAT(service.answer({.target = "/metrics"}).body,
+             Contains("finished_reason=\"abort\"} 1\n"));
+}
+
+TEST_CASE("ids without a token are refused by /detokenize", "[serve]") {
+  ScriptedEngine engine;
+  OpenAiService service(engine);
+  const HttpReply reply = service.answer(
+      {.method = "POST", .target = "/detokenize", .body = R"({"tokens": [5, 999999]})"});
+  CHECK(reply.head.status == 400);
+  const Json error = parse_json(reply.body)["error"];
+  CHECK(error["param"] == "tokens[1]");
+  CHECK_THAT(error["message"].string(), Contains("got 999999"));
+}
+
 TEST_CASE("many threads, some of which leave", "[serve]") {
   ScriptedEngine engine;
   engine.script = [](std::size_t index, std::int32_t) {

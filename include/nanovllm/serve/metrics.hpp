@@ -47,7 +47,8 @@ class StatusCounts {
 
 /// What became of requests, to be added to by a service. Any thread may add and read.
 struct ServiceCounters {
-  /// Requests to the engine that have ended, by their reason; a choice of several counts as one.
+  /// Requests to the engine that have ended, by their reason. A request with several samples counts
+  /// once; an HTTP request with several prompts is one for each prompt.
   void finish(FinishReason reason) noexcept {
     finished_[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
   }
@@ -72,6 +73,7 @@ struct HttpCounters {
   std::atomic<std::int64_t> num_disconnects{0};  ///< clients that left before their reply's end
   std::atomic<std::int64_t> num_timeouts{0};     ///< connections closed for they were too slow
   StatusCounts replies{};                        ///< by status
+  StatusCounts refused{};  ///< of the replies, errors of the transport: 401, 413, ...
 };
 
 /// All there is to say, for the reply to one scrape. Copies the counters first, each lock held no
@@ -168,13 +170,16 @@ class PrometheusWriter {
     sample(counts.back(), {}, "_count");
   }
 
-  /// One sample a status from `least` on, and one of all others.
-  void statuses(std::string_view name, std::string_view help, const StatusCounts& counts,
-                int least) {
+  /// One sample a status from `least` on, and one of all others. `more` is added, if not null.
+  void statuses(std::string_view name, std::string_view help, const StatusCounts& counts, int least,
+                const StatusCounts* more = nullptr) {
+    const auto count = [&](int status) {
+      return counts[status] + (more != nullptr ? (*more)[status] : 0);
+    };
     family(name, "counter", help);
     for (const int status : StatusCounts::kStatuses)
-      if (status >= least) sample(counts[status], {{"status", std::to_string(status)}});
-    sample(counts[0], {{"status", "other"}});
+      if (status >= least) sample(count(status), {{"status", std::to_string(status)}});
+    sample(count(0), {{"status", "other"}});
   }
 
   [[nodiscard]] std::string take() { return std::move(out_); }
@@ -227,7 +232,8 @@ inline constexpr StatMetric<std::int64_t> kCountMetrics[] = {
     {"vllm:num_preemptions_total", "counter", "Sequences that had to give their blocks back.",
      &EngineStats::num_preemptions},
     {"nanovllm:steps_total", "counter", "Steps of the engine.", &EngineStats::num_steps},
-    {"nanovllm:requests_finished_total", "counter", "Sequences that have ended, however.",
+    {"nanovllm:sequences_finished_total", "counter",
+     "Sequences that have ended, for whatever reason; a request has one a sample.",
      &EngineStats::num_finished},
     {"nanovllm:prefill_tokens_total", "counter", "Tokens computed in chunks of prompts.",
      &EngineStats::num_prefill_tokens},
@@ -310,14 +316,21 @@ NANOVLLM_INLINE void write_engine_metrics(PrometheusWriter& out, const EngineSta
              std::int64_t{health.state == Health::State::ok && !health.is_unproven});
 }
 
-NANOVLLM_INLINE void write_service_metrics(PrometheusWriter& out, const ServiceCounters& counters) {
+NANOVLLM_INLINE void write_service_metrics(PrometheusWriter& out, const ServiceCounters& counters,
+                                           const HttpCounters* http) {
   out.family("vllm:request_success_total", "counter", "Requests that have ended, by reason.");
+  std::int64_t num_finished = 0;
   for (const FinishReason reason :
-       {FinishReason::stop, FinishReason::length, FinishReason::abort, FinishReason::error})
-    out.sample(counters.finished(reason), {{"finished_reason", name(reason)}});
+       {FinishReason::stop, FinishReason::length, FinishReason::abort, FinishReason::error}) {
+    const std::int64_t count = counters.finished(reason);
+    out.sample(count, {{"finished_reason", name(reason)}});
+    num_finished += count;
+  }
+  out.single("nanovllm:requests_finished_total", "counter",
+             "Requests that have ended, for whatever reason.", num_finished);
   out.statuses("nanovllm:requests_refused_total",
                "Requests answered with an error before the engine had them, by HTTP status.",
-               counters.refused, 400);
+               counters.refused, 400, http != nullptr ? &http->refused : nullptr);
 }
 
 NANOVLLM_INLINE void write_http_metrics(PrometheusWriter& out, const HttpCounters& counters) {
@@ -342,7 +355,7 @@ NANOVLLM_INLINE std::string prometheus_text(const EngineStats& stats, const Late
                                             std::string_view model_name, const HttpCounters* http) {
   detail::PrometheusWriter out(model_name);
   detail::write_engine_metrics(out, stats, latencies, health);
-  detail::write_service_metrics(out, counters);
+  detail::write_service_metrics(out, counters, http);
   if (http) detail::write_http_metrics(out, *http);
   const std::string version =
       concat(NANOVLLM_VERSION_MAJOR, '.', NANOVLLM_VERSION_MINOR, '.', NANOVLLM_VERSION_PATCH);

@@ -235,8 +235,14 @@ NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::detokenize(const HttpR
                                                                      const std::string&) {
   const auto request = DetokenizeRequest::parse(parse_request_body(http.body));
   static_cast<void>(generation.model_name(request.model));
-  return detail::json_reply(
-      "detokenize", Json::object({{"prompt", tokenizer_of(engine).decode(request.tokens, false)}}));
+  const Tokenizer& tokenizer = tokenizer_of(engine);
+  for (std::size_t i = 0; i < request.tokens.size(); ++i) {
+    if (tokenizer.token_bytes(request.tokens[i]).empty())
+      refuse_field(element_path("tokens", i),
+                   concat("must be the id of a token, got ", request.tokens[i]));
+  }
+  return detail::json_reply("detokenize",
+                            Json::object({{"prompt", tokenizer.decode(request.tokens, false)}}));
 }
 
 NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::list_models(const HttpRequest&,

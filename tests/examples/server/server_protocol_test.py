@@ -76,6 +76,16 @@ class Server:
         counts = re.findall(r"^vllm:num_requests_(?:running|waiting)\{[^}]*\} (\S+)$", text, re.M)
         return sum(float(count) for count in counts)
 
+    def metric(self, name, **labels):
+        """The sum of the samples of `name` with these labels."""
+        total = 0
+        for line in self.get("/metrics")[2].decode().splitlines():
+            found = re.fullmatch(r"([\w:]+)\{(.*)\} (\S+)", line)
+            if found and found[1] == name and all(
+                    f'{key}="{value}"' in found[2] for key, value in labels.items()):
+                total += float(found[3])
+        return total
+
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
@@ -485,6 +495,26 @@ class ProtocolTest(unittest.TestCase):
         self.assertEqual(len(results), 200)
         self.assertTrue(all(status == 200 and is_done and 3 <= count <= 19
                             for status, is_done, count in results), results)
+
+    # ---- Metrics ----
+
+    def test_metrics_count_requests_and_not_choices(self):
+        names = ("vllm:request_success_total", "nanovllm:requests_finished_total",
+                 "vllm:e2e_request_latency_seconds_count")
+        self.assertTrue(soon(lambda: self.server.running() == 0))
+        before = [self.server.metric(name) for name in names]
+        for fields in ({"best_of": 2}, {"best_of": 3, "n": 2}, {"n": 2}):
+            body = {"prompt": "Once upon", "max_tokens": 4, "temperature": 1, **fields}
+            self.assertEqual(self.server.ask("POST", "/v1/completions", json.dumps(body))[0], 200)
+        after = [self.server.metric(name) for name in names]
+        self.assertEqual([b - a for a, b in zip(before, after)], [3, 3, 3])
+
+    def test_refusals_by_the_transport_are_counted(self):
+        before = self.server.metric("nanovllm:requests_refused_total", status=413)
+        self.refused("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                     "Content-Length: 1048577\r\n\r\n", 413)
+        self.assertTrue(soon(lambda: self.server.metric(
+            "nanovllm:requests_refused_total", status=413) == before + 1, 5))
 
     # ---- The log ----
 

@@ -109,7 +109,6 @@ class PendingOutput {
   void collect(std::size_t prompt, const TokenEvent& event);
   void collect_completion(std::size_t choice, const Completion& completion);
   void end(std::size_t prompt, const Output& output);
-  void count_end(FinishReason reason) { load_->counters.finish(reason); }
 
   const Setup setup_;
   const std::shared_ptr<ServiceLoad> load_;
@@ -192,7 +191,6 @@ NANOVLLM_INLINE void PendingOutput::hear(std::size_t prompt, const TokenEvent& e
 
 NANOVLLM_INLINE void PendingOutput::collect(std::size_t prompt, const TokenEvent& event) {
   const bool ends = event.finish_reason != FinishReason::none;
-  if (ends) count_end(event.finish_reason);
   if (event.token != nullptr && !setup_.drop_generated) ++num_generated_tokens_;
   if (is_cancelled_) return;
   ChoiceUpdate& choice =
@@ -214,7 +212,6 @@ NANOVLLM_INLINE void PendingOutput::collect(std::size_t prompt, const TokenEvent
 
 NANOVLLM_INLINE void PendingOutput::collect_completion(std::size_t choice,
                                                        const Completion& completion) {
-  count_end(completion.finish_reason);
   num_generated_tokens_ += static_cast<std::int64_t>(completion.token_ids.size());
   if (is_cancelled_) return;
   choices_[choice] = {.text = completion.text,
@@ -235,9 +232,6 @@ NANOVLLM_INLINE void PendingOutput::end(std::size_t prompt, const Output& output
     for (std::size_t i = 0; i < num_others; ++i)
       collect_completion(first + 1 + i, output.alternatives[i]);
   }
-  if (is_cancelled_) return;
-  if (!setup_.prompts_first) prompt_logprobs_[prompt] = output.prompt_logprobs;
-  has_update_ = true;
   // Of several samples those before may have ended by themselves.
   const auto has = [&](FinishReason reason) {
     return output.finish_reason == reason ||
@@ -245,9 +239,17 @@ NANOVLLM_INLINE void PendingOutput::end(std::size_t prompt, const Output& output
              return completion.finish_reason == reason;
            });
   };
-  if (has_failed_ || !(has(FinishReason::error) || has(FinishReason::abort))) return;
+  FinishReason reason = output.finish_reason;
+  if (has(FinishReason::abort)) reason = FinishReason::abort;
+  if (has(FinishReason::error)) reason = FinishReason::error;
+  load_->counters.finish(reason);
+  if (is_cancelled_) return;
+  if (!setup_.prompts_first) prompt_logprobs_[prompt] = output.prompt_logprobs;
+  has_update_ = true;
+  const bool fails = reason == FinishReason::error || reason == FinishReason::abort;
+  if (has_failed_ || !fails) return;
   has_failed_ = true;
-  is_aborted_ = !has(FinishReason::error);
+  is_aborted_ = reason == FinishReason::abort;
   error_ = output.error;
 }
 

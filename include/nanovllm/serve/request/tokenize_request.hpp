@@ -25,7 +25,7 @@ struct TokenizeRequest {
 /// A request for the text of tokens.
 struct DetokenizeRequest {
   std::string model{};
-  std::vector<TokenId> tokens{};  ///< from 0 on; not compared with a vocabulary
+  std::vector<TokenId> tokens{};  ///< from 0 on; whoever answers knows which are tokens
 
   /// Throws ApiError.
   [[nodiscard]] static DetokenizeRequest parse(const Json& body);
