@@ -397,6 +397,8 @@ static void check_refusals(nvllm_engine* engine, const char* model) {
   CHECK_CONFIG(NVLLM_ERROR_UNSUPPORTED, "reserved", reserved, 1);
   CHECK_CONFIG(invalid, "has_seed", has_seed, 2);
   CHECK_CONFIG(NVLLM_ERROR_CONFIG, "max_num_seqs", max_num_seqs, -1);
+  CHECK_CONFIG(NVLLM_ERROR_CONFIG, "num_threads", num_threads, -1);
+  CHECK_CONFIG(NVLLM_ERROR_CONFIG, "num_threads", num_threads, 100000);
   CHECK_CONFIG(NVLLM_ERROR_CONFIG, "tensor_parallel", tensor_parallel, 3);
   CHECK_CONFIG(NVLLM_ERROR_CONFIG, "", kv_bytes, 1);
 

@@ -57,6 +57,21 @@ KvBlocks allocated(const KvSize& host, std::optional<KvSize> device = KvSize::bl
 
 }  // namespace
 
+TEST_CASE("more threads than any machine has are a config error before one starts", "[setup]") {
+  RunnerConfig config{.limits = {.max_num_batched_tokens = 8, .max_num_seqs = 1}};
+  CHECK_NOTHROW(validate(config));
+  for (const int num_threads : {1, kMaxThreads}) {
+    config.num_threads = num_threads;
+    CHECK_NOTHROW(validate(config));
+  }
+  for (const int num_threads : {-1, 0, kMaxThreads + 1, 100'000}) {
+    config.num_threads = num_threads;
+    CHECK_THROWS_WITH(validate(config), Catch::Matchers::Contains("num_threads") &&
+                                            Catch::Matchers::Contains(std::to_string(num_threads)));
+    CHECK_THROWS_AS(validate(config), ConfigError);
+  }
+}
+
 TEST_CASE("the KV pools are as large as the settings say", "[setup]") {
   CHECK(allocated(EngineConfig{}.host_kv_size).host == 0);
   CHECK(allocated(KvSize::blocks(0)).device == 7);

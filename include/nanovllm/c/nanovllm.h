@@ -111,7 +111,7 @@ typedef struct nvllm_engine_config {
   int64_t max_model_len;    ///< tokens of a sequence at the most; 0: the model's own
   int32_t device_index;     ///< CUDA: of the first rank's device
   int32_t tensor_parallel;  ///< ranks, each on a thread and on CUDA on a device; 0: 1
-  int32_t num_threads;      ///< CPU threads; 0: all of the machine's
+  int32_t num_threads;      ///< CPU threads, at most 4096; 0: all of the machine's
   int32_t max_num_seqs;     ///< sequences in a step at the most; 0: 256
   int32_t max_num_batched_tokens;  ///< tokens in a step at the most; 0: the backend's default
   int32_t disable_prefix_caching;  ///< 0 or 1

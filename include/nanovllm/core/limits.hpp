@@ -5,6 +5,9 @@
 
 namespace nanovllm {
 
+/// CPU threads that an engine may be told to use: more than any machine has.
+inline constexpr int kMaxThreads = 4096;
+
 /// What the steps of one engine have at the most.
 struct StepLimits {
   std::int64_t max_num_batched_tokens = 0;  ///< tokens that a step computes

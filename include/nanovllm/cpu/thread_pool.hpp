@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/thread.hpp"
 
 #if defined(__x86_64__)
@@ -25,12 +26,14 @@ namespace nanovllm::cpu {
 /// before they sleep. One thread at a time may call `parallel_for`; each engine rank owns its pool.
 class ThreadPool {
  public:
-  /// @param num_threads  total threads; unset: one per hardware thread. Throws ConfigError unless
-  /// it is positive, and Error when the system does not give as many.
+  /// @param num_threads  total threads; unset: one per hardware thread. Throws ConfigError, before
+  /// one starts, unless it is in [1, kMaxThreads], and Error when the system does not give as many.
   explicit ThreadPool(std::optional<int> num_threads = {})
       : num_threads_(num_threads.value_or(
             std::max(1, static_cast<int>(std::thread::hardware_concurrency())))) {
-    check<ConfigError>(num_threads_ >= 1, "num_threads must be >= 1 or unset, got ", num_threads_);
+    check<ConfigError>(num_threads_ >= 1 && num_threads_ <= kMaxThreads,
+                       "num_threads must be unset or in [1, ", kMaxThreads, "], got ",
+                       num_threads_);
     workers_ = start_threads(
         "the CPU's thread pool", num_threads_ - 1, [this](int i) { work(i + 1); },
         [this] { stop(); });

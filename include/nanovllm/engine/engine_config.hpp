@@ -20,8 +20,9 @@ struct EngineConfig {
   std::filesystem::path model{};  ///< directory of a Hugging Face checkpoint
   int tensor_parallel = 1;        ///< ranks; must divide heads, kv heads and intermediate size
   int device = 0;  ///< CUDA: ordinal of the first rank's device; the other ranks take the next ones
-  std::optional<int> num_threads{};  ///< CPU threads of all ranks; unset: all of the machine's
-  int max_num_seqs = 256;            ///< most sequences in a step; no more than its tokens
+  /// CPU threads of all ranks, 4096 at most; unset: all of the machine's.
+  std::optional<int> num_threads{};
+  int max_num_seqs = 256;  ///< most sequences in a step; no more than its tokens
   /// Most tokens in a step; unset: the backend's default, which is at least `max_num_seqs`.
   std::optional<int> max_num_batched_tokens{};
   std::optional<std::int64_t> max_model_len{};  ///< most tokens of a sequence; unset: the model's

@@ -46,7 +46,8 @@ inline void validate(const RunnerConfig& config) {
   check<ConfigError>(max_tokens >= 1, "max_num_batched_tokens must be >= 1, got ", max_tokens);
   check<ConfigError>(config.block_size >= 1, "block_size must be >= 1, got ", config.block_size);
   const int num_threads = config.num_threads.value_or(1);
-  check<ConfigError>(num_threads >= 1, "num_threads must be >= 1 or unset, got ", num_threads);
+  check<ConfigError>(num_threads >= 1 && num_threads <= kMaxThreads,
+                     "num_threads must be unset or in [1, ", kMaxThreads, "], got ", num_threads);
 }
 
 /// Where the weights of a runner come from: a checkpoint, or noise.
