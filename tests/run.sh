@@ -1,11 +1,21 @@
 #!/usr/bin/env bash
-# Builds and runs every test: bash tests/run.sh
+# Builds and runs the tests: bash tests/run.sh [--all] [--list] [--help]
 #
-# Installs what is missing (Debian, Ubuntu), then takes one preset of CMakePresets.json after the
-# other. A GPU is not needed; tests that want one, or files that are not there, count as skipped.
-# The last line sums up, and the exit status is 0 only if nothing failed.
+#   bash tests/run.sh        what a user wants to see, in some ten minutes on two cores: units, laws,
+#                            parity with transformers, the server with real clients, the library for
+#                            C, one program that finds the installed package
+#   bash tests/run.sh --all  everything, in some forty minutes: also every header and program
+#                            compiled, all packages, samples of the docs, sanitizers, fuzzers with a
+#                            fixed seed, and the GPU's tests where there is one
+#   bash tests/run.sh --list the parts of both, with the number of tests where they are configured
+#   bash tests/fuzz/run.sh   looks for new inputs that break the parsers, as long as you like
 #
-#   NANOVLLM_TEST_PRESETS  which presets; "cpu cpu-asan cpu-tsan cpu-fuzz" unless set
+# Installs what is missing (Debian, Ubuntu). A GPU is not needed; tests that want one, or files that
+# are not there, count as skipped. The last line sums up, and the exit status is 0 only if nothing
+# failed.
+#
+#   NANOVLLM_TEST_PRESETS  which presets of CMakePresets.json; "cpu", or with --all "cpu cpu-asan
+#                          cpu-tsan cpu-fuzz", unless set
 #   NANOVLLM_TEST_REGEX    only the CTest entries that match; all unless set
 #   NANOVLLM_XGRAMMAR_SOURCE_DIR  sources of XGrammar for its tests; fetched by pip unless set, or
 #                          'none'
@@ -19,7 +29,41 @@ source .ci/packages.sh
 source .ci/xgrammar.sh
 source .ci/clients.sh
 
-presets=${NANOVLLM_TEST_PRESETS:-cpu cpu-asan cpu-tsan cpu-fuzz}
+usage() { sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' tests/run.sh; }
+
+# list PRESET LABEL WHEN WHAT: a part, and how many tests it has in the build folder of PRESET.
+list() {
+  local count
+  count=$(ctest --test-dir "build/$1" -N -L "^$2\$" 2> /dev/null | sed -n 's/^Total Tests: //p')
+  printf '%-9s %-9s %-7s %6s  %s\n' "$1" "$2" "$3" "${count:--}" "$4"
+}
+
+all=OFF
+while [ $# -gt 0 ]; do
+  case $1 in
+    --all) all=ON ;;
+    --help) usage; exit 0 ;;
+    --list)
+      printf '%-9s %-9s %-7s %6s\n' preset label when tests
+      list cpu cpu always "units, laws, parity; without --all some instantiations less"
+      list cpu programs always "the server with clients, the C library; with --all every program compiles"
+      list cpu package always "the installed package; with --all all ways to use the library"
+      list cpu headers always "the rules of the tree; with --all every header alone, samples, docs"
+      list cpu-asan cpu --all "AddressSanitizer and UBSan"
+      list cpu-tsan cpu --all "ThreadSanitizer"
+      list cpu-fuzz fuzz --all "fuzzers with a fixed seed"
+      list cuda gpu --all "kernels and engines on a GPU"
+      exit 0 ;;
+    *) usage; echo "unknown option: $1"; exit 2 ;;
+  esac
+  shift
+done
+
+if [ "$all" = ON ]; then
+  presets=${NANOVLLM_TEST_PRESETS:-cpu cpu-asan cpu-tsan cpu-fuzz}
+else
+  presets=${NANOVLLM_TEST_PRESETS:-cpu}
+fi
 regex=${NANOVLLM_TEST_REGEX:-}
 jobs=${NANOVLLM_TEST_JOBS:-$(nproc)}
 passed=0 failed=0 skipped=0
@@ -72,7 +116,7 @@ run_tests() {
 # run_preset PRESET [TARGET LABEL]
 run_preset() {
   local preset=$1 target=${2:-all}
-  local options=()
+  local options=("-DNANOVLLM_TEST_ALL=$all")
   if [ "$preset" = cpu ] && [ -n "$xgrammar" ]; then
     options+=("-DNANOVLLM_XGRAMMAR_SOURCE_DIR=$xgrammar")
   fi
@@ -98,12 +142,14 @@ find_nvcc || true
 
 # XGrammar is compiled once, in 90 s of one core, for the tests of the preset 'cpu'.
 xgrammar=
+if [ "$all" = ON ]; then
 if [ "${NANOVLLM_XGRAMMAR_SOURCE_DIR:-}" != none ] && [[ " $presets " == *" cpu "* ]]; then
   xgrammar=$(find_xgrammar "$PWD/build/xgrammar") || xgrammar=
 fi
 if [ -z "$xgrammar" ]; then
   echo "skipped: grammar/xgrammar_source, there are no sources of XGrammar"
   skipped=$((skipped + 1))
+fi
 fi
 
 # Clients of the server. Wheels alone: what needs a compiler to install is no client of ours.
@@ -134,7 +180,7 @@ done
 
 around=()
 gpu_files=$(find tests -name '*_test.cu' | wc -l)
-if [ "$gpu_files" -gt 0 ]; then
+if [ "$all" = ON ] && [ "$gpu_files" -gt 0 ]; then
   if has_gpu && command -v nvcc > /dev/null; then
     run_preset cuda gpu_tests gpu
   else

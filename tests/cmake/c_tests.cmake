@@ -23,11 +23,15 @@ foreach(name IN ITEMS api versions symbols header example ctypes)
     set_tests_properties(programs/c_${name} PROPERTIES ENVIRONMENT "CXX=${CMAKE_CXX_COMPILER}")
   else()
     add_test(NAME programs/c_${name}
-      COMMAND "${headers_folder}/try_compiler.sh" "${tool}" "")
+      COMMAND "${CMAKE_CURRENT_SOURCE_DIR}/headers/try_compiler.sh" "${tool}" "")
   endif()
   set_tests_properties(programs/c_${name} PROPERTIES
     LABELS programs SKIP_RETURN_CODE 77 TIMEOUT 300)
 endforeach()
+
+if(NOT NANOVLLM_TEST_ALL)
+  return()
+endif()
 
 # nanovllm::c_cuda compiles, where the headers of CUDA's runtime are; its engines are not looked at.
 find_path(NANOVLLM_CUDART_FOLDER cuda_runtime_api.h

@@ -1,11 +1,12 @@
-# tests/fuzz/<name>_fuzzer.cpp is one libFuzzer program. A run of a few seconds over its corpus,
-# tests/fuzz/corpus/<name> where there is one, is a CTest entry.
+# tests/fuzz/<name>_fuzzer.cpp is one libFuzzer program. A run over its corpus, tests/fuzz/corpus/<name>
+# where there is one, and then over a fixed number of inputs made with a fixed seed is a CTest entry:
+# the same inputs every time. tests/fuzz/run.sh looks for new ones.
 if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   message(FATAL_ERROR "NANOVLLM_FUZZ needs clang++ with libFuzzer; the compiler is "
     "${CMAKE_CXX_COMPILER_ID}. The preset 'cpu-fuzz' chooses it.")
 endif()
 
-set(NANOVLLM_FUZZ_SECONDS 5 CACHE STRING "How long CTest runs each fuzzer")
+set(NANOVLLM_FUZZ_RUNS 20000 CACHE STRING "How many inputs CTest gives each fuzzer")
 enable_testing()
 file(GLOB fuzzers CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/fuzz/*_fuzzer.cpp")
 foreach(source IN LISTS fuzzers)
@@ -17,15 +18,13 @@ foreach(source IN LISTS fuzzers)
   target_compile_options(${name} PRIVATE ${nanovllm_warnings} -fsanitize=fuzzer)
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
 
-  # New inputs go to the first folder, so the committed corpus stays as it is.
-  set(found "${CMAKE_CURRENT_BINARY_DIR}/found/${corpus_name}")
-  file(MAKE_DIRECTORY "${found}")
-  set(folders "${found}")
+  set(corpus "")
   if(IS_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}/fuzz/corpus/${corpus_name}")
-    list(APPEND folders "${CMAKE_CURRENT_SOURCE_DIR}/fuzz/corpus/${corpus_name}")
+    set(corpus "${CMAKE_CURRENT_SOURCE_DIR}/fuzz/corpus/${corpus_name}")
   endif()
   add_test(NAME "fuzz/${corpus_name}"
-    COMMAND ${name} -max_total_time=${NANOVLLM_FUZZ_SECONDS} -rss_limit_mb=4096 ${folders}
+    COMMAND "${CMAKE_CURRENT_SOURCE_DIR}/fuzz/fixed_runs.sh" $<TARGET_FILE:${name}>
+      ${NANOVLLM_FUZZ_RUNS} ${corpus}
     WORKING_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}")
-  set_tests_properties("fuzz/${corpus_name}" PROPERTIES LABELS fuzz)
+  set_tests_properties("fuzz/${corpus_name}" PROPERTIES LABELS fuzz TIMEOUT 600)
 endforeach()

@@ -1,5 +1,6 @@
 # Consumer projects: each configures a project that sets nothing, links one target of ours with the
-# usual warnings as errors, and runs on a tiny checkpoint. The network is not used.
+# usual warnings as errors, and runs on a tiny checkpoint. The network is not used. Without
+# NANOVLLM_TEST_ALL there is one, that of the installed nanovllm::prebuilt.
 if(NOT NANOVLLM_TEST_PACKAGING)
   return()
 endif()
@@ -24,11 +25,6 @@ add_test(NAME consumer/install COMMAND "${CMAKE_CURRENT_LIST_DIR}/install.sh"
 set_tests_properties(consumer/install PROPERTIES LABELS package FIXTURES_SETUP installed_package)
 set(installed "-DCMAKE_PREFIX_PATH=${consumers}/prefix")
 
-nanovllm_consumer_test(fetch_content fetch_content "-DNANOVLLM_SOURCE=${PROJECT_SOURCE_DIR}")
-nanovllm_consumer_test(find_package find_package "${installed}"
-  "-DNANOVLLM_VERSION=${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}")
-set_tests_properties(consumer/find_package PROPERTIES FIXTURES_REQUIRED installed_package)
-
 # The programs of tests/ have nanovllm::prebuilt from the source tree; here it is installed.
 if(NANOVLLM_INSTALL_PREBUILT)
   add_test(NAME consumer/prebuilt COMMAND "${CMAKE_CURRENT_LIST_DIR}/prebuilt.sh" "${CMAKE_COMMAND}"
@@ -37,6 +33,14 @@ if(NANOVLLM_INSTALL_PREBUILT)
   set_tests_properties(consumer/prebuilt PROPERTIES
     LABELS package TIMEOUT 900 FIXTURES_REQUIRED installed_package)
 endif()
+
+if(NOT NANOVLLM_TEST_ALL)
+  return()
+endif()
+nanovllm_consumer_test(fetch_content fetch_content "-DNANOVLLM_SOURCE=${PROJECT_SOURCE_DIR}")
+nanovllm_consumer_test(find_package find_package "${installed}"
+  "-DNANOVLLM_VERSION=${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}")
+set_tests_properties(consumer/find_package PROPERTIES FIXTURES_REQUIRED installed_package)
 
 if(NANOVLLM_NVCC)
   set(nvcc "-DCMAKE_CUDA_COMPILER=${NANOVLLM_NVCC}")

@@ -1,8 +1,8 @@
 # 'programs/<path>': every program of examples/ and benchmarks/, and the fingerprint, compiles, on
 # the CPU and with nvcc where there is one; those of nvcc with an engine, which cost most, do so
 # together, in 'programs/engines.cu'. Nothing is linked or run, and the engines of nanovllm::prebuilt
-# are not compiled again: consumer/ does that.
-if(NOT NANOVLLM_TEST_PACKAGING)
+# are not compiled again: consumer/ does that. Only with NANOVLLM_TEST_ALL.
+if(NOT NANOVLLM_TEST_PACKAGING OR NOT NANOVLLM_TEST_ALL)
   return()
 endif()
 
