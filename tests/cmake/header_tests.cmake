@@ -1,7 +1,10 @@
 # The headers as a consumer's compiler meets them. Nothing here is built by 'all'; the CTest entries
-# build what they need. All but headers/tree and tree-check need NANOVLLM_TEST_ALL.
+# build what they need. What compiles needs NANOVLLM_TEST_ALL.
 #   headers/tree           the rules of headers/check_tree.sh; tree-check is a test of that check
 #   headers/links          links and paths in the pages; links-check is a test of that check
+#   headers/format         clang-format 14 has nothing to change; format-check tests that check
+#   headers/subject-check  the subjects of commits that check_subject.sh takes and refuses
+#   headers/tidy           clang-tidy has nothing to say of any .hpp with .clang-tidy
 #   headers/alone          each .hpp compiles by itself, without warnings
 #   headers/two-units      every .hpp in two translation units of one program
 #   headers/two-libraries  two shared libraries with the engine inside, in one program
@@ -20,6 +23,13 @@ add_test(NAME headers/links COMMAND "${headers_folder}/check_links.sh")
 add_test(NAME headers/links-check COMMAND "${headers_folder}/check_links_test.sh")
 set_tests_properties(headers/tree headers/tree-check headers/links headers/links-check
   PROPERTIES LABELS headers)
+
+foreach(name IN ITEMS format subject)
+  add_test(NAME headers/${name}-check COMMAND "${headers_folder}/check_${name}_test.sh")
+endforeach()
+add_test(NAME headers/format COMMAND "${headers_folder}/check_format.sh")
+set_tests_properties(headers/format headers/format-check headers/subject-check PROPERTIES
+  LABELS headers SKIP_RETURN_CODE 77)
 
 option(NANOVLLM_TEST_PACKAGING "Test headers and package with compilers and consumer projects" ON)
 if(NOT NANOVLLM_TEST_PACKAGING OR NOT NANOVLLM_TEST_ALL)
@@ -107,7 +117,8 @@ endforeach()
 find_program(NANOVLLM_CLANG clang++)
 find_program(NANOVLLM_NVCC nvcc HINTS ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
 find_path(NANOVLLM_NCCL_FOLDER nccl.h HINTS ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES include)
-mark_as_advanced(NANOVLLM_CLANG NANOVLLM_NVCC NANOVLLM_NCCL_FOLDER)
+find_program(NANOVLLM_CLANG_TIDY NAMES clang-tidy-14 clang-tidy)
+mark_as_advanced(NANOVLLM_CLANG NANOVLLM_CLANG_TIDY NANOVLLM_NVCC NANOVLLM_NCCL_FOLDER)
 
 # What check_cuda.sh looks at: a .cu file with one include for each .cuh, and the hot kernels.
 set(cuda_targets "")
@@ -162,11 +173,15 @@ endforeach()
 add_test(NAME headers/clang
   COMMAND "${headers_folder}/try_compiler.sh" clang++ "${NANOVLLM_CLANG}" -std=c++20 -fsyntax-only
     ${nanovllm_warnings} ${our_flags} ${other_flags} "${headers_folder}/engine.cpp")
+add_test(NAME headers/tidy
+  COMMAND "${headers_folder}/try_compiler.sh" clang-tidy "${NANOVLLM_CLANG_TIDY}" --quiet
+    "--config-file=${PROJECT_SOURCE_DIR}/.clang-tidy" "${headers_folder}/unit_one.cpp"
+    -- -std=c++20 ${our_flags} ${other_flags})
 add_test(NAME headers/nvcc
   COMMAND "${headers_folder}/try_compiler.sh" nvcc "${NANOVLLM_NVCC}" -std=c++20 -arch=sm_90a
     --expt-relaxed-constexpr -ptx -fdevice-syntax-only -Werror=all-warnings
     ${our_flags} ${other_flags_of_nvcc} -x cu "${headers_folder}/unit_one.cpp" -o "${generated}/unit_one.ptx")
-set_tests_properties(headers/clang headers/nvcc PROPERTIES
+set_tests_properties(headers/clang headers/tidy headers/nvcc PROPERTIES
   LABELS headers SKIP_RETURN_CODE 77 TIMEOUT 600)
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

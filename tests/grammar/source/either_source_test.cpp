@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "grammar/vocabularies.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/grammar/regex/regex_source.hpp"
-#include "grammar/vocabularies.hpp"
 
 using nanovllm::EitherSource;
 using nanovllm::RegexSource;

@@ -299,11 +299,11 @@ TEST_CASE("null counts as absent, and unknown fields are ignored") {
 
 TEST_CASE("defaults that clients write out for what chats lack are let through") {
   (void)chat(R"("echo": false, "best_of": 1, "use_beam_search": false)");
-  check_refused<ChatCompletionRequest>(kMessages,
-                                       {{R"("echo": true)", "echo", "/v1/completions"},
-                                        {R"("best_of": 2)", "best_of", "/v1/completions"},
-                                        {R"("beam_width": 2)", "beam_width", "/v1/completions"},
-                                        {R"("use_beam_search": true)", "use_beam_search", "chats"}});
+  check_refused<ChatCompletionRequest>(
+      kMessages, {{R"("echo": true)", "echo", "/v1/completions"},
+                  {R"("best_of": 2)", "best_of", "/v1/completions"},
+                  {R"("beam_width": 2)", "beam_width", "/v1/completions"},
+                  {R"("use_beam_search": true)", "use_beam_search", "chats"}});
 }
 
 TEST_CASE("cache_salt is refused by name, as the prefix cache is shared") {

@@ -173,6 +173,7 @@ NANOVLLM_INLINE Request::Request(RequestId id, SequenceTerms terms, std::vector<
   for (std::int32_t i = 0; i < count; ++i) {
     const bool is_last = i + 1 == count;
     sequences_.push_back(std::make_unique<RequestSequence>(
+        // NOLINTNEXTLINE(bugprone-use-after-move): moved for the last one alone
         *this, terms_, id, i, is_last ? std::move(prompt) : prompt, tokenizer, has_listener));
     end_events_.emplace_back();
   }
