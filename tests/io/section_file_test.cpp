@@ -1,11 +1,14 @@
 #include "nanovllm/io/section_file.hpp"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "catch.hpp"
@@ -132,4 +135,39 @@ TEST_CASE("what is not finished leaves the file that was there", "[section_file]
   SectionWriter file(folder.path / "taken", kFormat);
   CHECK_THROWS_WITH(file.finish(), Catch::Matchers::StartsWith("cannot rename to '"));
   CHECK(folder.num_files() == 2);
+}
+
+TEST_CASE("files and directories that users' words go to are their owner's alone",
+          "[section_file]") {
+  const Folder folder;
+  const auto mode_of = [](const fs::path& path) {
+    struct stat status {};
+    REQUIRE(::stat(path.c_str(), &status) == 0);
+    return status.st_mode & 07777;
+  };
+  const mode_t before = ::umask(0);
+  const fs::path made = folder.path / "a" / "b", path = made / "x";
+  CHECK(!make_private_directories(made));
+  CHECK(!make_private_directories(made / ""));  // there already
+  CHECK((mode_of(folder.path / "a") == 0700 && mode_of(made) == 0700));
+  {
+    SectionWriter file(path, kFormat);
+    const fs::path part = fs::directory_iterator(made)->path();
+    CHECK(part.extension() == ".part");
+    CHECK(mode_of(part) == 0600);  // before anything is written
+    file.write("first");
+    file.finish();
+  }
+  CHECK(mode_of(path) == 0600);
+  fs::permissions(path, fs::perms(0644));  // as an older version left it
+  write(path);
+  CHECK(mode_of(path) == 0600);
+  CHECK(read(path) == "first||the third one");
+
+  fs::create_directory(folder.path / "open");
+  CHECK(!make_private_directories(folder.path / "open" / "below"));
+  CHECK(mode_of(folder.path / "open") == 0777);
+  ::umask(before);
+  CHECK(make_private_directories(path / "below") ==
+        std::error_code(ENOTDIR, std::generic_category()));
 }

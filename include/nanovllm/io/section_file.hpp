@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/io/mapped_file.hpp"
@@ -21,7 +22,8 @@ struct SectionFormat {
 };
 
 /// Writes a file under a temporary name beside `path` and renames it when it is whole, so that
-/// there is never half a file of that name. Little-endian hosts only.
+/// there is never half a file of that name. What it holds came from users: the file has mode 0600
+/// from its creation on, whatever the umask allows. Little-endian hosts only.
 ///
 ///     magic, 12 bytes; version, u32
 ///     for each section: its bytes' number, u64; XXH64 of them, u64, seeded with number and place
@@ -53,6 +55,10 @@ class SectionWriter {
   std::FILE* file_ = nullptr;
   std::uint64_t num_written_ = 0;
 };
+
+/// Makes the directory `path` and those above it that are missing, each with mode 0700. One that is
+/// there keeps its mode. Returns what went wrong, if anything.
+[[nodiscard]] std::error_code make_private_directories(const std::filesystem::path& path);
 
 /// Reads what a SectionWriter has written. Every fault is a LoadError that names the file, what was
 /// expected and what came.
@@ -94,6 +100,8 @@ class SectionReader {
 
 #if NANOVLLM_BODIES
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -101,7 +109,6 @@ class SectionReader {
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <system_error>
 #include <utility>
 
 #include "nanovllm/core/error.hpp"
@@ -137,8 +144,16 @@ NANOVLLM_INLINE SectionWriter::SectionWriter(std::filesystem::path path,
         detail::kSectionMagicBytes, " bytes, got ", format.magic.size());
   temporary_ = path_;
   temporary_ += concat(".", ::getpid(), ".", num_files++, ".part");
-  file_ = std::fopen(temporary_.c_str(), "wb");
-  if (file_ == nullptr) fail("write");
+  ::unlink(temporary_.c_str());  // of a process that had the same number and was killed
+  const int descriptor =
+      ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  if (descriptor >= 0) file_ = ::fdopen(descriptor, "wb");
+  if (file_ == nullptr) {
+    const int error = errno;
+    if (descriptor >= 0) ::close(descriptor);
+    errno = error;
+    fail("write");
+  }
   try {
     put(format.magic.data(), format.magic.size());
     put(&format.version, sizeof format.version);
@@ -179,6 +194,18 @@ NANOVLLM_INLINE void SectionWriter::put(const void* bytes, std::size_t size) {
 
 NANOVLLM_INLINE void SectionWriter::fail(const char* what) const {
   throw Error(concat("cannot ", what, " '", path_.string(), "': ", std::strerror(errno)));
+}
+
+NANOVLLM_INLINE std::error_code make_private_directories(const std::filesystem::path& path) {
+  std::filesystem::path made;
+  int error = 0;
+  for (const std::filesystem::path& part : path) {
+    made /= part;
+    error = ::mkdir(made.c_str(), S_IRWXU) == 0 ? 0 : errno;
+  }
+  std::error_code unknown;
+  if (error == 0 || std::filesystem::is_directory(path, unknown)) return {};
+  return {error, std::generic_category()};
 }
 
 NANOVLLM_INLINE SectionReader::SectionReader(const std::filesystem::path& path,

@@ -1,6 +1,7 @@
 #include "nanovllm/engine/disk/disk_tier.hpp"
 
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -287,6 +288,21 @@ TEST_CASE("files that are not ours are not touched, old parts of ours are remove
   fs::remove(folder.path / new_part);
   CHECK(folder.files() == foreign);
   CHECK(content_of(folder.path / "notes.txt") == "of others");
+}
+
+TEST_CASE("the disk tier's files have mode 0600, and its folder 0700", "[disk]") {
+  const Folder folder;
+  const mode_t before = ::umask(0);
+  {
+    DiskTier tier(folder.path / "below", 1 << 20, kIdentity);
+    Block block(tier.root(), 1);
+    REQUIRE(enter(tier, block));
+    const fs::path file = folder.path / "below" / (block.key.name.hex() + ".kvblock");
+    CHECK(fs::status(file).permissions() == fs::perms(0600));
+    CHECK(fs::status(folder.path / "below").permissions() == fs::perms(0700));
+    CHECK(fs::status(folder.path).permissions() == fs::perms(0700));
+  }
+  ::umask(before);
 }
 
 TEST_CASE("a file that vanishes is a miss and no failure", "[disk]") {

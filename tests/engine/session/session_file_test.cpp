@@ -1,5 +1,6 @@
 // Sessions and prefix caches that go to a file and come back, in this process and in another.
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -94,6 +95,20 @@ std::string fault_of(const Work& work) {
 }
 
 }  // namespace
+
+TEST_CASE("files of conversations and of prefix caches have mode 0600", "[session_file]") {
+  const Folder folder;
+  const mode_t before = ::umask(0);
+  TestEngine<HashPolicy> engine(config());
+  Session session = engine.session();
+  session.generate(tokens_of(1, 37), sampled());
+  session.save(folder.path / "session");
+  engine.save_cache(folder.path / "cache");
+  ::umask(before);
+  CHECK(fs::status(folder.path / "session").permissions() == fs::perms(0600));
+  CHECK(fs::status(folder.path / "cache" / "prefix_cache.kv").permissions() == fs::perms(0600));
+  CHECK(fs::status(folder.path / "cache").permissions() == fs::perms(0700));
+}
 
 TEMPLATE_TEST_CASE("a session goes on to the bit as if it had not been saved", "[session_file]",
                    HashPolicy, RadixPolicy, UncachedPolicy) {
