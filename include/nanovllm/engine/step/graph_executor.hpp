@@ -16,6 +16,7 @@
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/engine/request/edit_chain.hpp"
+#include "nanovllm/engine/step/drawn_rows.hpp"
 #include "nanovllm/engine/step/executor_steps.hpp"
 #include "nanovllm/engine/step/largest_step.hpp"
 #include "nanovllm/engine/step/sample_batch.hpp"
@@ -62,6 +63,7 @@ class GraphExecutor {
     bool unpacks = false;
   };
   using SizedGraph = typename StepGraphs<StepGraph>::Sized;
+  using Drawn = DrawnRows<Backend>;
 
   /// Whether graphs write what they draw to the host's memory themselves.
   static constexpr bool kPublishes = RunsOp<Backend, PublishResultsArgs>;
@@ -84,8 +86,8 @@ class GraphExecutor {
         max_blocks_(max_blocks),
         logits_(elements(limits_.max_num_seqs * network.padded_vocab_size())),
         memory_({.limits = limits, .max_blocks = max_blocks, .list_room = kGraphListRoom}),
+        drawn_(backend, limits.max_num_seqs),
         edits_(limits, network.vocab_size()) {
-    drawn_.resize(limits_.max_num_seqs, kGraphLogprobs);
     for (StepSlot& slot : slots_) slot.results.resize(limits_.max_num_seqs, 0);
     if constexpr (kPublishes) place_ = Buffer<ResultsPlace>(1);
   }
@@ -140,7 +142,7 @@ class GraphExecutor {
     const std::byte* const base = stage(inputs, mine);
     StepKv<Backend, Pool> step_kv(backend_, kv, copies_of(inputs, base, kv));
     if (graph != nullptr) {
-      if (!inputs.is_deferred()) make_room(inputs, true, mine.results);
+      if (!inputs.is_deferred()) Drawn::reserve(inputs, true, mine.results);
       const UnpackStepArgs unpack =
           padded_inputs(inputs, base, graph->first, mine.results.place(inputs.wants_logprobs()));
       if (!graph->second.unpacks) backend_.run(unpack);
@@ -152,7 +154,7 @@ class GraphExecutor {
     if (inputs.is_deferred()) {
       mine.results.resize(inputs.num_samples(), 0);
     } else if (graph == nullptr || !kPublishes) {
-      fetch(inputs, graph != nullptr, mine);
+      drawn_.fetch(inputs, graph != nullptr, mine.results);
     }
     finish(mine);
   }
@@ -175,21 +177,21 @@ class GraphExecutor {
     std::memcpy(mine.draws.data(), inputs.bytes().data(), inputs.bytes().size());
     mine.uploading = true;
     backend_.upload(mine.draws.data(), draws_.data(), inputs.bytes().size());
-    make_room_for_top(m * top);
+    drawn_.reserve_top(m * top);
     if (static_cast<std::int64_t>(chosen_.size()) < inputs.num_chosen()) {
       backend_.synchronize();
       discard_and_grow(chosen_, inputs.num_chosen());
     }
     MatrixView<float> logits = logits_view(m);
     logits.extents[1] = network_.vocab_size();
-    edits_.run(backend_, inputs, draws_.data(), previous(), logits,
-               {.tokens = {drawn_.tokens.data(), {m}},
-                .logprobs = {drawn_.logprobs.data(), {m}},
-                .top_tokens = {wide_top_tokens_.data(), {m, top}},
-                .top_logprobs = {wide_top_logprobs_.data(), {m, top}},
+    edits_.run(backend_, inputs, draws_.data(), drawn_.previous(), logits,
+               {.tokens = drawn_.tokens(m),
+                .logprobs = drawn_.logprobs(m),
+                .top_tokens = drawn_.top_tokens(m, top),
+                .top_logprobs = drawn_.top_logprobs(m, top),
                 .chosen = {chosen_.data(), {inputs.num_chosen()}}},
                [this] { backend_.synchronize(); });
-    fetch(inputs, false, mine);
+    drawn_.fetch(inputs, false, mine.results);
     if (inputs.num_chosen() > 0) {
       mine.results.resize_chosen(
           lists_at<TokenId>(inputs.bytes().data(), inputs.fields().edits.chosen).starts);
@@ -219,7 +221,7 @@ class GraphExecutor {
     const std::byte* base = stage(inputs, slots_[0]);
     const MatrixView<float> logits = logits_view(inputs.num_samples());
     StepKv<Backend, Pool> step_kv(backend_, kv, copies_of(inputs, base, kv));
-    UnpackStepArgs unpack{.previous = previous()};
+    UnpackStepArgs unpack{.previous = drawn_.previous()};
     const StepBatch<ViewOf> step = memory_.views(inputs.fields(), base, unpack);
     backend_.run(unpack);
     network_.forward(forward_batch(step, inputs), step_kv, logits);
@@ -228,8 +230,6 @@ class GraphExecutor {
   }
 
  private:
-  /// Most likely tokens of a row that graphs can give; steps that want more get no graph.
-  static constexpr std::int64_t kGraphLogprobs = 20;
   /// Elements of a row's list (of banned tokens) that graphs have room for, on average.
   static constexpr std::int64_t kGraphListRoom = 16;
 
@@ -238,7 +238,7 @@ class GraphExecutor {
     HostBuffer<std::byte> inputs;
     Buffer<std::byte> arena;      ///< the inputs on the device
     HostBuffer<std::byte> draws;  ///< SampleInputs of a deferred step
-    StepResultsMemory<Backend::template HostBuffer> results;
+    typename Drawn::Results results;
     typename Backend::Event done;
     bool uploading = false;  // `inputs` is being read, and `done` is not behind that yet
   };
@@ -297,7 +297,7 @@ class GraphExecutor {
   [[nodiscard]] const SizedGraph* find_graph(const StepInputs& inputs) const {
     const std::int64_t n = inputs.num_decodes();
     if (n == 0 || n != inputs.num_tokens() || n != inputs.num_samples() ||
-        inputs.has_chunk_rows() || inputs.max_logprobs() > kGraphLogprobs ||
+        inputs.has_chunk_rows() || inputs.max_logprobs() > Drawn::kGraphLogprobs ||
         !memory_.has_room(inputs.fields())) {
       return nullptr;
     }
@@ -321,16 +321,11 @@ class GraphExecutor {
     return &graphs_.add(Recorded::logits, size, record(size, kv, Recorded::logits));
   }
 
-  /// What the step before drew.
-  [[nodiscard]] VectorView<const TokenId> previous() const {
-    return {drawn_.tokens.data(), {limits_.max_num_seqs}};
-  }
-
   /// What puts a decode step into the arrays that the graph of `size` rows reads, and tells the
   /// graph where the host wants its results.
   [[nodiscard]] UnpackStepArgs padded_inputs(const StepInputs& inputs, const std::byte* base,
                                              std::int64_t size, const ResultsPlace& place) {
-    UnpackStepArgs unpack{.previous = previous()};
+    UnpackStepArgs unpack{.previous = drawn_.previous()};
     memory_.unpack_padded(inputs.fields(), base, size, unpack);
     if constexpr (kPublishes) {  // as padding: it comes with the launch, not with the inputs
       unpack.add_column(VectorView<const ResultsPlace>{},
@@ -383,18 +378,11 @@ class GraphExecutor {
     batch.logit_rows = {nullptr, {size}};  // all
     const MatrixView<float> logits = logits_view(size);
     StepKv<Backend, Pool> step_kv(backend_, kv);
-    const MatrixView<TokenId> top_tokens(drawn_.top_tokens.data(), {size, kGraphLogprobs});
-    const MatrixView<float> top_logprobs(drawn_.top_logprobs.data(), {size, kGraphLogprobs});
-    const SampleArgs draw =
-        sample_args(logits, step.sampling, top_tokens, top_logprobs, what == Recorded::plain_step);
+    const SampleArgs draw = drawn_.graph_draw(logits, step.sampling, what == Recorded::plain_step);
     forward(batch, step_kv, draw, what != Recorded::logits);
     if (what == Recorded::logits) return;
     if constexpr (kPublishes) {
-      backend_.run(PublishResultsArgs{.place = place_.data(),
-                                      .tokens = {drawn_.tokens.data(), {size}},
-                                      .logprobs = {drawn_.logprobs.data(), {size}},
-                                      .top_tokens = top_tokens,
-                                      .top_logprobs = top_logprobs});
+      backend_.run(drawn_.publication(place_.data(), size));
     }
   }
 
@@ -410,59 +398,17 @@ class GraphExecutor {
   void run_eagerly(const StepInputs& inputs, const std::byte* base, StepKv<Backend, Pool>& kv) {
     const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();
     const bool is_drawn = m > 0 && !inputs.is_deferred();
-    if (is_drawn) make_room_for_top(m * top);
-    UnpackStepArgs unpack{.previous = previous()};
+    if (is_drawn) drawn_.reserve_top(m * top);
+    UnpackStepArgs unpack{.previous = drawn_.previous()};
     const StepBatch<ViewOf> step = memory_.views(inputs.fields(), base, unpack);
     backend_.run(unpack);
     forward(forward_batch(step, inputs), kv,
-            sample_args(logits_view(m), step.sampling, {wide_top_tokens_.data(), {m, top}},
-                        {wide_top_logprobs_.data(), {m, top}}, is_drawn && inputs.all_plain()),
+            drawn_.draw(logits_view(m), step.sampling, top, is_drawn && inputs.all_plain()),
             is_drawn);
-  }
-
-  void make_room_for_top(std::int64_t count) {
-    if (static_cast<std::int64_t>(wide_top_tokens_.size()) >= count) return;
-    backend_.synchronize();
-    discard_and_grow(wide_top_tokens_, count);
-    discard_and_grow(wide_top_logprobs_, count);
   }
 
   [[nodiscard]] MatrixView<float> logits_view(std::int64_t m) {
     return {logits_.data(), {m, network_.padded_vocab_size()}};
-  }
-
-  [[nodiscard]] SampleArgs sample_args(MatrixView<float> logits, const SamplingBatch& batch,
-                                       MatrixView<TokenId> top_tokens,
-                                       MatrixView<float> top_logprobs, bool plain) {
-    const VectorView<TokenId> tokens(drawn_.tokens.data(), {logits.extent(0)});
-    const VectorView<float> logprobs(drawn_.logprobs.data(), {logits.extent(0)});
-    return {logits, batch, tokens, logprobs, top_tokens, top_logprobs, plain};
-  }
-
-  /// Makes room for what a step draws, by a graph or not.
-  template <class Inputs>  // StepInputs or SampleInputs
-  static void make_room(const Inputs& inputs, bool graph,
-                        StepResultsMemory<Backend::template HostBuffer>& results) {
-    const std::int64_t top = inputs.max_logprobs();
-    results.resize(inputs.num_samples(), graph && top > 0 ? kGraphLogprobs : top);
-  }
-
-  /// Copies what the step draws to the host, of log-probabilities only what was asked for.
-  template <class Inputs>
-  void fetch(const Inputs& inputs, bool graph, StepSlot& slot) {
-    const std::int64_t m = inputs.num_samples();
-    StepResultsMemory<Backend::template HostBuffer>& to = slot.results;
-    make_room(inputs, graph, to);
-    const std::size_t top = elements(m * to.num_top);
-    backend_.download_later(drawn_.tokens.data(), to.tokens.data(), elements(m));
-    if (inputs.wants_logprobs())
-      backend_.download_later(drawn_.logprobs.data(), to.logprobs.data(), elements(m));
-    if (top > 0) {
-      backend_.download_later((graph ? drawn_.top_tokens : wide_top_tokens_).data(),
-                              to.top_tokens.data(), top);
-      backend_.download_later((graph ? drawn_.top_logprobs : wide_top_logprobs_).data(),
-                              to.top_logprobs.data(), top);
-    }
   }
 
   /// What was enqueued so far is all of the step in `slot`.
@@ -479,10 +425,7 @@ class GraphExecutor {
   StepMemory<Backend::template Buffer, /*kPadded=*/true> memory_;
   std::array<StepSlot, 2> slots_;
 
-  // What is drawn: [max_num_seqs], [max_num_seqs, kGraphLogprobs], and wider where asked for.
-  StepResultsMemory<Backend::template Buffer> drawn_;
-  Buffer<TokenId> wide_top_tokens_;
-  Buffer<float> wide_top_logprobs_;
+  Drawn drawn_;
   Buffer<ResultsPlace> place_;  // of the step whose graph runs; one, or none without kPublishes
 
   // Of deferred steps.
