@@ -71,8 +71,7 @@ class GraphExecutor {
   /// Whether graphs may unpack their inputs themselves.
   static constexpr bool kUnpacksInGraphs = ReplaysWithInputs<Backend>;
 
-  /// Whether steps whose rows are all plain have graphs of their own: the backend samples them by a
-  /// shorter way.
+  /// Whether steps whose rows are all plain have graphs of their own, with a faster sampler.
   static constexpr bool kHasPlainSteps = requires { requires Backend::kSamplesPlainRows; };
 
  public:
@@ -268,8 +267,8 @@ class GraphExecutor {
     return slot.arena.data();
   }
 
-  /// The block copies of a step whose inputs are on the device, at `base`. Those within the device are checked
-  /// here: a device does not.
+  /// The block copies of a step whose inputs are on the device, at `base`. Throws ShapeError for
+  /// those within the device that leave the pool.
   [[nodiscard]] StepCopies copies_of(const StepInputs& inputs, const std::byte* base,
                                      const Pool& kv) const {
     const StepBatch<PackedOf>& fields = inputs.fields();
@@ -307,8 +306,7 @@ class GraphExecutor {
         kHasPlainSteps && inputs.all_plain() ? Recorded::plain_step : Recorded::step, n);
   }
 
-  /// The graph that computes the logits of this deferred step, recorded when it is first needed; null
-  /// for steps that have none.
+  /// The graph for the logits of a deferred step, recorded at first need; null if it has none.
   [[nodiscard]] const SizedGraph* deferred_graph(const StepInputs& inputs, Pool& kv) {
     const std::int64_t n = inputs.num_decodes();
     const SizedGraph* const closed = graphs_.find(Recorded::step, n);
@@ -334,8 +332,8 @@ class GraphExecutor {
     return unpack;
   }
 
-  /// Whether there is a graph of `size` rows that reads shared prefixes once: fewer sizes, for they
-  /// take time to record, and a few rows of padding cost little where prefixes are long.
+  /// Whether a graph of `size` rows reads shared prefixes once. Fewer sizes do: recording takes
+  /// time, and padding costs little where prefixes are long.
   [[nodiscard]] bool shares_prefixes(std::int64_t size) const {
     if constexpr (requires { requires Backend::kSharesPrefixes; }) {
       return limits_.shares_prefixes && size >= 2 &&
@@ -369,8 +367,7 @@ class GraphExecutor {
     backend_.replay(step.graph);
   }
 
-  /// What a graph holds, but for what fills the fixed arrays: forward pass and, unless the step is
-  /// open, sampler.
+  /// What a graph holds behind unpack_step: forward pass and, unless the step is deferred, sampler.
   void decode(std::int64_t size, Pool& kv, Recorded what) {
     const StepBatch<ViewOf> step = memory_.padded_views(size);
     ForwardBatch batch{step.forward, size};
