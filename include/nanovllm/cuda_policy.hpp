@@ -1,7 +1,7 @@
 #pragma once
 /// Policies that run on the GPU, in words of the host's compiler. Where nanovllm::prebuilt_cuda is
 /// linked, engine.hpp includes this in any translation unit: an engine that is compiled already, or
-/// one of the same model and backend with a scheduling of its own, needs no nvcc.
+/// one of the same model and backend with another scheduling, needs no nvcc.
 
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/parallel/communicator.hpp"

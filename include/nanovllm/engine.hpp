@@ -9,9 +9,9 @@
 ///     text ─ tokenizer ─► Sequence ─ scheduler ─► StepPlan ─ runner ─► StepInputs
 ///          ─ model ─► logits ─ sampler ─► token ids ─ scheduler.commit ─► detokenizer ─► text
 ///
-/// This is the front of it. engine/request/frontend.hpp turns prompts into requests, engine/core.hpp has
-/// the step, engine/runner/runner.hpp computes it on all ranks, engine/request/event_queue.hpp calls the
-/// callbacks.
+/// This is the front of it. engine/request/frontend.hpp turns prompts into requests,
+/// engine/core.hpp has the step, engine/runner/runner.hpp computes it on all ranks,
+/// engine/request/event_queue.hpp calls the callbacks.
 
 #include <algorithm>
 #include <concepts>
@@ -91,7 +91,7 @@ class Engine {
   Engine(const Config& model, RandomWeights weights, EngineConfig config);
 
   /// Waits for the steps under way. Requests that have not ended end with FinishReason::abort, and
-  /// their callbacks hear of it here. Other threads may be in calls of its sessions, and only in
+  /// their callbacks are told here. Other threads may be in calls of its sessions, and only in
   /// those: it waits for them. It must not be called in one, by the callback of a turn.
   ~Engine();
 
@@ -100,8 +100,8 @@ class Engine {
 
   // ---- Requests ----
 
-  /// Queues a request and returns at once; `step` or `run` serves it. `callback`, if any, hears of
-  /// every token and of the end. Throws RequestError for a request that can never be served.
+  /// Queues a request and returns at once; `step` or `run` serves it. `callback`, if any, is told
+  /// of every token and of the end. Throws RequestError for a request that can never be served.
   RequestId submit(const Prompt& prompt, const SamplingParams& params = {},
                    TokenCallback callback = {});
 
@@ -112,8 +112,8 @@ class Engine {
   // ---- Serving them ----
 
   /// Delivers the results of one step: everything that is waiting or running moves on by what the
-  /// scheduling policy gives it. With `EngineConfig::overlap`, the step behind it has been planned
-  /// and handed to the backend before, and is computed while these results are delivered. Tokens
+  /// scheduling policy gives it. With `EngineConfig::overlap`, the next step has been planned
+  /// and given to the backend before, and is computed while these results are delivered. Tokens
   /// are the same either way. Then calls the callbacks. Returns false when there was nothing to do
   /// and nothing has come meanwhile.
   bool step();
@@ -139,14 +139,14 @@ class Engine {
   }
 
   /// Serves all `prompts` and returns their outputs in the same order. A prompt that cannot be
-  /// served costs itself alone: its output has finish_reason `error` and says why. If this throws,
+  /// served fails alone: its output has finish_reason `error` and the reason. If this throws,
   /// its requests are taken back.
   template <RangeOf<Prompt> Prompts>
   std::vector<Output> generate(const Prompts& prompts, const SamplingParams& params = {}) {
     return generate_all(to_list(prompts), std::span(&params, 1));
   }
 
-  /// The same with settings of its own for every prompt. Throws RequestError when their numbers
+  /// The same with separate settings for every prompt. Throws RequestError when their numbers
   /// differ.
   template <RangeOf<Prompt> Prompts, std::convertible_to<std::span<const SamplingParams>> Params>
   std::vector<Output> generate(const Prompts& prompts, const Params& params) {
@@ -169,7 +169,7 @@ class Engine {
   [[nodiscard]] Session session() { return Session::open(sessions_); }
 
   /// The conversation that `Session::save` has written, with its blocks, as far as there is room
-  /// for them; it goes on as if it had never been away. Throws LoadError that says what was
+  /// for them; it continues as if it had never been away. Throws LoadError that says what was
   /// expected and what came when the file is cut off, altered, or of another model, checkpoint,
   /// element type or version.
   [[nodiscard]] Session load_session(const std::filesystem::path& path) {
@@ -218,7 +218,7 @@ class Engine {
 
   [[nodiscard]] const Config& model_config() const { return model_; }
 
-  /// Tokens of a sequence at the most, prompt and generated: the model's context, or what the KV
+  /// Most tokens of a sequence, prompt and generated: the model's context, or what the KV
   /// pool holds and one more.
   [[nodiscard]] std::int64_t max_total_tokens() const {
     return frontend_->rules().max_total_tokens;
@@ -227,7 +227,7 @@ class Engine {
   /// Backend, threads, ranks, KV pool, policy and what runs the steps, for people.
   [[nodiscard]] std::string describe() const;
 
-  /// Whether its ranks can be counted on. Answers while a step hangs, too.
+  /// Whether its ranks work. Answers also while a step hangs.
   [[nodiscard]] Health health() const;
 
   /// Makes tensor-parallel ranks that have failed, and fail every request since, able to compute

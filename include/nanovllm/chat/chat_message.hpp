@@ -41,13 +41,13 @@ class ChatMessage {
   Json fields_ = Json::object();
 };
 
-/// What a chat template is told beside the messages.
+/// What a chat template gets in addition to the messages.
 struct ChatOptions {
   Json tools = nullptr;  ///< a list of tool descriptions; null or empty for none
   std::optional<bool> enable_thinking = std::nullopt;  ///< false asks a hybrid model not to think
   bool add_generation_prompt = true;  ///< end with the head of the assistant's next message
   /// End within the last message, which must be the assistant's and without tool calls, so that the
-  /// model goes on with it. No other message begins then, whatever `add_generation_prompt` says.
+  /// model continues it. No other message begins then, whatever `add_generation_prompt` says.
   bool continue_final_message = false;
 };
 

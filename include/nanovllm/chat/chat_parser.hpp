@@ -43,10 +43,10 @@ class ChatParser {
   /// The events that are certain now; no two neighbours could be joined.
   [[nodiscard]] std::vector<ChatEvent> push(std::string_view piece);
 
-  /// What was held back; once, behind the last piece.
+  /// What was held back; once, after the last piece.
   [[nodiscard]] std::vector<ChatEvent> finish();
 
-  /// Whether what has been pushed ends in a thought, behind one, or neither is known.
+  /// Whether what has been pushed ends in reasoning, after it, or neither is known.
   [[nodiscard]] ReasoningParser::Part part() const { return reasoning_.part(); }
 
  private:
@@ -108,7 +108,7 @@ NANOVLLM_INLINE ChatParserOptions chat_parser_options(ChatTemplateKind kind,
   using detail::ThinkPrompt;
   ChatParserOptions out{.tools = options.tools};
   const ThinkPrompt prompt = detail::think_prompt_of(kind);
-  // Where the prompt goes on with a message, the template has dealt with its thought.
+  // If the prompt continues a message, the template has handled its reasoning.
   const bool begins = !options.continue_final_message;
   // Without a generation prompt the model writes the head of its message itself, and its thought.
   if (begins && prompt == ThinkPrompt::open)

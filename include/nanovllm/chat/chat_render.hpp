@@ -38,7 +38,7 @@ struct Qwen3Style {
 /// Qwen2.5's template: a default system message, and no thoughts.
 [[nodiscard]] std::string render_qwen2_5(Messages messages, const ChatOptions& options);
 
-/// Plain ChatML: every message in turn, whatever its role.
+/// Plain ChatML: every message in order, whatever its role.
 [[nodiscard]] std::string render_chatml(Messages messages, const ChatOptions& options,
                                         ThinkPrompt prompt);
 
@@ -67,7 +67,7 @@ NANOVLLM_INLINE std::string_view strip_right(std::string_view text) {
   return text;
 }
 
-/// The member of a JSON object, or nullptr where there is none.
+/// The member of a JSON object, or nullptr if there is none.
 NANOVLLM_INLINE const Json* member(const Json& object, const char* name) {
   return object.find(name);
 }

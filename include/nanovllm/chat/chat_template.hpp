@@ -28,7 +28,7 @@ enum class ChatTemplateKind : std::uint8_t {
   qwen3_thinking_2507,  ///< always thinks; `enable_thinking` has no effect
   qwen3_nonthinking,    ///< Qwen's variant of the hybrid that never thinks
   qwen2_5,              ///< Qwen2.5 Instruct
-  chatml,               ///< every message in turn
+  chatml,               ///< every message in order
   chatml_hybrid,        ///< ChatML with `enable_thinking`
   custom,               ///< the user's renderer
 };
@@ -74,8 +74,8 @@ class ChatTemplate {
   [[nodiscard]] ChatTemplateKind kind() const { return kind_; }
 
   /// The prompt as text. Throws RequestError where the template refuses the conversation, as for
-  /// an empty one or content that is not a string, and where there is no message to go on with. A
-  /// custom renderer is not asked to leave that message open: its text is cut off behind the last
+  /// an empty one or content that is not a string, and if there is no message to continue. A
+  /// custom renderer is not asked to leave that message open: its text is cut off after the last
   /// place where it has the content.
   [[nodiscard]] std::string render(std::span<const ChatMessage> messages,
                                    const ChatOptions& options = {}) const;

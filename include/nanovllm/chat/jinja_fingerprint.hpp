@@ -10,8 +10,8 @@ namespace nanovllm {
 
 /// Equal for two templates that differ only in comments, indentation, line ends, quotes, the
 /// spelling of literals, and `x.name` against `x['name']` (the same unless `name` is a method of
-/// x). Templates of other meaning have other fingerprints, but for a chance of 2^-64, as long as
-/// one of them has no raw block. The value is stable and may be stored.
+/// x). Templates of other meaning have other fingerprints, except with a chance of 2^-64, as long
+/// as one of them has no raw block. The value is stable and may be stored.
 [[nodiscard]] std::uint64_t jinja_fingerprint(std::string_view jinja);
 
 }  // namespace nanovllm

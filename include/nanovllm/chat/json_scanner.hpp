@@ -10,9 +10,9 @@
 
 namespace nanovllm::detail {
 
-/// Says at each byte whether a JSON value (RFC 8259) can go on so, and where it ends. Looks at the
-/// grammar alone: bytes of strings may be anything but control characters, escaped surrogates may
-/// be lone, numbers may be of any size. Nesting is bounded by kMaxJsonDepth. Constant memory.
+/// Says at each byte whether a JSON value (RFC 8259) can continue so, and where it ends. Looks at
+/// the grammar only: bytes of strings may be anything but control characters, escaped surrogates
+/// may be lone, numbers may be of any size. Nesting is bounded by kMaxJsonDepth. Constant memory.
 class JsonScanner {
  public:
   enum class Status : std::uint8_t {
@@ -22,7 +22,7 @@ class JsonScanner {
     malformed,
   };
 
-  /// Takes the next byte; none behind the end. Blanks before the value are skipped.
+  /// Takes the next byte; none after the end. Blanks before the value are skipped.
   Status push(char c);
 
  private:

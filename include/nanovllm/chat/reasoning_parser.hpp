@@ -1,5 +1,5 @@
 #pragma once
-/// Parts the thought at the beginning of an assistant's text from what is behind it.
+/// Separates the reasoning at the beginning of an assistant's text from the rest.
 
 #include <cstddef>
 #include <cstdint>
@@ -37,7 +37,7 @@ class ReasoningParser {
     return state_ == State::thought ? Part::thought : Part::content;
   }
 
-  /// Appends what was held back; once, behind the last piece.
+  /// Appends what was held back; once, after the last piece.
   void finish(std::string& reasoning, std::string& content);
 
  private:

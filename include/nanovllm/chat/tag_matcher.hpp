@@ -20,7 +20,7 @@ class TagMatcher {
   enum class Status : std::uint8_t {
     partial,   ///< text() begins a tag
     complete,  ///< text() is a tag
-    mismatch,  ///< no tag goes on so; text() is as before
+    mismatch,  ///< no tag continues so; text() is as before
   };
 
   Status push(char c, std::span<const std::string_view> tags) {

@@ -45,7 +45,7 @@ class ToolCallParser {
   /// Appends the events that are certain now. Linear time, in all; memory for what is held back.
   void push(std::string_view text, std::vector<ChatEvent>& out);
 
-  /// Appends what was held back; once, behind the last piece.
+  /// Appends what was held back; once, after the last piece.
   void finish(std::vector<ChatEvent>& out);
 
  private:
@@ -67,7 +67,7 @@ class ToolCallParser {
 
   std::string blanks_;           // held back before the tag that may have begun
   detail::TagMatcher tag_;       // a tag that may have begun
-  bool is_behind_call_ = false;  // there was nothing but blanks_ since a call
+  bool is_behind_call_ = false;  // only blanks_ since a call
   bool may_close_ = false;       // a </tool_call> may follow, of Qwen3-Coder's form
   int num_calls_ = 0;
 

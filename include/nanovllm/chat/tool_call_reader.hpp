@@ -20,15 +20,15 @@ inline constexpr std::string_view kToolCallBegin = "<tool_call>", kToolCallEnd =
                                   kFunctionBegin = "<function=", kFunctionEnd = "</function>",
                                   kParameterBegin = "<parameter=", kParameterEnd = "</parameter>";
 
-/// Reads a call from behind the tag that begins it. Each byte is looked at once, and the first one
-/// with which no call can go on is known as such.
+/// Reads a call after the tag that begins it. Each byte is looked at once, and the first byte that
+/// no call can continue with is reported at once.
 class ToolCallReader {
  public:
   enum class Status : std::uint8_t { open, complete, malformed };
 
   virtual ~ToolCallReader() = default;
 
-  /// Takes the next byte; none behind the call's end.
+  /// Takes the next byte; none after the call's end.
   [[nodiscard]] virtual Status push(char c) = 0;
 
   /// The name of the function; empty until it is known, and then what it is for good.

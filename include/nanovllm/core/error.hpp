@@ -39,7 +39,7 @@ struct CudaError : Error {
   using Error::Error;
 };
 
-/// One request cannot be served; the engine and its other requests go on.
+/// One request cannot be served; the engine and its other requests continue.
 struct RequestError : Error {
   using Error::Error;
 };
@@ -115,7 +115,7 @@ template <class... Parts>
   return detail::join({detail::Part(parts)...});
 }
 
-/// What `error` says. Empty where there is no memory for it.
+/// The message of `error`. Empty if there is no memory for it.
 [[nodiscard]] inline std::string message_of(const std::exception_ptr& error) noexcept {
   try {
     std::rethrow_exception(error);

@@ -1,7 +1,7 @@
 #pragma once
-/// Where the functions that are costly to compile get their bodies.
+/// Where functions that are costly to compile get their bodies.
 ///
-/// Their headers declare them and, at the end, include the bodies (`x.inc` beside `x.hpp`):
+/// Their headers declare them and have the bodies at the end:
 ///
 ///   #if NANOVLLM_BODIES
 ///   #include "nanovllm/text/tokenizer.inc"

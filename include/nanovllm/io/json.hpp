@@ -43,9 +43,9 @@ class JsonBuilder : public JsonEvents {
 /// Reads one JSON document. Throws JsonError.
 [[nodiscard]] Json parse_json_value(std::string_view text);
 
-/// Reads one JSON document, strict UTF-8 included, as Python's `json.loads` does, but for what is
-/// refused: NaN and Infinity, lone surrogates, numbers beyond a double's range, and nesting deeper
-/// than kMaxJsonDepth. Throws `E` whose message begins with `what`.
+/// Reads one JSON document, strict UTF-8 included, as Python's `json.loads` does, except for what
+/// is refused: NaN and Infinity, lone surrogates, numbers beyond a double's range, and nesting
+/// deeper than kMaxJsonDepth. Throws `E` whose message begins with `what`.
 template <class E = RequestError>
 [[nodiscard]] Json parse_json(std::string_view text, std::string_view what = "the text") {
   try {

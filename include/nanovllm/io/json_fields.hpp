@@ -69,7 +69,7 @@ class JsonFields {
     return found == nullptr || found->is_null() ? nullptr : found;
   }
 
-  /// True when the field is there and null.
+  /// True if the field is present and null.
   [[nodiscard]] bool is_null(std::string_view key) const {
     const Json* found = object_.find(key);
     return found != nullptr && found->is_null();
@@ -83,7 +83,7 @@ class JsonFields {
   [[nodiscard]] std::optional<std::int64_t> required_integer(std::string_view key, std::int64_t low,
                                                              std::int64_t high) const;
 
-  /// A number for which `accept`, false for NaN, holds; `expected` says so in words. Nothing when
+  /// A number for which `accept`, false for NaN, holds; `expected` describes it. Nothing when
   /// absent.
   [[nodiscard]] std::optional<double> number(std::string_view key, std::string_view expected,
                                              bool (*accept)(double)) const;

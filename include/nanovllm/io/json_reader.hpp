@@ -16,7 +16,7 @@ struct JsonError : Error {
   using Error::Error;
 };
 
-/// Receives the contents of a JSON text. A receiver that cannot go on throws.
+/// Receives the contents of a JSON text. A receiver that cannot continue throws.
 class JsonEvents {
  public:
   /// null, a boolean or a number.

@@ -95,7 +95,7 @@ class Json {
   [[nodiscard]] bool is_number_unsigned() const { return kind_ == Kind::unsigned_integer; }
   [[nodiscard]] bool is_number_float() const { return kind_ == Kind::real; }
   [[nodiscard]] bool is_big_integer() const { return kind_ == Kind::big_integer; }
-  /// Whether it is a number, but for big integers, which few can do anything with.
+  /// Whether it is a number, except big integers, which few callers can use.
   [[nodiscard]] bool is_number() const { return is_number_integer() || is_number_float(); }
 
   /// "null", "boolean", "number", "string", "array" or "object".
@@ -156,7 +156,7 @@ class Json {
 
   /// The members of an object in their order; of every other value none.
   [[nodiscard]] std::span<const Member> items() const;
-  /// The member's value, or null pointer where there is none, as in every value but an object. Time
+  /// The member's value, or a null pointer if there is none, as in every value but an object. Time
   /// is linear in the number of members.
   [[nodiscard]] const Json* find(std::string_view key) const;
   [[nodiscard]] bool contains(std::string_view key) const { return find(key) != nullptr; }
@@ -164,7 +164,7 @@ class Json {
   [[nodiscard]] const Json& at(std::string_view key) const;
   [[nodiscard]] const Json& operator[](std::string_view key) const { return at(key); }
   [[nodiscard]] const Json& operator[](const char* key) const { return at(key); }
-  /// The member's value, added as null where there is none; null becomes an object.
+  /// The member's value, added as null if there is none; null becomes an object.
   [[nodiscard]] Json& operator[](std::string_view key);
   [[nodiscard]] Json& operator[](const char* key) { return (*this)[std::string_view(key)]; }
 

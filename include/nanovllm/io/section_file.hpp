@@ -21,8 +21,8 @@ struct SectionFormat {
   std::uint32_t version = 0;
 };
 
-/// Writes a file under a temporary name beside `path` and renames it when it is whole, so that
-/// there is never half a file of that name. What it holds came from users: the file has mode 0600
+/// Writes a file under a temporary name next to `path` and renames it when it is complete, so that
+/// `path` never names half a file. What it holds came from users: the file has mode 0600
 /// from its creation on, whatever the umask allows. Little-endian hosts only.
 ///
 ///     magic, 12 bytes; version, u32
@@ -78,10 +78,10 @@ class SectionReader {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
 
-  /// Whether nothing comes behind what was read.
+  /// Whether nothing follows what was read.
   [[nodiscard]] bool at_end() const { return position_ == content_.size(); }
 
-  /// Nothing may come behind what was read.
+  /// Nothing may follow what was read.
   void finish() const;
 
   /// The file's name, for messages.

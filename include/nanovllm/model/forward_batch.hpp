@@ -1,5 +1,5 @@
 #pragma once
-/// What a model's forward pass reads beside its weights.
+/// What a model's forward pass reads in addition to its weights.
 
 #include <cstdint>
 
@@ -21,13 +21,13 @@ struct ForwardFields {
   Stored<AnyNumberOf<std::int32_t>> query_starts;  ///< [num_chunks + 1], rows from num_decodes on
   Stored<PerSequence<std::int32_t>> kv_lens;       ///< [num_decodes + num_chunks]
   Stored<PerSequenceTable<BlockId>> block_tables;  ///< [num_decodes + num_chunks, most blocks]
-  Stored<AnyNumberOf<std::int32_t>> logit_rows;    ///< [m]: rows whose logits are wanted; no data
+  Stored<AnyNumberOf<std::int32_t>> logit_rows;    ///< [m]: rows that need logits; no data
                                                    ///< and m = n: all of them
 
   Stored<PerSequence<SharedPrefix>> shared_prefixes;  ///< at most as many as decodes
   Stored<PerSequence<PrefixMember>> prefix_members;   ///< [num_decodes], or none: nothing is shared
 
-  /// A padded row is token 0 at position 0 that stores nothing and sees nothing.
+  /// A padded row is token 0 at position 0 that stores nothing and attends to nothing.
   template <class Visit, class... Batches>
   static constexpr void for_each_field(Visit&& visit, Batches&... batches) {
     visit(TokenId{0}, batches.tokens...);

@@ -25,7 +25,7 @@ class Checkpoint;
 
 /// What text comes with the checkpoints of a model. Without a tokenizer prompts are token ids.
 struct TextHints {
-  bool has_tokenizer = true;      ///< tokenizer.json, where it is there
+  bool has_tokenizer = true;      ///< tokenizer.json, if there is one
   bool has_chat_template = true;  ///< as chat/chat_template.hpp finds it
 };
 
@@ -77,7 +77,7 @@ concept ModelLike = ModelConfigLike<typename M::Config> && requires {
 /// - `forward(in, kv, logits)`: computes the tokens of `in`, stores their K and V in `kv.layer(i)`,
 ///   and writes the logits of `in.logit_rows`, [m, padded_vocab_size()], of which the first
 ///   vocab_size() columns count. All ranks call this together and all get the same logits.
-/// - `tune()`, optional: called once when the weights are there.
+/// - `tune()`, optional: called once when the weights are loaded.
 template <class N, class Config, class Backend, class Communicator, class KvCache>
 concept NetworkLike =
     std::constructible_from<N, const Config&, const StepLimits&, Backend&, Communicator&> &&

@@ -41,9 +41,9 @@ class ParameterList {
          .shard = shard});
   }
 
-  /// A tensor that the file has transposed, [in, out], as `Conv1D` has its weights: the columns that
-  /// `shard` keeps become rows [first_row, …) of `matrix`. While it is read, the kept part is in
-  /// host memory once.
+  /// A tensor that the file has transposed, [in, out], as `Conv1D` has its weights: the columns
+  /// that `shard` keeps become rows [first_row, …) of `matrix`. While it is read, the kept part is
+  /// in host memory once.
   void add_transposed(std::string name, std::vector<std::int64_t> shape, Shard shard,
                       Matrix& matrix, std::int64_t first_row = 0) {
     const std::int64_t in = shard.dim == 0 ? shard.end - shard.begin : shape[0];
@@ -67,8 +67,8 @@ class ParameterList {
     add_part(std::move(name), static_cast<std::int64_t>(vector.size()), {}, vector, 0, T(1.f));
   }
 
-  /// A rank-1 tensor of `size` elements that is added to something, of which this rank keeps `shard`
-  /// as elements [first, …) of `vector`.
+  /// A rank-1 tensor of `size` elements that is added to something, of which this rank keeps
+  /// `shard` as elements [first, …) of `vector`.
   void add_bias(std::string name, std::int64_t size, Shard shard, Vector& vector,
                 std::int64_t first = 0) {
     add_part(std::move(name), size, shard, vector, first, T(0.f));
@@ -85,8 +85,8 @@ class ParameterList {
   }
 
   /// Fills all matrices with reproducible noise of standard deviation `scale`, all biases with 0,
-  /// and all other vectors with 1. For benchmarks: ranks draw their own values, so the model depends on the number of
-  /// ranks.
+  /// and all other vectors with 1. For benchmarks: ranks draw their own values, so the model
+  /// depends on the number of ranks.
   void randomize(std::uint64_t seed, int rank, float scale = 0.02f) const {
     std::atomic<std::size_t> next = 0;
     detail::on_threads(Backend::kLoadThreads, [&] {

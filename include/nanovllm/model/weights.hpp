@@ -137,7 +137,7 @@ template <Element T>
 void check_tensors(const Checkpoint& checkpoint, std::span<const WantedTensor> wanted,
                    std::span<const std::string> ignored);
 
-/// Streams one tensor to its sink through `staging`. `on_bytes` hears of every panel's file bytes.
+/// Streams one tensor to its sink through `staging`. `on_bytes` gets every panel's file bytes.
 template <Element T, class Staging, class OnBytes>
 void stream_parameter(const Parameter<T>& parameter, const Checkpoint::Entry& entry,
                       Staging& staging, const OnBytes& on_bytes) {

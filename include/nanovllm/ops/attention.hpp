@@ -63,10 +63,10 @@ struct DecodeAttentionArgs {
 struct PlanAttentionArgs {
   std::int64_t num_decodes = 0;
   std::int64_t num_tokens = 0;                  ///< rows of the step, decodes included
-  VectorView<const std::int32_t> query_starts;  ///< [num_chunks + 1], rows behind the decodes
+  VectorView<const std::int32_t> query_starts;  ///< [num_chunks + 1], rows after the decodes
   VectorView<const std::int32_t> kv_lens;       ///< [num_decodes + num_chunks]
   SharedPrefixes shared{};                      ///< what the decodes have in common
-  bool has_chunk_rows = false;  ///< decodes may see keys of the step beside their own tokens'
+  bool has_chunk_rows = false;  ///< decodes may see keys of this step other than their own
   std::int64_t num_heads = 0;
   std::int64_t num_kv_heads = 0;
   std::int64_t head_dim = 0;

@@ -61,18 +61,19 @@ concept RunsOp = requires(B& backend, const Args& args) {
 /// A backend `B` has memory that holds elements of type `T`.
 ///
 /// - `B::Buffer<U>`: owner of `size()` contiguous elements at `data()`, where ops can reach them.
-/// - `B::Matrix<T>`: owner of a `[rows(), cols()]` weight in the layout its `linear` likes best.
-/// - `B::Staging<T>`, made from a backend: host memory for weights on their way. `acquire(count)`
-///   gives memory to be filled and handed to `set_rows` or `upload`; `release()` says that it was.
+/// - `B::Matrix<T>`: owner of a `[rows(), cols()]` weight in the layout that its `linear` needs.
+/// - `B::Staging<T>`, made from a backend: host memory for weights that are being loaded.
+///   `acquire(count)` gives memory to fill and pass to `set_rows` or `upload`; `release()` ends its
+///   use.
 /// - `set_rows(matrix, first, rows)`: rows [first, …) of a matrix from row-major host memory.
 /// - `upload(from, to, count)`: copies host memory into a buffer. Like `set_rows`, it may return
 ///   before the copy is done, except for memory that is not a Staging's.
 /// - `download(from, to, count)`: waits for all ops so far and copies a buffer to host memory.
-/// - `activate()`: an object that makes this backend's device the calling thread's as long as it
-///   lives. All calls but the destructor are made under one.
-/// - `available_memory()`: bytes that the KV pool may count on now; `kSharedMemory` says whether
-///   all ranks' backends take theirs from the same memory, `kKvShare` how much of it the pool gets
-///   unless the user says otherwise.
+/// - `activate()`: an object that makes this backend's device current for the calling thread while
+///   it lives. All calls except the destructor are made under one.
+/// - `available_memory()`: bytes that the KV pool may use now; `kSharedMemory` says whether all
+///   ranks' backends take theirs from the same memory, `kKvShare` which part of it the pool gets by
+///   default.
 /// - `kLoadThreads`: threads that may call `set_rows` and `upload` at a time, each with a Staging.
 template <class B, class T>
 concept MemoryLike = Element<T> &&
@@ -95,8 +96,8 @@ concept MemoryLike = Element<T> &&
 };
 
 /// A backend `B` has the dense layers of weights `W` for activations `A`. `kAccumulatesResidual`
-/// says that a product which is added to the residual costs less than one that is not, in steps of
-/// up to `kMaxAccumulatedRows<A>` rows where it has that.
+/// says that adding a product to the residual is cheaper inside the product, in steps of up to
+/// `kMaxAccumulatedRows<A>` rows if there is such a constant.
 template <class B, class W, class A = W>
 concept DenseOpsLike =
     RunsOp<B, EmbeddingArgs<A, MatrixOf<B, W>>> && RunsOp<B, LinearArgs<A, MatrixOf<B, W>>> &&
@@ -104,7 +105,7 @@ concept DenseOpsLike =
   { B::kAccumulatesResidual } -> std::convertible_to<bool>;
 };
 
-/// Most rows of a step whose products `B` adds to a residual of `A`; any number unless it says so.
+/// Most rows of a step whose products `B` adds to a residual of `A`; by default any number.
 template <class B, class A>
 inline constexpr std::int64_t kMaxAccumulatedRows = [] {
   if constexpr (requires { B::template kMaxAccumulatedRows<A>; }) {
@@ -114,11 +115,11 @@ inline constexpr std::int64_t kMaxAccumulatedRows = [] {
   }
 }();
 
-/// A backend `B` has every op that a model of these elements is made of. Each has the contract of
+/// A backend `B` has every op that a model of these elements uses. Each has the contract of
 /// `ops/<op>.hpp`; ops run in the order of the calls of `run`. `PlanAttentionArgs` come once a
-/// step, ahead of its attention calls; `reserve(limits)` once, before any op that `limits` is
-/// about. `SwapBlocksArgs` need not be among them: an engine that has no host blocks does without;
-/// nor need `AwaitSwapArgs` where that one is.
+/// step, before its attention calls; `reserve(limits)` once, before any op that `limits` applies
+/// to. `SwapBlocksArgs` are optional: an engine without host blocks does not need them. So are
+/// `AwaitSwapArgs`, with or without `SwapBlocksArgs`.
 template <class B, class W, class A = W, class Kv = A>
 concept OpsLike = DenseOpsLike<B, W, A> && RunsOp<B, RmsNormArgs<A, W>> &&
     RunsOp<B, AddRmsNormArgs<A, W>> && RunsOp<B, QkNormRopeStoreArgs<A, Kv, W>> &&
@@ -129,8 +130,8 @@ concept OpsLike = DenseOpsLike<B, W, A> && RunsOp<B, RmsNormArgs<A, W>> &&
   backend.reserve(ReserveArgs{});
 };
 
-/// What a backend whose ops return before they are done (`kAsynchronous`) has besides, so that the
-/// host can run ahead and replay whole steps.
+/// What a backend whose ops return before they are done (`kAsynchronous`) has in addition, so that
+/// the host can run ahead and replay whole steps.
 ///
 /// - `B::HostBuffer<T>`: owner of host memory that copies need not be waited for.
 /// - `download_later(from, to, count)`: enqueued; `to` is a HostBuffer's.
@@ -154,18 +155,18 @@ concept AsyncBackendLike = requires(B& backend, typename B::template HostBuffer<
 };
 
 /// An asynchronous backend whose copies need not wait for its ops: `upload_early(from, to, count)`
-/// may begin at once, whatever is enqueued; ops that are enqueued later find the copy made. `from`
-/// is a HostBuffer's.
+/// may begin at once, whatever is enqueued; ops that are enqueued later see the copy. `from`
+/// belongs to a HostBuffer.
 ///
-/// One that runs `PublishResultsArgs` says that its ops can write to the memory of HostBuffers.
+/// If it runs `PublishResultsArgs`, its ops can write to the memory of HostBuffers.
 template <class B>
 concept UploadsEarly = requires(B& backend) {
   backend.upload_early(static_cast<const std::byte*>(nullptr), static_cast<std::byte*>(nullptr),
                        std::size_t{});
 };
 
-/// An asynchronous backend whose graphs may begin with `UnpackStepArgs` and be replayed with others,
-/// `replay(graph, inputs)`, where `takes_inputs(graph)`.
+/// An asynchronous backend whose graphs may begin with `UnpackStepArgs` and be replayed with
+/// others, `replay(graph, inputs)`, where `takes_inputs(graph)`.
 template <class B>
 concept ReplaysWithInputs = requires(B& backend, const typename B::Graph& graph,
                                      const UnpackStepArgs& inputs) {
@@ -173,17 +174,18 @@ concept ReplaysWithInputs = requires(B& backend, const typename B::Graph& graph,
   backend.replay(graph, inputs);
 };
 
-/// A backend that chooses among its ways to multiply by weights `W` with results `Out`, by trying,
-/// once the weights are there: `tune_linear<Out>(matrices of one shape, accumulate, max_rows)`.
+/// A backend that chooses by time among its kernels for products with weights `W` and results
+/// `Out`, once the weights are loaded: `tune_linear<Out>(matrices of one shape, accumulate,
+/// max_rows)`.
 template <class B, class W, class Out>
 concept TunableBackend = requires(B& backend,
                                   std::span<const typename B::template Matrix<W>* const> matrices) {
   backend.template tune_linear<Out>(matrices, true, std::int64_t{});
 };
 
-/// The same of the ops that norm their input themselves: `tune_gated_linear(matrices of one shape,
-/// norm, max_rows)` and `tune_project_qkv(matrices, norm, heads, max_rows)`, with a norm that has no
-/// weight for none.
+/// The same for the ops that norm their input: `tune_gated_linear(matrices of one shape, norm,
+/// max_rows)` and `tune_project_qkv(matrices, norm, heads, max_rows)`. A norm without a weight
+/// means no norm.
 template <class B, class W>
 concept TunesFusedOps = requires(B& backend, const InputNorm<W>& norm,
                                  std::span<const typename B::template Matrix<W>* const> matrices) {
@@ -191,8 +193,9 @@ concept TunesFusedOps = requires(B& backend, const InputNorm<W>& norm,
   backend.tune_project_qkv(matrices, norm, KvHeads{}, std::int64_t{});
 };
 
-/// And, once all that is done, among what was close by timing whole layers:
-/// `tune_layers<Heads>(layers, max_rows, max_seqs)`, for decode steps of up to `max_seqs` sequences.
+/// After that, it chooses among close candidates by timing whole layers:
+/// `tune_layers<Heads>(layers, max_rows, max_seqs)`, for decode steps of up to `max_seqs`
+/// sequences.
 template <class B, class W>
 concept TunesLayers = requires(B& backend,
                                const DenseLayers<typename B::template Matrix<W>, W>& layers) {
@@ -200,9 +203,9 @@ concept TunesLayers = requires(B& backend,
 };
 
 /// A backend `B` that can run a model of weights `W`, activations `A` and a KV cache of `Kv`.
-/// `kDefaultBatchedTokens` are the tokens of a step unless the user says otherwise.
+/// `kDefaultBatchedTokens` is the default for the most tokens of a step.
 ///
-/// A backend object belongs to one rank and, loading apart, is used by one thread at a time.
+/// A backend object belongs to one rank. Except for loading, one thread at a time uses it.
 template <class B, class W, class A = W, class Kv = A>
 concept BackendLike = std::constructible_from<B, const BackendConfig&> && MemoryLike<B, W> &&
     MemoryLike<B, A> && MemoryLike<B, Kv> && OpsLike<B, W, A, Kv> && requires(const B& cbackend) {

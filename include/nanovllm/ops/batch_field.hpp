@@ -51,7 +51,7 @@ struct ColumnField {
   static constexpr BatchRows rows = kOf;
 };
 
-/// The lists of a batch behind each other: row i has values [starts[i], starts[i + 1]).
+/// The lists of a batch, one after another: row i has values [starts[i], starts[i + 1]).
 template <class T>
 struct ListsView {
   VectorView<const std::int32_t> starts;  ///< [rows + 1], ascending from 0

@@ -7,9 +7,9 @@
 
 namespace nanovllm {
 
-/// out[i, :] = gelu(x[i, :] + bias), with gelu(v) = v / 2 · (1 + tanh(√(2/π) · (v + 0.044715 · v³))).
-/// All in float32, rounded once to T. `out` may be `x`.
-/// T is the activations' element, W the bias's.
+/// out[i, :] = gelu(x[i, :] + bias), with gelu(v) = v / 2 · (1 + tanh(√(2/π) · (v + 0.044715 ·
+/// v³))). All in float32, rounded once to T. `out` may be `x`. T is the activations' element, W the
+/// bias's.
 template <class T, class W = T>
 struct BiasGeluArgs {
   MatrixView<const T> x;     ///< [n, width]

@@ -1,5 +1,6 @@
 #pragma once
-/// The dense matrices of a decoder, for backends that choose how to run them by timing whole layers.
+/// The dense matrices of a decoder, for backends that choose how to run them by timing whole
+/// layers.
 
 #include <span>
 

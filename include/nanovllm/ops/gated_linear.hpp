@@ -12,9 +12,9 @@
 
 namespace nanovllm {
 
-/// out = silu(gate) · up, where gate and up are the halves of n(x) · Wᵀ: `rms_norm`, `linear` and
-/// `silu_mul` in turn. How often what lies between them is rounded is the backend's affair: after
-/// each of them, as the three ops do, or not at all.
+/// out = silu(gate) · up, where gate and up are the halves of n(x) · Wᵀ: `rms_norm`,
+/// then `linear`, then `silu_mul`. The backend decides whether values between them are rounded
+/// after each op, as the three ops do, or not at all.
 ///
 /// T is the activations' element, `Matrix` the backend's weight type, W the norm's element.
 template <class T, class Matrix, class W = T>
@@ -23,7 +23,7 @@ struct GatedLinearArgs {
   InputNorm<W> norm{};             ///< of x
   const Matrix* weight = nullptr;  ///< [2 · width, in]: gates, then ups
   MatrixView<T> out;               ///< [n, width]
-  MatrixView<T> normed;            ///< [n, in], scratch where there is a norm; may not be x
+  MatrixView<T> normed;            ///< [n, in], scratch if there is a norm; may not be x
   MatrixView<T> gate_up;           ///< [n, 2 · width], scratch
 };
 

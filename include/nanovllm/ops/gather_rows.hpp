@@ -1,5 +1,5 @@
 #pragma once
-/// Contract of `gather_rows`: pick the rows whose logits are wanted.
+/// Contract of `gather_rows`: picks the rows that need logits.
 
 #include <cstdint>
 

@@ -22,8 +22,8 @@ struct LayerNormArgs {
 };
 
 /// residual += x + x_bias, in float32 and rounded once to T; then out = layer_norm(residual). `out`
-/// may be `x`. Where `x_bias` has no data there is none: it is that of the dense layer whose product
-/// is x, added here so that it costs neither an op nor a rounding of its own.
+/// may be `x`. Where `x_bias` has no data there is none: it is that of the dense layer whose
+/// product is x, added here so that it needs neither a separate op nor a separate rounding.
 template <class T, class W = T>
 struct AddLayerNormArgs {
   MatrixView<const T> x;       ///< [n, width]

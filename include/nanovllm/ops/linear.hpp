@@ -12,7 +12,7 @@ namespace nanovllm {
 /// library has it so, to the rounded product, and the sum is rounded again.
 ///
 /// `Matrix` is the backend's weight type of `[out, in]` elements in whatever layout it likes best
-/// (`rows()` = out, `cols()` = in), and of an element type of its own. The order of summation for
+/// (`rows()` = out, `cols()` = in), and has its own element type. The order of summation for
 /// one element of y depends neither on the number of rows of x nor on its place among them, unless
 /// the backend says otherwise.
 template <class T, class Matrix, class Out = T>

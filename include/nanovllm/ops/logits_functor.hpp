@@ -1,5 +1,5 @@
 #pragma once
-/// Contract of `apply_functor`: a function of a user's own on every logit of a row, before the draw.
+/// Contract of `apply_functor`: a user's function of every logit of a row, before the draw.
 
 #include <concepts>
 #include <cstdint>
@@ -37,8 +37,8 @@ struct NoLogitsFunctor {
   }
 };
 
-/// logits[r, t] = functor(logits[r, t], t, context of row r), for rows with arguments[r] ≠ 0; others
-/// stay as they are. Moved: 8 bytes a logit of those rows.
+/// logits[r, t] = functor(logits[r, t], t, context of row r), for rows with arguments[r] ≠ 0;
+/// others stay as they are. Moved: 8 bytes a logit of those rows.
 template <LogitsFunctorLike F>
 struct ApplyFunctorArgs {
   MatrixView<float> logits;            ///< [rows, vocab], in and out

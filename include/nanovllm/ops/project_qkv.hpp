@@ -51,9 +51,8 @@ struct QkNormRope {
 };
 
 /// qkv = n(x) · Wᵀ; then, of its heads, RMSNorm and rotation of q and k, and k and v to the tokens'
-/// slots of the cache: `rms_norm`, `linear` and `qk_norm_rope_store` in turn. How often what lies
-/// between them is rounded is the backend's affair: after each of them, as the three ops do, or
-/// not at all.
+/// slots of the cache: `rms_norm`, then `linear`, then `qk_norm_rope_store`. The backend decides
+/// whether values between them are rounded after each op, as the three ops do, or not at all.
 ///
 /// T is the activations' element, `Matrix` the backend's weight type, Kv the cache's element, W the
 /// norms'.
@@ -65,7 +64,7 @@ struct ProjectQkvArgs {
   QkNormRope<W> heads;
   KvView<Kv> kv;         ///< its kv_heads and head_dim are those of k and v
   MatrixView<T> qkv;     ///< [n, rows of W], out
-  MatrixView<T> normed;  ///< [n, in], scratch where there is a norm; may not be x
+  MatrixView<T> normed;  ///< [n, in], scratch if there is a norm; may not be x
 
   [[nodiscard]] std::int64_t num_heads() const {
     return qkv.extent(1) / kv.head_dim - 2 * kv.num_kv_heads;
@@ -92,7 +91,7 @@ void validate(const ProjectQkvArgs<T, Matrix, Kv, W>& args) {
   check_shape(kOp, "slots", args.heads.slots, {n});
 }
 
-/// What qk_norm_rope_store is given behind the product.
+/// The operands of qk_norm_rope_store after the product.
 template <class T, class Matrix, class Kv, class W>
 [[nodiscard]] QkNormRopeStoreArgs<T, Kv, W> head_args(
     const ProjectQkvArgs<T, Matrix, Kv, W>& args) {

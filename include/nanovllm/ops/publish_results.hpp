@@ -17,7 +17,7 @@ struct ResultsPlace {
   std::int64_t num_rows = 0;
 };
 
-/// Copies the first `num_rows` rows of what is wanted. `place` is one element in the backend's
+/// Copies the first `num_rows` rows of the results. `place` is one element in the backend's
 /// memory and is read when the op's turn comes, so that a graph, whose arguments are recorded, can
 /// serve one step after the other. The host may read the copies once an event recorded later is
 /// done.

@@ -11,7 +11,7 @@ namespace nanovllm {
 
 /// For every token: RMSNorm over head_dim of each q and k head (`rms_norm`), rotation of both by
 /// the token's position (`rope`), and k and v to the token's slot (`kv_store`). q and k are updated
-/// in place. Equal, bit for bit, to the three ops in turn. T is the activations' element, Kv the
+/// in place. Bit for bit equal to the three ops in sequence. T is the activations' element, Kv the
 /// cache's, W the weights'.
 template <class T, class Kv = T, class W = T>
 struct QkNormRopeStoreArgs {

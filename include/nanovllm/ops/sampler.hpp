@@ -20,7 +20,7 @@ namespace nanovllm {
 /// 4. The token is drawn by the Gumbel-max rule: argmax over the kept tokens of
 ///    logit / temperature - log(-log1p(-u)), u = to_unit_interval(sampling_bits(seed, position,
 ///    id)). A draw therefore depends on nothing but the row's own logits, seed and position.
-/// Log-probabilities are those of the model: log_softmax of the logits as they came, before bans,
+/// Log-probabilities are those of the model: log_softmax of the unedited logits, before bans,
 /// temperature and filters; the most likely come in descending order, lower id first among equals.
 struct SampleArgs {
   MatrixView<float> logits;        ///< [rows, vocab]; scratch, destroyed

@@ -1,5 +1,5 @@
 #pragma once
-/// What the sampler reads beside the logits.
+/// What the sampler reads in addition to the logits.
 
 #include <cstdint>
 

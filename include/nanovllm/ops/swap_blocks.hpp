@@ -22,8 +22,8 @@ namespace nanovllm {
 /// The lists are in host memory and may go when the call returns; the host's pool is memory that
 /// the backend can reach: a `HostBuffer` where it has one.
 ///
-/// Copies come after all ops before them. A backend whose ops run behind the host's back may let
-/// later ones run beside them: then it has `AwaitSwapArgs`.
+/// Copies come after all ops before them. A backend whose ops run asynchronously may run later ops
+/// at the same time: then it has `AwaitSwapArgs`.
 template <Element Kv>
 struct SwapBlocksArgs {
   KvView<Kv> device;               ///< layer 0

@@ -14,12 +14,12 @@ namespace nanovllm {
 /// threads; every rank then makes the same calls in the same order.
 ///
 /// - `all_reduce(x)`: x becomes the element-wise sum over all ranks; all ranks get the same bits.
-///   How it is rounded is said by `kRankOrder`.
+///   `kRankOrder` says how it is rounded.
 /// - `all_gather_columns(part, whole)`: `part` [n, w] of every rank side by side, in rank order, in
 ///   `whole` [n, size · w] of every rank.
-/// - `abort()`: a rank that cannot go on releases the others: their pending and later calls throw.
-///   From any thread, any number of times; does not wait and does not throw.
-/// - Moving one end into another replaces it: that is how a group that was aborted is made anew.
+/// - `abort()`: a rank that cannot continue releases the others: their pending and later calls
+///   throw. From any thread, any number of times; does not wait and does not throw.
+/// - Moving one end into another replaces it: that is how an aborted group is replaced.
 ///
 /// Optional: `attach(backend)` joins an end with its rank's device, called by all ranks at the same
 /// time; `hold()` returns a lock that keeps `abort` from taking the end away for a moment, held

@@ -40,7 +40,7 @@ inline void check_nccl(ncclResult_t status, const char* call) {
 /// Has NCCL allocate with cudaMalloc, unless the environment says otherwise. To be called before
 /// NCCL's first call, which reads it. Communicators of several ranks of one process are freed by
 /// several threads of NCCL at once, and when they unmap what cuMemMap mapped, CUDA's driver
-/// (580.159) now and then frees a thing of its own twice, which ends the process.
+/// (580.159) sometimes frees one of its objects twice, which ends the process.
 inline void prefer_cuda_malloc() { ::setenv("NCCL_CUMEM_ENABLE", "0", /*overwrite=*/0); }
 
 template <class T>
@@ -234,7 +234,7 @@ class Nccl {
     const int size;
     const int first_rank;
     ncclUniqueId id{};
-    std::mutex mutex;  // guards what follows, but for the calls
+    std::mutex mutex;  // guards what follows, except the calls
     std::condition_variable changed;
     std::vector<End> ends;
     bool aborted = false;

@@ -35,7 +35,7 @@ class ProcessGroup {
   /// What a message is about.
   using Tag = detail::MessageTag;
 
-  /// Joins the group; returns when all are there. Throws ConfigError for a port in use or a place
+  /// Joins the group; returns when all have joined. Throws ConfigError for a port in use or a place
   /// that makes no sense, and Error naming who has not come within `timeout`.
   explicit ProcessGroup(ProcessPlace place,
                         std::chrono::milliseconds timeout = std::chrono::seconds(60))
@@ -114,8 +114,8 @@ class ProcessGroup {
     if (!peer(from).data.receive(out)) throw_gone(from);
   }
 
-  /// Waits for a message of rank `from`, negative milliseconds for ever. Returns whether there is
-  /// one, or the end of them.
+  /// Waits for a message of rank `from`, negative milliseconds without limit. Returns whether there
+  /// is one, or the end of them.
   [[nodiscard]] bool wait_for_message(int from, int milliseconds) {
     return peer(from).data.wait_readable(milliseconds);
   }
@@ -141,7 +141,8 @@ class ProcessGroup {
 
   // ---- Failures. From any thread. ----
 
-  /// This rank cannot go on. Everybody's pending and later calls throw; the first failure counts.
+  /// This rank cannot continue. Everybody's pending and later calls throw; the first failure
+  /// counts.
   void fail(const std::string& reason) { fail_with(concat("rank ", rank(), ": ", reason)); }
 
   /// Throws Error when the group has failed.
@@ -238,7 +239,7 @@ inline void ProcessGroup::fail_with(const std::string& reason) {
   const std::lock_guard lock(release_mutex_);
   try {
     if (release_) release_();
-  } catch (...) {  // the watcher's thread goes on; the failure itself is known
+  } catch (...) {  // the watcher's thread continues; the failure itself is known
   }
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-/// One thread for every tensor-parallel rank of a process, all doing the same thing at once.
+/// One thread for every tensor-parallel rank of a process; all run the same function at once.
 
 #include <algorithm>
 #include <chrono>
@@ -21,7 +21,7 @@
 namespace nanovllm {
 
 /// Runs a function once on every rank at the same time, on threads that live as long as this
-/// object; rank 0 has none unless asked for and is then the caller's.
+/// object. Rank 0 runs on the caller's thread, unless it is given a thread as well.
 ///
 /// A thread cannot be killed. One that hangs is left behind: it ends when what it calls returns, if
 /// ever, and keeps the task that it was given.
@@ -40,7 +40,7 @@ class RankThreads {
         [this] { state_->stop(); });
   }
 
-  /// Waits for the ranks, but for those that hang.
+  /// Waits for all ranks except those that hang.
   ~RankThreads() {
     state_->stop();
     for (std::size_t i = 0; i < threads_.size(); ++i) {
@@ -68,7 +68,7 @@ class RankThreads {
     job->rethrow();
   }
 
-  /// The same with a limit; rank 0 needs a thread of its own. Calls `release()` when ranks are
+  /// The same with a limit; rank 0 then needs a thread. Calls `release()` when ranks are
   /// still running by then, which is to end what they wait for, and returns those that do not end
   /// within `grace` either: they hang. Nothing is rethrown in that case, nor when all have ended
   /// late: `late` is set. `task` must own what it uses.
@@ -149,7 +149,7 @@ class RankThreads {
         std::shared_ptr<Job> ended = std::exchange(mine, nullptr);
         if (--ended->num_running == 0) finished.notify_all();
         lock.unlock();
-        ended.reset();  // if it was given up, what it keeps goes now, and may take its time
+        ended.reset();  // if it hung, what it keeps is freed now, which may take time
         lock.lock();
       }
     }
@@ -165,7 +165,7 @@ class RankThreads {
       return busy[static_cast<std::size_t>(rank)] != nullptr;
     }
 
-    std::mutex mutex;  // guards all, but for the calls
+    std::mutex mutex;  // guards everything except the calls
     std::condition_variable started, finished;
     std::vector<std::shared_ptr<Job>> busy;  // by rank: what it does
     bool stopped = false;

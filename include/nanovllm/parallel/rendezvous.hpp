@@ -110,7 +110,7 @@ class Reception {
   Reception(const ProcessPlace& place, std::vector<Peer>& peers)
       : place_(place), peers_(peers), listener_(Socket::listen(place.host, place.port)) {}
 
-  /// Takes connections until both of every other rank are there. Throws Error, here and on those
+  /// Accepts connections until both of every other rank are made. Throws Error, here and on those
   /// who came, naming who has not come within `timeout` or does not fit.
   void run(SteadyTime deadline, std::chrono::milliseconds timeout) {
     std::string problem;
@@ -141,7 +141,7 @@ class Reception {
  private:
   static constexpr std::chrono::seconds kGreetingTime{5};
 
-  /// Waits until someone comes or speaks, or the first deadline.
+  /// Waits for a connection or data, or the first deadline.
   void wait(SteadyTime deadline) const {
     std::vector<pollfd> entries{{.fd = listener_.fd(), .events = POLLIN, .revents = 0}};
     for (const Caller& caller : callers_)
@@ -225,7 +225,7 @@ class Reception {
 /// Another rank's part: both connections with rank 0, and its word that all ranks are there. Throws
 /// Error as `call_rank_0`.
 [[nodiscard]] inline Peer join_rank_0(const ProcessPlace& place, SteadyTime deadline) {
-  // Rank 0 waits for the others as long as it likes, but it should be there by now.
+  // Rank 0 may wait for the others for any time, but it should be there by now.
   const auto patience = deadline + std::chrono::seconds(5);
   Peer out;
   out.control = call_rank_0(place, false, deadline, patience);

@@ -67,7 +67,7 @@ class Socket {
   }
 
   /// Waits for something to read, or for the end of the stream. Returns whether there is any; a
-  /// negative number of milliseconds waits for ever.
+  /// negative number of milliseconds waits without limit.
   [[nodiscard]] bool wait_readable(int milliseconds) const {
     pollfd entry{.fd = fd_, .events = POLLIN, .revents = 0};
     int ready = 0;
@@ -76,7 +76,7 @@ class Socket {
     return ready > 0;
   }
 
-  /// Sends the parts one behind the other. Returns false when the connection is gone.
+  /// Sends the parts one after another. Returns false when the connection is gone.
   [[nodiscard]] bool send(std::array<std::span<const std::byte>, 3> parts) const {
     std::array<iovec, 3> entries{};
     for (std::size_t i = 0; i < 3; ++i)
@@ -100,8 +100,8 @@ class Socket {
     return true;
   }
 
-  /// Reads what is there, at most `bytes`, without waiting. Returns how much that was, or nothing
-  /// when the connection is gone.
+  /// Reads the bytes that have arrived, at most `bytes`, without waiting. Returns how much that
+  /// was, or nothing when the connection is gone.
   [[nodiscard]] std::optional<std::size_t> receive_some(std::span<std::byte> bytes) const {
     const ssize_t got = ::recv(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (got > 0) return static_cast<std::size_t>(got);
@@ -190,7 +190,7 @@ inline Socket Socket::listen(const std::string& host, std::uint16_t port) {
   const bool only_here = host == "localhost" || host == "127.0.0.1" || host == "::1";
   const Addresses list = look_up(only_here ? numeric(host) : nullptr, port, AI_PASSIVE);
   int reason = 0;
-  // One IPv6 socket takes both kinds of connection, where there is IPv6.
+  // One IPv6 socket takes both kinds of connection, if there is IPv6.
   for (const int family : {AF_INET6, AF_INET}) {
     for (const addrinfo* address = list.get(); address != nullptr; address = address->ai_next) {
       if (address->ai_family != family || reason == EADDRINUSE) continue;

@@ -111,7 +111,7 @@ class ThreadGroup {
   void abort() { shared_->barrier.abort(); }
 
  private:
-  /// A rank's operand. Its memory is there even when the rank's call was aborted.
+  /// A rank's operand. Its memory exists even if the rank's call was aborted.
   struct Part {
     void* data = nullptr;
     std::int64_t row_stride = 0;

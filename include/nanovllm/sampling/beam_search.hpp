@@ -1,5 +1,5 @@
 #pragma once
-/// Beam search: which beams go on with which tokens, and which have ended.
+/// Beam search: which beams continue with which tokens, and which have ended.
 /// Source: `GenerationMixin._beam_search` of transformers 5.17, whose results these are.
 
 #include <cstddef>
@@ -18,12 +18,12 @@ struct BeamSearchTerms {
   std::int32_t width = 1;  ///< beams, ≥ 1
   float length_penalty = 1;
   EarlyStopping early_stopping = EarlyStopping::no;
-  std::int32_t max_tokens = 1;            ///< generated tokens at the most, ≥ 1
+  std::int32_t max_tokens = 1;            ///< most generated tokens, ≥ 1
   std::int32_t min_tokens = 0;            ///< no end token before this many
   std::span<const TokenId> end_tokens{};  ///< ascending; must outlive the search
 
   /// Continuations that are looked at in a step, of all beams together: enough to leave `width`
-  /// that go on if as many as can be end.
+  /// that continue even if as many as possible end.
   [[nodiscard]] std::int64_t num_candidates() const {
     const auto per_beam = static_cast<std::int64_t>(end_tokens.size()) + 1;
     return (per_beam < 2 ? 2 : per_beam) * width;
@@ -35,7 +35,7 @@ struct BeamSearchTerms {
   }
 };
 
-/// The most likely tokens behind a beam, best first, with their log-probabilities.
+/// The most likely tokens after a beam, best first, with their log-probabilities.
 struct BeamCandidates {
   std::span<const TokenId> tokens;  ///< [num_listed]
   std::span<const float> logprobs;  ///< like tokens

@@ -17,8 +17,8 @@ namespace nanovllm {
 /// One of the given token sequences, then a stop token. One choice may begin another.
 ///
 /// A choice is these very tokens. A text can be spelt by tokens in several ways, and a model that
-/// would rather spell it in another is kept from it; `text_choices` (grammar/source/text_choices.hpp)
-/// allows all of them.
+/// would rather spell it in another is kept from it; `text_choices`
+/// (grammar/source/text_choices.hpp) allows all of them.
 class ChoiceSource final : public TokenMaskSource {
  public:
   /// Throws RequestError when there is no choice or no stop token, or a choice contains a stop

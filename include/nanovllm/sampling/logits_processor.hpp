@@ -35,9 +35,8 @@ struct LogitsProcessorSetup {
 class TokenMask {
  public:
   /// Adds to `banned`, which must outlive the mask.
-  /// @param bits    where the bitmap is put behind what is there, should there be one; null where
-  ///                nothing reads bitmaps, and bans take their place.
-  /// @param biases  gets the biases; null where nothing reads them.
+  /// @param bits    where a bitmap is appended; null if nothing reads bitmaps: bans replace them.
+  /// @param biases  gets the biases; null if nothing reads them.
   TokenMask(std::vector<TokenId>& banned, std::int64_t vocab_size,
             std::vector<std::uint32_t>* bits = nullptr, std::vector<TokenBias>* biases = nullptr)
       : banned_(banned), vocab_size_(vocab_size), bits_(bits), biases_(biases) {}
@@ -125,21 +124,21 @@ class TokenMask {
   std::ptrdiff_t begin_ = -1;  // of the bitmap in `bits_`; -1 without
 };
 
-/// A type of which each sequence has an object of its own: made with the sequence, copied when the
-/// sequence forks, told of every token that is drawn.
+/// A type of which each sequence has an object: made with the sequence, copied when the sequence
+/// forks, told of every token that is drawn.
 ///
 /// - `P(setup)`: for a new sequence.
 /// - `accept(token)`: the sequence has got `token`. Not called for the prompt.
-/// - `process(num_generated, mask)`, const: bans what the draw behind `num_generated` generated
-///   tokens must not give. Several processors' bans add up.
+/// - `process(num_generated, mask)`, const: bans what the draw after `num_generated` generated
+///   tokens must not give. The bans of several processors add up.
 /// - `kReadsTokens`: whether bans depend on tokens that were accepted, and not on `num_generated`
-///   and the setup alone. If so, `process` is called when the results of the step ahead are there,
-///   while the device computes the forward pass of the next one. Of objects that differ in this,
-///   `reads_tokens()`, const, says it of each.
-/// - Optionally `applies(setup)`, static: whether a sequence needs it at all. It has no object of
-///   one that it does not need; one that needs none costs a step nothing.
+///   and the setup alone. If so, `process` is called when the results of the step before are
+///   known, while the device computes the forward pass of the next one. If objects differ in this,
+///   `reads_tokens()`, const, says it for each.
+/// - Optionally `applies(setup)`, static: whether a sequence needs it. A sequence has no object of
+///   a processor that it does not need, and costs a step nothing if it needs none.
 ///
-/// Log-probabilities are the model's own, whatever is banned. A request of which a processor throws
+/// Log-probabilities are the model's, whatever is banned. A request of which a processor throws
 /// ends with that error; others do not notice.
 template <class P>
 concept LogitsProcessorLike = std::copy_constructible<P> &&
@@ -156,7 +155,7 @@ class SequenceProcessors {
   virtual ~SequenceProcessors() = default;
   SequenceProcessors& operator=(const SequenceProcessors&) = delete;
 
-  /// A copy for a sequence that goes on from here on its own.
+  /// A copy for a sequence that continues separately from here.
   [[nodiscard]] virtual std::unique_ptr<SequenceProcessors> fork() const = 0;
   virtual void accept(TokenId token) = 0;
   virtual void process(std::int32_t num_generated, TokenMask& mask) const = 0;

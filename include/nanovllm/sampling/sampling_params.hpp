@@ -39,7 +39,7 @@ struct SamplingParams {
   /// Added to logits, before the penalties; in [-100, 100], each token once.
   std::vector<TokenBias> logit_bias{};
   std::vector<TokenId> allowed_token_ids{};  ///< if any: no token but these may come
-  /// Texts that must not come; kMaxBadWords at the most. Needs a tokeniser.
+  /// Texts that must not be generated; at most kMaxBadWords. Needs a tokeniser.
   std::vector<std::string> bad_words{};
   /// A constraint on the text: a choice, a regular expression, a grammar; null for none.
   std::shared_ptr<const TokenMaskSource> token_masks{};
@@ -49,12 +49,11 @@ struct SamplingParams {
   std::int32_t n = 1;  ///< completions wanted, >= 1. Sample i of a seed is the same whatever n is
   std::optional<std::int32_t>
       best_of{};                  ///< samples drawn, n to kMaxSamples; the n likeliest count
-  std::int32_t max_tokens = 256;  ///< generated tokens at the most, >= 1
+  std::int32_t max_tokens = 256;  ///< most generated tokens, >= 1
   std::int32_t min_tokens = 0;    ///< no end token and no stop string before this many
   bool ignore_eos = false;        ///< the model's own end tokens do not end generation
-  std::vector<TokenId> stop_token_ids{};  ///< further end tokens, kMaxStopTokenIds at the most
-  std::vector<std::string>
-      stop{};  ///< matched on the detokenised text; kMaxStopStrings at the most
+  std::vector<TokenId> stop_token_ids{};  ///< further end tokens, at most kMaxStopTokenIds
+  std::vector<std::string> stop{};  ///< matched on the detokenised text; at most kMaxStopStrings
   bool include_stop_str_in_output = false;  ///< keep the matched stop string in the text
   bool skip_special_tokens = true;          ///< leave special tokens out of the text
   std::optional<std::int32_t> logprobs{};   ///< report log-probabilities and the n likeliest

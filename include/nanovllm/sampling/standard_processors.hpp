@@ -1,5 +1,5 @@
 #pragma once
-/// The logits processors that fields of SamplingParams ask for, beside `min_tokens`:
+/// The logits processors for fields of SamplingParams other than `min_tokens`:
 /// `allowed_token_ids`, `bad_words` and `token_masks`.
 
 #include <algorithm>
@@ -70,7 +70,7 @@ class BadWordsProcessor {
  private:
   std::span<const std::vector<TokenId>> words_;
   std::size_t longest_ = 0;
-  std::vector<TokenId> last_;  // generated, longest_ - 1 at the most
+  std::vector<TokenId> last_;  // generated, at most longest_ - 1
 };
 
 /// `SamplingParams::token_masks`: what a constraint allows, and an end token where it is complete.
@@ -99,7 +99,7 @@ class TokenMaskProcessor {
   TokenMaskProcessor(TokenMaskProcessor&&) noexcept = default;
 
   void accept(TokenId token) {
-    if (ends(token)) return;  // of the sequence; there is nothing to match behind it
+    if (ends(token)) return;  // of the sequence; nothing to match after it
     check<RequestError>(matcher_->accept(token), "token_masks: token ", token,
                         " was drawn, which its mask does not allow");
   }
@@ -130,7 +130,7 @@ class TokenMaskProcessor {
   std::int32_t min_tokens_;
 };
 
-/// All that fields of SamplingParams ask for, and a policy's `Own` behind them.
+/// All processors that fields of SamplingParams need, then a policy's `Own`.
 template <class... Own>
 using StandardLogitsProcessors = LogitsProcessors<MinTokensProcessor, AllowedTokensProcessor,
                                                   BadWordsProcessor, TokenMaskProcessor, Own...>;

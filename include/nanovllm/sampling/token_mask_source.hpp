@@ -38,7 +38,8 @@ class TokenMatcher {
  public:
   virtual ~TokenMatcher() = default;
 
-  /// A matcher in the same state that goes on by itself: of a sample, a beam, a preempted sequence.
+  /// A matcher in the same state that continues separately: for a sample, a beam, a preempted
+  /// sequence.
   [[nodiscard]] virtual std::unique_ptr<TokenMatcher> clone() const = 0;
 
   /// Takes one token that was drawn. False if the token does not fit: the state is unchanged then,

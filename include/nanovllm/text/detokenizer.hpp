@@ -10,7 +10,7 @@
 namespace nanovllm {
 
 /// Turns tokens into text one by one. A character whose bytes are spread over several tokens comes
-/// out whole, with the last of them; all that push() and flush() return, put together, equals
+/// out whole, with the last of them; all that push() and flush() return, joined, equals
 /// `Tokenizer::decode` of all ids. Bytes that cannot become UTF-8 any more come out at once as
 /// U+FFFD. At most three bytes are ever held back, and a push takes time in the token's own length
 /// only. Keeps the tokenizer's state alive; one thread at a time.

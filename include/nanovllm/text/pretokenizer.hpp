@@ -57,7 +57,7 @@ class RegexScratch {
         context_(pcre2_match_context_create_8(nullptr)),
         stack_(pcre2_jit_stack_create_8(32 << 10, 4 << 20, nullptr)) {
     check<Error>(match_ != nullptr && context_ != nullptr, "PCRE2 is out of memory");
-    // Without a stack of its own (no JIT on this machine) PCRE2 does well enough.
+    // Without a separate stack (no JIT on this machine) PCRE2 works as well.
     if (stack_) pcre2_jit_stack_assign_8(context_.get(), nullptr, stack_.get());
   }
 

@@ -42,11 +42,11 @@ class Tokenizer {
   /// patterns never do.
   [[nodiscard]] std::vector<TokenId> encode(std::string_view text) const;
 
-  /// The same for text of at most `max_tokens` tokens; throws ContextLengthError for one of more, naming
-  /// the limit and a number of tokens that the text exceeds or reaches. Text that is too long by
-  /// `min_tokens` is refused without a look at it, other text at the token too many, so that time
-  /// and memory follow the limit and not the text. (Two copies of the text at most, for text that
-  /// is not UTF-8 or not in NFC.)
+  /// The same for text of at most `max_tokens` tokens; throws ContextLengthError for one of more,
+  /// naming the limit and a number of tokens that the text exceeds or reaches. Text that is too
+  /// long by `min_tokens` is refused without a look at it, other text at the token too many, so
+  /// that time and memory follow the limit and not the text. (Two copies of the text at most, for
+  /// text that is not UTF-8 or not in NFC.)
   [[nodiscard]] std::vector<TokenId> encode(std::string_view text, std::size_t max_tokens) const;
 
   /// A number of tokens that no text of `num_bytes` bytes stays below: as many as it takes of the
@@ -59,7 +59,7 @@ class Tokenizer {
   [[nodiscard]] std::size_t idle_scratch_bytes() const;
   static constexpr std::size_t kMaxIdleScratch = std::size_t{1} << 20;
 
-  /// The text of `ids`: their bytes put together, and what is not UTF-8 in that as U+FFFD, one for
+  /// The text of `ids`: their bytes joined, and what is not UTF-8 in that as U+FFFD, one for
   /// each maximal invalid subpart. Ids without token are skipped.
   [[nodiscard]] std::string decode(std::span<const TokenId> ids,
                                    bool skip_special_tokens = true) const;

@@ -38,7 +38,7 @@ inline constexpr Range kMarksSince14[] = {
     {0x11F3E, 0x11F42}, {0x11F5A, 0x11F5A}, {0x13440, 0x13440}, {0x13447, 0x13455},
     {0x1611E, 0x1612F}, {0x1E08F, 0x1E08F}, {0x1E4EC, 0x1E4EF}, {0x1E5EE, 0x1E5EF}};
 
-/// Numbers (category N) that Unicode 14.0 lacks and 16.0 has; all are decimal digits (Nd) but for
+/// Numbers (category N) that Unicode 14.0 lacks and 16.0 has; all are decimal digits (Nd) except
 /// U+1D2C0…1D2D3.
 inline constexpr Range kNumbersSince14[] = {
     {0x10D40, 0x10D49}, {0x116D0, 0x116E3}, {0x11BF0, 0x11BF9}, {0x11F50, 0x11F59},

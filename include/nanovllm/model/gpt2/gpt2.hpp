@@ -26,8 +26,8 @@
 
 namespace nanovllm {
 
-/// True if `B` has the ops that GPT-2 needs beside those of every model; a compile error that names
-/// what is missing if not.
+/// True if `B` has the ops that GPT-2 needs in addition to those of every model; a compile error
+/// that names what is missing if not.
 template <class B, class E>
 consteval bool check_gpt2_ops() {
   using W = typename E::Weight;
@@ -50,8 +50,9 @@ consteval bool check_gpt2_ops() {
 /// One rank's share of a GPT-2 model: its weights, its activations and the forward pass.
 ///
 /// `kShape` fixes sizes at compile time; fields left dynamic come from config.json. `Communicator`
-/// joins the ranks of a tensor-parallel group: q, k, v and the MLP's first layer are split by output
-/// rows (whole heads), the layers behind them by input columns, embedding and lm_head by vocabulary.
+/// joins the ranks of a tensor-parallel group: q, k, v and the MLP's first layer are split by
+/// output rows (whole heads), the layers after them by input columns, embedding and lm_head by
+/// vocabulary.
 template <Gpt2Shape kShape, class ElementsT, class Backend, class Communicator>
 class Gpt2Network {
   static_assert(check_backend<Backend, ElementsT>() && check_gpt2_ops<Backend, ElementsT>());

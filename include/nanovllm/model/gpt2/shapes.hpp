@@ -40,7 +40,7 @@ inline constexpr Gpt2Shape gpt2_any{};
 
 }  // namespace shapes
 
-/// What a shape fixes about the heads of attention: each query head has a kv head of its own.
+/// What a shape fixes about the heads of attention: each query head has its own kv head.
 template <Gpt2Shape kShape>
 [[nodiscard]] constexpr auto head_shape_of() {
   constexpr int kHidden = detail::fixed_or_zero(kShape.hidden_size);
@@ -95,7 +95,8 @@ template <Gpt2Shape kShape>
   return given;
 }
 
-/// A config of the sizes of `kShape`, all of which must be fixed: for an engine with random weights.
+/// A config of the sizes of `kShape`, all of which must be fixed: for an engine with random
+/// weights.
 template <Gpt2Shape kShape>
 [[nodiscard]] Gpt2Config config_of() {
   constexpr std::size_t kSizes[] = {kShape.hidden_size, kShape.num_layers,

@@ -21,14 +21,15 @@ struct AttentionHeads {
   std::int64_t num_kv_heads = 0;
   std::int64_t head_dim = 0;
 
-  /// Columns of q, k and v beside each other.
+  /// Columns of q, k and v, side by side.
   [[nodiscard]] std::int64_t qkv_width() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
 };
 
-/// Attention of any group of query heads a kv head. `Heads` is the `HeadShape` that the model's type gives.
+/// Attention of any group of query heads a kv head. `Heads` is the `HeadShape` that the model's
+/// type gives.
 ///
 /// `Batch` has the members of a `ForwardBatch`: decodes are in rows [0, num_decodes), prompt chunks
-/// behind them.
+/// after them.
 template <class Context, class Heads = HeadShape<>>
 class PagedAttention {
   using A = typename Context::Activation;
@@ -63,7 +64,7 @@ class PagedAttention {
     return split_qkv(qkv, heads_.num_heads, heads_.num_kv_heads, heads_.head_dim);
   }
 
-  /// The same with norm and rotation of q's and k's heads behind it, and k and v in their slots of
+  /// The same, then norm and rotation of q's and k's heads, and k and v in their slots of
   /// `kv`.
   [[nodiscard]] Qkv<A> project_qkv(const BlockInput<Context>& in,
                                    const typename Context::Matrix& weight,
@@ -81,7 +82,7 @@ class PagedAttention {
     return split_qkv(args.qkv, heads_.num_heads, heads_.num_kv_heads, heads_.head_dim);
   }
 
-  /// The same with a bias, q's, k's and v's one behind the other.
+  /// The same with a bias, q's, k's and v's one after another.
   [[nodiscard]] Qkv<A> project_qkv(typename Context::ConstRows x,
                                    const typename Context::Matrix& weight,
                                    VectorView<const typename Context::Weight> bias) {

@@ -22,7 +22,7 @@ template <class Context>
 struct BlockInput {
   typename Context::ConstRows x;               ///< [n, width]
   InputNorm<typename Context::Weight> norm{};  ///< of x
-  typename Context::Rows scratch{};            ///< [n, width], where there is a norm
+  typename Context::Rows scratch{};            ///< [n, width], if there is a norm
 };
 
 /// The backend has the ops that read a residual stream in forms that norm it themselves.

@@ -84,7 +84,7 @@ class Qwen3Network {
       const auto matrices = [&](Matrix Layer::*matrix) {
         return matrices_of<Context>(weights_, num_layers(), matrix);
       };
-      // With several ranks a norm follows a sum over them, and stays an op of its own.
+      // With several ranks a norm follows a sum over them, and stays a separate op.
       const auto norm = stream_.accumulates()
                             ? stream_.norm_of(view_of(weights_.layer(0).input_norm))
                             : InputNorm<typename Context::Weight>{};
