@@ -1,10 +1,10 @@
 #ifndef NANOVLLM_C_NANOVLLM_H
 #define NANOVLLM_C_NANOVLLM_H
-/// nanovllm for programs in C, and for whatever can call C: docs/c_api.md.
+/// nanovllm for programs in C, and for every language that can call C: docs/c_api.md.
 ///
-/// **Structs.** Each begins with `struct_size`, the size that the caller's header gives it. All
-/// other bytes zero is the default of everything; where zero is a value that can be wanted, a field
-/// `has_…` says that it is. So these are the same, and there are no other initial values to know:
+/// **Structs.** Each begins with `struct_size`, the size that the caller's header gives it. If
+/// all other bytes are zero, every field has its default; if zero is a value that can be wanted, a
+/// field `has_…` says that the value is set. So these are the same:
 ///
 /// ```c
 /// nvllm_engine_config config;
@@ -15,15 +15,15 @@
 /// ```
 ///
 /// Versions of the library add fields at the end. A struct of an older header, which is shorter,
-/// has the defaults for the rest. One of a newer header is taken as long as what the library does
-/// not know of it is zero, else NVLLM_ERROR_UNSUPPORTED. Fields `reserved` are zero.
+/// has the defaults for the rest. One of a newer header is accepted if the fields that the library
+/// does not know are zero, otherwise NVLLM_ERROR_UNSUPPORTED. Fields `reserved` are zero.
 ///
-/// **Errors.** A function that can fail returns a status below zero, and `nvllm_last_error` says
-/// why. What is handed out by pointers is then unchanged. No C++ exception leaves the library, and
-/// none may come out of a callback.
+/// **Errors.** A function that can fail returns a negative status, and `nvllm_last_error` gives the
+/// reason. Outputs through pointers are then unchanged. No C++ exception leaves the library, and a
+/// callback must not throw one.
 ///
-/// **Threads.** Every function may be called by any thread at any time, and by callbacks, but for
-/// `nvllm_engine_destroy`, see there. Pointers in arguments are read during the call alone.
+/// **Threads.** Any thread and any callback may call every function at any time, except
+/// `nvllm_engine_destroy`, see there. Pointers in arguments are read only during the call.
 ///
 /// **Texts** are UTF-8 and end with a zero byte where no size is given.
 
@@ -56,8 +56,8 @@ NVLLM_API const char* nvllm_version(void);
 typedef int32_t nvllm_status;
 
 #define NVLLM_OK 0
-#define NVLLM_ERROR_INVALID (-1)      ///< an argument is NULL, or no struct or value of ours
-#define NVLLM_ERROR_UNSUPPORTED (-2)  ///< asks for what this version of the library does not know
+#define NVLLM_ERROR_INVALID (-1)      ///< an argument is NULL, or not a valid struct or value
+#define NVLLM_ERROR_UNSUPPORTED (-2)  ///< asks for something that this version of the library lacks
 #define NVLLM_ERROR_CONFIG (-3)       ///< a setting, or a field of config.json
 #define NVLLM_ERROR_LOAD (-4)         ///< a file of the checkpoint is missing or malformed
 #define NVLLM_ERROR_REQUEST (-5)      ///< this request cannot be served; others can
@@ -66,10 +66,10 @@ typedef int32_t nvllm_status;
 #define NVLLM_ERROR_BUSY (-8)         ///< the engine is being destroyed, or cannot be just now
 #define NVLLM_ERROR_INTERNAL (-9)     ///< anything else, such as a step that failed
 
-/// "NVLLM_ERROR_CONFIG" for instance; "unknown" for what is no status.
+/// "NVLLM_ERROR_CONFIG" for instance; "unknown" for other numbers.
 NVLLM_API const char* nvllm_status_name(nvllm_status status);
 
-/// What the last call that failed on this thread said, in at most 2,047 bytes; "" if none did.
+/// The message of the last call that failed on this thread, in at most 2,047 bytes; "" if none did.
 /// Valid until the next call of the library on this thread, and as long as the thread.
 NVLLM_API const char* nvllm_last_error(void);
 
@@ -104,21 +104,21 @@ typedef struct nvllm_engine_config {
   const char* dtype;   ///< "bfloat16" or "float32"; NULL: "bfloat16"
   /// A directory for blocks of the prefix cache, below host memory: needs host_kv_bytes.
   const char* disk_kv_path;
-  uint64_t disk_kv_bytes;   ///< of all its files; 0: 16 GiB
+  uint64_t disk_kv_bytes;   ///< most bytes of all its files; 0: 16 GiB
   int64_t host_kv_bytes;    ///< of the KV cache in host memory, each rank's; 0: none
   int64_t kv_bytes;         ///< of the KV cache, each rank's; 0: see kv_blocks
-  int64_t kv_blocks;        ///< the same in blocks, not with kv_bytes; 0: as many as can be of use
-  int64_t max_model_len;    ///< tokens of a sequence at the most; 0: the model's own
+  int64_t kv_blocks;        ///< the same in blocks, not with kv_bytes; 0: as many as can be useful
+  int64_t max_model_len;    ///< most tokens of a sequence; 0: the model's
   int32_t device_index;     ///< CUDA: of the first rank's device
   int32_t tensor_parallel;  ///< ranks, each on a thread and on CUDA on a device; 0: 1
   int32_t num_threads;      ///< CPU threads, at most 4096; 0: all of the machine's
-  int32_t max_num_seqs;     ///< sequences in a step at the most; 0: 256
-  int32_t max_num_batched_tokens;  ///< tokens in a step at the most; 0: the backend's default
+  int32_t max_num_seqs;     ///< most sequences in a step; 0: 256
+  int32_t max_num_batched_tokens;  ///< most tokens in a step; 0: the backend's default
   int32_t disable_prefix_caching;  ///< 0 or 1
   uint64_t seed;                   ///< of requests without their own, with has_seed; else random
   int32_t has_seed;                ///< 0 or 1
   int32_t reserved;
-  double step_timeout_seconds;  ///< a step that runs for longer is given up; 0: none is
+  double step_timeout_seconds;  ///< a step that runs longer fails; 0: no limit
 } nvllm_engine_config;
 
 /// Loads a checkpoint and sets `*engine`.
@@ -126,9 +126,9 @@ NVLLM_API nvllm_status nvllm_engine_create(const nvllm_engine_config* config,
                                            nvllm_engine** engine);
 
 /// Ends the engine. It stops every `nvllm_run`, waits until no thread is in a call on this engine,
-/// ends what requests there are with NVLLM_FINISH_ABORT, of which their callbacks hear on this
-/// thread, and frees the memory. Calls that begin meanwhile return NVLLM_ERROR_BUSY. Afterwards
-/// `engine` must not be used. NULL is nothing to do, and NVLLM_OK.
+/// ends the remaining requests with NVLLM_FINISH_ABORT, calls their callbacks on this thread, and
+/// frees the memory. Calls that begin meanwhile return NVLLM_ERROR_BUSY. Afterwards
+/// `engine` must not be used. With NULL it does nothing and returns NVLLM_OK.
 ///
 /// A call on the engine cannot wait for its own end: by a callback of the engine, or while another
 /// thread destroys it, this returns NVLLM_ERROR_BUSY and does nothing.
@@ -157,28 +157,28 @@ typedef struct nvllm_sampling_params {
   float frequency_penalty;             ///< in [-2, 2]
   float presence_penalty;              ///< in [-2, 2]
   int32_t n;                           ///< samples, up to 128; 0: 1
-  int32_t max_tokens;                  ///< generated tokens at the most; 0: 256
-  int32_t min_tokens;                  ///< no end before so many
-  int32_t ignore_eos;                  ///< 0 or 1: the model's own end tokens do not end the text
+  int32_t max_tokens;                  ///< most generated tokens; 0: 256
+  int32_t min_tokens;                  ///< no end before this many
+  int32_t ignore_eos;                  ///< 0 or 1: the model's end tokens do not end the text
   int32_t keep_special_tokens;         ///< 0 or 1: special tokens are part of the text
   int32_t include_stop_str_in_output;  ///< 0 or 1
   int32_t has_logprobs;                ///< 0 or 1: events have log-probabilities
-  int32_t logprobs;                    ///< with has_logprobs: and so many of the likeliest, 0 to 20
-  int32_t priority;  ///< lower is served earlier, where the scheduling knows of it
+  int32_t logprobs;  ///< with has_logprobs: and this many of the likeliest, 0 to 20
+  int32_t priority;  ///< lower is served earlier, if the scheduling uses it
   int32_t reserved;
-  const char* const* stop;  ///< texts that end the generation, 64 at the most
+  const char* const* stop;  ///< texts that end the generation, at most 64
   size_t num_stop;
   const int32_t* stop_token_ids;  ///< further end tokens
   size_t num_stop_token_ids;
   const int32_t* allowed_token_ids;  ///< if any, no token but these
   size_t num_allowed_token_ids;
-  const char* const* bad_words;  ///< texts that must not come
+  const char* const* bad_words;  ///< texts that must not be generated
   size_t num_bad_words;
   const nvllm_token_bias* logit_bias;  ///< added to logits, in [-100, 100]
   size_t num_logit_bias;
 } nvllm_sampling_params;
 
-/// A prompt, exactly one of `text`, `token_ids` and `messages`, and how it is to be continued.
+/// A prompt, exactly one of `text`, `token_ids` and `messages`, and how to continue it.
 typedef struct nvllm_request {
   size_t struct_size;
   const char* text;  ///< encoded as it is, without a chat template
@@ -186,10 +186,10 @@ typedef struct nvllm_request {
   const int32_t* token_ids;
   size_t num_token_ids;
   /// A conversation, rendered by the checkpoint's chat template: a JSON list of objects with
-  /// `role`, `content` and what else the template knows.
+  /// `role`, `content` and further fields of the template.
   const char* messages;
   const char* tools;        ///< with messages: a JSON list of tools; NULL: none
-  int32_t enable_thinking;  ///< with messages: 1 or -1 asks for it or against; 0: neither
+  int32_t enable_thinking;  ///< with messages: 1 asks for reasoning, -1 against; 0: neither
   int32_t reserved;
   const nvllm_sampling_params* sampling;  ///< NULL: the defaults
 } nvllm_request;
@@ -206,15 +206,15 @@ typedef struct nvllm_token_logprob {
   float logprob;
 } nvllm_token_logprob;
 
-/// What a callback hears of its request: once for each token, and once when it ends. The texts of
-/// all events of a sample, put together, are its text.
+/// What a callback receives: an event for each token, and one for the end. The texts of all events
+/// of a sample, joined, are its text.
 typedef struct nvllm_event {
   size_t struct_size;
   uint64_t id;
   int32_t sample;         ///< 0 to n - 1
   int32_t finish_reason;  ///< of the sample, on its last event; else NVLLM_FINISH_NONE
   int32_t is_last;        ///< 1: nothing comes after this, and `user` is not used any more
-  int32_t has_token;      ///< 0 where the request ended without a new one
+  int32_t has_token;      ///< 0 if the request ended without a new one
   int32_t token;
   int32_t has_logprob;  ///< 1 if has_logprobs was set and there is a token
   float logprob;        ///< of `token`, by the model
@@ -231,14 +231,14 @@ typedef struct nvllm_event {
 
 /// Called by a thread that is in `nvllm_step`, `nvllm_run` or `nvllm_engine_destroy` on the engine,
 /// one call at a time, with pointers that are valid during the call. It may call everything but
-/// `nvllm_engine_destroy`. Another value than 0 aborts the request: the callback then hears of the
-/// end and of nothing before it.
+/// `nvllm_engine_destroy`. A value other than 0 aborts the request: the callback is then called
+/// only for the end.
 typedef int32_t (*nvllm_callback)(void* user, const nvllm_event* event);
 
-/// Queues a request and returns at once; `nvllm_step` or `nvllm_run` serves it. `callback` hears of
-/// it until an event has `is_last`, which comes for every request that was queued.
-/// @param user  handed to the callback.
-/// @param id    is set unless NULL. Where another thread serves, the callback may be called before.
+/// Queues a request and returns at once; `nvllm_step` or `nvllm_run` serves it. `callback` is
+/// called until an event has `is_last`, which comes for every request that was queued.
+/// @param user  passed to the callback.
+/// @param id    is set unless NULL. If another thread serves, the callback may be called before.
 NVLLM_API nvllm_status nvllm_submit(nvllm_engine* engine, const nvllm_request* request,
                                     nvllm_callback callback, void* user, uint64_t* id);
 
@@ -248,16 +248,16 @@ NVLLM_API nvllm_status nvllm_abort(nvllm_engine* engine, uint64_t id);
 
 // ---- Serving them ----
 
-/// Delivers the results of one step. Returns 1, or 0 when there was nothing to do. Where the step
-/// fails, its requests end with NVLLM_FINISH_ERROR, and others go on with the next.
+/// Delivers the results of one step. Returns 1, or 0 if there was nothing to do. If the step fails,
+/// its requests end with NVLLM_FINISH_ERROR, and others continue with the next step.
 NVLLM_API nvllm_status nvllm_step(nvllm_engine* engine);
 
-/// Serves requests until `nvllm_stop`, asleep while there are none, and returns NVLLM_OK; or an
-/// error as soon as a step fails, after which it may be called again.
+/// Serves requests until `nvllm_stop`, and sleeps while there are none. Returns NVLLM_OK, or an
+/// error as soon as a step fails; then it may be called again.
 NVLLM_API nvllm_status nvllm_run(nvllm_engine* engine);
 
-/// Lets every `nvllm_run` of the engine return behind its step, and any later one at once: no call
-/// of it can come too early. `nvllm_step` goes on to serve. Not for signal handlers.
+/// Lets every `nvllm_run` of the engine return after its step, and any later one at once, so it
+/// cannot come too early. `nvllm_step` still serves. Not for signal handlers.
 NVLLM_API nvllm_status nvllm_stop(nvllm_engine* engine);
 
 /// Makes tensor-parallel ranks that have failed able to compute again, if that can be done.
@@ -265,15 +265,15 @@ NVLLM_API nvllm_status nvllm_reset(nvllm_engine* engine);
 
 // ---- Text and tokens ----
 
-/// The tokens of a request's prompt, as `nvllm_submit` takes them; its `sampling` is not looked at.
-/// Writes the first `capacity` of them to `token_ids`, which may be NULL where that is 0, and how
-/// many there are in all to `*count`.
+/// The tokens of a request's prompt, as `nvllm_submit` takes them; its `sampling` is ignored.
+/// Writes the first `capacity` of them to `token_ids`, which may be NULL if that is 0, and their
+/// total number to `*count`.
 NVLLM_API nvllm_status nvllm_tokenize(const nvllm_engine* engine, const nvllm_request* request,
                                       int32_t* token_ids, size_t capacity, size_t* count);
 
-/// The text of tokens. Writes as much of it to `text` as `capacity` bytes have room for, in whole
-/// characters and with a zero byte behind, and the size of the whole, without that byte, to
-/// `*size`. `text` may be NULL where `capacity` is 0.
+/// The text of tokens. Writes as much of it to `text` as fits into `capacity` bytes, in whole
+/// characters and with a zero byte at the end, and the size of the whole text, without that byte,
+/// to `*size`. `text` may be NULL if `capacity` is 0.
 /// @param keep_special_tokens  0 or 1.
 NVLLM_API nvllm_status nvllm_detokenize(const nvllm_engine* engine, const int32_t* token_ids,
                                         size_t num_token_ids, int32_t keep_special_tokens,
@@ -291,7 +291,7 @@ typedef struct nvllm_percentiles {
 /// Counters since the engine was made, and its state between two steps.
 typedef struct nvllm_stats {
   size_t struct_size;
-  int64_t num_waiting;  ///< requests; one of several samples counts as often
+  int64_t num_waiting;  ///< requests; one with several samples counts once for each
   int64_t num_running;
   int64_t num_finished;
   int64_t num_steps;
@@ -316,16 +316,16 @@ typedef struct nvllm_stats {
 /// the library knows of fewer fields.
 NVLLM_API nvllm_status nvllm_get_stats(const nvllm_engine* engine, nvllm_stats* stats);
 
-#define NVLLM_HEALTH_OK 0      ///< the last step went well, or there was none
+#define NVLLM_HEALTH_OK 0      ///< the last step succeeded, or there was none
 #define NVLLM_HEALTH_HUNG 1    ///< a step is running for longer than step_timeout_seconds
-#define NVLLM_HEALTH_FAILED 2  ///< the last step failed; with several ranks, later ones will, too
+#define NVLLM_HEALTH_FAILED 2  ///< the last step failed; with several ranks, later ones will too
 
 typedef struct nvllm_health {
   size_t struct_size;
   int32_t state;
   int32_t reserved;
-  double seconds;     ///< that the oldest step is running for, or since the failure
-  char reason[1024];  ///< of what is not ok; cut off where it is longer
+  double seconds;     ///< that the oldest step has been running, or since the failure
+  char reason[1024];  ///< why it is not ok; cut off if it is longer
 } nvllm_health;
 
 /// As `nvllm_get_stats`. Answers while a step hangs, too.

@@ -15,7 +15,7 @@
 
 namespace nanovllm {
 
-/// What an engine is told when it is made. Everything but `model` has a sensible default.
+/// The settings of an engine. Every field except `model` has a sensible default.
 struct EngineConfig {
   std::filesystem::path model{};  ///< directory of a Hugging Face checkpoint
   int tensor_parallel = 1;        ///< ranks; must divide heads, kv heads and intermediate size
@@ -27,40 +27,39 @@ struct EngineConfig {
   std::optional<int> max_num_batched_tokens{};
   std::optional<std::int64_t> max_model_len{};  ///< most tokens of a sequence; unset: the model's
   std::optional<KvSize> kv_size{};  ///< unset: for max_num_seqs, within the backend's share
-  /// Blocks in host memory, page-locked where there is a device: a number of blocks, or of each
-  /// rank's bytes. Blocks that the prefix cache has no more room for are copied there, and found
-  /// there. A policy with `SwapPreemption` copies sequences there that give way to others, instead
-  /// of computing them again; they go before what is cached.
+  /// Blocks in host memory, page-locked if there is a device: a number of blocks, or of bytes of
+  /// each rank. Blocks that the prefix cache evicts are copied there, and found there. A policy
+  /// with `SwapPreemption` copies preempted sequences there instead of computing them again; they
+  /// take precedence over cached blocks.
   KvSize host_kv_size = KvSize::blocks(0);
   /// A directory for blocks of the prefix cache, one file each, which later engines of the same
-  /// model, policy and settings find, in other processes, too: a tier below `host_kv_size`, which
-  /// must not be 0. It is made if need be, and may be shared. Who may write to it is trusted with
+  /// model, policy and settings find, also in other processes: a tier below `host_kv_size`, which
+  /// must not be 0. It is created if needed, and may be shared. Whoever can write to it can change
   /// what is generated.
   std::optional<std::filesystem::path> disk_kv_path{};
-  std::uint64_t disk_kv_bytes = std::uint64_t{16} << 30;  ///< of all its files at the most
-  /// A request waits for what is read of its prompt if that is at least so many tokens more than
-  /// are found in memory. They should take longer to compute than to read.
+  std::uint64_t disk_kv_bytes = std::uint64_t{16} << 30;  ///< most bytes of all its files
+  /// A request waits for blocks on disk if they hold at least this many tokens more of its prompt
+  /// than memory does. That many tokens should take longer to compute than to read.
   int disk_kv_min_tokens = 256;
-  bool prefix_caching = true;  ///< off turns it off where the policy has it on
-  /// A request is not admitted while an earlier one computes at least so many tokens of their
-  /// common prefix that the prefix cache does not have; 0: it always is. Waiting costs it a step or
-  /// two, so the tokens should take longer to compute than a step with few tokens takes.
+  bool prefix_caching = true;  ///< false turns it off if the policy has it on
+  /// A request is not admitted while an earlier one computes at least this many tokens of their
+  /// common prefix that the prefix cache does not have; 0: it never waits. Waiting costs a step or
+  /// two, so computing the tokens should take longer than a step with few tokens.
   int prefix_wait_tokens = 256;
   /// Decodes whose block tables begin with the same blocks read those once for all of them, on
-  /// backends that can (CUDA), in steps in which that saves the reading of at least so many keys:
-  /// fewer come from a device's cache in less time than merging takes. What they compute is the
-  /// same but for the order of sums. Unset: never.
+  /// backends that can (CUDA), in steps in which that saves the reading of at least this many
+  /// keys: fewer are read from a device's cache in less time than merging takes. Results are the
+  /// same except for the order of sums. Unset: never.
   std::optional<std::int64_t> share_reads_from = 32'768;
-  /// Blocks of the KV pool that sessions may hold, all together; unset: half of them. Requests get
-  /// them where they could not run otherwise.
+  /// Blocks of the KV pool that sessions may hold, all together; unset: half of them. They are
+  /// taken back for requests that could not run otherwise.
   std::optional<std::int32_t> session_blocks{};
   std::optional<bool> overlap{};  ///< plan a step while another is computed; unset: on devices
-  /// Tensor-parallel ranks in processes of their own, e.g. `ProcessGroup::from_environment()`;
+  /// Tensor-parallel ranks in separate processes, e.g. `ProcessGroup::from_environment()`;
   /// unset: threads of this process.
   std::shared_ptr<ProcessGroup> processes{};
-  /// A step that runs for longer is given up and ends its requests with an error; see
-  /// Engine::health. Unset, a step is waited for however long it takes. Setting it costs a thread
-  /// and a hand-over a step.
+  /// A step that runs longer ends its requests with an error; see Engine::health. Unset: there is
+  /// no limit. Setting it costs a thread, and a hand-over between threads in every step.
   std::optional<std::chrono::duration<double>> step_timeout{};
   std::optional<std::uint64_t> seed{};  ///< of requests without their own; unset: a random one
   std::optional<ChatTemplate> chat_template{};  ///< instead of the checkpoint's

@@ -1,9 +1,9 @@
 #pragma once
-/// An answer under way, between the engine, which feeds it, and a transport, which takes from it.
+/// A reply under way, between the engine, which writes to it, and a transport, which takes from it.
 ///
-/// The engine's callbacks leave what they hear and go on; JSON is made where `head` and `take` are
-/// called, on threads of the transport. What piles up while a slow reader takes nothing is put together into
-/// fewer, larger chunks, so it never takes more memory than the output itself.
+/// The engine's callbacks only store their events; JSON is made in `head` and `take`, on threads of
+/// the transport. Text that accumulates while a reader is slow is joined into fewer, larger chunks,
+/// so it never takes more memory than the output itself.
 
 #include <cstdint>
 #include <functional>
@@ -13,11 +13,10 @@
 
 namespace nanovllm::serve {
 
-/// What became of an exchange, for a line of a log.
+/// The outcome of an exchange, for a line of a log.
 struct ExchangeSummary {
-  std::string kind{};  ///< "chat", "completion", "models", …
-  std::string
-      outcome{};  ///< "stop", "length", "tool_calls", "abort", "error", or "" while it goes on
+  std::string kind{};     ///< "chat", "completion", "models", …
+  std::string outcome{};  ///< "stop", "length", "tool_calls", "abort", "error", or "" while it runs
   std::int64_t num_prompt_tokens = 0;
   std::int64_t num_cached_tokens = 0;
   std::int64_t num_generated_tokens = 0;
@@ -30,21 +29,21 @@ class Exchange {
  public:
   virtual ~Exchange() = default;
 
-  /// The head of the reply, once it is known; null before. Of a stream it is known at once. Of what
-  /// is no stream the whole body is made by the first call that has an answer, which takes seconds
-  /// where it is large: log-probabilities are some 2 KiB a token.
+  /// The head of the reply, once it is known; null before. For a stream it is known at once.
+  /// Otherwise the first call that has an answer makes the whole body, which takes seconds for a
+  /// large one: log-probabilities are some 2 KiB a token.
   [[nodiscard]] virtual const HttpHead* head() = 0;
 
-  /// Appends to `out` what of the body is there and was not taken, of a stream some 64 KiB a call at
-  /// the most. Returns whether more will come. Nothing is there before the head is.
+  /// Appends to `out` the part of the body that is ready and was not taken; for a stream at most
+  /// about 64 KiB a call. Returns whether more will come. There is no body before the head.
   [[nodiscard]] virtual bool take(std::string& out) = 0;
 
   /// Calls `wake` once, as soon as there is something new: a head, a piece of the body, its end.
-  /// At once, on this thread, if there is; else on a thread of the engine, which it must not hold
-  /// up. A further call replaces a `wake` that was not called.
+  /// If there is already, at once, on this thread; otherwise on a thread of the engine, which it
+  /// must not delay. A further call replaces a `wake` that was not called.
   virtual void notify(std::function<void()> wake) = 0;
 
-  /// The client has gone: takes the requests back. `take` has no more then. Any number of times.
+  /// The client has gone: aborts the requests. `take` has no more then. May be called repeatedly.
   virtual void cancel() noexcept = 0;
 
   [[nodiscard]] virtual ExchangeSummary summary() const = 0;

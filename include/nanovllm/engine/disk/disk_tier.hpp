@@ -29,30 +29,30 @@ inline constexpr SectionFormat kDiskBlockFormat{.magic = "nanovllm-kb\n", .versi
 
 /// State of a DiskTier, and counters since it was made.
 struct DiskStats {
-  std::int64_t num_blocks = 0;    ///< files that are known, those of other models included
+  std::int64_t num_blocks = 0;    ///< files that are known, including those of other models
   std::uint64_t num_bytes = 0;    ///< of them
-  std::int64_t num_reads = 0;     ///< blocks that were read and are what they should be
+  std::int64_t num_reads = 0;     ///< blocks that were read and valid
   std::int64_t num_writes = 0;    ///< files that were written
-  std::int64_t num_failures = 0;  ///< files that could not be read or written, or were not as
-                                  ///< they should be
+  std::int64_t num_failures = 0;  ///< files that could not be read or written, or were not
+                                  ///< valid
 };
 
-/// Which blocks of tokens have a file, and the way there and back. A file is named by its block's
-/// DiskName, is written under a temporary name and renamed, and is believed when its checksums, its
-/// identity, its parent and its tokens are the expected ones. What is not, and is not honestly of
-/// another model, is removed. Nothing here throws once it is made: what cannot be read is not
-/// there, what cannot be written is not kept.
+/// Reads and writes files of blocks, and knows which blocks have one. A file is named by its
+/// block's DiskName and written under a temporary name, then renamed. It is used if its checksums,
+/// its identity, its parent and its tokens are the expected ones. A file that is damaged is
+/// removed; an intact file of another model stays. After construction nothing here throws: a file
+/// that cannot be read counts as missing, and one that cannot be written is not kept.
 ///
-/// All files together have no more than a number of bytes: the least recently used go first, in the
-/// order of their times of modification when the directory is opened, which are those of their last
-/// use. Several processes may share a directory. What others write is known after the next start,
-/// and what they remove is a miss; each one counts for the limit what it knows. Files of other
-/// names are not touched.
+/// All files together have at most `max_bytes`: the least recently used are removed first. When the
+/// directory is opened, the order is that of the times of modification, which are those of the last
+/// use. Several processes may share a directory. Files that others write are known after the next
+/// start, and files that they remove are misses; for the limit each process counts the files it
+/// knows. Files of other names are not touched.
 ///
-/// Thread-safe, but for `enter`: one thread at a time calls it.
+/// Thread-safe, except `enter`: one thread at a time calls it.
 class DiskTier {
  public:
-  /// Makes `directory` if need be, lists it, and removes what crashed writers have left more than
+  /// Makes `directory` if needed, lists it, and removes files that crashed writers left more than
   /// an hour ago. Throws ConfigError naming it when it cannot be made, read or written.
   /// @param identity  must be equal for a file to be of use.
   DiskTier(std::filesystem::path directory, std::uint64_t max_bytes, std::string identity);
@@ -60,7 +60,7 @@ class DiskTier {
   DiskTier(const DiskTier&) = delete;
   DiskTier& operator=(const DiskTier&) = delete;
 
-  /// The name of the empty prefix, from which those of blocks go on.
+  /// The name of the empty prefix, from which the names of blocks are chained.
   [[nodiscard]] DiskName root() const { return DiskName::root(identity_); }
 
   /// Files that are known.
@@ -88,10 +88,10 @@ class DiskTier {
   bool enter(const DiskKey& key, std::span<const TokenId> tokens,
              std::span<const std::span<std::byte>> pieces) noexcept;
 
-  /// Fills `pieces` with what the file of this block holds. Returns false where there is none, or
-  /// is not what it should be; the pieces are garbage then. Does not touch it: of a chain that is
-  /// read, the first block should be touched last.
-  /// @param buffer  for the file; who reads many passes the same again.
+  /// Fills `pieces` with the contents of this block's file. Returns false if there is none, or it
+  /// is not valid; the pieces are garbage then. Does not touch the file: after a chain is read, its
+  /// first block should be touched last.
+  /// @param buffer  for the file; pass the same one for several reads.
   [[nodiscard]] bool read(const DiskKey& key, std::span<const TokenId> tokens,
                           std::span<const std::span<std::byte>> pieces,
                           std::vector<std::byte>& buffer) noexcept;
@@ -114,9 +114,9 @@ class DiskTier {
   void open();
   void list_files();
   [[nodiscard]] std::filesystem::path path_of(const DiskName& name) const;
-  /// Adds the file to the books as the one that was used last.
+  /// Adds the file to the index as the most recently used.
   void index(const DiskName& name, std::uint64_t num_bytes);
-  /// Takes the file out of the books. Returns whether it was there. The mutex is held.
+  /// Removes the file from the index. Returns whether it was there. The mutex is held.
   bool unindex(const DiskName& name) noexcept;
   /// Removes files until `num_bytes` more are within the limit.
   void make_room(std::uint64_t num_bytes);

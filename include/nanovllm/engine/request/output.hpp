@@ -56,18 +56,17 @@ struct Output : Completion {
   RequestId id = 0;
   std::int32_t num_prompt_tokens = 0;
   std::int32_t num_cached_tokens = 0;  ///< of the prompt, taken from the prefix cache
-  /// If SamplingParams::prompt_logprobs was set, one a token of the prompt: how likely it was behind
-  /// those before it, and what was likeliest there. Empty for the first token, which has none
-  /// before it, and for those that were not computed when the request was aborted or failed.
+  /// If SamplingParams::prompt_logprobs was set, one for each token of the prompt: how likely it
+  /// was after the tokens before it, and the likeliest tokens there. Empty for the first token, and
+  /// for those that were not computed when the request was aborted or failed.
   std::vector<std::optional<TokenLogprobs>> prompt_logprobs;
   RequestTimings timings;
   std::string error;  ///< why finish_reason is `error`
 };
 
-/// What a callback hears of its request: once for every token, and once when it ends. The texts of
-/// all events of a sample, put together, are the text of its completion, whatever it ends by. When
-/// more samples are drawn than wanted (`best_of`), or in a beam search, there is the last event
-/// alone, without a text.
+/// What a callback receives: an event for every token, and one for the end. The texts of all events
+/// of a sample, joined, are the text of its completion, whatever ends it. If more samples are drawn
+/// than wanted (`best_of`), or in a beam search, there is only the last event, without a text.
 /// Views are valid during the call.
 struct TokenEvent {
   RequestId id = 0;
@@ -76,15 +75,15 @@ struct TokenEvent {
   const TokenId* token = nullptr;           ///< null when the request ended without a new one
   std::string_view text;                    ///< newly released text; may be empty
   const TokenLogprobs* logprobs = nullptr;  ///< of `token`, if asked for
-  const Output* output = nullptr;           ///< the whole result, on the last event alone
+  const Output* output = nullptr;           ///< the whole result; only on the last event
   /// Output::prompt_logprobs if they were asked for, with every token of sample 0.
   const std::vector<std::optional<TokenLogprobs>>* prompt_logprobs = nullptr;
 };
 
 /// Called when a step's results are final, on a thread that is in `step`, `run` or `generate` and
 /// holds no lock of the engine: a callback may call anything of it, `generate` included. Callbacks
-/// of an engine run one at a time, but for those that run inside such a call. If it throws, its
-/// own request ends with an error, of which it hears once more; others do not notice.
+/// of an engine run one at a time, except those that run inside such a call. If a callback throws,
+/// its request ends with an error, and it is called once more for that; other requests continue.
 using TokenCallback = std::function<void(const TokenEvent&)>;
 
 }  // namespace nanovllm

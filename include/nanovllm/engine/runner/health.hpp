@@ -1,23 +1,22 @@
 #pragma once
-/// Whether an engine's ranks can be counted on.
+/// Whether an engine's ranks work.
 
 #include <string>
 
 namespace nanovllm {
 
-/// A value; how it was when asked.
+/// The state at the time of the call.
 struct Health {
   enum class State {
-    ok,      ///< the last step went well, or there was none
+    ok,      ///< the last step succeeded, or there was none
     hung,    ///< a step is running for longer than its limit, `step_timeout`
-    failed,  ///< the last step failed. Of one rank later ones may go well; of several they fail, too
+    failed,  ///< the last step failed. With one rank later steps may succeed; with several they fail
   };
 
   State state = State::ok;
-  std::string reason{};  ///< of what is not ok
-  double seconds = 0;    ///< that the oldest step is running for, or since the failure
-  /// The ranks were made anew after a failure, and no step has gone well since. They are ok, as far
-  /// as anybody knows.
+  std::string reason{};  ///< why it is not ok
+  double seconds = 0;    ///< that the oldest step has been running, or since the failure
+  /// The ranks were reset after a failure, and no step has succeeded since: `ok` is not proven.
   bool is_unproven = false;
 };
 

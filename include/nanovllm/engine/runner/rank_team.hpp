@@ -23,7 +23,7 @@ namespace nanovllm {
 
 namespace detail {
 
-/// Takes part in what must not be destroyed.
+/// Keeps an object alive until the process ends, on purpose: a hanging thread may still use it.
 inline void leak(std::shared_ptr<const void> object) {
   static std::mutex mutex;
   static auto* const kept = new std::vector<std::shared_ptr<const void>>;

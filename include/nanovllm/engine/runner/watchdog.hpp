@@ -24,28 +24,28 @@ class Watchdog {
   explicit Watchdog(std::optional<Seconds> limit);
 
   void begin_step();
-  /// `more`: there is another behind it, whose time begins now.
+  /// `more`: another step follows, whose time begins now.
   void end_step(bool more);
 
-  /// What became of the last step.
+  /// The outcome of the last step: it succeeded, or failed with `error`.
   void recovered();
   void failed(const std::exception_ptr& error);
 
   [[nodiscard]] bool has_limit() const { return limit_.has_value(); }
-  /// What a step may take. There is a limit.
+  /// The time that a step may take. Only if there is a limit.
   [[nodiscard]] Clock::duration limit() const {
     return std::chrono::duration_cast<Clock::duration>(*limit_);
   }
   [[nodiscard]] std::string limit_text() const;
   [[nodiscard]] bool is_late() const;
 
-  /// The ranks were made anew: what became of steps before does not count.
+  /// The ranks were reset: outcomes of earlier steps no longer count.
   void renewed();
 
-  /// The step under way has been given up, and these ranks did not come back when they were
-  /// released. Returns what to say about it.
+  /// The step under way exceeded its limit, and these ranks did not return when they were
+  /// released. Returns the message of the error.
   [[nodiscard]] std::string fire(const std::vector<int>& hanging);
-  /// A step was given up since the last that went well.
+  /// Whether a step exceeded its limit since the last one that succeeded.
   [[nodiscard]] bool has_fired() const { return has_fired_; }
 
   [[nodiscard]] Health health() const;

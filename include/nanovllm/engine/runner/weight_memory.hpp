@@ -1,5 +1,6 @@
 #pragma once
-/// Whether the weights that a config.json speaks of can be there, asked before memory is.
+/// Checks, before memory is allocated, that the checkpoint and the memory can hold the weights of a
+/// config.json.
 
 #include <cstddef>
 #include <cstdint>

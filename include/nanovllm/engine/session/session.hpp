@@ -28,30 +28,32 @@ namespace nanovllm {
 ///
 /// **A turn** is a request like any other, whose prompt is the whole conversation so far. It gets
 /// the tokens and log-probabilities that `Engine::generate` would give for that prompt. What the
-/// turns before it have computed it shares, to the token, with any prefix cache and without one; it
-/// computes the tokens that are new, and the last one generated before, which was drawn and never
-/// computed. `Output::num_cached_tokens` counts what it did not compute.
+/// turns before it have computed it shares, to the token, with any prefix cache or none. It
+/// computes the new tokens, and the last one generated before, which was drawn but never computed.
+/// `Output::num_cached_tokens` counts the tokens that it did not compute.
 ///
-/// **A conversation** is tokens or messages. Texts and token ids are put behind what there is.
-/// Messages are put behind the other messages, and the whole list is rendered by the chat template
-/// for every turn: what the template writes differently from what was generated (the Qwen3
-/// templates leave out the thoughts of earlier answers) is computed anew from where it differs.
+/// **A conversation** is tokens or messages. Texts and token ids are appended. Messages are
+/// appended to the other messages, and the chat template renders the whole list for every turn. If
+/// it renders an earlier answer differently from what was generated (the Qwen3 templates leave out
+/// earlier reasoning), the conversation is computed again from the first difference.
 ///
 /// **What a turn adds.** A turn that ends by `stop` or `length` adds its prompt and the tokens that
-/// it generated, but for what a stop cut off: the end or stop token; and with a stop string the
-/// tokens from the first one on that is not wholly in `Output::text`. An answer to messages is also
-/// added as a message of the role "assistant", with `Output::text` for its content. A turn that is
-/// aborted, fails or is refused adds nothing: the session is as it was before it, with its blocks.
+/// it generated, without what a stop cut off: the end or stop token; and with a stop string the
+/// tokens from the first one on that is not completely in `Output::text`. An answer to messages is
+/// also added as a message of the role "assistant", with `Output::text` for its content. A turn
+/// that is aborted, fails or is refused adds nothing: the session is as it was before it, with its
+/// blocks.
 ///
 /// **Blocks.** What a session holds is pinned: nothing evicts it, within
-/// `EngineConfig::session_blocks` over all sessions. Beyond that, or where a request could not run
-/// at all otherwise, the session that was used the longest ago gives up its blocks, not its
-/// conversation: its next turn takes what the prefix cache still has and computes the rest.
+/// `EngineConfig::session_blocks` over all sessions. Beyond that, or if a request could not run
+/// otherwise, the session that was used longest ago loses its blocks, but not its conversation: its
+/// next turn takes what the prefix cache still has and computes the rest.
 ///
-/// Sessions are independent of each other and may be used by a thread each. A single one is used by
-/// one thread at a time; its turns may be served by any. With the engine gone, `tokens`, `messages`
-/// and the destructor still work, and everything else throws Error. The engine may go at any time:
-/// it ends turns under way and waits for the calls that other threads are in.
+/// Sessions are independent of each other and may be used by different threads. One session is used
+/// by one thread at a time; any thread may serve its turns. After the engine is destroyed,
+/// `tokens`, `messages` and the destructor still work, and everything else throws Error. The engine
+/// may be destroyed at any time: it ends turns under way and waits for the calls that other threads
+/// are in.
 class Session {
  public:
   Session(Session&&) noexcept;
@@ -62,30 +64,30 @@ class Session {
 
   // ---- Turns ----
 
-  /// Puts `prompt` behind the conversation and serves a turn. `callback`, if any, hears of every
-  /// token. As with `Engine::generate`, what cannot be served is an output with an error. An empty
-  /// text goes on from where the conversation is. If a step throws, so does this, and the turn is
-  /// taken back.
+  /// Appends `prompt` to the conversation and serves a turn. `callback`, if any, is called for
+  /// every token. As with `Engine::generate`, a turn that cannot be served gives an output with an
+  /// error. An empty text continues the conversation. If a step throws, so does this, and the turn
+  /// is taken back.
   Output generate(const Prompt& prompt, const SamplingParams& params = {},
                   TokenCallback callback = {});
 
   /// Queues a turn and returns at once; `Engine::step` or `Engine::run` serves it. The conversation
-  /// has its answer when the callback hears of the end, and the callback may submit the next turn.
-  /// Throws RequestError for a turn that can never be served, for one of several samples, and while
-  /// another turn is under way.
+  /// has its answer when the callback is called for the end, and the callback may submit the next
+  /// turn. Throws RequestError for a turn that can never be served, for one of several samples, and
+  /// while another turn is under way.
   RequestId submit(const Prompt& prompt, const SamplingParams& params = {},
                    TokenCallback callback = {});
 
-  /// Puts `prompt` behind the conversation without a turn: it is computed with the next one. Throws
-  /// RequestError where text or tokens are put behind messages or messages behind tokens, for what
-  /// is too long, and while a turn is under way.
+  /// Appends `prompt` to the conversation without a turn: it is computed with the next one. Throws
+  /// RequestError if text or tokens follow messages or messages follow tokens, for what is too
+  /// long, and while a turn is under way.
   void append(const Prompt& prompt);
 
   // ---- The conversation ----
 
-  /// Its tokens. Of messages, those of the last turn's prompt and answer.
+  /// Its tokens. If it consists of messages, those of the last turn's prompt and answer.
   [[nodiscard]] std::vector<TokenId> tokens() const;
-  /// Its messages; empty where it is made of tokens.
+  /// Its messages; empty if it consists of tokens.
   [[nodiscard]] std::vector<ChatMessage> messages() const;
   /// Whether a turn is under way.
   [[nodiscard]] bool is_busy() const;
@@ -95,12 +97,12 @@ class Session {
   [[nodiscard]] Session fork() const;
 
   /// Writes the conversation and the keys and values that are held of it to a file, which
-  /// `Engine::load_session` reads, in another process, too. Steps wait meanwhile. Throws
+  /// `Engine::load_session` reads, also in another process. Steps wait meanwhile. Throws
   /// RequestError while a turn is under way, and Error when the file cannot be written: then there
   /// is none, or the one that was there before.
   void save(const std::filesystem::path& path) const;
 
-  /// Begins anew: no conversation, no blocks. Throws RequestError while a turn is under way.
+  /// Starts over: no conversation, no blocks. Throws RequestError while a turn is under way.
   void clear();
 
  private:

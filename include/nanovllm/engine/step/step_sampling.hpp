@@ -24,7 +24,8 @@ class StepSampling {
   /// A request that cannot be drawn for, and why.
   using Fault = std::pair<Request*, std::exception_ptr>;
 
-  /// @param edits_logits  whether the runner has deferred steps; else processors' masks become bans.
+  /// @param edits_logits  whether the runner has deferred steps; else processors' masks become
+  /// bans.
   StepSampling(std::int64_t vocab_size, std::int64_t max_num_seqs, bool edits_logits)
       : vocab_size_(vocab_size), edits_logits_(edits_logits), slots_(max_num_seqs) {}
 
@@ -39,9 +40,9 @@ class StepSampling {
   /// Whether the rows need more than `sample` does: the step must be an open one.
   [[nodiscard]] bool has_edits() const { return !edits_.rows.empty(); }
 
-  /// Plain rows, for a step that is not open.
+  /// The rows of a step that is not deferred.
   [[nodiscard]] const HostSamplingBatch& rows() const { return rows_; }
-  /// All of it, for an open one.
+  /// Rows and edits of a deferred step.
   [[nodiscard]] const SampleInputs& pack() {
     end_edits(rows_.rows.size());
     lists_edited_.resize(rows_.rows.size());
@@ -49,12 +50,12 @@ class StepSampling {
     return inputs_;
   }
 
-  /// A step that was filled will not be drawn as it was, or not in its order.
+  /// A filled step will not be drawn, or not in its order: all slots of marks are unknown now.
   void forget() { slots_.forget(); }
 
  private:
-  /// The rows of `planned` that are not drawn from: all edits that they have is a token whose
-  /// log-probability is wanted.
+  /// The rows of `planned` that are not drawn from: their only edit is a token whose
+  /// log-probability is reported.
   void fill_prompt_rows(const PlannedSequence& planned);
   /// `position` is that of the token to be drawn.
   void fill_row(RequestSequence& sequence, std::int32_t position);
