@@ -1,14 +1,12 @@
-// Texts of a given form: one of a list, what matches a regular expression, and, where the program is
-// linked with nanovllm::xgrammar, JSON by a JSON Schema. Usage: structured_output [MODEL_DIR]
+// Texts of a given form: one of a list, what matches a regular expression, JSON by a JSON Schema.
+// Usage: structured_output [MODEL_DIR]
 //
 // A constraint is compiled once and shared by any number of requests. Before every draw it says
 // which tokens may come next; whatever the model would rather say, the text has the form.
 #include <nanovllm/engine.hpp>
+#include <nanovllm/grammar/json/json_schema_compiler.hpp>
 #include <nanovllm/grammar/regex/regex_source.hpp>
 #include <nanovllm/grammar/source/text_choices.hpp>
-#if __has_include(<xgrammar/xgrammar.h>)
-#include <nanovllm/grammar/xgrammar_source.hpp>
-#endif
 
 #include <cstdio>
 #include <memory>
@@ -31,21 +29,17 @@ int main(int argc, char** argv) try {
   };
   const char* name = " (Jack|Hans|Gretel) and the [a-z]{3,9} [a-z]{3,9}";
   const char* speech = " \"(Yes|No), dear (child|king|queen), [a-z ]{8,40}(\\.|!)\"";
+  const char* treasure = "\\{\\s*\"gold\":\\s*\\d+,\\s*\"name\":\\s*\"[^\"]{1,12}\"\\s*\\}";
   std::vector<Constraint> constraints{
       {"Once upon a time there lived a", " (fox|wolf|bear|golden bird)",
        nv::text_choices(vocabulary,
                         std::vector<std::string>{" fox", " wolf", " bear", " golden bird"})},
       {"The tale of", name, std::make_shared<nv::RegexSource>(vocabulary, name)},
-      {"The old woman answered:", speech, std::make_shared<nv::RegexSource>(vocabulary, speech)}};
-
-#if __has_include(<xgrammar/xgrammar.h>)
-  constraints.push_back(
-      {"The king's treasure: ", "\\{\"gold\": ?\\d+, ?\"name\": ?\"[^\"]{1,12}\"\\}",
-       nv::XGrammarCompiler(vocabulary).json_schema(R"({
+      {"The old woman answered:", speech, std::make_shared<nv::RegexSource>(vocabulary, speech)},
+      {"The king's treasure: ", treasure, nv::JsonSchemaCompiler(vocabulary).json_schema(R"({
       "type": "object", "required": ["gold", "name"], "additionalProperties": false,
       "properties": {"gold": {"type": "integer", "minimum": 0, "maximum": 9999},
-                     "name": {"type": "string", "pattern": "^[a-zA-Z ]{1,12}$"}}})")});
-#endif
+                     "name": {"type": "string", "pattern": "^[a-zA-Z ]{1,12}$"}}})")}};
 
   std::vector<std::string> prompts;
   std::vector<nv::SamplingParams> params;

@@ -17,8 +17,6 @@
 #   NANOVLLM_TEST_PRESETS  which presets of CMakePresets.json; "cpu", or with --all "cpu cpu-asan
 #                          cpu-tsan cpu-fuzz", unless set
 #   NANOVLLM_TEST_REGEX    only the CTest entries that match; all unless set
-#   NANOVLLM_XGRAMMAR_SOURCE_DIR  sources of XGrammar for its tests; fetched by pip unless set, or
-#                          'none'
 #   NANOVLLM_CLIENT_PYTHON a Python with the packages of tests/serve/clients/requirements.txt; made in
 #                          build/venv by pip unless set, or 'none'
 #   NANOVLLM_TEST_JOBS     tests at a time and compilers at a time; the number of cores unless set
@@ -26,7 +24,6 @@ set -uo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source .ci/packages.sh
-source .ci/xgrammar.sh
 source .ci/clients.sh
 
 usage() { sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' tests/run.sh; }
@@ -117,9 +114,6 @@ run_tests() {
 run_preset() {
   local preset=$1 target=${2:-all}
   local options=("-DNANOVLLM_TEST_ALL=$all")
-  if [ "$preset" = cpu ] && [ -n "$xgrammar" ]; then
-    options+=("-DNANOVLLM_XGRAMMAR_SOURCE_DIR=$xgrammar")
-  fi
   if [ "$preset" = cpu ]; then options+=("-DNANOVLLM_CLIENT_PYTHON=$client_python"); fi
   if ! stage "$preset: configure" cmake --preset "$preset" "${options[@]}"; then
     failed=$((failed + 1))
@@ -139,18 +133,6 @@ if command -v ccache > /dev/null; then
   export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
 fi
 find_nvcc || true
-
-# XGrammar is compiled once, in 90 s of one core, for the tests of the preset 'cpu'.
-xgrammar=
-if [ "$all" = ON ]; then
-if [ "${NANOVLLM_XGRAMMAR_SOURCE_DIR:-}" != none ] && [[ " $presets " == *" cpu "* ]]; then
-  xgrammar=$(find_xgrammar "$PWD/build/xgrammar") || xgrammar=
-fi
-if [ -z "$xgrammar" ]; then
-  echo "skipped: grammar/xgrammar_source, there are no sources of XGrammar"
-  skipped=$((skipped + 1))
-fi
-fi
 
 # Clients of the server. Wheels alone: what needs a compiler to install is no client of ours.
 client_python=

@@ -1,19 +1,10 @@
 #include "constraints.hpp"
 
 #include <nanovllm/grammar/bytes/grammar_vocabulary.hpp>
+#include <nanovllm/serve/constraint/cached_constraint_compiler.hpp>
 #include <nanovllm/serve/constraint/constraint_compiler.hpp>
 
-#if defined(NANOVLLM_SERVER_XGRAMMAR)
-#include <nanovllm/serve/xgrammar_constraints.hpp>
-#endif
-
 namespace nanovllm::examples {
-
-#if defined(NANOVLLM_SERVER_XGRAMMAR)
-using Compiler = serve::XGrammarConstraintCompiler;
-#else
-using Compiler = serve::RegexConstraintCompiler;
-#endif
 
 std::shared_ptr<serve::ConstraintCompiler> make_constraint_compiler(const AnyEngine& engine,
                                                                     std::size_t max_bytes,
@@ -23,8 +14,8 @@ std::shared_ptr<serve::ConstraintCompiler> make_constraint_compiler(const AnyEng
   const auto vocabulary =
       std::make_shared<GrammarVocabulary>(*text.tokenizer, engine.eos_token_ids());
   return std::make_shared<serve::CachedConstraintCompiler>(
-      std::make_shared<Compiler>(vocabulary,
-                                 serve::ConstraintLimits{.allow_grammars = allow_grammars}),
+      std::make_shared<serve::OutputConstraintCompiler>(
+          vocabulary, serve::ConstraintLimits{.allow_grammars = allow_grammars}),
       max_bytes);
 }
 

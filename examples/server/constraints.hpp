@@ -9,8 +9,7 @@
 
 namespace nanovllm::examples {
 
-/// Null for a checkpoint without a tokeniser. JSON, grammars and tool calls need XGrammar; without
-/// it they are refused with words that say so.
+/// Null for a checkpoint without a tokeniser.
 /// @param max_bytes       for compiled constraints that are kept for later requests.
 /// @param allow_grammars  whether requests may state grammars of their own.
 [[nodiscard]] std::shared_ptr<serve::ConstraintCompiler> make_constraint_compiler(

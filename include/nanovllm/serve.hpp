@@ -1,9 +1,9 @@
 #pragma once
 /// An OpenAI-compatible service over an engine, without the HTTP server.
 
+#include "nanovllm/serve/constraint/cached_constraint_compiler.hpp"
 #include "nanovllm/serve/constraint/constraint_compiler.hpp"
 #include "nanovllm/serve/constraint/output_constraint.hpp"
-#include "nanovllm/serve/constraint/tool_call_grammar.hpp"
 #include "nanovllm/serve/exchange.hpp"
 #include "nanovllm/serve/health_report.hpp"
 #include "nanovllm/serve/http.hpp"

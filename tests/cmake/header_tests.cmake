@@ -42,9 +42,6 @@ endif()
 set(generated "${CMAKE_CURRENT_BINARY_DIR}/headers")
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/include"
   "${PROJECT_SOURCE_DIR}/include/*.hpp")
-# Of the optional libraries' headers their own tests are the check.
-list(REMOVE_ITEM headers nanovllm/grammar/xgrammar_source.hpp
-  nanovllm/serve/xgrammar_constraints.hpp)
 # These targets are compiled more than they are run, so the optimiser's time is saved.
 set(header_options ${nanovllm_warnings} -O0)
 

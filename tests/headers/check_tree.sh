@@ -25,7 +25,7 @@
 #   faces               <module>.hpp includes headers of <module>/ alone, and the umbrella nanovllm.hpp,
 #                       at most 70 lines, includes the faces alone
 #   umbrella            nanovllm.hpp reaches every .hpp but those of cuda/ and c/, without the help
-#                       of a .cuh, and none of those that need an optional library ('optional' below)
+#                       of a .cuh
 set -euo pipefail
 
 root=${1:-"$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/include"}
@@ -284,10 +284,6 @@ awk -v graph="$graph" '
     loaders["nanovllm/model/qwen3/config.hpp"]
     loaders["nanovllm/model/weights.hpp"]
 
-    # Needs a library that only an optional CMake target brings: asked for by name, or not at all.
-    optional["nanovllm/grammar/xgrammar_source.hpp"]
-    optional["nanovllm/serve/xgrammar_constraints.hpp"]
-
     # Longer than 400 lines, and to be split: how long they may be until then.
     still_long["nanovllm/cuda/batch_invariant/attention/decode"] = 480
     still_long["nanovllm/cuda/linear/mid_m/kernel"] = 478
@@ -378,7 +374,6 @@ awk -v graph="$graph" '
       if (name ~ /\.inc$/ && num_includers[name]++ == 0) includer[name] = FILENAME
       if (name ~ /\.inc$/ && folder_of(name) != folder_of(FILENAME) && name != beside)
         complain(FNR, "a .inc file belongs to its folder alone: " name)
-      if (name in optional && !(FILENAME in optional)) complain(FNR, name " is optional; no other header may include it")
       if (name ~ /\.cuh$/ && FILENAME ~ /\.hpp$/ &&
           !(FILENAME == "nanovllm/engine.hpp" && in_nvcc))
         complain(FNR, "a .hpp file may not include " name)
@@ -433,8 +428,7 @@ awk -v graph="$graph" '
     }
     reach(FILENAME)
     for (i = 1; i < ARGC; i++)
-      if (ARGV[i] ~ /\.hpp$/ && folder_of(ARGV[i]) !~ /^(c|cuda)\/$/ && !(ARGV[i] in reached) &&
-          !(ARGV[i] in optional))
+      if (ARGV[i] ~ /\.hpp$/ && folder_of(ARGV[i]) !~ /^(c|cuda)\/$/ && !(ARGV[i] in reached))
         complain(1, "does not reach " ARGV[i])
     exit violations > 0
   }

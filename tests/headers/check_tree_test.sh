@@ -63,7 +63,6 @@ fresh_tree() {
     (cd "$scratch" && find nanovllm -maxdepth 1 -name '*.hpp' -printf '#include "%p"\n')
   } > "$scratch/umbrella"
   mv "$scratch/umbrella" "$scratch/nanovllm/nanovllm.hpp"
-  printf '#pragma once\n' > "$scratch/nanovllm/grammar/xgrammar_source.hpp"
   mkdir -p "$scratch/nanovllm/c"
   printf '#ifndef NANOVLLM_C_API_H\n#define NANOVLLM_C_API_H\n#include <stddef.h>\n#endif\n' \
     > "$scratch/nanovllm/c/api.h"
@@ -198,8 +197,6 @@ expect "cuda_policy.cuh may not include" "the CUDA policy sees cpu" \
 expect "policy.hpp may not include" "policy sees cuda" include policy.hpp nanovllm/cuda/op.cuh
 expect "grammar/ may not include" "grammars see the sampler's settings" \
   include grammar/regex.hpp nanovllm/sampling/params.hpp
-expect "is optional" "a header sees one that needs an optional library" \
-  include grammar/regex.hpp nanovllm/grammar/xgrammar_source.hpp
 expect "a .hpp file may not include" "the engine sees the CUDA policy without nvcc" \
   include engine.hpp nanovllm/cuda_policy.cuh
 expect "a .hpp file may not include" "the umbrella sees a .cuh" \

@@ -2,7 +2,7 @@
 
 FILE has one JSON object a line, with a `schema` and a `text` that is to be JSON and valid by it.
 Prints what is not, and exits with 1 if there is any; with 77 where the package jsonschema is
-missing. tests/grammar/xgrammar_source_test.cpp writes such files and calls this.
+missing. tests/grammar/json/json_schema_random_test.cpp writes such files and calls this.
 """
 
 import json

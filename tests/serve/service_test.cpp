@@ -15,6 +15,7 @@
 #include "nanovllm/engine.hpp"
 #include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
 #include "nanovllm/io/json.hpp"
+#include "nanovllm/serve/constraint/cached_constraint_compiler.hpp"
 #include "nanovllm/serve/constraint/constraint_compiler.hpp"
 #include "nanovllm/serve/reply/logprobs.hpp"
 #include "nanovllm/serve/reply/pending_output.hpp"
@@ -1115,7 +1116,7 @@ TEST_CASE("the fairytale model answers", "[serve]") {
   const auto vocabulary =
       std::make_shared<GrammarVocabulary>(*engine.text().tokenizer, engine.eos_token_ids());
   const auto compiler = std::make_shared<CachedConstraintCompiler>(
-      std::make_shared<RegexConstraintCompiler>(vocabulary));
+      std::make_shared<OutputConstraintCompiler>(vocabulary));
   OpenAiService service(engine, {.model_names = {"fairytale"}, .constraints = compiler});
   const std::jthread runner([&](const std::stop_token& stop) { engine.run(stop); });
   const auto ask = [&](const HttpRequest& request) {

@@ -1,6 +1,6 @@
 """LangChain's ChatOpenAI against a running server: another client than OpenAI's own code paths.
 
-    python3 second_client_test.py --server PATH_TO_serve --model DIR [--xgrammar] [TEST...]
+    python3 second_client_test.py --server PATH_TO_serve --model DIR [TEST...]
 """
 
 import argparse
@@ -37,7 +37,6 @@ def setUpModule():
     global server
     server = ServerProcess(options.server, options.model, "--kv-blocks", "512",
                            "--served-model-name", "tale")
-    options.xgrammar = options.xgrammar or server.writes_json()
 
 
 def tearDownModule():
@@ -81,8 +80,6 @@ class SecondClient(unittest.TestCase):
         self.assertIsInstance(reply, AIMessage)
 
     def test_tool_call(self):
-        if not options.xgrammar:
-            self.skipTest("the server has no XGrammar")
         model = chat_model(max_tokens=200)
         bound = model.bind_tools([get_weather], tool_choice="get_weather",
                                  parallel_tool_calls=False)
@@ -99,8 +96,6 @@ class SecondClient(unittest.TestCase):
                          [(c["name"], c["args"]) for c in reply.tool_calls])
 
     def test_structured_output(self):
-        if not options.xgrammar:
-            self.skipTest("the server has no XGrammar")
         model = chat_model(max_tokens=100).with_structured_output(Tale, method="json_schema")
         self.assertIsInstance(model.invoke(CONVERSATION), Tale)
 
@@ -110,7 +105,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--server", required=True, help="the program 'serve'")
     parser.add_argument("--model", required=True, help="checkpoint directory")
-    parser.add_argument("--xgrammar", action="store_true", help="the server must have XGrammar")
     options, rest = parser.parse_known_args()
     unittest.main(argv=[sys.argv[0], *rest])
 

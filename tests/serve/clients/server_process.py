@@ -79,11 +79,6 @@ class ServerProcess:
             raise RuntimeError(f"{method} {path}: {status} {reply[:500]!r}")
         return json.loads(reply)
 
-    def writes_json(self):
-        """Whether answers can be held to JSON: whether the server was built with XGrammar."""
-        return self.request("POST", "/v1/completions", {
-            "prompt": "x", "max_tokens": 1, "response_format": {"type": "json_object"}})[0] == 200
-
     def metric(self, name, **labels):
         """The sum of the samples of `name` that have these labels."""
         text = self.request("GET", "/metrics")[2].decode()

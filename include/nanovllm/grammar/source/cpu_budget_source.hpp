@@ -1,8 +1,7 @@
 #pragma once
 /// A constraint whose masks may not cost more than so much time.
 ///
-/// A grammar with several readings of a text can take longer with each token, without end: in
-/// XGrammar `root ::= root root | "a"` takes 0.1 s a token from the 600th on. Masks are made on the
+/// A grammar with several readings of a text can take longer with each token. Masks are made on the
 /// thread of the engine's step, which all requests wait for, so such a request is ended.
 
 #include <time.h>

@@ -1,16 +1,16 @@
 #pragma once
-/// Compilers of the constraints that requests state: one that needs no other library, and one that
-/// remembers what another has compiled. serve/xgrammar_constraints.hpp has the one for JSON.
+/// The compiler of the constraints that requests state.
+///
+///     auto compiler = std::make_shared<nv::serve::CachedConstraintCompiler>(
+///         std::make_shared<nv::serve::OutputConstraintCompiler>(vocabulary));
 
 #include <cstddef>
-#include <list>
 #include <memory>
-#include <mutex>
-#include <string>
-#include <unordered_map>
 
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
+#include "nanovllm/grammar/json/json_schema_compiler.hpp"
+#include "nanovllm/grammar/source/cpu_budget_source.hpp"
 #include "nanovllm/sampling/token_mask_source.hpp"
 #include "nanovllm/serve/constraint/output_constraint.hpp"
 
@@ -48,76 +48,43 @@ class SizedConstraintCompiler : public ConstraintCompiler {
   }
 };
 
-/// Compiles regular expressions and choices, with or without a thought before them. The other kinds
-/// are a RequestError that says what they need.
-class RegexConstraintCompiler : public SizedConstraintCompiler {
+/// Compiles every kind of constraint for one vocabulary. Thread-safe. Sources of JSON, grammars and
+/// tool calls have a CpuBudget.
+class OutputConstraintCompiler final : public SizedConstraintCompiler {
  public:
-  explicit RegexConstraintCompiler(std::shared_ptr<const GrammarVocabulary> vocabulary,
-                                   ConstraintLimits limits = {});
+  /// Looks at all tokens once: some 10 ms for 150,000 of them.
+  explicit OutputConstraintCompiler(std::shared_ptr<const GrammarVocabulary> vocabulary,
+                                    ConstraintLimits limits = {}, CpuBudget budget = {});
 
-  /// Throws RequestError for what is beyond the limits, or what compile_form refuses.
-  [[nodiscard]] CompiledConstraint compile_sized(const OutputConstraint& constraint) final;
-
- protected:
-  /// The form without a thought before it. Within the limits.
-  [[nodiscard]] virtual CompiledConstraint compile_form(const OutputConstraint& constraint);
-
-  [[nodiscard]] const std::shared_ptr<const GrammarVocabulary>& vocabulary() const {
-    return vocabulary_;
-  }
-  [[nodiscard]] const ConstraintLimits& limits() const { return limits_; }
+  /// Throws RequestError for what is beyond the limits or cannot be compiled, with the place.
+  [[nodiscard]] CompiledConstraint compile_sized(const OutputConstraint& constraint) override;
 
  private:
+  [[nodiscard]] CompiledConstraint compile_form(const OutputConstraint& constraint) const;
+  [[nodiscard]] CompiledConstraint pattern(const std::string& regex) const;
+  [[nodiscard]] CompiledConstraint tool_calls(const OutputConstraint& constraint) const;
+  [[nodiscard]] CompiledConstraint within_budget(std::shared_ptr<const GrammarSource> source) const;
+
   std::shared_ptr<const GrammarVocabulary> vocabulary_;
+  JsonSchemaCompiler json_;
   ConstraintLimits limits_;
-};
-
-/// Remembers the sources that another compiler has made, within `max_bytes` of memory: when there is
-/// no room, those go that were not asked for of late. Equal constraints that several threads ask for
-/// at once are compiled once, by one of them, and the others wait. A failure is thrown to all who
-/// wait for it and is not remembered.
-///
-/// A source that a request still uses is not freed when it is forgotten.
-class CachedConstraintCompiler final : public ConstraintCompiler {
- public:
-  explicit CachedConstraintCompiler(std::shared_ptr<SizedConstraintCompiler> inner,
-                                    std::size_t max_bytes = std::size_t{256} << 20);
-
-  [[nodiscard]] std::shared_ptr<const TokenMaskSource> compile(
-      const OutputConstraint& constraint) override;
-
-  [[nodiscard]] std::size_t size_bytes() const;    ///< of the sources that are remembered
-  [[nodiscard]] std::size_t num_compiled() const;  ///< compilations so far, failures among them
-
- private:
-  struct Entry;
-
-  void remember(const std::string& key, const CompiledConstraint& compiled);
-
-  std::shared_ptr<SizedConstraintCompiler> inner_;
-  std::size_t max_bytes_;
-  mutable std::mutex mutex_;
-  std::unordered_map<std::string, std::shared_ptr<Entry>> entries_;
-  std::list<std::string> recent_;  // the keys of finished entries, the latest first
-  std::size_t num_bytes_ = 0;
-  std::size_t num_compiled_ = 0;
+  CpuBudget budget_;
 };
 
 }  // namespace nanovllm::serve
 
 #if NANOVLLM_BODIES
 
-#include <exception>
-#include <future>
+#include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/grammar/regex/regex_source.hpp"
 #include "nanovllm/grammar/source/either_source.hpp"
 #include "nanovllm/grammar/source/marker_source.hpp"
 #include "nanovllm/grammar/source/text_choices.hpp"
+#include "nanovllm/serve/constraint/tool_call_grammar.hpp"
 
 namespace nanovllm::serve {
 
@@ -155,44 +122,18 @@ NANOVLLM_INLINE void check_limits(const OutputConstraint& constraint,
   check_bytes("a choice", choice_bytes, limits.max_choice_bytes);
 }
 
-/// Equal for equal constraints and for no others.
-NANOVLLM_INLINE std::string key_of(const OutputConstraint& constraint) {
-  std::string key;
-  const auto add = [&](std::string_view part) {
-    key += std::to_string(part.size());
-    key += ':';
-    key += part;
-  };
-  key += static_cast<char>('0' + static_cast<int>(constraint.kind));
-  key += constraint.parallel_tool_calls ? 'p' : '1';
-  key += static_cast<char>('0' + static_cast<int>(constraint.tool_call_format));
-  key += constraint.or_tool_calls ? 'o' : '-';
-  key += constraint.after_reasoning ? 'r' : '-';
-  add(constraint.text);
-  for (const std::string& choice : constraint.choices) add(choice);
-  key += ';';
-  key += constraint.tools.dump();
-  return key;
-}
-
 }  // namespace detail
 
-NANOVLLM_INLINE RegexConstraintCompiler::RegexConstraintCompiler(
-    std::shared_ptr<const GrammarVocabulary> vocabulary, ConstraintLimits limits)
-    : vocabulary_(std::move(vocabulary)), limits_(limits) {}
+NANOVLLM_INLINE OutputConstraintCompiler::OutputConstraintCompiler(
+    std::shared_ptr<const GrammarVocabulary> vocabulary, ConstraintLimits limits, CpuBudget budget)
+    : vocabulary_(std::move(vocabulary)), json_(vocabulary_), limits_(limits), budget_(budget) {}
 
 NANOVLLM_INLINE CompiledConstraint
-RegexConstraintCompiler::compile_sized(const OutputConstraint& constraint) {
-  check<RequestError>(constraint.kind != OutputConstraint::Kind::none,
-                      "there is no constraint to compile");
+OutputConstraintCompiler::compile_sized(const OutputConstraint& constraint) {
   detail::check_limits(constraint, limits_);
   CompiledConstraint form = compile_form(constraint);
   if (constraint.or_tool_calls) {
-    const CompiledConstraint calls =
-        compile_form({.kind = OutputConstraint::Kind::tool_calls,
-                      .tools = constraint.tools,
-                      .parallel_tool_calls = constraint.parallel_tool_calls,
-                      .tool_call_format = constraint.tool_call_format});
+    const CompiledConstraint calls = tool_calls(constraint);
     form = {std::make_shared<const EitherSource>(form.source, calls.source),
             form.size_bytes + calls.size_bytes};
   }
@@ -202,101 +143,59 @@ RegexConstraintCompiler::compile_sized(const OutputConstraint& constraint) {
   return {std::move(source), size};
 }
 
+/// The form without a thought before it.
 NANOVLLM_INLINE CompiledConstraint
-RegexConstraintCompiler::compile_form(const OutputConstraint& constraint) {
+OutputConstraintCompiler::compile_form(const OutputConstraint& constraint) const {
   using Kind = OutputConstraint::Kind;
-  std::string pattern = constraint.text;
-  if (constraint.kind == Kind::choice) {
-    pattern = text_choices_pattern(constraint.choices);
-  } else if (constraint.kind != Kind::regex) {
-    throw RequestError(
-        concat(detail::name_of(constraint.kind),
-               " needs a server that was built with XGrammar (the CMake target "
-               "nanovllm::xgrammar); this one takes a regular expression or a choice"));
+  const JsonStyle style{.any_whitespace = constraint.json_space == JsonSpace::any,
+                        .compact = constraint.json_space == JsonSpace::none};
+  switch (constraint.kind) {
+    case Kind::none: break;
+    case Kind::json_object: return within_budget(json_.json_schema(R"({"type": "object"})", style));
+    case Kind::json_schema: return within_budget(json_.json_schema(constraint.text, style));
+    case Kind::regex: return pattern(constraint.text);
+    case Kind::choice: return pattern(text_choices_pattern(constraint.choices));
+    case Kind::grammar:
+      check<RequestError>(limits_.allow_grammars,
+                          "grammars are not taken here; a JSON Schema, a regular expression or a "
+                          "choice is");
+      return within_budget(json_.grammar(constraint.text));
+    case Kind::tool_calls:
+    case Kind::free_tool_calls: return tool_calls(constraint);
   }
-  auto source = std::make_shared<const RegexSource>(vocabulary_, pattern, limits_.max_mask_bytes);
+  throw RequestError("there is no constraint to compile");
+}
+
+NANOVLLM_INLINE CompiledConstraint
+OutputConstraintCompiler::pattern(const std::string& regex) const {
+  auto source = std::make_shared<const RegexSource>(vocabulary_, regex, limits_.max_mask_bytes);
   const std::size_t size = source->max_size_bytes();
   return {std::move(source), size};
 }
 
-struct CachedConstraintCompiler::Entry {
-  std::promise<CompiledConstraint> promise;
-  std::shared_future<CompiledConstraint> result{promise.get_future()};
-  bool is_finished = false;
-  std::size_t size_bytes = 0;
-  std::list<std::string>::iterator place{};  // in recent_, when finished
-};
-
-NANOVLLM_INLINE CachedConstraintCompiler::CachedConstraintCompiler(
-    std::shared_ptr<SizedConstraintCompiler> inner, std::size_t max_bytes)
-    : inner_(std::move(inner)), max_bytes_(max_bytes) {}
-
-NANOVLLM_INLINE std::shared_ptr<const TokenMaskSource> CachedConstraintCompiler::compile(
-    const OutputConstraint& constraint) {
-  if (constraint.kind == OutputConstraint::Kind::none) return nullptr;
-  const std::string key = detail::key_of(constraint);
-  std::shared_ptr<Entry> entry;
-  bool is_first = false;
-  {
-    const std::lock_guard lock(mutex_);
-    std::shared_ptr<Entry>& known = entries_[key];
-    if (!known) {
-      known = std::make_shared<Entry>();
-      is_first = true;
-      ++num_compiled_;
-    } else if (known->is_finished) {
-      recent_.splice(recent_.begin(), recent_, known->place);
-    }
-    entry = known;
-  }
-  if (!is_first) return entry->result.get().source;
-  try {
-    const CompiledConstraint compiled = inner_->compile_sized(constraint);
-    remember(key, compiled);
-    entry->promise.set_value(compiled);
-    return compiled.source;
-  } catch (...) {
-    {
-      const std::lock_guard lock(mutex_);
-      entries_.erase(key);
-    }
-    entry->promise.set_exception(std::current_exception());
-    throw;
-  }
+NANOVLLM_INLINE CompiledConstraint
+OutputConstraintCompiler::within_budget(std::shared_ptr<const GrammarSource> source) const {
+  const std::size_t size = source->size_bytes();
+  return {std::make_shared<const CpuBudgetSource>(std::move(source), budget_), size};
 }
 
-NANOVLLM_INLINE void CachedConstraintCompiler::remember(const std::string& key,
-                                                        const CompiledConstraint& compiled) {
-  std::vector<std::shared_ptr<Entry>> forgotten;  // freed behind the lock
-  const std::lock_guard lock(mutex_);
-  if (compiled.size_bytes > max_bytes_) {
-    forgotten.push_back(std::move(entries_.at(key)));
-    entries_.erase(key);
-    return;
+/// Calls between their markers, which are the same for both forms. Where `constraint.kind` is not
+/// free_tool_calls there is nothing but calls.
+NANOVLLM_INLINE CompiledConstraint
+OutputConstraintCompiler::tool_calls(const OutputConstraint& constraint) const {
+  const CompiledConstraint call = within_budget(
+      json_.grammar(tool_call_grammar(constraint.tools, constraint.tool_call_format)));
+  const bool is_free = constraint.kind == OutputConstraint::Kind::free_tool_calls;
+  MarkerRules rules{.first = {.marker = "<tool_call>", .any_text = is_free},
+                    .may_end_before = is_free};
+  if (is_free) {
+    rules.again = rules.first;
+  } else if (constraint.parallel_tool_calls) {
+    rules.again = MarkerLead{.marker = "\n<tool_call>", .any_text = false};
   }
-  recent_.push_front(key);
-  Entry& entry = *entries_.at(key);
-  entry.place = recent_.begin();
-  entry.is_finished = true;
-  num_bytes_ += compiled.size_bytes;
-  entry.size_bytes = compiled.size_bytes;
-  while (num_bytes_ > max_bytes_) {
-    const auto oldest = entries_.find(recent_.back());
-    num_bytes_ -= oldest->second->size_bytes;
-    forgotten.push_back(std::move(oldest->second));
-    entries_.erase(oldest);
-    recent_.pop_back();
-  }
-}
-
-NANOVLLM_INLINE std::size_t CachedConstraintCompiler::size_bytes() const {
-  const std::lock_guard lock(mutex_);
-  return num_bytes_;
-}
-
-NANOVLLM_INLINE std::size_t CachedConstraintCompiler::num_compiled() const {
-  const std::lock_guard lock(mutex_);
-  return num_compiled_;
+  auto source = std::make_shared<const MarkerSource>(vocabulary_, std::move(rules), call.source);
+  const std::size_t size = call.size_bytes + source->size_bytes();
+  return {std::move(source), size};
 }
 
 }  // namespace nanovllm::serve

@@ -12,6 +12,13 @@
 
 namespace nanovllm::serve {
 
+/// White space between the tokens of JSON.
+enum class JsonSpace : std::uint8_t {
+  tidy,  ///< nothing, one blank, or one line feed with an indentation
+  none,
+  any,  ///< up to 8 characters in each place
+};
+
 /// The form of a text. A value; compiled by a ConstraintCompiler.
 struct OutputConstraint {
   enum class Kind : std::uint8_t {
@@ -20,13 +27,14 @@ struct OutputConstraint {
     json_schema,     ///< JSON by the schema in `text`
     regex,           ///< the regular expression in `text`
     choice,          ///< one of `choices`
-    grammar,         ///< the grammar in `text`, in EBNF as XGrammar writes it
+    grammar,         ///< the grammar in `text`, in the notation of grammar/ebnf/ebnf_parser.hpp
     tool_calls,      ///< one or more calls of `tools` and nothing else
     free_tool_calls  ///< any text; calls of `tools` in it are well-formed
   };
   Kind kind = Kind::none;
   std::string text{};
   std::vector<std::string> choices{};
+  JsonSpace json_space = JsonSpace::tidy;  ///< of JSON; calls of tools have none in their arguments
   /// Of tool calls: [{"type": "function", "function": {"name", "parameters": schema}}, …], those
   /// that may be called.
   Json tools = nullptr;

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "nanovllm/core/prebuilt.hpp"
-#include "nanovllm/grammar/json/json_schema_grammar.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/serve/constraint/output_constraint.hpp"
 
@@ -15,13 +14,12 @@ namespace nanovllm::serve {
 ///
 /// In the hermes form the arguments are JSON by the tool's `parameters`. In the qwen3_coder form each
 /// parameter is a part of its own, in the schema's order; one whose schema is of type string and
-/// says no more is raw text up to "\n</parameter>", and every other is JSON.
+/// says no more is raw text up to "\n</parameter>", and every other is JSON. JSON has no white space.
 ///
 /// @param tools as in OutputConstraint::tools.
 /// Throws RequestError where there is no tool, and for `parameters` that json_schema_grammar refuses
 /// or that are no object; the message names the tool.
-[[nodiscard]] std::string tool_call_grammar(const Json& tools, ToolCallFormat format,
-                                            const JsonStyle& style = {});
+[[nodiscard]] std::string tool_call_grammar(const Json& tools, ToolCallFormat format);
 
 }  // namespace nanovllm::serve
 
@@ -34,6 +32,7 @@ namespace nanovllm::serve {
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/grammar/ebnf/ebnf_text.hpp"
+#include "nanovllm/grammar/json/json_schema_grammar.hpp"
 #include "nanovllm/grammar/json/json_schema_merge.hpp"
 
 namespace nanovllm::serve {
@@ -107,12 +106,12 @@ NANOVLLM_INLINE std::string coder_parameters(const Json& parameters, const std::
 
 }  // namespace detail
 
-NANOVLLM_INLINE std::string tool_call_grammar(const Json& tools, ToolCallFormat format,
-                                              const JsonStyle& style) {
+NANOVLLM_INLINE std::string tool_call_grammar(const Json& tools, ToolCallFormat format) {
   check<RequestError>(tools.is_array() && !tools.empty(),
                       "a call of tools needs at least one tool");
   check<RequestError>(tools.size() <= 1024, "there are ", tools.size(),
                       " tools, more than the 1024 that are taken");
+  const JsonStyle style{.compact = true};
   std::string rules = json_basic_rules(style);
   std::vector<std::string> calls;
   for (const Json& tool : tools) {

@@ -16,7 +16,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
-#include "nanovllm/grammar/xgrammar_source.hpp"
+#include "nanovllm/grammar/json/json_schema_compiler.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -67,7 +67,7 @@ TEST_CASE("what a grammar takes and an engine generates is valid by JSON-Schema-
       {.model = model_directory("fairytale"), .num_threads = 2, .max_model_len = 512});
   const auto vocabulary = std::make_shared<const GrammarVocabulary>(
       engine.tokenizer(), engine.model_config().eos_token_ids);
-  const XGrammarCompiler compiler(vocabulary, 2, 0);
+  const JsonSchemaCompiler compiler(vocabulary);
   const bool reports = std::getenv("NANOVLLM_SUITE_REPORT") != nullptr;
 
   int num_refused = 0, num_wrong = 0, num_valid = 0, num_taken = 0;

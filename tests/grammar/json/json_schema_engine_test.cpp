@@ -12,12 +12,12 @@
 #include "catch.hpp"
 #include "engine/models.hpp"
 #include "grammar/json/random_schema.hpp"
-#include "nanovllm/grammar/xgrammar_source.hpp"
+#include "nanovllm/grammar/json/json_schema_compiler.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
 
-TEST_CASE("1000 generations under random JSON Schemas are valid by them") {
+TEST_CASE("300 generations under random JSON Schemas are valid by them") {
   const std::string script = "python3 tests/oracle/validate_json_schema.py ";
   if (std::system("python3 -c 'import jsonschema' > /dev/null 2>&1") != 0) {
     WARN("skipped: there is no python3 with the package jsonschema");
@@ -29,22 +29,20 @@ TEST_CASE("1000 generations under random JSON Schemas are valid by them") {
                                            .overlap = true});
   const auto vocabulary = std::make_shared<const GrammarVocabulary>(
       engine.tokenizer(), engine.model_config().eos_token_ids);
-  const XGrammarCompiler compiler(vocabulary);
+  const JsonSchemaCompiler compiler(vocabulary);
   nanovllm_test::RandomSchema schemas(77);
   std::vector<nlohmann::json> of_request;
   std::vector<std::string> prompts;
   std::vector<SamplingParams> params;
   const SamplingParams free_run{.temperature = 1.f, .seed = 5, .max_tokens = 40};
   const TokenId quote = engine.tokenizer().encode("\"").at(0);
-  JsonStyle style;
-  style.max_whitespace = 1;
-  for (int i = 0; i < 1500; ++i) {
+  for (int i = 0; i < 450; ++i) {
     of_request.push_back(i % 3 != 0 ? schemas.object(3) : schemas.schema(3));
     prompts.push_back("Once upon a time there was a king who wrote: ");
     params.push_back({.temperature = 2.5f, .seed = static_cast<std::uint64_t>(i)});
     params.back().max_tokens = 300;
     params.back().logit_bias = {{quote, 5.f}};  // strings come to an end
-    params.back().token_masks = compiler.json_schema(of_request.back().dump(), style);
+    params.back().token_masks = compiler.json_schema(of_request.back().dump());
     if (i % 50 == 0) {  // one without a mask
       of_request.emplace_back();
       prompts.push_back("Once upon a time");
@@ -70,7 +68,7 @@ TEST_CASE("1000 generations under random JSON Schemas are valid by them") {
       ++num_complete;
     }
   }
-  CHECK(num_complete >= 1000);
+  CHECK(num_complete >= 300);
   CHECK(std::system((script + file.string()).c_str()) == 0);
   std::filesystem::remove(file);
 }
