@@ -1,10 +1,9 @@
 """The `openai` package against a running server.
 
-    python3 openai_client_test.py --server PATH_TO_serve --model DIR [--xgrammar] [TEST...]
+    python3 openai_client_test.py --server PATH_TO_serve --model DIR [TEST...]
 
 The model is examples/models/fairytale or another small one that any text comes from; what it says
-is not looked at, but for what must be equal. A server with XGrammar must write JSON and calls of
-tools where it is asked to, one without must refuse that; --xgrammar says that it must have it.
+is not looked at, but for what must be equal.
 """
 
 import argparse
@@ -52,7 +51,6 @@ def setUpModule():
                            "--max-connections", "4096")
     client = openai.OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0, timeout=60)
     model = client.models.list().data[0].id
-    options.xgrammar = options.xgrammar or server.writes_json()
 
 
 def tearDownModule():
@@ -414,8 +412,6 @@ class Tokens(unittest.TestCase):
 
 
 class Forms(unittest.TestCase):
-    """What needs no XGrammar: choices and regular expressions."""
-
     def test_choice_and_regex(self):
         for extra in ({"guided_choice": ["red", "green"]},
                       {"structured_outputs": {"choice": ["red", "green"]}}):
@@ -438,22 +434,18 @@ class Animal(pydantic.BaseModel):
 
 
 class Json(unittest.TestCase):
-    def setUp(self):
-        if not options.xgrammar:
-            self.skipTest("the server has no XGrammar")
-
     def test_json_schema(self):
         schema = {"name": "animal", "strict": True, "schema": Animal.model_json_schema()}
-        text = chat(max_completion_tokens=100, response_format={
+        text = chat(max_completion_tokens=900, response_format={
             "type": "json_schema", "json_schema": schema}).choices[0].message.content
         Animal.model_validate_json(text)
-        text = chat(max_completion_tokens=100, extra_body={
+        text = chat(max_completion_tokens=900, extra_body={
             "guided_json": Animal.model_json_schema()}).choices[0].message.content
         Animal.model_validate_json(text)
 
     def test_parse(self):
         reply = client.chat.completions.parse(
-            model=model, messages=MESSAGES, max_completion_tokens=100, response_format=Animal)
+            model=model, messages=MESSAGES, max_completion_tokens=900, response_format=Animal)
         self.assertIsInstance(reply.choices[0].message.parsed, Animal)
 
     def test_json_object(self):
@@ -469,19 +461,6 @@ class Json(unittest.TestCase):
         with self.assertRaises(openai.BadRequestError) as raised:
             chat(extra_body={"guided_json": schema})
         self.assertIn("uniqueItems", raised.exception.message)
-
-
-class WithoutJson(unittest.TestCase):
-    def setUp(self):
-        if options.xgrammar:
-            self.skipTest("the server has XGrammar")
-
-    def test_refusals(self):
-        for fields, param in (({"response_format": {"type": "json_object"}}, "response_format"),
-                              ({"tools": [WEATHER], "tool_choice": "required"}, "tool_choice")):
-            with self.subTest(**fields), self.assertRaises(openai.BadRequestError) as raised:
-                chat(**fields)
-            self.assertEqual(raised.exception.param, param)
 
 
 class Tools(unittest.TestCase):
@@ -505,11 +484,19 @@ class Tools(unittest.TestCase):
                 "function": {"name": "get_weather", "arguments": '{"town": "Rome", "day": 1}'}}]},
             {"role": "tool", "tool_call_id": "call_1", "content": "Rain."}])
 
+    def test_allowed(self):
+        for name in ("get_weather", "get_time"):
+            reply = chat(tools=[WEATHER, TIME], tool_choice={
+                "type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [
+                    {"type": "function", "function": {"name": name}}]}})
+            for call in reply.choices[0].message.tool_calls or []:
+                self.assertEqual(call.function.name, name)
+
     def test_required_and_named(self):
-        if not options.xgrammar:
-            self.skipTest("the server has no XGrammar")
         named = {"type": "function", "function": {"name": "get_weather"}}
-        for tools, choice in (([WEATHER], "required"), ([TIME, WEATHER], named)):
+        allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named]}}
+        for tools, choice in (([WEATHER], "required"), ([TIME, WEATHER], named),
+                              ([TIME, WEATHER], allowed)):
             fields = {"tools": tools, "tool_choice": choice, "parallel_tool_calls": False,
                       "temperature": 0.7, "seed": 3, "max_completion_tokens": 200}
             whole = chat(**fields).choices[0]
@@ -701,7 +688,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--server", required=True, help="the program 'serve'")
     parser.add_argument("--model", required=True, help="checkpoint directory")
-    parser.add_argument("--xgrammar", action="store_true", help="the server must have XGrammar")
     options, rest = parser.parse_known_args()
     unittest.main(argv=[sys.argv[0], *rest])
 

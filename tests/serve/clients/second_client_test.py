@@ -96,7 +96,7 @@ class SecondClient(unittest.TestCase):
                          [(c["name"], c["args"]) for c in reply.tool_calls])
 
     def test_structured_output(self):
-        model = chat_model(max_tokens=100).with_structured_output(Tale, method="json_schema")
+        model = chat_model(max_tokens=900).with_structured_output(Tale, method="json_schema")
         self.assertIsInstance(model.invoke(CONVERSATION), Tale)
 
 

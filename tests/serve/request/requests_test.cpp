@@ -517,6 +517,64 @@ TEST_CASE("tools go to the prompt and to the constraint") {
   CHECK_FALSE(must.constraint.or_tool_calls);
 }
 
+TEST_CASE("defect: tool_choice of type allowed_tools names the tools that may be called") {
+  const auto allowed = [](const char* mode, const std::string& names,
+                          const std::string& more = "") {
+    return chat(kTools +
+                R"(, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": ")" + mode +
+                R"(", "tools": [)" + names + "]}}" + more);
+  };
+  const auto tool = [](const std::string& name) {
+    return R"({"type": "function", "function": {"name": ")" + name + "\"}}";
+  };
+  const auto required = allowed("required", tool("g"));
+  CHECK(required.tool_choice.kind == ChoiceKind::required);
+  CHECK(required.tool_choice.allowed == std::vector<std::string>{"g"});
+  CHECK(required.options.tools.size() == 2);  // the prompt stays as it is
+  CHECK(required.constraint.kind == FormatKind::tool_calls);
+  REQUIRE(required.constraint.tools.size() == 1);
+  CHECK(required.constraint.tools[0]["function"]["name"] == Json("g"));
+  CHECK(required.constraint.parallel_tool_calls);
+  CHECK(required.constraint_field == "tool_choice");
+
+  const auto automatic = allowed("auto", tool("g"));
+  CHECK(automatic.tool_choice.kind == ChoiceKind::automatic);
+  CHECK(automatic.constraint.kind == FormatKind::free_tool_calls);
+  CHECK(automatic.constraint.tools == required.constraint.tools);
+  // Where all may be called, that is "auto".
+  CHECK(allowed("auto", tool("g") + ", " + tool("f")).constraint.kind == FormatKind::none);
+  CHECK(allowed("required", tool("g") + ", " + tool("f")).constraint.tools.size() == 2);
+
+  const auto either = allowed("auto", tool("g"), R"(, "response_format": {"type": "json_object"})");
+  CHECK(either.constraint.kind == FormatKind::json_object);
+  CHECK(either.constraint.or_tool_calls);
+  REQUIRE(either.constraint.tools.size() == 1);
+  CHECK(either.constraint.tools[0]["function"]["name"] == Json("g"));
+
+  const auto wrong = [](const std::string& members) {
+    return kTools + R"(, "tool_choice": {"type": "allowed_tools", "allowed_tools": )" + members +
+           "}";
+  };
+  const std::string path = "tool_choice.allowed_tools";
+  check_refused<ChatCompletionRequest>(
+      kMessages,
+      {{kTools + R"(, "tool_choice": {"type": "allowed_tools"})", path, "is missing"},
+       {kTools + R"(, "tool_choice": {"type": "custom"})", "tool_choice.type",
+        "'function' or 'allowed_tools'"},
+       {wrong("[]"), path, "an object"},
+       {wrong(R"({"tools": []})"), path + ".mode", "is missing"},
+       {wrong(R"({"mode": "none", "tools": []})"), path + ".mode", "'auto' or 'required'"},
+       {wrong(R"({"mode": "auto"})"), path + ".tools", "is missing"},
+       {wrong(R"({"mode": "auto", "tools": []})"), path + ".tools", "a list of 1 to 128 tools"},
+       {wrong(R"({"mode": "auto", "tools": ["g"]})"), path + ".tools[0]", "an object"},
+       {wrong(R"({"mode": "auto", "tools": [{"type": "mcp"}]})"), path + ".tools[0].type",
+        R"('function', got "mcp")"},
+       {wrong(R"({"mode": "auto", "tools": [)" + tool("g") + ", " + tool("h") + "]}"),
+        path + ".tools[1].function.name", R"(the name of one of the tools, got "h")"},
+       {R"("tool_choice": {"type": "allowed_tools", "allowed_tools": {}})", "tool_choice",
+        "needs tools"}});
+}
+
 TEST_CASE("tools that are wrong are named") {
   const auto tool = [](const std::string& value) { return "\"tools\": [" + value + "]"; };
   const auto function = [&](const std::string& members) {
@@ -602,6 +660,19 @@ TEST_CASE("the form of an answer") {
   }
 }
 
+TEST_CASE("defect: disable_any_whitespace says what white space JSON may have") {
+  const auto space = [](const std::string& more) {
+    return chat(R"("structured_outputs": {"json": {"type": "object"})" + more + "}")
+        .constraint.json_space;
+  };
+  CHECK(space("") == JsonSpace::tidy);
+  CHECK(space(R"(, "disable_any_whitespace": null)") == JsonSpace::tidy);
+  CHECK(space(R"(, "disable_any_whitespace": true)") == JsonSpace::none);
+  CHECK(space(R"(, "disable_any_whitespace": false)") == JsonSpace::any);
+  CHECK(chat(R"("structured_outputs": {"json_object": true, "disable_any_whitespace": true})")
+            .constraint.json_space == JsonSpace::none);
+}
+
 TEST_CASE("forms of an answer that are wrong are named") {
   std::string choices = "\"a\"";
   for (std::size_t i = 0; i < kMaxChoices; ++i) choices += ", \"a\"";
@@ -641,6 +712,10 @@ TEST_CASE("forms of an answer that are wrong are named") {
        "a string, got 1"},
       {R"("structured_outputs": {"structural_tag": "{}"})", "structured_outputs.structural_tag",
        "is not supported"},
+      {R"("structured_outputs": {"json": {}, "disable_any_whitespace": 1})",
+       "structured_outputs.disable_any_whitespace", "true or false, got 1"},
+      {R"("structured_outputs": {"json": {}, "whitespace_pattern": " ?"})",
+       "structured_outputs.whitespace_pattern", "is not supported"},
       {R"("structured_outputs": {"json": {}, "regex": "a"})", "structured_outputs.regex",
        "cannot be combined with structured_outputs.json"},
       {R"("structured_outputs": {"json": {}}, "guided_regex": "a")", "guided_regex",

@@ -106,7 +106,10 @@ NANOVLLM_INLINE void read_answer_form(const RequestFields& body, ChatCompletionR
   ToolFields tools = parse_tool_fields(body);
   if (tools.choice.kind == ToolChoice::Kind::automatic && !format.field.empty()) {
     format.constraint.or_tool_calls = true;
-    format.constraint.tools = tools.tools;
+    format.constraint.tools = Json::array();
+    for (const Json& tool : tools.tools)
+      if (tools.choice.allows(tool["function"]["name"].string()))
+        format.constraint.tools.push_back(tool);
     format.constraint.parallel_tool_calls = tools.parallel;
   } else if (tools.constraint.kind != OutputConstraint::Kind::none)
     format = {std::move(tools.constraint), body.has("tool_choice") ? "tool_choice" : "tools"};

@@ -21,7 +21,8 @@ struct OutputFormat {
 
 /// Reads response_format, structured_outputs, guided_json, guided_regex, guided_choice and
 /// guided_grammar, of which one at the most may state a form. Schemas are checked to be JSON objects
-/// and nothing more. Throws ApiError.
+/// and nothing more. structured_outputs.disable_any_whitespace sets OutputConstraint::json_space:
+/// true is `none`, false is `any`. Throws ApiError.
 [[nodiscard]] OutputFormat parse_output_format(const RequestFields& body);
 
 }  // namespace nanovllm::serve
@@ -125,10 +126,16 @@ NANOVLLM_INLINE void read_response_format(const Json& value, OneFormat& format) 
 
 NANOVLLM_INLINE void read_structured_outputs(const Json& value, OneFormat& format) {
   const RequestFields fields(value, "structured_outputs");
-  if (fields.has("structural_tag")) refuse_field(fields.path("structural_tag"), "is not supported");
+  for (const char* name : {"structural_tag", "whitespace_pattern"})
+    if (fields.has(name)) refuse_field(fields.path(name), "is not supported");
+  const auto no_space = fields.boolean("disable_any_whitespace");
+  const JsonSpace space = !no_space   ? JsonSpace::tidy
+                          : *no_space ? JsonSpace::none
+                                      : JsonSpace::any;
   bool is_stated = false;
   const auto state = [&](OutputConstraint constraint, const char* name) {
     is_stated = true;
+    constraint.json_space = space;
     format.state(std::move(constraint), fields.path(name));
   };
   for (const FormatField& field : kFormatFields) {

@@ -1,9 +1,11 @@
 #pragma once
 /// What a chat completion's request says of tools.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/io/json.hpp"
@@ -27,7 +29,15 @@ struct ToolChoice {
   };
   Kind kind = Kind::none;
   std::string name{};
+  /// Names of the tools that `automatic` and `required` may call; empty: all.
+  std::vector<std::string> allowed{};
 
+  /// Whether a tool of this name may be called.
+  [[nodiscard]] bool allows(const std::string& tool) const {
+    if (kind == Kind::named) return tool == name;
+    return kind != Kind::none &&
+           (allowed.empty() || std::find(allowed.begin(), allowed.end(), tool) != allowed.end());
+  }
   [[nodiscard]] friend bool operator==(const ToolChoice&, const ToolChoice&) = default;
 };
 
@@ -38,8 +48,8 @@ struct ToolFields {
   Json tools = nullptr;
   ToolChoice choice{};
   bool parallel = true;
-  /// Kind::tool_calls where a call must come; Kind::free_tool_calls where one may, and a tool is
-  /// `strict`; else Kind::none.
+  /// Of the tools that may be called. Kind::tool_calls where a call must come; Kind::free_tool_calls
+  /// where one may, and a tool is `strict` or not all are allowed; else Kind::none.
   OutputConstraint constraint{};
 };
 
@@ -51,10 +61,8 @@ struct ToolFields {
 
 #if NANOVLLM_BODIES
 
-#include <algorithm>
 #include <set>
 #include <utility>
-#include <vector>
 
 namespace nanovllm::serve {
 
@@ -141,9 +149,9 @@ NANOVLLM_INLINE std::vector<Tool> read_tools(const RequestFields& body) {
   return tools;
 }
 
-NANOVLLM_INLINE ToolChoice named_choice(const Json& value, const std::vector<Tool>& tools) {
-  using Kind = ToolChoice::Kind;
-  const RequestFields fields(value, "tool_choice");
+/// The name in {"type": "function", "function": {"name"}}, which must be that of a tool.
+NANOVLLM_INLINE const std::string& chosen_name(const RequestFields& fields,
+                                               const std::vector<Tool>& tools) {
   const Json& type = fields.required("type");
   if (!type.is_string() || type.string() != "function")
     wrong_field(fields.path("type"), "'function'", type);
@@ -152,7 +160,26 @@ NANOVLLM_INLINE ToolChoice named_choice(const Json& value, const std::vector<Too
   const bool is_known =
       std::any_of(tools.begin(), tools.end(), [&](const Tool& tool) { return tool.name == name; });
   if (!is_known) wrong_field(function.path("name"), "the name of one of the tools", name);
-  return {Kind::named, name};
+  return name;
+}
+
+/// {"mode", "tools"}: some of the tools.
+NANOVLLM_INLINE ToolChoice allowed_choice(const RequestFields& fields,
+                                          const std::vector<Tool>& tools) {
+  const Json& mode = fields.required("mode");
+  const bool is_required = mode == Json("required");
+  if (!is_required && mode != Json("auto"))
+    wrong_field(fields.path("mode"), "'auto' or 'required'", mode);
+  const Json& list = fields.required("tools");
+  const std::string path = fields.path("tools");
+  if (!list.is_array() || list.empty() || list.size() > kMaxTools)
+    wrong_field(path, concat("a list of 1 to ", kMaxTools, " tools"), list);
+  ToolChoice choice{is_required ? ToolChoice::Kind::required : ToolChoice::Kind::automatic};
+  for (const Json& tool : list) {
+    const RequestFields element(tool, element_path(path, choice.allowed.size()));
+    choice.allowed.push_back(chosen_name(element, tools));
+  }
+  return choice;
 }
 
 NANOVLLM_INLINE ToolChoice read_choice(const RequestFields& body, const std::vector<Tool>& tools) {
@@ -165,13 +192,20 @@ NANOVLLM_INLINE ToolChoice read_choice(const RequestFields& body, const std::vec
   if (is("none")) return {};
   if (is("auto")) return {tools.empty() ? Kind::none : Kind::automatic};
   if (!is("required") && !value->is_object())
-    wrong_field(
-        "tool_choice",
-        "'none', 'auto', 'required' or {\"type\": \"function\", \"function\": {\"name\": …}}",
-        *value);
+    wrong_field("tool_choice",
+                "'none', 'auto', 'required' or an object of type 'function' or 'allowed_tools'",
+                *value);
   if (tools.empty()) refuse_field("tool_choice", "needs tools to choose from");
   if (is("required")) return {Kind::required};
-  return named_choice(*value, tools);
+  const RequestFields fields(*value, "tool_choice");
+  const Json& type = fields.required("type");
+  if (type == Json("allowed_tools")) {
+    const char* key = "allowed_tools";
+    return allowed_choice(RequestFields(fields.required(key), fields.path(key)), tools);
+  }
+  if (type != Json("function"))
+    wrong_field(fields.path("type"), "'function' or 'allowed_tools'", type);
+  return {Kind::named, chosen_name(fields, tools)};
 }
 
 NANOVLLM_INLINE OutputConstraint tool_constraint(const std::vector<Tool>& tools,
@@ -179,14 +213,16 @@ NANOVLLM_INLINE OutputConstraint tool_constraint(const std::vector<Tool>& tools,
   using Kind = ToolChoice::Kind;
   const bool any_strict =
       std::any_of(tools.begin(), tools.end(), [](const Tool& tool) { return tool.is_strict; });
-  if (choice.kind == Kind::none || (choice.kind == Kind::automatic && !any_strict)) return {};
+  const bool any_refused = std::any_of(tools.begin(), tools.end(),
+                                       [&](const Tool& tool) { return !choice.allows(tool.name); });
+  if (choice.kind == Kind::none) return {};
+  if (choice.kind == Kind::automatic && !any_strict && !any_refused) return {};
   OutputConstraint constraint{.kind = choice.kind == Kind::automatic
                                           ? OutputConstraint::Kind::free_tool_calls
                                           : OutputConstraint::Kind::tool_calls};
   constraint.tools = Json::array();
   for (const Tool& tool : tools) {
-    if (choice.kind != Kind::named || tool.name == choice.name)
-      constraint.tools.push_back(tool.for_grammar);
+    if (choice.allows(tool.name)) constraint.tools.push_back(tool.for_grammar);
   }
   constraint.parallel_tool_calls = parallel && choice.kind != Kind::named;
   return constraint;
