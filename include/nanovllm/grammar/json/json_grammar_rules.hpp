@@ -2,15 +2,21 @@
 /// The rules of a grammar for JSON.
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/grammar/bytes/dfa_completions.hpp"
 #include "nanovllm/grammar/ebnf/ebnf_text.hpp"
+#include "nanovllm/grammar/ebnf/grammar_network.hpp"
 #include "nanovllm/grammar/json/json_schema_merge.hpp"
 #include "nanovllm/grammar/json/json_schema_options.hpp"
+#include "nanovllm/io/json.hpp"
 
 namespace nanovllm::detail {
 
@@ -32,20 +38,17 @@ class GrammarRules {
       add_rule("ws", style_.any_whitespace ? "<[ \\n\\r\\t]{0,8}>"
                                            : "<(\" \" | \"\\n\" (\" \"{0,64} | \"\\t\"{1,16}))?>");
     }
-    // Escapes spell no half of a surrogate pair: what one says alone is no text.
-    add_rule("escape", "[\"\\\\/bfnrt] | \"u\" ([0-9A-CE-Fa-ce-f] hex | [Dd] [0-7]) hex hex");
-    add_rule("hex", "[0-9A-Fa-f]");
-    add_rule("char", "[^\\u0000-\\u001F\\u0022\\u005C] | \"\\\\\" escape");
     add_rule("string", "$string");
     add_rule("integer", "<\"0\" | \"-\"? [1-9] [0-9]*>");
     add_rule("number", "<\"-\"? (\"0\" | [1-9] [0-9]*) (\".\" [0-9]+)? ([eE] [+\\-]? [0-9]+)?>");
     add_rule("boolean", "<\"true\" | \"false\">");
     add_rule("any", "string | number | boolean | \"null\" | array | object");
-    const std::string any_member = member("string", "any");
+    const std::string any_member = member(unused({}, "$key"), "any");
     add_rule("array", bracketed("[", "any " + ebnf::repeat(comma() + " any", 0, -1), true, "]"));
     add_rule("object",
-             bracketed("{", any_member + " " + ebnf::repeat(comma() + " " + any_member, 0, -1),
-                       true, "}"));
+             "$scope " +
+                 bracketed("{", any_member + " " + ebnf::repeat(comma() + " " + any_member, 0, -1),
+                           true, "}"));
     return std::move(rules_);
   }
 
@@ -72,6 +75,24 @@ class GrammarRules {
 
   [[nodiscard]] std::string comma() const {
     return terminal(ebnf::sequence({space(), "\",\"", space()}));
+  }
+
+  /// What an automaton reads, but for the JSON of `values` and for what the scope has had.
+  [[nodiscard]] static std::string unused(const std::vector<std::string>& values,
+                                          const std::string& terminal) {
+    std::string out = "$unused(";
+    for (const std::string& value : values) out += ebnf::literal(Json(value).dump()) + " ";
+    return out + ") " + terminal;
+  }
+
+  /// How many texts an automaton of its own reads; unset for very many.
+  [[nodiscard]] static std::optional<std::size_t> num_texts(const std::string& terminal) {
+    if (terminal == "$key") return std::nullopt;
+    const GrammarNetwork network = make_grammar_network("root ::= " + terminal, 1);
+    const std::uint32_t count = completions(network.terminals.front().dfa()).num_texts.front();
+    constexpr std::uint32_t kMany = 100'000;  // no context has room for as many
+    if (count > kMany) return std::nullopt;
+    return count;
   }
 
   /// `content` between brackets; nothing between them where that is allowed, too.

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <functional>
 #include <limits>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,7 +12,6 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/utf8.hpp"
 #include "nanovllm/grammar/bytes/byte_dfa.hpp"
 #include "nanovllm/grammar/bytes/dfa_product.hpp"
 #include "nanovllm/grammar/ebnf/ebnf_text.hpp"
@@ -31,8 +29,8 @@ class ObjectWriter {
   /// Writes the value of a member: an expression for a schema and its place.
   using Value = std::function<std::string(const Json& schema, const std::string& path)>;
 
-  ObjectWriter(SchemaReader& reader, GrammarRules& rules, Value value)
-      : reader_(reader), rules_(rules), inner_value_(std::move(value)) {}
+  ObjectWriter(SchemaReader& reader, GrammarRules& rules, ScalarWriter& scalars, Value value)
+      : reader_(reader), rules_(rules), scalars_(scalars), inner_value_(std::move(value)) {}
 
   [[nodiscard]] std::string object(const Json& schema, const std::string& path) {
     static const Json kNone = Json::object(), kAny = true, kNothing = false;
@@ -81,18 +79,13 @@ class ObjectWriter {
 
     const auto min = small_count_of(schema, "minProperties", path);
     const auto max = small_count_of(schema, "maxProperties", path);
-    std::string other;
+    Others free;
     if (patterns && !patterns->empty()) {
-      other = pattern_members(*patterns, schema, path);
+      free = pattern_members(*patterns, schema, path);
     } else if (others != Json(false)) {
-      other = other_member(schema, names, others, path);
+      free = other_member(schema, names, others, path);
     }
-    if (!other.empty() && min && *min > std::max<std::size_t>(required.size(), 1))
-      json_schema::refuse(
-          "'minProperties' above 1 and above the number of required properties is "
-          "supported where 'additionalProperties' is false, without patterns,",
-          path);
-    return members(list, other, min.value_or(0), max, path);
+    return members(list, free, min.value_or(0), max, path);
   }
 
  private:
@@ -103,12 +96,19 @@ class ObjectWriter {
     bool is_required;
   };
 
+  /// Members that `properties` does not name.
+  struct Others {
+    std::string member;               ///< any of them; empty where there are none
+    std::optional<std::size_t> most;  ///< how many keys they have; unset where there is no end
+  };
+
   /// The members of an object in order, each of `properties` once if at all and then any of `other`,
   /// `min` to `max` of them all. By dynamic programming from the last one: what may follow when
   /// `written` were, as far as that counts.
-  [[nodiscard]] std::string members(const std::vector<Property>& properties,
-                                    const std::string& other, std::size_t min,
-                                    std::optional<std::size_t> max, const std::string& path) {
+  [[nodiscard]] std::string members(const std::vector<Property>& properties, const Others& others,
+                                    std::size_t min, std::optional<std::size_t> max,
+                                    const std::string& path) {
+    const std::string& other = others.member;
     const std::size_t n = properties.size();
     const auto num_required = static_cast<std::size_t>(std::count_if(
         properties.begin(), properties.end(), [](const Property& p) { return p.is_required; }));
@@ -126,17 +126,21 @@ class ObjectWriter {
           "'minProperties' or 'maxProperties' of so many properties is not supported", path);
     const std::size_t most = max.value_or(std::numeric_limits<std::size_t>::max());
     const bool has_most = max.has_value();
-    const auto repeated = [&](std::size_t written) -> std::string {
-      const auto least = static_cast<long long>(min > written ? min - written : 0);
+    const auto repeated = [&](std::size_t written, std::size_t num_others) -> std::string {
+      const std::size_t least = min > written ? min - written : 0;
       if (other.empty()) return least > 0 ? "" : "\"\"";
-      const long long left = has_most ? static_cast<long long>(most - std::min(most, written)) : -1;
-      return ebnf::repeat(rules_.rule(ebnf::sequence({rules_.comma(), other})), least, left);
+      std::optional<std::size_t> left;
+      if (has_most) left = most - std::min(most, written);
+      if (others.most) left = std::min(left.value_or(most), *others.most - num_others);
+      if (left && *left < least) return {};
+      return ebnf::repeat(rules_.rule(ebnf::sequence({rules_.comma(), other})),
+                          static_cast<long long>(least), left ? static_cast<long long>(*left) : -1);
     };
     // Behind a comma, where one more must come, and behind a member, where that and the comma may come.
     Texts next(cap + 1), follows(cap + 1);
     for (std::size_t written = 0; written <= cap; ++written) {
-      follows[written] = repeated(written);
-      const std::string more = repeated(written + 1);
+      follows[written] = repeated(written, 0);
+      const std::string more = repeated(written + 1, 1);
       if (!other.empty() && written < most && !more.empty())
         next[written] = rules_.rule(ebnf::sequence({other, more}));
     }
@@ -160,75 +164,54 @@ class ObjectWriter {
         follows[written] = rules_.rule(ebnf::either(options));
       }
     }
-    return rules_.rule(rules_.bracketed("{", next[0], num_required == 0 && min == 0, "}"));
+    const std::string all = rules_.bracketed("{", next[0], num_required == 0 && min == 0, "}");
+    return all.empty() || other.empty() ? rules_.rule(all) : rules_.rule("$scope " + all);
   }
 
-  /// A member that the schema does not name.
-  [[nodiscard]] std::string other_member(const Json& schema, const Texts& names, const Json& rest,
-                                         const std::string& path) {
+  /// Members that the schema does not name.
+  [[nodiscard]] Others other_member(const Json& schema, const Texts& names, const Json& rest,
+                                    const std::string& path) {
     const std::string text = inner_value_(rest, path + "/additionalProperties");
-    if (text.empty()) return {};
     const Json* of_names = schema.find("propertyNames");
-    if (!of_names)
-      return rules_.rule(rules_.member(names.empty() ? "string" : key_but_for(names), text));
-    const std::string place = path + "/propertyNames";
-    if (of_names->is_boolean())
-      return of_names->boolean()
-                 ? rules_.rule(rules_.member(names.empty() ? "string" : key_but_for(names), text))
-                 : "";
+    if (text.empty() || (of_names && *of_names == Json(false))) return {};
+    if (!of_names || of_names->is_boolean())
+      return {rules_.rule(rules_.member(GrammarRules::unused(names, "$key"), text)), std::nullopt};
     if (!names.empty())
       json_schema::refuse("'propertyNames' beside 'properties' or 'required' is not supported",
                           path);
-    Json strings = Json::object();
-    strings["type"] = "string";
-    const std::string key =
-        inner_value_(reader_.merged(reader_.without_ref(*of_names, place), strings, place), place);
-    return key.empty() ? "" : rules_.rule(rules_.member(key, text));
+    const std::string key = name(*of_names, path + "/propertyNames");
+    if (key.empty()) return {};
+    return {rules_.rule(rules_.member(GrammarRules::unused({}, key), text)),
+            GrammarRules::num_texts(key)};
   }
 
-  /// A key that is none of `names`, without escapes as far as it begins like one of them.
-  [[nodiscard]] std::string key_but_for(const Texts& names) {
-    struct Node {
-      std::map<char32_t, std::size_t> next;
-      bool is_name = false;
-    };
-    std::vector<Node> nodes(1);
-    for (const std::string& name : names) {
-      std::size_t at = 0;
-      for (std::size_t i = 0; i < name.size();) {
-        const utf8::Char c = utf8::decode(name, i);
-        i += c.size;
-        const auto [found, is_new] = nodes[at].next.try_emplace(c.code_point, nodes.size());
-        at = found->second;
-        if (is_new) nodes.emplace_back();
-      }
-      nodes[at].is_name = true;
+  /// A key by a schema of names, as one automaton.
+  [[nodiscard]] std::string name(const Json& schema, const std::string& path) {
+    Json all = reader_.without_ref(schema, path);
+    while (const Json* parts = all.find("allOf")) {
+      Json rest = without(all, "allOf");
+      for (const Json& part : *parts)
+        rest = reader_.merged(rest, reader_.without_ref(part, path), path);
+      all = std::move(rest);
     }
-    // A node comes behind the one above it, so from the last all that it needs is there.
-    Texts rules(nodes.size());
-    for (std::size_t i = nodes.size(); i-- > 0;) {
-      CodePointSet others;
-      others.add(0, 0x1F);
-      for (const char32_t special : {U'"', U'\\'}) others.add(special, special);
-      Texts options;
-      if (!nodes[i].is_name) options.emplace_back("\"\\\"\"");
-      for (const auto& [c, next] : nodes[i].next) {
-        others.add(c, c);
-        if (c < 0x20 || c == '"' || c == '\\' || rules[next].empty()) continue;
-        CodePointSet one(c);
-        options.push_back(ebnf::sequence({ebnf::character_class(one), rules[next]}));
-      }
-      options.push_back(
-          concat("<", ebnf::character_class(others.complement()), " char* \"\\\"\">"));
-      rules[i] = rules_.rule(ebnf::either(options));
-    }
-    return rules_.rule(ebnf::sequence({"\"\\\"\"", rules[0]}));
+    Json strings = Json::object();
+    strings["type"] = "string";
+    all = reader_.merged(all, strings, path);
+    if (all.is_boolean()) return "";
+    reader_.check_keywords(all, path);
+    reader_.check_sizes(all, path);
+    for (const char* key : {"anyOf", "oneOf"})
+      if (all.contains(key))
+        json_schema::refuse(concat("'", key, "' of names of properties is not supported"), path);
+    if (const Json values = json_schema::listed_values(all, path); !values.is_null())
+      return scalars_.listed(all, values, path);
+    return scalars_.string(all, path, true);
   }
 
   /// Members whose names match one of the patterns, which must have no name in common, neither with
   /// each other nor with `properties`.
-  [[nodiscard]] std::string pattern_members(const Json& patterns, const Json& schema,
-                                            const std::string& path) {
+  [[nodiscard]] Others pattern_members(const Json& patterns, const Json& schema,
+                                       const std::string& path) {
     for (const char* key : {"additionalProperties", "unevaluatedProperties"})
       if (const Json* rest = schema.find(key); rest && *rest != Json(false))
         json_schema::refuse(
@@ -237,6 +220,7 @@ class ObjectWriter {
     if (schema.contains("propertyNames"))
       json_schema::refuse("'patternProperties' beside 'propertyNames' is not supported", path);
     Texts options;
+    std::optional<std::size_t> most = 0;
     std::vector<ByteDfa> found;  // of all names in which a pattern occurs
     std::size_t steps_left = ByteDfa::kMaxSteps / 8, pairs_left = ByteDfa::kMaxTransitions / 256;
     for (const auto& [pattern, of] : patterns.items()) {
@@ -260,17 +244,21 @@ class ObjectWriter {
                               "two patterns that a name may match both are not supported");
         const std::string text = inner_value_(of, place);
         if (text.empty()) continue;
-        options.push_back(rules_.rule(rules_.member(ScalarWriter::matching({pattern}, ""), text)));
+        const std::string key = ScalarWriter::matching({pattern}, "");
+        const std::optional<std::size_t> count = GrammarRules::num_texts(key);
+        most = most && count ? std::optional(*most + *count) : std::nullopt;
+        options.push_back(rules_.rule(rules_.member(GrammarRules::unused({}, key), text)));
       } catch (const RequestError& error) {
         if (std::string_view(error.what()).starts_with("the JSON Schema")) throw;
         json_schema::refuse(error.what(), place);
       }
     }
-    return rules_.rule(ebnf::either(options));
+    return {rules_.rule(ebnf::either(options)), most};
   }
 
   SchemaReader& reader_;
   GrammarRules& rules_;
+  ScalarWriter& scalars_;
   Value inner_value_;
 };
 

@@ -46,7 +46,9 @@ class ScalarWriter {
     return GrammarRules::terminal(ebnf::either(options));
   }
 
-  [[nodiscard]] std::string string(const Json& schema, const std::string& path) {
+  /// @param one_text_each each value has one text, by one automaton.
+  [[nodiscard]] std::string string(const Json& schema, const std::string& path,
+                                   bool one_text_each = false) {
     const auto min = count_of(schema, "minLength", path), max = count_of(schema, "maxLength", path);
     Texts patterns;
     if (const Json* pattern = schema.find("pattern")) patterns.push_back(pattern->string());
@@ -60,6 +62,10 @@ class ScalarWriter {
     const bool has_length = min.value_or(0) > 0 || max;
     const std::string of_length =
         concat("$string{", min.value_or(0), ",", max ? std::to_string(*max) : "", "}");
+    if (patterns.empty() && one_text_each) {
+      if (!has_length) return "$key";
+      patterns.push_back("[\\u{0}-\\u{10FFFF}]*");
+    }
     if (patterns.empty()) return has_length ? of_length : "string";
     try {
       return matching(patterns, has_length ? of_length : "");

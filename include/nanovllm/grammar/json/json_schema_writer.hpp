@@ -151,9 +151,9 @@ class JsonSchemaWriter {
   SchemaReader reader_;
   GrammarRules rules_;
   ScalarWriter scalars_{reader_, rules_};
-  ObjectWriter objects_{reader_, rules_, [this](const Json& schema, const std::string& path) {
-                          return inner_value(schema, path);
-                        }};
+  ObjectWriter objects_{
+      reader_, rules_, scalars_,
+      [this](const Json& schema, const std::string& path) { return inner_value(schema, path); }};
   ArrayWriter arrays_{reader_, rules_, [this](const Json& schema, const std::string& path) {
                         return inner_value(schema, path);
                       }};
