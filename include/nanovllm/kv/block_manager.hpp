@@ -143,7 +143,7 @@ class BlockManager {
     return match;
   }
 
-  /// Another number whenever `match` could give another answer for the same tokens.
+  /// Changes whenever `match` could give another answer for the same tokens.
   [[nodiscard]] std::uint64_t cache_version() const { return cache_.version() + tier_.version(); }
 
   /// Throws Error unless all blocks of `match` can be adopted, those of the host apart.

@@ -68,8 +68,8 @@ struct alignas(64) Sequence {
   FinishReason finish_reason = FinishReason::none;
   /// What steps draw for it are candidates: its tokens come by `Scheduler::reorder_beams`.
   bool is_beam = false;
-  /// A beam that has nothing to compute before the next `reorder_beams`: its candidates were drawn, or it
-  /// is one of those that begin behind the first choice.
+  /// A beam that has nothing to compute before the next `reorder_beams`: its candidates were drawn,
+  /// or it is one of those that begin behind the first choice.
   bool awaits_choice = false;
   std::int32_t num_computed_tokens = 0;  ///< K and V of tokens [0, n) are in the cache, or will be
                                          ///< when the steps under way are done
@@ -85,7 +85,7 @@ struct alignas(64) Sequence {
 
   Sequence* earlier_waiting = nullptr;  ///< neighbours in the waiting queue
   Sequence* later_waiting = nullptr;
-  PrefixMemo prefix_memo{};  ///< of no effect but on time
+  PrefixMemo prefix_memo{};  ///< affects only time
   /// Sequences that were made with the same prompt form a ring: samples of one request. They must
   /// live as long as this one. Null where there is no other.
   Sequence* next_sibling = nullptr;

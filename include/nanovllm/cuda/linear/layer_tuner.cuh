@@ -1,13 +1,13 @@
 #pragma once
-/// Chooses between ways to run dense layers that are close to each other by timing whole layers.
+/// Chooses among kernels of dense layers with nearly equal times by timing whole layers.
 ///
-/// One by one, `LinearEngine` and `FusedEngine` have timed each op behind itself. In a step its
-/// neighbours are others: how early they let it start, what of the next weights is on its way
-/// meanwhile. So the ways that were nearly as fast as the fastest are tried in chains of layers, and
-/// those whose layers take least are kept. Of few rows, and where there are few combinations of them,
-/// all are timed, in layers of a decode step: a row is a sequence that attends to kKeys tokens. A
-/// better pair often lies behind two that are worse one by one. Else, as for large weights, ops are
-/// tried in turn, in layers without attention.
+/// `LinearEngine` and `FusedEngine` time each op alone. In a step an op has other neighbours, which
+/// change how early it starts and which weights are being loaded meanwhile. So the kernels that
+/// were nearly as fast as the fastest are tried in chains of layers, and those with the fastest
+/// layers are kept. For few rows, if there are few combinations, all are timed, in layers of a
+/// decode step: a row is a sequence that attends to kKeys tokens. Two changes together are often
+/// faster where each alone is slower. Otherwise, as for large weights, one op after another is
+/// tried, in layers without attention.
 
 #include <algorithm>
 #include <chrono>
@@ -66,8 +66,8 @@ class LayerTuner {
       detail::fill_noise(buffer->data(), static_cast<std::int64_t>(buffer->size()), context);
   }
 
-  /// Chooses for each bucket of rows, fewest first, until about `budget` is spent. `run` runs an op;
-  /// attention is of `Heads`. Blocks the host.
+  /// Chooses for each bucket of rows, fewest first, until about `budget` is spent. `run` runs an
+  /// op; attention is of `Heads`. Blocks the host.
   template <class Heads = HeadShape<>, class Run>
   void tune(const Run& run, std::chrono::milliseconds budget = std::chrono::milliseconds(400)) {
     const auto deadline = std::chrono::steady_clock::now() + budget;
@@ -83,8 +83,8 @@ class LayerTuner {
   static constexpr double kGain = 0.99;
   /// Tokens that a row attends to.
   static constexpr std::int64_t kKeys = 256;
-  /// Most rows for which layers have attention: with more of them the kernels are so long that their
-  /// neighbours hardly count.
+  /// Most rows for which layers have attention: with more of them the kernels are so long that
+  /// their neighbours hardly count.
   static constexpr std::int64_t kMostAttendingRows = 16;
   /// Most combinations of ways that are timed, some 0.8 ms each, and of how many they are a part.
   static constexpr std::size_t kMostCombinations = 24, kMostOfAll = 64;
@@ -174,17 +174,17 @@ class LayerTuner {
     run(down(m, i));
   }
 
-  /// Milliseconds of a layer as it is run now. `hopeless` as in `time_calls`. x is the same each time,
-  /// because power and so the clock depend on it; what o and down add to it is bounded by the norms
-  /// ahead of them.
+  /// Milliseconds of a layer as it is run now. `hopeless` as in `time_calls`. x is the same each
+  /// time, because power and so the clock depend on it; what o and down add to it is bounded by the
+  /// norms ahead of them.
   template <class Heads, class Run>
   [[nodiscard]] double time_layer(std::int64_t m, const Run& run, double hopeless) {
     detail::fill_noise(x_.data(), static_cast<std::int64_t>(x_.size()), context_);
     std::size_t bytes = 0;
     for (const auto& list : {layers_.qkv, layers_.o, layers_.gate_up, layers_.down})
       bytes += static_cast<std::size_t>(list[0]->size_bytes());
-    // Enough layers to pass through the L2 cache several times, and so many that the ends do not count
-    // for much. Of those with attention many combinations are timed.
+    // Enough layers to pass through the L2 cache several times, and so many that the ends do not
+    // count for much. Of those with attention many combinations are timed.
     const std::size_t passes = attends_ ? 4 : 8;
     const auto calls = static_cast<int>(
         std::min(std::max<std::size_t>(passes * context_.l2_bytes / bytes, 2), layers_.qkv.size()));

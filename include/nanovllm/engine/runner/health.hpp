@@ -10,7 +10,7 @@ struct Health {
   enum class State {
     ok,      ///< the last step succeeded, or there was none
     hung,    ///< a step is running for longer than its limit, `step_timeout`
-    failed,  ///< the last step failed. With one rank later steps may succeed; with several they fail
+    failed,  ///< the last step failed. Of one rank later steps may succeed; of several they fail
   };
 
   State state = State::ok;

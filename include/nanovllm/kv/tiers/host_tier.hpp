@@ -57,7 +57,7 @@ class HostTier {
     return host >= 0 && host < num_host_blocks_ &&
            (unused_.contains(host) || held_.contains(host) || is_pinned(host));
   }
-  /// Another number whenever `extend` could give another answer.
+  /// Changes whenever `extend` could give another answer.
   [[nodiscard]] std::uint64_t version() const noexcept { return version_; }
 
   /// Names the blocks of the device that tokens [begin, end) of a sequence have filled. Those

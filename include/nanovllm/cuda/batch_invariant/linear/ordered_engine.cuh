@@ -120,9 +120,9 @@ class OrderedLinearEngine {
   /// On the current device.
   OrderedLinearEngine() : workspace_(kBlasWorkspaceBytes), differences_(1) {}
 
-  /// The op, on operands that are not empty. Which order it is follows from K alone: for multiples of
-  /// 8 that of `ordered_linear`, which needs rows that are 16-byte aligned and throws ShapeError for
-  /// others.
+  /// The op, on operands that are not empty. Which order it is follows from K alone: for multiples
+  /// of 8 that of `ordered_linear`, which needs rows that are 16-byte aligned and throws ShapeError
+  /// for others.
   template <MmaElement T, Element Out>
   void run(const LinearArgs<T, DeviceMatrix<T>, Out>& args, const Context& context) {
     const MatrixView<const T> weight = args.weight->view();
@@ -234,7 +234,7 @@ class OrderedLinearEngine {
   struct Tuning {
     std::span<const DeviceMatrix<T>* const> weights;
     bool accumulate;
-    DeviceMatrix<T> probe;  ///< a W that takes back what it gave
+    DeviceMatrix<T> probe;  ///< a W whose exact products with x are 0
     DeviceBuffer<T> x;
     DeviceBuffer<Out> y, expected;
 
