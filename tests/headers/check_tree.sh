@@ -236,7 +236,6 @@ awk -v graph="$graph" '
     # Bodies that are not in their header yet.
     still_inc["nanovllm/engine.inc"]
     still_inc["nanovllm/engine/core.inc"]
-    still_inc["nanovllm/engine/disk/disk_tier.inc"]
     still_inc["nanovllm/engine/runner/runner.inc"]
     still_inc["nanovllm/engine/session/session.inc"]
     still_inc["nanovllm/grammar/json/json_schema_branches.inc"]
@@ -267,7 +266,6 @@ awk -v graph="$graph" '
     wire["nanovllm/engine/engine_config.hpp max_num_batched_tokens"]
     wire["nanovllm/engine/engine_config.hpp max_model_len"]
     wire["nanovllm/engine/runner/runner_config.hpp num_threads"]
-    wire["nanovllm/engine/disk/disk_queue.hpp host"]
     wire["nanovllm/engine/request/request_sequence.hpp mark_slot"]
     wire["nanovllm/engine/step/mark_slots.hpp num_tokens"]
     wire["nanovllm/sched/sequence.hpp num_tokens"]
@@ -290,7 +288,6 @@ awk -v graph="$graph" '
     still_long["nanovllm/cuda/linear/small_m/kernel"] = 426
     still_long["nanovllm/engine"] = 460
     still_long["nanovllm/engine/core"] = 734
-    still_long["nanovllm/engine/disk/disk_tier"] = 452
     still_long["nanovllm/engine/session/session"] = 440
 
     for (i = 1; i < ARGC; i++) {

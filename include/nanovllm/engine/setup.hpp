@@ -205,8 +205,8 @@ NANOVLLM_INLINE std::unique_ptr<DiskTier> open_disk_tier(const EngineConfig& con
   text += concat("block_size = ", shape.block_size, "\nranks = ", runner.num_ranks(), '\n');
   const auto num_pieces = static_cast<std::size_t>(shape.num_layers * runner.num_ranks());
   const std::uint64_t file_bytes =
-      DiskTier::file_bytes(text.size(), static_cast<std::size_t>(shape.block_size), num_pieces,
-                           static_cast<std::uint64_t>(shape.block_bytes() * runner.num_ranks()));
+      BlockFiles::file_bytes(text.size(), static_cast<std::size_t>(shape.block_size), num_pieces,
+                             static_cast<std::uint64_t>(shape.block_bytes() * runner.num_ranks()));
   check<ConfigError>(config.disk_kv_bytes >= file_bytes, "disk_kv_bytes: ", config.disk_kv_bytes,
                      " bytes have no room for a block, whose file has ", file_bytes);
   return std::make_unique<DiskTier>(*config.disk_kv_path, config.disk_kv_bytes, std::move(text));

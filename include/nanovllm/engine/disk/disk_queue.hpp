@@ -11,6 +11,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -26,7 +27,7 @@ namespace nanovllm {
 struct DiskBlock {
   DiskKey key{};
   std::vector<TokenId> tokens{};
-  BlockId host = -1;                           ///< none where it has bytes of its own
+  std::optional<BlockId> host{};               ///< unset where it has bytes of its own
   std::vector<std::span<std::byte>> pieces{};  ///< where the block is; the thread's meanwhile
   std::vector<std::byte> bytes{};              ///< its own, perhaps
 };

@@ -83,9 +83,9 @@ class DiskSaves {
   /// The queue is done with these.
   void end(const DiskBlockList& saves) noexcept {
     for (const DiskBlock& block : saves) {
-      if (block.host < 0) continue;
-      pinned_by(block.host) = kNothing;
-      blocks_.tier().unpin(block.host);
+      if (!block.host) continue;
+      pinned_by(*block.host) = kNothing;
+      blocks_.tier().unpin(*block.host);
     }
   }
 

@@ -14,18 +14,10 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
-#include "nanovllm/io/section_file.hpp"
+#include "nanovllm/engine/disk/block_files.hpp"
 #include "nanovllm/kv/tiers/disk_name.hpp"
 
 namespace nanovllm {
-
-/// The files of a DiskTier. Their sections are
-///
-///     the identity   of the model, the shape of a block and all else that K/V depend on: a text
-///     the parent     the DiskName of the prefix before the block, 16 bytes
-///     the tokens     of the block, i32
-///     K/V            a section for each piece of the block, as it is in memory
-inline constexpr SectionFormat kDiskBlockFormat{.magic = "nanovllm-kb\n", .version = 1};
 
 /// State of a DiskTier, and counters since it was made.
 struct DiskStats {
@@ -37,17 +29,19 @@ struct DiskStats {
                                   ///< valid
 };
 
-/// Reads and writes files of blocks, and knows which blocks have one. A file is named by its
-/// block's DiskName and written under a temporary name, then renamed. It is used if its checksums,
-/// its identity, its parent and its tokens are the expected ones. A file that is damaged is
-/// removed; an intact file of another model stays. After construction nothing here throws: a file
-/// that cannot be read counts as missing, and one that cannot be written is not kept.
+/// Which blocks of tokens have a file, how many bytes all files have, and which file is deleted
+/// first. BlockFiles reads and writes them.
 ///
-/// All files together have at most `max_bytes`: the least recently used are removed first. When the
-/// directory is opened, the order is that of the times of modification, which are those of the last
-/// use. Several processes may share a directory. Files that others write are known after the next
-/// start, and files that they remove are misses; for the limit each process counts the files it
-/// knows. Files of other names are not touched.
+/// A file is used only if its checksums are right and its identity, its parent and its tokens are
+/// the expected ones. Deletes this model's files that fail their checksum; an intact file of another
+/// model stays. After construction nothing throws: a file that cannot be read is a miss, and a
+/// block that cannot be written is dropped.
+///
+/// All files together have at most a number of bytes. The least recently used are deleted first, in
+/// the order of their times of modification when the directory is opened, which are those of their
+/// last use. Several processes may share a directory. A process sees what the others have written
+/// after its next start, and what they have deleted is a miss; each counts for the limit the files
+/// that it knows.
 ///
 /// Thread-safe, except `enter`: one thread at a time calls it.
 class DiskTier {
@@ -61,27 +55,20 @@ class DiskTier {
   DiskTier& operator=(const DiskTier&) = delete;
 
   /// The name of the empty prefix, from which the names of blocks are chained.
-  [[nodiscard]] DiskName root() const { return DiskName::root(identity_); }
+  [[nodiscard]] DiskName root() const { return DiskName::root(files_.identity()); }
 
   /// Files that are known.
   [[nodiscard]] std::int64_t size() const;
   [[nodiscard]] bool contains(const DiskName& name) const;
   [[nodiscard]] DiskStats stats() const;
 
-  /// Bytes of the file of a block of so many tokens, whose pieces have `num_bytes` together.
-  [[nodiscard]] static constexpr std::uint64_t file_bytes(std::size_t identity_bytes,
-                                                          std::size_t num_tokens,
-                                                          std::size_t num_pieces,
-                                                          std::uint64_t num_bytes) {
-    constexpr std::uint64_t kHead = 16;  // of the file, and of each section
-    return kHead * (4 + num_pieces) + identity_bytes + sizeof(DiskName) +
-           num_tokens * sizeof(TokenId) + num_bytes;
-  }
-  /// The same of a block here.
+  /// Bytes of the file of a block.
   [[nodiscard]] std::uint64_t file_bytes(std::span<const TokenId> tokens,
-                                         std::span<const std::span<std::byte>> pieces) const;
+                                         std::span<const std::span<std::byte>> pieces) const {
+    return files_.file_bytes(tokens, pieces);
+  }
 
-  /// The file is used: it goes later than all others.
+  /// The file is used: it is deleted later than all others.
   void touch(const DiskName& name) noexcept;
 
   /// Writes the file of a block. Returns whether it is there.
@@ -101,43 +88,165 @@ class DiskTier {
     return read(key, tokens, pieces, buffer);
   }
 
-  /// Removes the file, if there is one.
+  /// Deletes the file, if there is one.
   void forget(const DiskName& name) noexcept;
 
  private:
-  struct File {
-    DiskName name;
-    std::uint64_t num_bytes = 0;
-  };
-  using Files = std::list<File>;
+  using File = BlockFiles::File;
+  using Order = std::list<File>;
 
-  void open();
-  void list_files();
-  [[nodiscard]] std::filesystem::path path_of(const DiskName& name) const;
-  /// Adds the file to the index as the most recently used.
+  /// Adds the file to the books as the one that was used last.
   void index(const DiskName& name, std::uint64_t num_bytes);
   /// Removes the file from the index. Returns whether it was there. The mutex is held.
   bool unindex(const DiskName& name) noexcept;
-  /// Removes files until `num_bytes` more are within the limit.
+  /// Deletes files until `num_bytes` more are within the limit.
   void make_room(std::uint64_t num_bytes);
-  void remove_file(const DiskName& name) noexcept;
-  /// The whole file in `buffer`. Returns false if there is none. Throws LoadError.
-  /// @param num_bytes  that it should have.
-  bool load(const DiskName& name, std::uint64_t num_bytes, std::vector<std::byte>& buffer);
   void count_failure() noexcept;
 
-  const std::filesystem::path directory_;
+  const BlockFiles files_;
   const std::uint64_t max_bytes_;
-  const std::string identity_;
 
   mutable std::mutex mutex_;  // guards everything below; never held while a file is read or written
-  Files files_;               // the least recently used first
-  std::unordered_map<DiskName, Files::iterator> by_name_;
+  Order order_;               // the least recently used first
+  std::unordered_map<DiskName, Order::iterator> by_name_;
   DiskStats stats_;
 };
 
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/engine/disk/disk_tier.inc"
-#endif
+
+#include <utility>
+
+#include "nanovllm/core/error.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE DiskTier::DiskTier(std::filesystem::path directory, std::uint64_t max_bytes,
+                                   std::string identity)
+    : files_(std::move(directory), std::move(identity)), max_bytes_(max_bytes) {
+  try {
+    for (const File& file : files_.list()) index(file.name, file.num_bytes);
+    make_room(0);
+  } catch (const std::filesystem::filesystem_error& error) {
+    throw ConfigError(concat("disk_kv_path: cannot read '", files_.directory().string(),
+                             "': ", error.code().message()));
+  }
+}
+
+NANOVLLM_INLINE std::int64_t DiskTier::size() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<std::int64_t>(order_.size());
+}
+
+NANOVLLM_INLINE bool DiskTier::contains(const DiskName& name) const {
+  const std::lock_guard lock(mutex_);
+  return by_name_.contains(name);
+}
+
+NANOVLLM_INLINE DiskStats DiskTier::stats() const {
+  const std::lock_guard lock(mutex_);
+  DiskStats out = stats_;
+  out.num_blocks = static_cast<std::int64_t>(order_.size());
+  return out;
+}
+
+NANOVLLM_INLINE void DiskTier::touch(const DiskName& name) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = by_name_.find(name);
+    if (found == by_name_.end()) return;
+    order_.splice(order_.end(), order_, found->second);
+  }
+  files_.touch(name);
+}
+
+NANOVLLM_INLINE bool DiskTier::enter(const DiskKey& key, std::span<const TokenId> tokens,
+                                     std::span<const std::span<std::byte>> pieces) noexcept {
+  try {
+    const std::uint64_t num_bytes = file_bytes(tokens, pieces);
+    check(num_bytes <= max_bytes_, "a block of ", num_bytes, " bytes is more than the limit");
+    make_room(num_bytes);
+    files_.write(key, tokens, pieces);
+    index(key.name, num_bytes);
+    const std::lock_guard lock(mutex_);
+    ++stats_.num_writes;
+    return true;
+  } catch (...) {
+    count_failure();
+    return false;
+  }
+}
+
+NANOVLLM_INLINE bool DiskTier::read(const DiskKey& key, std::span<const TokenId> tokens,
+                                    std::span<const std::span<std::byte>> pieces,
+                                    std::vector<std::byte>& buffer) noexcept {
+  try {
+    const bool is_there = files_.read(key, tokens, pieces, buffer);
+    const std::lock_guard lock(mutex_);
+    if (is_there) {
+      ++stats_.num_reads;
+    } else {
+      unindex(key.name);  // another process has deleted it
+    }
+    return is_there;
+  } catch (const OtherModelError&) {
+    count_failure();
+    const std::lock_guard lock(mutex_);
+    unindex(key.name);
+  } catch (const LoadError&) {
+    count_failure();
+    forget(key.name);
+  } catch (...) {  // out of memory
+    count_failure();
+  }
+  return false;
+}
+
+NANOVLLM_INLINE void DiskTier::forget(const DiskName& name) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    unindex(name);
+  }
+  files_.remove(name);
+}
+
+NANOVLLM_INLINE void DiskTier::index(const DiskName& name, std::uint64_t num_bytes) {
+  Order file{{name, num_bytes}};
+  const std::lock_guard lock(mutex_);
+  unindex(name);  // it was written again
+  by_name_.emplace(name, file.begin());
+  order_.splice(order_.end(), file);
+  stats_.num_bytes += num_bytes;
+}
+
+NANOVLLM_INLINE bool DiskTier::unindex(const DiskName& name) noexcept {
+  const auto found = by_name_.find(name);
+  if (found == by_name_.end()) return false;
+  stats_.num_bytes -= found->second->num_bytes;
+  order_.erase(found->second);
+  by_name_.erase(found);
+  return true;
+}
+
+NANOVLLM_INLINE void DiskTier::make_room(std::uint64_t num_bytes) {
+  for (;;) {
+    DiskName oldest;
+    {
+      const std::lock_guard lock(mutex_);
+      if (order_.empty() || stats_.num_bytes + num_bytes <= max_bytes_) return;
+      oldest = order_.front().name;
+      unindex(oldest);
+    }
+    files_.remove(oldest);
+  }
+}
+
+NANOVLLM_INLINE void DiskTier::count_failure() noexcept {
+  const std::lock_guard lock(mutex_);
+  ++stats_.num_failures;
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES
