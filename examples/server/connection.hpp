@@ -289,6 +289,7 @@ class Connection final : public AnyConnection,
     Parser parser;
     parser.header_limit(static_cast<std::uint32_t>(config().max_header_bytes));
     parser.body_limit(config().max_body_bytes);
+    reason_.clear();
     int status = co_await read_header(parser);
     const auto& message = parser.get();
     if (!message.method_string().empty()) record.method = message.method_string();
@@ -313,17 +314,20 @@ class Connection final : public AnyConnection,
   // ---- Requests ----
 
   /// Gives what has come to the parser until `is_done()`. Returns a status to refuse with, or 0.
-  template <class IsDone, class HasRoom>
-  Awaitable<int> read(Parser& parser, Deadline deadline, IsDone is_done, HasRoom has_room) {
+  /// @param check  is called with the number of bytes that the parser has taken; returns the same.
+  template <class IsDone, class Check>
+  Awaitable<int> read(Parser& parser, Deadline deadline, IsDone is_done, Check check) {
     while (!is_done()) {
       if (!inbox_.empty()) {
         error_code error;
         const std::size_t used = parser.put(net::buffer(inbox_), error);
         consume(used);
         if (error && error != http::error::need_more) co_return status_of(error);
-        if (!has_room()) co_return 503;
+        if (const int status = check(used); status != 0) co_return status;
         if (is_done()) break;
         if (used != 0 && !inbox_.empty()) continue;
+        // A line of a chunk, or the trailers: the parser wants them whole.
+        if (inbox_.size() > config().max_header_bytes) co_return 431;
       }
       const std::size_t had = inbox_.size();
       if (!co_await wait(deadline, [&] { return inbox_.size() > had || is_gone_; })) co_return 408;
@@ -336,7 +340,7 @@ class Connection final : public AnyConnection,
     parser.eager(false);
     co_return co_await read(
         parser, after(config().timeouts.header), [&] { return parser.is_header_done(); },
-        [] { return true; });
+        [](std::size_t) { return 0; });
   }
 
   Awaitable<int> read_body(Parser& parser, BodyShare& share) {
@@ -346,27 +350,74 @@ class Connection final : public AnyConnection,
       outbox_ = "HTTP/1.1 100 Continue\r\n\r\n";
       if (!co_await flush()) co_return kGone;
     }
+    // A chunk takes its data, and 16 bytes at most for its size and line ends. What is beyond that,
+    // extensions and trailers, is not kept, but it is read.
+    std::size_t num_chunks = 0, num_read = 0;
+    auto count_chunk = [&](std::uint64_t, std::string_view, error_code&) { ++num_chunks; };
+    if (parser.chunked()) parser.on_chunk_header(count_chunk);
+    const auto check = [&](std::size_t num_bytes) {
+      num_read += num_bytes;
+      const std::size_t size = parser.get().body().size();
+      if (!share.grow_to(size)) return 503;
+      const bool is_within = num_read <= size + 16 * num_chunks + config().max_header_bytes;
+      if (!is_within) reason_ = "the chunk extensions and trailers of the body are too long";
+      return is_within ? 0 : 431;
+    };
     parser.eager(true);
     co_return co_await read(
-        parser, after(config().timeouts.body), [&] { return parser.is_done(); },
-        [&] { return share.grow_to(parser.get().body().size()); });
+        parser, after(config().timeouts.body), [&] { return parser.is_done(); }, check);
   }
 
-  [[nodiscard]] static int status_of(const error_code& error) {
+  [[nodiscard]] int status_of(const error_code& error) {
     if (error == http::error::body_limit) return 413;
     if (error == http::error::header_limit) return 431;
     if (error == http::error::bad_version) return 505;
+    return malformed(broken_rule(error));
+  }
+
+  /// 400, with the rule of HTTP/1.1 that the request breaks.
+  [[nodiscard]] int malformed(std::string_view rule) {
+    reason_ = "this is not a request of HTTP/1.1: ";
+    reason_ += rule;
     return 400;
   }
 
+  [[nodiscard]] static std::string_view broken_rule(const error_code& code) {
+    using http::error;
+    switch (static_cast<error>(code.value())) {
+      case error::bad_method: return "a request begins with a method, such as GET, and a space";
+      case error::bad_target: return "a target, such as /health, and a space follow the method";
+      case error::bad_line_ending: return "lines end with CR LF";
+      case error::bad_field:
+        return "a header field begins with its name and a colon, without blanks";
+      case error::bad_value: return "the value of a header field has no control characters";
+      case error::bad_content_length:
+      case error::multiple_content_length:
+        return "Content-Length is one decimal number, and not beside Transfer-Encoding";
+      case error::bad_transfer_encoding:
+        return "Transfer-Encoding is 'chunked', once, and not beside Content-Length";
+      case error::bad_chunk:
+        return "a chunk is its size in hexadecimal digits, CR LF, so many bytes, and CR LF";
+      case error::bad_chunk_extension: return "a chunk extension is a semicolon and a name";
+      case error::bad_obs_fold: return "a header field is one line";
+      default: return "it cannot be parsed";
+    }
+  }
+
   /// What is wrong with a request as far as its header says so: a status, or 0.
-  [[nodiscard]] int check_header(const Parser& parser, std::string_view path) const {
+  [[nodiscard]] int check_header(const Parser& parser, std::string_view path) {
     const auto& message = parser.get();
     if (message.version() != 10 && message.version() != 11) return 505;
-    // A coding that is not understood would leave the end of the body to guesses.
-    if (message.find(http::field::transfer_encoding) != message.end() && !parser.chunked())
+    // A coding that is not undone would be taken for JSON, and leave the body's end to guesses.
+    const bool is_coded = message.find(http::field::transfer_encoding) != message.end();
+    if (is_coded && (message.count(http::field::transfer_encoding) != 1 ||
+                     !boost::beast::iequals(message[http::field::transfer_encoding], "chunked")))
       return 501;
-    if (message.version() == 11 && message.count(http::field::host) != 1) return 400;
+    const auto content_codings = message.equal_range(http::field::content_encoding);
+    for (auto coding = content_codings.first; coding != content_codings.second; ++coding)
+      if (!boost::beast::iequals(coding->value(), "identity")) return 415;
+    if (const auto count = message.count(http::field::host); message.version() == 11 && count != 1)
+      return malformed(count == 0 ? "there is no Host header" : "there are several Host headers");
     const bool is_open =
         path == "/" || path == "/health" || path == "/ping" || is_preflight(message);
     if (!is_open && !config().api_keys.empty() &&
@@ -395,6 +446,7 @@ class Connection final : public AnyConnection,
     serve::HttpHead head{.status = status};
     const std::string body = refusal_body(status);
     if (status == 401) head.headers.emplace_back("WWW-Authenticate", "Bearer");
+    if (status == 415) head.headers.emplace_back("Accept-Encoding", "identity");
     if (status == 503) head.headers.emplace_back("Retry-After", "1");
     outbox_ = head_text(head, BodyEnd::length, body.size(), false, cors_headers());
     if (record.method != "HEAD") outbox_ += body;
@@ -409,12 +461,15 @@ class Connection final : public AnyConnection,
   [[nodiscard]] std::string refusal_body(int status) const {
     constexpr std::string_view kInvalid = "invalid_request_error";
     const std::string most = std::to_string(config().max_body_bytes);
+    if (!reason_.empty()) return error_body(reason_, kInvalid, "");
     switch (status) {
       case 401:
         return error_body("an API key is needed: the header 'Authorization: Bearer KEY'",
                           "authentication_error", "invalid_api_key");
       case 408: return error_body("the request took too long to come", kInvalid, "");
       case 413: return error_body("a body may have " + most + " bytes at the most", kInvalid, "");
+      case 415:
+        return error_body("a body may have no Content-Encoding: send it as it is", kInvalid, "");
       case 417: return error_body("of 'Expect' only 100-continue is understood", kInvalid, "");
       case 431: return error_body("the header of the request is too long", kInvalid, "");
       case 500: return error_body("the server could not answer the request", "server_error", "");
@@ -425,7 +480,7 @@ class Connection final : public AnyConnection,
                                         "for them; try again later",
                           "server_error", "server_overloaded");
       case 505: return error_body("the version must be HTTP/1.0 or HTTP/1.1", kInvalid, "");
-      default: return error_body("this is not a request of HTTP/1.1", kInvalid, "");
+      default: return error_body("the request cannot be answered", kInvalid, "");
     }
   }
 
@@ -629,6 +684,7 @@ class Connection final : public AnyConnection,
   const serve::HttpHead* head_ = nullptr;  ///< the exchange's, once it is known
   bool is_working_ = false, has_worked_ = false, has_update_ = false;
   bool is_http10_ = false, keeps_alive_ = false;
+  std::string reason_;  ///< why it is refused, if the status alone does not say so
 };
 
 }  // namespace nanovllm::examples

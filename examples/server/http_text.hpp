@@ -18,7 +18,7 @@
 namespace nanovllm::examples {
 
 [[nodiscard]] inline std::string_view reason_phrase(int status) {
-  constexpr std::array<std::pair<int, std::string_view>, 18> kPhrases{
+  constexpr std::array<std::pair<int, std::string_view>, 19> kPhrases{
       {{200, "OK"},
        {204, "No Content"},
        {400, "Bad Request"},
@@ -28,6 +28,7 @@ namespace nanovllm::examples {
        {405, "Method Not Allowed"},
        {408, "Request Timeout"},
        {413, "Content Too Large"},
+       {415, "Unsupported Media Type"},
        {417, "Expectation Failed"},
        {422, "Unprocessable Content"},
        {429, "Too Many Requests"},

@@ -114,7 +114,7 @@ def chat(stream=False, max_tokens=8, **more):
 
 
 def post(body, version="1.1", headers=()):
-    lines = [f"POST /v1/chat/completions HTTP/{version}", "Host: test",
+    lines = [f"POST /v1/chat/completions HTTP/{version}", "Host: localhost",
              f"Content-Length: {len(body)}", "Content-Type: application/json", *headers]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
@@ -215,14 +215,14 @@ class ProtocolTest(unittest.TestCase):
     def test_keep_alive(self):
         with self.connection.makefile("rb") as file:
             for _ in range(3):
-                self.send("GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+                self.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 self.assertEqual(read_reply(file)[0], 200)
                 self.send(post(chat()))
                 status, headers, _ = read_reply(file)
                 self.assertEqual((status, headers["Connection"]), (200, "keep-alive"))
 
     def test_pipelining(self):
-        get = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"
+        get = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
         self.send(post(chat(True, 16)) + get + post(chat()) + get)
         with self.connection.makefile("rb") as file:
             replies = [read_reply(file) for _ in range(4)]
@@ -245,7 +245,7 @@ class ProtocolTest(unittest.TestCase):
         body = chat()
         chunks = b"".join(b"%x;extension\r\n%s\r\n" % (len(body[i : i + 7]), body[i : i + 7])
                           for i in range(0, len(body), 7))
-        self.send(b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked"
+        self.send(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked"
                   b"\r\n\r\n" + chunks + b"0\r\nTrailer: x\r\n\r\n")
         with self.connection.makefile("rb") as file:
             self.assertEqual(read_reply(file)[0], 200)
@@ -289,7 +289,7 @@ class ProtocolTest(unittest.TestCase):
         self.assertEqual(read_all(self.connection), b"")
         connection = self.server.connect()
         self.addCleanup(connection.close)
-        connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         self.assertEqual(status_of(read_all(connection)), 200)  # and ends
 
     def test_half_a_request_and_gone(self):
@@ -301,7 +301,7 @@ class ProtocolTest(unittest.TestCase):
     # ---- Malformed ----
 
     def test_header_too_long(self):
-        self.refused("GET /health HTTP/1.1\r\nHost: a\r\nX: " + "x" * 20_000 + "\r\n\r\n", 431)
+        self.refused("GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + "x" * 20_000 + "\r\n\r\n", 431)
 
     def test_endless_header(self):
         try:
@@ -311,38 +311,43 @@ class ProtocolTest(unittest.TestCase):
         self.assertIn(status_of(read_all(self.connection)), (431, b""))
 
     def test_body_too_long(self):
-        self.refused("POST /v1/completions HTTP/1.1\r\nHost: a\r\n"
+        self.refused("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
                      "Content-Length: 1048577\r\n\r\n", 413)
 
     def test_body_too_long_is_sent_all_the_same(self):
         self.refused(post(b"x" * (3 << 20)), 413)
 
     def test_chunked_body_too_long(self):
-        self.send("POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+        self.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
         chunk = b"10000\r\n" + b"x" * 65536 + b"\r\n"
         self.refused(chunk * 17, 413)
 
     def test_huge_length(self):
         for length in ("18446744073709551616", "-1", "1e3", "0x10", "", "5, 6", "+5"):
             with self.subTest(length), self.server.connect() as connection:
-                connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: "
+                connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
                                    + length.encode() + b"\r\n\r\n{}    ")
                 self.assertEqual(status_of(read_all(connection)), 400)
 
     def test_bad_chunks(self):
-        head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         for chunk in (b"zz\r\n", b"-1\r\n", b"5\r\nhelloworld\r\n", b"fffffffffffffffff\r\n"):
             with self.subTest(chunk), self.server.connect() as connection:
                 connection.sendall(head + chunk)
                 self.assertIn(status_of(read_all(connection)), (400, 413))
 
     def test_bodies_of_unclear_length(self):
-        post_line = "POST /v1/completions HTTP/1.1\r\nHost: a\r\n"
+        post_line = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
         cases = {
             "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n": 400,
             "Transfer-Encoding: chunked\r\nContent-Length: 2\r\n": 400,
             "Content-Length: 2\r\nContent-Length: 3\r\n": 400,
             "Transfer-Encoding: gzip\r\n": 501,
+            "Transfer-Encoding: gzip, chunked\r\n": 501,
+            "Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n": 501,
+            "Transfer-Encoding: CHUNKED\r\nContent-Encoding: gzip\r\n": 415,
+            "Content-Encoding: gzip\r\nContent-Length: 2\r\n": 415,
+            "Content-Encoding: identity\r\nContent-Encoding: br\r\nContent-Length: 2\r\n": 415,
             "Transfer-Encoding: chunked, gzip\r\n": 501,
             "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n": 400,
         }
@@ -355,24 +360,78 @@ class ProtocolTest(unittest.TestCase):
         for text, status in ((b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64), 400),
                              (b"hello\r\n\r\n", 400),
                              (b"GET /health HTTP/1.1\r\n\r\n", 400),
-                             (b"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
-                             (b"GET /health HTTP/1.1\r\nHost: a\r\nX: a\0b\r\n\r\n", 400),
+                             (b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: b\r\n\r\n", 400),
+                             (b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: a\0b\r\n\r\n", 400),
                              (b"GET /health HTTP/1.1\r\nHost : a\r\n\r\n", 400),
-                             (b"GET /hea lth HTTP/1.1\r\nHost: a\r\n\r\n", 505),
-                             (b"GET /health HTTP/2.0\r\nHost: a\r\n\r\n", 505)):
+                             (b"GET /hea lth HTTP/1.1\r\nHost: localhost\r\n\r\n", 505),
+                             (b"GET /health HTTP/2.0\r\nHost: localhost\r\n\r\n", 505)):
             with self.subTest(text), self.server.connect() as connection:
                 connection.sendall(text)
                 self.assertEqual(status_of(read_all(connection)), status)
 
+    def test_malformed_requests_hear_which_rule_they_break(self):
+        head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+        for text, rule in (("hello\r\n\r\n", "method"),
+                           ("GET  HTTP/1.1\r\n\r\n", "target"),
+                           ("GET /health HTTP/1.1\r\n\r\n", "no Host"),
+                           (head + "Host: b\r\n\r\n", "several Host"),
+                           ("GET /health HTTP/1.1\r\nHost : a\r\n\r\n", "colon"),
+                           ("GET /health HTTP/1.1\r\nHost: localhost\r\nX: a\0b\r\n\r\n", "control characters"),
+                           (head + "Content-Length: 1e3\r\n\r\n", "decimal number"),
+                           (head + "Transfer-Encoding: chunked\r\n\r\nzz\r\n", "hexadecimal"),
+                           (head + "Transfer-Encoding: chunked\r\n\r\n5;;\r\n", "extension")):
+            with self.subTest(text), self.server.connect() as connection:
+                connection.sendall(text.encode())
+                with connection.makefile("rb") as file:
+                    status, _, body = read_reply(file)
+                message = json.loads(body)["error"]["message"]
+                self.assertEqual(status, 400, message)
+                self.assertTrue(message.startswith("this is not a request of HTTP/1.1: "), message)
+                self.assertIn(rule, message)
+
+    def test_coded_bodies_hear_what_to_send(self):
+        self.refused("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip"
+                     "\r\nContent-Length: 2\r\n\r\n", 415)
+        status, headers, body = self.server.ask("POST", "/v1/completions", b"{}",
+                                                {"Content-Encoding": "gzip"})
+        self.assertEqual((status, headers["Accept-Encoding"]), (415, "identity"))
+        self.assertIn("Content-Encoding", json.loads(body)["error"]["message"])
+
+    def test_chunk_extensions_and_trailers_are_bounded(self):
+        head = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                b"Transfer-Encoding: chunked\r\n\r\n")
+        long = b"x" * 1000
+        cases = {
+            "one extension": b"1;" + b"x" * 40_000,
+            "extensions of many chunks": (b"1;" + long + b"\r\n{\r\n") * 100,
+            "sizes with many zeros": (b"0" * 4000 + b"1\r\n{\r\n") * 30,
+            "one trailer": b"0\r\nX: " + b"x" * 40_000,
+            "many trailers": b"0\r\n" + b"X: y\r\n" * 10_000,
+        }
+        for name, body in cases.items():
+            begin = time.monotonic()
+            with self.subTest(name), self.server.connect() as connection:
+                try:
+                    connection.sendall(head + body)
+                except ConnectionError:
+                    pass
+                self.assertEqual(status_of(read_all(connection)), 431)
+                self.assertLess(time.monotonic() - begin, 1.4)  # not the time-out of the body
+        body = chat(max_tokens=2)
+        chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)  # costly, and right
+        self.send(head.replace(b"completions", b"chat/completions") + chunks + b"0\r\n\r\n")
+        with self.connection.makefile("rb") as file:
+            self.assertEqual(read_reply(file)[0], 200)
+
     # ---- Methods, versions, pages ----
 
     def test_absolute_targets(self):
-        for target in ("http://test/v1/models", "HTTP://test:80/v1/models?x=1", "https://test/"):
-            self.send(f"GET {target} HTTP/1.1\r\nHost: test\r\n\r\n")
+        for target in ("http://localhost/v1/models", "HTTP://localhost:80/v1/models?x=1", "https://localhost/"):
+            self.send(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n")
             with self.connection.makefile("rb") as file:
                 self.assertEqual(read_reply(file)[0], 200, target)
         body = chat()
-        self.send(f"POST http://test/v1/chat/completions HTTP/1.1\r\nHost: test\r\n"
+        self.send(f"POST http://localhost/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
                   f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
         with self.connection.makefile("rb") as file:
             self.assertEqual(read_reply(file)[0], 200)
@@ -387,7 +446,7 @@ class ProtocolTest(unittest.TestCase):
     def test_head(self):
         for path in ("/health", "/v1/models", "/nowhere"):
             expected = self.server.get(path)
-            self.send(f"HEAD {path} HTTP/1.1\r\nHost: a\r\n\r\n")
+            self.send(f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")
             head = read_until(self.connection, b"\r\n\r\n").decode()
             self.assertTrue(head.endswith("\r\n\r\n"))  # and nothing behind
             self.assertIn(f" {expected[0]} ", head)
@@ -405,7 +464,7 @@ class ProtocolTest(unittest.TestCase):
 
     def test_half_closed(self):
         """What is answered at once still is, when the client has said that it says no more."""
-        self.send("GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+        self.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         self.connection.shutdown(socket.SHUT_WR)
         self.assertEqual(status_of(read_all(self.connection)), 200)
 
@@ -521,7 +580,7 @@ class ProtocolTest(unittest.TestCase):
     def test_log(self):
         self.server.ask("POST", "/v1/chat/completions?key=geheim",
                         chat(user="x").replace(b"fox", b"Rumpelstilz"))
-        self.send(b"GET /\xc2\x9b31m\\nforged HTTP/1.1\r\nHost: a\r\n\r\n")
+        self.send(b"GET /\xc2\x9b31m\\nforged HTTP/1.1\r\nHost: localhost\r\n\r\n")
         read_until(self.connection, b"\r\n\r\n")
         escaped = r" GET /\xc2\x9b31m\x5cnforged 404 "
         self.assertTrue(soon(lambda: escaped in self.server.log(), 5))
@@ -580,7 +639,7 @@ class SettingsTest(unittest.TestCase):
         server = self.start("--max-connections", "2")
         held = [server.connect() for _ in range(2)]
         for connection in held:
-            connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             read_until(connection, b"\r\n\r\n")
         status, headers, _ = server.get("/health")
         self.assertEqual((status, headers["Retry-After"]), (503, "1"))
@@ -787,7 +846,7 @@ class SettingsTest(unittest.TestCase):
                 self.assertEqual(read_all(slow), b"")
                 self.assertLess(time.monotonic() - begin, 10)
             with server.connect() as plain:
-                plain.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+                plain.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 self.assertNotIn(b"200", read_all(plain)[:16])
             with context.wrap_socket(server.connect(), server_hostname="127.0.0.1") as old:
                 old.sendall(post(chat(True), version="1.0"))

@@ -182,7 +182,7 @@ class Soak:
 
     def raw(self, method, path, body, length=None):
         sock = socket.create_connection((self.server.host, self.server.port), timeout=60)
-        head = (f"{method} {path} HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
+        head = (f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                 f"Content-Length: {len(body) if length is None else length}\r\n\r\n")
         sock.sendall(head.encode() + body)
         return sock
