@@ -35,6 +35,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "access.hpp"
 #include "body_memory.hpp"
 #include "http_server.hpp"
 #include "http_text.hpp"
@@ -290,6 +291,7 @@ class Connection final : public AnyConnection,
     parser.header_limit(static_cast<std::uint32_t>(config().max_header_bytes));
     parser.body_limit(config().max_body_bytes);
     reason_.clear();
+    origin_.clear();
     int status = co_await read_header(parser);
     const auto& message = parser.get();
     if (!message.method_string().empty()) record.method = message.method_string();
@@ -418,6 +420,7 @@ class Connection final : public AnyConnection,
       if (!boost::beast::iequals(coding->value(), "identity")) return 415;
     if (const auto count = message.count(http::field::host); message.version() == 11 && count != 1)
       return malformed(count == 0 ? "there is no Host header" : "there are several Host headers");
+    if (const int status = check_access(message, path); status != 0) return status;
     const bool is_open =
         path == "/" || path == "/health" || path == "/ping" || is_preflight(message);
     if (!is_open && !config().api_keys.empty() &&
@@ -426,19 +429,46 @@ class Connection final : public AnyConnection,
     return 0;
   }
 
+  /// 403 for what a page in a browser must not ask; else 0. Load balancers ask for the health of
+  /// servers by whatever name they have.
+  [[nodiscard]] int check_access(const Parser::value_type& message, std::string_view path) {
+    const std::string_view host = message[http::field::host];
+    const bool has_host = message.find(http::field::host) != message.end();
+    const bool is_probe = path == "/health" || path == "/ping";
+    if (has_host && !is_probe && !server_.access.allows_host(host)) {
+      const std::string name = quotable(host_name(host));
+      reason_ = "'" + name +
+                "' is not a name of this server; if it is, start it with --allowed-host " + name;
+      return 403;
+    }
+    const auto origin = message.find(http::field::origin);
+    if (origin == message.end()) return 0;
+    origin_ = origin->value();
+    if (message.count(http::field::origin) == 1 && server_.access.allows_origin(origin_, host))
+      return 0;
+    const std::string name = quotable(origin_);
+    reason_ = "pages of '" + name + "' may not ask this server; if they may, start it with " +
+              "--cors-origin " + name;
+    return 403;
+  }
+
   /// Whether a browser asks on behalf of a page of another origin if it may ask.
   [[nodiscard]] bool is_preflight(const Parser::value_type& message) const {
-    return !config().cors_origin.empty() && message.method() == http::verb::options &&
+    return !config().cors_origins.empty() && message.method() == http::verb::options &&
            message.find(http::field::access_control_request_method) != message.end();
   }
 
   // ---- Replies ----
 
   [[nodiscard]] std::string cors_headers() const {
-    const std::string& origin = config().cors_origin;
-    if (origin.empty()) return {};
-    return "Access-Control-Allow-Origin: " + origin +
-           (origin == "*" ? "\r\n" : "\r\nVary: Origin\r\n");
+    const std::vector<std::string>& origins = config().cors_origins;
+    if (origins.empty()) return {};
+    const auto lists = [&](std::string_view text) {
+      return std::ranges::find(origins, text) != origins.end();
+    };
+    if (lists("*")) return "Access-Control-Allow-Origin: *\r\n";
+    const std::string& origin = lists(origin_) ? origin_ : origins.front();
+    return "Access-Control-Allow-Origin: " + origin + "\r\nVary: Origin\r\n";
   }
 
   /// Answers with an error of the transport's own, and gives the connection up.
@@ -684,6 +714,7 @@ class Connection final : public AnyConnection,
   const serve::HttpHead* head_ = nullptr;  ///< the exchange's, once it is known
   bool is_working_ = false, has_worked_ = false, has_update_ = false;
   bool is_http10_ = false, keeps_alive_ = false;
+  std::string origin_;  ///< of the page that asks, if a browser says so
   std::string reason_;  ///< why it is refused, if the status alone does not say so
 };
 

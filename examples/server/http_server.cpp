@@ -111,6 +111,11 @@ void HttpServer::State::listen() {
   check<ConfigError>(!error && !found.empty(), "cannot listen on '", config.host,
                      "': ", error.message());
   const tcp::endpoint endpoint = *found.begin();
+  shared.access = {.origins = config.cors_origins,
+                   .hosts = config.allowed_hosts,
+                   .is_local = endpoint.address().is_loopback(),
+                   .any_host = is_tls || !config.api_keys.empty()};
+  shared.access.hosts.push_back(config.host);
   acceptor.emplace(io.get_executor());
   acceptor->open(endpoint.protocol(), error);
   if (!error) acceptor->set_option(net::socket_base::reuse_address(true), error);

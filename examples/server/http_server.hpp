@@ -47,8 +47,12 @@ struct HttpServerConfig {
   std::size_t max_body_bytes = 8 * 1024 * 1024;
   std::size_t max_body_memory = 1024 * 1024 * 1024;  ///< of all bodies together, see BodyShare
   HttpTimeouts timeouts{};
-  std::vector<std::string> api_keys{};       ///< if any, requests need one, but of /health and "/"
-  std::string cors_origin{};                 ///< pages of this origin may ask; empty: none
+  std::vector<std::string> api_keys{};  ///< if any, requests need one, but of /health and "/"
+  /// Origins of pages on other sites that may ask, "https://example.com"; "*": all pages.
+  std::vector<std::string> cors_origins{};
+  /// Names by which browsers may call the server beside addresses and "localhost"; "*": all. Names
+  /// are checked where there are neither keys nor TLS.
+  std::vector<std::string> allowed_hosts{};
   std::string tls_certificate{}, tls_key{};  ///< PEM files; both or neither
   bool log_bodies = false;                   ///< of requests
   HomePage page{};

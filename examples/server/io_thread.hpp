@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "access.hpp"
 #include "body_memory.hpp"
 #include "http_server.hpp"
 #include "log.hpp"
@@ -40,6 +41,7 @@ struct ServerState {
         body_memory(config.max_body_memory) {}
 
   const HttpServerConfig config;
+  AccessRules access;  ///< set before the first connection
   const HttpServer::Handler handler;
   const std::shared_ptr<serve::HttpCounters> counters;
   Log& log;

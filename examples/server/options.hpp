@@ -61,8 +61,13 @@ inline void add_http_options(CLI::App& app, ServeOptions& options) {
                  "a key that requests must have, several times for several keys; the environment "
                  "keeps it from lists of processes")
       ->envname("NANOVLLM_API_KEY");
-  app.add_option("--cors-origin", http.cors_origin,
-                 "origin of web pages that may ask, e.g. https://example.com, or *");
+  app.add_option("--cors-origin", http.cors_origins,
+                 "origin of web pages that may ask, e.g. https://example.com, several times for "
+                 "several; * for all");
+  app.add_option(
+      "--allowed-host", http.allowed_hosts,
+      "a name of this server, several times for several; * for all. Without keys and TLS "
+      "other names are refused, but for addresses and localhost");
   app.add_option("--tls-cert", http.tls_certificate, "certificate chain, a PEM file");
   app.add_option("--tls-key", http.tls_key, "its private key, a PEM file");
   app.add_option("--io-threads", http.io_threads, "threads for connections")

@@ -635,6 +635,53 @@ class SettingsTest(unittest.TestCase):
                          (200, "https://a.example"))
         self.assertTrue(soon(lambda: "Tell me of a fox." in server.log(), 5))
 
+    def test_pages_of_other_origins_may_not_ask(self):
+        """A page can send a text without asking for leave, and must not be served."""
+        server = self.start()
+        own = f"http://127.0.0.1:{server.port}"
+        for origin in ("https://evil.example", "http://127.0.0.1:1", "null", own + ".evil.example"):
+            headers = {"Origin": origin, "Content-Type": "text/plain"}
+            for method, path, body in (("POST", "/v1/chat/completions", chat()),
+                                       ("GET", "/v1/models", None), ("GET", "/", None),
+                                       ("OPTIONS", "/v1/chat/completions", None)):
+                status, replied, body = server.ask(method, path, body, headers)
+                self.assertEqual(status, 403, (origin, method, path))
+                self.assertIn("--cors-origin", json.loads(body)["error"]["message"])
+                self.assertIsNone(replied["Access-Control-Allow-Origin"])
+        self.assertEqual(server.metric("vllm:prompt_tokens_total"), 0)
+        self.assertEqual(
+            server.ask("POST", "/v1/chat/completions", chat(), {"Origin": own})[0], 200)
+        self.assertEqual(server.ask("POST", "/v1/chat/completions", chat())[0], 200)
+
+    def test_unknown_hosts_are_refused(self):
+        """A page whose name was made to point to the server (DNS rebinding) has an origin of its own."""
+        server = self.start()
+        evil = f"evil.example:{server.port}"
+        for path in ("/v1/models", "/", "/metrics"):
+            status, _, body = server.get(path, {"Host": evil})
+            self.assertEqual(status, 403, path)
+            self.assertIn("--allowed-host evil.example", json.loads(body)["error"]["message"])
+        status, _, _ = server.ask("POST", "/v1/chat/completions", chat(),
+                                  {"Host": evil, "Origin": "http://" + evil})
+        self.assertEqual(status, 403)
+        for host in ("localhost", "LOCALHOST:1", "127.0.0.1", "[::1]:8000", "192.168.0.1"):
+            self.assertEqual(server.get("/v1/models", {"Host": host})[0], 200, host)
+        for path in ("/health", "/ping"):  # probes have names of their own
+            self.assertEqual(server.get(path, {"Host": evil})[0], 200)
+        self.assertEqual(server.get("/v1/models", {"Host": 'a"\\b'})[0], 403)
+        allowing = self.start("--allowed-host", "ai.example", "--cors-origin", "https://a.example",
+                              "--cors-origin", "https://b.example")
+        self.assertEqual(allowing.get("/v1/models", {"Host": "AI.example:80"})[0], 200)
+        self.assertEqual(allowing.get("/v1/models", {"Host": "evil.example"})[0], 403)
+        for origin, status in (("https://a.example", 200), ("https://b.example", 200),
+                               ("https://c.example", 403)):
+            got, headers, _ = allowing.get("/v1/models", {"Origin": origin})
+            self.assertEqual(got, status)
+            if status == 200:
+                self.assertEqual(headers["Access-Control-Allow-Origin"], origin)
+        keyed = self.start("--api-key", "k")
+        self.assertEqual(keyed.get("/v1/models", {"Host": evil, "Authorization": "Bearer k"})[0], 200)
+
     def test_too_many_connections(self):
         server = self.start("--max-connections", "2")
         held = [server.connect() for _ in range(2)]
