@@ -19,3 +19,9 @@ else()
 endif()
 set_tests_properties(programs/server PROPERTIES
   LABELS programs SKIP_RETURN_CODE 77 TIMEOUT 600 RUN_SERIAL ON)  # it watches the clock
+
+# The image of examples/server/Dockerfile, as far as that can be told without Docker.
+add_test(NAME programs/dockerfile
+  COMMAND "${CMAKE_CURRENT_SOURCE_DIR}/examples/server/dockerfile_test.sh" "${PROJECT_SOURCE_DIR}"
+    "${CMAKE_CURRENT_BINARY_DIR}/dockerfile" "$<$<TARGET_EXISTS:serve>:$<TARGET_FILE:serve>>")
+set_tests_properties(programs/dockerfile PROPERTIES LABELS programs TIMEOUT 120)
