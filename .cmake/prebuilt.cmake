@@ -1,9 +1,9 @@
 # nanovllm::prebuilt and, with CUDA, nanovllm::prebuilt_cuda: nanovllm::nanovllm and nanovllm::cuda
-# with the engines of include/nanovllm/prebuilt.hpp compiled, one source file each. They are built
+# with the engines of include/nanovllm/engine/prebuilt.hpp compiled, one source file each. They are built
 # when a target links them; with NANOVLLM_INSTALL_PREBUILT always, and installed. An engine of a shape
 # that NANOVLLM_PREBUILT_SHAPES leaves out is missed by the linker.
 
-file(READ "${PROJECT_SOURCE_DIR}/include/nanovllm/prebuilt.hpp" _nanovllm_shapes)
+file(READ "${PROJECT_SOURCE_DIR}/include/nanovllm/engine/prebuilt.hpp" _nanovllm_shapes)
 string(REGEX MATCHALL "use\\([a-z0-9_]+\\)" _nanovllm_shapes "${_nanovllm_shapes}")
 list(TRANSFORM _nanovllm_shapes REPLACE "use\\((.+)\\)" "\\1")
 set(NANOVLLM_PREBUILT_SHAPES "" CACHE STRING "Shapes of nanovllm::prebuilt, of shapes.hpp; all if empty")

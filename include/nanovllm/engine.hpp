@@ -60,7 +60,7 @@
 #include "nanovllm/policy.hpp"
 
 #if defined(__CUDACC__)
-#include "nanovllm/cuda_policy.cuh"
+#include "nanovllm/cuda.cuh"
 #elif defined(NANOVLLM_PREBUILT_CUDA)
 #include "nanovllm/cuda_policy.hpp"
 #endif
@@ -277,5 +277,5 @@ class Engine {
 #include "nanovllm/engine.inc"
 
 #if defined(NANOVLLM_PREBUILT)
-#include "nanovllm/prebuilt.hpp"
+#include "nanovllm/engine/prebuilt.hpp"
 #endif

@@ -151,9 +151,9 @@ awk -v graph="$graph" '
       allowed[faces[i] ".hpp"] = faces[i] "/"
       allowed["nanovllm.hpp"] = allowed["nanovllm.hpp"] " " faces[i] ".hpp"
     }
-    allowed["engine.hpp"] = allowed["engine.hpp"] " engine.inc cuda_policy.cuh cuda_policy.hpp"
+    allowed["engine.hpp"] = allowed["engine.hpp"] " engine.inc cuda.cuh cuda_policy.hpp"
     allowed["cuda_policy.hpp"] = "kv/ parallel/ policy.hpp"
-    allowed["cuda_policy.cuh"] = "core/ kv/ parallel/ cuda/ policy.hpp cuda_policy.hpp"
+    allowed["cuda.cuh"] = "core/ kv/ parallel/ cuda/ policy.hpp cuda_policy.hpp"
 
     # The same within cuda/: {runtime, ptx} <- tile <- families <- the files at the top. Families do
     # not see each other. The files at the top of attention/ are what its families share, and

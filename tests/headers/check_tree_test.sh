@@ -22,7 +22,7 @@ fresh_tree() {
   done
   for path in cuda/op cuda/runtime/launch cuda/ptx/mma cuda/tile/vec cuda/linear/linear \
               cuda/linear/small_m/kernel cuda/linear/mid_m/kernel cuda/sampling/sampler cuda/attention/simt cuda/attention/decode/decode \
-              cuda/attention/varlen/varlen parallel/devices cuda_policy; do
+              cuda/attention/varlen/varlen parallel/devices cuda; do
     mkdir -p "$(dirname "$scratch/nanovllm/$path")"
     printf '#pragma once\n#include <cuda_runtime.h>\n' > "$scratch/nanovllm/$path.cuh"
   done
@@ -46,8 +46,8 @@ fresh_tree() {
   include cuda/op.cuh nanovllm/cuda/linear/linear.cuh
   printf '#pragma once\n' > "$scratch/nanovllm/cuda/linear/tuning.hpp"
   include cuda/linear/linear.cuh nanovllm/cuda/linear/tuning.hpp
-  include cuda_policy.cuh nanovllm/parallel/devices.cuh
-  include_for_nvcc engine.hpp nanovllm/cuda_policy.cuh
+  include cuda.cuh nanovllm/parallel/devices.cuh
+  include_for_nvcc engine.hpp nanovllm/cuda.cuh
   echo '// a fragment' > "$scratch/nanovllm/cpu/fragment.inc"
   include cpu/op.hpp nanovllm/cpu/fragment.inc
   include cpu/op.hpp nanovllm/cpu/fragment.inc
@@ -111,7 +111,7 @@ cycle() { include core/a.hpp nanovllm/core/b.hpp; include core/b.hpp nanovllm/co
 unguarded() { echo '// no guard' > "$scratch/nanovllm/core/a.hpp"; }
 late_guard() { printf '#include <vector>\n#pragma once\n' > "$scratch/nanovllm/core/a.hpp"; }
 unreached() { printf '#pragma once\n' > "$scratch/nanovllm/core/new.hpp"; }
-reached_by_nvcc() { unreached; include cuda_policy.cuh nanovllm/core/new.hpp; }
+reached_by_nvcc() { unreached; include cuda.cuh nanovllm/core/new.hpp; }
 no_umbrella() { rm "$scratch/nanovllm/nanovllm.hpp"; }
 new_folder() { mkdir "$scratch/nanovllm/utils"; echo '#pragma once' > "$scratch/nanovllm/utils/x.hpp"; }
 wrong_suffix() { echo '#pragma once' > "$scratch/nanovllm/core/a.h"; }
@@ -192,15 +192,15 @@ expect "an unset limit is a std::optional" "a member whose 0 is none" \
   line core/a.hpp '  int limit = 0;  ///< bytes; 0 for none'
 expect "kv/ may not include" "a .cuh outside of cuda sees it" new_cuh kv/pool.cuh
 expect "no rule for cuda/fft/" "a folder of cuda without a rule" new_part
-expect "cuda_policy.cuh may not include" "the CUDA policy sees cpu" \
-  include cuda_policy.cuh nanovllm/cpu/op.hpp
+expect "cuda.cuh may not include" "the CUDA policy sees cpu" \
+  include cuda.cuh nanovllm/cpu/op.hpp
 expect "policy.hpp may not include" "policy sees cuda" include policy.hpp nanovllm/cuda/op.cuh
 expect "grammar/ may not include" "grammars see the sampler's settings" \
   include grammar/regex.hpp nanovllm/sampling/params.hpp
 expect "a .hpp file may not include" "the engine sees the CUDA policy without nvcc" \
-  include engine.hpp nanovllm/cuda_policy.cuh
+  include engine.hpp nanovllm/cuda.cuh
 expect "a .hpp file may not include" "the umbrella sees a .cuh" \
-  include nanovllm.hpp nanovllm/cuda_policy.cuh
+  include nanovllm.hpp nanovllm/cuda.cuh
 expect "a .hpp file may not include" "engine.hpp sees a .cuh" include engine.hpp nanovllm/cuda/op.cuh
 expect "no rule for utils/" "a folder without a rule" new_folder
 expect "is not the full path" "a relative include" include core/a.hpp b.hpp
