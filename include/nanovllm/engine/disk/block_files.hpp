@@ -72,7 +72,7 @@ class BlockFiles {
   /// Fills `pieces` with what the file of this block holds. Returns false where there is no file.
   /// Throws OtherModelError for a file of another model, and LoadError for one that cannot be read,
   /// whose checksum is wrong, or which is of other tokens; the pieces are garbage then.
-  /// @param buffer  for the file; who reads many passes the same again.
+  /// @param buffer  for the file; pass the same one for several reads.
   [[nodiscard]] bool read(const DiskKey& key, std::span<const TokenId> tokens,
                           std::span<const std::span<std::byte>> pieces,
                           std::vector<std::byte>& buffer) const;
