@@ -97,7 +97,7 @@ class Connection final : public AnyConnection,
 
   void wake() override { event_.cancel(); }
 
-  void hear_news() override {
+  void on_update() override {
     has_update_ = true;
     event_.cancel();
   }

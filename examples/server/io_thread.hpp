@@ -57,7 +57,7 @@ class AnyConnection {
  public:
   virtual ~AnyConnection() = default;
   virtual void wake() = 0;       ///< to look at ServerState again
-  virtual void hear_news() = 0;  ///< of its exchange
+  virtual void on_update() = 0;  ///< of its exchange
   virtual void close() = 0;      ///< at once, whatever is under way
 };
 
@@ -90,7 +90,7 @@ class NewsQueue {
       is_posted_ = false;
     }
     for (const std::weak_ptr<AnyConnection>& connection : delivered_) {
-      if (const auto alive = connection.lock()) alive->hear_news();
+      if (const auto alive = connection.lock()) alive->on_update();
     }
     delivered_.clear();
   }

@@ -224,8 +224,8 @@ class EngineCore : public SessionStore {
     }
   }
 
-  /// Has the oldest step drawn, if it is open: the tokens that it waited for are there. Where that
-  /// cannot be done its requests end with the error.
+  /// Has the oldest step drawn, if it is deferred: the tokens that it waited for are there. Where
+  /// that cannot be done its requests end with the error.
   void close_oldest() {
     if (under_way_.empty() || !under_way_.front().is_deferred) return;
     Step& step = under_way_.front();

@@ -34,8 +34,8 @@ class EngineExchange final : public Exchange {
     bool prompts_first = false;   ///< of a stream: log-probabilities of prompts come before choices
   };
 
-  /// Submits one request for each of `prompts`, whose sequences `share` has counted. Throws what the
-  /// engine throws, and takes back those that were submitted.
+  /// Submits one request for each of `prompts`, whose sequences `share` has counted. Throws what
+  /// the engine throws, and takes back those that were submitted.
   EngineExchange(AnyEngine& engine, const Setup& setup,
                  const std::vector<std::vector<TokenId>>& prompts, const SamplingParams& params,
                  std::unique_ptr<ReplyWriter> writer, LoadShare& share);
@@ -59,9 +59,9 @@ class EngineExchange final : public Exchange {
   /// Makes the whole reply if all is there.
   void complete();
   /// Appends what is new of a stream, up to a bound. Returns whether more will come.
-  bool append_news(std::string& out);
-  /// Appends chunks of `update_` from where it was left. Returns whether all of it is written, rather
-  /// than `out` as large as it may be.
+  bool append_update(std::string& out);
+  /// Appends chunks of `update_` from where it was left. Returns whether all of it is written,
+  /// rather than `out` as large as it may be.
   bool write_update(std::string& out, std::size_t max_size);
   bool write_choice(std::string& out, std::size_t max_size);
 
@@ -197,7 +197,7 @@ NANOVLLM_INLINE const HttpHead* EngineExchange::head() {
 NANOVLLM_INLINE bool EngineExchange::take(std::string& out) {
   if (is_done_ || is_cancelled_) return false;
   if (is_stream_) {
-    is_done_ = !append_news(out);
+    is_done_ = !append_update(out);
     return !is_done_;
   }
   if (!has_head_) complete();
@@ -272,7 +272,7 @@ NANOVLLM_INLINE bool EngineExchange::write_update(std::string& out, std::size_t 
   return true;
 }
 
-NANOVLLM_INLINE bool EngineExchange::append_news(std::string& out) {
+NANOVLLM_INLINE bool EngineExchange::append_update(std::string& out) {
   const std::size_t size = out.size();
   if (!has_rest_) {
     pending_->take(update_);

@@ -147,9 +147,9 @@ class Runner : public StepRunner {
   /// Whether the executor has deferred steps.
   [[nodiscard]] bool edits_logits() const override { return RankTeam<Model, Policy>::kEditsLogits; }
 
-  /// Draws for the step that was launched last, an open one. `inputs` may be changed or go as soon
-  /// as this returns. What goes wrong is thrown by the step's `wait`. A deferred step may be waited for
-  /// without it, by those who do not want its results.
+  /// Draws for the step that was launched last, a deferred one. `inputs` may be changed or go as
+  /// soon as this returns. What goes wrong is thrown by the step's `wait`. A deferred step may be
+  /// waited for without it, by those who do not want its results.
   void sample([[maybe_unused]] const SampleInputs& inputs) override {
     check_first("sample");
     check(slots_.num_under_way() > 0, "sample: no step is under way");

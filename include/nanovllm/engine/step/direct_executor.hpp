@@ -46,8 +46,8 @@ class DirectExecutor {
   [[nodiscard]] std::size_t profile_run(Pool&) { return 0; }
   void capture(Pool&) {}
 
-  /// Computes a step in `slot`, 0 and 1 in turn; an open one but for the draw. Tokens that are not
-  /// known are those that the step in the other slot drew.
+  /// Computes a step in `slot`, 0 and 1 alternately; a deferred one without the draw. Tokens that
+  /// are not known are those that the step in the other slot drew.
   void launch(int slot, const StepInputs& inputs, Pool& kv) {
     const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();
     const StepResults before = results_[static_cast<std::size_t>(1 - slot)].view();
@@ -66,7 +66,7 @@ class DirectExecutor {
                             .plain = inputs.all_plain()});
   }
 
-  /// Draws for the step in `slot`, an open one that was launched last.
+  /// Draws for the step in `slot`, a deferred one that was launched last.
   void sample(int slot, const SampleInputs& inputs) requires EditOpsLike<Backend> {
     const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();
     auto& results = results_[static_cast<std::size_t>(slot)];

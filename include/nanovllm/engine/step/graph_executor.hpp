@@ -45,7 +45,7 @@ namespace nanovllm {
 ///              backend has it
 ///              otherwise: unpack_step, forward, sample, kernel by kernel
 ///              what was drawn → pinned memory, unless published; an event behind it
-///     sample   for deferred steps, whose launch ends with the logits: SampleInputs → device, the ops
+///     sample   for deferred steps, which end with the logits: SampleInputs → device, the ops
 ///              of EditChain, what was drawn → pinned memory
 ///     wait     until the event
 ///
@@ -103,9 +103,9 @@ class GraphExecutor {
   GraphExecutor& operator=(const GraphExecutor&) = delete;
 
   /// Records a graph for every size of `graph_sizes(max_num_seqs)`, the largest first, and further
-  /// ones for steps of plain rows, where the backend has a shorter way for them, and for steps whose
-  /// sequences share prefixes, where the limits allow for such. Each is run once on padding before,
-  /// which loads its kernels. `kv` must stay where it is.
+  /// ones for steps of plain rows, where the backend has a shorter way for them, and for steps
+  /// whose sequences share prefixes, where the limits allow for such. Each is run once on padding
+  /// before, which loads its kernels. `kv` must stay where it is.
   void capture(Pool& kv) {
     // Page-locked memory that grows waits for the device: as much as the largest step has needed.
     discard_and_grow(slots_[1].inputs, static_cast<std::int64_t>(slots_[0].inputs.size()));
@@ -158,7 +158,7 @@ class GraphExecutor {
     finish(mine);
   }
 
-  /// Enqueues the draw for the step in `slot`, an open one that was launched last. `inputs` may
+  /// Enqueues the draw for the step in `slot`, a deferred one that was launched last. `inputs` may
   /// change as soon as this returns.
   void sample(int slot, const SampleInputs& inputs) requires EditOpsLike<Backend> {
     StepSlot& mine = slots_[static_cast<std::size_t>(slot)];

@@ -37,7 +37,7 @@ class StepSampling {
   /// @param faults  gets them; empty at the call.
   void fill(const StepPlan& plan, std::vector<Fault>& faults);
 
-  /// Whether the rows need more than `sample` does: the step must be an open one.
+  /// Whether the rows need more than `sample` does: the step must be deferred.
   [[nodiscard]] bool has_edits() const { return !edits_.rows.empty(); }
 
   /// The rows of a step that is not deferred.
