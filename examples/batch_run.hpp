@@ -212,7 +212,7 @@ struct BatchCounts {
 
 /// Serves the lines of `input` and writes a result for each that is not blank. At most `window` of
 /// them are read and not written at any time. Waits for input only while no request is alive, so
-/// results are out as soon as they are there, whether or not the input goes on.
+/// results are written as soon as they are ready, whether or not the input continues.
 ///
 /// A bad line costs that line alone; if it has no usable id, its error begins with its number. A
 /// turn of a session that fails leaves the conversation as it was for the next.

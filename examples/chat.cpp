@@ -17,7 +17,7 @@
 
 namespace nv = nanovllm;
 
-/// The session that goes on, and the points that /back returns to.
+/// The current session, and the points that /back returns to.
 template <class Engine>
 class Chat {
  public:

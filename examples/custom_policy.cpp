@@ -1,4 +1,4 @@
-// A scheduling policy of one's own, in one type. Usage: custom_policy [MODEL_DIR]
+// Your own scheduling policy, in one type. Usage: custom_policy [MODEL_DIR]
 //
 // `OneAtATime` serves requests strictly one after the other, which is what an engine without
 // batching does. The program runs the same prompts through it and through the default policy: the

@@ -67,7 +67,7 @@ bool run_policy(const GenerateOptions& options, const Processes& processes) {
   });
 }
 
-/// `kShapes` are those that get code of their own.
+/// `kShapes` are those that get separate code.
 template <class Float32Policy, class Bfloat16Policy, nv::Qwen3Shape... kShapes>
 bool run_dtype(const GenerateOptions& options, const Processes& processes) {
   return options.engine.dtype == "float32"

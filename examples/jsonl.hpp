@@ -81,7 +81,7 @@ void assign_integer(Int& field, const std::string& name, const Json& value) {
   const bool fits = value.is_number_unsigned() ? std::in_range<Int>(value.get<std::uint64_t>())
                     : value.is_number_integer()
                         ? std::in_range<Int>(value.get<std::int64_t>())
-                        : false;  // an integer of more than 64 bits is of a kind of its own
+                        : false;  // an integer of more than 64 bits has another kind
   if (!fits) {
     using Limits = std::numeric_limits<Int>;
     refuse(name, concat("an integer in [", Limits::min(), ", ", Limits::max(), "]"), value);

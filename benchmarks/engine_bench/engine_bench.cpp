@@ -1,4 +1,4 @@
-// Speed of the engine on the CPU, beside the least time that the machine needs. `engine_bench
+// Speed of the engine on the CPU, and the least time that the machine needs. `engine_bench
 // --help` says how to use it.
 #include <algorithm>
 #include <thread>

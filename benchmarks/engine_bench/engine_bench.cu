@@ -1,4 +1,4 @@
-// Speed of the engine on GPUs, beside the least time that they need. `engine_bench_cuda --help`
+// Speed of the engine on GPUs, and the least time that they need. `engine_bench_cuda --help`
 // says how to use it.
 #include "cuda_prober.cuh"
 #include "program.hpp"

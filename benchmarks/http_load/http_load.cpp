@@ -2,7 +2,7 @@
 //
 //   http_load --port 8000 --concurrency 64 --requests 512 --input-tokens 512 --output-tokens 256
 //
-// Every client has a connection of its own and sends its next request when it has the last one's
+// Every client has its own connection and sends its next request when it has the last one's
 // answer. Prompts are token ids, random and the same in every run, so no time goes into a tokeniser;
 // answers have just as many tokens as asked for (ignore_eos). Times are those at the client: until
 // the first event, between two events, until the end. A server may put several tokens into one
@@ -90,7 +90,7 @@ class Answer {
     text_.erase(0, begin);
   }
 
-  /// Adds it up. The last event but for [DONE] has the usage.
+  /// Adds it up. The last event before [DONE] has the usage.
   void finish(int status) {
     if (status != 200) return thread_.fail(nv::concat("status ", status, ": ", text_));
     try {

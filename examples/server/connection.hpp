@@ -61,7 +61,7 @@ class Connection final : public AnyConnection,
  public:
   static constexpr bool kIsTls = !std::is_same_v<Stream, Socket>;
 
-  /// @param is_refused  there are too many: all it hears is status 503.
+  /// @param is_refused  there are too many: it only gets status 503.
   Connection(Stream stream, ServerState& server, IoThread& thread, bool is_refused)
       : stream_(std::move(stream)),
         event_(socket().get_executor(), Clock::time_point::max()),
@@ -117,7 +117,7 @@ class Connection final : public AnyConnection,
   static constexpr std::size_t kMaxAhead = 64 * 1024;  ///< read of what is not looked at yet
   static constexpr std::size_t kMaxKept = 256 * 1024;  ///< of memory for what is sent, once it is
   static constexpr std::string_view kDisconnected = "disconnected";  ///< an outcome
-  static constexpr int kGone = -1;  ///< in place of a status: nobody is there to hear of it
+  static constexpr int kGone = -1;  ///< in place of a status: the client has gone
 
   /// What a line of the log says.
   struct Record {
@@ -514,7 +514,7 @@ class Connection final : public AnyConnection,
     }
   }
 
-  /// Answers a whole request. Returns whether the connection goes on.
+  /// Answers a whole request. Returns whether the connection stays open.
   Awaitable<bool> reply(Parser::value_type& message, BodyShare& body_share, Record& record) {
     const bool is_head = message.method() == http::verb::head;
     const bool is_get = is_head || message.method() == http::verb::get;
@@ -659,7 +659,7 @@ class Connection final : public AnyConnection,
     co_return is_sent&& keeps_alive_;
   }
 
-  /// Lets the exchange go, and logs it. Returns whether the connection goes on.
+  /// Releases the exchange, and logs it. Returns whether the connection stays open.
   [[nodiscard]] bool finish(Record& record, bool is_sent) {
     serve::ExchangeSummary summary;
     if (exchange_) {

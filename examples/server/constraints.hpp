@@ -11,7 +11,7 @@ namespace nanovllm::examples {
 
 /// Null for a checkpoint without a tokeniser.
 /// @param max_bytes       for compiled constraints that are kept for later requests.
-/// @param allow_grammars  whether requests may state grammars of their own.
+/// @param allow_grammars  whether requests may contain grammars.
 [[nodiscard]] std::shared_ptr<serve::ConstraintCompiler> make_constraint_compiler(
     const AnyEngine& engine, std::size_t max_bytes, bool allow_grammars);
 

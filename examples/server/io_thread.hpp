@@ -76,7 +76,7 @@ class NewsQueue {
     if (!std::exchange(is_posted_, true)) net::post(io_, [this] { deliver(); });
   }
 
-  /// The io thread ends: there is nobody to hear of what still comes.
+  /// The io thread ends: nobody receives later updates.
   void close() {
     const std::lock_guard lock(mutex_);
     is_closed_ = true;

@@ -1,5 +1,5 @@
 #pragma once
-/// Lines on standard error, written by a thread of their own: a reader that has stopped reading
+/// Lines on standard error, written by a separate thread: a reader that has stopped reading
 /// holds nothing up.
 
 #include <array>
@@ -35,7 +35,7 @@ namespace nanovllm::examples {
 }
 
 /// Any thread may write. Lines that come while `kMostBytes` wait to be written are dropped, and
-/// counted in a line of their own.
+/// counted in a separate line.
 class Log {
  public:
   static constexpr std::size_t kMostBytes = std::size_t{1} << 20;

@@ -59,8 +59,8 @@ void run_engine(AnyEngine& engine, const std::stop_token& stop, Log& log) {
   }
 }
 
-/// Makes ranks anew that have failed: several, or one with a step over its time, fail every request
-/// from then on, and `run` goes on all the same. Looks once a second, and less often after each
+/// Resets ranks that have failed: several, or one with a step over its time, fail every request
+/// from then on, while `run` continues. Looks once a second, and less often after each
 /// time that did not help.
 void mend_engine(AnyEngine& engine, const std::stop_token& stop, Log& log) {
   constexpr std::chrono::seconds kFirstPause(1), kLongestPause(64);

@@ -39,7 +39,7 @@ class CpuBackend {
   static constexpr double kKvShare = 0.4;
   static constexpr int kLoadThreads = 1;  // more would hold more than one panel in memory
 
-  /// Tokens a step computes at the most unless the user says otherwise: enough for the dense layers
+  /// The default for the most tokens of a step: enough for the dense layers
   /// to run at full rate, little enough that decodes between prompt chunks do not wait long.
   static constexpr int kDefaultBatchedTokens = 1024;
 

@@ -1,5 +1,5 @@
 #pragma once
-/// What every CPU op needs beside its operands.
+/// What every CPU op needs in addition to its operands.
 
 #include <cstdint>
 

@@ -11,7 +11,7 @@ namespace nanovllm::cpu {
 
 /// Bytes that can be had without swapping: the machine's, or what the control groups of this
 /// process (version 1 or 2, the container's and all those around it that are seen) leave of their
-/// limits, whichever is less. File pages that a group would give up count as left.
+/// limits, whichever is less. File pages that the group can reclaim count as free.
 ///
 /// @param system  prefix of the paths that are read, for tests: "" is this machine.
 [[nodiscard]] std::size_t available_system_memory(const std::string& system = "");
@@ -84,7 +84,7 @@ struct CgroupFiles {
   const char* mount;
   const char* limits[2];
   const char* usage;
-  const char* reclaimable;  ///< in memory.stat: file pages that are given up before the limit hits
+  const char* reclaimable;  ///< in memory.stat: file pages reclaimed before the limit is hit
 };
 inline constexpr CgroupFiles kCgroupFiles[] = {
     {true, "/sys/fs/cgroup", {"memory.max", "memory.high"}, "memory.current", "inactive_file "},
@@ -131,7 +131,7 @@ struct CgroupMount {
   return {files.mount, ""};
 }
 
-/// What the group in `folder` leaves of its own limits.
+/// The memory that the group in `folder` may still use within its limits.
 [[nodiscard]] inline std::uint64_t left_in_group(const std::string& folder,
                                                  const CgroupFiles& files) {
   constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();

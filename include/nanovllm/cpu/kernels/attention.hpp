@@ -4,9 +4,9 @@
 /// A row is one query token with one query head. It sees its keys in tiles of 32, cut at absolute
 /// positions: scores, running maximum, weights e^(score - maximum), and sums that are scaled down
 /// whenever the maximum grows. After each segment of 256 keys the sums are folded into those of the
-/// segments before and begin anew, so that segments can be computed apart and by different threads.
-/// All of that is float32. Tiles, segments and the order of every sum depend on nothing but
-/// positions; hence the law of this file, bit for bit on a given instruction set:
+/// segments before and start over, so that segments can be computed separately by different
+/// threads. All of that is float32. Tiles, segments and the order of every sum depend on nothing
+/// but positions; hence the law of this file, bit for bit on a given instruction set:
 ///
 ///   a row's output depends on its query, the keys and values it sees, and nothing else: neither on
 ///   the op, the batch, the chunk, the block size, the block ids nor the number of threads.

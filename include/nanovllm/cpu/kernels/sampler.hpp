@@ -144,7 +144,7 @@ inline void sample_row(const SampleArgs& args, std::int64_t r, const LogitRow& r
   }
   const TokenId token = choose(row, settings, banned, kernels);
   args.tokens.data[r] = token;
-  // A banned token is never chosen but for token 0, when all are banned.
+  // A banned token is never chosen, except token 0 if all are banned.
   if (settings.num_logprobs >= 0) {
     args.logprobs.data[r] = log_prob(token == 0 ? first : row.logits[token]);
   }

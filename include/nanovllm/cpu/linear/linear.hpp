@@ -35,7 +35,7 @@ namespace detail {
       ceil_div<std::int64_t>(std::int64_t{1} << 20, std::max<std::int64_t>(row_bytes, 1)), 32);
 }
 
-/// `n` rows in `count` blocks of equal size, but for one row.
+/// `n` rows in `count` blocks whose sizes differ by at most one row.
 struct RowBlocks {
   std::int64_t n;
   std::int64_t count;

@@ -54,7 +54,7 @@ inline void avx2_prefetch(const void* word) {
 
 /// `kVectors` vectors of columns of a tile, from `column` on; element (i / kVectors, column +
 /// i % kVectors · 8 …) is summed in accumulator `i`. The indices are a pack so that every
-/// accumulator is a variable of its own, in a register at any optimisation level.
+/// accumulator is a separate variable, in a register at any optimisation level.
 template <int kVectors, class T, int... i>
 void avx2_multiply(const float* x, const Panel<T>& panel, int column, Tile& tile,
                    std::integer_sequence<int, i...>) {

@@ -58,7 +58,7 @@ inline void avx512_prefetch(const void* word) {
 }
 
 /// A tile whose element (i / 2, i % 2 · 16 …) is summed in accumulator `i`. The indices are a pack
-/// so that every accumulator is a variable of its own, in a register at any optimisation level.
+/// so that every accumulator is a separate variable, in a register at any optimisation level.
 template <class T, int... i>
 void avx512_multiply(const float* x, const Panel<T>& panel, Tile& tile,
                      std::integer_sequence<int, i...>) {

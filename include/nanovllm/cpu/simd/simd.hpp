@@ -1,7 +1,7 @@
 #pragma once
 /// Sixteen floats at a time, on every instruction set: how the CPU kernels are written once.
 ///
-/// `portable.hpp`, `avx2.hpp` and `avx512.hpp` define, each in a namespace of its own (`portable`,
+/// `portable.hpp`, `avx2.hpp` and `avx512.hpp` define, each in a separate namespace (`portable`,
 /// `avx2`, `avx512`) and compiled for its own instruction set, the same vocabulary:
 ///
 ///   Vec                        sixteen floats
@@ -59,7 +59,7 @@ namespace avx512 = portable;
 
 namespace nanovllm::cpu::detail {
 
-/// The kernel, where there is no choice.
+/// The kernel, if there is no choice.
 template <class Kernel>
 constexpr Kernel* only(Isa, Kernel* kernel) {
   return kernel;
