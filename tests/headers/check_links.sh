@@ -2,7 +2,8 @@
 # check_links.sh [ROOT]: whether what the pages of a checkout point to is there. In every .md:
 #   - relative links: the file, and the heading behind '#'
 #   - in backticks, paths of files of this repository, from its root or from include/nanovllm
-#   - results by name (cuda_x.json, cpu_x.json), which are in benchmarks/results
+#   - results by name (cuda_x.json, cpu_x.json), which are in benchmarks/results; and each file there
+#     is named by a page
 # Exit code 1 if something is missing.
 set -euo pipefail
 root=${1:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
@@ -62,6 +63,12 @@ while IFS= read -r page; do
   done < <(grep -vE '^\[\^|vLLM|SGLang|NAME' <<< "$text" | grep -oE '`[^` ]+`' | tr -d '`' | grep -E \
     -e "^($folders)/[A-Za-z0-9_./*-]+(\.($endings)|/)\$" -e '^(cuda|cpu|peers)_[a-z0-9_*]+\.json$')
 done < <(find . -name '*.md' -not -path './build*' -not -path './.*' | sed 's|^\./||' | sort)
+
+while IFS= read -r result; do
+  if ! grep -rqF --include='*.md' "$(basename "$result")" README.md docs; then
+    report "$result" "no page names it"
+  fi
+done < <(find benchmarks/results -name '*.json' 2> /dev/null | sort)
 
 if ((pages == 0)); then report "$root" "no pages"; fi
 exit $failed

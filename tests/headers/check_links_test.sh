@@ -46,4 +46,10 @@ expect_failure 'see `kv/gone.hpp`' 'no file for the path kv/gone.hpp'
 expect_failure 'see `include/nanovllm/gone/`' 'no file for the path include/nanovllm/gone'
 expect_failure 'see `kv/gone_*.hpp`' 'no file for the path kv/gone_*.hpp'
 expect_failure 'see `cpu_gone.json`' 'no file for the path cpu_gone.json'
+fresh_checkout
+touch "$scratch/tree/benchmarks/results/cuda_unnamed.json"
+if "$here/check_links.sh" "$scratch/tree" > /dev/null; then
+  echo "not found: a result that no page names"
+  failures=1
+fi
 exit $failures
