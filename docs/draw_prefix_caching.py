@@ -107,15 +107,15 @@ def draw_tree():
         picture.text(690, y + 19, note, size=12)
     picture.text(100, 104, "Siblings are sorted by their tokens:")
     picture.text(100, 122, "a search tree finds the one that has")
-    picture.text(100, 140, "most in common with what is wanted.")
-    picture.text(100, 250, "A lookup goes from a node to a child for as long as whole blocks agree; the "
+    picture.text(100, 140, "most in common with the prompt.")
+    picture.text(100, 250, "A lookup goes from a node to a child while whole blocks agree; the "
                            "block after that may agree in part.")
     return picture
 
 
 def draw_eviction():
-    """In which order blocks are given up."""
-    picture = Picture(760, 240, "The order in which free blocks are given up")
+    """In which order blocks are evicted."""
+    picture = Picture(760, 240, "The order in which free blocks are evicted")
     boxes = {"a": (110, 60, BLUE, "5"), "b": (280, 20, GREEN, "2"), "c": (450, 20, GREEN, "1"),
              "d": (280, 100, ORANGE, "4"), "e": (450, 100, ORANGE, "3")}
     for name, (x, y, fill, order) in boxes.items():
@@ -129,14 +129,14 @@ def draw_eviction():
     picture.line((54, 80), (106, 80), arrow=True)
     picture.text(576, 45, "X: a b c, ended first")
     picture.text(576, 125, "Y: a d e, ended later")
-    picture.text(20, 205, "given up first")
+    picture.text(20, 205, "evicted first")
     for i, name in enumerate("cbeda"):
         x = 130 + i * 82
         picture.box(x, 185, 50, boxes[name][2])
         picture.text(x + 25, 205, name, INK, "middle")
         if i > 0:
             picture.line((x - 32, 200), (x - 4, 200), arrow=True)
-    picture.text(130 + 5 * 82 - 18, 205, "given up last")
+    picture.text(130 + 5 * 82 - 18, 205, "evicted last")
     return picture
 
 
