@@ -104,7 +104,6 @@ class Tokenizer {
 #include "nanovllm/io/mapped_file.hpp"
 #include "nanovllm/text/added_tokens.hpp"
 #include "nanovllm/text/bpe.hpp"
-#include "nanovllm/text/byte_level.hpp"
 #include "nanovllm/text/nfc.hpp"
 #include "nanovllm/text/pretokenizer.hpp"
 #include "nanovllm/text/tokenizer_file.hpp"
@@ -123,20 +122,6 @@ NANOVLLM_INLINE std::vector<NamedToken> all_tokens(const TokenizerJson& json,
   tokens.reserve(json.ids.size() + steps.added_tokens.size());
   for (std::size_t i = 0; i < json.ids.size(); ++i) tokens.push_back({json.names[i], json.ids[i]});
   for (const AddedToken& added : steps.added_tokens) tokens.push_back({added.content, added.id});
-  return tokens;
-}
-
-/// The token of each byte.
-NANOVLLM_INLINE std::array<TokenId, 256> byte_tokens(const Vocabulary& vocabulary) {
-  std::array<TokenId, 256> tokens;
-  for (int b = 0; b < 256; ++b) {
-    std::string name;
-    utf8::append(name, byte_level::kAlphabet[b]);
-    const std::optional<TokenId> id = vocabulary.find(name);
-    check<LoadError>(id.has_value(), "model.vocab has no token for the byte ", b, ", spelt '", name,
-                     "'; a byte-level vocabulary needs all 256");
-    tokens[b] = *id;
-  }
   return tokens;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 /// The tokens of a tokenizer: names to ids, ids to names and bytes.
 
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <functional>
@@ -11,6 +12,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/utf8.hpp"
 #include "nanovllm/text/byte_level.hpp"
 
 namespace nanovllm {
@@ -115,4 +117,21 @@ class Vocabulary {
   std::vector<TokenId> index_;
 };
 
+namespace detail {
+
+/// The token of each byte. Throws LoadError naming a byte that has none.
+inline std::array<TokenId, 256> byte_tokens(const Vocabulary& vocabulary) {
+  std::array<TokenId, 256> tokens;
+  for (int b = 0; b < 256; ++b) {
+    std::string name;
+    utf8::append(name, byte_level::kAlphabet[b]);
+    const std::optional<TokenId> id = vocabulary.find(name);
+    check<LoadError>(id.has_value(), "model.vocab has no token for the byte ", b, ", spelt '", name,
+                     "'; a byte-level vocabulary needs all 256");
+    tokens[b] = *id;
+  }
+  return tokens;
+}
+
+}  // namespace detail
 }  // namespace nanovllm

@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/engine/runner/rank_group.hpp"
 #include "nanovllm/engine/runner/runner_config.hpp"
 #include "nanovllm/engine/runner/watchdog.hpp"
@@ -92,6 +94,17 @@ class RankTeam {
   void sample(int slot, const SampleInputs& inputs) requires kEditsLogits {
     begin(inputs, draws_[static_cast<std::size_t>(slot)],
           [slot](Rank& rank, const SampleInputs& draws) { rank.executor->sample(slot, draws); });
+  }
+
+  /// Computes logits on all ranks; those of the first go to `out`, if given.
+  void run_logits(const StepInputs& inputs, const MatrixView<float>* out) {
+    on_all([&](Rank& rank) {
+      if (&rank == &(*this)[0] && out != nullptr)
+        return rank.executor->run_logits(inputs, *rank.kv, *out);
+      const std::int64_t m = inputs.num_samples(), n = rank.network.vocab_size();
+      std::vector<float> ignored(static_cast<std::size_t>(m * n));
+      rank.executor->run_logits(inputs, *rank.kv, {ignored.data(), {m, n}});
+    });
   }
 
   /// Waits for the step in `slot` on all ranks: one whose device has failed throws, where another

@@ -1,9 +1,7 @@
 #pragma once
 /// Runs steps on every rank: weights, KV pool, forward pass and sampler, without a word of queues.
 
-#include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -94,15 +92,8 @@ class Runner : public StepRunner {
   /// it is first used has it; what the graphs will take is measured and left out.
   [[nodiscard]] std::size_t available_memory() override {
     begin_stage<Backend>(config_, "sizing the KV pool");
-    std::vector<std::size_t> bytes(index(ranks_.size()));
-    std::atomic<std::size_t> next = 0;
-    on_all_ranks([&](Rank& rank) {
-      Pool scratch(kv_shape(), 1);
-      const std::size_t reserve = rank.executor->profile_run(scratch);
-      const std::size_t free = rank.backend->available_memory();
-      bytes[next++] = free - std::min(free, reserve);
-    });
-    std::size_t least = *std::min_element(bytes.begin(), bytes.end());
+    std::size_t least = 0;
+    guard([&] { least = measure_memory(ranks_, kv_shape()); });
     if (Backend::kSharedMemory) least /= static_cast<std::size_t>(config_.ranks_on_host());
     if (!link_) return least;
     return static_cast<std::size_t>(link_->minimum(static_cast<std::int64_t>(least)));
@@ -118,9 +109,11 @@ class Runner : public StepRunner {
                        " blocks in host memory were asked for, but the policy's Backend has no "
                        "'run' for 'SwapBlocksArgs'; see ops/swap_blocks.hpp");
     begin_stage<Backend>(config_, "recording graphs");
-    on_all_ranks([&](Rank& rank) {
-      rank.kv.emplace(kv_shape(), numbers[0], numbers[1]);
-      rank.executor->capture(*rank.kv);
+    guard([&] {
+      ranks_.on_all([&](Rank& rank) {
+        rank.kv.emplace(kv_shape(), numbers[0], numbers[1]);
+        rank.executor->capture(*rank.kv);
+      });
     });
   }
 
@@ -205,7 +198,7 @@ class Runner : public StepRunner {
     check_first("run_logits");
     check_shape("run_logits", "out", out, {inputs.num_samples(), ranks_[0].network.vocab_size()});
     send(ProcessGroup::Tag::logits, inputs);
-    compute_logits(inputs, &out);
+    guard([&] { ranks_.run_logits(inputs, &out); });
   }
 
   /// See PoolAccess. No step may be under way. Throws Error where ranks are in other processes.
@@ -252,7 +245,7 @@ class Runner : public StepRunner {
               "run_worker: rank 0 sent what is no step");
         inputs.unpack(message);
         if (tag == ProcessGroup::Tag::logits) {
-          compute_logits(inputs, nullptr);
+          ranks_.run_logits(inputs, nullptr);
           continue;
         }
         while (slots_.num_under_way() == 2) retire();
@@ -303,8 +296,6 @@ class Runner : public StepRunner {
   }
 
  private:
-  [[nodiscard]] static std::size_t index(int i) { return static_cast<std::size_t>(i); }
-
   void check_first(const char* call) const {
     check(!link_ || link_->rank() == 0, call, ": rank ", link_ ? link_->rank() : 0,
           " computes the steps of rank 0; call run_worker()");
@@ -334,19 +325,7 @@ class Runner : public StepRunner {
     check(slots_.num_under_way() == 0, call, ": a step is under way");
     PoolAccess<RankTeam<Model, Policy>> pool(ranks_, kv_shape(), call);
     pool.check_copy(blocks, num_bytes);
-    if (broken_) std::rethrow_exception(broken_);
     return pool;
-  }
-
-  /// Computes logits on all ranks of this process; those of the first go to `out`, if given.
-  void compute_logits(const StepInputs& inputs, const MatrixView<float>* out) {
-    on_all_ranks([&](Rank& rank) {
-      if (&rank == &ranks_[0] && out != nullptr)
-        return rank.executor->run_logits(inputs, *rank.kv, *out);
-      const std::int64_t m = inputs.num_samples(), n = rank.network.vocab_size();
-      std::vector<float> ignored(static_cast<std::size_t>(m * n));
-      rank.executor->run_logits(inputs, *rank.kv, {ignored.data(), {m, n}});
-    });
   }
 
   /// A follower looks whether its oldest step is done. Throws when that has failed.
@@ -357,16 +336,10 @@ class Runner : public StepRunner {
     std::this_thread::yield();
   }
 
-  /// Calls `task(rank)` on every rank's thread, with its device being the current one.
-  template <class Task>
-  void on_all_ranks(const Task& task) {
-    if (broken_) std::rethrow_exception(broken_);
-    guard([&] { ranks_.on_all(task); });
-  }
-
-  /// Calls `work`. When it throws, it is the end for all ranks, or for one rank's step.
+  /// Calls `work`, unless the ranks are broken already. When it throws, it is the end for all ranks, or for one rank's step.
   template <class Work>
   void guard(const Work& work) {
+    if (broken_) std::rethrow_exception(broken_);
     try {
       work();
     } catch (...) {

@@ -1,6 +1,8 @@
 #pragma once
 /// The start of a runner: backends, room for the weights, networks and their weights.
 
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -11,6 +13,7 @@
 #include "nanovllm/engine/runner/runner_config.hpp"
 #include "nanovllm/engine/runner/runner_link.hpp"
 #include "nanovllm/engine/runner/weight_memory.hpp"
+#include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/version.hpp"
@@ -73,6 +76,21 @@ void make_ranks(Team& team, RunnerLink& link, const Config& model, const RunnerC
     if (r == 0) begin_stage<Backend>(config, "choosing kernels");
     if constexpr (requires { rank.network.tune(); }) rank.network.tune();
   });
+}
+
+/// Bytes that any rank's KV pool may count on, the least of all ranks of `team`: each computes the
+/// largest step there can be, on a pool of one block of `shape`.
+template <class Team>
+[[nodiscard]] std::size_t measure_memory(Team& team, const KvShape& shape) {
+  std::vector<std::size_t> bytes(static_cast<std::size_t>(team.size()));
+  std::atomic<std::size_t> next = 0;
+  team.on_all([&](auto& rank) {
+    typename Team::Group::Pool scratch(shape, 1);
+    const std::size_t reserve = rank.executor->profile_run(scratch);
+    const std::size_t free = rank.backend->available_memory();
+    bytes[next++] = free - std::min(free, reserve);
+  });
+  return *std::min_element(bytes.begin(), bytes.end());
 }
 
 }  // namespace nanovllm

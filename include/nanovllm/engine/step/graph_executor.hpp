@@ -6,8 +6,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -24,6 +22,7 @@
 #include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/engine/step/step_kv.hpp"
 #include "nanovllm/engine/step/step_memory.hpp"
+#include "nanovllm/engine/step/step_memory_slot.hpp"
 #include "nanovllm/engine/step/step_results.hpp"
 #include "nanovllm/model/forward_batch.hpp"
 #include "nanovllm/model/model.hpp"
@@ -64,6 +63,7 @@ class GraphExecutor {
   };
   using SizedGraph = typename StepGraphs<StepGraph>::Sized;
   using Drawn = DrawnRows<Backend>;
+  using Slot = StepMemorySlot<Backend>;
 
   /// Whether graphs write what they draw to the host's memory themselves.
   static constexpr bool kPublishes = RunsOp<Backend, PublishResultsArgs>;
@@ -87,7 +87,7 @@ class GraphExecutor {
         memory_({.limits = limits, .max_blocks = max_blocks, .list_room = kGraphListRoom}),
         drawn_(backend, limits.max_num_seqs),
         edits_(limits, network.vocab_size()) {
-    for (StepSlot& slot : slots_) slot.results.resize(limits_.max_num_seqs, 0);
+    for (Slot& slot : slots_) slot.results.resize(limits_.max_num_seqs, 0);
     if constexpr (kPublishes) place_ = Buffer<ResultsPlace>(1);
   }
 
@@ -136,9 +136,9 @@ class GraphExecutor {
   /// step before may still be under way, the one before that not.
   void launch(int slot, const StepInputs& inputs, Pool& kv) {
     check_samples(inputs);
-    StepSlot& mine = slots_[static_cast<std::size_t>(slot)];
+    Slot& mine = slots_[static_cast<std::size_t>(slot)];
     const auto* graph = inputs.is_deferred() ? deferred_graph(inputs, kv) : find_graph(inputs);
-    const std::byte* const base = stage(inputs, mine);
+    const std::byte* const base = mine.upload(backend_, inputs.bytes());
     StepKv<Backend, Pool> step_kv(backend_, kv, copies_of(inputs, base, kv));
     if (graph != nullptr) {
       if (!inputs.is_deferred()) Drawn::reserve(inputs, true, mine.results);
@@ -155,27 +155,18 @@ class GraphExecutor {
     } else if (graph == nullptr || !kPublishes) {
       drawn_.fetch(inputs, graph != nullptr, mine.results);
     }
-    finish(mine);
+    mine.finish(backend_);
   }
 
   /// Enqueues the draw for the step in `slot`, a deferred one that was launched last. `inputs` may
   /// change as soon as this returns.
   void sample(int slot, const SampleInputs& inputs) requires EditOpsLike<Backend> {
-    StepSlot& mine = slots_[static_cast<std::size_t>(slot)];
+    Slot& mine = slots_[static_cast<std::size_t>(slot)];
     const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();
     check<ShapeError>(mine.results.num_samples == m, "sample: the step has ",
                       mine.results.num_samples, " rows of logits, but ", m,
                       " are to be drawn from");
-    const auto size = static_cast<std::int64_t>(inputs.bytes().size());
-    if (static_cast<std::int64_t>(mine.draws.size()) < size ||
-        static_cast<std::int64_t>(draws_.size()) < size) {
-      backend_.synchronize();  // what is under way may read them
-      discard_and_grow(mine.draws, size);
-      discard_and_grow(draws_, size);
-    }
-    std::memcpy(mine.draws.data(), inputs.bytes().data(), inputs.bytes().size());
-    mine.uploading = true;
-    backend_.upload(mine.draws.data(), draws_.data(), inputs.bytes().size());
+    mine.upload_draws(backend_, inputs.bytes(), draws_);
     drawn_.reserve_top(m * top);
     if (static_cast<std::int64_t>(chosen_.size()) < inputs.num_chosen()) {
       backend_.synchronize();
@@ -197,7 +188,7 @@ class GraphExecutor {
       backend_.download_later(chosen_.data(), mine.results.chosen_logprobs.data(),
                               elements(inputs.num_chosen()));
     }
-    finish(mine);
+    mine.finish(backend_);
   }
 
   /// Whether the step launched in `slot` is done, or there was none. Throws when it has failed.
@@ -208,7 +199,7 @@ class GraphExecutor {
   /// Waits for the step launched in `slot` and gives what it drew, valid until the slot's next
   /// launch.
   [[nodiscard]] StepResults wait(int slot) {
-    StepSlot& mine = slots_[static_cast<std::size_t>(slot)];
+    Slot& mine = slots_[static_cast<std::size_t>(slot)];
     mine.done.synchronize();
     return mine.results.view();
   }
@@ -217,7 +208,7 @@ class GraphExecutor {
   /// memory. No other step may be under way.
   void run_logits(const StepInputs& inputs, Pool& kv, MatrixView<float> out) {
     check_samples(inputs);
-    const std::byte* base = stage(inputs, slots_[0]);
+    const std::byte* base = slots_[0].upload(backend_, inputs.bytes());
     const MatrixView<float> logits = logits_view(inputs.num_samples());
     StepKv<Backend, Pool> step_kv(backend_, kv, copies_of(inputs, base, kv));
     UnpackStepArgs unpack{.previous = drawn_.previous()};
@@ -232,39 +223,11 @@ class GraphExecutor {
   /// Elements of a row's list (of banned tokens) that graphs have room for, on average.
   static constexpr std::int64_t kGraphListRoom = 16;
 
-  /// One of the two steps that may be under way: its way to the device and back.
-  struct StepSlot {
-    HostBuffer<std::byte> inputs;
-    Buffer<std::byte> arena;      ///< the inputs on the device
-    HostBuffer<std::byte> draws;  ///< SampleInputs of a deferred step
-    typename Drawn::Results results;
-    typename Backend::Event done;
-    bool uploading = false;  // `inputs` is being read, and `done` is not behind that yet
-  };
-
   [[nodiscard]] static std::size_t elements(std::int64_t n) { return static_cast<std::size_t>(n); }
 
   void check_samples(const StepInputs& inputs) const {
     check<ShapeError>(inputs.num_samples() <= limits_.max_num_seqs, "run: at most ",
                       limits_.max_num_seqs, " samples a step, got ", inputs.num_samples());
-  }
-
-  /// Copies the inputs to the device, and returns where they begin there.
-  const std::byte* stage(const StepInputs& inputs, StepSlot& slot) {
-    const std::span<const std::byte> bytes = inputs.bytes();
-    const auto size = static_cast<std::int64_t>(bytes.size());
-    slot.done.synchronize();                     // of the step that used this memory before
-    if (slot.uploading) backend_.synchronize();  // it got no further, or there is no result of it
-    discard_and_grow(slot.inputs, size);
-    discard_and_grow(slot.arena, size);
-    std::memcpy(slot.inputs.data(), bytes.data(), bytes.size());
-    slot.uploading = true;
-    if constexpr (UploadsEarly<Backend>) {
-      backend_.upload_early(slot.inputs.data(), slot.arena.data(), bytes.size());
-    } else {
-      backend_.upload(slot.inputs.data(), slot.arena.data(), bytes.size());
-    }
-    return slot.arena.data();
   }
 
   /// The block copies of a step whose inputs are on the device, at `base`. Throws ShapeError for
@@ -346,7 +309,8 @@ class GraphExecutor {
   [[nodiscard]] StepGraph record(std::int64_t size, Pool& kv, Recorded what) {
     StepInputs nothing;
     nothing.build({}, 1, {});
-    const UnpackStepArgs unpack = padded_inputs(nothing, stage(nothing, slots_[0]), size, {});
+    const UnpackStepArgs unpack =
+        padded_inputs(nothing, slots_[0].upload(backend_, nothing.bytes()), size, {});
     backend_.run(unpack);
     decode(size, kv, what);
     if constexpr (kUnpacksInGraphs) {
@@ -408,19 +372,13 @@ class GraphExecutor {
     return {logits_.data(), {m, network_.padded_vocab_size()}};
   }
 
-  /// What was enqueued so far is all of the step in `slot`.
-  void finish(StepSlot& slot) {
-    backend_.record(slot.done);
-    slot.uploading = false;
-  }
-
   Network& network_;
   Backend& backend_;
   StepLimits limits_;
   std::int64_t max_blocks_;
   Buffer<float> logits_;  // [max_num_seqs, padded vocab]
   StepMemory<Backend::template Buffer, /*kPadded=*/true> memory_;
-  std::array<StepSlot, 2> slots_;
+  std::array<Slot, 2> slots_;
 
   Drawn drawn_;
   Buffer<ResultsPlace> place_;  // of the step whose graph runs; one, or none without kPublishes
