@@ -683,8 +683,8 @@ class Connection final : public AnyConnection,
                   " prompt=%lld cached=%lld generated=%lld first=%.4f total=%.4f",
                   static_cast<long long>(summary.num_prompt_tokens),
                   static_cast<long long>(summary.num_cached_tokens),
-                  static_cast<long long>(summary.num_generated_tokens), summary.first_token_seconds,
-                  seconds.count());
+                  static_cast<long long>(summary.num_generated_tokens),
+                  summary.first_token_seconds.value_or(0), seconds.count());
     std::string line = peer_;
     line.append(" ").append(escape_for_log(record.method, 16));
     line.append(" ").append(escape_for_log(record.path));

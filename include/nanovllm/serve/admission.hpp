@@ -1,5 +1,5 @@
 #pragma once
-/// From what a request asks for to what an engine takes, or an error that names the field.
+/// Turns what a request asks for into what an engine takes, or into an error that names the field.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,45 +24,44 @@ namespace nanovllm::serve {
 /// The model's tokeniser. Throws ApiError (400) where there is none.
 [[nodiscard]] const Tokenizer& tokenizer_of(const AnyEngine& engine);
 
-/// The text of a prompt that is a text or messages. Throws ApiError (400) that names `field` where
-/// there is no chat template, or it refuses the messages.
+/// The text of a prompt that is a text or messages. Throws ApiError (400) that names `field` if
+/// there is no chat template, or if the template refuses the messages.
 [[nodiscard]] std::string prompt_text(const TextSide& text, const Prompt& prompt,
                                       std::string_view field);
 
-/// How many tokens of a prompt are kept behind which `max_tokens` are to be generated; nothing where
-/// all are. Throws ApiError (400) that names truncate_prompt_tokens where it is more than the
-/// model's context.
+/// How many tokens of a prompt are kept if `max_tokens` are to be generated after it; unset: all.
+/// Throws ApiError (400) that names truncate_prompt_tokens if it exceeds the model's context.
 [[nodiscard]] std::optional<std::size_t> num_kept_tokens(
     const AnyEngine& engine, const std::optional<PromptTruncation>& truncation,
     std::int32_t max_tokens);
 
-/// The tokens of a prompt, its last `num_kept` where that is set. Throws ApiError (400) that names
-/// `field`: with the code context_length_exceeded and both numbers where there are too many.
+/// The tokens of a prompt, its last `num_kept` if that is set. Throws ApiError (400) that names
+/// `field`; if there are too many, with the code context_length_exceeded and both numbers.
 [[nodiscard]] std::vector<TokenId> prompt_tokens(const AnyEngine& engine, const Prompt& prompt,
                                                  std::string_view field,
                                                  std::optional<std::size_t> num_kept = {});
 
-/// Throws ApiError (400), context_length_exceeded, where `max_tokens` do not fit behind the prompt.
+/// Throws ApiError (400), context_length_exceeded, if `max_tokens` do not fit after the prompt.
 void check_max_tokens(const AnyEngine& engine, std::size_t num_prompt_tokens,
                       std::int32_t max_tokens);
 
-/// Throws ApiError (400) that names the field where one of the token ids that a request states, in
-/// its prompts or for sampling, is none of the model's.
+/// Throws ApiError (400) that names the field if a token id of the request, in its prompts or for
+/// sampling, is outside the model's vocabulary.
 void check_token_ids(const AnyEngine& engine, std::span<const std::vector<TokenId>> prompts,
                      const SamplingParams& params);
 
-/// How the answer to a chat is to be read.
-/// @param format  in which form the model writes calls of tools.
+/// How to parse the answer to a chat.
+/// @param format  the form in which the model writes tool calls.
 [[nodiscard]] ChatParserOptions answer_format(const AnyEngine& engine,
                                               const ChatCompletionRequest& request,
                                               ToolCallFormat format, bool parse_reasoning);
 
-/// Whether the answer goes on with a message of the conversation, in the midst of a thought.
+/// Whether the answer continues a message of the conversation whose thought has not ended.
 [[nodiscard]] bool continues_thought(const AnyEngine& engine, const ChatCompletionRequest& request);
 
-/// Whether the answer to a chat begins with a thought, so that a constraint holds behind it alone.
-/// A model of the Qwen3 family thinks where its template lets it. With plain ChatML it is asked to,
-/// by `enable_thinking`, or nothing is known.
+/// Whether the answer to a chat begins with a thought; a constraint then applies after it. A model
+/// of the Qwen3 family thinks if its template lets it. With plain ChatML, `enable_thinking` says
+/// so.
 [[nodiscard]] bool expects_thought(ChatTemplateKind kind, const ChatOptions& options);
 
 }  // namespace nanovllm::serve
@@ -94,8 +93,9 @@ namespace detail {
                  std::string(field), "context_length_exceeded");
 }
 
-/// The tokens of a text, all of them if `is_truncated`. Else a text that is too long is encoded only
-/// as far as it takes to say how many tokens there are of one that is a little too long.
+/// The tokens of a text. If it is to be truncated, all of it is encoded. If not, a text that is
+/// much too long is refused before its end: the count is exact only for texts that are a little too
+/// long.
 NANOVLLM_INLINE std::vector<TokenId> encode_text(const AnyEngine& engine, const std::string& text,
                                                  std::string_view field, bool is_truncated) {
   const Tokenizer& tokenizer = *engine.text().tokenizer;

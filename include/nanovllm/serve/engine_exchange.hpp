@@ -21,21 +21,21 @@
 
 namespace nanovllm::serve {
 
-/// One or more requests to an engine, and the reply that a writer makes of their output. Callbacks
-/// know of the output that is pending alone, so they may come when this is gone. The engine must
-/// outlive it.
+/// One or more requests to an engine, and the reply that a writer makes of their output. The
+/// engine's callbacks hold the PendingOutput and not this object, so they may run after it is
+/// destroyed. The engine must outlive it.
 class EngineExchange final : public Exchange {
  public:
   struct Setup {
     std::string kind{};  ///< for summaries
     bool is_stream = false;
     bool keep_token_ids = false;
-    bool drop_generated = false;  ///< only what is found out about prompts is wanted
+    bool drop_generated = false;  ///< the reply has the prompts' log-probabilities and no new text
     bool prompts_first = false;   ///< of a stream: log-probabilities of prompts come before choices
   };
 
-  /// Submits one request for each of `prompts`, whose sequences `share` has counted. Throws what
-  /// the engine throws, and takes back those that were submitted.
+  /// Submits one request for each of `prompts`, whose sequences `share` has counted. If the engine
+  /// throws, aborts those that were submitted and rethrows.
   EngineExchange(AnyEngine& engine, const Setup& setup,
                  const std::vector<std::vector<TokenId>>& prompts, const SamplingParams& params,
                  std::unique_ptr<ReplyWriter> writer, LoadShare& share);
@@ -54,14 +54,14 @@ class EngineExchange final : public Exchange {
   void submit(const std::vector<std::vector<TokenId>>& prompts, const SamplingParams& params,
               LoadShare& share);
   void abort_all() noexcept;
-  /// The reply is an error: nothing more is wanted of the engine.
+  /// The reply is an error: aborts the requests.
   void give_up();
-  /// Makes the whole reply if all is there.
+  /// Makes the whole reply if all requests have ended.
   void complete();
-  /// Appends what is new of a stream, up to a bound. Returns whether more will come.
+  /// Appends a stream's new chunks, up to a size limit. Returns whether more will come.
   bool append_update(std::string& out);
-  /// Appends chunks of `update_` from where it was left. Returns whether all of it is written,
-  /// rather than `out` as large as it may be.
+  /// Appends chunks of `update_`, from where the last call stopped. Returns false if `out` reached
+  /// its size limit before the end of `update_`.
   bool write_update(std::string& out, std::size_t max_size);
   bool write_choice(std::string& out, std::size_t max_size);
 
@@ -97,8 +97,8 @@ namespace nanovllm::serve {
 
 namespace detail {
 
-/// Of a stream, in one `take`: what is beyond waits for the next, so that a reader that was slow
-/// does not hold up the transport's other connections.
+/// Bytes of a stream that one `take` gives; the rest waits for the next call. So a client that was
+/// slow does not hold up the transport's other connections.
 inline constexpr std::size_t kMaxTaken = 64 * 1024;
 /// Tokens in a chunk, alone and with log-probabilities, which are some 2 KiB a token.
 inline constexpr std::size_t kMaxChunkTokens = 2048, kMaxChunkLogprobs = 16;
@@ -116,7 +116,7 @@ NANOVLLM_INLINE PendingOutput::Setup pending_setup(const EngineExchange::Setup& 
           .prompts_first = setup.is_stream && setup.prompts_first};
 }
 
-/// What becomes of a reply whose request has failed.
+/// The error of a reply whose request has failed.
 NANOVLLM_INLINE ApiError failure(const OutputUpdate& update) {
   if (update.is_aborted) return {503, "the request was taken back: the engine is shutting down"};
   return {500, "the engine could not serve the request: " + update.error};
@@ -170,7 +170,7 @@ NANOVLLM_INLINE void EngineExchange::abort_all() noexcept {
     try {
       engine_.abort(id);
     } catch (const std::exception&) {
-      // For want of memory. The request goes on to its end, and its events are dropped.
+      // Out of memory. The request runs to its end, and its events are dropped.
     }
   }
 }
@@ -182,7 +182,7 @@ NANOVLLM_INLINE void EngineExchange::cancel() noexcept {
 
 NANOVLLM_INLINE void EngineExchange::give_up() {
   pending_->set_outcome("error");
-  if (pending_->cancel(false)) abort_all();  // of several, those that go on
+  if (pending_->cancel(false)) abort_all();  // those of several that have not ended
 }
 
 NANOVLLM_INLINE const HttpHead* EngineExchange::head() {

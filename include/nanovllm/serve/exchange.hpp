@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "nanovllm/serve/http.hpp"
@@ -20,7 +21,7 @@ struct ExchangeSummary {
   std::int64_t num_prompt_tokens = 0;
   std::int64_t num_cached_tokens = 0;
   std::int64_t num_generated_tokens = 0;
-  double first_token_seconds = 0;  ///< 0 if there was none
+  std::optional<double> first_token_seconds{};  ///< unset before the first token
 };
 
 /// The reply to one request. Made by a service; members may be called from any thread, but `head`

@@ -1,5 +1,5 @@
 #pragma once
-/// What a server answers to a load balancer that asks whether it may send requests here.
+/// What a server answers to a load balancer's health check.
 
 #include <atomic>
 #include <chrono>
@@ -30,13 +30,13 @@ struct HealthReport {
 [[nodiscard]] HealthReport health_report(const Health& health, bool is_draining = false);
 [[nodiscard]] HealthReport health_report(const AnyEngine& engine, bool is_draining = false);
 
-/// The same for an engine that may recover. One that has failed, or was reset behind that, says 503,
-/// so no requests come; with none no step would go well, and it would say so for ever. So while it
-/// is in such a state and has nothing else to do, asking for its health gives it a request of its own: one token to read and one to
-/// generate, at most one every `interval`. If that goes well, the next answer is 200: an engine that
-/// is broken gets no requests, and one that has recovered gets them again after two questions.
+/// Reports the health of an engine that may recover. After a failure, or a reset behind one, the
+/// report is 503, so a load balancer sends no requests, and without requests no step could show
+/// that the engine works again. So each report of such an engine that is idle also submits a
+/// request of one token in and one out, at most once every `interval`. If that succeeds, the next
+/// report is 200.
 ///
-/// Thread-safe. The engine must outlive this, and someone else runs it.
+/// Thread-safe. The engine must outlive this; another thread must run it.
 class HealthCheck {
  public:
   using Clock = std::chrono::steady_clock;
@@ -48,7 +48,7 @@ class HealthCheck {
   [[nodiscard]] HealthReport report(bool is_draining = false);
 
  private:
-  /// Submits a request, if none is under way and it is time for one.
+  /// Submits such a request if none is under way and `interval` has passed.
   void try_a_step();
 
   AnyEngine& engine_;
@@ -104,7 +104,7 @@ NANOVLLM_INLINE HealthReport HealthCheck::report(bool is_draining) {
 
 NANOVLLM_INLINE void HealthCheck::try_a_step() {
   const EngineStats stats = engine_.stats();
-  if (stats.num_running + stats.num_waiting > 0) return;  // these will show it
+  if (stats.num_running + stats.num_waiting > 0) return;  // their steps will show it
   {
     const std::lock_guard lock(mutex_);
     const Clock::time_point now = Clock::now();
@@ -118,7 +118,7 @@ NANOVLLM_INLINE void HealthCheck::try_a_step() {
       if (event.output) *flag = false;
     });
   } catch (const std::exception&) {
-    *is_trying_ = false;  // it takes no requests, and goes on to say that it has failed
+    *is_trying_ = false;  // the engine takes no requests: its state remains failed
   }
 }
 

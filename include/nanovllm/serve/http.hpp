@@ -1,5 +1,5 @@
 #pragma once
-/// HTTP as the protocol sees it: what came, and the head of what goes back. No transport in here.
+/// HTTP as the service sees it: a request, and the head of a reply. There is no transport in here.
 
 #include <algorithm>
 #include <string>
@@ -12,12 +12,12 @@ namespace nanovllm::serve {
 /// A request, whole.
 struct HttpRequest {
   std::string method = "GET";
-  std::string target = "/";  ///< path, and perhaps a query behind '?', which nothing looks at
+  std::string target = "/";  ///< path, and perhaps a query after '?', which is ignored
   std::string body{};
 };
 
-/// The path of a target, and what is behind it: "http://host/v1/models?a" has "/v1/models?a".
-/// Clients may send either form.
+/// A target without scheme and host: "/v1/models?a" for "http://host/v1/models?a". Clients may send
+/// either form.
 [[nodiscard]] inline std::string_view origin_form(std::string_view target) {
   const auto begins_with = [&](std::string_view scheme) {
     return target.size() >= scheme.size() &&
@@ -37,7 +37,7 @@ struct HttpRequest {
 struct HttpHead {
   int status = 200;
   std::string content_type = "application/json";
-  bool is_stream = false;  ///< the body comes bit by bit, and its length is not known
+  bool is_stream = false;  ///< the body comes in pieces, and its length is not known
   std::vector<std::pair<std::string, std::string>> headers{};  ///< e.g. {"Retry-After", "1"}
 };
 

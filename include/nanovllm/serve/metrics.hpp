@@ -1,6 +1,6 @@
 #pragma once
-/// What a server says of itself to Prometheus: an engine's counters and latencies, and what became
-/// of requests, as text of format 0.0.4.
+/// A server's metrics for Prometheus, as text of format 0.0.4: the engine's counters and latencies,
+/// and counts of requests.
 ///
 /// Names are vLLM's where the meaning is the same, so that its dashboards work, and begin with
 /// `nanovllm:` where it is not. docs/serving.md has the list.
@@ -21,14 +21,14 @@
 
 namespace nanovllm::serve {
 
-/// The Content-Type of what `prometheus_text` gives.
+/// The Content-Type of `prometheus_text`.
 inline constexpr std::string_view kPrometheusContentType =
     "text/plain; version=0.0.4; charset=utf-8";
 
 /// Counts of HTTP statuses. Any thread may add and read; nothing waits.
 class StatusCounts {
  public:
-  /// Those that are counted one by one; all others are one count.
+  /// Statuses with a count each; all others share one.
   static constexpr std::array kStatuses = {200, 204, 400, 401, 403, 404, 405, 408,
                                            413, 415, 417, 429, 431, 500, 501, 503};
 
@@ -45,7 +45,7 @@ class StatusCounts {
   std::array<std::atomic<std::int64_t>, kStatuses.size() + 1> counts_{};
 };
 
-/// What became of requests, to be added to by a service. Any thread may add and read.
+/// Counts of requests, kept by a service. Any thread may add and read.
 struct ServiceCounters {
   /// Requests to the engine that have ended, by their reason. A request with several samples counts
   /// once; an HTTP request with several prompts is one for each prompt.
@@ -65,30 +65,30 @@ struct ServiceCounters {
       finished_{};
 };
 
-/// What a transport counts, where there is one. Any thread may add and read.
+/// Counts of a transport. Any thread may add and read.
 struct HttpCounters {
   std::atomic<std::int64_t> num_open_connections{0};     ///< now
   std::atomic<std::int64_t> num_connections{0};          ///< that were accepted
-  std::atomic<std::int64_t> num_refused_connections{0};  ///< for there were too many
+  std::atomic<std::int64_t> num_refused_connections{0};  ///< because there were too many
   std::atomic<std::int64_t> num_disconnects{0};  ///< clients that left before their reply's end
-  std::atomic<std::int64_t> num_timeouts{0};     ///< connections closed for they were too slow
+  std::atomic<std::int64_t> num_timeouts{0};     ///< connections closed because they were too slow
   StatusCounts replies{};                        ///< by status
   StatusCounts refused{};  ///< of the replies, errors of the transport: 401, 413, ...
 };
 
-/// All there is to say, for the reply to one scrape. Copies the counters first, each lock held no
-/// longer than that takes, and then writes; some 30 µs and 17 KB.
+/// All metrics, for one scrape. Copies the counters under their locks and then writes the text:
+/// about 30 µs and 17 KB.
 ///
 /// Each bucket of a histogram counts the times that are certainly not above its bound: those within
 /// the last 1/16 below it may be in the next bucket. Counts and sums are exact.
 ///
 /// @param model_name  the label `model_name` of everything.
-/// @param http        null where there is no transport, or it speaks for itself.
+/// @param http        null if there is no transport, or if it has its own metrics.
 [[nodiscard]] std::string prometheus_text(const AnyEngine& engine, const ServiceCounters& counters,
                                           std::string_view model_name,
                                           const HttpCounters* http = nullptr);
 
-/// The same of values that were read before.
+/// The same, of values that were read before.
 [[nodiscard]] std::string prometheus_text(const EngineStats& stats, const Latencies& latencies,
                                           const Health& health, const ServiceCounters& counters,
                                           std::string_view model_name,
@@ -229,7 +229,7 @@ inline constexpr StatMetric<std::int64_t> kCountMetrics[] = {
      &EngineStats::num_hit_tokens},
     {"vllm:generation_tokens_total", "counter", "Tokens generated.",
      &EngineStats::num_sampled_tokens},
-    {"vllm:num_preemptions_total", "counter", "Sequences that had to give their blocks back.",
+    {"vllm:num_preemptions_total", "counter", "Sequences that lost their blocks to others.",
      &EngineStats::num_preemptions},
     {"nanovllm:steps_total", "counter", "Steps of the engine.", &EngineStats::num_steps},
     {"nanovllm:sequences_finished_total", "counter",
@@ -339,7 +339,7 @@ NANOVLLM_INLINE void write_http_metrics(PrometheusWriter& out, const HttpCounter
   out.single("nanovllm:http_connections_total", "counter", "Connections accepted.",
              counters.num_connections.load());
   out.single("nanovllm:http_connections_refused_total", "counter",
-             "Connections refused, for there were too many.",
+             "Connections refused because there were too many.",
              counters.num_refused_connections.load());
   out.single("nanovllm:http_disconnects_total", "counter",
              "Clients that left before the end of their reply.", counters.num_disconnects.load());

@@ -1,5 +1,5 @@
 #pragma once
-/// The OpenAI API on an engine: requests in, answers out, whatever carries them.
+/// The OpenAI API on an engine: requests in, replies out, over any transport.
 ///
 /// ```cpp
 /// nv::EngineAdapter any(engine);
@@ -8,7 +8,7 @@
 ///     {.method = "POST", .target = "/v1/chat/completions", .body = R"({"messages": …})"});
 /// ```
 ///
-/// docs/serving.md has the paths, what they take, and where this differs from others.
+/// docs/serving.md lists the paths, the fields of requests, and the differences from other servers.
 
 #include <cstdint>
 #include <memory>
@@ -28,29 +28,30 @@ struct HttpReply {
   std::string body{};
 };
 
-/// Answers requests of the OpenAI API, and those of vLLM that are about a model. Every member may
-/// be called from any thread. The engine must outlive the service, and the service its exchanges.
+/// Answers requests of the OpenAI API, and vLLM's /tokenize, /detokenize, /health, /version and
+/// /metrics. Every member may be called from any thread. The engine must outlive the service, and
+/// the service its exchanges.
 class OpenAiService {
  public:
-  /// Throws ConfigError for a config that makes no sense.
+  /// Throws ConfigError that names the setting which is out of range.
   explicit OpenAiService(AnyEngine& engine, ServiceConfig config = {});
   ~OpenAiService();
 
   OpenAiService(const OpenAiService&) = delete;
   OpenAiService& operator=(const OpenAiService&) = delete;
 
-  /// Begins to answer `request`: reads it, makes tokens of its text and what holds its answer to a
-  /// form, and submits it, all on this thread, which takes milliseconds, and of a new grammar
-  /// perhaps seconds. What cannot be answered is an exchange with an error's status and body; the
-  /// only exception is one for want of memory. Never null.
+  /// Begins to answer `request`. Parses it, encodes its text, compiles its constraint and submits
+  /// it, all on this thread: that takes milliseconds, and with a new grammar perhaps seconds. A
+  /// request that cannot be answered gives an exchange with the error's status and body. Never
+  /// null. Throws std::bad_alloc only.
   [[nodiscard]] std::shared_ptr<Exchange> handle(const HttpRequest& request);
 
-  /// The whole answer, a stream's chunks one behind the other. Waits for it, so another thread must
-  /// be in `engine.run`.
+  /// The whole reply; of a stream, all chunks in order. Waits for it, so another thread must be in
+  /// `engine.run`.
   [[nodiscard]] HttpReply answer(const HttpRequest& request);
 
-  /// From now on requests for tokens are refused with status 503, and /health says so. What is
-  /// under way goes on.
+  /// From now on, new requests for tokens are refused with status 503, and /health answers 503.
+  /// Requests under way continue.
   void drain() noexcept;
 
   /// Sequences that were submitted and have not ended.
@@ -100,7 +101,7 @@ NANOVLLM_INLINE ExchangePtr error_reply(std::string kind, const ApiError& error)
   return std::make_shared<WholeExchange>(std::move(kind), std::move(head), error.body());
 }
 
-/// The path of a target, without what is behind '?', its %XX decoded.
+/// The path of a target, without its query, with %XX decoded.
 NANOVLLM_INLINE std::string path_of(std::string_view target) {
   target = origin_form(target);
   target = target.substr(0, target.find('?'));
@@ -127,8 +128,8 @@ NANOVLLM_INLINE std::string path_of(std::string_view target) {
 
 struct OpenAiService::State {
   using ExchangePtr = detail::ExchangePtr;
-  /// What answers requests for one path. `rest` is what a path has behind a route's that ends in
-  /// '/'.
+  /// What answers requests for one path. A route's path that ends in '/' takes all paths that begin
+  /// with it; `rest` is what follows.
   struct Route {
     std::string_view path, method, kind;
     ExchangePtr (State::*answer)(const HttpRequest& request, const std::string& rest);

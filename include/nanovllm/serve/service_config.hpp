@@ -1,5 +1,5 @@
 #pragma once
-/// What a service of the OpenAI API is told when it is made.
+/// The settings of a service of the OpenAI API.
 
 #include <memory>
 #include <string>
@@ -11,20 +11,22 @@
 
 namespace nanovllm::serve {
 
-/// Everything has a sensible default.
+/// Every setting has a default.
 struct ServiceConfig {
-  /// What requests may call the model; the first is what replies call it. At least one.
+  /// Names by which requests may call the model; replies use the first. At least one.
   std::vector<std::string> model_names = {"nanovllm"};
-  /// Sequences that the engine computes at one time, its EngineConfig::max_num_seqs.
+  /// Sequences of a step: the engine's EngineConfig::max_num_seqs.
   int max_num_seqs = 256;
-  /// Sequences that may wait beyond them. Requests that come then are refused with status 429.
+  /// Sequences that may wait in addition. Requests beyond that are refused with status 429.
   int max_queue = 1024;
-  /// Makes what holds answers to a form; null: requests that ask for one are refused.
+  /// Compiles constraints (JSON Schema, patterns, forced tool calls); null: such requests are
+  /// refused.
   std::shared_ptr<ConstraintCompiler> constraints{};
-  /// In which form the model writes tool calls; `none`: they are left in the content.
+  /// The form in which the model writes tool calls; `none`: they stay in the content.
   ToolCallFormat tool_call_format = ToolCallFormat::hermes;
-  bool parse_reasoning = true;  ///< else thoughts are left in the content, with their tags
-  std::shared_ptr<const HttpCounters> http_counters{};  ///< of the transport, for /metrics, if any
+  bool parse_reasoning = true;  ///< off: thoughts stay in the content, with their tags
+  std::shared_ptr<const HttpCounters>
+      http_counters{};  ///< of the transport, for /metrics; may be null
 };
 
 }  // namespace nanovllm::serve

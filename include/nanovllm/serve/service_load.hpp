@@ -1,5 +1,5 @@
 #pragma once
-/// How much a service has under way.
+/// How many sequences a service has under way.
 
 #include <atomic>
 #include <cstdint>
@@ -11,14 +11,15 @@
 
 namespace nanovllm::serve {
 
-/// What a service counts. Requests that are under way share it, and may end when it is gone.
+/// Counters of a service. Requests under way share it, since they may outlive the service.
 struct ServiceLoad {
-  std::atomic<std::int64_t> num_unfinished{0};  ///< sequences in the engine, or on their way to it
+  std::atomic<std::int64_t> num_unfinished{
+      0};  ///< sequences in the engine, or about to be submitted
   ServiceCounters counters{};
 };
 
-/// Sequences that were counted and are not in the engine yet. What was not handed over is no longer
-/// counted when this is destroyed.
+/// Sequences that are counted and not yet submitted. The destructor subtracts those that were not
+/// handed over to the engine.
 class LoadShare {
  public:
   /// Counts `num_sequences`, unless there are `limit` or more.
@@ -40,7 +41,7 @@ class LoadShare {
 
   [[nodiscard]] const std::shared_ptr<ServiceLoad>& load() const { return load_; }
 
-  /// So many were submitted: from now on their ends count them off.
+  /// So many were submitted: they are subtracted when they end.
   void hand_over(std::int64_t num_sequences) { count_ -= num_sequences; }
 
  private:

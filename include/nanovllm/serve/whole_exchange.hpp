@@ -1,5 +1,5 @@
 #pragma once
-/// Replies that are there at once: lists, counts, errors.
+/// Replies that need no engine: lists, counts, errors.
 
 #include <functional>
 #include <mutex>

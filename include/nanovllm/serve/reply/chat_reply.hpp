@@ -18,9 +18,9 @@
 
 namespace nanovllm::serve {
 
-/// Makes messages of the texts of choices: thoughts go to `reasoning_content` and, by vLLM's newer
-/// name, to `reasoning`; calls of tools to `tool_calls`. A choice that made calls and stopped has
-/// the finish_reason "tool_calls", whatever made it call them.
+/// Turns the texts of choices into messages. Thoughts go to `reasoning_content` and, by vLLM's
+/// newer name, to `reasoning`; tool calls to `tool_calls`. A choice with calls that ended by itself
+/// has the finish_reason "tool_calls", also if `tool_choice` forced the call.
 class ChatReply final : public ReplyWriter {
  public:
   struct Setup {
@@ -43,12 +43,12 @@ class ChatReply final : public ReplyWriter {
   }
 
  private:
-  /// A part of a message: neighbouring events of one kind, and of one call.
+  /// A part of a message: consecutive events of one kind and one call.
   struct Delta {
     ChatEvent::Kind kind = ChatEvent::Kind::content;  ///< reasoning, content, or arguments
     std::string text{};
     std::int64_t tool_call = 0;
-    std::string name{}, id{};  ///< of a call that begins
+    std::string name{}, id{};  ///< of a call, in its first part
   };
   struct Choice {
     explicit Choice(const ChatParserOptions& options) : parser(options) {}
@@ -56,27 +56,27 @@ class ChatReply final : public ReplyWriter {
     ChatParser parser;
     bool has_begun = false;  ///< the chunk with the role is out
     bool has_calls = false;
-    std::int64_t num_tokens = 0;     ///< as far as it takes to find the end of the thought
-    std::int64_t num_reasoning = 0;  ///< of those, up to that end, its tags included
+    std::int64_t num_tokens = 0;     ///< until the end of the thought
+    std::int64_t num_reasoning = 0;  ///< of those, in the thought, its tags included
     std::size_t text_size = 0;
-    std::vector<TokenId> token_ids{};  ///< as far as reasons to stop need them
-    Json logprobs = Json::array();     ///< of tokens that are in no chunk yet
+    std::vector<TokenId> token_ids{};  ///< if stop_reason needs them
+    Json logprobs = Json::array();     ///< of tokens that no chunk has yet
     Json new_token_ids = Json::array();
     std::string finish_reason{};
   };
 
-  /// Gives the text to the parser, in the thought token by token, so that its tokens are counted.
+  /// Parses the text; inside a thought token by token, to count its tokens.
   void parse(std::vector<Delta>& deltas, Choice& choice, const ChoiceUpdate& update);
   /// The parts that `update` completes.
   [[nodiscard]] std::vector<Delta> read(Choice& choice, const ChoiceUpdate& update);
   void append_to(std::vector<Delta>& deltas, Choice& choice, ChatEvent&& event);
   [[nodiscard]] static Json delta_json(const Delta& delta);
   [[nodiscard]] static Json message_json(const std::vector<Delta>& deltas);
-  /// What a chunk says beside its delta, and what ends the choice if `ends`.
+  /// A chunk's element of `choices`; if `ends`, with finish_reason and stop_reason.
   [[nodiscard]] Json chunk_choice(std::size_t index, Json delta, bool ends);
   [[nodiscard]] Json take_logprobs(Choice& choice) const;
   [[nodiscard]] Json stop_reason(const Choice& choice) const;
-  /// `usage`, with the tokens of thoughts so far where there may be any.
+  /// `usage` with the number of reasoning tokens so far, if the model may think.
   [[nodiscard]] Usage detailed(Usage usage) const;
 
   const Setup setup_;

@@ -16,15 +16,15 @@
 
 namespace nanovllm::serve {
 
-/// Hands texts on as they are. Choice i of prompt p has the index p · n + i.
+/// Writes texts as they are. Choice i of prompt p has the index p · n + i.
 class CompletionReply final : public ReplyWriter {
  public:
   struct Setup {
     ReplySetup common{};  ///< `num_choices` are those of all prompts
     std::size_t num_prompts = 1;
     bool logprobs = false;
-    std::vector<std::string> echo{};  ///< the texts of the prompts, if they come first
-    std::vector<std::vector<TokenId>> prompt_token_ids{};  ///< of the same, if anything needs them
+    std::vector<std::string> echo{};  ///< texts of the prompts, to be repeated; empty: no echo
+    std::vector<std::vector<TokenId>> prompt_token_ids{};  ///< of the same, if needed
   };
 
   explicit CompletionReply(Setup setup);
@@ -45,14 +45,14 @@ class CompletionReply final : public ReplyWriter {
     std::size_t num_prompt_tokens = 0;  ///< whose log-probabilities are in chunks
     std::int64_t offset = 0;  ///< in characters, of the next token that has log-probabilities
     std::size_t text_size = 0;
-    std::vector<TokenId> token_ids{};  ///< as far as reasons to stop need them
+    std::vector<TokenId> token_ids{};  ///< if stop_reason needs them
     Json new_token_ids = Json::array();
     std::string finish_reason{};
   };
 
   void add_tokens(Choice& choice, const ChoiceUpdate& update) const;
 
-  /// Log-probabilities of an echo that come before those of what is new, if there are any.
+  /// Log-probabilities of the prompt, tokens [begin, end), for an echo; none if begin == end.
   struct PromptPart {
     const PromptLogprobs* logprobs = nullptr;
     std::size_t begin = 0, end = 0;

@@ -1,5 +1,5 @@
 #pragma once
-/// Requests for text: from the body of one to an exchange that the engine is at work on.
+/// Starts requests for text: from a body to an exchange that the engine works on.
 
 #include <atomic>
 #include <cstdint>
@@ -26,13 +26,13 @@ class Generation {
   Generation(AnyEngine& engine, const ServiceConfig& config, std::shared_ptr<ServiceLoad> load)
       : engine_(engine), config_(config), load_(std::move(load)) {}
 
-  /// Reads the body of a request, makes tokens of its text and what holds its answer to a form, and
-  /// submits it. Throws ApiError for what cannot be served, and what the engine throws.
+  /// Parses a body, encodes its text, compiles its constraint and submits it. Throws ApiError for a
+  /// request that cannot be served, and whatever the engine throws.
   [[nodiscard]] std::shared_ptr<Exchange> chat(std::string_view body);
   [[nodiscard]] std::shared_ptr<Exchange> complete(std::string_view body);
 
-  /// The name that replies call the model by; that of a request may be empty. Throws ApiError (404)
-  /// for one that is not served.
+  /// The model's name for the reply to a request that asks for `asked`, which may be empty. Throws
+  /// ApiError (404) for a model that is not served.
   [[nodiscard]] const std::string& model_name(const std::string& asked) const;
 
   /// From now on requests are refused with status 503.
@@ -40,10 +40,9 @@ class Generation {
   [[nodiscard]] bool is_draining() const noexcept { return is_draining_; }
 
  private:
-  /// Room for sequences. Throws ApiError (503, 429) where there is none.
+  /// Reserves room for sequences. Throws ApiError 503 while draining, 429 if the queue is full.
   [[nodiscard]] LoadShare admit(std::int64_t num_sequences) const;
-  /// Compiles `constraint`, which the field `field` states. Throws ApiError (400) where it cannot
-  /// be.
+  /// Compiles `constraint`, which came in the field `field`. Throws ApiError (400) if it cannot.
   void constrain(SamplingParams& params, const OutputConstraint& constraint,
                  const std::string& field) const;
   template <class Request>

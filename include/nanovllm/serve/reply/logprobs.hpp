@@ -1,5 +1,5 @@
 #pragma once
-/// Log-probabilities as the two calls of the API write them.
+/// Log-probabilities in the forms of chats and completions.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,10 +15,10 @@
 
 namespace nanovllm::serve {
 
-/// What is written for less, which JSON could not hold if it were minus infinity.
+/// The least that is written: JSON has no minus infinity.
 inline constexpr double kLeastLogprob = -9999;
 
-/// The token as a text: its bytes, and U+FFFD for what is not UTF-8 in them by themselves.
+/// The bytes of a token as text, with U+FFFD for those that are not valid UTF-8.
 [[nodiscard]] std::string token_text(const Tokenizer& tokenizer, TokenId token);
 
 /// How log-probabilities name a token: by its text, or as "token_id:ID" where a request has vLLM's

@@ -1,5 +1,5 @@
 #pragma once
-/// What the engine has said of a reply and its transport has not taken yet.
+/// Output of the engine that the transport has not taken yet.
 
 #include <chrono>
 #include <cstddef>
@@ -18,54 +18,53 @@
 
 namespace nanovllm::serve {
 
-/// What is new of one choice: tokens of any number, put together.
+/// The new output of one choice: any number of tokens.
 struct ChoiceUpdate {
   std::string text{};
-  std::vector<std::size_t> text_ends{};   ///< of streamed samples: where each token's text ends
-  std::vector<TokenId> token_ids{};       ///< if they are kept
-  std::vector<TokenLogprobs> logprobs{};  ///< one a token, if they were asked for
+  std::vector<std::size_t> text_ends{};   ///< if streamed: where each token's text ends
+  std::vector<TokenId> token_ids{};       ///< if the setup keeps them
+  std::vector<TokenLogprobs> logprobs{};  ///< one for each token, if requested
   std::int64_t num_tokens = 0;
-  FinishReason finish_reason = FinishReason::none;  ///< once, with the last of it
+  FinishReason finish_reason = FinishReason::none;  ///< set with the last token
 
   [[nodiscard]] bool has_ended() const { return finish_reason != FinishReason::none; }
   [[nodiscard]] bool empty() const { return num_tokens == 0 && text.empty() && !has_ended(); }
   void clear();
 
-  /// Tokens [begin, end) with the text that came with them. The last of them have what came behind
-  /// them as well. Only of what has `text_ends`.
+  /// Tokens [begin, end) with their text; the last slice also has the text after its last token.
+  /// Needs `text_ends`.
   [[nodiscard]] ChoiceUpdate slice(std::size_t begin, std::size_t end) const;
 };
 
 using PromptLogprobs = std::vector<std::optional<TokenLogprobs>>;
 
-/// Everything that is new, and how things stand.
+/// All new output, and the state of the requests.
 struct OutputUpdate {
   std::vector<ChoiceUpdate> choices{};
   bool is_cancelled = false;
-  bool has_failed = false;  ///< a request has ended by an error, or was taken back by the engine
-  bool all_ended = false;   ///< all requests have
-  bool is_aborted = false;  ///< of a failure: the engine has taken the request back
+  bool has_failed = false;  ///< a request has ended with an error, or the engine aborted it
+  bool all_ended = false;   ///< all requests have ended
+  bool is_aborted = false;  ///< of a failure: the engine aborted the request
   std::string error{};      ///< of a failure
   std::int64_t num_cached_tokens = 0;  ///< when all have ended
-  /// By prompt: when all have ended, or where prompts come first, once, when they have come.
+  /// By prompt. Set when all requests have ended, or, if prompts come first, once when known.
   std::vector<PromptLogprobs> prompt_logprobs{};
 
   [[nodiscard]] bool is_over() const { return is_cancelled || has_failed || all_ended; }
 };
 
-/// Stands between the callbacks of one or more requests to the engine, one a prompt, and the
-/// transport that takes their output. Texts that are not taken are put together, so the memory is
-/// that of the output. Thread-safe.
+/// A buffer between the callbacks of one or more requests, one for each prompt, and the transport.
+/// Texts that are not taken are joined, so it needs no more memory than the output. Thread-safe.
 class PendingOutput {
  public:
   struct Setup {
     std::size_t num_prompts = 1;
     std::size_t num_choices = 1;     ///< of each prompt; choice i of prompt p is p · this + i
-    std::int64_t num_sequences = 1;  ///< that each prompt counts as in ServiceLoad
-    bool is_stream = false;          ///< what comes is wanted as it comes, else when all is there
+    std::int64_t num_sequences = 1;  ///< that ServiceLoad counts for each prompt
+    bool is_stream = false;  ///< output is taken as it comes; else when all requests have ended
     bool keep_token_ids = false;
-    bool drop_generated = false;  ///< only what is found out about prompts is wanted
-    bool comes_at_end = false;    ///< choices come with the last event alone: is_streamed(params)
+    bool drop_generated = false;  ///< only log-probabilities of prompts are wanted
+    bool comes_at_end = false;    ///< choices come with the last event only: !is_streamed(params)
     bool prompts_first = false;  ///< of a stream: choices wait for their prompt's log-probabilities
   };
 
@@ -73,29 +72,29 @@ class PendingOutput {
 
   // ---- The engine's side ----
 
-  /// The request of prompt `prompt` says `event`. Costs a lock and the copying of what is new.
+  /// Takes an event of prompt `prompt`'s request. Costs a lock and a copy of the new output.
   void hear(std::size_t prompt, const TokenEvent& event);
 
   // ---- The transport's side ----
 
-  /// Replaces `update` by what is new; its memory is used again. Of what is no stream nothing is new
-  /// before all is there.
+  /// Replaces `update` by the new output; its memory is reused. Unless this is a stream, nothing is
+  /// new before all requests have ended.
   void take(OutputUpdate& update);
 
   /// Calls `wake` as Exchange::notify says.
   void notify(std::function<void()> wake);
 
-  /// The head was given, so it is not update any more.
+  /// The transport has the head: a stream's head no longer counts as new.
   void mark_head();
 
-  /// Nothing more is wanted. Returns false if that was known, or all requests have ended.
+  /// Drops all further output. Returns false if that was done before, or all requests have ended.
   bool cancel(bool wakes) noexcept;
 
   // ---- For summaries ----
 
   struct Summary {
     std::int64_t num_generated_tokens = 0, num_cached_tokens = 0;
-    double first_token_seconds = 0;
+    std::optional<double> first_token_seconds{};
     std::string outcome{};
   };
   void set_outcome(std::string outcome);
@@ -120,7 +119,7 @@ class PendingOutput {
   std::vector<bool> prompts_come_;
   std::size_t num_going_on_;
   std::int64_t num_cached_tokens_ = 0, num_generated_tokens_ = 0;
-  double first_token_seconds_ = 0;
+  std::optional<double> first_token_seconds_{};
   bool has_update_ = false, head_given_ = false;
   bool is_cancelled_ = false, has_failed_ = false, is_aborted_ = false;
   std::string error_, outcome_;
@@ -175,7 +174,7 @@ NANOVLLM_INLINE void PendingOutput::hear(std::size_t prompt, const TokenEvent& e
   std::function<void()> wake;
   {
     const std::lock_guard lock(mutex_);
-    if (event.token != nullptr && first_token_seconds_ == 0)
+    if (event.token != nullptr && !first_token_seconds_)
       first_token_seconds_ = std::chrono::duration<double>(Clock::now() - begin_).count();
     if (setup_.prompts_first && event.prompt_logprobs != nullptr && !prompts_come_[prompt]) {
       prompt_logprobs_[prompt] = *event.prompt_logprobs;

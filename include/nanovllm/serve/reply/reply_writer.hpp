@@ -1,5 +1,5 @@
 #pragma once
-/// What makes replies of the engine's output: one kind for each call of the API.
+/// Writers of replies: one kind for each endpoint of the API.
 
 #include <chrono>
 #include <cstddef>
@@ -27,18 +27,18 @@ inline void append_event(std::string& out, std::string_view data) {
   out += "\n\n";
 }
 
-/// Whether a choice has a finish_reason: one that fails has none, but an error of its own.
+/// Whether a choice has a finish_reason. One that failed has none: the reply is an error.
 [[nodiscard]] constexpr bool is_ended_by_itself(FinishReason reason) {
   return reason == FinishReason::stop || reason == FinishReason::length;
 }
 
-/// Now, as replies say it.
+/// Unix time, in seconds.
 [[nodiscard]] inline std::int64_t unix_seconds() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::seconds>(now).count();
 }
 
-/// What all replies to one request, or chunks of its stream, begin with.
+/// The members that begin a reply and every chunk of a stream.
 struct ReplyFrame {
   std::string id{}, object{}, model{};
   std::int64_t created = 0;  ///< Unix time, in seconds
@@ -49,20 +49,20 @@ struct ReplyFrame {
   }
 };
 
-/// What replies of both kinds are made by.
+/// The settings of both kinds of replies.
 struct ReplySetup {
   ReplyFrame frame{};
-  std::optional<Tokenizer> tokenizer{};  ///< needed for log-probabilities
+  std::optional<Tokenizer> tokenizer{};  ///< required for log-probabilities
   std::size_t num_choices = 1;
   StopRules stop_rules{};
-  bool include_usage = false;           ///< of a stream: in a chunk at its end
-  bool continuous_usage_stats = false;  ///< and in all others
+  bool include_usage = false;           ///< of a stream: a last chunk with the usage
+  bool continuous_usage_stats = false;  ///< and the usage in all others
   bool return_token_ids = false;
   TokenNames token_names = TokenNames::texts;  ///< in log-probabilities
   bool return_prompt_logprobs = false;
 };
 
-/// Makes JSON of output, on the transport's thread. Used by one thread at a time, and either for
+/// Turns output into JSON, on the transport's thread. One thread at a time may use it, either for
 /// chunks or for one whole reply.
 class ReplyWriter {
  public:
@@ -72,27 +72,27 @@ class ReplyWriter {
   virtual void append_chunks(std::string& out, std::size_t index, const ChoiceUpdate& update,
                              const Usage& usage) = 0;
 
-  /// Takes the log-probabilities of a prompt, which come before its choices' first update.
+  /// Takes the log-probabilities of a prompt, before the first update of its choices.
   virtual void begin_prompt(std::size_t /*prompt*/, PromptLogprobs&& /*logprobs*/) {}
 
-  /// Appends a chunk with the next part of what comes before choice `index`. Returns false when
-  /// there was none left.
+  /// Appends a chunk with the next part of the prompt for choice `index`. Returns false if none is
+  /// left.
   virtual bool append_prompt(std::string& /*out*/, std::size_t /*index*/, const Usage& /*usage*/) {
     return false;
   }
 
-  /// Appends what comes behind the last choice's end in a stream, but for [DONE].
+  /// Appends the chunks that follow the last choice's end, except [DONE].
   virtual void append_end(std::string& out, const Usage& usage) = 0;
 
-  /// The whole reply. `update` is all there is.
+  /// The whole reply. `update` has the output of all choices.
   [[nodiscard]] virtual std::string whole(const OutputUpdate& update, const Usage& usage) = 0;
 
   /// The first choice's finish_reason, as it was written.
   [[nodiscard]] virtual std::string_view finish_reason() const = 0;
 };
 
-/// The text of a whole reply, a choice at a time: log-probabilities of many choices take some ten
-/// times more memory as JSON values than as text.
+/// The text of a whole reply, one choice at a time: log-probabilities take about ten times more
+/// memory as JSON values than as text.
 class WholeFrame {
  public:
   explicit WholeFrame(const ReplyFrame& frame) : text_(frame.to_json().dump()) {
@@ -105,7 +105,7 @@ class WholeFrame {
     text_ += choice.dump();
   }
 
-  /// The reply, with the members of `rest`, of which there is one at least.
+  /// The reply, with the members of `rest`, which must not be empty.
   [[nodiscard]] std::string end(const Json& rest) {
     text_ += "], ";
     text_ += std::string_view(rest.dump()).substr(1);
@@ -116,10 +116,10 @@ class WholeFrame {
   std::string text_;
 };
 
-/// Appends chunks: the frame's members, which are written once, and those of each.
+/// Appends chunks. The text of the frame is made once.
 class ChunkFrame {
  public:
-  /// @param in_every_chunk  whether the usage so far is a part of each.
+  /// @param in_every_chunk  whether each chunk has the usage so far.
   ChunkFrame(const ReplyFrame& frame, bool in_every_chunk)
       : begin_("data: " + frame.to_json().dump()), has_usage_(in_every_chunk) {
     begin_.pop_back();  // the closing brace
@@ -132,7 +132,7 @@ class ChunkFrame {
     append(out, "[" + choice.dump() + "]", further, has_usage_ ? &usage : nullptr);
   }
 
-  /// The chunk without choices that says what all has cost.
+  /// The chunk without choices that has the usage of all.
   void append_usage(std::string& out, const Usage& usage) const {
     append(out, "[]", Json::object(), &usage);
   }

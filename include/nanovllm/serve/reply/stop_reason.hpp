@@ -1,5 +1,5 @@
 #pragma once
-/// What ended a choice, as vLLM's field `stop_reason` says it.
+/// vLLM's field `stop_reason`: what ended a choice.
 
 #include <cstddef>
 #include <optional>
@@ -17,7 +17,7 @@
 
 namespace nanovllm::serve {
 
-/// What a request may be ended by, beside its length.
+/// What may end a request, apart from its length.
 struct StopRules {
   std::vector<std::string> stop{};
   std::vector<TokenId> stop_token_ids{};
@@ -27,11 +27,11 @@ struct StopRules {
 
   [[nodiscard]] static StopRules of(const SamplingParams& params, std::span<const TokenId> eos);
 
-  /// Whether reasons need to know the tokens of a choice.
+  /// Whether `reason` needs the tokens of a choice.
   [[nodiscard]] bool need_tokens() const { return !stop.empty() || !stop_token_ids.empty(); }
 
-  /// The stop string, or the id of the stop token, that ended a choice; null where it was an end
-  /// token of the model.
+  /// The stop string, or the id of the stop token, that ended a choice; null if it was an end token
+  /// of the model.
   /// @param tokens     all tokens of the choice.
   /// @param text_size  bytes of its text.
   [[nodiscard]] Json reason(const std::optional<Tokenizer>& tokenizer,
@@ -66,7 +66,7 @@ NANOVLLM_INLINE Json StopRules::reason(const std::optional<Tokenizer>& tokenizer
   if (is_last(eos_token_ids)) return nullptr;
   if (is_last(stop_token_ids)) return tokens.back();
   if (!tokenizer || stop.empty()) return nullptr;
-  // The text was cut off before the stop string, or behind it.
+  // The text ends before the stop string, or after it.
   const std::string all = tokenizer->decode(tokens, skip_special_tokens);
   const std::string_view before = std::string_view(all).substr(0, text_size);
   const std::string_view behind = std::string_view(all).substr(before.size());

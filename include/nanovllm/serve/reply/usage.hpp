@@ -1,5 +1,5 @@
 #pragma once
-/// How many tokens a reply has cost, as OpenAI's API reports it.
+/// The field `usage` of replies: numbers of tokens.
 
 #include <cstdint>
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace nanovllm::serve {
 
-/// Of all prompts and choices of a request.
+/// Sums over all prompts and choices of a request.
 struct Usage {
   std::int64_t num_prompt_tokens = 0;
   std::int64_t num_completion_tokens = 0;

@@ -11,7 +11,7 @@
 
 namespace nanovllm::serve {
 
-/// A request that is answered with an error: an HTTP status and
+/// The error that answers a request: an HTTP status and
 /// {"error": {"message", "type", "param", "code"}}.
 struct ApiError : RequestError {
   /// `type` follows from the status: "authentication_error" of 401, "rate_limit_error" of 429,
@@ -23,7 +23,7 @@ struct ApiError : RequestError {
   [[nodiscard]] static ApiError model_not_found(std::string_view model);
 
   [[nodiscard]] Json to_json() const;
-  /// The text of `to_json`, which is UTF-8 whatever the message is.
+  /// The text of `to_json`. It is valid UTF-8 even if the message is not.
   [[nodiscard]] std::string body() const { return to_json().dump(); }
 
   int status;

@@ -1,5 +1,5 @@
 #pragma once
-/// What requests say of a conversation: its messages, and what else a chat template is told.
+/// The fields of a conversation: its messages, and the options of the chat template.
 
 #include <cstddef>
 #include <vector>
@@ -13,17 +13,18 @@ namespace nanovllm::serve {
 /// Messages that a request may have.
 inline constexpr std::size_t kMaxMessages = 16384;
 
-/// Reads `messages`, ready to be rendered: the role 'developer' becomes 'system'; text parts are
-/// joined, and content that is null, or that a message of the assistant lacks, is ""; the arguments
-/// of tool calls become objects where they are the text of one, as templates want them; `reasoning`
-/// is taken for `reasoning_content` where there is none. Other members stay as they are. Throws
-/// ApiError, also for content that is not text.
+/// Reads `messages` and prepares them for a template. The role 'developer' becomes 'system'. Text
+/// parts are joined. Content that is null, or that a message of the assistant lacks, becomes "".
+/// Arguments of tool calls that are the text of an object become the object. `reasoning` is used if
+/// there is no `reasoning_content`. Other members stay as they are. Throws ApiError, also for
+/// content that is not text.
 [[nodiscard]] std::vector<ChatMessage> parse_chat_messages(const RequestFields& body);
 
-/// Reads add_generation_prompt, continue_final_message and what says whether to think:
+/// Reads add_generation_prompt, continue_final_message and whether to think:
 /// chat_template_kwargs.enable_thinking, else enable_thinking, else a reasoning_effort of 'none'.
-/// Other kwargs are ignored. Throws ApiError, also for documents, which no template that is rendered
-/// here shows, and for chat_template: a template is a program, and requests are not trusted with one.
+/// Other kwargs are ignored. Throws ApiError, also for documents, which no template that is
+/// rendered here shows, and for chat_template: a template is a program, and requests are not
+/// trusted with one.
 [[nodiscard]] ChatOptions parse_chat_options(const RequestFields& body);
 
 }  // namespace nanovllm::serve
@@ -62,8 +63,8 @@ NANOVLLM_INLINE void check_content(const Json& content, const std::string& path)
   }
 }
 
-/// Arguments as templates print them. What a model wrote that is not the text of an object stays as
-/// it is: a conversation does not end because a call in it was malformed.
+/// Arguments as templates print them. Text that is not an object stays as it is: a malformed call
+/// of a model does not end the conversation.
 NANOVLLM_INLINE Json read_arguments(const Json& value, const std::string& path) {
   if (value.is_object()) return value;
   const std::string& text = string_at(value, path);

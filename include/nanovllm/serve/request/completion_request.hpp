@@ -1,5 +1,5 @@
 #pragma once
-/// The body of POST /v1/completions. As chat_request.hpp has it, but for what is asked.
+/// The body of POST /v1/completions. The rules for fields are those of chat_request.hpp.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,11 +16,11 @@
 
 namespace nanovllm::serve {
 
-/// Prompts of one request, and sequences that they all make together: prompts times samples.
+/// Most prompts of one request, and most sequences: prompts times samples.
 inline constexpr std::size_t kMaxPrompts = 128;
 inline constexpr std::size_t kMaxCompletionSequences = 1024;
 
-/// A request to go on with one or more texts.
+/// A request to continue one or more texts.
 struct CompletionRequest {
   std::string model{};            ///< empty where the request names none
   std::vector<Prompt> prompts{};  ///< texts or token ids, none of them empty
@@ -29,8 +29,8 @@ struct CompletionRequest {
   OutputConstraint constraint{};
   std::string constraint_field{};  ///< path of the field that states it; empty for Kind::none
   bool echo = false;               ///< the prompt comes before the completion
-  /// `max_tokens` was 0, which goes with `echo`: `sampling.max_tokens` is 1, as the engine wants,
-  /// and what it generates is to be left out.
+  /// `max_tokens` was 0, which is allowed with `echo`. `sampling.max_tokens` is 1, the least that
+  /// the engine takes, and the generated token is left out of the reply.
   bool prompt_only = false;
   std::optional<PromptTruncation> truncation{};  ///< unset: a prompt that is too long is refused
   std::optional<std::int32_t> logprobs{};

@@ -1,6 +1,6 @@
 #pragma once
-/// Reads the fields of a request's body. The first that is wrong is thrown as an ApiError that
-/// names it, says what was expected, and what came.
+/// Reads the fields of a request's body. The first wrong one is thrown as an ApiError that names
+/// the field, what was expected and what came.
 
 #include <cfloat>
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace nanovllm::serve {
 
-/// Reads a body, which must be one JSON object. Throws ApiError (400) that says where it is not.
+/// Parses a body, which must be one JSON object. Throws ApiError (400) that says where it is wrong.
 [[nodiscard]] Json parse_request_body(std::string_view body);
 
 /// Throws ApiError (400): the field at `path` must be something else than `got`.
@@ -39,7 +39,7 @@ namespace nanovllm::serve {
 [[nodiscard]] std::int64_t integer_at(const Json& value, const std::string& path, std::int64_t low,
                                       std::int64_t high);
 
-/// Numbers that a field may have: in [low, high], or in (low, high].
+/// The range of a number: [low, high], or (low, high].
 struct NumberRange {
   double low = -FLT_MAX;
   double high = FLT_MAX;
@@ -69,7 +69,7 @@ class RequestFields {
   }
   [[nodiscard]] bool has(std::string_view key) const { return find(key) != nullptr; }
 
-  /// Throws ApiError for a field that is not served: the answer would not be what was asked for.
+  /// Throws ApiError if the field is there: to ignore it would give a wrong answer.
   void refuse(std::string_view key, std::string_view reason) const {
     if (has(key)) refuse_field(path(key), reason);
   }

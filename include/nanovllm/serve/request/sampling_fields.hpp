@@ -1,5 +1,5 @@
 #pragma once
-/// What requests say of sampling, under OpenAI's names and vLLM's.
+/// The fields of sampling, by OpenAI's names and vLLM's.
 
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
@@ -10,15 +10,16 @@ namespace nanovllm::serve {
 /// The fields that chat completions and completions share: temperature, top_p, top_k, min_p,
 /// repetition_penalty, frequency_penalty, presence_penalty, logit_bias, allowed_token_ids,
 /// bad_words, seed, n, min_tokens, ignore_eos, stop, stop_token_ids, include_stop_str_in_output,
-/// skip_special_tokens and priority. Throws ApiError, also for cache_salt: all requests share one
-/// prefix cache, and a client that asks for its own must not believe that it has it.
+/// skip_special_tokens and priority. Throws ApiError, also for cache_salt: requests share one
+/// prefix cache, and a client that asks for its own must not believe that it has one.
 [[nodiscard]] SamplingParams parse_sampling(const RequestFields& body);
 
-/// Of completions alone: best_of, use_beam_search, beam_width, length_penalty, early_stopping.
-/// With use_beam_search the beams are beam_width, else best_of, else n. Throws ApiError.
+/// The fields that only completions have: best_of, use_beam_search, beam_width, length_penalty,
+/// early_stopping. With use_beam_search the beams are beam_width, else best_of, else n. Throws
+/// ApiError.
 void parse_beam_search(const RequestFields& body, SamplingParams& params);
 
-/// Throws ApiError for fields that do not go together, as SamplingParams has it.
+/// Throws ApiError for fields that cannot be combined; the rules are those of validate().
 void check_sampling(const RequestFields& body, const SamplingParams& params);
 
 }  // namespace nanovllm::serve
@@ -40,7 +41,7 @@ namespace nanovllm::serve {
 namespace detail {
 
 // `read_into` reads a value into a member of SamplingParams. `range` is of the numbers; of lists of
-// texts its end is how many there may be.
+// texts its end is their largest number.
 
 NANOVLLM_INLINE void read_into(bool& field, const Json& value, const std::string& path,
                                NumberRange) {

@@ -1,5 +1,5 @@
 #pragma once
-/// What requests say of streaming: `stream` and `stream_options`.
+/// The fields of streaming: `stream` and `stream_options`.
 
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/serve/request/request_fields.hpp"

@@ -11,12 +11,11 @@
 
 namespace nanovllm::serve {
 
-/// A request for the tokens of `prompt`, a text, or of `messages` as the chat template renders
-/// them.
+/// A request for the tokens of `prompt`, a text, or of `messages` rendered by the chat template.
 struct TokenizeRequest {
   std::string model{};  ///< empty where the request names none
   Prompt prompt = "";
-  bool return_token_strs = false;  ///< each token as a text, too
+  bool return_token_strs = false;  ///< also return the text of each token
 
   /// Throws ApiError.
   [[nodiscard]] static TokenizeRequest parse(const Json& body);
@@ -25,7 +24,7 @@ struct TokenizeRequest {
 /// A request for the text of tokens.
 struct DetokenizeRequest {
   std::string model{};
-  std::vector<TokenId> tokens{};  ///< from 0 on; whoever answers knows which are tokens
+  std::vector<TokenId> tokens{};  ///< 0 or more; parse() does not compare them with a vocabulary
 
   /// Throws ApiError.
   [[nodiscard]] static DetokenizeRequest parse(const Json& body);

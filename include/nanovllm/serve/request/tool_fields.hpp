@@ -48,8 +48,9 @@ struct ToolFields {
   Json tools = nullptr;
   ToolChoice choice{};
   bool parallel = true;
-  /// Of the tools that may be called. Kind::tool_calls where a call must come; Kind::free_tool_calls
-  /// where one may, and a tool is `strict` or not all are allowed; else Kind::none.
+  /// Of the tools that may be called. Kind::tool_calls where a call must come;
+  /// Kind::free_tool_calls where one may, and a tool is `strict` or not all are allowed; else
+  /// Kind::none.
   OutputConstraint constraint{};
 };
 
