@@ -1,6 +1,6 @@
 #pragma once
-/// What C hands over as the library's own types, and back. Everything is copied. Wrong values throw
-/// InvalidError or RequestError naming the field.
+/// Converts between the types of C and those of the library. Everything is copied. Wrong values
+/// throw InvalidError or RequestError that names the field.
 
 #include <chrono>
 #include <cstddef>
@@ -25,8 +25,8 @@
 
 namespace nanovllm::c_api {
 
-/// Throws InvalidError where there is a number and no list, or a number that no list has: a size
-/// that was never set, or a negative one.
+/// Throws InvalidError for a count without a list, and for a count that no list can have: one that
+/// was never set, or a negative one.
 template <class From>
 void check_list(const From* from, std::size_t count, const char* name) {
   check<InvalidError>(from != nullptr || count == 0, name, " is NULL, but there should be ", count,
@@ -82,7 +82,7 @@ template <class To, class From>
   return out;
 }
 
-/// The prompt of a request that `read_struct` has read.
+/// The prompt of a request, after `read_struct`.
 [[nodiscard]] inline Prompt read_prompt(const nvllm_request& c) {
   check_reserved(c.reserved, "nvllm_request");
   const int given = (c.text != nullptr) + (c.token_ids != nullptr) + (c.messages != nullptr);
@@ -104,7 +104,7 @@ template <class To, class From>
   return chat;
 }
 
-/// What an engine is made of: its settings, and what is chosen at compile time.
+/// The settings of an engine, and the choice among those that were compiled.
 struct EngineChoice {
   EngineConfig config;
   std::optional<std::string> device;  ///< "cpu" or "cuda"; unset: the library's choice

@@ -1,5 +1,5 @@
 #pragma once
-/// What `nvllm_engine` points to: an engine, and who is in a call on it.
+/// What `nvllm_engine` points to: an engine, and the threads that are in a call on it.
 
 #include <atomic>
 #include <condition_variable>
@@ -20,7 +20,7 @@
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/sched/sequence.hpp"
 
-/// Thread-safe. Made by `nvllm_engine_create`, and deleted by `nvllm_engine_destroy` alone.
+/// Thread-safe. Only `nvllm_engine_create` makes one, and only `nvllm_engine_destroy` deletes it.
 struct nvllm_engine {
   explicit nvllm_engine(std::unique_ptr<nanovllm::AnyEngine> made) : engine(std::move(made)) {}
 
@@ -34,7 +34,7 @@ struct nvllm_engine {
 
 namespace nanovllm::c_api {
 
-/// The time that a thread is in a call on an engine, from which the engine is not taken away.
+/// A thread's call on an engine. While it exists, the engine is not destroyed.
 class Call {
  public:
   /// Throws InvalidError for NULL, and BusyError once the engine is being destroyed.
@@ -56,7 +56,7 @@ class Call {
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  /// Whether this thread is in a call on `handle`: in a callback, that is.
+  /// Whether this thread is already in a call on `handle`, which means in a callback.
   [[nodiscard]] static bool is_in(const nvllm_engine* handle) {
     for (const Call* call = innermost_; call != nullptr; call = call->outer_)
       if (call->handle_ == handle) return true;
@@ -73,8 +73,8 @@ class Call {
   Call* outer_ = nullptr;
 };
 
-/// Waits for the calls of other threads, and deletes the engine and its handle. Throws BusyError
-/// where this thread or another one destroys it already, or this thread is in a call on it.
+/// Waits for the calls of other threads, and deletes the engine and its handle. Throws BusyError if
+/// it is being destroyed already, or if this thread is in a call on it.
 inline void destroy(nvllm_engine* handle) {
   check<BusyError>(!Call::is_in(handle),
                    "an engine cannot be destroyed by one of its own callbacks");
@@ -101,10 +101,10 @@ inline void destroy(nvllm_engine* handle) {
   return NVLLM_FINISH_ERROR;
 }
 
-/// A TokenCallback that calls one of C.
+/// A TokenCallback that calls a function of C.
 class Listener {
  public:
-  /// @param handle  of the engine that calls it.
+  /// @param handle  the engine that calls it.
   Listener(nvllm_engine& handle, nvllm_callback callback, void* user)
       : handle_(&handle), callback_(callback), user_(user) {}
 
@@ -121,7 +121,7 @@ class Listener {
   }
 
  private:
-  /// Its pointers are to this, and to `event`.
+  /// Its pointers point into this object and into `event`.
   [[nodiscard]] nvllm_event make(const TokenEvent& event) {
     nvllm_event out{};
     out.struct_size = sizeof out;

@@ -1,5 +1,5 @@
 #pragma once
-/// The structs of c/nanovllm.h, whatever version of the header the caller has, and its errors.
+/// Reads and writes the structs of c/nanovllm.h for callers of any version of the header; errors.
 
 #include <algorithm>
 #include <cstddef>
@@ -28,10 +28,10 @@ struct BusyError : Error {
   using Error::Error;
 };
 
-/// Larger sizes are no struct's of any version: what is there may not be read.
+/// No version has a larger struct, so memory beyond this size is never read.
 inline constexpr std::size_t kMaxStructSize = 4096;
 
-/// A type is known to this file by its name and by the part that every version has.
+/// What this file knows of a type: its name, and the size that every version has at least.
 template <class Struct>
 struct StructTraits;
 
@@ -87,8 +87,8 @@ template <class Struct>
   return size;
 }
 
-/// A caller's struct as one of this version: what an older one lacks has its default, zero. Throws
-/// UnsupportedError for a newer one that sets what this version does not know.
+/// A caller's struct as one of this version. Fields that an older one lacks are zero, the default.
+/// Throws UnsupportedError for a newer one with a field set that this version does not know.
 template <class Struct>
 [[nodiscard]] Struct read_struct(const Struct* given) {
   static_assert(std::is_trivially_copyable_v<Struct> && sizeof(Struct) % 8 == 0);
@@ -104,8 +104,8 @@ template <class Struct>
   return out;
 }
 
-/// Writes as much of `value` as the caller's struct has room for; the rest of it becomes zero, and
-/// its `struct_size` what was filled.
+/// Writes as much of `value` as the caller's struct has room for. The rest of it becomes zero, and
+/// its `struct_size` the number of bytes that were written.
 template <class Struct>
 void write_struct(Struct* to, Struct value) {
   static_assert(std::is_trivially_copyable_v<Struct> && sizeof(Struct) % 8 == 0);
@@ -126,15 +126,15 @@ inline void check_reserved(std::int32_t value, const char* struct_name) {
   check<UnsupportedError>(value == 0, struct_name, ": reserved must be 0, got ", value);
 }
 
-/// The longest beginning of `text` that has room in `capacity` bytes with a zero byte behind it and
-/// ends with a whole character, if it is UTF-8.
+/// The longest prefix of `text` that fits into `capacity` bytes with a zero byte after it. Of UTF-8
+/// it ends with a whole character.
 [[nodiscard]] inline std::string_view fitting(std::string_view text, std::size_t capacity) {
   if (text.size() < capacity) return text;
   const std::string_view cut = text.substr(0, capacity - 1);
   return cut.substr(0, utf8::complete_prefix(cut));
 }
 
-/// Writes it there. Nothing where `capacity` is 0.
+/// Writes that prefix and the zero byte; nothing if `capacity` is 0.
 inline void copy_text(std::string_view text, char* to, std::size_t capacity) {
   if (capacity == 0) return;
   const std::string_view part = fitting(text, capacity);
