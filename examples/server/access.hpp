@@ -2,8 +2,8 @@
 /// Whether a browser may have been made to send a request by a page that must not ask. No sockets.
 ///
 /// A browser sends what any open page wants sent. `Origin` names the page's site. `Host` names the
-/// server as the page knows it: with DNS rebinding, a name of the page's owner that resolves to this
-/// server, whose answers the page may then read.
+/// server as the page knows it: with DNS rebinding, a name of the page's owner that resolves to
+/// this server, whose answers the page may then read.
 
 #include <arpa/inet.h>
 
@@ -65,7 +65,8 @@ struct AccessRules {
   /// The name is not looked at: a page that guesses it has no key, or no certificate.
   bool any_host = false;
 
-  /// Whether a page at `origin`, which the browser says asks, may ask a server that it calls `host`.
+  /// Whether a page at `origin`, which the browser says asks, may ask a server that it calls
+  /// `host`.
   [[nodiscard]] bool allows_origin(std::string_view origin, std::string_view host) const {
     return contains(origins, "*") || is_same_origin(origin, host) ||
            std::ranges::any_of(origins, [&](const std::string& allowed) {
@@ -92,8 +93,8 @@ struct AccessRules {
   }
 };
 
-/// `text` of a client, to be quoted in an error: no characters but those of names and addresses, and
-/// 128 of them at most.
+/// `text` of a client, to be quoted in an error: no characters but those of names and addresses,
+/// and 128 of them at most.
 [[nodiscard]] inline std::string quotable(std::string_view text) {
   std::string out(text.substr(0, 128));
   for (char& c : out) {

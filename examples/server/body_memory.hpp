@@ -37,7 +37,8 @@ class BodyShare {
   BodyShare(const BodyShare&) = delete;
   BodyShare& operator=(const BodyShare&) = delete;
 
-  /// The body has `size` bytes so far, no fewer than before. Returns whether there is room for them.
+  /// The body has `size` bytes so far, no fewer than before. Returns whether there is room for
+  /// them.
   [[nodiscard]] bool grow_to(std::size_t size) {
     if (size <= kFree + held_) return true;
     const std::size_t more = size - kFree - held_;

@@ -50,8 +50,8 @@ struct HttpServerConfig {
   std::vector<std::string> api_keys{};  ///< if any, requests need one, but of /health and "/"
   /// Origins of pages on other sites that may ask, "https://example.com"; "*": all pages.
   std::vector<std::string> cors_origins{};
-  /// Names by which browsers may call the server, in addition to addresses and "localhost"; "*": all. Names
-  /// are checked where there are neither keys nor TLS.
+  /// Names by which browsers may call the server, in addition to addresses and "localhost"; "*":
+  /// all. Names are checked where there are neither keys nor TLS.
   std::vector<std::string> allowed_hosts{};
   std::string tls_certificate{}, tls_key{};  ///< PEM files; both or neither
   bool log_bodies = false;                   ///< of requests
@@ -61,8 +61,8 @@ struct HttpServerConfig {
 /// Serves from construction to destruction, on its own threads.
 ///
 /// A connection lives on one of the io threads, which never wait for anything but sockets. The
-/// handler runs on threads of a pool, except for GET and HEAD, which it must answer at once: whether a
-/// server is well must not wait behind what others ask of it.
+/// handler runs on threads of a pool, except for GET and HEAD, which it must answer at once:
+/// whether a server is well must not wait behind what others ask of it.
 class HttpServer {
  public:
   using Handler = std::function<std::shared_ptr<serve::Exchange>(const serve::HttpRequest&)>;

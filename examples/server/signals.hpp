@@ -1,6 +1,6 @@
 #pragma once
-/// SIGTERM and SIGINT: the first one asks the program to end, the second one ends it with status 143
-/// or 130.
+/// SIGTERM and SIGINT: the first one asks the program to end, the second one ends it with status
+/// 143 or 130.
 
 #include <pthread.h>
 #include <unistd.h>
