@@ -1,4 +1,4 @@
-// Answers one request of the OpenAI API, without any HTTP. Usage: openai_request MODEL_DIR ['{JSON}']
+// Answers one request of the OpenAI API, without HTTP. Usage: openai_request MODEL_DIR [JSON]
 #include <nanovllm/engine.hpp>
 #include <nanovllm/serve/service.hpp>
 

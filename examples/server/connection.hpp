@@ -501,7 +501,9 @@ class Connection final : public AnyConnection,
       case 415:
         return error_body("a body may have no Content-Encoding: send it as it is", kInvalid, "");
       case 417: return error_body("of 'Expect' only 100-continue is understood", kInvalid, "");
-      case 431: return error_body("the header of the request is too long", kInvalid, "");
+      case 431:
+        return error_body("the header, a line of a chunk, or the trailers are too long", kInvalid,
+                          "");
       case 500: return error_body("the server could not answer the request", "server_error", "");
       case 501: return error_body("of transfer codings only chunked is understood", kInvalid, "");
       case 503:

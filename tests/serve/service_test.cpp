@@ -385,7 +385,8 @@ TEST_CASE("a chat's stream, chunk by chunk", "[serve]") {
     return Script{"Once upon", FinishReason::length};
   };
   const auto exchange = service.handle(chat_request(
-      R"("stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true})"));
+      R"("stream": true,
+         "stream_options": {"include_usage": true, "continuous_usage_stats": true})"));
   CHECK(exchange->head()->status == 200);
   std::string body;
   CHECK(exchange->take(body));
@@ -1136,7 +1137,8 @@ TEST_CASE("the fairytale model answers", "[serve]") {
         expected.usage["completion_tokens"].get<std::size_t>());
 
   const Answer stopped = ask(completion_request(
-      R"("prompt": ["Once upon", "The wedding"], "temperature": 0, "max_tokens": 60, "stop": ["the", "xyz"])"));
+      R"("prompt": ["Once upon", "The wedding"], "temperature": 0, "max_tokens": 60,
+         "stop": ["the", "xyz"])"));
   CHECK(stopped.messages[0].stop_reason == "the");
   CHECK(stopped.messages[0].content.find("the") == std::string::npos);
   const Answer best = ask(completion_request(

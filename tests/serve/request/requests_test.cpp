@@ -504,7 +504,7 @@ TEST_CASE("tools go to the prompt and to the constraint") {
   CHECK(chat(kTools + R"(, "tool_choice": "auto")").tool_choice.kind == ChoiceKind::automatic);
   CHECK(chat(kTools + R"(, "response_format": {"type": "text"})").options.tools.size() == 2);
 
-  // Calls that may come come instead of an answer in the form; those that must, leave no room for one.
+  // Calls that may come replace an answer in the form; calls that must come leave no room for one.
   const auto either = chat(kTools + R"(, "parallel_tool_calls": false,
                                        "response_format": {"type": "json_object"})");
   CHECK(either.constraint.kind == FormatKind::json_object);
