@@ -457,7 +457,7 @@ class Json(unittest.TestCase):
         self.assertIsInstance(json.loads(choice.message.content), dict)
 
     def test_a_keyword_that_is_not_enforced(self):
-        schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
+        schema = {"type": "array", "items": {"type": "number"}, "uniqueItems": True}
         with self.assertRaises(openai.BadRequestError) as raised:
             chat(extra_body={"guided_json": schema})
         self.assertIn("uniqueItems", raised.exception.message)

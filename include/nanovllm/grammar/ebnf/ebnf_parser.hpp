@@ -10,8 +10,9 @@
 ///   structure  sequences, |, (…), and * + ? {m} {m,} {m,n} behind a part
 ///   <…>        the same as (…), to be read by one deterministic automaton; it may name only rules
 ///              that do not come back to themselves; <@"…" …> is named so in messages;
-///              <… & …> is what both read, where the second may be a $string{m,n}
+///              <… & …> is what both read, where the second may be a $string or a $multiple
 ///   $string    a JSON string, $string{m,n} one of m to n characters, $string{m,} of m at the least
+///   $multiple{n} a decimal integer that n divides
 ///   $until "…" text up to where this one first occurs, and that
 ///   $key       a JSON string without needless escapes, and so a text for each value
 ///   $unused("…" …) and a part that is one automaton: what it reads, but for the texts in brackets
@@ -41,6 +42,7 @@ struct EbnfNode {
     string,      ///< a JSON string of min to max characters
     until,       ///< what comes before `text`, and that
     key,         ///< a JSON string without needless escapes
+    multiple,    ///< an integer that `min` divides
     unused,      ///< the first part, but for the others, which are literals, and what was there
   };
   static constexpr int kUnlimited = -1;
@@ -272,11 +274,16 @@ class EbnfParser {
       if (which == "unused") return unused();
       if (which == "key") {
         node.kind = Kind::key;
+      } else if (which == "multiple") {
+        node.kind = Kind::multiple;
+        counts(node);
+        expect(node.min > 0, "a number above 0");
       } else if (which == "string") {
         node.kind = Kind::string;
         if (peek() == '{') counts(node);
       } else {
-        expect(which == "until" && peek() == '"', "$string, $key, $unused or $until with a text");
+        expect(which == "until" && peek() == '"',
+               "$string, $key, $multiple, $unused or $until with a text");
         node = {.kind = Kind::until, .text = literal()};
         expect(!node.text.empty(), "a text");
       }

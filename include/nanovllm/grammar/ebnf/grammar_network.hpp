@@ -79,6 +79,7 @@ struct GrammarNetwork {
 #include "nanovllm/grammar/bytes/byte_nfa.hpp"
 #include "nanovllm/grammar/bytes/dfa_product.hpp"
 #include "nanovllm/grammar/ebnf/ebnf_parser.hpp"
+#include "nanovllm/grammar/ebnf/multiples.hpp"
 #include "nanovllm/grammar/ebnf/string_length.hpp"
 #include "nanovllm/grammar/regex/regex_parser.hpp"
 
@@ -191,7 +192,7 @@ class NetworkBuilder {
   [[nodiscard]] static bool is_terminal(const EbnfNode& node) {
     using enum EbnfNode::Kind;
     return node.kind == literal || node.kind == characters || node.kind == terminal ||
-           node.kind == string || node.kind == until || node.kind == key;
+           node.kind == string || node.kind == until || node.kind == key || node.kind == multiple;
   }
 
   /// The number of the terminal; what is written alike is one.
@@ -232,6 +233,7 @@ class NetworkBuilder {
 
   /// What all parts of a terminal read.
   [[nodiscard]] ByteDfa automaton(const EbnfNode& node) {
+    if (node.kind == EbnfNode::Kind::multiple) return multiples_of(node.min, steps_left_);
     if (node.kind != EbnfNode::Kind::terminal)
       return ByteDfa(make_nfa(regex(node, 0)), steps_left_);
     ByteDfa out(make_nfa(regex(node.parts.front(), 0)), steps_left_);
@@ -269,6 +271,7 @@ class NetworkBuilder {
       case EbnfNode::Kind::string:
       case EbnfNode::Kind::until:
       case EbnfNode::Kind::key:
+      case EbnfNode::Kind::multiple:
       case EbnfNode::Kind::unused:
         throw RequestError("a regular part of the grammar is to have no part such as $string");
       case EbnfNode::Kind::sequence: break;

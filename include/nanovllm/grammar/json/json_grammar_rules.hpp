@@ -1,6 +1,7 @@
 #pragma once
 /// The rules of a grammar for JSON.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/grammar/bytes/byte_dfa.hpp"
 #include "nanovllm/grammar/bytes/dfa_completions.hpp"
 #include "nanovllm/grammar/ebnf/ebnf_text.hpp"
 #include "nanovllm/grammar/ebnf/grammar_network.hpp"
@@ -85,11 +87,15 @@ class GrammarRules {
     return out + ") " + terminal;
   }
 
-  /// How many texts an automaton of its own reads; unset for very many.
-  [[nodiscard]] static std::optional<std::size_t> num_texts(const std::string& terminal) {
+  /// How many texts an automaton of its own reads; unset for very many. Counting takes its steps
+  /// from those of the schema. Throws RequestError where they are used up.
+  [[nodiscard]] std::optional<std::size_t> num_texts(const std::string& terminal) {
     if (terminal == "$key") return std::nullopt;
-    const GrammarNetwork network = make_grammar_network("root ::= " + terminal, 1);
-    const std::uint32_t count = completions(network.terminals.front().dfa()).num_texts.front();
+    const GrammarNetwork network =
+        make_grammar_network("root ::= " + terminal, 1, {.max_terminal_steps = steps_left_});
+    const ByteDfa& dfa = network.terminals.front().dfa();
+    steps_left_ -= std::min(steps_left_, 4 * dfa.num_states() * dfa.num_kinds());
+    const std::uint32_t count = completions(dfa).num_texts.front();
     constexpr std::uint32_t kMany = 100'000;  // no context has room for as many
     if (count > kMany) return std::nullopt;
     return count;
@@ -120,6 +126,7 @@ class GrammarRules {
   std::string rules_;
   std::unordered_map<std::string, std::string> names_;  // by body
   std::size_t num_rules_ = 0;
+  std::size_t steps_left_ = ByteDfa::kMaxSteps / 16;
 };
 
 }  // namespace nanovllm::detail

@@ -181,25 +181,15 @@ class ObjectWriter {
                           path);
     const std::string key = name(*of_names, path + "/propertyNames");
     if (key.empty()) return {};
-    return {rules_.rule(rules_.member(GrammarRules::unused({}, key), text)),
-            GrammarRules::num_texts(key)};
+    return {rules_.rule(rules_.member(GrammarRules::unused({}, key), text)), rules_.num_texts(key)};
   }
 
   /// A key by a schema of names, as one automaton.
   [[nodiscard]] std::string name(const Json& schema, const std::string& path) {
-    Json all = reader_.without_ref(schema, path);
-    while (const Json* parts = all.find("allOf")) {
-      Json rest = without(all, "allOf");
-      for (const Json& part : *parts)
-        rest = reader_.merged(rest, reader_.without_ref(part, path), path);
-      all = std::move(rest);
-    }
     Json strings = Json::object();
     strings["type"] = "string";
-    all = reader_.merged(all, strings, path);
+    const Json all = reader_.merged(reader_.conjunction(schema, path), strings, path);
     if (all.is_boolean()) return "";
-    reader_.check_keywords(all, path);
-    reader_.check_sizes(all, path);
     for (const char* key : {"anyOf", "oneOf"})
       if (all.contains(key))
         json_schema::refuse(concat("'", key, "' of names of properties is not supported"), path);
@@ -226,7 +216,8 @@ class ObjectWriter {
     for (const auto& [pattern, of] : patterns.items()) {
       const std::string place = concat(path, "/patternProperties/", pattern);
       try {
-        const std::optional<RegexNode> search = search_pattern(parse_regex(pattern, true));
+        const RegexNode root = parse_regex(pattern, true);
+        const std::optional<RegexNode> search = search_pattern(root);
         check<RequestError>(search.has_value(), "no name matches the pattern");
         const ByteNfa nfa = make_nfa(*search);
         steps_left -= std::min(steps_left, nfa.states.size());
@@ -245,7 +236,8 @@ class ObjectWriter {
         const std::string text = inner_value_(of, place);
         if (text.empty()) continue;
         const std::string key = ScalarWriter::matching({pattern}, "");
-        const std::optional<std::size_t> count = GrammarRules::num_texts(key);
+        const std::optional<std::size_t> count =
+            has_end(has_anchors(root) ? *search : root) ? rules_.num_texts(key) : std::nullopt;
         most = most && count ? std::optional(*most + *count) : std::nullopt;
         options.push_back(rules_.rule(rules_.member(GrammarRules::unused({}, key), text)));
       } catch (const RequestError& error) {
@@ -254,6 +246,20 @@ class ObjectWriter {
       }
     }
     return {rules_.rule(ebnf::either(options)), most};
+  }
+
+  /// Whether the texts of a pattern without anchors have a longest one.
+  [[nodiscard]] static bool has_end(const RegexNode& node) {
+    if (node.kind == RegexNode::Kind::repeat && node.max == 0) return true;
+    if (node.kind == RegexNode::Kind::repeat && node.max == RegexNode::kUnlimited)
+      return !has_characters(node.parts.front());
+    return std::all_of(node.parts.begin(), node.parts.end(), has_end);
+  }
+
+  [[nodiscard]] static bool has_characters(const RegexNode& node) {
+    if (node.kind == RegexNode::Kind::repeat && node.max == 0) return false;
+    return node.kind == RegexNode::Kind::characters ||
+           std::any_of(node.parts.begin(), node.parts.end(), has_characters);
   }
 
   SchemaReader& reader_;

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -141,7 +140,7 @@ class ScalarWriter {
             concat("'multipleOf' is supported for whole numbers from 1 to 1000, and is ",
                    step->dump(), ","),
             path);
-      if (size > 1) return multiples(static_cast<long long>(size), min, max, path);
+      if (size > 1) return multiples(static_cast<long long>(size), min, max);
     }
     return !min && !max ? "integer" : GrammarRules::terminal(ebnf::integers(min, max));
   }
@@ -149,40 +148,21 @@ class ScalarWriter {
  private:
   using Texts = SchemaReader::Texts;
 
-  /// Multiples of `step`: a list where both ends are given, and else an automaton of remainders.
-  [[nodiscard]] std::string multiples(long long step, std::optional<long long> min,
-                                      std::optional<long long> max, const std::string& path) {
+  /// Multiples of `step` within bounds.
+  [[nodiscard]] static std::string multiples(long long step, std::optional<long long> min,
+                                             std::optional<long long> max) {
+    const std::string all = concat("$multiple{", step, "}");
+    if (!min && !max) return all;
     if (min && max) {
-      if (*max - *min > 1000 * step)
-        json_schema::refuse("'multipleOf' with bounds more than 1000 steps apart is not supported",
-                            path);
-      Texts options;
-      const long long rest = (*min % step + step) % step;
-      for (long long x = rest == 0 ? *min : *min + step - rest; x <= *max; x += step)
-        options.push_back(ebnf::literal(std::to_string(x)));
-      return GrammarRules::terminal(ebnf::either(options));
+      const long long rest = *max % step;
+      const long long last = *max - (rest < 0 ? rest + step : rest);
+      if (last < *min) return {};
     }
-    if (min || max)
-      json_schema::refuse("'multipleOf' beside a bound at one end alone is not supported", path);
-    const auto state = [&](long long rest) {
-      return concat(rules_.prefix(), "mod", step, "_", rest);
-    };
-    const auto digits = [&](long long rest, char first) {
-      Texts options;
-      if (rest == 0 && first == '0') options.push_back("\"\"");
-      for (char digit = first; digit <= '9'; ++digit) {
-        options.push_back(concat("\"", digit, "\" ", state((10 * rest + (digit - '0')) % step)));
-      }
-      return ebnf::either(options);
-    };
-    if (steps_.insert(step).second)
-      for (long long rest = 0; rest < step; ++rest) rules_.add_rule(state(rest), digits(rest, '0'));
-    return rules_.rule(concat("\"0\" | \"-\"? ", digits(0, '1')));
+    return concat("<", ebnf::integers(min, max), " & ", all, ">");
   }
 
   SchemaReader& reader_;
   GrammarRules& rules_;
-  std::set<long long> steps_;  // multiples of these have their rules
 };
 
 }  // namespace nanovllm::detail

@@ -58,17 +58,85 @@ class SchemaExclusion {
     return true;
   }
 
+  /// Schemas for the values of `a` that are not valid by `b`, as far as a property that one of the
+  /// two asks for, or a list of values, tells them apart. Those that do not exclude `b` are left out.
+  [[nodiscard]] std::vector<Json> apart(const Json& a, const Json& b, const std::string& path) {
+    std::vector<Json> out;
+    if (!a.is_object() || !b.is_object()) return out;
+    const auto add = [&](Json part) {
+      if (excludes(part, b, path, 0)) out.push_back(std::move(part));
+    };
+    const Json left = json_schema::listed_values(a, path);
+    const Json right = json_schema::listed_values(b, path);
+    if (!left.is_null()) {
+      if (!right.is_null()) add(with(without(a, "const"), "enum", difference(left, right)));
+      return out;
+    }
+    static const Json kNone = Json::object(), kNoNames = Json::array();
+    const Json &in_a = get(a, "properties", kNone), &in_b = get(b, "properties", kNone);
+    const Json &needs_a = get(a, "required", kNoNames), &needs_b = get(b, "required", kNoNames);
+    reader_.work(in_a.size() + in_b.size() + needs_b.size() * (1 + needs_a.size()), path);
+    for (const Json& name : needs_b)  // without a property that b needs
+      if (name.is_string() && std::find(needs_a.begin(), needs_a.end(), name) == needs_a.end())
+        add(with_property(a, name.string(), false));
+    for (const auto& [name, schema] : in_a.items()) {
+      // With one that b does not take. A value that both list is left out.
+      Json required = needs_a;
+      if (std::find(needs_a.begin(), needs_a.end(), Json(name)) == needs_a.end())
+        required.push_back(name);
+      const Json with_name = with(a, "required", required);
+      const Json* other = in_b.find(name);
+      if (other && schema.is_object() && other->is_object()) {
+        const Json mine = json_schema::listed_values(schema, path);
+        const Json theirs = json_schema::listed_values(*other, path);
+        if (!mine.is_null() && !theirs.is_null()) {
+          add(with_property(with_name, name,
+                            with(without(schema, "const"), "enum", difference(mine, theirs))));
+          continue;
+        }
+      }
+      if (required.size() > needs_a.size()) add(with_name);
+    }
+    return out;
+  }
+
  private:
   using Texts = SchemaReader::Texts;
+
+  [[nodiscard]] static const Json& get(const Json& schema, const char* key, const Json& other) {
+    const Json* found = schema.find(key);
+    return found ? *found : other;
+  }
+
+  [[nodiscard]] static Json with(Json schema, const char* key, Json value) {
+    schema[key] = std::move(value);
+    return schema;
+  }
+
+  /// The schema with another schema for one property. An object stays as open as it was.
+  [[nodiscard]] static Json with_property(Json schema, const std::string& name, Json property) {
+    const bool is_open = !schema.contains("properties") && !schema.contains("patternProperties") &&
+                         !schema.contains("additionalProperties") &&
+                         !schema.contains("unevaluatedProperties");
+    if (is_open) schema["additionalProperties"] = true;
+    Json properties = schema.contains("properties") ? schema["properties"] : Json::object();
+    properties[name] = std::move(property);
+    schema["properties"] = std::move(properties);
+    return schema;
+  }
+
+  /// Those of `values` that are none of `others`.
+  [[nodiscard]] static Json difference(const Json& values, const Json& others) {
+    Json out = Json::array();
+    for (const Json& value : values)
+      if (std::find(others.begin(), others.end(), value) == others.end()) out.push_back(value);
+    return out;
+  }
 
   /// Likewise for objects: they differ in a property that one of the two asks for.
   [[nodiscard]] bool object_excludes(const Json& a, const Json& b, const std::string& path,
                                      int depth) {
     static const Json kNone = Json::object(), kNoNames = Json::array();
-    const auto get = [](const Json& schema, const char* key, const Json& other) -> const Json& {
-      const Json* found = schema.find(key);
-      return found ? *found : other;
-    };
     const Json &in_a = get(a, "properties", kNone), &in_b = get(b, "properties", kNone);
     const auto is_closed = [](const Json& schema) {
       const Json* rest = schema.find("additionalProperties");
@@ -81,6 +149,7 @@ class SchemaExclusion {
     const auto differs = [&](const Json& name) {
       if (!name.is_string()) return false;
       const Json *left = in_a.find(name.string()), *right = in_b.find(name.string());
+      if ((left && *left == Json(false)) || (right && *right == Json(false))) return true;
       return left && right && excludes(*left, *right, path, depth + 1);
     };
     const Json &needs_a = get(a, "required", kNoNames), &needs_b = get(b, "required", kNoNames);

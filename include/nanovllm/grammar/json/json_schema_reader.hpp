@@ -97,17 +97,15 @@ class SchemaReader {
     if (!schema.is_object())
       json_schema::refuse(
           concat("a schema is to be an object or a boolean, not ", schema.type_name()), path);
-    const auto is_off = [&](std::string_view key, const Json& keyword) {
-      if (key == "uniqueItems") return keyword == Json(false);
+    const auto is_off = [&](std::string_view key) {
       if (key == "if") return !schema.contains("then") && !schema.contains("else");
       return (key == "then" || key == "else") && !schema.contains("if");
     };
     for (const auto& [key, keyword] : schema.items()) {
       for (const char* unsupported :
            {"$dynamicRef", "$recursiveRef", "contains", "dependencies", "dependentRequired",
-            "dependentSchemas", "disallow", "divisibleBy", "else", "extends", "if", "not", "then",
-            "uniqueItems"})
-        if (key == unsupported && !is_off(key, keyword))
+            "dependentSchemas", "disallow", "divisibleBy", "else", "extends", "if", "not", "then"})
+        if (key == unsupported && !is_off(key))
           json_schema::refuse(concat("the keyword '", key, "' is not supported"), path);
     }
     const auto expect = [&](const char* key, bool is_right, const char* what) {
@@ -209,6 +207,21 @@ class SchemaReader {
       schema = merged(without(schema, "$ref"), target(schema, path), path);
     }
     return schema;
+  }
+
+  /// The schema without `$ref` and `allOf`, and with what these say in their place.
+  [[nodiscard]] Json conjunction(const Json& schema, const std::string& path) {
+    Json all = without_ref(schema, path);
+    while (const Json* parts = all.find("allOf")) {
+      Json rest = without(all, "allOf");
+      for (const Json& part : *parts) rest = merged(rest, without_ref(part, path), path);
+      all = without_ref(std::move(rest), path);
+    }
+    if (!all.is_boolean()) {
+      check_keywords(all, path);
+      check_sizes(all, path);
+    }
+    return all;
   }
 
   [[nodiscard]] Json merged(const Json& a, const Json& b, const std::string& path) {

@@ -1,6 +1,7 @@
 #pragma once
 /// JSON Schemas as grammars: what a schema as a whole asks for.
 
+#include <cstddef>
 #include <map>
 #include <set>
 #include <string>
@@ -94,21 +95,50 @@ class JsonSchemaWriter {
       if (!is_plain || key == "oneOf")
         whole.push_back(reader_.merged(rest, reader_.without_ref(parts[i], place(i)), place(i)));
     }
-    if (key == "oneOf") {
-      for (std::size_t i = 0; i < whole.size(); ++i)
-        for (std::size_t j = 0; j < whole.size(); ++j)
-          if (i != j && !SchemaExclusion(reader_).excludes(whole[i], whole[j], path, 0))
-            json_schema::refuse(concat("'oneOf' is supported where no value is valid by two of its "
-                                       "branches, and ",
-                                       i, " and ", j, " may share one (use 'anyOf'),"),
-                                path);
-    }
     Texts options;
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      std::string option = value(is_plain ? parts[i] : whole[i], place(i));
-      if (!option.empty()) options.push_back(rules_.rule(option));
+      const std::vector<Json> alone =
+          key == "oneOf" ? only_of(whole, i, path) : std::vector<Json>{};
+      const bool is_as_it_is = key == "anyOf" || (alone.size() == 1 && alone.front() == whole[i]);
+      const auto add = [&](const Json& part) {
+        std::string option = value(part, place(i));
+        if (!option.empty()) options.push_back(rules_.rule(option));
+      };
+      if (is_as_it_is) {
+        add(is_plain ? parts[i] : whole[i]);
+      } else {
+        for (const Json& part : alone) add(part);
+      }
     }
     return ebnf::either(options);
+  }
+
+  /// Schemas for the values of one branch of a `oneOf` that no other branch has.
+  [[nodiscard]] std::vector<Json> only_of(const std::vector<Json>& branches, std::size_t number,
+                                          const std::string& path) {
+    constexpr std::size_t kMaxParts = 32;
+    SchemaExclusion exclusion(reader_);
+    std::vector<Json> parts{branches[number]};
+    for (std::size_t other = 0; other < branches.size(); ++other) {
+      if (other == number) continue;
+      std::vector<Json> next;
+      for (const Json& part : parts) {
+        if (exclusion.excludes(part, branches[other], path, 0)) {
+          next.push_back(part);
+        } else {
+          for (Json& each : exclusion.apart(part, branches[other], path))
+            next.push_back(std::move(each));
+        }
+      }
+      if (next.empty() || next.size() > kMaxParts)
+        json_schema::refuse(
+            concat("'oneOf' is supported where a 'const', an 'enum' or 'required' tells its "
+                   "branches apart, and ",
+                   number, " and ", other, " may share a value (use 'anyOf'),"),
+            path);
+      parts = std::move(next);
+    }
+    return parts;
   }
 
   [[nodiscard]] std::string typed(const Json& schema, std::string_view type,
@@ -154,9 +184,9 @@ class JsonSchemaWriter {
   ObjectWriter objects_{
       reader_, rules_, scalars_,
       [this](const Json& schema, const std::string& path) { return inner_value(schema, path); }};
-  ArrayWriter arrays_{reader_, rules_, [this](const Json& schema, const std::string& path) {
-                        return inner_value(schema, path);
-                      }};
+  ArrayWriter arrays_{
+      reader_, rules_, scalars_,
+      [this](const Json& schema, const std::string& path) { return inner_value(schema, path); }};
   std::map<std::string, std::string> references_;  // by pointer: the rule, empty for none
   std::set<std::string> unguarded_;  // pointers that are being written, with no bracket in between
   std::set<std::string> open_;       // all that are being written
