@@ -4,9 +4,10 @@
 
 namespace nanovllm {
 
-template class EngineCore<DefaultPolicy::Scheduling,
-                          BlockManager<DefaultPolicy::kv.block_size,
-                                       DefaultPolicy::PrefixCache<DefaultPolicy::kv.block_size>>,
-                          DefaultPolicy::Preemption>;
+template class EngineCore<
+    DefaultPolicy::Scheduling,
+    DefaultPolicy::Blocks<DefaultPolicy::kv.block_size,
+                          DefaultPolicy::PrefixCache<DefaultPolicy::kv.block_size>>,
+    DefaultPolicy::Preemption>;
 
 }  // namespace nanovllm

@@ -3,9 +3,9 @@
 
 namespace nanovllm {
 
-template class EngineCore<
-    CudaPolicy::Scheduling,
-    BlockManager<CudaPolicy::kv.block_size, CudaPolicy::PrefixCache<CudaPolicy::kv.block_size>>,
-    CudaPolicy::Preemption>;
+template class EngineCore<CudaPolicy::Scheduling,
+                          CudaPolicy::Blocks<CudaPolicy::kv.block_size,
+                                             CudaPolicy::PrefixCache<CudaPolicy::kv.block_size>>,
+                          CudaPolicy::Preemption>;
 
 }  // namespace nanovllm

@@ -258,8 +258,8 @@ class Engine {
   [[nodiscard]] KvIdentity identity(const Checkpoint* checkpoint,
                                     const std::optional<RandomWeights>& weights) const;
 
-  using Blocks = BlockManager<Policy::kv.block_size,
-                              typename Policy::template PrefixCache<Policy::kv.block_size>>;
+  using Blocks = typename Policy::template Blocks<
+      Policy::kv.block_size, typename Policy::template PrefixCache<Policy::kv.block_size>>;
   using Core = EngineCore<typename Policy::Scheduling, Blocks, typename Policy::Preemption>;
 
   Config model_;

@@ -20,6 +20,8 @@ template <int kBlockSize>
 class RadixPrefixCache;
 template <int kBlockSize, class Cache = HashPrefixCache<kBlockSize>>
 class BlockManager;
+template <int kBlockSize, class Cache = HashPrefixCache<kBlockSize>>
+class TieredBlockManager;
 
 // sched/
 struct ContinuousBatching;

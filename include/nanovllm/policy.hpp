@@ -21,9 +21,11 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/type_name.hpp"
 #include "nanovllm/cpu/backend.hpp"
+#include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
 #include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
+#include "nanovllm/kv/tiers/tiered_block_manager.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/logits_functor.hpp"
 #include "nanovllm/parallel/host_group.hpp"
@@ -49,7 +51,10 @@ struct DefaultPolicy {
   using LogitsFunctor = NoLogitsFunctor;  ///< what is done to every logit of requests that ask
   template <int kBlockSize>
   using PrefixCache = HashPrefixCache<kBlockSize>;  ///< what is kept for equal prefixes
-  static constexpr KvConfig kv{};                   ///< block size, prefix caching
+  /// Who has which block. `BlockManager` has the device's pool alone, without swapping and tiers.
+  template <int kBlockSize, class Cache>
+  using Blocks = TieredBlockManager<kBlockSize, Cache>;
+  static constexpr KvConfig kv{};  ///< block size, prefix caching
 };
 
 /// The same in float32: for tests, and where the last digit counts.
@@ -75,16 +80,18 @@ template <class E>
 /// The slots of `Policy` as they are in force, one a line.
 template <class Policy>
 [[nodiscard]] std::string describe() {
-  return concat(detail::describe_elements<ElementsOf<Policy>>(),                  //
-                "\nBackend        ", type_name<typename Policy::Backend>(),       //
-                "\nCommunicator   ", type_name<typename Policy::Communicator>(),  //
-                "\nScheduling     ", type_name<typename Policy::Scheduling>(),    //
-                "\nPreemption     ", type_name<typename Policy::Preemption>(),    //
-                "\nProcessors     ", type_name<typename Policy::LogitsProcessors>(),
-                "\nLogitsFunctor  ", type_name<typename Policy::LogitsFunctor>(),
-                "\nPrefixCache    ",
-                type_name<typename Policy::template PrefixCache<Policy::kv.block_size>>(),  //
-                "\nkv             block_size = ", Policy::kv.block_size,                    //
+  using Cache = typename Policy::template PrefixCache<Policy::kv.block_size>;
+  using Blocks = typename Policy::template Blocks<Policy::kv.block_size, Cache>;
+  return concat(detail::describe_elements<ElementsOf<Policy>>(),                      //
+                "\nBackend        ", type_name<typename Policy::Backend>(),           //
+                "\nCommunicator   ", type_name<typename Policy::Communicator>(),      //
+                "\nScheduling     ", type_name<typename Policy::Scheduling>(),        //
+                "\nPreemption     ", type_name<typename Policy::Preemption>(),        //
+                "\nProcessors     ", type_name<typename Policy::LogitsProcessors>(),  //
+                "\nLogitsFunctor  ", type_name<typename Policy::LogitsFunctor>(),     //
+                "\nPrefixCache    ", type_name<Cache>(),                              //
+                "\nBlocks         ", type_name<Blocks>(),                             //
+                "\nkv             block_size = ", Policy::kv.block_size,              //
                 ", prefix_caching = ", Policy::kv.prefix_caching, "\n");
 }
 

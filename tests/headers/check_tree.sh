@@ -203,7 +203,7 @@ awk -v graph="$graph" '
 
     allowed_in_module["kv/"] = "all"
     allowed_in_module["kv/prefix/"] = "kv/cached_block.hpp kv/eviction_order.hpp kv/block_list.hpp"
-    allowed_in_module["kv/tiers/"] = "kv/block_list.hpp kv/prefix/"
+    allowed_in_module["kv/tiers/"] = "kv/block_list.hpp kv/block_manager.hpp kv/prefix/"
 
     allowed_in_module["sched/"] = "all"
     allowed_in_module["sched/policy/"] = "sched/batch_config.hpp sched/plan_builder.hpp " \

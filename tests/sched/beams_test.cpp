@@ -19,6 +19,7 @@
 
 #include "catch.hpp"
 #include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
+#include "nanovllm/kv/tiers/tiered_block_manager.hpp"
 #include "nanovllm/sched/policy/prefill_first.hpp"
 #include "nanovllm/sched/policy/priority.hpp"
 #include "nanovllm/sched/scheduler.hpp"
@@ -32,9 +33,9 @@ namespace {
 
 template <class Blocks>
 using Simulated = simulator::Engine<ContinuousBatching, Blocks>;
-using Hashed = BlockManager<4>;
-using Radix = BlockManager<4, RadixPrefixCache<4>>;
-using Uncached = BlockManager<4, NoPrefixCache<4>>;
+using Hashed = TieredBlockManager<4>;
+using Radix = TieredBlockManager<4, RadixPrefixCache<4>>;
+using Uncached = TieredBlockManager<4, NoPrefixCache<4>>;
 
 /// `width` beams of one prompt, to be added in this order.
 std::vector<std::unique_ptr<Sequence>> make_beams(RequestId first_id,
@@ -607,8 +608,8 @@ TEMPLATE_TEST_CASE("beams read the keys and values of their own tokens, whatever
                    "[beams][random]", (std::pair<ContinuousBatching, Hashed>),
                    (std::pair<ContinuousBatching, Radix>), (std::pair<PrefillFirst, Uncached>),
                    (std::pair<PriorityWithin<5>, Radix>),
-                   (std::pair<ContinuousBatching, BlockManager<1>>),
-                   (std::pair<test::Fickle, BlockManager<16, RadixPrefixCache<16>>>)) {
+                   (std::pair<ContinuousBatching, TieredBlockManager<1>>),
+                   (std::pair<test::Fickle, TieredBlockManager<16, RadixPrefixCache<16>>>)) {
   using Policy = typename TestType::first_type;
   using Blocks = typename TestType::second_type;
   const bool prefix_caching = GENERATE(true, false);

@@ -1,4 +1,5 @@
 #include "nanovllm/sched/plan_builder.hpp"
+#include "nanovllm/kv/tiers/tiered_block_manager.hpp"
 
 #include <memory>
 #include <vector>
@@ -10,7 +11,7 @@ using namespace simulator;
 
 namespace {
 
-using Blocks = BlockManager<4>;
+using Blocks = TieredBlockManager<4>;
 
 /// A running sequence that has computed all but its last `num_left` tokens.
 std::unique_ptr<Sequence> running(Blocks& blocks, RequestId id, std::vector<TokenId> tokens,

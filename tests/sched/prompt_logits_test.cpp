@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "nanovllm/kv/tiers/tiered_block_manager.hpp"
 #include "nanovllm/sched/policy/prefill_first.hpp"
 #include "nanovllm/sched/policy/priority.hpp"
 #include "sched/simulator.hpp"
@@ -13,7 +14,7 @@ using namespace simulator;
 
 namespace {
 
-using Blocks = BlockManager<4>;
+using Blocks = TieredBlockManager<4>;
 
 /// Rows of logits: "1:0+3 1:5*" for those of positions 0, 1, 2 of request 1, and one to draw from.
 std::string rows(const StepPlan& plan) {

@@ -21,6 +21,7 @@
 #include "catch.hpp"
 #include "kv/prefix/linear_cache.hpp"
 #include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
+#include "nanovllm/kv/tiers/tiered_block_manager.hpp"
 #include "nanovllm/sched/policy/prefill_first.hpp"
 #include "nanovllm/sched/policy/priority.hpp"
 #include "nanovllm/sched/scheduler.hpp"
@@ -59,7 +60,7 @@ struct Coverage {
 };
 
 template <int kBlockSize>
-using RadixBlocks = BlockManager<kBlockSize, RadixPrefixCache<kBlockSize>>;
+using RadixBlocks = TieredBlockManager<kBlockSize, RadixPrefixCache<kBlockSize>>;
 /// Whether the cache matches single tokens.
 template <class Blocks>
 constexpr bool kMatchesInside = false;
@@ -122,7 +123,8 @@ class Traffic {
     while (!under_way_.empty()) step();
     REQUIRE_FALSE(scheduler_.has_work());
     REQUIRE(scheduler_.blocks().num_free() == num_blocks_);
-    REQUIRE(scheduler_.blocks().num_free_host() == num_host_blocks_);
+    if constexpr (HasHostPool<Blocks>)
+      REQUIRE(scheduler_.blocks().num_free_host() == num_host_blocks_);
     coverage_.host_hits += scheduler_.blocks().stats().num_host_hit_tokens;
     coverage_.saved += scheduler_.blocks().stats().num_saved;
     coverage_.swapped_out += scheduler_.swaps().num_out;
@@ -150,8 +152,17 @@ class Traffic {
         return Blocks(num_blocks, prefix_caching);
     };
     Blocks blocks = make();
-    blocks.add_host_pool(num_host_blocks);
+    if constexpr (HasHostPool<Blocks>) blocks.add_host_pool(num_host_blocks);
     return blocks;
+  }
+
+  [[nodiscard]] std::int32_t num_free_host() const {
+    if constexpr (HasHostPool<Blocks>) return scheduler_.blocks().host().num_free();
+    return 0;
+  }
+  [[nodiscard]] std::int32_t size_of_tier() const {
+    if constexpr (HasHostPool<Blocks>) return scheduler_.blocks().tier().size();
+    return 0;
   }
 
   int below(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
@@ -232,8 +243,8 @@ class Traffic {
                     scheduler_.num_waiting(),
                     scheduler_.num_running(),
                     scheduler_.num_preemptions(),
-                    blocks.host().num_free(),
-                    blocks.tier().size(),
+                    num_free_host(),
+                    size_of_tier(),
                     blocks.stats().num_saved,
                     blocks.stats().num_host_hit_tokens,
                     scheduler_.swaps().num_out,
@@ -362,14 +373,14 @@ class Traffic {
     for (std::size_t n = under_way_.size(); n > 0 && below(2) == 0; --n) (void)device_.wait();
     device_.drop();
     for (; !under_way_.empty(); under_way_.pop_back()) {
-      const std::int32_t before = scheduler_.blocks().tier().size();
+      const std::int32_t before = size_of_tier();
       const std::int64_t num_in = scheduler_.swaps().num_in;
       const std::int64_t num_out = scheduler_.swaps().num_out;
       attempt([&] { scheduler_.cancel(under_way_.back()); });
       scheduler_.check_invariants();
       coverage_.unswapped += num_in - scheduler_.swaps().num_in;
       coverage_.unswapped += num_out - scheduler_.swaps().num_out;
-      coverage_.lost += before - scheduler_.blocks().tier().size();
+      coverage_.lost += before - size_of_tier();
     }
     ++coverage_.cancelled;
   }
@@ -611,8 +622,8 @@ TEST_CASE("random traffic with caches and preemption of one's own", "[scheduler]
   }
 }
 
-TEMPLATE_TEST_CASE("random traffic with swapping", "[scheduler][random][swap]", BlockManager<1>,
-                   BlockManager<4>, RadixBlocks<4>) {
+TEMPLATE_TEST_CASE("random traffic with swapping", "[scheduler][random][swap]",
+                   TieredBlockManager<1>, TieredBlockManager<4>, RadixBlocks<4>) {
   SECTION("continuous batching") {
     run<ContinuousBatching, TestType, SwapPreemption>(kSeed + 20000);
   }
@@ -620,7 +631,7 @@ TEMPLATE_TEST_CASE("random traffic with swapping", "[scheduler][random][swap]", 
 }
 
 TEMPLATE_TEST_CASE("random traffic with a prefix cache of two tiers", "[scheduler][random][tier]",
-                   BlockManager<1>, BlockManager<4>, RadixBlocks<4>) {
+                   TieredBlockManager<1>, TieredBlockManager<4>, RadixBlocks<4>) {
   SECTION("continuous batching") { run<ContinuousBatching, TestType, Tiered>(kSeed + 25000); }
   SECTION("a fickle policy") { run<Fickle, TestType, Tiered>(kSeed + 26000); }
 }
@@ -629,18 +640,18 @@ TEST_CASE("random traffic with two tiers: several tokens a step, failures anywhe
           "[scheduler][random][tier]") {
   SECTION("several tokens a step") { run<FickleGuessing, RadixBlocks<4>, Tiered>(kSeed + 27000); }
   SECTION("failures") {
-    run<faults::Scheduling<Fickle>, BlockManager<4, faults::Cache<4>>, Tiered>(kSeed + 28000);
+    run<faults::Scheduling<Fickle>, TieredBlockManager<4, faults::Cache<4>>, Tiered>(kSeed + 28000);
   }
 }
 
 TEST_CASE("random traffic with swapping: priority, several tokens a step, failures anywhere",
           "[scheduler][random][swap]") {
-  SECTION("priority") { run<Urgency, BlockManager<4>, SwapPreemption>(kSeed + 22000); }
+  SECTION("priority") { run<Urgency, TieredBlockManager<4>, SwapPreemption>(kSeed + 22000); }
   SECTION("several tokens a step") {
-    run<FickleGuessing, BlockManager<4>, SwapPreemption>(kSeed + 23000);
+    run<FickleGuessing, TieredBlockManager<4>, SwapPreemption>(kSeed + 23000);
   }
   SECTION("failures") {
-    using Blocks = BlockManager<4, faults::Cache<4>>;
+    using Blocks = TieredBlockManager<4, faults::Cache<4>>;
     run<faults::Scheduling<Fickle>, Blocks, SwapPreemption>(kSeed + 24000);
   }
 }

@@ -343,7 +343,7 @@ class Engine {
   static Blocks make_blocks(std::int32_t num_blocks, bool prefix_caching,
                             std::int32_t num_host_blocks) {
     Blocks blocks(num_blocks, prefix_caching);
-    blocks.add_host_pool(num_host_blocks);
+    if constexpr (HasHostPool<Blocks>) blocks.add_host_pool(num_host_blocks);
     return blocks;
   }
 

@@ -11,12 +11,14 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/engine/disk/disk_loads.hpp"
 #include "nanovllm/engine/disk/disk_tier.hpp"
+#include "nanovllm/engine/disk/no_disk_loads.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/request/delivery.hpp"
 #include "nanovllm/engine/request/event_queue.hpp"
@@ -50,7 +52,7 @@ class EngineCore : public SessionStore {
   EngineCore(std::unique_ptr<StepRunner> runner, const BatchConfig& batch, Blocks blocks,
              bool overlap, std::int64_t vocab_size, Inbox& inbox, EventQueue& events);
 
-  /// Puts `disk` below the host's pool, which there must be. Once, before the first request.
+  /// Puts `disk` below the host's pool. Once, before the first request.
   /// @param min_tokens  that a request waits for at the least.
   void add_disk_tier(std::unique_ptr<DiskTier> disk, int min_tokens);
 
@@ -104,6 +106,7 @@ class EngineCore : public SessionStore {
 
  private:
   using Clock = std::chrono::steady_clock;
+  using Disk = std::conditional_t<HasHostPool<Blocks>, DiskLoads<Blocks>, NoDiskLoads>;
   enum class Launch : std::uint8_t { nothing, done, undone };
 
   /// A step between `launch` and the end of `deliver`.
@@ -455,7 +458,7 @@ class EngineCore : public SessionStore {
   std::deque<Step> under_way_;  // oldest first
   bool is_shut_down_ = false;   // what the queues have is gone
   std::uint64_t num_launched_ = 0;
-  std::unique_ptr<DiskLoads<Blocks>> disk_;  // null without
+  std::unique_ptr<Disk> disk_;  // null without
   EngineStats totals_;
   std::int64_t num_finished_ = 0;
   std::int64_t num_sampled_tokens_ = 0;

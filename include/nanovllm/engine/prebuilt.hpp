@@ -27,8 +27,8 @@ namespace nanovllm {
 /// The core of every engine whose policy plans and caches as the stock policies do.
 extern template class EngineCore<
     DefaultPolicy::Scheduling,
-    BlockManager<DefaultPolicy::kv.block_size,
-                 DefaultPolicy::PrefixCache<DefaultPolicy::kv.block_size>>,
+    DefaultPolicy::Blocks<DefaultPolicy::kv.block_size,
+                          DefaultPolicy::PrefixCache<DefaultPolicy::kv.block_size>>,
     DefaultPolicy::Preemption>;
 
 /// An engine, and what computes the steps of every engine of this model that differs from it in
@@ -53,7 +53,8 @@ NANOVLLM_FOR_EACH_PREBUILT_SHAPE(NANOVLLM_PREBUILT_ENGINES);
 #if defined(NANOVLLM_PREBUILT_CUDA)
 extern template class EngineCore<
     CudaPolicy::Scheduling,
-    BlockManager<CudaPolicy::kv.block_size, CudaPolicy::PrefixCache<CudaPolicy::kv.block_size>>,
+    CudaPolicy::Blocks<CudaPolicy::kv.block_size,
+                       CudaPolicy::PrefixCache<CudaPolicy::kv.block_size>>,
     CudaPolicy::Preemption>;
 #if defined(__CUDACC__)  // elsewhere the backend is a name
 #define NANOVLLM_PREBUILT_ENGINES(shape)       \

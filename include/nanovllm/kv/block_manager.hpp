@@ -13,16 +13,12 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/math.hpp"
-#include "nanovllm/core/random_seed.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/kv/block_list.hpp"
 #include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
 #include "nanovllm/kv/prefix/no_prefix_cache.hpp"
 #include "nanovllm/kv/prefix/prefix_cache.hpp"
 #include "nanovllm/kv/prefix/prefix_match.hpp"
-#include "nanovllm/kv/tiers/disk_name.hpp"
-#include "nanovllm/kv/tiers/host_pool.hpp"
-#include "nanovllm/kv/tiers/host_tier.hpp"
 
 namespace nanovllm {
 
@@ -45,9 +41,7 @@ struct BlockStats {
 /// when they are free, until they are reused. Free blocks that the cache does not have are reused
 /// first, the last one freed before the others; then the cache gives up what is worth least to it.
 ///
-/// A second pool may be in host memory (`add_host_pool`). Its blocks hold sequences that wait,
-/// swapped out, and what room they leave is the prefix cache's second tier: blocks that the cache
-/// gives up are copied there, and `match` goes on into them.
+/// There is no other pool. TieredBlockManager (kv/tiers/) adds one in host memory.
 ///
 /// @tparam kBlockSize  tokens a block.
 /// @tparam Cache       a PrefixCacheLike.
@@ -74,23 +68,6 @@ class BlockManager {
         free_(BlockList::all(num_blocks)),
         cache_(enable_prefix_caching ? num_blocks : 0, cache_args...),
         enable_prefix_caching_(enable_prefix_caching) {}
-
-  /// Adds a pool of `num_host_blocks` blocks in host memory, once, before anything else is done.
-  /// Throws ConfigError for a negative number.
-  void add_host_pool(std::int32_t num_host_blocks) {
-    host_ = HostPool(num_host_blocks);
-    if (num_host_blocks > 0 && keeps_prefixes())
-      tier_ = HostTier<kBlockSize>(num_blocks(), num_host_blocks, random_seed());
-  }
-  [[nodiscard]] const HostPool& host() const noexcept { return host_; }
-  /// What the host's pool holds for the prefix cache.
-  [[nodiscard]] const HostTier<kBlockSize>& tier() const noexcept { return tier_; }
-  /// For a tier below it.
-  [[nodiscard]] HostTier<kBlockSize>& tier() noexcept { return tier_; }
-  /// Blocks of the host's pool that sequences can be swapped to.
-  [[nodiscard]] std::int32_t num_free_host() const noexcept {
-    return host_.num_free() + tier_.num_evictable();
-  }
 
   [[nodiscard]] static constexpr std::int32_t block_size() { return kBlockSize; }
   [[nodiscard]] std::int32_t num_blocks() const {
@@ -137,27 +114,17 @@ class BlockManager {
   /// logits are wanted, so it must be computed.
   [[nodiscard]] PrefixMatch match(std::span<const TokenId> tokens) const {
     if (!enable_prefix_caching_ || tokens.empty()) return {};
-    const std::span<const TokenId> wanted = tokens.first(tokens.size() - 1);
-    PrefixMatch match = cache_.match(wanted);
-    tier_.extend(match, wanted);
-    return match;
+    return cache_.match(tokens.first(tokens.size() - 1));
   }
 
   /// Changes whenever `match` could give another answer for the same tokens.
-  [[nodiscard]] std::uint64_t cache_version() const { return cache_.version() + tier_.version(); }
+  [[nodiscard]] std::uint64_t cache_version() const { return cache_.version(); }
 
   /// Throws Error unless all blocks of `match` can be adopted, those of the host apart.
   void check_adoptable(const PrefixMatch& match) const {
     for_each_block(match, [this](BlockId block) {
       check(is_published(block), "adopt: block ", block, " is not in the prefix cache");
     });
-  }
-
-  /// Throws Error unless the prefix cache has all of `host_blocks`.
-  void check_in_tier(std::span<const BlockId> host_blocks) const {
-    for (const BlockId block : host_blocks)
-      check(tier_.contains(block), "adopt: block ", block,
-            " of the host is not in the prefix cache");
   }
 
   /// Throws Error unless all blocks of `match` can be shared.
@@ -169,9 +136,8 @@ class BlockManager {
 
   /// Takes one reference to each block of `match`, found for a sequence of `num_tokens` tokens, and
   /// one to its `copy_tail`, which the caller gives back when the copy's target is allocated.
-  /// Blocks that were free leave the free ones; none is evicted, and none of `host_blocks` before
-  /// the next `end_copies`. Throws Error, having changed nothing, for
-  /// a block that the cache does not have.
+  /// Blocks that were free leave the free ones; none is evicted. Throws Error, having changed
+  /// nothing, for a block that the cache does not have.
   void adopt(const PrefixMatch& match, std::int32_t num_tokens) {
     check_adoptable(match);
     for_each_block(match, [this](BlockId block) { take(block); });
@@ -179,14 +145,6 @@ class BlockManager {
     stats_.num_queried_tokens += num_tokens;
     stats_.num_hit_tokens +=
         match.host_blocks.empty() ? match.num_tokens : match.num_shared_tokens(kBlockSize);
-    for (std::size_t i = match.host_blocks.size(); i-- > 0;) {  // the first is to go last
-      const BlockId block = match.host_blocks[i];
-      if (!tier_.contains(block)) continue;  // the sequence's own
-      tier_.hold(block);
-      stats_.num_hit_tokens += kBlockSize;
-      stats_.num_host_hit_tokens += kBlockSize;
-      if (tier_.is_first_use(block)) stats_.num_disk_hit_tokens += kBlockSize;
-    }
   }
 
   /// The same for blocks of another sequence, which the cache was not asked for. Throws Error,
@@ -205,95 +163,10 @@ class BlockManager {
   }
 
   /// Takes a free block with one reference to it, or nothing when there is none. What it held is
-  /// forgotten, or saved in the host's pool: then the copy that has to be made before the block is
-  /// written to is appended to `saved`, which has room for it.
-  [[nodiscard]] std::optional<BlockId> allocate(std::vector<BlockCopy>* saved = nullptr) noexcept {
-    std::optional<BlockId> block = free_.pop_front();
-    if (!block && num_evictable_ > 0) {
-      block = cache_.evict();
-      if (block) --num_evictable_, ++stats_.num_evictions;
-      if (block && saved != nullptr) save(*block, *saved);
-    }
-    if (!block) return block;
-    tier_.forget_name(*block);
-    count(*block) = 1;
-    return block;
+  /// forgotten.
+  [[nodiscard]] std::optional<BlockId> allocate() noexcept {
+    return take_free_block([](BlockId) {});
   }
-
-  /// Takes `count` blocks of the host's pool and appends them to `out`, which has room for them.
-  /// Returns false, and takes none, when there are fewer.
-  [[nodiscard]] bool allocate_host(std::size_t count, std::vector<BlockId>& out) noexcept {
-    if (static_cast<std::size_t>(num_free_host()) < count) return false;
-    for (; count > 0; --count) out.push_back(*take_host());
-    return true;
-  }
-
-  /// Takes up to `most` blocks of the host's pool, to be filled with what comes behind `match`:
-  /// none of its blocks is given up for them. They are loading until `end_loads`.
-  [[nodiscard]] std::vector<BlockId> begin_loads(const PrefixMatch& match, std::int32_t most) {
-    std::vector<BlockId> taken;
-    const auto num_matched = static_cast<std::int32_t>(match.host_blocks.size());
-    const std::int32_t count = std::min(most, num_free_host() - num_matched);
-    if (count <= 0) return taken;
-    taken.reserve(static_cast<std::size_t>(count));
-    touch_host_blocks(match);
-    while (std::ssize(taken) < count) {
-      taken.push_back(*take_host());
-      tier_.begin_load(taken.back());
-    }
-    return taken;
-  }
-
-  /// `hosts` were filled with block `first` of `tokens` and those behind it, by the names `keys`.
-  /// Those that go on where the prefix cache ends are entered there, and are pinned: they are
-  /// returned. The others are given back, all of them if this throws std::bad_alloc.
-  [[nodiscard]] std::vector<BlockId> end_loads(std::span<const TokenId> tokens, std::int32_t first,
-                                               std::span<const BlockId> hosts,
-                                               std::span<const DiskKey> keys) {
-    for (const BlockId host : hosts) tier_.end_load(host);
-    std::vector<BlockId> entered;
-    PrefixMatch there;
-    try {
-      entered.reserve(hosts.size());
-      there = match(tokens);
-    } catch (...) {
-      release_host(hosts);
-      throw;
-    }
-    touch_host_blocks(there);
-    std::optional<PrefixKey> prefix = tier_.end_of(there);
-    const std::int64_t next = std::ssize(there.blocks) + std::ssize(there.host_blocks);
-    for (std::size_t i = 0; i < hosts.size(); ++i) {
-      const std::size_t block = static_cast<std::size_t>(first) + i;
-      // What is there already is not entered again; nor is anything behind a gap.
-      const bool goes_on = prefix && first <= next && static_cast<std::int64_t>(block) >= next &&
-                           tier_.enter_loaded(hosts[i], keys[i], *prefix,
-                                              tokens.subspan(block * kBlockSize, kBlockSize));
-      if (goes_on) {
-        entered.push_back(hosts[i]);
-      } else {
-        host_.release(hosts[i]);
-      }
-    }
-    return entered;
-  }
-
-  /// All copies of a step are listed: what its `allocate` has saved, and the blocks of the host
-  /// that it reads, may be given up by the next.
-  void end_copies() noexcept { tier_.release_held(); }
-
-  /// `copies`, to the host's pool, may not have been made: the prefix cache forgets those of their
-  /// targets that it has.
-  void forget_saved(std::span<const BlockCopy> copies) noexcept {
-    for (const BlockCopy& copy : copies) {
-      if (!tier_.contains(copy.to)) continue;
-      tier_.forget(copy.to);
-      host_.release(copy.to);
-    }
-  }
-
-  /// Gives back blocks of the host's pool. Throws Error for one that is not taken.
-  void release_host(std::span<const BlockId> blocks) { host_.release(blocks); }
 
   /// Gives back one reference to each of `blocks`, a block table or the end of one. Blocks without
   /// references become free; those that are published can still be found, and the later a block is
@@ -325,13 +198,11 @@ class BlockManager {
   void publish(std::span<const BlockId> block_table, std::span<const TokenId> tokens,
                std::int32_t begin, std::int32_t end) {
     if (!enable_prefix_caching_) return;
-    tier_.name(block_table, tokens, begin, end);
     cache_.insert(block_table, tokens, begin, end);
   }
 
-  /// Empties the prefix cache but for blocks in use: what the pools hold is not worth finding.
+  /// Empties the prefix cache but for blocks in use: what the pool holds is not worth finding.
   void forget() noexcept {
-    while (const std::optional<BlockId> block = tier_.evict()) host_.release(*block);
     while (num_evictable_ > 0) {
       const std::optional<BlockId> block = cache_.evict();
       if (!block) return;
@@ -344,11 +215,6 @@ class BlockManager {
   /// or in the free list. O(num_blocks).
   void check_invariants() const {
     free_.check_invariants();
-    host_.check_invariants();
-    tier_.check_invariants();
-    for (BlockId block = 0; block < host_.num_blocks(); ++block)
-      check(!tier_.contains(block) || host_.is_taken(block), "block manager: block ", block,
-            " of the host is in the prefix cache, but free");
     if (enable_prefix_caching_) cache_.check_invariants();
     std::int32_t num_in_use = 0, num_evictable = 0, num_published = 0;
     for (BlockId block = 0; block < num_blocks(); ++block) {
@@ -370,6 +236,21 @@ class BlockManager {
           num_free(), " free are not ", num_blocks(), " blocks");
   }
 
+ protected:
+  /// `allocate`, which calls `evicted(block)` for a block that the cache has given up.
+  template <class Evicted>
+  [[nodiscard]] std::optional<BlockId> take_free_block(const Evicted& evicted) noexcept {
+    std::optional<BlockId> block = free_.pop_front();
+    if (!block && num_evictable_ > 0) {
+      block = cache_.evict();
+      if (block) --num_evictable_, ++stats_.num_evictions, evicted(*block);
+    }
+    if (block) count(*block) = 1;
+    return block;
+  }
+
+  BlockStats stats_;
+
  private:
   static std::size_t checked_size(std::int32_t num_blocks) {
     check<ConfigError>(num_blocks >= 1, "block manager: needs at least one block, got ",
@@ -380,25 +261,6 @@ class BlockManager {
   static void for_each_block(const PrefixMatch& match, const Visit& visit) {
     for (const BlockId block : match.blocks) visit(block);
     if (match.copy_tail) visit(*match.copy_tail);
-  }
-  /// Those of the host in `match` go later than all others, the first of them last.
-  void touch_host_blocks(const PrefixMatch& match) noexcept {
-    for (std::size_t i = match.host_blocks.size(); i-- > 0;) tier_.touch(match.host_blocks[i]);
-  }
-  /// A block of the host's pool that no sequence holds.
-  [[nodiscard]] std::optional<BlockId> take_host() noexcept {
-    const std::optional<BlockId> block = host_.allocate();
-    return block ? block : tier_.evict();
-  }
-  /// The cache has given up `block`: its second tier keeps a copy, if there is none and has room.
-  void save(BlockId block, std::vector<BlockCopy>& saved) noexcept {
-    if (!tier_.has_name(block)) return;
-    if (const std::optional<BlockId> copy = tier_.copy_of(block)) return tier_.touch(*copy);
-    const std::optional<BlockId> host = take_host();
-    if (!host) return;
-    tier_.enter(*host, block);
-    saved.push_back({block, *host});
-    ++stats_.num_saved;
   }
   [[nodiscard]] std::int32_t& count(BlockId block) noexcept {
     return ref_counts_[static_cast<std::size_t>(block)];
@@ -413,10 +275,14 @@ class BlockManager {
   BlockList free_;  ///< blocks that are neither in use nor in the cache
   Cache cache_;
   std::int32_t num_evictable_ = 0;  ///< blocks in the cache that are not in use
-  HostPool host_;
-  HostTier<kBlockSize> tier_;  ///< of the blocks of host_ that no sequence has
-  BlockStats stats_;
   bool enable_prefix_caching_;
+};
+
+/// A block manager that has a second pool, in host memory.
+template <class Blocks>
+concept HasHostPool = requires(const Blocks& blocks) {
+  blocks.host();
+  blocks.tier();
 };
 
 }  // namespace nanovllm

@@ -7,6 +7,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/sched/step_plan.hpp"
 
@@ -14,8 +15,13 @@ namespace nanovllm {
 
 /// Gives `s`, which is in `plan`, one block more. There is a free one: `plan` has been checked.
 template <class Blocks>
-BlockId allocate_for(Sequence& s, StepPlan& plan, Blocks& blocks) {
-  const std::optional<BlockId> block = blocks.allocate(&plan.copies_down);
+BlockId allocate_for(Sequence& s, [[maybe_unused]] StepPlan& plan, Blocks& blocks) {
+  std::optional<BlockId> block;
+  if constexpr (HasHostPool<Blocks>) {
+    block = blocks.allocate(&plan.copies_down);
+  } else {
+    block = blocks.allocate();
+  }
   check(block.has_value(), "begin: the prefix cache gives up none of its free blocks");
   s.block_table.push_back(*block);
   return *block;

@@ -8,6 +8,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/kv/prefix/prefix_match.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/pool_forecast.hpp"
@@ -33,7 +34,11 @@ void check_blocks(const StepPlan& plan, const Blocks& blocks) {
   for (const PlannedSequence& p : plan.sequences) {
     if (p.fork_of == nullptr) {
       blocks.check_adoptable(p.prefix);
-      if (!is_swapped_in(p.prefix, *p.sequence)) blocks.check_in_tier(p.prefix.host_blocks);
+      if constexpr (HasHostPool<Blocks>) {
+        if (!is_swapped_in(p.prefix, *p.sequence)) blocks.check_in_tier(p.prefix.host_blocks);
+      } else {
+        check(p.prefix.host_blocks.empty(), "begin: there is no pool in host memory");
+      }
     } else {
       blocks.check_shareable(p.prefix);
     }

@@ -64,7 +64,7 @@ namespace nanovllm {
 /// but between `schedule` and when the step's block tables have been read.
 ///
 /// @tparam Policy      decides what a step computes; a SchedulingPolicyLike.
-/// @tparam Blocks      a BlockManager, or a type with its members.
+/// @tparam Blocks      a BlockManager or TieredBlockManager, or a type with the members of either.
 /// @tparam Preemption  says which sequence gives way when the pool is full; a PreemptionLike.
 template <class Policy, class Blocks, class Preemption>
 class Scheduler {
@@ -79,6 +79,9 @@ class Scheduler {
       "choose(std::span<Sequence* const>) that returns std::size_t, and a noexcept "
       "vacate(const Sequence&, std::vector<BlockCopy>&); see sched/policy/preemption.hpp and "
       "docs/policies.md");
+  static_assert(!SwapsSequences<Preemption> || HasHostPool<Blocks>,
+                "nanovllm: the policy's Preemption swaps sequences to host memory, so its Blocks "
+                "must be TieredBlockManager");
 
  public:
   /// Throws ConfigError when `config` is out of range.
@@ -218,7 +221,6 @@ class Scheduler {
       states_.drop_blocks(s, Blocks::blocks_for(s.num_computed_tokens));
     }
     cancel_swaps(plan, states_.blocks(), states_.swaps());
-    states_.blocks().forget_saved(plan.copies_down);
     while (num_going_on() > static_cast<std::size_t>(config_.max_num_seqs))
       states_.preempt(*states_.running().back());
   }
@@ -282,7 +284,8 @@ class Scheduler {
     states_.blocks().check_invariants();
     check_queues(states_.running(), states_.waiting(), states_.held().sequences(),
                  states_.blocks().ref_counts(), Blocks::block_size(), config_, num_under_way_);
-    check_host_blocks(states_.running(), states_.waiting(), states_.blocks(), states_.swaps());
+    if constexpr (HasHostPool<Blocks>)
+      check_host_blocks(states_.running(), states_.waiting(), states_.blocks(), states_.swaps());
   }
 
  private:
@@ -317,11 +320,10 @@ class Scheduler {
       num_rows += p.num_logits;
     }
     // Blocks to be copied could not be reused until here; later steps come later.
-    for (PlannedSequence& p : plan.sequences) {
+    for (const PlannedSequence& p : plan.sequences) {
       if (p.prefix.copy_tail) blocks.release(std::span(&*p.prefix.copy_tail, 1));
-      end_swap(p, blocks, states_.swaps());
     }
-    blocks.end_copies();
+    end_swaps(plan, blocks, states_.swaps());
   }
 
   /// `p` is computed; `outcome` is what it sampled, or null.

@@ -1,11 +1,13 @@
 #pragma once
-/// How a preempted sequence goes to the host's pool, and what becomes of it there.
+/// How a preempted sequence goes to the host's pool, and what becomes of it there. Where the block
+/// manager has no such pool (HasHostPool), nothing is done.
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/sched/plan_checks.hpp"
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/sched/step_plan.hpp"
@@ -60,27 +62,36 @@ bool cut_swapped(Sequence& s, std::int32_t num_kept, Blocks& blocks) noexcept {
 template <class Blocks>
 void drop_host_blocks(Sequence& s, std::int32_t num_kept, Blocks& blocks,
                       SwapStats& stats) noexcept {
-  stats.num_dropped += detail::cut_swapped(s, num_kept, blocks) ? 1 : 0;
+  if constexpr (HasHostPool<Blocks>)
+    stats.num_dropped += detail::cut_swapped(s, num_kept, blocks) ? 1 : 0;
 }
 
-/// `p` begins: what its sequence has in the host's pool is copied back by now, or is of no use, for
-/// there was more elsewhere.
+/// All copies of `plan`, which begins, are listed. What its sequences have in the host's pool is
+/// copied back by them, or is of no use, for there was more elsewhere.
 template <class Blocks>
-void end_swap(PlannedSequence& p, Blocks& blocks, SwapStats& stats) noexcept {
-  p.is_swapped_in = is_swapped_in(p.prefix, *p.sequence);
-  if (!detail::cut_swapped(*p.sequence, 0, blocks)) return;
-  ++(p.is_swapped_in ? stats.num_in : stats.num_dropped);
+void end_swaps(StepPlan& plan, Blocks& blocks, SwapStats& stats) noexcept {
+  if constexpr (HasHostPool<Blocks>) {
+    for (PlannedSequence& p : plan.sequences) {
+      p.is_swapped_in = is_swapped_in(p.prefix, *p.sequence);
+      if (!detail::cut_swapped(*p.sequence, 0, blocks)) continue;
+      ++(p.is_swapped_in ? stats.num_in : stats.num_dropped);
+    }
+    blocks.end_copies();
+  }
 }
 
-/// The copies of `plan` may not have been made. What it swapped out was not; what it swapped in is
-/// lost.
+/// The copies of `plan` may not have been made. What it swapped out or saved was not; what it
+/// swapped in is lost.
 template <class Blocks>
 void cancel_swaps(const StepPlan& plan, Blocks& blocks, SwapStats& stats) noexcept {
-  for (const PlannedSequence& p : plan.sequences) {
-    if (p.is_swapped_in) --stats.num_in, ++stats.num_dropped;
-  }
-  for (Sequence* s : plan.preempted) {
-    if (detail::cut_swapped(*s, 0, blocks)) --stats.num_out, ++stats.num_fallbacks;
+  if constexpr (HasHostPool<Blocks>) {
+    for (const PlannedSequence& p : plan.sequences) {
+      if (p.is_swapped_in) --stats.num_in, ++stats.num_dropped;
+    }
+    for (Sequence* s : plan.preempted) {
+      if (detail::cut_swapped(*s, 0, blocks)) --stats.num_out, ++stats.num_fallbacks;
+    }
+    blocks.forget_saved(plan.copies_down);
   }
 }
 

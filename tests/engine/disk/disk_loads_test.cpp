@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
+#include "nanovllm/kv/tiers/tiered_block_manager.hpp"
 
 using namespace nanovllm;
 namespace fs = std::filesystem;
@@ -27,7 +27,7 @@ namespace {
 
 constexpr int kBlock = 4;
 constexpr std::size_t kBytes = 48;  // of a block, in three pieces
-using Blocks = BlockManager<kBlock, HashPrefixCache<kBlock>>;
+using Blocks = TieredBlockManager<kBlock, HashPrefixCache<kBlock>>;
 using Tokens = std::vector<TokenId>;
 using Bytes = std::vector<std::byte>;
 

@@ -25,6 +25,7 @@
 #include "catch.hpp"
 #include "nanovllm/engine/disk/disk_loads.hpp"
 #include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
+#include "nanovllm/kv/tiers/tiered_block_manager.hpp"
 #include "nanovllm/sched/scheduler.hpp"
 #include "sched/policies.hpp"
 #include "sched/simulator.hpp"
@@ -326,8 +327,8 @@ void check_files(const Folder& folder, const Prefixes& prefixes, Coverage& cover
 }  // namespace
 
 TEMPLATE_TEST_CASE("random traffic with a disk tier: every file holds what its tokens give",
-                   "[disk][random]", BlockManager<1>, BlockManager<2>, BlockManager<4>,
-                   (BlockManager<4, RadixPrefixCache<4>>)) {
+                   "[disk][random]", TieredBlockManager<1>, TieredBlockManager<2>,
+                   TieredBlockManager<4>, (TieredBlockManager<4, RadixPrefixCache<4>>)) {
   const Folder folder;
   Prefixes prefixes;
   Coverage c;

@@ -7,8 +7,6 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "nanovllm/kv/block_manager.hpp"
-#include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
 
 using namespace nanovllm;
 
@@ -98,104 +96,4 @@ TEST_CASE("the least recently used block of the host goes first, but none that i
   tier.forget(1);
   tier.check_invariants();
   REQUIRE((tier.size() == 0 && extended(tier, iota(6)).host_blocks.empty()));
-}
-
-namespace {
-
-/// Blocks for `tokens`, as a sequence holds them that has computed all of them.
-template <class Blocks>
-Table compute(Blocks& blocks, const Tokens& tokens, std::vector<BlockCopy>& saved) {
-  const auto n = static_cast<std::int32_t>(tokens.size());
-  Table table;
-  for (std::int32_t i = 0; i < Blocks::blocks_for(n); ++i)
-    table.push_back(blocks.allocate(&saved).value());
-  blocks.end_copies();
-  blocks.publish(table, tokens, 0, n);
-  return table;
-}
-
-}  // namespace
-
-TEMPLATE_TEST_CASE("what the device's pool has no more room for is found in the host's",
-                   "[host_tier][block_manager]", BlockManager<2>,
-                   (BlockManager<2, RadixPrefixCache<2>>)) {
-  TestType blocks(3, true);
-  blocks.add_host_pool(2);
-  std::vector<BlockCopy> saved;
-  saved.reserve(100);
-  const Table first = compute(blocks, iota(6), saved);
-  blocks.release(first);
-  REQUIRE(saved.empty());
-  const Tokens longer = iota(7);
-  REQUIRE(blocks.match(longer).num_tokens == 6);
-
-  const Table second = compute(blocks, iota(4, 100), saved);  // two blocks make room
-  REQUIRE(saved.size() == 2);
-  REQUIRE((saved[0].from == first[2] && saved[1].from == first[1]));
-  REQUIRE((blocks.stats().num_saved == 2 && blocks.num_free_host() == 2));
-  PrefixMatch match = blocks.match(longer);
-  REQUIRE((match.num_tokens == 6 && match.blocks == Table{first[0]}));
-  REQUIRE(match.host_blocks == Table{saved[1].to, saved[0].to});
-  blocks.check_in_tier(match.host_blocks);
-  blocks.check_invariants();
-
-  SECTION("adopting counts it and holds it") {
-    blocks.adopt(match, 7);
-    REQUIRE((blocks.stats().num_hit_tokens == 6 && blocks.stats().num_host_hit_tokens == 4));
-    REQUIRE(blocks.num_free_host() == 0);
-    Table taken(10);
-    taken.clear();
-    REQUIRE_FALSE(blocks.allocate_host(1, taken));
-    blocks.end_copies();
-    REQUIRE(blocks.allocate_host(2, taken));
-    REQUIRE_THROWS_WITH(blocks.check_in_tier(match.host_blocks),
-                        Catch::Matchers::Contains("is not in the prefix cache"));
-    blocks.check_invariants();
-  }
-  SECTION("sequences go before it") {
-    Table taken(10);
-    taken.clear();
-    const std::uint64_t version = blocks.cache_version();
-    REQUIRE(blocks.allocate_host(1, taken));
-    REQUIRE(blocks.cache_version() != version);
-    REQUIRE(blocks.match(longer).num_tokens == 4);  // the last block went first
-    REQUIRE_FALSE(blocks.allocate_host(2, taken));
-    REQUIRE(taken.size() == 1);
-    blocks.release_host(taken);
-    blocks.check_invariants();
-  }
-  SECTION("what is there already is not copied again") {
-    blocks.release(second);
-    const Table third = compute(blocks, iota(6), saved);  // evicts first[0], and the others'
-    const std::size_t num_saved = saved.size();
-    blocks.release(third);
-    const Table fourth = compute(blocks, iota(2, 200), saved);
-    REQUIRE(saved.size() <= num_saved + 1);
-    blocks.check_invariants();
-  }
-  SECTION("copies that were not made are forgotten, and so is all when the pools are garbage") {
-    blocks.forget_saved(std::span(saved).first(1));
-    REQUIRE(blocks.match(longer).num_tokens == 4);
-    REQUIRE(blocks.host().num_free() == 1);
-    blocks.forget();
-    REQUIRE(blocks.host().num_free() == 2);
-    REQUIRE(blocks.match(longer).num_tokens == 0);
-    blocks.check_invariants();
-  }
-}
-
-TEST_CASE("without a prefix cache, or with it turned off, the host's pool holds nothing for it",
-          "[host_tier][block_manager]") {
-  std::vector<BlockCopy> saved;
-  saved.reserve(100);
-  BlockManager<2> off(2, false);
-  BlockManager<2, NoPrefixCache<2>> none(2, true);
-  const auto check_empty = [&](auto& blocks) {
-    blocks.add_host_pool(4);
-    for (int i = 0; i < 3; ++i) blocks.release(compute(blocks, iota(4, 10 * i), saved));
-    REQUIRE((saved.empty() && blocks.tier().size() == 0 && blocks.host().num_free() == 4));
-    blocks.check_invariants();
-  };
-  check_empty(off);
-  check_empty(none);
 }

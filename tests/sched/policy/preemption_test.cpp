@@ -1,4 +1,5 @@
 #include "nanovllm/sched/policy/preemption.hpp"
+#include "nanovllm/kv/tiers/tiered_block_manager.hpp"
 
 #include <cstddef>
 #include <span>
@@ -31,7 +32,7 @@ struct Saving : RecomputePreemption {
 };
 
 template <class Preemption>
-using Simulated = simulator::Engine<ContinuousBatching, BlockManager<4>, Preemption>;
+using Simulated = simulator::Engine<ContinuousBatching, TieredBlockManager<4>, Preemption>;
 
 /// Three sequences in a pool that becomes too small: of 3, 11 and 3 tokens.
 template <class Preemption>

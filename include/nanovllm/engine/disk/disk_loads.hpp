@@ -37,7 +37,7 @@ namespace nanovllm {
 /// A block that was taken may still be read by the step under way, for a sequence that had it
 /// before: a load begins when the steps that were under way when it was planned have ended.
 ///
-/// @tparam Blocks  a BlockManager, or a type with its members.
+/// @tparam Blocks  a TieredBlockManager, or a type with its members.
 template <class Blocks>
 class DiskLoads {
  public:

@@ -30,7 +30,7 @@ namespace nanovllm {
 /// swaps a sequence out to it, the sequence ends, and the second saves a prefix there. So each
 /// pinned block has the number of the step that pinned it, and only that step queues it.
 ///
-/// @tparam Blocks  a BlockManager, or a type with its members.
+/// @tparam Blocks  a TieredBlockManager, or a type with its members.
 template <class Blocks>
 class DiskSaves {
  public:
