@@ -5,6 +5,7 @@
 #   headers/coverage       each header of 100 lines has a test of its name, or a line in
 #                          headers/covered_by.txt; coverage-check tests that check
 #   headers/format         clang-format 14 has nothing to change; format-check tests that check
+#   headers/reading-check  a test of check_reading.sh, which sums the lines of docs/reading.md's sources
 #   headers/subject-check  the subjects of commits that check_subject.sh takes and refuses
 #   headers/tidy           clang-tidy has nothing to say of any .hpp with .clang-tidy
 #   headers/alone          each .hpp compiles by itself, without warnings
@@ -26,12 +27,13 @@ add_test(NAME headers/links-check COMMAND "${headers_folder}/check_links_test.sh
 set_tests_properties(headers/tree headers/tree-check headers/links headers/links-check
   PROPERTIES LABELS headers)
 
-foreach(name IN ITEMS coverage format subject)
+foreach(name IN ITEMS coverage format reading subject)
   add_test(NAME headers/${name}-check COMMAND "${headers_folder}/check_${name}_test.sh")
 endforeach()
 add_test(NAME headers/coverage COMMAND "${headers_folder}/check_coverage.sh")
 add_test(NAME headers/format COMMAND "${headers_folder}/check_format.sh")
-set_tests_properties(headers/coverage headers/coverage-check headers/format headers/format-check headers/subject-check PROPERTIES
+set_tests_properties(headers/coverage headers/coverage-check headers/format headers/format-check
+  headers/reading-check headers/subject-check PROPERTIES
   LABELS headers SKIP_RETURN_CODE 77)
 
 option(NANOVLLM_TEST_PACKAGING "Test headers and package with compilers and consumer projects" ON)

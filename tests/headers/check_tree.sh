@@ -11,6 +11,7 @@
 #   form                '#pragma once' first, .hpp or .cuh; a .inc file has no guard: it is a
 #                       fragment for repeated inclusion within its own folder, and not included by
 #                       one header alone
+#   columns             at most 100
 #   folders             at most 20 files each, but for ops/ and cpu/kernels/, which have a file an
 #                       op, and the top, which has a face a module
 #   unset               std::optional in public structs, not -1 and not '0 for ...', but for members
@@ -229,21 +230,11 @@ awk -v graph="$graph" '
     to_be_mended[request "delivery.hpp " step "step_results.hpp"]
     to_be_mended[step "executor.hpp nanovllm/engine/runner/runner_policy.hpp"]
     to_be_mended["nanovllm/grammar/bytes/byte_nfa.hpp nanovllm/grammar/regex/regex_parser.hpp"]
-    mid_m = "nanovllm/cuda/linear/mid_m/"
-    to_be_mended[mid_m "mid_m_linear.cuh nanovllm/cuda/linear/small_m/fused.cuh"]
-    to_be_mended[mid_m "kernel.cuh nanovllm/cuda/linear/small_m/kernel.cuh"]
 
     # Bodies that are not in their header yet.
     still_inc["nanovllm/engine.inc"]
     still_inc["nanovllm/engine/core.inc"]
-    still_inc["nanovllm/engine/runner/runner.inc"]
     still_inc["nanovllm/engine/session/session.inc"]
-    still_inc["nanovllm/grammar/json/json_schema_branches.inc"]
-    still_inc["nanovllm/grammar/json/json_schema_containers.inc"]
-    still_inc["nanovllm/grammar/json/json_schema_grammar.inc"]
-    still_inc["nanovllm/grammar/json/json_schema_scalars.inc"]
-    still_inc["nanovllm/io/json.inc"]
-    still_inc["nanovllm/io/json_reader.inc"]
 
     # Members that may be -1 or 0 where nothing is set.
     wire["nanovllm/ops/sampling_batch.hpp num_logprobs"]
@@ -285,7 +276,6 @@ awk -v graph="$graph" '
     # Longer than 400 lines, and to be split: how long they may be until then.
     still_long["nanovllm/cuda/batch_invariant/attention/decode"] = 480
     still_long["nanovllm/cuda/linear/mid_m/kernel"] = 478
-    still_long["nanovllm/cuda/linear/small_m/kernel"] = 426
     still_long["nanovllm/engine"] = 460
     still_long["nanovllm/engine/core"] = 734
     still_long["nanovllm/engine/session/session"] = 440
@@ -430,6 +420,12 @@ awk -v graph="$graph" '
     exit violations > 0
   }
 ' "${files[@]}" || status=1
+
+# grep knows what a character is, which not every awk does.
+if long_lines=$(LC_ALL=C.UTF-8 grep -nHE '.{101}' "${files[@]}"); then
+  sed 's/^\([^:]*:[0-9]*\):.*/\1: more than 100 columns/' <<< "$long_lines"
+  status=1
+fi
 
 if ! cycles=$(tsort "$graph" 2>&1 >/dev/null); then
   echo "cycle of includes:"

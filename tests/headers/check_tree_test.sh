@@ -107,6 +107,8 @@ new_room() {
   printf '#pragma once\n' > "$scratch/nanovllm/engine/pool/pool.hpp"
   include engine/pool/pool.hpp nanovllm/engine/runner/runner.hpp
 }
+long_line() { line core/a.hpp "// $(printf '%098d' 0)"; }
+wide_line() { line core/a.hpp "// $(printf 'é%.0s' $(seq 97))"; }
 cycle() { include core/a.hpp nanovllm/core/b.hpp; include core/b.hpp nanovllm/core/a.hpp; }
 unguarded() { echo '// no guard' > "$scratch/nanovllm/core/a.hpp"; }
 late_guard() { printf '#include <vector>\n#pragma once\n' > "$scratch/nanovllm/core/a.hpp"; }
@@ -133,6 +135,9 @@ expect_clean "the clean tree"
 { echo '#pragma once'; echo '/// Longer than 400 lines: one table.'; seq -f '// %g' 400; } \
   > "$scratch/nanovllm/core/a.hpp"
 expect_clean "a long header that says why"
+fresh_tree
+wide_line
+expect_clean "a line of 100 characters in more bytes"
 
 expect "core/ may not include" "core sees ops" include core/a.hpp nanovllm/ops/op.hpp
 expect "ops/ may not include" "ops sees cpu" include ops/op.hpp nanovllm/cpu/op.hpp
@@ -213,6 +218,7 @@ expect "cycle of includes" "a cycle" cycle
 expect "402 lines, bodies included" "a long header" long_header
 expect "402 lines, bodies included" "a long header with its bodies" long_bodies
 expect "403 lines, bodies included" "a reason that is not in the first comment" long_with_late_reason
+expect "core/a.hpp:3: more than 100 columns" "a long line" long_line
 expect "lacks #pragma once" "no guard" unguarded
 expect "first directive must be #pragma once" "a late guard" late_guard
 expect "an empty header" "an empty header" empty

@@ -197,8 +197,8 @@ class CudaBackend {
   }
 
   /// Chooses between ways that were close in what `tune_linear`, `tune_project_qkv` and
-  /// `tune_gated_linear` timed, by timing whole layers, with attention of `Heads` on up to `max_seqs`
-  /// rows. Behind `reserve`. Blocks.
+  /// `tune_gated_linear` timed, by timing whole layers, with attention of `Heads` on up to
+  /// `max_seqs` rows. Behind `reserve`. Blocks.
   template <class Heads, class T>
   void tune_layers(const DenseLayers<cuda::DeviceMatrix<T>, T>& layers, std::int64_t max_rows,
                    std::int64_t max_seqs) {

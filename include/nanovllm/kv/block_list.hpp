@@ -14,8 +14,8 @@ namespace nanovllm {
 /// A doubly linked list of block ids, threaded through one array: every operation but the invariant
 /// check is O(1) and allocates nothing. The front is reused first.
 ///
-/// To add a block that is in the list, or to remove one that is not, is a mistake of the caller that
-/// would write outside of the array. Debug builds (without NDEBUG) and those that define
+/// To add a block that is in the list, or to remove one that is not, is a mistake of the caller
+/// that would write outside of the array. Debug builds (without NDEBUG) and those that define
 /// NANOVLLM_CHECKS throw Error then.
 class BlockList {
  public:

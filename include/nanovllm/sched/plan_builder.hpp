@@ -262,8 +262,8 @@ class PlanBuilder {
     return match;
   }
 
-  /// What a sequence need not compute again of which logits of the prompt are wanted: its own blocks
-  /// of the host, where it was swapped out behind rows that were handed out.
+  /// What a sequence need not compute again of which logits of the prompt are wanted: its own
+  /// blocks of the host, where it was swapped out behind rows that were handed out.
   static PrefixMatch own_prefix(const Sequence& s) {
     const bool is_usable = s.num_swapped_tokens <= s.first_prompt_logit();
     return is_usable ? swapped_prefix(s, {}) : PrefixMatch{};

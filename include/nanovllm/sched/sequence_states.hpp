@@ -1,5 +1,6 @@
 #pragma once
-/// The state of each sequence that the scheduler has: waiting, running, awaiting a choice, finished.
+/// The state of each sequence that the scheduler has: waiting, running, awaiting a choice,
+/// finished.
 
 #include <algorithm>
 #include <cstddef>

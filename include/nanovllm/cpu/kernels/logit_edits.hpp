@@ -1,6 +1,6 @@
 #pragma once
-/// `mark_tokens`, `edit_logits`, `mark_drawn` and `token_logprobs` on the CPU: one row, or one slot,
-/// is one thread's work, so that results do not depend on the number of threads. Contracts:
+/// `mark_tokens`, `edit_logits`, `mark_drawn` and `token_logprobs` on the CPU: one row, or one
+/// slot, is one thread's work, so that results do not depend on the number of threads. Contracts:
 /// ops/logit_edits.hpp.
 ///
 /// Penalties cost as much as there are distinct tokens, biases as much as there are biases; a mask

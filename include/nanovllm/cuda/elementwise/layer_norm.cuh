@@ -4,9 +4,9 @@
 ///   residual = round(x + x_bias + residual)   (add_layer_norm only; x is then the new residual)
 ///   out[i, :] = (x[i, :] - mean) · rsqrt(mean of (x[i, :] - mean)² + eps) · weight + bias
 ///
-/// x, residual and out [n, width] of any stride, the vectors [width], x_bias optional; 16 bytes at a time where
-/// addresses and strides are multiples of that, else element by element with the same result. `out`
-/// may be `x`. The vectors may be read before the kernels ahead are done.
+/// x, residual and out [n, width] of any stride, the vectors [width], x_bias optional; 16 bytes at
+/// a time where addresses and strides are multiples of that, else element by element with the same
+/// result. `out` may be `x`. The vectors may be read before the kernels ahead are done.
 ///
 /// Sums are float32: of a vector's elements in order, then of the threads by butterflies
 /// (`block_sum`). The order, and so every bit of the result, is a function of the element type and
@@ -62,8 +62,8 @@ __device__ __forceinline__ uint4 load_x_bias(const LayerNormProblem<T>& problem,
   return load_first<kWhole, Load::constant>(problem.x_bias.data + column, count);
 }
 
-/// Vector `column` of a row of x; with kAdd of x + x_bias + residual, rounded, which is also written
-/// back.
+/// Vector `column` of a row of x; with kAdd of x + x_bias + residual, rounded, which is also
+/// written back.
 template <class T, bool kAdd, bool kWhole>
 __device__ __forceinline__ uint4 load_summed(const LayerNormProblem<T>& problem, uint4 x_bias,
                                              std::int64_t row, int column, int count) {

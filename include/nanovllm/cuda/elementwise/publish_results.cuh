@@ -38,7 +38,8 @@ __global__ static void __launch_bounds__(kPublishThreads)
   copy(args.top_logprobs.data, place.top_logprobs, place.num_rows * top);
 }
 
-/// See the head of this file. Asynchronous. Throws ShapeError when the operands do not fit together.
+/// See the head of this file. Asynchronous. Throws ShapeError when the operands do not fit
+/// together.
 inline void publish_results(const PublishResultsArgs& args, const Context& context) {
   validate(args);
   if (args.tokens.empty()) return;

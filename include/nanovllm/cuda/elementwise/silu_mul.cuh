@@ -3,8 +3,8 @@
 /// silu(x) = x / (1 + e^-x). Contract: ops/silu_mul.hpp.
 ///
 /// gate_up [n, 2 · width] and out [n, width] of any stride; 16 bytes at a time where addresses,
-/// strides and the width are multiples of that. Arithmetic in float32; what the fast silu of 16-bit elements (tile/silu.cuh) is
-/// off by is far below the rounding that follows.
+/// strides and the width are multiples of that. Arithmetic in float32; what the fast silu of 16-bit
+/// elements (tile/silu.cuh) is off by is far below the rounding that follows.
 /// Bytes moved: 3 · n · width · sizeof(T).
 /// Source: Shazeer, "GLU Variants Improve Transformer", 2020.
 

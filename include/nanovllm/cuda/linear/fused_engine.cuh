@@ -81,17 +81,17 @@ class FusedEngine {
     return execute(layer, plan_for(layer), context);
   }
 
-  /// Runs `project_qkv`, or its product with the norm norm, in one kernel, where one was chosen, and
-  /// says which: `small_m_heads` did all, `parts` enqueued nothing.
+  /// Runs `project_qkv`, or its product with the norm norm, in one kernel, where one was chosen,
+  /// and says which: `small_m_heads` did all, `parts` enqueued nothing.
   [[nodiscard]] FusedKernel run(const QkvArgs& args, const Context& context) {
     if (!args.norm) return FusedKernel::parts;
     const FusedPlan plan = plan_for(layer_of(args));
     return execute(args, plan, context) ? plan.kernel : FusedKernel::parts;
   }
 
-  /// Times the ways to run `gated_linear` by `weights`, all of one shape, for up to `max_rows` rows,
-  /// with this norm ahead or without, and keeps the fastest for each bucket. `run` runs the op by
-  /// its parts. Blocks the host; takes device memory and gives it back.
+  /// Times the ways to run `gated_linear` by `weights`, all of one shape, for up to `max_rows`
+  /// rows, with this norm ahead or without, and keeps the fastest for each bucket. `run` runs the
+  /// op by its parts. Blocks the host; takes device memory and gives it back.
   template <class Run>
   void tune_gated(Matrices weights, const InputNorm<bf16>& norm, std::int64_t max_rows,
                   const Context& context, const Run& run) {
@@ -114,9 +114,9 @@ class FusedEngine {
     });
   }
 
-  /// The same for the product of `project_qkv`, and for all of it with such heads, less the time that
-  /// an op for them takes behind the fastest product. Where the norm is none, the parts are all there
-  /// is.
+  /// The same for the product of `project_qkv`, and for all of it with such heads, less the time
+  /// that an op for them takes behind the fastest product. Where the norm is none, the parts are
+  /// all there is.
   template <class Run>
   void tune_qkv(Matrices weights, const InputNorm<bf16>& norm, const KvHeads& kv_heads,
                 std::int64_t max_rows, const Context& context, const Run& run) {
@@ -232,8 +232,8 @@ class FusedEngine {
     return empty || !context.can_overlap ? 0 : std::min(max_rows, kMostRows);
   }
 
-  /// Calls visit(rows, calls, weight) for the buckets up to `most` rows, the fewest first: weight(i)
-  /// are the weights in turn, and `calls` of them are more than L2 holds.
+  /// Calls visit(rows, calls, weight) for the buckets up to `most` rows, the fewest first:
+  /// weight(i) are the weights in turn, and `calls` of them are more than L2 holds.
   template <class Visit>
   static void each_bucket(Matrices weights, std::int64_t most, const Context& context,
                           const Visit& visit) {
@@ -267,8 +267,8 @@ class FusedEngine {
     }
   }
 
-  /// Adds the kernel that does all of `args(i)` to the ways to run its product, of which the fastest has
-  /// been found: `parts(i)`, if no kernel. `run_heads(i)` does what follows.
+  /// Adds the kernel that does all of `args(i)` to the ways to run its product, of which the
+  /// fastest has been found: `parts(i)`, if no kernel. `run_heads(i)` does what follows.
   template <class Args, class Parts, class RunHeads>
   void time_heads(const Args& args, int calls, const Context& context, const Parts& parts,
                   const RunHeads& run_heads) {

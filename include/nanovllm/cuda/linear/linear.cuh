@@ -10,8 +10,8 @@
 ///
 /// Batch invariance. float32: every number of rows runs the same algorithm, without a split of K;
 /// a row's result depends neither on the number of rows nor on its place. 16 bits: rows of one
-/// bucket agree, and so do all numbers of rows that run on the same kernel for few rows; otherwise the
-/// order of summation may change from bucket to bucket, within the rounding of the result.
+/// bucket agree, and so do all numbers of rows that run on the same kernel for few rows; otherwise
+/// the order of summation may change from bucket to bucket, within the rounding of the result.
 
 #include <chrono>
 #include <concepts>

@@ -104,15 +104,16 @@ inline constexpr int kMinSmallMFusedTiles = 4;
   return m <= kMaxSmallMRows && k % 8 == 0 && std::max(n, k) <= kMaxLinearExtent;
 }
 
-/// Whether start-up should try it. By large weights and more than one row, one op behind itself is as
-/// fast as with cuBLASLt, but a step is not: 8 rows of Qwen3-8B take 5.5 ms by this kernel and 4.8
-/// without it (H200). Why is not known.
+/// Whether start-up should try it. By large weights and more than one row, one op behind itself is
+/// as fast as with cuBLASLt, but a step is not: 8 rows of Qwen3-8B take 5.5 ms by this kernel
+/// and 4.8 without it (H200). Why is not known.
 [[nodiscard]] constexpr bool suits_small_m(std::int64_t m, std::int64_t n, std::int64_t k) {
   return m == 1 || n <= kSmallWeights / k;
 }
 
-/// Most rows of x that it takes with norm, rotation and store of q's, k's and v's heads behind it. With
-/// 16, what its threads hold for the heads costs the products more than a kernel of the heads takes.
+/// Most rows of x that it takes with norm, rotation and store of q's, k's and v's heads behind it.
+/// With 16, what its threads hold for the heads costs the products more than a kernel of the heads
+/// takes.
 inline constexpr std::int64_t kMaxSmallMHeadRows = 8;
 
 /// Whether start-up should try that: by large weights it gains nothing.
@@ -120,9 +121,9 @@ inline constexpr std::int64_t kMaxSmallMHeadRows = 8;
   return m <= kMaxSmallMHeadRows && suits_small_m(m, n, k);
 }
 
-/// Rows up to which its blocks ask for all shared memory of their multiprocessors, so that theirs and
-/// decode attention's begin beside each other: a layer of one row takes 1 to 2 us less up to some
-/// 500 keys. With more rows what is fetched ahead gets in the way of the keys.
+/// Rows up to which its blocks ask for all shared memory of their multiprocessors, so that theirs
+/// and decode attention's begin beside each other: a layer of one row takes 1 to 2 us less up to
+/// some 500 keys. With more rows what is fetched ahead gets in the way of the keys.
 inline constexpr std::int64_t kSmallMSharedRows = 1;
 
 /// `LaunchConfig::shared_percent` of its launches with m rows.
@@ -160,12 +161,13 @@ inline constexpr OrderedBlock kOrderedReference{64, 64};
          std::end(kOrderedBlocks);
 }
 
-/// Most rows of a step whose products are added to the residual by their kernels. With 16 that takes
-/// longer than `add_rms_norm` does.
+/// Most rows of a step whose products are added to the residual by their kernels. With 16 that
+/// takes longer than `add_rms_norm` does.
 inline constexpr std::int64_t kMaxOrderedSums = 8;
 
 inline constexpr int kOrderedMaxStages = 32;  ///< of a block's ring
-/// Stages under way behind the newest; more gain nothing, for products of a chain wait for each other.
+/// Stages under way behind the newest; more gain nothing, for products of a chain wait for each
+/// other.
 inline constexpr int kOrderedPending = 1;
 
 /// Whether `ordered_linear` does m rows of x by W [n, k], as far as the extents go.
@@ -196,8 +198,8 @@ inline constexpr int kOrderedPending = 1;
   return fills ? OrderedBlock{64, tokens, 1} : OrderedBlock{32, tokens, kOrderedPanels};
 }
 
-/// Stages of the rings of `blocks` blocks that pass through `all_stages` of them: blocks that run on
-/// a multiprocessor at a time, four at the most, share its memory, fewer if they would have too
+/// Stages of the rings of `blocks` blocks that pass through `all_stages` of them: blocks that run
+/// on a multiprocessor at a time, four at the most, share its memory, fewer if they would have too
 /// little.
 [[nodiscard]] constexpr int ordered_stages(std::int64_t blocks, int all_stages, int stage_bytes,
                                            int other_bytes, int num_sms,

@@ -46,8 +46,8 @@ struct ProductScratch {
   [[nodiscard]] MatrixView<bf16> out_rows(std::int64_t rows) { return {out.data(), {rows, n / 2}}; }
 };
 
-/// What `project_qkv` and attention are given beside the product: each of up to `most_rows` rows is the
-/// last of `keys` tokens of a sequence that has blocks of its own, in each of several caches.
+/// What `project_qkv` and attention are given beside the product: each of up to `most_rows` rows is
+/// the last of `keys` tokens of a sequence that has blocks of its own, in each of several caches.
 class HeadScratch {
  public:
   /// `keys` are whole blocks. The caches of all rows are at least `bytes` together.

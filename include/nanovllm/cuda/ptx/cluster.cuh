@@ -1,6 +1,6 @@
 #pragma once
-/// Blocks of a cluster: their barrier, and reads of and writes to each other's shared memory. Compute
-/// capability 9.0 and later.
+/// Blocks of a cluster: their barrier, and reads of and writes to each other's shared memory.
+/// Compute capability 9.0 and later.
 /// Source: PTX ISA 9.0, "barrier.cluster", "mapa", "st.async".
 
 #include <cuda_runtime.h>

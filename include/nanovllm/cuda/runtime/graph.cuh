@@ -12,8 +12,8 @@
 
 namespace nanovllm::cuda {
 
-/// Kernels recorded once and launched as one. Pointers and sizes are those of the recording, but for
-/// the arguments of its first kernel, which may be set anew.
+/// Kernels recorded once and launched as one. Pointers and sizes are those of the recording, but
+/// for the arguments of its first kernel, which may be set anew.
 class Graph {
  public:
   /// Records what `work()` enqueues on `stream`. Nothing runs. `work` must not allocate, copy from
@@ -58,14 +58,15 @@ class Graph {
   }
 
   /// Whether it begins with one kernel, which `set_first` names: of what comes behind nothing, one
-  /// thing is a kernel. Others may be there: NCCL's first call in a recording has a stream of its own
-  /// wait for an event outside of it, in no order with the first kernel. That needs none: a replay
-  /// comes behind all that its stream was given before, what reads the kernel's results was recorded
-  /// behind it, and other arguments move no node.
+  /// thing is a kernel. Others may be there: NCCL's first call in a recording has a stream of its
+  /// own wait for an event outside of it, in no order with the first kernel. That needs none: a
+  /// replay comes behind all that its stream was given before, what reads the kernel's results was
+  /// recorded behind it, and other arguments move no node.
   [[nodiscard]] bool begins_with_kernel() const { return first_ != nullptr; }
 
   /// Launches from now on run the first kernel, whose only argument is an `Args`, on `grid` with
-  /// `args`; those that are under way do not change. Throws CudaError unless it `begins_with_kernel`.
+  /// `args`; those that are under way do not change. Throws CudaError unless it
+  /// `begins_with_kernel`.
   template <class Args>
   void set_first(dim3 grid, const Args& args) const {
     check<CudaError>(begins_with_kernel(),

@@ -63,12 +63,12 @@ struct LaunchConfig {
   std::size_t shared_bytes = 0;  ///< dynamic shared memory; the 48 KiB default limit is raised
   int cluster = 1;               ///< blocks of a cluster, along x; compute capability ≥ 9.0
   /// Clusters go where there is room, for several blocks of one on a multiprocessor too. As a rule
-  /// the blocks are spread, and wait for that: of 132 multiprocessors with room for one block each, 30
-  /// clusters of four come in beside another kernel and no 31st.
+  /// the blocks are spread, and wait for that: of 132 multiprocessors with room for one block
+  /// each, 30 clusters of four come in beside another kernel and no 31st.
   bool packs_clusters = false;
-  /// Percent of the memory that L1 and shared memory have in common that shared memory should get, -1
-  /// for what the kernel needs. A multiprocessor takes blocks of a kernel that wants another split
-  /// only when it is idle; so kernels that are to overlap want the same.
+  /// Percent of the memory that L1 and shared memory have in common that shared memory should get,
+  /// -1 for what the kernel needs. A multiprocessor takes blocks of a kernel that wants another
+  /// split only when it is idle; so kernels that are to overlap want the same.
   int shared_percent = -1;
   bool overlap = true;  ///< may start before the kernel ahead has ended (compute capability ≥ 9.0)
 };

@@ -1,21 +1,21 @@
 #pragma once
 /// `edit_logits` on CUDA: masks, biases and penalties. Contract: ops/logit_edits.hpp.
 ///
-/// Grid (parts of the vocabulary, rows). Blocks of rows without edits end at once. Where a row has a
-/// mask or its logits are copied, a block goes over its part of the row; otherwise nothing looks at
-/// the vocabulary, and penalties cost as much as the sequence has distinct tokens. A token's mask,
-/// bias and penalties are applied by one block, in this order.
+/// Grid (parts of the vocabulary, rows). Blocks of rows without edits end at once. Where a row has
+/// a mask or its logits are copied, a block goes over its part of the row; otherwise nothing looks
+/// at the vocabulary, and penalties cost as much as the sequence has distinct tokens. A token's
+/// mask, bias and penalties are applied by one block, in this order.
 ///
 /// What rows ask for is read on the device, so that a captured graph decides anew in each replay,
 /// and is not checked: tokens, slots and masks that do not exist are passed over. Tokens that are
 /// not in `TokenMarks::seen` are not penalised.
 ///
-/// Operands: logits and originals of any row stride and alignment (16 bytes at a time where the rows
-/// of both are aligned).
+/// Operands: logits and originals of any row stride and alignment (16 bytes at a time where the
+/// rows of both are aligned).
 /// Bytes that must be moved, and in brackets what that is in sectors of 32: 4 · vocab read and
 /// written for each row that is copied; vocab / 8 read for each row with a mask, and 4 written for
-/// each token that it leaves out (32 for a sector that it leaves out, 64 for one with tokens of both
-/// kinds); 16 (72) for each bias; 16 (100) for each distinct token of a row with penalties.
+/// each token that it leaves out (32 for a sector that it leaves out, 64 for one with tokens of
+/// both kinds); 16 (72) for each bias; 16 (100) for each distinct token of a row with penalties.
 
 #include <algorithm>
 #include <cstdint>

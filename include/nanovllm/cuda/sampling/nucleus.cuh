@@ -1,6 +1,6 @@
 #pragma once
-/// top_p without top_k: the draw from the nucleus, by the blocks of a cluster, without finding where
-/// the nucleus ends.
+/// top_p without top_k: the draw from the nucleus, by the blocks of a cluster, without finding
+/// where the nucleus ends.
 ///
 /// 1. A sample of the row's tiles says between which two logits the cut must lie, with a margin of
 ///    four standard deviations and more (`bracket_cut`).
@@ -31,7 +31,8 @@
 namespace nanovllm::cuda {
 
 /// Bounds the error of a sum of float32 masses, relative to the mass of the row: e^x in float32 is
-/// within 1.3e-7 · |log2 of the mass| + 2e-7, masses below 2^-40 do not count, ten roundings follow.
+/// within 1.3e-7 · |log2 of the mass| + 2e-7, masses below 2^-40 do not count, ten roundings
+/// follow.
 inline constexpr double kMassError = 6e-6;
 /// Largest top_p: what it leaves out must be far above the error.
 inline constexpr float kMaxNucleus = 0.9999f;

@@ -202,7 +202,8 @@ __device__ inline Arrival first_of_all(int count, const PlainDraw& draw, Of of) 
   return best.id == Scored{}.id ? no_arrival() : draw.arrival(best.id);
 }
 
-/// The winner among the tokens of a warp where a race does not decide: all are scored. In all lanes.
+/// The winner among the tokens of a warp where a race does not decide: all are scored. In all
+/// lanes.
 template <int kThreads>
 __device__ inline Arrival best_of_warp(const PlainPart<kThreads>& part, const PlainDraw& draw) {
   Scored best;

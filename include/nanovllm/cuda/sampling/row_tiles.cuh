@@ -87,8 +87,8 @@ struct LoadedTiles {
     }
   }
 
-  /// Makes tile 1 tile 0 and so on, here and in `tiles`: a loop over them that is not unrolled keeps
-  /// all in registers.
+  /// Makes tile 1 tile 0 and so on, here and in `tiles`: a loop over them that is not unrolled
+  /// keeps all in registers.
   __device__ __forceinline__ void advance(int (&tiles)[kTiles]) {
 #pragma unroll
     for (int j = 0; j + 1 < kTiles; ++j) {
@@ -112,8 +112,8 @@ struct LoadedTiles {
 };
 
 /// Calls visit(tiles, which) with all lanes of a warp for every tile whose largest key is at least
-/// `low`, a warp per kTiles of them; `which` has their indices, -1 where there are fewer, and both may
-/// be changed. The tiles are those of block `rank` of `blocks` that share the row.
+/// `low`, a warp per kTiles of them; `which` has their indices, -1 where there are fewer, and both
+/// may be changed. The tiles are those of block `rank` of `blocks` that share the row.
 template <int kTiles, class Visit>
 __device__ __forceinline__ void load_tiles_above(RowTiles row, std::uint32_t low, int rank,
                                                  int blocks, Visit visit) {

@@ -25,7 +25,8 @@
 /// Operands: logits of any row stride and alignment (16-byte loads where a row is 16-byte aligned;
 /// in the second kernel only if the vocabulary is a multiple of 4, too).
 /// Bytes: 4 · rows · vocab read once by the first kernel; the second reads the tiles that may hold
-/// kept tokens (top_k = 20: about 20 · 512 bytes a row; top_p alone: an eighth of the row, and up to all of it).
+/// kept tokens (top_k = 20: about 20 · 512 bytes a row; top_p alone: an eighth of the row, and up
+/// to all of it).
 
 #include <algorithm>
 #include <cstddef>
@@ -169,8 +170,8 @@ union FinishShared {
 };
 
 /// Grid (rows · blocks of a cluster, 1 or 2), clusters along x: blocks with blockIdx.y = 0 choose,
-/// those with 1 list the most likely tokens. Only rows with a nucleus need more than the first block
-/// of their cluster. Dynamic shared memory: a FinishShared.
+/// those with 1 list the most likely tokens. Only rows with a nucleus need more than the first
+/// block of their cluster. Dynamic shared memory: a FinishShared.
 /// @param mass_unit  see RowTiles
 template <int kThreads, int kBlocksPerSm>
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm)

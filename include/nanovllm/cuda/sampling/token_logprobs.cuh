@@ -1,6 +1,6 @@
 #pragma once
-/// `token_logprobs` on CUDA: log-probabilities of given tokens, those that `sample` gives. Contract:
-/// ops/logit_edits.hpp.
+/// `token_logprobs` on CUDA: log-probabilities of given tokens, those that `sample` gives.
+/// Contract: ops/logit_edits.hpp.
 ///
 /// Two kernels: a block for each slice of a row, then a block a row, in the workspace of `sample`.
 /// Tokens are read on the device and not checked: of those that do not exist nothing is written.

@@ -46,8 +46,8 @@ struct SamplerScratch {
 };
 
 /// Owner of the scratch memory of `sample`: 37 KiB a row for 151,936 tokens. Calls that share one
-/// must not overlap: one workspace per stream. Nothing in it outlives a call but tickets, which are 0
-/// again when its kernels are done; so it needs no reset after a call that was refused.
+/// must not overlap: one workspace per stream. Nothing in it outlives a call but tickets, which
+/// are 0 again when its kernels are done; so it needs no reset after a call that was refused.
 class SamplerWorkspace {
  public:
   /// Room for `max_rows` rows of up to `max_vocab` logits on the current device, for calls on

@@ -7,8 +7,8 @@
 
 namespace nanovllm::cuda {
 
-/// silu(x). For 16-bit elements T, e^-x and the quotient are the fast ones, each good to a few units
-/// in the last place of float32; for float32 they are the accurate ones.
+/// silu(x). For 16-bit elements T, e^-x and the quotient are the fast ones, each good to a few
+/// units in the last place of float32; for float32 they are the accurate ones.
 template <class T>
 __device__ __forceinline__ float silu(float x) {
   if constexpr (std::same_as<T, float>) {

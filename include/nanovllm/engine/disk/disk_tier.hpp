@@ -33,9 +33,9 @@ struct DiskStats {
 /// first. BlockFiles reads and writes them.
 ///
 /// A file is used only if its checksums are right and its identity, its parent and its tokens are
-/// the expected ones. Deletes this model's files that fail their checksum; an intact file of another
-/// model stays. After construction nothing throws: a file that cannot be read is a miss, and a
-/// block that cannot be written is dropped.
+/// the expected ones. Deletes this model's files that fail their checksum; an intact file of
+/// another model stays. After construction nothing throws: a file that cannot be read is a miss,
+/// and a block that cannot be written is dropped.
 ///
 /// All files together have at most a number of bytes. The least recently used are deleted first, in
 /// the order of their times of modification when the directory is opened, which are those of their

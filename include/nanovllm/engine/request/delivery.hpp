@@ -34,9 +34,9 @@ class Delivery {
   /// @param now         when the step's tokens were there.
   void begin(std::size_t num_samples, std::size_t num_events, Clock::time_point now);
 
-  /// Gives every sampled sequence its tokens, as far as it goes on, the candidates of beams to those
-  /// who choose, and requests the log-probabilities of their prompts. Sequences that ended while the
-  /// step was under way get nothing from it.
+  /// Gives every sampled sequence its tokens, as far as it goes on, the candidates of beams to
+  /// those who choose, and requests the log-probabilities of their prompts. Sequences that ended
+  /// while the step was under way get nothing from it.
   void accept(const StepPlan& plan, const StepResults& results);
 
   /// Queues the events of what was accepted. The update of a token that ends a sequence are left to

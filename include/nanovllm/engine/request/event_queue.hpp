@@ -130,7 +130,8 @@ NANOVLLM_INLINE void EventQueue::call(Event& event, const OnThrow& on_throw) {
     event.update.text = std::move(unheard);
   }
   // The engine's thread writes the prompt's log-probabilities while it computes the prompt of this
-  // request's sample 0, all of it before that sample's first token: from here on they are only read.
+  // request's sample 0, all of it before that sample's first token: from here on they are only
+  // read.
   const auto& prompt_logprobs = std::as_const(request).output().prompt_logprobs;
   const bool has_prompt = event.update.token && event.sample == 0 && !prompt_logprobs.empty();
   const TokenEvent view{

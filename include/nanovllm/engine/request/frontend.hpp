@@ -108,7 +108,8 @@ class Frontend {
   /// Throws RequestError unless the samplers can list the candidates of a beam search.
   void check_beams(const SequenceTerms& terms, std::size_t num_prompt_tokens) const;
 
-  /// A text that is too long is refused, with a ContextLengthError, without being encoded as a whole.
+  /// A text that is too long is refused, with a ContextLengthError, without being encoded as a
+  /// whole.
   [[nodiscard]] std::vector<TokenId> encode(const std::string& text) const;
 
   [[nodiscard]] SequenceTerms make_terms(const SamplingParams& params, RequestId id,

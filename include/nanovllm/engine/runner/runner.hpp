@@ -336,7 +336,8 @@ class Runner : public StepRunner {
     std::this_thread::yield();
   }
 
-  /// Calls `work`, unless the ranks are broken already. When it throws, it is the end for all ranks, or for one rank's step.
+  /// Calls `work`, unless the ranks are broken already. When it throws, it is the end for all
+  /// ranks, or for one rank's step.
   template <class Work>
   void guard(const Work& work) {
     if (broken_) std::rethrow_exception(broken_);

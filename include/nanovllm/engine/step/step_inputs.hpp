@@ -39,8 +39,8 @@ class StepInputs {
   /// i-th row of logits: those of a planned sequence behind each other, in the plan's order.
   void build(const StepPlan& plan, std::int64_t block_size, const HostSamplingBatch& sampling);
 
-  /// Lays out a deferred step: its forward pass is computed, and how its logits are drawn from comes
-  /// later, as SampleInputs. Decodes of a deferred step share no reads.
+  /// Lays out a deferred step: its forward pass is computed, and how its logits are drawn from
+  /// comes later, as SampleInputs. Decodes of a deferred step share no reads.
   void build_open(const StepPlan& plan, std::int64_t block_size);
 
   [[nodiscard]] std::span<const std::byte> bytes() const { return arena_.bytes(); }

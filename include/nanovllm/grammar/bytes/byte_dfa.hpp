@@ -251,7 +251,8 @@ NANOVLLM_INLINE void ByteDfa::make(const ByteNfa& nfa, std::size_t& steps_left) 
 }
 
 /// By rounds: two states are alike to depth d + 1 if every byte leads both to states that are alike
-/// to depth d, or neither to any. Source: Moore, "Gedanken-Experiments on Sequential Machines", 1956.
+/// to depth d, or neither to any. Source: Moore, "Gedanken-Experiments on Sequential
+/// Machines", 1956.
 NANOVLLM_INLINE std::vector<ByteDfa::StateId> ByteDfa::alike_to_depth(std::size_t depth) const {
   constexpr std::size_t kMaxWork = std::size_t{1} << 27;  // some 0.5 s
   const std::size_t n = num_states();

@@ -16,15 +16,17 @@ namespace nanovllm {
 /// Makes a ByteDfa of whatever has states and reads bytes.
 class DfaExplorer {
  public:
-  /// Kinds of bytes, numbered from 0 without gaps: bytes of one kind lead to the same state from any.
+  /// Kinds of bytes, numbered from 0 without gaps: bytes of one kind lead to the same state from
+  /// any.
   using Kinds = std::array<std::uint8_t, 256>;
 
-  /// Every state that `step` leads to from `start` becomes one of the automaton. `State` has an order.
+  /// Every state that `step` leads to from `start` becomes one of the automaton. `State` has an
+  /// order.
   /// @param step       step(state, byte): changes the state; false where the byte cannot be read.
   /// @param accepts    accepts(state): whether the text may end there.
   /// @param steps_left each call of `step` takes kStepCost of it. Throws RequestError when it is
-  ///                   used up, when the automaton has more than ByteDfa::kMaxTransitions, or when it
-  ///                   reads no text to an end.
+  ///                   used up, when the automaton has more than ByteDfa::kMaxTransitions, or when
+  ///                   it reads no text to an end.
   template <class State, class Step, class Accepts>
   [[nodiscard]] static ByteDfa explore(const Kinds& kinds, const State& start, Step&& step,
                                        Accepts&& accepts, std::size_t& steps_left) {

@@ -2,8 +2,8 @@
 /// Reads grammars in the notation of GBNF (llama.cpp), and a few parts beyond it that grammars made
 /// by this library use (grammar/ebnf/ebnf_text.hpp).
 ///
-///   rule       name ::= expression, over as many lines as it takes; `root` is the whole text. A name
-///              has letters, digits, '_', '-' and '.'
+///   rule       name ::= expression, over as many lines as it takes; `root` is the whole text. A
+///              name has letters, digits, '_', '-' and '.'
 ///   comment    # and the rest of the line
 ///   text       "…" with \n, \r, \t, \xHH, \uHHHH, \UHHHHHHHH and \ before punctuation
 ///   class      […] and [^…], with ranges and the same escapes
@@ -63,8 +63,8 @@ struct EbnfGrammar {
   int root = 0;
 };
 
-/// The rules of `text`, which must outlive them. Throws RequestError, which names the byte, for what
-/// is not in the notation, a rule that is missing or there twice, and counts above 2^30.
+/// The rules of `text`, which must outlive them. Throws RequestError, which names the byte, for
+/// what is not in the notation, a rule that is missing or there twice, and counts above 2^30.
 [[nodiscard]] EbnfGrammar parse_ebnf(std::string_view text);
 
 }  // namespace nanovllm

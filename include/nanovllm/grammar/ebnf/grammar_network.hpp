@@ -58,9 +58,9 @@ struct GrammarNetwork {
   [[nodiscard]] std::size_t size_bytes() const;
 };
 
-/// The network of a grammar in the notation of grammar/ebnf/ebnf_parser.hpp. Throws RequestError where it
-/// is not in that notation, beyond the limits, has no text, or has a rule that calls itself before it
-/// reads anything.
+/// The network of a grammar in the notation of grammar/ebnf/ebnf_parser.hpp. Throws RequestError
+/// where it is not in that notation, beyond the limits, has no text, or has a rule that calls
+/// itself before it reads anything.
 /// @param depth bytes of the longest token.
 [[nodiscard]] GrammarNetwork make_grammar_network(std::string_view ebnf, std::size_t depth,
                                                   const GrammarLimits& limits = {});

@@ -74,8 +74,8 @@ class GrammarReader {
   void begin(GrammarReadings& to);
 
   /// What `from` becomes by a byte; false if no reading has it. RequestError where there are more
-  /// than max_readings, or one rule is called by more than kMaxCallers at one place. `from` and `to`
-  /// are two.
+  /// than max_readings, or one rule is called by more than kMaxCallers at one place. `from` and
+  /// `to` are two.
   bool step(const GrammarReadings& from, std::uint8_t byte, GrammarReadings& to);
 
   /// What comes behind the terminal that `item` of `from` is in.

@@ -65,8 +65,8 @@ class GrammarTerminal {
     return dfa_->goes_on(state.dfa) && !(ends_at_first_ && accepts(state));
   }
 
-  /// Whether so many bytes may follow somewhere, as within a string, that a walk over the vocabulary
-  /// takes long; and where it ends, it ends: TerminalMasks are for such.
+  /// Whether so many bytes may follow somewhere, as within a string, that a walk over the
+  /// vocabulary takes long; and where it ends, it ends: TerminalMasks are for such.
   [[nodiscard]] bool is_wide() const { return is_wide_; }
   [[nodiscard]] static bool is_wide(const ByteDfa& dfa);
   [[nodiscard]] bool is_json_string() const { return counts_; }

@@ -19,8 +19,8 @@ struct NumberBounds {
 };
 
 /// Decimal numbers within bounds, with at most 15 digits behind the point and no exponent; nothing
-/// where there are none. Throws RequestError for a bound beyond 10^15 or one that needs more than 15
-/// digits behind the point.
+/// where there are none. Throws RequestError for a bound beyond 10^15 or one that needs more
+/// than 15 digits behind the point.
 [[nodiscard]] std::string numbers(const NumberBounds& bounds);
 
 }  // namespace nanovllm::ebnf
@@ -143,8 +143,8 @@ NANOVLLM_INLINE Decimal decimal(double value) {
 }
 
 /// Digits behind a point that make more than `low`, or as much where that is allowed, and less than
-/// `high`, likewise. Digits are compared as what they stand for: "5" is "50". At least one digit and
-/// at most `left`. Without `high` there is no upper end.
+/// `high`, likewise. Digits are compared as what they stand for: "5" is "50". At least one digit
+/// and at most `left`. Without `high` there is no upper end.
 NANOVLLM_INLINE std::string fractions(std::string_view low, bool takes_low,
                                       std::optional<std::string_view> high, bool takes_high,
                                       std::size_t left) {

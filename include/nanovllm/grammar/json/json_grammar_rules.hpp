@@ -22,8 +22,8 @@
 
 namespace nanovllm::detail {
 
-/// The rules of one grammar, and the pieces that they share. An expression is empty where nothing can
-/// be written, and "\"\"" for the empty text.
+/// The rules of one grammar, and the pieces that they share. An expression is empty where nothing
+/// can be written, and "\"\"" for the empty text.
 class GrammarRules {
  public:
   /// @param prefix what the names of the rules begin with.

@@ -102,9 +102,9 @@ class ObjectWriter {
     std::optional<std::size_t> most;  ///< how many keys they have; unset where there is no end
   };
 
-  /// The members of an object in order, each of `properties` once if at all and then any of `other`,
-  /// `min` to `max` of them all. By dynamic programming from the last one: what may follow when
-  /// `written` were, as far as that counts.
+  /// The members of an object in order, each of `properties` once if at all and then any of
+  /// `other`, `min` to `max` of them all. By dynamic programming from the last one: what may follow
+  /// when `written` were, as far as that counts.
   [[nodiscard]] std::string members(const std::vector<Property>& properties, const Others& others,
                                     std::size_t min, std::optional<std::size_t> max,
                                     const std::string& path) {
@@ -136,7 +136,8 @@ class ObjectWriter {
       return ebnf::repeat(rules_.rule(ebnf::sequence({rules_.comma(), other})),
                           static_cast<long long>(least), left ? static_cast<long long>(*left) : -1);
     };
-    // Behind a comma, where one more must come, and behind a member, where that and the comma may come.
+    // Behind a comma, where one more must come, and behind a member, where that and the comma may
+    // come.
     Texts next(cap + 1), follows(cap + 1);
     for (std::size_t written = 0; written <= cap; ++written) {
       follows[written] = repeated(written, 0);
@@ -155,7 +156,8 @@ class ObjectWriter {
         if (!is_required && !next[written].empty()) options.push_back(next[written]);
         next[written] = rules_.rule(ebnf::either(options));
       }
-      // One more member reads those of `follows` that are behind it, so they change after all of it.
+      // One more member reads those of `follows` that are behind it, so they change after all of
+      // it.
       for (std::size_t written = 0; written <= cap; ++written) {
         Texts options;
         if (!next[written].empty())

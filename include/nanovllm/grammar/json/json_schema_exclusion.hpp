@@ -59,7 +59,8 @@ class SchemaExclusion {
   }
 
   /// Schemas for the values of `a` that are not valid by `b`, as far as a property that one of the
-  /// two asks for, or a list of values, tells them apart. Those that do not exclude `b` are left out.
+  /// two asks for, or a list of values, tells them apart. Those that do not exclude `b` are left
+  /// out.
   [[nodiscard]] std::vector<Json> apart(const Json& a, const Json& b, const std::string& path) {
     std::vector<Json> out;
     if (!a.is_object() || !b.is_object()) return out;

@@ -1,5 +1,6 @@
 #pragma once
-/// JSON Schemas as context-free grammars: a text of the grammar is JSON that is valid by the schema.
+/// JSON Schemas as context-free grammars: a text of the grammar is JSON that is valid by the
+/// schema.
 ///
 /// Enforced are: type, enum, const; properties, required, additionalProperties, patternProperties,
 /// propertyNames, minProperties, maxProperties; items, prefixItems, minItems, maxItems; minLength,
@@ -8,9 +9,9 @@
 /// recursive ones too. A keyword that is not enforced is refused by name, and so is a combination
 /// that cannot be: docs/structured_output.md has the list. Nothing is passed over.
 ///
-/// The grammar has fewer texts than the schema has values, where that is what one wants or can write
-/// down: properties come in the schema's order, a schema whose keywords speak of one type has that
-/// type, numbers have no needless digits.
+/// The grammar has fewer texts than the schema has values, where that is what one wants or can
+/// write down: properties come in the schema's order, a schema whose keywords speak of one type has
+/// that type, numbers have no needless digits.
 
 #include <string>
 
@@ -20,9 +21,10 @@
 
 namespace nanovllm {
 
-/// The grammar in the notation of grammar/ebnf/ebnf_parser.hpp. Throws RequestError for what is not a
-/// schema, not supported (with the keyword and its place), beyond the limits, or valid for no value.
-/// Linear in the schema, but for `anyOf` beside other keywords, whose branches are written out.
+/// The grammar in the notation of grammar/ebnf/ebnf_parser.hpp. Throws RequestError for what is not
+/// a schema, not supported (with the keyword and its place), beyond the limits, or valid for no
+/// value. Linear in the schema, but for `anyOf` beside other keywords, whose branches are written
+/// out.
 [[nodiscard]] std::string json_schema_grammar(const Json& schema, const JsonStyle& style = {},
                                               const JsonSchemaLimits& limits = {});
 

@@ -7,9 +7,9 @@ namespace nanovllm {
 
 /// What JSON may look like where its schema does not say.
 struct JsonStyle {
-  /// White space between tokens: by default nothing, one blank, or one line feed with an indentation
-  /// of up to 64 blanks or 16 tabs. With `any_whitespace` up to 8 characters of any white space in
-  /// each place, which small models spend many tokens on.
+  /// White space between tokens: by default nothing, one blank, or one line feed with an
+  /// indentation of up to 64 blanks or 16 tabs. With `any_whitespace` up to 8 characters of any
+  /// white space in each place, which small models spend many tokens on.
   bool any_whitespace = false;
   /// No white space at all. It takes precedence over `any_whitespace`.
   bool compact = false;
@@ -21,8 +21,8 @@ struct JsonStyle {
 struct JsonSchemaLimits {
   std::size_t max_rules = 20'000;
   std::size_t max_grammar_bytes = std::size_t{4} << 20;
-  /// Properties of one object, and its optional ones. Each optional one may begin or follow wherever
-  /// another does, so what they cost grows with their square.
+  /// Properties of one object, and its optional ones. Each optional one may begin or follow
+  /// wherever another does, so what they cost grows with their square.
   std::size_t max_properties = 2'000, max_optional_properties = 300;
   std::size_t max_listed_values = 1'000;  ///< of one `enum`
   std::size_t max_branches = 128;         ///< of one `anyOf` or `oneOf`

@@ -9,8 +9,8 @@
 ///   classes         [a-z], [^a-z], \d \D \w \W \s \S (ASCII; the capital ones are all the rest of
 ///                   Unicode), also within brackets
 ///   structure       | and (…), (?:…), (?<name>…), (?P<name>…): all groups are alike here
-///   repetition      * + ? {m} {m,} {m,n}, and each with a ? behind it, which changes which match is
-///                   preferred and not what matches
+///   repetition      * + ? {m} {m,} {m,n}, and each with a ? behind it, which changes which match
+///                   is preferred and not what matches
 ///   anchors         ^ and $, the begin and the end of the whole text
 ///
 /// Refused with the position: lookaround, back-references, word boundaries, possessive and atomic

@@ -16,8 +16,8 @@ namespace nanovllm {
 /// Texts that match a pattern as a whole, then a stop token. A token may come next if some text
 /// goes on with it and matches, however the text is split into tokens.
 ///
-/// The pattern (grammar/regex/regex_parser.hpp has the dialect) becomes a table of states when the source
-/// is made. The mask of a state is worked out when it is first asked for, by a walk over the
+/// The pattern (grammar/regex/regex_parser.hpp has the dialect) becomes a table of states when the
+/// source is made. The mask of a state is worked out when it is first asked for, by a walk over the
 /// vocabulary's tree (2 ms at worst for 150,000 tokens), and remembered for all requests and for
 /// the states that no token can tell from it.
 class RegexSource final : public TokenMaskSource {

@@ -24,8 +24,8 @@ struct CpuBudget {
   std::chrono::nanoseconds per_token = std::chrono::milliseconds(2);
 };
 
-/// What another source allows, as long as that keeps to a budget. Beyond it `accept` and `fill` throw
-/// RequestError, which ends the request. The call that goes beyond it comes to its end first.
+/// What another source allows, as long as that keeps to a budget. Beyond it `accept` and `fill`
+/// throw RequestError, which ends the request. The call that goes beyond it comes to its end first.
 class CpuBudgetSource final : public TokenMaskSource {
  public:
   explicit CpuBudgetSource(std::shared_ptr<const TokenMaskSource> inner, CpuBudget budget = {})

@@ -33,11 +33,11 @@ struct MarkerRules {
 
 /// Texts as MarkerRules describe them, then a stop token.
 ///
-/// A marker may be one token or spelt by several. A token that holds the end of a marker and more is
-/// not allowed, since the inner source could not read the rest of it.
+/// A marker may be one token or spelt by several. A token that holds the end of a marker and more
+/// is not allowed, since the inner source could not read the rest of it.
 ///
-/// With `again` the inner text must have an end that nothing can follow, as a closing tag is: there,
-/// when the inner matcher is finished, the next lead begins.
+/// With `again` the inner text must have an end that nothing can follow, as a closing tag is:
+/// there, when the inner matcher is finished, the next lead begins.
 class MarkerSource final : public TokenMaskSource {
  public:
   /// @param inner made for the same vocabulary.

@@ -27,9 +27,9 @@ struct PrefixKey {
 };
 
 /// A hash table from prefixes to blocks, chained through per-block records. Nothing is allocated
-/// after construction. Several blocks may hold equal content: they are *duplicates*, of which only the
-/// newest is in the table, with the others in a list behind it. An entry is the block itself, so it
-/// cannot outlive or outdate it.
+/// after construction. Several blocks may hold equal content: they are *duplicates*, of which only
+/// the newest is in the table, with the others in a list behind it. An entry is the block itself,
+/// so it cannot outlive or outdate it.
 ///
 /// A lookup compares no more than `kMaxWalk` blocks. Those that collide beyond that are not found,
 /// which costs a miss; among hashes that are any good it does not happen.
@@ -81,7 +81,8 @@ class PrefixIndex {
     head = block;
   }
 
-  /// Enters `block`, which must not be in the index, as having the content of `duplicate`, which is.
+  /// Enters `block`, which must not be in the index, as having the content of `duplicate`, which
+  /// is.
   void insert_duplicate(BlockId block, BlockId duplicate) noexcept {
     const std::span<const TokenId> from = tokens(duplicate);
     std::copy(from.begin(), from.end(),

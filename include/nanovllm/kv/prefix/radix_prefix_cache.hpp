@@ -31,10 +31,10 @@ namespace nanovllm {
 /// What its sequence adds to it later is seen when the block is full or when the sequence gives it
 /// back: a step that draws one token more for each of its sequences must not search.
 ///
-/// Full blocks of equal content behind the same tokens are *duplicates* of one node. A sequence that
-/// uses a block uses one of each node before it, too. So a free block without duplicates has nothing
-/// below it that is in use, and was given back later than what is below it. It is as urgent as
-/// that, too (EvictionOrder): a block that is given back makes a block before it as urgent as
+/// Full blocks of equal content behind the same tokens are *duplicates* of one node. A sequence
+/// that uses a block uses one of each node before it, too. So a free block without duplicates has
+/// nothing below it that is in use, and was given back later than what is below it. It is as urgent
+/// as that, too (EvictionOrder): a block that is given back makes a block before it as urgent as
 /// itself. So the free block that goes first is a leaf, or has a duplicate.
 ///
 /// With n tokens in all, s siblings at the most on the way: `match` is O(n + n/B · log s), and
@@ -315,7 +315,8 @@ class RadixPrefixCache {
     if (is_free) unused_.add(heir);
     unused_.forget(block);
   }
-  /// `block`, or a duplicate of it that is in use: no two duplicates are free. Itself where it has none.
+  /// `block`, or a duplicate of it that is in use: no two duplicates are free. Itself where it has
+  /// none.
   [[nodiscard]] BlockId used_duplicate(BlockId block) const noexcept {
     return unused_.contains(block) ? place(block).next_duplicate : block;
   }

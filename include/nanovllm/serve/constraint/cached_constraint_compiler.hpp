@@ -15,10 +15,10 @@
 
 namespace nanovllm::serve {
 
-/// Remembers the sources that another compiler has made, within `max_bytes` of memory: when there is
-/// no room, those go that were not asked for of late. Equal constraints that several threads ask for
-/// at once are compiled once, by one of them, and the others wait. A failure is thrown to all who
-/// wait for it and is not remembered.
+/// Remembers the sources that another compiler has made, within `max_bytes` of memory: when there
+/// is no room, those go that were not asked for of late. Equal constraints that several threads ask
+/// for at once are compiled once, by one of them, and the others wait. A failure is thrown to all
+/// who wait for it and is not remembered.
 ///
 /// A source that a request still uses is not freed when it is forgotten.
 class CachedConstraintCompiler final : public ConstraintCompiler {

@@ -22,8 +22,8 @@ struct ConstraintLimits {
                                << 10;  ///< of a schema, pattern, grammar, all tools
   std::size_t max_choices = 1024;
   std::size_t max_choice_bytes = std::size_t{64} << 10;  ///< of all choices together
-  /// Whether grammars are taken (Kind::grammar). One with many readings of a text can hold up a step
-  /// for as long as it takes to read a token, so those who write them must be trusted.
+  /// Whether grammars are taken (Kind::grammar). One with many readings of a text can hold up a
+  /// step for as long as it takes to read a token, so those who write them must be trusted.
   bool allow_grammars = false;
   /// Memory for the masks of one regular expression.
   std::size_t max_mask_bytes = std::size_t{4} << 20;

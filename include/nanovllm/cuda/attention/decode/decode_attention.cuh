@@ -34,8 +34,8 @@ enum class DecodeStart {
   /// While kernels before it still run: the plan, the lengths, the block tables, and all keys but
   /// the newest of each sequence. The caller promises that between whatever writes these and this
   /// kernel there is one that lets its successor start only after its own `grid_dependency_wait`
-  /// (the first norm of a step, `NextStart::after_wait`), and that this one and those after it write
-  /// none of them; newest keys and q they may write.
+  /// (the first norm of a step, `NextStart::after_wait`), and that this one and those after it
+  /// write none of them; newest keys and q they may write.
   early,
 };
 

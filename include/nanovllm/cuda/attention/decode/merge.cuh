@@ -155,7 +155,8 @@ struct DecodeLeftovers {
 
 /// Merges what the warps of the block have left unfinished, as many items at a time as there are
 /// threads for. `slots` holds two a warp; `slot_memory(i)` is where slot i's part lies.
-/// `opening_block` is the first that has a part of the block's first item. All threads of the block.
+/// `opening_block` is the first that has a part of the block's first item. All threads of the
+/// block.
 template <class Traits, bool kShares, class T, class SlotMemory>
 __device__ __forceinline__ void merge_slots(const DecodeProblem<T>& problem,
                                             const DecodeSlot* slots, int opening_block,

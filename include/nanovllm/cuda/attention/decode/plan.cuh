@@ -203,11 +203,11 @@ __device__ __forceinline__ DecodeGroupList list_groups(const SharedPrefixes& sha
   return list;
 }
 
-/// Blocks that share the tiles of `num_items` items, of `most`: `wanted`, or a multiple of the items
-/// near it, so that of items of one length none reaches into another's blocks and is merged through
-/// device memory. Where the items are few and short, that is worth blocks; else it must cost hardly
-/// any, because keys come at the rate that all multiprocessors read at, and blocks must be done soon
-/// enough for the merge to count.
+/// Blocks that share the tiles of `num_items` items, of `most`: `wanted`, or a multiple of the
+/// items near it, so that of items of one length none reaches into another's blocks and is merged
+/// through device memory. Where the items are few and short, that is worth blocks; else it must
+/// cost hardly any, because keys come at the rate that all multiprocessors read at, and blocks must
+/// be done soon enough for the merge to count.
 __device__ __forceinline__ int whole_item_blocks(int wanted, int most, int num_items,
                                                  int num_tiles) {
   if (num_items == 0 || num_items > most) return wanted;

@@ -91,8 +91,8 @@ class DecodeWorkspace {
  public:
   /// For steps of at most `max_num_seqs` sequences over `max_kv_heads` kv heads, each shared by
   /// `group` query heads of `head_dim`. Without `shares_prefixes` no keys are read for several
-  /// sequences at once, and no memory is taken for it. Throws ConfigError when a size is not positive, CudaError
-  /// when the device has no room.
+  /// sequences at once, and no memory is taken for it. Throws ConfigError when a size is not
+  /// positive, CudaError when the device has no room.
   DecodeWorkspace(std::int64_t max_num_seqs, std::int64_t max_kv_heads, std::int64_t group,
                   std::int64_t head_dim, const Context& context, bool shares_prefixes = true)
       : DecodeWorkspace(

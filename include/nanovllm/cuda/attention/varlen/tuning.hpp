@@ -49,8 +49,8 @@ inline constexpr std::int64_t kVarlenSectionBytes = std::int64_t{16} << 20;
 }
 
 /// The position from which a chunk of `q_len` rows behind `prefix` keys has tiles of keys read from
-/// this step's rows, tiles that begin earlier from the cache; kVarlenNoNewKeys: all of them from the
-/// cache. Tiles of new keys come in one piece each, and need no block table.
+/// this step's rows, tiles that begin earlier from the cache; kVarlenNoNewKeys: all of them from
+/// the cache. Tiles of new keys come in one piece each, and need no block table.
 inline constexpr int kVarlenNoNewKeys = std::numeric_limits<int>::max();
 [[nodiscard]] NANOVLLM_HD constexpr int varlen_new_from(int prefix, int q_len) {
   const bool has_many = q_len >= 2 * kVarlenRows && prefix / 3 <= q_len;

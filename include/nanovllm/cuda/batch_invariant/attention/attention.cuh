@@ -42,8 +42,9 @@ class OrderedAttention {
     }
   }
 
-  /// See ops/attention.hpp; `early` as in ordered/decode.cuh. Throws ShapeError when operands do not fit together or not into the
-  /// scratch memory, and for 16-bit rows that are not 16-byte aligned.
+  /// See ops/attention.hpp; `early` as in ordered/decode.cuh. Throws ShapeError when operands do
+  /// not fit together or not into the scratch memory, and for 16-bit rows that are not 16-byte
+  /// aligned.
   template <Element T, class Heads>
   void run(const DecodeAttentionArgs<T, T, Heads>& args, const Context& context,
            bool early = false) {

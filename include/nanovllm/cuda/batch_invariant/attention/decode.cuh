@@ -2,18 +2,18 @@
 /// `decode_attention` in one order: every segment of 256 keys, of one sequence and kv head, is the
 /// work of one warp, and segments are put together by merge.cuh.
 ///
-/// The arithmetic is that of ordered/varlen.cuh, instruction for instruction, with the query heads of
-/// the group as the rows of a tile where that one has queries of one head: scores of 64 keys by
-/// m16n8k16 along head_dim, `RowSoftmax`, weights rounded to T, o += p · V. So a token gets the same
-/// bits from either kernel.
+/// The arithmetic is that of ordered/varlen.cuh, instruction for instruction, with the query heads
+/// of the group as the rows of a tile where that one has queries of one head: scores of 64 keys by
+/// m16n8k16 along head_dim, `RowSoftmax`, weights rounded to T, o += p · V. So a token gets the
+/// same bits from either kernel.
 ///
 /// A warp works alone. It copies keys and values in pieces of 32 rows through a ring of its own, by
 /// cp.async, as far ahead as the ring goes, also into its next segment; where a tile's pages are is
-/// looked up a tile ahead. Segments of a sequence that has several leave parts in device memory, and
-/// the warp that comes last takes them in, from the first to the last.
+/// looked up a tile ahead. Segments of a sequence that has several leave parts in device memory,
+/// and the warp that comes last takes them in, from the first to the last.
 ///
-/// Bytes moved: every key and value once; q and out; a part of group · (head_dim + 4) floats for 256
-/// keys, written and read, where a sequence has more.
+/// Bytes moved: every key and value once; q and out; a part of group · (head_dim + 4) floats
+/// for 256 keys, written and read, where a sequence has more.
 
 #include <cuda_runtime.h>
 
@@ -206,8 +206,8 @@ class OrderedDecodeWarp {
                                              std::uint32_t to) const {
     constexpr int kRowsPerCopy = Traits::kRowsPerCopy, kRun = 16;
     const int row = lane_ / Traits::kVectors, column = lane_ % Traits::kVectors;
-    // Columns are permuted by XOR with the row modulo 8; bits of `row` and of a copy's first row are
-    // apart.
+    // Columns are permuted by XOR with the row modulo 8; bits of `row` and of a copy's first row
+    // are apart.
     const std::uint32_t to_lane =
         static_cast<std::uint32_t>(row * Traits::kRowBytes + (column ^ row) * 16);
 #pragma unroll

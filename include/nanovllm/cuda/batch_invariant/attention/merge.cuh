@@ -2,8 +2,8 @@
 /// How segments of keys are put together, in both kernels of attention in one order.
 ///
 /// A segment leaves of each row the maximum m of its scores, the sum l of its weights and the
-/// weighted sums o of its values, all float32, l complete. Segments are taken in one after the other,
-/// from the first:
+/// weighted sums o of its values, all float32, l complete. Segments are taken in one after the
+/// other, from the first:
 ///
 ///   M' = max(M, m),   a = 2^(c (M - M')),   b = 2^(c (m - M')),   L' = a L + b l,   O' = a O + b o
 ///

@@ -3,8 +3,8 @@
 /// first to the last and segments put together by merge.cuh.
 ///
 /// A row's bits depend on its query, and on the keys and values that it sees, and on nothing else:
-/// tiles and segments begin at absolute positions; within a tile a row of a tensor-core product gets
-/// what it would get alone; and tiles that a row sees nothing of leave what it has as it is.
+/// tiles and segments begin at absolute positions; within a tile a row of a tensor-core product
+/// gets what it would get alone; and tiles that a row sees nothing of leave what it has as it is.
 /// `ordered_decode_attention` does the same arithmetic with the heads of a group as rows.
 ///
 /// What earlier segments have left waits in the thread's local memory: it is read and written once

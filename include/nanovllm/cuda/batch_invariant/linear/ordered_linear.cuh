@@ -8,19 +8,19 @@
 /// x [M, K] and W [N, K] with 16-byte aligned rows; y [M, N], any alignment; T is bf16 or half, y
 /// is T or float.
 ///
-/// The order. An output is one chain of products of 16 columns, m64nNk16 behind m64nNk16 from column
-/// 0 to column K, in one float32 register; K is never split. What a block's shape changes is which
-/// outputs stand beside each other in one instruction, and the tensor core gives each of them what
-/// it would get alone. So a row's bits depend on the row and on W: neither on M, nor on the row's
-/// place, nor on the shape of the blocks.
+/// The order. An output is one chain of products of 16 columns, m64nNk16 behind m64nNk16 from
+/// column 0 to column K, in one float32 register; K is never split. What a block's shape changes is
+/// which outputs stand beside each other in one instruction, and the tensor core gives each of them
+/// what it would get alone. So a row's bits depend on the row and on W: neither on M, nor on the
+/// row's place, nor on the shape of the blocks.
 ///
 /// Blocks. W is the A operand (64 rows an instruction), x the B operand (n = rows of x). A block
 /// owns `rows` of W and `tokens` of x and passes through K in panels of 64 columns. One thread of a
 /// warp of its own copies them ahead into a ring, one panel or four at a time: with few rows, fewer
 /// and larger copies take less time. Weights of the first panels are on their way before the kernel
 /// ahead has ended. Where N is small, blocks own 32 rows of W, for there would be too few of them:
-/// the instruction then reads what lies behind them in shared memory, and those outputs are dropped.
-/// Blocks of 128 rows of W have two warpgroups.
+/// the instruction then reads what lies behind them in shared memory, and those outputs are
+/// dropped. Blocks of 128 rows of W have two warpgroups.
 ///
 /// Bytes moved: W once for each `tokens` rows of x; x once for each `rows` rows of W (from L2); y
 /// once.
@@ -77,7 +77,8 @@ template <class Traits, class T>
 __device__ __forceinline__ void multiply_in_order(
     OrderedRing<Traits> ring, int num_stages,
     float (&sum)[Traits::kParts][Traits::kWideTokens / 2]) {
-  // Shuffled, so that the compiler sees that all lanes agree and keeps operands in uniform registers.
+  // Shuffled, so that the compiler sees that all lanes agree and keeps operands in uniform
+  // registers.
   const int group =
       Traits::kGroups == 1 ? 0 : __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
   const WgmmaOperand weights = wgmma_operand(ring.weights + group * 64 * kTmaColumns * 2, 0);
@@ -203,8 +204,8 @@ template <Element T>
 }
 
 /// y = x · Wᵀ (+ y) for operands that `ordered_linear_takes`, by blocks of a shape that
-/// `has_ordered_block`; the shape changes the time and not the result. Stages of several panels need a
-/// K that is a multiple of 64, and have one for others. `maps` keeps the
+/// `has_ordered_block`; the shape changes the time and not the result. Stages of several panels
+/// need a K that is a multiple of 64, and have one for others. `maps` keeps the
 /// descriptions of x and W for later calls. No operand is empty.
 template <MmaElement T, Element Out>
 void ordered_linear(const MatrixView<const T>& x, const MatrixView<const T>& weight,

@@ -3,9 +3,9 @@
 /// that fills it by TMA, and their launch (sm_90a).
 ///
 /// A `Traits` says what a block is: kRows rows of W and kTokens of x; kWeightBytes, kXBytes and
-/// kPanelBytes of a panel of 64 columns; kPanels of a stage, which one copy of either operand brings
-/// (panels are the last dimension of its map); kSlackBytes behind the last panel of W; kThreads;
-/// shared_bytes(stages).
+/// kPanelBytes of a panel of 64 columns; kPanels of a stage, which one copy of either operand
+/// brings (panels are the last dimension of its map); kSlackBytes behind the last panel of W;
+/// kThreads; shared_bytes(stages).
 
 #include <cuda.h>
 
@@ -101,7 +101,8 @@ __device__ __forceinline__ void copy_ordered_panels(OrderedRing<Traits> ring,
   }
 }
 
-/// Makes the ring in a block's shared memory; `consumers` arrivals empty a stage. Contains a barrier.
+/// Makes the ring in a block's shared memory; `consumers` arrivals empty a stage. Contains a
+/// barrier.
 template <class Traits>
 __device__ __forceinline__ OrderedRing<Traits> begin_ordered_ring(std::byte* shared,
                                                                   std::uint64_t* full,

@@ -10,8 +10,8 @@
 
 namespace nanovllm::cuda::detail {
 
-/// Shapes of a block: `kTileRows` rows of W, one of `kClusterSize` shares of K, `kStagePanels` panels
-/// a stage.
+/// Shapes of a block: `kTileRows` rows of W, one of `kClusterSize` shares of K, `kStagePanels`
+/// panels a stage.
 template <int kTileRows, int kClusterSize, int kStagePanels, bool kHasNorm, bool kIsGated>
 struct MidMBlock {
   static constexpr int kRows = kTileRows;
@@ -47,7 +47,8 @@ struct MidMBlock {
   static constexpr int x_bytes(int num_tokens) { return kPanels * x_panel_bytes(num_tokens); }
 
   /// Bytes beside `stages` stages of the rings, for `panels` panels of K. Products read 64 rows of
-  /// x, also where a panel has fewer: what lies behind it only reaches rows of y that there are not.
+  /// x, also where a panel has fewer: what lies behind it only reaches rows of y that there are
+  /// not.
   static constexpr int other_bytes(int panels, int num_tokens, int stages) {
     const int behind = kReceivedBytes + kSquaresBytes + (kNorm ? panels * kRowBytes : 0);
     const int read = kTokens * kRowBytes - x_panel_bytes(num_tokens);

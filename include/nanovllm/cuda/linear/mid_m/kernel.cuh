@@ -19,8 +19,8 @@
 /// stage: with tiles of few rows, one copy for two panels reads W faster. One warp fills the
 /// ring of W, before the kernel ahead has ended, one that of x, a warpgroup multiplies, and with a
 /// norm another one, between x's arrival and the products, sums up the squares of a panel and
-/// multiplies it by the norm's weights in place. No ring is larger than what lets two blocks stand on
-/// a multiprocessor: the next kernel's weights arrive while this one works.
+/// multiplies it by the norm's weights in place. No ring is larger than what lets two blocks stand
+/// on a multiprocessor: the next kernel's weights arrive while this one works.
 ///
 /// Sums are in float32, and their order depends on K and on the size of the cluster alone.
 ///
@@ -279,7 +279,8 @@ struct MidMPart {
     wgmma_hold(sum);
   }
 
-  /// The quad of thread `threadIdx.x` among its sums: columns 8 · set + 2t, 2t + 1 of rows g, g + 8.
+  /// The quad of thread `threadIdx.x` among its sums: columns 8 · set + 2t, 2t + 1 of rows g, g
+  /// + 8.
   __device__ __forceinline__ static float4 quad(const float (&sum)[kSums], int set) {
     return {sum[4 * set], sum[4 * set + 1], sum[4 * set + 2], sum[4 * set + 3]};
   }
@@ -309,8 +310,8 @@ struct MidMPart {
       const std::uint32_t barrier = cluster_address(shared_address(complete), owner);
 #pragma unroll
       for (int i = 0; i < Block::kPushed; ++i) {
-        // Read here, not where `owner == rank` is known: there the compiler takes rank for the index,
-        // and the sums, which then have to lie in memory, hold up the products.
+        // Read here, not where `owner == rank` is known: there the compiler takes rank for the
+        // index, and the sums, which then have to lie in memory, hold up the products.
         const float4 part = quad(sum, set_of(owner, i));
         if (owner == rank) {
           own[i] = part;
@@ -462,8 +463,8 @@ __device__ __forceinline__ void mid_m_block(const CUtensorMap& w_map, const CUte
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
-/// Grid: a cluster of kSplit blocks, along x, for each kColumns columns of y. Dynamic shared memory:
-/// shared_bytes.
+/// Grid: a cluster of kSplit blocks, along x, for each kColumns columns of y. Dynamic shared
+/// memory: shared_bytes.
 template <class T, class Out, int kRows, int kSplit, int kPanels, bool kNorm, bool kGated>
 __global__ void __launch_bounds__(MidMBlock<kRows, kSplit, kPanels, kNorm, kGated>::kThreads, 2)
     mid_m_kernel(const __grid_constant__ CUtensorMap w_map,

@@ -1,6 +1,6 @@
 #pragma once
-/// Launchers of `mid_m/kernel.cuh`, which has the formulas: a dense layer of up to 64 rows of x, with
-/// a norm ahead or SwiGLU behind.
+/// Launchers of `mid_m/kernel.cuh`, which has the formulas: a dense layer of up to 64 rows of x,
+/// with a norm ahead or SwiGLU behind.
 ///
 /// They allocate nothing on the device and do not synchronise; all are legal during graph capture.
 /// Weights are read before the kernel ahead has ended.
@@ -90,8 +90,8 @@ bool launch_mid_m_variant(const MatrixView<const T>& x, const MatrixView<const T
 
 }  // namespace detail
 
-/// A product with what stands around it, y = norm(x) · Wᵀ (+ y), or its SwiGLU where `gated`; then W
-/// has the gate rows first, then the up rows. No norm where `norm.weight.data` is null.
+/// A product with what stands around it, y = norm(x) · Wᵀ (+ y), or its SwiGLU where `gated`; then
+/// W has the gate rows first, then the up rows. No norm where `norm.weight.data` is null.
 template <class T, class Out>
 struct MidMLayer {
   MatrixView<const T> x;
@@ -106,10 +106,10 @@ struct MidMLayer {
   }
 };
 
-/// Enqueues the layer by the form `variant`, an index into the forms of its kind. False, with nothing
-/// enqueued, when the form does not take these operands. `maps` keeps the descriptions of x and W for
-/// later calls; `start` says when the next kernel may start. Throws ShapeError when the norm's weights
-/// are not of k elements.
+/// Enqueues the layer by the form `variant`, an index into the forms of its kind. False, with
+/// nothing enqueued, when the form does not take these operands. `maps` keeps the descriptions of x
+/// and W for later calls; `start` says when the next kernel may start. Throws ShapeError when the
+/// norm's weights are not of k elements.
 template <class T, class Out>
 [[nodiscard]] bool mid_m_linear(const MidMLayer<T, Out>& layer, int variant, TensorMaps& maps,
                                 const Context& context, NextStart start = NextStart::after_wait) {

@@ -1,5 +1,6 @@
 #pragma once
-/// The forms of `mid_m_linear`, and which of them do a shape. For the host; nothing here needs CUDA.
+/// The forms of `mid_m_linear`, and which of them do a shape. For the host; nothing here needs
+/// CUDA.
 
 #include <algorithm>
 #include <cstdint>
@@ -18,14 +19,15 @@ struct MidMVariant {
   int split;   ///< blocks of a cluster, which share K
   int panels;  ///< of K in a stage of the rings; K must be whole panels where it is not 1
 
-  /// Whether blocks of a cluster may share a multiprocessor, so that all clusters find room at once. o
-  /// of Qwen3-8B takes 10.4 us on 8 rows by clusters of four, not 13.6. Clusters of two and eight gain
-  /// nothing; with those of 32 rows of W a layer of Qwen3-0.6B takes up to 0.5 us longer.
+  /// Whether blocks of a cluster may share a multiprocessor, so that all clusters find room at
+  /// once. o of Qwen3-8B takes 10.4 us on 8 rows by clusters of four, not 13.6. Clusters of two and
+  /// eight gain nothing; with those of 32 rows of W a layer of Qwen3-0.6B takes up to 0.5 us
+  /// longer.
   bool packs = false;
 };
 
-/// All there are. Two blocks on each of 132 multiprocessors are fastest: which form makes them depends
-/// on the extents of W.
+/// All there are. Two blocks on each of 132 multiprocessors are fastest: which form makes them
+/// depends on the extents of W.
 inline constexpr MidMVariant kMidMVariants[] = {
     {32, 4, 2}, {32, 2, 2}, {48, 2, 2}, {64, 4, 1, true}, {64, 8, 1}};
 inline constexpr MidMVariant kMidMNormedVariants[] = {{64, 2, 1}, {64, 2, 2}, {48, 2, 2}};

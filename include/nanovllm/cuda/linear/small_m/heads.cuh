@@ -10,8 +10,8 @@
 /// RoPE meet in a warp; 2 or 4 blocks, a cluster, have a head. An output is rounded, as y is by the
 /// product alone. All that a block must know of the others are their sums of squares: one for each
 /// token and 8 elements of both halves, which is what a lane of `HeadRow` sums up, and they are
-/// added up as `HeadRow::normalise` does. The bits are those of the product and `qk_norm_rope_store`
-/// in turn. Blocks of v's heads know nothing of each other.
+/// added up as `HeadRow::normalise` does. The bits are those of the product and
+/// `qk_norm_rope_store` in turn. Blocks of v's heads know nothing of each other.
 ///
 /// Bytes moved: W once; x once for each block (from L2); q once, k and v twice.
 
@@ -134,10 +134,10 @@ __global__ void __launch_bounds__(Block::kThreads, 2)
 
 }  // namespace detail
 
-/// `project_qkv` in one kernel; the next one starts when the one ahead has ended. False, with nothing
-/// enqueued, where the operands or the device are not what the kernel takes. No operand is empty,
-/// and all fit together. Allocates nothing and does not synchronise. Throws ShapeError for a cache
-/// of more slots than 31 bits count.
+/// `project_qkv` in one kernel; the next one starts when the one ahead has ended. False, with
+/// nothing enqueued, where the operands or the device are not what the kernel takes. No operand is
+/// empty, and all fit together. Allocates nothing and does not synchronise. Throws ShapeError for a
+/// cache of more slots than 31 bits count.
 [[nodiscard]] inline bool small_m_project_qkv(
     const ProjectQkvArgs<bf16, DeviceMatrix<bf16>, bf16, bf16>& args, const Context& context) {
   using Block = detail::SmallMHeadsBlock;

@@ -109,8 +109,8 @@ struct SmallMOperands {
   bool wait_first;  ///< kernels after this one may start only when the one ahead has ended
 };
 
-/// d += a · bᵀ over the 32 columns that two lanes' vectors each of a (rows g and g + 8) and one of b
-/// (row g) stand for.
+/// d += a · bᵀ over the 32 columns that two lanes' vectors each of a (rows g and g + 8) and one of
+/// b (row g) stand for.
 template <class T>
 __device__ __forceinline__ void multiply_vectors(float (&d)[4], uint4 low, uint4 high, uint4 b) {
   const std::uint32_t first[4] = {low.x, high.x, low.y, high.y};
@@ -274,8 +274,8 @@ struct SmallMSums {
 
 /// The block's products, of the tiles from row `first` of W on; waits for the kernel ahead and lets
 /// the next one start. Calls `load_ahead()` when x is on its way: for what is wanted behind the
-/// products and is not to be waited for there. `shared` has shared_bytes: the ring, then the sums of
-/// each warp.
+/// products and is not to be waited for there. `shared` has shared_bytes: the ring, then the sums
+/// of each warp.
 template <class Block, class T, class Out, class LoadAhead>
 __device__ __forceinline__ SmallMSums<Block> small_m_products(const SmallMOperands<T, Out>& p,
                                                               int first, uint4* shared,

@@ -1,6 +1,6 @@
 #pragma once
-/// A dense layer of up to 16 rows of x, alone, with a norm ahead, or with SwiGLU behind: launchers of
-/// `small_m/kernel.cuh`, which has the formulas.
+/// A dense layer of up to 16 rows of x, alone, with a norm ahead, or with SwiGLU behind: launchers
+/// of `small_m/kernel.cuh`, which has the formulas.
 ///
 /// Neither allocates nor synchronises; both are legal during graph capture. Weights are read before
 /// the kernel ahead has ended.
@@ -112,15 +112,16 @@ void small_m_linear(const MatrixView<const T>& x, const InputNorm<T>& norm,
   }
 }
 
-/// Whether `small_m_gated_linear` takes these operands; W has the gate rows first, then the up rows.
+/// Whether `small_m_gated_linear` takes these operands; W has the gate rows first, then the up
+/// rows.
 [[nodiscard]] inline bool small_m_gated_linear_takes(const MatrixView<const bf16>& x,
                                                      const InputNorm<bf16>& norm,
                                                      const MatrixView<const bf16>& weight) {
   return weight.extent(0) % 2 == 0 && small_m_linear_takes(x, norm, weight);
 }
 
-/// out = silu(g) · u with [g | u] = norm(x) · Wᵀ, W [2 · width, k], out [m, width], for operands that
-/// `small_m_gated_linear_takes`. g and u are not rounded. `tiles` is 4 or 6; else as above.
+/// out = silu(g) · u with [g | u] = norm(x) · Wᵀ, W [2 · width, k], out [m, width], for operands
+/// that `small_m_gated_linear_takes`. g and u are not rounded. `tiles` is 4 or 6; else as above.
 inline void small_m_gated_linear(const MatrixView<const bf16>& x, const InputNorm<bf16>& norm,
                                  const MatrixView<const bf16>& weight, const MatrixView<bf16>& out,
                                  int tiles, const Context& context, bool wait_first = false) {

@@ -4,21 +4,21 @@
 ///   plain:   y[m, n] = Σ_k x[m, k] · W[n, k]   (+ y[m, n] before the rounding, with `accumulate`)
 ///   normed:  the same for r[m] · round(x[m, k] · w[k]) in place of x, r the inverse of the root of
 ///            the mean square of a row of x, multiplied to the sum
-///   gated:   y[m, n] = silu(g[m, n]) · u[m, n] with [g | u] the normed product by W [2 N, K]; neither
-///            is rounded
+///   gated:   y[m, n] = silu(g[m, n]) · u[m, n] with [g | u] the normed product by W [2 N, K];
+///            neither is rounded
 ///
-/// x [M, K] and W with 16-byte aligned rows, y [M, N] with 8-byte aligned ones, K a multiple of 8, N
-/// of 4; bf16, plain products also half.
+/// x [M, K] and W with 16-byte aligned rows, y [M, N] with 8-byte aligned ones, K a multiple of 8,
+/// N of 4; bf16, plain products also half.
 ///
 /// A block owns 64 rows of x and some rows of W, few enough that there is a block or two for each
-/// multiprocessor. A warp of its own copies panels of 64 columns of both into a ring, the first ones
-/// of W ahead of the wait for earlier kernels. A warpgroup multiplies its rows of x (operand A) by
-/// those of W (operand B). With a norm, A goes through registers.
+/// multiprocessor. A warp of its own copies panels of 64 columns of both into a ring, the first
+/// ones of W ahead of the wait for earlier kernels. A warpgroup multiplies its rows of x (operand
+/// A) by those of W (operand B). With a norm, A goes through registers.
 ///
-/// The blocks of a cluster may share K. Each pushes its sums of all but its own share of the columns
-/// to the blocks that own them, and adds up its own in the order of K. Rows of x or of W that blocks
-/// of a cluster have in common are not brought to all of them by one copy (multicast): that made
-/// every shape slower, by waiting for each other.
+/// The blocks of a cluster may share K. Each pushes its sums of all but its own share of the
+/// columns to the blocks that own them, and adds up its own in the order of K. Rows of x or of W
+/// that blocks of a cluster have in common are not brought to all of them by one copy (multicast):
+/// that made every shape slower, by waiting for each other.
 ///
 /// Sums are in float32, in an order that depends on K and the variant alone.
 ///

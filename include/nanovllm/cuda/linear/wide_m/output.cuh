@@ -1,6 +1,6 @@
 #pragma once
-/// Where `wide_m_linear` puts its results: a thread's part of y, from the sums that wgmma leaves it.
-/// A float32 sum is rounded once, after y's old value was added to it where that is wanted.
+/// Where `wide_m_linear` puts its results: a thread's part of y, from the sums that wgmma leaves
+/// it. A float32 sum is rounded once, after y's old value was added to it where that is wanted.
 
 #include <cstdint>
 
@@ -24,9 +24,9 @@ struct WideMParams {
   bool accumulate;
 };
 
-/// A thread's part of y: of each pair of tiles of 8 columns, in row g and in row g + 8 of its warp's,
-/// 4 neighbouring columns, so that a warp writes whole sectors of 32 bytes. It holds sums of two
-/// columns of either tile, and trades with the lane beside it.
+/// A thread's part of y: of each pair of tiles of 8 columns, in row g and in row g + 8 of its
+/// warp's, 4 neighbouring columns, so that a warp writes whole sectors of 32 bytes. It holds sums
+/// of two columns of either tile, and trades with the lane beside it.
 template <int kPairs, class T>
 struct WideMOutput {
   T* y;

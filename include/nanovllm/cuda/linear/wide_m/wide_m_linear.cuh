@@ -1,6 +1,6 @@
 #pragma once
-/// Launcher of `wide_m/kernel.cuh`, which has the formulas: a dense layer on some hundred rows of x,
-/// alone, with a norm ahead, or with a norm ahead and SwiGLU behind.
+/// Launcher of `wide_m/kernel.cuh`, which has the formulas: a dense layer on some hundred rows of
+/// x, alone, with a norm ahead, or with a norm ahead and SwiGLU behind.
 ///
 /// It allocates nothing on the device and does not synchronise; it is legal during graph capture.
 /// Weights are read before the kernel ahead has ended. Kernels behind start when it has.
@@ -23,8 +23,8 @@
 
 namespace nanovllm::cuda {
 
-/// A product with what stands around it, y = norm(x) · Wᵀ (+ y), or its SwiGLU where `gated`; then W
-/// has the gate rows first, then the up rows. No norm where `norm.weight.data` is null.
+/// A product with what stands around it, y = norm(x) · Wᵀ (+ y), or its SwiGLU where `gated`; then
+/// W has the gate rows first, then the up rows. No norm where `norm.weight.data` is null.
 template <class T>
 struct WideMLayer {
   MatrixView<const T> x;
