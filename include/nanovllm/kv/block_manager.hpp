@@ -32,14 +32,15 @@ struct BlockStats {
   std::int64_t num_saved = 0;            ///< of them, copied to host memory
 };
 
-/// The books of a pool of `num_blocks` blocks: reference counts, the free list, and which blocks
+/// The state of a pool of `num_blocks` blocks: reference counts, the free list, and which blocks
 /// the prefix cache has. It deals in block ids only and never touches the pool's memory. Not
 /// thread-safe.
 ///
 /// A block is *in use* (reference count ≥ 1) or *free*. When tokens of a sequence are computed,
 /// their blocks are *published*: the prefix cache may enter them, and `match` then finds them, also
 /// when they are free, until they are reused. Free blocks that the cache does not have are reused
-/// first, the last one freed before the others; then the cache gives up what is worth least to it.
+/// first, the last one freed before the others; then the cache evicts the block that is worth
+/// least.
 ///
 /// There is no other pool. TieredBlockManager (kv/tiers/) adds one in host memory.
 ///
@@ -58,8 +59,8 @@ class BlockManager {
                 "the prefix cache must have the block manager's block size");
 
  public:
-  /// A pool in which every block is free. `cache_args` go to the cache behind the number of blocks.
-  /// Without `enable_prefix_caching` the cache is never asked. Throws ConfigError when the pool
+  /// A pool in which every block is free. `cache_args` go to the cache after the number of blocks.
+  /// Without `enable_prefix_caching` the cache is never used. Throws ConfigError when the pool
   /// would have no blocks.
   template <class... CacheArgs>
   requires std::constructible_from<Cache, std::int32_t, const CacheArgs&...> BlockManager(
@@ -78,13 +79,13 @@ class BlockManager {
   [[nodiscard]] std::int32_t ref_count(BlockId block) const {
     return ref_counts_[static_cast<std::size_t>(block)];
   }
-  /// One for every block.
+  /// Indexed by block.
   [[nodiscard]] std::span<const std::int32_t> ref_counts() const { return ref_counts_; }
   [[nodiscard]] bool is_published(BlockId block) const noexcept {
     return enable_prefix_caching_ && cache_.contains(block);
   }
   [[nodiscard]] const Cache& cache() const { return cache_; }
-  /// Whether what is published can be found at all.
+  /// Whether published blocks can be found at all.
   [[nodiscard]] bool keeps_prefixes() const noexcept {
     if constexpr (requires { Cache::kKeepsNothing; }) return false;
     return enable_prefix_caching_;
@@ -111,7 +112,7 @@ class BlockManager {
   }
 
   /// The longest prefix of `tokens` that the cache has. The last token is never part of it: its
-  /// logits are wanted, so it must be computed.
+  /// logits are needed, so it must be computed.
   [[nodiscard]] PrefixMatch match(std::span<const TokenId> tokens) const {
     if (!enable_prefix_caching_ || tokens.empty()) return {};
     return cache_.match(tokens.first(tokens.size() - 1));
@@ -135,7 +136,7 @@ class BlockManager {
   }
 
   /// Takes one reference to each block of `match`, found for a sequence of `num_tokens` tokens, and
-  /// one to its `copy_tail`, which the caller gives back when the copy's target is allocated.
+  /// one to its `copy_tail`, which the caller releases when the copy's target is allocated.
   /// Blocks that were free leave the free ones; none is evicted. Throws Error, having changed
   /// nothing, for a block that the cache does not have.
   void adopt(const PrefixMatch& match, std::int32_t num_tokens) {
@@ -147,7 +148,7 @@ class BlockManager {
         match.host_blocks.empty() ? match.num_tokens : match.num_shared_tokens(kBlockSize);
   }
 
-  /// The same for blocks of another sequence, which the cache was not asked for. Throws Error,
+  /// The same for blocks of another sequence, not from the cache. Throws Error,
   /// having changed nothing, for a block that is not in use.
   void share(const PrefixMatch& match) {
     check_shareable(match);
@@ -155,20 +156,20 @@ class BlockManager {
   }
 
   /// Takes one more reference to each of `blocks`, which are in use: a block table that another
-  /// sequence gets, too. Throws Error, having changed nothing, for one that is not.
+  /// sequence also gets. Throws Error, having changed nothing, for one that is not.
   void share(std::span<const BlockId> blocks) {
     for (const BlockId block : blocks)
       check(ref_count(block) > 0, "share: block ", block, " is not in use");
     for (const BlockId block : blocks) take(block);
   }
 
-  /// Takes a free block with one reference to it, or nothing when there is none. What it held is
+  /// Takes a free block with one reference to it, or nothing if there is none. Its old contents are
   /// forgotten.
   [[nodiscard]] std::optional<BlockId> allocate() noexcept {
     return take_free_block([](BlockId) {});
   }
 
-  /// Gives back one reference to each of `blocks`, a block table or the end of one. Blocks without
+  /// Releases one reference to each of `blocks`, a block table or the end of one. Blocks without
   /// references become free; those that are published can still be found, and the later a block is
   /// in the table, the earlier it is reused, for it is worth nothing without those before it.
   /// Throws Error for a block that is not in use, which is a mistake of the caller.
@@ -201,7 +202,7 @@ class BlockManager {
     cache_.insert(block_table, tokens, begin, end);
   }
 
-  /// Empties the prefix cache but for blocks in use: what the pool holds is not worth finding.
+  /// Empties the prefix cache except blocks in use: the pool's contents are no longer valid.
   void forget() noexcept {
     while (num_evictable_ > 0) {
       const std::optional<BlockId> block = cache_.evict();
@@ -237,7 +238,7 @@ class BlockManager {
   }
 
  protected:
-  /// `allocate`, which calls `evicted(block)` for a block that the cache has given up.
+  /// `allocate`, which calls `evicted(block)` for a block that the cache has evicted.
   template <class Evicted>
   [[nodiscard]] std::optional<BlockId> take_free_block(const Evicted& evicted) noexcept {
     std::optional<BlockId> block = free_.pop_front();

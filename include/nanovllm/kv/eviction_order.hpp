@@ -1,5 +1,5 @@
 #pragma once
-/// In which order a prefix cache gives up its free blocks.
+/// The order in which a prefix cache evicts its free blocks.
 
 #include <algorithm>
 #include <array>

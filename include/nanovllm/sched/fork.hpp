@@ -11,9 +11,9 @@
 
 namespace nanovllm {
 
-/// Where a waiting sequence can go on behind tokens that another one has computed.
+/// Where a waiting sequence can continue after tokens that another one has computed.
 struct Fork {
-  const Sequence* source = nullptr;  ///< runs, or is held; null where there is none
+  const Sequence* source = nullptr;  ///< runs, or is held; null if there is none
   std::int32_t num_tokens = 0;       ///< computed by `source`, or in a step under way
   bool must_wait = false;            ///< there will be a source, as soon as its prompt is computed
 };

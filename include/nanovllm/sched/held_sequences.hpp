@@ -1,5 +1,6 @@
 #pragma once
-/// Blocks that are kept though no request is under way: those of conversations that will go on.
+/// Blocks that are kept although no request is under way: those of conversations that will
+/// continue.
 
 #include <algorithm>
 #include <cstddef>
@@ -16,16 +17,16 @@
 
 namespace nanovllm {
 
-/// Owner of references to blocks, which nothing evicts as long as they are held. What is held is in
-/// a `Sequence` of status `held`: its first `num_computed_tokens` tokens are in its block table,
-/// the last block perhaps in part. Another sequence says by `Sequence::continues` that it goes on
-/// from there: it shares the whole blocks of their common prefix, gets a copy of the one behind
-/// them, and leaves its own blocks here when it ends.
+/// Owns references to blocks, which nothing evicts while they are held. They belong to a `Sequence`
+/// of status `held`: its first `num_computed_tokens` tokens are in its block table; the last block
+/// may be partly filled. Another sequence whose `Sequence::continues` points to it continues from
+/// there: it shares the whole blocks of their common prefix, gets a copy of the block after them,
+/// and leaves its own blocks here when it ends.
 ///
-/// All of them together hold no more than a budget of different blocks. Where that, or the pool, is
-/// too small, the one that was used the longest ago gives up its blocks, all of them; its tokens
-/// may still be in the prefix cache, and are computed again where they are not. Those that would
-/// make no room by it are passed over: others hold the same blocks.
+/// All held sequences together hold at most a budget of different blocks. If the budget or the pool
+/// is too small, the one that was used longest ago loses all its blocks; its tokens may still be in
+/// the prefix cache, and are computed again if not. Sequences whose blocks would not become free,
+/// because others hold them too, are skipped.
 ///
 /// @tparam Blocks  a BlockManager, or a type with its members.
 template <class Blocks>
@@ -35,7 +36,7 @@ class HeldSequences {
   HeldSequences(std::int32_t num_blocks, std::int32_t max_blocks)
       : num_holders_(static_cast<std::size_t>(num_blocks), 0), max_blocks_(max_blocks) {}
 
-  /// Takes in `s`, which is fresh and stays where it is until `remove`. It holds nothing yet.
+  /// Adds `s`, which is new and stays where it is until `remove`. It holds nothing yet.
   void add(Sequence& s) {
     check(s.status == SequenceStatus::waiting && s.arrival == 0 && s.block_table.empty(),
           "hold: a sequence that holds blocks must be fresh");
@@ -43,7 +44,7 @@ class HeldSequences {
     s.status = SequenceStatus::held;
   }
 
-  /// Lets go of `s`, if it is here, and of its blocks. Sequences that continue it go on without.
+  /// Removes `s`, if it is here, and releases its blocks. Sequences that continue it run without.
   void remove(Sequence& s, Blocks& blocks) noexcept {
     if (s.status != SequenceStatus::held) return;
     evict(s, blocks);
@@ -111,18 +112,18 @@ class HeldSequences {
     s.num_computed_tokens = 0;
   }
 
-  /// Makes blocks of the pool free. The one that was used the longest ago gives up its blocks, of
-  /// those by which a block becomes free; where there is none, of those that share blocks with each
-  /// other alone, of which the last one frees them. Returns false, and changes nothing, if no block
-  /// would become free, whatever is given up: others use all that are held.
+  /// Frees blocks of the pool: releases the blocks of the one that was used longest ago, among
+  /// those by which a block becomes free; if there is none, among those that share blocks only with
+  /// each other, so that the last one frees them. Returns false, and changes nothing, if no block
+  /// could become free because others use all that are held.
   bool evict_one(Blocks& blocks) noexcept {
     return evict_oldest(blocks, [&](BlockId b) { return blocks.ref_count(b) == 1; }) ||
            evict_oldest(blocks, [&](BlockId b) { return blocks.ref_count(b) == count(b); });
   }
 
-  /// The last resort: the held sequence that was used the longest ago gives up its blocks, also
-  /// those that running sequences share with it: they become free when these are preempted.
-  /// Returns whether any were held.
+  /// The last resort: releases the blocks of the held sequence that was used longest ago, even
+  /// those that running sequences share with it: they become free when these are preempted. Returns
+  /// whether any were held.
   bool give_up_any(Blocks& blocks) noexcept {
     return evict_oldest(blocks, [](BlockId) { return true; });
   }

@@ -8,7 +8,7 @@
 namespace nanovllm {
 
 /// The samples that steps under way draw for one sequence: each a row of its own step's logits,
-/// oldest first. There are two steps at the most, and those of a step follow each other, so nothing
+/// oldest first. There are at most two steps, and those of a step follow each other, so nothing
 /// is allocated.
 class PendingTokens {
  public:

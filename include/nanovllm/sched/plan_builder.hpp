@@ -29,14 +29,14 @@ namespace nanovllm {
 ///
 /// Admission keeps a reserve: for every running sequence, the blocks of all its known tokens and
 /// one block more. A prompt that is computed in chunks thus finds its last chunk's blocks still
-/// there, and all sequences can go on for at least B steps before one must be preempted; and one
-/// that was preempted does not come back into the very blocks it had to give up. Simulated with 600
+/// there; all sequences can continue for at least B steps before one must be preempted; and a
+/// preempted sequence does not come back into the very blocks that it lost. Simulated with 600
 /// requests of some 370 tokens on 512 blocks of 16, the reserve lowers the tokens computed again
 /// from 34 % to 3 %.
 ///
 /// Every sequence that runs once the plan has begun is promised one row of logits, to draw from.
 /// Chunks of prompts whose log-probabilities are wanted take what rows are left, and are cut where
-/// there are no more; with its own row each of them advances by a token at the least.
+/// there are no more; with its own row each of them advances by at least a token.
 template <class Blocks>
 class PlanBuilder {
  public:
@@ -123,8 +123,8 @@ class PlanBuilder {
   /// - it is a sample, and another sample of the same request is computing their prompt;
   /// - a sequence that goes before it is computing at least `prefix_wait_tokens` tokens of their
   ///   common prefix that are not published yet, nor its own to share or to copy back.
-  /// A policy passes over `s` then and goes on with the next one. Only sequences that go before `s`
-  /// hold it up, so it waits for a bounded number of steps.
+  /// A policy then skips `s` and continues with the next one. Only sequences that go before `s`
+  /// delay it, so it waits for a bounded number of steps.
   [[nodiscard]] bool must_wait(const Sequence& s) const {
     if (s.num_prompt_logits_left > 0) return false;  // it computes its prompt in any case
     const Fork fork = find_fork(s);
@@ -147,7 +147,7 @@ class PlanBuilder {
     kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(victim));
   }
 
-  /// Takes back the latest `preempt`, behind which nothing has been planned.
+  /// Undoes the latest `preempt`, after which nothing has been planned.
   void undo_preempt() {
     Sequence& s = *plan_.preempted.back();
     plan_.preempted.pop_back();

@@ -13,7 +13,7 @@ namespace nanovllm {
 
 /// Sequences in the order of `goes_before`, which is that of their arrival unless the scheduling
 /// policy has another. They are linked through themselves: nothing is allocated and nothing throws.
-/// A range of `Sequence*`. A sequence is in one queue at the most.
+/// A range of `Sequence*`. A sequence is in at most one queue.
 class WaitingQueue {
  public:
   class Iterator {

@@ -42,30 +42,30 @@ namespace nanovllm {
 /// scheduler.reorder_beams(slots);        // where beams await a choice
 /// ```
 ///
-/// Each of these calls happens wholly or not at all: when one throws, queues, sequences and blocks
-/// are as they were before it.
+/// Each of these calls happens completely or not at all: when one throws, queues, sequences and
+/// blocks are as they were before it.
 ///
-/// A second step may be scheduled and begun before the first is committed: while one is computed,
-/// the next is made ready behind it. `begin` counts a step's tokens as computed and gives every
-/// sequence that samples a pending token (sequence.hpp), so the next plan goes on from there;
-/// `commit` puts the real token in its place. Two things wait for the commit: what blocks are
-/// published as, and what ends with the token drawn. A sequence that has ended by then may be in
-/// the newer step already; its share of that is ignored.
+/// A second step may be scheduled and begun before the first is committed, so that it is ready when
+/// the first has been computed. `begin` counts a step's tokens as computed and gives every sequence
+/// that samples a pending token (sequence.hpp), so the next plan continues from there; `commit`
+/// replaces it by the real token. Two things wait for the commit: publishing of blocks, and the end
+/// of sequences by the token drawn. A sequence that ends then may already be in the newer step; its
+/// share of that step is ignored.
 ///
-/// Blocks change hands at once, also those that a step under way still writes to: **steps must be
+/// Blocks change hands at once, even those that a step under way still writes to: **steps must be
 /// computed in the order in which they began**, so the next holder of a block writes to it later.
 ///
-/// Beams (Sequence::is_beam) share blocks with each other, full ones and the last one. Of those
-/// that share a block in which they go on, all but the last to write to it get a copy in `begin`.
+/// Beams (Sequence::is_beam) share blocks with each other, full ones and the last one. If several
+/// must write to a shared block, all but the last to write get a copy in `begin`.
 ///
 /// Sequences belong to the caller and must stay where they are from `add` until they are finished
 /// and every step that has them is committed or cancelled. Between those calls only the scheduler
-/// writes to them. Not thread-safe: one thread calls, and may call `add` and `abort` at any time
-/// but between `schedule` and when the step's block tables have been read.
+/// writes to them. Not thread-safe: one thread calls. It may call `add` and `abort` at any time,
+/// except between `schedule` and the reading of the step's block tables.
 ///
 /// @tparam Policy      decides what a step computes; a SchedulingPolicyLike.
 /// @tparam Blocks      a BlockManager or TieredBlockManager, or a type with the members of either.
-/// @tparam Preemption  says which sequence gives way when the pool is full; a PreemptionLike.
+/// @tparam Preemption  chooses the sequence to preempt when the pool is full; a PreemptionLike.
 template <class Policy, class Blocks, class Preemption>
 class Scheduler {
   static_assert(
@@ -99,11 +99,11 @@ class Scheduler {
         std::min<std::int64_t>(tokens, std::numeric_limits<std::int32_t>::max()));
   }
 
-  /// Puts `s` at its place in the waiting queue: the end, unless the policy has an order of its
-  /// own. `s` is fresh but for its id, tokens, num_prompt_tokens, max_total_tokens and priority,
-  /// and what it is of a request or conversation. Throws RequestError, and does not take it, when
-  /// it has no tokens, no room for one more, or could outgrow the pool: the caller lowers
-  /// max_total_tokens to `capacity_tokens()` first.
+  /// Puts `s` at its place in the waiting queue: the end, unless the policy has an `order`. `s` is
+  /// new except for its id, tokens, num_prompt_tokens, max_total_tokens and priority, and its links
+  /// to a request or conversation. Throws RequestError, and does not take it, if it has no tokens,
+  /// no room for one more, or could outgrow the pool: the caller lowers max_total_tokens to
+  /// `capacity_tokens()` first.
   void add(Sequence& s) {
     check_request(s, capacity_tokens());
     s.arrival = ++num_arrivals_;
@@ -121,21 +121,21 @@ class Scheduler {
     states_.drop_finished();
   }
 
-  /// A choice among the candidates of beams: each one that is named becomes its parent with one
-  /// token more, and goes on. It shares its parent's blocks if both run; else it waits to be
-  /// computed, less what its siblings and the prefix cache have. Beams of a request that await the
-  /// choice and are not named go on awaiting. Throws Error when a sequence or its parent awaits
-  /// none, is named twice, or would have nothing left to compute.
+  /// Applies a choice among the candidates of beams: each named beam becomes its parent with one
+  /// token more, and continues. It shares its parent's blocks if both run; otherwise it waits to be
+  /// computed, except what its siblings and the prefix cache have. Beams of the request that are
+  /// not named keep awaiting a choice. Throws Error if a sequence or its parent awaits none, is
+  /// named twice, or would have nothing left to compute.
   void reorder_beams(std::span<const BeamSlot> slots) {
     check_beam_slots(slots, ++num_marks_);
     std::vector<BeamMove> moves = moves_of(slots);  // the last that may fail
     states_.reorder_beams(slots, moves);
   }
 
-  /// Something gives way: to be called, again and again, where `schedule` finds nothing to compute
-  /// and no step is under way. That is what is held, so it never keeps a request from being served,
-  /// and then `preempt_beams`; where beams that have drawn take all places, that first. Returns
-  /// whether there was anything.
+  /// Frees blocks or places. Call it repeatedly while `schedule` finds nothing to compute and no
+  /// step is under way. First held sequences lose their blocks, so that they never keep a request
+  /// from being served; then `preempt_beams`. If beams that have drawn take all places, these come
+  /// first. Returns whether there was anything to free.
   bool free_blocks() noexcept {
     const bool are_places_short =
         num_running() == config_.max_num_seqs &&
@@ -144,12 +144,12 @@ class Scheduler {
            states_.preempt_beams() || states_.held().give_up_any(states_.blocks());
   }
 
-  /// Running beams that await a choice give back their blocks and places, so that those of their
-  /// siblings get in that have not drawn yet. Returns whether there were any.
+  /// Running beams that await a choice lose their blocks and places, so that siblings that have not
+  /// drawn yet are admitted. Returns whether there were any.
   bool preempt_beams() noexcept { return states_.preempt_beams(); }
 
-  /// What the next step should compute. Pure; valid until the queues change. Empty only if there
-  /// is no work, none before the step under way is committed, or something must `free_blocks`.
+  /// What the next step should compute. Pure; valid until the queues change. Empty only if there is
+  /// no work, or none before the step under way is committed, or `free_blocks` must be called.
   [[nodiscard]] StepPlan schedule() const {
     check_room();
     const auto num_ending = static_cast<std::int32_t>(states_.running().size() - num_going_on());
@@ -164,10 +164,10 @@ class Scheduler {
     return Policy{}.plan(view, states_.blocks(), config_);
   }
 
-  /// Applies `plan`, as `schedule` just made it: the preempted give back their blocks and wait, the
-  /// admitted adopt their prefix-cache hits, and all sequences in the plan get the blocks for their
-  /// ranges. Sets the plan's lists of copies. Throws Error when the plan does not fit the queues,
-  /// or needs more blocks than are free, which PlanBuilder keeps policies from.
+  /// Applies `plan`, as `schedule` just made it: preempted sequences lose their blocks and wait,
+  /// admitted ones adopt their prefix-cache hits, and all sequences in the plan get the blocks for
+  /// their ranges. Sets the plan's lists of copies. Throws Error when the plan does not fit the
+  /// queues, or needs more blocks than are free; PlanBuilder makes no such plans.
   void begin(StepPlan& plan) {
     check_room();
     check_plan(plan, num_going_on(), config_, ++num_marks_, Blocks::block_size());
@@ -181,9 +181,9 @@ class Scheduler {
   /// sequences that have ended meanwhile are ignored and may be left out.
   ///
   /// A sequence finishes with the reason of its outcome, or with FinishReason::length when it
-  /// reaches max_total_tokens. One whose outcome has fewer tokens than it sampled goes on behind
-  /// the last of them. Throws Error when plan, step and outcomes do not belong together. What the
-  /// prefix cache throws costs its entry and nothing else; `num_failed_inserts` counts it.
+  /// reaches max_total_tokens. One whose outcome has fewer tokens than it sampled continues after
+  /// the last of them. Throws Error if plan, step and outcomes do not belong together. An exception
+  /// of the prefix cache costs only its entry; `num_failed_inserts` counts it.
   void commit(const StepPlan& plan, std::span<const StepOutcome> outcomes) {
     check(num_under_way_ > 0, "commit: no step has begun");
     check_outcomes(plan, outcomes);

@@ -61,7 +61,7 @@ struct alignas(64) Sequence {
   std::vector<TokenId> tokens;         ///< known: the prompt and what was generated
   PendingTokens pending;               ///< what steps under way draw for it
   std::int32_t num_prompt_tokens = 0;  ///< ≥ 1
-  std::int32_t max_total_tokens = 0;   ///< prompt and generated tokens at the most
+  std::int32_t max_total_tokens = 0;   ///< most prompt and generated tokens
 
   std::uint64_t arrival = 0;  ///< rank in the order of arrival, from 1; set by the scheduler
   SequenceStatus status = SequenceStatus::waiting;
@@ -76,8 +76,8 @@ struct alignas(64) Sequence {
   std::int32_t num_cached_tokens = 0;  ///< of them, taken from the prefix cache on first admission
   std::int32_t num_preemptions = 0;
   std::int32_t num_published_tokens = 0;  ///< that the prefix cache has been told of
-  /// Rows of logits that are wanted of prompt tokens, beside those that are drawn from, and are not
-  /// handed out yet: the last so many before the row of the prompt's last token. Tokens [0,
+  /// Rows of logits of prompt tokens that are reported, not drawn from, and are still to come: the
+  /// last so many before the row of the prompt's last token. Tokens [0,
   /// first_prompt_logit()) alone may be taken from elsewhere, the others must be computed.
   std::int32_t num_prompt_logits_left = 0;
   std::vector<BlockId> block_table;  ///< block_table[i] holds tokens [i · B, (i + 1) · B)
@@ -87,11 +87,11 @@ struct alignas(64) Sequence {
   Sequence* later_waiting = nullptr;
   PrefixMemo prefix_memo{};  ///< affects only time
   /// Sequences that were made with the same prompt form a ring: samples of one request. They must
-  /// live as long as this one. Null where there is no other.
+  /// live as long as this one. Null if there is no other.
   Sequence* next_sibling = nullptr;
 
-  /// Of status `held`: this one has its beginning in common with it, and leaves it its blocks. Must
-  /// live as long as this one. Null where there is none.
+  /// A held sequence with which this one shares its beginning, and to which it leaves its blocks.
+  /// Must live as long as this one. Null if there is none.
   Sequence* continues = nullptr;
 
   /// While it waits, swapped out: the blocks of the host's pool that hold its first tokens.

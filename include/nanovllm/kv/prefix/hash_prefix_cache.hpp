@@ -1,6 +1,7 @@
 #pragma once
-/// The default prefix cache: whole blocks, found by a chained hash, given up least recently used
-/// first. Source: Kwon et al., "PagedAttention", SOSP 2023; vLLM's automatic prefix caching.
+/// The default prefix cache: whole blocks, found by a chained hash, with the least recently used
+/// evicted first. Source: Kwon et al., "PagedAttention", SOSP 2023; vLLM's automatic prefix
+/// caching.
 
 #include <algorithm>
 #include <cstddef>
@@ -23,9 +24,9 @@
 
 namespace nanovllm {
 
-/// Enters every full block, also when its content is there already, since its sequence's next block
-/// needs it for its name; but only one free block of any content is kept. Allocates nothing after
-/// construction. Blocks of more urgent requests are kept for longer, see EvictionOrder.
+/// Enters every full block, even if an equal one is entered, because its sequence's next block
+/// needs it for its name; but of equal free blocks only one is kept. Allocates nothing after
+/// construction. Blocks of more urgent requests are kept longer, see EvictionOrder.
 ///
 /// @tparam kBlockSize  tokens a block.
 /// @tparam Hash        how prefixes are hashed; a PrefixHashLike.
@@ -38,8 +39,8 @@ class HashPrefixCache {
  public:
   static constexpr bool kFullBlocksOnly = true;
 
-  /// For a pool of `num_blocks`. The hashes depend on `seed`: as long as that is secret, prompts
-  /// cannot be made to collide.
+  /// For a pool of `num_blocks`. The hashes depend on `seed`: while it is secret, nobody can make
+  /// prompts that collide.
   explicit HashPrefixCache(std::int32_t num_blocks, std::uint64_t seed = random_seed())
       : index_(num_blocks), unused_(num_blocks), root_{.hash = seed, .id = 0} {}
 
@@ -85,8 +86,8 @@ class HashPrefixCache {
 
   void lock(BlockId block) noexcept { unused_.remove(block); }
 
-  /// The block becomes the last to be given up of those of its urgency. If another one of equal
-  /// content is in use, the cache does without this one; if another one is free, without that.
+  /// The block will be evicted last among those of its urgency. If an equal block is in use, the
+  /// cache drops this one; if an equal block is free, it drops that.
   [[nodiscard]] std::optional<BlockId> unlock(BlockId block) noexcept {
     const std::optional<BlockId> duplicate = index_.duplicate(block);
     if (duplicate && !unused_.contains(*duplicate)) {
@@ -130,7 +131,7 @@ class HashPrefixCache {
     for (const auto& [id, block] : by_id) {
       const std::uint64_t before = index_.parent_id(block);
       const auto parent = place.find(before);
-      if (before != 0 && parent == place.end()) continue;  // it was given up
+      if (before != 0 && parent == place.end()) continue;  // it was evicted
       place[id] = static_cast<std::int32_t>(out.size());
       out.push_back({.block = block,
                      .parent = before == 0 ? -1 : parent->second,
@@ -139,7 +140,7 @@ class HashPrefixCache {
     return out;
   }
 
-  /// Blocks that a lookup compares at the most. O(size).
+  /// Most blocks that a lookup compares. O(size).
   [[nodiscard]] std::int32_t longest_walk() const { return index_.longest_walk(); }
 
   void check_invariants() const {

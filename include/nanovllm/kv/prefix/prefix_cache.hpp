@@ -11,9 +11,9 @@
 
 namespace nanovllm {
 
-/// A prefix cache knows which blocks hold which tokens. The block manager keeps the books: how many
-/// sequences use a block, and which blocks hold nothing of worth. A cache is made from the number
-/// of blocks of the pool, and offers
+/// A prefix cache knows which blocks hold which tokens. The block manager counts how many
+/// sequences use a block, and knows which blocks hold nothing of use. A cache is made from the
+/// number of blocks of the pool, and has
 ///
 /// - `static block_size()`, tokens a block.
 /// - `match(tokens)`: the longest prefix that it has, of 0 to all of them. A pure function.
@@ -24,22 +24,21 @@ namespace nanovllm {
 ///   token 0; may throw, and what it has entered by then stays.
 /// - `contains(block)`: whether the block may be matched, whole or in part.
 /// - `lock(block)`: an entered block that was free is used by a sequence again.
-/// - `unlock(block)`: it is used by no sequence any more. Returns a block that the cache gives up
-///   for it, this one or another that is free and entered, or nothing.
-/// - `evict()`: gives up the free block that is worth least and returns it; nothing only if all
+/// - `unlock(block)`: no sequence uses it any more. Returns a block that the cache drops in return,
+///   this one or another that is free and entered, or nothing.
+/// - `evict()`: drops the free block that is worth least and returns it; nothing only if all
 ///   entered blocks are in use.
 /// - `size()`: blocks entered.
-/// - `version()`: another number whenever `match` could give another answer.
+/// - `version()`: changes whenever `match` could give another answer.
 /// - `check_invariants()`: throws Error naming the broken one.
 ///
-/// One that never keeps anything says so with a static member `kKeepsNothing`, and one that enters
-/// no blocks but full ones with `kFullBlocksOnly`.
-///
-/// One that can be saved to a file has `entries()`, see kv/cached_block.hpp.
+/// A cache that never keeps anything has a static member `kKeepsNothing`, and one that enters only
+/// full blocks has `kFullBlocksOnly`. A cache that can be saved to a file has `entries()`, see
+/// kv/cached_block.hpp.
 ///
 /// A match with `copy_tail` makes the engine copy that block; others may be writing to the part of
 /// it that was not matched. `lock`, `unlock`, `evict` and `contains` must not throw: they are
-/// called where a step begins and ends, which must happen wholly or not at all.
+/// called where a step begins and ends, which must happen completely or not at all.
 template <class C>
 concept PrefixCacheLike = std::constructible_from<C, std::int32_t> && std::movable<C> &&
     requires(C& cache, const C& reader, BlockId block, std::span<const TokenId> tokens,
@@ -61,8 +60,8 @@ concept PrefixCacheLike = std::constructible_from<C, std::int32_t> && std::movab
 };
 
 /// A cache may offer `rate(block, priority)`: a sequence of this priority, lower being more urgent,
-/// is about to give back the entered block, which others may go on using. It is a hint for `evict`,
-/// comes before `unlock`, and only where the scheduling policy knows of priorities. Must not throw.
+/// is about to release the entered block, which others may still use. It is a hint for `evict`,
+/// comes before `unlock`, and only if the scheduling policy uses priorities. Must not throw.
 template <class C>
 concept RatesBlocks = requires(C& cache, BlockId block, std::int32_t priority) {
   { cache.rate(block, priority) }

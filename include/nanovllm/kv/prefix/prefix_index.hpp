@@ -142,7 +142,7 @@ class PrefixIndex {
     --size_;
   }
 
-  /// Blocks that a lookup compares at the most. O(num_blocks).
+  /// Most blocks that a lookup compares. O(num_blocks).
   [[nodiscard]] std::int32_t longest_walk() const {
     std::int32_t longest = 0;
     for (BlockId block : buckets_) {

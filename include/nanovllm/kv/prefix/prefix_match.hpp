@@ -9,15 +9,14 @@
 
 namespace nanovllm {
 
-/// The beginning of a sequence whose keys and values are there. Its first tokens are in whole
-/// blocks, which the sequence shares. Behind them there may be one of two things:
-/// - the first part of a block that others fill differently, which the sequence gets as a copy of
-///   its own;
-/// - blocks in host memory, which are copied up into blocks of its own.
+/// The beginning of a sequence whose keys and values are already computed. Its first tokens are in
+/// whole blocks, which the sequence shares. One of two things may follow:
+/// - the first part of a block that others fill differently; the sequence gets a copy of it;
+/// - blocks in host memory, which are copied up into new blocks of the sequence.
 struct PrefixMatch {
   std::int32_t num_tokens = 0;    ///< in `blocks`, and `copy_tail` or `host_blocks`, together
   std::vector<BlockId> blocks{};  ///< hold the first blocks.size() · B tokens
-  /// Its first num_tokens - blocks.size() · B slots, 1 to B - 1, are wanted.
+  /// Its first num_tokens - blocks.size() · B slots, 1 to B - 1, are copied.
   std::optional<BlockId> copy_tail{};
   /// Of the host's pool, with the tokens behind those of `blocks`. The last one may be filled in
   /// part, if it is the sequence's own. A prefix cache leaves this to the block manager.

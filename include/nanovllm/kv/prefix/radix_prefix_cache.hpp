@@ -170,7 +170,7 @@ class RadixPrefixCache {
     return out;
   }
 
-  /// Siblings that a lookup compares at the most to find one child. O(num_blocks).
+  /// Most siblings that a lookup compares to find one child. O(num_blocks).
   [[nodiscard]] std::int32_t longest_walk() const {
     std::int32_t longest = 0;
     for (NodeId n = 0; n <= trie_.root(); ++n) longest = std::max(longest, trie_.longest_walk(n));
@@ -214,7 +214,7 @@ class RadixPrefixCache {
   struct Place {
     NodeId node = kNone;
     BlockId prev_duplicate = kNone,
-            next_duplicate = kNone;  ///< a ring; itself where there is no other
+            next_duplicate = kNone;  ///< a ring; itself if there is no other
   };
 
   [[nodiscard]] Place& place(BlockId b) noexcept { return places_[static_cast<std::size_t>(b)]; }

@@ -106,7 +106,7 @@ class TokenTrie {
     *slot = less != kNone ? less : greater;
   }
 
-  /// Strings that `find` compares at the most among the children of `parent`. O(s).
+  /// Most strings that `find` compares among the children of `parent`. O(s).
   [[nodiscard]] std::int32_t longest_walk(NodeId parent) const {
     return depth(link(parent).children);
   }

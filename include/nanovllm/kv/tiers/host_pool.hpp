@@ -11,9 +11,9 @@
 
 namespace nanovllm {
 
-/// The books of a pool of blocks in host memory, [0, num_blocks), beside the one that steps compute
-/// in. What is in it is only copied: down from the device's pool, and up to it again. A block has
-/// one owner or is free. Allocates nothing after construction. Not thread-safe.
+/// The state of a pool of blocks in host memory, [0, num_blocks), next to the one that steps
+/// compute in. What is in it is only copied: down from the device's pool, and up to it again. A
+/// block has one owner or is free. Allocates nothing after construction. Not thread-safe.
 class HostPool {
  public:
   /// A pool in which every block is free; of none by default. Throws ConfigError for a negative

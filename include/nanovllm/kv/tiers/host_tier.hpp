@@ -18,17 +18,17 @@
 
 namespace nanovllm {
 
-/// Which blocks of the host's pool hold which whole blocks of tokens; the least recently used goes
-/// first. It stands beside a prefix cache of any kind: it is told of the same blocks, and names
-/// those of the device, too, so that one that is given up can be saved under its name, and a match
-/// can go on where the cache's ends. An entry is its tokens and the name of all before it; what is
-/// found is what was entered, token for token.
+/// Which blocks of the host's pool hold which whole blocks of tokens; the least recently used is
+/// evicted first. It works with any prefix cache: it is told of the same blocks and names those of
+/// the device as well, so that an evicted block can be saved under its name, and a match can
+/// continue where the cache's ends. An entry is its tokens and the name of all before it; a match
+/// is what was entered, token for token.
 ///
 /// There may be a tier below it, on disk. Then every block has a name there as well (`key`); a
 /// block that is being written, or was read for a sequence that is not admitted yet, is *pinned*;
 /// and one that is being read is *loading*: it is not in the tier, nor anywhere else.
 ///
-/// The books of the pool, and the copies, are the block manager's. Allocates nothing after
+/// The block manager has the free list of the pool, and makes the copies. Allocates nothing after
 /// construction and `name_on_disk`. Not thread-safe.
 ///
 /// @tparam kBlockSize  tokens a block.
@@ -37,7 +37,7 @@ template <int kBlockSize, PrefixHashLike Hash = XxPrefixHash>
 class HostTier {
  public:
   /// For pools of so many blocks; without any of the host's it does nothing. The hashes depend on
-  /// `seed`: as long as that is secret, prompts cannot be made to collide.
+  /// `seed`: while it is secret, nobody can make prompts that collide.
   explicit HostTier(std::int32_t num_device_blocks = 0, std::int32_t num_host_blocks = 0,
                     std::uint64_t seed = 0)
       : index_(num_host_blocks > 0 ? num_device_blocks + num_host_blocks : 0),
@@ -51,7 +51,7 @@ class HostTier {
   [[nodiscard]] std::int32_t size() const noexcept {
     return unused_.size() + held_.size() + pinned_.size();
   }
-  /// Of them, those that may be given up.
+  /// Of them, those that may be evicted.
   [[nodiscard]] std::int32_t num_evictable() const noexcept { return unused_.size(); }
   [[nodiscard]] bool contains(BlockId host) const noexcept {
     return host >= 0 && host < num_host_blocks_ &&
@@ -216,7 +216,7 @@ class HostTier {
   [[nodiscard]] std::int32_t num_loading() const noexcept { return loading_.size(); }
   /// `host`, which is taken and not in the tier, is to be filled from a file.
   void begin_load(BlockId host) noexcept { loading_.push_back(host); }
-  /// It is filled, or given up.
+  /// It is filled, or dropped.
   void end_load(BlockId host) noexcept { loading_.remove(host); }
 
   /// The prefix that `match` ends with; none where its last block has no name.

@@ -10,12 +10,12 @@
 
 namespace nanovllm {
 
-/// Every running sequence with one token to compute decodes; what is left of the token budget goes
-/// to prompts already begun, then to new ones, first come first served, each cut where the budget
-/// ends. None overtakes another, but for samples that wait for the prompt they have in common. A
-/// running sequence that finds no block takes those of a younger one, which the preemption policy
-/// chooses: the one that came last by default. That one waits, first in line, and is recomputed
-/// from all its tokens, less what the prefix cache still has.
+/// Every running sequence with one token to compute decodes. The rest of the token budget goes to
+/// prompts already begun, then to new ones, first come first served, each cut where the budget
+/// ends. None overtakes another, except samples that wait for their common prompt. A running
+/// sequence that finds no block takes those of a younger one, which the preemption policy chooses:
+/// by default the one that came last. That one waits, first in line, and is recomputed from all its
+/// tokens, except what the prefix cache still has.
 ///
 /// Why everything admitted finishes:
 /// - None overtakes another, so every running sequence came before every waiting one, and `running`
@@ -24,12 +24,12 @@ namespace nanovllm {
 /// - If any runs, the oldest one advances in every step: the decodes leave at least one token of
 ///   the budget to a chunk (max_num_batched_tokens ≥ max_num_seqs), and it can take any block that
 ///   others hold. It is never a victim, because victims are younger than the sequence that needs a
-///   block; so no two can preempt each other in turn.
+///   block; so no two preempt each other repeatedly.
 /// - If none runs, the whole pool is free and the first in line gets in, since the scheduler
 ///   accepts no sequence that would not fit into the pool alone.
-/// - Planned ahead of a step under way, a plan may leave the oldest without a block, because those
-///   that are ending still hold theirs, or out, because it is not known yet how many tokens it has.
-///   Both are settled when the next plan is made.
+/// - A plan that is made while a step is under way may give the oldest no block, because sequences
+///   that are ending still hold theirs, or leave it out, because the number of its tokens is not
+///   known yet. The next plan mends both.
 /// The oldest thus finishes after a bounded number of steps, and then the next one is the oldest.
 struct ContinuousBatching {
   template <class Blocks>

@@ -1,6 +1,6 @@
 #pragma once
-/// The policy slot for preemption: which sequence gives way when the pool is full, and
-/// what becomes of it.
+/// The policy slot for preemption: which sequence loses its blocks when the pool is full, and
+/// whether they are kept.
 
 #include <concepts>
 #include <cstddef>
@@ -14,17 +14,17 @@ namespace nanovllm {
 
 /// A preemption policy offers
 ///
-/// - `static choose(candidates)`: the index of the sequence that gives way. There is at least one
+/// - `static choose(candidates)`: the index of the sequence to preempt. There is at least one
 ///   candidate. All of them run, are not in the plan, and came later than the sequence that needs
 ///   a block; the oldest is first. A pure function, called while a step is planned.
 /// - `vacate(sequence, copies)`: called by `Scheduler::begin` for each sequence of
-///   `StepPlan::preempted`, before its blocks go back. It may append copies out of them, to be done
-///   before the step computes anything: one for each block at the most, and the target must be a
-///   block that nothing else uses. Must not throw: `begin` happens wholly or not at all, and there
-///   is room in `copies`.
+///   `StepPlan::preempted`, before its blocks are released. It may append copies out of them, to be
+///   made before the step computes anything: at most one for each block, and the target must be a
+///   block that nothing else uses. Must not throw: `begin` happens completely or not at all, and
+///   there is room in `copies`.
 ///
-/// The scheduler has one of its own, made from nothing. A preempted sequence waits in the order of
-/// arrival, and so before all that came later, whatever was kept of it.
+/// The scheduler default-constructs one. A preempted sequence waits in the order of arrival, so
+/// before all that came later, whatever was kept of it.
 template <class P>
 concept PreemptionLike = std::default_initializable<P> &&
     requires(P& preemption, std::span<Sequence* const> candidates, const Sequence& sequence,
@@ -36,16 +36,16 @@ concept PreemptionLike = std::default_initializable<P> &&
 
 /// A preemption policy may offer `swaps(sequence)`, a const member: whether the blocks of a
 /// preempted sequence are to be copied to the host's pool, and back when it is admitted again, so
-/// that nothing is computed twice. Asked in `Scheduler::begin`, behind `vacate`. Where the host's
-/// pool has no room for all of them, the sequence is computed again. Must not throw.
+/// that nothing is computed twice. Called in `Scheduler::begin`, after `vacate`. If the host's pool
+/// has no room for all of them, the sequence is computed again. Must not throw.
 template <class P>
 concept SwapsSequences = requires(const P& preemption, const Sequence& sequence) {
   { preemption.swaps(sequence) }
   noexcept->std::same_as<bool>;
 };
 
-/// The sequence that came last gives way. Nothing is kept: its tokens are computed again, less what
-/// the prefix cache still has when it comes back.
+/// Preempts the sequence that came last. Nothing is kept: its tokens are computed again, except
+/// what the prefix cache still has when it comes back.
 struct RecomputePreemption {
   [[nodiscard]] static std::size_t choose(std::span<Sequence* const> candidates) {
     return candidates.size() - 1;
@@ -53,7 +53,7 @@ struct RecomputePreemption {
   static void vacate(const Sequence&, std::vector<BlockCopy>&) noexcept {}
 };
 
-/// The sequence that came last gives way, and waits in host memory (`EngineConfig::host_kv_size`):
+/// Preempts the sequence that came last; it waits in host memory (`EngineConfig::host_kv_size`):
 /// its blocks are copied twice over the bus, and none of its tokens is computed again.
 struct SwapPreemption : RecomputePreemption {
   [[nodiscard]] static bool swaps(const Sequence&) noexcept { return true; }

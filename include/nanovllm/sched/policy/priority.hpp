@@ -1,5 +1,5 @@
 #pragma once
-/// A scheduling policy by priority, under which every request gets through in the end.
+/// A scheduling policy by priority, under which every request finishes.
 
 #include <algorithm>
 #include <cstddef>
@@ -19,19 +19,19 @@ namespace nanovllm {
 /// depend on what was submitted and on nothing else, and waiting is bounded in the unit that makes
 /// it long, whatever the load.
 ///
-/// Running and waiting sequences take their turns in one order. A running one that finds no block
-/// takes those of one behind it, which the preemption policy chooses, by default the last. A
-/// waiting one for which there is no place or no room takes those of running ones, too, if they are
-/// kMargin behind it: half a window, so that work which has begun is not thrown away for a small
-/// lead. Either way only where that is enough. None overtakes another of those that wait, but for
-/// those that wait for a prefix that one before them computes.
+/// Running and waiting sequences have one order. A running one that finds no block takes those of
+/// one behind it, which the preemption policy chooses, by default the last. A waiting one without a
+/// place or room also takes those of running ones, if they are kMargin behind it: half a window, so
+/// that work which has begun is not thrown away for a small lead. Both only if that is enough. No
+/// waiting sequence overtakes another, except one that waits for a prefix that one before it
+/// computes.
 ///
 /// Why everything admitted finishes, and none starves:
 /// - Of requests with priority q that came later than one of priority p, fewer than
 ///   (p - q) · kWindow go before it. So the requests before it are a bounded number, fixed when it
 ///   comes.
 /// - Only one that goes before another preempts it, and the order is fixed: no two preempt each
-///   other in turn.
+///   other repeatedly.
 /// - If the first of all runs, it advances in every step: its turn is before anything is planned,
 ///   it can take any block that others hold, and the decodes leave at least one token of the
 ///   budget.
