@@ -21,7 +21,7 @@
 
 namespace nanovllm::serve {
 
-/// The model's tokeniser. Throws ApiError (400) where there is none.
+/// The model's tokeniser. Throws ApiError (400) if there is none.
 [[nodiscard]] const Tokenizer& tokenizer_of(const AnyEngine& engine);
 
 /// The text of a prompt that is a text or messages. Throws ApiError (400) that names `field` if

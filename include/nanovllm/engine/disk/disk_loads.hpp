@@ -25,14 +25,14 @@
 
 namespace nanovllm {
 
-/// Between the prefix cache's tiers in memory and a DiskTier. The engine's thread calls it, and
-/// never waits for a file. DiskSaves has the way down.
+/// Brings blocks from a DiskTier to the prefix cache's tiers in memory. The engine's thread calls
+/// it, and never waits for a file. DiskSaves is the other direction.
 ///
-/// A request for which files have at least some tokens more than the tiers in memory does
+/// A request for which files have at least `min_tokens` tokens more than the tiers in memory does
 /// not go to the scheduler yet. Blocks of the host's pool are taken and filled, then entered into
 /// the host tier, where the scheduler's look-up finds them; they are pinned until the request is
-/// admitted. One whose files another request's load is reading waits for that. All loads together
-/// take no more than half of the host's pool: where there is no room, tokens are computed.
+/// admitted. A request whose files another load is reading waits for that load. All loads together
+/// take at most half of the host's pool: if there is no room, tokens are computed.
 ///
 /// A block that was taken may still be read by the step under way, for a sequence that had it
 /// before: a load begins when the steps that were under way when it was planned have ended.
@@ -43,7 +43,7 @@ class DiskLoads {
  public:
   /// `runner` and `blocks`, which have a pool in host memory and are unused, must outlive it.
   /// Throws ConfigError when there can be no thread.
-  /// @param min_tokens  to be read for a request at the least.
+  /// @param min_tokens  fewer tokens are computed, not read.
   DiskLoads(std::unique_ptr<DiskTier> disk, StepRunner& runner, Blocks& blocks, int min_tokens)
       : disk_(std::move(disk)),
         runner_(runner),
@@ -99,7 +99,7 @@ class DiskLoads {
     for (const Waiting& w : ready) add(*w.request);
   }
 
-  /// Blocks that were read for requests which have been admitted may be given up.
+  /// Blocks that were read for requests that are admitted by now may be evicted.
   void release_admitted() noexcept {
     std::erase_if(admissions_, [this](const Admission& a) {
       const auto is_waiting = [](const auto& s) { return s->status == SequenceStatus::waiting; };

@@ -27,12 +27,12 @@ namespace nanovllm {
 struct DiskBlock {
   DiskKey key{};
   std::vector<TokenId> tokens{};
-  std::optional<BlockId> host{};               ///< unset where it has bytes of its own
+  std::optional<BlockId> host{};               ///< unset if it has its own bytes
   std::vector<std::span<std::byte>> pieces{};  ///< where the block is; the thread's meanwhile
   std::vector<std::byte> bytes{};              ///< its own, perhaps
 };
 
-/// Blocks one behind the other, to be read for a request.
+/// Consecutive blocks to be read for a request.
 struct DiskLoad {
   std::vector<DiskName> before{};  ///< the prefixes before them, which are used, too
   std::vector<DiskBlock> blocks{};
@@ -48,17 +48,17 @@ struct DiskLoad {
 using DiskLoadList = std::list<std::shared_ptr<DiskLoad>>;
 using DiskBlockList = std::list<DiskBlock>;
 
-/// Some threads, for which loads go before saves. They read the blocks of a load side by side, for
-/// one alone is slower than most disks, and one at a time writes. What is done is taken by polling:
-/// `take_done`, or `wait` before it. What waits to be saved is bounded: a disk that is slower than
-/// what comes gets less of it.
+/// Threads that read and write blocks; loads go before saves. They read the blocks of a load in
+/// parallel, because one thread is slower than most disks; one at a time writes. Finished work is
+/// taken by polling: `take_done`, or `wait` before it. The number of waiting saves is bounded: a
+/// disk that is slower than they come gets fewer.
 ///
 /// Thread-safe. The blocks' memory must outlive the queue.
 class DiskQueue {
  public:
   /// `disk` must outlive the queue. Throws ConfigError when there can be no thread.
-  /// @param max_saves    blocks that wait to be written, at the most.
-  /// @param num_threads  0 for half of the machine's, 8 at the most.
+  /// @param max_saves    most blocks that wait to be written.
+  /// @param num_threads  0 for half of the machine's, at most 8.
   DiskQueue(DiskTier& disk, std::size_t max_saves, unsigned num_threads = 0);
 
   /// Writes what waits to be written, and drops what waits to be read.
@@ -70,7 +70,7 @@ class DiskQueue {
   /// Whether `save` would take another block.
   [[nodiscard]] bool has_room() const;
 
-  /// Its blocks are read until one cannot be, or it is given up.
+  /// Its blocks are read until one cannot be, or the load is given up.
   void load(std::shared_ptr<DiskLoad> load);
 
   /// The block is written, or touched where it has a file, if there is room to wait for that.
@@ -80,7 +80,7 @@ class DiskQueue {
   /// Appends what has been done since the last call, written or not.
   void take_done(DiskLoadList& loads, DiskBlockList& saves) noexcept;
 
-  /// Sleeps until a load is done, for `most` at the most.
+  /// Sleeps until a load is done, at most for `most`.
   void wait(std::chrono::milliseconds most);
 
   /// Drops all that waits, and waits for the blocks that are read or written at the moment. What
@@ -88,7 +88,7 @@ class DiskQueue {
   void drop() noexcept;
 
   /// Writes what waits to be written, drops what waits to be read, and ends the threads. Nothing
-  /// may be handed over any more.
+  /// may be queued after that.
   void finish() noexcept;
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-/// Blocks that have come to host memory go on to the disk tier.
+/// Passes blocks from host memory to the disk tier.
 
 #include <algorithm>
 #include <cstddef>
@@ -20,11 +20,11 @@
 
 namespace nanovllm {
 
-/// What a step copies to the host's pool for the prefix cache is pinned there when the step has
-/// begun, is queued to be written once the step is committed, and is unpinned when it is written;
-/// or at once where the queue is full. A file is worth nothing without those of the blocks before
-/// it, and just those which most requests share stay in the device's pool: where files go on behind
-/// such blocks, these are written when the engine has nothing to do, and at its end.
+/// A block that a step copies to the host's pool for the prefix cache is pinned there when the step
+/// has begun, queued for writing once the step is committed, and unpinned when it is written, or at
+/// once if the queue is full. A file is useless without those of the blocks before it, and the
+/// blocks that most requests share stay in the device's pool. So if files continue such blocks,
+/// these are written when the engine is idle, and at its end.
 ///
 /// Two steps may be under way, and both may copy to the same block of the host's pool: the first
 /// swaps a sequence out to it, the sequence ends, and the second saves a prefix there. So each
@@ -73,8 +73,7 @@ class DiskSaves {
     return pinned_by_[static_cast<std::size_t>(host)] != kNothing;
   }
 
-  /// The engine has nothing to do: blocks that files go on behind are written, too. No step may be
-  /// under way.
+  /// The engine is idle: writes blocks that files continue. No step may be under way.
   void save_parents() noexcept {
     if (!queue_.has_room()) return;
     save_parents([this](DiskBlock block) { return queue_.save(std::move(block)); });
@@ -89,13 +88,13 @@ class DiskSaves {
     }
   }
 
-  /// A file goes on behind the block of this name, or will: it should have one, too.
+  /// A file continues the block of this name, or will: the block should have a file too.
   void note_missing(const DiskName& name) {
     if (name != disk_.root() && !disk_.contains(name)) missing_.insert(name);
   }
 
-  /// The queue has ended: writes, here and now, the blocks that files go on behind. Nothing is
-  /// written any more.
+  /// The queue has ended: writes, on this thread, the blocks that files continue. Nothing is
+  /// written after that.
   void finish() noexcept {
     if (runner_.health().state == Health::State::ok) {  // else the device may not answer
       save_parents([this](const DiskBlock& block) {
@@ -106,7 +105,7 @@ class DiskSaves {
   }
 
  private:
-  // Who has pinned a block, besides the numbers of steps.
+  // Who has pinned a block, if not the step of that number.
   static constexpr std::uint64_t kNothing = 0;
   static constexpr std::uint64_t kQueue = ~std::uint64_t{0};  ///< until it is written
 

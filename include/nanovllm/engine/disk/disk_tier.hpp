@@ -95,7 +95,7 @@ class DiskTier {
   using File = BlockFiles::File;
   using Order = std::list<File>;
 
-  /// Adds the file to the books as the one that was used last.
+  /// Adds the file to the index as the most recently used.
   void index(const DiskName& name, std::uint64_t num_bytes);
   /// Removes the file from the index. Returns whether it was there. The mutex is held.
   bool unindex(const DiskName& name) noexcept;

@@ -132,7 +132,7 @@ class RankGroup {
     if constexpr (requires { comm(r).attach(backend); }) comm(r).attach(backend);
   }
 
-  /// Called by a rank while it handles the error that it cannot go on from.
+  /// Called by a rank while it handles the error that it cannot recover from.
   void release_others() {
     if (config_.num_ranks == 1) return;
     try {

@@ -55,7 +55,7 @@ class RankTeam {
   /// Waits for the steps under way. A rank that hangs is left behind with what it uses.
   ~RankTeam() {
     try {
-      // The device would be waited for, for ever.
+      // The device would be waited for without end.
       if (watchdog_.has_fired() && !are_done_soon()) detail::leak(group_);
     } catch (...) {  // it has failed, and will not be waited for
     }
@@ -108,8 +108,8 @@ class RankTeam {
   }
 
   /// Waits for the step in `slot` on all ranks: one whose device has failed throws, where another
-  /// would wait for it for ever. With a limit, throws an Error that names the ranks whose devices
-  /// hang.
+  /// would wait for it without end. With a limit, throws an Error that names the ranks whose
+  /// devices hang.
   void wait(int slot) {
     if (size() == 1 && !watchdog_.has_limit()) return;
     while (!is_done(slot)) {
@@ -134,7 +134,7 @@ class RankTeam {
     check(are_done_soon(), "reset: a device still computes a step; its process has to end");
   }
 
-  /// Makes communicators and executors anew, on the same weights and KV pools. All is at rest.
+  /// Makes new communicators and executors, on the same weights and KV pools. No step runs.
   void renew() {
     on_all([](Rank& rank) { rank.executor.reset(); });
     group_->renew_communicators();

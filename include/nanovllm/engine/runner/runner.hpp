@@ -49,7 +49,7 @@ namespace nanovllm {
 /// Whatever a rank throws, at any point, the process lives: the rank releases the others, and the
 /// steps under way throw what the first failing rank threw. Of several ranks so do all later steps,
 /// until `reset`. A rank that hangs fails when `step_timeout` has passed. One thread at a time
-/// calls a runner, but for `health`.
+/// calls a runner, except `health`.
 ///
 /// @tparam Policy  a policy, or what `RunnerPolicyOf` leaves of it.
 template <class Model, class Policy>

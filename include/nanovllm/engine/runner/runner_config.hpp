@@ -26,9 +26,8 @@ struct RunnerConfig {
   std::optional<std::int64_t> share_reads_from{};     ///< see EngineConfig
   std::function<void(const char* stage)> on_stage{};  ///< rank 0 begins a stage of the start-up
   std::shared_ptr<ProcessGroup> processes{};  ///< one rank each; unset: all are threads of this one
-  /// A step that runs for longer is given up: the caller of `wait` gets an Error. Unset, it is
-  /// waited for however long it takes. Setting it gives rank 0 a thread of its own, which costs a
-  /// hand-over and a copy of the inputs a step.
+  /// If a step runs longer, the caller of `wait` gets an Error. Unset: there is no limit. Setting
+  /// it gives rank 0 a separate thread, which costs a hand-over and a copy of the inputs a step.
   std::optional<std::chrono::duration<double>> step_timeout{};
 
   [[nodiscard]] int ranks_on_host() const {

@@ -11,7 +11,7 @@
 
 namespace nanovllm {
 
-/// Tells the others of the error that is being handled, which this process cannot go on from.
+/// Tells the others of the error that is being handled, which this process cannot recover from.
 void tell_failure(ProcessGroup& processes);
 
 /// A share in a process group, or in none. As long as it lives, a failure of any process of the

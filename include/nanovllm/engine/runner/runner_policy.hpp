@@ -53,7 +53,7 @@ struct RunnerPolicyOf<Policy> {
 
 /// What a runner needs to know of `Policy`. Policies that differ in other slots (scheduling,
 /// preemption, prefix cache, processors, block size) have the same runner, which is compiled once;
-/// one with an `Executor` of its own has its own.
+/// one with its own `Executor` keeps it.
 template <class Policy>
 using RunnerPolicyOf = typename detail::RunnerPolicyOf<Policy>::type;
 

@@ -18,9 +18,9 @@
 
 namespace nanovllm {
 
-/// See `Runner` for what each call does. A virtual call a step costs nothing beside the step, and
-/// saves a user the compilation of the engine's core for every model, and of the model for every
-/// scheduling policy.
+/// See `Runner` for what each call does. A virtual call a step costs nothing compared with the
+/// step, and saves a user the compilation of the engine's core for every model, and of the model
+/// for every scheduling policy.
 class StepRunner {
  public:
   StepRunner() = default;

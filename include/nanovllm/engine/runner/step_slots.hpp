@@ -1,5 +1,5 @@
 #pragma once
-/// The steps that are under way, two at the most, and what went wrong in them.
+/// The steps that are under way, at most two, and their errors.
 
 #include <array>
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace nanovllm {
 
-/// Steps take slots 0 and 1 in turn and end in the order in which they began.
+/// Steps take slots 0 and 1 alternately and end in the order in which they began.
 class StepSlots {
  public:
   [[nodiscard]] int num_under_way() const { return static_cast<int>(num_begun_ - num_ended_); }

@@ -26,9 +26,9 @@ namespace nanovllm {
 /// - `profile_run(scratch)`: takes what memory steps will take, on a pool of one block; returns the
 ///   bytes that `capture` will take.
 /// - `capture(kv)`: prepares steps on this pool, which stays where it is.
-/// - `launch(slot, inputs, kv)`: begins a step in slot 0 or 1, in turn. The step in the other slot
-///   may be under way; it draws the tokens that this one does not know yet. `inputs` may change as
-///   soon as this returns.
+/// - `launch(slot, inputs, kv)`: begins a step in slot 0 or 1, alternately. The step in the other
+///   slot may be under way; it draws the tokens that this one does not know yet. `inputs` may
+///   change as soon as this returns.
 /// - `wait(slot)`: the results of the step in `slot`, valid until the slot's next launch.
 /// - `run_logits(inputs, kv, out)`: computes a step without drawing; `out` is in host memory.
 ///
@@ -52,7 +52,7 @@ concept AsyncExecutorLike = requires(const E& executor, int slot) {
 };
 
 /// An executor that computes deferred steps: `launch` leaves their draw to `sample(slot, inputs)`,
-/// which is called once at the most, before the next launch. Without it the engine refuses requests
+/// which is called at most once, before the next launch. Without it the engine refuses requests
 /// that ask for edits of their logits.
 template <class E>
 concept EditingExecutorLike = requires(E& executor, const SampleInputs& inputs, int slot) {

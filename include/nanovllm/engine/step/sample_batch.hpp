@@ -90,7 +90,7 @@ class SampleInputs {
   [[nodiscard]] const SampleBatch<PackedOf>& fields() const { return arena_.fields(); }
 
   [[nodiscard]] std::int64_t num_samples() const { return fields().sampling.rows.size; }
-  /// Tokens, of all rows, whose log-probabilities are wanted beside those of the likeliest.
+  /// Tokens, of all rows, whose log-probabilities are reported in addition to the likeliest.
   [[nodiscard]] std::int64_t num_chosen() const { return fields().edits.chosen.values.size; }
   [[nodiscard]] std::int32_t max_logprobs() const { return header_.max_logprobs; }
   /// Of the rows that list the model's.

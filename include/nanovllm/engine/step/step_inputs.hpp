@@ -22,7 +22,7 @@ namespace nanovllm {
 /// A model computes decodes and prompt chunks in different ways (ForwardBatch). Here a decode is
 /// whatever is better computed as one: the plan's own; a chunk of a single token; and, where
 /// decodes read what they have in common once, the tokens of a short chunk behind a long prefix,
-/// each as a row of its own. As a chunk it would keep few of a device's processors busy.
+/// each as a separate row. As a chunk it would keep few of a device's processors busy.
 class StepInputs {
  public:
   /// A chunk is computed as rows up to so many tokens, and behind as many or more.
@@ -65,7 +65,7 @@ class StepInputs {
   [[nodiscard]] bool has_prefix() const { return header_.has_prefix; }
   /// Whether `launch` computes logits and leaves the draw to a call of `sample`.
   [[nodiscard]] bool is_deferred() const { return header_.is_deferred; }
-  /// Whether decodes see keys that the step itself stores, beside their own tokens'.
+  /// Whether decodes see keys that the step itself stores, other than their own tokens'.
   [[nodiscard]] bool has_chunk_rows() const { return header_.has_chunk_rows; }
   [[nodiscard]] std::int32_t max_logprobs() const { return header_.max_logprobs; }
   /// Whether any sample wants log-probabilities, be it only its own token's.

@@ -17,7 +17,7 @@
 
 namespace nanovllm {
 
-/// What the steps of an executor have at the most.
+/// The limits of the steps of an executor.
 struct StepCapacity {
   StepLimits limits{};
   std::int64_t max_blocks = 0;  ///< of a sequence
@@ -77,7 +77,7 @@ struct StepArray<TableField<T, kOf>, Buffer, kPadded> {
 /// @tparam Buffer   the backend's, `Backend::template Buffer`. Not the backend itself: one in an
 ///                  anonymous namespace would lend its name to types that are not.
 /// @tparam kPadded  whether steps are also unpacked whole and padded, for graphs.
-/// @tparam Batch    the fields; `StepBatch` but for tests.
+/// @tparam Batch    the fields; `StepBatch`, except in tests.
 template <template <class T> class Buffer, bool kPadded,
           template <template <class Field> class> class Batch = StepBatch>
 class StepMemory {

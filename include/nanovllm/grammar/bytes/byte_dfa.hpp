@@ -11,16 +11,16 @@
 
 namespace nanovllm {
 
-/// An automaton in which every state can still be completed to a match: a byte that leads to a
-/// state has a text behind it that matches, and one that does not leads to kDead. Immutable.
+/// An automaton in which every state can still be completed to a match: a byte either leads
+/// to a state from which some text matches, or to kDead. Immutable.
 class ByteDfa {
  public:
   using StateId = std::int32_t;
   static constexpr StateId kDead = -1;
   static constexpr StateId kStart = 0;
 
-  /// What a pattern may need at the most. States times kinds of bytes (those that the pattern tells
-  /// apart) make the table; four bytes each.
+  /// Limit of a pattern's table: states times kinds of bytes (those that the pattern
+  /// distinguishes); four bytes each.
   static constexpr std::size_t kMaxTransitions = std::size_t{1} << 23;
   /// Steps that making it deterministic may take: about a second.
   static constexpr std::size_t kMaxSteps = std::size_t{1} << 26;
@@ -290,7 +290,7 @@ NANOVLLM_INLINE std::vector<ByteDfa::StateId> ByteDfa::alike_to_depth(std::size_
 }
 
 /// States from which no match can be reached lose their transitions, those to them become kDead,
-/// and the others are numbered anew.
+/// and the others are renumbered.
 NANOVLLM_INLINE void ByteDfa::drop_dead_ends() {
   // By counting, the states that lead to each state, then all that lead to one that accepts.
   const std::size_t n = flags_.size();

@@ -14,7 +14,7 @@ namespace nanovllm {
 struct DfaCompletions {
   static constexpr std::uint32_t kUnlimited = std::numeric_limits<std::uint32_t>::max();
 
-  std::vector<std::uint32_t> longest;    ///< bytes of the longest; kUnlimited where there is none
+  std::vector<std::uint32_t> longest;    ///< bytes of the longest; kUnlimited if there is none
   std::vector<std::uint32_t> num_texts;  ///< how many; kUnlimited for 2^32 - 1 and more
 };
 

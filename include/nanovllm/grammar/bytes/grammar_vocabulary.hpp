@@ -23,8 +23,7 @@ class GrammarVocabulary {
   /// The tokens of `tokenizer`. Special ones stand for no text and are never allowed, unless they
   /// are stop tokens; added ones that are not special stand for what they spell. Throws
   /// RequestError when there is no stop token or one is not the tokenizer's, and ConfigError when a
-  /// byte has no token of its own: with all 256 any text can be spelt, so that whatever was
-  /// allowed, something can follow.
+  /// byte has no token: with all 256 any text can be spelt, so that something can always follow.
   GrammarVocabulary(const Tokenizer& tokenizer, std::span<const TokenId> stop_token_ids);
 
   /// tokens[i] has the bytes of token i, none if it is never allowed. Throws the same.

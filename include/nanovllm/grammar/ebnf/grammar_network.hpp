@@ -15,7 +15,7 @@
 
 namespace nanovllm {
 
-/// What a network may need at the most.
+/// Limits of a network.
 struct GrammarLimits {
   std::size_t max_nodes = 500'000;                         ///< of all rules
   std::size_t max_terminal_bytes = std::size_t{64} << 20;  ///< of all automata
@@ -87,7 +87,8 @@ namespace nanovllm {
 
 namespace detail {
 
-/// Builds rules from their ends, so that a node comes behind those that it leads to, but for loops.
+/// Builds rules from their ends, so that a node comes after those that it leads to, except in
+/// loops.
 class NetworkBuilder {
  public:
   NetworkBuilder(std::string_view ebnf, std::size_t depth, const GrammarLimits& limits)

@@ -15,8 +15,8 @@
 
 namespace nanovllm {
 
-/// A rule that began at one place of a text, and where its end leads to: all who called it there.
-/// Fixed once the place is passed, and shared by whatever came of it.
+/// A rule that began at one place of a text, and where its end leads to: all callers at that place.
+/// Fixed once the place is passed, and shared by all readings that came from it.
 struct GrammarFrame {
   struct Return {
     GrammarNetwork::NodeId node;
@@ -60,13 +60,14 @@ struct GrammarReadings {
   [[nodiscard]] bool is_dead() const { return items.empty() && !may_end; }
 };
 
-/// Makes readings go on. It has the memory that this takes, for one thread at a time.
+/// Advances readings. It owns the memory that this needs, for one thread at a time.
 class GrammarReader {
  public:
   static constexpr std::size_t kMaxCallers = 500;
 
-  /// @param is_walk whether many a byte is tried at one place: what comes behind white space, say,
-  ///                is remembered then, as long as the reader is there.
+  /// @param is_walk whether many bytes are tried at one place: what follows white space, for
+  /// example,
+  ///                is then kept while the reader lives.
   GrammarReader(const GrammarNetwork& network, std::size_t max_readings, bool is_walk)
       : network_(network), max_readings_(max_readings), is_walk_(is_walk), slots_(256) {}
 
@@ -199,8 +200,8 @@ NANOVLLM_INLINE bool GrammarReader::step(const GrammarReadings& from, std::uint8
   return !to.is_dead();
 }
 
-/// The same of an item whose text must be unused: it ends where it is, and goes on where it can
-/// become so. Gives whether the text began before this byte.
+/// The same for an item whose text must be unused: it ends where it is unused, and continues where
+/// it can become so. Returns whether the text began before this byte.
 NANOVLLM_INLINE bool GrammarReader::read_unused(const GrammarReadings& from,
                                                 const GrammarReadings::Item& item,
                                                 std::uint8_t byte, Reading& reading,

@@ -14,10 +14,10 @@
 namespace nanovllm {
 
 /// Texts of a grammar, then a stop token. A token may come next if and only if some text of the
-/// grammar goes on with it, however the text is split into tokens.
+/// grammar continues with it, however the text is split into tokens.
 ///
 /// All readings of a text are followed at once, as Earley's parser does it ("An Efficient
-/// Context-Free Parsing Algorithm", 1970). Within strings a mask is a remembered one and a look at
+/// Context-Free Parsing Algorithm", 1970). Within strings a mask is a stored one plus a check of
 /// the tokens that end the string; elsewhere it is a walk over the vocabulary's tree, which ends
 /// early, since little may follow. A grammar of JSON has a handful of readings at a time; one that
 /// comes to have more than kMaxReadings ends the request with a RequestError.
@@ -36,7 +36,7 @@ class GrammarSource final : public TokenMaskSource {
   [[nodiscard]] std::unique_ptr<TokenMatcher> matcher() const override;
   [[nodiscard]] int vocab_size() const override;
 
-  /// Bytes of memory when all masks that it may remember are there, but for those of `strings`.
+  /// Bytes of memory when all masks that it may keep exist, without those of `strings`.
   [[nodiscard]] std::size_t size_bytes() const;
 
  private:

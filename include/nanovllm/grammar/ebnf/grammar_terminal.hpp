@@ -204,7 +204,7 @@ NANOVLLM_INLINE bool GrammarTerminal::is_wide(const ByteDfa& dfa) {
 
 NANOVLLM_INLINE GrammarTerminal::GrammarTerminal(ByteDfa dfa, std::size_t depth)
     : dfa_(std::make_shared<const ByteDfa>(std::move(dfa))), is_wide_(is_wide(*dfa_)) {
-  constexpr std::size_t kFew = 32;  // each may have a mask of its own
+  constexpr std::size_t kFew = 32;  // each may have its own mask
   if (is_wide_ && dfa_->num_states() > kFew) alike_ = dfa_->alike_to_depth(depth);
 }
 

@@ -55,11 +55,11 @@ class UsedTexts {
   std::shared_ptr<Text> last_;
 };
 
-/// A place of a grammar whose text must be none that its scope has had.
+/// A place of a grammar whose text must not be one that its scope already has.
 struct UnusedText {
   std::vector<std::string> taken{};  ///< further texts that it must not be; sorted
-  /// By state of the place's automaton: how many texts end there (DfaCompletions). Empty where all
-  /// that go on have no limit.
+  /// By state of the place's automaton: how many texts end there (DfaCompletions). Empty if there
+  /// is no limit.
   std::vector<std::uint32_t> num_texts{};
 
   /// Calls `use` once with each text that is not allowed.
@@ -94,8 +94,8 @@ struct UnusedText {
   }
 };
 
-/// Of what `dfa` reads, but for `taken`. Throws RequestError where the empty text is among that, or
-/// some text leads back to the automaton's begin.
+/// For the texts of `dfa`, except `taken`. Throws RequestError if the empty text is among them, or
+/// some text leads back to the automaton's start.
 [[nodiscard]] inline UnusedText make_unused(const ByteDfa& dfa, std::vector<std::string> taken) {
   UnusedText out{std::move(taken), completions(dfa).num_texts};
   std::sort(out.taken.begin(), out.taken.end());

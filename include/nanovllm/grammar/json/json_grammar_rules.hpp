@@ -79,7 +79,7 @@ class GrammarRules {
     return terminal(ebnf::sequence({space(), "\",\"", space()}));
   }
 
-  /// What an automaton reads, but for the JSON of `values` and for what the scope has had.
+  /// The texts of an automaton, except the JSON of `values` and texts that the scope already has.
   [[nodiscard]] static std::string unused(const std::vector<std::string>& values,
                                           const std::string& terminal) {
     std::string out = "$unused(";
@@ -87,8 +87,8 @@ class GrammarRules {
     return out + ") " + terminal;
   }
 
-  /// How many texts an automaton of its own reads; unset for very many. Counting takes its steps
-  /// from those of the schema. Throws RequestError where they are used up.
+  /// How many texts a separate automaton reads; unset for very many. Counting uses up steps of the
+  /// schema. Throws RequestError if there are none left.
   [[nodiscard]] std::optional<std::size_t> num_texts(const std::string& terminal) {
     if (terminal == "$key") return std::nullopt;
     const GrammarNetwork network =

@@ -99,7 +99,7 @@ class ObjectWriter {
   /// Members that `properties` does not name.
   struct Others {
     std::string member;               ///< any of them; empty where there are none
-    std::optional<std::size_t> most;  ///< how many keys they have; unset where there is no end
+    std::optional<std::size_t> most;  ///< how many keys they have; unset if there is no limit
   };
 
   /// The members of an object in order, each of `properties` once if at all and then any of
@@ -119,7 +119,7 @@ class ObjectWriter {
                           path);
     if (min <= num_required) min = 0;
     if (max && other.empty() && *max >= n) max.reset();
-    // More than this need not be told apart; nor need fewer than the least where there is no most.
+    // Counts above this need not be distinguished; nor counts below the least if there is no most.
     const std::size_t cap = max ? std::min(*max, n + 1) : std::min(min, n + 1);
     if ((n + 1) * (cap + 1) > reader_.limits().max_rules)
       json_schema::refuse(

@@ -6,12 +6,12 @@
 /// propertyNames, minProperties, maxProperties; items, prefixItems, minItems, maxItems; minLength,
 /// maxLength, pattern, format; minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf of
 /// integers; anyOf, allOf, oneOf whose branches exclude each other; $ref within the schema,
-/// recursive ones too. A keyword that is not enforced is refused by name, and so is a combination
-/// that cannot be: docs/structured_output.md has the list. Nothing is passed over.
+/// recursive ones too. A keyword that is not enforced is refused by name, and so is an
+/// impossible combination: docs/structured_output.md has the list. No keyword is ignored.
 ///
-/// The grammar has fewer texts than the schema has values, where that is what one wants or can
-/// write down: properties come in the schema's order, a schema whose keywords speak of one type has
-/// that type, numbers have no needless digits.
+/// The grammar has fewer texts than the schema has values, where that is useful or necessary:
+/// properties come in the schema's order, a schema whose keywords belong to one type has that type,
+/// numbers have no needless digits.
 
 #include <string>
 
@@ -23,12 +23,12 @@ namespace nanovllm {
 
 /// The grammar in the notation of grammar/ebnf/ebnf_parser.hpp. Throws RequestError for what is not
 /// a schema, not supported (with the keyword and its place), beyond the limits, or valid for no
-/// value. Linear in the schema, but for `anyOf` beside other keywords, whose branches are written
-/// out.
+/// value. Linear in the schema, except for `anyOf` together with other keywords, whose branches are
+/// written out.
 [[nodiscard]] std::string json_schema_grammar(const Json& schema, const JsonStyle& style = {},
                                               const JsonSchemaLimits& limits = {});
 
-/// Rules for a part of a larger grammar. They need those of json_basic_rules() beside them.
+/// Rules for a part of a larger grammar. They also need those of json_basic_rules().
 struct JsonSchemaPart {
   std::string expression;  ///< stands for the value, anywhere in a rule; empty where none is valid
   std::string rules;

@@ -17,7 +17,7 @@ struct JsonStyle {
   bool strict = true;
 };
 
-/// What a schema may become at the most. Its own nesting is bounded by kMaxJsonDepth.
+/// Limits of a compiled schema. Its nesting is bounded by kMaxJsonDepth.
 struct JsonSchemaLimits {
   std::size_t max_rules = 20'000;
   std::size_t max_grammar_bytes = std::size_t{4} << 20;

@@ -126,7 +126,7 @@ class SchemaReader {
       const Json* found = schema.find(key);
       expect(key, found && found->is_string(), "a string");
     }
-    // A schema with a base of its own reads references in another way.
+    // A schema with its own base reads references in another way.
     if (!path.empty() && schema.find("$id") && schema["$id"].is_string() &&
         !schema["$id"].string().starts_with("#"))
       json_schema::refuse("the keyword '$id' is not supported inside a schema", path);

@@ -83,7 +83,7 @@ class JsonSchemaWriter {
     return ebnf::either(options);
   }
 
-  /// Any of several schemas, beside what the schema itself asks for.
+  /// Any of several schemas, in addition to the keywords of the schema itself.
   [[nodiscard]] std::string branches(const Json& schema, const std::string& key,
                                      const std::string& path) {
     const Json& parts = schema[key];

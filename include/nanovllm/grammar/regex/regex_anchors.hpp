@@ -18,8 +18,8 @@ namespace nanovllm {
 [[nodiscard]] bool has_anchors(const RegexNode& pattern);
 
 /// A pattern without anchors that as a whole matches the texts in which `pattern` occurs; nothing
-/// where there is no such text, as with `a^b`. Throws RequestError where it would have more than
-/// `max_nodes` parts, which takes anchors in nested repetitions.
+/// if there is no such text, as with `a^b`. Throws RequestError if it would have more than
+/// `max_nodes` parts, which needs anchors in nested repetitions.
 [[nodiscard]] std::optional<RegexNode> search_pattern(const RegexNode& pattern,
                                                       std::size_t max_nodes = 100'000);
 

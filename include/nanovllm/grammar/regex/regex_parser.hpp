@@ -129,7 +129,7 @@ class RegexParser {
     return node;
   }
 
-  /// The least and the largest number of times; nothing, and nothing read, where there is none.
+  /// The least and the largest number of times; nothing, and nothing read, if there is none.
   std::optional<std::pair<int, int>> quantifier() {
     if (skip('*')) return std::pair(0, RegexNode::kUnlimited);
     if (skip('+')) return std::pair(1, RegexNode::kUnlimited);

@@ -14,12 +14,12 @@
 namespace nanovllm {
 
 /// Texts that match a pattern as a whole, then a stop token. A token may come next if some text
-/// goes on with it and matches, however the text is split into tokens.
+/// continues with it and matches, however the text is split into tokens.
 ///
 /// The pattern (grammar/regex/regex_parser.hpp has the dialect) becomes a table of states when the
-/// source is made. The mask of a state is worked out when it is first asked for, by a walk over the
-/// vocabulary's tree (2 ms at worst for 150,000 tokens), and remembered for all requests and for
-/// the states that no token can tell from it.
+/// source is made. The mask of a state is computed when it is first needed, by a walk over the
+/// vocabulary's tree (2 ms at worst for 150,000 tokens), and kept for all requests and for
+/// the states that no token can tell apart from it.
 class RegexSource final : public TokenMaskSource {
  public:
   /// Memory for the masks of one pattern. A mask has at most vocab_size / 8 bytes.
@@ -62,7 +62,7 @@ namespace nanovllm {
 struct RegexSource::Compiled {
   std::shared_ptr<const GrammarVocabulary> vocabulary;
   ByteDfa dfa;
-  /// [state]: the states of one number have the same mask, but for stop tokens.
+  /// [state]: states of one number have the same mask, except for stop tokens.
   std::vector<ByteDfa::StateId> alike;
   std::size_t max_mask_bytes;
   mutable MaskCache masks;  ///< by that number

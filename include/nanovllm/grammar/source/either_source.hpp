@@ -15,8 +15,8 @@
 
 namespace nanovllm {
 
-/// Allows the texts of one source and those of another. A sequence goes on by both as long as both
-/// allow what it says.
+/// Allows the texts of one source and those of another. A sequence may follow both while both
+/// allow its text.
 class EitherSource final : public TokenMaskSource {
  public:
   /// Both for the same vocabulary; RequestError otherwise.

@@ -48,7 +48,7 @@ class MarkerSource final : public TokenMaskSource {
   [[nodiscard]] std::unique_ptr<TokenMatcher> matcher() const override;
   [[nodiscard]] int vocab_size() const override;
 
-  /// Bytes of memory at the most, without those of the inner source.
+  /// Most bytes of memory, without those of the inner source.
   [[nodiscard]] std::size_t size_bytes() const;
 
  private:
@@ -146,7 +146,7 @@ class MarkerSource::Lead {
 
   MarkerLead lead_;
   std::vector<std::size_t> shorter_;  // [i]: of the marker's first i + 1 bytes the longest end that
-                                      // the marker begins with, but for themselves
+                                      // the marker begins with, except themselves
   mutable MaskCache masks_;           // [state]
 };
 

@@ -35,7 +35,7 @@ namespace nanovllm {
 
 /// One of `texts` in the tokens that `tokenizer` gives for it. The steps are as few as they can be,
 /// but a model that has begun with another spelling's token, `No` where the choice is `Now` in one
-/// token, cannot go on with it.
+/// token, cannot continue with it.
 [[nodiscard]] inline std::shared_ptr<const TokenMaskSource> encoded_choices(
     const Tokenizer& tokenizer, std::span<const std::string> texts,
     std::span<const TokenId> stop_token_ids) {

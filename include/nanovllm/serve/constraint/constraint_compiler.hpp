@@ -16,7 +16,7 @@
 
 namespace nanovllm::serve {
 
-/// What a constraint may have at the most. What is larger is refused before it costs anything.
+/// Limits of a constraint. A larger one is refused before any work is done.
 struct ConstraintLimits {
   std::size_t max_text_bytes = std::size_t{256}
                                << 10;  ///< of a schema, pattern, grammar, all tools

@@ -18,7 +18,7 @@ namespace nanovllm::serve {
 /// space.
 ///
 /// @param tools as in OutputConstraint::tools.
-/// Throws RequestError where there is no tool, and for `parameters` that json_schema_grammar
+/// Throws RequestError if there is no tool, and for `parameters` that json_schema_grammar
 /// refuses or that are no object; the message names the tool.
 [[nodiscard]] std::string tool_call_grammar(const Json& tools, ToolCallFormat format);
 

@@ -66,7 +66,7 @@ namespace nanovllm::serve {
 
 namespace detail {
 
-/// Throws ApiError for fields of completions that a chat has no answer for, but for their defaults,
+/// Throws ApiError for fields of completions that a chat does not support, except their defaults,
 /// which clients may write out.
 NANOVLLM_INLINE void refuse_completion_fields(const RequestFields& body) {
   const auto refuse = [&](const char* name, bool is_default) {

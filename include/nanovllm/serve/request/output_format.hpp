@@ -20,7 +20,7 @@ struct OutputFormat {
 };
 
 /// Reads response_format, structured_outputs, guided_json, guided_regex, guided_choice and
-/// guided_grammar, of which one at the most may state a form. Schemas are checked to be JSON
+/// guided_grammar, of which at most one may be given. Schemas are checked to be JSON
 /// objects and nothing more. structured_outputs.disable_any_whitespace sets
 /// OutputConstraint::json_space: true is `none`, false is `any`. Throws ApiError.
 [[nodiscard]] OutputFormat parse_output_format(const RequestFields& body);
