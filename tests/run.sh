@@ -28,11 +28,13 @@ source .ci/clients.sh
 
 usage() { sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' tests/run.sh; }
 
-# list PRESET LABEL WHEN WHAT: a part, and how many tests it has in the build folder of PRESET.
+# list PRESET LABEL WHEN WHAT: a part, and how many tests it has in the build folder of PRESET, if that
+# is built.
 list() {
   local count
   count=$(ctest --test-dir "build/$1" -N -L "^$2\$" 2> /dev/null | sed -n 's/^Total Tests: //p')
-  printf '%-9s %-9s %-7s %6s  %s\n' "$1" "$2" "$3" "${count:--}" "$4"
+  if [ "${count:-0}" -eq 0 ]; then count=-; fi
+  printf '%-9s %-9s %-7s %6s  %s\n' "$1" "$2" "$3" "$count" "$4"
 }
 
 all=OFF
