@@ -31,7 +31,7 @@ struct Shape {
 struct Backend : CudaBackend {
   using CudaBackend::CudaBackend;
   /// After a step's first layer it is.
-  void show_plan() { state_.plan_is_visible = true; }
+  void show_plan() { state_.plan_start.waited(); }
 };
 
 template <class T>
@@ -112,44 +112,32 @@ struct Bench {
                      .num_heads = s.heads,
                      .num_kv_heads = s.kv_heads,
                      .head_dim = d});
-    const auto all = [](const std::vector<Matrix>& from) {
-      std::vector<const Matrix*> pointers;
-      for (const Matrix& matrix : from) pointers.push_back(&matrix);
-      return pointers;
-    };
-    const auto spanned = [](const std::vector<const Matrix*>& from) {
-      return std::span<const Matrix* const>(from);
-    };
-    const InputNorm<bf16> ahead{{norm.data(), {s.hidden}}, 1e-6f};
-    backend.template tune_linear<bf16>(spanned(all(qkv)), false, rows);
-    backend.template tune_linear<bf16>(spanned(all(o)), true, rows);
-    backend.template tune_linear<bf16>(spanned(all(gate_up)), false, rows);
-    backend.template tune_linear<bf16>(spanned(all(down)), true, rows);
-    backend.tune_project_qkv(spanned(all(qkv)), ahead, KvHeads{s.kv_heads, d}, rows);
-    backend.tune_gated_linear(spanned(all(gate_up)), ahead, rows);
+    tune(false);
   }
 
   static MatrixView<const bf16> constant(const MatrixView<bf16>& view) {
     return {view.data, view.extents, view.strides};
   }
 
-  /// Chooses by timing whole layers from here on.
-  void tune_layers() {
+  /// Chooses op by op, or by timing whole layers too.
+  void tune(bool whole_layers) {
     const auto all = [](const std::vector<Matrix>& from) {
       std::vector<const Matrix*> pointers;
       for (const Matrix& matrix : from) pointers.push_back(&matrix);
       return pointers;
     };
-    const auto of_qkv = all(qkv), of_o = all(o), of_gate_up = all(gate_up), of_down = all(down);
-    backend.template tune_layers<Heads>(
-        DenseLayers<Matrix, bf16>{.qkv = of_qkv,
-                                  .o = of_o,
-                                  .gate_up = of_gate_up,
-                                  .down = of_down,
-                                  .heads = {shape.kv_heads, d},
-                                  .norm = {{norm.data(), {shape.hidden}}, 1e-6f}},
-        most_rows, most_rows);
-    by_layers = true;
+    using Role = ProjectionRole;
+    const InputNorm<bf16> ahead{{norm.data(), {shape.hidden}}, 1e-6f};
+    const Projections<bf16, Matrix, bf16, Heads> network{
+        .list = {{Role::qkv, all(qkv), ahead, false, most_rows},
+                 // Of another role layers are not known as such.
+                 {whole_layers ? Role::output : Role::plain, all(o), {}, true, most_rows},
+                 {Role::gate_up, all(gate_up), ahead, false, most_rows},
+                 {Role::down, all(down), {}, true, most_rows}},
+        .kv_heads = {shape.kv_heads, d},
+        .max_seqs = most_rows};
+    backend.tune(network);
+    by_layers = whole_layers;
   }
 
   void run(std::int64_t m, std::int64_t keys) {
@@ -241,7 +229,7 @@ int main(int argc, char** argv) {
       for (const std::int64_t keys : contexts) bench.run(m, keys);
     }
     if (bench.by_layers) return;
-    bench.tune_layers();
+    bench.tune(true);
     self(self, bench);
   };
   {

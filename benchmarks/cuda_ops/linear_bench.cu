@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "cuda_ops/timing.cuh"
-#include "nanovllm/cuda/linear/linear.cuh"
+#include "nanovllm/cuda/linear/dispatch/ops.cuh"
+#include "nanovllm/cuda/linear/tune/dense_tuner.cuh"
 
 namespace nanovllm::bench {
 namespace {
@@ -93,7 +94,10 @@ struct Bench {
     if (m <= cuda::kMaxSmallMRows) {
       for (const int tiles : cuda::kSmallMTiles) {
         const auto run = [&](int i) {
-          cuda::small_m_linear(xs, {}, weight(i), ys, s.accumulate, tiles, context);
+          static_cast<void>(cuda::small_m_linear(
+              cuda::DenseLayer<bf16, Out>{
+                  .x = xs, .weight = weight(i), .y = ys, .accumulate = s.accumulate},
+              tiles, context));
         };
         report.add(name + " own, tiles " + std::to_string(tiles),
                    time_in_graph(context, run, calls, replays), bytes, flop);
@@ -124,7 +128,7 @@ struct Bench {
   }
 
   /// All linears of a step of `m` rows, one after the other, as the engine runs them.
-  void step(const Model& model, std::int64_t m, cuda::LinearEngine& engine,
+  void step(const Model& model, std::int64_t m, cuda::DenseEngine& engine,
             const std::deque<DeviceMatrix<bf16>> (&layers)[4], const DeviceMatrix<bf16>& lm_head,
             bf16* x, bf16* y, float* logits) {
     const auto linears = [&](int) {
@@ -149,18 +153,18 @@ struct Bench {
           engine, context);
     };
     if (!wants(std::string(model.name) + " all linears of a step M=" + std::to_string(m))) return;
-    std::string ways;  // tiles or cluster of the own kernels, or 'b' for cuBLASLt
+    std::string ways;  // the letter of the kernel, and its variant
     for (int i = 0; i < 4; ++i) {
       const Shape& s = model.layer[i];
-      const cuda::LinearPlan plan = engine.plan_for(
+      const cuda::DensePlan plan = engine.plan_for(
           LinearArgs<bf16, DeviceMatrix<bf16>>{.x = MatrixView<const bf16>(x, {m, s.k}),
                                                .weight = &layers[i][0],
                                                .y = MatrixView<bf16>(y, {m, s.n}),
                                                .accumulate = s.accumulate},
           context);
-      constexpr const char* kNames[] = {" b", " t", " c"};
+      constexpr const char* kNames[] = {" parts", " b", " s", " m", " w", " h"};
       ways += kNames[static_cast<int>(plan.kernel)];
-      if (plan.size != 0) ways += std::to_string(plan.size);
+      if (plan.kernel != cuda::DenseKernel::blas) ways += std::to_string(plan.variant);
     }
     double bytes = double(lm_head.size_bytes());
     for (const auto& matrices : layers)
@@ -188,13 +192,14 @@ struct Bench {
       if (m <= kMostLogitRows)
         shape(model.name, model.lm_head, m, pointers(lm_head), x.data(), logits.data());
     }
-    cuda::LinearEngine engine;
+    cuda::DenseEngine engine;
+    cuda::DenseTuner tuner(engine, context);
     const auto start = std::chrono::steady_clock::now();
     for (int i = 0; i < 4; ++i)
-      engine.tune<bf16, bf16>(pointers(layers[i]), model.layer[i].accumulate, cuda::kRowBuckets,
-                              context);
+      tuner.tune_linear<bf16, bf16>(pointers(layers[i]), model.layer[i].accumulate,
+                                    cuda::kRowBuckets);
     const std::span<const std::int64_t> buckets(cuda::kRowBuckets);
-    engine.tune<bf16, float>(pointers(lm_head), false, buckets.first(13), context);
+    tuner.tune_linear<bf16, float>(pointers(lm_head), false, buckets.first(13));
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     std::printf("%s tuned in %.2f s\n", model.name, seconds.count());
     for (const std::int64_t m : {1, 2, 8, 16, 32, 64, 128, 256}) {

@@ -11,8 +11,9 @@
 #include "cuda_ops/timing.cuh"
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
 #include "nanovllm/cuda/elementwise/silu_mul.cuh"
-#include "nanovllm/cuda/linear/linear.cuh"
+#include "nanovllm/cuda/linear/dispatch/ops.cuh"
 #include "nanovllm/cuda/linear/mid_m/mid_m_linear.cuh"
+#include "nanovllm/cuda/linear/tune/dense_tuner.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 
 namespace nanovllm::bench {
@@ -34,7 +35,7 @@ struct Bench {
   Report& report;
   cuda::Stream stream;
   cuda::Context context = cuda::Context::on(stream.get());
-  cuda::LinearEngine engine;
+  cuda::DenseEngine engine;
   cuda::TensorMaps maps;
   std::vector<Matrix> qkv, o, gate_up, down;
   cuda::DeviceBuffer<bf16> norm, x, normed, heads, both, act;
@@ -80,7 +81,7 @@ struct Bench {
       std::vector<const Matrix*> pointers;
       for (const Matrix& matrix : all) pointers.push_back(&matrix);
       const std::int64_t counts[] = {m};
-      engine.tune<bf16, bf16>(pointers, accumulate, counts, context);
+      cuda::DenseTuner(engine, context).tune_linear<bf16, bf16>(pointers, accumulate, counts);
     };
     tune_one(qkv, false), tune_one(o, true), tune_one(gate_up, false), tune_one(down, true);
   }
@@ -117,12 +118,12 @@ struct Bench {
                          const MatrixView<bf16>& out, bool accumulate, bool gated) {
       return [=, this, &all](int i, int variant, NextStart trigger) {
         return cuda::mid_m_linear(
-            cuda::MidMLayer<bf16, bf16>{.x = constant(in),
-                                        .norm = has_norm ? ahead : InputNorm<bf16>{},
-                                        .weight = turn(all, i).view(),
-                                        .y = out,
-                                        .accumulate = accumulate,
-                                        .gated = gated},
+            cuda::DenseLayer<bf16>{.x = constant(in),
+                                   .norm = has_norm ? ahead : InputNorm<bf16>{},
+                                   .weight = turn(all, i).view(),
+                                   .y = out,
+                                   .accumulate = accumulate,
+                                   .gated = gated},
             variant, maps, context, trigger);
       };
     };

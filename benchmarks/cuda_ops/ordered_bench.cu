@@ -15,7 +15,8 @@
 #include "nanovllm/cuda/attention/varlen/varlen_attention.cuh"
 #include "nanovllm/cuda/batch_invariant/attention/attention.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/ordered_engine.cuh"
-#include "nanovllm/cuda/linear/linear.cuh"
+#include "nanovllm/cuda/linear/dispatch/ops.cuh"
+#include "nanovllm/cuda/linear/tune/dense_tuner.cuh"
 
 namespace nanovllm::bench {
 namespace {
@@ -57,7 +58,7 @@ struct Bench {
     DeviceBuffer<Out> y(std::size_t(most * s.n));
     cuda::detail::fill_noise(x.data(), most * s.k, context);
     cuda::detail::fill_noise(y.data(), most * s.n, context);
-    cuda::LinearEngine fast;
+    cuda::DenseEngine fast;
     cuda::OrderedLinearEngine ordered;
     std::vector<std::int64_t> rows;
     for (const std::int64_t m : cuda::kRowBuckets) {
@@ -65,7 +66,7 @@ struct Bench {
     }
     using Clock = std::chrono::steady_clock;
     const auto start = Clock::now();
-    fast.tune<bf16, Out>(pointers, s.accumulate, rows, context);
+    cuda::DenseTuner(fast, context).tune_linear<bf16, Out>(pointers, s.accumulate, rows);
     const auto middle = Clock::now();
     ordered.tune<bf16, Out>(pointers, false, rows, context);
     const std::chrono::duration<double> first = middle - start, second = Clock::now() - middle;

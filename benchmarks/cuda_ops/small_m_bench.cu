@@ -8,11 +8,13 @@
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
 #include "nanovllm/cuda/elementwise/silu_mul.cuh"
 #include "nanovllm/cuda/linear/small_m/small_m_linear.cuh"
-#include "nanovllm/cuda/linear/tuner.cuh"
+#include "nanovllm/cuda/linear/tune/stopwatch.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 
 namespace nanovllm::bench {
 namespace {
+
+using cuda::NextStart;
 
 constexpr std::int64_t kHidden = 1024, kQ = 2048, kQkv = 4096, kWidth = 3072, kMostRows = 16;
 constexpr std::int64_t kPerLayer = kQkv * kHidden + kHidden * kQ + 3 * kWidth * kHidden;
@@ -50,33 +52,45 @@ struct Bench {
     const auto w_down = [&](int i) {
       return weight(i, kGateUp + 2 * kWidth * kHidden, kHidden, kWidth);
     };
+    const auto layer = [](const auto& in, const auto& w, const auto& out, bool adds) {
+      return cuda::DenseLayer<bf16>{.x = in, .weight = w, .y = out, .accumulate = adds};
+    };
+    const auto run = [&](const cuda::DenseLayer<bf16>& of, int tiles,
+                         NextStart start = NextStart::at_once) {
+      static_cast<void>(cuda::small_m_linear(of, tiles, context, start));
+    };
     const auto composed = [&](int i) {
       cuda::rms_norm(RmsNormArgs<bf16>{.x = x_in, .weight = scale, .out = ns}, context);
-      cuda::small_m_linear(n_in, {}, w_qkv(i), heads, false, 4, context);
-      cuda::small_m_linear(q_in, {}, w_o(i), xs, true, 1, context);
+      run(layer(n_in, w_qkv(i), heads, false), 4);
+      run(layer(q_in, w_o(i), xs, true), 1);
       cuda::rms_norm(RmsNormArgs<bf16>{.x = x_in, .weight = scale, .out = ns}, context);
-      cuda::small_m_linear(n_in, {}, w_gate_up(i), both, false, 6, context);
+      run(layer(n_in, w_gate_up(i), both, false), 6);
       cuda::silu_mul(
           SiluMulArgs<bf16>{.gate_up = constant(gate_up, m, 2 * kWidth, 2 * kWidth), .out = acts},
           context);
-      cuda::small_m_linear(act_in, {}, w_down(i), xs, true, 1, context);
+      run(layer(act_in, w_down(i), xs, true), 1);
     };
     const InputNorm<bf16> ahead{scale, 1e-6f};
-    const auto fused = [&](bool wait_first) {
-      return [&, wait_first](int i) {
-        cuda::small_m_linear(x_in, ahead, w_qkv(i), heads, false, 4, context, wait_first);
-        cuda::small_m_linear(q_in, {}, w_o(i), xs, true, 1, context, wait_first);
-        cuda::small_m_gated_linear(x_in, ahead, w_gate_up(i), acts, 6, context, wait_first);
-        cuda::small_m_linear(act_in, {}, w_down(i), xs, true, 1, context, wait_first);
+    const auto fused = [&](NextStart start) {
+      return [&, start](int i) {
+        auto qkv = layer(x_in, w_qkv(i), heads, false),
+             mlp = layer(x_in, w_gate_up(i), acts, false);
+        qkv.norm = mlp.norm = ahead;
+        mlp.gated = true;
+        run(qkv, 4, start);
+        run(layer(q_in, w_o(i), xs, true), 1, start);
+        run(mlp, 6, start);
+        run(layer(act_in, w_down(i), xs, true), 1, start);
       };
     };
     const std::string rows = " M=" + std::to_string(m);
     const double bytes = 2. * kPerLayer, flop = bytes * double(m);
     report.add("layer, a kernel each" + rows, time_in_graph(context, composed, kLayers), bytes,
                flop);
-    report.add("layer, fused" + rows, time_in_graph(context, fused(false), kLayers), bytes, flop);
-    report.add("layer, fused, successors wait" + rows, time_in_graph(context, fused(true), kLayers),
+    report.add("layer, fused" + rows, time_in_graph(context, fused(NextStart::at_once), kLayers),
                bytes, flop);
+    report.add("layer, fused, successors wait" + rows,
+               time_in_graph(context, fused(NextStart::after_wait), kLayers), bytes, flop);
   }
 
   void run_all() {

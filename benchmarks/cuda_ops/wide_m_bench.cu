@@ -10,7 +10,8 @@
 #include "cuda_ops/timing.cuh"
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
 #include "nanovllm/cuda/elementwise/silu_mul.cuh"
-#include "nanovllm/cuda/linear/linear.cuh"
+#include "nanovllm/cuda/linear/dispatch/ops.cuh"
+#include "nanovllm/cuda/linear/tune/dense_tuner.cuh"
 #include "nanovllm/cuda/linear/wide_m/wide_m_linear.cuh"
 
 namespace nanovllm::bench {
@@ -68,7 +69,7 @@ class Parts {
       std::vector<const cuda::DeviceMatrix<half>*> all;
       for (const auto& w : *weights) all.push_back(&w);
       const bool accumulate = weights == &b_.w_o || weights == &b_.w_down;
-      engine_.tune<half, half>(all, accumulate, std::vector{m}, context_);
+      cuda::DenseTuner(engine_, context_).tune_linear<half, half>(all, accumulate, std::vector{m});
     }
   }
 
@@ -108,7 +109,7 @@ class Parts {
   Shape s_;
   Buffers<half> b_;
   cuda::Context context_;
-  cuda::LinearEngine engine_;
+  cuda::DenseEngine engine_;
 };
 
 /// The kernels for some hundred rows.
@@ -120,7 +121,7 @@ class Wide {
     const auto weight = [&](auto& w) { return w[std::size_t(i) % s_.layers].view(); };
     const InputNorm<bf16> norm{VectorView<const bf16>(b_.norm.data(), {s_.hidden}), 1e-6f};
     const MatrixView<bf16> x = rows_of(b_.x, m, s_.hidden);
-    cuda::WideMLayer<bf16> layer;
+    cuda::DenseLayer<bf16> layer;
     switch (op) {
       case 0:
         layer = {.x = x, .norm = norm, .weight = weight(b_.w_qkv), .y = rows_of(b_.qkv, m, s_.qkv)};

@@ -7,7 +7,8 @@
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/cuda/linear/linear.cuh"
+#include "nanovllm/cuda/linear/dispatch/ops.cuh"
+#include "nanovllm/cuda/linear/tune/stopwatch.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/runtime/device_matrix.cuh"
@@ -102,7 +103,7 @@ class CudaProber {
   nv::DType dtype_;
   nv::cuda::Stream stream_;
   nv::cuda::Context context_ = nv::cuda::Context::on(stream_.get());
-  nv::cuda::LinearEngine linear_;
+  nv::cuda::DenseEngine linear_;
 };
 
 }  // namespace engine_bench

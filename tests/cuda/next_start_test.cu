@@ -10,7 +10,7 @@
 #include "cuda/spend_time.cuh"
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
 #include "nanovllm/cuda/elementwise/unpack_step.cuh"
-#include "nanovllm/cuda/linear/fused_engine.cuh"
+#include "nanovllm/cuda/linear/tune/dense_tuner.cuh"
 #include "nanovllm/cuda/op_state.cuh"
 
 namespace nanovllm::test {
@@ -85,14 +85,16 @@ TEST_CASE("a kernel that waits first lets the next one read early, another does 
   if (!gpu.context.can_overlap) return;
   Operands p(gpu.context);
   Between between(gpu);
-  const InputNorm<bf16> norm{p.norm().weight, 1e-6f};
   for (const std::int64_t m : {1, 12}) {
-    for (const bool wait_first : {true, false}) {
-      CAPTURE(m, wait_first);
+    for (const auto start : {cuda::NextStart::after_wait, cuda::NextStart::at_once}) {
+      CAPTURE(m, static_cast<int>(start));
       CHECK(between.sees([&] {
-        cuda::small_m_linear(p.rows(m), norm, p.weight.view(), p.y.view().slice(0, m), false, 4,
-                             gpu.context, wait_first);
-      }) == wait_first);
+        REQUIRE(cuda::small_m_linear(cuda::DenseLayer<bf16>{.x = p.rows(m),
+                                                            .norm = p.norm(),
+                                                            .weight = p.weight.view(),
+                                                            .y = p.y.view().slice(0, m)},
+                                     4, gpu.context, start));
+      }) == (start == cuda::NextStart::after_wait));
     }
   }
   for (const std::int64_t m : {1, 100}) {
@@ -112,10 +114,10 @@ TEST_CASE("a kernel that waits first lets the next one read early, another does 
     for (const auto start : {cuda::NextStart::after_wait, cuda::NextStart::at_once}) {
       CAPTURE(form, static_cast<int>(start));
       CHECK(between.sees([&] {
-        REQUIRE(cuda::mid_m_linear(cuda::MidMLayer<bf16, bf16>{.x = p.rows(40),
-                                                               .norm = norm,
-                                                               .weight = p.weight.view(),
-                                                               .y = p.y.view().slice(0, 40)},
+        REQUIRE(cuda::mid_m_linear(cuda::DenseLayer<bf16>{.x = p.rows(40),
+                                                          .norm = p.norm(),
+                                                          .weight = p.weight.view(),
+                                                          .y = p.y.view().slice(0, 40)},
                                    form, maps, gpu.context, start));
       }) == (start == cuda::NextStart::after_wait));
     }
@@ -123,7 +125,7 @@ TEST_CASE("a kernel that waits first lets the next one read early, another does 
   for (int form = 0; form < cuda::kWideMForms.size(cuda::ProductKind::normed); ++form) {
     CAPTURE(form);
     CHECK(between.sees([&] {
-      REQUIRE(cuda::wide_m_linear(cuda::WideMLayer<bf16>{.x = p.rows(100),
+      REQUIRE(cuda::wide_m_linear(cuda::DenseLayer<bf16>{.x = p.rows(100),
                                                          .norm = p.norm(),
                                                          .weight = p.weight.view(),
                                                          .y = p.y.view().slice(0, 100)},
@@ -163,16 +165,16 @@ TEST_CASE(
   // that none takes together with the product.
   cuda::DeviceBuffer<bf16> noise(std::size_t{1} << 24);
   const cuda::DeviceMatrix<bf16>* const weights[] = {&p.weight};
-  state.fused.tune_qkv(weights, p.norm(), {.num_kv_heads = 2, .head_dim = 40}, kMost, gpu.context,
-                       [&](const auto&) {
-                         cuda::detail::fill_noise(noise.data(), std::int64_t{1} << 24, gpu.context);
-                       });
+  cuda::DenseTuner(state.dense, gpu.context)
+      .tune_qkv(weights, p.norm(), {.num_kv_heads = 2, .head_dim = 40}, kMost, [&](const auto&) {
+        cuda::detail::fill_noise(noise.data(), std::int64_t{1} << 24, gpu.context);
+      });
   for (const std::int64_t m : {1, 5, 16, 30, 64, 100, 200}) {
     CAPTURE(m);
-    const cuda::FusedLayer layer{
+    const cuda::DenseLayer<bf16> layer{
         .x = p.rows(m), .norm = p.norm(), .weight = p.weight.view(), .y = p.y.view().slice(0, m)};
-    REQUIRE(state.fused.plan_for(layer).kernel != cuda::FusedKernel::parts);
-    CHECK(between.sees([&] { REQUIRE(state.fused.run(layer, gpu.context)); }));
+    REQUIRE(state.dense.plan_for(layer, gpu.context).kernel != cuda::DenseKernel::parts);
+    CHECK(between.sees([&] { REQUIRE(state.dense.run_fused(layer, gpu.context)); }));
     const auto norm = [&] {
       run_op(
           RmsNormArgs<bf16>{
@@ -180,10 +182,10 @@ TEST_CASE(
           state);
     };
     CHECK(between.sees([&] {
-      state.plan_is_visible = false;  // as behind a plan
+      state.plan_start.planned(false);  // as behind a plan
       norm();
     }));
-    CHECK(state.plan_is_visible);
+    CHECK(state.plan_start.lets_decodes_start_early());
     CHECK_FALSE(between.sees(norm));
   }
 }

@@ -80,18 +80,16 @@ TEST_CASE("products of few rows behind poison", "[poison]") {
   for (const std::int64_t m : {1, 3, 8, 11, 16}) {
     Product p(m, 77, kWidth);
     for (const bool has_norm : {false, true}) {
-      const InputNorm<bf16> norm = p.ahead(has_norm);
       for (const int tiles : {2, 4, 6}) {
         CAPTURE(m, has_norm, tiles);
         if (!has_norm || tiles >= cuda::kMinSmallMFusedTiles) {
           check_behind_poison(gpu, p.y, [&] {
-            cuda::small_m_linear(p.rows(), norm, p.matrix(false), p.out(), false, tiles,
-                                 gpu.context);
+            REQUIRE(cuda::small_m_linear(p.layer(false, has_norm), tiles, gpu.context));
           });
         }
         if (tiles < cuda::kMinSmallMFusedTiles) continue;
         check_behind_poison(gpu, p.y, [&] {
-          cuda::small_m_gated_linear(p.rows(), norm, p.matrix(true), p.out(), tiles, gpu.context);
+          REQUIRE(cuda::small_m_linear(p.layer(true, has_norm), tiles, gpu.context));
         });
       }
     }
@@ -111,7 +109,7 @@ TEST_CASE("products of some tens of rows behind poison", "[poison]") {
           if (cuda::kMidMForms.at(kind, form).panels > 1 && k != kWholePanels) continue;
           CAPTURE(k, m, static_cast<int>(kind), form);
           check_behind_poison(gpu, p.y, [&] {
-            REQUIRE(cuda::mid_m_linear(p.mid_m(kind, false), form, maps, gpu.context));
+            REQUIRE(cuda::mid_m_linear(p.layer(kind, false), form, maps, gpu.context));
           });
         }
       }
@@ -130,7 +128,7 @@ TEST_CASE("products of some hundred rows behind poison", "[poison]") {
       for (int form = 0; form < cuda::kWideMForms.size(kind); ++form) {
         CAPTURE(m, static_cast<int>(kind), form);
         check_behind_poison(gpu, p.y, [&] {
-          REQUIRE(cuda::wide_m_linear(p.wide_m(kind, false), form, maps, gpu.context));
+          REQUIRE(cuda::wide_m_linear(p.layer(kind, false), form, maps, gpu.context));
         });
       }
     }

@@ -38,24 +38,17 @@ struct Product {
   }
   [[nodiscard]] MatrixView<bf16> out() { return {y.data(), {m, n}}; }
 
-  [[nodiscard]] cuda::MidMLayer<bf16, bf16> mid_m(cuda::ProductKind kind, bool accumulate) {
-    const bool gated = kind == cuda::ProductKind::gated;
+  /// The product with what is wanted around it.
+  [[nodiscard]] cuda::DenseLayer<bf16> layer(bool gated, bool normed, bool accumulate = false) {
     return {.x = rows(),
-            .norm = ahead(kind != cuda::ProductKind::plain),
+            .norm = ahead(normed),
             .weight = matrix(gated),
             .y = out(),
             .accumulate = accumulate,
             .gated = gated};
   }
-  [[nodiscard]] cuda::WideMLayer<bf16> wide_m(cuda::ProductKind kind, bool accumulate) {
-    const bool gated = kind == cuda::ProductKind::gated;
-    const InputNorm<bf16> scale = ahead(kind != cuda::ProductKind::plain);
-    return {.x = rows(),
-            .norm = {scale.weight, scale.eps},
-            .weight = matrix(gated),
-            .y = out(),
-            .accumulate = accumulate,
-            .gated = gated};
+  [[nodiscard]] cuda::DenseLayer<bf16> layer(cuda::ProductKind kind, bool accumulate) {
+    return layer(kind == cuda::ProductKind::gated, kind != cuda::ProductKind::plain, accumulate);
   }
 };
 

@@ -30,12 +30,10 @@ TEST_CASE("small_m, tiny", "[racecheck][dense]") {
   for (const std::int64_t m : {2, 9}) {
     Product p(m, 9, 1544);  // more than the ring holds
     for (const bool normed : {true, false}) {
-      const InputNorm<bf16> norm = p.ahead(normed);
-      cuda::small_m_gated_linear(p.rows(), norm, p.matrix(true), p.out(), 4, gpu.context);
-      cuda::small_m_linear(p.rows(), norm, p.matrix(false), p.out(), true, normed ? 4 : 2,
-                           gpu.context);
+      REQUIRE(cuda::small_m_linear(p.layer(true, normed), 4, gpu.context));
+      REQUIRE(cuda::small_m_linear(p.layer(false, normed, true), normed ? 4 : 2, gpu.context));
     }
-    cuda::small_m_linear(p.rows(), {}, p.matrix(false), p.out(), true, 1, gpu.context);
+    REQUIRE(cuda::small_m_linear(p.layer(false, false, true), 1, gpu.context));
     check(p, gpu);
   }
 }
@@ -48,7 +46,7 @@ TEST_CASE("mid_m, tiny", "[racecheck][dense]") {
   Product p(9, 16, 1024);
   for (const cuda::ProductKind kind : kProductKinds) {
     for (int form = 0; form < cuda::kMidMForms.size(kind); ++form)
-      REQUIRE(cuda::mid_m_linear(p.mid_m(kind, kind != cuda::ProductKind::gated), form, maps,
+      REQUIRE(cuda::mid_m_linear(p.layer(kind, kind != cuda::ProductKind::gated), form, maps,
                                  gpu.context));
   }
   check(p, gpu);
@@ -62,7 +60,7 @@ TEST_CASE("wide_m, tiny", "[racecheck][dense]") {
   Product p(65, 16, 1024);
   for (const cuda::ProductKind kind : kProductKinds) {
     for (int form = 0; form < cuda::kWideMForms.size(kind); ++form)
-      REQUIRE(cuda::wide_m_linear(p.wide_m(kind, kind == cuda::ProductKind::plain), form, maps,
+      REQUIRE(cuda::wide_m_linear(p.layer(kind, kind == cuda::ProductKind::plain), form, maps,
                                   gpu.context));
   }
   check(p, gpu);

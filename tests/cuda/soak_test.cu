@@ -119,38 +119,26 @@ class Step {
     const MatrixView<const bf16> x(in.rows.data(), {rows_, in.cols}, {in.stride, 1});
     const MatrixView<const bf16> weight(w.data(), {gated ? 2 * to.cols : to.cols, in.cols});
     const MatrixView<bf16> y(to.rows.data(), {rows_, to.cols});
-    const VectorView<const bf16> scale =
-        normed ? VectorView<const bf16>(norm_.data(), {kHidden}) : VectorView<const bf16>{};
+    const cuda::DenseLayer<bf16> product{
+        .x = x,
+        .norm = {normed ? VectorView<const bf16>(norm_.data(), {kHidden})
+                        : VectorView<const bf16>{},
+                 1e-6f},
+        .weight = weight,
+        .y = y,
+        .accumulate = !normed,
+        .gated = gated};
+    const auto start = layer % 2 == 0 ? cuda::NextStart::after_wait : cuda::NextStart::at_once;
     if (rows_ > cuda::kMaxMidMRows) {
       const int form = layer % cuda::kWideMForms.size(kind);
-      REQUIRE(cuda::wide_m_linear(cuda::WideMLayer<bf16>{.x = x,
-                                                         .norm = {scale, 1e-6f},
-                                                         .weight = weight,
-                                                         .y = y,
-                                                         .accumulate = !normed,
-                                                         .gated = gated},
-                                  form, maps_, context));
-      return;
-    }
-    if (rows_ > cuda::kMaxSmallMRows) {
+      REQUIRE(cuda::wide_m_linear(product, form, maps_, context));
+    } else if (rows_ > cuda::kMaxSmallMRows) {
       const int form = layer % cuda::kMidMForms.size(kind);
-      REQUIRE(cuda::mid_m_linear(
-          cuda::MidMLayer<bf16, bf16>{.x = x,
-                                      .norm = {scale, 1e-6f},
-                                      .weight = weight,
-                                      .y = y,
-                                      .accumulate = !normed,
-                                      .gated = gated},
-          form, maps_, context,
-          layer % 2 == 0 ? cuda::NextStart::after_wait : cuda::NextStart::at_once));
-      return;
+      REQUIRE(cuda::mid_m_linear(product, form, maps_, context, start));
+    } else {
+      const int tiles = normed ? 4 + layer % 2 * 2 : 1 + layer % 2;
+      REQUIRE(cuda::small_m_linear(product, tiles, context, start));
     }
-    const InputNorm<bf16> norm{scale, 1e-6f};
-    const int tiles = normed ? 4 + layer % 2 * 2 : 1 + layer % 2;
-    if (gated)
-      cuda::small_m_gated_linear(x, norm, weight, y, tiles, context, layer % 2 == 0);
-    else
-      cuda::small_m_linear(x, norm, weight, y, !normed, tiles, context, normed && layer == 0);
   }
 
   std::int64_t rows_;

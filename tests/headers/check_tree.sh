@@ -217,9 +217,14 @@ awk -v graph="$graph" '
 
     # Families of kernels are siblings; what they share is in cuda/tile/.
     allowed_in_module["cuda/linear/"] = "all"
-    allowed_in_module["cuda/linear/small_m/"] = "cuda/linear/tuning.hpp"
-    allowed_in_module["cuda/linear/mid_m/"] = "cuda/linear/tuning.hpp"
-    allowed_in_module["cuda/linear/wide_m/"] = "cuda/linear/tuning.hpp"
+    linear_tops = "cuda/linear/layer.cuh cuda/linear/tuning.hpp"
+    num_dense = split("small_m/ mid_m/ wide_m/ blas/", dense, " ")
+    for (i = 1; i <= num_dense; i++) {
+      allowed_in_module["cuda/linear/" dense[i]] = linear_tops
+      dense_families = dense_families " cuda/linear/" dense[i]
+    }
+    allowed_in_module["cuda/linear/dispatch/"] = linear_tops dense_families
+    allowed_in_module["cuda/linear/tune/"] = linear_tops " cuda/linear/dispatch/"
 
     # Arrows that point the wrong way, and are to be turned.
     request = "nanovllm/engine/request/"

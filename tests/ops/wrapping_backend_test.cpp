@@ -9,6 +9,7 @@
 #include "catch.hpp"
 #include "engine/models.hpp"
 #include "nanovllm/ops/backend_check.hpp"
+#include "nanovllm/ops/projections.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -80,7 +81,8 @@ static_assert(RunsOp<Counting, SampleArgs> && !RunsOp<Counting, NoOpArgs>);
 static_assert(!RunsOp<CpuBackend, NoOpArgs>);
 static_assert(!RunsOp<CpuBackend, RmsNormArgs<int>> && RunsOp<CpuBackend, RmsNormArgs<float>>);
 static_assert(BackendLike<Counting, float> && BackendLike<Counting, bf16, float, half>);
-static_assert(!AsyncBackendLike<Counting> && !TunableBackend<Counting, float, float>);
+static_assert(!AsyncBackendLike<Counting> &&
+              !TunableBackend<Counting, Projections<float, Counting::Matrix<float>, float>>);
 static_assert(check_backend<Counting, Elements<bf16>>());
 
 /// A backend that lost one op: nothing of it but that is missing.

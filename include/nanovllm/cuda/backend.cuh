@@ -3,15 +3,12 @@
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <type_traits>
-#include <vector>
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
@@ -19,9 +16,8 @@
 #include "nanovllm/cuda/attention/plan_attention.cuh"
 #include "nanovllm/cuda/attention/varlen/varlen_attention.cuh"
 #include "nanovllm/cuda/elementwise/elementwise.cuh"
-#include "nanovllm/cuda/linear/fused_engine.cuh"
-#include "nanovllm/cuda/linear/layer_tuner.cuh"
-#include "nanovllm/cuda/linear/linear.cuh"
+#include "nanovllm/cuda/linear/dispatch/ops.cuh"
+#include "nanovllm/cuda/linear/tune/projections.cuh"
 #include "nanovllm/cuda/op_state.cuh"
 #include "nanovllm/cuda/runtime/check.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
@@ -36,6 +32,7 @@
 #include "nanovllm/cuda/sampling/token_logprobs.cuh"
 #include "nanovllm/cuda/sampling/token_marks.cuh"
 #include "nanovllm/ops/backend.hpp"
+#include "nanovllm/ops/projections.hpp"
 
 namespace nanovllm {
 
@@ -166,53 +163,17 @@ class CudaBackend {
   requires requires(const Args& args, cuda::OpState& state) { run_op(args, state); }
   void run(const Args& args) { run_op(args, state_); }
 
-  /// Finds the fastest way to multiply by `weights`, all of one shape, for up to `max_rows` rows,
-  /// by timing on the device. Blocks.
-  template <class Out, class T>
-  void tune_linear(std::span<const cuda::DeviceMatrix<T>* const> weights, bool accumulate,
-                   std::int64_t max_rows) {
-    std::vector<std::int64_t> row_counts;
-    for (const std::int64_t rows : cuda::kRowBuckets) {
-      row_counts.push_back(std::min(rows, max_rows));
-      if (rows >= max_rows) break;
-    }
-    state_.linear.tune<T, Out>(weights, accumulate, row_counts, state_.context);
-  }
-
-  /// The same for `GatedLinearArgs` by `weights`, with this norm ahead or none. Blocks.
-  template <class T>
-  void tune_gated_linear(std::span<const cuda::DeviceMatrix<T>* const> weights,
-                         const InputNorm<T>& norm, std::int64_t max_rows) {
-    if constexpr (std::same_as<T, bf16>)
-      state_.fused.tune_gated(weights, norm, max_rows, state_.context,
-                              [&](const auto& part) { run(part); });
-  }
-  /// The same for `ProjectQkvArgs` with such heads.
-  template <class T>
-  void tune_project_qkv(std::span<const cuda::DeviceMatrix<T>* const> weights,
-                        const InputNorm<T>& norm, const KvHeads& heads, std::int64_t max_rows) {
-    if constexpr (std::same_as<T, bf16>)
-      state_.fused.tune_qkv(weights, norm, heads, max_rows, state_.context,
-                            [&](const auto& part) { run(part); });
-  }
-
-  /// Chooses between ways that were close in what `tune_linear`, `tune_project_qkv` and
-  /// `tune_gated_linear` timed, by timing whole layers, with attention of `Heads` on up to
-  /// `max_seqs` rows. Behind `reserve`. Blocks.
-  template <class Heads, class T>
-  void tune_layers(const DenseLayers<cuda::DeviceMatrix<T>, T>& layers, std::int64_t max_rows,
-                   std::int64_t max_seqs) {
-    if constexpr (std::same_as<T, bf16>) {
-      if (!state_.context.can_overlap) return;
-      cuda::LayerTuner(layers, max_rows, max_seqs, state_.linear, state_.fused, state_.context)
-          .template tune<Heads>([&](const auto& op) {
-            run(op);
-            if constexpr (std::same_as<std::remove_cvref_t<decltype(op)>, PlanAttentionArgs>) {
-              stream_.synchronize();
-              state_.plan_is_visible = true;  // as behind the first layer's norm
-            }
-          });
-    }
+  /// Finds the fastest ways to run a network's projections by timing on the device. Behind
+  /// `reserve`. Blocks.
+  template <class A, class W, class Heads>
+  void tune(const Projections<A, cuda::DeviceMatrix<W>, W, Heads>& network) {
+    cuda::tune_projections(network, state_.dense, state_.context, [&](const auto& op) {
+      run(op);
+      if constexpr (std::same_as<std::remove_cvref_t<decltype(op)>, PlanAttentionArgs>) {
+        stream_.synchronize();
+        state_.plan_start.waited();  // as behind the first layer's norm
+      }
+    });
   }
 
   /// Bytes of device memory that no process uses.

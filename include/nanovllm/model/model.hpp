@@ -77,7 +77,8 @@ concept ModelLike = ModelConfigLike<typename M::Config> && requires {
 /// - `forward(in, kv, logits)`: computes the tokens of `in`, stores their K and V in `kv.layer(i)`,
 ///   and writes the logits of `in.logit_rows`, [m, padded_vocab_size()], of which the first
 ///   vocab_size() columns count. All ranks call this together and all get the same logits.
-/// - `tune()`, optional: called once when the weights are loaded.
+/// - `projections()`, optional: what a step multiplies by (ops/projections.hpp), for backends that
+///   choose how to run it when the weights are there.
 template <class N, class Config, class Backend, class Communicator, class KvCache>
 concept NetworkLike =
     std::constructible_from<N, const Config&, const StepLimits&, Backend&, Communicator&> &&

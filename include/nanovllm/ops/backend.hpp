@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <span>
 #include <string>
 
 #include "nanovllm/core/dtype.hpp"
@@ -15,10 +14,8 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/ops/attention.hpp"
 #include "nanovllm/ops/copy_blocks.hpp"
-#include "nanovllm/ops/dense_layers.hpp"
 #include "nanovllm/ops/embedding.hpp"
 #include "nanovllm/ops/gather_rows.hpp"
-#include "nanovllm/ops/input_norm.hpp"
 #include "nanovllm/ops/kv_store.hpp"
 #include "nanovllm/ops/linear.hpp"
 #include "nanovllm/ops/project_qkv.hpp"
@@ -174,32 +171,11 @@ concept ReplaysWithInputs = requires(B& backend, const typename B::Graph& graph,
   backend.replay(graph, inputs);
 };
 
-/// A backend that chooses by time among its kernels for products with weights `W` and results
-/// `Out`, once the weights are loaded: `tune_linear<Out>(matrices of one shape, accumulate,
-/// max_rows)`.
-template <class B, class W, class Out>
-concept TunableBackend = requires(B& backend,
-                                  std::span<const typename B::template Matrix<W>* const> matrices) {
-  backend.template tune_linear<Out>(matrices, true, std::int64_t{});
-};
-
-/// The same for the ops that norm their input: `tune_gated_linear(matrices of one shape, norm,
-/// max_rows)` and `tune_project_qkv(matrices, norm, heads, max_rows)`. A norm without a weight
-/// means no norm.
-template <class B, class W>
-concept TunesFusedOps = requires(B& backend, const InputNorm<W>& norm,
-                                 std::span<const typename B::template Matrix<W>* const> matrices) {
-  backend.tune_gated_linear(matrices, norm, std::int64_t{});
-  backend.tune_project_qkv(matrices, norm, KvHeads{}, std::int64_t{});
-};
-
-/// After that, it chooses among close candidates by timing whole layers:
-/// `tune_layers<Heads>(layers, max_rows, max_seqs)`, for decode steps of up to `max_seqs`
-/// sequences.
-template <class B, class W>
-concept TunesLayers = requires(B& backend,
-                               const DenseLayers<typename B::template Matrix<W>, W>& layers) {
-  backend.template tune_layers<HeadShape<>>(layers, std::int64_t{}, std::int64_t{});
+/// A backend that chooses among its ways to run a network's projections, by trying, once the
+/// weights are there: `tune(projections)`, see ops/projections.hpp.
+template <class B, class P>
+concept TunableBackend = requires(B& backend, const P& projections) {
+  backend.tune(projections);
 };
 
 /// A backend `B` that can run a model of weights `W`, activations `A` and a KV cache of `Kv`.

@@ -1,4 +1,4 @@
-#include "nanovllm/cuda/linear/fused_engine.cuh"
+#include "nanovllm/cuda/linear/tune/dense_tuner.cuh"
 
 #include <cmath>
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace nanovllm::test {
 
-TEST_CASE("FusedEngine runs what it has timed, and leaves the rest to the parts") {
+TEST_CASE("DenseEngine runs what it has timed, and leaves the rest to the parts") {
   if (!has_gpu()) return;
   const Gpu gpu;
   if (!gpu.context.is_hopper()) return;
@@ -23,27 +23,28 @@ TEST_CASE("FusedEngine runs what it has timed, and leaves the rest to the parts"
   cuda::DeviceMatrix<bf16> weight(2 * kWidth, kIn);
   weight.set_rows(0, MatrixView<const bf16>(host.data(), {2 * kWidth, kIn}));
   const InputNorm<bf16> norm{VectorView<const bf16>(scale.row(0).data, {kIn}), 1e-6f};
-  cuda::FusedEngine engine;
+  cuda::DenseEngine engine;
   const auto layer = [&](std::int64_t rows, bool gated, GpuMatrix<bf16>& y, bool normed = true) {
-    return cuda::FusedLayer{.x = {x.view().data, {rows, kIn}},
-                            .norm = normed ? norm : InputNorm<bf16>{},
-                            .weight = weight.view(),
-                            .y = y.view(),
-                            .gated = gated};
+    return cuda::DenseLayer<bf16>{.x = {x.view().data, {rows, kIn}},
+                                  .norm = normed ? norm : InputNorm<bf16>{},
+                                  .weight = weight.view(),
+                                  .y = y.view(),
+                                  .gated = gated};
   };
   GpuMatrix<bf16> none(4, kWidth);
-  REQUIRE_FALSE(engine.run(layer(4, true, none), gpu.context));
+  REQUIRE_FALSE(engine.run_fused(layer(4, true, none), gpu.context));
   const cuda::DeviceMatrix<bf16>* const weights[] = {&weight};
   // Parts that take longer than any kernel of the layer.
   cuda::DeviceBuffer<bf16> noise(std::size_t{1} << 24);
   const auto slow = [&](const auto&) {
     cuda::detail::fill_noise(noise.data(), std::int64_t{1} << 24, gpu.context);
   };
-  engine.tune_gated(weights, norm, kMost, gpu.context, slow);
-  engine.tune_gated(weights, {}, kMost, gpu.context, slow);
+  cuda::DenseTuner tuner(engine, gpu.context);
+  tuner.tune_gated(weights, norm, kMost, slow);
+  tuner.tune_gated(weights, {}, kMost, slow);
   // Heads that no kernel takes together with the product.
   constexpr KvHeads kHeads{.num_kv_heads = 2, .head_dim = 40};
-  engine.tune_qkv(weights, norm, kHeads, kMost, gpu.context, slow);
+  tuner.tune_qkv(weights, norm, kHeads, kMost, slow);
   struct Way {
     bool gated, normed;
   };
@@ -52,7 +53,7 @@ TEST_CASE("FusedEngine runs what it has timed, and leaves the rest to the parts"
       CAPTURE(gated, normed, rows);
       GpuMatrix<bf16> y(rows, gated ? kWidth : 2 * kWidth);
       const bool has_kernel = normed || rows <= cuda::kMaxMidMRows;
-      REQUIRE(engine.run(layer(rows, gated, y, normed), gpu.context) == has_kernel);
+      REQUIRE(engine.run_fused(layer(rows, gated, y, normed), gpu.context) == has_kernel);
       if (!has_kernel) continue;
       gpu.sync();
       y.download();

@@ -84,17 +84,14 @@ TEST_CASE("products of few rows behind a kernel that comes late", "[late]") {
   for (const std::int64_t m : {1, 5, 13}) {
     Product p(m, kOut, kIn);
     for (const bool has_norm : {false, true}) {
-      const InputNorm<bf16> norm = p.ahead(has_norm);
       for (const bool accumulate : {false, true}) {
         CAPTURE(m, has_norm, accumulate);
         check_behind_late(gpu, p, [&] {
-          cuda::small_m_linear(p.rows(), norm, p.matrix(false), p.out(), accumulate, 4,
-                               gpu.context);
+          REQUIRE(cuda::small_m_linear(p.layer(false, has_norm, accumulate), 4, gpu.context));
         });
       }
-      check_behind_late(gpu, p, [&] {
-        cuda::small_m_gated_linear(p.rows(), norm, p.matrix(true), p.out(), 4, gpu.context);
-      });
+      check_behind_late(
+          gpu, p, [&] { REQUIRE(cuda::small_m_linear(p.layer(true, has_norm), 4, gpu.context)); });
     }
   }
 }
@@ -111,13 +108,13 @@ TEST_CASE("products of some tens and hundreds of rows behind a kernel that comes
       for (int form = 0; form < cuda::kMidMForms.size(kind); ++form) {
         CAPTURE(static_cast<int>(kind), accumulate, form);
         check_behind_late(gpu, tens, [&] {
-          REQUIRE(cuda::mid_m_linear(tens.mid_m(kind, accumulate), form, maps, gpu.context));
+          REQUIRE(cuda::mid_m_linear(tens.layer(kind, accumulate), form, maps, gpu.context));
         });
       }
       for (int form = 0; form < cuda::kWideMForms.size(kind); ++form) {
         CAPTURE(static_cast<int>(kind), accumulate, form);
         check_behind_late(gpu, hundreds, [&] {
-          REQUIRE(cuda::wide_m_linear(hundreds.wide_m(kind, accumulate), form, maps, gpu.context));
+          REQUIRE(cuda::wide_m_linear(hundreds.layer(kind, accumulate), form, maps, gpu.context));
         });
       }
     }

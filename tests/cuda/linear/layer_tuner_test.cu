@@ -1,4 +1,4 @@
-#include "nanovllm/cuda/linear/layer_tuner.cuh"
+#include "nanovllm/cuda/linear/tune/layer_tuner.cuh"
 
 #include <algorithm>
 #include <chrono>
@@ -12,6 +12,7 @@
 #include "cuda/gpu_matrix.cuh"
 #include "cuda/gpu_test.cuh"
 #include "nanovllm/cuda/backend.cuh"
+#include "nanovllm/cuda/linear/tune/dense_tuner.cuh"
 
 namespace nanovllm::test {
 namespace {
@@ -44,13 +45,15 @@ struct Layers {
   [[nodiscard]] InputNorm<bf16> input_norm() {
     return {VectorView<const bf16>(norm.row(0).data, {kHidden}), 1e-6f};
   }
-  [[nodiscard]] DenseLayers<Matrix, bf16> lists() {
-    return {.qkv = qkv,
-            .o = o,
-            .gate_up = gate_up,
-            .down = down,
-            .heads = kKvHeads,
-            .norm = input_norm()};
+  /// For up to `rows` rows, of which `seqs` may be decodes.
+  [[nodiscard]] Projections<bf16, Matrix, bf16> lists(std::int64_t rows, std::int64_t seqs) {
+    using Role = ProjectionRole;
+    return {.list = {{Role::qkv, qkv, input_norm(), false, rows},
+                     {Role::output, o, {}, true, rows},
+                     {Role::gate_up, gate_up, input_norm(), false, rows},
+                     {Role::down, down, {}, true, rows}},
+            .kv_heads = kKvHeads,
+            .max_seqs = seqs};
   }
 };
 
@@ -68,8 +71,8 @@ struct Down {
   }
 };
 
-bool same(const cuda::LinearPlan& a, const cuda::LinearPlan& b) {
-  return a.kernel == b.kernel && a.size == b.size &&
+bool same(const cuda::DensePlan& a, const cuda::DensePlan& b) {
+  return a.kernel == b.kernel && a.variant == b.variant &&
          std::memcmp(&a.algorithm, &b.algorithm, sizeof a.algorithm) == 0;
 }
 
@@ -83,31 +86,31 @@ TEST_CASE("LayerTuner keeps, of the ways that were close, the one whose layers a
   cuda::DeviceBuffer<bf16> noise(std::size_t{1} << 24);
   int num_choices = 0;
   for (const std::int64_t m : {1, 8, 64, 256}) {
-    cuda::LinearEngine linear;
-    cuda::FusedEngine fused;
+    cuda::DenseEngine engine;
+    cuda::DenseTuner tuner(engine, gpu.context);
     const std::int64_t counts[] = {m};
-    linear.tune<bf16, bf16>(layers.down, true, counts, gpu.context);
+    tuner.tune_linear<bf16, bf16>(layers.down, true, counts);
     Down down(m);
     const Linear of_test = down.args(layers.all[3]);
-    const std::vector<cuda::LinearPlan> ways = linear.close_plans(of_test);
+    const std::vector<cuda::DensePlan> ways = engine.close_plans(of_test);
     REQUIRE_FALSE(ways.empty());
-    CHECK(same(ways[0], linear.plan_for(of_test, gpu.context)));
+    CHECK(same(ways[0], engine.plan_for(of_test, gpu.context)));
     num_choices += ways.size() > 1;
-    for (const cuda::LinearPlan& wanted : ways) {
-      CAPTURE(m, static_cast<int>(wanted.kernel), wanted.size);
-      linear.choose(of_test, ways[0]);
+    for (const cuda::DensePlan& wanted : ways) {
+      CAPTURE(m, static_cast<int>(wanted.kernel), wanted.variant);
+      engine.choose(of_test, ways[0]);
       // Layers take much longer where `down` does not run as wanted.
       const auto run = [&](const auto& op) {
         if constexpr (std::is_same_v<std::remove_cvref_t<decltype(op)>, Linear>) {
-          if (op.x.extent(1) == kWidth && !same(linear.plan_for(op, gpu.context), wanted))
+          if (op.x.extent(1) == kWidth && !same(engine.plan_for(op, gpu.context), wanted))
             cuda::detail::fill_noise(noise.data(), std::int64_t{1} << 24, gpu.context);
         }
       };
       for (const std::int64_t num_seqs : {m, std::int64_t{0}}) {  // with attention, and without
-        linear.choose(of_test, ways[0]);
-        cuda::LayerTuner(layers.lists(), m, num_seqs, linear, fused, gpu.context)
+        engine.choose(of_test, ways[0]);
+        cuda::LayerTuner(layers.lists(m, num_seqs), engine, gpu.context)
             .tune(run, std::chrono::milliseconds(10'000));
-        CHECK(same(linear.plan_for(of_test, gpu.context), wanted));
+        CHECK(same(engine.plan_for(of_test, gpu.context), wanted));
       }
     }
   }
@@ -122,11 +125,11 @@ TEST_CASE("LayerTuner finds two ways of which each alone is slower, on few rows"
   cuda::DeviceBuffer<bf16> noise(std::size_t{1} << 24);
   int num_choices = 0;
   for (const std::int64_t m : {1, 5, 16}) {
-    cuda::LinearEngine linear;
-    cuda::FusedEngine fused;
+    cuda::DenseEngine engine;
+    cuda::DenseTuner tuner(engine, gpu.context);
     const std::int64_t counts[] = {m};
-    linear.tune<bf16, bf16>(layers.down, true, counts, gpu.context);
-    linear.tune<bf16, bf16>(layers.o, true, counts, gpu.context);
+    tuner.tune_linear<bf16, bf16>(layers.down, true, counts);
+    tuner.tune_linear<bf16, bf16>(layers.o, true, counts);
     Down down(m);
     GpuMatrix<bf16> q(m, kQ), y(m, kHidden);
     const Linear of_down = down.args(layers.all[3]);
@@ -134,13 +137,13 @@ TEST_CASE("LayerTuner finds two ways of which each alone is slower, on few rows"
                       .weight = &layers.all[1],
                       .y = y.view(),
                       .accumulate = true};
-    const auto down_ways = linear.close_plans(of_down), o_ways = linear.close_plans(of_o);
+    const auto down_ways = engine.close_plans(of_down), o_ways = engine.close_plans(of_o);
     REQUIRE_FALSE(down_ways.empty());
     REQUIRE_FALSE(o_ways.empty());
     if (down_ways.size() == 1 || o_ways.size() == 1) continue;
     ++num_choices;
-    const auto is_last = [&](const Linear& op, const std::vector<cuda::LinearPlan>& ways) {
-      return same(linear.plan_for(op, gpu.context), ways.back());
+    const auto is_last = [&](const Linear& op, const std::vector<cuda::DensePlan>& ways) {
+      return same(engine.plan_for(op, gpu.context), ways.back());
     };
     const auto run = [&](const auto& op) {
       if constexpr (std::is_same_v<std::remove_cvref_t<decltype(op)>, Linear>) {
@@ -151,7 +154,7 @@ TEST_CASE("LayerTuner finds two ways of which each alone is slower, on few rows"
       }
     };
     CAPTURE(m);
-    cuda::LayerTuner(layers.lists(), m, m, linear, fused, gpu.context)
+    cuda::LayerTuner(layers.lists(m, m), engine, gpu.context)
         .tune(run, std::chrono::milliseconds(10'000));
     CHECK(is_last(of_o, o_ways));
     CHECK(is_last(of_down, down_ways));
@@ -170,28 +173,28 @@ TEST_CASE("LayerTuner keeps the way to run project_qkv whose layers are fastest"
   };
   int num_choices = 0;
   for (const std::int64_t m : {1, 8, 64}) {
-    cuda::LinearEngine linear;
-    cuda::FusedEngine fused;
+    cuda::DenseEngine engine;
+    cuda::DenseTuner tuner(engine, gpu.context);
     // The parts take long, what follows the product no time.
-    fused.tune_qkv(layers.qkv, layers.input_norm(), kKvHeads, m, gpu.context, [&](const auto& op) {
+    tuner.tune_qkv(layers.qkv, layers.input_norm(), kKvHeads, m, [&](const auto& op) {
       if constexpr (std::is_same_v<std::remove_cvref_t<decltype(op)>, Linear>) spend_time();
     });
     GpuMatrix<bf16> x(m, kHidden), y(m, kQkv);
-    const cuda::FusedLayer layer{.x = {x.view().data, x.view().extents},
-                                 .norm = layers.input_norm(),
-                                 .weight = layers.qkv[0]->view(),
-                                 .y = y.view()};
-    const auto is = [&](const cuda::FusedPlan& wanted) {
-      const cuda::FusedPlan plan = fused.plan_for(layer);
+    const cuda::DenseLayer<bf16> layer{.x = {x.view().data, x.view().extents},
+                                       .norm = layers.input_norm(),
+                                       .weight = layers.qkv[0]->view(),
+                                       .y = y.view()};
+    const auto is = [&](const cuda::DensePlan& wanted) {
+      const cuda::DensePlan plan = engine.plan_for(layer, gpu.context);
       return plan.kernel == wanted.kernel && plan.variant == wanted.variant;
     };
-    const std::vector<cuda::FusedPlan> ways = fused.close_plans(layer);
+    const std::vector<cuda::DensePlan> ways = engine.close_plans(layer);
     REQUIRE_FALSE(ways.empty());
     CHECK(is(ways[0]));
     num_choices += ways.size() > 1;
-    for (const cuda::FusedPlan& wanted : ways) {
+    for (const cuda::DensePlan& wanted : ways) {
       CAPTURE(m, static_cast<int>(wanted.kernel), wanted.variant);
-      fused.choose(layer, ways[0]);
+      engine.choose(layer, ways[0]);
       bool ran_heads = false,
            agrees = true;  // heads are an op of their own where no kernel has them
       const auto run = [&](const auto& op) {
@@ -199,13 +202,13 @@ TEST_CASE("LayerTuner keeps the way to run project_qkv whose layers are fastest"
         if constexpr (std::is_same_v<Op, QkNormRopeStoreArgs<bf16, bf16, bf16>>) ran_heads = true;
         if constexpr (std::is_same_v<Op, Linear>) {
           if (op.x.extent(1) != kQ) return;
-          const auto kernel = fused.plan_for(layer).kernel;
-          agrees = agrees && ran_heads == (kernel != cuda::FusedKernel::small_m_heads);
+          const auto kernel = engine.plan_for(layer, gpu.context).kernel;
+          agrees = agrees && ran_heads == (kernel != cuda::DenseKernel::small_m_heads);
           ran_heads = false;
           if (!is(wanted)) spend_time();
         }
       };
-      cuda::LayerTuner(layers.lists(), m, m, linear, fused, gpu.context)
+      cuda::LayerTuner(layers.lists(m, m), engine, gpu.context)
           .tune(run, std::chrono::milliseconds(10'000));
       CHECK(is(wanted));
       CHECK(agrees);
@@ -219,30 +222,23 @@ TEST_CASE("LayerTuner without time to spend leaves what was chosen") {
   const Gpu gpu;
   if (!gpu.context.is_hopper()) return;
   Layers layers(1, gpu.context);
-  cuda::LinearEngine linear;
-  cuda::FusedEngine fused;
+  cuda::DenseEngine engine;
   const std::int64_t counts[] = {8};
-  linear.tune<bf16, bf16>(layers.down, true, counts, gpu.context);
+  cuda::DenseTuner(engine, gpu.context).tune_linear<bf16, bf16>(layers.down, true, counts);
   Down down(8);
   const Linear of_test = down.args(layers.all[3]);
-  const cuda::LinearPlan chosen = linear.plan_for(of_test, gpu.context);
-  cuda::LayerTuner(layers.lists(), 8, 8, linear, fused, gpu.context)
+  const cuda::DensePlan chosen = engine.plan_for(of_test, gpu.context);
+  cuda::LayerTuner(layers.lists(8, 8), engine, gpu.context)
       .tune([](const auto&) {}, std::chrono::milliseconds(0));
-  CHECK(same(linear.plan_for(of_test, gpu.context), chosen));
+  CHECK(same(engine.plan_for(of_test, gpu.context), chosen));
 }
 
-TEST_CASE("A backend's dense layers give what they gave before whole layers were timed") {
+TEST_CASE("A backend's dense layers give what they gave before it was tuned") {
   if (!has_gpu()) return;
   if (!Gpu().context.is_hopper()) return;
   constexpr std::int64_t kMost = 96, kSeqs = 40;
   CudaBackend backend{BackendConfig{}};
   Layers layers(2, backend.context());
-  const std::span<const Matrix*const> qkv(layers.qkv), o(layers.o), gate_up(layers.gate_up),
-      down(layers.down);
-  for (const auto& list : {qkv, gate_up}) backend.tune_linear<bf16>(list, false, kMost);
-  for (const auto& list : {o, down}) backend.tune_linear<bf16>(list, true, kMost);
-  backend.tune_project_qkv(qkv, layers.input_norm(), kKvHeads, kMost);
-  backend.tune_gated_linear(gate_up, layers.input_norm(), kMost);
   auto x = GpuMatrix<bf16>::random(kMost, kHidden, 11);
   GpuMatrix<bf16> normed(kMost, kHidden), both(kMost, 2 * kWidth), act(kMost, kWidth);
   const auto results = [&](std::int64_t m) {
@@ -258,7 +254,7 @@ TEST_CASE("A backend's dense layers give what they gave before whole layers were
     for (std::int64_t i = 0; i < m * kWidth; ++i) out.push_back(act.value(i / kWidth, i % kWidth));
     return out;
   };
-  std::vector<std::vector<double>> before;
+  std::vector<std::vector<double>> before;  // as each op is by itself
   for (const std::int64_t m : {1, 5, 33, 96}) before.push_back(results(m));
   backend.reserve({.limits = {.max_num_batched_tokens = kMost,
                               .max_num_seqs = kSeqs,
@@ -268,7 +264,7 @@ TEST_CASE("A backend's dense layers give what they gave before whole layers were
                    .num_heads = kQ / kKvHeads.head_dim,
                    .num_kv_heads = kKvHeads.num_kv_heads,
                    .head_dim = kKvHeads.head_dim});
-  backend.tune_layers<HeadShape<>>(layers.lists(), kMost, kSeqs);
+  backend.tune(layers.lists(kMost, kSeqs));
   std::size_t next = 0;
   for (const std::int64_t m : {1, 5, 33, 96}) {
     const std::vector<double> after = results(m);

@@ -1,4 +1,4 @@
-#include "nanovllm/cuda/linear/linear.cuh"
+#include "nanovllm/cuda/linear/dispatch/ops.cuh"
 
 #include <cmath>
 #include <cstdint>
@@ -6,13 +6,14 @@
 #include <vector>
 
 #include "cuda/gpu_test.cuh"
+#include "nanovllm/cuda/linear/tune/dense_tuner.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
 
 namespace nanovllm::test {
 namespace {
 
+using cuda::DenseEngine;
 using cuda::DeviceMatrix;
-using cuda::LinearEngine;
 
 /// Operands of a layer, on the device and on the host.
 template <class T, class Out = T>
@@ -106,7 +107,7 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
 }
 
 template <class T, class Out = T>
-void check_shape(LinearEngine& engine, const Gpu& gpu, Layer<T, Out> layer) {
+void check_shape(DenseEngine& engine, const Gpu& gpu, Layer<T, Out> layer) {
   CAPTURE(layer.m, layer.n, layer.k, layer.x_stride, layer.y_stride, layer.x_offset,
           layer.accumulate, sizeof(T), sizeof(Out));
   cuda::linear(layer.args(), engine, gpu.context);
@@ -137,7 +138,7 @@ TEST_CASE("a DeviceMatrix holds what set_rows gave it") {
 TEST_CASE("linear equals a float64 product for any number of rows") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  LinearEngine engine;
+  DenseEngine engine;
   for (const int m : {1, 2, 3, 7, 8, 9, 16, 17, 32, 33, 100, 257}) {
     check_shape(engine, gpu, Layer<bf16>(m, 136, 520));
     check_shape(engine, gpu, Layer<bf16, float>(m, 65, 64));
@@ -154,7 +155,7 @@ TEST_CASE("linear equals a float64 product for any number of rows") {
 TEST_CASE("linear takes any width, stride and alignment, and adds to y when asked") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  LinearEngine engine;
+  DenseEngine engine;
   for (const bool add : {false, true}) {
     for (const int m : {1, 3, 8, 16, 31, 70}) {
       check_shape(engine, gpu, Layer<bf16>(m, 128, 256, add, 8, 24));
@@ -175,7 +176,7 @@ TEST_CASE("linear takes any width, stride and alignment, and adds to y when aske
 TEST_CASE("linear with nothing to do") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  LinearEngine engine;
+  DenseEngine engine;
   check_shape(engine, gpu, Layer<bf16>(0, 16, 16));
   check_shape(engine, gpu, Layer<bf16>(3, 0, 16));
   check_shape(engine, gpu, Layer<bf16, float>(3, 16, 0, false, 8, 5));  // an empty sum
@@ -185,7 +186,7 @@ TEST_CASE("linear with nothing to do") {
 TEST_CASE("linear refuses operands that do not fit") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  LinearEngine engine;
+  DenseEngine engine;
   Layer<bf16> layer(4, 16, 32);
   auto args = layer.args();
   args.weight = nullptr;
@@ -207,8 +208,11 @@ TEMPLATE_TEST_CASE(
   for (const bool add : {false, true}) {
     Layer<T, float> all(16, 75, 1544, add);
     const auto run = [&](std::int64_t begin, std::int64_t end, int tiles) {
-      cuda::small_m_linear(all.x_view().slice(begin, end), {}, all.weight.view(),
-                           all.y_view().slice(begin, end), add, tiles, gpu.context);
+      REQUIRE(cuda::small_m_linear(cuda::DenseLayer<T, float>{.x = all.x_view().slice(begin, end),
+                                                              .weight = all.weight.view(),
+                                                              .y = all.y_view().slice(begin, end),
+                                                              .accumulate = add},
+                                   tiles, gpu.context));
     };
     run(0, 16, 1);
     gpu.sync();
@@ -228,9 +232,7 @@ TEMPLATE_TEST_CASE(
     }
   }
   Layer<T> layer(8, 16, 32);
-  CHECK_THROWS_AS(cuda::small_m_linear(layer.x_view(), {}, layer.weight.view(), layer.y_view(),
-                                       false, 3, gpu.context),
-                  ConfigError);
+  CHECK_FALSE(cuda::small_m_linear(cuda::layer_of(layer.args()), 3, gpu.context));
 }
 
 TEST_CASE("kernels that are compiled for some rows of x refuse more") {
@@ -239,31 +241,28 @@ TEST_CASE("kernels that are compiled for some rows of x refuse more") {
   const auto check_most = [&]<class Out>(Out, std::int64_t most, const auto& run) {
     CAPTURE(most);
     Layer<bf16, Out> enough(most, 64, 512), more(most + 1, 64, 512);
-    run(enough);
+    CHECK(run(enough));
     gpu.sync();
     enough.check();
-    CHECK_THROWS_AS(run(more), ShapeError);
+    CHECK_FALSE(run(more));
     gpu.sync();
     more.y.download();
     CHECK(same_bits(more.y.host, more.old_y));
   };
-  check_most(bf16(), cuda::kMaxSmallMRows, [&](auto& layer) {
-    cuda::small_m_linear(layer.x_view(), {}, layer.weight.view(), layer.y_view(), false, 2,
-                         gpu.context);
-  });
-  check_most(float(), cuda::kMaxSmallMRows, [&](auto& layer) {
-    cuda::small_m_linear(layer.x_view(), {}, layer.weight.view(), layer.y_view(), false, 2,
-                         gpu.context);
-  });
+  const auto run = [&](auto& layer) {
+    return cuda::small_m_linear(cuda::layer_of(layer.args()), 2, gpu.context);
+  };
+  check_most(bf16(), cuda::kMaxSmallMRows, run);
+  check_most(float(), cuda::kMaxSmallMRows, run);
 }
 
 TEST_CASE("a shape that has run before asks cuBLASLt and the driver nothing more") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  LinearEngine engine;
+  DenseEngine engine;
   Layer<bf16> odd(300, 33, 37), even(300, 264, 512, true), single(300, 1, 5);
   const DeviceMatrix<bf16>* const weights[] = {&even.weight};
-  engine.tune<bf16, bf16>(weights, true, cuda::kRowBuckets, gpu.context);
+  cuda::DenseTuner(engine, gpu.context).tune_linear<bf16, bf16>(weights, true, cuda::kRowBuckets);
   std::vector<bf16> first;
   for (const int pass : {0, 1}) {
     CAPTURE(pass);
@@ -294,7 +293,7 @@ TEST_CASE("a shape that has run before asks cuBLASLt and the driver nothing more
 TEST_CASE("float32 rows do not depend on other rows") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  LinearEngine engine;
+  DenseEngine engine;
   Layer<float> all(300, 192, 1024);
   cuda::linear(all.args(), engine, gpu.context);
   gpu.sync();
@@ -318,13 +317,14 @@ TEST_CASE("float32 rows do not depend on other rows") {
 TEST_CASE("a tuned linear is right, and its choice holds for all rows of a bucket") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  LinearEngine engine;
+  DenseEngine engine;
   for (const bool add : {false, true}) {
     Layer<bf16> first(1, 264, 512), second(1, 264, 512);
     const DeviceMatrix<bf16>* const weights[] = {&first.weight, &second.weight};
     const std::int64_t counts[] = {0, 1, 5, 16, 30, 64, 200, 1000};
-    engine.tune<bf16, bf16>(weights, add, counts, gpu.context);
-    engine.tune<bf16, float>(weights, add, counts, gpu.context, std::chrono::milliseconds(1));
+    cuda::DenseTuner tuner(engine, gpu.context);
+    tuner.tune_linear<bf16, bf16>(weights, add, counts);
+    tuner.tune_linear<bf16, float>(weights, add, counts, std::chrono::milliseconds(1));
     for (const int m : {1, 6, 7, 8, 16, 29, 32, 50, 64, 130, 256, 700}) {
       check_shape(engine, gpu, Layer<bf16>(m, 264, 512, add));
       check_shape(engine, gpu, Layer<bf16, float>(m, 264, 512, add));
@@ -333,14 +333,15 @@ TEST_CASE("a tuned linear is right, and its choice holds for all rows of a bucke
   const DeviceMatrix<bf16> a(8, 16), b(8, 8);
   const DeviceMatrix<bf16>* const weights[] = {&a, &b};
   const std::int64_t counts[] = {1};
-  CHECK_THROWS_AS((engine.tune<bf16, bf16>(weights, false, counts, gpu.context)), ShapeError);
-  CHECK_THROWS_AS((engine.tune<bf16, bf16>({}, false, counts, gpu.context)), ShapeError);
+  cuda::DenseTuner tuner(engine, gpu.context);
+  CHECK_THROWS_AS((tuner.tune_linear<bf16, bf16>(weights, false, counts)), ShapeError);
+  CHECK_THROWS_AS((tuner.tune_linear<bf16, bf16>({}, false, counts)), ShapeError);
 }
 
 TEST_CASE("linear repeats itself bit for bit, also from a graph") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  LinearEngine engine;
+  DenseEngine engine;
   for (const int m : {1, 8, 16, 32, 300}) {
     CAPTURE(m);
     // A chain, so that kernels overlap: y1 = x · W1ᵀ, then y2 += y1 · W2ᵀ.

@@ -1,7 +1,9 @@
 // The choices of the dense layers that follow from shapes alone.
 
 #include "catch.hpp"
+#include "nanovllm/cuda/batch_invariant/linear/tuning.hpp"
 #include "nanovllm/cuda/linear/mid_m/tuning.hpp"
+#include "nanovllm/cuda/linear/small_m/tuning.hpp"
 #include "nanovllm/cuda/linear/tuning.hpp"
 
 using namespace nanovllm::cuda;
@@ -32,11 +34,11 @@ TEST_CASE("Tiles of the kernel for few rows leave a block for each SM") {
 }
 
 TEST_CASE("Extents that 32 bits cannot count go to cuBLASLt") {
-  CHECK(fits_small_m_linear(16, 151936, 1024));
-  CHECK_FALSE(fits_small_m_linear(17, 16, 16));
-  CHECK_FALSE(fits_small_m_linear(1, 16, 12));
-  CHECK_FALSE(fits_small_m_linear(1, std::int64_t{1} << 31, 8));
-  CHECK_FALSE(fits_small_m_linear(1, 8, (std::int64_t{1} << 31) - 8));
+  CHECK(fits_small_m(16, 151936, 1024));
+  CHECK_FALSE(fits_small_m(17, 16, 16));
+  CHECK_FALSE(fits_small_m(1, 16, 12));
+  CHECK_FALSE(fits_small_m(1, std::int64_t{1} << 31, 8));
+  CHECK_FALSE(fits_small_m(1, 8, (std::int64_t{1} << 31) - 8));
 }
 
 TEST_CASE("Shares of K of the kernel for some tens of rows leave nothing out") {

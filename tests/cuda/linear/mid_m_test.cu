@@ -53,7 +53,7 @@ struct Mid {
 
   [[nodiscard]] bool run(std::int64_t begin, std::int64_t end, int variant, const Gpu& gpu) {
     const auto rows = x.view().slice(begin, end);
-    const cuda::MidMLayer<bf16, bf16> layer{
+    const cuda::DenseLayer<bf16> layer{
         .x = {rows.data, rows.extents, rows.strides},
         .norm = {has_norm ? VectorView<const bf16>(norm.row(0).data, {k})
                           : VectorView<const bf16>{},
@@ -212,12 +212,12 @@ TEST_CASE("mid_m_linear behind itself gives the same bits alone, overlapping and
       };
       const VectorView<const bf16> scale(norm.row(0).data, {kHidden});
       REQUIRE(cuda::mid_m_linear(
-          cuda::MidMLayer<bf16, bf16>{.x = constant(in.view()),
-                                      .norm = {normed ? scale : VectorView<const bf16>{}, 1e-6f},
-                                      .weight = constant(weight.view()),
-                                      .y = out.view(),
-                                      .accumulate = add,
-                                      .gated = gated},
+          cuda::DenseLayer<bf16>{.x = constant(in.view()),
+                                 .norm = {normed ? scale : VectorView<const bf16>{}, 1e-6f},
+                                 .weight = constant(weight.view()),
+                                 .y = out.view(),
+                                 .accumulate = add,
+                                 .gated = gated},
           variant, maps, context));
     };
     for (int i = 0; i < 24; ++i) {

@@ -104,8 +104,7 @@ bool same(const std::vector<bf16>& a, const std::vector<bf16>& b) {
 std::vector<bf16> by_two(Projection& projection, const Gpu& gpu) {
   projection.poison_outputs(gpu.context);
   const auto args = projection.args();
-  cuda::small_m_linear(args.x, {args.norm.weight, args.norm.eps}, args.weight->view(), args.qkv,
-                       false, 4, gpu.context, true);
+  REQUIRE(cuda::small_m_linear(cuda::layer_of(args), 4, gpu.context, cuda::NextStart::after_wait));
   cuda::qk_norm_rope_store(head_args(args), gpu.context);
   gpu.sync();
   return projection.results();
@@ -164,10 +163,9 @@ TEST_CASE("project_qkv as start-up tunes it equals float64") {
   const std::int64_t in = 256, heads = 4, kv_heads = 2, head_dim = 128;
   const cuda::DeviceMatrix<bf16> weight((heads + 2 * kv_heads) * head_dim, in);
   auto norm = GpuArray<bf16>::random(static_cast<std::size_t>(in), 1);
-  const cuda::DeviceMatrix<bf16>* const weights[] = {&weight};
-  backend.tune_project_qkv(std::span<const cuda::DeviceMatrix<bf16>* const>(weights),
-                           InputNorm<bf16>{{norm.data(), {in}}, 1e-6f}, KvHeads{kv_heads, head_dim},
-                           100);
+  backend.tune(Projections<bf16, cuda::DeviceMatrix<bf16>, bf16>{
+      .list = {{ProjectionRole::qkv, {&weight}, {{norm.data(), {in}}, 1e-6f}, false, 100}},
+      .kv_heads = {kv_heads, head_dim}});
   for (const std::int64_t n : {1, 2, 7, 8, 9, 33, 70})
     ops::project_qkv_case<bf16>(backend, {{n, in, head_dim, true}, heads, kv_heads});
 }

@@ -39,11 +39,13 @@ struct TinyRows {
     x.upload();
   }
 
-  [[nodiscard]] MatrixView<const bf16> rows() { return {x.view().data, x.view().extents}; }
-  [[nodiscard]] MatrixView<const bf16> matrix() {
-    return {weight.view().data, weight.view().extents};
+  [[nodiscard]] cuda::DenseLayer<bf16> layer() {
+    return {.x = {x.view().data, x.view().extents},
+            .norm = {{norm.row(0).data, {kIn}}, kEps},
+            .weight = {weight.view().data, weight.view().extents},
+            .y = y.view(),
+            .gated = gated};
   }
-  [[nodiscard]] VectorView<const bf16> scale() { return {norm.row(0).data, {kIn}}; }
 
   /// The largest error, as a part of six standard deviations of what rounding adds.
   double worst(const Gpu& gpu) {
@@ -89,12 +91,8 @@ TEST_CASE("norms of tiny rows ahead of products of few rows") {
   for (const ProductKind kind : {ProductKind::normed, ProductKind::gated}) {
     for (const std::int64_t m : {3, 14}) {
       TinyRows p(m, kind);
-      const InputNorm<bf16> norm{p.scale(), kEps};
       CAPTURE(p.gated, m);
-      if (p.gated)
-        cuda::small_m_gated_linear(p.rows(), norm, p.matrix(), p.y.view(), 4, context);
-      else
-        cuda::small_m_linear(p.rows(), norm, p.matrix(), p.y.view(), false, 4, context);
+      REQUIRE(cuda::small_m_linear(p.layer(), 4, context));
       CHECK(p.worst(gpu) <= 1);
     }
   }
@@ -109,23 +107,13 @@ TEST_CASE("norms of tiny rows ahead of products of some tens and hundred rows") 
     for (int form = 0; form < cuda::kMidMForms.size(kind); ++form) {
       TinyRows p(40, kind);
       CAPTURE(p.gated, form);
-      REQUIRE(cuda::mid_m_linear(cuda::MidMLayer<bf16, bf16>{.x = p.rows(),
-                                                             .norm = {p.scale(), kEps},
-                                                             .weight = p.matrix(),
-                                                             .y = p.y.view(),
-                                                             .gated = p.gated},
-                                 form, maps, gpu.context));
+      REQUIRE(cuda::mid_m_linear(p.layer(), form, maps, gpu.context));
       CHECK(p.worst(gpu) <= 1);
     }
     for (int form = 0; form < cuda::kWideMForms.size(kind); ++form) {
       TinyRows p(70, kind);
       CAPTURE(p.gated, form);
-      REQUIRE(cuda::wide_m_linear(cuda::WideMLayer<bf16>{.x = p.rows(),
-                                                         .norm = {p.scale(), kEps},
-                                                         .weight = p.matrix(),
-                                                         .y = p.y.view(),
-                                                         .gated = p.gated},
-                                  form, maps, gpu.context));
+      REQUIRE(cuda::wide_m_linear(p.layer(), form, maps, gpu.context));
       CHECK(p.worst(gpu) <= 1);
     }
   }

@@ -42,9 +42,9 @@ struct Wide {
   [[nodiscard]] bool gated() const { return kind == ProductKind::gated; }
   [[nodiscard]] bool normed() const { return kind != ProductKind::plain; }
 
-  [[nodiscard]] cuda::WideMLayer<T> layer(std::int64_t begin, std::int64_t end) {
+  [[nodiscard]] cuda::DenseLayer<T> layer(std::int64_t begin, std::int64_t end) {
     const auto rows = x.view().slice(begin, end);
-    cuda::WideMLayer<T> out{.x = {rows.data, rows.extents, rows.strides},
+    cuda::DenseLayer<T> out{.x = {rows.data, rows.extents, rows.strides},
                             .weight = {weight.view().data, weight.view().extents},
                             .y = y.view().slice(begin, end),
                             .accumulate = accumulate,
@@ -171,7 +171,7 @@ TEST_CASE("wide_m_linear refuses what does not fit", "[wide]") {
   CHECK(refuses({ProductKind::plain, 4, 18, 64, false}, 0));
   CHECK(refuses({ProductKind::plain, 4, 16, 60, false}, 0));
   Wide<bf16> normed(ProductKind::normed, 4, 16, 64, false);
-  cuda::WideMLayer<bf16> layer = normed.layer(0, 4);
+  cuda::DenseLayer<bf16> layer = normed.layer(0, 4);
   layer.norm.weight = VectorView<const bf16>(normed.norm.row(0).data, {63});
   CHECK_THROWS_AS(cuda::wide_m_linear(layer, 0, maps, gpu.context), ShapeError);
 }

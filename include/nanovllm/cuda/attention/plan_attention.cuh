@@ -13,8 +13,7 @@ namespace nanovllm::cuda {
 /// prompt chunks.
 template <class State>
 void run_op(const PlanAttentionArgs& args, State& state) {
-  state.plan_is_visible = false;
-  state.has_chunk_rows = args.has_chunk_rows;
+  state.plan_start.planned(args.has_chunk_rows);
   const std::int64_t num_decodes = args.num_decodes;
   if (num_decodes > 0) {
     plan_decode(args.kv_lens.slice(0, num_decodes), args.num_kv_heads, *state.decode, state.context,

@@ -1,11 +1,9 @@
 #pragma once
 /// The CUDA backend whose results for a request do not depend on what else is computed.
 
-#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,10 +13,11 @@
 #include "nanovllm/cuda/backend.cuh"
 #include "nanovllm/cuda/batch_invariant/attention/attention.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/ordered_engine.cuh"
-#include "nanovllm/cuda/linear/tuning.hpp"
+#include "nanovllm/cuda/batch_invariant/linear/tuning.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/gated_linear.hpp"
 #include "nanovllm/ops/project_qkv.hpp"
+#include "nanovllm/ops/projections.hpp"
 
 namespace nanovllm {
 
@@ -91,13 +90,13 @@ class BatchInvariantCudaBackend : public CudaBackend {
   }
 
   void run(const PlanAttentionArgs& args) {
-    state_.plan_is_visible = false;
+    state_.plan_start.planned(args.has_chunk_rows);
     attention_->plan(args, context());
   }
 
   template <Element T, class Heads>
   void run(const DecodeAttentionArgs<T, T, Heads>& args) {
-    attention_->run(args, context(), state_.plan_is_visible);
+    attention_->run(args, context(), state_.plan_start.is_visible());
   }
   template <Element T, class Heads>
   void run(const VarlenAttentionArgs<T, T, Heads>& args) {
@@ -116,34 +115,26 @@ class BatchInvariantCudaBackend : public CudaBackend {
     run_op(args, state_);
   }
 
-  /// As in `CudaBackend`, among the ways that give equal bits.
-  template <class Out, class T>
-  void tune_linear(std::span<const cuda::DeviceMatrix<T>* const> weights, bool accumulate,
-                   std::int64_t max_rows) {
-    if constexpr (sizeof(T) == 2) {
-      // Of products that are added to the residual, few rows as sums and many as they are.
-      std::vector<std::int64_t> sums, products;
-      for (const std::int64_t bucket : cuda::kRowBuckets) {
-        const std::int64_t rows = std::min(bucket, max_rows);
-        (accumulate && rows <= kMaxAccumulatedRows<T> ? sums : products).push_back(rows);
-        if (bucket >= max_rows) break;
+  /// As in `CudaBackend`, among the ways that give equal bits. Of products that are added to the
+  /// residual, few rows are timed as sums and many as they are.
+  template <class A, class W, class Heads>
+  void tune(const Projections<A, cuda::DeviceMatrix<W>, W, Heads>& network) {
+    if constexpr (sizeof(W) == 2) {
+      for (const auto& one : network.list) {
+        std::vector<std::int64_t> sums, products;
+        for (const std::int64_t rows : cuda::rows_up_to(one.max_rows))
+          (one.accumulates && rows <= kMaxAccumulatedRows<A> ? sums : products).push_back(rows);
+        if (one.role == ProjectionRole::logits) {
+          linear_->template tune<W, float>(one.matrices, false, products, context());
+        } else {
+          linear_->template tune<W, A>(one.matrices, true, sums, context());
+          linear_->template tune<W, A>(one.matrices, false, products, context());
+        }
       }
-      linear_->template tune<T, Out>(weights, true, sums, context());
-      linear_->template tune<T, Out>(weights, false, products, context());
     } else {
-      CudaBackend::tune_linear<Out>(weights, accumulate, max_rows);
+      CudaBackend::tune(network);
     }
   }
-
-  /// There is nothing to choose.
-  template <class T>
-  void tune_gated_linear(std::span<const cuda::DeviceMatrix<T>* const>, const InputNorm<T>&,
-                         std::int64_t) {}
-  template <class T>
-  void tune_project_qkv(std::span<const cuda::DeviceMatrix<T>* const>, const InputNorm<T>&,
-                        const KvHeads&, std::int64_t) {}
-  template <class Heads, class T>
-  void tune_layers(const DenseLayers<cuda::DeviceMatrix<T>, T>&, std::int64_t, std::int64_t) {}
 
   /// As `CudaBackend`'s, and that it is batch-invariant.
   [[nodiscard]] std::string describe() const {
@@ -157,6 +148,5 @@ class BatchInvariantCudaBackend : public CudaBackend {
 
 static_assert(BackendLike<BatchInvariantCudaBackend, float>);
 static_assert(BackendLike<BatchInvariantCudaBackend, bf16>);
-static_assert(TunesFusedOps<BatchInvariantCudaBackend, bf16>);
 
 }  // namespace nanovllm

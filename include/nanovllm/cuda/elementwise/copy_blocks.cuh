@@ -95,7 +95,7 @@ void copy_blocks(const CopyBlocksArgs<Kv>& args, const Context& context) {
 template <Element Kv, class State>
 void run_op(const CopyBlocksArgs<Kv>& args, State& state) {
   copy_blocks(args, state.context);
-  state.plan_is_visible = false;  // nor are the copies, until a norm has waited
+  state.plan_start.copied();
 }
 
 }  // namespace nanovllm::cuda

@@ -7,9 +7,9 @@
 /// x, residual and out [n, width] of any stride, the vectors [width], x_bias optional; `out` may be
 /// `x`. A plain kernel: a block a row, which is read three times, element by element.
 ///
-/// Sums are float32: of 16 bytes of neighbours in order, then of a thread's runs of such, then of the
-/// threads by butterflies (`block_sum`). The order, and so every bit of the result, is a function of
-/// the element type and the width alone.
+/// Sums are float32: of 16 bytes of neighbours in order, then of a thread's runs of such, then of
+/// the threads by butterflies (`block_sum`). The order, and so every bit of the result, is a
+/// function of the element type and the width alone.
 ///
 /// Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
 
@@ -117,11 +117,11 @@ void add_layer_norm(const AddLayerNormArgs<T>& args, const Context& context,
 
 template <Element T, class State>
 void run_op(const LayerNormArgs<T>& args, State& state) {
-  layer_norm(args, state.context, state.start_behind_norm());
+  layer_norm(args, state.context, state.plan_start.behind_norm());
 }
 template <Element T, class State>
 void run_op(const AddLayerNormArgs<T>& args, State& state) {
-  add_layer_norm(args, state.context, state.start_behind_norm());
+  add_layer_norm(args, state.context, state.plan_start.behind_norm());
 }
 
 }  // namespace nanovllm::cuda

@@ -309,7 +309,7 @@ void rms_norm(const RmsNormArgs<T>& args, const Context& context,
 
 template <Element T, class State>
 void run_op(const RmsNormArgs<T>& args, State& state) {
-  rms_norm(args, state.context, state.start_behind_norm());
+  rms_norm(args, state.context, state.plan_start.behind_norm());
 }
 
 /// See the head of this file. Throws ShapeError when the operands do not fit together.
@@ -326,7 +326,7 @@ void add_rms_norm(const AddRmsNormArgs<T>& args, const Context& context,
 
 template <Element T, class State>
 void run_op(const AddRmsNormArgs<T>& args, State& state) {
-  add_rms_norm(args, state.context, state.start_behind_norm());
+  add_rms_norm(args, state.context, state.plan_start.behind_norm());
 }
 
 }  // namespace nanovllm::cuda

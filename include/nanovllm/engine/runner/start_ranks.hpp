@@ -74,7 +74,8 @@ void make_ranks(Team& team, RunnerLink& link, const Config& model, const RunnerC
     auto& rank = team.group()->make(r, model, std::move(backend_of(r)));
     fill(rank.network.weights(), *rank.backend, rank.comm.rank());
     if (r == 0) begin_stage<Backend>(config, "choosing kernels");
-    if constexpr (requires { rank.network.tune(); }) rank.network.tune();
+    if constexpr (requires { rank.backend->tune(rank.network.projections()); })
+      rank.backend->tune(rank.network.projections());
   });
 }
 

@@ -4,7 +4,6 @@
 /// transformers' GPT2LMHeadModel computes it.
 
 #include <cstdint>
-#include <span>
 
 #include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/limits.hpp"
@@ -23,6 +22,7 @@
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/ops/backend_check.hpp"
 #include "nanovllm/ops/kv_store.hpp"
+#include "nanovllm/ops/projections.hpp"
 
 namespace nanovllm {
 
@@ -86,20 +86,20 @@ class Gpt2Network {
 
   [[nodiscard]] Weights& weights() { return weights_; }
 
-  /// Lets a backend that can choose its dense kernels choose them, by trying; the weights must be
-  /// there. Call it once.
-  void tune() {
-    const auto tune_all = [&](Matrix Layer::*matrix) {
-      tune_layers<A>(context_, weights_, num_layers(), matrix, false,
-                     limits_.max_num_batched_tokens);
+  /// What a step multiplies by.
+  [[nodiscard]] auto projections() const {
+    using Role = ProjectionRole;
+    const std::int64_t rows = limits_.max_num_batched_tokens;
+    const auto all = [&](Matrix Layer::*matrix) {
+      return matrices_of<Context>(weights_, num_layers(), matrix);
     };
-    tune_all(&Layer::qkv);
-    tune_all(&Layer::out);
-    tune_all(&Layer::fc);
-    tune_all(&Layer::proj);
-    const Matrix* head[] = {&weights_.lm_head()};
-    tune_projections<float>(context_, std::span<const Matrix* const>(head), false,
-                            limits_.max_num_seqs);
+    return Projections<A, Matrix, typename Context::Weight, Heads>{
+        .list = {{Role::plain, all(&Layer::qkv), {}, false, rows},
+                 {Role::plain, all(&Layer::out), {}, false, rows},
+                 {Role::plain, all(&Layer::fc), {}, false, rows},
+                 {Role::plain, all(&Layer::proj), {}, false, rows},
+                 {Role::logits, {&weights_.lm_head()}, {}, false, limits_.max_num_seqs}},
+        .max_seqs = limits_.max_num_seqs};
   }
 
   /// Heads of this rank, for its KV pool: every query head has its own keys and values.

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -26,7 +25,8 @@
 #include "nanovllm/model/rope_table.hpp"
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/ops/backend_check.hpp"
-#include "nanovllm/ops/dense_layers.hpp"
+#include "nanovllm/ops/input_norm.hpp"
+#include "nanovllm/ops/projections.hpp"
 
 namespace nanovllm {
 
@@ -69,47 +69,25 @@ class Qwen3Network {
 
   [[nodiscard]] Weights& weights() { return weights_; }
 
-  /// Lets a backend that can choose its dense kernels choose them, by trying; the weights must be
-  /// there. Call it once.
-  void tune() {
-    const auto tune_all = [&](Matrix Layer::*matrix, bool accumulate) {
-      tune_layers<A>(context_, weights_, num_layers(), matrix, accumulate,
-                     limits_.max_num_batched_tokens);
+  /// What a step multiplies by.
+  [[nodiscard]] auto projections() const {
+    using Role = ProjectionRole;
+    const std::int64_t rows = limits_.max_num_batched_tokens;
+    const bool sums = stream_.accumulates();
+    // With several ranks a norm follows a sum over them, and stays an op of its own.
+    const auto norm = sums ? stream_.norm_of(view_of(weights_.layer(0).input_norm))
+                           : InputNorm<typename Context::Weight>{};
+    const auto all = [&](Matrix Layer::*matrix) {
+      return matrices_of<Context>(weights_, num_layers(), matrix);
     };
-    tune_all(&Layer::qkv, false);
-    tune_all(&Layer::o, stream_.accumulates());
-    tune_all(&Layer::gate_up, false);
-    tune_all(&Layer::down, stream_.accumulates());
-    if constexpr (kFusesNorms<Context> && TunesFusedOps<Backend, typename Context::Weight>) {
-      const auto matrices = [&](Matrix Layer::*matrix) {
-        return matrices_of<Context>(weights_, num_layers(), matrix);
-      };
-      // With several ranks a norm follows a sum over them, and stays a separate op.
-      const auto norm = stream_.accumulates()
-                            ? stream_.norm_of(view_of(weights_.layer(0).input_norm))
-                            : InputNorm<typename Context::Weight>{};
-      const KvHeads kv_heads{num_kv_heads(), head_dim()};
-      const auto qkv = matrices(&Layer::qkv), gate_up = matrices(&Layer::gate_up);
-      context_.backend.tune_project_qkv(std::span<const Matrix* const>(qkv), norm, kv_heads,
-                                        limits_.max_num_batched_tokens);
-      context_.backend.tune_gated_linear(std::span<const Matrix* const>(gate_up), norm,
-                                         limits_.max_num_batched_tokens);
-      if constexpr (TunesLayers<Backend, typename Context::Weight>) {
-        const auto o = matrices(&Layer::o), down = matrices(&Layer::down);
-        if (norm)
-          context_.backend.template tune_layers<Heads>(
-              DenseLayers<Matrix, typename Context::Weight>{.qkv = qkv,
-                                                            .o = o,
-                                                            .gate_up = gate_up,
-                                                            .down = down,
-                                                            .heads = kv_heads,
-                                                            .norm = norm},
-              limits_.max_num_batched_tokens, limits_.max_num_seqs);
-      }
-    }
-    const Matrix* head[] = {&weights_.lm_head()};
-    tune_projections<float>(context_, std::span<const Matrix* const>(head), false,
-                            limits_.max_num_seqs);
+    return Projections<A, Matrix, typename Context::Weight, Heads>{
+        .list = {{Role::qkv, all(&Layer::qkv), norm, false, rows},
+                 {Role::output, all(&Layer::o), {}, sums, rows},
+                 {Role::gate_up, all(&Layer::gate_up), norm, false, rows},
+                 {Role::down, all(&Layer::down), {}, sums, rows},
+                 {Role::logits, {&weights_.lm_head()}, {}, false, limits_.max_num_seqs}},
+        .kv_heads = {num_kv_heads(), head_dim()},
+        .max_seqs = limits_.max_num_seqs};
   }
 
   /// Heads of this rank, for its KV pool.

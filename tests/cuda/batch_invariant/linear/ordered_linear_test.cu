@@ -192,8 +192,8 @@ TEST_CASE("what is tuned keeps the order, for all numbers of rows", "[ordered]")
       if (tunes) {
         engine.tune<bf16, Out>(weights, false, cuda::kRowBuckets, gpu.context,
                                std::chrono::seconds(10));
-        std::cout << n << " x " << k << ": cuBLASLt was chosen for " << engine.choices().blas
-                  << " of " << engine.choices().all << " buckets\n";
+        std::cout << n << " x " << k << ": cuBLASLt was chosen for " << engine.tally().blas
+                  << " of " << engine.tally().all << " buckets\n";
       }
       for (const std::int64_t m : {1,  2,  3,  7,   8,   9,   16,  17,  31,  33,   48,
                                    63, 64, 65, 100, 128, 200, 256, 300, 500, 1000, 1100}) {

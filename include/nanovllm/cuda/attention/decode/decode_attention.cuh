@@ -175,7 +175,7 @@ void decode_attention(const DecodeAttentionArgs<T, T, Heads>& args, DecodeWorksp
 
 template <Element T, class Heads, class State>
 void run_op(const DecodeAttentionArgs<T, T, Heads>& args, State& state) {
-  const bool early = state.plan_is_visible && !state.has_chunk_rows;
+  const bool early = state.plan_start.lets_decodes_start_early();
   decode_attention(args, *state.decode, state.context, early ? DecodeStart::early : DecodeStart{});
 }
 

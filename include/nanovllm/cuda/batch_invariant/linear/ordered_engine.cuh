@@ -15,22 +15,23 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <iterator>
-#include <limits>
-#include <map>
 #include <set>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cuda/batch_invariant/linear/ordered_linear.cuh"
-#include "nanovllm/cuda/linear/blas.cuh"
-#include "nanovllm/cuda/linear/tuner.cuh"
-#include "nanovllm/cuda/linear/tuning.hpp"
+#include "nanovllm/cuda/batch_invariant/linear/tuning.hpp"
+#include "nanovllm/cuda/linear/blas/blas_linear.cuh"
+#include "nanovllm/cuda/linear/dispatch/tuned_plans.hpp"
+#include "nanovllm/cuda/linear/layer.cuh"
+#include "nanovllm/cuda/linear/tune/dense_tuner.cuh"
+#include "nanovllm/cuda/linear/tune/stopwatch.cuh"
 #include "nanovllm/cuda/ptx/tensor_maps.cuh"
 #include "nanovllm/cuda/runtime/check.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
@@ -118,14 +119,15 @@ __global__ void __launch_bounds__(256)
 class OrderedLinearEngine {
  public:
   /// On the current device.
-  OrderedLinearEngine() : workspace_(kBlasWorkspaceBytes), differences_(1) {}
+  OrderedLinearEngine() : differences_(1) {}
 
   /// The op, on operands that are not empty. Which order it is follows from K alone: for multiples
   /// of 8 that of `ordered_linear`, which needs rows that are 16-byte aligned and throws ShapeError
   /// for others.
   template <MmaElement T, Element Out>
   void run(const LinearArgs<T, DeviceMatrix<T>, Out>& args, const Context& context) {
-    const MatrixView<const T> weight = args.weight->view();
+    const DenseLayer<T, Out> layer = layer_of(args);
+    const auto& weight = layer.weight;
     if (weight.extent(1) % 8 != 0) {
       const dim3 grid(static_cast<unsigned>(ceil_div(weight.extent(0), std::int64_t{8})),
                       static_cast<unsigned>(ceil_div(args.x.extent(0), std::int64_t{32})));
@@ -138,16 +140,16 @@ class OrderedLinearEngine {
         "linear: in one order for any number of rows, 16-bit operands must have rows that are "
         "16-byte aligned, got x ",
         shape_string(args.x), " and weight ", shape_string(weight));
-    if (execute(args, plan_for(args, context), context)) return;
-    ordered_linear(args.x, weight, args.y, args.accumulate, rule(args, context), maps_, context);
+    if (execute(layer, plan_for(args, context), context)) return;
+    static_cast<void>(execute(layer, {.block = rule(layer, context)}, context));
   }
 
   /// The choice in force for these operands.
-  template <MmaElement T, Element Out>
-  [[nodiscard]] OrderedPlan plan_for(const LinearArgs<T, DeviceMatrix<T>, Out>& args,
-                                     const Context& context) const {
-    const auto found = plans_.find(key_of(args));
-    return found != plans_.end() ? found->second : OrderedPlan{.block = rule(args, context)};
+  template <class Op>
+  [[nodiscard]] OrderedPlan plan_for(const Op& op, const Context& context) const {
+    const auto layer = layer_of(op);
+    const OrderedPlan* const plan = plans_.find(key_of(layer));
+    return plan != nullptr ? *plan : OrderedPlan{.block = rule(layer, context)};
   }
 
   /// Finds the fastest way that keeps the order, for the buckets of `row_counts`, fewest rows
@@ -158,23 +160,15 @@ class OrderedLinearEngine {
   /// Blocks the host. Takes device memory for operands of the largest bucket and one more matrix,
   /// and gives it back. Throws ShapeError when there are no weights or their shapes differ.
   template <MmaElement T, Element Out>
-  void tune(std::span<const DeviceMatrix<T>* const> weights, bool accumulate,
-            std::span<const std::int64_t> row_counts, const Context& context,
+  void tune(Matrices<T> weights, bool accumulate, std::span<const std::int64_t> row_counts,
+            const Context& context,
             std::chrono::milliseconds budget = std::chrono::milliseconds(800)) {
-    check<ShapeError>(!weights.empty(), "tune: no weights given");
+    check_same_shape("tune", weights);
     const std::int64_t n = weights[0]->rows(), k = weights[0]->cols();
-    for (const DeviceMatrix<T>* weight : weights) {
-      check<ShapeError>(weight->rows() == n && weight->cols() == k,
-                        "tune: all weights must have shape ", shape_string(weights[0]->view()),
-                        ", got ", shape_string(weight->view()));
-    }
-    std::set<std::int64_t> buckets;
-    for (const std::int64_t rows : row_counts) {
-      if (rows > 0) buckets.insert(row_bucket(rows));
-    }
+    const std::set<std::int64_t> buckets = buckets_of(row_counts);
     if (buckets.empty() || n == 0 || k == 0 || k % 8 != 0) return;
     Tuning<T, Out> tuning(weights, accumulate, *buckets.rbegin(), context);
-    const auto deadline = std::chrono::steady_clock::now() + budget;
+    const Deadline deadline = std::chrono::steady_clock::now() + budget;
     for (const std::int64_t rows : buckets) tune_bucket(tuning, rows, deadline, context);
   }
 
@@ -190,37 +184,30 @@ class OrderedLinearEngine {
     return count_differences(tuning, plan, rows, context);
   }
 
-  /// The algorithms of cuBLASLt that may keep the order.
+  /// The algorithms of cuBLASLt that may keep the order, of rows that lie behind each other.
   template <MmaElement T, Element Out>
   [[nodiscard]] std::vector<OrderedPlan> blas_candidates(std::int64_t rows, std::int64_t n,
                                                          std::int64_t k) {
-    BlasProduct product({.m = rows,
-                         .n = n,
-                         .k = k,
-                         .x_stride = k,
-                         .y_stride = n,
-                         .in = kCudaDataType<T>,
-                         .out = kCudaDataType<Out>,
-                         .accumulate = false,
-                         .alignment = 16});
+    const DenseLayer<T, Out> layer{.x = MatrixView<const T>(nullptr, {rows, k}),
+                                   .weight = MatrixView<const T>(nullptr, {n, k}),
+                                   .y = MatrixView<Out>(nullptr, {rows, n})};
     std::vector<OrderedPlan> out;
-    for (const BlasAlgorithm& algorithm :
-         product.heuristics(handle_, kBlasCandidates, kBlasWorkspaceBytes, false))
+    for (const BlasAlgorithm& algorithm : blas_.algorithms(layer, rows, kBlasCandidates, false))
       out.push_back({.is_blas = true, .algorithm = algorithm});
     return out;
   }
 
   /// How many of the buckets' choices are cuBLASLt's, and how many there are.
-  struct Choices {
+  struct Tally {
     std::int64_t blas = 0;
     std::int64_t all = 0;
   };
-  [[nodiscard]] Choices choices() const {
-    Choices out;
-    for (const auto& [key, plan] : plans_) {
+  [[nodiscard]] Tally tally() const {
+    Tally out;
+    plans_.for_each([&](const OrderedPlan& plan) {
       ++out.all;
       out.blas += plan.is_blas ? 1 : 0;
-    }
+    });
     return out;
   }
 
@@ -232,14 +219,13 @@ class OrderedLinearEngine {
   /// Operands that `tune` works on.
   template <class T, class Out>
   struct Tuning {
-    std::span<const DeviceMatrix<T>* const> weights;
+    Matrices<T> weights;
     bool accumulate;
     DeviceMatrix<T> probe;  ///< a W whose exact products with x are 0
     DeviceBuffer<T> x;
     DeviceBuffer<Out> y, expected;
 
-    Tuning(std::span<const DeviceMatrix<T>* const> weights_in, bool accumulate_in,
-           std::int64_t most, const Context& context)
+    Tuning(Matrices<T> weights_in, bool accumulate_in, std::int64_t most, const Context& context)
         : weights(weights_in),
           accumulate(accumulate_in),
           probe(weights[0]->rows(), weights[0]->cols()),
@@ -251,78 +237,49 @@ class OrderedLinearEngine {
       detail::fill_noise(y.data(), most * probe.rows(), context);
     }
 
-    [[nodiscard]] LinearArgs<T, DeviceMatrix<T>, Out> args(const DeviceMatrix<T>* weight,
-                                                           std::int64_t rows) {
+    [[nodiscard]] DenseLayer<T, Out> layer(const DeviceMatrix<T>& weight, std::int64_t rows,
+                                           bool adds) {
       return {.x = MatrixView<const T>(x.data(), {rows, probe.cols()}),
-              .weight = weight,
+              .weight = weight.view(),
               .y = MatrixView<Out>(y.data(), {rows, probe.rows()}),
-              .accumulate = false};
+              .accumulate = adds};
+    }
+    /// By the weights in turn.
+    [[nodiscard]] DenseLayer<T, Out> turn(std::int64_t rows, int i) {
+      return layer(*weights[static_cast<std::size_t>(i) % weights.size()], rows, accumulate);
     }
   };
 
-  template <Element T, Element Out>
-  static OrderedBlock rule(const LinearArgs<T, DeviceMatrix<T>, Out>& args,
-                           const Context& context) {
-    return default_ordered_block(args.x.extent(0), args.weight->rows(), context.num_sms);
-  }
-
-  template <Element T, Element Out>
-  static LinearKey key_of(const LinearArgs<T, DeviceMatrix<T>, Out>& args) {
-    const auto in = static_cast<std::int64_t>(sizeof(T)),
-               out = static_cast<std::int64_t>(sizeof(Out));
-    const auto bits =
-        reinterpret_cast<std::uintptr_t>(args.x.data) |
-        reinterpret_cast<std::uintptr_t>(args.weight->data()) |
-        reinterpret_cast<std::uintptr_t>(args.y.data) |
-        static_cast<std::uintptr_t>(args.x.strides[0] * in | args.weight->cols() * in |
-                                    args.y.strides[0] * out | 16);
-    return {.n = args.weight->rows(),
-            .k = args.weight->cols(),
-            .bucket = row_bucket(args.x.extent(0)),
-            .in = kCudaDataType<T>,
-            .out = kCudaDataType<Out>,
-            .accumulate = args.accumulate,
-            .alignment = static_cast<std::uint32_t>(bits & (~bits + 1))};
+  template <class T, class Out>
+  static OrderedBlock rule(const DenseLayer<T, Out>& layer, const Context& context) {
+    return default_ordered_block(layer.x.extent(0), layer.weight.extent(0), context.num_sms);
   }
 
   /// Enqueues the layer as `plan` says. False, with nothing enqueued, when cuBLASLt does not do it.
-  template <MmaElement T, Element Out>
-  [[nodiscard]] bool execute(const LinearArgs<T, DeviceMatrix<T>, Out>& args,
-                             const OrderedPlan& plan, const Context& context) {
-    if (!plan.is_blas) {
-      ordered_linear(args.x, args.weight->view(), args.y, args.accumulate, plan.block, maps_,
-                     context);
-      return true;
-    }
-    return BlasProduct({.m = args.x.extent(0),
-                        .n = args.weight->rows(),
-                        .k = args.weight->cols(),
-                        .x_stride = args.x.strides[0],
-                        .y_stride = args.y.strides[0],
-                        .in = kCudaDataType<T>,
-                        .out = kCudaDataType<Out>,
-                        .accumulate = args.accumulate,
-                        .alignment = 16})
-        .run(handle_, plan.algorithm, args.x.data, args.weight->data(), args.y.data,
-             workspace_.data(), kBlasWorkspaceBytes, context.stream);
+  template <class T, class Out>
+  [[nodiscard]] bool execute(const DenseLayer<T, Out>& layer, const OrderedPlan& plan,
+                             const Context& context) {
+    if (plan.is_blas) return blas_.run(layer, plan.algorithm, context);
+    ordered_linear(layer.x, layer.weight, layer.y, layer.accumulate, plan.block, maps_, context);
+    return true;
   }
 
   template <class T, class Out>
   [[nodiscard]] int count_differences(Tuning<T, Out>& tuning, const OrderedPlan& plan,
                                       std::int64_t rows, const Context& context) {
     using Bits = std::conditional_t<sizeof(Out) == 2, std::uint16_t, std::uint32_t>;
-    const LinearArgs<T, DeviceMatrix<T>, Out> args = tuning.args(&tuning.probe, rows);
+    const DenseLayer<T, Out> layer = tuning.layer(tuning.probe, rows, false);
     detail::fill_noise(tuning.y.data(), rows * tuning.probe.rows(), context);
-    if (!execute(args, plan, context)) return -1;
+    if (!execute(layer, plan, context)) return -1;
     check_cuda(cudaMemsetAsync(differences_.data(), 0, sizeof(int), context.stream),
                "cudaMemsetAsync");
     const auto compare = [&](std::int64_t first, std::int64_t count) {
-      auto part = args;
-      part.x = args.x.slice(first, first + count);
+      auto part = layer;
+      part.x = layer.x.slice(first, first + count);
       part.y = MatrixView<Out>(tuning.expected.data(), {count, tuning.probe.rows()});
       static_cast<void>(execute(part, {.block = kOrderedReference}, context));
       launch(detail::count_differences_kernel<Bits>, {.grid = dim3(256), .block = dim3(256)},
-             context, reinterpret_cast<const Bits*>(args.y.at(first)),
+             context, reinterpret_cast<const Bits*>(layer.y.at(first)),
              reinterpret_cast<const Bits*>(part.y.data), count * tuning.probe.rows(),
              differences_.data());
     };
@@ -370,43 +327,31 @@ class OrderedLinearEngine {
   /// Behind the deadline nothing is timed: many rows get the first algorithm that keeps the order,
   /// few the choice by rule.
   template <class T, class Out>
-  void tune_bucket(Tuning<T, Out>& tuning, std::int64_t rows,
-                   std::chrono::steady_clock::time_point deadline, const Context& context) {
-    const auto is_late = [&] { return std::chrono::steady_clock::now() > deadline; };
-    const bool begins_late = is_late();
+  void tune_bucket(Tuning<T, Out>& tuning, std::int64_t rows, Deadline deadline,
+                   const Context& context) {
+    const bool begins_late = is_over(deadline);
     if (begins_late && rows < kMinBlasRows) return;
-    // Enough calls to pass through twice the L2 cache; compute-bound ones need no such care.
-    const auto bytes = static_cast<std::size_t>(tuning.probe.size_bytes());
-    const int calls =
-        rows > 256 ? 2
-                   : static_cast<int>(std::clamp<std::size_t>(2 * context.l2_bytes / bytes, 2, 32));
-    const auto args_of = [&](int i) {
-      auto args =
-          tuning.args(tuning.weights[static_cast<std::size_t>(i) % tuning.weights.size()], rows);
-      args.accumulate = tuning.accumulate;
-      return args;
+    const DenseKey key = key_of(tuning.turn(rows, 0));
+    const auto keeps = [&](const OrderedPlan& way) {
+      return keeps_order(tuning, way, rows, context);
     };
-    double best = std::numeric_limits<double>::infinity();
-    for (const OrderedPlan& plan : candidates(tuning, rows, context)) {
-      if (!keeps_order(tuning, plan, rows, context)) continue;
-      if (begins_late) {
-        plans_.insert_or_assign(key_of(args_of(0)), plan);
-        return;
-      }
-      const double ms = detail::time_calls(context, calls, 2 * best, [&](int i) {
-        static_cast<void>(execute(args_of(i), plan, context));
-      });
-      if (ms < best) plans_.insert_or_assign(key_of(args_of(0)), plan);
-      best = std::min(best, ms);
-      if (is_late()) return;
+    const std::vector<OrderedPlan> ways = candidates(tuning, rows, context);
+    if (begins_late) {
+      const auto first = std::find_if(ways.begin(), ways.end(), keeps);
+      if (first != ways.end()) plans_.choose(key, *first);
+      return;
     }
+    const int calls = detail::calls_to_time(rows, tuning.probe.size_bytes(), context);
+    detail::time_plans(plans_, key, ways, calls, deadline, context, keeps,
+                       [&](int i, const OrderedPlan& way) {
+                         static_cast<void>(execute(tuning.turn(rows, i), way, context));
+                       });
   }
 
-  BlasHandle handle_;
-  DeviceBuffer<std::byte> workspace_;
+  BlasLinear blas_;
   DeviceBuffer<int> differences_;
-  std::map<LinearKey, OrderedPlan> plans_;
   TensorMaps maps_;
+  TunedPlans<DenseKey, OrderedPlan> plans_;
 };
 
 }  // namespace nanovllm::cuda

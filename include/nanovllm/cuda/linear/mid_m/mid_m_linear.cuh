@@ -14,6 +14,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/linear/layer.cuh"
 #include "nanovllm/cuda/linear/mid_m/kernel.cuh"
 #include "nanovllm/cuda/linear/mid_m/tuning.hpp"
 #include "nanovllm/cuda/ptx/tensor_maps.cuh"
@@ -90,28 +91,12 @@ bool launch_mid_m_variant(const MatrixView<const T>& x, const MatrixView<const T
 
 }  // namespace detail
 
-/// A product with what stands around it, y = norm(x) · Wᵀ (+ y), or its SwiGLU where `gated`; then
-/// W has the gate rows first, then the up rows. No norm where `norm.weight.data` is null.
-template <class T, class Out>
-struct MidMLayer {
-  MatrixView<const T> x;
-  InputNorm<T> norm{};
-  MatrixView<const T> weight;
-  MatrixView<Out> y;
-  bool accumulate = false;  ///< not `gated`
-  bool gated = false;
-
-  [[nodiscard]] ProductKind kind() const {
-    return gated ? ProductKind::gated : norm ? ProductKind::normed : ProductKind::plain;
-  }
-};
-
 /// Enqueues the layer by the form `variant`, an index into the forms of its kind. False, with
 /// nothing enqueued, when the form does not take these operands. `maps` keeps the descriptions of x
 /// and W for later calls; `start` says when the next kernel may start. Throws ShapeError when the
 /// norm's weights are not of k elements.
 template <class T, class Out>
-[[nodiscard]] bool mid_m_linear(const MidMLayer<T, Out>& layer, int variant, TensorMaps& maps,
+[[nodiscard]] bool mid_m_linear(const DenseLayer<T, Out>& layer, int variant, TensorMaps& maps,
                                 const Context& context, NextStart start = NextStart::after_wait) {
   const MatrixView<const T>&x = layer.x, &weight = layer.weight;
   const MatrixView<Out>& y = layer.y;

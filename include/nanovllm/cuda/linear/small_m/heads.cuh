@@ -20,9 +20,10 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/math.hpp"
+#include "nanovllm/cuda/linear/layer.cuh"
 #include "nanovllm/cuda/linear/small_m/kernel.cuh"
 #include "nanovllm/cuda/linear/small_m/small_m_linear.cuh"
-#include "nanovllm/cuda/linear/tuning.hpp"
+#include "nanovllm/cuda/linear/small_m/tuning.hpp"
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/cluster.cuh"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
@@ -141,14 +142,14 @@ __global__ void __launch_bounds__(Block::kThreads, 2)
 [[nodiscard]] inline bool small_m_project_qkv(
     const ProjectQkvArgs<bf16, DeviceMatrix<bf16>, bf16, bf16>& args, const Context& context) {
   using Block = detail::SmallMHeadsBlock;
-  const MatrixView<const bf16> weight = args.weight->view();
+  const DenseLayer<bf16> layer = layer_of(args);
   const std::int64_t head_dim = args.kv.head_dim;
   if (!context.is_hopper() || !args.norm || args.x.extent(0) > kMaxSmallMHeadRows ||
-      (head_dim != 64 && head_dim != 128) || !small_m_linear_takes(args.x, args.norm, weight))
+      (head_dim != 64 && head_dim != 128) || !small_m_takes(layer, Block::kTiles))
     return false;
   check_num_slots("project_qkv", args.kv);
-  auto p =
-      detail::small_m_operands("project_qkv", args.x, args.norm, weight, args.qkv, false, true);
+  check_input_norm("project_qkv", args.norm, args.weight->cols());
+  auto p = detail::small_m_operands(layer, NextStart::after_wait);
   p.pair_rows = static_cast<std::int32_t>(head_dim / 2);
   const int steps = static_cast<int>(ceil_div(p.k, Block::kSpan));
   launch(detail::small_m_heads_kernel<Block>,

@@ -12,6 +12,7 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/linear/layer.cuh"
 #include "nanovllm/cuda/linear/wide_m/kernel.cuh"
 #include "nanovllm/cuda/linear/wide_m/tuning.hpp"
 #include "nanovllm/cuda/ptx/mma.cuh"
@@ -23,26 +24,10 @@
 
 namespace nanovllm::cuda {
 
-/// A product with what stands around it, y = norm(x) · Wᵀ (+ y), or its SwiGLU where `gated`; then
-/// W has the gate rows first, then the up rows. No norm where `norm.weight.data` is null.
-template <class T>
-struct WideMLayer {
-  MatrixView<const T> x;
-  InputNorm<T> norm{};
-  MatrixView<const T> weight;
-  MatrixView<T> y;
-  bool accumulate = false;  ///< only where there is neither a norm nor SwiGLU
-  bool gated = false;
-
-  [[nodiscard]] ProductKind kind() const {
-    return gated ? ProductKind::gated : norm ? ProductKind::normed : ProductKind::plain;
-  }
-};
-
 namespace detail {
 
 template <class Traits, class T>
-void launch_wide_m(const WideMLayer<T>& layer, WideMParams<T> p, TensorMaps& maps,
+void launch_wide_m(const DenseLayer<T>& layer, WideMParams<T> p, TensorMaps& maps,
                    const Context& context) {
   const std::int64_t m = p.num_tokens, n = p.n, k = p.k;
   const CUtensorMap w_map = maps.get<T, 2>(layer.weight.data, {k, layer.weight.extent(0)}, {k},
@@ -62,7 +47,7 @@ void launch_wide_m(const WideMLayer<T>& layer, WideMParams<T> p, TensorMaps& map
 
 /// The same by a variant's index. False, with nothing enqueued, where it needs more shared memory.
 template <ProductKind kKind, class T>
-[[nodiscard]] bool launch_wide_m_variant(const WideMLayer<T>& layer, const WideMParams<T>& p,
+[[nodiscard]] bool launch_wide_m_variant(const DenseLayer<T>& layer, const WideMParams<T>& p,
                                          int variant, TensorMaps& maps, const Context& context) {
   return with_variant<kWideMForms.size(kKind)>(variant, [&]<int kVariant>() {
     constexpr WideMBlock b = kWideMForms.at(kKind, kVariant);
@@ -80,7 +65,7 @@ template <ProductKind kKind, class T>
 /// nothing enqueued, when the form does not take these operands. `maps` keeps the descriptions of x
 /// and W for later calls. Throws ShapeError when the norm's weights are not of k elements.
 template <MmaElement T>
-[[nodiscard]] bool wide_m_linear(const WideMLayer<T>& layer, int variant, TensorMaps& maps,
+[[nodiscard]] bool wide_m_linear(const DenseLayer<T>& layer, int variant, TensorMaps& maps,
                                  const Context& context) {
   const auto& [x, norm, weight, y, accumulate, gated] = layer;
   const std::int64_t m = x.extent(0), n = y.extent(1), k = weight.extent(1);

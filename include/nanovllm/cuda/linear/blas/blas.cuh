@@ -18,6 +18,9 @@
 
 namespace nanovllm::cuda {
 
+/// Memory that cuBLASLt may use between the kernels of one product.
+inline constexpr std::size_t kBlasWorkspaceBytes = std::size_t{32} << 20;
+
 /// Throws CudaError, naming `call`, the status and the place, unless `status` is success.
 inline void check_cublas(cublasStatus_t status, const char* call,
                          const std::source_location& where = std::source_location::current()) {

@@ -1,13 +1,13 @@
 #pragma once
 /// Chooses among kernels of dense layers with nearly equal times by timing whole layers.
 ///
-/// `LinearEngine` and `FusedEngine` time each op alone. In a step an op has other neighbours, which
-/// change how early it starts and which weights are being loaded meanwhile. So the kernels that
-/// were nearly as fast as the fastest are tried in chains of layers, and those with the fastest
-/// layers are kept. For few rows, if there are few combinations, all are timed, in layers of a
-/// decode step: a row is a sequence that attends to kKeys tokens. Two changes together are often
-/// faster where each alone is slower. Otherwise, as for large weights, one op after another is
-/// tried, in layers without attention.
+/// `DenseTuner` has timed each op behind itself. In a step its
+/// neighbours are others: how early they let it start, what of the next weights is on its way
+/// meanwhile. So the ways that were nearly as fast as the fastest are tried in chains of layers,
+/// and those whose layers take least are kept. Of few rows, and where there are few combinations of
+/// them, all are timed, in layers of a decode step: a row is a sequence that attends to kKeys
+/// tokens. A better pair often lies behind two that are worse one by one. Else, as for large
+/// weights, ops are tried in turn, in layers without attention.
 
 #include <algorithm>
 #include <chrono>
@@ -16,23 +16,23 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/cuda/linear/fused_engine.cuh"
-#include "nanovllm/cuda/linear/linear.cuh"
-#include "nanovllm/cuda/linear/tuner.cuh"
+#include "nanovllm/cuda/linear/dispatch/engine.cuh"
+#include "nanovllm/cuda/linear/tune/scratch.cuh"
+#include "nanovllm/cuda/linear/tune/stopwatch.cuh"
 #include "nanovllm/cuda/linear/tuning.hpp"
-#include "nanovllm/cuda/linear/tuning_scratch.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/runtime/device_matrix.cuh"
 #include "nanovllm/ops/attention.hpp"
-#include "nanovllm/ops/dense_layers.hpp"
 #include "nanovllm/ops/gated_linear.hpp"
 #include "nanovllm/ops/linear.hpp"
 #include "nanovllm/ops/project_qkv.hpp"
+#include "nanovllm/ops/projections.hpp"
 
 namespace nanovllm::cuda {
 
@@ -43,17 +43,61 @@ inline constexpr std::int64_t kMaxLayerTunerRows = 256;
 class LayerTuner {
  public:
   using Matrix = DeviceMatrix<bf16>;
-  using Layers = DenseLayers<Matrix, bf16>;
+  using QkvArgs = DenseEngine::QkvArgs;
+  using GatedArgs = GatedLinearArgs<bf16, Matrix>;
 
-  /// Takes device memory for the activations of up to `max_rows` rows and for keys and values, and
-  /// gives it back at its end. More than `max_seqs` rows are timed without attention.
+  /// Whether the network has layers of which the ops are known:
+  /// x += attention(norm(x) · qkvᵀ) · oᵀ, then x += swiglu(norm(x) · gate_upᵀ) · downᵀ.
+  template <class Heads>
+  [[nodiscard]] static bool takes(const Projections<bf16, Matrix, bf16, Heads>& network) {
+    const auto* const qkv = network.find(ProjectionRole::qkv);
+    return qkv != nullptr && qkv->norm && network.find(ProjectionRole::output) != nullptr &&
+           network.find(ProjectionRole::gate_up) != nullptr &&
+           network.find(ProjectionRole::down) != nullptr;
+  }
+
+  /// For a network that it `takes` and that outlives it. Takes device memory for the activations of
+  /// up to kMaxLayerTunerRows rows and for keys and values, and gives it back at its end. More rows
+  /// than `network.max_seqs` are timed without attention.
+  template <class Heads>
+  LayerTuner(const Projections<bf16, Matrix, bf16, Heads>& network, DenseEngine& engine,
+             const Context& context)
+      : LayerTuner(Layers{.qkv = network.find(ProjectionRole::qkv)->matrices,
+                          .o = network.find(ProjectionRole::output)->matrices,
+                          .gate_up = network.find(ProjectionRole::gate_up)->matrices,
+                          .down = network.find(ProjectionRole::down)->matrices,
+                          .norm = network.find(ProjectionRole::qkv)->norm,
+                          .heads = network.kv_heads},
+                   network.find(ProjectionRole::qkv)->max_rows, network.max_seqs, engine, context) {
+  }
+
+  /// Chooses for each bucket of rows, fewest first, until about `budget` is spent. `run` runs an
+  /// op; attention is of `Heads`. Blocks the host.
+  template <class Heads = HeadShape<>, class Run>
+  void tune(const Run& run, std::chrono::milliseconds budget = std::chrono::milliseconds(400)) {
+    const Deadline deadline = std::chrono::steady_clock::now() + budget;
+    for (const std::int64_t bucket : kRowBuckets) {
+      const std::int64_t m = std::min(bucket, rows_);
+      tune_bucket<Heads>(m, run, deadline);
+      if (m == rows_ || is_over(deadline)) return;
+    }
+  }
+
+ private:
+  using Linear = LinearArgs<bf16, Matrix>;
+  using List = std::span<const Matrix* const>;
+  struct Layers {
+    List qkv, o, gate_up, down;
+    InputNorm<bf16> norm;
+    KvHeads heads;
+  };
+
   LayerTuner(const Layers& layers, std::int64_t max_rows, std::int64_t max_seqs,
-             LinearEngine& linear, FusedEngine& fused, const Context& context)
+             DenseEngine& engine, const Context& context)
       : layers_(layers),
         rows_(std::min(max_rows, kMaxLayerTunerRows)),
         seqs_(max_seqs),
-        linear_(linear),
-        fused_(fused),
+        engine_(engine),
         context_(context),
         x_(size(hidden())),
         normed_(size(hidden())),
@@ -66,19 +110,6 @@ class LayerTuner {
       detail::fill_noise(buffer->data(), static_cast<std::int64_t>(buffer->size()), context);
   }
 
-  /// Chooses for each bucket of rows, fewest first, until about `budget` is spent. `run` runs an
-  /// op; attention is of `Heads`. Blocks the host.
-  template <class Heads = HeadShape<>, class Run>
-  void tune(const Run& run, std::chrono::milliseconds budget = std::chrono::milliseconds(400)) {
-    const auto deadline = std::chrono::steady_clock::now() + budget;
-    for (const std::int64_t bucket : kRowBuckets) {
-      const std::int64_t m = std::min(bucket, rows_);
-      tune_bucket<Heads>(m, run, deadline);
-      if (m == rows_ || std::chrono::steady_clock::now() > deadline) return;
-    }
-  }
-
- private:
   /// What another way must gain to be kept: less is noise.
   static constexpr double kGain = 0.99;
   /// Tokens that a row attends to.
@@ -88,9 +119,6 @@ class LayerTuner {
   static constexpr std::int64_t kMostAttendingRows = 16;
   /// Most combinations of ways that are timed, some 0.8 ms each, and of how many they are a part.
   static constexpr std::size_t kMostCombinations = 24, kMostOfAll = 64;
-
-  using Linear = LinearArgs<bf16, Matrix>;
-  using Deadline = std::chrono::steady_clock::time_point;
 
   [[nodiscard]] std::int64_t hidden() const { return layers_.qkv[0]->cols(); }
   [[nodiscard]] std::int64_t width() const { return layers_.down[0]->cols(); }
@@ -107,7 +135,7 @@ class LayerTuner {
 
   // The ops of layer i on m rows.
 
-  [[nodiscard]] FusedEngine::QkvArgs project_qkv(std::int64_t m, std::size_t i) {
+  [[nodiscard]] QkvArgs project_qkv(std::int64_t m, std::size_t i) {
     const std::int64_t n = layers_.qkv[0]->rows();
     return {.x = constant(view(x_, m, hidden(), hidden())),
             .norm = layers_.norm,
@@ -117,7 +145,7 @@ class LayerTuner {
             .qkv = view(heads_, m, n, n),
             .normed = view(normed_, m, hidden(), hidden())};
   }
-  [[nodiscard]] FusedEngine::GatedArgs gated(std::int64_t m, std::size_t i) {
+  [[nodiscard]] GatedArgs gated(std::int64_t m, std::size_t i) {
     return {.x = constant(view(x_, m, hidden(), hidden())),
             .norm = layers_.norm,
             .weight = layers_.gate_up[i],
@@ -132,7 +160,7 @@ class LayerTuner {
             .y = view(heads_, m, n, n)};
   }
   template <class Heads>
-  [[nodiscard]] DecodeAttentionArgs<bf16, bf16, Heads> attention(const FusedEngine::QkvArgs& args) {
+  [[nodiscard]] DecodeAttentionArgs<bf16, bf16, Heads> attention(const QkvArgs& args) {
     const std::int64_t m = args.x.extent(0), d = args.kv.head_dim;
     return {.q = split_qkv(args.qkv, args.num_heads(), args.kv.num_kv_heads, d).q,
             .kv = args.kv,
@@ -164,10 +192,10 @@ class LayerTuner {
 
   template <class Heads, class Run>
   void run_layer(std::int64_t m, std::size_t i, const Run& run) {
-    const FusedEngine::QkvArgs args = project_qkv(m, i);
-    const FusedKernel done = fused_.run(args, context_);
-    if (done == FusedKernel::parts) compose_product(args, run);
-    if (done != FusedKernel::small_m_heads) run(head_args(args));
+    const QkvArgs args = project_qkv(m, i);
+    const DenseKernel done = engine_.run(args, context_);
+    if (done == DenseKernel::parts) compose_product(args, run);
+    if (done != DenseKernel::small_m_heads) run(head_args(args));
     if (attends_) run(attention<Heads>(args));
     run(o(m, i));
     run(gated(m, i));
@@ -199,18 +227,16 @@ class LayerTuner {
     std::function<void(std::size_t)> choose;  ///< puts one in force; the first is, to begin with
     std::size_t chosen = 0;
   };
-  template <class Engine, class Key>
-  [[nodiscard]] static Op op_of(Engine& engine, const Key& key) {
-    const auto ways = engine.close_plans(key);
-    return {ways.size(), [&engine, key, ways](std::size_t i) { engine.choose(key, ways[i]); }};
+  template <class Args>
+  [[nodiscard]] Op op_of(const Args& args) {
+    const auto ways = engine_.close_plans(args);
+    return {ways.size(), [this, args, ways](std::size_t i) { engine_.choose(args, ways[i]); }};
   }
 
   template <class Heads, class Run>
   void tune_bucket(std::int64_t m, const Run& run, Deadline deadline) {
-    const FusedLayer mlp = FusedEngine::layer_of(gated(m, 0)),
-                     heads = FusedEngine::layer_of(project_qkv(m, 0));
-    std::vector<Op> ops{op_of(fused_, mlp), op_of(fused_, heads), op_of(linear_, o(m, 0)),
-                        op_of(linear_, down(m, 0))};
+    std::vector<Op> ops{op_of(gated(m, 0)), op_of(project_qkv(m, 0)), op_of(o(m, 0)),
+                        op_of(down(m, 0))};
     std::erase_if(ops, [](const Op& op) { return op.num_ways == 0; });
     const auto count = [&] {
       std::size_t combinations = 1;
@@ -234,11 +260,11 @@ class LayerTuner {
       try_in_turn<Heads>(m, ops, run, deadline);
     }
     std::vector<Op> parts;
-    const auto add_part = [&](const FusedLayer& of, const Linear& product) {
-      if (fused_.plan_for(of).kernel == FusedKernel::parts)
-        parts.push_back(op_of(linear_, product));
+    const auto add_part = [&](const auto& of, const Linear& product) {
+      if (engine_.plan_for(of, context_).kernel == DenseKernel::parts)
+        parts.push_back(op_of(product));
     };
-    add_part(mlp, gate_up(m, 0)), add_part(heads, qkv(m, 0));
+    add_part(gated(m, 0), gate_up(m, 0)), add_part(project_qkv(m, 0), qkv(m, 0));
     if (!parts.empty()) try_in_turn<Heads>(m, parts, run, deadline);
   }
 
@@ -252,7 +278,7 @@ class LayerTuner {
     double best = std::numeric_limits<double>::infinity();
     std::size_t chosen = 0;
     for (std::size_t i = 0; i < combinations; ++i) {
-      if (std::chrono::steady_clock::now() > deadline) break;
+      if (is_over(deadline)) break;
       choose(i);
       run_layer<Heads>(m, 0, run);  // loads its kernels, ahead of the capture
       const double ms = time_layer<Heads>(m, run, 2 * best);
@@ -269,7 +295,7 @@ class LayerTuner {
     double best = time_layer<Heads>(m, run, std::numeric_limits<double>::infinity());
     for (Op& op : ops) {
       for (std::size_t i = 1; i < op.num_ways; ++i) {
-        if (std::chrono::steady_clock::now() > deadline) break;
+        if (is_over(deadline)) break;
         op.choose(i);
         const double ms = time_layer<Heads>(m, run, 2 * best);
         if (ms < kGain * best) best = ms, op.chosen = i;
@@ -281,8 +307,7 @@ class LayerTuner {
   Layers layers_;
   std::int64_t rows_, seqs_;
   bool attends_ = false;  ///< layers have attention
-  LinearEngine& linear_;
-  FusedEngine& fused_;
+  DenseEngine& engine_;
   const Context& context_;
   DeviceBuffer<bf16> x_, normed_, heads_, gate_up_, act_, attended_;
   detail::HeadScratch head_scratch_;

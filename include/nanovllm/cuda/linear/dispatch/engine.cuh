@@ -1,0 +1,188 @@
+#pragma once
+/// Dense layers on the GPU: own kernels for few rows, for some tens and for some hundred, cuBLASLt
+/// for the rest; and which of them runs a layer.
+///
+/// That is chosen once for each layer's shape, types and bucket of rows (`DenseKey`): by time at
+/// start-up (tune/), else by rule at first use. What has a norm ahead or SwiGLU behind runs by the
+/// ops that it is made of unless a kernel was faster.
+///
+/// Rounding. Sums are in float32, and y is rounded once; but where cuBLASLt adds to a y of 16 bits
+/// (13.1 on Hopper), it rounds the product before it adds, and then the sum.
+///
+/// Batch invariance. float32: every number of rows runs the same algorithm, without a split of K;
+/// a row's result depends neither on the number of rows nor on its place. 16 bits: rows of one
+/// bucket agree, and so do all numbers of rows that run on the same kernel for few rows; otherwise
+/// the order of summation may change from bucket to bucket, within the rounding of the result.
+
+#include <concepts>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/linear/blas/blas_linear.cuh"
+#include "nanovllm/cuda/linear/dispatch/tuned_plans.hpp"
+#include "nanovllm/cuda/linear/layer.cuh"
+#include "nanovllm/cuda/linear/mid_m/mid_m_linear.cuh"
+#include "nanovllm/cuda/linear/small_m/heads.cuh"
+#include "nanovllm/cuda/linear/small_m/small_m_linear.cuh"
+#include "nanovllm/cuda/linear/wide_m/wide_m_linear.cuh"
+#include "nanovllm/cuda/ptx/tensor_maps.cuh"
+#include "nanovllm/cuda/runtime/context.cuh"
+#include "nanovllm/cuda/runtime/device_matrix.cuh"
+#include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/ops/project_qkv.hpp"
+
+namespace nanovllm::cuda {
+
+/// What runs a dense layer: the ops that it is made of, cuBLASLt, a family of kernels, or one
+/// kernel that does all of `project_qkv`.
+enum class DenseKernel : std::uint8_t { parts, blas, small_m, mid_m, wide_m, small_m_heads };
+
+/// One way to run a dense layer.
+struct DensePlan {
+  DenseKernel kernel = DenseKernel::parts;
+  int variant = 0;            ///< tiles of a block of small_m, a form of mid_m or wide_m, if any
+  BlasAlgorithm algorithm{};  ///< of DenseKernel::blas
+};
+
+/// What dense layers of one device share: the choices, the cuBLASLt handle with its workspace, and
+/// the descriptions of tensors. Serves one stream at a time and one host thread at a time; graphs
+/// captured with it keep using its workspace. An `Op` is what `layer_of` takes.
+class DenseEngine {
+ public:
+  using QkvArgs = ProjectQkvArgs<bf16, DeviceMatrix<bf16>>;
+
+  /// Enqueues a product that is not empty: see `cuda::linear`.
+  template <Element T, Element Out>
+  void run(const LinearArgs<T, DeviceMatrix<T>, Out>& args, const Context& context) {
+    const DenseLayer<T, Out> layer = layer_of(args);
+    if (!execute(layer, plan_for(layer, context), context)) blas_.run_any(layer, context);
+  }
+
+  /// Enqueues a layer with a norm or SwiGLU in one kernel, where one was chosen. False, with
+  /// nothing enqueued: run its parts.
+  [[nodiscard]] bool run_fused(const DenseLayer<bf16>& layer, const Context& context) {
+    return execute(layer, plan_for(layer, context), context);
+  }
+
+  /// Enqueues `project_qkv`, or its product with the norm ahead, in one kernel, where one was
+  /// chosen, and says which: `small_m_heads` did all, `parts` enqueued nothing.
+  [[nodiscard]] DenseKernel run(const QkvArgs& args, const Context& context) {
+    if (!args.norm) return DenseKernel::parts;
+    const DensePlan plan = plan_for(args, context);
+    return execute(args, plan, context) ? plan.kernel : DenseKernel::parts;
+  }
+
+  /// The way in force. Where there is none yet a product gets one by rule; others run by their
+  /// parts.
+  template <class Op>
+  [[nodiscard]] DensePlan plan_for(const Op& op, const Context& context) {
+    const auto layer = layer_of(op);
+    const DenseKey key = key_of(layer);
+    if (const DensePlan* const plan = plans_.find(key)) return *plan;
+    if (layer.kind() != ProductKind::plain) return {};
+    const DensePlan plan = plan_by_rule(layer, key.bucket, context);
+    plans_.choose(key, plan);
+    return plan;
+  }
+
+  /// The ways to run the op that were close when they were timed, the one in force first; none
+  /// where nothing was timed. Of them `choose` puts one in force.
+  template <class Op>
+  [[nodiscard]] std::vector<DensePlan> close_plans(const Op& op) const {
+    return plans_.close_plans(key_of(layer_of(op)));
+  }
+  template <class Op>
+  void choose(const Op& op, const DensePlan& plan) {
+    plans_.choose(key_of(layer_of(op)), plan);
+  }
+
+  // ---- For those who time ----
+
+  [[nodiscard]] TunedPlans<DenseKey, DensePlan>& plans() { return plans_; }
+
+  /// The ways to run the layer that are worth timing; `execute` says whether one takes it.
+  template <class T, class Out>
+  [[nodiscard]] std::vector<DensePlan> candidates(const DenseLayer<T, Out>& layer) {
+    const std::int64_t m = layer.x.extent(0), n = layer.weight.extent(0),
+                       k = layer.weight.extent(1);
+    const ProductKind kind = layer.kind();
+    std::vector<DensePlan> out;
+    if (kind != ProductKind::plain) out.push_back({DenseKernel::parts});
+    for (const int tiles : kSmallMTiles) {
+      if ((!kHasForms<T, Out> || suits_small_m(m, n, k)) && small_m_takes(layer, tiles))
+        out.push_back({DenseKernel::small_m, tiles});
+    }
+    if constexpr (kHasForms<T, Out>) {
+      for (int form = 0; form < kMidMForms.size(kind); ++form) {
+        if (suits_mid_m(m, n, k)) out.push_back({DenseKernel::mid_m, form});
+      }
+      for (int form = 0; form < kWideMForms.size(kind); ++form) {
+        if (suits_wide_m_rows(m)) out.push_back({DenseKernel::wide_m, form});
+      }
+    }
+    if (kind != ProductKind::plain) return out;
+    for (const BlasAlgorithm& algorithm :
+         blas_.algorithms(layer, m, m <= 256 ? 8 : 4, sizeof(T) == 2))
+      out.push_back({.kernel = DenseKernel::blas, .algorithm = algorithm});
+    return out;
+  }
+
+  /// Enqueues the layer as `plan` says. False, with nothing enqueued, when the plan does not fit.
+  template <class T, class Out>
+  [[nodiscard]] bool execute(const DenseLayer<T, Out>& layer, const DensePlan& plan,
+                             const Context& context) {
+    switch (plan.kernel) {
+      case DenseKernel::parts:
+      case DenseKernel::small_m_heads: return false;
+      case DenseKernel::blas: return blas_.run(layer, plan.algorithm, context);
+      case DenseKernel::small_m:
+        if constexpr (sizeof(T) == 2)
+          return small_m_linear(layer, plan.variant, context, NextStart::after_wait);
+        break;
+      case DenseKernel::mid_m:
+        if constexpr (kHasForms<T, Out>) return mid_m_linear(layer, plan.variant, maps_, context);
+        break;
+      case DenseKernel::wide_m:
+        if constexpr (kHasForms<T, Out>) return wide_m_linear(layer, plan.variant, maps_, context);
+        break;
+    }
+    return false;
+  }
+  /// The same for all of `project_qkv`, or for its product where the plan does no more.
+  [[nodiscard]] bool execute(const QkvArgs& args, const DensePlan& plan, const Context& context) {
+    if (plan.kernel == DenseKernel::small_m_heads) return small_m_project_qkv(args, context);
+    return execute(layer_of(args), plan, context);
+  }
+
+  /// Times that cuBLASLt was asked for algorithms, and descriptions of tensors that were made: a
+  /// shape that has run before adds to neither.
+  [[nodiscard]] std::int64_t num_heuristics() const { return blas_.num_heuristics(); }
+  [[nodiscard]] std::int64_t num_tensor_maps() const { return maps_.num_encoded(); }
+
+ private:
+  /// Where the kernels of `mid_m/` and `wide_m/` are ways to run a layer. They are not compiled for
+  /// logits.
+  template <class T, class Out>
+  static constexpr bool kHasForms = std::same_as<T, bf16>&& std::same_as<Out, bf16>;
+
+  template <class T, class Out>
+  [[nodiscard]] DensePlan plan_by_rule(const DenseLayer<T, Out>& layer, std::int64_t bucket,
+                                       const Context& context) {
+    const int tiles = default_small_m_tiles(layer.weight.extent(0), context.num_sms);
+    if (bucket <= kSmallMRowsByRule && small_m_takes(layer, tiles))
+      return {DenseKernel::small_m, tiles};
+    const auto found = blas_.algorithms(layer, bucket, 1, sizeof(T) == 2);
+    DensePlan plan{DenseKernel::blas};
+    if (!found.empty()) plan.algorithm = found[0];
+    return plan;
+  }
+
+  BlasLinear blas_;
+  TensorMaps maps_;
+  TunedPlans<DenseKey, DensePlan> plans_;
+};
+
+}  // namespace nanovllm::cuda
