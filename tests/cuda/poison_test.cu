@@ -13,7 +13,7 @@
 #include "cuda/gpu_test.cuh"
 #include "cuda/product.cuh"
 #include "cuda/sampling/sampler_batch.cuh"
-#include "nanovllm/cuda/batch_invariant/linear/ordered_linear.cuh"
+#include "nanovllm/cuda/batch_invariant/linear/linear.cuh"
 #include "nanovllm/cuda/elementwise/publish_results.cuh"
 
 namespace nanovllm::test {
@@ -142,10 +142,11 @@ TEST_CASE("products in one order behind poison", "[poison]") {
   cuda::TensorMaps maps;
   for (const std::int64_t m : {1, 16, 70, 300}) {
     Product p(m, 88, kWidth);
-    for (const cuda::OrderedBlock block : cuda::kOrderedBlocks) {
+    for (const cuda::BatchInvariantBlock block : cuda::kBatchInvariantBlocks) {
       CAPTURE(m, block.rows, block.tokens, block.panels);
       check_behind_poison(gpu, p.y, [&] {
-        cuda::ordered_linear(p.rows(), p.matrix(false), p.out(), false, block, maps, gpu.context);
+        cuda::batch_invariant_linear(p.rows(), p.matrix(false), p.out(), false, block, maps,
+                                     gpu.context);
       });
     }
   }

@@ -10,7 +10,7 @@
 #include "cuda/gpu_test.cuh"
 #include "cuda/product.cuh"
 #include "cuda/sampling/sampler_batch.cuh"
-#include "nanovllm/cuda/batch_invariant/linear/ordered_linear.cuh"
+#include "nanovllm/cuda/batch_invariant/linear/linear.cuh"
 
 namespace nanovllm::test {
 namespace {
@@ -66,16 +66,16 @@ TEST_CASE("wide_m, tiny", "[racecheck][dense]") {
   check(p, gpu);
 }
 
-TEST_CASE("ordered products, tiny", "[racecheck][dense]") {
+TEST_CASE("batch-invariant products, tiny", "[racecheck][dense]") {
   if (!has_gpu()) return;
   const Gpu gpu;
   if (!gpu.context.is_hopper()) return;
   cuda::TensorMaps maps;
-  for (const cuda::OrderedBlock block : cuda::kOrderedBlocks) {
+  for (const cuda::BatchInvariantBlock block : cuda::kBatchInvariantBlocks) {
     Product p(9, 16, 512);
     for (const bool accumulate : {false, true})
-      cuda::ordered_linear(p.rows(), p.matrix(false), p.out(), accumulate, block, maps,
-                           gpu.context);
+      cuda::batch_invariant_linear(p.rows(), p.matrix(false), p.out(), accumulate, block, maps,
+                                   gpu.context);
     check(p, gpu);
   }
 }

@@ -10,7 +10,7 @@
 #include "cuda/gpu_test.cuh"
 #include "cuda/product.cuh"
 #include "cuda/spend_time.cuh"
-#include "nanovllm/cuda/batch_invariant/linear/ordered_linear.cuh"
+#include "nanovllm/cuda/batch_invariant/linear/linear.cuh"
 
 namespace nanovllm::test {
 namespace {
@@ -128,12 +128,12 @@ TEST_CASE("products in one order behind a kernel that comes late", "[late]") {
   cuda::TensorMaps maps;
   for (const std::int64_t m : {4, 70}) {
     Product p(m, kOut, kIn);
-    for (const cuda::OrderedBlock block : cuda::kOrderedBlocks) {
+    for (const cuda::BatchInvariantBlock block : cuda::kBatchInvariantBlocks) {
       CAPTURE(m, block.rows, block.tokens, block.panels);
       for (const bool accumulate : {false, true}) {
         check_behind_late(gpu, p, [&] {
-          cuda::ordered_linear(p.rows(), p.matrix(false), p.out(), accumulate, block, maps,
-                               gpu.context);
+          cuda::batch_invariant_linear(p.rows(), p.matrix(false), p.out(), accumulate, block, maps,
+                                       gpu.context);
         });
       }
     }

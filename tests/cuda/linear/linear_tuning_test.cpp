@@ -68,31 +68,32 @@ TEST_CASE("Shares of K of the kernel for some tens of rows leave nothing out") {
 TEST_CASE("Blocks of one order: some suit every number of rows, rings fit") {
   for (std::int64_t m = 1; m <= 20000; m += m < 300 ? 1 : 97) {
     std::int64_t num_suiting = 0;
-    for (const OrderedBlock block : kOrderedBlocks)
-      num_suiting += suits_ordered_rows(block, m) ? 1 : 0;
+    for (const BatchInvariantBlock block : kBatchInvariantBlocks)
+      num_suiting += suits_batch_invariant_rows(block, m) ? 1 : 0;
     CHECK(num_suiting > 0);
     for (const std::int64_t n : {8, 1024, 4096, 151936}) {
-      const OrderedBlock block = default_ordered_block(m, n, 132);
-      CHECK(has_ordered_block(block));
+      const BatchInvariantBlock block = default_batch_invariant_block(m, n, 132);
+      CHECK(has_batch_invariant_block(block));
       CHECK((m <= block.tokens || block.tokens >= 64));
     }
   }
-  CHECK(has_ordered_block(kOrderedReference));
-  CHECK_FALSE(has_ordered_block({16, 8}));
-  CHECK((default_ordered_block(1, 4096, 132) == OrderedBlock{64, 16, 1}));
-  CHECK((default_ordered_block(1, 1024, 132) == OrderedBlock{32, 16, 4}));
-  for (const OrderedBlock block : kOrderedBlocks) {
-    const int stage_bytes = block.panels * (block.rows + block.tokens) * kOrderedColumns * 2;
-    constexpr int kOther = 32 * kOrderedColumns * 2 + kOrderedAlignment;
+  CHECK(has_batch_invariant_block(kBatchInvariantReference));
+  CHECK_FALSE(has_batch_invariant_block({16, 8}));
+  CHECK((default_batch_invariant_block(1, 4096, 132) == BatchInvariantBlock{64, 16, 1}));
+  CHECK((default_batch_invariant_block(1, 1024, 132) == BatchInvariantBlock{32, 16, 4}));
+  for (const BatchInvariantBlock block : kBatchInvariantBlocks) {
+    const int stage_bytes = block.panels * (block.rows + block.tokens) * kBatchInvariantColumns * 2;
+    constexpr int kOther = 32 * kBatchInvariantColumns * 2 + kBatchInvariantAlignment;
     for (const std::int64_t blocks : {1, 100, 200, 500, 5000}) {
-      const int stages = ordered_stages(blocks, 48, stage_bytes, kOther, 132, kHopperShared);
+      const int stages =
+          batch_invariant_stages(blocks, 48, stage_bytes, kOther, 132, kHopperShared);
       // One more than are being multiplied, or nothing would be copied meanwhile.
-      CHECK(stages >= kOrderedPending + 1);
+      CHECK(stages >= kBatchInvariantPending + 1);
       CHECK(stages <= 32);
       CHECK(stages * stage_bytes + kOther <= kHopperShared - 1024);
     }
-    CHECK(ordered_stages(1, 1, stage_bytes, kOther, 132, kHopperShared) == 1);
+    CHECK(batch_invariant_stages(1, 1, stage_bytes, kOther, 132, kHopperShared) == 1);
   }
-  CHECK(fits_ordered_linear(1, 4096, 72));
-  CHECK_FALSE(fits_ordered_linear(1, 4096, 70));
+  CHECK(fits_batch_invariant_linear(1, 4096, 72));
+  CHECK_FALSE(fits_batch_invariant_linear(1, 4096, 70));
 }

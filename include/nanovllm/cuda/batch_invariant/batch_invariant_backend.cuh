@@ -12,7 +12,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/cuda/backend.cuh"
 #include "nanovllm/cuda/batch_invariant/attention/attention.cuh"
-#include "nanovllm/cuda/batch_invariant/linear/ordered_engine.cuh"
+#include "nanovllm/cuda/batch_invariant/linear/engine.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/tuning.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/gated_linear.hpp"
@@ -27,8 +27,8 @@ namespace nanovllm {
 /// and what it rests on.
 ///
 /// What differs from `CudaBackend`:
-///   dense layers   16 bits: cuda/batch_invariant/linear/ordered_engine.cuh; float32: as they are
-///   attention      cuda/attention/ordered/
+///   dense layers   16 bits: cuda/batch_invariant/linear/engine.cuh; float32: as they are
+///   attention      cuda/batch_invariant/attention/
 ///   residual       rounded products are added and the sum is rounded, in steps of few rows by the
 ///                  product's kernel, in others by `add_rms_norm`: the same bits
 ///   sampler        rows are always cut in the same places
@@ -41,7 +41,7 @@ class BatchInvariantCudaBackend : public CudaBackend {
   /// More rows of 16 bits are for cuBLASLt, which would add before it rounds. float32 has one way.
   template <class A>
   static constexpr std::int64_t kMaxAccumulatedRows =
-      sizeof(A) == 2 ? cuda::kMaxOrderedSums : std::numeric_limits<std::int64_t>::max();
+      sizeof(A) == 2 ? cuda::kMaxBatchInvariantSums : std::numeric_limits<std::int64_t>::max();
   static constexpr bool kSharesPrefixes = false;
 
   /// Throws CudaError when there is no such device, or it cannot run what keeps the order.
@@ -142,8 +142,8 @@ class BatchInvariantCudaBackend : public CudaBackend {
   }
 
  private:
-  std::optional<cuda::OrderedLinearEngine> linear_;
-  std::optional<cuda::OrderedAttention> attention_;
+  std::optional<cuda::BatchInvariantLinear> linear_;
+  std::optional<cuda::BatchInvariantAttention> attention_;
 };
 
 static_assert(BackendLike<BatchInvariantCudaBackend, float>);

@@ -24,10 +24,10 @@
 namespace nanovllm::cuda {
 
 /// The scratch memory of both ops, and the plan of the step.
-class OrderedAttention {
+class BatchInvariantAttention {
  public:
   /// Room for the steps that `args` allow, on the context's device, which is current.
-  OrderedAttention(const ReserveArgs& args, const Context& context)
+  BatchInvariantAttention(const ReserveArgs& args, const Context& context)
       : decode_(args.limits.max_num_seqs, args.limits.max_model_len, args.num_kv_heads,
                 args.num_heads / args.num_kv_heads, args.head_dim),
         varlen_(args.limits.max_num_seqs, args.limits.max_num_batched_tokens, context) {}
@@ -35,16 +35,16 @@ class OrderedAttention {
   /// Lists the segments of the decodes and the tiles of the prompt chunks.
   void plan(const PlanAttentionArgs& args, const Context& context) {
     const std::int64_t num_decodes = args.num_decodes;
-    if (num_decodes > 0) plan_ordered_decode(args.kv_lens.slice(0, num_decodes), decode_, context);
+    if (num_decodes > 0) plan_segments(args.kv_lens.slice(0, num_decodes), decode_, context);
     if (args.num_tokens > num_decodes) {
       plan_varlen(args.query_starts, args.kv_lens.slice(num_decodes, args.kv_lens.extent(0)),
                   args.num_tokens - num_decodes, varlen_, context);
     }
   }
 
-  /// See ops/attention.hpp; `early` as in ordered/decode.cuh. Throws ShapeError when operands do
-  /// not fit together or not into the scratch memory, and for 16-bit rows that are not 16-byte
-  /// aligned.
+  /// See ops/attention.hpp; `early` as in batch_invariant/attention/decode.cuh. Throws ShapeError
+  /// when operands do not fit together or not into the scratch memory, and for 16-bit rows that are
+  /// not 16-byte aligned.
   template <Element T, class Heads>
   void run(const DecodeAttentionArgs<T, T, Heads>& args, const Context& context,
            bool early = false) {
@@ -53,15 +53,15 @@ class OrderedAttention {
     if constexpr (takes_heads<T, Heads>()) {
       const std::int64_t head_dim = args.kv.head_dim, heads = args.kv.num_kv_heads;
       const std::int64_t group = args.q.extent(1) / heads;
-      if (fits_ordered_attention(head_dim, group)) {
+      if (fits_batch_invariant_attention(head_dim, group)) {
         check_alignment("decode_attention", args);
         check<ShapeError>(
             args.q.extent(0) <= decode_.max_seqs() && heads <= decode_.num_kv_heads() &&
-                ordered_part_floats(group, head_dim) <= decode_.part_floats(),
+                segment_part_floats(group, head_dim) <= decode_.part_floats(),
             "decode_attention: the workspace has no room for ", args.q.extent(0),
             " sequences with ", heads, " kv heads in groups of ", group, " of head_dim ", head_dim);
         with_head_dim<Heads>(head_dim, [&]<int kHeadDim>() {
-          ordered_decode_attention<kHeadDim>(args, decode_, early, context);
+          batch_invariant_decode_attention<kHeadDim>(args, decode_, early, context);
         });
         return;
       }
@@ -74,14 +74,14 @@ class OrderedAttention {
     if (args.q.empty()) return;
     if constexpr (takes_heads<T, Heads>()) {
       const std::int64_t head_dim = args.kv.head_dim;
-      if (fits_ordered_attention(head_dim, args.q.extent(1) / args.kv.num_kv_heads)) {
+      if (fits_batch_invariant_attention(head_dim, args.q.extent(1) / args.kv.num_kv_heads)) {
         check_alignment("varlen_attention", args);
         check<ShapeError>(
             can_count_varlen_items(args.kv_lens.extent(0), args.q.extent(0), args.q.extent(1)),
             "varlen_attention: ", args.q.extent(0), " rows in ", args.q.extent(1),
             " heads have 2^30 tiles of ", kVarlenRows, " rows or more");
         with_head_dim<Heads>(head_dim, [&]<int kHeadDim>() {
-          ordered_varlen_attention<kHeadDim>(args, varlen_.schedule(), context);
+          batch_invariant_varlen_attention<kHeadDim>(args, varlen_.schedule(), context);
         });
         return;
       }
@@ -116,7 +116,7 @@ class OrderedAttention {
     }
   }
 
-  OrderedDecodeWorkspace decode_;
+  SegmentDecodeWorkspace decode_;
   VarlenWorkspace varlen_;
 };
 

@@ -2,18 +2,18 @@
 /// `decode_attention` in one order: every segment of 256 keys, of one sequence and kv head, is the
 /// work of one warp, and segments are put together by merge.cuh.
 ///
-/// The arithmetic is that of ordered/varlen.cuh, instruction for instruction, with the query heads
-/// of the group as the rows of a tile where that one has queries of one head: scores of 64 keys by
-/// m16n8k16 along head_dim, `RowSoftmax`, weights rounded to T, o += p · V. So a token gets the
-/// same bits from either kernel.
+/// The arithmetic is that of batch_invariant/attention/varlen.cuh, instruction for instruction,
+/// with the query heads of the group as the rows of a tile where that one has queries of one head:
+/// scores of 64 keys by m16n8k16 along head_dim, `RowSoftmax`, weights rounded to T, o += p · V. So
+/// a token gets the same bits from either kernel.
 ///
 /// A warp works alone. It copies keys and values in pieces of 32 rows through a ring of its own, by
 /// cp.async, as far ahead as the ring goes, also into its next segment; where a tile's pages are is
 /// looked up a tile ahead. Segments of a sequence that has several leave parts in device memory,
 /// and the warp that comes last takes them in, from the first to the last.
 ///
-/// Bytes moved: every key and value once; q and out; a part of group · (head_dim + 4) floats
-/// for 256 keys, written and read, where a sequence has more.
+/// Bytes moved: every key and value once; q and out; a part of group · (head_dim + 4) floats for
+/// 256 keys, written and read, where a sequence has more.
 
 #include <cuda_runtime.h>
 
@@ -35,31 +35,31 @@ namespace nanovllm::cuda {
 
 /// `kWholeValue`: 16 keys in a row lie in one block of the cache.
 template <MmaElement T, int kHeadDimValue, bool kWholeValue>
-struct OrderedDecodeTraits {
+struct SegmentDecodeTraits {
   using Type = T;
   static constexpr bool kWhole = kWholeValue;
   static constexpr int kHeadDim = kHeadDimValue;
-  static constexpr int kWarps = kOrderedDecodeWarps;
+  static constexpr int kWarps = kSegmentDecodeWarps;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kRowBytes = 2 * kHeadDim;
   static constexpr int kVectors = kRowBytes / 16;     ///< pieces of 16 bytes a row
   static constexpr int kRowsPerCopy = 32 / kVectors;  ///< rows that a warp copies at once
-  static constexpr int kPieceBytes = kOrderedPieceKeys * kRowBytes;
-  static constexpr int kStages = kOrderedRingBytes / kPieceBytes;
-  static constexpr int kTilePieces = kOrderedTileKeys / kOrderedPieceKeys;
+  static constexpr int kPieceBytes = kSegmentPieceKeys * kRowBytes;
+  static constexpr int kStages = kSegmentRingBytes / kPieceBytes;
+  static constexpr int kTilePieces = kSegmentTileKeys / kSegmentPieceKeys;
   static constexpr int kSteps = kHeadDim / 16;
-  static constexpr int kPartFloats = kHeadDim + kOrderedPartExtra;
+  static constexpr int kPartFloats = kHeadDim + kSegmentPartExtra;
   static_assert(kHeadDim == 64 || kHeadDim == 128);
 };
 
 /// The operands, and the workspace's memory.
 template <class T>
-struct OrderedDecodeProblem {
+struct SegmentDecodeProblem {
   TensorView<const T, 3> q;
   KvView<T> kv;
   MatrixView<const BlockId> block_tables;
   TensorView<T, 3> out;
-  OrderedDecodePlan plan;
+  SegmentPlan plan;
   float scale_log2;
   int group;
   int max_units;
@@ -69,41 +69,40 @@ struct OrderedDecodeProblem {
 namespace detail {
 
 /// A warp's way through its segments, tile by tile.
-struct OrderedCursor {
+struct SegmentCursor {
   int unit;  ///< segment · kv heads + head; beyond the last there is no more
   int head;
-  OrderedSegment segment;
+  KeySegment segment;
   int key;  ///< the first of the tile
   int end;  ///< of the segment
 
   [[nodiscard]] __device__ __forceinline__ int num_keys() const {
-    return min(end - key, kOrderedTileKeys);
+    return min(end - key, kSegmentTileKeys);
   }
   [[nodiscard]] __device__ __forceinline__ int num_pieces() const {
-    return ceil_div(num_keys(), kOrderedPieceKeys);
+    return ceil_div(num_keys(), kSegmentPieceKeys);
   }
 
   /// Goes to `to`, if there is such a unit.
   __device__ __forceinline__ void go_to(int to, int num_units, int heads,
-                                        const OrderedSegment* segments) {
+                                        const KeySegment* segments) {
     unit = to;
     if (unit >= num_units) return;
     head = unit % heads;
     const int4 s = __ldcg(reinterpret_cast<const int4*>(segments + unit / heads));
     segment = {s.x, s.y, s.z, s.w};
-    key = segment.index * kOrderedSegmentKeys;
-    end = min(key + kOrderedSegmentKeys, segment.num_keys);
+    key = segment.index * kSegmentKeys;
+    end = min(key + kSegmentKeys, segment.num_keys);
   }
 };
 
 /// One warp's work.
 template <class Traits>
-class OrderedDecodeWarp {
+class SegmentWarp {
   using T = typename Traits::Type;
 
  public:
-  __device__ __forceinline__ OrderedDecodeWarp(const OrderedDecodeProblem<T>& problem,
-                                               std::uint32_t ring)
+  __device__ __forceinline__ SegmentWarp(const SegmentDecodeProblem<T>& problem, std::uint32_t ring)
       : problem_(problem),
         ring_(ring),
         lane_(static_cast<int>(threadIdx.x) % 32),
@@ -120,18 +119,18 @@ class OrderedDecodeWarp {
     // What the list says of a first segment that may not be there is read beside its length.
     load_.go_to(first, problem_.max_units, heads_, problem_.plan.segments);
     num_units_ = __ldcg(problem_.plan.num_segments) * heads_;
-    const OrderedCursor begin_at = load_;
+    const SegmentCursor begin_at = load_;
     if (first < num_units_) {
       skip_empty();
       look_up();
     }
     if (problem_.early) grid_dependency_wait();
     if (first >= num_units_) return;
-    OrderedCursor at = begin_at;
+    SegmentCursor at = begin_at;
     for (int i = 0; i < Traits::kStages - 1; ++i) send_piece();
     while (at.unit < num_units_) {
       begin(at);
-      for (; at.key < at.end; at.key += kOrderedTileKeys) attend(at);
+      for (; at.key < at.end; at.key += kSegmentTileKeys) attend(at);
       end(at);
       at.go_to(at.unit + stride(), num_units_, heads_, problem_.plan.segments);
     }
@@ -178,7 +177,7 @@ class OrderedDecodeWarp {
     tile_keys_ = load_.num_keys();
     pieces_ = load_.num_pieces();
     piece_ = 0;
-    load_.key += kOrderedTileKeys;
+    load_.key += kSegmentTileKeys;
     skip_empty();
     look_up();
   }
@@ -194,7 +193,7 @@ class OrderedDecodeWarp {
           problem_.kv.data +
           (is_value ? problem_.kv.num_kv_heads * problem_.kv.tile_size() : std::int64_t{0});
       copy_piece(from, which == 0 ? offsets_[0] : offsets_[1],
-                 tile_keys_ - which * kOrderedPieceKeys, ring_ + filled_ * Traits::kPieceBytes);
+                 tile_keys_ - which * kSegmentPieceKeys, ring_ + filled_ * Traits::kPieceBytes);
       ++piece_;
     }
     copy_async_commit();
@@ -211,7 +210,7 @@ class OrderedDecodeWarp {
     const std::uint32_t to_lane =
         static_cast<std::uint32_t>(row * Traits::kRowBytes + (column ^ row) * 16);
 #pragma unroll
-    for (int run = 0; run < kOrderedPieceKeys; run += kRun) {
+    for (int run = 0; run < kSegmentPieceKeys; run += kRun) {
       const std::int64_t begin = __shfl_sync(~0u, offset, run);
       const T* const from_lane = from + (begin < 0 ? 0 : begin) + 8 * lane_;
 #pragma unroll
@@ -242,7 +241,7 @@ class OrderedDecodeWarp {
   // ---- Arithmetic ----
 
   /// Reads the queries of a segment's group: rows beyond it are zeros.
-  __device__ __forceinline__ void begin(const OrderedCursor& at) {
+  __device__ __forceinline__ void begin(const SegmentCursor& at) {
     const int g = lane_ / 4, t = lane_ % 4;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -261,9 +260,9 @@ class OrderedDecodeWarp {
   }
 
   /// Takes in a tile.
-  __device__ __forceinline__ void attend(const OrderedCursor& at) {
+  __device__ __forceinline__ void attend(const SegmentCursor& at) {
     const int num_pieces = at.num_pieces();
-    float s[kOrderedTileKeys / 2] = {};
+    float s[kSegmentTileKeys / 2] = {};
 #pragma unroll
     for (int n = 0; n < Traits::kTilePieces; ++n) {
       if (n >= num_pieces) break;
@@ -281,10 +280,10 @@ class OrderedDecodeWarp {
       }
     }
     float shrink[2];
-    if (at.num_keys() < kOrderedTileKeys) mask(s, at.num_keys());
+    if (at.num_keys() < kSegmentTileKeys) mask(s, at.num_keys());
     softmax_.template update<false>(s, 0, problem_.scale_log2, shrink);
     scale_rows(o_, shrink);
-    std::uint32_t p[kOrderedTileKeys / 16][4];
+    std::uint32_t p[kSegmentTileKeys / 16][4];
     pack_weights<T>(s, p);
 #pragma unroll
     for (int n = 0; n < Traits::kTilePieces; ++n) {
@@ -305,10 +304,10 @@ class OrderedDecodeWarp {
 
   /// Keys from `num_keys` ≥ 1 on get no weight, in any row: `RowSoftmax` masks for rows of which
   /// each sees one key more.
-  __device__ __forceinline__ void mask(float (&s)[kOrderedTileKeys / 2], int num_keys) const {
+  __device__ __forceinline__ void mask(float (&s)[kSegmentTileKeys / 2], int num_keys) const {
     const int bound = num_keys - 2 * (lane_ % 4);
 #pragma unroll
-    for (int i = 0; i < kOrderedTileKeys / 2; ++i) {
+    for (int i = 0; i < kSegmentTileKeys / 2; ++i) {
       if (8 * (i / 4) + i % 2 >= bound) s[i] = -INFINITY;
     }
   }
@@ -326,8 +325,8 @@ class OrderedDecodeWarp {
 
   /// Writes the result of a sequence that has one segment, or a part; the last part of a sequence
   /// to be there has all of them put together.
-  __device__ __forceinline__ void end(const OrderedCursor& at) {
-    const OrderedSegment& segment = at.segment;
+  __device__ __forceinline__ void end(const SegmentCursor& at) {
+    const KeySegment& segment = at.segment;
     const int group = problem_.group, first_head = at.head * group;
     if (segment.first_part < 0) {
       const float factor[2] = {softmax_.finish(0), softmax_.finish(1)};
@@ -341,7 +340,7 @@ class OrderedDecodeWarp {
     store_part(at);
     __threadfence();
     __syncwarp();
-    const int num_segments = ceil_div(segment.num_keys, kOrderedSegmentKeys);
+    const int num_segments = ceil_div(segment.num_keys, kSegmentKeys);
     std::int32_t* const arrivals = problem_.plan.arrivals + segment.sequence * heads_ + at.head;
     int arrived = 0;
     if (lane_ == 0) arrived = atomicAdd(arrivals, 1) + 1;
@@ -351,13 +350,13 @@ class OrderedDecodeWarp {
     for (int row = 0; row < group; ++row) merge(at, row, num_segments);
   }
 
-  [[nodiscard]] __device__ __forceinline__ float* part(const OrderedCursor& at, int index) const {
+  [[nodiscard]] __device__ __forceinline__ float* part(const SegmentCursor& at, int index) const {
     return problem_.plan.parts +
            (static_cast<std::int64_t>(at.segment.first_part + index) * heads_ + at.head) *
                (problem_.group * Traits::kPartFloats);
   }
 
-  __device__ __forceinline__ void store_part(const OrderedCursor& at) const {
+  __device__ __forceinline__ void store_part(const SegmentCursor& at) const {
     const int g = lane_ / 4, t = lane_ % 4;
     float* const to = part(at, at.segment.index);
 #pragma unroll
@@ -374,12 +373,12 @@ class OrderedDecodeWarp {
   }
 
   /// Puts the parts of one row together: a lane has head_dim / 32 of its columns.
-  __device__ __forceinline__ void merge(const OrderedCursor& at, int row, int num_segments) const {
+  __device__ __forceinline__ void merge(const SegmentCursor& at, int row, int num_segments) const {
     constexpr int kColumns = Traits::kHeadDim / 32, kAhead = 8;
     const std::int64_t stride =
         static_cast<std::int64_t>(heads_) * problem_.group * Traits::kPartFloats;
     const float* from = part(at, 0) + row * Traits::kPartFloats;
-    OrderedSum sum;
+    SegmentSum sum;
     float o[kColumns] = {};
     for (int first = 0; first < num_segments; first += kAhead) {
       float next[kAhead][kColumns];
@@ -400,9 +399,9 @@ class OrderedDecodeWarp {
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
         if (first + i >= num_segments) break;
-        const OrderedSum::Factors factors = sum.take(state[i].x, state[i].y, problem_.scale_log2);
+        const SegmentSum::Factors factors = sum.take(state[i].x, state[i].y, problem_.scale_log2);
 #pragma unroll
-        for (int j = 0; j < kColumns; ++j) o[j] = OrderedSum::add(o[j], next[i][j], factors);
+        for (int j = 0; j < kColumns; ++j) o[j] = SegmentSum::add(o[j], next[i][j], factors);
       }
     }
     const float factor = sum.finish();
@@ -413,12 +412,12 @@ class OrderedDecodeWarp {
       to[j / 2] = pack_pair<T>(o[j] * factor, o[j + 1] * factor);
   }
 
-  const OrderedDecodeProblem<T>& problem_;
+  const SegmentDecodeProblem<T>& problem_;
   std::uint32_t ring_;
   int lane_, heads_, num_units_ = 0;
   std::uint32_t k_at_, v_at_;  ///< what this lane gives to ldmatrix, within a piece
 
-  OrderedCursor load_;       ///< the tile behind the one that is being copied
+  SegmentCursor load_;       ///< the tile behind the one that is being copied
   BlockId coming_[2];        ///< its pages
   std::int64_t offsets_[2];  ///< of keys lane and lane + 32 of the tile that is being copied
   int tile_keys_ = 0;
@@ -435,13 +434,13 @@ class OrderedDecodeWarp {
 
 /// Grid: a block an SM.
 template <class Traits>
-__global__ void __launch_bounds__(Traits::kThreads, 1) ordered_decode_attention_kernel(
-    const __grid_constant__ OrderedDecodeProblem<typename Traits::Type> problem) {
-  extern __shared__ uint4 ordered_decode_ring[];
+__global__ void __launch_bounds__(Traits::kThreads, 1) batch_invariant_decode_attention_kernel(
+    const __grid_constant__ SegmentDecodeProblem<typename Traits::Type> problem) {
+  extern __shared__ uint4 segment_decode_ring[];
   grid_dependency_launch();
-  const std::uint32_t begin = align_up(shared_address(ordered_decode_ring), 1024u);
-  detail::OrderedDecodeWarp<Traits>(
-      problem, begin + static_cast<std::uint32_t>(threadIdx.x) / 32 * kOrderedRingBytes)
+  const std::uint32_t begin = align_up(shared_address(segment_decode_ring), 1024u);
+  detail::SegmentWarp<Traits>(
+      problem, begin + static_cast<std::uint32_t>(threadIdx.x) / 32 * kSegmentRingBytes)
       .run();
 }
 
@@ -450,11 +449,11 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) ordered_decode_attention_
 /// plan and the block tables were written before that one: then they are read while kernels ahead
 /// still run.
 template <int kHeadDim, MmaElement T, class Heads>
-void ordered_decode_attention(const DecodeAttentionArgs<T, T, Heads>& args,
-                              OrderedDecodeWorkspace& workspace, bool early,
-                              const Context& context) {
+void batch_invariant_decode_attention(const DecodeAttentionArgs<T, T, Heads>& args,
+                                      SegmentDecodeWorkspace& workspace, bool early,
+                                      const Context& context) {
   const auto heads = static_cast<int>(args.kv.num_kv_heads);
-  const OrderedDecodeProblem<T> problem{args.q,
+  const SegmentDecodeProblem<T> problem{args.q,
                                         args.kv,
                                         args.block_tables,
                                         args.out,
@@ -464,11 +463,11 @@ void ordered_decode_attention(const DecodeAttentionArgs<T, T, Heads>& args,
                                         static_cast<int>(workspace.max_segments()) * heads,
                                         early};
   const auto launch_traits = [&]<bool kWhole>() {
-    using Traits = OrderedDecodeTraits<T, kHeadDim, kWhole>;
-    launch(ordered_decode_attention_kernel<Traits>,
+    using Traits = SegmentDecodeTraits<T, kHeadDim, kWhole>;
+    launch(batch_invariant_decode_attention_kernel<Traits>,
            {.grid = static_cast<unsigned>(context.num_sms),
             .block = Traits::kThreads,
-            .shared_bytes = static_cast<std::size_t>(Traits::kWarps * kOrderedRingBytes + 1024)},
+            .shared_bytes = static_cast<std::size_t>(Traits::kWarps * kSegmentRingBytes + 1024)},
            context, problem);
   };
   if (args.kv.block_size % 16 == 0)

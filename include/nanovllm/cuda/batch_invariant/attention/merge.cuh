@@ -17,7 +17,7 @@
 namespace nanovllm::cuda {
 
 /// Maximum and sum of the segments of a row so far.
-struct OrderedSum {
+struct SegmentSum {
   float max = -INFINITY;
   float sum = 0.f;
 

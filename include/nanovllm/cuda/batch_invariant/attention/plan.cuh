@@ -1,6 +1,6 @@
 #pragma once
-/// What `ordered_decode_attention` works on: the list of a step's segments, made once a step by one
-/// small kernel, and room for what they leave.
+/// What `batch_invariant_decode_attention` works on: the list of a step's segments, made once a
+/// step by one small kernel, and room for what they leave.
 
 #include <cub/block/block_scan.cuh>
 
@@ -18,7 +18,7 @@
 namespace nanovllm::cuda {
 
 /// One segment of one sequence.
-struct alignas(16) OrderedSegment {
+struct alignas(16) KeySegment {
   std::int32_t sequence;
   std::int32_t index;       ///< among the sequence's
   std::int32_t num_keys;    ///< of the sequence
@@ -27,24 +27,24 @@ struct alignas(16) OrderedSegment {
 
 /// The list as kernels see it: whole segments first, so that those that take longest are begun
 /// first.
-struct OrderedDecodePlan {
-  const OrderedSegment* segments;
+struct SegmentPlan {
+  const KeySegment* segments;
   const std::int32_t* num_segments;
-  float* parts;            ///< [part][kv head][ordered_part_floats]
+  float* parts;            ///< [part][kv head][segment_part_floats]
   std::int32_t* arrivals;  ///< [sequence][kv head], 0 between kernels
 };
 
 /// Device memory of the list and the parts, allocated once.
-class OrderedDecodeWorkspace {
+class SegmentDecodeWorkspace {
  public:
   /// Room for steps of up to `max_num_seqs` sequences of up to `max_keys` keys, on the device that
   /// is current.
-  OrderedDecodeWorkspace(std::int64_t max_num_seqs, std::int64_t max_keys,
+  SegmentDecodeWorkspace(std::int64_t max_num_seqs, std::int64_t max_keys,
                          std::int64_t num_kv_heads, std::int64_t group, std::int64_t head_dim)
       : max_seqs_(max_num_seqs),
         num_kv_heads_(num_kv_heads),
-        part_floats_(ordered_part_floats(group, head_dim)),
-        segments_(static_cast<std::size_t>(ordered_max_segments(max_num_seqs, max_keys))),
+        part_floats_(segment_part_floats(group, head_dim)),
+        segments_(static_cast<std::size_t>(most_segments(max_num_seqs, max_keys))),
         num_segments_(1),
         parts_(segments_.size() * static_cast<std::size_t>(num_kv_heads * part_floats_)),
         arrivals_(static_cast<std::size_t>(max_num_seqs * num_kv_heads)) {
@@ -58,27 +58,27 @@ class OrderedDecodeWorkspace {
   [[nodiscard]] std::int64_t max_seqs() const { return max_seqs_; }
   [[nodiscard]] std::int64_t num_kv_heads() const { return num_kv_heads_; }
   [[nodiscard]] std::int64_t part_floats() const { return part_floats_; }
-  [[nodiscard]] OrderedSegment* segments() { return segments_.data(); }
+  [[nodiscard]] KeySegment* segments() { return segments_.data(); }
   [[nodiscard]] std::int32_t* num_segments() { return num_segments_.data(); }
-  [[nodiscard]] OrderedDecodePlan plan() {
+  [[nodiscard]] SegmentPlan plan() {
     return {segments_.data(), num_segments_.data(), parts_.data(), arrivals_.data()};
   }
 
  private:
   std::int64_t max_seqs_, num_kv_heads_, part_floats_;
-  DeviceBuffer<OrderedSegment> segments_;
+  DeviceBuffer<KeySegment> segments_;
   DeviceBuffer<std::int32_t> num_segments_;
   DeviceBuffer<float> parts_;
   DeviceBuffer<std::int32_t> arrivals_;
 };
 
-inline constexpr int kOrderedPlanThreads = 512;
+inline constexpr int kSegmentPlanThreads = 512;
 
 /// One block; a thread takes every kThreads-th sequence. Never more than `capacity` segments.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads)
-    plan_ordered_decode_kernel(const std::int32_t* kv_lens, int num_seqs, int capacity,
-                               OrderedSegment* segments, std::int32_t* num_segments) {
+    plan_segments_kernel(const std::int32_t* kv_lens, int num_seqs, int capacity,
+                         KeySegment* segments, std::int32_t* num_segments) {
   using Scan = cub::BlockScan<int, kThreads>;
   __shared__ typename Scan::TempStorage storage;
   const int t = static_cast<int>(threadIdx.x);
@@ -91,11 +91,11 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
     return int2{before, all};
   };
-  const auto whole_of = [](int keys) { return keys / kOrderedSegmentKeys; };
+  const auto whole_of = [](int keys) { return keys / kSegmentKeys; };
   // A sequence without keys has a segment without keys, whose result is zeros.
-  const auto rest_of = [](int keys) { return keys % kOrderedSegmentKeys > 0 || keys == 0 ? 1 : 0; };
+  const auto rest_of = [](int keys) { return keys % kSegmentKeys > 0 || keys == 0 ? 1 : 0; };
   const auto parts_of = [&](int keys) {
-    return keys > kOrderedSegmentKeys ? whole_of(keys) + rest_of(keys) : 0;
+    return keys > kSegmentKeys ? whole_of(keys) + rest_of(keys) : 0;
   };
   const int2 whole = total_of(whole_of), rest = total_of(rest_of), parts = total_of(parts_of);
   int at = whole.x, rest_at = whole.y + rest.x, part = parts.x;
@@ -113,15 +113,15 @@ __global__ void __launch_bounds__(kThreads)
   if (t == 0) *num_segments = min(whole.y + rest.y, capacity);
 }
 
-/// Writes the list of a step into `workspace`, for the calls of `ordered_decode_attention` that
-/// follow in the stream with the same lengths. Throws ShapeError when it has no room for so many
-/// sequences.
-inline void plan_ordered_decode(VectorView<const std::int32_t> kv_lens,
-                                OrderedDecodeWorkspace& workspace, const Context& context) {
+/// Writes the list of a step into `workspace`, for the calls of `batch_invariant_decode_attention`
+/// that follow in the stream with the same lengths. Throws ShapeError when it has no room for so
+/// many sequences.
+inline void plan_segments(VectorView<const std::int32_t> kv_lens, SegmentDecodeWorkspace& workspace,
+                          const Context& context) {
   const std::int64_t num_seqs = kv_lens.extent(0);
-  check<ShapeError>(num_seqs <= workspace.max_seqs(), "plan_ordered_decode: ", num_seqs,
+  check<ShapeError>(num_seqs <= workspace.max_seqs(), "plan_segments: ", num_seqs,
                     " sequences, the workspace has room for ", workspace.max_seqs());
-  launch(plan_ordered_decode_kernel<kOrderedPlanThreads>, {.grid = 1, .block = kOrderedPlanThreads},
+  launch(plan_segments_kernel<kSegmentPlanThreads>, {.grid = 1, .block = kSegmentPlanThreads},
          context, kv_lens.data, static_cast<int>(num_seqs),
          static_cast<int>(workspace.max_segments()), workspace.segments(),
          workspace.num_segments());

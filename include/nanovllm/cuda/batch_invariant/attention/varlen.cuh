@@ -5,7 +5,7 @@
 /// A row's bits depend on its query, and on the keys and values that it sees, and on nothing else:
 /// tiles and segments begin at absolute positions; within a tile a row of a tensor-core product
 /// gets what it would get alone; and tiles that a row sees nothing of leave what it has as it is.
-/// `ordered_decode_attention` does the same arithmetic with the heads of a group as rows.
+/// `batch_invariant_decode_attention` does the same arithmetic with the heads of a group as rows.
 ///
 /// What earlier segments have left waits in the thread's local memory: it is read and written once
 /// in 256 keys, and registers are full.
@@ -28,14 +28,14 @@ namespace detail {
 
 /// One block's work on one item.
 template <class Traits>
-class OrderedVarlenBlock : VarlenMmaBlock<Traits> {
+class SegmentVarlenBlock : VarlenMmaBlock<Traits> {
   using Base = VarlenMmaBlock<Traits>;
-  static_assert(Traits::kKeys == kOrderedTileKeys);
+  static_assert(Traits::kKeys == kSegmentTileKeys);
   static constexpr int kSums = Traits::kWidth / 2;  ///< of a thread, in 16 rows
 
  public:
   /// `totals` is memory of this thread.
-  __device__ __forceinline__ OrderedVarlenBlock(
+  __device__ __forceinline__ SegmentVarlenBlock(
       const VarlenMmaProblem<typename Traits::Type>& problem, VarlenMmaShared<Traits>& shared,
       const VarlenItem& item, volatile float* totals)
       : Base(problem, shared, item), totals_(totals) {}
@@ -65,10 +65,9 @@ class OrderedVarlenBlock : VarlenMmaBlock<Traits> {
         }
         this->add_values();
       }
-      if ((block + 1) % kOrderedSegmentTiles == 0 && block < last)
-        end_segment(block + 1 == kOrderedSegmentTiles);
+      if ((block + 1) % kSegmentTiles == 0 && block < last) end_segment(block + 1 == kSegmentTiles);
     }
-    if (last >= kOrderedSegmentTiles) return store_totals();
+    if (last >= kSegmentTiles) return store_totals();
 #pragma unroll
     for (int m = 0; m < Traits::kRowTiles; ++m)
       store(m, {this->softmax_[m].finish(0), this->softmax_[m].finish(1)});
@@ -79,12 +78,12 @@ class OrderedVarlenBlock : VarlenMmaBlock<Traits> {
   __device__ __forceinline__ void end_segment(bool is_first) {
 #pragma unroll
     for (int m = 0; m < Traits::kRowTiles; ++m) {
-      const OrderedSum::Factors factors[2] = {take(m, 0, is_first).factors,
+      const SegmentSum::Factors factors[2] = {take(m, 0, is_first).factors,
                                               take(m, 1, is_first).factors};
 #pragma unroll
       for (int i = 0; i < kSums; ++i) {
         volatile float& total = totals_[m * kSums + i];
-        total = OrderedSum::add(is_first ? 0.f : total, this->o_[m][i], factors[i / 2 % 2]);
+        total = SegmentSum::add(is_first ? 0.f : total, this->o_[m][i], factors[i / 2 % 2]);
         this->o_[m][i] = 0.f;
       }
       this->softmax_[m] = RowSoftmax{};
@@ -99,23 +98,23 @@ class OrderedVarlenBlock : VarlenMmaBlock<Traits> {
 #pragma unroll
       for (int i = 0; i < kSums; ++i) {
         this->o_[m][i] =
-            OrderedSum::add(totals_[m * kSums + i], this->o_[m][i], taken[i / 2 % 2].factors);
+            SegmentSum::add(totals_[m * kSums + i], this->o_[m][i], taken[i / 2 % 2].factors);
       }
       store(m, {taken[0].sum.finish(), taken[1].sum.finish()});
     }
   }
 
   struct Taken {
-    OrderedSum sum;
-    OrderedSum::Factors factors;
+    SegmentSum sum;
+    SegmentSum::Factors factors;
   };
 
   /// Takes in row r of row tile m, without its values.
   __device__ __forceinline__ Taken take(int m, int r, bool is_first) {
     volatile float* const at = totals_ + Traits::kRowTiles * kSums + 4 * m + 2 * r;
-    OrderedSum sum;
+    SegmentSum sum;
     if (!is_first) sum = {at[0], at[1]};
-    const OrderedSum::Factors factors =
+    const SegmentSum::Factors factors =
         sum.take(this->softmax_[m].max[r], this->softmax_[m].total(r), this->problem_.scale_log2);
     at[0] = sum.max;
     at[1] = sum.sum;
@@ -142,18 +141,18 @@ class OrderedVarlenBlock : VarlenMmaBlock<Traits> {
 /// Grid: a block an item, or more.
 template <class Traits>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm)
-    ordered_varlen_attention_kernel(
+    batch_invariant_varlen_attention_kernel(
         const __grid_constant__ VarlenMmaProblem<typename Traits::Type> problem) {
-  extern __shared__ unsigned char ordered_varlen_memory[];
+  extern __shared__ unsigned char segment_varlen_memory[];
   auto& shared = *reinterpret_cast<VarlenMmaShared<Traits>*>(
-      (reinterpret_cast<std::uintptr_t>(ordered_varlen_memory) + 1023) / 1024 * 1024);
+      (reinterpret_cast<std::uintptr_t>(segment_varlen_memory) + 1023) / 1024 * 1024);
   grid_dependency_wait();
   grid_dependency_launch();
   const auto heads = static_cast<int>(problem.q.extent(1));
   const auto i = static_cast<int>(blockIdx.x);
   if (i >= problem.schedule.counters->entries * heads) return;
   volatile float totals[Traits::kRowTiles * (Traits::kWidth / 2 + 4)];  // not in registers
-  detail::OrderedVarlenBlock<Traits>(
+  detail::SegmentVarlenBlock<Traits>(
       problem, shared,
       varlen_item(problem.schedule, i, heads, static_cast<int>(problem.kv.num_kv_heads),
                   problem.section_keys),
@@ -163,8 +162,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm)
 
 /// The launcher, for heads of width 64 or 128; operands are not empty.
 template <int kWidth, MmaElement T, class Heads>
-void ordered_varlen_attention(const VarlenAttentionArgs<T, T, Heads>& args, VarlenSchedule schedule,
-                              const Context& context) {
+void batch_invariant_varlen_attention(const VarlenAttentionArgs<T, T, Heads>& args,
+                                      VarlenSchedule schedule, const Context& context) {
   using Traits = VarlenMmaTraits<T, kWidth>;
   const VarlenMmaProblem<T> problem{args.q,
                                     args.kv,
@@ -175,7 +174,7 @@ void ordered_varlen_attention(const VarlenAttentionArgs<T, T, Heads>& args, Varl
                                     args.scale * static_cast<float>(kLog2E)};
   const std::int64_t items =
       varlen_max_entries(args.kv_lens.extent(0), args.q.extent(0)) * args.q.extent(1);
-  launch(ordered_varlen_attention_kernel<Traits>,
+  launch(batch_invariant_varlen_attention_kernel<Traits>,
          {.grid = static_cast<unsigned>(items),
           .block = Traits::kThreads,
           .shared_bytes = sizeof(VarlenMmaShared<Traits>) + 1024},

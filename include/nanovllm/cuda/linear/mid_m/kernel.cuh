@@ -279,8 +279,8 @@ struct MidMPart {
     wgmma_hold(sum);
   }
 
-  /// The quad of thread `threadIdx.x` among its sums: columns 8 · set + 2t, 2t + 1 of rows g, g
-  /// + 8.
+  /// The quad of thread `threadIdx.x` among its sums: columns 8 · set + 2t, 2t + 1 of rows g, g +
+  /// 8.
   __device__ __forceinline__ static float4 quad(const float (&sum)[kSums], int set) {
     return {sum[4 * set], sum[4 * set + 1], sum[4 * set + 2], sum[4 * set + 3]};
   }

@@ -1,13 +1,13 @@
 #pragma once
 /// Chooses among kernels of dense layers with nearly equal times by timing whole layers.
 ///
-/// `DenseTuner` has timed each op behind itself. In a step its
-/// neighbours are others: how early they let it start, what of the next weights is on its way
-/// meanwhile. So the ways that were nearly as fast as the fastest are tried in chains of layers,
-/// and those whose layers take least are kept. Of few rows, and where there are few combinations of
-/// them, all are timed, in layers of a decode step: a row is a sequence that attends to kKeys
-/// tokens. A better pair often lies behind two that are worse one by one. Else, as for large
-/// weights, ops are tried in turn, in layers without attention.
+/// `DenseTuner` times each op alone. In a step an op has other neighbours, which
+/// change how early it starts and which weights are being loaded meanwhile. So the kernels that
+/// were nearly as fast as the fastest are tried in chains of layers, and those with the fastest
+/// layers are kept. For few rows, if there are few combinations, all are timed, in layers of a
+/// decode step: a row is a sequence that attends to kKeys tokens. Two changes together are often
+/// faster where each alone is slower. Otherwise, as for large weights, one op after another is
+/// tried, in layers without attention.
 
 #include <algorithm>
 #include <chrono>

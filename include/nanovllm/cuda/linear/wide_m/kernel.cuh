@@ -5,7 +5,8 @@
 ///   normed:  the same for r[m] · round(x[m, k] · w[k]) in place of x, r the inverse of the root of
 ///            the mean square of a row of x, multiplied to the sum
 ///   gated:   y[m, n] = silu(g[m, n]) · u[m, n] with [g | u] the normed product by W [2 N, K];
-///            neither is rounded
+/// neither
+///            is rounded
 ///
 /// x [M, K] and W with 16-byte aligned rows, y [M, N] with 8-byte aligned ones, K a multiple of 8,
 /// N of 4; bf16, plain products also half.

@@ -1,15 +1,16 @@
 #pragma once
-/// Dense layers of 16 bits whose results do not depend on the number of rows: `ordered_linear` says
-/// what the order of summation is, and for every number of rows the fastest kernel is taken that
-/// keeps it.
+/// Dense layers of 16 bits whose results do not depend on the number of rows:
+/// `batch_invariant_linear` says what the order of summation is, and for every number of rows the
+/// fastest kernel is taken that keeps it.
 ///
 /// What keeps it is found out, not assumed. Products of cuBLASLt without a split of K mostly add in
 /// the same order (16 columns after 16 columns into one float32 register), and are faster on many
-/// rows. `tune` lets an algorithm take part only after it has given the bits of `ordered_linear` on
-/// operands made for that purpose: the second half of the columns takes back what the first half
-/// gave, so that the exact result is 0, and what is left is the rounding of every single addition.
-/// Another order gives another result in nearly every output. Only then is it timed. So two engines
-/// may run different kernels, by the stopwatch's choice, and give the same bits.
+/// rows. `tune` lets an algorithm take part only after it has given the bits of
+/// `batch_invariant_linear` on operands made for that purpose: the second half of the columns takes
+/// back what the first half gave, so that the exact result is 0, and what is left is the rounding
+/// of every single addition. Another order gives another result in nearly every output. Only then
+/// is it timed. So two engines may run different kernels, by the stopwatch's choice, and give the
+/// same bits.
 
 #include <cuda_runtime.h>
 
@@ -25,7 +26,7 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/cuda/batch_invariant/linear/ordered_linear.cuh"
+#include "nanovllm/cuda/batch_invariant/linear/linear.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/tuning.hpp"
 #include "nanovllm/cuda/linear/blas/blas_linear.cuh"
 #include "nanovllm/cuda/linear/dispatch/tuned_plans.hpp"
@@ -42,10 +43,10 @@
 namespace nanovllm::cuda {
 
 /// One way to run a dense layer in the one order.
-struct OrderedPlan {
+struct BatchInvariantPlan {
   bool is_blas = false;
-  OrderedBlock block{};       ///< unless is_blas
-  BlasAlgorithm algorithm{};  ///< if is_blas
+  BatchInvariantBlock block{};  ///< unless is_blas
+  BlasAlgorithm algorithm{};    ///< if is_blas
 };
 
 namespace detail {
@@ -83,8 +84,9 @@ void fill_probe(T* p, std::int64_t rows, std::int64_t cols, float sign, std::uin
 /// copy engine nor vectors can read. Slow, and the same for any number of rows.
 template <class T, class Out>
 __global__ void __launch_bounds__(256)
-    ordered_scalar_linear_kernel(const MatrixView<const T> x, const MatrixView<const T> weight,
-                                 const MatrixView<Out> y, bool accumulate) {
+    batch_invariant_scalar_linear_kernel(const MatrixView<const T> x,
+                                         const MatrixView<const T> weight, const MatrixView<Out> y,
+                                         bool accumulate) {
   grid_dependency_wait();
   grid_dependency_launch();
   const std::int64_t row = blockIdx.x * std::int64_t{8} + threadIdx.x % 8;
@@ -116,14 +118,14 @@ __global__ void __launch_bounds__(256)
 
 /// What dense layers of one device share. Serves one stream at a time and one host thread at a
 /// time; graphs captured with it keep using its workspace.
-class OrderedLinearEngine {
+class BatchInvariantLinear {
  public:
   /// On the current device.
-  OrderedLinearEngine() : differences_(1) {}
+  BatchInvariantLinear() : differences_(1) {}
 
   /// The op, on operands that are not empty. Which order it is follows from K alone: for multiples
-  /// of 8 that of `ordered_linear`, which needs rows that are 16-byte aligned and throws ShapeError
-  /// for others.
+  /// of 8 that of `batch_invariant_linear`, which needs rows that are 16-byte aligned and throws
+  /// ShapeError for others.
   template <MmaElement T, Element Out>
   void run(const LinearArgs<T, DeviceMatrix<T>, Out>& args, const Context& context) {
     const DenseLayer<T, Out> layer = layer_of(args);
@@ -131,12 +133,12 @@ class OrderedLinearEngine {
     if (weight.extent(1) % 8 != 0) {
       const dim3 grid(static_cast<unsigned>(ceil_div(weight.extent(0), std::int64_t{8})),
                       static_cast<unsigned>(ceil_div(args.x.extent(0), std::int64_t{32})));
-      return launch(detail::ordered_scalar_linear_kernel<T, Out>,
+      return launch(detail::batch_invariant_scalar_linear_kernel<T, Out>,
                     {.grid = grid, .block = dim3(256)}, context, args.x, weight, args.y,
                     args.accumulate);
     }
     check<ShapeError>(
-        ordered_linear_takes(args.x, weight, context),
+        batch_invariant_linear_takes(args.x, weight, context),
         "linear: in one order for any number of rows, 16-bit operands must have rows that are "
         "16-byte aligned, got x ",
         shape_string(args.x), " and weight ", shape_string(weight));
@@ -146,10 +148,10 @@ class OrderedLinearEngine {
 
   /// The choice in force for these operands.
   template <class Op>
-  [[nodiscard]] OrderedPlan plan_for(const Op& op, const Context& context) const {
+  [[nodiscard]] BatchInvariantPlan plan_for(const Op& op, const Context& context) const {
     const auto layer = layer_of(op);
-    const OrderedPlan* const plan = plans_.find(key_of(layer));
-    return plan != nullptr ? *plan : OrderedPlan{.block = rule(layer, context)};
+    const BatchInvariantPlan* const plan = plans_.find(key_of(layer));
+    return plan != nullptr ? *plan : BatchInvariantPlan{.block = rule(layer, context)};
   }
 
   /// Finds the fastest way that keeps the order, for the buckets of `row_counts`, fewest rows
@@ -176,8 +178,8 @@ class OrderedLinearEngine {
   /// among the first and the last 128 of `rows` rows of x by a W [n, k]; -1 when cuBLASLt does not
   /// run it. For tests and measurements.
   template <MmaElement T, Element Out>
-  [[nodiscard]] int count_differences(const OrderedPlan& plan, std::int64_t rows, std::int64_t n,
-                                      std::int64_t k, const Context& context) {
+  [[nodiscard]] int count_differences(const BatchInvariantPlan& plan, std::int64_t rows,
+                                      std::int64_t n, std::int64_t k, const Context& context) {
     const DeviceMatrix<T> weight(n, k);
     const DeviceMatrix<T>* const weights[] = {&weight};
     Tuning<T, Out> tuning(weights, false, rows, context);
@@ -186,12 +188,12 @@ class OrderedLinearEngine {
 
   /// The algorithms of cuBLASLt that may keep the order, of rows that lie behind each other.
   template <MmaElement T, Element Out>
-  [[nodiscard]] std::vector<OrderedPlan> blas_candidates(std::int64_t rows, std::int64_t n,
-                                                         std::int64_t k) {
+  [[nodiscard]] std::vector<BatchInvariantPlan> blas_candidates(std::int64_t rows, std::int64_t n,
+                                                                std::int64_t k) {
     const DenseLayer<T, Out> layer{.x = MatrixView<const T>(nullptr, {rows, k}),
                                    .weight = MatrixView<const T>(nullptr, {n, k}),
                                    .y = MatrixView<Out>(nullptr, {rows, n})};
-    std::vector<OrderedPlan> out;
+    std::vector<BatchInvariantPlan> out;
     for (const BlasAlgorithm& algorithm : blas_.algorithms(layer, rows, kBlasCandidates, false))
       out.push_back({.is_blas = true, .algorithm = algorithm});
     return out;
@@ -204,7 +206,7 @@ class OrderedLinearEngine {
   };
   [[nodiscard]] Tally tally() const {
     Tally out;
-    plans_.for_each([&](const OrderedPlan& plan) {
+    plans_.for_each([&](const BatchInvariantPlan& plan) {
       ++out.all;
       out.blas += plan.is_blas ? 1 : 0;
     });
@@ -251,21 +253,23 @@ class OrderedLinearEngine {
   };
 
   template <class T, class Out>
-  static OrderedBlock rule(const DenseLayer<T, Out>& layer, const Context& context) {
-    return default_ordered_block(layer.x.extent(0), layer.weight.extent(0), context.num_sms);
+  static BatchInvariantBlock rule(const DenseLayer<T, Out>& layer, const Context& context) {
+    return default_batch_invariant_block(layer.x.extent(0), layer.weight.extent(0),
+                                         context.num_sms);
   }
 
   /// Enqueues the layer as `plan` says. False, with nothing enqueued, when cuBLASLt does not do it.
   template <class T, class Out>
-  [[nodiscard]] bool execute(const DenseLayer<T, Out>& layer, const OrderedPlan& plan,
+  [[nodiscard]] bool execute(const DenseLayer<T, Out>& layer, const BatchInvariantPlan& plan,
                              const Context& context) {
     if (plan.is_blas) return blas_.run(layer, plan.algorithm, context);
-    ordered_linear(layer.x, layer.weight, layer.y, layer.accumulate, plan.block, maps_, context);
+    batch_invariant_linear(layer.x, layer.weight, layer.y, layer.accumulate, plan.block, maps_,
+                           context);
     return true;
   }
 
   template <class T, class Out>
-  [[nodiscard]] int count_differences(Tuning<T, Out>& tuning, const OrderedPlan& plan,
+  [[nodiscard]] int count_differences(Tuning<T, Out>& tuning, const BatchInvariantPlan& plan,
                                       std::int64_t rows, const Context& context) {
     using Bits = std::conditional_t<sizeof(Out) == 2, std::uint16_t, std::uint32_t>;
     const DenseLayer<T, Out> layer = tuning.layer(tuning.probe, rows, false);
@@ -277,7 +281,7 @@ class OrderedLinearEngine {
       auto part = layer;
       part.x = layer.x.slice(first, first + count);
       part.y = MatrixView<Out>(tuning.expected.data(), {count, tuning.probe.rows()});
-      static_cast<void>(execute(part, {.block = kOrderedReference}, context));
+      static_cast<void>(execute(part, {.block = kBatchInvariantReference}, context));
       launch(detail::count_differences_kernel<Bits>, {.grid = dim3(256), .block = dim3(256)},
              context, reinterpret_cast<const Bits*>(layer.y.at(first)),
              reinterpret_cast<const Bits*>(part.y.data), count * tuning.probe.rows(),
@@ -296,9 +300,9 @@ class OrderedLinearEngine {
 
   /// Whether `plan` keeps the order for the most and for the fewest rows of a bucket.
   template <class T, class Out>
-  [[nodiscard]] bool keeps_order(Tuning<T, Out>& tuning, const OrderedPlan& plan, std::int64_t rows,
-                                 const Context& context) {
-    if (!plan.is_blas && plan.block == kOrderedReference) return true;
+  [[nodiscard]] bool keeps_order(Tuning<T, Out>& tuning, const BatchInvariantPlan& plan,
+                                 std::int64_t rows, const Context& context) {
+    if (!plan.is_blas && plan.block == kBatchInvariantReference) return true;
     const auto* const bucket =
         std::lower_bound(std::begin(kRowBuckets), std::end(kRowBuckets), rows);
     const std::int64_t fewest = bucket == std::begin(kRowBuckets) ? 1 : bucket[-1] + 1;
@@ -308,16 +312,17 @@ class OrderedLinearEngine {
 
   /// The ways worth comparing, those first that are likely to be fast.
   template <class T, class Out>
-  [[nodiscard]] std::vector<OrderedPlan> candidates(const Tuning<T, Out>& tuning, std::int64_t rows,
-                                                    const Context& context) {
-    std::vector<OrderedPlan> out;
+  [[nodiscard]] std::vector<BatchInvariantPlan> candidates(const Tuning<T, Out>& tuning,
+                                                           std::int64_t rows,
+                                                           const Context& context) {
+    std::vector<BatchInvariantPlan> out;
     if (rows >= kMinBlasRows && !tuning.accumulate)
       out = blas_candidates<T, Out>(rows, tuning.probe.rows(), tuning.probe.cols());
     // Weights that do not stay in L2 should be read once.
     const bool reads_once =
         static_cast<std::size_t>(tuning.probe.size_bytes()) > context.l2_bytes / 2;
-    for (const OrderedBlock block : kOrderedBlocks) {
-      if (suits_ordered_rows(block, rows) &&
+    for (const BatchInvariantBlock block : kBatchInvariantBlocks) {
+      if (suits_batch_invariant_rows(block, rows) &&
           !(reads_once && block.tokens < std::min<std::int64_t>(rows, 256)))
         out.push_back({.block = block});
     }
@@ -332,10 +337,10 @@ class OrderedLinearEngine {
     const bool begins_late = is_over(deadline);
     if (begins_late && rows < kMinBlasRows) return;
     const DenseKey key = key_of(tuning.turn(rows, 0));
-    const auto keeps = [&](const OrderedPlan& way) {
+    const auto keeps = [&](const BatchInvariantPlan& way) {
       return keeps_order(tuning, way, rows, context);
     };
-    const std::vector<OrderedPlan> ways = candidates(tuning, rows, context);
+    const std::vector<BatchInvariantPlan> ways = candidates(tuning, rows, context);
     if (begins_late) {
       const auto first = std::find_if(ways.begin(), ways.end(), keeps);
       if (first != ways.end()) plans_.choose(key, *first);
@@ -343,7 +348,7 @@ class OrderedLinearEngine {
     }
     const int calls = detail::calls_to_time(rows, tuning.probe.size_bytes(), context);
     detail::time_plans(plans_, key, ways, calls, deadline, context, keeps,
-                       [&](int i, const OrderedPlan& way) {
+                       [&](int i, const BatchInvariantPlan& way) {
                          static_cast<void>(execute(tuning.turn(rows, i), way, context));
                        });
   }
@@ -351,7 +356,7 @@ class OrderedLinearEngine {
   BlasLinear blas_;
   DeviceBuffer<int> differences_;
   TensorMaps maps_;
-  TunedPlans<DenseKey, OrderedPlan> plans_;
+  TunedPlans<DenseKey, BatchInvariantPlan> plans_;
 };
 
 }  // namespace nanovllm::cuda

@@ -26,7 +26,7 @@ namespace nanovllm::cuda::detail {
 
 /// Where results go, by value.
 template <class Out>
-struct OrderedParams {
+struct BatchInvariantParams {
   Out* y;
   std::int64_t y_stride;
   std::int32_t num_tokens;
@@ -40,7 +40,7 @@ struct OrderedParams {
 
 /// The ring of panels in shared memory.
 template <class Traits>
-struct OrderedRing {
+struct BatchInvariantRing {
   std::byte* weights;  ///< [stages][kPanels][kWeightBytes]
   std::byte* x;        ///< [stages][kPanels][kXBytes]
   std::uint64_t* full;
@@ -59,10 +59,10 @@ struct OrderedRing {
 
 /// The warp that copies: one of its threads fills the ring.
 template <class Traits, class Out>
-__device__ __forceinline__ void copy_ordered_panels(OrderedRing<Traits> ring,
-                                                    const CUtensorMap& w_map,
-                                                    const CUtensorMap& x_map,
-                                                    const OrderedParams<Out>& p) {
+__device__ __forceinline__ void copy_batch_invariant_panels(BatchInvariantRing<Traits> ring,
+                                                            const CUtensorMap& w_map,
+                                                            const CUtensorMap& x_map,
+                                                            const BatchInvariantParams<Out>& p) {
   const bool leads = threadIdx.x % 32 == 0;
   const int first_row = static_cast<int>(blockIdx.x) * Traits::kRows;
   const int first_token = static_cast<int>(blockIdx.y) * Traits::kTokens;
@@ -104,10 +104,8 @@ __device__ __forceinline__ void copy_ordered_panels(OrderedRing<Traits> ring,
 /// Makes the ring in a block's shared memory; `consumers` arrivals empty a stage. Contains a
 /// barrier.
 template <class Traits>
-__device__ __forceinline__ OrderedRing<Traits> begin_ordered_ring(std::byte* shared,
-                                                                  std::uint64_t* full,
-                                                                  std::uint64_t* empty, int stages,
-                                                                  int consumers) {
+__device__ __forceinline__ BatchInvariantRing<Traits> begin_batch_invariant_ring(
+    std::byte* shared, std::uint64_t* full, std::uint64_t* empty, int stages, int consumers) {
   const std::uint32_t begin = shared_address(shared);
   std::byte* const panels = shared + (align_up(begin, Traits::kAlignment) - begin);
   if (threadIdx.x == 0) {
@@ -126,8 +124,8 @@ __device__ __forceinline__ OrderedRing<Traits> begin_ordered_ring(std::byte* sha
 
 /// The map of W [rows, k], and of x, for blocks of `Traits`; a copy brings `box` rows.
 template <class Traits, class T>
-[[nodiscard]] CUtensorMap ordered_map(TensorMaps& maps, const T* data, std::int64_t rows,
-                                      std::int64_t k, std::int64_t stride, int box) {
+[[nodiscard]] CUtensorMap batch_invariant_map(TensorMaps& maps, const T* data, std::int64_t rows,
+                                              std::int64_t k, std::int64_t stride, int box) {
   if constexpr (Traits::kPanels == 1) {
     return maps.get<T, 2>(data, {k, rows}, {stride}, {kTmaColumns, box});
   } else {
@@ -138,28 +136,28 @@ template <class Traits, class T>
 
 /// Launches one of the kernels on blocks of `Traits`.
 template <class Traits, class T, class Out>
-void launch_ordered(void (*kernel)(CUtensorMap, CUtensorMap, OrderedParams<Out>),
-                    const MatrixView<const T>& x, const MatrixView<const T>& weight,
-                    const MatrixView<Out>& y, bool accumulate, TensorMaps& maps,
-                    const Context& context) {
+void launch_batch_invariant(void (*kernel)(CUtensorMap, CUtensorMap, BatchInvariantParams<Out>),
+                            const MatrixView<const T>& x, const MatrixView<const T>& weight,
+                            const MatrixView<Out>& y, bool accumulate, TensorMaps& maps,
+                            const Context& context) {
   const std::int64_t m = x.extent(0), n = weight.extent(0), k = weight.extent(1);
-  const CUtensorMap w_map = ordered_map<Traits>(maps, weight.data, n, k, k, Traits::kRows);
+  const CUtensorMap w_map = batch_invariant_map<Traits>(maps, weight.data, n, k, k, Traits::kRows);
   const CUtensorMap x_map =
-      ordered_map<Traits>(maps, x.data, m, k, m == 1 ? k : x.strides[0], Traits::kTokens);
+      batch_invariant_map<Traits>(maps, x.data, m, k, m == 1 ? k : x.strides[0], Traits::kTokens);
   const dim3 grid(static_cast<unsigned>(ceil_div(n, Traits::kRows)),
                   static_cast<unsigned>(ceil_div(m, Traits::kTokens)));
   const int all_stages = static_cast<int>(ceil_div(k, kTmaColumns * Traits::kPanels));
-  const int stages = ordered_stages(std::int64_t{grid.x} * grid.y, all_stages,
-                                    Traits::kPanels * Traits::kPanelBytes,
-                                    Traits::kSlackBytes + Traits::kAlignment, context.num_sms,
-                                    static_cast<std::int64_t>(context.max_shared_bytes));
-  const OrderedParams<Out> params{.y = y.data,
-                                  .y_stride = y.strides[0],
-                                  .num_tokens = static_cast<std::int32_t>(m),
-                                  .n = static_cast<std::int32_t>(y.extent(1)),
-                                  .all_stages = all_stages,
-                                  .stages = stages,
-                                  .accumulate = accumulate};
+  const int stages = batch_invariant_stages(
+      std::int64_t{grid.x} * grid.y, all_stages, Traits::kPanels * Traits::kPanelBytes,
+      Traits::kSlackBytes + Traits::kAlignment, context.num_sms,
+      static_cast<std::int64_t>(context.max_shared_bytes));
+  const BatchInvariantParams<Out> params{.y = y.data,
+                                         .y_stride = y.strides[0],
+                                         .num_tokens = static_cast<std::int32_t>(m),
+                                         .n = static_cast<std::int32_t>(y.extent(1)),
+                                         .all_stages = all_stages,
+                                         .stages = stages,
+                                         .accumulate = accumulate};
   launch(kernel,
          {.grid = grid,
           .block = dim3(Traits::kThreads),

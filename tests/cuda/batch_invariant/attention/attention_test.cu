@@ -103,8 +103,8 @@ struct Sequences {
 
   /// The results of all tokens of `ranges`, in this order, computed together: as rows of a decode
   /// step, each range of one token, or as chunks.
-  std::vector<T> run(const std::vector<Range>& ranges, bool decodes, cuda::OrderedAttention& op,
-                     Gpu& gpu) {
+  std::vector<T> run(const std::vector<Range>& ranges, bool decodes,
+                     cuda::BatchInvariantAttention& op, Gpu& gpu) {
     std::vector<T> rows, new_k, new_v;
     std::vector<std::int32_t> kv_lens, query_starts{0};
     std::vector<BlockId> table;
@@ -173,7 +173,7 @@ struct Sequences {
   }
 
   /// Every token of every sequence, as whole prompts.
-  std::vector<T> whole(cuda::OrderedAttention& op, Gpu& gpu) {
+  std::vector<T> whole(cuda::BatchInvariantAttention& op, Gpu& gpu) {
     std::vector<Range> ranges;
     for (std::size_t s = 0; s < lens.size(); ++s) ranges.push_back({s, 0, lens[s]});
     return run(ranges, false, op, gpu);
@@ -234,7 +234,7 @@ struct Sequences {
 }  // namespace
 
 TEST_CASE("a token has the same bits in a decode and in any chunk, alone and among others",
-          "[ordered]") {
+          "[batch_invariant]") {
   if (!has_gpu()) return;
   Gpu gpu;
   if (!gpu.context.is_hopper()) return;
@@ -242,7 +242,7 @@ TEST_CASE("a token has the same bits in a decode and in any chunk, alone and amo
     INFO(heads.kv_heads << " kv heads, groups of " << heads.group << ", head_dim "
                         << heads.head_dim);
     Sequences<bf16> work(heads, 16, {1, 5, 64, 65, 130, 255, 256, 257, 300, 513, 1100});
-    cuda::OrderedAttention op(work.reserve_args(), gpu.context);
+    cuda::BatchInvariantAttention op(work.reserve_args(), gpu.context);
     const auto all = work.whole(op, gpu);
     double worst = 0;
     for (const auto& [s, i] : {std::pair<std::size_t, std::int32_t>{0, 0},
@@ -295,18 +295,18 @@ TEST_CASE("a token has the same bits in a decode and in any chunk, alone and amo
   }
 }
 
-TEST_CASE("neither the block size nor where blocks lie changes a bit", "[ordered]") {
+TEST_CASE("neither the block size nor where blocks lie changes a bit", "[batch_invariant]") {
   if (!has_gpu()) return;
   Gpu gpu;
   if (!gpu.context.is_hopper()) return;
   const std::vector<std::int32_t> lens{40, 300, 700};
   Sequences<bf16> first({2, 2, 128}, 64, lens);
-  cuda::OrderedAttention op(first.reserve_args(), gpu.context);
+  cuda::BatchInvariantAttention op(first.reserve_args(), gpu.context);
   const auto all = first.whole(op, gpu);
   for (const std::int64_t block_size : {1, 8, 16, 24, 128}) {
     INFO("blocks of " << block_size);
     Sequences<bf16> other({2, 2, 128}, block_size, lens);
-    cuda::OrderedAttention its(other.reserve_args(), gpu.context);
+    cuda::BatchInvariantAttention its(other.reserve_args(), gpu.context);
     const auto again = other.whole(its, gpu);
     CHECK(std::memcmp(all.data(), again.data(), all.size() * sizeof(bf16)) == 0);
     std::vector<typename Sequences<bf16>::Range> ends;
@@ -315,12 +315,13 @@ TEST_CASE("neither the block size nor where blocks lie changes a bit", "[ordered
   }
 }
 
-TEST_CASE("rows of padding are zeros, and a thousand replays give equal bits", "[ordered]") {
+TEST_CASE("rows of padding are zeros, and a thousand replays give equal bits",
+          "[batch_invariant]") {
   if (!has_gpu()) return;
   Gpu gpu;
   if (!gpu.context.is_hopper()) return;
   Sequences<bf16> work({2, 2, 128}, 64, {900, 1, 2000, 300});
-  cuda::OrderedAttention op(work.reserve_args(), gpu.context);
+  cuda::BatchInvariantAttention op(work.reserve_args(), gpu.context);
   using Range = typename Sequences<bf16>::Range;
   const std::vector<Range> ends{{0, 899, 900}, {1, 0, 1}, {2, 1999, 2000}, {3, 299, 300}};
   const auto expected = work.run(ends, true, op, gpu);

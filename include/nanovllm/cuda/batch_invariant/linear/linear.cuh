@@ -34,7 +34,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/cuda/batch_invariant/linear/ordered_ring.cuh"
+#include "nanovllm/cuda/batch_invariant/linear/ring.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/tuning.hpp"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
@@ -51,19 +51,19 @@ namespace detail {
 
 /// A block of `kRows` rows of W and `kTokens` rows of x; a stage of its ring has `kPanels` panels.
 template <int kRowsValue, int kTokensValue, int kPanelsValue>
-struct OrderedTraits {
+struct BatchInvariantTraits {
   static constexpr int kRows = kRowsValue, kTokens = kTokensValue, kPanels = kPanelsValue;
   static constexpr int kGroups = std::max(1, kRows / 64);     ///< warpgroups that multiply
   static constexpr int kThreads = 128 * kGroups + 32;         ///< and the warp that copies
   static constexpr int kWideTokens = std::min(kTokens, 128);  ///< columns of an instruction
   static constexpr int kParts = kTokens / kWideTokens;
-  static constexpr int kWeightBytes = kRows * kOrderedColumns * 2;  ///< of a panel
-  static constexpr int kXBytes = kTokens * kOrderedColumns * 2;
+  static constexpr int kWeightBytes = kRows * kBatchInvariantColumns * 2;  ///< of a panel
+  static constexpr int kXBytes = kTokens * kBatchInvariantColumns * 2;
   static constexpr int kPanelBytes = kWeightBytes + kXBytes;
   /// What an instruction reads behind the last panel of fewer than 64 rows.
-  static constexpr int kSlackBytes = std::max(0, 64 - kRows) * kOrderedColumns * 2;
-  static constexpr int kAlignment = kOrderedAlignment;
-  static_assert(kOrderedColumns == kTmaColumns);
+  static constexpr int kSlackBytes = std::max(0, 64 - kRows) * kBatchInvariantColumns * 2;
+  static constexpr int kAlignment = kBatchInvariantAlignment;
+  static_assert(kBatchInvariantColumns == kTmaColumns);
 
   static constexpr int shared_bytes(int stages) {
     return stages * kPanels * kPanelBytes + kSlackBytes + kAlignment;
@@ -75,7 +75,7 @@ struct OrderedTraits {
 /// Adds the products of all panels, in the order of K.
 template <class Traits, class T>
 __device__ __forceinline__ void multiply_in_order(
-    OrderedRing<Traits> ring, int num_stages,
+    BatchInvariantRing<Traits> ring, int num_stages,
     float (&sum)[Traits::kParts][Traits::kWideTokens / 2]) {
   // Shuffled, so that the compiler sees that all lanes agree and keeps operands in uniform
   // registers.
@@ -101,9 +101,9 @@ __device__ __forceinline__ void multiply_in_order(
       }
     }
     wgmma_commit();
-    wgmma_wait<kOrderedPending>();
+    wgmma_wait<kBatchInvariantPending>();
     ring.advance();
-    if (i >= kOrderedPending) {
+    if (i >= kBatchInvariantPending) {
       mbarrier_arrive(ring.empty[release]);
       if (++release == ring.stages) release = 0;
     }
@@ -115,8 +115,8 @@ __device__ __forceinline__ void multiply_in_order(
 
 /// Visits the outputs of a thread that exist: visit(part, i, y) for sum[part][i].
 template <class Traits, class Out, class Visit>
-__device__ __forceinline__ void for_each_ordered_output(const OrderedParams<Out>& p,
-                                                        const Visit& visit) {
+__device__ __forceinline__ void for_each_batch_invariant_output(const BatchInvariantParams<Out>& p,
+                                                                const Visit& visit) {
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
   const int local = static_cast<int>(threadIdx.x) / 32 * 16 + g;  // row of the block
   const int first_row = static_cast<int>(blockIdx.x) * Traits::kRows + local;
@@ -133,29 +133,30 @@ __device__ __forceinline__ void for_each_ordered_output(const OrderedParams<Out>
   }
 }
 
-/// The body of `ordered_linear_kernel`.
+/// The body of `batch_invariant_linear_kernel`.
 template <class T, class Out, int kRows, int kTokens, int kPanels>
-__device__ __forceinline__ void ordered_linear_block(const CUtensorMap& w_map,
-                                                     const CUtensorMap& x_map,
-                                                     const OrderedParams<Out>& p) {
-  using Traits = OrderedTraits<kRows, kTokens, kPanels>;
-  extern __shared__ std::byte ordered_shared[];
-  __shared__ std::uint64_t full[kOrderedMaxStages], empty[kOrderedMaxStages];
+__device__ __forceinline__ void batch_invariant_linear_block(const CUtensorMap& w_map,
+                                                             const CUtensorMap& x_map,
+                                                             const BatchInvariantParams<Out>& p) {
+  using Traits = BatchInvariantTraits<kRows, kTokens, kPanels>;
+  extern __shared__ std::byte batch_invariant_shared[];
+  __shared__ std::uint64_t full[kBatchInvariantMaxStages], empty[kBatchInvariantMaxStages];
   grid_dependency_launch();
-  const OrderedRing<Traits> ring =
-      begin_ordered_ring<Traits>(ordered_shared, full, empty, p.stages, 128 * Traits::kGroups);
-  if (threadIdx.x >= 128 * Traits::kGroups) return copy_ordered_panels(ring, w_map, x_map, p);
+  const BatchInvariantRing<Traits> ring = begin_batch_invariant_ring<Traits>(
+      batch_invariant_shared, full, empty, p.stages, 128 * Traits::kGroups);
+  if (threadIdx.x >= 128 * Traits::kGroups)
+    return copy_batch_invariant_panels(ring, w_map, x_map, p);
   grid_dependency_wait();  // y may be what the kernel ahead reads
   // With few rows of x the old y is read behind the weights' backs.
   constexpr bool kReadsAhead = kTokens <= 32;
   float before[kReadsAhead ? Traits::kWideTokens / 2 : 1] = {};
   if (kReadsAhead && p.accumulate) {
-    for_each_ordered_output<Traits>(
+    for_each_batch_invariant_output<Traits>(
         p, [&](int, int i, const Out& y) { before[kReadsAhead ? i : 0] = to_float(y); });
   }
   float sum[Traits::kParts][Traits::kWideTokens / 2] = {};
   multiply_in_order<Traits, T>(ring, p.all_stages, sum);
-  for_each_ordered_output<Traits>(p, [&](int part, int i, Out& y) {
+  for_each_batch_invariant_output<Traits>(p, [&](int part, int i, Out& y) {
     const Out product = from_float<Out>(sum[part][i]);
     if (!p.accumulate) {
       y = product;
@@ -170,50 +171,52 @@ __device__ __forceinline__ void ordered_linear_block(const CUtensorMap& w_map,
 
 /// Grid: (tiles of rows of W, tiles of rows of x).
 template <class T, class Out, int kRows, int kTokens, int kPanels>
-__global__ void __launch_bounds__(OrderedTraits<kRows, kTokens, kPanels>::kThreads)
-    ordered_linear_kernel(const __grid_constant__ CUtensorMap w_map,
-                          const __grid_constant__ CUtensorMap x_map, const OrderedParams<Out> p) {
+__global__ void __launch_bounds__(BatchInvariantTraits<kRows, kTokens, kPanels>::kThreads)
+    batch_invariant_linear_kernel(const __grid_constant__ CUtensorMap w_map,
+                                  const __grid_constant__ CUtensorMap x_map,
+                                  const BatchInvariantParams<Out> p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  ordered_linear_block<T, Out, kRows, kTokens, kPanels>(w_map, x_map, p);
+  batch_invariant_linear_block<T, Out, kRows, kTokens, kPanels>(w_map, x_map, p);
 #endif
 }
 
 template <class T, class Out, int kRows, int kTokens, int kPanels>
-void launch_ordered_linear(const MatrixView<const T>& x, const MatrixView<const T>& weight,
-                           const MatrixView<Out>& y, bool accumulate, TensorMaps& maps,
-                           const Context& context) {
-  launch_ordered<OrderedTraits<kRows, kTokens, kPanels>>(
-      ordered_linear_kernel<T, Out, kRows, kTokens, kPanels>, x, weight, y, accumulate, maps,
-      context);
+void launch_batch_invariant_linear(const MatrixView<const T>& x, const MatrixView<const T>& weight,
+                                   const MatrixView<Out>& y, bool accumulate, TensorMaps& maps,
+                                   const Context& context) {
+  launch_batch_invariant<BatchInvariantTraits<kRows, kTokens, kPanels>>(
+      batch_invariant_linear_kernel<T, Out, kRows, kTokens, kPanels>, x, weight, y, accumulate,
+      maps, context);
 }
 
 }  // namespace detail
 
-/// Whether `ordered_linear` takes these operands.
+/// Whether `batch_invariant_linear` takes these operands.
 template <Element T>
-[[nodiscard]] bool ordered_linear_takes(const MatrixView<const T>& x,
-                                        const MatrixView<const T>& weight, const Context& context) {
+[[nodiscard]] bool batch_invariant_linear_takes(const MatrixView<const T>& x,
+                                                const MatrixView<const T>& weight,
+                                                const Context& context) {
   if constexpr (sizeof(T) != 2) {
     return false;
   } else {
     const std::int64_t m = x.extent(0);
     return context.is_hopper() && is_vector_aligned(weight.data) &&
            (m == 1 ? is_vector_aligned(x.data) : has_aligned_rows(x)) &&
-           fits_ordered_linear(m, weight.extent(0), weight.extent(1));
+           fits_batch_invariant_linear(m, weight.extent(0), weight.extent(1));
   }
 }
 
-/// y = x · Wᵀ (+ y) for operands that `ordered_linear_takes`, by blocks of a shape that
-/// `has_ordered_block`; the shape changes the time and not the result. Stages of several panels
-/// need a K that is a multiple of 64, and have one for others. `maps` keeps the
+/// y = x · Wᵀ (+ y) for operands that `batch_invariant_linear_takes`, by blocks of a shape that
+/// `has_batch_invariant_block`; the shape changes the time and not the result. Stages of several
+/// panels need a K that is a multiple of 64, and have one for others. `maps` keeps the
 /// descriptions of x and W for later calls. No operand is empty.
 template <MmaElement T, Element Out>
-void ordered_linear(const MatrixView<const T>& x, const MatrixView<const T>& weight,
-                    const MatrixView<Out>& y, bool accumulate, OrderedBlock block, TensorMaps& maps,
-                    const Context& context) {
+void batch_invariant_linear(const MatrixView<const T>& x, const MatrixView<const T>& weight,
+                            const MatrixView<Out>& y, bool accumulate, BatchInvariantBlock block,
+                            TensorMaps& maps, const Context& context) {
   const auto launch_block = [&]<int kRows, int kTokens, int kPanels>() {
-    detail::launch_ordered_linear<T, Out, kRows, kTokens, kPanels>(x, weight, y, accumulate, maps,
-                                                                   context);
+    detail::launch_batch_invariant_linear<T, Out, kRows, kTokens, kPanels>(x, weight, y, accumulate,
+                                                                           maps, context);
   };
   const auto launch_tokens = [&]<int kRows, int kPanels>() {
     switch (block.tokens) {
@@ -223,16 +226,16 @@ void ordered_linear(const MatrixView<const T>& x, const MatrixView<const T>& wei
       default: return launch_block.template operator()<kRows, 64, kPanels>();
     }
   };
-  check<ConfigError>(has_ordered_block(block), "ordered_linear: no block has ", block.rows,
-                     " rows of W and ", block.tokens, " of x");
+  check<ConfigError>(has_batch_invariant_block(block), "batch_invariant_linear: no block has ",
+                     block.rows, " rows of W and ", block.tokens, " of x");
   if (block.tokens == 256) return launch_block.template operator()<128, 256, 1>();
   if (block.tokens == 128) return launch_block.template operator()<64, 128, 1>();
-  const bool wide = block.panels > 1 && weight.extent(1) % kOrderedColumns == 0;
+  const bool wide = block.panels > 1 && weight.extent(1) % kBatchInvariantColumns == 0;
   if (block.rows == 64) {
-    return wide ? launch_tokens.template operator()<64, kOrderedPanels>()
+    return wide ? launch_tokens.template operator()<64, kBatchInvariantPanels>()
                 : launch_tokens.template operator()<64, 1>();
   }
-  return wide ? launch_tokens.template operator()<32, kOrderedPanels>()
+  return wide ? launch_tokens.template operator()<32, kBatchInvariantPanels>()
               : launch_tokens.template operator()<32, 1>();
 }
 

@@ -6,15 +6,15 @@
 #include <vector>
 
 #include "cuda/gpu_test.cuh"
-#include "nanovllm/cuda/batch_invariant/linear/ordered_engine.cuh"
+#include "nanovllm/cuda/batch_invariant/linear/engine.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
 
 namespace nanovllm::test {
 namespace {
 
+using cuda::BatchInvariantBlock;
+using cuda::BatchInvariantLinear;
 using cuda::DeviceMatrix;
-using cuda::OrderedBlock;
-using cuda::OrderedLinearEngine;
 
 /// x of `m` rows, W [n, k], and a y for each call.
 template <class T, class Out = T>
@@ -42,7 +42,7 @@ struct Layer {
   }
 
   /// Rows [first, first + count) by themselves, by a block of this shape.
-  std::vector<Out> rows(OrderedBlock block, std::int64_t first, std::int64_t count,
+  std::vector<Out> rows(BatchInvariantBlock block, std::int64_t first, std::int64_t count,
                         cuda::TensorMaps& maps, Gpu& gpu, bool accumulate = false) {
     GpuArray<Out> y(static_cast<std::size_t>(count * n));
     if (accumulate) {
@@ -50,7 +50,7 @@ struct Layer {
       y.upload();
     }
     const auto a = args(y, first, count);
-    cuda::ordered_linear(a.x, weight.view(), a.y, accumulate, block, maps, gpu.context);
+    cuda::batch_invariant_linear(a.x, weight.view(), a.y, accumulate, block, maps, gpu.context);
     gpu.sync();
     y.download();
     REQUIRE(y.guards_intact());
@@ -78,7 +78,7 @@ bool same_bits(const std::vector<Out>& all, std::int64_t first, const std::vecto
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("every block gives the product", "[ordered]", bf16, half) {
+TEMPLATE_TEST_CASE("every block gives the product", "[batch_invariant]", bf16, half) {
   if (!has_gpu()) return;
   Gpu gpu;
   if (!gpu.context.is_hopper()) return;
@@ -90,7 +90,7 @@ TEMPLATE_TEST_CASE("every block gives the product", "[ordered]", bf16, half) {
                                 {65, 100, 320},
                                 {260, 100, 72}}) {
     Layer<TestType> layer(m, n, k);
-    for (const OrderedBlock block : cuda::kOrderedBlocks) {
+    for (const BatchInvariantBlock block : cuda::kBatchInvariantBlocks) {
       INFO(m << " x " << n << " x " << k << ", block " << block.rows << " x " << block.tokens
              << " x " << block.panels);
       for (const bool accumulate : {false, true}) {
@@ -116,7 +116,7 @@ TEMPLATE_TEST_CASE("every block gives the product", "[ordered]", bf16, half) {
 }
 
 TEST_CASE("a row has the same bits in any number of rows, at any place, in any block",
-          "[ordered]") {
+          "[batch_invariant]") {
   if (!has_gpu()) return;
   Gpu gpu;
   if (!gpu.context.is_hopper()) return;
@@ -126,8 +126,8 @@ TEST_CASE("a row has the same bits in any number of rows, at any place, in any b
        {std::array<std::int64_t, 2>{1024, 3072}, {136, 1032}, {136, 320}, {4096, 1024}}) {
     // float32 results show every bit of the sums.
     Layer<bf16, float> layer(kRows, n, k);
-    const auto all = layer.rows(cuda::kOrderedReference, 0, kRows, maps, gpu);
-    for (const OrderedBlock block : cuda::kOrderedBlocks) {
+    const auto all = layer.rows(cuda::kBatchInvariantReference, 0, kRows, maps, gpu);
+    for (const BatchInvariantBlock block : cuda::kBatchInvariantBlocks) {
       INFO(n << " x " << k << ", block " << block.rows << " x " << block.tokens << " x "
              << block.panels);
       CHECK(same_bits(all, 0, layer.rows(block, 0, kRows, maps, gpu), n));
@@ -141,12 +141,12 @@ TEST_CASE("a row has the same bits in any number of rows, at any place, in any b
   }
 }
 
-TEST_CASE("another order of summation does not pass for this one", "[ordered]") {
+TEST_CASE("another order of summation does not pass for this one", "[batch_invariant]") {
   if (!has_gpu()) return;
   Gpu gpu;
   if (!gpu.context.is_hopper()) return;
   // With K split the two halves of the probe cancel exactly; it must show.
-  OrderedLinearEngine engine;
+  BatchInvariantLinear engine;
   cuda::BlasHandle handle;
   constexpr std::int64_t kM = 64, kN = 1024, kK = 4096;
   cuda::BlasProduct product({.m = kM,
@@ -177,7 +177,7 @@ TEST_CASE("another order of summation does not pass for this one", "[ordered]") 
   CHECK(told == split);
 }
 
-TEST_CASE("what is tuned keeps the order, for all numbers of rows", "[ordered]") {
+TEST_CASE("what is tuned keeps the order, for all numbers of rows", "[batch_invariant]") {
   if (!has_gpu()) return;
   Gpu gpu;
   if (!gpu.context.is_hopper()) return;
@@ -185,9 +185,9 @@ TEST_CASE("what is tuned keeps the order, for all numbers of rows", "[ordered]")
   const auto check_type = [&]<class Out>(Out, std::int64_t n, std::int64_t k) {
     Layer<bf16, Out> layer(kRows, n, k);
     cuda::TensorMaps maps;
-    const auto all = layer.rows(cuda::kOrderedReference, 0, kRows, maps, gpu);
+    const auto all = layer.rows(cuda::kBatchInvariantReference, 0, kRows, maps, gpu);
     for (const bool tunes : {false, true}) {
-      OrderedLinearEngine engine;
+      BatchInvariantLinear engine;
       const DeviceMatrix<bf16>* const weights[] = {&layer.weight};
       if (tunes) {
         engine.tune<bf16, Out>(weights, false, cuda::kRowBuckets, gpu.context,
@@ -212,11 +212,11 @@ TEST_CASE("what is tuned keeps the order, for all numbers of rows", "[ordered]")
   check_type(float{}, 4096, 1024);
 }
 
-TEST_CASE("a K that is no multiple of 8 has an order of its own", "[ordered]") {
+TEST_CASE("a K that is no multiple of 8 has an order of its own", "[batch_invariant]") {
   if (!has_gpu()) return;
   Gpu gpu;
   if (!gpu.context.is_hopper()) return;
-  OrderedLinearEngine engine;
+  BatchInvariantLinear engine;
   Layer<bf16> layer(70, 33, 70);
   const auto rows_of = [&](std::int64_t first, std::int64_t count) {
     GpuArray<bf16> y(static_cast<std::size_t>(count * layer.n));
@@ -233,7 +233,8 @@ TEST_CASE("a K that is no multiple of 8 has an order of its own", "[ordered]") {
   CHECK(std::abs(static_cast<float>(all.back()) - exact) <= 0x1p-8 * std::abs(exact) + 1e-5 * size);
 }
 
-TEST_CASE("products added to rows have the bits of a product and add_rms_norm's sum", "[ordered]") {
+TEST_CASE("products added to rows have the bits of a product and add_rms_norm's sum",
+          "[batch_invariant]") {
   if (!has_gpu()) return;
   Gpu gpu;
   if (!gpu.context.is_hopper()) return;
@@ -241,7 +242,7 @@ TEST_CASE("products added to rows have the bits of a product and add_rms_norm's 
   cuda::TensorMaps maps;
   for (const std::int64_t k : {192, 1000, 2048, 201}) {
     Layer<bf16> layer(kRows, kOut, k);
-    OrderedLinearEngine engine;
+    BatchInvariantLinear engine;
     GpuArray<bf16> product(kRows * kOut);
     engine.run(layer.args(product, 0, kRows), gpu.context);
     gpu.sync();
@@ -272,11 +273,11 @@ TEST_CASE("products added to rows have the bits of a product and add_rms_norm's 
   }
 }
 
-TEST_CASE("rows that are not 16-byte aligned are refused", "[ordered]") {
+TEST_CASE("rows that are not 16-byte aligned are refused", "[batch_invariant]") {
   if (!has_gpu()) return;
   Gpu gpu;
   if (!gpu.context.is_hopper()) return;
-  OrderedLinearEngine engine;
+  BatchInvariantLinear engine;
   Layer<bf16> layer(4, 16, 16);
   GpuArray<bf16> y(64);
   auto args = layer.args(y, 0, 2);

@@ -1,6 +1,6 @@
 // What one order of summation costs: dense layers of Qwen3-0.6B and 8B and attention in bf16, as
-// the default backend and as the batch-invariant one runs them. Arguments: JSON file, and optionally
-// "linear" or "attention" alone.
+// the default backend and as the batch-invariant one runs them. Arguments: JSON file, and
+// optionally "linear" or "attention" alone.
 
 #include <chrono>
 #include <cmath>
@@ -14,7 +14,7 @@
 #include "nanovllm/cuda/attention/decode/decode_attention.cuh"
 #include "nanovllm/cuda/attention/varlen/varlen_attention.cuh"
 #include "nanovllm/cuda/batch_invariant/attention/attention.cuh"
-#include "nanovllm/cuda/batch_invariant/linear/ordered_engine.cuh"
+#include "nanovllm/cuda/batch_invariant/linear/engine.cuh"
 #include "nanovllm/cuda/linear/dispatch/ops.cuh"
 #include "nanovllm/cuda/linear/tune/dense_tuner.cuh"
 
@@ -59,7 +59,7 @@ struct Bench {
     cuda::detail::fill_noise(x.data(), most * s.k, context);
     cuda::detail::fill_noise(y.data(), most * s.n, context);
     cuda::DenseEngine fast;
-    cuda::OrderedLinearEngine ordered;
+    cuda::BatchInvariantLinear invariant;
     std::vector<std::int64_t> rows;
     for (const std::int64_t m : cuda::kRowBuckets) {
       if (m <= most) rows.push_back(m);
@@ -68,15 +68,16 @@ struct Bench {
     const auto start = Clock::now();
     cuda::DenseTuner(fast, context).tune_linear<bf16, Out>(pointers, s.accumulate, rows);
     const auto middle = Clock::now();
-    ordered.tune<bf16, Out>(pointers, false, rows, context);
+    invariant.tune<bf16, Out>(pointers, false, rows, context);
     const std::chrono::duration<double> first = middle - start, second = Clock::now() - middle;
     std::printf("%s: tuned in %.2f and %.2f s\n", s.name, first.count(), second.count());
     for (const std::int64_t m : {64, 256, 1024, 8192}) {
       if (m > most) continue;
       int all = 0, keep = 0;
-      for (const cuda::OrderedPlan& plan : ordered.blas_candidates<bf16, Out>(m, s.n, s.k)) {
+      for (const cuda::BatchInvariantPlan& plan :
+           invariant.blas_candidates<bf16, Out>(m, s.n, s.k)) {
         ++all;
-        keep += ordered.count_differences<bf16, Out>(plan, m, s.n, s.k, context) == 0;
+        keep += invariant.count_differences<bf16, Out>(plan, m, s.n, s.k, context) == 0;
       }
       std::printf("%s M=%lld: %d of %d algorithms of cuBLASLt keep the order\n", s.name,
                   static_cast<long long>(m), keep, all);
@@ -99,13 +100,13 @@ struct Bench {
                      context, [&](int i) { cuda::linear(args(i, s.accumulate), fast, context); },
                      calls, 10),
                  bytes, flop);
-      const cuda::OrderedPlan plan = ordered.plan_for(args(0, false), context);
+      const cuda::BatchInvariantPlan plan = invariant.plan_for(args(0, false), context);
       const std::string way =
           plan.is_blas ? std::string("cuBLASLt")
                        : std::to_string(plan.block.rows) + "x" + std::to_string(plan.block.tokens);
-      report.add(name + " ordered (" + way + ")",
+      report.add(name + " batch-invariant (" + way + ")",
                  time_in_graph(
-                     context, [&](int i) { ordered.run(args(i, false), context); }, calls, 10),
+                     context, [&](int i) { invariant.run(args(i, false), context); }, calls, 10),
                  bytes, flop);
     }
   }
@@ -144,18 +145,18 @@ struct Bench {
     const bool decodes = q_len == 1;
     cuda::DecodeWorkspace decode(batch, kv_heads, heads / kv_heads, kDim, context);
     cuda::VarlenWorkspace varlen(batch, n, context);
-    cuda::OrderedAttention ordered(
+    cuda::BatchInvariantAttention invariant(
         {.limits = {.max_num_batched_tokens = n, .max_num_seqs = batch, .max_model_len = kv_len},
          .vocab_size = 1,
          .num_heads = heads,
          .num_kv_heads = kv_heads,
          .head_dim = kDim},
         context);
-    ordered.plan({.num_decodes = decodes ? batch : 0,
-                  .num_tokens = n,
-                  .query_starts = query_starts,
-                  .kv_lens = kv_lens},
-                 context);
+    invariant.plan({.num_decodes = decodes ? batch : 0,
+                    .num_tokens = n,
+                    .query_starts = query_starts,
+                    .kv_lens = kv_lens},
+                   context);
     if (decodes) {
       cuda::plan_decode(kv_lens, kv_heads, decode, context);
     } else {
@@ -175,7 +176,7 @@ struct Bench {
                                              .block_tables = table(i),
                                              .scale = scale,
                                              .out = {out.data(), wide}};
-        in_order ? ordered.run(args, context) : cuda::decode_attention(args, decode, context);
+        in_order ? invariant.run(args, context) : cuda::decode_attention(args, decode, context);
       } else {
         const VarlenAttentionArgs<bf16> args{.q = {q.data(), wide},
                                              .k = {k.data(), narrow},
@@ -187,10 +188,10 @@ struct Bench {
                                              .has_prefix = q_len != kv_len,
                                              .scale = scale,
                                              .out = {out.data(), wide}};
-        in_order ? ordered.run(args, context) : cuda::varlen_attention(args, varlen, context);
+        in_order ? invariant.run(args, context) : cuda::varlen_attention(args, varlen, context);
       }
     };
-    if (!decodes) {  // what the ordered kernel is made of
+    if (!decodes) {  // what the batch-invariant kernel is made of
       const auto mma = [&](int i) {
         cuda::varlen_attention_mma(
             VarlenAttentionArgs<bf16, bf16, HeadShape<kDim>>{.q = {q.data(), wide},
@@ -213,7 +214,7 @@ struct Bench {
     for (const bool in_order : {false, true}) {
       report.add(
           concat(decodes ? "decode " : "varlen ", batch, " x ", q_len, " of ", kv_len, ", heads ",
-                 heads, "/", kv_heads, in_order ? " ordered" : " default"),
+                 heads, "/", kv_heads, in_order ? " batch-invariant" : " default"),
           time_in_graph(
               context, [&](int i) { run(i, in_order); }, decodes ? std::max(20, shares) : 4, 10),
           decodes ? kv_bytes : 0, flop);
