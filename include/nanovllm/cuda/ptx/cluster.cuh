@@ -25,19 +25,6 @@ __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/// Four floats at shared address `address` of block `rank` of the cluster.
-__device__ __forceinline__ float4 load_cluster_quad(std::uint32_t address, int rank) {
-  float4 v;
-  asm volatile(
-      "{\n\t.reg .b32 remote;\n\t"
-      "mapa.shared::cluster.u32 remote, %4, %5;\n\t"
-      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n\t}"
-      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-      : "r"(address), "r"(rank)
-      : "memory");
-  return v;
-}
-
 /// The shared address that block `rank` of the cluster has for what this block has at `address`.
 [[nodiscard]] __device__ __forceinline__ std::uint32_t cluster_address(std::uint32_t address,
                                                                        int rank) {
