@@ -38,6 +38,22 @@ __device__ __forceinline__ uint4 load_16_or_zero(const void* p, bool wanted) {
   return v;
 }
 
+/// 16 bytes of weights, or zeros where `wanted` is false. They are read once and in rows: L1 keeps
+/// none of them, L2 fetches 256 bytes. Not the non-coherent load, as above.
+__device__ __forceinline__ uint4 load_weight_or_zero(const void* p, bool wanted) {
+  uint4 v;
+  asm volatile(
+      "{\n\t"
+      ".reg .pred wanted;\n\t"
+      "setp.ne.b32 wanted, %5, 0;\n\t"
+      "mov.b32 %0, 0;\n\tmov.b32 %1, 0;\n\tmov.b32 %2, 0;\n\tmov.b32 %3, 0;\n\t"
+      "@wanted ld.global.L1::no_allocate.L2::256B.v4.b32 {%0, %1, %2, %3}, [%4];\n\t"
+      "}"
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "l"(__cvta_generic_to_global(p)), "r"(static_cast<int>(wanted)));
+  return v;
+}
+
 /// 16 bytes from a shared address.
 __device__ __forceinline__ uint4 load_from_shared(std::uint32_t address) {
   uint4 v;
