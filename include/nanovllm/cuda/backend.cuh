@@ -66,7 +66,7 @@ class CudaBackend {
   static constexpr bool kSamplesPlainRows = true;
   static constexpr double kKvShare = 0.9;
   static constexpr int kLoadThreads = 4;
-  /// Tokens a step computes at the most unless the user says otherwise: enough to run the dense
+  /// The default for the most tokens of a step: enough to run the dense
   /// layers at full rate.
   static constexpr int kDefaultBatchedTokens = 16384;
 
@@ -100,8 +100,8 @@ class CudaBackend {
     copy(from, to, count, cudaMemcpyHostToDevice);
   }
 
-  /// The same beside the ops under way: only those enqueued later wait for the copy. `from` is
-  /// page-locked.
+  /// The same without waiting for ops under way: only those enqueued later wait for the copy.
+  /// `from` is page-locked.
   template <class T>
   void upload_early(const T* from, T* to, std::size_t count) {
     if (count == 0) return;

@@ -1,5 +1,5 @@
 #pragma once
-/// What the ops of one rank on CUDA work with beside their operands.
+/// What the ops of one rank on CUDA need in addition to their operands.
 
 #include <optional>
 

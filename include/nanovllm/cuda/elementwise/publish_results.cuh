@@ -19,7 +19,7 @@ namespace nanovllm::cuda {
 
 inline constexpr int kPublishThreads = 128;
 
-/// A thread for each row; those of the grid take the elements of longer lists in turn.
+/// A thread for each row; the threads of the grid share the elements of longer lists.
 __global__ static void __launch_bounds__(kPublishThreads)
     publish_results_kernel(const PublishResultsArgs args) {
   grid_dependency_launch();

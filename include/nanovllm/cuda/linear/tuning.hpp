@@ -12,7 +12,7 @@
 
 namespace nanovllm::cuda {
 
-/// Numbers of rows of x that have a choice of their own.
+/// Numbers of rows of x that have a separate choice.
 inline constexpr std::int64_t kRowBuckets[] = {
     1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384};
 

@@ -1,5 +1,5 @@
 #pragma once
-/// Copies from global to shared memory that run beside the thread: cp.async of 16 bytes, past L1.
+/// Asynchronous copies from global to shared memory: cp.async of 16 bytes, past L1.
 ///
 /// The copies a thread has issued since its last commit form a group; groups complete in order.
 /// Each thread waits for its own groups; what other threads copied needs a barrier (`__syncwarp`,

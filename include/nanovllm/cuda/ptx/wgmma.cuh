@@ -10,7 +10,7 @@
 /// the same 8 columns on. So neighbouring 8 columns of D, rounded and packed, are A of the next
 /// product.
 ///
-/// Products run beside the threads. The order: `wgmma_fence` (after any write to registers that a
+/// Products run asynchronously. The order: `wgmma_fence` (after any write to registers that a
 /// product will use), products, `wgmma_commit`, `wgmma_wait<n>` (until at most n commits are
 /// pending). Registers of a pending product must be neither read nor written, and the compiler does
 /// not know: `wgmma_hold` pins them to either side of a wait.

@@ -13,7 +13,7 @@
 namespace nanovllm::cuda {
 
 /// Kernels recorded once and launched as one. Pointers and sizes are those of the recording, but
-/// for the arguments of its first kernel, which may be set anew.
+/// for the arguments of its first kernel, which may be set again.
 class Graph {
  public:
   /// Records what `work()` enqueues on `stream`. Nothing runs. `work` must not allocate, copy from
@@ -87,7 +87,7 @@ class Graph {
   }
 
  private:
-  /// The one kernel among the nodes that come behind nothing; null where there is none, or several.
+  /// The only kernel among the nodes without a predecessor; null if there is none, or several.
   [[nodiscard]] static cudaGraphNode_t find_first(cudaGraph_t graph) {
     std::size_t count = 0;
     check_cuda(cudaGraphGetRootNodes(graph, nullptr, &count), "cudaGraphGetRootNodes");

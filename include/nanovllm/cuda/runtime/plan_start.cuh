@@ -1,5 +1,5 @@
 #pragma once
-/// Lets decode attention begin ahead of its own wait.
+/// Lets decode attention begin before its own wait.
 
 #include <utility>
 

@@ -12,7 +12,7 @@
 
 namespace nanovllm::cuda {
 
-/// Two pinned buffers in turn: one is filled while the other is on its way. Belongs to one thread,
+/// Two pinned buffers, alternately: one is filled while the other is copied. Belongs to one thread,
 /// whose current device it sets and leaves set. The destructor waits for the copies.
 template <class T>
 class StagingBuffers {

@@ -6,7 +6,7 @@
 /// at the vocabulary, and penalties cost as much as the sequence has distinct tokens. A token's
 /// mask, bias and penalties are applied by one block, in this order.
 ///
-/// What rows ask for is read on the device, so that a captured graph decides anew in each replay,
+/// What rows ask for is read on the device, so that a captured graph decides again in each replay,
 /// and is not checked: tokens, slots and masks that do not exist are passed over. Tokens that are
 /// not in `TokenMarks::seen` are not penalised.
 ///

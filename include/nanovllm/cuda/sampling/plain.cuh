@@ -107,7 +107,7 @@ __device__ __forceinline__ bool leave_arrival(const Arrival& mine, const Sampler
     const uint2 bits{__float_as_uint(mine.at), static_cast<std::uint32_t>(mine.id)};
     __stcg(scratch.arrivals + row * scratch.part_pitch + part, bits);
     __threadfence();
-    // Begins anew when it has reached the last, so that it is 0 between calls.
+    // Wraps to 0 after the last, so that it is 0 between calls.
     ticket = atomicInc(scratch.tickets + row, static_cast<unsigned>(num_parts - 1));
     __threadfence();
   }

@@ -1,5 +1,5 @@
 #pragma once
-/// The part of a row that a block of the sampler's kernel for plain rows reads, and how.
+/// The part of a row that a block of the sampler's kernel for rows without filters reads, and how.
 
 #include <cstdint>
 #include <limits>

@@ -1,22 +1,22 @@
 #pragma once
 /// `sample` on CUDA; see ops/sampler.hpp for the contract.
 ///
-/// Two kernels, whatever the rows ask for, so that a captured graph decides anew in each replay:
+/// Two kernels, whatever the rows ask for, so that a captured graph decides again in each replay:
 /// 1. `sample_scan_kernel` (scan.cuh), a block per (row, slice), reads the logits once;
 /// 2. `sample_finish_kernel`, a block per row, merges the slices. Rows that are greedy or drawn
 ///    from the whole vocabulary are done then; for the others it finds what the filters keep and
 ///    draws (filter.cuh); with top_p alone it draws without finding that, by a cluster of blocks a
 ///    row while there are few rows (nucleus.cuh). A second block per row lists the most likely
 ///    tokens (logprobs.cuh).
-/// Steps whose caller promises that all rows are plain have one kernel of their own (plain.cuh).
+/// Steps whose caller promises that no row has filters or bans have a separate kernel (plain.cuh).
 ///
 /// Tokens are those of cpu::sample: what might win is scored in float64 (math.cuh), and the
-/// filters' cuts are exact but for a top_p within 3e-12 of a prefix's mass. Results do not depend
-/// on the other rows nor on the order in which blocks run, and repeat bit by bit. Log-probabilities
-/// are within 1e-5. What the contract leaves open is as on the CPU: NaN counts as -inf, a largest
-/// logit of +inf wins whatever the temperature, without a logit above -inf the lowest id that is
-/// not banned wins (0 when all are), and of more log-probabilities than tokens those that do not
-/// exist are not written.
+/// filters' cuts are exact except for a top_p within 3e-12 of a prefix's mass. Results do not
+/// depend on the other rows nor on the order in which blocks run, and repeat bit by bit.
+/// Log-probabilities are within 1e-5. What the contract leaves open is as on the CPU: NaN counts as
+/// -inf, a largest logit of +inf wins whatever the temperature, without a logit above -inf the
+/// lowest id that is not banned wins (0 when all are), and of more log-probabilities than tokens
+/// those that do not exist are not written.
 ///
 /// Settings and bans are read on the device and not checked: banned ids outside the vocabulary are
 /// ignored, and no more than top_tokens.extent(1) tokens are listed. The logits are left as they

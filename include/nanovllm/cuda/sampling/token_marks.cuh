@@ -2,10 +2,11 @@
 /// `mark_tokens` and `mark_drawn` on CUDA: which tokens sequences have. Contracts:
 /// ops/logit_edits.hpp.
 ///
-/// What heads and rows ask for is read on the device, so that a captured graph decides anew in each
-/// replay, and is not checked: tokens and slots that do not exist are passed over. `TokenMarks`
-/// begins as zeros, words and num_seen; the memory of `seen` may hold anything. Of a sequence with
-/// more distinct tokens than `seen` has columns, those that found no room are not listed.
+/// What heads and rows ask for is read on the device, so that a captured graph decides again in
+/// each replay, and is not checked: tokens and slots that do not exist are passed over.
+/// `TokenMarks` begins as zeros, words and num_seen; the memory of `seen` may hold anything. Of a
+/// sequence with more distinct tokens than `seen` has columns, those that found no room are not
+/// listed.
 ///
 /// - mark_tokens: a block a head takes back what the slot's list names, then marks by atomics. The
 ///   order of `seen` differs from run to run; nothing depends on it.
@@ -55,7 +56,7 @@ struct MarkSlot {
   return slot >= 0 && slot < marks.words.extent(0);
 }
 
-/// Makes the slot that of a sequence without tokens, but for num_seen.
+/// Makes the slot that of a sequence without tokens, except num_seen.
 __device__ inline void clear_marks(const MarkSlot& slot) {
   const auto thread = static_cast<std::int32_t>(threadIdx.x);
   if (*slot.num_seen <= slot.capacity) {

@@ -57,7 +57,7 @@ inline constexpr std::int64_t kShortPlainRows = 2;
 /// Logits that a block reads at a time; parts are multiples of it.
 [[nodiscard]] constexpr int plain_unit(int threads) { return 4 * threads; }
 
-/// How a plain row is cut.
+/// How a row without filters is divided.
 struct PlainParts {
   bool is_short;
   int num_parts;

@@ -74,7 +74,7 @@ class Qwen3Network {
     using Role = ProjectionRole;
     const std::int64_t rows = limits_.max_num_batched_tokens;
     const bool sums = stream_.accumulates();
-    // With several ranks a norm follows a sum over them, and stays an op of its own.
+    // With several ranks a norm follows a sum over them, and stays a separate op.
     const auto norm = sums ? stream_.norm_of(view_of(weights_.layer(0).input_norm))
                            : InputNorm<typename Context::Weight>{};
     const auto all = [&](Matrix Layer::*matrix) {

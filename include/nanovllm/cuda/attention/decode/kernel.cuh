@@ -19,7 +19,7 @@
 /// workspace, by the block that has the item's end. Equal inputs give equal bits.
 ///
 /// Before its range of the list of single sequences a warp reads its range of what several
-/// sequences have in common (`shared.cuh`), where there is any.
+/// sequences have in common (`shared.cuh`), if there are any.
 ///
 /// Bytes moved: every key and value once, or once for 32 / group sequences that have it in common;
 /// q and out; at most two unfinished items a block, and as many again where it reads for several.

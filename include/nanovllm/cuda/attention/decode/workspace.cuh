@@ -100,7 +100,7 @@ class DecodeWorkspace {
             default_decode_grid(group, head_dim, context.num_sms, context.max_shared_bytes),
             shares_prefixes) {}
 
-  /// The same with a grid of one's own, for experiments.
+  /// The same with a given grid, for experiments.
   DecodeWorkspace(std::int64_t max_num_seqs, std::int64_t max_kv_heads, std::int64_t group,
                   std::int64_t head_dim, const Context& context, DecodeGrid grid,
                   bool shares_prefixes = true)

@@ -34,7 +34,7 @@ struct VarlenHopperTraits {
   static constexpr int kPanelBytes = kKeys * kTmaColumns * 2;
   static constexpr int kTileBytes = kPanels * kPanelBytes;
   static_assert(kRows == kKeys && kRows == 64 * kGroups);
-  // A block gets 168 registers a thread; to ask for more would wait for ever.
+  // A block gets 168 registers a thread; a request for more would never return.
   static_assert(kProducerRegisters + kGroups * kConsumerRegisters <= 168 * (1 + kGroups));
 };
 

@@ -22,7 +22,7 @@ inline constexpr int kVarlenRows = 128;
 /// Largest head_dim that any of the kernels takes.
 inline constexpr std::int64_t kVarlenMaxHeadDim = 256;
 
-/// Memory of K and V that a section's items share, at the most (or one kv head).
+/// Most memory of K and V that a section's items share (or one kv head).
 inline constexpr std::int64_t kVarlenSectionBytes = std::int64_t{16} << 20;
 
 /// Keys of 16-bit elements, with their values, in one kv head that fill a section.
@@ -30,7 +30,7 @@ inline constexpr std::int64_t kVarlenSectionBytes = std::int64_t{16} << 20;
   return static_cast<int>(kVarlenSectionBytes / (4 * head_dim));
 }
 
-/// Entries that a schedule has at the most: sequences never share tiles.
+/// Most entries of a schedule: sequences never share tiles.
 [[nodiscard]] constexpr std::int64_t varlen_max_entries(std::int64_t num_seqs,
                                                         std::int64_t num_tokens) {
   return num_tokens / kVarlenRows + num_seqs;

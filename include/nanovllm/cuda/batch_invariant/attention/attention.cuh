@@ -4,7 +4,7 @@
 ///
 /// 16-bit elements with head_dim 64 or 128 and up to 16 query heads a kv head run on the tensor
 /// cores (decode.cuh, varlen.cuh); everything else, float32 above all, runs `simt_attention`, which
-/// keeps an order of its own. Prefixes that sequences share are read by each.
+/// keeps its own order. Prefixes that sequences share are read by each.
 
 #include <cstdint>
 #include <optional>

@@ -1,13 +1,13 @@
 #pragma once
 /// `decode_attention` in one order: every segment of 256 keys, of one sequence and kv head, is the
-/// work of one warp, and segments are put together by merge.cuh.
+/// work of one warp, and segments are merged by merge.cuh.
 ///
 /// The arithmetic is that of batch_invariant/attention/varlen.cuh, instruction for instruction,
 /// with the query heads of the group as the rows of a tile where that one has queries of one head:
 /// scores of 64 keys by m16n8k16 along head_dim, `RowSoftmax`, weights rounded to T, o += p · V. So
 /// a token gets the same bits from either kernel.
 ///
-/// A warp works alone. It copies keys and values in pieces of 32 rows through a ring of its own, by
+/// A warp works alone. It copies keys and values in pieces of 32 rows through its own ring, by
 /// cp.async, as far ahead as the ring goes, also into its next segment; where a tile's pages are is
 /// looked up a tile ahead. Segments of a sequence that has several leave parts in device memory,
 /// and the warp that comes last takes them in, from the first to the last.
@@ -200,7 +200,7 @@ class SegmentWarp {
     if (++filled_ == Traits::kStages) filled_ = 0;
   }
 
-  /// Lane i has the offset of row i, -1 where there is none; `num_rows` are there.
+  /// Lane i has the offset of row i, -1 if there is none; there are `num_rows`.
   __device__ __forceinline__ void copy_piece(const T* from, std::int64_t offset, int num_rows,
                                              std::uint32_t to) const {
     constexpr int kRowsPerCopy = Traits::kRowsPerCopy, kRun = 16;

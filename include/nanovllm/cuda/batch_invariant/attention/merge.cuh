@@ -1,5 +1,5 @@
 #pragma once
-/// How segments of keys are put together, in both kernels of attention in one order.
+/// How segments of keys are merged, in both kernels of batch-invariant attention.
 ///
 /// A segment leaves of each row the maximum m of its scores, the sum l of its weights and the
 /// weighted sums o of its values, all float32, l complete. Segments are taken in one after the

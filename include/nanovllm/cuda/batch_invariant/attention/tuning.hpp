@@ -8,7 +8,7 @@
 
 namespace nanovllm::cuda {
 
-/// Keys that are summed up with a maximum of their own: segment i of a sequence is keys
+/// Keys that are summed with a separate maximum: segment i of a sequence is keys
 /// [i · kSegmentKeys, (i + 1) · kSegmentKeys).
 inline constexpr int kSegmentKeys = 256;
 /// Keys whose weights are made at a time.

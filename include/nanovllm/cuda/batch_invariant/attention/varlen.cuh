@@ -1,6 +1,6 @@
 #pragma once
 /// `varlen_attention` in one order: the kernel of varlen/mma.cuh, with tiles of 64 keys from the
-/// first to the last and segments put together by merge.cuh.
+/// first to the last and segments merged by merge.cuh.
 ///
 /// A row's bits depend on its query, and on the keys and values that it sees, and on nothing else:
 /// tiles and segments begin at absolute positions; within a tile a row of a tensor-core product

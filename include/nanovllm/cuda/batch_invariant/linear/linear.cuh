@@ -16,7 +16,7 @@
 ///
 /// Blocks. W is the A operand (64 rows an instruction), x the B operand (n = rows of x). A block
 /// owns `rows` of W and `tokens` of x and passes through K in panels of 64 columns. One thread of a
-/// warp of its own copies them ahead into a ring, one panel or four at a time: with few rows, fewer
+/// separate warp copies them ahead into a ring, one panel or four at a time: with few rows, fewer
 /// and larger copies take less time. Weights of the first panels are on their way before the kernel
 /// ahead has ended. Where N is small, blocks own 32 rows of W, for there would be too few of them:
 /// the instruction then reads what lies behind them in shared memory, and those outputs are

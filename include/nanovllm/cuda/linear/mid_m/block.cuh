@@ -59,7 +59,7 @@ struct MidMBlock {
   }
 };
 
-/// What a launch says beside the tensor maps, by value.
+/// What a launch passes by value in addition to the tensor maps.
 template <class T, class Out>
 struct MidMOperands {
   const T* norm;  ///< null without one

@@ -11,7 +11,7 @@
 /// product alone. All that a block must know of the others are their sums of squares: one for each
 /// token and 8 elements of both halves, which is what a lane of `HeadRow` sums up, and they are
 /// added up as `HeadRow::normalise` does. The bits are those of the product and
-/// `qk_norm_rope_store` in turn. Blocks of v's heads know nothing of each other.
+/// `qk_norm_rope_store` in sequence. Blocks of v's heads know nothing of each other.
 ///
 /// Bytes moved: W once; x once for each block (from L2); q once, k and v twice.
 

@@ -164,7 +164,7 @@ class DenseTuner {
     return detail::calls_to_time(rows, weights[0]->size_bytes(), context_);
   }
 
-  /// 0 where there is nothing to choose.
+  /// 0 if there is nothing to choose.
   [[nodiscard]] std::int64_t rows_to_tune(const char* who, Matrices<bf16> weights,
                                           std::int64_t max_rows) const {
     check_same_shape(who, weights);

@@ -46,8 +46,9 @@ struct ProductScratch {
   [[nodiscard]] MatrixView<bf16> out_rows(std::int64_t rows) { return {out.data(), {rows, n / 2}}; }
 };
 
-/// What `project_qkv` and attention are given beside the product: each of up to `most_rows` rows is
-/// the last of `keys` tokens of a sequence that has blocks of its own, in each of several caches.
+/// Operands of `project_qkv` and attention in addition to the product: each of up to `most_rows`
+/// rows is the last of `keys` tokens of a sequence that has blocks of its own, in each of several
+/// caches.
 class HeadScratch {
  public:
   /// `keys` are whole blocks. The caches of all rows are at least `bytes` together.
@@ -87,7 +88,7 @@ class HeadScratch {
             .cos_sin = {cos_sin_.data(), {keys_, heads_.head_dim}},
             .slots = {slots_.data(), {rows}}};
   }
-  /// Call `i`'s cache: in turn, so that keys come from memory as they do in a step.
+  /// Call `i`'s cache: alternating, so that keys come from memory as they do in a step.
   [[nodiscard]] KvView<bf16> kv(std::int64_t rows, std::size_t i) {
     const auto size = static_cast<std::size_t>(cache_size(rows));
     return {cache_.data() + i % (cache_.size() / size) * size, rows * blocks(), kBlockSize,

@@ -1,5 +1,5 @@
 #pragma once
-/// The stopwatch that decides between ways to run a dense layer.
+/// Times kernels of a dense layer, to choose between them.
 
 #include <cuda_runtime.h>
 

@@ -12,7 +12,7 @@
 /// N of 4; bf16, plain products also half.
 ///
 /// A block owns 64 rows of x and some rows of W, few enough that there is a block or two for each
-/// multiprocessor. A warp of its own copies panels of 64 columns of both into a ring, the first
+/// multiprocessor. A separate warp copies panels of 64 columns of both into a ring, the first
 /// ones of W ahead of the wait for earlier kernels. A warpgroup multiplies its rows of x (operand
 /// A) by those of W (operand B). With a norm, A goes through registers.
 ///

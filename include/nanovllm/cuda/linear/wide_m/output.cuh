@@ -13,7 +13,7 @@ namespace nanovllm::cuda::detail {
 template <class T>
 struct WideMParams {
   T* y;
-  const T* norm;  ///< weights of the norm, where there is one
+  const T* norm;  ///< weights of the norm, if there is one
   std::int64_t y_stride;
   std::int32_t num_tokens;
   std::int32_t n;  ///< columns of y
