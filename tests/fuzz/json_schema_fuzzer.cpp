@@ -1,11 +1,12 @@
-/// libFuzzer target: any text is refused as a schema or becomes a grammar, within bounded time and
-/// memory. Build with clang++ -fsanitize=fuzzer,address,undefined.
+/// libFuzzer target: any text is refused as a schema or becomes a grammar, and that is refused or
+/// becomes a network, within bounded time and memory. Build with clang++ -fsanitize=fuzzer,address,undefined.
 
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/grammar/ebnf/grammar_network.hpp"
 #include "nanovllm/grammar/json/json_schema_grammar.hpp"
 
 namespace nv = nanovllm;
@@ -19,6 +20,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       const nv::Json schema = nv::parse_json(input, "the schema");
       const std::string grammar = nv::json_schema_grammar(schema, {.strict = strict}, limits);
       if (!grammar.starts_with("root ::= ")) std::abort();
+      const nv::GrammarLimits small{.max_nodes = 20'000, .max_terminal_steps = 1 << 18};
+      static_cast<void>(nv::make_grammar_network(grammar, 16, small));
     } catch (const nv::RequestError&) {
     }
   }

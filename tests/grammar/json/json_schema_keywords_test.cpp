@@ -1,4 +1,5 @@
-// Which texts the grammar of a JSON Schema takes, keyword by keyword, and which schemas are refused.
+// Which texts the grammar of a JSON Schema takes, keyword by keyword, and which schemas are
+// refused.
 
 #include <string>
 #include <vector>

@@ -1,4 +1,5 @@
-// Texts drawn at random from what the grammar of a random JSON Schema allows are valid by the schema.
+// Texts drawn at random from what the grammar of a random JSON Schema allows are valid by the
+// schema.
 
 #include <unistd.h>
 #include <cstdlib>

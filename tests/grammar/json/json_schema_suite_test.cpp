@@ -1,8 +1,9 @@
 // JSON-Schema-Test-Suite: every schema of two drafts is compiled or refused by name; what a grammar
-// takes is valid, and so is what an engine generates. tests/oracle/json_schema_suite.py has the cases.
+// takes is valid, and so is what an engine generates. tests/oracle/json_schema_suite.py has the
+// cases.
 //
-// With NANOVLLM_SUITE_REPORT in the environment valid texts that grammars do not take, and refusals,
-// are listed.
+// With NANOVLLM_SUITE_REPORT in the environment valid texts that grammars do not take, and
+// refusals, are listed.
 
 #include <unistd.h>
 #include <algorithm>

@@ -11,8 +11,8 @@
 
 namespace nanovllm_test {
 
-/// Whether the bytes of `text` can be read by a constraint of byte_vocabulary(), one token each, and
-/// the text may end there. `as_begin`: whether they can be read at all.
+/// Whether the bytes of `text` can be read by a constraint of byte_vocabulary(), one token each,
+/// and the text may end there. `as_begin`: whether they can be read at all.
 inline bool takes(const nanovllm::TokenMaskSource& source, std::string_view text,
                   bool as_begin = false) {
   const auto matcher = source.matcher();

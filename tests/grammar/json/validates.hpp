@@ -15,9 +15,9 @@ inline bool is_of_type(const nlohmann::json& value, const std::string& type) {
   return std::string(value.type_name()) == type;
 }
 
-/// Whether `value` is valid by `schema`. Of keywords it knows type, const, enum, properties, required,
-/// additionalProperties, items, uniqueItems, minItems, maxItems, minimum, maximum, multipleOf, anyOf,
-/// oneOf, allOf.
+/// Whether `value` is valid by `schema`. Of keywords it knows type, const, enum, properties,
+/// required, additionalProperties, items, uniqueItems, minItems, maxItems, minimum, maximum,
+/// multipleOf, anyOf, oneOf, allOf.
 inline bool validates(const nlohmann::json& schema, const nlohmann::json& value) {
   if (schema.is_boolean()) return schema.get<bool>();
   const auto count = [&](const char* key) {

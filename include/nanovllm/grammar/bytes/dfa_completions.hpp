@@ -1,5 +1,5 @@
 #pragma once
-/// How much may follow in each state of an automaton.
+/// The texts that may follow in each state of an automaton.
 
 #include <cstdint>
 #include <limits>
@@ -10,7 +10,7 @@
 
 namespace nanovllm {
 
-/// By state: the texts that lead from there to an end.
+/// [state]: the texts that lead from there to an accepting state.
 struct DfaCompletions {
   static constexpr std::uint32_t kUnlimited = std::numeric_limits<std::uint32_t>::max();
 
@@ -41,7 +41,7 @@ NANOVLLM_INLINE DfaCompletions completions(const ByteDfa& dfa) {
     byte_of[kind] = static_cast<std::uint8_t>(byte);
     ++num_bytes[kind];
   }
-  // From the states that nothing follows backwards; what lies on a loop, or leads to one, stays
+  // Backwards from the states without successors. A state on a loop, or leading to one, stays
   // unlimited.
   std::vector<std::uint32_t> num_open(n, 0);
   std::vector<std::vector<std::uint32_t>> sources(n);

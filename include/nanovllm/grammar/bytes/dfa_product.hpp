@@ -8,8 +8,7 @@
 
 namespace nanovllm {
 
-/// Whether some text matches both. Throws RequestError where finding out takes an undue amount of
-/// work.
+/// Whether some text matches both. Throws RequestError if that takes too much work.
 [[nodiscard]] bool have_common_text(const ByteDfa& a, const ByteDfa& b);
 
 /// The same out of a budget of pairs of states that several questions share.

@@ -2,8 +2,8 @@
 /// Reads grammars in the notation of GBNF (llama.cpp), and a few parts beyond it that grammars made
 /// by this library use (grammar/ebnf/ebnf_text.hpp).
 ///
-///   rule       name ::= expression, over as many lines as it takes; `root` is the whole text. A
-///              name has letters, digits, '_', '-' and '.'
+///   rule       name ::= expression, over as many lines as it takes; `root` is the whole text.
+///              A name has letters, digits, '_', '-' and '.'
 ///   comment    # and the rest of the line
 ///   text       "…" with \n, \r, \t, \xHH, \uHHHH, \UHHHHHHHH and \ before punctuation
 ///   class      […] and [^…], with ranges and the same escapes

@@ -40,12 +40,12 @@ struct GrammarNetwork {
     bool is_open = true;
     std::int32_t what = -1;
     NodeId next = -1;
-    std::optional<std::int32_t> unused{};  ///< of a terminal: what it must not read, by number
+    std::optional<std::int32_t> unused{};  ///< of a terminal: index in GrammarNetwork::unused
   };
 
   struct Rule {
     NodeId start = -1;
-    bool is_scope = false;      ///< whether what is unused in it is so since its begin
+    bool is_scope = false;      ///< whether its unused texts must differ since its begin
     bool may_be_empty = false;  ///< whether it can read no byte
   };
 

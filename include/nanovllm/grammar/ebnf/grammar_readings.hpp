@@ -24,7 +24,7 @@ struct GrammarFrame {
   };
   std::vector<Return> returns;
   bool is_new = true;                   ///< the place is not passed yet
-  std::optional<std::int32_t> scope{};  ///< bytes before the innermost scope that it is in
+  std::optional<std::int32_t> scope{};  ///< where its innermost scope began
 
   GrammarFrame() = default;
   GrammarFrame(const GrammarFrame&) = delete;
@@ -46,9 +46,9 @@ struct GrammarReadings {
   bool may_end = false;  ///< the text may
 
   std::int32_t position = 0;  ///< bytes read
-  UsedTexts used{};           ///< of the scopes that are open
-  std::string unused{};       ///< what an UnusedText has read so far, where one is being read
-  std::optional<std::int32_t> unused_scope{};  ///< its scope, where it may end here
+  UsedTexts used{};           ///< texts of the open scopes
+  std::string unused{};       ///< the begin of the unused text that is being read, if any
+  std::optional<std::int32_t> unused_scope{};  ///< the scope of `unused`, if that may end here
 
   [[nodiscard]] static std::int32_t scope_of(const Item& item) {
     return scope_of(item.frame.get());
@@ -172,7 +172,7 @@ NANOVLLM_INLINE bool GrammarReader::step(const GrammarReadings& from, std::uint8
                                          GrammarReadings& to) {
   start(to, from.position + 1, from.used);
   read_.clear();
-  bool is_continued = false;  // what was unused and could have ended
+  bool is_continued = false;  // an unused text that could have ended goes on
   for (const GrammarReadings::Item& item : from.items) {
     const auto& node = network_.nodes[static_cast<std::size_t>(item.node)];
     const auto& terminal = network_.terminals[static_cast<std::size_t>(node.what)];
@@ -200,8 +200,9 @@ NANOVLLM_INLINE bool GrammarReader::step(const GrammarReadings& from, std::uint8
   return !to.is_dead();
 }
 
-/// The same for an item whose text must be unused: it ends where it is unused, and continues where
-/// it can become so. Returns whether the text began before this byte.
+/// Restricts the reading of an item whose text must be unused: it may end only as an unused text,
+/// and may go on only if some unused text begins so. Returns whether the text began before this
+/// byte.
 NANOVLLM_INLINE bool GrammarReader::read_unused(const GrammarReadings& from,
                                                 const GrammarReadings::Item& item,
                                                 std::uint8_t byte, Reading& reading,
@@ -211,7 +212,7 @@ NANOVLLM_INLINE bool GrammarReader::read_unused(const GrammarReadings& from,
   const UnusedText& unused = network_.unused[static_cast<std::size_t>(*node.unused)];
   const std::int32_t scope = GrammarReadings::scope_of(item);
   const bool begins = item.state == GrammarTerminal::State{};
-  if (to.unused.empty()) {  // all items are within the same text
+  if (to.unused.empty()) {  // all items read the same text
     if (!begins) to.unused = from.unused;
     to.unused += static_cast<char>(byte);
   }
@@ -242,7 +243,8 @@ NANOVLLM_INLINE void GrammarReader::follow(GrammarReadings& to) {
   const std::size_t num_before = to.items.size();
   has_new_scope_ = false;
   finish(to);
-  if (to.items.size() < num_before + kMany || has_new_scope_) return;  // scopes know their place
+  if (to.items.size() < num_before + kMany || has_new_scope_)
+    return;  // a scope depends on its position
   const auto first = to.items.begin() + static_cast<std::ptrdiff_t>(num_before);
   // What was there before could be among what follows, and would be missing from that.
   if (std::any_of(to.items.begin(), first,
@@ -304,7 +306,7 @@ NANOVLLM_INLINE void GrammarReader::finish(GrammarReadings& to) {
       case Kind::end:
         if (!now.frame) {
           to.may_end = true;
-        } else if (!now.frame->is_new) {  // else it has read nothing, which `call` has seen to
+        } else if (!now.frame->is_new) {  // a rule that read nothing is handled in `call`
           for (const GrammarFrame::Return& each : now.frame->returns) visit(each.node, each.frame);
         }
         break;
@@ -347,7 +349,7 @@ NANOVLLM_INLINE void GrammarReader::call(const GrammarNetwork::Node& node, const
   if (rule.may_be_empty) visit(node.next, frame);
 }
 
-/// The slot of what is met, and whether it is met for the first time at this place.
+/// The slot of a state, and whether this is its first visit at this place.
 NANOVLLM_INLINE auto GrammarReader::meet(NodeId node, GrammarTerminal::State state,
                                          const GrammarFrame* frame) -> std::pair<Slot*, bool> {
   if (2 * num_slots_ >= slots_.size()) grow();

@@ -135,8 +135,8 @@ class GrammarSource::Matcher final : public TokenMatcher {
     return compiled_->network.nodes[static_cast<std::size_t>(item.node)];
   }
 
-  /// The tokens with which the text of `item`, which must be unused, would be one that was used, or
-  /// could become no other; sorted.
+  /// The tokens that `item`, whose text must be unused, must not take: with them the text is a used
+  /// one, or cannot become an unused one. Sorted.
   [[nodiscard]] std::vector<TokenId> used_tokens(const GrammarReadings::Item& item) const {
     std::vector<TokenId> out;
     const GrammarNetwork::Node& node = node_of(item);
@@ -170,7 +170,7 @@ class GrammarSource::Matcher final : public TokenMatcher {
   }
 
   /// The tokens that end the terminal of `item`, and whose rest may come behind it.
-  /// @param used those that may not, sorted.
+  /// @param used tokens that are not allowed, sorted.
   void allow_exits(GrammarReader& reader, const GrammarReadings::Item& item,
                    const TerminalReach& reach, const std::vector<TokenId>& used,
                    std::span<std::uint32_t> bits) const {
@@ -184,7 +184,7 @@ class GrammarSource::Matcher final : public TokenMatcher {
     std::size_t num_read = 0;                              // bytes of `last` that could be
     for (const TerminalReach::Exit& exit : reach.exits) {  // sorted: what is common is read once
       const std::string_view rest = exit.rest;
-      // What comes behind may depend on the text that ended: each token by itself.
+      // What may follow can depend on the text that ended, so each token is tried.
       if (is_unused && rest.find('"') != rest.npos) {
         for (const TokenId token : exit.tokens)
           if (Matcher(*this).accept(token)) allow_token(bits, token);

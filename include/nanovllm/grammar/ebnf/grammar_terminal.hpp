@@ -22,13 +22,13 @@ namespace nanovllm {
 
 class TerminalMasks;
 
-/// A ByteDfa, and for a JSON string the number of its characters. Whatever state it is led to, some
-/// bytes lead from there to an end. Immutable.
+/// A ByteDfa, and for a JSON string the number of its characters. Every state that can be reached
+/// can be completed to an end. Immutable.
 class GrammarTerminal {
  public:
   struct State {
     ByteDfa::StateId dfa = ByteDfa::kStart;
-    std::int32_t length = 0;  ///< characters of a string so far, as far as they count
+    std::int32_t length = 0;  ///< characters of a string so far, where they are counted
 
     friend auto operator<=>(const State&, const State&) = default;
   };
@@ -50,7 +50,7 @@ class GrammarTerminal {
   /// Text up to the first `end`, and that.
   [[nodiscard]] static GrammarTerminal text_until(std::string_view end);
 
-  /// Reads a byte. False where it cannot be read; `state` is of no use then.
+  /// Reads a byte. False where it cannot be read; `state` is unspecified then.
   [[nodiscard]] bool step(State& state, std::uint8_t byte) const {
     if (ends_at_first_ && accepts(state)) return false;
     const ByteDfa::StateId from = state.dfa;
@@ -71,7 +71,7 @@ class GrammarTerminal {
   [[nodiscard]] static bool is_wide(const ByteDfa& dfa);
   [[nodiscard]] bool is_json_string() const { return counts_; }
 
-  /// The number of what grammars have in common, below 0: any string, any key. 0 for all else.
+  /// A negative number for terminals that all grammars share (any string, any key); otherwise 0.
   [[nodiscard]] int shared_id() const { return counts_ ? -1 : is_key_ ? -2 : 0; }
 
   /// Whether it is a string that `state` is in, between two characters.

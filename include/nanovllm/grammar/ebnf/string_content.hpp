@@ -8,8 +8,8 @@
 
 namespace nanovllm::ebnf {
 
-/// What stands between the quotes of a JSON string whose value matches the regular expression, in
-/// the dialect of grammar/regex/regex_parser.hpp. A pattern with anchors is searched for, as
+/// The text between the quotes of a JSON string whose value matches the regular expression, in the
+/// dialect of grammar/regex/regex_parser.hpp. A pattern with anchors is searched for, as
 /// ECMA 262 does it: any text may come before and behind where it has none. A pattern without any
 /// anchor is the string as a whole. Where there is a choice, a character is spelt as itself, and
 /// quotes, backslashes and control characters by their escapes.

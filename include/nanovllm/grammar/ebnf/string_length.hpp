@@ -10,9 +10,9 @@
 namespace nanovllm {
 
 /// The JSON strings of `strings` that have min to max characters, as GrammarTerminal::json_string
-/// counts them; no upper bound where max < 0. It has a state for each number of characters that a
-/// state of `strings` may have behind it, as far as they count. Throws RequestError where there are
-/// no such strings, and as DfaExplorer does.
+/// counts them; no upper bound where max < 0. A state of `strings` becomes one state for each
+/// number of characters that has to be distinguished. Throws RequestError if there are no such
+/// strings, and as DfaExplorer does.
 [[nodiscard]] ByteDfa strings_of_length(const ByteDfa& strings, std::int32_t min, std::int32_t max,
                                         std::size_t& steps_left);
 
@@ -30,7 +30,7 @@ namespace nanovllm {
 
 NANOVLLM_INLINE ByteDfa strings_of_length(const ByteDfa& strings, std::int32_t min,
                                           std::int32_t max, std::size_t& steps_left) {
-  constexpr std::int32_t kAnyLength = -1;  // whatever follows, the length is within the bounds
+  constexpr std::int32_t kAnyLength = -1;  // the length will be within the bounds
   struct State {
     ByteDfa::StateId text;
     GrammarTerminal::State string;
@@ -43,7 +43,7 @@ NANOVLLM_INLINE ByteDfa strings_of_length(const ByteDfa& strings, std::int32_t m
   const auto is_free = [&](const State& at) {
     if (at.string.length < min) return false;
     if (max < 0) return true;
-    // A character has a byte at the least, and the closing quote is one more.
+    // A character has at least one byte, and the closing quote is one byte more.
     const std::uint32_t longest = follows.longest[static_cast<std::size_t>(at.text)];
     return longest != DfaCompletions::kUnlimited &&
            std::int64_t{longest} - 1 <= std::int64_t{max} - at.string.length;

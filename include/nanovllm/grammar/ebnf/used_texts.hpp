@@ -1,6 +1,5 @@
 #pragma once
-/// Texts that must differ from each other: the keys of an object, the items of an array of unique
-/// items.
+/// Texts that must differ: the keys of an object, the items of an array with `uniqueItems`.
 
 #include <algorithm>
 #include <cstddef>
@@ -17,11 +16,11 @@
 
 namespace nanovllm {
 
-/// What the scopes that are open have had so far. A scope is a rule that began at one byte of the
-/// text, and is named by the number of that byte. A copy costs nothing.
+/// The texts that the open scopes have had so far. A scope is a rule marked $scope, identified by
+/// the byte of the text at which it began. A copy shares the list.
 class UsedTexts {
  public:
-  /// O(1). Scopes that began behind this one are over, and are forgotten.
+  /// O(1) amortised. Scopes that began after this one have ended and are removed.
   void add(std::int32_t scope, std::string text) {
     while (last_ && last_->scope > scope) last_ = last_->next;
     last_ = std::make_shared<Text>(scope, std::move(text), std::move(last_));
@@ -34,7 +33,7 @@ class UsedTexts {
       if (at->scope == scope) use(std::string_view(at->text));
   }
 
-  /// Whether both are copies of one.
+  /// Whether both share one list.
   friend bool operator==(const UsedTexts&, const UsedTexts&) = default;
 
  private:
@@ -55,11 +54,11 @@ class UsedTexts {
   std::shared_ptr<Text> last_;
 };
 
-/// A place of a grammar whose text must not be one that its scope already has.
+/// A place of a grammar whose text must differ from all that its scope has had.
 struct UnusedText {
-  std::vector<std::string> taken{};  ///< further texts that it must not be; sorted
-  /// By state of the place's automaton: how many texts end there (DfaCompletions). Empty if there
-  /// is no limit.
+  std::vector<std::string> taken{};  ///< further texts that are not allowed; sorted
+  /// [state of the automaton]: the number of its completions (DfaCompletions). Empty where every
+  /// state that goes on has an unlimited number.
   std::vector<std::uint32_t> num_texts{};
 
   /// Calls `use` once with each text that is not allowed.
@@ -78,7 +77,7 @@ struct UnusedText {
     return !is_taken;
   }
 
-  /// Whether some text that is allowed begins with `begin`, which leads to `state` of `dfa`.
+  /// Whether an allowed text begins with `begin`, which leads to `state` of `dfa`.
   [[nodiscard]] bool can_end(const ByteDfa& dfa, ByteDfa::StateId state, std::string_view begin,
                              const UsedTexts& used, std::int32_t scope) const {
     const std::uint32_t count =
@@ -94,8 +93,8 @@ struct UnusedText {
   }
 };
 
-/// For the texts of `dfa`, except `taken`. Throws RequestError if the empty text is among them, or
-/// some text leads back to the automaton's start.
+/// For a text that `dfa` reads and that is none of `taken`. Throws RequestError if `dfa` accepts
+/// the empty text, or has a transition back to its start.
 [[nodiscard]] inline UnusedText make_unused(const ByteDfa& dfa, std::vector<std::string> taken) {
   UnusedText out{std::move(taken), completions(dfa).num_texts};
   std::sort(out.taken.begin(), out.taken.end());

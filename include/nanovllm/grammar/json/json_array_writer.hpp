@@ -29,7 +29,7 @@ class ArrayWriter {
   [[nodiscard]] std::string array(const Json& schema, const std::string& path) {
     const Json* items = schema.find("items");
     const Json* prefix = schema.find("prefixItems");
-    if (items && items->is_array()) {  // as drafts before 2020-12 have it
+    if (items && items->is_array()) {  // the form of drafts before 2020-12
       if (prefix)
         json_schema::refuse("'prefixItems' beside a list of 'items' is not supported", path);
       prefix = std::exchange(items, schema.find("additionalItems"));
@@ -96,8 +96,8 @@ class ArrayWriter {
  private:
   using Texts = SchemaReader::Texts;
 
-  /// Items by automata that have no text in common, and one for each value, so that items differ if
-  /// and only if their texts do.
+  /// Terminals for the items, which have no text in common and one text for each value. Items then
+  /// differ if and only if their texts differ.
   [[nodiscard]] Texts unique_items(const Json& schema, const std::string& path) {
     const auto refuse = [&] {
       json_schema::refuse(
@@ -129,7 +129,7 @@ class ArrayWriter {
     return out;
   }
 
-  /// The values without those that are equal to one before, as 1.0 is to 1.
+  /// The values without repetitions; 1.0 repeats 1.
   [[nodiscard]] static Json distinct(const Json& values) {
     Json out = Json::array();
     for (const Json& value : values)

@@ -22,8 +22,8 @@
 
 namespace nanovllm::detail {
 
-/// The rules of one grammar, and the pieces that they share. An expression is empty where nothing
-/// can be written, and "\"\"" for the empty text.
+/// Collects the rules of one grammar. An expression is an empty string where no text is possible,
+/// and "\"\"" for the empty text.
 class GrammarRules {
  public:
   /// @param prefix what the names of the rules begin with.
@@ -62,7 +62,7 @@ class GrammarRules {
                           "");
   }
 
-  /// The name of a rule with this body; what needs none is given back as it is.
+  /// The name of a rule with this body. A short body is returned as it is.
   [[nodiscard]] std::string rule(const std::string& body) {
     if (body.size() < 16) return body;
     const auto [found, is_new] = names_.try_emplace(body, concat(prefix_, "r", names_.size()));
@@ -79,7 +79,7 @@ class GrammarRules {
     return terminal(ebnf::sequence({space(), "\",\"", space()}));
   }
 
-  /// The texts of an automaton, except the JSON of `values` and texts that the scope already has.
+  /// A text of `terminal` that is not the JSON of one of `values` and that its scope has not had.
   [[nodiscard]] static std::string unused(const std::vector<std::string>& values,
                                           const std::string& terminal) {
     std::string out = "$unused(";
@@ -87,8 +87,8 @@ class GrammarRules {
     return out + ") " + terminal;
   }
 
-  /// How many texts a separate automaton reads; unset for very many. Counting uses up steps of the
-  /// schema. Throws RequestError if there are none left.
+  /// The number of texts that a terminal reads; unset above 100,000. All calls together may take a
+  /// bounded number of steps. Throws RequestError beyond that.
   [[nodiscard]] std::optional<std::size_t> num_texts(const std::string& terminal) {
     if (terminal == "$key") return std::nullopt;
     const GrammarNetwork network =
@@ -96,12 +96,12 @@ class GrammarRules {
     const ByteDfa& dfa = network.terminals.front().dfa();
     steps_left_ -= std::min(steps_left_, 4 * dfa.num_states() * dfa.num_kinds());
     const std::uint32_t count = completions(dfa).num_texts.front();
-    constexpr std::uint32_t kMany = 100'000;  // no context has room for as many
+    constexpr std::uint32_t kMany = 100'000;  // more keys than a context has room for
     if (count > kMany) return std::nullopt;
     return count;
   }
 
-  /// `content` between brackets; nothing between them where that is allowed, too.
+  /// `content` between brackets, or an empty pair where `may_be_empty`.
   [[nodiscard]] std::string bracketed(std::string_view open, const std::string& content,
                                       bool may_be_empty, std::string_view close) {
     const std::string begin = terminal(ebnf::sequence({ebnf::literal(open), space()}));

@@ -102,9 +102,9 @@ class ObjectWriter {
     std::optional<std::size_t> most;  ///< how many keys they have; unset if there is no limit
   };
 
-  /// The members of an object in order, each of `properties` once if at all and then any of
-  /// `other`, `min` to `max` of them all. By dynamic programming from the last one: what may follow
-  /// when `written` were, as far as that counts.
+  /// The members of an object: `properties` in order, each at most once, then any of `others`,
+  /// `min` to `max` in all. Dynamic programming from the last property: what may follow when
+  /// `written` members were written.
   [[nodiscard]] std::string members(const std::vector<Property>& properties, const Others& others,
                                     std::size_t min, std::optional<std::size_t> max,
                                     const std::string& path) {
@@ -119,7 +119,7 @@ class ObjectWriter {
                           path);
     if (min <= num_required) min = 0;
     if (max && other.empty() && *max >= n) max.reset();
-    // Counts above this need not be distinguished; nor counts below the least if there is no most.
+    // The largest count that has to be distinguished.
     const std::size_t cap = max ? std::min(*max, n + 1) : std::min(min, n + 1);
     if ((n + 1) * (cap + 1) > reader_.limits().max_rules)
       json_schema::refuse(
@@ -136,8 +136,7 @@ class ObjectWriter {
       return ebnf::repeat(rules_.rule(ebnf::sequence({rules_.comma(), other})),
                           static_cast<long long>(least), left ? static_cast<long long>(*left) : -1);
     };
-    // Behind a comma, where one more must come, and behind a member, where that and the comma may
-    // come.
+    // next: after a comma, where a member must follow. follows: after a member.
     Texts next(cap + 1), follows(cap + 1);
     for (std::size_t written = 0; written <= cap; ++written) {
       follows[written] = repeated(written, 0);
@@ -145,7 +144,7 @@ class ObjectWriter {
       if (!other.empty() && written < most && !more.empty())
         next[written] = rules_.rule(ebnf::sequence({other, more}));
     }
-    bool may_end = true;  // as far as required members are concerned
+    bool may_end = true;  // no required member is left
     for (std::size_t i = n; i-- > 0;) {
       const auto& [text, is_required] = properties[i];
       may_end = may_end && !is_required;
@@ -156,8 +155,7 @@ class ObjectWriter {
         if (!is_required && !next[written].empty()) options.push_back(next[written]);
         next[written] = rules_.rule(ebnf::either(options));
       }
-      // One more member reads those of `follows` that are behind it, so they change after all of
-      // it.
+      // The loop above reads `follows` of the next property, so it is updated afterwards.
       for (std::size_t written = 0; written <= cap; ++written) {
         Texts options;
         if (!next[written].empty())
@@ -200,8 +198,8 @@ class ObjectWriter {
     return scalars_.string(all, path, true);
   }
 
-  /// Members whose names match one of the patterns, which must have no name in common, neither with
-  /// each other nor with `properties`.
+  /// Members whose names match one of the patterns. No name may match two patterns, or a pattern
+  /// and one of `properties`.
   [[nodiscard]] Others pattern_members(const Json& patterns, const Json& schema,
                                        const std::string& path) {
     for (const char* key : {"additionalProperties", "unevaluatedProperties"})
@@ -213,7 +211,7 @@ class ObjectWriter {
       json_schema::refuse("'patternProperties' beside 'propertyNames' is not supported", path);
     Texts options;
     std::optional<std::size_t> most = 0;
-    std::vector<ByteDfa> found;  // of all names in which a pattern occurs
+    std::vector<ByteDfa> found;  // of all names that a pattern matches
     std::size_t steps_left = ByteDfa::kMaxSteps / 8, pairs_left = ByteDfa::kMaxTransitions / 256;
     for (const auto& [pattern, of] : patterns.items()) {
       const std::string place = concat(path, "/patternProperties/", pattern);
@@ -250,7 +248,7 @@ class ObjectWriter {
     return {rules_.rule(ebnf::either(options)), most};
   }
 
-  /// Whether the texts of a pattern without anchors have a longest one.
+  /// Whether a pattern without anchors matches a finite number of texts.
   [[nodiscard]] static bool has_end(const RegexNode& node) {
     if (node.kind == RegexNode::Kind::repeat && node.max == 0) return true;
     if (node.kind == RegexNode::Kind::repeat && node.max == RegexNode::kUnlimited)

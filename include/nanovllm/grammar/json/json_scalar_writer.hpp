@@ -45,7 +45,7 @@ class ScalarWriter {
     return GrammarRules::terminal(ebnf::either(options));
   }
 
-  /// @param one_text_each each value has one text, by one automaton.
+  /// @param one_text_each whether it must be one terminal with one text for each value.
   [[nodiscard]] std::string string(const Json& schema, const std::string& path,
                                    bool one_text_each = false) {
     const auto min = count_of(schema, "minLength", path), max = count_of(schema, "maxLength", path);
@@ -73,7 +73,8 @@ class ScalarWriter {
     }
   }
 
-  /// A string that matches all patterns and is of the length, if any. Messages name the first one.
+  /// A string that matches all patterns and has the length, if one is given. Messages name the
+  /// first pattern.
   [[nodiscard]] static std::string matching(const SchemaReader::Texts& patterns,
                                             const std::string& of_length) {
     const std::string& pattern = patterns.front();

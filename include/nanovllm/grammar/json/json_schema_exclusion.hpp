@@ -58,9 +58,9 @@ class SchemaExclusion {
     return true;
   }
 
-  /// Schemas for the values of `a` that are not valid by `b`, as far as a property that one of the
-  /// two asks for, or a list of values, tells them apart. Those that do not exclude `b` are left
-  /// out.
+  /// Schemas for values of `a` that are not valid by `b`: without a property that `b` requires,
+  /// with a property that `b` does not accept, or without the listed values that both have. Each of
+  /// them excludes `b`.
   [[nodiscard]] std::vector<Json> apart(const Json& a, const Json& b, const std::string& path) {
     std::vector<Json> out;
     if (!a.is_object() || !b.is_object()) return out;
@@ -77,11 +77,11 @@ class SchemaExclusion {
     const Json &in_a = get(a, "properties", kNone), &in_b = get(b, "properties", kNone);
     const Json &needs_a = get(a, "required", kNoNames), &needs_b = get(b, "required", kNoNames);
     reader_.work(in_a.size() + in_b.size() + needs_b.size() * (1 + needs_a.size()), path);
-    for (const Json& name : needs_b)  // without a property that b needs
+    for (const Json& name : needs_b)  // without a property that b requires
       if (name.is_string() && std::find(needs_a.begin(), needs_a.end(), name) == needs_a.end())
         add(with_property(a, name.string(), false));
     for (const auto& [name, schema] : in_a.items()) {
-      // With one that b does not take. A value that both list is left out.
+      // With a property that b does not accept. Listed values that both accept are removed.
       Json required = needs_a;
       if (std::find(needs_a.begin(), needs_a.end(), Json(name)) == needs_a.end())
         required.push_back(name);
@@ -134,7 +134,7 @@ class SchemaExclusion {
     return out;
   }
 
-  /// Likewise for objects: they differ in a property that one of the two asks for.
+  /// The same for objects: they differ in a property that one of the two requires.
   [[nodiscard]] bool object_excludes(const Json& a, const Json& b, const std::string& path,
                                      int depth) {
     static const Json kNone = Json::object(), kNoNames = Json::array();

@@ -1,11 +1,11 @@
 #pragma once
-/// What the grammar of a JSON Schema looks like, and how large it may be.
+/// Options of the grammar of a JSON Schema: the form of its texts, and limits of its size.
 
 #include <cstddef>
 
 namespace nanovllm {
 
-/// What JSON may look like where its schema does not say.
+/// The form of JSON where the schema leaves it open.
 struct JsonStyle {
   /// White space between tokens: by default nothing, one blank, or one line feed with an
   /// indentation of up to 64 blanks or 16 tabs. With `any_whitespace` up to 8 characters of any
@@ -17,7 +17,7 @@ struct JsonStyle {
   bool strict = true;
 };
 
-/// Limits of a compiled schema. Its nesting is bounded by kMaxJsonDepth.
+/// Limits of a schema and its grammar. The nesting of the schema is bounded by kMaxJsonDepth.
 struct JsonSchemaLimits {
   std::size_t max_rules = 20'000;
   std::size_t max_grammar_bytes = std::size_t{4} << 20;

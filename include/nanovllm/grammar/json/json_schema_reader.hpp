@@ -1,5 +1,5 @@
 #pragma once
-/// What all writers of JSON Schema's grammar need to know of a schema.
+/// Reading of JSON Schemas: checks, references, types and counts, for all writers of their grammar.
 
 #include <algorithm>
 #include <cmath>
@@ -37,7 +37,7 @@ inline bool contains(const std::vector<std::string>& list, std::string_view text
   return std::find(list.begin(), list.end(), text) != list.end();
 }
 
-/// Values in `json`, itself among them.
+/// The number of values in `json`, including itself.
 inline std::size_t num_values(const Json& json) {
   std::size_t count = 1;
   if (json.is_array())
@@ -47,7 +47,7 @@ inline std::size_t num_values(const Json& json) {
   return count;
 }
 
-/// How many of something a keyword asks for; unset without the keyword.
+/// The number that a keyword such as `maxLength` gives; unset without the keyword.
 inline std::optional<std::size_t> count_of(const Json& schema, const char* key,
                                            const std::string& path) {
   const Json* found = schema.find(key);
@@ -61,7 +61,7 @@ inline std::optional<std::size_t> count_of(const Json& schema, const char* key,
   return static_cast<std::size_t>(count);
 }
 
-/// The same of things that the grammar has each by itself.
+/// The same for what the grammar writes out one by one, which is at most 100,000.
 inline std::optional<std::size_t> small_count_of(const Json& schema, const char* key,
                                                  const std::string& path) {
   constexpr std::size_t kMax = 100'000;
@@ -72,7 +72,7 @@ inline std::optional<std::size_t> small_count_of(const Json& schema, const char*
   return count;
 }
 
-/// Reads schemas: refuses what is no schema or not supported, follows references, merges parts.
+/// Reads schemas: refuses what is not a schema or not supported, follows references, merges parts.
 /// `path` is where a schema is, for messages. All throw RequestError.
 class SchemaReader {
  public:
@@ -92,7 +92,7 @@ class SchemaReader {
                           path);
   }
 
-  /// Refuses what is no schema, and keywords that no grammar here enforces.
+  /// Refuses what is not a schema, and keywords that are not enforced.
   static void check_keywords(const Json& schema, const std::string& path) {
     if (!schema.is_object())
       json_schema::refuse(
@@ -126,7 +126,7 @@ class SchemaReader {
       const Json* found = schema.find(key);
       expect(key, found && found->is_string(), "a string");
     }
-    // A schema with its own base reads references in another way.
+    // An inner `$id` changes what references mean.
     if (!path.empty() && schema.find("$id") && schema["$id"].is_string() &&
         !schema["$id"].string().starts_with("#"))
       json_schema::refuse("the keyword '$id' is not supported inside a schema", path);
@@ -151,7 +151,7 @@ class SchemaReader {
     }
   }
 
-  /// The types that a schema speaks of; of all where its keywords are of none.
+  /// The types that a schema allows: by `type`, else those of its keywords, else all.
   [[nodiscard]] static Texts types(const Json& schema, const std::string& path) {
     if (const Json* type = schema.find("type")) return json_schema::type_list(*type, path);
     Texts out = implied_types(schema);
@@ -200,7 +200,7 @@ class SchemaReader {
     return *at;
   }
 
-  /// The schema with what its `$ref` points to in place of that.
+  /// The schema merged with the target of its `$ref`.
   [[nodiscard]] Json without_ref(Json schema, const std::string& path) {
     while (schema.is_object() && schema.contains("$ref")) {
       check_keywords(schema, path);
@@ -209,7 +209,7 @@ class SchemaReader {
     return schema;
   }
 
-  /// The schema without `$ref` and `allOf`, and with what these say in their place.
+  /// The schema merged with the targets of its `$ref` and with the parts of its `allOf`.
   [[nodiscard]] Json conjunction(const Json& schema, const std::string& path) {
     Json all = without_ref(schema, path);
     while (const Json* parts = all.find("allOf")) {

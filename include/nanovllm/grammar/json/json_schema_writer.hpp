@@ -1,5 +1,5 @@
 #pragma once
-/// JSON Schemas as grammars: what a schema as a whole asks for.
+/// JSON Schemas as grammars: references, combinations, and the dispatch by type.
 
 #include <cstddef>
 #include <map>
@@ -36,7 +36,7 @@ class JsonSchemaWriter {
  private:
   using Texts = SchemaReader::Texts;
 
-  /// Inside brackets a schema may lead back to itself.
+  /// The value of a member or an item. Inside brackets a schema may refer back to itself.
   [[nodiscard]] std::string inner_value(const Json& schema, const std::string& path) {
     std::set<std::string> outside;
     outside.swap(unguarded_);
@@ -83,7 +83,7 @@ class JsonSchemaWriter {
     return ebnf::either(options);
   }
 
-  /// Any of several schemas, in addition to the keywords of the schema itself.
+  /// `anyOf` or `oneOf`, merged with the other keywords of the schema.
   [[nodiscard]] std::string branches(const Json& schema, const std::string& key,
                                      const std::string& path) {
     const Json& parts = schema[key];
