@@ -119,7 +119,8 @@ class Engine {
   bool step();
 
   /// Serves requests until `stop` is requested, and sleeps while there are none. What is not done
-  /// by then stays where it is. Throws what `step` throws.
+  /// by then stays where it is. While a thread is in here, every request ends, whoever else calls
+  /// `step`. Throws what `step` throws.
   void run(const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       if (!step()) inbox_.wait(stop);

@@ -445,6 +445,12 @@ class EngineCore : public SessionStore {
   /// Everything at once, so that a request is always in exactly one counter.
   void publish_stats() noexcept;
 
+  /// Whether another step would find anything to do, of what has left the inbox.
+  [[nodiscard]] bool has_work() const {
+    return !incoming_.submitted.empty() || !incoming_.aborted.empty() || !under_way_.empty() ||
+           scheduler_.has_work() || (disk_ && disk_->is_loading());
+  }
+
   const std::int64_t vocab_size_;
   Inbox& inbox_;
   EventQueue& events_;

@@ -35,11 +35,13 @@ class Inbox {
   void retire(RequestId id) noexcept;
 
   /// Adds everything that came since the last call to `content`. From here on `stats` counts the
-  /// submitted ones as waiting because of this, not because they are in here.
+  /// submitted ones as waiting because of this, not because they are in here. Until `publish` says
+  /// otherwise, the engine has work.
   void take(Content& content);
 
   /// The engine's counters as they are now, all at once.
-  void publish(const EngineStats& stats) noexcept;
+  /// @param has_work  whether another step would find anything to do.
+  void publish(const EngineStats& stats, bool has_work) noexcept;
 
   /// The latest counters, and as waiting also what no step has taken yet: every request is counted
   /// once at any time.
@@ -55,7 +57,8 @@ class Inbox {
 
   [[nodiscard]] bool empty() const;
 
-  /// Sleeps until there is something in here or `stop` is requested.
+  /// Sleeps until there is something in here, or the engine has work, or `stop` is requested. So no
+  /// thread sleeps here while another has taken requests and stops calling `step`.
   void wait(const std::stop_token& stop);
 
   /// From now on `submit` throws.
@@ -72,6 +75,7 @@ class Inbox {
   Content content_;
   std::int64_t num_submitted_ = 0;  // sequences of what is in it
   EngineStats stats_;
+  bool has_work_ = false;  // becomes true by `take` alone, of what threads were woken for
   Latencies latencies_;
   bool is_closed_ = false;
 };
@@ -93,7 +97,7 @@ NANOVLLM_INLINE void Inbox::submit(const std::shared_ptr<Request>& request) {
   alive_.emplace(request->id(), std::move(alive));
   content_.submitted.splice(content_.submitted.end(), entry);
   num_submitted_ += static_cast<std::int64_t>(request->sequences().size());
-  update_.notify_one();
+  update_.notify_all();  // who is woken may leave
 }
 
 NANOVLLM_INLINE bool Inbox::abort(RequestId id) noexcept {
@@ -102,7 +106,7 @@ NANOVLLM_INLINE bool Inbox::abort(RequestId id) noexcept {
   if (found == alive_.end()) return false;
   content_.aborted.splice(content_.aborted.end(), found->second);
   alive_.erase(found);
-  update_.notify_one();
+  update_.notify_all();  // who is woken may leave
   return true;
 }
 
@@ -113,14 +117,16 @@ NANOVLLM_INLINE void Inbox::retire(RequestId id) noexcept {
 
 NANOVLLM_INLINE void Inbox::take(Content& content) {
   const std::lock_guard lock(mutex_);
+  has_work_ |= !is_empty();
   stats_.num_waiting += std::exchange(num_submitted_, 0);
   content.submitted.splice(content.submitted.end(), content_.submitted);
   content.aborted.splice(content.aborted.end(), content_.aborted);
 }
 
-NANOVLLM_INLINE void Inbox::publish(const EngineStats& stats) noexcept {
+NANOVLLM_INLINE void Inbox::publish(const EngineStats& stats, bool has_work) noexcept {
   const std::lock_guard lock(mutex_);
   stats_ = stats;
+  has_work_ = has_work;
 }
 
 NANOVLLM_INLINE EngineStats Inbox::stats() const {
@@ -146,7 +152,7 @@ NANOVLLM_INLINE bool Inbox::empty() const {
 
 NANOVLLM_INLINE void Inbox::wait(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
-  update_.wait(lock, stop, [this] { return !is_empty(); });
+  update_.wait(lock, stop, [this] { return has_work_ || !is_empty(); });
 }
 
 NANOVLLM_INLINE void Inbox::close() noexcept {
