@@ -3,6 +3,7 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
@@ -290,9 +291,101 @@ TEST_CASE("defect 2: a logits processor that throws costs its own request alone"
     if (i != 1) CHECK(streams[i].output.token_ids == expected);
   }
   CHECK(streams[1].output.error == "no rule for this");
-  // Planned ahead, the step that fails is made while the one with the third token is under way.
-  CHECK(streams[1].output.token_ids ==
-        std::vector(expected.begin(), expected.begin() + (overlap ? 2 : 3)));
+  CHECK(streams[1].output.token_ids == std::vector(expected.begin(), expected.begin() + 3));
+  check_idle(engine);
+}
+
+TEST_CASE("defect: how many tokens come before a processor's error depends on overlap",
+          "[defects]") {
+  TestEngine engine(small_config(GENERATE(false, true)));
+  SamplingParams params = greedy(8);
+  const std::vector<TokenId> expected = engine.generate("The fox", params).token_ids;
+  params.top_k = ThrowingProcessor::kFaultyTopK;
+  const Output failed = engine.generate("The fox", params);
+  CHECK(failed.finish_reason == FinishReason::error);
+  CHECK(failed.error == "no rule for this");
+  CHECK(failed.token_ids == std::vector(expected.begin(), expected.begin() + 3));
+  CHECK(engine.tokenizer().decode(failed.token_ids) == failed.text);
+  // One that ends with the third token is never drawn for again.
+  REQUIRE(std::count(expected.begin(), expected.begin() + 2, expected[2]) == 0);
+  params.stop_token_ids = {expected[2]};
+  const Output stopped = engine.generate("The fox", params);
+  CHECK(stopped.finish_reason == FinishReason::stop);
+  CHECK(stopped.error == "");
+  CHECK(stopped.token_ids.size() == 3);
+  check_idle(engine);
+}
+
+TEST_CASE("defect: a callback that throws behind its request's end leaves no error", "[defects]") {
+  TestEngine engine(small_config(GENERATE(false, true)));
+  SamplingParams params = greedy(3);
+  Stream stream;
+  std::vector<FinishReason> reasons;
+  SECTION("which came inside the callback") {
+    engine.submit("The fox", params, [&](const TokenEvent& event) {
+      stream.hear(event);
+      if (event.finish_reason != FinishReason::none) reasons.push_back(event.finish_reason);
+      if (stream.tokens.size() > 1 || event.output != nullptr) return;
+      engine.generate("Once upon a time", greedy(12));
+      throw std::runtime_error("enough");
+    });
+  }
+  SECTION("which came with another sample's") {
+    params.n = 2;
+    engine.submit("The fox", params, [&](const TokenEvent& event) {
+      stream.hear(event);
+      if (event.output != nullptr) reasons.push_back(event.finish_reason);
+      if (event.finish_reason != FinishReason::none) throw std::runtime_error("enough");
+    });
+  }
+  while (engine.step()) {
+  }
+  CHECK(stream.num_ends == 1);
+  CHECK(stream.output.error == "the request's callback threw: enough");
+  CHECK(stream.output.finish_reason == FinishReason::error);
+  for (const Completion& other : stream.output.alternatives)
+    CHECK(other.finish_reason == FinishReason::error);
+  CHECK(reasons == std::vector{FinishReason::error});
+  CHECK(stream.output.token_ids.size() == 3);
+  check_idle(engine);
+}
+
+TEST_CASE("defect: an error stands beside the finish reason of a sample that ended before",
+          "[defects]") {
+  TestEngine engine(small_config(GENERATE(false, true)));
+  SamplingParams params{.temperature = 1.f, .seed = 5, .max_tokens = 12, .ignore_eos = true};
+  params.n = 2;
+  params.top_k = ThrowingProcessor::kFaultyTopK;  // fails before the fourth token
+  const auto run = [&](const TokenCallback& callback) {
+    Output out;
+    engine.submit("The fox", params, [&](const TokenEvent& event) {
+      if (event.output != nullptr) out = *event.output;
+      if (callback) callback(event);
+    });
+    while (engine.step()) {
+    }
+    return out;
+  };
+  const Output whole = run({});
+  REQUIRE(whole.token_ids.size() == 3);
+  const TokenId first = whole.token_ids[0];
+  REQUIRE(std::ranges::count(whole.alternatives[0].token_ids, first) == 0);
+  params.stop_token_ids = {first};
+  Output failed;
+  SECTION("by a processor") { failed = run({}); }
+  SECTION("by the callback") {
+    --*params.top_k;         // which filters nothing either
+    bool has_ended = false;  // sample 0
+    failed = run([&](const TokenEvent& event) {
+      if (has_ended && event.output == nullptr) throw std::runtime_error("enough");
+      has_ended |= event.finish_reason == FinishReason::stop;
+    });
+  }
+  CHECK(failed.token_ids == std::vector{first});
+  CHECK(failed.finish_reason == FinishReason::error);
+  CHECK(failed.alternatives[0].finish_reason == FinishReason::error);
+  CHECK(failed.alternatives[0].token_ids.size() >= 2);
+  CHECK(failed.error != "");
   check_idle(engine);
 }
 

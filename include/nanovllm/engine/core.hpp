@@ -117,6 +117,9 @@ class EngineCore : public SessionStore {
     bool is_deferred = false;  ///< how its logits are drawn from is yet to be said
     RequestList ended{};       ///< meanwhile: this plan, or an older one, may have their sequences
     std::uint64_t number = 0;
+    /// Requests in it that cannot be drawn for. They end when the step before has been delivered,
+    /// with the tokens that they would have without it.
+    std::vector<StepSampling::Fault> faults{};
   };
 
   static double seconds_since(Clock::time_point begin) {
@@ -208,34 +211,34 @@ class EngineCore : public SessionStore {
       }
     }
     step.is_deferred = under_way_.size() > 1 && sampling_.awaits_tokens(step.plan);
-    faults_.clear();
-    if (!step.is_deferred) sampling_.fill(step.plan, faults_);
+    if (!step.is_deferred) sampling_.fill(step.plan, step.faults);
     if (step.is_deferred || sampling_.has_edits()) {
       inputs_.build_open(step.plan, Blocks::block_size());
     } else {
       inputs_.build(step.plan, Blocks::block_size(), sampling_.rows());
     }
-    end_faulty();  // whose blocks the inputs have named until now
+    if (under_way_.size() == 1) end_faulty(step);  // whose blocks the inputs have named until now
   }
 
   /// Requests whose logits processors threw end with the error; the step goes on without them.
-  void end_faulty() {
-    for (const auto& [request, error] : faults_) {
+  void end_faulty(const Step& step) {
+    for (const auto& [request, error] : step.faults) {
       if (request->has_ended()) continue;
       drop(*request);
       end(*request, FinishReason::error, message_of(error));
     }
   }
 
-  /// Has the oldest step drawn, if it is deferred: the tokens that it waited for are there. Where
-  /// that cannot be done its requests end with the error.
+  /// All tokens before those of the oldest step are there: what waited for them is done. Its faulty
+  /// requests end, and if it is deferred, it is drawn. Where that cannot be done its requests end
+  /// with the error.
   void close_oldest() {
-    if (under_way_.empty() || !under_way_.front().is_deferred) return;
+    if (under_way_.empty()) return;
     Step& step = under_way_.front();
     try {
-      faults_.clear();
-      sampling_.fill(step.plan, faults_);
-      end_faulty();
+      if (step.is_deferred) sampling_.fill(step.plan, step.faults);
+      end_faulty(step);
+      if (!step.is_deferred) return;
       const Clock::time_point begin = Clock::now();
       runner_->sample(sampling_.pack());
       step.is_deferred = false;
@@ -442,14 +445,14 @@ class EngineCore : public SessionStore {
   /// Time is split between prefill and decode by the tokens of a step.
   void count_step(const Step& step, double host_seconds);
 
-  /// Everything at once, so that a request is always in exactly one counter.
-  void publish_stats() noexcept;
-
   /// Whether another step would find anything to do, of what has left the inbox.
   [[nodiscard]] bool has_work() const {
     return !incoming_.submitted.empty() || !incoming_.aborted.empty() || !under_way_.empty() ||
            scheduler_.has_work() || (disk_ && disk_->is_loading());
   }
+
+  /// Everything at once, so that a request is always in exactly one counter.
+  void publish_stats() noexcept;
 
   const std::int64_t vocab_size_;
   Inbox& inbox_;
@@ -473,7 +476,6 @@ class EngineCore : public SessionStore {
   // Kept from step to step for their memory.
   StepInputs inputs_;
   StepSampling sampling_;
-  std::vector<StepSampling::Fault> faults_;
   Delivery delivery_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -12,6 +13,7 @@
 #include "catch.hpp"
 #include "engine/models.hpp"
 #include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
+#include "nanovllm/sampling/token_mask_source.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -342,6 +344,33 @@ TEST_CASE("turns of several sessions are served together, and each by its callba
   serve(engine);
   for (std::size_t i = 0; i < 4; ++i) CHECK(sessions[i].tokens() == expected[i]);
   CHECK(engine.stats().num_finished == 12);
+}
+
+TEST_CASE("defect: a turn throws what Engine::generate puts into the output", "[session]") {
+  struct Faulty final : TokenMaskSource {
+    [[nodiscard]] std::unique_ptr<TokenMatcher> matcher() const override {
+      throw std::runtime_error("no matcher today");
+    }
+    [[nodiscard]] int vocab_size() const override { return 64; }
+  };
+  TestEngine<HashPolicy> engine(config());
+  Session session = engine.session();
+  const std::vector<TokenId> before = tokens_of(1, 20);
+  session.append(before);
+  SamplingParams params = sampled();
+  params.stop_token_ids = {3};
+  params.token_masks = std::make_shared<Faulty>();
+  const Output alone = engine.generate(tokens_of(2, 5), params);
+  const Output turn = session.generate(tokens_of(2, 5), params);
+  for (const Output* output : {&alone, &turn}) {
+    CHECK(output->finish_reason == FinishReason::error);
+    CHECK(output->error == "no matcher today");
+  }
+  CHECK_FALSE(session.is_busy());
+  CHECK(session.tokens() == before);
+  CHECK(session.generate(tokens_of(2, 5), sampled()).finish_reason == FinishReason::length);
+  Session moved_to = std::move(session);
+  CHECK_THROWS_WITH(session.generate("x"), "session: it was moved from");  // NOLINT
 }
 
 TEST_CASE("sessions may be used by a thread each", "[session]") {

@@ -58,11 +58,7 @@ class BatchGenerate {
 
 #if NANOVLLM_BODIES
 
-#include <exception>
-#include <new>
 #include <utility>
-
-#include "nanovllm/core/error.hpp"
 
 namespace nanovllm {
 
@@ -96,11 +92,8 @@ NANOVLLM_INLINE std::shared_ptr<Request> BatchGenerate::submit(const Prompt& pro
                                                                Output& output) {
   try {
     return frontend_.submit(prompt, params, {});
-  } catch (const std::bad_alloc&) {
-    throw;
-  } catch (...) {  // what a constraint or a logits processor throws when it is made, too
-    output.finish_reason = FinishReason::error;
-    output.error = message_of(std::current_exception());
+  } catch (...) {
+    output = output_of_refusal();
     return nullptr;
   }
 }

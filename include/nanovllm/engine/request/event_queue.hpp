@@ -122,12 +122,16 @@ NANOVLLM_INLINE bool EventQueue::is_delivered_elsewhere() {
 
 NANOVLLM_INLINE void EventQueue::call(Event& event, const OnThrow& on_throw) {
   Request& request = *event.request;
-  if (request.has_thrown_) {
+  const bool has_thrown = !request.thrown_.empty();
+  if (has_thrown) {
     // It ends: the rest comes with the last event.
     std::string& unheard = request.unheard_texts_[static_cast<std::size_t>(event.sample)];
     unheard += event.update.text;
     if (event.finish_reason == FinishReason::none) return;
     event.update.text = std::move(unheard);
+    // It may have ended by itself, in steps that the callback called or that were ahead of it.
+    event.finish_reason = FinishReason::error;
+    if (event.is_last) request.fail_output(request.thrown_);
   }
   // The engine's thread writes the prompt's log-probabilities while it computes the prompt of this
   // request's sample 0, all of it before that sample's first token: from here on they are only
@@ -153,8 +157,9 @@ NANOVLLM_INLINE void EventQueue::call(Event& event, const OnThrow& on_throw) {
     error = "the request's callback threw";
   }
   if (event.is_last) request.callback_ = nullptr;
-  if (error.empty() || event.is_last || std::exchange(request.has_thrown_, true)) return;
-  on_throw(event.request, error);
+  if (error.empty() || event.is_last || has_thrown) return;
+  request.thrown_ = std::move(error);
+  on_throw(event.request, request.thrown_);
 }
 
 }  // namespace nanovllm

@@ -13,6 +13,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/request/inbox.hpp"
+#include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/engine/request/request.hpp"
 #include "nanovllm/model/generation_config.hpp"
@@ -67,6 +68,10 @@ struct AdmissionRules {
   /// The policy's logits processors for a new sequence.
   decltype(SequenceTerms::make_processors) make_processors = SequenceTerms{}.make_processors;
 };
+
+/// Inside a `catch`: the output of a request that `Frontend::submit` refused, whatever it threw.
+/// Throws std::bad_alloc on.
+[[nodiscard]] Output output_of_refusal();
 
 /// Makes requests and puts them into the inbox. Thread-safe: encoding runs on the caller's thread.
 class Frontend {
@@ -131,6 +136,8 @@ class Frontend {
 #include <utility>
 #include <variant>
 
+#include <exception>
+#include <new>
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/philox.hpp"
 #include "nanovllm/sampling/resolve.hpp"
@@ -159,6 +166,19 @@ NANOVLLM_INLINE TextSide TextSide::load(const std::filesystem::path& directory,
 
 NANOVLLM_INLINE Frontend::Frontend(TextSide text, AdmissionRules rules, Inbox& inbox)
     : text_(std::move(text)), rules_(std::move(rules)), inbox_(inbox) {}
+
+NANOVLLM_INLINE Output output_of_refusal() {
+  Output out;
+  out.finish_reason = FinishReason::error;
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (...) {  // what a constraint or a logits processor throws when it is made, too
+    out.error = message_of(std::current_exception());
+  }
+  return out;
+}
 
 NANOVLLM_INLINE std::shared_ptr<Request> Frontend::submit(const Prompt& prompt,
                                                           const SamplingParams& params,

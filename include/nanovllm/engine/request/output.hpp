@@ -61,7 +61,9 @@ struct Output : Completion {
   /// for those that were not computed when the request was aborted or failed.
   std::vector<std::optional<TokenLogprobs>> prompt_logprobs;
   RequestTimings timings;
-  std::string error;  ///< why finish_reason is `error`
+  /// Why finish_reason is `error`, of the output and of all alternatives, also of those that had
+  /// ended before. Otherwise empty; in a beam search a single alternative may be an `error`.
+  std::string error;
 };
 
 /// What a callback receives: an event for every token, and one for the end. The texts of all events
@@ -82,8 +84,12 @@ struct TokenEvent {
 
 /// Called when a step's results are final, on a thread that is in `step`, `run` or `generate` and
 /// holds no lock of the engine: a callback may call anything of it, `generate` included. Callbacks
-/// of an engine run one at a time, except those that run inside such a call. If a callback throws,
-/// its request ends with an error, and it is called once more for that; other requests continue.
+/// of an engine run one at a time, except those that run inside such a call.
+///
+/// If a callback throws, its request ends with an error, and it is called once more for each sample
+/// that had not ended; other requests continue. This also holds if the request has ended by itself
+/// meanwhile: unless the event was the last one, the output that follows has FinishReason::error.
+/// What is thrown at the last event is ignored.
 using TokenCallback = std::function<void(const TokenEvent&)>;
 
 }  // namespace nanovllm

@@ -101,7 +101,7 @@ class Request {
                                  FinishReason reason) noexcept;
 
   /// Ends all sequences that have not ended, makes the output final and gives their last events.
-  /// Once.
+  /// Once. An error is the whole request's: its completions that had ended are errors, too.
   [[nodiscard]] EventList finish(std::shared_ptr<Request> self, FinishReason reason,
                                  const std::string& error) noexcept;
 
@@ -123,11 +123,12 @@ class Request {
     return std::chrono::duration<double>(now - submitted_).count();
   }
   void sum_up_gaps() noexcept;
-
-  const RequestId id_;
   /// The completions that were wanted, from all that were drawn.
   void choose_completions() noexcept;
+  /// Makes an output that is complete that of a request which failed.
+  void fail_output(const std::string& error) noexcept;
 
+  const RequestId id_;
   const SequenceTerms terms_;
   const bool has_callback_;
   std::shared_ptr<Sequence> held_;  // that it continues
@@ -141,7 +142,7 @@ class Request {
   // The event queue's:
   TokenCallback callback_;
   bool is_in_callback_ = false;
-  bool has_thrown_ = false;
+  std::string thrown_;  // by the callback before its last event; empty if nothing was
   std::vector<std::string> unheard_texts_;  // of events that came after it threw, by sample
 };
 
@@ -253,13 +254,19 @@ NANOVLLM_INLINE EventList Request::finish(std::shared_ptr<Request> self, FinishR
   sum_up_gaps();
   choose_completions();
   output_.timings.finished = seconds_to(Clock::now());
+  if (reason == FinishReason::error) fail_output(error);
+  has_ended_.store(true, std::memory_order_release);
+  return events;
+}
+
+NANOVLLM_INLINE void Request::fail_output(const std::string& error) noexcept {
+  output_.finish_reason = FinishReason::error;
+  for (Completion& other : output_.alternatives) other.finish_reason = FinishReason::error;
   try {
     output_.error = error;
   } catch (const std::exception&) {
     // Out of memory: finish_reason tells.
   }
-  has_ended_.store(true, std::memory_order_release);
-  return events;
 }
 
 NANOVLLM_INLINE void Request::choose_completions() noexcept {
