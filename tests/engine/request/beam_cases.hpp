@@ -75,6 +75,12 @@ std::vector<Case> cases_of(const std::string& model) {
     one.params.ignore_eos = !json["end_tokens"].is_null();
     if (one.params.ignore_eos)
       one.params.stop_token_ids = json["end_tokens"].get<std::vector<TokenId>>();
+    if (json.contains("logit_bias")) {
+      for (const nlohmann::json& bias : json["logit_bias"])
+        one.params.logit_bias.push_back({bias[0].get<TokenId>(), bias[1].get<float>()});
+      one.params.frequency_penalty = json["frequency_penalty"];
+      one.params.presence_penalty = json["presence_penalty"];
+    }
     one.sequences = json["sequences"].get<std::vector<std::vector<TokenId>>>();
     if (!json["scores"].is_null()) one.scores = json["scores"].get<std::vector<float>>();
     nlohmann::json about = json;

@@ -540,9 +540,12 @@ TEST_CASE("beams keep to a constraint or say that they cannot", "[edits][beams]"
       CHECK(completion.token_ids[0] == 11);
     }
   }
+  const std::string none = "beam search: no text was found that the constraints allow";
+  params.min_tokens = 8;
+  CHECK(engine.generate(prompt, params).error == none);
+  params.min_tokens = 0;
   params.allowed_token_ids = {14};
-  CHECK(engine.generate(prompt, params).error.find("no text was found that the constraints") !=
-        std::string::npos);
+  CHECK(engine.generate(prompt, params).error == none);
   params.allowed_token_ids = {};
   params.token_masks = std::make_shared<Thrower>(vocab, Thrower::refuses);
   CHECK(engine.generate(prompt, params).finish_reason == FinishReason::error);

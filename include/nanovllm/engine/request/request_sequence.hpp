@@ -143,8 +143,9 @@ class RequestSequence : public Sequence {
 
   /// Adds to `mask` what that draw must not give.
   void process(std::int32_t position, TokenMask& mask) const {
-    if (beam_params_) return process_beam(position, mask);
-    if (processors_) processors_->process(position - num_prompt_tokens, mask);
+    if (!has_processors_) return;
+    if (is_beam) return process_beam(position, mask);
+    processors_->process(position - num_prompt_tokens, mask);
   }
 
   /// Most likely tokens to report with every token; -1 for no log-probabilities at all.
@@ -193,6 +194,8 @@ class RequestSequence : public Sequence {
   const bool keeps_logprobs_;
   bool has_penalties_ = false;
   bool reads_tokens_ = false;
+  /// Of a beam: whether other edits apply than `min_tokens`, which the search keeps alone.
+  bool has_processors_ = false;
   bool has_rules_ = false;
   bool was_scheduled_ = false;
   bool has_new_token_ = false;
@@ -201,9 +204,6 @@ class RequestSequence : public Sequence {
   Clock::duration longest_gap_{};
   std::unique_ptr<SequenceProcessors> processors_;
   const SequenceTerms& terms_;
-  /// Of a beam to which processors apply: its own settings, without `min_tokens`, which the search
-  /// keeps itself.
-  std::unique_ptr<const SamplingParams> beam_params_;
   Completion completion_;
   Clock::time_point first_token_at_{};
   std::optional<Detokenizer> detokenizer_;
@@ -266,17 +266,19 @@ NANOVLLM_INLINE RequestSequence::RequestSequence(Request& request, const Sequenc
   tokens = std::move(prompt);
   is_beam = terms.params.beam_width.has_value();
   awaits_choice = is_beam && sample > 0;
+  has_penalties_ = terms.penalties.apply();
+  const bool has_edits =
+      has_penalties_ || !terms.params.logit_bias.empty() || terms.params.functor_argument != 0;
   if (is_beam) {
-    auto params = std::make_unique<SamplingParams>(terms.params);
-    params->min_tokens = 0;
-    if (terms.make_processors(processor_setup(*params))) beam_params_ = std::move(params);
+    SamplingParams params = terms.params;
+    if (!has_edits) params.min_tokens = 0;
+    has_processors_ = terms.make_processors(processor_setup(params)) != nullptr;
   } else {
     processors_ = terms.make_processors(processor_setup(terms.params));
+    has_processors_ = processors_ != nullptr;
   }
-  has_penalties_ = terms.penalties.apply();
   reads_tokens_ = processors_ && processors_->reads_tokens();
-  has_rules_ = processors_ || beam_params_ || has_penalties_ || !terms.params.logit_bias.empty() ||
-               !terms.params.logprob_token_ids.empty() || terms.params.functor_argument != 0;
+  has_rules_ = has_processors_ || has_edits || !terms.params.logprob_token_ids.empty();
   if (terms.params.prompt_logprobs && sample == 0)  // the others share its prompt
     num_prompt_logits_left = num_prompt_tokens - 1;
   if (tokenizer != nullptr) detokenizer_.emplace(*tokenizer, terms.params.skip_special_tokens);
@@ -292,7 +294,7 @@ RequestSequence::processor_setup(const SamplingParams& params) const {
 }
 
 NANOVLLM_INLINE void RequestSequence::process_beam(std::int32_t position, TokenMask& mask) const {
-  const auto processors = terms_.make_processors(processor_setup(*beam_params_));
+  const auto processors = terms_.make_processors(processor_setup(terms_.params));
   for (std::int32_t i = num_prompt_tokens; i < position; ++i)
     processors->accept(tokens[static_cast<std::size_t>(i)]);
   processors->process(position - num_prompt_tokens, mask);
