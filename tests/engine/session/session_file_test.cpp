@@ -218,6 +218,39 @@ TEST_CASE("messages are saved, and conversations without blocks", "[session_file
   CHECK(engine.load_session(path).tokens() == tokens_of(1, 20));
 }
 
+TEST_CASE("defect: a conversation that filled the context is saved and not loaded",
+          "[session_file]") {
+  const Folder folder;
+  const fs::path file = folder.path / "full.kv";
+  EngineConfig c = config();
+  c.max_model_len = 64;
+  TestEngine<HashPolicy> engine(c);
+  Session session = engine.session();
+  const Output output = session.generate(tokens_of(1, 40), sampled(100));
+  REQUIRE(output.finish_reason == FinishReason::length);
+  REQUIRE(session.tokens().size() == 64);
+  session.save(file);
+  Session loaded = engine.load_session(file);
+  CHECK(loaded.tokens() == session.tokens());
+  for (Session* full : {&session, &loaded}) {  // neither has room for one more
+    const Output more = full->generate(std::vector<TokenId>{}, sampled(1));
+    CHECK(more.finish_reason == FinishReason::error);
+    CHECK_THAT(more.error, Catch::Matchers::Contains("the prompt has 64 tokens"));
+  }
+  // Another engine has room, or not enough.
+  c.max_model_len = 65;
+  TestEngine<HashPolicy> larger(c);
+  Session goes_on = larger.load_session(file);
+  const Output last = goes_on.generate(std::vector<TokenId>{}, sampled(5));
+  CHECK(last.finish_reason == FinishReason::length);
+  CHECK(last.num_cached_tokens == 63);
+  c.max_model_len = 63;
+  TestEngine<HashPolicy> smaller(c);
+  CHECK_THROWS_WITH(smaller.load_session(file),
+                    Catch::Matchers::Contains("the conversation has 64 tokens, but at most 63"));
+  CHECK(smaller.stats().num_session_blocks == 0);
+}
+
 TEST_CASE("a file that is altered or cut off anywhere changes nothing", "[session_file]") {
   const Folder folder;
   const fs::path path = folder.path / "session", bad = folder.path / "bad";

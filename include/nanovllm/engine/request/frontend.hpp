@@ -95,6 +95,9 @@ class Frontend {
   /// Throws RequestError unless `tokens` may be a prompt.
   void check_prompt(const std::vector<TokenId>& tokens) const;
 
+  /// Throws RequestError unless `tokens` may be what a prompt and its answer were.
+  void check_conversation(const std::vector<TokenId>& tokens) const;
+
  private:
   /// Prompt tokens at the most: one generated token must fit behind them.
   [[nodiscard]] std::int64_t max_prompt_tokens() const { return rules_.max_total_tokens - 1; }
@@ -133,11 +136,11 @@ class Frontend {
 #if NANOVLLM_BODIES
 
 #include <algorithm>
+#include <exception>
+#include <new>
 #include <utility>
 #include <variant>
 
-#include <exception>
-#include <new>
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/philox.hpp"
 #include "nanovllm/sampling/resolve.hpp"
@@ -164,9 +167,6 @@ NANOVLLM_INLINE TextSide TextSide::load(const std::filesystem::path& directory,
   return out;
 }
 
-NANOVLLM_INLINE Frontend::Frontend(TextSide text, AdmissionRules rules, Inbox& inbox)
-    : text_(std::move(text)), rules_(std::move(rules)), inbox_(inbox) {}
-
 NANOVLLM_INLINE Output output_of_refusal() {
   Output out;
   out.finish_reason = FinishReason::error;
@@ -179,6 +179,9 @@ NANOVLLM_INLINE Output output_of_refusal() {
   }
   return out;
 }
+
+NANOVLLM_INLINE Frontend::Frontend(TextSide text, AdmissionRules rules, Inbox& inbox)
+    : text_(std::move(text)), rules_(std::move(rules)), inbox_(inbox) {}
 
 NANOVLLM_INLINE std::shared_ptr<Request> Frontend::submit(const Prompt& prompt,
                                                           const SamplingParams& params,
@@ -262,6 +265,17 @@ NANOVLLM_INLINE std::vector<std::vector<TokenId>> Frontend::encode_bad_words(
 NANOVLLM_INLINE void Frontend::check_prompt(const std::vector<TokenId>& tokens) const {
   check_length(static_cast<std::int64_t>(tokens.size()));
   check_tokens(tokens, "the prompt");
+}
+
+NANOVLLM_INLINE void Frontend::check_conversation(const std::vector<TokenId>& tokens) const {
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  if (count > rules_.max_total_tokens) {
+    throw ContextLengthError(
+        concat("the conversation has ", count, " tokens, but at most ", rules_.max_total_tokens,
+               " fit (max_model_len ", rules_.max_model_len, ")"),
+        count, rules_.max_total_tokens);
+  }
+  check_tokens(tokens, "the conversation");
 }
 
 NANOVLLM_INLINE void Frontend::check_length(std::int64_t count) const {
