@@ -277,7 +277,6 @@ awk -v graph="$graph" '
     still_long["nanovllm/cuda/batch_invariant/attention/decode"] = 480
     still_long["nanovllm/cuda/linear/mid_m/kernel"] = 478
     still_long["nanovllm/engine/core"] = 742
-    still_long["nanovllm/engine/session/session"] = 440
 
     for (i = 1; i < ARGC; i++) {
       exists[ARGV[i]] = 1

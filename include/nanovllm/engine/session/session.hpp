@@ -11,6 +11,7 @@
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
+#include "nanovllm/engine/session/conversation.hpp"
 #include "nanovllm/engine/session/session_host.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 
@@ -109,7 +110,6 @@ class Session {
   template <class Model, class Policy>
   friend class Engine;
   struct State;
-  struct Turn;
 
   explicit Session(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
@@ -122,13 +122,10 @@ class Session {
 
   void close() noexcept;
 
-  /// The conversation with `prompt` behind it, as tokens.
-  [[nodiscard]] static Turn begin_turn(const State& state, const Frontend& frontend,
-                                       const Prompt& prompt);
-
-  /// Turn `number` has ended with `output`.
-  static void end_turn(State& state, Turn& turn, std::uint64_t number, const Frontend& frontend,
-                       const SamplingParams& params, const Output& output) noexcept;
+  /// Turn `number`, whose prompt is `turn`, has ended with `output`.
+  static void end_turn(State& state, Conversation& turn, std::uint64_t number,
+                       const Frontend& frontend, const SamplingParams& params,
+                       const Output& output) noexcept;
 
   std::shared_ptr<State> state_;  // null when moved from
 };
@@ -136,5 +133,238 @@ class Session {
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
-#include "nanovllm/engine/session/session.inc"
-#endif
+
+#include <atomic>
+#include <cstddef>
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include "nanovllm/core/error.hpp"
+
+namespace nanovllm {
+
+/// Kept by the session and by the callback of its turn.
+struct Session::State {
+  std::weak_ptr<SessionHost> host;
+  std::shared_ptr<Sequence> held;
+  mutable std::mutex mutex;  // guards everything below
+  Conversation said{};
+  std::uint64_t turn = 0;  ///< that is under way; 0: none
+  RequestId request = 0;   ///< of that turn
+  std::uint64_t num_turns = 0;
+
+  [[nodiscard]] std::shared_ptr<SessionHost> engine() const {
+    std::shared_ptr<SessionHost> out = host.lock();
+    check(out != nullptr, "session: its engine is gone");
+    return out;
+  }
+  void check_idle(const char* call) const {
+    check<RequestError>(turn == 0, "session: ", call, " while a turn is under way, request ",
+                        request);
+  }
+};
+
+NANOVLLM_INLINE Session Session::open(const std::shared_ptr<SessionHost>& host) {
+  auto state = std::make_shared<State>();
+  state->host = host;
+  state->held = std::make_shared<Sequence>();
+  host->store.open_session(*state->held);
+  return Session(std::move(state));
+}
+
+NANOVLLM_INLINE Session::Session(Session&&) noexcept = default;
+
+NANOVLLM_INLINE Session& Session::operator=(Session&& other) noexcept {
+  if (this != &other) {
+    close();
+    state_ = std::move(other.state_);
+  }
+  return *this;
+}
+
+NANOVLLM_INLINE Session::~Session() { close(); }
+
+NANOVLLM_INLINE void Session::close() noexcept {
+  if (state_ == nullptr) return;
+  const std::shared_ptr<SessionHost> host = state_->host.lock();
+  if (host == nullptr) return;
+  RequestId under_way = 0;
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (std::exchange(state_->turn, 0) != 0) under_way = state_->request;
+  }
+  if (under_way != 0) host->inbox.abort(under_way);
+  host->store.close_session(*state_->held);
+  state_.reset();
+}
+
+NANOVLLM_INLINE void Session::end_turn(State& state, Conversation& turn, std::uint64_t number,
+                                       const Frontend& frontend, const SamplingParams& params,
+                                       const Output& output) noexcept {
+  const std::lock_guard lock(state.mutex);
+  if (state.turn != number) return;  // it was taken back
+  state.turn = 0;
+  if (output.finish_reason != FinishReason::stop && output.finish_reason != FinishReason::length)
+    return;
+  try {
+    turn.add(output, params, frontend);
+    std::swap(state.said, turn);
+  } catch (const std::exception&) {
+    // Out of memory: the turn adds nothing.
+  }
+}
+
+NANOVLLM_INLINE RequestId Session::submit(const Prompt& prompt, const SamplingParams& params,
+                                          TokenCallback callback) {
+  check(state_ != nullptr, "session: it was moved from");
+  const std::shared_ptr<State> state = state_;
+  const std::shared_ptr<SessionHost> host = state->engine();
+  Frontend* const frontend = &host->frontend;
+  check<RequestError>(!params.beam_width, "session: a turn is no beam search, got beam_width = ",
+                      params.beam_width.value_or(0));
+  check<RequestError>(num_samples(params) == 1,
+                      "session: a turn has one sample, got n = ", params.n,
+                      " and best_of = ", params.best_of.value_or(params.n));
+  const std::lock_guard lock(state->mutex);
+  state->check_idle("a turn was submitted");
+  auto turn = std::make_shared<Conversation>(state->said.with(prompt, *frontend));
+  const std::uint64_t number = state->num_turns + 1;
+  // The engine outlives its requests' callbacks, and with them `frontend`.
+  const auto hear = [state, turn, number, frontend, params,
+                     callback = std::move(callback)](const TokenEvent& event) {
+    if (event.output != nullptr) end_turn(*state, *turn, number, *frontend, params, *event.output);
+    if (callback) callback(event);
+  };
+  const auto request = frontend->submit(turn->tokens, params, hear, state->held);
+  state->num_turns = state->turn = number;
+  state->request = request->id();
+  return state->request;
+}
+
+NANOVLLM_INLINE Output Session::generate(const Prompt& prompt, const SamplingParams& params,
+                                         TokenCallback callback) {
+  struct Result {
+    std::atomic<bool> is_there{false};
+    Output output{};
+  };
+  const auto result = std::make_shared<Result>();
+  const auto hear = [result, callback = std::move(callback)](const TokenEvent& event) {
+    if (event.output != nullptr) {
+      result->output = *event.output;
+      result->is_there.store(true, std::memory_order_release);
+    }
+    if (callback) callback(event);
+  };
+  check(state_ != nullptr, "session: it was moved from");
+  const std::shared_ptr<State> state = state_;
+  const std::shared_ptr<SessionHost> host = state->engine();
+  RequestId id = 0;
+  try {
+    id = submit(prompt, params, hear);
+  } catch (...) {
+    return output_of_refusal();
+  }
+  try {
+    while (!result->is_there.load(std::memory_order_acquire)) host->step();
+  } catch (...) {
+    host->inbox.abort(id);
+    const std::lock_guard lock(state->mutex);
+    if (state->request == id) state->turn = 0;
+    throw;
+  }
+  return std::move(result->output);
+}
+
+NANOVLLM_INLINE void Session::append(const Prompt& prompt) {
+  check(state_ != nullptr, "session: it was moved from");
+  const std::shared_ptr<SessionHost> host = state_->engine();
+  const std::lock_guard lock(state_->mutex);
+  state_->check_idle("something was appended");
+  Conversation turn = state_->said.with(prompt, host->frontend);
+  host->frontend.check_prompt(turn.tokens);
+  if (turn.messages.empty()) state_->said.tokens = std::move(turn.tokens);
+  state_->said.messages = std::move(turn.messages);
+}
+
+NANOVLLM_INLINE std::vector<TokenId> Session::tokens() const {
+  check(state_ != nullptr, "session: it was moved from");
+  const std::lock_guard lock(state_->mutex);
+  return state_->said.tokens;
+}
+
+NANOVLLM_INLINE std::vector<ChatMessage> Session::messages() const {
+  check(state_ != nullptr, "session: it was moved from");
+  const std::lock_guard lock(state_->mutex);
+  return state_->said.messages;
+}
+
+NANOVLLM_INLINE bool Session::is_busy() const {
+  check(state_ != nullptr, "session: it was moved from");
+  const std::lock_guard lock(state_->mutex);
+  return state_->turn != 0;
+}
+
+NANOVLLM_INLINE Session Session::fork() const {
+  check(state_ != nullptr, "session: it was moved from");
+  const std::shared_ptr<SessionHost> host = state_->engine();
+  auto fork = std::make_shared<State>();
+  fork->host = host;
+  fork->held = std::make_shared<Sequence>();
+  const std::lock_guard lock(state_->mutex);
+  fork->said = state_->said;
+  host->store.fork_session(*state_->held, *fork->held);
+  return Session(std::move(fork));
+}
+
+NANOVLLM_INLINE void Session::save(const std::filesystem::path& path) const {
+  check(state_ != nullptr, "session: it was moved from");
+  const std::shared_ptr<SessionHost> host = state_->engine();
+  const std::lock_guard lock(state_->mutex);
+  state_->check_idle("it was saved");
+  Json messages = Json::array();
+  for (const ChatMessage& message : state_->said.messages) messages.push_back(message.fields());
+  Json fields = Json::object();
+  fields["messages"] = std::move(messages);
+  SectionWriter file(path, kKvFormat);
+  write_kv_header(file, "session", host->identity, std::move(fields));
+  write_tokens(file, state_->said.tokens);
+  host->store.save_session(*state_->held, state_->said.tokens, file);
+  file.finish();
+}
+
+NANOVLLM_INLINE Session Session::load(const std::shared_ptr<SessionHost>& host,
+                                      const std::filesystem::path& path) {
+  SectionReader file(path, kKvFormat);
+  const Json header = read_kv_header(file, "session", host->identity);
+  auto state = std::make_shared<State>();
+  state->host = host;
+  state->held = std::make_shared<Sequence>();
+  state->said.tokens = read_tokens(file);
+  const std::vector<const std::byte*> rows = read_kv(file, host->layout);
+  try {
+    const Json* const messages = header.find("messages");
+    if (messages != nullptr && !messages->empty()) state->said.messages = parse_messages(*messages);
+    host->frontend.check_conversation(state->said.tokens);
+  } catch (const RequestError& error) {
+    throw LoadError(concat(file.name(), ": ", error.what()));
+  }
+  check<LoadError>(rows.size() <= state->said.tokens.size(), file.name(),
+                   ": expected keys and values of up to ", state->said.tokens.size(),
+                   " tokens, got ", rows.size());
+  host->store.load_session(*state->held, state->said.tokens, rows);
+  return Session(std::move(state));
+}
+
+NANOVLLM_INLINE void Session::clear() {
+  check(state_ != nullptr, "session: it was moved from");
+  const std::shared_ptr<SessionHost> host = state_->engine();
+  const std::lock_guard lock(state_->mutex);
+  state_->check_idle("it was cleared");
+  state_->said = {};
+  host->store.clear_session(*state_->held);
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

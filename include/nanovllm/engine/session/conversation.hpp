@@ -1,0 +1,101 @@
+#pragma once
+/// What a session has said so far, as tokens and as messages.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "nanovllm/chat/chat_message.hpp"
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/request/frontend.hpp"
+#include "nanovllm/engine/request/output.hpp"
+#include "nanovllm/engine/request/prompt.hpp"
+#include "nanovllm/sampling/sampling_params.hpp"
+
+namespace nanovllm {
+
+/// A conversation of tokens has no messages. Of one of messages, `tokens` are those of the last
+/// turn's prompt and answer.
+struct Conversation {
+  std::vector<TokenId> tokens{};
+  std::vector<ChatMessage> messages{};
+
+  /// The conversation with `prompt` behind it, which is the prompt of a turn. Throws RequestError
+  /// where text or tokens are put behind messages, or messages behind tokens.
+  [[nodiscard]] Conversation with(const Prompt& prompt, const Frontend& frontend) const;
+
+  /// Adds what a turn with `params` generated, but for what a stop cut off.
+  void add(const Output& output, const SamplingParams& params, const Frontend& frontend);
+};
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <variant>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/text/tokenizer.hpp"
+
+namespace nanovllm {
+
+namespace detail {
+
+/// How many of the generated tokens stay in the conversation.
+/// @param end_tokens  the checkpoint's own, ascending.
+NANOVLLM_INLINE std::size_t num_kept_tokens(const Output& output, const SamplingParams& params,
+                                            std::span<const TokenId> end_tokens,
+                                            const Tokenizer* tokenizer) {
+  const std::span<const TokenId> all(output.token_ids);
+  if (output.finish_reason != FinishReason::stop || all.empty()) return all.size();
+  const auto& stops = params.stop_token_ids;
+  const bool is_end = std::find(stops.begin(), stops.end(), all.back()) != stops.end() ||
+                      (!params.ignore_eos && std::find(end_tokens.begin(), end_tokens.end(),
+                                                       all.back()) != end_tokens.end());
+  if (is_end || tokenizer == nullptr) return all.size() - 1;
+  for (std::size_t n = all.size(); n > 0; --n) {
+    if (output.text.starts_with(tokenizer->decode(all.first(n), params.skip_special_tokens)))
+      return n;
+  }
+  return 0;
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE Conversation Conversation::with(const Prompt& prompt,
+                                                const Frontend& frontend) const {
+  Conversation out;
+  if (const auto* chat = std::get_if<ChatPrompt>(&prompt)) {
+    check<RequestError>(!messages.empty() || tokens.empty(),
+                        "session: messages cannot be put behind a conversation of ", tokens.size(),
+                        " tokens; clear it first");
+    out.messages = messages;
+    out.messages.insert(out.messages.end(), chat->messages.begin(), chat->messages.end());
+    out.tokens = frontend.encode(ChatPrompt{out.messages, chat->options});
+    return out;
+  }
+  check<RequestError>(messages.empty(),
+                      "session: text and tokens cannot be put behind a conversation of ",
+                      messages.size(), " messages; clear it first");
+  out.tokens = tokens;
+  const std::vector<TokenId> more = frontend.encode(prompt);
+  out.tokens.insert(out.tokens.end(), more.begin(), more.end());
+  return out;
+}
+
+NANOVLLM_INLINE void Conversation::add(const Output& output, const SamplingParams& params,
+                                       const Frontend& frontend) {
+  const std::optional<Tokenizer>& tokenizer = frontend.text().tokenizer;
+  const auto num_kept = static_cast<std::ptrdiff_t>(detail::num_kept_tokens(
+      output, params, frontend.rules().eos_token_ids, tokenizer ? &*tokenizer : nullptr));
+  tokens.insert(tokens.end(), output.token_ids.begin(), output.token_ids.begin() + num_kept);
+  if (!messages.empty()) messages.emplace_back("assistant", output.text);
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES
