@@ -13,7 +13,6 @@
 /// engine/core.hpp has the step, engine/runner/runner.hpp computes it on all ranks,
 /// engine/request/event_queue.hpp calls the callbacks.
 
-#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <filesystem>
@@ -26,12 +25,9 @@
 #include <span>
 #include <stop_token>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
-#include "nanovllm/core/dtype.hpp"
-#include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/engine/core.hpp"
 #include "nanovllm/engine/engine_config.hpp"
@@ -42,19 +38,11 @@
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/engine/runner/health.hpp"
-#include "nanovllm/engine/runner/runner.hpp"
-#include "nanovllm/engine/runner/runner_policy.hpp"
-#include "nanovllm/engine/runner/weight_memory.hpp"
-#include "nanovllm/engine/session/kv_file.hpp"
 #include "nanovllm/engine/session/session.hpp"
 #include "nanovllm/engine/session/session_host.hpp"
 #include "nanovllm/engine/setup.hpp"
 #include "nanovllm/fwd.hpp"
-#include "nanovllm/io/json.hpp"
-#include "nanovllm/io/json_fields.hpp"
-#include "nanovllm/io/section_file.hpp"
 #include "nanovllm/kv/block_manager.hpp"
-#include "nanovllm/model/model.hpp"
 #include "nanovllm/model/qwen3/qwen3.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
 #include "nanovllm/policy.hpp"
@@ -103,7 +91,9 @@ class Engine {
   /// Queues a request and returns at once; `step` or `run` serves it. `callback`, if any, is told
   /// of every token and of the end. Throws RequestError for a request that can never be served.
   RequestId submit(const Prompt& prompt, const SamplingParams& params = {},
-                   TokenCallback callback = {});
+                   TokenCallback callback = {}) {
+    return frontend_->submit(prompt, params, std::move(callback))->id();
+  }
 
   /// Takes a request back: it ends with FinishReason::abort in the next step at the latest. Returns
   /// whether it was still alive.
@@ -130,7 +120,7 @@ class Engine {
   /// With `EngineConfig::processes`, every process makes the same engine. That of rank 0 serves
   /// requests; the others call this, which does their part of its steps and returns when it is
   /// destroyed. Throws what fails here, or an Error that says which other rank failed or was lost.
-  void run_worker();
+  void run_worker() { core_->runner().run_worker(); }
 
   // ---- Both in one ----
 
@@ -180,12 +170,16 @@ class Engine {
   /// Writes all that the prefix cache has to a file in `directory`, which is made if need be. Steps
   /// wait meanwhile. Throws Error when it cannot be written, ConfigError for a cache that cannot be
   /// listed.
-  void save_cache(const std::filesystem::path& directory);
+  void save_cache(const std::filesystem::path& directory) {
+    core_->sessions().save_cache(directory, sessions_->identity);
+  }
 
   /// Puts what `save_cache` has written into the prefix cache, as far as there is room. Returns the
   /// number of blocks; those that are not full are left out where the cache keeps full ones alone.
   /// The file must be of the same model, as for `load_session`, and block size.
-  std::int32_t load_cache(const std::filesystem::path& directory);
+  std::int32_t load_cache(const std::filesystem::path& directory) {
+    return core_->sessions().load_cache(directory, sessions_->identity, sessions_->layout);
+  }
 
   // ---- What it is, and how it does ----
 
@@ -229,23 +223,20 @@ class Engine {
   [[nodiscard]] std::string describe() const;
 
   /// Whether its ranks work. Answers also while a step hangs.
-  [[nodiscard]] Health health() const;
+  [[nodiscard]] Health health() const { return core_->runner().health(); }
 
   /// Makes tensor-parallel ranks that have failed, and fail every request since, able to compute
   /// again. Requests that are waiting or running stay, and are computed from the start. Throws
   /// Error when it cannot be done: a rank or its device hangs or is lost, or ranks are in other
   /// processes.
-  void reset();
+  void reset() { core_->reset(); }
 
   /// Throws Error naming the first broken invariant of the scheduler and its block manager.
-  void check_invariants() const;
+  void check_invariants() const { core_->check_invariants(); }
 
  private:
   // By reference, so that the arguments of the delegating constructors may be made from it.
   Engine(Config model, std::optional<RandomWeights> weights, EngineConfig&& config);
-
-  /// Calls the callbacks of what steps have queued. A request whose callback throws ends.
-  void deliver();
 
   template <class Prompts>
   static std::vector<Prompt> to_list(const Prompts& prompts) {
@@ -254,10 +245,6 @@ class Engine {
 
   std::vector<Output> generate_all(std::span<const Prompt> prompts,
                                    std::span<const SamplingParams> params);
-
-  /// Whose its keys and values are.
-  [[nodiscard]] KvIdentity identity(const Checkpoint* checkpoint,
-                                    const std::optional<RandomWeights>& weights) const;
 
   using Blocks = typename Policy::template Blocks<
       Policy::kv.block_size, typename Policy::template PrefixCache<Policy::kv.block_size>>;
@@ -273,9 +260,68 @@ class Engine {
   std::future<void> sessions_gone_;        // ready when no call of a session uses the rest
 };
 
-}  // namespace nanovllm
+// Not inline: a file that uses an engine of prebuilt.hpp does not compile the core and the frontend.
 
-#include "nanovllm/engine.inc"
+template <class Model, class Policy>
+Engine<Model, Policy>::Engine(EngineConfig config)
+    : Engine(Config::load(config.model), std::nullopt, std::move(config)) {}
+
+template <class Model, class Policy>
+Engine<Model, Policy>::Engine(const Config& model, RandomWeights weights, EngineConfig config)
+    : Engine(model, std::optional(weights), std::move(config)) {}
+
+template <class Model, class Policy>
+Engine<Model, Policy>::Engine(Config model, std::optional<RandomWeights> weights,
+                              EngineConfig&& config)
+    : model_(std::move(model)), on_generate_(config.on_generate) {
+  auto parts = make_parts<Model, Policy, Blocks>(model_, weights, config);
+  core_.emplace(std::move(parts.runner), std::move(parts.core), std::move(parts.blocks), inbox_,
+                events_);
+  frontend_.emplace(std::move(parts.text),
+                    make_admission_rules<Policy>(model_, config, parts.max_model_len,
+                                                 core_->capacity_tokens(), parts.edits_logits),
+                    inbox_);
+  sessions_ = std::make_shared<SessionHost>(SessionHost{.frontend = *frontend_,
+                                                        .inbox = inbox_,
+                                                        .store = core_->sessions(),
+                                                        .identity = std::move(parts.identity),
+                                                        .layout = parts.layout,
+                                                        .step = [this] { step(); }});
+  sessions_gone_ = sessions_->in_use.get_future();
+}
+
+template <class Model, class Policy>
+Engine<Model, Policy>::~Engine() {
+  sessions_.reset();  // their next calls find no engine
+  core_->shut_down();
+  events_.deliver([](const auto&, const std::string&) {});
+  sessions_gone_.wait();
+}
+
+template <class Model, class Policy>
+bool Engine<Model, Policy>::step() {
+  const bool computed = core_->step();
+  events_.deliver([this](const std::shared_ptr<Request>& request, const std::string& error) {
+    core_->fail(request, error);  // its callback threw
+  });
+  return computed || !inbox_.empty() || events_.is_delivered_elsewhere();
+}
+
+template <class Model, class Policy>
+std::vector<Output> Engine<Model, Policy>::generate_all(std::span<const Prompt> prompts,
+                                                        std::span<const SamplingParams> params) {
+  return BatchGenerate(*frontend_, inbox_, on_generate_).run(prompts, params, [this] { step(); });
+}
+
+template <class Model, class Policy>
+std::string Engine<Model, Policy>::describe() const {
+  const auto& runner = std::as_const(*core_).runner();
+  return concat(runner.describe_backend(), ", ", runner.num_ranks(), " rank(s), ",
+                core_->num_kv_blocks(), " KV blocks of ", Policy::kv.block_size, " tokens\n",
+                nanovllm::describe<Policy>(), "Executor       ", runner.executor_name(), "\n");
+}
+
+}  // namespace nanovllm
 
 #if defined(NANOVLLM_PREBUILT)
 #include "nanovllm/engine/prebuilt.hpp"

@@ -83,7 +83,7 @@ TEST_CASE("defect: run stalls what another caller of step took and left", "[thre
   }
 }
 
-TEST_CASE("defect: a thread that leaves run takes no other's wake-up with it", "[threads]") {
+TEST_CASE("a thread that leaves run takes no other's wake-up with it", "[threads]") {
   TestEngine engine(config(GENERATE(false, true)));
   const std::jthread server([&](const std::stop_token& stop) { engine.run(stop); });
   for (int round = 0; round < 50; ++round) {

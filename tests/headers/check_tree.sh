@@ -144,7 +144,6 @@ awk -v graph="$graph" '
     allowed["policy.hpp"] = allowed["engine/"] " cpu/"
     allowed["prebuilt.hpp"] = ""
     allowed["engine.hpp"] = allowed["policy.hpp"] " policy.hpp prebuilt.hpp"
-    allowed["engine.inc"] = ""
     # A face names the public headers of its module, and the umbrella names the faces.
     allowed["nanovllm.hpp"] = "engine.hpp fwd.hpp policy.hpp version.hpp"
     num_faces = split("chat core cpu grammar io kv model ops parallel sampling sched serve text", faces, " ")
@@ -152,7 +151,7 @@ awk -v graph="$graph" '
       allowed[faces[i] ".hpp"] = faces[i] "/"
       allowed["nanovllm.hpp"] = allowed["nanovllm.hpp"] " " faces[i] ".hpp"
     }
-    allowed["engine.hpp"] = allowed["engine.hpp"] " engine.inc cuda.cuh cuda_policy.hpp"
+    allowed["engine.hpp"] = allowed["engine.hpp"] " cuda.cuh cuda_policy.hpp"
     allowed["cuda_policy.hpp"] = "kv/ parallel/ policy.hpp"
     allowed["cuda.cuh"] = "core/ kv/ parallel/ cuda/ policy.hpp cuda_policy.hpp"
 
@@ -185,8 +184,11 @@ awk -v graph="$graph" '
     allowed_in_module["engine/request/"] = "engine/engine_config.hpp"
     allowed_in_module["engine/step/"] = "engine/request/ engine/engine_config.hpp"
     allowed_in_module["engine/runner/"] = "engine/step/ engine/engine_config.hpp"
+    allowed_in_module["engine/core/"] = \
+        "engine/request/ engine/step/ engine/runner/ engine/engine_config.hpp"
     allowed_in_module["engine/session/"] = "engine/request/ engine/runner/ engine/engine_config.hpp"
-    allowed_in_module["engine/disk/"] = "engine/request/ engine/runner/ engine/engine_config.hpp"
+    allowed_in_module["engine/disk/"] = \
+        "engine/request/ engine/runner/ engine/core/step_observer.hpp engine/engine_config.hpp"
 
     allowed_in_module["grammar/"] = "all"
     allowed_in_module["grammar/bytes/"] = ""
@@ -227,19 +229,11 @@ awk -v graph="$graph" '
     allowed_in_module["cuda/linear/tune/"] = linear_tops " cuda/linear/dispatch/"
 
     # Arrows that point the wrong way, and are to be turned.
-    request = "nanovllm/engine/request/"
     step = "nanovllm/engine/step/"
-    to_be_mended[request "edit_chain.hpp " step "sample_batch.hpp"]
-    to_be_mended[request "edit_chain.hpp " step "step_memory.hpp"]
-    to_be_mended[request "edit_chain.hpp " step "step_results.hpp"]
-    to_be_mended[request "delivery.hpp " step "step_results.hpp"]
     to_be_mended[step "executor.hpp nanovllm/engine/runner/runner_policy.hpp"]
     to_be_mended["nanovllm/grammar/bytes/byte_nfa.hpp nanovllm/grammar/regex/regex_parser.hpp"]
 
     # Bodies that are not in their header yet.
-    still_inc["nanovllm/engine.inc"]
-    still_inc["nanovllm/engine/core.inc"]
-    still_inc["nanovllm/engine/session/session.inc"]
 
     # Members that may be -1 or 0 where nothing is set.
     wire["nanovllm/ops/sampling_batch.hpp num_logprobs"]
@@ -276,7 +270,6 @@ awk -v graph="$graph" '
     # Longer than 400 lines, and to be split: how long they may be until then.
     still_long["nanovllm/cuda/batch_invariant/attention/decode"] = 480
     still_long["nanovllm/cuda/linear/mid_m/kernel"] = 478
-    still_long["nanovllm/engine/core"] = 742
 
     for (i = 1; i < ARGC; i++) {
       exists[ARGV[i]] = 1

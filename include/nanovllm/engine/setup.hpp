@@ -1,19 +1,37 @@
 #pragma once
 /// How an engine is made: the runner with its weights, the size of the KV pool, the limits of a
-/// step.
+/// step, the rules of admission.
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
 
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/elements.hpp"
+#include "nanovllm/core/error.hpp"
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/type_name.hpp"
+#include "nanovllm/engine/core.hpp"
 #include "nanovllm/engine/disk/disk_tier.hpp"
 #include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/request/frontend.hpp"
+#include "nanovllm/engine/runner/runner.hpp"
 #include "nanovllm/engine/runner/runner_config.hpp"
+#include "nanovllm/engine/runner/runner_policy.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
+#include "nanovllm/engine/runner/weight_memory.hpp"
 #include "nanovllm/engine/session/kv_file.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/io/safetensors.hpp"
+#include "nanovllm/kv/block_manager.hpp"
+#include "nanovllm/kv/kv_config.hpp"
+#include "nanovllm/kv/kv_rows.hpp"
+#include "nanovllm/model/model.hpp"
+#include "nanovllm/ops/logits_functor.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 
 namespace nanovllm {
@@ -77,6 +95,54 @@ struct KvBlocks {
 [[nodiscard]] KvBlocks allocate_kv(StepRunner& runner, double share, const EngineConfig& config,
                                    std::int64_t max_model_len);
 
+/// What admission needs to know of an engine of this `Policy`.
+/// @param capacity_tokens  that the KV pool holds, and one more.
+/// @param edits_logits     whether the runner has deferred steps.
+template <class Policy, class ModelConfig>
+[[nodiscard]] AdmissionRules make_admission_rules(const ModelConfig& model,
+                                                  const EngineConfig& config,
+                                                  std::int64_t max_model_len,
+                                                  std::int64_t capacity_tokens, bool edits_logits) {
+  constexpr bool has_functor =
+      !std::is_same_v<typename LogitsFunctorOf<Policy>::type, NoLogitsFunctor>;
+  AdmissionRules rules{.vocab_size = model.vocab_size,
+                       .eos_token_ids = model.eos_token_ids,
+                       .defaults = model.generation,
+                       .max_model_len = max_model_len,
+                       .max_total_tokens = std::min(max_model_len, capacity_tokens),
+                       .seed = choose_seed(config)};
+  rules.make_processors = &Policy::LogitsProcessors::make;
+  rules.honoured = HonouredFields::of<typename Policy::LogitsProcessors>(edits_logits, has_functor);
+  if (config.processes && config.processes->rank() != 0)
+    rules.refusal =
+        "requests go to the engine of rank 0; this one runs its part of that one's steps";
+  return rules;
+}
+
+/// What the keys and values of an engine are of: its model, its weights and its element types.
+/// @param checkpoint  null for noise, of `weights`.
+template <class Policy, class ModelConfig>
+[[nodiscard]] KvIdentity kv_identity(const ModelConfig& model, const StepRunner& runner,
+                                     const Checkpoint* checkpoint,
+                                     const std::optional<RandomWeights>& weights) {
+  using Elements = ElementsOf<Policy>;
+  const KvShape shape = runner.kv_shape();
+  KvIdentity out = {
+      {"K/V layers", std::to_string(shape.num_layers)},
+      {"K/V heads", std::to_string(shape.num_kv_heads * runner.num_ranks())},
+      {"head_dim", std::to_string(shape.head_dim)},
+      {"type of K/V", std::string(name(kDType<typename Elements::KvElement>))},
+      {"type of weights", std::string(name(kDType<typename Elements::Weight>))},
+      {"type of activations", std::string(name(kDType<typename Elements::Activation>))}};
+  for (const auto& [setting, value] : model_settings(model))
+    out.emplace_back(setting, std::to_string(value));
+  if (weights) out.emplace_back("weights", concat("noise of seed ", weights->seed));
+  if (checkpoint == nullptr) return out;
+  const KvIdentity files = identity_of(*checkpoint);
+  out.insert(out.end(), files.begin(), files.end());
+  return out;
+}
+
 /// The disk tier of `config.disk_kv_path`, or null without. Throws ConfigError that names the
 /// setting which is in the way.
 /// @param identity         of the model; the layout of a block is added.
@@ -88,18 +154,73 @@ struct KvBlocks {
                                                        bool keeps_prefixes,
                                                        std::int32_t num_host_blocks);
 
+/// What an engine is put together from.
+template <class Blocks>
+struct EngineParts {
+  std::int64_t max_model_len = 0;
+  TextSide text;
+  std::unique_ptr<StepRunner> runner;
+  Blocks blocks;
+  bool edits_logits = false;  ///< whether the runner has deferred steps
+  KvIdentity identity;        ///< of its keys and values
+  KvRows layout;              ///< of their rows in a file
+  CoreConfig core;
+};
+
+/// Reads the checkpoint of `config`, or makes noise for weights, and takes all memory that the
+/// engine needs. Throws LoadError or ConfigError.
+template <class Model, class Policy, class Blocks>
+[[nodiscard]] EngineParts<Blocks> make_parts(const typename Model::Config& model,
+                                             const std::optional<RandomWeights>& weights,
+                                             const EngineConfig& config) {
+  check<ConfigError>(HasHostPool<Blocks> ||
+                         config.host_kv_size.kind() == KvSize::Kind::memory_share ||
+                         config.host_kv_size.count() == 0,
+                     "host_kv_size: the policy's Blocks, ", type_name<Blocks>(),
+                     ", has no pool in host memory; TieredBlockManager has");
+  const std::int64_t max_model_len = choose_max_model_len(config, max_context_length(model));
+  TextSide text;
+  if (!weights) text = TextSide::load(config.model, text_hints_of<Model>(), config.chat_template);
+
+  std::optional<Checkpoint> read;
+  if (!weights) check_checkpoint_size(model, read.emplace(config.model));
+  const Checkpoint* const checkpoint = read ? &*read : nullptr;
+  const BackendTraits backend = backend_traits<Model, RunnerPolicyOf<Policy>>();
+  const BatchConfig batch = choose_batch_config(config, backend.default_batched_tokens);
+  auto runner = make_runner<Model, RunnerPolicyOf<Policy>>(
+      model, choose_runner_setup(config, batch, max_model_len, Policy::kv.block_size, checkpoint,
+                                 weights));
+  const KvBlocks num_blocks = allocate_kv(*runner, backend.kv_share, config, max_model_len);
+  Blocks blocks(num_blocks.device, Policy::kv.prefix_caching && config.prefix_caching);
+  if constexpr (HasHostPool<Blocks>) blocks.add_host_pool(num_blocks.host);
+  const bool edits_logits = runner->edits_logits();
+  // Without deferred steps a processor that reads tokens must have them before the next is planned.
+  const bool overlap = config.overlap.value_or(backend.is_asynchronous) &&
+                       (!Policy::LogitsProcessors::kReadsTokens || edits_logits);
+  KvIdentity identity = kv_identity<Policy>(model, *runner, checkpoint, weights);
+  CoreConfig core{
+      .batch = batch,
+      .vocab_size = model.vocab_size,
+      .overlap = overlap,
+      .disk = open_disk_tier(config, identity, *runner, blocks.keeps_prefixes(), num_blocks.host),
+      .disk_min_tokens = config.disk_kv_min_tokens};
+  const KvRows layout(runner->kv_shape(), runner->num_ranks());
+  return {.max_model_len = max_model_len,
+          .text = std::move(text),
+          .runner = std::move(runner),
+          .blocks = std::move(blocks),
+          .edits_logits = edits_logits,
+          .identity = std::move(identity),
+          .layout = layout,
+          .core = std::move(core)};
+}
+
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
 
-#include <algorithm>
-#include <string>
-#include <utility>
-
-#include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/random_seed.hpp"
-#include "nanovllm/kv/kv_config.hpp"
 
 namespace nanovllm {
 

@@ -108,8 +108,10 @@ class Request {
   /// Whether it was given one; true even after the last call, which may be on another thread.
   [[nodiscard]] bool has_callback() const { return has_callback_; }
 
-  /// Where the engine keeps it while it lives.
+  /// Where the engine keeps it.
   RequestList::iterator place{};
+  /// When it ended, the newest step that had been launched: those up to it may have its sequences.
+  std::uint64_t newest_step = 0;
 
  private:
   friend class EventQueue;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <future>
 #include <memory>
@@ -33,7 +34,7 @@ class SessionStore {
   /// nothing.
   virtual void fork_session(const Sequence& from, Sequence& to) = 0;
 
-  // The next two wait for the steps under way, and steps wait for them.
+  // What follows waits for the steps under way, and steps wait for them.
 
   /// Adds to `file` the keys and values that `held` has of the beginning of `tokens`.
   virtual void save_session(const Sequence& held, std::span<const TokenId> tokens,
@@ -42,6 +43,14 @@ class SessionStore {
   /// room. Throws what the runner throws, having changed nothing.
   virtual void load_session(Sequence& held, std::vector<TokenId> tokens,
                             std::span<const std::byte* const> rows) = 0;
+
+  // The same of the prefix cache as a whole: see Engine::save_cache and load_cache.
+
+  /// Throws ConfigError when the cache cannot be listed, Error when the file cannot be written.
+  virtual void save_cache(const std::filesystem::path& directory, const KvIdentity& identity) = 0;
+  /// Returns the number of blocks that were put in. Throws LoadError, having changed nothing.
+  virtual std::int32_t load_cache(const std::filesystem::path& directory,
+                                  const KvIdentity& identity, const KvRows& layout) = 0;
 };
 
 /// What a session needs of its engine. The engine owns it; a session has a weak pointer, and a

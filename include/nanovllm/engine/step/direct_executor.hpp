@@ -8,7 +8,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/engine/request/edit_chain.hpp"
+#include "nanovllm/engine/step/edit_chain.hpp"
 #include "nanovllm/engine/step/executor_steps.hpp"
 #include "nanovllm/engine/step/sample_batch.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"

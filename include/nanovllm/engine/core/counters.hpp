@@ -1,0 +1,50 @@
+#pragma once
+/// What steps and the state behind them add to `EngineStats`.
+
+#include <type_traits>
+
+#include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/kv/block_manager.hpp"
+#include "nanovllm/sched/step_plan.hpp"
+
+namespace nanovllm {
+
+/// Adds a step that was delivered. Its time is split between prefill and decode by its tokens.
+/// @param device_seconds  waiting for its results.
+/// @param host_seconds    the rest of the call.
+inline void count_step(EngineStats& stats, const StepPlan& plan, double device_seconds,
+                       double host_seconds) {
+  const double decode_share =
+      static_cast<double>(plan.num_decodes) / static_cast<double>(plan.num_tokens);
+  ++stats.num_steps;
+  stats.num_prefill_tokens += plan.num_tokens - plan.num_decodes;
+  stats.num_decode_tokens += plan.num_decodes;
+  stats.prefill_seconds += device_seconds * (1.0 - decode_share);
+  stats.decode_seconds += device_seconds * decode_share;
+  stats.host_seconds += host_seconds;
+}
+
+/// Sets what a scheduler and its block manager know.
+template <class Scheduler>
+void count_queues(EngineStats& stats, const Scheduler& scheduler) noexcept {
+  const auto& blocks = scheduler.blocks();
+  stats.num_waiting = scheduler.num_waiting();
+  stats.num_running = scheduler.num_running();
+  stats.num_preemptions = scheduler.num_preemptions();
+  stats.num_swapped_out = scheduler.swaps().num_out;
+  stats.num_swapped_in = scheduler.swaps().num_in;
+  stats.num_swap_drops = scheduler.swaps().num_dropped;
+  stats.num_swap_fallbacks = scheduler.swaps().num_fallbacks;
+  stats.num_queried_tokens = blocks.stats().num_queried_tokens;
+  stats.num_hit_tokens = blocks.stats().num_hit_tokens;
+  stats.num_host_hit_tokens = blocks.stats().num_host_hit_tokens;
+  stats.num_kv_blocks = blocks.num_blocks();
+  stats.num_free_kv_blocks = blocks.num_free();
+  stats.num_session_blocks = scheduler.held().num_blocks();
+  if constexpr (HasHostPool<std::remove_cvref_t<decltype(blocks)>>) {
+    stats.num_host_kv_blocks = blocks.host().num_blocks();
+    stats.num_free_host_kv_blocks = blocks.num_free_host();
+  }
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,166 @@
+#pragma once
+/// The requests that an engine serves, from the inbox to their ends.
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <iterator>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/engine/core/delivery.hpp"
+#include "nanovllm/engine/core/step_observer.hpp"
+#include "nanovllm/engine/request/event_queue.hpp"
+#include "nanovllm/engine/request/inbox.hpp"
+#include "nanovllm/engine/request/request.hpp"
+#include "nanovllm/sched/step_plan.hpp"
+
+namespace nanovllm {
+
+/// Owns the requests, gives their sequences to the scheduler and takes them back, and queues the
+/// events of their ends. A request that has ended is kept until no step under way may have its
+/// sequences. Called under the core's lock.
+template <class Scheduler>
+class LiveRequests {
+ public:
+  using Clock = RequestSequence::Clock;
+
+  /// All of them must outlive this.
+  LiveRequests(Scheduler& scheduler, Inbox& inbox, EventQueue& events, StepObserver& observer)
+      : scheduler_(scheduler), inbox_(inbox), events_(events), observer_(observer) {}
+
+  /// Moves the first request of `submitted` in here.
+  Request& take(RequestList& submitted) {
+    live_.splice(live_.end(), submitted, submitted.begin());
+    Request& request = *live_.back();
+    request.place = std::prev(live_.end());
+    return request;
+  }
+
+  /// Gives the sequences of `request` to the scheduler. Returns false if it has ended instead.
+  bool schedule(Request& request) {
+    try {
+      for (const auto& sequence : request.sequences()) scheduler_.add(*sequence);
+      return true;
+    } catch (const std::exception& error) {
+      end(request, FinishReason::error, error.what());
+      return false;
+    }
+  }
+
+  /// Ends `request`, which has not ended, wherever its sequences are.
+  void end(Request& request, FinishReason reason, const std::string& error) noexcept {
+    for (const auto& sequence : request.sequences()) {
+      if (sequence->arrival != 0) scheduler_.abort(*sequence);
+    }
+    announce_end(request, reason, error);
+  }
+
+  /// Ends the requests of all sequences in `plan`, which is in no step any more.
+  void end_all(const StepPlan& plan, const std::string& error) noexcept {
+    for (const PlannedSequence& planned : plan.sequences) {
+      if (planned.sequence->status == SequenceStatus::finished) continue;
+      end(RequestSequence::of(*planned.sequence).request(), FinishReason::error, error);
+    }
+  }
+
+  /// Ends all requests, at the end of the engine: the scheduler's queues are left as they are.
+  void end_all_live(FinishReason reason) noexcept {
+    while (!live_.empty()) announce_end(*live_.front(), reason, {});
+  }
+
+  /// A step is committed. Ends the requests whose sequences it has finished, and requests of which
+  /// its beams were the last to draw go on with the best candidates.
+  void finish_step(const Delivery& delivery, Clock::time_point now) noexcept {
+    num_sampled_tokens_ += delivery.num_tokens();
+    for (const StepOutcome& outcome : delivery.outcomes()) {
+      if (outcome.finish_reason != FinishReason::none) finish(outcome, delivery);
+    }
+    for (const StepOutcome& outcome : delivery.outcomes()) {
+      if (outcome.sequence->is_beam) choose_beams_of(outcome, now);
+    }
+  }
+
+  /// Step `number` is launched: requests that end from now on are kept until it is done.
+  void begin_step(std::uint64_t number) noexcept { newest_step_ = number; }
+
+  /// Lets go of requests that have ended and are in no step under way.
+  /// @param oldest_step  of those under way; 0 for none.
+  void release(std::uint64_t oldest_step) noexcept {
+    const auto oldest = oldest_step == 0 ? std::numeric_limits<std::uint64_t>::max() : oldest_step;
+    while (!ended_.empty() && ended_.front()->newest_step < oldest) ended_.pop_front();
+  }
+
+  /// Sequences that have ended, and tokens that were generated.
+  [[nodiscard]] std::int64_t num_finished() const { return num_finished_; }
+  [[nodiscard]] std::int64_t num_sampled_tokens() const { return num_sampled_tokens_; }
+
+ private:
+  void announce_end(Request& request, FinishReason reason, const std::string& error) noexcept {
+    request.newest_step = newest_step_;
+    ended_.splice(ended_.end(), live_, request.place);
+    observer_.forget(request);
+    inbox_.retire(request.id());
+    num_finished_ += static_cast<std::int64_t>(request.num_going_on());
+    EventList last = request.finish(*request.place, reason, error);
+    if (reason == FinishReason::stop || reason == FinishReason::length)
+      inbox_.latencies().end_to_end.add(std::as_const(request).output().timings.finished);
+    events_.push(std::move(last));
+  }
+
+  /// One of several sequences that go on has ended.
+  void end_sample(Request& request, RequestSequence& sequence, FinishReason reason) noexcept {
+    events_.push(request.finish(*request.place, sequence, reason));
+    ++num_finished_;
+  }
+
+  /// The scheduler has finished the outcome's sequence.
+  void finish(const StepOutcome& outcome, const Delivery& delivery) noexcept {
+    RequestSequence& sequence = RequestSequence::of(*outcome.sequence);
+    Request& request = sequence.request();
+    if (request.has_ended()) return;  // with another of its sequences, by an error
+    if (outcome.finish_reason != FinishReason::error && request.num_going_on() > 1)
+      end_sample(request, sequence, outcome.finish_reason);
+    else
+      end(request, outcome.finish_reason, delivery.error_of(sequence));
+  }
+
+  void choose_beams_of(const StepOutcome& outcome, Clock::time_point now) noexcept {
+    Request& request = RequestSequence::of(*outcome.sequence).request();
+    if (request.has_ended() || !BeamGroup::is_ready(request.sequences())) return;
+    try {
+      choose_beams(request, now);
+    } catch (...) {
+      end(request, FinishReason::error, message_of(std::current_exception()));
+    }
+  }
+
+  /// All beams of `request` have drawn: they go on with the best candidates, or have found what they
+  /// searched for.
+  void choose_beams(Request& request, Clock::time_point now) {
+    const auto slots = request.beams()->choose(request.sequences());
+    scheduler_.reorder_beams(slots);
+    num_sampled_tokens_ += static_cast<std::int64_t>(request.sequences().size());
+    request.mark_beams(now, inbox_.latencies());
+    if (!slots.empty()) return;
+    const std::vector<FinishReason> reasons = request.complete_beams();
+    for (std::size_t i = reasons.size(); --i > 0;)
+      end_sample(request, *request.sequences()[i], reasons[i]);
+    end(request, reasons[0], {});
+  }
+
+  Scheduler& scheduler_;
+  Inbox& inbox_;
+  EventQueue& events_;
+  StepObserver& observer_;
+  RequestList live_;
+  RequestList ended_;  ///< in the order of their ends
+  std::uint64_t newest_step_ = 0;
+  std::int64_t num_finished_ = 0;
+  std::int64_t num_sampled_tokens_ = 0;
+};
+
+}  // namespace nanovllm

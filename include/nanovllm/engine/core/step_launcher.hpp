@@ -1,0 +1,124 @@
+#pragma once
+/// How a planned step is handed to a runner: its inputs, and how it is drawn from.
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/request/latency.hpp"
+#include "nanovllm/engine/runner/step_runner.hpp"
+#include "nanovllm/engine/step/step_inputs.hpp"
+#include "nanovllm/engine/step/step_sampling.hpp"
+#include "nanovllm/sched/step_plan.hpp"
+
+namespace nanovllm {
+
+/// A step from its launch to its delivery.
+struct LaunchedStep {
+  StepPlan plan{};
+  std::uint64_t number = 0;
+  std::size_t num_events = 0;  ///< at the most, of sequences with a listener
+  double device_seconds = 0;
+  bool is_deferred = false;  ///< how its logits are drawn from is not known yet
+  /// Requests in it that cannot be drawn for. They end when the step before has been delivered,
+  /// with the tokens that they would have without it.
+  std::vector<StepSampling::Fault> faults{};
+};
+
+/// Memory is kept from step to step.
+class StepLauncher {
+ public:
+  /// `runner` and `latencies` must outlive this.
+  StepLauncher(StepRunner& runner, std::int64_t block_size, std::int64_t vocab_size,
+               std::int64_t max_num_seqs, Latencies& latencies);
+
+  /// Flattens the plan and the sampler's settings of those sequences that get a token, and hands
+  /// them over. Where the settings depend on tokens that the step ahead is yet to draw, `step` is
+  /// deferred. Throws what the runner throws.
+  /// @param is_behind  whether another step is under way ahead of it.
+  void launch(LaunchedStep& step, bool is_behind);
+
+  /// Says how `step`, which is deferred and the oldest, is drawn from: all tokens before its own are
+  /// there.
+  void draw(LaunchedStep& step);
+
+  /// A launched step is undone.
+  void forget() { sampling_.forget(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  /// Counts events, and notes who is in a step for the first time.
+  void visit(LaunchedStep& step);
+  /// A runner that is not asynchronous has computed the step since `begin`.
+  void count_time(LaunchedStep& step, Clock::time_point begin) const;
+
+  StepRunner& runner_;
+  const std::int64_t block_size_;
+  Latencies& latencies_;
+  StepInputs inputs_;
+  StepSampling sampling_;
+};
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include "nanovllm/engine/request/request.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE StepLauncher::StepLauncher(StepRunner& runner, std::int64_t block_size,
+                                           std::int64_t vocab_size, std::int64_t max_num_seqs,
+                                           Latencies& latencies)
+    : runner_(runner),
+      block_size_(block_size),
+      latencies_(latencies),
+      inputs_(runner.share_reads_from(), static_cast<std::int32_t>(max_num_seqs)),
+      sampling_(vocab_size, max_num_seqs, runner.edits_logits()) {}
+
+NANOVLLM_INLINE void StepLauncher::launch(LaunchedStep& step, bool is_behind) {
+  visit(step);
+  step.is_deferred = is_behind && sampling_.awaits_tokens(step.plan);
+  if (!step.is_deferred) sampling_.fill(step.plan, step.faults);
+  const bool is_open = step.is_deferred || sampling_.has_edits();
+  if (is_open) {
+    inputs_.build_open(step.plan, block_size_);
+  } else {
+    inputs_.build(step.plan, block_size_, sampling_.rows());
+  }
+  const Clock::time_point begin = Clock::now();
+  runner_.launch(inputs_);
+  if (is_open && !step.is_deferred) runner_.sample(sampling_.pack());
+  count_time(step, begin);
+}
+
+NANOVLLM_INLINE void StepLauncher::draw(LaunchedStep& step) {
+  sampling_.fill(step.plan, step.faults);
+  const Clock::time_point begin = Clock::now();
+  runner_.sample(sampling_.pack());
+  step.is_deferred = false;
+  count_time(step, begin);
+}
+
+NANOVLLM_INLINE void StepLauncher::visit(LaunchedStep& step) {
+  Clock::time_point now{};  // read once, where there is a new one
+  for (const PlannedSequence& planned : step.plan.sequences) {
+    RequestSequence& sequence = RequestSequence::of(*planned.sequence);
+    if (sequence.has_listener()) step.num_events += static_cast<std::size_t>(planned.num_logits);
+    if (!sequence.is_first_step()) continue;
+    if (now == Clock::time_point{}) now = Clock::now();
+    sequence.request().mark_scheduled(now, latencies_);
+  }
+}
+
+NANOVLLM_INLINE void StepLauncher::count_time(LaunchedStep& step, Clock::time_point begin) const {
+  if (runner_.is_asynchronous()) return;
+  step.device_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

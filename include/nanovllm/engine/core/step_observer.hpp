@@ -1,0 +1,71 @@
+#pragma once
+/// What takes part in an engine's steps beside its scheduler and its runner.
+
+#include <cstdint>
+#include <functional>
+
+#include "nanovllm/sched/step_plan.hpp"
+
+namespace nanovllm {
+
+class Request;
+struct EngineStats;
+
+/// Hears of requests that come and go and of steps that begin, are committed or are undone. Here it
+/// does nothing; the disk tier is one that does. Called under the core's lock. Steps have numbers
+/// from 1 on, in the order of their launches; 0 is none.
+class StepObserver {
+ public:
+  using Admit = std::function<void(Request&)>;
+
+  StepObserver() = default;
+  StepObserver(const StepObserver&) = delete;
+  StepObserver& operator=(const StepObserver&) = delete;
+  virtual ~StepObserver() = default;
+
+  // ---- Requests ----
+
+  /// Before requests are taken from the inbox. Calls `admit` for those that were held back and need
+  /// not wait any longer.
+  /// @param oldest  the number of the oldest step under way, 0 for none.
+  /// @param newest  and of the newest.
+  virtual void poll(std::uint64_t /*oldest*/, std::uint64_t /*newest*/, const Admit& /*admit*/) {}
+
+  /// Whether `request`, which is new, is held back from the scheduler.
+  [[nodiscard]] virtual bool holds_back(Request& /*request*/, std::uint64_t /*newest*/) {
+    return false;
+  }
+
+  /// Whether any request is held back now.
+  [[nodiscard]] virtual bool is_waiting() const { return false; }
+
+  /// `request` has ended.
+  virtual void forget(const Request& /*request*/) noexcept {}
+
+  // ---- Steps ----
+
+  /// The scheduler has begun the step.
+  virtual void begin(const StepPlan& /*plan*/, std::uint64_t /*number*/) {}
+  /// All steps that can be are launched.
+  virtual void end_launches() noexcept {}
+  virtual void commit(const StepPlan& /*plan*/, std::uint64_t /*number*/) noexcept {}
+  virtual void cancel(const StepPlan& /*plan*/, std::uint64_t /*number*/) noexcept {}
+
+  /// No step is under way and none can be launched. May sleep for some milliseconds where requests
+  /// are held back. Returns whether they are.
+  virtual bool idle() { return false; }
+
+  // ---- The engine ----
+
+  /// What the pools hold is gone. Calls `admit` for all requests that were held back.
+  virtual void reset(const Admit& /*admit*/) {}
+  /// All requests have ended, and no more steps come.
+  virtual void finish() noexcept {}
+
+  /// Adds its counters, and the sequences held back as waiting ones.
+  virtual void fill(EngineStats& /*stats*/) const {}
+  /// Throws Error naming the broken invariant.
+  virtual void check_invariants() const {}
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,133 @@
+#pragma once
+/// The steps of an engine that are launched and not delivered, and how they are undone.
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/engine/core/live_requests.hpp"
+#include "nanovllm/engine/core/step_launcher.hpp"
+#include "nanovllm/engine/core/step_observer.hpp"
+#include "nanovllm/engine/runner/step_runner.hpp"
+#include "nanovllm/sched/step_plan.hpp"
+
+namespace nanovllm {
+
+/// In the order of their launches. A step that fails, or is undone, leaves queues, blocks and
+/// sequences as they were before it. Called under the core's lock.
+template <class Scheduler>
+class StepsUnderWay {
+ public:
+  /// All of them must outlive this.
+  StepsUnderWay(StepRunner& runner, Scheduler& scheduler, StepLauncher& launcher,
+                LiveRequests<Scheduler>& requests, StepObserver& observer)
+      : runner_(runner),
+        scheduler_(scheduler),
+        launcher_(launcher),
+        requests_(requests),
+        observer_(observer) {}
+
+  [[nodiscard]] bool empty() const { return steps_.empty(); }
+  [[nodiscard]] std::size_t size() const { return steps_.size(); }
+  [[nodiscard]] LaunchedStep& oldest() { return steps_.front(); }
+  /// Their numbers; 0 for none.
+  [[nodiscard]] std::uint64_t oldest_number() const { return empty() ? 0 : steps_.front().number; }
+  [[nodiscard]] std::uint64_t newest_number() const { return empty() ? 0 : steps_.back().number; }
+
+  /// Adds a step that is about to be launched.
+  LaunchedStep& push(StepPlan&& plan) {
+    steps_.push_back({.plan = std::move(plan), .number = ++num_launched_});
+    requests_.begin_step(num_launched_);
+    return steps_.back();
+  }
+
+  /// The oldest is delivered.
+  void pop_oldest() { steps_.pop_front(); }
+
+  /// Those requests in `step` end with their error whose logits processors threw. The step goes on
+  /// without them.
+  void end_faulty(const LaunchedStep& step) {
+    for (const auto& [request, error] : step.faults) {
+      if (!request->has_ended()) requests_.end(*request, FinishReason::error, message_of(error));
+    }
+  }
+
+  /// All tokens before those of the oldest step, if there is one, are there. Its faulty requests
+  /// end, and if it is deferred, it is drawn. Where that cannot be done, all its requests end.
+  void close_oldest() {
+    if (empty()) return;
+    LaunchedStep& step = oldest();
+    try {
+      if (step.is_deferred) launcher_.draw(step);
+      end_faulty(step);
+    } catch (...) {
+      const std::string error = message_of(std::current_exception());
+      wait_ignoring_errors();
+      fail_oldest(error);
+    }
+  }
+
+  /// The newest could not be launched: its requests end with the error.
+  /// @param has_begun  whether the scheduler has begun it.
+  void undo_newest(bool has_begun, const std::string& error) {
+    if (has_begun) cancel(steps_.back());
+    const StepPlan plan = std::move(steps_.back().plan);
+    steps_.pop_back();
+    requests_.end_all(plan, error);
+  }
+
+  /// The oldest, which was waited for, could not be computed, or its results not taken: its requests
+  /// end with the error. Steps behind it are undone and planned again: they may build on what it did
+  /// not compute.
+  void fail_oldest(const std::string& error) {
+    undo_behind(1);
+    cancel(steps_.front());
+    const StepPlan plan = std::move(steps_.front().plan);
+    steps_.pop_front();
+    requests_.end_all(plan, error);
+  }
+
+  /// Waits for all and undoes them. Their requests go on from where they were.
+  void undo_all() { undo_behind(0); }
+
+  /// Waits for all and drops them: the engine goes.
+  void drop_all() noexcept {
+    for (; !steps_.empty(); steps_.pop_front()) wait_ignoring_errors();
+  }
+
+  /// Waits for the oldest that was not waited for.
+  void wait_ignoring_errors() noexcept {
+    try {
+      static_cast<void>(runner_.wait());
+    } catch (...) {
+      // If it is more than a consequence, the next step will say so again.
+    }
+  }
+
+ private:
+  /// Waits for the steps behind the oldest `num_left` and undoes them, the newest first.
+  void undo_behind(std::size_t num_left) {
+    for (std::size_t i = num_left; i < steps_.size(); ++i) wait_ignoring_errors();
+    for (; steps_.size() > num_left; steps_.pop_back()) cancel(steps_.back());
+  }
+
+  void cancel(const LaunchedStep& step) {
+    scheduler_.cancel(step.plan);
+    launcher_.forget();
+    observer_.cancel(step.plan, step.number);
+  }
+
+  StepRunner& runner_;
+  Scheduler& scheduler_;
+  StepLauncher& launcher_;
+  LiveRequests<Scheduler>& requests_;
+  StepObserver& observer_;
+  std::deque<LaunchedStep> steps_;
+  std::uint64_t num_launched_ = 0;
+};
+
+}  // namespace nanovllm
