@@ -95,17 +95,17 @@ class Engine {
     return frontend_->submit(prompt, params, std::move(callback))->id();
   }
 
-  /// Takes a request back: it ends with FinishReason::abort in the next step at the latest. Returns
-  /// whether it was still alive.
+  /// Aborts a request: it ends with FinishReason::abort, in the next step at the latest. Returns
+  /// whether it had not ended or been aborted before.
   bool abort(RequestId id) { return inbox_.abort(id); }
 
   // ---- Serving them ----
 
-  /// Delivers the results of one step: everything that is waiting or running moves on by what the
-  /// scheduling policy gives it. With `EngineConfig::overlap`, the next step has been planned
-  /// and given to the backend before, and is computed while these results are delivered. Tokens
-  /// are the same either way. Then calls the callbacks. Returns false when there was nothing to do
-  /// and nothing has come meanwhile.
+  /// Delivers the results of one step, which computes for the requests that are waiting or running
+  /// what the scheduling policy chooses. With `EngineConfig::overlap`, the step behind it has been
+  /// planned and handed to the backend before, and is computed while these results are delivered.
+  /// Tokens are the same either way. Then calls the callbacks. Returns false when there was nothing
+  /// to do and nothing has come meanwhile.
   bool step();
 
   /// Serves requests until `stop` is requested, and sleeps while there are none. What is not done
@@ -260,7 +260,7 @@ class Engine {
   std::future<void> sessions_gone_;        // ready when no call of a session uses the rest
 };
 
-// Not inline: a file that uses an engine of prebuilt.hpp does not compile the core and the frontend.
+// Not inline: a file that uses an engine of prebuilt.hpp compiles neither these nor the core.
 
 template <class Model, class Policy>
 Engine<Model, Policy>::Engine(EngineConfig config)

@@ -30,17 +30,17 @@
 
 namespace nanovllm {
 
-/// What a core is made of, beside its runner and its block manager.
+/// What a core is made of, besides its runner and its block manager.
 struct CoreConfig {
   BatchConfig batch;
   std::int64_t vocab_size = 0;
   bool overlap = false;  ///< plan and launch a step before the one before it is waited for
   std::unique_ptr<DiskTier> disk{};  ///< below the host's pool; null without
-  int disk_min_tokens = 1;           ///< that a request waits for at the least
+  int disk_min_tokens = 1;           ///< fewer tokens are computed, not read
 };
 
-/// The scheduler and what computes its steps. How a step is undone is in StepsUnderWay, how requests
-/// end in LiveRequests.
+/// The scheduler and what computes its steps. How a step is undone is in StepsUnderWay, how
+/// requests end in LiveRequests.
 ///
 /// A step is a transaction. What throws while it is planned or handed over is undone: queues,
 /// blocks and sequences are as they were, and the requests in the step end with the error. What
@@ -219,7 +219,6 @@ class EngineCore {
   const std::int64_t vocab_size_;
   const std::size_t max_under_way_;
   Inbox& inbox_;
-
   mutable std::mutex mutex_;  // guards everything below
   std::unique_ptr<StepRunner> runner_;
   Queues scheduler_;

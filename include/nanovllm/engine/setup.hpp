@@ -36,7 +36,7 @@
 
 namespace nanovllm {
 
-/// Tokens of a sequence at the most. Throws ConfigError when the setting is out of range.
+/// The most tokens of a sequence. Throws ConfigError when the setting is out of range.
 /// @param own  the model's context.
 [[nodiscard]] std::int64_t choose_max_model_len(const EngineConfig& config, std::int64_t own);
 
@@ -47,7 +47,7 @@ namespace nanovllm {
 /// @param default_tokens  max_num_batched_tokens where it is not set, the backend's choice.
 [[nodiscard]] BatchConfig choose_batch_config(const EngineConfig& config, int default_tokens);
 
-/// What a runner is made of, beside its model.
+/// What a runner is made of, besides its model.
 struct RunnerSetup {
   RunnerConfig config;
   WeightSource weights;

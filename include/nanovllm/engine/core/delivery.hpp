@@ -30,17 +30,17 @@ class Delivery {
       : vocab_size_(vocab_size), events_(events), latencies_(latencies) {}
 
   /// Takes the memory that the step will need; throws std::bad_alloc before anything is changed.
-  /// @param num_events  tokens at the most of sequences with a listener.
+  /// @param num_events  the most tokens that sequences with a listener can get.
   /// @param now         when the step's tokens were there.
   void begin(std::size_t num_samples, std::size_t num_events, Clock::time_point now);
 
-  /// Gives every sampled sequence its tokens, as far as it goes on, the candidates of beams to
-  /// those who choose, and requests the log-probabilities of their prompts. Sequences that ended
-  /// while the step was under way get nothing from it.
+  /// Gives every sampled sequence its tokens, up to the one that ends it; the candidates of beams
+  /// to their BeamGroup; and the log-probabilities of prompts to their requests. Sequences that
+  /// ended while the step was under way get nothing from it.
   void accept(const StepPlan& plan, const StepResults& results);
 
-  /// Queues the events of what was accepted. The update of a token that ends a sequence are left to
-  /// the request's last event.
+  /// Queues the events of what was accepted. The update of a token that ends a sequence is part of
+  /// its last event.
   void announce();
 
   /// What was accepted, one entry a sequence.

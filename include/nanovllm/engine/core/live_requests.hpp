@@ -72,8 +72,8 @@ class LiveRequests {
     while (!live_.empty()) announce_end(*live_.front(), reason, {});
   }
 
-  /// A step is committed. Ends the requests whose sequences it has finished, and requests of which
-  /// its beams were the last to draw go on with the best candidates.
+  /// A step is committed. Ends the requests whose sequences it has finished. Where all beams of a
+  /// request have drawn, chooses the candidates that continue.
   void finish_step(const Delivery& delivery, Clock::time_point now) noexcept {
     num_sampled_tokens_ += delivery.num_tokens();
     for (const StepOutcome& outcome : delivery.outcomes()) {
@@ -111,7 +111,7 @@ class LiveRequests {
     events_.push(std::move(last));
   }
 
-  /// One of several sequences that go on has ended.
+  /// A sequence has ended, and others of its request have not.
   void end_sample(Request& request, RequestSequence& sequence, FinishReason reason) noexcept {
     events_.push(request.finish(*request.place, sequence, reason));
     ++num_finished_;
@@ -138,8 +138,7 @@ class LiveRequests {
     }
   }
 
-  /// All beams of `request` have drawn: they go on with the best candidates, or have found what they
-  /// searched for.
+  /// All beams of `request` have drawn: the best candidates continue, or the search is over.
   void choose_beams(Request& request, Clock::time_point now) {
     const auto slots = request.beams()->choose(request.sequences());
     scheduler_.reorder_beams(slots);

@@ -19,7 +19,7 @@ namespace nanovllm {
 struct LaunchedStep {
   StepPlan plan{};
   std::uint64_t number = 0;
-  std::size_t num_events = 0;  ///< at the most, of sequences with a listener
+  std::size_t num_events = 0;  ///< at most; of sequences with a listener
   double device_seconds = 0;
   bool is_deferred = false;  ///< how its logits are drawn from is not known yet
   /// Requests in it that cannot be drawn for. They end when the step before has been delivered,
@@ -35,13 +35,13 @@ class StepLauncher {
                std::int64_t max_num_seqs, Latencies& latencies);
 
   /// Flattens the plan and the sampler's settings of those sequences that get a token, and hands
-  /// them over. Where the settings depend on tokens that the step ahead is yet to draw, `step` is
-  /// deferred. Throws what the runner throws.
+  /// them over. Where the settings depend on tokens that the step before has not drawn yet, `step`
+  /// is deferred. Throws what the runner throws.
   /// @param is_behind  whether another step is under way ahead of it.
   void launch(LaunchedStep& step, bool is_behind);
 
-  /// Says how `step`, which is deferred and the oldest, is drawn from: all tokens before its own are
-  /// there.
+  /// Says how `step`, which is deferred and the oldest, is drawn from: all tokens before its own
+  /// are there.
   void draw(LaunchedStep& step);
 
   /// A launched step is undone.

@@ -1,5 +1,5 @@
 #pragma once
-/// What takes part in an engine's steps beside its scheduler and its runner.
+/// What takes part in an engine's steps besides its scheduler and its runner.
 
 #include <cstdint>
 #include <functional>
@@ -11,9 +11,9 @@ namespace nanovllm {
 class Request;
 struct EngineStats;
 
-/// Hears of requests that come and go and of steps that begin, are committed or are undone. Here it
-/// does nothing; the disk tier is one that does. Called under the core's lock. Steps have numbers
-/// from 1 on, in the order of their launches; 0 is none.
+/// Is told of requests that come and end, and of steps that begin, are committed or are undone.
+/// This class does nothing; the disk tier derives from it. Called under the core's lock. Steps have
+/// numbers from 1 on, in the order of their launches; 0 is none.
 class StepObserver {
  public:
   using Admit = std::function<void(Request&)>;
@@ -26,7 +26,7 @@ class StepObserver {
   // ---- Requests ----
 
   /// Before requests are taken from the inbox. Calls `admit` for those that were held back and need
-  /// not wait any longer.
+  /// no longer wait.
   /// @param oldest  the number of the oldest step under way, 0 for none.
   /// @param newest  and of the newest.
   virtual void poll(std::uint64_t /*oldest*/, std::uint64_t /*newest*/, const Admit& /*admit*/) {}

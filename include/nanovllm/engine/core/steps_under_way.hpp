@@ -48,8 +48,8 @@ class StepsUnderWay {
   /// The oldest is delivered.
   void pop_oldest() { steps_.pop_front(); }
 
-  /// Those requests in `step` end with their error whose logits processors threw. The step goes on
-  /// without them.
+  /// Ends the requests in `step` whose logits processors threw, with that error. The other requests
+  /// stay in the step.
   void end_faulty(const LaunchedStep& step) {
     for (const auto& [request, error] : step.faults) {
       if (!request->has_ended()) requests_.end(*request, FinishReason::error, message_of(error));
@@ -80,9 +80,9 @@ class StepsUnderWay {
     requests_.end_all(plan, error);
   }
 
-  /// The oldest, which was waited for, could not be computed, or its results not taken: its requests
-  /// end with the error. Steps behind it are undone and planned again: they may build on what it did
-  /// not compute.
+  /// The oldest, which was waited for, could not be computed, or its results not taken: its
+  /// requests end with the error. Steps behind it are undone and planned again: they may build on
+  /// what it did not compute.
   void fail_oldest(const std::string& error) {
     undo_behind(1);
     cancel(steps_.front());
@@ -91,7 +91,7 @@ class StepsUnderWay {
     requests_.end_all(plan, error);
   }
 
-  /// Waits for all and undoes them. Their requests go on from where they were.
+  /// Waits for all and undoes them. Their requests continue from where they were.
   void undo_all() { undo_behind(0); }
 
   /// Waits for all and drops them: the engine goes.

@@ -19,7 +19,7 @@ namespace nanovllm {
 ///
 /// One thread delivers at a time; what others put in meanwhile, it delivers too. A callback may
 /// deliver itself (it called `step`, say): then events of other requests reach theirs inside it,
-/// and those of its own request wait until it returns.
+/// and events of the request whose callback it is wait until it returns.
 class EventQueue {
  public:
   using OnThrow = std::function<void(const std::shared_ptr<Request>&, const std::string&)>;

@@ -60,7 +60,7 @@ struct AdmissionRules {
   std::int64_t vocab_size = 0;
   std::vector<TokenId> eos_token_ids{};
   GenerationConfig defaults{};        ///< of sampling, from the checkpoint
-  std::int64_t max_model_len = 0;     ///< tokens of a sequence at the most: the model's context
+  std::int64_t max_model_len = 0;     ///< most tokens of a sequence: the model's context
   std::int64_t max_total_tokens = 0;  ///< the same, and what the KV pool holds and one more
   std::uint64_t seed = 0;             ///< of requests without their own
   std::string refusal{};              ///< not empty: why this engine takes no requests at all
@@ -82,8 +82,8 @@ class Frontend {
   [[nodiscard]] const AdmissionRules& rules() const { return rules_; }
 
   /// Queues a request. Throws RequestError for one that can never be served.
-  /// @param continues  a held sequence that it goes on from and leaves its blocks to; null for
-  /// none.
+  /// @param continues  a held sequence that the request continues, and which gets its blocks at the
+  /// end; null for none.
   std::shared_ptr<Request> submit(const Prompt& prompt, const SamplingParams& params,
                                   TokenCallback callback,
                                   std::shared_ptr<Sequence> continues = nullptr);
@@ -99,7 +99,7 @@ class Frontend {
   void check_conversation(const std::vector<TokenId>& tokens) const;
 
  private:
-  /// Prompt tokens at the most: one generated token must fit behind them.
+  /// The most tokens of a prompt: one generated token must fit behind them.
   [[nodiscard]] std::int64_t max_prompt_tokens() const { return rules_.max_total_tokens - 1; }
 
   /// Throws RequestError for fields of `params` that are out of the model's range, or that nothing

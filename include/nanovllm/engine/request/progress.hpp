@@ -32,7 +32,7 @@ using GenerateCallback = std::function<void(const GenerateProgress&)>;
 [[nodiscard]] LoadCallback load_progress_line(std::FILE* stream = stderr,
                                               std::uint64_t min_bytes = 1'000'000'000);
 
-/// Shows generation as one line on `stream`, ten times a second at the most. Silent when the stream
+/// Shows generation as one line on `stream`, at most ten times a second. Silent when the stream
 /// is no terminal.
 [[nodiscard]] GenerateCallback generate_progress_line(std::FILE* stream = stderr);
 

@@ -23,8 +23,8 @@ namespace nanovllm {
 
 class Request;
 
-/// What a callback is to hear, whole in itself: it stays true whatever happens to the request
-/// before the callback is called.
+/// What a callback is told. It is a value: it stays true whatever happens to the request before the
+/// callback is called.
 struct Event {
   std::shared_ptr<Request> request{};
   RequestSequence::Update update{};
@@ -54,7 +54,8 @@ class Request {
     return sequences_;
   }
 
-  /// Its sequences go on from `held`, which it keeps as long as it lives. Before it is submitted.
+  /// Its sequences continue `held`, which it keeps until it is destroyed. To be called before it is
+  /// submitted.
   void continue_from(std::shared_ptr<Sequence> held) {
     for (const auto& sequence : sequences_) sequence->continues = held.get();
     held_ = std::move(held);
@@ -95,8 +96,8 @@ class Request {
   /// Sequences that have not ended.
   [[nodiscard]] std::size_t num_going_on() const { return end_events_.size(); }
 
-  /// Ends `sequence`, one of several that go on, and gives its last event. The events of ends were
-  /// allocated with the request.
+  /// Ends `sequence`, while others have not ended, and gives its last event. The events of ends
+  /// were allocated with the request.
   [[nodiscard]] EventList finish(std::shared_ptr<Request> self, RequestSequence& sequence,
                                  FinishReason reason) noexcept;
 
@@ -138,7 +139,7 @@ class Request {
   std::unique_ptr<BeamGroup> beams_;
   Output output_;
   std::atomic<bool> has_ended_{false};
-  EventList end_events_;  // one for each sequence that goes on
+  EventList end_events_;  // one for each sequence that has not ended
   const Clock::time_point submitted_ = Clock::now();
 
   // The event queue's:

@@ -42,7 +42,7 @@ struct SequenceTerms {
   SamplingParams params;
   SamplingRow sampling;               ///< with the checkpoint's defaults filled in
   std::vector<TokenId> end_tokens{};  ///< ascending: stop_token_ids and the checkpoint's own
-  std::int32_t max_total_tokens = 0;  ///< prompt and generated tokens at the most
+  std::int32_t max_total_tokens = 0;  ///< at most, prompt and generated
   std::int64_t vocab_size = 0;
   Penalties penalties{};
   std::vector<std::vector<TokenId>> bad_words{};  ///< of `params`, as tokens
@@ -74,9 +74,9 @@ class RequestSequence : public Sequence {
   };
 
   /// `request` and `terms` must outlive the sequence.
-  /// @param sample        which of the request's it is, from 0; each draws with a seed of its own.
+  /// @param sample        its number within the request, from 0; each draws with another seed.
   /// @param tokenizer     may be null: the output then has token ids and no text.
-  /// @param has_listener  whether its tokens are update for somebody.
+  /// @param has_listener  whether a callback is called for its tokens.
   RequestSequence(Request& request, const SequenceTerms& terms, RequestId request_id,
                   std::int32_t sample, std::vector<TokenId> prompt, const Tokenizer* tokenizer,
                   bool has_listener);
@@ -93,7 +93,7 @@ class RequestSequence : public Sequence {
 
   [[nodiscard]] Request& request() const { return request_; }
   [[nodiscard]] std::int32_t sample() const { return sample_; }
-  /// Whether its tokens are update for somebody.
+  /// Whether a callback is called for its tokens.
   [[nodiscard]] bool has_listener() const { return has_listener_; }
   /// True once, for the first step that has the sequence.
   [[nodiscard]] bool is_first_step() { return !std::exchange(was_scheduled_, true); }
@@ -171,8 +171,8 @@ class RequestSequence : public Sequence {
 
  private:
   [[nodiscard]] LogitsProcessorSetup processor_setup(const SamplingParams& params) const;
-  /// The same for a beam, whose tokens are its parent's from step to step: by processors that are
-  /// made anew and told of them.
+  /// The same for a beam, whose tokens may be another's after each step: new processors are made
+  /// and given its tokens.
   void process_beam(std::int32_t position, TokenMask& mask) const;
 
   [[nodiscard]] FinishReason accept_last(TokenId token, std::optional<TokenLogprobs>&& logprobs);

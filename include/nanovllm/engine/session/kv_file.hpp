@@ -50,7 +50,7 @@ void write_kv_header(SectionWriter& file, std::string_view kind, const KvIdentit
 void write_kv(SectionWriter& file, StepRunner& runner, std::span<const BlockId> blocks,
               std::span<const std::int32_t> counts);
 
-/// The rows of all tokens, with which the file ends. They are valid as long as `file`.
+/// The rows of all tokens, with which the file ends. They are valid until `file` is destroyed.
 [[nodiscard]] std::vector<const std::byte*> read_kv(SectionReader& file, const KvRows& layout);
 
 /// Fills the first `counts[i]` slots of each `blocks[i]` with the next `rows`. The other slots

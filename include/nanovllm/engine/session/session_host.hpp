@@ -24,7 +24,7 @@ class SessionStore {
   virtual ~SessionStore() = default;
 
   /// From now on requests may continue `held`, which is fresh. It stays where it is until
-  /// `close_session`, and as long as requests that continue it live.
+  /// `close_session`, and until all requests that continue it have ended.
   virtual void open_session(Sequence& held) = 0;
   /// `held` gives back its blocks, and nothing can continue it.
   virtual void close_session(Sequence& held) noexcept = 0;
@@ -54,8 +54,8 @@ class SessionStore {
 };
 
 /// What a session needs of its engine. The engine owns it; a session has a weak pointer, and a
-/// strong one for the time of a call. ~Engine lets go of its own and waits until the last of these
-/// calls has returned.
+/// strong one during a call. ~Engine releases its pointer and waits until the last of these calls
+/// has returned.
 struct SessionHost {
   Frontend& frontend;
   Inbox& inbox;

@@ -22,8 +22,8 @@
 
 namespace nanovllm {
 
-/// `SessionStore` on a `Core`, an EngineCore whose scheduler has `Blocks`. What reads and writes the pool waits for the steps
-/// under way, and steps wait for it.
+/// `SessionStore` on a `Core`, an EngineCore whose scheduler has `Blocks`. What reads and writes
+/// the pool waits for the steps under way, and steps wait for it.
 template <class Core, class Blocks>
 class SessionKv final : public SessionStore {
  public:
