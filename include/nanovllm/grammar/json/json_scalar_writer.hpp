@@ -23,7 +23,7 @@ namespace nanovllm::detail {
 /// Writes strings, numbers and listed values.
 class ScalarWriter {
  public:
-  ScalarWriter(SchemaReader& reader, GrammarRules& rules) : reader_(reader), rules_(rules) {}
+  explicit ScalarWriter(SchemaReader& reader) : reader_(reader) {}
 
   [[nodiscard]] std::string listed(const Json& schema, const Json& values,
                                    const std::string& path) {
@@ -163,7 +163,6 @@ class ScalarWriter {
   }
 
   SchemaReader& reader_;
-  GrammarRules& rules_;
 };
 
 }  // namespace nanovllm::detail

@@ -3,9 +3,10 @@
 /// schema.
 ///
 /// Enforced are: type, enum, const; properties, required, additionalProperties, patternProperties,
-/// propertyNames, minProperties, maxProperties; items, prefixItems, minItems, maxItems; minLength,
-/// maxLength, pattern, format; minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf of
-/// integers; anyOf, allOf, oneOf whose branches exclude each other; $ref within the schema,
+/// propertyNames, minProperties, maxProperties; items, prefixItems, minItems, maxItems, uniqueItems
+/// of scalars; minLength, maxLength, pattern, format; minimum, maximum, exclusiveMinimum,
+/// exclusiveMaximum, multipleOf of integers; anyOf, allOf, oneOf whose branches are told apart by
+/// type, const, enum or required; $ref within the schema,
 /// recursive ones too. A keyword that is not enforced is refused by name, and so is an
 /// impossible combination: docs/structured_output.md has the list. No keyword is ignored.
 ///

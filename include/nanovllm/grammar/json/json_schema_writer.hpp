@@ -180,7 +180,7 @@ class JsonSchemaWriter {
 
   SchemaReader reader_;
   GrammarRules rules_;
-  ScalarWriter scalars_{reader_, rules_};
+  ScalarWriter scalars_{reader_};
   ObjectWriter objects_{
       reader_, rules_, scalars_,
       [this](const Json& schema, const std::string& path) { return inner_value(schema, path); }};
