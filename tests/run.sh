@@ -4,8 +4,8 @@
 #   bash tests/run.sh        what a user wants to see, in some ten minutes on two cores: units, laws,
 #                            parity with transformers, the server with real clients, the library for
 #                            C, one program that finds the installed package
-#   bash tests/run.sh --all  everything, in some forty minutes: also every header and program
-#                            compiled, all packages, samples of the docs, sanitizers, fuzzers with a
+#   bash tests/run.sh --all  everything, several times as long: also every header and program compiled,
+#                            all packages, samples of the docs, sanitizers, fuzzers with a
 #                            fixed seed, and the GPU's tests where there is one
 #   bash tests/run.sh --list the parts of both, with the number of tests where they are configured
 #   bash tests/fuzz/run.sh   looks for new inputs that break the parsers, as long as you like
