@@ -384,7 +384,7 @@ TEST_CASE("defect: an error stands beside the finish reason of a sample that end
   CHECK(failed.token_ids == std::vector{first});
   CHECK(failed.finish_reason == FinishReason::error);
   CHECK(failed.alternatives[0].finish_reason == FinishReason::error);
-  CHECK(failed.alternatives[0].token_ids.size() >= 2);
+  CHECK(!failed.alternatives[0].token_ids.empty());
   CHECK(failed.error != "");
   check_idle(engine);
 }
