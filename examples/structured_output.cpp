@@ -29,17 +29,20 @@ int main(int argc, char** argv) try {
   };
   const char* name = " (Jack|Hans|Gretel) and the [a-z]{3,9} [a-z]{3,9}";
   const char* speech = " \"(Yes|No), dear (child|king|queen), [a-z ]{8,40}(\\.|!)\"";
-  const char* treasure = "\\{\\s*\"gold\":\\s*\\d+,\\s*\"name\":\\s*\"[^\"]{1,12}\"\\s*\\}";
+  const char* treasure = "\\{\"gold\":\\d{1,4},\"name\":\"[a-zA-Z ]{1,12}\"\\}";
   std::vector<Constraint> constraints{
       {"Once upon a time there lived a", " (fox|wolf|bear|golden bird)",
        nv::text_choices(vocabulary,
                         std::vector<std::string>{" fox", " wolf", " bear", " golden bird"})},
       {"The tale of", name, std::make_shared<nv::RegexSource>(vocabulary, name)},
       {"The old woman answered:", speech, std::make_shared<nv::RegexSource>(vocabulary, speech)},
-      {"The king's treasure: ", treasure, nv::JsonSchemaCompiler(vocabulary).json_schema(R"({
+      {"The king's treasure: ", treasure,
+       nv::JsonSchemaCompiler(vocabulary)
+           .json_schema(R"({
       "type": "object", "required": ["gold", "name"], "additionalProperties": false,
       "properties": {"gold": {"type": "integer", "minimum": 0, "maximum": 9999},
-                     "name": {"type": "string", "pattern": "^[a-zA-Z ]{1,12}$"}}})")}};
+                     "name": {"type": "string", "pattern": "^[a-zA-Z ]{1,12}$"}}})",
+                        {.compact = true})}};
 
   std::vector<std::string> prompts;
   std::vector<nv::SamplingParams> params;
