@@ -208,11 +208,12 @@ TEMPLATE_TEST_CASE(
   for (const bool add : {false, true}) {
     Layer<T, float> all(16, 75, 1544, add);
     const auto run = [&](std::int64_t begin, std::int64_t end, int tiles) {
-      REQUIRE(cuda::small_m_linear(cuda::DenseLayer<T, float>{.x = all.x_view().slice(begin, end),
-                                                              .weight = all.weight.view(),
-                                                              .y = all.y_view().slice(begin, end),
-                                                              .accumulate = add},
-                                   tiles, gpu.context));
+      REQUIRE(
+          cuda::small_m_registers(cuda::DenseLayer<T, float>{.x = all.x_view().slice(begin, end),
+                                                             .weight = all.weight.view(),
+                                                             .y = all.y_view().slice(begin, end),
+                                                             .accumulate = add},
+                                  tiles, gpu.context));
     };
     run(0, 16, 1);
     gpu.sync();
@@ -233,6 +234,7 @@ TEMPLATE_TEST_CASE(
   }
   Layer<T> layer(8, 16, 32);
   CHECK_FALSE(cuda::small_m_linear(cuda::layer_of(layer.args()), 3, gpu.context));
+  CHECK_FALSE(cuda::small_m_registers(cuda::layer_of(layer.args()), 3, gpu.context));
 }
 
 TEST_CASE("kernels that are compiled for some rows of x refuse more") {
@@ -249,11 +251,14 @@ TEST_CASE("kernels that are compiled for some rows of x refuse more") {
     more.y.download();
     CHECK(same_bits(more.y.host, more.old_y));
   };
-  const auto run = [&](auto& layer) {
+  check_most(bf16(), cuda::kMaxSmallMRows, [&](auto& layer) {
     return cuda::small_m_linear(cuda::layer_of(layer.args()), 2, gpu.context);
+  });
+  const auto by_registers = [&](auto& layer) {
+    return cuda::small_m_registers(cuda::layer_of(layer.args()), 2, gpu.context);
   };
-  check_most(bf16(), cuda::kMaxSmallMRows, run);
-  check_most(float(), cuda::kMaxSmallMRows, run);
+  check_most(bf16(), cuda::kMaxSmallMRows, by_registers);
+  check_most(float(), cuda::kMaxSmallMRows, by_registers);
 }
 
 TEST_CASE("a shape that has run before asks cuBLASLt and the driver nothing more") {

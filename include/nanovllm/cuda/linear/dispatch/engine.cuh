@@ -26,6 +26,7 @@
 #include "nanovllm/cuda/linear/layer.cuh"
 #include "nanovllm/cuda/linear/mid_m/mid_m_linear.cuh"
 #include "nanovllm/cuda/linear/small_m/heads.cuh"
+#include "nanovllm/cuda/linear/small_m/registers.cuh"
 #include "nanovllm/cuda/linear/small_m/small_m_linear.cuh"
 #include "nanovllm/cuda/linear/wide_m/wide_m_linear.cuh"
 #include "nanovllm/cuda/ptx/tensor_maps.cuh"
@@ -38,12 +39,20 @@ namespace nanovllm::cuda {
 
 /// What runs a dense layer: the ops that it is made of, cuBLASLt, a family of kernels, or one
 /// kernel that does all of `project_qkv`.
-enum class DenseKernel : std::uint8_t { parts, blas, small_m, mid_m, wide_m, small_m_heads };
+enum class DenseKernel : std::uint8_t {
+  parts,
+  blas,
+  registers,  ///< small_m/registers.cuh
+  small_m,
+  mid_m,
+  wide_m,
+  small_m_heads
+};
 
 /// One way to run a dense layer.
 struct DensePlan {
   DenseKernel kernel = DenseKernel::parts;
-  int variant = 0;            ///< tiles of a block of small_m, a form of mid_m or wide_m, if any
+  int variant = 0;  ///< tiles of a block of registers or small_m, a form of mid_m or wide_m, if any
   BlasAlgorithm algorithm{};  ///< of DenseKernel::blas
 };
 
@@ -112,6 +121,10 @@ class DenseEngine {
     std::vector<DensePlan> out;
     if (kind != ProductKind::plain) out.push_back({DenseKernel::parts});
     for (const int tiles : kSmallMTiles) {
+      if ((!kHasForms<T, Out> || suits_small_m(m, n, k)) && small_m_registers_takes(layer, tiles))
+        out.push_back({DenseKernel::registers, tiles});
+    }
+    for (const int tiles : kSmallMTiles) {
       if ((!kHasForms<T, Out> || suits_small_m(m, n, k)) && small_m_takes(layer, tiles))
         out.push_back({DenseKernel::small_m, tiles});
     }
@@ -138,8 +151,11 @@ class DenseEngine {
       case DenseKernel::parts:
       case DenseKernel::small_m_heads: return false;
       case DenseKernel::blas: return blas_.run(layer, plan.algorithm, context);
+      case DenseKernel::registers:
+        if constexpr (sizeof(T) == 2) return small_m_registers(layer, plan.variant, context);
+        break;
       case DenseKernel::small_m:
-        if constexpr (sizeof(T) == 2)
+        if constexpr (sizeof(T) == 2 && std::same_as<T, Out>)
           return small_m_linear(layer, plan.variant, context, NextStart::after_wait);
         break;
       case DenseKernel::mid_m:
@@ -172,8 +188,8 @@ class DenseEngine {
   [[nodiscard]] DensePlan plan_by_rule(const DenseLayer<T, Out>& layer, std::int64_t bucket,
                                        const Context& context) {
     const int tiles = default_small_m_tiles(layer.weight.extent(0), context.num_sms);
-    if (bucket <= kSmallMRowsByRule && small_m_takes(layer, tiles))
-      return {DenseKernel::small_m, tiles};
+    if (bucket <= kSmallMRowsByRule && small_m_registers_takes(layer, tiles))
+      return {DenseKernel::registers, tiles};
     const auto found = blas_.algorithms(layer, bucket, 1, sizeof(T) == 2);
     DensePlan plan{DenseKernel::blas};
     if (!found.empty()) plan.algorithm = found[0];

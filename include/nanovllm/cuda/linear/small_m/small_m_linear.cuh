@@ -1,6 +1,6 @@
 #pragma once
 /// A dense layer of up to 16 rows of x, alone, with a norm ahead, or with SwiGLU behind: launcher
-/// of `small_m/kernel.cuh`, which has the formulas. Float results come from `small_m/logits.cuh`.
+/// of `small_m/kernel.cuh`, which has the formulas. y has the elements of x.
 ///
 /// It neither allocates nor synchronises; it is legal during graph capture. Weights are read before
 /// the kernel ahead has ended.
@@ -14,7 +14,6 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cuda/linear/layer.cuh"
 #include "nanovllm/cuda/linear/small_m/kernel.cuh"
-#include "nanovllm/cuda/linear/small_m/logits.cuh"
 #include "nanovllm/cuda/linear/small_m/tuning.hpp"
 #include "nanovllm/cuda/ptx/mma.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
@@ -73,10 +72,10 @@ template <class T, class Out>
 template <class T, class Out>
 [[nodiscard]] bool small_m_takes(const DenseLayer<T, Out>& layer, int tiles) {
   const auto& [x, norm, weight, y, accumulate, gated] = layer;
-  if constexpr (sizeof(T) == 2) {
+  if constexpr (sizeof(T) == 2 && std::same_as<T, Out>) {
     const bool is_plain = layer.kind() == ProductKind::plain;
-    return (is_plain || std::same_as<Out, bf16>)&&!(std::same_as<Out, float> && accumulate) &&
-           has_small_m_tiles(tiles, is_plain ? 1 : kMinSmallMFusedTiles) &&
+    return (is_plain || std::same_as<Out, bf16>)&&has_small_m_tiles(
+               tiles, is_plain ? 1 : kMinSmallMFusedTiles) &&
            fits_small_m(x.extent(0), weight.extent(0), weight.extent(1)) &&
            !(gated && (accumulate || weight.extent(0) % 2 != 0)) && has_aligned_rows(x) &&
            is_vector_aligned(weight.data) && (!norm || is_vector_aligned(norm.weight.data));
@@ -93,31 +92,17 @@ template <MmaElement T, Element Out>
                                   const Context& context, NextStart start = NextStart::at_once) {
   using detail::SmallMForm;
   if (!small_m_takes(layer, tiles)) return false;
-  if constexpr (std::same_as<Out, float>) {
-    const detail::LogitsOperands<T> p{.x = layer.x.data,
-                                      .weight = layer.weight.data,
-                                      .y = layer.y.data,
-                                      .x_stride = layer.x.strides[0],
-                                      .y_stride = layer.y.strides[0],
-                                      .num_tokens = static_cast<std::int32_t>(layer.x.extent(0)),
-                                      .n = static_cast<std::int32_t>(layer.y.extent(1)),
-                                      .k = static_cast<std::int32_t>(layer.weight.extent(1))};
-    return with_small_m_tiles(
-        tiles, [&]<int kTiles>() { detail::launch_small_m_logits<kTiles>(p, context); });
-  } else {
-    check_input_norm("small_m_linear", layer.norm, layer.weight.extent(1));
-    const auto p = detail::small_m_operands(layer, start);
-    return with_small_m_tiles(tiles, [&]<int kTiles>() {
-      if constexpr (std::same_as<Out, bf16> && kTiles >= kMinSmallMFusedTiles) {
-        if (layer.gated && layer.norm)
-          return detail::launch_small_m<kTiles, true, SmallMForm::gated>(p, context);
-        if (layer.gated)
-          return detail::launch_small_m<kTiles, false, SmallMForm::gated>(p, context);
-        if (layer.norm) return detail::launch_small_m<kTiles, true, SmallMForm::plain>(p, context);
-      }
-      detail::launch_small_m<kTiles, false, SmallMForm::plain>(p, context);
-    });
-  }
+  check_input_norm("small_m_linear", layer.norm, layer.weight.extent(1));
+  const auto p = detail::small_m_operands(layer, start);
+  return with_small_m_tiles(tiles, [&]<int kTiles>() {
+    if constexpr (std::same_as<Out, bf16> && kTiles >= kMinSmallMFusedTiles) {
+      if (layer.gated && layer.norm)
+        return detail::launch_small_m<kTiles, true, SmallMForm::gated>(p, context);
+      if (layer.gated) return detail::launch_small_m<kTiles, false, SmallMForm::gated>(p, context);
+      if (layer.norm) return detail::launch_small_m<kTiles, true, SmallMForm::plain>(p, context);
+    }
+    detail::launch_small_m<kTiles, false, SmallMForm::plain>(p, context);
+  });
 }
 
 }  // namespace nanovllm::cuda

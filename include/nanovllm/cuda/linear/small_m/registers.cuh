@@ -1,34 +1,41 @@
 #pragma once
-/// Logits of up to 16 rows: a product whose results are in float, by a matrix of very many rows.
+/// A dense layer of up to 16 rows of x by a kernel that reads W straight to registers.
 ///
-///   y[m, n] = Σ_k x[m, k] · W[n, k]
+///   y[m, n] = Σ_k x[m, k] · W[n, k]   (+ y[m, n] before the rounding, with `accumulate`)
 ///
 /// x [M ≤ 16, K], 16-byte aligned rows;  W [N, K] dense, 16-byte aligned, K a multiple of 8;
-/// y [M, N] float, any alignment; T is bf16 or half.
+/// y [M, N], any alignment; T is bf16 or half, y is T or float.
 ///
-/// The tiles and the order of sums are those of `small_m/kernel.cuh`, but W goes straight to
-/// registers, read ahead by two stages, and x to shared memory. The ring of that kernel is for
-/// weights that are fetched before the kernel ahead has ended; with some 3,000 blocks one behind
-/// the other it costs more than it saves: a step of one row of Qwen3-0.6B takes 12% more by it (one
-/// H100; `engine_bench_cuda --shape qwen3_0_6b --batch-sizes 1 --context 512`).
+/// The tiles and the order of sums are those of `small_m/kernel.cuh`, so both give the same bits.
+/// W is read ahead by two stages, to registers, and x to shared memory. Logits run by this kernel
+/// alone. Without it as a choice beside the ring of the other one, a decode step of Qwen3-0.6B
+/// takes 12% more with one sequence and 7% more with eight; of 8B it takes as long. One H100,
+/// `engine_bench_cuda --shape qwen3_0_6b --batch-sizes 1,8 --context 512`.
 ///
 /// Bytes moved: W once, 2 N K; x once for each block (from L2); y once.
 
 #include <algorithm>
 #include <cstdint>
 
+#include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/math.hpp"
+#include "nanovllm/cuda/linear/layer.cuh"
 #include "nanovllm/cuda/linear/small_m/kernel.cuh"
+#include "nanovllm/cuda/linear/small_m/tuning.hpp"
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/load.cuh"
+#include "nanovllm/cuda/ptx/mma.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/alignment.cuh"
+#include "nanovllm/cuda/tile/vec.cuh"
 
-namespace nanovllm::cuda::detail {
+namespace nanovllm::cuda {
+namespace detail {
 
 /// Shapes of a block: `kTiles` tiles of 8 rows of W, up to `kTokens` rows of x (8 or 16).
 template <int kTiles, int kTokens>
-struct LogitsBlock {
+struct RegistersBlock {
   static constexpr int kWarps = 8;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kRows = 8 * kTiles;               ///< rows of W
@@ -51,22 +58,23 @@ struct LogitsBlock {
 };
 
 /// Operands by value. `k` is a multiple of 8.
-template <class T>
-struct LogitsOperands {
+template <class T, class Out>
+struct RegistersOperands {
   const T* x;
   const T* weight;
-  float* y;
+  Out* y;
   std::int64_t x_stride;
   std::int64_t y_stride;
   std::int32_t num_tokens;
   std::int32_t n;
   std::int32_t k;
+  bool accumulate;
 };
 
 /// One thread's part in a block's products.
 template <class T, int kTiles, int kTokens>
-struct LogitsPart {
-  using Traits = LogitsBlock<kTiles, kTokens>;
+struct RegistersPart {
+  using Traits = RegistersBlock<kTiles, kTokens>;
   /// A stage of W: [step][tile], 16 bytes of row g.
   using Weights = uint4[Traits::kSteps][kTiles];
 
@@ -80,8 +88,9 @@ struct LogitsPart {
   int k_left;                 ///< columns from the thread's first of this stage on
   float sum[kTiles][Traits::kTokenTiles][4] = {};
 
-  __device__ __forceinline__ LogitsPart(const LogitsOperands<T>& p, int first_row,
-                                        const uint4* shared)
+  template <class Out>
+  __device__ __forceinline__ RegistersPart(const RegistersOperands<T, Out>& p, int first_row,
+                                           const uint4* shared)
       : x_shared(shared_address(shared + threadIdx.x)) {
     const int lane = threadIdx.x % 32, g = lane / 4;
     const int column = threadIdx.x / 32 * Traits::kStep + lane % 4 * 8;
@@ -169,23 +178,34 @@ struct LogitsPart {
 };
 
 /// Grid: a block for each kRows rows of W. Dynamic shared memory: kSharedBytes.
-template <class T, int kTiles, int kTokens>
-__global__ void __launch_bounds__(LogitsBlock<kTiles, kTokens>::kThreads,
-                                  LogitsBlock<kTiles, kTokens>::kBlocksPerSm)
-    small_m_logits_kernel(const LogitsOperands<T> p) {
-  using Traits = LogitsBlock<kTiles, kTokens>;
-  extern __shared__ uint4 logits_shared[];  // two stages of x, then the sums of each warp
+template <class T, class Out, int kTiles, int kTokens>
+__global__ void __launch_bounds__(RegistersBlock<kTiles, kTokens>::kThreads,
+                                  RegistersBlock<kTiles, kTokens>::kBlocksPerSm)
+    small_m_registers_kernel(const RegistersOperands<T, Out> p) {
+  using Traits = RegistersBlock<kTiles, kTokens>;
+  extern __shared__ uint4 registers_shared[];  // two stages of x, then the sums of each warp
   using Parts = float[kTokens][Traits::kPitch];
-  Parts* const parts = reinterpret_cast<Parts*>(logits_shared + Traits::kXBytes / 16);
+  Parts* const parts = reinterpret_cast<Parts*>(registers_shared + Traits::kXBytes / 16);
   grid_dependency_launch();
   const int first_row = static_cast<int>(blockIdx.x) * Traits::kRows;
-  LogitsPart<T, kTiles, kTokens> thread(p, first_row, logits_shared);
-  typename LogitsPart<T, kTiles, kTokens>::Weights even, odd;
+  RegistersPart<T, kTiles, kTokens> thread(p, first_row, registers_shared);
+  typename RegistersPart<T, kTiles, kTokens>::Weights even, odd;
   thread.load_w(even, 0);
   thread.load_w(odd, 1);
   grid_dependency_wait();
   thread.copy_x(0, 0);
   thread.copy_x(1, 1);
+
+  // The old y of this thread's outputs is loaded here, because nothing waits for it yet.
+  float out[Traits::kOutputs];
+#pragma unroll
+  for (int i = 0; i < Traits::kOutputs; ++i) {
+    const int index = static_cast<int>(threadIdx.x) + i * Traits::kThreads;
+    const int token = index / Traits::kRows, row = first_row + index % Traits::kRows;
+    out[i] = 0.f;
+    if (p.accumulate && token < p.num_tokens && row < p.n)
+      out[i] = to_float(p.y[token * p.y_stride + row]);
+  }
 
   for (int left = p.k; left > 0; left -= 2 * Traits::kStageColumns) {
     copy_async_wait<1>();
@@ -211,15 +231,15 @@ __global__ void __launch_bounds__(LogitsBlock<kTiles, kTokens>::kThreads,
     float sum = 0.f;
 #pragma unroll
     for (int w = 0; w < Traits::kWarps; ++w) sum += parts[w][token][row];
-    p.y[token * p.y_stride + first_row + row] = sum;
+    p.y[token * p.y_stride + first_row + row] = from_float<Out>(out[i] + sum);
   }
 }
 
-template <int kTiles, class T>
-void launch_small_m_logits(const LogitsOperands<T>& p, const Context& context) {
+template <int kTiles, class T, class Out>
+void launch_small_m_registers(const RegistersOperands<T, Out>& p, const Context& context) {
   const auto launch_for = [&]<int kTokens>() {
-    using Block = LogitsBlock<kTiles, kTokens>;
-    launch(small_m_logits_kernel<T, kTiles, kTokens>,
+    using Block = RegistersBlock<kTiles, kTokens>;
+    launch(small_m_registers_kernel<T, Out, kTiles, kTokens>,
            {.grid = dim3(static_cast<unsigned>(ceil_div(p.n, Block::kRows))),
             .block = dim3(Block::kThreads),
             .shared_bytes = Block::kSharedBytes},
@@ -232,4 +252,36 @@ void launch_small_m_logits(const LogitsOperands<T>& p, const Context& context) {
   }
 }
 
-}  // namespace nanovllm::cuda::detail
+}  // namespace detail
+
+/// Whether `small_m_registers` takes the layer by blocks of `tiles` tiles of 8 rows of W: a plain
+/// product of up to 16 rows, with any of kSmallMTiles.
+template <class T, class Out>
+[[nodiscard]] bool small_m_registers_takes(const DenseLayer<T, Out>& layer, int tiles) {
+  const auto& [x, norm, weight, y, accumulate, gated] = layer;
+  return sizeof(T) == 2 && layer.kind() == ProductKind::plain && has_small_m_tiles(tiles) &&
+         fits_small_m(x.extent(0), weight.extent(0), weight.extent(1)) && has_aligned_rows(x) &&
+         is_vector_aligned(weight.data);
+}
+
+/// Enqueues the layer by blocks of `tiles` tiles, which change the time and not the result. False,
+/// with nothing enqueued, unless `small_m_registers_takes` it. No operand is empty.
+template <MmaElement T, Element Out>
+[[nodiscard]] bool small_m_registers(const DenseLayer<T, Out>& layer, int tiles,
+                                     const Context& context) {
+  if (!small_m_registers_takes(layer, tiles)) return false;
+  const detail::RegistersOperands<T, Out> p{
+      .x = layer.x.data,
+      .weight = layer.weight.data,
+      .y = layer.y.data,
+      .x_stride = layer.x.strides[0],
+      .y_stride = layer.y.strides[0],
+      .num_tokens = static_cast<std::int32_t>(layer.x.extent(0)),
+      .n = static_cast<std::int32_t>(layer.y.extent(1)),
+      .k = static_cast<std::int32_t>(layer.weight.extent(1)),
+      .accumulate = layer.accumulate};
+  return with_small_m_tiles(
+      tiles, [&]<int kTiles>() { detail::launch_small_m_registers<kTiles>(p, context); });
+}
+
+}  // namespace nanovllm::cuda
