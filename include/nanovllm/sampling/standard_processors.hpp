@@ -86,7 +86,8 @@ class TokenMaskProcessor {
       : matcher_(setup.params.token_masks->matcher()),
         end_tokens_(setup.end_tokens),
         vocab_size_(static_cast<std::size_t>(setup.params.token_masks->vocab_size())),
-        min_tokens_(setup.params.min_tokens) {
+        // A beam whose text is complete too early is dropped, and others go on.
+        min_tokens_(setup.params.beam_width ? 0 : setup.params.min_tokens) {
     check<RequestError>(matcher_ != nullptr, "token_masks: expected a matcher, got null");
   }
 
