@@ -60,6 +60,7 @@ class Gpt2Network {
   using Context = LayerContext<ElementsT, Backend, Communicator>;
   using A = typename Context::Activation;
   using Matrix = typename Context::Matrix;
+  using Heads = decltype(head_shape_of<kShape>());
 
  public:
   using Weights = Gpt2Weights<typename Context::Weight, Backend>;
@@ -87,19 +88,18 @@ class Gpt2Network {
   [[nodiscard]] Weights& weights() { return weights_; }
 
   /// What a step multiplies by.
-  [[nodiscard]] auto projections() const {
+  [[nodiscard]] Projections<A, Matrix, typename Context::Weight, Heads> projections() const {
     using Role = ProjectionRole;
     const std::int64_t rows = limits_.max_num_batched_tokens;
     const auto all = [&](Matrix Layer::*matrix) {
       return matrices_of<Context>(weights_, num_layers(), matrix);
     };
-    return Projections<A, Matrix, typename Context::Weight, Heads>{
-        .list = {{Role::plain, all(&Layer::qkv), {}, false, rows},
-                 {Role::plain, all(&Layer::out), {}, false, rows},
-                 {Role::plain, all(&Layer::fc), {}, false, rows},
-                 {Role::plain, all(&Layer::proj), {}, false, rows},
-                 {Role::logits, {&weights_.lm_head()}, {}, false, limits_.max_num_seqs}},
-        .max_seqs = limits_.max_num_seqs};
+    return {.list = {{Role::plain, all(&Layer::qkv), {}, false, rows},
+                     {Role::plain, all(&Layer::out), {}, false, rows},
+                     {Role::plain, all(&Layer::fc), {}, false, rows},
+                     {Role::plain, all(&Layer::proj), {}, false, rows},
+                     {Role::logits, {&weights_.lm_head()}, {}, false, limits_.max_num_seqs}},
+            .max_seqs = limits_.max_num_seqs};
   }
 
   /// Heads of this rank, for its KV pool: every query head has its own keys and values.
@@ -145,7 +145,6 @@ class Gpt2Network {
 
  private:
   using Layer = typename Weights::Layer;
-  using Heads = decltype(head_shape_of<kShape>());
 
   [[nodiscard]] std::int64_t hidden_size() const {
     return detail::fixed_or(kShape.hidden_size, weights_.shape().hidden_size);

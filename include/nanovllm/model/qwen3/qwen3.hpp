@@ -42,6 +42,7 @@ class Qwen3Network {
   using Context = LayerContext<ElementsT, Backend, Communicator>;
   using A = typename Context::Activation;
   using Matrix = typename Context::Matrix;
+  using Heads = decltype(head_shape_of<kShape>());
 
  public:
   using Weights = Qwen3Weights<typename Context::Weight, Backend>;
@@ -70,7 +71,7 @@ class Qwen3Network {
   [[nodiscard]] Weights& weights() { return weights_; }
 
   /// What a step multiplies by.
-  [[nodiscard]] auto projections() const {
+  [[nodiscard]] Projections<A, Matrix, typename Context::Weight, Heads> projections() const {
     using Role = ProjectionRole;
     const std::int64_t rows = limits_.max_num_batched_tokens;
     const bool sums = stream_.accumulates();
@@ -80,14 +81,13 @@ class Qwen3Network {
     const auto all = [&](Matrix Layer::*matrix) {
       return matrices_of<Context>(weights_, num_layers(), matrix);
     };
-    return Projections<A, Matrix, typename Context::Weight, Heads>{
-        .list = {{Role::qkv, all(&Layer::qkv), norm, false, rows},
-                 {Role::output, all(&Layer::o), {}, sums, rows},
-                 {Role::gate_up, all(&Layer::gate_up), norm, false, rows},
-                 {Role::down, all(&Layer::down), {}, sums, rows},
-                 {Role::logits, {&weights_.lm_head()}, {}, false, limits_.max_num_seqs}},
-        .kv_heads = {num_kv_heads(), head_dim()},
-        .max_seqs = limits_.max_num_seqs};
+    return {.list = {{Role::qkv, all(&Layer::qkv), norm, false, rows},
+                     {Role::output, all(&Layer::o), {}, sums, rows},
+                     {Role::gate_up, all(&Layer::gate_up), norm, false, rows},
+                     {Role::down, all(&Layer::down), {}, sums, rows},
+                     {Role::logits, {&weights_.lm_head()}, {}, false, limits_.max_num_seqs}},
+            .kv_heads = {num_kv_heads(), head_dim()},
+            .max_seqs = limits_.max_num_seqs};
   }
 
   /// Heads of this rank, for its KV pool.
@@ -117,7 +117,6 @@ class Qwen3Network {
 
  private:
   using Layer = typename Weights::Layer;
-  using Heads = decltype(head_shape_of<kShape>());
 
   /// All but the logits.
   template <class Batch, class KvCache>
