@@ -21,6 +21,7 @@
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/ops/backend_check.hpp"
+#include "nanovllm/ops/input_norm.hpp"
 #include "nanovllm/ops/kv_store.hpp"
 #include "nanovllm/ops/projections.hpp"
 
@@ -90,15 +91,16 @@ class Gpt2Network {
   /// What a step multiplies by.
   [[nodiscard]] Projections<A, Matrix, typename Context::Weight, Heads> projections() const {
     using Role = ProjectionRole;
+    const InputNorm<typename Context::Weight> none{};  // by name: GCC 12 crashes at a mere {}
     const std::int64_t rows = limits_.max_num_batched_tokens;
     const auto all = [&](Matrix Layer::*matrix) {
       return matrices_of<Context>(weights_, num_layers(), matrix);
     };
-    return {.list = {{Role::plain, all(&Layer::qkv), {}, false, rows},
-                     {Role::plain, all(&Layer::out), {}, false, rows},
-                     {Role::plain, all(&Layer::fc), {}, false, rows},
-                     {Role::plain, all(&Layer::proj), {}, false, rows},
-                     {Role::logits, {&weights_.lm_head()}, {}, false, limits_.max_num_seqs}},
+    return {.list = {{Role::plain, all(&Layer::qkv), none, false, rows},
+                     {Role::plain, all(&Layer::out), none, false, rows},
+                     {Role::plain, all(&Layer::fc), none, false, rows},
+                     {Role::plain, all(&Layer::proj), none, false, rows},
+                     {Role::logits, {&weights_.lm_head()}, none, false, limits_.max_num_seqs}},
             .max_seqs = limits_.max_num_seqs};
   }
 
