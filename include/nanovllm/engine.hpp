@@ -101,16 +101,16 @@ class Engine {
 
   // ---- Serving them ----
 
-  /// Delivers the results of one step, which computes for the requests that are waiting or running
-  /// what the scheduling policy chooses. With `EngineConfig::overlap`, the step behind it has been
-  /// planned and handed to the backend before, and is computed while these results are delivered.
-  /// Tokens are the same either way. Then calls the callbacks. Returns false when there was nothing
-  /// to do and nothing has come meanwhile.
+  /// Waits for the oldest step, delivers its results and calls the callbacks. The scheduling policy
+  /// chooses what a step computes for the requests that are waiting or running. With
+  /// `EngineConfig::overlap`, the next step has been launched by then and is computed meanwhile;
+  /// tokens are the same either way. Returns false when there was nothing to do and nothing has
+  /// come meanwhile.
   bool step();
 
   /// Serves requests until `stop` is requested, and sleeps while there are none. What is not done
-  /// by then stays where it is. While a thread is in here, every request ends, whoever else calls
-  /// `step`. Throws what `step` throws.
+  /// by then stays where it is. While a thread is in `run`, every request is served to its end,
+  /// even if other threads call `step`. Throws what `step` throws.
   void run(const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       if (!step()) inbox_.wait(stop);
@@ -118,8 +118,9 @@ class Engine {
   }
 
   /// With `EngineConfig::processes`, every process makes the same engine. That of rank 0 serves
-  /// requests; the others call this, which does their part of its steps and returns when it is
-  /// destroyed. Throws what fails here, or an Error that says which other rank failed or was lost.
+  /// requests; the others call this, which does their part of its steps and returns when rank 0's
+  /// engine is destroyed. Throws what fails here, or an Error that says which other rank failed or
+  /// was lost.
   void run_worker() { core_->runner().run_worker(); }
 
   // ---- Both in one ----
@@ -186,7 +187,8 @@ class Engine {
   /// Counters and state. Every request submitted is counted once: as waiting, running or finished.
   [[nodiscard]] EngineStats stats() const { return inbox_.stats(); }
 
-  /// All times that `stats` makes percentiles of, 17 KB. Those of a stretch of time:
+  /// The histograms behind the percentiles of `stats`; a copy takes 17 KB. Those of a stretch of
+  /// time:
   ///
   /// ```cpp
   /// const nanovllm::Latencies before = engine.latencies();

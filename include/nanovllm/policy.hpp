@@ -39,8 +39,8 @@ namespace nanovllm {
 
 /// bfloat16 on the CPU.
 struct DefaultPolicy {
-  /// Of weights, activations and the KV cache; a slot `Weight`, `Activation` or `KvElement` of its
-  /// own goes before.
+  /// Of weights, activations and the KV cache; a slot `Weight`, `Activation` or `KvElement` takes
+  /// precedence.
   using Element = bf16;
   using Backend = CpuBackend;              ///< where memory lives and ops run
   using Communicator = HostGroup;          ///< how tensor-parallel ranks talk

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # check_reading.sh LINES [PAGE]: whether the sources that a reading list links, docs/reading.md unless
-# given, can be read in an hour: each is there, and together they have at most LINES lines. A file that
+# given, are short enough: each is there, and together they have at most LINES lines. A file that
 # is linked twice counts once; links to pages do not count.
 set -euo pipefail
 

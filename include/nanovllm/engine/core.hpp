@@ -45,7 +45,7 @@ struct CoreConfig {
 /// A step is a transaction. What throws while it is planned or handed over is undone: queues,
 /// blocks and sequences are as they were, and the requests in the step end with the error. What
 /// throws later, while it is computed or its results are taken, ends the requests in it, too. No
-/// other request is touched.
+/// other request is touched; but a rank that stays broken fails every later step, until `reset`.
 ///
 /// Thread-safe: steps run one at a time. The template's parameters are those of `Scheduler`; model
 /// and backend are behind `StepRunner`.
@@ -180,8 +180,8 @@ class EngineCore {
       return steps_.fail_oldest(message_of(std::current_exception()));
     }
     count_step(stats_, step.plan, step.device_seconds, seconds_since(begin) - device_seconds_);
-    steps_.pop_oldest();  // all tokens before those of the next are there
-    steps_.close_oldest();
+    steps_.pop_oldest();    // all tokens before those of the next are there:
+    steps_.close_oldest();  // it is drawn, if it waited for them
   }
 
   /// Gives every sampled sequence its tokens and commits the step.
@@ -222,7 +222,7 @@ class EngineCore {
   mutable std::mutex mutex_;  // guards everything below
   std::unique_ptr<StepRunner> runner_;
   Queues scheduler_;
-  std::unique_ptr<StepObserver> observer_;
+  std::unique_ptr<StepObserver> observer_;  ///< the disk tier, which may hold requests back
   LiveRequests<Queues> requests_;
   StepLauncher launcher_;
   StepsUnderWay<Queues> steps_;
@@ -270,7 +270,8 @@ bool EngineCore<Scheduling, Blocks, Preemption>::step() {
   while (steps_.size() < max_under_way_) {
     const Launch launched = launch();
     if (launched == Launch::nothing) break;
-    undone |= launched == Launch::undone;  // with fewer requests, the next one is another
+    undone |=
+        launched == Launch::undone;  // its requests have ended, so another try plans something else
   }
   observer_->end_launches();
   publish_stats();  // while the step is computed, others see it run

@@ -172,7 +172,7 @@ class Scheduler {
     check_room();
     check_plan(plan, num_going_on(), config_, ++num_marks_, Blocks::block_size());
     check_blocks(plan, states_.blocks());
-    make_room(plan, states_.running(), states_.blocks());  // the last that may fail
+    make_room(plan, states_.running(), states_.blocks());  // nothing after this can fail
     apply(plan);
   }
 
@@ -366,7 +366,7 @@ class Scheduler {
           " steps have begun; the older one must be committed or cancelled first");
   }
 
-  /// Running sequences of which no step under way draws the last token that they may have.
+  /// Running sequences that are not *ending*: no step under way draws their last token by length.
   [[nodiscard]] std::size_t num_going_on() const noexcept {
     return nanovllm::num_going_on(states_.running(), num_under_way_);
   }

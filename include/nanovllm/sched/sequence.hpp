@@ -46,8 +46,8 @@ enum class SequenceStatus : std::uint8_t {
 
 /// What the prefix cache had of a waiting sequence when it was asked last.
 struct PrefixMemo {
-  std::int32_t num_tokens = -1;     ///< the sequence had; < 0: it was not asked
-  std::uint64_t cache_version = 0;  ///< the answer holds for
+  std::int32_t num_tokens = -1;     ///< of the sequence when the cache was asked; < 0: never
+  std::uint64_t cache_version = 0;  ///< of the cache then
   PrefixMatch match{};
 };
 
@@ -76,12 +76,12 @@ struct alignas(64) Sequence {
   std::int32_t num_cached_tokens = 0;  ///< of them, taken from the prefix cache on first admission
   std::int32_t num_preemptions = 0;
   std::int32_t num_published_tokens = 0;  ///< that the prefix cache has been told of
-  /// Rows of logits of prompt tokens that are reported, not drawn from, and are still to come: the
-  /// last so many before the row of the prompt's last token. Tokens [0,
-  /// first_prompt_logit()) alone may be taken from elsewhere, the others must be computed.
+  /// How many prompt rows must still report logits (`prompt_logprobs`): the last ones before the
+  /// row of the prompt's last token. Only tokens [0, first_prompt_logit()) may be taken from
+  /// elsewhere.
   std::int32_t num_prompt_logits_left = 0;
   std::vector<BlockId> block_table;  ///< block_table[i] holds tokens [i · B, (i + 1) · B)
-  std::uint64_t mark = 0;            ///< the check of a plan that saw it last
+  std::uint64_t mark = 0;            ///< of the last plan check that saw it: finds duplicates
 
   Sequence* earlier_waiting = nullptr;  ///< neighbours in the waiting queue
   Sequence* later_waiting = nullptr;

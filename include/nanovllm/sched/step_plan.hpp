@@ -16,8 +16,8 @@ namespace nanovllm {
 ///
 /// Its last `num_logits` rows give logits, and each of these draws a token: the one behind it. A
 /// prompt chunk that does not reach the sequence's end gives none; otherwise the first of them is
-/// the row of the sequence's last token. Further rows are guesses: token end - num_logits + 1 + i
-/// is what the plan's maker expects sample i to draw. The step's outcome says how many were right.
+/// the row of the sequence's last token. Further rows check guessed tokens: sample i is
+/// compared with token end - num_logits + 1 + i. The step's outcome says how many were right.
 ///
 /// Where log-probabilities of the prompt are wanted, `num_prompt_logits` rows before those give
 /// logits that are not drawn from. All rows of logits of a step are no more than max_num_seqs.

@@ -46,8 +46,8 @@ class DirectExecutor {
   [[nodiscard]] std::size_t profile_run(Pool&) { return 0; }
   void capture(Pool&) {}
 
-  /// Computes a step in `slot`, 0 and 1 alternately; a deferred one without the draw. Tokens that
-  /// are not known are those that the step in the other slot drew.
+  /// Computes a step; a deferred one without the draw. `slot`, 0 and 1 alternately, says which
+  /// results it fills. Tokens that are not known are those that the step in the other slot drew.
   void launch(int slot, const StepInputs& inputs, Pool& kv) {
     const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();
     const StepResults before = results_[static_cast<std::size_t>(1 - slot)].view();
@@ -112,7 +112,8 @@ class DirectExecutor {
   SamplingBatch forward(const StepInputs& inputs, VectorView<const TokenId> previous, Pool& kv,
                         MatrixView<float> logits) {
     UnpackStepArgs unpack{.previous = previous};
-    const StepBatch<ViewOf> step = memory_.views(inputs.fields(), inputs.bytes().data(), unpack);
+    const StepBatch<ViewOf> step =
+        memory_.views(inputs.fields(), inputs.bytes().data(), unpack);  // fills `unpack`
     backend_.run(unpack);
     StepKv<Backend, Pool> step_kv(
         backend_, kv,

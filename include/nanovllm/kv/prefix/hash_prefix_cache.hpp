@@ -24,12 +24,12 @@
 
 namespace nanovllm {
 
-/// Enters every full block, even if an equal one is entered, because its sequence's next block
-/// needs it for its name; but of equal free blocks only one is kept. Allocates nothing after
+/// Enters every full block, even if an equal one is entered, because the key of its sequence's next
+/// block is chained to it; but of equal free blocks only one is kept. Allocates nothing after
 /// construction. Blocks of more urgent requests are kept longer, see EvictionOrder.
 ///
-/// @tparam kBlockSize  tokens a block.
-/// @tparam Hash        how prefixes are hashed; a PrefixHashLike.
+/// @tparam kBlockSize  tokens a block. @tparam Hash        how prefixes are hashed; a
+/// PrefixHashLike.
 template <int kBlockSize, class Hash>
 class HashPrefixCache {
   static_assert(PrefixHashLike<Hash>,
@@ -87,7 +87,8 @@ class HashPrefixCache {
   void lock(BlockId block) noexcept { unused_.remove(block); }
 
   /// The block will be evicted last among those of its urgency. If an equal block is in use, the
-  /// cache drops this one; if an equal block is free, it drops that.
+  /// cache drops this one; if an equal block is free, it drops that. Returns the block that was
+  /// dropped, which is free for reuse.
   [[nodiscard]] std::optional<BlockId> unlock(BlockId block) noexcept {
     const std::optional<BlockId> duplicate = index_.duplicate(block);
     if (duplicate && !unused_.contains(*duplicate)) {

@@ -88,7 +88,7 @@ class Gpt2Network {
 
   [[nodiscard]] Weights& weights() { return weights_; }
 
-  /// What a step multiplies by.
+  /// All weight matrices of a step, for backends that tune their kernels.
   [[nodiscard]] Projections<A, Matrix, typename Context::Weight, Heads> projections() const {
     using Role = ProjectionRole;
     const InputNorm<typename Context::Weight> none{};  // by name: GCC 12 crashes at a mere {}

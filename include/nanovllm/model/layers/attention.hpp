@@ -25,8 +25,8 @@ struct AttentionHeads {
   [[nodiscard]] std::int64_t qkv_width() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
 };
 
-/// Attention of any group of query heads a kv head. `Heads` is the `HeadShape` that the model's
-/// type gives.
+/// Attention with any number of query heads for each KV head. `Heads` is the `HeadShape` that the
+/// model's type gives.
 ///
 /// `Batch` has the members of a `ForwardBatch`: decodes are in rows [0, num_decodes), prompt chunks
 /// after them.
@@ -92,7 +92,8 @@ class PagedAttention {
   }
 
   /// What every query sees, [n, heads · head_dim], valid until the next call. The step's keys and
-  /// values are in `kv` already.
+  /// values are in `kv` already; chunks also get them directly, so that without a prefix the cache
+  /// need not be read.
   template <class Batch>
   [[nodiscard]] typename Context::Rows attend(const Qkv<A>& qkv, const Batch& in, KvView<Kv> kv) {
     const std::int64_t n = qkv.q.extent(0), num_decodes = in.num_decodes;

@@ -70,7 +70,7 @@ class Qwen3Network {
 
   [[nodiscard]] Weights& weights() { return weights_; }
 
-  /// What a step multiplies by.
+  /// All weight matrices of a step, for backends that tune their kernels.
   [[nodiscard]] Projections<A, Matrix, typename Context::Weight, Heads> projections() const {
     using Role = ProjectionRole;
     const std::int64_t rows = limits_.max_num_batched_tokens;
