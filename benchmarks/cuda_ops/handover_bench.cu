@@ -42,6 +42,18 @@
 namespace nanovllm {
 namespace {
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+/// Four floats at shared address `address` of block `rank` of the cluster.
+__device__ __forceinline__ float4 load_cluster_quad(std::uint32_t address, int rank) {
+  float4 v;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(cuda::cluster_address(address, rank))
+               : "memory");
+  return v;
+}
+#endif
+
 constexpr int kThreads = 256;
 constexpr int kChain = 240;     ///< kernels of a graph; even
 constexpr int kRounds = 2'000;  ///< exchanges of a launch
@@ -224,7 +236,7 @@ __global__ void __launch_bounds__(kThreads) cluster_read_kernel() {
     if (thread == 0) words[round % 2] = {value, static_cast<float>(rank), value, value};
     cuda::cluster_sync();
     if (thread < kSize) {
-      const float4 got = cuda::load_cluster_quad(cuda::shared_address(&words[round % 2]), thread);
+      const float4 got = load_cluster_quad(cuda::shared_address(&words[round % 2]), thread);
       is_right &= got.x == value && got.y == static_cast<float>(thread) && got.w == value;
     }
     __syncthreads();

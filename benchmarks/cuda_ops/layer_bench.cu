@@ -127,13 +127,13 @@ struct Bench {
       return pointers;
     };
     using Role = ProjectionRole;
-    const InputNorm<bf16> ahead{{norm.data(), {shape.hidden}}, 1e-6f};
+    const InputNorm<bf16> ahead{{norm.data(), {shape.hidden}}, 1e-6f}, none{};
     const Projections<bf16, Matrix, bf16, Heads> network{
         .list = {{Role::qkv, all(qkv), ahead, false, most_rows},
                  // Of another role layers are not known as such.
-                 {whole_layers ? Role::output : Role::plain, all(o), {}, true, most_rows},
+                 {whole_layers ? Role::output : Role::plain, all(o), none, true, most_rows},
                  {Role::gate_up, all(gate_up), ahead, false, most_rows},
-                 {Role::down, all(down), {}, true, most_rows}},
+                 {Role::down, all(down), none, true, most_rows}},
         .kv_heads = {shape.kv_heads, d},
         .max_seqs = most_rows};
     backend.tune(network);

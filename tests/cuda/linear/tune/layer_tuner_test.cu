@@ -49,9 +49,9 @@ struct Layers {
   [[nodiscard]] Projections<bf16, Matrix, bf16> lists(std::int64_t rows, std::int64_t seqs) {
     using Role = ProjectionRole;
     return {.list = {{Role::qkv, qkv, input_norm(), false, rows},
-                     {Role::output, o, {}, true, rows},
+                     {Role::output, o, InputNorm<bf16>{}, true, rows},
                      {Role::gate_up, gate_up, input_norm(), false, rows},
-                     {Role::down, down, {}, true, rows}},
+                     {Role::down, down, InputNorm<bf16>{}, true, rows}},
             .kv_heads = kKvHeads,
             .max_seqs = seqs};
   }
