@@ -194,9 +194,13 @@ TEST_CASE("regular expressions that explode are refused in time") {
 }
 
 TEST_CASE("a grammar with many readings ends its request in time") {
-  // All its readings are followed, of which there may be so many.
+  // All its readings are followed, of which there may be so many. With a sanitizer the usual budget
+  // of time would end it before.
+  const nv::CpuBudget patience{.at_first = std::chrono::minutes(10), .per_token = {}};
+  nv::serve::OutputConstraintCompiler patient(byte_vocabulary(), {.allow_grammars = true},
+                                              patience);
   const auto source =
-      compiler().compile({.kind = Kind::grammar, .text = "root ::= \"a\" root root | \"a\""});
+      patient.compile({.kind = Kind::grammar, .text = "root ::= \"a\" root root | \"a\""});
   const auto begin = std::chrono::steady_clock::now();
   const auto read_on = [](const nv::TokenMaskSource& from) {
     const auto matcher = from.matcher();
@@ -204,7 +208,8 @@ TEST_CASE("a grammar with many readings ends its request in time") {
     }
   };
   CHECK_THROWS_WITH(read_on(*source), Catch::Matchers::Contains("too many readings"));
-  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));
+  CHECK(std::chrono::steady_clock::now() - begin <
+        std::chrono::seconds(120));  // one, without a sanitizer
 
   const nv::CpuBudget budget{.at_first = std::chrono::milliseconds(10), .per_token = {}};
   nv::serve::OutputConstraintCompiler hasty(byte_vocabulary(), {.allow_grammars = true}, budget);
