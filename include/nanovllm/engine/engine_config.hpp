@@ -34,8 +34,8 @@ struct EngineConfig {
   KvSize host_kv_size = KvSize::blocks(0);
   /// A directory for blocks of the prefix cache, one file each, which later engines of the same
   /// model, policy and settings find, also in other processes: a tier below `host_kv_size`, which
-  /// must not be 0. It is created if needed, and may be shared. Whoever can write to it can change
-  /// what is generated.
+  /// must not be 0. It is created if needed, and may be shared. A user who can write to it can
+  /// change what is generated.
   std::optional<std::filesystem::path> disk_kv_path{};
   std::uint64_t disk_kv_bytes = std::uint64_t{16} << 30;  ///< most bytes of all its files
   /// A request waits for blocks on disk if they hold at least this many tokens more of its prompt

@@ -39,7 +39,7 @@ class HashPrefixCache {
  public:
   static constexpr bool kFullBlocksOnly = true;
 
-  /// For a pool of `num_blocks`. The hashes depend on `seed`: while it is secret, nobody can make
+  /// For a pool of `num_blocks`. The hashes depend on `seed`: while it is secret, no user can make
   /// prompts that collide.
   explicit HashPrefixCache(std::int32_t num_blocks, std::uint64_t seed = random_seed())
       : index_(num_blocks), unused_(num_blocks), root_{.hash = seed, .id = 0} {}

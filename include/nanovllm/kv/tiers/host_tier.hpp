@@ -37,7 +37,7 @@ template <int kBlockSize, PrefixHashLike Hash = XxPrefixHash>
 class HostTier {
  public:
   /// For pools of so many blocks; without any of the host's it does nothing. The hashes depend on
-  /// `seed`: while it is secret, nobody can make prompts that collide.
+  /// `seed`: while it is secret, no user can make prompts that collide.
   explicit HostTier(std::int32_t num_device_blocks = 0, std::int32_t num_host_blocks = 0,
                     std::uint64_t seed = 0)
       : index_(num_host_blocks > 0 ? num_device_blocks + num_host_blocks : 0),
