@@ -228,9 +228,7 @@ awk -v graph="$graph" '
     allowed_in_module["cuda/linear/dispatch/"] = linear_tops dense_families
     allowed_in_module["cuda/linear/tune/"] = linear_tops " cuda/linear/dispatch/"
 
-    # Arrows that point the wrong way, and are to be turned.
-    step = "nanovllm/engine/step/"
-    to_be_mended[step "executor.hpp nanovllm/engine/runner/runner_policy.hpp"]
+    # An arrow that points the wrong way, and is to be turned.
     to_be_mended["nanovllm/grammar/bytes/byte_nfa.hpp nanovllm/grammar/regex/regex_parser.hpp"]
 
     # Members that may be -1 or 0 where nothing is set.

@@ -8,9 +8,9 @@
 
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/engine/runner/runner_policy.hpp"
 #include "nanovllm/engine/step/direct_executor.hpp"
 #include "nanovllm/engine/step/graph_executor.hpp"
+#include "nanovllm/engine/step/runner_policy.hpp"
 #include "nanovllm/engine/step/sample_batch.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/engine/step/step_results.hpp"
