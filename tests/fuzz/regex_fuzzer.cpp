@@ -12,6 +12,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/utf8.hpp"
 #include "nanovllm/grammar/bytes/byte_dfa.hpp"
+#include "nanovllm/grammar/regex/regex_nfa.hpp"
 
 namespace nv = nanovllm;
 

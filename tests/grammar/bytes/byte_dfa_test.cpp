@@ -10,6 +10,7 @@
 #include "grammar/regex/random_regex.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/utf8.hpp"
+#include "nanovllm/grammar/regex/regex_nfa.hpp"
 
 namespace nv = nanovllm;
 using nanovllm_test::Pcre2Oracle;

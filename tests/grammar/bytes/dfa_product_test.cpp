@@ -10,6 +10,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/grammar/bytes/dfa_completions.hpp"
 #include "nanovllm/grammar/bytes/dfa_explorer.hpp"
+#include "nanovllm/grammar/regex/regex_nfa.hpp"
 
 namespace nv = nanovllm;
 

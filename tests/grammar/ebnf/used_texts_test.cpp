@@ -8,6 +8,7 @@
 #include "grammar/json/takes.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/grammar/json/json_schema_compiler.hpp"
+#include "nanovllm/grammar/regex/regex_nfa.hpp"
 
 namespace nv = nanovllm;
 using Catch::Matchers::Contains;

@@ -12,6 +12,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/grammar/bytes/byte_dfa.hpp"
 #include "nanovllm/grammar/ebnf/string_content.hpp"
+#include "nanovllm/grammar/regex/regex_nfa.hpp"
 #include "nanovllm/io/json.hpp"
 
 namespace nv = nanovllm;

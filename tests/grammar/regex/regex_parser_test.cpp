@@ -7,6 +7,7 @@
 #include "catch.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/grammar/bytes/byte_dfa.hpp"
+#include "nanovllm/grammar/regex/regex_nfa.hpp"
 
 namespace nv = nanovllm;
 using Catch::Matchers::Contains;

@@ -88,11 +88,6 @@ class ByteDfa {
   std::vector<std::uint8_t> flags_;   // [state]
 };
 
-/// The automaton of a regular expression, which is to match the whole text. Throws RequestError.
-[[nodiscard]] inline ByteDfa compile_regex(std::string_view pattern) {
-  return ByteDfa(make_nfa(parse_regex(pattern)));
-}
-
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES

@@ -76,11 +76,11 @@ struct GrammarNetwork {
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/utf8.hpp"
-#include "nanovllm/grammar/bytes/byte_nfa.hpp"
 #include "nanovllm/grammar/bytes/dfa_product.hpp"
 #include "nanovllm/grammar/ebnf/ebnf_parser.hpp"
 #include "nanovllm/grammar/ebnf/multiples.hpp"
 #include "nanovllm/grammar/ebnf/string_length.hpp"
+#include "nanovllm/grammar/regex/regex_nfa.hpp"
 #include "nanovllm/grammar/regex/regex_parser.hpp"
 
 namespace nanovllm {

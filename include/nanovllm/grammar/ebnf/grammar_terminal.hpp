@@ -172,6 +172,7 @@ class TerminalMasks {
 #include <algorithm>
 #include <limits>
 
+#include "nanovllm/grammar/regex/regex_nfa.hpp"
 #include "nanovllm/grammar/regex/regex_parser.hpp"
 
 namespace nanovllm {

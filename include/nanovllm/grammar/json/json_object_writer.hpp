@@ -20,6 +20,7 @@
 #include "nanovllm/grammar/json/json_schema_merge.hpp"
 #include "nanovllm/grammar/json/json_schema_reader.hpp"
 #include "nanovllm/grammar/regex/regex_anchors.hpp"
+#include "nanovllm/grammar/regex/regex_nfa.hpp"
 
 namespace nanovllm::detail {
 

@@ -56,6 +56,8 @@ class RegexSource final : public TokenMaskSource {
 #include <utility>
 #include <vector>
 
+#include "nanovllm/grammar/regex/regex_nfa.hpp"
+
 namespace nanovllm {
 
 /// What the matchers of a source share.
