@@ -16,6 +16,7 @@
 #include <cstring>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,9 +30,9 @@
 namespace nanovllm {
 
 /// The part of a tensor that one rank keeps: [begin, end) along one dimension, everything along the
-/// other. `dim` −1 keeps the whole tensor.
+/// other. Without `dim` the whole tensor.
 struct Shard {
-  int dim = -1;
+  std::optional<int> dim{};
   std::int64_t begin = 0;
   std::int64_t end = 0;
 };
@@ -106,7 +107,7 @@ struct Region {
   const std::int64_t rows = vector ? 1 : shape[0];
   const std::int64_t columns = shape.back();
   Region out{0, rows, 0, columns, columns};
-  if (shard.dim < 0) return out;
+  if (!shard.dim) return out;
   if (shard.dim == 0 && !vector) {
     out.row_begin = shard.begin;
     out.row_end = shard.end;
@@ -273,11 +274,10 @@ namespace nanovllm::detail {
 NANOVLLM_INLINE std::string parameter_problem(const WantedTensor& p, const TensorInfo& tensor) {
   const std::size_t rank = p.shape.size();
   if (rank < 1 || rank > 2) return concat("must have rank 1 or 2, got ", shape_string(p.shape));
-  if (p.shard.dim >= static_cast<int>(rank)) {
-    return concat("is split along dimension ", p.shard.dim, " of ", shape_string(p.shape));
-  }
-  if (p.shard.dim >= 0) {
-    const std::int64_t extent = p.shape[static_cast<std::size_t>(p.shard.dim)];
+  if (p.shard.dim) {
+    const auto dim = static_cast<std::size_t>(*p.shard.dim);
+    if (dim >= rank) return concat("is split along dimension ", dim, " of ", shape_string(p.shape));
+    const std::int64_t extent = p.shape[dim];
     if (p.shard.begin < 0 || p.shard.begin > p.shard.end || p.shard.end > extent) {
       return concat("is split to [", p.shard.begin, ", ", p.shard.end, ") of ", extent);
     }

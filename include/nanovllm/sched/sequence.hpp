@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -46,8 +47,8 @@ enum class SequenceStatus : std::uint8_t {
 
 /// What the prefix cache had of a waiting sequence when it was asked last.
 struct PrefixMemo {
-  std::int32_t num_tokens = -1;     ///< of the sequence when the cache was asked; < 0: never
-  std::uint64_t cache_version = 0;  ///< of the cache then
+  std::optional<std::int32_t> num_tokens{};  ///< of the sequence then; none before the first time
+  std::uint64_t cache_version = 0;           ///< of the cache then
   PrefixMatch match{};
 };
 

@@ -139,7 +139,7 @@ class RequestSequence : public Sequence {
     return id * kMaxSamples + static_cast<std::uint64_t>(sample_) + 1;
   }
   /// Where its tokens were marked last, see MarkSlots.
-  std::int32_t mark_slot = -1;
+  std::optional<std::int32_t> mark_slot{};
 
   /// Adds to `mask` what that draw must not give.
   void process(std::int32_t position, TokenMask& mask) const {

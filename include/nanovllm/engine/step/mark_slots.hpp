@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace nanovllm {
@@ -22,23 +23,23 @@ class MarkSlots {
   explicit MarkSlots(std::int64_t num_slots) : slots_(static_cast<std::size_t>(num_slots)) {}
 
   /// Whether `owner` has a slot that knows its first `num_tokens` tokens.
-  [[nodiscard]] bool is_current(std::uint64_t owner, std::int32_t hint,
+  [[nodiscard]] bool is_current(std::uint64_t owner, std::optional<std::int32_t> hint,
                                 std::int32_t num_tokens) const {
-    if (hint < 0 || static_cast<std::size_t>(hint) >= slots_.size()) return false;
-    const Slot& slot = slots_[static_cast<std::size_t>(hint)];
+    if (!hint) return false;
+    const Slot& slot = at(*hint);
     return slot.owner == owner && slot.num_tokens == num_tokens;
   }
 
   /// The slot in which `owner` draws its token number `num_tokens` in this step, behind which the
   /// slot knows that one, too. Changes `hint`, which is the owner's to keep.
   /// @param owner  not 0, and no other sequence's, ever.
-  [[nodiscard]] Place take(std::uint64_t owner, std::int32_t& hint, std::int32_t num_tokens) {
+  [[nodiscard]] Place take(std::uint64_t owner, std::optional<std::int32_t>& hint,
+                           std::int32_t num_tokens) {
     const bool current = is_current(owner, hint, num_tokens);
-    if (!current && (hint < 0 || slots_[static_cast<std::size_t>(hint)].owner != owner))
-      hint = unused();
-    Slot& slot = slots_[static_cast<std::size_t>(hint)];
-    slot = {.owner = owner, .num_tokens = num_tokens + 1, .step = step_};
-    return {hint, current};
+    if (!hint || at(*hint).owner != owner) hint = unused();
+    slots_[static_cast<std::size_t>(*hint)] = {
+        .owner = owner, .num_tokens = num_tokens + 1, .step = step_};
+    return {*hint, current};
   }
 
   /// Another step begins.
@@ -46,15 +47,19 @@ class MarkSlots {
 
   /// Nothing is known of what the slots have.
   void forget() {
-    for (Slot& slot : slots_) slot.num_tokens = -1;
+    for (Slot& slot : slots_) slot.num_tokens.reset();
   }
 
  private:
   struct Slot {
     std::uint64_t owner = 0;
-    std::int32_t num_tokens = -1;
+    std::optional<std::int32_t> num_tokens{};
     std::uint64_t step = 0;  // that used it last
   };
+
+  [[nodiscard]] const Slot& at(std::int32_t slot) const {
+    return slots_[static_cast<std::size_t>(slot)];
+  }
 
   /// The slot that was not used for the longest time.
   [[nodiscard]] std::int32_t unused() const {
