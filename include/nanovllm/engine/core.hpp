@@ -180,8 +180,8 @@ class EngineCore {
       return steps_.fail_oldest(message_of(std::current_exception()));
     }
     count_step(stats_, step.plan, step.device_seconds, seconds_since(begin) - device_seconds_);
-    steps_.pop_oldest();    // all tokens before those of the next are there:
-    steps_.close_oldest();  // it is drawn, if it waited for them
+    steps_.pop_oldest();   // all tokens before those of the next are there:
+    steps_.draw_oldest();  // it is drawn, if it waited for them
   }
 
   /// Gives every sampled sequence its tokens and commits the step.

@@ -21,7 +21,7 @@ struct LaunchedStep {
   std::uint64_t number = 0;
   std::size_t num_events = 0;  ///< at most; of sequences with a listener
   double device_seconds = 0;
-  bool is_deferred = false;  ///< how its logits are drawn from is not known yet
+  bool awaits_tokens = false;  ///< its draw needs tokens of the step ahead
   /// Requests in it that cannot be drawn for. They end when the step before has been delivered,
   /// with the tokens that they would have without it.
   std::vector<StepSampling::Fault> faults{};
@@ -36,12 +36,12 @@ class StepLauncher {
 
   /// Flattens the plan and the sampler's settings of those sequences that get a token, and hands
   /// them over. Where the settings depend on tokens that the step before has not drawn yet, `step`
-  /// is deferred. Throws what the runner throws.
+  /// awaits them. Throws what the runner throws.
   /// @param is_behind  whether another step is under way ahead of it.
   void launch(LaunchedStep& step, bool is_behind);
 
-  /// Says how `step`, which is deferred and the oldest, is drawn from: all tokens before its own
-  /// are there.
+  /// Hands over the settings of `step`, which awaited tokens and is the oldest: all tokens before
+  /// its own are there.
   void draw(LaunchedStep& step);
 
   /// A launched step is undone.
@@ -81,17 +81,17 @@ NANOVLLM_INLINE StepLauncher::StepLauncher(StepRunner& runner, std::int64_t bloc
 
 NANOVLLM_INLINE void StepLauncher::launch(LaunchedStep& step, bool is_behind) {
   visit(step);
-  step.is_deferred = is_behind && sampling_.awaits_tokens(step.plan);
-  if (!step.is_deferred) sampling_.fill(step.plan, step.faults);
-  const bool is_open = step.is_deferred || sampling_.has_edits();
-  if (is_open) {
-    inputs_.build_open(step.plan, block_size_);
+  step.awaits_tokens = is_behind && sampling_.awaits_tokens(step.plan);
+  if (!step.awaits_tokens) sampling_.fill(step.plan, step.faults);
+  const bool is_deferred = step.awaits_tokens || sampling_.has_edits();
+  if (is_deferred) {
+    inputs_.build_deferred(step.plan, block_size_);
   } else {
     inputs_.build(step.plan, block_size_, sampling_.rows());
   }
   const Clock::time_point begin = Clock::now();
   runner_.launch(inputs_);
-  if (is_open && !step.is_deferred) runner_.sample(sampling_.pack());
+  if (is_deferred && !step.awaits_tokens) runner_.sample(sampling_.pack());
   count_time(step, begin);
 }
 
@@ -99,7 +99,7 @@ NANOVLLM_INLINE void StepLauncher::draw(LaunchedStep& step) {
   sampling_.fill(step.plan, step.faults);
   const Clock::time_point begin = Clock::now();
   runner_.sample(sampling_.pack());
-  step.is_deferred = false;
+  step.awaits_tokens = false;
   count_time(step, begin);
 }
 

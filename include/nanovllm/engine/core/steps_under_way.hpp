@@ -57,12 +57,12 @@ class StepsUnderWay {
   }
 
   /// All tokens before those of the oldest step, if there is one, are there. Its faulty requests
-  /// end, and if it is deferred, it is drawn. Where that cannot be done, all its requests end.
-  void close_oldest() {
+  /// end, and if it awaits tokens, it is drawn. Where that cannot be done, all its requests end.
+  void draw_oldest() {
     if (empty()) return;
     LaunchedStep& step = oldest();
     try {
-      if (step.is_deferred) launcher_.draw(step);
+      if (step.awaits_tokens) launcher_.draw(step);
       end_faulty(step);
     } catch (...) {
       const std::string error = message_of(std::current_exception());

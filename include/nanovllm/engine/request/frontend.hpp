@@ -227,17 +227,17 @@ NANOVLLM_INLINE void Frontend::check_rules(const SamplingParams& params) const {
     check<RequestError>(is_honoured || !is_set, field, " needs ", what);
   };
   const HonouredFields& honoured = rules_.honoured;
-  constexpr const char* kOpenSteps =
+  constexpr const char* kDeferredSteps =
       "an executor with deferred steps, which the policy's is not (EditingExecutorLike)";
   needs(honoured.edits, params.repetition_penalty.value_or(1) != 1, "repetition_penalty",
-        kOpenSteps);
-  needs(honoured.edits, params.frequency_penalty != 0, "frequency_penalty", kOpenSteps);
-  needs(honoured.edits, params.presence_penalty != 0, "presence_penalty", kOpenSteps);
-  needs(honoured.edits, !params.logit_bias.empty(), "logit_bias", kOpenSteps);
-  needs(honoured.edits, !params.logprob_token_ids.empty(), "logprob_token_ids", kOpenSteps);
+        kDeferredSteps);
+  needs(honoured.edits, params.frequency_penalty != 0, "frequency_penalty", kDeferredSteps);
+  needs(honoured.edits, params.presence_penalty != 0, "presence_penalty", kDeferredSteps);
+  needs(honoured.edits, !params.logit_bias.empty(), "logit_bias", kDeferredSteps);
+  needs(honoured.edits, !params.logprob_token_ids.empty(), "logprob_token_ids", kDeferredSteps);
   needs(honoured.functor, params.functor_argument != 0, "functor_argument",
         "a LogitsFunctor in the policy, and an executor with deferred steps");
-  needs(honoured.edits, params.prompt_logprobs.has_value(), "prompt_logprobs", kOpenSteps);
+  needs(honoured.edits, params.prompt_logprobs.has_value(), "prompt_logprobs", kDeferredSteps);
   needs(honoured.min_tokens, params.min_tokens > 0, "min_tokens",
         "MinTokensProcessor among the policy's LogitsProcessors");
   needs(honoured.allowed_token_ids, !params.allowed_token_ids.empty(), "allowed_token_ids",

@@ -272,13 +272,13 @@ class GraphExecutor {
   /// The graph for the logits of a deferred step, recorded at first need; null if it has none.
   [[nodiscard]] const SizedGraph* deferred_graph(const StepInputs& inputs, Pool& kv) {
     const std::int64_t n = inputs.num_decodes();
-    const SizedGraph* const closed = graphs_.find(Recorded::step, n);
-    if (closed == nullptr || n == 0 || n != inputs.num_tokens() || n != inputs.num_samples() ||
+    const SizedGraph* const step = graphs_.find(Recorded::step, n);
+    if (step == nullptr || n == 0 || n != inputs.num_tokens() || n != inputs.num_samples() ||
         inputs.has_chunk_rows())
       return nullptr;
-    const std::int64_t size = closed->first;
-    const SizedGraph* const open = graphs_.find_exactly(Recorded::logits, size);
-    if (open != nullptr) return open;
+    const std::int64_t size = step->first;
+    const SizedGraph* const recorded = graphs_.find_exactly(Recorded::logits, size);
+    if (recorded != nullptr) return recorded;
     return &graphs_.add(Recorded::logits, size, record(size, kv, Recorded::logits));
   }
 

@@ -41,7 +41,7 @@ class StepInputs {
 
   /// Lays out a deferred step: its forward pass is computed, and how its logits are drawn from
   /// comes later, as SampleInputs. Decodes of a deferred step share no reads.
-  void build_open(const StepPlan& plan, std::int64_t block_size);
+  void build_deferred(const StepPlan& plan, std::int64_t block_size);
 
   [[nodiscard]] std::span<const std::byte> bytes() const { return arena_.bytes(); }
 
@@ -152,7 +152,7 @@ NANOVLLM_INLINE void StepInputs::build(const StepPlan& plan, std::int64_t block_
   pack(plan, sampling);
 }
 
-NANOVLLM_INLINE void StepInputs::build_open(const StepPlan& plan, std::int64_t block_size) {
+NANOVLLM_INLINE void StepInputs::build_deferred(const StepPlan& plan, std::int64_t block_size) {
   static const HostSamplingBatch kNone;
   header_.is_deferred = true;
   lay_out(plan);
