@@ -279,10 +279,11 @@ Engine<Model, Policy>::Engine(Config model, std::optional<RandomWeights> weights
   auto parts = make_parts<Model, Policy, Blocks>(model_, weights, config);
   core_.emplace(std::move(parts.runner), std::move(parts.core), std::move(parts.blocks), inbox_,
                 events_);
-  frontend_.emplace(std::move(parts.text),
-                    make_admission_rules<Policy>(model_, config, parts.max_model_len,
-                                                 core_->capacity_tokens(), parts.edits_logits),
-                    inbox_);
+  frontend_.emplace(
+      std::move(parts.text),
+      make_admission_rules<Policy>(model_, config, parts.max_model_len, core_->capacity_tokens(),
+                                   parts.edits_logits, core_->runner().rank()),
+      inbox_);
   sessions_ = std::make_shared<SessionHost>(SessionHost{.frontend = *frontend_,
                                                         .inbox = inbox_,
                                                         .store = core_->sessions(),

@@ -21,6 +21,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/type_name.hpp"
 #include "nanovllm/cpu/backend.hpp"
+#include "nanovllm/engine/runner/process_ranks.hpp"
 #include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
@@ -28,7 +29,6 @@
 #include "nanovllm/kv/tiers/tiered_block_manager.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/logits_functor.hpp"
-#include "nanovllm/parallel/host_group.hpp"
 #include "nanovllm/sampling/standard_processors.hpp"
 #include "nanovllm/sched/policy/continuous_batching.hpp"
 #include "nanovllm/sched/policy/preemption.hpp"
@@ -42,8 +42,9 @@ struct DefaultPolicy {
   /// Of weights, activations and the KV cache; a slot `Weight`, `Activation` or `KvElement` takes
   /// precedence.
   using Element = bf16;
-  using Backend = CpuBackend;              ///< where memory lives and ops run
-  using Communicator = HostGroup;          ///< how tensor-parallel ranks talk
+  using Backend = CpuBackend;  ///< where memory lives and ops run
+  /// Where tensor-parallel ranks run. A slot `Communicator` replaces the one they have on the host.
+  using Ranks = ProcessRanks;
   using Scheduling = ContinuousBatching;   ///< what a step computes
   using Preemption = RecomputePreemption;  ///< which sequence gives way when the pool is full
   /// Rules for what may be drawn.
@@ -84,7 +85,8 @@ template <class Policy>
   using Blocks = typename Policy::template Blocks<Policy::kv.block_size, Cache>;
   return concat(detail::describe_elements<ElementsOf<Policy>>(),                      //
                 "\nBackend        ", type_name<typename Policy::Backend>(),           //
-                "\nCommunicator   ", type_name<typename Policy::Communicator>(),      //
+                "\nRanks          ", type_name<typename Policy::Ranks>(),             //
+                "\nCommunicator   ", type_name<CommunicatorOf<Policy>>(),             //
                 "\nScheduling     ", type_name<typename Policy::Scheduling>(),        //
                 "\nPreemption     ", type_name<typename Policy::Preemption>(),        //
                 "\nProcessors     ", type_name<typename Policy::LogitsProcessors>(),  //

@@ -11,9 +11,10 @@
 #include "nanovllm/engine/request/latency.hpp"
 #include "nanovllm/engine/request/progress.hpp"
 #include "nanovllm/kv/kv_config.hpp"
-#include "nanovllm/parallel/process_group.hpp"
 
 namespace nanovllm {
+
+class ProcessGroup;
 
 /// The settings of an engine. Every field except `model` has a sensible default.
 struct EngineConfig {

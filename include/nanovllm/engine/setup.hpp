@@ -98,11 +98,13 @@ struct KvBlocks {
 /// What admission needs to know of an engine of this `Policy`.
 /// @param capacity_tokens  that the KV pool holds, and one more.
 /// @param edits_logits     whether the runner has deferred steps.
+/// @param rank             of this process; requests go to 0.
 template <class Policy, class ModelConfig>
 [[nodiscard]] AdmissionRules make_admission_rules(const ModelConfig& model,
                                                   const EngineConfig& config,
                                                   std::int64_t max_model_len,
-                                                  std::int64_t capacity_tokens, bool edits_logits) {
+                                                  std::int64_t capacity_tokens, bool edits_logits,
+                                                  int rank) {
   constexpr bool has_functor =
       !std::is_same_v<typename LogitsFunctorOf<Policy>::type, NoLogitsFunctor>;
   AdmissionRules rules{.vocab_size = model.vocab_size,
@@ -113,7 +115,7 @@ template <class Policy, class ModelConfig>
                        .seed = choose_seed(config)};
   rules.make_processors = &Policy::LogitsProcessors::make;
   rules.honoured = HonouredFields::of<typename Policy::LogitsProcessors>(edits_logits, has_functor);
-  if (config.processes && config.processes->rank() != 0)
+  if (rank != 0)
     rules.refusal =
         "requests go to the engine of rank 0; this one runs its part of that one's steps";
   return rules;

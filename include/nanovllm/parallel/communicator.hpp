@@ -71,4 +71,22 @@ class Single {
 
 static_assert(CommunicatorLike<Single> && kRankOrder<Single>);
 
+namespace detail {
+
+template <class Policy>
+struct CommunicatorSlot {
+  using type = typename Policy::Ranks::HostCommunicator;
+};
+template <class Policy>
+requires requires { typename Policy::Communicator; }
+struct CommunicatorSlot<Policy> {
+  using type = typename Policy::Communicator;
+};
+
+}  // namespace detail
+
+/// The policy's Communicator; where it has none, the one of its Ranks on the host.
+template <class Policy>
+using CommunicatorOf = typename detail::CommunicatorSlot<Policy>::type;
+
 }  // namespace nanovllm

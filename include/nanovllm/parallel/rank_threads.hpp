@@ -27,6 +27,7 @@ namespace nanovllm {
 /// ever, and keeps the task that it was given.
 class RankThreads {
  public:
+  static constexpr bool kHasLimit = true;  ///< there is `run_for`
   /// What a rank does, and what it does when that throws.
   using Task = std::function<void(int rank)>;
   using Duration = std::chrono::steady_clock::duration;

@@ -13,18 +13,17 @@
 
 namespace nanovllm {
 
-/// The pools of all ranks of `Team`, a RankTeam in this process. A value for one call.
-template <class Team>
+/// The pools of all ranks of `Group`, a RankGroup. A value for one call.
+template <class Group>
 class PoolAccess {
-  using Rank = typename Team::Rank;
-  using Group = typename Team::Group;
+  using Rank = typename Group::Rank;
   using KvElement = typename Group::KvElement;
   using Backend = typename Group::Backend;
 
  public:
   /// @param shape  one rank's part of a block.
   /// @param call   what errors name.
-  PoolAccess(Team& ranks, const KvShape& shape, const char* call)
+  PoolAccess(Group& ranks, const KvShape& shape, const char* call)
       : ranks_(ranks), shape_(shape), call_(call) {}
 
   /// Throws ShapeError unless all of `blocks` are there and `num_bytes` is what `read` and `write`
@@ -92,7 +91,7 @@ class PoolAccess {
     });
   }
 
-  Team& ranks_;
+  Group& ranks_;
   KvShape shape_;
   const char* call_;
 };

@@ -1,13 +1,18 @@
 #pragma once
 /// The ranks that are in this process: communicator, backend, network, KV pool and executor of
-/// each.
+/// each, and the threads that they run on.
 
+#include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <exception>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,10 +20,12 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/math.hpp"
-#include "nanovllm/core/type_name.hpp"
+#include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/engine/runner/runner_config.hpp"
-#include "nanovllm/engine/runner/runner_link.hpp"
+#include "nanovllm/engine/runner/watchdog.hpp"
 #include "nanovllm/engine/step/executor.hpp"
+#include "nanovllm/engine/step/sample_batch.hpp"
+#include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/kv/kv_pool.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/ops/backend.hpp"
@@ -38,13 +45,34 @@ struct HostBufferOf<Backend, T> {
   using type = typename Backend::template HostBuffer<T>;
 };
 
+/// Two guards, made in their order and dropped in the reverse.
+template <class First, class Second>
+struct Entered {
+  First first;
+  Second second;
+};
+template <class First, class Second>
+Entered(First, Second) -> Entered<First, Second>;
+
+/// Keeps an object alive until the process ends, on purpose: a hanging thread may still use it.
+inline void leak(std::shared_ptr<const void> object) {
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<std::shared_ptr<const void>>;
+  const std::lock_guard lock(mutex);
+  kept->push_back(std::move(object));
+}
+
 }  // namespace detail
 
 /// The backend's `HostBuffer` where it has one; else its memory is the host's.
 template <class Backend, class T>
 using HostBufferOf = typename detail::HostBufferOf<Backend, T>::type;
 
-/// Shared by the runner and, should a rank hang, by that rank's thread: it goes when both have.
+/// What one rank throws releases the others and is thrown by the call. One thread calls a group,
+/// but for `abort`.
+///
+/// With `step_timeout` every rank has a thread, and a step that exceeds it is given up: a rank that
+/// hangs keeps what it uses, and goes when its thread ends.
 template <class Model, class Policy>
 class RankGroup {
  public:
@@ -52,11 +80,15 @@ class RankGroup {
   using Elements = ElementsOf<Policy>;
   using KvElement = typename Elements::KvElement;
   using Backend = typename Policy::Backend;
-  using Communicator = typename Policy::Communicator;
+  using Ranks = typename Policy::Ranks;
+  using Communicator = CommunicatorOf<Policy>;
   using Network = typename Model::template Network<Elements, Backend, Communicator>;
   using Pool = KvPool<KvElement, typename Backend::template Buffer<KvElement>,
                       HostBufferOf<Backend, KvElement>>;
   using Executor = ExecutorOf<Policy, Network, Backend, Pool>;
+
+  /// Whether the ranks' executors have deferred steps.
+  static constexpr bool kEditsLogits = EditingExecutorLike<Executor>;
 
   static_assert(check_model<Model, Elements, Backend, Communicator, Pool>());
   static_assert(CommunicatorLike<Communicator>,
@@ -78,6 +110,15 @@ class RankGroup {
 
     void make_executor() { executor.emplace(network, *backend, limits, max_blocks); }
 
+    /// While what it returns lives, the device is the current one and the communicator is held.
+    [[nodiscard]] auto enter() {
+      if constexpr (requires { comm.hold(); }) {
+        return detail::Entered{backend->activate(), comm.hold()};
+      } else {
+        return backend->activate();
+      }
+    }
+
     Communicator& comm;
     std::unique_ptr<Backend> backend;
     Network network;
@@ -88,92 +129,255 @@ class RankGroup {
   };
 
   explicit RankGroup(const RunnerConfig& config)
-      : config_(config), comms_(make_communicators(config)), ranks_(comms_.size()) {}
+      : members_(std::make_shared<Members>(config)),
+        watchdog_(config.step_timeout),
+        threads_(size(), config.step_timeout.has_value()) {}
+
+  /// Waits for the steps under way. A rank that hangs is left behind with what it uses.
+  ~RankGroup() {
+    try {
+      // The device would be waited for without end.
+      if (watchdog_.has_fired() && !are_done_soon()) detail::leak(members_);
+    } catch (...) {  // it has failed, and will not be waited for
+    }
+  }
+
+  RankGroup(const RankGroup&) = delete;
+  RankGroup& operator=(const RankGroup&) = delete;
 
   /// Ranks of this process.
-  [[nodiscard]] int size() const { return static_cast<int>(comms_.size()); }
+  [[nodiscard]] int size() const { return static_cast<int>(members_->ends.size()); }
+  [[nodiscard]] Rank& operator[](int r) const { return (*members_)[r]; }
+  [[nodiscard]] Watchdog& watchdog() { return watchdog_; }
+  [[nodiscard]] const Watchdog& watchdog() const { return watchdog_; }
 
-  [[nodiscard]] Rank& operator[](int r) const { return *ranks_[static_cast<std::size_t>(r)]; }
+  // ---- All ranks at once ----
 
-  /// Makes rank r of this process, on its thread, with its device being the current one.
+  /// Calls `task(r)` on the thread of every rank.
+  template <class Task>
+  void run(const Task& task) {
+    threads_.run(task, [this](int) { members_->release_others(); });
+  }
+
+  /// Calls `task(rank)` on the thread of every rank, with its device being the current one.
+  template <class Task>
+  void on_all(const Task& task) {
+    run([&](int r) {
+      Rank& rank = (*this)[r];
+      const auto entered = rank.enter();
+      task(rank);
+    });
+  }
+
+  /// Makes rank r, on its thread, with its device being the current one.
   Rank& make(int r, const Config& model, std::unique_ptr<Backend> backend) {
     attach(r, *backend);
-    auto& place = ranks_[static_cast<std::size_t>(r)];
-    const StepLimits& limits = config_.limits;
-    place =
-        std::make_unique<Rank>(model, limits, ceil_div(limits.max_model_len, config_.block_size),
-                               std::move(backend), comm(r));
+    const RunnerConfig& config = members_->config;
+    auto& place = members_->ranks[static_cast<std::size_t>(r)];
+    place = std::make_unique<Rank>(model, config.limits,
+                                   ceil_div(config.limits.max_model_len, config.block_size),
+                                   std::move(backend), members_->ends[static_cast<std::size_t>(r)]);
     return *place;
   }
 
-  /// Calls `task(rank)` on the thread of rank r, with its device being the current one and its
-  /// communicator held.
-  template <class Task>
-  void on_rank(int r, const Task& task) {
-    Rank& rank = (*this)[r];
-    const auto active = rank.backend->activate();
-    if constexpr (requires { rank.comm.hold(); }) {
-      const auto held = rank.comm.hold();
-      task(rank);
+  /// Releases all ranks after an error, of which it tells other processes. From the thread that
+  /// handles it.
+  void release() { members_->release_others(); }
+
+  /// What ends all that the ranks of this process wait for. From any thread, as long as `this` is.
+  [[nodiscard]] auto aborter() const {
+    return [members = members_] { members->abort(); };
+  }
+
+  // ---- Steps ----
+
+  /// Each rank begins the step, and a backend whose ops are done at once computes it. With a limit,
+  /// throws an Error that names the ranks that hang, if any; they keep the inputs.
+  void launch(int slot, const StepInputs& inputs) {
+    if (is_alone()) {
+      Rank& rank = (*this)[0];
+      const auto entered = rank.enter();
+      return rank.executor->launch(slot, inputs, *rank.kv);
+    }
+    begin(inputs, inputs_[static_cast<std::size_t>(slot)],
+          [slot](Rank& rank, const StepInputs& step) {
+            rank.executor->launch(slot, step, *rank.kv);
+          });
+  }
+
+  /// Each rank draws for a deferred step, in the same way.
+  void sample(int slot, const SampleInputs& inputs) {
+    if constexpr (kEditsLogits) {
+      begin(inputs, draws_[static_cast<std::size_t>(slot)],
+            [slot](Rank& rank, const SampleInputs& draws) { rank.executor->sample(slot, draws); });
     } else {
-      task(rank);
+      throw Error("sample: the policy's Executor has no deferred steps");
     }
   }
 
-  /// Makes a new group of communicators, to be attached. The executors must be gone.
-  void renew_communicators() {
-    abort();
-    std::vector<Communicator> fresh = Communicator::make(config_.num_ranks);
-    for (std::size_t i = 0; i < comms_.size(); ++i) comms_[i] = std::move(fresh[i]);
+  /// Computes logits on all ranks; those of the first go to `out`, if given.
+  void run_logits(const StepInputs& inputs, const MatrixView<float>* out) {
+    on_all([&](Rank& rank) {
+      if (&rank == &(*this)[0] && out != nullptr)
+        return rank.executor->run_logits(inputs, *rank.kv, *out);
+      const std::int64_t m = inputs.num_samples(), n = rank.network.vocab_size();
+      std::vector<float> ignored(static_cast<std::size_t>(m * n));
+      rank.executor->run_logits(inputs, *rank.kv, {ignored.data(), {m, n}});
+    });
+  }
+
+  /// Waits for the step in `slot` on all ranks: one whose device has failed throws, where another
+  /// would wait for it without end. With a limit, throws an Error that names the ranks whose
+  /// devices hang.
+  void wait(int slot) {
+    if (is_alone()) return;
+    while (!is_done(slot)) {
+      if (watchdog_.is_late()) give_up(slot);
+      std::this_thread::yield();
+    }
+  }
+
+  /// Whether the step in `slot` is done on all ranks. Throws when it has failed.
+  [[nodiscard]] bool is_done(int slot) const {
+    for (int r = 0; r < size(); ++r) {
+      if (!is_done(r, slot)) return false;
+    }
+    return true;
+  }
+
+  // ---- After a failure ----
+
+  /// Throws Error unless all ranks and their devices come to rest.
+  void come_to_rest() {
+    for (const int rank : threads_.hanging())
+      throw Error(concat("reset: rank ", rank, " still hangs; the engine has to be made anew"));
+    members_->abort();
+    check(are_done_soon(), "reset: a device still computes a step; its process has to end");
+  }
+
+  /// Makes new communicators and executors, on the same weights and KV pools. No step runs.
+  void renew() {
+    on_all([](Rank& rank) { rank.executor.reset(); });
+    members_->abort();
+    std::vector<Communicator> fresh = Communicator::make(size());
+    for (std::size_t i = 0; i < fresh.size(); ++i) members_->ends[i] = std::move(fresh[i]);
+    run([&](int r) {
+      const auto active = (*this)[r].backend->activate();
+      attach(r, *(*this)[r].backend);
+    });
+    on_all([](Rank& rank) {
+      rank.make_executor();
+      if (rank.kv) rank.executor->capture(*rank.kv);
+    });
+  }
+
+ private:
+  /// That ranks have to come back once they are released.
+  static constexpr std::chrono::seconds kGrace{2};
+
+  /// What the threads of the ranks use. It outlives the group where a rank hangs.
+  struct Members {
+    explicit Members(const RunnerConfig& config_in)
+        : config(config_in),
+          ends(Ranks::Peers::template make_ends<Communicator>(config_in)),
+          ranks(ends.size()) {}
+
+    [[nodiscard]] Rank& operator[](int r) const { return *ranks[static_cast<std::size_t>(r)]; }
+
+    /// Called by a rank while it handles the error that it cannot recover from.
+    void release_others() {
+      if (config.num_ranks == 1) return;
+      try {
+        Ranks::Peers::tell_failure(config, message_of(std::current_exception()));
+      } catch (...) {  // no memory for the words
+      }
+      abort();
+    }
+
+    /// Ends what the ranks of this process wait for. From any thread.
+    void abort() {
+      for (Communicator& end : ends) end.abort();
+    }
+
+    RunnerConfig config;
+    std::vector<Communicator> ends;
+    std::vector<std::unique_ptr<Rank>> ranks;
+  };
+
+  /// Whether a step is computed on the caller's thread, for as long as it takes.
+  [[nodiscard]] bool is_alone() const { return size() == 1 && !watchdog_.has_limit(); }
+
+  /// Calls `call(rank, inputs)` on every rank's thread. With a limit, on a copy of the inputs, in
+  /// `kept`, which ranks that hang keep.
+  template <class Inputs, class Call>
+  void begin(const Inputs& inputs, std::shared_ptr<Inputs>& kept, const Call& call) {
+    if constexpr (Ranks::Threads::kHasLimit) {
+      if (watchdog_.has_limit()) return begin_within_limit(inputs, kept, call);
+    }
+    on_all([&](Rank& rank) { call(rank, inputs); });
+  }
+
+  template <class Inputs, class Call>
+  void begin_within_limit(const Inputs& inputs, std::shared_ptr<Inputs>& kept, const Call& call) {
+    if (kept == nullptr || kept.use_count() > 1) kept = std::make_shared<Inputs>();
+    *kept = inputs;
+    bool late = false;
+    const std::vector<int> hanging = threads_.run_for(
+        watchdog_.limit(), kGrace,
+        [members = members_, call, mine = kept](int r) {
+          Rank& rank = (*members)[r];
+          const auto entered = rank.enter();
+          call(rank, *mine);
+        },
+        [members = members_](int) { members->release_others(); }, [this] { release_late_ranks(); },
+        late);
+    if (late) throw Error(watchdog_.fire(hanging));
+  }
+
+  /// The step in `slot` is late.
+  [[noreturn]] void give_up(int slot) {
+    release_late_ranks();
+    static_cast<void>(is_done_soon(slot));
+    std::vector<int> hanging;
+    for (int r = 0; r < size(); ++r) {
+      if (!is_done(r, slot)) hanging.push_back(r);
+    }
+    throw Error(watchdog_.fire(hanging));
+  }
+
+  /// Ranks that wait for another come back, those that hang do not.
+  void release_late_ranks() {
+    Ranks::Peers::tell_failure(members_->config,
+                               concat("a step has not ended within ", watchdog_.limit_text()));
+    members_->abort();
   }
 
   /// Joins rank r's communicator with its device.
-  void attach(int r, Backend& backend) {
-    if constexpr (requires { comm(r).attach(backend); }) comm(r).attach(backend);
+  void attach([[maybe_unused]] int r, [[maybe_unused]] Backend& backend) {
+    auto& end = members_->ends[static_cast<std::size_t>(r)];
+    if constexpr (requires { end.attach(backend); }) end.attach(backend);
   }
 
-  /// Called by a rank while it handles the error that it cannot recover from.
-  void release_others() {
-    if (config_.num_ranks == 1) return;
-    try {
-      if (config_.processes) tell_failure(*config_.processes);
-    } catch (...) {  // no memory for the words
-    }
-    abort();
-  }
-
-  /// Ends what the ranks of this process wait for. From any thread.
-  void abort() {
-    for (Communicator& end : comms_) end.abort();
-  }
-
-  /// Whether the step in `slot` is done on rank r. Throws when it has failed.
   [[nodiscard]] bool is_done([[maybe_unused]] int r, [[maybe_unused]] int slot) const {
     if constexpr (AsyncExecutorLike<Executor>) return (*this)[r].executor->is_done(slot);
     return true;
   }
-
- private:
-  [[nodiscard]] Communicator& comm(int r) { return comms_[static_cast<std::size_t>(r)]; }
-
-  /// The ends of the ranks that are in this process.
-  static std::vector<Communicator> make_communicators(const RunnerConfig& config) {
-    if (!config.processes) return Communicator::make(config.num_ranks);
-    check<ConfigError>(config.processes->size() == config.num_ranks,
-                       "tensor_parallel = ", config.num_ranks, ", but there are ",
-                       config.processes->size(), " processes of one rank each");
-    std::vector<Communicator> out;
-    if constexpr (requires { Communicator::join(config.processes); }) {
-      out.push_back(Communicator::join(config.processes));
+  [[nodiscard]] bool is_done_soon(int slot) const {
+    const auto deadline = std::chrono::steady_clock::now() + kGrace;
+    while (!is_done(slot)) {
+      if (std::chrono::steady_clock::now() >= deadline) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    check<ConfigError>(!out.empty(), "the policy's Communicator, ", type_name<Communicator>(),
-                       ", cannot join ranks in several processes: it has no join(processes)");
-    return out;
+    return true;
   }
+  [[nodiscard]] bool are_done_soon() const { return is_done_soon(0) && is_done_soon(1); }
 
-  RunnerConfig config_;
-  std::vector<Communicator> comms_;
-  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::shared_ptr<Members> members_;
+  // Of the steps, where a rank may keep them.
+  std::array<std::shared_ptr<StepInputs>, 2> inputs_;
+  std::array<std::shared_ptr<SampleInputs>, 2> draws_;
+  Watchdog watchdog_;
+  typename Ranks::Threads threads_;  // last: joined before what its threads use is gone
 };
 
 }  // namespace nanovllm

@@ -19,9 +19,7 @@
 #include "nanovllm/engine/runner/health.hpp"
 #include "nanovllm/engine/runner/pool_access.hpp"
 #include "nanovllm/engine/runner/rank_group.hpp"
-#include "nanovllm/engine/runner/rank_team.hpp"
 #include "nanovllm/engine/runner/runner_config.hpp"
-#include "nanovllm/engine/runner/runner_link.hpp"
 #include "nanovllm/engine/runner/start_ranks.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
 #include "nanovllm/engine/runner/step_slots.hpp"
@@ -31,20 +29,18 @@
 #include "nanovllm/engine/step/step_results.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/model/model.hpp"
-#include "nanovllm/parallel/process_group.hpp"
 
 namespace nanovllm {
 
-/// Owner of one model on all its ranks, or on this process's one.
+/// Owner of one model on all ranks of this process.
 ///
 /// `launch` hands over a step and `wait` gives the results of the oldest that was launched. Up to
 /// two steps may be under way, so that one can be planned while the other is computed; steps are
 /// computed in the order of their launches. `GraphExecutor` and `DirectExecutor` say what a rank
 /// does with a step.
 ///
-/// With ranks in several processes, every process makes the same runner with the same calls up to
-/// `allocate_kv`. Then rank 0's computes steps and the others `run_worker`: they are sent the
-/// inputs of every step and compute their part of it.
+/// With ranks in several processes (ProcessRanks), every process makes the same runner with the
+/// same calls up to `allocate_kv`. Then rank 0's computes steps and the others `run_worker`.
 ///
 /// Whatever a rank throws, at any point, the process lives: the rank releases the others, and the
 /// steps under way throw what the first failing rank threw. Of several ranks so do all later steps,
@@ -56,6 +52,8 @@ template <class Model, class Policy>
 class Runner : public StepRunner {
   using Group = RankGroup<Model, Policy>;
   using Rank = typename Group::Rank;
+  using Peers = typename Policy::Ranks::Peers;
+  friend Peers;
 
  public:
   using Config = typename Model::Config;
@@ -94,9 +92,8 @@ class Runner : public StepRunner {
     begin_stage<Backend>(config_, "sizing the KV pool");
     std::size_t least = 0;
     guard([&] { least = measure_memory(ranks_, kv_shape()); });
-    if (Backend::kSharedMemory) least /= static_cast<std::size_t>(config_.ranks_on_host());
-    if (!link_) return least;
-    return static_cast<std::size_t>(link_->minimum(static_cast<std::int64_t>(least)));
+    if (Backend::kSharedMemory) least /= static_cast<std::size_t>(peers_.ranks_on_host(config_));
+    return static_cast<std::size_t>(peers_.minimum(static_cast<std::int64_t>(least)));
   }
 
   /// Makes every rank's KV pool of `num_blocks` blocks, and `num_host_blocks` in host memory, and
@@ -104,7 +101,7 @@ class Runner : public StepRunner {
   /// in host memory when the backend has no `swap_blocks`.
   void allocate_kv(std::int32_t num_blocks, std::int32_t num_host_blocks = 0) override {
     std::array<std::int32_t, 2> numbers{num_blocks, num_host_blocks};
-    if (link_) link_->share(std::as_writable_bytes(std::span(numbers)));
+    peers_.share(numbers);
     check<ConfigError>(numbers[1] == 0 || kSwapsBlocks<Backend, Pool>, "host_kv_size: ", numbers[1],
                        " blocks in host memory were asked for, but the policy's Backend has no "
                        "'run' for 'SwapBlocksArgs'; see ops/swap_blocks.hpp");
@@ -130,7 +127,7 @@ class Runner : public StepRunner {
     if (broken_) error = broken_;
     if (error) return;
     try {
-      send(ProcessGroup::Tag::step, inputs);
+      peers_.send_step(inputs);
       ranks_.launch(slot, inputs);
     } catch (...) {
       error = abandon();
@@ -138,26 +135,22 @@ class Runner : public StepRunner {
   }
 
   /// Whether the executor has deferred steps.
-  [[nodiscard]] bool edits_logits() const override { return RankTeam<Model, Policy>::kEditsLogits; }
+  [[nodiscard]] bool edits_logits() const override { return Group::kEditsLogits; }
 
   /// Draws for the step that was launched last, a deferred one. `inputs` may be changed or go as
   /// soon as this returns. What goes wrong is thrown by the step's `wait`. A deferred step may be
   /// waited for without it, by those who do not want its results.
-  void sample([[maybe_unused]] const SampleInputs& inputs) override {
+  void sample(const SampleInputs& inputs) override {
     check_first("sample");
     check(slots_.num_under_way() > 0, "sample: no step is under way");
-    if constexpr (RankTeam<Model, Policy>::kEditsLogits) {
-      std::exception_ptr& error = slots_.error(slots_.newest());
-      if (!error) error = broken_;
-      if (error) return;
-      try {
-        send(ProcessGroup::Tag::sample, inputs);
-        ranks_.sample(slots_.newest(), inputs);
-      } catch (...) {
-        error = abandon();
-      }
-    } else {
-      throw Error("sample: the policy's Executor has no deferred steps");
+    std::exception_ptr& error = slots_.error(slots_.newest());
+    if (!error) error = broken_;
+    if (error) return;
+    try {
+      peers_.send_sample(inputs);
+      ranks_.sample(slots_.newest(), inputs);
+    } catch (...) {
+      error = abandon();
     }
   }
 
@@ -173,7 +166,7 @@ class Runner : public StepRunner {
       const auto active = ranks_[0].backend->activate();
       ranks_.wait(slot);
       const StepResults results = ranks_[0].executor->wait(slot);
-      if (link_) link_->check_alive();  // else a failure elsewhere may have ended our part
+      peers_.check_alive();  // else a failure elsewhere may have ended our part
       end_step();
       ranks_.watchdog().recovered();
       return results;
@@ -197,7 +190,7 @@ class Runner : public StepRunner {
   void run_logits(const StepInputs& inputs, MatrixView<float> out) {
     check_first("run_logits");
     check_shape("run_logits", "out", out, {inputs.num_samples(), ranks_[0].network.vocab_size()});
-    send(ProcessGroup::Tag::logits, inputs);
+    peers_.send_logits(inputs);
     guard([&] { ranks_.run_logits(inputs, &out); });
   }
 
@@ -213,45 +206,17 @@ class Runner : public StepRunner {
 
   /// See PoolAccess. Throws Error where ranks are in other processes.
   [[nodiscard]] std::vector<std::span<std::byte>> host_block(BlockId block) override {
-    check(!link_, "host_block: ranks are in other processes");
-    return PoolAccess<RankTeam<Model, Policy>>(ranks_, kv_shape(), "host_block").host_block(block);
+    check(!peers_.exist(), "host_block: ranks are in other processes");
+    return PoolAccess<Group>(ranks_, kv_shape(), "host_block").host_block(block);
   }
 
   /// In a process of another rank than 0: computes this rank's part of rank 0's steps, and returns
-  /// when rank 0's runner goes. Throws what fails here, or an Error that says who failed.
+  /// when rank 0's runner goes. Throws what fails here, or an Error that says who failed, or that
+  /// there is no other process.
   void run_worker() override {
-    check(link_ && link_->rank() > 0, "run_worker: this is rank 0, which the others follow");
+    check(peers_.rank() > 0, "run_worker: this is rank 0, which the others follow");
     try {
-      StepInputs inputs;
-      SampleInputs draws;
-      bool is_deferred = false;  // the step that was launched last is to be sampled
-      for (std::vector<std::byte> message;;) {
-        // While steps are under way, this rank's device may fail, too.
-        while (!link_->wait_for_message(0, slots_.num_under_way() > 0 ? 1 : -1)) {
-          if (!is_deferred || slots_.num_under_way() > 1) retire();
-        }
-        const ProcessGroup::Tag tag = link_->receive(0, message);
-        if (tag == ProcessGroup::Tag::end) return link_.end();
-        if constexpr (RankTeam<Model, Policy>::kEditsLogits) {
-          if (tag == ProcessGroup::Tag::sample) {
-            check(std::exchange(is_deferred, false),
-                  "run_worker: rank 0 draws for no deferred step");
-            draws.unpack(message);
-            ranks_.sample(slots_.newest(), draws);
-            continue;
-          }
-        }
-        check(tag == ProcessGroup::Tag::step || tag == ProcessGroup::Tag::logits,
-              "run_worker: rank 0 sent what is no step");
-        inputs.unpack(message);
-        if (tag == ProcessGroup::Tag::logits) {
-          ranks_.run_logits(inputs, nullptr);
-          continue;
-        }
-        while (slots_.num_under_way() == 2) retire();
-        is_deferred = inputs.is_deferred();
-        ranks_.launch(begin_step(), inputs);
-      }
+      peers_.follow(*this);
     } catch (...) {
       const std::exception_ptr error = abandon();
       ranks_.watchdog().failed(error);
@@ -268,7 +233,8 @@ class Runner : public StepRunner {
   /// that cannot be done: a rank or its device hangs, the device is lost, or there are ranks in
   /// other processes; then the runner stays as it was, or fails with that error.
   void reset() override {
-    check(!link_, "reset: the ranks are in several processes; all of them have to be started anew");
+    check(!peers_.exist(),
+          "reset: the ranks are in several processes; all of them have to be started anew");
     ranks_.come_to_rest();
     slots_.drop_all();
     broken_ = nullptr;
@@ -289,6 +255,7 @@ class Runner : public StepRunner {
     return {};
   }
   [[nodiscard]] int num_ranks() const override { return config_.num_ranks; }
+  [[nodiscard]] int rank() const override { return peers_.rank(); }
   [[nodiscard]] const Backend& backend() const { return *ranks_[0].backend; }
   [[nodiscard]] std::string describe_backend() const override { return backend().describe(); }
   [[nodiscard]] std::string executor_name() const override {
@@ -296,14 +263,15 @@ class Runner : public StepRunner {
   }
 
  private:
-  void check_first(const char* call) const {
-    check(!link_ || link_->rank() == 0, call, ": rank ", link_ ? link_->rank() : 0,
-          " computes the steps of rank 0; call run_worker()");
+  [[nodiscard]] static const RunnerConfig& checked(const RunnerConfig& config) {
+    validate(config);
+    Policy::Ranks::validate(config);
+    return config;
   }
 
-  template <class Inputs>
-  void send(ProcessGroup::Tag tag, const Inputs& inputs) {
-    if (link_) link_->broadcast(tag, inputs.counts_as_bytes(), inputs.bytes());
+  void check_first(const char* call) const {
+    check(peers_.rank() == 0, call, ": rank ", peers_.rank(),
+          " computes the steps of rank 0; call run_worker()");
   }
 
   [[nodiscard]] int begin_step() {
@@ -316,24 +284,15 @@ class Runner : public StepRunner {
   }
 
   /// The ranks' KV pools, for `call`, which copies `blocks` from or to `num_bytes`.
-  [[nodiscard]] PoolAccess<RankTeam<Model, Policy>> open_pool(const char* call,
-                                                              std::span<const BlockId> blocks,
-                                                              std::size_t num_bytes) {
-    check(!link_, call,
+  [[nodiscard]] PoolAccess<Group> open_pool(const char* call, std::span<const BlockId> blocks,
+                                            std::size_t num_bytes) {
+    check(!peers_.exist(), call,
           ": ranks are in other processes, and their part of the KV pool cannot be "
           "reached from here");
     check(slots_.num_under_way() == 0, call, ": a step is under way");
-    PoolAccess<RankTeam<Model, Policy>> pool(ranks_, kv_shape(), call);
+    PoolAccess<Group> pool(ranks_, kv_shape(), call);
     pool.check_copy(blocks, num_bytes);
     return pool;
-  }
-
-  /// A follower looks whether its oldest step is done. Throws when that has failed.
-  void retire() {
-    if (ranks_.is_done(slots_.oldest())) return end_step();
-    link_->check_alive();
-    if (ranks_.watchdog().is_late()) ranks_.wait(slots_.oldest());
-    std::this_thread::yield();
   }
 
   /// Calls `work`, unless the ranks are broken already. When it throws, it is the end for all
@@ -352,11 +311,11 @@ class Runner : public StepRunner {
   /// error, wherever it was, counts until `reset`, and so does that of one that hangs.
   [[nodiscard]] std::exception_ptr abandon() {
     if (config_.num_ranks == 1 && !ranks_.watchdog().has_fired()) return std::current_exception();
-    ranks_.group()->release_others();
+    ranks_.release();
     if (broken_) return broken_;
     broken_ = std::current_exception();
     try {
-      if (link_) link_->check_alive();
+      peers_.check_alive();
     } catch (const Error&) {
       broken_ = std::current_exception();
     }
@@ -366,8 +325,8 @@ class Runner : public StepRunner {
   RunnerConfig config_;
   StepSlots slots_;
   std::exception_ptr broken_;  // of the rank that failed first, if there are several, or hangs
-  RankTeam<Model, Policy> ranks_;
-  RunnerLink link_;  // last: `abort` is called no more afterwards
+  Group ranks_;
+  Peers peers_;  // last: `abort` is called no more afterwards
 };
 
 // Not inline: a program does not compile these again where nanovllm::prebuilt has.
@@ -375,12 +334,9 @@ class Runner : public StepRunner {
 template <class Model, class Policy>
 Runner<Model, Policy>::Runner(const Config& model, const RunnerConfig& config,
                               const std::function<void(Weights&, Backend&, int rank)>& fill)
-    : config_(config),
-      ranks_(config),
-      link_(config.processes, [group = ranks_.group()] { group->abort(); }) {
-  validate(config);
-  if (config_.processes) link_.compare(shared_settings<Model, Group>(model, config_));
-  guard([&] { make_ranks(ranks_, link_, model, config_, fill); });
+    : config_(checked(config)), ranks_(config), peers_(config, ranks_.aborter()) {
+  if (peers_.exist()) peers_.compare(shared_settings<Model, Group>(model, config_));
+  guard([&] { make_ranks(ranks_, peers_, model, config_, fill); });
 }
 
 template <class Model, class Policy>

@@ -13,9 +13,10 @@
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/io/safetensors.hpp"
 #include "nanovllm/kv/kv_config.hpp"
-#include "nanovllm/parallel/process_group.hpp"
 
 namespace nanovllm {
+
+class ProcessGroup;
 
 struct RunnerConfig {
   int num_ranks = 1;
@@ -30,13 +31,16 @@ struct RunnerConfig {
   /// it gives rank 0 a separate thread, which costs a hand-over and a copy of the inputs a step.
   std::optional<std::chrono::duration<double>> step_timeout{};
 
-  [[nodiscard]] int ranks_on_host() const {
-    return processes ? processes->place().local_size : num_ranks;
-  }
-  [[nodiscard]] int threads_of_a_rank() const {
+  [[nodiscard]] int threads_of_a_rank(int ranks_on_host) const {
     const int all = num_threads.value_or(static_cast<int>(std::thread::hardware_concurrency()));
-    return std::max(1, all / ranks_on_host());
+    return std::max(1, all / ranks_on_host);
   }
+};
+
+/// A number that must be the same on all ranks.
+struct SharedSetting {
+  const char* name;
+  std::int64_t value;
 };
 
 /// Throws ConfigError naming the first field that makes no sense.

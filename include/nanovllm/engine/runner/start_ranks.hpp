@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "nanovllm/engine/runner/runner_config.hpp"
-#include "nanovllm/engine/runner/runner_link.hpp"
 #include "nanovllm/engine/runner/weight_memory.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/model/model.hpp"
@@ -28,12 +27,12 @@ void begin_stage(const RunnerConfig& config, const char* stage) {
 
 /// What must be the same in all processes of a group.
 template <class Model, class Group>
-[[nodiscard]] std::vector<RunnerLink::Setting> shared_settings(const typename Model::Config& model,
-                                                               const RunnerConfig& config) {
+[[nodiscard]] std::vector<SharedSetting> shared_settings(const typename Model::Config& model,
+                                                         const RunnerConfig& config) {
   using Elements = typename Group::Elements;
   constexpr std::int64_t kVersion =
       NANOVLLM_VERSION_MAJOR * 1'000'000 + NANOVLLM_VERSION_MINOR * 1'000 + NANOVLLM_VERSION_PATCH;
-  std::vector<RunnerLink::Setting> out = {
+  std::vector<SharedSetting> out = {
       {"the version of nanovllm", kVersion},
       {"bytes of a weight", sizeof(typename Elements::Weight)},
       {"bytes of an activation", sizeof(typename Elements::Activation)},
@@ -46,32 +45,31 @@ template <class Model, class Group>
   return out;
 }
 
-/// Makes the ranks of `team`, each on its own thread, and calls `fill(weights, backend, rank)` for
+/// Makes the ranks of `group`, each on its own thread, and calls `fill(weights, backend, rank)` for
 /// each. Throws ConfigError, before any weights are allocated, where they would not fit.
-template <class Team, class Config, class Fill>
-void make_ranks(Team& team, RunnerLink& link, const Config& model, const RunnerConfig& config,
+template <class Group, class Peers, class Config, class Fill>
+void make_ranks(Group& group, Peers& peers, const Config& model, const RunnerConfig& config,
                 const Fill& fill) {
-  using Group = typename Team::Group;
   using Backend = typename Group::Backend;
-  std::vector<std::unique_ptr<Backend>> backends(static_cast<std::size_t>(team.size()));
+  const int ranks_on_host = peers.ranks_on_host(config);
+  std::vector<std::unique_ptr<Backend>> backends(static_cast<std::size_t>(group.size()));
   const auto backend_of = [&](int r) -> std::unique_ptr<Backend>& {
     return backends[static_cast<std::size_t>(r)];
   };
-  team.run([&](int r) {
-    const int device = config.first_device + (link ? link->place().local_rank : r);
+  group.run([&](int r) {
+    const int device = config.first_device + peers.local_rank() + r;
     backend_of(r) = std::make_unique<Backend>(
-        BackendConfig{.num_threads = config.threads_of_a_rank(), .device = device});
+        BackendConfig{.num_threads = config.threads_of_a_rank(ranks_on_host), .device = device});
   });
   for (const auto& backend : backends) {  // while no rank of this host has its weights
     check_weight_memory(model, sizeof(typename Group::Elements::Weight), config.num_ranks,
-                        Backend::kSharedMemory ? config.ranks_on_host() : 1,
-                        backend->available_memory());
+                        Backend::kSharedMemory ? ranks_on_host : 1, backend->available_memory());
   }
   // A rank that joins a group of devices waits for all the others: they must be there.
-  if (link) static_cast<void>(link->minimum(0));
-  team.run([&](int r) {
+  peers.wait_for_all();
+  group.run([&](int r) {
     const auto active = backend_of(r)->activate();
-    auto& rank = team.group()->make(r, model, std::move(backend_of(r)));
+    auto& rank = group.make(r, model, std::move(backend_of(r)));
     fill(rank.network.weights(), *rank.backend, rank.comm.rank());
     if (r == 0) begin_stage<Backend>(config, "choosing kernels");
     if constexpr (requires { rank.backend->tune(rank.network.projections()); })
@@ -79,14 +77,14 @@ void make_ranks(Team& team, RunnerLink& link, const Config& model, const RunnerC
   });
 }
 
-/// Bytes that any rank's KV pool may count on, the least of all ranks of `team`: each computes the
+/// Bytes that any rank's KV pool may count on, the least of all ranks of `group`: each computes the
 /// largest step there can be, on a pool of one block of `shape`.
-template <class Team>
-[[nodiscard]] std::size_t measure_memory(Team& team, const KvShape& shape) {
-  std::vector<std::size_t> bytes(static_cast<std::size_t>(team.size()));
+template <class Group>
+[[nodiscard]] std::size_t measure_memory(Group& group, const KvShape& shape) {
+  std::vector<std::size_t> bytes(static_cast<std::size_t>(group.size()));
   std::atomic<std::size_t> next = 0;
-  team.on_all([&](auto& rank) {
-    typename Team::Group::Pool scratch(shape, 1);
+  group.on_all([&](auto& rank) {
+    typename Group::Pool scratch(shape, 1);
     const std::size_t reserve = rank.executor->profile_run(scratch);
     const std::size_t free = rank.backend->available_memory();
     bytes[next++] = free - std::min(free, reserve);

@@ -59,6 +59,7 @@ class StepRunner {
   [[nodiscard]] virtual Health health() const = 0;
   virtual void reset() = 0;
   [[nodiscard]] virtual int num_ranks() const = 0;
+  [[nodiscard]] virtual int rank() const { return 0; }  ///< the first of this process
   [[nodiscard]] virtual std::string describe_backend() const = 0;
   [[nodiscard]] virtual std::string executor_name() const = 0;
 };

@@ -3,17 +3,19 @@
 
 #include "nanovllm/core/elements.hpp"
 #include "nanovllm/ops/logits_functor.hpp"
+#include "nanovllm/parallel/communicator.hpp"
 
 namespace nanovllm {
 
-/// Elements, backend, communicator and functor: a policy for a runner.
-template <class E, class B, class C, class F = NoLogitsFunctor>
+/// Elements, backend, ranks, communicator and functor: a policy for a runner.
+template <class E, class B, class R, class C, class F = NoLogitsFunctor>
 struct RunnerPolicy {
   using Weight = typename E::Weight;
   using Activation = typename E::Activation;
   using KvElement = typename E::KvElement;
   using Element = Activation;
   using Backend = B;
+  using Ranks = R;
   using Communicator = C;
   using LogitsFunctor = F;
 };
@@ -40,8 +42,8 @@ struct IsTemplate {};
 
 template <class Policy>
 struct RunnerPolicyOf {
-  using type = RunnerPolicy<ElementsOf<Policy>, typename Policy::Backend,
-                            typename Policy::Communicator, typename LogitsFunctorOf<Policy>::type>;
+  using type = RunnerPolicy<ElementsOf<Policy>, typename Policy::Backend, typename Policy::Ranks,
+                            CommunicatorOf<Policy>, typename LogitsFunctorOf<Policy>::type>;
 };
 template <class Policy>
 requires requires { typename IsTemplate<Policy::template Executor>; }

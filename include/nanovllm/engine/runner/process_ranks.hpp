@@ -1,0 +1,202 @@
+#pragma once
+/// Tensor-parallel ranks in several processes, one each, on one host or several.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/type_name.hpp"
+#include "nanovllm/engine/runner/runner_config.hpp"
+#include "nanovllm/engine/runner/thread_ranks.hpp"
+#include "nanovllm/engine/step/sample_batch.hpp"
+#include "nanovllm/engine/step/step_inputs.hpp"
+#include "nanovllm/parallel/host_group.hpp"
+#include "nanovllm/parallel/process_group.hpp"
+#include "nanovllm/parallel/rank_threads.hpp"
+
+namespace nanovllm {
+
+/// A share in a process group, or in none: then all ranks are threads of this process. As long as
+/// it lives, a failure of any process of the group calls `abort` here. When rank 0's goes, the
+/// others are told that it was the end; another that goes before is a failure.
+class ProcessPeers {
+ public:
+  /// @param abort  ends what the ranks of this process wait for; called from any thread.
+  ProcessPeers(const RunnerConfig& config, std::function<void()> abort);
+  ~ProcessPeers();
+
+  ProcessPeers(const ProcessPeers&) = delete;
+  ProcessPeers& operator=(const ProcessPeers&) = delete;
+
+  /// This process's ends of the communicator. Throws ConfigError where it cannot join processes.
+  template <class Communicator>
+  [[nodiscard]] static std::vector<Communicator> make_ends(const RunnerConfig& config) {
+    if (!config.processes) return Communicator::make(config.num_ranks);
+    check<ConfigError>(config.processes->size() == config.num_ranks,
+                       "tensor_parallel = ", config.num_ranks, ", but there are ",
+                       config.processes->size(), " processes of one rank each");
+    std::vector<Communicator> out;
+    if constexpr (requires { Communicator::join(config.processes); }) {
+      out.push_back(Communicator::join(config.processes));
+    }
+    check<ConfigError>(!out.empty(), "the policy's Communicator, ", type_name<Communicator>(),
+                       ", cannot join ranks in several processes: it has no join(processes)");
+    return out;
+  }
+
+  /// Tells the others of an error that this process cannot recover from.
+  static void tell_failure(const RunnerConfig& config, std::string_view message) {
+    if (config.processes) config.processes->fail(std::string(message));
+  }
+
+  /// Whether there are ranks in other processes.
+  [[nodiscard]] bool exist() const { return processes_ != nullptr; }
+  [[nodiscard]] int rank() const { return exist() ? processes_->rank() : 0; }
+  [[nodiscard]] int local_rank() const { return exist() ? processes_->place().local_rank : 0; }
+  [[nodiscard]] int ranks_on_host(const RunnerConfig& config) const {
+    return exist() ? processes_->place().local_size : config.num_ranks;
+  }
+
+  /// All ranks call this. Throws ConfigError on those whose settings are not rank 0's; the others
+  /// hear of it later.
+  void compare(const std::vector<SharedSetting>& settings);
+  /// Returns on no rank before every rank has called it.
+  void wait_for_all() { static_cast<void>(minimum(0)); }
+  /// The least of all ranks' values.
+  [[nodiscard]] std::int64_t minimum(std::int64_t value) {
+    return exist() ? processes_->minimum(value) : value;
+  }
+  /// Everybody's numbers become rank 0's.
+  void share(std::span<std::int32_t> numbers) {
+    if (exist()) processes_->share(std::as_writable_bytes(numbers));
+  }
+
+  /// Rank 0 sends what the others compute: `follow` receives it.
+  void send_step(const StepInputs& inputs) { send(ProcessGroup::Tag::step, inputs); }
+  void send_logits(const StepInputs& inputs) { send(ProcessGroup::Tag::logits, inputs); }
+  void send_sample(const SampleInputs& inputs) { send(ProcessGroup::Tag::sample, inputs); }
+
+  /// Throws Error when a rank of the group has failed.
+  void check_alive() const {
+    if (exist()) processes_->check_alive();
+  }
+
+  /// The part of a rank other than 0 in the steps of rank 0, on the ranks of `runner`. Returns when
+  /// rank 0's runner goes. Throws what fails here, or an Error that says who failed.
+  template <class Runner>
+  void follow(Runner& runner) {
+    auto& slots = runner.slots_;
+    StepInputs inputs;
+    SampleInputs draws;
+    bool is_deferred = false;  // the step that was launched last is to be sampled
+    for (std::vector<std::byte> message;;) {
+      // While steps are under way, this rank's device may fail, too.
+      while (!processes_->wait_for_message(0, slots.num_under_way() > 0 ? 1 : -1)) {
+        if (!is_deferred || slots.num_under_way() > 1) retire(runner);
+      }
+      switch (processes_->receive(0, message)) {
+        case ProcessGroup::Tag::end: ended_ = true; return;
+        case ProcessGroup::Tag::step:
+          inputs.unpack(message);
+          while (slots.num_under_way() == 2) retire(runner);
+          is_deferred = inputs.is_deferred();
+          runner.ranks_.launch(runner.begin_step(), inputs);
+          break;
+        case ProcessGroup::Tag::sample:
+          check(std::exchange(is_deferred, false), "run_worker: rank 0 draws for no deferred step");
+          draws.unpack(message);
+          runner.ranks_.sample(slots.newest(), draws);
+          break;
+        case ProcessGroup::Tag::logits:
+          inputs.unpack(message);
+          runner.ranks_.run_logits(inputs, nullptr);
+          break;
+        default: throw Error("run_worker: rank 0 sent what is no step");
+      }
+    }
+  }
+
+ private:
+  template <class Inputs>
+  void send(ProcessGroup::Tag tag, const Inputs& inputs) {
+    if (exist()) processes_->broadcast(tag, inputs.counts_as_bytes(), inputs.bytes());
+  }
+
+  /// Looks whether the oldest step is done here. Throws when that has failed.
+  template <class Runner>
+  void retire(Runner& runner) {
+    const int oldest = runner.slots_.oldest();
+    if (runner.ranks_.is_done(oldest)) return runner.end_step();
+    check_alive();
+    if (runner.ranks_.watchdog().is_late()) runner.ranks_.wait(oldest);
+    std::this_thread::yield();
+  }
+
+  std::shared_ptr<ProcessGroup> processes_;
+  bool ended_ = false;  // rank 0 has said that it was the end
+};
+
+/// Ranks on threads of this process, or with `EngineConfig::processes` one in each of several
+/// processes. See OneRank for what a policy's `Ranks` has.
+struct ProcessRanks {
+  using Threads = RankThreads;
+  using Peers = ProcessPeers;
+  using HostCommunicator = HostGroup;
+
+  static void validate(const RunnerConfig&) {}
+};
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+namespace nanovllm {
+
+NANOVLLM_INLINE ProcessPeers::ProcessPeers(const RunnerConfig& config, std::function<void()> abort)
+    : processes_(config.processes) {
+  if (exist()) processes_->on_failure(std::move(abort));
+}
+
+NANOVLLM_INLINE ProcessPeers::~ProcessPeers() {
+  if (!exist()) return;
+  processes_->on_failure({});  // before the others go
+  if (rank() != 0) {
+    if (!ended_) processes_->fail("its engine has gone before that of rank 0");
+    return;
+  }
+  try {
+    processes_->broadcast(ProcessGroup::Tag::end, {});
+  } catch (const Error&) {
+    // They have heard of it.
+  }
+}
+
+NANOVLLM_INLINE void ProcessPeers::compare(const std::vector<SharedSetting>& settings) {
+  if (!exist()) return;
+  std::vector<std::int64_t> expected;
+  for (const SharedSetting& setting : settings) expected.push_back(setting.value);
+  processes_->share(std::as_writable_bytes(std::span(expected)));
+  try {
+    for (std::size_t i = 0; i < settings.size(); ++i) {
+      check<ConfigError>(
+          settings[i].value == expected[i], "the processes do not agree: ", settings[i].name,
+          " is ", settings[i].value, " on rank ", rank(), " and ", expected[i], " on rank 0");
+    }
+  } catch (const ConfigError& error) {
+    processes_->fail(error.what());
+    throw;
+  }
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES
