@@ -78,14 +78,15 @@ set(our_flags "-I${PROJECT_SOURCE_DIR}/include" "-I${generated}")
 list(TRANSFORM other_folders PREPEND "-idirafter" OUTPUT_VARIABLE other_flags)
 list(TRANSFORM other_folders PREPEND "-I" OUTPUT_VARIABLE other_flags_of_nvcc)
 
-# A file with one include each; only its syntax and types are checked.
+# A file with one include each; only its syntax and types are checked. Of the bodies at the ends of
+# headers it sees those of this header alone: the others' take more time than all the rest.
 set(checked "")
 foreach(header IN LISTS headers)
   string(REGEX REPLACE "\\.hpp$" "" stem "${generated}/alone/${header}")
   nanovllm_generate("${stem}.cpp" "#include \"${header}\"\n")
   add_custom_command(OUTPUT "${stem}.ok"
     COMMAND "${CMAKE_CXX_COMPILER}" -std=c++20 -fsyntax-only ${nanovllm_warnings} ${our_flags} ${other_flags}
-      -MD -MF "${stem}.d" -MT "${stem}.ok" "${stem}.cpp"
+      "-DNANOVLLM_BODIES=(__INCLUDE_LEVEL__==1)" -MD -MF "${stem}.d" -MT "${stem}.ok" "${stem}.cpp"
     COMMAND "${CMAKE_COMMAND}" -E touch "${stem}.ok"
     DEPENDS "${stem}.cpp" DEPFILE "${stem}.d" COMMENT "Checking ${header} alone"
     VERBATIM)

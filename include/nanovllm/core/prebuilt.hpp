@@ -3,14 +3,14 @@
 ///
 /// Their headers declare them and have the bodies at the end:
 ///
-///   #if NANOVLLM_BODIES
-///   #include "nanovllm/text/tokenizer.inc"
-///   #endif
+///     #if NANOVLLM_BODIES
+///     NANOVLLM_INLINE int parse(std::string_view text) { return 0; }
+///     #endif
 ///
 /// By default every translation unit gets the bodies, as inline functions. With NANOVLLM_PREBUILT
 /// defined it gets declarations alone and links them from the target nanovllm::prebuilt: one source
 /// file there defines NANOVLLM_PREBUILT_SOURCE as well and so gets the bodies as ordinary
-/// functions.
+/// functions. A test that compiles one header alone says itself which bodies it wants.
 
 #if defined(NANOVLLM_PREBUILT)
 #define NANOVLLM_INLINE
@@ -18,10 +18,12 @@
 #define NANOVLLM_INLINE inline
 #endif
 
+#if !defined(NANOVLLM_BODIES)
 #if defined(NANOVLLM_PREBUILT) && !defined(NANOVLLM_PREBUILT_SOURCE)
 #define NANOVLLM_BODIES 0
 #else
 #define NANOVLLM_BODIES 1
+#endif
 #endif
 
 /// At the end of a header: an instance of one of its templates that nanovllm::prebuilt has
