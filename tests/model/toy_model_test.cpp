@@ -16,8 +16,7 @@
 #include "nanovllm/core/philox.hpp"
 #include "nanovllm/model/layers/attention.hpp"
 #include "nanovllm/model/layers/context.hpp"
-#include "nanovllm/model/layers/embedding.hpp"
-#include "nanovllm/model/layers/residual_stream.hpp"
+#include "nanovllm/model/layers/decoder.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/parameter_list.hpp"
 #include "safetensors_writer.hpp"
@@ -47,97 +46,105 @@ inline std::int64_t max_context_length(const Config&) { return 64; }
 
 constexpr std::int64_t kLayers = 2;
 
-template <class Elements, class Backend, class Communicator>
-class Network {
-  using Context = nv::LayerContext<Elements, Backend, Communicator>;
-  using A = typename Context::Activation;
-  using Kv = typename Context::KvElement;
+template <class Context>
+struct Weights {
+  using Backend = typename Context::Backend;
   using Matrix = typename Context::Matrix;
-
- public:
   struct Layer {
     typename Context::Vector norm;
     Matrix qkv, out;
   };
-
-  struct Weights {
-    explicit Weights(const Config& config)
-        : embedding(config.vocab_size, config.width), final_norm(config.width) {
-      for (std::int64_t i = 0; i < kLayers; ++i)
-        layers.push_back({typename Context::Vector(config.width),
-                          Matrix(3 * config.width, config.width),
-                          Matrix(config.width, config.width)});
-    }
-
-    nv::ParameterList<typename Context::Weight, Backend> list(Backend& backend) {
-      nv::ParameterList<typename Context::Weight, Backend> out(backend);
-      out.add_matrix("embedding", {embedding.rows(), embedding.cols()}, {}, embedding);
-      for (std::size_t i = 0; i < layers.size(); ++i) {
-        const std::string prefix = nv::concat("layer", i, ".");
-        out.add_vector(prefix + "norm", layers[i].norm);
-        out.add_matrix(prefix + "qkv", {layers[i].qkv.rows(), layers[i].qkv.cols()}, {},
-                       layers[i].qkv);
-        out.add_matrix(prefix + "out", {layers[i].out.rows(), layers[i].out.cols()}, {},
-                       layers[i].out);
-      }
-      out.add_vector("norm", final_norm);
-      return out;
-    }
-    void load(const nv::Checkpoint& checkpoint, Backend& backend,
-              std::function<void(std::uint64_t, std::uint64_t)> progress) {
-      list(backend).load(checkpoint, {}, std::move(progress));
-    }
-    void randomize(std::uint64_t seed, Backend& backend) { list(backend).randomize(seed, 0, 0.3f); }
-
-    Matrix embedding;
-    std::vector<Layer> layers;
-    typename Context::Vector final_norm;
+  struct Shard {
+    std::int64_t first_token = 0, vocab_rows = 0;
   };
 
-  Network(const Config& config, const nv::StepLimits& limits, Backend& backend, Communicator& comm)
-      : config_(config),
-        context_{backend, comm},
-        weights_(config),
-        stream_(context_, limits.max_num_batched_tokens, config.width, 1e-6f),
-        attention_(context_, limits.max_num_batched_tokens,
-                   {config.num_heads, config.num_heads, config.head_dim()}),
-        lm_head_(context_, limits.max_num_seqs, config.vocab_size) {
-    nv::check<nv::ConfigError>(comm.size() == 1, "the toy has one rank");
-    backend.reserve(
-        {limits, config.vocab_size, config.num_heads, config.num_heads, config.head_dim()});
+  explicit Weights(const Config& c) : config(c), table(c.vocab_size, c.width), last_norm(c.width) {
+    for (std::int64_t i = 0; i < kLayers; ++i)
+      layers.push_back({typename Context::Vector(c.width), Matrix(3 * c.width, c.width),
+                        Matrix(c.width, c.width)});
   }
 
-  Weights& weights() { return weights_; }
-  std::int64_t num_layers() const { return kLayers; }
-  std::int64_t num_kv_heads() const { return config_.num_heads; }
-  std::int64_t head_dim() const { return config_.head_dim(); }
-  std::int64_t vocab_size() const { return config_.vocab_size; }
-  std::int64_t padded_vocab_size() const { return lm_head_.width(); }
-
-  template <class Batch, class KvCache>
-  void forward(const Batch& in, KvCache& kv, nv::MatrixView<float> logits) {
-    stream_.start(in.tokens.extent(0));
-    nv::embed(context_, in.tokens, weights_.embedding, 0, stream_.residual());
-    attention_.plan(in);
-    for (std::int64_t i = 0; i < kLayers; ++i) {
-      const Layer& layer = weights_.layers[static_cast<std::size_t>(i)];
-      stream_.norm(nv::view_of(layer.norm));
-      const nv::Qkv<A> qkv = attention_.project_qkv(stream_.hidden(), layer.qkv);
-      context_.backend.run(nv::KvStoreArgs<A, Kv>{qkv.k, qkv.v, in.slots, kv.layer(i)});
-      stream_.add(attention_.attend(qkv, in, kv.layer(i)), layer.out);
+  nv::ParameterList<typename Context::Weight, Backend> list(Backend& backend) {
+    nv::ParameterList<typename Context::Weight, Backend> out(backend);
+    out.add_matrix("embedding", {table.rows(), table.cols()}, {}, table);
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      const std::string prefix = nv::concat("layer", i, ".");
+      out.add_vector(prefix + "norm", layers[i].norm);
+      out.add_matrix(prefix + "qkv", {layers[i].qkv.rows(), layers[i].qkv.cols()}, {},
+                     layers[i].qkv);
+      out.add_matrix(prefix + "out", {layers[i].out.rows(), layers[i].out.cols()}, {},
+                     layers[i].out);
     }
-    stream_.norm(nv::view_of(weights_.final_norm));
-    if (in.logit_rows.extent(0) > 0)
-      lm_head_(stream_.take_rows(in.logit_rows), weights_.embedding, logits);
+    out.add_vector("norm", last_norm);
+    return out;
+  }
+  void load(const nv::Checkpoint& checkpoint, Backend& backend,
+            std::function<void(std::uint64_t, std::uint64_t)> progress) {
+    list(backend).load(checkpoint, {}, std::move(progress));
+  }
+  void randomize(std::uint64_t seed, Backend& backend) { list(backend).randomize(seed, 0, 0.3f); }
+
+  [[nodiscard]] nv::DecoderSizes sizes() const {
+    return {.hidden_size = config.width,
+            .num_layers = kLayers,
+            .vocab_size = config.vocab_size,
+            .heads = {config.num_heads, config.num_heads, config.head_dim()}};
+  }
+  [[nodiscard]] Shard shard() const { return {0, config.vocab_size}; }
+  [[nodiscard]] const Matrix& embedding() const { return table; }
+  [[nodiscard]] const Layer& layer(std::int64_t i) const {
+    return layers[static_cast<std::size_t>(i)];
+  }
+  [[nodiscard]] const typename Context::Vector& final_norm() const { return last_norm; }
+  [[nodiscard]] const Matrix& lm_head() const { return table; }
+
+  Config config;
+  Matrix table;
+  std::vector<Layer> layers;
+  typename Context::Vector last_norm;
+};
+
+template <class Context>
+class Attention {
+ public:
+  Attention(const Context& context, const Config&, const nv::StepLimits& limits,
+            const nv::DecoderSizes& sizes)
+      : context_(context), attention_(context, limits.max_num_batched_tokens, sizes.heads) {}
+
+  template <class Batch>
+  void plan(const Batch& in) {
+    attention_.plan(in);
+  }
+  template <class Stream, class Layer, class Batch, class Kv>
+  void operator()(Stream& stream, const Layer& layer, const Batch& in, const Kv& kv) {
+    using A = typename Context::Activation;
+    stream.norm(nv::view_of(layer.norm));
+    const nv::Qkv<A> qkv = attention_.project_qkv(stream.hidden(), layer.qkv);
+    context_.backend.run(
+        nv::KvStoreArgs<A, typename Context::KvElement>{qkv.k, qkv.v, in.slots, kv});
+    stream.add(attention_.attend(qkv, in, kv), layer.out);
   }
 
  private:
-  Config config_;
   Context context_;
-  Weights weights_;
-  nv::ResidualStream<Context> stream_;
   nv::PagedAttention<Context> attention_;
-  nv::LmHead<Context> lm_head_;
+};
+
+struct NoMlp {
+  template <class Context>
+  NoMlp(const Context&, const Config&, const nv::StepLimits&, const nv::DecoderSizes&) {}
+  template <class Stream, class Layer>
+  void operator()(Stream&, const Layer&) {}
+};
+
+template <class Elements, class Backend, class Communicator,
+          class Context = nv::LayerContext<Elements, Backend, Communicator>>
+class Network : public nv::Decoder<Context, Weights<Context>, Attention<Context>, NoMlp> {
+ public:
+  Network(const Config& config, const nv::StepLimits& limits, Backend& backend, Communicator& comm)
+      : Network::Decoder(config, toy::Weights<Context>(config), 1e-6f, limits, backend, comm) {
+    nv::check<nv::ConfigError>(comm.size() == 1, "the toy has one rank");
+  }
 };
 
 struct Model {

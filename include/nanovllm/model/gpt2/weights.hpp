@@ -13,6 +13,7 @@
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/model/gpt2/config.hpp"
 #include "nanovllm/model/gpt2/shapes.hpp"
+#include "nanovllm/model/layers/sizes.hpp"
 #include "nanovllm/model/parameter_list.hpp"
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/model/weights.hpp"
@@ -113,7 +114,13 @@ class Gpt2Weights {
     list_parameters(backend, "").randomize(seed, static_cast<int>(shard_.rank), scale);
   }
 
-  [[nodiscard]] const Gpt2Shape& shape() const { return shape_; }
+  [[nodiscard]] DecoderSizes sizes() const {
+    return {.hidden_size = static_cast<std::int64_t>(shape_.hidden_size),
+            .num_layers = static_cast<std::int64_t>(shape_.num_layers),
+            .vocab_size = static_cast<std::int64_t>(shape_.vocab_size),
+            .intermediate_size = shard_.intermediate_size,
+            .heads = {shard_.num_heads, shard_.num_heads, head_dim()}};
+  }
   [[nodiscard]] const Gpt2Shard& shard() const { return shard_; }
   [[nodiscard]] std::int64_t head_dim() const {
     return static_cast<std::int64_t>(shape_.hidden_size / shape_.num_heads);

@@ -8,22 +8,13 @@
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/linear.hpp"
 #include "nanovllm/model/layers/residual_stream.hpp"
+#include "nanovllm/model/layers/sizes.hpp"
 #include "nanovllm/ops/attention.hpp"
 #include "nanovllm/ops/compose.hpp"
 #include "nanovllm/ops/kv_view.hpp"
 #include "nanovllm/ops/project_qkv.hpp"
 
 namespace nanovllm {
-
-/// Heads of one rank.
-struct AttentionHeads {
-  std::int64_t num_heads = 0;
-  std::int64_t num_kv_heads = 0;
-  std::int64_t head_dim = 0;
-
-  /// Columns of q, k and v, side by side.
-  [[nodiscard]] std::int64_t qkv_width() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
-};
 
 /// Attention with any number of query heads for each KV head. `Heads` is the `HeadShape` that the
 /// model's type gives.

@@ -19,6 +19,12 @@ struct RmsNorm {
   template <class Context>
   using Parameters = VectorView<const typename Context::Weight>;
 
+  /// Views of a norm's weights as the model keeps them.
+  template <class Context, class Vector>
+  [[nodiscard]] static Parameters<Context> parameters(const Vector& weight) {
+    return view_of(weight);
+  }
+
   template <class Context>
   static void run(const Context& context, typename Context::ConstRows x,
                   const Parameters<Context>& weight, float eps, typename Context::Rows out) {
@@ -44,6 +50,11 @@ struct LayerNorm {
     VectorView<const typename Context::Weight> weight;  ///< [width]
     VectorView<const typename Context::Weight> bias;    ///< [width]
   };
+
+  template <class Context, class Vectors>
+  [[nodiscard]] static Parameters<Context> parameters(const Vectors& norm) {
+    return {view_of(norm.weight), view_of(norm.bias)};
+  }
 
   template <class Context>
   static void run(const Context& context, typename Context::ConstRows x,

@@ -12,6 +12,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/model/layers/sizes.hpp"
 #include "nanovllm/model/parameter_list.hpp"
 #include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
@@ -95,7 +96,13 @@ class Qwen3Weights {
     list_parameters(backend).randomize(seed, static_cast<int>(shard_.rank), scale);
   }
 
-  [[nodiscard]] const Qwen3Shape& shape() const { return shape_; }
+  [[nodiscard]] DecoderSizes sizes() const {
+    return {.hidden_size = hidden(),
+            .num_layers = static_cast<std::int64_t>(shape_.num_layers),
+            .vocab_size = static_cast<std::int64_t>(shape_.vocab_size),
+            .intermediate_size = shard_.intermediate_size,
+            .heads = {shard_.num_heads, shard_.num_kv_heads, head_dim()}};
+  }
   [[nodiscard]] const Qwen3Shard& shard() const { return shard_; }
   [[nodiscard]] const Layer& layer(std::int64_t i) const {
     return layers_[static_cast<std::size_t>(i)];
