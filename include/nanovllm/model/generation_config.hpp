@@ -26,6 +26,19 @@ struct GenerationConfig {
       std::string_view text, std::string_view source = "generation_config.json");
 };
 
+class JsonFields;
+
+namespace detail {
+
+/// Adds `more` to `ids`, which stays ascending and free of duplicates.
+void merge_token_ids(const std::vector<TokenId>& more, std::vector<TokenId>& ids);
+/// The ids under "eos_token_id", an integer or a list of them; ascending, each once.
+[[nodiscard]] std::vector<TokenId> read_eos_token_ids(const JsonFields& fields);
+/// What the file says; problems are added to those of `fields`.
+[[nodiscard]] GenerationConfig read_generation_config(const JsonFields& fields);
+
+}  // namespace detail
+
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
@@ -40,15 +53,13 @@ namespace nanovllm {
 
 namespace detail {
 
-/// Adds `more` to `ids`, which stays ascending and free of duplicates.
 NANOVLLM_INLINE void merge_token_ids(const std::vector<TokenId>& more, std::vector<TokenId>& ids) {
   ids.insert(ids.end(), more.begin(), more.end());
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
 }
 
-/// The ids under "eos_token_id", an integer or a list of them; ascending, each once.
-[[nodiscard]] NANOVLLM_INLINE std::vector<TokenId> read_eos_token_ids(const JsonFields& fields) {
+NANOVLLM_INLINE std::vector<TokenId> read_eos_token_ids(const JsonFields& fields) {
   const Json* value = fields.find("eos_token_id");
   if (value == nullptr) return {};
   std::vector<TokenId> ids;
@@ -66,12 +77,12 @@ NANOVLLM_INLINE void merge_token_ids(const std::vector<TokenId>& more, std::vect
   return out;
 }
 
-[[nodiscard]] NANOVLLM_INLINE std::optional<float> to_float(std::optional<double> value) {
+NANOVLLM_INLINE std::optional<float> to_float(std::optional<double> value) {
   return value ? std::optional(static_cast<float>(*value)) : std::nullopt;
 }
 
 /// Reads the fields of generation_config.json; what is wrong goes to the fields' problems.
-[[nodiscard]] NANOVLLM_INLINE GenerationConfig read_generation_config(const JsonFields& fields) {
+NANOVLLM_INLINE GenerationConfig read_generation_config(const JsonFields& fields) {
   GenerationConfig out;
   out.eos_token_ids = read_eos_token_ids(fields);
   const auto share = [](double x) { return x >= 0 && x <= 1; };

@@ -9,6 +9,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/grammar/bytes/grammar_vocabulary.hpp"
+#include "nanovllm/grammar/regex/regex_parser.hpp"
 #include "nanovllm/grammar/regex/regex_source.hpp"
 #include "nanovllm/sampling/choice_source.hpp"
 #include "nanovllm/text/tokenizer.hpp"
