@@ -5,12 +5,15 @@
 /// throws RequestError where Jinja2 raises. Names follow the templates', so that the two can be
 /// read side by side.
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "nanovllm/chat/chat_message.hpp"
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/io/json.hpp"
 
 namespace nanovllm::detail {
 
@@ -42,19 +45,23 @@ struct Qwen3Style {
 [[nodiscard]] std::string render_chatml(Messages messages, const ChatOptions& options,
                                         ThinkPrompt prompt);
 
+inline constexpr std::string_view kTurnEnd = "<|im_end|>\n";
+
+/// The content of messages[index], which the template concatenates and which must be a string.
+[[nodiscard]] const std::string& string_content(Messages messages, std::size_t index);
+
+/// The tool calls of messages[index], an empty list where there are none.
+[[nodiscard]] const Json& tool_calls_of(Messages messages, std::size_t index);
+
 }  // namespace nanovllm::detail
 
 #if NANOVLLM_BODIES
-
-#include <cstddef>
-#include <string_view>
 
 #include "nanovllm/chat/python_json.hpp"
 #include "nanovllm/core/error.hpp"
 
 namespace nanovllm::detail {
 
-inline constexpr std::string_view kTurnEnd = "<|im_end|>\n";
 inline constexpr std::string_view kEmptyThought = "<think>\n\n</think>\n\n";
 
 /// Python's str.lstrip('\n') and str.rstrip('\n').
@@ -67,11 +74,6 @@ NANOVLLM_INLINE std::string_view strip_right(std::string_view text) {
   return text;
 }
 
-/// The member of a JSON object, or nullptr if there is none.
-NANOVLLM_INLINE const Json* member(const Json& object, const char* name) {
-  return object.find(name);
-}
-
 /// What `{{ value }}` prints; nothing for an undefined value.
 NANOVLLM_INLINE std::string printed(const Json* value) {
   return value ? python_str(*value) : std::string();
@@ -82,7 +84,6 @@ NANOVLLM_INLINE const std::string* string_field(const ChatMessage& message, std:
   return value && value->is_string() ? &value->string() : nullptr;
 }
 
-/// The content of messages[index], which the template concatenates and which must be a string.
 NANOVLLM_INLINE const std::string& string_content(Messages messages, std::size_t index) {
   const std::string* content = string_field(messages[index], "content");
   if (content == nullptr) {
@@ -106,7 +107,6 @@ NANOVLLM_INLINE const Json* tools_of(const ChatOptions& options) {
   return &options.tools;
 }
 
-/// The tool calls of a message, an empty list where there are none.
 NANOVLLM_INLINE const Json& tool_calls_of(Messages messages, std::size_t index) {
   static const Json none = Json::array();
   const Json* calls = messages[index].find("tool_calls");
@@ -136,9 +136,9 @@ NANOVLLM_INLINE void append_tools(std::string& out, const Json& tools) {
 /// `{{ call.name }}` and `{{ call.arguments | tojson }}` in their tags. Arguments that are a string
 /// go in as they are when `verbatim_string`.
 NANOVLLM_INLINE void append_tool_call(std::string& out, const Json& call, bool verbatim_string) {
-  const Json* arguments = member(call, "arguments");
+  const Json* arguments = call.find("arguments");
   check<RequestError>(arguments != nullptr, "a tool call must have 'arguments'");
-  ((out += "<tool_call>\n{\"name\": \"") += printed(member(call, "name"))) += "\", \"arguments\": ";
+  ((out += "<tool_call>\n{\"name\": \"") += printed(call.find("name"))) += "\", \"arguments\": ";
   out += verbatim_string && arguments->is_string() ? arguments->string() : python_json(*arguments);
   out += "}\n</tool_call>";
 }
@@ -222,7 +222,7 @@ NANOVLLM_INLINE void append_qwen3_assistant(std::string& out, Messages messages,
   bool first = true;
   for (const Json& call : tool_calls_of(messages, index)) {
     if (!first || !content.empty()) out += '\n';
-    const Json* function = member(call, "function");
+    const Json* function = call.find("function");
     append_tool_call(out, function && python_truth(*function) ? *function : call, true);
     first = false;
   }
@@ -295,7 +295,7 @@ NANOVLLM_INLINE std::string render_qwen2_5(Messages messages, const ChatOptions&
       out += "<|im_start|>assistant";
       if (content && python_truth(*content)) (out += '\n') += string_content(messages, i);
       for (const Json& call : tool_calls_of(messages, i)) {
-        const Json* function = member(call, "function");
+        const Json* function = call.find("function");
         append_tool_call(out += '\n', function ? *function : call, false);
       }
       out += "<|im_end|>\n";

@@ -220,8 +220,8 @@ namespace detail {
 NANOVLLM_INLINE std::optional<std::string> named_template(const Json& list,
                                                           std::string_view wanted) {
   for (const Json& entry : list) {
-    const Json* entry_name = member(entry, "name");
-    const Json* text = member(entry, "template");
+    const Json* entry_name = entry.find("name");
+    const Json* text = entry.find("template");
     check<LoadError>(entry_name && entry_name->is_string() && text && text->is_string(),
                      "tokenizer_config.json: an entry of 'chat_template' must have a string 'name' "
                      "and a string 'template'");
@@ -232,7 +232,7 @@ NANOVLLM_INLINE std::optional<std::string> named_template(const Json& list,
 
 NANOVLLM_INLINE ChatTemplate template_of_config(const Json& config, const std::string& path) {
   check<LoadError>(config.is_object(), path, " must hold an object, got ", config.type_name());
-  const Json* value = member(config, "chat_template");
+  const Json* value = config.find("chat_template");
   check<LoadError>(value != nullptr && !value->is_null(), "no chat template: there is neither a ",
                    "chat_template.jinja nor a 'chat_template' in ", path);
   if (value->is_string()) return ChatTemplate::from_text(value->string());

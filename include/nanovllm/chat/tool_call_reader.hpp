@@ -135,6 +135,8 @@ class Qwen3CoderCallReader : public ToolCallReader {
   bool has_newline_ = false;  // one held back in a value, before the tag that may have begun
 };
 
+[[nodiscard]] bool is_json(std::string_view text);
+
 }  // namespace nanovllm::detail
 
 #if NANOVLLM_BODIES

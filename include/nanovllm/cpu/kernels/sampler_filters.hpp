@@ -127,6 +127,31 @@ struct SamplerKernels {
   return row.sorted[count - 1];
 }
 
+/// log_softmax of a row.
+struct LogSoftmax {
+  float largest;
+  double log_total;  ///< of the masses relative to the largest
+
+  [[nodiscard]] float operator()(float logit) const {
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    if (std::isnan(logit) || logit == -kInfinity) return -kInfinity;
+    if (largest == kInfinity && logit < largest) return -kInfinity;
+    const double relative = logit == largest ? 0 : double{logit} - double{largest};
+    return static_cast<float>(relative - log_total);
+  }
+};
+
+[[nodiscard]] inline LogSoftmax log_softmax(const LogitRow& row, const SamplerKernels& kernels) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float largest = largest_logit(row);
+  if (largest == -kInfinity) return {largest, 0};
+  const double total =
+      largest == kInfinity
+          ? static_cast<double>(std::count(row.logits, row.logits + row.vocab, kInfinity))
+          : kernels.sum_exp(row, largest, 1);
+  return {largest, std::log(total)};
+}
+
 /// e^((logit - largest) / temperature): a probability relative to the largest.
 [[nodiscard]] inline double mass_of(float logit, float largest, double temperature) {
   return std::exp((double{logit} - double{largest}) / temperature);
