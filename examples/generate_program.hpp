@@ -110,16 +110,13 @@ inline void add_options(CLI::App& app, GenerateOptions& options) {
 /// The program, on one of `devices`, the best of which comes first.
 inline int generate_main(int argc, char** argv, const std::vector<Device>& devices) {
   GenerateOptions options;
-  CLI::App app{
+  CLI::App app{concat(
       "Runs a batch of requests through a Qwen3 checkpoint.\n\n"
       "Each input line is a JSON object with 'id' and one of 'prompt', 'prompt_token_ids',\n"
       "'messages' (with optional 'tools' and 'enable_thinking'), and optionally 'session', the\n"
-      "name of a conversation whose turns are the lines of that name, and 'sampling' with\n"
-      "temperature, top_k, top_p, min_p, seed, n, best_of, max_tokens, min_tokens, ignore_eos,\n"
-      "stop_token_ids, stop, include_stop_str_in_output, skip_special_tokens, logprobs,\n"
-      "priority, beam_width, length_penalty, early_stopping, repetition_penalty,\n"
-      "frequency_penalty, presence_penalty, logit_bias, allowed_token_ids, bad_words,\n"
-      "logprob_token_ids, prompt_logprobs.\n"
+      "name of a conversation whose turns are the lines of that name, and 'sampling' with\n",
+      sampling_field_names(),
+      ".\n"
       "Each output line, in input order, has 'id', 'text', 'token_ids', 'finish_reason',\n"
       "'num_prompt_tokens', 'num_cached_tokens' and, if asked for, 'logprobs',\n"
       "'prompt_logprobs', 'alternatives' and 'beam_score'; or 'id' and 'error'. A bad line costs "
@@ -127,7 +124,7 @@ inline int generate_main(int argc, char** argv, const std::vector<Device>& devic
       "skipped. Input is\n"
       "read as it comes, and a result is written as soon as it and all before it are there.\n\n"
       "With --tp N the ranks are threads of this process. Started N times by torchrun or mpirun,\n"
-      "each process is one rank; rank 0 reads the input and writes the output."};
+      "each process is one rank; rank 0 reads the input and writes the output.")};
   add_options(app, options);
   CLI11_PARSE(app, argc, argv);
 

@@ -11,14 +11,10 @@
 /// A field that is null counts as absent, and other fields are ignored, unless they are sampling
 /// fields that have lost their way. Whatever is wrong with a line stays with that line.
 
-#include <algorithm>
-#include <array>
-#include <cfloat>
 #include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -32,7 +28,8 @@
 #include "nanovllm/core/utf8.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
-#include "nanovllm/sampling/sampling_params.hpp"
+#include "nanovllm/io/json_values.hpp"
+#include "nanovllm/sampling/sampling_json.hpp"
 
 namespace nanovllm::examples {
 
@@ -51,174 +48,6 @@ struct BatchLine {
 
 namespace detail {
 
-/// A value as messages quote it: short, whatever it is.
-inline std::string shown(const Json& value) {
-  if (value.is_structured()) return value.is_array() ? "a list" : "an object";
-  const std::string text = python_json(value);
-  if (text.size() <= 60) return text;
-  return text.substr(0, utf8::complete_prefix(text.substr(0, 60))) + "...";
-}
-
-[[noreturn]] inline void refuse(std::string_view name, std::string_view wanted, const Json& got) {
-  throw RequestError(concat(name, " must be ", wanted, ", got ", shown(got)));
-}
-
-// `assign` reads a value into a field and throws RequestError naming the field.
-
-inline void assign(bool& field, const std::string& name, const Json& value) {
-  if (!value.is_boolean()) refuse(name, "true or false", value);
-  field = value.get<bool>();
-}
-
-inline void assign(float& field, const std::string& name, const Json& value) {
-  const bool fits = value.is_number() && std::fabs(value.get<double>()) <= FLT_MAX;
-  if (!fits) refuse(name, "a number in the range of a float", value);
-  field = static_cast<float>(value.get<double>());
-}
-
-template <class Int>
-void assign_integer(Int& field, const std::string& name, const Json& value) {
-  const bool fits = value.is_number_unsigned() ? std::in_range<Int>(value.get<std::uint64_t>())
-                    : value.is_number_integer()
-                        ? std::in_range<Int>(value.get<std::int64_t>())
-                        : false;  // an integer of more than 64 bits has another kind
-  if (!fits) {
-    using Limits = std::numeric_limits<Int>;
-    refuse(name, concat("an integer in [", Limits::min(), ", ", Limits::max(), "]"), value);
-  }
-  field = value.get<Int>();
-}
-inline void assign(std::int32_t& field, const std::string& name, const Json& value) {
-  assign_integer(field, name, value);
-}
-inline void assign(std::uint64_t& field, const std::string& name, const Json& value) {
-  assign_integer(field, name, value);
-}
-
-inline void assign(std::string& field, const std::string& name, const Json& value) {
-  if (!value.is_string()) refuse(name, "a string", value);
-  field = value.get<std::string>();
-}
-
-inline void assign(std::vector<TokenId>& field, const std::string& name, const Json& value) {
-  if (!value.is_array()) refuse(name, "a list of token ids", value);
-  const std::string label = "a token id in " + name;
-  field.clear();
-  for (const Json& element : value) {
-    assign(field.emplace_back(), label, element);
-    if (field.back() < 0) refuse(label, "0 or more", element);
-  }
-}
-
-/// One string, or a list of them.
-inline void assign(std::vector<std::string>& field, const std::string& name, const Json& value) {
-  field.clear();
-  if (value.is_string()) {
-    field.push_back(value.get<std::string>());
-  } else if (value.is_array()) {
-    for (const Json& element : value) assign(field.emplace_back(), "an entry of " + name, element);
-  } else {
-    refuse(name, "a string or a list of strings", value);
-  }
-}
-
-/// An object from token ids to numbers, as in OpenAI's API.
-inline void assign(std::vector<TokenBias>& field, const std::string& name, const Json& value) {
-  if (!value.is_object()) refuse(name, "an object from token ids to numbers", value);
-  field.clear();
-  for (const auto& [key, bias] : value.items()) {
-    TokenBias& one = field.emplace_back();
-    const char* const end = key.data() + key.size();
-    const auto [stop, error] = std::from_chars(key.data(), end, one.token);
-    if (error != std::errc{} || stop != end || one.token < 0)
-      refuse(concat("a token id in ", name), "an integer from 0 on", Json(key));
-    assign(one.bias, concat(name, " of token ", key), bias);
-  }
-}
-
-/// As in transformers.
-inline void assign(EarlyStopping& field, const std::string& name, const Json& value) {
-  if (value.is_boolean()) {
-    field = value.get<bool>() ? EarlyStopping::yes : EarlyStopping::no;
-  } else if (value.is_string() && value.get<std::string>() == "never") {
-    field = EarlyStopping::never;
-  } else {
-    refuse(name, "true, false or \"never\"", value);
-  }
-}
-
-template <class T>
-void assign(std::optional<T>& field, const std::string& name, const Json& value) {
-  assign(field.emplace(), name, value);
-}
-
-struct SamplingField {
-  std::string_view name;
-  void (*set)(SamplingParams&, const std::string& name, const Json&);
-};
-
-template <auto kMember>
-constexpr SamplingField sampling_field(std::string_view name) {
-  return {name, [](SamplingParams& params, const std::string& label, const Json& value) {
-            assign(params.*kMember, label, value);
-          }};
-}
-
-/// Every field of SamplingParams but those that are about the program's own types:
-/// token_masks and functor_argument.
-inline constexpr std::array kSamplingFields = {
-    sampling_field<&SamplingParams::temperature>("temperature"),
-    sampling_field<&SamplingParams::top_k>("top_k"),
-    sampling_field<&SamplingParams::top_p>("top_p"),
-    sampling_field<&SamplingParams::min_p>("min_p"),
-    sampling_field<&SamplingParams::seed>("seed"),
-    sampling_field<&SamplingParams::n>("n"),
-    sampling_field<&SamplingParams::best_of>("best_of"),
-    sampling_field<&SamplingParams::max_tokens>("max_tokens"),
-    sampling_field<&SamplingParams::min_tokens>("min_tokens"),
-    sampling_field<&SamplingParams::ignore_eos>("ignore_eos"),
-    sampling_field<&SamplingParams::stop_token_ids>("stop_token_ids"),
-    sampling_field<&SamplingParams::stop>("stop"),
-    sampling_field<&SamplingParams::include_stop_str_in_output>("include_stop_str_in_output"),
-    sampling_field<&SamplingParams::skip_special_tokens>("skip_special_tokens"),
-    sampling_field<&SamplingParams::logprobs>("logprobs"),
-    sampling_field<&SamplingParams::priority>("priority"),
-    sampling_field<&SamplingParams::beam_width>("beam_width"),
-    sampling_field<&SamplingParams::length_penalty>("length_penalty"),
-    sampling_field<&SamplingParams::early_stopping>("early_stopping"),
-    sampling_field<&SamplingParams::repetition_penalty>("repetition_penalty"),
-    sampling_field<&SamplingParams::frequency_penalty>("frequency_penalty"),
-    sampling_field<&SamplingParams::presence_penalty>("presence_penalty"),
-    sampling_field<&SamplingParams::logit_bias>("logit_bias"),
-    sampling_field<&SamplingParams::allowed_token_ids>("allowed_token_ids"),
-    sampling_field<&SamplingParams::bad_words>("bad_words"),
-    sampling_field<&SamplingParams::logprob_token_ids>("logprob_token_ids"),
-    sampling_field<&SamplingParams::prompt_logprobs>("prompt_logprobs"),
-};
-
-inline const SamplingField* find_sampling_field(std::string_view name) {
-  const auto found = std::find_if(kSamplingFields.begin(), kSamplingFields.end(),
-                                  [&](const SamplingField& field) { return field.name == name; });
-  return found == kSamplingFields.end() ? nullptr : &*found;
-}
-
-inline SamplingParams read_sampling(const Json& object) {
-  if (!object.is_object()) refuse("sampling", "an object", object);
-  SamplingParams params;
-  for (const auto& [key, value] : object.items()) {
-    const SamplingField* field = find_sampling_field(key);
-    if (field == nullptr) {
-      std::string known;
-      for (const SamplingField& one : kSamplingFields)
-        (known += known.empty() ? "" : ", ") += one.name;
-      throw RequestError(concat("sampling has no field ", shown(key), "; its fields are ", known));
-    }
-    if (!value.is_null()) field->set(params, key, value);
-  }
-  validate(params);
-  return params;
-}
-
 /// The member of a line, or nullptr when it is absent or null.
 inline const Json* present(const Json& line, const char* name) {
   const Json* found = line.find(name);
@@ -229,8 +58,10 @@ inline ChatPrompt read_chat(const Json& line) {
   ChatPrompt chat{parse_messages(line["messages"])};
   join_text_parts(chat.messages);
   if (const Json* tools = present(line, "tools")) chat.options.tools = parse_tools(*tools);
-  if (const Json* thinking = present(line, "enable_thinking"))
-    assign(chat.options.enable_thinking, "enable_thinking", *thinking);
+  if (const Json* thinking = present(line, "enable_thinking")) {
+    if (!thinking->is_boolean()) wrong_field("enable_thinking", "true or false", *thinking);
+    chat.options.enable_thinking = thinking->boolean();
+  }
   return chat;
 }
 
@@ -245,13 +76,11 @@ inline Prompt read_prompt(const Json& line) {
   for (const char* name : {"tools", "enable_thinking"})
     check<RequestError>(!present(line, name), "'", name, "' can only go with 'messages'");
   if (text) {
-    std::string prompt;
-    assign(prompt, "prompt", *text);
+    std::string prompt = string_at(*text, "prompt");
     check<RequestError>(!prompt.empty(), "prompt must not be empty");
     return prompt;
   }
-  std::vector<TokenId> prompt;
-  assign(prompt, "prompt_token_ids", *token_ids);
+  std::vector<TokenId> prompt = token_ids_at(*token_ids, "prompt_token_ids");
   check<RequestError>(!prompt.empty(), "prompt_token_ids must not be empty");
   return prompt;
 }
@@ -260,7 +89,7 @@ inline Prompt read_prompt(const Json& line) {
 inline std::string read_session(const Json& line) {
   std::string session;
   if (const Json* name = present(line, "session")) {
-    assign(session, "session", *name);
+    session = string_at(*name, "session");
     check<RequestError>(!session.empty(), "session must not be empty");
   }
   return session;
@@ -270,7 +99,7 @@ inline Json read_id(const Json& line) {
   const Json* id = present(line, "id");
   check<RequestError>(id != nullptr, "a line must have an 'id'");
   if (!id->is_string() && !id->is_number() && !id->is_big_integer())
-    refuse("id", "a string or a number", *id);
+    wrong_field("id", "a string or a number", *id);
   return *id;
 }
 
@@ -338,17 +167,17 @@ inline void write_completion(Json& to, const Completion& completion) {
   BatchLine out;
   try {
     const Json line = parse_json(text, "the line");
-    if (!line.is_object()) detail::refuse("a line", "an object", line);
+    if (!line.is_object()) wrong_field("a line", "an object", line);
     out.id = detail::read_id(line);
     for (const auto& [key, value] : line.items()) {
-      check<RequestError>(!detail::find_sampling_field(key), "'", key,
+      check<RequestError>(!find_sampling_field(key), "'", key,
                           "' is a sampling setting and goes into 'sampling'");
     }
     const Json* sampling = detail::present(line, "sampling");
     Prompt prompt = detail::read_prompt(line);
     // Not in the initialiser below, which nvcc 13.0 crashes on.
     SamplingParams params;
-    if (sampling != nullptr) params = detail::read_sampling(*sampling);
+    if (sampling != nullptr) params = parse_sampling_params(*sampling);
     std::string session = detail::read_session(line);
     check<RequestError>(session.empty() || num_samples(params) == 1,
                         "a turn of a session has one sample, got n = ", params.n);

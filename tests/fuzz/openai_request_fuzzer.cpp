@@ -73,7 +73,8 @@ template <class Request>
 void check_request(const nv::Json& body) {
   try {
     check_served(Request::parse(body));
-  } catch (const nv::serve::ApiError& error) {
+  } catch (const nv::RequestError& refusal) {
+    const auto error = nv::serve::ApiError::of(refusal);
     require(error.status == 400);
     require(nv::parse_json(error.body()).at("error").is_object());
     const bool is_missing = std::string_view(error.what()).ends_with("is missing");
@@ -87,7 +88,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   nv::Json body;
   try {
     body = nv::serve::parse_request_body({reinterpret_cast<const char*>(data), size});
-  } catch (const nv::serve::ApiError& error) {
+  } catch (const nv::RequestError& refusal) {
+    const auto error = nv::serve::ApiError::of(refusal);
     require(error.status == 400 && !error.param);
     return 0;
   }

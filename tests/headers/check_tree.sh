@@ -253,6 +253,7 @@ awk -v graph="$graph" '
     loaders["nanovllm/model/gpt2/config.hpp"]
     loaders["nanovllm/model/qwen3/config.hpp"]
     loaders["nanovllm/model/weights.hpp"]
+    loaders["nanovllm/sampling/sampling_json.hpp"]
 
     for (i = 1; i < ARGC; i++) {
       exists[ARGV[i]] = 1

@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace nanovllm {
 
@@ -42,6 +43,14 @@ struct CudaError : Error {
 /// One request cannot be served; the engine and its other requests continue.
 struct RequestError : Error {
   using Error::Error;
+};
+
+/// A field of a request has a value that it cannot have.
+struct FieldError : RequestError {
+  FieldError(const std::string& message, std::string path)
+      : RequestError(message), field(std::move(path)) {}
+
+  std::string field;  ///< where it lies: "messages[2].content"
 };
 
 /// A prompt is longer than what can be served.

@@ -1,15 +1,20 @@
 #pragma once
 /// What a request asks of the sampler, and when its generation ends.
 
+#include <cfloat>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <variant>
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/number_range.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/ops/logit_edits.hpp"
 
@@ -23,6 +28,28 @@ enum class EarlyStopping : std::uint8_t {
 };
 
 class TokenMaskSource;
+
+/// The n most likely tokens that `logprobs` and `prompt_logprobs` may ask for.
+inline constexpr std::int32_t kMaxLogprobs = 20;
+
+/// Ids that `logprob_token_ids` may have, biases of `logit_bias`, texts of `bad_words`, and bytes
+/// of one.
+inline constexpr std::size_t kMaxLogprobTokenIds = 1024;
+inline constexpr std::size_t kMaxLogitBiases = 4096;
+inline constexpr std::size_t kMaxBadWords = 1024;
+inline constexpr std::size_t kMaxBadWordBytes = 1024;
+
+/// Samples of one request.
+inline constexpr std::int32_t kMaxSamples = 128;
+
+/// The likeliest tokens of a beam that a step can list: what the samplers of all backends can give.
+inline constexpr std::int32_t kMaxBeamCandidates = 1024;
+
+/// Ids that `stop_token_ids`, and strings that `stop` may have, and bytes that one of those may
+/// have: every token of the request is compared with all of them.
+inline constexpr std::size_t kMaxStopTokenIds = 1024;
+inline constexpr std::size_t kMaxStopStrings = 64;
+inline constexpr std::size_t kMaxStopStringBytes = 1024;
 
 /// Sampling settings of one request. Unset optionals take the checkpoint's generation_config.json
 /// value, and where that is silent too, the neutral value in the comment.
@@ -70,21 +97,66 @@ struct SamplingParams {
   EarlyStopping early_stopping = EarlyStopping::no;  ///< of the search
 };
 
-/// The n most likely tokens that `logprobs` and `prompt_logprobs` may ask for.
-inline constexpr std::int32_t kMaxLogprobs = 20;
+using SamplingMember =
+    std::variant<bool SamplingParams::*, float SamplingParams::*, std::int32_t SamplingParams::*,
+                 EarlyStopping SamplingParams::*, std::optional<float> SamplingParams::*,
+                 std::optional<std::int32_t> SamplingParams::*,
+                 std::optional<std::uint64_t> SamplingParams::*,
+                 std::vector<TokenId> SamplingParams::*, std::vector<TokenBias> SamplingParams::*,
+                 std::vector<std::string> SamplingParams::*>;
 
-/// Ids that `logprob_token_ids` may have, biases of `logit_bias`, texts of `bad_words`, and bytes
-/// of one.
-inline constexpr std::size_t kMaxLogprobTokenIds = 1024;
-inline constexpr std::size_t kMaxLogitBiases = 4096;
-inline constexpr std::size_t kMaxBadWords = 1024;
-inline constexpr std::size_t kMaxBadWordBytes = 1024;
+/// A member of SamplingParams by its name, which is also that in JSON, and what it may be.
+struct SamplingField {
+  std::string_view name;
+  SamplingMember member;
+  NumberRange range = {};           ///< of a number, and of each number of a list
+  std::size_t max_size = SIZE_MAX;  ///< of a list
+};
 
-/// Samples of one request.
-inline constexpr std::int32_t kMaxSamples = 128;
+inline constexpr double kMinInt32 = std::numeric_limits<std::int32_t>::min();
+inline constexpr double kMaxInt32 = std::numeric_limits<std::int32_t>::max();
 
-/// The likeliest tokens of a beam that a step can list: what the samplers of all backends can give.
-inline constexpr std::int32_t kMaxBeamCandidates = 1024;
+/// Every field of SamplingParams but `token_masks` and `functor_argument`, which are of the
+/// program's own types. `validate` and everything that reads JSON go by this table.
+inline constexpr SamplingField kSamplingFields[] = {
+    {"temperature", &SamplingParams::temperature, {0, 1e6}},
+    {"top_k", &SamplingParams::top_k, {-1, kMaxInt32}},
+    {"top_p", &SamplingParams::top_p, {0, 1, true}},
+    {"min_p", &SamplingParams::min_p, {0, 1}},
+    {"seed", &SamplingParams::seed},
+    {"n", &SamplingParams::n, {1, kMaxSamples}},
+    {"best_of", &SamplingParams::best_of, {1, kMaxSamples}},
+    {"max_tokens", &SamplingParams::max_tokens, {1, kMaxInt32}},
+    {"min_tokens", &SamplingParams::min_tokens, {0, kMaxInt32}},
+    {"ignore_eos", &SamplingParams::ignore_eos},
+    {"stop_token_ids", &SamplingParams::stop_token_ids, {}, kMaxStopTokenIds},
+    {"stop", &SamplingParams::stop, {}, kMaxStopStrings},
+    {"include_stop_str_in_output", &SamplingParams::include_stop_str_in_output},
+    {"skip_special_tokens", &SamplingParams::skip_special_tokens},
+    {"logprobs", &SamplingParams::logprobs, {0, kMaxLogprobs}},
+    {"prompt_logprobs", &SamplingParams::prompt_logprobs, {0, kMaxLogprobs}},
+    {"logprob_token_ids", &SamplingParams::logprob_token_ids, {}, kMaxLogprobTokenIds},
+    {"priority", &SamplingParams::priority, {kMinInt32, kMaxInt32}},
+    {"repetition_penalty", &SamplingParams::repetition_penalty, {0, FLT_MAX, true}},
+    {"frequency_penalty", &SamplingParams::frequency_penalty, {-2, 2}},
+    {"presence_penalty", &SamplingParams::presence_penalty, {-2, 2}},
+    {"logit_bias", &SamplingParams::logit_bias, {-100, 100}, kMaxLogitBiases},
+    {"allowed_token_ids", &SamplingParams::allowed_token_ids},
+    {"bad_words", &SamplingParams::bad_words, {}, kMaxBadWords},
+    {"beam_width", &SamplingParams::beam_width, {1, kMaxSamples}},
+    {"length_penalty", &SamplingParams::length_penalty},
+    {"early_stopping", &SamplingParams::early_stopping},
+};
+
+/// The field of that name, or null.
+[[nodiscard]] constexpr const SamplingField* find_sampling_field(std::string_view name) {
+  for (const SamplingField& field : kSamplingFields)
+    if (field.name == name) return &field;
+  return nullptr;
+}
+
+/// "temperature, top_k, ...": the names in kSamplingFields.
+[[nodiscard]] std::string sampling_field_names();
 
 /// How many samples of a prompt are drawn, or beams searched with.
 [[nodiscard]] inline std::int32_t num_samples(const SamplingParams& p) {
@@ -99,12 +171,6 @@ inline constexpr std::int32_t kMaxBeamCandidates = 1024;
 [[nodiscard]] inline bool is_streamed(const SamplingParams& p) {
   return !p.beam_width && !draws_more(p);
 }
-
-/// Ids that `stop_token_ids`, and strings that `stop` may have, and bytes that one of those may
-/// have: every token of the request is compared with all of them.
-inline constexpr std::size_t kMaxStopTokenIds = 1024;
-inline constexpr std::size_t kMaxStopStrings = 64;
-inline constexpr std::size_t kMaxStopStringBytes = 1024;
 
 /// Throws RequestError naming the first field out of range.
 void validate(const SamplingParams& p);
@@ -121,18 +187,15 @@ namespace nanovllm {
 namespace detail {
 
 /// Throws RequestError when a beam search is asked for what it cannot give.
-NANOVLLM_INLINE void validate_beams(const SamplingParams& p) {
+NANOVLLM_INLINE void check_beams(const SamplingParams& p) {
   if (!p.beam_width) {
     check<RequestError>(p.length_penalty == 1.f && p.early_stopping == EarlyStopping::no,
                         "length_penalty and early_stopping are of a beam search and need "
                         "beam_width");
     return;
   }
-  check<RequestError>(*p.beam_width >= p.n && *p.beam_width <= kMaxSamples,
-                      "beam_width must be in [n = ", p.n, ", ", kMaxSamples, "], got ",
+  check<RequestError>(*p.beam_width >= p.n, "beam_width must be at least n = ", p.n, ", got ",
                       *p.beam_width);
-  check<RequestError>(std::isfinite(p.length_penalty), "length_penalty must be finite, got ",
-                      p.length_penalty);
   const auto refuse = [](bool is_set, const char* field) {
     check<RequestError>(!is_set, "beam_width cannot be combined with ", field);
   };
@@ -147,87 +210,82 @@ NANOVLLM_INLINE void validate_beams(const SamplingParams& p) {
   refuse(p.prompt_logprobs.has_value(), "prompt_logprobs");
 }
 
-/// Throws RequestError for what edits of logits cannot be made from.
-NANOVLLM_INLINE void validate_edits(const SamplingParams& p) {
-  const auto in = [](float x, float low, float high) { return x >= low && x <= high; };  // no NaN
-  if (p.repetition_penalty) {
-    check<RequestError>(*p.repetition_penalty > 0 && std::isfinite(*p.repetition_penalty),
-                        "repetition_penalty must be > 0 and finite, got ", *p.repetition_penalty);
+/// Throws RequestError for a value that `field` cannot have.
+struct SamplingCheck {
+  const SamplingField& field;
+
+  void check_value(bool) const {}
+  void check_value(EarlyStopping) const {}
+  void check_value(std::uint64_t) const {}
+  void check_value(float x) const { check_number(x); }
+  void check_value(std::int32_t x) const { check_number(x); }
+  void check_value(const std::vector<TokenId>& ids) const { check_size(ids.size(), "ids"); }
+  void check_value(const std::vector<TokenBias>& biases) const {
+    check_size(biases.size(), "tokens");
+    for (const TokenBias& one : biases)
+      check<RequestError>(field.range.contains(one.bias), field.name, " must be ",
+                          field.range.interval(), ", got ", one.bias, " for token ", one.token);
   }
-  check<RequestError>(in(p.frequency_penalty, -2, 2), "frequency_penalty must be in [-2, 2], got ",
-                      p.frequency_penalty);
-  check<RequestError>(in(p.presence_penalty, -2, 2), "presence_penalty must be in [-2, 2], got ",
-                      p.presence_penalty);
-  check<RequestError>(std::isfinite(p.functor_argument), "functor_argument must be finite, got ",
-                      p.functor_argument);
-  check<RequestError>(p.logit_bias.size() <= kMaxLogitBiases, "logit_bias must have at most ",
-                      kMaxLogitBiases, " tokens, got ", p.logit_bias.size());
+  void check_value(const std::vector<std::string>& texts) const {
+    static_assert(kMaxStopStringBytes == kMaxBadWordBytes);
+    check_size(texts.size(), "strings");
+    for (const std::string& text : texts) {
+      check<RequestError>(!text.empty(), field.name, ": a string must not be empty");
+      check<RequestError>(text.size() <= kMaxStopStringBytes, field.name,
+                          ": a string must have at most ", kMaxStopStringBytes, " bytes, got ",
+                          text.size());
+    }
+  }
+  template <class T>
+  void check_value(const std::optional<T>& value) const {
+    if (value) check_value(*value);
+  }
+
+ private:
+  template <class T>
+  void check_number(T x) const {
+    if (field.range.contains(x)) return;
+    throw RequestError(concat(field.name, " must be ", field.range.interval(), ", got ", x));
+  }
+  void check_size(std::size_t size, const char* what) const {
+    check<RequestError>(size <= field.max_size, field.name, " must have at most ", field.max_size,
+                        ' ', what, ", got ", size);
+  }
+};
+
+NANOVLLM_INLINE void check_each_bias_once(const std::vector<TokenBias>& biases) {
   std::vector<TokenId> biased;
-  for (const TokenBias& bias : p.logit_bias) {
-    check<RequestError>(in(bias.bias, -100, 100), "logit_bias must be in [-100, 100], got ",
-                        bias.bias, " for token ", bias.token);
-    biased.push_back(bias.token);
-  }
+  for (const TokenBias& bias : biases) biased.push_back(bias.token);
   std::sort(biased.begin(), biased.end());
   const auto twice = std::adjacent_find(biased.begin(), biased.end());
   check<RequestError>(twice == biased.end(), "logit_bias must have each token once, got token ",
                       twice == biased.end() ? 0 : *twice, " twice");
-  check<RequestError>(p.bad_words.size() <= kMaxBadWords, "bad_words must have at most ",
-                      kMaxBadWords, " texts, got ", p.bad_words.size());
-  for (const std::string& word : p.bad_words) {
-    check<RequestError>(!word.empty(), "bad_words: a bad word must not be empty");
-    check<RequestError>(word.size() <= kMaxBadWordBytes, "bad_words: a bad word must have at most ",
-                        kMaxBadWordBytes, " bytes, got ", word.size());
-  }
-  check<RequestError>(p.logprob_token_ids.size() <= kMaxLogprobTokenIds,
-                      "logprob_token_ids must have at most ", kMaxLogprobTokenIds, " ids, got ",
-                      p.logprob_token_ids.size());
 }
 
 }  // namespace detail
 
+NANOVLLM_INLINE std::string sampling_field_names() {
+  std::string names;
+  for (const SamplingField& field : kSamplingFields)
+    (names += names.empty() ? "" : ", ") += field.name;
+  return names;
+}
+
 NANOVLLM_INLINE void validate(const SamplingParams& p) {
-  const auto in = [](float x, float low, float high) { return x >= low && x <= high; };  // no NaN
-  if (p.temperature) {
-    check<RequestError>(in(*p.temperature, 0.f, 1e6f), "temperature must be in [0, 1e6], got ",
-                        *p.temperature);
+  for (const SamplingField& field : kSamplingFields) {
+    std::visit([&](auto member) { detail::SamplingCheck{field}.check_value(p.*member); },
+               field.member);
   }
-  if (p.top_k)
-    check<RequestError>(*p.top_k >= -1, "top_k must be >= -1 (0 and -1 keep all), got ", *p.top_k);
-  if (p.top_p) {
-    check<RequestError>(*p.top_p > 0.f && in(*p.top_p, 0.f, 1.f), "top_p must be in (0, 1], got ",
-                        *p.top_p);
-  }
-  if (p.min_p)
-    check<RequestError>(in(*p.min_p, 0.f, 1.f), "min_p must be in [0, 1], got ", *p.min_p);
-  check<RequestError>(p.n >= 1 && p.n <= kMaxSamples, "n must be in [1, ", kMaxSamples, "], got ",
-                      p.n);
-  if (p.best_of) {
-    check<RequestError>(*p.best_of >= p.n && *p.best_of <= kMaxSamples,
-                        "best_of must be in [n = ", p.n, ", ", kMaxSamples, "], got ", *p.best_of);
-  }
-  check<RequestError>(p.max_tokens >= 1, "max_tokens must be >= 1, got ", p.max_tokens);
-  check<RequestError>(p.min_tokens >= 0 && p.min_tokens <= p.max_tokens,
-                      "min_tokens must be in [0, max_tokens = ", p.max_tokens, "], got ",
+  check<RequestError>(std::isfinite(p.functor_argument), "functor_argument must be finite, got ",
+                      p.functor_argument);
+  if (p.best_of)
+    check<RequestError>(*p.best_of >= p.n, "best_of must be at least n = ", p.n, ", got ",
+                        *p.best_of);
+  check<RequestError>(p.min_tokens <= p.max_tokens,
+                      "min_tokens must be at most max_tokens = ", p.max_tokens, ", got ",
                       p.min_tokens);
-  const auto check_logprobs = [](const std::optional<std::int32_t>& n, const char* field) {
-    check<RequestError>(n.value_or(0) >= 0 && n.value_or(0) <= kMaxLogprobs, field,
-                        " must be in [0, ", kMaxLogprobs, "], got ", n.value_or(0));
-  };
-  check_logprobs(p.logprobs, "logprobs");
-  check_logprobs(p.prompt_logprobs, "prompt_logprobs");
-  check<RequestError>(p.stop_token_ids.size() <= kMaxStopTokenIds,
-                      "stop_token_ids must have at most ", kMaxStopTokenIds, " ids, got ",
-                      p.stop_token_ids.size());
-  check<RequestError>(p.stop.size() <= kMaxStopStrings, "stop must have at most ", kMaxStopStrings,
-                      " strings, got ", p.stop.size());
-  for (const std::string& s : p.stop) {
-    check<RequestError>(!s.empty(), "a stop string must not be empty");
-    check<RequestError>(s.size() <= kMaxStopStringBytes, "a stop string must have at most ",
-                        kMaxStopStringBytes, " bytes, got ", s.size());
-  }
-  detail::validate_edits(p);
-  detail::validate_beams(p);
+  detail::check_each_bias_once(p.logit_bias);
+  detail::check_beams(p);
 }
 
 }  // namespace nanovllm

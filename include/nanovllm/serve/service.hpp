@@ -300,10 +300,8 @@ NANOVLLM_INLINE std::shared_ptr<Exchange> OpenAiService::handle(const HttpReques
   std::optional<ApiError> refusal;
   try {
     return state_->route(request, kind);
-  } catch (const ApiError& error) {
-    refusal = error;
   } catch (const RequestError& error) {
-    refusal.emplace(400, error.what());
+    refusal = ApiError::of(error);
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {

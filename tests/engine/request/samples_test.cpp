@@ -206,7 +206,7 @@ TEST_CASE("numbers of samples that make no sense are refused", "[samples]") {
   };
   CHECK(error(0, {}) == "n must be in [1, 128], got 0");
   CHECK(error(129, {}) == "n must be in [1, 128], got 129");
-  CHECK(error(3, 2) == "best_of must be in [n = 3, 128], got 2");
-  CHECK(error(3, 1000) == "best_of must be in [n = 3, 128], got 1000");
+  CHECK(error(3, 2) == "best_of must be at least n = 3, got 2");
+  CHECK(error(3, 1000) == "best_of must be in [1, 128], got 1000");
   CHECK(error(128, 128) == "");
 }

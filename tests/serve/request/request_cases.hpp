@@ -31,15 +31,16 @@ inline CompletionRequest completion(const std::string& fields) {
   return CompletionRequest::parse(with(kPrompt, fields));
 }
 
-/// The error that `parse` throws, which must be an ApiError of status 400.
+/// The answer, of status 400, to what `parse` throws.
 template <class Parse>
 ApiError refusal(Parse&& parse) {
   try {
     parse();
-  } catch (const ApiError& error) {
-    CHECK(error.status == 400);
-    CHECK(error.type == "invalid_request_error");
-    return error;
+  } catch (const RequestError& error) {
+    const ApiError answer = ApiError::of(error);
+    CHECK(answer.status == 400);
+    CHECK(answer.type == "invalid_request_error");
+    return answer;
   }
   FAIL("nothing was refused");
   throw Error("unreachable");

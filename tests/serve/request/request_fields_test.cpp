@@ -49,7 +49,7 @@ TEST_CASE("a body that is no JSON object is refused, with the place") {
     CHECK_FALSE(error.param.has_value());
     CHECK_THAT(error.what(), Catch::Matchers::Contains(says));
   }
-  CHECK_THROWS_AS(ChatCompletionRequest::parse(Json(1)), ApiError);
+  CHECK_THROWS_AS(ChatCompletionRequest::parse(Json(1)), RequestError);
 }
 
 TEST_CASE("null counts as absent, and unknown fields are ignored") {
@@ -293,24 +293,32 @@ Json random_value(std::mt19937& random) {
   return kValues[random() % kValues.size()];
 }
 
+/// The error that refuses `body`, if it is refused.
+template <class Request>
+std::optional<ApiError> refusal_of(const Json& body) {
+  try {
+    (void)Request::parse(body);
+    return std::nullopt;
+  } catch (const RequestError& error) {
+    return ApiError::of(error);
+  }
+}
+
 /// Whether `body` is taken. If not, the error says what a client can find in its own body.
 template <class Request>
 bool is_taken(const Json& body) {
-  try {
-    (void)Request::parse(body);
-    return true;
-  } catch (const ApiError& error) {
-    INFO(body.dump());
-    INFO(error.what());
-    CHECK(error.status == 400);
-    CHECK(parse_json(error.body())["error"]["message"] == Json(error.what()));
-    const bool is_missing = std::string_view(error.what()).ends_with("is missing");
-    if (!error.param)
-      CHECK_FALSE(body.is_object());
-    else
-      CHECK(nanovllm::testing::find_path(body, *error.param, is_missing) != nullptr);
-    return false;
-  }
+  const std::optional<ApiError> error = refusal_of<Request>(body);
+  if (!error) return true;
+  INFO(body.dump());
+  INFO(error->what());
+  CHECK(error->status == 400);
+  CHECK(parse_json(error->body())["error"]["message"] == Json(error->what()));
+  const bool is_missing = std::string_view(error->what()).ends_with("is missing");
+  if (!error->param)
+    CHECK_FALSE(body.is_object());
+  else
+    CHECK(nanovllm::testing::find_path(body, *error->param, is_missing) != nullptr);
+  return false;
 }
 
 template <class Request>

@@ -324,8 +324,8 @@ NANOVLLM_INLINE std::vector<TokenId> Frontend::encode(const std::string& text) c
 
 NANOVLLM_INLINE SequenceTerms Frontend::make_terms(const SamplingParams& params, RequestId id,
                                                    std::size_t num_prompt_tokens) const {
-  SequenceTerms terms{.params = params,
-                      .sampling = resolve_sampling(params, rules_.defaults, request_seed(id))};
+  SequenceTerms terms{
+      .params = with_defaults(params, rules_.defaults, request_seed(id), rules_.honoured.edits)};
   terms.end_tokens = params.stop_token_ids;
   if (!params.ignore_eos) {
     terms.end_tokens.insert(terms.end_tokens.end(), rules_.eos_token_ids.begin(),
@@ -337,12 +337,6 @@ NANOVLLM_INLINE SequenceTerms Frontend::make_terms(const SamplingParams& params,
   terms.max_total_tokens = static_cast<std::int32_t>(std::min(
       static_cast<std::int64_t>(num_prompt_tokens) + params.max_tokens, rules_.max_total_tokens));
   terms.vocab_size = rules_.vocab_size;
-  // A beam search takes nothing from the checkpoint's settings.
-  const bool by_default = rules_.honoured.edits && !params.beam_width;
-  terms.penalties = {.repetition = params.repetition_penalty.value_or(
-                         by_default ? rules_.defaults.repetition_penalty.value_or(1) : 1),
-                     .frequency = params.frequency_penalty,
-                     .presence = params.presence_penalty};
   terms.bad_words = encode_bad_words(params.bad_words);
   terms.make_processors = rules_.make_processors;
   return terms;

@@ -17,6 +17,7 @@
 #include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/sampling/beam_search.hpp"
 #include "nanovllm/sampling/logits_processor.hpp"
+#include "nanovllm/sampling/resolve.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/sampling/standard_processors.hpp"
 #include "nanovllm/sampling/stop_matcher.hpp"
@@ -28,23 +29,12 @@ namespace nanovllm {
 
 class Request;
 
-/// The penalties of SamplingParams, with the checkpoint's defaults filled in.
-struct Penalties {
-  float repetition = 1;
-  float frequency = 0;
-  float presence = 0;
-
-  [[nodiscard]] bool apply() const { return repetition != 1 || frequency != 0 || presence != 0; }
-};
-
 /// What all sequences of a request have in common.
 struct SequenceTerms {
-  SamplingParams params;
-  SamplingRow sampling;               ///< with the checkpoint's defaults filled in
+  SamplingParams params;              ///< with the checkpoint's defaults filled in
   std::vector<TokenId> end_tokens{};  ///< ascending: stop_token_ids and the checkpoint's own
   std::int32_t max_total_tokens = 0;  ///< at most, prompt and generated
   std::int64_t vocab_size = 0;
-  Penalties penalties{};
   std::vector<std::vector<TokenId>> bad_words{};  ///< of `params`, as tokens
   /// Makes the policy's logits processors for a new sequence.
   std::unique_ptr<SequenceProcessors> (*make_processors)(const LogitsProcessorSetup&) =
@@ -131,7 +121,6 @@ class RequestSequence : public Sequence {
   [[nodiscard]] bool has_penalties() const { return has_penalties_; }
   /// Whether `process` must know all tokens before the one that is to be drawn.
   [[nodiscard]] bool reads_tokens() const { return reads_tokens_; }
-  [[nodiscard]] const Penalties& penalties() const { return terms_.penalties; }
   [[nodiscard]] const SamplingParams& params() const { return terms_.params; }
 
   /// Unlike any other sequence's of the engine, and not 0.
@@ -233,7 +222,7 @@ NANOVLLM_INLINE SamplingRow sampling_of(const SequenceTerms& terms, std::int32_t
     row.num_logprobs = static_cast<std::int32_t>(terms.beam_search(0).num_listed());
     return row;
   }
-  SamplingRow row = terms.sampling;
+  SamplingRow row = sampling_row(terms.params);
   if (!terms.params.logprob_token_ids.empty() || draws_more(terms.params))
     row.num_logprobs = std::max(row.num_logprobs, 0);
   if (i > 0) {
@@ -266,7 +255,7 @@ NANOVLLM_INLINE RequestSequence::RequestSequence(Request& request, const Sequenc
   tokens = std::move(prompt);
   is_beam = terms.params.beam_width.has_value();
   awaits_choice = is_beam && sample > 0;
-  has_penalties_ = terms.penalties.apply();
+  has_penalties_ = nanovllm::has_penalties(terms.params);
   const bool has_edits =
       has_penalties_ || !terms.params.logit_bias.empty() || terms.params.functor_argument != 0;
   if (is_beam) {

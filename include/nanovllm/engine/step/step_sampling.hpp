@@ -186,10 +186,10 @@ NANOVLLM_INLINE void StepSampling::fill_row(RequestSequence& sequence, std::int3
 
 NANOVLLM_INLINE void StepSampling::mark(RequestSequence& sequence, std::int32_t position,
                                         EditRow& row) {
-  const Penalties& penalties = sequence.penalties();
-  row.repetition = penalties.repetition;
-  row.frequency = penalties.frequency;
-  row.presence = penalties.presence;
+  const SamplingParams& params = sequence.params();
+  row.repetition = params.repetition_penalty.value_or(1);
+  row.frequency = params.frequency_penalty;
+  row.presence = params.presence_penalty;
   const MarkSlots::Place place = slots_.take(sequence.owner_id(), sequence.mark_slot, position);
   row.marks = place.slot;
   if (place.is_current && !sequence.is_beam) return;  // a beam's tokens may be another's now

@@ -19,6 +19,9 @@ struct ApiError : RequestError {
   ApiError(int http_status, const std::string& message,
            std::optional<std::string> field = std::nullopt, std::string error_code = {});
 
+  /// The answer to an error of a request: itself if it is one, else 400, with the field at fault.
+  [[nodiscard]] static ApiError of(const RequestError& error);
+
   /// 404 for a model that is not served.
   [[nodiscard]] static ApiError model_not_found(std::string_view model);
 
@@ -59,6 +62,12 @@ NANOVLLM_INLINE ApiError::ApiError(int http_status, const std::string& message,
       type(detail::error_type(http_status)),
       param(std::move(field)),
       code(std::move(error_code)) {}
+
+NANOVLLM_INLINE ApiError ApiError::of(const RequestError& error) {
+  if (const auto* answer = dynamic_cast<const ApiError*>(&error)) return *answer;
+  const auto* field = dynamic_cast<const FieldError*>(&error);
+  return {400, error.what(), field != nullptr ? std::optional(field->field) : std::nullopt};
+}
 
 NANOVLLM_INLINE ApiError ApiError::model_not_found(std::string_view model) {
   return {404, concat("The model `", model, "` does not exist."), "model", "model_not_found"};

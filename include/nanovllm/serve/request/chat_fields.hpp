@@ -16,13 +16,13 @@ inline constexpr std::size_t kMaxMessages = 16384;
 /// Reads `messages` and prepares them for a template. The role 'developer' becomes 'system'. Text
 /// parts are joined. Content that is null, or that a message of the assistant lacks, becomes "".
 /// Arguments of tool calls that are the text of an object become the object. `reasoning` is used if
-/// there is no `reasoning_content`. Other members stay as they are. Throws ApiError, also for
+/// there is no `reasoning_content`. Other members stay as they are. Throws RequestError, also for
 /// content that is not text.
 [[nodiscard]] std::vector<ChatMessage> parse_chat_messages(const RequestFields& body);
 
 /// Reads add_generation_prompt, continue_final_message and whether to think:
 /// chat_template_kwargs.enable_thinking, else enable_thinking, else a reasoning_effort of 'none'.
-/// Other kwargs are ignored. Throws ApiError, also for documents, which no template that is
+/// Other kwargs are ignored. Throws RequestError, also for documents, which no template that is
 /// rendered here shows, and for chat_template: a template is a program, and requests are not
 /// trusted with one.
 [[nodiscard]] ChatOptions parse_chat_options(const RequestFields& body);
@@ -50,7 +50,7 @@ NANOVLLM_INLINE std::string read_role(const RequestFields& message) {
   return role;
 }
 
-/// Throws ApiError unless `content` is a text or a list of parts that are.
+/// Throws RequestError unless `content` is a text or a list of parts that are.
 NANOVLLM_INLINE void check_content(const Json& content, const std::string& path) {
   if (content.is_string()) return;
   if (!content.is_array()) wrong_field(path, "a string or a list of text parts", content);

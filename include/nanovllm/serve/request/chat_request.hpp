@@ -2,7 +2,7 @@
 /// The body of POST /v1/chat/completions.
 ///
 /// Fields have OpenAI's names, and vLLM's where OpenAI has none. A field that is null counts as
-/// absent, one that is unknown is ignored, and the first that is wrong is thrown as an ApiError
+/// absent, one that is unknown is ignored, and the first that is wrong is thrown as a FieldError
 /// that names it.
 
 #include <cstdint>
@@ -44,7 +44,7 @@ struct ChatCompletionRequest {
   bool return_token_ids = false;
   bool return_tokens_as_token_ids = false;  ///< log-probabilities name tokens "token_id:ID"
 
-  /// Throws ApiError.
+  /// Throws RequestError.
   [[nodiscard]] static ChatCompletionRequest parse(const Json& body);
 };
 
@@ -66,8 +66,8 @@ namespace nanovllm::serve {
 
 namespace detail {
 
-/// Throws ApiError for fields of completions that a chat does not support, except their defaults,
-/// which clients may write out.
+/// Throws RequestError for fields of completions that a chat does not support, except their
+/// defaults, which clients may write out.
 NANOVLLM_INLINE void refuse_completion_fields(const RequestFields& body) {
   const auto refuse = [&](const char* name, bool is_default) {
     if (body.has(name) && !is_default)

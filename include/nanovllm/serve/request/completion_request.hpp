@@ -40,7 +40,7 @@ struct CompletionRequest {
   bool return_token_ids = false;
   bool return_tokens_as_token_ids = false;  ///< log-probabilities name tokens "token_id:ID"
 
-  /// Throws ApiError.
+  /// Throws RequestError.
   [[nodiscard]] static CompletionRequest parse(const Json& body);
 };
 

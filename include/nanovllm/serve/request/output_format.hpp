@@ -22,7 +22,7 @@ struct OutputFormat {
 /// Reads response_format, structured_outputs, guided_json, guided_regex, guided_choice and
 /// guided_grammar, of which at most one may be given. Schemas are checked to be JSON
 /// objects and nothing more. structured_outputs.disable_any_whitespace sets
-/// OutputConstraint::json_space: true is `none`, false is `any`. Throws ApiError.
+/// OutputConstraint::json_space: true is `none`, false is `any`. Throws RequestError.
 [[nodiscard]] OutputFormat parse_output_format(const RequestFields& body);
 
 }  // namespace nanovllm::serve

@@ -17,8 +17,8 @@ struct PromptTruncation {
   std::optional<std::int32_t> num_tokens{};
 };
 
-/// Nothing where the field is absent: prompts are not cut then. Throws ApiError unless it is -1,
-/// for as many tokens as fit, or 1 or more.
+/// Nothing where the field is absent: prompts are not cut then. Throws RequestError unless it is
+/// -1, for as many tokens as fit, or 1 or more.
 [[nodiscard]] std::optional<PromptTruncation> parse_truncation(const RequestFields& body);
 
 }  // namespace nanovllm::serve

@@ -12,7 +12,7 @@ struct StreamOptions {
   bool continuous_usage_stats = false;  ///< usage in every chunk; only with include_usage
 };
 
-/// Throws ApiError, also for stream_options of a request that is not streamed.
+/// Throws RequestError, also for stream_options of a request that is not streamed.
 [[nodiscard]] StreamOptions parse_stream_options(const RequestFields& body);
 
 }  // namespace nanovllm::serve

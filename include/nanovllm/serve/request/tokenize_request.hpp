@@ -17,7 +17,7 @@ struct TokenizeRequest {
   Prompt prompt = "";
   bool return_token_strs = false;  ///< also return the text of each token
 
-  /// Throws ApiError.
+  /// Throws RequestError.
   [[nodiscard]] static TokenizeRequest parse(const Json& body);
 };
 
@@ -26,7 +26,7 @@ struct DetokenizeRequest {
   std::string model{};
   std::vector<TokenId> tokens{};  ///< 0 or more; parse() does not compare them with a vocabulary
 
-  /// Throws ApiError.
+  /// Throws RequestError.
   [[nodiscard]] static DetokenizeRequest parse(const Json& body);
 };
 

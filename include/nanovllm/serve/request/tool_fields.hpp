@@ -54,8 +54,8 @@ struct ToolFields {
   OutputConstraint constraint{};
 };
 
-/// Reads tools, tool_choice and parallel_tool_calls. Throws ApiError, also for the fields that they
-/// have replaced, functions and function_call.
+/// Reads tools, tool_choice and parallel_tool_calls. Throws RequestError, also for the fields that
+/// they have replaced, functions and function_call.
 [[nodiscard]] ToolFields parse_tool_fields(const RequestFields& body);
 
 }  // namespace nanovllm::serve
