@@ -164,8 +164,7 @@ TEST_CASE("a beam search refuses what it cannot do", "[beams]") {
   };
   CHECK(error([](SamplingParams&) {}) == "");
   CHECK(error([](auto& p) { p.beam_width = 3; }) == "beam_width must be at least n = 4, got 3");
-  CHECK(error([](auto& p) { p.beam_width = 129; }) ==
-        "beam_width must be in [1, 128], got 129");
+  CHECK(error([](auto& p) { p.beam_width = 129; }) == "beam_width must be in [1, 128], got 129");
   CHECK(error([](auto& p) { p.best_of = 4; }) == "beam_width cannot be combined with best_of");
   CHECK(error([](auto& p) { p.temperature = 1.f; }) ==
         "beam_width cannot be combined with a temperature other than 0");
