@@ -113,8 +113,10 @@ template <class Policy, class ModelConfig>
                        .max_model_len = max_model_len,
                        .max_total_tokens = std::min(max_model_len, capacity_tokens),
                        .seed = choose_seed(config)};
-  rules.make_processors = &Policy::LogitsProcessors::make;
-  rules.honoured = HonouredFields::of<typename Policy::LogitsProcessors>(edits_logits, has_functor);
+  using Processors = typename Policy::LogitsProcessors;
+  rules.make_processors = &Processors::make;
+  rules.missing_processor = &StandardLogitsProcessors<>::missing_in<Processors>;
+  rules.honoured = {.edits = edits_logits, .functor = edits_logits && has_functor};
   if (rank != 0)
     rules.refusal =
         "requests go to the engine of rank 0; this one runs its part of that one's steps";

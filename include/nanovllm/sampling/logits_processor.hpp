@@ -182,6 +182,15 @@ struct LogitsProcessors {
   template <class One>
   static constexpr bool kHas = (std::is_same_v<One, P> || ...);
 
+  /// Of these, one that a sequence of `setup` needs and that `Processors` have not: its kNeed.
+  /// Null if there is none.
+  template <class Processors>
+  [[nodiscard]] static const char* missing_in(const LogitsProcessorSetup& setup) {
+    const char* need = nullptr;
+    ((need = !Processors::template kHas<P> && applies<P>(setup) ? P::kNeed : need), ...);
+    return need;
+  }
+
   /// Those that apply; null where none does.
   [[nodiscard]] static std::unique_ptr<SequenceProcessors> make(
       [[maybe_unused]] const LogitsProcessorSetup& setup) {
@@ -248,6 +257,7 @@ struct LogitsProcessors {
 /// `SamplingParams::min_tokens`: nothing that would end the sequence before that many tokens.
 class MinTokensProcessor {
  public:
+  static constexpr const char* kNeed = "min_tokens needs MinTokensProcessor";
   static constexpr bool kReadsTokens = false;
 
   [[nodiscard]] static bool applies(const LogitsProcessorSetup& setup) {

@@ -20,6 +20,7 @@ namespace nanovllm {
 /// `SamplingParams::allowed_token_ids`: nothing but these.
 class AllowedTokensProcessor {
  public:
+  static constexpr const char* kNeed = "allowed_token_ids needs AllowedTokensProcessor";
   static constexpr bool kReadsTokens = false;
 
   [[nodiscard]] static bool applies(const LogitsProcessorSetup& setup) {
@@ -40,6 +41,7 @@ class AllowedTokensProcessor {
 /// before.
 class BadWordsProcessor {
  public:
+  static constexpr const char* kNeed = "bad_words needs BadWordsProcessor";
   static constexpr bool kReadsTokens = true;
 
   [[nodiscard]] static bool applies(const LogitsProcessorSetup& setup) {
@@ -76,6 +78,7 @@ class BadWordsProcessor {
 /// `SamplingParams::token_masks`: what a constraint allows, and an end token where it is complete.
 class TokenMaskProcessor {
  public:
+  static constexpr const char* kNeed = "token_masks needs TokenMaskProcessor";
   static constexpr bool kReadsTokens = true;
 
   [[nodiscard]] static bool applies(const LogitsProcessorSetup& setup) {

@@ -42,17 +42,6 @@ struct HonouredFields {
   /// Penalties, logit_bias, logprob_token_ids and prompt_logprobs: the executor has deferred steps.
   bool edits = true;
   bool functor = true;  ///< there is a LogitsFunctor, and deferred steps
-  bool min_tokens = true, allowed_token_ids = true, bad_words = true, token_masks = true;
-
-  template <class Processors>
-  [[nodiscard]] static HonouredFields of(bool edits_logits, bool has_functor) {
-    return {.edits = edits_logits,
-            .functor = edits_logits && has_functor,
-            .min_tokens = Processors::template kHas<MinTokensProcessor>,
-            .allowed_token_ids = Processors::template kHas<AllowedTokensProcessor>,
-            .bad_words = Processors::template kHas<BadWordsProcessor>,
-            .token_masks = Processors::template kHas<TokenMaskProcessor>};
-  }
 };
 
 /// What admission needs to know of the model and of the engine's sizes.
@@ -67,6 +56,9 @@ struct AdmissionRules {
   HonouredFields honoured{};
   /// The policy's logits processors for a new sequence.
   decltype(SequenceTerms::make_processors) make_processors = SequenceTerms{}.make_processors;
+  /// What a sequence needs that is not among them, or null.
+  const char* (*missing_processor)(const LogitsProcessorSetup&) =
+      &StandardLogitsProcessors<>::missing_in<StandardLogitsProcessors<>>;
 };
 
 /// Inside a `catch`: the output of a request that `Frontend::submit` refused, whatever it threw.
@@ -238,14 +230,6 @@ NANOVLLM_INLINE void Frontend::check_rules(const SamplingParams& params) const {
   needs(honoured.functor, params.functor_argument != 0, "functor_argument",
         "a LogitsFunctor in the policy, and an executor with deferred steps");
   needs(honoured.edits, params.prompt_logprobs.has_value(), "prompt_logprobs", kDeferredSteps);
-  needs(honoured.min_tokens, params.min_tokens > 0, "min_tokens",
-        "MinTokensProcessor among the policy's LogitsProcessors");
-  needs(honoured.allowed_token_ids, !params.allowed_token_ids.empty(), "allowed_token_ids",
-        "AllowedTokensProcessor among the policy's LogitsProcessors");
-  needs(honoured.bad_words, !params.bad_words.empty(), "bad_words",
-        "BadWordsProcessor among the policy's LogitsProcessors");
-  needs(honoured.token_masks, params.token_masks != nullptr, "token_masks",
-        "TokenMaskProcessor among the policy's LogitsProcessors");
 }
 
 NANOVLLM_INLINE std::vector<std::vector<TokenId>> Frontend::encode_bad_words(
@@ -339,6 +323,9 @@ NANOVLLM_INLINE SequenceTerms Frontend::make_terms(const SamplingParams& params,
   terms.vocab_size = rules_.vocab_size;
   terms.bad_words = encode_bad_words(params.bad_words);
   terms.make_processors = rules_.make_processors;
+  const char* const need = rules_.missing_processor(
+      {.params = params, .end_tokens = terms.end_tokens, .bad_words = terms.bad_words});
+  if (need != nullptr) throw RequestError(concat(need, " among the policy's LogitsProcessors"));
   return terms;
 }
 
