@@ -5,6 +5,7 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/finish_reason.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"

@@ -15,10 +15,10 @@
 #include "nanovllm/c/nanovllm.h"
 #include "nanovllm/c/structs.hpp"
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/finish_reason.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/request/output.hpp"
-#include "nanovllm/sched/sequence.hpp"
 
 /// Thread-safe. Only `nvllm_engine_create` makes one, and only `nvllm_engine_destroy` deletes it.
 struct nvllm_engine {

@@ -5,36 +5,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <string_view>
 #include <vector>
 
+#include "nanovllm/core/finish_reason.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/token_source.hpp"
 #include "nanovllm/kv/prefix/prefix_match.hpp"
 #include "nanovllm/sched/pending_tokens.hpp"
 
 namespace nanovllm {
-
-/// Why a request ended.
-enum class FinishReason : std::uint8_t {
-  none,    ///< it has not
-  stop,    ///< an end token, a stop token or a stop string
-  length,  ///< max_tokens, the model's context or the KV pool
-  abort,   ///< the user took it back
-  error,   ///< it could not be served
-};
-
-/// "stop", "length", "abort", "error", or "" while running.
-[[nodiscard]] constexpr std::string_view name(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::none: return "";
-    case FinishReason::stop: return "stop";
-    case FinishReason::length: return "length";
-    case FinishReason::abort: return "abort";
-    case FinishReason::error: return "error";
-  }
-  return "?";
-}
 
 /// Where the scheduler keeps a sequence.
 enum class SequenceStatus : std::uint8_t {
@@ -43,13 +22,6 @@ enum class SequenceStatus : std::uint8_t {
   awaiting_choice,  ///< in no queue and without blocks: a beam that awaits a choice
   finished,
   held,  ///< it is no request's, and keeps its blocks for those that continue it
-};
-
-/// What the prefix cache had of a waiting sequence when it was asked last.
-struct PrefixMemo {
-  std::optional<std::int32_t> num_tokens{};  ///< of the sequence then; none before the first time
-  std::uint64_t cache_version = 0;           ///< of the cache then
-  PrefixMatch match{};
 };
 
 /// The scheduler's view of a request. Owned by the engine; the scheduler holds pointers, so a

@@ -13,11 +13,11 @@
 #include <string>
 #include <string_view>
 
+#include "nanovllm/core/finish_reason.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/request/latency.hpp"
-#include "nanovllm/sched/sequence.hpp"
 
 namespace nanovllm::serve {
 

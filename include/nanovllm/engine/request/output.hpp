@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/core/finish_reason.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/sched/sequence.hpp"
 
 namespace nanovllm {
 

@@ -28,4 +28,11 @@ struct PrefixMatch {
   }
 };
 
+/// What the prefix cache had of a waiting sequence when it was asked last.
+struct PrefixMemo {
+  std::optional<std::int32_t> num_tokens{};  ///< of the sequence then; none before the first time
+  std::uint64_t cache_version = 0;           ///< of the cache then
+  PrefixMatch match{};
+};
+
 }  // namespace nanovllm

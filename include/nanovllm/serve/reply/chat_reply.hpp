@@ -91,7 +91,7 @@ class ChatReply final : public ReplyWriter {
 
 #include <utility>
 
-#include "nanovllm/sched/sequence.hpp"
+#include "nanovllm/core/finish_reason.hpp"
 #include "nanovllm/serve/reply/logprobs.hpp"
 
 namespace nanovllm::serve {

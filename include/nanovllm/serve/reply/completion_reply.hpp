@@ -78,7 +78,7 @@ class CompletionReply final : public ReplyWriter {
 #include <algorithm>
 #include <utility>
 
-#include "nanovllm/sched/sequence.hpp"
+#include "nanovllm/core/finish_reason.hpp"
 
 namespace nanovllm::serve {
 

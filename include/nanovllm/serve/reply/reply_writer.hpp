@@ -9,9 +9,9 @@
 #include <string_view>
 #include <utility>
 
+#include "nanovllm/core/finish_reason.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/io/json.hpp"
-#include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/serve/reply/logprobs.hpp"
 #include "nanovllm/serve/reply/pending_output.hpp"
 #include "nanovllm/serve/reply/stop_reason.hpp"
