@@ -150,7 +150,7 @@ TEST_CASE("a line must ask for one thing and in the right form") {
                              R"("prompt":["x"],)",
                              R"("prompt_token_ids":[],)",
                              R"("prompt_token_ids":"1",)",
-                             R"("prompt_token_ids":[1.0],)",
+                             R"("prompt_token_ids":[1.5],)",
                              R"("prompt_token_ids":[-1],)",
                              R"("prompt_token_ids":[true],)",
                              R"("prompt_token_ids":[2147483648],)",

@@ -23,7 +23,7 @@ struct NumberRange {
     return (excludes_low ? x > low : x >= low) && x <= high;
   }
 
-  /// "in (0, 1]"; ">= 0" where the high end is 2^31 - 1 or more.
+  /// "in (0, 1]"; ">= 0" where the high end is 2^31 - 1 or more, "finite" without ends.
   [[nodiscard]] std::string interval() const;
 
   /// "a number in (0, 1]"
@@ -48,13 +48,16 @@ NANOVLLM_INLINE std::string shown_bound(double bound) {
 }  // namespace detail
 
 NANOVLLM_INLINE std::string NumberRange::interval() const {
-  if (low <= -FLT_MAX && high >= FLT_MAX) return "in the range of a float";
+  if (low <= -FLT_MAX && high >= FLT_MAX) return "finite";
   if (high >= 0x7fffffff) return concat(excludes_low ? "> " : ">= ", detail::shown_bound(low));
   return concat("in ", excludes_low ? '(' : '[', detail::shown_bound(low), ", ",
                 detail::shown_bound(high), ']');
 }
 
-NANOVLLM_INLINE std::string NumberRange::words() const { return "a number " + interval(); }
+NANOVLLM_INLINE std::string NumberRange::words() const {
+  const std::string text = interval();
+  return text == "finite" ? "a number in the range of a float" : "a number " + text;
+}
 
 }  // namespace nanovllm
 

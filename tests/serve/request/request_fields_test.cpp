@@ -205,7 +205,7 @@ TEST_CASE("sampling fields that are wrong are named") {
       {R"("max_tokens": -1)", "max_tokens", "got -1"},
       {R"("max_tokens": "5")", "max_tokens", R"(got "5")"},
       {R"("min_tokens": -1)", "min_tokens", "got -1"},
-      {R"("min_tokens": 4, "max_tokens": 3)", "min_tokens", "max_tokens = 3], got 4"},
+      {R"("min_tokens": 4, "max_tokens": 3)", "min_tokens", "max_tokens = 3, got 4"},
       {R"("ignore_eos": 1)", "ignore_eos", "true or false, got 1"},
       {R"("stop": 1)", "stop", "a string or a list of strings, got 1"},
       {R"("stop": "")", "stop", "must not be empty"},
