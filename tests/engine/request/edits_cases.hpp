@@ -613,7 +613,7 @@ TEST_CASE("what cannot be edited is refused by name", "[edits][errors]") {
   refuses([&](P& p) { p.logit_bias = {{vocab, 1.f}}; }, "in logit_bias is not in [0, vocab_size");
   refuses([&](P& p) { p.allowed_token_ids = {0, vocab}; }, "in allowed_token_ids is not in [0");
   refuses([](P& p) { p.logprob_token_ids = {-1}; }, "in logprob_token_ids is not in [0");
-  refuses([](P& p) { p.bad_words = {""}; }, "a bad word must not be empty");
+  refuses([](P& p) { p.bad_words = {""}; }, "bad_words: a string must not be empty");
   refuses([&](P& p) { p.token_masks = std::make_shared<Ladder>(vocab + 1, 0, 3); },
           "token_masks are for a vocabulary of");
   refuses(
