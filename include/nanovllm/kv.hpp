@@ -5,6 +5,7 @@
 #include "nanovllm/kv/cached_block.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/kv/kv_pool.hpp"
+#include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
 #include "nanovllm/kv/prefix/no_prefix_cache.hpp"
 #include "nanovllm/kv/prefix/prefix_cache.hpp"

@@ -20,6 +20,7 @@ struct NoPreemption : DefaultPolicy {
 template class nanovllm::Engine<Fairytale, NoPreemption>;
 
 // says: nanovllm: the policy's PrefixCache
+// says: match(tokens, salt), insert(block_table, tokens, begin, end, salt)
 struct NoCache : DefaultPolicy {
   template <int>
   using PrefixCache = Nothing;

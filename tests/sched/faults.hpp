@@ -43,14 +43,16 @@ class Cache : public nanovllm::HashPrefixCache<kBlockSize> {
   using Base = nanovllm::HashPrefixCache<kBlockSize>;
   using Base::Base;
 
-  [[nodiscard]] nanovllm::PrefixMatch match(std::span<const nanovllm::TokenId> tokens) const {
+  [[nodiscard]] nanovllm::PrefixMatch match(std::span<const nanovllm::TokenId> tokens,
+                                            const nanovllm::CacheSalt& salt) const {
     point();
-    return Base::match(tokens);
+    return Base::match(tokens, salt);
   }
   void insert(std::span<const nanovllm::BlockId> block_table,
-              std::span<const nanovllm::TokenId> tokens, std::int32_t begin, std::int32_t end) {
+              std::span<const nanovllm::TokenId> tokens, std::int32_t begin, std::int32_t end,
+              const nanovllm::CacheSalt& salt) {
     point();
-    Base::insert(block_table, tokens, begin, end);
+    Base::insert(block_table, tokens, begin, end, salt);
   }
 };
 

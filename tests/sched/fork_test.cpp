@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "catch.hpp"
@@ -159,6 +160,40 @@ TEST_CASE("a request waits for a prefix that an earlier one computes", "[fork][p
   Simulated<Hashed> too_little(
       {.max_num_seqs = 8, .max_num_batched_tokens = 100, .prefix_wait_tokens = 21}, 40);
   CHECK(plans(too_little) == at_once);
+}
+
+TEST_CASE("a request waits for no prefix that is computed with another salt",
+          "[fork][prefix_wait]") {
+  const BatchConfig config{
+      .max_num_seqs = 8, .max_num_batched_tokens = 100, .prefix_wait_tokens = 10};
+  const CacheSalt alice = CacheSalt::of("alice"), bob = CacheSalt::of("bob");
+  const auto plans = [&](auto& engine) {
+    engine.add(prompt(20, 3, 100), 1000, 0, alice);
+    engine.add(prompt(20, 3, 101), 1000, 0, bob);
+    engine.add(prompt(20, 3, 102));
+    engine.add(prompt(20, 3, 103), 1000, 0, alice);
+    const std::string first = engine.step();
+    return std::pair(first, engine.step());
+  };
+  const std::pair<std::string, std::string> expected{"| 1:0-23! 2:0-23! 3:0-23!",
+                                                     "1:23-24! 2:23-24! 3:23-24! | 4:20-23!"};
+  Simulated<Hashed> hashed(config, 40);
+  CHECK(plans(hashed) == expected);
+  Simulated<BlockManager<4, RadixPrefixCache<4>>> radix(config, 40);
+  CHECK(plans(radix) == expected);
+}
+
+TEST_CASE("a sequence shares nothing with one that it continues under another salt", "[fork]") {
+  Sequence held, s;
+  held.status = SequenceStatus::held;
+  held.tokens = s.tokens = iota(8);
+  held.num_computed_tokens = s.num_prompt_tokens = 8;
+  s.continues = &held;
+  CHECK(find_fork(s).num_tokens == 7);
+  s.salt = CacheSalt::of("alice");
+  CHECK(find_fork(s).source == nullptr);
+  held.salt = s.salt;
+  CHECK(find_fork(s).num_tokens == 7);
 }
 
 TEST_CASE("samples do not wait for each other: each has the prompt of the first",

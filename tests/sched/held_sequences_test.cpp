@@ -295,7 +295,7 @@ class Conversations {
     REQUIRE(scheduler_.blocks().num_free() == num_blocks_);
   }
 
-  int num_continued = 0, num_given_up = 0, num_finished = 0;
+  int num_continued = 0, num_given_up = 0, num_finished = 0, num_parted = 0;
 
  private:
   std::int32_t below(std::int32_t n) {
@@ -339,7 +339,13 @@ class Conversations {
     auto s = request(++num_requests_, tokens, 1 + below(12));
     s->max_total_tokens = std::min(s->max_total_tokens, scheduler_.capacity_tokens());
     s->continues = continues;
-    expected_[num_requests_] = tokens_alone(tokens, s->max_total_tokens);
+    // Now and then another salt than that of what it continues.
+    if (choose_salts_() % 8 == 0) s->salt = CacheSalt::of("a");
+    num_parted +=
+        continues != nullptr && continues->num_computed_tokens > 0 && continues->salt != s->salt
+            ? 1
+            : 0;
+    expected_[num_requests_] = tokens_alone(tokens, s->max_total_tokens, s->salt);
     scheduler_.add(*s);
     live_.push_back(std::move(s));
   }
@@ -401,7 +407,7 @@ class Conversations {
     }
   }
 
-  std::mt19937 random_;
+  std::mt19937 random_, choose_salts_{1};
   std::int32_t num_blocks_;
   Scheduler<ContinuousBatching, Blocks> scheduler_;
   Device<Blocks> device_;
@@ -417,15 +423,17 @@ class Conversations {
 
 TEMPLATE_TEST_CASE("random conversations get the tokens that they would get alone",
                    "[held][random]", Hashed, Radix, Uncached) {
-  int num_continued = 0, num_given_up = 0, num_finished = 0;
+  int num_continued = 0, num_given_up = 0, num_finished = 0, num_parted = 0;
   for (unsigned seed = 0; seed < 60; ++seed) {
     Conversations<TestType> traffic(seed, 1 + seed % 2);
     traffic.run(400);
     num_continued += traffic.num_continued;
     num_given_up += traffic.num_given_up;
     num_finished += traffic.num_finished;
+    num_parted += traffic.num_parted;
   }
   CHECK(num_continued > 250);
   CHECK(num_given_up > 100);
   CHECK(num_finished > 5000);
+  CHECK(num_parted > 50);
 }

@@ -1,7 +1,8 @@
 // 900,000 steps of random traffic on tiny pools, one after the other and planned ahead, and some of
 // them with failures at every point that can fail. A pretended KV memory tells whether every
 // sequence reads, through its block table, exactly the keys and values of its own tokens; what it
-// draws depends on them, so every request must get the tokens that it would get alone.
+// draws depends on them, so every request must get the tokens that it would get alone. They depend on
+// the request's salt as well, so no two salts may share a block.
 
 #include <algorithm>
 #include <array>
@@ -57,6 +58,7 @@ struct Coverage {
                shared_in = 0;
   std::int64_t host_hits = 0, saved = 0, lost = 0, dropped = 0, unswapped = 0;
   std::int64_t prompt_logits = 0, resumed_prompts = 0;
+  std::int64_t salted = 0, salted_hits = 0;
 };
 
 template <int kBlockSize>
@@ -99,6 +101,7 @@ class Traffic {
   Traffic(unsigned seed, bool prefix_caching, std::size_t depth, Coverage& coverage)
       : random_(seed),
         choose_prompts_(seed),
+        choose_salts_(seed),
         num_blocks_(1 + below(4 << (2 * below(3)))),
         num_host_blocks_(kHasHostPool<Preemption> ? below(1 + below(2 * num_blocks_)) : 0),
         scheduler_(random_config(), make_blocks(num_blocks_, prefix_caching, num_host_blocks_)),
@@ -187,17 +190,22 @@ class Traffic {
     const int num_samples = below(4) == 0 ? 2 + below(3) : 1;
     const std::size_t first = requests_.size();
     const int priority = OrdersSequences<Policy> ? below(7) - 3 : 0;
+    // Few, that there is still much to be found.
+    const auto salt = choose_salts_() % 4 == 0 ? CacheSalt::of(choose_salts_() % 2 == 0 ? "a" : "b")
+                                               : CacheSalt();
+    coverage_.salted += salt ? 1 : 0;
     for (int i = 0; i < num_samples; ++i) {
       requests_.push_back(request(requests_.size() + 1, tokens, max_new));
       Sequence& s = *requests_.back();
       s.max_total_tokens = std::min(s.max_total_tokens, scheduler_.capacity_tokens());
       if (OrdersSequences<Policy>) s.priority = priority;
+      s.salt = salt;
       if (num_samples > 1) {
         s.next_sibling = requests_[first].get();
         if (i > 0) requests_[requests_.size() - 2]->next_sibling = &s;
       }
       live_.push_back(&s);
-      expected_.push_back(tokens_alone(s.tokens, s.max_total_tokens));
+      expected_.push_back(tokens_alone(s.tokens, s.max_total_tokens, salt));
     }
     if (choose_prompts_() % 6 == 0) requests_[first]->num_prompt_logits_left = length - 1;
     for (std::size_t i = first; i < requests_.size(); ++i) scheduler_.add(*requests_[i]);
@@ -310,6 +318,7 @@ class Traffic {
       coverage_.preempted_pending += s->has_pending_token() ? 1 : 0;
     attempt([&] { scheduler_.begin(plan); });
     for (const PlannedSequence& p : plan.sequences) {
+      if (p.sequence->salt && p.fork_of == nullptr) coverage_.salted_hits += p.prefix.num_tokens;
       coverage_.forks += p.fork_of != nullptr ? 1 : 0;
       coverage_.copies += p.fork_of == nullptr && p.prefix.copy_tail ? 1 : 0;
       coverage_.shared_in += !p.prefix.host_blocks.empty() && !p.prefix.blocks.empty() ? 1 : 0;
@@ -516,7 +525,7 @@ class Traffic {
     });
   }
 
-  std::mt19937 random_, choose_prompts_;
+  std::mt19937 random_, choose_prompts_, choose_salts_;
   std::int32_t num_blocks_;
   std::int32_t num_host_blocks_;
   Scheduler<Policy, Blocks, Preemption> scheduler_;
@@ -543,13 +552,15 @@ void run(unsigned seed, bool prefix_caching, std::size_t depth) {
           c.guessed, c.guessed_right, c.copies, c.faults, c.failed_inserts, c.forks, c.overtaken,
           c.displaced, c.swapped_out, c.swapped_in, c.fallbacks, c.swapped_pending, c.cut,
           c.shared_in, c.host_hits, c.saved, c.lost, c.dropped, c.unswapped, c.prompt_logits,
-          c.resumed_prompts);
+          c.resumed_prompts, c.salted, c.salted_hits);
   if (!prefix_caching) CHECK(c.forks > 50);  // else the cache may have as much
   for (const std::int64_t n : {c.finished, c.aborted, c.cancelled}) CHECK(n > 100);
   CHECK(c.chunks > 20);
   CHECK(c.prompt_logits > 100);
   CHECK(c.preempted > (std::is_same_v<Policy, Fickle> ? 300 : 2));
   CHECK((c.hits > 0) == prefix_caching);
+  CHECK(c.salted > 100);
+  if (prefix_caching) CHECK(c.salted_hits > 0);
   CHECK((c.evictions > 0) == prefix_caching);
   if (std::is_same_v<Policy, ContinuousBatching>) CHECK((c.mixed > 100 && c.paused > 0));
   const bool ahead = depth > 1;

@@ -19,6 +19,10 @@ namespace simulator {
 
 using namespace nanovllm;
 
+/// What comes before a sequence's first token. It depends on the salt, so that a sequence that
+/// reads a block of another salt reads something wrong.
+inline std::uint64_t contents_before(const CacheSalt& salt) { return salt.mixed_with(0); }
+
 /// The key and value of a token depend on it and on all tokens before it; so does this.
 inline std::uint64_t contents(std::uint64_t before, TokenId token) {
   std::uint64_t x = before * 0x9E3779B97F4A7C15u + static_cast<std::uint64_t>(token) + 1;
@@ -86,7 +90,7 @@ class Memory {
 
   /// Writes tokens [begin, end) of `s` through its block table.
   void write(const Sequence& s, std::int32_t begin, std::int32_t end) {
-    std::uint64_t value = 0;
+    std::uint64_t value = contents_before(s.salt);
     for (std::int32_t i = 0; i < end; ++i) {
       value = contents(value, s.tokens[static_cast<std::size_t>(i)]);
       if (i >= begin) slots_[slot(s, i)] = value;
@@ -95,7 +99,7 @@ class Memory {
 
   /// True if tokens [0, end) of `s` can be read through its block table.
   [[nodiscard]] bool holds(const Sequence& s, std::int32_t end) const {
-    std::uint64_t value = 0;
+    std::uint64_t value = contents_before(s.salt);
     for (std::int32_t i = 0; i < end; ++i) {
       value = contents(value, s.tokens[static_cast<std::size_t>(i)]);
       if (slots_[slot(s, i)] != value) return false;
@@ -195,7 +199,8 @@ class Device {
     step.copies.check();
     for (const PlannedSequence& p : plan.sequences) {
       const Sequence& s = *p.sequence;
-      Share share{{}, s.block_table, p.begin, p.end, p.num_logits, p.num_prompt_logits};
+      Share share{{},           contents_before(s.salt), s.block_table, p.begin, p.end,
+                  p.num_logits, p.num_prompt_logits};
       const std::int32_t num_guesses = std::max(0, p.num_logits - 1);
       for (std::int32_t i = 0; i < p.end - num_guesses; ++i)
         share.sources.push_back(s.token_source(i));
@@ -214,7 +219,7 @@ class Device {
     std::vector<std::uint64_t> written;
     for (const Share& share : step.shares) {
       Drawn drawn;
-      std::uint64_t value = 0;
+      std::uint64_t value = share.before;
       bool guesses_right = true;
       samples.insert(samples.end(), static_cast<std::size_t>(share.num_prompt_logits), -1);
       for (std::int32_t i = 0; i < share.end; ++i) {
@@ -257,6 +262,7 @@ class Device {
  private:
   struct Share {
     std::vector<TokenSource> sources;  ///< of the tokens that are no guesses
+    std::uint64_t before;              ///< the first token
     std::vector<BlockId> table;
     std::int32_t begin;
     std::int32_t end;
@@ -286,9 +292,9 @@ class Device {
 };
 
 /// The tokens that a request gets whatever happens around it.
-inline std::vector<TokenId> tokens_alone(std::vector<TokenId> tokens,
-                                         std::int32_t max_total_tokens) {
-  std::uint64_t value = 0;
+inline std::vector<TokenId> tokens_alone(std::vector<TokenId> tokens, std::int32_t max_total_tokens,
+                                         const CacheSalt& salt = {}) {
+  std::uint64_t value = contents_before(salt);
   for (const TokenId token : tokens) value = contents(value, token);
   while (static_cast<std::int32_t>(tokens.size()) < max_total_tokens) {
     const Draw next = draw(value);
@@ -309,11 +315,12 @@ class Engine {
       : scheduler(config, make_blocks(num_blocks, prefix_caching, num_host_blocks)),
         memory(num_blocks, num_host_blocks) {}
 
-  Sequence& add(std::vector<TokenId> tokens, std::int32_t max_new = 1000,
-                std::int32_t priority = 0) {
+  Sequence& add(std::vector<TokenId> tokens, std::int32_t max_new = 1000, std::int32_t priority = 0,
+                const CacheSalt& salt = {}) {
     requests.push_back(request(requests.size() + 1, std::move(tokens), max_new));
     Sequence& s = *requests.back();
     s.priority = priority;
+    s.salt = salt;
     s.max_total_tokens = std::min(s.max_total_tokens, scheduler.capacity_tokens());
     scheduler.add(s);
     return s;

@@ -15,6 +15,7 @@
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/kv/block_list.hpp"
+#include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
 #include "nanovllm/kv/prefix/no_prefix_cache.hpp"
 #include "nanovllm/kv/prefix/prefix_cache.hpp"
@@ -52,9 +53,10 @@ class BlockManager {
   static_assert(
       PrefixCacheLike<Cache>,
       "nanovllm: the policy's PrefixCache must be movable, made from a number of blocks, with "
-      "block_size, match, insert, contains, lock, unlock, evict, size, version and "
-      "check_invariants as kv/prefix/prefix_cache.hpp states them, of which contains, lock, "
-      "unlock and evict are noexcept");
+      "block_size, match(tokens, salt), insert(block_table, tokens, begin, end, salt), contains, "
+      "lock, unlock, evict, size, version and check_invariants as kv/prefix/prefix_cache.hpp "
+      "states them, of which contains, lock, unlock and evict are noexcept; the salt is a "
+      "CacheSalt, and blocks of two salts must never be shared");
   static_assert(Cache::block_size() == kBlockSize,
                 "the prefix cache must have the block manager's block size");
 
@@ -111,11 +113,12 @@ class BlockManager {
            position % kBlockSize;
   }
 
-  /// The longest prefix of `tokens` that the cache has. The last token is never part of it: its
-  /// logits are needed, so it must be computed.
-  [[nodiscard]] PrefixMatch match(std::span<const TokenId> tokens) const {
+  /// The longest prefix of `tokens` that the cache has, published with the same `salt`. The last
+  /// token is never part of it: its logits are needed, so it must be computed.
+  [[nodiscard]] PrefixMatch match(std::span<const TokenId> tokens,
+                                  const CacheSalt& salt = {}) const {
     if (!enable_prefix_caching_ || tokens.empty()) return {};
-    return cache_.match(tokens.first(tokens.size() - 1));
+    return cache_.match(tokens.first(tokens.size() - 1), salt);
   }
 
   /// Changes whenever `match` could give another answer for the same tokens.
@@ -197,9 +200,9 @@ class BlockManager {
   /// and values are in the pool, for one range after the other from the first token that was not
   /// adopted, or from token 0. Throws what the cache throws; no block changes hands.
   void publish(std::span<const BlockId> block_table, std::span<const TokenId> tokens,
-               std::int32_t begin, std::int32_t end) {
+               std::int32_t begin, std::int32_t end, const CacheSalt& salt = {}) {
     if (!enable_prefix_caching_) return;
-    cache_.insert(block_table, tokens, begin, end);
+    cache_.insert(block_table, tokens, begin, end, salt);
   }
 
   /// Empties the prefix cache except blocks in use: the pool's contents are no longer valid.

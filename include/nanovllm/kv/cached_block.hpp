@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/kv/prefix/cache_salt.hpp"
 
 namespace nanovllm {
 
@@ -17,6 +18,7 @@ struct CachedBlock {
   BlockId block = 0;
   std::int32_t parent = -1;  ///< index in the list of all, lower than its own; -1 for none
   std::vector<TokenId> tokens{};
+  CacheSalt salt{};  ///< of its prefix, where it has no parent
 };
 
 /// A cache that can be saved offers `entries()`: one CachedBlock for every prefix that it could
@@ -64,7 +66,7 @@ std::int32_t restore_cached(Blocks& blocks, std::span<const CachedBlock> entries
         tokens.insert(tokens.end(), more.begin(), more.end());
       }
       blocks.publish(table, tokens, static_cast<std::int32_t>((path.size() - 1) * size),
-                     static_cast<std::int32_t>(tokens.size()));
+                     static_cast<std::int32_t>(tokens.size()), entries[path.back()].salt);
     }
   } catch (...) {
     blocks.release(taken);

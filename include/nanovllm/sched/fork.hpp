@@ -18,10 +18,11 @@ struct Fork {
   bool must_wait = false;            ///< there will be a source, as soon as its prompt is computed
 };
 
-/// What waiting sequence `s` has in common with the one that it continues. O(tokens).
+/// What waiting sequence `s` has in common with the one that it continues: nothing if their salts
+/// differ. O(tokens).
 [[nodiscard]] inline Fork find_held(const Sequence& s) {
   const Sequence* const held = s.continues;
-  if (held == nullptr || held->status != SequenceStatus::held) return {};
+  if (held == nullptr || held->status != SequenceStatus::held || held->salt != s.salt) return {};
   const std::int32_t most =
       std::min({held->num_computed_tokens, s.num_known_tokens(), s.num_tokens() - 1});
   const auto differs =

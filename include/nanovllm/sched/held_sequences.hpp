@@ -68,6 +68,7 @@ class HeldSequences {
     evict(*holder, blocks);
     holder->tokens.swap(s.tokens);
     holder->block_table.swap(s.block_table);
+    holder->salt = s.salt;
     // Of what it computed, what is certain: a step under way may write behind that.
     hold(*holder, s.num_published_tokens, blocks);
   }
@@ -81,6 +82,7 @@ class HeldSequences {
     blocks.share(shared);
     to.tokens = std::move(tokens);
     to.block_table = std::move(shared.blocks);
+    to.salt = from.salt;
     hold(to, from.num_computed_tokens, blocks);
   }
 

@@ -197,8 +197,10 @@ class PlanBuilder {
     return !is_decode(s) || s.num_known_tokens() == s.num_prompt_tokens;
   }
 
-  /// Tokens at the beginning of both that each has to compute or has computed.
+  /// Tokens at the beginning of both that each has to compute or has computed, and that one can
+  /// share with the other.
   static std::int32_t num_common_tokens(const Sequence& s, const Sequence& other) {
+    if (s.salt != other.salt) return 0;
     const std::int32_t most = std::min(other.num_known_tokens(), s.num_known_tokens() - 1);
     const auto differs =
         std::mismatch(s.tokens.begin(), s.tokens.begin() + most, other.tokens.begin()).first;
@@ -323,7 +325,7 @@ class PlanBuilder {
     PrefixMemo& memo = s.prefix_memo;
     const std::uint64_t version = blocks_.cache_version();
     if (memo.num_tokens != s.num_tokens() || memo.cache_version != version) {
-      memo.match = blocks_.match(s.tokens);
+      memo.match = blocks_.match(s.tokens, s.salt);
       memo.num_tokens = s.num_tokens();
       memo.cache_version = version;
     }

@@ -100,9 +100,9 @@ class Scheduler {
   }
 
   /// Puts `s` at its place in the waiting queue: the end, unless the policy has an `order`. `s` is
-  /// new except for its id, tokens, num_prompt_tokens, max_total_tokens and priority, and its links
-  /// to a request or conversation. Throws RequestError, and does not take it, if it has no tokens,
-  /// no room for one more, or could outgrow the pool: the caller lowers max_total_tokens to
+  /// new except for its id, tokens, num_prompt_tokens, max_total_tokens, priority and salt, and
+  /// links to a request or conversation. Throws RequestError, and does not take it, if it has no
+  /// tokens, no room for one more, or could outgrow the pool: the caller lowers max_total_tokens to
   /// `capacity_tokens()` first.
   void add(Sequence& s) {
     check_request(s, capacity_tokens());
@@ -256,7 +256,7 @@ class Scheduler {
   }
   /// The keys and values of `s` are in the pool: the prefix cache may know. Throws what it throws.
   void publish_held(const Sequence& s) {
-    states_.blocks().publish(s.block_table, s.tokens, 0, s.num_computed_tokens);
+    states_.blocks().publish(s.block_table, s.tokens, 0, s.num_computed_tokens, s.salt);
   }
   /// See restore_cached.
   template <class Write>

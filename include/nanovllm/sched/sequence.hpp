@@ -10,6 +10,7 @@
 #include "nanovllm/core/finish_reason.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/token_source.hpp"
+#include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/kv/prefix/prefix_match.hpp"
 #include "nanovllm/sched/pending_tokens.hpp"
 
@@ -73,6 +74,7 @@ struct alignas(64) Sequence {
 
   std::int64_t order = 0;     ///< lower goes before; set by the scheduler, see order_of
   std::int32_t priority = 0;  ///< lower is more urgent
+  CacheSalt salt{};           ///< with which its blocks are in the prefix cache, and looked for
 
   [[nodiscard]] std::int32_t num_known_tokens() const {
     return static_cast<std::int32_t>(tokens.size());

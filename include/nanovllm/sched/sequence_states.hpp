@@ -117,7 +117,7 @@ class SequenceStates {
   void publish(Sequence& s, std::int32_t begin, std::int32_t end) noexcept {
     s.num_published_tokens = end;
     try {
-      blocks_.publish(s.block_table, s.tokens, begin, end);
+      blocks_.publish(s.block_table, s.tokens, begin, end, s.salt);
     } catch (...) {
       ++num_failed_inserts_;
     }

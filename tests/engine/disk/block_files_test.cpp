@@ -87,6 +87,32 @@ TEST_CASE("a file that is not of the block says why", "[disk]") {
   CHECK_THROWS_AS(read(files, block), OtherModelError);  // too long to be read at all
 }
 
+TEST_CASE("a file of another salt is not read, whatever it is called", "[disk][cache_salt]") {
+  const Folder folder;
+  const BlockFiles files(folder.path, "a model");
+  Block block(5);
+  std::vector<std::byte> buffer;
+  const CacheSalt salts[] = {CacheSalt(), CacheSalt::of("alice"), CacheSalt::of("bob")};
+  for (const CacheSalt& written : salts) {
+    block.key.salt = written;
+    files.write(block.key, block.tokens, block.pieces());
+    CHECK(fs::file_size(block.path(folder)) ==
+          files.file_bytes(block.tokens, block.pieces(), written));
+    for (const CacheSalt& wanted : salts) {
+      DiskKey key = block.key;
+      key.salt = wanted;
+      Block copy(0);
+      if (wanted == written) {
+        CHECK(files.read(key, block.tokens, copy.pieces(), buffer));
+        CHECK(copy.bytes == block.bytes);
+      } else {
+        CHECK_THROWS_AS(files.read(key, block.tokens, copy.pieces(), buffer), OtherModelError);
+        CHECK(copy.bytes == Block(0).bytes);
+      }
+    }
+  }
+}
+
 TEST_CASE("files are listed by their last use, and old parts are deleted", "[disk]") {
   const Folder folder;
   const BlockFiles files(folder.path, "a model");

@@ -53,6 +53,8 @@ struct Coverage {
   std::int64_t num_waits = 0;    ///< requests that waited for files
   std::int64_t num_reuses = 0;   ///< blocks of the host that both steps under way copy to
   std::int64_t num_checked = 0;  ///< files that were compared
+  std::int64_t num_salted = 0;   ///< of them, those with a salt
+  std::int64_t salted_disk_hits = 0;
 };
 
 /// The memory of a simulated device, as the disk tier sees it.
@@ -85,8 +87,12 @@ class SimulatedRunner : public StepRunner {
   simulator::Device<Blocks>& device_;
 };
 
-/// The tokens of every prefix that a file may be of.
-using Prefixes = std::map<DiskName, std::vector<TokenId>>;
+/// A prefix that a file may be of.
+struct Prefix {
+  std::vector<TokenId> tokens;
+  CacheSalt salt;
+};
+using Prefixes = std::map<DiskName, Prefix>;
 
 /// Scheduler, device and disk, put together as EngineCore does it.
 template <class Blocks>
@@ -94,6 +100,7 @@ class Traffic {
  public:
   Traffic(unsigned seed, const Folder& folder, Prefixes& prefixes, Coverage& coverage)
       : random_(seed),
+        choose_salts_(seed),
         num_blocks_(2 + below(20)),
         num_host_blocks_(1 + below(2 * num_blocks_)),
         scheduler_({.max_num_seqs = 1 + below(8), .max_num_batched_tokens = 8 + below(30)},
@@ -152,15 +159,19 @@ class Traffic {
     terms.max_total_tokens = std::min(length + 1 + below(20), scheduler_.capacity_tokens());
     terms.vocab_size = 1000;
     Live live;
-    live.expected = simulator::tokens_alone(tokens, terms.max_total_tokens);
+    const auto salt = choose_salts_() % 3 == 0 ? CacheSalt::of(choose_salts_() % 2 == 0 ? "a" : "b")
+                                               : CacheSalt();
+    live.expected = simulator::tokens_alone(tokens, terms.max_total_tokens, salt);
     live.request =
         std::make_unique<Request>(++num_requests_, terms, std::move(tokens), nullptr, nullptr);
+    live.request->set_salt(salt);
     constexpr auto kBlock = static_cast<std::size_t>(Blocks::block_size());
-    DiskName name = disk_->root();
+    DiskName name = disk_->root().with(salt);
     for (std::size_t end = kBlock; end <= live.expected.size(); end += kBlock) {
       name = name.next(std::span(live.expected).subspan(end - kBlock, kBlock));
-      prefixes_.try_emplace(name, live.expected.begin(),
-                            live.expected.begin() + static_cast<std::ptrdiff_t>(end));
+      prefixes_.try_emplace(name, Prefix{{live.expected.begin(),
+                                          live.expected.begin() + static_cast<std::ptrdiff_t>(end)},
+                                         salt});
     }
     const bool waits = loads_->begin(*live.request, newest());
     coverage_.num_waits += waits ? 1 : 0;
@@ -221,7 +232,11 @@ class Traffic {
       return false;
     }
     ++num_launched_;
+    const std::int64_t before = scheduler_.blocks().stats().num_disk_hit_tokens;
     scheduler_.begin(step.plan);
+    const auto is_salted = [](const PlannedSequence& p) { return bool{p.sequence->salt}; };
+    if (std::ranges::all_of(step.plan.sequences, is_salted))
+      coverage_.salted_disk_hits += scheduler_.blocks().stats().num_disk_hit_tokens - before;
     loads_->hold(step.plan.copies_down, step.number);
     device_.launch(step.plan);
     if (!under_way_.empty()) count_reuses(under_way_.back().plan, step.plan);
@@ -284,7 +299,7 @@ class Traffic {
     loads_->check_invariants();
   }
 
-  std::mt19937 random_;
+  std::mt19937 random_, choose_salts_;
   std::int32_t num_blocks_, num_host_blocks_;
   Scheduler<test::Fickle, Blocks, SwapPreemption> scheduler_;
   simulator::Device<Blocks> device_;
@@ -307,14 +322,16 @@ void check_files(const Folder& folder, const Prefixes& prefixes, Coverage& cover
     const auto found = std::ranges::find_if(
         prefixes, [&](const auto& prefix) { return prefix.first.hex() == text; });
     REQUIRE(found != prefixes.end());
-    const std::vector<TokenId>& prefix = found->second;
-    CHECK(file.read_text("the identity") == kIdentity);
+    const auto& [prefix, salt] = found->second;
+    const std::string identity = salt ? kIdentity + "\nsalt " + salt.hex() : kIdentity;
+    CHECK(file.read_text("the identity") == identity);
+    coverage.num_salted += salt ? 1 : 0;
     static_cast<void>(file.read("the parent"));
     const std::span<const std::byte> tokens = file.read("the tokens");
     const std::size_t num_tokens = tokens.size() / sizeof(TokenId);
     const auto own = std::as_bytes(std::span(prefix).last(num_tokens));
     CHECK(std::ranges::equal(tokens, own));
-    std::vector<std::uint64_t> expected{0};
+    std::vector<std::uint64_t> expected{simulator::contents_before(salt)};
     for (const TokenId token : prefix)
       expected.push_back(simulator::contents(expected.back(), token));
     const auto values = std::as_bytes(std::span(expected).last(num_tokens));
@@ -338,9 +355,10 @@ TEMPLATE_TEST_CASE("random traffic with a disk tier: every file holds what its t
     check_files(folder, prefixes, c);
   }
   CAPTURE(c.aborted, c.failed, c.swapped_in, c.disk_hits, c.num_writes, c.num_waits, c.num_reuses,
-          c.num_checked);
+          c.num_checked, c.num_salted, c.salted_disk_hits);
   CHECK((c.aborted > 50 && c.failed > 50 && c.swapped_in > 20));
   CHECK((c.disk_hits > 20 && c.num_writes > 50 && c.num_waits > 20));
   CHECK(c.num_reuses > 2);
   CHECK(c.num_checked > 100);
+  CHECK((c.num_salted > 20 && c.salted_disk_hits > 2));
 }

@@ -15,7 +15,8 @@
 
 namespace test {
 
-/// Remembers of every block all tokens from the sequence's first to the last that is in the block.
+/// Remembers of every block all tokens from the sequence's first to the last that is in the block,
+/// and their salt.
 template <int kBlockSize>
 class LinearCache {
  public:
@@ -26,11 +27,12 @@ class LinearCache {
 
   static constexpr std::int32_t block_size() { return kBlockSize; }
 
-  nanovllm::PrefixMatch match(std::span<const TokenId> tokens) const {
+  nanovllm::PrefixMatch match(std::span<const TokenId> tokens,
+                              const nanovllm::CacheSalt& salt = {}) const {
     nanovllm::PrefixMatch match;
     for (std::size_t end = kBlockSize; end <= tokens.size(); end += kBlockSize) {
       const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const auto& e) {
-        return std::ranges::equal(e.second.prefix, tokens.first(end));
+        return e.second.salt == salt && std::ranges::equal(e.second.prefix, tokens.first(end));
       });
       if (found == entries_.end()) break;
       match.blocks.push_back(found->first);
@@ -38,7 +40,7 @@ class LinearCache {
     const std::size_t begin = match.blocks.size() * kBlockSize;
     std::size_t best = begin;
     for (const auto& [block, entry] : entries_) {
-      if (entry.prefix.size() > begin + kBlockSize) continue;  // of a later block
+      if (entry.salt != salt || entry.prefix.size() > begin + kBlockSize) continue;
       const auto common = static_cast<std::size_t>(std::ranges::mismatch(entry.prefix, tokens).in1 -
                                                    entry.prefix.begin());
       if (common <= best) continue;
@@ -50,12 +52,13 @@ class LinearCache {
   }
 
   void insert(std::span<const BlockId> block_table, std::span<const TokenId> tokens,
-              std::int32_t begin, std::int32_t end) {
+              std::int32_t begin, std::int32_t end, const nanovllm::CacheSalt& salt = {}) {
     for (std::int32_t i = begin / kBlockSize; i * kBlockSize < end; ++i) {
       const std::int32_t last = std::min(end, (i + 1) * kBlockSize);
       Entry& entry = entries_[block_table[static_cast<std::size_t>(i)]];
       entry.prefix.assign(tokens.begin(), tokens.begin() + last);
       entry.is_locked = true;
+      entry.salt = salt;
     }
     ++version_;
   }
@@ -94,6 +97,7 @@ class LinearCache {
     std::vector<TokenId> prefix;
     bool is_locked = true;
     std::uint64_t unlocked_at = 0;
+    nanovllm::CacheSalt salt{};
   };
 
   std::map<BlockId, Entry> entries_;

@@ -19,7 +19,17 @@ struct Throwing : HashPrefixCache<4> {
   std::optional<BlockId> evict() { throw Error("no"); }
 };
 
+/// Knows nothing of salts.
+struct Saltless : HashPrefixCache<4> {
+  using HashPrefixCache<4>::HashPrefixCache;
+  [[nodiscard]] PrefixMatch match(std::span<const TokenId>) const { return {}; }
+};
+
 }  // namespace
+
+TEST_CASE("a prefix cache that does not say what it does with a salt is none", "[prefix_cache]") {
+  STATIC_REQUIRE_FALSE(PrefixCacheLike<Saltless>);
+}
 
 TEST_CASE("a prefix cache that may throw where a step cannot fail is none", "[prefix_cache]") {
   STATIC_REQUIRE(PrefixCacheLike<HashPrefixCache<4>>);

@@ -12,19 +12,21 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/io/section_file.hpp"
+#include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/kv/tiers/disk_name.hpp"
 
 namespace nanovllm {
 
 /// The sections of a file of BlockFiles are
 ///
-///     the identity   of the model, the shape of a block and all else that K/V depend on: a text
+///     the identity   of the model, the shape of a block and all else that K/V depend on: a text;
+///                    of a block with a salt also the salt
 ///     the parent     the DiskName of the prefix before the block, 16 bytes
 ///     the tokens     of the block, i32
 ///     K/V            a section for each piece of the block, as it is in memory
 inline constexpr SectionFormat kDiskBlockFormat{.magic = "nanovllm-kb\n", .version = 1};
 
-/// Thrown for a file that is intact, but of another model.
+/// Thrown for a file that is intact, but of another model or salt.
 struct OtherModelError : LoadError {
   using LoadError::LoadError;
 };
@@ -61,17 +63,19 @@ class BlockFiles {
     return kHead * (4 + num_pieces) + identity_bytes + sizeof(DiskName) +
            num_tokens * sizeof(TokenId) + num_bytes;
   }
-  /// The same of a block here.
+  /// The same of a block here, with this salt.
   [[nodiscard]] std::uint64_t file_bytes(std::span<const TokenId> tokens,
-                                         std::span<const std::span<std::byte>> pieces) const;
+                                         std::span<const std::span<std::byte>> pieces,
+                                         const CacheSalt& salt = {}) const;
 
   /// Writes the file of a block. Throws Error when it cannot.
   void write(const DiskKey& key, std::span<const TokenId> tokens,
              std::span<const std::span<std::byte>> pieces) const;
 
   /// Fills `pieces` with what the file of this block holds. Returns false where there is no file.
-  /// Throws OtherModelError for a file of another model, and LoadError for one that cannot be read,
-  /// whose checksum is wrong, or which is of other tokens; the pieces are garbage then.
+  /// Throws OtherModelError for a file of another model or salt, and LoadError for one that
+  /// cannot be read, whose checksum is wrong, or which is of other tokens; the pieces are garbage
+  /// then.
   /// @param buffer  for the file; pass the same one for several reads.
   [[nodiscard]] bool read(const DiskKey& key, std::span<const TokenId> tokens,
                           std::span<const std::span<std::byte>> pieces,
@@ -85,6 +89,8 @@ class BlockFiles {
 
  private:
   [[nodiscard]] std::filesystem::path path_of(const DiskName& name) const;
+  /// Of a file of a block with this salt.
+  [[nodiscard]] std::string identity_with(const CacheSalt& salt) const;
   /// Reads the whole file to `buffer`. Returns false if there is none. Throws LoadError.
   /// @param num_bytes  that it should have.
   bool load(const std::filesystem::path& path, std::uint64_t num_bytes,
@@ -194,17 +200,18 @@ NANOVLLM_INLINE std::vector<BlockFiles::File> BlockFiles::list() const {
   return files;
 }
 
-NANOVLLM_INLINE std::uint64_t BlockFiles::file_bytes(
-    std::span<const TokenId> tokens, std::span<const std::span<std::byte>> pieces) const {
+NANOVLLM_INLINE std::uint64_t BlockFiles::file_bytes(std::span<const TokenId> tokens,
+                                                     std::span<const std::span<std::byte>> pieces,
+                                                     const CacheSalt& salt) const {
   std::uint64_t num_bytes = 0;
   for (const std::span<std::byte> piece : pieces) num_bytes += piece.size();
-  return file_bytes(identity_.size(), tokens.size(), pieces.size(), num_bytes);
+  return file_bytes(identity_with(salt).size(), tokens.size(), pieces.size(), num_bytes);
 }
 
 NANOVLLM_INLINE void BlockFiles::write(const DiskKey& key, std::span<const TokenId> tokens,
                                        std::span<const std::span<std::byte>> pieces) const {
   SectionWriter file(path_of(key.name), kDiskBlockFormat);
-  file.write(identity_);
+  file.write(identity_with(key.salt));
   file.write(detail::bytes_of(key.parent));
   file.write(std::as_bytes(tokens));
   for (const std::span<std::byte> piece : pieces) file.write(piece);
@@ -215,14 +222,14 @@ NANOVLLM_INLINE bool BlockFiles::read(const DiskKey& key, std::span<const TokenI
                                       std::span<const std::span<std::byte>> pieces,
                                       std::vector<std::byte>& buffer) const {
   const std::filesystem::path path = path_of(key.name);
-  if (!load(path, file_bytes(tokens, pieces), buffer)) return false;
+  if (!load(path, file_bytes(tokens, pieces, key.salt), buffer)) return false;
   SectionReader file("'" + path.string() + "'", buffer, kDiskBlockFormat);
-  const bool is_ours = file.read_text("the identity") == identity_;
+  const bool is_ours = file.read_text("the identity") == identity_with(key.salt);
   const std::span<const std::byte> parent = file.read("the parent");
   const std::span<const std::byte> block = file.read("the tokens");
   if (!is_ours) {
     while (!file.at_end()) static_cast<void>(file.read("keys and values"));
-    throw OtherModelError(concat(file.name(), " is of another model"));
+    throw OtherModelError(concat(file.name(), " is of another model or salt"));
   }
   check<LoadError>(std::ranges::equal(parent, detail::bytes_of(key.parent)) &&
                        std::ranges::equal(block, std::as_bytes(tokens)),
@@ -254,6 +261,10 @@ NANOVLLM_INLINE void BlockFiles::remove(const DiskName& name) const noexcept {
 
 NANOVLLM_INLINE std::filesystem::path BlockFiles::path_of(const DiskName& name) const {
   return directory_ / name.hex().append(detail::kDiskBlockSuffix);
+}
+
+NANOVLLM_INLINE std::string BlockFiles::identity_with(const CacheSalt& salt) const {
+  return salt ? concat(identity_, "\nsalt ", salt.hex()) : identity_;
 }
 
 NANOVLLM_INLINE bool BlockFiles::load(const std::filesystem::path& path, std::uint64_t num_bytes,

@@ -20,6 +20,7 @@
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/request/request.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
+#include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/kv/prefix/prefix_match.hpp"
 #include "nanovllm/kv/tiers/disk_name.hpp"
 
@@ -248,21 +249,22 @@ class DiskLoads {
     const bool is_held = s.continues != nullptr && s.continues->num_computed_tokens > 0;
     const bool computes_all = s.num_prompt_logits_left > 0;
     if (is_held || computes_all || undone_step_ || disk_->size() == 0) return false;
-    const PrefixMatch match = blocks_.match(s.tokens);
+    const PrefixMatch match = blocks_.match(s.tokens, s.salt);
     const std::span<const TokenId> tokens(s.tokens);
     const auto num_there = match.blocks.size() + match.host_blocks.size();
     const auto num_whole = (tokens.size() - 1) / kBlockSize;
     auto load = std::make_shared<DiskLoad>();
-    DiskName parent = disk_->root();
+    DiskName parent = disk_->root().with(s.salt);
     for (std::size_t i = 0; i < num_whole; ++i) {
       const std::span<const TokenId> block = tokens.subspan(i * kBlockSize, kBlockSize);
       const DiskName name = parent.next(block);
       if (i < num_there) {
         load->before.push_back(name);
       } else {
-        if (i == num_there && is_read_at(i, name)) return true;
+        if (i == num_there && is_read_at(i, name, s.salt)) return true;
         if (!disk_->contains(name)) break;
-        load->blocks.push_back({.key = {name, parent}, .tokens = {block.begin(), block.end()}});
+        load->blocks.push_back(
+            {.key = {name, parent, s.salt}, .tokens = {block.begin(), block.end()}});
       }
       parent = name;
     }
@@ -298,11 +300,13 @@ class DiskLoads {
     if (load.blocks.size() > most) load.blocks.resize(most);
   }
 
-  /// Whether block `place` of a prompt, of this name, is read for another request.
-  bool is_read_at(std::size_t place, const DiskName& name) const {
+  /// Whether block `place` of a prompt, of this name and salt, is read for another request.
+  bool is_read_at(std::size_t place, const DiskName& name, const CacheSalt& salt) const {
     return std::ranges::any_of(waiting_, [&](const Waiting& w) {
       const std::size_t i = place - static_cast<std::size_t>(w.first);  // wraps around before it
-      return w.load && i < w.load->blocks.size() && w.load->blocks[i].key.name == name;
+      if (!w.load || i >= w.load->blocks.size()) return false;
+      const DiskKey& key = w.load->blocks[i].key;
+      return key.name == name && key.salt == salt;
     });
   }
 
@@ -342,10 +346,10 @@ class DiskLoads {
       const std::size_t num_loaded = w.load->num_loaded;
       give_back(all.subspan(num_loaded));
       num_open = 0;  // if `end_loads` throws, it has given them back
-      entry.front() = {
-          w.request,
-          blocks_.end_loads(w.request->sequences().front()->tokens, w.first, all.first(num_loaded),
-                            std::span<const DiskKey>(keys).first(num_loaded))};
+      const Sequence& s = *w.request->sequences().front();
+      entry.front() = {w.request,
+                       blocks_.end_loads(s.tokens, w.first, all.first(num_loaded),
+                                         std::span<const DiskKey>(keys).first(num_loaded), s.salt)};
       admissions_.splice(admissions_.end(), entry);
     } catch (...) {  // out of memory
       give_back(all.first(num_open));

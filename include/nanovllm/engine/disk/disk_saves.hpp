@@ -90,7 +90,7 @@ class DiskSaves {
 
   /// A file continues the block of this name, or will: the block should have a file too.
   void note_missing(const DiskName& name) {
-    if (name != disk_.root() && !disk_.contains(name)) missing_.insert(name);
+    if (!disk_.contains(name)) missing_.insert(name);
   }
 
   /// The queue has ended: writes, on this thread, the blocks that files continue. Nothing is
@@ -113,12 +113,17 @@ class DiskSaves {
     return pinned_by_[static_cast<std::size_t>(host)];
   }
 
+  /// The same for the block before this one, if there is one.
+  void note_parent(const DiskKey& key) {
+    if (key.parent != disk_.root().with(key.salt)) note_missing(key.parent);
+  }
+
   bool queue(BlockId host) noexcept {
     try {
       if (!queue_.has_room()) return false;
       const DiskKey& key = blocks_.tier().key(host);
       const std::span<const TokenId> tokens = blocks_.tier().tokens(host);
-      note_missing(key.parent);
+      note_parent(key);
       return queue_.save({.key = key,
                           .tokens = {tokens.begin(), tokens.end()},
                           .host = host,
@@ -147,7 +152,7 @@ class DiskSaves {
         const auto found = there.find(name);
         if (found != there.end() && !disk_.contains(name)) {
           if (!write(copy_of(found->second))) return;
-          note_missing(found->second.key.parent);
+          note_parent(found->second.key);
         }
         missing_.erase(name);
       }

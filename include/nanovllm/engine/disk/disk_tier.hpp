@@ -15,6 +15,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/disk/block_files.hpp"
+#include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/kv/tiers/disk_name.hpp"
 
 namespace nanovllm {
@@ -32,10 +33,10 @@ struct DiskStats {
 /// Which blocks of tokens have a file, how many bytes all files have, and which file is deleted
 /// first. BlockFiles reads and writes them.
 ///
-/// A file is used only if its checksums are right and its identity, its parent and its tokens are
-/// the expected ones. Deletes this model's files that fail their checksum; an intact file of
-/// another model stays. After construction nothing throws: a file that cannot be read is a miss,
-/// and a block that cannot be written is dropped.
+/// A file is used only if its checksums are right and its identity, its salt, its parent and its
+/// tokens are the expected ones. Deletes this model's files that fail their checksum; an intact
+/// file of another model or salt stays. After construction nothing throws: a file that cannot be
+/// read is a miss, and a block that cannot be written is dropped.
 ///
 /// All files together have at most a number of bytes. The least recently used are deleted first, in
 /// the order of their times of modification when the directory is opened, which are those of their
@@ -54,7 +55,7 @@ class DiskTier {
   DiskTier(const DiskTier&) = delete;
   DiskTier& operator=(const DiskTier&) = delete;
 
-  /// The name of the empty prefix, from which the names of blocks are chained.
+  /// The name of the empty prefix without a salt, from which the names of blocks are chained.
   [[nodiscard]] DiskName root() const { return DiskName::root(files_.identity()); }
 
   /// Files that are known.
@@ -64,8 +65,9 @@ class DiskTier {
 
   /// Bytes of the file of a block.
   [[nodiscard]] std::uint64_t file_bytes(std::span<const TokenId> tokens,
-                                         std::span<const std::span<std::byte>> pieces) const {
-    return files_.file_bytes(tokens, pieces);
+                                         std::span<const std::span<std::byte>> pieces,
+                                         const CacheSalt& salt = {}) const {
+    return files_.file_bytes(tokens, pieces, salt);
   }
 
   /// The file is used: it is deleted later than all others.
@@ -164,7 +166,7 @@ NANOVLLM_INLINE void DiskTier::touch(const DiskName& name) noexcept {
 NANOVLLM_INLINE bool DiskTier::enter(const DiskKey& key, std::span<const TokenId> tokens,
                                      std::span<const std::span<std::byte>> pieces) noexcept {
   try {
-    const std::uint64_t num_bytes = file_bytes(tokens, pieces);
+    const std::uint64_t num_bytes = file_bytes(tokens, pieces, key.salt);
     check(num_bytes <= max_bytes_, "a block of ", num_bytes, " bytes is more than the limit");
     make_room(num_bytes);
     files_.write(key, tokens, pieces);

@@ -16,6 +16,7 @@
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/engine/request/request.hpp"
+#include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/model/generation_config.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
@@ -74,11 +75,17 @@ class Frontend {
   [[nodiscard]] const AdmissionRules& rules() const { return rules_; }
 
   /// Queues a request. Throws RequestError for one that can never be served.
-  /// @param continues  a held sequence that the request continues, and which gets its blocks at the
-  /// end; null for none.
   std::shared_ptr<Request> submit(const Prompt& prompt, const SamplingParams& params,
-                                  TokenCallback callback,
-                                  std::shared_ptr<Sequence> continues = nullptr);
+                                  TokenCallback callback);
+
+  /// The same for the turn of a session.
+  /// @param held  a held sequence that the request continues, and which gets its blocks at the end.
+  std::shared_ptr<Request> submit_turn(std::vector<TokenId> prompt, const CacheSalt& salt,
+                                       const SamplingParams& params, TokenCallback callback,
+                                       std::shared_ptr<Sequence> held);
+
+  /// Of `prompt.cache_salt`. Throws RequestError if that is too long.
+  [[nodiscard]] static CacheSalt salt_of(const Prompt& prompt);
 
   /// The tokens of `prompt`. Throws RequestError where it has none for want of a tokeniser or of a
   /// chat template.
@@ -94,9 +101,17 @@ class Frontend {
   /// The most tokens of a prompt: one generated token must fit behind them.
   [[nodiscard]] std::int64_t max_prompt_tokens() const { return rules_.max_total_tokens - 1; }
 
+  /// Throws RequestError unless requests with these settings can be served.
+  void check_params(const SamplingParams& params) const;
+
   /// Throws RequestError for fields of `params` that are out of the model's range, or that nothing
   /// would be done about.
   void check_rules(const SamplingParams& params) const;
+
+  /// Submits a request whose `params` were checked.
+  std::shared_ptr<Request> queue(std::vector<TokenId> prompt, const CacheSalt& salt,
+                                 const SamplingParams& params, TokenCallback callback,
+                                 std::shared_ptr<Sequence> continues);
 
   [[nodiscard]] std::vector<std::vector<TokenId>> encode_bad_words(
       const std::vector<std::string>& words) const;
@@ -177,15 +192,42 @@ NANOVLLM_INLINE Frontend::Frontend(TextSide text, AdmissionRules rules, Inbox& i
 
 NANOVLLM_INLINE std::shared_ptr<Request> Frontend::submit(const Prompt& prompt,
                                                           const SamplingParams& params,
-                                                          TokenCallback callback,
-                                                          std::shared_ptr<Sequence> continues) {
+                                                          TokenCallback callback) {
+  check_params(params);
+  const CacheSalt salt = salt_of(prompt);
+  return queue(encode(prompt), salt, params, std::move(callback), nullptr);
+}
+
+NANOVLLM_INLINE std::shared_ptr<Request> Frontend::submit_turn(std::vector<TokenId> prompt,
+                                                               const CacheSalt& salt,
+                                                               const SamplingParams& params,
+                                                               TokenCallback callback,
+                                                               std::shared_ptr<Sequence> held) {
+  check_params(params);
+  return queue(std::move(prompt), salt, params, std::move(callback), std::move(held));
+}
+
+NANOVLLM_INLINE CacheSalt Frontend::salt_of(const Prompt& prompt) {
+  check<RequestError>(prompt.cache_salt.size() <= kMaxCacheSaltBytes,
+                      "cache_salt must have at most ", kMaxCacheSaltBytes, " bytes, got ",
+                      prompt.cache_salt.size());
+  return CacheSalt::of(prompt.cache_salt);
+}
+
+NANOVLLM_INLINE void Frontend::check_params(const SamplingParams& params) const {
   check<RequestError>(rules_.refusal.empty(), rules_.refusal);
   validate(params);
   check_tokens(params.stop_token_ids, "stop_token_ids");
   check_rules(params);
   check<RequestError>(params.stop.empty() || text_.tokenizer,
                       "stop strings need a tokeniser, and the checkpoint has no tokenizer.json");
-  std::vector<TokenId> tokens = encode(prompt);
+}
+
+NANOVLLM_INLINE std::shared_ptr<Request> Frontend::queue(std::vector<TokenId> tokens,
+                                                         const CacheSalt& salt,
+                                                         const SamplingParams& params,
+                                                         TokenCallback callback,
+                                                         std::shared_ptr<Sequence> continues) {
   check_prompt(tokens);
   const RequestId id = next_id_.fetch_add(1, std::memory_order_relaxed);
   SequenceTerms terms = make_terms(params, id, tokens.size());
@@ -193,6 +235,7 @@ NANOVLLM_INLINE std::shared_ptr<Request> Frontend::submit(const Prompt& prompt,
   auto request =
       std::make_shared<Request>(id, std::move(terms), std::move(tokens),
                                 text_.tokenizer ? &*text_.tokenizer : nullptr, std::move(callback));
+  if (salt) request->set_salt(salt);
   if (continues) request->continue_from(std::move(continues));
   inbox_.submit(request);
   return request;

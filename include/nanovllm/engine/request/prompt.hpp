@@ -2,6 +2,7 @@
 /// What users hand to the engine: a text, token ids, or a conversation.
 
 #include <concepts>
+#include <cstddef>
 #include <iterator>
 #include <string>
 #include <string_view>
@@ -20,6 +21,9 @@ struct ChatPrompt {
   ChatOptions options{};
 };
 
+/// Most bytes of a `Prompt::cache_salt`.
+inline constexpr std::size_t kMaxCacheSaltBytes = 512;
+
 /// A text, token ids, or a conversation.
 struct Prompt : std::variant<std::string, std::vector<TokenId>, ChatPrompt> {
   Prompt(const char* text) : variant(std::string(text)) {}
@@ -28,6 +32,10 @@ struct Prompt : std::variant<std::string, std::vector<TokenId>, ChatPrompt> {
   Prompt(std::vector<TokenId> token_ids) : variant(std::move(token_ids)) {}
   Prompt(std::vector<ChatMessage> messages) : variant(ChatPrompt{std::move(messages)}) {}
   Prompt(ChatPrompt chat) : variant(std::move(chat)) {}
+
+  /// The prompt shares cached prefixes only with prompts that have the same salt. Up to
+  /// kMaxCacheSaltBytes bytes; empty: it shares them with all prompts that have none.
+  std::string cache_salt{};
 };
 
 /// Anything with a beginning and an end whose elements become `T`.

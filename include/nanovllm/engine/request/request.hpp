@@ -17,6 +17,7 @@
 #include "nanovllm/engine/request/latency.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/request_sequence.hpp"
+#include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/text/tokenizer.hpp"
 
 namespace nanovllm {
@@ -59,6 +60,11 @@ class Request {
   void continue_from(std::shared_ptr<Sequence> held) {
     for (const auto& sequence : sequences_) sequence->continues = held.get();
     held_ = std::move(held);
+  }
+
+  /// With which its prompt is looked for in the prefix cache. To be called before it is submitted.
+  void set_salt(const CacheSalt& salt) {
+    for (const auto& sequence : sequences_) sequence->salt = salt;
   }
 
   /// The search that its sequences are the beams of; null where they are samples.

@@ -11,18 +11,21 @@
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
+#include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 
 namespace nanovllm {
 
 /// A conversation of tokens has no messages. Of one of messages, `tokens` are those of the last
-/// turn's prompt and answer.
+/// turn's prompt and answer. It keeps the salt of its first prompt.
 struct Conversation {
   std::vector<TokenId> tokens{};
   std::vector<ChatMessage> messages{};
+  CacheSalt salt{};
 
   /// The conversation with `prompt` behind it, which is the prompt of a turn. Throws RequestError
-  /// where text or tokens are put behind messages, or messages behind tokens.
+  /// where text or tokens are put behind messages, or messages behind tokens, and for a
+  /// `cache_salt` that is not the conversation's.
   [[nodiscard]] Conversation with(const Prompt& prompt, const Frontend& frontend) const;
 
   /// Adds what a turn with `params` generated, but for what a stop cut off.
@@ -68,7 +71,12 @@ NANOVLLM_INLINE std::size_t num_kept_tokens(const Output& output, const Sampling
 
 NANOVLLM_INLINE Conversation Conversation::with(const Prompt& prompt,
                                                 const Frontend& frontend) const {
-  Conversation out;
+  const CacheSalt given = Frontend::salt_of(prompt);
+  const bool is_first = tokens.empty() && messages.empty();
+  check<RequestError>(is_first || !given || given == salt,
+                      "session: cache_salt must be that of the conversation's first prompt, ",
+                      salt ? "got another" : "which had none");
+  Conversation out{.salt = is_first ? given : salt};
   if (const auto* chat = std::get_if<ChatPrompt>(&prompt)) {
     check<RequestError>(!messages.empty() || tokens.empty(),
                         "session: messages cannot be put behind a conversation of ", tokens.size(),

@@ -16,6 +16,7 @@
 #include "nanovllm/io/section_file.hpp"
 #include "nanovllm/kv/cached_block.hpp"
 #include "nanovllm/kv/kv_rows.hpp"
+#include "nanovllm/kv/prefix/cache_salt.hpp"
 
 namespace nanovllm {
 
@@ -59,7 +60,8 @@ void upload_kv(StepRunner& runner, std::span<const BlockId> blocks,
                std::span<const std::int32_t> counts, std::span<const std::byte* const> rows);
 
 /// The section of a prefix cache's tokens: for each entry its parent, the number of its tokens and
-/// they themselves, all of them i32.
+/// they themselves, all of them i32. The parent is -1 for none, and -2 for none but a salt, whose
+/// 32 bytes follow.
 void write_entries(SectionWriter& file, std::span<const CachedBlock> entries);
 
 /// The reverse; blocks are 0. Throws LoadError for what is no list of entries of a pool with this
@@ -90,6 +92,10 @@ void write_tokens(SectionWriter& file, std::span<const TokenId> tokens);
 namespace nanovllm {
 
 namespace detail {
+
+/// In the place of an entry's parent: there is none, but a salt.
+inline constexpr TokenId kSaltFollows = -2;
+inline constexpr std::size_t kSaltWords = CacheSalt::kNumBytes / sizeof(TokenId);
 
 /// Bytes that go through host memory at a time, or one block if that is more.
 inline constexpr std::size_t kKvPieceBytes = std::size_t{16} << 20;
@@ -237,7 +243,13 @@ NANOVLLM_INLINE std::vector<TokenId> read_tokens(SectionReader& file) {
 NANOVLLM_INLINE void write_entries(SectionWriter& file, std::span<const CachedBlock> entries) {
   std::vector<TokenId> out;
   for (const CachedBlock& entry : entries) {
-    out.push_back(entry.parent);
+    const bool has_salt = entry.parent < 0 && entry.salt;
+    out.push_back(has_salt ? detail::kSaltFollows : entry.parent);
+    if (has_salt) {
+      std::array<TokenId, detail::kSaltWords> words{};
+      std::memcpy(words.data(), entry.salt.bytes().data(), CacheSalt::kNumBytes);
+      out.insert(out.end(), words.begin(), words.end());
+    }
     out.push_back(static_cast<TokenId>(entry.tokens.size()));
     out.insert(out.end(), entry.tokens.begin(), entry.tokens.end());
   }
@@ -249,8 +261,17 @@ NANOVLLM_INLINE std::vector<CachedBlock> read_entries(SectionReader& file, std::
   const std::vector<TokenId> all = read_tokens(file);
   std::vector<CachedBlock> entries;
   for (std::size_t at = 0; at < all.size();) {
+    std::int32_t parent = all[at];
+    CacheSalt salt;
+    if (parent == detail::kSaltFollows) {
+      const auto rest = std::span(all).subspan(at + 1);
+      check<LoadError>(rest.size() >= detail::kSaltWords, file.name(), ": expected a salt of ",
+                       detail::kSaltWords, " numbers, got ", rest.size());
+      salt = *CacheSalt::from_bytes(std::as_bytes(rest.first(detail::kSaltWords)));
+      parent = -1;
+      at += detail::kSaltWords;
+    }
     const std::size_t left = all.size() - at;
-    const std::int32_t parent = all[at];
     const std::int32_t count = left > 1 ? all[at + 1] : 0;
     check<LoadError>(
         count >= 1 && count <= block_size && static_cast<std::size_t>(count) <= left - 2,
@@ -262,7 +283,8 @@ NANOVLLM_INLINE std::vector<CachedBlock> read_entries(SectionReader& file, std::
     check<LoadError>(is_behind, file.name(), ": expected entry ", entries.size(),
                      " to be behind a full one before it, got ", parent);
     const auto first = all.begin() + static_cast<std::ptrdiff_t>(at) + 2;
-    entries.push_back({.block = 0, .parent = parent, .tokens = {first, first + count}});
+    entries.push_back(
+        {.block = 0, .parent = parent, .tokens = {first, first + count}, .salt = salt});
     for (const TokenId token : entries.back().tokens) {
       check<LoadError>(token >= 0 && token < vocab_size, file.name(), ": expected tokens in [0, ",
                        vocab_size, "), got ", token);

@@ -38,6 +38,9 @@ namespace nanovllm {
 /// it renders an earlier answer differently from what was generated (the Qwen3 templates leave out
 /// earlier reasoning), the conversation is computed again from the first difference.
 ///
+/// **A salt.** A conversation keeps the `Prompt::cache_salt` of its first prompt, also in a file
+/// and in a fork. Later prompts give the same or none; another is refused.
+///
 /// **What a turn adds.** A turn that ends by `stop` or `length` adds its prompt and the tokens that
 /// it generated, without what a stop cut off: the end or stop token; and with a stop string the
 /// tokens from the first one on that is not completely in `Output::text`. An answer to messages is
@@ -138,6 +141,7 @@ class Session {
 #include <cstddef>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "nanovllm/core/error.hpp"
@@ -164,6 +168,20 @@ struct Session::State {
                         request);
   }
 };
+
+namespace detail {
+
+/// The salt of the session that `file` is of; none where it says nothing.
+NANOVLLM_INLINE CacheSalt read_salt(const Json& header, const SectionReader& file) {
+  const Json* const text = header.find("cache_salt");
+  if (text == nullptr) return {};
+  const auto salt = text->is_string() ? CacheSalt::from_hex(text->string()) : std::nullopt;
+  check<LoadError>(salt.has_value(), file.name(), ": expected a cache_salt of ",
+                   2 * CacheSalt::kNumBytes, " hexadecimal digits, got ", text->dump());
+  return *salt;
+}
+
+}  // namespace detail
 
 NANOVLLM_INLINE Session Session::open(const std::shared_ptr<SessionHost>& host) {
   auto state = std::make_shared<State>();
@@ -236,7 +254,7 @@ NANOVLLM_INLINE RequestId Session::submit(const Prompt& prompt, const SamplingPa
     if (event.output != nullptr) end_turn(*state, *turn, number, *frontend, params, *event.output);
     if (callback) callback(event);
   };
-  const auto request = frontend->submit(turn->tokens, params, hear, state->held);
+  const auto request = frontend->submit_turn(turn->tokens, turn->salt, params, hear, state->held);
   state->num_turns = state->turn = number;
   state->request = request->id();
   return state->request;
@@ -285,6 +303,7 @@ NANOVLLM_INLINE void Session::append(const Prompt& prompt) {
   host->frontend.check_prompt(turn.tokens);
   if (turn.messages.empty()) state_->said.tokens = std::move(turn.tokens);
   state_->said.messages = std::move(turn.messages);
+  state_->said.salt = turn.salt;
 }
 
 NANOVLLM_INLINE std::vector<TokenId> Session::tokens() const {
@@ -326,6 +345,7 @@ NANOVLLM_INLINE void Session::save(const std::filesystem::path& path) const {
   for (const ChatMessage& message : state_->said.messages) messages.push_back(message.fields());
   Json fields = Json::object();
   fields["messages"] = std::move(messages);
+  if (state_->said.salt) fields["cache_salt"] = state_->said.salt.hex();
   SectionWriter file(path, kKvFormat);
   write_kv_header(file, "session", host->identity, std::move(fields));
   write_tokens(file, state_->said.tokens);
@@ -340,6 +360,7 @@ NANOVLLM_INLINE Session Session::load(const std::shared_ptr<SessionHost>& host,
   auto state = std::make_shared<State>();
   state->host = host;
   state->held = std::make_shared<Sequence>();
+  state->held->salt = state->said.salt = detail::read_salt(header, file);
   state->said.tokens = read_tokens(file);
   const std::vector<const std::byte*> rows = read_kv(file, host->layout);
   try {

@@ -18,6 +18,7 @@
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/kv/cached_block.hpp"
 #include "nanovllm/kv/eviction_order.hpp"
+#include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/kv/prefix/prefix_cache.hpp"
 #include "nanovllm/kv/prefix/prefix_hash.hpp"
 #include "nanovllm/kv/prefix/prefix_index.hpp"
@@ -42,16 +43,17 @@ class HashPrefixCache {
   /// For a pool of `num_blocks`. The hashes depend on `seed`: while it is secret, no user can make
   /// prompts that collide.
   explicit HashPrefixCache(std::int32_t num_blocks, std::uint64_t seed = random_seed())
-      : index_(num_blocks), unused_(num_blocks), root_{.hash = seed, .id = 0} {}
+      : index_(num_blocks), unused_(num_blocks), seed_(seed) {}
 
   [[nodiscard]] static constexpr std::int32_t block_size() { return kBlockSize; }
 
   /// The longest prefix of whole blocks. Of equal blocks, one that is in use. O(size of the match).
-  [[nodiscard]] PrefixMatch match(std::span<const TokenId> tokens) const {
+  [[nodiscard]] PrefixMatch match(std::span<const TokenId> tokens,
+                                  const CacheSalt& salt = {}) const {
     PrefixMatch match;
-    PrefixKey prefix = root_;
+    PrefixKey prefix = PrefixKey::root(seed_, salt);
     for (std::size_t begin = 0; begin + kBlockSize <= tokens.size(); begin += kBlockSize) {
-      const auto block = index_.find(prefix, tokens.subspan(begin, kBlockSize));
+      const auto block = index_.find(prefix, tokens.subspan(begin, kBlockSize), salt);
       if (!block) break;
       match.blocks.push_back(*block);
       match.num_tokens += kBlockSize;
@@ -62,11 +64,11 @@ class HashPrefixCache {
 
   /// Enters the blocks that tokens [begin, end) have filled. O(end - begin + B).
   void insert(std::span<const BlockId> block_table, std::span<const TokenId> tokens,
-              std::int32_t begin, std::int32_t end) {
+              std::int32_t begin, std::int32_t end, const CacheSalt& salt = {}) {
     for (std::int32_t i = begin / kBlockSize; i < end / kBlockSize; ++i) {
       const BlockId block = block_table[static_cast<std::size_t>(i)];
       if (contains(block)) continue;
-      PrefixKey parent = root_;
+      PrefixKey parent = PrefixKey::root(seed_, salt);
       if (i > 0) {
         const BlockId before = block_table[static_cast<std::size_t>(i - 1)];
         check(contains(before), "prefix cache: block ", before, " before block ", block,
@@ -74,7 +76,7 @@ class HashPrefixCache {
         parent = index_.key(before);
       }
       index_.insert(block, parent,
-                    tokens.subspan(static_cast<std::size_t>(i) * kBlockSize, kBlockSize));
+                    tokens.subspan(static_cast<std::size_t>(i) * kBlockSize, kBlockSize), salt);
       ++version_;
     }
   }
@@ -113,7 +115,7 @@ class HashPrefixCache {
 
   [[nodiscard]] std::int32_t size() const { return index_.size(); }
   [[nodiscard]] std::uint64_t version() const { return version_; }
-  [[nodiscard]] std::uint64_t seed() const { return root_.hash; }
+  [[nodiscard]] std::uint64_t seed() const { return seed_; }
 
   /// The tokens of an entered block.
   [[nodiscard]] std::span<const TokenId> tokens(BlockId block) const {
@@ -136,7 +138,8 @@ class HashPrefixCache {
       place[id] = static_cast<std::int32_t>(out.size());
       out.push_back({.block = block,
                      .parent = before == 0 ? -1 : parent->second,
-                     .tokens = {tokens(block).begin(), tokens(block).end()}});
+                     .tokens = {tokens(block).begin(), tokens(block).end()},
+                     .salt = before == 0 ? index_.salt(block) : CacheSalt()});
     }
     return out;
   }
@@ -158,7 +161,7 @@ class HashPrefixCache {
 
   PrefixIndex<kBlockSize, Hash> index_;
   EvictionOrder unused_;  ///< those entered and free
-  PrefixKey root_;        ///< the empty prefix
+  std::uint64_t seed_;
   std::uint64_t version_ = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 
+#include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/kv/prefix/prefix_cache.hpp"
 
 namespace nanovllm {
@@ -19,9 +20,11 @@ class NoPrefixCache {
   explicit NoPrefixCache(std::int32_t /*num_blocks*/) {}
 
   [[nodiscard]] static constexpr std::int32_t block_size() { return kBlockSize; }
-  [[nodiscard]] static PrefixMatch match(std::span<const TokenId>) { return {}; }
-  static void insert(std::span<const BlockId>, std::span<const TokenId>, std::int32_t,
-                     std::int32_t) {}
+  [[nodiscard]] static PrefixMatch match(std::span<const TokenId>, const CacheSalt& = {}) {
+    return {};
+  }
+  static void insert(std::span<const BlockId>, std::span<const TokenId>, std::int32_t, std::int32_t,
+                     const CacheSalt& = {}) {}
   [[nodiscard]] static bool contains(BlockId) noexcept { return false; }
   static void lock(BlockId) noexcept {}
   [[nodiscard]] static std::optional<BlockId> unlock(BlockId block) noexcept { return block; }

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/kv/prefix/prefix_match.hpp"
 
 namespace nanovllm {
@@ -16,12 +17,13 @@ namespace nanovllm {
 /// number of blocks of the pool, and has
 ///
 /// - `static block_size()`, tokens a block.
-/// - `match(tokens)`: the longest prefix that it has, of 0 to all of them. A pure function.
-/// - `insert(block_table, tokens, begin, end)`: keys and values of tokens [begin, end) of a
+/// - `match(tokens, salt)`: the longest prefix that it has, of 0 to all of them, among the blocks
+///   that were inserted with an equal `CacheSalt`. A pure function.
+/// - `insert(block_table, tokens, begin, end, salt)`: keys and values of tokens [begin, end) of a
 ///   sequence with `block_table` are in the pool, as are those before them. The cache may enter
 ///   the table's blocks, which are in use; some may be entered already, by another sequence that
 ///   holds them. Called for one range after the other, for one that shares a sibling's blocks from
-///   token 0; may throw, and what it has entered by then stays.
+///   token 0; may throw, and what it has entered by then stays. A sequence has one salt.
 /// - `contains(block)`: whether the block may be matched, whole or in part.
 /// - `lock(block)`: an entered block that was free is used by a sequence again.
 /// - `unlock(block)`: no sequence uses it any more. Returns a block that the cache drops in return,
@@ -36,16 +38,20 @@ namespace nanovllm {
 /// full blocks has `kFullBlocksOnly`. A cache that can be saved to a file has `entries()`, see
 /// kv/cached_block.hpp.
 ///
+/// **Salts keep users apart.** A block that is matched with another salt than it was inserted with
+/// shows one user what another has sent; nothing but the cache can see that. A cache that ignores
+/// salts must not be given to users who rely on them.
+///
 /// A match with `copy_tail` makes the engine copy that block; others may be writing to the part of
 /// it that was not matched. `lock`, `unlock`, `evict` and `contains` must not throw: they are
 /// called where a step begins and ends, which must happen completely or not at all.
 template <class C>
 concept PrefixCacheLike = std::constructible_from<C, std::int32_t> && std::movable<C> &&
     requires(C& cache, const C& reader, BlockId block, std::span<const TokenId> tokens,
-             std::span<const BlockId> block_table, std::int32_t position) {
+             std::span<const BlockId> block_table, std::int32_t position, const CacheSalt& salt) {
   { C::block_size() } -> std::same_as<std::int32_t>;
-  { reader.match(tokens) } -> std::same_as<PrefixMatch>;
-  cache.insert(block_table, tokens, position, position);
+  { reader.match(tokens, salt) } -> std::same_as<PrefixMatch>;
+  cache.insert(block_table, tokens, position, position, salt);
   { reader.contains(block) }
   noexcept->std::same_as<bool>;
   { cache.lock(block) }

@@ -12,6 +12,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/kv/prefix/prefix_hash.hpp"
 
 namespace nanovllm {
@@ -19,11 +20,17 @@ namespace nanovllm {
 /// The name of a prefix that is a whole number of blocks long.
 ///
 /// `hash` finds it; `id` is what it is. Two blocks of the index have the same id only if all their
-/// tokens and all tokens before them are equal, and an id is never given to another prefix, so that
-/// comparing a block's own tokens and its parent's id compares the whole prefix.
+/// tokens, all tokens before them and their salts are equal, and an id is never given to another
+/// prefix, so that comparing a block's own tokens and its parent's id compares the whole prefix.
+/// The empty prefix of every salt has the id 0: for a first block the salt is compared as well.
 struct PrefixKey {
-  std::uint64_t hash = 0;  ///< of the empty prefix: the seed
+  std::uint64_t hash = 0;  ///< of the empty prefix: the seed, mixed with the salt
   std::uint64_t id = 0;    ///< 0 is the empty prefix
+
+  /// Of the empty prefix of `salt`.
+  [[nodiscard]] static PrefixKey root(std::uint64_t seed, const CacheSalt& salt) {
+    return {.hash = salt.mixed_with(seed), .id = 0};
+  }
 };
 
 /// A hash table from prefixes to blocks, chained through per-block records. Nothing is allocated
@@ -44,6 +51,7 @@ class PrefixIndex {
   explicit PrefixIndex(std::int32_t num_blocks)
       : entries_(static_cast<std::size_t>(num_blocks)),
         tokens_(static_cast<std::size_t>(num_blocks) * kBlockSize),
+        salts_(static_cast<std::size_t>(num_blocks)),
         buckets_(std::bit_ceil(static_cast<std::size_t>(std::max(1, num_blocks))), kNone) {}
 
   [[nodiscard]] std::int32_t size() const { return size_; }
@@ -57,19 +65,27 @@ class PrefixIndex {
     return {tokens_.data() + static_cast<std::size_t>(block) * kBlockSize, kBlockSize};
   }
 
+  /// The salt of `block`, which must be in the index and the first of its prefix.
+  [[nodiscard]] const CacheSalt& salt(BlockId block) const {
+    return salts_[static_cast<std::size_t>(block)];
+  }
+
   /// The block that holds `block_tokens` behind the prefix `parent`; the newest of duplicates.
-  [[nodiscard]] std::optional<BlockId> find(PrefixKey parent,
-                                            std::span<const TokenId> block_tokens) const {
-    return find(Hash::hash(parent.hash, block_tokens), parent, block_tokens);
+  /// @param salt  of the prefix; read only where `parent` is empty.
+  [[nodiscard]] std::optional<BlockId> find(PrefixKey parent, std::span<const TokenId> block_tokens,
+                                            const CacheSalt& salt = {}) const {
+    return find(Hash::hash(parent.hash, block_tokens), parent, block_tokens, salt);
   }
 
   /// Enters `block`, which must not be in the index, as holding `block_tokens` behind `parent`.
-  void insert(BlockId block, PrefixKey parent, std::span<const TokenId> block_tokens) {
+  void insert(BlockId block, PrefixKey parent, std::span<const TokenId> block_tokens,
+              const CacheSalt& salt = {}) {
     const std::uint64_t hash = Hash::hash(parent.hash, block_tokens);
-    const std::optional<BlockId> duplicate = find(hash, parent, block_tokens);
+    const std::optional<BlockId> duplicate = find(hash, parent, block_tokens, salt);
     Entry& e = entry(block);
     e = Entry();
     e.parent_id = parent.id;
+    if (parent.id == 0) salts_[static_cast<std::size_t>(block)] = salt;
     std::copy(block_tokens.begin(), block_tokens.end(),
               tokens_.begin() + static_cast<std::ptrdiff_t>(block) * kBlockSize);
     ++size_;
@@ -89,6 +105,7 @@ class PrefixIndex {
               tokens_.begin() + static_cast<std::ptrdiff_t>(block) * kBlockSize);
     entry(block) = Entry();
     entry(block).parent_id = entry(duplicate).parent_id;
+    if (parent_id(duplicate) == 0) salts_[static_cast<std::size_t>(block)] = salt(duplicate);
     ++size_;
     while (entry(duplicate).newer_duplicate != kNone) duplicate = entry(duplicate).newer_duplicate;
     link_duplicate(block, duplicate);
@@ -170,6 +187,9 @@ class PrefixIndex {
           check(contains(duplicate) && key(duplicate).id == key(block).id, "prefix index: block ",
                 duplicate, " is linked as a duplicate of block ", block,
                 " but has another prefix or none");
+          check(entry(duplicate).parent_id != 0 || salt(duplicate) == salt(block),
+                "prefix index: block ", duplicate, " is linked as a duplicate of block ", block,
+                " but has another salt");
           check(entry(duplicate).newer_duplicate == newer, "prefix index: block ", duplicate,
                 " does not know its newer duplicate");
           newer = duplicate;
@@ -202,10 +222,11 @@ class PrefixIndex {
     return static_cast<std::size_t>(hash) & (buckets_.size() - 1);
   }
   [[nodiscard]] std::optional<BlockId> find(std::uint64_t hash, PrefixKey parent,
-                                            std::span<const TokenId> block_tokens) const {
+                                            std::span<const TokenId> block_tokens,
+                                            const CacheSalt& salt) const {
     BlockId block = buckets_[bucket(hash)];
     for (int i = 0; block != kNone && i < kMaxWalk; block = entry(block).next, ++i) {
-      if (matches(block, hash, parent, block_tokens)) return block;
+      if (matches(block, hash, parent, block_tokens, salt)) return block;
     }
     return std::nullopt;
   }
@@ -227,14 +248,16 @@ class PrefixIndex {
     if (to.next != kNone) entry(to.next).prev = block;
   }
   [[nodiscard]] bool matches(BlockId block, std::uint64_t hash, PrefixKey parent,
-                             std::span<const TokenId> block_tokens) const {
+                             std::span<const TokenId> block_tokens, const CacheSalt& salt) const {
     const Entry& e = entry(block);
     return e.key.hash == hash && e.parent_id == parent.id &&
-           std::ranges::equal(tokens(block), block_tokens);
+           std::ranges::equal(tokens(block), block_tokens) &&
+           (parent.id != 0 || this->salt(block) == salt);
   }
 
   std::vector<Entry> entries_;    ///< one a block; id 0 where it is not in the index
   std::vector<TokenId> tokens_;   ///< kBlockSize a block
+  std::vector<CacheSalt> salts_;  ///< one a block; of use where that is the first of its prefix
   std::vector<BlockId> buckets_;  ///< heads of the chains; a power of two of them
   std::uint64_t last_id_ = 0;
   std::int32_t size_ = 0;

@@ -17,6 +17,7 @@
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/kv/cached_block.hpp"
 #include "nanovllm/kv/eviction_order.hpp"
+#include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/kv/prefix/prefix_cache.hpp"
 #include "nanovllm/kv/prefix/token_trie.hpp"
 
@@ -39,7 +40,7 @@ namespace nanovllm {
 ///
 /// With n tokens in all, s siblings at the most on the way: `match` is O(n + n/B · log s), and
 /// so is `insert` for its range; `lock`, `unlock` and `evict` are O(B log s). Allocates nothing
-/// after construction: 4 B + 77 bytes a block of the pool.
+/// after construction: 4 B + 109 bytes a block of the pool.
 ///
 /// @tparam kBlockSize  tokens a block, from 1.
 template <int kBlockSize>
@@ -59,30 +60,27 @@ class RadixPrefixCache {
   [[nodiscard]] static constexpr std::int32_t block_size() { return kBlockSize; }
 
   /// The longest prefix, to the token.
-  [[nodiscard]] PrefixMatch match(std::span<const TokenId> tokens) const {
+  [[nodiscard]] PrefixMatch match(std::span<const TokenId> tokens,
+                                  const CacheSalt& salt = {}) const {
     PrefixMatch match;
-    NodeId parent = trie_.root();
-    for (std::size_t begin = 0; begin < tokens.size(); begin += kBlockSize) {
-      const auto wanted = tokens.subspan(begin, std::min(kBlock, tokens.size() - begin));
-      const auto found = trie_.find(parent, wanted);
-      if (found.num_common == kBlockSize) {
-        match.blocks.push_back(node(found.node).block);
-        match.num_tokens += kBlockSize;
-        parent = found.node;
-        continue;
-      }
-      if (found.num_common > 0) {
-        match.copy_tail = node(found.node).block;
-        match.num_tokens += found.num_common;
-      }
-      break;
+    std::size_t begin = 0;
+    const auto wanted = [&] {
+      return tokens.subspan(begin, std::min(kBlock, tokens.size() - begin));
+    };
+    auto found = trie_.find(salt, wanted());
+    while (found.num_common == kBlockSize) {
+      match.blocks.push_back(node(found.node).block);
+      begin += kBlockSize;
+      found = trie_.find(found.node, wanted());
     }
+    if (found.num_common > 0) match.copy_tail = node(found.node).block;
+    match.num_tokens = static_cast<std::int32_t>(begin) + found.num_common;
     return match;
   }
 
   /// Enters the blocks that hold tokens [begin, end), or adds the tokens to those that are entered.
   void insert(std::span<const BlockId> block_table, std::span<const TokenId> tokens,
-              std::int32_t begin, std::int32_t end) {
+              std::int32_t begin, std::int32_t end, const CacheSalt& salt = {}) {
     for (std::int32_t first = begin / kBlockSize * kBlockSize; first < end; first += kBlockSize) {
       const auto i = static_cast<std::size_t>(first / kBlockSize);
       const auto held = tokens.subspan(static_cast<std::size_t>(first),
@@ -97,7 +95,7 @@ class RadixPrefixCache {
       if (contains(block_table[i])) {
         grow(block_table[i], held);
       } else {
-        enter(block_table[i], parent, held);
+        enter(block_table[i], parent, held, salt);
       }
     }
   }
@@ -121,7 +119,7 @@ class RadixPrefixCache {
     }
     if (!is_full(n)) {
       take_out(n);
-      if (trie_.find(node(n).parent, written(n)).num_common == node(n).num_written) {
+      if (find_beside(n, written(n)).num_common == node(n).num_written) {
         forget(n);
         return block;
       }
@@ -165,7 +163,8 @@ class RadixPrefixCache {
       place[static_cast<std::size_t>(n)] = static_cast<std::int32_t>(out.size());
       out.push_back({.block = node(n).block,
                      .parent = depth == 1 ? -1 : place[static_cast<std::size_t>(node(n).parent)],
-                     .tokens = {held.begin(), held.end()}});
+                     .tokens = {held.begin(), held.end()},
+                     .salt = depth == 1 ? trie_.salt(n) : CacheSalt()});
     }
     return out;
   }
@@ -231,9 +230,21 @@ class RadixPrefixCache {
     return trie_.tokens(n).first(static_cast<std::size_t>(node(n).num_written));
   }
 
+  /// Among the children of `parent`, those with `salt` where that is the root.
+  [[nodiscard]] TokenTrie::Found find(NodeId parent, const CacheSalt& salt,
+                                      std::span<const TokenId> wanted) const noexcept {
+    return parent == trie_.root() ? trie_.find(salt, wanted) : trie_.find(parent, wanted);
+  }
+  /// Where node `n` belongs.
+  [[nodiscard]] TokenTrie::Found find_beside(NodeId n,
+                                             std::span<const TokenId> wanted) const noexcept {
+    return find(node(n).parent, trie_.salt(n), wanted);
+  }
+
   /// A block that is not in the tree, behind `parent`.
-  void enter(BlockId block, NodeId parent, std::span<const TokenId> held) noexcept {
-    const auto found = trie_.find(parent, held);
+  void enter(BlockId block, NodeId parent, std::span<const TokenId> held,
+             const CacheSalt& salt) noexcept {
+    const auto found = find(parent, salt, held);
     const bool is_there = found.num_common == static_cast<std::int32_t>(held.size());
     if (is_there && held.size() < kBlock) return;
     ++size_;
@@ -241,6 +252,7 @@ class RadixPrefixCache {
     const NodeId n = free_nodes_.back();
     free_nodes_.pop_back();
     node(n) = {block, parent, 0};
+    if (parent == trie_.root()) trie_.salt(n) = salt;
     place(block) = {n, block, block};
     write(n, held);
     put_in(n);
@@ -253,7 +265,7 @@ class RadixPrefixCache {
     write(n, held);
     if (held.size() < kBlock) return;
     take_out(n);
-    const auto found = trie_.find(node(n).parent, held);
+    const auto found = find_beside(n, held);
     if (found.num_common < kBlockSize) return put_in(n);
     free_nodes_.push_back(n);
     node(n) = {};

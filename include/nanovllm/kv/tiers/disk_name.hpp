@@ -12,13 +12,14 @@
 #include <xxhash.h>
 
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/kv/prefix/cache_salt.hpp"
 
 namespace nanovllm {
 
 /// The name of a prefix that is a whole number of blocks long: 128 bits of XXH3, chained over what
 /// the keys and values depend on besides the tokens, and over the tokens block by block. The same
 /// in every process, so that what one has computed another can find. It is no cryptographic hash:
-/// who finds a block by it compares the block's tokens and its parent's name, too.
+/// who finds a block by it compares the block's tokens, its salt and its parent's name, too.
 struct DiskName {
   std::uint64_t high = 0;
   std::uint64_t low = 0;
@@ -35,6 +36,14 @@ struct DiskName {
   /// Of the empty prefix. @param identity  all that must be equal for keys and values to be.
   [[nodiscard]] static DiskName root(std::string_view identity) {
     return of(XXH3_128bits(identity.data(), identity.size()));
+  }
+
+  /// This one, of an empty prefix, for `salt`.
+  [[nodiscard]] DiskName with(const CacheSalt& salt) const {
+    if (!salt) return *this;
+    const DiskName own = of(XXH3_128bits(salt.bytes().data(), CacheSalt::kNumBytes));
+    const std::uint64_t both[4] = {low, high, own.low, own.high};  // in another order than `next`
+    return of(XXH3_128bits(both, sizeof both));
   }
 
   /// Of the prefix that ends with the block `tokens`, behind this one.
@@ -60,10 +69,11 @@ struct DiskName {
   }
 };
 
-/// A block on disk: its own name, and that of the prefix before it.
+/// A block on disk: its own name, that of the prefix before it, and the salt of both.
 struct DiskKey {
   DiskName name{};
   DiskName parent{};
+  CacheSalt salt{};
 };
 
 }  // namespace nanovllm

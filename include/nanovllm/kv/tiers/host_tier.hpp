@@ -11,6 +11,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/kv/block_list.hpp"
+#include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/kv/prefix/prefix_hash.hpp"
 #include "nanovllm/kv/prefix/prefix_index.hpp"
 #include "nanovllm/kv/prefix/prefix_match.hpp"
@@ -22,7 +23,7 @@ namespace nanovllm {
 /// evicted first. It works with any prefix cache: it is told of the same blocks and names those of
 /// the device as well, so that an evicted block can be saved under its name, and a match can
 /// continue where the cache's ends. An entry is its tokens and the name of all before it; a match
-/// is what was entered, token for token.
+/// is what was entered, token for token and with the same salt.
 ///
 /// There may be a tier below it, on disk. Then every block has a name there as well (`key`); a
 /// block that is being written, or was read for a sequence that is not admitted yet, is *pinned*;
@@ -43,7 +44,7 @@ class HostTier {
       : index_(num_host_blocks > 0 ? num_device_blocks + num_host_blocks : 0),
         unused_(num_host_blocks),
         held_(num_host_blocks),
-        root_{.hash = seed, .id = 0},
+        seed_(seed),
         num_device_blocks_(num_device_blocks),
         num_host_blocks_(num_host_blocks) {}
 
@@ -63,22 +64,25 @@ class HostTier {
   /// Names the blocks of the device that tokens [begin, end) of a sequence have filled. Those
   /// before them have been named.
   void name(std::span<const BlockId> block_table, std::span<const TokenId> tokens,
-            std::int32_t begin, std::int32_t end) {
+            std::int32_t begin, std::int32_t end, const CacheSalt& salt = {}) {
     if (num_host_blocks_ == 0) return;
     for (std::int32_t i = begin / kBlockSize; i < end / kBlockSize; ++i) {
       const BlockId block = block_table[static_cast<std::size_t>(i)];
       if (index_.contains(block)) continue;
-      PrefixKey parent = root_;
-      DiskName above = disk_root_;
-      if (i > 0) {
+      PrefixKey parent;
+      DiskName above;
+      if (i == 0) {
+        parent = PrefixKey::root(seed_, salt);
+        if (!keys_.empty()) above = disk_root_.with(salt);
+      } else {
         const BlockId before = block_table[static_cast<std::size_t>(i - 1)];
         if (!index_.contains(before)) return;
         parent = index_.key(before);
         if (!keys_.empty()) above = key_of(before).name;
       }
-      index_.insert(block, parent, block_of(tokens, i));
+      index_.insert(block, parent, block_of(tokens, i), salt);
       if (!keys_.empty())
-        key_of(block) = {.name = above.next(block_of(tokens, i)), .parent = above};
+        key_of(block) = {.name = above.next(block_of(tokens, i)), .parent = above, .salt = salt};
     }
   }
 
@@ -89,14 +93,15 @@ class HostTier {
 
   /// Goes on with `match`, which a prefix cache has found for `tokens`, into whole blocks of the
   /// host. A tail that is to be copied gives way to a block that has more.
-  void extend(PrefixMatch& match, std::span<const TokenId> tokens) const {
+  void extend(PrefixMatch& match, std::span<const TokenId> tokens,
+              const CacheSalt& salt = {}) const {
     if (size() == 0) return;
-    const std::optional<PrefixKey> end = end_of(match);
+    const std::optional<PrefixKey> end = end_of(match, salt);
     if (!end) return;
     PrefixKey prefix = *end;
     auto i = static_cast<std::int32_t>(match.blocks.size());
     for (; static_cast<std::size_t>(i + 1) * kBlockSize <= tokens.size(); ++i) {
-      const std::optional<BlockId> found = index_.find(prefix, block_of(tokens, i));
+      const std::optional<BlockId> found = index_.find(prefix, block_of(tokens, i), salt);
       const std::optional<BlockId> host = found ? host_copy(*found) : std::nullopt;
       if (!host) break;
       match.host_blocks.push_back(*host);
@@ -161,7 +166,7 @@ class HostTier {
   // ---- The tier below ----
 
   /// From now on blocks have names on disk, too; before any has one here.
-  /// @param root  of the empty prefix.
+  /// @param root  of the empty prefix without a salt.
   void name_on_disk(const DiskName& root) {
     disk_root_ = root;
     keys_.resize(static_cast<std::size_t>(num_device_blocks_ + num_host_blocks_));
@@ -219,11 +224,13 @@ class HostTier {
   /// It is filled, or dropped.
   void end_load(BlockId host) noexcept { loading_.remove(host); }
 
-  /// The prefix that `match` ends with; none where its last block has no name.
-  [[nodiscard]] std::optional<PrefixKey> end_of(const PrefixMatch& match) const {
+  /// The prefix that `match`, of tokens with `salt`, ends with; none where its last block has no
+  /// name.
+  [[nodiscard]] std::optional<PrefixKey> end_of(const PrefixMatch& match,
+                                                const CacheSalt& salt = {}) const {
     if (!match.host_blocks.empty())
       return index_.key(num_device_blocks_ + match.host_blocks.back());
-    if (match.blocks.empty()) return root_;
+    if (match.blocks.empty()) return PrefixKey::root(seed_, salt);
     if (!index_.contains(match.blocks.back())) return std::nullopt;
     return index_.key(match.blocks.back());
   }
@@ -234,10 +241,10 @@ class HostTier {
   bool enter_loaded(BlockId host, const DiskKey& key, PrefixKey& prefix,
                     std::span<const TokenId> tokens) noexcept {
     const BlockId block = num_device_blocks_ + host;
-    const std::optional<BlockId> found = index_.find(prefix, tokens);
+    const std::optional<BlockId> found = index_.find(prefix, tokens, key.salt);
     const bool is_there = found && host_copy(*found);
     if (!is_there) {
-      index_.insert(block, prefix, tokens);
+      index_.insert(block, prefix, tokens, key.salt);
       pinned_.push_back(host);
       key_of(block) = key;
       is_new_[static_cast<std::size_t>(host)] = true;
@@ -288,7 +295,7 @@ class HostTier {
   PrefixIndex<kBlockSize, Hash> index_;  ///< the device's blocks, and behind them the host's
   BlockList unused_;                     ///< the least recently used first
   BlockList held_;                       ///< read or written by the step that begins
-  PrefixKey root_;
+  std::uint64_t seed_;
   std::int32_t num_device_blocks_;
   std::int32_t num_host_blocks_;
   std::uint64_t version_ = 0;

@@ -14,6 +14,7 @@
 #include "nanovllm/core/random_seed.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/kv/block_manager.hpp"
+#include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/kv/prefix/prefix_match.hpp"
 #include "nanovllm/kv/tiers/disk_name.hpp"
 #include "nanovllm/kv/tiers/host_pool.hpp"
@@ -55,10 +56,12 @@ class TieredBlockManager : public BlockManager<kBlockSize, Cache> {
     return host_.num_free() + tier_.num_evictable();
   }
 
-  /// The longest prefix of `tokens` without the last one that the cache and its second tier have.
-  [[nodiscard]] PrefixMatch match(std::span<const TokenId> tokens) const {
-    PrefixMatch match = Base::match(tokens);
-    if (!tokens.empty()) tier_.extend(match, tokens.first(tokens.size() - 1));
+  /// The longest prefix of `tokens` without the last one that the cache and its second tier have,
+  /// published with the same `salt`.
+  [[nodiscard]] PrefixMatch match(std::span<const TokenId> tokens,
+                                  const CacheSalt& salt = {}) const {
+    PrefixMatch match = Base::match(tokens, salt);
+    if (!tokens.empty()) tier_.extend(match, tokens.first(tokens.size() - 1), salt);
     return match;
   }
 
@@ -122,24 +125,26 @@ class TieredBlockManager : public BlockManager<kBlockSize, Cache> {
     return taken;
   }
 
-  /// `hosts` were filled with block `first` of `tokens` and those behind it, by the names `keys`.
+  /// `hosts` were filled with block `first` of `tokens` and those behind it, by the names `keys`,
+  /// which have the salt of the tokens.
   /// Those that go on where the prefix cache ends are entered there, and are pinned: they are
   /// returned. The others are given back, all of them if this throws std::bad_alloc.
   [[nodiscard]] std::vector<BlockId> end_loads(std::span<const TokenId> tokens, std::int32_t first,
                                                std::span<const BlockId> hosts,
-                                               std::span<const DiskKey> keys) {
+                                               std::span<const DiskKey> keys,
+                                               const CacheSalt& salt = {}) {
     for (const BlockId host : hosts) tier_.end_load(host);
     std::vector<BlockId> entered;
     PrefixMatch there;
     try {
       entered.reserve(hosts.size());
-      there = match(tokens);
+      there = match(tokens, salt);
     } catch (...) {
       release_host(hosts);
       throw;
     }
     touch_host_blocks(there);
-    std::optional<PrefixKey> prefix = tier_.end_of(there);
+    std::optional<PrefixKey> prefix = tier_.end_of(there, salt);
     const std::int64_t next = std::ssize(there.blocks) + std::ssize(there.host_blocks);
     for (std::size_t i = 0; i < hosts.size(); ++i) {
       const std::size_t block = static_cast<std::size_t>(first) + i;
@@ -175,9 +180,9 @@ class TieredBlockManager : public BlockManager<kBlockSize, Cache> {
 
   /// As BlockManager's.
   void publish(std::span<const BlockId> block_table, std::span<const TokenId> tokens,
-               std::int32_t begin, std::int32_t end) {
-    tier_.name(block_table, tokens, begin, end);
-    Base::publish(block_table, tokens, begin, end);
+               std::int32_t begin, std::int32_t end, const CacheSalt& salt = {}) {
+    tier_.name(block_table, tokens, begin, end, salt);
+    Base::publish(block_table, tokens, begin, end, salt);
   }
 
   /// Empties the prefix cache but for blocks in use: what the pools hold is not worth finding.
