@@ -44,6 +44,7 @@ class ScriptedEngine final : public AnyEngine {
       [](std::size_t, std::int32_t) { return Script{"Once upon a time."}; };
   /// Called in submit; may throw.
   std::function<void(std::size_t index)> on_submit{};
+  std::string salt_on_submit{};  ///< of the prompt, for that call
   std::int64_t max_tokens_in_all = 4096;
   std::int32_t num_cached_tokens = 3;
   Health state{};
@@ -61,6 +62,10 @@ class ScriptedEngine final : public AnyEngine {
   [[nodiscard]] std::vector<TokenId> last_prompt() const {
     const std::lock_guard lock(mutex_);
     return last_prompt_;
+  }
+  [[nodiscard]] std::string last_salt() const {
+    const std::lock_guard lock(mutex_);
+    return last_salt_;
   }
   [[nodiscard]] std::size_t num_alive() const {
     const std::lock_guard lock(mutex_);
@@ -88,6 +93,7 @@ class ScriptedEngine final : public AnyEngine {
                    TokenCallback callback) override {
     std::vector<TokenId> tokens = encode(prompt);
     std::unique_lock lock(mutex_);
+    salt_on_submit = prompt.cache_salt;
     if (on_submit) on_submit(num_submitted_);
     auto request = std::make_shared<Request>();
     request->id = ++last_id_;
@@ -110,6 +116,7 @@ class ScriptedEngine final : public AnyEngine {
     ++num_submitted_;
     last_params_ = params;
     last_prompt_ = std::move(tokens);
+    last_salt_ = prompt.cache_salt;
     requests_.push_back(request);
     return request->id;
   }
@@ -284,6 +291,7 @@ class ScriptedEngine final : public AnyEngine {
   RequestId last_id_ = 0;
   SamplingParams last_params_;
   std::vector<TokenId> last_prompt_;
+  std::string last_salt_;
 };
 
 }  // namespace nanovllm::test

@@ -113,6 +113,40 @@ TEST_CASE("truncate_prompt_tokens keeps the last tokens of a prompt", "[serve]")
   }
 }
 
+TEST_CASE("cache_salt goes to the engine with every prompt", "[serve]") {
+  Served served;
+  (void)served.chat(R"("cache_salt": "alice")");
+  CHECK(served.engine.last_salt() == "alice");
+  (void)served.chat(R"("cache_salt": "\u00e4\u0000b")");
+  CHECK(served.engine.last_salt() == std::string("\xc3\xa4\0b", 4));
+  (void)served.chat(R"("cache_salt": null)");
+  CHECK(served.engine.last_salt().empty());
+  std::vector<std::string> heard;
+  served.engine.on_submit = [&](std::size_t) { heard.push_back(served.engine.salt_on_submit); };
+  (void)served.complete(R"("prompt": ["A", "B", "C"], "cache_salt": "bob")");
+  CHECK(heard == std::vector<std::string>{"bob", "bob", "bob"});
+  (void)served.complete(R"("prompt": "A")");
+  CHECK(heard.back().empty());
+}
+
+TEST_CASE("a cache_salt that is empty, too long or no text is refused", "[serve]") {
+  Served served;
+  const std::vector<std::pair<std::string, std::string>> table = {
+      {R"("")", "cache_salt must not be empty"},
+      {"7", "cache_salt must be a string, got 7"},
+      {"true", "cache_salt must be a string"},
+      {R"(["a"])", "cache_salt must be a string"},
+      {'"' + std::string(513, 'x') + '"', "cache_salt must have at most 512 bytes, got 513"}};
+  for (const auto& [value, says] : table) {
+    const std::string field = R"("cache_salt": )" + value;
+    check_refused(served.chat(field), "cache_salt", says);
+    check_refused(served.complete(R"("prompt": "A", )" + field), "cache_salt", says);
+  }
+  CHECK(served.engine.num_submitted() == 0);
+  (void)served.complete(R"("prompt": "A", "cache_salt": ")" + std::string(512, 'x') + '"');
+  CHECK(served.engine.num_submitted() == 1);
+}
+
 TEST_CASE("return_tokens_as_token_ids names tokens by their ids", "[serve]") {
   Served served;
   const std::vector<TokenId> said = served.engine.text().tokenizer->encode("A König");

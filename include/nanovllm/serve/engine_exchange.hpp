@@ -12,6 +12,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/any_engine.hpp"
+#include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/serve/exchange.hpp"
 #include "nanovllm/serve/reply/pending_output.hpp"
@@ -29,6 +30,7 @@ class EngineExchange final : public Exchange {
   struct Setup {
     std::string kind{};  ///< for summaries
     bool is_stream = false;
+    std::string cache_salt{};  ///< of all prompts
     bool keep_token_ids = false;
     bool drop_generated = false;  ///< the reply has the prompts' log-probabilities and no new text
     bool prompts_first = false;   ///< of a stream: log-probabilities of prompts come before choices
@@ -51,8 +53,8 @@ class EngineExchange final : public Exchange {
   [[nodiscard]] ExchangeSummary summary() const override;
 
  private:
-  void submit(const std::vector<std::vector<TokenId>>& prompts, const SamplingParams& params,
-              LoadShare& share);
+  void submit(const std::vector<std::vector<TokenId>>& prompts, const std::string& cache_salt,
+              const SamplingParams& params, LoadShare& share);
   void abort_all() noexcept;
   /// The reply is an error: aborts the requests.
   void give_up();
@@ -141,7 +143,7 @@ NANOVLLM_INLINE EngineExchange::EngineExchange(AnyEngine& engine, const Setup& s
   }
   for (const auto& prompt : prompts)
     usage_.num_prompt_tokens += static_cast<std::int64_t>(prompt.size());
-  submit(prompts, params, share);
+  submit(prompts, setup.cache_salt, params, share);
 }
 
 NANOVLLM_INLINE EngineExchange::~EngineExchange() {
@@ -149,12 +151,15 @@ NANOVLLM_INLINE EngineExchange::~EngineExchange() {
 }
 
 NANOVLLM_INLINE void EngineExchange::submit(const std::vector<std::vector<TokenId>>& prompts,
+                                            const std::string& cache_salt,
                                             const SamplingParams& params, LoadShare& share) {
   requests_.reserve(prompts.size());
   try {
     for (std::size_t i = 0; i < prompts.size(); ++i) {
+      Prompt prompt(prompts[i]);
+      prompt.cache_salt = cache_salt;
       requests_.push_back(engine_.submit(
-          prompts[i], params,
+          prompt, params,
           [pending = pending_, i](const TokenEvent& event) { pending->hear(i, event); }));
       share.hand_over(num_samples(params));
     }

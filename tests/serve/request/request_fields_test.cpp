@@ -98,14 +98,18 @@ TEST_CASE("null counts as absent, and unknown fields are ignored") {
   CHECK(completion(nulls).sampling.max_tokens == 16);
 }
 
-TEST_CASE("cache_salt is refused by name, as the prefix cache is shared") {
+TEST_CASE("cache_salt is a text that is not empty") {
   const std::vector<Refusal> table = {
-      {R"("cache_salt": "alice")", "cache_salt", "share one prefix cache"},
-      {R"("cache_salt": "")", "cache_salt", "not supported"}};
+      {R"("cache_salt": "")", "cache_salt", "must not be empty"},
+      {R"("cache_salt": 5)", "cache_salt", "must be a string, got 5"},
+      {R"("cache_salt": {})", "cache_salt", "must be a string"},
+      {R"("cache_salt": ")" + std::string(600, 'x') + '"', "cache_salt", "at most 512 bytes"}};
   check_refused<ChatCompletionRequest>(kMessages, table);
   check_refused<CompletionRequest>(kPrompt, table);
-  (void)chat(R"("cache_salt": null)");
-  (void)completion(R"("cache_salt": null)");
+  CHECK(chat(R"("cache_salt": "alice")").cache_salt == "alice");
+  CHECK(completion(R"("cache_salt": "alice")").cache_salt == "alice");
+  CHECK(chat(R"("cache_salt": null)").cache_salt.empty());
+  CHECK(completion("").cache_salt.empty());
 }
 
 TEST_CASE("sampling fields of chats and completions are read") {

@@ -160,6 +160,7 @@ NANOVLLM_INLINE std::shared_ptr<Exchange> Generation::chat(std::string_view body
   const EngineExchange::Setup setup{
       .kind = "chat",
       .is_stream = request.stream,
+      .cache_salt = std::move(request.cache_salt),
       .keep_token_ids = request.return_token_ids || reply.common.stop_rules.need_tokens()};
   return std::make_shared<EngineExchange>(engine_, setup, prompts, params,
                                           std::make_unique<ChatReply>(std::move(reply)), share);
@@ -200,6 +201,7 @@ NANOVLLM_INLINE std::shared_ptr<Exchange> Generation::complete(std::string_view 
   const EngineExchange::Setup setup{
       .kind = "completion",
       .is_stream = request.stream,
+      .cache_salt = std::move(request.cache_salt),
       .keep_token_ids = request.return_token_ids || reply.common.stop_rules.need_tokens(),
       .drop_generated = request.prompt_only,
       .prompts_first = params.prompt_logprobs.has_value()};

@@ -30,6 +30,7 @@ struct ChatCompletionRequest {
   SamplingParams sampling{};
   std::optional<std::int32_t> max_tokens{};      ///< max_completion_tokens, else max_tokens
   std::optional<PromptTruncation> truncation{};  ///< unset: a prompt that is too long is refused
+  std::string cache_salt{};                      ///< as Prompt has it
   /// Of response_format, structured_outputs, guided_* or the tools. tool_call_format and
   /// after_reasoning, which depend on the model, are as a constraint has them at first.
   OutputConstraint constraint{};
@@ -56,6 +57,7 @@ struct ChatCompletionRequest {
 #include <utility>
 
 #include "nanovllm/chat/python_json.hpp"
+#include "nanovllm/serve/request/cache_salt_field.hpp"
 #include "nanovllm/serve/request/chat_fields.hpp"
 #include "nanovllm/serve/request/output_format.hpp"
 #include "nanovllm/serve/request/request_fields.hpp"
@@ -132,6 +134,7 @@ NANOVLLM_INLINE ChatCompletionRequest ChatCompletionRequest::parse(const Json& j
   detail::refuse_completion_fields(body);
   detail::read_token_limits(body, request);
   request.truncation = parse_truncation(body);
+  request.cache_salt = parse_cache_salt(body);
   detail::read_chat_logprobs(body, request);
   detail::read_answer_form(body, request);
   const StreamOptions streaming = parse_stream_options(body);

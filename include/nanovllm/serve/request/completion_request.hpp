@@ -33,6 +33,7 @@ struct CompletionRequest {
   /// the engine takes, and the generated token is left out of the reply.
   bool prompt_only = false;
   std::optional<PromptTruncation> truncation{};  ///< unset: a prompt that is too long is refused
+  std::string cache_salt{};                      ///< as Prompt has it
   std::optional<std::int32_t> logprobs{};
   bool stream = false;                  ///< never of samples that are chosen from, nor of beams
   bool include_usage = false;           ///< a last chunk with the usage
@@ -51,6 +52,7 @@ struct CompletionRequest {
 #include <limits>
 #include <utility>
 
+#include "nanovllm/serve/request/cache_salt_field.hpp"
 #include "nanovllm/serve/request/output_format.hpp"
 #include "nanovllm/serve/request/request_fields.hpp"
 #include "nanovllm/serve/request/sampling_fields.hpp"
@@ -144,6 +146,7 @@ NANOVLLM_INLINE CompletionRequest CompletionRequest::parse(const Json& json) {
   request.echo = body.flag("echo");
   detail::read_token_limit(body, request);
   request.truncation = parse_truncation(body);
+  request.cache_salt = parse_cache_salt(body);
   detail::read_completion_logprobs(body, request);
   OutputFormat format = parse_output_format(body);
   request.constraint = std::move(format.constraint);

@@ -8,9 +8,7 @@
 namespace nanovllm::serve {
 
 /// The fields that chat completions and completions share: those of SamplingParams by their names,
-/// but for max_tokens, log-probabilities and beam search. Throws FieldError, also for cache_salt:
-/// requests share one prefix cache, and a client that asks for its own must not believe that it has
-/// one.
+/// but for max_tokens, log-probabilities and beam search. Throws FieldError.
 [[nodiscard]] SamplingParams parse_sampling(const RequestFields& body);
 
 /// The fields that only completions have: best_of, use_beam_search, beam_width, length_penalty,
@@ -50,7 +48,6 @@ NANOVLLM_INLINE void read_field(const SamplingField& field, const RequestFields&
 }  // namespace detail
 
 NANOVLLM_INLINE SamplingParams parse_sampling(const RequestFields& body) {
-  body.refuse("cache_salt", "is not supported: all requests share one prefix cache");
   SamplingParams params;
   for (const SamplingField& field : kSamplingFields) {
     const auto is_field = [&](std::string_view name) { return name == field.name; };
