@@ -46,7 +46,8 @@ static void check_layout(void) {
   CHECK_FIELD(nvllm_request, text, 8);
   CHECK_FIELD(nvllm_request, enable_thinking, 56);
   CHECK_FIELD(nvllm_request, sampling, 64);
-  CHECK(sizeof(nvllm_request) >= 72);
+  CHECK_FIELD(nvllm_request, cache_salt, 72);
+  CHECK(sizeof(nvllm_request) >= 80);
   CHECK_FIELD(nvllm_event, id, 8);
   CHECK_FIELD(nvllm_event, token, 32);
   CHECK_FIELD(nvllm_event, top, 48);
@@ -176,6 +177,21 @@ static void check_generation(nvllm_engine* engine) {
   sized.text = longer;
   sized.text_size = strlen(kPrompt);
   CHECK(strcmp(generate(engine, &sized).text, by_text.text) == 0);
+
+  // A salt finds what was computed with it, and nothing else.
+  nvllm_request salted = by_id;
+  int32_t many[64];
+  for (size_t i = 0; i < 64; ++i) many[i] = tokens[i % count];
+  salted.token_ids = many;
+  salted.num_token_ids = 64;
+  salted.cache_salt = "alice";
+  const Heard first = generate(engine, &salted), again = generate(engine, &salted);
+  CHECK(first.num_cached == 0 && again.num_cached >= 32);
+  salted.cache_salt = "bob";
+  CHECK(generate(engine, &salted).num_cached == 0);
+  salted.cache_salt = NULL;
+  const Heard unsalted = generate(engine, &salted);
+  CHECK(unsalted.num_cached < 32 && strcmp(unsalted.text, first.text) == 0);
 
   // Tokens and back; too little room gives the beginning.
   char text[128];
@@ -432,6 +448,16 @@ static void check_refusals(nvllm_engine* engine, const char* model) {
   CHECK_FAILS(invalid, "entry 1 of stop", nvllm_submit(engine, &request, hear, &heard, NULL));
   params.num_stop = (size_t)-1;
   CHECK_FAILS(invalid, "at most", nvllm_submit(engine, &request, hear, &heard, NULL));
+  char longer[600];
+  memset(longer, 'x', sizeof longer);
+  longer[599] = '\0';
+  nvllm_request salted = request_of(NULL);
+  salted.cache_salt = "";
+  CHECK_FAILS(invalid, "cache_salt must be NULL or not empty",
+              nvllm_submit(engine, &salted, hear, &heard, NULL));
+  salted.cache_salt = longer;
+  CHECK_FAILS(NVLLM_ERROR_REQUEST, "cache_salt must have at most 512 bytes, got 599",
+              nvllm_submit(engine, &salted, hear, &heard, NULL));
   nvllm_request chat = {.struct_size = sizeof chat, .messages = "[{\"role\": 1}]"};
   CHECK(nvllm_submit(engine, &chat, hear, &heard, NULL) == NVLLM_ERROR_REQUEST);
   chat.messages = "not JSON";

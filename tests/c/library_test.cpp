@@ -283,6 +283,18 @@ TEST_CASE("structs of other versions") {
   CHECK(stats.struct_size == offsetof(nvllm_stats, num_finished));
 }
 
+TEST_CASE("the salt of a request of C") {
+  nvllm_request request = text_request();
+  CHECK(c_api::read_prompt(c_api::read_struct(&request)).cache_salt.empty());
+  request.cache_salt = "alice";
+  CHECK(c_api::read_prompt(c_api::read_struct(&request)).cache_salt == "alice");
+  request.struct_size = offsetof(nvllm_request, cache_salt);  // an older header's, without it
+  CHECK(c_api::read_prompt(c_api::read_struct(&request)).cache_salt.empty());
+  request.struct_size = sizeof request;
+  request.cache_salt = "";
+  CHECK_THROWS_AS(c_api::read_prompt(c_api::read_struct(&request)), c_api::InvalidError);
+}
+
 TEST_CASE("events of C") {
   Scripted scripted;
   nvllm_engine* engine = create();

@@ -82,9 +82,9 @@ template <class To, class From>
   return out;
 }
 
-/// The prompt of a request, after `read_struct`.
-[[nodiscard]] inline Prompt read_prompt(const nvllm_request& c) {
-  check_reserved(c.reserved, "nvllm_request");
+namespace detail {
+
+[[nodiscard]] inline Prompt read_unsalted_prompt(const nvllm_request& c) {
   const int given = (c.text != nullptr) + (c.token_ids != nullptr) + (c.messages != nullptr);
   check<InvalidError>(given == 1, "nvllm_request must have exactly one of text, token_ids and ",
                       "messages, got ", given);
@@ -102,6 +102,18 @@ template <class To, class From>
   if (c.tools != nullptr) chat.options.tools = parse_tools(parse_json(c.tools, "tools"));
   if (c.enable_thinking != 0) chat.options.enable_thinking = c.enable_thinking == 1;
   return chat;
+}
+
+}  // namespace detail
+
+/// The prompt of a request, after `read_struct`.
+[[nodiscard]] inline Prompt read_prompt(const nvllm_request& c) {
+  check_reserved(c.reserved, "nvllm_request");
+  Prompt prompt = detail::read_unsalted_prompt(c);
+  if (c.cache_salt == nullptr) return prompt;
+  prompt.cache_salt = c.cache_salt;
+  check<InvalidError>(!prompt.cache_salt.empty(), "cache_salt must be NULL or not empty");
+  return prompt;
 }
 
 /// The settings of an engine, and the choice among those that were compiled.

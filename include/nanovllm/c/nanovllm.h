@@ -192,6 +192,9 @@ typedef struct nvllm_request {
   int32_t enable_thinking;  ///< with messages: 1 asks for reasoning, -1 against; 0: neither
   int32_t reserved;
   const nvllm_sampling_params* sampling;  ///< NULL: the defaults
+  /// The prompt shares cached prefixes only with prompts that have the same salt, 1 to 512 bytes.
+  /// NULL: it shares them with all that have none.
+  const char* cache_salt;
 } nvllm_request;
 
 #define NVLLM_FINISH_NONE 0    ///< it has not ended
