@@ -10,6 +10,7 @@
 #   headers/subject-check  the subjects of commits that check_subject.sh takes and refuses
 #   headers/tidy           clang-tidy has nothing to say of any .hpp with .clang-tidy
 #   headers/alone          each .hpp compiles by itself, without warnings
+#   headers/includes       each .hpp includes what it uses of the standard library
 #   headers/two-units      every .hpp in two translation units of one program
 #   headers/two-libraries  two shared libraries with the engine inside, in one program
 #   headers/clang, /nvcc   every .hpp in one translation unit of the other compilers
@@ -28,13 +29,15 @@ add_test(NAME headers/links-check COMMAND "${headers_folder}/check_links_test.sh
 set_tests_properties(headers/tree headers/tree-check headers/links headers/links-check
   PROPERTIES LABELS headers)
 
-foreach(name IN ITEMS coverage format reading subject)
+foreach(name IN ITEMS coverage format includes reading subject)
   add_test(NAME headers/${name}-check COMMAND "${headers_folder}/check_${name}_test.sh")
 endforeach()
 add_test(NAME headers/coverage COMMAND "${headers_folder}/check_coverage.sh")
+add_test(NAME headers/includes COMMAND "${headers_folder}/check_includes.sh")
 add_test(NAME headers/format COMMAND "${headers_folder}/check_format.sh")
 add_test(NAME headers/reading COMMAND "${headers_folder}/check_reading.sh" 2600)
 set_tests_properties(headers/coverage headers/coverage-check headers/format headers/format-check
+  headers/includes headers/includes-check
   headers/reading headers/reading-check headers/subject-check PROPERTIES
   LABELS headers SKIP_RETURN_CODE 77)
 
@@ -79,16 +82,37 @@ list(TRANSFORM other_folders PREPEND "-idirafter" OUTPUT_VARIABLE other_flags)
 list(TRANSFORM other_folders PREPEND "-I" OUTPUT_VARIABLE other_flags_of_nvcc)
 
 # A file with one include each; only its syntax and types are checked. Of the bodies at the ends of
-# headers it sees those of this header alone: the others' take more time than all the rest.
+# headers it sees those of this header alone: the others' take more time than all the rest. So does
+# the standard library, which GCC reads once, precompiled; headers/includes shows that each header
+# includes what it uses of that.
+set(alone_flags -std=c++20 -fsyntax-only ${nanovllm_warnings})
+set(precompiled_std "")
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set(std_includes "")
+  foreach(header IN LISTS headers)
+    file(STRINGS "${PROJECT_SOURCE_DIR}/include/${header}" lines REGEX "^#include <[a-z_]+>")
+    list(APPEND std_includes ${lines})
+  endforeach()
+  list(REMOVE_DUPLICATES std_includes)
+  list(JOIN std_includes "\n" std_includes)
+  set(std_header "${generated}/std.hpp")
+  nanovllm_generate("${std_header}" "${std_includes}\n")
+  set(precompiled_std "${std_header}.gch")
+  add_custom_command(OUTPUT "${precompiled_std}"
+    COMMAND "${CMAKE_CXX_COMPILER}" -std=c++20 ${nanovllm_warnings} -x c++-header "${std_header}"
+      -o "${precompiled_std}"
+    DEPENDS "${std_header}" COMMENT "Precompiling the standard library" VERBATIM)
+  list(APPEND alone_flags -include "${std_header}")
+endif()
 set(checked "")
 foreach(header IN LISTS headers)
   string(REGEX REPLACE "\\.hpp$" "" stem "${generated}/alone/${header}")
   nanovllm_generate("${stem}.cpp" "#include \"${header}\"\n")
   add_custom_command(OUTPUT "${stem}.ok"
-    COMMAND "${CMAKE_CXX_COMPILER}" -std=c++20 -fsyntax-only ${nanovllm_warnings} ${our_flags} ${other_flags}
+    COMMAND "${CMAKE_CXX_COMPILER}" ${alone_flags} ${our_flags} ${other_flags}
       "-DNANOVLLM_BODIES=(__INCLUDE_LEVEL__==1)" -MD -MF "${stem}.d" -MT "${stem}.ok" "${stem}.cpp"
     COMMAND "${CMAKE_COMMAND}" -E touch "${stem}.ok"
-    DEPENDS "${stem}.cpp" DEPFILE "${stem}.d" COMMENT "Checking ${header} alone"
+    DEPENDS "${stem}.cpp" "${precompiled_std}" DEPFILE "${stem}.d" COMMENT "Checking ${header} alone"
     VERBATIM)
   list(APPEND checked "${stem}.ok")
 endforeach()

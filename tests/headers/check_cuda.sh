@@ -3,8 +3,8 @@
 # nvcc and of the host compiler are errors. OUTPUT and its dependencies, OUTPUT.d, are left when all
 # is well.
 #
-#   alone  SOURCE is one include. The front end of the device sees it all, also what is for the host;
-#          no code is generated, and the host's compiler, which takes as long again, is left to
+#   alone  SOURCE is one include. The front end of the device sees it all, also what is for the host,
+#          but no bodies at the ends of other headers; no code is generated, and the host's compiler, which takes as long again, is left to
 #          programs/engines.cu.
 #   hot    down to machine code, for sm_80 too. It also fails for a note of ptxas numbered C75xx
 #          (setmaxnreg was dropped, or wgmma serialised) and for a kernel that spills registers.
@@ -16,7 +16,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
 case "$mode" in
-  alone) how=(-ptx -fdevice-syntax-only) ;;
+  alone) how=(-ptx -fdevice-syntax-only "-DNANOVLLM_BODIES=(__INCLUDE_LEVEL__==1)") ;;
   hot) how=(-c -O3 --threads 2 -Xptxas -v -gencode=arch=compute_80,code=sm_80) ;;
   *) echo "check_cuda.sh: 'alone' or 'hot' is wanted, got '$mode'"; exit 2 ;;
 esac

@@ -6,6 +6,7 @@
 /// else is refused rather than rendered approximately, and the user passes a renderer of their own.
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>

@@ -19,6 +19,7 @@ namespace nanovllm {
 #if NANOVLLM_BODIES
 
 #include <algorithm>
+#include <cstddef>
 #include <string>
 
 namespace nanovllm {

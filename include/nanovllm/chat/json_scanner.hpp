@@ -2,6 +2,7 @@
 /// Follows a JSON value that comes byte by byte.
 
 #include <bitset>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 

@@ -26,6 +26,7 @@ namespace nanovllm {
 #if NANOVLLM_BODIES
 
 #include <utf8proc.h>
+#include <cstddef>
 
 #include <cstdint>
 #include <string_view>

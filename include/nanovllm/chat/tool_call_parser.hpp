@@ -80,6 +80,8 @@ class ToolCallParser {
 
 #if NANOVLLM_BODIES
 
+#include <cstddef>
+#include <span>
 #include <utility>
 
 namespace nanovllm {

@@ -142,6 +142,7 @@ class Qwen3CoderCallReader : public ToolCallReader {
 #if NANOVLLM_BODIES
 
 #include <optional>
+#include <span>
 
 namespace nanovllm::detail {
 

@@ -1,6 +1,7 @@
 #pragma once
 /// Names of types, for messages and `describe()`.
 
+#include <cstddef>
 #include <string_view>
 
 namespace nanovllm {

@@ -5,6 +5,7 @@
 /// above U+10FFFF. A *maximal invalid subpart* is the longest prefix of a valid sequence, or else
 /// one byte; each becomes one U+FFFD, as in WHATWG's decoder and Rust's `from_utf8_lossy`.
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string>

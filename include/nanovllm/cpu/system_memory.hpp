@@ -28,6 +28,7 @@ namespace nanovllm::cpu {
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <system_error>
 
 #include <unistd.h>
 

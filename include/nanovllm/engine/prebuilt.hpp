@@ -11,6 +11,8 @@
 
 #if defined(NANOVLLM_PREBUILT)
 
+#include <memory>
+
 /// The shapes, each with the policies below. CMake reads this list too.
 #define NANOVLLM_FOR_EACH_PREBUILT_SHAPE(use) \
   use(fairytale);                             \

@@ -3,6 +3,7 @@
 /// step, the rules of admission.
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>

@@ -47,6 +47,7 @@ void read_json(std::string_view text, JsonEvents& events);
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <system_error>
 

@@ -34,6 +34,7 @@ void append_value(std::string& out, const Json& value, const PythonSpelling& spe
 
 #include <charconv>
 #include <cmath>
+#include <cstddef>
 
 namespace nanovllm {
 

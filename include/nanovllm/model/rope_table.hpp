@@ -2,6 +2,7 @@
 /// The table of cosines and sines that `rope` reads.
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 

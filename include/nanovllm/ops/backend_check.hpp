@@ -1,7 +1,9 @@
 #pragma once
 /// Says in our own words what a backend lacks: a compiler may only say that a concept is not met.
 
+#include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "nanovllm/core/elements.hpp"

@@ -1,6 +1,8 @@
 #pragma once
 /// The norm that an op may apply to its input itself.
 
+#include <cstdint>
+
 #include "nanovllm/core/tensor_view.hpp"
 
 namespace nanovllm {

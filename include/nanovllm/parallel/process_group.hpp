@@ -1,10 +1,12 @@
 #pragma once
 /// The processes of one tensor-parallel group, one rank each, on one host or several.
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>

@@ -2,6 +2,7 @@
 /// HTTP as the service sees it: a request, and the head of a reply. There is no transport in here.
 
 #include <algorithm>
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <utility>

@@ -69,10 +69,14 @@ class OpenAiService {
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <exception>
 #include <new>
 #include <optional>
+#include <string_view>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "nanovllm/serve/admission.hpp"
 #include "nanovllm/serve/health_report.hpp"

@@ -3,6 +3,7 @@
 /// in which a tokenizer.json spells its tokens ("Ġworld" is " world").
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>

@@ -1,6 +1,7 @@
 #pragma once
 /// The text of a stream of tokens, as far as it is certain.
 
+#include <cstddef>
 #include <string>
 
 #include "nanovllm/core/ids.hpp"

@@ -6,6 +6,7 @@
 /// clusters around a combining or decomposable character go through utf8proc's tables.
 
 #include <utf8proc.h>
+#include <cstddef>
 
 #include <algorithm>
 #include <array>

@@ -8,9 +8,11 @@
 
 #include <array>
 #include <cctype>
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/text/unicode.hpp"

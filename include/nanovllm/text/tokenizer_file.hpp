@@ -2,6 +2,7 @@
 /// What a tokenizer.json asks for, checked against what this library does: byte-level BPE (the kind
 /// of GPT-2, Qwen and Llama 3) over text in NFC or as it comes. Anything else is refused by name.
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,7 @@ struct TokenizerSteps {
 
 #if NANOVLLM_BODIES
 
+#include <cstdint>
 #include <initializer_list>
 #include <string_view>
 #include <utility>

@@ -28,6 +28,8 @@ struct TokenizerJson {
 #if NANOVLLM_BODIES
 
 #include <array>
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 

@@ -5,6 +5,7 @@
 /// make up the difference, so that ids never depend on the versions installed.
 
 #include <utf8proc.h>
+#include <cstddef>
 
 #include <algorithm>
 #include <iterator>

@@ -1,8 +1,10 @@
 #pragma once
 /// The tokens of a tokenizer: names to ids, ids to names and bytes.
 
+#include <algorithm>
 #include <array>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>

@@ -18,6 +18,7 @@
 /// Source: Dao, "FlashAttention-2", 2023; Dao et al., "Flash-Decoding", 2023.
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <vector>

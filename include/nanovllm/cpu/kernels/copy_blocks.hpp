@@ -2,6 +2,7 @@
 /// `copy_blocks` on the CPU. Contract: ops/copy_blocks.hpp.
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 

@@ -7,6 +7,7 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#include <cstdint>
 
 NANOVLLM_BEGIN_TARGET(NANOVLLM_TARGET_AVX2)
 namespace nanovllm::cpu::avx2 {

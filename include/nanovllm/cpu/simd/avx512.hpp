@@ -7,6 +7,7 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#include <cstdint>
 
 #if !defined(__clang__)
 #pragma GCC diagnostic push

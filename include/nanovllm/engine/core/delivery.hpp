@@ -85,6 +85,7 @@ class Delivery {
 #if NANOVLLM_BODIES
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <optional>
 

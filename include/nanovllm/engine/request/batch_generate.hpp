@@ -1,6 +1,7 @@
 #pragma once
 /// `generate`: a list of prompts to a list of outputs, on top of requests and steps.
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>

@@ -2,6 +2,7 @@
 /// Admission: from what a caller submits to a request that the engine can serve, or an error.
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>

@@ -205,6 +205,7 @@ class RequestSequence : public Sequence {
 
 #if NANOVLLM_BODIES
 
+#include <cstddef>
 #include <exception>
 
 #include "nanovllm/core/philox.hpp"

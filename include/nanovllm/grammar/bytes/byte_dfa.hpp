@@ -2,6 +2,7 @@
 /// Deterministic automata over bytes: what says in constant time whether a byte may come next.
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>

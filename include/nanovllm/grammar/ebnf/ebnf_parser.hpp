@@ -73,6 +73,7 @@ struct EbnfGrammar {
 
 #include <algorithm>
 #include <charconv>
+#include <cstddef>
 #include <system_error>
 #include <unordered_map>
 #include <utility>

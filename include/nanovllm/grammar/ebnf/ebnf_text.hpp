@@ -32,6 +32,7 @@ namespace nanovllm::ebnf {
 #if NANOVLLM_BODIES
 
 #include <array>
+#include <cstddef>
 #include <cstdio>
 
 #include "nanovllm/core/utf8.hpp"

@@ -31,6 +31,7 @@ struct NumberBounds {
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <cstddef>
 #include <string_view>
 #include <system_error>
 #include <vector>

@@ -23,6 +23,7 @@ namespace nanovllm::ebnf {
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdio>
 #include <optional>
 #include <utility>

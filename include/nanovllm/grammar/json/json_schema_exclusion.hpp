@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/grammar/json/json_schema_merge.hpp"

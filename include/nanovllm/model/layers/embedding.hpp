@@ -1,6 +1,7 @@
 #pragma once
 /// The vocabulary's two ends: tokens to rows, and rows to logits. Each rank has a shard of it.
 
+#include <cstddef>
 #include <cstdint>
 
 #include "nanovllm/core/error.hpp"

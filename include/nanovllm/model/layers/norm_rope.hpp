@@ -1,6 +1,7 @@
 #pragma once
 /// Norm of q and k by head, and rotary positions.
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 

@@ -61,6 +61,7 @@ struct Qwen3Config {
 #if NANOVLLM_BODIES
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 
 #include "nanovllm/io/json_fields.hpp"

@@ -2,6 +2,7 @@
 /// Weights of one tensor-parallel rank of a Qwen3 model, and how they are filled.
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>

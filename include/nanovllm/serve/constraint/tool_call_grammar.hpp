@@ -27,6 +27,7 @@ namespace nanovllm::serve {
 #if NANOVLLM_BODIES
 
 #include <algorithm>
+#include <cstddef>
 #include <string_view>
 #include <utility>
 #include <vector>

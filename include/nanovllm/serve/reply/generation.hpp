@@ -60,6 +60,7 @@ class Generation {
 #if NANOVLLM_BODIES
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 #include <optional>
 #include <utility>

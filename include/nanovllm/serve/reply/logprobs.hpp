@@ -65,6 +65,7 @@ class CompletionLogprobs {
 #if NANOVLLM_BODIES
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "nanovllm/core/utf8.hpp"

@@ -2,6 +2,7 @@
 /// Names of replies and of tool calls.
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>

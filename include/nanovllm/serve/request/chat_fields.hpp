@@ -34,6 +34,7 @@ inline constexpr std::size_t kMaxMessages = 16384;
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 

@@ -2,6 +2,7 @@
 /// What requests say of the form of an answer: OpenAI's response_format, vLLM's structured_outputs
 /// and guided_*.
 
+#include <cstddef>
 #include <string>
 
 #include "nanovllm/core/prebuilt.hpp"

@@ -62,7 +62,9 @@ struct ToolFields {
 
 #if NANOVLLM_BODIES
 
+#include <initializer_list>
 #include <set>
+#include <string_view>
 #include <utility>
 
 namespace nanovllm::serve {
