@@ -17,8 +17,8 @@ using namespace nanovllm;
 namespace {
 
 std::shared_ptr<Request> make_request(RequestId id) {
-  return std::make_shared<Request>(id, SequenceTerms{.params = {}, .sampling = {}},
-                                   std::vector<TokenId>{1, 2}, nullptr, TokenCallback());
+  return std::make_shared<Request>(id, SequenceTerms{.params = {}}, std::vector<TokenId>{1, 2},
+                                   nullptr, TokenCallback());
 }
 
 }  // namespace
