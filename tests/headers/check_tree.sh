@@ -66,7 +66,7 @@ awk -v graph="$graph" '
     return path
   }
 
-  # nanovllm/engine/disk/disk_tier.hpp is in the room "engine/disk/", nanovllm/engine/core.hpp in
+  # nanovllm/engine/disk/disk_store.hpp is in the room "engine/disk/", nanovllm/engine/core.hpp in
   # "engine/". Rooms are told apart in the modules that have a rule for themselves.
   function room_of(path,   parts, count, module) {
     count = split(path, parts, "/")

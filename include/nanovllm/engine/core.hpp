@@ -18,7 +18,7 @@
 #include "nanovllm/engine/core/step_observer.hpp"
 #include "nanovllm/engine/core/steps_under_way.hpp"
 #include "nanovllm/engine/disk/disk_observer.hpp"
-#include "nanovllm/engine/disk/disk_tier.hpp"
+#include "nanovllm/engine/disk/disk_store.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/request/event_queue.hpp"
 #include "nanovllm/engine/request/inbox.hpp"
@@ -35,8 +35,8 @@ struct CoreConfig {
   BatchConfig batch;
   std::int64_t vocab_size = 0;
   bool overlap = false;  ///< plan and launch a step before the one before it is waited for
-  std::unique_ptr<DiskTier> disk{};  ///< below the host's pool; null without
-  int disk_min_tokens = 1;           ///< fewer tokens are computed, not read
+  std::unique_ptr<DiskStore> disk{};  ///< below the host's pool; null without
+  int disk_min_tokens = 1;            ///< fewer tokens are computed, not read
 };
 
 /// The scheduler and what computes its steps. How a step is undone is in StepsUnderWay, how

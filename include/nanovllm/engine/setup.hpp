@@ -17,7 +17,7 @@
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/core/type_name.hpp"
 #include "nanovllm/engine/core.hpp"
-#include "nanovllm/engine/disk/disk_tier.hpp"
+#include "nanovllm/engine/disk/disk_store.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/engine/runner/runner.hpp"
@@ -153,11 +153,11 @@ template <class Policy, class ModelConfig>
 /// @param identity         of the model; the layout of a block is added.
 /// @param keeps_prefixes   whether there is a prefix cache.
 /// @param num_host_blocks  of the pool above it.
-[[nodiscard]] std::unique_ptr<DiskTier> open_disk_tier(const EngineConfig& config,
-                                                       const KvIdentity& identity,
-                                                       const StepRunner& runner,
-                                                       bool keeps_prefixes,
-                                                       std::int32_t num_host_blocks);
+[[nodiscard]] std::unique_ptr<DiskStore> open_disk_store(const EngineConfig& config,
+                                                         const KvIdentity& identity,
+                                                         const StepRunner& runner,
+                                                         bool keeps_prefixes,
+                                                         std::int32_t num_host_blocks);
 
 /// What an engine is put together from.
 template <class Blocks>
@@ -207,7 +207,7 @@ template <class Model, class Policy, class Blocks>
       .batch = batch,
       .vocab_size = model.vocab_size,
       .overlap = overlap,
-      .disk = open_disk_tier(config, identity, *runner, blocks.keeps_prefixes(), num_blocks.host),
+      .disk = open_disk_store(config, identity, *runner, blocks.keeps_prefixes(), num_blocks.host),
       .disk_min_tokens = config.disk_kv_min_tokens};
   const KvRows layout(runner->kv_shape(), runner->num_ranks());
   return {.max_model_len = max_model_len,
@@ -309,11 +309,11 @@ NANOVLLM_INLINE KvBlocks allocate_kv(StepRunner& runner, double share, const Eng
   return blocks;
 }
 
-NANOVLLM_INLINE std::unique_ptr<DiskTier> open_disk_tier(const EngineConfig& config,
-                                                         const KvIdentity& identity,
-                                                         const StepRunner& runner,
-                                                         bool keeps_prefixes,
-                                                         std::int32_t num_host_blocks) {
+NANOVLLM_INLINE std::unique_ptr<DiskStore> open_disk_store(const EngineConfig& config,
+                                                           const KvIdentity& identity,
+                                                           const StepRunner& runner,
+                                                           bool keeps_prefixes,
+                                                           std::int32_t num_host_blocks) {
   if (!config.disk_kv_path) return nullptr;
   check<ConfigError>(keeps_prefixes,
                      "disk_kv_path needs a prefix cache: the policy has none, or prefix_caching is "
@@ -335,7 +335,7 @@ NANOVLLM_INLINE std::unique_ptr<DiskTier> open_disk_tier(const EngineConfig& con
                              static_cast<std::uint64_t>(shape.block_bytes() * runner.num_ranks()));
   check<ConfigError>(config.disk_kv_bytes >= file_bytes, "disk_kv_bytes: ", config.disk_kv_bytes,
                      " bytes have no room for a block, whose file has ", file_bytes);
-  return std::make_unique<DiskTier>(*config.disk_kv_path, config.disk_kv_bytes, std::move(text));
+  return std::make_unique<DiskStore>(*config.disk_kv_path, config.disk_kv_bytes, std::move(text));
 }
 
 }  // namespace nanovllm

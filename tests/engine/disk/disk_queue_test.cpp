@@ -29,7 +29,7 @@ struct Folder {
 
 /// Blocks one behind the other, each with memory of its own: what is in the files, and what is read.
 struct Chain {
-  Chain(const DiskTier& tier, TokenId first, std::size_t length) : load(new DiskLoad) {
+  Chain(const DiskStore& tier, TokenId first, std::size_t length) : load(new DiskLoad) {
     DiskName parent = tier.root();
     for (std::size_t i = 0; i < length; ++i) {
       DiskBlock block;
@@ -48,7 +48,7 @@ struct Chain {
     out.pieces = {std::span(written[i]).first(1000), std::span(written[i]).last(4000)};
     return out;
   }
-  void enter(DiskTier& tier) {
+  void enter(DiskStore& tier) {
     for (std::size_t i = 0; i < written.size(); ++i) {
       const DiskBlock block = saved(i);
       REQUIRE(tier.enter(block.key, block.tokens, block.pieces));
@@ -80,7 +80,7 @@ TEST_CASE("loads are read by several threads, and end at the first block that is
           "[disk_queue]") {
   const unsigned num_threads = GENERATE(1u, 2u, 5u);
   Folder folder;
-  DiskTier tier(folder.path, std::uint64_t{1} << 30, "it");
+  DiskStore tier(folder.path, std::uint64_t{1} << 30, "it");
   std::vector<Chain> chains;
   for (int c = 0; c < 12; ++c) {
     chains.emplace_back(tier, 1000 * c, 1 + static_cast<std::size_t>(7 * c) % 20);
@@ -106,7 +106,7 @@ TEST_CASE("loads are read by several threads, and end at the first block that is
 
 TEST_CASE("what is saved meanwhile is written once, in any order with loads", "[disk_queue]") {
   Folder folder;
-  DiskTier tier(folder.path, std::uint64_t{1} << 30, "it");
+  DiskStore tier(folder.path, std::uint64_t{1} << 30, "it");
   Chain old(tier, 1, 40), fresh(tier, 2, 30);
   old.enter(tier);
   {
@@ -130,7 +130,7 @@ TEST_CASE("what is saved meanwhile is written once, in any order with loads", "[
 
 TEST_CASE("a queue that is dropped or ends hands back all that it had", "[disk_queue]") {
   Folder folder;
-  DiskTier tier(folder.path, std::uint64_t{1} << 30, "it");
+  DiskStore tier(folder.path, std::uint64_t{1} << 30, "it");
   std::vector<Chain> chains;
   for (int c = 0; c < 6; ++c) {
     chains.emplace_back(tier, 1000 * c, 25);

@@ -110,7 +110,7 @@ class Traffic {
         prefixes_(prefixes),
         coverage_(coverage) {
     const std::uint64_t max_bytes = below(2) == 0 ? 1 << 20 : 4000;
-    auto disk = std::make_unique<DiskTier>(folder.path, max_bytes, kIdentity);
+    auto disk = std::make_unique<DiskStore>(folder.path, max_bytes, kIdentity);
     disk_ = disk.get();
     loads_.emplace(std::move(disk), runner_, scheduler_.blocks(), 1);
   }
@@ -304,7 +304,7 @@ class Traffic {
   Scheduler<test::Fickle, Blocks, SwapPreemption> scheduler_;
   simulator::Device<Blocks> device_;
   SimulatedRunner<Blocks> runner_;
-  DiskTier* disk_ = nullptr;
+  DiskStore* disk_ = nullptr;
   std::optional<DiskLoads<Blocks>> loads_;
   std::vector<Live> live_;
   std::deque<Step> under_way_;

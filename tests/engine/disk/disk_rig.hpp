@@ -94,7 +94,7 @@ struct Rig {
   explicit Rig(const Folder& folder, std::int32_t num_host = 8, int min_tokens = 1)
       : runner(num_host), blocks(4, true) {
     blocks.add_host_pool(num_host);
-    auto tier = std::make_unique<DiskTier>(folder.path, 1 << 20, "a model");
+    auto tier = std::make_unique<DiskStore>(folder.path, 1 << 20, "a model");
     disk = tier.get();
     loads.emplace(std::move(tier), runner, blocks, min_tokens);
   }
@@ -180,7 +180,7 @@ struct Rig {
 
   FakeRunner runner;
   Blocks blocks;
-  DiskTier* disk = nullptr;
+  DiskStore* disk = nullptr;
   std::optional<DiskLoads<Blocks>> loads;
   std::vector<Request*> added;
 };

@@ -16,7 +16,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/disk/disk_queue.hpp"
 #include "nanovllm/engine/disk/disk_saves.hpp"
-#include "nanovllm/engine/disk/disk_tier.hpp"
+#include "nanovllm/engine/disk/disk_store.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/request/request.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
@@ -26,7 +26,7 @@
 
 namespace nanovllm {
 
-/// Brings blocks from a DiskTier to the prefix cache's tiers in memory. The engine's thread calls
+/// Brings blocks from a DiskStore to the prefix cache's tiers in memory. The engine's thread calls
 /// it, and never waits for a file. DiskSaves is the other direction.
 ///
 /// A request for which files have at least `min_tokens` tokens more than the tiers in memory does
@@ -45,7 +45,7 @@ class DiskLoads {
   /// `runner` and `blocks`, which have a pool in host memory and are unused, must outlive it.
   /// Throws ConfigError when there can be no thread.
   /// @param min_tokens  fewer tokens are computed, not read.
-  DiskLoads(std::unique_ptr<DiskTier> disk, StepRunner& runner, Blocks& blocks, int min_tokens)
+  DiskLoads(std::unique_ptr<DiskStore> disk, StepRunner& runner, Blocks& blocks, int min_tokens)
       : disk_(std::move(disk)),
         runner_(runner),
         blocks_(blocks),
@@ -387,7 +387,7 @@ class DiskLoads {
 
   static constexpr auto kBlockSize = static_cast<std::size_t>(Blocks::block_size());
 
-  const std::unique_ptr<DiskTier> disk_;
+  const std::unique_ptr<DiskStore> disk_;
   StepRunner& runner_;
   Blocks& blocks_;
   const int min_tokens_;

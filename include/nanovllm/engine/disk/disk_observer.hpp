@@ -7,7 +7,7 @@
 
 #include "nanovllm/engine/core/step_observer.hpp"
 #include "nanovllm/engine/disk/disk_loads.hpp"
-#include "nanovllm/engine/disk/disk_tier.hpp"
+#include "nanovllm/engine/disk/disk_store.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
 #include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/sched/step_plan.hpp"
@@ -20,7 +20,7 @@ template <class Blocks>
 class DiskObserver final : public StepObserver {
  public:
   /// `runner` and `blocks` must outlive this.
-  DiskObserver(std::unique_ptr<DiskTier> disk, StepRunner& runner, Blocks& blocks, int min_tokens)
+  DiskObserver(std::unique_ptr<DiskStore> disk, StepRunner& runner, Blocks& blocks, int min_tokens)
       : loads_(std::move(disk), runner, blocks, min_tokens) {}
 
   void poll(std::uint64_t oldest, std::uint64_t newest, const Admit& admit) override {
@@ -64,7 +64,7 @@ class DiskObserver final : public StepObserver {
 /// That of `disk`, or one that does nothing where `disk` is null or `Blocks` has no pool in host
 /// memory.
 template <class Blocks>
-[[nodiscard]] std::unique_ptr<StepObserver> observe_disk(std::unique_ptr<DiskTier> disk,
+[[nodiscard]] std::unique_ptr<StepObserver> observe_disk(std::unique_ptr<DiskStore> disk,
                                                          StepRunner& runner, Blocks& blocks,
                                                          int min_tokens) {
   if constexpr (HasHostPool<Blocks>) {

@@ -1,5 +1,5 @@
 #pragma once
-/// The threads that read and write the files of a DiskTier while steps are computed.
+/// The threads that read and write the files of a DiskStore while steps are computed.
 
 #include <atomic>
 #include <chrono>
@@ -18,7 +18,7 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
-#include "nanovllm/engine/disk/disk_tier.hpp"
+#include "nanovllm/engine/disk/disk_store.hpp"
 #include "nanovllm/kv/tiers/disk_name.hpp"
 
 namespace nanovllm {
@@ -59,7 +59,7 @@ class DiskQueue {
   /// `disk` must outlive the queue. Throws ConfigError when there can be no thread.
   /// @param max_saves    most blocks that wait to be written.
   /// @param num_threads  0 for half of the machine's, at most 8.
-  DiskQueue(DiskTier& disk, std::size_t max_saves, unsigned num_threads = 0);
+  DiskQueue(DiskStore& disk, std::size_t max_saves, unsigned num_threads = 0);
 
   /// Writes what waits to be written, and drops what waits to be read.
   ~DiskQueue();
@@ -104,7 +104,7 @@ class DiskQueue {
                   std::unique_lock<std::mutex>& lock);
   void cancel_loads() noexcept;
 
-  DiskTier& disk_;
+  DiskStore& disk_;
   const std::size_t max_saves_;
 
   mutable std::mutex mutex_;  // guards everything below; not held while a file is read or written
@@ -130,7 +130,7 @@ class DiskQueue {
 
 namespace nanovllm {
 
-NANOVLLM_INLINE DiskQueue::DiskQueue(DiskTier& disk, std::size_t max_saves, unsigned num_threads)
+NANOVLLM_INLINE DiskQueue::DiskQueue(DiskStore& disk, std::size_t max_saves, unsigned num_threads)
     : disk_(disk), max_saves_(max_saves) {
   constexpr unsigned kMost = 8;
   const unsigned half = std::max(1u, std::min(kMost, std::thread::hardware_concurrency() / 2));

@@ -13,7 +13,7 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/disk/disk_queue.hpp"
-#include "nanovllm/engine/disk/disk_tier.hpp"
+#include "nanovllm/engine/disk/disk_store.hpp"
 #include "nanovllm/engine/runner/health.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
 #include "nanovllm/kv/tiers/disk_name.hpp"
@@ -35,7 +35,7 @@ template <class Blocks>
 class DiskSaves {
  public:
   /// All of these must outlive it; the queue's thread writes.
-  DiskSaves(DiskTier& disk, DiskQueue& queue, StepRunner& runner, Blocks& blocks)
+  DiskSaves(DiskStore& disk, DiskQueue& queue, StepRunner& runner, Blocks& blocks)
       : disk_(disk), queue_(queue), runner_(runner), blocks_(blocks) {
     pinned_by_.resize(static_cast<std::size_t>(blocks.host().num_blocks()), kNothing);
   }
@@ -181,7 +181,7 @@ class DiskSaves {
     return out;
   }
 
-  DiskTier& disk_;
+  DiskStore& disk_;
   DiskQueue& queue_;
   StepRunner& runner_;
   Blocks& blocks_;

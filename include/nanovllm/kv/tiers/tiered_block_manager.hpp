@@ -18,7 +18,7 @@
 #include "nanovllm/kv/prefix/prefix_match.hpp"
 #include "nanovllm/kv/tiers/disk_name.hpp"
 #include "nanovllm/kv/tiers/host_pool.hpp"
-#include "nanovllm/kv/tiers/host_tier.hpp"
+#include "nanovllm/kv/tiers/host_prefix_cache.hpp"
 
 namespace nanovllm {
 
@@ -44,13 +44,13 @@ class TieredBlockManager : public BlockManager<kBlockSize, Cache> {
   void add_host_pool(std::int32_t num_host_blocks) {
     host_ = HostPool(num_host_blocks);
     if (num_host_blocks > 0 && this->keeps_prefixes())
-      tier_ = HostTier<kBlockSize>(this->num_blocks(), num_host_blocks, random_seed());
+      tier_ = HostPrefixCache<kBlockSize>(this->num_blocks(), num_host_blocks, random_seed());
   }
   [[nodiscard]] const HostPool& host() const noexcept { return host_; }
   /// What the host's pool holds for the prefix cache.
-  [[nodiscard]] const HostTier<kBlockSize>& tier() const noexcept { return tier_; }
+  [[nodiscard]] const HostPrefixCache<kBlockSize>& tier() const noexcept { return tier_; }
   /// For a tier below it.
-  [[nodiscard]] HostTier<kBlockSize>& tier() noexcept { return tier_; }
+  [[nodiscard]] HostPrefixCache<kBlockSize>& tier() noexcept { return tier_; }
   /// Blocks of the host's pool that sequences can be swapped to.
   [[nodiscard]] std::int32_t num_free_host() const noexcept {
     return host_.num_free() + tier_.num_evictable();
@@ -223,7 +223,7 @@ class TieredBlockManager : public BlockManager<kBlockSize, Cache> {
   }
 
   HostPool host_;
-  HostTier<kBlockSize> tier_;  ///< of the blocks of host_ that no sequence has
+  HostPrefixCache<kBlockSize> tier_;  ///< of the blocks of host_ that no sequence has
 };
 
 }  // namespace nanovllm

@@ -35,12 +35,12 @@ namespace nanovllm {
 /// @tparam kBlockSize  tokens a block.
 /// @tparam Hash        how prefixes are hashed; a PrefixHashLike.
 template <int kBlockSize, PrefixHashLike Hash = XxPrefixHash>
-class HostTier {
+class HostPrefixCache {
  public:
   /// For pools of so many blocks; without any of the host's it does nothing. The hashes depend on
   /// `seed`: while it is secret, no user can make prompts that collide.
-  explicit HostTier(std::int32_t num_device_blocks = 0, std::int32_t num_host_blocks = 0,
-                    std::uint64_t seed = 0)
+  explicit HostPrefixCache(std::int32_t num_device_blocks = 0, std::int32_t num_host_blocks = 0,
+                           std::uint64_t seed = 0)
       : index_(num_host_blocks > 0 ? num_device_blocks + num_host_blocks : 0),
         unused_(num_host_blocks),
         held_(num_host_blocks),

@@ -20,7 +20,7 @@
 
 namespace nanovllm {
 
-/// State of a DiskTier, and counters since it was made.
+/// State of a DiskStore, and counters since it was made.
 struct DiskStats {
   std::int64_t num_blocks = 0;    ///< files that are known, including those of other models
   std::uint64_t num_bytes = 0;    ///< of them
@@ -45,15 +45,15 @@ struct DiskStats {
 /// that it knows.
 ///
 /// Thread-safe, except `enter`: one thread at a time calls it.
-class DiskTier {
+class DiskStore {
  public:
   /// Makes `directory` if needed, lists it, and removes files that crashed writers left more than
   /// an hour ago. Throws ConfigError naming it when it cannot be made, read or written.
   /// @param identity  must be equal for a file to be of use.
-  DiskTier(std::filesystem::path directory, std::uint64_t max_bytes, std::string identity);
+  DiskStore(std::filesystem::path directory, std::uint64_t max_bytes, std::string identity);
 
-  DiskTier(const DiskTier&) = delete;
-  DiskTier& operator=(const DiskTier&) = delete;
+  DiskStore(const DiskStore&) = delete;
+  DiskStore& operator=(const DiskStore&) = delete;
 
   /// The name of the empty prefix without a salt, from which the names of blocks are chained.
   [[nodiscard]] DiskName root() const { return DiskName::root(files_.identity()); }
@@ -124,8 +124,8 @@ class DiskTier {
 
 namespace nanovllm {
 
-NANOVLLM_INLINE DiskTier::DiskTier(std::filesystem::path directory, std::uint64_t max_bytes,
-                                   std::string identity)
+NANOVLLM_INLINE DiskStore::DiskStore(std::filesystem::path directory, std::uint64_t max_bytes,
+                                     std::string identity)
     : files_(std::move(directory), std::move(identity)), max_bytes_(max_bytes) {
   try {
     for (const File& file : files_.list()) index(file.name, file.num_bytes);
@@ -136,24 +136,24 @@ NANOVLLM_INLINE DiskTier::DiskTier(std::filesystem::path directory, std::uint64_
   }
 }
 
-NANOVLLM_INLINE std::int64_t DiskTier::size() const {
+NANOVLLM_INLINE std::int64_t DiskStore::size() const {
   const std::lock_guard lock(mutex_);
   return static_cast<std::int64_t>(order_.size());
 }
 
-NANOVLLM_INLINE bool DiskTier::contains(const DiskName& name) const {
+NANOVLLM_INLINE bool DiskStore::contains(const DiskName& name) const {
   const std::lock_guard lock(mutex_);
   return by_name_.contains(name);
 }
 
-NANOVLLM_INLINE DiskStats DiskTier::stats() const {
+NANOVLLM_INLINE DiskStats DiskStore::stats() const {
   const std::lock_guard lock(mutex_);
   DiskStats out = stats_;
   out.num_blocks = static_cast<std::int64_t>(order_.size());
   return out;
 }
 
-NANOVLLM_INLINE void DiskTier::touch(const DiskName& name) noexcept {
+NANOVLLM_INLINE void DiskStore::touch(const DiskName& name) noexcept {
   {
     const std::lock_guard lock(mutex_);
     const auto found = by_name_.find(name);
@@ -163,8 +163,8 @@ NANOVLLM_INLINE void DiskTier::touch(const DiskName& name) noexcept {
   files_.touch(name);
 }
 
-NANOVLLM_INLINE bool DiskTier::enter(const DiskKey& key, std::span<const TokenId> tokens,
-                                     std::span<const std::span<std::byte>> pieces) noexcept {
+NANOVLLM_INLINE bool DiskStore::enter(const DiskKey& key, std::span<const TokenId> tokens,
+                                      std::span<const std::span<std::byte>> pieces) noexcept {
   try {
     const std::uint64_t num_bytes = file_bytes(tokens, pieces, key.salt);
     check(num_bytes <= max_bytes_, "a block of ", num_bytes, " bytes is more than the limit");
@@ -180,9 +180,9 @@ NANOVLLM_INLINE bool DiskTier::enter(const DiskKey& key, std::span<const TokenId
   }
 }
 
-NANOVLLM_INLINE bool DiskTier::read(const DiskKey& key, std::span<const TokenId> tokens,
-                                    std::span<const std::span<std::byte>> pieces,
-                                    std::vector<std::byte>& buffer) noexcept {
+NANOVLLM_INLINE bool DiskStore::read(const DiskKey& key, std::span<const TokenId> tokens,
+                                     std::span<const std::span<std::byte>> pieces,
+                                     std::vector<std::byte>& buffer) noexcept {
   try {
     const bool is_there = files_.read(key, tokens, pieces, buffer);
     const std::lock_guard lock(mutex_);
@@ -205,7 +205,7 @@ NANOVLLM_INLINE bool DiskTier::read(const DiskKey& key, std::span<const TokenId>
   return false;
 }
 
-NANOVLLM_INLINE void DiskTier::forget(const DiskName& name) noexcept {
+NANOVLLM_INLINE void DiskStore::forget(const DiskName& name) noexcept {
   {
     const std::lock_guard lock(mutex_);
     unindex(name);
@@ -213,7 +213,7 @@ NANOVLLM_INLINE void DiskTier::forget(const DiskName& name) noexcept {
   files_.remove(name);
 }
 
-NANOVLLM_INLINE void DiskTier::index(const DiskName& name, std::uint64_t num_bytes) {
+NANOVLLM_INLINE void DiskStore::index(const DiskName& name, std::uint64_t num_bytes) {
   Order file{{name, num_bytes}};
   const std::lock_guard lock(mutex_);
   unindex(name);  // it was written again
@@ -222,7 +222,7 @@ NANOVLLM_INLINE void DiskTier::index(const DiskName& name, std::uint64_t num_byt
   stats_.num_bytes += num_bytes;
 }
 
-NANOVLLM_INLINE bool DiskTier::unindex(const DiskName& name) noexcept {
+NANOVLLM_INLINE bool DiskStore::unindex(const DiskName& name) noexcept {
   const auto found = by_name_.find(name);
   if (found == by_name_.end()) return false;
   stats_.num_bytes -= found->second->num_bytes;
@@ -231,7 +231,7 @@ NANOVLLM_INLINE bool DiskTier::unindex(const DiskName& name) noexcept {
   return true;
 }
 
-NANOVLLM_INLINE void DiskTier::make_room(std::uint64_t num_bytes) {
+NANOVLLM_INLINE void DiskStore::make_room(std::uint64_t num_bytes) {
   for (;;) {
     DiskName oldest;
     {
@@ -244,7 +244,7 @@ NANOVLLM_INLINE void DiskTier::make_room(std::uint64_t num_bytes) {
   }
 }
 
-NANOVLLM_INLINE void DiskTier::count_failure() noexcept {
+NANOVLLM_INLINE void DiskStore::count_failure() noexcept {
   const std::lock_guard lock(mutex_);
   ++stats_.num_failures;
 }

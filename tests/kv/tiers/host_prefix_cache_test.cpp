@@ -1,4 +1,4 @@
-#include "nanovllm/kv/tiers/host_tier.hpp"
+#include "nanovllm/kv/tiers/host_prefix_cache.hpp"
 
 #include <cstdint>
 #include <numeric>
@@ -37,9 +37,9 @@ PrefixMatch extended(const Tier& tier, const Tokens& tokens, Table blocks = {}) 
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("a match goes on into the blocks that were saved, and no others", "[host_tier]",
-                   XxPrefixHash, ConstantHash) {
-  HostTier<2, TestType> tier(8, 4, 7);
+TEMPLATE_TEST_CASE("a match goes on into the blocks that were saved, and no others",
+                   "[host_prefix_cache]", XxPrefixHash, ConstantHash) {
+  HostPrefixCache<2, TestType> tier(8, 4, 7);
   tier.name(Table{3, 5, 1}, Tokens{1, 2, 3, 4, 1, 2, 9}, 0, 7);
   tier.name(Table{6, 7}, Tokens{3, 4, 1, 2}, 0, 4);  // the same blocks behind other tokens
   REQUIRE((tier.has_name(3) && tier.has_name(1) && !tier.has_name(0) && tier.size() == 0));
@@ -65,8 +65,9 @@ TEMPLATE_TEST_CASE("a match goes on into the blocks that were saved, and no othe
   REQUIRE((tier.copy_of(4) == 0 && tier.copy_of(5) == 2));
 }
 
-TEST_CASE("a tail to be copied gives way to a block of the host that has more", "[host_tier]") {
-  HostTier<4> tier(8, 4);
+TEST_CASE("a tail to be copied gives way to a block of the host that has more",
+          "[host_prefix_cache]") {
+  HostPrefixCache<4> tier(8, 4);
   tier.name(Table{1, 2}, iota(8), 0, 8);
   tier.enter(3, 2);
   PrefixMatch match{.num_tokens = 6, .blocks = {1}, .copy_tail = 5};
@@ -78,8 +79,8 @@ TEST_CASE("a tail to be copied gives way to a block of the host that has more", 
 }
 
 TEST_CASE("the least recently used block of the host goes first, but none that is held",
-          "[host_tier]") {
-  HostTier<2> tier(8, 3);
+          "[host_prefix_cache]") {
+  HostPrefixCache<2> tier(8, 3);
   tier.name(Table{0, 1, 2}, iota(6), 0, 6);
   for (const BlockId block : {0, 1, 2}) tier.enter(block, block);
   REQUIRE((tier.num_evictable() == 0 && !tier.evict()));

@@ -1,4 +1,4 @@
-#include "nanovllm/engine/disk/disk_tier.hpp"
+#include "nanovllm/engine/disk/disk_store.hpp"
 
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -37,7 +37,7 @@ struct Folder {
     std::sort(out.begin(), out.end());
     return out;
   }
-  fs::path path = fs::temp_directory_path() / concat("nanovllm_disk_tier_", ::getpid());
+  fs::path path = fs::temp_directory_path() / concat("nanovllm_disk_store_", ::getpid());
 };
 
 /// A block in two pieces, as of two layers, with its tokens and its key.
@@ -56,12 +56,12 @@ struct Block {
   std::vector<std::byte> bytes = std::vector<std::byte>(100);
 };
 
-bool enter(DiskTier& tier, Block& block) {
+bool enter(DiskStore& tier, Block& block) {
   return tier.enter(block.key, block.tokens, block.pieces());
 }
 
 /// Whether the tier has the block, and gives what was put in.
-bool has(DiskTier& tier, const Block& block) {
+bool has(DiskStore& tier, const Block& block) {
   Block copy = block;
   std::fill(copy.bytes.begin(), copy.bytes.end(), std::byte{0xee});
   if (!tier.read(block.key, block.tokens, copy.pieces())) return false;
@@ -105,7 +105,7 @@ TEST_CASE("what is entered is read, also by the next one", "[disk]") {
   const Folder folder;
   std::vector<Block> blocks;
   {
-    DiskTier tier(folder.path / "made" / "if need be", 1 << 20, kIdentity);
+    DiskStore tier(folder.path / "made" / "if need be", 1 << 20, kIdentity);
     DiskName parent = tier.root();
     for (int i = 0; i < 3; ++i) {
       blocks.emplace_back(parent, 10 * i);
@@ -122,7 +122,7 @@ TEST_CASE("what is entered is read, also by the next one", "[disk]") {
     REQUIRE(enter(tier, blocks[1]));  // once more
     CHECK((tier.size() == 3 && tier.stats().num_bytes == stats.num_bytes));
   }
-  DiskTier tier(folder.path / "made" / "if need be", 1 << 20, kIdentity);
+  DiskStore tier(folder.path / "made" / "if need be", 1 << 20, kIdentity);
   CHECK((tier.size() == 3 && tier.stats().num_writes == 0));
   for (const Block& block : blocks) CHECK(has(tier, block));
   std::uint64_t num_bytes = 0;
@@ -135,7 +135,7 @@ TEST_CASE("what is entered is read, also by the next one", "[disk]") {
 
 TEST_CASE("a file that is cut off or altered is no hit, is counted and removed", "[disk]") {
   const Folder folder;
-  DiskTier tier(folder.path, 1 << 20, kIdentity);
+  DiskStore tier(folder.path, 1 << 20, kIdentity);
   Block block(tier.root(), 3);
   REQUIRE(enter(tier, block));
   const fs::path path = path_of(folder, block);
@@ -168,9 +168,9 @@ TEST_CASE("a file that is cut off or altered is no hit, is counted and removed",
 
 TEST_CASE("honest files of other blocks and other models are no hits", "[disk]") {
   const Folder folder;
-  DiskTier tier(folder.path, 1 << 20, kIdentity);
+  DiskStore tier(folder.path, 1 << 20, kIdentity);
   Block block(tier.root(), 3), other_tokens(tier.root(), 4), other_parent(other_tokens.key.name, 3);
-  const auto put_under_its_name = [&](DiskTier& writer, Block& written) {
+  const auto put_under_its_name = [&](DiskStore& writer, Block& written) {
     REQUIRE(enter(tier, block));
     REQUIRE(enter(writer, written));
     fs::rename(path_of(folder, written), path_of(folder, block));
@@ -182,7 +182,7 @@ TEST_CASE("honest files of other blocks and other models are no hits", "[disk]")
   }
   CHECK(tier.stats().num_failures == 2);
 
-  DiskTier other(folder.path, 1 << 20, "weights = others\nblock_size = 4\n");
+  DiskStore other(folder.path, 1 << 20, "weights = others\nblock_size = 4\n");
   Block of_other(other.root(), 3);
   REQUIRE(of_other.key.name != block.key.name);
   put_under_its_name(other, of_other);
@@ -211,12 +211,12 @@ TEST_CASE("the least recently used file goes first, across restarts, too", "[dis
   std::vector<Block> blocks;
   std::uint64_t one = 0;
   {
-    DiskTier tier(folder.path, 1 << 20, kIdentity);
+    DiskStore tier(folder.path, 1 << 20, kIdentity);
     for (int i = 0; i < 4; ++i) blocks.emplace_back(tier.root(), 10 * i);
     one = tier.file_bytes(blocks[0].tokens, blocks[0].pieces());
   }
   {
-    DiskTier tier(folder.path, 3 * one + one / 2, kIdentity);
+    DiskStore tier(folder.path, 3 * one + one / 2, kIdentity);
     for (int i = 0; i < 3; ++i) REQUIRE(enter(tier, blocks[static_cast<std::size_t>(i)]));
     tier.touch(blocks[0].key.name);
     REQUIRE(enter(tier, blocks[3]));
@@ -228,12 +228,12 @@ TEST_CASE("the least recently used file goes first, across restarts, too", "[dis
   set_age(path_of(folder, blocks[2]), std::chrono::seconds(300));
   set_age(path_of(folder, blocks[3]), std::chrono::seconds(200));
   {
-    DiskTier tier(folder.path, 3 * one, kIdentity);
+    DiskStore tier(folder.path, 3 * one, kIdentity);
     tier.touch(blocks[2].key.name);
   }
   CHECK(fs::file_time_type::clock::now() - fs::last_write_time(path_of(folder, blocks[2])) <
         std::chrono::seconds(60));
-  DiskTier tier(folder.path, 2 * one, kIdentity);  // less than there is
+  DiskStore tier(folder.path, 2 * one, kIdentity);  // less than there is
   CHECK((tier.size() == 2 && folder.files().size() == 2));
   CHECK((has(tier, blocks[0]) && has(tier, blocks[2]) && !has(tier, blocks[3])));
   CHECK(tier.stats().num_failures == 0);
@@ -241,7 +241,7 @@ TEST_CASE("the least recently used file goes first, across restarts, too", "[dis
 
 TEST_CASE("a block that is more than the limit is not written", "[disk]") {
   const Folder folder;
-  DiskTier tier(folder.path, 150, kIdentity);
+  DiskStore tier(folder.path, 150, kIdentity);
   Block block(tier.root(), 1);
   CHECK(!enter(tier, block));
   CHECK((tier.stats().num_failures == 1 && folder.files().empty()));
@@ -276,7 +276,7 @@ TEST_CASE("files that are not ours are not touched, old parts of ours are remove
   put(folder.path / old_part, "half");
   put(folder.path / new_part, "half");
   set_age(folder.path / old_part, std::chrono::hours(2));
-  DiskTier tier(folder.path, 500, kIdentity);
+  DiskStore tier(folder.path, 500, kIdentity);
   CHECK(tier.size() == 0);
   for (int i = 0; i < 9; ++i) {
     Block block(tier.root(), i);
@@ -294,7 +294,7 @@ TEST_CASE("the disk tier's files have mode 0600, and its folder 0700", "[disk]")
   const Folder folder;
   const mode_t before = ::umask(0);
   {
-    DiskTier tier(folder.path / "below", 1 << 20, kIdentity);
+    DiskStore tier(folder.path / "below", 1 << 20, kIdentity);
     Block block(tier.root(), 1);
     REQUIRE(enter(tier, block));
     const fs::path file = folder.path / "below" / (block.key.name.hex() + ".kvblock");
@@ -307,7 +307,7 @@ TEST_CASE("the disk tier's files have mode 0600, and its folder 0700", "[disk]")
 
 TEST_CASE("a file that vanishes is a miss and no failure", "[disk]") {
   const Folder folder;
-  DiskTier tier(folder.path, 1 << 20, kIdentity), other(folder.path, 1 << 20, kIdentity);
+  DiskStore tier(folder.path, 1 << 20, kIdentity), other(folder.path, 1 << 20, kIdentity);
   Block block(tier.root(), 1);
   REQUIRE(enter(tier, block));
   CHECK(has(other, block));      // written by another meanwhile
@@ -325,7 +325,7 @@ TEST_CASE("a file that vanishes is a miss and no failure", "[disk]") {
 
 TEST_CASE("a disk that is full costs the file", "[disk]") {
   const Folder folder;
-  DiskTier tier(folder.path, 1 << 20, kIdentity);
+  DiskStore tier(folder.path, 1 << 20, kIdentity);
   Block kept(tier.root(), 1), block(tier.root(), 2);
   REQUIRE(enter(tier, kept));
   struct rlimit before {};
@@ -352,12 +352,12 @@ TEST_CASE("a directory that cannot be made or written is named", "[disk]") {
   fs::create_directories(folder.path);
   const fs::path file = folder.path / "file";
   put(file, "x");
-  CHECK_THROWS_AS(DiskTier(file, 1000, kIdentity), ConfigError);
-  CHECK_THROWS_WITH(DiskTier(file, 1000, kIdentity), Contains(file.string()));
-  CHECK_THROWS_AS(DiskTier(file / "below", 1000, kIdentity), ConfigError);
-  CHECK_THROWS_WITH(DiskTier(file / "below", 1000, kIdentity),
+  CHECK_THROWS_AS(DiskStore(file, 1000, kIdentity), ConfigError);
+  CHECK_THROWS_WITH(DiskStore(file, 1000, kIdentity), Contains(file.string()));
+  CHECK_THROWS_AS(DiskStore(file / "below", 1000, kIdentity), ConfigError);
+  CHECK_THROWS_WITH(DiskStore(file / "below", 1000, kIdentity),
                     Contains("cannot make the directory") && Contains((file / "below").string()));
-  CHECK_THROWS_AS(DiskTier("/proc", 1000, kIdentity), ConfigError);  // for root, too
-  CHECK_THROWS_WITH(DiskTier("/proc", 1000, kIdentity),
+  CHECK_THROWS_AS(DiskStore("/proc", 1000, kIdentity), ConfigError);  // for root, too
+  CHECK_THROWS_WITH(DiskStore("/proc", 1000, kIdentity),
                     Contains("cannot write") && Contains("'/proc'"));
 }
