@@ -1,5 +1,5 @@
 # nanovllm::prebuilt and, with CUDA, nanovllm::prebuilt_cuda: nanovllm::nanovllm and nanovllm::cuda
-# with the engines of include/nanovllm/engine/prebuilt.hpp compiled, one source file each. They are built
+# with the engines of include/nanovllm/engine/prebuilt.hpp and prebuilt_full.hpp compiled, one source file each. They are built
 # when a target links them; with NANOVLLM_INSTALL_PREBUILT always, and installed. An engine of a shape
 # that NANOVLLM_PREBUILT_SHAPES leaves out is missed by the linker.
 
@@ -10,7 +10,8 @@ set(NANOVLLM_PREBUILT_SHAPES "" CACHE STRING "Shapes of nanovllm::prebuilt, of s
 if(NANOVLLM_PREBUILT_SHAPES)
   set(_nanovllm_shapes ${NANOVLLM_PREBUILT_SHAPES})
 endif()
-set(NANOVLLM_PREBUILT_POLICIES DefaultPolicy Float32Policy CudaPolicy CACHE STRING
+set(NANOVLLM_PREBUILT_POLICIES
+  DefaultPolicy Float32Policy FullPolicy FullFloat32Policy CudaPolicy CudaFullPolicy CACHE STRING
   "Policies of nanovllm::prebuilt and nanovllm::prebuilt_cuda")
 
 # nanovllm_prebuilt_sources(VARIABLE TARGET EXTENSION POLICY...): one source for each shape and policy.
@@ -45,14 +46,15 @@ function(nanovllm_add_prebuilt name library definition)
   endif()
 endfunction()
 
-nanovllm_prebuilt_sources(_nanovllm_sources prebuilt cpp DefaultPolicy Float32Policy)
+nanovllm_prebuilt_sources(_nanovllm_sources prebuilt cpp
+  DefaultPolicy Float32Policy FullPolicy FullFloat32Policy)
 nanovllm_add_prebuilt(prebuilt nanovllm::nanovllm NANOVLLM_PREBUILT
   ${_nanovllm_sources} "${PROJECT_SOURCE_DIR}/.cmake/prebuilt/bodies.cpp"
   "${PROJECT_SOURCE_DIR}/.cmake/prebuilt/templates.cpp")
 
 # A consumer has enabled the CUDA language, or there is nothing to compile with.
 if(NANOVLLM_WITH_CUDA AND CMAKE_CUDA_COMPILER_LOADED)
-  nanovllm_prebuilt_sources(_nanovllm_sources prebuilt_cuda cu CudaPolicy)
+  nanovllm_prebuilt_sources(_nanovllm_sources prebuilt_cuda cu CudaPolicy CudaFullPolicy)
   nanovllm_add_prebuilt(prebuilt_cuda nanovllm::cuda NANOVLLM_PREBUILT_CUDA
     ${_nanovllm_sources} "${PROJECT_SOURCE_DIR}/.cmake/prebuilt/bodies_cuda.cpp")
   target_link_libraries(nanovllm_prebuilt_cuda PUBLIC nanovllm_prebuilt)

@@ -8,6 +8,6 @@ int main(int argc, char** argv) {
   return nv::examples::generate_main(
       argc, argv,
       {{"cpu", [] { return true; },
-        nv::examples::run_dtype<nv::Float32Policy, nv::DefaultPolicy, fairytale, qwen3_0_6b,
+        nv::examples::run_dtype<nv::FullFloat32Policy, nv::FullPolicy, fairytale, qwen3_0_6b,
                                 qwen3_1_7b, qwen3_4b, qwen3_8b, qwen3_14b, qwen3_32b>}});
 }

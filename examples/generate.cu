@@ -16,6 +16,6 @@ int main(int argc, char** argv) {
   using namespace nanovllm;
   return examples::generate_main(
       argc, argv,
-      {{"cuda", has_gpu, examples::run_dtype<CudaFloat32Policy, CudaPolicy>},
-       {"cpu", [] { return true; }, examples::run_dtype<Float32Policy, DefaultPolicy>}});
+      {{"cuda", has_gpu, examples::run_dtype<CudaFullFloat32Policy, CudaFullPolicy>},
+       {"cpu", [] { return true; }, examples::run_dtype<FullFloat32Policy, FullPolicy>}});
 }

@@ -3,7 +3,7 @@
 /// line out. `generate --help` and examples/README.md state the format; jsonl.hpp reads and writes
 /// it.
 
-#include <nanovllm/engine.hpp>
+#include <nanovllm/full_policy.hpp>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

@@ -1,6 +1,6 @@
 // The shared library of nanovllm/c/nanovllm.h. c_library.cmake says by definitions which engines of
 // nanovllm::prebuilt it has: NANOVLLM_C_SHAPES, and NANOVLLM_C_BFLOAT16, _FLOAT32 and _CUDA.
-#include "nanovllm/engine.hpp"
+#include "nanovllm/full_policy.hpp"
 
 #include "nanovllm/c/library.inc"
 
@@ -44,13 +44,13 @@ std::unique_ptr<AnyEngine> make_engine(EngineChoice choice) {
     return device == on && choice.dtype == dtype;
   };
 #if defined(NANOVLLM_C_CUDA)
-  if (is("cuda", "bfloat16")) return make_of<CudaPolicy, NANOVLLM_C_SHAPES>(choice.config);
+  if (is("cuda", "bfloat16")) return make_of<CudaFullPolicy, NANOVLLM_C_SHAPES>(choice.config);
 #endif
 #if defined(NANOVLLM_C_BFLOAT16)
-  if (is("cpu", "bfloat16")) return make_of<DefaultPolicy, NANOVLLM_C_SHAPES>(choice.config);
+  if (is("cpu", "bfloat16")) return make_of<FullPolicy, NANOVLLM_C_SHAPES>(choice.config);
 #endif
 #if defined(NANOVLLM_C_FLOAT32)
-  if (is("cpu", "float32")) return make_of<Float32Policy, NANOVLLM_C_SHAPES>(choice.config);
+  if (is("cpu", "float32")) return make_of<FullFloat32Policy, NANOVLLM_C_SHAPES>(choice.config);
 #endif
   throw UnsupportedError(
       concat("this library was not compiled for ", choice.dtype, " on the device '", device, "'"));

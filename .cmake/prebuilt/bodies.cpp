@@ -1,13 +1,11 @@
-// The bodies of what core/prebuilt.hpp tells of, as ordinary functions, and the core of the engines.
+// The bodies of what core/prebuilt.hpp tells of, as ordinary functions, and the cores of the engines.
 #define NANOVLLM_PREBUILT_SOURCE
 #include "nanovllm/nanovllm.hpp"
 
 namespace nanovllm {
 
-template class EngineCore<
-    DefaultPolicy::Scheduling,
-    DefaultPolicy::Blocks<DefaultPolicy::kv.block_size,
-                          DefaultPolicy::PrefixCache<DefaultPolicy::kv.block_size>>,
-    DefaultPolicy::Preemption>;
+template class EngineCore<DefaultPolicy::Scheduling, BlocksOf<DefaultPolicy>,
+                          DefaultPolicy::Preemption>;
+template class EngineCore<FullPolicy::Scheduling, BlocksOf<FullPolicy>, FullPolicy::Preemption>;
 
 }  // namespace nanovllm

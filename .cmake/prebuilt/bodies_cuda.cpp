@@ -1,11 +1,10 @@
-// The core that the engines of nanovllm::prebuilt_cuda share; it knows no backend.
-#include "nanovllm/engine.hpp"
+// The cores that the engines of nanovllm::prebuilt_cuda share; they know no backend.
+#include "nanovllm/full_policy.hpp"
 
 namespace nanovllm {
 
-template class EngineCore<CudaPolicy::Scheduling,
-                          CudaPolicy::Blocks<CudaPolicy::kv.block_size,
-                                             CudaPolicy::PrefixCache<CudaPolicy::kv.block_size>>,
-                          CudaPolicy::Preemption>;
+template class EngineCore<CudaPolicy::Scheduling, BlocksOf<CudaPolicy>, CudaPolicy::Preemption>;
+template class EngineCore<CudaFullPolicy::Scheduling, BlocksOf<CudaFullPolicy>,
+                          CudaFullPolicy::Preemption>;
 
 }  // namespace nanovllm

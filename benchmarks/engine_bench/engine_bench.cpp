@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "../cpu_ops/ceilings.hpp"
+#include "nanovllm/full_policy.hpp"
 #include "program.hpp"
 
 namespace engine_bench {
@@ -32,6 +33,6 @@ class CpuProber {
 }  // namespace engine_bench
 
 int main(int argc, char** argv) {
-  return engine_bench::run_main<nanovllm::Float32Policy, nanovllm::DefaultPolicy,
+  return engine_bench::run_main<nanovllm::FullFloat32Policy, nanovllm::FullPolicy,
                                 engine_bench::CpuProber>(argc, argv);
 }

@@ -1,7 +1,8 @@
 // From where a prefix is back soonest, on a GPU. `prefix_cache_ladder_cuda --help` says how to use
 // it.
 #include "ladder.hpp"
+#include "nanovllm/full_policy.hpp"
 
 int main(int argc, char** argv) {
-  return prefix_bench::run_ladder<nanovllm::CudaPolicy>(argc, argv);
+  return prefix_bench::run_ladder<nanovllm::CudaFullPolicy>(argc, argv);
 }

@@ -1,6 +1,6 @@
 #include "engine_factory.hpp"
 
-#include <nanovllm/engine.hpp>
+#include <nanovllm/full_policy.hpp>
 
 #include <utility>
 
@@ -19,8 +19,8 @@ std::unique_ptr<AnyEngine> make(EngineConfig config) {
 std::unique_ptr<AnyEngine> make_engine(const std::string& device, const std::string& dtype,
                                        EngineConfig config) {
   check<ConfigError>(device != "cuda", "--device cuda: this program was built without it");
-  return dtype == "float32" ? make<Float32Policy>(std::move(config))
-                            : make<DefaultPolicy>(std::move(config));
+  return dtype == "float32" ? make<FullFloat32Policy>(std::move(config))
+                            : make<FullPolicy>(std::move(config));
 }
 
 }  // namespace nanovllm::examples

@@ -1,6 +1,6 @@
 #include "engine_factory.hpp"
 
-#include <nanovllm/engine.hpp>
+#include <nanovllm/full_policy.hpp>
 
 #include <utility>
 
@@ -27,11 +27,11 @@ std::unique_ptr<AnyEngine> make_engine(const std::string& device, const std::str
                                        EngineConfig config) {
   const bool is_float32 = dtype == "float32";
   if (device == "cuda" || (device == "auto" && has_gpu())) {
-    return is_float32 ? make<CudaFloat32Policy>(std::move(config))
-                      : make<CudaPolicy>(std::move(config));
+    return is_float32 ? make<CudaFullFloat32Policy>(std::move(config))
+                      : make<CudaFullPolicy>(std::move(config));
   }
-  return is_float32 ? make<Float32Policy>(std::move(config))
-                    : make<DefaultPolicy>(std::move(config));
+  return is_float32 ? make<FullFloat32Policy>(std::move(config))
+                    : make<FullPolicy>(std::move(config));
 }
 
 }  // namespace nanovllm::examples

@@ -25,6 +25,8 @@ namespace nanovllm {
 struct CudaPolicy_needs_CMAKE_CUDA_ARCHITECTURES_of_80_or_90a;
 using CudaPolicy = CudaPolicy_needs_CMAKE_CUDA_ARCHITECTURES_of_80_or_90a;
 using CudaFloat32Policy = CudaPolicy;
+using CudaFullPolicy = CudaPolicy;
+using CudaFullFloat32Policy = CudaPolicy;
 using CudaBatchInvariantPolicy = CudaPolicy;
 
 }  // namespace nanovllm

@@ -12,6 +12,8 @@ namespace nanovllm {
 class BatchInvariantCudaBackend;
 class CudaBackend;
 class Nccl;
+struct DiskTier;
+struct ProcessRanks;
 
 /// bfloat16 on CUDA devices. What is not here is as in `DefaultPolicy`.
 struct CudaPolicy : DefaultPolicy {
@@ -25,8 +27,19 @@ struct CudaPolicy : DefaultPolicy {
   static constexpr KvConfig kv{.block_size = 64};
 };
 
-/// The same in float32: for tests, and where the last digit counts.
+/// `CudaPolicy` with all tiers and ranks. An engine of it needs full_policy.hpp.
+struct CudaFullPolicy : CudaPolicy {
+  using Tiers = DiskTier;
+  using Ranks = ProcessRanks;
+};
+
+/// `CudaPolicy` in float32: for tests, and where the last digit counts.
 struct CudaFloat32Policy : CudaPolicy {
+  using Element = float;
+};
+
+/// `CudaFullPolicy` in float32.
+struct CudaFullFloat32Policy : CudaFullPolicy {
   using Element = float;
 };
 

@@ -41,8 +41,8 @@
 #include "nanovllm/engine/session/session.hpp"
 #include "nanovllm/engine/session/session_host.hpp"
 #include "nanovllm/engine/setup.hpp"
+#include "nanovllm/engine/tiers/no_tiers.hpp"
 #include "nanovllm/fwd.hpp"
-#include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/model/qwen3/qwen3.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
 #include "nanovllm/policy.hpp"
@@ -71,6 +71,14 @@ class Engine {
 
   static_assert(Policy::kv.block_size >= 1,
                 "nanovllm: the policy's kv.block_size must be at least 1 token");
+  static_assert(TiersLike<typename Policy::Tiers>,
+                "nanovllm: the policy's Tiers must have kHasHostPool, validate(config), "
+                "num_host_blocks(config, shape), make_blocks, observer and the block manager "
+                "Blocks<block_size, Cache>; see engine/tiers/no_tiers.hpp and docs/policies.md");
+  static_assert(!HasBlocksSlot<Policy>,
+                "nanovllm: the policy's slot Blocks is Tiers now: 'using Tiers = "
+                "nanovllm::NoTiers;' has BlockManager, HostTier and DiskTier TieredBlockManager; "
+                "see docs/policies.md");
 
   /// Loads the checkpoint in `config.model`. Throws LoadError or ConfigError.
   explicit Engine(EngineConfig config);
@@ -248,8 +256,7 @@ class Engine {
   std::vector<Output> generate_all(std::span<const Prompt> prompts,
                                    std::span<const SamplingParams> params);
 
-  using Blocks = typename Policy::template Blocks<
-      Policy::kv.block_size, typename Policy::template PrefixCache<Policy::kv.block_size>>;
+  using Blocks = BlocksOf<Policy>;
   using Core = EngineCore<typename Policy::Scheduling, Blocks, typename Policy::Preemption>;
 
   Config model_;
@@ -277,8 +284,8 @@ Engine<Model, Policy>::Engine(Config model, std::optional<RandomWeights> weights
                               EngineConfig&& config)
     : model_(std::move(model)), on_generate_(config.on_generate) {
   auto parts = make_parts<Model, Policy, Blocks>(model_, weights, config);
-  core_.emplace(std::move(parts.runner), std::move(parts.core), std::move(parts.blocks), inbox_,
-                events_);
+  core_.emplace(std::move(parts.runner), parts.core, std::move(parts.blocks), parts.observer,
+                inbox_, events_);
   frontend_.emplace(
       std::move(parts.text),
       make_admission_rules<Policy>(model_, config, parts.max_model_len, core_->capacity_tokens(),

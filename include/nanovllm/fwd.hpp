@@ -10,6 +10,10 @@ namespace nanovllm {
 struct DefaultPolicy;
 struct Float32Policy;
 
+// full_policy.hpp
+struct FullPolicy;
+struct FullFloat32Policy;
+
 // kv/
 struct XxPrefixHash;
 template <int kBlockSize, class Hash = XxPrefixHash>

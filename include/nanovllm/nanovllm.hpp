@@ -7,6 +7,7 @@
 #include "nanovllm/core.hpp"
 #include "nanovllm/cpu.hpp"
 #include "nanovllm/engine.hpp"
+#include "nanovllm/full_policy.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/grammar.hpp"
 #include "nanovllm/io.hpp"

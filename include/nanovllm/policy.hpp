@@ -22,11 +22,10 @@
 #include "nanovllm/core/type_name.hpp"
 #include "nanovllm/cpu/backend.hpp"
 #include "nanovllm/engine/runner/process_ranks.hpp"
-#include "nanovllm/kv/block_manager.hpp"
+#include "nanovllm/engine/tiers/disk_tier.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
 #include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
-#include "nanovllm/kv/tiers/tiered_block_manager.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/logits_functor.hpp"
 #include "nanovllm/sampling/standard_processors.hpp"
@@ -52,9 +51,8 @@ struct DefaultPolicy {
   using LogitsFunctor = NoLogitsFunctor;  ///< what is done to every logit of requests that ask
   template <int kBlockSize>
   using PrefixCache = HashPrefixCache<kBlockSize>;  ///< what is kept for equal prefixes
-  /// Who has which block. `BlockManager` has the device's pool alone, without swapping and tiers.
-  template <int kBlockSize, class Cache>
-  using Blocks = TieredBlockManager<kBlockSize, Cache>;
+  /// Where blocks are kept that the device's pool has no room for.
+  using Tiers = DiskTier;
   static constexpr KvConfig kv{};  ///< block size, prefix caching
 };
 
@@ -82,7 +80,6 @@ template <class E>
 template <class Policy>
 [[nodiscard]] std::string describe() {
   using Cache = typename Policy::template PrefixCache<Policy::kv.block_size>;
-  using Blocks = typename Policy::template Blocks<Policy::kv.block_size, Cache>;
   return concat(detail::describe_elements<ElementsOf<Policy>>(),                      //
                 "\nBackend        ", type_name<typename Policy::Backend>(),           //
                 "\nRanks          ", type_name<typename Policy::Ranks>(),             //
@@ -92,7 +89,7 @@ template <class Policy>
                 "\nProcessors     ", type_name<typename Policy::LogitsProcessors>(),  //
                 "\nLogitsFunctor  ", type_name<typename Policy::LogitsFunctor>(),     //
                 "\nPrefixCache    ", type_name<Cache>(),                              //
-                "\nBlocks         ", type_name<Blocks>(),                             //
+                "\nTiers          ", type_name<typename Policy::Tiers>(),             //
                 "\nkv             block_size = ", Policy::kv.block_size,              //
                 ", prefix_caching = ", Policy::kv.prefix_caching, "\n");
 }

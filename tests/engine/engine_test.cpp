@@ -410,10 +410,11 @@ TEST_CASE("the chat history is found in the prefix cache", "[engine]") {
 }
 
 TEST_CASE("engines with wrong settings are refused with the setting's name", "[engine]") {
+  using FullEngine = Engine<AnyModel, FullFloat32Policy>;
   const auto fails = [](auto change, const char* word) {
     EngineConfig config = small_config();
     change(config);
-    CHECK_THROWS_WITH(TestEngine(std::move(config)), Catch::Matchers::Contains(word));
+    CHECK_THROWS_WITH(FullEngine(std::move(config)), Catch::Matchers::Contains(word));
   };
   fails([](EngineConfig& c) { c.model = "no/such/folder"; }, "no/such/folder");
   fails([](EngineConfig& c) { c.max_num_seqs = 0; }, "max_num_seqs");

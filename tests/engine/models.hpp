@@ -9,6 +9,7 @@
 
 #include "nanovllm/core/philox.hpp"
 #include "nanovllm/engine.hpp"
+#include "nanovllm/full_policy.hpp"
 
 namespace nanovllm::test {
 

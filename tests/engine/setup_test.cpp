@@ -43,16 +43,15 @@ class FakeRunner : public StepRunner {
   std::int32_t blocks = -1, host_blocks = -1;
 };
 
-/// What the runner of an engine with these settings is asked for.
-KvBlocks allocated(const KvSize& host, std::optional<KvSize> device = KvSize::blocks(7)) {
+/// The blocks that the runner of an engine with these settings is asked for.
+std::int32_t allocated(std::optional<KvSize> size, std::int32_t num_host_blocks = 0) {
   FakeRunner runner;
   EngineConfig config;
-  config.kv_size = device;
-  config.host_kv_size = host;
+  config.kv_size = size;
   config.max_num_seqs = 4;
-  const KvBlocks blocks = allocate_kv(runner, 0.5, config, 160);
-  CHECK((blocks.device == runner.blocks && blocks.host == runner.host_blocks));
-  return blocks;
+  const std::int32_t num_blocks = allocate_kv(runner, 0.5, config, 160, num_host_blocks);
+  CHECK((num_blocks == runner.blocks && num_host_blocks == runner.host_blocks));
+  return num_blocks;
 }
 
 }  // namespace
@@ -73,21 +72,8 @@ TEST_CASE("more threads than any machine has are a config error before one start
 }
 
 TEST_CASE("the KV pools are as large as the settings say", "[setup]") {
-  CHECK(allocated(EngineConfig{}.host_kv_size).host == 0);
-  CHECK(allocated(KvSize::blocks(0)).device == 7);
-  CHECK(allocated(KvSize::blocks(5)).host == 5);
-  CHECK(allocated(KvSize::bytes(0)).host == 0);
-  CHECK(allocated(KvSize::bytes(3 * 1024 + 1023)).host == 3);
-  CHECK(allocated(KvSize::blocks(1000)).host == 1000);             // no matter what the device has
-  CHECK(allocated(KvSize::blocks(0), std::nullopt).device == 40);  // 4 sequences of 160 tokens
-  CHECK(allocated(KvSize::blocks(0), KvSize::memory_share(0.25)).device == 25);
-}
-
-TEST_CASE("a pool in host memory is a number of blocks or bytes", "[setup]") {
-  using Catch::Matchers::Contains;
-  CHECK_THROWS_WITH(allocated(KvSize::blocks(-1)),
-                    Contains("host_kv_size must be a number") && Contains("got -1"));
-  CHECK_THROWS_WITH(allocated(KvSize::memory_share(0.5)), Contains("a share of the memory, 0.5"));
-  CHECK_THROWS_WITH(allocated(KvSize::bytes(1000)), Contains("1000 bytes hold 0 blocks"));
-  CHECK_THROWS_AS(allocated(KvSize::blocks(-1)), ConfigError);
+  CHECK(allocated(KvSize::blocks(7)) == 7);
+  CHECK(allocated(KvSize::blocks(7), 5) == 7);
+  CHECK(allocated(std::nullopt) == 40);  // 4 sequences of 160 tokens
+  CHECK(allocated(KvSize::memory_share(0.25)) == 25);
 }

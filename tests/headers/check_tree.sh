@@ -144,13 +144,14 @@ awk -v graph="$graph" '
     allowed["prebuilt.hpp"] = ""
     allowed["engine.hpp"] = allowed["policy.hpp"] " policy.hpp prebuilt.hpp"
     # A face names the public headers of its module, and the umbrella names the faces.
-    allowed["nanovllm.hpp"] = "engine.hpp fwd.hpp policy.hpp version.hpp"
+    allowed["nanovllm.hpp"] = "engine.hpp full_policy.hpp fwd.hpp policy.hpp version.hpp"
     num_faces = split("chat core cpu grammar io kv model ops parallel sampling sched serve text", faces, " ")
     for (i = 1; i <= num_faces; i++) {
       allowed[faces[i] ".hpp"] = faces[i] "/"
       allowed["nanovllm.hpp"] = allowed["nanovllm.hpp"] " " faces[i] ".hpp"
     }
     allowed["engine.hpp"] = allowed["engine.hpp"] " cuda.cuh cuda_policy.hpp"
+    allowed["full_policy.hpp"] = "engine/ engine.hpp policy.hpp"
     allowed["cuda_policy.hpp"] = "kv/ parallel/ policy.hpp"
     allowed["cuda.cuh"] = "core/ kv/ parallel/ cuda/ policy.hpp cuda_policy.hpp"
 
@@ -188,6 +189,8 @@ awk -v graph="$graph" '
     allowed_in_module["engine/session/"] = "engine/request/ engine/runner/ engine/engine_config.hpp"
     allowed_in_module["engine/disk/"] = \
         "engine/request/ engine/runner/ engine/core/step_observer.hpp engine/engine_config.hpp"
+    allowed_in_module["engine/tiers/"] = "engine/disk/ engine/runner/ " \
+        "engine/core/step_observer.hpp engine/session/kv_file.hpp engine/engine_config.hpp"
 
     allowed_in_module["grammar/"] = "all"
     allowed_in_module["grammar/bytes/"] = ""

@@ -19,6 +19,26 @@ struct NoPreemption : DefaultPolicy {
 };
 template class nanovllm::Engine<Fairytale, NoPreemption>;
 
+// says: nanovllm: the policy's Tiers must have kHasHostPool
+struct NoTiersPolicy : DefaultPolicy {
+  using Tiers = Nothing;
+};
+template class nanovllm::Engine<Fairytale, NoTiersPolicy>;
+
+// says: nanovllm: the policy's slot Blocks is Tiers now
+struct OldBlocks : DefaultPolicy {
+  template <int kBlockSize, class Cache>
+  using Blocks = BlockManager<kBlockSize, Cache>;
+};
+template class nanovllm::Engine<Fairytale, OldBlocks>;
+
+// says: so its Tiers must be HostTier or DiskTier: 'using Tiers = nanovllm::HostTier;'
+struct NowhereToSwap : DefaultPolicy {
+  using Preemption = SwapPreemption;
+  using Tiers = nanovllm::NoTiers;
+};
+template class nanovllm::Engine<Fairytale, NowhereToSwap>;
+
 // says: nanovllm: the policy's PrefixCache
 // says: match(tokens, salt), insert(block_table, tokens, begin, end, salt)
 struct NoCache : DefaultPolicy {

@@ -1,9 +1,9 @@
 // Tensor-parallel ranks on CPUs.
 
-#include "nanovllm/policy.hpp"
+#include "nanovllm/full_policy.hpp"
 
-using BackendFloat32 = nanovllm::Float32Policy;
-using BackendBfloat16 = nanovllm::DefaultPolicy;
+using BackendFloat32 = nanovllm::FullFloat32Policy;
+using BackendBfloat16 = nanovllm::FullPolicy;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 static constexpr int kFailures = 18;  // slower by as much
 #else

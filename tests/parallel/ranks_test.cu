@@ -1,10 +1,10 @@
 // Tensor-parallel ranks on GPUs.
 
 #include "cuda/gpu_test.cuh"
-#include "nanovllm/engine.hpp"
+#include "nanovllm/full_policy.hpp"
 
-using BackendFloat32 = nanovllm::CudaFloat32Policy;
-using BackendBfloat16 = nanovllm::CudaPolicy;
+using BackendFloat32 = nanovllm::CudaFullFloat32Policy;
+using BackendBfloat16 = nanovllm::CudaFullPolicy;
 static constexpr int kFailures = 15;
 static constexpr double kFloat32Bound = 1e-4;
 static constexpr bool kReproducible = false;  // each engine chooses its products by their speed

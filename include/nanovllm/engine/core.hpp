@@ -17,8 +17,6 @@
 #include "nanovllm/engine/core/step_launcher.hpp"
 #include "nanovllm/engine/core/step_observer.hpp"
 #include "nanovllm/engine/core/steps_under_way.hpp"
-#include "nanovllm/engine/disk/disk_observer.hpp"
-#include "nanovllm/engine/disk/disk_store.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/request/event_queue.hpp"
 #include "nanovllm/engine/request/inbox.hpp"
@@ -35,8 +33,6 @@ struct CoreConfig {
   BatchConfig batch;
   std::int64_t vocab_size = 0;
   bool overlap = false;  ///< plan and launch a step before the one before it is waited for
-  std::unique_ptr<DiskStore> disk{};  ///< below the host's pool; null without
-  int disk_min_tokens = 1;            ///< fewer tokens are computed, not read
 };
 
 /// The scheduler and what computes its steps. How a step is undone is in StepsUnderWay, how
@@ -52,9 +48,9 @@ struct CoreConfig {
 template <class Scheduling, class Blocks, class Preemption>
 class EngineCore {
  public:
-  /// `inbox` and `events` must outlive the core.
-  EngineCore(std::unique_ptr<StepRunner> runner, CoreConfig config, Blocks blocks, Inbox& inbox,
-             EventQueue& events);
+  /// `inbox` and `events` must outlive the core. Throws what `observer` throws.
+  EngineCore(std::unique_ptr<StepRunner> runner, const CoreConfig& config, Blocks blocks,
+             const ObserverMaker<Blocks>& observer, Inbox& inbox, EventQueue& events);
 
   EngineCore(const EngineCore&) = delete;
   EngineCore& operator=(const EngineCore&) = delete;
@@ -222,7 +218,7 @@ class EngineCore {
   mutable std::mutex mutex_;  // guards everything below
   std::unique_ptr<StepRunner> runner_;
   Queues scheduler_;
-  std::unique_ptr<StepObserver> observer_;  ///< the disk tier, which may hold requests back
+  std::unique_ptr<StepObserver> observer_;  ///< of the policy's tiers; may hold requests back
   LiveRequests<Queues> requests_;
   StepLauncher launcher_;
   StepsUnderWay<Queues> steps_;
@@ -236,15 +232,15 @@ class EngineCore {
 
 template <class Scheduling, class Blocks, class Preemption>
 EngineCore<Scheduling, Blocks, Preemption>::EngineCore(std::unique_ptr<StepRunner> runner,
-                                                       CoreConfig config, Blocks blocks,
+                                                       const CoreConfig& config, Blocks blocks,
+                                                       const ObserverMaker<Blocks>& observer,
                                                        Inbox& inbox, EventQueue& events)
     : vocab_size_(config.vocab_size),
       max_under_way_(config.overlap ? 2 : 1),
       inbox_(inbox),
       runner_(std::move(runner)),
       scheduler_(config.batch, std::move(blocks)),
-      observer_(observe_disk(std::move(config.disk), *runner_, scheduler_.blocks(),
-                             config.disk_min_tokens)),
+      observer_(observer(*runner_, scheduler_.blocks())),
       requests_(scheduler_, inbox, events, *observer_),
       launcher_(*runner_, Blocks::block_size(), vocab_size_, config.batch.max_num_seqs,
                 inbox.latencies()),

@@ -27,14 +27,12 @@
 namespace nanovllm {
 
 /// The core of every engine whose policy plans and caches as the stock policies do.
-extern template class EngineCore<
-    DefaultPolicy::Scheduling,
-    DefaultPolicy::Blocks<DefaultPolicy::kv.block_size,
-                          DefaultPolicy::PrefixCache<DefaultPolicy::kv.block_size>>,
-    DefaultPolicy::Preemption>;
+extern template class EngineCore<DefaultPolicy::Scheduling, BlocksOf<DefaultPolicy>,
+                                 DefaultPolicy::Preemption>;
 
 /// An engine, and what computes the steps of every engine of this model that differs from it in
-/// scheduling, preemption, cache, processors or block size.
+/// scheduling, preemption, cache, processors or block size. These macros stay defined, for
+/// prebuilt_full.hpp.
 #define NANOVLLM_PREBUILT_ENGINE(shape, Policy)                                                  \
   extern template std::unique_ptr<StepRunner>                                                    \
   make_runner<Qwen3<shapes::shape>, RunnerPolicyOf<Policy>>(const Qwen3<shapes::shape>::Config&, \
@@ -53,27 +51,20 @@ NANOVLLM_FOR_EACH_PREBUILT_SHAPE(NANOVLLM_PREBUILT_ENGINES);
 #undef NANOVLLM_PREBUILT_ENGINES
 
 #if defined(NANOVLLM_PREBUILT_CUDA)
-extern template class EngineCore<
-    CudaPolicy::Scheduling,
-    CudaPolicy::Blocks<CudaPolicy::kv.block_size,
-                       CudaPolicy::PrefixCache<CudaPolicy::kv.block_size>>,
-    CudaPolicy::Preemption>;
 #if defined(__CUDACC__)  // elsewhere the backend is a name
-#define NANOVLLM_PREBUILT_ENGINES(shape)       \
-  NANOVLLM_PREBUILT_RUNNER(shape, CudaPolicy); \
-  NANOVLLM_PREBUILT_ENGINE(shape, CudaPolicy)
+#define NANOVLLM_PREBUILT_CUDA_ENGINE(shape, Policy) \
+  NANOVLLM_PREBUILT_RUNNER(shape, Policy);           \
+  NANOVLLM_PREBUILT_ENGINE(shape, Policy)
 #else
-#define NANOVLLM_PREBUILT_ENGINES(shape) NANOVLLM_PREBUILT_ENGINE(shape, CudaPolicy)
+#define NANOVLLM_PREBUILT_CUDA_ENGINE(shape, Policy) NANOVLLM_PREBUILT_ENGINE(shape, Policy)
 #endif
+extern template class EngineCore<CudaPolicy::Scheduling, BlocksOf<CudaPolicy>,
+                                 CudaPolicy::Preemption>;
+#define NANOVLLM_PREBUILT_ENGINES(shape) NANOVLLM_PREBUILT_CUDA_ENGINE(shape, CudaPolicy)
 NANOVLLM_FOR_EACH_PREBUILT_SHAPE(NANOVLLM_PREBUILT_ENGINES);
 #undef NANOVLLM_PREBUILT_ENGINES
 #endif
 
-#undef NANOVLLM_PREBUILT_ENGINE
-#undef NANOVLLM_PREBUILT_RUNNER
-
 }  // namespace nanovllm
-
-#undef NANOVLLM_FOR_EACH_PREBUILT_SHAPE
 
 #endif

@@ -15,9 +15,8 @@
 #include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/prebuilt.hpp"
-#include "nanovllm/core/type_name.hpp"
 #include "nanovllm/engine/core.hpp"
-#include "nanovllm/engine/disk/disk_store.hpp"
+#include "nanovllm/engine/core/step_observer.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/engine/runner/runner.hpp"
@@ -26,9 +25,9 @@
 #include "nanovllm/engine/runner/weight_memory.hpp"
 #include "nanovllm/engine/session/kv_file.hpp"
 #include "nanovllm/engine/step/runner_policy.hpp"
+#include "nanovllm/engine/tiers/no_tiers.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/io/safetensors.hpp"
-#include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/kv/kv_rows.hpp"
 #include "nanovllm/model/model.hpp"
@@ -84,17 +83,12 @@ template <class Model, class Policy>
           .default_batched_tokens = Backend::kDefaultBatchedTokens};
 }
 
-/// Blocks of the pool that steps compute in, and of the one in host memory.
-struct KvBlocks {
-  std::int32_t device = 0;
-  std::int32_t host = 0;
-};
-
-/// Makes the KV pools, which come after everything else has its memory, and returns their blocks:
-/// those of `config.kv_size`, or as many as max_num_seqs sequences of full length need, within
-/// `share` of the memory; and those of `config.host_kv_size`.
-[[nodiscard]] KvBlocks allocate_kv(StepRunner& runner, double share, const EngineConfig& config,
-                                   std::int64_t max_model_len);
+/// Makes the KV pools, which come after everything else has its memory, and returns the blocks of
+/// the one that steps compute in: those of `config.kv_size`, or as many as max_num_seqs sequences
+/// of full length need, within `share` of the memory.
+/// @param num_host_blocks  of the one in host memory.
+[[nodiscard]] std::int32_t allocate_kv(StepRunner& runner, double share, const EngineConfig& config,
+                                       std::int64_t max_model_len, std::int32_t num_host_blocks);
 
 /// What admission needs to know of an engine of this `Policy`.
 /// @param capacity_tokens  that the KV pool holds, and one more.
@@ -148,17 +142,6 @@ template <class Policy, class ModelConfig>
   return out;
 }
 
-/// The disk tier of `config.disk_kv_path`, or null without. Throws ConfigError that names the
-/// setting which is in the way.
-/// @param identity         of the model; the layout of a block is added.
-/// @param keeps_prefixes   whether there is a prefix cache.
-/// @param num_host_blocks  of the pool above it.
-[[nodiscard]] std::unique_ptr<DiskStore> open_disk_store(const EngineConfig& config,
-                                                         const KvIdentity& identity,
-                                                         const StepRunner& runner,
-                                                         bool keeps_prefixes,
-                                                         std::int32_t num_host_blocks);
-
 /// What an engine is put together from.
 template <class Blocks>
 struct EngineParts {
@@ -166,6 +149,7 @@ struct EngineParts {
   TextSide text;
   std::unique_ptr<StepRunner> runner;
   Blocks blocks;
+  ObserverMaker<Blocks> observer;
   bool edits_logits = false;  ///< whether the runner has deferred steps
   KvIdentity identity;        ///< of its keys and values
   KvRows layout;              ///< of their rows in a file
@@ -178,11 +162,8 @@ template <class Model, class Policy, class Blocks>
 [[nodiscard]] EngineParts<Blocks> make_parts(const typename Model::Config& model,
                                              const std::optional<RandomWeights>& weights,
                                              const EngineConfig& config) {
-  check<ConfigError>(HasHostPool<Blocks> ||
-                         config.host_kv_size.kind() == KvSize::Kind::memory_share ||
-                         config.host_kv_size.count() == 0,
-                     "host_kv_size: the policy's Blocks, ", type_name<Blocks>(),
-                     ", has no pool in host memory; TieredBlockManager has");
+  using Tiers = typename Policy::Tiers;
+  Tiers::validate(config);
   const std::int64_t max_model_len = choose_max_model_len(config, max_context_length(model));
   TextSide text;
   if (!weights) text = TextSide::load(config.model, text_hints_of<Model>(), config.chat_template);
@@ -195,29 +176,29 @@ template <class Model, class Policy, class Blocks>
   auto runner = make_runner<Model, RunnerPolicyOf<Policy>>(
       model, choose_runner_setup(config, batch, max_model_len, Policy::kv.block_size, checkpoint,
                                  weights));
-  const KvBlocks num_blocks = allocate_kv(*runner, backend.kv_share, config, max_model_len);
-  Blocks blocks(num_blocks.device, Policy::kv.prefix_caching && config.prefix_caching);
-  if constexpr (HasHostPool<Blocks>) blocks.add_host_pool(num_blocks.host);
+  const std::int32_t num_host_blocks = Tiers::num_host_blocks(config, runner->kv_shape());
+  auto blocks = Tiers::template make_blocks<Blocks>(
+      allocate_kv(*runner, backend.kv_share, config, max_model_len, num_host_blocks),
+      num_host_blocks, Policy::kv.prefix_caching && config.prefix_caching);
   const bool edits_logits = runner->edits_logits();
   // Without deferred steps a processor that reads tokens must have them before the next is planned.
   const bool overlap = config.overlap.value_or(backend.is_asynchronous) &&
                        (!Policy::LogitsProcessors::kReadsTokens || edits_logits);
   KvIdentity identity = kv_identity<Policy>(model, *runner, checkpoint, weights);
-  CoreConfig core{
-      .batch = batch,
-      .vocab_size = model.vocab_size,
-      .overlap = overlap,
-      .disk = open_disk_store(config, identity, *runner, blocks.keeps_prefixes(), num_blocks.host),
-      .disk_min_tokens = config.disk_kv_min_tokens};
+  auto observer = Tiers::template observer<Blocks>({.config = config,
+                                                    .identity = identity,
+                                                    .runner = *runner,
+                                                    .keeps_prefixes = blocks.keeps_prefixes()});
   const KvRows layout(runner->kv_shape(), runner->num_ranks());
   return {.max_model_len = max_model_len,
           .text = std::move(text),
           .runner = std::move(runner),
           .blocks = std::move(blocks),
+          .observer = std::move(observer),
           .edits_logits = edits_logits,
           .identity = std::move(identity),
           .layout = layout,
-          .core = std::move(core)};
+          .core = {.batch = batch, .vocab_size = model.vocab_size, .overlap = overlap}};
 }
 
 }  // namespace nanovllm
@@ -285,8 +266,9 @@ NANOVLLM_INLINE RunnerSetup choose_runner_setup(const EngineConfig& config,
   return out;
 }
 
-NANOVLLM_INLINE KvBlocks allocate_kv(StepRunner& runner, double share, const EngineConfig& config,
-                                     std::int64_t max_model_len) {
+NANOVLLM_INLINE std::int32_t allocate_kv(StepRunner& runner, double share,
+                                         const EngineConfig& config, std::int64_t max_model_len,
+                                         std::int32_t num_host_blocks) {
   const KvShape shape = runner.kv_shape();
   const auto available = static_cast<std::int64_t>(runner.available_memory());
   std::int64_t num_blocks = 0;
@@ -297,45 +279,8 @@ NANOVLLM_INLINE KvBlocks allocate_kv(StepRunner& runner, double share, const Eng
     const std::int64_t affordable = num_kv_blocks(KvSize::memory_share(share), shape, available);
     num_blocks = std::min(useful, affordable);
   }
-  KvBlocks blocks{.device = static_cast<std::int32_t>(num_blocks)};
-  const KvSize& host = config.host_kv_size;
-  check<ConfigError>(host.kind() != KvSize::Kind::memory_share && host.count() >= 0,
-                     "host_kv_size must be a number of blocks or of bytes, 0 for none; got ",
-                     host.kind() == KvSize::Kind::memory_share
-                         ? concat("a share of the memory, ", host.share())
-                         : concat(host.count()));
-  if (host.count() > 0) blocks.host = num_kv_blocks(host, shape, 0);
-  runner.allocate_kv(blocks.device, blocks.host);
-  return blocks;
-}
-
-NANOVLLM_INLINE std::unique_ptr<DiskStore> open_disk_store(const EngineConfig& config,
-                                                           const KvIdentity& identity,
-                                                           const StepRunner& runner,
-                                                           bool keeps_prefixes,
-                                                           std::int32_t num_host_blocks) {
-  if (!config.disk_kv_path) return nullptr;
-  check<ConfigError>(keeps_prefixes,
-                     "disk_kv_path needs a prefix cache: the policy has none, or prefix_caching is "
-                     "off");
-  check<ConfigError>(num_host_blocks > 0,
-                     "disk_kv_path needs blocks in host memory, which files are read to and "
-                     "written from; host_kv_size is 0");
-  check<ConfigError>(!config.processes,
-                     "disk_kv_path needs all ranks in one process; 'processes' is set");
-  check<ConfigError>(config.disk_kv_min_tokens >= 1, "disk_kv_min_tokens must be >= 1, got ",
-                     config.disk_kv_min_tokens);
-  const KvShape shape = runner.kv_shape();
-  std::string text;
-  for (const auto& [name, value] : identity) text += concat(name, " = ", value, '\n');
-  text += concat("block_size = ", shape.block_size, "\nranks = ", runner.num_ranks(), '\n');
-  const auto num_pieces = static_cast<std::size_t>(shape.num_layers * runner.num_ranks());
-  const std::uint64_t file_bytes =
-      BlockFiles::file_bytes(text.size(), static_cast<std::size_t>(shape.block_size), num_pieces,
-                             static_cast<std::uint64_t>(shape.block_bytes() * runner.num_ranks()));
-  check<ConfigError>(config.disk_kv_bytes >= file_bytes, "disk_kv_bytes: ", config.disk_kv_bytes,
-                     " bytes have no room for a block, whose file has ", file_bytes);
-  return std::make_unique<DiskStore>(*config.disk_kv_path, config.disk_kv_bytes, std::move(text));
+  runner.allocate_kv(static_cast<std::int32_t>(num_blocks), num_host_blocks);
+  return static_cast<std::int32_t>(num_blocks);
 }
 
 }  // namespace nanovllm

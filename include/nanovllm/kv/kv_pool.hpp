@@ -20,12 +20,19 @@ concept KvBufferLike = std::constructible_from<Buffer, std::size_t> && requires(
   { buffer.data() } -> std::convertible_to<T*>;
 };
 
+/// The host memory of a pool that has no blocks there.
+struct NoHostBuffer {
+  explicit NoHostBuffer(std::size_t) {}
+  [[nodiscard]] static std::nullptr_t data() { return nullptr; }
+};
+
 /// Owns the keys and values of every layer, `[layer][block][K | V][kv_head][slot][head_dim]`,
 /// row-major, and hands out views of single layers.
 ///
 /// @tparam T       element type of the cache.
 /// @tparam Buffer      where it lives: `cpu::AlignedBuffer<T>`, or device memory.
-/// @tparam HostBuffer  where the blocks in host memory are: page-locked, if there is a device.
+/// @tparam HostBuffer  where the blocks in host memory are: page-locked, if there is a device; or
+///                     NoHostBuffer for a pool without them.
 template <Element T, class Buffer, class HostBuffer = Buffer>
 class KvPool {
   static_assert(KvBufferLike<Buffer, T> && KvBufferLike<HostBuffer, T>,
@@ -33,8 +40,11 @@ class KvPool {
                 "have a data() that converts to 'T*'");
 
  public:
+  /// Whether there may be blocks in host memory.
+  static constexpr bool kHasHostBlocks = !std::same_as<HostBuffer, NoHostBuffer>;
+
   /// Takes num_blocks · shape.block_bytes() bytes, and num_host_blocks times as many of the host's.
-  /// `shape.element_bytes` must be sizeof(T).
+  /// `shape.element_bytes` must be sizeof(T). Throws ConfigError for numbers that cannot be.
   KvPool(const KvShape& shape, std::int32_t num_blocks, std::int32_t num_host_blocks = 0)
       : shape_(checked(shape, num_blocks, num_host_blocks)),
         num_blocks_(num_blocks),
@@ -72,6 +82,8 @@ class KvPool {
     check<ConfigError>(num_host_blocks >= 0,
                        "KV pool: the number of blocks in host memory must be >= 0, got ",
                        num_host_blocks);
+    check<ConfigError>(kHasHostBlocks || num_host_blocks == 0, "KV pool: ", num_host_blocks,
+                       " blocks in host memory were asked for; the policy's Tiers has none");
     return shape;
   }
   [[nodiscard]] std::size_t elements(std::int64_t num_blocks) const {

@@ -79,9 +79,10 @@ class Scheduler {
       "choose(std::span<Sequence* const>) that returns std::size_t, and a noexcept "
       "vacate(const Sequence&, std::vector<BlockCopy>&); see sched/policy/preemption.hpp and "
       "docs/policies.md");
-  static_assert(!SwapsSequences<Preemption> || HasHostPool<Blocks>,
-                "nanovllm: the policy's Preemption swaps sequences to host memory, so its Blocks "
-                "must be TieredBlockManager");
+  static_assert(
+      !SwapsSequences<Preemption> || HasHostPool<Blocks>,
+      "nanovllm: the policy's Preemption swaps sequences to host memory, so its Tiers must "
+      "be HostTier or DiskTier: 'using Tiers = nanovllm::HostTier;'");
 
  public:
   /// Throws ConfigError when `config` is out of range.

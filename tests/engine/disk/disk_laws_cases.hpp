@@ -621,40 +621,6 @@ TEST_CASE("every rank's part comes back from disk", "[laws][disk]") {
   CHECK(engine.stats().num_disk_hit_tokens == 0);
 }
 
-namespace {
-
-struct OnePoolPolicy : HashPolicy {
-  template <int kBlockSize, class Cache>
-  using Blocks = BlockManager<kBlockSize, Cache>;
-};
-
-}  // namespace
-
-TEST_CASE("an engine without a host's pool computes the same, and refuses one", "[laws][disk]") {
-  if (num_devices() < 1) return;
-  using OnePoolEngine = Engine<AnyModel, OnePoolPolicy>;
-  using Catch::Matchers::Contains;
-  const Folder folder;
-  EngineConfig config = config_of(folder, 0);
-  CHECK_THROWS_WITH(OnePoolEngine(config), Contains("host_kv_size is 0"));
-  config.disk_kv_path.reset();
-  {
-    OnePoolEngine engine(config);
-    for (int round = 0; round < 2; ++round) {
-      for (std::size_t i = 0; i < kNumPrompts; ++i) {
-        check_output(engine.generate(prompt_of(i), params_of(i)), i);
-        engine.check_invariants();
-      }
-    }
-    const EngineStats stats = engine.stats();
-    CHECK((stats.num_hit_tokens > 0 && stats.num_host_hit_tokens == 0));
-    CHECK((stats.num_host_kv_blocks == 0 && stats.num_free_kv_blocks == stats.num_kv_blocks));
-  }
-  config.host_kv_size = KvSize::blocks(4);
-  CHECK_THROWS_AS(OnePoolEngine(config), ConfigError);
-  CHECK_THROWS_WITH(OnePoolEngine(config), Contains("has no pool in host memory"));
-}
-
 TEST_CASE("settings of the disk tier that cannot be are named", "[disk]") {
   if (num_devices() < 1) return;
   using Catch::Matchers::Contains;

@@ -1,8 +1,8 @@
 // The law of the disk tier on the CPU backend.
 
-#include "nanovllm/policy.hpp"
+#include "nanovllm/full_policy.hpp"
 
-using BackendFloat32 = nanovllm::Float32Policy;
+using BackendFloat32 = nanovllm::FullFloat32Policy;
 static constexpr bool kBitEqual = true;
 static int num_devices() { return 2; }
 

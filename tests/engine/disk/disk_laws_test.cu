@@ -1,9 +1,9 @@
 // The law of the disk tier on the CUDA backend.
 
 #include "cuda/gpu_test.cuh"
-#include "nanovllm/engine.hpp"
+#include "nanovllm/full_policy.hpp"
 
-using BackendFloat32 = nanovllm::CudaFloat32Policy;
+using BackendFloat32 = nanovllm::CudaFullFloat32Policy;
 static constexpr bool kBitEqual = false;
 static int num_devices() {
   int count = 0;

@@ -2,9 +2,13 @@
 
 #include "cuda/gpu_test.cuh"
 #include "nanovllm/engine.hpp"
+#include "nanovllm/full_policy.hpp"
 
-using BackendFloat32 = nanovllm::CudaBatchInvariantPolicy;  // the laws' first policy; bfloat16 here
-using BackendBfloat16 = nanovllm::CudaBatchInvariantPolicy;
+struct InvariantFullPolicy : nanovllm::CudaBatchInvariantPolicy {
+  using Tiers = nanovllm::DiskTier;
+};
+using BackendFloat32 = InvariantFullPolicy;  // the laws' first policy; bfloat16 here
+using BackendBfloat16 = InvariantFullPolicy;
 static constexpr float kShardedBound = 1.f;  // two ranks round where one does not
 static constexpr bool kBitEqual = true;
 static int num_devices() {

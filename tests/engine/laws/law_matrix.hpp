@@ -31,6 +31,7 @@ struct MatrixPolicy : Base {
   template <int kBlockSize>
   using PrefixCache = Cache<kBlockSize>;
   using Preemption = PreemptionPolicy;
+  using Tiers = std::conditional_t<SwapsSequences<PreemptionPolicy>, HostTier, NoTiers>;
   using Scheduling = SchedulingPolicy;
   static constexpr KvConfig kv{.block_size = 16};
 };

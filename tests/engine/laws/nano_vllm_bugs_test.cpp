@@ -13,7 +13,7 @@ using namespace nanovllm::test;
 
 namespace {
 
-using TestEngine = Engine<Qwen3<shapes::fairytale>, Float32Policy>;
+using TestEngine = Engine<Qwen3<shapes::fairytale>, FullFloat32Policy>;
 
 EngineConfig small_config(bool overlap = false) {
   return {.model = model_directory("fairytale"),
@@ -121,13 +121,13 @@ TEST_CASE("nano-vllm bugs 12 and 13: engines of different block sizes and ranks 
   threads.emplace_back(
       [&] { tokens[0] = TestEngine(small_config()).generate(prompt_of(40), kGreedy).token_ids; });
   threads.emplace_back([&] {
-    Engine<Qwen3<shapes::fairytale>, TestPolicy<Float32Policy, 32>> engine(small_config());
+    Engine<Qwen3<shapes::fairytale>, TestPolicy<FullFloat32Policy, 32>> engine(small_config());
     tokens[1] = engine.generate(prompt_of(40), kGreedy).token_ids;
   });
   threads.emplace_back([&] {
     EngineConfig config = small_config();
     config.tensor_parallel = 2;
-    Engine<Qwen3<shapes::fairytale>, TestPolicy<Float32Policy, 8>> engine(std::move(config));
+    Engine<Qwen3<shapes::fairytale>, TestPolicy<FullFloat32Policy, 8>> engine(std::move(config));
     tokens[2] = engine.generate(prompt_of(40), kGreedy).token_ids;
   });
   for (std::thread& thread : threads) thread.join();

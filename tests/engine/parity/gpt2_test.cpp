@@ -1,5 +1,6 @@
 // GPT-2 on the CPU backend: against Hugging Face transformers, and what ranks and text do.
 
+#include "nanovllm/full_policy.hpp"
 #include "nanovllm/policy.hpp"
 
 using BackendFloat32 = nanovllm::Float32Policy;
@@ -14,14 +15,14 @@ TEST_CASE("GPT-2 on two ranks is GPT-2 on one", "[gpt2][laws]") {
   const Gpt2Files files(config, 10);
   std::vector<std::vector<TokenId>> prompts;
   for (std::uint64_t i = 0; i < 4; ++i) prompts.push_back(random_prompt(i, 1 + 20 * i, 83));
-  Engine<AnyGpt2, Float32Policy> one({.model = files.path(), .num_threads = 2});
-  Engine<AnyGpt2, Float32Policy> two(
+  Engine<AnyGpt2, FullFloat32Policy> one({.model = files.path(), .num_threads = 2});
+  Engine<AnyGpt2, FullFloat32Policy> two(
       {.model = files.path(), .tensor_parallel = 2, .num_threads = 2});
   check_equal(traces(two, prompts), traces(one, prompts));
 
   config["n_head"] = 1, config["n_inner"] = 91;
   const Gpt2Files odd(config, 10);
-  using Gpt2Engine = Engine<AnyGpt2, Float32Policy>;
+  using Gpt2Engine = Engine<AnyGpt2, FullFloat32Policy>;
   CHECK_THROWS_WITH(Gpt2Engine({.model = odd.path(), .tensor_parallel = 2}),
                     Catch::Matchers::Contains("does not divide n_head = 1, n_inner = 91"));
 }

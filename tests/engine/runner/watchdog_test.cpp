@@ -42,7 +42,7 @@ class HangingBackend : public CpuBackend {
   int device_;
 };
 
-struct HangingPolicy : Float32Policy {
+struct HangingPolicy : FullFloat32Policy {
   using Backend = HangingBackend;
 };
 
@@ -50,7 +50,7 @@ struct HangingPolicy : Float32Policy {
 
 namespace {
 
-struct DeferredPolicy : Float32Policy {
+struct DeferredPolicy : FullFloat32Policy {
   using Backend = DeferredBackend;
 };
 
@@ -90,7 +90,7 @@ class PromptStep {
     }(PlannedSequence{});
     HostSamplingBatch sampling;
     append_sample(sampling, {.temperature = 0.f, .num_logprobs = 1});
-    inputs_.build(plan, Float32Policy::kv.block_size, sampling);
+    inputs_.build(plan, FullFloat32Policy::kv.block_size, sampling);
   }
   template <class AnyRunner>
   float logprob_from(AnyRunner& runner) const {
@@ -182,15 +182,15 @@ TEST_CASE("defect 16: a device that does not finish is named in time", "[watchdo
 TEST_CASE("steps in time are the same bits with a limit", "[watchdog]") {
   const PromptStep prompt;
   const int num_ranks = GENERATE(1, 2);
-  const auto without = make_runner<Float32Policy>(num_ranks, std::nullopt);
-  const auto with = make_runner<Float32Policy>(num_ranks, Seconds(60));
+  const auto without = make_runner<FullFloat32Policy>(num_ranks, std::nullopt);
+  const auto with = make_runner<FullFloat32Policy>(num_ranks, Seconds(60));
   const float expected = prompt.logprob_from(*without);
   for (int i = 0; i < 20; ++i) REQUIRE(prompt.logprob_from(*with) == expected);
 }
 
 TEST_CASE("without a limit health says how long a step runs", "[watchdog]") {
   const PromptStep prompt;
-  const auto runner = make_runner<Float32Policy>(1, std::nullopt);
+  const auto runner = make_runner<FullFloat32Policy>(1, std::nullopt);
   runner->launch(prompt.inputs());
   std::this_thread::sleep_for(milliseconds(20));
   CHECK(runner->health().state == Health::State::ok);
@@ -200,14 +200,14 @@ TEST_CASE("without a limit health says how long a step runs", "[watchdog]") {
 }
 
 TEST_CASE("a limit that makes no sense is a ConfigError", "[watchdog]") {
-  CHECK_THROWS_AS(make_runner<Float32Policy>(1, Seconds(0)), ConfigError);
-  CHECK_THROWS_AS(make_runner<Float32Policy>(1, Seconds(-1)), ConfigError);
+  CHECK_THROWS_AS(make_runner<FullFloat32Policy>(1, Seconds(0)), ConfigError);
+  CHECK_THROWS_AS(make_runner<FullFloat32Policy>(1, Seconds(-1)), ConfigError);
 }
 
 TEST_CASE("defect 8: a runner whose ranks get too few threads is an Error", "[watchdog]") {
   detail::threads_left = 1;
   try {
-    static_cast<void>(make_runner<Float32Policy>(4, std::nullopt));
+    static_cast<void>(make_runner<FullFloat32Policy>(4, std::nullopt));
     CHECK(false);
   } catch (const Error& error) {
     CHECK_THAT(error.what(), Contains("3 threads were wanted, 1 could be started"));

@@ -26,6 +26,7 @@ template <class Cache, int kBlockSize = 16>
 struct CachePolicy : Float32Policy {
   template <int>
   using PrefixCache = Cache;
+  using Ranks = ThreadRanks;
   static constexpr KvConfig kv{.block_size = kBlockSize};
 };
 using HashPolicy = CachePolicy<HashPrefixCache<16>>;

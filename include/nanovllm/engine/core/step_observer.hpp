@@ -3,16 +3,18 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "nanovllm/sched/step_plan.hpp"
 
 namespace nanovllm {
 
 class Request;
+class StepRunner;
 struct EngineStats;
 
 /// Is told of requests that come and end, and of steps that begin, are committed or are undone.
-/// This class does nothing; the disk tier derives from it. Called under the core's lock. Steps have
+/// This class does nothing; DiskObserver derives from it. Called under the core's lock. Steps have
 /// numbers from 1 on, in the order of their launches; 0 is none.
 class StepObserver {
  public:
@@ -67,5 +69,9 @@ class StepObserver {
   /// Throws Error naming the broken invariant.
   virtual void check_invariants() const {}
 };
+
+/// Makes the observer of a core from its runner and its block manager, which outlive it.
+template <class Blocks>
+using ObserverMaker = std::function<std::unique_ptr<StepObserver>(StepRunner&, Blocks&)>;
 
 }  // namespace nanovllm

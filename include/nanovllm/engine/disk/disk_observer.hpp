@@ -1,5 +1,5 @@
 #pragma once
-/// The disk tier's part in the steps of an engine.
+/// The part of DiskTier in the steps of an engine.
 
 #include <cstdint>
 #include <memory>
@@ -9,7 +9,6 @@
 #include "nanovllm/engine/disk/disk_loads.hpp"
 #include "nanovllm/engine/disk/disk_store.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
-#include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/sched/step_plan.hpp"
 
 namespace nanovllm {
@@ -60,18 +59,5 @@ class DiskObserver final : public StepObserver {
  private:
   DiskLoads<Blocks> loads_;
 };
-
-/// That of `disk`, or one that does nothing where `disk` is null or `Blocks` has no pool in host
-/// memory.
-template <class Blocks>
-[[nodiscard]] std::unique_ptr<StepObserver> observe_disk(std::unique_ptr<DiskStore> disk,
-                                                         StepRunner& runner, Blocks& blocks,
-                                                         int min_tokens) {
-  if constexpr (HasHostPool<Blocks>) {
-    if (disk)
-      return std::make_unique<DiskObserver<Blocks>>(std::move(disk), runner, blocks, min_tokens);
-  }
-  return std::make_unique<StepObserver>();
-}
 
 }  // namespace nanovllm

@@ -60,14 +60,16 @@ class PoolAccess {
   /// V][head][slot][head_dim]`. Throws ShapeError for a block that is not there.
   [[nodiscard]] std::vector<std::span<std::byte>> host_block(BlockId block) {
     std::vector<std::span<std::byte>> pieces;
-    const auto count = static_cast<std::size_t>(shape_.block_elements());
+    [[maybe_unused]] const auto count = static_cast<std::size_t>(shape_.block_elements());
     for (int r = 0; r < ranks_.size(); ++r) {
       Rank& rank = ranks_[r];
       check<ShapeError>(rank.kv && block >= 0 && block < rank.kv->num_host_blocks(), call_,
                         ": there is no block ", block);
-      for (std::int64_t layer = 0; layer < rank.kv->num_layers(); ++layer)
-        pieces.push_back(
-            std::as_writable_bytes(std::span(rank.kv->host_layer(layer).k(block, 0), count)));
+      if constexpr (Group::Pool::kHasHostBlocks) {
+        for (std::int64_t layer = 0; layer < rank.kv->num_layers(); ++layer)
+          pieces.push_back(
+              std::as_writable_bytes(std::span(rank.kv->host_layer(layer).k(block, 0), count)));
+      }
     }
     return pieces;
   }

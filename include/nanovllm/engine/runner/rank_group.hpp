@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -84,7 +85,8 @@ class RankGroup {
   using Communicator = CommunicatorOf<Policy>;
   using Network = typename Model::template Network<Elements, Backend, Communicator>;
   using Pool = KvPool<KvElement, typename Backend::template Buffer<KvElement>,
-                      HostBufferOf<Backend, KvElement>>;
+                      std::conditional_t<Policy::Tiers::kHasHostPool,
+                                         HostBufferOf<Backend, KvElement>, NoHostBuffer>>;
   using Executor = ExecutorOf<Policy, Network, Backend, Pool>;
 
   /// Whether the ranks' executors have deferred steps.

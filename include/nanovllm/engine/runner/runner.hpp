@@ -98,11 +98,12 @@ class Runner : public StepRunner {
 
   /// Makes every rank's KV pool of `num_blocks` blocks, and `num_host_blocks` in host memory, and
   /// what depends on where they are. Rank 0's numbers count for all. Throws ConfigError for blocks
-  /// in host memory when the backend has no `swap_blocks`.
+  /// in host memory when the policy's Tiers has none, or the backend no `swap_blocks`.
   void allocate_kv(std::int32_t num_blocks, std::int32_t num_host_blocks = 0) override {
     std::array<std::int32_t, 2> numbers{num_blocks, num_host_blocks};
     peers_.share(numbers);
-    check<ConfigError>(numbers[1] == 0 || kSwapsBlocks<Backend, Pool>, "host_kv_size: ", numbers[1],
+    check<ConfigError>(numbers[1] == 0 || !Pool::kHasHostBlocks || kSwapsBlocks<Backend, Pool>,
+                       "host_kv_size: ", numbers[1],
                        " blocks in host memory were asked for, but the policy's Backend has no "
                        "'run' for 'SwapBlocksArgs'; see ops/swap_blocks.hpp");
     begin_stage<Backend>(config_, "recording graphs");

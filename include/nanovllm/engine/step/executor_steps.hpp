@@ -24,6 +24,7 @@ using KvElementOf = std::remove_pointer_t<decltype(std::declval<Pool&>().layer(0
 
 /// Whether blocks of `Pool` can be copied to host memory and back.
 template <class Backend, class Pool>
-inline constexpr bool kSwapsBlocks = RunsOp<Backend, SwapBlocksArgs<KvElementOf<Pool>>>;
+inline constexpr bool kSwapsBlocks =
+    RunsOp<Backend, SwapBlocksArgs<KvElementOf<Pool>>>&& Pool::kHasHostBlocks;
 
 }  // namespace nanovllm

@@ -7,9 +7,13 @@
 
 namespace nanovllm {
 
-/// Elements, backend, ranks, communicator and functor: a policy for a runner.
-template <class E, class B, class R, class C, class F = NoLogitsFunctor>
+/// Elements, backend, ranks, communicator, functor, and whether there are blocks in host memory: a
+/// policy for a runner.
+template <class E, class B, class R, class C, class F, bool kHostPool>
 struct RunnerPolicy {
+  struct Tiers {
+    static constexpr bool kHasHostPool = kHostPool;
+  };
   using Weight = typename E::Weight;
   using Activation = typename E::Activation;
   using KvElement = typename E::KvElement;
@@ -43,7 +47,8 @@ struct IsTemplate {};
 template <class Policy>
 struct RunnerPolicyOf {
   using type = RunnerPolicy<ElementsOf<Policy>, typename Policy::Backend, typename Policy::Ranks,
-                            CommunicatorOf<Policy>, typename LogitsFunctorOf<Policy>::type>;
+                            CommunicatorOf<Policy>, typename LogitsFunctorOf<Policy>::type,
+                            Policy::Tiers::kHasHostPool>;
 };
 template <class Policy>
 requires requires { typename IsTemplate<Policy::template Executor>; }

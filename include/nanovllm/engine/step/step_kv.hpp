@@ -27,7 +27,7 @@ struct StepCopies {
 template <class Backend, class Pool>
 class StepKv {
   using Kv = KvElementOf<Pool>;
-  static constexpr bool kAwaits = RunsOp<Backend, AwaitSwapArgs>;
+  static constexpr bool kAwaits = kSwapsBlocks<Backend, Pool> && RunsOp<Backend, AwaitSwapArgs>;
 
  public:
   /// Without copies.
@@ -93,7 +93,7 @@ class StepKv {
                                       .down = down,
                                       .up = up});
     } else {
-      throw Error("swap_blocks: the policy's Backend has no such op");
+      throw Error("swap_blocks: the policy's Tiers or its Backend has none");
     }
   }
 

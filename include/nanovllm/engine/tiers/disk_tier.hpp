@@ -1,0 +1,97 @@
+#pragma once
+/// Files of blocks, below the pool in host memory.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/core/step_observer.hpp"
+#include "nanovllm/engine/disk/disk_observer.hpp"
+#include "nanovllm/engine/disk/disk_store.hpp"
+#include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/runner/step_runner.hpp"
+#include "nanovllm/engine/tiers/host_tier.hpp"
+#include "nanovllm/engine/tiers/no_tiers.hpp"
+
+namespace nanovllm {
+
+/// HostTier, and with `EngineConfig::disk_kv_path` a directory of files below it. See NoTiers for
+/// what a policy's `Tiers` has.
+struct DiskTier : HostTier {
+  static void validate(const EngineConfig& config);
+
+  template <class Blocks>
+  [[nodiscard]] static ObserverMaker<Blocks> observer(const TierSetup& setup) {
+    if (!setup.config.disk_kv_path) return HostTier::observer<Blocks>(setup);
+    return [files = files_of(setup)](StepRunner& runner, Blocks& blocks) {
+      auto store = std::make_unique<DiskStore>(files.directory, files.max_bytes, files.identity);
+      return std::make_unique<DiskObserver<Blocks>>(std::move(store), runner, blocks,
+                                                    files.min_tokens);
+    };
+  }
+
+ private:
+  struct Files {
+    std::filesystem::path directory;
+    std::uint64_t max_bytes = 0;
+    std::string identity;  ///< of the model, and the layout of a block
+    int min_tokens = 0;
+  };
+  /// Throws ConfigError where no block can be written.
+  [[nodiscard]] static Files files_of(const TierSetup& setup);
+};
+
+static_assert(TiersLike<DiskTier>);
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include <cstddef>
+#include <utility>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/engine/disk/block_files.hpp"
+#include "nanovllm/kv/kv_config.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE void DiskTier::validate(const EngineConfig& config) {
+  check_host_size(config);
+  if (!config.disk_kv_path) return;
+  check<ConfigError>(config.host_kv_size.count() > 0,
+                     "disk_kv_path needs blocks in host memory, which files are read to and "
+                     "written from; host_kv_size is 0");
+  check<ConfigError>(!config.processes,
+                     "disk_kv_path needs all ranks in one process; 'processes' is set");
+  check<ConfigError>(config.disk_kv_min_tokens >= 1, "disk_kv_min_tokens must be >= 1, got ",
+                     config.disk_kv_min_tokens);
+}
+
+NANOVLLM_INLINE DiskTier::Files DiskTier::files_of(const TierSetup& setup) {
+  check<ConfigError>(setup.keeps_prefixes,
+                     "disk_kv_path needs a prefix cache: the policy has none, or prefix_caching is "
+                     "off");
+  const KvShape shape = setup.runner.kv_shape();
+  const std::int64_t num_ranks = setup.runner.num_ranks();
+  std::string text;
+  for (const auto& [name, value] : setup.identity) text += concat(name, " = ", value, '\n');
+  text += concat("block_size = ", shape.block_size, "\nranks = ", num_ranks, '\n');
+  const std::uint64_t file_bytes =
+      BlockFiles::file_bytes(text.size(), static_cast<std::size_t>(shape.block_size),
+                             static_cast<std::size_t>(shape.num_layers * num_ranks),
+                             static_cast<std::uint64_t>(shape.block_bytes() * num_ranks));
+  check<ConfigError>(setup.config.disk_kv_bytes >= file_bytes,
+                     "disk_kv_bytes: ", setup.config.disk_kv_bytes,
+                     " bytes have no room for a block, whose file has ", file_bytes);
+  return {.directory = *setup.config.disk_kv_path,
+          .max_bytes = setup.config.disk_kv_bytes,
+          .identity = std::move(text),
+          .min_tokens = setup.config.disk_kv_min_tokens};
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

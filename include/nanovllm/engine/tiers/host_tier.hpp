@@ -1,0 +1,77 @@
+#pragma once
+/// A pool of blocks in host memory, below the device's.
+
+#include <cstdint>
+
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/core/step_observer.hpp"
+#include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/tiers/no_tiers.hpp"
+#include "nanovllm/kv/kv_config.hpp"
+#include "nanovllm/kv/tiers/tiered_block_manager.hpp"
+
+namespace nanovllm {
+
+/// With `EngineConfig::host_kv_size`, blocks that the prefix cache evicts are copied to host memory
+/// and are found there, and with SwapPreemption preempted sequences are copied there. See NoTiers
+/// for what a policy's `Tiers` has.
+struct HostTier {
+  template <int kBlockSize, class Cache>
+  using Blocks = TieredBlockManager<kBlockSize, Cache>;
+  static constexpr bool kHasHostPool = true;
+
+  static void validate(const EngineConfig& config);
+
+  [[nodiscard]] static std::int32_t num_host_blocks(const EngineConfig& config,
+                                                    const KvShape& shape);
+  template <class Blocks>
+  [[nodiscard]] static Blocks make_blocks(std::int32_t num_blocks, std::int32_t num_host_blocks,
+                                          bool enable_prefix_caching) {
+    Blocks blocks(num_blocks, enable_prefix_caching);
+    blocks.add_host_pool(num_host_blocks);
+    return blocks;
+  }
+  template <class Blocks>
+  [[nodiscard]] static ObserverMaker<Blocks> observer(const TierSetup& setup) {
+    return NoTiers::observer<Blocks>(setup);
+  }
+
+  /// Throws ConfigError unless `host_kv_size` is a number of blocks or bytes.
+  static void check_host_size(const EngineConfig& config);
+};
+
+static_assert(TiersLike<HostTier>);
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include <string>
+
+#include "nanovllm/core/error.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE void HostTier::validate(const EngineConfig& config) {
+  check_host_size(config);
+  NoTiers::check_no_disk(config, "HostTier");
+}
+
+NANOVLLM_INLINE std::int32_t HostTier::num_host_blocks(const EngineConfig& config,
+                                                       const KvShape& shape) {
+  const KvSize& host = config.host_kv_size;
+  return host.count() == 0 ? 0 : num_kv_blocks(host, shape, 0);
+}
+
+NANOVLLM_INLINE void HostTier::check_host_size(const EngineConfig& config) {
+  const KvSize& host = config.host_kv_size;
+  const bool is_share = host.kind() == KvSize::Kind::memory_share;
+  check<ConfigError>(
+      !is_share && host.count() >= 0,
+      "host_kv_size must be a number of blocks or of bytes, 0 for none; got ",
+      is_share ? concat("a share of the memory, ", host.share()) : concat(host.count()));
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES
