@@ -300,7 +300,8 @@ class BeamTraffic {
     REQUIRE(scheduler_.num_waiting() == 0);
     for (const auto& held : held_) scheduler_.remove_held(*held);
     scheduler_.check_invariants();
-    REQUIRE(scheduler_.blocks().num_free_host() == num_host_blocks_);
+    if constexpr (HasHostPool<Blocks>)
+      REQUIRE(scheduler_.blocks().num_free_host() == num_host_blocks_);
     REQUIRE(scheduler_.blocks().num_free() == num_blocks_);
     REQUIRE(scheduler_.num_failed_inserts() == 0);
     coverage_.preempted += scheduler_.num_preemptions();
@@ -608,8 +609,8 @@ TEMPLATE_TEST_CASE("beams read the keys and values of their own tokens, whatever
                    "[beams][random]", (std::pair<ContinuousBatching, Hashed>),
                    (std::pair<ContinuousBatching, Radix>), (std::pair<PrefillFirst, Uncached>),
                    (std::pair<PriorityWithin<5>, Radix>),
-                   (std::pair<ContinuousBatching, TieredBlockManager<1>>),
-                   (std::pair<test::Fickle, TieredBlockManager<16, RadixPrefixCache<16>>>)) {
+                   (std::pair<ContinuousBatching, BlockManager<1>>),
+                   (std::pair<test::Fickle, BlockManager<16, RadixPrefixCache<16>>>)) {
   using Policy = typename TestType::first_type;
   using Blocks = typename TestType::second_type;
   const bool prefix_caching = GENERATE(true, false);
