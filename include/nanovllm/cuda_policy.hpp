@@ -3,6 +3,7 @@
 /// linked, engine.hpp includes this in any translation unit: an engine that is compiled already, or
 /// one of the same model and backend with another scheduling, needs no nvcc.
 
+#include "nanovllm/engine/runner/thread_ranks.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/parallel/communicator.hpp"
 #include "nanovllm/policy.hpp"
@@ -18,8 +19,9 @@ struct ProcessRanks;
 /// bfloat16 on CUDA devices. What is not here is as in `DefaultPolicy`.
 struct CudaPolicy : DefaultPolicy {
   using Backend = CudaBackend;
+  using Ranks = ThreadRanks;  ///< a thread for each device
 #if __has_include(<nccl.h>)
-  using Communicator = Nccl;  ///< one thread a device
+  using Communicator = Nccl;
 #else
   using Communicator = Single;  ///< several devices need NCCL
 #endif

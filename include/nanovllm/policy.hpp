@@ -21,8 +21,8 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/type_name.hpp"
 #include "nanovllm/cpu/backend.hpp"
-#include "nanovllm/engine/runner/process_ranks.hpp"
-#include "nanovllm/engine/tiers/disk_tier.hpp"
+#include "nanovllm/engine/runner/one_rank.hpp"
+#include "nanovllm/engine/tiers/no_tiers.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
 #include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
@@ -36,14 +36,15 @@
 
 namespace nanovllm {
 
-/// bfloat16 on the CPU.
+/// bfloat16 on the CPU: one rank, and all blocks in its pool. full_policy.hpp has a policy with all
+/// that an engine can do.
 struct DefaultPolicy {
   /// Of weights, activations and the KV cache; a slot `Weight`, `Activation` or `KvElement` takes
   /// precedence.
   using Element = bf16;
   using Backend = CpuBackend;  ///< where memory lives and ops run
   /// Where tensor-parallel ranks run. A slot `Communicator` replaces the one they have on the host.
-  using Ranks = ProcessRanks;
+  using Ranks = OneRank;
   using Scheduling = ContinuousBatching;   ///< what a step computes
   using Preemption = RecomputePreemption;  ///< which sequence gives way when the pool is full
   /// Rules for what may be drawn.
@@ -52,7 +53,7 @@ struct DefaultPolicy {
   template <int kBlockSize>
   using PrefixCache = HashPrefixCache<kBlockSize>;  ///< what is kept for equal prefixes
   /// Where blocks are kept that the device's pool has no room for.
-  using Tiers = DiskTier;
+  using Tiers = NoTiers;
   static constexpr KvConfig kv{};  ///< block size, prefix caching
 };
 

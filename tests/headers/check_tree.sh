@@ -152,7 +152,7 @@ awk -v graph="$graph" '
     }
     allowed["engine.hpp"] = allowed["engine.hpp"] " cuda.cuh cuda_policy.hpp"
     allowed["full_policy.hpp"] = "engine/ engine.hpp policy.hpp"
-    allowed["cuda_policy.hpp"] = "kv/ parallel/ policy.hpp"
+    allowed["cuda_policy.hpp"] = "kv/ parallel/ engine/runner/thread_ranks.hpp policy.hpp"
     allowed["cuda.cuh"] = "core/ kv/ parallel/ cuda/ policy.hpp cuda_policy.hpp"
 
     # The same within cuda/: {runtime, ptx} <- tile <- families <- the files at the top. Families do

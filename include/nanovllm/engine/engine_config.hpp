@@ -19,7 +19,9 @@ class ProcessGroup;
 /// The settings of an engine. Every field except `model` has a sensible default.
 struct EngineConfig {
   std::filesystem::path model{};  ///< directory of a Hugging Face checkpoint
-  int tensor_parallel = 1;        ///< ranks; must divide heads, kv heads and intermediate size
+  /// Ranks; must divide heads, kv heads and intermediate size. More than one need `Ranks =
+  /// ThreadRanks` in the policy.
+  int tensor_parallel = 1;
   int device = 0;  ///< CUDA: ordinal of the first rank's device; the other ranks take the next ones
   /// CPU threads of all ranks, 4096 at most; unset: all of the machine's.
   std::optional<int> num_threads{};
@@ -31,12 +33,12 @@ struct EngineConfig {
   /// Blocks in host memory, page-locked if there is a device: a number of blocks, or of bytes of
   /// each rank. Blocks that the prefix cache evicts are copied there, and found there. A policy
   /// with `SwapPreemption` copies preempted sequences there instead of computing them again; they
-  /// take precedence over cached blocks.
+  /// take precedence over cached blocks. More than 0 need `Tiers = HostTier` in the policy.
   KvSize host_kv_size = KvSize::blocks(0);
   /// A directory for blocks of the prefix cache, one file each, which later engines of the same
   /// model, policy and settings find, also in other processes: a tier below `host_kv_size`, which
   /// must not be 0. It is created if needed, and may be shared. A user who can write to it can
-  /// change what is generated.
+  /// change what is generated. Needs `Tiers = DiskTier` in the policy, as do the next two.
   std::optional<std::filesystem::path> disk_kv_path{};
   std::uint64_t disk_kv_bytes = std::uint64_t{16} << 30;  ///< most bytes of all its files
   /// A request waits for blocks on disk if they hold at least this many tokens more of its prompt
@@ -57,10 +59,11 @@ struct EngineConfig {
   std::optional<std::int32_t> session_blocks{};
   std::optional<bool> overlap{};  ///< plan a step while another is computed; unset: on devices
   /// Tensor-parallel ranks in separate processes, e.g. `ProcessGroup::from_environment()`;
-  /// unset: threads of this process.
+  /// unset: threads of this process. Needs `Ranks = ProcessRanks` in the policy.
   std::shared_ptr<ProcessGroup> processes{};
   /// A step that runs longer ends its requests with an error; see Engine::health. Unset: there is
-  /// no limit. Setting it costs a thread, and a hand-over between threads in every step.
+  /// no limit. Setting it costs a thread, and a hand-over between threads in every step. Needs
+  /// `Ranks = ThreadRanks` in the policy.
   std::optional<std::chrono::duration<double>> step_timeout{};
   std::optional<std::uint64_t> seed{};  ///< of requests without their own; unset: a random one
   std::optional<ChatTemplate> chat_template{};  ///< instead of the checkpoint's

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-using HashPolicy = PolicyWith<Float32Policy, 8>;
+using HashPolicy = PolicyWith<FullFloat32Policy, 8>;
 struct RadixPolicy : HashPolicy {
   template <int kBlockSize>
   using PrefixCache = RadixPrefixCache<kBlockSize>;

@@ -84,7 +84,8 @@ struct OneRank {
   static void validate(const RunnerConfig& config) {
     constexpr const char* kAdvice =
         ", but the policy's Ranks, OneRank, is one rank on the caller's thread; write 'using Ranks "
-        "= nanovllm::ThreadRanks;' in the policy, or take one that has it, as FullPolicy";
+        "= nanovllm::ThreadRanks;' in the policy, or take one that has it, as FullPolicy of "
+        "nanovllm/full_policy.hpp";
     check<ConfigError>(config.num_ranks == 1, "tensor_parallel = ", config.num_ranks, kAdvice);
     check<ConfigError>(!config.step_timeout.has_value(), "step_timeout is set", kAdvice);
     check_no_processes(config, "OneRank");
@@ -96,7 +97,7 @@ struct OneRank {
                        ranks,
                        ", has all ranks in one process; write 'using Ranks = "
                        "nanovllm::ProcessRanks;' in the policy, or take one that has it, as "
-                       "FullPolicy");
+                       "FullPolicy of nanovllm/full_policy.hpp");
   }
 };
 

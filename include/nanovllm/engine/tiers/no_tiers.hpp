@@ -96,7 +96,7 @@ NANOVLLM_INLINE void NoTiers::validate(const EngineConfig& config) {
   check<ConfigError>(host.kind() != KvSize::Kind::memory_share && host.count() == 0,
                      "host_kv_size is set, but the policy's Tiers, NoTiers, has all blocks in the "
                      "device's pool; write 'using Tiers = nanovllm::HostTier;' in the policy, or "
-                     "take one that has it, as FullPolicy");
+                     "take one that has it, as FullPolicy of nanovllm/full_policy.hpp");
   check_no_disk(config, "NoTiers");
 }
 
@@ -109,7 +109,8 @@ NANOVLLM_INLINE void NoTiers::check_no_disk(const EngineConfig& config, const ch
   if (field == nullptr) return;
   throw ConfigError(concat(field, " is set, but the policy's Tiers, ", tiers,
                            ", has no blocks on disk; write 'using Tiers = nanovllm::DiskTier;' in "
-                           "the policy, or take one that has it, as FullPolicy"));
+                           "the policy, or take one that has it, as FullPolicy of "
+                           "nanovllm/full_policy.hpp"));
 }
 
 }  // namespace nanovllm
