@@ -13,15 +13,12 @@
 #include <utility>
 #include <vector>
 
-#include "with_model.hpp"
-
 namespace nv = nanovllm;
 
 /// The current session, and the points that /back returns to.
-template <class Engine>
 class Chat {
  public:
-  Chat(Engine& engine, std::optional<bool> enable_thinking)
+  Chat(nv::AnyEngine& engine, std::optional<bool> enable_thinking)
       : engine_(engine), session_(engine.session()), enable_thinking_(enable_thinking) {}
 
   void command(const std::string& line) {
@@ -61,15 +58,13 @@ class Chat {
   }
 
  private:
-  Engine& engine_;
+  nv::AnyEngine& engine_;
   nv::Session session_;
   std::vector<nv::Session> forks_;
   std::optional<bool> enable_thinking_;
 };
 
-template <class Model>
-int run(const char* model, std::optional<bool> enable_thinking) {
-  nv::Engine<Model> engine({.model = model, .on_load = nv::load_progress_line()});
+void run(nv::AnyEngine& engine, std::optional<bool> enable_thinking) {
   Chat chat(engine, enable_thinking);
   for (std::string line; std::printf("\n> "), std::fflush(stdout), std::getline(std::cin, line);) {
     if (line.empty()) break;
@@ -83,7 +78,6 @@ int run(const char* model, std::optional<bool> enable_thinking) {
       std::printf("[%s]\n", error.what());
     }
   }
-  return 0;
 }
 
 int main(int argc, char** argv) try {
@@ -96,11 +90,10 @@ int main(int argc, char** argv) try {
       model = argv[i];
     }
   }
-  using namespace nv::shapes;
-  return nv::examples::with_model<fairytale, qwen3_0_6b, qwen3_1_7b, qwen3_4b, qwen3_8b, qwen3_14b,
-                                  qwen3_32b>(nv::Qwen3Config::load(model), [&]<class Model>() {
-    return run<Model>(model, enable_thinking);
-  });
+  const auto engine =
+      nv::make_engine<nv::PublishedModels>({.model = model, .on_load = nv::load_progress_line()});
+  run(*engine, enable_thinking);
+  return 0;
 } catch (const nv::Error& error) {
   std::fprintf(stderr, "chat: %s\n", error.what());
   return 1;

@@ -16,6 +16,6 @@ int main(int argc, char** argv) {
   using namespace nanovllm;
   return examples::generate_main(
       argc, argv,
-      {{"cuda", has_gpu, examples::run_dtype<CudaFullFloat32Policy, CudaFullPolicy>},
-       {"cpu", [] { return true; }, examples::run_dtype<FullFloat32Policy, FullPolicy>}});
+      {{"cuda", has_gpu, examples::make<AllModels, CudaFullFloat32Policy, CudaFullPolicy>},
+       {"cpu", [] { return true; }, examples::make<AllModels, FullFloat32Policy, FullPolicy>}});
 }

@@ -18,7 +18,6 @@
 
 #include "batch_run.hpp"
 #include "engine_options.hpp"
-#include "with_model.hpp"
 
 namespace nanovllm::examples {
 
@@ -34,8 +33,7 @@ struct GenerateOptions {
 };
 
 /// Opens the files and serves. A process that only follows rank 0 touches neither.
-template <class Engine>
-void run(Engine& engine, const GenerateOptions& options, bool follows) {
+inline void run(nv::AnyEngine& engine, const GenerateOptions& options, bool follows) {
   if (follows) return engine.run_worker();
   LineReader input(options.input);
   std::ofstream output(options.output, std::ios::binary | std::ios::trunc);
@@ -55,31 +53,19 @@ void run(Engine& engine, const GenerateOptions& options, bool follows) {
 
 using Processes = std::shared_ptr<nv::ProcessGroup>;
 
-template <class Policy, nv::Qwen3Shape... kShapes>
-bool run_policy(const GenerateOptions& options, const Processes& processes) {
-  return with_model<kShapes...>(nv::Qwen3Config::load(options.engine.model), [&]<class Model>() {
-    nv::EngineConfig config = engine_config(options.engine, processes);
-    config.prefix_caching = !options.no_prefix_cache;
-    config.seed = options.seed;
-    nv::Engine<Model, Policy> engine(std::move(config));
-    run(engine, options, processes && processes->rank() != 0);
-    return true;
-  });
-}
-
-/// `kShapes` are those that get separate code.
-template <class Float32Policy, class Bfloat16Policy, nv::Qwen3Shape... kShapes>
-bool run_dtype(const GenerateOptions& options, const Processes& processes) {
+/// The engine of one of `Models` and of the type that was asked for.
+template <class Models, class Float32Policy, class Bfloat16Policy>
+std::unique_ptr<nv::AnyEngine> make(const GenerateOptions& options, nv::EngineConfig config) {
   return options.engine.dtype == "float32"
-             ? run_policy<Float32Policy, kShapes...>(options, processes)
-             : run_policy<Bfloat16Policy, kShapes...>(options, processes);
+             ? nv::make_engine<Models, Float32Policy>(std::move(config))
+             : nv::make_engine<Models, Bfloat16Policy>(std::move(config));
 }
 
-/// A place where the program can run, with one of the instances of `run_dtype`.
+/// A place where the program can run, with one of the instances of `make`.
 struct Device {
   const char* name;
   bool (*is_present)();
-  bool (*run)(const GenerateOptions&, const Processes&);
+  std::unique_ptr<nv::AnyEngine> (*make)(const GenerateOptions&, nv::EngineConfig);
 };
 
 /// The one that was asked for, or the first that is present.
@@ -111,7 +97,7 @@ inline void add_options(CLI::App& app, GenerateOptions& options) {
 inline int generate_main(int argc, char** argv, const std::vector<Device>& devices) {
   GenerateOptions options;
   CLI::App app{concat(
-      "Runs a batch of requests through a Qwen3 checkpoint.\n\n"
+      "Runs a batch of requests through a checkpoint.\n\n"
       "Each input line is a JSON object with 'id' and one of 'prompt', 'prompt_token_ids',\n"
       "'messages' (with optional 'tools' and 'enable_thinking'), and optionally 'session', the\n"
       "name of a conversation whose turns are the lines of that name, and 'sampling' with\n",
@@ -131,7 +117,12 @@ inline int generate_main(int argc, char** argv, const std::vector<Device>& devic
   Processes processes;
   try {
     processes = nv::ProcessGroup::from_environment();
-    choose(devices, options.engine.device).run(options, processes);
+    nv::EngineConfig config = engine_config(options.engine, processes);
+    config.prefix_caching = !options.no_prefix_cache;
+    config.seed = options.seed;
+    const std::unique_ptr<nv::AnyEngine> engine =
+        choose(devices, options.engine.device).make(options, std::move(config));
+    run(*engine, options, processes && processes->rank() != 0);
     return 0;
   } catch (const std::exception& error) {
     const std::string who = processes ? nv::concat(" (rank ", processes->rank(), ")") : "";

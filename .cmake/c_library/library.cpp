@@ -20,37 +20,23 @@ bool has_gpu() {
   return false;
 }
 
-/// An engine of the first of the shapes that fits the checkpoint.
-template <class Policy, Qwen3Shape... kShapes>
-std::unique_ptr<AnyEngine> make_of(EngineConfig config) {
-  const Qwen3Config model = Qwen3Config::load(config.model);
-  std::unique_ptr<AnyEngine> out;
-  const bool found =
-      ((matches<kShapes>(model) &&
-        (out = std::make_unique<EngineAdapter<Engine<Qwen3<kShapes>, Policy>>>(std::move(config)),
-         true)) ||
-       ...);
-  check<UnsupportedError>(found, "this library was not compiled for the sizes of '",
-                          config.model.string(), "'");
-  return out;
-}
-
 }  // namespace
 
 std::unique_ptr<AnyEngine> make_engine(EngineChoice choice) {
   using namespace shapes;
+  using All [[maybe_unused]] = ModelsOf<NANOVLLM_C_SHAPES>;
   const std::string device = choice.device.value_or(has_gpu() ? "cuda" : "cpu");
   [[maybe_unused]] const auto is = [&](const char* on, const char* dtype) {
     return device == on && choice.dtype == dtype;
   };
 #if defined(NANOVLLM_C_CUDA)
-  if (is("cuda", "bfloat16")) return make_of<CudaFullPolicy, NANOVLLM_C_SHAPES>(choice.config);
+  if (is("cuda", "bfloat16")) return nanovllm::make_engine<All, CudaFullPolicy>(choice.config);
 #endif
 #if defined(NANOVLLM_C_BFLOAT16)
-  if (is("cpu", "bfloat16")) return make_of<FullPolicy, NANOVLLM_C_SHAPES>(choice.config);
+  if (is("cpu", "bfloat16")) return nanovllm::make_engine<All, FullPolicy>(choice.config);
 #endif
 #if defined(NANOVLLM_C_FLOAT32)
-  if (is("cpu", "float32")) return make_of<FullFloat32Policy, NANOVLLM_C_SHAPES>(choice.config);
+  if (is("cpu", "float32")) return nanovllm::make_engine<All, FullFloat32Policy>(choice.config);
 #endif
   throw UnsupportedError(
       concat("this library was not compiled for ", choice.dtype, " on the device '", device, "'"));

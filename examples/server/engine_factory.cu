@@ -15,23 +15,17 @@ bool has_gpu() {
   return false;
 }
 
-template <class Policy>
-std::unique_ptr<AnyEngine> make(EngineConfig config) {
-  using Model = Qwen3<shapes::qwen3_any>;
-  return std::make_unique<EngineAdapter<Engine<Model, Policy>>>(std::move(config));
-}
-
 }  // namespace
 
 std::unique_ptr<AnyEngine> make_engine(const std::string& device, const std::string& dtype,
                                        EngineConfig config) {
   const bool is_float32 = dtype == "float32";
   if (device == "cuda" || (device == "auto" && has_gpu())) {
-    return is_float32 ? make<CudaFullFloat32Policy>(std::move(config))
-                      : make<CudaFullPolicy>(std::move(config));
+    return is_float32 ? nanovllm::make_engine<AllModels, CudaFullFloat32Policy>(std::move(config))
+                      : nanovllm::make_engine<AllModels, CudaFullPolicy>(std::move(config));
   }
-  return is_float32 ? make<FullFloat32Policy>(std::move(config))
-                    : make<FullPolicy>(std::move(config));
+  return is_float32 ? nanovllm::make_engine<AllModels, FullFloat32Policy>(std::move(config))
+                    : nanovllm::make_engine<AllModels, FullPolicy>(std::move(config));
 }
 
 }  // namespace nanovllm::examples

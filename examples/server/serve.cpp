@@ -1,4 +1,4 @@
-// An OpenAI-compatible server for a Qwen3 checkpoint; docs/serving.md, `serve --help`.
+// An OpenAI-compatible server for a checkpoint; docs/serving.md, `serve --help`.
 #include <nanovllm/chat/tool_call_format.hpp>
 #include <nanovllm/parallel/process_group.hpp>
 #include <nanovllm/serve/metrics.hpp>
@@ -144,7 +144,7 @@ int main(int argc, char** argv) {
   using namespace nanovllm::examples;
   ServeOptions options;
   CLI::App app{
-      "Serves a Qwen3 checkpoint by OpenAI's API: /v1/chat/completions, /v1/completions,\n"
+      "Serves a checkpoint by OpenAI's API: /v1/chat/completions, /v1/completions,\n"
       "/v1/models, /tokenize, /detokenize, /metrics, /health, and a page at /.\n\n"
       "SIGTERM or SIGINT ends it once what is under way is answered; a second one at once."};
   add_options(app, options);

@@ -29,8 +29,10 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/engine/all_models.hpp"
 #include "nanovllm/engine/core.hpp"
 #include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/make_engine.hpp"
 #include "nanovllm/engine/request/batch_generate.hpp"
 #include "nanovllm/engine/request/event_queue.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
@@ -80,7 +82,7 @@ class Engine {
                 "nanovllm::NoTiers;' has BlockManager, HostTier and DiskTier TieredBlockManager; "
                 "see docs/policies.md");
 
-  /// Loads the checkpoint in `config.model`. Throws LoadError or ConfigError.
+  /// Loads the checkpoint of `config.model`. Throws LoadError or ConfigError.
   explicit Engine(EngineConfig config);
 
   /// Runs `model` with noise for weights. There is no tokeniser: prompts are token ids.
@@ -273,7 +275,7 @@ class Engine {
 
 template <class Model, class Policy>
 Engine<Model, Policy>::Engine(EngineConfig config)
-    : Engine(Config::load(config.model), std::nullopt, std::move(config)) {}
+    : Engine(Config::load(checkpoint_of(config)), std::nullopt, std::move(config)) {}
 
 template <class Model, class Policy>
 Engine<Model, Policy>::Engine(const Config& model, RandomWeights weights, EngineConfig config)

@@ -18,6 +18,7 @@
 #include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/model/qwen3/qwen3.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
+#include "nanovllm/model/registry.hpp"
 #include "nanovllm/model/rope_scaling.hpp"
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/model/weights.hpp"

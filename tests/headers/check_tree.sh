@@ -255,6 +255,7 @@ awk -v graph="$graph" '
     loaders["nanovllm/model/generation_config.hpp"]
     loaders["nanovllm/model/gpt2/config.hpp"]
     loaders["nanovllm/model/qwen3/config.hpp"]
+    loaders["nanovllm/model/registry.hpp"]
     loaders["nanovllm/model/weights.hpp"]
     loaders["nanovllm/sampling/sampling_json.hpp"]
 

@@ -1,11 +1,10 @@
 // A model of two layers that lives here alone: attention without positions, no MLP. It is served by
-// the same engine as Qwen3, and gives what a formula in float64 gives.
+// the same engine as Qwen3, and gives what a formula in float64 gives. It is registered here, too:
+// a program finds it by what config.json says, from files or from a checkpoint in memory.
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -13,12 +12,17 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "memory_checkpoint.hpp"
 #include "nanovllm/core/philox.hpp"
+#include "nanovllm/engine/all_models.hpp"
+#include "nanovllm/engine/make_engine.hpp"
+#include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/model/layers/attention.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/decoder.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/parameter_list.hpp"
+#include "nanovllm/model/registry.hpp"
 #include "safetensors_writer.hpp"
 
 namespace toy {
@@ -30,9 +34,8 @@ struct Config {
   std::vector<nv::TokenId> eos_token_ids;
   nv::GenerationConfig generation;
 
-  static Config load(const std::filesystem::path& directory) {
-    std::ifstream file(directory / "config.json");
-    const auto json = nlohmann::json::parse(file);
+  static Config load(const nv::Checkpoint& checkpoint) {
+    const auto json = nlohmann::json::parse(checkpoint.required_text("config.json"));
     Config out;
     json.at("vocab_size").get_to(out.vocab_size);
     json.at("width").get_to(out.width);
@@ -149,6 +152,7 @@ class Network : public nv::Decoder<Context, Weights<Context>, Attention<Context>
 
 struct Model {
   using Config = toy::Config;
+  static constexpr nv::ModelFamily kFamily{.model_type = "toy", .architecture = "ToyForCausalLM"};
   static constexpr nv::TextHints kText{.has_tokenizer = false, .has_chat_template = false};
   template <class Elements, class Backend, class Communicator>
   using Network = toy::Network<Elements, Backend, Communicator>;
@@ -156,6 +160,9 @@ struct Model {
 
 static_assert(nv::ModelLike<Model> && nv::ModelLike<nv::Qwen3<nv::shapes::qwen3_any>>);
 static_assert(!nv::ModelLike<Config>);
+
+/// The models of a program that knows the toy as well.
+using Registry = nv::JoinedModels<nv::AllModels, nv::Models<Model>>;
 
 // ---- The formula ----
 
@@ -191,9 +198,12 @@ struct Parameters {
     }
     final_norm = tensor("norm", {width});
     directory.write("model.safetensors", file.bytes());
-    directory.write(
-        "config.json",
-        nlohmann::json{{"vocab_size", vocab}, {"width", width}, {"num_heads", heads}}.dump());
+    directory.write("config.json", nlohmann::json{{"model_type", "toy"},
+                                                  {"architectures", {"ToyForCausalLM"}},
+                                                  {"vocab_size", vocab},
+                                                  {"width", width},
+                                                  {"num_heads", heads}}
+                                       .dump());
   }
 
   [[nodiscard]] Tensor product(const Tensor& weight, const Tensor& x) const {
@@ -274,4 +284,39 @@ TEST_CASE("a model of two layers that this test alone knows is served by the eng
       tokens.push_back(outputs[i].token_ids[j]);
     }
   }
+}
+
+TEST_CASE("a model of a user's own is found by its config.json, in files and in memory",
+          "[model][registry]") {
+  const nanovllm_test::TempDirectory directory;
+  const toy::Parameters parameters(directory);
+  const std::vector<TokenId> prompt = test::random_prompt(3, 9, 31);
+  const SamplingParams greedy{.temperature = 0, .max_tokens = 10};
+  const auto tokens = [&](AnyEngine& engine) {
+    std::vector<TokenId> out;
+    engine.submit(prompt, greedy, [&](const TokenEvent& event) {
+      if (event.output != nullptr) out = event.output->token_ids;
+    });
+    while (engine.step()) {
+    }
+    return out;
+  };
+  Engine<toy::Model, Float32Policy> direct({.model = directory.path(), .num_threads = 1});
+  const std::vector<TokenId> expected = direct.generate({prompt}, greedy)[0].token_ids;
+  REQUIRE(expected.size() == 10);
+
+  const auto found =
+      make_engine<toy::Registry, Float32Policy>({.model = directory.path(), .num_threads = 1});
+  CHECK(tokens(*found) == expected);
+
+  const Checkpoint memory(nanovllm_test::MemoryCheckpoint::copy_of(Checkpoint(directory.path())));
+  const auto in_memory = make_engine<toy::Registry, Float32Policy>(
+      {.model = "/nowhere", .checkpoint = memory, .num_threads = 1});
+  CHECK(tokens(*in_memory) == expected);
+
+  // A program without it names what came, and what it has.
+  CHECK_THROWS_WITH((make_engine<AllModels, Float32Policy>({.checkpoint = memory})),
+                    Catch::Matchers::Contains("'architectures' has \"ToyForCausalLM\"") &&
+                        Catch::Matchers::Contains("qwen3 (Qwen3ForCausalLM)") &&
+                        Catch::Matchers::Contains("gpt2 (GPT2LMHeadModel)"));
 }

@@ -21,6 +21,8 @@
 
 namespace nanovllm {
 
+class Checkpoint;
+
 /// The templates that are rendered natively.
 enum class ChatTemplateKind : std::uint8_t {
   qwen3,                ///< the hybrid models, with `enable_thinking`
@@ -66,10 +68,13 @@ class ChatTemplate {
   /// The template a checkpoint states. Throws ConfigError unless it is a known one.
   [[nodiscard]] static ChatTemplate from_text(std::string_view jinja);
 
-  /// The template of a checkpoint's folder: the file chat_template.jinja if there is one, else
+  /// The template of a checkpoint: the file chat_template.jinja if there is one, else
   /// `chat_template` in tokenizer_config.json, a string or a list of {name, template} of which the
   /// one called "default" counts. Throws LoadError when there is none or a file is malformed, and
   /// ConfigError for an unknown template, or when the list has another one for tools ("tool_use").
+  [[nodiscard]] static ChatTemplate from_checkpoint(const Checkpoint& checkpoint);
+
+  /// The same of a folder.
   [[nodiscard]] static ChatTemplate from_directory(const std::filesystem::path& folder);
 
   [[nodiscard]] ChatTemplateKind kind() const { return kind_; }
@@ -106,8 +111,8 @@ class ChatTemplate {
 #include "nanovllm/chat/chat_render.hpp"
 #include "nanovllm/chat/jinja_fingerprint.hpp"
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/io/json.hpp"
-#include "nanovllm/io/mapped_file.hpp"
 
 namespace nanovllm {
 
@@ -252,13 +257,18 @@ NANOVLLM_INLINE ChatTemplate template_of_config(const Json& config, const std::s
 
 }  // namespace detail
 
+NANOVLLM_INLINE ChatTemplate ChatTemplate::from_checkpoint(const Checkpoint& checkpoint) {
+  constexpr const char* kConfig = "tokenizer_config.json";
+  if (const auto jinja = checkpoint.text("chat_template.jinja")) return from_text(*jinja);
+  const std::optional<std::string> config = checkpoint.text(kConfig);
+  check<LoadError>(config.has_value(), "no chat template: '", checkpoint.name(),
+                   "' has neither a chat_template.jinja nor a ", kConfig);
+  const std::string path = checkpoint.path_of(kConfig);
+  return detail::template_of_config(parse_json<LoadError>(*config, path), path);
+}
+
 NANOVLLM_INLINE ChatTemplate ChatTemplate::from_directory(const std::filesystem::path& folder) {
-  const auto jinja = folder / "chat_template.jinja", config = folder / "tokenizer_config.json";
-  if (std::filesystem::exists(jinja)) return from_text(MappedFile(jinja).text());
-  check<LoadError>(std::filesystem::exists(config), "no chat template: '", folder.string(),
-                   "' has neither a chat_template.jinja nor a tokenizer_config.json");
-  return detail::template_of_config(
-      parse_json<LoadError>(MappedFile(config).text(), config.string()), config.string());
+  return from_checkpoint(folder);
 }
 
 }  // namespace nanovllm

@@ -25,6 +25,11 @@ struct ConfigError : Error {
   using Error::Error;
 };
 
+/// A checkpoint is of a model that the program was not built for.
+struct UnsupportedModelError : ConfigError {
+  using ConfigError::ConfigError;
+};
+
 /// Operands of an op disagree in shape, stride or type.
 struct ShapeError : Error {
   using Error::Error;

@@ -8,6 +8,7 @@
 /// ```
 
 #include <cstdint>
+#include <filesystem>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -15,12 +16,14 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/engine/runner/health.hpp"
+#include "nanovllm/engine/session/session.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 
 namespace nanovllm {
@@ -36,6 +39,10 @@ class AnyEngine {
   virtual bool step() = 0;
   virtual void run(const std::stop_token& stop) = 0;
   virtual void run_worker() = 0;
+
+  /// Throws Error for an engine without sessions, as the next.
+  [[nodiscard]] virtual Session session() { throw Error("this engine has no sessions"); }
+  [[nodiscard]] virtual Session load_session(const std::filesystem::path&) { return session(); }
 
   [[nodiscard]] virtual std::vector<TokenId> encode(const Prompt& prompt) const = 0;
   [[nodiscard]] virtual const TextSide& text() const = 0;
@@ -69,6 +76,11 @@ class EngineAdapter final : public AnyEngine {
   bool step() override { return engine_.step(); }
   void run(const std::stop_token& stop) override { engine_.run(stop); }
   void run_worker() override { engine_.run_worker(); }
+
+  [[nodiscard]] Session session() override { return engine_.session(); }
+  [[nodiscard]] Session load_session(const std::filesystem::path& path) override {
+    return engine_.load_session(path);
+  }
 
   [[nodiscard]] std::vector<TokenId> encode(const Prompt& prompt) const override {
     return engine_.encode(prompt);

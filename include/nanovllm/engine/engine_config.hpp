@@ -10,6 +10,7 @@
 #include "nanovllm/chat/chat_template.hpp"
 #include "nanovllm/engine/request/latency.hpp"
 #include "nanovllm/engine/request/progress.hpp"
+#include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 
 namespace nanovllm {
@@ -18,7 +19,8 @@ class ProcessGroup;
 
 /// The settings of an engine. Every field except `model` has a sensible default.
 struct EngineConfig {
-  std::filesystem::path model{};  ///< directory of a Hugging Face checkpoint
+  std::filesystem::path model{};           ///< directory of a Hugging Face checkpoint
+  std::optional<Checkpoint> checkpoint{};  ///< is used instead of `model` if there is one
   /// Ranks; must divide heads, kv heads and intermediate size. More than one need `Ranks =
   /// ThreadRanks` in the policy.
   int tensor_parallel = 1;

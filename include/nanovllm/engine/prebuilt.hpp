@@ -22,7 +22,8 @@
   use(qwen3_8b);                              \
   use(qwen3_14b);                             \
   use(qwen3_32b);                             \
-  use(qwen3_any)
+  use(qwen3_any);                             \
+  use(gpt2_any)
 
 namespace nanovllm {
 
@@ -33,14 +34,14 @@ extern template class EngineCore<DefaultPolicy::Scheduling, BlocksOf<DefaultPoli
 /// An engine, and what computes the steps of every engine of this model that differs from it in
 /// scheduling, preemption, cache, processors or block size. These macros stay defined, for
 /// prebuilt_full.hpp.
-#define NANOVLLM_PREBUILT_ENGINE(shape, Policy)                                                  \
-  extern template std::unique_ptr<StepRunner>                                                    \
-  make_runner<Qwen3<shapes::shape>, RunnerPolicyOf<Policy>>(const Qwen3<shapes::shape>::Config&, \
-                                                            const RunnerSetup&);                 \
-  extern template BackendTraits backend_traits<Qwen3<shapes::shape>, RunnerPolicyOf<Policy>>();  \
-  extern template class Engine<Qwen3<shapes::shape>, Policy>
+#define NANOVLLM_PREBUILT_ENGINE(shape, Policy)                                                   \
+  extern template std::unique_ptr<StepRunner>                                                     \
+  make_runner<ModelOf<shapes::shape>, RunnerPolicyOf<Policy>>(                                    \
+      const ModelOf<shapes::shape>::Config&, const RunnerSetup&);                                 \
+  extern template BackendTraits backend_traits<ModelOf<shapes::shape>, RunnerPolicyOf<Policy>>(); \
+  extern template class Engine<ModelOf<shapes::shape>, Policy>
 #define NANOVLLM_PREBUILT_RUNNER(shape, Policy) \
-  extern template class Runner<Qwen3<shapes::shape>, RunnerPolicyOf<Policy>>
+  extern template class Runner<ModelOf<shapes::shape>, RunnerPolicyOf<Policy>>
 
 #define NANOVLLM_PREBUILT_ENGINES(shape)          \
   NANOVLLM_PREBUILT_RUNNER(shape, DefaultPolicy); \

@@ -27,7 +27,7 @@
 #include "nanovllm/engine/step/runner_policy.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
 #include "nanovllm/fwd.hpp"
-#include "nanovllm/io/safetensors.hpp"
+#include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/kv/kv_rows.hpp"
 #include "nanovllm/model/model.hpp"
@@ -35,6 +35,9 @@
 #include "nanovllm/sched/batch_config.hpp"
 
 namespace nanovllm {
+
+/// The checkpoint of `config`.
+[[nodiscard]] Checkpoint checkpoint_of(const EngineConfig& config);
 
 /// The most tokens of a sequence. Throws ConfigError when the setting is out of range.
 /// @param own  the model's context.
@@ -165,12 +168,13 @@ template <class Model, class Policy, class Blocks>
   using Tiers = typename Policy::Tiers;
   Tiers::validate(config);
   const std::int64_t max_model_len = choose_max_model_len(config, max_context_length(model));
+  const Checkpoint files = checkpoint_of(config);
+  const Checkpoint* const checkpoint = weights ? nullptr : &files;
   TextSide text;
-  if (!weights) text = TextSide::load(config.model, text_hints_of<Model>(), config.chat_template);
-
-  std::optional<Checkpoint> read;
-  if (!weights) check_checkpoint_size(model, read.emplace(config.model));
-  const Checkpoint* const checkpoint = read ? &*read : nullptr;
+  if (checkpoint != nullptr) {
+    text = TextSide::load(files, text_hints_of<Model>(), config.chat_template);
+    check_checkpoint_size(model, files);
+  }
   const BackendTraits backend = backend_traits<Model, RunnerPolicyOf<Policy>>();
   const BatchConfig batch = choose_batch_config(config, backend.default_batched_tokens);
   auto runner = make_runner<Model, RunnerPolicyOf<Policy>>(
@@ -209,6 +213,10 @@ template <class Model, class Policy, class Blocks>
 #include "nanovllm/core/random_seed.hpp"
 
 namespace nanovllm {
+
+NANOVLLM_INLINE Checkpoint checkpoint_of(const EngineConfig& config) {
+  return config.checkpoint ? *config.checkpoint : Checkpoint(config.model);
+}
 
 NANOVLLM_INLINE std::int64_t choose_max_model_len(const EngineConfig& config, std::int64_t own) {
   const std::int64_t chosen = config.max_model_len.value_or(own);

@@ -1,7 +1,6 @@
 #pragma once
 /// The JSON header of a safetensors file: what it may say, and its reader.
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -10,43 +9,9 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/io/file_dtype.hpp"
 
 namespace nanovllm {
-
-// clang-format off
-/// Every element type the format knows. The engine computes with f32, f16 and bf16 only.
-enum class FileDType : std::uint8_t {
-  boolean, f4, f6_e2m3, f6_e3m2, u8, i8, f8_e5m2, f8_e4m3, f8_e8m0, f8_e4m3fnuz, f8_e5m2fnuz,
-  i16, u16, f16, bf16, i32, u32, f32, c64, f64, i64, u64
-};
-// clang-format on
-
-namespace detail {
-
-struct FileDTypeInfo {
-  std::string_view name;
-  std::uint32_t bits;
-};
-
-/// In the order of the enumerators.
-inline constexpr std::array<FileDTypeInfo, 22> kFileDTypes{
-    {{"BOOL", 8},        {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},
-     {"I8", 8},          {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8},
-     {"F8_E5M2FNUZ", 8}, {"I16", 16},    {"U16", 16},    {"F16", 16},    {"BF16", 16},
-     {"I32", 32},        {"U32", 32},    {"F32", 32},    {"C64", 64},    {"F64", 64},
-     {"I64", 64},        {"U64", 64}}};
-
-}  // namespace detail
-
-/// "BF16", "F32", …: the spelling in the file.
-[[nodiscard]] constexpr std::string_view name(FileDType dtype) {
-  return detail::kFileDTypes[static_cast<std::size_t>(dtype)].name;
-}
-
-/// Bits of one element.
-[[nodiscard]] constexpr std::uint32_t size_bits(FileDType dtype) {
-  return detail::kFileDTypes[static_cast<std::size_t>(dtype)].bits;
-}
 
 /// One tensor of a file. `begin` and `end` are byte offsets from the end of the header.
 struct TensorInfo {
@@ -97,10 +62,6 @@ struct SafetensorsError : LoadError {
 
 namespace detail {
 
-/// "[2, 3]", for messages.
-[[nodiscard]] std::string shape_string(const std::vector<std::uint64_t>& shape);
-[[nodiscard]] std::string shape_string(const std::vector<std::int64_t>& shape);
-
 /// The tensors that header `json` describes, in the order of their bytes. `data_bytes` is the size
 /// of what follows the header. Throws SafetensorsError.
 [[nodiscard]] std::vector<TensorInfo> parse_safetensors_header(std::string_view json,
@@ -121,21 +82,6 @@ namespace detail {
 #include "nanovllm/io/json.hpp"
 
 namespace nanovllm::detail {
-
-template <class Int>
-[[nodiscard]] std::string list_string(const std::vector<Int>& list) {
-  std::string out = "[";
-  for (std::size_t i = 0; i < list.size(); ++i) out += (i ? ", " : "") + std::to_string(list[i]);
-  return out + "]";
-}
-
-NANOVLLM_INLINE std::string shape_string(const std::vector<std::uint64_t>& shape) {
-  return list_string(shape);
-}
-
-NANOVLLM_INLINE std::string shape_string(const std::vector<std::int64_t>& shape) {
-  return list_string(shape);
-}
 
 /// Receives the header's JSON events and collects the tensors. Throws at the first thing that the
 /// format forbids.

@@ -2,7 +2,6 @@
 /// What the config.json of all models have in common.
 
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +11,7 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/model/generation_config.hpp"
 
 namespace nanovllm {
@@ -45,7 +45,7 @@ struct ConfigTexts {
 };
 
 /// Throws LoadError when config.json cannot be read.
-[[nodiscard]] ConfigTexts read_config_texts(const std::filesystem::path& directory);
+[[nodiscard]] ConfigTexts read_config_texts(const Checkpoint& checkpoint);
 
 /// Adds a problem unless "model_type" is `type`, or for weights that are quantised.
 void check_model_type(const JsonFields& fields, std::string_view type, Problems& problems);
@@ -70,16 +70,13 @@ void read_generation(const JsonFields& fields, std::string_view generation_text,
 #if NANOVLLM_BODIES
 
 #include "nanovllm/io/json_fields.hpp"
-#include "nanovllm/io/mapped_file.hpp"
 
 namespace nanovllm::detail {
 
-NANOVLLM_INLINE ConfigTexts read_config_texts(const std::filesystem::path& directory) {
-  const MappedFile config(directory / "config.json");
-  ConfigTexts out{std::string(config.text()), {}, (directory / "config.json").string()};
-  const std::filesystem::path generation_path = directory / "generation_config.json";
-  if (std::filesystem::exists(generation_path)) out.generation = MappedFile(generation_path).text();
-  return out;
+NANOVLLM_INLINE ConfigTexts read_config_texts(const Checkpoint& checkpoint) {
+  return {.config = checkpoint.required_text("config.json"),
+          .generation = checkpoint.text("generation_config.json").value_or(""),
+          .source = checkpoint.path_of("config.json")};
 }
 
 NANOVLLM_INLINE void check_model_type(const JsonFields& fields, std::string_view type,

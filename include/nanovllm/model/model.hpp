@@ -6,9 +6,9 @@
 
 #include <concepts>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -29,16 +29,23 @@ struct TextHints {
   bool has_chat_template = true;  ///< as chat/chat_template.hpp finds it
 };
 
+/// Which checkpoints are a model's: what their config.json says. Models of the same family differ in
+/// sizes that are fixed at compile time.
+struct ModelFamily {
+  std::string_view model_type;    ///< as "model_type"
+  std::string_view architecture;  ///< among "architectures"
+};
+
 /// What a model's `Config` must offer: what config.json says.
 ///
-/// - `Config::load(directory)`: reads it; throws LoadError or ConfigError.
+/// - `Config::load(checkpoint)`: reads it; throws LoadError or ConfigError.
 /// - `vocab_size`; `eos_token_ids`, ascending; `generation`, of generation_config.json.
 /// - `max_context_length(config)`, found by argument-dependent lookup: tokens of a sequence that
 ///   the model was made for.
 template <class Config>
 concept ModelConfigLike = std::copyable<Config> &&
-    requires(const Config& config, const std::filesystem::path& directory) {
-  { Config::load(directory) } -> std::convertible_to<Config>;
+    requires(const Config& config, const Checkpoint& checkpoint) {
+  { Config::load(checkpoint) } -> std::convertible_to<Config>;
   { config.vocab_size } -> std::convertible_to<std::int64_t>;
   { config.eos_token_ids } -> std::convertible_to<std::vector<TokenId>>;
   { config.generation } -> std::convertible_to<GenerationConfig>;
@@ -133,8 +140,8 @@ consteval bool check_model_config() {
       requires { typename M::Config; }, "nanovllm: the Model must have a 'Config'");
   using Config = typename M::Config;
   static_assert(
-      requires(const std::filesystem::path& p) { Config(Config::load(p)); },
-      "nanovllm: the Model's Config must have a static 'load(directory)'");
+      requires(const Checkpoint& c) { Config(Config::load(c)); },
+      "nanovllm: the Model's Config must have a static 'load(checkpoint)'");
   static_assert(
       requires(const Config& c) { std::int64_t(c.vocab_size); },
       "nanovllm: the Model's Config must have 'vocab_size'");

@@ -16,6 +16,10 @@ enum class Tie : std::uint8_t { no, yes, dynamic };
 
 namespace detail {
 
+/// Each family has a specialisation for its shapes, beside its model.
+template <auto kShape>
+struct ModelOfShape;
+
 /// `size`, or 0 where it is known at run time only.
 [[nodiscard]] constexpr int fixed_or_zero(std::size_t size) {
   return size == std::dynamic_extent ? 0 : static_cast<int>(size);
@@ -26,8 +30,7 @@ namespace detail {
   return static_cast<std::int64_t>(fixed != std::dynamic_extent ? fixed : given);
 }
 
-/// Collects "; 'hidden_size' is 1024 at compile time but 2048 in config.json" for each fixed field
-/// in which config.json differs.
+/// Collects the fixed fields in which config.json differs.
 class ShapeDifferences {
  public:
   void compare(const char* field, std::size_t fixed, std::size_t given) {
@@ -37,19 +40,19 @@ class ShapeDifferences {
     if (fixed != Tie::dynamic && fixed != given) add(field, fixed == Tie::yes, given == Tie::yes);
   }
 
-  /// Empty when there is none.
+  /// "'hidden_size' is 1024 at compile time but 2048 in config.json; …", empty without any.
   [[nodiscard]] const std::string& text() const { return text_; }
 
   /// Throws ConfigError with all of them.
   void raise() const {
-    check<ConfigError>(text_.empty(), "this model was compiled for another shape", text_);
+    check<ConfigError>(text_.empty(), "this model was compiled for another shape; ", text_);
   }
 
  private:
   template <class Value>
   void add(const char* field, const Value& fixed, const Value& given) {
-    text_ +=
-        concat("; '", field, "' is ", fixed, " at compile time but ", given, " in config.json");
+    text_ += concat(text_.empty() ? "'" : "; '", field, "' is ", fixed, " at compile time but ",
+                    given, " in config.json");
   }
 
   std::string text_;
@@ -79,5 +82,9 @@ class RankShares {
 };
 
 }  // namespace detail
+
+/// The model that a shape is of, as `Qwen3<kShape>`.
+template <auto kShape>
+using ModelOf = typename detail::ModelOfShape<kShape>::type;
 
 }  // namespace nanovllm

@@ -26,7 +26,8 @@
 #include "nanovllm/core/host_staging.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/io/safetensors.hpp"
+#include "nanovllm/io/checkpoint.hpp"
+#include "nanovllm/io/file_dtype.hpp"
 
 namespace nanovllm {
 
@@ -141,14 +142,14 @@ void check_tensors(const Checkpoint& checkpoint, std::span<const WantedTensor> w
 
 /// Streams one tensor to its sink through `staging`. `on_bytes` gets every panel's file bytes.
 template <Element T, class Staging, class OnBytes>
-void stream_parameter(const Parameter<T>& parameter, const Checkpoint::Entry& entry,
+void stream_parameter(const Parameter<T>& parameter, const CheckpointTensor& tensor,
                       Staging& staging, const OnBytes& on_bytes) {
   constexpr std::int64_t kPanelBytes = 4 << 20;
   const Region region = region_of(parameter.shape, parameter.shard);
   if (region.rows() == 0 || region.columns() == 0) return;
-  const FileDType dtype = entry.tensor->dtype;
+  const FileDType dtype = tensor.dtype;
   const auto item = static_cast<std::int64_t>(size_bits(dtype) / 8);
-  const std::span<const std::byte> bytes = entry.data();
+  const std::span<const std::byte> bytes = tensor.data;
   const auto at = [&](std::int64_t row, std::int64_t column) {
     return static_cast<std::size_t>((row * region.num_columns + column) * item);
   };
@@ -163,7 +164,7 @@ void stream_parameter(const Parameter<T>& parameter, const Checkpoint::Entry& en
     const auto width = static_cast<std::size_t>(region.columns());
     const std::size_t begin = at(row, region.column_begin);
     const auto panel = bytes.subspan(begin, at(row + rows - 1, region.column_end) - begin);
-    entry.file->prefetch(panel);
+    if (tensor.mapping != nullptr) tensor.mapping->prefetch(panel);
     T* const out = staging.acquire(static_cast<std::size_t>(rows) * width);
     if (region.columns() == region.num_columns) {
       convert(dtype, &bytes[at(row, 0)], out, static_cast<std::size_t>(rows) * width);
@@ -175,7 +176,7 @@ void stream_parameter(const Parameter<T>& parameter, const Checkpoint::Entry& en
     }
     parameter.sink(row - region.row_begin, MatrixView<const T>(out, {rows, region.columns()}));
     staging.release();
-    entry.file->release(panel);
+    if (tensor.mapping != nullptr) tensor.mapping->release(panel);
     on_bytes(static_cast<std::uint64_t>(rows * region.columns() * item));
   }
 }
@@ -201,7 +202,7 @@ void on_threads(
 /// Which tensor of a checkpoint is for which parameter, in the order of the files.
 struct LoadJobs {
   struct Job {
-    const Checkpoint::Entry* entry;
+    const CheckpointTensor* tensor;
     std::size_t parameter;
   };
 
@@ -240,7 +241,7 @@ void load_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>>
       auto staging = make_staging();
       for (std::size_t i = next++; i < jobs.list.size() && !failed; i = next++) {
         const detail::LoadJobs::Job& job = jobs.list[i];
-        detail::stream_parameter(parameters[job.parameter], *job.entry, staging, on_bytes);
+        detail::stream_parameter(parameters[job.parameter], *job.tensor, staging, on_bytes);
       }
     } catch (...) {
       failed = true;
@@ -272,7 +273,8 @@ void load_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>>
 namespace nanovllm::detail {
 
 /// What is wrong with the parameter itself or with the file's tensor for it; empty if nothing.
-NANOVLLM_INLINE std::string parameter_problem(const WantedTensor& p, const TensorInfo& tensor) {
+NANOVLLM_INLINE std::string parameter_problem(const WantedTensor& p,
+                                              const CheckpointTensor& tensor) {
   const std::size_t rank = p.shape.size();
   if (rank < 1 || rank > 2) return concat("must have rank 1 or 2, got ", shape_string(p.shape));
   if (p.shard.dim) {
@@ -303,18 +305,18 @@ NANOVLLM_INLINE void check_tensors(const Checkpoint& checkpoint,
   std::set<std::string_view> expected(ignored.begin(), ignored.end());
   for (const WantedTensor& parameter : wanted) {
     expected.insert(parameter.name);
-    const Checkpoint::Entry* entry = checkpoint.find(parameter.name);
+    const CheckpointTensor* tensor = checkpoint.find(parameter.name);
     std::string problem;
-    if (entry != nullptr) problem = parameter_problem(parameter, *entry->tensor);
-    if (entry == nullptr && !parameter.optional) problem = "is missing";
+    if (tensor != nullptr) problem = parameter_problem(parameter, *tensor);
+    if (tensor == nullptr && !parameter.optional) problem = "is missing";
     if (!problem.empty()) problems += concat("\n  - '", parameter.name, "' ", problem);
   }
-  for (const Checkpoint::Entry& entry : checkpoint.tensors()) {
-    if (expected.contains(entry.tensor->name)) continue;
-    problems += concat("\n  - '", entry.tensor->name, "' ", shape_string(entry.tensor->shape),
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    if (expected.contains(tensor.name)) continue;
+    problems += concat("\n  - '", tensor.name, "' ", shape_string(tensor.shape),
                        " is in the checkpoint, but not in the model");
   }
-  check<LoadError>(problems.empty(), "'", checkpoint.directory().string(),
+  check<LoadError>(problems.empty(), "'", checkpoint.name(),
                    "' does not hold this model's weights:", problems);
 }
 
@@ -341,16 +343,16 @@ NANOVLLM_INLINE LoadJobs list_jobs(const Checkpoint& checkpoint,
                                    std::span<const WantedTensor> wanted) {
   LoadJobs out;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const Checkpoint::Entry* entry = checkpoint.find(wanted[i].name);
-    if (entry == nullptr) continue;
-    out.list.push_back({entry, i});
+    const CheckpointTensor* tensor = checkpoint.find(wanted[i].name);
+    if (tensor == nullptr) continue;
+    out.list.push_back({tensor, i});
     const Region region = region_of(wanted[i].shape, wanted[i].shard);
     out.bytes += static_cast<std::uint64_t>(region.rows() * region.columns()) *
-                 (size_bits(entry->tensor->dtype) / 8);
+                 (size_bits(tensor->dtype) / 8);
   }
-  // Entries lie in one array in file order, so their addresses sort the jobs.
+  // Tensors lie in one array in file order, so their addresses sort the jobs.
   std::stable_sort(out.list.begin(), out.list.end(),
-                   [](const auto& a, const auto& b) { return a.entry < b.entry; });
+                   [](const auto& a, const auto& b) { return a.tensor < b.tensor; });
   return out;
 }
 

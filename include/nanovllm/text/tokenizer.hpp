@@ -25,6 +25,8 @@
 
 namespace nanovllm {
 
+class Checkpoint;
+
 /// An immutable tokenizer. Copies are cheap and share one state, which lives as long as any copy;
 /// every member may be called from several threads at once.
 class Tokenizer {
@@ -32,6 +34,9 @@ class Tokenizer {
   /// Loads a tokenizer.json, or the one in a model's directory. Throws LoadError, which names the
   /// file, when it cannot be read or asks for something that is not supported.
   [[nodiscard]] static Tokenizer from_file(const std::filesystem::path& path);
+
+  /// Loads the tokenizer.json of a checkpoint. Throws LoadError as `from_file`.
+  [[nodiscard]] static Tokenizer from_checkpoint(const Checkpoint& checkpoint);
 
   /// Loads the content of a tokenizer.json. Throws LoadError.
   [[nodiscard]] static Tokenizer from_json(std::string_view json);
@@ -101,6 +106,7 @@ class Tokenizer {
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/utf8.hpp"
+#include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/io/mapped_file.hpp"
 #include "nanovllm/text/added_tokens.hpp"
 #include "nanovllm/text/bpe.hpp"
@@ -313,16 +319,29 @@ struct Tokenizer::Encoding {
   }
 };
 
+namespace detail {
+
+/// Loads `json`; `path` is named in errors.
+NANOVLLM_INLINE Tokenizer named_tokenizer(std::string_view json, const std::string& path) {
+  try {
+    return Tokenizer::from_json(json);
+  } catch (const LoadError& error) {
+    throw LoadError(concat("'", path, "': ", error.what()));
+  }
+}
+
+}  // namespace detail
+
 NANOVLLM_INLINE Tokenizer Tokenizer::from_file(const std::filesystem::path& path) {
   std::error_code ignored;
   const bool is_directory = std::filesystem::is_directory(path, ignored);
   const std::filesystem::path file = is_directory ? path / "tokenizer.json" : path;
-  const MappedFile mapped(file);
-  try {
-    return from_json(mapped.text());
-  } catch (const LoadError& error) {
-    throw LoadError(concat("'", file.string(), "': ", error.what()));
-  }
+  return detail::named_tokenizer(MappedFile(file).text(), file.string());
+}
+
+NANOVLLM_INLINE Tokenizer Tokenizer::from_checkpoint(const Checkpoint& checkpoint) {
+  constexpr const char* kFile = "tokenizer.json";
+  return detail::named_tokenizer(checkpoint.required_text(kFile), checkpoint.path_of(kFile));
 }
 
 NANOVLLM_INLINE Tokenizer Tokenizer::from_json(std::string_view json) {

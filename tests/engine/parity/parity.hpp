@@ -11,6 +11,7 @@
 
 #include "catch.hpp"
 #include "engine/models.hpp"
+#include "nanovllm/io/safetensors.hpp"
 
 namespace nanovllm::test {
 

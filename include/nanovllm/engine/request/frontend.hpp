@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +16,7 @@
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/engine/request/request.hpp"
+#include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/model/generation_config.hpp"
 #include "nanovllm/model/model.hpp"
@@ -31,10 +31,10 @@ struct TextSide {
   std::optional<ChatTemplate> chat_template{};
   std::string no_chat_template{};  ///< why there is none
 
-  /// Reads tokenizer.json and the chat template of `directory`, where `hints` and the directory
+  /// Reads tokenizer.json and the chat template of `checkpoint`, where `hints` and the checkpoint
   /// have them. A template that is missing or unknown is an error only for requests that need it;
   /// `chat_template`, if given, takes its place. Throws LoadError for a broken tokeniser.
-  [[nodiscard]] static TextSide load(const std::filesystem::path& directory, const TextHints& hints,
+  [[nodiscard]] static TextSide load(const Checkpoint& checkpoint, const TextHints& hints,
                                      const std::optional<ChatTemplate>& chat_template);
 };
 
@@ -155,20 +155,18 @@ class Frontend {
 
 namespace nanovllm {
 
-NANOVLLM_INLINE TextSide TextSide::load(const std::filesystem::path& directory,
-                                        const TextHints& hints,
+NANOVLLM_INLINE TextSide TextSide::load(const Checkpoint& checkpoint, const TextHints& hints,
                                         const std::optional<ChatTemplate>& chat_template) {
   TextSide out{.chat_template = chat_template};
-  if (hints.has_tokenizer && std::filesystem::exists(directory / "tokenizer.json")) {
-    out.tokenizer.emplace(Tokenizer::from_file(directory / "tokenizer.json"));
-  }
+  if (hints.has_tokenizer && checkpoint.text("tokenizer.json"))
+    out.tokenizer.emplace(Tokenizer::from_checkpoint(checkpoint));
   if (out.chat_template) return out;
   if (!hints.has_chat_template) {
     out.no_chat_template = "this model has no chat template";
     return out;
   }
   try {
-    out.chat_template = ChatTemplate::from_directory(directory);
+    out.chat_template = ChatTemplate::from_checkpoint(checkpoint);
   } catch (const Error& error) {
     out.no_chat_template = error.what();
   }

@@ -11,7 +11,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/limits.hpp"
-#include "nanovllm/io/safetensors.hpp"
+#include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 
 namespace nanovllm {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "nanovllm/core/prebuilt.hpp"
-#include "nanovllm/io/safetensors.hpp"
+#include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/model/model.hpp"
 
 namespace nanovllm {
@@ -45,7 +45,7 @@ namespace detail {
 
 NANOVLLM_INLINE void check_checkpoint_size(std::int64_t count, const Checkpoint& checkpoint) {
   const std::uint64_t held = checkpoint.total_bytes();
-  check<LoadError>(static_cast<std::uint64_t>(count) <= held, "'", checkpoint.directory().string(),
+  check<LoadError>(static_cast<std::uint64_t>(count) <= held, "'", checkpoint.name(),
                    "': the sizes in config.json make a model of ", count, " weights, ", 2 * count,
                    " bytes or more; the checkpoint holds ", held, " bytes");
 }

@@ -85,9 +85,9 @@ void write_tokens(SectionWriter& file, std::span<const TokenId> tokens);
 #include <filesystem>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/io/json_fields.hpp"
 #include "nanovllm/io/mapped_file.hpp"
-#include "nanovllm/io/safetensors.hpp"
 
 namespace nanovllm {
 
@@ -121,16 +121,16 @@ NANOVLLM_INLINE KvIdentity identity_of(const Checkpoint& checkpoint) {
   constexpr std::size_t kSample = 4096;
   std::uint64_t hash = 0;
   const auto add = [&hash](const void* data, std::size_t size) { hash = XXH64(data, size, hash); };
-  for (const Checkpoint::Entry& entry : checkpoint.tensors()) {
-    add(entry.tensor->name.data(), entry.tensor->name.size());
-    const std::span<const std::byte> data = entry.data();
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    add(tensor.name.data(), tensor.name.size());
+    const std::span<const std::byte> data = tensor.data;
     const std::size_t size = data.size(), part = std::min(size, kSample);
     add(&size, sizeof size);
     for (const std::size_t at : {std::size_t{0}, (size - part) / 2, size - part})
       add(data.data() + at, part);
   }
-  const MappedFile config(checkpoint.directory() / "config.json");
-  return {{"config.json", detail::hex(XXH64(config.bytes().data(), config.bytes().size(), 0))},
+  const std::string config = checkpoint.text("config.json").value_or("");
+  return {{"config.json", detail::hex(XXH64(config.data(), config.size(), 0))},
           {"weights", detail::hex(hash)}};
 }
 

@@ -2,7 +2,6 @@
 /// config.json of a GPT-2 checkpoint (GPT2LMHeadModel).
 
 #include <cstdint>
-#include <filesystem>
 #include <string_view>
 #include <vector>
 
@@ -33,7 +32,7 @@ struct Gpt2Config {
   /// Reads config.json and, if there is one, generation_config.json. Throws LoadError when
   /// config.json cannot be read, ConfigError that lists every problem, among them each setting that
   /// asks for a model this engine does not compute.
-  [[nodiscard]] static Gpt2Config load(const std::filesystem::path& directory);
+  [[nodiscard]] static Gpt2Config load(const Checkpoint& checkpoint);
 
   /// The same from the files' texts; an empty `generation_text` stands for an absent file.
   [[nodiscard]] static Gpt2Config from_json(std::string_view text,
@@ -150,8 +149,8 @@ NANOVLLM_INLINE Gpt2Config Gpt2Config::from_json(std::string_view text,
   return out;
 }
 
-NANOVLLM_INLINE Gpt2Config Gpt2Config::load(const std::filesystem::path& directory) {
-  const detail::ConfigTexts texts = detail::read_config_texts(directory);
+NANOVLLM_INLINE Gpt2Config Gpt2Config::load(const Checkpoint& checkpoint) {
+  const detail::ConfigTexts texts = detail::read_config_texts(checkpoint);
   return from_json(texts.config, texts.generation, texts.source);
 }
 

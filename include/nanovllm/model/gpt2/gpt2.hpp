@@ -4,6 +4,7 @@
 /// transformers' GPT2LMHeadModel computes it.
 
 #include <cstdint>
+#include <string>
 
 #include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/limits.hpp"
@@ -145,11 +146,22 @@ class Gpt2Network
 template <Gpt2Shape kShape>
 struct Gpt2 {
   static constexpr Gpt2Shape shape = kShape;
+  static constexpr ModelFamily kFamily{.model_type = "gpt2", .architecture = "GPT2LMHeadModel"};
 
   using Config = Gpt2Config;
 
+  /// In which sizes `config` is not of `kShape`; empty if it is.
+  [[nodiscard]] static std::string mismatch(const Config& config) {
+    return detail::shape_differences(kShape, shape_of(config)).text();
+  }
+
   template <class Elements, class Backend, class Communicator>
   using Network = Gpt2Network<kShape, Elements, Backend, Communicator>;
+};
+
+template <Gpt2Shape kShape>
+struct detail::ModelOfShape<kShape> {
+  using type = Gpt2<kShape>;
 };
 
 }  // namespace nanovllm

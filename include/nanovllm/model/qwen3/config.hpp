@@ -2,7 +2,6 @@
 /// config.json of a Qwen3 checkpoint, in the spelling of transformers 4.x and of 5.x.
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,7 +38,7 @@ struct Qwen3Config {
   /// Reads config.json and, if there is one, generation_config.json. Throws LoadError when
   /// config.json cannot be read, ConfigError that lists every problem of the first file that has
   /// any.
-  [[nodiscard]] static Qwen3Config load(const std::filesystem::path& directory);
+  [[nodiscard]] static Qwen3Config load(const Checkpoint& checkpoint);
 
   /// The same from the files' texts; an empty `generation_text` stands for an absent file.
   [[nodiscard]] static Qwen3Config from_json(std::string_view text,
@@ -264,8 +263,8 @@ NANOVLLM_INLINE Qwen3Config Qwen3Config::from_json(std::string_view text,
   return out;
 }
 
-NANOVLLM_INLINE Qwen3Config Qwen3Config::load(const std::filesystem::path& directory) {
-  const detail::ConfigTexts texts = detail::read_config_texts(directory);
+NANOVLLM_INLINE Qwen3Config Qwen3Config::load(const Checkpoint& checkpoint) {
+  const detail::ConfigTexts texts = detail::read_config_texts(checkpoint);
   return from_json(texts.config, texts.generation, texts.source);
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -131,11 +132,22 @@ class Qwen3Network : public Decoder<LayerContext<ElementsT, Backend, Communicato
 template <Qwen3Shape kShape>
 struct Qwen3 {
   static constexpr Qwen3Shape shape = kShape;
+  static constexpr ModelFamily kFamily{.model_type = "qwen3", .architecture = "Qwen3ForCausalLM"};
 
   using Config = Qwen3Config;
 
+  /// In which sizes `config` is not of `kShape`; empty if it is.
+  [[nodiscard]] static std::string mismatch(const Config& config) {
+    return detail::shape_differences(kShape, shape_of(config)).text();
+  }
+
   template <class Elements, class Backend, class Communicator>
   using Network = Qwen3Network<kShape, Elements, Backend, Communicator>;
+};
+
+template <Qwen3Shape kShape>
+struct detail::ModelOfShape<kShape> {
+  using type = Qwen3<kShape>;
 };
 
 /// Sizes of a Qwen3 model that must be the same in all processes of a group.

@@ -1,0 +1,182 @@
+#pragma once
+/// From a checkpoint to the model that runs it, of those that a program was built for.
+///
+/// ```cpp
+/// using MyModels = ModelsOf<shapes::qwen3_8b, shapes::gpt2_any>;
+/// const std::unique_ptr<AnyEngine> any = make_engine<MyModels>({.model = "Qwen3-8B"});
+/// ```
+///
+/// engine/make_engine.hpp makes the engine, engine/all_models.hpp has the list of all models.
+
+#include <array>
+#include <concepts>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/model/model.hpp"
+#include "nanovllm/model/shape.hpp"
+
+namespace nanovllm {
+
+/// A model that is found by what config.json says: its `kFamily`, and where it takes only some
+/// configs of that family, `mismatch(config)`, which says why not, or is empty.
+template <class M>
+concept FoundModel = ModelLike<M> && requires {
+  ModelFamily(M::kFamily);
+};
+
+/// The models that a program was built for, in the order in which they are tried. Each costs the
+/// compile time of an engine for each policy.
+template <FoundModel... M>
+struct Models {};
+
+/// The models of these shapes, of any families.
+template <auto... kShapes>
+using ModelsOf = Models<ModelOf<kShapes>...>;
+
+namespace detail {
+
+template <class... Lists>
+struct JoinedLists;
+template <class... A>
+struct JoinedLists<Models<A...>> {
+  using type = Models<A...>;
+};
+template <class... A, class... B, class... Rest>
+struct JoinedLists<Models<A...>, Models<B...>, Rest...> : JoinedLists<Models<A..., B...>, Rest...> {
+};
+
+}  // namespace detail
+
+/// The models of several lists, those of the first ahead.
+template <class... Lists>
+using JoinedModels = typename detail::JoinedLists<Lists...>::type;
+
+namespace detail {
+
+/// What config.json says the model is.
+struct ModelName {
+  std::string source{};                      ///< path of config.json, for messages
+  std::string model_type{};                  ///< empty where it is missing
+  std::vector<std::string> architectures{};  ///< empty where they are missing
+
+  /// By the architectures, or without those by the type.
+  [[nodiscard]] bool is_of(const ModelFamily& family) const;
+};
+
+/// Throws LoadError when config.json cannot be read, ConfigError when it is malformed.
+[[nodiscard]] ModelName read_model_name(const Checkpoint& checkpoint);
+
+/// Throws UnsupportedModelError.
+/// @param mismatches  one for each model of the family that was tried; empty if there is none.
+[[noreturn]] void refuse_model(const ModelName& name, std::span<const ModelFamily> families,
+                               std::span<const std::string> mismatches);
+
+/// Why `M` does not take this checkpoint of its family; empty if it does.
+template <class M>
+[[nodiscard]] std::string mismatch_of(const Checkpoint& checkpoint) {
+  if constexpr (requires(const typename M::Config& config) {
+                  { M::mismatch(config) } -> std::convertible_to<std::string>;
+                }) {
+    return M::mismatch(M::Config::load(checkpoint));
+  } else {
+    return {};
+  }
+}
+
+template <class Use, class... M>
+void with_model(Models<M...>, const Checkpoint& checkpoint, Use& use) {
+  constexpr std::array<ModelFamily, sizeof...(M)> kFamilies = {M::kFamily...};
+  const ModelName name = read_model_name(checkpoint);
+  std::vector<std::string> mismatches;
+  [[maybe_unused]] const auto is_used = [&]<class Model>() {
+    if (!name.is_of(Model::kFamily)) return false;
+    std::string mismatch = mismatch_of<Model>(checkpoint);
+    if (!mismatch.empty()) {
+      mismatches.push_back(std::move(mismatch));
+      return false;
+    }
+    use.template operator()<Model>();
+    return true;
+  };
+  if (!(is_used.template operator()<M>() || ...)) refuse_model(name, kFamilies, mismatches);
+}
+
+}  // namespace detail
+
+/// Calls `use.template operator()<Model>()` for the first model of `List`, a `Models`, that the
+/// checkpoint is of. Throws UnsupportedModelError, which names what came and what there is, when
+/// there is none; LoadError or ConfigError when config.json is not as it should be.
+template <class List, class Use>
+void with_model(const Checkpoint& checkpoint, Use&& use) {
+  detail::with_model(List{}, checkpoint, use);
+}
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include <algorithm>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/io/checkpoint.hpp"
+#include "nanovllm/io/json_fields.hpp"
+
+namespace nanovllm::detail {
+
+NANOVLLM_INLINE bool ModelName::is_of(const ModelFamily& family) const {
+  if (architectures.empty()) return model_type == family.model_type;
+  return std::find(architectures.begin(), architectures.end(), family.architecture) !=
+         architectures.end();
+}
+
+NANOVLLM_INLINE ModelName read_model_name(const Checkpoint& checkpoint) {
+  ModelName out{.source = checkpoint.path_of("config.json")};
+  const Json json =
+      parse_json_object<ConfigError>(checkpoint.required_text("config.json"), out.source);
+  Problems problems;
+  const JsonFields fields(json, "", problems);
+  out.model_type = fields.string("model_type").value_or("");
+  if (const Json* list = fields.find("architectures")) {
+    const bool is_list =
+        list->is_array() &&
+        std::all_of(list->begin(), list->end(), [](const Json& e) { return e.is_string(); });
+    if (!is_list) fields.wrong("architectures", "a list of strings", *list);
+    for (const Json& entry : is_list ? *list : Json::array())
+      out.architectures.push_back(entry.string());
+  }
+  if (out.model_type.empty() && out.architectures.empty())
+    problems.add("there is neither 'model_type' nor 'architectures'");
+  problems.raise<ConfigError>(out.source);
+  return out;
+}
+
+NANOVLLM_INLINE void refuse_model(const ModelName& name, std::span<const ModelFamily> families,
+                                  std::span<const std::string> mismatches) {
+  std::string text = concat(name.source, ": ");
+  if (!mismatches.empty()) {
+    text += "this program was not built for a model of these sizes";
+    for (const std::string& mismatch : mismatches) text += concat("\n  - ", mismatch);
+    throw UnsupportedModelError(text);
+  }
+  if (!name.model_type.empty())
+    text += concat("'model_type' is ", shown(Json(name.model_type)), ", ");
+  for (const std::string& architecture : name.architectures)
+    text += concat("'architectures' has ", shown(Json(architecture)), ", ");
+  text += "but this program was built for ";
+  std::vector<std::string_view> listed;
+  for (const ModelFamily& family : families) {
+    if (std::find(listed.begin(), listed.end(), family.model_type) != listed.end()) continue;
+    text += concat(listed.empty() ? "" : ", ", family.model_type, " (", family.architecture, ")");
+    listed.push_back(family.model_type);
+  }
+  throw UnsupportedModelError(listed.empty() ? text + "no model" : text);
+}
+
+}  // namespace nanovllm::detail
+
+#endif  // NANOVLLM_BODIES

@@ -1,0 +1,111 @@
+#include "nanovllm/engine/make_engine.hpp"
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "catch.hpp"
+#include "engine/models.hpp"
+#include "engine/parity/gpt2_checkpoint.hpp"
+#include "memory_checkpoint.hpp"
+#include "nanovllm/engine/all_models.hpp"
+
+using namespace nanovllm;
+using namespace nanovllm::test;
+using nanovllm_test::MemoryCheckpoint;
+
+namespace {
+
+const SamplingParams kGreedy{.temperature = 0, .max_tokens = 12, .ignore_eos = true};
+
+EngineConfig config_of(const std::filesystem::path& model) {
+  return {.model = model, .num_threads = 1};
+}
+
+std::vector<TokenId> tokens(AnyEngine& engine, const Prompt& prompt) {
+  std::vector<TokenId> out;
+  engine.submit(prompt, kGreedy, [&](const TokenEvent& event) {
+    if (event.output != nullptr) out = event.output->token_ids;
+  });
+  while (engine.step()) {
+  }
+  return out;
+}
+
+/// The same of the engine whose model is named.
+template <class Model>
+std::vector<TokenId> direct_tokens(const std::filesystem::path& model, const Prompt& prompt) {
+  Engine<Model, Float32Policy> engine(config_of(model));
+  return engine.generate({prompt}, kGreedy)[0].token_ids;
+}
+
+}  // namespace
+
+TEST_CASE("the engine of a checkpoint is that of its model", "[registry]") {
+  const Prompt prompt = "Once upon a time";
+  const auto qwen3 = make_engine<AllModels, Float32Policy>(config_of("examples/models/fairytale"));
+  const auto gpt2 = make_engine<AllModels, Float32Policy>(config_of("examples/models/tiny_gpt2"));
+  const std::vector<TokenId> by_qwen3 = tokens(*qwen3, prompt), by_gpt2 = tokens(*gpt2, prompt);
+  CHECK(by_qwen3.size() == 12);
+  CHECK(by_qwen3 == direct_tokens<Qwen3<shapes::qwen3_any>>("examples/models/fairytale", prompt));
+  CHECK(by_gpt2.size() == 12);
+  CHECK(by_gpt2 == direct_tokens<Gpt2<shapes::gpt2_any>>("examples/models/tiny_gpt2", prompt));
+  CHECK(qwen3->vocab_size() == 4096);
+  CHECK(gpt2->vocab_size() == 3072);
+
+  // It has sessions, as the engine of a named model.
+  Session session = gpt2->session();
+  CHECK(session.generate(prompt, kGreedy).token_ids == by_gpt2);
+  const nanovllm_test::TempDirectory directory;
+  session.save(directory.path() / "session");
+  CHECK(gpt2->load_session(directory.path() / "session").tokens() == session.tokens());
+}
+
+TEST_CASE("a checkpoint in memory gives the tokens of its files", "[registry][checkpoint]") {
+  const auto check_model = [](const std::filesystem::path& model, const Prompt& prompt) {
+    const Checkpoint memory(MemoryCheckpoint::copy_of(Checkpoint(model)));
+    const auto expected = tokens(*make_engine<AllModels, Float32Policy>(config_of(model)), prompt);
+    CHECK(expected.size() == 12);
+    for (const int num_ranks : {1, 2}) {  // ranks read it at the same time
+      if (num_ranks == 2 && memory.find("wte.weight") != nullptr) continue;  // three heads
+      const auto engine = make_engine<AllModels, Float32Policy>(
+          {.checkpoint = memory, .tensor_parallel = num_ranks, .num_threads = 2});
+      CHECK(engine->text().tokenizer.has_value());
+      CHECK(tokens(*engine, prompt) == expected);
+    }
+  };
+  check_model("examples/models/fairytale", "Once upon a time");
+  check_model("examples/models/tiny_gpt2", "Once upon a time");
+}
+
+TEST_CASE("a GPT-2 with weights of a formula runs without a tokeniser", "[registry][gpt2]") {
+  const Gpt2Files files({{"model_type", "gpt2"},
+                         {"n_embd", 64},
+                         {"n_head", 2},
+                         {"n_layer", 2},
+                         {"n_positions", 64},
+                         {"vocab_size", 83}},
+                        9);
+  const auto engine = make_engine<AllModels, Float32Policy>(config_of(files.path()));
+  const Prompt prompt = random_prompt(1, 10, 83);
+  CHECK(tokens(*engine, prompt) == direct_tokens<Gpt2<shapes::gpt2_any>>(files.path(), prompt));
+  CHECK(engine->max_total_tokens() == 64);
+  CHECK_THROWS_WITH(engine->submit("text", {}, {}),
+                    Catch::Matchers::Contains("the checkpoint has no tokenizer.json"));
+}
+
+TEST_CASE("weights that a checkpoint in memory lacks are named with its name", "[checkpoint]") {
+  MemoryCheckpoint files;
+  files.texts["config.json"] = *Checkpoint("examples/models/tiny_gpt2").text("config.json");
+  files.add("wte.weight", FileDType::f32, {3072, 192}, std::string(4 * 3072 * 192, '\0'));
+  files.add("wpe.weight", FileDType::f32, {1024, 192}, std::string(4 * 1024 * 192, '\0'));
+  files.add("more", FileDType::f32, {1 << 21}, std::string(4 << 21, '\0'));
+  CHECK_THROWS_WITH((make_engine<AllModels, Float32Policy>(
+                        {.checkpoint = Checkpoint(std::move(files)), .num_threads = 1})),
+                    Catch::Matchers::Contains("'memory' does not hold this model's weights") &&
+                        Catch::Matchers::Contains("'wpe.weight' must have shape [512, 192]") &&
+                        Catch::Matchers::Contains("'more' [2097152] is in the checkpoint"));
+}

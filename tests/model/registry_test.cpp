@@ -1,0 +1,133 @@
+#include "nanovllm/model/registry.hpp"
+
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "catch.hpp"
+#include "memory_checkpoint.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/engine/all_models.hpp"
+#include "nanovllm/io/checkpoint.hpp"
+
+using namespace nanovllm;
+using namespace nanovllm::shapes;
+using Catch::Matchers::Contains;
+
+namespace {
+
+static_assert(std::is_same_v<ModelOf<qwen3_8b>, Qwen3<qwen3_8b>>);
+static_assert(std::is_same_v<ModelOf<gpt2_any>, Gpt2<gpt2_any>>);
+static_assert(std::is_same_v<JoinedModels<ModelsOf<qwen3_8b>, ModelsOf<gpt2, gpt2_any>, Models<>>,
+                             Models<Qwen3<qwen3_8b>, Gpt2<gpt2>, Gpt2<gpt2_any>>>);
+static_assert(FoundModel<Qwen3<qwen3_any>> && FoundModel<Gpt2<gpt2>>);
+
+/// A family that takes every config of it.
+struct Plain {
+  using Config = Gpt2Config;
+  static constexpr ModelFamily kFamily{.model_type = "plain", .architecture = "PlainLM"};
+  template <class Elements, class Backend, class Communicator>
+  struct Network {};
+};
+
+/// A model without a family.
+struct Nameless {
+  using Config = Gpt2Config;
+  template <class Elements, class Backend, class Communicator>
+  struct Network {};
+};
+static_assert(FoundModel<Plain> && ModelLike<Nameless> && !FoundModel<Nameless>);
+
+template <class Model>
+constexpr const char* kName = "none";
+template <>
+constexpr const char* kName<Qwen3<fairytale>> = "fairytale";
+template <>
+constexpr const char* kName<Qwen3<qwen3_any>> = "any Qwen3";
+template <>
+constexpr const char* kName<Gpt2<tiny_gpt2>> = "tiny_gpt2";
+template <>
+constexpr const char* kName<Gpt2<gpt2_any>> = "any GPT-2";
+template <>
+constexpr const char* kName<Plain> = "plain";
+
+template <class List>
+std::string chosen(const Checkpoint& checkpoint) {
+  std::string out;
+  with_model<List>(checkpoint, [&]<class Model>() { out += kName<Model>; });
+  return out;
+}
+
+template <class List>
+std::string chosen_by(const std::string& config) {
+  nanovllm_test::MemoryCheckpoint files;
+  files.texts["config.json"] = config;
+  return chosen<List>(Checkpoint(std::move(files)));
+}
+
+const Checkpoint kFairytale = "examples/models/fairytale", kTinyGpt2 = "examples/models/tiny_gpt2";
+
+}  // namespace
+
+TEST_CASE("the first model of the list that fits the checkpoint is chosen", "[registry]") {
+  CHECK(chosen<AllModels>(kFairytale) == "any Qwen3");
+  CHECK(chosen<AllModels>(kTinyGpt2) == "any GPT-2");
+  using Fixed = ModelsOf<tiny_gpt2, gpt2_any, fairytale, qwen3_any>;
+  CHECK(chosen<Fixed>(kFairytale) == "fairytale");
+  CHECK(chosen<Fixed>(kTinyGpt2) == "tiny_gpt2");
+  CHECK(chosen<ModelsOf<qwen3_any, fairytale>>(kFairytale) == "any Qwen3");
+  CHECK(chosen<ModelsOf<qwen3_0_6b, gpt2, qwen3_any>>(kFairytale) == "any Qwen3");
+}
+
+TEST_CASE("a family is known by its architecture, and without one by its type", "[registry]") {
+  using List = Models<Plain>;
+  CHECK(chosen_by<List>(R"({"architectures": ["PlainLM"]})") == "plain");
+  CHECK(chosen_by<List>(R"({"architectures": ["Another", "PlainLM"]})") == "plain");
+  CHECK(chosen_by<List>(R"({"model_type": "plain"})") == "plain");
+  CHECK(chosen_by<List>(R"({"model_type": "plain", "architectures": []})") == "plain");
+  CHECK(chosen_by<List>(R"({"model_type": "plain", "architectures": null})") == "plain");
+  CHECK_THROWS_AS(chosen_by<List>(R"({"model_type": "PlainLM"})"), UnsupportedModelError);
+  CHECK_THROWS_WITH(
+      chosen_by<List>(R"({"model_type": "plain", "architectures": ["PlainForScores"]})"),
+      "memory/config.json: 'model_type' is \"plain\", 'architectures' has \"PlainForScores\", but "
+      "this program was built for plain (PlainLM)");
+}
+
+TEST_CASE("a checkpoint of another model is refused with what came and what there is",
+          "[registry]") {
+  const char* const llama = R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"]})";
+  CHECK_THROWS_WITH(chosen_by<PublishedModels>(llama),
+                    "memory/config.json: 'model_type' is \"llama\", 'architectures' has "
+                    "\"LlamaForCausalLM\", but this program was built for qwen3 "
+                    "(Qwen3ForCausalLM), gpt2 (GPT2LMHeadModel)");
+  CHECK_THROWS_WITH(chosen_by<Models<>>(llama),
+                    Contains("but this program was built for no model"));
+  CHECK_THROWS_AS(chosen<ModelsOf<gpt2_any>>(kFairytale), UnsupportedModelError);
+  CHECK_THROWS_AS(chosen<ModelsOf<gpt2_any>>(kFairytale), ConfigError);
+}
+
+TEST_CASE("a checkpoint of other sizes is refused with the sizes of each model of its family",
+          "[registry]") {
+  CHECK_THROWS_WITH((chosen<ModelsOf<qwen3_0_6b, gpt2, qwen3_8b>>(kFairytale)),
+                    Contains("fairytale/config.json: this program was not built for a model of "
+                             "these sizes\n  - 'hidden_size' is 1024 at compile time but 256 in "
+                             "config.json; 'num_hidden_layers' is 28") &&
+                        Contains("\n  - 'hidden_size' is 4096 at") && !Contains("n_embd"));
+  CHECK_THROWS_AS(chosen<ModelsOf<qwen3_0_6b>>(kFairytale), UnsupportedModelError);
+}
+
+TEST_CASE("a config.json that does not say what it is of is refused by name", "[registry]") {
+  CHECK_THROWS_WITH(chosen_by<AllModels>("{}"),
+                    Contains("memory/config.json") &&
+                        Contains("there is neither 'model_type' nor 'architectures'"));
+  CHECK_THROWS_AS(chosen_by<AllModels>("{}"), ConfigError);
+  CHECK_THROWS_WITH(chosen_by<AllModels>("[]"), Contains("expected a JSON object, got"));
+  for (const char* text : {R"({"architectures": "GPT2LMHeadModel"})", R"({"architectures": [1]})"})
+    CHECK_THROWS_WITH(chosen_by<AllModels>(text), Contains("'architectures' must be a list"));
+  CHECK_THROWS_WITH(chosen_by<AllModels>(R"({"model_type": 3})"), Contains("'model_type' must be"));
+  CHECK_THROWS_WITH(chosen<AllModels>("/nowhere"), "there is no '/nowhere/config.json'");
+  // What it is of is then read as always.
+  CHECK_THROWS_WITH(chosen_by<AllModels>(R"({"architectures": ["GPT2LMHeadModel"]})"),
+                    Contains("'model_type' is missing") && Contains("n_embd"));
+}
