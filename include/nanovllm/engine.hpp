@@ -45,8 +45,6 @@
 #include "nanovllm/engine/setup.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
 #include "nanovllm/fwd.hpp"
-#include "nanovllm/model/qwen3/qwen3.hpp"
-#include "nanovllm/model/qwen3/shapes.hpp"
 #include "nanovllm/policy.hpp"
 
 #if defined(__CUDACC__)

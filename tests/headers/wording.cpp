@@ -79,7 +79,7 @@ struct NoSilu : DefaultPolicy {
 };
 template class nanovllm::Engine<Fairytale, NoSilu>;
 
-// says: nanovllm: the Model's Config must have a static 'load(directory)'
+// says: nanovllm: the Model's Config must have a static 'load(checkpoint)'
 struct NoModel {
   struct Config {};
 };

@@ -29,8 +29,8 @@ struct TextHints {
   bool has_chat_template = true;  ///< as chat/chat_template.hpp finds it
 };
 
-/// Which checkpoints are a model's: what their config.json says. Models of the same family differ in
-/// sizes that are fixed at compile time.
+/// What config.json says of the checkpoints of a model. Models of one family differ in the sizes
+/// that are fixed at compile time.
 struct ModelFamily {
   std::string_view model_type;    ///< as "model_type"
   std::string_view architecture;  ///< among "architectures"

@@ -159,9 +159,4 @@ struct Gpt2 {
   using Network = Gpt2Network<kShape, Elements, Backend, Communicator>;
 };
 
-template <Gpt2Shape kShape>
-struct detail::ModelOfShape<kShape> {
-  using type = Gpt2<kShape>;
-};
-
 }  // namespace nanovllm

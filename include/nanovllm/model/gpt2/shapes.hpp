@@ -24,6 +24,14 @@ struct Gpt2Shape {
   friend bool operator==(const Gpt2Shape&, const Gpt2Shape&) = default;
 };
 
+template <Gpt2Shape kShape>
+struct Gpt2;
+
+template <Gpt2Shape kShape>
+struct detail::ModelOfShape<kShape> {
+  using type = Gpt2<kShape>;
+};
+
 namespace shapes {
 
 // clang-format off

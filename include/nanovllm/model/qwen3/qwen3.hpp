@@ -145,11 +145,6 @@ struct Qwen3 {
   using Network = Qwen3Network<kShape, Elements, Backend, Communicator>;
 };
 
-template <Qwen3Shape kShape>
-struct detail::ModelOfShape<kShape> {
-  using type = Qwen3<kShape>;
-};
-
 /// Sizes of a Qwen3 model that must be the same in all processes of a group.
 [[nodiscard]] inline std::vector<ModelSetting> settings_of(const Qwen3Config& config) {
   return {{"hidden_size", config.hidden_size},

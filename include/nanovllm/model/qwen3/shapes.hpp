@@ -26,6 +26,14 @@ struct Qwen3Shape {
   friend bool operator==(const Qwen3Shape&, const Qwen3Shape&) = default;
 };
 
+template <Qwen3Shape kShape>
+struct Qwen3;
+
+template <Qwen3Shape kShape>
+struct detail::ModelOfShape<kShape> {
+  using type = Qwen3<kShape>;
+};
+
 namespace shapes {
 
 // clang-format off
