@@ -132,6 +132,7 @@ TEST_CASE("every exception becomes a status and a message") {
   nvllm_engine* engine = create();
   CHECK(status_of(engine, ConfigError("a setting")) == NVLLM_ERROR_CONFIG);
   CHECK(last_error() == "a setting");
+  CHECK(status_of(engine, UnsupportedModelError("a model")) == NVLLM_ERROR_UNSUPPORTED);
   CHECK(status_of(engine, LoadError("a file")) == NVLLM_ERROR_LOAD);
   CHECK(status_of(engine, RequestError("a request")) == NVLLM_ERROR_REQUEST);
   CHECK(status_of(engine, CudaError("a device")) == NVLLM_ERROR_CUDA);
