@@ -22,11 +22,12 @@ set_tests_properties(programs/server PROPERTIES
 
 # 'programs/gpt2': generate and serve with a model that is not Qwen3.
 if(TARGET serve AND NANOVLLM_PYTHON)
-  add_executable(generate_with_prebuilt "${PROJECT_SOURCE_DIR}/examples/generate.cpp")
-  target_link_libraries(generate_with_prebuilt PRIVATE nanovllm::prebuilt CLI11::CLI11)
+  add_executable(generate_any "${CMAKE_CURRENT_SOURCE_DIR}/examples/generate_any.cpp")
+  target_include_directories(generate_any PRIVATE "${PROJECT_SOURCE_DIR}/examples")
+  target_link_libraries(generate_any PRIVATE nanovllm::prebuilt CLI11::CLI11)
   add_test(NAME programs/gpt2
     COMMAND "${NANOVLLM_PYTHON}" "${CMAKE_CURRENT_SOURCE_DIR}/examples/gpt2_programs_test.py"
-      $<TARGET_FILE:generate_with_prebuilt> $<TARGET_FILE:serve>
+      $<TARGET_FILE:generate_any> $<TARGET_FILE:serve>
     WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
 else()
   add_test(NAME programs/gpt2

@@ -495,7 +495,7 @@ TEST_CASE("defect 13: stop lists have limits, and refusals name them", "[defects
   strings.stop.assign(65, "x");
   refused(strings, "stop", "64");
   bytes.stop = {std::string(1025, 'x')};
-  refused(bytes, "stop string", "1024");
+  refused(bytes, "stop: a string", "1024");
   // Duplicates are one.
   SamplingParams same = greedy(8);
   same.stop_token_ids.assign(1024, engine.generate("Once", greedy(8)).token_ids[2]);
