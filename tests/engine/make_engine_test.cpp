@@ -12,6 +12,7 @@
 #include "engine/parity/gpt2_checkpoint.hpp"
 #include "memory_checkpoint.hpp"
 #include "nanovllm/engine/all_models.hpp"
+#include "nanovllm/full_policy.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -71,7 +72,7 @@ TEST_CASE("a checkpoint in memory gives the tokens of its files", "[registry][ch
     CHECK(expected.size() == 12);
     for (const int num_ranks : {1, 2}) {  // ranks read it at the same time
       if (num_ranks == 2 && memory.find("wte.weight") != nullptr) continue;  // three heads
-      const auto engine = make_engine<AllModels, Float32Policy>(
+      const auto engine = make_engine<AllModels, FullFloat32Policy>(
           {.checkpoint = memory, .tensor_parallel = num_ranks, .num_threads = 2});
       CHECK(engine->text().tokenizer.has_value());
       CHECK(tokens(*engine, prompt) == expected);
