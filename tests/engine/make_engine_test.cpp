@@ -66,20 +66,20 @@ TEST_CASE("the engine of a checkpoint is that of its model", "[registry]") {
 }
 
 TEST_CASE("a checkpoint in memory gives the tokens of its files", "[registry][checkpoint]") {
-  const auto check_model = [](const std::filesystem::path& model, const Prompt& prompt) {
+  const auto check_model = [](const std::filesystem::path& model, const Prompt& prompt,
+                              int max_ranks) {
     const Checkpoint memory(MemoryCheckpoint::copy_of(Checkpoint(model)));
     const auto expected = tokens(*make_engine<AllModels, Float32Policy>(config_of(model)), prompt);
     CHECK(expected.size() == 12);
-    for (const int num_ranks : {1, 2}) {  // ranks read it at the same time
-      if (num_ranks == 2 && memory.find("wte.weight") != nullptr) continue;  // three heads
+    for (int num_ranks = 1; num_ranks <= max_ranks; ++num_ranks) {  // which read it at once
       const auto engine = make_engine<AllModels, FullFloat32Policy>(
           {.checkpoint = memory, .tensor_parallel = num_ranks, .num_threads = 2});
       CHECK(engine->text().tokenizer.has_value());
       CHECK(tokens(*engine, prompt) == expected);
     }
   };
-  check_model("examples/models/fairytale", "Once upon a time");
-  check_model("examples/models/tiny_gpt2", "Once upon a time");
+  check_model("examples/models/fairytale", "Once upon a time", 2);
+  check_model("examples/models/tiny_gpt2", "Once upon a time", 1);  // has three heads
 }
 
 TEST_CASE("a GPT-2 with weights of a formula runs without a tokeniser", "[registry][gpt2]") {
