@@ -11,13 +11,13 @@
 namespace nanovllm {
 
 /// Every family, with all sizes from config.json.
-using AllModels = ModelsOf<shapes::qwen3_any,  //
-                           shapes::gpt2_any>;
+using AllModels = Models<Qwen3<shapes::qwen3_any>,  //
+                         Gpt2<shapes::gpt2_any>>;
 
 /// The same behind the published sizes of Qwen3 as separate code, of which attention is faster.
 using PublishedModels =
-    JoinedModels<ModelsOf<shapes::fairytale, shapes::qwen3_0_6b, shapes::qwen3_1_7b,
-                          shapes::qwen3_4b, shapes::qwen3_8b, shapes::qwen3_14b, shapes::qwen3_32b>,
-                 AllModels>;
+    Models<Qwen3<shapes::fairytale>, Qwen3<shapes::qwen3_0_6b>, Qwen3<shapes::qwen3_1_7b>,
+           Qwen3<shapes::qwen3_4b>, Qwen3<shapes::qwen3_8b>, Qwen3<shapes::qwen3_14b>,
+           Qwen3<shapes::qwen3_32b>, Qwen3<shapes::qwen3_any>, Gpt2<shapes::gpt2_any>>;
 
 }  // namespace nanovllm

@@ -20,18 +20,31 @@
 
 namespace nanovllm {
 
+class Checkpoint;
+
+namespace detail {
+
+// `Checkpoint` itself is left out first: whether it is one of these depends on its constructors.
+template <class P>
+concept CheckpointPath =
+    !std::same_as<P, Checkpoint> && std::convertible_to<P, std::filesystem::path>;
+template <class C>
+concept OtherCheckpoint = !std::same_as<C, Checkpoint> && CheckpointLike<C>;
+
+}  // namespace detail
+
 /// A checkpoint of any kind. Nothing of it is read before it is asked for. Copies are cheap and
 /// share one state, which lives as long as any copy; every member may be called from several
 /// threads at once.
 class Checkpoint {
  public:
   /// The checkpoint at `path`: a directory as Hugging Face publishes it.
-  template <std::convertible_to<std::filesystem::path> Path>
+  template <detail::CheckpointPath Path>
   Checkpoint(const Path& path)  // NOLINT(google-explicit-constructor): a path names a checkpoint
       : source_(open(path)) {}
 
   /// A checkpoint of the user's own kind.
-  template <CheckpointLike C>
+  template <detail::OtherCheckpoint C>
   explicit Checkpoint(C checkpoint) : source_(std::make_shared<Source<C>>(std::move(checkpoint))) {}
 
   /// For messages, such as its path.

@@ -34,7 +34,8 @@ concept FoundModel = ModelLike<M> && requires {
 template <FoundModel... M>
 struct Models {};
 
-/// The models of these shapes, of any families.
+/// The models of these shapes, of any families. In a .cu file write `Models<Qwen3<kShape>, …>`:
+/// nvcc 13.0 cannot name this list in the host's part of a program.
 template <auto... kShapes>
 using ModelsOf = Models<ModelOf<kShapes>...>;
 

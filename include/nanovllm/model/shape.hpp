@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <type_traits>
 
 #include "nanovllm/core/error.hpp"
 
@@ -17,7 +18,7 @@ enum class Tie : std::uint8_t { no, yes, dynamic };
 namespace detail {
 
 /// Each family has a specialisation for its shapes, beside its model.
-template <auto kShape>
+template <class Shape>
 struct ModelOfShape;
 
 /// `size`, or 0 where it is known at run time only.
@@ -85,6 +86,7 @@ class RankShares {
 
 /// The model that a shape is of, as `Qwen3<kShape>`.
 template <auto kShape>
-using ModelOf = typename detail::ModelOfShape<kShape>::type;
+using ModelOf =
+    typename detail::ModelOfShape<std::remove_cvref_t<decltype(kShape)>>::template type<kShape>;
 
 }  // namespace nanovllm

@@ -27,8 +27,9 @@ struct Gpt2Shape {
 template <Gpt2Shape kShape>
 struct Gpt2;
 
-template <Gpt2Shape kShape>
-struct detail::ModelOfShape<kShape> {
+template <>
+struct detail::ModelOfShape<Gpt2Shape> {
+  template <Gpt2Shape kShape>
   using type = Gpt2<kShape>;
 };
 

@@ -29,8 +29,9 @@ struct Qwen3Shape {
 template <Qwen3Shape kShape>
 struct Qwen3;
 
-template <Qwen3Shape kShape>
-struct detail::ModelOfShape<kShape> {
+template <>
+struct detail::ModelOfShape<Qwen3Shape> {
+  template <Qwen3Shape kShape>
   using type = Qwen3<kShape>;
 };
 
