@@ -18,6 +18,8 @@ struct NumberRange {
   double high = FLT_MAX;
   bool excludes_low = false;
 
+  [[nodiscard]] constexpr bool has_ends() const { return low > -FLT_MAX || high < FLT_MAX; }
+
   /// False for NaN.
   [[nodiscard]] constexpr bool contains(double x) const {
     return (excludes_low ? x > low : x >= low) && x <= high;
@@ -48,15 +50,14 @@ NANOVLLM_INLINE std::string shown_bound(double bound) {
 }  // namespace detail
 
 NANOVLLM_INLINE std::string NumberRange::interval() const {
-  if (low <= -FLT_MAX && high >= FLT_MAX) return "finite";
+  if (!has_ends()) return "finite";
   if (high >= 0x7fffffff) return concat(excludes_low ? "> " : ">= ", detail::shown_bound(low));
   return concat("in ", excludes_low ? '(' : '[', detail::shown_bound(low), ", ",
                 detail::shown_bound(high), ']');
 }
 
 NANOVLLM_INLINE std::string NumberRange::words() const {
-  const std::string text = interval();
-  return text == "finite" ? "a number in the range of a float" : "a number " + text;
+  return has_ends() ? "a number " + interval() : "a number in the range of a float";
 }
 
 }  // namespace nanovllm

@@ -1,5 +1,5 @@
 #pragma once
-/// SHA-256, for names that nobody can make collide. Source: FIPS 180-4.
+/// SHA-256, for names that must not collide even on purpose. Source: FIPS 180-4.
 
 #include <array>
 #include <cstddef>
