@@ -19,6 +19,8 @@
 #   NANOVLLM_TEST_REGEX    only the CTest entries that match; all unless set
 #   NANOVLLM_CLIENT_PYTHON a Python with the packages of tests/serve/clients/requirements.txt; made in
 #                          build/venv by pip unless set, or 'none'
+#   NANOVLLM_TEST_MINUTES  presets that would begin later than this are skipped, and the last lines name
+#                          them; no limit unless set
 #   NANOVLLM_TEST_JOBS     tests at a time and compilers at a time; the number of cores unless set
 set -uo pipefail
 
@@ -83,6 +85,9 @@ stage() {
   return 1
 }
 
+# Whether NANOVLLM_TEST_MINUTES are over.
+is_late() { [ -n "${NANOVLLM_TEST_MINUTES:-}" ] && [ "$SECONDS" -ge $((NANOVLLM_TEST_MINUTES * 60)) ]; }
+
 # The number after NAME=" in the head of a JUnit file.
 junit_count() { grep -o -m 1 "$2=\"[0-9]*\"" "$1" | grep -o '[0-9]*'; }
 
@@ -144,6 +149,11 @@ if [[ " $presets " == *" cpu "* ]]; then
 fi
 
 for preset in $presets; do
+  if is_late; then
+    echo "skipped: preset $preset, ${NANOVLLM_TEST_MINUTES} minutes are over"
+    skipped=$((skipped + 1))
+    continue
+  fi
   around=()
   case $preset in
     cpu-tsan)
