@@ -19,6 +19,7 @@
 
 #include "catch.hpp"
 #include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
+#include "nanovllm/kv/tiers/host_pool.hpp"
 #include "nanovllm/kv/tiers/tiered_block_manager.hpp"
 #include "nanovllm/sched/policy/prefill_first.hpp"
 #include "nanovllm/sched/policy/priority.hpp"
@@ -95,7 +96,7 @@ TEMPLATE_TEST_CASE("beams share what they have in common, and copy the block the
   CHECK(beams[0]->tokens == iota(9));
   CHECK(engine.scheduler.schedule().empty());
   Sequence *a = beams[0], *b = beams[1], *c = beams[2];
-  engine.scheduler.reorder_beams(std::vector<BeamSlot>{{a, a, 20}, {b, a, 21}, {c, a, 22}});
+  engine.scheduler.beams().reorder(std::vector<BeamSlot>{{a, a, 20}, {b, a, 21}, {c, a, 22}});
   engine.scheduler.check_invariants();
   // The others start as forks of the first one.
   StepPlan plan = step(engine);
@@ -108,7 +109,7 @@ TEMPLATE_TEST_CASE("beams share what they have in common, and copy the block the
   }());
   // All three go on behind the second: two copies, and the last to write keeps the block.
   const BlockId last = b->block_table.back();
-  engine.scheduler.reorder_beams(std::vector<BeamSlot>{{c, b, 30}, {a, b, 31}, {b, b, 32}});
+  engine.scheduler.beams().reorder(std::vector<BeamSlot>{{c, b, 30}, {a, b, 31}, {b, b, 32}});
   engine.scheduler.check_invariants();
   CHECK(engine.scheduler.blocks().ref_count(last) == 3);
   plan = step(engine);
@@ -118,11 +119,11 @@ TEMPLATE_TEST_CASE("beams share what they have in common, and copy the block the
   CHECK(c->block_table.back() == last);
   CHECK(engine.scheduler.blocks().ref_count(last) == 1);
   // Nothing is shared but whole blocks now, and nothing copied.
-  engine.scheduler.reorder_beams(std::vector<BeamSlot>{{a, a, 40}, {b, b, 41}, {c, c, 42}});
+  engine.scheduler.beams().reorder(std::vector<BeamSlot>{{a, a, 40}, {b, b, 41}, {c, c, 42}});
   plan = step(engine);
   CHECK(plan.block_copies.empty());
   // At the end of a block each takes a new one.
-  engine.scheduler.reorder_beams(std::vector<BeamSlot>{{a, c, 50}, {b, c, 51}, {c, c, 52}});
+  engine.scheduler.beams().reorder(std::vector<BeamSlot>{{a, c, 50}, {b, c, 51}, {c, c, 52}});
   CHECK(engine.scheduler.blocks().ref_count(a->block_table[2]) == 3);
   plan = step(engine);
   CHECK(plan.block_copies.empty());
@@ -144,7 +145,7 @@ TEST_CASE("a beam that gives way is not swapped, but computed again", "[beams][s
   CHECK(engine.scheduler.swaps().num_out == 0);
   CHECK(engine.scheduler.swaps().num_fallbacks == 0);
   CHECK(engine.scheduler.blocks().num_free_host() == 20);
-  engine.scheduler.reorder_beams(std::vector<BeamSlot>{{&beam, &beam, 20}});
+  engine.scheduler.beams().reorder(std::vector<BeamSlot>{{&beam, &beam, 20}});
   for (int i = 0; i < 5; ++i) step(engine);  // the other one ends
   CHECK(describe(step(engine)) == "| 2:0-8!");
 }
@@ -154,10 +155,10 @@ TEST_CASE("a cancelled step leaves a beam without the copy that may not have bee
   Simulated<Uncached> engine({.max_num_seqs = 8, .max_num_batched_tokens = 100}, 20);
   const auto beams = add_beams(engine, iota(6), 2);
   step(engine);
-  engine.scheduler.reorder_beams(
+  engine.scheduler.beams().reorder(
       std::vector<BeamSlot>{{beams[0], beams[0], 20}, {beams[1], beams[0], 21}});
   step(engine);
-  engine.scheduler.reorder_beams(
+  engine.scheduler.beams().reorder(
       std::vector<BeamSlot>{{beams[0], beams[1], 20}, {beams[1], beams[1], 21}});
   StepPlan plan = engine.scheduler.schedule();
   CHECK(describe(plan) == "1:7-8! 2:7-8! |");
@@ -173,17 +174,17 @@ TEST_CASE("beams that have drawn make room when nothing else can run", "[beams]"
   Simulated<Uncached> engine({.max_num_seqs = 8, .max_num_batched_tokens = 100}, 4);
   const auto beams = add_beams(engine, iota(9), 2, 7);
   step(engine);
-  engine.scheduler.reorder_beams(
+  engine.scheduler.beams().reorder(
       std::vector<BeamSlot>{{beams[0], beams[0], 20}, {beams[1], beams[0], 21}});
   CHECK(describe(step(engine)) == "1:9-10! |");  // no room for the other
   CHECK(engine.scheduler.schedule().empty());
-  CHECK(engine.scheduler.preempt_beams());
+  CHECK(engine.scheduler.beams().preempt());
   engine.scheduler.check_invariants();
   CHECK(beams[0]->status == SequenceStatus::awaiting_choice);
-  CHECK_FALSE(engine.scheduler.preempt_beams());
+  CHECK_FALSE(engine.scheduler.beams().preempt());
   CHECK(describe(step(engine)) == "| 2:0-10!");
   // Behind one that is awaiting_choice there is nothing to share.
-  engine.scheduler.reorder_beams(
+  engine.scheduler.beams().reorder(
       std::vector<BeamSlot>{{beams[0], beams[0], 30}, {beams[1], beams[0], 31}});
   engine.scheduler.check_invariants();
   CHECK(engine.scheduler.num_running() == 0);
@@ -198,14 +199,14 @@ TEST_CASE("where beams wait for places, not for blocks, what is held stays", "[b
       {.max_num_seqs = has_place ? 2 : 1, .max_num_batched_tokens = 100, .max_held_blocks = 5},
       has_place ? 9 : 20);
   Sequence held;
-  engine.scheduler.add_held(held);
+  engine.scheduler.held().add(held);
   engine.add(iota(15, 100), 2);
   engine.requests.back()->continues = &held;
   while (engine.scheduler.has_work()) step(engine);
   REQUIRE(held.block_table.size() == 4);
   const auto beams = add_beams(engine, iota(13), 2, 9);
   step(engine);
-  engine.scheduler.reorder_beams(
+  engine.scheduler.beams().reorder(
       std::vector<BeamSlot>{{beams[0], beams[0], 20}, {beams[1], beams[0], 21}});
   CHECK(describe(step(engine)) == "2:13-14! |");
   REQUIRE(engine.scheduler.schedule().empty());
@@ -213,7 +214,7 @@ TEST_CASE("where beams wait for places, not for blocks, what is held stays", "[b
   CHECK(engine.scheduler.held().num_blocks() == (has_place ? 0 : 4));
   CHECK(engine.scheduler.num_running() == (has_place ? 1 : 0));
   CHECK_FALSE(engine.scheduler.schedule().empty());
-  engine.scheduler.remove_held(held);
+  engine.scheduler.held().remove(held);
 }
 
 TEST_CASE("a choice that makes no sense changes nothing", "[beams]") {
@@ -224,18 +225,17 @@ TEST_CASE("a choice that makes no sense changes nothing", "[beams]") {
   const auto refused = [&](std::vector<BeamSlot> slots, const char* why) {
     const auto before = engine.scheduler.blocks().ref_counts();
     const std::vector<std::int32_t> counts(before.begin(), before.end());
-    REQUIRE_THROWS_WITH(engine.scheduler.reorder_beams(slots), Catch::Matchers::Contains(why));
+    REQUIRE_THROWS_WITH(engine.scheduler.beams().reorder(slots), Catch::Matchers::Contains(why));
     engine.scheduler.check_invariants();
     const auto after = engine.scheduler.blocks().ref_counts();
     CHECK(std::equal(counts.begin(), counts.end(), after.begin()));
   };
-  refused({{b, a, 1}},
-          "reorder_beams: request 2 or its parent, request 1, does not await a choice");
+  refused({{b, a, 1}}, "beams: request 2 or its parent, request 1, does not await a choice");
   step(engine);
   refused({{&other, a, 1}}, "request 3 or its parent, request 1, does not await");
   refused({{a, a, 1}, {b, &other, 1}}, "request 2 or its parent, request 3, does not await");
   refused({{a, a, 1}, {a, a, 2}}, "request 1 gets two slots");
-  engine.scheduler.reorder_beams(std::vector<BeamSlot>{{a, a, 20}, {b, a, 21}});
+  engine.scheduler.beams().reorder(std::vector<BeamSlot>{{a, a, 20}, {b, a, 21}});
   step(engine);
   refused({{a, a, 1}}, "request 1 would have all its 8 tokens, and nothing to compute");
   StepPlan plan;
@@ -283,7 +283,7 @@ class BeamTraffic {
   void run(int num_steps) {
     for (int i = 0; kSwaps && i < 4; ++i) {
       held_.push_back(std::make_unique<Sequence>());
-      scheduler_.add_held(*held_.back());
+      scheduler_.held().add(*held_.back());
     }
     for (int i = 0; i < num_steps; ++i) {
       if (kSwaps) change_held();
@@ -298,7 +298,7 @@ class BeamTraffic {
     while (!under_way_.empty()) step();
     REQUIRE_FALSE(scheduler_.has_work());
     REQUIRE(scheduler_.num_waiting() == 0);
-    for (const auto& held : held_) scheduler_.remove_held(*held);
+    for (const auto& held : held_) scheduler_.held().remove(*held);
     scheduler_.check_invariants();
     if constexpr (HasHostPool<Blocks>)
       REQUIRE(scheduler_.blocks().num_free_host() == num_host_blocks_);
@@ -332,11 +332,11 @@ class BeamTraffic {
   Sequence& any_held() { return *held_[index(below(static_cast<int>(held_.size())))]; }
 
   void change_held() {
-    if (below(60) == 0) scheduler_.clear_held(any_held());
+    if (below(60) == 0) scheduler_.held().evict(any_held());
     if (below(30) == 0) {
       const Sequence& from = any_held();
       Sequence& to = any_held();
-      if (&from != &to) scheduler_.copy_held(from, to);
+      if (&from != &to) scheduler_.held().copy(from, to);
     }
     scheduler_.check_invariants();
   }
@@ -383,7 +383,7 @@ class BeamTraffic {
     scheduler_.add(s);
   }
 
-  /// Lists of all that a failed `reorder_beams` must not have touched.
+  /// Lists of all that a failed `Beams::reorder` must not have touched.
   std::vector<std::vector<std::int32_t>> state() const {
     std::vector<std::vector<std::int32_t>> out;
     for (const auto& group : groups_) {
@@ -559,13 +559,13 @@ class BeamTraffic {
       const auto before = state();
       try {
         const faults::Armed armed(n);
-        return scheduler_.reorder_beams(slots);
+        return scheduler_.beams().reorder(slots);
       } catch (const std::bad_alloc&) {
       }
       ++coverage_.faults;
       REQUIRE(state() == before);
     }
-    scheduler_.reorder_beams(slots);
+    scheduler_.beams().reorder(slots);
   }
 
   void end(Group& group) {
@@ -686,7 +686,7 @@ TEST_CASE("beams in a pool with room hold no full block twice, and copy one each
       const auto parent = n == 0 ? 0u : random() % kWidth;
       slots.push_back({beams[index(i)], beams[parent], 100 + i});
     }
-    engine.scheduler.reorder_beams(slots);
+    engine.scheduler.beams().reorder(slots);
     engine.scheduler.check_invariants();
   }
   CHECK(num_copies > 50);

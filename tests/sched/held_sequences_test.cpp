@@ -34,7 +34,7 @@ struct Simulated : simulator::Engine<ContinuousBatching, Blocks> {
 
   Sequence& hold() {
     held.push_back(std::make_unique<Sequence>());
-    this->scheduler.add_held(*held.back());
+    this->scheduler.held().add(*held.back());
     return *held.back();
   }
 
@@ -89,7 +89,7 @@ TEMPLATE_TEST_CASE("what a turn has computed is not computed by the next", "[hel
   // Another way from inside a block.
   const std::string first = engine.turn(held, with(iota(6), {50, 51}));
   CHECK(first == "| 3:6-8!");
-  engine.scheduler.remove_held(held);
+  engine.scheduler.held().remove(held);
   engine.scheduler.check_invariants();
   CHECK(engine.scheduler.blocks().num_free() == 20);
 }
@@ -113,7 +113,7 @@ TEST_CASE("a copy shares the blocks and goes its own way", "[held]") {
   Simulated<Uncached> engine(20, 20);
   Sequence &first = engine.hold(), &second = engine.hold();
   engine.turn(first, iota(10));
-  engine.scheduler.copy_held(first, second);
+  engine.scheduler.held().copy(first, second);
   engine.scheduler.check_invariants();
   CHECK(engine.scheduler.held().num_blocks() == 3);  // counted once
   CHECK(engine.turn(second, with(first.tokens, {20})) == "| 2:11-13!");
@@ -121,7 +121,7 @@ TEST_CASE("a copy shares the blocks and goes its own way", "[held]") {
   CHECK(std::equal(first.block_table.begin(), first.block_table.begin() + 2,
                    second.block_table.begin()));
   CHECK(first.block_table[2] != second.block_table[2]);
-  engine.scheduler.remove_held(first);
+  engine.scheduler.held().remove(first);
   engine.scheduler.check_invariants();
   CHECK(engine.turn(second, with(second.tokens, {21})) == "| 4:14-16!");
 }
@@ -178,7 +178,7 @@ TEST_CASE("what frees no block by giving way does not", "[held]") {
   Simulated<Uncached> engine(9, 9);
   Sequence &a = engine.hold(), &copy = engine.hold(), &b = engine.hold();
   engine.turn(a, iota(8, 0), 1);
-  engine.scheduler.copy_held(a, copy);  // two blocks for both
+  engine.scheduler.held().copy(a, copy);  // two blocks for both
   engine.turn(b, iota(8, 20), 1);
   REQUIRE(engine.scheduler.blocks().num_free() == 5);
   SECTION("of all, those that free something go first") {
@@ -214,7 +214,7 @@ TEST_CASE("over the budget, what shares all its blocks with the latest stays", "
   Simulated<Uncached> engine(20, 4);
   Sequence &a = engine.hold(), &copy = engine.hold(), &b = engine.hold();
   engine.turn(a, iota(8, 0), 1);
-  engine.scheduler.copy_held(a, copy);
+  engine.scheduler.held().copy(a, copy);
   engine.turn(b, iota(8, 20), 1);
   engine.turn(copy, with(iota(8, 0), {50}), 1);  // a third block: b is older
   CHECK((a.block_table.size() == 2 && copy.block_table.size() == 3 && b.block_table.empty()));
@@ -231,7 +231,7 @@ TEST_CASE("one that goes while a turn is under way takes nothing with it", "[hel
   engine.turn(held, iota(10));
   Sequence& s = engine.add_turn(held, with(held.tokens, {1, 2, 3}), 3);
   engine.step();
-  engine.scheduler.remove_held(held);
+  engine.scheduler.held().remove(held);
   engine.scheduler.check_invariants();
   while (engine.scheduler.has_work()) engine.step();
   CHECK(s.finish_reason == FinishReason::length);
@@ -244,13 +244,13 @@ TEST_CASE("blocks for what comes from elsewhere, as far as there is room", "[hel
   engine.turn(a, iota(11, 50));
   engine.add(iota(13, 100));  // runs, and is not to be disturbed
   engine.step();
-  engine.scheduler.allocate_held(b, iota(30), 26);
+  engine.scheduler.held().allocate(b, iota(30), 26);
   CHECK(b.block_table.size() == 6);
   CHECK(b.num_computed_tokens == 24);
   CHECK(a.block_table.empty());
   engine.scheduler.check_invariants();
   engine.memory.write(b, 0, 24);
-  engine.scheduler.publish_held(b);
+  engine.scheduler.held().publish(b);
   CHECK(engine.scheduler.blocks().num_published() >= 6);
   engine.add_turn(b, iota(27), 1);
   CHECK(engine.step_with_room().find("24-27!") != std::string::npos);
@@ -290,7 +290,7 @@ class Conversations {
       step();
     }
     while (scheduler_.has_work() || !under_way_.empty()) step();
-    for (const auto& s : held_) scheduler_.remove_held(*s);
+    for (const auto& s : held_) scheduler_.held().remove(*s);
     scheduler_.check_invariants();
     REQUIRE(scheduler_.blocks().num_free() == num_blocks_);
   }
@@ -306,15 +306,15 @@ class Conversations {
   void change() {
     if (held_.empty() || (held_.size() < 5 && below(9) == 0)) {
       held_.push_back(std::make_unique<Sequence>());
-      scheduler_.add_held(*held_.back());
-      if (below(2) == 0) scheduler_.copy_held(any(), *held_.back());
+      scheduler_.held().add(*held_.back());
+      if (below(2) == 0) scheduler_.held().copy(any(), *held_.back());
     } else if (below(40) == 0) {
       const auto place = held_.begin() + below(std::ssize(held_));
-      scheduler_.remove_held(**place);
+      scheduler_.held().remove(**place);
       gone_.push_back(std::move(*place));  // requests that continue it may still live
       held_.erase(place);
     } else if (below(40) == 0) {
-      scheduler_.clear_held(any());
+      scheduler_.held().evict(any());
     } else if (below(20) == 0) {
       num_given_up += scheduler_.free_blocks() ? 1 : 0;
     }

@@ -153,7 +153,7 @@ TEST_CASE("a block that several beams hold must be copied by all but the last to
     others.back()->status = SequenceStatus::running;
     others.back()->num_computed_tokens = 6;
     others.back()->block_table = a->block_table;
-    blocks.share(a->block_table);
+    blocks.share({.blocks = a->block_table});
   }
   Sequence &b = *others[0], &c = *others[1];
   for (Sequence* s : {a.get(), &b, &c}) s->is_beam = true;

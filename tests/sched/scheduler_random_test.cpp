@@ -22,6 +22,7 @@
 #include "catch.hpp"
 #include "kv/prefix/linear_cache.hpp"
 #include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
+#include "nanovllm/kv/tiers/host_pool.hpp"
 #include "nanovllm/kv/tiers/tiered_block_manager.hpp"
 #include "nanovllm/sched/policy/prefill_first.hpp"
 #include "nanovllm/sched/policy/priority.hpp"

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "nanovllm/kv/tiers/host_pool.hpp"
 #include "nanovllm/sched/scheduler.hpp"
 
 namespace simulator {

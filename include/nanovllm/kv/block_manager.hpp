@@ -15,6 +15,7 @@
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/kv/block_list.hpp"
+#include "nanovllm/kv/block_stats.hpp"
 #include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
 #include "nanovllm/kv/prefix/no_prefix_cache.hpp"
@@ -22,16 +23,6 @@
 #include "nanovllm/kv/prefix/prefix_match.hpp"
 
 namespace nanovllm {
-
-/// Counters since the block manager was made.
-struct BlockStats {
-  std::int64_t num_queried_tokens = 0;   ///< tokens of the sequences that were admitted
-  std::int64_t num_hit_tokens = 0;       ///< of them, found in the prefix cache, both tiers
-  std::int64_t num_host_hit_tokens = 0;  ///< of these, in host memory
-  std::int64_t num_disk_hit_tokens = 0;  ///< and of these, read from a file for the sequence
-  std::int64_t num_evictions = 0;        ///< cached blocks that were reused for other tokens
-  std::int64_t num_saved = 0;            ///< of them, copied to host memory
-};
 
 /// The state of a pool of `num_blocks` blocks: reference counts, the free list, and which blocks
 /// the prefix cache has. It deals in block ids only and never touches the pool's memory. Not
@@ -50,13 +41,7 @@ struct BlockStats {
 template <int kBlockSize, class Cache>
 class BlockManager {
   static_assert(kBlockSize >= 1, "a block must hold at least one token");
-  static_assert(
-      PrefixCacheLike<Cache>,
-      "nanovllm: the policy's PrefixCache must be movable, made from a number of blocks, with "
-      "block_size, match(tokens, salt), insert(block_table, tokens, begin, end, salt), contains, "
-      "lock, unlock, evict, size, version and check_invariants as kv/prefix/prefix_cache.hpp "
-      "states them, of which contains, lock, unlock and evict are noexcept; the salt is a "
-      "CacheSalt, and blocks of two salts must never be shared");
+  static_assert(check_prefix_cache<Cache>());
   static_assert(Cache::block_size() == kBlockSize,
                 "the prefix cache must have the block manager's block size");
 
@@ -91,13 +76,6 @@ class BlockManager {
   [[nodiscard]] bool keeps_prefixes() const noexcept {
     if constexpr (requires { Cache::kKeepsNothing; }) return false;
     return enable_prefix_caching_;
-  }
-  /// Whether a block of `num_tokens` tokens, 1 to block_size, can be found when it is published.
-  [[nodiscard]] bool keeps_block_of(std::int32_t num_tokens) const noexcept {
-    if constexpr (requires { Cache::kFullBlocksOnly; }) {
-      if (num_tokens < kBlockSize) return false;
-    }
-    return keeps_prefixes();
   }
   [[nodiscard]] const BlockStats& stats() const { return stats_; }
 
@@ -151,19 +129,11 @@ class BlockManager {
         match.host_blocks.empty() ? match.num_tokens : match.num_shared_tokens(kBlockSize);
   }
 
-  /// The same for blocks of another sequence, not from the cache. Throws Error,
-  /// having changed nothing, for a block that is not in use.
+  /// The same for blocks of another sequence, not from the cache. Throws Error, having changed
+  /// nothing, for a block that is not in use.
   void share(const PrefixMatch& match) {
     check_shareable(match);
     for_each_block(match, [this](BlockId block) { take(block); });
-  }
-
-  /// Takes one more reference to each of `blocks`, which are in use: a block table that another
-  /// sequence also gets. Throws Error, having changed nothing, for one that is not.
-  void share(std::span<const BlockId> blocks) {
-    for (const BlockId block : blocks)
-      check(ref_count(block) > 0, "share: block ", block, " is not in use");
-    for (const BlockId block : blocks) take(block);
   }
 
   /// Takes a free block with one reference to it, or nothing if there is none. Its old contents are
@@ -280,13 +250,6 @@ class BlockManager {
   Cache cache_;
   std::int32_t num_evictable_ = 0;  ///< blocks in the cache that are not in use
   bool enable_prefix_caching_;
-};
-
-/// A block manager that has a second pool, in host memory.
-template <class Blocks>
-concept HasHostPool = requires(const Blocks& blocks) {
-  blocks.host();
-  blocks.tier();
 };
 
 }  // namespace nanovllm

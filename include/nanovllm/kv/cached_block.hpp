@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
@@ -28,6 +29,15 @@ concept ListsEntries = requires(const C& cache) {
   { cache.entries() } -> std::same_as<std::vector<CachedBlock>>;
 };
 
+/// Whether `blocks` can find a block of `num_tokens` tokens, 1 to its size, when it is published.
+template <class Blocks>
+[[nodiscard]] bool keeps_block_of(const Blocks& blocks, std::int32_t num_tokens) noexcept {
+  if constexpr (requires { std::remove_cvref_t<decltype(blocks.cache())>::kFullBlocksOnly; }) {
+    if (num_tokens < Blocks::block_size()) return false;
+  }
+  return blocks.keeps_prefixes();
+}
+
 /// Puts `entries` of another pool into the cache of `blocks`, parents first, as many as there are
 /// free blocks for; those that the cache had and that are in no use give way. Entries that it does
 /// not keep, as blocks that are not full of another kind of cache, are left out. Returns how many
@@ -44,7 +54,7 @@ std::int32_t restore_cached(Blocks& blocks, std::span<const CachedBlock> entries
   kept.reserve(entries.size());
   try {
     for (std::size_t i = 0; i < entries.size(); ++i) {
-      if (!blocks.keeps_block_of(static_cast<std::int32_t>(entries[i].tokens.size()))) continue;
+      if (!keeps_block_of(blocks, static_cast<std::int32_t>(entries[i].tokens.size()))) continue;
       const std::int32_t parent = entries[i].parent;
       if (parent >= 0 && block_of[static_cast<std::size_t>(parent)] < 0) continue;
       const std::optional<BlockId> block = blocks.allocate();

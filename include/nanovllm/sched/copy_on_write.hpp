@@ -1,13 +1,14 @@
 #pragma once
-/// Blocks for what a step writes: new ones, and copies of those that others hold, too.
+/// Blocks for what a step writes: new ones, and copies of what is elsewhere or held by others, too.
 
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <span>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/kv/block_manager.hpp"
+#include "nanovllm/kv/tiers/host_pool.hpp"
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/sched/step_plan.hpp"
 
@@ -42,6 +43,28 @@ void write_apart(PlannedSequence& p, StepPlan& plan, Blocks& blocks) {
   s.block_table.pop_back();
   plan.block_copies.push_back({shared, allocate_for(s, plan, blocks)});
   blocks.release(std::span(&shared, 1));  // others hold it
+}
+
+/// Gives the sequence of `p`, in `plan`, which begins, the blocks for its range, and lists the
+/// copies that go into them. Cannot fail: there are free ones, and room in all lists.
+template <class Blocks>
+void give_blocks(PlannedSequence& p, StepPlan& plan, Blocks& blocks) noexcept {
+  Sequence& s = *p.sequence;
+  if (p.prefix.copy_tail)
+    plan.block_copies.push_back({*p.prefix.copy_tail, allocate_for(s, plan, blocks)});
+  for (const BlockId host : p.prefix.host_blocks)
+    plan.copies_up.push_back({host, allocate_for(s, plan, blocks)});
+  const bool is_apart = p.prefix.copy_tail || !p.prefix.host_blocks.empty();
+  if (p.begin % Blocks::block_size() > 0 && !is_apart) write_apart(p, plan, blocks);
+  while (std::ssize(s.block_table) < Blocks::blocks_for(p.end)) allocate_for(s, plan, blocks);
+}
+
+/// All of `plan` have their blocks: those that are copied from may be reused by later steps.
+template <class Blocks>
+void release_sources(const StepPlan& plan, Blocks& blocks) {
+  for (const PlannedSequence& p : plan.sequences) {
+    if (p.prefix.copy_tail) blocks.release(std::span(&*p.prefix.copy_tail, 1));
+  }
 }
 
 }  // namespace nanovllm

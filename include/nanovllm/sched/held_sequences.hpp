@@ -32,9 +32,12 @@ namespace nanovllm {
 template <class Blocks>
 class HeldSequences {
  public:
-  /// @param max_blocks  the budget; 0 holds nothing.
-  HeldSequences(std::int32_t num_blocks, std::int32_t max_blocks)
-      : num_holders_(static_cast<std::size_t>(num_blocks), 0), max_blocks_(max_blocks) {}
+  /// @param blocks      must outlive this.
+  /// @param max_blocks  the budget, half of the pool unless set; 0 holds nothing.
+  HeldSequences(Blocks& blocks, std::optional<std::int32_t> max_blocks)
+      : blocks_(blocks),
+        num_holders_(static_cast<std::size_t>(blocks.num_blocks()), 0),
+        max_blocks_(max_blocks.value_or(blocks.num_blocks() / 2)) {}
 
   /// Adds `s`, which is new and stays where it is until `remove`. It holds nothing yet.
   void add(Sequence& s) {
@@ -45,72 +48,77 @@ class HeldSequences {
   }
 
   /// Removes `s`, if it is here, and releases its blocks. Sequences that continue it run without.
-  void remove(Sequence& s, Blocks& blocks) noexcept {
+  void remove(Sequence& s) noexcept {
     if (s.status != SequenceStatus::held) return;
-    evict(s, blocks);
+    evict(s);
     s.status = SequenceStatus::finished;
     std::erase(by_use_, &s);
   }
 
-  /// `s` is to be continued: it is now the one that was used last.
-  void touch(Sequence& s) noexcept {
-    const auto place = std::find(by_use_.begin(), by_use_.end(), &s);
+  /// `s`, if it is here, is to be continued: it is now the one that was used last.
+  void touch(const Sequence* s) noexcept {
+    const auto place = std::find(by_use_.begin(), by_use_.end(), s);
     if (place != by_use_.end()) std::rotate(place, place + 1, by_use_.end());
   }
 
   /// `s`, which runs no more, leaves its blocks to the one that it continues, if it has come to its
   /// end and has not been aborted. What is not wanted stays in its block table.
-  void take_from(Sequence& s, Blocks& blocks) noexcept {
+  void take_from(Sequence& s) noexcept {
     Sequence* const holder = s.continues;
     const bool is_whole =
         s.finish_reason == FinishReason::stop || s.finish_reason == FinishReason::length;
     if (holder == nullptr || holder->status != SequenceStatus::held || !is_whole) return;
-    evict(*holder, blocks);
+    evict(*holder);
     holder->tokens.swap(s.tokens);
     holder->block_table.swap(s.block_table);
     holder->salt = s.salt;
     // Of what it computed, what is certain: a step under way may write behind that.
-    hold(*holder, s.num_published_tokens, blocks);
+    hold(*holder, s.num_published_tokens);
   }
 
   /// `to` holds what `from` does, by the same blocks. Throws std::bad_alloc, having changed
   /// nothing.
-  void copy(const Sequence& from, Sequence& to, Blocks& blocks) {
+  void copy(const Sequence& from, Sequence& to) {
     std::vector<TokenId> tokens = from.tokens;
     PrefixMatch shared{.num_tokens = from.num_computed_tokens, .blocks = from.block_table};
-    evict(to, blocks);
-    blocks.share(shared);
+    evict(to);
+    blocks_.share(shared);
     to.tokens = std::move(tokens);
     to.block_table = std::move(shared.blocks);
     to.salt = from.salt;
-    hold(to, from.num_computed_tokens, blocks);
+    hold(to, from.num_computed_tokens);
   }
 
   /// Gives `s` free blocks for the first `num_tokens` of `tokens`, or for as many of them as there
   /// is room for. Their keys and values are to be written by the caller, before anything else is
   /// done with `s`.
-  void allocate(Sequence& s, std::vector<TokenId> tokens, std::int32_t num_tokens, Blocks& blocks) {
+  void allocate(Sequence& s, std::vector<TokenId> tokens, std::int32_t num_tokens) {
     const std::int32_t wanted = std::min(Blocks::blocks_for(num_tokens), max_blocks_);
     std::vector<BlockId> table;
     table.reserve(static_cast<std::size_t>(wanted));
-    evict(s, blocks);
+    evict(s);
     while (std::ssize(table) < wanted) {
-      const std::optional<BlockId> block = blocks.allocate();
+      const std::optional<BlockId> block = blocks_.allocate();
       if (block) {
         table.push_back(*block);
-      } else if (!evict_one(blocks)) {
+      } else if (!evict_one()) {
         break;
       }
     }
     s.tokens = std::move(tokens);
     s.block_table = std::move(table);
-    hold(s, num_tokens, blocks);
-    touch(s);
+    hold(s, num_tokens);
+    touch(&s);
   }
 
-  /// Gives back the blocks of `s`.
-  void evict(Sequence& s, Blocks& blocks) noexcept {
-    let_go_behind(s, 0, blocks);
+  /// The keys and values of `s` are in the pool: the prefix cache may know. Throws what it throws.
+  void publish(const Sequence& s) {
+    blocks_.publish(s.block_table, s.tokens, 0, s.num_computed_tokens, s.salt);
+  }
+
+  /// Gives back the blocks of `s`: it holds nothing for the moment.
+  void evict(Sequence& s) noexcept {
+    let_go_behind(s, 0);
     s.num_computed_tokens = 0;
   }
 
@@ -118,20 +126,20 @@ class HeldSequences {
   /// those by which a block becomes free; if there is none, among those that share blocks only with
   /// each other, so that the last one frees them. Returns false, and changes nothing, if no block
   /// could become free because others use all that are held.
-  bool evict_one(Blocks& blocks) noexcept {
-    return evict_oldest(blocks, [&](BlockId b) { return blocks.ref_count(b) == 1; }) ||
-           evict_oldest(blocks, [&](BlockId b) { return blocks.ref_count(b) == count(b); });
+  bool evict_one() noexcept {
+    return evict_oldest([&](BlockId b) { return blocks_.ref_count(b) == 1; }) ||
+           evict_oldest([&](BlockId b) { return blocks_.ref_count(b) == count(b); });
   }
 
   /// The last resort: releases the blocks of the held sequence that was used longest ago, even
   /// those that running sequences share with it: they become free when these are preempted. Returns
   /// whether any were held.
-  bool give_up_any(Blocks& blocks) noexcept {
-    return evict_oldest(blocks, [](BlockId) { return true; });
+  bool give_up_any() noexcept {
+    return evict_oldest([](BlockId) { return true; });
   }
 
-  void give_up_all(Blocks& blocks) noexcept {
-    for (Sequence* s : by_use_) evict(*s, blocks);
+  void give_up_all() noexcept {
+    for (Sequence* s : by_use_) evict(*s);
   }
 
   /// Different blocks that are held.
@@ -143,12 +151,12 @@ class HeldSequences {
  private:
   /// `s` has got the blocks in its table, of which the first `num_tokens` tokens are wanted and as
   /// many as the budget has room for.
-  void hold(Sequence& s, std::int32_t num_tokens, Blocks& blocks) noexcept {
+  void hold(Sequence& s, std::int32_t num_tokens) noexcept {
     for (const BlockId block : s.block_table) num_blocks_ += count(block)++ == 0 ? 1 : 0;
-    let_go_behind(s, Blocks::blocks_for(num_tokens), blocks);
-    while (num_blocks_ > max_blocks_ && make_room_beside(s, blocks)) {
+    let_go_behind(s, Blocks::blocks_for(num_tokens));
+    while (num_blocks_ > max_blocks_ && make_room_beside(s)) {
     }
-    if (num_blocks_ > max_blocks_) let_go_behind(s, max_blocks_, blocks);
+    if (num_blocks_ > max_blocks_) let_go_behind(s, max_blocks_);
     const std::int64_t held = std::int64_t{std::ssize(s.block_table)} * Blocks::block_size();
     s.num_computed_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(num_tokens, held));
   }
@@ -156,35 +164,32 @@ class HeldSequences {
   /// As `evict_one`, for the budget: another held sequence than `s` gives up its blocks, one with
   /// a block that no other held sequence has, if there is one. Returns false where all blocks that
   /// are held are those of `s`.
-  bool make_room_beside(const Sequence& s, Blocks& blocks) noexcept {
+  bool make_room_beside(const Sequence& s) noexcept {
     const auto is_of_s = [&](BlockId b) {
       return std::find(s.block_table.begin(), s.block_table.end(), b) != s.block_table.end();
     };
-    return evict_oldest(
-               blocks, [&](BlockId b) { return count(b) == 1; }, &s) ||
-           evict_oldest(
-               blocks, [&](BlockId b) { return !is_of_s(b); }, &s);
+    return evict_oldest([&](BlockId b) { return count(b) == 1; }, &s) ||
+           evict_oldest([&](BlockId b) { return !is_of_s(b); }, &s);
   }
 
   /// Gives back the blocks of the one that was used the longest ago of those, but for `kept`, of
   /// which `is_wanted` names a block. Returns whether there was one.
   template <class IsWanted>
-  bool evict_oldest(Blocks& blocks, const IsWanted& is_wanted,
-                    const Sequence* kept = nullptr) noexcept {
+  bool evict_oldest(const IsWanted& is_wanted, const Sequence* kept = nullptr) noexcept {
     const auto oldest = std::find_if(by_use_.begin(), by_use_.end(), [&](const Sequence* s) {
       return s != kept && std::any_of(s->block_table.begin(), s->block_table.end(), is_wanted);
     });
     if (oldest == by_use_.end()) return false;
-    evict(**oldest, blocks);
+    evict(**oldest);
     return true;
   }
 
   /// Gives back the blocks of `s` behind the first `num_kept`.
-  void let_go_behind(Sequence& s, std::int32_t num_kept, Blocks& blocks) noexcept {
+  void let_go_behind(Sequence& s, std::int32_t num_kept) noexcept {
     const std::size_t first = std::min(static_cast<std::size_t>(num_kept), s.block_table.size());
     const std::span<const BlockId> table = std::span(s.block_table).subspan(first);
     for (const BlockId block : table) num_blocks_ -= --count(block) == 0 ? 1 : 0;
-    blocks.release(table);
+    blocks_.release(table);
     s.block_table.resize(first);
   }
 
@@ -192,6 +197,7 @@ class HeldSequences {
     return num_holders_[static_cast<std::size_t>(block)];
   }
 
+  Blocks& blocks_;
   std::vector<std::int32_t> num_holders_;  ///< of each block, among the sequences here
   std::vector<Sequence*> by_use_;
   std::int32_t num_blocks_ = 0;

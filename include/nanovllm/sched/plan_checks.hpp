@@ -8,8 +8,8 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/prebuilt.hpp"
-#include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/kv/prefix/prefix_match.hpp"
+#include "nanovllm/kv/tiers/host_pool.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/pool_forecast.hpp"
 #include "nanovllm/sched/sequence.hpp"
@@ -231,10 +231,10 @@ NANOVLLM_INLINE void check_beam_slots(std::span<const BeamSlot> slots, std::uint
   };
   for (const BeamSlot& slot : slots) {
     Sequence& s = *slot.sequence;
-    check(awaits(s) && awaits(*slot.parent), "reorder_beams: request ", s.id,
-          " or its parent, request ", slot.parent->id, ", does not await a choice");
-    check(std::exchange(s.mark, mark) != mark, "reorder_beams: request ", s.id, " gets two slots");
-    check(slot.parent->num_known_tokens() + 1 < s.max_total_tokens, "reorder_beams: request ", s.id,
+    check(awaits(s) && awaits(*slot.parent), "beams: request ", s.id, " or its parent, request ",
+          slot.parent->id, ", does not await a choice");
+    check(std::exchange(s.mark, mark) != mark, "beams: request ", s.id, " gets two slots");
+    check(slot.parent->num_known_tokens() + 1 < s.max_total_tokens, "beams: request ", s.id,
           " would have all its ", s.max_total_tokens, " tokens, and nothing to compute");
   }
 }

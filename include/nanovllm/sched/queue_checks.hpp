@@ -13,7 +13,6 @@
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/queues.hpp"
 #include "nanovllm/sched/sequence.hpp"
-#include "nanovllm/sched/swapping.hpp"
 
 namespace nanovllm {
 
@@ -48,29 +47,6 @@ void check_queues(std::span<Sequence* const> running, const WaitingQueue& waitin
 /// every block of the pool whether a sequence has it. O(blocks + sequences).
 std::vector<bool> check_host_tables(std::span<Sequence* const> running, const WaitingQueue& waiting,
                                     std::int32_t num_host_blocks, std::int32_t block_size);
-
-/// Throws Error unless every block of the host's pool that is taken has one owner: a sequence that
-/// waits, the prefix cache, or a load from its tier below; and the counters of swaps add up.
-/// O(blocks + sequences).
-template <class Blocks>
-void check_host_blocks(std::span<Sequence* const> running, const WaitingQueue& waiting,
-                       const Blocks& blocks, const SwapStats& swaps) {
-  const std::int32_t num_blocks = blocks.host().num_blocks();
-  const std::vector<bool> is_held =
-      check_host_tables(running, waiting, num_blocks, Blocks::block_size());
-  for (BlockId block = 0; block < num_blocks; ++block) {
-    const int num_owners = is_held[static_cast<std::size_t>(block)] +
-                           blocks.tier().contains(block) + blocks.tier().is_loading(block);
-    check(num_owners == (blocks.host().is_taken(block) ? 1 : 0), "scheduler: block ", block,
-          " of the host is ", blocks.host().is_taken(block) ? "taken" : "free", ", but has ",
-          num_owners, " owners");
-  }
-  const auto num_there = std::count_if(waiting.begin(), waiting.end(),
-                                       [](const Sequence* s) { return s->num_swapped_tokens > 0; });
-  check(swaps.num_out == swaps.num_in + swaps.num_dropped + num_there, "scheduler: of ",
-        swaps.num_out, " sequences that were swapped out ", swaps.num_in, " have come back, ",
-        swaps.num_dropped, " were dropped and ", num_there, " are in host memory");
-}
 
 }  // namespace nanovllm
 

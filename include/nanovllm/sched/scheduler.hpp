@@ -14,14 +14,13 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/kv/block_manager.hpp"
-#include "nanovllm/kv/cached_block.hpp"
 #include "nanovllm/sched/batch_config.hpp"
-#include "nanovllm/sched/beam_moves.hpp"
+#include "nanovllm/sched/beams.hpp"
 #include "nanovllm/sched/copy_on_write.hpp"
 #include "nanovllm/sched/held_sequences.hpp"
 #include "nanovllm/sched/plan_checks.hpp"
 #include "nanovllm/sched/policy/continuous_batching.hpp"
-#include "nanovllm/sched/policy/preemption.hpp"
+#include "nanovllm/sched/policy/scheduling_check.hpp"
 #include "nanovllm/sched/policy/scheduling_policy.hpp"
 #include "nanovllm/sched/queue_checks.hpp"
 #include "nanovllm/sched/sequence.hpp"
@@ -39,7 +38,6 @@ namespace nanovllm {
 /// scheduler.begin(plan);                 // preempts, adopts, allocates: block tables are set
 /// // do the plan's copies of blocks, compute its token ranges, sample
 /// scheduler.commit(plan, outcomes);      // publishes, gives tokens, finishes and frees
-/// scheduler.reorder_beams(slots);        // where beams await a choice
 /// ```
 ///
 /// Each of these calls happens completely or not at all: when one throws, queues, sequences and
@@ -55,8 +53,8 @@ namespace nanovllm {
 /// Blocks change hands at once, even those that a step under way still writes to: **steps must be
 /// computed in the order in which they began**, so the next holder of a block writes to it later.
 ///
-/// Beams (Sequence::is_beam) share blocks with each other, full ones and the last one. If several
-/// must write to a shared block, all but the last to write get a copy in `begin`.
+/// Beside requests there are `beams`, which await choices, `held` sequences, whose blocks are kept,
+/// and `swaps` of preempted ones to host memory.
 ///
 /// Sequences belong to the caller and must stay where they are from `add` until they are finished
 /// and every step that has them is committed or cancelled. Between those calls only the scheduler
@@ -68,21 +66,8 @@ namespace nanovllm {
 /// @tparam Preemption  chooses the sequence to preempt when the pool is full; a PreemptionLike.
 template <class Policy, class Blocks, class Preemption>
 class Scheduler {
-  static_assert(
-      SchedulingPolicyLike<Policy, Blocks>,
-      "nanovllm: the policy's Scheduling must be default-constructible and have a static "
-      "or const member plan(const SchedulerView&, const Blocks&, const BatchConfig&) that "
-      "returns a StepPlan; see sched/policy/scheduling_policy.hpp and docs/policies.md");
-  static_assert(
-      PreemptionLike<Preemption>,
-      "nanovllm: the policy's Preemption must be default-constructible and have a static "
-      "choose(std::span<Sequence* const>) that returns std::size_t, and a noexcept "
-      "vacate(const Sequence&, std::vector<BlockCopy>&); see sched/policy/preemption.hpp and "
-      "docs/policies.md");
-  static_assert(
-      !SwapsSequences<Preemption> || HasHostPool<Blocks>,
-      "nanovllm: the policy's Preemption swaps sequences to host memory, so its Tiers must "
-      "be HostTier or DiskTier: 'using Tiers = nanovllm::HostTier;'");
+  static_assert(check_scheduling<Policy, Blocks, Preemption>());
+  using States = SequenceStates<Policy, Blocks>;
 
  public:
   /// Throws ConfigError when `config` is out of range.
@@ -110,7 +95,7 @@ class Scheduler {
     s.arrival = ++num_arrivals_;
     s.order = order_of<Policy>(s);
     states_.wait(s);
-    if (s.continues != nullptr) states_.held().touch(*s.continues);
+    states_.held().touch(s.continues);
   }
 
   /// Ends `s` now, with FinishReason::abort, and gives back its blocks. Finished sequences are left
@@ -122,32 +107,14 @@ class Scheduler {
     states_.drop_finished();
   }
 
-  /// Applies a choice among the candidates of beams: each named beam becomes its parent with one
-  /// token more, and continues. It shares its parent's blocks if both run; otherwise it waits to be
-  /// computed, except what its siblings and the prefix cache have. Beams of the request that are
-  /// not named keep awaiting a choice. Throws Error if a sequence or its parent awaits none, is
-  /// named twice, or would have nothing left to compute.
-  void reorder_beams(std::span<const BeamSlot> slots) {
-    check_beam_slots(slots, ++num_marks_);
-    std::vector<BeamMove> moves = moves_of(slots);  // the last that may fail
-    states_.reorder_beams(slots, moves);
-  }
-
   /// Frees blocks or places. Call it repeatedly while `schedule` finds nothing to compute and no
-  /// step is under way. First held sequences lose their blocks, so that they never keep a request
-  /// from being served; then `preempt_beams`. If beams that have drawn take all places, these come
-  /// first. Returns whether there was anything to free.
+  /// step is under way. Held sequences lose their blocks first, so that they never keep a request
+  /// from being served, then beams; but first beams that have drawn, if they take all places.
+  /// Returns whether there was anything to free.
   bool free_blocks() noexcept {
-    const bool are_places_short =
-        num_running() == config_.max_num_seqs &&
-        std::ranges::all_of(states_.running(), [](const Sequence* s) { return s->awaits_choice; });
-    return (!are_places_short && states_.held().evict_one(states_.blocks())) ||
-           states_.preempt_beams() || states_.held().give_up_any(states_.blocks());
+    return (!beams_.take_all(config_.max_num_seqs) && states_.held().evict_one()) ||
+           beams_.preempt() || states_.held().give_up_any();
   }
-
-  /// Running beams that await a choice lose their blocks and places, so that siblings that have not
-  /// drawn yet are admitted. Returns whether there were any.
-  bool preempt_beams() noexcept { return states_.preempt_beams(); }
 
   /// What the next step should compute. Pure; valid until the queues change. Empty only if there is
   /// no work, or none before the step under way is committed, or `free_blocks` must be called.
@@ -171,7 +138,7 @@ class Scheduler {
   /// queues, or needs more blocks than are free; PlanBuilder makes no such plans.
   void begin(StepPlan& plan) {
     check_room();
-    check_plan(plan, num_going_on(), config_, ++num_marks_, Blocks::block_size());
+    check_plan(plan, num_going_on(), config_, states_.next_mark(), Blocks::block_size());
     check_blocks(plan, states_.blocks());
     make_room(plan, states_.running(), states_.blocks());  // nothing after this can fail
     apply(plan);
@@ -221,7 +188,7 @@ class Scheduler {
       s.num_computed_tokens = p.num_uncopied_tokens(Blocks::block_size());
       states_.drop_blocks(s, Blocks::blocks_for(s.num_computed_tokens));
     }
-    cancel_swaps(plan, states_.blocks(), states_.swaps());
+    states_.swaps().cancel(plan);
     while (num_going_on() > static_cast<std::size_t>(config_.max_num_seqs))
       states_.preempt(*states_.running().back());
   }
@@ -231,40 +198,13 @@ class Scheduler {
   void forget_kv() {
     check(num_under_way_ == 0,
           "forget_kv: a step has begun; it must be committed or cancelled first");
-    while (!states_.running().empty()) states_.preempt(*states_.running().back());
-    for (Sequence* s : states_.waiting())
-      drop_host_blocks(*s, 0, states_.blocks(), states_.swaps());
-    states_.held().give_up_all(states_.blocks());
-    states_.blocks().forget();
+    states_.forget_kv();
   }
 
-  // ---- Blocks that are kept for sequences to come, see HeldSequences ----
-
-  /// From now on sequences may continue `s`, which is fresh. It stays where it is until
-  /// `remove_held`.
-  void add_held(Sequence& s) { states_.held().add(s); }
-  /// Nothing is held by `s` any more, and nothing can continue it.
-  void remove_held(Sequence& s) noexcept { states_.held().remove(s, states_.blocks()); }
-  /// `s` holds nothing for the moment.
-  void clear_held(Sequence& s) noexcept { states_.held().evict(s, states_.blocks()); }
-  /// `to` holds what `from` does.
-  void copy_held(const Sequence& from, Sequence& to) {
-    states_.held().copy(from, to, states_.blocks());
-  }
-  /// Gives `s` blocks for the first `num_tokens` of `tokens`, which the caller fills at once.
-  void allocate_held(Sequence& s, std::vector<TokenId> tokens, std::int32_t num_tokens) {
-    states_.held().allocate(s, std::move(tokens), num_tokens, states_.blocks());
-  }
-  /// The keys and values of `s` are in the pool: the prefix cache may know. Throws what it throws.
-  void publish_held(const Sequence& s) {
-    states_.blocks().publish(s.block_table, s.tokens, 0, s.num_computed_tokens, s.salt);
-  }
-  /// See restore_cached.
-  template <class Write>
-  std::int32_t restore_cached(std::span<const CachedBlock> entries, const Write& write) {
-    return nanovllm::restore_cached(states_.blocks(), entries, write);
-  }
+  [[nodiscard]] Beams<States>& beams() { return beams_; }
+  [[nodiscard]] HeldSequences<Blocks>& held() { return states_.held(); }
   [[nodiscard]] const HeldSequences<Blocks>& held() const { return states_.held(); }
+  [[nodiscard]] const SwapStats& swaps() const { return states_.swaps().stats(); }
 
   [[nodiscard]] bool has_work() const {
     return !states_.waiting().empty() || !states_.running().empty();
@@ -272,7 +212,6 @@ class Scheduler {
   [[nodiscard]] std::int32_t num_waiting() const { return states_.num_waiting(); }
   [[nodiscard]] std::int32_t num_running() const { return states_.num_running(); }
   [[nodiscard]] std::int64_t num_preemptions() const { return states_.num_preemptions(); }
-  [[nodiscard]] const SwapStats& swaps() const { return states_.swaps(); }
   /// Times that the prefix cache threw when it was told of computed tokens.
   [[nodiscard]] std::int64_t num_failed_inserts() const { return states_.num_failed_inserts(); }
   [[nodiscard]] const Preemption& preemption() const { return preemption_; }
@@ -285,8 +224,7 @@ class Scheduler {
     states_.blocks().check_invariants();
     check_queues(states_.running(), states_.waiting(), states_.held().sequences(),
                  states_.blocks().ref_counts(), Blocks::block_size(), config_, num_under_way_);
-    if constexpr (HasHostPool<Blocks>)
-      check_host_blocks(states_.running(), states_.waiting(), states_.blocks(), states_.swaps());
+    states_.swaps().check_invariants(states_.running(), states_.waiting());
   }
 
  private:
@@ -300,31 +238,20 @@ class Scheduler {
     }
     for (Sequence* s : plan.preempted) {
       preemption_.vacate(*s, plan.block_copies);
-      if constexpr (SwapsSequences<Preemption>) {
-        if (preemption_.swaps(*s)) swap_out(*s, plan, blocks, states_.swaps());
-      }
+      states_.swaps().swap_out(*s, plan, preemption_);
       states_.preempt(*s);
     }
     std::int32_t num_rows = 0;  // of logits
     for (PlannedSequence& p : plan.sequences) {
       Sequence& s = *p.sequence;
-      if (p.prefix.copy_tail)
-        plan.block_copies.push_back({*p.prefix.copy_tail, allocate_for(s, plan, blocks)});
-      for (const BlockId host : p.prefix.host_blocks)
-        plan.copies_up.push_back({host, allocate_for(s, plan, blocks)});
-      const bool is_apart = p.prefix.copy_tail || !p.prefix.host_blocks.empty();
-      if (p.begin % Blocks::block_size() > 0 && !is_apart) write_apart(p, plan, blocks);
-      while (std::ssize(s.block_table) < Blocks::blocks_for(p.end)) allocate_for(s, plan, blocks);
+      give_blocks(p, plan, blocks);
       s.num_computed_tokens = p.end;
       num_rows += p.num_prompt_logits;
       s.pending.push(num_rows, p.num_logits);
       num_rows += p.num_logits;
     }
-    // Blocks to be copied could not be reused until here; later steps come later.
-    for (const PlannedSequence& p : plan.sequences) {
-      if (p.prefix.copy_tail) blocks.release(std::span(&*p.prefix.copy_tail, 1));
-    }
-    end_swaps(plan, blocks, states_.swaps());
+    release_sources(plan, blocks);  // later steps come later
+    states_.swaps().begin(plan);
   }
 
   /// `p` is computed; `outcome` is what it sampled, or null.
@@ -337,22 +264,12 @@ class Scheduler {
       for (const TokenId token : outcome->tokens) s.tokens.push_back(token);
       s.pending.pop_oldest();
       if (s.is_beam) {
-        states_.await_choice(s);
+        beams_.await_choice(s);
       } else {
         end = std::min(p.end, s.num_known_tokens() - 1);
       }
     }
-    // If it waits, the step behind this one has preempted it: its blocks are gone, or in host
-    // memory with all that this step has written, guesses that were wrong included.
-    if (s.status == SequenceStatus::waiting)
-      drop_host_blocks(s, end, states_.blocks(), states_.swaps());
-    if (s.status == SequenceStatus::running) {
-      if (end < p.end) {
-        s.num_computed_tokens = end;
-        states_.drop_blocks(s, Blocks::blocks_for(end));
-      }
-      states_.publish(s, p.first_unpublished(Blocks::block_size()), end);
-    }
+    states_.settle(p, end);
     if (outcome == nullptr) return;
     FinishReason reason = outcome->finish_reason;
     if (reason == FinishReason::none && s.num_known_tokens() >= s.max_total_tokens)
@@ -375,10 +292,10 @@ class Scheduler {
   static constexpr int kMaxSteps = 2;  // under way at the same time
 
   BatchConfig config_;
-  SequenceStates<Policy, Blocks> states_;
+  States states_;
+  Beams<States> beams_{states_};
   [[no_unique_address]] Preemption preemption_;
   std::uint64_t num_arrivals_ = 0;
-  std::uint64_t num_marks_ = 0;
   int num_under_way_ = 0;
 };
 

@@ -40,10 +40,10 @@ struct alignas(64) Sequence {
   std::uint64_t arrival = 0;  ///< rank in the order of arrival, from 1; set by the scheduler
   SequenceStatus status = SequenceStatus::waiting;
   FinishReason finish_reason = FinishReason::none;
-  /// What steps draw for it are candidates: its tokens come by `Scheduler::reorder_beams`.
+  /// What steps draw for it are candidates: its tokens come by `Beams::reorder`.
   bool is_beam = false;
-  /// A beam that has nothing to compute before the next `reorder_beams`: its candidates were drawn,
-  /// or it is one of those that begin behind the first choice.
+  /// A beam that has nothing to compute before the next `Beams::reorder`: its candidates were
+  /// drawn, or it is one of those that begin behind the first choice.
   bool awaits_choice = false;
   std::int32_t num_computed_tokens = 0;  ///< K and V of tokens [0, n) are in the cache, or will be
                                          ///< when the steps under way are done

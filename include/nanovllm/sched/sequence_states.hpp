@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "nanovllm/core/ids.hpp"
-#include "nanovllm/sched/beam_moves.hpp"
 #include "nanovllm/sched/held_sequences.hpp"
 #include "nanovllm/sched/policy/scheduling_policy.hpp"
 #include "nanovllm/sched/queues.hpp"
@@ -32,10 +31,10 @@ namespace nanovllm {
 template <class Policy, class Blocks>
 class SequenceStates {
  public:
-  /// @param max_held_blocks  what HeldSequences may keep; half of the pool unless set.
   SequenceStates(Blocks blocks, std::optional<std::int32_t> max_held_blocks)
-      : blocks_(std::move(blocks)),
-        held_(blocks_.num_blocks(), max_held_blocks.value_or(blocks_.num_blocks() / 2)) {}
+      : blocks_(std::move(blocks)), held_(blocks_, max_held_blocks), swaps_(blocks_) {}
+  SequenceStates(const SequenceStates&) = delete;
+  SequenceStates& operator=(const SequenceStates&) = delete;
 
   /// `s`, which is in no queue, waits, for a choice or for its turn.
   void wait(Sequence& s) noexcept {
@@ -44,6 +43,15 @@ class SequenceStates {
       ++num_awaiting_choice_;
     } else {
       waiting_.insert(s);
+    }
+  }
+
+  /// `s`, which waits, does so no more.
+  void leave_queue(Sequence& s) noexcept {
+    if (s.status == SequenceStatus::awaiting_choice) {
+      --num_awaiting_choice_;
+    } else {
+      waiting_.erase(s);
     }
   }
 
@@ -82,13 +90,11 @@ class SequenceStates {
 
   /// Marks `s` as done. If it was running, `drop_finished` must follow.
   void finish(Sequence& s, FinishReason reason) noexcept {
-    if (s.status == SequenceStatus::waiting) {
-      waiting_.erase(s);
-      drop_host_blocks(s, 0, blocks_, swaps_);
-    } else if (s.status == SequenceStatus::awaiting_choice) {
-      --num_awaiting_choice_;
-    } else {
+    if (s.status == SequenceStatus::running) {
       ++num_finished_;
+    } else {
+      leave_queue(s);
+      swaps_.keep(s, 0);
     }
     s.status = SequenceStatus::finished;
     s.finish_reason = reason;
@@ -100,7 +106,7 @@ class SequenceStates {
     if (std::exchange(num_finished_, 0) == 0) return;
     std::erase_if(running_, [this](Sequence* s) {
       if (s->status != SequenceStatus::finished) return false;
-      held_.take_from(*s, blocks_);
+      held_.take_from(*s);
       drop_blocks(*s, 0);
       return true;
     });
@@ -113,40 +119,25 @@ class SequenceStates {
     s.block_table.resize(static_cast<std::size_t>(num_kept));
   }
 
-  /// Tells the prefix cache of tokens [begin, end) of `s`, which are computed.
-  void publish(Sequence& s, std::int32_t begin, std::int32_t end) noexcept {
-    s.num_published_tokens = end;
-    try {
-      blocks_.publish(s.block_table, s.tokens, begin, end, s.salt);
-    } catch (...) {
-      ++num_failed_inserts_;
+  /// The range of `p` is computed, and what is before `end` stays; the rest is to be computed
+  /// again. If the sequence waits, the step behind this one has preempted it: its blocks are gone,
+  /// or in host memory with all that this step has written.
+  void settle(const PlannedSequence& p, std::int32_t end) noexcept {
+    Sequence& s = *p.sequence;
+    if (s.status != SequenceStatus::running) return swaps_.keep(s, end);
+    if (end < p.end) {
+      s.num_computed_tokens = end;
+      drop_blocks(s, Blocks::blocks_for(end));
     }
+    publish(s, p.first_unpublished(Blocks::block_size()), end);
   }
 
-  // ---- Beams ----
-
-  /// The candidates of beam `s` are known: there is nothing to compute of it until one is chosen.
-  void await_choice(Sequence& s) noexcept {
-    if (s.status == SequenceStatus::waiting) waiting_.erase(s);
-    s.awaits_choice = true;
-    if (s.status == SequenceStatus::waiting) wait(s);
-  }
-
-  /// Each beam of `slots` becomes what its parent was when `moves` was made, with one token more.
-  void reorder_beams(std::span<const BeamSlot> slots, std::span<BeamMove> moves) noexcept {
-    // First everything is held that will be, then what was held goes back.
-    for (const BeamMove& move : moves) blocks_.share(move.block_table);
-    for (std::size_t i = 0; i < slots.size(); ++i) place_beam(slots[i], moves[i]);
-  }
-
-  /// Running beams that await a choice give back their blocks and places, so that those of their
-  /// siblings get in that have not drawn yet. Returns whether there were any.
-  bool preempt_beams() noexcept {
-    const std::int64_t before = num_preemptions_;
-    for (std::size_t i = running_.size(); i-- > 0;) {
-      if (running_[i]->awaits_choice) preempt(*running_[i]);
-    }
-    return num_preemptions_ > before;
+  /// What the pools hold is gone: all that run wait again, and nothing is kept for any sequence.
+  void forget_kv() {
+    while (!running_.empty()) preempt(*running_.back());
+    for (Sequence* s : waiting_) swaps_.keep(*s, 0);
+    held_.give_up_all();
+    blocks_.forget();
   }
 
   // ---- What there is ----
@@ -165,37 +156,33 @@ class SequenceStates {
   [[nodiscard]] const Blocks& blocks() const { return blocks_; }
   [[nodiscard]] HeldSequences<Blocks>& held() { return held_; }
   [[nodiscard]] const HeldSequences<Blocks>& held() const { return held_; }
-  [[nodiscard]] SwapStats& swaps() { return swaps_; }
-  [[nodiscard]] const SwapStats& swaps() const { return swaps_; }
+  [[nodiscard]] Swaps<Blocks>& swaps() { return swaps_; }
+  [[nodiscard]] const Swaps<Blocks>& swaps() const { return swaps_; }
+  /// Another number at every call, to mark sequences with.
+  [[nodiscard]] std::uint64_t next_mark() noexcept { return ++num_marks_; }
   [[nodiscard]] std::int64_t num_preemptions() const { return num_preemptions_; }
   /// Times that the prefix cache threw when it was told of computed tokens.
   [[nodiscard]] std::int64_t num_failed_inserts() const { return num_failed_inserts_; }
 
  private:
-  void place_beam(const BeamSlot& slot, BeamMove& move) noexcept {
-    Sequence& s = *slot.sequence;
-    const bool stays = slot.parent == &s;
-    if (!stays) {
-      drop_blocks(s, 0);
-      take_over(s, move);
-    }
-    s.tokens.push_back(slot.token);
-    s.awaits_choice = false;
-    if (s.status == SequenceStatus::awaiting_choice) {
-      --num_awaiting_choice_;
-      wait(s);
-    } else if (s.block_table.empty()) {
-      preempt(s);  // as its parent was
+  /// Tells the prefix cache of tokens [begin, end) of `s`, which are computed.
+  void publish(Sequence& s, std::int32_t begin, std::int32_t end) noexcept {
+    s.num_published_tokens = end;
+    try {
+      blocks_.publish(s.block_table, s.tokens, begin, end, s.salt);
+    } catch (...) {
+      ++num_failed_inserts_;
     }
   }
 
   Blocks blocks_;
   HeldSequences<Blocks> held_;
+  Swaps<Blocks> swaps_;
   std::vector<Sequence*> running_;  ///< in the order of admission
   WaitingQueue waiting_;
   std::int64_t num_preemptions_ = 0;
   std::int64_t num_failed_inserts_ = 0;
-  SwapStats swaps_;
+  std::uint64_t num_marks_ = 0;
   int num_finished_ = 0;  ///< in running_ for the moment
   std::int32_t num_awaiting_choice_ = 0;
 };

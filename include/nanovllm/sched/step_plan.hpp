@@ -84,7 +84,7 @@ struct StepPlan {
 struct StepOutcome {
   Sequence* sequence = nullptr;
   /// Appended to the sequence: 1 to num_logits. If fewer, the other rows were computed for nothing.
-  /// None for a beam, which awaits the choice among all candidates then (Scheduler::reorder_beams).
+  /// None for a beam, which awaits the choice among all candidates then (Beams::reorder).
   std::span<const TokenId> tokens{};
   FinishReason finish_reason = FinishReason::none;  ///< other than none: it is done with the last
 };

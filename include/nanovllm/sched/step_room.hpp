@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "nanovllm/kv/block_manager.hpp"
+#include "nanovllm/kv/tiers/host_pool.hpp"
 #include "nanovllm/sched/sequence.hpp"
 #include "nanovllm/sched/step_plan.hpp"
 

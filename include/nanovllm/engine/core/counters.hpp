@@ -1,13 +1,35 @@
 #pragma once
 /// What steps and the state behind them add to `EngineStats`.
 
+#include <chrono>
 #include <type_traits>
 
 #include "nanovllm/engine/engine_config.hpp"
-#include "nanovllm/kv/block_manager.hpp"
+#include "nanovllm/kv/tiers/host_pool.hpp"
 #include "nanovllm/sched/step_plan.hpp"
 
 namespace nanovllm {
+
+/// Where the time of a call of `EngineCore::step` goes.
+class StepTimes {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  void begin() { begin_ = Clock::now(), device_seconds_ = 0; }
+  /// The call has waited for the device that long.
+  void add_device(double seconds) { device_seconds_ += seconds; }
+  [[nodiscard]] double host_seconds() const {
+    return since(begin_, Clock::now()) - device_seconds_;
+  }
+
+  [[nodiscard]] static double since(Clock::time_point begin, Clock::time_point end) {
+    return std::chrono::duration<double>(end - begin).count();
+  }
+
+ private:
+  Clock::time_point begin_{};
+  double device_seconds_ = 0;
+};
 
 /// Adds a step that was delivered. Its time is split between prefill and decode by its tokens.
 /// @param device_seconds  waiting for its results.

@@ -141,7 +141,7 @@ class LiveRequests {
   /// All beams of `request` have drawn: the best candidates continue, or the search is over.
   void choose_beams(Request& request, Clock::time_point now) {
     const auto slots = request.beams()->choose(request.sequences());
-    scheduler_.reorder_beams(slots);
+    scheduler_.beams().reorder(slots);
     num_sampled_tokens_ += static_cast<std::int64_t>(request.sequences().size());
     request.mark_beams(now, inbox_.latencies());
     if (!slots.empty()) return;

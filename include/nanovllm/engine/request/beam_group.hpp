@@ -29,7 +29,7 @@ class BeamGroup {
   /// Whether all of `sequences` await the choice.
   [[nodiscard]] static bool is_ready(Sequences sequences) noexcept;
 
-  /// Chooses. Returns what each of `sequences` becomes, for `Scheduler::reorder_beams`; nothing if
+  /// Chooses. Returns what each of `sequences` becomes, for `Beams::reorder`; nothing if
   /// the search is over. The likeliest child of a beam stays where its parent is; the others go to
   /// places that run if their parents do.
   [[nodiscard]] std::span<const BeamSlot> choose(Sequences sequences);

@@ -31,21 +31,21 @@ class SessionKv final : public SessionStore {
   explicit SessionKv(Core& core) : core_(core) {}
 
   void open_session(Sequence& held) override {
-    core_.with_scheduler([&](auto& scheduler) { scheduler.add_held(held); });
+    core_.with_scheduler([&](auto& scheduler) { scheduler.held().add(held); });
   }
   void close_session(Sequence& held) noexcept override {
-    core_.with_scheduler([&](auto& scheduler) { scheduler.remove_held(held); });
+    core_.with_scheduler([&](auto& scheduler) { scheduler.held().remove(held); });
   }
   void clear_session(Sequence& held) noexcept override {
-    core_.with_scheduler([&](auto& scheduler) { scheduler.clear_held(held); });
+    core_.with_scheduler([&](auto& scheduler) { scheduler.held().evict(held); });
   }
   void fork_session(const Sequence& from, Sequence& to) override {
     core_.with_scheduler([&](auto& scheduler) {
-      scheduler.add_held(to);
+      scheduler.held().add(to);
       try {
-        scheduler.copy_held(from, to);
+        scheduler.held().copy(from, to);
       } catch (...) {
-        scheduler.remove_held(to);
+        scheduler.held().remove(to);
         throw;
       }
     });
@@ -65,13 +65,13 @@ class SessionKv final : public SessionStore {
   void load_session(Sequence& held, std::vector<TokenId> tokens,
                     std::span<const std::byte* const> rows) override {
     core_.between_steps([&](auto& scheduler) {
-      scheduler.add_held(held);
+      scheduler.held().add(held);
       try {
-        scheduler.allocate_held(held, std::move(tokens), static_cast<std::int32_t>(rows.size()));
+        scheduler.held().allocate(held, std::move(tokens), static_cast<std::int32_t>(rows.size()));
         upload_kv(core_.runner(), held.block_table, tokens_a_block(held.num_computed_tokens), rows);
-        scheduler.publish_held(held);
+        scheduler.held().publish(held);
       } catch (...) {
-        scheduler.remove_held(held);
+        scheduler.held().remove(held);
         throw;
       }
     });
@@ -111,7 +111,7 @@ class SessionKv final : public SessionStore {
     return core_.between_steps([&](auto& scheduler) {
       check<ConfigError>(scheduler.blocks().keeps_prefixes(),
                          "load_cache: the engine has no prefix cache, or prefix_caching is off");
-      return scheduler.restore_cached(entries, write);
+      return restore_cached(scheduler.blocks(), entries, write);
     });
   }
 

@@ -3,13 +3,10 @@
 /// evicted first. Source: Kwon et al., "PagedAttention", SOSP 2023; vLLM's automatic prefix
 /// caching.
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
@@ -29,8 +26,8 @@ namespace nanovllm {
 /// block is chained to it; but of equal free blocks only one is kept. Allocates nothing after
 /// construction. Blocks of more urgent requests are kept longer, see EvictionOrder.
 ///
-/// @tparam kBlockSize  tokens a block. @tparam Hash        how prefixes are hashed; a
-/// PrefixHashLike.
+/// @tparam kBlockSize  tokens a block.
+/// @tparam Hash        how prefixes are hashed; a PrefixHashLike.
 template <int kBlockSize, class Hash>
 class HashPrefixCache {
   static_assert(PrefixHashLike<Hash>,
@@ -122,27 +119,7 @@ class HashPrefixCache {
     return index_.tokens(block);
   }
   /// All that a lookup could find, parents first. O(num_blocks log num_blocks).
-  [[nodiscard]] std::vector<CachedBlock> entries() const {
-    std::vector<std::pair<std::uint64_t, BlockId>> by_id;  // a parent's id is lower
-    for (BlockId block = 0; block < index_.num_blocks(); ++block) {
-      if (contains(block) && index_.is_newest(block))
-        by_id.emplace_back(index_.key(block).id, block);
-    }
-    std::sort(by_id.begin(), by_id.end());
-    std::vector<CachedBlock> out;
-    std::unordered_map<std::uint64_t, std::int32_t> place;
-    for (const auto& [id, block] : by_id) {
-      const std::uint64_t before = index_.parent_id(block);
-      const auto parent = place.find(before);
-      if (before != 0 && parent == place.end()) continue;  // it was evicted
-      place[id] = static_cast<std::int32_t>(out.size());
-      out.push_back({.block = block,
-                     .parent = before == 0 ? -1 : parent->second,
-                     .tokens = {tokens(block).begin(), tokens(block).end()},
-                     .salt = before == 0 ? index_.salt(block) : CacheSalt()});
-    }
-    return out;
-  }
+  [[nodiscard]] std::vector<CachedBlock> entries() const { return index_.entries(); }
 
   /// Most blocks that a lookup compares. O(size).
   [[nodiscard]] std::int32_t longest_walk() const { return index_.longest_walk(); }

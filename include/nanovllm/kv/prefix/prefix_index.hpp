@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/kv/cached_block.hpp"
 #include "nanovllm/kv/prefix/cache_salt.hpp"
 #include "nanovllm/kv/prefix/prefix_hash.hpp"
 
@@ -157,6 +159,28 @@ class PrefixIndex {
     if (e.older_duplicate != kNone) entry(e.older_duplicate).newer_duplicate = e.newer_duplicate;
     entry(block) = {};
     --size_;
+  }
+
+  /// All that `find` could find, parents first. O(num_blocks log num_blocks).
+  [[nodiscard]] std::vector<CachedBlock> entries() const {
+    std::vector<std::pair<std::uint64_t, BlockId>> by_id;  // a parent's id is lower
+    for (BlockId block = 0; block < num_blocks(); ++block) {
+      if (contains(block) && is_newest(block)) by_id.emplace_back(key(block).id, block);
+    }
+    std::sort(by_id.begin(), by_id.end());
+    std::vector<CachedBlock> out;
+    std::unordered_map<std::uint64_t, std::int32_t> place;
+    for (const auto& [id, block] : by_id) {
+      const std::uint64_t before = parent_id(block);
+      const auto parent = place.find(before);
+      if (before != 0 && parent == place.end()) continue;  // it was evicted
+      place[id] = static_cast<std::int32_t>(out.size());
+      out.push_back({.block = block,
+                     .parent = before == 0 ? -1 : parent->second,
+                     .tokens = {tokens(block).begin(), tokens(block).end()},
+                     .salt = before == 0 ? salt(block) : CacheSalt()});
+    }
+    return out;
   }
 
   /// Most blocks that a lookup compares. O(num_blocks).

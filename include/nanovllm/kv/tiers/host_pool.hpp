@@ -53,4 +53,11 @@ class HostPool {
   std::int32_t num_blocks_;
 };
 
+/// A block manager that has a second pool, in host memory.
+template <class Blocks>
+concept HasHostPool = requires(const Blocks& blocks) {
+  blocks.host();
+  blocks.tier();
+};
+
 }  // namespace nanovllm
