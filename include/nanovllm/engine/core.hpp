@@ -1,7 +1,6 @@
 #pragma once
 /// The engine's step: take what came, plan, launch, wait, commit, and put events into the queue.
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -55,7 +54,7 @@ class EngineCore {
   EngineCore(const EngineCore&) = delete;
   EngineCore& operator=(const EngineCore&) = delete;
 
-  ~EngineCore();
+  ~EngineCore() { shut_down(); }
 
   /// Waits for the steps under way and ends all requests with FinishReason::abort: the engine takes
   /// no more, and steps do nothing.
@@ -86,7 +85,7 @@ class EngineCore {
   auto between_steps(const Use& use) {
     const std::lock_guard lock(mutex_);
     const Publisher at_the_end{*this};
-    for (device_seconds_ = 0; !steps_.empty(); device_seconds_ = 0) finish_oldest(Clock::now());
+    for (times_.begin(); !steps_.empty(); times_.begin()) finish_oldest();
     return use(scheduler_);
   }
 
@@ -101,7 +100,7 @@ class EngineCore {
   void check_invariants() const;
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = StepTimes::Clock;
   using Queues = Scheduler<Scheduling, Blocks, Preemption>;
   enum class Launch : std::uint8_t { nothing, done, undone };
 
@@ -109,30 +108,6 @@ class EngineCore {
     EngineCore& core;
     ~Publisher() { core.publish_stats(); }
   };
-
-  static double seconds_since(Clock::time_point begin) {
-    return std::chrono::duration<double>(Clock::now() - begin).count();
-  }
-
-  /// What other threads left since the last step. Returns whether a request ended.
-  bool take_inbox() {
-    inbox_.take(incoming_);
-    bool ended = false;
-    const std::uint64_t newest = steps_.newest_number();
-    observer_->poll(steps_.oldest_number(), newest,
-                    [&](Request& request) { ended |= !requests_.schedule(request); });
-    while (!incoming_.submitted.empty()) {
-      Request& request = requests_.take(incoming_.submitted);
-      if (!observer_->holds_back(request, newest)) ended |= !requests_.schedule(request);
-    }
-    for (; !incoming_.aborted.empty(); incoming_.aborted.pop_front()) {
-      Request& request = *incoming_.aborted.front();
-      if (request.has_ended()) continue;
-      requests_.end(request, FinishReason::abort, {});
-      ended = true;
-    }
-    return ended;
-  }
 
   /// Plans a step and hands it to the runner. Behind a step under way there may be nothing to plan
   /// before that one's results are known.
@@ -152,7 +127,7 @@ class EngineCore {
       observer_->begin(step.plan, step.number);
       const bool is_behind = steps_.size() > 1;
       launcher_.launch(step, is_behind);
-      device_seconds_ += step.device_seconds;
+      times_.add_device(step.device_seconds);
       if (!is_behind) steps_.end_faulty(step);
       return Launch::done;
     } catch (...) {
@@ -162,20 +137,20 @@ class EngineCore {
   }
 
   /// Waits for the oldest step and takes its results.
-  void finish_oldest(Clock::time_point begin) {
+  void finish_oldest() {
     LaunchedStep& step = steps_.oldest();
     const Clock::time_point wait = Clock::now();
     try {
       const StepResults results = runner_->wait();
       const Clock::time_point now = Clock::now();
-      const double waited = std::chrono::duration<double>(now - wait).count();
+      const double waited = StepTimes::since(wait, now);
       step.device_seconds += waited;
-      device_seconds_ += waited;
+      times_.add_device(waited);
       deliver(step, results, now);
     } catch (...) {
       return steps_.fail_oldest(message_of(std::current_exception()));
     }
-    count_step(stats_, step.plan, step.device_seconds, seconds_since(begin) - device_seconds_);
+    count_step(stats_, step.plan, step.device_seconds, times_.host_seconds());
     steps_.pop_oldest();   // all tokens before those of the next are there:
     steps_.draw_oldest();  // it is drawn, if it waited for them
   }
@@ -197,9 +172,8 @@ class EngineCore {
 
   /// Whether another step would find anything to do, of what has left the inbox.
   [[nodiscard]] bool has_work() const {
-    const bool has_taken = !incoming_.submitted.empty() || !incoming_.aborted.empty();
-    return !is_shut_down_ &&
-           (has_taken || !steps_.empty() || scheduler_.has_work() || observer_->is_waiting());
+    return !is_shut_down_ && (requests_.has_incoming() || !steps_.empty() ||
+                              scheduler_.has_work() || observer_->is_waiting());
   }
 
   /// Everything at once, so that a request is always in exactly one counter.
@@ -223,10 +197,9 @@ class EngineCore {
   StepLauncher launcher_;
   StepsUnderWay<Queues> steps_;
   Delivery delivery_;
-  Inbox::Content incoming_;
   bool is_shut_down_ = false;  // what the queues have is gone
   EngineStats stats_;
-  double device_seconds_ = 0;  // of this call of step
+  StepTimes times_;
   SessionKv<EngineCore, Blocks> sessions_;
 };
 
@@ -251,28 +224,21 @@ EngineCore<Scheduling, Blocks, Preemption>::EngineCore(std::unique_ptr<StepRunne
 }
 
 template <class Scheduling, class Blocks, class Preemption>
-EngineCore<Scheduling, Blocks, Preemption>::~EngineCore() {
-  shut_down();
-}
-
-template <class Scheduling, class Blocks, class Preemption>
 bool EngineCore<Scheduling, Blocks, Preemption>::step() {
   const std::lock_guard lock(mutex_);
   if (is_shut_down_) return false;
-  const Clock::time_point begin = Clock::now();
-  device_seconds_ = 0;
-  const bool took = take_inbox();
+  times_.begin();
+  const bool took = requests_.take_inbox(steps_.oldest_number(), steps_.newest_number());
   bool undone = false;
   while (steps_.size() < max_under_way_) {
     const Launch launched = launch();
     if (launched == Launch::nothing) break;
-    undone |=
-        launched == Launch::undone;  // its requests have ended, so another try plans something else
+    undone |= launched == Launch::undone;  // its requests have ended: another try plans without
   }
   observer_->end_launches();
   publish_stats();  // while the step is computed, others see it run
   if (steps_.empty()) return observer_->idle() || took || undone;
-  finish_oldest(begin);
+  finish_oldest();
   publish_stats();
   return true;
 }
@@ -302,10 +268,7 @@ void EngineCore<Scheduling, Blocks, Preemption>::shut_down() noexcept {
   const std::lock_guard lock(mutex_);
   steps_.drop_all();
   is_shut_down_ = true;
-  inbox_.close();
-  inbox_.take(incoming_);
-  while (!incoming_.submitted.empty()) requests_.take(incoming_.submitted);
-  requests_.end_all_live(FinishReason::abort);
+  requests_.shut_down();
   observer_->finish();
   publish_stats();
 }

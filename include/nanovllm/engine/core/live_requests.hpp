@@ -32,12 +32,38 @@ class LiveRequests {
   LiveRequests(Scheduler& scheduler, Inbox& inbox, EventQueue& events, StepObserver& observer)
       : scheduler_(scheduler), inbox_(inbox), events_(events), observer_(observer) {}
 
-  /// Moves the first request of `submitted` in here.
-  Request& take(RequestList& submitted) {
-    live_.splice(live_.end(), submitted, submitted.begin());
-    Request& request = *live_.back();
-    request.place = std::prev(live_.end());
-    return request;
+  /// What other threads left in the inbox: new requests join the scheduler's queue, unless the
+  /// observer holds them back, and aborted ones end. Returns whether a request ended.
+  /// @param oldest, newest  numbers of the steps under way, 0 for none.
+  bool take_inbox(std::uint64_t oldest, std::uint64_t newest) {
+    inbox_.take(incoming_);
+    bool ended = false;
+    observer_.poll(oldest, newest, [&](Request& request) { ended |= !schedule(request); });
+    while (!incoming_.submitted.empty()) {
+      Request& request = take_first();
+      if (!observer_.holds_back(request, newest)) ended |= !schedule(request);
+    }
+    for (; !incoming_.aborted.empty(); incoming_.aborted.pop_front()) {
+      Request& request = *incoming_.aborted.front();
+      if (request.has_ended()) continue;
+      end(request, FinishReason::abort, {});
+      ended = true;
+    }
+    return ended;
+  }
+
+  /// Whether the last `take_inbox` threw and left some of what it took.
+  [[nodiscard]] bool has_incoming() const {
+    return !incoming_.submitted.empty() || !incoming_.aborted.empty();
+  }
+
+  /// The engine goes: ends all requests, those in the inbox included, and takes no more. The
+  /// scheduler's queues are left as they are.
+  void shut_down() noexcept {
+    inbox_.close();
+    inbox_.take(incoming_);
+    while (!incoming_.submitted.empty()) take_first();
+    while (!live_.empty()) announce_end(*live_.front(), FinishReason::abort, {});
   }
 
   /// Gives the sequences of `request` to the scheduler. Returns false if it has ended instead.
@@ -67,11 +93,6 @@ class LiveRequests {
     }
   }
 
-  /// Ends all requests, at the end of the engine: the scheduler's queues are left as they are.
-  void end_all_live(FinishReason reason) noexcept {
-    while (!live_.empty()) announce_end(*live_.front(), reason, {});
-  }
-
   /// A step is committed. Ends the requests whose sequences it has finished. Where all beams of a
   /// request have drawn, chooses the candidates that continue.
   void finish_step(const Delivery& delivery, Clock::time_point now) noexcept {
@@ -99,6 +120,14 @@ class LiveRequests {
   [[nodiscard]] std::int64_t num_sampled_tokens() const { return num_sampled_tokens_; }
 
  private:
+  /// Moves the first request that was submitted to those that live.
+  Request& take_first() {
+    live_.splice(live_.end(), incoming_.submitted, incoming_.submitted.begin());
+    Request& request = *live_.back();
+    request.place = std::prev(live_.end());
+    return request;
+  }
+
   void announce_end(Request& request, FinishReason reason, const std::string& error) noexcept {
     request.newest_step = newest_step_;
     ended_.splice(ended_.end(), live_, request.place);
@@ -155,6 +184,7 @@ class LiveRequests {
   Inbox& inbox_;
   EventQueue& events_;
   StepObserver& observer_;
+  Inbox::Content incoming_;
   RequestList live_;
   RequestList ended_;  ///< in the order of their ends
   std::uint64_t newest_step_ = 0;
