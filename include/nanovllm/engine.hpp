@@ -15,9 +15,7 @@
 
 #include <concepts>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
-#include <future>
 #include <initializer_list>
 #include <iterator>
 #include <memory>
@@ -31,6 +29,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/engine/all_models.hpp"
 #include "nanovllm/engine/core.hpp"
+#include "nanovllm/engine/describe_policy.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/make_engine.hpp"
 #include "nanovllm/engine/request/batch_generate.hpp"
@@ -40,8 +39,7 @@
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/engine/runner/health.hpp"
-#include "nanovllm/engine/session/session.hpp"
-#include "nanovllm/engine/session/session_host.hpp"
+#include "nanovllm/engine/session/conversations.hpp"
 #include "nanovllm/engine/setup.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
 #include "nanovllm/fwd.hpp"
@@ -64,21 +62,12 @@ namespace nanovllm {
 /// @tparam Model   e.g. `Qwen3<shapes::qwen3_8b>`, or `Qwen3<shapes::qwen3_any>`.
 /// @tparam Policy  see policy.hpp.
 template <class Model, class Policy>
-class Engine {
+class Engine : public Conversations {
  public:
   static_assert(check_model_config<Model>());
   using Config = typename Model::Config;
 
-  static_assert(Policy::kv.block_size >= 1,
-                "nanovllm: the policy's kv.block_size must be at least 1 token");
-  static_assert(TiersLike<typename Policy::Tiers>,
-                "nanovllm: the policy's Tiers must have kHasHostPool, validate(config), "
-                "num_host_blocks(config, shape), make_blocks, observer and the block manager "
-                "Blocks<block_size, Cache>; see engine/tiers/no_tiers.hpp and docs/policies.md");
-  static_assert(!HasBlocksSlot<Policy>,
-                "nanovllm: the policy's slot Blocks is Tiers now: 'using Tiers = "
-                "nanovllm::NoTiers;' has BlockManager, HostTier and DiskTier TieredBlockManager; "
-                "see docs/policies.md");
+  static_assert(check_tiers<Policy>());
 
   /// Loads the checkpoint of `config.model`. Throws LoadError or ConfigError.
   explicit Engine(EngineConfig config);
@@ -162,47 +151,13 @@ class Engine {
     return generate_all(prompts, std::span(&params, 1));
   }
 
-  // ---- Conversations ----
-
-  /// A new, empty conversation whose keys and values are kept from turn to turn; see
-  /// engine/session/session.hpp. It may outlive the engine, but has no more turns then.
-  [[nodiscard]] Session session() { return Session::open(sessions_); }
-
-  /// The conversation that `Session::save` has written, with its blocks, as far as there is room
-  /// for them; it continues as if it had never been away. Throws LoadError that says what was
-  /// expected and what came when the file is cut off, altered, or of another model, checkpoint,
-  /// element type or version.
-  [[nodiscard]] Session load_session(const std::filesystem::path& path) {
-    return Session::load(sessions_, path);
-  }
-
-  /// Writes all that the prefix cache has to a file in `directory`, which is made if need be. Steps
-  /// wait meanwhile. Throws Error when it cannot be written, ConfigError for a cache that cannot be
-  /// listed.
-  void save_cache(const std::filesystem::path& directory) {
-    core_->sessions().save_cache(directory, sessions_->identity);
-  }
-
-  /// Puts what `save_cache` has written into the prefix cache, as far as there is room. Returns the
-  /// number of blocks; those that are not full are left out where the cache keeps full ones alone.
-  /// The file must be of the same model, as for `load_session`, and block size.
-  std::int32_t load_cache(const std::filesystem::path& directory) {
-    return core_->sessions().load_cache(directory, sessions_->identity, sessions_->layout);
-  }
-
   // ---- What it is, and how it does ----
 
   /// Counters and state. Every request submitted is counted once: as waiting, running or finished.
   [[nodiscard]] EngineStats stats() const { return inbox_.stats(); }
 
-  /// The histograms behind the percentiles of `stats`; a copy takes 17 KB. Those of a stretch of
-  /// time:
-  ///
-  /// ```cpp
-  /// const nanovllm::Latencies before = engine.latencies();
-  /// engine.generate({"Once upon a time"}, {.max_tokens = 16});
-  /// const double p99 = (engine.latencies() - before).first_token.percentiles().p99;
-  /// ```
+  /// The histograms behind the percentiles of `stats`; a copy takes 17 KB. The difference of two
+  /// copies has what came between them.
   [[nodiscard]] Latencies latencies() const { return inbox_.latencies(); }
 
   /// The tokens of `prompt`, as `submit` takes them; a text of more than fit is refused. Throws
@@ -265,8 +220,6 @@ class Engine {
   EventQueue events_;
   std::optional<Frontend> frontend_;
   std::optional<Core> core_;
-  std::shared_ptr<SessionHost> sessions_;  // last: sessions know by it that the rest is there
-  std::future<void> sessions_gone_;        // ready when no call of a session uses the rest
 };
 
 // Not inline: a file that uses an engine of prebuilt.hpp compiles neither these nor the core.
@@ -291,21 +244,20 @@ Engine<Model, Policy>::Engine(Config model, std::optional<RandomWeights> weights
       make_admission_rules<Policy>(model_, config, parts.max_model_len, core_->capacity_tokens(),
                                    parts.edits_logits, core_->runner().rank()),
       inbox_);
-  sessions_ = std::make_shared<SessionHost>(SessionHost{.frontend = *frontend_,
-                                                        .inbox = inbox_,
-                                                        .store = core_->sessions(),
-                                                        .identity = std::move(parts.identity),
-                                                        .layout = parts.layout,
-                                                        .step = [this] { step(); }});
-  sessions_gone_ = sessions_->in_use.get_future();
+  this->open({.frontend = *frontend_,
+              .inbox = inbox_,
+              .store = core_->sessions(),
+              .identity = std::move(parts.identity),
+              .layout = parts.layout,
+              .step = [this] { step(); }});
 }
 
 template <class Model, class Policy>
 Engine<Model, Policy>::~Engine() {
-  sessions_.reset();  // their next calls find no engine
+  this->close();
   core_->shut_down();
   events_.deliver([](const auto&, const std::string&) {});
-  sessions_gone_.wait();
+  this->wait_for_calls();
 }
 
 template <class Model, class Policy>
@@ -325,10 +277,7 @@ std::vector<Output> Engine<Model, Policy>::generate_all(std::span<const Prompt> 
 
 template <class Model, class Policy>
 std::string Engine<Model, Policy>::describe() const {
-  const auto& runner = std::as_const(*core_).runner();
-  return concat(runner.describe_backend(), ", ", runner.num_ranks(), " rank(s), ",
-                core_->num_kv_blocks(), " KV blocks of ", Policy::kv.block_size, " tokens\n",
-                nanovllm::describe<Policy>(), "Executor       ", runner.executor_name(), "\n");
+  return describe_engine<Policy>(std::as_const(*core_).runner(), core_->num_kv_blocks());
 }
 
 }  // namespace nanovllm

@@ -12,14 +12,11 @@
 /// ```
 ///
 /// A misspelt field inside a slot is a compile error; a misspelt slot is silent, so look at
-/// `describe<MyPolicy>()`. docs/policies.md shows how to write each slot's type.
-
-#include <string>
+/// `describe<MyPolicy>()` (engine/describe_policy.hpp). docs/policies.md shows how to write each
+/// slot's type.
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/elements.hpp"
-#include "nanovllm/core/error.hpp"
-#include "nanovllm/core/type_name.hpp"
 #include "nanovllm/cpu/backend.hpp"
 #include "nanovllm/engine/runner/one_rank.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
@@ -61,38 +58,5 @@ struct DefaultPolicy {
 struct Float32Policy : DefaultPolicy {
   using Element = float;
 };
-
-namespace detail {
-
-/// One line where all elements are the same, else three.
-template <class E>
-[[nodiscard]] std::string describe_elements() {
-  const auto weight = name(kDType<typename E::Weight>);
-  const auto activation = name(kDType<typename E::Activation>);
-  const auto kv = name(kDType<typename E::KvElement>);
-  if (weight == activation && weight == kv) return concat("Element        ", weight);
-  return concat("Weight         ", weight, "\nActivation     ", activation, "\nKvElement      ",
-                kv);
-}
-
-}  // namespace detail
-
-/// The slots of `Policy` as they are in force, one a line.
-template <class Policy>
-[[nodiscard]] std::string describe() {
-  using Cache = typename Policy::template PrefixCache<Policy::kv.block_size>;
-  return concat(detail::describe_elements<ElementsOf<Policy>>(),                      //
-                "\nBackend        ", type_name<typename Policy::Backend>(),           //
-                "\nRanks          ", type_name<typename Policy::Ranks>(),             //
-                "\nCommunicator   ", type_name<CommunicatorOf<Policy>>(),             //
-                "\nScheduling     ", type_name<typename Policy::Scheduling>(),        //
-                "\nPreemption     ", type_name<typename Policy::Preemption>(),        //
-                "\nProcessors     ", type_name<typename Policy::LogitsProcessors>(),  //
-                "\nLogitsFunctor  ", type_name<typename Policy::LogitsFunctor>(),     //
-                "\nPrefixCache    ", type_name<Cache>(),                              //
-                "\nTiers          ", type_name<typename Policy::Tiers>(),             //
-                "\nkv             block_size = ", Policy::kv.block_size,              //
-                ", prefix_caching = ", Policy::kv.prefix_caching, "\n");
-}
 
 }  // namespace nanovllm

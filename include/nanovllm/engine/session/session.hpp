@@ -110,8 +110,7 @@ class Session {
   void clear();
 
  private:
-  template <class Model, class Policy>
-  friend class Engine;
+  friend class Conversations;
   struct State;
 
   explicit Session(std::shared_ptr<State> state) : state_(std::move(state)) {}
