@@ -68,24 +68,8 @@ class DirectExecutor {
 
   /// Draws for the step in `slot`, a deferred one that was launched last.
   void sample(int slot, const SampleInputs& inputs) requires EditOpsLike<Backend> {
-    const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();
-    auto& results = results_[static_cast<std::size_t>(slot)];
-    check<ShapeError>(results.num_samples == m, "sample: the step has ", results.num_samples,
-                      " rows of logits, but ", m, " are to be drawn from");
-    results.resize(m, top);
-    const std::byte* const base = inputs.bytes().data();
-    const auto chosen = lists_at<TokenId>(base, inputs.fields().edits.chosen);
-    if (inputs.num_chosen() > 0) results.resize_chosen(chosen.starts);
-    MatrixView<float> logits = logits_view(m);
-    logits.extents[1] = network_.vocab_size();
-    const StepResults before = results_[static_cast<std::size_t>(1 - slot)].view();
-    edits_.run(backend_, inputs, base, before.tokens, logits,
-               {.tokens = {results.tokens.data(), {m}},
-                .logprobs = {results.logprobs.data(), {m}},
-                .top_tokens = {results.top_tokens.data(), {m, top}},
-                .top_logprobs = {results.top_logprobs.data(), {m, top}},
-                .chosen = {results.chosen_logprobs.data(), {inputs.num_chosen()}}},
-               [] {});
+    edits_.run(backend_, inputs, results_[static_cast<std::size_t>(1 - slot)].view().tokens,
+               logits_view(inputs.num_samples()), results_[static_cast<std::size_t>(slot)]);
   }
 
   /// What the step in `slot` drew, valid until the slot's next launch.

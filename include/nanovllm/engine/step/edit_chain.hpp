@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
@@ -113,6 +114,27 @@ class EditChain {
                            .logprobs = {unused_logprobs_.data(), {m}},
                            .top_tokens = out.top_tokens,
                            .top_logprobs = out.top_logprobs});
+  }
+
+  /// The same into `results`, which get room, on a backend whose ops are done when they return.
+  /// `logits` may have columns behind the vocabulary.
+  void run(Backend& backend, const SampleInputs& inputs, VectorView<const TokenId> previous,
+           MatrixView<float> logits, StepResultsMemory<Backend::template Buffer>& results) {
+    const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();
+    check<ShapeError>(results.num_samples == m, "sample: the step has ", results.num_samples,
+                      " rows of logits, but ", m, " are to be drawn from");
+    results.resize(m, top);
+    const std::byte* const base = inputs.bytes().data();
+    if (inputs.num_chosen() > 0)
+      results.resize_chosen(lists_at<TokenId>(base, inputs.fields().edits.chosen).starts);
+    logits.extents[1] = vocab_;
+    run(backend, inputs, base, previous, logits,
+        {.tokens = {results.tokens.data(), {m}},
+         .logprobs = {results.logprobs.data(), {m}},
+         .top_tokens = {results.top_tokens.data(), {m, top}},
+         .top_logprobs = {results.top_logprobs.data(), {m, top}},
+         .chosen = {results.chosen_logprobs.data(), {inputs.num_chosen()}}},
+        [] {});
   }
 
  private:

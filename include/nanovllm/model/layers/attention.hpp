@@ -47,16 +47,9 @@ class PagedAttention {
                                            .head_dim = heads_.head_dim});
   }
 
-  /// q, k and v of x, valid until the next call. `weight` has the rows of q_proj, k_proj, v_proj.
-  [[nodiscard]] Qkv<A> project_qkv(typename Context::ConstRows x,
-                                   const typename Context::Matrix& weight) {
-    const typename Context::Rows qkv = qkv_.rows(x.extent(0));
-    project(context_, x, weight, qkv);
-    return split_qkv(qkv, heads_.num_heads, heads_.num_kv_heads, heads_.head_dim);
-  }
-
-  /// The same, then norm and rotation of q's and k's heads, and k and v in their slots of
-  /// `kv`.
+  /// q, k and v of the rows in `in`, valid until the next call: norm and rotation of q's and k's
+  /// heads are done, and k and v are in their slots of `kv`. `weight` has the rows of q_proj,
+  /// k_proj, v_proj.
   [[nodiscard]] Qkv<A> project_qkv(const BlockInput<Context>& in,
                                    const typename Context::Matrix& weight,
                                    const QkNormRope<typename Context::Weight>& heads,
@@ -73,13 +66,15 @@ class PagedAttention {
     return split_qkv(args.qkv, heads_.num_heads, heads_.num_kv_heads, heads_.head_dim);
   }
 
-  /// The same with a bias, q's, k's and v's one after another.
+  /// x · weightᵀ + bias, for models without norm and rotation: q's, k's and v's rows and elements
+  /// one after another. Nothing is stored.
   [[nodiscard]] Qkv<A> project_qkv(typename Context::ConstRows x,
                                    const typename Context::Matrix& weight,
                                    VectorView<const typename Context::Weight> bias) {
-    const Qkv<A> qkv = project_qkv(x, weight);
-    add_bias(context_, qkv_.rows(x.extent(0)), bias);
-    return qkv;
+    const typename Context::Rows qkv = qkv_.rows(x.extent(0));
+    project(context_, x, weight, qkv);
+    add_bias(context_, qkv, bias);
+    return split_qkv(qkv, heads_.num_heads, heads_.num_kv_heads, heads_.head_dim);
   }
 
   /// What every query sees, [n, heads · head_dim], valid until the next call. The step's keys and

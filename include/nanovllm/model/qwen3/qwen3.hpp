@@ -10,72 +10,20 @@
 
 #include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/limits.hpp"
-#include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/model/layers/attention.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/decoder.hpp"
-#include "nanovllm/model/layers/mlp.hpp"
-#include "nanovllm/model/layers/norm_rope.hpp"
 #include "nanovllm/model/layers/sizes.hpp"
 #include "nanovllm/model/model.hpp"
+#include "nanovllm/model/qwen3/blocks.hpp"
 #include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
 #include "nanovllm/model/qwen3/weights.hpp"
-#include "nanovllm/model/rope_scaling.hpp"
-#include "nanovllm/model/rope_table.hpp"
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/ops/backend_check.hpp"
 #include "nanovllm/ops/input_norm.hpp"
 #include "nanovllm/ops/projections.hpp"
 
 namespace nanovllm {
-
-/// Attention of a Qwen3 layer: RMSNorm, q, k and v, norm of their heads, rotation.
-template <class Context, class Heads>
-class Qwen3Attention {
- public:
-  Qwen3Attention(const Context& context, const Qwen3Config& config, const StepLimits& limits,
-                 const DecoderSizes& sizes)
-      : attention_(context, limits.max_num_batched_tokens, sizes.heads),
-        norm_rope_(context, limits.max_model_len, sizes.heads.head_dim,
-                   static_cast<float>(config.rms_norm_eps), [&](MatrixView<float> table) {
-                     fill_rope_table(config.rope, config.head_dim, table);
-                   }) {}
-
-  template <class Batch>
-  void plan(const Batch& in) {
-    attention_.plan(in);
-  }
-
-  template <class Stream, class Layer, class Batch, class Kv>
-  void operator()(Stream& stream, const Layer& layer, const Batch& in, const Kv& kv) {
-    const Qkv<typename Context::Activation> qkv =
-        attention_.project_qkv(stream.normed(view_of(layer.input_norm)), layer.qkv,
-                               norm_rope_.of(view_of(layer.q_norm), view_of(layer.k_norm), in), kv);
-    stream.add(attention_.attend(qkv, in, kv), layer.o);
-  }
-
- private:
-  PagedAttention<Context, Heads> attention_;
-  NormRope<Context> norm_rope_;
-};
-
-/// The MLP of a dense Qwen3 layer: RMSNorm, then down(silu(gate) · up).
-template <class Context>
-class Qwen3Mlp {
- public:
-  Qwen3Mlp(const Context& context, const Qwen3Config&, const StepLimits& limits,
-           const DecoderSizes& sizes)
-      : mlp_(context, limits.max_num_batched_tokens, sizes.intermediate_size) {}
-
-  template <class Stream, class Layer>
-  void operator()(Stream& stream, const Layer& layer) {
-    stream.add(mlp_(stream.normed(view_of(layer.post_norm)), layer.gate_up), layer.down);
-  }
-
- private:
-  GatedMlp<Context> mlp_;
-};
 
 /// One rank's share of a Qwen3 model, see `Decoder`.
 ///
