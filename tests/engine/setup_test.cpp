@@ -13,7 +13,7 @@ using namespace nanovllm;
 namespace {
 
 /// Has memory, and remembers what it was asked to make of it.
-class FakeRunner : public StepRunner {
+class FakeRunner : public StepRunner, public PoolContents {
  public:
   [[nodiscard]] KvShape kv_shape() const override {
     return {.num_layers = 2,
@@ -30,6 +30,7 @@ class FakeRunner : public StepRunner {
   void launch(const StepInputs&) override {}
   StepResults wait() override { return {}; }
   [[nodiscard]] bool is_asynchronous() const override { return false; }
+  [[nodiscard]] PoolContents& pool() override { return *this; }
   void read_blocks(std::span<const BlockId>, std::span<std::byte>) override {}
   void write_blocks(std::span<const BlockId>, std::span<const std::byte>) override {}
   [[nodiscard]] std::vector<std::span<std::byte>> host_block(BlockId) override { return {}; }

@@ -59,7 +59,7 @@ struct Coverage {
 
 /// The memory of a simulated device, as the disk tier sees it.
 template <class Blocks>
-class SimulatedRunner : public StepRunner {
+class SimulatedRunner : public StepRunner, public PoolContents {
  public:
   explicit SimulatedRunner(simulator::Device<Blocks>& device) : device_(device) {}
   [[nodiscard]] KvShape kv_shape() const override { return {}; }
@@ -68,6 +68,7 @@ class SimulatedRunner : public StepRunner {
   void launch(const StepInputs&) override {}
   StepResults wait() override { return {}; }
   [[nodiscard]] bool is_asynchronous() const override { return true; }
+  [[nodiscard]] PoolContents& pool() override { return *this; }
   void read_blocks(std::span<const BlockId> blocks, std::span<std::byte> bytes) override {
     REQUIRE((blocks.size() == 1 && device_.num_under_way() == 0));
     std::ranges::copy(std::as_bytes(device_.block(blocks[0])), bytes.begin());

@@ -41,7 +41,7 @@ struct Folder {
 };
 
 /// Has a host's pool, and computes nothing.
-class FakeRunner : public StepRunner {
+class FakeRunner : public StepRunner, public PoolContents {
  public:
   explicit FakeRunner(std::int32_t num_blocks)
       : memory(static_cast<std::size_t>(num_blocks) * kBytes) {}
@@ -51,6 +51,7 @@ class FakeRunner : public StepRunner {
   void launch(const StepInputs&) override {}
   StepResults wait() override { return {}; }
   [[nodiscard]] bool is_asynchronous() const override { return false; }
+  [[nodiscard]] PoolContents& pool() override { return *this; }
   void read_blocks(std::span<const BlockId> blocks, std::span<std::byte> bytes) override {
     REQUIRE((blocks.size() == 1 && bytes.size() == kBytes));
     const Bytes& content = device.at(static_cast<std::size_t>(blocks[0]));

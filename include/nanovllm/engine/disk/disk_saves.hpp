@@ -127,7 +127,7 @@ class DiskSaves {
       return queue_.save({.key = key,
                           .tokens = {tokens.begin(), tokens.end()},
                           .host = host,
-                          .pieces = runner_.host_block(host)});
+                          .pieces = runner_.pool().host_block(host)});
     } catch (...) {  // out of memory
       return false;
     }
@@ -163,14 +163,14 @@ class DiskSaves {
   template <class Named>
   DiskBlock copy_of(const Named& named) {
     DiskBlock out{.key = named.key, .tokens = {named.tokens.begin(), named.tokens.end()}};
-    std::vector<std::span<std::byte>> pieces = runner_.host_block(0);  // their sizes
+    std::vector<std::span<std::byte>> pieces = runner_.pool().host_block(0);  // their sizes
     std::size_t num_bytes = 0;
     for (const std::span<std::byte> piece : pieces) num_bytes += piece.size();
     out.bytes.resize(num_bytes);
     if (named.is_host) {
-      pieces = runner_.host_block(named.block);
+      pieces = runner_.pool().host_block(named.block);
     } else {
-      runner_.read_blocks(std::span(&named.block, 1), out.bytes);
+      runner_.pool().read_blocks(std::span(&named.block, 1), out.bytes);
     }
     std::span<std::byte> rest(out.bytes);
     for (const std::span<std::byte> piece : pieces) {

@@ -1,5 +1,5 @@
 #pragma once
-/// What is in the KV pools of a runner's ranks, to be copied out and in.
+/// How a runner's KV pools are read and written, on its ranks.
 
 #include <cstddef>
 #include <cstdint>
@@ -8,63 +8,48 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/engine/runner/pool_contents.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/ops/kv_view.hpp"
 
 namespace nanovllm {
 
-/// The pools of all ranks of `Group`, a RankGroup. A value for one call.
-template <class Group>
-class PoolAccess {
+/// `Runner::pool`. `Group` is the runner's RankGroup.
+template <class Runner, class Group>
+class PoolAccess final : public PoolContents {
   using Rank = typename Group::Rank;
   using KvElement = typename Group::KvElement;
   using Backend = typename Group::Backend;
 
  public:
-  /// @param shape  one rank's part of a block.
-  /// @param call   what errors name.
-  PoolAccess(Group& ranks, const KvShape& shape, const char* call)
-      : ranks_(ranks), shape_(shape), call_(call) {}
+  /// `runner` must outlive this.
+  explicit PoolAccess(Runner& runner) : runner_(runner) {}
 
-  /// Throws ShapeError unless all of `blocks` are there and `num_bytes` is what `read` and `write`
-  /// copy for them: ranks · blocks.size() · block_bytes().
-  void check_copy(std::span<const BlockId> blocks, std::size_t num_bytes) const {
-    const std::size_t expected =
-        blocks.size() * static_cast<std::size_t>(shape_.block_bytes() * ranks_.size());
-    check<ShapeError>(num_bytes == expected, call_, ": expected ", expected, " bytes for ",
-                      blocks.size(), " blocks, got ", num_bytes);
-    for (const BlockId block : blocks) {
-      check<ShapeError>(ranks_[0].kv && block >= 0 && block < ranks_[0].kv->num_blocks(), call_,
-                        ": there is no block ", block);
-    }
-  }
-
-  /// Copies `blocks` out of the pools of all ranks, `[rank][block][layer][K |
-  /// V][head][slot][head_dim]` with each rank's heads. The arguments have passed `check_copy`.
-  void read(std::span<const BlockId> blocks, std::span<std::byte> bytes) {
+  void read_blocks(std::span<const BlockId> blocks, std::span<std::byte> bytes) override {
+    check_copy("read_blocks", blocks, bytes.size());
     for_each_tile(blocks,
                   [&](Backend& backend, const KvElement* tile, std::size_t at, std::size_t count) {
                     backend.download(tile, reinterpret_cast<KvElement*>(bytes.data() + at), count);
                   });
   }
 
-  /// The reverse.
-  void write(std::span<const BlockId> blocks, std::span<const std::byte> bytes) {
+  void write_blocks(std::span<const BlockId> blocks, std::span<const std::byte> bytes) override {
+    check_copy("write_blocks", blocks, bytes.size());
     for_each_tile(
         blocks, [&](Backend& backend, KvElement* tile, std::size_t at, std::size_t count) {
           backend.upload(reinterpret_cast<const KvElement*>(bytes.data() + at), tile, count);
         });
   }
 
-  /// The memory of a block of the host's pools, a piece for each layer of each rank, `[K |
-  /// V][head][slot][head_dim]`. Throws ShapeError for a block that is not there.
-  [[nodiscard]] std::vector<std::span<std::byte>> host_block(BlockId block) {
+  [[nodiscard]] std::vector<std::span<std::byte>> host_block(BlockId block) override {
+    check(!runner_.peers_.exist(), "host_block: ranks are in other processes");
     std::vector<std::span<std::byte>> pieces;
-    [[maybe_unused]] const auto count = static_cast<std::size_t>(shape_.block_elements());
-    for (int r = 0; r < ranks_.size(); ++r) {
-      Rank& rank = ranks_[r];
-      check<ShapeError>(rank.kv && block >= 0 && block < rank.kv->num_host_blocks(), call_,
-                        ": there is no block ", block);
+    [[maybe_unused]] const auto count =
+        static_cast<std::size_t>(runner_.kv_shape().block_elements());
+    for (int r = 0; r < runner_.ranks_.size(); ++r) {
+      Rank& rank = runner_.ranks_[r];
+      check<ShapeError>(rank.kv && block >= 0 && block < rank.kv->num_host_blocks(),
+                        "host_block: there is no block ", block);
       if constexpr (Group::Pool::kHasHostBlocks) {
         for (std::int64_t layer = 0; layer < rank.kv->num_layers(); ++layer)
           pieces.push_back(
@@ -75,13 +60,31 @@ class PoolAccess {
   }
 
  private:
+  /// Throws unless `call` may copy `blocks` from or to `num_bytes` now.
+  void check_copy(const char* call, std::span<const BlockId> blocks, std::size_t num_bytes) const {
+    check(!runner_.peers_.exist(), call,
+          ": ranks are in other processes, and their part of the KV pool cannot be "
+          "reached from here");
+    check(runner_.slots_.num_under_way() == 0, call, ": a step is under way");
+    const Group& ranks = runner_.ranks_;
+    const std::size_t expected =
+        blocks.size() * static_cast<std::size_t>(runner_.kv_shape().block_bytes() * ranks.size());
+    check<ShapeError>(num_bytes == expected, call, ": expected ", expected, " bytes for ",
+                      blocks.size(), " blocks, got ", num_bytes);
+    for (const BlockId block : blocks) {
+      check<ShapeError>(ranks[0].kv && block >= 0 && block < ranks[0].kv->num_blocks(), call,
+                        ": there is no block ", block);
+    }
+  }
+
   /// Calls `copy(backend, elements, byte offset in all ranks' copy, count)` for every layer of
   /// every block of every rank, on the rank's thread.
   template <class Copy>
   void for_each_tile(std::span<const BlockId> blocks, const Copy& copy) {
-    const auto count = static_cast<std::size_t>(shape_.block_elements());
-    const auto num_layers = static_cast<std::size_t>(shape_.num_layers);
-    ranks_.on_all([&](Rank& rank) {
+    const KvShape shape = runner_.kv_shape();
+    const auto count = static_cast<std::size_t>(shape.block_elements());
+    const auto num_layers = static_cast<std::size_t>(shape.num_layers);
+    const auto copy_all = [&](Rank& rank) {
       const std::size_t first = static_cast<std::size_t>(rank.comm.rank()) * blocks.size();
       for (std::size_t i = 0; i < blocks.size(); ++i) {
         for (std::size_t layer = 0; layer < num_layers; ++layer) {
@@ -90,12 +93,11 @@ class PoolAccess {
                ((first + i) * num_layers + layer) * count * sizeof(KvElement), count);
         }
       }
-    });
+    };
+    runner_.guard([&] { runner_.ranks_.on_all(copy_all); });
   }
 
-  Group& ranks_;
-  KvShape shape_;
-  const char* call_;
+  Runner& runner_;
 };
 
 }  // namespace nanovllm

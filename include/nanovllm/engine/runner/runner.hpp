@@ -8,16 +8,15 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/type_name.hpp"
 #include "nanovllm/engine/runner/health.hpp"
 #include "nanovllm/engine/runner/pool_access.hpp"
+#include "nanovllm/engine/runner/pool_contents.hpp"
 #include "nanovllm/engine/runner/rank_group.hpp"
 #include "nanovllm/engine/runner/runner_config.hpp"
 #include "nanovllm/engine/runner/start_ranks.hpp"
@@ -54,6 +53,7 @@ class Runner : public StepRunner {
   using Rank = typename Group::Rank;
   using Peers = typename Policy::Ranks::Peers;
   friend Peers;
+  friend PoolAccess<Runner, Group>;
 
  public:
   using Config = typename Model::Config;
@@ -195,21 +195,7 @@ class Runner : public StepRunner {
     guard([&] { ranks_.run_logits(inputs, &out); });
   }
 
-  /// See PoolAccess. No step may be under way. Throws Error where ranks are in other processes.
-  void read_blocks(std::span<const BlockId> blocks, std::span<std::byte> bytes) override {
-    auto pool = open_pool("read_blocks", blocks, bytes.size());
-    guard([&] { pool.read(blocks, bytes); });
-  }
-  void write_blocks(std::span<const BlockId> blocks, std::span<const std::byte> bytes) override {
-    auto pool = open_pool("write_blocks", blocks, bytes.size());
-    guard([&] { pool.write(blocks, bytes); });
-  }
-
-  /// See PoolAccess. Throws Error where ranks are in other processes.
-  [[nodiscard]] std::vector<std::span<std::byte>> host_block(BlockId block) override {
-    check(!peers_.exist(), "host_block: ranks are in other processes");
-    return PoolAccess<Group>(ranks_, kv_shape(), "host_block").host_block(block);
-  }
+  [[nodiscard]] PoolContents& pool() override { return pool_; }
 
   /// In a process of another rank than 0: computes this rank's part of rank 0's steps, and returns
   /// when rank 0's runner goes. Throws what fails here, or an Error that says who failed, or that
@@ -284,18 +270,6 @@ class Runner : public StepRunner {
     ranks_.watchdog().end_step(slots_.num_under_way() > 0);
   }
 
-  /// The ranks' KV pools, for `call`, which copies `blocks` from or to `num_bytes`.
-  [[nodiscard]] PoolAccess<Group> open_pool(const char* call, std::span<const BlockId> blocks,
-                                            std::size_t num_bytes) {
-    check(!peers_.exist(), call,
-          ": ranks are in other processes, and their part of the KV pool cannot be "
-          "reached from here");
-    check(slots_.num_under_way() == 0, call, ": a step is under way");
-    PoolAccess<Group> pool(ranks_, kv_shape(), call);
-    pool.check_copy(blocks, num_bytes);
-    return pool;
-  }
-
   /// Calls `work`, unless the ranks are broken already. When it throws, it is the end for all
   /// ranks, or for one rank's step.
   template <class Work>
@@ -327,6 +301,7 @@ class Runner : public StepRunner {
   StepSlots slots_;
   std::exception_ptr broken_;  // of the rank that failed first, if there are several, or hangs
   Group ranks_;
+  PoolAccess<Runner, Group> pool_{*this};
   Peers peers_;  // last: `abort` is called no more afterwards
 };
 

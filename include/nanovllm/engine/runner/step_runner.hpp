@@ -4,13 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
-#include <vector>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/runner/health.hpp"
+#include "nanovllm/engine/runner/pool_contents.hpp"
 #include "nanovllm/engine/step/sample_batch.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/engine/step/step_results.hpp"
@@ -45,13 +43,8 @@ class StepRunner {
   /// common; unset: never.
   [[nodiscard]] virtual std::optional<std::int64_t> share_reads_from() const { return {}; }
 
-  // ---- The pool's contents, while no step is under way ----
-  virtual void read_blocks(std::span<const BlockId> blocks, std::span<std::byte> bytes) = 0;
-  virtual void write_blocks(std::span<const BlockId> blocks, std::span<const std::byte> bytes) = 0;
-
-  /// Where a block of the host's pool is: its pieces, rank by rank and layer by layer, which may be
-  /// read and written while no step copies the block.
-  [[nodiscard]] virtual std::vector<std::span<std::byte>> host_block(BlockId block) = 0;
+  /// What is in the KV pools, for what writes blocks to files and reads them.
+  [[nodiscard]] virtual PoolContents& pool() = 0;
 
   virtual void run_worker() = 0;
 

@@ -175,7 +175,7 @@ NANOVLLM_INLINE void write_kv(SectionWriter& file, StepRunner& runner,
   for (std::size_t first = 0; first < blocks.size(); first += most) {
     const std::size_t num_blocks = std::min(most, blocks.size() - first);
     in_blocks.resize(layout.block_bytes(num_blocks));
-    runner.read_blocks(blocks.subspan(first, num_blocks), in_blocks);
+    runner.pool().read_blocks(blocks.subspan(first, num_blocks), in_blocks);
     rows.clear();
     for (std::size_t block = 0; block < num_blocks; ++block) {
       for (std::int32_t slot = 0; slot < counts[first + block]; ++slot) {
@@ -223,7 +223,7 @@ NANOVLLM_INLINE void upload_kv(StepRunner& runner, std::span<const BlockId> bloc
       for (std::int32_t slot = 0; slot < counts[first + block]; ++slot)
         layout.write(in_blocks, num_blocks, block, static_cast<std::size_t>(slot), *row++);
     }
-    runner.write_blocks(blocks.subspan(first, num_blocks), in_blocks);
+    runner.pool().write_blocks(blocks.subspan(first, num_blocks), in_blocks);
   }
 }
 
