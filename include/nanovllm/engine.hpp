@@ -9,9 +9,7 @@
 ///     text ─ tokenizer ─► Sequence ─ scheduler ─► StepPlan ─ runner ─► StepInputs
 ///          ─ model ─► logits ─ sampler ─► token ids ─ scheduler.commit ─► detokenizer ─► text
 ///
-/// This is the front of it. engine/request/frontend.hpp turns prompts into requests,
-/// engine/core.hpp has the step, engine/runner/runner.hpp computes it on all ranks,
-/// engine/request/event_queue.hpp calls the callbacks.
+/// docs/reading.md leads through the files behind it.
 
 #include <concepts>
 #include <cstdint>
@@ -53,21 +51,16 @@
 
 namespace nanovllm {
 
-/// An inference engine for one checkpoint. Any number of them live in a process; they share
-/// nothing.
-///
-/// Every member may be called from any thread at any time, and from callbacks; steps run one at a
-/// time.
+/// An inference engine for one checkpoint. Engines of a process share nothing. Every member may be
+/// called from any thread at any time, and from callbacks; steps run one at a time.
 ///
 /// @tparam Model   e.g. `Qwen3<shapes::qwen3_8b>`, or `Qwen3<shapes::qwen3_any>`.
 /// @tparam Policy  see policy.hpp.
 template <class Model, class Policy>
 class Engine : public Conversations {
  public:
-  static_assert(check_model_config<Model>());
+  static_assert(check_model_config<Model>() && check_tiers<Policy>());
   using Config = typename Model::Config;
-
-  static_assert(check_tiers<Policy>());
 
   /// Loads the checkpoint of `config.model`. Throws LoadError or ConfigError.
   explicit Engine(EngineConfig config);

@@ -13,5 +13,4 @@ extern Engine<Qwen3<shapes::fairytale>> engine;
 extern Scheduler<ContinuousBatching, BlockManager<16, HashPrefixCache<16>>, RecomputePreemption>
     scheduler;
 extern const std::vector<StepOutcome> outcomes;
-extern const std::vector<BeamSlot> slots;
 void run_server(AnyEngine& engine);

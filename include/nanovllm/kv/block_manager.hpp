@@ -20,6 +20,7 @@
 #include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
 #include "nanovllm/kv/prefix/no_prefix_cache.hpp"
 #include "nanovllm/kv/prefix/prefix_cache.hpp"
+#include "nanovllm/kv/prefix/prefix_cache_check.hpp"
 #include "nanovllm/kv/prefix/prefix_match.hpp"
 
 namespace nanovllm {
@@ -33,8 +34,6 @@ namespace nanovllm {
 /// when they are free, until they are reused. Free blocks that the cache does not have are reused
 /// first, the last one freed before the others; then the cache evicts the block that is worth
 /// least.
-///
-/// There is no other pool. TieredBlockManager (kv/tiers/) adds one in host memory.
 ///
 /// @tparam kBlockSize  tokens a block.
 /// @tparam Cache       a PrefixCacheLike.

@@ -9,9 +9,8 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/kv/prefix/prefix_match.hpp"
-#include "nanovllm/sched/plan_checks.hpp"
+#include "nanovllm/sched/beam_slot.hpp"
 #include "nanovllm/sched/sequence.hpp"
-#include "nanovllm/sched/step_plan.hpp"
 #include "nanovllm/sched/step_room.hpp"
 
 namespace nanovllm {

@@ -59,6 +59,13 @@ void give_blocks(PlannedSequence& p, StepPlan& plan, Blocks& blocks) noexcept {
   while (std::ssize(s.block_table) < Blocks::blocks_for(p.end)) allocate_for(s, plan, blocks);
 }
 
+/// How many tokens before the range of `p` are there if the step's copies have not been made.
+[[nodiscard]] inline std::int32_t num_uncopied_tokens(const PlannedSequence& p,
+                                                      std::int32_t block_size) noexcept {
+  if (!p.prefix.host_blocks.empty()) return p.prefix.num_shared_tokens(block_size);
+  return p.prefix.copy_tail || p.copies_block ? p.begin / block_size * block_size : p.begin;
+}
+
 /// All of `plan` have their blocks: those that are copied from may be reused by later steps.
 template <class Blocks>
 void release_sources(const StepPlan& plan, Blocks& blocks) {

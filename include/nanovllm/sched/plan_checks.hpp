@@ -61,11 +61,6 @@ void check_outcomes(const StepPlan& plan, std::span<const StepOutcome> outcomes)
 /// Throws Error unless `plan` can be the newest step under way.
 void check_newest(const StepPlan& plan);
 
-/// Throws Error unless the `slots` are of different beams that await a choice, with tokens left to
-/// compute.
-/// @param mark  a number of this choice's own.
-void check_beam_slots(std::span<const BeamSlot> slots, std::uint64_t mark);
-
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
@@ -222,20 +217,6 @@ NANOVLLM_INLINE void check_newest(const StepPlan& plan) {
           s.id, " is in a newer step, too");
     check(p.num_logits == 0 || (s.num_tokens() == p.end + 1 && s.pending.size() >= p.num_logits),
           "cancel: request ", s.id, " is not in the newest step");
-  }
-}
-
-NANOVLLM_INLINE void check_beam_slots(std::span<const BeamSlot> slots, std::uint64_t mark) {
-  const auto awaits = [](const Sequence& s) {
-    return s.is_beam && s.awaits_choice && s.status != SequenceStatus::finished;
-  };
-  for (const BeamSlot& slot : slots) {
-    Sequence& s = *slot.sequence;
-    check(awaits(s) && awaits(*slot.parent), "beams: request ", s.id, " or its parent, request ",
-          slot.parent->id, ", does not await a choice");
-    check(std::exchange(s.mark, mark) != mark, "beams: request ", s.id, " gets two slots");
-    check(slot.parent->num_known_tokens() + 1 < s.max_total_tokens, "beams: request ", s.id,
-          " would have all its ", s.max_total_tokens, " tokens, and nothing to compute");
   }
 }
 

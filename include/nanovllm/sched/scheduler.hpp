@@ -53,8 +53,8 @@ namespace nanovllm {
 /// Blocks change hands at once, even those that a step under way still writes to: **steps must be
 /// computed in the order in which they began**, so the next holder of a block writes to it later.
 ///
-/// Beside requests there are `beams`, which await choices, `held` sequences, whose blocks are kept,
-/// and `swaps` of preempted ones to host memory.
+/// Beams that await a choice, held sequences and swaps to host memory have classes of their own:
+/// `beams`, `held` and `swaps` lead to them.
 ///
 /// Sequences belong to the caller and must stay where they are from `add` until they are finished
 /// and every step that has them is committed or cancelled. Between those calls only the scheduler
@@ -109,7 +109,7 @@ class Scheduler {
 
   /// Frees blocks or places. Call it repeatedly while `schedule` finds nothing to compute and no
   /// step is under way. Held sequences lose their blocks first, so that they never keep a request
-  /// from being served, then beams; but first beams that have drawn, if they take all places.
+  /// from being served, unless beams that have drawn take all places; then these lose theirs.
   /// Returns whether there was anything to free.
   bool free_blocks() noexcept {
     return (!beams_.take_all(config_.max_num_seqs) && states_.held().evict_one()) ||
@@ -185,7 +185,7 @@ class Scheduler {
         states_.withdraw(s);
         continue;
       }
-      s.num_computed_tokens = p.num_uncopied_tokens(Blocks::block_size());
+      s.num_computed_tokens = num_uncopied_tokens(p, Blocks::block_size());
       states_.drop_blocks(s, Blocks::blocks_for(s.num_computed_tokens));
     }
     states_.swaps().cancel(plan);

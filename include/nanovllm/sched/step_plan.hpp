@@ -50,12 +50,6 @@ struct PlannedSequence {
     if (fork_of != nullptr) return 0;
     return prefix.host_blocks.empty() ? begin : prefix.num_shared_tokens(block_size);
   }
-
-  /// How many tokens before the range are there if the step's copies have not been made.
-  [[nodiscard]] std::int32_t num_uncopied_tokens(std::int32_t block_size) const noexcept {
-    if (!prefix.host_blocks.empty()) return prefix.num_shared_tokens(block_size);
-    return prefix.copy_tail || copies_block ? begin / block_size * block_size : begin;
-  }
 };
 
 /// Sequences in the order in which they are laid out in the step's flat arrays: the decodes (one
@@ -87,13 +81,6 @@ struct StepOutcome {
   /// None for a beam, which awaits the choice among all candidates then (Beams::reorder).
   std::span<const TokenId> tokens{};
   FinishReason finish_reason = FinishReason::none;  ///< other than none: it is done with the last
-};
-
-/// What a beam becomes when candidates are chosen.
-struct BeamSlot {
-  Sequence* sequence = nullptr;      ///< gets the tokens and the blocks of `parent`, and `token`
-  const Sequence* parent = nullptr;  ///< one of the same request, maybe `sequence` itself
-  TokenId token = 0;
 };
 
 }  // namespace nanovllm

@@ -11,7 +11,7 @@
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/request/request_sequence.hpp"
 #include "nanovllm/sampling/beam_search.hpp"
-#include "nanovllm/sched/step_plan.hpp"
+#include "nanovllm/sched/beam_slot.hpp"
 
 namespace nanovllm {
 
