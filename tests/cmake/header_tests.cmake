@@ -35,7 +35,7 @@ endforeach()
 add_test(NAME headers/coverage COMMAND "${headers_folder}/check_coverage.sh")
 add_test(NAME headers/includes COMMAND "${headers_folder}/check_includes.sh")
 add_test(NAME headers/format COMMAND "${headers_folder}/check_format.sh")
-add_test(NAME headers/reading COMMAND "${headers_folder}/check_reading.sh" 2600)
+add_test(NAME headers/reading COMMAND "${headers_folder}/check_reading.sh" 2000)
 set_tests_properties(headers/coverage headers/coverage-check headers/format headers/format-check
   headers/includes headers/includes-check
   headers/reading headers/reading-check headers/subject-check PROPERTIES
