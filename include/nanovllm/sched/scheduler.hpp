@@ -250,7 +250,7 @@ class Scheduler {
       s.pending.push(num_rows, p.num_logits);
       num_rows += p.num_logits;
     }
-    release_sources(plan, blocks);  // later steps come later
+    release_sources(plan, blocks);
     states_.swaps().begin(plan);
   }
 

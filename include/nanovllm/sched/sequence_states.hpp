@@ -31,6 +31,7 @@ namespace nanovllm {
 template <class Policy, class Blocks>
 class SequenceStates {
  public:
+  /// @param max_held_blocks  the budget of HeldSequences.
   SequenceStates(Blocks blocks, std::optional<std::int32_t> max_held_blocks)
       : blocks_(std::move(blocks)), held_(blocks_, max_held_blocks), swaps_(blocks_) {}
   SequenceStates(const SequenceStates&) = delete;
