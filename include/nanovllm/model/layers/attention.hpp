@@ -66,14 +66,14 @@ class PagedAttention {
     return split_qkv(args.qkv, heads_.num_heads, heads_.num_kv_heads, heads_.head_dim);
   }
 
-  /// x · weightᵀ + bias, for models without norm and rotation: q's, k's and v's rows and elements
-  /// one after another. Nothing is stored.
+  /// x · weightᵀ + bias (none where it is empty), for models without norm and rotation: q's, k's and
+  /// v's rows and elements one after another. Nothing is stored.
   [[nodiscard]] Qkv<A> project_qkv(typename Context::ConstRows x,
                                    const typename Context::Matrix& weight,
-                                   VectorView<const typename Context::Weight> bias) {
+                                   VectorView<const typename Context::Weight> bias = {}) {
     const typename Context::Rows qkv = qkv_.rows(x.extent(0));
     project(context_, x, weight, qkv);
-    add_bias(context_, qkv, bias);
+    if (!bias.empty()) add_bias(context_, qkv, bias);
     return split_qkv(qkv, heads_.num_heads, heads_.num_kv_heads, heads_.head_dim);
   }
 
