@@ -66,8 +66,8 @@ class PagedAttention {
     return split_qkv(args.qkv, heads_.num_heads, heads_.num_kv_heads, heads_.head_dim);
   }
 
-  /// x · weightᵀ + bias (none where it is empty), for models without norm and rotation: q's, k's and
-  /// v's rows and elements one after another. Nothing is stored.
+  /// x · weightᵀ + bias (unless that is empty), for models without norm and rotation: q's, k's
+  /// and v's rows and elements one after another. Nothing is stored.
   [[nodiscard]] Qkv<A> project_qkv(typename Context::ConstRows x,
                                    const typename Context::Matrix& weight,
                                    VectorView<const typename Context::Weight> bias = {}) {
