@@ -14,13 +14,13 @@
 # are not there, count as skipped. The last line sums up, and the exit status is 0 only if nothing
 # failed.
 #
-#   NANOVLLM_TEST_PRESETS  which presets of CMakePresets.json; "cpu", or with --all "cpu cpu-asan
-#                          cpu-tsan cpu-fuzz", unless set
+#   NANOVLLM_TEST_PRESETS  which presets of CMakePresets.json; "cpu", or with --all "cpu cpu-fuzz
+#                          cpu-tsan cpu-asan", unless set
 #   NANOVLLM_TEST_REGEX    only the CTest entries that match; all unless set
 #   NANOVLLM_CLIENT_PYTHON a Python with the packages of tests/serve/clients/requirements.txt; made in
 #                          build/venv by pip unless set, or 'none'
-#   NANOVLLM_TEST_MINUTES  presets that would begin later than this are skipped, and the last lines name
-#                          them; no limit unless set
+#   NANOVLLM_TEST_MINUTES  presets that would begin later than this are named and count as skipped; no
+#                          limit unless set
 #   NANOVLLM_TEST_JOBS     tests at a time and compilers at a time; the number of cores unless set
 set -uo pipefail
 
@@ -61,7 +61,7 @@ while [ $# -gt 0 ]; do
 done
 
 if [ "$all" = ON ]; then
-  presets=${NANOVLLM_TEST_PRESETS:-cpu cpu-asan cpu-tsan cpu-fuzz}
+  presets=${NANOVLLM_TEST_PRESETS:-cpu cpu-fuzz cpu-tsan cpu-asan}
 else
   presets=${NANOVLLM_TEST_PRESETS:-cpu}
 fi
