@@ -17,23 +17,26 @@ namespace nanovllm {
 
 namespace detail {
 
-/// A reusable barrier that can be broken: after `abort()` every waiter throws.
+/// A reusable barrier around what the ranks do together. After `abort()` nobody enters: every
+/// waiter throws. Ranks that have entered all leave, so that none loses memory that another reads.
 class AbortableBarrier {
  public:
   explicit AbortableBarrier(int num_ranks) : num_ranks_(num_ranks) {}
 
-  void arrive_and_wait() {
+  /// Waits until all ranks are here. Either all enter or none does.
+  void enter() {
     std::unique_lock lock(mutex_);
     throw_if_aborted();
-    if (++num_arrived_ == num_ranks_) {
-      num_arrived_ = 0;
-      ++generation_;
-      changed_.notify_all();
-      return;
-    }
-    const std::uint64_t mine = generation_;
+    const std::uint64_t mine = arrive();
     changed_.wait(lock, [&] { return generation_ != mine || aborted_; });
     if (generation_ == mine) throw_if_aborted();
+  }
+
+  /// Waits until all ranks that have entered are here.
+  void leave() {
+    std::unique_lock lock(mutex_);
+    const std::uint64_t mine = arrive();
+    changed_.wait(lock, [&] { return generation_ != mine; });
   }
 
   void abort() {
@@ -43,6 +46,17 @@ class AbortableBarrier {
   }
 
  private:
+  /// Returns the generation that ends when all have arrived.
+  std::uint64_t arrive() {
+    const std::uint64_t mine = generation_;
+    if (++num_arrived_ == num_ranks_) {
+      num_arrived_ = 0;
+      ++generation_;
+      changed_.notify_all();
+    }
+    return mine;
+  }
+
   void throw_if_aborted() const {
     check<Error>(!aborted_, "thread group: another rank failed and left the group");
   }
@@ -79,20 +93,16 @@ class ThreadGroup {
   template <class T>
   void all_reduce(MatrixView<T> x) {
     if (size() == 1) return;
-    shared_->parts[static_cast<std::size_t>(rank_)] = {x.data, x.strides[0]};
-    shared_->barrier.arrive_and_wait();
-    // Shares are cut over all elements, so that a single row is split too.
-    const std::int64_t width = x.extent(1);
-    const std::int64_t total = x.extent(0) * width;
-    for (std::int64_t i = total * rank_ / size(); i < total * (rank_ + 1) / size(); ++i) {
-      const std::int64_t row = i / width, column = i % width;
-      float sum = 0.f;
-      for (const Part& part : shared_->parts)
-        sum += static_cast<float>(*part.template at<T>(row, column));
-      for (const Part& part : shared_->parts)
-        *part.template at<T>(row, column) = static_cast<T>(sum);
-    }
-    shared_->barrier.arrive_and_wait();
+    meet({x.data, x.strides[0]}, [&] {
+      // Shares are cut over all elements, so that a single row is split too.
+      const std::int64_t width = x.extent(1);
+      const std::int64_t total = x.extent(0) * width;
+      for (std::int64_t i = total * rank_ / size(); i < total * (rank_ + 1) / size(); ++i) {
+        const std::int64_t row = i / width, column = i % width;
+        const T sum = sum_at<T>(row, column);
+        for (const Part& part : shared_->parts) *part.template at<T>(row, column) = sum;
+      }
+    });
   }
 
   /// See CommunicatorLike. Throws Error when the group was aborted.
@@ -100,20 +110,18 @@ class ThreadGroup {
   void all_gather_columns(MatrixView<const T> part, MatrixView<T> whole) {
     const std::int64_t width = part.extent(1);
     check_shape("all_gather_columns", "whole", whole, {part.extent(0), size() * width});
-    shared_->parts[static_cast<std::size_t>(rank_)] = {const_cast<T*>(part.data), part.strides[0]};
-    shared_->barrier.arrive_and_wait();
-    for (int rank = 0; rank < size(); ++rank) {
-      const Part& other = shared_->parts[static_cast<std::size_t>(rank)];
-      for (std::int64_t row = 0; row < part.extent(0); ++row)
-        std::copy_n(other.template at<T>(row, 0), width, whole.at(row, rank * width));
-    }
-    shared_->barrier.arrive_and_wait();
+    meet({const_cast<T*>(part.data), part.strides[0]}, [&] {
+      for (int rank = 0; rank < size(); ++rank) {
+        for (std::int64_t row = 0; row < part.extent(0); ++row)
+          std::copy_n(part_of(rank).template at<T>(row, 0), width, whole.at(row, rank * width));
+      }
+    });
   }
 
   void abort() { shared_->barrier.abort(); }
 
  private:
-  /// A rank's operand. Its memory exists even if the rank's call was aborted.
+  /// A rank's operand.
   struct Part {
     void* data = nullptr;
     std::int64_t row_stride = 0;
@@ -127,10 +135,37 @@ class ThreadGroup {
     explicit Shared(int num_ranks)
         : barrier(num_ranks), parts(static_cast<std::size_t>(num_ranks)) {}
     detail::AbortableBarrier barrier;
-    std::vector<Part> parts;  // of the call in progress; written before, read after a barrier
+    std::vector<Part> parts;  // of the call in progress; written before, read inside the barrier
   };
 
   ThreadGroup(std::shared_ptr<Shared> shared, int rank) : shared_(std::move(shared)), rank_(rank) {}
+
+  [[nodiscard]] Part& part_of(int rank) const {
+    return shared_->parts[static_cast<std::size_t>(rank)];
+  }
+
+  /// Runs `body` on every rank when the parts of all are known; returns, or throws what it throws,
+  /// when all are done with them.
+  template <class Body>
+  void meet(const Part& mine, const Body& body) {
+    part_of(rank_) = mine;
+    shared_->barrier.enter();
+    struct Leave {
+      ~Leave() { barrier.leave(); }
+      detail::AbortableBarrier& barrier;
+    };
+    const Leave leave{shared_->barrier};
+    body();
+  }
+
+  /// The sum of an element of all parts in rank order, rounded once.
+  template <class T>
+  [[nodiscard]] T sum_at(std::int64_t row, std::int64_t column) const {
+    float sum = 0.f;
+    for (const Part& part : shared_->parts)
+      sum += static_cast<float>(*part.template at<T>(row, column));
+    return static_cast<T>(sum);
+  }
 
   std::shared_ptr<Shared> shared_;
   int rank_ = 0;
