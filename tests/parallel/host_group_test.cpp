@@ -1,5 +1,7 @@
 #include "nanovllm/parallel/host_group.hpp"
 
+#include <bit>
+
 #include "catch.hpp"
 #include "nanovllm/core/dtype.hpp"
 #include "parallel/process_rig.hpp"
@@ -9,9 +11,9 @@ using namespace nanovllm::test;
 
 namespace {
 
-/// What a rank has after both operations, on rows with gaps between them.
+/// The bits of what a rank has after both operations, on rows with gaps between them.
 template <class T>
-std::vector<float> compute(HostGroup& comm) {
+std::vector<std::uint32_t> compute(HostGroup& comm) {
   constexpr std::int64_t kRows = 3, kWidth = 5, kStride = 7;
   std::vector<T> values(kRows * kStride, T(-1.f));
   const MatrixView<T> x(values.data(), {kRows, kWidth}, {kStride, 1});
@@ -22,20 +24,23 @@ std::vector<float> compute(HostGroup& comm) {
       *x.at(row, i) = T(0.37f * (rank + 1.f) - 0.11f * place);
     }
   }
+  *x.at(1, 2) = T(-0.f);  // on all ranks
   comm.all_reduce(x);
   comm.all_reduce(MatrixView<T>(nullptr, {0, kWidth}));
   std::vector<T> whole(static_cast<std::size_t>(kRows * kWidth * comm.size()));
   comm.all_gather_columns(MatrixView<const T>(x),
                           MatrixView<T>(whole.data(), {kRows, kWidth * comm.size()}));
   values.insert(values.end(), whole.begin(), whole.end());
-  std::vector<float> out;
-  for (const T value : values) out.push_back(static_cast<float>(value));
+  std::vector<std::uint32_t> out;
+  for (const T value : values)
+    out.push_back(std::bit_cast<std::uint32_t>(static_cast<float>(value)));
   return out;
 }
 
 template <class T>
 void compare(int size) {
-  std::vector<std::vector<float>> threads(static_cast<std::size_t>(size)), processes = threads;
+  std::vector<std::vector<std::uint32_t>> threads(static_cast<std::size_t>(size)),
+      processes = threads;
   std::vector<std::thread> running;
   for (HostGroup& end : HostGroup::make(size)) {
     running.emplace_back([&threads, comm = std::move(end)]() mutable {
