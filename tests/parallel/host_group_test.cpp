@@ -4,6 +4,7 @@
 
 #include "catch.hpp"
 #include "nanovllm/core/dtype.hpp"
+#include "parallel/collective_cases.hpp"
 #include "parallel/process_rig.hpp"
 
 using namespace nanovllm;
@@ -56,6 +57,29 @@ void compare(int size) {
   CHECK(threads == processes);
 }
 
+/// The ranks of collective_cases.hpp.
+struct ThreadRanks {
+  template <class Body>
+  static std::vector<std::string> run(int size, const Body& body) {
+    return run_ends(HostGroup::make(size), body);
+  }
+};
+struct ProcessRanks {
+  template <class Body>
+  static std::vector<std::string> run(int size, const Body& body) {
+    return run_group(size, [&](const std::shared_ptr<ProcessGroup>& group) {
+      HostGroup comm = HostGroup::join(group);
+      HostMemory memory;
+      try {
+        body(comm, memory);
+      } catch (...) {
+        comm.abort();
+        throw;
+      }
+    });
+  }
+};
+
 }  // namespace
 
 TEST_CASE("processes and threads give the same bits", "[host_group]") {
@@ -72,4 +96,23 @@ TEST_CASE("a process that aborts releases the others with an error", "[host_grou
     comm.all_reduce(MatrixView<float>(x.data(), {2, 2}));
   });
   CHECK(errors == std::vector<std::string>(3, "rank 1: cannot go on"));
+}
+
+TEMPLATE_TEST_CASE("rows summed, gathered and exchanged by processes", "[host_group][collectives]",
+                   float, bf16) {
+  for (int size : {1, 2, 3, 4}) {
+    check_sums_of_rows<TestType, ProcessRanks>(size);
+    check_all_to_all<TestType, ProcessRanks>(size);
+  }
+  check_sums_of_rows<TestType, ThreadRanks>(3);
+  check_all_to_all<std::int32_t, ProcessRanks>(3);
+  check_all_to_all<std::int32_t, ThreadRanks>(3);
+}
+
+TEST_CASE("operands that do not fit are an error of all processes", "[host_group][collectives]") {
+  check_mismatches<ProcessRanks>();
+}
+
+TEST_CASE("an abort releases processes that wait for rows", "[host_group][collectives]") {
+  check_abort_releases<ProcessRanks>("rank 1: cannot go on");
 }

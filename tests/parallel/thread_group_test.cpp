@@ -5,8 +5,10 @@
 
 #include "catch.hpp"
 #include "nanovllm/core/dtype.hpp"
+#include "parallel/collective_cases.hpp"
 
 using namespace nanovllm;
+using namespace nanovllm::test;
 
 namespace {
 
@@ -19,6 +21,15 @@ void run_ranks(int num_ranks, Body body) {
   }
   for (std::thread& thread : threads) thread.join();
 }
+
+/// The ranks of collective_cases.hpp.
+template <class Comm>
+struct Ranks {
+  template <class Body>
+  static std::vector<std::string> run(int size, const Body& body) {
+    return run_ends(Comm::make(size), body);
+  }
+};
 
 }  // namespace
 
@@ -84,6 +95,37 @@ TEST_CASE("a rank that aborts releases the others with an error", "[thread_group
     }
   });
   CHECK(failed == std::vector<int>{1, 0, 1});
+}
+
+TEMPLATE_TEST_CASE("sums of rows, scattered and gathered", "[thread_group][collectives]", float,
+                   bf16) {
+  check_sums_of_rows<TestType, Ranks<Single>>(1);
+  for (int size : {1, 2, 3, 4}) check_sums_of_rows<TestType, Ranks<ThreadGroup>>(size);
+}
+
+TEMPLATE_TEST_CASE("rows from all to all, and back", "[thread_group][collectives]", float, bf16,
+                   std::int32_t) {
+  check_all_to_all<TestType, Ranks<Single>>(1);
+  for (int size : {1, 2, 3, 4}) check_all_to_all<TestType, Ranks<ThreadGroup>>(size);
+}
+
+TEST_CASE("operands that do not fit are an error of all threads", "[thread_group][collectives]") {
+  check_mismatches<Ranks<ThreadGroup>>();
+}
+
+TEST_CASE("an abort releases threads that wait for rows", "[thread_group][collectives]") {
+  check_abort_releases<Ranks<ThreadGroup>>("another rank failed");
+}
+
+TEST_CASE("Single names operands that do not fit", "[communicator][collectives]") {
+  Single comm;
+  std::vector<float> x(4), y(4);
+  const MatrixView<const float> from(x.data(), {2, 2});
+  const std::vector<int> two{2}, one{1};
+  CHECK_THROWS_AS(comm.all_gather(from, MatrixView<float>(y.data(), {1, 2})), ShapeError);
+  CHECK_THROWS_AS(comm.reduce_scatter(from, MatrixView<float>(y.data(), {1, 2})), ShapeError);
+  CHECK_THROWS_WITH(comm.all_to_all(from, two, MatrixView<float>(y.data(), {1, 2}), one),
+                    "all_to_all: rank 0 expected [1, 2] of rank 0, got [2, 2]");
 }
 
 TEST_CASE("Single refuses more than one rank and names the setting", "[communicator]") {

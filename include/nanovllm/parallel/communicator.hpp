@@ -3,10 +3,12 @@
 
 #include <concepts>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/parallel/row_exchange.hpp"
 
 namespace nanovllm {
 
@@ -47,7 +49,29 @@ inline constexpr bool kRankOrder = [] {
   return false;
 }();
 
-/// One rank: every call is a no-op.
+/// A group that can also move rows, which layers with a share of the experts or of the rows need.
+///
+/// - `all_gather(part, whole)`: the rows of `part` [n, w] of every rank, in rank order, in `whole`
+///   [size · n, w] of every rank.
+/// - `reduce_scatter(whole, part)`: `part` [n, w] of rank r is the r-th n rows of the sum over all
+///   ranks of `whole` [size · n, w]; with `kRankOrder`, with the bits that `all_reduce` of `whole`
+///   gives them.
+/// - `all_to_all(from, send_rows, to, receive_rows)`: rank r gets `send_rows[r]` rows of `from`,
+///   which has those for rank 0 first, and so on; `to` gets `receive_rows[r]` rows of rank r, in
+///   rank order. Both lists have `size` entries, and `from` and `to` have one width.
+///
+/// There may be no rows. Operands must not overlap, except that `part` may be its own place in
+/// `whole`. Sizes that do not fit, within a rank or between two, are a ShapeError on all ranks.
+template <class C>
+concept CollectivesLike = CommunicatorLike<C> &&
+    requires(C& comm, MatrixView<const float> from, MatrixView<float> to,
+             std::span<const int> rows) {
+  comm.all_gather(from, to);
+  comm.reduce_scatter(from, to);
+  comm.all_to_all(from, rows, to, rows);
+};
+
+/// One rank: sums are what they are, and rows are copied on the host unless they are in place.
 class Single {
  public:
   static constexpr bool kRankOrder = true;
@@ -66,10 +90,30 @@ class Single {
   void all_reduce(MatrixView<T>) {}
   template <class T>
   void all_gather_columns(MatrixView<const T>, MatrixView<T>) {}
+  template <class T>
+  void all_gather(MatrixView<const T> part, MatrixView<T> whole) {
+    copy(detail::RowExchange::even("all_gather", 1, part, whole), part, whole);
+  }
+  template <class T>
+  void reduce_scatter(MatrixView<const T> whole, MatrixView<T> part) {
+    copy(detail::RowExchange::even("reduce_scatter", 1, part, whole), whole, part);
+  }
+  template <class T>
+  void all_to_all(MatrixView<const T> from, std::span<const int> send_rows, MatrixView<T> to,
+                  std::span<const int> receive_rows) {
+    copy(detail::RowExchange::uneven(1, from, send_rows, to, receive_rows), from, to);
+  }
   void abort() {}
+
+ private:
+  template <class T>
+  static void copy(const detail::RowExchange& rows, MatrixView<const T> from, MatrixView<T> to) {
+    detail::check_agreement({&rows, 1});
+    detail::copy_rows(from, to);
+  }
 };
 
-static_assert(CommunicatorLike<Single> && kRankOrder<Single>);
+static_assert(CollectivesLike<Single> && kRankOrder<Single>);
 
 namespace detail {
 

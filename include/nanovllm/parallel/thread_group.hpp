@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/parallel/communicator.hpp"
+#include "nanovllm/parallel/row_exchange.hpp"
 
 namespace nanovllm {
 
@@ -118,6 +120,47 @@ class ThreadGroup {
     });
   }
 
+  // See CollectivesLike. They throw ShapeError, and Error when the group was aborted.
+
+  template <class T>
+  void all_gather(MatrixView<const T> part, MatrixView<T> whole) {
+    const std::int64_t rows = part.extent(0);
+    meet(detail::RowExchange::even("all_gather", size(), part, whole), part, [&] {
+      for (int rank = 0; rank < size(); ++rank) {
+        detail::copy_rows(part_of(rank).template rows<T>(0, rows, part.extent(1)),
+                          whole.slice(rank * rows, (rank + 1) * rows));
+      }
+    });
+  }
+
+  template <class T>
+  void reduce_scatter(MatrixView<const T> whole, MatrixView<T> part) {
+    meet(detail::RowExchange::even("reduce_scatter", size(), part, whole), whole, [&] {
+      if (size() == 1) return detail::copy_rows(whole, part);
+      const std::int64_t begin = rank_ * part.extent(0);
+      for (std::int64_t row = 0; row < part.extent(0); ++row) {
+        for (std::int64_t column = 0; column < part.extent(1); ++column)
+          *part.at(row, column) = sum_at<T>(begin + row, column);
+      }
+    });
+  }
+
+  template <class T>
+  void all_to_all(MatrixView<const T> from, std::span<const int> send_rows, MatrixView<T> to,
+                  std::span<const int> receive_rows) {
+    meet(detail::RowExchange::uneven(size(), from, send_rows, to, receive_rows), from, [&] {
+      std::int64_t row = 0;
+      for (int rank = 0; rank < size(); ++rank) {
+        const detail::RowExchange& side = shared_->sides[static_cast<std::size_t>(rank)];
+        const std::int64_t count = side.sent_to(rank_);
+        detail::copy_rows(
+            part_of(rank).template rows<T>(side.sent_before(rank_), count, to.extent(1)),
+            to.slice(row, row + count));
+        row += count;
+      }
+    });
+  }
+
   void abort() { shared_->barrier.abort(); }
 
  private:
@@ -130,12 +173,19 @@ class ThreadGroup {
     [[nodiscard]] T* at(std::int64_t row, std::int64_t column) const {
       return static_cast<T*>(data) + row * row_stride + column;
     }
+    template <class T>
+    [[nodiscard]] MatrixView<const T> rows(std::int64_t begin, std::int64_t count,
+                                           std::int64_t width) const {
+      return {at<T>(begin, 0), {count, width}, {row_stride, 1}};
+    }
   };
   struct Shared {
     explicit Shared(int num_ranks)
-        : barrier(num_ranks), parts(static_cast<std::size_t>(num_ranks)) {}
+        : barrier(num_ranks), parts(static_cast<std::size_t>(num_ranks)), sides(parts.size()) {}
     detail::AbortableBarrier barrier;
-    std::vector<Part> parts;  // of the call in progress; written before, read inside the barrier
+    // Of the call in progress; written before the barrier, read inside it.
+    std::vector<Part> parts;
+    std::vector<detail::RowExchange> sides;
   };
 
   ThreadGroup(std::shared_ptr<Shared> shared, int rank) : shared_(std::move(shared)), rank_(rank) {}
@@ -158,6 +208,16 @@ class ThreadGroup {
     body();
   }
 
+  /// The same if the sides of all ranks fit each other; throws ShapeError if not.
+  template <class T, class Body>
+  void meet(detail::RowExchange side, MatrixView<const T> mine, const Body& body) {
+    shared_->sides[static_cast<std::size_t>(rank_)] = std::move(side);
+    meet({const_cast<T*>(mine.data), mine.strides[0]}, [&] {
+      detail::check_agreement(shared_->sides);
+      body();
+    });
+  }
+
   /// The sum of an element of all parts in rank order, rounded once.
   template <class T>
   [[nodiscard]] T sum_at(std::int64_t row, std::int64_t column) const {
@@ -171,6 +231,6 @@ class ThreadGroup {
   int rank_ = 0;
 };
 
-static_assert(CommunicatorLike<ThreadGroup> && kRankOrder<ThreadGroup>);
+static_assert(CollectivesLike<ThreadGroup> && kRankOrder<ThreadGroup>);
 
 }  // namespace nanovllm
