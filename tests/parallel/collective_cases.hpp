@@ -131,7 +131,9 @@ void check_sums_of_rows(int size) {
         const auto number = static_cast<float>(static_cast<int>(numbers() % 17) - 8);
         input.push_back(T(i % 5 == 3 ? -0.f : number * Memory::kScale));
       }
-      Rows<T, Memory> whole(memory, comm.size() * n, width, input), sums = whole, in_place = whole;
+      Rows<T, Memory> whole(memory, comm.size() * n, width, input);
+      Rows<T, Memory> sums(memory, comm.size() * n, width, input);
+      Rows<T, Memory> in_place(memory, comm.size() * n, width, input);
       Rows<T, Memory> part(memory, n, width), gathered(memory, comm.size() * n, width);
       comm.all_reduce(sums.view());
       comm.reduce_scatter(whole.read_only(), part.view());
@@ -192,74 +194,83 @@ void check_all_to_all(int size) {
   });
 }
 
-/// What a group of three ranks says of the calls below, of which rank 1 makes a wrong one.
-inline constexpr const char* kMismatches[] = {
-    "rank 1: all_gather: 'whole' must have shape [6, 2], got [5, 2]",
-    "all_gather: rank 1 expected [3, 2] of rank 0, got [2, 2]",
-    "rank 1: reduce_scatter: 'whole' must have shape [6, 2], got [5, 2]",
-    "reduce_scatter: rank 1 expected [2, 3] of rank 0, got [2, 2]",
-    "rank 1: all_to_all: 'send_rows' must have shape [3], got [2]",
-    "rank 1: all_to_all: 'send_rows' must be >= 0, got -2",
-    "rank 1: all_to_all: 'from' must have shape [6, any], got [5, 2]",
-    "rank 1: all_to_all: 'to' must have shape [6, 2], got [6, 3]",
-    "all_to_all: rank 1 expected [3, 2] of rank 0, got [2, 2]",
-};
+/// What all ranks say of the calls below, of which rank 1 makes a wrong one.
+inline std::vector<std::string> mismatches(int size) {
+  const int all = 2 * size;
+  const std::string gather = "all_gather: ", scatter = "reduce_scatter: ", rows = "all_to_all: ";
+  const std::string whole = concat("'whole' must have shape [", all, ", 2], got [1, 2]");
+  return {
+      "rank 1: " + gather + whole,
+      gather + "rank 1 expected [3, 2] of rank 0, got [2, 2]",
+      "rank 1: " + scatter + whole,
+      scatter + "rank 1 expected [2, 3] of rank 0, got [2, 2]",
+      concat("rank 1: ", rows, "'send_rows' must have shape [", size, "], got [", size - 1, "]"),
+      "rank 1: " + rows + "'send_rows' must be >= 0, got -2",
+      concat("rank 1: ", rows, "'from' must have shape [", all, ", any], got [1, 2]"),
+      concat("rank 1: ", rows, "'to' must have shape [", all, ", 2], got [", all, ", 3]"),
+      rows + "rank 1 expected [3, 2] of rank 0, got [2, 2]",
+  };
+}
 
 template <class Comm, class Memory>
 void call_mismatched(std::size_t which, Comm& comm, Memory& memory) {
   const bool wrong = comm.rank() == 1;
-  Rows<float, Memory> two(memory, 2, 2), three(memory, 3, 2), wide(memory, 2, 3);
-  Rows<float, Memory> five(memory, 5, 2), six(memory, 6, 2), nine(memory, 9, 2);
-  Rows<float, Memory> six_wide(memory, 6, 3), to(memory, 6, 2);
-  std::vector<int> send(3, 2), receive(3, 2);
+  const std::int64_t all = 2 * comm.size();
+  Rows<float, Memory> part(memory, 2, 2), high(memory, 3, 2), wide(memory, 2, 3);
+  Rows<float, Memory> whole(memory, all, 2), high_whole(memory, 3 * comm.size(), 2);
+  Rows<float, Memory> wide_whole(memory, all, 3), to(memory, all, 2), short_whole(memory, 1, 2);
+  std::vector<int> send(static_cast<std::size_t>(comm.size()), 2), receive = send;
   if (wrong && which == 4) send.pop_back();
-  if (wrong && which == 5) send = {2, -2, 6};
-  if (wrong && which == 8) receive = {3, 2, 1};
+  if (wrong && which == 5) send[1] = -2;
+  if (wrong && which == 8) receive[0] = 3, receive[1] = 1;
   const auto pick = [&](std::size_t of, auto& odd, auto& usual) {
     return wrong && which == of ? odd.view() : usual.view();
   };
-  if (which == 0) comm.all_gather(two.read_only(), pick(0, five, six));
-  if (which == 1) comm.all_gather(MatrixView<const float>(pick(1, three, two)), pick(1, nine, six));
-  if (which == 2) comm.reduce_scatter(MatrixView<const float>(pick(2, five, six)), two.view());
-  if (which == 3)
-    comm.reduce_scatter(MatrixView<const float>(pick(3, six_wide, six)), pick(3, wide, two));
+  using Input = MatrixView<const float>;
+  if (which == 0) comm.all_gather(part.read_only(), pick(0, short_whole, whole));
+  if (which == 1) comm.all_gather(Input(pick(1, high, part)), pick(1, high_whole, whole));
+  if (which == 2) comm.reduce_scatter(Input(pick(2, short_whole, whole)), part.view());
+  if (which == 3) comm.reduce_scatter(Input(pick(3, wide_whole, whole)), pick(3, wide, part));
   if (which >= 4)
-    comm.all_to_all(MatrixView<const float>(pick(6, five, six)), send, pick(7, six_wide, to),
-                    receive);
+    comm.all_to_all(Input(pick(6, short_whole, whole)), send, pick(7, wide_whole, to), receive);
 }
 
 /// Operands that do not fit are the same ShapeError on all ranks, and the group is as before.
 template <class Rig>
-void check_mismatches() {
-  check_ranks<Rig>(3, []<class Memory>(auto& comm, Memory& memory) {
-    for (std::size_t which = 0; which < std::size(kMismatches); ++which) {
+void check_mismatches(int size) {
+  check_ranks<Rig>(size, []<class Memory>(auto& comm, Memory& memory) {
+    const std::vector<std::string> expected = mismatches(comm.size());
+    std::vector<float> ranks;
+    for (int rank = 0; rank < comm.size(); ++rank) ranks.push_back(static_cast<float>(rank));
+    for (std::size_t which = 0; which < expected.size(); ++which) {
       std::string error = "nothing";
       try {
         call_mismatched(which, comm, memory);
       } catch (const ShapeError& e) {
         error = e.what();
       }
-      check(error == kMismatches[which], "for case ", which, ": ", error);
+      check(error == expected[which], "got '", error, "', expected '", expected[which], "'");
       Rows<float, Memory> part(memory, 1, 1, {static_cast<float>(comm.rank())});
-      Rows<float, Memory> whole(memory, 3, 1);
+      Rows<float, Memory> whole(memory, comm.size(), 1);
       comm.all_gather(part.read_only(), whole.view());
-      whole.check_bits("the next all_gather", {0.f, 1.f, 2.f});
+      whole.check_bits("the next all_gather", ranks);
     }
   });
 }
 
 /// An abort releases the ranks that wait in a call. Every rank's error has `text`.
 template <class Rig>
-void check_abort_releases(const char* text) {
+void check_abort_releases(int size, const char* text) {
   for (int which = 0; which < 3; ++which) {
     const auto begin = std::chrono::steady_clock::now();
-    const auto errors = Rig::run(3, [&]<class Memory>(auto& comm, Memory& memory) {
+    const auto errors = Rig::run(size, [&]<class Memory>(auto& comm, Memory& memory) {
       if (comm.rank() == 1) {
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
         comm.abort();
       }
-      Rows<float, Memory> part(memory, 1, 2), whole(memory, 3, 2), to(memory, 3, 2);
-      const std::vector<int> one(3, 1);
+      Rows<float, Memory> part(memory, 1, 2), whole(memory, comm.size(), 2);
+      Rows<float, Memory> to(memory, comm.size(), 2);
+      const std::vector<int> one(static_cast<std::size_t>(comm.size()), 1);
       do {
         if (which == 0) comm.all_gather(part.read_only(), whole.view());
         if (which == 1) comm.reduce_scatter(whole.read_only(), part.view());

@@ -110,9 +110,9 @@ TEMPLATE_TEST_CASE("rows summed, gathered and exchanged by processes", "[host_gr
 }
 
 TEST_CASE("operands that do not fit are an error of all processes", "[host_group][collectives]") {
-  check_mismatches<ProcessRanks>();
+  check_mismatches<ProcessRanks>(3);
 }
 
 TEST_CASE("an abort releases processes that wait for rows", "[host_group][collectives]") {
-  check_abort_releases<ProcessRanks>("rank 1: cannot go on");
+  check_abort_releases<ProcessRanks>(3, "rank 1: cannot go on");
 }

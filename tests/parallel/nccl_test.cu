@@ -11,6 +11,7 @@
 #include "nanovllm/cuda/elementwise/unpack_step.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
 #include "nanovllm/parallel/thread_group.hpp"
+#include "parallel/collective_cases.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -56,6 +57,45 @@ std::vector<T> numbers(int rank, std::int64_t count) {
     out.push_back(T(static_cast<float>((i * (rank + 3)) % 17 - 8)));
   return out;
 }
+
+/// What collective_cases.hpp wants of memory and ranks.
+struct DeviceMemory {
+  static constexpr std::int64_t kGap = 0;
+  static constexpr float kScale = 1.f;
+  static constexpr bool kWaits = false;
+
+  template <class T>
+  using Array = GpuArray<T>;
+
+  template <class T>
+  std::vector<T> read(GpuArray<T>& array) const {
+    device.gpu.sync();
+    array.download();
+    check(array.guards_intact(), "memory around an operand was written");
+    return array.host;
+  }
+
+  Device& device;
+};
+
+struct NcclRanks {
+  template <class Body>
+  static std::vector<std::string> run(int size, const Body& body) {
+    std::vector<std::string> errors(static_cast<std::size_t>(size));
+    auto ends = Nccl::make(size);
+    run_ranks(ends, [&](Nccl& comm, Device& device) {
+      try {
+        DeviceMemory memory{device};
+        body(comm, memory);
+        device.gpu.sync();
+      } catch (const std::exception& error) {
+        errors[static_cast<std::size_t>(comm.rank())] = error.what();
+        comm.abort();
+      }
+    });
+    return errors;
+  }
+};
 
 }  // namespace
 
@@ -184,6 +224,61 @@ TEST_CASE("a rank that aborts releases one that waits on its device, in a graph 
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
   for (const std::string& error : errors)
     CHECK_THAT(error, Catch::Matchers::Contains("another rank failed"));
+}
+
+TEMPLATE_TEST_CASE("rows of all ranks, summed, gathered and exchanged", "[nccl][collectives]",
+                   float, bf16) {
+  for (int size = 1, most = num_gpus(); size <= most; ++size) {
+    check_sums_of_rows<TestType, NcclRanks>(size);
+    check_all_to_all<TestType, NcclRanks>(size);
+    check_all_to_all<std::int32_t, NcclRanks>(size);
+  }
+}
+
+TEST_CASE("ranks compare their calls as they come, and one that does not fit ends the group",
+          "[nccl][collectives]") {
+  detail::NcclGroup group(3, 0, 3);
+  const auto come = [&](int rank, std::int64_t rows) {
+    group.compare(rank,
+                  detail::RowExchange::even("all_gather", 3, MatrixView<float>(nullptr, {rows, 2}),
+                                            MatrixView<float>(nullptr, {3 * rows, 2})));
+  };
+  for (int rank : {0, 2, 1}) {
+    for (const std::int64_t rows : {1, 5, 0}) come(rank, rows);  // each is ahead of the next
+  }
+  CHECK(group.calls.empty());
+  come(2, 4);
+  CHECK(group.calls.size() == 1);
+  const char* const error = "all_gather: rank 2 expected [4, 2] of rank 0, got [3, 2]";
+  CHECK_THROWS_WITH(come(0, 3), error);
+  for (int rank : {0, 1, 2}) CHECK_THROWS_WITH(come(rank, 4), error);
+  CHECK(group.aborted);
+}
+
+TEST_CASE("operands that do not fit are an error of all ranks on GPUs", "[nccl][collectives]") {
+  if (num_gpus() < 2) return;
+  const std::vector<std::string> expected = mismatches(2);
+  for (std::size_t which = 0; which < expected.size(); ++which) {
+    const auto errors = NcclRanks::run(2, [&](Nccl& comm, DeviceMemory& memory) {
+      GpuArray<float> x(4);
+      try {
+        call_mismatched(which, comm, memory);
+        for (;;) {  // until the other rank has made its call
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          comm.all_reduce(MatrixView<float>(x.data(), {2, 2}));
+        }
+      } catch (const ShapeError& error) {
+        throw Error(concat("ShapeError: ", error.what()));
+      }
+    });
+    CHECK(errors == std::vector<std::string>(2, "ShapeError: " + expected[which]));
+  }
+}
+
+TEST_CASE("an abort releases ranks that wait for rows on their GPUs", "[nccl][collectives]") {
+  const int size = num_gpus();
+  if (size < 2) return;
+  check_abort_releases<NcclRanks>(size, "another rank failed");
 }
 
 #endif

@@ -110,11 +110,11 @@ TEMPLATE_TEST_CASE("rows from all to all, and back", "[thread_group][collectives
 }
 
 TEST_CASE("operands that do not fit are an error of all threads", "[thread_group][collectives]") {
-  check_mismatches<Ranks<ThreadGroup>>();
+  check_mismatches<Ranks<ThreadGroup>>(3);
 }
 
 TEST_CASE("an abort releases threads that wait for rows", "[thread_group][collectives]") {
-  check_abort_releases<Ranks<ThreadGroup>>("another rank failed");
+  check_abort_releases<Ranks<ThreadGroup>>(3, "another rank failed");
 }
 
 TEST_CASE("Single names operands that do not fit", "[communicator][collectives]") {

@@ -5,49 +5,44 @@
 #include <cuda_runtime.h>
 #include <nccl.h>
 
-#include <chrono>
 #include <concepts>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <span>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/core/thread.hpp"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/parallel/communicator.hpp"
+#include "nanovllm/parallel/nccl_group.cuh"
 #include "nanovllm/parallel/process_group.hpp"
+#include "nanovllm/parallel/row_exchange.hpp"
 
 namespace nanovllm {
 
 namespace detail {
 
-inline void check_nccl(ncclResult_t status, const char* call) {
-  check<CudaError>(status == ncclSuccess || status == ncclInProgress, call, ": ",
-                   ncclGetErrorString(status));
-}
-
-/// Has NCCL allocate with cudaMalloc, unless the environment says otherwise. To be called before
-/// NCCL's first call, which reads it. Communicators of several ranks of one process are freed by
-/// several threads of NCCL at once, and when they unmap what cuMemMap mapped, CUDA's driver
-/// (580.159) sometimes frees one of its objects twice, which ends the process.
-inline void prefer_cuda_malloc() { ::setenv("NCCL_CUMEM_ENABLE", "0", /*overwrite=*/0); }
-
 template <class T>
 [[nodiscard]] constexpr ncclDataType_t nccl_type() {
-  if constexpr (std::same_as<T, float>) return ncclFloat32;
-  if constexpr (std::same_as<T, half>) return ncclFloat16;
-  return ncclBfloat16;
+  if constexpr (std::same_as<T, float>) {
+    return ncclFloat32;
+  } else if constexpr (std::same_as<T, half>) {
+    return ncclFloat16;
+  } else if constexpr (std::same_as<T, bf16>) {
+    return ncclBfloat16;
+  } else {
+    static_assert(std::integral<T> && (sizeof(T) == 1 || sizeof(T) == 4 || sizeof(T) == 8));
+    if (sizeof(T) == 1) return std::signed_integral<T> ? ncclInt8 : ncclUint8;
+    if (sizeof(T) == 4) return std::signed_integral<T> ? ncclInt32 : ncclUint32;
+    return std::signed_integral<T> ? ncclInt64 : ncclUint64;
+  }
 }
 
 /// whole[row, rank · width + column] = parts[rank][row][column].
@@ -68,6 +63,11 @@ __global__ void __launch_bounds__(256)
 /// One end of a group of GPUs. Calls are enqueued on the backend's stream and can be captured in
 /// graphs. Sums are NCCL's: of two ranks rounded once; of more, partial sums may be rounded on
 /// their way, in an order that depends on the size. All ranks get the same bits.
+///
+/// Calls that move rows do not wait for other ranks to compare sizes. The rank whose call is found
+/// not to fit aborts the group and throws, and the other ranks of its process throw the same
+/// ShapeError at their next call. Between processes nothing is compared, and a rank that throws
+/// releases the others as it does with any error.
 class Nccl {
  public:
   static constexpr bool kRankOrder = false;
@@ -76,7 +76,7 @@ class Nccl {
   /// by `attach`.
   static std::vector<Nccl> make(int num_ranks) {
     check<ConfigError>(num_ranks >= 1, "tensor_parallel must be >= 1, got ", num_ranks);
-    auto group = std::make_shared<Group>(num_ranks, 0, num_ranks);
+    auto group = std::make_shared<detail::NcclGroup>(num_ranks, 0, num_ranks);
     if (num_ranks > 1) {
       detail::prefer_cuda_malloc();
       detail::check_nccl(ncclGetUniqueId(&group->id), "ncclGetUniqueId");
@@ -88,7 +88,7 @@ class Nccl {
 
   /// This process's end of a group with one rank a process. All of them call this.
   static Nccl join(const std::shared_ptr<ProcessGroup>& processes) {
-    auto group = std::make_shared<Group>(processes->size(), processes->rank(), 1);
+    auto group = std::make_shared<detail::NcclGroup>(processes->size(), processes->rank(), 1);
     if (processes->rank() == 0 && processes->size() > 1)
       detail::check_nccl(ncclGetUniqueId(&group->id), "ncclGetUniqueId");
     processes->share(std::as_writable_bytes(std::span(&group->id, 1)));
@@ -156,14 +156,61 @@ class Nccl {
       gathered_ = cuda::DeviceBuffer<std::byte>(bytes);
     }
     T* const parts = reinterpret_cast<T*>(gathered_.data());
-    call("ncclAllGather", [&](ncclComm_t comm) {
-      return ncclAllGather(part.data, parts, static_cast<std::size_t>(part.size()),
-                           detail::nccl_type<T>(), comm, context_.stream);
-    });
+    gather(part, parts);
     const dim3 grid(static_cast<unsigned>((width + 2047) / 2048), static_cast<unsigned>(rows),
                     static_cast<unsigned>(size()));
     cuda::launch(detail::side_by_side_kernel<T>, {.grid = grid, .block = 256}, context_, parts,
                  rows, width, whole);
+  }
+
+  // See CollectivesLike. Operands must be dense. They throw ShapeError, and CudaError when the
+  // group was aborted.
+
+  template <class T>
+  void all_gather(MatrixView<const T> part, MatrixView<T> whole) {
+    compare(detail::RowExchange::even("all_gather", size(), part, whole), part, whole);
+    if (whole.empty()) return;
+    if (size() == 1) return copy(part, whole);
+    gather(part, whole.data);
+  }
+
+  template <class T>
+  void reduce_scatter(MatrixView<const T> whole, MatrixView<T> part) {
+    compare(detail::RowExchange::even("reduce_scatter", size(), part, whole), whole, part);
+    if (whole.empty()) return;
+    if (size() == 1) return copy(whole, part);
+    call("ncclReduceScatter", [&](ncclComm_t comm) {
+      return ncclReduceScatter(whole.data, part.data, static_cast<std::size_t>(part.size()),
+                               detail::nccl_type<T>(), ncclSum, comm, context_.stream);
+    });
+  }
+
+  template <class T>
+  void all_to_all(MatrixView<const T> from, std::span<const int> send_rows, MatrixView<T> to,
+                  std::span<const int> receive_rows) {
+    compare(detail::RowExchange::uneven(size(), from, send_rows, to, receive_rows), from, to);
+    if (from.empty() && to.empty()) return;
+    if (size() == 1) return copy(from, to);
+    call("ncclSend and ncclRecv", [&](ncclComm_t comm) {
+      const std::int64_t width = from.extent(1);
+      const T* sent = from.data;
+      T* received = to.data;
+      ncclResult_t status = ncclGroupStart();
+      for (int rank = 0; rank < size() && status == ncclSuccess; ++rank) {
+        const auto index = static_cast<std::size_t>(rank);
+        const std::int64_t out = send_rows[index] * width, in = receive_rows[index] * width;
+        if (out > 0)
+          status = ncclSend(sent, static_cast<std::size_t>(out), detail::nccl_type<T>(), rank, comm,
+                            context_.stream);
+        if (in > 0 && status == ncclSuccess)
+          status = ncclRecv(received, static_cast<std::size_t>(in), detail::nccl_type<T>(), rank,
+                            comm, context_.stream);
+        sent += out;
+        received += in;
+      }
+      const ncclResult_t ended = ncclGroupEnd();
+      return status == ncclSuccess ? ended : status;
+    });
   }
 
   /// Ends the pending and later calls of all ranks of this process, graphs included: kernels that
@@ -176,75 +223,10 @@ class Nccl {
   }
 
  private:
-  /// One rank of this process.
-  struct End {
-    ncclComm_t comm = nullptr;           // null before `attach` and once it is being aborted
-    std::recursive_timed_mutex calling;  // held during calls of NCCL, and by `hold`
-  };
+  Nccl(std::shared_ptr<detail::NcclGroup> group, int rank)
+      : group_(std::move(group)), rank_(rank) {}
 
-  /// What the ranks of this process share, with a thread that aborts their communicators when it is
-  /// told so. ncclCommAbort at once releases the ranks that wait. Freeing is for the end of the
-  /// NCCL group that it is called in, and that is the end of this object, when graphs and all else
-  /// of the ranks are gone and the one thread that is left waits.
-  struct Group {
-    Group(int size_in, int first_rank_in, int num_ends)
-        : size(size_in), first_rank(first_rank_in), ends(static_cast<std::size_t>(num_ends)) {
-      threads = start_threads(
-          "NCCL", size > 1 ? 1 : 0, [this](int) { work(); }, [] {});
-    }
-    ~Group() {
-      {
-        const std::lock_guard lock(mutex);
-        stopped = true;
-        changed.notify_all();
-      }
-      for (std::thread& thread : threads) thread.join();
-    }
-
-    void work() {
-      constexpr bool kGrouped =
-          NCCL_VERSION_CODE >= NCCL_VERSION(2, 22, 0);  // earlier ones free at once
-      bool has_aborted = false;
-      for (std::unique_lock lock(mutex);;) {
-        std::vector<ncclComm_t> comms;
-        changed.wait(lock, [&] {
-          for (End& end : ends) {
-            if (aborted && end.comm != nullptr) comms.push_back(std::exchange(end.comm, nullptr));
-          }
-          return stopped || !comms.empty();
-        });
-        if (comms.empty()) break;
-        lock.unlock();
-        if (!std::exchange(has_aborted, true) && kGrouped) ncclGroupStart();
-        abort(comms);
-        lock.lock();
-      }
-      if (has_aborted && kGrouped) ncclGroupEnd();
-    }
-
-    void abort(const std::vector<ncclComm_t>& comms) {
-      // A call in progress ends by itself, unless it waits for what a hung kernel does not do.
-      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-      for (End& end : ends) {
-        if (end.calling.try_lock_until(deadline)) end.calling.unlock();
-      }
-      for (const ncclComm_t comm : comms) ncclCommAbort(comm);
-    }
-
-    const int size;
-    const int first_rank;
-    ncclUniqueId id{};
-    std::mutex mutex;  // guards what follows, except the calls
-    std::condition_variable changed;
-    std::vector<End> ends;
-    bool aborted = false;
-    bool stopped = false;
-    std::vector<std::thread> threads;  // one, or none for a group of one rank
-  };
-
-  Nccl(std::shared_ptr<Group> group, int rank) : group_(std::move(group)), rank_(rank) {}
-
-  [[nodiscard]] End& end() const {
+  [[nodiscard]] detail::NcclEnd& end() const {
     return group_->ends[static_cast<std::size_t>(rank_ - group_->first_rank)];
   }
 
@@ -255,12 +237,36 @@ class Nccl {
     ncclComm_t comm = nullptr;
     {
       const std::lock_guard lock(group_->mutex);
-      comm = group_->aborted ? nullptr : end().comm;
-      check<CudaError>(comm != nullptr, "NCCL: rank ", rank_,
-                       group_->aborted ? ": another rank failed and the group was aborted"
-                                       : " has not joined its group");
+      group_->check_alive(rank_);
+      comm = end().comm;
+      check<CudaError>(comm != nullptr, "NCCL: rank ", rank_, " has not joined its group");
     }
     detail::check_nccl(make(comm), name);
+  }
+
+  void compare(detail::RowExchange side, const auto& from, const auto& to) {
+    side.check_own([&] {
+      check_dense(side.call, from);
+      check_dense(side.call, to);
+    });
+    group_->compare(rank_, std::move(side));
+  }
+
+  template <class T>
+  void gather(MatrixView<const T> part, T* whole) {
+    call("ncclAllGather", [&](ncclComm_t comm) {
+      return ncclAllGather(part.data, whole, static_cast<std::size_t>(part.size()),
+                           detail::nccl_type<T>(), comm, context_.stream);
+    });
+  }
+
+  template <class T>
+  void copy(MatrixView<const T> from, MatrixView<T> to) {
+    if (from.data == to.data) return;
+    cuda::check_cuda(
+        cudaMemcpyAsync(to.data, from.data, static_cast<std::size_t>(to.size()) * sizeof(T),
+                        cudaMemcpyDeviceToDevice, context_.stream),
+        "cudaMemcpyAsync");
   }
 
   template <class T>
@@ -270,12 +276,12 @@ class Nccl {
                       " with row stride ", x.strides[0]);
   }
 
-  std::shared_ptr<Group> group_;
+  std::shared_ptr<detail::NcclGroup> group_;
   int rank_ = 0;
   cuda::Context context_;
   cuda::DeviceBuffer<std::byte> gathered_;  // [rank][row][column] on its way to [row][rank, column]
 };
 
-static_assert(CommunicatorLike<Nccl>);
+static_assert(CollectivesLike<Nccl>);
 
 }  // namespace nanovllm

@@ -55,6 +55,17 @@ class RowExchange {
     return std::accumulate(numbers.begin() + 1, numbers.begin() + 1 + rank, std::int64_t{0});
   }
 
+  /// Takes what `check_operands` throws as `error`, unless there is one.
+  template <class Check>
+  void check_own(const Check& check_operands) {
+    if (!error.empty()) return;
+    try {
+      check_operands();
+    } catch (const ShapeError& wrong) {
+      error = wrong.what();
+    }
+  }
+
   const char* call = "";
   std::vector<std::int64_t> numbers;  ///< the width, rows sent by rank, rows received by rank
   std::string error;                  ///< what is wrong with the rank's own operands, or empty
@@ -63,15 +74,6 @@ class RowExchange {
   RowExchange(const char* call_in, int size, std::int64_t width)
       : call(call_in), numbers(1 + 2 * static_cast<std::size_t>(size)) {
     numbers[0] = width;
-  }
-
-  template <class Check>
-  void check_own(const Check& check_operands) {
-    try {
-      check_operands();
-    } catch (const ShapeError& wrong) {
-      error = wrong.what();
-    }
   }
 
   /// Takes the rows by rank as the numbers from `first` on. Returns their sum.
