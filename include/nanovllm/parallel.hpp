@@ -4,4 +4,5 @@
 #include "nanovllm/parallel/communicator.hpp"
 #include "nanovllm/parallel/host_group.hpp"
 #include "nanovllm/parallel/launch_environment.hpp"
+#include "nanovllm/parallel/mesh.hpp"
 #include "nanovllm/parallel/process_group.hpp"
