@@ -1,5 +1,7 @@
 #include "nanovllm/parallel/thread_group.hpp"
 
+#include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -95,6 +97,25 @@ TEST_CASE("a rank that aborts releases the others with an error", "[thread_group
     }
   });
   CHECK(failed == std::vector<int>{1, 0, 1});
+}
+
+TEST_CASE("ranks that have met leave together, also after an abort", "[thread_group]") {
+  detail::AbortableBarrier barrier(2);
+  std::atomic<bool> reads = true;
+  bool left_first = true;
+  std::thread other([&] {
+    barrier.enter();
+    barrier.leave();
+    left_first = reads;
+  });
+  barrier.enter();
+  barrier.abort();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  reads = false;
+  barrier.leave();
+  other.join();
+  CHECK_FALSE(left_first);
+  CHECK_THROWS_AS(barrier.enter(), Error);
 }
 
 TEMPLATE_TEST_CASE("sums of rows, scattered and gathered", "[thread_group][collectives]", float,
