@@ -78,6 +78,7 @@ namespace detail {
 #include <unordered_map>
 #include <utility>
 
+#include "nanovllm/core/sort.hpp"
 #include "nanovllm/core/utf8.hpp"
 #include "nanovllm/io/json.hpp"
 
@@ -305,7 +306,7 @@ NANOVLLM_INLINE std::vector<TensorInfo> parse_safetensors_header(std::string_vie
   std::vector<TensorInfo> tensors;
   tensors.reserve(reader.tensors.size());
   for (auto& [key, tensor] : reader.tensors) tensors.push_back(std::move(tensor));
-  std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
+  sort_stably(tensors, [](const TensorInfo& a, const TensorInfo& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });
   std::uint64_t end = 0;

@@ -268,6 +268,7 @@ void load_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>>
 #include <thread>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/sort.hpp"
 #include "nanovllm/core/thread.hpp"
 
 namespace nanovllm::detail {
@@ -351,8 +352,7 @@ NANOVLLM_INLINE LoadJobs list_jobs(const Checkpoint& checkpoint,
                  (size_bits(tensor->dtype) / 8);
   }
   // Tensors lie in one array in file order, so their addresses sort the jobs.
-  std::stable_sort(out.list.begin(), out.list.end(),
-                   [](const auto& a, const auto& b) { return a.tensor < b.tensor; });
+  sort_stably(out.list, [](const auto& a, const auto& b) { return a.tensor < b.tensor; });
   return out;
 }
 

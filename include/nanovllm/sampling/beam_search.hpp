@@ -122,6 +122,7 @@ class BeamSearch {
 #include <cmath>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/sort.hpp"
 
 namespace nanovllm {
 
@@ -150,8 +151,8 @@ NANOVLLM_INLINE void BeamSearch::advance(std::span<const BeamCandidates> candida
       next_.push_back(beam);
     }
   }
-  std::stable_sort(hypotheses_.begin(), hypotheses_.end(),
-                   [](const Hypothesis& a, const Hypothesis& b) { return a.score > b.score; });
+  sort_stably(hypotheses_,
+              [](const Hypothesis& a, const Hypothesis& b) { return a.score > b.score; });
   if (hypotheses_.size() > width) hypotheses_.resize(width);
   beams_.swap(next_);
   is_done_ = is_last || !can_improve();
@@ -182,7 +183,7 @@ NANOVLLM_INLINE void BeamSearch::rank(std::span<const BeamCandidates> candidates
            .cumulative_logprob = beams_[b].cumulative_logprob + candidates[b].logprobs[i]});
     }
   }
-  std::stable_sort(ranked_.begin(), ranked_.end(), [](const Beam& a, const Beam& b) {
+  sort_stably(ranked_, [](const Beam& a, const Beam& b) {
     return a.cumulative_logprob > b.cumulative_logprob;
   });
   const auto most = static_cast<std::size_t>(terms_.num_candidates());

@@ -13,6 +13,7 @@
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/sort.hpp"
 #include "nanovllm/core/utf8.hpp"
 #include "nanovllm/text/unicode.hpp"
 
@@ -37,8 +38,7 @@ class AddedTokenMatcher {
 
   /// Throws LoadError when a content is empty. Of two equal contents the first counts.
   explicit AddedTokenMatcher(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
-    std::stable_sort(tokens_.begin(), tokens_.end(),
-                     [](const auto& a, const auto& b) { return a.content < b.content; });
+    sort_stably(tokens_, [](const auto& a, const auto& b) { return a.content < b.content; });
     for (const AddedToken& token : tokens_) {
       check<LoadError>(!token.content.empty(), "added token ", token.id, " has no content");
       starts_[static_cast<unsigned char>(token.content[0])] = true;

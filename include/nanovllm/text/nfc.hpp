@@ -12,10 +12,12 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "nanovllm/core/sort.hpp"
 #include "nanovllm/core/utf8.hpp"
 #include "nanovllm/text/unicode.hpp"
 
@@ -102,7 +104,7 @@ inline void append_nfc_cluster(std::string& out, std::string_view cluster) {
   for (auto run = points.begin(); run != points.end();) {
     run = std::find_if(run, points.end(), mark_class);
     const auto end = std::find_if_not(run, points.end(), mark_class);
-    std::stable_sort(run, end, [&](auto a, auto b) { return mark_class(a) < mark_class(b); });
+    sort_stably(std::span(run, end), [&](auto a, auto b) { return mark_class(a) < mark_class(b); });
     run = end;
   }
   const auto n =

@@ -25,6 +25,7 @@
 
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/core/sort.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/scratch.hpp"
 #include "nanovllm/cpu/simd/simd.hpp"
@@ -153,7 +154,7 @@ inline std::vector<QueryTile> plan_tiles(const std::vector<QueryTile>& sequences
     const auto items = static_cast<std::int64_t>(tiles.size()) * kv_heads;
     if (threads == 1 || items >= 4 * threads || rows <= kMinItemRows) break;
   }
-  std::stable_sort(tiles.begin(), tiles.end(), [](const QueryTile& a, const QueryTile& b) {
+  sort_stably(tiles, [](const QueryTile& a, const QueryTile& b) {
     return a.num_queries * a.visible() > b.num_queries * b.visible();
   });
   return tiles;

@@ -188,7 +188,7 @@ inline bool cut_by_mass(Candidate* candidates, std::int64_t count, const Samplin
       mass = more;
     }
   }
-  std::sort(begin, end);
+  std::partial_sort(begin, end, end);  // few; `write_most_likely` has the same
   for (; begin != end; ++begin) {
     mass = add_mass(mass, *begin);
     if (mass >= low || begin + 1 == end) break;  // sums in another order may round across `low`

@@ -164,6 +164,8 @@ class Request {
 #include <exception>
 #include <limits>
 
+#include "nanovllm/core/sort.hpp"
+
 namespace nanovllm {
 
 NANOVLLM_INLINE Request::Request(RequestId id, SequenceTerms terms, std::vector<TokenId> prompt,
@@ -281,7 +283,7 @@ NANOVLLM_INLINE void Request::fail_output(const std::string& error) noexcept {
 NANOVLLM_INLINE void Request::choose_completions() noexcept {
   // Those that were cut off by an abort or an error have fewer tokens, but count as well.
   if (draws_more(terms_.params)) {
-    std::sort(sequences_.begin(), sequences_.end(), [](const auto& a, const auto& b) {
+    sort_stably(sequences_, [](const auto& a, const auto& b) {
       const double of_a = a->completion().cumulative_logprob;
       const double of_b = b->completion().cumulative_logprob;
       return of_a != of_b ? of_a > of_b : a->sample() < b->sample();

@@ -87,6 +87,7 @@ class StepSampling {
 #include <bit>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/sort.hpp"
 #include "nanovllm/engine/request/request.hpp"
 
 namespace nanovllm {
@@ -224,8 +225,7 @@ NANOVLLM_INLINE void StepSampling::bans_to_bits(std::ptrdiff_t first_ban, TokenM
 }
 
 NANOVLLM_INLINE std::span<const TokenBias> StepSampling::sum_of_biases() {
-  std::stable_sort(biases_.begin(), biases_.end(),
-                   [](const TokenBias& a, const TokenBias& b) { return a.token < b.token; });
+  sort_stably(biases_, [](const TokenBias& a, const TokenBias& b) { return a.token < b.token; });
   std::size_t count = 0;
   for (const TokenBias& bias : biases_) {
     if (count > 0 && biases_[count - 1].token == bias.token)
