@@ -10,7 +10,8 @@
 /// By default every translation unit gets the bodies, as inline functions. With NANOVLLM_PREBUILT
 /// defined it gets declarations alone and links them from the target nanovllm::prebuilt: one source
 /// file there defines NANOVLLM_PREBUILT_SOURCE as well and so gets the bodies as ordinary
-/// functions. A test that compiles one header alone says itself which bodies it wants.
+/// functions. nvcc's pass for the device gets declarations alone as well: no body here runs there.
+/// A test that compiles one header alone says itself which bodies it wants.
 
 #if defined(NANOVLLM_PREBUILT)
 #define NANOVLLM_INLINE
@@ -19,7 +20,7 @@
 #endif
 
 #if !defined(NANOVLLM_BODIES)
-#if defined(NANOVLLM_PREBUILT) && !defined(NANOVLLM_PREBUILT_SOURCE)
+#if defined(__CUDA_ARCH__) || (defined(NANOVLLM_PREBUILT) && !defined(NANOVLLM_PREBUILT_SOURCE))
 #define NANOVLLM_BODIES 0
 #else
 #define NANOVLLM_BODIES 1
