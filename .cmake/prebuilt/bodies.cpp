@@ -4,8 +4,7 @@
 
 namespace nanovllm {
 
-template class EngineCore<DefaultPolicy::Scheduling, BlocksOf<DefaultPolicy>,
-                          DefaultPolicy::Preemption>;
-template class EngineCore<FullPolicy::Scheduling, BlocksOf<FullPolicy>, FullPolicy::Preemption>;
+NANOVLLM_PREBUILT_CORE(, DefaultPolicy);
+NANOVLLM_PREBUILT_CORE(, FullPolicy);
 
 }  // namespace nanovllm

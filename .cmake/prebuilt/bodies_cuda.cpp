@@ -3,8 +3,7 @@
 
 namespace nanovllm {
 
-template class EngineCore<CudaPolicy::Scheduling, BlocksOf<CudaPolicy>, CudaPolicy::Preemption>;
-template class EngineCore<CudaFullPolicy::Scheduling, BlocksOf<CudaFullPolicy>,
-                          CudaFullPolicy::Preemption>;
+NANOVLLM_PREBUILT_CORE(, CudaPolicy);
+NANOVLLM_PREBUILT_CORE(, CudaFullPolicy);
 
 }  // namespace nanovllm

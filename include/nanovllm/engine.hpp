@@ -38,6 +38,7 @@
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/engine/runner/health.hpp"
 #include "nanovllm/engine/session/conversations.hpp"
+#include "nanovllm/engine/session/session_kv.hpp"
 #include "nanovllm/engine/setup.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
 #include "nanovllm/fwd.hpp"
@@ -57,7 +58,7 @@ namespace nanovllm {
 /// @tparam Model   e.g. `Qwen3<shapes::qwen3_8b>`, or `Qwen3<shapes::qwen3_any>`.
 /// @tparam Policy  see policy.hpp.
 template <class Model, class Policy>
-class Engine : public Conversations {
+class Engine : public Conversations<Engine<Model, Policy>> {
  public:
   static_assert(check_model_config<Model>() && check_tiers<Policy>());
   using Config = typename Model::Config;
@@ -204,10 +205,14 @@ class Engine : public Conversations {
   std::vector<Output> generate_all(std::span<const Prompt> prompts,
                                    std::span<const SamplingParams> params);
 
+  friend class Conversations<Engine>;
+  SessionHost make_session_host();
+
   using Blocks = BlocksOf<Policy>;
   using Core = EngineCore<typename Policy::Scheduling, Blocks, typename Policy::Preemption>;
 
   Config model_;
+  WeightsHash weights_;
   GenerateCallback on_generate_;
   Inbox inbox_;
   EventQueue events_;
@@ -237,12 +242,7 @@ Engine<Model, Policy>::Engine(Config model, std::optional<RandomWeights> weights
       make_admission_rules<Policy>(model_, config, parts.max_model_len, core_->capacity_tokens(),
                                    parts.edits_logits, core_->runner().rank()),
       inbox_);
-  this->open({.frontend = *frontend_,
-              .inbox = inbox_,
-              .store = core_->sessions(),
-              .identity = std::move(parts.identity),
-              .layout = parts.layout,
-              .step = [this] { step(); }});
+  weights_ = parts.weights;
 }
 
 template <class Model, class Policy>
@@ -251,6 +251,13 @@ Engine<Model, Policy>::~Engine() {
   core_->shut_down();
   events_.deliver([](const auto&, const std::string&) {});
   this->wait_for_calls();
+}
+
+template <class Model, class Policy>
+SessionHost Engine<Model, Policy>::make_session_host() {
+  return session_host_on<Blocks>(*core_, *frontend_, inbox_,
+                                 kv_identity<Policy>(model_, core_->runner(), weights_),
+                                 [this] { step(); });
 }
 
 template <class Model, class Policy>

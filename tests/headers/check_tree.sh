@@ -190,7 +190,7 @@ awk -v graph="$graph" '
     allowed_in_module["engine/disk/"] = \
         "engine/request/ engine/runner/ engine/core/step_observer.hpp engine/engine_config.hpp"
     allowed_in_module["engine/tiers/"] = "engine/disk/ engine/runner/ " \
-        "engine/core/step_observer.hpp engine/session/kv_file.hpp engine/engine_config.hpp"
+        "engine/core/step_observer.hpp engine/session/kv_identity.hpp engine/engine_config.hpp"
 
     allowed_in_module["grammar/"] = "all"
     allowed_in_module["grammar/bytes/"] = ""

@@ -21,7 +21,6 @@
 #include "nanovllm/engine/request/inbox.hpp"
 #include "nanovllm/engine/request/request.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
-#include "nanovllm/engine/session/session_kv.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 #include "nanovllm/sched/scheduler.hpp"
 
@@ -89,7 +88,6 @@ class EngineCore {
     return use(scheduler_);
   }
 
-  [[nodiscard]] SessionStore& sessions() { return sessions_; }
   [[nodiscard]] const StepRunner& runner() const { return *runner_; }
   [[nodiscard]] StepRunner& runner() { return *runner_; }
   [[nodiscard]] std::int64_t vocab_size() const { return vocab_size_; }
@@ -200,7 +198,6 @@ class EngineCore {
   bool is_shut_down_ = false;  // what the queues have is gone
   EngineStats stats_;
   StepTimes times_;
-  SessionKv<EngineCore, Blocks> sessions_;
 };
 
 template <class Scheduling, class Blocks, class Preemption>
@@ -218,8 +215,7 @@ EngineCore<Scheduling, Blocks, Preemption>::EngineCore(std::unique_ptr<StepRunne
       launcher_(*runner_, Blocks::block_size(), vocab_size_, config.batch.max_num_seqs,
                 inbox.latencies()),
       steps_(*runner_, scheduler_, launcher_, requests_, *observer_),
-      delivery_(vocab_size_, events, inbox.latencies()),
-      sessions_(*this) {
+      delivery_(vocab_size_, events, inbox.latencies()) {
   publish_stats();
 }
 

@@ -27,18 +27,23 @@
 
 namespace nanovllm {
 
-/// The core of every engine whose policy plans and caches as the stock policies do.
-extern template class EngineCore<DefaultPolicy::Scheduling, BlocksOf<DefaultPolicy>,
-                                 DefaultPolicy::Preemption>;
+/// The core of every engine whose policy plans and caches as the stock policies do, and what it has
+/// for sessions. These macros stay defined, for prebuilt_full.hpp and the library's sources.
+#define NANOVLLM_PREBUILT_CORE(extern_or_nothing, Policy)                           \
+  extern_or_nothing template class EngineCore<Policy::Scheduling, BlocksOf<Policy>, \
+                                              Policy::Preemption>;                  \
+  extern_or_nothing template class SessionKv<                                       \
+      EngineCore<Policy::Scheduling, BlocksOf<Policy>, Policy::Preemption>, BlocksOf<Policy>>
+NANOVLLM_PREBUILT_CORE(extern, DefaultPolicy);
 
 /// An engine, and what computes the steps of every engine of this model that differs from it in
-/// scheduling, preemption, cache, processors or block size. These macros stay defined, for
-/// prebuilt_full.hpp.
+/// scheduling, preemption, cache, processors or block size.
 #define NANOVLLM_PREBUILT_ENGINE(shape, Policy)                                                   \
   extern template std::unique_ptr<StepRunner>                                                     \
   make_runner<ModelOf<shapes::shape>, RunnerPolicyOf<Policy>>(                                    \
       const ModelOf<shapes::shape>::Config&, const RunnerSetup&);                                 \
   extern template BackendTraits backend_traits<ModelOf<shapes::shape>, RunnerPolicyOf<Policy>>(); \
+  extern template class Conversations<Engine<ModelOf<shapes::shape>, Policy>>;                    \
   extern template class Engine<ModelOf<shapes::shape>, Policy>
 #define NANOVLLM_PREBUILT_RUNNER(shape, Policy) \
   extern template class Runner<ModelOf<shapes::shape>, RunnerPolicyOf<Policy>>
@@ -59,8 +64,7 @@ NANOVLLM_FOR_EACH_PREBUILT_SHAPE(NANOVLLM_PREBUILT_ENGINES);
 #else
 #define NANOVLLM_PREBUILT_CUDA_ENGINE(shape, Policy) NANOVLLM_PREBUILT_ENGINE(shape, Policy)
 #endif
-extern template class EngineCore<CudaPolicy::Scheduling, BlocksOf<CudaPolicy>,
-                                 CudaPolicy::Preemption>;
+NANOVLLM_PREBUILT_CORE(extern, CudaPolicy);
 #define NANOVLLM_PREBUILT_ENGINES(shape) NANOVLLM_PREBUILT_CUDA_ENGINE(shape, CudaPolicy)
 NANOVLLM_FOR_EACH_PREBUILT_SHAPE(NANOVLLM_PREBUILT_ENGINES);
 #undef NANOVLLM_PREBUILT_ENGINES

@@ -8,8 +8,7 @@
 
 namespace nanovllm {
 
-extern template class EngineCore<FullPolicy::Scheduling, BlocksOf<FullPolicy>,
-                                 FullPolicy::Preemption>;
+NANOVLLM_PREBUILT_CORE(extern, FullPolicy);
 
 #define NANOVLLM_PREBUILT_ENGINES(shape)              \
   NANOVLLM_PREBUILT_RUNNER(shape, FullPolicy);        \
@@ -20,8 +19,7 @@ NANOVLLM_FOR_EACH_PREBUILT_SHAPE(NANOVLLM_PREBUILT_ENGINES);
 #undef NANOVLLM_PREBUILT_ENGINES
 
 #if defined(NANOVLLM_PREBUILT_CUDA)
-extern template class EngineCore<CudaFullPolicy::Scheduling, BlocksOf<CudaFullPolicy>,
-                                 CudaFullPolicy::Preemption>;
+NANOVLLM_PREBUILT_CORE(extern, CudaFullPolicy);
 #define NANOVLLM_PREBUILT_ENGINES(shape) NANOVLLM_PREBUILT_CUDA_ENGINE(shape, CudaFullPolicy)
 NANOVLLM_FOR_EACH_PREBUILT_SHAPE(NANOVLLM_PREBUILT_ENGINES);
 #undef NANOVLLM_PREBUILT_ENGINES

@@ -11,8 +11,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "nanovllm/core/dtype.hpp"
-#include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/core.hpp"
@@ -23,13 +21,12 @@
 #include "nanovllm/engine/runner/runner_config.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
 #include "nanovllm/engine/runner/weight_memory.hpp"
-#include "nanovllm/engine/session/kv_file.hpp"
+#include "nanovllm/engine/session/kv_identity.hpp"
 #include "nanovllm/engine/step/runner_policy.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/kv/kv_config.hpp"
-#include "nanovllm/kv/kv_rows.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/ops/logits_functor.hpp"
 #include "nanovllm/sched/batch_config.hpp"
@@ -121,30 +118,6 @@ template <class Policy, class ModelConfig>
   return rules;
 }
 
-/// What the keys and values of an engine are of: its model, its weights and its element types.
-/// @param checkpoint  null for noise, of `weights`.
-template <class Policy, class ModelConfig>
-[[nodiscard]] KvIdentity kv_identity(const ModelConfig& model, const StepRunner& runner,
-                                     const Checkpoint* checkpoint,
-                                     const std::optional<RandomWeights>& weights) {
-  using Elements = ElementsOf<Policy>;
-  const KvShape shape = runner.kv_shape();
-  KvIdentity out = {
-      {"K/V layers", std::to_string(shape.num_layers)},
-      {"K/V heads", std::to_string(shape.num_kv_heads * runner.num_ranks())},
-      {"head_dim", std::to_string(shape.head_dim)},
-      {"type of K/V", std::string(name(kDType<typename Elements::KvElement>))},
-      {"type of weights", std::string(name(kDType<typename Elements::Weight>))},
-      {"type of activations", std::string(name(kDType<typename Elements::Activation>))}};
-  for (const auto& [setting, value] : model_settings(model))
-    out.emplace_back(setting, std::to_string(value));
-  if (weights) out.emplace_back("weights", concat("noise of seed ", weights->seed));
-  if (checkpoint == nullptr) return out;
-  const KvIdentity files = identity_of(*checkpoint);
-  out.insert(out.end(), files.begin(), files.end());
-  return out;
-}
-
 /// What an engine is put together from.
 template <class Blocks>
 struct EngineParts {
@@ -154,8 +127,7 @@ struct EngineParts {
   Blocks blocks;
   ObserverMaker<Blocks> observer;
   bool edits_logits = false;  ///< whether the runner has deferred steps
-  KvIdentity identity;        ///< of its keys and values
-  KvRows layout;              ///< of their rows in a file
+  WeightsHash weights;
   CoreConfig core;
 };
 
@@ -188,20 +160,17 @@ template <class Model, class Policy, class Blocks>
   // Without deferred steps a processor that reads tokens must have them before the next is planned.
   const bool overlap = config.overlap.value_or(backend.is_asynchronous) &&
                        (!Policy::LogitsProcessors::kReadsTokens || edits_logits);
-  KvIdentity identity = kv_identity<Policy>(model, *runner, checkpoint, weights);
-  auto observer = Tiers::template observer<Blocks>({.config = config,
-                                                    .identity = identity,
-                                                    .runner = *runner,
-                                                    .keeps_prefixes = blocks.keeps_prefixes()});
-  const KvRows layout(runner->kv_shape(), runner->num_ranks());
+  const WeightsHash hash = weights ? WeightsHash(*weights) : hash_of(files);
+  auto observer = Tiers::template observer<Blocks>(
+      {.config = config, .runner = *runner, .keeps_prefixes = blocks.keeps_prefixes()},
+      [&] { return kv_identity<Policy>(model, *runner, hash); });
   return {.max_model_len = max_model_len,
           .text = std::move(text),
           .runner = std::move(runner),
           .blocks = std::move(blocks),
           .observer = std::move(observer),
           .edits_logits = edits_logits,
-          .identity = std::move(identity),
-          .layout = layout,
+          .weights = hash,
           .core = {.batch = batch, .vocab_size = model.vocab_size, .overlap = overlap}};
 }
 

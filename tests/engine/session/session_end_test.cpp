@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <thread>
@@ -69,6 +71,30 @@ TEST_CASE("an engine goes while its sessions are used, and waits for them", "[se
     engine.reset();
     for (std::thread& thread : threads) thread.join();
     CHECK(num_left == 3);
+  }
+}
+
+TEST_CASE("the first sessions of an engine may be opened by several threads at once",
+          "[session][threads]") {
+  for (int round = 0; round < 6; ++round) {
+    TestEngine engine(config(false));
+    std::atomic<int> num_ready = 0;
+    std::vector<std::optional<Session>> sessions(4);
+    std::vector<std::thread> threads;
+    for (auto& session : sessions) {
+      threads.emplace_back([&] {
+        for (++num_ready; num_ready < std::ssize(sessions);) std::this_thread::yield();
+        session.emplace(engine.session());
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (std::uint64_t i = 0; auto& session : sessions) {
+      const Output output = session->generate(random_prompt(++i, 9, 64), {.max_tokens = 2});
+      CHECK(output.error.empty());
+      CHECK(session->tokens().size() > 9);
+    }
+    engine.check_invariants();
+    CHECK(engine.stats().num_session_blocks > 0);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
+#include "nanovllm/engine/session/kv_identity.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/io/section_file.hpp"
 #include "nanovllm/kv/cached_block.hpp"
@@ -20,8 +21,6 @@
 
 namespace nanovllm {
 
-class Checkpoint;
-
 /// The files of sessions and of prefix caches. Their sections are
 ///
 ///     what it is     a JSON object: "kind", "model" (a KvIdentity), and what the kind has besides
@@ -29,14 +28,6 @@ class Checkpoint;
 ///     the number of rows, u64
 ///     rows of K/V    of as many tokens as it takes: see KvRows. Sections of some megabytes.
 inline constexpr SectionFormat kKvFormat{.magic = "nanovllm-kv\n", .version = 1};
-
-/// Names and values that must be equal for the keys and values of one engine to be another's:
-/// sizes, element types, the config and a hash over a part of every weight.
-using KvIdentity = std::vector<std::pair<std::string, std::string>>;
-
-/// Of the tensors' names, types, shapes and of some pages of each, at its beginning, middle and
-/// end; and of config.json.
-[[nodiscard]] KvIdentity identity_of(const Checkpoint& checkpoint);
 
 /// Begins a file with what it is. `fields` is an object that "kind" and "model" are added to.
 void write_kv_header(SectionWriter& file, std::string_view kind, const KvIdentity& identity,
@@ -77,15 +68,12 @@ void write_tokens(SectionWriter& file, std::span<const TokenId> tokens);
 
 #if NANOVLLM_BODIES
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <filesystem>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/io/json_fields.hpp"
 #include "nanovllm/io/mapped_file.hpp"
 
@@ -108,31 +96,7 @@ NANOVLLM_INLINE KvRows layout_of(const StepRunner& runner) {
   return KvRows(runner.kv_shape(), runner.num_ranks());
 }
 
-/// 16 hexadecimal digits.
-NANOVLLM_INLINE std::string hex(std::uint64_t value) {
-  std::string out(16, '0');
-  for (std::size_t i = 16; i-- > 0; value >>= 4) out[i] = "0123456789abcdef"[value & 15];
-  return out;
-}
-
 }  // namespace detail
-
-NANOVLLM_INLINE KvIdentity identity_of(const Checkpoint& checkpoint) {
-  constexpr std::size_t kSample = 4096;
-  std::uint64_t hash = 0;
-  const auto add = [&hash](const void* data, std::size_t size) { hash = XXH64(data, size, hash); };
-  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
-    add(tensor.name.data(), tensor.name.size());
-    const std::span<const std::byte> data = tensor.data;
-    const std::size_t size = data.size(), part = std::min(size, kSample);
-    add(&size, sizeof size);
-    for (const std::size_t at : {std::size_t{0}, (size - part) / 2, size - part})
-      add(data.data() + at, part);
-  }
-  const std::string config = checkpoint.text("config.json").value_or("");
-  return {{"config.json", detail::hex(XXH64(config.data(), config.size(), 0))},
-          {"weights", detail::hex(hash)}};
-}
 
 NANOVLLM_INLINE void write_kv_header(SectionWriter& file, std::string_view kind,
                                      const KvIdentity& identity, Json fields) {

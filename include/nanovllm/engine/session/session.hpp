@@ -110,6 +110,7 @@ class Session {
   void clear();
 
  private:
+  template <class Engine>
   friend class Conversations;
   struct State;
 
@@ -144,6 +145,10 @@ class Session {
 #include <utility>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/engine/session/kv_file.hpp"
+#include "nanovllm/io/json.hpp"
+#include "nanovllm/io/section_file.hpp"
+#include "nanovllm/kv/prefix/cache_salt.hpp"
 
 namespace nanovllm {
 
@@ -186,7 +191,7 @@ NANOVLLM_INLINE Session Session::open(const std::shared_ptr<SessionHost>& host) 
   auto state = std::make_shared<State>();
   state->host = host;
   state->held = std::make_shared<Sequence>();
-  host->store.open_session(*state->held);
+  host->store->open_session(*state->held);
   return Session(std::move(state));
 }
 
@@ -212,7 +217,7 @@ NANOVLLM_INLINE void Session::close() noexcept {
     if (std::exchange(state_->turn, 0) != 0) under_way = state_->request;
   }
   if (under_way != 0) host->inbox.abort(under_way);
-  host->store.close_session(*state_->held);
+  host->store->close_session(*state_->held);
   state_.reset();
 }
 
@@ -331,7 +336,7 @@ NANOVLLM_INLINE Session Session::fork() const {
   fork->held = std::make_shared<Sequence>();
   const std::lock_guard lock(state_->mutex);
   fork->said = state_->said;
-  host->store.fork_session(*state_->held, *fork->held);
+  host->store->fork_session(*state_->held, *fork->held);
   return Session(std::move(fork));
 }
 
@@ -348,7 +353,7 @@ NANOVLLM_INLINE void Session::save(const std::filesystem::path& path) const {
   SectionWriter file(path, kKvFormat);
   write_kv_header(file, "session", host->identity, std::move(fields));
   write_tokens(file, state_->said.tokens);
-  host->store.save_session(*state_->held, state_->said.tokens, file);
+  host->store->save_session(*state_->held, state_->said.tokens, file);
   file.finish();
 }
 
@@ -372,7 +377,7 @@ NANOVLLM_INLINE Session Session::load(const std::shared_ptr<SessionHost>& host,
   check<LoadError>(rows.size() <= state->said.tokens.size(), file.name(),
                    ": expected keys and values of up to ", state->said.tokens.size(),
                    " tokens, got ", rows.size());
-  host->store.load_session(*state->held, state->said.tokens, rows);
+  host->store->load_session(*state->held, state->said.tokens, rows);
   return Session(std::move(state));
 }
 
@@ -382,7 +387,7 @@ NANOVLLM_INLINE void Session::clear() {
   const std::lock_guard lock(state_->mutex);
   state_->check_idle("it was cleared");
   state_->said = {};
-  host->store.clear_session(*state_->held);
+  host->store->clear_session(*state_->held);
 }
 
 }  // namespace nanovllm

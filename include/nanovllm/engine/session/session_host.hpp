@@ -12,7 +12,9 @@
 
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/engine/request/inbox.hpp"
-#include "nanovllm/engine/session/kv_file.hpp"
+#include "nanovllm/engine/session/kv_identity.hpp"
+#include "nanovllm/io/section_file.hpp"
+#include "nanovllm/kv/kv_rows.hpp"
 #include "nanovllm/sched/sequence.hpp"
 
 namespace nanovllm {
@@ -57,13 +59,13 @@ class SessionStore {
 /// strong one during a call. ~Engine releases its pointer and waits until the last of these calls
 /// has returned.
 struct SessionHost {
+  std::promise<void> in_use{};  ///< broken with the host: ~Engine waits for that
   Frontend& frontend;
   Inbox& inbox;
-  SessionStore& store;
+  std::unique_ptr<SessionStore> store;
   KvIdentity identity{};         ///< of its keys and values
   KvRows layout;                 ///< of a file's rows
   std::function<void()> step{};  ///< one step of the engine, callbacks included
-  std::promise<void> in_use{};   ///< broken with the host: ~Engine waits for that
 };
 
 }  // namespace nanovllm

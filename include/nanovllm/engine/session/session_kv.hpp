@@ -5,13 +5,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
+#include "nanovllm/engine/request/frontend.hpp"
+#include "nanovllm/engine/request/inbox.hpp"
+#include "nanovllm/engine/runner/step_runner.hpp"
 #include "nanovllm/engine/session/kv_file.hpp"
+#include "nanovllm/engine/session/kv_identity.hpp"
 #include "nanovllm/engine/session/session_host.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/io/json_fields.hpp"
@@ -153,5 +159,19 @@ class SessionKv final : public SessionStore {
 
   Core& core_;
 };
+
+/// What the sessions of an engine need, whose core this is. Everything must outlive it.
+/// @param step  one step of the engine, callbacks included.
+template <class Blocks, class Core>
+[[nodiscard]] SessionHost session_host_on(Core& core, Frontend& frontend, Inbox& inbox,
+                                          KvIdentity identity, std::function<void()> step) {
+  const StepRunner& runner = core.runner();
+  return {.frontend = frontend,
+          .inbox = inbox,
+          .store = std::make_unique<SessionKv<Core, Blocks>>(core),
+          .identity = std::move(identity),
+          .layout = KvRows(runner.kv_shape(), runner.num_ranks()),
+          .step = std::move(step)};
+}
 
 }  // namespace nanovllm

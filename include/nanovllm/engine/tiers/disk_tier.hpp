@@ -12,6 +12,7 @@
 #include "nanovllm/engine/disk/disk_store.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
+#include "nanovllm/engine/session/kv_identity.hpp"
 #include "nanovllm/engine/tiers/host_tier.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
 
@@ -22,10 +23,11 @@ namespace nanovllm {
 struct DiskTier : HostTier {
   static void validate(const EngineConfig& config);
 
-  template <class Blocks>
-  [[nodiscard]] static ObserverMaker<Blocks> observer(const TierSetup& setup) {
-    if (!setup.config.disk_kv_path) return HostTier::observer<Blocks>(setup);
-    return [files = files_of(setup)](StepRunner& runner, Blocks& blocks) {
+  template <class Blocks, class Identity>
+  [[nodiscard]] static ObserverMaker<Blocks> observer(const TierSetup& setup,
+                                                      const Identity& identity) {
+    if (!setup.config.disk_kv_path) return HostTier::observer<Blocks>(setup, identity);
+    return [files = files_of(setup, identity())](StepRunner& runner, Blocks& blocks) {
       auto store = std::make_unique<DiskStore>(files.directory, files.max_bytes, files.identity);
       return std::make_unique<DiskObserver<Blocks>>(std::move(store), runner, blocks,
                                                     files.min_tokens);
@@ -40,7 +42,7 @@ struct DiskTier : HostTier {
     int min_tokens = 0;
   };
   /// Throws ConfigError where no block can be written.
-  [[nodiscard]] static Files files_of(const TierSetup& setup);
+  [[nodiscard]] static Files files_of(const TierSetup& setup, const KvIdentity& identity);
 };
 
 static_assert(TiersLike<DiskTier>);
@@ -70,14 +72,15 @@ NANOVLLM_INLINE void DiskTier::validate(const EngineConfig& config) {
                      config.disk_kv_min_tokens);
 }
 
-NANOVLLM_INLINE DiskTier::Files DiskTier::files_of(const TierSetup& setup) {
+NANOVLLM_INLINE DiskTier::Files DiskTier::files_of(const TierSetup& setup,
+                                                   const KvIdentity& identity) {
   check<ConfigError>(setup.keeps_prefixes,
                      "disk_kv_path needs a prefix cache: the policy has none, or prefix_caching is "
                      "off");
   const KvShape shape = setup.runner.kv_shape();
   const std::int64_t num_ranks = setup.runner.num_ranks();
   std::string text;
-  for (const auto& [name, value] : setup.identity) text += concat(name, " = ", value, '\n');
+  for (const auto& [name, value] : identity) text += concat(name, " = ", value, '\n');
   text += concat("block_size = ", shape.block_size, "\nranks = ", num_ranks, '\n');
   const std::uint64_t file_bytes =
       BlockFiles::file_bytes(text.size(), static_cast<std::size_t>(shape.block_size),

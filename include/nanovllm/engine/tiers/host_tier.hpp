@@ -31,9 +31,10 @@ struct HostTier {
     blocks.add_host_pool(num_host_blocks);
     return blocks;
   }
-  template <class Blocks>
-  [[nodiscard]] static ObserverMaker<Blocks> observer(const TierSetup& setup) {
-    return NoTiers::observer<Blocks>(setup);
+  template <class Blocks, class Identity>
+  [[nodiscard]] static ObserverMaker<Blocks> observer(const TierSetup& setup,
+                                                      const Identity& identity) {
+    return NoTiers::observer<Blocks>(setup, identity);
   }
 
   /// Throws ConfigError unless `host_kv_size` is a number of blocks or bytes.

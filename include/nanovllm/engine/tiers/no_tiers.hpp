@@ -9,7 +9,6 @@
 #include "nanovllm/engine/core/step_observer.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
-#include "nanovllm/engine/session/kv_file.hpp"
 #include "nanovllm/kv/block_manager.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 
@@ -18,7 +17,6 @@ namespace nanovllm {
 /// An engine that is being made, as its tiers see it. References are valid during the call.
 struct TierSetup {
   const EngineConfig& config;
-  const KvIdentity& identity;   ///< of the keys and values
   const StepRunner& runner;     ///< has its KV pools
   bool keeps_prefixes = false;  ///< whether there is a prefix cache
 };
@@ -31,7 +29,8 @@ struct TierSetup {
 /// - `num_host_blocks(config, shape)`: of each rank's pool in host memory. Throws ConfigError when
 ///   the setting is out of range.
 /// - `make_blocks<Blocks>(num_blocks, num_host_blocks, enable_prefix_caching)`: the block manager.
-/// - `observer<Blocks>(setup)`: makes what takes part in the engine's steps. Throws ConfigError.
+/// - `observer<Blocks>(setup, identity)`: makes what takes part in the engine's steps. `identity()`
+///   is the KvIdentity of the keys and values. Throws ConfigError.
 struct NoTiers {
   template <int kBlockSize, class Cache>
   using Blocks = BlockManager<kBlockSize, Cache>;
@@ -47,8 +46,8 @@ struct NoTiers {
                                           bool enable_prefix_caching) {
     return Blocks(num_blocks, enable_prefix_caching);
   }
-  template <class Blocks>
-  [[nodiscard]] static ObserverMaker<Blocks> observer(const TierSetup&) {
+  template <class Blocks, class Identity>
+  [[nodiscard]] static ObserverMaker<Blocks> observer(const TierSetup&, const Identity&) {
     return [](StepRunner&, Blocks&) { return std::make_unique<StepObserver>(); };
   }
 

@@ -1,0 +1,108 @@
+#pragma once
+/// Whose keys and values are in a file.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/elements.hpp"
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/runner/step_runner.hpp"
+#include "nanovllm/kv/kv_config.hpp"
+#include "nanovllm/model/model.hpp"
+
+namespace nanovllm {
+
+class Checkpoint;
+
+/// Names and values that must be equal for the keys and values of one engine to be another's:
+/// sizes, element types, the config and a hash over a part of every weight.
+using KvIdentity = std::vector<std::pair<std::string, std::string>>;
+
+/// Hashes of config.json, and of the tensors' names, sizes and some pages of each, at its
+/// beginning, middle and end.
+struct CheckpointHash {
+  std::uint64_t config = 0;
+  std::uint64_t weights = 0;
+};
+[[nodiscard]] CheckpointHash hash_of(const Checkpoint& checkpoint);
+
+/// What an engine's weights are: noise, or those of a checkpoint.
+using WeightsHash = std::variant<RandomWeights, CheckpointHash>;
+
+/// Adds to `identity` what the weights are.
+void append_weights(KvIdentity& identity, const WeightsHash& weights);
+
+/// What the keys and values of an engine are of: its model, its weights and its element types.
+template <class Policy, class ModelConfig>
+[[nodiscard]] KvIdentity kv_identity(const ModelConfig& model, const StepRunner& runner,
+                                     const WeightsHash& weights) {
+  using Elements = ElementsOf<Policy>;
+  const KvShape shape = runner.kv_shape();
+  KvIdentity out = {
+      {"K/V layers", std::to_string(shape.num_layers)},
+      {"K/V heads", std::to_string(shape.num_kv_heads * runner.num_ranks())},
+      {"head_dim", std::to_string(shape.head_dim)},
+      {"type of K/V", std::string(name(kDType<typename Elements::KvElement>))},
+      {"type of weights", std::string(name(kDType<typename Elements::Weight>))},
+      {"type of activations", std::string(name(kDType<typename Elements::Activation>))}};
+  for (const auto& [setting, value] : model_settings(model))
+    out.emplace_back(setting, std::to_string(value));
+  append_weights(out, weights);
+  return out;
+}
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/io/checkpoint.hpp"
+
+namespace nanovllm {
+
+NANOVLLM_INLINE CheckpointHash hash_of(const Checkpoint& checkpoint) {
+  constexpr std::size_t kSample = 4096;
+  std::uint64_t hash = 0;
+  const auto add = [&hash](const void* data, std::size_t size) { hash = XXH64(data, size, hash); };
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    add(tensor.name.data(), tensor.name.size());
+    const std::span<const std::byte> data = tensor.data;
+    const std::size_t size = data.size(), part = std::min(size, kSample);
+    add(&size, sizeof size);
+    for (const std::size_t at : {std::size_t{0}, (size - part) / 2, size - part})
+      add(data.data() + at, part);
+  }
+  const std::string config = checkpoint.text("config.json").value_or("");
+  return {.config = XXH64(config.data(), config.size(), 0), .weights = hash};
+}
+
+NANOVLLM_INLINE void append_weights(KvIdentity& identity, const WeightsHash& weights) {
+  const auto hex = [](std::uint64_t value) {
+    std::string out(16, '0');
+    for (std::size_t i = 16; i-- > 0; value >>= 4) out[i] = "0123456789abcdef"[value & 15];
+    return out;
+  };
+  if (const auto* noise = std::get_if<RandomWeights>(&weights)) {
+    identity.emplace_back("weights", concat("noise of seed ", noise->seed));
+    return;
+  }
+  const auto& checkpoint = std::get<CheckpointHash>(weights);
+  identity.emplace_back("config.json", hex(checkpoint.config));
+  identity.emplace_back("weights", hex(checkpoint.weights));
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES
