@@ -6,5 +6,6 @@
 #include "nanovllm/chat/chat_parser.hpp"
 #include "nanovllm/chat/chat_render.hpp"
 #include "nanovllm/chat/chat_template.hpp"
+#include "nanovllm/chat/lazy_chat_template.hpp"
 #include "nanovllm/chat/tool_call_format.hpp"
 #include "nanovllm/chat/tool_schemas.hpp"

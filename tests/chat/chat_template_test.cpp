@@ -13,10 +13,12 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "catch.hpp"
 #include "nanovllm/chat/jinja_fingerprint.hpp"
+#include "nanovllm/chat/lazy_chat_template.hpp"
 #include "nanovllm/chat/python_json.hpp"
 #include "nanovllm/io/mapped_file.hpp"
 
@@ -487,6 +489,40 @@ TEST_CASE("a checkpoint's folder states its template in one of three ways") {
   CHECK(load() == ChatTemplateKind::chatml);
   folder.write("chat_template.jinja", "");
   CHECK_THROWS_AS(load(), nv::ConfigError);
+}
+
+TEST_CASE("a lazy template is that of the files as they were, or says why there is none") {
+  const TemporaryFolder folder;
+  const auto read = [&] {
+    return nv::LazyChatTemplate::from_files(nv::ChatTemplateFiles::read(folder.path));
+  };
+  const nv::LazyChatTemplate missing = read();
+  folder.write("tokenizer_config.json", Json::object({{"chat_template", kChatml}}).dump());
+  const nv::LazyChatTemplate stated = read();
+  folder.write("chat_template.jinja", "{{ messages }}");
+  const nv::LazyChatTemplate unknown = read();
+  const std::vector<nv::ChatMessage> messages = {{"user", "Hi"}};
+
+  CHECK_FALSE(missing.has_value());
+  CHECK(missing.why_none().find("neither a chat_template.jinja") != std::string::npos);
+  CHECK_FALSE(unknown);
+  CHECK(unknown.why_none().find("is not one that is rendered natively") != std::string::npos);
+  CHECK_THROWS_AS(nv::render_chat(unknown, messages, {}), nv::RequestError);
+
+  const nv::LazyChatTemplate copy = stated;
+  std::vector<const ChatTemplate*> found(4);
+  std::vector<std::thread> threads;
+  for (const ChatTemplate*& place : found) threads.emplace_back([&] { place = &*copy; });
+  for (std::thread& thread : threads) thread.join();
+  for (const ChatTemplate* place : found) CHECK(place == &*stated);
+  CHECK(stated->kind() == ChatTemplateKind::chatml);
+  CHECK(stated.why_none().empty());
+  CHECK(nv::render_chat(stated, messages, {}) == stated->render(messages));
+
+  const nv::LazyChatTemplate given = ChatTemplate(ChatTemplateKind::qwen3);
+  CHECK(given->kind() == ChatTemplateKind::qwen3);
+  CHECK_FALSE(nv::LazyChatTemplate().has_value());
+  CHECK(nv::LazyChatTemplate("for no reason").why_none() == "for no reason");
 }
 
 TEST_CASE("defect 7: tokenizer_config.json that nests deeply is refused") {

@@ -31,7 +31,7 @@ class ScriptedEngine final : public AnyEngine {
  public:
   explicit ScriptedEngine(ChatTemplateKind kind = ChatTemplateKind::qwen3) {
     text_.tokenizer.emplace(Tokenizer::from_file("examples/models/fairytale"));
-    text_.chat_template.emplace(kind);
+    text_.chat_template = ChatTemplate(kind);
   }
   ScriptedEngine(const ScriptedEngine&) = delete;
   ScriptedEngine& operator=(const ScriptedEngine&) = delete;

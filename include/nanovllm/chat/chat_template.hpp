@@ -53,6 +53,16 @@ enum class ChatTemplateKind : std::uint8_t {
 /// The template whose program this is, however it is laid out; nothing for an unknown program.
 [[nodiscard]] std::optional<ChatTemplateKind> recognise_chat_template(std::string_view jinja);
 
+/// What a checkpoint says of its chat template, not yet looked at.
+struct ChatTemplateFiles {
+  std::string checkpoint{};             ///< its name, for messages
+  std::optional<std::string> jinja{};   ///< chat_template.jinja
+  std::optional<std::string> config{};  ///< tokenizer_config.json, where there is no such file
+  std::string config_path{};            ///< for messages
+
+  [[nodiscard]] static ChatTemplateFiles read(const Checkpoint& checkpoint);
+};
+
 /// Renders conversations as one model expects them. Cheap to copy; const members may be called from
 /// several threads at once.
 class ChatTemplate {
@@ -73,6 +83,9 @@ class ChatTemplate {
   /// one called "default" counts. Throws LoadError when there is none or a file is malformed, and
   /// ConfigError for an unknown template, or when the list has another one for tools ("tool_use").
   [[nodiscard]] static ChatTemplate from_checkpoint(const Checkpoint& checkpoint);
+
+  /// The same, when the files have been read.
+  [[nodiscard]] static ChatTemplate from_files(const ChatTemplateFiles& files);
 
   /// The same of a folder.
   [[nodiscard]] static ChatTemplate from_directory(const std::filesystem::path& folder);
@@ -257,14 +270,25 @@ NANOVLLM_INLINE ChatTemplate template_of_config(const Json& config, const std::s
 
 }  // namespace detail
 
-NANOVLLM_INLINE ChatTemplate ChatTemplate::from_checkpoint(const Checkpoint& checkpoint) {
+NANOVLLM_INLINE ChatTemplateFiles ChatTemplateFiles::read(const Checkpoint& checkpoint) {
   constexpr const char* kConfig = "tokenizer_config.json";
-  if (const auto jinja = checkpoint.text("chat_template.jinja")) return from_text(*jinja);
-  const std::optional<std::string> config = checkpoint.text(kConfig);
-  check<LoadError>(config.has_value(), "no chat template: '", checkpoint.name(),
-                   "' has neither a chat_template.jinja nor a ", kConfig);
-  const std::string path = checkpoint.path_of(kConfig);
-  return detail::template_of_config(parse_json<LoadError>(*config, path), path);
+  ChatTemplateFiles out{.checkpoint = checkpoint.name(),
+                        .jinja = checkpoint.text("chat_template.jinja"),
+                        .config_path = checkpoint.path_of(kConfig)};
+  if (!out.jinja) out.config = checkpoint.text(kConfig);
+  return out;
+}
+
+NANOVLLM_INLINE ChatTemplate ChatTemplate::from_checkpoint(const Checkpoint& checkpoint) {
+  return from_files(ChatTemplateFiles::read(checkpoint));
+}
+
+NANOVLLM_INLINE ChatTemplate ChatTemplate::from_files(const ChatTemplateFiles& files) {
+  if (files.jinja) return from_text(*files.jinja);
+  check<LoadError>(files.config.has_value(), "no chat template: '", files.checkpoint,
+                   "' has neither a chat_template.jinja nor a tokenizer_config.json");
+  return detail::template_of_config(parse_json<LoadError>(*files.config, files.config_path),
+                                    files.config_path);
 }
 
 NANOVLLM_INLINE ChatTemplate ChatTemplate::from_directory(const std::filesystem::path& folder) {

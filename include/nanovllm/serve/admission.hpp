@@ -124,7 +124,8 @@ NANOVLLM_INLINE std::string prompt_text(const TextSide& text, const Prompt& prom
   const auto refuse = [&](const std::string& message) {
     throw ApiError(400, message, std::string(field));
   };
-  if (!text.chat_template) refuse("messages need a chat template: " + text.no_chat_template);
+  if (!text.chat_template)
+    refuse("messages need a chat template: " + text.chat_template.why_none());
   try {
     return text.chat_template->render(chat.messages, chat.options);
   } catch (const RequestError& error) {

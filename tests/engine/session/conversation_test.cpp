@@ -15,7 +15,7 @@ namespace {
 struct NoText {
   Inbox inbox;
   Frontend frontend{
-      TextSide{.no_chat_template = "there is none"},
+      TextSide{.chat_template = LazyChatTemplate("there is none")},
       AdmissionRules{
           .vocab_size = 10, .eos_token_ids = {9}, .max_model_len = 100, .max_total_tokens = 100},
       inbox};

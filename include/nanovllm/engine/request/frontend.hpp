@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "nanovllm/chat/chat_template.hpp"
+#include "nanovllm/chat/lazy_chat_template.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/request/inbox.hpp"
@@ -28,8 +29,7 @@ namespace nanovllm {
 /// The text side of a checkpoint: what turns prompts into tokens and tokens into text.
 struct TextSide {
   std::optional<Tokenizer> tokenizer{};
-  std::optional<ChatTemplate> chat_template{};
-  std::string no_chat_template{};  ///< why there is none
+  LazyChatTemplate chat_template{};
 
   /// Reads tokenizer.json and the chat template of `checkpoint`, where `hints` and the checkpoint
   /// have them. A template that is missing or unknown is an error only for requests that need it;
@@ -157,18 +157,19 @@ namespace nanovllm {
 
 NANOVLLM_INLINE TextSide TextSide::load(const Checkpoint& checkpoint, const TextHints& hints,
                                         const std::optional<ChatTemplate>& chat_template) {
-  TextSide out{.chat_template = chat_template};
+  TextSide out;
   if (hints.has_tokenizer && checkpoint.text("tokenizer.json"))
     out.tokenizer.emplace(Tokenizer::from_checkpoint(checkpoint));
-  if (out.chat_template) return out;
-  if (!hints.has_chat_template) {
-    out.no_chat_template = "this model has no chat template";
-    return out;
-  }
-  try {
-    out.chat_template = ChatTemplate::from_checkpoint(checkpoint);
-  } catch (const Error& error) {
-    out.no_chat_template = error.what();
+  if (chat_template) {
+    out.chat_template = *chat_template;
+  } else if (!hints.has_chat_template) {
+    out.chat_template = LazyChatTemplate("this model has no chat template");
+  } else {
+    try {
+      out.chat_template = LazyChatTemplate::from_files(ChatTemplateFiles::read(checkpoint));
+    } catch (const Error& error) {
+      out.chat_template = LazyChatTemplate(error.what());
+    }
   }
   return out;
 }
@@ -339,9 +340,7 @@ NANOVLLM_INLINE std::vector<TokenId> Frontend::encode(const Prompt& prompt) cons
                       "tokenizer.json; pass token ids");
   if (const auto* text = std::get_if<std::string>(&prompt)) return encode(*text);
   const ChatPrompt& chat = std::get<ChatPrompt>(prompt);
-  check<RequestError>(text_.chat_template.has_value(),
-                      "messages need a chat template: ", text_.no_chat_template);
-  return encode(text_.chat_template->render(chat.messages, chat.options));
+  return encode(chat.render(text_.chat_template, chat.messages, chat.options));
 }
 
 NANOVLLM_INLINE std::vector<TokenId> Frontend::encode(const std::string& text) const {

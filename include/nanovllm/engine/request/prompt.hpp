@@ -10,7 +10,8 @@
 #include <variant>
 #include <vector>
 
-#include "nanovllm/chat/chat_template.hpp"
+#include "nanovllm/chat/chat_message.hpp"
+#include "nanovllm/chat/lazy_chat_template.hpp"
 #include "nanovllm/core/ids.hpp"
 
 namespace nanovllm {
@@ -19,6 +20,9 @@ namespace nanovllm {
 struct ChatPrompt {
   std::vector<ChatMessage> messages;
   ChatOptions options{};
+  /// Makes its text. The engine renders by this pointer alone: a program that makes no ChatPrompt
+  /// has no code for chat templates.
+  decltype(&render_chat) render = &render_chat;
 };
 
 /// Most bytes of a `Prompt::cache_salt`.
