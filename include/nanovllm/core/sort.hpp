@@ -30,10 +30,10 @@ namespace detail {
 /// which neither is before the other ascend. O(count log count) calls of `before`.
 template <class Before>
 [[nodiscard]] std::vector<std::uint32_t> stable_order(std::size_t count, const Before& before) {
-  return detail::merge_sorted(
-      count, &before, [](const void* order, std::uint32_t i, std::uint32_t j) -> bool {
-        return (*static_cast<const Before*>(order))(i, j);
-      });
+  return detail::merge_sorted(count, &before,
+                              [](const void* order, std::uint32_t i, std::uint32_t j) -> bool {
+                                return (*static_cast<const Before*>(order))(i, j);
+                              });
 }
 
 /// Sorts `items`, a contiguous range, as `std::stable_sort` would. For lists that are not worth a
