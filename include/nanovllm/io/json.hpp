@@ -87,8 +87,8 @@ NANOVLLM_INLINE void JsonBuilder::end_object() {
   Json::Object& members = *open_.back()->data_.object;
   open_.pop_back();
   // Equal keys are found by sorting: a search for each key would take quadratic time.
-  const auto order = stable_order(
-      members.size(), [&](auto a, auto b) { return members[a].key < members[b].key; });
+  const auto order =
+      stable_order(members.size(), [&](auto a, auto b) { return members[a].key < members[b].key; });
   std::vector<bool> repeated(members.size());
   bool any = false;
   for (std::size_t i = 0, first = 0; i < order.size(); ++i) {
