@@ -37,6 +37,12 @@ endif()
 if(NOT NANOVLLM_TEST_ALL)
   return()
 endif()
+# What bash tests/run.sh configures by itself, which has fewer targets than this build.
+add_test(NAME consumer/default_tests
+  COMMAND "${CMAKE_COMMAND}" --preset cpu -DNANOVLLM_TEST_ALL=OFF
+    "-DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER}" -B "${consumers}/default_tests"
+  WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+set_tests_properties(consumer/default_tests PROPERTIES LABELS package TIMEOUT 300)
 nanovllm_consumer_test(fetch_content fetch_content "-DNANOVLLM_SOURCE=${PROJECT_SOURCE_DIR}")
 nanovllm_consumer_test(find_package find_package "${installed}"
   "-DNANOVLLM_VERSION=${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}")

@@ -22,6 +22,7 @@ set_tests_properties(programs/server PROPERTIES
 
 # 'programs/gpt2': generate and serve with a model that is not Qwen3.
 if(TARGET serve AND NANOVLLM_PYTHON)
+  include("${PROJECT_SOURCE_DIR}/.cmake/cli11.cmake")
   add_executable(generate_any "${CMAKE_CURRENT_SOURCE_DIR}/examples/generate_any.cpp")
   target_include_directories(generate_any PRIVATE "${PROJECT_SOURCE_DIR}/examples")
   target_link_libraries(generate_any PRIVATE nanovllm::prebuilt CLI11::CLI11)
