@@ -20,6 +20,7 @@
 #include "nanovllm/chat/jinja_fingerprint.hpp"
 #include "nanovllm/chat/lazy_chat_template.hpp"
 #include "nanovllm/chat/python_json.hpp"
+#include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/io/mapped_file.hpp"
 
 namespace nv = nanovllm;
