@@ -97,6 +97,10 @@ run_tests() {
   local arguments=(--preset "$preset" --parallel "$jobs" --output-junit "$report")
   if [ -n "$regex" ]; then arguments+=(--tests-regex "$regex"); fi
   if [ $# -gt 1 ]; then arguments+=(--label-regex "$2"); fi
+  # Of a test of several prefix caches or block sizes one is enough without --all.
+  if [ "$all" = OFF ]; then
+    arguments+=(--exclude-regex ' - (Radix|Uncached)Policy$| - SwappingPolicy<[12]>$')
+  fi
   rm -f "$report"
   "${around[@]}" ctest "${arguments[@]}" 2>&1 |
     awk '/^ *Start +[0-9]+: / || /\.\.   Passed +[0-9.]+ sec$/ || /^(cpu|gpu|headers|programs|package|fuzz) +=/ ||
