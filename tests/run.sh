@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds and runs the tests: bash tests/run.sh [--all] [--list] [--help]
 #
-#   bash tests/run.sh        what a user wants to see, in some ten minutes on two cores: units, laws,
-#                            parity with transformers, the server with real clients, the library for
-#                            C, one program that finds the installed package
+#   bash tests/run.sh        what a user wants to see: units, laws, parity with transformers, the
+#                            server with real clients, the library for C, one program that finds the
+#                            installed package; up to half an hour on two cores
 #   bash tests/run.sh --all  everything, several times as long: also every header and program compiled,
 #                            all packages, samples of the docs, sanitizers, fuzzers with a
 #                            fixed seed, and the GPU's tests where there is one
