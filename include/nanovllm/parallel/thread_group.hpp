@@ -20,8 +20,8 @@ namespace nanovllm {
 namespace detail {
 
 /// A reusable barrier around what the ranks do together. After `abort()` no rank enters, and every
-/// rank that waits to enter throws. Ranks that have entered leave together, so that none frees memory
-/// that another one reads.
+/// rank that waits to enter throws. Ranks that have entered leave together, so that none frees
+/// memory that another one reads.
 class AbortableBarrier {
  public:
   explicit AbortableBarrier(int num_ranks) : num_ranks_(num_ranks) {}
