@@ -3,7 +3,6 @@
 
 #include "nanovllm/core/config.hpp"
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/finish_reason.hpp"
 #include "nanovllm/core/ids.hpp"

@@ -16,7 +16,6 @@
 /// slot's type.
 
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/core/elements.hpp"
 #include "nanovllm/cpu/backend.hpp"
 #include "nanovllm/engine/runner/one_rank.hpp"
 #include "nanovllm/engine/tiers/no_tiers.hpp"
@@ -24,6 +23,7 @@
 #include "nanovllm/kv/prefix/hash_prefix_cache.hpp"
 #include "nanovllm/kv/prefix/radix_prefix_cache.hpp"
 #include "nanovllm/ops/backend.hpp"
+#include "nanovllm/ops/elements.hpp"
 #include "nanovllm/ops/logits_functor.hpp"
 #include "nanovllm/sampling/standard_processors.hpp"
 #include "nanovllm/sched/policy/continuous_batching.hpp"

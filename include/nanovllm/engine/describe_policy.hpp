@@ -5,10 +5,10 @@
 #include <string>
 
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/type_name.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
+#include "nanovllm/ops/elements.hpp"
 #include "nanovllm/parallel/communicator.hpp"
 
 namespace nanovllm {
@@ -20,7 +20,7 @@ template <class E>
 [[nodiscard]] std::string describe_elements() {
   const auto weight = name(kDType<typename E::Weight>);
   const auto activation = name(kDType<typename E::Activation>);
-  const auto kv = name(kDType<typename E::KvElement>);
+  const auto kv = kv_format_name<typename E::KvElement>();
   if (weight == activation && weight == kv) return concat("Element        ", weight);
   return concat("Weight         ", weight, "\nActivation     ", activation, "\nKvElement      ",
                 kv);

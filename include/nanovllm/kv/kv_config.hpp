@@ -22,15 +22,18 @@ struct KvShape {
   std::int64_t head_dim = 0;
   std::int64_t block_size = 0;
   std::int64_t element_bytes = 0;
+  std::int64_t scale_bytes = 0;  ///< of a row's scale, see ScaledKvFormat
 
-  /// Elements of one block in one layer, K and V.
-  [[nodiscard]] constexpr std::int64_t block_elements() const {
-    return 2 * num_kv_heads * block_size * head_dim;
+  /// Bytes of a row: the keys or the values of one head of one token.
+  [[nodiscard]] constexpr std::int64_t row_bytes() const {
+    return head_dim * element_bytes + scale_bytes;
+  }
+  /// Bytes of one block in one layer, K and V.
+  [[nodiscard]] constexpr std::int64_t layer_bytes() const {
+    return 2 * num_kv_heads * block_size * row_bytes();
   }
   /// Bytes of one block in all layers.
-  [[nodiscard]] constexpr std::int64_t block_bytes() const {
-    return num_layers * block_elements() * element_bytes;
-  }
+  [[nodiscard]] constexpr std::int64_t block_bytes() const { return num_layers * layer_bytes(); }
 };
 
 /// How much memory the KV pool takes: a number of blocks, of bytes, or a share of what is free.

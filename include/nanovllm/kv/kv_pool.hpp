@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/kv/kv_config.hpp"
+#include "nanovllm/ops/kv_format.hpp"
 #include "nanovllm/ops/kv_view.hpp"
 
 namespace nanovllm {
@@ -26,25 +26,27 @@ struct NoHostBuffer {
   [[nodiscard]] static std::nullptr_t data() { return nullptr; }
 };
 
-/// Owns the keys and values of every layer, `[layer][block][K | V][kv_head][slot][head_dim]`,
-/// row-major, and hands out views of single layers.
+/// Owns the keys and values of every layer, `[layer][block][K | V][kv_head]` tiles, row-major, and
+/// hands out views of single layers. See KvView for a tile.
 ///
-/// @tparam T       element type of the cache.
-/// @tparam Buffer      where it lives: `cpu::AlignedBuffer<T>`, or device memory.
+/// @tparam F           format of the cache.
+/// @tparam Buffer      where it lives: `cpu::AlignedBuffer<KvStored<F>>`, or device memory.
 /// @tparam HostBuffer  where the blocks in host memory are: page-locked, if there is a device; or
 ///                     NoHostBuffer for a pool without them.
-template <Element T, class Buffer, class HostBuffer = Buffer>
+template <KvFormat F, class Buffer, class HostBuffer = Buffer>
 class KvPool {
-  static_assert(KvBufferLike<Buffer, T> && KvBufferLike<HostBuffer, T>,
+  using Stored = KvStored<F>;
+  static_assert(KvBufferLike<Buffer, Stored> && KvBufferLike<HostBuffer, Stored>,
                 "'Buffer' and 'HostBuffer' must be constructible from a number of elements and "
-                "have a data() that converts to 'T*'");
+                "have a data() that converts to a pointer to one");
 
  public:
   /// Whether there may be blocks in host memory.
   static constexpr bool kHasHostBlocks = !std::same_as<HostBuffer, NoHostBuffer>;
 
   /// Takes num_blocks · shape.block_bytes() bytes, and num_host_blocks times as many of the host's.
-  /// `shape.element_bytes` must be sizeof(T). Throws ConfigError for numbers that cannot be.
+  /// `shape` must have the format's bytes of an element and of a scale. Throws ConfigError for
+  /// numbers that cannot be.
   KvPool(const KvShape& shape, std::int32_t num_blocks, std::int32_t num_host_blocks = 0)
       : shape_(checked(shape, num_blocks, num_host_blocks)),
         num_blocks_(num_blocks),
@@ -54,11 +56,11 @@ class KvPool {
 
   /// Keys and values of layer `layer`, 0 ≤ layer < num_layers(). Valid as long as the pool is; the
   /// views of different layers do not overlap.
-  [[nodiscard]] KvView<T> layer(std::int64_t layer) {
+  [[nodiscard]] KvView<F> layer(std::int64_t layer) {
     return view(buffer_.data(), num_blocks_, layer);
   }
   /// The same for the blocks in host memory, in the same layout.
-  [[nodiscard]] KvView<T> host_layer(std::int64_t layer) {
+  [[nodiscard]] KvView<F> host_layer(std::int64_t layer) {
     return view(host_buffer_.data(), num_host_blocks_, layer);
   }
 
@@ -72,10 +74,19 @@ class KvPool {
   [[nodiscard]] std::int64_t size_bytes() const { return num_blocks_ * shape_.block_bytes(); }
 
  private:
+  static constexpr std::int64_t kElementBytes = sizeof(Stored);
+
   static const KvShape& checked(const KvShape& shape, std::int32_t num_blocks,
                                 std::int32_t num_host_blocks) {
-    check<ConfigError>(shape.element_bytes == static_cast<std::int64_t>(sizeof(T)),
-                       "KV pool: element_bytes must be ", sizeof(T), ", got ", shape.element_bytes);
+    check<ConfigError>(shape.element_bytes == kElementBytes, "KV pool: element_bytes must be ",
+                       kElementBytes, ", got ", shape.element_bytes);
+    check<ConfigError>(shape.scale_bytes == kKvScaleBytes<F>, "KV pool: scale_bytes must be ",
+                       kKvScaleBytes<F>, ", got ", shape.scale_bytes);
+    check<ConfigError>(
+        kKvScaleBytes<F> == 0 ||
+            shape.block_size * shape.head_dim * kElementBytes % kKvScaleBytes<F> == 0,
+        "KV pool: ", kv_format_name<F>(), " needs tiles of a multiple of 4 bytes, got ",
+        shape.block_size, " tokens of ", shape.head_dim, " elements");
     check<ConfigError>(shape.block_bytes() > 0 && num_blocks > 0,
                        "KV pool: needs at least one block of at least one byte, got ", num_blocks,
                        " blocks of ", shape.block_bytes(), " bytes");
@@ -87,13 +98,13 @@ class KvPool {
     return shape;
   }
   [[nodiscard]] std::size_t elements(std::int64_t num_blocks) const {
-    return static_cast<std::size_t>(shape_.num_layers * num_blocks * shape_.block_elements());
+    return static_cast<std::size_t>(num_blocks * shape_.block_bytes() / kElementBytes);
   }
-  [[nodiscard]] KvView<T> view(T* data, std::int64_t num_blocks, std::int64_t layer) const {
+  [[nodiscard]] KvView<F> view(Stored* data, std::int64_t num_blocks, std::int64_t layer) const {
     check(layer >= 0 && layer < shape_.num_layers, "KV pool: layer must be in [0, ",
           shape_.num_layers, "), got ", layer);
-    return {data + layer * num_blocks * shape_.block_elements(), num_blocks, shape_.block_size,
-            shape_.num_kv_heads, shape_.head_dim};
+    return {data + layer * num_blocks * shape_.layer_bytes() / kElementBytes, num_blocks,
+            shape_.block_size, shape_.num_kv_heads, shape_.head_dim};
   }
 
   KvShape shape_;

@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/forward_batch.hpp"
 #include "nanovllm/model/generation_config.hpp"
+#include "nanovllm/ops/elements.hpp"
 
 namespace nanovllm {
 

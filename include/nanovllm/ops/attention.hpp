@@ -28,7 +28,7 @@ struct HeadShape {
 ///   out = softmax(scale · q · Kᵀ) · V,   scores and softmax in float32, rounded once to T.
 /// The keys and values of the new tokens must already be in the cache (`kv_store`); `k` and `v`
 /// repeat those rows contiguously, so that a backend may read them from either place (where the
-/// cache's elements, Kv, are not the activations', T, what it holds has been rounded to Kv).
+/// cache's format, Kv, is not the activations' element, T, what it holds has been rounded to Kv).
 template <class T, class Kv = T, class Heads = HeadShape<>>
 struct VarlenAttentionArgs {
   TensorView<const T, 3> q;  ///< [n, heads, head_dim]

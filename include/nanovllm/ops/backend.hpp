@@ -92,6 +92,16 @@ concept MemoryLike = Element<T> &&
   { B::kLoadThreads } -> std::convertible_to<int>;
 };
 
+/// A backend `B` has memory for a KV pool of elements `T`: the members of MemoryLike that a pool
+/// needs.
+template <class B, class T>
+concept PoolMemoryLike = requires(B& backend, typename B::template Buffer<T>& buffer, const T* from,
+                                  T* to) {
+  { buffer.data() } -> std::convertible_to<T*>;
+  backend.upload(from, to, std::size_t{});
+  backend.download(from, to, std::size_t{});
+};
+
 /// A backend `B` has the dense layers of weights `W` for activations `A`. `kAccumulatesResidual`
 /// says that adding a product to the residual is cheaper inside the product, in steps of up to
 /// `kMaxAccumulatedRows<A>` rows if there is such a constant.
@@ -178,13 +188,15 @@ concept TunableBackend = requires(B& backend, const P& projections) {
   backend.tune(projections);
 };
 
-/// A backend `B` that can run a model of weights `W`, activations `A` and a KV cache of `Kv`.
+/// A backend `B` that can run a model of weights `W` and activations `A`, with a KV cache of format
+/// `Kv`.
 /// `kDefaultBatchedTokens` is the default for the most tokens of a step.
 ///
 /// A backend object belongs to one rank. Except for loading, one thread at a time uses it.
 template <class B, class W, class A = W, class Kv = A>
 concept BackendLike = std::constructible_from<B, const BackendConfig&> && MemoryLike<B, W> &&
-    MemoryLike<B, A> && MemoryLike<B, Kv> && OpsLike<B, W, A, Kv> && requires(const B& cbackend) {
+    MemoryLike<B, A> && PoolMemoryLike<B, KvStored<Kv>> && OpsLike<B, W, A, Kv> &&
+    requires(const B& cbackend) {
   { B::kAsynchronous } -> std::convertible_to<bool>;
   { B::kDefaultBatchedTokens } -> std::convertible_to<int>;
   { cbackend.describe() } -> std::convertible_to<std::string>;

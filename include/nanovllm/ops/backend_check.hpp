@@ -6,19 +6,32 @@
 #include <cstdint>
 #include <string>
 
-#include "nanovllm/core/elements.hpp"
 #include "nanovllm/ops/backend.hpp"
+#include "nanovllm/ops/elements.hpp"
 
 namespace nanovllm {
 
 namespace detail {
 
-/// The memory of elements `T`, see `MemoryLike`.
+/// The memory of a pool of elements `T`, see `PoolMemoryLike`.
 template <class B, class T>
-consteval void check_memory() {
+consteval void check_pool_memory() {
   static_assert(
       requires { typename B::template Buffer<T>; },
       "nanovllm: the policy's Backend must have 'Buffer<T>'");
+  static_assert(
+      requires(B & b, const T* from, T* to) { b.upload(from, to, std::size_t{}); },
+      "nanovllm: the policy's Backend must have 'upload(from, to, count)'");
+  static_assert(
+      requires(B & b, const T* from, T* to) { b.download(from, to, std::size_t{}); },
+      "nanovllm: the policy's Backend must have 'download(from, to, count)'");
+  static_assert(PoolMemoryLike<B, T>, "nanovllm: the policy's Backend is no 'PoolMemoryLike'");
+}
+
+/// The memory of elements `T`, see `MemoryLike`.
+template <class B, class T>
+consteval void check_memory() {
+  check_pool_memory<B, T>();
   static_assert(
       requires { typename B::template Matrix<T>; },
       "nanovllm: the policy's Backend must have 'Matrix<T>'");
@@ -30,12 +43,6 @@ consteval void check_memory() {
         b.set_rows(matrix, std::int64_t{}, MatrixView<const T>{});
       },
       "nanovllm: the policy's Backend must have 'set_rows(matrix, first_row, rows)'");
-  static_assert(
-      requires(B & b, const T* from, T* to) { b.upload(from, to, std::size_t{}); },
-      "nanovllm: the policy's Backend must have 'upload(from, to, count)'");
-  static_assert(
-      requires(B & b, const T* from, T* to) { b.download(from, to, std::size_t{}); },
-      "nanovllm: the policy's Backend must have 'download(from, to, count)'");
   static_assert(
       requires(B & b) { b.activate(); }, "nanovllm: the policy's Backend must have 'activate()'");
   static_assert(
@@ -154,7 +161,7 @@ consteval bool check_backend() {
   using Kv = typename E::KvElement;
   detail::check_memory<B, W>();
   detail::check_memory<B, A>();
-  detail::check_memory<B, Kv>();
+  detail::check_pool_memory<B, KvStored<Kv>>();
   detail::check_ops<B, W, A, Kv>();
   static_assert(
       requires { static_cast<bool>(B::kAsynchronous); },

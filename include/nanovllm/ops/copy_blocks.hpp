@@ -6,7 +6,6 @@
 #include <span>
 #include <vector>
 
-#include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/tensor_view.hpp"
@@ -17,7 +16,7 @@ namespace nanovllm {
 /// For each i, K and V of block copies[i].to become those of copies[i].from, in all layers, byte by
 /// byte. All copies happen at once: no block is written twice, and none is both written and read
 /// (`check_block_copies`).
-template <Element Kv>
+template <KvFormat Kv>
 struct CopyBlocksArgs {
   KvView<Kv> first_layer;         ///< layer 0
   std::int64_t layer_stride = 0;  ///< elements from a layer to the next
@@ -47,7 +46,7 @@ inline void check_block_copies(std::span<const BlockCopy> copies, std::int64_t n
 }
 
 /// Throws ShapeError when the operands do not fit together.
-template <Element Kv>
+template <KvFormat Kv>
 void validate(const CopyBlocksArgs<Kv>& args) {
   check<ShapeError>(
       args.num_layers <= 1 ||

@@ -9,7 +9,7 @@ namespace nanovllm {
 
 /// Copies k[i] and v[i] to slot slots[i] = block · block_size + offset. `kNoSlot` marks a padded
 /// row: nothing is written. Slots of one call are distinct. Where the cache is of another element
-/// type, each value is rounded to it.
+/// type, each value is rounded to it; where it is of another format, `Kv::store` makes the row.
 template <class T, class Kv = T>
 struct KvStoreArgs {
   TensorView<const T, 3> k;      ///< [n, kv_heads, head_dim]

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/tensor_view.hpp"
@@ -24,7 +23,7 @@ namespace nanovllm {
 ///
 /// Copies come after all ops before them. A backend whose ops run asynchronously may run later ops
 /// at the same time: then it has `AwaitSwapArgs`.
-template <Element Kv>
+template <KvFormat Kv>
 struct SwapBlocksArgs {
   KvView<Kv> device;               ///< layer 0
   std::int64_t device_stride = 0;  ///< elements from a layer to the next
@@ -65,7 +64,7 @@ inline void check_swap_blocks(std::span<const BlockCopy> copies, std::int64_t nu
 }
 
 /// Throws ShapeError when the operands do not fit together, or a list is not as it must be.
-template <Element Kv>
+template <KvFormat Kv>
 void validate(const SwapBlocksArgs<Kv>& args) {
   check<ShapeError>(args.device.block_stride() == args.host.block_stride(),
                     "swap_blocks: a block has ", args.device.block_stride(),

@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "nanovllm/core/math.hpp"
@@ -49,6 +50,10 @@ struct AttentionProblem {
   [[nodiscard]] std::int64_t group() const { return q.extent(1) / kv.num_kv_heads; }
   [[nodiscard]] std::int64_t width() const { return align_up(kv.head_dim, kLanes); }
 };
+
+/// What a row of the cache is read as: floats, where it has a scale.
+template <class Kv>
+using KvLoaded = std::conditional_t<ScaledKvFormat<Kv>, float, Kv>;
 
 /// Neighbouring query rows of one sequence.
 struct QueryTile {
@@ -84,11 +89,15 @@ struct ItemScratch {
   float* q;         ///< [rows][head_dim], scaled
   float* keys;      ///< [head_dim][kKeyTile]
   float* values;    ///< [kKeyTile][width]
+  float* rows;      ///< [2][kKeyTile][key | value][head_dim], of a format with scales
   RowStates total;  ///< the segments so far
   RowStates part;   ///< the current segment
 
-  /// Cuts `memory` into pieces; returns how many floats they take (also when `memory` is null).
-  std::int64_t assign(float* memory, std::int64_t rows, std::int64_t head_dim, std::int64_t width) {
+  /// Cuts `memory` into pieces for `num_rows` rows of queries; returns how many floats they take
+  /// (also when `memory` is null).
+  template <class Kv>
+  std::int64_t assign(float* memory, std::int64_t num_rows, const KvView<Kv>& kv,
+                      std::int64_t width) {
     std::int64_t used = 0;
     const auto take = [&](std::int64_t size) {
       float* const piece = memory == nullptr ? nullptr : memory + used;
@@ -96,11 +105,12 @@ struct ItemScratch {
       return piece;
     };
     const std::int64_t stride = RowStates::stride_of(width);
-    q = take(rows * head_dim);
-    keys = take(head_dim * kKeyTile);
+    q = take(num_rows * kv.head_dim);
+    keys = take(kv.head_dim * kKeyTile);
     values = take(kKeyTile * width);
-    total = {take(rows * stride), stride};
-    part = {take(rows * stride), stride};
+    rows = take(ScaledKvFormat<Kv> ? 4 * kKeyTile * kv.head_dim : 0);
+    total = {take(num_rows * stride), stride};
+    part = {take(num_rows * stride), stride};
     return used;
   }
 };
@@ -178,7 +188,7 @@ void attend_by_segment(const AttentionProblem<T, Kv>& problem, const std::vector
   const std::int64_t stride = RowStates::stride_of(width);
   const std::int64_t num_parts = static_cast<std::int64_t>(parts.size()) * heads;
   ItemScratch layout;
-  const std::int64_t size = layout.assign(nullptr, max_rows, problem.kv.head_dim, width);
+  const std::int64_t size = layout.assign(nullptr, max_rows, problem.kv, width);
   const std::int64_t states_size = num_parts * max_rows * stride;
   float* const memory = scratch<QueryTile, float>(states_size + size * context.pool->num_threads());
   const auto states = [&](std::int64_t part, std::int64_t head) {
@@ -188,7 +198,7 @@ void attend_by_segment(const AttentionProblem<T, Kv>& problem, const std::vector
   const auto attend = NANOVLLM_PICK(context.isa, attend_part<T, Kv>);
   context.pool->parallel_for(num_parts, 1, [&](std::int64_t i, std::int64_t, int thread) {
     ItemScratch mine;
-    mine.assign(memory + states_size + thread * size, max_rows, problem.kv.head_dim, width);
+    mine.assign(memory + states_size + thread * size, max_rows, problem.kv, width);
     mine.total = states(i / heads, i % heads);
     const Part& part = parts[static_cast<std::size_t>(i / heads)];
     attend(problem, *part.tile, i % heads, part.segment, mine);
@@ -219,12 +229,12 @@ void attend(const AttentionProblem<T, Kv>& problem, const std::vector<QueryTile>
     return attend_by_segment(problem, tiles, max_rows, context);
   }
   ItemScratch layout;
-  const std::int64_t size = layout.assign(nullptr, max_rows, problem.kv.head_dim, problem.width());
+  const std::int64_t size = layout.assign(nullptr, max_rows, problem.kv, problem.width());
   float* const memory = scratch<QueryTile, float>(size * threads);
   const auto attend = NANOVLLM_PICK(context.isa, attend_item<T, Kv>);
   context.pool->parallel_for(num_items, 1, [&](std::int64_t i, std::int64_t, int thread) {
     ItemScratch mine;
-    mine.assign(memory + thread * size, max_rows, problem.kv.head_dim, problem.width());
+    mine.assign(memory + thread * size, max_rows, problem.kv, problem.width());
     attend(problem, tiles[static_cast<std::size_t>(i / heads)], i % heads, mine);
   });
 }
@@ -238,7 +248,7 @@ NANOVLLM_PREBUILT_TEMPLATE(void attend(const AttentionProblem<bf16, bf16>&,
 
 /// See ops/attention.hpp. Reads all keys and values from the cache. Throws ShapeError when the
 /// operands do not fit together or a needed block does not exist.
-template <Element T, Element Kv, class Heads>
+template <Element T, KvFormat Kv, class Heads>
 void varlen_attention(const VarlenAttentionArgs<T, Kv, Heads>& args, const Context& context) {
   constexpr auto kOp = "varlen_attention";
   validate(args);
@@ -263,14 +273,14 @@ void varlen_attention(const VarlenAttentionArgs<T, Kv, Heads>& args, const Conte
   if (!args.q.empty()) detail::attend(problem, sequences, context);
 }
 
-template <Element T, Element Kv, class Heads>
+template <Element T, KvFormat Kv, class Heads>
 void run_op(const VarlenAttentionArgs<T, Kv, Heads>& args, Context& context) {
   varlen_attention(args, context);
 }
 
 /// See ops/attention.hpp. Throws ShapeError when the operands do not fit together or a needed block
 /// does not exist.
-template <Element T, Element Kv, class Heads>
+template <Element T, KvFormat Kv, class Heads>
 void decode_attention(const DecodeAttentionArgs<T, Kv, Heads>& args, const Context& context) {
   constexpr auto kOp = "decode_attention";
   validate(args);
@@ -294,7 +304,7 @@ void decode_attention(const DecodeAttentionArgs<T, Kv, Heads>& args, const Conte
   detail::attend(problem, sequences, context);
 }
 
-template <Element T, Element Kv, class Heads>
+template <Element T, KvFormat Kv, class Heads>
 void run_op(const DecodeAttentionArgs<T, Kv, Heads>& args, Context& context) {
   decode_attention(args, context);
 }

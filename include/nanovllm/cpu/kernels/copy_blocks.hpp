@@ -12,7 +12,7 @@
 namespace nanovllm::cpu {
 
 /// Also throws ShapeError for copies that the contract rules out.
-template <Element Kv>
+template <KvFormat Kv>
 void copy_blocks(const CopyBlocksArgs<Kv>& args, const Context& context) {
   validate(args);
   const std::int64_t n = args.copies.extent(0);
@@ -22,13 +22,13 @@ void copy_blocks(const CopyBlocksArgs<Kv>& args, const Context& context) {
       n * args.num_layers, 1, [&](std::int64_t begin, std::int64_t end, int) {
         for (std::int64_t i = begin; i < end; ++i) {
           const BlockCopy copy = args.copies.data[i % n];
-          Kv* const layer = args.first_layer.data + i / n * args.layer_stride;
+          auto* const layer = args.first_layer.data + i / n * args.layer_stride;
           std::copy_n(layer + copy.from * size, size, layer + copy.to * size);
         }
       });
 }
 
-template <Element Kv>
+template <KvFormat Kv>
 void run_op(const CopyBlocksArgs<Kv>& args, Context& context) {
   copy_blocks(args, context);
 }

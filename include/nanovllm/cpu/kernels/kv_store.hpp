@@ -24,13 +24,16 @@ void check_slots(const char* op, VectorView<const Slot> slots, const KvView<Kv>&
   }
 }
 
-/// Copies elements, rounding them where the types differ.
+/// Stores a row of T as row `index` of a tile of the cache.
 template <class T, class Kv>
-void store_elements(const T* from, std::int64_t count, Kv* to) {
-  if constexpr (std::is_same_v<T, Kv>) {
-    std::copy_n(from, count, to);
+void store_row(const KvView<Kv>& kv, const T* from, KvStored<Kv>* tile, std::int64_t index) {
+  KvStored<Kv>* const to = tile + index * kv.head_dim;
+  if constexpr (ScaledKvFormat<Kv>) {
+    kv.scales(tile)[index] = Kv::store(from, kv.head_dim, to);
+  } else if constexpr (std::is_same_v<T, Kv>) {
+    std::copy_n(from, kv.head_dim, to);
   } else {
-    std::transform(from, from + count, to, [](T x) { return Kv(static_cast<float>(x)); });
+    std::transform(from, from + kv.head_dim, to, [](T x) { return Kv(static_cast<float>(x)); });
   }
 }
 
@@ -41,17 +44,17 @@ void store_token(const KvStoreArgs<T, Kv>& args, std::int64_t token) {
   if (slot == kNoSlot) return;
   const KvView<Kv>& kv = args.kv;
   const auto block = static_cast<BlockId>(slot / kv.block_size);
-  const std::int64_t offset = slot % kv.block_size * kv.head_dim;
+  const std::int64_t index = slot % kv.block_size;
   for (std::int64_t head = 0; head < kv.num_kv_heads; ++head) {
-    store_elements(args.k.at(token, head), kv.head_dim, kv.k(block, head) + offset);
-    store_elements(args.v.at(token, head), kv.head_dim, kv.v(block, head) + offset);
+    store_row(kv, args.k.at(token, head), kv.k(block, head), index);
+    store_row(kv, args.v.at(token, head), kv.v(block, head), index);
   }
 }
 
 }  // namespace detail
 
 /// Also throws ShapeError for a slot outside the cache.
-template <Element T, Element Kv>
+template <Element T, KvFormat Kv>
 void kv_store(const KvStoreArgs<T, Kv>& args, const Context& context) {
   validate(args);
   detail::check_slots("kv_store", args.slots, args.kv);
@@ -62,7 +65,7 @@ void kv_store(const KvStoreArgs<T, Kv>& args, const Context& context) {
                              });
 }
 
-template <Element T, Element Kv>
+template <Element T, KvFormat Kv>
 void run_op(const KvStoreArgs<T, Kv>& args, Context& context) {
   kv_store(args, context);
 }

@@ -19,7 +19,7 @@
 namespace nanovllm::cpu {
 
 /// Also throws ShapeError for a position outside the table or a slot outside the cache.
-template <Element T, Element Kv, Element W>
+template <Element T, KvFormat Kv, Element W>
 void qk_norm_rope_store(const QkNormRopeStoreArgs<T, Kv, W>& args, const Context& context) {
   validate(args);
   check_positions("qk_norm_rope_store", args.positions, args.cos_sin.extent(0));
@@ -34,7 +34,7 @@ void qk_norm_rope_store(const QkNormRopeStoreArgs<T, Kv, W>& args, const Context
                              });
 }
 
-template <Element T, Element Kv, Element W>
+template <Element T, KvFormat Kv, Element W>
 void run_op(const QkNormRopeStoreArgs<T, Kv, W>& args, Context& context) {
   qk_norm_rope_store(args, context);
 }

@@ -12,7 +12,7 @@ namespace nanovllm::cpu {
 namespace detail {
 
 /// Copies blocks of one pool to another, in all layers.
-template <Element Kv>
+template <KvFormat Kv>
 void swap_one_way(const KvView<Kv>& from, std::int64_t from_stride, const KvView<Kv>& to,
                   std::int64_t to_stride, std::int64_t num_layers,
                   VectorView<const BlockCopy> copies, const Context& context) {
@@ -30,7 +30,7 @@ void swap_one_way(const KvView<Kv>& from, std::int64_t from_stride, const KvView
 }  // namespace detail
 
 /// See `SwapBlocksArgs`. Throws ShapeError when the operands do not fit together.
-template <Element Kv>
+template <KvFormat Kv>
 void swap_blocks(const SwapBlocksArgs<Kv>& args, const Context& context) {
   validate(args);
   detail::swap_one_way(args.device, args.device_stride, args.host, args.host_stride,
@@ -39,7 +39,7 @@ void swap_blocks(const SwapBlocksArgs<Kv>& args, const Context& context) {
                        args.num_layers, args.up, context);
 }
 
-template <Element Kv>
+template <KvFormat Kv>
 void run_op(const SwapBlocksArgs<Kv>& args, Context& context) {
   swap_blocks(args, context);
 }

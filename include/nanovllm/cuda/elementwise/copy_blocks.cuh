@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/runtime/context.cuh"
@@ -52,7 +51,7 @@ namespace detail {
 
 template <class Unit, class Kv>
 void copy_blocks_by(const CopyBlocksArgs<Kv>& args, const Context& context) {
-  constexpr auto kElements = static_cast<std::int64_t>(sizeof(Unit) / sizeof(Kv));
+  constexpr auto kElements = static_cast<std::int64_t>(sizeof(Unit) / sizeof(KvStored<Kv>));
   const CopyBlocksProblem<Unit> problem{.pool = reinterpret_cast<Unit*>(args.first_layer.data),
                                         .layer_stride = args.layer_stride / kElements,
                                         .block_stride = args.first_layer.block_stride() / kElements,
@@ -71,7 +70,7 @@ void copy_blocks_by(const CopyBlocksArgs<Kv>& args, const Context& context) {
 /// Whether blocks are whole numbers of `Unit`s, and aligned as these are.
 template <class Unit, class Kv>
 [[nodiscard]] bool has_whole(const CopyBlocksArgs<Kv>& args) {
-  constexpr auto kElements = static_cast<std::int64_t>(sizeof(Unit) / sizeof(Kv));
+  constexpr auto kElements = static_cast<std::int64_t>(sizeof(Unit) / sizeof(KvStored<Kv>));
   return reinterpret_cast<std::uintptr_t>(args.first_layer.data) % sizeof(Unit) == 0 &&
          args.layer_stride % kElements == 0 && args.first_layer.block_stride() % kElements == 0;
 }
@@ -79,7 +78,7 @@ template <class Unit, class Kv>
 }  // namespace detail
 
 /// See `CopyBlocksArgs`. Asynchronous. Throws ShapeError when the operands do not fit together.
-template <Element Kv>
+template <KvFormat Kv>
 void copy_blocks(const CopyBlocksArgs<Kv>& args, const Context& context) {
   validate(args);
   if (args.copies.empty() || args.num_layers == 0 || args.first_layer.block_stride() == 0) return;
@@ -88,11 +87,11 @@ void copy_blocks(const CopyBlocksArgs<Kv>& args, const Context& context) {
   if (detail::has_whole<uint4>(args)) {
     detail::copy_blocks_by<uint4>(args, context);
   } else {
-    detail::copy_blocks_by<Kv>(args, context);
+    detail::copy_blocks_by<KvStored<Kv>>(args, context);
   }
 }
 
-template <Element Kv, class State>
+template <KvFormat Kv, class State>
 void run_op(const CopyBlocksArgs<Kv>& args, State& state) {
   copy_blocks(args, state.context);
   state.plan_start.copied();

@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
@@ -64,7 +63,7 @@ class CopyBatch {
 class SwapStreams {
  public:
   /// See `SwapBlocksArgs`.
-  template <Element Kv>
+  template <KvFormat Kv>
   void swap(const SwapBlocksArgs<Kv>& args, const Context& context) {
     if (lanes_.empty()) lanes_.resize(2);
     num_layers_ = 0;
@@ -72,7 +71,7 @@ class SwapStreams {
     for (const Lane& lane : lanes_) wait(lane.stream, begin_);
     const std::int64_t num_copies = std::max(args.down.extent(0), args.up.extent(0));
     const std::int64_t layer_bytes =
-        num_copies * args.device.block_stride() * static_cast<std::int64_t>(sizeof(Kv));
+        num_copies * args.device.block_stride() * static_cast<std::int64_t>(sizeof(KvStored<Kv>));
     layers_a_group_ = ceil_div(kGroupBytes, std::max<std::int64_t>(layer_bytes, 1));
     Lane &down = lanes_[0], &up = lanes_[1];
     for (std::int64_t begin = 0; begin < args.num_layers; begin += layers_a_group_) {
@@ -121,7 +120,7 @@ class SwapStreams {
   }
 
   /// The copies of layers [begin, end).
-  template <Element Kv>
+  template <KvFormat Kv>
   void copy(const KvView<Kv>& from, std::int64_t from_stride, const KvView<Kv>& to,
             std::int64_t to_stride, std::int64_t begin, std::int64_t end,
             VectorView<const BlockCopy> copies) {
@@ -132,7 +131,7 @@ class SwapStreams {
       for (std::int64_t i = 0; i < copies.extent(0); ++i) {
         batch_.add(from.data + layer * from_stride + copies.data[i].from * block,
                    to.data + layer * to_stride + copies.data[i].to * block,
-                   index(block) * sizeof(Kv));
+                   index(block) * sizeof(KvStored<Kv>));
       }
     }
   }
@@ -144,7 +143,7 @@ class SwapStreams {
   std::int64_t num_layers_ = 0;
 };
 
-template <Element Kv, class State>
+template <KvFormat Kv, class State>
 void run_op(const SwapBlocksArgs<Kv>& args, State& state) {
   validate(args);
   state.swaps.swap(args, state.context);

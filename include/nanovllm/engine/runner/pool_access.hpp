@@ -10,7 +10,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/runner/pool_contents.hpp"
 #include "nanovllm/kv/kv_config.hpp"
-#include "nanovllm/ops/kv_view.hpp"
+#include "nanovllm/ops/kv_format.hpp"
 
 namespace nanovllm {
 
@@ -18,7 +18,7 @@ namespace nanovllm {
 template <class Runner, class Group>
 class PoolAccess final : public PoolContents {
   using Rank = typename Group::Rank;
-  using KvElement = typename Group::KvElement;
+  using Stored = KvStored<typename Group::KvElement>;
   using Backend = typename Group::Backend;
 
  public:
@@ -28,24 +28,22 @@ class PoolAccess final : public PoolContents {
   void read_blocks(std::span<const BlockId> blocks, std::span<std::byte> bytes) override {
     check_copy("read_blocks", blocks, bytes.size());
     for_each_tile(blocks,
-                  [&](Backend& backend, const KvElement* tile, std::size_t at, std::size_t count) {
-                    backend.download(tile, reinterpret_cast<KvElement*>(bytes.data() + at), count);
+                  [&](Backend& backend, const Stored* tile, std::size_t at, std::size_t count) {
+                    backend.download(tile, reinterpret_cast<Stored*>(bytes.data() + at), count);
                   });
   }
 
   void write_blocks(std::span<const BlockId> blocks, std::span<const std::byte> bytes) override {
     check_copy("write_blocks", blocks, bytes.size());
-    for_each_tile(
-        blocks, [&](Backend& backend, KvElement* tile, std::size_t at, std::size_t count) {
-          backend.upload(reinterpret_cast<const KvElement*>(bytes.data() + at), tile, count);
-        });
+    for_each_tile(blocks, [&](Backend& backend, Stored* tile, std::size_t at, std::size_t count) {
+      backend.upload(reinterpret_cast<const Stored*>(bytes.data() + at), tile, count);
+    });
   }
 
   [[nodiscard]] std::vector<std::span<std::byte>> host_block(BlockId block) override {
     check(!runner_.peers_.exist(), "host_block: ranks are in other processes");
     std::vector<std::span<std::byte>> pieces;
-    [[maybe_unused]] const auto count =
-        static_cast<std::size_t>(runner_.kv_shape().block_elements());
+    [[maybe_unused]] const std::size_t count = layer_elements();
     for (int r = 0; r < runner_.ranks_.size(); ++r) {
       Rank& rank = runner_.ranks_[r];
       check<ShapeError>(rank.kv && block >= 0 && block < rank.kv->num_host_blocks(),
@@ -60,6 +58,11 @@ class PoolAccess final : public PoolContents {
   }
 
  private:
+  /// Elements of one block in one layer, on one rank.
+  [[nodiscard]] std::size_t layer_elements() const {
+    return static_cast<std::size_t>(runner_.kv_shape().layer_bytes()) / sizeof(Stored);
+  }
+
   /// Throws unless `call` may copy `blocks` from or to `num_bytes` now.
   void check_copy(const char* call, std::span<const BlockId> blocks, std::size_t num_bytes) const {
     check(!runner_.peers_.exist(), call,
@@ -81,16 +84,15 @@ class PoolAccess final : public PoolContents {
   /// every block of every rank, on the rank's thread.
   template <class Copy>
   void for_each_tile(std::span<const BlockId> blocks, const Copy& copy) {
-    const KvShape shape = runner_.kv_shape();
-    const auto count = static_cast<std::size_t>(shape.block_elements());
-    const auto num_layers = static_cast<std::size_t>(shape.num_layers);
+    const std::size_t count = layer_elements();
+    const auto num_layers = static_cast<std::size_t>(runner_.kv_shape().num_layers);
     const auto copy_all = [&](Rank& rank) {
       const std::size_t first = static_cast<std::size_t>(rank.comm.rank()) * blocks.size();
       for (std::size_t i = 0; i < blocks.size(); ++i) {
         for (std::size_t layer = 0; layer < num_layers; ++layer) {
-          const KvView<KvElement> kv = rank.kv->layer(static_cast<std::int64_t>(layer));
+          const auto kv = rank.kv->layer(static_cast<std::int64_t>(layer));
           copy(*rank.backend, kv.k(blocks[i], 0),
-               ((first + i) * num_layers + layer) * count * sizeof(KvElement), count);
+               ((first + i) * num_layers + layer) * count * sizeof(Stored), count);
         }
       }
     };

@@ -17,7 +17,6 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/math.hpp"
@@ -30,6 +29,7 @@
 #include "nanovllm/kv/kv_pool.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/ops/backend.hpp"
+#include "nanovllm/ops/elements.hpp"
 #include "nanovllm/parallel/communicator.hpp"
 
 namespace nanovllm {
@@ -84,9 +84,9 @@ class RankGroup {
   using Ranks = typename Policy::Ranks;
   using Communicator = CommunicatorOf<Policy>;
   using Network = typename Model::template Network<Elements, Backend, Communicator>;
-  using Pool = KvPool<KvElement, typename Backend::template Buffer<KvElement>,
+  using Pool = KvPool<KvElement, typename Backend::template Buffer<KvStored<KvElement>>,
                       std::conditional_t<Policy::Tiers::kHasHostPool,
-                                         HostBufferOf<Backend, KvElement>, NoHostBuffer>>;
+                                         HostBufferOf<Backend, KvStored<KvElement>>, NoHostBuffer>>;
   using Executor = ExecutorOf<Policy, Network, Backend, Pool>;
 
   /// Whether the ranks' executors have deferred steps.

@@ -11,7 +11,6 @@
 #include <string>
 #include <utility>
 
-#include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/type_name.hpp"
 #include "nanovllm/engine/runner/health.hpp"
@@ -28,6 +27,7 @@
 #include "nanovllm/engine/step/step_results.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/model/model.hpp"
+#include "nanovllm/ops/elements.hpp"
 
 namespace nanovllm {
 
@@ -82,7 +82,8 @@ class Runner : public StepRunner {
             .num_kv_heads = network.num_kv_heads(),
             .head_dim = network.head_dim(),
             .block_size = config_.block_size,
-            .element_bytes = sizeof(KvElement)};
+            .element_bytes = sizeof(KvStored<KvElement>),
+            .scale_bytes = kKvScaleBytes<KvElement>};
   }
 
   /// Bytes that any rank's KV pool may count on. A backend that runs ahead first computes the

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/runner/step_runner.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/model/model.hpp"
+#include "nanovllm/ops/elements.hpp"
 
 namespace nanovllm {
 
@@ -48,7 +48,7 @@ template <class Policy, class ModelConfig>
       {"K/V layers", std::to_string(shape.num_layers)},
       {"K/V heads", std::to_string(shape.num_kv_heads * runner.num_ranks())},
       {"head_dim", std::to_string(shape.head_dim)},
-      {"type of K/V", std::string(name(kDType<typename Elements::KvElement>))},
+      {"type of K/V", std::string(kv_format_name<typename Elements::KvElement>())},
       {"type of weights", std::string(name(kDType<typename Elements::Weight>))},
       {"type of activations", std::string(name(kDType<typename Elements::Activation>))}};
   for (const auto& [setting, value] : model_settings(model))

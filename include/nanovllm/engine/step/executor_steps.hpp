@@ -1,7 +1,6 @@
 #pragma once
 /// What all executors do alike with a step's views.
 
-#include <type_traits>
 #include <utility>
 
 #include "nanovllm/engine/step/step_batch.hpp"
@@ -18,9 +17,9 @@ namespace nanovllm {
   return {step.forward, inputs.num_decodes(), inputs.has_prefix(), inputs.has_chunk_rows()};
 }
 
-/// The elements of a pool.
+/// The format of a pool.
 template <class Pool>
-using KvElementOf = std::remove_pointer_t<decltype(std::declval<Pool&>().layer(0).data)>;
+using KvElementOf = typename decltype(std::declval<Pool&>().layer(0))::Format;
 
 /// Whether blocks of `Pool` can be copied to host memory and back.
 template <class Backend, class Pool>

@@ -1,7 +1,7 @@
 #pragma once
 /// The part of a policy that decides how steps are computed, and not which.
 
-#include "nanovllm/core/elements.hpp"
+#include "nanovllm/ops/elements.hpp"
 #include "nanovllm/ops/logits_functor.hpp"
 #include "nanovllm/parallel/communicator.hpp"
 

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <string>
 
-#include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/gpt2/config.hpp"
@@ -21,6 +20,7 @@
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/ops/backend_check.hpp"
+#include "nanovllm/ops/elements.hpp"
 #include "nanovllm/ops/input_norm.hpp"
 #include "nanovllm/ops/kv_store.hpp"
 #include "nanovllm/ops/projections.hpp"

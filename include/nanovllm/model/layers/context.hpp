@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/ops/backend.hpp"
+#include "nanovllm/ops/elements.hpp"
 
 namespace nanovllm {
 

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/core/elements.hpp"
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/decoder.hpp"
@@ -20,6 +19,7 @@
 #include "nanovllm/model/qwen3/weights.hpp"
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/ops/backend_check.hpp"
+#include "nanovllm/ops/elements.hpp"
 #include "nanovllm/ops/input_norm.hpp"
 #include "nanovllm/ops/projections.hpp"
 

@@ -1,16 +1,17 @@
 #pragma once
-/// The element types of a model: of its weights, its activations and its KV cache.
+/// What a model is kept in: elements of weights and activations, and the format of the KV cache.
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/ops/kv_format.hpp"
 
 namespace nanovllm {
 
-/// Three element types, told apart in every signature; usually all are the same.
-template <Element W, Element A = W, Element Kv = A>
+/// Three types, told apart in every signature; usually all are the same.
+template <Element W, Element A = W, KvFormat Kv = A>
 struct Elements {
   using Weight = W;      ///< matrices and vectors of the checkpoint
   using Activation = A;  ///< what layers hand to each other
-  using KvElement = Kv;  ///< keys and values in the cache
+  using KvElement = Kv;  ///< keys and values in the cache: an element type or another KvFormat
 };
 
 namespace detail {

@@ -1,0 +1,70 @@
+#pragma once
+/// How keys and values are kept in the cache.
+
+#include <concepts>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+
+#include "nanovllm/core/dtype.hpp"
+
+namespace nanovllm {
+
+/// A format that keeps a *row*, the keys or the values of one head of one token, as head_dim
+/// elements of a type of its own and a float, the row's scale.
+///
+/// - `Stored`: the element, trivially copyable, of at most 4 bytes.
+/// - `kName`: what `describe()` and the headers of files call it. Two formats have two names.
+/// - `store(row, n, to)`: writes a row of n elements of type T, and returns its scale.
+/// - `load(from, scale, n, row)`: the n floats that attention reads.
+///
+/// Only a row decides what is stored of it, so a block has the same bytes whatever is computed
+/// beside it. The CPU runs `store` and `load`; another backend has kernels that give the same bits.
+template <class F>
+concept ScaledKvFormat = std::is_trivially_copyable_v<typename F::Stored> && 4 %
+                                 sizeof(typename F::Stored) ==
+                             0 &&
+                         requires(const float* row, std::int64_t n, typename F::Stored* to,
+                                  const typename F::Stored* from, float scale, float* out) {
+  { F::kName } -> std::convertible_to<std::string_view>;
+  { F::store(row, n, to) } -> std::same_as<float>;
+  F::load(from, scale, n, out);
+};
+
+/// What a policy's slot `KvElement` may be: an element type, whose rows are kept as they are, or
+/// another format.
+template <class F>
+concept KvFormat = Element<F> || ScaledKvFormat<F>;
+
+namespace detail {
+
+template <class F>
+struct KvStored {
+  using type = F;
+};
+template <ScaledKvFormat F>
+struct KvStored<F> {
+  using type = typename F::Stored;
+};
+
+}  // namespace detail
+
+/// What a cache of format `F` is an array of.
+template <KvFormat F>
+using KvStored = typename detail::KvStored<F>::type;
+
+/// Bytes of a row's scale; 0 where there is none.
+template <KvFormat F>
+inline constexpr std::int64_t kKvScaleBytes = ScaledKvFormat<F> ? sizeof(float) : 0;
+
+/// "bfloat16", or what the format calls itself.
+template <KvFormat F>
+[[nodiscard]] constexpr std::string_view kv_format_name() {
+  if constexpr (ScaledKvFormat<F>) {
+    return F::kName;
+  } else {
+    return name(kDType<F>);
+  }
+}
+
+}  // namespace nanovllm
