@@ -143,6 +143,25 @@ TEST_CASE("A tensor arrives in consecutive panels of a few MiB", "[weights]") {
   CHECK(steps.back().second == checkpoint.total_bytes());
 }
 
+TEST_CASE("Panels are whole groups of rows, but for a tensor's last ones", "[weights]") {
+  constexpr std::int64_t kRows = 3001, kColumns = 1023;
+  TempDirectory directory;
+  const auto whole = numbers<float>(kRows * kColumns);
+  const auto checkpoint =
+      write_checkpoint(directory, SafetensorsWriter().add("m", "F32", {kRows, kColumns}, whole));
+  const std::int64_t group = GENERATE(128, 5000);
+  std::int64_t end = 0;
+  const auto sink = [&](std::int64_t first_row, nv::MatrixView<const float> rows) {
+    CHECK(first_row == end);
+    CHECK(first_row % group == 0);
+    end += rows.extent(0);
+    CHECK((end == kRows || rows.extent(0) % group == 0));
+  };
+  load<float>(checkpoint,
+              {{.name = "m", .shape = {kRows, kColumns}, .sink = sink, .row_group = group}});
+  CHECK(end == kRows);
+}
+
 TEST_CASE("Ranks keep disjoint slices that make up the whole", "[weights]") {
   constexpr std::int64_t kRows = 700, kColumns = 3000;  // more than one panel
   TempDirectory directory;

@@ -76,9 +76,12 @@ class CpuBackend {
     std::copy_n(from, count, to);
   }
 
-  /// Packs `rows` as rows [first_row, …) of `matrix`.
-  template <class T>
-  void set_rows(Matrix<T>& matrix, std::int64_t first_row, MatrixView<const T> rows) {
+  /// Packs `rows` as rows [first_row, …) of `matrix`, a `Matrix` or one of a user's own.
+  template <class AnyMatrix, class T>
+  requires requires(AnyMatrix& matrix, MatrixView<const T> rows) {
+    matrix.set_rows(std::int64_t{}, rows);
+  }
+  void set_rows(AnyMatrix& matrix, std::int64_t first_row, MatrixView<const T> rows) {
     matrix.set_rows(first_row, rows);
   }
 

@@ -18,7 +18,7 @@ namespace detail {
 /// One line where all elements are the same, else three.
 template <class E>
 [[nodiscard]] std::string describe_elements() {
-  const auto weight = name(kDType<typename E::Weight>);
+  const auto weight = weight_format_name<typename E::Weight>();
   const auto activation = name(kDType<typename E::Activation>);
   const auto kv = kv_format_name<typename E::KvElement>();
   if (weight == activation && weight == kv) return concat("Element        ", weight);

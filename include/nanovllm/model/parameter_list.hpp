@@ -14,38 +14,46 @@
 #include <vector>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/weights.hpp"
+#include "nanovllm/ops/weight_format.hpp"
 
 namespace nanovllm {
 
 /// Parameters of element `T` in the memory of a backend, which they and the list refer to.
 template <Element T, class Backend>
 class ParameterList {
-  using Matrix = typename Backend::template Matrix<T>;
   using Vector = typename Backend::template Buffer<T>;
   using Staging = typename Backend::template Staging<T>;
 
  public:
   explicit ParameterList(Backend& backend) : backend_(&backend) {}
 
-  /// A tensor of `shape`, of which this rank keeps `shard` as rows [first_row, …) of `matrix`.
+  /// A tensor of `shape`, of which this rank keeps `shard` as rows [first_row, …) of `matrix`, a
+  /// MatrixOf. Throws ConfigError where `first_row` is no multiple of its `kRowGroup`.
+  template <class Matrix>
   void add_matrix(std::string name, std::vector<std::int64_t> shape, Shard shard, Matrix& matrix,
                   std::int64_t first_row = 0) {
+    check_first_row<Matrix>(name, first_row);
     add({.name = std::move(name),
          .shape = std::move(shape),
          .sink =
              [&matrix, backend = backend_, first_row](std::int64_t row, MatrixView<const T> rows) {
                backend->set_rows(matrix, first_row + row, rows);
              },
-         .shard = shard});
+         .shard = shard,
+         .row_group = kRowGroupOf<Matrix>});
   }
 
   /// A tensor that the file has transposed, [in, out], as `Conv1D` has its weights: the columns
   /// that `shard` keeps become rows [first_row, …) of `matrix`. While it is read, the kept part is
   /// in host memory once.
+  template <class Matrix>
   void add_transposed(std::string name, std::vector<std::int64_t> shape, Shard shard,
                       Matrix& matrix, std::int64_t first_row = 0) {
+    check_first_row<Matrix>(name, first_row);
     const std::int64_t in = shard.dim == 0 ? shard.end - shard.begin : shape[0];
     add({.name = std::move(name),
          .shape = std::move(shape),
@@ -99,6 +107,13 @@ class ParameterList {
   }
 
  private:
+  template <class Matrix>
+  static void check_first_row(const std::string& name, std::int64_t first_row) {
+    check<ConfigError>(first_row % kRowGroupOf<Matrix> == 0, "'", name, "' begins at row ",
+                       first_row, " of its matrix, whose format needs a multiple of ",
+                       kRowGroupOf<Matrix>);
+  }
+
   /// `fill` is what a vector is filled with.
   void add(Parameter<T> parameter, T fill = T(1.f)) {
     parameters_.push_back(std::move(parameter));
@@ -135,12 +150,12 @@ class ParameterList {
   /// Fills one matrix with noise, or one vector with `fill`.
   static void randomize(const Parameter<T>& parameter, T fill, std::uint64_t key, float scale,
                         Staging& staging) {
-    constexpr std::int64_t kPanelRows = 256;
+    const std::int64_t panel_rows = align_up(std::int64_t{256}, parameter.row_group);
     const bool vector = parameter.shape.size() == 1;
     const detail::Region region = detail::region_of(parameter.shape, parameter.shard);
     const std::int64_t rows = region.rows(), columns = region.columns();
-    for (std::int64_t first = 0; first < rows; first += kPanelRows) {
-      const std::int64_t count = std::min(kPanelRows, rows - first);
+    for (std::int64_t first = 0; first < rows; first += panel_rows) {
+      const std::int64_t count = std::min(panel_rows, rows - first);
       const std::span<T> panel(staging.acquire(static_cast<std::size_t>(count * columns)),
                                static_cast<std::size_t>(count * columns));
       if (vector) {

@@ -24,6 +24,7 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/host_staging.hpp"
+#include "nanovllm/core/math.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/io/checkpoint.hpp"
@@ -49,7 +50,8 @@ struct Parameter {
   /// call. Not called for an empty part.
   std::function<void(std::int64_t first_row, MatrixView<const T> rows)> sink;
   Shard shard{};
-  bool optional = false;  ///< absence is no error; the sink is then never called
+  bool optional = false;       ///< absence is no error; the sink is then never called
+  std::int64_t row_group = 1;  ///< the sink gets multiples of so many rows, but for the last ones
 };
 
 struct LoadOptions {
@@ -157,7 +159,8 @@ void stream_parameter(const Parameter<T>& parameter, const CheckpointTensor& ten
   const std::int64_t row_bytes =
       std::max(region.num_columns * item, region.columns() * static_cast<std::int64_t>(sizeof(T)));
   const std::int64_t panel_rows =
-      std::clamp<std::int64_t>(kPanelBytes / row_bytes, 1, region.rows());
+      std::min(align_up(std::max<std::int64_t>(kPanelBytes / row_bytes, 1), parameter.row_group),
+               region.rows());
 
   for (std::int64_t row = region.row_begin; row < region.row_end; row += panel_rows) {
     const std::int64_t rows = std::min(panel_rows, region.row_end - row);

@@ -26,6 +26,7 @@
 #include "nanovllm/ops/silu_mul.hpp"
 #include "nanovllm/ops/swap_blocks.hpp"
 #include "nanovllm/ops/unpack_step.hpp"
+#include "nanovllm/ops/weight_format.hpp"
 
 namespace nanovllm {
 
@@ -43,10 +44,6 @@ struct ReserveArgs {
   std::int64_t num_kv_heads = 0;
   std::int64_t head_dim = 0;
 };
-
-/// The backend's type of weight matrices.
-template <class B, class W>
-using MatrixOf = typename B::template Matrix<W>;
 
 /// `B` has the op whose arguments are `Args`; exact, so that a model can ask for one that not every
 /// backend has.
@@ -102,13 +99,17 @@ concept PoolMemoryLike = requires(B& backend, typename B::template Buffer<T>& bu
   backend.download(from, to, std::size_t{});
 };
 
-/// A backend `B` has the dense layers of weights `W` for activations `A`. `kAccumulatesResidual`
+/// A backend `B` has the matrices of weights `W`, and the dense layers for activations `A`.
+/// `kAccumulatesResidual`
 /// says that adding a product to the residual is cheaper inside the product, in steps of up to
 /// `kMaxAccumulatedRows<A>` rows if there is such a constant.
-template <class B, class W, class A = W>
-concept DenseOpsLike =
-    RunsOp<B, EmbeddingArgs<A, MatrixOf<B, W>>> && RunsOp<B, LinearArgs<A, MatrixOf<B, W>>> &&
-    RunsOp<B, FloatLinearArgs<A, MatrixOf<B, W>>> && requires {
+template <class B, class W, class A = WeightElement<W>>
+concept DenseOpsLike = RunsOp<B, LinearArgs<A, MatrixOf<B, W>>> &&
+    RunsOp<B, EmbeddingArgs<A, MatrixOf<B, W, MatrixRole::vocabulary>>> &&
+    RunsOp<B, FloatLinearArgs<A, MatrixOf<B, W, MatrixRole::vocabulary>>> &&
+    requires(B& backend, MatrixOf<B, W>& dense, MatrixOf<B, W, MatrixRole::vocabulary>& table) {
+  backend.set_rows(dense, std::int64_t{}, MatrixView<const WeightElement<W>>{});
+  backend.set_rows(table, std::int64_t{}, MatrixView<const WeightElement<W>>{});
   { B::kAccumulatesResidual } -> std::convertible_to<bool>;
 };
 
@@ -127,13 +128,13 @@ inline constexpr std::int64_t kMaxAccumulatedRows = [] {
 /// step, before its attention calls; `reserve(limits)` once, before any op that `limits` applies
 /// to. `SwapBlocksArgs` are optional: an engine without host blocks does not need them. So are
 /// `AwaitSwapArgs`, with or without `SwapBlocksArgs`.
-template <class B, class W, class A = W, class Kv = A>
-concept OpsLike = DenseOpsLike<B, W, A> && RunsOp<B, RmsNormArgs<A, W>> &&
-    RunsOp<B, AddRmsNormArgs<A, W>> && RunsOp<B, QkNormRopeStoreArgs<A, Kv, W>> &&
-    RunsOp<B, PlanAttentionArgs> && RunsOp<B, VarlenAttentionArgs<A, Kv>> &&
-    RunsOp<B, DecodeAttentionArgs<A, Kv>> && RunsOp<B, SiluMulArgs<A>> &&
-    RunsOp<B, GatherRowsArgs<A>> && RunsOp<B, SampleArgs> && RunsOp<B, CopyBlocksArgs<Kv>> &&
-    RunsOp<B, UnpackStepArgs> && requires(B& backend) {
+template <class B, class W, class A = WeightElement<W>, class Kv = A>
+concept OpsLike = DenseOpsLike<B, W, A> && RunsOp<B, RmsNormArgs<A, WeightElement<W>>> &&
+    RunsOp<B, AddRmsNormArgs<A, WeightElement<W>>> &&
+    RunsOp<B, QkNormRopeStoreArgs<A, Kv, WeightElement<W>>> && RunsOp<B, PlanAttentionArgs> &&
+    RunsOp<B, VarlenAttentionArgs<A, Kv>> && RunsOp<B, DecodeAttentionArgs<A, Kv>> &&
+    RunsOp<B, SiluMulArgs<A>> && RunsOp<B, GatherRowsArgs<A>> && RunsOp<B, SampleArgs> &&
+    RunsOp<B, CopyBlocksArgs<Kv>> && RunsOp<B, UnpackStepArgs> && requires(B& backend) {
   backend.reserve(ReserveArgs{});
 };
 
@@ -193,10 +194,10 @@ concept TunableBackend = requires(B& backend, const P& projections) {
 /// `kDefaultBatchedTokens` is the default for the most tokens of a step.
 ///
 /// A backend object belongs to one rank. Except for loading, one thread at a time uses it.
-template <class B, class W, class A = W, class Kv = A>
-concept BackendLike = std::constructible_from<B, const BackendConfig&> && MemoryLike<B, W> &&
-    MemoryLike<B, A> && PoolMemoryLike<B, KvStored<Kv>> && OpsLike<B, W, A, Kv> &&
-    requires(const B& cbackend) {
+template <class B, class W, class A = WeightElement<W>, class Kv = A>
+concept BackendLike = std::constructible_from<B, const BackendConfig&> &&
+    MemoryLike<B, WeightElement<W>> && MemoryLike<B, A> && PoolMemoryLike<B, KvStored<Kv>> &&
+    OpsLike<B, W, A, Kv> && requires(const B& cbackend) {
   { B::kAsynchronous } -> std::convertible_to<bool>;
   { B::kDefaultBatchedTokens } -> std::convertible_to<int>;
   { cbackend.describe() } -> std::convertible_to<std::string>;

@@ -61,16 +61,25 @@ consteval void check_memory() {
 }
 
 /// The ops, see `OpsLike`.
-template <class B, class W, class A, class Kv>
+template <class B, class Weight, class A, class Kv>
 consteval void check_ops() {
-  using Matrix = MatrixOf<B, W>;
-  static_assert(RunsOp<B, EmbeddingArgs<A, Matrix>>,
+  using W = WeightElement<Weight>;
+  using Matrix = MatrixOf<B, Weight>;
+  using Table = MatrixOf<B, Weight, MatrixRole::vocabulary>;
+  static_assert(
+      requires(B & b, Matrix & matrix, Table & table) {
+        b.set_rows(matrix, std::int64_t{}, MatrixView<const W>{});
+        b.set_rows(table, std::int64_t{}, MatrixView<const W>{});
+      },
+      "nanovllm: the policy's Backend must have 'set_rows(matrix, first_row, rows)' for the "
+      "matrices of the policy's Weight");
+  static_assert(RunsOp<B, EmbeddingArgs<A, Table>>,
                 "nanovllm: the policy's Backend has no 'run' for 'EmbeddingArgs' with the policy's "
                 "Weight, Activation and KvElement; see ops/embedding.hpp");
   static_assert(RunsOp<B, LinearArgs<A, Matrix>>,
                 "nanovllm: the policy's Backend has no 'run' for 'LinearArgs' with the policy's "
                 "Weight, Activation and KvElement; see ops/linear.hpp");
-  static_assert(RunsOp<B, FloatLinearArgs<A, Matrix>>,
+  static_assert(RunsOp<B, FloatLinearArgs<A, Table>>,
                 "nanovllm: the policy's Backend has no 'run' for 'LinearArgs' with results in "
                 "float with the policy's Weight, Activation and KvElement; see ops/linear.hpp");
   static_assert(RunsOp<B, RmsNormArgs<A, W>>,
@@ -159,7 +168,7 @@ consteval bool check_backend() {
   using W = typename E::Weight;
   using A = typename E::Activation;
   using Kv = typename E::KvElement;
-  detail::check_memory<B, W>();
+  detail::check_memory<B, WeightElement<W>>();
   detail::check_memory<B, A>();
   detail::check_pool_memory<B, KvStored<Kv>>();
   detail::check_ops<B, W, A, Kv>();

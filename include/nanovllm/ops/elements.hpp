@@ -1,15 +1,17 @@
 #pragma once
-/// What a model is kept in: elements of weights and activations, and the format of the KV cache.
+/// What a model is kept in: the format of its weights, the element of its activations, and the
+/// format of its KV cache.
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/ops/kv_format.hpp"
+#include "nanovllm/ops/weight_format.hpp"
 
 namespace nanovllm {
 
 /// Three types, told apart in every signature; usually all are the same.
-template <Element W, Element A = W, KvFormat Kv = A>
+template <WeightFormat W, Element A = WeightElement<W>, KvFormat Kv = A>
 struct Elements {
-  using Weight = W;      ///< matrices and vectors of the checkpoint
+  using Weight = W;      ///< of the checkpoint: an element type or another WeightFormat
   using Activation = A;  ///< what layers hand to each other
   using KvElement = Kv;  ///< keys and values in the cache: an element type or another KvFormat
 };

@@ -39,11 +39,11 @@ concept KvFormat = Element<F> || ScaledKvFormat<F>;
 namespace detail {
 
 template <class F>
-struct KvStored {
+struct StoredOf {
   using type = F;
 };
 template <ScaledKvFormat F>
-struct KvStored<F> {
+struct StoredOf<F> {
   using type = typename F::Stored;
 };
 
@@ -51,7 +51,7 @@ struct KvStored<F> {
 
 /// What a cache of format `F` is an array of.
 template <KvFormat F>
-using KvStored = typename detail::KvStored<F>::type;
+using KvStored = typename detail::StoredOf<F>::type;
 
 /// Bytes of a row's scale; 0 where there is none.
 template <KvFormat F>

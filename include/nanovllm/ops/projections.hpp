@@ -18,7 +18,6 @@ enum class ProjectionRole : std::uint8_t {
   output,   ///< `linear` of what attention gives
   gate_up,  ///< `gated_linear`: SwiGLU follows
   down,     ///< `linear` of what SwiGLU gives
-  logits,   ///< `linear` with results in float
 };
 
 /// Matrices of one role and one shape.
@@ -31,17 +30,18 @@ struct Projection {
   std::int64_t max_rows = 0;            ///< of x
 };
 
-/// All of a network, in the order of a step. A is the activations' element, W the weights';
-/// attention is of `Heads`.
-template <class A, class Matrix, class W, class HeadsT = HeadShape<>>
+/// All of a network, in the order of a step. A is the activations' element, W the vectors'; `Table`
+/// is the type of lm_head, attention is of `Heads`.
+template <class A, class Matrix, class W, class HeadsT = HeadShape<>, class Table = Matrix>
 struct Projections {
   using Activation = A;
   using Weight = W;
   using Heads = HeadsT;
 
-  std::vector<Projection<Matrix, W>> list;
-  KvHeads kv_heads{};         ///< of k and v, where there is a `qkv`
-  std::int64_t max_seqs = 0;  ///< rows that are decodes, at most
+  std::vector<Projection<Matrix, W>> list;  ///< of the layers
+  Projection<Table, W> logits{};            ///< with results in float; may have no matrix
+  KvHeads kv_heads{};                       ///< of k and v, where there is a `qkv`
+  std::int64_t max_seqs = 0;                ///< rows that are decodes, at most
 
   /// The first of a role; null where there is none.
   [[nodiscard]] const Projection<Matrix, W>* find(ProjectionRole role) const {

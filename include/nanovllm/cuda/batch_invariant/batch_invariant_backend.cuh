@@ -124,13 +124,13 @@ class BatchInvariantCudaBackend : public CudaBackend {
         std::vector<std::int64_t> sums, products;
         for (const std::int64_t rows : cuda::rows_up_to(one.max_rows))
           (one.accumulates && rows <= kMaxAccumulatedRows<A> ? sums : products).push_back(rows);
-        if (one.role == ProjectionRole::logits) {
-          linear_->template tune<W, float>(one.matrices, false, products, context());
-        } else {
-          linear_->template tune<W, A>(one.matrices, true, sums, context());
-          linear_->template tune<W, A>(one.matrices, false, products, context());
-        }
+        linear_->template tune<W, A>(one.matrices, true, sums, context());
+        linear_->template tune<W, A>(one.matrices, false, products, context());
       }
+      const auto& logits = network.logits;
+      if (!logits.matrices.empty())
+        linear_->template tune<W, float>(logits.matrices, false, cuda::rows_up_to(logits.max_rows),
+                                         context());
     } else {
       CudaBackend::tune(network);
     }

@@ -34,7 +34,7 @@ template <class Model, class Group>
       NANOVLLM_VERSION_MAJOR * 1'000'000 + NANOVLLM_VERSION_MINOR * 1'000 + NANOVLLM_VERSION_PATCH;
   std::vector<SharedSetting> out = {
       {"the version of nanovllm", kVersion},
-      {"bytes of a weight", sizeof(typename Elements::Weight)},
+      {"bits of a weight", kWeightBits<typename Elements::Weight>},
       {"bytes of an activation", sizeof(typename Elements::Activation)},
       {"bytes of a KV element", sizeof(KvStored<typename Group::KvElement>)},
       {"bytes of a KV scale", kKvScaleBytes<typename Group::KvElement>},
@@ -63,7 +63,7 @@ void make_ranks(Group& group, Peers& peers, const Config& model, const RunnerCon
         BackendConfig{.num_threads = config.threads_of_a_rank(ranks_on_host), .device = device});
   });
   for (const auto& backend : backends) {  // while no rank of this host has its weights
-    check_weight_memory(model, sizeof(typename Group::Elements::Weight), config.num_ranks,
+    check_weight_memory(model, kWeightBits<typename Group::Elements::Weight>, config.num_ranks,
                         Backend::kSharedMemory ? ranks_on_host : 1, backend->available_memory());
   }
   // A rank that joins a group of devices waits for all the others: they must be there.

@@ -13,7 +13,7 @@ namespace nanovllm {
 
 namespace detail {
 void check_checkpoint_size(std::int64_t count, const Checkpoint& checkpoint);
-void check_weight_memory(std::int64_t count, std::size_t element_bytes, std::size_t available);
+void check_weight_memory(std::int64_t count, int element_bits, std::size_t available);
 }  // namespace detail
 
 /// Throws LoadError when the checkpoint has less than a byte for each weight, whose types have two
@@ -24,12 +24,12 @@ void check_checkpoint_size(const Config& model, const Checkpoint& checkpoint) {
   detail::check_checkpoint_size(least_num_parameters(model), checkpoint);
 }
 
-/// Throws ConfigError when the weights of `num_sharing` of `num_ranks` ranks, of `element_bytes`
+/// Throws ConfigError when the weights of `num_sharing` of `num_ranks` ranks, of `element_bits`
 /// each, are more than the memory that these ranks share.
 template <ModelConfigLike Config>
-void check_weight_memory(const Config& model, std::size_t element_bytes, int num_ranks,
-                         int num_sharing, std::size_t available) {
-  detail::check_weight_memory(least_num_parameters(model) / num_ranks * num_sharing, element_bytes,
+void check_weight_memory(const Config& model, int element_bits, int num_ranks, int num_sharing,
+                         std::size_t available) {
+  detail::check_weight_memory(least_num_parameters(model) / num_ranks * num_sharing, element_bits,
                               available);
 }
 
@@ -50,9 +50,9 @@ NANOVLLM_INLINE void check_checkpoint_size(std::int64_t count, const Checkpoint&
                    " bytes or more; the checkpoint holds ", held, " bytes");
 }
 
-NANOVLLM_INLINE void check_weight_memory(std::int64_t count, std::size_t element_bytes,
+NANOVLLM_INLINE void check_weight_memory(std::int64_t count, int element_bits,
                                          std::size_t available) {
-  const std::int64_t needed = count * static_cast<std::int64_t>(element_bytes);
+  const std::int64_t needed = count / 8 * element_bits;
   check<ConfigError>(static_cast<std::uint64_t>(needed) <= available,
                      "the sizes in config.json make ", count, " weights, ", needed,
                      " bytes, for the ranks that share a memory; available there are ", available,

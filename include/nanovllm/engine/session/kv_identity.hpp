@@ -49,7 +49,7 @@ template <class Policy, class ModelConfig>
       {"K/V heads", std::to_string(shape.num_kv_heads * runner.num_ranks())},
       {"head_dim", std::to_string(shape.head_dim)},
       {"type of K/V", std::string(kv_format_name<typename Elements::KvElement>())},
-      {"type of weights", std::string(name(kDType<typename Elements::Weight>))},
+      {"type of weights", std::string(weight_format_name<typename Elements::Weight>())},
       {"type of activations", std::string(name(kDType<typename Elements::Activation>))}};
   for (const auto& [setting, value] : model_settings(model))
     out.emplace_back(setting, std::to_string(value));

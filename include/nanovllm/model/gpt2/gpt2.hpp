@@ -31,7 +31,7 @@ namespace nanovllm {
 /// that names what is missing if not.
 template <class B, class E>
 consteval bool check_gpt2_ops() {
-  using W = typename E::Weight;
+  using W = WeightElement<typename E::Weight>;
   using A = typename E::Activation;
   static_assert(RunsOp<B, LayerNormArgs<A, W>> && RunsOp<B, AddLayerNormArgs<A, W>>,
                 "nanovllm: the policy's Backend has no 'run' for 'LayerNormArgs' and "
@@ -125,20 +125,20 @@ class Gpt2Network
                              static_cast<float>(config.layer_norm_eps), limits, backend, comm) {}
 
   /// All weight matrices of a step, for backends that tune their kernels.
-  [[nodiscard]] Projections<typename Context::Activation, Matrix, typename Context::Weight, Heads>
+  [[nodiscard]] Projections<typename Context::Activation, Matrix, typename Context::Weight, Heads,
+                            typename Context::Table>
   projections() const {
     using Role = ProjectionRole;
     using Layer = typename Weights::Layer;
     const InputNorm<typename Context::Weight> none{};  // by name: GCC 12 crashes at a mere {}
     const StepLimits& limits = this->limits();
     const std::int64_t rows = limits.max_num_batched_tokens;
-    return {
-        .list = {{Role::plain, this->all(&Layer::qkv), none, false, rows},
-                 {Role::plain, this->all(&Layer::out), none, false, rows},
-                 {Role::plain, this->all(&Layer::fc), none, false, rows},
-                 {Role::plain, this->all(&Layer::proj), none, false, rows},
-                 {Role::logits, {&this->weights().lm_head()}, none, false, limits.max_num_seqs}},
-        .max_seqs = limits.max_num_seqs};
+    return {.list = {{Role::plain, this->all(&Layer::qkv), none, false, rows},
+                     {Role::plain, this->all(&Layer::out), none, false, rows},
+                     {Role::plain, this->all(&Layer::fc), none, false, rows},
+                     {Role::plain, this->all(&Layer::proj), none, false, rows}},
+            .logits = {Role::plain, {&this->weights().lm_head()}, none, false, limits.max_num_seqs},
+            .max_seqs = limits.max_num_seqs};
   }
 };
 

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/model/gpt2/config.hpp"
@@ -18,6 +17,7 @@
 #include "nanovllm/model/parameter_list.hpp"
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/model/weights.hpp"
+#include "nanovllm/ops/weight_format.hpp"
 
 namespace nanovllm {
 
@@ -45,9 +45,11 @@ struct Gpt2Shard {
 /// The files have every dense layer of a block transposed, [in, out], with q, k and v of all heads
 /// beside each other in one: what was called a convolution of width 1. Here they lie as the dense
 /// layers of all models do, [out, in].
-template <Element T, class Backend>
+template <WeightFormat W, class Backend>
 class Gpt2Weights {
-  using Matrix = typename Backend::template Matrix<T>;
+  using T = WeightElement<W>;
+  using Matrix = MatrixOf<Backend, W>;
+  using Table = MatrixOf<Backend, W, MatrixRole::vocabulary>;
   using Vector = typename Backend::template Buffer<T>;
 
  public:
@@ -129,9 +131,9 @@ class Gpt2Weights {
   [[nodiscard]] const Layer& layer(std::int64_t i) const {
     return layers_[static_cast<std::size_t>(i)];
   }
-  [[nodiscard]] const Matrix& embedding() const { return embedding_; }
-  [[nodiscard]] const Matrix& positions() const { return positions_; }
-  [[nodiscard]] const Matrix& lm_head() const { return tied() ? embedding_ : lm_head_; }
+  [[nodiscard]] const Table& embedding() const { return embedding_; }
+  [[nodiscard]] const Table& positions() const { return positions_; }
+  [[nodiscard]] const Table& lm_head() const { return tied() ? embedding_ : lm_head_; }
   [[nodiscard]] const Norm& final_norm() const { return final_norm_; }
 
  private:
@@ -194,10 +196,10 @@ class Gpt2Weights {
 
   Gpt2Shape shape_;
   Gpt2Shard shard_;
-  Matrix embedding_;  // [vocab shard, hidden]
-  Matrix positions_;  // [positions, hidden]
+  Table embedding_;  // [vocab shard, hidden]
+  Table positions_;  // [positions, hidden]
   std::vector<Layer> layers_;
-  Matrix lm_head_;  // [vocab shard, hidden]; empty when tied
+  Table lm_head_;  // [vocab shard, hidden]; empty when tied
   Norm final_norm_;
 };
 

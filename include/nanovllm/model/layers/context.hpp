@@ -18,14 +18,15 @@ struct LayerContext {
   using Elements = ElementsT;
   using Backend = BackendT;
   using Communicator = CommunicatorT;
-  using Weight = typename Elements::Weight;
+  using Weight = WeightElement<typename Elements::Weight>;  ///< of a norm or a bias
   using Activation = typename Elements::Activation;
   using KvElement = typename Elements::KvElement;
   template <class T>
   using Buffer = typename Backend::template Buffer<T>;
-  using Matrix = typename Backend::template Matrix<Weight>;  ///< of a dense layer
-  using Vector = Buffer<Weight>;                             ///< of a norm
-  using Rows = MatrixView<Activation>;                       ///< [n, width]
+  using Matrix = MatrixOf<Backend, typename Elements::Weight>;  ///< of a dense layer
+  /// The embedding and lm_head.
+  using Table = MatrixOf<Backend, typename Elements::Weight, MatrixRole::vocabulary>;
+  using Rows = MatrixView<Activation>;  ///< [n, width]
   using ConstRows = MatrixView<const Activation>;
 
   Backend& backend;

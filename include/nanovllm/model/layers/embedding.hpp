@@ -16,9 +16,9 @@ namespace nanovllm {
 /// out[i] = the embedding of tokens[i], [n, hidden]. `table` begins with the row of `first_token`.
 template <class Context>
 void embed(const Context& context, VectorView<const TokenId> tokens,
-           const typename Context::Matrix& table, std::int64_t first_token,
+           const typename Context::Table& table, std::int64_t first_token,
            typename Context::Rows out) {
-  context.backend.run(EmbeddingArgs<typename Context::Activation, typename Context::Matrix>{
+  context.backend.run(EmbeddingArgs<typename Context::Activation, typename Context::Table>{
       .tokens = tokens,
       .table = &table,
       .first_token = static_cast<TokenId>(first_token),
@@ -29,8 +29,8 @@ void embed(const Context& context, VectorView<const TokenId> tokens,
 /// out[i] = the row of positions[i] in a learned table of positions, which every rank has whole.
 template <class Context>
 void embed_positions(const Context& context, VectorView<const std::int32_t> positions,
-                     const typename Context::Matrix& table, typename Context::Rows out) {
-  context.backend.run(EmbeddingArgs<typename Context::Activation, typename Context::Matrix>{
+                     const typename Context::Table& table, typename Context::Rows out) {
+  context.backend.run(EmbeddingArgs<typename Context::Activation, typename Context::Table>{
       .tokens = positions, .table = &table, .first_token = 0, .out = out});
 }
 
@@ -49,7 +49,7 @@ class LmHead {
   [[nodiscard]] std::int64_t width() const { return shard_rows_ * context_.comm.size(); }
 
   /// logits = x · weightᵀ, [m, width()], on all ranks.
-  void operator()(typename Context::ConstRows x, const typename Context::Matrix& weight,
+  void operator()(typename Context::ConstRows x, const typename Context::Table& weight,
                   MatrixView<float> logits) {
     const std::int64_t m = x.extent(0);
     check_shape("forward", "logits", logits, {m, width()});
@@ -62,9 +62,9 @@ class LmHead {
   }
 
  private:
-  void multiply(typename Context::ConstRows x, const typename Context::Matrix& weight,
+  void multiply(typename Context::ConstRows x, const typename Context::Table& weight,
                 MatrixView<float> y) {
-    context_.backend.run(FloatLinearArgs<typename Context::Activation, typename Context::Matrix>{
+    context_.backend.run(FloatLinearArgs<typename Context::Activation, typename Context::Table>{
         .x = x, .weight = &weight, .y = y});
   }
 

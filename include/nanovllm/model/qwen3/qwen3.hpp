@@ -55,7 +55,8 @@ class Qwen3Network : public Decoder<LayerContext<ElementsT, Backend, Communicato
                               static_cast<float>(config.rms_norm_eps), limits, backend, comm) {}
 
   /// All weight matrices of a step, for backends that tune their kernels.
-  [[nodiscard]] Projections<typename Context::Activation, Matrix, typename Context::Weight, Heads>
+  [[nodiscard]] Projections<typename Context::Activation, Matrix, typename Context::Weight, Heads,
+                            typename Context::Table>
   projections() const {
     using Role = ProjectionRole;
     using Layer = typename Weights::Layer;
@@ -69,8 +70,8 @@ class Qwen3Network : public Decoder<LayerContext<ElementsT, Backend, Communicato
         .list = {{Role::qkv, this->all(&Layer::qkv), norm, false, rows},
                  {Role::output, this->all(&Layer::o), Norm{}, sums, rows},
                  {Role::gate_up, this->all(&Layer::gate_up), norm, false, rows},
-                 {Role::down, this->all(&Layer::down), Norm{}, sums, rows},
-                 {Role::logits, {&this->weights().lm_head()}, Norm{}, false, limits.max_num_seqs}},
+                 {Role::down, this->all(&Layer::down), Norm{}, sums, rows}},
+        .logits = {Role::plain, {&this->weights().lm_head()}, Norm{}, false, limits.max_num_seqs},
         .kv_heads = {this->num_kv_heads(), this->head_dim()},
         .max_seqs = limits.max_num_seqs};
   }

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
@@ -19,6 +18,7 @@
 #include "nanovllm/model/qwen3/shapes.hpp"
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/model/weights.hpp"
+#include "nanovllm/ops/weight_format.hpp"
 
 namespace nanovllm {
 
@@ -45,9 +45,11 @@ struct Qwen3Shard {
 
 /// Owner of a rank's weights. q, k and v are rows of one matrix, and so are gate and up, so that
 /// each pair of layers is one product.
-template <Element T, class Backend>
+template <WeightFormat W, class Backend>
 class Qwen3Weights {
-  using Matrix = typename Backend::template Matrix<T>;
+  using T = WeightElement<W>;
+  using Matrix = MatrixOf<Backend, W>;
+  using Table = MatrixOf<Backend, W, MatrixRole::vocabulary>;
   using Vector = typename Backend::template Buffer<T>;
 
  public:
@@ -108,8 +110,8 @@ class Qwen3Weights {
   [[nodiscard]] const Layer& layer(std::int64_t i) const {
     return layers_[static_cast<std::size_t>(i)];
   }
-  [[nodiscard]] const Matrix& embedding() const { return embedding_; }
-  [[nodiscard]] const Matrix& lm_head() const { return tied_ ? embedding_ : lm_head_; }
+  [[nodiscard]] const Table& embedding() const { return embedding_; }
+  [[nodiscard]] const Table& lm_head() const { return tied_ ? embedding_ : lm_head_; }
   [[nodiscard]] const Vector& final_norm() const { return final_norm_; }
 
  private:
@@ -166,9 +168,9 @@ class Qwen3Weights {
   Qwen3Shape shape_;
   Qwen3Shard shard_;
   bool tied_;
-  Matrix embedding_;  // [vocab shard, hidden]
+  Table embedding_;  // [vocab shard, hidden]
   std::vector<Layer> layers_;
-  Matrix lm_head_;  // [vocab shard, hidden]; empty when tied
+  Table lm_head_;  // [vocab shard, hidden]; empty when tied
   Vector final_norm_;
 };
 

@@ -33,10 +33,8 @@ template <class A, class W, class Heads, class Run>
 void tune_projections(const Projections<A, DeviceMatrix<W>, W, Heads>& network, DenseEngine& engine,
                       const Context& context, const Run& run) {
   DenseTuner tuner(engine, context);
-  for (const auto& one : network.list) {
-    if (one.role != ProjectionRole::logits)
-      tuner.tune_linear<W, A>(one.matrices, one.accumulates, rows_up_to(one.max_rows));
-  }
+  for (const auto& one : network.list)
+    tuner.tune_linear<W, A>(one.matrices, one.accumulates, rows_up_to(one.max_rows));
   if constexpr (std::same_as<W, bf16> && std::same_as<A, bf16>) {
     for (const auto& one : network.list) {
       if (one.role == ProjectionRole::qkv)
@@ -47,10 +45,9 @@ void tune_projections(const Projections<A, DeviceMatrix<W>, W, Heads>& network, 
     if (context.can_overlap && LayerTuner::takes(network))
       LayerTuner(network, engine, context).template tune<Heads>(run);
   }
-  for (const auto& one : network.list) {
-    if (one.role == ProjectionRole::logits)
-      tuner.tune_linear<W, float>(one.matrices, one.accumulates, rows_up_to(one.max_rows));
-  }
+  if (!network.logits.matrices.empty())
+    tuner.tune_linear<W, float>(network.logits.matrices, network.logits.accumulates,
+                                rows_up_to(network.logits.max_rows));
 }
 
 }  // namespace nanovllm::cuda
