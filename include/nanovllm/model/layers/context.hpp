@@ -26,6 +26,7 @@ struct LayerContext {
   using Matrix = MatrixOf<Backend, typename Elements::Weight>;  ///< of a dense layer
   /// The embedding and lm_head.
   using Table = MatrixOf<Backend, typename Elements::Weight, MatrixRole::vocabulary>;
+  using Vector = Buffer<Weight>;        ///< of a norm
   using Rows = MatrixView<Activation>;  ///< [n, width]
   using ConstRows = MatrixView<const Activation>;
 
