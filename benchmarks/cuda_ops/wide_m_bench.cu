@@ -10,9 +10,9 @@
 #include "cuda_ops/timing.cuh"
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
 #include "nanovllm/cuda/elementwise/silu_mul.cuh"
+#include "nanovllm/cuda/hopper/linear/wide_m/wide_m_linear.cuh"
 #include "nanovllm/cuda/linear/dispatch/ops.cuh"
 #include "nanovllm/cuda/linear/tune/dense_tuner.cuh"
-#include "nanovllm/cuda/linear/wide_m/wide_m_linear.cuh"
 
 namespace nanovllm::bench {
 namespace {

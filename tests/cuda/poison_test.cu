@@ -13,8 +13,8 @@
 #include "cuda/gpu_test.cuh"
 #include "cuda/product.cuh"
 #include "cuda/sampling/sampler_batch.cuh"
-#include "nanovllm/cuda/batch_invariant/linear/linear.cuh"
 #include "nanovllm/cuda/elementwise/publish_results.cuh"
+#include "nanovllm/cuda/hopper/batch_invariant/linear.cuh"
 
 namespace nanovllm::test {
 namespace {

@@ -10,7 +10,7 @@
 #include "cuda/gpu_test.cuh"
 #include "cuda/product.cuh"
 #include "cuda/sampling/sampler_batch.cuh"
-#include "nanovllm/cuda/batch_invariant/linear/linear.cuh"
+#include "nanovllm/cuda/hopper/batch_invariant/linear.cuh"
 
 namespace nanovllm::test {
 namespace {

@@ -4,7 +4,7 @@
 #
 #   who includes whom   the arrows of docs/architecture.md; 'allowed' below is the whole table, and
 #                       'allowed_in_module' that of the folders of engine/, grammar/, serve/, kv/,
-#                       sched/, model/ and cuda/linear/
+#                       sched/, model/, cuda/linear/ and cuda/hopper/linear/
 #   how                 full paths in quotes, of files that exist, without cycles
 #   what not            <iostream>, <regex>, <format>; CUDA's headers only in .cuh, and .cuh only
 #                       in .cuh, but for engine.hpp, which asks for __CUDACC__ before
@@ -53,11 +53,11 @@ awk -v graph="$graph" '
   }
 
   # nanovllm/cuda/tile/vec.cuh is in the part "cuda/tile/" of cuda/, nanovllm/cuda/backend.cuh in
-  # "cuda/" itself. Only attention/ has folders of its own.
+  # "cuda/" itself. attention/ and hopper/ have folders of their own.
   function part_of(path,   parts, count) {
     count = split(path, parts, "/")
     if (count == 3) return "cuda/"
-    return "cuda/" parts[3] "/" (parts[3] == "attention" && count > 4 ? parts[4] "/" : "")
+    return "cuda/" parts[3] "/" (parts[3] ~ /^(attention|hopper)$/ && count > 4 ? parts[4] "/" : "")
   }
 
   # nanovllm/kv/pool.hpp and nanovllm/kv/pool.inc have the stem nanovllm/kv/pool.
@@ -71,7 +71,9 @@ awk -v graph="$graph" '
   function room_of(path,   parts, count, module) {
     count = split(path, parts, "/")
     module = parts[2] "/"
-    if (module == "cuda/" && parts[3] == "linear") return "cuda/linear/" (count > 4 ? parts[4] "/" : "")
+    if (path ~ /^nanovllm\/cuda\/linear\//) return "cuda/linear/" (count > 4 ? parts[4] "/" : "")
+    if (path ~ /^nanovllm\/cuda\/hopper\/linear\//)
+      return "cuda/hopper/linear/" (count > 5 ? parts[5] "/" : "")
     if (!(module in allowed_in_module)) return ""
     return module (count > 3 ? parts[3] "/" : "")
   }
@@ -175,8 +177,19 @@ awk -v graph="$graph" '
     allowed_in_cuda["cuda/attention/"] = allowed_in_cuda["cuda/attention/"] \
         " cuda/attention/decode/ cuda/attention/varlen/"
 
+    # Kernels for one architecture: they see what those for all have in common, not each other.
+    allowed_in_cuda["cuda/hopper/attention/"] = \
+        below_families " cuda/attention/varlen/ cuda/hopper/attention/"
+    allowed_in_cuda["cuda/hopper/linear/"] = below_families " cuda/linear/ cuda/hopper/linear/"
+    allowed_in_cuda["cuda/hopper/batch_invariant/"] = \
+        below_families " cuda/linear/ cuda/hopper/batch_invariant/"
+    allowed_in_cuda["cuda/linear/"] = allowed_in_cuda["cuda/linear/"] " cuda/hopper/linear/"
+    allowed_in_cuda["cuda/attention/varlen/"] = \
+        allowed_in_cuda["cuda/attention/varlen/"] " cuda/hopper/attention/"
+
     # The batch-invariant backend: it takes parts of the families, and the backend without its mode.
-    allowed_in_cuda["cuda/batch_invariant/"] = allowed_in_cuda["cuda/"] " cuda/batch_invariant/"
+    allowed_in_cuda["cuda/batch_invariant/"] = \
+        allowed_in_cuda["cuda/"] " cuda/hopper/batch_invariant/ cuda/batch_invariant/"
 
     # The same within modules. The files at the top of a module put its rooms together; those that
     # rooms may see themselves are named.
@@ -222,12 +235,16 @@ awk -v graph="$graph" '
     # Families of kernels are siblings; what they share is in cuda/tile/.
     allowed_in_module["cuda/linear/"] = "all"
     linear_tops = "cuda/linear/layer.cuh cuda/linear/tuning.hpp"
-    num_dense = split("small_m/ mid_m/ wide_m/ blas/", dense, " ")
+    num_dense = split("small_m/ blas/", dense, " ")
     for (i = 1; i <= num_dense; i++) {
       allowed_in_module["cuda/linear/" dense[i]] = linear_tops
       dense_families = dense_families " cuda/linear/" dense[i]
     }
-    allowed_in_module["cuda/linear/dispatch/"] = linear_tops dense_families
+    allowed_in_module["cuda/hopper/linear/"] = "all"
+    allowed_in_module["cuda/hopper/linear/mid_m/"] = linear_tops
+    allowed_in_module["cuda/hopper/linear/wide_m/"] = linear_tops
+    allowed_in_module["cuda/linear/dispatch/"] = linear_tops dense_families \
+        " cuda/hopper/linear/ cuda/hopper/linear/mid_m/ cuda/hopper/linear/wide_m/"
     allowed_in_module["cuda/linear/tune/"] = linear_tops " cuda/linear/dispatch/"
 
     # Members that may be -1 or 0 where nothing is set.

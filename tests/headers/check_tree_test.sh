@@ -21,7 +21,8 @@ fresh_tree() {
     printf '#pragma once\n\n' > "$scratch/nanovllm/$path.hpp"
   done
   for path in cuda/op cuda/runtime/launch cuda/ptx/mma cuda/tile/vec cuda/linear/linear \
-              cuda/linear/small_m/kernel cuda/linear/mid_m/kernel cuda/sampling/sampler cuda/attention/simt cuda/attention/decode/decode \
+              cuda/linear/small_m/kernel cuda/linear/blas/blas cuda/hopper/linear/mid_m/kernel \
+              cuda/hopper/linear/wide_m/kernel cuda/hopper/attention/varlen cuda/sampling/sampler cuda/attention/simt cuda/attention/decode/decode \
               cuda/attention/varlen/varlen parallel/devices cuda; do
     mkdir -p "$(dirname "$scratch/nanovllm/$path")"
     printf '#pragma once\n#include <cuda_runtime.h>\n' > "$scratch/nanovllm/$path.cuh"
@@ -31,7 +32,8 @@ fresh_tree() {
   include grammar/json/writer.hpp nanovllm/grammar/bytes/byte_dfa.hpp
   include serve/reply/chat.hpp nanovllm/serve/request/chat.hpp
   include sched/scheduler.hpp nanovllm/sched/policy/priority.hpp
-  include cuda/linear/linear.cuh nanovllm/cuda/linear/mid_m/kernel.cuh
+  include cuda/linear/linear.cuh nanovllm/cuda/linear/blas/blas.cuh
+  include cuda/hopper/linear/mid_m/kernel.cuh nanovllm/cuda/tile/vec.cuh
   line core/b.hpp '  int count_ = -1;'
   line core/b.hpp '  std::optional<int> limit;  ///< bytes; none for all, or 10 for a start'
   include model/weights.hpp nanovllm/io/safetensors.hpp
@@ -176,7 +178,11 @@ expect "cuda/linear/ may not include" "a family sees the files at the top" \
 expect "cuda/linear/ may not include" "a family's .cuh sees attention" \
   include cuda/linear/linear.cuh nanovllm/cuda/attention/simt.cuh
 expect "cuda/linear/small_m/ may not include" "a family of dense kernels sees another" \
-  include cuda/linear/small_m/kernel.cuh nanovllm/cuda/linear/mid_m/kernel.cuh
+  include cuda/linear/small_m/kernel.cuh nanovllm/cuda/linear/blas/blas.cuh
+expect "cuda/hopper/linear/mid_m/ may not include" "a family of Hopper's dense kernels sees another" \
+  include cuda/hopper/linear/mid_m/kernel.cuh nanovllm/cuda/hopper/linear/wide_m/kernel.cuh
+expect "cuda/hopper/linear/ may not include" "an architecture's dense kernels see its attention" \
+  include cuda/hopper/linear/mid_m/kernel.cuh nanovllm/cuda/hopper/attention/varlen.cuh
 expect "engine/step/ may not include" "a step sees the runner" \
   include engine/step/step_inputs.hpp nanovllm/engine/runner/runner.hpp
 expect "engine/runner/ may not include" "the runner sees the core" \

@@ -6,9 +6,9 @@
 
 #include "cuda/gpu_matrix.cuh"
 #include "cuda/gpu_test.cuh"
-#include "nanovllm/cuda/linear/mid_m/mid_m_linear.cuh"
+#include "nanovllm/cuda/hopper/linear/mid_m/mid_m_linear.cuh"
+#include "nanovllm/cuda/hopper/linear/wide_m/wide_m_linear.cuh"
 #include "nanovllm/cuda/linear/small_m/small_m_linear.cuh"
-#include "nanovllm/cuda/linear/wide_m/wide_m_linear.cuh"
 
 namespace nanovllm::test {
 namespace {

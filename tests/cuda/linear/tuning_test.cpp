@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "catch.hpp"
-#include "nanovllm/cuda/linear/mid_m/tuning.hpp"
+#include "nanovllm/cuda/hopper/linear/mid_m/tuning.hpp"
 #include "nanovllm/cuda/linear/small_m/tuning.hpp"
 #include "nanovllm/cuda/linear/tuning.hpp"
 

@@ -13,7 +13,7 @@
 #include "nanovllm/cuda/backend.cuh"
 #include "nanovllm/cuda/batch_invariant/attention/attention.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/engine.cuh"
-#include "nanovllm/cuda/batch_invariant/linear/tuning.hpp"
+#include "nanovllm/cuda/hopper/batch_invariant/tuning.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/gated_linear.hpp"
 #include "nanovllm/ops/project_qkv.hpp"

@@ -19,10 +19,10 @@
 /// `query_starts` and `kv_lens`. Results do not depend on how a schedule is ordered.
 
 #include "nanovllm/cuda/attention/simt_attention.cuh"
-#include "nanovllm/cuda/attention/varlen/hopper.cuh"
 #include "nanovllm/cuda/attention/varlen/mma.cuh"
 #include "nanovllm/cuda/attention/varlen/plan.cuh"
 #include "nanovllm/cuda/attention/varlen/tuning.hpp"
+#include "nanovllm/cuda/hopper/attention/varlen.cuh"
 #include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/ops/attention.hpp"
 

@@ -1,6 +1,6 @@
 #pragma once
 /// The kernel of `small_m_linear` for up to 16 rows, alone or with a norm ahead or SwiGLU behind;
-/// and its products, which `small_m/heads.cuh` has another end for.
+/// and its products, which `hopper/linear/heads.cuh` has another end for.
 ///
 ///   y[m, n] = Σ_k a[m, k] · W[n, k]   (+ y[m, n] before the rounding, with `accumulate`)
 ///   gated:  y[m, n] = silu(g[m, n]) · u[m, n] with [g | u] = a · Wᵀ, W [2 N, K], rounded once

@@ -1,6 +1,6 @@
 #pragma once
-/// The copying half of `varlen_attention` on Hopper (hopper.cuh): what a block
-/// keeps in shared memory, the warp that fetches items of the schedule, and the two that have the
+/// The copying half of `varlen_attention` on Hopper (varlen.cuh): what a block keeps in
+/// shared memory, the warp that fetches items of the schedule, and the two that have the
 /// copy engine bring queries and keys, and values.
 
 #include <cuda_runtime.h>

@@ -33,8 +33,8 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/math.hpp"
-#include "nanovllm/cuda/linear/wide_m/output.cuh"
-#include "nanovllm/cuda/linear/wide_m/tuning.hpp"
+#include "nanovllm/cuda/hopper/linear/wide_m/output.cuh"
+#include "nanovllm/cuda/hopper/linear/wide_m/tuning.hpp"
 #include "nanovllm/cuda/ptx/cluster.cuh"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"

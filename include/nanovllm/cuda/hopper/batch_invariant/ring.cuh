@@ -14,7 +14,7 @@
 
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/cuda/batch_invariant/linear/tuning.hpp"
+#include "nanovllm/cuda/hopper/batch_invariant/tuning.hpp"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
 #include "nanovllm/cuda/ptx/tensor_maps.cuh"

@@ -1,4 +1,4 @@
-#include "nanovllm/cuda/linear/mid_m/mid_m_linear.cuh"
+#include "nanovllm/cuda/hopper/linear/mid_m/mid_m_linear.cuh"
 
 #include <cmath>
 #include <cstdint>

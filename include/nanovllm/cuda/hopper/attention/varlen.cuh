@@ -31,10 +31,10 @@
 #include <cstdint>
 
 #include "nanovllm/core/math.hpp"
-#include "nanovllm/cuda/attention/varlen/hopper_copy.cuh"
 #include "nanovllm/cuda/attention/varlen/plan.cuh"
 #include "nanovllm/cuda/attention/varlen/softmax.cuh"
 #include "nanovllm/cuda/attention/varlen/tuning.hpp"
+#include "nanovllm/cuda/hopper/attention/varlen_copy.cuh"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
 #include "nanovllm/cuda/ptx/named_barrier.cuh"
 #include "nanovllm/cuda/ptx/tma.cuh"

@@ -30,8 +30,8 @@
 
 #include <cstddef>
 
-#include "nanovllm/cuda/linear/mid_m/block.cuh"
-#include "nanovllm/cuda/linear/mid_m/part.cuh"
+#include "nanovllm/cuda/hopper/linear/mid_m/block.cuh"
+#include "nanovllm/cuda/hopper/linear/mid_m/part.cuh"
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/cluster.cuh"
 #include "nanovllm/cuda/ptx/wgmma.cuh"

@@ -1,4 +1,4 @@
-#include "nanovllm/cuda/linear/small_m/heads.cuh"
+#include "nanovllm/cuda/hopper/linear/heads.cuh"
 
 #include <cstdint>
 #include <cstring>

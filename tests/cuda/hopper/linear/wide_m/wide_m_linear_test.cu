@@ -8,7 +8,7 @@
 
 #include "cuda/gpu_matrix.cuh"
 #include "cuda/gpu_test.cuh"
-#include "nanovllm/cuda/linear/wide_m/wide_m_linear.cuh"
+#include "nanovllm/cuda/hopper/linear/wide_m/wide_m_linear.cuh"
 
 namespace nanovllm::test {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/cuda/linear/mid_m/block.cuh"
+#include "nanovllm/cuda/hopper/linear/mid_m/block.cuh"
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/cluster.cuh"
 #include "nanovllm/cuda/ptx/load.cuh"
