@@ -11,6 +11,7 @@
 
 #include "cuda_ops/timing.cuh"
 #include "nanovllm/core/math.hpp"
+#include "nanovllm/cuda/architectures.cuh"
 #include "nanovllm/cuda/attention/decode/decode_attention.cuh"
 #include "nanovllm/cuda/attention/varlen/varlen_attention.cuh"
 #include "nanovllm/cuda/batch_invariant/attention/attention.cuh"
@@ -58,7 +59,7 @@ struct Bench {
     DeviceBuffer<Out> y(std::size_t(most * s.n));
     cuda::detail::fill_noise(x.data(), most * s.k, context);
     cuda::detail::fill_noise(y.data(), most * s.n, context);
-    cuda::DenseEngine fast;
+    cuda::DenseEngine<cuda::DeviceArchitectures> fast;
     cuda::BatchInvariantLinear invariant;
     std::vector<std::int64_t> rows;
     for (const std::int64_t m : cuda::kRowBuckets) {
@@ -188,7 +189,8 @@ struct Bench {
                                              .has_prefix = q_len != kv_len,
                                              .scale = scale,
                                              .out = {out.data(), wide}};
-        in_order ? invariant.run(args, context) : cuda::varlen_attention(args, varlen, context);
+        in_order ? invariant.run(args, context)
+                 : cuda::varlen_attention<cuda::DeviceArchitectures>(args, varlen, context);
       }
     };
     if (!decodes) {  // what the batch-invariant kernel is made of

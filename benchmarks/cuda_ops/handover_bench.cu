@@ -461,7 +461,7 @@ class Bench {
 int run(const char* json) {
   const cuda::Stream stream;
   const auto context = cuda::Context::on(stream.get());
-  if (!context.is_hopper() || context.num_sms > 132) {
+  if (context.native_code != 90 || context.num_sms > 132) {
     std::printf("handover_bench is for devices of compute capability 9.0 with 132 SMs at most\n");
     return EXIT_FAILURE;
   }

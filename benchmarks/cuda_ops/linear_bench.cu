@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cuda_ops/timing.cuh"
+#include "nanovllm/cuda/architectures.cuh"
 #include "nanovllm/cuda/linear/dispatch/ops.cuh"
 #include "nanovllm/cuda/linear/tune/dense_tuner.cuh"
 
@@ -128,7 +129,8 @@ struct Bench {
   }
 
   /// All linears of a step of `m` rows, one after the other, as the engine runs them.
-  void step(const Model& model, std::int64_t m, cuda::DenseEngine& engine,
+  void step(const Model& model, std::int64_t m,
+            cuda::DenseEngine<cuda::DeviceArchitectures>& engine,
             const std::deque<DeviceMatrix<bf16>> (&layers)[4], const DeviceMatrix<bf16>& lm_head,
             bf16* x, bf16* y, float* logits) {
     const auto linears = [&](int) {
@@ -192,7 +194,7 @@ struct Bench {
       if (m <= kMostLogitRows)
         shape(model.name, model.lm_head, m, pointers(lm_head), x.data(), logits.data());
     }
-    cuda::DenseEngine engine;
+    cuda::DenseEngine<cuda::DeviceArchitectures> engine;
     cuda::DenseTuner tuner(engine, context);
     const auto start = std::chrono::steady_clock::now();
     for (int i = 0; i < 4; ++i)

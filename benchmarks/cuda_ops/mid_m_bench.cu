@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cuda_ops/timing.cuh"
+#include "nanovllm/cuda/architectures.cuh"
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
 #include "nanovllm/cuda/elementwise/silu_mul.cuh"
 #include "nanovllm/cuda/hopper/linear/mid_m/mid_m_linear.cuh"
@@ -35,7 +36,7 @@ struct Bench {
   Report& report;
   cuda::Stream stream;
   cuda::Context context = cuda::Context::on(stream.get());
-  cuda::DenseEngine engine;
+  cuda::DenseEngine<cuda::DeviceArchitectures> engine;
   cuda::TensorMaps maps;
   std::vector<Matrix> qkv, o, gate_up, down;
   cuda::DeviceBuffer<bf16> norm, x, normed, heads, both, act;

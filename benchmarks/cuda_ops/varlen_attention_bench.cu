@@ -10,6 +10,7 @@
 
 #include "cuda_ops/timing.cuh"
 #include "nanovllm/core/philox.hpp"
+#include "nanovllm/cuda/architectures.cuh"
 #include "nanovllm/cuda/attention/varlen/varlen_attention.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 
@@ -109,7 +110,7 @@ void measure(const Case& c, const cuda::Context& context, Report& report) {
         if (c.mma) {
           cuda::varlen_attention_mma(in.args, in.workspace.schedule(), context);
         } else {
-          cuda::varlen_attention(in.args, in.workspace, context);
+          cuda::varlen_attention<cuda::DeviceArchitectures>(in.args, in.workspace, context);
         }
       },
       6, 10);

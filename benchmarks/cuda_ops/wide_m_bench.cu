@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cuda_ops/timing.cuh"
+#include "nanovllm/cuda/architectures.cuh"
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
 #include "nanovllm/cuda/elementwise/silu_mul.cuh"
 #include "nanovllm/cuda/hopper/linear/wide_m/wide_m_linear.cuh"
@@ -109,7 +110,7 @@ class Parts {
   Shape s_;
   Buffers<half> b_;
   cuda::Context context_;
-  cuda::DenseEngine engine_;
+  cuda::DenseEngine<cuda::DeviceArchitectures> engine_;
 };
 
 /// The kernels for some hundred rows.

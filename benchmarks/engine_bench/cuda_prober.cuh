@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/cuda/architectures.cuh"
 #include "nanovllm/cuda/linear/dispatch/ops.cuh"
 #include "nanovllm/cuda/linear/tune/stopwatch.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
@@ -103,7 +104,7 @@ class CudaProber {
   nv::DType dtype_;
   nv::cuda::Stream stream_;
   nv::cuda::Context context_ = nv::cuda::Context::on(stream_.get());
-  nv::cuda::DenseEngine linear_;
+  nv::cuda::DenseEngine<nv::cuda::DeviceArchitectures> linear_;
 };
 
 }  // namespace engine_bench

@@ -16,6 +16,7 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/philox.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/hopper/hopper.hpp"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
@@ -38,6 +39,10 @@ struct Gpu {
   cuda::Stream stream;
   cuda::Context context = cuda::Context::on(stream.get());
   void sync() const { stream.synchronize(); }
+  /// Whether Hopper's own kernels run here.
+  [[nodiscard]] bool is_hopper() const {
+    return cuda::HopperTables::is(context) && cuda::HopperTables::has_code(context);
+  }
 };
 
 /// Fills a block's dynamic shared memory, `bytes` of it, with ones: NaN in every float type.

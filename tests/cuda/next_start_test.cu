@@ -108,7 +108,7 @@ TEST_CASE("a kernel that waits first lets the next one read early, another does 
       }) == (start == cuda::NextStart::after_wait));
     }
   }
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   cuda::TensorMaps maps;
   for (int form = 0; form < cuda::kMidMForms.size(cuda::ProductKind::normed); ++form) {
     for (const auto start : {cuda::NextStart::after_wait, cuda::NextStart::at_once}) {
@@ -157,7 +157,7 @@ TEST_CASE(
     "product") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   Operands p(gpu.context);
   Between between(gpu);
   cuda::OpState state{.context = gpu.context};

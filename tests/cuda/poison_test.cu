@@ -99,7 +99,7 @@ TEST_CASE("products of few rows behind poison", "[poison]") {
 TEST_CASE("products of some tens of rows behind poison", "[poison]") {
   if (!has_gpu()) return;
   Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   cuda::TensorMaps maps;
   for (const std::int64_t k : {kWidth, kWholePanels}) {
     for (const std::int64_t m : {1, 20, 33, 64}) {
@@ -120,7 +120,7 @@ TEST_CASE("products of some tens of rows behind poison", "[poison]") {
 TEST_CASE("products of some hundred rows behind poison", "[poison]") {
   if (!has_gpu()) return;
   Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   cuda::TensorMaps maps;
   for (const std::int64_t m : {1, 65, 200}) {
     Product p(m, 76, kWidth);
@@ -138,7 +138,7 @@ TEST_CASE("products of some hundred rows behind poison", "[poison]") {
 TEST_CASE("products in one order behind poison", "[poison]") {
   if (!has_gpu()) return;
   Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   cuda::TensorMaps maps;
   for (const std::int64_t m : {1, 16, 70, 300}) {
     Product p(m, 88, kWidth);

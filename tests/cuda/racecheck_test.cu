@@ -41,7 +41,7 @@ TEST_CASE("small_m, tiny", "[racecheck][dense]") {
 TEST_CASE("mid_m, tiny", "[racecheck][dense]") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   cuda::TensorMaps maps;
   Product p(9, 16, 1024);
   for (const cuda::ProductKind kind : kProductKinds) {
@@ -55,7 +55,7 @@ TEST_CASE("mid_m, tiny", "[racecheck][dense]") {
 TEST_CASE("wide_m, tiny", "[racecheck][dense]") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   cuda::TensorMaps maps;
   Product p(65, 16, 1024);
   for (const cuda::ProductKind kind : kProductKinds) {
@@ -69,7 +69,7 @@ TEST_CASE("wide_m, tiny", "[racecheck][dense]") {
 TEST_CASE("batch-invariant products, tiny", "[racecheck][dense]") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   cuda::TensorMaps maps;
   for (const cuda::BatchInvariantBlock block : cuda::kBatchInvariantBlocks) {
     Product p(9, 16, 512);

@@ -209,7 +209,7 @@ Steps::Steps(const GpuArray<bf16>& weights, const Gpu& gpu) {
 TEST_CASE("kernels of decode steps go on for millions of launches", "[.soak]") {
   if (!has_gpu()) return;
   Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   const char* const asked = std::getenv("NANOVLLM_SOAK_LAUNCHES");
   const std::int64_t total = asked != nullptr ? std::atoll(asked) : 5'000'000;
   const GpuArray<bf16> weights = GpuArray<bf16>::random(2 * kMiddle * kHidden, 3, -.02, .02);
@@ -231,7 +231,7 @@ TEST_CASE("kernels of decode steps go on for millions of launches", "[.soak]") {
 TEST_CASE("decode steps of two streams at a time give what they give alone", "[soak]") {
   if (!has_gpu()) return;
   Gpu gpus[2];
-  if (!gpus[0].context.is_hopper()) return;
+  if (!gpus[0].is_hopper()) return;
   const GpuArray<bf16> weights = GpuArray<bf16>::random(2 * kMiddle * kHidden, 3, -.02, .02);
   const Steps sets[] = {Steps(weights, gpus[0]), Steps(weights, gpus[1])};
   int wrong[2] = {};  // CHECK is for one thread

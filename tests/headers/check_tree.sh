@@ -53,11 +53,11 @@ awk -v graph="$graph" '
   }
 
   # nanovllm/cuda/tile/vec.cuh is in the part "cuda/tile/" of cuda/, nanovllm/cuda/backend.cuh in
-  # "cuda/" itself. attention/ and hopper/ have folders of their own.
+  # "cuda/" itself. attention/ and the architectures have folders of their own.
   function part_of(path,   parts, count) {
     count = split(path, parts, "/")
     if (count == 3) return "cuda/"
-    return "cuda/" parts[3] "/" (parts[3] ~ /^(attention|hopper)$/ && count > 4 ? parts[4] "/" : "")
+    return "cuda/" parts[3] "/" ((parts[3] == "attention" || parts[3] in architectures) && count > 4 ? parts[4] "/" : "")
   }
 
   # nanovllm/kv/pool.hpp and nanovllm/kv/pool.inc have the stem nanovllm/kv/pool.
@@ -71,9 +71,9 @@ awk -v graph="$graph" '
   function room_of(path,   parts, count, module) {
     count = split(path, parts, "/")
     module = parts[2] "/"
-    if (path ~ /^nanovllm\/cuda\/linear\//) return "cuda/linear/" (count > 4 ? parts[4] "/" : "")
-    if (path ~ /^nanovllm\/cuda\/hopper\/linear\//)
-      return "cuda/hopper/linear/" (count > 5 ? parts[5] "/" : "")
+    if (module == "cuda/" && parts[3] == "linear") return "cuda/linear/" (count > 4 ? parts[4] "/" : "")
+    if (module == "cuda/" && parts[3] in architectures && parts[4] == "linear")
+      return "cuda/" parts[3] "/linear/" (count > 5 ? parts[5] "/" : "")
     if (!(module in allowed_in_module)) return ""
     return module (count > 3 ? parts[3] "/" : "")
   }
@@ -107,7 +107,8 @@ awk -v graph="$graph" '
       source = part_of(from)
       target = part_of(to)
       if (!(source in allowed_in_cuda)) complain(line, "no rule for " source)
-      else if (index(" " allowed_in_cuda[source] " ", " " target " ") == 0)
+      else if (index(" " allowed_in_cuda[source] " ", " " target " ") == 0 &&
+               index(" " allowed_in_cuda[source] " ", " " substr(to, length("nanovllm/") + 1) " ") == 0)
         complain(line, source " may not include " to)
       return
     }
@@ -157,6 +158,9 @@ awk -v graph="$graph" '
     allowed["cuda_policy.hpp"] = "kv/ parallel/ engine/runner/thread_ranks.hpp policy.hpp"
     allowed["cuda.cuh"] = "core/ kv/ parallel/ cuda/ policy.hpp cuda_policy.hpp"
 
+    # The folders of cuda/ with kernels for one architecture.
+    architectures["hopper"]
+
     # The same within cuda/: {runtime, ptx} <- tile <- families <- the files at the top. Families do
     # not see each other. The files at the top of attention/ are what its families share, and
     # what puts them together.
@@ -177,19 +181,23 @@ awk -v graph="$graph" '
     allowed_in_cuda["cuda/attention/"] = allowed_in_cuda["cuda/attention/"] \
         " cuda/attention/decode/ cuda/attention/varlen/"
 
-    # Kernels for one architecture: they see what those for all have in common, not each other.
-    allowed_in_cuda["cuda/hopper/attention/"] = \
-        below_families " cuda/attention/varlen/ cuda/hopper/attention/"
-    allowed_in_cuda["cuda/hopper/linear/"] = below_families " cuda/linear/ cuda/hopper/linear/"
-    allowed_in_cuda["cuda/hopper/batch_invariant/"] = \
-        below_families " cuda/linear/ cuda/hopper/batch_invariant/"
-    allowed_in_cuda["cuda/linear/"] = allowed_in_cuda["cuda/linear/"] " cuda/hopper/linear/"
-    allowed_in_cuda["cuda/attention/varlen/"] = \
-        allowed_in_cuda["cuda/attention/varlen/"] " cuda/hopper/attention/"
+    # Kernels for one architecture: they see what those for all have in common, not each other. Only
+    # cuda/architectures.cuh names an architecture.
+    for (name in architectures) {
+      own = "cuda/" name "/"
+      allowed_in_cuda[own "attention/"] = below_families " cuda/attention/varlen/ " own "attention/"
+      allowed_in_cuda[own "linear/"] = below_families " cuda/linear/ " own "linear/"
+      allowed_in_cuda[own "batch_invariant/"] = below_families " cuda/linear/ " own "batch_invariant/"
+      allowed_in_cuda[own] = below_families " cuda/architecture.hpp cuda/linear/ " \
+          "cuda/attention/varlen/ " own " " own "attention/ " own "linear/"
+      allowed_in_cuda["cuda/"] = allowed_in_cuda["cuda/"] " " own
+      batch_invariant_parts = batch_invariant_parts " " own "batch_invariant/"
+    }
+    allowed_in_cuda["cuda/linear/"] = allowed_in_cuda["cuda/linear/"] " cuda/architecture.hpp"
 
     # The batch-invariant backend: it takes parts of the families, and the backend without its mode.
     allowed_in_cuda["cuda/batch_invariant/"] = \
-        allowed_in_cuda["cuda/"] " cuda/hopper/batch_invariant/ cuda/batch_invariant/"
+        allowed_in_cuda["cuda/"] batch_invariant_parts " cuda/batch_invariant/"
 
     # The same within modules. The files at the top of a module put its rooms together; those that
     # rooms may see themselves are named.
@@ -243,8 +251,7 @@ awk -v graph="$graph" '
     allowed_in_module["cuda/hopper/linear/"] = "all"
     allowed_in_module["cuda/hopper/linear/mid_m/"] = linear_tops
     allowed_in_module["cuda/hopper/linear/wide_m/"] = linear_tops
-    allowed_in_module["cuda/linear/dispatch/"] = linear_tops dense_families \
-        " cuda/hopper/linear/ cuda/hopper/linear/mid_m/ cuda/hopper/linear/wide_m/"
+    allowed_in_module["cuda/linear/dispatch/"] = linear_tops dense_families
     allowed_in_module["cuda/linear/tune/"] = linear_tops " cuda/linear/dispatch/"
 
     # Members that may be -1 or 0 where nothing is set.

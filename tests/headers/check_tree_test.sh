@@ -183,6 +183,8 @@ expect "cuda/hopper/linear/mid_m/ may not include" "a family of Hopper's dense k
   include cuda/hopper/linear/mid_m/kernel.cuh nanovllm/cuda/hopper/linear/wide_m/kernel.cuh
 expect "cuda/hopper/linear/ may not include" "an architecture's dense kernels see its attention" \
   include cuda/hopper/linear/mid_m/kernel.cuh nanovllm/cuda/hopper/attention/varlen.cuh
+expect "cuda/linear/ may not include" "dense layers name an architecture" \
+  include cuda/linear/linear.cuh nanovllm/cuda/hopper/linear/mid_m/kernel.cuh
 expect "engine/step/ may not include" "a step sees the runner" \
   include engine/step/step_inputs.hpp nanovllm/engine/runner/runner.hpp
 expect "engine/runner/ may not include" "the runner sees the core" \

@@ -12,6 +12,7 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/cuda/architectures.cuh"
 #include "nanovllm/cuda/attention/decode/decode_attention.cuh"
 #include "nanovllm/cuda/attention/plan_attention.cuh"
 #include "nanovllm/cuda/attention/varlen/varlen_attention.cuh"
@@ -189,11 +190,11 @@ class CudaBackend {
     cudaDeviceProp properties{};
     cuda::check_cuda(cudaGetDeviceProperties(&properties, state_.context.device),
                      "cudaGetDeviceProperties");
+    const char* const missing = cuda::DeviceArchitectures::missing_code(state_.context);
     return concat("cuda:", state_.context.device, ", ", properties.name, ", sm_",
                   state_.context.compute_capability, ", ", state_.context.num_sms, " SMs",
-                  state_.context.compute_capability == 90 && !state_.context.has_hopper_code
-                      ? ", slower kernels: the program was not compiled for 90a"
-                      : "");
+                  missing != nullptr ? ", slower kernels: the program was not compiled for " : "",
+                  missing != nullptr ? missing : "");
   }
 
  private:

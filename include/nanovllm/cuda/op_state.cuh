@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "nanovllm/core/limits.hpp"
+#include "nanovllm/cuda/architectures.cuh"
 #include "nanovllm/cuda/attention/decode/plan.cuh"
 #include "nanovllm/cuda/attention/varlen/plan.cuh"
 #include "nanovllm/cuda/elementwise/swap_blocks.cuh"
@@ -19,8 +20,11 @@ namespace nanovllm::cuda {
 /// `run_op(const Args&, State&)`, where `State` is this type: a template parameter in the headers
 /// of the ops, which do not know each other's scratch memory.
 struct OpState {
+  /// Whose kernels its device may get.
+  using Architectures = DeviceArchitectures;
+
   Context context;
-  DenseEngine dense{};
+  DenseEngine<Architectures> dense{};
   std::optional<DecodeWorkspace> decode{};
   std::optional<VarlenWorkspace> varlen{};
   std::optional<SamplerWorkspace> sampler{};

@@ -99,7 +99,7 @@ TEST_CASE("products of few rows behind a kernel that comes late", "[late]") {
 TEST_CASE("products of some tens and hundreds of rows behind a kernel that comes late", "[late]") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   cuda::TensorMaps maps;
   Product tens(33, kOut, kIn), hundreds(100, kOut, kIn);
   for (const cuda::ProductKind kind : kProductKinds) {
@@ -124,7 +124,7 @@ TEST_CASE("products of some tens and hundreds of rows behind a kernel that comes
 TEST_CASE("products in one order behind a kernel that comes late", "[late]") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   cuda::TensorMaps maps;
   for (const std::int64_t m : {4, 70}) {
     Product p(m, kOut, kIn);

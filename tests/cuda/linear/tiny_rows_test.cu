@@ -101,7 +101,7 @@ TEST_CASE("norms of tiny rows ahead of products of few rows") {
 TEST_CASE("norms of tiny rows ahead of products of some tens and hundred rows") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   cuda::TensorMaps maps;
   for (const ProductKind kind : {ProductKind::normed, ProductKind::gated}) {
     for (int form = 0; form < cuda::kMidMForms.size(kind); ++form) {

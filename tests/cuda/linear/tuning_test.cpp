@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "catch.hpp"
-#include "nanovllm/cuda/hopper/linear/mid_m/tuning.hpp"
 #include "nanovllm/cuda/linear/small_m/tuning.hpp"
 #include "nanovllm/cuda/linear/tuning.hpp"
 
@@ -37,26 +36,9 @@ TEST_CASE("Extents that 32 bits cannot count go to cuBLASLt") {
   CHECK_FALSE(fits_small_m(1, 8, (std::int64_t{1} << 31) - 8));
 }
 
-TEST_CASE("Shares of K of the kernel for some tens of rows leave nothing out") {
-  for (const ProductKind kind : {ProductKind::plain, ProductKind::normed, ProductKind::gated}) {
-    for (int i = 0; i < kMidMForms.size(kind); ++i) {
-      const MidMVariant form = kMidMForms.at(kind, i);
-      for (std::int64_t k = 8; k <= 16384; k += 8) {
-        const std::int64_t panels = mid_m_panels(k, form);
-        CHECK(panels % form.panels == 0);
-        CHECK(panels * form.split * kMidMColumns >= k);
-        CHECK((panels - form.panels) * form.split * kMidMColumns < k);
-      }
-    }
-  }
-  CHECK(fits_mid_m(64, 4096, 1024));
-  CHECK_FALSE(fits_mid_m(65, 4096, 1024));
-  CHECK(suits_mid_m(64, 6144, 1024));
-  CHECK(suits_mid_m(64, 24576, 4096));
-  CHECK(suits_mid_m(1, 24576, 4096));
-  CHECK_FALSE(suits_mid_m(4, 6144, 1024));
+TEST_CASE("Large weights take the kernel for few rows on one row alone") {
   CHECK(suits_small_m(16, 6144, 1024));
   CHECK(suits_small_m(1, 24576, 4096));
   CHECK_FALSE(suits_small_m(2, 24576, 4096));
-  CHECK_FALSE(fits_mid_m(64, 4096, 1028));
+  CHECK(suits_small_m(2, 24576, 4096, 24576 * 4096));
 }

@@ -10,10 +10,12 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/cuda/architectures.cuh"
 #include "nanovllm/cuda/backend.cuh"
 #include "nanovllm/cuda/batch_invariant/attention/attention.cuh"
 #include "nanovllm/cuda/batch_invariant/linear/engine.cuh"
 #include "nanovllm/cuda/hopper/batch_invariant/tuning.hpp"
+#include "nanovllm/cuda/runtime/device_features.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/gated_linear.hpp"
 #include "nanovllm/ops/project_qkv.hpp"
@@ -46,7 +48,7 @@ class BatchInvariantCudaBackend : public CudaBackend {
 
   /// Throws CudaError when there is no such device, or it cannot run what keeps the order.
   explicit BatchInvariantCudaBackend(const BackendConfig& config) : CudaBackend(config) {
-    check<CudaError>(context().is_hopper(), "BatchInvariantCudaBackend: CUDA device ",
+    check<CudaError>(keeps_order(context()), "BatchInvariantCudaBackend: CUDA device ",
                      config.device,
                      " must have compute capability 9.0, and the program must be "
                      "compiled for sm_90a");
@@ -142,6 +144,11 @@ class BatchInvariantCudaBackend : public CudaBackend {
   }
 
  private:
+  [[nodiscard]] static bool keeps_order(const cuda::DeviceFeatures& device) {
+    return cuda::DeviceArchitectures::choose(device,
+                                             [](auto native) { return native.kKeepsOrder; });
+  }
+
   std::optional<cuda::BatchInvariantLinear> linear_;
   std::optional<cuda::BatchInvariantAttention> attention_;
 };

@@ -63,6 +63,11 @@ template <int kCount, class Run>
   return done;
 }
 
+/// Most rows of x for which start-up looks for one kernel that does what stands around a product,
+/// and for one that does what follows q, k and v as well.
+inline constexpr std::int64_t kMaxFusedRows = 256;
+inline constexpr std::int64_t kMaxFusedHeadRows = 8;
+
 /// Extents of W that the kernels here count with 32 bits, tiles beyond the end included.
 inline constexpr std::int64_t kMaxLinearExtent = std::numeric_limits<std::int32_t>::max() - 65536;
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "nanovllm/cuda/runtime/check.cuh"
+#include "nanovllm/cuda/runtime/device_features.hpp"
 
 namespace nanovllm::cuda {
 
@@ -50,22 +51,10 @@ __global__ void code_probe_kernel() {
 
 }  // namespace detail
 
-/// A stream and the facts about its device that launchers choose by. Non-owning, cheap to copy.
-struct Context {
+/// A stream, and the features of its device. Non-owning, cheap to copy.
+struct Context : DeviceFeatures {
   cudaStream_t stream = nullptr;
   int device = 0;
-  int num_sms = 0;
-  int compute_capability = 0;  ///< 10 · major + minor: 90 is Hopper
-  std::size_t l2_bytes = 0;
-  std::size_t max_shared_bytes = 0;  ///< dynamic shared memory a block may ask for
-  /// Whether the program's code for this device waits for the kernels ahead of it by itself, so
-  /// that kernels may be started before those have ended. Code for 8.x that the driver translated
-  /// does not.
-  bool can_overlap = false;
-  bool has_hopper_code = false;  ///< compiled for sm_90a, not for plain sm_90
-
-  /// Whether kernels for sm_90a (wgmma, TMA) run here; they run on compute capability 9.0 alone.
-  [[nodiscard]] bool is_hopper() const { return compute_capability == 90 && has_hopper_code; }
 
   /// `stream` on the current device.
   static Context on(cudaStream_t stream) {
@@ -86,7 +75,8 @@ struct Context {
     cudaFuncAttributes code{};
     check_cuda(cudaFuncGetAttributes(&code, detail::code_probe_kernel<0>), "cudaFuncGetAttributes");
     out.can_overlap = code.sharedSizeBytes >= detail::kWaitsForGrids;
-    out.has_hopper_code = code.sharedSizeBytes >= detail::kHasHopperCode;
+    out.has_clusters = out.can_overlap;
+    if (code.sharedSizeBytes >= detail::kHasHopperCode) out.native_code = 90;
     return out;
   }
 };

@@ -234,8 +234,7 @@ void launch_sample_scan(const SampleArgs& args, const SamplerScratch& scratch, i
 inline void launch_sample_finish(const SampleArgs& args, const SamplerScratch& scratch,
                                  int num_parts, const Context& context) {
   const std::int64_t rows = args.logits.extent(0), vocab = args.logits.extent(1);
-  // Code that can overlap is for compute capability 9.0, which has clusters.
-  const int cluster = context.can_overlap ? sample_finish_cluster(rows, context.num_sms) : 1;
+  const int cluster = context.has_clusters ? sample_finish_cluster(rows, context.num_sms) : 1;
   const LaunchConfig config{
       .grid = dim3(static_cast<unsigned>(rows * cluster), args.top_tokens.extent(1) > 0 ? 2 : 1),
       .block = dim3(kSelectThreads),

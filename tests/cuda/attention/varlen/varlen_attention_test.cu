@@ -1,5 +1,6 @@
 // varlen_attention on CUDA against float64, against the kernel of the CUDA cores, and its laws.
 
+#include "nanovllm/cuda/architectures.cuh"
 #include "nanovllm/cuda/attention/varlen/varlen_attention.cuh"
 
 #include <algorithm>
@@ -135,7 +136,7 @@ using Op = std::function<void(const VarlenAttentionArgs<T>&, cuda::VarlenWorkspa
 
 template <class T>
 const Op<T> kDispatch = [](const auto& args, auto& workspace, const auto& context) {
-  cuda::varlen_attention(args, workspace, context);
+  cuda::varlen_attention<cuda::DeviceArchitectures>(args, workspace, context);
 };
 
 /// The kernel that the dispatcher takes on older devices, on whichever this is.
@@ -353,7 +354,7 @@ TEST_CASE("varlen_attention: a row's bits depend on its query and keys alone") {
       args.block_tables = args.block_tables.slice(0, 1);
       args.has_prefix = true;
       cuda::plan_varlen(args.query_starts, args.kv_lens, end - begin, workspace, gpu.context);
-      cuda::varlen_attention(args, workspace, gpu.context);
+      cuda::varlen_attention<cuda::DeviceArchitectures>(args, workspace, gpu.context);
       gpu.sync();
     }
     out.download();
@@ -387,7 +388,7 @@ TEST_CASE("varlen_attention: each sequence in company has the bits that it has a
       args.block_tables = args.block_tables.slice(at, at + 1);
       args.has_prefix = shape.chunks[s].prefix > 0;
       cuda::plan_varlen(args.query_starts, args.kv_lens, end - begin, workspace, gpu.context);
-      cuda::varlen_attention(args, workspace, gpu.context);
+      cuda::varlen_attention<cuda::DeviceArchitectures>(args, workspace, gpu.context);
       gpu.sync();
       all.download();
       INFO("sequence " << s);
@@ -410,7 +411,7 @@ TEST_CASE("varlen_attention: each sequence in company has the bits that it has a
 TEST_CASE("varlen_attention: whole prompts beside continued ones do not read the cache") {
   if (!has_gpu()) return;
   Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   // Where each sequence's keys are read shows when the other place holds something else.
   const Shape shape{4, 2, 128, 64, {{700, 0}, {300, 1000}, {129, 0}, {513, 100}, {1, 0}}};
   Step<bf16> step(shape);
@@ -463,7 +464,8 @@ TEST_CASE("varlen_attention of nothing, and of operands that do not fit") {
   CHECK_THROWS_AS(cuda::plan_varlen(args.query_starts, args.kv_lens, 200, workspace, gpu.context),
                   ShapeError);
   args.kv.num_kv_heads = 3;
-  CHECK_THROWS_AS(cuda::varlen_attention(args, workspace, gpu.context), ShapeError);
+  CHECK_THROWS_AS(cuda::varlen_attention<cuda::DeviceArchitectures>(args, workspace, gpu.context),
+                  ShapeError);
 }
 
 TEST_CASE("varlen_attention with heads known to the compiler changes no bit") {
@@ -483,10 +485,12 @@ TEST_CASE("varlen_attention with heads known to the compiler changes no bit") {
                 any.has_prefix,
                 any.scale,
                 any.out};
-      cuda::varlen_attention(args, workspace, context);
+      cuda::varlen_attention<cuda::DeviceArchitectures>(args, workspace, context);
       args.kv.num_kv_heads = 1;
       args.k.extents[1] = args.v.extents[1] = 1;
-      if (kGroup > 0) CHECK_THROWS_AS(cuda::varlen_attention(args, workspace, context), ShapeError);
+      if (kGroup > 0)
+        CHECK_THROWS_AS(cuda::varlen_attention<cuda::DeviceArchitectures>(args, workspace, context),
+                        ShapeError);
     };
     CHECK(equal_bits(run(step, fixed), expected));
   };
@@ -499,13 +503,14 @@ TEST_CASE("varlen_attention with heads known to the compiler changes no bit") {
 TEST_CASE("varlen_attention describes a tensor to the copy engine once, not once a layer") {
   if (!has_gpu()) return;
   Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   Step<bf16> step({4, 2, 128, 64, {{130, 20}, {64, 100}}});
   GpuArray<bf16> out(static_cast<std::size_t>(step.n) * 4 * 128);
   cuda::VarlenWorkspace workspace(2, step.n, gpu.context);
   const VarlenAttentionArgs<bf16> args = step.args(out);
   cuda::plan_varlen(args.query_starts, args.kv_lens, step.n, workspace, gpu.context);
-  for (int layer = 0; layer < 3; ++layer) cuda::varlen_attention(args, workspace, gpu.context);
+  for (int layer = 0; layer < 3; ++layer)
+    cuda::varlen_attention<cuda::DeviceArchitectures>(args, workspace, gpu.context);
   gpu.sync();
   CHECK(workspace.tensor_maps().num_encoded() == 4);  // q, the cache, new keys and values
 }

@@ -5,21 +5,6 @@
 
 using namespace nanovllm::cuda;
 
-TEST_CASE("Blocks of the cache that the copy engine brings are parts of a tile or whole tiles") {
-  for (std::int64_t size = 1; size <= 1024; ++size) {
-    const bool parts = size >= 8 && size <= 128 && (size & (size - 1)) == 0;
-    CHECK(varlen_hopper_takes_block_size(size) == (parts || size % 128 == 0));
-  }
-  CHECK_FALSE(varlen_hopper_takes_block_size(0));
-}
-
-TEST_CASE("What the kernel of varlen attention for Hopper takes") {
-  CHECK(fits_varlen_hopper(128, 64, true));
-  CHECK(fits_varlen_hopper(64, 24, false));  // no key comes from the cache
-  CHECK_FALSE(fits_varlen_hopper(64, 24, true));
-  CHECK_FALSE(fits_varlen_hopper(96, 64, true));
-}
-
 TEST_CASE("New keys are read in one piece where there is no prefix, or they are many among all") {
   CHECK(varlen_new_from(0, 1) == 0);
   CHECK(varlen_new_from(0, 16384) == 0);

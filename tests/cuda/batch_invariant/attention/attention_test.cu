@@ -237,7 +237,7 @@ TEST_CASE("a token has the same bits in a decode and in any chunk, alone and amo
           "[batch_invariant]") {
   if (!has_gpu()) return;
   Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   for (const Heads& heads : {Heads{2, 2, 128}, {2, 4, 64}, {1, 8, 128}, {3, 1, 64}, {1, 16, 128}}) {
     INFO(heads.kv_heads << " kv heads, groups of " << heads.group << ", head_dim "
                         << heads.head_dim);
@@ -298,7 +298,7 @@ TEST_CASE("a token has the same bits in a decode and in any chunk, alone and amo
 TEST_CASE("neither the block size nor where blocks lie changes a bit", "[batch_invariant]") {
   if (!has_gpu()) return;
   Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   const std::vector<std::int32_t> lens{40, 300, 700};
   Sequences<bf16> first({2, 2, 128}, 64, lens);
   cuda::BatchInvariantAttention op(first.reserve_args(), gpu.context);
@@ -319,7 +319,7 @@ TEST_CASE("rows of padding are zeros, and a thousand replays give equal bits",
           "[batch_invariant]") {
   if (!has_gpu()) return;
   Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   Sequences<bf16> work({2, 2, 128}, 64, {900, 1, 2000, 300});
   cuda::BatchInvariantAttention op(work.reserve_args(), gpu.context);
   using Range = typename Sequences<bf16>::Range;

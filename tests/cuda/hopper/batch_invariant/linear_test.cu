@@ -81,7 +81,7 @@ bool same_bits(const std::vector<Out>& all, std::int64_t first, const std::vecto
 TEMPLATE_TEST_CASE("every block gives the product", "[batch_invariant]", bf16, half) {
   if (!has_gpu()) return;
   Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   cuda::TensorMaps maps;
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{1, 40, 8},
                                 {7, 130, 64},
@@ -119,7 +119,7 @@ TEST_CASE("a row has the same bits in any number of rows, at any place, in any b
           "[batch_invariant]") {
   if (!has_gpu()) return;
   Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   cuda::TensorMaps maps;
   constexpr std::int64_t kRows = 1000;
   for (const auto& [n, k] :
@@ -144,7 +144,7 @@ TEST_CASE("a row has the same bits in any number of rows, at any place, in any b
 TEST_CASE("another order of summation does not pass for this one", "[batch_invariant]") {
   if (!has_gpu()) return;
   Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   // With K split the two halves of the probe cancel exactly; it must show.
   BatchInvariantLinear engine;
   cuda::BlasHandle handle;
@@ -180,7 +180,7 @@ TEST_CASE("another order of summation does not pass for this one", "[batch_invar
 TEST_CASE("what is tuned keeps the order, for all numbers of rows", "[batch_invariant]") {
   if (!has_gpu()) return;
   Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   constexpr std::int64_t kRows = 1100;
   const auto check_type = [&]<class Out>(Out, std::int64_t n, std::int64_t k) {
     Layer<bf16, Out> layer(kRows, n, k);
@@ -215,7 +215,7 @@ TEST_CASE("what is tuned keeps the order, for all numbers of rows", "[batch_inva
 TEST_CASE("a K that is no multiple of 8 has an order of its own", "[batch_invariant]") {
   if (!has_gpu()) return;
   Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   BatchInvariantLinear engine;
   Layer<bf16> layer(70, 33, 70);
   const auto rows_of = [&](std::int64_t first, std::int64_t count) {
@@ -237,7 +237,7 @@ TEST_CASE("products added to rows have the bits of a product and add_rms_norm's 
           "[batch_invariant]") {
   if (!has_gpu()) return;
   Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   constexpr std::int64_t kRows = 70, kOut = 96;
   cuda::TensorMaps maps;
   for (const std::int64_t k : {192, 1000, 2048, 201}) {
@@ -276,7 +276,7 @@ TEST_CASE("products added to rows have the bits of a product and add_rms_norm's 
 TEST_CASE("rows that are not 16-byte aligned are refused", "[batch_invariant]") {
   if (!has_gpu()) return;
   Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   BatchInvariantLinear engine;
   Layer<bf16> layer(4, 16, 16);
   GpuArray<bf16> y(64);

@@ -132,7 +132,7 @@ TEST_CASE(
     "project_qkv of few rows in one kernel has the bits of the product and the heads' kernel") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   for (const Heads& heads :
        {Heads{16, 8, 128}, Heads{4, 1, 128}, Heads{3, 3, 128}, Heads{14, 2, 128}, Heads{16, 8, 64},
         Heads{4, 1, 64}, Heads{3, 3, 64}, Heads{14, 2, 64}}) {
@@ -148,7 +148,7 @@ TEST_CASE(
 TEST_CASE("project_qkv of few rows in one kernel equals float64") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   HeadsBackend backend(BackendConfig{});
   for (const std::int64_t n : {1, 3, 8})
     ops::project_qkv_case<bf16>(backend, {{n, 256, 128, true}, 2, 1});
@@ -174,7 +174,7 @@ TEST_CASE("project_qkv of few rows in one kernel behind poison, again and in a g
           "[racecheck]") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   for (const std::int64_t m : {3, 8}) {
     Projection projection(m, 1032, {2, 1, m == 3 ? 128 : 64});
     const std::vector<bf16> expected = by_one(projection, gpu);
@@ -197,7 +197,7 @@ TEST_CASE("project_qkv of few rows in one kernel behind poison, again and in a g
 TEST_CASE("project_qkv of few rows in one kernel refuses what does not fit") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   const auto takes = [&](Projection projection) {
     return cuda::small_m_project_qkv(projection.args(), gpu.context);
   };

@@ -1,3 +1,4 @@
+#include "nanovllm/cuda/architectures.cuh"
 #include "nanovllm/cuda/linear/tune/dense_tuner.cuh"
 
 #include <cmath>
@@ -12,7 +13,7 @@ namespace nanovllm::test {
 TEST_CASE("DenseEngine runs what it has timed, and leaves the rest to the parts") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   constexpr std::int64_t kWidth = 200, kIn = 512, kMost = 256;
   auto x = GpuMatrix<bf16>::random(kMost, kIn, 1);
   auto scale = GpuMatrix<bf16>::random(1, kIn, 2, {}, 0.25, 2);
@@ -23,7 +24,7 @@ TEST_CASE("DenseEngine runs what it has timed, and leaves the rest to the parts"
   cuda::DeviceMatrix<bf16> weight(2 * kWidth, kIn);
   weight.set_rows(0, MatrixView<const bf16>(host.data(), {2 * kWidth, kIn}));
   const InputNorm<bf16> norm{VectorView<const bf16>(scale.row(0).data, {kIn}), 1e-6f};
-  cuda::DenseEngine engine;
+  cuda::DenseEngine<cuda::DeviceArchitectures> engine;
   const auto layer = [&](std::int64_t rows, bool gated, GpuMatrix<bf16>& y, bool normed = true) {
     return cuda::DenseLayer<bf16>{.x = {x.view().data, {rows, kIn}},
                                   .norm = normed ? norm : InputNorm<bf16>{},

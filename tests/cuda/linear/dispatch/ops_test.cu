@@ -6,13 +6,14 @@
 #include <vector>
 
 #include "cuda/gpu_test.cuh"
+#include "nanovllm/cuda/architectures.cuh"
 #include "nanovllm/cuda/linear/tune/dense_tuner.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
 
 namespace nanovllm::test {
 namespace {
 
-using cuda::DenseEngine;
+using DenseEngine = cuda::DenseEngine<cuda::DeviceArchitectures>;
 using cuda::DeviceMatrix;
 
 /// Operands of a layer, on the device and on the host.

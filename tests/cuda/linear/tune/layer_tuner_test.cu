@@ -11,6 +11,7 @@
 
 #include "cuda/gpu_matrix.cuh"
 #include "cuda/gpu_test.cuh"
+#include "nanovllm/cuda/architectures.cuh"
 #include "nanovllm/cuda/backend.cuh"
 #include "nanovllm/cuda/linear/tune/dense_tuner.cuh"
 
@@ -81,12 +82,12 @@ bool same(const cuda::DensePlan& a, const cuda::DensePlan& b) {
 TEST_CASE("LayerTuner keeps, of the ways that were close, the one whose layers are fastest") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   Layers layers(3, gpu.context);
   cuda::DeviceBuffer<bf16> noise(std::size_t{1} << 24);
   int num_choices = 0;
   for (const std::int64_t m : {1, 8, 64, 256}) {
-    cuda::DenseEngine engine;
+    cuda::DenseEngine<cuda::DeviceArchitectures> engine;
     cuda::DenseTuner tuner(engine, gpu.context);
     const std::int64_t counts[] = {m};
     tuner.tune_linear<bf16, bf16>(layers.down, true, counts);
@@ -120,12 +121,12 @@ TEST_CASE("LayerTuner keeps, of the ways that were close, the one whose layers a
 TEST_CASE("LayerTuner finds two ways of which each alone is slower, on few rows") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   Layers layers(3, gpu.context);
   cuda::DeviceBuffer<bf16> noise(std::size_t{1} << 24);
   int num_choices = 0;
   for (const std::int64_t m : {1, 5, 16}) {
-    cuda::DenseEngine engine;
+    cuda::DenseEngine<cuda::DeviceArchitectures> engine;
     cuda::DenseTuner tuner(engine, gpu.context);
     const std::int64_t counts[] = {m};
     tuner.tune_linear<bf16, bf16>(layers.down, true, counts);
@@ -165,7 +166,7 @@ TEST_CASE("LayerTuner finds two ways of which each alone is slower, on few rows"
 TEST_CASE("LayerTuner keeps the way to run project_qkv whose layers are fastest") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   Layers layers(3, gpu.context);
   cuda::DeviceBuffer<bf16> noise(std::size_t{1} << 24);
   const auto spend_time = [&] {
@@ -173,7 +174,7 @@ TEST_CASE("LayerTuner keeps the way to run project_qkv whose layers are fastest"
   };
   int num_choices = 0;
   for (const std::int64_t m : {1, 8, 64}) {
-    cuda::DenseEngine engine;
+    cuda::DenseEngine<cuda::DeviceArchitectures> engine;
     cuda::DenseTuner tuner(engine, gpu.context);
     // The parts take long, what follows the product no time.
     tuner.tune_qkv(layers.qkv, layers.input_norm(), kKvHeads, m, [&](const auto& op) {
@@ -203,7 +204,7 @@ TEST_CASE("LayerTuner keeps the way to run project_qkv whose layers are fastest"
         if constexpr (std::is_same_v<Op, Linear>) {
           if (op.x.extent(1) != kQ) return;
           const auto kernel = engine.plan_for(layer, gpu.context).kernel;
-          agrees = agrees && ran_heads == (kernel != cuda::DenseKernel::small_m_heads);
+          agrees = agrees && ran_heads == (kernel != cuda::DenseKernel::native_heads);
           ran_heads = false;
           if (!is(wanted)) spend_time();
         }
@@ -220,9 +221,9 @@ TEST_CASE("LayerTuner keeps the way to run project_qkv whose layers are fastest"
 TEST_CASE("LayerTuner without time to spend leaves what was chosen") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   Layers layers(1, gpu.context);
-  cuda::DenseEngine engine;
+  cuda::DenseEngine<cuda::DeviceArchitectures> engine;
   const std::int64_t counts[] = {8};
   cuda::DenseTuner(engine, gpu.context).tune_linear<bf16, bf16>(layers.down, true, counts);
   Down down(8);
@@ -235,7 +236,7 @@ TEST_CASE("LayerTuner without time to spend leaves what was chosen") {
 
 TEST_CASE("A backend's dense layers give what they gave before it was tuned") {
   if (!has_gpu()) return;
-  if (!Gpu().context.is_hopper()) return;
+  if (!Gpu().is_hopper()) return;
   constexpr std::int64_t kMost = 96, kSeqs = 40;
   CudaBackend backend{BackendConfig{}};
   Layers layers(2, backend.context());

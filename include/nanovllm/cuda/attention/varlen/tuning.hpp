@@ -10,12 +10,6 @@
 
 namespace nanovllm::cuda {
 
-/// Where the kernel for Hopper reads keys and values.
-enum class VarlenSource : std::uint8_t {
-  step,   ///< from this step's k and v, which hold all there are
-  mixed,  ///< each sequence as `varlen_new_from` says
-};
-
 /// Query rows of a tile.
 inline constexpr int kVarlenRows = 128;
 
@@ -43,11 +37,6 @@ inline constexpr std::int64_t kVarlenSectionBytes = std::int64_t{16} << 20;
   return num_heads == 0 || varlen_max_entries(num_seqs, num_tokens) <= kMost / num_heads;
 }
 
-/// Whether the copy engine can bring tiles of 128 keys from blocks of this size.
-[[nodiscard]] constexpr bool varlen_hopper_takes_block_size(std::int64_t block_size) {
-  return block_size % 128 == 0 ? block_size > 0 : block_size >= 8 && 128 % block_size == 0;
-}
-
 /// The position from which a chunk of `q_len` rows behind `prefix` keys has tiles of keys read from
 /// this step's rows, tiles that begin earlier from the cache; kVarlenNoNewKeys: all of them from
 /// the cache. Tiles of new keys come in one piece each, and need no block table.
@@ -55,13 +44,6 @@ inline constexpr int kVarlenNoNewKeys = std::numeric_limits<int>::max();
 [[nodiscard]] NANOVLLM_HD constexpr int varlen_new_from(int prefix, int q_len) {
   const bool has_many = q_len >= 2 * kVarlenRows && prefix / 3 <= q_len;
   return prefix == 0 || has_many ? prefix : kVarlenNoNewKeys;
-}
-
-/// Whether the kernel for sm_90a takes these shapes.
-[[nodiscard]] constexpr bool fits_varlen_hopper(std::int64_t head_dim, std::int64_t block_size,
-                                                bool has_prefix) {
-  return (head_dim == 64 || head_dim == 128) &&
-         (!has_prefix || varlen_hopper_takes_block_size(block_size));
 }
 
 /// head_dim as the mma kernel has it compiled, rounded up.

@@ -6,10 +6,7 @@
 ///
 /// Operands and rounding points: ops/attention.hpp. Three kernels, of which the launcher takes the
 /// first that fits:
-///   varlen_attention_hopper   sm_90a; bf16 and half; head_dim 64 and 128; from this step's keys
-///                             and values when no sequence has a prefix; else as each sequence
-///                             has one or not (`varlen_new_from`), if block_size is 8, 16, 32, 64
-///                             or a multiple of 128
+///   that of the architecture  if it has one; for Hopper: hopper/attention/varlen.cuh
 ///   varlen_attention_mma      bf16 and half; head_dim a multiple of 8 up to 256; from the paged
 ///                             cache, any block size
 ///   simt_varlen_attention     everything else, float32 above all
@@ -22,7 +19,6 @@
 #include "nanovllm/cuda/attention/varlen/mma.cuh"
 #include "nanovllm/cuda/attention/varlen/plan.cuh"
 #include "nanovllm/cuda/attention/varlen/tuning.hpp"
-#include "nanovllm/cuda/hopper/attention/varlen.cuh"
 #include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/ops/attention.hpp"
 
@@ -38,26 +34,6 @@ template <class T, class Heads>
          args.kv.head_dim % 8 == 0 && args.kv.head_dim <= kVarlenMaxHeadDim && args.scale > 0.f;
 }
 
-/// The kernel for Hopper with head_dim 64 or 128; what `Heads` says is not compiled for the other.
-template <class T, class Heads>
-void launch_varlen_hopper(const VarlenAttentionArgs<T, T, Heads>& args, VarlenWorkspace& workspace,
-                          const Context& context) {
-  const auto launch_width = [&]<int kHeadDim>() {
-    if (!args.has_prefix) {
-      varlen_attention_hopper<kHeadDim, VarlenSource::step>(args, workspace, context);
-    } else {
-      varlen_attention_hopper<kHeadDim, VarlenSource::mixed>(args, workspace, context);
-    }
-  };
-  if constexpr (Heads::kHeadDim > 0) {
-    launch_width.template operator()<Heads::kHeadDim>();
-  } else if (args.kv.head_dim == 64) {
-    launch_width.template operator()<64>();
-  } else {
-    launch_width.template operator()<128>();
-  }
-}
-
 /// Whether `Heads` allows a head_dim that a kernel of up to `most` takes, in steps of `step`.
 template <class Heads, int kStep, std::int64_t kMost>
 inline constexpr bool kAllowsHeadDim = Heads::kHeadDim % kStep == 0 && Heads::kHeadDim <= kMost;
@@ -67,7 +43,7 @@ inline constexpr bool kAllowsHeadDim = Heads::kHeadDim % kStep == 0 && Heads::kH
 /// See ops/attention.hpp; every operand in device memory, `workspace` planned by `plan_varlen` for
 /// this step. Throws ShapeError when operands do not fit together, head_dim exceeds 256, or there
 /// are 2³⁰ tiles or more in all heads.
-template <Element T, class Heads>
+template <class Architectures, Element T, class Heads>
 void varlen_attention(const VarlenAttentionArgs<T, T, Heads>& args, VarlenWorkspace& workspace,
                       const Context& context) {
   validate(args);
@@ -80,12 +56,10 @@ void varlen_attention(const VarlenAttentionArgs<T, T, Heads>& args, VarlenWorksp
                         "varlen_attention: ", args.q.extent(0), " rows of ", num_seqs,
                         " sequences in ", args.q.extent(1), " heads have 2^30 tiles of ",
                         kVarlenRows, " rows or more");
-      if constexpr (detail::kAllowsHeadDim<Heads, 64, 128>) {
-        if (context.is_hopper() &&
-            fits_varlen_hopper(head_dim, args.kv.block_size, args.has_prefix)) {
-          return detail::launch_varlen_hopper(args, workspace, context);
-        }
-      }
+      if (Architectures::choose(context, [&](auto native) {
+            return native.varlen_attention(args, workspace, context);
+          }))
+        return;
       if (varlen_mma_shared_bytes(head_dim) <= context.max_shared_bytes) {
         return varlen_attention_mma(args, workspace.schedule(), context);
       }
@@ -96,7 +70,7 @@ void varlen_attention(const VarlenAttentionArgs<T, T, Heads>& args, VarlenWorksp
 
 template <Element T, class Heads, class State>
 void run_op(const VarlenAttentionArgs<T, T, Heads>& args, State& state) {
-  varlen_attention(args, *state.varlen, state.context);
+  varlen_attention<typename State::Architectures>(args, *state.varlen, state.context);
 }
 
 }  // namespace nanovllm::cuda

@@ -138,7 +138,7 @@ class BatchInvariantLinear {
                     args.accumulate);
     }
     check<ShapeError>(
-        batch_invariant_linear_takes(args.x, weight, context),
+        batch_invariant_linear_takes(args.x, weight),
         "linear: in one order for any number of rows, 16-bit operands must have rows that are "
         "16-byte aligned, got x ",
         shape_string(args.x), " and weight ", shape_string(weight));

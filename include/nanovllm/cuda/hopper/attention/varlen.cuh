@@ -34,6 +34,7 @@
 #include "nanovllm/cuda/attention/varlen/plan.cuh"
 #include "nanovllm/cuda/attention/varlen/softmax.cuh"
 #include "nanovllm/cuda/attention/varlen/tuning.hpp"
+#include "nanovllm/cuda/hopper/attention/tuning.hpp"
 #include "nanovllm/cuda/hopper/attention/varlen_copy.cuh"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
 #include "nanovllm/cuda/ptx/named_barrier.cuh"
@@ -271,11 +272,10 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) varlen_attention_hopper_k
 #endif
 }
 
-/// The launcher; the conditions at the top hold, the operands are not empty. The workspace is
-/// planned.
+/// The conditions at the top hold, the operands are not empty. The workspace is planned.
 template <int kHeadDim, VarlenSource kSource, MmaElement T, class Heads>
-void varlen_attention_hopper(const VarlenAttentionArgs<T, T, Heads>& args,
-                             VarlenWorkspace& workspace, const Context& context) {
+void launch_varlen_hopper(const VarlenAttentionArgs<T, T, Heads>& args, VarlenWorkspace& workspace,
+                          const Context& context) {
   using Traits = VarlenHopperTraits<T, kHeadDim, kSource>;
   TensorMaps& maps = workspace.tensor_maps();
   const auto rows_map = [&](const TensorView<const T, 3>& x) {
@@ -315,6 +315,29 @@ void varlen_attention_hopper(const VarlenAttentionArgs<T, T, Heads>& args,
           .block = Traits::kThreads,
           .shared_bytes = sizeof(VarlenHopperShared<Traits>) + 1024},
          context, problem);
+}
+
+/// The launcher. False, with nothing enqueued, where it does not take the shapes. `Heads` leaves
+/// head_dim open, or says 64 or 128; the other is not compiled then.
+template <MmaElement T, class Heads>
+[[nodiscard]] bool varlen_attention_hopper(const VarlenAttentionArgs<T, T, Heads>& args,
+                                           VarlenWorkspace& workspace, const Context& context) {
+  if (!fits_varlen_hopper(args.kv.head_dim, args.kv.block_size, args.has_prefix)) return false;
+  const auto launch_width = [&]<int kHeadDim>() {
+    if (!args.has_prefix) {
+      launch_varlen_hopper<kHeadDim, VarlenSource::step>(args, workspace, context);
+    } else {
+      launch_varlen_hopper<kHeadDim, VarlenSource::mixed>(args, workspace, context);
+    }
+  };
+  if constexpr (Heads::kHeadDim > 0) {
+    launch_width.template operator()<Heads::kHeadDim>();
+  } else if (args.kv.head_dim == 64) {
+    launch_width.template operator()<64>();
+  } else {
+    launch_width.template operator()<128>();
+  }
+  return true;
 }
 
 }  // namespace nanovllm::cuda

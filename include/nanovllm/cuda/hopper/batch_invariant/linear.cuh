@@ -194,13 +194,12 @@ void launch_batch_invariant_linear(const MatrixView<const T>& x, const MatrixVie
 /// Whether `batch_invariant_linear` takes these operands.
 template <Element T>
 [[nodiscard]] bool batch_invariant_linear_takes(const MatrixView<const T>& x,
-                                                const MatrixView<const T>& weight,
-                                                const Context& context) {
+                                                const MatrixView<const T>& weight) {
   if constexpr (sizeof(T) != 2) {
     return false;
   } else {
     const std::int64_t m = x.extent(0);
-    return context.is_hopper() && is_vector_aligned(weight.data) &&
+    return is_vector_aligned(weight.data) &&
            (m == 1 ? is_vector_aligned(x.data) : has_aligned_rows(x)) &&
            fits_batch_invariant_linear(m, weight.extent(0), weight.extent(1));
   }

@@ -20,6 +20,7 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/math.hpp"
+#include "nanovllm/cuda/hopper/linear/tuning.hpp"
 #include "nanovllm/cuda/linear/layer.cuh"
 #include "nanovllm/cuda/linear/small_m/kernel.cuh"
 #include "nanovllm/cuda/linear/small_m/small_m_linear.cuh"
@@ -136,7 +137,7 @@ __global__ void __launch_bounds__(Block::kThreads, 2)
 }  // namespace detail
 
 /// `project_qkv` in one kernel; the next one starts when the one ahead has ended. False, with
-/// nothing enqueued, where the operands or the device are not what the kernel takes. No operand is
+/// nothing enqueued, where the operands are not what the kernel takes. No operand is
 /// empty, and all fit together. Allocates nothing and does not synchronise. Throws ShapeError for a
 /// cache of more slots than 31 bits count.
 [[nodiscard]] inline bool small_m_project_qkv(
@@ -144,8 +145,8 @@ __global__ void __launch_bounds__(Block::kThreads, 2)
   using Block = detail::SmallMHeadsBlock;
   const DenseLayer<bf16> layer = layer_of(args);
   const std::int64_t head_dim = args.kv.head_dim;
-  if (!context.is_hopper() || !args.norm || args.x.extent(0) > kMaxSmallMHeadRows ||
-      (head_dim != 64 && head_dim != 128) || !small_m_takes(layer, Block::kTiles))
+  if (!args.norm || args.x.extent(0) > kMaxSmallMHeadRows || (head_dim != 64 && head_dim != 128) ||
+      !small_m_takes(layer, Block::kTiles))
     return false;
   check_num_slots("project_qkv", args.kv);
   check_input_norm("project_qkv", args.norm, args.weight->cols());

@@ -1,6 +1,6 @@
 #pragma once
-/// Dense layers on the GPU: own kernels for few rows, for some tens and for some hundred, cuBLASLt
-/// for the rest; and which of them runs a layer.
+/// Dense layers on the GPU: kernels for few rows, those of the device's architecture, cuBLASLt for
+/// the rest; and which of them runs a layer.
 ///
 /// That is chosen once for each layer's shape, types and bucket of rows (`DenseKey`): by time at
 /// start-up (tune/), else by rule at first use. What has a norm ahead or SwiGLU behind runs by the
@@ -21,14 +21,14 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/tensor_view.hpp"
-#include "nanovllm/cuda/hopper/linear/heads.cuh"
-#include "nanovllm/cuda/hopper/linear/mid_m/mid_m_linear.cuh"
-#include "nanovllm/cuda/hopper/linear/wide_m/wide_m_linear.cuh"
+#include "nanovllm/cuda/architecture.hpp"
 #include "nanovllm/cuda/linear/blas/blas_linear.cuh"
 #include "nanovllm/cuda/linear/dispatch/tuned_plans.hpp"
 #include "nanovllm/cuda/linear/layer.cuh"
 #include "nanovllm/cuda/linear/small_m/registers.cuh"
 #include "nanovllm/cuda/linear/small_m/small_m_linear.cuh"
+#include "nanovllm/cuda/linear/small_m/tuning.hpp"
+#include "nanovllm/cuda/linear/tuning.hpp"
 #include "nanovllm/cuda/ptx/tensor_maps.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_matrix.cuh"
@@ -44,21 +44,22 @@ enum class DenseKernel : std::uint8_t {
   blas,
   registers,  ///< small_m/registers.cuh
   small_m,
-  mid_m,
-  wide_m,
-  small_m_heads
+  native,       ///< of the device's architecture
+  native_heads  ///< of it, for all of `project_qkv`
 };
 
 /// One way to run a dense layer.
 struct DensePlan {
   DenseKernel kernel = DenseKernel::parts;
-  int variant = 0;  ///< tiles of a block of registers or small_m, a form of mid_m or wide_m, if any
+  int variant = 0;  ///< tiles of a block of registers or small_m, a form of native, if any
   BlasAlgorithm algorithm{};  ///< of DenseKernel::blas
 };
 
 /// What dense layers of one device share: the choices, the cuBLASLt handle with its workspace, and
 /// the descriptions of tensors. Serves one stream at a time and one host thread at a time; graphs
-/// captured with it keep using its workspace. An `Op` is what `layer_of` takes.
+/// captured with it keep using its workspace. An `Op` is what `layer_of` takes; `Architectures` is
+/// the list of which the device gets one's kernels (architecture.hpp).
+template <class Architectures>
 class DenseEngine {
  public:
   using QkvArgs = ProjectQkvArgs<bf16, DeviceMatrix<bf16>>;
@@ -77,7 +78,7 @@ class DenseEngine {
   }
 
   /// Enqueues `project_qkv`, or its product with the norm ahead, in one kernel, where one was
-  /// chosen, and says which: `small_m_heads` did all, `parts` enqueued nothing.
+  /// chosen, and says which: `native_heads` did all, `parts` enqueued nothing.
   [[nodiscard]] DenseKernel run(const QkvArgs& args, const Context& context) {
     if (!args.norm) return DenseKernel::parts;
     const DensePlan plan = plan_for(args, context);
@@ -114,27 +115,26 @@ class DenseEngine {
 
   /// The ways to run the layer that are worth timing; `execute` says whether one takes it.
   template <class T, class Out>
-  [[nodiscard]] std::vector<DensePlan> candidates(const DenseLayer<T, Out>& layer) {
+  [[nodiscard]] std::vector<DensePlan> candidates(const DenseLayer<T, Out>& layer,
+                                                  const Context& context) {
     const std::int64_t m = layer.x.extent(0), n = layer.weight.extent(0),
                        k = layer.weight.extent(1);
     const ProductKind kind = layer.kind();
     std::vector<DensePlan> out;
     if (kind != ProductKind::plain) out.push_back({DenseKernel::parts});
+    const bool has_few =
+        !kIsNative<T, Out> || suits_small_m(m, n, k, tuning_for(context).small_weights);
     for (const int tiles : kSmallMTiles) {
-      if ((!kHasForms<T, Out> || suits_small_m(m, n, k)) && small_m_registers_takes(layer, tiles))
+      if (has_few && small_m_registers_takes(layer, tiles))
         out.push_back({DenseKernel::registers, tiles});
     }
     for (const int tiles : kSmallMTiles) {
-      if ((!kHasForms<T, Out> || suits_small_m(m, n, k)) && small_m_takes(layer, tiles))
-        out.push_back({DenseKernel::small_m, tiles});
+      if (has_few && small_m_takes(layer, tiles)) out.push_back({DenseKernel::small_m, tiles});
     }
-    if constexpr (kHasForms<T, Out>) {
-      for (int form = 0; form < kMidMForms.size(kind); ++form) {
-        if (suits_mid_m(m, n, k)) out.push_back({DenseKernel::mid_m, form});
-      }
-      for (int form = 0; form < kWideMForms.size(kind); ++form) {
-        if (suits_wide_m_rows(m)) out.push_back({DenseKernel::wide_m, form});
-      }
+    if constexpr (kIsNative<T, Out>) {
+      for (const int form : Architectures::choose(
+               context, [&](auto native) { return native.dense_forms(kind, m, n, k); }))
+        out.push_back({DenseKernel::native, form});
     }
     if (kind != ProductKind::plain) return out;
     for (const BlasAlgorithm& algorithm :
@@ -143,13 +143,20 @@ class DenseEngine {
     return out;
   }
 
+  /// Whether one kernel for all of `project_qkv` is worth timing on `rows` rows of x.
+  [[nodiscard]] static bool suits_heads(std::int64_t rows, std::int64_t n, std::int64_t k,
+                                        const Context& context) {
+    return Architectures::choose(context,
+                                 [&](auto native) { return native.suits_heads(rows, n, k); });
+  }
+
   /// Enqueues the layer as `plan` says. False, with nothing enqueued, when the plan does not fit.
   template <class T, class Out>
   [[nodiscard]] bool execute(const DenseLayer<T, Out>& layer, const DensePlan& plan,
                              const Context& context) {
     switch (plan.kernel) {
       case DenseKernel::parts:
-      case DenseKernel::small_m_heads: return false;
+      case DenseKernel::native_heads: return false;
       case DenseKernel::blas: return blas_.run(layer, plan.algorithm, context);
       case DenseKernel::registers:
         if constexpr (sizeof(T) == 2) return small_m_registers(layer, plan.variant, context);
@@ -158,18 +165,22 @@ class DenseEngine {
         if constexpr (sizeof(T) == 2 && std::same_as<T, Out>)
           return small_m_linear(layer, plan.variant, context, NextStart::after_wait);
         break;
-      case DenseKernel::mid_m:
-        if constexpr (kHasForms<T, Out>) return mid_m_linear(layer, plan.variant, maps_, context);
-        break;
-      case DenseKernel::wide_m:
-        if constexpr (kHasForms<T, Out>) return wide_m_linear(layer, plan.variant, maps_, context);
+      case DenseKernel::native:
+        if constexpr (kIsNative<T, Out>) {
+          return Architectures::choose(context, [&](auto native) {
+            return native.dense(layer, plan.variant, maps_, context);
+          });
+        }
         break;
     }
     return false;
   }
   /// The same for all of `project_qkv`, or for its product where the plan does no more.
   [[nodiscard]] bool execute(const QkvArgs& args, const DensePlan& plan, const Context& context) {
-    if (plan.kernel == DenseKernel::small_m_heads) return small_m_project_qkv(args, context);
+    if (plan.kernel == DenseKernel::native_heads) {
+      return Architectures::choose(context,
+                                   [&](auto native) { return native.project_qkv(args, context); });
+    }
     return execute(layer_of(args), plan, context);
   }
 
@@ -179,16 +190,19 @@ class DenseEngine {
   [[nodiscard]] std::int64_t num_tensor_maps() const { return maps_.num_encoded(); }
 
  private:
-  /// Where the kernels of `mid_m/` and `wide_m/` are ways to run a layer. They are not compiled for
-  /// logits.
+  /// Where an architecture's kernels are ways to run a layer. They are not compiled for logits.
   template <class T, class Out>
-  static constexpr bool kHasForms = std::same_as<T, bf16>&& std::same_as<Out, bf16>;
+  static constexpr bool kIsNative = std::same_as<T, bf16>&& std::same_as<Out, bf16>;
+
+  [[nodiscard]] static DenseTuning tuning_for(const Context& context) {
+    return Architectures::choose(context, [](auto native) { return native.kDense; });
+  }
 
   template <class T, class Out>
   [[nodiscard]] DensePlan plan_by_rule(const DenseLayer<T, Out>& layer, std::int64_t bucket,
                                        const Context& context) {
     const int tiles = default_small_m_tiles(layer.weight.extent(0), context.num_sms);
-    if (bucket <= kSmallMRowsByRule && small_m_registers_takes(layer, tiles))
+    if (bucket <= tuning_for(context).few_rows && small_m_registers_takes(layer, tiles))
       return {DenseKernel::registers, tiles};
     const auto found = blas_.algorithms(layer, bucket, 1, sizeof(T) == 2);
     DensePlan plan{DenseKernel::blas};

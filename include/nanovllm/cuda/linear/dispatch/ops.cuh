@@ -22,8 +22,8 @@ namespace nanovllm::cuda {
 ///
 /// Allocates no device memory and does not synchronise; legal during capture, if the same shape has
 /// run before (cuBLASLt loads its kernels at first use).
-template <Element T, Element Out>
-void linear(const LinearArgs<T, DeviceMatrix<T>, Out>& args, DenseEngine& engine,
+template <Element T, Element Out, class Engine>
+void linear(const LinearArgs<T, DeviceMatrix<T>, Out>& args, Engine& engine,
             const Context& context) {
   check<ShapeError>(args.weight != nullptr, "linear: no weight given");
   validate(args);
@@ -67,7 +67,7 @@ void run_op(const ProjectQkvArgs<T, DeviceMatrix<T>, T, T>& args, State& state) 
     const DenseKernel done = state.dense.run(args, state.context);
     if (done != DenseKernel::parts) {
       state.plan_start.waited();  // all of them let the next kernel start behind their wait
-      if (done != DenseKernel::small_m_heads) run_op(head_args(args), state);
+      if (done != DenseKernel::native_heads) run_op(head_args(args), state);
       return;
     }
   }

@@ -14,9 +14,6 @@ namespace nanovllm::cuda {
 /// Most rows of x that `small_m_linear` takes.
 inline constexpr std::int64_t kMaxSmallMRows = 16;
 
-/// Most rows of x for which it is chosen where nothing was timed.
-inline constexpr std::int64_t kSmallMRowsByRule = 8;
-
 /// Tiles of 8 rows of W a block of `small_m_linear` may own.
 inline constexpr int kSmallMTiles[] = {1, 2, 4, 6};
 /// The fewest with a norm ahead or SwiGLU behind.
@@ -57,18 +54,9 @@ bool with_small_m_tiles(int tiles, const Run& run) {
 /// Whether start-up should try it. By large weights and more than one row, one op behind itself is
 /// as fast as with cuBLASLt, but a step is not: 8 rows of Qwen3-8B take 5.5 ms by this kernel and
 /// 4.8 without it (H200). Why is not known.
-[[nodiscard]] constexpr bool suits_small_m(std::int64_t m, std::int64_t n, std::int64_t k) {
-  return m == 1 || n <= kSmallWeights / k;
-}
-
-/// Most rows of x that it takes with norm, rotation and store of q's, k's and v's heads behind it.
-/// With 16, what its threads hold for the heads costs the products more than a kernel of the heads
-/// takes.
-inline constexpr std::int64_t kMaxSmallMHeadRows = 8;
-
-/// Whether start-up should try that: by large weights it gains nothing.
-[[nodiscard]] constexpr bool suits_small_m_heads(std::int64_t m, std::int64_t n, std::int64_t k) {
-  return m <= kMaxSmallMHeadRows && suits_small_m(m, n, k);
+[[nodiscard]] constexpr bool suits_small_m(std::int64_t m, std::int64_t n, std::int64_t k,
+                                           std::int64_t small_weights = kSmallWeights) {
+  return m == 1 || n <= small_weights / k;
 }
 
 /// Rows up to which its blocks ask for all shared memory of their multiprocessors, so that theirs

@@ -21,6 +21,7 @@
 #include "nanovllm/cuda/linear/layer.cuh"
 #include "nanovllm/cuda/linear/tune/scratch.cuh"
 #include "nanovllm/cuda/linear/tune/stopwatch.cuh"
+#include "nanovllm/cuda/linear/tuning.hpp"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/cuda/runtime/device_matrix.cuh"
@@ -54,12 +55,13 @@ void check_same_shape(const char* who, Matrices<T> weights) {
 }
 
 /// For one engine, while it lives.
+template <class Engine>
 class DenseTuner {
  public:
-  using QkvArgs = DenseEngine::QkvArgs;
+  using QkvArgs = typename Engine::QkvArgs;
   using GatedArgs = GatedLinearArgs<bf16, DeviceMatrix<bf16>>;
 
-  DenseTuner(DenseEngine& engine, const Context& context) : engine_(engine), context_(context) {}
+  DenseTuner(Engine& engine, const Context& context) : engine_(engine), context_(context) {}
 
   /// For y = x · Wᵀ (+ y) in the buckets of `row_counts`. Ends within about `budget`; buckets that
   /// were not reached stay with the choice by rule. float32 is not tuned.
@@ -128,7 +130,7 @@ class DenseTuner {
     if (most < 1 || !norm) return;
     detail::ProductScratch scratch(*weights[0], most, context_);
     constexpr std::int64_t kKeys = 64;  // nothing reads them
-    const std::int64_t most_of_heads = std::min(most, kMaxSmallMHeadRows);
+    const std::int64_t most_of_heads = std::min(most, kMaxFusedHeadRows);
     detail::HeadScratch heads(kv_heads, most_of_heads, kKeys, 0, context_);
     each_bucket(most, [&](std::int64_t rows) {
       const auto args = [&](int i) {
@@ -145,16 +147,13 @@ class DenseTuner {
         return engine_.execute(layer_of(args(i)), plan, context_);
       };
       time(layer_of(args(0)), calls(rows, weights), Deadline::max(), run_product);
-      if (suits_small_m_heads(rows, weights[0]->rows(), weights[0]->cols()))
+      if (engine_.suits_heads(rows, weights[0]->rows(), weights[0]->cols(), context_))
         time_heads(args, calls(rows, weights), run_product,
                    [&](int i) { run(head_args(args(i))); });
     });
   }
 
  private:
-  /// Most rows of x that a family takes.
-  static constexpr std::int64_t kMostRows = std::max({kMaxSmallMRows, kMaxMidMRows, kMaxWideMRows});
-
   template <class T>
   [[nodiscard]] static const DeviceMatrix<T>* turn(Matrices<T> weights, int i) {
     return weights[static_cast<std::size_t>(i) % weights.size()];
@@ -169,7 +168,7 @@ class DenseTuner {
                                           std::int64_t max_rows) const {
     check_same_shape(who, weights);
     const bool empty = weights[0]->rows() == 0 || weights[0]->cols() == 0;
-    return empty || !context_.can_overlap ? 0 : std::min(max_rows, kMostRows);
+    return empty || !context_.can_overlap ? 0 : std::min(max_rows, kMaxFusedRows);
   }
 
   /// Calls visit(rows) for the buckets up to `most` rows, the fewest first.
@@ -185,8 +184,8 @@ class DenseTuner {
   template <class T, class Out, class Run>
   void time(const DenseLayer<T, Out>& layer, int calls, Deadline deadline, const Run& run) {
     detail::time_plans(
-        engine_.plans(), key_of(layer), engine_.candidates(layer), calls, deadline, context_,
-        [&](const DensePlan& way) { return run(0, way); },
+        engine_.plans(), key_of(layer), engine_.candidates(layer, context_), calls, deadline,
+        context_, [&](const DensePlan& way) { return run(0, way); },
         [&](int i, const DensePlan& way) { static_cast<void>(run(i, way)); });
   }
 
@@ -195,7 +194,7 @@ class DenseTuner {
   template <class Args, class RunProduct, class RunHeads>
   void time_heads(const Args& args, int calls, const RunProduct& run_product,
                   const RunHeads& run_heads) {
-    constexpr DenseKernel kAll = DenseKernel::small_m_heads;
+    constexpr DenseKernel kAll = DenseKernel::native_heads;
     const DensePlan fastest = engine_.plan_for(args(0), context_);
     if (!engine_.execute(args(0), {kAll}, context_)) return;
     run_heads(0);  // loads its kernels
@@ -212,7 +211,7 @@ class DenseTuner {
     engine_.plans().add(key_of(layer_of(args(0))), {kAll}, std::max(all - (both - product), 0.));
   }
 
-  DenseEngine& engine_;
+  Engine& engine_;
   const Context& context_;
 };
 

@@ -10,6 +10,7 @@
 /// tried, in layers without attention.
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
@@ -39,28 +40,30 @@ namespace nanovllm::cuda {
 /// Most rows of x for which layers are timed: with more of them, arithmetic sets the time.
 inline constexpr std::int64_t kMaxLayerTunerRows = 256;
 
+/// Whether the network has layers of which the ops are known:
+/// x += attention(norm(x) · qkvᵀ) · oᵀ, then x += swiglu(norm(x) · gate_upᵀ) · downᵀ.
+template <class Heads>
+[[nodiscard]] bool has_known_layers(
+    const Projections<bf16, DeviceMatrix<bf16>, bf16, Heads>& network) {
+  const auto* const qkv = network.find(ProjectionRole::qkv);
+  return qkv != nullptr && qkv->norm && network.find(ProjectionRole::output) != nullptr &&
+         network.find(ProjectionRole::gate_up) != nullptr &&
+         network.find(ProjectionRole::down) != nullptr;
+}
+
 /// For one set of layers, while it lives.
+template <class Engine>
 class LayerTuner {
  public:
   using Matrix = DeviceMatrix<bf16>;
-  using QkvArgs = DenseEngine::QkvArgs;
+  using QkvArgs = typename Engine::QkvArgs;
   using GatedArgs = GatedLinearArgs<bf16, Matrix>;
 
-  /// Whether the network has layers of which the ops are known:
-  /// x += attention(norm(x) · qkvᵀ) · oᵀ, then x += swiglu(norm(x) · gate_upᵀ) · downᵀ.
+  /// For a network that `has_known_layers` and that outlives it. Takes device memory for the
+  /// activations of up to kMaxLayerTunerRows rows and for keys and values, and gives it back at its
+  /// end. More rows than `network.max_seqs` are timed without attention.
   template <class Heads>
-  [[nodiscard]] static bool takes(const Projections<bf16, Matrix, bf16, Heads>& network) {
-    const auto* const qkv = network.find(ProjectionRole::qkv);
-    return qkv != nullptr && qkv->norm && network.find(ProjectionRole::output) != nullptr &&
-           network.find(ProjectionRole::gate_up) != nullptr &&
-           network.find(ProjectionRole::down) != nullptr;
-  }
-
-  /// For a network that it `takes` and that outlives it. Takes device memory for the activations of
-  /// up to kMaxLayerTunerRows rows and for keys and values, and gives it back at its end. More rows
-  /// than `network.max_seqs` are timed without attention.
-  template <class Heads>
-  LayerTuner(const Projections<bf16, Matrix, bf16, Heads>& network, DenseEngine& engine,
+  LayerTuner(const Projections<bf16, Matrix, bf16, Heads>& network, Engine& engine,
              const Context& context)
       : LayerTuner(Layers{.qkv = network.find(ProjectionRole::qkv)->matrices,
                           .o = network.find(ProjectionRole::output)->matrices,
@@ -92,8 +95,8 @@ class LayerTuner {
     KvHeads heads;
   };
 
-  LayerTuner(const Layers& layers, std::int64_t max_rows, std::int64_t max_seqs,
-             DenseEngine& engine, const Context& context)
+  LayerTuner(const Layers& layers, std::int64_t max_rows, std::int64_t max_seqs, Engine& engine,
+             const Context& context)
       : layers_(layers),
         rows_(std::min(max_rows, kMaxLayerTunerRows)),
         seqs_(max_seqs),
@@ -195,7 +198,7 @@ class LayerTuner {
     const QkvArgs args = project_qkv(m, i);
     const DenseKernel done = engine_.run(args, context_);
     if (done == DenseKernel::parts) compose_product(args, run);
-    if (done != DenseKernel::small_m_heads) run(head_args(args));
+    if (done != DenseKernel::native_heads) run(head_args(args));
     if (attends_) run(attention<Heads>(args));
     run(o(m, i));
     run(gated(m, i));
@@ -209,7 +212,8 @@ class LayerTuner {
   [[nodiscard]] double time_layer(std::int64_t m, const Run& run, double hopeless) {
     detail::fill_noise(x_.data(), static_cast<std::int64_t>(x_.size()), context_);
     std::size_t bytes = 0;
-    for (const auto& list : {layers_.qkv, layers_.o, layers_.gate_up, layers_.down})
+    for (const List& list :
+         std::array<List, 4>{layers_.qkv, layers_.o, layers_.gate_up, layers_.down})
       bytes += static_cast<std::size_t>(list[0]->size_bytes());
     // Enough layers to pass through the L2 cache several times, and so many that the ends do not
     // count for much. Of those with attention many combinations are timed.
@@ -307,7 +311,7 @@ class LayerTuner {
   Layers layers_;
   std::int64_t rows_, seqs_;
   bool attends_ = false;  ///< layers have attention
-  DenseEngine& engine_;
+  Engine& engine_;
   const Context& context_;
   DeviceBuffer<bf16> x_, normed_, heads_, gate_up_, act_, attended_;
   detail::HeadScratch head_scratch_;

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "nanovllm/core/dtype.hpp"
-#include "nanovllm/cuda/linear/dispatch/engine.cuh"
 #include "nanovllm/cuda/linear/tune/dense_tuner.cuh"
 #include "nanovllm/cuda/linear/tune/layer_tuner.cuh"
 #include "nanovllm/cuda/linear/tuning.hpp"
@@ -29,12 +28,12 @@ namespace nanovllm::cuda {
 
 /// Walks the list: products first, then the ops that are more than one, then whole layers, logits
 /// last. `run` runs an op. Blocks the host.
-template <class A, class W, class Heads, class Run>
-void tune_projections(const Projections<A, DeviceMatrix<W>, W, Heads>& network, DenseEngine& engine,
+template <class A, class W, class Heads, class Engine, class Run>
+void tune_projections(const Projections<A, DeviceMatrix<W>, W, Heads>& network, Engine& engine,
                       const Context& context, const Run& run) {
   DenseTuner tuner(engine, context);
   for (const auto& one : network.list)
-    tuner.tune_linear<W, A>(one.matrices, one.accumulates, rows_up_to(one.max_rows));
+    tuner.template tune_linear<W, A>(one.matrices, one.accumulates, rows_up_to(one.max_rows));
   if constexpr (std::same_as<W, bf16> && std::same_as<A, bf16>) {
     for (const auto& one : network.list) {
       if (one.role == ProjectionRole::qkv)
@@ -42,12 +41,12 @@ void tune_projections(const Projections<A, DeviceMatrix<W>, W, Heads>& network, 
       if (one.role == ProjectionRole::gate_up)
         tuner.tune_gated(one.matrices, one.norm, one.max_rows, run);
     }
-    if (context.can_overlap && LayerTuner::takes(network))
+    if (context.can_overlap && has_known_layers(network))
       LayerTuner(network, engine, context).template tune<Heads>(run);
   }
   if (!network.logits.matrices.empty())
-    tuner.tune_linear<W, float>(network.logits.matrices, network.logits.accumulates,
-                                rows_up_to(network.logits.max_rows));
+    tuner.template tune_linear<W, float>(network.logits.matrices, network.logits.accumulates,
+                                         rows_up_to(network.logits.max_rows));
 }
 
 }  // namespace nanovllm::cuda

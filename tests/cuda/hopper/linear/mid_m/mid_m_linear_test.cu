@@ -137,7 +137,7 @@ void check(const Gpu& gpu, Mid operands) {
 TEST_CASE("mid_m_linear equals float64") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   for (const bool norm : {false, true}) {
     for (const int m : {1, 7, 17, 32, 33, 64}) {
       check(gpu, Mid(m, 77, 72, norm, false));
@@ -154,7 +154,7 @@ TEST_CASE("mid_m_linear equals float64") {
 TEST_CASE("mid_m_linear with SwiGLU equals float64") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   for (const bool norm : {false, true}) {
     for (const int m : {1, 20, 32, 64}) {
       check(gpu, Mid(m, 53, 72, norm, true));
@@ -168,7 +168,7 @@ TEST_CASE("mid_m_linear with SwiGLU equals float64") {
 TEST_CASE("mid_m_linear gives a row the same bits whatever rows are beside it") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   struct Way {
     bool norm, gated;
   };
@@ -193,7 +193,7 @@ TEST_CASE("mid_m_linear gives a row the same bits whatever rows are beside it") 
 TEST_CASE("mid_m_linear behind itself gives the same bits alone, overlapping and in a graph") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   constexpr std::int64_t kRows = 45, kHidden = 1024, kHeads = 1536, kWidth = 2048;
   const auto matrix = [](std::int64_t rows, std::int64_t cols, std::uint64_t seed) {
     return GpuMatrix<bf16>::random(rows, cols, seed, {}, -0.05, 0.05);
@@ -262,7 +262,7 @@ TEST_CASE("mid_m_linear behind itself gives the same bits alone, overlapping and
 TEST_CASE("each form of mid_m_linear behind poison", "[racecheck]") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   for (const auto& [norm, gated] : {std::pair{false, false}, std::pair{true, false},
                                     std::pair{true, true}, std::pair{false, true}}) {
     poison_shared_memory(gpu.context);

@@ -127,7 +127,7 @@ void equals_float64(ProductKind kind, cuda::TensorMaps& maps, const Gpu& gpu) {
 TEST_CASE("wide_m_linear equals float64", "[wide]") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   cuda::TensorMaps maps;
   equals_float64<bf16>(ProductKind::plain, maps, gpu);
   equals_float64<half>(ProductKind::plain, maps, gpu);
@@ -138,7 +138,7 @@ TEST_CASE("wide_m_linear equals float64", "[wide]") {
 TEST_CASE("a row of wide_m_linear has the same bits among any others", "[wide]") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   cuda::TensorMaps maps;
   for (const ProductKind kind : {ProductKind::plain, ProductKind::normed, ProductKind::gated}) {
     for (int variant = 0; variant < cuda::kWideMForms.size(kind); ++variant) {
@@ -160,7 +160,7 @@ TEST_CASE("a row of wide_m_linear has the same bits among any others", "[wide]")
 TEST_CASE("wide_m_linear refuses what does not fit", "[wide]") {
   if (!has_gpu()) return;
   const Gpu gpu;
-  if (!gpu.context.is_hopper()) return;
+  if (!gpu.is_hopper()) return;
   cuda::TensorMaps maps;
   const auto refuses = [&](Wide<bf16>&& operands, int variant) {
     return !cuda::wide_m_linear(operands.layer(0, 4), variant, maps, gpu.context);

@@ -103,8 +103,7 @@ template <class T, class Out>
   const InputNorm<T>& norm = layer.norm;
   const bool gated = layer.gated;
   const std::int64_t m = x.extent(0), n = weight.extent(0), k = weight.extent(1);
-  if (!context.is_hopper() || !fits_mid_m(m, n, k) || (gated && n % 2 != 0) ||
-      !is_vector_aligned(weight.data) ||
+  if (!fits_mid_m(m, n, k) || (gated && n % 2 != 0) || !is_vector_aligned(weight.data) ||
       !(m == 1 ? is_vector_aligned(x.data) : has_aligned_rows(x)) ||
       (norm && !is_vector_aligned(norm.weight.data)))
     return false;

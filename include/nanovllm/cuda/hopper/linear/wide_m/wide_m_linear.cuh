@@ -71,7 +71,7 @@ template <MmaElement T>
   const std::int64_t m = x.extent(0), n = y.extent(1), k = weight.extent(1);
   const auto y_bytes = reinterpret_cast<std::uintptr_t>(y.data) |
                        static_cast<std::uintptr_t>(y.strides[0]) * sizeof(T);
-  if (!context.is_hopper() || !fits_wide_m(m, n, k) || weight.extent(0) != (gated ? 2 * n : n) ||
+  if (!fits_wide_m(m, n, k) || weight.extent(0) != (gated ? 2 * n : n) ||
       !is_vector_aligned(weight.data) ||
       !(m == 1 ? is_vector_aligned(x.data) : has_aligned_rows(x)) || y_bytes % 8 != 0)
     return false;
