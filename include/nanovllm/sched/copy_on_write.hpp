@@ -16,13 +16,8 @@ namespace nanovllm {
 
 /// Gives `s`, which is in `plan`, one block more. There is a free one: `plan` has been checked.
 template <class Blocks>
-BlockId allocate_for(Sequence& s, [[maybe_unused]] StepPlan& plan, Blocks& blocks) {
-  std::optional<BlockId> block;
-  if constexpr (HasHostPool<Blocks>) {
-    block = blocks.allocate(&plan.copies_down);
-  } else {
-    block = blocks.allocate();
-  }
+BlockId allocate_for(Sequence& s, StepPlan& plan, Blocks& blocks) {
+  const std::optional<BlockId> block = HostPoolOf<Blocks>::allocate(blocks, plan.copies_down);
   check(block.has_value(), "begin: the prefix cache gives up none of its free blocks");
   s.block_table.push_back(*block);
   return *block;

@@ -34,11 +34,8 @@ void check_blocks(const StepPlan& plan, const Blocks& blocks) {
   for (const PlannedSequence& p : plan.sequences) {
     if (p.fork_of == nullptr) {
       blocks.check_adoptable(p.prefix);
-      if constexpr (HasHostPool<Blocks>) {
-        if (!is_swapped_in(p.prefix, *p.sequence)) blocks.check_in_tier(p.prefix.host_blocks);
-      } else {
-        check(p.prefix.host_blocks.empty(), "begin: there is no pool in host memory");
-      }
+      if (!is_swapped_in(p.prefix, *p.sequence))
+        HostPoolOf<Blocks>::check_in_tier(blocks, p.prefix.host_blocks);
     } else {
       blocks.check_shareable(p.prefix);
     }

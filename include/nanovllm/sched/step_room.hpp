@@ -22,10 +22,8 @@ void grow(std::vector<T>& list, std::size_t size) {
 /// Makes room for what `plan` appends to its sequences, to the `running` queue and to its lists of
 /// copies, which it empties.
 template <class Blocks>
-void make_room(StepPlan& plan, std::vector<Sequence*>& running,
-               [[maybe_unused]] const Blocks& blocks) {
-  bool has_host = false;
-  if constexpr (HasHostPool<Blocks>) has_host = blocks.host().num_blocks() > 0;
+void make_room(StepPlan& plan, std::vector<Sequence*>& running, const Blocks& blocks) {
+  const bool has_host = HostPoolOf<Blocks>::num_blocks(blocks) > 0;
   std::size_t num_admitted = 0, num_copies = 0, num_down = 0, num_up = 0;
   for (const PlannedSequence& p : plan.sequences) {
     Sequence& s = *p.sequence;

@@ -50,6 +50,7 @@ inline void count_step(EngineStats& stats, const StepPlan& plan, double device_s
 template <class Scheduler>
 void count_queues(EngineStats& stats, const Scheduler& scheduler) noexcept {
   const auto& blocks = scheduler.blocks();
+  using Host = HostPoolOf<std::remove_cvref_t<decltype(blocks)>>;
   stats.num_waiting = scheduler.num_waiting();
   stats.num_running = scheduler.num_running();
   stats.num_preemptions = scheduler.num_preemptions();
@@ -63,10 +64,8 @@ void count_queues(EngineStats& stats, const Scheduler& scheduler) noexcept {
   stats.num_kv_blocks = blocks.num_blocks();
   stats.num_free_kv_blocks = blocks.num_free();
   stats.num_session_blocks = scheduler.held().num_blocks();
-  if constexpr (HasHostPool<std::remove_cvref_t<decltype(blocks)>>) {
-    stats.num_host_kv_blocks = blocks.host().num_blocks();
-    stats.num_free_host_kv_blocks = blocks.num_free_host();
-  }
+  stats.num_host_kv_blocks = Host::num_blocks(blocks);
+  stats.num_free_host_kv_blocks = Host::num_free(blocks);
 }
 
 }  // namespace nanovllm
