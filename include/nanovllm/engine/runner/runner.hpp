@@ -169,13 +169,11 @@ class Runner : public StepRunner {
       ranks_.wait(slot);
       const StepResults results = ranks_[0].executor->wait(slot);
       peers_.check_alive();  // else a failure elsewhere may have ended our part
-      end_step();
-      ranks_.watchdog().recovered();
+      end_step(nullptr);
       return results;
     } catch (...) {
       if (!error) error = abandon();  // for the step behind it
-      end_step();
-      ranks_.watchdog().failed(error);
+      end_step(error);
       std::rethrow_exception(error);
     }
   }
@@ -269,6 +267,11 @@ class Runner : public StepRunner {
   void end_step() {
     slots_.end();
     ranks_.watchdog().end_step(slots_.num_under_way() > 0);
+  }
+  /// The same, and what became of the step: `error`, or null for success.
+  void end_step(const std::exception_ptr& error) {
+    end_step();
+    error ? ranks_.watchdog().failed(error) : ranks_.watchdog().recovered();
   }
 
   /// Calls `work`, unless the ranks are broken already. When it throws, it is the end for all
