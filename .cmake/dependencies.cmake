@@ -87,3 +87,17 @@ function(nanovllm_define_cuda)
     target_link_libraries(nanovllm::cuda INTERFACE "${NANOVLLM_NCCL_LIBRARY}")
   endif()
 endfunction()
+
+# Defines nanovllm::mpi: nanovllm::nanovllm with MPI, for nanovllm/mpi.hpp. Without MPI a REQUIRED in
+# the arguments is an error; otherwise the target is not defined.
+function(nanovllm_define_mpi)
+  if(TARGET nanovllm::mpi)
+    return()
+  endif()
+  set(MPI_CXX_SKIP_MPICXX ON)  # the C interface alone
+  find_package(MPI ${ARGN} GLOBAL COMPONENTS CXX)
+  if(MPI_CXX_FOUND)
+    _nanovllm_add(mpi)
+    target_link_libraries(nanovllm::mpi INTERFACE nanovllm::nanovllm MPI::MPI_CXX)
+  endif()
+endfunction()

@@ -1,4 +1,4 @@
-# Headers and a package for find_package(nanovllm [COMPONENTS cuda prebuilt]). But for the prebuilt
+# Headers and a package for find_package(nanovllm [COMPONENTS cuda mpi prebuilt]). But for the prebuilt
 # libraries, nothing here depends on the machine, so it goes to share/ and serves every architecture.
 
 include(GNUInstallDirs)

@@ -3,7 +3,6 @@
 
 #include <nanovllm/engine/engine_config.hpp>
 #include <nanovllm/engine/request/progress.hpp>
-#include <nanovllm/parallel/process_group.hpp>
 
 #include <CLI/CLI.hpp>
 #include <cstdint>

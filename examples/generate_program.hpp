@@ -18,6 +18,7 @@
 
 #include "batch_run.hpp"
 #include "engine_options.hpp"
+#include "processes.hpp"
 
 namespace nanovllm::examples {
 
@@ -51,14 +52,12 @@ inline void run(nv::AnyEngine& engine, const GenerateOptions& options, bool foll
                static_cast<long long>(stats.num_sampled_tokens));
 }
 
-using Processes = std::shared_ptr<nv::ProcessGroup>;
-
 /// The engine of one of `Models` and of the type that was asked for.
 template <class Models, class Float32Policy, class Bfloat16Policy>
 std::unique_ptr<nv::AnyEngine> make(const GenerateOptions& options, nv::EngineConfig config) {
   return options.engine.dtype == "float32"
-             ? nv::make_engine<Models, Float32Policy>(std::move(config))
-             : nv::make_engine<Models, Bfloat16Policy>(std::move(config));
+             ? nv::make_engine<Models, WithProcesses<Float32Policy>>(std::move(config))
+             : nv::make_engine<Models, WithProcesses<Bfloat16Policy>>(std::move(config));
 }
 
 /// A place where the program can run, with one of the instances of `make`.
@@ -109,24 +108,24 @@ inline int generate_main(int argc, char** argv, const std::vector<Device>& devic
       "that line alone. Blank lines are "
       "skipped. Input is\n"
       "read as it comes, and a result is written as soon as it and all before it are there.\n\n"
-      "With --tp N the ranks are threads of this process. Started N times by torchrun or mpirun,\n"
-      "each process is one rank; rank 0 reads the input and writes the output.")};
+      "With --tp N the ranks are threads of this process. Built with NANOVLLM_MPI and started N\n"
+      "times by mpirun, each process is one rank; rank 0 reads the input and writes the output.")};
   add_options(app, options);
   CLI11_PARSE(app, argc, argv);
 
   Processes processes;
   try {
-    processes = nv::ProcessGroup::from_environment();
-    nv::EngineConfig config = engine_config(options.engine, processes);
+    processes.join();
+    nv::EngineConfig config = engine_config(options.engine, processes.group());
     config.prefix_caching = !options.no_prefix_cache;
     config.seed = options.seed;
     const std::unique_ptr<nv::AnyEngine> engine =
         choose(devices, options.engine.device).make(options, std::move(config));
-    run(*engine, options, processes && processes->rank() != 0);
+    run(*engine, options, processes.follows());
     return 0;
   } catch (const std::exception& error) {
-    const std::string who = processes ? nv::concat(" (rank ", processes->rank(), ")") : "";
-    std::fprintf(stderr, "generate%s: %s\n", who.c_str(), error.what());
+    processes.fail(error.what());
+    std::fprintf(stderr, "generate: %s\n", error.what());
     return 1;
   }
 }

@@ -137,7 +137,7 @@ run_preset() {
 }
 
 install_packages "${library_packages[@]}" "${server_packages[@]}" catch2 nlohmann-json3-dev \
-  libcli11-dev libbenchmark-dev binutils || exit 1
+  libcli11-dev libbenchmark-dev libopenmpi-dev openmpi-bin binutils || exit 1
 if command -v ccache > /dev/null; then
   export CMAKE_CXX_COMPILER_LAUNCHER=ccache
   # What ccache's manual asks for where headers are precompiled.

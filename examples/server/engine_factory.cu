@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "../processes.hpp"
+
 namespace nanovllm::examples {
 
 namespace {
@@ -21,11 +23,14 @@ std::unique_ptr<AnyEngine> make_engine(const std::string& device, const std::str
                                        EngineConfig config) {
   const bool is_float32 = dtype == "float32";
   if (device == "cuda" || (device == "auto" && has_gpu())) {
-    return is_float32 ? nanovllm::make_engine<AllModels, CudaFullFloat32Policy>(std::move(config))
-                      : nanovllm::make_engine<AllModels, CudaFullPolicy>(std::move(config));
+    return is_float32
+               ? nanovllm::make_engine<AllModels, WithProcesses<CudaFullFloat32Policy>>(
+                     std::move(config))
+               : nanovllm::make_engine<AllModels, WithProcesses<CudaFullPolicy>>(std::move(config));
   }
-  return is_float32 ? nanovllm::make_engine<AllModels, FullFloat32Policy>(std::move(config))
-                    : nanovllm::make_engine<AllModels, FullPolicy>(std::move(config));
+  return is_float32
+             ? nanovllm::make_engine<AllModels, WithProcesses<FullFloat32Policy>>(std::move(config))
+             : nanovllm::make_engine<AllModels, WithProcesses<FullPolicy>>(std::move(config));
 }
 
 }  // namespace nanovllm::examples

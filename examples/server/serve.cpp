@@ -1,6 +1,5 @@
 // An OpenAI-compatible server for a checkpoint; docs/serving.md, `serve --help`.
 #include <nanovllm/chat/tool_call_format.hpp>
-#include <nanovllm/parallel/process_group.hpp>
 #include <nanovllm/serve/metrics.hpp>
 #include <nanovllm/serve/service.hpp>
 
@@ -22,6 +21,7 @@
 #include <thread>
 #include <utility>
 
+#include "../processes.hpp"
 #include "constraints.hpp"
 #include "engine_factory.hpp"
 #include "http_server.hpp"
@@ -113,14 +113,14 @@ void serve_until_signalled(AnyEngine& engine, const ServeOptions& options,
   log.write(is_drained ? "drained" : "the time to drain is over, what is left is cut off");
 }
 
-int run(const ServeOptions& options, TerminationSignals& signals) {
-  const std::shared_ptr<ProcessGroup> processes = ProcessGroup::from_environment();
-  EngineConfig config = engine_config(options.engine, processes);
+int run(const ServeOptions& options, Processes& processes, TerminationSignals& signals) {
+  processes.join();
+  EngineConfig config = engine_config(options.engine, processes.group());
   if (options.step_timeout > 0)
     config.step_timeout = std::chrono::duration<double>(options.step_timeout);
   const std::unique_ptr<AnyEngine> engine =
       make_engine(options.engine.device, options.engine.dtype, std::move(config));
-  if (processes && processes->rank() != 0) {
+  if (processes.follows()) {
     signals.expect();  // a launcher signals all ranks; this one ends with the first
     engine->run_worker();
     return 0;
@@ -151,13 +151,15 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   TerminationSignals signals;
+  Processes processes;
   try {
     // The options take no notice of it, and a server without keys is open.
     const char* key = std::getenv("NANOVLLM_API_KEY");
     check<ConfigError>(key == nullptr || *key != '\0' || !options.http.api_keys.empty(),
                        "NANOVLLM_API_KEY is empty; unset it for a server without keys");
-    return run(options, signals);
+    return run(options, processes, signals);
   } catch (const std::exception& error) {
+    processes.fail(error.what());
     std::fprintf(stderr, "serve: %s\n", error.what());
     return 1;
   }

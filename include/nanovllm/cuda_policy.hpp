@@ -14,7 +14,6 @@ class BatchInvariantCudaBackend;
 class CudaBackend;
 class Nccl;
 struct DiskTier;
-struct ProcessRanks;
 
 /// bfloat16 on CUDA devices. What is not here is as in `DefaultPolicy`.
 struct CudaPolicy : DefaultPolicy {
@@ -29,10 +28,9 @@ struct CudaPolicy : DefaultPolicy {
   static constexpr KvConfig kv{.block_size = 64};
 };
 
-/// `CudaPolicy` with all tiers and ranks. An engine of it needs full_policy.hpp.
+/// `CudaPolicy` with all tiers. An engine of it needs full_policy.hpp.
 struct CudaFullPolicy : CudaPolicy {
   using Tiers = DiskTier;
-  using Ranks = ProcessRanks;
 };
 
 /// `CudaPolicy` in float32: for tests, and where the last digit counts.

@@ -1,10 +1,10 @@
 #pragma once
-/// Policies with everything that an engine can do: the pool in host memory, the files below it, and
-/// tensor-parallel ranks in threads and processes. Costs compile time; `DefaultPolicy` has none of
-/// it. On a GPU it is `CudaFullPolicy`, which cuda_policy.hpp names.
+/// Policies with everything that an engine can do in one process: the pool in host memory, the
+/// files below it, and tensor-parallel ranks in threads. Costs compile time; `DefaultPolicy` has
+/// none of it. On a GPU it is `CudaFullPolicy`, which cuda_policy.hpp names.
 
 #include "nanovllm/engine.hpp"
-#include "nanovllm/engine/runner/process_ranks.hpp"
+#include "nanovllm/engine/runner/thread_ranks.hpp"
 #include "nanovllm/engine/tiers/disk_tier.hpp"
 #include "nanovllm/policy.hpp"
 
@@ -13,7 +13,7 @@ namespace nanovllm {
 /// `DefaultPolicy` with all tiers and ranks: bfloat16 on the CPU.
 struct FullPolicy : DefaultPolicy {
   using Tiers = DiskTier;
-  using Ranks = ProcessRanks;
+  using Ranks = ThreadRanks;
 };
 
 /// The same in float32.

@@ -6,8 +6,9 @@
 #                       'allowed_in_module' that of the folders of engine/, grammar/, serve/, kv/,
 #                       sched/, model/, cuda/linear/ and cuda/hopper/linear/
 #   how                 full paths in quotes, of files that exist, without cycles
-#   what not            <iostream>, <regex>, <format>; CUDA's headers only in .cuh, and .cuh only
-#                       in .cuh, but for engine.hpp, which asks for __CUDACC__ before
+#   what not            <iostream>, <regex>, <format>; <mpi.h> only in mpi/; CUDA's headers only in
+#                       .cuh, and .cuh only in .cuh, but for engine.hpp, which asks for __CUDACC__
+#                       before
 #   form                '#pragma once' first, .hpp or .cuh; a .inc file has no guard: it is a
 #                       fragment for repeated inclusion within its own folder, and not included by
 #                       one header alone
@@ -25,8 +26,8 @@
 #                       extension for, and includes <stddef.h> and <stdint.h> at the most
 #   faces               <module>.hpp includes headers of <module>/ alone, and the umbrella nanovllm.hpp,
 #                       at most 70 lines, includes the faces alone
-#   umbrella            nanovllm.hpp reaches every .hpp but those of cuda/ and c/, without the help
-#                       of a .cuh
+#   umbrella            nanovllm.hpp reaches every .hpp but mpi.hpp and those of cuda/, mpi/ and c/,
+#                       without the help of a .cuh
 set -euo pipefail
 
 root=${1:-"$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/include"}
@@ -141,6 +142,8 @@ awk -v graph="$graph" '
     allowed["c/"] = allowed["serve/"] " c/ kv/kv_config.hpp"
     allowed["grammar/"] = "core/ io/ text/ grammar/ sampling/choice_source.hpp sampling/token_mask_source.hpp"
     allowed["engine/"] = "core/ ops/ kv/ sched/ sampling/ model/ parallel/ io/ text/ chat/ engine/ fwd.hpp version.hpp"
+    allowed["mpi/"] = "core/ parallel/ engine/ mpi/"
+    allowed["mpi.hpp"] = "mpi/"
     allowed["version.hpp"] = ""
     allowed["fwd.hpp"] = "core/ version.hpp"
     allowed["policy.hpp"] = allowed["engine/"] " cpu/"
@@ -344,6 +347,8 @@ awk -v graph="$graph" '
     if (name == "iostream" || name == "regex" || name == "format")
       complain(FNR, "<" name "> is too costly for every file that includes us")
     if (name ~ /^nanovllm\//) complain(FNR, "our own headers go in quotes: \"" name "\"")
+    if (name == "mpi.h" && folder_of(FILENAME) != "mpi/")
+      complain(FNR, "<mpi.h> belongs in mpi/")
     if (is_c && name != "stddef.h" && name != "stdint.h")
       complain(FNR, "a header for C includes <stddef.h> and <stdint.h> alone")
     if (name ~ /^(cuda|cublas|curand|nccl|cub\/|thrust\/|cooperative_groups)/ &&
@@ -417,7 +422,8 @@ awk -v graph="$graph" '
     }
     reach(FILENAME)
     for (i = 1; i < ARGC; i++)
-      if (ARGV[i] ~ /\.hpp$/ && folder_of(ARGV[i]) !~ /^(c|cuda)\/$/ && !(ARGV[i] in reached))
+      if (ARGV[i] ~ /\.hpp$/ && folder_of(ARGV[i]) !~ /^((c|cuda|mpi)\/|mpi\.hpp)$/ &&
+          !(ARGV[i] in reached))
         complain(1, "does not reach " ARGV[i])
     exit violations > 0
   }

@@ -7,7 +7,6 @@ using BackendFloat32 = nanovllm::CudaFullFloat32Policy;
 using BackendBfloat16 = nanovllm::CudaFullPolicy;
 static constexpr int kFailures = 15;
 static constexpr double kFloat32Bound = 1e-4;
-static constexpr bool kReproducible = false;  // each engine chooses its products by their speed
 
 static bool ranks_present(int num_ranks) {
   int count = 0;
@@ -19,6 +18,7 @@ static bool ranks_present(int num_ranks) {
   return false;
 }
 
+#include "parallel/child.hpp"
 #include "parallel/ranks_cases.hpp"
 
 namespace {

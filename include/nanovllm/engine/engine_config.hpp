@@ -60,7 +60,7 @@ struct EngineConfig {
   /// taken back for requests that could not run otherwise.
   std::optional<std::int32_t> session_blocks{};
   std::optional<bool> overlap{};  ///< plan a step while another is computed; unset: on devices
-  /// Tensor-parallel ranks in separate processes, e.g. `ProcessGroup::from_environment()`;
+  /// Tensor-parallel ranks in separate processes, e.g. `ProcessGroup::world()` of nanovllm/mpi.hpp;
   /// unset: threads of this process. Needs `Ranks = ProcessRanks` in the policy.
   std::shared_ptr<ProcessGroup> processes{};
   /// A step that runs longer ends its requests with an error; see Engine::health. Unset: there is

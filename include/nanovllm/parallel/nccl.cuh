@@ -22,7 +22,6 @@
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/parallel/communicator.hpp"
 #include "nanovllm/parallel/nccl_group.cuh"
-#include "nanovllm/parallel/process_group.hpp"
 #include "nanovllm/parallel/row_exchange.hpp"
 
 namespace nanovllm {
@@ -67,7 +66,7 @@ __global__ void __launch_bounds__(256)
 /// Calls that move rows do not wait for other ranks to compare sizes. The rank whose call is found
 /// not to fit aborts the group and throws, and the other ranks of its process throw the same
 /// ShapeError at their next call. Between processes nothing is compared, and a rank that throws
-/// releases the others as it does with any error.
+/// ends the job, as with any error.
 class Nccl {
  public:
   static constexpr bool kRankOrder = false;
@@ -87,7 +86,9 @@ class Nccl {
   }
 
   /// This process's end of a group with one rank a process. All of them call this.
-  static Nccl join(const std::shared_ptr<ProcessGroup>& processes) {
+  /// @tparam Processes  ProcessGroup, or what has its `rank`, `size` and `share`.
+  template <class Processes>
+  static Nccl join(const std::shared_ptr<Processes>& processes) {
     auto group = std::make_shared<detail::NcclGroup>(processes->size(), processes->rank(), 1);
     if (processes->rank() == 0 && processes->size() > 1)
       detail::check_nccl(ncclGetUniqueId(&group->id), "ncclGetUniqueId");

@@ -34,19 +34,18 @@ class CallerThread {
   [[nodiscard]] std::vector<int> hanging() const { return {}; }
 };
 
-/// The ranks in other processes: there are none. ProcessPeers (process_ranks.hpp) has the same
+/// The ranks in other processes: there are none. ProcessPeers (mpi/process_ranks.hpp) has the same
 /// members where there are.
 class NoPeers {
  public:
-  template <class Abort>
-  NoPeers(const RunnerConfig&, const Abort&) {}
+  explicit NoPeers(const RunnerConfig&) {}
 
   /// This process's ends of the communicator.
   template <class Communicator>
   [[nodiscard]] static std::vector<Communicator> make_ends(const RunnerConfig& config) {
     return Communicator::make(config.num_ranks);
   }
-  /// Tells the others of an error that this process cannot recover from.
+  /// Ends the others after an error that this process cannot recover from.
   static void tell_failure(const RunnerConfig&, std::string_view) {}
 
   [[nodiscard]] static constexpr bool exist() { return false; }
@@ -64,7 +63,6 @@ class NoPeers {
   void send_logits(const Inputs&) {}
   template <class Inputs>
   void send_sample(const Inputs&) {}
-  void check_alive() {}
 
   template <class Runner>
   void follow(Runner&) {}
@@ -95,9 +93,8 @@ struct OneRank {
   static void check_no_processes(const RunnerConfig& config, const char* ranks) {
     check<ConfigError>(config.processes == nullptr, "processes is set, but the policy's Ranks, ",
                        ranks,
-                       ", has all ranks in one process; write 'using Ranks = "
-                       "nanovllm::ProcessRanks;' in the policy, or take one that has it, as "
-                       "FullPolicy of nanovllm/full_policy.hpp");
+                       ", has all ranks in one process; include nanovllm/mpi.hpp and write "
+                       "'using Ranks = nanovllm::ProcessRanks;' in the policy");
   }
 };
 

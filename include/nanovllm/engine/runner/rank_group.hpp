@@ -182,14 +182,9 @@ class RankGroup {
     return *place;
   }
 
-  /// Releases all ranks after an error, of which it tells other processes. From the thread that
-  /// handles it.
+  /// Releases all ranks after an error, which ends other processes. From the thread that handles
+  /// it.
   void release() { members_->release_others(); }
-
-  /// What ends all that the ranks of this process wait for. From any thread, as long as `this` is.
-  [[nodiscard]] auto aborter() const {
-    return [members = members_] { members->abort(); };
-  }
 
   // ---- Steps ----
 

@@ -39,12 +39,13 @@ namespace nanovllm {
 /// does with a step.
 ///
 /// With ranks in several processes (ProcessRanks), every process makes the same runner with the
-/// same calls up to `allocate_kv`. Then rank 0's computes steps and the others `run_worker`.
+/// same calls up to `allocate_kv`. Then rank 0's computes steps and the others `run_worker`. A rank
+/// that throws ends the job.
 ///
-/// Whatever a rank throws, at any point, the process lives: the rank releases the others, and the
-/// steps under way throw what the first failing rank threw. Of several ranks so do all later steps,
-/// until `reset`. A rank that hangs fails when `step_timeout` has passed. One thread at a time
-/// calls a runner, except `health`.
+/// Without others the process lives whatever a rank throws, at any point: the rank releases the
+/// others of this process, and the steps under way throw what the first failing rank threw. Of
+/// several ranks so do all later steps, until `reset`. A rank that hangs fails when `step_timeout`
+/// has passed. One thread at a time calls a runner, except `health`.
 ///
 /// @tparam Policy  a policy, or what `RunnerPolicyOf` leaves of it.
 template <class Model, class Policy>
@@ -168,7 +169,6 @@ class Runner : public StepRunner {
       const auto active = ranks_[0].backend->activate();
       ranks_.wait(slot);
       const StepResults results = ranks_[0].executor->wait(slot);
-      peers_.check_alive();  // else a failure elsewhere may have ended our part
       end_step(nullptr);
       return results;
     } catch (...) {
@@ -197,8 +197,7 @@ class Runner : public StepRunner {
   [[nodiscard]] PoolContents& pool() override { return pool_; }
 
   /// In a process of another rank than 0: computes this rank's part of rank 0's steps, and returns
-  /// when rank 0's runner goes. Throws what fails here, or an Error that says who failed, or that
-  /// there is no other process.
+  /// when rank 0's runner goes. Throws Error where there is no other process.
   void run_worker() override {
     check(peers_.rank() > 0, "run_worker: this is rank 0, which the others follow");
     try {
@@ -291,13 +290,7 @@ class Runner : public StepRunner {
   [[nodiscard]] std::exception_ptr abandon() {
     if (config_.num_ranks == 1 && !ranks_.watchdog().has_fired()) return std::current_exception();
     ranks_.release();
-    if (broken_) return broken_;
-    broken_ = std::current_exception();
-    try {
-      peers_.check_alive();
-    } catch (const Error&) {
-      broken_ = std::current_exception();
-    }
+    if (!broken_) broken_ = std::current_exception();
     return broken_;
   }
 
@@ -306,7 +299,7 @@ class Runner : public StepRunner {
   std::exception_ptr broken_;  // of the rank that failed first, if there are several, or hangs
   Group ranks_;
   PoolAccess<Runner, Group> pool_{*this};
-  Peers peers_;  // last: `abort` is called no more afterwards
+  Peers peers_;  // last: the others hear of the end before ranks go
 };
 
 // Not inline: a program does not compile these again where nanovllm::prebuilt has.
@@ -314,7 +307,7 @@ class Runner : public StepRunner {
 template <class Model, class Policy>
 Runner<Model, Policy>::Runner(const Config& model, const RunnerConfig& config,
                               const std::function<void(Weights&, Backend&, int rank)>& fill)
-    : config_(checked(config)), ranks_(config), peers_(config, ranks_.aborter()) {
+    : config_(checked(config)), ranks_(config), peers_(config) {
   if (peers_.exist()) peers_.compare(shared_settings<Model, Group>(model, config_));
   guard([&] { make_ranks(ranks_, peers_, model, config_, fill); });
 }

@@ -1,38 +1,40 @@
 #pragma once
 /// Tensor-parallel ranks in several processes, one each, on one host or several.
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <cstring>
 #include <memory>
 #include <span>
-#include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/core/type_name.hpp"
 #include "nanovllm/engine/runner/runner_config.hpp"
 #include "nanovllm/engine/runner/thread_ranks.hpp"
 #include "nanovllm/engine/step/sample_batch.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
-#include "nanovllm/parallel/host_group.hpp"
-#include "nanovllm/parallel/process_group.hpp"
+#include "nanovllm/mpi/host_group.hpp"
+#include "nanovllm/mpi/process_group.hpp"
 #include "nanovllm/parallel/rank_threads.hpp"
 
 namespace nanovllm {
 
-/// A share in a process group, or in none: then all ranks are threads of this process. As long as
-/// it lives, a failure of any process of the group calls `abort` here. When rank 0's goes, the
-/// others are told that it was the end; another that goes before is a failure.
+/// A share in a process group, or in none: then all ranks are threads of this process. When rank
+/// 0's goes, the others are told that it was the end; another that goes before ends the job.
 class ProcessPeers {
  public:
-  /// @param abort  ends what the ranks of this process wait for; called from any thread.
-  ProcessPeers(const RunnerConfig& config, std::function<void()> abort);
-  ~ProcessPeers();
+  explicit ProcessPeers(const RunnerConfig& config) : processes_(config.processes) {}
+
+  ~ProcessPeers() {
+    if (!exist() || ended_) return;
+    if (rank() != 0) processes_->fail("its engine has gone before that of rank 0");
+    processes_->broadcast(ProcessGroup::Tag::end, {});
+  }
 
   ProcessPeers(const ProcessPeers&) = delete;
   ProcessPeers& operator=(const ProcessPeers&) = delete;
@@ -53,21 +55,20 @@ class ProcessPeers {
     return out;
   }
 
-  /// Tells the others of an error that this process cannot recover from.
+  /// Ends the job after an error that this process cannot recover from.
   static void tell_failure(const RunnerConfig& config, std::string_view message) {
-    if (config.processes) config.processes->fail(std::string(message));
+    if (config.processes) config.processes->fail(message);
   }
 
   /// Whether there are ranks in other processes.
   [[nodiscard]] bool exist() const { return processes_ != nullptr; }
   [[nodiscard]] int rank() const { return exist() ? processes_->rank() : 0; }
-  [[nodiscard]] int local_rank() const { return exist() ? processes_->place().local_rank : 0; }
+  [[nodiscard]] int local_rank() const { return exist() ? processes_->local_rank() : 0; }
   [[nodiscard]] int ranks_on_host(const RunnerConfig& config) const {
-    return exist() ? processes_->place().local_size : config.num_ranks;
+    return exist() ? processes_->local_size() : config.num_ranks;
   }
 
-  /// All ranks call this. Throws ConfigError on those whose settings are not rank 0's; the others
-  /// hear of it later.
+  /// All ranks call this. Throws the same ConfigError on all of them unless their settings agree.
   void compare(const std::vector<SharedSetting>& settings);
   /// Returns on no rank before every rank has called it.
   void wait_for_all() { static_cast<void>(minimum(0)); }
@@ -85,13 +86,8 @@ class ProcessPeers {
   void send_logits(const StepInputs& inputs) { send(ProcessGroup::Tag::logits, inputs); }
   void send_sample(const SampleInputs& inputs) { send(ProcessGroup::Tag::sample, inputs); }
 
-  /// Throws Error when a rank of the group has failed.
-  void check_alive() const {
-    if (exist()) processes_->check_alive();
-  }
-
   /// The part of a rank other than 0 in the steps of rank 0, on the ranks of `runner`. Returns when
-  /// rank 0's runner goes. Throws what fails here, or an Error that says who failed.
+  /// rank 0's runner goes. Throws what fails here.
   template <class Runner>
   void follow(Runner& runner) {
     auto& slots = runner.slots_;
@@ -100,10 +96,11 @@ class ProcessPeers {
     bool is_deferred = false;  // the step that was launched last is to be sampled
     for (std::vector<std::byte> message;;) {
       // While steps are under way, this rank's device may fail, too.
-      while (!processes_->wait_for_message(0, slots.num_under_way() > 0 ? 1 : -1)) {
+      while (slots.num_under_way() > 0 &&
+             !processes_->wait_for_message(std::chrono::milliseconds(1))) {
         if (!is_deferred || slots.num_under_way() > 1) retire(runner);
       }
-      switch (processes_->receive(0, message)) {
+      switch (processes_->receive(message)) {
         case ProcessGroup::Tag::end: ended_ = true; return;
         case ProcessGroup::Tag::step:
           inputs.unpack(message);
@@ -136,13 +133,12 @@ class ProcessPeers {
   void retire(Runner& runner) {
     const int oldest = runner.slots_.oldest();
     if (runner.ranks_.is_done(oldest)) return runner.end_step();
-    check_alive();
     if (runner.ranks_.watchdog().is_late()) runner.ranks_.wait(oldest);
     std::this_thread::yield();
   }
 
   std::shared_ptr<ProcessGroup> processes_;
-  bool ended_ = false;  // rank 0 has said that it was the end
+  bool ended_ = false;  // all ranks know that it was the end
 };
 
 /// Ranks on threads of this process, or with `EngineConfig::processes` one in each of several
@@ -155,48 +151,27 @@ struct ProcessRanks {
   static void validate(const RunnerConfig&) {}
 };
 
-}  // namespace nanovllm
-
-#if NANOVLLM_BODIES
-
-namespace nanovllm {
-
-NANOVLLM_INLINE ProcessPeers::ProcessPeers(const RunnerConfig& config, std::function<void()> abort)
-    : processes_(config.processes) {
-  if (exist()) processes_->on_failure(std::move(abort));
-}
-
-NANOVLLM_INLINE ProcessPeers::~ProcessPeers() {
+inline void ProcessPeers::compare(const std::vector<SharedSetting>& settings) {
   if (!exist()) return;
-  processes_->on_failure({});  // before the others go
-  if (rank() != 0) {
-    if (!ended_) processes_->fail("its engine has gone before that of rank 0");
-    return;
-  }
-  try {
-    processes_->broadcast(ProcessGroup::Tag::end, {});
-  } catch (const Error&) {
-    // They have heard of it.
-  }
-}
-
-NANOVLLM_INLINE void ProcessPeers::compare(const std::vector<SharedSetting>& settings) {
-  if (!exist()) return;
-  std::vector<std::int64_t> expected;
-  for (const SharedSetting& setting : settings) expected.push_back(setting.value);
-  processes_->share(std::as_writable_bytes(std::span(expected)));
-  try {
+  std::vector<std::int64_t> mine;
+  for (const SharedSetting& setting : settings) mine.push_back(setting.value);
+  const auto all = processes_->gather(std::as_bytes(std::span(mine)));
+  ended_ = true;  // if this throws, on all ranks
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    check<ConfigError>(all[r].size() == all[0].size(), "the processes do not agree: rank ", r,
+                       " has another kind of model than rank 0");
     for (std::size_t i = 0; i < settings.size(); ++i) {
-      check<ConfigError>(
-          settings[i].value == expected[i], "the processes do not agree: ", settings[i].name,
-          " is ", settings[i].value, " on rank ", rank(), " and ", expected[i], " on rank 0");
+      const auto value_on = [&](std::size_t rank) {
+        std::int64_t value = 0;
+        std::memcpy(&value, all[rank].data() + i * sizeof(value), sizeof(value));
+        return value;
+      };
+      check<ConfigError>(value_on(r) == value_on(0),
+                         "the processes do not agree: ", settings[i].name, " is ", value_on(r),
+                         " on rank ", r, " and ", value_on(0), " on rank 0");
     }
-  } catch (const ConfigError& error) {
-    processes_->fail(error.what());
-    throw;
   }
+  ended_ = false;
 }
 
 }  // namespace nanovllm
-
-#endif  // NANOVLLM_BODIES
