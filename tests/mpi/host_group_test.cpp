@@ -33,11 +33,11 @@ std::vector<std::uint32_t> compute(HostGroup& comm, std::int64_t rows, std::int6
     }
   }
   *x.at(1, 2) = T(-0.f);  // on all ranks
-  comm.all_reduce(x);
-  comm.all_reduce(MatrixView<T>(nullptr, {0, width}));
   std::vector<T> whole(static_cast<std::size_t>(rows * width * comm.size()));
   comm.all_gather_columns(MatrixView<const T>(x),
                           MatrixView<T>(whole.data(), {rows, width * comm.size()}));
+  comm.all_reduce(x);
+  comm.all_reduce(MatrixView<T>(nullptr, {0, width}));
   values.insert(values.end(), whole.begin(), whole.end());
   std::vector<std::uint32_t> out;
   for (const T value : values)
