@@ -44,8 +44,8 @@ class Processes {
 #endif
     for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
       const char* number = std::getenv(name);
-      check<ConfigError>(number == nullptr || std::atoi(number) <= 1, name, " = ", number,
-                         " processes were started, but ", why);
+      check<ConfigError>(number == nullptr || std::atoi(number) <= 1, number,
+                         " processes were started (", name, "), but ", why);
     }
   }
 

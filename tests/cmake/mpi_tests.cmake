@@ -17,10 +17,11 @@ endfunction()
 
 # nanovllm_mpi_test(NAME LABEL COMMAND...)
 function(nanovllm_mpi_test name label)
+  set(command ${ARGN})
   if(NOT TARGET nanovllm::mpi)
-    set(ARGN "${CMAKE_CURRENT_SOURCE_DIR}/headers/try_compiler.sh" MPI "")
+    set(command "${CMAKE_CURRENT_SOURCE_DIR}/headers/try_compiler.sh" MPI none)
   endif()
-  add_test(NAME mpi/${name} COMMAND ${ARGN} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  add_test(NAME mpi/${name} COMMAND ${command} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   set_tests_properties(mpi/${name} PROPERTIES
     LABELS ${label} SKIP_RETURN_CODE 77 TIMEOUT 300 ENVIRONMENT "MPIRUN=${MPIEXEC_EXECUTABLE}")
 endfunction()
