@@ -2,6 +2,7 @@
 /// The memory of the paged KV cache, all layers in one piece, and of the pool in host memory that
 /// its blocks are copied to.
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -82,11 +83,12 @@ class KvPool {
                        kElementBytes, ", got ", shape.element_bytes);
     check<ConfigError>(shape.scale_bytes == kKvScaleBytes<F>, "KV pool: scale_bytes must be ",
                        kKvScaleBytes<F>, ", got ", shape.scale_bytes);
-    check<ConfigError>(
-        kKvScaleBytes<F> == 0 ||
-            shape.block_size * shape.head_dim * kElementBytes % kKvScaleBytes<F> == 0,
-        "KV pool: ", kv_format_name<F>(), " needs tiles of a multiple of 4 bytes, got ",
-        shape.block_size, " tokens of ", shape.head_dim, " elements");
+    check<ConfigError>(shape.block_size * shape.head_dim * kElementBytes %
+                               std::max<std::int64_t>(kKvScaleBytes<F>, 1) ==
+                           0,
+                       "KV pool: ", kv_format_name<F>(),
+                       " needs tiles of a multiple of 4 bytes, got ", shape.block_size,
+                       " tokens of ", shape.head_dim, " elements");
     check<ConfigError>(shape.block_bytes() > 0 && num_blocks > 0,
                        "KV pool: needs at least one block of at least one byte, got ", num_blocks,
                        " blocks of ", shape.block_bytes(), " bytes");
