@@ -76,15 +76,16 @@ class KvPool {
 
  private:
   static constexpr std::int64_t kElementBytes = sizeof(Stored);
+  static constexpr std::int64_t kScaleBytes = kKvScaleBytes<F>;
 
   static const KvShape& checked(const KvShape& shape, std::int32_t num_blocks,
                                 std::int32_t num_host_blocks) {
     check<ConfigError>(shape.element_bytes == kElementBytes, "KV pool: element_bytes must be ",
                        kElementBytes, ", got ", shape.element_bytes);
-    check<ConfigError>(shape.scale_bytes == kKvScaleBytes<F>, "KV pool: scale_bytes must be ",
-                       kKvScaleBytes<F>, ", got ", shape.scale_bytes);
+    check<ConfigError>(shape.scale_bytes == kScaleBytes, "KV pool: scale_bytes must be ",
+                       kScaleBytes, ", got ", shape.scale_bytes);
     check<ConfigError>(shape.block_size * shape.head_dim * kElementBytes %
-                               std::max<std::int64_t>(kKvScaleBytes<F>, 1) ==
+                               std::max(kScaleBytes, std::int64_t{1}) ==
                            0,
                        "KV pool: ", kv_format_name<F>(),
                        " needs tiles of a multiple of 4 bytes, got ", shape.block_size,

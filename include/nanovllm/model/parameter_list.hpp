@@ -109,9 +109,9 @@ class ParameterList {
  private:
   template <class Matrix>
   static void check_first_row(const std::string& name, std::int64_t first_row) {
-    check<ConfigError>(first_row % kRowGroupOf<Matrix> == 0, "'", name, "' begins at row ",
-                       first_row, " of its matrix, whose format needs a multiple of ",
-                       kRowGroupOf<Matrix>);
+    const std::int64_t group = kRowGroupOf<Matrix>;
+    check<ConfigError>(first_row % group == 0, "'", name, "' begins at row ", first_row,
+                       " of its matrix, whose format needs a multiple of ", group);
   }
 
   /// `fill` is what a vector is filled with.
