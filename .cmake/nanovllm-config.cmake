@@ -1,6 +1,7 @@
 # find_package(nanovllm [COMPONENTS cuda mpi prebuilt]) gives nanovllm::nanovllm and, with the
 # components, nanovllm::cuda, nanovllm::mpi, and nanovllm::prebuilt where it has been installed too;
-# with 'cuda' and 'prebuilt' also nanovllm::prebuilt_cuda. What the headers need is looked up here; the consumer names none of it.
+# with 'cuda' and 'prebuilt' also nanovllm::prebuilt_cuda. What the headers need is looked up here;
+# the consumer names none of it.
 
 include("${CMAKE_CURRENT_LIST_DIR}/nanovllm-dependencies.cmake")
 nanovllm_find_dependencies(_nanovllm_missing)

@@ -21,7 +21,7 @@ namespace nanovllm::test {
 /// W[i, j] ≈ scale[i] · stored[i, j], scale[i] = the largest |W[i, j]| / 127.
 class Int8Matrix {
  public:
-  static constexpr std::int64_t kRowGroup = 8;  // needed by nothing here, but to be kept
+  static constexpr std::int64_t kRowGroup = 8;  // only to test that the loader keeps to it
 
   Int8Matrix(std::int64_t rows, std::int64_t cols)
       : rows_(rows),

@@ -52,6 +52,16 @@ concept RunsOp = requires(B& backend, const Args& args) {
   backend.run(args);
 };
 
+/// A backend `B` has memory for a KV pool of elements `T`: the members of MemoryLike that a pool
+/// needs.
+template <class B, class T>
+concept PoolMemoryLike = requires(B& backend, typename B::template Buffer<T>& buffer, const T* from,
+                                  T* to) {
+  { buffer.data() } -> std::convertible_to<T*>;
+  backend.upload(from, to, std::size_t{});
+  backend.download(from, to, std::size_t{});
+};
+
 /// A backend `B` has memory that holds elements of type `T`.
 ///
 /// - `B::Buffer<U>`: owner of `size()` contiguous elements at `data()`, where ops can reach them.
@@ -70,33 +80,20 @@ concept RunsOp = requires(B& backend, const Args& args) {
 ///   default.
 /// - `kLoadThreads`: threads that may call `set_rows` and `upload` at a time, each with a Staging.
 template <class B, class T>
-concept MemoryLike = Element<T> &&
+concept MemoryLike = Element<T> && PoolMemoryLike<B, T> &&
     requires(B& backend, const B& cbackend, typename B::template Matrix<T>& matrix,
-             typename B::template Buffer<T>& buffer, typename B::template Staging<T>& staging) {
-  { buffer.data() } -> std::convertible_to<T*>;
+             typename B::template Staging<T>& staging) {
   { matrix.rows() } -> std::convertible_to<std::int64_t>;
   { matrix.cols() } -> std::convertible_to<std::int64_t>;
   requires std::constructible_from<typename B::template Staging<T>, B&>;
   { staging.acquire(std::size_t{}) } -> std::convertible_to<T*>;
   staging.release();
   backend.set_rows(matrix, std::int64_t{}, MatrixView<const T>{});
-  backend.upload(static_cast<const T*>(nullptr), buffer.data(), std::size_t{});
-  backend.download(static_cast<const T*>(nullptr), static_cast<T*>(nullptr), std::size_t{});
   backend.activate();
   { cbackend.available_memory() } -> std::convertible_to<std::size_t>;
   { B::kSharedMemory } -> std::convertible_to<bool>;
   { B::kKvShare } -> std::convertible_to<double>;
   { B::kLoadThreads } -> std::convertible_to<int>;
-};
-
-/// A backend `B` has memory for a KV pool of elements `T`: the members of MemoryLike that a pool
-/// needs.
-template <class B, class T>
-concept PoolMemoryLike = requires(B& backend, typename B::template Buffer<T>& buffer, const T* from,
-                                  T* to) {
-  { buffer.data() } -> std::convertible_to<T*>;
-  backend.upload(from, to, std::size_t{});
-  backend.download(from, to, std::size_t{});
 };
 
 /// A backend `B` has the matrices of weights `W`, and the dense layers for activations `A`.

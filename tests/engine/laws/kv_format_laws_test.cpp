@@ -1,8 +1,6 @@
 // The laws with a KV cache in a format that the library does not have (kv/int8_kv.hpp): tiers, files
 // and ranks know it by its sizes and its name alone.
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -12,6 +10,7 @@
 #include "engine/models.hpp"
 #include "kv/int8_kv.hpp"
 #include "nanovllm/full_policy.hpp"
+#include "safetensors_writer.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -21,12 +20,6 @@ namespace {
 
 struct Int8Policy : FullFloat32Policy {
   using KvElement = Int8Kv;
-};
-
-struct Folder {
-  Folder() { fs::create_directories(path); }
-  ~Folder() { fs::remove_all(path); }
-  fs::path path = fs::temp_directory_path() / concat("nanovllm_kv_format_", ::getpid());
 };
 
 EngineConfig config() {
@@ -88,8 +81,8 @@ TEST_CASE(
     "a session of a KV format goes on from its file with other ranks, and another format's "
     "is refused",
     "[laws][session_file]") {
-  const Folder folder;
-  const fs::path path = folder.path / "session";
+  const nanovllm_test::TempDirectory folder;
+  const fs::path path = folder.path() / "session";
   const std::vector<TokenId> question = random_prompt(1, 37, 4000),
                              next = random_prompt(2, 9, 4000);
   Engine<AnyModel, Int8Policy> engine(config());
@@ -118,11 +111,11 @@ TEST_CASE(
 }
 
 TEST_CASE("blocks of a KV format are found on disk, and not those of another", "[laws]") {
-  const Folder folder;
+  const nanovllm_test::TempDirectory folder;
   EngineConfig c = config();
   c.kv_size = KvSize::blocks(16);
   c.host_kv_size = KvSize::blocks(32);
-  c.disk_kv_path = folder.path;
+  c.disk_kv_path = folder.path();
   c.disk_kv_min_tokens = 1;
   const std::vector<TokenId> prompt = random_prompt(3, 100, 4000);
   Trace expected;

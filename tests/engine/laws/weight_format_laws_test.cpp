@@ -1,7 +1,5 @@
 // An engine whose weights are in a format that the library does not have (ops/int8_rows.hpp).
 
-#include <unistd.h>
-
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -12,6 +10,7 @@
 #include "engine/models.hpp"
 #include "memory_checkpoint.hpp"
 #include "ops/int8_rows.hpp"
+#include "safetensors_writer.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -111,7 +110,8 @@ TEST_CASE("a format of weights has its name in descriptions and files", "[weight
   CHECK(
       describe<Int8Policy>().starts_with("Weight         int8 with a scale a row\n"
                                          "Activation     float32\nKvElement      float32\n"));
-  const fs::path path = fs::temp_directory_path() / concat("nanovllm_weights_", ::getpid());
+  const nanovllm_test::TempDirectory folder;
+  const fs::path path = folder.path() / "session";
   Engine<AnyModel, Int8Policy> engine(config());
   Session session = engine.session();
   session.generate(random_prompt(1, 20, 4000), greedy());
@@ -122,7 +122,6 @@ TEST_CASE("a format of weights has its name in descriptions and files", "[weight
       concat("'", path.string(),
              "' is of another model: type of weights: expected float32, got int8 with a scale a "
              "row"));
-  fs::remove(path);
 }
 
 TEST_CASE("an engine of noise has it in the format", "[weight_format]") {
