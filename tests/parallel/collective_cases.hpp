@@ -218,11 +218,12 @@ void call_mismatched(std::size_t which, Comm& comm, Memory& memory) {
   const std::int64_t all = 2 * comm.size();
   Rows<float, Memory> part(memory, 2, 2), high(memory, 3, 2), wide(memory, 2, 3);
   Rows<float, Memory> whole(memory, all, 2), high_whole(memory, 3 * comm.size(), 2);
-  Rows<float, Memory> wide_whole(memory, all, 3), to(memory, all, 2), short_whole(memory, 1, 2);
+  Rows<float, Memory> wide_whole(memory, all, 3), short_whole(memory, 1, 2);
+  Rows<float, Memory> to(memory, all, 2), high_to(memory, all + 1, 2);
   std::vector<int> send(static_cast<std::size_t>(comm.size()), 2), receive = send;
   if (wrong && which == 4) send.pop_back();
   if (wrong && which == 5) send[1] = -2;
-  if (wrong && which == 8) receive[0] = 3, receive[1] = 1;
+  if (wrong && which == 8) receive[0] = 3;
   const auto pick = [&](std::size_t of, auto& odd, auto& usual) {
     return wrong && which == of ? odd.view() : usual.view();
   };
@@ -231,8 +232,9 @@ void call_mismatched(std::size_t which, Comm& comm, Memory& memory) {
   if (which == 1) comm.all_gather(Input(pick(1, high, part)), pick(1, high_whole, whole));
   if (which == 2) comm.reduce_scatter(Input(pick(2, short_whole, whole)), part.view());
   if (which == 3) comm.reduce_scatter(Input(pick(3, wide_whole, whole)), pick(3, wide, part));
-  if (which >= 4)
+  if (which >= 4 && which != 8)
     comm.all_to_all(Input(pick(6, short_whole, whole)), send, pick(7, wide_whole, to), receive);
+  if (which == 8) comm.all_to_all(whole.read_only(), send, pick(8, high_to, to), receive);
 }
 
 /// Operands that do not fit are the same ShapeError on all ranks, and the group is as before.

@@ -63,9 +63,10 @@ __global__ void __launch_bounds__(256)
 /// graphs. Sums are NCCL's: of two ranks rounded once; of more, partial sums may be rounded on
 /// their way, in an order that depends on the size. All ranks get the same bits.
 ///
-/// Calls that move rows do not wait for other ranks to compare sizes. The rank whose call is found
-/// not to fit aborts the group and throws, and the other ranks of its process throw the same
-/// ShapeError at their next call. Between processes nothing is compared, and a rank that throws
+/// Calls that move rows do not wait for other ranks to compare sizes; the first all_to_all waits
+/// until the ranks are connected. The rank whose call is found not to fit aborts the group and
+/// throws, and the other ranks of its process throw the same ShapeError, from the call that waits
+/// or from their next call. Between processes nothing is compared, and a rank that throws
 /// ends the job, as with any error.
 class Nccl {
  public:
@@ -242,7 +243,13 @@ class Nccl {
       comm = end().comm;
       check<CudaError>(comm != nullptr, "NCCL: rank ", rank_, " has not joined its group");
     }
-    detail::check_nccl(make(comm), name);
+    const ncclResult_t status = make(comm);
+    if (status != ncclSuccess && status != ncclInProgress) {
+      // The first rows between two ranks wait for both: an abort makes such a call fail.
+      const std::lock_guard lock(group_->mutex);
+      group_->check_alive(rank_);
+    }
+    detail::check_nccl(status, name);
   }
 
   void compare(detail::RowExchange side, const auto& from, const auto& to) {
