@@ -3,6 +3,7 @@
 
 #include "nanovllm/sampling/choice_source.hpp"
 #include "nanovllm/sampling/logits_processor.hpp"
+#include "nanovllm/sampling/pooler.hpp"
 #include "nanovllm/sampling/resolve.hpp"
 #include "nanovllm/sampling/sampling_json.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"

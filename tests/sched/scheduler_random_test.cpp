@@ -59,7 +59,7 @@ struct Coverage {
                shared_in = 0;
   std::int64_t host_hits = 0, saved = 0, lost = 0, dropped = 0, unswapped = 0;
   std::int64_t prompt_logits = 0, resumed_prompts = 0;
-  std::int64_t salted = 0, salted_hits = 0;
+  std::int64_t salted = 0, salted_hits = 0, pooled = 0;
 };
 
 template <int kBlockSize>
@@ -106,6 +106,7 @@ class Traffic {
       : random_(seed),
         choose_prompts_(seed),
         choose_salts_(seed),
+        choose_pooled_(seed + 1),
         num_blocks_(1 + below(4 << (2 * below(3)))),
         num_host_blocks_(kHasHostPool<Preemption> ? below(1 + below(2 * num_blocks_)) : 0),
         scheduler_(random_config(), make_blocks(num_blocks_, prefix_caching, num_host_blocks_)),
@@ -192,6 +193,7 @@ class Traffic {
       tokens.push_back(i < shared ? (document >> (i % 2)) & 1 : below(3));
     const int max_new = 1 + below(below(2) == 0 ? 20 + 8 * Blocks::block_size() : 12);
     const int num_samples = below(4) == 0 ? 2 + below(3) : 1;
+    const bool is_pooled = num_samples == 1 && choose_pooled_() % 8 == 0;
     const std::size_t first = requests_.size();
     const int priority = OrdersSequences<Policy> ? below(7) - 3 : 0;
     // Few, that there is still much to be found.
@@ -204,14 +206,17 @@ class Traffic {
       s.max_total_tokens = std::min(s.max_total_tokens, scheduler_.capacity_tokens());
       if (OrdersSequences<Policy>) s.priority = priority;
       s.salt = salt;
+      s.wants_hidden = is_pooled;
+      if (is_pooled) s.max_total_tokens = length + 1;
       if (num_samples > 1) {
         s.next_sibling = requests_[first].get();
         if (i > 0) requests_[requests_.size() - 2]->next_sibling = &s;
       }
       live_.push_back(&s);
-      expected_.push_back(tokens_alone(s.tokens, s.max_total_tokens, salt));
+      expected_.push_back(is_pooled ? s.tokens : tokens_alone(s.tokens, s.max_total_tokens, salt));
     }
-    if (choose_prompts_() % 6 == 0) requests_[first]->num_prompt_logits_left = length - 1;
+    if (choose_prompts_() % 6 == 0 && !is_pooled)
+      requests_[first]->num_prompt_logits_left = length - 1;
     for (std::size_t i = first; i < requests_.size(); ++i) scheduler_.add(*requests_[i]);
   }
 
@@ -406,8 +411,8 @@ class Traffic {
     for (std::size_t i = 0; i < plan.sequences.size(); ++i) {
       const PlannedSequence& p = plan.sequences[i];
       const bool is_decode_row = static_cast<std::int32_t>(i) < plan.num_decodes;
-      if (is_decode_row) REQUIRE((p.num_logits == 1 && p.num_tokens() == 1));
-      if (p.num_logits == 0) ++coverage_.chunks;
+      if (is_decode_row) REQUIRE((p.num_outputs() == 1 && p.num_tokens() == 1));
+      if (p.num_outputs() == 0) ++coverage_.chunks;
       if (p.num_logits > 1) ++coverage_.guessed;
       num_tokens += p.num_tokens();
       num_logits += p.num_logits;
@@ -523,13 +528,14 @@ class Traffic {
       REQUIRE(s->tokens.size() <= expected.size());
       REQUIRE(std::equal(s->tokens.begin(), s->tokens.end(), expected.begin()));
       if (s->finish_reason != FinishReason::abort) REQUIRE(s->tokens.size() == expected.size());
+      coverage_.pooled += s->wants_hidden && s->finish_reason == FinishReason::stop ? 1 : 0;
       REQUIRE((s->finish_reason == FinishReason::abort || s->num_prompt_logits_left == 0));
       coverage_.finished += s->finish_reason != FinishReason::abort ? 1 : 0;
       return true;
     });
   }
 
-  std::mt19937 random_, choose_prompts_, choose_salts_;
+  std::mt19937 random_, choose_prompts_, choose_salts_, choose_pooled_;
   std::int32_t num_blocks_;
   std::int32_t num_host_blocks_;
   Scheduler<Policy, Blocks, Preemption> scheduler_;
@@ -556,7 +562,7 @@ void run(unsigned seed, bool prefix_caching, std::size_t depth) {
           c.guessed, c.guessed_right, c.copies, c.faults, c.failed_inserts, c.forks, c.overtaken,
           c.displaced, c.swapped_out, c.swapped_in, c.fallbacks, c.swapped_pending, c.cut,
           c.shared_in, c.host_hits, c.saved, c.lost, c.dropped, c.unswapped, c.prompt_logits,
-          c.resumed_prompts, c.salted, c.salted_hits);
+          c.resumed_prompts, c.salted, c.salted_hits, c.pooled);
   if (!prefix_caching) CHECK(c.forks > 50);  // else the cache may have as much
   for (const std::int64_t n : {c.finished, c.aborted, c.cancelled}) CHECK(n > 100);
   CHECK(c.chunks > 20);
@@ -564,6 +570,7 @@ void run(unsigned seed, bool prefix_caching, std::size_t depth) {
   CHECK(c.preempted > (std::is_same_v<Policy, Fickle> ? 300 : 2));
   CHECK((c.hits > 0) == prefix_caching);
   CHECK(c.salted > 100);
+  CHECK(c.pooled > 20);
   if (prefix_caching) CHECK(c.salted_hits > 0);
   CHECK((c.evictions > 0) == prefix_caching);
   if (std::is_same_v<Policy, ContinuousBatching>) CHECK((c.mixed > 100 && c.paused > 0));

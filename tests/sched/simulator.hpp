@@ -141,11 +141,13 @@ inline std::span<const TokenId> one(TokenId token) {
   return std::span(all).subspan(static_cast<std::size_t>(token), 1);
 }
 
-/// One outcome for every sequence of `plan` that samples: `token`, and no end.
+/// One outcome for every sequence of `plan` that samples: `token`, and no end. One that gives its
+/// hidden state ends without a token.
 inline std::vector<StepOutcome> outcomes(const StepPlan& plan, TokenId token = 7) {
   std::vector<StepOutcome> result;
   for (const PlannedSequence& p : plan.sequences) {
     if (p.num_logits > 0) result.push_back({p.sequence, one(token), FinishReason::none});
+    if (p.num_hidden > 0) result.push_back({p.sequence, {}, FinishReason::stop});
   }
   return result;
 }
@@ -200,8 +202,8 @@ class Device {
     step.copies.check();
     for (const PlannedSequence& p : plan.sequences) {
       const Sequence& s = *p.sequence;
-      Share share{{},           contents_before(s.salt), s.block_table, p.begin, p.end,
-                  p.num_logits, p.num_prompt_logits};
+      Share share{{},           contents_before(s.salt), s.block_table,   p.begin, p.end,
+                  p.num_logits, p.num_prompt_logits,     p.num_hidden > 0};
       const std::int32_t num_guesses = std::max(0, p.num_logits - 1);
       for (std::int32_t i = 0; i < p.end - num_guesses; ++i)
         share.sources.push_back(s.token_source(i));
@@ -238,7 +240,8 @@ class Device {
         drawn.reason = next.reason;
       }
       written.push_back(value);
-      if (share.num_logits > 0) results.push_back(std::move(drawn));
+      if (share.gives_hidden) drawn.reason = FinishReason::stop;
+      if (share.num_logits > 0 || share.gives_hidden) results.push_back(std::move(drawn));
     }
     for (std::size_t i = 0; i < step.shares.size(); ++i) {  // none has written over another's
       const Share& share = step.shares[i];
@@ -269,6 +272,7 @@ class Device {
     std::int32_t end;
     std::int32_t num_logits;
     std::int32_t num_prompt_logits;
+    bool gives_hidden;
   };
   struct Step {
     Copies copies;

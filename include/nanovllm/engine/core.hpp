@@ -155,7 +155,7 @@ class EngineCore {
 
   /// Gives every sampled sequence its tokens and commits the step.
   void deliver(const LaunchedStep& step, const StepResults& results, Clock::time_point now) {
-    delivery_.begin(static_cast<std::size_t>(results.tokens.extent(0)), step.num_events, now);
+    delivery_.begin(results, step.num_events, now);
     try {
       delivery_.accept(step.plan, results);
       scheduler_.commit(step.plan, delivery_.outcomes());

@@ -92,14 +92,14 @@ template <class Model, class Policy>
 
 /// What admission needs to know of an engine of this `Policy`.
 /// @param capacity_tokens  that the KV pool holds, and one more.
-/// @param edits_logits     whether the runner has deferred steps.
-/// @param rank             of this process; requests go to 0.
+/// @param runner           says what its steps can do, and the rank of this process: requests go to
+///                         0.
 template <class Policy, class ModelConfig>
 [[nodiscard]] AdmissionRules make_admission_rules(const ModelConfig& model,
                                                   const EngineConfig& config,
                                                   std::int64_t max_model_len,
-                                                  std::int64_t capacity_tokens, bool edits_logits,
-                                                  int rank) {
+                                                  std::int64_t capacity_tokens,
+                                                  const StepRunner& runner) {
   constexpr bool has_functor =
       !std::is_same_v<typename LogitsFunctorOf<Policy>::type, NoLogitsFunctor>;
   AdmissionRules rules{.vocab_size = model.vocab_size,
@@ -111,8 +111,11 @@ template <class Policy, class ModelConfig>
   using Processors = typename Policy::LogitsProcessors;
   rules.make_processors = &Processors::make;
   rules.missing_processor = &StandardLogitsProcessors<>::missing_in<Processors>;
-  rules.honoured = {.edits = edits_logits, .functor = edits_logits && has_functor};
-  if (rank != 0)
+  const bool edits_logits = runner.edits_logits();
+  rules.honoured = {.edits = edits_logits,
+                    .functor = edits_logits && has_functor,
+                    .pooler = runner.gives_hidden()};
+  if (runner.rank() != 0)
     rules.refusal =
         "requests go to the engine of rank 0; this one runs its part of that one's steps";
   return rules;
@@ -126,7 +129,6 @@ struct EngineParts {
   std::unique_ptr<StepRunner> runner;
   Blocks blocks;
   ObserverMaker<Blocks> observer;
-  bool edits_logits = false;  ///< whether the runner has deferred steps
   WeightsHash weights;
   CoreConfig core;
 };
@@ -156,10 +158,9 @@ template <class Model, class Policy, class Blocks>
   auto blocks = Tiers::template make_blocks<Blocks>(
       allocate_kv(*runner, backend.kv_share, config, max_model_len, num_host_blocks),
       num_host_blocks, Policy::kv.prefix_caching && config.prefix_caching);
-  const bool edits_logits = runner->edits_logits();
   // Without deferred steps a processor that reads tokens must have them before the next is planned.
   const bool overlap = config.overlap.value_or(backend.is_asynchronous) &&
-                       (!Policy::LogitsProcessors::kReadsTokens || edits_logits);
+                       (!Policy::LogitsProcessors::kReadsTokens || runner->edits_logits());
   const WeightsHash hash = weights ? WeightsHash(*weights) : hash_of(files);
   auto observer = Tiers::template observer<Blocks>(
       {.config = config, .runner = *runner, .keeps_prefixes = blocks.keeps_prefixes()},
@@ -169,7 +170,6 @@ template <class Model, class Policy, class Blocks>
           .runner = std::move(runner),
           .blocks = std::move(blocks),
           .observer = std::move(observer),
-          .edits_logits = edits_logits,
           .weights = hash,
           .core = {.batch = batch, .vocab_size = model.vocab_size, .overlap = overlap}};
 }

@@ -14,6 +14,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/fwd.hpp"
+#include "nanovllm/kv/block_checks.hpp"
 #include "nanovllm/kv/block_list.hpp"
 #include "nanovllm/kv/block_stats.hpp"
 #include "nanovllm/kv/prefix/cache_salt.hpp"
@@ -184,29 +185,12 @@ class BlockManager {
     }
   }
 
-  /// Throws Error naming the broken invariant: a block is either in use, or free and in the cache,
-  /// or in the free list. O(num_blocks).
+  /// Throws Error naming the broken invariant. O(num_blocks).
   void check_invariants() const {
     free_.check_invariants();
     if (enable_prefix_caching_) cache_.check_invariants();
-    std::int32_t num_in_use = 0, num_evictable = 0, num_published = 0;
-    for (BlockId block = 0; block < num_blocks(); ++block) {
-      check(ref_count(block) >= 0, "block manager: block ", block, " has reference count ",
-            ref_count(block));
-      const bool in_use = ref_count(block) > 0, published = is_published(block);
-      check(free_.contains(block) == (!in_use && !published), "block manager: block ", block,
-            " has reference count ", ref_count(block), ", is ", published ? "" : "not ",
-            "published and is ", free_.contains(block) ? "" : "not ", "in the free list");
-      num_in_use += in_use ? 1 : 0;
-      num_evictable += published && !in_use ? 1 : 0;
-      num_published += published ? 1 : 0;
-    }
-    check(num_evictable == num_evictable_, "block manager: ", num_evictable,
-          " free blocks are published, but ", num_evictable_, " are counted");
-    check(num_published == cache_.size(), "block manager: ", num_published,
-          " blocks are published, but the cache counts ", cache_.size());
-    check(num_in_use + num_free() == num_blocks(), "block manager: ", num_in_use, " in use and ",
-          num_free(), " free are not ", num_blocks(), " blocks");
+    check_block_states(ref_counts_, free_, [this](BlockId block) { return is_published(block); },
+                       {.all = cache_.size(), .free = num_evictable_});
   }
 
  protected:

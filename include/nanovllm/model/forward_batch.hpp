@@ -23,6 +23,7 @@ struct ForwardFields {
   Stored<PerSequenceTable<BlockId>> block_tables;  ///< [num_decodes + num_chunks, most blocks]
   Stored<AnyNumberOf<std::int32_t>> logit_rows;    ///< [m]: rows that need logits; no data
                                                    ///< and m = n: all of them
+  Stored<AnyNumberOf<std::int32_t>> hidden_rows;   ///< [h]: rows whose hidden states are wanted
 
   Stored<PerSequence<SharedPrefix>> shared_prefixes;  ///< at most as many as decodes
   Stored<PerSequence<PrefixMember>> prefix_members;   ///< [num_decodes], or none: nothing is shared
@@ -37,6 +38,7 @@ struct ForwardFields {
     visit(std::int32_t{0}, batches.kv_lens...);
     visit(BlockId{0}, batches.block_tables...);
     visit(std::int32_t{0}, batches.logit_rows...);
+    visit(std::int32_t{0}, batches.hidden_rows...);
     visit(SharedPrefix{}, batches.shared_prefixes...);
     visit(PrefixMember{}, batches.prefix_members...);
   }

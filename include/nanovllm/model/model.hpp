@@ -84,6 +84,9 @@ concept ModelLike = ModelConfigLike<typename M::Config> && requires {
 /// - `forward(in, kv, logits)`: computes the tokens of `in`, stores their K and V in `kv.layer(i)`,
 ///   and writes the logits of `in.logit_rows`, [m, padded_vocab_size()], of which the first
 ///   vocab_size() columns count. All ranks call this together and all get the same logits.
+/// - `Activation`, `hidden_size()` and a fourth argument of `forward`, optional: the hidden states
+///   of `in.hidden_rows` behind the last norm, MatrixView<Activation> [h, hidden_size()], for
+///   requests with a `Pooler`. The same on all ranks.
 /// - `projections()`, optional: what a step multiplies by (ops/projections.hpp), for backends that
 ///   choose how to run it when the weights are there.
 template <class N, class Config, class Backend, class Communicator, class KvCache>

@@ -27,6 +27,7 @@ enum class EarlyStopping : std::uint8_t {
   never,  ///< when the best beam can get no better than the worst of them
 };
 
+class Pooler;
 class TokenMaskSource;
 
 /// The n most likely tokens that `logprobs` and `prompt_logprobs` may ask for.
@@ -95,6 +96,9 @@ struct SamplingParams {
   std::optional<std::int32_t> beam_width{};
   float length_penalty = 1;  ///< of a beam: its score is the sum of log-probabilities / length^this
   EarlyStopping early_stopping = EarlyStopping::no;  ///< of the search
+  /// Not null: the request is done when its prompt is computed. It generates no tokens, and its
+  /// outcome is what this makes of the prompt's hidden state (sampling/pooler.hpp).
+  std::shared_ptr<const Pooler> pooler{};
 };
 
 using SamplingMember =
@@ -116,8 +120,8 @@ struct SamplingField {
 inline constexpr double kMinInt32 = std::numeric_limits<std::int32_t>::min();
 inline constexpr double kMaxInt32 = std::numeric_limits<std::int32_t>::max();
 
-/// Every field of SamplingParams but `token_masks` and `functor_argument`, which are of the
-/// program's own types. `validate` and everything that reads JSON go by this table.
+/// Every field of SamplingParams but `token_masks`, `functor_argument` and `pooler`, which are of
+/// the program's own types. `validate` and everything that reads JSON go by this table.
 inline constexpr SamplingField kSamplingFields[] = {
     {"temperature", &SamplingParams::temperature, {0, 1e6}},
     {"top_k", &SamplingParams::top_k, {-1, kMaxInt32}},
@@ -210,6 +214,18 @@ NANOVLLM_INLINE void check_beams(const SamplingParams& p) {
   refuse(p.prompt_logprobs.has_value(), "prompt_logprobs");
 }
 
+/// Throws RequestError when a prompt is to be pooled, and something is asked of its tokens.
+NANOVLLM_INLINE void check_pooler(const SamplingParams& p) {
+  const auto refuse = [&](bool is_set, const char* field) {
+    check<RequestError>(!is_set || p.pooler == nullptr, "pooler cannot be combined with ", field);
+  };
+  refuse(num_samples(p) > 1 || p.beam_width, "several samples or beams");
+  refuse(p.logprobs.has_value(), "logprobs");
+  refuse(!p.logprob_token_ids.empty(), "logprob_token_ids");
+  refuse(p.prompt_logprobs.has_value(), "prompt_logprobs");
+  refuse(p.token_masks != nullptr, "token_masks");
+}
+
 /// Throws RequestError for a value that `field` cannot have.
 struct SamplingCheck {
   const SamplingField& field;
@@ -286,6 +302,7 @@ NANOVLLM_INLINE void validate(const SamplingParams& p) {
                       p.min_tokens);
   detail::check_each_bias_once(p.logit_bias);
   detail::check_beams(p);
+  detail::check_pooler(p);
 }
 
 }  // namespace nanovllm

@@ -335,7 +335,8 @@ class PlanBuilder {
   /// Completes `planned`, whose sequence will have `num_held` blocks, and adds it to `list`.
   void append(std::vector<PlannedSequence>& list, PlannedSequence planned, std::int32_t num_held) {
     const Sequence& s = *planned.sequence;
-    planned.num_logits = planned.end == s.num_tokens() ? 1 : 0;
+    (s.wants_hidden ? planned.num_hidden : planned.num_logits) =
+        planned.end == s.num_tokens() ? 1 : 0;
     planned.num_prompt_logits = s.num_prompt_logits(planned.begin, planned.end);
     num_free_logits_ -= std::max(planned.num_logits + planned.num_prompt_logits - 1, 0);
     const std::int32_t num_new_blocks = Blocks::blocks_for(planned.end) - num_held;

@@ -138,8 +138,11 @@ NANOVLLM_INLINE void check_planned(const PlannedSequence& p, std::int32_t block_
         " were drawn");
   check(!s.is_beam || p.num_logits <= 1, "begin: request ", s.id,
         ", a beam, cannot guess what it draws");
-  check(p.num_logits >= 0 && (p.num_logits > 0) == (p.end - num_guesses == s.num_tokens()),
-        "begin: request ", s.id, " must sample exactly if the plan reaches its last token");
+  const std::int32_t num_wanted = s.wants_hidden ? p.num_hidden : p.num_logits;
+  check(num_wanted >= 0 && num_wanted == p.num_outputs() && p.num_hidden <= 1 &&
+            (num_wanted > 0) == (p.end - num_guesses == s.num_tokens()),
+        "begin: request ", s.id, " must ", s.wants_hidden ? "give its hidden state" : "sample",
+        " exactly if the plan reaches its last token");
   check(p.num_prompt_logits == s.num_prompt_logits(p.begin, p.end) &&
             (s.num_prompt_logits_left == 0 || p.begin <= s.first_prompt_logit() || !is_new),
         "begin: request ", s.id, " wants the logits of its prompt from token ",
@@ -182,25 +185,26 @@ NANOVLLM_INLINE void check_outcomes(const StepPlan& plan, std::span<const StepOu
   for (const PlannedSequence& p : plan.sequences) {
     const Sequence& s = *p.sequence;
     const bool has_ended = s.status == SequenceStatus::finished;
-    if (p.num_logits > 0 && next < outcomes.size() && outcomes[next].sequence == &s) {
+    if (p.num_outputs() > 0 && next < outcomes.size() && outcomes[next].sequence == &s) {
       const std::size_t count = outcomes[next++].tokens.size();
-      const bool fits =
-          s.is_beam ? count == 0 : count >= 1 && count <= static_cast<std::size_t>(p.num_logits);
+      const bool fits = s.is_beam || s.wants_hidden
+                            ? count == 0
+                            : count >= 1 && count <= static_cast<std::size_t>(p.num_logits);
       check(has_ended || fits, "commit: request ", s.id, s.is_beam ? ", a beam," : "", " sampled ",
             p.num_logits, " tokens, but its outcome has ", count);
     } else {
-      check(p.num_logits == 0 || has_ended, "commit: request ", s.id,
-            " sampled but has no outcome");
+      check(p.num_outputs() == 0 || has_ended, "commit: request ", s.id, " has no outcome");
     }
     if (has_ended) continue;
     check(s.status == SequenceStatus::waiting || s.num_computed_tokens >= p.end, "commit: request ",
           s.id, " is at token ", s.num_computed_tokens, ", the plan at ", p.end);
-    const std::int32_t num_before = p.num_logits > 0 ? p.end - p.num_logits + 1 : p.end;
+    const std::int32_t num_outputs = p.num_outputs();
+    const std::int32_t num_before = num_outputs > 0 ? p.end - num_outputs + 1 : p.end;
     check(s.num_known_tokens() >= num_before, "commit: request ", s.id,
           " is in an older step, too");
-    check(p.num_logits == 0 ||
-              (s.num_known_tokens() == num_before && s.pending.size() >= p.num_logits),
-          "commit: request ", s.id, " has its token ", num_before, " already");
+    check(
+        num_outputs == 0 || (s.num_known_tokens() == num_before && s.pending.size() >= num_outputs),
+        "commit: request ", s.id, " has its token ", num_before, " already");
   }
   check(next == outcomes.size(), "commit: outcome ", next, " of ", outcomes.size(),
         " belongs to no sequence that sampled, or is out of order");
@@ -212,7 +216,8 @@ NANOVLLM_INLINE void check_newest(const StepPlan& plan) {
     if (s.status == SequenceStatus::finished) continue;
     check(s.status == SequenceStatus::waiting || s.num_computed_tokens <= p.end, "cancel: request ",
           s.id, " is in a newer step, too");
-    check(p.num_logits == 0 || (s.num_tokens() == p.end + 1 && s.pending.size() >= p.num_logits),
+    check(p.num_outputs() == 0 ||
+              (s.num_tokens() == p.end + 1 && s.pending.size() >= p.num_outputs()),
           "cancel: request ", s.id, " is not in the newest step");
   }
 }

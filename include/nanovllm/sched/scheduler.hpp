@@ -179,7 +179,7 @@ class Scheduler {
     for (const PlannedSequence& p : plan.sequences) {
       Sequence& s = *p.sequence;
       if (s.status == SequenceStatus::finished) continue;
-      if (p.num_logits > 0) s.pending.pop_newest();
+      if (p.num_outputs() > 0) s.pending.pop_newest();
       if (s.status == SequenceStatus::waiting) continue;  // a step behind this one preempted it
       if (p.fork_of != nullptr) {
         states_.withdraw(s);
@@ -247,7 +247,7 @@ class Scheduler {
       give_blocks(p, plan, blocks);
       s.num_computed_tokens = p.end;
       num_rows += p.num_prompt_logits;
-      s.pending.push(num_rows, p.num_logits);
+      s.pending.push(num_rows, p.num_outputs());
       num_rows += p.num_logits;
     }
     release_sources(plan, blocks);
@@ -265,7 +265,7 @@ class Scheduler {
       s.pending.pop_oldest();
       if (s.is_beam) {
         beams_.await_choice(s);
-      } else {
+      } else if (p.num_hidden == 0) {
         end = std::min(p.end, s.num_known_tokens() - 1);
       }
     }

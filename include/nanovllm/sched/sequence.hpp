@@ -45,6 +45,7 @@ struct alignas(64) Sequence {
   /// A beam that has nothing to compute before the next `Beams::reorder`: its candidates were
   /// drawn, or it is one of those that begin behind the first choice.
   bool awaits_choice = false;
+  bool wants_hidden = false;  ///< it draws nothing: its last token's row gives its hidden state
   std::int32_t num_computed_tokens = 0;  ///< K and V of tokens [0, n) are in the cache, or will be
                                          ///< when the steps under way are done
   std::int32_t num_cached_tokens = 0;  ///< of them, taken from the prefix cache on first admission

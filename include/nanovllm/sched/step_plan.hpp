@@ -27,6 +27,7 @@ struct PlannedSequence {
   std::int32_t end = 0;    ///< one past the last; K and V of [0, begin) are in the cache by then
   std::int32_t num_logits = 0;         ///< 0; or end - (the sequence's length) + 1
   std::int32_t num_prompt_logits = 0;  ///< Sequence::num_prompt_logits(begin, end)
+  std::int32_t num_hidden = 0;         ///< 1: the last token's row gives its hidden state alone
   PrefixMatch prefix{};  ///< what is there of a new sequence: in the prefix cache, in host memory
   /// If not null: `prefix` is not from the cache, but of this sequence, a sibling that runs or the
   /// one that it continues.
@@ -37,6 +38,7 @@ struct PlannedSequence {
   bool is_swapped_in = false;  ///< likewise: what was swapped out of the sequence is copied back
 
   [[nodiscard]] std::int32_t num_tokens() const { return end - begin; }
+  [[nodiscard]] std::int32_t num_outputs() const { return num_logits + num_hidden; }
 
   /// One past the position of the last row that `num_prompt_logits` counts, if it counts any.
   [[nodiscard]] std::int32_t end_prompt_logits() const {
@@ -53,7 +55,7 @@ struct PlannedSequence {
 };
 
 /// Sequences in the order in which they are laid out in the step's flat arrays: the decodes (one
-/// token each, sampled) come first, then the prompt chunks.
+/// token each, with an output) come first, then the prompt chunks.
 struct StepPlan {
   std::vector<PlannedSequence> sequences;
   std::vector<Sequence*> preempted;  ///< lose their blocks first, and wait
@@ -78,7 +80,8 @@ struct StepPlan {
 struct StepOutcome {
   Sequence* sequence = nullptr;
   /// Appended to the sequence: 1 to num_logits. If fewer, the other rows were computed for nothing.
-  /// None for a beam, which awaits the choice among all candidates then (Beams::reorder).
+  /// None for a beam, which awaits the choice among all candidates then (Beams::reorder), and for
+  /// one that gave its hidden state.
   std::span<const TokenId> tokens{};
   FinishReason finish_reason = FinishReason::none;  ///< other than none: it is done with the last
 };

@@ -32,11 +32,12 @@ class Delivery {
   /// Takes the memory that the step will need; throws std::bad_alloc before anything is changed.
   /// @param num_events  the most tokens that sequences with a listener can get.
   /// @param now         when the step's tokens were there.
-  void begin(std::size_t num_samples, std::size_t num_events, Clock::time_point now);
+  void begin(const StepResults& results, std::size_t num_events, Clock::time_point now);
 
-  /// Gives every sampled sequence its tokens, up to the one that ends it; the candidates of beams
-  /// to their BeamGroup; and the log-probabilities of prompts to their requests. Sequences that
-  /// ended while the step was under way get nothing from it.
+  /// Gives every sampled sequence its tokens, up to the one that ends it; hidden states to those
+  /// that want them, which end; the candidates of beams to their BeamGroup; and the
+  /// log-probabilities of prompts to their requests. Sequences that ended while the step was under
+  /// way get nothing from it.
   void accept(const StepPlan& plan, const StepResults& results);
 
   /// Queues the events of what was accepted. The update of a token that ends a sequence is part of
@@ -56,6 +57,8 @@ class Delivery {
   /// Tokens [first, first + count) of the results are those of `sequence`.
   void accept(RequestSequence& sequence, const StepResults& results, std::int64_t first,
               std::int32_t count);
+  /// Row `i` of the hidden states is that of `sequence`.
+  void accept_hidden(RequestSequence& sequence, const StepResults& results, std::int64_t i);
   /// `sequence` has got `count` tokens, at least one.
   void mark_tokens(RequestSequence& sequence, std::int64_t count);
   /// The gaps that began at `gap_begin_` go to the histogram.
@@ -93,12 +96,13 @@ class Delivery {
 
 namespace nanovllm {
 
-NANOVLLM_INLINE void Delivery::begin(std::size_t num_samples, std::size_t num_events,
+NANOVLLM_INLINE void Delivery::begin(const StepResults& results, std::size_t num_events,
                                      Clock::time_point now) {
+  const auto num_samples = static_cast<std::size_t>(results.tokens.extent(0));
   now_ = now;
   num_gaps_ = 0;
   outcomes_.clear();
-  outcomes_.reserve(num_samples);
+  outcomes_.reserve(num_samples + static_cast<std::size_t>(results.hidden.extent(0)));
   drawn_.clear();
   drawn_.reserve(num_samples);
   errors_.clear();
@@ -107,12 +111,16 @@ NANOVLLM_INLINE void Delivery::begin(std::size_t num_samples, std::size_t num_ev
 }
 
 NANOVLLM_INLINE void Delivery::accept(const StepPlan& plan, const StepResults& results) {
-  std::int64_t row = 0;  // of the results
+  std::int64_t row = 0, hidden_row = 0;  // of the results
   for (const PlannedSequence& planned : plan.sequences) {
     const std::int64_t first_of_prompt = row;
     const std::int64_t first = row + planned.num_prompt_logits;
     row = first + planned.num_logits;
-    if (row == first_of_prompt || planned.sequence->status == SequenceStatus::finished) continue;
+    const std::int64_t first_hidden = std::exchange(hidden_row, hidden_row + planned.num_hidden);
+    const bool has_any = row > first_of_prompt || planned.num_hidden > 0;
+    if (!has_any || planned.sequence->status == SequenceStatus::finished) continue;
+    if (planned.num_hidden > 0)
+      accept_hidden(RequestSequence::of(*planned.sequence), results, first_hidden);
     if (planned.num_prompt_logits > 0) accept_prompt(planned, results, first_of_prompt);
     if (planned.num_logits == 0) continue;
     accept(RequestSequence::of(*planned.sequence), results, first, planned.num_logits);
@@ -165,6 +173,19 @@ NANOVLLM_INLINE void Delivery::accept(RequestSequence& sequence, const StepResul
   const std::size_t num_accepted = tokens.size() - (reason == FinishReason::error ? 1 : 0);
   if (num_accepted > 0) mark_tokens(sequence, static_cast<std::int64_t>(num_accepted));
   outcomes_.push_back({&sequence, tokens, reason});
+}
+
+NANOVLLM_INLINE void Delivery::accept_hidden(RequestSequence& sequence, const StepResults& results,
+                                             std::int64_t i) {
+  FinishReason reason = FinishReason::stop;
+  try {
+    const auto size = static_cast<std::size_t>(results.hidden.extent(1));
+    sequence.pool({results.hidden.at(i), size});
+  } catch (...) {
+    reason = FinishReason::error;
+    errors_.emplace_back(&sequence, message_of(std::current_exception()));
+  }
+  outcomes_.push_back({.sequence = &sequence, .finish_reason = reason});
 }
 
 NANOVLLM_INLINE void Delivery::mark_tokens(RequestSequence& sequence, std::int64_t count) {

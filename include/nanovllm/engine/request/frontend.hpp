@@ -44,6 +44,7 @@ struct HonouredFields {
   /// Penalties, logit_bias, logprob_token_ids and prompt_logprobs: the executor has deferred steps.
   bool edits = true;
   bool functor = true;  ///< there is a LogitsFunctor, and deferred steps
+  bool pooler = true;   ///< the network and the executor give hidden states
 };
 
 /// What admission needs to know of the model and of the engine's sizes.
@@ -273,6 +274,8 @@ NANOVLLM_INLINE void Frontend::check_rules(const SamplingParams& params) const {
   needs(honoured.functor, params.functor_argument != 0, "functor_argument",
         "a LogitsFunctor in the policy, and an executor with deferred steps");
   needs(honoured.edits, params.prompt_logprobs.has_value(), "prompt_logprobs", kDeferredSteps);
+  needs(honoured.pooler, params.pooler != nullptr, "pooler",
+        "a network and an executor that give hidden states (GivesHiddenRows)");
 }
 
 NANOVLLM_INLINE std::vector<std::vector<TokenId>> Frontend::encode_bad_words(
@@ -359,8 +362,9 @@ NANOVLLM_INLINE SequenceTerms Frontend::make_terms(const SamplingParams& params,
   std::sort(terms.end_tokens.begin(), terms.end_tokens.end());
   terms.end_tokens.erase(std::unique(terms.end_tokens.begin(), terms.end_tokens.end()),
                          terms.end_tokens.end());
-  terms.max_total_tokens = static_cast<std::int32_t>(std::min(
-      static_cast<std::int64_t>(num_prompt_tokens) + params.max_tokens, rules_.max_total_tokens));
+  const std::int32_t max_tokens = params.pooler ? 1 : params.max_tokens;
+  terms.max_total_tokens = static_cast<std::int32_t>(
+      std::min(static_cast<std::int64_t>(num_prompt_tokens) + max_tokens, rules_.max_total_tokens));
   terms.vocab_size = rules_.vocab_size;
   terms.bad_words = encode_bad_words(params.bad_words);
   terms.make_processors = rules_.make_processors;

@@ -44,6 +44,7 @@ struct Completion {
   double cumulative_logprob = 0;
   /// Of a beam search: cumulative_logprob / tokens^length_penalty, which orders completions.
   std::optional<float> beam_score{};
+  std::vector<float> pooled{};  ///< what SamplingParams::pooler has made of the prompt
 };
 
 /// Everything about a finished request: its completion and what is said of the whole. The first of

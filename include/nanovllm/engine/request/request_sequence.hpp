@@ -144,6 +144,9 @@ class RequestSequence : public Sequence {
   /// part of the completion.
   [[nodiscard]] FinishReason accept(TokenId token, std::optional<TokenLogprobs>&& logprobs);
 
+  /// Takes the hidden state of the prompt's last token. Throws what the pooler throws.
+  void pool(std::span<const float> hidden);
+
   /// Takes all tokens of the completion at once: the outcome of a beam search. Returns how they
   /// end. Throws like `accept`.
   FinishReason complete(std::span<const TokenId> all, double cumulative_logprob, float beam_score);
@@ -209,6 +212,7 @@ class RequestSequence : public Sequence {
 #include <exception>
 
 #include "nanovllm/core/philox.hpp"
+#include "nanovllm/sampling/pooler.hpp"
 
 namespace nanovllm {
 
@@ -256,6 +260,7 @@ NANOVLLM_INLINE RequestSequence::RequestSequence(Request& request, const Sequenc
   tokens = std::move(prompt);
   is_beam = terms.params.beam_width.has_value();
   awaits_choice = is_beam && sample > 0;
+  wants_hidden = terms.params.pooler != nullptr;
   has_penalties_ = nanovllm::has_penalties(terms.params);
   const bool has_edits =
       has_penalties_ || !terms.params.logit_bias.empty() || terms.params.functor_argument != 0;
@@ -304,6 +309,10 @@ NANOVLLM_INLINE FinishReason RequestSequence::accept(TokenId token,
         std::min(completion_.logprobs.size(), completion_.token_ids.size()));
     throw;
   }
+}
+
+NANOVLLM_INLINE void RequestSequence::pool(std::span<const float> hidden) {
+  completion_.pooled = terms_.params.pooler->pool(hidden);
 }
 
 NANOVLLM_INLINE FinishReason RequestSequence::complete(std::span<const TokenId> all,

@@ -91,6 +91,7 @@ class RankGroup {
 
   /// Whether the ranks' executors have deferred steps.
   static constexpr bool kEditsLogits = EditingExecutorLike<Executor>;
+  static constexpr bool kGivesHidden = requires { requires Executor::kGivesHidden; };
 
   static_assert(check_model<Model, Elements, Backend, Communicator, Pool>());
   static_assert(CommunicatorLike<Communicator>,

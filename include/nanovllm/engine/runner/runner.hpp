@@ -139,6 +139,7 @@ class Runner : public StepRunner {
 
   /// Whether the executor has deferred steps.
   [[nodiscard]] bool edits_logits() const override { return Group::kEditsLogits; }
+  [[nodiscard]] bool gives_hidden() const override { return Group::kGivesHidden; }
 
   /// Draws for the step that was launched last, a deferred one. `inputs` may be changed or go as
   /// soon as this returns. What goes wrong is thrown by the step's `wait`. A deferred step may be

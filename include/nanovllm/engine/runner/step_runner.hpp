@@ -35,6 +35,8 @@ class StepRunner {
   virtual void launch(const StepInputs& inputs) = 0;
   /// Whether there may be deferred steps (`StepInputs::is_deferred`), which `sample` draws for.
   [[nodiscard]] virtual bool edits_logits() const { return false; }
+  /// Whether steps give hidden states (`StepInputs::num_hidden`).
+  [[nodiscard]] virtual bool gives_hidden() const { return false; }
   virtual void sample(const SampleInputs&) { throw Error("sample: there are no deferred steps"); }
   virtual StepResults wait() = 0;
   /// Whether steps are computed behind the host's back, and not by `launch` itself.

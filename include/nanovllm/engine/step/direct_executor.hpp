@@ -10,6 +10,7 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/engine/step/edit_chain.hpp"
 #include "nanovllm/engine/step/executor_steps.hpp"
+#include "nanovllm/engine/step/hidden_rows.hpp"
 #include "nanovllm/engine/step/sample_batch.hpp"
 #include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/engine/step/step_kv.hpp"
@@ -31,6 +32,7 @@ class DirectExecutor {
   using Buffer = typename Backend::template Buffer<U>;
 
  public:
+  static constexpr bool kGivesHidden = GivesHiddenRows<Network>;
   /// Allocates for steps within `limits` of sequences of `max_blocks` blocks. `network` and
   /// `backend` must outlive the executor.
   DirectExecutor(Network& network, Backend& backend, const StepLimits& limits,
@@ -40,7 +42,8 @@ class DirectExecutor {
         max_num_seqs_(limits.max_num_seqs),
         memory_({.limits = limits, .max_blocks = max_blocks}),
         logits_(static_cast<std::size_t>(limits.max_num_seqs * network.padded_vocab_size())),
-        edits_(limits, network.vocab_size()) {}
+        edits_(limits, network.vocab_size()),
+        hidden_(network, backend) {}
 
   /// Nothing takes memory later, and nothing needs to be recorded.
   [[nodiscard]] std::size_t profile_run(Pool&) { return 0; }
@@ -53,6 +56,7 @@ class DirectExecutor {
     const StepResults before = results_[static_cast<std::size_t>(1 - slot)].view();
     MatrixView<float> logits = logits_view(m);
     const SamplingBatch sampling = forward(inputs, before.tokens, kv, logits);
+    hidden_.fetch(slot, inputs.num_hidden());
     auto& results = results_[static_cast<std::size_t>(slot)];
     results.resize(m, top);
     if (m == 0 || inputs.is_deferred()) return;
@@ -73,8 +77,10 @@ class DirectExecutor {
   }
 
   /// What the step in `slot` drew, valid until the slot's next launch.
-  [[nodiscard]] StepResults wait(int slot) const {
-    return results_[static_cast<std::size_t>(slot)].view();
+  [[nodiscard]] StepResults wait(int slot) {
+    StepResults results = results_[static_cast<std::size_t>(slot)].view();
+    results.hidden = hidden_.view(slot);
+    return results;
   }
 
   /// Computes a step without drawing and copies its logits to `out`, [m, vocab_size].
@@ -102,7 +108,7 @@ class DirectExecutor {
     StepKv<Backend, Pool> step_kv(
         backend_, kv,
         {.down = step.copies_down, .inside = step.block_copies, .up = step.copies_up});
-    network_.forward(forward_batch(step, inputs), step_kv, logits);
+    hidden_.forward(network_, forward_batch(step, inputs), step_kv, logits);
     return step.sampling;
   }
 
@@ -112,6 +118,7 @@ class DirectExecutor {
   StepMemory<Backend::template Buffer, /*kPadded=*/false> memory_;
   Buffer<float> logits_;  // [max_num_seqs, padded vocab]
   EditChain<Backend, Functor> edits_;
+  HiddenRows<Network, Backend> hidden_;
   std::array<StepResultsMemory<Backend::template Buffer>, 2> results_;
 };
 

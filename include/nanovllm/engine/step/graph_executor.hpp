@@ -16,6 +16,7 @@
 #include "nanovllm/engine/step/drawn_rows.hpp"
 #include "nanovllm/engine/step/edit_chain.hpp"
 #include "nanovllm/engine/step/executor_steps.hpp"
+#include "nanovllm/engine/step/hidden_rows.hpp"
 #include "nanovllm/engine/step/largest_step.hpp"
 #include "nanovllm/engine/step/sample_batch.hpp"
 #include "nanovllm/engine/step/step_graphs.hpp"
@@ -75,6 +76,8 @@ class GraphExecutor {
   static constexpr bool kHasPlainSteps = requires { requires Backend::kSamplesPlainRows; };
 
  public:
+  static constexpr bool kGivesHidden = GivesHiddenRows<Network>;
+
   /// Allocates for steps within `limits` of sequences of `max_blocks` blocks. `network` and
   /// `backend` must outlive the executor.
   GraphExecutor(Network& network, Backend& backend, const StepLimits& limits,
@@ -86,6 +89,7 @@ class GraphExecutor {
         logits_(elements(limits_.max_num_seqs * network.padded_vocab_size())),
         memory_({.limits = limits, .max_blocks = max_blocks, .list_room = kGraphListRoom}),
         drawn_(backend, limits.max_num_seqs),
+        hidden_(network, backend),
         edits_(limits, network.vocab_size()) {
     for (Slot& slot : slots_) slot.results.resize(limits_.max_num_seqs, 0);
     if constexpr (kPublishes) place_ = Buffer<ResultsPlace>(1);
@@ -155,6 +159,7 @@ class GraphExecutor {
     } else if (graph == nullptr || !kPublishes) {
       drawn_.fetch(inputs, graph != nullptr, mine.results);
     }
+    hidden_.fetch(slot, inputs.num_hidden());
     mine.finish(backend_);
   }
 
@@ -201,7 +206,9 @@ class GraphExecutor {
   [[nodiscard]] StepResults wait(int slot) {
     Slot& mine = slots_[static_cast<std::size_t>(slot)];
     mine.done.synchronize();
-    return mine.results.view();
+    StepResults results = mine.results.view();
+    results.hidden = hidden_.view(slot);
+    return results;
   }
 
   /// Computes a step without drawing and copies its logits to `out`, [m, vocab_size], in host
@@ -214,7 +221,7 @@ class GraphExecutor {
     UnpackStepArgs unpack{.previous = drawn_.previous()};
     const StepBatch<ViewOf> step = memory_.views(inputs.fields(), base, unpack);
     backend_.run(unpack);
-    network_.forward(forward_batch(step, inputs), step_kv, logits);
+    hidden_.forward(network_, forward_batch(step, inputs), step_kv, logits);
     for (std::int64_t i = 0; i < logits.extent(0); ++i)
       backend_.download(logits.at(i), out.at(i), elements(out.extent(1)));
   }
@@ -350,7 +357,7 @@ class GraphExecutor {
   /// The forward pass and, where a step is drawn, the sampler.
   template <class Batch>
   void forward(const Batch& batch, StepKv<Backend, Pool>& kv, SampleArgs draw, bool is_drawn) {
-    network_.forward(batch, kv, draw.logits);
+    hidden_.forward(network_, batch, kv, draw.logits);
     draw.logits.extents[1] = network_.vocab_size();
     if (is_drawn) backend_.run(draw);
   }
@@ -381,6 +388,7 @@ class GraphExecutor {
   std::array<Slot, 2> slots_;
 
   Drawn drawn_;
+  HiddenRows<Network, Backend> hidden_;
   Buffer<ResultsPlace> place_;  // of the step whose graph runs; one, or none without kPublishes
 
   // Of deferred steps.

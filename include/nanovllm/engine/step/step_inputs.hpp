@@ -62,6 +62,8 @@ class StepInputs {
   [[nodiscard]] std::int64_t num_sequences() const { return fields().forward.kv_lens.size; }
   [[nodiscard]] std::int64_t num_decodes() const { return header_.num_decodes; }
   [[nodiscard]] std::int64_t num_samples() const { return fields().forward.logit_rows.size; }
+  /// Rows that give their hidden states, in the plan's order.
+  [[nodiscard]] std::int64_t num_hidden() const { return fields().forward.hidden_rows.size; }
   [[nodiscard]] bool has_prefix() const { return header_.has_prefix; }
   /// Whether `launch` computes logits and leaves the draw to a call of `sample`.
   [[nodiscard]] bool is_deferred() const { return header_.is_deferred; }
@@ -108,7 +110,7 @@ class StepInputs {
 
   void fill_shared_prefixes(std::int64_t block_size);
 
-  void fill_logit_rows(const StepPlan& plan);
+  void fill_output_rows(const StepPlan& plan);
 
   void check_samples(const HostSamplingBatch& sampling) const;
 
@@ -147,7 +149,7 @@ NANOVLLM_INLINE void StepInputs::build(const StepPlan& plan, std::int64_t block_
   fill_tokens(block_size);
   fill_sequences();
   if (share_from_) fill_shared_prefixes(block_size);
-  fill_logit_rows(plan);
+  fill_output_rows(plan);
   check_samples(sampling);
   pack(plan, sampling);
 }
@@ -160,7 +162,7 @@ NANOVLLM_INLINE void StepInputs::build_deferred(const StepPlan& plan, std::int64
   fill_sequences();
   forward_.shared_prefixes.clear();
   forward_.prefix_members.clear();
-  fill_logit_rows(plan);
+  fill_output_rows(plan);
   pack(plan, kNone);
 }
 
@@ -274,14 +276,16 @@ NANOVLLM_INLINE void StepInputs::fill_shared_prefixes(std::int64_t block_size) {
                                  shared_prefixes_.members().end());
 }
 
-NANOVLLM_INLINE void StepInputs::fill_logit_rows(const StepPlan& plan) {
+NANOVLLM_INLINE void StepInputs::fill_output_rows(const StepPlan& plan) {
   std::vector<std::int32_t>& logit_rows = forward_.logit_rows;
   logit_rows.clear();
+  forward_.hidden_rows.clear();
   for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
     const PlannedSequence& planned = plan.sequences[s];
     for (std::int32_t i = planned.num_prompt_logits; i > 0; --i)
       logit_rows.push_back(last_rows_[s] - (planned.end - planned.end_prompt_logits()) - i);
     for (std::int32_t i = planned.num_logits; i > 0; --i) logit_rows.push_back(last_rows_[s] - i);
+    if (planned.num_hidden > 0) forward_.hidden_rows.push_back(last_rows_[s] - 1);
   }
 }
 

@@ -22,6 +22,8 @@ struct StepResults {
   MatrixView<const float> top_logprobs;  ///< like top_tokens
   /// Of the tokens that each row asked for by their ids; empty where no row did.
   ListsView<const float> chosen_logprobs{};
+  /// The rows whose hidden states were wanted, [rows, hidden_size], in the plan's order.
+  MatrixView<const float> hidden{};
 };
 
 /// Makes `buffer` hold at least `size` elements; they are undefined then. Growth is rare and by

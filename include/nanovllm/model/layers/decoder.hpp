@@ -33,6 +33,7 @@ class Decoder {
  public:
   using Context = ContextT;
   using Weights = WeightsT;
+  using Activation = typename Context::Activation;
 
   [[nodiscard]] Weights& weights() { return weights_; }
 
@@ -41,15 +42,18 @@ class Decoder {
   [[nodiscard]] std::int64_t head_dim() const { return sizes_.heads.head_dim; }
   [[nodiscard]] std::int64_t num_layers() const { return sizes_.num_layers; }
   [[nodiscard]] std::int64_t vocab_size() const { return sizes_.vocab_size; }
+  [[nodiscard]] std::int64_t hidden_size() const { return sizes_.hidden_size; }
 
   /// Columns that the logits matrix must have: the vocabulary, rounded up to equal shards.
   [[nodiscard]] std::int64_t padded_vocab_size() const { return lm_head_.width(); }
 
   /// Computes the tokens of `in`, stores their K and V in the layers of `kv`, and writes the logits
-  /// of `in.logit_rows`, [m, padded_vocab_size()], of which the first vocab_size() columns count.
-  /// All ranks call this together and all get the same logits.
+  /// of `in.logit_rows`, [m, padded_vocab_size()], of which the first vocab_size() columns count,
+  /// and the hidden states of `in.hidden_rows`, [h, hidden_size()]. All ranks call this together
+  /// and all get the same.
   template <class Batch, class KvCache>
-  void forward(const Batch& in, KvCache& kv, MatrixView<float> logits) {
+  void forward(const Batch& in, KvCache& kv, MatrixView<float> logits,
+               typename Context::Rows hidden = {}) {
     stream_.start(in.tokens.extent(0));
     embed(context_, in.tokens, weights_.embedding(), weights_.shard().first_token,
           stream_.residual());
@@ -61,6 +65,7 @@ class Decoder {
       mlp_(stream_, weights_.layer(i));
     }
     stream_.norm(Norm::template parameters<Context>(weights_.final_norm()));
+    if (in.hidden_rows.extent(0) > 0) stream_.copy_rows(in.hidden_rows, hidden);
     if (in.logit_rows.extent(0) > 0)
       lm_head_(stream_.take_rows(in.logit_rows), weights_.lm_head(), logits);
   }

@@ -139,8 +139,13 @@ class ResidualStream {
   [[nodiscard]] Rows take_rows(VectorView<const std::int32_t> list) {
     if (list.data == nullptr) return hidden();
     const Rows out = residual_.rows(list.extent(0));
-    context_.backend.run(GatherRowsArgs<A>{.x = hidden(), .rows = list, .out = out});
+    copy_rows(list, out);
     return out;
+  }
+
+  /// out[i] = row list[i] of hidden().
+  void copy_rows(VectorView<const std::int32_t> list, Rows out) {
+    context_.backend.run(GatherRowsArgs<A>{.x = hidden(), .rows = list, .out = out});
   }
 
  private:
