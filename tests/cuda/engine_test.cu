@@ -300,7 +300,8 @@ TEST_CASE("two engines on one device do not disturb each other", "[cuda][engine]
   const auto prompts = make_prompts(10);
   const auto params = make_params(10);
   CudaEngine one(config), two(config);
-  const auto expected = tokens_of(one.generate(prompts, params));
+  // Against itself: beside other programs the engines may measure other kernels as the faster ones.
+  const auto expected = tokens_of(two.generate(prompts, params));
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     one.submit(prompts[i], params[i]);
     two.submit(prompts[i], params[i]);
