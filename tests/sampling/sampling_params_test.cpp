@@ -33,8 +33,8 @@ constexpr std::size_t num_members() {
     return kCount;
 }
 
-// Of the program's own types are token_masks and functor_argument.
-static_assert(num_members() == std::size(kSamplingFields) + 2,
+// Of the program's own types are token_masks, functor_argument and pooler.
+static_assert(num_members() == std::size(kSamplingFields) + 3,
               "every member of SamplingParams must be in kSamplingFields");
 
 std::string refusal(const SamplingParams& params) {

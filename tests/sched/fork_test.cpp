@@ -124,8 +124,12 @@ TEST_CASE("a policy that shares what was not computed is refused", "[fork]") {
   const auto samples = add_samples(engine, iota(14), 2);
   engine.step();
   StepPlan plan;
-  plan.sequences.push_back(
-      {samples[1], 12, 14, 1, 0, {.num_tokens = 12, .blocks = {0, 1, 2}}, samples[0]});
+  plan.sequences.push_back({.sequence = samples[1],
+                            .begin = 12,
+                            .end = 14,
+                            .num_logits = 1,
+                            .prefix = {.num_tokens = 12, .blocks = {0, 1, 2}},
+                            .fork_of = samples[0]});
   plan.num_tokens = 2;
   REQUIRE_THROWS_WITH(
       engine.scheduler.begin(plan),
