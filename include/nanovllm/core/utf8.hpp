@@ -88,6 +88,13 @@ inline void append(std::string& out, char32_t code_point) {
   return pos;
 }
 
+[[nodiscard]] inline bool is_ascii(std::string_view text) {
+  unsigned bits = 0;
+  for (std::size_t pos = skip_ascii(text, 0); pos < text.size(); ++pos)
+    bits |= static_cast<unsigned char>(text[pos]);
+  return bits < 0x80;
+}
+
 /// Length of the longest prefix that is valid UTF-8; text.size() when all of it is.
 [[nodiscard]] inline std::size_t valid_prefix(std::string_view text) {
   std::size_t pos = 0;

@@ -120,12 +120,16 @@ NANOVLLM_INLINE void check_planned(const PlannedSequence& p, std::int32_t block_
   check(!s.awaits_choice, "begin: request ", s.id, " awaits a choice among the beams' candidates");
   const bool is_new = s.status == SequenceStatus::waiting;
   const PrefixMatch& prefix = p.prefix;
-  check(is_new || (prefix.blocks.empty() && !prefix.copy_tail && prefix.host_blocks.empty()),
-        "begin: request ", s.id, " runs and cannot adopt blocks");
-  check_prefix(prefix, s, block_size);
-  check(p.fork_of == nullptr || (prefix.host_blocks.empty() && is_fork(prefix, *p.fork_of, s)),
-        "begin: request ", s.id, " is to share ", prefix.num_tokens,
-        " tokens with a sequence that has not computed them");
+  if (is_new) {
+    check_prefix(prefix, s, block_size);
+    check(p.fork_of == nullptr || (prefix.host_blocks.empty() && is_fork(prefix, *p.fork_of, s)),
+          "begin: request ", s.id, " is to share ", prefix.num_tokens,
+          " tokens with a sequence that has not computed them");
+  } else {
+    check(prefix.num_tokens == 0 && prefix.blocks.empty() && !prefix.copy_tail &&
+              prefix.host_blocks.empty() && p.fork_of == nullptr,
+          "begin: request ", s.id, " runs and cannot adopt blocks");
+  }
   const std::int32_t begin = is_new ? prefix.num_tokens : s.num_computed_tokens;
   const std::int32_t num_guesses = p.num_logits > 1 ? p.num_logits - 1 : 0;
   check(p.begin == begin && p.begin < p.end && p.end - num_guesses <= s.num_tokens(),

@@ -52,6 +52,7 @@ NANOVLLM_INLINE std::string Detokenizer::push(TokenId id) {
   if (skip_special_tokens_ && tokenizer_.is_special(id)) return {};
   const std::string_view bytes = tokenizer_.token_bytes(id);
   if (pending_.empty()) {
+    if (utf8::is_ascii(bytes)) return std::string(bytes);  // most tokens
     const std::size_t size = utf8::complete_prefix(bytes);
     if (size < bytes.size()) pending_ = bytes.substr(size);
     std::string text;
