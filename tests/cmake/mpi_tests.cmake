@@ -1,7 +1,8 @@
 # 'mpi/<program>/<n>': the programs of tests/mpi, each as n processes of one job; 'mpi/endings': what
 # ends a job. Skipped where there is no MPI. A process waits without its core, so that they need no
 # more cores than other tests.
-if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # which sees the leaks of MPI, and not its locks
+# With NANOVLLM_TEST_ALL alone, and without sanitizers: they see the leaks of MPI, and not its locks.
+if(NOT NANOVLLM_TEST_ALL OR CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   return()
 endif()
 nanovllm_define_mpi(QUIET)
