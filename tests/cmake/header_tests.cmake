@@ -235,7 +235,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
 endif()
 
 foreach(page IN ITEMS
-    policies sessions logits_processors structured_output chat_parsers serving adding_a_model)
+    policies sessions logits_processors structured_output chat_parsers serving adding_a_model
+    quantization)
   add_test(NAME headers/docs_${page} COMMAND "${headers_folder}/check_docs.sh"
     "${CMAKE_CXX_COMPILER}" "${PROJECT_SOURCE_DIR}/docs/${page}.md" ${our_flags} ${other_flags}
     -DNANOVLLM_PREBUILT)

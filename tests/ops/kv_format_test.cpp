@@ -11,16 +11,15 @@
 
 #include "catch.hpp"
 #include "cpu/op_test.hpp"
-#include "kv/int8_kv.hpp"
 #include "nanovllm/cpu/kernels/attention.hpp"
 #include "nanovllm/cpu/kernels/copy_blocks.hpp"
 #include "nanovllm/cpu/kernels/kv_store.hpp"
 #include "nanovllm/cpu/kernels/swap_blocks.hpp"
 #include "nanovllm/kv/kv_pool.hpp"
 #include "nanovllm/kv/kv_rows.hpp"
+#include "nanovllm/ops/int8_kv.hpp"
 
 using namespace nanovllm;
-using test::Int8Kv;
 
 namespace {
 
@@ -145,9 +144,10 @@ TEST_CASE("a pool of another scale, or of tiles that end between two scales, is 
   CHECK_THROWS_WITH(TestPool<Int8Kv>(shape, 1), "KV pool: scale_bytes must be 4, got 0");
   shape = int8_shape(1);
   shape.head_dim = 6;
-  CHECK_THROWS_WITH(TestPool<Int8Kv>(shape, 1),
-                    "KV pool: int8 with a scale a row needs tiles of a multiple of 4 bytes, got 1 "
-                    "tokens of 6 elements");
+  CHECK_THROWS_WITH(
+      TestPool<Int8Kv>(shape, 1),
+      "KV pool: int8 with a scale a token and head needs tiles of a multiple of 4 bytes, got 1 "
+      "tokens of 6 elements");
 }
 
 TEST_CASE("what is stored of a row is near to it, whatever its place", "[kv_format]") {

@@ -1,15 +1,17 @@
-// The laws with a KV cache in a format that the library does not have (kv/int8_kv.hpp): tiers, files
-// and ranks know it by its sizes and its name alone.
+// The laws with a KV cache of eight bits and a scale a row (ops/int8_kv.hpp, ops/fp8_kv.hpp): tiers,
+// files and ranks know a format by its sizes and its name alone.
 
 #include <filesystem>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "catch.hpp"
 #include "engine/laws/law_matrix.hpp"
 #include "engine/models.hpp"
-#include "kv/int8_kv.hpp"
 #include "nanovllm/full_policy.hpp"
+#include "nanovllm/ops/fp8_kv.hpp"
+#include "nanovllm/ops/int8_kv.hpp"
 #include "safetensors_writer.hpp"
 
 using namespace nanovllm;
@@ -20,6 +22,9 @@ namespace {
 
 struct Int8Policy : FullFloat32Policy {
   using KvElement = Int8Kv;
+};
+struct Fp8Policy : FullFloat32Policy {
+  using KvElement = Fp8Kv;
 };
 
 EngineConfig config() {
@@ -46,24 +51,28 @@ std::vector<float> logprobs_of(Engine<AnyModel, Policy>& engine, SamplingParams 
 
 }  // namespace
 
-TEST_CASE("laws: recomputed and swapped = undisturbed, in another KV format", "[laws]") {
+TEMPLATE_TEST_CASE("laws: recomputed and swapped = undisturbed, in eight bits", "[laws]",
+                   Int8Policy, Fp8Policy) {
   const EngineConfig matrix{
       .model = model_directory(kRandomModels[0]), .num_threads = 1, .max_model_len = 128};
   const std::int64_t vocab = Qwen3Config::load(model_directory(kRandomModels[0])).vocab_size;
-  check_combination<Int8Policy, HashPrefixCache, SwapPreemption, ContinuousBatching>(matrix, vocab,
-                                                                                     true);
+  check_combination<TestType, HashPrefixCache, SwapPreemption, ContinuousBatching>(matrix, vocab,
+                                                                                   true);
 }
 
-TEST_CASE("a KV format is used, and near to what is not rounded", "[laws]") {
-  Engine<AnyModel, Int8Policy> int8(config());
+TEMPLATE_TEST_CASE("a KV format is used, and near to what is not rounded", "[laws]", Int8Policy,
+                   Fp8Policy) {
+  Engine<AnyModel, TestType> rounded(config());
   Engine<AnyModel, FullFloat32Policy> exact(config());
-  const std::vector<float> got = logprobs_of(int8, {.max_tokens = 1, .ignore_eos = true});
+  const std::vector<float> got = logprobs_of(rounded, {.max_tokens = 1, .ignore_eos = true});
   const std::vector<float> expected = logprobs_of(exact, {.max_tokens = 1, .ignore_eos = true});
   REQUIRE(got.size() == expected.size());
   CHECK(got != expected);
-  for (std::size_t i = 0; i < got.size(); ++i) CHECK(std::abs(got[i] - expected[i]) < 0.1f);
-  CHECK(describe<Int8Policy>().find("KvElement      int8 with a scale a row\n") !=
-        std::string::npos);
+  const float bound = std::is_same_v<TestType, Int8Policy> ? 0.1f : 0.5f;
+  for (std::size_t i = 0; i < got.size(); ++i) CHECK(std::abs(got[i] - expected[i]) < bound);
+  const std::string line =
+      concat("KvElement      ", kv_format_name<typename TestType::KvElement>(), "\n");
+  CHECK(describe<TestType>().find(line) != std::string::npos);
 }
 
 TEST_CASE("blocks of a KV format take its bytes", "[laws]") {

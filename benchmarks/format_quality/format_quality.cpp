@@ -1,0 +1,198 @@
+// What formats of the KV cache cost in quality, on the CPU:
+//
+//   format_quality MODEL [JSON]
+//
+// MODEL is a checkpoint's directory. With a cache in float32 the model writes 24 texts of 400 tokens,
+// drawn at temperature 1. Then each format computes them again, and its probabilities after every
+// token are compared with those of float32, all else being float32; and with those of bfloat16, all
+// else being bfloat16:
+//
+//   KL         divergence of the format's distribution from the exact one, in nats: mean and largest
+//   top-1      positions at which both have the same likeliest token
+//   perplexity of the texts, which is the model's entropy where nothing is rounded
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "nanovllm/engine.hpp"
+#include "nanovllm/engine/runner/runner.hpp"
+#include "nanovllm/ops/fp8_kv.hpp"
+#include "nanovllm/ops/int8_kv.hpp"
+
+namespace nv = nanovllm;
+
+namespace {
+
+template <class ActivationT, class Kv>
+struct FormatPolicy : nv::Float32Policy {
+  using Weight = ActivationT;
+  using Activation = ActivationT;
+  using KvElement = Kv;
+};
+
+using Text = std::vector<nv::TokenId>;
+using Row = std::vector<double>;  // log-probabilities of the vocabulary
+
+constexpr std::int64_t kMaxLength = 512;
+constexpr std::int32_t kMaxTokens = 400;
+
+template <class Model>
+std::vector<Text> write_texts(const std::string& directory) {
+  nv::Engine<Model, nv::Float32Policy> engine({.model = directory, .max_model_len = kMaxLength});
+  std::vector<nv::Prompt> prompts;
+  std::vector<nv::SamplingParams> params;
+  constexpr const char* kBeginnings[] = {"Once upon a time",   "There was once a king",
+                                         "In the deep forest", "A poor woman had",
+                                         "The soldier said",   "Long ago"};
+  for (std::uint64_t i = 0; i < 24; ++i) {
+    prompts.emplace_back(kBeginnings[i % std::size(kBeginnings)]);
+    params.push_back({.temperature = 1.f,
+                      .top_k = 0,
+                      .top_p = 1.f,
+                      .seed = i,
+                      .max_tokens = kMaxTokens,
+                      .ignore_eos = true});
+  }
+  const std::vector<nv::Output> outputs = engine.generate(prompts, params);
+  std::vector<Text> texts;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    nv::check(outputs[i].error.empty(), outputs[i].error);
+    texts.push_back(engine.encode(prompts[i]));
+    texts.back().insert(texts.back().end(), outputs[i].token_ids.begin(),
+                        outputs[i].token_ids.end());
+  }
+  return texts;
+}
+
+Row log_softmax(const float* logits, std::int64_t size) {
+  const double most = *std::max_element(logits, logits + size);
+  double sum = 0;
+  for (std::int64_t i = 0; i < size; ++i) sum += std::exp(logits[i] - most);
+  Row out;
+  for (std::int64_t i = 0; i < size; ++i) out.push_back(logits[i] - most - std::log(sum));
+  return out;
+}
+
+/// What follows each token of the texts, text by text.
+template <class Model, class Policy>
+std::vector<Row> probabilities(const std::string& directory, const std::vector<Text>& texts) {
+  constexpr int kBlockSize = Policy::kv.block_size;
+  const nv::Checkpoint checkpoint(directory);
+  const auto config = Model::Config::load(checkpoint);
+  nv::Runner<Model, nv::RunnerPolicyOf<Policy>> runner(
+      config,
+      {.num_ranks = 1,
+       .limits = {.max_num_batched_tokens = kMaxLength,
+                  .max_num_seqs = kMaxLength,
+                  .max_model_len = kMaxLength},
+       .block_size = kBlockSize},
+      [&](auto& weights, auto& backend, int) { weights.load(checkpoint, backend); });
+  runner.allocate_kv(kMaxLength / kBlockSize + 1);
+  std::vector<Row> out;
+  for (const Text& text : texts) {
+    nv::Sequence sequence;
+    sequence.tokens = text;
+    sequence.num_prompt_tokens = static_cast<std::int32_t>(text.size());
+    sequence.num_prompt_logits_left = sequence.num_prompt_tokens - 1;
+    for (std::int32_t block = 0; block * kBlockSize < sequence.num_prompt_tokens; ++block)
+      sequence.block_table.push_back(block);
+    nv::StepPlan plan;
+    plan.num_tokens = sequence.num_prompt_tokens;
+    plan.sequences.push_back({.sequence = &sequence,
+                              .end = plan.num_tokens,
+                              .num_logits = 1,
+                              .num_prompt_logits = sequence.num_prompt_logits_left});
+    nv::HostSamplingBatch sampling;
+    for (std::size_t i = 0; i < text.size(); ++i) nv::append_sample(sampling, {});
+    nv::StepInputs inputs;
+    inputs.build(plan, kBlockSize, sampling);
+    const std::int64_t rows = plan.num_tokens, vocab = config.vocab_size;
+    std::vector<float> logits(static_cast<std::size_t>(rows * vocab));
+    runner.run_logits(inputs, {logits.data(), {rows, vocab}});
+    for (std::int64_t i = 0; i < rows; ++i)
+      out.push_back(log_softmax(logits.data() + i * vocab, vocab));
+  }
+  return out;
+}
+
+nlohmann::json compare(std::string_view name, const std::vector<Row>& exact,
+                       const std::vector<Row>& got, const std::vector<Text>& texts) {
+  double sum = 0, largest = 0, surprise = 0;
+  std::size_t num_equal = 0, num_next = 0, row = 0;
+  for (const Text& text : texts) {
+    for (std::size_t i = 0; i < text.size(); ++i, ++row) {
+      const Row &p = exact[row], &q = got[row];
+      double divergence = 0;
+      for (std::size_t j = 0; j < p.size(); ++j) divergence += std::exp(p[j]) * (p[j] - q[j]);
+      sum += divergence;
+      largest = std::max(largest, divergence);
+      num_equal += std::max_element(p.begin(), p.end()) - p.begin() ==
+                           std::max_element(q.begin(), q.end()) - q.begin()
+                       ? 1
+                       : 0;
+      if (i + 1 == text.size()) continue;
+      surprise -= q[static_cast<std::size_t>(text[i + 1])];
+      ++num_next;
+    }
+  }
+  const auto count = static_cast<double>(row);
+  const double equal = static_cast<double>(num_equal) / count;
+  const double perplexity = std::exp(surprise / static_cast<double>(num_next));
+  std::printf("%-44s KL %.2e, at most %.2e   top-1 %.2f%%   perplexity %.4f\n",
+              std::string(name).c_str(), sum / count, largest, 100 * equal, perplexity);
+  return {{"format", name},        {"positions", row}, {"kl_mean", sum / count},
+          {"kl_largest", largest}, {"top_1", equal},   {"perplexity", perplexity}};
+}
+
+template <class Model>
+nlohmann::json measure(const std::string& directory) {
+  const std::vector<Text> texts = write_texts<Model>(directory);
+  nlohmann::json out = nlohmann::json::array();
+  const auto measure_beside = [&]<class T>(std::string_view base) {
+    const auto exact = probabilities<Model, FormatPolicy<T, T>>(directory, texts);
+    const auto add = [&]<class Kv>() {
+      const std::string name = nv::concat(base, ", cache ", nv::kv_format_name<Kv>());
+      out.push_back(
+          compare(name, exact, probabilities<Model, FormatPolicy<T, Kv>>(directory, texts), texts));
+    };
+    if (std::is_same_v<T, float>) add.template operator()<nv::bf16>();
+    add.template operator()<nv::Int8Kv>();
+    add.template operator()<nv::Fp8Kv>();
+    return exact;
+  };
+  const auto exact = measure_beside.template operator()<float>("float32");
+  const auto rounded = measure_beside.template operator()<nv::bf16>("bfloat16");
+  out.push_back(compare("all bfloat16 against all float32", exact, rounded, texts));
+  return out;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2 || argc > 3) {
+    std::fprintf(stderr, "usage: %s MODEL [JSON]\n", argv[0]);
+    return 2;
+  }
+  try {
+    const std::string directory = argv[1];
+    nlohmann::json results;
+    nv::with_model<nv::AllModels>(nv::Checkpoint(directory),
+                                  [&]<class Model>() { results = measure<Model>(directory); });
+    if (argc == 3) std::ofstream(argv[2]) << results.dump(1) << "\n";
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
