@@ -15,6 +15,7 @@
 #include "nanovllm/model/layers/residual_stream.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/model/parameter_list.hpp"
+#include "nanovllm/model/quantization/quantization_config.hpp"
 #include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/model/qwen3/qwen3.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"

@@ -238,7 +238,8 @@ awk -v graph="$graph" '
     allowed_in_module["sched/policy/"] = "sched/batch_config.hpp sched/plan_builder.hpp " \
         "sched/queues.hpp sched/sequence.hpp sched/step_plan.hpp"
 
-    allowed_in_module["model/"] = ""
+    allowed_in_module["model/"] = "model/quantization/"
+    allowed_in_module["model/quantization/"] = ""
     allowed_in_module["model/layers/"] = "model/"
     allowed_in_module["model/qwen3/"] = "model/ model/layers/"
     allowed_in_module["model/gpt2/"] = "model/ model/layers/"
@@ -281,6 +282,8 @@ awk -v graph="$graph" '
     loaders["nanovllm/model/config_fields.hpp"]
     loaders["nanovllm/model/generation_config.hpp"]
     loaders["nanovllm/model/gpt2/config.hpp"]
+    loaders["nanovllm/model/quantization/quantization_config.hpp"]
+    loaders["nanovllm/model/quantization/tensor_scales.hpp"]
     loaders["nanovllm/model/qwen3/config.hpp"]
     loaders["nanovllm/model/registry.hpp"]
     loaders["nanovllm/model/weights.hpp"]

@@ -226,8 +226,8 @@ TEST_CASE("One error lists everything that is wrong, before any sink is called",
   const auto mentions = [&](const char* part) { return message.find(part) != message.npos; };
   CHECK(mentions("'flat' must have shape [2, 3], got [6]"));
   CHECK(mentions("'turned' must have shape [2, 3], got [3, 2]"));
-  CHECK(mentions("'ids' must be F32, F16 or BF16, got I64"));
-  CHECK(mentions("'double' must be F32, F16 or BF16, got F64"));
+  CHECK(mentions("'ids' must be F32, F16, BF16 or F8_E4M3, got I64"));
+  CHECK(mentions("'double' must be F32, F16, BF16 or F8_E4M3, got F64"));
   CHECK(mentions("'missing' is missing"));
   CHECK(mentions("'also.missing' is missing"));
   CHECK(mentions("'surplus' [1] is in the checkpoint, but not in the model"));

@@ -70,6 +70,7 @@ void read_generation(const JsonFields& fields, std::string_view generation_text,
 #if NANOVLLM_BODIES
 
 #include "nanovllm/io/json_fields.hpp"
+#include "nanovllm/model/quantization/quantization_config.hpp"
 
 namespace nanovllm::detail {
 
@@ -86,9 +87,7 @@ NANOVLLM_INLINE void check_model_type(const JsonFields& fields, std::string_view
   } else if (*found != Json(std::string(type))) {
     fields.wrong("model_type", concat('"', type, '"'), *found);
   }
-  if (fields.find("quantization_config") != nullptr) {
-    problems.add("'quantization_config' is set: quantised weights are not supported");
-  }
+  static_cast<void>(read_quantization(fields, problems));
 }
 
 NANOVLLM_INLINE void check_num_parameters(std::int64_t count, Problems& problems) {

@@ -3,7 +3,8 @@
 /// backend.
 ///
 /// The caller lists its parameters; each has a sink that receives the rows this rank keeps,
-/// converted to the element type it computes in. Everything is verified before the first byte is
+/// converted to the element type it computes in, from 16 or 32 bits, or from 8-bit floats and their
+/// scales. Everything is verified before the first byte is
 /// read. Then the file is read once, front to back, in panels of a few MiB whose pages are given
 /// back at once, so that loading adds one panel a thread, not a second copy of the weights, to
 /// resident memory.
@@ -29,6 +30,7 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/io/file_dtype.hpp"
+#include "nanovllm/model/quantization/tensor_scales.hpp"
 
 namespace nanovllm {
 
@@ -143,9 +145,11 @@ void check_tensors(const Checkpoint& checkpoint, std::span<const WantedTensor> w
                    std::span<const std::string> ignored);
 
 /// Streams one tensor to its sink through `staging`. `on_bytes` gets every panel's file bytes.
+/// @param scales  of a tensor of 8-bit floats.
 template <Element T, class Staging, class OnBytes>
 void stream_parameter(const Parameter<T>& parameter, const CheckpointTensor& tensor,
-                      Staging& staging, const OnBytes& on_bytes) {
+                      const std::optional<TensorScales>& scales, Staging& staging,
+                      const OnBytes& on_bytes) {
   constexpr std::int64_t kPanelBytes = 4 << 20;
   const Region region = region_of(parameter.shape, parameter.shard);
   if (region.rows() == 0 || region.columns() == 0) return;
@@ -169,7 +173,12 @@ void stream_parameter(const Parameter<T>& parameter, const CheckpointTensor& ten
     const auto panel = bytes.subspan(begin, at(row + rows - 1, region.column_end) - begin);
     if (tensor.mapping != nullptr) tensor.mapping->prefetch(panel);
     T* const out = staging.acquire(static_cast<std::size_t>(rows) * width);
-    if (region.columns() == region.num_columns) {
+    if (scales) {
+      for (std::int64_t r = 0; r < rows; ++r) {
+        scales->dequantise(&bytes[at(row + r, 0)], row + r, region.column_begin, region.columns(),
+                           out + static_cast<std::size_t>(r) * width);
+      }
+    } else if (region.columns() == region.num_columns) {
       convert(dtype, &bytes[at(row, 0)], out, static_cast<std::size_t>(rows) * width);
     } else {
       for (std::int64_t r = 0; r < rows; ++r) {
@@ -207,6 +216,7 @@ struct LoadJobs {
   struct Job {
     const CheckpointTensor* tensor;
     std::size_t parameter;
+    std::optional<TensorScales> scales;
   };
 
   std::vector<Job> list;
@@ -244,7 +254,8 @@ void load_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>>
       auto staging = make_staging();
       for (std::size_t i = next++; i < jobs.list.size() && !failed; i = next++) {
         const detail::LoadJobs::Job& job = jobs.list[i];
-        detail::stream_parameter(parameters[job.parameter], *job.tensor, staging, on_bytes);
+        detail::stream_parameter(parameters[job.parameter], *job.tensor, job.scales, staging,
+                                 on_bytes);
       }
     } catch (...) {
       failed = true;
@@ -277,8 +288,9 @@ void load_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>>
 namespace nanovllm::detail {
 
 /// What is wrong with the parameter itself or with the file's tensor for it; empty if nothing.
-NANOVLLM_INLINE std::string parameter_problem(const WantedTensor& p,
-                                              const CheckpointTensor& tensor) {
+NANOVLLM_INLINE std::string parameter_problem(const WantedTensor& p, const CheckpointTensor& tensor,
+                                              const Checkpoint& checkpoint,
+                                              const QuantizationConfig& quantization) {
   const std::size_t rank = p.shape.size();
   if (rank < 1 || rank > 2) return concat("must have rank 1 or 2, got ", shape_string(p.shape));
   if (p.shard.dim) {
@@ -296,27 +308,41 @@ NANOVLLM_INLINE std::string parameter_problem(const WantedTensor& p,
   if (!same) {
     return concat("must have shape ", shape_string(p.shape), ", got ", shape_string(tensor.shape));
   }
-  if (!is_float(tensor.dtype)) {
-    return concat("must be F32, F16 or BF16, got ", name(tensor.dtype));
-  }
+  if (tensor.dtype == FileDType::f8_e4m3) return scales_problem(checkpoint, tensor, quantization);
+  if (!is_float(tensor.dtype))
+    return concat("must be F32, F16, BF16 or F8_E4M3, got ", name(tensor.dtype));
   return {};
+}
+
+/// Read only where a tensor needs it.
+NANOVLLM_INLINE QuantizationConfig quantization_of(const Checkpoint& checkpoint) {
+  const bool is_quantised = std::ranges::any_of(
+      checkpoint.tensors(),
+      [](const CheckpointTensor& tensor) { return tensor.dtype == FileDType::f8_e4m3; });
+  return is_quantised ? read_quantization(checkpoint) : QuantizationConfig{};
 }
 
 NANOVLLM_INLINE void check_tensors(const Checkpoint& checkpoint,
                                    std::span<const WantedTensor> wanted,
                                    std::span<const std::string> ignored) {
+  const QuantizationConfig quantization = quantization_of(checkpoint);
   std::string problems;
   std::set<std::string_view> expected(ignored.begin(), ignored.end());
   for (const WantedTensor& parameter : wanted) {
     expected.insert(parameter.name);
     const CheckpointTensor* tensor = checkpoint.find(parameter.name);
     std::string problem;
-    if (tensor != nullptr) problem = parameter_problem(parameter, *tensor);
+    if (tensor != nullptr)
+      problem = parameter_problem(parameter, *tensor, checkpoint, quantization);
+    if (tensor != nullptr && tensor->dtype == FileDType::f8_e4m3) {
+      if (const auto* scales = find_scale_tensor(checkpoint, parameter.name); scales != nullptr)
+        expected.insert(scales->name);
+    }
     if (tensor == nullptr && !parameter.optional) problem = "is missing";
     if (!problem.empty()) problems += concat("\n  - '", parameter.name, "' ", problem);
   }
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
-    if (expected.contains(tensor.name)) continue;
+    if (expected.contains(tensor.name) || is_activation_scale(tensor.name)) continue;
     problems += concat("\n  - '", tensor.name, "' ", shape_string(tensor.shape),
                        " is in the checkpoint, but not in the model");
   }
@@ -346,10 +372,11 @@ NANOVLLM_INLINE void on_threads(int num_threads, const std::function<void()>& wo
 NANOVLLM_INLINE LoadJobs list_jobs(const Checkpoint& checkpoint,
                                    std::span<const WantedTensor> wanted) {
   LoadJobs out;
+  const QuantizationConfig quantization = quantization_of(checkpoint);
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     const CheckpointTensor* tensor = checkpoint.find(wanted[i].name);
     if (tensor == nullptr) continue;
-    out.list.push_back({tensor, i});
+    out.list.push_back({tensor, i, scales_of(checkpoint, *tensor, quantization)});
     const Region region = region_of(wanted[i].shape, wanted[i].shard);
     out.bytes += static_cast<std::uint64_t>(region.rows() * region.columns()) *
                  (size_bits(tensor->dtype) / 8);

@@ -100,7 +100,7 @@ TEST_CASE("each setting that GPT-2 does not support is named", "[gpt2][config]")
   refused(with("scale_attn_by_inverse_layer_idx", true), "'scale_attn_by_inverse_layer_idx'");
   refused(with("reorder_and_upcast_attn", true), "'reorder_and_upcast_attn' must be false");
   refused(with("add_cross_attention", true), "'add_cross_attention' must be false");
-  refused(with("quantization_config", {{"bits", 4}}), "'quantization_config'");
+  refused(with("quantization_config", {{"bits", 4}}), "'quantization_config.quant_method'");
   refused(with("n_head", 7), "'n_embd' (768) must be a multiple of 'n_head' (7)");
   refused(with("n_ctx", 512), "'n_positions' (1024) and 'n_ctx' (512) disagree");
   refused(with("layer_norm_epsilon", 0), "'layer_norm_epsilon'");

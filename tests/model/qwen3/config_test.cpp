@@ -216,7 +216,8 @@ TEST_CASE("A model that this engine does not compute is refused", "[config]") {
   CHECK(mentions(error_of({{"hidden_act", "gelu"}}), "'hidden_act' must be \"silu\""));
   CHECK(mentions(error_of({{"attention_bias", true}}), "'attention_bias' must be false"));
   CHECK(mentions(error_of({{"attention_bias", "no"}}), "'attention_bias' must be true or false"));
-  CHECK(mentions(error_of({{"quantization_config", {{"bits", 4}}}}), "'quantization_config'"));
+  CHECK(mentions(error_of({{"quantization_config", {{"bits", 4}}}}),
+                 "'quantization_config.quant_method'"));
   CHECK(mentions(error_of({{"torch_dtype", "float8_e4m3fn"}}), "'torch_dtype' must be"));
   CHECK(mentions(error_of({{"torch_dtype", 16}}), "'torch_dtype' must be"));
   CHECK(mentions(error_of({{"dtype", "float32"}}), "disagree"));
