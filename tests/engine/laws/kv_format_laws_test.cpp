@@ -113,10 +113,10 @@ TEST_CASE(
   CHECK(trace_of(two_ranks.load_session(path).generate(next, sampled())).tokens == expected.tokens);
 
   Engine<AnyModel, FullFloat32Policy> exact(config());
-  CHECK_THROWS_WITH(exact.load_session(path),
-                    concat("'", path.string(),
-                           "' is of another model: type of K/V: expected float32, got int8 with a "
-                           "scale a row"));
+  CHECK_THROWS_WITH(
+      exact.load_session(path),
+      concat("'", path.string(), "' is of another model: type of K/V: expected float32, got ",
+             Int8Kv::kName));
 }
 
 TEST_CASE("blocks of a KV format are found on disk, and not those of another", "[laws]") {
