@@ -88,6 +88,7 @@ inline void append(std::string& out, char32_t code_point) {
   return pos;
 }
 
+/// Whether all of it is ASCII, which is valid UTF-8.
 [[nodiscard]] inline bool is_ascii(std::string_view text) {
   unsigned bits = 0;
   for (std::size_t pos = skip_ascii(text, 0); pos < text.size(); ++pos)

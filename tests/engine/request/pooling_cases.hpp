@@ -210,6 +210,31 @@ TEST_CASE("blocks of a pooled prompt are in the prefix cache, the last one too",
   CHECK(engine.generate(prompt, {.max_tokens = 2}).num_cached_tokens == 32);
 }
 
+TEST_CASE("a turn of a session may be pooled, and the next goes on behind it", "[pooling][laws]") {
+  if (!backend_present()) return;
+  for (const bool overlap : {false, true}) {
+    PoolingEngine engine(pooling_config(overlap));
+    const SamplingParams vector = pooled(std::make_shared<LastTokenPooler>());
+    const SamplingParams text{.temperature = 0.f, .max_tokens = 8, .ignore_eos = true};
+    auto session = engine.session();
+    CHECK(session.generate(random_prompt(6, 20, 4000), text).error == "");
+    std::vector<TokenId> all = session.tokens();
+    const auto both = [&](std::size_t length, const SamplingParams& params) {
+      CAPTURE(overlap, length);
+      const std::vector<TokenId> more = random_prompt(length, length, 4000);
+      all.insert(all.end(), more.begin(), more.end());
+      const Output turn = session.generate(more, params), fresh = engine.generate(all, params);
+      CHECK(turn.error == "");
+      CHECK(turn.token_ids == fresh.token_ids);
+      CHECK(largest_difference(turn.pooled, fresh.pooled) <= 5e-5f);
+      engine.check_invariants();
+    };
+    for (const std::size_t length : {1u, 15u, 16u, 17u}) both(length, vector);
+    CHECK(session.tokens() == all);
+    both(1, text);
+  }
+}
+
 TEST_CASE("a head that throws fails its own request alone", "[pooling][faults]") {
   if (!backend_present()) return;
   const std::vector<TokenId> prompt = random_prompt(8, 40, 4000);

@@ -91,6 +91,7 @@ class RankGroup {
 
   /// Whether the ranks' executors have deferred steps.
   static constexpr bool kEditsLogits = EditingExecutorLike<Executor>;
+  /// Whether they give hidden states.
   static constexpr bool kGivesHidden = requires { requires Executor::kGivesHidden; };
 
   static_assert(check_model<Model, Elements, Backend, Communicator, Pool>());

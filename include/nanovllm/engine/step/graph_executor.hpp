@@ -77,7 +77,6 @@ class GraphExecutor {
 
  public:
   static constexpr bool kGivesHidden = GivesHiddenRows<Network>;
-
   /// Allocates for steps within `limits` of sequences of `max_blocks` blocks. `network` and
   /// `backend` must outlive the executor.
   GraphExecutor(Network& network, Backend& backend, const StepLimits& limits,
@@ -386,7 +385,6 @@ class GraphExecutor {
   Buffer<float> logits_;  // [max_num_seqs, padded vocab]
   StepMemory<Backend::template Buffer, /*kPadded=*/true> memory_;
   std::array<Slot, 2> slots_;
-
   Drawn drawn_;
   HiddenRows<Network, Backend> hidden_;
   Buffer<ResultsPlace> place_;  // of the step whose graph runs; one, or none without kPublishes
