@@ -1,5 +1,6 @@
 # Real clients against the program of examples/server, which programs/server builds and tests first.
 #   programs/clients_openai, clients_langchain   OpenAI's package and LangChain
+# and with NANOVLLM_TEST_ALL:
 #   programs/clients_router                      two servers behind vllm-router, one of them killed
 #   programs/clients_soak                        ten seconds of soak.py, which knows more
 #   programs/deploy_files                        what linters say of docs/deploy/
@@ -27,6 +28,9 @@ endfunction()
 
 nanovllm_client_test(clients_openai "${NANOVLLM_CLIENT_PYTHON}" openai_client_test.py)
 nanovllm_client_test(clients_langchain "${NANOVLLM_CLIENT_PYTHON}" second_client_test.py)
+if(NOT NANOVLLM_TEST_ALL)
+  return()
+endif()
 nanovllm_client_test(clients_router "${NANOVLLM_CLIENT_PYTHON}" router_test.py)
 find_program(NANOVLLM_PYTHON python3)
 mark_as_advanced(NANOVLLM_PYTHON)
