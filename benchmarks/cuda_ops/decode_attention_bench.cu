@@ -1,14 +1,19 @@
-// Times plan_decode and decode_attention on bf16 caches larger than L2, pages shuffled.
-// Argument 1: a path for the results as JSON. Argument 2, anything: shared prefixes alone.
+// Times plan_decode and decode_attention of bf16 on caches larger than L2, pages shuffled; caches of
+// bf16, and of 8 bits with scales.
+// Argument 1: a path for the results as JSON. Argument 2: 'shared', shared prefixes alone, or 'kv',
+// the three formats side by side alone.
 
 #include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "fill_cache.cuh"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/attention/decode/decode_attention.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
+#include "nanovllm/ops/fp8_kv.hpp"
+#include "nanovllm/ops/int8_kv.hpp"
 #include "timing.cuh"
 
 using namespace nanovllm;
@@ -59,17 +64,26 @@ struct Case {
 
 /// Times one case. Each call of the op reads another share of the pool, which holds at least two
 /// steps' keys and 512 MB.
+template <class Kv = bf16>
 void run_case(const Case& c, const cuda::Context& context, bench::Report& report) {
   const std::int64_t pages_a_seq = ceil_div(c.context, c.page), pages = c.batch * pages_a_seq;
-  const std::int64_t page_size = 2 * c.kv_heads * c.page * kHeadDim;
-  const double kv_bytes = 4. * static_cast<double>(c.batch * c.context * c.kv_heads * kHeadDim);
+  KvView<Kv> kv{nullptr, pages, c.page, c.kv_heads, kHeadDim};
+  const double kv_bytes = 2. * static_cast<double>(c.batch * c.context * c.kv_heads) *
+                          (kHeadDim * sizeof(KvStored<Kv>) + kKvScaleBytes<Kv>);
   const int shares = static_cast<int>(
       std::clamp<std::int64_t>(static_cast<std::int64_t>(512e6 / kv_bytes), 2, 512));
-  cuda::DeviceBuffer<bf16> pool(static_cast<std::size_t>(page_size * pages * shares));
+  kv.num_blocks *= shares;
+  cuda::DeviceBuffer<KvStored<Kv>> pool(
+      static_cast<std::size_t>(kv.num_blocks * kv.block_stride()));
+  kv.data = pool.data();
+  if constexpr (ScaledKvFormat<Kv>) {
+    bench::fill_cache(kv);
+  } else {
+    fill(pool, 1);
+  }
   const auto q_size = static_cast<std::size_t>(c.batch * (c.heads + 2 * c.kv_heads) * kHeadDim);
   cuda::DeviceBuffer<bf16> qkv(q_size);
   cuda::DeviceBuffer<bf16> out(static_cast<std::size_t>(c.batch * c.heads * kHeadDim));
-  fill(pool, 1);
   fill(qkv, 2);
   auto tables = to_device(shuffled(pages * shares));
   auto lens = to_device(std::vector<std::int32_t>(static_cast<std::size_t>(c.batch),
@@ -82,9 +96,9 @@ void run_case(const Case& c, const cuda::Context& context, bench::Report& report
     const MatrixView<const BlockId> table(tables.data() + call % shares * pages,
                                           {c.batch, pages_a_seq});
     cuda::decode_attention(
-        DecodeAttentionArgs<bf16>{
+        DecodeAttentionArgs<bf16, Kv, HeadShape<kHeadDim>>{
             .q = {qkv.data(), extents, {(c.heads + 2 * c.kv_heads) * kHeadDim, kHeadDim, 1}},
-            .kv = {pool.data(), pages * shares, c.page, c.kv_heads, kHeadDim},
+            .kv = kv,
             .kv_lens = kv_lens,
             .block_tables = table,
             .scale = 1.f / std::sqrt(static_cast<float>(kHeadDim)),
@@ -95,7 +109,8 @@ void run_case(const Case& c, const cuda::Context& context, bench::Report& report
   const double flop = 4. * static_cast<double>(c.batch * c.context * c.heads * kHeadDim);
   report.add(
       concat("decode_attention ", c.batch, " x ", c.context, ", heads ", c.heads, "/", c.kv_heads,
-             ", page ", c.page, c.start == cuda::DecodeStart::early ? ", early" : ""),
+             ", page ", c.page, c.start == cuda::DecodeStart::early ? ", early" : "",
+             ScaledKvFormat<Kv> ? concat(", ", kv_format_name<Kv>()) : ""),
       timing, kv_bytes, flop);
 }
 
@@ -196,6 +211,19 @@ int main(int argc, char** argv) {
   cuda::Stream stream;
   const cuda::Context context = cuda::Context::on(stream.get());
   bench::Report report;
+  const std::string part = argc > 2 ? argv[2] : "";
+  if (part != "shared") {
+    for (const auto& [batch, length] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+             {256, 512}, {256, 1024}, {64, 512}, {64, 4096}, {8, 512}, {1, 512}, {1, 32768}}) {
+      for (const std::int64_t heads : {16, 32}) {
+        const Case c{batch, length, heads, 8, 64};
+        run_case(c, context, report);
+        run_case<Int8Kv>(c, context, report);
+        run_case<Fp8Kv>(c, context, report);
+      }
+    }
+  }
+  if (part == "kv") return report.write(argv[1]), 0;
   for (const SharedCase& c : std::vector<SharedCase>{{1, 8, 4096, 16},
                                                      {1, 16, 16384, 16},
                                                      {1, 64, 16384, 64},
@@ -207,7 +235,7 @@ int main(int argc, char** argv) {
                                                      {4, 4, 512, 64}}) {
     run_shared(c, context, report);
   }
-  if (argc > 2) return report.write(argv[1]), 0;  // these alone
+  if (part == "shared") return report.write(argv[1]), 0;
   for (const std::int64_t heads : {16, 32}) {
     for (const std::int64_t page : {256, 64, 16}) {
       for (const auto& [batch, length] :

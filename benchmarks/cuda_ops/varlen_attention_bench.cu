@@ -1,5 +1,5 @@
 // Time of varlen_attention: equal prompts of 16k tokens in all, from this step's keys and values
-// and from the paged cache, and a chunk behind a long prefix. FLOP are those of visible pairs
+// and from the paged cache, and a chunk behind a long prefix, in a cache of 8 bits, too. FLOP are those of visible pairs
 // alone, 4 · head_dim each. Argument: path of the JSON file.
 
 #include <algorithm>
@@ -8,11 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "cuda_ops/fill_cache.cuh"
 #include "cuda_ops/timing.cuh"
 #include "nanovllm/core/philox.hpp"
 #include "nanovllm/cuda/architectures.cuh"
 #include "nanovllm/cuda/attention/varlen/varlen_attention.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
+#include "nanovllm/ops/int8_kv.hpp"
 
 namespace nanovllm::bench {
 namespace {
@@ -47,6 +49,7 @@ cuda::DeviceBuffer<T> upload(const std::vector<T>& values) {
 constexpr int kHeadDim = 128;
 
 /// One set of inputs; two of them exceed the L2 cache together.
+template <class Kv = bf16>
 struct Inputs {
   Inputs(const Case& c, std::uint64_t seed, const cuda::Context& context)
       : n(std::int64_t{c.num_seqs} * c.q_len),
@@ -54,10 +57,10 @@ struct Inputs {
         blocks_per_seq(ceil_div(c.prefix + c.continued + c.q_len, c.block_size)),
         qkv(n * width),
         out(n * c.heads * kHeadDim),
-        pool(std::int64_t{c.num_seqs} * blocks_per_seq * 2 * c.kv_heads * c.block_size * kHeadDim),
+        pool(std::int64_t{c.num_seqs} * blocks_per_seq *
+             KvView<Kv>{nullptr, 0, c.block_size, c.kv_heads, kHeadDim}.block_stride()),
         workspace(c.num_seqs, n, context) {
     fill<<<1024, 256, 0, context.stream>>>(qkv.data(), qkv.size(), seed);
-    fill<<<1024, 256, 0, context.stream>>>(pool.data(), pool.size(), seed + 1);
     std::vector<std::int32_t> starts{0}, lens;
     for (int s = 0; s < c.num_seqs; ++s) {
       starts.push_back(starts.back() + c.q_len);
@@ -81,6 +84,11 @@ struct Inputs {
     args.k = slice(c.heads, c.kv_heads);
     args.v = slice(c.heads + c.kv_heads, c.kv_heads);
     args.kv = {pool.data(), num_blocks, c.block_size, c.kv_heads, kHeadDim};
+    if constexpr (ScaledKvFormat<Kv>) {
+      fill_cache(args.kv);
+    } else {
+      fill<<<1024, 256, 0, context.stream>>>(pool.data(), pool.size(), seed + 1);
+    }
     args.query_starts = {query_starts.data(), {c.num_seqs + 1}};
     args.kv_lens = {kv_lens.data(), {c.num_seqs}};
     args.block_tables = {tables.data(), {c.num_seqs, blocks_per_seq}};
@@ -93,20 +101,22 @@ struct Inputs {
 
   std::int64_t n, width;
   int blocks_per_seq;
-  cuda::DeviceBuffer<bf16> qkv, out, pool;
+  cuda::DeviceBuffer<bf16> qkv, out;
+  cuda::DeviceBuffer<KvStored<Kv>> pool;
   cuda::DeviceBuffer<std::int32_t> query_starts, kv_lens;
   cuda::DeviceBuffer<BlockId> tables;
   cuda::VarlenWorkspace workspace;
-  VarlenAttentionArgs<bf16> args;
+  VarlenAttentionArgs<bf16, Kv> args;
 };
 
+template <class Kv = bf16>
 void measure(const Case& c, const cuda::Context& context, Report& report) {
-  std::vector<std::unique_ptr<Inputs>> inputs;
-  for (int i = 0; i < 2; ++i) inputs.push_back(std::make_unique<Inputs>(c, 10 * i, context));
+  std::vector<std::unique_ptr<Inputs<Kv>>> inputs;
+  for (int i = 0; i < 2; ++i) inputs.push_back(std::make_unique<Inputs<Kv>>(c, 10 * i, context));
   const Timing timing = time_in_graph(
       context,
       [&](int i) {
-        Inputs& in = *inputs[i % 2];
+        Inputs<Kv>& in = *inputs[i % 2];
         if (c.mma) {
           cuda::varlen_attention_mma(in.args, in.workspace.schedule(), context);
         } else {
@@ -125,6 +135,7 @@ void measure(const Case& c, const cuda::Context& context, Report& report) {
   name += c.paged ? "blocks of " + std::to_string(c.block_size) : "new keys";
   if (c.continued > 0) name += ", one behind " + std::to_string(c.continued);
   name += c.mma ? ", mma.sync" : "";
+  if constexpr (ScaledKvFormat<Kv>) name += concat(", ", kv_format_name<Kv>());
   report.add(name, timing, bytes, 4.0 * kHeadDim * pairs * c.heads);
   constexpr double kPeak = 770;  // TFLOP/s of cuBLAS on one H200, bf16
   std::printf("%56s %.0f%% of %.0f TFLOP/s\n", "",
@@ -133,7 +144,7 @@ void measure(const Case& c, const cuda::Context& context, Report& report) {
 
 void plan_time(int num_seqs, int q_len, const cuda::Context& context, Report& report) {
   const Case c{num_seqs, q_len, 0, 8, 1, 64, false};
-  Inputs inputs(c, 1, context);
+  Inputs<> inputs(c, 1, context);
   report.add("plan_varlen " + std::to_string(num_seqs) + " x " + std::to_string(q_len),
              time_in_graph(context,
                            [&](int) {
@@ -157,6 +168,8 @@ void measure_all(Report& report) {
     }
     measure(Case{1, 2048, 30720, heads, kv_heads, 64, true}, context, report);
     measure(Case{64, 256, 1024, heads, kv_heads, 64, true}, context, report);
+    measure<Int8Kv>(Case{1, 2048, 30720, heads, kv_heads, 64, true}, context, report);
+    measure<Int8Kv>(Case{64, 256, 1024, heads, kv_heads, 64, true}, context, report);
     measure(Case{256, 64, 0, heads, kv_heads, 64, false}, context, report);
   }
   measure(Case{1, 16384, 0, 16, 1, 64, false}, context, report);

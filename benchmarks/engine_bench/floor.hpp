@@ -40,7 +40,9 @@ struct Work {
 /// one that no engine gets below, unless the weights fit into a cache.
 class ModelWork {
  public:
-  ModelWork(const nanovllm::Qwen3Config& model, std::int64_t element_bytes)
+  /// A key or value of one head takes `kv_row_bytes`.
+  ModelWork(const nanovllm::Qwen3Config& model, std::int64_t element_bytes,
+            std::int64_t kv_row_bytes)
       : element_bytes_(static_cast<double>(element_bytes)) {
     const auto hidden = static_cast<double>(model.hidden_size);
     const auto heads = static_cast<double>(model.num_attention_heads * model.head_dim);
@@ -50,7 +52,7 @@ class ModelWork {
                      (2 * heads + 2 * kv_heads + 3 * static_cast<double>(model.intermediate_size));
     head_weights_ = hidden * static_cast<double>(model.vocab_size);
     attention_width_ = layers * heads;
-    kv_elements_ = layers * 2 * kv_heads;
+    kv_bytes_ = layers * 2 * static_cast<double>(model.num_key_value_heads * kv_row_bytes);
   }
 
   /// Bytes of the weights that a step with logits reads; an untied embedding's rows do not count.
@@ -68,8 +70,7 @@ class ModelWork {
 
   /// Attention of `num_sequences` tokens, one of each sequence, to `context` tokens each.
   [[nodiscard]] Work decode_attention(double num_sequences, double context) const {
-    return {num_sequences * context * kv_elements_ * element_bytes_,
-            num_sequences * context * 4 * attention_width_};
+    return {num_sequences * context * kv_bytes_, num_sequences * context * 4 * attention_width_};
   }
 
   /// Causal attention of a whole prompt.
@@ -82,7 +83,7 @@ class ModelWork {
   double layer_weights_ = 0;    // elements of all dense layers but lm_head
   double head_weights_ = 0;     // elements of lm_head
   double attention_width_ = 0;  // heads · head_dim, over all layers
-  double kv_elements_ = 0;      // of one token
+  double kv_bytes_ = 0;         // of one token
 };
 
 }  // namespace engine_bench

@@ -36,6 +36,7 @@ struct Options : Measurements {
   std::string overlap = "default";
   std::string edits = "none";
   bool batch_invariant = false;
+  std::string kv_dtype = "auto";
   std::string json;
 };
 
@@ -152,6 +153,7 @@ inline nv::EngineConfig engine_config(const Options& o, const nv::Qwen3Config& m
 template <class Policy, class Prober>
 std::pair<Results, std::string> run(const Options& o, const nv::Qwen3Config& model) {
   using Element = typename Policy::Element;
+  using Kv = typename nv::ElementsOf<Policy>::KvElement;
   using Engine = nv::Engine<nv::Qwen3<nv::shapes::qwen3_any>, Policy>;
   const nv::EngineConfig config = engine_config(o, model);
   const auto begin = std::chrono::steady_clock::now();
@@ -163,7 +165,9 @@ std::pair<Results, std::string> run(const Options& o, const nv::Qwen3Config& mod
   const int max_batched_tokens =
       config.max_num_batched_tokens.value_or(Policy::Backend::kDefaultBatchedTokens);
   Prober prober({o.num_threads, o.tensor_parallel}, nv::kDType<Element>);
-  Bench<Engine> bench(engine, {model, sizeof(Element)}, [&] { return prober(); }, o.repeats,
+  const auto kv_row =
+      model.head_dim * static_cast<std::int64_t>(sizeof(nv::KvStored<Kv>)) + nv::kKvScaleBytes<Kv>;
+  Bench<Engine> bench(engine, {model, sizeof(Element), kv_row}, [&] { return prober(); }, o.repeats,
                       Policy::kv.block_size, max_batched_tokens, {o.edits, model.vocab_size});
   for (const std::int64_t context : o.contexts) {
     for (const std::int64_t batch : o.batch_sizes)
@@ -222,8 +226,10 @@ class ResultFile {
 };
 
 /// The program, on the backend of the two policies, with the ceilings that `Prober` finds.
-/// `InvariantPolicy` is what `--batch-invariant` stands for, void where there is no such option.
-template <class Float32Policy, class Bfloat16Policy, class Prober, class InvariantPolicy = void>
+/// `InvariantPolicy` is what `--batch-invariant` stands for, void where there is no such option;
+/// `Int8KvPolicy` and `Fp8KvPolicy` what `--kv-dtype` does, likewise.
+template <class Float32Policy, class Bfloat16Policy, class Prober, class InvariantPolicy = void,
+          class Int8KvPolicy = void, class Fp8KvPolicy = void>
 int run_main(int argc, char** argv) {
   Options o;
   CLI::App app{
@@ -243,6 +249,11 @@ int run_main(int argc, char** argv) {
     app.add_flag("--batch-invariant", o.batch_invariant,
                  "bfloat16 with the same bits whatever a request is batched with");
   }
+  if constexpr (!std::is_void_v<Int8KvPolicy>) {
+    app.add_option("--kv-dtype", o.kv_dtype, "the KV cache of bfloat16: as it is, or of 8 bits")
+        ->check(CLI::IsMember({"auto", "int8", "fp8"}))
+        ->capture_default_str();
+  }
   CLI11_PARSE(app, argc, argv);
   o.workload = o.workload || (o.batch_sizes.empty() && o.prefill.empty() && o.first_token.empty());
   o.random_weights = o.random_weights || !o.shape.empty();
@@ -256,6 +267,10 @@ int run_main(int argc, char** argv) {
     const auto run_chosen = [&] {
       if constexpr (!std::is_void_v<InvariantPolicy>) {
         if (o.batch_invariant) return run<InvariantPolicy, Prober>(o, model);
+      }
+      if constexpr (!std::is_void_v<Int8KvPolicy>) {
+        if (o.kv_dtype == "int8") return run<Int8KvPolicy, Prober>(o, model);
+        if (o.kv_dtype == "fp8") return run<Fp8KvPolicy, Prober>(o, model);
       }
       return o.dtype == "float32" ? run<Float32Policy, Prober>(o, model)
                                   : run<Bfloat16Policy, Prober>(o, model);

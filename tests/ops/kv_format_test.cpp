@@ -90,7 +90,7 @@ struct Cached {
   [[nodiscard]] BlockId block_of(std::size_t i) const {
     return static_cast<BlockId>(slots[i] / pool.shape().block_size);
   }
-  [[nodiscard]] TensorView<const float, 3> rows(const std::vector<float>& data) const {
+  [[nodiscard]] TensorView<float, 3> rows(std::vector<float>& data) const {
     return {data.data(), {static_cast<std::int64_t>(slots.size()), kHeads, kDim}};
   }
   void load(const KvView<Int8Kv>& view, std::int8_t* tile, std::size_t i, float* to) const {

@@ -27,8 +27,9 @@ struct HeadShape {
 /// head h reads kv head h / (heads / kv_heads).
 ///   out = softmax(scale · q · Kᵀ) · V,   scores and softmax in float32, rounded once to T.
 /// The keys and values of the new tokens must already be in the cache (`kv_store`); `k` and `v`
-/// repeat those rows contiguously, so that a backend may read them from either place (where the
-/// cache's format, Kv, is not the activations' element, T, what it holds has been rounded to Kv).
+/// repeat those rows contiguously, so that a backend may read them from either place. Where the
+/// cache's format, Kv, is not T, what counts is what the cache has kept of them; a backend that
+/// reads `k` and `v` then has a `kv_store` that leaves the same there.
 template <class T, class Kv = T, class Heads = HeadShape<>>
 struct VarlenAttentionArgs {
   TensorView<const T, 3> q;  ///< [n, heads, head_dim]

@@ -11,13 +11,13 @@ namespace nanovllm {
 
 /// For every token: RMSNorm over head_dim of each q and k head (`rms_norm`), rotation of both by
 /// the token's position (`rope`), and k and v to the token's slot (`kv_store`). q and k are updated
-/// in place. Bit for bit equal to the three ops in sequence. T is the activations' element, Kv the
-/// cache's, W the weights'.
+/// in place, and v where `kv_store` does. Bit for bit equal to the three ops in sequence. T is the
+/// activations' element, Kv the cache's format, W the weights' element.
 template <class T, class Kv = T, class W = T>
 struct QkNormRopeStoreArgs {
   TensorView<T, 3> q;          ///< [n, heads, head_dim]
   TensorView<T, 3> k;          ///< [n, kv_heads, head_dim]
-  TensorView<const T, 3> v;    ///< [n, kv_heads, head_dim]
+  TensorView<T, 3> v;          ///< [n, kv_heads, head_dim]
   VectorView<const W> q_norm;  ///< [head_dim]
   VectorView<const W> k_norm;  ///< [head_dim]
   float eps = 1e-6f;

@@ -1,5 +1,6 @@
 #pragma once
-/// Attention on the CUDA cores: any element type, any head_dim up to 256, any group and block size.
+/// Attention on the CUDA cores: any element type, any format of the cache, any head_dim up to 256,
+/// any group and block size.
 ///
 ///   out = softmax(scale · q · Kᵀ) · V   for one query row and head, keys read from the paged cache
 ///
@@ -11,7 +12,7 @@
 /// positions; warp w takes tiles w, w + 4, w + 8, … in ascending order with its own running maximum
 /// and sums, and the four are merged in order at the end. A lane computes the score of one key, its
 /// products summed along head_dim in order, and then owns every 32nd column of the output. All of
-/// that is float32. Nothing in it depends on anything but the row's query and the keys it sees:
+/// that is float32; what the cache keeps with scales is multiplied by them first. Nothing in it depends on anything but the row's query and the keys it sees:
 ///
 ///   a row's bits depend neither on the op, the batch, the chunk, the block size nor the block ids.
 ///
@@ -44,10 +45,10 @@ struct SimtAttentionTraits {
 };
 
 /// The operands common to both ops.
-template <class T>
+template <class T, class Kv>
 struct SimtAttentionProblem {
   TensorView<const T, 3> q;  ///< [n, heads, head_dim]
-  KvView<T> kv;
+  KvView<Kv> kv;
   VectorView<const std::int32_t> kv_lens;
   MatrixView<const BlockId> block_tables;
   float scale;
@@ -64,62 +65,98 @@ struct SimtAttentionState {
 
 namespace detail {
 
+/// A key or a value in the cache.
+template <class Kv>
+struct SimtRow {
+  const KvStored<Kv>* data = nullptr;
+  float scale = 1.f;  ///< of formats without scales not looked at
+
+  /// Row `row` of a tile that `KvView::k` or `v` gave.
+  __device__ __forceinline__ static SimtRow of(const KvView<Kv>& kv, KvStored<Kv>* tile, int row) {
+    const KvStored<Kv>* const data = tile + std::int64_t{row} * kv.head_dim;
+    if constexpr (ScaledKvFormat<Kv>) {
+      return {data, kv.scales(tile)[row]};
+    } else {
+      return {data};
+    }
+  }
+
+  /// The row of lane `lane`.
+  __device__ __forceinline__ SimtRow of_lane(int lane) const {
+    SimtRow out{reinterpret_cast<const KvStored<Kv>*>(
+        __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(data), lane))};
+    if constexpr (ScaledKvFormat<Kv>) out.scale = __shfl_sync(0xffffffffu, scale, lane);
+    return out;
+  }
+
+  __device__ __forceinline__ float operator[](int i) const {
+    if constexpr (ScaledKvFormat<Kv>) {
+      return __fmul_rn(static_cast<float>(data[i]), scale);
+    } else {
+      return to_float(data[i]);
+    }
+  }
+};
+
 /// Σ q[i] · key[i] in ascending order.
-template <class T>
-__device__ __forceinline__ float simt_dot(const float* q, const T* key, int head_dim,
+template <class Kv>
+__device__ __forceinline__ float simt_dot(const float* q, const SimtRow<Kv>& key, int head_dim,
                                           bool vectors) {
   float sum = 0.f;
-  if (!vectors) {
-    for (int i = 0; i < head_dim; ++i) sum = __fmaf_rn(q[i], to_float(key[i]), sum);
-    return sum;
-  }
+  if constexpr (!ScaledKvFormat<Kv>) {
+    if (vectors) {
 #pragma unroll 2
-  for (int i = 0; i < head_dim; i += kVecSize<T>) {
-    float k[kVecSize<T>];
-    unpack<T>(load_vector(key + i), k);
+      for (int i = 0; i < head_dim; i += kVecSize<Kv>) {
+        float k[kVecSize<Kv>];
+        unpack<Kv>(load_vector(key.data + i), k);
 #pragma unroll
-    for (int j = 0; j < kVecSize<T>; ++j) sum = __fmaf_rn(q[i + j], k[j], sum);
+        for (int j = 0; j < kVecSize<Kv>; ++j) sum = __fmaf_rn(q[i + j], k[j], sum);
+      }
+      return sum;
+    }
   }
+  for (int i = 0; i < head_dim; ++i) sum = __fmaf_rn(q[i], key[i], sum);
   return sum;
 }
 
 /// Adds `weight` (of the key in this lane) times values. `value` is this lane's row of V; only the
 /// first `num_keys` lanes have one.
-template <class T>
-__device__ __forceinline__ void simt_add_values(float weight, const T* value, int num_keys,
-                                                int head_dim, SimtAttentionState& state) {
+template <class Kv>
+__device__ __forceinline__ void simt_add_values(float weight, const SimtRow<Kv>& value,
+                                                int num_keys, int head_dim,
+                                                SimtAttentionState& state) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll 4
   for (int key = 0; key < num_keys; ++key) {
     const float w = __shfl_sync(0xffffffffu, weight, key);
-    const auto* const row = reinterpret_cast<const T*>(
-        __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(value), key));
+    const SimtRow<Kv> row = value.of_lane(key);
 #pragma unroll
     for (int c = 0; c < SimtAttentionTraits::kColumns; ++c) {
       const int column = lane + 32 * c;
       if (column < head_dim) {
-        state.out[c] = __fmaf_rn(w, to_float(row[column]), state.out[c]);
+        state.out[c] = __fmaf_rn(w, row[column], state.out[c]);
       }
     }
   }
 }
 
 /// The keys of tile [begin, begin + 32) that are below `visible`, at least one.
-template <class T>
-__device__ __forceinline__ void simt_attend_tile(const SimtAttentionProblem<T>& problem,
+template <class T, class Kv>
+__device__ __forceinline__ void simt_attend_tile(const SimtAttentionProblem<T, Kv>& problem,
                                                  const float* q, const BlockId* table,
                                                  std::int64_t kv_head, int begin, int visible,
                                                  SimtAttentionState& state) {
   const int lane = static_cast<int>(threadIdx.x) % 32, head_dim = problem.kv.head_dim;
   const int position = begin + lane, num_keys = min(32, visible - begin);
-  const T* value = nullptr;
+  SimtRow<Kv> value;
   float score = -std::numeric_limits<float>::infinity();
   if (lane < num_keys) {
     const auto block_size = static_cast<int>(problem.kv.block_size);
     const BlockId block = table[position / block_size];
-    const std::int64_t offset = std::int64_t{position % block_size} * head_dim;
-    value = problem.kv.v(block, kv_head) + offset;
-    score = simt_dot(q, problem.kv.k(block, kv_head) + offset, head_dim, problem.vectors);
+    const int row = position % block_size;
+    value = SimtRow<Kv>::of(problem.kv, problem.kv.v(block, kv_head), row);
+    score = simt_dot(q, SimtRow<Kv>::of(problem.kv, problem.kv.k(block, kv_head), row), head_dim,
+                     problem.vectors);
   }
   const float max = fmaxf(state.max, warp_max(score));
   // While every score so far is -inf, weights are relative to 0, so that they are 0 and not NaN.
@@ -164,8 +201,8 @@ __device__ __forceinline__ void simt_merge_and_store(const SimtAttentionState& s
 }
 
 /// Row `row` of head blockIdx.y over the first `visible` keys of `sequence`.
-template <class T>
-__device__ __forceinline__ void simt_attend(const SimtAttentionProblem<T>& problem,
+template <class T, class Kv>
+__device__ __forceinline__ void simt_attend(const SimtAttentionProblem<T, Kv>& problem,
                                             std::int64_t row, std::int64_t sequence, int visible) {
   using Traits = SimtAttentionTraits;
   __shared__ float q[Traits::kMaxHeadDim];
@@ -195,12 +232,12 @@ __device__ __forceinline__ int find_sequence(const std::int32_t* starts, int num
   return low;
 }
 
-template <class T>
-SimtAttentionProblem<T> simt_problem(const char* op, const TensorView<const T, 3>& q,
-                                     const KvView<T>& kv,
-                                     const VectorView<const std::int32_t>& kv_lens,
-                                     const MatrixView<const BlockId>& block_tables, float scale,
-                                     const TensorView<T, 3>& out) {
+template <class T, class Kv>
+SimtAttentionProblem<T, Kv> simt_problem(const char* op, const TensorView<const T, 3>& q,
+                                         const KvView<Kv>& kv,
+                                         const VectorView<const std::int32_t>& kv_lens,
+                                         const MatrixView<const BlockId>& block_tables, float scale,
+                                         const TensorView<T, 3>& out) {
   check<ShapeError>(kv.head_dim <= SimtAttentionTraits::kMaxHeadDim, op,
                     ": head_dim must be at most ", SimtAttentionTraits::kMaxHeadDim, ", got ",
                     kv.head_dim);
@@ -213,9 +250,9 @@ SimtAttentionProblem<T> simt_problem(const char* op, const TensorView<const T, 3
 }  // namespace detail
 
 /// Grid (rows, heads).
-template <class T>
+template <class T, class Kv>
 __global__ void __launch_bounds__(SimtAttentionTraits::kThreads, SimtAttentionTraits::kBlocks)
-    simt_varlen_attention_kernel(SimtAttentionProblem<T> problem,
+    simt_varlen_attention_kernel(SimtAttentionProblem<T, Kv> problem,
                                  VectorView<const std::int32_t> query_starts) {
   grid_dependency_wait();
   grid_dependency_launch();
@@ -230,9 +267,9 @@ __global__ void __launch_bounds__(SimtAttentionTraits::kThreads, SimtAttentionTr
 }
 
 /// Grid (sequences, heads).
-template <class T>
+template <class T, class Kv>
 __global__ void __launch_bounds__(SimtAttentionTraits::kThreads, SimtAttentionTraits::kBlocks)
-    simt_decode_attention_kernel(SimtAttentionProblem<T> problem) {
+    simt_decode_attention_kernel(SimtAttentionProblem<T, Kv> problem) {
   grid_dependency_wait();
   grid_dependency_launch();
   const auto row = static_cast<int>(blockIdx.x);
@@ -241,8 +278,8 @@ __global__ void __launch_bounds__(SimtAttentionTraits::kThreads, SimtAttentionTr
 
 /// See ops/attention.hpp; every operand in device memory. Throws ShapeError when the operands do
 /// not fit together or head_dim exceeds 256. Rows past the last sequence's become zeros.
-template <Element T, class Heads>
-void simt_varlen_attention(const VarlenAttentionArgs<T, T, Heads>& args, const Context& context) {
+template <Element T, KvFormat Kv, class Heads>
+void simt_varlen_attention(const VarlenAttentionArgs<T, Kv, Heads>& args, const Context& context) {
   validate(args);
   const auto problem = detail::simt_problem("varlen_attention", args.q, args.kv, args.kv_lens,
                                             args.block_tables, args.scale, args.out);
@@ -250,21 +287,22 @@ void simt_varlen_attention(const VarlenAttentionArgs<T, T, Heads>& args, const C
   check<ShapeError>(args.query_starts.extent(0) >= 2,
                     "varlen_attention: there are query rows but no sequence");
   const dim3 grid(static_cast<unsigned>(args.q.extent(0)), static_cast<unsigned>(args.q.extent(1)));
-  launch(simt_varlen_attention_kernel<T>, {.grid = grid, .block = SimtAttentionTraits::kThreads},
-         context, problem, args.query_starts);
+  launch(simt_varlen_attention_kernel<T, Kv>,
+         {.grid = grid, .block = SimtAttentionTraits::kThreads}, context, problem,
+         args.query_starts);
 }
 
 /// See ops/attention.hpp; every operand in device memory. Equal, bit for bit, to
 /// `simt_varlen_attention` with one query a sequence. Throws ShapeError as that does.
-template <Element T, class Heads>
-void simt_decode_attention(const DecodeAttentionArgs<T, T, Heads>& args, const Context& context) {
+template <Element T, KvFormat Kv, class Heads>
+void simt_decode_attention(const DecodeAttentionArgs<T, Kv, Heads>& args, const Context& context) {
   validate(args);
   const auto problem = detail::simt_problem("decode_attention", args.q, args.kv, args.kv_lens,
                                             args.block_tables, args.scale, args.out);
   if (args.q.empty()) return;
   const dim3 grid(static_cast<unsigned>(args.q.extent(0)), static_cast<unsigned>(args.q.extent(1)));
-  launch(simt_decode_attention_kernel<T>, {.grid = grid, .block = SimtAttentionTraits::kThreads},
-         context, problem);
+  launch(simt_decode_attention_kernel<T, Kv>,
+         {.grid = grid, .block = SimtAttentionTraits::kThreads}, context, problem);
 }
 
 }  // namespace nanovllm::cuda

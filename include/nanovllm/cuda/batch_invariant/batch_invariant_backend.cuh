@@ -104,6 +104,11 @@ class BatchInvariantCudaBackend : public CudaBackend {
   void run(const VarlenAttentionArgs<T, T, Heads>& args) {
     attention_->run(args, context());
   }
+  /// There are no kernels for other formats of the cache yet whose bits do not depend on the batch.
+  template <Element T, ScaledKvFormat Kv, class Heads>
+  void run(const DecodeAttentionArgs<T, Kv, Heads>& args) = delete;
+  template <Element T, ScaledKvFormat Kv, class Heads>
+  void run(const VarlenAttentionArgs<T, Kv, Heads>& args) = delete;
 
   void run(const SampleArgs& args) {
     if (args.plain) return run_op(args, state_);  // tokens do not depend on how rows are cut

@@ -6,12 +6,15 @@
 /// most 512; 16 bytes at a time where addresses and strides are multiples of that and head_dim is
 /// 64 or 128. A group of lanes takes one head of one token, pairs (j, j + head_dim / 2) in one
 /// lane (`HeadRow`, shared with `rms_norm` and `rope`: the result is theirs, bit for bit). A k head
-/// is stored from the registers that it was computed in. Statistics and rotation are float32.
+/// is stored from the registers that it was computed in. Statistics and rotation are float32. Where
+/// the cache's format has scales, k and v become what it has kept of them, so that attention may
+/// read them from either place.
 /// Positions and slots are device memory and are not checked.
 /// Bytes moved: n · (2 · heads + 5 · kv_heads) · head_dim · sizeof(T).
 
 #include <cuda_runtime.h>
 
+#include <concepts>
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
@@ -22,6 +25,7 @@
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/alignment.cuh"
 #include "nanovllm/cuda/tile/head_row.cuh"
+#include "nanovllm/cuda/tile/kv_rows.cuh"
 #include "nanovllm/cuda/tile/row_vectors.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
 #include "nanovllm/ops/qk_norm_rope_store.hpp"
@@ -33,9 +37,9 @@ struct QkNormRopeStoreTraits {
 };
 
 /// Head `row` of q, k and v in this order, of one token.
-template <class T>
-__device__ __forceinline__ const T* find_head(const QkNormRopeStoreArgs<T>& args,
-                                              std::uint32_t token, std::uint32_t row) {
+template <class T, class Kv>
+__device__ __forceinline__ T* find_head(const QkNormRopeStoreArgs<T, Kv>& args, std::uint32_t token,
+                                        std::uint32_t row) {
   const auto heads = static_cast<std::uint32_t>(args.q.extent(1));
   const auto kv_heads = static_cast<std::uint32_t>(args.kv.num_kv_heads);
   if (row < heads) return args.q.at(token, row);
@@ -44,9 +48,9 @@ __device__ __forceinline__ const T* find_head(const QkNormRopeStoreArgs<T>& args
 }
 
 /// A group of lanes for each token and head, of q, k and v in this order.
-template <class T, int kLanes, bool kWhole>
+template <class T, class Kv, int kLanes, bool kWhole>
 __global__ void __launch_bounds__(QkNormRopeStoreTraits::kThreads)
-    qk_norm_rope_store_kernel(QkNormRopeStoreArgs<T> args) {
+    qk_norm_rope_store_kernel(QkNormRopeStoreArgs<T, Kv> args) {
   using Row = HeadRow<T, kLanes, kWhole>;
   const auto head_dim = static_cast<int>(args.kv.head_dim);
   const auto heads = static_cast<std::uint32_t>(args.q.extent(1));
@@ -66,7 +70,7 @@ __global__ void __launch_bounds__(QkNormRopeStoreTraits::kThreads)
   std::int32_t position = 0;
   typename Row::Raw raw{};
   if (exists) {
-    head = const_cast<T*>(find_head(args, token, row));  // of v it is only read
+    head = find_head(args, token, row);
     position = args.positions.data[token];
     if (!is_q) slot = args.slots.data[token];
     raw = Row::load(head, head_dim);
@@ -79,16 +83,15 @@ __global__ void __launch_bounds__(QkNormRopeStoreTraits::kThreads)
     x.rotate(angles);
     if (!is_v) raw = x.rounded();
   }
-  if (!exists) return;
-  if (!is_v) Row::store(raw, head, head_dim);
-  if (slot == kNoSlot) return;  // of q, or a padded row
-  Row::store(raw, args.kv.data + slot_offset(args.kv, slot, row - heads), head_dim);
+  // There is no slot of q, or of a padded row.
+  const bool has_changed = store_kv_row<Row>(args.kv, slot, row - heads, raw);
+  if (exists && (!is_v || has_changed)) Row::store(raw, head, head_dim);
 }
 
 /// See the head of this file. Throws ShapeError when the operands do not fit together or head_dim
 /// exceeds 512.
-template <Element T>
-void qk_norm_rope_store(const QkNormRopeStoreArgs<T>& args, const Context& context) {
+template <Element T, KvFormat Kv>
+void qk_norm_rope_store(const QkNormRopeStoreArgs<T, Kv>& args, const Context& context) {
   constexpr auto kOp = "qk_norm_rope_store";
   validate(args);
   detail::check_head_dim(kOp, args.kv.head_dim);
@@ -102,13 +105,14 @@ void qk_norm_rope_store(const QkNormRopeStoreArgs<T>& args, const Context& conte
     const unsigned blocks =
         detail::head_blocks(kOp, args.q.extent(0), rows, HeadRow<T, kLanes, kWhole>::kGroup,
                             QkNormRopeStoreTraits::kThreads);
-    launch(qk_norm_rope_store_kernel<T, kLanes, kWhole>,
+    launch(qk_norm_rope_store_kernel<T, Kv, kLanes, kWhole>,
            {.grid = blocks, .block = QkNormRopeStoreTraits::kThreads}, context, args);
   });
 }
 
-template <Element T, class State>
-void run_op(const QkNormRopeStoreArgs<T>& args, State& state) {
+template <Element T, KvFormat Kv, class State>
+requires(std::same_as<T, Kv> ||
+         ScaledKvFormat<Kv>) void run_op(const QkNormRopeStoreArgs<T, Kv>& args, State& state) {
   qk_norm_rope_store(args, state.context);
 }
 

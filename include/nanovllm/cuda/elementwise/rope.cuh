@@ -49,24 +49,6 @@ __global__ void __launch_bounds__(RopeTraits::kThreads) rope_kernel(RopeArgs<T> 
   Row::store(row.rounded(), x, head_dim);
 }
 
-namespace detail {
-
-/// Blocks of `threads` threads for `tokens` × `heads` groups of `group` lanes.
-inline unsigned head_blocks(const char* op, std::int64_t tokens, std::int64_t heads, int group,
-                            int threads) {
-  constexpr std::int64_t kMost = (1ll << 31) / 32;
-  check<ShapeError>(tokens <= kMost && tokens * heads <= kMost, op, ": at most ", kMost,
-                    " heads of all tokens, got ", tokens, " tokens of ", heads);
-  return static_cast<unsigned>(ceil_div(tokens * heads * group, threads));
-}
-
-inline void check_head_dim(const char* op, std::int64_t head_dim) {
-  check<ShapeError>(head_dim <= kMaxHeadRow, op, ": head_dim must be at most ", kMaxHeadRow,
-                    ", got ", head_dim);
-}
-
-}  // namespace detail
-
 /// See the head of this file. Throws ShapeError when the operands do not fit together or head_dim
 /// exceeds 512.
 template <Element T>

@@ -29,14 +29,15 @@ struct Hopper : HopperTables {
                           : wide_m_linear(layer, form - num_mid, maps, context);
   }
 
-  [[nodiscard]] static bool project_qkv(const ProjectQkvArgs<bf16, DeviceMatrix<bf16>>& args,
+  template <class Kv>
+  [[nodiscard]] static bool project_qkv(const ProjectQkvArgs<bf16, DeviceMatrix<bf16>, Kv>& args,
                                         const Context& context) {
     return small_m_project_qkv(args, context);
   }
 
   /// With head_dim 64 or 128; not compiled where `Heads` says another.
-  template <class T, class Heads>
-  [[nodiscard]] static bool varlen_attention(const VarlenAttentionArgs<T, T, Heads>& args,
+  template <class T, class Kv, class Heads>
+  [[nodiscard]] static bool varlen_attention(const VarlenAttentionArgs<T, Kv, Heads>& args,
                                              VarlenWorkspace& workspace, const Context& context) {
     if constexpr (Heads::kHeadDim % 64 == 0 && Heads::kHeadDim <= 128)
       return varlen_attention_hopper(args, workspace, context);

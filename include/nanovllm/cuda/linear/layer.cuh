@@ -47,8 +47,8 @@ template <class T>
   return {
       .x = args.x, .norm = args.norm, .weight = args.weight->view(), .y = args.out, .gated = true};
 }
-template <class T>
-[[nodiscard]] DenseLayer<T> layer_of(const ProjectQkvArgs<T, DeviceMatrix<T>>& args) {
+template <class T, class Kv>
+[[nodiscard]] DenseLayer<T> layer_of(const ProjectQkvArgs<T, DeviceMatrix<T>, Kv, T>& args) {
   return {.x = args.x, .norm = args.norm, .weight = args.weight->view(), .y = args.qkv};
 }
 

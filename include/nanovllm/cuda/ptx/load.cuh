@@ -54,6 +54,13 @@ __device__ __forceinline__ uint4 load_weight_or_zero(const void* p, bool wanted)
   return v;
 }
 
+/// A float from a shared address.
+__device__ __forceinline__ float load_float_from_shared(std::uint32_t address) {
+  float x;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(address) : "memory");
+  return x;
+}
+
 /// 16 bytes from a shared address.
 __device__ __forceinline__ uint4 load_from_shared(std::uint32_t address) {
   uint4 v;

@@ -8,6 +8,8 @@
 #include <type_traits>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/tile/reduce.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
 
@@ -158,6 +160,49 @@ class HeadRow {
     }
   }
 
+  /// The bits of the largest |x| of the row; of a NaN, if there is one. All lanes of the warp take
+  /// part.
+  [[nodiscard]] __device__ __forceinline__ std::uint32_t largest() const {
+    std::uint32_t most = 0;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (const float x : x_[h]) most = max(most, __float_as_uint(x) & 0x7fffffffu);
+    }
+    return warp_max<kGroup>(most);
+  }
+
+  /// Writes the row to `to`, 4-byte aligned if there are lanes, as format `F` keeps it by `scale`,
+  /// and becomes what is read of it there.
+  template <class F>
+  __device__ __forceinline__ void quantise(float scale, typename F::Stored* to) {
+    using Stored = typename F::Stored;
+    const auto kept = [&](float& x) {
+      const Stored out = F::quantised(scale > 0.f ? __fdiv_rn(x, scale) : 0.f);
+      x = __fmul_rn(static_cast<float>(out), scale);
+      return out;
+    };
+    if constexpr (kLanes > 0) {
+      constexpr int kPerWord = 4 / static_cast<int>(sizeof(Stored));
+      struct alignas(4) Word {
+        Stored of[kPerWord];
+      };
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        auto* const words = reinterpret_cast<Word*>(to + (h * kLanes + lane()) * kCount);
+#pragma unroll
+        for (int i = 0; i < kCount; i += kPerWord) {
+          Word word;
+#pragma unroll
+          for (int j = 0; j < kPerWord; ++j) word.of[j] = kept(x_[h][i + j]);
+          words[i / kPerWord] = word;
+        }
+      }
+    } else {
+      for_each(width_, [&](int h, int i, int j) { to[j] = kept(x_[h][i]); });
+    }
+  }
+
   /// The angles of the pairs that this lane holds. `cos_sin` is the position's row of the table:
   /// cosines, then sines.
   __device__ __forceinline__ static HeadAngles<kCount> load_angles(const float* cos_sin,
@@ -221,5 +266,23 @@ void with_head_lanes(std::int64_t width, bool whole, Visit visit) {
   if (width == 64) return visit.template operator()<32 / kVecSize<T>, false>();
   visit.template operator()<0, false>();
 }
+
+namespace detail {
+
+/// Blocks of `threads` threads for `tokens` × `heads` groups of `group` lanes.
+inline unsigned head_blocks(const char* op, std::int64_t tokens, std::int64_t heads, int group,
+                            int threads) {
+  constexpr std::int64_t kMost = (1ll << 31) / 32;
+  check<ShapeError>(tokens <= kMost && tokens * heads <= kMost, op, ": at most ", kMost,
+                    " heads of all tokens, got ", tokens, " tokens of ", heads);
+  return static_cast<unsigned>(ceil_div(tokens * heads * group, threads));
+}
+
+inline void check_head_dim(const char* op, std::int64_t head_dim) {
+  check<ShapeError>(head_dim <= kMaxHeadRow, op, ": head_dim must be at most ", kMaxHeadRow,
+                    ", got ", head_dim);
+}
+
+}  // namespace detail
 
 }  // namespace nanovllm::cuda

@@ -19,14 +19,14 @@ using namespace nanovllm::test;
 
 namespace {
 
-template <class T>
+template <class T, class Kv = T>
 std::vector<T> expect_right(const Shape& shape, const std::vector<std::int32_t>& lens,
                             std::uint64_t seed,
                             std::optional<cuda::DecodeGrid> grid = std::nullopt) {
   CAPTURE(shape.group, shape.kv_heads, shape.head_dim, shape.block_size, lens.size(),
           lens.empty() ? 0 : lens[0]);
   Gpu gpu;
-  Problem<T> problem(shape, lens, seed);
+  Problem<T, Kv> problem(shape, lens, seed);
   cuda::DecodeWorkspace workspace(
       std::max<std::int64_t>(problem.num_seqs(), 1), shape.kv_heads, shape.group, shape.head_dim,
       gpu.context,
@@ -314,7 +314,7 @@ namespace {
 /// Block 0 publishes a part after `delay` ns; block 1 collects it.
 __global__ void late_part_kernel(cuda::DecodeProblem<bf16> problem, std::uint64_t delay,
                                  float* sums) {
-  using Traits = cuda::DecodeTraits<128, 1, 8>;
+  using Traits = cuda::DecodeTraits<bf16, 128, 1, 8>;
   using namespace cuda::detail;
   const auto now = [] {
     std::uint64_t time;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <vector>
@@ -25,12 +26,16 @@ struct Shape {
 /// Operands for `lens.size()` sequences with room for `max_lens` keys each. Pages lie shuffled in
 /// the pool; table entries past a sequence's pages are far outside of it; what lies past the last
 /// key, in its page and in pages of no sequence, is NaN. q and out are slices of wider rows.
-template <class T>
+template <class T, class Kv = T>
 struct Problem {
+  using Stored = KvStored<Kv>;
+
   Shape shape;
   std::vector<std::int32_t> max_lens;
   std::int64_t num_pages, table_width, q_width, out_width;
-  GpuArray<T> q, kv, out;
+  GpuArray<T> q;
+  GpuArray<Stored> kv;
+  GpuArray<T> out;
   GpuArray<BlockId> tables;
   GpuArray<std::int32_t> lens;
   GpuArray<SharedPrefix> groups;
@@ -47,9 +52,7 @@ struct Problem {
         out_width(heads() * shape.head_dim + 8),
         q(GpuArray<T>::random(static_cast<std::size_t>(num_seqs() * q_width), seed, -shape.spread,
                               shape.spread)),
-        kv(GpuArray<T>::random(static_cast<std::size_t>(num_pages * 2 * shape.kv_heads *
-                                                        shape.block_size * shape.head_dim),
-                               seed + 1, -shape.spread, shape.spread)),
+        kv(static_cast<std::size_t>(num_pages * view(nullptr).block_stride())),
         out(static_cast<std::size_t>(num_seqs() * out_width)),
         tables(static_cast<std::size_t>(num_seqs() * table_width)),
         lens(lens_in),
@@ -69,6 +72,7 @@ struct Problem {
       }
     }
     tables.upload();
+    fill(seed + 1);
     original_ = kv.host;
     poison();
   }
@@ -86,10 +90,14 @@ struct Problem {
     poison();
   }
 
-  DecodeAttentionArgs<T> args() {
+  [[nodiscard]] KvView<Kv> view(Stored* data) const {
+    return {data, num_pages, shape.block_size, shape.kv_heads, shape.head_dim};
+  }
+
+  DecodeAttentionArgs<T, Kv> args() {
     const std::array<std::int64_t, 3> extents{num_seqs(), heads(), shape.head_dim};
     return {.q = {q.data(), extents, {q_width, shape.head_dim, 1}},
-            .kv = {kv.data(), num_pages, shape.block_size, shape.kv_heads, shape.head_dim},
+            .kv = view(kv.data()),
             .kv_lens = {lens.data(), {num_seqs()}},
             .block_tables = {tables.data(), {num_seqs(), table_width}},
             .scale = scale(),
@@ -168,27 +176,80 @@ struct Problem {
   [[nodiscard]] T out_at(std::int64_t s, std::int64_t i) const {
     return out.host[static_cast<std::size_t>(s * out_width + i)];
   }
-  /// Index into `kv` of element 0 of a key (which = 0) or value (1).
-  [[nodiscard]] std::size_t kv_index(std::int64_t s, std::int64_t position, std::int64_t head,
-                                     int which) const {
+  /// A key (which = 0) or value (1) in memory that is laid out as `kv`.
+  struct Row {
+    Stored* data;
+    float* scale;  ///< null in formats without scales
+  };
+  [[nodiscard]] Row row_in(std::vector<Stored>& memory, std::int64_t page, std::int64_t slot,
+                           std::int64_t head, int which) const {
+    const KvView<Kv> all = view(memory.data());
+    Stored* const tile = all.k(static_cast<BlockId>(page), which * shape.kv_heads + head);
+    Row out{tile + slot * shape.head_dim, nullptr};
+    if constexpr (ScaledKvFormat<Kv>) out.scale = all.scales(tile) + slot;
+    return out;
+  }
+  [[nodiscard]] Row row_at(std::vector<Stored>& memory, std::int64_t s, std::int64_t position,
+                           std::int64_t head, int which) const {
     const std::int64_t page =
         tables.host[static_cast<std::size_t>(s * table_width + position / shape.block_size)];
-    return static_cast<std::size_t>(
-        (((page * 2 + which) * shape.kv_heads + head) * shape.block_size +
-         position % shape.block_size) *
-        shape.head_dim);
+    return row_in(memory, page, position % shape.block_size, head, which);
+  }
+  [[nodiscard]] std::vector<float> values_at(std::int64_t s, std::int64_t position,
+                                             std::int64_t head, int which) {
+    const Row row = row_at(kv.host, s, position, head, which);
+    std::vector<float> out(static_cast<std::size_t>(shape.head_dim));
+    if constexpr (ScaledKvFormat<Kv>) {
+      Kv::load(row.data, *row.scale, shape.head_dim, out.data());
+    } else {
+      std::copy_n(row.data, shape.head_dim, out.begin());
+    }
+    return out;
+  }
+
+  /// Random keys and values in all pages; those of a format with scales have one in four rows that
+  /// are a thousandth of the others, and one in seven of zeros.
+  void fill(std::uint64_t seed) {
+    const auto random =
+        GpuArray<T>::random(static_cast<std::size_t>(num_pages * 2 * shape.kv_heads *
+                                                     shape.block_size * shape.head_dim),
+                            seed, -shape.spread, shape.spread);
+    std::size_t next = 0;
+    std::vector<T> row(static_cast<std::size_t>(shape.head_dim));
+    for (std::int64_t page = 0; page < num_pages; ++page) {
+      for (int which = 0; which < 2; ++which) {
+        for (std::int64_t head = 0; head < shape.kv_heads; ++head) {
+          for (std::int64_t slot = 0; slot < shape.block_size; ++slot) {
+            std::copy_n(random.host.begin() + static_cast<std::ptrdiff_t>(next), shape.head_dim,
+                        row.begin());
+            next += row.size();
+            const Row to = row_in(kv.host, page, slot, head, which);
+            if constexpr (ScaledKvFormat<Kv>) {
+              const auto number = next / row.size();
+              const float factor = number % 7 == 3 ? 0.f : number % 4 == 1 ? 1e-3f : 1.f;
+              for (T& x : row) x = T(static_cast<float>(x) * factor);
+              *to.scale = Kv::store(row.data(), shape.head_dim, to.data);
+            } else {
+              std::copy(row.begin(), row.end(), to.data);
+            }
+          }
+        }
+      }
+    }
   }
 
   /// Everything but the keys and values that exist becomes NaN.
   void poison() {
-    std::vector<T> values(original_.size(), T(std::numeric_limits<float>::quiet_NaN()));
+    std::vector<Stored> values(original_.size());
+    std::memset(values.data(), 0xff, values.size() * sizeof(Stored));  // NaN, of any float
     for (std::int64_t s = 0; s < num_seqs(); ++s) {
       for (std::int64_t i = 0; i < lens.host[static_cast<std::size_t>(s)]; ++i) {
         for (std::int64_t head = 0; head < shape.kv_heads; ++head) {
           for (int which = 0; which < 2; ++which) {
-            const std::size_t at = kv_index(s, i, head, which);
-            std::copy_n(original_.begin() + static_cast<std::ptrdiff_t>(at), shape.head_dim,
-                        values.begin() + static_cast<std::ptrdiff_t>(at));
+            const Row from = row_at(original_, s, i, head, which);
+            const Row to = row_at(values, s, i, head, which);
+            std::copy_n(from.data, shape.head_dim, to.data);
+            if (from.scale != nullptr) *to.scale = *from.scale;
           }
         }
       }
@@ -204,10 +265,10 @@ struct Problem {
     std::vector<double> scores(static_cast<std::size_t>(len)), sum(d), sum_abs(d);
     double max = -1e300, max_abs = 0, total = 0;
     for (std::int32_t i = 0; i < len; ++i) {
-      const T* const key = kv.host.data() + kv_index(s, i, h / shape.group, 0);
+      const std::vector<float> key = values_at(s, i, h / shape.group, 0);
       double score = 0, abs = 0;
       for (std::size_t j = 0; j < d; ++j) {
-        const double product = double{static_cast<float>(query[j])} * static_cast<float>(key[j]);
+        const double product = double{static_cast<float>(query[j])} * key[j];
         score += product, abs += std::fabs(product);
       }
       scores[static_cast<std::size_t>(i)] = score * scale();
@@ -215,11 +276,11 @@ struct Problem {
     }
     for (double& x : scores) total += x = std::exp(x - max);
     for (std::int32_t i = 0; i < len; ++i) {
-      const T* const value = kv.host.data() + kv_index(s, i, h / shape.group, 1);
+      const std::vector<float> value = values_at(s, i, h / shape.group, 1);
       const double p = scores[static_cast<std::size_t>(i)] / total;
       for (std::size_t j = 0; j < d; ++j) {
-        sum[j] += p * static_cast<float>(value[j]);
-        sum_abs[j] += p * std::fabs(static_cast<float>(value[j]));
+        sum[j] += p * value[j];
+        sum_abs[j] += p * std::fabs(value[j]);
       }
     }
     // One rounding of the result; roundings of the weights, of the scores (relative in the weight)
@@ -235,7 +296,7 @@ struct Problem {
     }
   }
 
-  std::vector<T> original_;
+  std::vector<Stored> original_;
 };
 
 }  // namespace nanovllm::test

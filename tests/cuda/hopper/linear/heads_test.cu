@@ -9,17 +9,24 @@
 #include "nanovllm/cuda/backend.cuh"
 #include "nanovllm/cuda/elementwise/qk_norm_rope_store.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
+#include "nanovllm/ops/fp8_kv.hpp"
+#include "nanovllm/ops/int8_kv.hpp"
 #include "ops/fused_cases.hpp"
 
 namespace nanovllm::test {
 namespace {
+
+using Bytes = std::vector<unsigned char>;
 
 struct Heads {
   std::int64_t heads, kv_heads, head_dim;
 };
 
 /// A projection: rows of x are 8 elements apart, those of qkv 3; every third token has no slot.
+template <class Kv = bf16>
 class Projection {
+  using Stored = KvStored<Kv>;
+
  public:
   static constexpr std::int64_t kPositions = 40960, kBlocks = 5, kBlockSize = 16;
 
@@ -35,7 +42,7 @@ class Projection {
         positions_(size(m)),
         slots_(size(m)),
         qkv_(size(m * (n_ + 3))),
-        cache_(size(kBlocks * 2 * heads.kv_heads * kBlockSize * heads.head_dim)) {
+        cache_(size(kBlocks * cache(nullptr).block_stride())) {
     auto weight = GpuArray<bf16>::random(size(n_ * k), 4, -.25, .25);
     weight_.set_rows(0, MatrixView<const bf16>(weight.host.data(), {n_, k}));
     for (std::int64_t i = 0; i < m; ++i) {
@@ -46,7 +53,7 @@ class Projection {
     slots_.upload();
   }
 
-  [[nodiscard]] ProjectQkvArgs<bf16, cuda::DeviceMatrix<bf16>> args() {
+  [[nodiscard]] ProjectQkvArgs<bf16, cuda::DeviceMatrix<bf16>, Kv, bf16> args() {
     const std::int64_t d = h_.head_dim;
     return {.x = {x_.data(), {m_, k_}, {k_ + 8, 1}},
             .norm = {{norm_.data(), {k_}}, 1e-5f},
@@ -57,7 +64,7 @@ class Projection {
                       .positions = {positions_.data(), {m_}},
                       .cos_sin = {angles().data(), {kPositions, d}},
                       .slots = {slots_.data(), {m_}}},
-            .kv = {cache_.data(), kBlocks, kBlockSize, h_.kv_heads, d},
+            .kv = cache(cache_.data()),
             .qkv = {qkv_.data(), {m_, n_}, {n_ + 3, 1}}};
   }
 
@@ -67,17 +74,22 @@ class Projection {
     poison(cache_.data(), static_cast<std::int64_t>(cache_.size()), context);
   }
 
-  /// All of qkv, between the rows as well, and of the cache.
-  [[nodiscard]] std::vector<bf16> results() {
+  /// All bytes of qkv, between the rows as well, and of the cache.
+  [[nodiscard]] Bytes results() {
     qkv_.download();
     cache_.download();
     CHECK((qkv_.guards_intact() && cache_.guards_intact()));
-    std::vector<bf16> out = qkv_.host;
-    out.insert(out.end(), cache_.host.begin(), cache_.host.end());
+    Bytes out(qkv_.host.size() * sizeof(bf16) + cache_.host.size() * sizeof(Stored));
+    std::memcpy(out.data(), qkv_.host.data(), qkv_.host.size() * sizeof(bf16));
+    std::memcpy(out.data() + qkv_.host.size() * sizeof(bf16), cache_.host.data(),
+                cache_.host.size() * sizeof(Stored));
     return out;
   }
 
  private:
+  [[nodiscard]] KvView<Kv> cache(Stored* data) const {
+    return {data, kBlocks, kBlockSize, h_.kv_heads, h_.head_dim};
+  }
   static std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
   /// Enough for heads of 128.
@@ -93,15 +105,13 @@ class Projection {
   cuda::DeviceMatrix<bf16> weight_;
   GpuArray<std::int32_t> positions_;
   GpuArray<Slot> slots_;
-  GpuArray<bf16> qkv_, cache_;
+  GpuArray<bf16> qkv_;
+  GpuArray<Stored> cache_;
 };
 
-bool same(const std::vector<bf16>& a, const std::vector<bf16>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(bf16)) == 0;
-}
-
 /// The op by the product's kernel and that of the heads.
-std::vector<bf16> by_two(Projection& projection, const Gpu& gpu) {
+template <class Kv>
+Bytes by_two(Projection<Kv>& projection, const Gpu& gpu) {
   projection.poison_outputs(gpu.context);
   const auto args = projection.args();
   REQUIRE(cuda::small_m_linear(cuda::layer_of(args), 4, gpu.context, cuda::NextStart::after_wait));
@@ -110,7 +120,8 @@ std::vector<bf16> by_two(Projection& projection, const Gpu& gpu) {
   return projection.results();
 }
 
-std::vector<bf16> by_one(Projection& projection, const Gpu& gpu) {
+template <class Kv>
+Bytes by_one(Projection<Kv>& projection, const Gpu& gpu) {
   projection.poison_outputs(gpu.context);
   REQUIRE(cuda::small_m_project_qkv(projection.args(), gpu.context));
   gpu.sync();
@@ -128,8 +139,9 @@ struct HeadsBackend : CudaBackend {
 
 }  // namespace
 
-TEST_CASE(
-    "project_qkv of few rows in one kernel has the bits of the product and the heads' kernel") {
+TEMPLATE_TEST_CASE(
+    "project_qkv of few rows in one kernel has the bits of the product and the heads' kernel", "",
+    bf16, Int8Kv, Fp8Kv) {
   if (!has_gpu()) return;
   const Gpu gpu;
   if (!gpu.is_hopper()) return;
@@ -137,10 +149,10 @@ TEST_CASE(
        {Heads{16, 8, 128}, Heads{4, 1, 128}, Heads{3, 3, 128}, Heads{14, 2, 128}, Heads{16, 8, 64},
         Heads{4, 1, 64}, Heads{3, 3, 64}, Heads{14, 2, 64}}) {
     for (const std::int64_t m : {1, 2, 3, 5, 7, 8}) {
-      Projection projection(m, m == 7 ? 2056 : m == 5 ? 264 : 1024, heads);
-      const std::vector<bf16> expected = by_two(projection, gpu);
+      Projection<TestType> projection(m, m == 7 ? 2056 : m == 5 ? 264 : 1024, heads);
+      const Bytes expected = by_two(projection, gpu);
       CAPTURE(heads.heads, heads.kv_heads, heads.head_dim, m);
-      CHECK(same(by_one(projection, gpu), expected));
+      CHECK(by_one(projection, gpu) == expected);
     }
   }
 }
@@ -170,16 +182,16 @@ TEST_CASE("project_qkv as start-up tunes it equals float64") {
     ops::project_qkv_case<bf16>(backend, {{n, in, head_dim, true}, heads, kv_heads});
 }
 
-TEST_CASE("project_qkv of few rows in one kernel behind poison, again and in a graph",
-          "[racecheck]") {
+TEMPLATE_TEST_CASE("project_qkv of few rows in one kernel behind poison, again and in a graph",
+                   "[racecheck]", bf16, Int8Kv) {
   if (!has_gpu()) return;
   const Gpu gpu;
   if (!gpu.is_hopper()) return;
   for (const std::int64_t m : {3, 8}) {
-    Projection projection(m, 1032, {2, 1, m == 3 ? 128 : 64});
-    const std::vector<bf16> expected = by_one(projection, gpu);
+    Projection<TestType> projection(m, 1032, {2, 1, m == 3 ? 128 : 64});
+    const Bytes expected = by_one(projection, gpu);
     poison_shared_memory(gpu.context);
-    CHECK(same(by_one(projection, gpu), expected));
+    CHECK(by_one(projection, gpu) == expected);
     const cuda::Graph graph = cuda::Graph::capture(gpu.context.stream, [&] {
       for (int i = 0; i < 3; ++i)
         REQUIRE(cuda::small_m_project_qkv(projection.args(), gpu.context));
@@ -189,7 +201,7 @@ TEST_CASE("project_qkv of few rows in one kernel behind poison, again and in a g
       poison_shared_memory(gpu.context);
       graph.launch(gpu.context.stream);
       gpu.sync();
-      CHECK(same(projection.results(), expected));
+      CHECK(projection.results() == expected);
     }
   }
 }
@@ -198,13 +210,13 @@ TEST_CASE("project_qkv of few rows in one kernel refuses what does not fit") {
   if (!has_gpu()) return;
   const Gpu gpu;
   if (!gpu.is_hopper()) return;
-  const auto takes = [&](Projection projection) {
+  const auto takes = [&](Projection<> projection) {
     return cuda::small_m_project_qkv(projection.args(), gpu.context);
   };
   CHECK_FALSE(takes({9, 64, {2, 1, 128}}));
   CHECK_FALSE(takes({2, 60, {2, 1, 128}}));
   CHECK_FALSE(takes({2, 64, {2, 1, 96}}));
-  Projection plain(2, 64, {2, 1, 64});
+  Projection<> plain(2, 64, {2, 1, 64});
   auto args = plain.args();
   args.norm = {};
   CHECK_FALSE(cuda::small_m_project_qkv(args, gpu.context));

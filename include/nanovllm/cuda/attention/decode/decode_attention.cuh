@@ -7,10 +7,12 @@
 /// Neither allocates, waits for the device or looks at lengths on the host, so both can be captured
 /// in a graph and replayed with other lengths. The grid is one block an SM, whatever the batch.
 ///
-/// The fast path takes bf16 and half, head_dim 64 and 128, up to 16 query heads a kv head, block
-/// sizes that are multiples of 16, and 16-byte aligned rows; `kernel.cuh` describes it, `plan.cuh`
-/// its plan, and `tuning.hpp` has its numbers. Everything else goes to `simt_decode_attention`.
+/// The fast path takes bf16 and half over a cache of the same elements, `Int8Kv` or `Fp8Kv`,
+/// head_dim 64 and 128, up to 16 query heads a kv head, block sizes that are multiples of 16, and
+/// 16-byte aligned rows; `kernel.cuh` describes it, `plan.cuh` its plan, and `tuning.hpp` has its
+/// numbers. Everything else goes to `simt_decode_attention`.
 
+#include <concepts>
 #include <cstdint>
 #include <numbers>
 
@@ -22,6 +24,7 @@
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/alignment.cuh"
+#include "nanovllm/cuda/tile/kv_bytes.cuh"
 #include "nanovllm/cuda/tile/vec.cuh"
 #include "nanovllm/ops/attention.hpp"
 
@@ -42,20 +45,26 @@ enum class DecodeStart {
 namespace detail {
 
 /// Whether the tensor-core kernel takes these operands.
-template <class T, class Heads>
-bool takes_decode_kernel(const DecodeAttentionArgs<T, T, Heads>& args) {
+template <class T, class Kv, class Heads>
+bool takes_decode_kernel(const DecodeAttentionArgs<T, Kv, Heads>& args, const DecodeGrid& grid,
+                         const Context& context) {
   if constexpr (!MmaElement<T>) {
     return false;
   } else {
-    const KvView<T>& kv = args.kv;
-    return fits_decode_kernel(kv.head_dim, args.q.extent(1) / kv.num_kv_heads, kv.block_size,
-                              kv.block_stride()) &&
+    const KvView<Kv>& kv = args.kv;
+    const std::int64_t group = args.q.extent(1) / kv.num_kv_heads;
+    const int tile_bytes =
+        decode_tile_bytes(sizeof(KvStored<Kv>), ScaledKvFormat<Kv>, static_cast<int>(kv.head_dim));
+    return fits_decode_kernel(kv.head_dim, group, kv.block_size, kv.block_stride()) &&
+           decode_shared_bytes(grid.warps_per_block, group, kv.head_dim,
+                               decode_stages(tile_bytes) * tile_bytes) <=
+               context.max_shared_bytes &&
            has_aligned_rows(args.q) && has_aligned_rows(args.out) && is_vector_aligned(kv.data);
   }
 }
 
-template <class T, class Heads>
-DecodeProblem<T> decode_problem(const DecodeAttentionArgs<T, T, Heads>& args,
+template <class T, class Kv, class Heads>
+DecodeProblem<T> decode_problem(const DecodeAttentionArgs<T, Kv, Heads>& args,
                                 DecodeWorkspace& workspace, DecodeStart start) {
   return {.q = args.q.data,
           .q_stride = args.q.strides[0],
@@ -80,16 +89,18 @@ DecodeProblem<T> decode_problem(const DecodeAttentionArgs<T, T, Heads>& args,
 }
 
 /// Launches the kernel that the workspace's grid and plan are for.
-template <int kHeadDim, int kHeadTiles, class T>
+template <class Kv, int kHeadDim, int kHeadTiles, class T>
 void launch_decode(const DecodeProblem<T>& problem, const DecodeWorkspace& workspace,
                    const Context& context) {
   const DecodeGrid& grid = workspace.grid();
   const auto launch_warps = [&]<int kWarps, bool kShares>() {
-    launch(decode_attention_kernel<T, kHeadDim, kHeadTiles, kWarps, kShares>,
-           {.grid = static_cast<unsigned>(grid.num_blocks),
-            .block = 32 * kWarps,
-            .shared_bytes = decode_shared_bytes(kWarps, problem.group, kHeadDim)},
-           context, problem);
+    using Traits = DecodeTraits<Kv, kHeadDim, kHeadTiles, kWarps>;
+    launch(
+        decode_attention_kernel<T, Kv, kHeadDim, kHeadTiles, kWarps, kShares>,
+        {.grid = static_cast<unsigned>(grid.num_blocks),
+         .block = 32 * kWarps,
+         .shared_bytes = decode_shared_bytes(kWarps, problem.group, kHeadDim, Traits::kRingBytes)},
+        context, problem);
   };
   const auto launch_plan = [&]<int kWarps>() {
     if (workspace.planned_groups)
@@ -126,10 +137,12 @@ void with_decode_shape(std::int64_t head_dim, std::int64_t group, Visit visit) {
 }
 
 /// Whether there are operands that `Heads` allows and the tensor-core kernel takes.
-template <class T, class Heads>
+template <class T, class Kv, class Heads>
 inline constexpr bool kHasDecodeKernel = MmaElement<T> &&
-                                         (Heads::kHeadDim == 0 || Heads::kHeadDim == 64 ||
-                                          Heads::kHeadDim == 128) &&
+                                         (std::same_as<T, Kv> ||
+                                          KvBytes<Kv>)&&(Heads::kHeadDim == 0 ||
+                                                         Heads::kHeadDim == 64 ||
+                                                         Heads::kHeadDim == 128) &&
                                          Heads::kGroup <= kDecodeMaxGroup;
 
 }  // namespace detail
@@ -140,13 +153,13 @@ inline constexpr bool kHasDecodeKernel = MmaElement<T> &&
 /// bit-equal for equal operands. Throws ShapeError when the operands do not fit together, or do not
 /// fit the workspace or the plan, or when their tiles cannot be counted: all rows of the block
 /// tables, full, have 2³¹ tiles of 16 keys in all kv heads.
-template <Element T, class Heads>
-void decode_attention(const DecodeAttentionArgs<T, T, Heads>& args, DecodeWorkspace& workspace,
+template <Element T, KvFormat Kv, class Heads>
+void decode_attention(const DecodeAttentionArgs<T, Kv, Heads>& args, DecodeWorkspace& workspace,
                       const Context& context, DecodeStart start = DecodeStart::after_predecessor) {
   validate(args);
   if (args.q.empty()) return;
-  if constexpr (detail::kHasDecodeKernel<T, Heads>) {
-    if (detail::takes_decode_kernel(args)) {
+  if constexpr (detail::kHasDecodeKernel<T, Kv, Heads>) {
+    if (detail::takes_decode_kernel(args, workspace.grid(), context)) {
       const std::int64_t num_seqs = args.q.extent(0), kv_heads = args.kv.num_kv_heads;
       const std::int64_t group = args.q.extent(1) / kv_heads;
       check<ShapeError>(group <= workspace.group() && args.kv.head_dim <= workspace.head_dim(),
@@ -165,7 +178,7 @@ void decode_attention(const DecodeAttentionArgs<T, T, Heads>& args, DecodeWorksp
       const auto problem = detail::decode_problem(args, workspace, start);
       detail::with_decode_shape<Heads>(
           args.kv.head_dim, group, [&]<int kHeadDim, int kHeadTiles>() {
-            detail::launch_decode<kHeadDim, kHeadTiles>(problem, workspace, context);
+            detail::launch_decode<Kv, kHeadDim, kHeadTiles>(problem, workspace, context);
           });
       return;
     }
@@ -173,8 +186,10 @@ void decode_attention(const DecodeAttentionArgs<T, T, Heads>& args, DecodeWorksp
   simt_decode_attention(args, context);
 }
 
-template <Element T, class Heads, class State>
-void run_op(const DecodeAttentionArgs<T, T, Heads>& args, State& state) {
+template <Element T, KvFormat Kv, class Heads, class State>
+requires(std::same_as<T, Kv> ||
+         ScaledKvFormat<Kv>) void run_op(const DecodeAttentionArgs<T, Kv, Heads>& args,
+                                         State& state) {
   const bool early = state.plan_start.lets_decodes_start_early();
   decode_attention(args, *state.decode, state.context, early ? DecodeStart::early : DecodeStart{});
 }

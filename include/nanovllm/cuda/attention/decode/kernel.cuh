@@ -9,7 +9,8 @@
 ///   Sᵀ [16 keys × heads] = K · Qᵀ    K by ldmatrix, Q in registers for a whole item
 ///   Oᵀ [head_dim × heads] += Vᵀ · Pᵀ  V by transposing ldmatrix, P from Sᵀ by movmatrix
 /// Scores, maxima and sums are float32; the weights P are rounded to T for the second product, the
-/// result once.
+/// result once. Of a cache with 8-bit elements both products are of halves, scores are multiplied by
+/// the keys' scales, and weights by the values'.
 ///
 /// Each warp works alone on its range of the plan (`plan.cuh`), with its own ring of tiles
 /// in shared memory, filled by cp.async several tiles ahead; the page id of a tile is read one tile
@@ -79,10 +80,13 @@ struct SharedTiles {
   /// Starts copying the next tile, if there is one, to the shared address `to`.
   template <class T, class Traits>
   __device__ __forceinline__ void send(const DecodeProblem<T>& problem, std::uint32_t to) {
-    const int offset = head * problem.head_stride + key % problem.block_size * Traits::kHeadDim;
-    copy_tile<T, Traits>(problem,
-                         {nullptr, page, offset, remaining > 0 ? kDecodeTileKeys : 0, false}, to,
-                         again ? l2_evict_last() : l2_evict_first());
+    const int tile = head * problem.head_stride, row = key % problem.block_size;
+    copy_tile<T, Traits>(
+        problem,
+        {nullptr, page, tile + row * Traits::kHeadDim,
+         Traits::kHasScales ? tile + problem.block_size * Traits::kHeadDim + row * 4 : 0,
+         remaining > 0 ? kDecodeTileKeys : 0, false},
+        to, again ? l2_evict_last() : l2_evict_first());
     --remaining;
     key += Traits::kWarps * kDecodeTileKeys;
     look_up(problem);
@@ -95,7 +99,8 @@ template <class T, class Traits>
 __device__ __forceinline__ void attend_shared(const DecodeProblem<T>& problem,
                                               const DecodeSharedRange& range,
                                               unsigned char* memory) {
-  using Many = DecodeTraits<Traits::kHeadDim, kDecodeSharedHeadTiles, Traits::kWarps>;
+  using Many =
+      DecodeTraits<typename Traits::Kv, Traits::kHeadDim, kDecodeSharedHeadTiles, Traits::kWarps>;
   constexpr int kWarps = Traits::kWarps, kStages = Traits::kStages;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   unsigned char* const query_memory = memory + kWarps * Traits::kRingBytes;
@@ -206,7 +211,7 @@ __device__ __forceinline__ void attend_range(const DecodeProblem<T>& problem,
 /// Writes zeros for sequence `sequence`.
 template <class T, class Traits>
 __device__ __forceinline__ void store_zeros(const DecodeProblem<T>& problem, int sequence) {
-  constexpr int kVectors = Traits::kRowBytes / 16;
+  constexpr int kVectors = Traits::kHeadDim / 8;
   T* const row = problem.out + sequence * problem.out_stride;
   for (int i = static_cast<int>(threadIdx.x) % 32;
        i < problem.num_kv_heads * problem.group * kVectors; i += 32) {
@@ -232,10 +237,10 @@ __device__ __forceinline__ void store_zeros(const DecodeProblem<T>& problem, int
 /// @tparam kShares  whether the plan may have groups. Without them the kernel takes 144 registers
 ///                  instead of 250 (`decode_registers`), and there is room for blocks of its
 ///                  neighbours in the stream, which may begin early then: 2 us a layer.
-template <class T, int kHeadDim, int kHeadTiles, int kWarps, bool kShares>
+template <class T, class Kv, int kHeadDim, int kHeadTiles, int kWarps, bool kShares>
 __global__ void __maxnreg__(detail::decode_registers(kHeadTiles, kShares))
     decode_attention_kernel(const __grid_constant__ DecodeProblem<T> problem) {
-  using Traits = DecodeTraits<kHeadDim, kHeadTiles, kWarps>;
+  using Traits = DecodeTraits<Kv, kHeadDim, kHeadTiles, kWarps>;
   extern __shared__ __align__(1024) unsigned char decode_shared[];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int part_floats = problem.group * Traits::kPartFloats;

@@ -90,6 +90,7 @@ struct PendingTile {
   const BlockId* entry;  ///< its page's place in the block table
   BlockId page;          ///< what stands there, or will, once the load is back
   int offset;            ///< of its first key in the page, elements
+  int scales;            ///< of that key's scale, bytes, in formats that have them
   int num_keys;          ///< 0: no tile
   bool has_newest;       ///< holds the last key of its sequence
 
@@ -99,8 +100,8 @@ struct PendingTile {
 };
 
 /// Starts copying a tile to the shared address `to`: K, then V, each [16][head_dim] with the
-/// 16-byte chunks of row r exchanged by XOR with r % 8. Rows past the last key become zeros: what
-/// they hold in memory may be NaN. Always one group of copies, empty when there is no tile. All
+/// 16-byte chunks of row r exchanged by XOR with `Traits::exchange(r)`; then the scales of K and of V,
+/// if there are any. Rows past the last key become zeros: what they hold in memory may be NaN. Always one group of copies, empty when there is no tile. All
 /// lanes.
 template <class T, class Traits>
 __device__ __forceinline__ void copy_tile(const DecodeProblem<T>& problem, const PendingTile& tile,
@@ -108,15 +109,28 @@ __device__ __forceinline__ void copy_tile(const DecodeProblem<T>& problem, const
   if (tile.num_keys > 0) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int row = lane / Traits::kChunks, chunk = lane % Traits::kChunks;
-    const T* const k = problem.kv + tile.page * problem.page_stride + tile.offset + lane * 8;
-    const T* const v = k + problem.num_kv_heads * problem.head_stride;
+    const auto* const page =
+        static_cast<const typename Traits::Stored*>(problem.kv) + tile.page * problem.page_stride;
+    const int value_distance = problem.num_kv_heads * problem.head_stride;
+    const auto* const k = page + tile.offset + lane * Traits::kChunkElements;
+    const auto* const v = k + value_distance;
 #pragma unroll
     for (int i = 0; i < Traits::kCopies; ++i) {
       const int r = i * Traits::kRowsPerCopy + row;
-      const std::uint32_t at = to + r * Traits::kRowBytes + ((chunk ^ (r % 8)) * 16);
+      const std::uint32_t at = to + r * Traits::kRowBytes + ((chunk ^ Traits::exchange(r)) * 16);
       const bool exists = r < tile.num_keys;
-      copy_async_16_or_zero(at, k + i * 256, exists, policy);
-      copy_async_16_or_zero(at + Traits::kMatrixBytes, v + i * 256, exists, policy);
+      copy_async_16_or_zero(at, k + i * 32 * Traits::kChunkElements, exists, policy);
+      copy_async_16_or_zero(at + Traits::kMatrixBytes, v + i * 32 * Traits::kChunkElements, exists,
+                            policy);
+    }
+    if constexpr (Traits::kHasScales) {
+      static_assert(Traits::kElementBytes == 1);
+      if (lane < 8) {  // four scales each, of K, then of V
+        const int first = lane % 4 * 4;
+        copy_async_16_or_zero(to + 2 * Traits::kMatrixBytes + lane * 16,
+                              page + (lane < 4 ? 0 : value_distance) + tile.scales + first * 4,
+                              first < tile.num_keys, policy);
+      }
     }
   }
   copy_async_commit();
@@ -141,10 +155,14 @@ struct DecodeLoader {
 
   /// Finds the next tile, without its page.
   __device__ __forceinline__ PendingTile locate() {
-    if (remaining == 0) return {nullptr, 0, 0, 0, false};
+    if (remaining == 0) return {};
+    const int tile = cursor.head * problem.head_stride;
     const PendingTile out{
-        problem.block_tables + cursor.sequence * problem.table_stride + page_index, 0,
-        cursor.head * problem.head_stride + page_row * Traits::kHeadDim, cursor.num_keys(),
+        problem.block_tables + cursor.sequence * problem.table_stride + page_index,
+        0,
+        tile + page_row * Traits::kHeadDim,
+        Traits::kHasScales ? tile + problem.block_size * Traits::kHeadDim + page_row * 4 : 0,
+        cursor.num_keys(),
         cursor.at_last_tile()};
     if (--remaining == 0) return out;
     if (cursor.at_last_tile()) {
@@ -170,7 +188,10 @@ struct DecodeLoader {
     }
     mine.read_page();
     const auto from_lane = [&mine](int i) {
-      return PendingTile{nullptr, __shfl_sync(~0u, mine.page, i), __shfl_sync(~0u, mine.offset, i),
+      return PendingTile{nullptr,
+                         __shfl_sync(~0u, mine.page, i),
+                         __shfl_sync(~0u, mine.offset, i),
+                         Traits::kHasScales ? __shfl_sync(~0u, mine.scales, i) : 0,
                          __shfl_sync(~0u, mine.num_keys, i),
                          __shfl_sync(~0u, mine.has_newest, i) != 0};
     };

@@ -72,9 +72,10 @@ struct SharedItem {
 
 // ---- The queries of many sequences ----
 
-/// Copies the queries of an item's members to `to` in shared memory, [32][head_dim], the 16-byte
-/// chunks of row r exchanged by XOR with r % 8; rows without a query are zeros. All threads of the
-/// block.
+/// Copies the queries of an item's members to `to` in shared memory, [32][head_dim] operands, the
+/// 16-byte chunks of row r exchanged by XOR with r % 8; rows without a query are zeros. Where keys
+/// have 8 bits, a chunk has the even pairs of 16 elements, the next one the odd pairs. All threads
+/// of the block.
 template <class T, class Traits>
 __device__ __forceinline__ void gather_queries(const DecodeProblem<T>& problem,
                                                const SharedItem& item, const DecodeGroup& group,
@@ -82,18 +83,27 @@ __device__ __forceinline__ void gather_queries(const DecodeProblem<T>& problem,
   const int members_at_once = kDecodeSharedColumns / problem.group;
   const int num_columns = item.num_columns(group, members_at_once, problem.group);
 #pragma unroll 2
-  for (int i = static_cast<int>(threadIdx.x); i < kDecodeSharedColumns * Traits::kChunks;
+  for (int i = static_cast<int>(threadIdx.x); i < kDecodeSharedColumns * Traits::kQueryChunks;
        i += Traits::kThreads) {
-    const int column = i / Traits::kChunks, chunk = i % Traits::kChunks;
+    const int column = i / Traits::kQueryChunks, chunk = i % Traits::kQueryChunks;
     int4 value = {0, 0, 0, 0};
     if (column < num_columns) {
       const int place = group.first + item.chunk * members_at_once + column / problem.group;
       const int head = item.head * problem.group + column % problem.group;
       const T* const row = problem.q + __ldcg(problem.plan.order + place) * problem.q_stride +
                            head * problem.q_head_stride;
-      value = *reinterpret_cast<const int4*>(row + chunk * 8);
+      if constexpr (Traits::kElementBytes == 1) {
+        const auto* const pairs =
+            reinterpret_cast<const std::uint32_t*>(row + chunk / 2 * 16) + chunk % 2;
+        const auto operands = [&](int j) {
+          return static_cast<int>(decode_operands<T, Traits>(pairs[2 * j]));
+        };
+        value = {operands(0), operands(1), operands(2), operands(3)};
+      } else {
+        value = *reinterpret_cast<const int4*>(row + chunk * 8);
+      }
     }
-    *reinterpret_cast<int4*>(to + column * Traits::kRowBytes + ((chunk ^ (column % 8)) * 16)) =
+    *reinterpret_cast<int4*>(to + column * Traits::kQueryRowBytes + ((chunk ^ (column % 8)) * 16)) =
         value;
   }
 }
@@ -106,21 +116,20 @@ __device__ __forceinline__ void score_many(std::uint32_t tile, std::uint32_t que
   const std::uint32_t keys = key_address<Traits>(tile);
   // Matrices: four chunks of 8 columns.
   const std::uint32_t columns =
-      queries + (lane % 8) * Traits::kRowBytes + (((lane / 8) ^ (lane % 8)) * 16);
+      queries + (lane % 8) * Traits::kQueryRowBytes + (((lane / 8) ^ (lane % 8)) * 16);
 #pragma unroll
   for (int n = 0; n < Traits::kHeadTiles; ++n)
     scores[n][0] = scores[n][1] = scores[n][2] = scores[n][3] = 0.f;
 #pragma unroll
-  for (int step = 0; step < Traits::kSteps; step += 2) {
+  for (int pair = 0; pair < Traits::kSteps / 2; ++pair) {
     std::uint32_t k[2][4];
-    ldmatrix_x4(k[0], keys ^ (step * 32));
-    ldmatrix_x4(k[1], keys ^ ((step + 1) * 32));
+    load_keys<Traits>(keys, pair, k);
 #pragma unroll
     for (int n = 0; n < Traits::kHeadTiles; ++n) {
       std::uint32_t q[4];
-      ldmatrix_x4(q, (columns ^ (step * 32)) + n * 8 * Traits::kRowBytes);
-      mma_m16n8k16<T>(scores[n], k[0], q[0], q[1]);
-      mma_m16n8k16<T>(scores[n], k[1], q[2], q[3]);
+      ldmatrix_x4(q, (columns ^ (pair * 64)) + n * 8 * Traits::kQueryRowBytes);
+      mma_m16n8k16<DecodeOperand<T, Traits>>(scores[n], k[0], q[0], q[1]);
+      mma_m16n8k16<DecodeOperand<T, Traits>>(scores[n], k[1], q[2], q[3]);
     }
   }
 }
@@ -150,7 +159,7 @@ __device__ __forceinline__ void store_many(const DecodeSoftmax<T, Traits>& state
   // The exchange touches bits 3 and 4 of a row alone, so four addresses do for all.
 #pragma unroll
   for (int half = 0; half < 4; ++half) {
-    float* const to = ring + part_index<Traits>(first_column, 8 * half + lane / 4);
+    float* const to = ring + part_index<Traits>(first_column, Traits::element(half / 2, half % 2));
 #pragma unroll
     for (int n = 0; n < Traits::kHeadTiles; ++n) {
 #pragma unroll
@@ -259,8 +268,8 @@ __device__ __forceinline__ void take_pieces(const DecodeProblem<T>& problem, con
           softmax[j][i] = peek(row + Traits::kHeadDim);
 #pragma unroll
           for (int step = 0; step < Traits::kSteps; ++step) {
-            out[j][i][step][0] = peek_word(row + 16 * step + lane / 4);
-            out[j][i][step][1] = peek_word(row + 16 * step + lane / 4 + 8);
+            out[j][i][step][0] = peek_word(row + Traits::element(step, 0));
+            out[j][i][step][1] = peek_word(row + Traits::element(step, 1));
           }
         }
       }
@@ -292,8 +301,8 @@ __device__ __forceinline__ void take_pieces(const DecodeProblem<T>& problem, con
         for (int step = 0; step < Traits::kSteps; ++step) {
           state.out[n][step][i] = state.out[n][step][i] * keep + out[j][i][step][0] * add;
           state.out[n][step][i + 2] = state.out[n][step][i + 2] * keep + out[j][i][step][1] * add;
-          row[16 * step + lane / 4] = none;
-          row[16 * step + lane / 4 + 8] = none;
+          row[Traits::element(step, 0)] = none;
+          row[Traits::element(step, 1)] = none;
         }
         if (lane / 4 == 0)
           *reinterpret_cast<float4*>(row + Traits::kHeadDim) = {none, none, none, none};

@@ -13,7 +13,7 @@ namespace nanovllm::cuda {
 
 inline constexpr int kDecodeTileKeys = 16;      ///< keys a tile: the m of one tensor-core product
 inline constexpr int kDecodeMaxGroup = 16;      ///< query heads a kv head that the fast path takes
-inline constexpr int kDecodeRingBytes = 16384;  ///< a warp's tiles in flight: 128 KiB in 8 warps
+inline constexpr int kDecodeRingBytes = 16384;  ///< a warp's tiles, at least: 128 KiB in 8 warps
 inline constexpr int kDecodePartExtra = 4;      ///< floats of an unfinished head besides head_dim
 inline constexpr int kDecodeSlotBytes = 8;
 inline constexpr int kDecodeMinTiles = 8;  ///< of a block, unless it is idle
@@ -39,6 +39,17 @@ struct DecodeGrid {
   [[nodiscard]] constexpr int num_warps() const { return num_blocks * warps_per_block; }
 };
 
+/// Bytes of a tile of keys and values: rows of `element_bytes` an element, and a float for each row
+/// behind them where there are scales.
+[[nodiscard]] constexpr int decode_tile_bytes(int element_bytes, bool has_scales, int head_dim) {
+  return 2 * kDecodeTileKeys * (element_bytes * head_dim + (has_scales ? 4 : 0));
+}
+
+/// Tiles of `tile_bytes` in a warp's ring.
+[[nodiscard]] constexpr int decode_stages(int tile_bytes) {
+  return ceil_div(kDecodeRingBytes, tile_bytes);
+}
+
 /// Bytes of the queries of a block where it reads keys for many sequences. They lie where
 /// unfinished items come later.
 [[nodiscard]] constexpr std::size_t decode_query_bytes(std::int64_t head_dim) {
@@ -48,10 +59,11 @@ struct DecodeGrid {
 /// Shared memory of the decode kernel: the rings of all warps, then an unfinished item a warp, then
 /// two slots a warp.
 [[nodiscard]] constexpr std::size_t decode_shared_bytes(int warps, std::int64_t group,
-                                                        std::int64_t head_dim) {
+                                                        std::int64_t head_dim,
+                                                        int ring_bytes = kDecodeRingBytes) {
   const auto items =
       static_cast<std::size_t>(warps * group * (head_dim + kDecodePartExtra)) * sizeof(float);
-  return static_cast<std::size_t>(warps) * (kDecodeRingBytes + 2 * kDecodeSlotBytes) +
+  return static_cast<std::size_t>(warps) * (ring_bytes + 2 * kDecodeSlotBytes) +
          std::max(items, decode_query_bytes(head_dim));
 }
 

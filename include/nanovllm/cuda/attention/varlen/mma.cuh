@@ -6,9 +6,10 @@
 ///
 /// Operands: q and out in bf16 or half with strides that are multiples of 8 elements and 16-byte
 /// aligned pointers; head_dim a multiple of 8 up to 256 (widths 64, 128 and 256 are compiled, what
-/// is missing to one of them is zeros); keys and values from the paged cache, any block size.
-/// Scores, sums of weights and outputs accumulate in float32; weights are rounded to T before they
-/// meet V.
+/// is missing to one of them is zeros); keys and values from the paged cache, any block size, as
+/// elements of T or in 8 bits with scales (`KvBytes`), which are rounded to T on their way to
+/// shared memory. Scores, sums of weights and outputs accumulate in float32; weights are rounded to T
+/// before they meet V.
 ///
 /// A block computes one item of the schedule (plan.cuh): 128 query rows, which stay in
 /// shared memory, against tiles of 64 keys, from the last to the first. A warp has 32 rows (16 at
@@ -35,14 +36,17 @@
 #include "nanovllm/cuda/ptx/mma.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/kv_bytes.cuh"
 #include "nanovllm/ops/attention.hpp"
 
 namespace nanovllm::cuda {
 
-template <MmaElement T, int kWidth_>
+template <MmaElement T, int kWidth_, KvFormat KvValue = T>
 struct VarlenMmaTraits {
   static_assert(kWidth_ == 64 || kWidth_ == 128 || kWidth_ == 256);
   using Type = T;
+  using Kv = KvValue;
+  static constexpr bool kHasScales = ScaledKvFormat<Kv>;
   static constexpr int kWidth = kWidth_;  ///< head_dim, rounded up
   static constexpr int kRows = VarlenItem::kRows;
   static constexpr int kKeys = 64;
@@ -62,13 +66,15 @@ struct alignas(1024) VarlenMmaShared {
   uint4 v[Traits::kKeys][Traits::kVectors];
   std::int64_t offsets[2]
                       [Traits::kKeys];  ///< of keys in the cache, of two tiles in turns; -1: none
+  /// Of the same keys and values; nothing where the format has none.
+  float scales[2][Traits::kHasScales ? 2 : 1][Traits::kHasScales ? Traits::kKeys : 1];
 };
 
 /// The parameter of the kernel.
-template <class T>
+template <class T, class Kv = T>
 struct VarlenMmaProblem {
   TensorView<const T, 3> q;
-  KvView<T> kv;
+  KvView<Kv> kv;
   MatrixView<const BlockId> block_tables;
   TensorView<T, 3> out;
   VarlenSchedule schedule;
@@ -82,10 +88,12 @@ namespace detail {
 template <class Traits>
 class VarlenMmaBlock {
   using T = typename Traits::Type;
+  using Kv = typename Traits::Kv;
+  using Problem = VarlenMmaProblem<T, Kv>;
 
  public:
-  __device__ __forceinline__ VarlenMmaBlock(const VarlenMmaProblem<T>& problem,
-                                            VarlenMmaShared<Traits>& shared, const VarlenItem& item)
+  __device__ __forceinline__ VarlenMmaBlock(const Problem& problem, VarlenMmaShared<Traits>& shared,
+                                            const VarlenItem& item)
       : problem_(problem),
         shared_(shared),
         item_(item),
@@ -106,17 +114,17 @@ class VarlenMmaBlock {
     find_keys(last);
     __syncthreads();
     load_queries();
-    load_rows(shared_.k, keys_, last);
+    load_keys(last);
     for (int block = last; block >= 0; --block) {
       copy_async_wait<0>();
       __syncthreads();  // keys are there, and the values before them are no longer used
-      load_rows(shared_.v, values_, block);
+      load_values(block);
       if (block > 0) find_keys(block - 1);
       const bool sees = block * Traits::kKeys < item_.first_limit + warp_row_ + kWarpRows - 1;
       if (sees) compute_scores();
       copy_async_wait<0>();
       __syncthreads();  // values are there, and the keys are no longer used
-      if (block > 0) load_rows(shared_.k, keys_, block - 1);
+      if (block > 0) load_keys(block - 1);
       if (!sees) continue;
       if ((block + 1) * Traits::kKeys > item_.first_limit + warp_row_) {
         compute_weights<true>(block);
@@ -140,10 +148,59 @@ class VarlenMmaBlock {
     const auto block_size = static_cast<int>(problem_.kv.block_size);
     std::int64_t offset = -1;
     if (key < item_.limit()) {
-      offset = table_[key / block_size] * problem_.kv.block_stride() +
-               key % block_size * problem_.kv.head_dim;
+      const std::int64_t page = table_[key / block_size] * problem_.kv.block_stride();
+      const int row = key % block_size;
+      offset = page + row * problem_.kv.head_dim;
+      if constexpr (Traits::kHasScales) {
+        shared_.scales[block % 2][0][i] = problem_.kv.scales(keys_ + page)[row];
+        shared_.scales[block % 2][1][i] = problem_.kv.scales(values_ + page)[row];
+      }
     }
     shared_.offsets[block % 2][i] = offset;
+  }
+
+  __device__ __forceinline__ void load_keys(int block) {
+    if constexpr (Traits::kHasScales) {
+      load_bytes(shared_.k, keys_, shared_.scales[block % 2][0], block);
+    } else {
+      load_rows(shared_.k, keys_, block);
+    }
+  }
+  __device__ __forceinline__ void load_values(int block) {
+    if constexpr (Traits::kHasScales) {
+      load_bytes(shared_.v, values_, shared_.scales[block % 2][1], block);
+    } else {
+      load_rows(shared_.v, values_, block);
+    }
+  }
+
+  /// Loads the rows of tile `block`, and rounds what they are to T: what `qk_norm_rope_store` and
+  /// `kv_store` have left of the new ones in the step's own rows.
+  __device__ __forceinline__ void load_bytes(uint4 (&to)[Traits::kKeys][Traits::kVectors],
+                                             const KvStored<Kv>* from, const float* scales,
+                                             int block) {
+    constexpr float kUnit = kHalfUnitLog2<Kv> == 0.f ? 1.f : 256.f;
+#pragma unroll 4
+    for (int i = 0; i < Traits::kKeys * Traits::kVectors / Traits::kThreads; ++i) {
+      const int vector = static_cast<int>(threadIdx.x) + i * Traits::kThreads;
+      const int row = vector / Traits::kVectors, column = vector % Traits::kVectors;
+      const std::int64_t offset = shared_.offsets[block % 2][row];
+      uint4 out = {0, 0, 0, 0};
+      if (offset >= 0 && 8 * column < problem_.kv.head_dim) {
+        const float scale = scales[row] * kUnit;
+        const uint2 words = *reinterpret_cast<const uint2*>(from + offset + 8 * column);
+        dequantise(words.x, scale, out.x, out.y);
+        dequantise(words.y, scale, out.z, out.w);
+      }
+      to[row][column ^ (row % 8)] = out;
+    }
+  }
+  static __device__ __forceinline__ void dequantise(std::uint32_t word, float scale,
+                                                    std::uint32_t& first, std::uint32_t& second) {
+    halves_of<Kv, false>(word, first, second);
+    const float2 a = unpack_pair<half>(first), b = unpack_pair<half>(second);
+    first = pack_pair<T>(__fmul_rn(a.x, scale), __fmul_rn(a.y, scale));
+    second = pack_pair<T>(__fmul_rn(b.x, scale), __fmul_rn(b.y, scale));
   }
 
   /// Starts copying the rows of tile `block`.
@@ -254,11 +311,11 @@ class VarlenMmaBlock {
     }
   }
 
-  const VarlenMmaProblem<T>& problem_;
+  const Problem& problem_;
   VarlenMmaShared<Traits>& shared_;
   const VarlenItem item_;
   int lane_, warp_row_;
-  const T *keys_, *values_;
+  KvStored<Kv>*keys_, *values_;
   const BlockId* table_;
   std::uint32_t q_at_, k_at_, v_at_;  ///< what this lane gives to ldmatrix, first 16 columns
   RowSoftmax softmax_[Traits::kRowTiles];
@@ -270,9 +327,9 @@ class VarlenMmaBlock {
 
 /// Grid: a block an item, or more.
 template <class Traits>
-__global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm)
-    varlen_attention_mma_kernel(
-        const __grid_constant__ VarlenMmaProblem<typename Traits::Type> problem) {
+__global__ void
+__launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm) varlen_attention_mma_kernel(
+    const __grid_constant__ VarlenMmaProblem<typename Traits::Type, typename Traits::Kv> problem) {
   extern __shared__ unsigned char varlen_mma_memory[];
   auto& shared = *reinterpret_cast<VarlenMmaShared<Traits>*>(
       (reinterpret_cast<std::uintptr_t>(varlen_mma_memory) + 1023) / 1024 * 1024);
@@ -288,10 +345,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm)
       .run();
 }
 
-/// Shared memory that a block asks for with `head_dim`, a multiple of 8 up to 256.
-[[nodiscard]] inline std::size_t varlen_mma_shared_bytes(std::int64_t head_dim) {
+/// Shared memory that a block asks for with a cache of format `Kv` and `head_dim`, a multiple of 8
+/// up to 256.
+template <KvFormat Kv>
+[[nodiscard]] std::size_t varlen_mma_shared_bytes(std::int64_t head_dim) {
   const auto bytes_of = [&]<int kWidth>() {
-    return sizeof(VarlenMmaShared<VarlenMmaTraits<bf16, kWidth>>) + 1024;
+    return sizeof(VarlenMmaShared<VarlenMmaTraits<bf16, kWidth, Kv>>) + 1024;
   };
   switch (varlen_mma_width(head_dim)) {
     case 64: return bytes_of.template operator()<64>();
@@ -302,16 +361,16 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm)
 
 namespace detail {
 
-template <class Traits, class T, class Heads>
-void launch_varlen_mma(const VarlenAttentionArgs<T, T, Heads>& args, VarlenSchedule schedule,
+template <class Traits, class T, class Kv, class Heads>
+void launch_varlen_mma(const VarlenAttentionArgs<T, Kv, Heads>& args, VarlenSchedule schedule,
                        const Context& context) {
-  const VarlenMmaProblem<T> problem{args.q,
-                                    args.kv,
-                                    args.block_tables,
-                                    args.out,
-                                    schedule,
-                                    varlen_section_keys(args.kv.head_dim),
-                                    args.scale * static_cast<float>(kLog2E)};
+  const VarlenMmaProblem<T, Kv> problem{args.q,
+                                        args.kv,
+                                        args.block_tables,
+                                        args.out,
+                                        schedule,
+                                        varlen_section_keys(args.kv.head_dim),
+                                        args.scale * static_cast<float>(kLog2E)};
   const std::int64_t items =
       varlen_max_entries(args.kv_lens.extent(0), args.q.extent(0)) * args.q.extent(1);
   launch(varlen_attention_mma_kernel<Traits>,
@@ -324,11 +383,11 @@ void launch_varlen_mma(const VarlenAttentionArgs<T, T, Heads>& args, VarlenSched
 }  // namespace detail
 
 /// The launcher; the conditions at the top hold, the operands are not empty.
-template <MmaElement T, class Heads>
-void varlen_attention_mma(const VarlenAttentionArgs<T, T, Heads>& args, VarlenSchedule schedule,
+template <MmaElement T, KvFormat Kv, class Heads>
+void varlen_attention_mma(const VarlenAttentionArgs<T, Kv, Heads>& args, VarlenSchedule schedule,
                           const Context& context) {
   const auto launch_width = [&]<int kWidth>() {
-    detail::launch_varlen_mma<VarlenMmaTraits<T, kWidth>>(args, schedule, context);
+    detail::launch_varlen_mma<VarlenMmaTraits<T, kWidth, Kv>>(args, schedule, context);
   };
   if constexpr (Heads::kHeadDim > 0) {
     launch_width.template operator()<varlen_mma_width(Heads::kHeadDim)>();

@@ -4,9 +4,10 @@
 ///   out = softmax(scale · q · Kᵀ) · V,  causal, aligned to the bottom right
 ///
 /// Operands: q, k, v, out in bf16 or half, head_dim 64 or 128, strides multiples of 8 elements,
-/// pointers 16-byte aligned. Keys come from this step's `k` and `v` (no prefix), or from the
-/// paged cache: a tile of 128 keys is copied in boxes of min(block_size, 128) keys, so block_size
-/// must be 8, 16, 32, 64 or a multiple of 128; or, each sequence's for themselves, from both: tiles
+/// pointers 16-byte aligned. Keys come from this step's `k` and `v` (no prefix), or, if it holds T,
+/// from the paged cache: a tile of 128 keys is copied in boxes of min(block_size, 128) keys, so
+/// block_size must be 8, 16, 32, 64 or a multiple of 128; or, each sequence's for themselves, from
+/// both: tiles
 /// of new keys alone in one piece ('extend attention'), all there are where there is no prefix, and
 /// those with keys of the prefix from the cache (`varlen_new_from`). Scores, weights' sums and
 /// outputs accumulate in float32; weights are rounded to T before they meet V.
@@ -28,6 +29,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <concepts>
 #include <cstdint>
 
 #include "nanovllm/core/math.hpp"
@@ -273,8 +275,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) varlen_attention_hopper_k
 }
 
 /// The conditions at the top hold, the operands are not empty. The workspace is planned.
-template <int kHeadDim, VarlenSource kSource, MmaElement T, class Heads>
-void launch_varlen_hopper(const VarlenAttentionArgs<T, T, Heads>& args, VarlenWorkspace& workspace,
+template <int kHeadDim, VarlenSource kSource, MmaElement T, class Kv, class Heads>
+void launch_varlen_hopper(const VarlenAttentionArgs<T, Kv, Heads>& args, VarlenWorkspace& workspace,
                           const Context& context) {
   using Traits = VarlenHopperTraits<T, kHeadDim, kSource>;
   TensorMaps& maps = workspace.tensor_maps();
@@ -285,7 +287,7 @@ void launch_varlen_hopper(const VarlenAttentionArgs<T, T, Heads>& args, VarlenWo
   VarlenHopperProblem<T> problem{};
   problem.q = rows_map(args.q);
   if constexpr (Traits::kMixed) {
-    const KvView<T>& kv = args.kv;
+    const KvView<Kv>& kv = args.kv;
     const int box_keys = static_cast<int>(std::min<std::int64_t>(kv.block_size, Traits::kKeys));
     problem.k = problem.v = maps.get<T, 4>(
         kv.data, {kv.head_dim, kv.block_size, 2 * kv.num_kv_heads, kv.num_blocks},
@@ -319,14 +321,15 @@ void launch_varlen_hopper(const VarlenAttentionArgs<T, T, Heads>& args, VarlenWo
 
 /// The launcher. False, with nothing enqueued, where it does not take the shapes. `Heads` leaves
 /// head_dim open, or says 64 or 128; the other is not compiled then.
-template <MmaElement T, class Heads>
-[[nodiscard]] bool varlen_attention_hopper(const VarlenAttentionArgs<T, T, Heads>& args,
+template <MmaElement T, class Kv, class Heads>
+[[nodiscard]] bool varlen_attention_hopper(const VarlenAttentionArgs<T, Kv, Heads>& args,
                                            VarlenWorkspace& workspace, const Context& context) {
   if (!fits_varlen_hopper(args.kv.head_dim, args.kv.block_size, args.has_prefix)) return false;
+  if (!std::same_as<T, Kv> && args.has_prefix) return false;
   const auto launch_width = [&]<int kHeadDim>() {
     if (!args.has_prefix) {
       launch_varlen_hopper<kHeadDim, VarlenSource::step>(args, workspace, context);
-    } else {
+    } else if constexpr (std::same_as<T, Kv>) {
       launch_varlen_hopper<kHeadDim, VarlenSource::mixed>(args, workspace, context);
     }
   };

@@ -11,7 +11,8 @@
 /// product alone. All that a block must know of the others are their sums of squares: one for each
 /// token and 8 elements of both halves, which is what a lane of `HeadRow` sums up, and they are
 /// added up as `HeadRow::normalise` does. The bits are those of the product and
-/// `qk_norm_rope_store` in sequence. Blocks of v's heads know nothing of each other.
+/// `qk_norm_rope_store` in sequence. Blocks of v's heads know nothing of each other, unless the
+/// cache's format has scales: then those of a head of k or v exchange their largest elements.
 ///
 /// Bytes moved: W once; x once for each block (from L2); q once, k and v twice.
 
@@ -41,11 +42,36 @@ namespace nanovllm::cuda {
 namespace detail {
 
 /// What is done to the heads, by value.
+template <KvFormat Kv>
 struct SmallMHeads {
   QkNormRope<bf16> of;
-  KvView<bf16> kv;
+  KvView<Kv> kv;
   std::int32_t num_heads;  ///< of q
 };
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+/// The largest |x| of each token in all blocks of a cluster.
+template <int kTokens>
+struct LargestOfCluster {
+  float of_rank[kTokens][4];
+  std::uint64_t complete;  ///< all are here
+
+  /// Of token `token`, of which this lane of the token's warp in block `rank` has `x`; NaN if one
+  /// of them is.
+  __device__ __forceinline__ float of(int token, float x, int rank, int num_ranks) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const float mine = __uint_as_float(warp_max(__float_as_uint(x) & 0x7fffffffu));
+    if (lane < num_ranks) {
+      push_cluster(cluster_address(shared_address(&of_rank[token][rank]), lane), mine,
+                   cluster_address(shared_address(&complete), lane));
+    }
+    mbarrier_wait_cluster(complete, 0);
+    std::uint32_t most = 0;
+    for (int i = 0; i < num_ranks; ++i) most = max(most, __float_as_uint(of_rank[token][i]));
+    return __uint_as_float(most);
+  }
+};
+#endif
 
 /// One element of a norm's weights, ahead of the wait: see `load_16_or_zero`.
 __device__ __forceinline__ bf16 load_head_weight(const bf16* p) {
@@ -59,27 +85,34 @@ using SmallMHeadsBlock = SmallMBlock<4, 1, true, SmallMForm::heads>;
 
 /// Grid: clusters of head_dim / kColumns blocks, one for each head of q, k and v. Dynamic shared
 /// memory: shared_bytes.
-template <class Block>
+template <class Block, class Kv>
 __global__ void __launch_bounds__(Block::kThreads, 2)
-    small_m_heads_kernel(const SmallMOperands<bf16, bf16> p, const SmallMHeads heads) {
+    small_m_heads_kernel(const SmallMOperands<bf16, bf16> p, const SmallMHeads<Kv> heads) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr int kColumns = Block::kColumns, kHalf = kColumns / 2;
   constexpr int kSums = kHalf / 8;  // of squares, of a token in this block
   static_assert(kColumns == 32 && Block::kOutputs == 1);
   extern __shared__ uint4 small_m_shared_ring[];
-  __shared__ float squares[Block::kWarps][128 / 16];  // of each token, from the whole cluster
-  __shared__ std::uint64_t complete;                  // they are here
+  __shared__ float squares[Block::kWarps][128 / 16];   // of each token, from the whole cluster
+  __shared__ std::uint64_t complete;                   // they are here
+  __shared__ LargestOfCluster<Block::kWarps> largest;  // not used without scales
   const int head_dim = static_cast<int>(heads.kv.head_dim), num_ranks = head_dim / kColumns;
   const int head = static_cast<int>(blockIdx.x) / num_ranks;
   const int rank = static_cast<int>(blockIdx.x) % num_ranks;
   const int kv_head = head - heads.num_heads;  // of k, then v; of q below 0
   const bool is_v = kv_head >= static_cast<int>(heads.kv.num_kv_heads);
-  if (!is_v) {
+  const bool exchanges = !is_v || ScaledKvFormat<Kv>;
+  if (exchanges) {
     if (threadIdx.x == 0) {
       mbarrier_init(complete, 1);
+      if constexpr (ScaledKvFormat<Kv>) mbarrier_init(largest.complete, 1);
       mbarrier_init_fence();
       mbarrier_arrive_expect(complete,
                              static_cast<std::uint32_t>(p.num_tokens * head_dim / 16 * 4));
+      if constexpr (ScaledKvFormat<Kv>) {
+        mbarrier_arrive_expect(largest.complete,
+                               static_cast<std::uint32_t>(p.num_tokens * num_ranks * 4));
+      }
     }
     cluster_arrive();
   }
@@ -105,7 +138,7 @@ __global__ void __launch_bounds__(Block::kThreads, 2)
   const auto sums =
       small_m_products<Block>(p, head * head_dim + rank * kHalf, small_m_shared_ring, load_ahead);
 
-  if (!is_v) cluster_wait();  // no block writes to another one before that has begun
+  if (exchanges) cluster_wait();  // no block writes to another one before that has begun
   if (!exists) return;
   bf16 out = from_float<bf16>(sums.of(token, lane) * sums.scale(token, p.k, p.eps) + 0.f);
   if (!is_v) {
@@ -128,9 +161,23 @@ __global__ void __launch_bounds__(Block::kThreads, 2)
     const float other = __fmul_rn(__shfl_xor_sync(0xffffffffu, x, kHalf), sine);
     out = from_float<bf16>(__fmaf_rn(x, cosine, is_low ? -other : other));
   }
-  p.y[token * p.y_stride + head * head_dim + element] = out;
-  if (slot == kNoSlot) return;  // of q, or a padded row
-  heads.kv.data[slot_offset(heads.kv, slot, static_cast<std::uint32_t>(kv_head)) + element] = out;
+  const auto stored_head = static_cast<std::uint32_t>(kv_head);
+  if constexpr (ScaledKvFormat<Kv>) {
+    if (kv_head >= 0) {
+      const float scale = Kv::scale_of(largest.of(token, to_float(out), rank, num_ranks));
+      if (slot != kNoSlot) {
+        const auto stored = Kv::quantised(scale > 0.f ? __fdiv_rn(to_float(out), scale) : 0.f);
+        heads.kv.data[slot_offset(heads.kv, slot, stored_head) + element] = stored;
+        if (rank == 0 && lane == 0) *slot_scale(heads.kv, slot, stored_head) = scale;
+        out = from_float<bf16>(__fmul_rn(static_cast<float>(stored), scale));
+      }
+    }
+    p.y[token * p.y_stride + head * head_dim + element] = out;
+  } else {
+    p.y[token * p.y_stride + head * head_dim + element] = out;
+    if (slot == kNoSlot) return;  // of q, or a padded row
+    heads.kv.data[slot_offset(heads.kv, slot, stored_head) + element] = out;
+  }
 #endif
 }
 
@@ -140,8 +187,9 @@ __global__ void __launch_bounds__(Block::kThreads, 2)
 /// nothing enqueued, where the operands are not what the kernel takes. No operand is
 /// empty, and all fit together. Allocates nothing and does not synchronise. Throws ShapeError for a
 /// cache of more slots than 31 bits count.
-[[nodiscard]] inline bool small_m_project_qkv(
-    const ProjectQkvArgs<bf16, DeviceMatrix<bf16>, bf16, bf16>& args, const Context& context) {
+template <KvFormat Kv>
+[[nodiscard]] bool small_m_project_qkv(
+    const ProjectQkvArgs<bf16, DeviceMatrix<bf16>, Kv, bf16>& args, const Context& context) {
   using Block = detail::SmallMHeadsBlock;
   const DenseLayer<bf16> layer = layer_of(args);
   const std::int64_t head_dim = args.kv.head_dim;
@@ -153,7 +201,7 @@ __global__ void __launch_bounds__(Block::kThreads, 2)
   auto p = detail::small_m_operands(layer, NextStart::after_wait);
   p.pair_rows = static_cast<std::int32_t>(head_dim / 2);
   const int steps = static_cast<int>(ceil_div(p.k, Block::kSpan));
-  launch(detail::small_m_heads_kernel<Block>,
+  launch(detail::small_m_heads_kernel<Block, Kv>,
          {.grid = dim3(static_cast<unsigned>(p.n / Block::kColumns)),
           .block = dim3(Block::kThreads),
           .shared_bytes = static_cast<std::size_t>(Block::shared_bytes(steps, p.num_tokens)),
@@ -161,7 +209,7 @@ __global__ void __launch_bounds__(Block::kThreads, 2)
           .packs_clusters = true,
           .shared_percent = small_m_shared_percent(p.num_tokens)},
          context, p,
-         detail::SmallMHeads{args.heads, args.kv, static_cast<std::int32_t>(args.num_heads())});
+         detail::SmallMHeads<Kv>{args.heads, args.kv, static_cast<std::int32_t>(args.num_heads())});
   return true;
 }
 

@@ -62,7 +62,8 @@ struct DensePlan {
 template <class Architectures>
 class DenseEngine {
  public:
-  using QkvArgs = ProjectQkvArgs<bf16, DeviceMatrix<bf16>>;
+  template <class Kv>
+  using QkvArgs = ProjectQkvArgs<bf16, DeviceMatrix<bf16>, Kv, bf16>;
 
   /// Enqueues a product that is not empty: see `cuda::linear`.
   template <Element T, Element Out>
@@ -79,7 +80,8 @@ class DenseEngine {
 
   /// Enqueues `project_qkv`, or its product with the norm ahead, in one kernel, where one was
   /// chosen, and says which: `native_heads` did all, `parts` enqueued nothing.
-  [[nodiscard]] DenseKernel run(const QkvArgs& args, const Context& context) {
+  template <class Kv>
+  [[nodiscard]] DenseKernel run(const QkvArgs<Kv>& args, const Context& context) {
     if (!args.norm) return DenseKernel::parts;
     const DensePlan plan = plan_for(args, context);
     return execute(args, plan, context) ? plan.kernel : DenseKernel::parts;
@@ -176,7 +178,9 @@ class DenseEngine {
     return false;
   }
   /// The same for all of `project_qkv`, or for its product where the plan does no more.
-  [[nodiscard]] bool execute(const QkvArgs& args, const DensePlan& plan, const Context& context) {
+  template <class Kv>
+  [[nodiscard]] bool execute(const QkvArgs<Kv>& args, const DensePlan& plan,
+                             const Context& context) {
     if (plan.kernel == DenseKernel::native_heads) {
       return Architectures::choose(context,
                                    [&](auto native) { return native.project_qkv(args, context); });

@@ -1,6 +1,7 @@
 #pragma once
 /// The ops that are dense layers: `linear`, `gated_linear` and `project_qkv`.
 
+#include <concepts>
 #include <cstddef>
 #include <type_traits>
 
@@ -58,8 +59,10 @@ void run_op(const GatedLinearArgs<T, DeviceMatrix<T>, T>& args, State& state) {
 }
 
 /// Contract: ops/project_qkv.hpp. Allocates no device memory and does not synchronise.
-template <Element T, class State>
-void run_op(const ProjectQkvArgs<T, DeviceMatrix<T>, T, T>& args, State& state) {
+template <Element T, KvFormat Kv, class State>
+requires(std::same_as<T, Kv> ||
+         ScaledKvFormat<Kv>) void run_op(const ProjectQkvArgs<T, DeviceMatrix<T>, Kv, T>& args,
+                                         State& state) {
   check<ShapeError>(args.weight != nullptr, "project_qkv: no weight given");
   validate(args);
   if (args.qkv.empty()) return;

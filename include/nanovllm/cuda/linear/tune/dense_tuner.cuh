@@ -58,7 +58,7 @@ void check_same_shape(const char* who, Matrices<T> weights) {
 template <class Engine>
 class DenseTuner {
  public:
-  using QkvArgs = typename Engine::QkvArgs;
+  using QkvArgs = typename Engine::template QkvArgs<bf16>;
   using GatedArgs = GatedLinearArgs<bf16, DeviceMatrix<bf16>>;
 
   DenseTuner(Engine& engine, const Context& context) : engine_(engine), context_(context) {}

@@ -56,7 +56,7 @@ template <class Engine>
 class LayerTuner {
  public:
   using Matrix = DeviceMatrix<bf16>;
-  using QkvArgs = typename Engine::QkvArgs;
+  using QkvArgs = typename Engine::template QkvArgs<bf16>;
   using GatedArgs = GatedLinearArgs<bf16, Matrix>;
 
   /// For a network that `has_known_layers` and that outlives it. Takes device memory for the
