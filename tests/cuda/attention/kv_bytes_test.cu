@@ -272,6 +272,12 @@ void check_varlen(std::int64_t group, std::int64_t d, std::int64_t block_size,
   gpu.sync();
   out.download();
   CHECK(out.guards_intact());
+  const std::vector<T> first = out.host;
+  poison_shared_memory(gpu.context);
+  cuda::varlen_attention<cuda::DeviceArchitectures>(args, workspace, gpu.context);
+  gpu.sync();
+  out.download();
+  CHECK(std::memcmp(first.data(), out.host.data(), first.size() * sizeof(T)) == 0);
   for (std::size_t s = 0; s < chunks.size(); ++s) {
     for (std::int64_t i = 0; i < chunks[s].q_len; ++i) {
       if (i % 61 != 0 && i + 1 != chunks[s].q_len && i % 64 != 63) continue;
@@ -332,17 +338,20 @@ TEST_CASE("stores in 8 bits refuse scales that are not aligned", "[kv_bytes]") {
 
 TEMPLATE_TEST_CASE("varlen_attention in 8 bits", "[kv_bytes]", Int8Kv, Fp8Kv) {
   if (!has_gpu()) return;
-  const std::vector<Chunk> whole{{1, 0}, {64, 0}, {129, 0}, {300, 0}},
-      chunks{{1, 300}, {65, 17}, {130, 1}, {64, 0}, {7, 1000}};
+  const std::vector<Chunk> whole{{1, 0}, {64, 0}, {129, 0}, {300, 0}};
+  // Of the fourth, tiles of new keys come from the step; the last has more pages than a warp lanes.
+  const std::vector<Chunk> chunks{{1, 300}, {65, 17}, {130, 1}, {300, 400}, {7, 1000}, {20, 2500}};
   for (const auto& what : {whole, chunks}) {
     check_varlen<bf16, TestType>(2, 128, 64, what);
     check_varlen<bf16, TestType>(5, 64, 16, what);
-    check_varlen<half, TestType>(1, 128, 16, what);
+    check_varlen<half, TestType>(1, 128, 48, what);
+    check_varlen<bf16, TestType>(2, 128, 8, what);
     check_varlen<bf16, TestType>(2, 80, 8, what);
     check_varlen<bf16, TestType>(1, 256, 32, what);
     check_varlen<bf16, TestType>(2, 128, 1, what);  // rows of 4-byte alignment
     check_varlen<float, TestType>(2, 64, 16, what);
   }
+  check_varlen<bf16, TestType>(4, 128, 64, std::vector<Chunk>(70, {40, 150}));
 }
 
 }  // namespace nanovllm::test

@@ -5,6 +5,8 @@
 #include <concepts>
 #include <cstdint>
 
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/cuda/ptx/pair.cuh"
 #include "nanovllm/ops/fp8_kv.hpp"
 #include "nanovllm/ops/int8_kv.hpp"
 
@@ -14,7 +16,9 @@ namespace nanovllm::cuda {
 template <class F>
 concept KvBytes = std::same_as<F, Int8Kv> || std::same_as<F, Fp8Kv>;
 
-/// log2 of what the halves of `halves_of` must be multiplied by to be the elements.
+/// What the halves of `halves_of` must be multiplied by to be the elements, and its log2.
+template <KvBytes F>
+inline constexpr float kHalfUnit = std::same_as<F, Fp8Kv> ? 256.f : 1.f;
 template <KvBytes F>
 inline constexpr float kHalfUnitLog2 = std::same_as<F, Fp8Kv> ? 8.f : 0.f;
 
@@ -35,7 +39,7 @@ __device__ __forceinline__ std::uint32_t halves_of_e4m3(std::uint32_t upper) {
 
 }  // namespace detail
 
-/// The elements 0 to 3 of a word as halves, in units of 2^`kHalfUnitLog2`: elements 0 and 1 in
+/// The elements 0 to 3 of a word as halves, in units of `kHalfUnit`: elements 0 and 1 in
 /// `first`, 2 and 3 in `second`; with `kApart` 0 and 2, 1 and 3.
 template <KvBytes F, bool kApart>
 __device__ __forceinline__ void halves_of(std::uint32_t word, std::uint32_t& first,
@@ -51,6 +55,17 @@ __device__ __forceinline__ void halves_of(std::uint32_t word, std::uint32_t& fir
     first = detail::halves_of_e4m3(__byte_perm(word, 0u, kApart ? 0x2404 : 0x1404));
     second = detail::halves_of_e4m3(__byte_perm(word, 0u, kApart ? 0x3414 : 0x3424));
   }
+}
+
+/// The elements 0 to 3 of a word times their scale, rounded to T, as `F::load` gives them; `scale`
+/// is `kHalfUnit` times theirs.
+template <KvBytes F, class T>
+__device__ __forceinline__ void dequantise(std::uint32_t word, float scale, std::uint32_t& first,
+                                           std::uint32_t& second) {
+  halves_of<F, false>(word, first, second);
+  const float2 a = unpack_pair<half>(first), b = unpack_pair<half>(second);
+  first = pack_pair<T>(__fmul_rn(a.x, scale), __fmul_rn(a.y, scale));
+  second = pack_pair<T>(__fmul_rn(b.x, scale), __fmul_rn(b.y, scale));
 }
 
 }  // namespace nanovllm::cuda

@@ -54,19 +54,16 @@ requires(Traits::kHasScales) struct DecodeScales<Traits> {
 
   /// Of the tile at the shared address `tile`, of which `num_keys` keys exist.
   __device__ __forceinline__ DecodeScales(std::uint32_t tile, int num_keys, float scale_log2) {
-    constexpr float kUnitLog2 = kHalfUnitLog2<typename Traits::Kv>;
-    constexpr float kUnit = kUnitLog2 == 0.f ? 1.f : 256.f;
-    static_assert(kUnitLog2 == 0.f || kUnitLog2 == 8.f);
     const int g = static_cast<int>(threadIdx.x) % 32 / 4;
     const std::uint32_t at = tile + 2 * Traits::kMatrixBytes + 4 * g;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      key[i] = load_float_from_shared(at + 32 * i) * (scale_log2 * kUnit);
+      key[i] = load_float_from_shared(at + 32 * i) * (scale_log2 * kHalfUnit<typename Traits::Kv>);
       const float log2 = __log2f(load_float_from_shared(at + 64 + 32 * i));
       // Where the values are zeros, or as good as that, weights stay finite; NaN stays NaN. What
       // lies behind the last key may be anything.
       const float least = log2 < -100.f ? -100.f : log2;
-      value_log2[i] = g + 8 * i < num_keys ? least + kUnitLog2 : 0.f;
+      value_log2[i] = g + 8 * i < num_keys ? least + kHalfUnitLog2<typename Traits::Kv> : 0.f;
     }
   }
   __device__ __forceinline__ float of_key(int i) const { return key[i]; }

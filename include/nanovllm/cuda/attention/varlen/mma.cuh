@@ -179,7 +179,6 @@ class VarlenMmaBlock {
   __device__ __forceinline__ void load_bytes(uint4 (&to)[Traits::kKeys][Traits::kVectors],
                                              const KvStored<Kv>* from, const float* scales,
                                              int block) {
-    constexpr float kUnit = kHalfUnitLog2<Kv> == 0.f ? 1.f : 256.f;
 #pragma unroll 4
     for (int i = 0; i < Traits::kKeys * Traits::kVectors / Traits::kThreads; ++i) {
       const int vector = static_cast<int>(threadIdx.x) + i * Traits::kThreads;
@@ -187,22 +186,14 @@ class VarlenMmaBlock {
       const std::int64_t offset = shared_.offsets[block % 2][row];
       uint4 out = {0, 0, 0, 0};
       if (offset >= 0 && 8 * column < problem_.kv.head_dim) {
-        const float scale = scales[row] * kUnit;
+        const float scale = scales[row] * kHalfUnit<Kv>;
         const uint2 words = *reinterpret_cast<const uint2*>(from + offset + 8 * column);
-        dequantise(words.x, scale, out.x, out.y);
-        dequantise(words.y, scale, out.z, out.w);
+        dequantise<Kv, T>(words.x, scale, out.x, out.y);
+        dequantise<Kv, T>(words.y, scale, out.z, out.w);
       }
       to[row][column ^ (row % 8)] = out;
     }
   }
-  static __device__ __forceinline__ void dequantise(std::uint32_t word, float scale,
-                                                    std::uint32_t& first, std::uint32_t& second) {
-    halves_of<Kv, false>(word, first, second);
-    const float2 a = unpack_pair<half>(first), b = unpack_pair<half>(second);
-    first = pack_pair<T>(__fmul_rn(a.x, scale), __fmul_rn(a.y, scale));
-    second = pack_pair<T>(__fmul_rn(b.x, scale), __fmul_rn(b.y, scale));
-  }
-
   /// Starts copying the rows of tile `block`.
   __device__ __forceinline__ void load_rows(uint4 (&to)[Traits::kKeys][Traits::kVectors],
                                             const T* from, int block) {

@@ -17,11 +17,12 @@ enum class VarlenSource : std::uint8_t {
   return block_size % 128 == 0 ? block_size > 0 : block_size >= 8 && 128 % block_size == 0;
 }
 
-/// Whether the kernel takes these shapes.
+/// Whether the kernel takes these shapes. `converts`: of a cache in 8 bits.
 [[nodiscard]] constexpr bool fits_varlen_hopper(std::int64_t head_dim, std::int64_t block_size,
-                                                bool has_prefix) {
-  return (head_dim == 64 || head_dim == 128) &&
-         (!has_prefix || varlen_hopper_takes_block_size(block_size));
+                                                bool has_prefix, bool converts = false) {
+  const bool takes_blocks = converts ? block_size > 0 && block_size % 16 == 0
+                                     : varlen_hopper_takes_block_size(block_size);
+  return (head_dim == 64 || head_dim == 128) && (!has_prefix || takes_blocks);
 }
 
 }  // namespace nanovllm::cuda

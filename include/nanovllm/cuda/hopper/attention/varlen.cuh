@@ -4,13 +4,13 @@
 ///   out = softmax(scale · q · Kᵀ) · V,  causal, aligned to the bottom right
 ///
 /// Operands: q, k, v, out in bf16 or half, head_dim 64 or 128, strides multiples of 8 elements,
-/// pointers 16-byte aligned. Keys come from this step's `k` and `v` (no prefix), or, if it holds T,
-/// from the paged cache: a tile of 128 keys is copied in boxes of min(block_size, 128) keys, so
-/// block_size must be 8, 16, 32, 64 or a multiple of 128; or, each sequence's for themselves, from
-/// both: tiles
+/// pointers 16-byte aligned. Keys come from this step's `k` and `v` (no prefix), or from the
+/// paged cache: a tile of 128 keys is copied in boxes of min(block_size, 128) keys, so block_size
+/// must be 8, 16, 32, 64 or a multiple of 128; or, each sequence's for themselves, from both: tiles
 /// of new keys alone in one piece ('extend attention'), all there are where there is no prefix, and
-/// those with keys of the prefix from the cache (`varlen_new_from`). Scores, weights' sums and
-/// outputs accumulate in float32; weights are rounded to T before they meet V.
+/// those with keys of the prefix from the cache (`varlen_new_from`). A cache in 8 bits
+/// (`KvBytes`) is converted on the way, in blocks of a multiple of 16 (varlen_convert.cuh). Scores,
+/// weights' sums and outputs accumulate in float32; weights are rounded to T before they meet V.
 ///
 /// A block of 384 threads: one warp fetches items of the schedule (plan.cuh) from a counter,
 /// one ahead, and hands them to the others; one copies queries and keys, one values, into rings of
@@ -37,6 +37,7 @@
 #include "nanovllm/cuda/attention/varlen/softmax.cuh"
 #include "nanovllm/cuda/attention/varlen/tuning.hpp"
 #include "nanovllm/cuda/hopper/attention/tuning.hpp"
+#include "nanovllm/cuda/hopper/attention/varlen_convert.cuh"
 #include "nanovllm/cuda/hopper/attention/varlen_copy.cuh"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
 #include "nanovllm/cuda/ptx/named_barrier.cuh"
@@ -242,12 +243,12 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) varlen_attention_hopper_k
     }
     // Every lane arrives for itself: for an item it costs little, and it is what racecheck follows.
     mbarrier_init(shared.item_full, 32);
-    mbarrier_init(shared.item_empty, 32 * (Traits::kConsumerWarps + 2));
+    mbarrier_init(shared.item_empty, 32 * (Traits::kConsumerWarps + Traits::kItemReaders));
     mbarrier_init(shared.q_full, 1);
     mbarrier_init(shared.q_empty, Traits::kConsumerWarps);
     for (int i = 0; i < Traits::kStages; ++i) {
-      mbarrier_init(shared.k_full[i], 1);
-      mbarrier_init(shared.v_full[i], 1);
+      mbarrier_init(shared.k_full[i], Traits::kCopiersOfTile);
+      mbarrier_init(shared.v_full[i], Traits::kCopiersOfTile);
       mbarrier_init(shared.k_empty[i], Traits::kConsumerWarps);
       mbarrier_init(shared.v_empty[i], Traits::kConsumerWarps);
     }
@@ -258,14 +259,17 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) varlen_attention_hopper_k
   grid_dependency_launch();
   if (warp < 4) {
     release_registers<Traits::kProducerRegisters>();
-    if (warp == 0) {
+    if constexpr (Traits::kConverts) {
+      async_proxy_fence_global();
+      detail::convert_varlen_tiles(problem, shared, warp);
+    } else if (warp == 0) {
       async_proxy_fence_global();
       detail::VarlenCopier<Traits, false>(problem, shared).run();
     } else if (warp == 1) {
       async_proxy_fence_global();
       detail::VarlenCopier<Traits, true>(problem, shared).run();
     } else if (warp == 2) {
-      detail::fetch_varlen_items(problem, shared);
+      detail::fetch_varlen_items(problem, shared, [](const VarlenItem&) {});
     }
   } else {
     take_registers<Traits::kConsumerRegisters>();
@@ -278,7 +282,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) varlen_attention_hopper_k
 template <int kHeadDim, VarlenSource kSource, MmaElement T, class Kv, class Heads>
 void launch_varlen_hopper(const VarlenAttentionArgs<T, Kv, Heads>& args, VarlenWorkspace& workspace,
                           const Context& context) {
-  using Traits = VarlenHopperTraits<T, kHeadDim, kSource>;
+  using Traits = VarlenHopperTraits<T, kHeadDim, kSource, Kv>;
   TensorMaps& maps = workspace.tensor_maps();
   const auto rows_map = [&](const TensorView<const T, 3>& x) {
     return maps.get<T, 3>(x.data, {x.extent(2), x.extent(1), x.extent(0)},
@@ -286,7 +290,13 @@ void launch_varlen_hopper(const VarlenAttentionArgs<T, Kv, Heads>& args, VarlenW
   };
   VarlenHopperProblem<T> problem{};
   problem.q = rows_map(args.q);
-  if constexpr (Traits::kMixed) {
+  if constexpr (Traits::kConverts) {
+    problem.cache = args.kv.data;
+    problem.page_stride = args.kv.block_stride();
+    problem.head_stride = static_cast<int>(args.kv.tile_size());
+    problem.new_k = problem.k = rows_map(args.k);
+    problem.new_v = problem.v = rows_map(args.v);
+  } else if constexpr (Traits::kMixed) {
     const KvView<Kv>& kv = args.kv;
     const int box_keys = static_cast<int>(std::min<std::int64_t>(kv.block_size, Traits::kKeys));
     problem.k = problem.v = maps.get<T, 4>(
@@ -324,12 +334,13 @@ void launch_varlen_hopper(const VarlenAttentionArgs<T, Kv, Heads>& args, VarlenW
 template <MmaElement T, class Kv, class Heads>
 [[nodiscard]] bool varlen_attention_hopper(const VarlenAttentionArgs<T, Kv, Heads>& args,
                                            VarlenWorkspace& workspace, const Context& context) {
-  if (!fits_varlen_hopper(args.kv.head_dim, args.kv.block_size, args.has_prefix)) return false;
-  if (!std::same_as<T, Kv> && args.has_prefix) return false;
+  if (!fits_varlen_hopper(args.kv.head_dim, args.kv.block_size, args.has_prefix,
+                          ScaledKvFormat<Kv>))
+    return false;
   const auto launch_width = [&]<int kHeadDim>() {
     if (!args.has_prefix) {
       launch_varlen_hopper<kHeadDim, VarlenSource::step>(args, workspace, context);
-    } else if constexpr (std::same_as<T, Kv>) {
+    } else {
       launch_varlen_hopper<kHeadDim, VarlenSource::mixed>(args, workspace, context);
     }
   };

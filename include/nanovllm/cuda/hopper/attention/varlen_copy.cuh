@@ -14,15 +14,19 @@
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
 #include "nanovllm/cuda/ptx/tma.cuh"
+#include "nanovllm/ops/kv_format.hpp"
 
 namespace nanovllm::cuda {
 
-template <MmaElement T, int kHeadDim_, VarlenSource kSource_>
+template <MmaElement T, int kHeadDim_, VarlenSource kSource_, KvFormat KvValue = T>
 struct VarlenHopperTraits {
   static_assert(kHeadDim_ == 64 || kHeadDim_ == 128);
   using Type = T;
+  using Kv = KvValue;
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr bool kMixed = kSource_ == VarlenSource::mixed;
+  /// Whether keys come from the cache in 8 bits: see varlen_convert.cuh.
+  static constexpr bool kConverts = kMixed && ScaledKvFormat<Kv>;
   static constexpr bool kTakeTurns = true;
   static constexpr int kRows = VarlenItem::kRows;  ///< queries a tile
   static constexpr int kKeys = 128;                ///< keys a tile
@@ -30,7 +34,10 @@ struct VarlenHopperTraits {
   static constexpr int kGroups = 2;  ///< warpgroups that compute, 64 rows each
   static constexpr int kConsumerWarps = 4 * kGroups;
   static constexpr int kThreads = 128 * (1 + kGroups);
-  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+  static constexpr int kProducerRegisters = kConverts ? 56 : 40;
+  static constexpr int kConsumerRegisters = kConverts ? 224 : 232;
+  static constexpr int kItemReaders = kConverts ? 3 : 2;  ///< warps that copy, and did not fetch it
+  static constexpr int kCopiersOfTile = kConverts ? 2 : 1;
   static constexpr int kPanels = kHeadDim / kTmaColumns;  ///< a tile is [panel][128 rows][64]
   static constexpr int kPanelBytes = kKeys * kTmaColumns * 2;
   static constexpr int kTileBytes = kPanels * kPanelBytes;
@@ -39,9 +46,23 @@ struct VarlenHopperTraits {
   static_assert(kProducerRegisters + kGroups * kConsumerRegisters <= 168 * (1 + kGroups));
 };
 
+/// Keys or values in 8 bits on their way to the warps that convert them; nothing where there are
+/// none.
+template <class Traits, bool kConverts = Traits::kConverts>
+struct VarlenStaging {};
+template <class Traits>
+struct VarlenStaging<Traits, true> {
+  static constexpr int kUnitRows = 16, kUnits = 4;
+  struct alignas(16) Unit {
+    unsigned char rows[kUnitRows][Traits::kHeadDim];
+    float scales[kUnitRows];
+  };
+  Unit units[4][kUnits];  ///< of each warp
+};
+
 /// Shared memory of a block.
 template <class Traits>
-struct VarlenHopperShared {
+struct VarlenHopperShared : VarlenStaging<Traits> {
   alignas(1024) unsigned char q[Traits::kTileBytes];
   alignas(1024) unsigned char k[Traits::kStages][Traits::kTileBytes];
   alignas(1024) unsigned char v[Traits::kStages][Traits::kTileBytes];
@@ -58,6 +79,9 @@ template <class T>
 struct VarlenHopperProblem {
   CUtensorMap q, k, v;  ///< q and new keys: (d, head, row); cache: (d, slot, K | V and head, block)
   CUtensorMap new_k, new_v;  ///< of VarlenSource::mixed
+  const void* cache;         ///< as KvView, where it is converted
+  std::int64_t page_stride;
+  int head_stride;
   VarlenSchedule schedule;
   const BlockId* block_tables;
   std::int64_t table_stride;
@@ -106,15 +130,16 @@ struct VarlenKeyBox {
   /// table is not looked at for them.
   __device__ __forceinline__ BlockId block(const BlockId* table, int begin, int limit,
                                            int num_blocks) const {
-    if constexpr (!Traits::kMixed) return 0;
+    if constexpr (!Traits::kMixed || Traits::kConverts) return 0;
     return begin >= 0 && begin + first_key < limit ? table[index(begin)] : num_blocks;
   }
 };
 
-/// The warp that fetches items.
-template <class Traits>
+/// The warp that fetches items. It calls `use(item)` for each when the others have it.
+template <class Traits, class Use>
 __device__ __forceinline__ void fetch_varlen_items(
-    const VarlenHopperProblem<typename Traits::Type>& problem, VarlenHopperShared<Traits>& shared) {
+    const VarlenHopperProblem<typename Traits::Type>& problem, VarlenHopperShared<Traits>& shared,
+    Use use) {
   VarlenCounters& counters = *problem.schedule.counters;
   const VarlenKeyBox<Traits> box(problem);
   const int lane = static_cast<int>(threadIdx.x) % 32, count = counters.entries * problem.heads;
@@ -136,6 +161,7 @@ __device__ __forceinline__ void fetch_varlen_items(
     if (lane == 0) shared.item = item;
     mbarrier_arrive(shared.item_full);
     if (item.num_rows == 0) break;
+    use(item);
     // No earlier than this, lest one block take work while others are idle.
     mbarrier_wait(shared.item_empty, position.parity);
     if (lane == 0) i = static_cast<int>(gridDim.x) + atomicAdd(&counters.next, 1);
@@ -163,6 +189,22 @@ __device__ __forceinline__ VarlenItem next_varlen_item(VarlenHopperShared<Traits
 template <class Traits>
 __device__ __forceinline__ void release_varlen_item(VarlenHopperShared<Traits>& shared) {
   mbarrier_arrive(shared.item_empty);
+}
+
+/// Brings an item's queries, when those of the item before are no longer used. All lanes of a warp.
+template <class Traits>
+__device__ __forceinline__ void copy_varlen_queries(
+    const VarlenHopperProblem<typename Traits::Type>& problem, VarlenHopperShared<Traits>& shared,
+    RingPosition<1>& position, const VarlenItem& item) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  mbarrier_wait(shared.q_empty, position.parity ^ 1);
+  if (lane == 0) mbarrier_arrive_expect(shared.q_full, Traits::kTileBytes);
+  __syncwarp();
+  if (lane < Traits::kPanels) {
+    tma_load(shared.q + lane * Traits::kPanelBytes, problem.q,
+             {kTmaColumns * lane, item.head, item.first_row}, shared.q_full);
+  }
+  position.advance();
 }
 
 /// A warp that copies: queries and keys, or values.
@@ -205,21 +247,10 @@ class VarlenCopier {
       } else {
         copy_tile(head, begin, block, first_key_row);
       }
-      if (!kValues && begin == last) copy_queries(item.first_row, item.head);
+      if (!kValues && begin == last) copy_varlen_queries(problem_, shared_, q_, item);
       block = next;
       next = after_next;
     }
-  }
-
-  __device__ __forceinline__ void copy_queries(int row, int head) {
-    mbarrier_wait(shared_.q_empty, q_.parity ^ 1);
-    if (lane_ == 0) mbarrier_arrive_expect(shared_.q_full, Traits::kTileBytes);
-    __syncwarp();
-    if (lane_ < Traits::kPanels) {
-      tma_load(shared_.q + lane_ * Traits::kPanelBytes, problem_.q,
-               {kTmaColumns * lane_, head, row}, shared_.q_full);
-    }
-    q_.advance();
   }
 
   /// Waits for a stage and says that a tile comes. Returns the barrier and where the tile goes.
