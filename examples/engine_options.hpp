@@ -14,7 +14,7 @@ namespace nanovllm::examples {
 
 struct EngineOptions {
   std::string model;
-  std::string device = "auto", dtype = "bfloat16";
+  std::string device = "auto", dtype = "bfloat16", kv_dtype = "auto";
   int tensor_parallel = 1;
   int max_num_seqs = 256;
   int max_num_batched_tokens = 0;
@@ -32,6 +32,10 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
       ->capture_default_str();
   app.add_option("--dtype", options.dtype, "type of weights, activations and KV cache")
       ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->capture_default_str();
+  app.add_option("--kv-dtype,--kv-cache-dtype", options.kv_dtype,
+                 "KV cache as --dtype, or in 8 bits with a scale for each token and head")
+      ->check(CLI::IsMember({"auto", "int8", "fp8"}))
       ->capture_default_str();
   app.add_option("--tp", options.tensor_parallel,
                  "tensor-parallel ranks: GPUs or shares of the CPU")

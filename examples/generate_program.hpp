@@ -18,6 +18,7 @@
 
 #include "batch_run.hpp"
 #include "engine_options.hpp"
+#include "kv_dtype.hpp"
 #include "processes.hpp"
 
 namespace nanovllm::examples {
@@ -52,12 +53,13 @@ inline void run(nv::AnyEngine& engine, const GenerateOptions& options, bool foll
                static_cast<long long>(stats.num_sampled_tokens));
 }
 
-/// The engine of one of `Models` and of the type that was asked for.
+/// The engine of one of `Models`, and of the types that were asked for.
 template <class Models, class Float32Policy, class Bfloat16Policy>
 std::unique_ptr<nv::AnyEngine> make(const GenerateOptions& options, nv::EngineConfig config) {
-  return options.engine.dtype == "float32"
-             ? nv::make_engine<Models, WithProcesses<Float32Policy>>(std::move(config))
-             : nv::make_engine<Models, WithProcesses<Bfloat16Policy>>(std::move(config));
+  return with_dtypes<Float32Policy, Bfloat16Policy>(
+      options.engine.dtype, options.engine.kv_dtype, [&]<class Policy>() {
+        return nv::make_engine<Models, WithProcesses<Policy>>(std::move(config));
+      });
 }
 
 /// A place where the program can run, with one of the instances of `make`.

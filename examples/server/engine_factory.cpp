@@ -4,16 +4,17 @@
 
 #include <utility>
 
+#include "../kv_dtype.hpp"
 #include "../processes.hpp"
 
 namespace nanovllm::examples {
 
 std::unique_ptr<AnyEngine> make_engine(const std::string& device, const std::string& dtype,
-                                       EngineConfig config) {
+                                       const std::string& kv_dtype, EngineConfig config) {
   check<ConfigError>(device != "cuda", "--device cuda: this program was built without it");
-  return dtype == "float32"
-             ? nanovllm::make_engine<AllModels, WithProcesses<FullFloat32Policy>>(std::move(config))
-             : nanovllm::make_engine<AllModels, WithProcesses<FullPolicy>>(std::move(config));
+  return with_dtypes<FullFloat32Policy, FullPolicy>(dtype, kv_dtype, [&]<class Policy>() {
+    return nanovllm::make_engine<AllModels, WithProcesses<Policy>>(std::move(config));
+  });
 }
 
 }  // namespace nanovllm::examples

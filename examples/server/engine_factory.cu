@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "../kv_dtype.hpp"
 #include "../processes.hpp"
 
 namespace nanovllm::examples {
@@ -20,17 +21,13 @@ bool has_gpu() {
 }  // namespace
 
 std::unique_ptr<AnyEngine> make_engine(const std::string& device, const std::string& dtype,
-                                       EngineConfig config) {
-  const bool is_float32 = dtype == "float32";
-  if (device == "cuda" || (device == "auto" && has_gpu())) {
-    return is_float32
-               ? nanovllm::make_engine<AllModels, WithProcesses<CudaFullFloat32Policy>>(
-                     std::move(config))
-               : nanovllm::make_engine<AllModels, WithProcesses<CudaFullPolicy>>(std::move(config));
-  }
-  return is_float32
-             ? nanovllm::make_engine<AllModels, WithProcesses<FullFloat32Policy>>(std::move(config))
-             : nanovllm::make_engine<AllModels, WithProcesses<FullPolicy>>(std::move(config));
+                                       const std::string& kv_dtype, EngineConfig config) {
+  const auto make = [&]<class Policy>() {
+    return nanovllm::make_engine<AllModels, WithProcesses<Policy>>(std::move(config));
+  };
+  if (device == "cuda" || (device == "auto" && has_gpu()))
+    return with_dtypes<CudaFullFloat32Policy, CudaFullPolicy>(dtype, kv_dtype, make);
+  return with_dtypes<FullFloat32Policy, FullPolicy>(dtype, kv_dtype, make);
 }
 
 }  // namespace nanovllm::examples

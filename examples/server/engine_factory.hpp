@@ -9,10 +9,13 @@
 
 namespace nanovllm::examples {
 
-/// @param device  "auto", "cpu" or "cuda".
-/// @param dtype   "bfloat16" or "float32".
-/// Throws ConfigError for a device that this program was built without.
+/// @param device    "auto", "cpu" or "cuda".
+/// @param dtype     "bfloat16" or "float32".
+/// @param kv_dtype  "auto", "int8" or "fp8": see kv_dtype.hpp.
+/// Throws ConfigError for a device, or a type of the cache, that this program was built without.
 [[nodiscard]] std::unique_ptr<AnyEngine> make_engine(const std::string& device,
-                                                     const std::string& dtype, EngineConfig config);
+                                                     const std::string& dtype,
+                                                     const std::string& kv_dtype,
+                                                     EngineConfig config);
 
 }  // namespace nanovllm::examples

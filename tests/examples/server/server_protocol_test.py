@@ -798,6 +798,9 @@ class SettingsTest(unittest.TestCase):
                                   timeout=DEADLINE)
             self.assertGreater(done.returncode, 0, arguments)
             self.assertNotEqual(done.stdout + done.stderr, b"", arguments)
+        done = subprocess.run([SERVE, "--model", MODEL, "--dtype", "float32", "--kv-dtype", "int8"],
+                              capture_output=True, timeout=DEADLINE)
+        self.assertIn(b"--kv-dtype int8 is for --dtype bfloat16, got --dtype float32", done.stderr)
         done = subprocess.run([SERVE, "--model", MODEL], capture_output=True, timeout=DEADLINE,
                               env={**os.environ, "NANOVLLM_API_KEY": ""})
         self.assertGreater(done.returncode, 0)

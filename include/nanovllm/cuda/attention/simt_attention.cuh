@@ -12,7 +12,8 @@
 /// positions; warp w takes tiles w, w + 4, w + 8, … in ascending order with its own running maximum
 /// and sums, and the four are merged in order at the end. A lane computes the score of one key, its
 /// products summed along head_dim in order, and then owns every 32nd column of the output. All of
-/// that is float32; what the cache keeps with scales is multiplied by them first. Nothing in it depends on anything but the row's query and the keys it sees:
+/// that is float32; what the cache keeps with scales is multiplied by them first. Nothing in it
+/// depends on anything but the row's query and the keys it sees:
 ///
 ///   a row's bits depend neither on the op, the batch, the chunk, the block size nor the block ids.
 ///

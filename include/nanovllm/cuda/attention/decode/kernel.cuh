@@ -9,8 +9,8 @@
 ///   Sᵀ [16 keys × heads] = K · Qᵀ    K by ldmatrix, Q in registers for a whole item
 ///   Oᵀ [head_dim × heads] += Vᵀ · Pᵀ  V by transposing ldmatrix, P from Sᵀ by movmatrix
 /// Scores, maxima and sums are float32; the weights P are rounded to T for the second product, the
-/// result once. Of a cache with 8-bit elements both products are of halves, scores are multiplied by
-/// the keys' scales, and weights by the values'.
+/// result once. Of a cache with 8-bit elements both products are of halves, scores are multiplied
+/// by the keys' scales, and weights by the values'.
 ///
 /// Each warp works alone on its range of the plan (`plan.cuh`), with its own ring of tiles
 /// in shared memory, filled by cp.async several tiles ahead; the page id of a tile is read one tile

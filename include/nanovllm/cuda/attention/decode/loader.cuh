@@ -100,9 +100,9 @@ struct PendingTile {
 };
 
 /// Starts copying a tile to the shared address `to`: K, then V, each [16][head_dim] with the
-/// 16-byte chunks of row r exchanged by XOR with `Traits::exchange(r)`; then the scales of K and of V,
-/// if there are any. Rows past the last key become zeros: what they hold in memory may be NaN. Always one group of copies, empty when there is no tile. All
-/// lanes.
+/// 16-byte chunks of row r exchanged by XOR with `Traits::exchange(r)`; then the scales of K and of
+/// V, if there are any. Rows past the last key become zeros: what they hold in memory may be NaN.
+/// Always one group of copies, empty when there is no tile. All lanes.
 template <class T, class Traits>
 __device__ __forceinline__ void copy_tile(const DecodeProblem<T>& problem, const PendingTile& tile,
                                           std::uint32_t to, L2Policy policy) {

@@ -18,8 +18,8 @@
 
 namespace nanovllm::cuda {
 
-/// Sizes of the kernel for a cache of format `Kv`, up to `kHeadTiles` · 8 query heads a kv head, and
-/// `kWarps` warps a block.
+/// Sizes of the kernel for a cache of format `Kv`, up to `kHeadTiles` · 8 query heads a kv head,
+/// and `kWarps` warps a block.
 template <KvFormat KvValue, int kHeadDimValue, int kHeadTilesValue, int kWarpsValue>
 struct DecodeTraits {
   using Kv = KvValue;

@@ -8,8 +8,8 @@
 /// aligned pointers; head_dim a multiple of 8 up to 256 (widths 64, 128 and 256 are compiled, what
 /// is missing to one of them is zeros); keys and values from the paged cache, any block size, as
 /// elements of T or in 8 bits with scales (`KvBytes`), which are rounded to T on their way to
-/// shared memory. Scores, sums of weights and outputs accumulate in float32; weights are rounded to T
-/// before they meet V.
+/// shared memory. Scores, sums of weights and outputs accumulate in float32; weights are rounded to
+/// T before they meet V.
 ///
 /// A block computes one item of the schedule (plan.cuh): 128 query rows, which stay in
 /// shared memory, against tiles of 64 keys, from the last to the first. A warp has 32 rows (16 at

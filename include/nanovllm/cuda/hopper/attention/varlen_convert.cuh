@@ -2,10 +2,10 @@
 /// The copying half of `varlen_attention` on Hopper (varlen.cuh) where the cache has 8 bits an
 /// element (`KvBytes`).
 ///
-/// Four warps bring keys and values: two the upper and lower 64 rows of a tile of keys, two those of
-/// a tile of values. A warp has its rows of the cache copied to a ring of its own in shared memory,
-/// 16 at a time and three times 16 ahead, reads what its own lanes have copied, multiplies it by
-/// the rows' scales, rounds it to T, and writes it to where the copy engine would have put it. The
+/// Four warps bring keys and values: two the upper and lower 64 rows of a tile of keys, two those
+/// of a tile of values. A warp has its rows of the cache copied to a ring of its own in shared
+/// memory, 16 at a time and 48 ahead, reads what its own lanes have copied, multiplies it by the
+/// rows' scales, rounds it to T, and writes it to where the copy engine would have put it. The
 /// rows of this step hold the same values (`qk_norm_rope_store`), so tiles of new keys alone come
 /// from there by the copy engine. The first warp fetches the items as well.
 
@@ -27,7 +27,7 @@ namespace nanovllm::cuda::detail {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// A warp that brings half the rows of each tile of keys or of values; the first half's warp of keys
+/// A warp that brings half the rows of each tile of keys or of values; that of the keys' first half
 /// brings the queries, too.
 template <class Traits, bool kValues>
 class VarlenConverter {
