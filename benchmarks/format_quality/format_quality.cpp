@@ -1,8 +1,8 @@
-// What formats of the KV cache cost in quality, on the CPU:
+// What formats of weights and of the KV cache cost in quality, on the CPU:
 //
 //   format_quality MODEL [JSON]
 //
-// MODEL is a checkpoint's directory. With a cache in float32 the model writes 24 texts of 400 tokens,
+// MODEL is a checkpoint's directory. In float32 the model writes 24 texts of 400 tokens,
 // drawn at temperature 1. Then each format computes them again, and its probabilities after every
 // token are compared with those of float32, all else being float32; and with those of bfloat16, all
 // else being bfloat16:
@@ -25,6 +25,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "nanovllm/cpu/linear/fp8_matrix.hpp"
 #include "nanovllm/engine.hpp"
 #include "nanovllm/engine/runner/runner.hpp"
 #include "nanovllm/ops/fp8_kv.hpp"
@@ -34,9 +35,9 @@ namespace nv = nanovllm;
 
 namespace {
 
-template <class ActivationT, class Kv>
+template <class ActivationT, class Kv, class WeightT = ActivationT>
 struct FormatPolicy : nv::Float32Policy {
-  using Weight = ActivationT;
+  using Weight = WeightT;
   using Activation = ActivationT;
   using KvElement = Kv;
 };
@@ -169,6 +170,9 @@ nlohmann::json measure(const std::string& directory) {
     if (std::is_same_v<T, float>) add.template operator()<nv::bf16>();
     add.template operator()<nv::Int8Kv>();
     add.template operator()<nv::Fp8Kv>();
+    using Fp8 = nv::Fp8Weights<T>;
+    out.push_back(compare(nv::concat(base, ", weights ", Fp8::kName), exact,
+                          probabilities<Model, FormatPolicy<T, T, Fp8>>(directory, texts), texts));
     return exact;
   };
   const auto exact = measure_beside.template operator()<float>("float32");

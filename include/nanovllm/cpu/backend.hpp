@@ -2,6 +2,7 @@
 /// The CPU backend: always there, needs no GPU, and is the oracle of the CUDA kernels.
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -20,6 +21,11 @@
 
 namespace nanovllm {
 
+namespace cpu {
+class Fp8Matrix;
+}
+struct Fp8Rows;
+
 /// Owns the threads of one rank and runs every op by its function in `cpu/`. Ops are finished when
 /// the call returns.
 class CpuBackend {
@@ -28,6 +34,7 @@ class CpuBackend {
   using Buffer = cpu::AlignedBuffer<T>;
   template <Element T>
   using Matrix = cpu::PackedMatrix<T>;
+  using Fp8Matrix = cpu::Fp8Matrix;  ///< cpu/linear/fp8_matrix.hpp
 
   template <class T>
   struct Staging : HostStaging<T> {
@@ -83,6 +90,15 @@ class CpuBackend {
   }
   void set_rows(AnyMatrix& matrix, std::int64_t first_row, MatrixView<const T> rows) {
     matrix.set_rows(first_row, rows);
+  }
+
+  /// The same with rows as a checkpoint has stored them; false where the matrix does not take them.
+  template <class AnyMatrix>
+  requires requires(AnyMatrix& matrix, const Fp8Rows& rows) {
+    { matrix.set_rows(std::int64_t{}, rows) } -> std::same_as<bool>;
+  }
+  [[nodiscard]] bool set_rows(AnyMatrix& matrix, std::int64_t first_row, const Fp8Rows& rows) {
+    return matrix.set_rows(first_row, rows);
   }
 
   /// Runs the op that `args` is for: `run_op(args, context)`, next to the op in `cpu/`, or next to

@@ -18,6 +18,7 @@
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/weights.hpp"
+#include "nanovllm/ops/fp8_weight.hpp"
 #include "nanovllm/ops/weight_format.hpp"
 
 namespace nanovllm {
@@ -37,14 +38,21 @@ class ParameterList {
   void add_matrix(std::string name, std::vector<std::int64_t> shape, Shard shard, Matrix& matrix,
                   std::int64_t first_row = 0) {
     check_first_row<Matrix>(name, first_row);
-    add({.name = std::move(name),
-         .shape = std::move(shape),
-         .sink =
-             [&matrix, backend = backend_, first_row](std::int64_t row, MatrixView<const T> rows) {
-               backend->set_rows(matrix, first_row + row, rows);
-             },
-         .shard = shard,
-         .row_group = kRowGroupOf<Matrix>});
+    Parameter<T> parameter{
+        .name = std::move(name),
+        .shape = std::move(shape),
+        .sink = [&matrix, backend = backend_, first_row](
+                    std::int64_t row,
+                    MatrixView<const T> rows) { backend->set_rows(matrix, first_row + row, rows); },
+        .shard = shard,
+        .row_group = kRowGroupOf<Matrix>};
+    if constexpr (requires(const Fp8Rows& rows) { backend_->set_rows(matrix, first_row, rows); }) {
+      parameter.stored_sink = [&matrix, backend = backend_, first_row](std::int64_t row,
+                                                                       const Fp8Rows& rows) {
+        return backend->set_rows(matrix, first_row + row, rows);
+      };
+    }
+    add(std::move(parameter));
   }
 
   /// A tensor that the file has transposed, [in, out], as `Conv1D` has its weights: the columns
@@ -109,6 +117,7 @@ class ParameterList {
  private:
   template <class Matrix>
   static void check_first_row(const std::string& name, std::int64_t first_row) {
+    if constexpr (requires { requires Matrix::kAnyFirstRow; }) return;
     const std::int64_t group = kRowGroupOf<Matrix>;
     check<ConfigError>(first_row % group == 0, "'", name, "' begins at row ", first_row,
                        " of its matrix, whose format needs a multiple of ", group);

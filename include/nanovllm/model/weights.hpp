@@ -31,6 +31,7 @@
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/io/file_dtype.hpp"
 #include "nanovllm/model/quantization/tensor_scales.hpp"
+#include "nanovllm/ops/fp8_weight.hpp"
 
 namespace nanovllm {
 
@@ -54,6 +55,9 @@ struct Parameter {
   Shard shard{};
   bool optional = false;       ///< absence is no error; the sink is then never called
   std::int64_t row_group = 1;  ///< the sink gets multiples of so many rows, but for the last ones
+  /// Gets the same rows of a tensor of 8-bit floats as they are stored, if there is one. False, with
+  /// nothing done: `sink` shall have them.
+  std::function<bool(std::int64_t first_row, const Fp8Rows& rows)> stored_sink{};
 };
 
 struct LoadOptions {
@@ -172,6 +176,17 @@ void stream_parameter(const Parameter<T>& parameter, const CheckpointTensor& ten
     const std::size_t begin = at(row, region.column_begin);
     const auto panel = bytes.subspan(begin, at(row + rows - 1, region.column_end) - begin);
     if (tensor.mapping != nullptr) tensor.mapping->prefetch(panel);
+    const auto done = [&] {
+      if (tensor.mapping != nullptr) tensor.mapping->release(panel);
+      on_bytes(static_cast<std::uint64_t>(rows * region.columns() * item));
+    };
+    if (scales && parameter.stored_sink &&
+        parameter.stored_sink(row - region.row_begin,
+                              scales->rows_of(&bytes[begin], region.num_columns, row, rows,
+                                              region.column_begin, region.columns()))) {
+      done();
+      continue;
+    }
     T* const out = staging.acquire(static_cast<std::size_t>(rows) * width);
     if (scales) {
       for (std::int64_t r = 0; r < rows; ++r) {
@@ -188,8 +203,7 @@ void stream_parameter(const Parameter<T>& parameter, const CheckpointTensor& ten
     }
     parameter.sink(row - region.row_begin, MatrixView<const T>(out, {rows, region.columns()}));
     staging.release();
-    if (tensor.mapping != nullptr) tensor.mapping->release(panel);
-    on_bytes(static_cast<std::uint64_t>(rows * region.columns() * item));
+    done();
   }
 }
 

@@ -26,7 +26,9 @@ enum class MatrixRole : std::uint8_t {
 /// - `kBits`: of an element of a dense matrix, at least.
 ///
 /// A matrix that needs rows in groups has `kRowGroup`: `set_rows` then gets whole groups, except at
-/// the end of a tensor. A tensor must begin at a multiple of it.
+/// the end of a tensor. A tensor must begin at a multiple of it, unless the matrix has
+/// `kAnyFirstRow`. A matrix whose `set_rows` also takes `Fp8Rows` (ops/fp8_weight.hpp) gets those
+/// of a checkpoint as they are stored.
 template <class F>
 concept CompoundWeightFormat = Element<typename F::Element> && requires {
   { F::kName } -> std::convertible_to<std::string_view>;

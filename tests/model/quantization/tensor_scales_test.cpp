@@ -15,6 +15,7 @@
 #include "catch.hpp"
 #include "engine/models.hpp"
 #include "nanovllm/core/philox.hpp"
+#include "nanovllm/cpu/linear/fp8_matrix.hpp"
 #include "nanovllm/model/weights.hpp"
 #include "safetensors_writer.hpp"
 
@@ -25,6 +26,10 @@ using nanovllm_test::SafetensorsWriter;
 using nanovllm_test::TempDirectory;
 
 namespace {
+
+struct Fp8WeightsPolicy : FullFloat32Policy {
+  using Weight = Fp8Weights<float>;
+};
 
 /// A matrix of e4m3 and its scales, one for each block of rows × columns.
 struct Quantised {
@@ -263,6 +268,15 @@ TEST_CASE("an engine of an FP8 checkpoint is that of its dequantised weights", "
       REQUIRE(outputs.back().error == "");
     }
   }
+  // The same kept in e4m3, as it is stored.
+  Engine<AnyModel, Fp8WeightsPolicy> kept({.model = small.path(), .num_threads = 2});
+  SamplingParams params{.temperature = 0.f, .max_tokens = 20, .ignore_eos = true, .logprobs = 4};
+  params.prompt_logprobs = 0;
+  const Output of_kept = kept.generate(prompt, params);
+  CHECK(of_kept.token_ids == outputs[2].token_ids);
+  CHECK(trace_of(of_kept).logprobs == trace_of(outputs[2]).logprobs);
+  CHECK(describe<Fp8WeightsPolicy>().find(concat("Weight         ", Fp8Block128::kName)) !=
+        std::string::npos);
   for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
     CHECK(outputs[i].token_ids == outputs[i + 2].token_ids);
     CHECK(trace_of(outputs[i]).logprobs == trace_of(outputs[i + 2]).logprobs);  // the same bits

@@ -14,6 +14,7 @@
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/model/quantization/quantization_config.hpp"
+#include "nanovllm/ops/fp8_weight.hpp"
 
 namespace nanovllm {
 
@@ -27,6 +28,22 @@ struct TensorScales {
   std::int64_t groups_across = 1;  ///< in a row of `tensor`
 
   [[nodiscard]] float at(std::int64_t row, std::int64_t column) const;
+
+  /// Rows [row, row + rows) and columns [column, column + columns) as they are stored, `data` being
+  /// the first element, in rows of `stride`. Refers to this and to the file.
+  [[nodiscard]] Fp8Rows rows_of(const std::byte* data, std::int64_t stride, std::int64_t row,
+                                std::int64_t rows, std::int64_t column,
+                                std::int64_t columns) const {
+    return {.data = reinterpret_cast<const fp8_e4m3*>(data),
+            .rows = rows,
+            .columns = columns,
+            .stride = stride,
+            .group_columns = group_columns,
+            .phase = column % group_columns,
+            .scale = [this, row, column](std::int64_t i, std::int64_t j) {
+              return at(row + i, column + j);
+            }};
+  }
 
   /// out[i] = element (row, first + i) for i in [0, count); `source` is where that row begins in
   /// the file.
