@@ -4,3 +4,4 @@
 #include "nanovllm/cpu/backend.hpp"
 #include "nanovllm/cpu/isa.hpp"
 #include "nanovllm/cpu/kernels/kernels.hpp"
+#include "nanovllm/cpu/linear/fp8_matrix.hpp"

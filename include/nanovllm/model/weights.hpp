@@ -55,8 +55,8 @@ struct Parameter {
   Shard shard{};
   bool optional = false;       ///< absence is no error; the sink is then never called
   std::int64_t row_group = 1;  ///< the sink gets multiples of so many rows, but for the last ones
-  /// Gets the same rows of a tensor of 8-bit floats as they are stored, if there is one. False, with
-  /// nothing done: `sink` shall have them.
+  /// Gets the same rows of a tensor of 8-bit floats as they are stored, if there is one. False,
+  /// with nothing done: `sink` shall have them.
   std::function<bool(std::int64_t first_row, const Fp8Rows& rows)> stored_sink{};
 };
 
