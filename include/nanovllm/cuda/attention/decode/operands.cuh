@@ -106,21 +106,16 @@ __device__ __forceinline__ void load_keys(std::uint32_t address, int pair,
   }
 }
 
-/// The same of the values, transposed.
+/// The same of values in 8 bits, transposed.
 template <class Traits>
-__device__ __forceinline__ void load_values(std::uint32_t address, int pair,
-                                            std::uint32_t (&v)[2][4]) {
-  if constexpr (Traits::kElementBytes == 1) {
-    std::uint32_t words[4];
-    ldmatrix_x4_trans(words, address ^ (pair * 32));
+__device__ __forceinline__ void load_value_bytes(std::uint32_t address, int pair,
+                                                 std::uint32_t (&v)[2][4]) {
+  std::uint32_t words[4];
+  ldmatrix_x4_trans(words, address ^ (pair * 32));
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      halves_of<typename Traits::Kv, true>(words[2 * i], v[i][0], v[i][1]);
-      halves_of<typename Traits::Kv, true>(words[2 * i + 1], v[i][2], v[i][3]);
-    }
-  } else {
-    ldmatrix_x4_trans(v[0], address ^ (pair * 64));
-    ldmatrix_x4_trans(v[1], address ^ (pair * 64 + 32));
+  for (int i = 0; i < 2; ++i) {
+    halves_of<typename Traits::Kv, true>(words[2 * i], v[i][0], v[i][1]);
+    halves_of<typename Traits::Kv, true>(words[2 * i + 1], v[i][2], v[i][3]);
   }
 }
 

@@ -159,7 +159,9 @@ __device__ __forceinline__ void store_many(const DecodeSoftmax<T, Traits>& state
   // The exchange touches bits 3 and 4 of a row alone, so four addresses do for all.
 #pragma unroll
   for (int half = 0; half < 4; ++half) {
-    float* const to = ring + part_index<Traits>(first_column, Traits::element(half / 2, half % 2));
+    float* const to =
+        ring + part_index<Traits>(first_column, Traits::element_offset(half / 2, half % 2) +
+                                                    Traits::first_element());
 #pragma unroll
     for (int n = 0; n < Traits::kHeadTiles; ++n) {
 #pragma unroll
@@ -265,11 +267,12 @@ __device__ __forceinline__ void take_pieces(const DecodeProblem<T>& problem, con
         for (int i = 0; i < 2; ++i) {
           if (!is_mine(j, i)) continue;
           const float* const row = row_of(j, i);
+          const float* const mine = row + Traits::first_element();
           softmax[j][i] = peek(row + Traits::kHeadDim);
 #pragma unroll
           for (int step = 0; step < Traits::kSteps; ++step) {
-            out[j][i][step][0] = peek_word(row + Traits::element(step, 0));
-            out[j][i][step][1] = peek_word(row + Traits::element(step, 1));
+            out[j][i][step][0] = peek_word(mine + Traits::element_offset(step, 0));
+            out[j][i][step][1] = peek_word(mine + Traits::element_offset(step, 1));
           }
         }
       }
@@ -297,12 +300,13 @@ __device__ __forceinline__ void take_pieces(const DecodeProblem<T>& problem, con
         state.max[n][i] = most;
         state.sum[n][i] = state.sum[n][i] * keep + softmax[j][i].y * add;
         float* const row = row_of(j, i);
+        float* const mine = row + Traits::first_element();
 #pragma unroll
         for (int step = 0; step < Traits::kSteps; ++step) {
           state.out[n][step][i] = state.out[n][step][i] * keep + out[j][i][step][0] * add;
           state.out[n][step][i + 2] = state.out[n][step][i + 2] * keep + out[j][i][step][1] * add;
-          row[Traits::element(step, 0)] = none;
-          row[Traits::element(step, 1)] = none;
+          mine[Traits::element_offset(step, 0)] = none;
+          mine[Traits::element_offset(step, 1)] = none;
         }
         if (lane / 4 == 0)
           *reinterpret_cast<float4*>(row + Traits::kHeadDim) = {none, none, none, none};

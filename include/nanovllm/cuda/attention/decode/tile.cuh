@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "nanovllm/core/config.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/cuda/attention/decode/operands.cuh"
 #include "nanovllm/cuda/attention/decode/workspace.cuh"
@@ -51,10 +52,15 @@ struct DecodeTraits {
   __device__ __forceinline__ static int exchange(int row) {
     return kRowBytes >= 128 ? row % 8 : row / 2 % 4;
   }
-  /// Which element of head_dim row g + 8 · `half` of the `step`-th product with V is, g = lane / 4.
-  __device__ __forceinline__ static int element(int step, int half) {
+  /// Row g + 8 · `half` of the `step`-th product with V, g = lane / 4, is element
+  /// `first_element()` + `element_offset(step, half)` of head_dim. The second is a constant, so
+  /// addresses of all of a lane's elements take one register.
+  __device__ __forceinline__ static int first_element() {
     const int g = static_cast<int>(threadIdx.x) % 32 / 4;
-    return 16 * step + (kElementBytes == 1 ? 2 * g + half : g + 8 * half);
+    return kElementBytes == 1 ? 2 * g : g;
+  }
+  [[nodiscard]] NANOVLLM_HD static constexpr int element_offset(int step, int half) {
+    return 16 * step + (kElementBytes == 1 ? half : 8 * half);
   }
 
   static_assert(kHeadDim == 64 || kHeadDim == 128);
@@ -88,8 +94,8 @@ namespace detail {
 
 /// The softmax of one item's tiles so far, for one warp. Lane l holds columns 2t and 2t + 1 of each
 /// head tile, t = l % 4: their maxima, this lane's sums of weights, and rows g and g + 8 of each 16
-/// of Oᵀ, g = l / 4, which are elements `Traits::element` of head_dim. Maxima are those of the
-/// weights, sums those of 2^(score - maximum).
+/// of Oᵀ, g = l / 4; `Traits::element_offset` says which elements these are. Maxima are those of
+/// the weights, sums those of 2^(score - maximum).
 template <class T, class Traits>
 struct DecodeSoftmax {
   using Operand = DecodeOperand<T, Traits>;
@@ -184,15 +190,25 @@ struct DecodeSoftmax {
   __device__ __forceinline__ void add_values(std::uint32_t values,
                                              const std::uint32_t (&weights)[kHeadTiles][2]) {
     const std::uint32_t address = value_address<Traits>(values);
+    const auto multiply = [&](int step, const std::uint32_t(&v)[4]) {
 #pragma unroll
-    for (int pair = 0; pair < kSteps / 2; ++pair) {
-      std::uint32_t v[2][4];
-      load_values<Traits>(address, pair, v);
+      for (int n = 0; n < kHeadTiles; ++n)
+        mma_m16n8k16<Operand>(out[n][step], v, weights[n][0], weights[n][1]);
+    };
+    if constexpr (Traits::kElementBytes == 1) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
+      for (int pair = 0; pair < kSteps / 2; ++pair) {
+        std::uint32_t v[2][4];
+        load_value_bytes<Traits>(address, pair, v);
+        multiply(2 * pair, v[0]);
+        multiply(2 * pair + 1, v[1]);
+      }
+    } else {
 #pragma unroll
-        for (int n = 0; n < kHeadTiles; ++n)
-          mma_m16n8k16<Operand>(out[n][2 * pair + i], v[i], weights[n][0], weights[n][1]);
+      for (int step = 0; step < kSteps; ++step) {
+        std::uint32_t v[4];
+        ldmatrix_x4_trans(v, address ^ (step * 32));
+        multiply(step, v);
       }
     }
   }
@@ -294,10 +310,11 @@ __device__ __forceinline__ void store_part(const DecodeSoftmax<T, Traits>& state
       const int head = 8 * n + lane % 4 * 2 + i;
       if (head >= group) continue;
       float* const row = to + head * Traits::kPartFloats;
+      float* const mine = row + Traits::first_element();
 #pragma unroll
       for (int step = 0; step < Traits::kSteps; ++step) {
-        row[Traits::element(step, 0)] = state.out[n][step][i];
-        row[Traits::element(step, 1)] = state.out[n][step][i + 2];
+        mine[Traits::element_offset(step, 0)] = state.out[n][step][i];
+        mine[Traits::element_offset(step, 1)] = state.out[n][step][i + 2];
       }
       if (lane / 4 == 0)
         *reinterpret_cast<float2*>(row + Traits::kHeadDim) = {state.max[n][i], state.sum[n][i]};
