@@ -10,11 +10,14 @@
 #include <string>
 #include <utility>
 
+#include "number_formats.hpp"
+
 namespace nanovllm::examples {
 
 struct EngineOptions {
   std::string model;
-  std::string device = "auto", dtype = "bfloat16", kv_dtype = "auto";
+  std::string device = "auto";
+  NumberFormats formats;
   int tensor_parallel = 1;
   int max_num_seqs = 256;
   int max_num_batched_tokens = 0;
@@ -30,12 +33,16 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
   app.add_option("--device", options.device, "where to run; auto takes a GPU if there is one")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();
-  app.add_option("--dtype", options.dtype, "type of weights, activations and KV cache")
+  app.add_option("--dtype", options.formats.dtype, "type of weights, activations and KV cache")
       ->check(CLI::IsMember({"float32", "bfloat16"}))
       ->capture_default_str();
-  app.add_option("--kv-dtype,--kv-cache-dtype", options.kv_dtype,
+  app.add_option("--kv-dtype,--kv-cache-dtype", options.formats.kv_dtype,
                  "KV cache as --dtype, or in 8 bits with a scale for each token and head")
       ->check(CLI::IsMember({"auto", "int8", "fp8"}))
+      ->capture_default_str();
+  app.add_option("--quantization,-q", options.formats.quantization,
+                 "weights of the layers as --dtype, or in 8-bit floats")
+      ->check(CLI::IsMember({"none", "fp8"}))
       ->capture_default_str();
   app.add_option("--tp", options.tensor_parallel,
                  "tensor-parallel ranks: GPUs or shares of the CPU")

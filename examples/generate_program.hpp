@@ -18,7 +18,7 @@
 
 #include "batch_run.hpp"
 #include "engine_options.hpp"
-#include "kv_dtype.hpp"
+#include "number_formats.hpp"
 #include "processes.hpp"
 
 namespace nanovllm::examples {
@@ -56,10 +56,9 @@ inline void run(nv::AnyEngine& engine, const GenerateOptions& options, bool foll
 /// The engine of one of `Models`, and of the types that were asked for.
 template <class Models, class Float32Policy, class Bfloat16Policy>
 std::unique_ptr<nv::AnyEngine> make(const GenerateOptions& options, nv::EngineConfig config) {
-  return with_dtypes<Float32Policy, Bfloat16Policy>(
-      options.engine.dtype, options.engine.kv_dtype, [&]<class Policy>() {
-        return nv::make_engine<Models, WithProcesses<Policy>>(std::move(config));
-      });
+  return with_formats<Float32Policy, Bfloat16Policy>(options.engine.formats, [&]<class Policy>() {
+    return nv::make_engine<Models, WithProcesses<Policy>>(std::move(config));
+  });
 }
 
 /// A place where the program can run, with one of the instances of `make`.

@@ -107,7 +107,7 @@ int run(const Options& options) {
   }
   nv::EngineConfig config{.model = options.model, .max_num_seqs = options.max_num_seqs};
   if (options.kv_blocks != 0) config.kv_size = nv::KvSize::blocks(options.kv_blocks);
-  const auto engine = nv::examples::make_engine(options.device, options.dtype, "auto", config);
+  const auto engine = nv::examples::make_engine(options.device, {.dtype = options.dtype}, config);
   std::fprintf(stderr, "%s\n", engine->describe().c_str());
 
   nv::Json results = nv::Json::array();

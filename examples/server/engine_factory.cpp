@@ -4,15 +4,14 @@
 
 #include <utility>
 
-#include "../kv_dtype.hpp"
 #include "../processes.hpp"
 
 namespace nanovllm::examples {
 
-std::unique_ptr<AnyEngine> make_engine(const std::string& device, const std::string& dtype,
-                                       const std::string& kv_dtype, EngineConfig config) {
+std::unique_ptr<AnyEngine> make_engine(const std::string& device, const NumberFormats& formats,
+                                       EngineConfig config) {
   check<ConfigError>(device != "cuda", "--device cuda: this program was built without it");
-  return with_dtypes<FullFloat32Policy, FullPolicy>(dtype, kv_dtype, [&]<class Policy>() {
+  return with_formats<FullFloat32Policy, FullPolicy>(formats, [&]<class Policy>() {
     return nanovllm::make_engine<AllModels, WithProcesses<Policy>>(std::move(config));
   });
 }

@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "../kv_dtype.hpp"
 #include "../processes.hpp"
 
 namespace nanovllm::examples {
@@ -20,14 +19,14 @@ bool has_gpu() {
 
 }  // namespace
 
-std::unique_ptr<AnyEngine> make_engine(const std::string& device, const std::string& dtype,
-                                       const std::string& kv_dtype, EngineConfig config) {
+std::unique_ptr<AnyEngine> make_engine(const std::string& device, const NumberFormats& formats,
+                                       EngineConfig config) {
   const auto make = [&]<class Policy>() {
     return nanovllm::make_engine<AllModels, WithProcesses<Policy>>(std::move(config));
   };
   if (device == "cuda" || (device == "auto" && has_gpu()))
-    return with_dtypes<CudaFullFloat32Policy, CudaFullPolicy>(dtype, kv_dtype, make);
-  return with_dtypes<FullFloat32Policy, FullPolicy>(dtype, kv_dtype, make);
+    return with_formats<CudaFullFloat32Policy, CudaFullPolicy>(formats, make);
+  return with_formats<FullFloat32Policy, FullPolicy>(formats, make);
 }
 
 }  // namespace nanovllm::examples

@@ -7,15 +7,14 @@
 #include <memory>
 #include <string>
 
+#include "../number_formats.hpp"
+
 namespace nanovllm::examples {
 
-/// @param device    "auto", "cpu" or "cuda".
-/// @param dtype     "bfloat16" or "float32".
-/// @param kv_dtype  "auto", "int8" or "fp8": see kv_dtype.hpp.
-/// Throws ConfigError for a device, or a type of the cache, that this program was built without.
+/// @param device  "auto", "cpu" or "cuda".
+/// Throws ConfigError for a device, or formats, that this program was built without.
 [[nodiscard]] std::unique_ptr<AnyEngine> make_engine(const std::string& device,
-                                                     const std::string& dtype,
-                                                     const std::string& kv_dtype,
+                                                     const NumberFormats& formats,
                                                      EngineConfig config);
 
 }  // namespace nanovllm::examples

@@ -118,8 +118,8 @@ int run(const ServeOptions& options, Processes& processes, TerminationSignals& s
   EngineConfig config = engine_config(options.engine, processes.group());
   if (options.step_timeout > 0)
     config.step_timeout = std::chrono::duration<double>(options.step_timeout);
-  const std::unique_ptr<AnyEngine> engine = make_engine(options.engine.device, options.engine.dtype,
-                                                        options.engine.kv_dtype, std::move(config));
+  const std::unique_ptr<AnyEngine> engine =
+      make_engine(options.engine.device, options.engine.formats, std::move(config));
   if (processes.follows()) {
     signals.expect();  // a launcher signals all ranks; this one ends with the first
     engine->run_worker();

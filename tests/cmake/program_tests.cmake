@@ -77,9 +77,9 @@ foreach(program IN LISTS programs)
     LABELS programs SKIP_RETURN_CODE 77 TIMEOUT 600)
 endforeach()
 
-# What NANOVLLM_KV_DTYPES adds.
-add_test(NAME programs/kv_dtypes
+# What NANOVLLM_EIGHT_BITS adds.
+add_test(NAME programs/eight_bits
   COMMAND "${CMAKE_CURRENT_LIST_DIR}/check_program.sh" "${CMAKE_CXX_COMPILER}"
     "${PROJECT_SOURCE_DIR}/examples/generate.cpp" ${our_flags} ${other_flags} ${program_flags}
-    -DNANOVLLM_PREBUILT -DNANOVLLM_KV_DTYPES)
-set_tests_properties(programs/kv_dtypes PROPERTIES LABELS programs TIMEOUT 600)
+    -DNANOVLLM_PREBUILT -DNANOVLLM_EIGHT_BITS)
+set_tests_properties(programs/eight_bits PROPERTIES LABELS programs TIMEOUT 600)

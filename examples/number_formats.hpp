@@ -1,0 +1,61 @@
+#pragma once
+/// `--dtype`, `--kv-dtype` and `--quantization`. What has 8 bits is in programs that are built with
+/// NANOVLLM_EIGHT_BITS, because each combination is an engine more to compile.
+
+#include <nanovllm/core/error.hpp>
+#if defined(NANOVLLM_EIGHT_BITS)
+#include <nanovllm/cpu/linear/fp8_matrix.hpp>
+#include <nanovllm/ops/fp8_kv.hpp>
+#include <nanovllm/ops/int8_kv.hpp>
+#if defined(__CUDACC__)
+#include <nanovllm/cuda/linear/fp8/ops.cuh>
+#endif
+#endif
+
+#include <string>
+
+namespace nanovllm::examples {
+
+/// In what numbers an engine computes and keeps its weights and its KV cache.
+struct NumberFormats {
+  std::string dtype = "bfloat16";     ///< or "float32"
+  std::string kv_dtype = "auto";      ///< that of `dtype`, or "int8" or "fp8"
+  std::string quantization = "none";  ///< or "fp8", which also keeps FP8 checkpoints as stored
+};
+
+#if defined(NANOVLLM_EIGHT_BITS)
+template <class Policy, class Kv>
+struct WithKv : Policy {
+  using KvElement = Kv;
+};
+template <class Policy>
+struct WithFp8 : Policy {
+  using Weight = Fp8Block128;
+};
+#endif
+
+/// What `make.template operator()<Policy>()` gives for the formats, of a program with engines in
+/// float32 and in bfloat16; those with something in 8 bits are of bfloat16. Throws ConfigError for
+/// formats that do not go together, or that this program was built without.
+template <class Float32Policy, class Bfloat16Policy, class Make>
+auto with_formats(const NumberFormats& formats, const Make& make) {
+  const auto& [dtype, kv_dtype, quantization] = formats;
+  const bool has_eight_bits = kv_dtype != "auto" || quantization != "none";
+  const std::string wanted = concat("--quantization ", quantization, " --kv-dtype ", kv_dtype);
+  check<ConfigError>(!has_eight_bits || dtype == "bfloat16", wanted,
+                     " is for --dtype bfloat16, got --dtype ", dtype);
+  check<ConfigError>(quantization == "none" || kv_dtype != "fp8", wanted,
+                     ": --quantization fp8 is for --kv-dtype auto or int8");
+#if defined(NANOVLLM_EIGHT_BITS)
+  if (quantization == "fp8" && kv_dtype == "int8")
+    return make.template operator()<WithKv<WithFp8<Bfloat16Policy>, Int8Kv>>();
+  if (quantization == "fp8") return make.template operator()<WithFp8<Bfloat16Policy>>();
+  if (kv_dtype == "int8") return make.template operator()<WithKv<Bfloat16Policy, Int8Kv>>();
+  if (kv_dtype == "fp8") return make.template operator()<WithKv<Bfloat16Policy, Fp8Kv>>();
+#endif
+  check<ConfigError>(!has_eight_bits, wanted, ": build this program with -DNANOVLLM_EIGHT_BITS=ON");
+  if (dtype == "float32") return make.template operator()<Float32Policy>();
+  return make.template operator()<Bfloat16Policy>();
+}
+
+}  // namespace nanovllm::examples
