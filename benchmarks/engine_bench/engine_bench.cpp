@@ -30,9 +30,13 @@ class CpuProber {
   nv::DType dtype_;
 };
 
+struct CpuPolicies {
+  using Float32 = nv::FullFloat32Policy;
+  using Bfloat16 = nv::FullPolicy;
+};
+
 }  // namespace engine_bench
 
 int main(int argc, char** argv) {
-  return engine_bench::run_main<nanovllm::FullFloat32Policy, nanovllm::FullPolicy,
-                                engine_bench::CpuProber>(argc, argv);
+  return engine_bench::run_main<engine_bench::CpuPolicies, engine_bench::CpuProber>(argc, argv);
 }

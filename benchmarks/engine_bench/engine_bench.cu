@@ -1,23 +1,29 @@
 // Speed of the engine on GPUs, and the least time that they need. `engine_bench_cuda --help`
 // says how to use it.
+#include <type_traits>
+
 #include "cuda_prober.cuh"
-#include "nanovllm/ops/fp8_kv.hpp"
-#include "nanovllm/ops/int8_kv.hpp"
+#include "nanovllm/cuda/linear/fp8/ops.cuh"
 #include "program.hpp"
 
 namespace {
 
-struct Int8KvPolicy : nanovllm::CudaPolicy {
-  using KvElement = nanovllm::Int8Kv;
+template <bool kWeights, class Kv>
+struct EightBitsPolicy : nanovllm::CudaPolicy {
+  using Weight = std::conditional_t<kWeights, nanovllm::Fp8Block128, nanovllm::bf16>;
+  using KvElement = Kv;
 };
-struct Fp8KvPolicy : nanovllm::CudaPolicy {
-  using KvElement = nanovllm::Fp8Kv;
+
+struct Policies {
+  using Float32 = nanovllm::CudaFloat32Policy;
+  using Bfloat16 = nanovllm::CudaPolicy;
+  using BatchInvariant = nanovllm::CudaBatchInvariantPolicy;
+  template <bool kWeights, class Kv>
+  using EightBits = EightBitsPolicy<kWeights, Kv>;
 };
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  return engine_bench::run_main<nanovllm::CudaFloat32Policy, nanovllm::CudaPolicy,
-                                engine_bench::CudaProber, nanovllm::CudaBatchInvariantPolicy,
-                                Int8KvPolicy, Fp8KvPolicy>(argc, argv);
+  return engine_bench::run_main<Policies, engine_bench::CudaProber>(argc, argv);
 }

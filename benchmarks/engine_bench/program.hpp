@@ -18,6 +18,8 @@
 #include "commit.hpp"
 #include "measure.hpp"
 #include "nanovllm/engine.hpp"
+#include "nanovllm/ops/fp8_kv.hpp"
+#include "nanovllm/ops/int8_kv.hpp"
 #include "report.hpp"
 #include "sizing.hpp"
 
@@ -37,6 +39,7 @@ struct Options : Measurements {
   std::string edits = "none";
   bool batch_invariant = false;
   std::string kv_dtype = "auto";
+  std::string quantization = "none";
   std::string json;
 };
 
@@ -167,8 +170,10 @@ std::pair<Results, std::string> run(const Options& o, const nv::Qwen3Config& mod
   Prober prober({o.num_threads, o.tensor_parallel}, nv::kDType<Element>);
   const auto kv_row =
       model.head_dim * static_cast<std::int64_t>(sizeof(nv::KvStored<Kv>)) + nv::kKvScaleBytes<Kv>;
-  Bench<Engine> bench(engine, {model, sizeof(Element), kv_row}, [&] { return prober(); }, o.repeats,
-                      Policy::kv.block_size, max_batched_tokens, {o.edits, model.vocab_size});
+  constexpr double kLayerBytes = nv::kWeightBits<typename nv::ElementsOf<Policy>::Weight> / 8.;
+  Bench<Engine> bench(engine, {model, sizeof(Element), kLayerBytes, kv_row},
+                      [&] { return prober(); }, o.repeats, Policy::kv.block_size,
+                      max_batched_tokens, {o.edits, model.vocab_size});
   for (const std::int64_t context : o.contexts) {
     for (const std::int64_t batch : o.batch_sizes)
       results.decodes.push_back(bench.decode(batch, context));
@@ -225,11 +230,11 @@ class ResultFile {
   std::ofstream file_;
 };
 
-/// The program, on the backend of the two policies, with the ceilings that `Prober` finds.
-/// `InvariantPolicy` is what `--batch-invariant` stands for, void where there is no such option;
-/// `Int8KvPolicy` and `Fp8KvPolicy` what `--kv-dtype` does, likewise.
-template <class Float32Policy, class Bfloat16Policy, class Prober, class InvariantPolicy = void,
-          class Int8KvPolicy = void, class Fp8KvPolicy = void>
+/// The program, on the backend of the policies, with the ceilings that `Prober` finds. `Policies`
+/// has `Float32` and `Bfloat16`, and may have `BatchInvariant`, for `--batch-invariant`, and
+/// `EightBits<weights, Kv>`, for `--quantization fp8` and `--kv-dtype`, where `Kv` is the format of
+/// the cache.
+template <class Policies, class Prober>
 int run_main(int argc, char** argv) {
   Options o;
   CLI::App app{
@@ -245,13 +250,22 @@ int run_main(int argc, char** argv) {
       "same threads. Weights that fit into a cache can beat it. Progress goes to standard error,\n"
       "tables to standard output."};
   add_options(app, o);
-  if constexpr (!std::is_void_v<InvariantPolicy>) {
+  constexpr bool kHasInvariant = requires { typename Policies::BatchInvariant; };
+  constexpr bool kHasEightBits = requires {
+    typename Policies::template EightBits<true, nv::bf16>;
+  };
+  if constexpr (kHasInvariant) {
     app.add_flag("--batch-invariant", o.batch_invariant,
                  "bfloat16 with the same bits whatever a request is batched with");
   }
-  if constexpr (!std::is_void_v<Int8KvPolicy>) {
+  if constexpr (kHasEightBits) {
     app.add_option("--kv-dtype", o.kv_dtype, "the KV cache of bfloat16: as it is, or of 8 bits")
         ->check(CLI::IsMember({"auto", "int8", "fp8"}))
+        ->capture_default_str();
+    app.add_option("--quantization", o.quantization,
+                   "the layers' weights of bfloat16: as they are, or of 8 bits (with --kv-dtype "
+                   "auto or int8)")
+        ->check(CLI::IsMember({"none", "fp8"}))
         ->capture_default_str();
   }
   CLI11_PARSE(app, argc, argv);
@@ -265,15 +279,23 @@ int run_main(int argc, char** argv) {
         o.shape.empty() ? nv::Qwen3Config::load(o.model) : config_of(kShapes.at(o.shape));
     ResultFile file(o.json);
     const auto run_chosen = [&] {
-      if constexpr (!std::is_void_v<InvariantPolicy>) {
-        if (o.batch_invariant) return run<InvariantPolicy, Prober>(o, model);
+      if constexpr (kHasInvariant) {
+        if (o.batch_invariant) return run<typename Policies::BatchInvariant, Prober>(o, model);
       }
-      if constexpr (!std::is_void_v<Int8KvPolicy>) {
-        if (o.kv_dtype == "int8") return run<Int8KvPolicy, Prober>(o, model);
-        if (o.kv_dtype == "fp8") return run<Fp8KvPolicy, Prober>(o, model);
+      if constexpr (kHasEightBits) {
+        const bool weights = o.quantization == "fp8";
+        nv::check<nv::ConfigError>(!weights || o.kv_dtype != "fp8",
+                                   "--quantization fp8 is for --kv-dtype auto or int8, got fp8");
+        const auto run_in = [&]<bool kWeights, class Kv>() {
+          return run<typename Policies::template EightBits<kWeights, Kv>, Prober>(o, model);
+        };
+        if (weights && o.kv_dtype == "int8") return run_in.template operator()<true, nv::Int8Kv>();
+        if (weights) return run_in.template operator()<true, nv::bf16>();
+        if (o.kv_dtype == "int8") return run_in.template operator()<false, nv::Int8Kv>();
+        if (o.kv_dtype == "fp8") return run_in.template operator()<false, nv::Fp8Kv>();
       }
-      return o.dtype == "float32" ? run<Float32Policy, Prober>(o, model)
-                                  : run<Bfloat16Policy, Prober>(o, model);
+      return o.dtype == "float32" ? run<typename Policies::Float32, Prober>(o, model)
+                                  : run<typename Policies::Bfloat16, Prober>(o, model);
     };
     const auto [results, engine] = run_chosen();
     file.write(app, engine, to_json(results));

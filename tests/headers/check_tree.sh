@@ -257,6 +257,8 @@ awk -v graph="$graph" '
     allowed_in_module["cuda/hopper/linear/wide_m/"] = linear_tops
     allowed_in_module["cuda/linear/dispatch/"] = linear_tops dense_families
     allowed_in_module["cuda/linear/tune/"] = linear_tops " cuda/linear/dispatch/"
+    allowed_in_module["cuda/linear/fp8/"] = \
+        linear_tops " cuda/linear/blas/ cuda/linear/dispatch/ cuda/linear/tune/"
 
     # Members that may be -1 or 0 where nothing is set.
     wire["nanovllm/ops/sampling_batch.hpp num_logprobs"]

@@ -22,4 +22,10 @@ template <class Int>
   return ceil_div(a, b) * b;
 }
 
+/// Largest multiple of `b` that is ≤ `a`, for a ≥ 0, b > 0.
+template <class Int>
+[[nodiscard]] NANOVLLM_HD constexpr Int align_down(Int a, std::type_identity_t<Int> b) {
+  return a / b * b;
+}
+
 }  // namespace nanovllm

@@ -37,6 +37,10 @@
 
 namespace nanovllm {
 
+namespace cuda {
+class Fp8Matrix;
+}
+
 /// Owns one rank's stream, library handles and scratch memory, and runs every op by its function in
 /// `cuda/`. Ops are enqueued and return at once; none allocates or synchronises, so any sequence of
 /// them can be captured.
@@ -49,6 +53,7 @@ class CudaBackend {
   using HostBuffer = cuda::PinnedBuffer<T>;
   template <Element T>
   using Matrix = cuda::DeviceMatrix<T>;
+  using Fp8Matrix = cuda::Fp8Matrix;  ///< cuda/linear/fp8/ops.cuh
   using Graph = cuda::Graph;
   using Event = cuda::Event;
 
@@ -132,6 +137,15 @@ class CudaBackend {
     matrix.set_rows(first_row, rows, stream_.get());
   }
 
+  /// The same of a matrix of another format, and of rows as a checkpoint has stored them.
+  template <class AnyMatrix, class Rows>
+  requires requires(AnyMatrix& matrix, const Rows& rows, const cuda::Context& context) {
+    matrix.set_rows(std::int64_t{}, rows, context);
+  }
+  auto set_rows(AnyMatrix& matrix, std::int64_t first_row, const Rows& rows) {
+    return matrix.set_rows(first_row, rows, state_.context);
+  }
+
   /// Marks the end of what is enqueued.
   void record(Event& event) { event.record(stream_.get()); }
   void synchronize() const {
@@ -176,6 +190,11 @@ class CudaBackend {
       }
     });
   }
+
+  /// The same of matrices of another format, by `tune_network(network, state)` next to them.
+  template <class Network>
+  requires requires(const Network& network, cuda::OpState& state) { tune_network(network, state); }
+  void tune(const Network& network) { tune_network(network, state_); }
 
   /// Bytes of device memory that no process uses.
   [[nodiscard]] std::size_t available_memory() const {

@@ -11,6 +11,7 @@
 #include "nanovllm/cuda/linear/dispatch/engine.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/plan_start.cuh"
+#include "nanovllm/cuda/runtime/state_parts.hpp"
 #include "nanovllm/cuda/sampling/workspace.cuh"
 #include "nanovllm/ops/backend.hpp"
 
@@ -30,6 +31,7 @@ struct OpState {
   std::optional<SamplerWorkspace> sampler{};
   SwapStreams swaps{};
   PlanStart plan_start{};
+  StateParts parts{};  ///< of ops that not every engine has
 
   /// Allocates the scratch memory of attention and sampler.
   void reserve(const ReserveArgs& args) {

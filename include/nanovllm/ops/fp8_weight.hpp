@@ -20,6 +20,11 @@ struct Fp8Rows {
   std::int64_t group_columns = 1;  ///< columns that share a scale
   std::int64_t phase = 0;          ///< columns of the first group that lie ahead of column 0
   std::function<float(std::int64_t row, std::int64_t column)> scale{};
+
+  /// Whether the scale of a row is the same in columns [0, group), in [group, 2 · group), …
+  [[nodiscard]] bool has_one_scale_in_each(std::int64_t group) const {
+    return phase + columns <= group_columns || (phase % group == 0 && group_columns % group == 0);
+  }
 };
 
 /// The matrices of the layers in e4m3 with scales, the vocabulary's and all vectors in `T`. What a

@@ -62,9 +62,7 @@ class Fp8Matrix {
   /// of these columns. Throws ShapeError when the rows do not fit.
   bool set_rows(std::int64_t first_row, const Fp8Rows& rows) {
     check_rows(first_row, rows.rows, rows.columns);
-    const bool has_one_group = rows.phase + rows.columns <= rows.group_columns;
-    if (!has_one_group && (rows.phase % kBlock != 0 || rows.group_columns % kBlock != 0))
-      return false;
+    if (!rows.has_one_scale_in_each(kBlock)) return false;
     for (std::int64_t i = 0; i < rows.rows; ++i) {
       std::copy_n(rows.data + i * rows.stride, cols_, data_.data() + (first_row + i) * cols_);
       for (std::int64_t g = 0; g < num_groups(); ++g)

@@ -109,6 +109,13 @@ class BatchInvariantCudaBackend : public CudaBackend {
   void run(const DecodeAttentionArgs<T, Kv, Heads>& args) = delete;
   template <Element T, ScaledKvFormat Kv, class Heads>
   void run(const VarlenAttentionArgs<T, Kv, Heads>& args) = delete;
+  /// Rounding to 8 bits begins above a number of rows.
+  template <Element T, Element Out>
+  void run(const LinearArgs<T, cuda::Fp8Matrix, Out>& args) = delete;
+  template <Element T>
+  void run(const GatedLinearArgs<T, cuda::Fp8Matrix, T>& args) = delete;
+  template <Element T, KvFormat Kv>
+  void run(const ProjectQkvArgs<T, cuda::Fp8Matrix, Kv, T>& args) = delete;
 
   void run(const SampleArgs& args) {
     if (args.plain) return run_op(args, state_);  // tokens do not depend on how rows are cut

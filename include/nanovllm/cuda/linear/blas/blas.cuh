@@ -62,6 +62,17 @@ struct BlasAlgorithm {
   cublasLtMatmulAlgo_t value;
 };
 
+/// What x and W of 8-bit floats are multiplied by: of x a float for each row and 128 columns, of W
+/// the same, or one for each 128 × 128 block.
+enum class BlasScaling : std::uint8_t { none, rows, blocks };
+
+/// The floats, in device memory: of rows [⌈k / 128⌉, rows], of blocks [⌈n / 128⌉, ⌈k / 128⌉ rounded
+/// up to a multiple of 4].
+struct BlasScales {
+  const float* x = nullptr;
+  const float* weight = nullptr;
+};
+
 /// y [m, n] = x [m, k] · Wᵀ (+ y), W [n, k], all row-major: as cuBLASLt sees it, the column-major
 /// product yᵀ = W · xᵀ. Products are summed in float32, without TF32. Lives on the stack: making
 /// one allocates nothing.
@@ -74,11 +85,12 @@ class BlasProduct {
     cudaDataType_t in, out;
     bool accumulate;
     std::uint32_t alignment;
+    BlasScaling scaling = BlasScaling::none;
 
     auto operator<=>(const Shape&) const = default;
   };
 
-  explicit BlasProduct(const Shape& shape) : shape_(shape) {
+  explicit BlasProduct(const Shape& shape, const BlasScales& scales = {}) : shape_(shape) {
     check_cublas(cublasLtMatmulDescInit(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F),
                  "cublasLtMatmulDescInit");
     const cublasOperation_t transposed = CUBLAS_OP_T;
@@ -88,7 +100,11 @@ class BlasProduct {
     init_layout(weight_, shape.in, shape.k, shape.n, shape.k);
     init_layout(x_, shape.in, shape.k, shape.m, shape.x_stride);
     init_layout(y_, shape.out, shape.n, shape.m, shape.y_stride);
+    if (shape.scaling != BlasScaling::none) set_scales(scales);
   }
+
+  /// Whether this version of cuBLASLt has products with such scales, on some devices.
+  static constexpr bool kHasScaling = CUBLAS_VERSION >= 120900;
 
   static constexpr int kMaxHeuristics = 16;
 
@@ -139,6 +155,22 @@ class BlasProduct {
   }
 
  private:
+  void set_scales([[maybe_unused]] const BlasScales& scales) {
+#if CUBLAS_VERSION >= 120900
+    const auto set = [&](cublasLtMatmulDescAttributes_t which, const auto& value) {
+      check_cublas(cublasLtMatmulDescSetAttribute(&operation_, which, &value, sizeof value),
+                   "cublasLtMatmulDescSetAttribute(SCALE)");
+    };
+    const auto of_rows = static_cast<std::int32_t>(CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
+    const auto of_blocks = static_cast<std::int32_t>(CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F);
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
+        shape_.scaling == BlasScaling::blocks ? of_blocks : of_rows);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, of_rows);
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scales.weight);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scales.x);
+#endif
+  }
+
   /// A column-major matrix; a single column's stride does not matter, but has to cover its rows.
   static void init_layout(cublasLtMatrixLayoutOpaque_t& layout, cudaDataType_t type,
                           std::int64_t rows, std::int64_t cols, std::int64_t stride) {

@@ -1,0 +1,95 @@
+// Dense layers of Qwen3-8B by weights in 8-bit floats, on few rows and on more: bytes are those of
+// the weights and their scales. Argument: JSON file.
+
+#include <string>
+#include <vector>
+
+#include "cuda_ops/timing.cuh"
+#include "nanovllm/cuda/linear/fp8/few_rows.cuh"
+#include "nanovllm/cuda/linear/fp8/products.cuh"
+#include "nanovllm/cuda/linear/tune/stopwatch.cuh"
+#include "nanovllm/cuda/runtime/device_buffer.cuh"
+
+namespace nanovllm::bench {
+namespace {
+
+constexpr std::int64_t kMostRows = 2048, kWidest = 24576, kLongest = 12288;
+
+struct Bench {
+  cuda::Stream stream;
+  cuda::Context context = cuda::Context::on(stream.get());
+  cuda::DeviceBuffer<bf16> norm{kLongest}, x{kMostRows * kLongest}, y{kMostRows * kWidest};
+  cuda::Fp8Products products;
+  Report report;
+
+  struct Shape {
+    const char* name;
+    std::int64_t n, k;  ///< n rows of W
+    bool normed, gated, accumulate;
+  };
+
+  [[nodiscard]] std::vector<cuda::Fp8Matrix> matrices(const Shape& shape) {
+    std::vector<cuda::Fp8Matrix> out;
+    std::vector<bf16> noise(std::size_t(shape.n * shape.k));
+    for (std::size_t i = 0; i < noise.size(); ++i)
+      noise[i] = bf16(static_cast<float>(i * 2654435761u % 4096) / 4096.f - 0.5f);
+    // As many as do not fit into the cache.
+    while (out.size() < 2 ||
+           std::int64_t(out.size()) * shape.n * shape.k < 3 * std::int64_t(context.l2_bytes)) {
+      out.emplace_back(shape.n, shape.k);
+      out.back().set_rows(0, MatrixView<const bf16>(noise.data(), {shape.n, shape.k}), context);
+    }
+    stream.synchronize();
+    return out;
+  }
+
+  void run(const Shape& shape) {
+    const std::vector<cuda::Fp8Matrix> weights = matrices(shape);
+    std::vector<const cuda::Fp8Matrix*> pointers;
+    for (const auto& weight : weights) pointers.push_back(&weight);
+    products.tune(pointers, shape.accumulate, kMostRows, context);
+    const double bytes = double(shape.n * shape.k) * (1 + 4. / 128);
+    for (const std::int64_t m : {1, 8, 16, 24, 64, 256, 2048}) {
+      const bool few = m <= cuda::kMaxFp8FewRows;
+      const bool gated = shape.gated && few;
+      const auto layer = [&](int i) {
+        const std::int64_t n = gated ? shape.n / 2 : shape.n;
+        return cuda::Fp8Layer{.x = MatrixView<const bf16>(x.data(), {m, shape.k}),
+                              .norm = {shape.normed ? VectorView<const bf16>(norm.data(), {shape.k})
+                                                    : VectorView<const bf16>{},
+                                       1e-6f},
+                              .weight = weights[std::size_t(i) % weights.size()].view(),
+                              .y = MatrixView<bf16>(y.data(), {m, n}),
+                              .accumulate = shape.accumulate,
+                              .gated = gated};
+      };
+      const Timing us = time_in_graph(
+          context,
+          [&](int i) {
+            if (few) return cuda::fp8_few_rows(layer(i), context);
+            static_cast<void>(products.run(layer(i), context));
+          },
+          16);
+      report.add(std::string(shape.name) + " M=" + std::to_string(m), us, bytes,
+                 2. * double(m * shape.n * shape.k));
+    }
+  }
+
+  void run_all() {
+    for (auto* buffer : {&norm, &x, &y})
+      cuda::detail::fill_noise(buffer->data(), std::int64_t(buffer->size()), context);
+    run({"qkv, norm ahead", 6144, 4096, true, false, false});
+    run({"o, added", 4096, 4096, false, false, true});
+    run({"gate_up, norm ahead", 24576, 4096, true, true, false});
+    run({"down, added", 4096, 12288, false, false, true});
+  }
+};
+
+}  // namespace
+}  // namespace nanovllm::bench
+
+int main(int argc, char** argv) {
+  nanovllm::bench::Bench bench;
+  bench.run_all();
+  if (argc > 1) bench.report.write(argv[1]);
+}

@@ -1,0 +1,85 @@
+#pragma once
+/// A dense layer of up to 16 rows of x by 8-bit weights, whose activations are not rounded:
+/// launcher of few_rows_kernel.cuh, which has the formulas.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/math.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/linear/fp8/few_rows_kernel.cuh"
+#include "nanovllm/cuda/linear/fp8/matrix.cuh"
+#include "nanovllm/cuda/runtime/context.cuh"
+#include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/alignment.cuh"
+#include "nanovllm/ops/input_norm.hpp"
+
+namespace nanovllm::cuda {
+
+/// Most rows of x that `fp8_few_rows` takes.
+inline constexpr std::int64_t kMaxFp8FewRows = 16;
+
+/// y = norm(x) · Wᵀ (+ y), or its SwiGLU; W has the gate rows first, then the up rows.
+struct Fp8Layer {
+  MatrixView<const bf16> x;  ///< [m, k]
+  InputNorm<bf16> norm{};
+  Fp8View weight;           ///< [n, k]
+  MatrixView<bf16> y;       ///< [m, n], or [m, n / 2] where `gated`
+  bool accumulate = false;  ///< not `gated`
+  bool gated = false;
+};
+
+namespace detail {
+
+template <int kTiles, int kGroups, bool kNorm, bool kGated>
+void launch_fp8_few_rows(const Fp8FewRowsOperands& p, const Context& context) {
+  using Block = Fp8FewRowsBlock<kTiles, kGroups, kNorm, kGated>;
+  launch(fp8_few_rows_kernel<kTiles, kGroups, kNorm, kGated>,
+         {.grid = dim3(static_cast<unsigned>(ceil_div(p.n, Block::kColumns))),
+          .block = dim3(Block::kThreads),
+          .shared_bytes = static_cast<std::size_t>(Block::kSharedBytes)},
+         context, p);
+}
+
+/// Two tiles share what is read of x. With 8 rows of x or fewer that is no more than W; and blocks
+/// of two must not leave multiprocessors without work.
+template <bool kNorm, bool kGated>
+void launch_fp8_few_rows(const Fp8FewRowsOperands& p, const Context& context) {
+  if (p.num_tokens <= 8) return launch_fp8_few_rows<1, 1, kNorm, kGated>(p, context);
+  if (p.n < Fp8FewRowsBlock<2, 2, kNorm, kGated>::kColumns * context.num_sms)
+    return launch_fp8_few_rows<1, 2, kNorm, kGated>(p, context);
+  launch_fp8_few_rows<2, 2, kNorm, kGated>(p, context);
+}
+
+}  // namespace detail
+
+/// Enqueues the layer of up to kMaxFp8FewRows rows; no operand is empty, W [n, k] has k > 0. The
+/// next kernel may start once those ahead of this one are done. Neither allocates nor synchronises;
+/// legal during graph capture.
+inline void fp8_few_rows(const Fp8Layer& layer, const Context& context) {
+  const Fp8View& weight = layer.weight;
+  const detail::Fp8FewRowsOperands p{
+      .x = layer.x.data,
+      .norm = layer.norm.weight.data,
+      .weight = weight.data,
+      .scales = weight.scales,
+      .y = layer.y.data,
+      .x_stride = layer.x.strides[0],
+      .y_stride = layer.y.strides[0],
+      .weight_stride = weight.stride,
+      .scale_stride = weight.scale_stride,
+      .num_tokens = static_cast<std::int32_t>(layer.x.extent(0)),
+      .n = static_cast<std::int32_t>(layer.y.extent(1)),
+      .k = static_cast<std::int32_t>(weight.cols),
+      .eps = layer.norm.eps,
+      .accumulate = layer.accumulate,
+      .whole =
+          has_whole_rows(layer.x) && (!layer.norm || is_vector_aligned(layer.norm.weight.data))};
+  if (layer.gated && layer.norm) return detail::launch_fp8_few_rows<true, true>(p, context);
+  if (layer.gated) return detail::launch_fp8_few_rows<false, true>(p, context);
+  if (layer.norm) return detail::launch_fp8_few_rows<true, false>(p, context);
+  detail::launch_fp8_few_rows<false, false>(p, context);
+}
+
+}  // namespace nanovllm::cuda
