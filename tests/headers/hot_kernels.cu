@@ -4,6 +4,7 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/cuda/backend.cuh"
+#include "nanovllm/cuda/linear/fp8/ops.cuh"
 
 namespace nanovllm {
 
@@ -26,6 +27,16 @@ void step_of_qwen3(CudaBackend& backend) {
   backend.run(GatherRowsArgs<bf16>{});
   backend.run(LinearArgs<bf16, Matrix, float>{});
   backend.run(SampleArgs{});
+}
+
+/// With weights in 8-bit floats.
+void step_in_fp8(CudaBackend& backend);
+
+void step_in_fp8(CudaBackend& backend) {
+  using Matrix = CudaBackend::Fp8Matrix;
+  backend.run(LinearArgs<bf16, Matrix>{});
+  backend.run(GatedLinearArgs<bf16, Matrix>{});
+  backend.run(ProjectQkvArgs<bf16, Matrix>{});
 }
 
 /// What it has besides.

@@ -84,6 +84,14 @@ __device__ __forceinline__ void copy_async_16_or_zero(std::uint32_t to, const vo
   }
 }
 
+/// The same through L1: for what several warps and blocks of a multiprocessor read.
+__device__ __forceinline__ void copy_async_16_or_zero_by_l1(std::uint32_t to, const void* from,
+                                                            bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(valid ? 16 : 0)
+               : "memory");
+}
+
 /// The same, keeping the line in L2 by `policy`.
 template <L2Fetch kFetch = L2Fetch::sector>
 __device__ __forceinline__ void copy_async_16_or_zero(std::uint32_t to, const void* from,
