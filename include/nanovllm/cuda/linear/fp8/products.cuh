@@ -111,7 +111,7 @@ class Fp8Products {
         return multiply(layer(i), activations_of(layer(i).weight, rows), way, context);
       };
       detail::time_plans(
-          plans_, key_of(layer(0)), candidates(layer(0), 4),
+          plans_, key_of(layer(0)), candidates(layer(0), bucket, 4),
           detail::calls_to_time(rows, weights[0]->size_bytes(), context), deadline, context,
           [&](const Plan& way) { return run_way(0, way); },
           [&](int i, const Plan& way) { static_cast<void>(run_way(i, way)); });
@@ -192,12 +192,11 @@ class Fp8Products {
              kBlasWorkspaceBytes, context.stream);
   }
 
-  /// Up to `count` ways of each kind of scales, for the layer's bucket of rows; those first that
-  /// are fast as a rule.
-  [[nodiscard]] std::vector<Plan> candidates(const Fp8Layer& layer, int count) {
+  /// Up to `count` ways of each kind of scales, for so many rows; those first that are fast as a
+  /// rule.
+  [[nodiscard]] std::vector<Plan> candidates(const Fp8Layer& layer, std::int64_t rows, int count) {
     std::vector<Plan> out;
     if constexpr (BlasProduct::kHasScaling) {
-      const std::int64_t rows = row_bucket(layer.x.extent(0));
       const bool has_blocks = layer.weight.blocks != nullptr;
       const bool blocks_first = has_blocks && rows >= kBlockRows;
       for (const bool by_blocks : {blocks_first, !blocks_first}) {
@@ -216,7 +215,7 @@ class Fp8Products {
     const Key key = key_of(layer);
     if (const Plan* const plan = plans_.find(key)) return *plan;
     if (context.compute_capability != 90) return {};
-    const auto found = candidates(layer, 1);
+    const auto found = candidates(layer, key.bucket, 1);
     if (found.empty()) return {};
     plans_.choose(key, found[0]);
     return found[0];
@@ -246,7 +245,7 @@ class Fp8Products {
     quantise_rows(layer.x, layer.norm, x, context);
     const std::optional<Plan> plan = plan_for(layer, context);
     if (plan && multiply(layer, x, *plan, context)) return;
-    for (const Plan& other : candidates(layer, 8)) {
+    for (const Plan& other : candidates(layer, align_up(rows, kRowMultiple), 8)) {
       if (!multiply(layer, x, other, context)) continue;
       plans_.choose(key_of(layer), other);
       return;
