@@ -42,6 +42,44 @@ struct FormatPolicy : nv::Float32Policy {
   using KvElement = Kv;
 };
 
+/// `Fp8Matrix`, by which rows are multiplied as GPUs do more than 16 of them: rounded to 8 bits, 128
+/// columns at a time (cuda/linear/fp8/quantise.cuh).
+class RoundingMatrix : public nv::cpu::Fp8Matrix {
+  using nv::cpu::Fp8Matrix::Fp8Matrix;
+};
+
+template <class T, class Out>
+void run_op(const nv::LinearArgs<T, RoundingMatrix, Out>& args, nv::cpu::Context& context) {
+  const std::int64_t rows = args.x.extent(0), columns = args.x.extent(1);
+  std::vector<T> rounded(static_cast<std::size_t>(rows * columns));
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t begin = 0; begin < columns; begin += RoundingMatrix::kBlock) {
+      const std::int64_t end = std::min(begin + RoundingMatrix::kBlock, columns);
+      float largest = 0.f;
+      for (std::int64_t j = begin; j < end; ++j)
+        largest = std::max(largest, std::abs(static_cast<float>(*args.x.at(i, j))));
+      const float scale = largest > 0.f ? largest / nv::fp8_e4m3::kMax : 1.f;
+      for (std::int64_t j = begin; j < end; ++j) {
+        const nv::fp8_e4m3 stored(static_cast<float>(*args.x.at(i, j)) / scale);
+        rounded[static_cast<std::size_t>(i * columns + j)] = T(static_cast<float>(stored) * scale);
+      }
+    }
+  }
+  const nv::cpu::Fp8Matrix* const weight = args.weight;
+  linear(
+      nv::LinearArgs<T, nv::cpu::Fp8Matrix, Out>{
+          {rounded.data(), {rows, columns}}, weight, args.y, args.accumulate},
+      context);
+}
+
+template <class T>
+struct Fp8Products : nv::Fp8Weights<T> {
+  template <class Backend, nv::MatrixRole kRole>
+  using Matrix = std::conditional_t<kRole == nv::MatrixRole::dense, RoundingMatrix,
+                                    typename Backend::template Matrix<T>>;
+  static constexpr std::string_view kName = "and activations float8_e4m3";
+};
+
 using Text = std::vector<nv::TokenId>;
 using Row = std::vector<double>;  // log-probabilities of the vocabulary
 
@@ -173,6 +211,12 @@ nlohmann::json measure(const std::string& directory) {
     using Fp8 = nv::Fp8Weights<T>;
     out.push_back(compare(nv::concat(base, ", weights ", Fp8::kName), exact,
                           probabilities<Model, FormatPolicy<T, T, Fp8>>(directory, texts), texts));
+    if constexpr (std::is_same_v<T, float>) {
+      using Products = Fp8Products<T>;
+      out.push_back(compare(nv::concat(base, ", weights ", Products::kName), exact,
+                            probabilities<Model, FormatPolicy<T, T, Products>>(directory, texts),
+                            texts));
+    }
     return exact;
   };
   const auto exact = measure_beside.template operator()<float>("float32");
