@@ -28,6 +28,14 @@ struct Fp8Layer {
   MatrixView<bf16> y;       ///< [m, n], or [m, n / 2] where `gated`
   bool accumulate = false;  ///< not `gated`
   bool gated = false;
+
+  /// The same of rows [first, end) of x.
+  [[nodiscard]] Fp8Layer rows(std::int64_t first, std::int64_t end) const {
+    Fp8Layer out = *this;
+    out.x = x.slice(first, end);
+    out.y = y.slice(first, end);
+    return out;
+  }
 };
 
 namespace detail {

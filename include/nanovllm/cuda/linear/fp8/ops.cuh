@@ -32,11 +32,7 @@ inline void fp8_linear(const Fp8Layer& layer, Fp8Products& products, const Conte
   const std::int64_t rows = layer.x.extent(0);
   if (rows > kMaxFp8FewRows && products.run(layer, context)) return;
   for (std::int64_t first = 0; first < rows; first += kMaxFp8FewRows) {
-    const std::int64_t end = std::min(first + kMaxFp8FewRows, rows);
-    Fp8Layer part = layer;
-    part.x = layer.x.slice(first, end);
-    part.y = layer.y.slice(first, end);
-    fp8_few_rows(part, context);
+    fp8_few_rows(layer.rows(first, std::min(first + kMaxFp8FewRows, rows)), context);
   }
 }
 

@@ -80,10 +80,12 @@ class Fp8Products {
   [[nodiscard]] bool run(const Fp8Layer& layer, const Context& context) {
     const std::int64_t rows = layer.x.extent(0);
     const std::int64_t most = most_rows(layer.weight);
-    if (most < kRowMultiple || !plan_for(layer, context)) return false;
+    const bool has_scratch =
+        kRowMultiple * layer.weight.rows <= static_cast<std::int64_t>(ragged_.size());
+    if (most < kRowMultiple || !has_scratch || !plan_for(layer, context)) return false;
     const std::int64_t chunk = align_up(ceil_div(rows, ceil_div(rows, most)), kRowMultiple);
     for (std::int64_t first = 0; first < rows; first += chunk)
-      run_rows(rows_of(layer, first, std::min(first + chunk, rows)), context);
+      run_rows(layer.rows(first, std::min(first + chunk, rows)), context);
     return true;
   }
 
@@ -92,9 +94,10 @@ class Fp8Products {
   void tune(std::span<const Fp8Matrix* const> weights, bool accumulates, std::int64_t max_rows,
             const Context& context) {
     const Fp8View first = weights[0]->view();
-    if (first.rows == 0 || first.cols == 0) return;
+    if (first.rows == 0 || first.cols == 0 || max_rows <= kMaxFp8FewRows) return;
     const Deadline deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
-    max_rows = align_down(std::min(max_rows, most_rows(first)), kRowMultiple);
+    max_rows = std::min(align_up(max_rows, kRowMultiple), most_rows(first));
+    if (max_rows == 0) return;
     DeviceBuffer<bf16> y(static_cast<std::size_t>(max_rows * first.rows));
     detail::fill_noise(y.data(), static_cast<std::int64_t>(y.size()), context);
     for (const std::int64_t bucket : kRowBuckets) {
@@ -139,13 +142,6 @@ class Fp8Products {
 
   [[nodiscard]] static std::int64_t most_rows(const Fp8View& weight) {
     return align_down(static_cast<std::int64_t>(kActivationBytes) / weight.stride, kRowMultiple);
-  }
-  [[nodiscard]] static Fp8Layer rows_of(const Fp8Layer& layer, std::int64_t first,
-                                        std::int64_t end) {
-    Fp8Layer out = layer;
-    out.x = layer.x.slice(first, end);
-    out.y = layer.y.slice(first, end);
-    return out;
   }
   [[nodiscard]] static std::uint32_t alignment_of(const Fp8Layer& layer) {
     const auto bits = reinterpret_cast<std::uintptr_t>(layer.y.data) |
@@ -228,8 +224,8 @@ class Fp8Products {
     if (padded == rows) return run_whole(layer, rows, context);
     if (padded * n > static_cast<std::int64_t>(ragged_.size())) {
       const std::int64_t most = align_down(rows, kRowMultiple);
-      run_whole(rows_of(layer, 0, most), most, context);
-      return run_rows(rows_of(layer, most, rows), context);
+      run_whole(layer.rows(0, most), most, context);
+      return run_rows(layer.rows(most, rows), context);
     }
     Fp8Layer scratch = layer;
     scratch.y = {ragged_.data(), {rows, n}};
