@@ -1,5 +1,6 @@
 """Writes tests/fixtures/fp8: small Qwen3 checkpoints in 8-bit floats, written by transformers and by
-compressed-tensors, and what transformers makes of their dequantised weights in float32.
+compressed-tensors, and what transformers makes of their dequantised weights in float32. Also writes
+products of 8-bit floats that torch has computed.
 
     python tests/oracle/make_fp8_fixtures.py            # from the repository root
     python tests/oracle/make_fp8_fixtures.py --out DIR  # elsewhere, to compare with diff -r
@@ -17,6 +18,14 @@ Layout
     dynamic      compressed-tensors, FP8_DYNAMIC: a scale a row, BF16
     static       compressed-tensors, FP8: a scale a matrix, F32, and scales of activations
     ct_block     compressed-tensors, FP8_BLOCK: 128 x 128, blocks at the edges are smaller, F32
+
+    products.safetensors
+        x             BF16 [m, k]; rows 3 and 21 are zeros, rows 7, 11 and 30 have an outlier
+        x_e4m3        [m, k] and x_scale F32 [m, k / 128 rounded up]: x, rounded to 8 bits in groups
+                      of 128 columns of a row
+        weight        E4M3 [n, k] and weight_scale F32 [n / 128, k / 128, both rounded up]
+        y_w8a8        F32 [m, n]: the product of the rounded x and the weight
+        y_w8a16       F32 [m, n]: the product of x and the weight
 """
 
 import argparse
@@ -164,6 +173,40 @@ def by_compressed_tensors(out, name, seed, preset, dtype):
     write(out, name, config, tensors, seed, expected(model, values, seed))
 
 
+def quantise(x, rows):
+    """x as float8_e4m3fn, and a scale for each block of `rows` rows and 128 columns."""
+    blocks = [x[:, j:j + 128].split(rows) for j in range(0, x.shape[1], 128)]
+    largest = torch.stack([torch.stack([b.abs().max() for b in column]) for column in blocks], 1)
+    scale = torch.where(largest > 0, largest / 448, torch.ones_like(largest))
+    return (x / spread(scale, rows, x.shape)).to(torch.float8_e4m3fn), scale
+
+
+def spread(scale, rows, shape):
+    """The scale of each element."""
+    return scale.repeat_interleave(rows, 0)[:shape[0]].repeat_interleave(128, 1)[:, :shape[1]]
+
+
+def products(out, seed, m, n, k):
+    generator = torch.Generator().manual_seed(seed)
+    size = 2.0 ** (torch.arange(m) % 7 - 3)
+    x = (torch.randn(m, k, generator=generator) * size[:, None]).bfloat16().float()
+    x[3], x[21], x[5, 128:256] = 0, 0, 0
+    x[7, 200], x[11, 0], x[30, k - 1] = -300, 448, 4096  # the second: a scale of 1, hence ties
+    size = torch.tensor([[0.1, 0.15, 0.02], [0.03, 0.2, 0.12]])
+    weight = torch.randn(n, k, generator=generator) * spread(size, 128, (n, k))
+    weight, weight_scale = quantise(weight, 128)
+    x_e4m3, x_scale = quantise(x, 1)
+    y, weight_of_row = torch.zeros(m, n), weight_scale.repeat_interleave(128, 0)[:n]
+    for g in range(x_scale.shape[1]):
+        columns = slice(128 * g, 128 * g + 128)
+        product = x_e4m3[:, columns].float() @ weight[:, columns].float().T
+        y += product * x_scale[:, g, None] * weight_of_row[None, :, g]
+    y16 = x @ (weight.float() * spread(weight_scale, 128, weight.shape)).T
+    save_file({"x": x.bfloat16(), "x_e4m3": x_e4m3, "x_scale": x_scale, "weight": weight,
+               "weight_scale": weight_scale, "y_w8a8": y, "y_w8a16": y16},
+              str(out / "products.safetensors"))
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, default=Path("tests/fixtures/fp8"))
@@ -174,6 +217,7 @@ def main():
     by_compressed_tensors(out, "dynamic", 6103, "FP8_DYNAMIC", torch.bfloat16)
     by_compressed_tensors(out, "static", 6104, "FP8", torch.float32)
     by_compressed_tensors(out, "ct_block", 6105, "FP8_BLOCK", torch.float32)
+    products(out, 6106, 40, 208, 328)
 
 
 if __name__ == "__main__":

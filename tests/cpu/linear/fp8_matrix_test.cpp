@@ -1,5 +1,6 @@
 #include "nanovllm/cpu/linear/fp8_matrix.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -9,6 +10,7 @@
 #include "catch.hpp"
 #include "nanovllm/core/philox.hpp"
 #include "nanovllm/cpu/thread_pool.hpp"
+#include "ops/fp8_products.hpp"
 
 using namespace nanovllm;
 
@@ -137,4 +139,50 @@ TEST_CASE("stored rows are kept as they are, where their scales fit", "[fp8]") {
   CHECK_FALSE(matrix.set_rows(0, rows_with(128, 64)));
   CHECK_FALSE(matrix.set_rows(0, rows_with(100, 0)));
   CHECK_THROWS_AS(matrix.set_rows(1, rows_with(128, 0)), ShapeError);
+}
+
+TEST_CASE("values are rounded to 8 bits as torch rounds them", "[fp8]") {
+  const test::TorchFp8Products torch;
+  // A matrix that takes one row at a time has blocks of a row and 128 columns, as activations do.
+  cpu::Fp8Matrix rounded(torch.m, torch.k);
+  for (std::int64_t i = 0; i < torch.m; ++i)
+    rounded.set_rows(i, MatrixView<const bf16>(torch.x.data() + i * torch.k, {1, torch.k}));
+  const std::vector<float> got = values_of<float>(rounded);
+  for (std::int64_t i = 0; i < torch.m; ++i) {
+    for (std::int64_t j = 0; j < torch.k; ++j) {
+      CAPTURE(i, j);
+      const float scale = torch.x_scale[size(i * torch.groups + j / 128)];
+      const fp8_e4m3 stored(float(torch.x[size(i * torch.k + j)]) / scale);
+      REQUIRE(stored.bits == torch.x_e4m3[size(i * torch.k + j)].bits);
+      REQUIRE(got[size(i * torch.k + j)] == torch.x_value(i, j, true));
+    }
+  }
+}
+
+TEST_CASE("products of 8-bit floats are those of torch", "[fp8]") {
+  const test::TorchFp8Products torch;
+  cpu::Fp8Matrix weight(torch.n, torch.k);
+  REQUIRE(weight.set_rows(0, torch.weight_rows()));
+  cpu::Context context;
+  for (const bool is_rounded : {false, true}) {
+    std::vector<float> x, y(size(torch.m * torch.n));
+    for (std::int64_t i = 0; i < torch.m * torch.k; ++i)
+      x.push_back(torch.x_value(i / torch.k, i % torch.k, is_rounded));
+    run_op(
+        LinearArgs<float, cpu::Fp8Matrix, float>{
+            {x.data(), {torch.m, torch.k}}, &weight, {y.data(), {torch.m, torch.n}}},
+        context);
+    const std::vector<float>& expected = is_rounded ? torch.y_w8a8 : torch.y_w8a16;
+    // Each side's sum in float32 is off by k · 2^-24 of its terms at the most, each term by three
+    // roundings.
+    const double part = 2 * double(torch.k + 3) * 0x1p-24;
+    for (std::int64_t i = 0; i < torch.m; ++i) {
+      for (std::int64_t j = 0; j < torch.n; ++j) {
+        CAPTURE(i, j, is_rounded);
+        const std::size_t at = size(i * torch.n + j);
+        REQUIRE(std::abs(double(y[at]) - double(expected[at])) <=
+                part * torch.size(i, j, is_rounded));
+      }
+    }
+  }
 }
