@@ -1,6 +1,7 @@
 // The kernels of a decode step on the smallest shapes that reach all of their parts: short enough to
 // run under compute-sanitizer, whose racecheck takes minutes for the other tests. `racecheck_test
-// "[dense]"` and `"[sampler]"` are a few seconds each.
+// "[dense]"` and `"[sampler]"` are a few seconds each. `"[fp8]"` runs the kernels of 8-bit floats,
+// and `"[fp8]~[blas]"` those that are not cuBLASLt's.
 
 #include <cmath>
 #include <cstdint>
@@ -8,9 +9,13 @@
 #include <vector>
 
 #include "cuda/gpu_test.cuh"
+#include "cuda/linear/fp8/fp8_problem.cuh"
 #include "cuda/product.cuh"
 #include "cuda/sampling/sampler_batch.cuh"
 #include "nanovllm/cuda/hopper/batch_invariant/linear.cuh"
+#include "nanovllm/cuda/linear/fp8/few_rows.cuh"
+#include "nanovllm/cuda/linear/fp8/products.cuh"
+#include "nanovllm/cuda/linear/fp8/quantise.cuh"
 
 namespace nanovllm::test {
 namespace {
@@ -21,6 +26,92 @@ void check(Product& product, const Gpu& gpu) {
   CHECK(product.y.guards_intact());
   for (const bf16 value : product.y.host) CHECK(std::isfinite(float(value)));
 }
+
+/// Rows in device memory that has no initial value; `fill` writes their elements alone. So
+/// initcheck sees reads of elements that no kernel has written and of what lies between rows, and
+/// memcheck sees reads behind the last row.
+class BareRows {
+ public:
+  BareRows(std::int64_t rows, std::int64_t cols, std::int64_t pad, std::int64_t shift = 0)
+      : rows_(rows),
+        cols_(cols),
+        stride_(cols + pad),
+        shift_(shift),
+        memory_(static_cast<std::size_t>(shift + (rows - 1) * stride_ + cols)) {}
+
+  [[nodiscard]] MatrixView<bf16> view() {
+    return {memory_.data() + shift_, {rows_, cols_}, {stride_, 1}};
+  }
+  [[nodiscard]] MatrixView<const bf16> input() {
+    return {memory_.data() + shift_, {rows_, cols_}, {stride_, 1}};
+  }
+  BareRows& fill(std::uint64_t seed, double low, double high) {
+    const auto size = static_cast<std::size_t>(rows_ * cols_);
+    const std::vector<bf16> values = GpuArray<bf16>::random(size, seed, low, high).host;
+    copy(memory_.data() + shift_, stride_, values.data(), cols_, cudaMemcpyHostToDevice);
+    return *this;
+  }
+  [[nodiscard]] bool is_finite() {
+    std::vector<bf16> values(static_cast<std::size_t>(rows_ * cols_));
+    copy(values.data(), cols_, memory_.data() + shift_, stride_, cudaMemcpyDeviceToHost);
+    for (const bf16 value : values)
+      if (!std::isfinite(float(value))) return false;
+    return true;
+  }
+
+ private:
+  void copy(bf16* to, std::int64_t to_stride, const bf16* from, std::int64_t from_stride,
+            cudaMemcpyKind kind) {
+    const auto bytes = [](std::int64_t count) {
+      return static_cast<std::size_t>(count) * sizeof(bf16);
+    };
+    cuda::check_cuda(cudaMemcpy2D(to, bytes(to_stride), from, bytes(from_stride), bytes(cols_),
+                                  static_cast<std::size_t>(rows_), kind),
+                     "cudaMemcpy2D");
+    cuda::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  }
+
+  std::int64_t rows_, cols_, stride_, shift_;
+  cuda::DeviceBuffer<bf16> memory_;
+};
+
+/// A weight of 8-bit floats in memory that only `quantise_weight` has written.
+struct BareFp8 {
+  BareRows from;
+  std::int64_t rows, cols, stride, groups;
+  cuda::DeviceBuffer<fp8_e4m3> data;
+  cuda::DeviceBuffer<float> scales, blocks;
+
+  BareFp8(const Gpu& gpu, std::int64_t rows_in, std::int64_t cols_in, std::int64_t pad,
+          std::int64_t shift)
+      : from(rows_in, cols_in, pad, shift),
+        rows(rows_in),
+        cols(cols_in),
+        stride(align_up(cols, std::int64_t{128})),
+        groups(stride / 128),
+        data(static_cast<std::size_t>(rows * stride)),
+        scales(static_cast<std::size_t>(groups * rows)),
+        blocks(static_cast<std::size_t>(groups * ceil_div(rows, std::int64_t{128}))) {
+    cuda::quantise_weight(from.fill(2, -.1, .1).input(),
+                          {.data = data.data(),
+                           .scales = scales.data(),
+                           .blocks = blocks.data(),
+                           .stride = stride,
+                           .scale_stride = rows,
+                           .block_stride = groups},
+                          gpu.context);
+    gpu.sync();  // products read weights ahead of waiting for the kernel before them
+  }
+  /// Of the first `count` rows.
+  [[nodiscard]] cuda::Fp8View view(std::int64_t count) const {
+    return {.data = data.data(),
+            .scales = scales.data(),
+            .rows = count,
+            .cols = cols,
+            .stride = stride,
+            .scale_stride = rows};
+  }
+};
 
 }  // namespace
 
@@ -78,6 +169,92 @@ TEST_CASE("batch-invariant products, tiny", "[racecheck][dense]") {
                                    gpu.context);
     check(p, gpu);
   }
+}
+
+TEST_CASE("few rows by 8-bit weights, tiny", "[racecheck][fp8]") {
+  if (!has_gpu()) return;
+  const Gpu gpu;
+  cuda::Context one_sm = gpu.context;
+  one_sm.num_sms = 1;  // as if: then blocks of two tiles are worth while
+  struct Case {
+    std::int64_t m, n, k, pad, shift;
+  };
+  // Two steps of 1024 columns, a group of 8 columns, rows behind the last tile; up to 8 rows, more
+  // than 8; rows that cannot be read 16 bytes at a time.
+  for (const Case& c : {Case{3, 37, 1160, 8, 0}, {11, 37, 1160, 8, 0}, {11, 37, 77, 3, 1}}) {
+    const BareFp8 weight(gpu, 2 * c.n, c.k, c.pad, c.shift);
+    BareRows x(c.m, c.k, c.pad, c.shift), norm(1, c.k, 0, c.shift);
+    x.fill(1, -2, 2), norm.fill(3, .5, 1.5);
+    for (const cuda::Context& context : {gpu.context, one_sm}) {
+      for (const bool gated : {false, true}) {
+        for (const bool normed : {false, true}) {
+          BareRows y(c.m, c.n, 8);
+          cuda::Fp8Layer layer{.x = x.input(),
+                               .weight = weight.view(gated ? 2 * c.n : c.n),
+                               .y = y.view(),
+                               .gated = gated};
+          if (normed) layer.norm = {VectorView<const bf16>(norm.input().data, {c.k}), 1e-6f};
+          cuda::fp8_few_rows(layer, context);
+          layer.accumulate = true;  // reads the y that is there now
+          if (!gated) cuda::fp8_few_rows(layer, context);
+          gpu.sync();
+          CHECK(y.is_finite());
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("rounding to 8 bits, tiny", "[racecheck][fp8]") {
+  if (!has_gpu()) return;
+  const Gpu gpu;
+  struct Case {
+    std::int64_t m, k, pad, shift;
+  };
+  for (const Case& c : {Case{5, 1160, 8, 0}, {3, 77, 3, 1}}) {
+    BareRows x(c.m, c.k, c.pad, c.shift), norm(1, c.k, 0, c.shift);
+    x.fill(1, -2, 2), norm.fill(3, .5, 1.5);
+    const std::int64_t stride = align_up(c.k, std::int64_t{128});
+    for (const bool normed : {false, true}) {
+      cuda::DeviceBuffer<fp8_e4m3> data(static_cast<std::size_t>(c.m * stride));
+      cuda::DeviceBuffer<float> scales(static_cast<std::size_t>(stride / 128 * c.m));
+      const VectorView<const bf16> weight(norm.input().data, {c.k});
+      cuda::quantise_rows(x.input(), {normed ? weight : VectorView<const bf16>{}, 1e-6f},
+                          {data.data(), scales.data(), stride, c.m}, gpu.context);
+      gpu.sync();
+      for (const fp8_e4m3 value : from_device(data.data(), data.size()))
+        CHECK(std::isfinite(float(value)));
+      for (const float scale : from_device(scales.data(), scales.size())) CHECK(scale > 0);
+    }
+  }
+  // A weight of two blocks of rows; nothing is left unwritten.
+  const BareFp8 weight(gpu, 130, 200, 8, 0);
+  for (const fp8_e4m3 value : from_device(weight.data.data(), weight.data.size()))
+    CHECK(std::isfinite(float(value)));
+  for (const auto* const scales : {&weight.scales, &weight.blocks})
+    for (const float scale : from_device(scales->data(), scales->size())) CHECK(scale > 0);
+}
+
+TEST_CASE("products of 8-bit floats, tiny", "[racecheck][fp8][blas]") {
+  if (!has_gpu()) return;
+  const Gpu gpu;
+  if (!gpu.is_hopper()) return;
+  cuda::Fp8Products products;
+  const std::int64_t m = 21, n = 80, k = 264;  // scratch memory takes the product of 24 rows
+  BareRows x(m, k, 8), norm(1, k, 0), y(m, n, 8);
+  x.fill(1, -2, 2), norm.fill(3, .5, 1.5);
+  const std::vector<bf16> values =
+      GpuArray<bf16>::random(static_cast<std::size_t>(n * k), 2, -.1, .1).host;
+  cuda::Fp8Matrix weight(n, k);
+  weight.set_rows(0, MatrixView<const bf16>(values.data(), {n, k}), gpu.context);
+  gpu.sync();
+  cuda::Fp8Layer layer{.x = x.input(), .weight = weight.view(), .y = y.view()};
+  REQUIRE(products.run(layer, gpu.context));
+  layer.norm = {VectorView<const bf16>(norm.input().data, {k}), 1e-6f};
+  layer.accumulate = true;  // reads the y that is there now
+  REQUIRE(products.run(layer, gpu.context));
+  gpu.sync();
+  CHECK(y.is_finite());
 }
 
 TEST_CASE("the sampler, tiny", "[racecheck][sampler]") {
