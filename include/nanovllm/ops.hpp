@@ -33,5 +33,6 @@
 #include "nanovllm/ops/sampling_batch.hpp"
 #include "nanovllm/ops/shared_prefix.hpp"
 #include "nanovllm/ops/silu_mul.hpp"
+#include "nanovllm/ops/static_fp8_kv.hpp"
 #include "nanovllm/ops/swap_blocks.hpp"
 #include "nanovllm/ops/unpack_step.hpp"

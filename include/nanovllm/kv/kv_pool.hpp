@@ -106,8 +106,8 @@ class KvPool {
   [[nodiscard]] KvView<F> view(Stored* data, std::int64_t num_blocks, std::int64_t layer) const {
     check(layer >= 0 && layer < shape_.num_layers, "KV pool: layer must be in [0, ",
           shape_.num_layers, "), got ", layer);
-    return {data + layer * num_blocks * shape_.layer_bytes() / kElementBytes, num_blocks,
-            shape_.block_size, shape_.num_kv_heads, shape_.head_dim};
+    return {{data + layer * num_blocks * shape_.layer_bytes() / kElementBytes, num_blocks,
+             shape_.block_size, shape_.num_kv_heads, shape_.head_dim}};
   }
 
   KvShape shape_;

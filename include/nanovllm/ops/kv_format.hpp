@@ -18,8 +18,9 @@ namespace nanovllm {
 /// - `store(row, n, to)`: writes a row of n elements of type T, and returns its scale.
 /// - `load(from, scale, n, row)`: the n floats that attention reads.
 ///
-/// Only a row decides what is stored of it, so a block has the same bytes whatever is computed
-/// beside it. The CPU runs `store` and `load`; another backend has kernels that give the same bits.
+/// Only a row, and scales that are given (`FixedScaleKvFormat`), decide what is stored of it, so a
+/// block has the same bytes whatever is computed beside it. The CPU runs `store` and `load`;
+/// another backend has kernels that give the same bits.
 template <class F>
 concept ScaledKvFormat = std::is_trivially_copyable_v<typename F::Stored> && 4 %
                                  sizeof(typename F::Stored) ==
@@ -29,6 +30,23 @@ concept ScaledKvFormat = std::is_trivially_copyable_v<typename F::Stored> && 4 %
   { F::kName } -> std::convertible_to<std::string_view>;
   { F::store(row, n, to) } -> std::same_as<float>;
   F::load(from, scale, n, out);
+};
+
+/// A format that does not compute a row's scale but gets it: `store(row, n, to, scale)` returns
+/// `scale`, which is positive and finite; `store(row, n, to)` stores by 1. Rows keep the scale as
+/// those of other formats do, so whatever reads, copies or saves rows needs none from elsewhere.
+template <class F>
+concept FixedScaleKvFormat = ScaledKvFormat<F> &&
+    requires(const float* row, std::int64_t n, typename F::Stored* to, float scale) {
+  { F::store(row, n, to, scale) } -> std::same_as<float>;
+};
+
+/// The scales of one layer's rows in a `FixedScaleKvFormat`.
+struct KvScales {
+  float k = 1.f;  ///< of its keys
+  float v = 1.f;  ///< of its values
+
+  bool operator==(const KvScales&) const = default;
 };
 
 /// What a policy's slot `KvElement` may be: an element type, whose rows are kept as they are, or

@@ -9,8 +9,9 @@ namespace nanovllm {
 
 /// Copies k[i] and v[i] to slot slots[i] = block · block_size + offset. `kNoSlot` marks a padded
 /// row: nothing is written. Slots of one call are distinct. Where the cache is of another element
-/// type, each value is rounded to it. Where it is of another format, `Kv::store` makes the row, and
-/// a backend may leave in k[i] and v[i] what `Kv::load` reads of it, rounded to T.
+/// type, each value is rounded to it. Where it is of another format, `Kv::store` makes the row, by
+/// `kv.fixed_scale` if the format gets its scales, and a backend may leave in k[i] and v[i] what
+/// `Kv::load` reads of it, rounded to T.
 template <class T, class Kv = T>
 struct KvStoreArgs {
   TensorView<T, 3> k;            ///< [n, kv_heads, head_dim]

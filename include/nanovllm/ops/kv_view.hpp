@@ -9,12 +9,11 @@
 
 namespace nanovllm {
 
-/// K and V of one layer for every block of the pool, in format `F`.
-///
-/// Layout, row-major: `[num_blocks][K | V][num_kv_heads]` tiles. A tile is `[block_size, head_dim]`
-/// elements, dense, and in a format with scales the `[block_size]` floats of its rows behind them.
+namespace detail {
+
+/// What views of all formats have.
 template <KvFormat F>
-struct KvView {
+struct KvTiles {
   using Format = F;
   using Stored = KvStored<F>;
 
@@ -48,6 +47,35 @@ struct KvView {
  private:
   static constexpr std::int64_t kScaleSize =
       kKvScaleBytes<F> / static_cast<std::int64_t>(sizeof(Stored));
+};
+
+}  // namespace detail
+
+/// K and V of one layer for every block of the pool, in format `F`.
+///
+/// Layout, row-major: `[num_blocks][K | V][num_kv_heads]` tiles. A tile is `[block_size, head_dim]`
+/// elements, dense, and in a format with scales the `[block_size]` floats of its rows behind them.
+template <KvFormat F>
+struct KvView : detail::KvTiles<F> {
+  /// Itself: what is stored does not depend on scales that are given.
+  [[nodiscard]] constexpr KvView with(const KvScales&) const { return *this; }
+};
+
+/// The same with the scales that stores need.
+template <FixedScaleKvFormat F>
+struct KvView<F> : detail::KvTiles<F> {
+  KvScales fixed{};  ///< of rows that are stored; those that are there have their own
+
+  /// The scale that keys of `head` are stored by, and values of `head` - num_kv_heads.
+  [[nodiscard]] NANOVLLM_HD constexpr float fixed_scale(std::int64_t head) const {
+    return head < this->num_kv_heads ? fixed.k : fixed.v;
+  }
+  /// The same cache, stored to by `scales`.
+  [[nodiscard]] constexpr KvView with(const KvScales& scales) const {
+    KvView out = *this;
+    out.fixed = scales;
+    return out;
+  }
 };
 
 }  // namespace nanovllm

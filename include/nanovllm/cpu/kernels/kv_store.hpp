@@ -24,11 +24,16 @@ void check_slots(const char* op, VectorView<const Slot> slots, const KvView<Kv>&
   }
 }
 
-/// Stores a row of T as row `index` of a tile of the cache.
+/// Stores a row of T as row `index` of the keys of `head`, or of its values for `head` +
+/// num_kv_heads.
 template <class T, class Kv>
-void store_row(const KvView<Kv>& kv, const T* from, KvStored<Kv>* tile, std::int64_t index) {
+void store_row(const KvView<Kv>& kv, const T* from, BlockId block, std::int64_t head,
+               std::int64_t index) {
+  KvStored<Kv>* const tile = kv.k(block, head);
   KvStored<Kv>* const to = tile + index * kv.head_dim;
-  if constexpr (ScaledKvFormat<Kv>) {
+  if constexpr (FixedScaleKvFormat<Kv>) {
+    kv.scales(tile)[index] = Kv::store(from, kv.head_dim, to, kv.fixed_scale(head));
+  } else if constexpr (ScaledKvFormat<Kv>) {
     kv.scales(tile)[index] = Kv::store(from, kv.head_dim, to);
   } else if constexpr (std::is_same_v<T, Kv>) {
     std::copy_n(from, kv.head_dim, to);
@@ -46,8 +51,8 @@ void store_token(const KvStoreArgs<T, Kv>& args, std::int64_t token) {
   const auto block = static_cast<BlockId>(slot / kv.block_size);
   const std::int64_t index = slot % kv.block_size;
   for (std::int64_t head = 0; head < kv.num_kv_heads; ++head) {
-    store_row(kv, args.k.at(token, head), kv.k(block, head), index);
-    store_row(kv, args.v.at(token, head), kv.v(block, head), index);
+    store_row(kv, args.k.at(token, head), block, head, index);
+    store_row(kv, args.v.at(token, head), block, kv.num_kv_heads + head, index);
   }
 }
 
