@@ -6,21 +6,24 @@
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/fp8.hpp"
 #include "nanovllm/cuda/ptx/pair.cuh"
 #include "nanovllm/ops/fp8_kv.hpp"
 #include "nanovllm/ops/int8_kv.hpp"
+#include "nanovllm/ops/kv_format.hpp"
+#include "nanovllm/ops/static_fp8_kv.hpp"
 
 namespace nanovllm::cuda {
 
 /// The formats of the cache with 8-bit elements that the kernels on tensor cores read.
 template <class F>
-concept KvBytes = std::same_as<F, Int8Kv> || std::same_as<F, Fp8Kv>;
+concept KvBytes = std::same_as<F, Int8Kv> || std::same_as<F, Fp8Kv> || std::same_as<F, StaticFp8Kv>;
 
 /// What the halves of `halves_of` must be multiplied by to be the elements, and its log2.
 template <KvBytes F>
-inline constexpr float kHalfUnit = std::same_as<F, Fp8Kv> ? 256.f : 1.f;
+inline constexpr float kHalfUnit = std::same_as<KvStored<F>, fp8_e4m3> ? 256.f : 1.f;
 template <KvBytes F>
-inline constexpr float kHalfUnitLog2 = std::same_as<F, Fp8Kv> ? 8.f : 0.f;
+inline constexpr float kHalfUnitLog2 = std::same_as<KvStored<F>, fp8_e4m3> ? 8.f : 0.f;
 
 namespace detail {
 

@@ -19,7 +19,12 @@ __device__ __forceinline__ bool store_kv_row(const KvView<F>& kv, Slot slot, std
   const auto head_dim = static_cast<int>(kv.head_dim);
   if constexpr (ScaledKvFormat<F>) {
     Row row(raw, head_dim);
-    const float scale = F::scale_of(__uint_as_float(row.largest()));
+    float scale;
+    if constexpr (FixedScaleKvFormat<F>) {
+      scale = kv.fixed_scale(head);
+    } else {
+      scale = F::scale_of(__uint_as_float(row.largest()));
+    }
     if (slot == kNoSlot) return false;
     row.template quantise<F>(scale, kv.data + slot_offset(kv, slot, head));
     if (threadIdx.x % Row::kGroup == 0) *slot_scale(kv, slot, head) = scale;

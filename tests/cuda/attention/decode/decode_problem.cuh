@@ -228,7 +228,12 @@ struct Problem {
               const auto number = next / row.size();
               const float factor = number % 7 == 3 ? 0.f : number % 4 == 1 ? 1e-3f : 1.f;
               for (T& x : row) x = T(static_cast<float>(x) * factor);
-              *to.scale = Kv::store(row.data(), shape.head_dim, to.data);
+              if constexpr (FixedScaleKvFormat<Kv>) {
+                *to.scale =
+                    Kv::store(row.data(), shape.head_dim, to.data, which == 0 ? 0.0173f : 0.25f);
+              } else {
+                *to.scale = Kv::store(row.data(), shape.head_dim, to.data);
+              }
             } else {
               std::copy(row.begin(), row.end(), to.data);
             }

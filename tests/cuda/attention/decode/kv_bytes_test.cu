@@ -9,6 +9,7 @@
 #include "cuda/gpu_test.cuh"
 #include "nanovllm/ops/fp8_kv.hpp"
 #include "nanovllm/ops/int8_kv.hpp"
+#include "nanovllm/ops/static_fp8_kv.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::test;
@@ -34,7 +35,7 @@ void expect_right(const Shape& shape, const std::vector<std::int32_t>& lens, std
 }  // namespace
 
 TEMPLATE_TEST_CASE("Decode attention in 8 bits: groups, heads and blocks",
-                   "[cuda][decode_attention]", Int8Kv, Fp8Kv) {
+                   "[cuda][decode_attention]", Int8Kv, Fp8Kv, StaticFp8Kv) {
   if (!has_gpu()) return;
   for (const std::int64_t group : {1, 2, 5, 8, 9, 16})
     expect_right<bf16, TestType>({.group = group}, kEdgeLens, 1);

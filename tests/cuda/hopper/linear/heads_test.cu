@@ -11,6 +11,7 @@
 #include "nanovllm/cuda/runtime/graph.cuh"
 #include "nanovllm/ops/fp8_kv.hpp"
 #include "nanovllm/ops/int8_kv.hpp"
+#include "nanovllm/ops/static_fp8_kv.hpp"
 #include "ops/fused_cases.hpp"
 
 namespace nanovllm::test {
@@ -88,7 +89,8 @@ class Projection {
 
  private:
   [[nodiscard]] KvView<Kv> cache(Stored* data) const {
-    return {data, kBlocks, kBlockSize, h_.kv_heads, h_.head_dim};
+    return KvView<Kv>{data, kBlocks, kBlockSize, h_.kv_heads, h_.head_dim}.with(
+        {.k = 0.0173f, .v = 0.25f});  // in a format that gets its scales
   }
   static std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
@@ -141,7 +143,7 @@ struct HeadsBackend : CudaBackend {
 
 TEMPLATE_TEST_CASE(
     "project_qkv of few rows in one kernel has the bits of the product and the heads' kernel", "",
-    bf16, Int8Kv, Fp8Kv) {
+    bf16, Int8Kv, Fp8Kv, StaticFp8Kv) {
   if (!has_gpu()) return;
   const Gpu gpu;
   if (!gpu.is_hopper()) return;
@@ -183,7 +185,7 @@ TEST_CASE("project_qkv as start-up tunes it equals float64") {
 }
 
 TEMPLATE_TEST_CASE("project_qkv of few rows in one kernel behind poison, again and in a graph",
-                   "[racecheck]", bf16, Int8Kv) {
+                   "[racecheck]", bf16, Int8Kv, StaticFp8Kv) {
   if (!has_gpu()) return;
   const Gpu gpu;
   if (!gpu.is_hopper()) return;

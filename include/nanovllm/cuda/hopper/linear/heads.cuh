@@ -12,7 +12,7 @@
 /// token and 8 elements of both halves, which is what a lane of `HeadRow` sums up, and they are
 /// added up as `HeadRow::normalise` does. The bits are those of the product and
 /// `qk_norm_rope_store` in sequence. Blocks of v's heads know nothing of each other, unless the
-/// cache's format has scales: then those of a head of k or v exchange their largest elements.
+/// cache's format computes scales: then those of a head of k or v exchange their largest elements.
 ///
 /// Bytes moved: W once; x once for each block (from L2); q once, k and v twice.
 
@@ -91,25 +91,26 @@ __global__ void __launch_bounds__(Block::kThreads, 2)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr int kColumns = Block::kColumns, kHalf = kColumns / 2;
   constexpr int kSums = kHalf / 8;  // of squares, of a token in this block
+  constexpr bool kFindsScale = ScaledKvFormat<Kv> && !FixedScaleKvFormat<Kv>;
   static_assert(kColumns == 32 && Block::kOutputs == 1);
   extern __shared__ uint4 small_m_shared_ring[];
   __shared__ float squares[Block::kWarps][128 / 16];   // of each token, from the whole cluster
   __shared__ std::uint64_t complete;                   // they are here
-  __shared__ LargestOfCluster<Block::kWarps> largest;  // not used without scales
+  __shared__ LargestOfCluster<Block::kWarps> largest;  // not used unless kFindsScale
   const int head_dim = static_cast<int>(heads.kv.head_dim), num_ranks = head_dim / kColumns;
   const int head = static_cast<int>(blockIdx.x) / num_ranks;
   const int rank = static_cast<int>(blockIdx.x) % num_ranks;
   const int kv_head = head - heads.num_heads;  // of k, then v; of q below 0
   const bool is_v = kv_head >= static_cast<int>(heads.kv.num_kv_heads);
-  const bool exchanges = !is_v || ScaledKvFormat<Kv>;
+  const bool exchanges = !is_v || kFindsScale;
   if (exchanges) {
     if (threadIdx.x == 0) {
       mbarrier_init(complete, 1);
-      if constexpr (ScaledKvFormat<Kv>) mbarrier_init(largest.complete, 1);
+      if constexpr (kFindsScale) mbarrier_init(largest.complete, 1);
       mbarrier_init_fence();
       mbarrier_arrive_expect(complete,
                              static_cast<std::uint32_t>(p.num_tokens * head_dim / 16 * 4));
-      if constexpr (ScaledKvFormat<Kv>) {
+      if constexpr (kFindsScale) {
         mbarrier_arrive_expect(largest.complete,
                                static_cast<std::uint32_t>(p.num_tokens * num_ranks * 4));
       }
@@ -164,7 +165,12 @@ __global__ void __launch_bounds__(Block::kThreads, 2)
   const auto stored_head = static_cast<std::uint32_t>(kv_head);
   if constexpr (ScaledKvFormat<Kv>) {
     if (kv_head >= 0) {
-      const float scale = Kv::scale_of(largest.of(token, to_float(out), rank, num_ranks));
+      float scale;
+      if constexpr (kFindsScale) {
+        scale = Kv::scale_of(largest.of(token, to_float(out), rank, num_ranks));
+      } else {
+        scale = heads.kv.fixed_scale(kv_head);
+      }
       if (slot != kNoSlot) {
         const auto stored = Kv::quantised(scale > 0.f ? __fdiv_rn(to_float(out), scale) : 0.f);
         heads.kv.data[slot_offset(heads.kv, slot, stored_head) + element] = stored;
