@@ -241,7 +241,7 @@ awk -v graph="$graph" '
     allowed_in_module["model/"] = "model/quantization/"
     allowed_in_module["model/quantization/"] = ""
     allowed_in_module["model/layers/"] = "model/"
-    allowed_in_module["model/qwen3/"] = "model/ model/layers/"
+    allowed_in_module["model/qwen3/"] = "model/ model/layers/ model/quantization/"
     allowed_in_module["model/gpt2/"] = "model/ model/layers/"
 
     # Families of kernels are siblings; what they share is in cuda/tile/.
@@ -284,6 +284,7 @@ awk -v graph="$graph" '
     loaders["nanovllm/model/config_fields.hpp"]
     loaders["nanovllm/model/generation_config.hpp"]
     loaders["nanovllm/model/gpt2/config.hpp"]
+    loaders["nanovllm/model/quantization/kv_scales.hpp"]
     loaders["nanovllm/model/quantization/quantization_config.hpp"]
     loaders["nanovllm/model/quantization/tensor_scales.hpp"]
     loaders["nanovllm/model/qwen3/config.hpp"]

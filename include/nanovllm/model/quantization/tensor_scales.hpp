@@ -82,7 +82,8 @@ struct TensorScales {
 [[nodiscard]] QuantizationConfig read_quantization(const Checkpoint& checkpoint);
 
 /// Whether tensor `name` belongs to a quantised matrix or cache, and is not needed to compute in
-/// more bits: a stored scale of activations, keys or values.
+/// more bits: a stored scale of activations, queries, keys or values. `read_kv_scales` reads those
+/// of keys and values for caches that want them.
 [[nodiscard]] bool is_activation_scale(std::string_view name);
 
 }  // namespace nanovllm
@@ -199,8 +200,9 @@ NANOVLLM_INLINE QuantizationConfig read_quantization(const Checkpoint& checkpoin
 }
 
 NANOVLLM_INLINE bool is_activation_scale(std::string_view name) {
-  constexpr std::array<std::string_view, 4> kNames = {".input_scale", ".output_scale", ".k_scale",
-                                                      ".v_scale"};
+  constexpr std::array<std::string_view, 9> kNames = {
+      ".input_scale", ".output_scale",  ".q_scale",       ".k_scale",      ".v_scale",
+      ".kv_scale",    ".q_cache.scale", ".k_cache.scale", ".v_cache.scale"};
   return std::ranges::any_of(kNames, [&](std::string_view end) { return name.ends_with(end); });
 }
 

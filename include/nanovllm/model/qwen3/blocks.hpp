@@ -33,9 +33,9 @@ class Qwen3Attention {
 
   template <class Stream, class Layer, class Batch, class Kv>
   void operator()(Stream& stream, const Layer& layer, const Batch& in, const Kv& kv) {
-    const Qkv<typename Context::Activation> qkv =
-        attention_.project_qkv(stream.normed(view_of(layer.input_norm)), layer.qkv,
-                               norm_rope_.of(view_of(layer.q_norm), view_of(layer.k_norm), in), kv);
+    const Qkv<typename Context::Activation> qkv = attention_.project_qkv(
+        stream.normed(view_of(layer.input_norm)), layer.qkv,
+        norm_rope_.of(view_of(layer.q_norm), view_of(layer.k_norm), in), kv.with(layer.kv_scales));
     stream.add(attention_.attend(qkv, in, kv), layer.o);
   }
 

@@ -31,11 +31,13 @@ namespace nanovllm {
 /// joins the ranks of a tensor-parallel group: q, k, v, gate and up are split by output rows
 /// (whole heads), o and down by input columns, the embedding and lm_head by vocabulary.
 template <Qwen3Shape kShape, class ElementsT, class Backend, class Communicator>
-class Qwen3Network : public Decoder<LayerContext<ElementsT, Backend, Communicator>,
-                                    Qwen3Weights<typename ElementsT::Weight, Backend>,
-                                    Qwen3Attention<LayerContext<ElementsT, Backend, Communicator>,
-                                                   decltype(head_shape_of<kShape>())>,
-                                    Qwen3Mlp<LayerContext<ElementsT, Backend, Communicator>>> {
+class Qwen3Network
+    : public Decoder<
+          LayerContext<ElementsT, Backend, Communicator>,
+          Qwen3Weights<typename ElementsT::Weight, Backend, typename ElementsT::KvElement>,
+          Qwen3Attention<LayerContext<ElementsT, Backend, Communicator>,
+                         decltype(head_shape_of<kShape>())>,
+          Qwen3Mlp<LayerContext<ElementsT, Backend, Communicator>>> {
   static_assert(check_backend<Backend, ElementsT>());
 
   using Context = typename Qwen3Network::Decoder::Context;

@@ -14,10 +14,12 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/sizes.hpp"
 #include "nanovllm/model/parameter_list.hpp"
+#include "nanovllm/model/quantization/kv_scales.hpp"
 #include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
 #include "nanovllm/model/shape.hpp"
 #include "nanovllm/model/weights.hpp"
+#include "nanovllm/ops/kv_format.hpp"
 #include "nanovllm/ops/weight_format.hpp"
 
 namespace nanovllm {
@@ -44,8 +46,9 @@ struct Qwen3Shard {
 };
 
 /// Owner of a rank's weights. q, k and v are rows of one matrix, and so are gate and up, so that
-/// each pair of layers is one product.
-template <WeightFormat W, class Backend>
+/// each pair of layers is one product. `Kv` is the format of the cache: one that gets its scales
+/// gets them from the checkpoint.
+template <WeightFormat W, class Backend, KvFormat Kv>
 class Qwen3Weights {
   using T = WeightElement<W>;
   using Matrix = MatrixOf<Backend, W>;
@@ -62,6 +65,7 @@ class Qwen3Weights {
     Vector post_norm;   // [hidden]
     Matrix gate_up;     // [2 · intermediate, hidden]
     Matrix down;        // [hidden, intermediate]
+    KvScales kv_scales{};
   };
 
   /// Allocates; contents are undefined until `load` or `randomize`.
@@ -86,11 +90,13 @@ class Qwen3Weights {
   }
 
   /// Streams this rank's part of `checkpoint` in. A tied model's copy of lm_head is ignored. Throws
-  /// one LoadError that names every missing, surplus or misshapen tensor.
+  /// one LoadError that names every missing, surplus or misshapen tensor, and first, as
+  /// `read_kv_scales`, one for scales of the cache.
   void load(const Checkpoint& checkpoint, Backend& backend,
             std::function<void(std::uint64_t, std::uint64_t)> progress = {}) {
     const std::vector<std::string> ignored =
         tied_ ? std::vector<std::string>{"lm_head.weight"} : std::vector<std::string>{};
+    if constexpr (FixedScaleKvFormat<Kv>) load_kv_scales(checkpoint);
     list_parameters(backend).load(checkpoint, ignored, std::move(progress));
   }
 
@@ -119,6 +125,15 @@ class Qwen3Weights {
     return static_cast<std::int64_t>(shape_.hidden_size);
   }
   [[nodiscard]] std::int64_t head_dim() const { return static_cast<std::int64_t>(shape_.head_dim); }
+
+  /// The same on all ranks.
+  void load_kv_scales(const Checkpoint& checkpoint) {
+    std::vector<std::string> modules;
+    for (std::size_t i = 0; i < layers_.size(); ++i)
+      modules.push_back(concat("model.layers.", i, ".self_attn"));
+    const std::vector<KvScales> scales = read_kv_scales(checkpoint, modules);
+    for (std::size_t i = 0; i < layers_.size(); ++i) layers_[i].kv_scales = scales[i];
+  }
 
   /// Every tensor of the checkpoint, the part this rank keeps, and where it goes.
   [[nodiscard]] ParameterList<T, Backend> list_parameters(Backend& backend) {
