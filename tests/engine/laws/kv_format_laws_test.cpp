@@ -1,5 +1,5 @@
-// The laws with a KV cache of eight bits and a scale a row (ops/int8_kv.hpp, ops/fp8_kv.hpp): tiers,
-// files and ranks know a format by its sizes and its name alone.
+// The laws with a KV cache of eight bits and a scale a row (ops/int8_kv.hpp, ops/fp8_kv.hpp,
+// ops/static_fp8_kv.hpp): tiers, files and ranks know a format by its sizes and its name alone.
 
 #include <filesystem>
 #include <string>
@@ -12,6 +12,7 @@
 #include "nanovllm/full_policy.hpp"
 #include "nanovllm/ops/fp8_kv.hpp"
 #include "nanovllm/ops/int8_kv.hpp"
+#include "nanovllm/ops/static_fp8_kv.hpp"
 #include "safetensors_writer.hpp"
 
 using namespace nanovllm;
@@ -25,6 +26,9 @@ struct Int8Policy : FullFloat32Policy {
 };
 struct Fp8Policy : FullFloat32Policy {
   using KvElement = Fp8Kv;
+};
+struct StaticFp8Policy : FullFloat32Policy {
+  using KvElement = StaticFp8Kv;
 };
 
 EngineConfig config() {
@@ -52,7 +56,7 @@ std::vector<float> logprobs_of(Engine<AnyModel, Policy>& engine, SamplingParams 
 }  // namespace
 
 TEMPLATE_TEST_CASE("laws: recomputed and swapped = undisturbed, in eight bits", "[laws]",
-                   Int8Policy, Fp8Policy) {
+                   Int8Policy, Fp8Policy, StaticFp8Policy) {
   const EngineConfig matrix{
       .model = model_directory(kRandomModels[0]), .num_threads = 1, .max_model_len = 128};
   const std::int64_t vocab = Qwen3Config::load(model_directory(kRandomModels[0])).vocab_size;
@@ -61,7 +65,7 @@ TEMPLATE_TEST_CASE("laws: recomputed and swapped = undisturbed, in eight bits", 
 }
 
 TEMPLATE_TEST_CASE("a KV format is used, and near to what is not rounded", "[laws]", Int8Policy,
-                   Fp8Policy) {
+                   Fp8Policy, StaticFp8Policy) {
   Engine<AnyModel, TestType> rounded(config());
   Engine<AnyModel, FullFloat32Policy> exact(config());
   const std::vector<float> got = logprobs_of(rounded, {.max_tokens = 1, .ignore_eos = true});

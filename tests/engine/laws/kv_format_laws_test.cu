@@ -10,6 +10,7 @@
 #include "engine/laws/law_matrix.hpp"
 #include "nanovllm/ops/fp8_kv.hpp"
 #include "nanovllm/ops/int8_kv.hpp"
+#include "nanovllm/ops/static_fp8_kv.hpp"
 #include "safetensors_writer.hpp"
 
 using namespace nanovllm;
@@ -62,7 +63,7 @@ TEST_CASE("laws on CUDA in eight bits", "[laws][gpu]") {
 
 TEMPLATE_TEST_CASE(
     "an engine in eight bits is near to one in 16, whole, in chunks and from the cache", "[gpu]",
-    Int8Kv, Fp8Kv) {
+    Int8Kv, Fp8Kv, StaticFp8Kv) {
   if (!has_gpu()) return;
   const std::vector<TokenId> prompt = random_prompt(5, 300, 4000);
   Engine<AnyModel, WithKv<CudaPolicy, TestType>> rounded(config());
