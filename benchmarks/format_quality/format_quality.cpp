@@ -30,6 +30,7 @@
 #include "nanovllm/engine/runner/runner.hpp"
 #include "nanovllm/ops/fp8_kv.hpp"
 #include "nanovllm/ops/int8_kv.hpp"
+#include "nanovllm/ops/static_fp8_kv.hpp"
 
 namespace nv = nanovllm;
 
@@ -208,6 +209,7 @@ nlohmann::json measure(const std::string& directory) {
     if (std::is_same_v<T, float>) add.template operator()<nv::bf16>();
     add.template operator()<nv::Int8Kv>();
     add.template operator()<nv::Fp8Kv>();
+    add.template operator()<nv::StaticFp8Kv>();
     using Fp8 = nv::Fp8Weights<T>;
     out.push_back(compare(nv::concat(base, ", weights ", Fp8::kName), exact,
                           probabilities<Model, FormatPolicy<T, T, Fp8>>(directory, texts), texts));
