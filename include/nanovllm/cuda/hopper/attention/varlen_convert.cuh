@@ -180,12 +180,21 @@ class VarlenConverter {
   /// r exchanged by XOR with r % 8.
   __device__ __forceinline__ void convert(int unit, unsigned char* tile) const {
     const Unit& from = units_[unit];
+    const int chunk = lane_ % kChunks;
+    // All loads ahead of the first store, behind which they would wait.
+    uint4 all[kTurns];
+    float scales[kTurns];
 #pragma unroll
     for (int i = 0; i < kTurns; ++i) {
-      const int r = i * kRowsAtOnce + lane_ / kChunks, chunk = lane_ % kChunks;
-      const int row = half_ * kHalfRows + unit * kUnitRows + r;
-      const uint4 bytes = load_from_shared(shared_address(&from.rows[r][chunk * 16]));
-      const float scale = from.scales[r] * kHalfUnit<Kv>;
+      const int r = i * kRowsAtOnce + lane_ / kChunks;
+      all[i] = load_from_shared(shared_address(&from.rows[r][chunk * 16]));
+      scales[i] = from.scales[r] * kHalfUnit<Kv>;
+    }
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) {
+      const int row = half_ * kHalfRows + unit * kUnitRows + i * kRowsAtOnce + lane_ / kChunks;
+      const uint4& bytes = all[i];
+      const float scale = scales[i];
       uint4 low, high;
       dequantise<Kv, T>(bytes.x, scale, low.x, low.y);
       dequantise<Kv, T>(bytes.y, scale, low.z, low.w);
