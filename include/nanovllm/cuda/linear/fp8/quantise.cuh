@@ -100,9 +100,10 @@ __global__ void __launch_bounds__(Fp8WeightBlock::kThreads)
 }
 
 struct Fp8RowsBlock {
-  static constexpr int kThreads = 128;
+  static constexpr int kThreads = 256;
   static constexpr int kLanes = 16;  ///< that hold a group of columns, a vector each
   static constexpr int kGroups = kThreads / kLanes;
+  static constexpr int kHeld = 4;  ///< vectors of a row that a thread keeps between its two passes
 };
 
 /// A row a block: with a norm all of it, else kGroups groups of columns. Grid: rows, parts of rows.
@@ -113,8 +114,6 @@ __global__ void __launch_bounds__(Fp8RowsBlock::kThreads)
   using Block = Fp8RowsBlock;
   constexpr int kSize = kVecSize<bf16>;
   __shared__ float scratch[32];
-  grid_dependency_wait();
-  grid_dependency_launch();  // behind the wait: see PlanStart
   const std::int64_t row = blockIdx.x;
   const auto k = static_cast<int>(x.extent(1));
   const int lane_column = static_cast<int>(threadIdx.x) % Block::kLanes * kSize;
@@ -124,33 +123,49 @@ __global__ void __launch_bounds__(Fp8RowsBlock::kThreads)
   const int step = kNorm ? Block::kGroups : groups;  // without a norm: once
   // All lanes of a warp go round as often, because they reduce together.
   const int rounds = kNorm ? ceil_div(groups, Block::kGroups) : 1;
-  const auto load = [&](int column, float(&a)[kSize]) {
-    uint4 v = {};
-    if (column < k) v = load_first<kWhole>(x.at(row, column), min(k - column, kSize));
-    unpack<bf16>(v, a);
+  const auto load = [&](int column) {
+    return column < k ? load_first<kWhole>(x.at(row, column), min(k - column, kSize)) : uint4{};
   };
+  const auto column_of = [&](int r) {
+    return (first + r * step) * static_cast<int>(kFp8Group) + lane_column;
+  };
+  const auto norm_at = [&](int column) {
+    if (!kNorm || column >= k) return uint4{};
+    return load_first<kWhole, Load::constant>(norm.weight.data + column, min(k - column, kSize));
+  };
+  uint4 held[Block::kHeld], weights[Block::kHeld];
+  if constexpr (kNorm) {
+#pragma unroll
+    for (int r = 0; r < Block::kHeld; ++r) weights[r] = norm_at(column_of(r));
+  }
+  grid_dependency_wait();
+  grid_dependency_launch();  // behind the wait: see PlanStart
   float inverse = 1.f;
   if constexpr (kNorm) {
     float squares = 0.f;
-    for (int r = 0; r < rounds; ++r) {
+#pragma unroll
+    for (int r = 0; r < Block::kHeld; ++r) held[r] = load(column_of(r));
+#pragma unroll
+    for (int r = 0; r < Block::kHeld; ++r) {
       float a[kSize];
-      load((first + r * step) * static_cast<int>(kFp8Group) + lane_column, a);
+      unpack<bf16>(held[r], a);
+      squares += sum_of_squares(a);
+    }
+    for (int r = Block::kHeld; r < rounds; ++r) {
+      float a[kSize];
+      unpack<bf16>(load(column_of(r)), a);
       squares += sum_of_squares(a);
     }
     squares = block_reduce(squares, Sum{}, 0.f, scratch, Block::kThreads);
     inverse = inverse_rms(squares, __frcp_rn(static_cast<float>(k)), norm.eps);
   }
-  for (int r = 0; r < rounds; ++r) {
-    const int group = first + r * step;
-    const int column = group * static_cast<int>(kFp8Group) + lane_column;
+  const auto quantise = [&](int r, const uint4& raw, const uint4& weight) {
+    const int group = first + r * step, column = column_of(r);
     float a[kSize];
-    load(column, a);
+    unpack<bf16>(raw, a);
     if constexpr (kNorm) {
       float w[kSize];
-      uint4 v = {};
-      if (column < k)
-        v = load_first<kWhole, Load::constant>(norm.weight.data + column, min(k - column, kSize));
-      unpack<bf16>(v, w);
+      unpack<bf16>(weight, w);
       normalise<bf16>(a, inverse, w);
       round_floats<bf16>(a);
     }
@@ -159,7 +174,7 @@ __global__ void __launch_bounds__(Fp8RowsBlock::kThreads)
     for (const float v : a) largest = fmaxf(largest, fabsf(v));
     largest = warp_reduce<Block::kLanes>(largest, Max{});
     const float scale = largest > 0.f ? __fdiv_rn(largest, fp8_e4m3::kMax) : 1.f;
-    if (group >= groups) continue;
+    if (group >= groups) return;
     std::uint32_t words[2] = {};
 #pragma unroll
     for (int i = 0; i < kSize; i += 2)
@@ -167,6 +182,16 @@ __global__ void __launch_bounds__(Fp8RowsBlock::kThreads)
                       << (8 * (i % 4));
     *reinterpret_cast<uint2*>(to.data + row * to.stride + column) = {words[0], words[1]};
     if (lane_column == 0) to.scales[group * to.scale_stride + row] = scale;
+  };
+  if constexpr (kNorm) {
+#pragma unroll
+    for (int r = 0; r < Block::kHeld; ++r) {
+      if (r < rounds) quantise(r, held[r], weights[r]);
+    }
+    for (int r = Block::kHeld; r < rounds; ++r)
+      quantise(r, load(column_of(r)), norm_at(column_of(r)));
+  } else {
+    quantise(0, load(column_of(0)), uint4{});
   }
 }
 
