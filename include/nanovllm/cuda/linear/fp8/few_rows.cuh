@@ -40,24 +40,33 @@ struct Fp8Layer {
 
 namespace detail {
 
-template <int kTiles, int kGroups, bool kNorm, bool kGated>
+template <class Block>
 void launch_fp8_few_rows(const Fp8FewRowsOperands& p, const Context& context) {
-  using Block = Fp8FewRowsBlock<kTiles, kGroups, kNorm, kGated>;
-  launch(fp8_few_rows_kernel<kTiles, kGroups, kNorm, kGated>,
+  launch(fp8_few_rows_kernel<Block>,
          {.grid = dim3(static_cast<unsigned>(ceil_div(p.n, Block::kColumns))),
           .block = dim3(Block::kThreads),
           .shared_bytes = static_cast<std::size_t>(Block::kSharedBytes)},
          context, p);
 }
 
-/// Two tiles share what is read of x. With 8 rows of x or fewer that is no more than W; and blocks
-/// of two must not leave multiprocessors without work.
+/// Where all blocks of eight warps find room at once, they read W faster than those of four; else
+/// those of four do. Which they are decides the order of summation, so it must not depend on the
+/// rows of x. Two tiles share what is read of x. With 8 rows of x or fewer that is no more than W;
+/// and there must be work for two blocks of them on each multiprocessor.
 template <bool kNorm, bool kGated>
 void launch_fp8_few_rows(const Fp8FewRowsOperands& p, const Context& context) {
-  if (p.num_tokens <= 8) return launch_fp8_few_rows<1, 1, kNorm, kGated>(p, context);
-  if (p.n < Fp8FewRowsBlock<2, 2, kNorm, kGated>::kColumns * context.num_sms)
-    return launch_fp8_few_rows<1, 2, kNorm, kGated>(p, context);
-  launch_fp8_few_rows<2, 2, kNorm, kGated>(p, context);
+  using Few8 = Fp8FewRowsBlock<8, 1, 1, kNorm, kGated>;
+  using More8 = Fp8FewRowsBlock<8, 1, 2, kNorm, kGated>;
+  using Few = Fp8FewRowsBlock<4, 1, 1, kNorm, kGated>;
+  using More = Fp8FewRowsBlock<4, 1, 2, kNorm, kGated>;
+  using Wide = Fp8FewRowsBlock<4, 2, 2, kNorm, kGated>;
+  const std::int64_t slots = 2 * context.num_sms;
+  const bool few = p.num_tokens <= 8;
+  if (p.n <= Few8::kColumns * slots)
+    return few ? launch_fp8_few_rows<Few8>(p, context) : launch_fp8_few_rows<More8>(p, context);
+  if (few) return launch_fp8_few_rows<Few>(p, context);
+  if (p.n < Wide::kColumns * slots) return launch_fp8_few_rows<More>(p, context);
+  launch_fp8_few_rows<Wide>(p, context);
 }
 
 }  // namespace detail

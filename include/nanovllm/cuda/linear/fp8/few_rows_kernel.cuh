@@ -44,14 +44,15 @@
 
 namespace nanovllm::cuda::detail {
 
-/// Shapes of a block: `kTiles` tiles of 16 rows of W, `kGroups` groups of 8 rows of x (1 or 2).
-template <int kTileCount, int kGroupCount, bool kHasNorm, bool kIsGated>
+/// Shapes of a block: `kWarps` warps share K, `kTiles` tiles of 16 rows of W, `kGroups` groups of 8
+/// rows of x (1 or 2).
+template <int kWarpCount, int kTileCount, int kGroupCount, bool kHasNorm, bool kIsGated>
 struct Fp8FewRowsBlock {
   static constexpr int kTiles = kTileCount;
   static constexpr int kGroups = kGroupCount;
   static constexpr bool kNorm = kHasNorm;
   static constexpr bool kGated = kIsGated;
-  static constexpr int kWarps = 8;
+  static constexpr int kWarps = kWarpCount;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kRows = 16 * kTiles;                    ///< of W
   static constexpr int kColumns = kGated ? kRows / 2 : kRows;  ///< of y
@@ -67,7 +68,9 @@ struct Fp8FewRowsBlock {
   static constexpr int kSumBytes = kWarps * kTokens * kPitch * 4;
   static constexpr int kSharedBytes = kXBytes + kSumBytes + kWarps * kTokens * 4;
   static constexpr int kOutputs = ceil_div(kTokens * kColumns, kThreads);  ///< of a thread
-  static constexpr int kBlocksPerSm = kTiles == 1 && !(kNorm && kGroups == 2) ? 2 : 1;
+  /// As many as registers have room for.
+  static constexpr int kWarpsPerSm = kTiles * kGroups == 4 ? 8 : kNorm && kGroups == 2 ? 12 : 16;
+  static constexpr int kBlocksPerSm = kWarpsPerSm / kWarps;
 };
 
 struct Fp8FewRowsOperands {
@@ -290,11 +293,10 @@ struct Fp8FewRowsPart {
 };
 
 /// Grid: a block for each kColumns columns of y. Dynamic shared memory: kSharedBytes.
-template <int kTiles, int kGroups, bool kNorm, bool kGated>
-__global__ void __launch_bounds__(Fp8FewRowsBlock<kTiles, kGroups, kNorm, kGated>::kThreads,
-                                  Fp8FewRowsBlock<kTiles, kGroups, kNorm, kGated>::kBlocksPerSm)
+template <class Block>
+__global__ void __launch_bounds__(Block::kThreads, Block::kBlocksPerSm)
     fp8_few_rows_kernel(const __grid_constant__ Fp8FewRowsOperands p) {
-  using Block = Fp8FewRowsBlock<kTiles, kGroups, kNorm, kGated>;
+  constexpr bool kNorm = Block::kNorm, kGated = Block::kGated;
   using Part = Fp8FewRowsPart<Block>;
   extern __shared__ uint4 fp8_few_rows_shared[];
   using Sums = float[Block::kTokens][Block::kPitch];
