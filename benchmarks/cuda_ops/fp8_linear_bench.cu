@@ -5,8 +5,11 @@
 #include <vector>
 
 #include "cuda_ops/timing.cuh"
+#include "nanovllm/cuda/architectures.cuh"
+#include "nanovllm/cuda/elementwise/silu_mul.cuh"
 #include "nanovllm/cuda/linear/fp8/few_rows.cuh"
 #include "nanovllm/cuda/linear/fp8/products.cuh"
+#include "nanovllm/cuda/linear/fp8/swiglu.cuh"
 #include "nanovllm/cuda/linear/tune/stopwatch.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 
@@ -18,8 +21,10 @@ constexpr std::int64_t kMostRows = 2048, kWidest = 24576, kLongest = 12288;
 struct Bench {
   cuda::Stream stream;
   cuda::Context context = cuda::Context::on(stream.get());
-  cuda::DeviceBuffer<bf16> norm{kLongest}, x{kMostRows * kLongest}, y{kMostRows * kWidest};
+  cuda::DeviceBuffer<bf16> norm{kLongest}, x{kMostRows * kLongest}, y{kMostRows * kWidest},
+      gate_up{kMostRows * kWidest};
   cuda::Fp8Products products;
+  cuda::Fp8Swiglu<cuda::DeviceArchitectures> swiglu;
   Report report;
 
   struct Shape {
@@ -48,12 +53,21 @@ struct Bench {
     std::vector<const cuda::Fp8Matrix*> pointers;
     for (const auto& weight : weights) pointers.push_back(&weight);
     products.tune(pointers, shape.accumulate, kMostRows, context);
+    const auto run_parts = [&](cuda::Fp8Layer layer, MatrixView<bf16> gate_up) {
+      const MatrixView<bf16> out = layer.y;
+      layer.y = gate_up, layer.gated = false;
+      if (!products.run(layer, context)) return false;
+      cuda::silu_mul(SiluMulArgs<bf16>{.gate_up = gate_up, .out = out}, context);
+      return true;
+    };
+    if (shape.gated)
+      swiglu.tune(pointers, {VectorView<const bf16>(norm.data(), {shape.k}), 1e-6f}, kMostRows,
+                  products, context, run_parts);
     const double bytes = double(shape.n * shape.k) * (1 + 4. / 128);
-    for (const std::int64_t m : {1, 8, 16, 24, 64, 256, 2048}) {
+    for (const std::int64_t m : {1, 4, 8, 12, 16, 24, 32, 64, 128, 256, 2048}) {
       const bool few = m <= cuda::kMaxFp8FewRows;
-      const bool gated = shape.gated && few;
       const auto layer = [&](int i) {
-        const std::int64_t n = gated ? shape.n / 2 : shape.n;
+        const std::int64_t n = shape.gated ? shape.n / 2 : shape.n;
         return cuda::Fp8Layer{.x = MatrixView<const bf16>(x.data(), {m, shape.k}),
                               .norm = {shape.normed ? VectorView<const bf16>(norm.data(), {shape.k})
                                                     : VectorView<const bf16>{},
@@ -61,13 +75,17 @@ struct Bench {
                               .weight = weights[std::size_t(i) % weights.size()].view(),
                               .y = MatrixView<bf16>(y.data(), {m, n}),
                               .accumulate = shape.accumulate,
-                              .gated = gated};
+                              .gated = shape.gated};
       };
       const Timing us = time_in_graph(
           context,
           [&](int i) {
             if (few) return cuda::fp8_few_rows(layer(i), context);
-            static_cast<void>(products.run(layer(i), context));
+            if (!shape.gated) {
+              static_cast<void>(products.run(layer(i), context));
+            } else if (!swiglu.run(layer(i), products, context)) {
+              run_parts(layer(i), MatrixView<bf16>(gate_up.data(), {m, shape.n}));
+            }
           },
           16);
       report.add(std::string(shape.name) + " M=" + std::to_string(m), us, bytes,
@@ -80,7 +98,7 @@ struct Bench {
       cuda::detail::fill_noise(buffer->data(), std::int64_t(buffer->size()), context);
     run({"qkv, norm ahead", 6144, 4096, true, false, false});
     run({"o, added", 4096, 4096, false, false, true});
-    run({"gate_up, norm ahead", 24576, 4096, true, true, false});
+    run({"gate_up, norm ahead, SwiGLU", 24576, 4096, true, true, false});
     run({"down, added", 4096, 12288, false, false, true});
   }
 };

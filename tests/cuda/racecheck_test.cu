@@ -13,6 +13,7 @@
 #include "cuda/product.cuh"
 #include "cuda/sampling/sampler_batch.cuh"
 #include "nanovllm/cuda/hopper/batch_invariant/linear.cuh"
+#include "nanovllm/cuda/hopper/hopper.cuh"
 #include "nanovllm/cuda/linear/fp8/few_rows.cuh"
 #include "nanovllm/cuda/linear/fp8/products.cuh"
 #include "nanovllm/cuda/linear/fp8/quantise.cuh"
@@ -233,6 +234,26 @@ TEST_CASE("rounding to 8 bits, tiny", "[racecheck][fp8]") {
     CHECK(std::isfinite(float(value)));
   for (const auto* const scales : {&weight.scales, &weight.blocks})
     for (const float scale : from_device(scales->data(), scales->size())) CHECK(scale > 0);
+}
+
+TEST_CASE("SwiGLU of 8-bit floats, tiny", "[racecheck][fp8]") {
+  if (!has_gpu()) return;
+  const Gpu gpu;
+  if (!gpu.is_hopper()) return;
+  cuda::TensorMaps maps;
+  const std::int64_t m = 21, width = 52, k = 1544;  // more than the rings hold; a ragged tile
+  BareRows x(m, k, 8), out(m, width, 8);
+  x.fill(1, -2, 2);
+  const BareFp8 weight(gpu, 2 * width, k, 8, 0);
+  cuda::DeviceBuffer<fp8_e4m3> data(static_cast<std::size_t>(m * weight.stride));
+  cuda::DeviceBuffer<float> scales(static_cast<std::size_t>(24 * weight.groups));
+  const cuda::Fp8Activations rounded{data.data(), scales.data(), weight.stride, 24};
+  cuda::quantise_rows(x.input(), {}, rounded, gpu.context);
+  for (int form = 0; form < cuda::Hopper::num_fp8_swiglu_forms(m); ++form)
+    REQUIRE(cuda::Hopper::fp8_swiglu(rounded, m, weight.view(2 * width), out.view(), form, maps,
+                                     gpu.context));
+  gpu.sync();
+  CHECK(out.is_finite());
 }
 
 TEST_CASE("products of 8-bit floats, tiny", "[racecheck][fp8][blas]") {

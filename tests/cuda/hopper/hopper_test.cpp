@@ -41,10 +41,10 @@ TEST_CASE("Shares of K of the kernel for some tens of rows leave nothing out") {
     for (int i = 0; i < kMidMForms.size(kind); ++i) {
       const MidMVariant form = kMidMForms.at(kind, i);
       for (std::int64_t k = 8; k <= 16384; k += 8) {
-        const std::int64_t panels = mid_m_panels(k, form);
+        const std::int64_t panels = mid_m_panels(2 * k, form);
         CHECK(panels % form.panels == 0);
-        CHECK(panels * form.split * kMidMColumns >= k);
-        CHECK((panels - form.panels) * form.split * kMidMColumns < k);
+        CHECK(panels * form.split * kMidMPanelBytes >= 2 * k);
+        CHECK((panels - form.panels) * form.split * kMidMPanelBytes < 2 * k);
       }
     }
   }

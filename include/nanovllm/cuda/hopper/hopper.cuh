@@ -4,6 +4,8 @@
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/fp8.hpp"
+#include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cuda/attention/varlen/plan.cuh"
 #include "nanovllm/cuda/hopper/attention/varlen.cuh"
 #include "nanovllm/cuda/hopper/hopper.hpp"
@@ -27,6 +29,19 @@ struct Hopper : HopperTables {
     const int num_mid = kMidMForms.size(layer.kind());
     return form < num_mid ? mid_m_linear(layer, form, maps, context)
                           : wide_m_linear(layer, form - num_mid, maps, context);
+  }
+
+  template <class Activations, class View>
+  [[nodiscard]] static bool fp8_swiglu(const Activations& x, std::int64_t rows, const View& weight,
+                                       MatrixView<bf16> out, int form, TensorMaps& maps,
+                                       const Context& context) {
+    return mid_m_swiglu<fp8_e4m3>({x.data, {rows, x.stride}},
+                                  {weight.data, {weight.rows, weight.stride}},
+                                  {.x = x.scales,
+                                   .weight = weight.scales,
+                                   .x_stride = x.scale_stride,
+                                   .weight_stride = weight.scale_stride},
+                                  out, form, maps, context);
   }
 
   template <class Kv>

@@ -3,7 +3,7 @@
 /// description is made on the host, one thread starts the copy of a box into shared memory, and an
 /// mbarrier counts the bytes.
 ///
-/// Tiles land in the layout that `wgmma.cuh` reads: rows of 64 16-bit elements (128 bytes), the 16
+/// Tiles land in the layout that `wgmma.cuh` reads: rows of 128 bytes (64 16-bit elements), the 16
 /// byte pieces of row r permuted by XOR with r % 8 ("128-byte swizzle"). The box must start at a
 /// multiple of 1024 bytes in shared memory. What lies outside the tensor is filled with zeros and
 /// counts as bytes all the same.
@@ -22,13 +22,17 @@
 
 namespace nanovllm::cuda {
 
-/// Columns of a box: what the swizzle spans.
-inline constexpr int kTmaColumns = 64;
+/// Bytes of a row of a box: what the swizzle spans.
+inline constexpr int kTmaRowBytes = 128;
+/// Columns of a box of 16-bit elements.
+inline constexpr int kTmaColumns = kTmaRowBytes / 2;
 
-/// The driver's name of a 16-bit element type.
+/// The driver's name of an element type of 8 or 16 bits.
 template <class T>
-inline constexpr CUtensorMapDataType kTmaType =
-    std::is_same_v<T, half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+inline constexpr CUtensorMapDataType kTmaType = sizeof(T) == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                                : std::is_same_v<T, half>
+                                                    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                    : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
 
 namespace detail {
 
@@ -50,16 +54,16 @@ inline decltype(&cuTensorMapEncodeTiled) tensor_map_encoder() {
 
 }  // namespace detail
 
-/// Describes a tensor of 16-bit elements. Dimensions are listed from the innermost, whose stride
-/// is 1; `strides[i]` is that of dimension i + 1, in elements. `box` is what one copy brings; its
-/// first extent must be 64. Throws CudaError when the driver refuses: `data` must be 16-byte
-/// aligned, strides multiples of 8 elements, box extents at most 256.
+/// Describes a tensor of elements of 8 or 16 bits. Dimensions are listed from the innermost, whose
+/// stride is 1; `strides[i]` is that of dimension i + 1, in elements. `box` is what one copy
+/// brings; its first extent must be 128 bytes. Throws CudaError when the driver refuses: `data`
+/// must be 16-byte aligned, strides multiples of 16 bytes, box extents at most 256.
 template <class T, int kRank>
 [[nodiscard]] CUtensorMap make_tensor_map(const T* data,
                                           const std::array<std::int64_t, kRank>& extents,
                                           const std::array<std::int64_t, kRank - 1>& strides,
                                           const std::array<int, kRank>& box) {
-  static_assert(sizeof(T) == 2, "'make_tensor_map' describes tensors of 16-bit elements");
+  static_assert(sizeof(T) <= 2, "'make_tensor_map' describes tensors of 8- and 16-bit elements");
   cuuint64_t sizes[kRank], stride_bytes[kRank];
   cuuint32_t box_sizes[kRank], steps[kRank];
   for (int i = 0; i < kRank; ++i) {
@@ -94,6 +98,14 @@ __device__ __forceinline__ void tma_load(void* to, const CUtensorMap& map,
                                          std::uint64_t& barrier) {
   ::cuda::ptx::cp_async_bulk_tensor(::cuda::ptx::space_cluster, ::cuda::ptx::space_global, to, &map,
                                     coordinates, &barrier);
+}
+
+/// Starts copying `bytes` bytes, a multiple of 16, between addresses that are such multiples, too;
+/// `barrier` counts them.
+__device__ __forceinline__ void bulk_load(void* to, const void* from, int bytes,
+                                          std::uint64_t& barrier) {
+  ::cuda::ptx::cp_async_bulk(::cuda::ptx::space_cluster, ::cuda::ptx::space_global, to, from,
+                             static_cast<std::uint32_t>(bytes), &barrier);
 }
 
 /// Orders what earlier kernels wrote to global memory, once it is visible here, before copies that

@@ -178,6 +178,19 @@ __device__ __forceinline__ void wgmma(float (&d)[kSize], WgmmaOperand a, WgmmaOp
 #undef NANOVLLM_WGMMA_SS
 }
 
+/// d = a · b, or d += a · b when `kAdd`, of e4m3 elements: 96 columns, and 32 of k, which take as
+/// many bytes as 16 of 16 bits. Both operands in shared memory, stored as m × k and n × k. Sums
+/// keep about 14 bits.
+template <bool kAdd>
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[48], WgmmaOperand a, WgmmaOperand b) {
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %50, 0;"
+      "wgmma.mma_async.sync.aligned.m64n96k32.f32.e4m3.e4m3 " NANOVLLM_WGMMA_LIST_48
+      "%48, %49, p, 1, 1;}"
+      : NANOVLLM_WGMMA_OUT_48(d)
+      : "l"(a.bits), "l"(b.bits), "n"(kAdd ? 1 : 0));
+}
+
 /// d += a · b, n = 2 · kSize columns, `a` in registers, `b` in shared memory, stored as k × n.
 template <MmaElement T, int kSize>
 __device__ __forceinline__ void wgmma(float (&d)[kSize], const std::uint32_t (&a)[4],

@@ -9,13 +9,17 @@
 
 #include "cuda/linear/fp8/fp8_problem.cuh"
 #include "nanovllm/cuda/elementwise/silu_mul.cuh"
+#include "nanovllm/cuda/hopper/hopper.cuh"
 #include "nanovllm/cuda/linear/fp8/few_rows.cuh"
 #include "nanovllm/cuda/linear/fp8/products.cuh"
+#include "nanovllm/cuda/linear/fp8/quantise.cuh"
 #include "nanovllm/cuda/op_state.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
 
 namespace nanovllm::test {
 namespace {
+
+constexpr std::int64_t kMaxRows = 64;
 
 void check_few_rows(const Gpu& gpu, Fp8Problem problem) {
   CAPTURE(problem.m, problem.n, problem.k, problem.has_norm, problem.gated, problem.accumulate);
@@ -37,9 +41,13 @@ TEST_CASE("few rows by 8-bit weights equal float64") {
       check_few_rows(gpu, {gpu, m, 77, k, true, true});
       check_few_rows(gpu, {gpu, m, 40, k, false, true});
     }
-    check_few_rows(gpu, {gpu, m, 4300, 256, false, false, true});
-    check_few_rows(gpu, {gpu, m, 4300, 384, true, false});
-    check_few_rows(gpu, {gpu, m, 2200, 256, true, true});
+    // Blocks of four warps, of one tile and of two.
+    for (const int n : {4300, 9000}) {
+      check_few_rows(gpu, {gpu, m, n, 256, false, false, true});
+      check_few_rows(gpu, {gpu, m, n, 1032, true, false});
+      check_few_rows(gpu, {gpu, m, n / 2, 256, true, true});
+      check_few_rows(gpu, {gpu, m, n / 2, 640, false, true});
+    }
     // Rows that cannot be read 16 bytes at a time.
     check_few_rows(gpu, {gpu, m, 33, 77, false, false, true, {3, 1}, {3, 1}});
     check_few_rows(gpu, {gpu, m, 33, 1100, true, true, false, {3, 1}, {3, 1}});
@@ -50,7 +58,7 @@ TEST_CASE("a row by 8-bit weights has the same bits alone and among others") {
   if (!has_gpu()) return;
   const Gpu gpu;
   for (const bool gated : {false, true}) {
-    for (const std::int64_t n : {std::int64_t{77}, std::int64_t{4500}}) {
+    for (const std::int64_t n : {77, 4500, 9000}) {
       Fp8Problem problem(gpu, 16, n, 1160, true, gated);
       cuda::fp8_few_rows(problem.layer(0, 16), gpu.context);
       gpu.sync();
@@ -122,6 +130,37 @@ TEST_CASE("more rows by 8-bit weights, rounded to 8 bits themselves, equal float
   const std::vector<const cuda::Fp8Matrix*> weights{&few.weight};
   for (const int m : {1, 7, 16}) CHECK_NOTHROW(products.tune(weights, false, m, gpu.context));
   if (gpu.is_hopper()) CHECK(done == 2 * 8 * 3 * 4);
+}
+
+TEST_CASE("SwiGLU of rows rounded to 8 bits equals float64 in every form") {
+  if (!has_gpu()) return;
+  const Gpu gpu;
+  if (!gpu.is_hopper()) return;
+  cuda::TensorMaps maps;
+  for (const int m : {1, 7, 17, 40, 63, 64}) {
+    // Widths of less than a tile, of a ragged last one, and beyond the last row of scales.
+    for (const auto& [width, k] : {std::pair{4, 128}, {48, 264}, {52, 1544}, {140, 4104}}) {
+      for (const bool norm : {false, true}) {
+        Fp8Problem problem(gpu, m, width, k, norm, true);
+        const cuda::Fp8Layer layer = problem.layer(0, m);
+        cuda::DeviceBuffer<fp8_e4m3> data(static_cast<std::size_t>(kMaxRows * layer.weight.stride));
+        cuda::DeviceBuffer<float> scales(
+            static_cast<std::size_t>(kMaxRows * layer.weight.stride / 128));
+        const cuda::Fp8Activations x{data.data(), scales.data(), layer.weight.stride,
+                                     align_up(m, 8)};
+        for (int form = 0; form < cuda::Hopper::num_fp8_swiglu_forms(m); ++form) {
+          CAPTURE(m, width, k, norm, form);
+          problem.y = GpuMatrix<bf16>(m, width, {8, 0});
+          poison_shared_memory(gpu.context);
+          cuda::quantise_rows(layer.x, layer.norm, x, gpu.context);
+          REQUIRE(cuda::Hopper::fp8_swiglu(x, m, layer.weight, problem.y.view(), form, maps,
+                                           gpu.context));
+          gpu.sync();
+          CHECK(problem.worst(true) <= 1);
+        }
+      }
+    }
+  }
 }
 
 TEST_CASE("ops by 8-bit weights do what their parts do, for any number of rows") {

@@ -2,8 +2,9 @@
 /// Dense layers of bf16 by weights in 8-bit floats (`Fp8Weights`), on the GPU.
 ///
 /// Up to 16 rows of x are multiplied as they are (few_rows.cuh). More rows are rounded to 8 bits
-/// ahead of the product, 128 columns at a time (quantise.cuh, products.cuh). Devices whose cuBLASLt
-/// has no such products multiply 16 rows at a time, which is slow and rounds nothing.
+/// ahead of the product, 128 columns at a time (quantise.cuh, products.cuh, swiglu.cuh). Devices
+/// whose cuBLASLt has no such products multiply 16 rows at a time, which is slow and rounds
+/// nothing.
 
 #include <algorithm>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include "nanovllm/cuda/linear/fp8/few_rows.cuh"
 #include "nanovllm/cuda/linear/fp8/matrix.cuh"
 #include "nanovllm/cuda/linear/fp8/products.cuh"
+#include "nanovllm/cuda/linear/fp8/swiglu.cuh"
 #include "nanovllm/cuda/linear/tune/dense_tuner.cuh"
 #include "nanovllm/cuda/linear/tune/projections.cuh"
 #include "nanovllm/cuda/runtime/check.cuh"
@@ -49,18 +51,28 @@ void run_op(const LinearArgs<bf16, Fp8Matrix, bf16>& args, State& state) {
       state.parts.template of<Fp8Products>(), state.context);
 }
 
+/// Enqueues a gated layer by its parts; `gate_up` is for the gates and ups.
+template <class State>
+void fp8_gated_parts(const Fp8Layer& layer, MatrixView<bf16> gate_up, State& state) {
+  Fp8Layer product = layer;
+  product.y = gate_up, product.gated = false;
+  fp8_linear(product, state.parts.template of<Fp8Products>(), state.context);
+  run_op(SiluMulArgs<bf16>{.gate_up = gate_up, .out = layer.y}, state);
+}
+
 /// Contract: ops/gated_linear.hpp.
 template <class State>
 void run_op(const GatedLinearArgs<bf16, Fp8Matrix, bf16>& args, State& state) {
   check<ShapeError>(args.weight != nullptr, "gated_linear: no weight given");
   validate(args);
   if (args.out.empty()) return;
-  Fp8Layer layer{
+  const Fp8Layer layer{
       .x = args.x, .norm = args.norm, .weight = args.weight->view(), .y = args.out, .gated = true};
   if (args.x.extent(0) <= kMaxFp8FewRows) return fp8_few_rows(layer, state.context);
-  layer.y = args.gate_up, layer.gated = false;
-  fp8_linear(layer, state.parts.template of<Fp8Products>(), state.context);
-  run_op(SiluMulArgs<bf16>{.gate_up = args.gate_up, .out = args.out}, state);
+  if (state.parts.template of<Fp8Swiglu<typename State::Architectures>>().run(
+          layer, state.parts.template of<Fp8Products>(), state.context))
+    return;
+  fp8_gated_parts(layer, args.gate_up, state);
 }
 
 /// Contract: ops/project_qkv.hpp.
@@ -80,8 +92,16 @@ template <class A, class W, class Heads, class State>
 void tune_network(const Projections<A, Fp8Matrix, W, Heads, DeviceMatrix<W>>& network,
                   State& state) {
   Fp8Products& products = state.parts.template of<Fp8Products>();
-  for (const auto& one : network.list)
+  for (const auto& one : network.list) {
     products.tune(one.matrices, one.accumulates, one.max_rows, state.context);
+    if (one.role != ProjectionRole::gate_up) continue;
+    state.parts.template of<Fp8Swiglu<typename State::Architectures>>().tune(
+        one.matrices, one.norm, one.max_rows, products, state.context,
+        [&](const Fp8Layer& layer, MatrixView<bf16> gate_up) {
+          fp8_gated_parts(layer, gate_up, state);
+          return true;
+        });
+  }
   const auto& logits = network.logits;
   if (logits.matrices.empty()) return;
   DenseTuner(state.dense, state.context)

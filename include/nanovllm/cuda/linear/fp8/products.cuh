@@ -89,6 +89,16 @@ class Fp8Products {
     return true;
   }
 
+  /// Enqueues the rounding of the layer's x, or of its norm; the result is valid until the next
+  /// call. None, with nothing enqueued, where there is no room for so many rows.
+  [[nodiscard]] std::optional<Fp8Activations> round(const Fp8Layer& layer, const Context& context) {
+    const std::int64_t rows = layer.x.extent(0);
+    if (rows > most_rows(layer.weight)) return {};
+    const Fp8Activations x = activations_of(layer.weight, rows);
+    quantise_rows(layer.x, layer.norm, x, context);
+    return x;
+  }
+
   /// Chooses by timing for up to `max_rows` rows; rows that were not reached within about half a
   /// second stay with the choice by rule. Blocks the host.
   void tune(std::span<const Fp8Matrix* const> weights, bool accumulates, std::int64_t max_rows,
@@ -114,7 +124,8 @@ class Fp8Products {
         return multiply(layer(i), activations_of(layer(i).weight, rows), way, context);
       };
       detail::time_plans(
-          plans_, key_of(layer(0)), candidates(layer(0), bucket, 4),
+          plans_, key_of(layer(0)),
+          candidates(layer(0), bucket, bucket <= kMostRowsOfManyWays ? 8 : 4),
           detail::calls_to_time(rows, weights[0]->size_bytes(), context), deadline, context,
           [&](const Plan& way) { return run_way(0, way); },
           [&](int i, const Plan& way) { static_cast<void>(run_way(i, way)); });
@@ -126,6 +137,8 @@ class Fp8Products {
   static constexpr std::size_t kActivationBytes = std::size_t{64} << 20;
   static constexpr std::size_t kRaggedBytes = std::size_t{32} << 20;
   static constexpr std::int64_t kRowMultiple = 8;
+  /// Rows up to which more algorithms are timed: which is fastest is harder to foresee there.
+  static constexpr std::int64_t kMostRowsOfManyWays = 512;
   /// Rows from which scales of blocks are faster as a rule; with fewer, those of rows.
   static constexpr std::int64_t kBlockRows = 192;
 

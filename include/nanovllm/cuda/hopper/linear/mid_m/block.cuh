@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "nanovllm/cuda/hopper/linear/mid_m/scales.cuh"
 #include "nanovllm/cuda/ptx/tma.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 
@@ -12,7 +13,7 @@ namespace nanovllm::cuda::detail {
 
 /// Shapes of a block: `kTileRows` rows of W, one of `kClusterSize` shares of K, `kStagePanels`
 /// panels a stage.
-template <int kTileRows, int kClusterSize, int kStagePanels, bool kHasNorm, bool kIsGated>
+template <class T, int kTileRows, int kClusterSize, int kStagePanels, bool kHasNorm, bool kIsGated>
 struct MidMBlock {
   static constexpr int kRows = kTileRows;
   static constexpr int kSplit = kClusterSize;
@@ -30,15 +31,18 @@ struct MidMBlock {
   static constexpr int kGroup = 128;  ///< threads of a warpgroup
   static constexpr int kWeightWarp = 4, kXWarp = 5, kNormWarp = 6;
   static constexpr int kThreads = kGroup + 64 + (kNorm ? kGroup : 0);
-  static constexpr int kRowBytes = 2 * kTmaColumns;
-  static constexpr int kPanelBytes = kRows * kRowBytes;       ///< of W
-  static constexpr int kWeightBytes = kPanels * kPanelBytes;  ///< of a stage
+  static constexpr int kRowBytes = kTmaRowBytes;
+  static constexpr int kPanelColumns = kRowBytes / static_cast<int>(sizeof(T));  ///< of K
+  static constexpr int kPanelBytes = kRows * kRowBytes;                          ///< of W
+  static constexpr int kWeightBytes = kPanels * kPanelBytes;                     ///< of a stage
   /// Stages of W under way at a time while the ring is filled: more only delay x.
   static constexpr int kUnderWay = std::max(2, 32 * 1024 / kWeightBytes);
 
   static constexpr int kReceivedBytes = (kSplit - 1) * kPushed * kGroup * 16;
   static constexpr int kSquaresBytes = kNorm ? kSplit * kTokens * 4 : 0;
   static constexpr int kAlignment = 1024;
+  /// Of a stage, those of x and then those of W.
+  static constexpr int kScaleBytes = kMidMScaled<T> ? kPanels * (kTokens + kRows) * 4 : 0;
 
   /// Bytes of x's panel: whole sets of 8 rows, as the swizzle has them.
   static constexpr int x_panel_bytes(int num_tokens) {
@@ -52,7 +56,7 @@ struct MidMBlock {
   static constexpr int other_bytes(int panels, int num_tokens, int stages) {
     const int behind = kReceivedBytes + kSquaresBytes + (kNorm ? panels * kRowBytes : 0);
     const int read = kTokens * kRowBytes - x_panel_bytes(num_tokens);
-    return std::max(behind, read) + (4 * stages + 1) * 8 + kAlignment;
+    return stages * kScaleBytes + std::max(behind, read) + (4 * stages + 1) * 8 + kAlignment;
   }
   static constexpr int shared_bytes(int panels, int num_tokens, int stages) {
     return stages * (kWeightBytes + x_bytes(num_tokens)) + other_bytes(panels, num_tokens, stages);
@@ -74,6 +78,7 @@ struct MidMOperands {
   bool accumulate;
   bool y_pairs;     ///< y's pairs of columns are aligned as such
   NextStart start;  ///< of the next kernel
+  MidMScales<T> scales{};
 };
 
 }  // namespace nanovllm::cuda::detail

@@ -9,18 +9,21 @@
 /// x [M ≤ 64, K], 16-byte aligned rows;  W [N, K] dense, 16-byte aligned, K a multiple of 8;
 /// y [M, N] (or [M, width]), any alignment; bf16, or without a norm half.
 ///
+/// Gated without a norm x and W may also be e4m3, K a multiple of 128, with a scale for each row
+/// and 128 columns: the sums of these columns are multiplied by both. y is bf16.
+///
 /// The rows of x are the 64 rows of a wgmma (operand A), rows of W its columns (operand B). A block
 /// owns a tile of rows of W, gated as many gate rows as up rows, so that both sums of an output
 /// are in one thread. A cluster shares the tile and splits K; at the end each block finishes a
 /// share of the columns: the others send it their sums (st.async), and it adds all up in the order
 /// of K. A cluster may be one block.
 ///
-/// Panels of 64 columns of both operands pass through rings in shared memory, one or two panels a
-/// stage: with tiles of few rows, one copy for two panels reads W faster. One warp fills the
-/// ring of W, before the kernel ahead has ended, one that of x, a warpgroup multiplies, and with a
-/// norm another one, between x's arrival and the products, sums up the squares of a panel and
-/// multiplies it by the norm's weights in place. No ring is larger than what lets two blocks stand
-/// on a multiprocessor: the next kernel's weights arrive while this one works.
+/// Panels of 128 bytes of both operands' rows pass through rings in shared memory, one or two
+/// panels a stage: with tiles of few rows, one copy for two panels reads W faster. One warp fills
+/// the ring of W, before the kernel ahead has ended, one that of x, a warpgroup multiplies, and
+/// with a norm another one, between x's arrival and the products, sums up the squares of a panel
+/// and multiplies it by the norm's weights in place. No ring is larger than what lets two blocks
+/// stand on a multiprocessor: the next kernel's weights arrive while this one works.
 ///
 /// Sums are in float32, and their order depends on K and on the size of the cluster alone.
 ///
@@ -32,6 +35,7 @@
 
 #include "nanovllm/cuda/hopper/linear/mid_m/block.cuh"
 #include "nanovllm/cuda/hopper/linear/mid_m/part.cuh"
+#include "nanovllm/cuda/hopper/linear/mid_m/scales.cuh"
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/cluster.cuh"
 #include "nanovllm/cuda/ptx/wgmma.cuh"
@@ -73,14 +77,17 @@ __device__ __forceinline__ void mid_m_block(const CUtensorMap& w_map, const CUte
       part.load_x(x_map);
     }
   } else if (Block::kNorm && warp >= Block::kNormWarp) {
-    part.apply_norm(norm_thread);
+    if constexpr (Block::kNorm) part.apply_norm(norm_thread);
   } else {
     grid_dependency_wait();
     float4 old[Block::kOwned] = {};
     if (!Block::kGated && p.accumulate) part.read_old(old);
     float sum[Part::kSums] = {};
     wgmma_hold(sum);
-    part.multiply(sum);
+    if constexpr (kMidMScaled<T>)
+      multiply_scaled<Block>(part, sum);
+    else
+      part.multiply(sum);
     float4 total[Block::kPushed];
     part.exchange(sum, total);
     part.write(total, old);
@@ -92,12 +99,12 @@ __device__ __forceinline__ void mid_m_block(const CUtensorMap& w_map, const CUte
 /// Grid: a cluster of kSplit blocks, along x, for each kColumns columns of y. Dynamic shared
 /// memory: shared_bytes.
 template <class T, class Out, int kRows, int kSplit, int kPanels, bool kNorm, bool kGated>
-__global__ void __launch_bounds__(MidMBlock<kRows, kSplit, kPanels, kNorm, kGated>::kThreads, 2)
+__global__ void __launch_bounds__(MidMBlock<T, kRows, kSplit, kPanels, kNorm, kGated>::kThreads, 2)
     mid_m_kernel(const __grid_constant__ CUtensorMap w_map,
                  const __grid_constant__ CUtensorMap x_map,
                  const __grid_constant__ MidMOperands<T, Out> p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  mid_m_block<MidMBlock<kRows, kSplit, kPanels, kNorm, kGated>, T, Out>(w_map, x_map, p);
+  mid_m_block<MidMBlock<T, kRows, kSplit, kPanels, kNorm, kGated>, T, Out>(w_map, x_map, p);
 #endif
 }
 

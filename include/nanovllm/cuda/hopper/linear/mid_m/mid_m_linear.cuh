@@ -41,11 +41,12 @@ template <class Block>
 template <int kPanels, class T>
 [[nodiscard]] CUtensorMap mid_m_map(TensorMaps& maps, const T* data, std::int64_t rows,
                                     std::int64_t k, std::int64_t stride, int box) {
+  constexpr int kColumns = kTmaRowBytes / static_cast<int>(sizeof(T));
   if constexpr (kPanels == 1) {
-    return maps.get<T, 2>(data, {k, rows}, {stride}, {kTmaColumns, box});
+    return maps.get<T, 2>(data, {k, rows}, {stride}, {kColumns, box});
   } else {
-    return maps.get<T, 3>(data, {kTmaColumns, rows, k / kTmaColumns}, {stride, kTmaColumns},
-                          {kTmaColumns, box, kPanels});
+    return maps.get<T, 3>(data, {kColumns, rows, k / kColumns}, {stride, kColumns},
+                          {kColumns, box, kPanels});
   }
 }
 
@@ -56,9 +57,10 @@ template <ProductKind kKind, MidMVariant kForm, bool kNorm = kKind != ProductKin
 bool launch_mid_m(const MatrixView<const T>& x, const MatrixView<const T>& weight,
                   MidMOperands<T, Out> p, TensorMaps& maps, const Context& context) {
   constexpr bool kGated = kKind == ProductKind::gated;
-  using Block = MidMBlock<kForm.rows, kForm.split, kForm.panels, kNorm, kGated>;
-  if (kForm.panels > 1 && p.k % kTmaColumns != 0) return false;
-  p.panels = static_cast<std::int32_t>(mid_m_panels(p.k, kForm));
+  using Block = MidMBlock<T, kForm.rows, kForm.split, kForm.panels, kNorm, kGated>;
+  if (kForm.panels > 1 && p.k % Block::kPanelColumns != 0) return false;
+  p.panels =
+      static_cast<std::int32_t>(mid_m_panels(p.k * static_cast<std::int64_t>(sizeof(T)), kForm));
   p.stages = mid_m_stages<Block>(p.panels, p.num_tokens, context);
   if (p.stages < std::min(p.panels / kForm.panels, 2)) return false;
   const std::int64_t m = x.extent(0), k = p.k;
@@ -90,6 +92,37 @@ bool launch_mid_m_variant(const MatrixView<const T>& x, const MatrixView<const T
 }
 
 }  // namespace detail
+
+/// Enqueues out = silu(x · gateᵀ) · (x · upᵀ) of rows of e4m3 by the form `variant` of gated
+/// layers: x [m, k], `weight` [2 · width, k] with the gate rows first, out [m, width]. Rows of x's
+/// scales are multiples of 8 floats apart, those of the weight's of 4. False, with nothing
+/// enqueued, when the form does not take these operands.
+template <class T>
+requires detail::kMidMScaled<T>
+[[nodiscard]] bool mid_m_swiglu(const MatrixView<const T>& x, const MatrixView<const T>& weight,
+                                const detail::MidMScales<T>& scales, const MatrixView<bf16>& out,
+                                int variant, TensorMaps& maps, const Context& context) {
+  const std::int64_t m = x.extent(0), n = weight.extent(0), k = weight.extent(1);
+  if (!fits_mid_m(m, n, k) || k % 128 != 0 || n % 8 != 0) return false;
+  const detail::MidMOperands<T, bf16> p{
+      .norm = nullptr,
+      .y = out.data,
+      .y_stride = out.strides[0],
+      .num_tokens = static_cast<std::int32_t>(m),
+      .n = static_cast<std::int32_t>(out.extent(1)),
+      .k = static_cast<std::int32_t>(k),
+      .panels = 0,
+      .stages = 0,
+      .eps = 0,
+      .accumulate = false,
+      .y_pairs = reinterpret_cast<std::uintptr_t>(out.data) % 4 == 0 && out.strides[0] % 2 == 0,
+      .start = NextStart::after_wait,
+      .scales = scales};
+  return with_variant<kMidMForms.size(ProductKind::gated)>(variant, [&]<int kVariant>() {
+    return detail::launch_mid_m<ProductKind::gated, kMidMGatedVariants[kVariant], false>(
+        x, weight, p, maps, context);
+  });
+}
 
 /// Enqueues the layer by the form `variant`, an index into the forms of its kind. False, with
 /// nothing enqueued, when the form does not take these operands. `maps` keeps the descriptions of x

@@ -8,6 +8,7 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/cuda/hopper/linear/mid_m/block.cuh"
+#include "nanovllm/cuda/hopper/linear/mid_m/scales.cuh"
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/cluster.cuh"
 #include "nanovllm/cuda/ptx/load.cuh"
@@ -34,9 +35,10 @@ struct MidMPart {
   const MidMOperands<T, Out>& p;
   std::byte* weights;
   std::byte* x;
-  float4* received;  ///< [other block][quad][thread]
-  float* squares;    ///< [block][row of x]
-  std::byte* norm;   ///< the norm's weights for this block's columns
+  float* stage_scales;  ///< of the stages, where operands have them
+  float4* received;     ///< [other block][quad][thread]
+  float* squares;       ///< [block][row of x]
+  std::byte* norm;      ///< the norm's weights for this block's columns
   std::uint64_t* full_weights;
   std::uint64_t* full_x;
   std::uint64_t* normed;
@@ -58,7 +60,8 @@ struct MidMPart {
     weights =
         shared + ((begin + Block::kAlignment - 1) / Block::kAlignment * Block::kAlignment - begin);
     x = weights + p.stages * Block::kWeightBytes;
-    std::byte* const behind = x + p.stages * x_bytes;
+    stage_scales = reinterpret_cast<float*>(x + p.stages * x_bytes);
+    std::byte* const behind = x + p.stages * (x_bytes + Block::kScaleBytes);
     received = reinterpret_cast<float4*>(behind);
     squares = reinterpret_cast<float*>(behind + Block::kReceivedBytes);
     norm = behind + Block::kReceivedBytes + Block::kSquaresBytes;
@@ -72,9 +75,9 @@ struct MidMPart {
     complete = empty + p.stages;
     rank = static_cast<int>(blockIdx.x) % Block::kSplit;
     first = static_cast<int>(blockIdx.x) / Block::kSplit * Block::kColumns;
-    first_column = rank * p.panels * kTmaColumns;
+    first_column = rank * p.panels * Block::kPanelColumns;
     const int columns_left = max(0, p.k - first_column);
-    panels = min(p.panels, (columns_left + kTmaColumns - 1) / kTmaColumns);
+    panels = min(p.panels, (columns_left + Block::kPanelColumns - 1) / Block::kPanelColumns);
     fills = (panels + Block::kPanels - 1) / Block::kPanels;
   }
 
@@ -99,15 +102,23 @@ struct MidMPart {
   __device__ __forceinline__ void load_panels(std::byte* to, const CUtensorMap& map, int i, int row,
                                               std::uint64_t& full) const {
     if constexpr (Block::kPanels == 1) {
-      tma_load(to, map, {first_column + i * kTmaColumns, row}, full);
+      tma_load(to, map, {first_column + i * Block::kPanelColumns, row}, full);
     } else {
-      tma_load(to, map, {0, row, first_column / kTmaColumns + i * Block::kPanels}, full);
+      tma_load(to, map, {0, row, first_column / Block::kPanelColumns + i * Block::kPanels}, full);
     }
+  }
+
+  /// Of operands that have scales.
+  [[nodiscard]] __device__ __forceinline__ MidMScaleRing<Block> scale_ring() const {
+    return {p.scales, stage_scales, first, p.n, first_column / Block::kPanelColumns};
   }
 
   __device__ __forceinline__ void fill_weights(const CUtensorMap& map, int i, int stage) const {
     static_assert(!Block::kGated || Block::kPanels == 1);
-    mbarrier_arrive_expect(full_weights[stage], Block::kWeightBytes);
+    int bytes = Block::kWeightBytes;
+    if constexpr (kMidMScaled<T>) bytes += scale_ring().weight_bytes();
+    mbarrier_arrive_expect(full_weights[stage], static_cast<std::uint32_t>(bytes));
+    if constexpr (kMidMScaled<T>) scale_ring().load_weights(i, stage, full_weights[stage]);
     std::byte* const to = weights + stage * Block::kWeightBytes;
     load_panels(to, map, i, first, full_weights[stage]);
     if constexpr (Block::kGated)
@@ -141,7 +152,11 @@ struct MidMPart {
     std::uint32_t parity = 1;
     for (int i = 0; i < fills; ++i) {
       if (i >= p.stages) mbarrier_wait(empty[stage], parity);
-      mbarrier_arrive_expect(full_x[stage], static_cast<std::uint32_t>(x_bytes));
+      int bytes = x_bytes;
+      if constexpr (kMidMScaled<T>) bytes += 4 * (x_panel_bytes / Block::kRowBytes);
+      mbarrier_arrive_expect(full_x[stage], static_cast<std::uint32_t>(bytes));
+      if constexpr (kMidMScaled<T>)
+        scale_ring().load_x(i, stage, x_panel_bytes / Block::kRowBytes, full_x[stage]);
       load_panels(x + stage * x_bytes, map, i, 0, full_x[stage]);
       if (++stage == p.stages) stage = 0, parity ^= 1;
     }
@@ -373,7 +388,7 @@ struct MidMPart {
       v = {v.x * s, v.y * s};
       if constexpr (Block::kGated) {
         const float2 up = pick(total[i + Block::kOwned]);
-        v = {silu<T>(v.x) * s * up.x, silu<T>(v.y) * s * up.y};
+        v = {silu<Out>(v.x) * s * up.x, silu<Out>(v.y) * s * up.y};
       } else {
         const float2 before = pick(old[i]);
         v = {v.x + before.x, v.y + before.y};

@@ -38,12 +38,13 @@ inline constexpr int kMidMUnnormedGated = 0;
 inline constexpr ProductForms<MidMVariant> kMidMForms{
     .plain = kMidMVariants, .normed = kMidMNormedVariants, .gated = kMidMGatedVariants};
 
-/// Columns of K in a panel.
-inline constexpr int kMidMColumns = 64;
+/// Bytes of a row of x, or of W, in a panel.
+inline constexpr int kMidMPanelBytes = 128;
 
-/// Panels of K that one block of a cluster takes: whole stages.
-[[nodiscard]] constexpr std::int64_t mid_m_panels(std::int64_t k, MidMVariant form) {
-  return ceil_div(ceil_div(k, std::int64_t{kMidMColumns}), std::int64_t{form.split * form.panels}) *
+/// Panels of rows of so many bytes that one block of a cluster takes: whole stages.
+[[nodiscard]] constexpr std::int64_t mid_m_panels(std::int64_t row_bytes, MidMVariant form) {
+  return ceil_div(ceil_div(row_bytes, std::int64_t{kMidMPanelBytes}),
+                  std::int64_t{form.split * form.panels}) *
          form.panels;
 }
 
