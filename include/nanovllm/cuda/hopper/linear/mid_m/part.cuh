@@ -388,7 +388,10 @@ struct MidMPart {
       v = {v.x * s, v.y * s};
       if constexpr (Block::kGated) {
         const float2 up = pick(total[i + Block::kOwned]);
-        v = {silu<Out>(v.x) * s * up.x, silu<Out>(v.y) * s * up.y};
+        if constexpr (kMidMScaled<T>)  // which other numbers of rows run by its parts
+          v = {rounded_swiglu<Out>(v.x, up.x), rounded_swiglu<Out>(v.y, up.y)};
+        else
+          v = {silu<Out>(v.x) * s * up.x, silu<Out>(v.y) * s * up.y};
       } else {
         const float2 before = pick(old[i]);
         v = {v.x + before.x, v.y + before.y};

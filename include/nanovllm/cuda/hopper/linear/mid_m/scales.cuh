@@ -4,10 +4,13 @@
 #include <concepts>
 #include <cstdint>
 
+#include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/fp8.hpp"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
 #include "nanovllm/cuda/ptx/tma.cuh"
 #include "nanovllm/cuda/ptx/wgmma.cuh"
+#include "nanovllm/cuda/tile/silu.cuh"
+#include "nanovllm/cuda/tile/vec.cuh"
 
 namespace nanovllm::cuda::detail {
 
@@ -66,6 +69,13 @@ struct MidMScaleRing {
     return static_cast<int>(min(std::int64_t{Block::kColumns}, global.weight_stride - row));
   }
 };
+
+/// SwiGLU as of a gate and an up that were stored in T: both, and silu(gate), are rounded.
+template <class T>
+[[nodiscard]] __device__ __forceinline__ float rounded_swiglu(float gate, float up) {
+  const auto rounded = [](float x) { return to_float(from_float<T>(x)); };
+  return rounded(silu<T>(rounded(gate))) * rounded(up);
+}
 
 /// The products of a block's panels, each multiplied by the scales of its rows and columns.
 template <class Block, class Part, int kSums>
