@@ -31,8 +31,8 @@ struct DenseTuning {
 ///   kDense        numbers for kernels that run on all devices
 ///   dense_forms(kind, m, n, k)  the forms of its own kernels that are worth timing for a layer of
 ///                 bfloat16: m rows of x by W [n, k]
-///   num_fp8_swiglu_forms(m)  the forms of its kernel for gated layers of m rows by weights in
-///                 8-bit floats
+///   num_fp8_swiglu_forms(m, n)  how many forms its kernel has for gated layers of m rows by
+///                 W [n, k] in 8-bit floats
 ///   suits_heads(m, n, k)  whether to time its kernel for all of `project_qkv`
 template <class A>
 concept ArchitectureTables = requires(const DeviceFeatures& device, ProductKind kind,
@@ -44,7 +44,7 @@ concept ArchitectureTables = requires(const DeviceFeatures& device, ProductKind 
   { A::kKeepsOrder } -> std::convertible_to<bool>;
   { A::kDense } -> std::convertible_to<DenseTuning>;
   { A::dense_forms(kind, extent, extent, extent) } -> std::same_as<std::vector<int>>;
-  { A::num_fp8_swiglu_forms(extent) } -> std::same_as<int>;
+  { A::num_fp8_swiglu_forms(extent, extent) } -> std::same_as<int>;
   { A::suits_heads(extent, extent, extent) } -> std::same_as<bool>;
 };
 
@@ -61,7 +61,7 @@ struct OtherDevices {
                                                     std::int64_t) {
     return {};
   }
-  [[nodiscard]] static constexpr int num_fp8_swiglu_forms(std::int64_t) { return 0; }
+  [[nodiscard]] static constexpr int num_fp8_swiglu_forms(std::int64_t, std::int64_t) { return 0; }
   [[nodiscard]] static constexpr bool suits_heads(std::int64_t, std::int64_t, std::int64_t) {
     return false;
   }

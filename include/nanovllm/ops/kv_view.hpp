@@ -66,7 +66,7 @@ template <FixedScaleKvFormat F>
 struct KvView<F> : detail::KvTiles<F> {
   KvScales fixed{};  ///< of rows that are stored; those that are there have their own
 
-  /// The scale that keys of `head` are stored by, and values of `head` - num_kv_heads.
+  /// The scale of what is stored for `head`: keys' heads come first, then values'.
   [[nodiscard]] NANOVLLM_HD constexpr float fixed_scale(std::int64_t head) const {
     return head < this->num_kv_heads ? fixed.k : fixed.v;
   }

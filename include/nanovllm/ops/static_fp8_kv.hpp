@@ -15,9 +15,9 @@ namespace nanovllm {
 /// nearest even. The scale is the checkpoint's, or 1. Each row keeps it in 4 bytes, as rows of
 /// Fp8Kv keep theirs: 132 bytes of 256 where head_dim is 128.
 ///
-/// What is beyond ±448 · scale, infinities as well, becomes that. NaN stays NaN, and the rest of
-/// its row is not touched. Otherwise the error of an element is at most 2⁻⁴ of its value, or
-/// scale · 2⁻¹⁰ where it is smaller than scale · 2⁻⁶.
+/// What is beyond ±448 · scale, infinities as well, becomes that. NaN is stored as NaN, alone in
+/// its row; kernels on tensor cores read it as ±480 · scale. Otherwise the error of an element is
+/// at most 2⁻⁴ of its value, or scale · 2⁻¹⁰ where it is smaller than scale · 2⁻⁶.
 /// Source: vLLM, `--kv-cache-dtype fp8`.
 struct StaticFp8Kv {
   using Stored = fp8_e4m3;

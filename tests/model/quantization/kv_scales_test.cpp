@@ -122,8 +122,11 @@ TEST_CASE("scales of keys and values are found under each of their names", "[fp8
   SafetensorsWriter both;
   add(both, kModules[1] + ".kv_scale", 0.5f);
   CHECK(read(both) == std::vector<KvScales>{{}, {.k = 0.5f, .v = 0.5f}});
-  add(both, kModules[1] + ".k_scale", 0.75f);  // comes first
-  CHECK(read(both) == std::vector<KvScales>{{}, {.k = 0.75f, .v = 0.5f}});
+  add(both, kModules[1] + ".k_scale", 0.75f);  // comes first, and a pair is not mixed
+  CHECK_THROWS_WITH(read(both),
+                    Contains("'layers.1.self_attn.k_scale' must have a scale of values beside it"));
+  add(both, kModules[1] + ".v_scale", 0.25f);
+  CHECK(read(both) == std::vector<KvScales>{{}, {.k = 0.75f, .v = 0.25f}});
 
   const SafetensorsWriter none = std::move(SafetensorsWriter().add(
       "layers.0.self_attn.q_proj.input_scale", "F32", {2}, std::vector<float>(2)));

@@ -40,8 +40,8 @@ struct HopperTables : OtherDevices {
     }
     return out;
   }
-  [[nodiscard]] static constexpr int num_fp8_swiglu_forms(std::int64_t m) {
-    return m <= kMaxMidMRows ? kMidMForms.size(ProductKind::gated) : 0;
+  [[nodiscard]] static constexpr int num_fp8_swiglu_forms(std::int64_t m, std::int64_t n) {
+    return m <= kMaxMidMRows && n % 8 == 0 ? kMidMForms.size(ProductKind::gated) : 0;
   }
   [[nodiscard]] static constexpr bool suits_heads(std::int64_t m, std::int64_t n, std::int64_t k) {
     return suits_small_m_heads(m, n, k);

@@ -60,8 +60,8 @@ __device__ __forceinline__ void halves_of(std::uint32_t word, std::uint32_t& fir
   }
 }
 
-/// The elements 0 to 3 of a word times their scale, rounded to T, as `F::load` gives them; `scale`
-/// is `kHalfUnit` times theirs.
+/// The elements 0 to 3 of a word times their scale, rounded to T, as `F::load` gives them, but for
+/// a NaN among e4m3 elements, which is read as 480; `scale` is `kHalfUnit` times theirs.
 template <KvBytes F, class T>
 __device__ __forceinline__ void dequantise(std::uint32_t word, float scale, std::uint32_t& first,
                                            std::uint32_t& second) {

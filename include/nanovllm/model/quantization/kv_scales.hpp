@@ -12,8 +12,8 @@
 namespace nanovllm {
 
 /// Reads the scales of each module of attention, such as "model.layers.0.self_attn", in the order
-/// of `modules`. A module's scale of keys is the first of these that is there; names of scales of
-/// values have a v instead:
+/// of `modules`. A module's scales are the first of these pairs of which one is there; names of
+/// scales of values have a v instead:
 ///
 /// - `<module>.k_scale`: llm-compressor, compressed-tensors;
 /// - `<module>.k_proj.k_scale`: ModelOpt;
@@ -89,10 +89,11 @@ NANOVLLM_INLINE std::vector<KvScales> read_kv_scales(const Checkpoint& checkpoin
   for (const std::string& module : modules) {
     std::array<const CheckpointTensor*, 2> found{};
     for (const auto& names : detail::kKvScaleNames) {
+      const bool is_first = found[0] == nullptr && found[1] == nullptr;
       for (std::size_t i = 0; i < 2; ++i) {
         const std::string name = concat(module, names[i]);
         known.insert(name);
-        if (found[i] == nullptr) found[i] = checkpoint.find(name);
+        if (is_first) found[i] = checkpoint.find(name);
       }
     }
     const auto [k, v] = found;

@@ -86,6 +86,15 @@ struct TensorScales {
 /// of keys and values for caches that want them.
 [[nodiscard]] bool is_activation_scale(std::string_view name);
 
+namespace detail {
+
+/// Whether a tensor of this type may hold scales.
+[[nodiscard]] bool holds_scales(FileDType dtype);
+/// Element `index` of such a tensor.
+[[nodiscard]] float scale_at(const CheckpointTensor& tensor, std::size_t index);
+
+}  // namespace detail
+
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES

@@ -90,8 +90,8 @@ class Qwen3Weights {
   }
 
   /// Streams this rank's part of `checkpoint` in. A tied model's copy of lm_head is ignored. Throws
-  /// one LoadError that names every missing, surplus or misshapen tensor, and first, as
-  /// `read_kv_scales`, one for scales of the cache.
+  /// one LoadError that names every missing, surplus or misshapen tensor. Scales of the cache are
+  /// read first, with a LoadError of their own (`read_kv_scales`).
   void load(const Checkpoint& checkpoint, Backend& backend,
             std::function<void(std::uint64_t, std::uint64_t)> progress = {}) {
     const std::vector<std::string> ignored =

@@ -148,7 +148,7 @@ TEST_CASE("SwiGLU of rows rounded to 8 bits equals float64 in every form") {
             static_cast<std::size_t>(kMaxRows * layer.weight.stride / 128));
         const cuda::Fp8Activations x{data.data(), scales.data(), layer.weight.stride,
                                      align_up(m, 8)};
-        for (int form = 0; form < cuda::Hopper::num_fp8_swiglu_forms(m); ++form) {
+        for (int form = 0; form < cuda::Hopper::num_fp8_swiglu_forms(m, 2 * width); ++form) {
           CAPTURE(m, width, k, norm, form);
           problem.y = GpuMatrix<bf16>(m, width, {8, 0});
           poison_shared_memory(gpu.context);

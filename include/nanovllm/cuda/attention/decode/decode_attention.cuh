@@ -7,10 +7,10 @@
 /// Neither allocates, waits for the device or looks at lengths on the host, so both can be captured
 /// in a graph and replayed with other lengths. The grid is one block an SM, whatever the batch.
 ///
-/// The fast path takes bf16 and half over a cache of the same elements, `Int8Kv` or `Fp8Kv`,
-/// head_dim 64 and 128, up to 16 query heads a kv head, block sizes that are multiples of 16, and
-/// 16-byte aligned rows; `kernel.cuh` describes it, `plan.cuh` its plan, and `tuning.hpp` has its
-/// numbers. Everything else goes to `simt_decode_attention`.
+/// The fast path takes bf16 and half over a cache of the same elements, `Int8Kv`, `Fp8Kv` or
+/// `StaticFp8Kv`, head_dim 64 and 128, up to 16 query heads a kv head, block sizes that are
+/// multiples of 16, and 16-byte aligned rows; `kernel.cuh` describes it, `plan.cuh` its plan, and
+/// `tuning.hpp` has its numbers. Everything else goes to `simt_decode_attention`.
 
 #include <concepts>
 #include <cstdint>

@@ -49,10 +49,10 @@ void launch_fp8_few_rows(const Fp8FewRowsOperands& p, const Context& context) {
          context, p);
 }
 
-/// Where all blocks of eight warps find room at once, they read W faster than those of four; else
-/// those of four do. Which they are decides the order of summation, so it must not depend on the
-/// rows of x. Two tiles share what is read of x. With 8 rows of x or fewer that is no more than W;
-/// and there must be work for two blocks of them on each multiprocessor.
+/// Blocks of eight warps read W faster where all of them find room at once, with up to 8 rows of x;
+/// elsewhere blocks of four do. The number of warps decides the order of summation, so it must not
+/// depend on the rows of x. Blocks with two tiles read x once for both. They gain with more than 8
+/// rows, where there are two such blocks for each multiprocessor.
 template <bool kNorm, bool kGated>
 void launch_fp8_few_rows(const Fp8FewRowsOperands& p, const Context& context) {
   using Few8 = Fp8FewRowsBlock<8, 1, 1, kNorm, kGated>;

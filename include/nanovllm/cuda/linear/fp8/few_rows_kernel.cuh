@@ -9,11 +9,11 @@
 /// read fast where they are 16-byte aligned. g are groups of 128 columns. x · w is rounded once.
 ///
 /// A block owns all of K and tiles of 16 rows of W; in the gated form a tile is 8 gate rows and the
-/// up rows of the same columns of y. Of each 1024 columns a warp takes 128, which have one scale a
-/// row. Lane (g = lane / 4, t = lane % 4) reads bytes [64 h + 16 t, + 16) of rows g and g + 8 of a
-/// tile straight to registers, two such steps ahead. It reads the same columns of row g of x from
-/// shared memory; any order of k will do as long as both agree. Elements become bf16 in units of
-/// 2^-120 by a shift (elements.cuh), and x is multiplied by 2^64, so that products stay normal
+/// up rows of the same columns of y. Of each 512 or 1024 columns a warp takes 128, which have one
+/// scale a row. Lane (g = lane / 4, t = lane % 4) reads bytes [64 h + 16 t, + 16) of rows g and g +
+/// 8 of a tile straight to registers, two such steps ahead. It reads the same columns of row g of x
+/// from shared memory; any order of k will do as long as both agree. Elements become bf16 in units
+/// of 2^-120 by a shift (elements.cuh), and x is multiplied by 2^64, so that products stay normal
 /// numbers; |x| must be below 2^63. The sums of a group are multiplied by its scale.
 ///
 /// A warp copies its columns of x to shared memory row by row, through L1. All blocks read the same
@@ -21,8 +21,8 @@
 /// to 30% longer, and when each lane copied what it needs itself, one with a norm ahead took seven
 /// times as long (`fp8_linear_bench`, H100).
 ///
-/// The order of summation depends on K alone: a row's result depends neither on M nor on the other
-/// rows, bit for bit.
+/// The order of summation depends on W's extents and on the device alone: a row's result depends
+/// neither on M nor on the other rows, bit for bit.
 ///
 /// Bytes moved: W once, N K, and its scales, N K / 32; x once for each block, from L2; y once.
 

@@ -75,6 +75,11 @@ class Fp8Products {
     check_cuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");  // ahead of other streams
   }
 
+  /// Whether the device and this cuBLASLt have such products.
+  [[nodiscard]] static bool is_available(const Context& context) {
+    return BlasProduct::kHasScaling && context.compute_capability == 90;
+  }
+
   /// Enqueues the layer, which is not gated and has no empty operand. False, with nothing enqueued,
   /// where cuBLASLt does not do it.
   [[nodiscard]] bool run(const Fp8Layer& layer, const Context& context) {
@@ -124,8 +129,7 @@ class Fp8Products {
         return multiply(layer(i), activations_of(layer(i).weight, rows), way, context);
       };
       detail::time_plans(
-          plans_, key_of(layer(0)),
-          candidates(layer(0), bucket, bucket <= kMostRowsOfManyWays ? 8 : 4),
+          plans_, key_of(layer(0)), candidates(layer(0), bucket, 4),
           detail::calls_to_time(rows, weights[0]->size_bytes(), context), deadline, context,
           [&](const Plan& way) { return run_way(0, way); },
           [&](int i, const Plan& way) { static_cast<void>(run_way(i, way)); });
@@ -137,8 +141,6 @@ class Fp8Products {
   static constexpr std::size_t kActivationBytes = std::size_t{64} << 20;
   static constexpr std::size_t kRaggedBytes = std::size_t{32} << 20;
   static constexpr std::int64_t kRowMultiple = 8;
-  /// Rows up to which more algorithms are timed: which is fastest is harder to foresee there.
-  static constexpr std::int64_t kMostRowsOfManyWays = 512;
   /// Rows from which scales of blocks are faster as a rule; with fewer, those of rows.
   static constexpr std::int64_t kBlockRows = 192;
 
@@ -223,7 +225,7 @@ class Fp8Products {
   [[nodiscard]] std::optional<Plan> plan_for(const Fp8Layer& layer, const Context& context) {
     const Key key = key_of(layer);
     if (const Plan* const plan = plans_.find(key)) return *plan;
-    if (context.compute_capability != 90) return {};
+    if (!is_available(context)) return {};
     const auto found = candidates(layer, key.bucket, 1);
     if (found.empty()) return {};
     plans_.choose(key, found[0]);

@@ -7,7 +7,8 @@
 /// This is the rule for any number of rows. x is the input, or its RMSNorm, rounded as `rms_norm`
 /// rounds it; the order of the sum of squares is this kernel's own.
 ///
-/// Bytes moved: 3 · m · k, and 4 for each 128 elements; with the norm 2 · m · k more, from L2.
+/// Bytes moved: 3 · m · k, and 4 for each 128 elements. With the norm columns from 8,192 on are
+/// read once more, from L2.
 
 #include <cuda_runtime.h>
 
@@ -131,7 +132,8 @@ __global__ void __launch_bounds__(Fp8RowsBlock::kThreads)
   };
   const auto norm_at = [&](int column) {
     if (!kNorm || column >= k) return uint4{};
-    return load_first<kWhole, Load::constant>(norm.weight.data + column, min(k - column, kSize));
+    // Not the non-coherent load: see load.cuh.
+    return load_first<kWhole>(norm.weight.data + column, min(k - column, kSize));
   };
   uint4 held[Block::kHeld], weights[Block::kHeld];
   if constexpr (kNorm) {

@@ -31,7 +31,8 @@ namespace nanovllm::cuda {
 template <class Architectures>
 class Fp8Swiglu {
  public:
-  /// Enqueues the gated layer by the form in force, by rule the first. False: run its parts.
+  /// Enqueues the gated layer by the form that was timed fastest, or the first where none was
+  /// timed. False, with nothing enqueued: run its parts.
   [[nodiscard]] bool run(const Fp8Layer& layer, Fp8Products& products, const Context& context) {
     const int* const form = forms_.find(key_of(layer));
     return run_form(layer, form == nullptr ? 0 : *form, products, context);
@@ -50,7 +51,7 @@ class Fp8Swiglu {
     for (const std::int64_t bucket : kRowBuckets) {
       if (bucket <= kMaxFp8FewRows) continue;
       const std::int64_t rows = std::min(bucket, max_rows);
-      const int num_forms = num_forms_for(bucket, context);
+      const int num_forms = num_forms_for(bucket, first.rows, context);
       if (rows <= kMaxFp8FewRows || num_forms == 0) return;
       x = noise(rows * first.cols, context);
       y = noise(rows * first.rows, context);
@@ -87,9 +88,12 @@ class Fp8Swiglu {
     return {layer.weight.rows, layer.weight.stride, row_bucket(layer.x.extent(0))};
   }
 
-  [[nodiscard]] static int num_forms_for(std::int64_t rows, const Context& context) {
+  /// For so many rows of x and n rows of W. None where no product rounds activations.
+  [[nodiscard]] static int num_forms_for(std::int64_t rows, std::int64_t n,
+                                         const Context& context) {
+    if (!Fp8Products::is_available(context)) return 0;
     return Architectures::choose(context,
-                                 [&](auto native) { return native.num_fp8_swiglu_forms(rows); });
+                                 [&](auto native) { return native.num_fp8_swiglu_forms(rows, n); });
   }
 
   [[nodiscard]] static DeviceBuffer<bf16> noise(std::int64_t size, const Context& context) {
@@ -101,7 +105,7 @@ class Fp8Swiglu {
   [[nodiscard]] bool run_form(const Fp8Layer& layer, int form, Fp8Products& products,
                               const Context& context) {
     const std::int64_t rows = layer.x.extent(0);
-    if (form == kParts || form >= num_forms_for(rows, context)) return false;
+    if (form == kParts || form >= num_forms_for(rows, layer.weight.rows, context)) return false;
     const std::optional<Fp8Activations> x = products.round(layer, context);
     return x && Architectures::choose(context, [&](auto native) {
              return native.fp8_swiglu(*x, rows, layer.weight, layer.y, form, maps_, context);

@@ -10,7 +10,8 @@
 /// y [M, N] (or [M, width]), any alignment; bf16, or without a norm half.
 ///
 /// Gated without a norm x and W may also be e4m3, K a multiple of 128, with a scale for each row
-/// and 128 columns: the sums of these columns are multiplied by both. y is bf16.
+/// and 128 columns: sums of these columns, which keep about 14 bits, are multiplied by both. Gates,
+/// ups and silu of gates are rounded to bf16, as y is.
 ///
 /// The rows of x are the 64 rows of a wgmma (operand A), rows of W its columns (operand B). A block
 /// owns a tile of rows of W, gated as many gate rows as up rows, so that both sums of an output

@@ -94,16 +94,19 @@ bool launch_mid_m_variant(const MatrixView<const T>& x, const MatrixView<const T
 }  // namespace detail
 
 /// Enqueues out = silu(x · gateᵀ) · (x · upᵀ) of rows of e4m3 by the form `variant` of gated
-/// layers: x [m, k], `weight` [2 · width, k] with the gate rows first, out [m, width]. Rows of x's
-/// scales are multiples of 8 floats apart, those of the weight's of 4. False, with nothing
-/// enqueued, when the form does not take these operands.
+/// layers: x [m, k], `weight` [2 · width, k] with the gate rows first, out [m, width]. Gates, ups
+/// and silu of gates are rounded, as `silu_mul` has them. Rows of x's scales are a multiple of 8
+/// floats apart, of which the kernel reads whole eights, those of the weight's a multiple of 4.
+/// False, with nothing enqueued, when the form does not take these operands.
 template <class T>
 requires detail::kMidMScaled<T>
 [[nodiscard]] bool mid_m_swiglu(const MatrixView<const T>& x, const MatrixView<const T>& weight,
                                 const detail::MidMScales<T>& scales, const MatrixView<bf16>& out,
                                 int variant, TensorMaps& maps, const Context& context) {
   const std::int64_t m = x.extent(0), n = weight.extent(0), k = weight.extent(1);
-  if (!fits_mid_m(m, n, k) || k % 128 != 0 || n % 8 != 0) return false;
+  const bool is_aligned = is_vector_aligned(x.data) && is_vector_aligned(weight.data) &&
+                          is_vector_aligned(scales.x) && is_vector_aligned(scales.weight);
+  if (!fits_mid_m(m, n, k) || k % 128 != 0 || n % 8 != 0 || !is_aligned) return false;
   const detail::MidMOperands<T, bf16> p{
       .norm = nullptr,
       .y = out.data,

@@ -388,7 +388,7 @@ struct MidMPart {
       v = {v.x * s, v.y * s};
       if constexpr (Block::kGated) {
         const float2 up = pick(total[i + Block::kOwned]);
-        if constexpr (kMidMScaled<T>)  // which other numbers of rows run by its parts
+        if constexpr (kMidMScaled<T>)  // rounds as the ops do that other numbers of rows run by
           v = {rounded_swiglu<Out>(v.x, up.x), rounded_swiglu<Out>(v.y, up.y)};
         else
           v = {silu<Out>(v.x) * s * up.x, silu<Out>(v.y) * s * up.y};

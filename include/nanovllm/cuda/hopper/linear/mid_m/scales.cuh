@@ -64,7 +64,7 @@ struct MidMScaleRing {
   }
 
  private:
-  /// How many a tile has from row `row` of W on: no more than a row of scales.
+  /// How many a tile has from row `row` of W on: kColumns, or fewer where the row of scales ends.
   [[nodiscard]] __device__ __forceinline__ int count_from(int row) const {
     return static_cast<int>(min(std::int64_t{Block::kColumns}, global.weight_stride - row));
   }
