@@ -1,7 +1,10 @@
 // The kernels of a decode step on the smallest shapes that reach all of their parts: short enough to
 // run under compute-sanitizer, whose racecheck takes minutes for the other tests. `racecheck_test
 // "[dense]"` and `"[sampler]"` are a few seconds each. `"[fp8]"` runs the kernels of 8-bit floats,
-// and `"[fp8]~[blas]"` those that are not cuBLASLt's.
+// and `"[fp8]~[blas]"` those that are not cuBLASLt's. racecheck reports hazards in SwiGLU of 8-bit
+// floats: lanes read scales, and the copy engine writes the next ones there. It does not follow
+// that a lane's reads are ahead of `__syncwarp`, and the first lane's arrival, which the copy
+// waits for, behind it.
 
 #include <cmath>
 #include <cstdint>
