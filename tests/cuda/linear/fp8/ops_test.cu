@@ -19,8 +19,6 @@
 namespace nanovllm::test {
 namespace {
 
-constexpr std::int64_t kMaxRows = 64;
-
 void check_few_rows(const Gpu& gpu, Fp8Problem problem) {
   CAPTURE(problem.m, problem.n, problem.k, problem.has_norm, problem.gated, problem.accumulate);
   poison_shared_memory(gpu.context);
@@ -143,9 +141,10 @@ TEST_CASE("SwiGLU of rows rounded to 8 bits equals float64 in every form") {
       for (const bool norm : {false, true}) {
         Fp8Problem problem(gpu, m, width, k, norm, true);
         const cuda::Fp8Layer layer = problem.layer(0, m);
-        cuda::DeviceBuffer<fp8_e4m3> data(static_cast<std::size_t>(kMaxRows * layer.weight.stride));
+        cuda::DeviceBuffer<fp8_e4m3> data(
+            static_cast<std::size_t>(cuda::kMaxMidMRows * layer.weight.stride));
         cuda::DeviceBuffer<float> scales(
-            static_cast<std::size_t>(kMaxRows * layer.weight.stride / 128));
+            static_cast<std::size_t>(cuda::kMaxMidMRows * layer.weight.stride / 128));
         const cuda::Fp8Activations x{data.data(), scales.data(), layer.weight.stride,
                                      align_up(m, 8)};
         for (int form = 0; form < cuda::Hopper::num_fp8_swiglu_forms(m, 2 * width); ++form) {

@@ -24,6 +24,9 @@
 #include "nanovllm/ops/input_norm.hpp"
 
 namespace nanovllm::cuda {
+
+static_assert(kMidMPanelBytes == kTmaRowBytes);
+
 namespace detail {
 
 /// Stages of the rings that have room, at most what K takes; 0 or 1 where there is too little.
@@ -106,7 +109,7 @@ requires detail::kMidMScaled<T>
   const std::int64_t m = x.extent(0), n = weight.extent(0), k = weight.extent(1);
   const bool is_aligned = is_vector_aligned(x.data) && is_vector_aligned(weight.data) &&
                           is_vector_aligned(scales.x) && is_vector_aligned(scales.weight);
-  if (!fits_mid_m(m, n, k) || k % 128 != 0 || n % 8 != 0 || !is_aligned) return false;
+  if (!fits_mid_m(m, n, k) || k % kMidMPanelBytes != 0 || n % 8 != 0 || !is_aligned) return false;
   const detail::MidMOperands<T, bf16> p{
       .norm = nullptr,
       .y = out.data,
