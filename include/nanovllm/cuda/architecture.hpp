@@ -84,6 +84,11 @@ struct OtherDevices {
   [[nodiscard]] static bool project_qkv(const Operands&...) {
     return false;
   }
+  /// All of `project_qkv`, by products of the caller, `Products`: (their operands, args, context).
+  template <class Products, class... Operands>
+  [[nodiscard]] static bool project_heads(const Operands&...) {
+    return false;
+  }
   /// `varlen_attention` of 16 bits, operands aligned: (args, workspace, context).
   template <class... Operands>
   [[nodiscard]] static bool varlen_attention(const Operands&...) {

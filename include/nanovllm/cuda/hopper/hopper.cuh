@@ -44,6 +44,12 @@ struct Hopper : HopperTables {
                                   out, form, maps, context);
   }
 
+  template <class Products, class Args>
+  [[nodiscard]] static bool project_heads(const typename Products::Operands& operands,
+                                          const Args& args, const Context& context) {
+    return cuda::project_heads<Products>(operands, args, context);
+  }
+
   template <class Kv>
   [[nodiscard]] static bool project_qkv(const ProjectQkvArgs<bf16, DeviceMatrix<bf16>, Kv>& args,
                                         const Context& context) {

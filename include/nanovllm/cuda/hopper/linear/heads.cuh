@@ -1,13 +1,14 @@
 #pragma once
-/// The projection to q, k and v of up to 8 rows in one kernel with what comes before attention: the
-/// products of `small_m/kernel.cuh` with a norm ahead, and behind them RMSNorm and RoPE of q's and
-/// k's heads, and k and v to the tokens' slots of the cache. Contract: ops/project_qkv.hpp.
+/// The projection to q, k and v of up to 8 rows in one kernel with what comes before attention:
+/// products of few rows with a norm ahead, and behind them RMSNorm and RoPE of q's and k's heads,
+/// and k and v to the tokens' slots of the cache. Contract: ops/project_qkv.hpp. The products are
+/// those of `small_m/kernel.cuh`, or others that are told to `project_heads`.
 ///
 /// x [m ≤ 8, k], W and the norm of x as there, bf16; head_dim 64 or 128; y, the cache and the norms
 /// of the heads of any alignment. Compute capability 9.0.
 ///
 /// A block has the same rows of both halves of a head, so that the pairs (j, j + head_dim / 2) of
-/// RoPE meet in a warp; 2 or 4 blocks, a cluster, have a head. An output is rounded, as y is by the
+/// RoPE meet in a warp; 2 to 8 blocks, a cluster, have a head. An output is rounded, as y is by the
 /// product alone. All that a block must know of the others are their sums of squares: one for each
 /// token and 8 elements of both halves, which is what a lane of `HeadRow` sums up, and they are
 /// added up as `HeadRow::normalise` does. The bits are those of the product and
@@ -16,6 +17,7 @@
 ///
 /// Bytes moved: W once; x once for each block (from L2); q once, k and v twice.
 
+#include <cstddef>
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
@@ -26,6 +28,7 @@
 #include "nanovllm/cuda/linear/small_m/kernel.cuh"
 #include "nanovllm/cuda/linear/small_m/small_m_linear.cuh"
 #include "nanovllm/cuda/linear/small_m/tuning.hpp"
+#include "nanovllm/cuda/linear/weight_rows.hpp"
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/cluster.cuh"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
@@ -43,7 +46,7 @@ namespace detail {
 
 /// What is done to the heads, by value.
 template <KvFormat Kv>
-struct SmallMHeads {
+struct HeadOperands {
   QkNormRope<bf16> of;
   KvView<Kv> kv;
   std::int32_t num_heads;  ///< of q
@@ -53,15 +56,16 @@ struct SmallMHeads {
 /// The largest |x| of each token in all blocks of a cluster.
 template <int kTokens>
 struct LargestOfCluster {
-  float of_rank[kTokens][4];
+  float of_rank[kTokens][8];
   std::uint64_t complete;  ///< all are here
 
-  /// Of token `token`, of which this lane of the token's warp in block `rank` has `x`; NaN if one
-  /// of them is.
-  __device__ __forceinline__ float of(int token, float x, int rank, int num_ranks) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const float mine = __uint_as_float(warp_max(__float_as_uint(x) & 0x7fffffffu));
-    if (lane < num_ranks) {
+  /// Of token `token`, of which this one of `kLanes` lanes in block `rank` has `x`; NaN if one of
+  /// them is. Lanes of a token that does not `exist` get what has no meaning.
+  template <int kLanes>
+  __device__ __forceinline__ float of(int token, bool exists, float x, int rank, int num_ranks) {
+    const int lane = static_cast<int>(threadIdx.x) % kLanes;
+    const float mine = __uint_as_float(warp_max<kLanes>(__float_as_uint(x) & 0x7fffffffu));
+    if (exists && lane < num_ranks) {
       push_cluster(cluster_address(shared_address(&of_rank[token][rank]), lane), mine,
                    cluster_address(shared_address(&complete), lane));
     }
@@ -80,23 +84,22 @@ __device__ __forceinline__ bf16 load_head_weight(const bf16* p) {
   return __builtin_bit_cast(bf16, bits);
 }
 
-/// A warp has a row of x in the end, a lane the same column of all rows.
-using SmallMHeadsBlock = SmallMBlock<4, 1, true, SmallMForm::heads>;
-
 /// Grid: clusters of head_dim / kColumns blocks, one for each head of q, k and v. Dynamic shared
-/// memory: shared_bytes.
-template <class Block, class Kv>
-__global__ void __launch_bounds__(Block::kThreads, 2)
-    small_m_heads_kernel(const SmallMOperands<bf16, bf16> p, const SmallMHeads<Kv> heads) {
+/// memory: what the products want. In the end a token has kColumns lanes, each with one of the
+/// block's rows of W.
+template <class Products, class Kv>
+__global__ void __launch_bounds__(Products::kThreads, Products::kBlocksPerSm)
+    project_heads_kernel(const __grid_constant__ typename Products::Operands p,
+                         const __grid_constant__ HeadOperands<Kv> heads) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  constexpr int kColumns = Block::kColumns, kHalf = kColumns / 2;
+  constexpr int kColumns = Products::kColumns, kHalf = kColumns / 2, kTokens = 8;
   constexpr int kSums = kHalf / 8;  // of squares, of a token in this block
   constexpr bool kFindsScale = ScaledKvFormat<Kv> && !FixedScaleKvFormat<Kv>;
-  static_assert(kColumns == 32 && Block::kOutputs == 1);
-  extern __shared__ uint4 small_m_shared_ring[];
-  __shared__ float squares[Block::kWarps][128 / 16];   // of each token, from the whole cluster
-  __shared__ std::uint64_t complete;                   // they are here
-  __shared__ LargestOfCluster<Block::kWarps> largest;  // not used unless kFindsScale
+  static_assert((kColumns == 32 || kColumns == 16) && kTokens * kColumns <= Products::kThreads);
+  extern __shared__ uint4 project_heads_shared[];
+  __shared__ float squares[kTokens][128 / 16];   // of each token, from the whole cluster
+  __shared__ std::uint64_t complete;             // they are here
+  __shared__ LargestOfCluster<kTokens> largest;  // not used unless kFindsScale
   const int head_dim = static_cast<int>(heads.kv.head_dim), num_ranks = head_dim / kColumns;
   const int head = static_cast<int>(blockIdx.x) / num_ranks;
   const int rank = static_cast<int>(blockIdx.x) % num_ranks;
@@ -118,7 +121,8 @@ __global__ void __launch_bounds__(Block::kThreads, 2)
     cluster_arrive();
   }
 
-  const int token = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int token = thread / kColumns, lane = thread % kColumns;
   const bool is_low = lane < kHalf, exists = token < p.num_tokens;
   const int pair = rank * kHalf + lane % kHalf;  // of the head
   const int element = is_low ? pair : head_dim / 2 + pair;
@@ -137,19 +141,19 @@ __global__ void __launch_bounds__(Block::kThreads, 2)
     sine = angles[head_dim / 2 + pair];
   };
   const auto sums =
-      small_m_products<Block>(p, head * head_dim + rank * kHalf, small_m_shared_ring, load_ahead);
+      Products::run(p, head * head_dim + rank * kHalf, project_heads_shared, load_ahead);
 
   if (exchanges) cluster_wait();  // no block writes to another one before that has begun
-  if (!exists) return;
+  if (thread / 32 * 32 / kColumns >= p.num_tokens) return;  // a warp without tokens
   bf16 out = from_float<bf16>(sums.of(token, lane) * sums.scale(token, p.k, p.eps) + 0.f);
   if (!is_v) {
     const float y = to_float(out);
     float run[8];
 #pragma unroll
-    for (int j = 0; j < 8; ++j) run[j] = __shfl_sync(0xffffffffu, y, lane / 8 * 8 + j);
+    for (int j = 0; j < 8; ++j) run[j] = __shfl_sync(0xffffffffu, y, thread % 32 / 8 * 8 + j);
     float sum = sum_of_squares(run);
     sum += __shfl_xor_sync(0xffffffffu, sum, kHalf);
-    if (const int to = lane % 8; is_low && to < num_ranks) {
+    if (const int to = lane % 8; exists && is_low && to < num_ranks) {
       const std::uint32_t at = shared_address(&squares[token][rank * kSums + lane / 8]);
       push_cluster(cluster_address(at, to), sum, cluster_address(shared_address(&complete), to));
     }
@@ -167,7 +171,8 @@ __global__ void __launch_bounds__(Block::kThreads, 2)
     if (kv_head >= 0) {
       float scale;
       if constexpr (kFindsScale) {
-        scale = Kv::scale_of(largest.of(token, to_float(out), rank, num_ranks));
+        scale = Kv::scale_of(
+            largest.template of<kColumns>(token, exists, to_float(out), rank, num_ranks));
       } else {
         scale = heads.kv.fixed_scale(kv_head);
       }
@@ -178,9 +183,9 @@ __global__ void __launch_bounds__(Block::kThreads, 2)
         out = from_float<bf16>(__fmul_rn(static_cast<float>(stored), scale));
       }
     }
-    p.y[token * p.y_stride + head * head_dim + element] = out;
+    if (exists) p.y[token * p.y_stride + head * head_dim + element] = out;
   } else {
-    p.y[token * p.y_stride + head * head_dim + element] = out;
+    if (exists) p.y[token * p.y_stride + head * head_dim + element] = out;
     if (slot == kNoSlot) return;  // of q, or a padded row
     heads.kv.data[slot_offset(heads.kv, slot, stored_head) + element] = out;
   }
@@ -189,34 +194,71 @@ __global__ void __launch_bounds__(Block::kThreads, 2)
 
 }  // namespace detail
 
-/// `project_qkv` in one kernel; the next one starts when the one ahead has ended. False, with
-/// nothing enqueued, where the operands are not what the kernel takes. No operand is
+/// All of `project_qkv` in one kernel, whose products are those of `Products`:
+///
+///   Operands        with y, y_stride, num_tokens, n, k and eps, and a norm of x
+///   kThreads, kBlocksPerSm, kColumns  of a block: kColumns rows of W, 16 or 32, the first half of
+///                   them of a head's first half
+///   run(operands, first, shared, load_ahead)  as `small_m_products`
+///   shared_bytes(operands), shared_percent(operands)  of a launch
+///
+/// False, with nothing enqueued, where the operands are not what the kernel takes. No operand is
 /// empty, and all fit together. Allocates nothing and does not synchronise. Throws ShapeError for a
 /// cache of more slots than 31 bits count.
+template <class Products, class Matrix, KvFormat Kv>
+[[nodiscard]] bool project_heads(const typename Products::Operands& p,
+                                 const ProjectQkvArgs<bf16, Matrix, Kv, bf16>& args,
+                                 const Context& context) {
+  const std::int64_t head_dim = args.kv.head_dim;
+  if (p.num_tokens > kMaxSmallMHeadRows || (head_dim != 64 && head_dim != 128)) return false;
+  check_num_slots("project_qkv", args.kv);
+  launch(
+      detail::project_heads_kernel<Products, Kv>,
+      {.grid = dim3(static_cast<unsigned>(p.n / Products::kColumns)),
+       .block = dim3(Products::kThreads),
+       .shared_bytes = Products::shared_bytes(p),
+       .cluster = static_cast<int>(head_dim) / Products::kColumns,
+       .packs_clusters = true,
+       .shared_percent = Products::shared_percent(p)},
+      context, p,
+      detail::HeadOperands<Kv>{args.heads, args.kv, static_cast<std::int32_t>(args.num_heads())});
+  return true;
+}
+
+/// The products of `small_m/kernel.cuh` for `project_heads`.
+struct SmallMHeadProducts {
+  using Block = detail::SmallMBlock<4, 1, true, WeightRows::heads>;
+  using Operands = detail::SmallMOperands<bf16, bf16>;
+  static constexpr int kThreads = Block::kThreads, kColumns = Block::kColumns, kBlocksPerSm = 2;
+
+  template <class LoadAhead>
+  static __device__ __forceinline__ detail::SmallMSums<Block> run(const Operands& p, int first,
+                                                                  uint4* shared,
+                                                                  const LoadAhead& load_ahead) {
+    return detail::small_m_products<Block>(p, first, shared, load_ahead);
+  }
+  [[nodiscard]] static std::size_t shared_bytes(const Operands& p) {
+    const int steps = static_cast<int>(ceil_div(p.k, Block::kSpan));
+    return static_cast<std::size_t>(Block::shared_bytes(steps, p.num_tokens));
+  }
+  [[nodiscard]] static int shared_percent(const Operands& p) {
+    return small_m_shared_percent(p.num_tokens);
+  }
+};
+
+/// `project_qkv` by weights of bf16; the next kernel starts when the one ahead has ended. See
+/// `project_heads`.
 template <KvFormat Kv>
 [[nodiscard]] bool small_m_project_qkv(
     const ProjectQkvArgs<bf16, DeviceMatrix<bf16>, Kv, bf16>& args, const Context& context) {
-  using Block = detail::SmallMHeadsBlock;
   const DenseLayer<bf16> layer = layer_of(args);
-  const std::int64_t head_dim = args.kv.head_dim;
-  if (!args.norm || args.x.extent(0) > kMaxSmallMHeadRows || (head_dim != 64 && head_dim != 128) ||
-      !small_m_takes(layer, Block::kTiles))
+  if (!args.norm || args.x.extent(0) > kMaxSmallMHeadRows ||
+      !small_m_takes(layer, SmallMHeadProducts::Block::kTiles))
     return false;
-  check_num_slots("project_qkv", args.kv);
   check_input_norm("project_qkv", args.norm, args.weight->cols());
   auto p = detail::small_m_operands(layer, NextStart::after_wait);
-  p.pair_rows = static_cast<std::int32_t>(head_dim / 2);
-  const int steps = static_cast<int>(ceil_div(p.k, Block::kSpan));
-  launch(detail::small_m_heads_kernel<Block, Kv>,
-         {.grid = dim3(static_cast<unsigned>(p.n / Block::kColumns)),
-          .block = dim3(Block::kThreads),
-          .shared_bytes = static_cast<std::size_t>(Block::shared_bytes(steps, p.num_tokens)),
-          .cluster = static_cast<int>(head_dim) / Block::kColumns,
-          .packs_clusters = true,
-          .shared_percent = small_m_shared_percent(p.num_tokens)},
-         context, p,
-         detail::SmallMHeads<Kv>{args.heads, args.kv, static_cast<std::int32_t>(args.num_heads())});
-  return true;
+  p.pair_rows = static_cast<std::int32_t>(args.kv.head_dim / 2);
+  return project_heads<SmallMHeadProducts>(p, args, context);
 }
 
 }  // namespace nanovllm::cuda

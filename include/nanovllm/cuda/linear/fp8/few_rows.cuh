@@ -10,6 +10,7 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cuda/linear/fp8/few_rows_kernel.cuh"
 #include "nanovllm/cuda/linear/fp8/matrix.cuh"
+#include "nanovllm/cuda/linear/weight_rows.hpp"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/alignment.cuh"
@@ -40,6 +41,27 @@ struct Fp8Layer {
 
 namespace detail {
 
+[[nodiscard]] inline Fp8FewRowsOperands fp8_few_rows_operands(const Fp8Layer& layer) {
+  const Fp8View& weight = layer.weight;
+  return {.x = layer.x.data,
+          .norm = layer.norm.weight.data,
+          .weight = weight.data,
+          .scales = weight.scales,
+          .y = layer.y.data,
+          .x_stride = layer.x.strides[0],
+          .y_stride = layer.y.strides[0],
+          .weight_stride = weight.stride,
+          .scale_stride = weight.scale_stride,
+          .num_tokens = static_cast<std::int32_t>(layer.x.extent(0)),
+          .n = static_cast<std::int32_t>(layer.y.extent(1)),
+          .k = static_cast<std::int32_t>(weight.cols),
+          .pair_rows = static_cast<std::int32_t>(layer.y.extent(1)),
+          .eps = layer.norm.eps,
+          .accumulate = layer.accumulate,
+          .whole = has_whole_rows(layer.x) &&
+                   (!layer.norm || is_vector_aligned(layer.norm.weight.data))};
+}
+
 template <class Block>
 void launch_fp8_few_rows(const Fp8FewRowsOperands& p, const Context& context) {
   launch(fp8_few_rows_kernel<Block>,
@@ -51,21 +73,26 @@ void launch_fp8_few_rows(const Fp8FewRowsOperands& p, const Context& context) {
 
 /// Blocks of eight warps read W faster where all of them find room at once, with up to 8 rows of x;
 /// elsewhere blocks of four do. The number of warps decides the order of summation, so it must not
-/// depend on the rows of x. Blocks with two tiles read x once for both. They gain with more than 8
+/// depend on the rows of x.
+template <class Block8>
+[[nodiscard]] bool fp8_few_rows_has_8_warps(std::int64_t n, const Context& context) {
+  return n <= 2 * Block8::kColumns * context.num_sms;
+}
+
+/// Blocks with two tiles read x once for both. They gain with more than 8
 /// rows, where there are two such blocks for each multiprocessor.
-template <bool kNorm, bool kGated>
+template <bool kNorm, WeightRows kForm>
 void launch_fp8_few_rows(const Fp8FewRowsOperands& p, const Context& context) {
-  using Few8 = Fp8FewRowsBlock<8, 1, 1, kNorm, kGated>;
-  using More8 = Fp8FewRowsBlock<8, 1, 2, kNorm, kGated>;
-  using Few = Fp8FewRowsBlock<4, 1, 1, kNorm, kGated>;
-  using More = Fp8FewRowsBlock<4, 1, 2, kNorm, kGated>;
-  using Wide = Fp8FewRowsBlock<4, 2, 2, kNorm, kGated>;
-  const std::int64_t slots = 2 * context.num_sms;
+  using Few8 = Fp8FewRowsBlock<8, 1, 1, kNorm, kForm>;
+  using More8 = Fp8FewRowsBlock<8, 1, 2, kNorm, kForm>;
+  using Few = Fp8FewRowsBlock<4, 1, 1, kNorm, kForm>;
+  using More = Fp8FewRowsBlock<4, 1, 2, kNorm, kForm>;
+  using Wide = Fp8FewRowsBlock<4, 2, 2, kNorm, kForm>;
   const bool few = p.num_tokens <= 8;
-  if (p.n <= Few8::kColumns * slots)
+  if (fp8_few_rows_has_8_warps<Few8>(p.n, context))
     return few ? launch_fp8_few_rows<Few8>(p, context) : launch_fp8_few_rows<More8>(p, context);
   if (few) return launch_fp8_few_rows<Few>(p, context);
-  if (p.n < Wide::kColumns * slots) return launch_fp8_few_rows<More>(p, context);
+  if (p.n < 2 * Wide::kColumns * context.num_sms) return launch_fp8_few_rows<More>(p, context);
   launch_fp8_few_rows<Wide>(p, context);
 }
 
@@ -75,28 +102,12 @@ void launch_fp8_few_rows(const Fp8FewRowsOperands& p, const Context& context) {
 /// next kernel may start once those ahead of this one are done. Neither allocates nor synchronises;
 /// legal during graph capture.
 inline void fp8_few_rows(const Fp8Layer& layer, const Context& context) {
-  const Fp8View& weight = layer.weight;
-  const detail::Fp8FewRowsOperands p{
-      .x = layer.x.data,
-      .norm = layer.norm.weight.data,
-      .weight = weight.data,
-      .scales = weight.scales,
-      .y = layer.y.data,
-      .x_stride = layer.x.strides[0],
-      .y_stride = layer.y.strides[0],
-      .weight_stride = weight.stride,
-      .scale_stride = weight.scale_stride,
-      .num_tokens = static_cast<std::int32_t>(layer.x.extent(0)),
-      .n = static_cast<std::int32_t>(layer.y.extent(1)),
-      .k = static_cast<std::int32_t>(weight.cols),
-      .eps = layer.norm.eps,
-      .accumulate = layer.accumulate,
-      .whole =
-          has_whole_rows(layer.x) && (!layer.norm || is_vector_aligned(layer.norm.weight.data))};
-  if (layer.gated && layer.norm) return detail::launch_fp8_few_rows<true, true>(p, context);
-  if (layer.gated) return detail::launch_fp8_few_rows<false, true>(p, context);
-  if (layer.norm) return detail::launch_fp8_few_rows<true, false>(p, context);
-  detail::launch_fp8_few_rows<false, false>(p, context);
+  const auto p = detail::fp8_few_rows_operands(layer);
+  if (layer.gated && layer.norm)
+    return detail::launch_fp8_few_rows<true, WeightRows::gated>(p, context);
+  if (layer.gated) return detail::launch_fp8_few_rows<false, WeightRows::gated>(p, context);
+  if (layer.norm) return detail::launch_fp8_few_rows<true, WeightRows::plain>(p, context);
+  detail::launch_fp8_few_rows<false, WeightRows::plain>(p, context);
 }
 
 }  // namespace nanovllm::cuda

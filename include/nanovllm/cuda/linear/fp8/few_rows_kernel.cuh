@@ -1,5 +1,5 @@
 #pragma once
-/// The kernel of `fp8_few_rows`.
+/// The kernel of `fp8_few_rows`; and its products, which heads.cuh has another end for.
 ///
 ///   y[m, n] = Σ_g s[g, n] · Σ_k∈g a[m, k] · W[n, k]   (+ y[m, n] ahead of the rounding)
 ///   gated:  y[m, n] = silu(g[m, n]) · u[m, n] with [g | u] = a · Wᵀ, W [2 N, K], rounded once
@@ -33,6 +33,7 @@
 #include "nanovllm/core/fp8.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/linear/fp8/elements.cuh"
+#include "nanovllm/cuda/linear/weight_rows.hpp"
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/load.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
@@ -46,12 +47,13 @@ namespace nanovllm::cuda::detail {
 
 /// Shapes of a block: `kWarps` warps share K, `kTiles` tiles of 16 rows of W, `kGroups` groups of 8
 /// rows of x (1 or 2).
-template <int kWarpCount, int kTileCount, int kGroupCount, bool kHasNorm, bool kIsGated>
+template <int kWarpCount, int kTileCount, int kGroupCount, bool kHasNorm, WeightRows kForm>
 struct Fp8FewRowsBlock {
   static constexpr int kTiles = kTileCount;
   static constexpr int kGroups = kGroupCount;
   static constexpr bool kNorm = kHasNorm;
-  static constexpr bool kGated = kIsGated;
+  static constexpr bool kGated = kForm == WeightRows::gated;
+  static constexpr bool kPaired = kForm != WeightRows::plain;
   static constexpr int kWarps = kWarpCount;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kRows = 16 * kTiles;                    ///< of W
@@ -83,6 +85,7 @@ struct Fp8FewRowsOperands {
   std::int32_t num_tokens;
   std::int32_t n;  ///< columns of y
   std::int32_t k;
+  std::int32_t pair_rows;  ///< from a gate to its up, or from one half of a head to the other
   float eps;
   bool accumulate;
   bool whole;  ///< rows of x and the norm's weights are whole aligned vectors
@@ -125,8 +128,8 @@ struct Fp8FewRowsPart {
     const int g = lane / 4, t = lane % 4, column = warp * static_cast<int>(kFp8Group);
     weight = p.weight + (first + g) * p.weight_stride + column + 16 * t;
     scales = p.scales + warp * p.scale_stride + first + g;
-    tile_rows = Block::kGated ? 8 : 16;
-    pair_rows = Block::kGated ? p.n : 8;
+    tile_rows = Block::kPaired ? 8 : 16;
+    pair_rows = Block::kPaired ? p.pair_rows : 8;
     rows_left = p.n - first - g;
     copy_column = lane % Block::kRowVectors * 8;
     x = p.x + lane / Block::kRowVectors * p.x_stride + column + copy_column;
@@ -144,7 +147,7 @@ struct Fp8FewRowsPart {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const std::int64_t row = r * tile_rows + i * pair_rows;
-        const int of_y = Block::kGated ? 8 * r : 16 * r + 8 * i;
+        const int of_y = Block::kPaired ? 8 * r : 16 * r + 8 * i;
         const bool wanted = has_columns && of_y < rows_left;
         const fp8_e4m3* const from = weight + row * weight_stride + ahead * Block::kSpan;
 #pragma unroll
@@ -292,18 +295,40 @@ struct Fp8FewRowsPart {
   }
 };
 
-/// Grid: a block for each kColumns columns of y. Dynamic shared memory: kSharedBytes.
+/// What the warps of a block have summed up, in shared memory.
 template <class Block>
-__global__ void __launch_bounds__(Block::kThreads, Block::kBlocksPerSm)
-    fp8_few_rows_kernel(const __grid_constant__ Fp8FewRowsOperands p) {
-  constexpr bool kNorm = Block::kNorm, kGated = Block::kGated;
+struct Fp8FewRowsSums {
+  using OfWarp = float[Block::kTokens][Block::kPitch];
+  OfWarp* sums;    ///< of each warp
+  float* squares;  ///< [warp][kTokens]
+
+  /// Of one of the block's rows of W, before the scale.
+  __device__ __forceinline__ float of(int token, int row) const {
+    float total = 0.f;
+#pragma unroll
+    for (int w = 0; w < Block::kWarps; ++w) total += sums[w][token][row];
+    return total;
+  }
+  /// 1 / rms of a row of x.
+  __device__ __forceinline__ float scale(int token, int k, float eps) const {
+    float total = 0.f;
+#pragma unroll
+    for (int w = 0; w < Block::kWarps; ++w) total += squares[w * Block::kTokens + token];
+    return rsqrtf(total / static_cast<float>(k) + eps);
+  }
+};
+
+/// The block's products, of the tiles from row `first` of W on; waits for the kernel ahead and lets
+/// the next one start. Calls `load_ahead()` when x is on its way: for what is wanted behind the
+/// products and is not to be waited for there. `shared` has kSharedBytes.
+template <class Block, class LoadAhead>
+__device__ __forceinline__ Fp8FewRowsSums<Block> fp8_few_rows_products(
+    const Fp8FewRowsOperands& p, int first, uint4* shared, const LoadAhead& load_ahead) {
   using Part = Fp8FewRowsPart<Block>;
-  extern __shared__ uint4 fp8_few_rows_shared[];
-  using Sums = float[Block::kTokens][Block::kPitch];
-  Sums* const sums = reinterpret_cast<Sums*>(fp8_few_rows_shared + Block::kXBytes / 16);
-  float* const squares = reinterpret_cast<float*>(sums + Block::kWarps);
-  const int first = static_cast<int>(blockIdx.x) * Block::kColumns;
-  Part part(p, first, fp8_few_rows_shared);
+  using Sums = Fp8FewRowsSums<Block>;
+  auto* const sums = reinterpret_cast<typename Sums::OfWarp*>(shared + Block::kXBytes / 16);
+  const Sums out{sums, reinterpret_cast<float*>(sums + Block::kWarps)};
+  Part part(p, first, shared);
   typename Part::Weights even, odd;
   part.load_w(even, 0);
   part.load_w(odd, 1);
@@ -311,16 +336,7 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kBlocksPerSm)
   grid_dependency_launch();  // behind the wait: see PlanStart
   part.copy_x(0, 0);
   part.copy_x(1, 1);
-
-  float old[Block::kOutputs];
-#pragma unroll
-  for (int i = 0; i < Block::kOutputs; ++i) {
-    const int index = static_cast<int>(threadIdx.x) + i * Block::kThreads;
-    const int token = index / Block::kColumns, column = first + index % Block::kColumns;
-    old[i] = 0.f;
-    if (!kGated && p.accumulate && token < p.num_tokens && column < p.n)
-      old[i] = to_float(p.y[token * p.y_stride + column]);
-  }
+  load_ahead();
 
   for (int left = p.k; left > 0; left -= 2 * Block::kSpan) {
     copy_async_wait<1>();
@@ -336,31 +352,43 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kBlocksPerSm)
     part.advance();
   }
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  part.store(sums[warp], squares + warp * Block::kTokens);
+  part.store(out.sums[warp], out.squares + warp * Block::kTokens);
   __syncthreads();
+  return out;
+}
 
-  const auto add_up = [&](int token, int row) {
-    float total = 0.f;
+/// Grid: a block for each kColumns columns of y. Dynamic shared memory: kSharedBytes.
+template <class Block>
+__global__ void __launch_bounds__(Block::kThreads, Block::kBlocksPerSm)
+    fp8_few_rows_kernel(const __grid_constant__ Fp8FewRowsOperands p) {
+  constexpr bool kGated = Block::kGated;
+  static_assert(kGated || !Block::kPaired);
+  extern __shared__ uint4 fp8_few_rows_shared[];
+  const int first = static_cast<int>(blockIdx.x) * Block::kColumns;
+  float old[Block::kOutputs];
+  const auto load_old_y = [&] {
 #pragma unroll
-    for (int w = 0; w < Block::kWarps; ++w) total += sums[w][token][row];
-    return total;
+    for (int i = 0; i < Block::kOutputs; ++i) {
+      const int index = static_cast<int>(threadIdx.x) + i * Block::kThreads;
+      const int token = index / Block::kColumns, column = first + index % Block::kColumns;
+      old[i] = 0.f;
+      if (!kGated && p.accumulate && token < p.num_tokens && column < p.n)
+        old[i] = to_float(p.y[token * p.y_stride + column]);
+    }
   };
+  const auto sums = fp8_few_rows_products<Block>(p, first, fp8_few_rows_shared, load_old_y);
+
 #pragma unroll
   for (int i = 0; i < Block::kOutputs; ++i) {
     const int index = static_cast<int>(threadIdx.x) + i * Block::kThreads;
     const int token = index / Block::kColumns, column = index % Block::kColumns;
     if (token >= p.num_tokens || first + column >= p.n) continue;
     float scale = 1.f;
-    if constexpr (kNorm) {
-      float total = 0.f;
-#pragma unroll
-      for (int w = 0; w < Block::kWarps; ++w) total += squares[w * Block::kTokens + token];
-      scale = rsqrtf(total / static_cast<float>(p.k) + p.eps);
-    }
+    if constexpr (Block::kNorm) scale = sums.scale(token, p.k, p.eps);
     const int row = kGated ? column / 8 * 16 + column % 8 : column;
-    float result = add_up(token, row) * scale;
+    float result = sums.of(token, row) * scale;
     if constexpr (kGated) {
-      result = silu<bf16>(result) * (add_up(token, row + 8) * scale);
+      result = silu<bf16>(result) * (sums.of(token, row + 8) * scale);
     } else {
       result += old[i];
     }

@@ -12,6 +12,7 @@
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/cuda/linear/fp8/few_rows.cuh"
+#include "nanovllm/cuda/linear/fp8/heads.cuh"
 #include "nanovllm/cuda/linear/fp8/matrix.cuh"
 #include "nanovllm/cuda/linear/fp8/products.cuh"
 #include "nanovllm/cuda/linear/fp8/swiglu.cuh"
@@ -81,10 +82,13 @@ void run_op(const ProjectQkvArgs<bf16, Fp8Matrix, Kv, bf16>& args, State& state)
   check<ShapeError>(args.weight != nullptr, "project_qkv: no weight given");
   validate(args);
   if (args.qkv.empty()) return;
-  fp8_linear({.x = args.x, .norm = args.norm, .weight = args.weight->view(), .y = args.qkv},
-             state.parts.template of<Fp8Products>(), state.context);
+  const bool done = fp8_project_heads<typename State::Architectures>(args, state.context);
+  if (!done) {
+    fp8_linear({.x = args.x, .norm = args.norm, .weight = args.weight->view(), .y = args.qkv},
+               state.parts.template of<Fp8Products>(), state.context);
+  }
   state.plan_start.waited();  // its kernels let the next one start behind their wait
-  run_op(head_args(args), state);
+  if (!done) run_op(head_args(args), state);
 }
 
 /// Chooses how the network's layers and its logits run, by timing. Blocks the host.

@@ -37,6 +37,7 @@
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/cuda/linear/weight_rows.hpp"
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/load.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
@@ -47,21 +48,14 @@
 
 namespace nanovllm::cuda::detail {
 
-/// What the rows of W are to each other.
-enum class SmallMForm : std::uint8_t {
-  plain,
-  gated,  ///< gates, then ups: a block has as many of both
-  heads,  ///< of q, k and v: a block has as many of a head's first half as of its second
-};
-
 /// Shapes of a block: `kTiles` tiles of 8 rows of W, `kGroups` groups of 8 rows of x (1 or 2).
-template <int kTileCount, int kGroupCount, bool kHasNorm, SmallMForm kForm>
+template <int kTileCount, int kGroupCount, bool kHasNorm, WeightRows kForm>
 struct SmallMBlock {
   static constexpr int kTiles = kTileCount;
   static constexpr int kGroups = kGroupCount;
   static constexpr bool kNorm = kHasNorm;
-  static constexpr bool kGated = kForm == SmallMForm::gated;
-  static constexpr bool kPaired = kForm != SmallMForm::plain;
+  static constexpr bool kGated = kForm == WeightRows::gated;
+  static constexpr bool kPaired = kForm != WeightRows::plain;
   static_assert(kTiles == 1 || kTiles % 2 == 0);
   static_assert(kGroups == 1 || kGroups == 2);
   static_assert(!kPaired || kTiles % 2 == 0);
@@ -333,11 +327,11 @@ __device__ __forceinline__ SmallMSums<Block> small_m_products(const SmallMOperan
 }
 
 /// Grid: a block for each kColumns columns of y. Dynamic shared memory: shared_bytes.
-template <class T, class Out, int kTiles, int kGroups, bool kNorm, SmallMForm kForm>
+template <class T, class Out, int kTiles, int kGroups, bool kNorm, WeightRows kForm>
 __global__ void __launch_bounds__(SmallMBlock<kTiles, kGroups, kNorm, kForm>::kThreads, 2)
     small_m_kernel(const SmallMOperands<T, Out> p) {
   using Block = SmallMBlock<kTiles, kGroups, kNorm, kForm>;
-  static_assert(kForm != SmallMForm::heads);
+  static_assert(kForm != WeightRows::heads);
   extern __shared__ uint4 small_m_shared_ring[];
   const int first = static_cast<int>(blockIdx.x) * Block::kColumns;
   float out[Block::kOutputs];

@@ -15,6 +15,7 @@
 #include "nanovllm/cuda/linear/layer.cuh"
 #include "nanovllm/cuda/linear/small_m/kernel.cuh"
 #include "nanovllm/cuda/linear/small_m/tuning.hpp"
+#include "nanovllm/cuda/linear/weight_rows.hpp"
 #include "nanovllm/cuda/ptx/mma.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
@@ -24,7 +25,7 @@
 namespace nanovllm::cuda {
 namespace detail {
 
-template <int kTiles, int kGroups, bool kNorm, SmallMForm kForm, class T, class Out>
+template <int kTiles, int kGroups, bool kNorm, WeightRows kForm, class T, class Out>
 void launch_small_m(const SmallMOperands<T, Out>& p, const Context& context) {
   using Block = SmallMBlock<kTiles, kGroups, kNorm, kForm>;
   const int steps = static_cast<int>(ceil_div(p.k, Block::kSpan));
@@ -37,7 +38,7 @@ void launch_small_m(const SmallMOperands<T, Out>& p, const Context& context) {
 }
 
 /// The same for the rows of x that there are.
-template <int kTiles, bool kNorm, SmallMForm kForm, class T, class Out>
+template <int kTiles, bool kNorm, WeightRows kForm, class T, class Out>
 void launch_small_m(const SmallMOperands<T, Out>& p, const Context& context) {
   if (p.num_tokens <= 8) {
     launch_small_m<kTiles, 1, kNorm, kForm>(p, context);
@@ -90,18 +91,17 @@ template <class T, class Out>
 template <MmaElement T, Element Out>
 [[nodiscard]] bool small_m_linear(const DenseLayer<T, Out>& layer, int tiles,
                                   const Context& context, NextStart start = NextStart::at_once) {
-  using detail::SmallMForm;
   if (!small_m_takes(layer, tiles)) return false;
   check_input_norm("small_m_linear", layer.norm, layer.weight.extent(1));
   const auto p = detail::small_m_operands(layer, start);
   return with_small_m_tiles(tiles, [&]<int kTiles>() {
     if constexpr (std::same_as<Out, bf16> && kTiles >= kMinSmallMFusedTiles) {
       if (layer.gated && layer.norm)
-        return detail::launch_small_m<kTiles, true, SmallMForm::gated>(p, context);
-      if (layer.gated) return detail::launch_small_m<kTiles, false, SmallMForm::gated>(p, context);
-      if (layer.norm) return detail::launch_small_m<kTiles, true, SmallMForm::plain>(p, context);
+        return detail::launch_small_m<kTiles, true, WeightRows::gated>(p, context);
+      if (layer.gated) return detail::launch_small_m<kTiles, false, WeightRows::gated>(p, context);
+      if (layer.norm) return detail::launch_small_m<kTiles, true, WeightRows::plain>(p, context);
     }
-    detail::launch_small_m<kTiles, false, SmallMForm::plain>(p, context);
+    detail::launch_small_m<kTiles, false, WeightRows::plain>(p, context);
   });
 }
 
