@@ -159,6 +159,8 @@ struct Bench {
     run({"gate_up, norm ahead, SwiGLU", 24576, 4096, true, true, false});
     run({"down, added", 4096, 12288, false, false, true});
     run_heads<Int8Kv>({"8B qkv and heads", 6144, 4096, true, false, false}, 8);
+    run_heads<Int8Kv>({"8B on 2 GPUs qkv and heads", 3072, 4096, true, false, false}, 4);
+    run_heads<Int8Kv>({"1.7B qkv and heads", 4096, 2048, true, false, false}, 8);
     run_heads<Int8Kv>({"0.6B qkv and heads", 4096, 1024, true, false, false}, 8);
   }
 };

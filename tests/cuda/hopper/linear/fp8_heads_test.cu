@@ -106,19 +106,30 @@ TEMPLATE_TEST_CASE("project_qkv by 8-bit weights in one kernel behind poison, ag
   }
 }
 
-TEST_CASE("project_qkv by 8-bit weights is one kernel of up to 8 rows, and the parts elsewhere") {
+TEST_CASE("project_qkv by 8-bit weights is one kernel of few rows by large weights") {
   if (!has_gpu()) return;
   const Gpu gpu;
   if (!gpu.is_hopper()) return;
   const auto state = std::make_unique<cuda::OpState>(cuda::OpState{.context = gpu.context});
-  const auto kernels = [&](std::int64_t m, const Heads& heads) {
-    Fp8Projection<bf16> projection(m, 256, heads);
+  const auto kernels = [&](std::int64_t m, std::int64_t k, const Heads& heads) {
+    Fp8Projection<bf16> projection(m, k, heads);
     return num_kernels(projection, *state);
   };
-  CHECK(kernels(1, {2, 1, 128}) == 1);
-  CHECK(kernels(8, {2, 1, 64}) == 1);
-  CHECK(kernels(9, {2, 1, 128}) == 2);
-  CHECK(kernels(2, {2, 1, 96}) == 2);
+  CHECK(kernels(1, 2600, {24, 4, 128}) == 1);
+  CHECK(kernels(4, 2600, {24, 20, 64}) == 1);
+  CHECK(kernels(5, 2600, {24, 4, 128}) == 2);
+  CHECK(kernels(4, 2200, {24, 4, 128}) == 2);
+  CHECK(kernels(2, 2600, {40, 4, 96}) == 2);
+}
+
+TEST_CASE("project_qkv by 8-bit weights in one kernel refuses what does not fit") {
+  if (!has_gpu()) return;
+  const Gpu gpu;
+  if (!gpu.is_hopper()) return;
+  const auto takes = [&](Fp8Projection<bf16> projection) { return project(projection, gpu); };
+  CHECK(takes({8, 60, {2, 1, 128}}));
+  CHECK_FALSE(takes({9, 64, {2, 1, 128}}));
+  CHECK_FALSE(takes({2, 64, {2, 1, 96}}));
   Fp8Projection<bf16> plain(2, 64, {2, 1, 64});
   auto args = plain.args();
   args.norm = {};

@@ -41,6 +41,7 @@ class Projection {
         positions_(size(m)),
         slots_(size(m)),
         qkv_(size(m * (n_ + 3))),
+        normed_(size(m * k)),
         cache_(size(kBlocks * cache(nullptr).block_stride())) {
     auto weight = GpuArray<bf16>::random(size(n_ * k), 4, -.25, .25);
     const MatrixView<const bf16> rows(weight.host.data(), {n_, k});
@@ -71,7 +72,8 @@ class Projection {
                       .cos_sin = {angles().data(), {kPositions, d}},
                       .slots = {slots_.data(), {m_}}},
             .kv = cache(cache_.data()),
-            .qkv = {qkv_.data(), {m_, n_}, {n_ + 3, 1}}};
+            .qkv = {qkv_.data(), {m_, n_}, {n_ + 3, 1}},
+            .normed = {normed_.data(), {m_, k_}}};
   }
 
   /// Fills what is written with ones.
@@ -112,7 +114,7 @@ class Projection {
   Matrix weight_;
   GpuArray<std::int32_t> positions_;
   GpuArray<Slot> slots_;
-  GpuArray<bf16> qkv_;
+  GpuArray<bf16> qkv_, normed_;
   GpuArray<Stored> cache_;
 };
 

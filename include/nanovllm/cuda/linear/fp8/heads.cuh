@@ -38,6 +38,13 @@ struct Fp8HeadProducts {
 
 }  // namespace detail
 
+/// Whether m rows by W [n, k] take less time in one kernel than by their parts. By small weights the
+/// exchange between its blocks costs more than a kernel for the heads, which begins early
+/// (`cuda_fp8_linear_bench`, one H200).
+[[nodiscard]] constexpr bool suits_fp8_heads(std::int64_t m, std::int64_t n, std::int64_t k) {
+  return m <= 4 && n * k > 10'000'000;
+}
+
 /// Enqueues all of the op; the next kernel may start once those ahead of this one are done. False,
 /// with nothing enqueued, where `Architectures` has no such kernel for the device, or for more than
 /// 8 rows, no norm of x, or a head_dim that it does not take.

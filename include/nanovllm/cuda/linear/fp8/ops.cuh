@@ -82,7 +82,8 @@ void run_op(const ProjectQkvArgs<bf16, Fp8Matrix, Kv, bf16>& args, State& state)
   check<ShapeError>(args.weight != nullptr, "project_qkv: no weight given");
   validate(args);
   if (args.qkv.empty()) return;
-  const bool done = fp8_project_heads<typename State::Architectures>(args, state.context);
+  const bool done = suits_fp8_heads(args.x.extent(0), args.weight->rows(), args.weight->cols()) &&
+                    fp8_project_heads<typename State::Architectures>(args, state.context);
   if (!done) {
     fp8_linear({.x = args.x, .norm = args.norm, .weight = args.weight->view(), .y = args.qkv},
                state.parts.template of<Fp8Products>(), state.context);
