@@ -246,7 +246,7 @@ awk -v graph="$graph" '
 
     # Families of kernels are siblings; what they share is in cuda/tile/.
     allowed_in_module["cuda/linear/"] = "all"
-    linear_tops = "cuda/linear/layer.cuh cuda/linear/tuning.hpp"
+    linear_tops = "cuda/linear/layer.cuh cuda/linear/tuning.hpp cuda/linear/weight_rows.hpp"
     num_dense = split("small_m/ blas/", dense, " ")
     for (i = 1; i <= num_dense; i++) {
       allowed_in_module["cuda/linear/" dense[i]] = linear_tops

@@ -38,8 +38,8 @@ struct Fp8HeadProducts {
 
 }  // namespace detail
 
-/// Whether m rows by W [n, k] take less time in one kernel than by their parts. By small weights the
-/// exchange between its blocks costs more than a kernel for the heads, which begins early
+/// Whether m rows by W [n, k] take less time in one kernel than by their parts. By small weights
+/// the exchange between its blocks costs more than a kernel for the heads, which begins early
 /// (`cuda_fp8_linear_bench`, one H200).
 [[nodiscard]] constexpr bool suits_fp8_heads(std::int64_t m, std::int64_t n, std::int64_t k) {
   return m <= 4 && n * k > 10'000'000;
