@@ -54,6 +54,7 @@ std::size_t num_kernels(Fp8Projection<Kv>& projection, cuda::OpState& state) {
   const cudaStream_t stream = state.context.stream;
   cudaGraph_t graph = nullptr;
   std::size_t count = 0;
+  run_op(projection.args(), state);  // allocates what it needs
   REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
   run_op(projection.args(), state);
   REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
@@ -78,7 +79,7 @@ TEMPLATE_TEST_CASE(
       Fp8Projection<TestType> projection(m, m == 7 ? 2056 : m == 5 ? 264 : 1024, heads);
       const Bytes expected = by_two(projection, gpu);
       CAPTURE(heads.heads, heads.kv_heads, heads.head_dim, m);
-      CHECK(by_one(projection, gpu) == expected);
+      CHECK((by_one(projection, gpu) == expected));
     }
   }
 }
@@ -92,7 +93,7 @@ TEMPLATE_TEST_CASE("project_qkv by 8-bit weights in one kernel behind poison, ag
     Fp8Projection<TestType> projection(m, 1032, {2, 1, m == 3 ? 128 : 64});
     const Bytes expected = by_one(projection, gpu);
     poison_shared_memory(gpu.context);
-    CHECK(by_one(projection, gpu) == expected);
+    CHECK((by_one(projection, gpu) == expected));
     const cuda::Graph graph = cuda::Graph::capture(gpu.context.stream, [&] {
       for (int i = 0; i < 3; ++i) REQUIRE(project(projection, gpu));
     });
@@ -101,7 +102,7 @@ TEMPLATE_TEST_CASE("project_qkv by 8-bit weights in one kernel behind poison, ag
       poison_shared_memory(gpu.context);
       graph.launch(gpu.context.stream);
       gpu.sync();
-      CHECK(projection.results() == expected);
+      CHECK((projection.results() == expected));
     }
   }
 }

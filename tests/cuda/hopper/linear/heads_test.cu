@@ -58,7 +58,7 @@ TEMPLATE_TEST_CASE(
       Projection<TestType> projection(m, m == 7 ? 2056 : m == 5 ? 264 : 1024, heads);
       const Bytes expected = by_two(projection, gpu);
       CAPTURE(heads.heads, heads.kv_heads, heads.head_dim, m);
-      CHECK(by_one(projection, gpu) == expected);
+      CHECK((by_one(projection, gpu) == expected));
     }
   }
 }
@@ -97,7 +97,7 @@ TEMPLATE_TEST_CASE("project_qkv of few rows in one kernel behind poison, again a
     Projection<TestType> projection(m, 1032, {2, 1, m == 3 ? 128 : 64});
     const Bytes expected = by_one(projection, gpu);
     poison_shared_memory(gpu.context);
-    CHECK(by_one(projection, gpu) == expected);
+    CHECK((by_one(projection, gpu) == expected));
     const cuda::Graph graph = cuda::Graph::capture(gpu.context.stream, [&] {
       for (int i = 0; i < 3; ++i)
         REQUIRE(cuda::small_m_project_qkv(projection.args(), gpu.context));
@@ -107,7 +107,7 @@ TEMPLATE_TEST_CASE("project_qkv of few rows in one kernel behind poison, again a
       poison_shared_memory(gpu.context);
       graph.launch(gpu.context.stream);
       gpu.sync();
-      CHECK(projection.results() == expected);
+      CHECK((projection.results() == expected));
     }
   }
 }
