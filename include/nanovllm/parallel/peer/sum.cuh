@@ -1,0 +1,214 @@
+#pragma once
+/// Sums over ranks through the memory of peers: plain, and with a residual and RMSNorm behind them.
+///
+///   all_reduce            x = Σ over ranks of x
+///   all_reduce_add_norm   residual = round(Σ over ranks of x + residual)
+///                         out      = round(residual · rsqrt(mean(residual²) + eps)) · weight
+///
+/// The sum is float32 in rank order, rounded once. What comes behind it has the bits of
+/// `add_rms_norm` on that sum, whose parts it is made of.
+///
+/// x, residual and out [n, width], weight [width]. A block takes a unit at a time: a row where
+/// there is a norm, kSumThreads vectors where there is none. A unit waits only for the same unit of
+/// other ranks, and blocks take units in ascending order, so that no rank needs all of its blocks
+/// at once to make progress. Kernels of several ranks on one device do need room for all of theirs
+/// beside each other, and `Launch::max_blocks` gives it to them.
+///
+/// The kernel behind starts when those ahead of this one are done, and stands by while this one
+/// waits for other ranks. Of several such sums in a stream at most two are on the device at a time.
+///
+/// Bytes over links: see exchange.cuh. In the device's memory what arrives is written, read and
+/// cleared, and the rest is that of `add_rms_norm`.
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/math.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/elementwise/rms_norm.cuh"
+#include "nanovllm/cuda/runtime/context.cuh"
+#include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/alignment.cuh"
+#include "nanovllm/cuda/tile/head_row.cuh"
+#include "nanovllm/cuda/tile/row_vectors.cuh"
+#include "nanovllm/cuda/tile/vec.cuh"
+#include "nanovllm/parallel/peer/exchange.cuh"
+#include "nanovllm/parallel/peer/peer_view.cuh"
+
+namespace nanovllm::peer {
+
+/// Vectors of a unit of a plain sum.
+inline constexpr int kSumThreads = 256;
+/// Vectors of a row whose norm is in the kernel of the sum: a thread each.
+inline constexpr int kMaxRowVectors = 1024;
+
+/// How a sum runs.
+struct Launch {
+  Shots shots = Shots::one;
+  unsigned max_blocks = 1u << 20;
+};
+
+template <class T>
+struct SumProblem {
+  View view;
+  Shots shots;
+  MatrixView<T> x;
+  cuda::RowVectors vectors;
+};
+
+template <class T>
+struct AddNormProblem {
+  View view;
+  Shots shots;
+  MatrixView<const T> x;
+  MatrixView<T> residual;
+  VectorView<const T> weight;
+  float eps;
+  MatrixView<T> out;
+  float inverse_width;
+};
+
+template <class T, int kMost, bool kWhole>
+__global__ void __launch_bounds__(kSumThreads)
+    sum_kernel(const __grid_constant__ SumProblem<T> problem) {
+  const View& view = problem.view;
+  cuda::grid_dependency_wait();
+  cuda::grid_dependency_launch();
+  const Call call = begin_call(view);
+  Patience patience(view);
+  const std::uint32_t num_units = ceil_div(problem.vectors.total, std::uint32_t{kSumThreads});
+  for (std::uint32_t unit = blockIdx.x; unit < num_units; unit += gridDim.x) {
+    const std::uint32_t index = unit * kSumThreads + threadIdx.x;
+    const bool exists = index < problem.vectors.total;
+    const auto place = problem.vectors.template place<cuda::kVecSize<T>>(exists ? index : 0);
+    T* const x = problem.x.data + place.row * problem.x.strides[0] + place.column;
+    const Exchange<T, kMost> exchange(view, call, problem.shots,
+                                      static_cast<int>(unit % static_cast<unsigned>(view.size)),
+                                      index);
+    uint4 own{};
+    if (exists) {
+      own = cuda::load_first<kWhole>(x, place.count);
+      exchange.send(own);
+    }
+    if (unit == blockIdx.x && count_call(view, call)) patience.end();
+    if (exists) cuda::store_first<kWhole>(x, place.count, exchange.receive(own, patience));
+  }
+}
+
+template <class T, int kMost>
+__global__ void __launch_bounds__(kMaxRowVectors, 1)
+    add_norm_kernel(const __grid_constant__ AddNormProblem<T> problem) {
+  __shared__ float scratch[kMaxRowVectors];
+  const View& view = problem.view;
+  const auto width = static_cast<int>(problem.x.extent(1));
+  const int column = static_cast<int>(threadIdx.x) * cuda::kVecSize<T>;
+  const int num_vectors = width / cuda::kVecSize<T>;
+  const bool exists = column < width;
+  uint4 weight{};
+  if (exists) weight = cuda::load_vector<cuda::Load::constant>(problem.weight.data + column);
+  cuda::grid_dependency_wait();
+  cuda::grid_dependency_launch();
+  const Call call = begin_call(view);
+  Patience patience(view);
+  const auto num_rows = static_cast<std::uint32_t>(problem.x.extent(0));
+  for (std::uint32_t row = blockIdx.x; row < num_rows; row += gridDim.x) {
+    const Exchange<T, kMost> exchange(view, call, problem.shots,
+                                      static_cast<int>(row % static_cast<unsigned>(view.size)),
+                                      row * static_cast<unsigned>(num_vectors) + threadIdx.x);
+    uint4 x{}, residual{};
+    if (exists) {
+      x = cuda::load_vector(problem.x.at(row, column));
+      exchange.send(x);
+      residual = cuda::load_vector(problem.residual.at(row, column));
+    }
+    if (row == blockIdx.x) {
+      if (count_call(view, call)) patience.end();
+    } else {
+      __syncthreads();  // the row before is done with the scratch
+    }
+    if (exists) {
+      x = exchange.receive(x, patience);
+      x = cuda::detail::add_vectors<T>(x, residual);
+      cuda::store_vector(problem.residual.at(row, column), x);
+    }
+    const float squares[1] = {cuda::detail::vector_squares<T>(x)};
+    const float sum = cuda::detail::sum_row<1>(squares, num_vectors, scratch);
+    const float inverse = cuda::inverse_rms(sum, problem.inverse_width, problem.eps);
+    if (exists) {
+      cuda::store_vector(problem.out.at(row, column),
+                         cuda::detail::norm_vector<T>(x, inverse, weight));
+    }
+  }
+}
+
+/// Calls `body.operator()<kMost>()` for a group of `size` ranks.
+template <class Body>
+void with_most_ranks(int size, const Body& body) {
+  if (size <= 2) return body.template operator()<2>();
+  if (size <= 4) return body.template operator()<4>();
+  body.template operator()<kMaxRanks>();
+}
+
+/// 16-byte vectors that a plain sum of x takes of a slot. Rows without gaps count as one row.
+template <class T>
+[[nodiscard]] std::int64_t num_vectors(const MatrixView<T>& x) {
+  const bool is_dense = x.strides[0] == x.extent(1) || x.extent(0) <= 1;
+  if (is_dense) return ceil_div(x.size(), std::int64_t{cuda::kVecSize<T>});
+  return x.extent(0) * ceil_div(x.extent(1), std::int64_t{cuda::kVecSize<T>});
+}
+
+/// See the head of this file. `num_vectors(x)` must fit in a slot.
+template <Element T>
+void all_reduce(const View& view, const Launch& how, MatrixView<T> x,
+                const cuda::Context& context) {
+  if (x.empty()) return;
+  if (x.strides[0] == x.extent(1) || x.extent(0) <= 1) x = {x.data, {1, x.size()}};
+  const auto vectors = cuda::RowVectors::of<T>("all_reduce", x.extent(0), x.extent(1));
+  const unsigned units = ceil_div(vectors.total, std::uint32_t{kSumThreads});
+  const SumProblem<T> problem{view, how.shots, x, vectors};
+  const auto start = [&]<int kMost, bool kWhole>() {
+    cuda::launch(sum_kernel<T, kMost, kWhole>,
+                 {.grid = std::min(units, how.max_blocks), .block = kSumThreads}, context, problem);
+  };
+  with_most_ranks(view.size, [&]<int kMost>() {
+    if (cuda::has_whole_rows(x)) {
+      start.template operator()<kMost, true>();
+    } else {
+      start.template operator()<kMost, false>();
+    }
+  });
+}
+
+/// Whether `all_reduce_add_norm` takes such operands: whole vectors of 16 bytes, at most
+/// kMaxRowVectors of them a row, and rows that `add_rms_norm` does not treat as heads.
+template <Element T>
+[[nodiscard]] bool fits_norm(const MatrixView<T>& x, const MatrixView<T>& residual,
+                             const VectorView<const T>& weight, const MatrixView<T>& out) {
+  return x.extent(1) > cuda::kMaxHeadRow &&
+         x.extent(1) <= std::int64_t{kMaxRowVectors} * cuda::kVecSize<T> &&
+         cuda::has_whole_rows(x) && cuda::has_whole_rows(residual) &&
+         cuda::has_whole_rows(weight) && cuda::has_whole_rows(out);
+}
+
+/// See the head of this file. The operands must fit (`fits_norm`), and all rows in a slot. `out`
+/// may be `x`.
+template <Element T>
+void all_reduce_add_norm(const View& view, const Launch& how, MatrixView<T> x,
+                         MatrixView<T> residual, VectorView<const T> weight, float eps,
+                         MatrixView<T> out, const cuda::Context& context) {
+  if (x.empty()) return;
+  const auto vectors = static_cast<unsigned>(x.extent(1)) / cuda::kVecSize<T>;
+  const auto rows = static_cast<unsigned>(x.extent(0));
+  const AddNormProblem<T> problem{view,   how.shots, x,   residual,
+                                  weight, eps,       out, 1.f / static_cast<float>(x.extent(1))};
+  with_most_ranks(view.size, [&]<int kMost>() {
+    cuda::launch(add_norm_kernel<T, kMost>,
+                 {.grid = std::min(rows, how.max_blocks), .block = 32 * ceil_div(vectors, 32u)},
+                 context, problem);
+  });
+}
+
+}  // namespace nanovllm::peer

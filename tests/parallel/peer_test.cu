@@ -1,0 +1,270 @@
+// Sums through the memory of peers. Ranks are streams of one device, and also of two devices where
+// there are two.
+
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda/gpu_test.cuh"
+#include "nanovllm/cuda/elementwise/rms_norm.cuh"
+#include "nanovllm/cuda/runtime/graph.cuh"
+#include "nanovllm/parallel/peer/sum.cuh"
+#include "nanovllm/parallel/thread_group.hpp"
+#include "parallel/peer_rig.cuh"
+
+using namespace nanovllm;
+using namespace nanovllm::test;
+
+namespace {
+
+constexpr float kEps = 1e-6f;
+
+template <class T>
+std::vector<T> numbers(std::uint32_t seed, int rank, std::int64_t count) {
+  std::vector<T> out;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float x =
+        number_of(seed, static_cast<std::uint32_t>(rank), static_cast<std::uint32_t>(i));
+    out.push_back(T(i % 13 == 5 ? -0.f : x));
+  }
+  return out;
+}
+
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+
+/// What ranks in threads make of it, [rank][element].
+template <class T>
+std::vector<std::vector<T>> sums_on_cpu(std::vector<std::vector<T>> inputs) {
+  auto ends = ThreadGroup::make(static_cast<int>(inputs.size()));
+  std::vector<std::thread> threads;
+  for (ThreadGroup& end : ends) {
+    threads.emplace_back([&] {
+      auto& mine = inputs[static_cast<std::size_t>(end.rank())];
+      end.all_reduce(MatrixView<T>(mine.data(), {1, static_cast<std::int64_t>(mine.size())}));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return inputs;
+}
+
+/// Numbers of devices that groups are put on.
+std::vector<int> device_counts(int size) {
+  if (num_devices() >= 2 && size % 2 == 0) return {1, 2};
+  return {1};
+}
+
+struct Shape {
+  std::int64_t rows, width, gap, shift;
+};
+
+template <class T>
+void check_plain_sums(int size, int devices, peer::Shots shots) {
+  PeerRig rig(size, devices);
+  std::uint32_t seed = 0;
+  for (const auto [rows, width, gap, shift] : {Shape{1, 4096, 0, 0},
+                                               {3, 1000, 0, 0},
+                                               {5, 33, 0, 0},
+                                               {2, 96, 32, 0},
+                                               {7, 96, 3, 0},
+                                               {1, 1, 0, 0},
+                                               {9, 64, 0, 1},
+                                               {64, 1024, 0, 0},
+                                               {1, 4096, 0, 0}}) {
+    INFO(size << " ranks, " << rows << " x " << width << ", gap " << gap << ", shift " << shift);
+    ++seed;
+    const std::int64_t stride = width + gap, count = shift + rows * stride;
+    std::vector<std::vector<T>> inputs;
+    std::vector<GpuArray<T>> arrays;
+    rig.on_all([&](RigRank& rank) {
+      inputs.push_back(numbers<T>(seed, rank.view.rank, count));
+      arrays.emplace_back(inputs.back());
+    });
+    rig.on_all([&](RigRank& rank) {
+      const MatrixView<T> x(arrays[static_cast<std::size_t>(rank.view.rank)].data() + shift,
+                            {rows, width}, {stride, 1});
+      peer::all_reduce(rank.view, rig.launch(shots), x, rank.gpu.context);
+    });
+    rig.sync();
+    const auto sums = sums_on_cpu(inputs);
+    for (int r = 0; r < size; ++r) {
+      auto& array = arrays[static_cast<std::size_t>(r)];
+      auto expected = inputs[static_cast<std::size_t>(r)];
+      for (std::int64_t i = 0; i < rows; ++i) {
+        const auto begin = static_cast<std::size_t>(shift + i * stride);
+        for (std::size_t j = begin; j < begin + static_cast<std::size_t>(width); ++j)
+          expected[j] = sums[static_cast<std::size_t>(r)][j];
+      }
+      array.download();
+      CHECK(same_bits(array.host, expected));
+      CHECK(array.guards_intact());
+    }
+  }
+}
+
+template <class T>
+struct NormCase {
+  NormCase(std::uint32_t seed, int rank, std::int64_t rows, std::int64_t width)
+      : x(numbers<T>(seed, rank, rows * width)),
+        residual(numbers<T>(seed, 77, rows * width)),
+        weight(numbers<T>(seed, 78, width)),
+        out(static_cast<std::size_t>(rows * width)) {}
+  GpuArray<T> x, residual, weight, out;
+};
+
+/// Fused sums against a sum on the CPU with `add_rms_norm` behind it, bit by bit, and both against
+/// float64.
+template <class T>
+void check_norms(int size, int devices, peer::Shots shots, std::vector<std::int64_t> widths) {
+  PeerRig rig(size, devices);
+  std::uint32_t seed = 0;
+  for (const std::int64_t width : widths) {
+    for (const std::int64_t rows : {1, 3, 40}) {
+      INFO(size << " ranks, " << rows << " x " << width);
+      ++seed;
+      std::vector<NormCase<T>> cases;
+      rig.on_all([&](RigRank& rank) { cases.emplace_back(seed, rank.view.rank, rows, width); });
+      const bool in_place = rows == 3;
+      rig.on_all([&](RigRank& rank) {
+        auto& mine = cases[static_cast<std::size_t>(rank.view.rank)];
+        const MatrixView<T> x(mine.x.data(), {rows, width}), out(mine.out.data(), {rows, width});
+        const MatrixView<T> residual(mine.residual.data(), {rows, width});
+        const VectorView<const T> weight(mine.weight.data(), {width});
+        REQUIRE(peer::fits_norm(x, residual, weight, out));
+        peer::all_reduce_add_norm(rank.view, rig.launch(shots), x, residual, weight, kEps,
+                                  in_place ? x : out, rank.gpu.context);
+      });
+      rig.sync();
+      std::vector<std::vector<T>> inputs;
+      for (int r = 0; r < size; ++r) inputs.push_back(numbers<T>(seed, r, rows * width));
+      const cuda::DeviceGuard guard(0);
+      const Gpu gpu;
+      NormCase<T> alone(seed, 0, rows, width);
+      alone.x.host = sums_on_cpu(inputs)[0];
+      alone.x.upload();
+      cuda::add_rms_norm(AddRmsNormArgs<T>{.x = MatrixView<T>(alone.x.data(), {rows, width}),
+                                           .residual = {alone.residual.data(), {rows, width}},
+                                           .weight = {alone.weight.data(), {width}},
+                                           .eps = kEps,
+                                           .out = {alone.out.data(), {rows, width}}},
+                         gpu.context);
+      gpu.sync();
+      alone.residual.download();
+      alone.out.download();
+      for (NormCase<T>& mine : cases) {
+        auto& out = in_place ? mine.x : mine.out;
+        out.download();
+        mine.residual.download();
+        CHECK(same_bits(mine.residual.host, alone.residual.host));
+        CHECK(same_bits(out.host, alone.out.host));
+        CHECK(mine.residual.guards_intact());
+        CHECK(out.guards_intact());
+      }
+      const auto before = numbers<T>(seed, 77, rows * width), w = numbers<T>(seed, 78, width);
+      double worst = 0;
+      for (std::int64_t i = 0; i < rows; ++i) {
+        std::vector<double> row;
+        double squares = 0;
+        for (std::int64_t j = 0; j < width; ++j) {
+          const auto at = static_cast<std::size_t>(i * width + j);
+          double sum = static_cast<float>(before[at]);
+          for (const auto& input : inputs) sum += static_cast<float>(input[at]);
+          row.push_back(sum);
+          squares += sum * sum;
+        }
+        const double inverse = 1 / std::sqrt(squares / static_cast<double>(width) + kEps);
+        for (std::int64_t j = 0; j < width; ++j) {
+          const double want = row[static_cast<std::size_t>(j)] * inverse *
+                              static_cast<float>(w[static_cast<std::size_t>(j)]);
+          const double got =
+              static_cast<float>(alone.out.host[static_cast<std::size_t>(i * width + j)]);
+          worst = std::max(worst, std::abs(got - want));
+        }
+      }
+      CHECK(worst < 40 * kUnit<T>);
+    }
+  }
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("sums of peers have the bits of ranks in threads", "[peer]", float, bf16,
+                   nanovllm::half) {
+  if (!has_gpu()) return;
+  for (const int size : {2, 3, 4, 8}) {
+    for (const int devices : device_counts(size)) {
+      check_plain_sums<TestType>(size, devices, peer::Shots::one);
+      check_plain_sums<TestType>(size, devices, peer::Shots::two);
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("the norm behind a sum of peers has the bits of add_rms_norm", "[peer]", float,
+                   bf16) {
+  if (!has_gpu()) return;
+  for (const int size : {2, 4, 8}) {
+    for (const int devices : device_counts(size)) {
+      check_norms<TestType>(size, devices, peer::Shots::one, {520, 1024, 4096});
+      check_norms<TestType>(size, devices, peer::Shots::two, {1024, 2560});
+    }
+  }
+}
+
+TEST_CASE("values that look like words that have not arrived are NaN, and nobody waits for them",
+          "[peer]") {
+  if (!has_gpu()) return;
+  for (const peer::Shots shots : {peer::Shots::one, peer::Shots::two}) {
+    PeerRig rig(2);
+    std::vector<GpuArray<std::uint16_t>> arrays;
+    std::vector<std::uint16_t> bits(64, 0x3f80);  // 1
+    for (std::size_t i = 8; i < 16; ++i) bits[i] = 0xffff;
+    for (std::size_t i = 16; i < 24; ++i) bits[i] = 0x8000;  // -0
+    bits[33] = 0xffff;
+    rig.on_all([&](RigRank&) { arrays.emplace_back(bits); });
+    rig.on_all([&](RigRank& rank) {
+      auto* const x =
+          reinterpret_cast<bf16*>(arrays[static_cast<std::size_t>(rank.view.rank)].data());
+      peer::all_reduce(rank.view, rig.launch(shots), MatrixView<bf16>(x, {1, 64}),
+                       rank.gpu.context);
+    });
+    rig.sync();
+    for (auto& array : arrays) {
+      array.download();
+      for (std::size_t i = 0; i < bits.size(); ++i) {
+        const int expected = bits[i] == 0xffff ? 0x7fff : bits[i] == 0x8000 ? 0 : 0x4000;
+        CHECK(array.host[i] == expected);
+      }
+    }
+  }
+}
+
+TEST_CASE("a sum of peers in a tool's hands", "[peer][racecheck]") {
+  if (!has_gpu()) return;
+  PeerRig rig(2);
+  std::vector<std::unique_ptr<NormCase<bf16>>> cases;
+  rig.on_all([&](RigRank& rank) {
+    cases.push_back(std::make_unique<NormCase<bf16>>(1, rank.view.rank, 3, 1024));
+  });
+  for (const peer::Shots shots : {peer::Shots::one, peer::Shots::two}) {
+    rig.on_all([&](RigRank& rank) {
+      auto& mine = *cases[static_cast<std::size_t>(rank.view.rank)];
+      const MatrixView<bf16> x(mine.x.data(), {3, 1024}), residual(mine.residual.data(), {3, 1024});
+      peer::all_reduce(rank.view, rig.launch(shots), x, rank.gpu.context);
+      peer::all_reduce_add_norm(rank.view, {shots, 2}, x, residual,
+                                VectorView<const bf16>(mine.weight.data(), {1024}), kEps,
+                                MatrixView<bf16>(mine.out.data(), {3, 1024}), rank.gpu.context);
+    });
+  }
+  rig.sync();
+  cases[0]->out.download();
+  cases[1]->out.download();
+  CHECK(same_bits(cases[0]->out.host, cases[1]->out.host));
+}
