@@ -49,14 +49,19 @@ struct RigRank {
 /// before it goes.
 class PeerRig {
  public:
-  explicit PeerRig(int size, int devices = 1, std::uint32_t vectors_of_a_rank = 1u << 16,
+  /// Vectors of 16 bytes that a sum may have.
+  static constexpr std::uint32_t kVectors = 1u << 16;
+
+  /// @param groups  that use these devices at the same time
+  /// @param limit   nanoseconds that a kernel waits
+  explicit PeerRig(int size, int devices = 1, int groups = 1,
                    unsigned long long limit = 20'000'000'000ull)
       : ending_(1) {
     *ending_.data() = peer::kGoesOn;
     peer::View view{};
     view.ending = ending_.data();
     view.limit = limit;
-    view.vectors_of_a_rank = vectors_of_a_rank;
+    view.vectors_of_a_rank = kVectors;
     view.size = size;
     for (int r = 0; r < size; ++r) {
       const cuda::DeviceGuard guard(r % devices);
@@ -76,9 +81,8 @@ class PeerRig {
       ranks_[r]->view = view;
     }
     // All ranks of a device run beside each other, each with one kernel and the next one.
-    const int here = (size + devices - 1) / devices;
-    most_blocks_ = static_cast<unsigned>(std::max(1, ranks_[0]->gpu.context.num_sms / (2 * here)));
-    if (here == 1) most_blocks_ = 1u << 20;
+    const int here = groups * ((size + devices - 1) / devices);
+    if (here > 1) most_blocks_ = static_cast<unsigned>(ranks_[0]->gpu.context.num_sms / (2 * here));
   }
   ~PeerRig() {
     *ending() = peer::kAborted;
@@ -109,7 +113,7 @@ class PeerRig {
  private:
   cuda::PinnedBuffer<std::uint32_t> ending_;
   std::vector<std::unique_ptr<RigRank>> ranks_;
-  unsigned most_blocks_ = 1;
+  unsigned most_blocks_ = 1u << 20;
 };
 
 /// A number in [-2, 2) that the arguments determine.
