@@ -14,6 +14,7 @@
 
 #if __has_include(<nccl.h>)
 #include "nanovllm/parallel/nccl.cuh"
+#include "nanovllm/parallel/peer/peer_memory.cuh"
 #endif
 
 #else

@@ -26,7 +26,10 @@ namespace nanovllm {
 /// Optional: `attach(backend)` joins an end with its rank's device, called by all ranks at the same
 /// time; `hold()` returns a lock that keeps `abort` from taking the end away for a moment, held
 /// while the rank enqueues work that uses it; `join(processes)` makes this process's end of a group
-/// with one rank a process.
+/// with one rank a process; `all_reduce_add_norm(x, residual, weight, eps, out)` makes x the sum
+/// over all ranks and returns whether it has done what `add_rms_norm` does with it too, in fewer
+/// kernels and with the same bits; `throw_if_late()` throws when a rank did not come in time to a
+/// call that was waiting for it, and what was computed since is garbage.
 template <class C>
 concept CommunicatorLike = std::movable<C> &&
     requires(C& comm, const C& ccomm, MatrixView<float> x, MatrixView<const float> part,

@@ -234,6 +234,9 @@ class RankGroup {
       if (watchdog_.is_late()) give_up(slot);
       std::this_thread::yield();
     }
+    for (const Communicator& end : members_->ends) {
+      if constexpr (requires { end.throw_if_late(); }) end.throw_if_late();
+    }
   }
 
   /// Whether the step in `slot` is done on all ranks. Throws when it has failed.

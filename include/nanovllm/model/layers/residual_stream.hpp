@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <utility>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/tensor_view.hpp"
@@ -35,9 +36,17 @@ inline constexpr bool kFusesNorms =
                ProjectQkvArgs<typename Context::Activation, typename Context::Matrix,
                               typename Context::KvElement, typename Context::Weight>>;
 
+/// The communicator sums over ranks with the residual and RMSNorm behind the sum.
+template <class Context>
+inline constexpr bool kNormsSums = requires(const Context& context, typename Context::Rows x,
+                                            VectorView<const typename Context::Weight> weight) {
+  { context.comm.all_reduce_add_norm(x, x, weight, 1e-6f, x) } -> std::same_as<bool>;
+};
+
 /// Owns the residual and its normalised form, and knows when a block's result is added to the
 /// residual: by its last product itself, where that costs less (`kAccumulatesResidual`) and there
-/// is one rank, or else, after the sum over all ranks, by the norm that follows. A network says
+/// is one rank, or else, after the sum over all ranks, by the norm that follows. A communicator
+/// that sums, adds and norms in one (`kNormsSums`) does so at that norm. A network says
 ///
 ///     stream.start(n);  …fill stream.residual()…;
 ///     stream.add(result of a block that reads stream.normed(weight), weight of its last product);
@@ -50,6 +59,9 @@ class ResidualStream {
   using Matrix = typename Context::Matrix;
   using Rows = typename Context::Rows;
   using NormParameters = typename Norm::template Parameters<Context>;
+
+  /// Whether the sum over ranks is left to the norm behind it.
+  static constexpr bool kDefersSums = std::same_as<Norm, RmsNorm> && kNormsSums<Context>;
 
  public:
   /// For steps of up to `max_rows` rows of `width` elements.
@@ -65,6 +77,7 @@ class ResidualStream {
     check<ShapeError>(n <= max_rows_, "forward: at most ", max_rows_, " tokens a step, got ", n);
     num_rows_ = n;
     has_summand_ = false;
+    is_sum_due_ = false;
   }
 
   [[nodiscard]] Rows residual() { return residual_.rows(num_rows_); }
@@ -105,15 +118,7 @@ class ResidualStream {
 
   /// hidden() = norm of residual(), whatever was added before included.
   void norm(const NormParameters& parameters) {
-    if (has_summand_) {
-      if constexpr (Norm::kAddsBias) {
-        Norm::run_add(context_, hidden(), summand_bias_, residual(), parameters, eps_, hidden());
-      } else {
-        Norm::run_add(context_, hidden(), residual(), parameters, eps_, hidden());
-      }
-    } else {
-      Norm::run(context_, residual(), parameters, eps_, hidden());
-    }
+    if (!sum_with_norm(parameters)) add_and_norm(parameters);
     has_summand_ = false;
   }
 
@@ -151,15 +156,36 @@ class ResidualStream {
  private:
   /// hidden() becomes what the next norm adds, with `bias`, which all ranks have whole.
   void sum_over_ranks(VectorView<const typename Context::Weight> bias) {
-    context_.comm.all_reduce(hidden());
+    is_sum_due_ = kDefersSums;
+    if (!kDefersSums) context_.comm.all_reduce(hidden());
     has_summand_ = true;
     summand_bias_ = bias;
+  }
+
+  /// hidden() = norm of residual(), to which the summand is added, if there is one.
+  void add_and_norm(const NormParameters& parameters) {
+    if (!has_summand_) return Norm::run(context_, residual(), parameters, eps_, hidden());
+    if constexpr (Norm::kAddsBias) {
+      Norm::run_add(context_, hidden(), summand_bias_, residual(), parameters, eps_, hidden());
+    } else {
+      Norm::run_add(context_, hidden(), residual(), parameters, eps_, hidden());
+    }
+  }
+
+  /// Makes the sum that is due, if there is one; returns whether the norm of it is done as well.
+  bool sum_with_norm(const NormParameters& parameters) {
+    if constexpr (kDefersSums) {
+      if (std::exchange(is_sum_due_, false))
+        return context_.comm.all_reduce_add_norm(hidden(), residual(), parameters, eps_, hidden());
+    }
+    return false;
   }
 
   Context context_;
   std::int64_t max_rows_;
   float eps_;
   std::int64_t num_rows_ = 0;
+  bool is_sum_due_ = false;   // hidden_ is this rank's part of what is to be added
   bool has_summand_ = false;  // hidden_ is to be added to the residual, and summand_bias_ with it
   VectorView<const typename Context::Weight> summand_bias_{};
   RowBuffer<Context> residual_;

@@ -60,21 +60,10 @@ class Exchange {
     return sum;
   }
 
- private:
-  __device__ __forceinline__ static void clear(void* place) {
-    store_relaxed(place, {kNotHere, kNotHere, kNotHere, kNotHere});
-  }
-
-  __device__ __forceinline__ void send_to_others(uint4 sent) const {
-#pragma unroll
-    for (int i = 1; i < kMost; ++i) {
-      // Every rank begins with the one behind it, so that no link is asked by all at once.
-      const int to = view_.rank + i < view_.size ? view_.rank + i : view_.rank + i - view_.size;
-      if (i < view_.size) store_relaxed(view_.place(call_, view_.rank, to, index_), sent);
-    }
-  }
-
-  [[nodiscard]] __device__ __forceinline__ uint4 sum_of_all(uint4 own, Patience& patience) const {
+  /// Waits for the vectors of all ranks in one shot, and calls visit(rank, vector) in rank order.
+  template <class Visit>
+  __device__ __forceinline__ void receive_each(uint4 own, Patience& patience,
+                                               const Visit& visit) const {
     uint4 parts[kMost];
     const auto comes = [&](int r) { return r < view_.size && r != view_.rank; };
     const auto place = [&](int r) { return view_.place(call_, r, view_.rank, index_); };
@@ -92,16 +81,36 @@ class Exchange {
       }
       if (!complete && !patience.goes_on()) break;
     }
-    float sum[kSize] = {};
 #pragma unroll
     for (int r = 0; r < kMost; ++r) {
       if (r >= view_.size) continue;
       if (r != view_.rank) clear(place(r));
+      visit(r, r == view_.rank ? own : parts[r]);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static void clear(void* place) {
+    store_relaxed(place, {kNotHere, kNotHere, kNotHere, kNotHere});
+  }
+
+  __device__ __forceinline__ void send_to_others(uint4 sent) const {
+#pragma unroll
+    for (int i = 1; i < kMost; ++i) {
+      // Every rank begins with the one behind it, so that no link is asked by all at once.
+      const int to = view_.rank + i < view_.size ? view_.rank + i : view_.rank + i - view_.size;
+      if (i < view_.size) store_relaxed(view_.place(call_, view_.rank, to, index_), sent);
+    }
+  }
+
+  [[nodiscard]] __device__ __forceinline__ uint4 sum_of_all(uint4 own, Patience& patience) const {
+    float sum[kSize] = {};
+    receive_each(own, patience, [&](int, uint4 vector) {
       float part[kSize];
-      cuda::unpack<T>(r == view_.rank ? own : parts[r], part);
+      cuda::unpack<T>(vector, part);
 #pragma unroll
       for (int i = 0; i < kSize; ++i) sum[i] = __fadd_rn(sum[i], part[i]);
-    }
+    });
     return cuda::pack<T>(sum);
   }
 
@@ -111,5 +120,13 @@ class Exchange {
   const int owner_;
   const std::uint32_t index_;
 };
+
+/// Calls `body.operator()<kMost>()` for a group of `size` ranks.
+template <class Body>
+void with_most_ranks(int size, const Body& body) {
+  if (size <= 2) return body.template operator()<2>();
+  if (size <= 4) return body.template operator()<4>();
+  body.template operator()<kMaxRanks>();
+}
 
 }  // namespace nanovllm::peer

@@ -144,14 +144,6 @@ __global__ void __launch_bounds__(kMaxRowVectors, 1)
   }
 }
 
-/// Calls `body.operator()<kMost>()` for a group of `size` ranks.
-template <class Body>
-void with_most_ranks(int size, const Body& body) {
-  if (size <= 2) return body.template operator()<2>();
-  if (size <= 4) return body.template operator()<4>();
-  body.template operator()<kMaxRanks>();
-}
-
 /// 16-byte vectors that a plain sum of x takes of a slot. Rows without gaps count as one row.
 template <class T>
 [[nodiscard]] std::int64_t num_vectors(const MatrixView<T>& x) {

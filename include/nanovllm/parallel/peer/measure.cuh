@@ -1,0 +1,98 @@
+#pragma once
+/// Times the ways of a sum over ranks with a norm behind it.
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/elementwise/rms_norm.cuh"
+#include "nanovllm/cuda/runtime/check.cuh"
+#include "nanovllm/cuda/runtime/context.cuh"
+#include "nanovllm/cuda/runtime/device_buffer.cuh"
+#include "nanovllm/cuda/runtime/graph.cuh"
+#include "nanovllm/cuda/runtime/stream.cuh"
+#include "nanovllm/parallel/nccl.cuh"
+#include "nanovllm/parallel/peer/peer_group.cuh"
+#include "nanovllm/parallel/peer/peer_table.cuh"
+#include "nanovllm/parallel/peer/sum.cuh"
+
+namespace nanovllm::peer {
+
+/// Microseconds of one `work()`, of several in a graph.
+template <class Work>
+[[nodiscard]] float time_in_graph(const Nccl& nccl, const cuda::Context& context,
+                                  const Work& work) {
+  constexpr int kCalls = 20, kReplays = 3;
+  work();  // what is made at the first use
+  cuda::check_cuda(cudaStreamSynchronize(context.stream), "cudaStreamSynchronize");
+  const cuda::Graph graph = cuda::Graph::capture(context.stream, [&] {
+    for (int i = 0; i < kCalls; ++i) work();
+  });
+  cuda::Event begin(true), end(true);
+  float best = std::numeric_limits<float>::infinity();
+  for (int i = 0; i < kReplays; ++i) {
+    {
+      const auto held = nccl.hold();
+      begin.record(context.stream);
+      graph.launch(context.stream);
+      end.record(context.stream);
+    }
+    end.synchronize();
+    if (i > 0) best = std::min(best, 1e3f * end.milliseconds_since(begin) / kCalls);
+  }
+  return best;
+}
+
+/// The table of the slowest rank's times, which is the same on all ranks. All ranks call this at
+/// the same time, and it takes a fraction of a second.
+[[nodiscard]] inline PeerTable measure(Nccl& nccl, const Group& group, const View& view,
+                                       const cuda::Context& context) {
+  constexpr std::int64_t kWidth = 4096;
+  constexpr float kNever = std::numeric_limits<float>::infinity();
+  const std::int64_t max_bytes = group.options().max_bytes;
+  const auto most = static_cast<std::size_t>(PeerTable::bytes(PeerTable::kNumSizes - 1)) / 2;
+  cuda::DeviceBuffer<bf16> sums(most), residuals(most), weights(kWidth);
+  for (auto* const buffer : {&sums, &residuals, &weights}) {
+    cuda::check_cuda(cudaMemsetAsync(buffer->data(), 0, buffer->size_bytes(), context.stream),
+                     "cudaMemsetAsync");
+  }
+  PeerTable::Times times;
+  for (auto& way : times) way.fill(kNever);
+  for (int i = 0; i < PeerTable::kNumSizes && PeerTable::bytes(i) <= max_bytes; ++i) {
+    const std::int64_t rows = PeerTable::bytes(i) / (2 * kWidth);
+    const MatrixView<bf16> x(sums.data(), {rows, kWidth}), residual(residuals.data(), x.extents);
+    const VectorView<const bf16> weight(weights.data(), {kWidth});
+    const auto at = [&](Way way) -> float& {
+      return times[static_cast<std::size_t>(way)][static_cast<std::size_t>(i)];
+    };
+    const auto time_shots = [&](Shots shots) {
+      return time_in_graph(nccl, context, [&] {
+        all_reduce_add_norm(view, {shots, group.options().max_blocks}, x, residual, weight, 1e-6f,
+                            x, context);
+      });
+    };
+    at(Way::one_shot) = time_shots(Shots::one);
+    if (view.size > 2) at(Way::two_shot) = time_shots(Shots::two);
+    at(Way::nccl) = time_in_graph(nccl, context, [&] {
+      nccl.all_reduce(x);
+      cuda::add_rms_norm(
+          AddRmsNormArgs<bf16>{
+              .x = x, .residual = residual, .weight = weight, .eps = 1e-6f, .out = x},
+          context);
+    });
+  }
+  for (const PeerTable::Times& other : exchange_values(nccl, context, group, times)) {
+    for (std::size_t way = 0; way < times.size(); ++way) {
+      for (std::size_t i = 0; i < times[way].size(); ++i)
+        times[way][i] = std::max(times[way][i], other[way][i]);
+    }
+  }
+  return PeerTable::by_time(times, max_bytes);
+}
+
+}  // namespace nanovllm::peer

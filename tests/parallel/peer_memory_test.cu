@@ -1,0 +1,345 @@
+// The communicator whose sums go through the memory of peers. Empty where there is no NCCL.
+
+#if __has_include(<nccl.h>)
+
+#include "nanovllm/parallel/peer/peer_memory.cuh"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda/gpu_test.cuh"
+#include "nanovllm/cuda/runtime/graph.cuh"
+#include "nanovllm/parallel/peer/peer_table.cuh"
+#include "nanovllm/parallel/thread_group.hpp"
+#include "parallel/collective_cases.hpp"
+#include "parallel/peer_rig.cuh"
+
+using namespace nanovllm;
+using namespace nanovllm::test;
+
+namespace {
+
+int num_gpus() {
+  const int count = num_devices();
+  if (count < 2) std::cout << "skipped: " << count << " GPUs, 2 are needed\n";
+  return std::min(count, 8);
+}
+
+/// What `attach` wants of a backend.
+struct Device {
+  explicit Device(int device) : guard(device) {}
+  [[nodiscard]] const cuda::Context& context() const { return gpu.context; }
+
+  cuda::DeviceGuard guard;
+  Gpu gpu;
+};
+
+/// Runs `body(comm, device)` on one thread and device a rank. Returns what they threw.
+template <class Body>
+std::vector<std::string> run_ranks(std::vector<PeerMemory>& ends, const Body& body) {
+  std::vector<std::string> errors(ends.size());
+  std::vector<std::thread> threads;
+  for (PeerMemory& comm : ends) {
+    threads.emplace_back([&] {
+      try {
+        Device device(comm.rank());
+        comm.attach(device);
+        body(comm, device);
+        device.gpu.sync();
+      } catch (const std::exception& error) {
+        errors[static_cast<std::size_t>(comm.rank())] = error.what();
+        comm.abort();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+std::vector<std::string> no_errors(int size) {
+  return std::vector<std::string>(static_cast<std::size_t>(size));
+}
+
+/// What collective_cases.hpp wants of memory and ranks.
+struct DeviceMemory {
+  static constexpr std::int64_t kGap = 0;
+  static constexpr float kScale = 1.f;
+  static constexpr bool kWaits = false;
+  static constexpr float kZero = 0.f;  // NCCL's reduce_scatter keeps the sign of -0
+
+  template <class T>
+  using Array = GpuArray<T>;
+
+  template <class T>
+  std::vector<T> read(GpuArray<T>& array) const {
+    device.gpu.sync();
+    array.download();
+    check(array.guards_intact(), "memory around an operand was written");
+    return array.host;
+  }
+
+  Device& device;
+};
+
+struct PeerRanks {
+  template <class Body>
+  static std::vector<std::string> run(int size, const Body& body) {
+    auto ends = PeerMemory::make(size, {.measures = false});
+    return run_ranks(ends, [&](PeerMemory& comm, Device& device) {
+      DeviceMemory memory{device};
+      body(comm, memory);
+    });
+  }
+};
+
+template <class T>
+std::vector<T> numbers(std::uint32_t seed, int rank, std::int64_t count) {
+  std::vector<T> out;
+  for (std::int64_t i = 0; i < count; ++i)
+    out.push_back(
+        T(number_of(seed, static_cast<std::uint32_t>(rank), static_cast<std::uint32_t>(i))));
+  return out;
+}
+
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("a table of ways takes the fastest, and the rule's are those that fit", "[peer]") {
+  using peer::PeerTable;
+  using peer::Way;
+  constexpr std::int64_t kKiB = 1024, kMiB = 1024 * kKiB;
+  const PeerTable two = PeerTable::by_rule(2, 4 * kMiB), eight = PeerTable::by_rule(8, 2 * kMiB);
+  CHECK(two.at(16) == Way::one_shot);
+  CHECK(two.at(4 * kMiB) == Way::one_shot);
+  CHECK(two.at(4 * kMiB + 1) == Way::nccl);
+  CHECK(eight.at(256 * kKiB) == Way::one_shot);
+  CHECK(eight.at(256 * kKiB + 1) == Way::two_shot);
+  CHECK(eight.at(2 * kMiB) == Way::two_shot);
+  CHECK(eight.at(2 * kMiB + 1) == Way::nccl);
+  PeerTable::Times times;
+  for (auto& way : times) way.fill(10.f);
+  times[1].fill(std::numeric_limits<float>::infinity());
+  times[2][0] = 9.6f;  // not by enough
+  times[2][1] = 9.f;
+  times[1][2] = 9.f;
+  const PeerTable timed = PeerTable::by_time(times, 32 * kKiB);
+  CHECK(timed.at(8 * kKiB) == Way::one_shot);
+  CHECK(timed.at(16 * kKiB) == Way::nccl);
+  CHECK(timed.at(32 * kKiB) == Way::two_shot);
+  CHECK(timed.at(64 * kKiB) == Way::nccl);
+}
+
+TEMPLATE_TEST_CASE("sums and columns of peers, at once and from a graph", "[peer][nccl]", float,
+                   bf16, nanovllm::half) {
+  using T = TestType;
+  const int most = num_gpus();
+  for (int size = 2; size <= most; size *= 2) {
+    for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{5}, std::int64_t{700}}) {
+      const std::int64_t width = 1 + 1030 * (rows % 3);  // 1031, 2061, 1031
+      INFO(size << " ranks, " << rows << " x " << width);
+      std::vector<std::vector<T>> sums(static_cast<std::size_t>(size));
+      std::vector<T> columns(static_cast<std::size_t>(rows * width * size));
+      {
+        auto ends = ThreadGroup::make(size);
+        std::vector<std::thread> threads;
+        for (ThreadGroup& end : ends) {
+          threads.emplace_back([&] {
+            auto& mine = sums[static_cast<std::size_t>(end.rank())];
+            mine = numbers<T>(3, end.rank(), rows * width);
+            end.all_reduce(MatrixView<T>(mine.data(), {rows, width}));
+          });
+        }
+        for (std::thread& thread : threads) thread.join();
+        for (int r = 0; r < size; ++r) {
+          const auto part = numbers<T>(3, r, rows * width);
+          for (std::int64_t i = 0; i < rows; ++i)
+            std::copy_n(part.begin() + i * width, width, columns.begin() + (i * size + r) * width);
+        }
+      }
+      std::vector<int> num_wrong(static_cast<std::size_t>(size), 0);
+      auto ends = PeerMemory::make(size, {.measures = rows == 1});
+      CHECK(run_ranks(ends, [&](PeerMemory& comm, Device& device) {
+              GpuArray<T> input(numbers<T>(3, comm.rank(), rows * width));
+              GpuArray<T> sum(static_cast<std::size_t>(rows * width));
+              GpuArray<T> whole(static_cast<std::size_t>(rows * width * size));
+              const auto work = [&] {
+                cuda::check_cuda(cudaMemcpyAsync(sum.data(), input.data(), sum.size() * sizeof(T),
+                                                 cudaMemcpyDeviceToDevice, device.gpu.stream.get()),
+                                 "cudaMemcpyAsync");
+                comm.all_reduce(MatrixView<T>(sum.data(), {rows, width}));
+                comm.all_gather_columns(MatrixView<const T>(input.data(), {rows, width}),
+                                        MatrixView<T>(whole.data(), {rows, width * size}));
+              };
+              const auto count_wrong = [&] {
+                device.gpu.sync();
+                sum.download();
+                whole.download();
+                int& wrong = num_wrong[static_cast<std::size_t>(comm.rank())];
+                // NCCL's sums of more than two ranks may have another order.
+                const auto way =
+                    comm.way_of(16 * peer::num_vectors(MatrixView<T>(sum.data(), {rows, width})));
+                if (size == 2 || way != peer::Way::nccl)
+                  wrong += same_bits(sum.host, sums[0]) ? 0 : 1;
+                wrong += same_bits(whole.host, columns) ? 0 : 1;
+                wrong += !sum.guards_intact() + !whole.guards_intact();
+              };
+              work();
+              count_wrong();
+              const cuda::Graph graph = cuda::Graph::capture(device.gpu.stream.get(), work);
+              for (int round = 0; round < 3; ++round) graph.launch(device.gpu.stream.get());
+              count_wrong();
+            }) == no_errors(size));
+      CHECK(num_wrong == std::vector<int>(static_cast<std::size_t>(size), 0));
+    }
+  }
+}
+
+TEST_CASE("rows with gaps are summed though they do not fit at once", "[peer][nccl]") {
+  if (num_gpus() < 2) return;
+  constexpr std::int64_t kRows = 50, kWidth = 100, kStride = 128;
+  auto ends = PeerMemory::make(2, {.max_bytes = 8192, .measures = false});
+  std::vector<int> num_wrong(2, 0);
+  CHECK(run_ranks(ends, [&](PeerMemory& comm, Device& device) {
+          auto values = std::vector<float>(kRows * kStride, 1.f + comm.rank());
+          GpuArray<float> x(values);
+          comm.all_reduce(MatrixView<float>(x.data(), {kRows, kWidth}, {kStride, 1}));
+          device.gpu.sync();
+          x.download();
+          for (std::int64_t i = 0; i < kRows * kStride; ++i) {
+            const float expected = i % kStride < kWidth ? 3.f : 1.f + comm.rank();
+            num_wrong[comm.rank()] += x.host[i] != expected;
+          }
+        }) == no_errors(2));
+  CHECK(num_wrong == std::vector<int>(2, 0));
+}
+
+TEST_CASE("a sum with a norm behind it is that of a sum and a norm", "[peer][nccl]") {
+  if (num_gpus() < 2) return;
+  std::vector<int> num_fused(2, 0), num_wrong(2, 0);
+  auto ends = PeerMemory::make(2);
+  CHECK(run_ranks(ends, [&](PeerMemory& comm, Device& device) {
+          for (const std::int64_t width : {64, 1024, 4096, 4100}) {
+            for (const std::int64_t rows : {1, 9, 256, 600}) {
+              const auto count = static_cast<std::size_t>(rows * width);
+              GpuArray<bf16> x(numbers<bf16>(5, comm.rank(), rows * width));
+              GpuArray<bf16> residual(numbers<bf16>(5, 77, rows * width));
+              GpuArray<bf16> sum(x.host), other_residual(residual.host), out(count);
+              GpuArray<bf16> weight(numbers<bf16>(5, 78, width));
+              const VectorView<const bf16> w(weight.data(), {width});
+              const auto view = [&](GpuArray<bf16>& array) {
+                return MatrixView<bf16>(array.data(), {rows, width});
+              };
+              const bool is_done =
+                  comm.all_reduce_add_norm(view(x), view(residual), w, 1e-6f, view(x));
+              if (!is_done) {
+                cuda::add_rms_norm(
+                    AddRmsNormArgs<bf16>{
+                        .x = view(x), .residual = view(residual), .weight = w, .out = view(x)},
+                    device.context());
+              }
+              num_fused[comm.rank()] += is_done;
+              comm.all_reduce(view(sum));
+              cuda::add_rms_norm(AddRmsNormArgs<bf16>{.x = view(sum),
+                                                      .residual = view(other_residual),
+                                                      .weight = w,
+                                                      .out = view(out)},
+                                 device.context());
+              device.gpu.sync();
+              for (auto* array : {&x, &residual, &other_residual, &out}) array->download();
+              num_wrong[comm.rank()] += !same_bits(x.host, out.host);
+              num_wrong[comm.rank()] += !same_bits(residual.host, other_residual.host);
+            }
+          }
+        }) == no_errors(2));
+  CHECK(num_wrong == std::vector<int>(2, 0));
+  CHECK(num_fused[0] == num_fused[1]);
+  if (ends[0].reaches_peers()) CHECK(num_fused[0] >= 2);
+}
+
+TEST_CASE("a rank that aborts releases one that waits for its sum, in a graph or not",
+          "[peer][nccl]") {
+  if (num_gpus() < 2) return;
+  const bool in_graph = GENERATE(false, true);
+  auto ends = PeerMemory::make(2);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto errors = run_ranks(ends, [&](PeerMemory& comm, Device& device) {
+    GpuArray<float> x(std::vector<float>(1024, 1.f));
+    const auto work = [&] {
+      for (int i = 0; i < 8; ++i) comm.all_reduce(MatrixView<float>(x.data(), {1, 1024}));
+    };
+    work();
+    device.gpu.sync();
+    const cuda::Graph graph = cuda::Graph::capture(device.gpu.stream.get(), work);
+    if (comm.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      comm.abort();
+    } else if (in_graph) {
+      graph.launch(device.gpu.stream.get());
+      device.gpu.sync();
+    } else {
+      work();
+      device.gpu.sync();
+    }
+    while (true) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      comm.all_reduce(MatrixView<float>(x.data(), {1, 1024}));
+    }
+  });
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
+  for (const std::string& error : errors)
+    CHECK_THAT(error, Catch::Matchers::Contains("another rank failed"));
+  // A new group takes the place of the old one, end by end.
+  auto fresh = PeerMemory::make(2);
+  for (std::size_t i = 0; i < 2; ++i) ends[i] = std::move(fresh[i]);
+  CHECK(run_ranks(ends, [&](PeerMemory& comm, Device& device) {
+          GpuArray<float> x(std::vector<float>(1024, 1.f));
+          comm.all_reduce(MatrixView<float>(x.data(), {1, 1024}));
+          device.gpu.sync();
+          x.download();
+          check(x.host == std::vector<float>(1024, 2.f), "wrong sum in the new group");
+        }) == no_errors(2));
+}
+
+TEST_CASE("a rank that does not come within the limit is an error of those that wait",
+          "[peer][nccl]") {
+  if (num_gpus() < 2) return;
+  auto ends = PeerMemory::make(2, {.limit = 0.2, .measures = false});
+  const auto errors = run_ranks(ends, [&](PeerMemory& comm, Device& device) {
+    if (!comm.reaches_peers()) throw Error("failed to come within 0.2 s");
+    GpuArray<float> x(std::vector<float>(1024, 1.f));
+    comm.throw_if_late();
+    if (comm.rank() == 0) {
+      comm.all_reduce(MatrixView<float>(x.data(), {1, 1024}));
+    } else {
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+    }
+    device.gpu.sync();
+    comm.throw_if_late();
+  });
+  for (const std::string& error : errors)
+    CHECK_THAT(error, Catch::Matchers::Contains("failed to come within 0.2 s"));
+}
+
+TEMPLATE_TEST_CASE("rows of peers, summed, gathered and exchanged", "[peer][nccl][collectives]",
+                   float, bf16) {
+  for (int size = 1, most = std::min(4, num_gpus()); size <= most; ++size) {
+    check_sums_of_rows<TestType, PeerRanks>(size);
+    check_all_to_all<TestType, PeerRanks>(size);
+  }
+}
+
+TEST_CASE("an abort releases peers that wait for rows", "[peer][nccl][collectives]") {
+  if (num_gpus() < 2) return;
+  check_abort_releases<PeerRanks>(2, "another rank failed");
+}
+
+#endif
