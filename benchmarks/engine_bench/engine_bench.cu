@@ -14,10 +14,19 @@ struct EightBitsPolicy : nanovllm::CudaPolicy {
   using KvElement = Kv;
 };
 
+#if __has_include(<nccl.h>)
+struct PeersPolicy : nanovllm::CudaPolicy {
+  using Communicator = nanovllm::PeerMemory;
+};
+#endif
+
 struct Policies {
   using Float32 = nanovllm::CudaFloat32Policy;
   using Bfloat16 = nanovllm::CudaPolicy;
   using BatchInvariant = nanovllm::CudaBatchInvariantPolicy;
+#if __has_include(<nccl.h>)
+  using Peers = PeersPolicy;
+#endif
   template <bool kWeights, class Kv>
   using EightBits = EightBitsPolicy<kWeights, Kv>;
 };

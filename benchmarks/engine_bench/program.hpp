@@ -38,6 +38,7 @@ struct Options : Measurements {
   std::string overlap = "default";
   std::string edits = "none";
   bool batch_invariant = false;
+  bool peers = false;
   std::string kv_dtype = "auto";
   std::string quantization = "none";
   std::string json;
@@ -231,9 +232,9 @@ class ResultFile {
 };
 
 /// The program, on the backend of the policies, with the ceilings that `Prober` finds. `Policies`
-/// has `Float32` and `Bfloat16`, and may have `BatchInvariant`, for `--batch-invariant`, and
-/// `EightBits<weights, Kv>`, for `--quantization fp8` and `--kv-dtype`, where `Kv` is the format of
-/// the cache.
+/// has `Float32` and `Bfloat16`, and may have `BatchInvariant`, for `--batch-invariant`, `Peers`,
+/// for `--peers`, and `EightBits<weights, Kv>`, for `--quantization fp8` and `--kv-dtype`, where
+/// `Kv` is the format of the cache.
 template <class Policies, class Prober>
 int run_main(int argc, char** argv) {
   Options o;
@@ -251,12 +252,17 @@ int run_main(int argc, char** argv) {
       "tables to standard output."};
   add_options(app, o);
   constexpr bool kHasInvariant = requires { typename Policies::BatchInvariant; };
+  constexpr bool kHasPeers = requires { typename Policies::Peers; };
   constexpr bool kHasEightBits = requires {
     typename Policies::template EightBits<true, nv::bf16>;
   };
   if constexpr (kHasInvariant) {
     app.add_flag("--batch-invariant", o.batch_invariant,
                  "bfloat16 with the same bits whatever a request is batched with");
+  }
+  if constexpr (kHasPeers) {
+    app.add_flag("--peers", o.peers,
+                 "bfloat16, with sums over ranks that go through the memory of peers");
   }
   if constexpr (kHasEightBits) {
     app.add_option("--kv-dtype", o.kv_dtype, "the KV cache of bfloat16: as it is, or of 8 bits")
@@ -281,6 +287,9 @@ int run_main(int argc, char** argv) {
     const auto run_chosen = [&] {
       if constexpr (kHasInvariant) {
         if (o.batch_invariant) return run<typename Policies::BatchInvariant, Prober>(o, model);
+      }
+      if constexpr (kHasPeers) {
+        if (o.peers) return run<typename Policies::Peers, Prober>(o, model);
       }
       if constexpr (kHasEightBits) {
         const bool weights = o.quantization == "fp8";
