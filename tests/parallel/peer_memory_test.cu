@@ -4,10 +4,19 @@
 
 #include "nanovllm/parallel/peer/peer_memory.cuh"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <limits>
+#include <map>
+#include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,6 +25,7 @@
 #include "nanovllm/cuda/runtime/graph.cuh"
 #include "nanovllm/parallel/peer/peer_table.cuh"
 #include "nanovllm/parallel/thread_group.hpp"
+#include "parallel/child.hpp"
 #include "parallel/collective_cases.hpp"
 #include "parallel/peer_rig.cuh"
 
@@ -95,6 +105,33 @@ struct PeerRanks {
       body(comm, memory);
     });
   }
+};
+
+/// Two processes that share through files, as `join` wants it.
+class FileProcesses {
+ public:
+  [[nodiscard]] int rank() const { return std::atoi(std::getenv("PEER_TEST_RANK")); }
+  [[nodiscard]] int size() const { return 2; }
+  /// What rank 0 has is there for all.
+  void share(std::span<std::byte> bytes) {
+    const auto file = folder_ / concat("share_", num_shared_++);
+    auto* const data = reinterpret_cast<char*>(bytes.data());
+    const auto count = static_cast<std::streamsize>(bytes.size());
+    if (rank() == 0) {
+      const std::filesystem::path unfinished = file.string() + ".unfinished";
+      std::ofstream(unfinished, std::ios::binary).write(data, count);
+      std::filesystem::rename(unfinished, file);
+      return;
+    }
+    for (int i = 0; i < 3000 && !std::filesystem::exists(file); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    check(static_cast<bool>(std::ifstream(file, std::ios::binary).read(data, count)),
+          "rank 0 has not shared");
+  }
+
+ private:
+  std::filesystem::path folder_ = std::getenv("PEER_TEST_FOLDER");
+  int num_shared_ = 0;
 };
 
 template <class T>
@@ -327,6 +364,44 @@ TEST_CASE("a rank that does not come within the limit is an error of those that 
   });
   for (const std::string& error : errors)
     CHECK_THAT(error, Catch::Matchers::Contains("failed to come within 0.2 s"));
+}
+
+/// Not a test by itself: rank PEER_TEST_RANK of two, in a process of its own.
+TEST_CASE("a process that is a peer", "[.]") {
+  if (std::getenv("PEER_TEST_RANK") == nullptr) return;
+  const auto processes = std::make_shared<FileProcesses>();
+  Device device(processes->rank());
+  PeerMemory comm = PeerMemory::join(processes, {.limit = 20});
+  comm.attach(device);
+  std::cout << "rank " << comm.rank() << " in a process reaches its peer: " << comm.reaches_peers()
+            << "\n";
+  int num_wrong = 0;
+  for (std::uint32_t i = 0; i < 200; ++i) {
+    const std::int64_t rows = 1 + i % 7, width = 512 + 8 * (i % 50);
+    GpuArray<float> x(numbers<float>(i, comm.rank(), rows * width));
+    comm.all_reduce(MatrixView<float>(x.data(), {rows, width}));
+    device.gpu.sync();
+    x.download();
+    const auto zero = numbers<float>(i, 0, rows * width), one = numbers<float>(i, 1, rows * width);
+    for (std::size_t j = 0; j < x.size(); ++j) num_wrong += x.host[j] != zero[j] + one[j];
+  }
+  comm.throw_if_late();
+  CHECK(num_wrong == 0);
+}
+
+TEST_CASE("ranks in processes reach each other's memory", "[peer][nccl]") {
+  if (num_gpus() < 2) return;
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / concat("nanovllm_peers_", ::getpid());
+  std::filesystem::create_directories(folder);
+  std::vector<std::unique_ptr<Child>> children;
+  for (const char* rank : {"0", "1"}) {
+    children.push_back(std::make_unique<Child>(
+        "a process that is a peer", std::map<std::string, std::string>{
+                                        {"PEER_TEST_RANK", rank}, {"PEER_TEST_FOLDER", folder}}));
+  }
+  for (auto& child : children) CHECK(child->wait(std::chrono::seconds(90)) == 0);
+  std::filesystem::remove_all(folder);
 }
 
 TEMPLATE_TEST_CASE("rows of peers, summed, gathered and exchanged", "[peer][nccl][collectives]",

@@ -61,7 +61,7 @@ __global__ void fill_kernel(const std::uint32_t* round, Sum sum, std::uint32_t r
   }
 }
 
-/// Counts elements that are not the sum in rank order, or too far from it in float64. A block a row.
+/// Counts elements that are not the sum in rank order, or too far from it in float64; a row a block
 template <class T>
 __global__ void check_kernel(const std::uint32_t* round, Sum sum, int size, const T* x,
                              const T* residual, const T* out, const T* weight,
