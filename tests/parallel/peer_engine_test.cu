@@ -1,3 +1,5 @@
+// Engines whose sums go through the memory of peers, with rows as wide as those of published
+// models: the kernel that sums, adds and norms takes no others.
 
 #include "cuda/gpu_test.cuh"
 #include "nanovllm/engine.hpp"
