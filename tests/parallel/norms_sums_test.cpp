@@ -1,0 +1,91 @@
+// A communicator that sums over ranks with the residual and the norm behind the sum takes the place
+// of both in a model.
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/cpu/backend.hpp"
+#include "nanovllm/cpu/kernels/rms_norm.hpp"
+#include "nanovllm/engine.hpp"
+#include "nanovllm/parallel/thread_group.hpp"
+#include "parallel/ranks_rig.hpp"
+
+using namespace nanovllm;
+using namespace nanovllm::test;
+
+namespace {
+
+/// Threads that norm two sums of three themselves.
+class NormingGroup {
+ public:
+  static constexpr bool kRankOrder = true;
+
+  static std::vector<NormingGroup> make(int num_ranks) {
+    std::vector<NormingGroup> out;
+    for (ThreadGroup& end : ThreadGroup::make(num_ranks)) out.push_back(NormingGroup(end));
+    return out;
+  }
+
+  [[nodiscard]] int rank() const { return group_.rank(); }
+  [[nodiscard]] int size() const { return group_.size(); }
+  template <class T>
+  void all_reduce(MatrixView<T> x) {
+    group_.all_reduce(x);
+  }
+  template <class T>
+  void all_gather_columns(MatrixView<const T> part, MatrixView<T> whole) {
+    group_.all_gather_columns(part, whole);
+  }
+  void abort() { group_.abort(); }
+
+  template <class T>
+  bool all_reduce_add_norm(MatrixView<T> x, MatrixView<T> residual, VectorView<const T> weight,
+                           float eps, MatrixView<T> out) {
+    if (size() == 1) return false;
+    group_.all_reduce(x);
+    if (++num_sums_ % 3 == 0) return false;
+    backend_->run(
+        AddRmsNormArgs<T>{.x = x, .residual = residual, .weight = weight, .eps = eps, .out = out});
+    ++num_normed;
+    return true;
+  }
+
+  inline static std::atomic<int> num_normed = 0;
+
+ private:
+  explicit NormingGroup(ThreadGroup group) : group_(std::move(group)) {}
+
+  ThreadGroup group_;
+  std::unique_ptr<CpuBackend> backend_ = std::make_unique<CpuBackend>(BackendConfig{});
+  int num_sums_ = 0;
+};
+
+template <class Base>
+struct Norming : Base {
+  using Communicator = NormingGroup;
+};
+
+template <class Policy>
+std::vector<Trace> run(int num_ranks) {
+  Engine<AnyModel, Policy> engine(ranks_config("fairytale", num_ranks));
+  return serve(engine);
+}
+
+}  // namespace
+
+TEST_CASE("a communicator that norms its sums is what a sum and a norm are", "[ranks]") {
+  for (const int num_ranks : {1, 2}) {
+    NormingGroup::num_normed = 0;
+    const auto got = run<Norming<FullFloat32Policy>>(num_ranks);
+    const auto expected = run<FullFloat32Policy>(num_ranks);
+    CHECK((NormingGroup::num_normed > 0) == (num_ranks > 1));
+    REQUIRE(got.size() == expected.size());
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      CHECK(got[i].tokens == expected[i].tokens);
+      CHECK(got[i].logprobs == expected[i].logprobs);
+    }
+  }
+}
