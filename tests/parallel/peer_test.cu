@@ -13,6 +13,7 @@
 #include "cuda/gpu_test.cuh"
 #include "nanovllm/cuda/elementwise/rms_norm.cuh"
 #include "nanovllm/cuda/runtime/graph.cuh"
+#include "nanovllm/parallel/peer/gather.cuh"
 #include "nanovllm/parallel/peer/sum.cuh"
 #include "nanovllm/parallel/thread_group.hpp"
 #include "parallel/peer_rig.cuh"
@@ -214,6 +215,50 @@ TEMPLATE_TEST_CASE("the norm behind a sum of peers has the bits of add_rms_norm"
     for (const int devices : device_counts(size)) {
       check_norms<TestType>(size, devices, peer::Shots::one, {520, 1024, 4096});
       check_norms<TestType>(size, devices, peer::Shots::two, {1024, 2560});
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("columns of peers lie side by side", "[peer]", float, bf16) {
+  if (!has_gpu()) return;
+  using T = TestType;
+  for (const int size : {2, 3, 8}) {
+    for (const int devices : device_counts(size)) {
+      PeerRig rig(size, devices);
+      std::uint32_t seed = 0;
+      for (const auto [rows, width, gap, shift] :
+           {Shape{1, 4096, 0, 0}, {3, 1000, 0, 0}, {5, 33, 2, 1}, {1, 4096, 0, 0}, {2, 8, 8, 0}}) {
+        INFO(size << " ranks, " << rows << " x " << width << ", gap " << gap);
+        ++seed;
+        const std::int64_t stride = width + gap;
+        std::vector<std::vector<T>> inputs;
+        std::vector<GpuArray<T>> parts, wholes;
+        rig.on_all([&](RigRank& rank) {
+          inputs.push_back(numbers<T>(seed, rank.view.rank, shift + rows * stride));
+          parts.emplace_back(inputs.back());
+          wholes.emplace_back(static_cast<std::size_t>(rows * width * size));
+        });
+        rig.on_all([&](RigRank& rank) {
+          const auto r = static_cast<std::size_t>(rank.view.rank);
+          peer::all_gather_columns(
+              rank.view, rig.launch(peer::Shots::one).max_blocks,
+              MatrixView<const T>(parts[r].data() + shift, {rows, width}, {stride, 1}),
+              MatrixView<T>(wholes[r].data(), {rows, width * size}), rank.gpu.context);
+        });
+        rig.sync();
+        std::vector<T> expected;
+        for (std::int64_t i = 0; i < rows; ++i) {
+          for (const std::vector<T>& input : inputs) {
+            const auto begin = input.begin() + shift + i * stride;
+            expected.insert(expected.end(), begin, begin + width);
+          }
+        }
+        for (GpuArray<T>& whole : wholes) {
+          whole.download();
+          CHECK(same_bits(whole.host, expected));
+          CHECK(whole.guards_intact());
+        }
+      }
     }
   }
 }

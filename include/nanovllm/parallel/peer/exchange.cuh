@@ -12,6 +12,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
@@ -23,23 +24,28 @@ namespace nanovllm::peer {
 /// How the ranks exchange what they add.
 enum class Shots : std::uint8_t { one, two };
 
-/// What a thread gets of vector `index` of this rank's buffer.
+/// What a thread does with vector `index` of this rank's place in the buffers.
 /// @tparam kMost  ranks of the largest group that the kernel is for
-template <class T, int kMost>
+template <class T, int kMost, Shots kShots>
 class Exchange {
  public:
   static constexpr int kSize = cuda::kVecSize<T>;
 
-  /// `owner` is the rank that adds in two shots; the same on all ranks.
-  __device__ __forceinline__ Exchange(const View& view, const Call& call, Shots shots, int owner,
+  /// `unit` says which rank adds in two shots.
+  __device__ __forceinline__ Exchange(const View& view, const Call& call, std::uint32_t unit,
                                       std::uint32_t index)
-      : view_(view), call_(call.number), shots_(shots), owner_(owner), index_(index) {}
+      : view_(view),
+        sent_at_(view.offset(call.number, view.rank, index)),
+        first_(view.buffers[view.rank] + view.offset(call.number, 0, index)) {
+    if constexpr (kShots == Shots::two)
+      owner_ = static_cast<int>(unit % static_cast<std::uint32_t>(view.size));
+  }
 
   /// Sends this rank's vector to those that add it.
   __device__ __forceinline__ void send(uint4 own) const {
     const uint4 sent = sendable(own);
-    if (shots_ == Shots::two) {
-      if (owner_ != view_.rank) store_relaxed(view_.place(call_, view_.rank, owner_, index_), sent);
+    if constexpr (kShots == Shots::two) {
+      if (owner_ != view_.rank) store_relaxed(view_.buffers[owner_] + sent_at_, sent);
     } else {
       send_to_others(sent);
     }
@@ -47,17 +53,19 @@ class Exchange {
 
   /// Waits for the sum. Behind `send`.
   [[nodiscard]] __device__ __forceinline__ uint4 receive(uint4 own, Patience& patience) const {
-    if (shots_ == Shots::one) return sum_of_all(own, patience);
-    if (owner_ == view_.rank) {
+    if constexpr (kShots == Shots::one) {
+      return sum_of_all(own, patience);
+    } else if (owner_ == view_.rank) {
       const uint4 sum = sum_of_all(own, patience);
       send_to_others(sendable(sum));  // which is `sum`, unless the group has ended
       return sum;
+    } else {
+      void* const place = place_of(owner_);
+      uint4 sum = load_relaxed(place);
+      while (!is_here(sum) && patience.goes_on()) sum = load_relaxed(place);
+      clear(place);
+      return sum;
     }
-    void* const place = view_.place(call_, owner_, view_.rank, index_);
-    uint4 sum = load_relaxed(place);
-    while (!is_here(sum) && patience.goes_on()) sum = load_relaxed(place);
-    clear(place);
-    return sum;
   }
 
   /// Waits for the vectors of all ranks in one shot, and calls visit(rank, vector) in rank order.
@@ -66,10 +74,9 @@ class Exchange {
                                                const Visit& visit) const {
     uint4 parts[kMost];
     const auto comes = [&](int r) { return r < view_.size && r != view_.rank; };
-    const auto place = [&](int r) { return view_.place(call_, r, view_.rank, index_); };
 #pragma unroll
     for (int r = 0; r < kMost; ++r) {
-      if (comes(r)) parts[r] = load_relaxed(place(r));
+      if (comes(r)) parts[r] = load_relaxed(place_of(r));
     }
     for (bool complete = false; !complete;) {
       complete = true;
@@ -77,19 +84,24 @@ class Exchange {
       for (int r = 0; r < kMost; ++r) {
         if (!comes(r) || is_here(parts[r])) continue;
         complete = false;
-        parts[r] = load_relaxed(place(r));
+        parts[r] = load_relaxed(place_of(r));
       }
       if (!complete && !patience.goes_on()) break;
     }
 #pragma unroll
     for (int r = 0; r < kMost; ++r) {
       if (r >= view_.size) continue;
-      if (r != view_.rank) clear(place(r));
+      if (r != view_.rank) clear(place_of(r));
       visit(r, r == view_.rank ? own : parts[r]);
     }
   }
 
  private:
+  /// Where what rank r sends to this rank comes.
+  [[nodiscard]] __device__ __forceinline__ void* place_of(int r) const {
+    return first_ + static_cast<std::size_t>(r) * view_.bytes_of_a_rank();
+  }
+
   __device__ __forceinline__ static void clear(void* place) {
     store_relaxed(place, {kNotHere, kNotHere, kNotHere, kNotHere});
   }
@@ -99,7 +111,7 @@ class Exchange {
     for (int i = 1; i < kMost; ++i) {
       // Every rank begins with the one behind it, so that no link is asked by all at once.
       const int to = view_.rank + i < view_.size ? view_.rank + i : view_.rank + i - view_.size;
-      if (i < view_.size) store_relaxed(view_.place(call_, view_.rank, to, index_), sent);
+      if (i < view_.size) store_relaxed(view_.buffers[to] + sent_at_, sent);
     }
   }
 
@@ -115,13 +127,12 @@ class Exchange {
   }
 
   const View& view_;
-  const std::uint32_t call_;
-  const Shots shots_;
-  const int owner_;
-  const std::uint32_t index_;
+  const std::size_t sent_at_;  // in the buffers of others
+  std::byte* const first_;     // of what comes from rank 0
+  int owner_ = 0;
 };
 
-/// Calls `body.operator()<kMost>()` for a group of `size` ranks.
+/// Calls `body.operator()<kMost>()`, kMost ≥ `size`.
 template <class Body>
 void with_most_ranks(int size, const Body& body) {
   if (size <= 2) return body.template operator()<2>();

@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kGatherThreads)
     const bool exists = index < problem.vectors.total;
     const auto place = problem.vectors.template place<cuda::kVecSize<T>>(exists ? index : 0);
     T* const to = problem.whole.at(place.row, place.column);
-    const Exchange<T, kMost> exchange(view, call, Shots::one, 0, index);
+    const Exchange<T, kMost, Shots::one> exchange(view, call, unit, index);
     uint4 own{};
     if (exists) {
       own = cuda::load_first<kWhole>(problem.part.at(place.row, place.column), place.count);

@@ -46,11 +46,13 @@ enum Ending : std::uint32_t {
   kLate = 2,     ///< by a kernel that has waited longer than the limit
 };
 
+inline constexpr std::uint32_t kHasEnded = 1u << 31;
+
 /// What kernels of one rank leave for the next ones; in the rank's device memory, first all 0.
 struct alignas(16) State {
-  std::uint32_t num_calls;   ///< that were begun before
+  std::uint32_t num_calls;   ///< that were begun before, below kHasEnded
   std::uint32_t num_blocks;  ///< of the present call that have read num_calls
-  std::uint32_t has_ended;   ///< the group has ended: nobody is waited for
+  std::uint32_t has_ended;   ///< kHasEnded when the group has ended: nobody is waited for
   std::uint32_t unused;
 };
 
@@ -64,11 +66,15 @@ struct View {
   int rank;
   int size;
 
-  /// Vector `index` of what rank `from` sends to rank `to` in call `call`.
-  [[nodiscard]] __device__ __forceinline__ void* place(std::uint32_t call, int from, int to,
-                                                       std::uint32_t index) const {
+  /// Bytes from one rank's place in a slot to the next one's.
+  [[nodiscard]] __device__ __forceinline__ std::size_t bytes_of_a_rank() const {
+    return std::size_t{16} * vectors_of_a_rank;
+  }
+  /// Where in a buffer vector `index` of what rank `from` sends in call `call` is.
+  [[nodiscard]] __device__ __forceinline__ std::size_t offset(std::uint32_t call, int from,
+                                                              std::uint32_t index) const {
     const std::size_t part = static_cast<std::size_t>(call % kNumSlots) * size + from;
-    return buffers[to] + (part * vectors_of_a_rank + index) * 16;
+    return part * bytes_of_a_rank() + std::size_t{16} * index;
   }
   /// Bytes of a buffer.
   [[nodiscard]] std::size_t buffer_bytes() const {
@@ -107,27 +113,28 @@ __device__ __forceinline__ void store_relaxed(void* p, uint4 v) {
 /// A call, as a thread sees it.
 struct Call {
   std::uint32_t number;
-  bool has_ended;  ///< nobody is waited for, and the result is garbage
+  std::uint32_t has_ended;  ///< kHasEnded: nobody is waited for, and the result is garbage
 };
 
 /// Reads the number of this call. Behind `grid_dependency_wait`, by every thread.
 [[nodiscard]] __device__ __forceinline__ Call begin_call(const View& view) {
   const uint4 state = load_relaxed(view.state);
-  return {state.x, state.z != 0};
+  return {state.x, state.z};
 }
 
 /// Counts this block as one that has read the number, and the call when all have. Once, by all
 /// threads of the block; there is a barrier. Returns whether a thread has seen that the group has
 /// ended.
 ///
-/// Nobody reads the number after it has changed: the barrier takes what every thread has read, and
-/// the change comes behind the barriers of all blocks.
+/// Nobody reads the number after it has changed: the barrier takes a bit that is made of all that a
+/// thread has read, and the change comes behind the barriers of all blocks.
 [[nodiscard]] __device__ __forceinline__ bool count_call(const View& view, const Call& call) {
-  const bool has_ended = __syncthreads_or(call.has_ended ? 1 : 0) != 0;
+  const auto bit = static_cast<int>((call.number | call.has_ended) / kHasEnded);
+  const bool has_ended = __syncthreads_or(bit) != 0;
   if (threadIdx.x == 0 && atomicAdd(&view.state->num_blocks, 1u) + 1 == gridDim.x) {
     auto* const state = const_cast<volatile State*>(view.state);
     state->num_blocks = 0;
-    state->num_calls = call.number + 1;
+    state->num_calls = (call.number + 1) % kHasEnded;
   }
   return has_ended;
 }
@@ -166,7 +173,7 @@ class Patience {
       if (now - begin < limit) return begin;
       *ending = kLate;
     }
-    state->has_ended = 1;
+    state->has_ended = kHasEnded;
     return kEnded;
   }
 

@@ -54,7 +54,6 @@ struct Launch {
 template <class T>
 struct SumProblem {
   View view;
-  Shots shots;
   MatrixView<T> x;
   cuda::RowVectors vectors;
 };
@@ -62,7 +61,6 @@ struct SumProblem {
 template <class T>
 struct AddNormProblem {
   View view;
-  Shots shots;
   MatrixView<const T> x;
   MatrixView<T> residual;
   VectorView<const T> weight;
@@ -71,64 +69,65 @@ struct AddNormProblem {
   float inverse_width;
 };
 
-template <class T, int kMost, bool kWhole>
+template <class T, int kMost, Shots kShots, bool kWhole>
 __global__ void __launch_bounds__(kSumThreads)
     sum_kernel(const __grid_constant__ SumProblem<T> problem) {
   const View& view = problem.view;
+  const std::uint32_t num_units = ceil_div(problem.vectors.total, std::uint32_t{kSumThreads});
+  uint4 own{};
+  T* x = nullptr;
+  int count = 0;
+  bool exists = false;
+  const auto load = [&](std::uint32_t unit) {
+    const std::uint32_t index = unit * kSumThreads + threadIdx.x;
+    exists = index < problem.vectors.total;
+    if (!exists) return;
+    const auto place = problem.vectors.template place<cuda::kVecSize<T>>(index);
+    x = problem.x.data + place.row * problem.x.strides[0] + place.column;
+    count = place.count;
+    own = cuda::load_first<kWhole>(x, count);
+  };
   cuda::grid_dependency_wait();
   cuda::grid_dependency_launch();
+  load(blockIdx.x);  // ahead of the number, so that both are on their way together
   const Call call = begin_call(view);
   Patience patience(view);
-  const std::uint32_t num_units = ceil_div(problem.vectors.total, std::uint32_t{kSumThreads});
   for (std::uint32_t unit = blockIdx.x; unit < num_units; unit += gridDim.x) {
-    const std::uint32_t index = unit * kSumThreads + threadIdx.x;
-    const bool exists = index < problem.vectors.total;
-    const auto place = problem.vectors.template place<cuda::kVecSize<T>>(exists ? index : 0);
-    T* const x = problem.x.data + place.row * problem.x.strides[0] + place.column;
-    const Exchange<T, kMost> exchange(view, call, problem.shots,
-                                      static_cast<int>(unit % static_cast<unsigned>(view.size)),
-                                      index);
-    uint4 own{};
-    if (exists) {
-      own = cuda::load_first<kWhole>(x, place.count);
-      exchange.send(own);
-    }
+    const Exchange<T, kMost, kShots> exchange(view, call, unit, unit * kSumThreads + threadIdx.x);
+    if (exists) exchange.send(own);
     if (unit == blockIdx.x && count_call(view, call)) patience.end();
-    if (exists) cuda::store_first<kWhole>(x, place.count, exchange.receive(own, patience));
+    if (exists) cuda::store_first<kWhole>(x, count, exchange.receive(own, patience));
+    if (unit + gridDim.x < num_units) load(unit + gridDim.x);
   }
 }
 
-template <class T, int kMost>
+template <class T, int kMost, Shots kShots>
 __global__ void __launch_bounds__(kMaxRowVectors, 1)
     add_norm_kernel(const __grid_constant__ AddNormProblem<T> problem) {
   __shared__ float scratch[kMaxRowVectors];
   const View& view = problem.view;
   const auto width = static_cast<int>(problem.x.extent(1));
+  const auto num_rows = static_cast<std::uint32_t>(problem.x.extent(0));
   const int column = static_cast<int>(threadIdx.x) * cuda::kVecSize<T>;
   const int num_vectors = width / cuda::kVecSize<T>;
   const bool exists = column < width;
-  uint4 weight{};
+  uint4 x{}, residual{}, weight{};
+  const auto load = [&](std::uint32_t row) {
+    if (!exists) return;
+    x = cuda::load_vector(problem.x.at(row, column));
+    residual = cuda::load_vector(problem.residual.at(row, column));
+  };
   if (exists) weight = cuda::load_vector<cuda::Load::constant>(problem.weight.data + column);
   cuda::grid_dependency_wait();
   cuda::grid_dependency_launch();
+  load(blockIdx.x);  // ahead of the number, so that both are on their way together
   const Call call = begin_call(view);
   Patience patience(view);
-  const auto num_rows = static_cast<std::uint32_t>(problem.x.extent(0));
   for (std::uint32_t row = blockIdx.x; row < num_rows; row += gridDim.x) {
-    const Exchange<T, kMost> exchange(view, call, problem.shots,
-                                      static_cast<int>(row % static_cast<unsigned>(view.size)),
-                                      row * static_cast<unsigned>(num_vectors) + threadIdx.x);
-    uint4 x{}, residual{};
-    if (exists) {
-      x = cuda::load_vector(problem.x.at(row, column));
-      exchange.send(x);
-      residual = cuda::load_vector(problem.residual.at(row, column));
-    }
-    if (row == blockIdx.x) {
-      if (count_call(view, call)) patience.end();
-    } else {
-      __syncthreads();  // the row before is done with the scratch
-    }
+    const Exchange<T, kMost, kShots> exchange(
+        view, call, row, row * static_cast<unsigned>(num_vectors) + threadIdx.x);
+    if (exists) exchange.send(x);
+    if (row == blockIdx.x && count_call(view, call)) patience.end();
     if (exists) {
       x = exchange.receive(x, patience);
       x = cuda::detail::add_vectors<T>(x, residual);
@@ -141,7 +140,23 @@ __global__ void __launch_bounds__(kMaxRowVectors, 1)
       cuda::store_vector(problem.out.at(row, column),
                          cuda::detail::norm_vector<T>(x, inverse, weight));
     }
+    if (row + gridDim.x < num_rows) {
+      __syncthreads();  // all are done with the scratch
+      load(row + gridDim.x);
+    }
   }
+}
+
+/// Calls `body.operator()<kMost, kShots>()` for a group of `size` ranks.
+template <class Body>
+void with_shots(int size, Shots shots, const Body& body) {
+  with_most_ranks(size, [&]<int kMost>() {
+    if (shots == Shots::one) {
+      body.template operator()<kMost, Shots::one>();
+    } else {
+      body.template operator()<kMost, Shots::two>();
+    }
+  });
 }
 
 /// 16-byte vectors that a plain sum of x takes of a slot. Rows without gaps count as one row.
@@ -160,16 +175,13 @@ void all_reduce(const View& view, const Launch& how, MatrixView<T> x,
   if (x.strides[0] == x.extent(1) || x.extent(0) <= 1) x = {x.data, {1, x.size()}};
   const auto vectors = cuda::RowVectors::of<T>("all_reduce", x.extent(0), x.extent(1));
   const unsigned units = ceil_div(vectors.total, std::uint32_t{kSumThreads});
-  const SumProblem<T> problem{view, how.shots, x, vectors};
-  const auto start = [&]<int kMost, bool kWhole>() {
-    cuda::launch(sum_kernel<T, kMost, kWhole>,
-                 {.grid = std::min(units, how.max_blocks), .block = kSumThreads}, context, problem);
-  };
-  with_most_ranks(view.size, [&]<int kMost>() {
+  const SumProblem<T> problem{view, x, vectors};
+  with_shots(view.size, how.shots, [&]<int kMost, Shots kShots>() {
+    const cuda::LaunchConfig config{.grid = std::min(units, how.max_blocks), .block = kSumThreads};
     if (cuda::has_whole_rows(x)) {
-      start.template operator()<kMost, true>();
+      cuda::launch(sum_kernel<T, kMost, kShots, true>, config, context, problem);
     } else {
-      start.template operator()<kMost, false>();
+      cuda::launch(sum_kernel<T, kMost, kShots, false>, config, context, problem);
     }
   });
 }
@@ -194,10 +206,10 @@ void all_reduce_add_norm(const View& view, const Launch& how, MatrixView<T> x,
   if (x.empty()) return;
   const auto vectors = static_cast<unsigned>(x.extent(1)) / cuda::kVecSize<T>;
   const auto rows = static_cast<unsigned>(x.extent(0));
-  const AddNormProblem<T> problem{view,   how.shots, x,   residual,
-                                  weight, eps,       out, 1.f / static_cast<float>(x.extent(1))};
-  with_most_ranks(view.size, [&]<int kMost>() {
-    cuda::launch(add_norm_kernel<T, kMost>,
+  const AddNormProblem<T> problem{
+      view, x, residual, weight, eps, out, 1.f / static_cast<float>(x.extent(1))};
+  with_shots(view.size, how.shots, [&]<int kMost, Shots kShots>() {
+    cuda::launch(add_norm_kernel<T, kMost, kShots>,
                  {.grid = std::min(rows, how.max_blocks), .block = 32 * ceil_div(vectors, 32u)},
                  context, problem);
   });
