@@ -92,7 +92,7 @@ __global__ void check_kernel(const std::uint32_t* round, Sum sum, int size, cons
       const T got = sum.has_norm ? residual[i] : x[i];
       const double value = cuda::to_float(got);
       mine += value * value;
-      const double bound = 2 * kUnit<T> * magnitude;
+      const double bound = (sizeof(T) == 4 ? 4 : 2) * kUnit<T> * magnitude;
       if (cuda::to_float(got) != cuda::to_float(want) || !(fabs(value - exact) <= bound))
         atomicAdd(num_wrong, 1ull);
     }
@@ -104,7 +104,8 @@ __global__ void check_kernel(const std::uint32_t* round, Sum sum, int size, cons
         const std::int64_t i = row * sum.width + j;
         const double want = cuda::to_float(residual[i]) * inverse * cuda::to_float(weight[j]);
         const double got = cuda::to_float(out[i]);
-        if (!(fabs(got - want) <= 4 * kUnit<T> * fabs(want) + 1e-6)) atomicAdd(num_wrong, 1ull);
+        if (!(fabs(got - want) <= (sizeof(T) == 4 ? 16 : 4) * kUnit<T> * fabs(want) + 1e-6))
+          atomicAdd(num_wrong, 1ull);
       }
     }
     __syncthreads();

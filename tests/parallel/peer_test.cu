@@ -190,7 +190,7 @@ void check_norms(int size, int devices, peer::Shots shots, std::vector<std::int6
           worst = std::max(worst, std::abs(got - want));
         }
       }
-      CHECK(worst < 40 * kUnit<T>);
+      CHECK(worst < (sizeof(T) == 4 ? 200 : 40) * kUnit<T>);
     }
   }
 }
@@ -291,25 +291,38 @@ TEST_CASE("values that look like words that have not arrived are NaN, and nobody
   }
 }
 
-TEST_CASE("a sum of peers in a tool's hands", "[peer][racecheck]") {
+// The kernels of one rank alone, with what the other one sends there already: a tool may run kernels
+// one after the other.
+TEST_CASE("sums of peers, tiny", "[peer][racecheck]") {
   if (!has_gpu()) return;
+  constexpr std::int64_t kRows = 3, kWidth = 1024;
   PeerRig rig(2);
-  std::vector<std::unique_ptr<NormCase<bf16>>> cases;
-  rig.on_all([&](RigRank& rank) {
-    cases.push_back(std::make_unique<NormCase<bf16>>(1, rank.view.rank, 3, 1024));
-  });
-  for (const peer::Shots shots : {peer::Shots::one, peer::Shots::two}) {
-    rig.on_all([&](RigRank& rank) {
-      auto& mine = *cases[static_cast<std::size_t>(rank.view.rank)];
-      const MatrixView<bf16> x(mine.x.data(), {3, 1024}), residual(mine.residual.data(), {3, 1024});
-      peer::all_reduce(rank.view, rig.launch(shots), x, rank.gpu.context);
-      peer::all_reduce_add_norm(rank.view, {shots, 2}, x, residual,
-                                VectorView<const bf16>(mine.weight.data(), {1024}), kEps,
-                                MatrixView<bf16>(mine.out.data(), {3, 1024}), rank.gpu.context);
-    });
-  }
+  RigRank& rank = rig[0];
+  NormCase<bf16> mine(1, 0, kRows, kWidth), other(1, 1, kRows, kWidth);
+  const MatrixView<bf16> x(mine.x.data(), {kRows, kWidth}), out(mine.out.data(), x.extents);
+  const auto arrive = [&](std::uint32_t call) {
+    const std::size_t place = std::size_t{16} * PeerRig::kVectors * (2 * (call % 2) + 1);
+    cuda::check_cuda(cudaMemcpy(rank.buffer.data() + place, other.x.data(), 2 * kRows * kWidth,
+                                cudaMemcpyDeviceToDevice),
+                     "cudaMemcpy");
+    cuda::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  };
+  arrive(0);
+  peer::all_reduce(rank.view, {}, x, rank.gpu.context);
   rig.sync();
-  cases[0]->out.download();
-  cases[1]->out.download();
-  CHECK(same_bits(cases[0]->out.host, cases[1]->out.host));
+  mine.x.download();
+  const auto sums =
+      sums_on_cpu<bf16>({numbers<bf16>(1, 0, kRows * kWidth), numbers<bf16>(1, 1, kRows * kWidth)});
+  CHECK(same_bits(mine.x.host, sums[0]));
+  arrive(1);
+  const peer::Launch two_blocks{.max_blocks = 2};
+  peer::all_reduce_add_norm(
+      rank.view, two_blocks, x, MatrixView<bf16>(mine.residual.data(), x.extents),
+      VectorView<const bf16>(mine.weight.data(), {kWidth}), kEps, out, rank.gpu.context);
+  rig.sync();
+  arrive(2);
+  peer::all_gather_columns(rank.view, 2, MatrixView<const bf16>(x).slice(0, 1),
+                           MatrixView<bf16>(mine.out.data(), {1, 2 * kWidth}), rank.gpu.context);
+  rig.sync();
+  CHECK(*rig.ending() == peer::kGoesOn);
 }
