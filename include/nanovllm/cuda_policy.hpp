@@ -13,6 +13,7 @@ namespace nanovllm {
 class BatchInvariantCudaBackend;
 class CudaBackend;
 class Nccl;
+class PeerMemory;
 struct DiskTier;
 
 /// bfloat16 on CUDA devices. What is not here is as in `DefaultPolicy`.

@@ -291,8 +291,8 @@ TEST_CASE("values that look like words that have not arrived are NaN, and nobody
   }
 }
 
-// The kernels of one rank alone, with what the other one sends there already: a tool may run kernels
-// one after the other.
+// The kernels of one rank alone, with what the other one sends there already: a tool may run
+// kernels one after the other.
 TEST_CASE("sums of peers, tiny", "[peer][racecheck]") {
   if (!has_gpu()) return;
   constexpr std::int64_t kRows = 3, kWidth = 1024;

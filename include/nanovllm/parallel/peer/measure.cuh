@@ -49,14 +49,17 @@ template <class Work>
 }
 
 /// The table of the slowest rank's times, which is the same on all ranks. All ranks call this at
-/// the same time, and it takes a fraction of a second.
-[[nodiscard]] inline PeerTable measure(Nccl& nccl, const Group& group, const View& view,
-                                       const cuda::Context& context) {
+/// the same time, and it takes a fraction of a second. A template, so that only programs that call
+/// it have its kernels.
+template <Element T = bf16>
+[[nodiscard]] PeerTable measure(Nccl& nccl, const Group& group, const View& view,
+                                const cuda::Context& context) {
   constexpr std::int64_t kWidth = 4096;
   constexpr float kNever = std::numeric_limits<float>::infinity();
   const std::int64_t max_bytes = group.options().max_bytes;
-  const auto most = static_cast<std::size_t>(PeerTable::bytes(PeerTable::kNumSizes - 1)) / 2;
-  cuda::DeviceBuffer<bf16> sums(most), residuals(most), weights(kWidth);
+  constexpr auto kMost =
+      static_cast<std::size_t>(PeerTable::bytes(PeerTable::kNumSizes - 1)) / sizeof(T);
+  cuda::DeviceBuffer<T> sums(kMost), residuals(kMost), weights(kWidth);
   for (auto* const buffer : {&sums, &residuals, &weights}) {
     cuda::check_cuda(cudaMemsetAsync(buffer->data(), 0, buffer->size_bytes(), context.stream),
                      "cudaMemsetAsync");
@@ -64,9 +67,9 @@ template <class Work>
   PeerTable::Times times;
   for (auto& way : times) way.fill(kNever);
   for (int i = 0; i < PeerTable::kNumSizes && PeerTable::bytes(i) <= max_bytes; ++i) {
-    const std::int64_t rows = PeerTable::bytes(i) / (2 * kWidth);
-    const MatrixView<bf16> x(sums.data(), {rows, kWidth}), residual(residuals.data(), x.extents);
-    const VectorView<const bf16> weight(weights.data(), {kWidth});
+    const std::int64_t rows = PeerTable::bytes(i) / (std::int64_t{sizeof(T)} * kWidth);
+    const MatrixView<T> x(sums.data(), {rows, kWidth}), residual(residuals.data(), x.extents);
+    const VectorView<const T> weight(weights.data(), {kWidth});
     const auto at = [&](Way way) -> float& {
       return times[static_cast<std::size_t>(way)][static_cast<std::size_t>(i)];
     };
@@ -81,8 +84,7 @@ template <class Work>
     at(Way::nccl) = time_in_graph(nccl, context, [&] {
       nccl.all_reduce(x);
       cuda::add_rms_norm(
-          AddRmsNormArgs<bf16>{
-              .x = x, .residual = residual, .weight = weight, .eps = 1e-6f, .out = x},
+          AddRmsNormArgs<T>{.x = x, .residual = residual, .weight = weight, .eps = 1e-6f, .out = x},
           context);
     });
   }
