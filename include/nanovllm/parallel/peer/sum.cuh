@@ -8,11 +8,12 @@
 /// The sum is float32 in rank order, rounded once. What comes behind it has the bits of
 /// `add_rms_norm` on that sum, whose parts it is made of.
 ///
-/// x, residual and out [n, width], weight [width]. A block takes a unit at a time: a row where
-/// there is a norm, kSumThreads vectors where there is none. A unit waits only for the same unit of
-/// other ranks, and blocks take units in ascending order, so that no rank needs all of its blocks
-/// at once to make progress. Kernels of several ranks on one device do need room for all of theirs
-/// beside each other, and `Launch::max_blocks` gives it to them.
+/// x, residual and out [n, width], weight [width]. A block takes units: rows where there is a norm,
+/// kSumThreads vectors where there is none. With a norm, all blocks have room on the device at the
+/// same time, and each sends all of its rows before it waits for one. Without, a unit waits only
+/// for the same unit of other ranks, and blocks take units in ascending order, so that no rank
+/// needs all of its blocks at once to make progress. Kernels of several ranks on one device do need
+/// room for all of theirs beside each other, and `Launch::max_blocks` gives it to them.
 ///
 /// The kernel behind starts when those ahead of this one are done, and stands by while this one
 /// waits for other ranks. Of several such sums in a stream at most two are on the device at a time.
@@ -123,13 +124,23 @@ __global__ void __launch_bounds__(kMaxRowVectors, 1)
   load(blockIdx.x);  // ahead of the number, so that both are on their way together
   const Call call = begin_call(view);
   Patience patience(view);
+  const auto exchange_of = [&](std::uint32_t row) {
+    return Exchange<T, kMost, kShots>(view, call, row,
+                                      row * static_cast<unsigned>(num_vectors) + threadIdx.x);
+  };
   for (std::uint32_t row = blockIdx.x; row < num_rows; row += gridDim.x) {
-    const Exchange<T, kMost, kShots> exchange(
-        view, call, row, row * static_cast<unsigned>(num_vectors) + threadIdx.x);
-    if (exists) exchange.send(x);
-    if (row == blockIdx.x && count_call(view, call)) patience.end();
+    if (!exists) break;
+    if (row != blockIdx.x) x = cuda::load_vector(problem.x.at(row, column));
+    exchange_of(row).send(x);
+  }
+  if (count_call(view, call)) patience.end();
+  for (std::uint32_t row = blockIdx.x; row < num_rows; row += gridDim.x) {
+    if (gridDim.x < num_rows) {                // what the loop above read is of the last row
+      if (row != blockIdx.x) __syncthreads();  // all are done with the scratch
+      load(row);
+    }
     if (exists) {
-      x = exchange.receive(x, patience);
+      x = exchange_of(row).receive(x, patience);
       x = cuda::detail::add_vectors<T>(x, residual);
       cuda::store_vector(problem.residual.at(row, column), x);
     }
@@ -140,11 +151,12 @@ __global__ void __launch_bounds__(kMaxRowVectors, 1)
       cuda::store_vector(problem.out.at(row, column),
                          cuda::detail::norm_vector<T>(x, inverse, weight));
     }
-    if (row + gridDim.x < num_rows) {
-      __syncthreads();  // all are done with the scratch
-      load(row + gridDim.x);
-    }
   }
+}
+
+/// Blocks of `threads` that a device has room for: 64 registers a thread.
+[[nodiscard]] inline unsigned resident_blocks(unsigned threads, const cuda::Context& context) {
+  return static_cast<unsigned>(context.num_sms) * std::max(1u, 1024 / threads);
 }
 
 /// Calls `body.operator()<kMost, kShots>()` for a group of `size` ranks.
@@ -208,10 +220,11 @@ void all_reduce_add_norm(const View& view, const Launch& how, MatrixView<T> x,
   const auto rows = static_cast<unsigned>(x.extent(0));
   const AddNormProblem<T> problem{
       view, x, residual, weight, eps, out, 1.f / static_cast<float>(x.extent(1))};
+  const unsigned threads = 32 * ceil_div(vectors, 32u);
+  const unsigned blocks = std::min({rows, how.max_blocks, resident_blocks(threads, context)});
   with_shots(view.size, how.shots, [&]<int kMost, Shots kShots>() {
-    cuda::launch(add_norm_kernel<T, kMost, kShots>,
-                 {.grid = std::min(rows, how.max_blocks), .block = 32 * ceil_div(vectors, 32u)},
-                 context, problem);
+    cuda::launch(add_norm_kernel<T, kMost, kShots>, {.grid = blocks, .block = threads}, context,
+                 problem);
   });
 }
 
