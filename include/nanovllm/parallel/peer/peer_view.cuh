@@ -53,7 +53,7 @@ struct alignas(16) State {
   std::uint32_t num_calls;   ///< that were begun before, below kHasEnded
   std::uint32_t num_blocks;  ///< of the present call that have read num_calls
   std::uint32_t has_ended;   ///< kHasEnded when the group has ended: nobody is waited for
-  std::uint32_t unused;
+  std::uint32_t last_look;   ///< when a thread has read the host's word
 };
 
 /// One rank's way to all buffers.
@@ -147,7 +147,7 @@ class Patience {
   /// Nobody is waited for from now on.
   __device__ __forceinline__ void end() { has_ended_ = true; }
 
-  /// Whether to ask again. The host's word is read once in 1024 times, since that is slow.
+  /// Whether to ask again. Whether the group has ended is looked up once in 1024 times.
   [[nodiscard]] __device__ __forceinline__ bool goes_on() {
     if (has_ended_) return false;
     if (++num_polls_ % 1024 == 0) {
@@ -169,12 +169,23 @@ class Patience {
     unsigned long long now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
     if (begin == 0) begin = now;
-    if (state->has_ended == 0 && *ending == kGoesOn) {
+    if (state->has_ended == 0 && !host_has_ended(state_in, ending, now)) {
       if (now - begin < limit) return begin;
-      *ending = kLate;
+      if (*ending == kGoesOn) *ending = kLate;
     }
     state->has_ended = kHasEnded;
     return kEnded;
+  }
+
+  /// What the host's word says. One thread of all that wait reads it every 66 microseconds, and the
+  /// others go by `State::has_ended`: the word is behind PCIe.
+  [[nodiscard]] __device__ __forceinline__ static bool host_has_ended(
+      State* state, volatile std::uint32_t* ending, unsigned long long now) {
+    constexpr int kTick = 16;  // 2^16 ns
+    const auto tick = static_cast<std::uint32_t>(now >> kTick);
+    const std::uint32_t last = const_cast<volatile State*>(state)->last_look;
+    if (tick == last || atomicCAS(&state->last_look, last, tick) != last) return false;
+    return *ending != kGoesOn;
   }
 
   const View& view_;
