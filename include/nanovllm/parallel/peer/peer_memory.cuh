@@ -116,7 +116,7 @@ class PeerMemory {
   /// x becomes the sum over all ranks; and then, if this returns true, residual += x, rounded, and
   /// out = RMSNorm of the residual times `weight`, as the op `add_rms_norm` does, with its bits. If
   /// it returns false the norm is left to the caller. If it returns true, what x holds is not
-  /// specified, unless it is `out`.
+  /// specified, unless it is `out`. Operands of all ranks are aligned alike.
   template <Element T>
   [[nodiscard]] bool all_reduce_add_norm(MatrixView<T> x, MatrixView<T> residual,
                                          VectorView<const T> weight, float eps, MatrixView<T> out) {
