@@ -31,6 +31,7 @@
 #include "nanovllm/ops/rope.hpp"
 #include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/ops/sampling_batch.hpp"
+#include "nanovllm/ops/shard_draw.hpp"
 #include "nanovllm/ops/shared_prefix.hpp"
 #include "nanovllm/ops/silu_mul.hpp"
 #include "nanovllm/ops/static_fp8_kv.hpp"

@@ -15,6 +15,7 @@
 #include "nanovllm/cpu/kernels/rms_norm.hpp"
 #include "nanovllm/cpu/kernels/rope.hpp"
 #include "nanovllm/cpu/kernels/sampler.hpp"
+#include "nanovllm/cpu/kernels/shard_draw.hpp"
 #include "nanovllm/cpu/kernels/silu_mul.hpp"
 #include "nanovllm/cpu/kernels/swap_blocks.hpp"
 #include "nanovllm/cpu/kernels/unpack_step.hpp"

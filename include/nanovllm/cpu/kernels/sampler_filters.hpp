@@ -41,6 +41,8 @@ struct LogitRow {
   float* maxima;          ///< [num_tiles]
   float* sorted;          ///< [num_tiles], scratch
   Candidate* candidates;  ///< [vocab], scratch
+  /// Id of the first logit, a multiple of kLogitTile: the row may be a shard of one.
+  std::int64_t first_token = 0;
 };
 
 /// What the filters keep: logits above `logit`, and those equal to it up to id `last`.
@@ -58,6 +60,14 @@ struct Cut {
   return static_cast<float>(std::max(x, double{std::numeric_limits<float>::lowest()}));
 }
 
+/// By what tokens are compared: the largest wins.
+[[nodiscard]] inline double score_of(const SamplingRow& settings, float logit, TokenId id) {
+  const double temperature = settings.temperature;
+  const double u = to_unit_interval(
+      sampling_bits(settings.seed, settings.position, static_cast<std::uint32_t>(id)));
+  return logit / temperature - std::log(-std::log1p(-u));
+}
+
 /// The Gumbel-max rule, half way through a row.
 struct Draw {
   SamplingRow settings;
@@ -73,9 +83,7 @@ struct Draw {
   void offer(float logit, TokenId id) {
     if (!cut.keeps(logit, id)) return;
     const double temperature = settings.temperature;
-    const double u = to_unit_interval(
-        sampling_bits(settings.seed, settings.position, static_cast<std::uint32_t>(id)));
-    const double score = logit / temperature - std::log(-std::log1p(-u));
+    const double score = score_of(settings, logit, id);
     if (score < best || (score == best && id > token)) return;
     best = score;
     token = id;
