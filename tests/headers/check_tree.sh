@@ -209,7 +209,8 @@ awk -v graph="$graph" '
     # rooms may see themselves are named.
     allowed_in_module["engine/"] = "all"
     allowed_in_module["engine/request/"] = "engine/engine_config.hpp"
-    allowed_in_module["engine/step/"] = "engine/request/ engine/engine_config.hpp"
+    allowed_in_module["engine/draw/"] = ""
+    allowed_in_module["engine/step/"] = "engine/draw/ engine/request/ engine/engine_config.hpp"
     allowed_in_module["engine/runner/"] = "engine/step/ engine/engine_config.hpp"
     allowed_in_module["engine/core/"] = \
         "engine/request/ engine/step/ engine/runner/ engine/engine_config.hpp"

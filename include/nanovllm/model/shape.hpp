@@ -9,6 +9,8 @@
 #include <type_traits>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/math.hpp"
+#include "nanovllm/ops/shard_draw.hpp"
 
 namespace nanovllm {
 
@@ -69,6 +71,14 @@ class RankShares {
     if (size % static_cast<std::size_t>(num_ranks_) != 0)
       problems_ += concat(problems_.empty() ? "" : ", ", field, " = ", size);
     return static_cast<std::int64_t>(size) / num_ranks_;
+  }
+
+  /// Rows of a rank's shard of the vocabulary: equal for all ranks and, where there are several, a
+  /// multiple of kShardAlignment. The last shards may have fewer tokens, or none.
+  [[nodiscard]] std::int64_t vocab_rows(std::size_t size) const {
+    const auto vocab = static_cast<std::int64_t>(size);
+    if (num_ranks_ == 1) return vocab;
+    return align_up(ceil_div(vocab, std::int64_t{num_ranks_}), kShardAlignment);
   }
 
   /// Throws ConfigError naming every size that the number of ranks does not divide.

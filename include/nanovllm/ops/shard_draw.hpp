@@ -1,16 +1,17 @@
 #pragma once
-/// Contracts of the ops by which ranks that share a vocabulary draw: each looks at the logits of its
-/// shard alone, and what it found is exchanged.
+/// Contracts of the ops by which ranks that share a vocabulary draw: each looks at the logits of
+/// its shard alone, and what it found is exchanged.
 ///
 ///     survey_shard   what filters and log-probabilities need of every shard    → exchanged
 ///     draw_shard     the token that wins in the shard, among what is kept      → exchanged
 ///     pick_winner    the token that wins; log-probabilities
 ///
 /// Steps whose rows are all plain (`is_plain`) begin with draw_shard. Tokens are those of `sample`
-/// of the whole rows (ops/sampler.hpp), whatever the number of shards; a prefix that misses top_p by
-/// less than 1e-13 may fall either way. Log-probabilities are within 1e-5, as those of `sample`.
+/// of the whole rows (ops/sampler.hpp), whatever the number of shards; a prefix whose mass is
+/// within 1e-13 of top_p may fall either way. Log-probabilities are within 1e-5, as those of
+/// `sample`.
 ///
-/// Messages are rows of 32-bit words in memory for floats; ids and counts are words with these bits.
+/// Messages are rows of 32-bit words in memory for floats; ids and counts are stored by their bits.
 
 #include <cstdint>
 
@@ -30,13 +31,13 @@ inline constexpr std::int64_t kMaxShards = 16;
 /// Shards begin at multiples of so many tokens.
 inline constexpr std::int64_t kShardAlignment = 64;
 
-/// Words of what a shard tells of a row:
+/// Words of what a shard tells of a row, whose banned tokens have logits of -inf:
 ///
 /// | word | |
 /// |---|---|
-/// | 0 | the largest logit behind the bans; -inf without any above |
-/// | 1 | of a row with top_k: how many tokens have the logit of its k-th token and are not among the first k; a count |
-/// | 2 + 2 i | logit of the shard's i-th token, the larger first, the lower id first among equals |
+/// | 0 | the largest logit; -inf without any above |
+/// | 1 | with top_k: how many tokens equal the k-th in logit and are not among the first k |
+/// | 2 + 2 i | logit of the i-th token: the larger first, the lower id first among equals |
 /// | 3 + 2 i | its id; -1: there is none |
 ///
 /// Listed are `num_listed(row)` tokens; the words of others are not written.

@@ -1,11 +1,11 @@
 #pragma once
-/// `survey_shard`, `draw_shard` and `pick_winner` on the CPU: one row is one thread's work. Rows are
-/// read as `sample` reads them (sampler.hpp), and what the contract leaves open is as there.
+/// `survey_shard`, `draw_shard` and `pick_winner` on the CPU: one row is one thread's work. Rows
+/// are read as `sample` reads them (sampler.hpp), and what the contract leaves open is as there.
 ///
 /// The cut of top_k and top_p follows from the surveys, and every shard finds the same. Of equal
-/// logits at the cut, those with lower ids are kept: those of earlier shards, and within a shard the
-/// first. The sums behind log-probabilities are those of `sample`, tile by tile; only the shards'
-/// float64 totals are added to each other at the end.
+/// logits at the cut, those with lower ids are kept: those of earlier shards, and within a shard
+/// the first. The sums behind log-probabilities are those of `sample`, tile by tile; only the
+/// shards' float64 totals are added to each other at the end.
 
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/cpu/context.hpp"

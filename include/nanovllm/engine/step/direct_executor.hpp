@@ -8,6 +8,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/engine/draw/step_sampler.hpp"
 #include "nanovllm/engine/step/edit_chain.hpp"
 #include "nanovllm/engine/step/executor_steps.hpp"
 #include "nanovllm/engine/step/hidden_rows.hpp"
@@ -24,13 +25,10 @@
 
 namespace nanovllm {
 
-/// One rank's steps: `launch` computes, `wait` hands out. All ranks of a group have the same logits
-/// and draw the same tokens.
+/// One rank's steps: `launch` computes, `wait` hands out. All ranks of a group draw the same
+/// tokens.
 template <class Network, class Backend, class Pool, class Functor = NoLogitsFunctor>
 class DirectExecutor {
-  template <class U>
-  using Buffer = typename Backend::template Buffer<U>;
-
  public:
   static constexpr bool kGivesHidden = GivesHiddenRows<Network>;
   /// Allocates for steps within `limits` of sequences of `max_blocks` blocks. `network` and
@@ -41,7 +39,7 @@ class DirectExecutor {
         backend_(backend),
         max_num_seqs_(limits.max_num_seqs),
         memory_({.limits = limits, .max_blocks = max_blocks}),
-        logits_(static_cast<std::size_t>(limits.max_num_seqs * network.padded_vocab_size())),
+        sampler_(network, backend, limits.max_num_seqs),
         edits_(limits, network.vocab_size()),
         hidden_(network, backend) {}
 
@@ -54,20 +52,21 @@ class DirectExecutor {
   void launch(int slot, const StepInputs& inputs, Pool& kv) {
     const std::int64_t m = inputs.num_samples(), top = inputs.max_logprobs();
     const StepResults before = results_[static_cast<std::size_t>(1 - slot)].view();
-    MatrixView<float> logits = logits_view(m);
+    const bool by_shard = sampler_.has_shards() && inputs.is_drawn_by_shard();
+    const MatrixView<float> logits = logits_view(m, by_shard);
     const SamplingBatch sampling = forward(inputs, before.tokens, kv, logits);
     hidden_.fetch(slot, inputs.num_hidden());
     auto& results = results_[static_cast<std::size_t>(slot)];
     results.resize(m, top);
     if (m == 0 || inputs.is_deferred()) return;
-    logits.extents[1] = network_.vocab_size();
-    backend_.run(SampleArgs{.logits = logits,
-                            .batch = sampling,
-                            .tokens = {results.tokens.data(), {m}},
-                            .logprobs = {results.logprobs.data(), {m}},
-                            .top_tokens = {results.top_tokens.data(), {m, top}},
-                            .top_logprobs = {results.top_logprobs.data(), {m, top}},
-                            .plain = inputs.all_plain()});
+    sampler_.run({.logits = logits,
+                  .batch = sampling,
+                  .tokens = {results.tokens.data(), {m}},
+                  .logprobs = {results.logprobs.data(), {m}},
+                  .top_tokens = {results.top_tokens.data(), {m, top}},
+                  .top_logprobs = {results.top_logprobs.data(), {m, top}},
+                  .plain = inputs.all_plain()},
+                 by_shard);
   }
 
   /// Draws for the step in `slot`, a deferred one that was launched last.
@@ -92,10 +91,10 @@ class DirectExecutor {
   }
 
  private:
-  [[nodiscard]] MatrixView<float> logits_view(std::int64_t m) {
+  [[nodiscard]] MatrixView<float> logits_view(std::int64_t m, bool by_shard = false) {
     check<ShapeError>(m <= max_num_seqs_, "run: at most ", max_num_seqs_, " samples a step, got ",
                       m);
-    return {logits_.data(), {m, network_.padded_vocab_size()}};
+    return sampler_.logits(m, by_shard);
   }
 
   /// Everything but the sampler, whose settings it returns.
@@ -116,7 +115,7 @@ class DirectExecutor {
   Backend& backend_;
   std::int64_t max_num_seqs_;
   StepMemory<Backend::template Buffer, /*kPadded=*/false> memory_;
-  Buffer<float> logits_;  // [max_num_seqs, padded vocab]
+  StepSampler<Network, Backend> sampler_;
   EditChain<Backend, Functor> edits_;
   HiddenRows<Network, Backend> hidden_;
   std::array<StepResultsMemory<Backend::template Buffer>, 2> results_;

@@ -13,6 +13,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/limits.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/engine/draw/step_sampler.hpp"
 #include "nanovllm/engine/step/drawn_rows.hpp"
 #include "nanovllm/engine/step/edit_chain.hpp"
 #include "nanovllm/engine/step/executor_steps.hpp"
@@ -50,7 +51,7 @@ namespace nanovllm {
 ///     wait     until the event
 ///
 /// What a step draws stays on the device, too, where the next step finds the tokens that the host
-/// does not know yet. All ranks of a group have the same logits and draw the same tokens.
+/// does not know yet. All ranks of a group draw the same tokens.
 template <class Network, class Backend, class Pool, class Functor = NoLogitsFunctor>
 class GraphExecutor {
   template <class U>
@@ -85,7 +86,7 @@ class GraphExecutor {
         backend_(backend),
         limits_(limits),
         max_blocks_(max_blocks),
-        logits_(elements(limits_.max_num_seqs * network.padded_vocab_size())),
+        sampler_(network, backend, limits.max_num_seqs),
         memory_({.limits = limits, .max_blocks = max_blocks, .list_room = kGraphListRoom}),
         drawn_(backend, limits.max_num_seqs),
         hidden_(network, backend),
@@ -105,20 +106,14 @@ class GraphExecutor {
   GraphExecutor(const GraphExecutor&) = delete;
   GraphExecutor& operator=(const GraphExecutor&) = delete;
 
-  /// Records a graph for every size of `graph_sizes(max_num_seqs)`, the largest first, and further
-  /// ones for steps of plain rows, where the backend has a shorter way for them, and for steps
-  /// whose sequences share prefixes, where the limits allow for such. Each is run once on padding
-  /// before, which loads its kernels. `kv` must stay where it is.
+  /// Records graphs for every size of `graph_sizes(max_num_seqs)`, the largest first. Each is run
+  /// once on padding before, which loads its kernels. `kv` must stay where it is.
   void capture(Pool& kv) {
     // Page-locked memory that grows waits for the device: as much as the largest step has needed.
     discard_and_grow(slots_[1].inputs, static_cast<std::int64_t>(slots_[0].inputs.size()));
     graphs_.clear();
     for (const std::int64_t size : graph_sizes(limits_.max_num_seqs)) {
-      graphs_.add(Recorded::step, size, record(size, kv, Recorded::step));
-      if (kHasPlainSteps)
-        graphs_.add(Recorded::plain_step, size, record(size, kv, Recorded::plain_step));
-      if (shares_prefixes(size))
-        graphs_.add(Recorded::sharing_step, size, record(size, kv, Recorded::sharing_step));
+      for (const Recorded what : kinds_of(size)) graphs_.add(what, size, record(size, kv, what));
     }
     backend_.synchronize();
   }
@@ -129,10 +124,10 @@ class GraphExecutor {
     launch(0, largest_step(limits_, max_blocks_, scratch.shape().block_size), scratch);
     static_cast<void>(wait(0));
     discard_and_grow(slots_[1].arena, static_cast<std::int64_t>(slots_[0].arena.size()));
-    const std::vector<std::int64_t> sizes = graph_sizes(limits_.max_num_seqs);
-    const auto num_sharing = static_cast<std::size_t>(std::count_if(
-        sizes.begin(), sizes.end(), [&](std::int64_t size) { return shares_prefixes(size); }));
-    return graph_bytes(scratch) * (sizes.size() * (kHasPlainSteps ? 2 : 1) + num_sharing);
+    std::size_t num_graphs = 0;
+    for (const std::int64_t size : graph_sizes(limits_.max_num_seqs))
+      num_graphs += kinds_of(size).size();
+    return graph_bytes(scratch) * num_graphs;
   }
 
   /// Enqueues a step in `slot`, 0 and 1 in turn. `inputs` may change as soon as this returns. The
@@ -176,7 +171,7 @@ class GraphExecutor {
       backend_.synchronize();
       discard_and_grow(chosen_, inputs.num_chosen());
     }
-    MatrixView<float> logits = logits_view(m);
+    MatrixView<float> logits = sampler_.logits(m, false);
     logits.extents[1] = network_.vocab_size();
     edits_.run(backend_, inputs, draws_.data(), drawn_.previous(), logits,
                {.tokens = drawn_.tokens(m),
@@ -215,7 +210,7 @@ class GraphExecutor {
   void run_logits(const StepInputs& inputs, Pool& kv, MatrixView<float> out) {
     check_samples(inputs);
     const std::byte* base = slots_[0].upload(backend_, inputs.bytes());
-    const MatrixView<float> logits = logits_view(inputs.num_samples());
+    const MatrixView<float> logits = sampler_.logits(inputs.num_samples(), false);
     StepKv<Backend, Pool> step_kv(backend_, kv, copies_of(inputs, base, kv));
     UnpackStepArgs unpack{.previous = drawn_.previous()};
     const StepBatch<ViewOf> step = memory_.views(inputs.fields(), base, unpack);
@@ -269,10 +264,11 @@ class GraphExecutor {
         !memory_.has_room(inputs.fields())) {
       return nullptr;
     }
+    const bool by_shard = sampler_.has_shards() && inputs.is_drawn_by_shard();
     if (inputs.fields().forward.shared_prefixes.size > 0)
-      return graphs_.find(Recorded::sharing_step, n);
-    return graphs_.find(
-        kHasPlainSteps && inputs.all_plain() ? Recorded::plain_step : Recorded::step, n);
+      return graphs_.find(by_shard ? Recorded::sharing_shard_step : Recorded::sharing_step, n);
+    if (kHasPlainSteps && inputs.all_plain()) return graphs_.find(Recorded::plain_step, n);
+    return graphs_.find(by_shard ? Recorded::shard_step : Recorded::step, n);
   }
 
   /// The graph for the logits of a deferred step, recorded at first need; null if it has none.
@@ -311,6 +307,19 @@ class GraphExecutor {
     return false;
   }
 
+  /// The graphs of a size: for any step; for steps of plain rows, where the backend has a shorter
+  /// way for them; for steps whose sequences share prefixes, where the limits allow for such; and
+  /// for those that ranks draw by shard, where they do. The one that gathers most comes first.
+  [[nodiscard]] std::vector<Recorded> kinds_of(std::int64_t size) const {
+    std::vector<Recorded> out{Recorded::step};
+    if (kHasPlainSteps) out.push_back(Recorded::plain_step);
+    if (sampler_.has_shards()) out.push_back(Recorded::shard_step);
+    if (!shares_prefixes(size)) return out;
+    out.push_back(Recorded::sharing_step);
+    if (sampler_.has_shards()) out.push_back(Recorded::sharing_shard_step);
+    return out;
+  }
+
   /// Runs a decode step of `size` padded rows, and then records it.
   [[nodiscard]] StepGraph record(std::int64_t size, Pool& kv, Recorded what) {
     StepInputs nothing;
@@ -341,24 +350,20 @@ class GraphExecutor {
   void decode(std::int64_t size, Pool& kv, Recorded what) {
     const StepBatch<ViewOf> step = memory_.padded_views(size);
     ForwardBatch batch{step.forward, size};
-    if (what != Recorded::sharing_step) batch.shared_prefixes = {}, batch.prefix_members = {};
+    if (what != Recorded::sharing_step && what != Recorded::sharing_shard_step)
+      batch.shared_prefixes = {}, batch.prefix_members = {};
     batch.logit_rows = {nullptr, {size}};  // all
-    const MatrixView<float> logits = logits_view(size);
+    const bool plain = what == Recorded::plain_step;
+    const bool by_shard = sampler_.has_shards() && (plain || what == Recorded::shard_step ||
+                                                    what == Recorded::sharing_shard_step);
+    const MatrixView<float> logits = sampler_.logits(size, by_shard);
     StepKv<Backend, Pool> step_kv(backend_, kv);
-    const SampleArgs draw = drawn_.graph_draw(logits, step.sampling, what == Recorded::plain_step);
-    forward(batch, step_kv, draw, what != Recorded::logits);
+    hidden_.forward(network_, batch, step_kv, logits);
     if (what == Recorded::logits) return;
+    sampler_.run(drawn_.graph_draw(logits, step.sampling, plain), by_shard);
     if constexpr (kPublishes) {
       backend_.run(drawn_.publication(place_.data(), size));
     }
-  }
-
-  /// The forward pass and, where a step is drawn, the sampler.
-  template <class Batch>
-  void forward(const Batch& batch, StepKv<Backend, Pool>& kv, SampleArgs draw, bool is_drawn) {
-    hidden_.forward(network_, batch, kv, draw.logits);
-    draw.logits.extents[1] = network_.vocab_size();
-    if (is_drawn) backend_.run(draw);
   }
 
   /// Everything, kernel by kernel.
@@ -369,20 +374,18 @@ class GraphExecutor {
     UnpackStepArgs unpack{.previous = drawn_.previous()};
     const StepBatch<ViewOf> step = memory_.views(inputs.fields(), base, unpack);
     backend_.run(unpack);
-    forward(forward_batch(step, inputs), kv,
-            drawn_.draw(logits_view(m), step.sampling, top, is_drawn && inputs.all_plain()),
-            is_drawn);
-  }
-
-  [[nodiscard]] MatrixView<float> logits_view(std::int64_t m) {
-    return {logits_.data(), {m, network_.padded_vocab_size()}};
+    const bool by_shard = is_drawn && sampler_.has_shards() && inputs.is_drawn_by_shard();
+    const MatrixView<float> logits = sampler_.logits(m, by_shard);
+    hidden_.forward(network_, forward_batch(step, inputs), kv, logits);
+    if (is_drawn)
+      sampler_.run(drawn_.draw(logits, step.sampling, top, inputs.all_plain()), by_shard);
   }
 
   Network& network_;
   Backend& backend_;
   StepLimits limits_;
   std::int64_t max_blocks_;
-  Buffer<float> logits_;  // [max_num_seqs, padded vocab]
+  StepSampler<Network, Backend> sampler_;
   StepMemory<Backend::template Buffer, /*kPadded=*/true> memory_;
   std::array<Slot, 2> slots_;
   Drawn drawn_;

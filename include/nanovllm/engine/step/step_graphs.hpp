@@ -26,9 +26,17 @@ namespace nanovllm {
 }
 
 /// What a graph computes: a step, one whose rows are all plain for the sampler, one whose decodes
-/// read shared prefixes once, or logits alone.
-enum class Recorded : std::uint8_t { step, plain_step, sharing_step, logits };
-inline constexpr std::size_t kNumRecorded = 4;
+/// read shared prefixes once, logits alone, or a step and one with shared prefixes that ranks draw
+/// from their shards of the vocabulary.
+enum class Recorded : std::uint8_t {
+  step,
+  plain_step,
+  sharing_step,
+  logits,
+  shard_step,
+  sharing_shard_step
+};
+inline constexpr std::size_t kNumRecorded = 6;
 
 /// Graphs by what they compute and by size.
 template <class Graph>

@@ -74,6 +74,8 @@ class StepInputs {
   [[nodiscard]] bool wants_logprobs() const { return header_.wants_logprobs; }
   /// Whether all samples are plain (`is_plain`) and none has banned tokens.
   [[nodiscard]] bool all_plain() const { return header_.all_plain; }
+  /// Whether shards of the vocabulary can draw all samples (`is_drawn_by_shard`).
+  [[nodiscard]] bool is_drawn_by_shard() const { return header_.is_drawn_by_shard; }
 
  private:
   struct Header {
@@ -84,6 +86,7 @@ class StepInputs {
     bool has_chunk_rows = false;
     bool wants_logprobs = false;
     bool all_plain = false;
+    bool is_drawn_by_shard = false;
     bool is_deferred = false;
   };
   static_assert(std::is_trivially_copyable_v<Header>);
@@ -170,10 +173,15 @@ NANOVLLM_INLINE void StepInputs::pack(const StepPlan& plan, const HostSamplingBa
   header_.max_logprobs = 0;
   header_.wants_logprobs = false;
   header_.all_plain = sampling.banned.values.empty();
-  for (const SamplingRow& sample : sampling.rows) {
+  header_.is_drawn_by_shard = !header_.is_deferred;
+  for (std::size_t r = 0; r < sampling.rows.size(); ++r) {
+    const SamplingRow& sample = sampling.rows[r];
+    const bool has_bans = sampling.banned.starts[r] < sampling.banned.starts[r + 1];
     header_.max_logprobs = std::max(header_.max_logprobs, sample.num_logprobs);
     header_.wants_logprobs |= sample.num_logprobs >= 0;
     header_.all_plain = header_.all_plain && is_plain(sample);
+    header_.is_drawn_by_shard =
+        header_.is_drawn_by_shard && nanovllm::is_drawn_by_shard(sample, has_bans);
   }
   arena_.pack(Parts{forward_, sampling, plan.copies_down, plan.block_copies, plan.copies_up});
   header_.fields = arena_.fields();

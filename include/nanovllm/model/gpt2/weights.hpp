@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/math.hpp"
 #include "nanovllm/model/gpt2/config.hpp"
 #include "nanovllm/model/gpt2/shapes.hpp"
 #include "nanovllm/model/layers/sizes.hpp"
@@ -35,7 +34,7 @@ struct Gpt2Shard {
     num_heads = shares.divide("n_head", shape.num_heads);
     intermediate_size = shares.divide("n_inner", shape.intermediate_size);
     shares.raise();
-    vocab_rows = ceil_div(static_cast<std::int64_t>(shape.vocab_size), num_ranks);
+    vocab_rows = shares.vocab_rows(shape.vocab_size);
     first_token = rank * vocab_rows;
   }
 };

@@ -1,6 +1,7 @@
 #pragma once
 /// `Decoder`: the forward pass of a decoder-only transformer, put together from its parts.
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "nanovllm/model/layers/norm.hpp"
 #include "nanovllm/model/layers/residual_stream.hpp"
 #include "nanovllm/model/layers/sizes.hpp"
+#include "nanovllm/model/vocab_shard.hpp"
 
 namespace nanovllm {
 
@@ -34,6 +36,7 @@ class Decoder {
   using Context = ContextT;
   using Weights = WeightsT;
   using Activation = typename Context::Activation;
+  using Communicator = typename Context::Communicator;
 
   [[nodiscard]] Weights& weights() { return weights_; }
 
@@ -47,10 +50,23 @@ class Decoder {
   /// Columns that the logits matrix must have: the vocabulary, rounded up to equal shards.
   [[nodiscard]] std::int64_t padded_vocab_size() const { return lm_head_.width(); }
 
+  /// See SharesVocabulary.
+  [[nodiscard]] VocabShard vocab_shard() const {
+    const std::int64_t first = weights_.shard().first_token, rows = weights_.shard().vocab_rows;
+    return {.rank = context_.comm.rank(),
+            .num_ranks = context_.comm.size(),
+            .first_token = first,
+            .num_tokens = std::clamp<std::int64_t>(vocab_size() - first, 0, rows),
+            .num_columns = rows};
+  }
+  void exchange(MatrixView<const float> part, MatrixView<float> whole) {
+    context_.comm.all_gather_columns(part, whole);
+  }
+
   /// Computes the tokens of `in`, stores their K and V in the layers of `kv`, and writes the logits
   /// of `in.logit_rows`, [m, padded_vocab_size()], of which the first vocab_size() columns count,
   /// and the hidden states of `in.hidden_rows`, [h, hidden_size()]. All ranks call this together
-  /// and all get the same.
+  /// and all get the same; into logits [m, vocab_shard().num_columns] each rank gets its own.
   template <class Batch, class KvCache>
   void forward(const Batch& in, KvCache& kv, MatrixView<float> logits,
                typename Context::Rows hidden = {}) {

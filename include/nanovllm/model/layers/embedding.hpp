@@ -34,7 +34,8 @@ void embed_positions(const Context& context, VectorView<const std::int32_t> posi
       .tokens = positions, .table = &table, .first_token = 0, .out = out});
 }
 
-/// Logits of some rows; every rank computes its shard of the vocabulary and gathers the others'.
+/// Logits of some rows: every rank computes its shard of the vocabulary, and gathers the others'
+/// where whole rows are wanted.
 template <class Context>
 class LmHead {
  public:
@@ -48,12 +49,15 @@ class LmHead {
   /// Columns that the logits have: the vocabulary, rounded up to equal shards.
   [[nodiscard]] std::int64_t width() const { return shard_rows_ * context_.comm.size(); }
 
-  /// logits = x · weightᵀ, [m, width()], on all ranks.
+  /// logits = x · weightᵀ: [m, width()] on all ranks, or of [m, shard_rows] each rank its own.
   void operator()(typename Context::ConstRows x, const typename Context::Table& weight,
                   MatrixView<float> logits) {
     const std::int64_t m = x.extent(0);
+    if (logits.extent(1) == shard_rows_) {
+      check_shape("forward", "logits", logits, {m, shard_rows_});
+      return multiply(x, weight, logits);
+    }
     check_shape("forward", "logits", logits, {m, width()});
-    if (context_.comm.size() == 1) return multiply(x, weight, logits);
     check<ShapeError>(m <= max_rows_, "forward: at most ", max_rows_,
                       " rows of logits a step, got ", m);
     const MatrixView<float> part(part_.data(), {m, shard_rows_});

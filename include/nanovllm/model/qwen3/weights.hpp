@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/sizes.hpp"
 #include "nanovllm/model/parameter_list.hpp"
@@ -40,7 +39,7 @@ struct Qwen3Shard {
     num_kv_heads = shares.divide("num_key_value_heads", shape.num_kv_heads);
     intermediate_size = shares.divide("intermediate_size", shape.intermediate_size);
     shares.raise();
-    vocab_rows = ceil_div(static_cast<std::int64_t>(shape.vocab_size), num_ranks);
+    vocab_rows = shares.vocab_rows(shape.vocab_size);
     first_token = rank * vocab_rows;
   }
 };
