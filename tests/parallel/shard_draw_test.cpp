@@ -1,0 +1,190 @@
+// Ranks that draw from their shards of the vocabulary, in whole engines: with logits that are equal
+// bit by bit for any number of ranks, so are tokens and log-probabilities, and whole logits are
+// gathered only where a request needs them.
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "engine/models.hpp"
+#include "memory_checkpoint.hpp"
+#include "nanovllm/ops/shard_draw.hpp"
+
+using namespace nanovllm;
+using namespace nanovllm::test;
+
+namespace {
+
+/// ThreadGroup that counts what is gathered.
+class CountingGroup : public ThreadGroup {
+ public:
+  static std::vector<CountingGroup> make(int num_ranks) {
+    std::vector<CountingGroup> out;
+    for (ThreadGroup& end : ThreadGroup::make(num_ranks)) out.push_back(std::move(end));
+    return out;
+  }
+  CountingGroup(ThreadGroup&& end) : ThreadGroup(std::move(end)) {}
+
+  template <class T>
+  void all_gather_columns(MatrixView<const T> part, MatrixView<T> whole) {
+    const std::int64_t width = part.extent(1);
+    if (rank() == 0) ++(width == kWinnerWords ? winners : width == kSurveyWords ? surveys : logits);
+    ThreadGroup::all_gather_columns(part, whole);
+  }
+
+  static void clear() { winners = surveys = logits = 0; }
+  inline static std::atomic<int> winners, surveys, logits;
+};
+
+struct CountingPolicy : FullFloat32Policy {
+  using Communicator = CountingGroup;
+};
+using TestEngine = Engine<AnyModel, CountingPolicy>;
+
+constexpr std::int64_t kVocab = 1500, kHidden = 16, kHeads = 24, kHeadDim = 8, kIntermediate = 24;
+
+/// A Qwen3 whose layers add nothing: a row's logits follow from its token, and no sum over ranks is
+/// rounded.
+nanovllm_test::MemoryCheckpoint make_checkpoint() {
+  nanovllm_test::MemoryCheckpoint out;
+  out.texts["config.json"] =
+      concat(R"({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": )",
+             kHidden, R"(, "num_hidden_layers": 1, "num_attention_heads": )", kHeads,
+             R"(, "num_key_value_heads": )", kHeads, R"(, "head_dim": )", kHeadDim,
+             R"(, "intermediate_size": )", kIntermediate, R"(, "vocab_size": )", kVocab,
+             R"(, "max_position_embeddings": 256, "rms_norm_eps": 1e-6, "rope_theta": 10000,)",
+             R"( "tie_word_embeddings": false, "torch_dtype": "float32", "eos_token_id": 3})");
+  std::uint64_t seed = 0;
+  const auto add = [&](const std::string& name, std::vector<std::int64_t> shape, float scale,
+                       float offset = 0) {
+    std::int64_t size = 1;
+    for (const std::int64_t extent : shape) size *= extent;
+    std::vector<float> values;
+    for (std::int64_t i = 0; i < size; ++i) {
+      const auto words = philox4x32(seed, {static_cast<std::uint32_t>(i), 0, 0, 0});
+      values.push_back(offset + scale * static_cast<float>(to_unit_interval(words[0]) - 0.5));
+    }
+    ++seed;
+    out.add(
+        name, FileDType::f32, {shape.begin(), shape.end()},
+        std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)));
+  };
+  const std::int64_t q = kHeads * kHeadDim;
+  const std::string layer = "model.layers.0.";
+  add("model.embed_tokens.weight", {kVocab, kHidden}, 2);
+  add("model.norm.weight", {kHidden}, 0, 1);
+  add("lm_head.weight", {kVocab, kHidden}, 3);
+  add(layer + "input_layernorm.weight", {kHidden}, 0, 1);
+  add(layer + "post_attention_layernorm.weight", {kHidden}, 0, 1);
+  add(layer + "self_attn.q_norm.weight", {kHeadDim}, 0, 1);
+  add(layer + "self_attn.k_norm.weight", {kHeadDim}, 0, 1);
+  for (const char* name : {"q_proj", "k_proj", "v_proj"})
+    add(layer + "self_attn." + name + ".weight", {q, kHidden}, 1);
+  add(layer + "self_attn.o_proj.weight", {kHidden, q}, 0);
+  add(layer + "mlp.gate_proj.weight", {kIntermediate, kHidden}, 1);
+  add(layer + "mlp.up_proj.weight", {kIntermediate, kHidden}, 1);
+  add(layer + "mlp.down_proj.weight", {kHidden, kIntermediate}, 0);
+  return out;
+}
+
+/// Every kind of request that this test knows.
+struct RequestKind {
+  const char* name;
+  std::vector<SamplingParams> params;
+  bool surveys, whole;  ///< whether surveys and whole logits are exchanged
+};
+
+std::vector<RequestKind> request_kinds() {
+  return {
+      {"plain", {{.temperature = 0.f}, {.temperature = 1.f}, {.temperature = 0.4f}}, false, false},
+      {"filtered",
+       {{.temperature = 0.7f, .top_k = 20, .top_p = 0.8f},
+        {.temperature = 1.f, .top_k = 64},
+        {.temperature = 1.f, .min_p = 0.05f},
+        {.temperature = 0.f, .top_p = 0.5f},
+        {.temperature = 1.f, .top_k = 5, .min_p = 0.01f, .min_tokens = 9}},
+       true,
+       false},
+      {"log-probabilities",
+       {{.temperature = 0.f, .logprobs = 0},
+        {.temperature = 1.f, .logprobs = 5},
+        {.temperature = 1.f, .top_k = 20, .top_p = 0.9f, .logprobs = 20}},
+       true,
+       false},
+      {"top_p alone", {{.temperature = 1.f, .top_p = 0.9f}}, false, true},
+      {"a large top_k", {{.temperature = 1.f, .top_k = 65}}, false, true},
+      {"log-probabilities with bans",
+       {{.temperature = 1.f, .min_tokens = 12, .logprobs = 2}},
+       false,
+       true},
+      {"penalties", {{.temperature = 1.f, .repetition_penalty = 1.3f}}, false, true},
+      {"prompt log-probabilities", {{.temperature = 1.f, .prompt_logprobs = 1}}, false, true},
+  };
+}
+
+struct Answer {
+  std::vector<TokenId> tokens;
+  std::vector<float> logprobs;
+  std::vector<TokenId> top_tokens;
+  friend bool operator==(const Answer&, const Answer&) = default;
+};
+
+std::vector<Answer> answers(TestEngine& engine, const RequestKind& kind) {
+  std::vector<std::vector<TokenId>> prompts;
+  std::vector<SamplingParams> params;
+  for (std::size_t i = 0; i < 2 * kind.params.size(); ++i) {
+    prompts.push_back(random_prompt(i, 3 + 5 * i, kVocab));
+    params.push_back(kind.params[i % kind.params.size()]);
+    params.back().max_tokens = 16;
+    params.back().seed = 100 + i;
+    params.back().ignore_eos = params.back().min_tokens == 0;
+  }
+  std::vector<Answer> out;
+  for (const Output& output : engine.generate(prompts, params)) {
+    CHECK(output.error.empty());
+    Answer& answer = out.emplace_back();
+    answer.tokens = output.token_ids;
+    for (const TokenLogprobs& entry : output.logprobs) {
+      answer.logprobs.push_back(entry.logprob);
+      for (const auto& [token, logprob] : entry.top) {
+        answer.top_tokens.push_back(token);
+        answer.logprobs.push_back(logprob);
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("any number of ranks draws what one draws, and gathers logits only where it must",
+          "[ranks]") {
+  const auto make_engine = [checkpoint = Checkpoint(make_checkpoint())](int num_ranks) {
+    return TestEngine({.checkpoint = checkpoint,
+                       .tensor_parallel = num_ranks,
+                       .num_threads = num_ranks,
+                       .max_num_seqs = 8,
+                       .max_num_batched_tokens = 64,
+                       .max_model_len = 128,
+                       .kv_size = KvSize::blocks(64),
+                       .seed = 7});
+  };
+  TestEngine alone = make_engine(1);
+  std::vector<std::vector<Answer>> expected;
+  for (const RequestKind& kind : request_kinds()) expected.push_back(answers(alone, kind));
+  for (const int num_ranks : {2, 3, 4, 8}) {
+    TestEngine engine = make_engine(num_ranks);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const RequestKind kind = request_kinds()[i];
+      INFO(num_ranks << " ranks, " << kind.name);
+      CountingGroup::clear();
+      CHECK(answers(engine, kind) == expected[i]);
+      CHECK((CountingGroup::logits > 0) == kind.whole);
+      if (kind.whole) continue;  // of some steps; bans end, and prompts are scored once
+      CHECK(CountingGroup::winners > 0);
+      CHECK((CountingGroup::surveys > 0) == kind.surveys);
+    }
+  }
+}
