@@ -140,8 +140,9 @@ class ShardDrawRig {
         std::copy_n(rows_.logits.begin() + r * rows_.vocab + std::min(first, rows_.vocab), count,
                     part.begin() + r * columns);
       shards.push_back(upload(part));
-      views.push_back(
-          {.values = {shards.back().data(), {n, count}, {columns, 1}}, .first_token = first});
+      views.push_back({.values = {shards.back().data(), {n, count}, {columns, 1}},
+                       .first_token = first,
+                       .vocab_size = rows_.vocab});
     }
     Buffer<float> surveys(elements(plain ? 0 : n * num_shards * kSurveyWords));
     const MatrixView<const float> all_surveys(surveys.data(),

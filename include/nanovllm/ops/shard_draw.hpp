@@ -67,6 +67,7 @@ inline constexpr std::int64_t kWinnerWords = 4;
 struct ShardLogits {
   MatrixView<float> values;      ///< [rows, tokens of the shard, which may be none]; scratch
   std::int64_t first_token = 0;  ///< id of the first column, a multiple of kShardAlignment
+  std::int64_t vocab_size = 0;   ///< tokens of all shards
 };
 
 /// What the shard tells of rows for which `is_drawn_by_shard`.
@@ -105,6 +106,10 @@ inline void check_shard(const char* op, const ShardLogits& logits, const Samplin
   check<ShapeError>(logits.first_token >= 0 && logits.first_token % kShardAlignment == 0, op,
                     ": a shard must begin at a multiple of ", kShardAlignment, ", got ",
                     logits.first_token);
+  const std::int64_t size = logits.values.extent(1);
+  check<ShapeError>(size == 0 || logits.first_token + size <= logits.vocab_size, op,
+                    ": a shard of ", size, " tokens from ", logits.first_token,
+                    " on must end within the vocabulary, ", logits.vocab_size);
   check_shape(op, "rows", batch.rows, {n});
   check_shape(op, "banned.starts", batch.banned.starts, {n + 1});
 }

@@ -33,11 +33,14 @@ TEST_CASE("operands of draws by shard that do not fit are refused", "[sampler]")
   SamplingBatch batch;
   batch.rows = {rows.data(), {1}};
   batch.banned.starts = {starts.data(), {2}};
-  SurveyShardArgs survey{.logits = {.values = {logits.data(), {1, 128}}, .first_token = 8},
-                         .batch = batch,
-                         .survey = {words.data(), {1, kSurveyWords}}};
+  SurveyShardArgs survey{
+      .logits = {.values = {logits.data(), {1, 128}}, .first_token = 8, .vocab_size = 200},
+      .batch = batch,
+      .survey = {words.data(), {1, kSurveyWords}}};
   CHECK_THROWS_WITH(backend.run(survey), Contains("must begin at a multiple of 64, got 8"));
   survey.logits.first_token = 64;
+  CHECK_THROWS_WITH(backend.run(survey), Contains("of 128 tokens from 64 on must end within"));
+  survey.logits.vocab_size = 192;
   survey.survey.extents[1] = 3;
   CHECK_THROWS_WITH(backend.run(survey), Contains("'survey' must have shape"));
   CHECK_THROWS_WITH(backend.run(PickWinnerArgs{.rows = batch.rows}), Contains("1 to 16 shards"));

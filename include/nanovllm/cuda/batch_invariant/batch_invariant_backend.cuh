@@ -117,17 +117,9 @@ class BatchInvariantCudaBackend : public CudaBackend {
   template <Element T, KvFormat Kv>
   void run(const ProjectQkvArgs<T, cuda::Fp8Matrix, Kv, T>& args) = delete;
 
-  void run(const SampleArgs& args) {
-    if (args.plain) return run_op(args, state_);  // tokens do not depend on how rows are cut
-    // How rows are cut follows from how many multiprocessors they leave without work: with a single
-    // one the cuts are the same for any number of rows.
-    struct OneMultiprocessor {
-      cuda::Context& context;
-      int num_sms = std::exchange(context.num_sms, 1);
-      ~OneMultiprocessor() { context.num_sms = num_sms; }
-    } const guard{state_.context};
-    run_op(args, state_);
-  }
+  void run(const SampleArgs& args) { run_with_equal_cuts(args, args.plain); }
+  void run(const SurveyShardArgs& args) { run_with_equal_cuts(args, false); }
+  void run(const DrawShardArgs& args) { run_with_equal_cuts(args, args.surveys.extent(1) == 0); }
 
   /// As in `CudaBackend`, among the ways that give equal bits. Of products that are added to the
   /// residual, few rows are timed as sums and many as they are.
@@ -156,6 +148,20 @@ class BatchInvariantCudaBackend : public CudaBackend {
   }
 
  private:
+  /// Runs an op of the sampler. How rows are cut follows from how many multiprocessors they leave
+  /// without work: with a single one the cuts are the same for any number of rows. Tokens of plain
+  /// rows do not depend on them.
+  template <class Args>
+  void run_with_equal_cuts(const Args& args, bool plain) {
+    if (plain) return run_op(args, state_);
+    struct OneMultiprocessor {
+      cuda::Context& context;
+      int num_sms = std::exchange(context.num_sms, 1);
+      ~OneMultiprocessor() { context.num_sms = num_sms; }
+    } const guard{state_.context};
+    run_op(args, state_);
+  }
+
   [[nodiscard]] static bool keeps_order(const cuda::DeviceFeatures& device) {
     return cuda::DeviceArchitectures::choose(device,
                                              [](auto native) { return native.kKeepsOrder; });

@@ -42,14 +42,16 @@ struct Draw {
   std::uint64_t seed;
   std::uint64_t position;
   float temperature;
-  float largest;     ///< of the row or slice, finite
-  float scale;       ///< log2(e) / temperature, finite
-  bool needs_exact;  ///< so cold that float32 arrivals or float64 scores lose the noise
+  std::uint32_t first_group;  ///< of the row's first token in the vocabulary: ids count from there
+  float largest;              ///< of the row or slice, finite
+  float scale;                ///< log2(e) / temperature, finite
+  bool needs_exact;           ///< so cold that float32 arrivals or float64 scores lose the noise
 
-  __device__ Draw(const SamplingRow& row, float largest_logit)
+  __device__ Draw(const SamplingRow& row, float largest_logit, std::uint32_t first_group_of_row = 0)
       : seed(row.seed),
         position(row.position),
         temperature(row.temperature),
+        first_group(first_group_of_row),
         largest(largest_logit),
         scale(static_cast<float>(fmin(mass_scale(row), double{std::numeric_limits<float>::max()}))),
         needs_exact(!(fabsf(largest_logit) < 0x1p34f * row.temperature) ||
@@ -64,12 +66,17 @@ struct Draw {
     return out;
   }
 
-  /// score() where only the id is known; slow.
-  [[nodiscard]] __device__ Scored score(float logit, TokenId id) const {
+  /// The random word of a token; slow.
+  [[nodiscard]] __device__ std::uint32_t bits_of(TokenId id) const {
     const std::array<std::uint32_t, 4> four = words(static_cast<std::uint32_t>(id) / 4);
     const std::uint32_t even = (id & 2) != 0 ? four[2] : four[0];
     const std::uint32_t odd = (id & 2) != 0 ? four[3] : four[1];
-    return score(logit, id, (id & 1) != 0 ? odd : even);
+    return (id & 1) != 0 ? odd : even;
+  }
+
+  /// score() where only the id is known; slow.
+  [[nodiscard]] __device__ Scored score(float logit, TokenId id) const {
+    return score(logit, id, bits_of(id));
   }
 
   /// When a token arrives; infinitely late at -inf.
@@ -103,7 +110,7 @@ struct Draw {
  private:
   [[nodiscard]] __device__ __forceinline__ std::array<std::uint32_t, 4> words(
       std::uint32_t group) const {
-    return sampling_words(seed, position, group);
+    return sampling_words(seed, position, first_group + group);
   }
 };
 

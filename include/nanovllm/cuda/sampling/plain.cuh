@@ -18,6 +18,7 @@
 #include "nanovllm/cuda/sampling/tuning.hpp"
 #include "nanovllm/cuda/sampling/workspace.cuh"
 #include "nanovllm/ops/sampler.hpp"
+#include "nanovllm/ops/shard_draw.hpp"
 
 namespace nanovllm::cuda {
 
@@ -116,11 +117,26 @@ __device__ __forceinline__ bool leave_arrival(const Arrival& mine, const Sampler
   return ticket == static_cast<unsigned>(num_parts - 1);
 }
 
+/// Writes what wins in a shard, see kWinnerWords. By one thread.
+__device__ __forceinline__ void write_winner(float* words, float logit, TokenId id, double sum) {
+  const int2 halves{__double2loint(sum), __double2hiint(sum)};
+  *reinterpret_cast<float4*>(words) = {logit, __int_as_float(id), __int_as_float(halves.x),
+                                       __int_as_float(halves.y)};
+}
+
+/// Of rows that are shards: where they are in the vocabulary, and where their winners go. Without
+/// `winner` rows are whole.
+struct ShardPlace {
+  std::int64_t first_token = 0;  ///< a multiple of 4
+  float* winner = nullptr;       ///< [rows, kWinnerWords]
+};
+
 /// Grid (parts, rows). kAhead: units of a part whose loads are under way at a time; with 1, parts
 /// are one unit.
 template <int kThreads, int kBlocksPerSm, int kAhead>
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
-    sample_plain_kernel(const SampleArgs args, const SamplerScratch scratch) {
+    sample_plain_kernel(const SampleArgs args, const SamplerScratch scratch,
+                        const ShardPlace place) {
   __shared__ PlainShared<kThreads> shared;
   grid_dependency_launch();
   grid_dependency_wait();
@@ -134,7 +150,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   for (int j = 0; j < kAhead; ++j) x[j] = part.load(part.begin + j);
   const SamplingRow settings = args.batch.rows.data[row];
   const bool draws = settings.temperature > 0;
-  const PlainDraw draw(settings, logits);
+  const PlainDraw draw(settings, logits, static_cast<std::uint32_t>(place.first_token / 4));
   Arrival winner =
       draws ? drawn_from_part(part, draw, x, shared) : largest_of_part(part, x, shared);
   if (threadIdx.x >= 32) return;
@@ -156,19 +172,26 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
       winner = warp_first(mine);
     }
   }
-  if (threadIdx.x == 0) args.tokens.data[row] = winner.id == kNoToken ? 0 : winner.id;
+  if (threadIdx.x != 0) return;
+  const TokenId id = winner.id == kNoToken ? 0 : winner.id;
+  if (place.winner == nullptr) {
+    args.tokens.data[row] = id;
+  } else {
+    write_winner(place.winner + row * kWinnerWords, clean(logits[id]),
+                 static_cast<TokenId>(place.first_token) + id, 0);
+  }
 }
 
 /// Launches the kernel; operands are checked by `sample`, and `scratch` has room for them.
 inline void sample_plain(const SampleArgs& args, const SamplerScratch& scratch,
-                         const Context& context) {
+                         const Context& context, const ShardPlace& place = {}) {
   const std::int64_t rows = args.logits.extent(0);
   const PlainParts parts = plain_parts(rows, args.logits.extent(1), context.num_sms);
   launch(parts.is_short ? sample_plain_kernel<kShortPlainThreads, kShortPlainBlocksPerSm, 1>
                         : sample_plain_kernel<kPlainThreads, kPlainBlocksPerSm, kPlainAhead>,
          {.grid = dim3(static_cast<unsigned>(parts.num_parts), static_cast<unsigned>(rows)),
           .block = dim3(parts.is_short ? kShortPlainThreads : kPlainThreads)},
-         context, args, scratch);
+         context, args, scratch, place);
 }
 
 }  // namespace nanovllm::cuda

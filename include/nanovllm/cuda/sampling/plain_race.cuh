@@ -65,14 +65,17 @@ __device__ __forceinline__ float latest_of(float bound) {
 struct PlainDraw {
   std::uint64_t seed, position;
   float temperature, scale;
-  const float* logits;  ///< of the row
+  const float* logits;        ///< of the row
+  std::uint32_t first_group;  ///< of the row's first token in the vocabulary: ids count from there
 
-  __device__ PlainDraw(const SamplingRow& row, const float* row_logits)
+  __device__ PlainDraw(const SamplingRow& row, const float* row_logits,
+                       std::uint32_t first_group_of_row)
       : seed(row.seed),
         position(row.position),
         temperature(row.temperature),
         scale(static_cast<float>(kLog2E) / row.temperature),
-        logits(row_logits) {}
+        logits(row_logits),
+        first_group(first_group_of_row) {}
 
   /// Whether a race with this bound decides.
   [[nodiscard]] __device__ bool is_raced(float bound) const {
@@ -80,7 +83,7 @@ struct PlainDraw {
   }
   /// No token of these four arrives earlier.
   [[nodiscard]] __device__ __forceinline__ float key(float largest, std::uint32_t group) const {
-    const std::array<std::uint32_t, 4> bits = sampling_words(seed, position, group);
+    const std::array<std::uint32_t, 4> bits = sampling_words(seed, position, first_group + group);
     const std::uint32_t b = min(min(bits[0], bits[1]), min(bits[2], bits[3]));
     return fmaf(-largest, scale, log2_approx(__uint2float_rn(b)));
   }
@@ -90,7 +93,7 @@ struct PlainDraw {
   /// When these four tokens, clean logits, arrive.
   __device__ __forceinline__ void arrivals(const float (&x)[4], std::uint32_t group,
                                            float (&at)[4]) const {
-    const std::array<std::uint32_t, 4> bits = sampling_words(seed, position, group);
+    const std::array<std::uint32_t, 4> bits = sampling_words(seed, position, first_group + group);
 #pragma unroll
     for (int i = 0; i < 4; ++i) at[i] = arrival(x[i], bits[i]);
   }
@@ -105,7 +108,7 @@ struct PlainDraw {
  private:
   [[nodiscard]] __device__ std::uint32_t bits_of(TokenId id) const {
     const std::array<std::uint32_t, 4> bits =
-        sampling_words(seed, position, static_cast<std::uint32_t>(id) / 4);
+        sampling_words(seed, position, first_group + static_cast<std::uint32_t>(id) / 4);
     const std::uint32_t even = (id & 2) != 0 ? bits[2] : bits[0];
     const std::uint32_t odd = (id & 2) != 0 ? bits[3] : bits[1];
     return (id & 1) != 0 ? odd : even;

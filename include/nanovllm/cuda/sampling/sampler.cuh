@@ -57,6 +57,21 @@ struct RowSummary {
   double mass;
 };
 
+/// Σ e^(logit - largest) of a row's parts, or how many are +inf where `largest` is; every warp does
+/// it for itself.
+__device__ inline double sum_of_parts(const SlicePart* parts, int num_parts, float largest) {
+  double sum = 0;
+  for (int i = static_cast<int>(threadIdx.x % 32); i < num_parts; i += 32) {
+    const float largest_of_part = parts[i].original_largest;
+    if (largest_of_part == largest)
+      sum += parts[i].original_sum;
+    else if (largest < std::numeric_limits<float>::infinity()) {
+      sum += parts[i].original_sum * mass_of(largest_of_part, largest, kLog2E);
+    }
+  }
+  return warp_sum(sum);
+}
+
 /// Merges the parts of a row; every warp does it for itself.
 __device__ inline RowSummary merge_parts(const SlicePart* parts, int num_parts,
                                          const SamplingRow& settings) {
@@ -74,16 +89,8 @@ __device__ inline RowSummary merge_parts(const SlicePart* parts, int num_parts,
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     original = warp_best(original);
     out.log_prob.largest = static_cast<float>(original.score);
-    double sum = 0;
-    for (int i = lane; i < num_parts; i += 32) {
-      const float largest = parts[i].original_largest;
-      if (largest == out.log_prob.largest)
-        sum += parts[i].original_sum;
-      else if (original.score < kInfinity) {
-        sum += parts[i].original_sum * mass_of(largest, out.log_prob.largest, kLog2E);
-      }
-    }
-    out.log_prob.log_total = original.score > -kInfinity ? log(warp_sum(sum)) : 0.;
+    const double sum = sum_of_parts(parts, num_parts, out.log_prob.largest);
+    out.log_prob.log_total = original.score > -kInfinity ? log(sum) : 0.;
   }
   if (settings.top_p < 1 && settings.temperature > 0) {
     double sum = 0;
@@ -222,12 +229,26 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
 
 template <int kGroups>
 void launch_sample_scan(const SampleArgs& args, const SamplerScratch& scratch, int num_parts,
-                        const Context& context) {
+                        const VocabPlace& place, const Context& context) {
   const auto rows = static_cast<unsigned>(args.logits.extent(0));
   launch(sample_scan_kernel<kGroups>,
          {.grid = dim3(static_cast<unsigned>(num_parts), rows),
           .block = dim3(SampleScanTraits<kGroups>::kThreads)},
-         context, args, scratch);
+         context, args, scratch, place);
+}
+
+/// Starts the first kernel, if the rows have tokens, and returns how many slices each has.
+inline int launch_sample_scan(const SampleArgs& args, const SamplerScratch& scratch,
+                              const VocabPlace& place, const Context& context) {
+  const SampleSlices slices =
+      sample_slices(args.logits.extent(0), args.logits.extent(1), context.num_sms);
+  if (slices.num_parts == 0) return 0;
+  if (slices.groups == kLongSliceGroups) {
+    launch_sample_scan<kLongSliceGroups>(args, scratch, slices.num_parts, place, context);
+  } else {
+    launch_sample_scan<kShortSliceGroups>(args, scratch, slices.num_parts, place, context);
+  }
+  return slices.num_parts;
 }
 
 /// Starts the second kernel on what the first left in `scratch`, `num_parts` slices a row.
@@ -261,13 +282,8 @@ inline void sample(const SampleArgs& args, SamplerWorkspace& workspace, const Co
   check<ShapeError>(width <= kMaxTopTokens, "sample: 'top_tokens' must have at most ",
                     kMaxTopTokens, " columns, got ", width);
   if (args.plain) return sample_plain(args, workspace.scratch(), context);
-  const SampleSlices slices = sample_slices(rows, vocab, context.num_sms);
-  if (slices.groups == kLongSliceGroups) {
-    launch_sample_scan<kLongSliceGroups>(args, workspace.scratch(), slices.num_parts, context);
-  } else {
-    launch_sample_scan<kShortSliceGroups>(args, workspace.scratch(), slices.num_parts, context);
-  }
-  launch_sample_finish(args, workspace.scratch(), slices.num_parts, context);
+  const int num_parts = launch_sample_scan(args, workspace.scratch(), {.size = vocab}, context);
+  launch_sample_finish(args, workspace.scratch(), num_parts, context);
 }
 
 template <class State>

@@ -246,16 +246,26 @@ __device__ Candidate score_slice(VectorView<const float> logits, const Draw& dra
   }
   const TokenId id = block_best(best, shared.best).id;
   const float logit = clean(logits.data[id]);
-  const std::uint32_t bits =
-      sampling_bits(draw.seed, draw.position, static_cast<std::uint32_t>(id));
+  const std::uint32_t bits = draw.bits_of(id);
   return {draw.arrival(logit, bits), logit, id, bits};
 }
+
+/// Where in the vocabulary a call's rows are.
+struct VocabPlace {
+  std::int64_t first_token = 0;  ///< a multiple of 4; ids within the call count from there
+  std::int64_t size;             ///< of the whole
+
+  [[nodiscard]] __device__ std::uint32_t first_group() const {
+    return static_cast<std::uint32_t>(first_token / 4);
+  }
+};
 
 /// Grid (slices, rows).
 template <int kGroups>
 __global__ void __launch_bounds__(SampleScanTraits<kGroups>::kThreads,
                                   SampleScanTraits<kGroups>::kBlocksPerSm)
-    sample_scan_kernel(const SampleArgs args, const SamplerScratch scratch) {
+    sample_scan_kernel(const SampleArgs args, const SamplerScratch scratch,
+                       const VocabPlace place) {
   using Traits = SampleScanTraits<kGroups>;
   __shared__ SampleScanShared<kGroups> shared;
   grid_dependency_launch();
@@ -267,7 +277,7 @@ __global__ void __launch_bounds__(SampleScanTraits<kGroups>::kThreads,
   const SamplingRow settings = args.batch.rows.data[row];
   const std::int32_t ban_begin = args.batch.banned.starts.data[row];
   const std::int32_t ban_end = args.batch.banned.starts.data[row + 1];
-  const bool has_bans = ban_begin < ban_end, is_filtered = has_filter(settings, vocab);
+  const bool has_bans = ban_begin < ban_end, is_filtered = has_filter(settings, place.size);
   const std::int64_t tiles = row * scratch.tile_pitch + slice * Traits::kTiles;
 
   if (threadIdx.x == 0) {
@@ -285,7 +295,8 @@ __global__ void __launch_bounds__(SampleScanTraits<kGroups>::kThreads,
     part.original_sum = sum_exp<kGroups>(x, part.original_largest, shared);
   }
   if (has_bans) {
-    apply_bans<kGroups>(args.batch.banned.values.slice(ban_begin, ban_end), begin, shared,
+    apply_bans<kGroups>(args.batch.banned.values.slice(ban_begin, ban_end),
+                        place.first_token + begin, shared,
                         scratch.ban_bits + row * scratch.word_pitch + slice * Traits::kWords, x);
     largest =
         find_largest<kGroups>(x, shared.keys[1], is_filtered ? scratch.maxima + tiles : nullptr);
@@ -295,10 +306,10 @@ __global__ void __launch_bounds__(SampleScanTraits<kGroups>::kThreads,
     find_first<kGroups>(x, part.largest, begin, shared.first);
   }
   const bool draws = settings.temperature > 0 && largest >= kLowestKey && largest < kPlusInfKey;
-  const Draw draw(settings, part.largest);
+  const Draw draw(settings, part.largest, place.first_group());
   if (draws && !is_filtered && !draw.needs_exact) {
     race_in_slice<kGroups>(x, draw, begin, shared.race);
-  } else if (draws && settings.top_p < 1 && !has_top_k(settings, vocab)) {
+  } else if (draws && settings.top_p < 1 && !has_top_k(settings, place.size)) {
     part.mass = sum_weights<kGroups>(x, draw, shared);
   }
   __syncthreads();

@@ -90,7 +90,9 @@ class StepSampler<Network, Backend> {
   void run_by_shard(SampleArgs& draw) {
     const std::int64_t m = draw.logits.extent(0), ranks = shard_.num_ranks;
     draw.logits.extents[1] = shard_.num_tokens;
-    const ShardLogits logits{.values = draw.logits, .first_token = shard_.first_token};
+    const ShardLogits logits{.values = draw.logits,
+                             .first_token = shard_.first_token,
+                             .vocab_size = network_.vocab_size()};
     const MatrixView<float> surveys(surveys_.data(), {m, draw.plain ? 0 : ranks * kSurveyWords});
     if (!draw.plain) {
       const MatrixView<float> survey(survey_.data(), {m, kSurveyWords});
