@@ -64,6 +64,18 @@ TEST_CASE("TP 2 = TP 1 in float32", "[ranks]") {
   check_near(threads, alone, kFloat32Bound);
 }
 
+TEST_CASE("TP 2 = TP 1 in float32, drawn by shard", "[ranks]") {
+  if (!ranks_present(2)) return;
+  const std::string model = GENERATE(as<std::string>{}, "fairytale", "group4_untied_sharded");
+  INFO(model);
+  std::vector<std::vector<Trace>> traces;
+  for (const int num_ranks : {1, 2}) {
+    Engine32 engine(ranks_config(model, num_ranks));
+    traces.push_back(serve_by_shard(engine));
+  }
+  check_near(traces[1], traces[0], kFloat32Bound);
+}
+
 TEST_CASE("TP 2 is like TP 1 in bfloat16", "[ranks]") {
   if (!ranks_present(2)) return;
   const std::string model = GENERATE(as<std::string>{}, "fairytale", "group4_untied_sharded");

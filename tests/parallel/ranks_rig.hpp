@@ -110,6 +110,32 @@ std::vector<Trace> serve(Engine& engine) {
   return out;
 }
 
+/// Requests that ranks draw from their shards of the vocabulary: plain ones, then filtered ones and
+/// ones with log-probabilities among them.
+template <class Engine>
+std::vector<Trace> serve_by_shard(Engine& engine) {
+  std::vector<Trace> out;
+  for (const bool plain : {true, false}) {
+    std::vector<std::vector<TokenId>> prompts;
+    std::vector<SamplingParams> params;
+    for (std::size_t i = 0; i < 12; ++i) {
+      prompts.push_back(random_prompt(i, 3 + 7 * i, 250));
+      params.push_back(
+          {.temperature = i % 3 == 0 ? 0.f : 0.9f, .max_tokens = 24, .ignore_eos = true});
+      if (plain) continue;
+      if (i % 2 == 0) params.back().top_k = 20;
+      if (i % 4 == 0) params.back().top_p = 0.9f;
+      if (i % 4 == 1) params.back().min_p = 0.05f;
+      if (i % 4 > 1) params.back().logprobs = static_cast<std::int32_t>(i);
+    }
+    for (const Output& output : engine.generate(prompts, params)) {
+      CHECK(output.error.empty());
+      out.push_back(trace_of(output));
+    }
+  }
+  return out;
+}
+
 inline void check_near(const std::vector<Trace>& got, const std::vector<Trace>& expected,
                        double bound) {
   REQUIRE(got.size() == expected.size());

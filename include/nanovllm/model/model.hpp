@@ -87,8 +87,8 @@ concept ModelLike = ModelConfigLike<typename M::Config> && requires {
 /// - `Activation`, `hidden_size()` and a fourth argument of `forward`, optional: the hidden states
 ///   of `in.hidden_rows` behind the last norm, MatrixView<Activation> [h, hidden_size()], for
 ///   requests with a `Pooler`. The same on all ranks.
-/// - `vocab_shard()` and `exchange(part, whole)`, optional: ranks draw from their shards of the
-///   vocabulary (model/vocab_shard.hpp); otherwise from whole logits.
+/// - `lm_head()`, optional: ranks draw from their shards of the vocabulary (`SharesVocabulary`,
+///   model/vocab_shard.hpp); otherwise from whole logits.
 /// - `projections()`, optional: what a step multiplies by (ops/projections.hpp), for backends that
 ///   choose how to run it when the weights are there.
 template <class N, class Config, class Backend, class Communicator, class KvCache>

@@ -3,6 +3,8 @@
 
 #include <concepts>
 #include <cstdint>
+#include <type_traits>
+#include <utility>
 
 #include "nanovllm/core/tensor_view.hpp"
 
@@ -18,19 +20,25 @@ struct VocabShard {
   std::int64_t num_columns = 0;  ///< of the shard's logits, padding included; the same on all ranks
 };
 
-/// A network that can leave each rank with its own logits.
+/// A network that can leave each rank with its own logits. `lm_head()` has
 ///
-/// - `vocab_shard()`: this rank's shard.
-/// - `forward` takes logits of `vocab_shard().num_columns` columns, too, and then writes those of
-///   this rank alone.
-/// - `exchange(part, whole)`: `all_gather_columns` of the network's ranks.
+/// - `shard()`: this rank's.
+/// - `exchange(part, whole)`: `all_gather_columns` of the ranks.
 /// - `Communicator`: their type.
+///
+/// `forward` takes logits of `shard().num_columns` columns, too, and then writes those of this rank
+/// alone.
 template <class N>
-concept SharesVocabulary = requires(N& network, const N& cnetwork, MatrixView<const float> part,
+concept SharesVocabulary = requires(N& network, MatrixView<const float> part,
                                     MatrixView<float> whole) {
-  typename N::Communicator;
-  { cnetwork.vocab_shard() } -> std::same_as<VocabShard>;
-  network.exchange(part, whole);
+  typename std::remove_reference_t<decltype(network.lm_head())>::Communicator;
+  { network.lm_head().shard() } -> std::same_as<VocabShard>;
+  network.lm_head().exchange(part, whole);
 };
+
+/// What joins the ranks of such a network.
+template <SharesVocabulary N>
+using VocabCommunicator =
+    typename std::remove_reference_t<decltype(std::declval<N&>().lm_head())>::Communicator;
 
 }  // namespace nanovllm

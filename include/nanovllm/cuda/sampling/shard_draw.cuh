@@ -9,8 +9,8 @@
 /// Ids within a shard count from its first token. Masses are integers in the units of `sample`, so
 /// that cuts are those of the whole row. What is beyond the contract is as in sampler.cuh.
 ///
-/// Bytes: 4 · rows · tokens of the shard read once; tiles that may hold listed or kept tokens again;
-/// 520 bytes a row and shard of surveys, of which what is listed is touched.
+/// Bytes: 4 · rows · tokens of the shard read once; tiles that may hold listed or kept tokens
+/// again; 520 a row and shard of surveys, of which what is listed is touched.
 
 #include <algorithm>
 #include <cstddef>
@@ -62,10 +62,9 @@ __device__ inline RowTiles tiles_of_shard(const ShardLogits& logits, const Sampl
           mass_unit};
 }
 
-/// Lists the `count` ≤ vocab largest tokens, best first, in shared memory, and perhaps more. Returns
-/// how many. Contains barriers.
-__device__ inline std::uint32_t list_largest(RowTiles row, std::uint32_t count,
-                                             SelectShared& shared) {
+/// Lists the `count` ≤ vocab largest tokens, best first, in shared memory, and perhaps more behind
+/// them. Contains barriers.
+__device__ inline void list_largest(RowTiles row, std::uint32_t count, SelectShared& shared) {
   const std::uint32_t low = bound_of_largest(row, count, kMinusInfKey, shared);
   std::uint32_t size = gather(row, {.key = low}, row.largest_key(), shared);
   if (size > kSelectCapacity) {
@@ -74,7 +73,6 @@ __device__ inline std::uint32_t list_largest(RowTiles row, std::uint32_t count,
     size = gather(row, cut, row.largest_key(), shared);
   }
   sort_list(shared, static_cast<int>(size));
-  return size;
 }
 
 /// How many tokens have the key of the list's `k`-th and are not among its first k. Contains

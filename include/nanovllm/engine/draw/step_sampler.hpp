@@ -18,7 +18,7 @@ namespace nanovllm {
 /// Ranks of `Network` can draw from shards of the vocabulary on `Backend`.
 template <class Network, class Backend>
 concept DrawsByShard =
-    SharesVocabulary<Network> && !std::same_as<typename Network::Communicator, Single> &&
+    SharesVocabulary<Network> && !std::same_as<VocabCommunicator<Network>, Single> &&
     RunsOp<Backend, SurveyShardArgs> && RunsOp<Backend, DrawShardArgs> &&
     RunsOp<Backend, PickWinnerArgs>;
 
@@ -62,7 +62,7 @@ class StepSampler<Network, Backend> {
   StepSampler(Network& network, Backend& backend, std::int64_t max_rows)
       : network_(network),
         backend_(backend),
-        shard_(network.vocab_shard()),
+        shard_(network.lm_head().shard()),
         logits_(size(max_rows * network.padded_vocab_size())),
         survey_(size(has_shards() ? max_rows * kSurveyWords : 0)),
         surveys_(size(has_shards() ? max_rows * shard_.num_ranks * kSurveyWords : 0)),
@@ -97,7 +97,7 @@ class StepSampler<Network, Backend> {
     if (!draw.plain) {
       const MatrixView<float> survey(survey_.data(), {m, kSurveyWords});
       backend_.run(SurveyShardArgs{.logits = logits, .batch = draw.batch, .survey = survey});
-      network_.exchange(survey, surveys);
+      network_.lm_head().exchange(survey, surveys);
     }
     const MatrixView<float> winner(winner_.data(), {m, kWinnerWords});
     const MatrixView<float> winners(winners_.data(), {m, ranks * kWinnerWords});
@@ -106,7 +106,7 @@ class StepSampler<Network, Backend> {
                                .shard = shard_.rank,
                                .surveys = surveys,
                                .winner = winner});
-    network_.exchange(winner, winners);
+    network_.lm_head().exchange(winner, winners);
     backend_.run(PickWinnerArgs{.rows = draw.batch.rows,
                                 .surveys = surveys,
                                 .winners = winners,

@@ -56,8 +56,6 @@ template <class Network, class Backend, class Pool, class Functor = NoLogitsFunc
 class GraphExecutor {
   template <class U>
   using Buffer = typename Backend::template Buffer<U>;
-  template <class U>
-  using HostBuffer = typename Backend::template HostBuffer<U>;
   /// A graph, and whether it unpacks its inputs itself.
   struct StepGraph {
     typename Backend::Graph graph;

@@ -1,7 +1,6 @@
 #pragma once
 /// `Decoder`: the forward pass of a decoder-only transformer, put together from its parts.
 
-#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -13,7 +12,6 @@
 #include "nanovllm/model/layers/norm.hpp"
 #include "nanovllm/model/layers/residual_stream.hpp"
 #include "nanovllm/model/layers/sizes.hpp"
-#include "nanovllm/model/vocab_shard.hpp"
 
 namespace nanovllm {
 
@@ -36,9 +34,9 @@ class Decoder {
   using Context = ContextT;
   using Weights = WeightsT;
   using Activation = typename Context::Activation;
-  using Communicator = typename Context::Communicator;
 
   [[nodiscard]] Weights& weights() { return weights_; }
+  [[nodiscard]] LmHead<Context>& lm_head() { return lm_head_; }
 
   /// Heads of this rank, for its KV pool.
   [[nodiscard]] std::int64_t num_kv_heads() const { return sizes_.heads.num_kv_heads; }
@@ -50,23 +48,10 @@ class Decoder {
   /// Columns that the logits matrix must have: the vocabulary, rounded up to equal shards.
   [[nodiscard]] std::int64_t padded_vocab_size() const { return lm_head_.width(); }
 
-  /// See SharesVocabulary.
-  [[nodiscard]] VocabShard vocab_shard() const {
-    const std::int64_t first = weights_.shard().first_token, rows = weights_.shard().vocab_rows;
-    return {.rank = context_.comm.rank(),
-            .num_ranks = context_.comm.size(),
-            .first_token = first,
-            .num_tokens = std::clamp<std::int64_t>(vocab_size() - first, 0, rows),
-            .num_columns = rows};
-  }
-  void exchange(MatrixView<const float> part, MatrixView<float> whole) {
-    context_.comm.all_gather_columns(part, whole);
-  }
-
   /// Computes the tokens of `in`, stores their K and V in the layers of `kv`, and writes the logits
   /// of `in.logit_rows`, [m, padded_vocab_size()], of which the first vocab_size() columns count,
   /// and the hidden states of `in.hidden_rows`, [h, hidden_size()]. All ranks call this together
-  /// and all get the same; into logits [m, vocab_shard().num_columns] each rank gets its own.
+  /// and all get the same, but for logits of a shard's columns (model/vocab_shard.hpp).
   template <class Batch, class KvCache>
   void forward(const Batch& in, KvCache& kv, MatrixView<float> logits,
                typename Context::Rows hidden = {}) {
@@ -99,7 +84,7 @@ class Decoder {
         stream_(context_, limits.max_num_batched_tokens, sizes_.hidden_size, norm_eps),
         attention_(context_, config, limits, sizes_),
         mlp_(context_, config, limits, sizes_),
-        lm_head_(context_, limits.max_num_seqs, weights_.shard().vocab_rows) {
+        lm_head_(context_, limits.max_num_seqs, sizes_.vocab_size, weights_.shard().vocab_rows) {
     backend.reserve({.limits = limits,
                      .vocab_size = sizes_.vocab_size,
                      .num_heads = sizes_.heads.num_heads,

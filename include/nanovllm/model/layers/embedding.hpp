@@ -1,6 +1,7 @@
 #pragma once
 /// The vocabulary's two ends: tokens to rows, and rows to logits. Each rank has a shard of it.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -8,6 +9,7 @@
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/context.hpp"
+#include "nanovllm/model/vocab_shard.hpp"
 #include "nanovllm/ops/embedding.hpp"
 #include "nanovllm/ops/linear.hpp"
 
@@ -39,15 +41,33 @@ void embed_positions(const Context& context, VectorView<const std::int32_t> posi
 template <class Context>
 class LmHead {
  public:
-  /// For up to `max_rows` rows of logits, `shard_rows` of them this rank's.
-  LmHead(const Context& context, std::int64_t max_rows, std::int64_t shard_rows)
+  using Communicator = typename Context::Communicator;
+
+  /// For up to `max_rows` rows of logits of `vocab_size` tokens, of which each rank has
+  /// `shard_rows`, padding included.
+  LmHead(const Context& context, std::int64_t max_rows, std::int64_t vocab_size,
+         std::int64_t shard_rows)
       : context_(context),
         max_rows_(max_rows),
+        vocab_size_(vocab_size),
         shard_rows_(shard_rows),
         part_(static_cast<std::size_t>(context.comm.size() == 1 ? 0 : max_rows * shard_rows)) {}
 
   /// Columns that the logits have: the vocabulary, rounded up to equal shards.
   [[nodiscard]] std::int64_t width() const { return shard_rows_ * context_.comm.size(); }
+
+  /// See SharesVocabulary.
+  [[nodiscard]] VocabShard shard() const {
+    const std::int64_t first = context_.comm.rank() * shard_rows_;
+    return {.rank = context_.comm.rank(),
+            .num_ranks = context_.comm.size(),
+            .first_token = first,
+            .num_tokens = std::clamp<std::int64_t>(vocab_size_ - first, 0, shard_rows_),
+            .num_columns = shard_rows_};
+  }
+  void exchange(MatrixView<const float> part, MatrixView<float> whole) {
+    context_.comm.all_gather_columns(part, whole);
+  }
 
   /// logits = x · weightᵀ: [m, width()] on all ranks, or of [m, shard_rows] each rank its own.
   void operator()(typename Context::ConstRows x, const typename Context::Table& weight,
@@ -74,6 +94,7 @@ class LmHead {
 
   Context context_;
   std::int64_t max_rows_;
+  std::int64_t vocab_size_;
   std::int64_t shard_rows_;
   typename Context::template Buffer<float> part_;  // [max_rows, shard_rows]; several ranks only
 };
