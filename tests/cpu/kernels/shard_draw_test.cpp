@@ -34,7 +34,7 @@ TEST_CASE("operands of draws by shard that do not fit are refused", "[sampler]")
   batch.rows = {rows.data(), {1}};
   batch.banned.starts = {starts.data(), {2}};
   SurveyShardArgs survey{
-      .logits = {.values = {logits.data(), {1, 128}}, .first_token = 8, .vocab_size = 200},
+      .logits = {.values = {logits.data(), {1, 128}}, .first_token = 8, .vocab_size = 191},
       .batch = batch,
       .survey = {words.data(), {1, kSurveyWords}}};
   CHECK_THROWS_WITH(backend.run(survey), Contains("must begin at a multiple of 64, got 8"));
