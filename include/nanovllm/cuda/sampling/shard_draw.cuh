@@ -231,7 +231,8 @@ __device__ inline TokenId win_in_shard(RowTiles row, const DrawShardArgs& args,
 
 /// A block for each row. Dynamic shared memory: a FilterShared.
 /// @param mass_unit  see RowTiles; that of the whole vocabulary
-__global__ void __launch_bounds__(kSelectThreads, 1)
+template <int kBlocksPerSm>
+__global__ void __launch_bounds__(kSelectThreads, kBlocksPerSm)
     draw_shard_kernel(const DrawShardArgs args, const SamplerScratch scratch, int num_parts,
                       double mass_unit) {
   extern __shared__ __align__(16) std::byte draw_shared[];
@@ -307,7 +308,8 @@ inline void draw_shard(const DrawShardArgs& args, SamplerWorkspace& workspace,
     return sample_plain(SampleArgs{.logits = logits, .batch = args.batch}, workspace.scratch(),
                         context, {args.logits.first_token, args.winner.data});
   }
-  launch(draw_shard_kernel,
+  launch(sample_finish_blocks_per_sm(rows, context.num_sms) == 1 ? draw_shard_kernel<1>
+                                                                 : draw_shard_kernel<2>,
          {.grid = static_cast<unsigned>(rows),
           .block = kSelectThreads,
           .shared_bytes = sizeof(FilterShared)},
