@@ -2,9 +2,13 @@
 // bit by bit for any number of ranks, so are tokens and log-probabilities, and whole logits are
 // gathered only where a request needs them.
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "catch.hpp"
@@ -38,10 +42,85 @@ class CountingGroup : public ThreadGroup {
   inline static std::atomic<int> winners, surveys, logits;
 };
 
-struct CountingPolicy : FullFloat32Policy {
+/// CpuBackend with graphs, so that its steps are those of `GraphExecutor`. Ops run at once, or are
+/// recorded.
+class RecordingBackend : public CpuBackend {
+ public:
+  using CpuBackend::CpuBackend;
+  static constexpr bool kAsynchronous = true;
+  static constexpr bool kSamplesPlainRows = true;
+  template <class T>
+  using HostBuffer = cpu::AlignedBuffer<T>;
+  using Graph = std::vector<std::function<void()>>;
+  struct Event {
+    [[nodiscard]] static bool is_done() { return true; }
+    void synchronize() const {}
+  };
+  inline static std::atomic<int> num_replays;
+
+  void run_or_record(std::function<void()> op) {
+    if (recorded_ == nullptr) return op();
+    recorded_->push_back(std::move(op));
+  }
+  template <class Args>
+  requires RunsOp<CpuBackend, Args>
+  void run(const Args& args) {
+    run_or_record([this, args] { CpuBackend::run(args); });
+  }
+  template <class T>
+  void download_later(const T* from, T* to, std::size_t count) {
+    run_or_record([=] { std::copy_n(from, count, to); });
+  }
+  void record(Event&) {}
+  void synchronize() const {}
+  template <class Work>
+  [[nodiscard]] Graph capture(const Work& work) {
+    Graph graph;
+    recorded_ = &graph;
+    work();
+    recorded_ = nullptr;
+    return graph;
+  }
+  void replay(const Graph& graph) {
+    ++num_replays;
+    for (const auto& op : graph) op();
+  }
+
+ private:
+  Graph* recorded_ = nullptr;
+};
+
+/// CountingGroup whose calls are recorded with a RecordingBackend's ops.
+class RecordedGroup : public CountingGroup {
+ public:
+  static std::vector<RecordedGroup> make(int num_ranks) {
+    std::vector<RecordedGroup> out;
+    for (CountingGroup& end : CountingGroup::make(num_ranks)) out.push_back(std::move(end));
+    return out;
+  }
+  RecordedGroup(CountingGroup&& end) : CountingGroup(std::move(end)) {}
+
+  void attach(RecordingBackend& backend) { backend_ = &backend; }
+  template <class T>
+  void all_reduce(MatrixView<T> x) {
+    backend_->run_or_record([this, x] { CountingGroup::all_reduce(x); });
+  }
+  template <class T>
+  void all_gather_columns(MatrixView<const T> part, MatrixView<T> whole) {
+    backend_->run_or_record([=, this] { CountingGroup::all_gather_columns(part, whole); });
+  }
+
+ private:
+  RecordingBackend* backend_ = nullptr;
+};
+
+struct DirectPolicy : FullFloat32Policy {
   using Communicator = CountingGroup;
 };
-using TestEngine = Engine<AnyModel, CountingPolicy>;
+struct GraphPolicy : FullFloat32Policy {
+  using Backend = RecordingBackend;
+  using Communicator = RecordedGroup;
+};
 
 constexpr std::int64_t kVocab = 1500, kHidden = 16, kHeads = 24, kHeadDim = 8, kIntermediate = 24;
 
@@ -131,7 +210,8 @@ struct Answer {
   friend bool operator==(const Answer&, const Answer&) = default;
 };
 
-std::vector<Answer> answers(TestEngine& engine, const RequestKind& kind) {
+template <class Policy>
+std::vector<Answer> answers(Engine<AnyModel, Policy>& engine, const RequestKind& kind) {
   std::vector<std::vector<TokenId>> prompts;
   std::vector<SamplingParams> params;
   for (std::size_t i = 0; i < 2 * kind.params.size(); ++i) {
@@ -157,25 +237,24 @@ std::vector<Answer> answers(TestEngine& engine, const RequestKind& kind) {
   return out;
 }
 
-}  // namespace
-
-TEST_CASE("any number of ranks draws what one draws, and gathers logits only where it must",
-          "[ranks]") {
+/// Engines of 2 to 8 ranks against one of a single rank.
+template <class Policy>
+void check_ranks() {
   const auto make_engine = [checkpoint = Checkpoint(make_checkpoint())](int num_ranks) {
-    return TestEngine({.checkpoint = checkpoint,
-                       .tensor_parallel = num_ranks,
-                       .num_threads = num_ranks,
-                       .max_num_seqs = 8,
-                       .max_num_batched_tokens = 64,
-                       .max_model_len = 128,
-                       .kv_size = KvSize::blocks(64),
-                       .seed = 7});
+    return Engine<AnyModel, Policy>({.checkpoint = checkpoint,
+                                     .tensor_parallel = num_ranks,
+                                     .num_threads = num_ranks,
+                                     .max_num_seqs = 8,
+                                     .max_num_batched_tokens = 64,
+                                     .max_model_len = 128,
+                                     .kv_size = KvSize::blocks(64),
+                                     .seed = 7});
   };
-  TestEngine alone = make_engine(1);
+  auto alone = make_engine(1);
   std::vector<std::vector<Answer>> expected;
   for (const RequestKind& kind : request_kinds()) expected.push_back(answers(alone, kind));
   for (const int num_ranks : {2, 3, 4, 8}) {
-    TestEngine engine = make_engine(num_ranks);
+    auto engine = make_engine(num_ranks);
     for (std::size_t i = 0; i < expected.size(); ++i) {
       const RequestKind kind = request_kinds()[i];
       INFO(num_ranks << " ranks, " << kind.name);
@@ -187,4 +266,17 @@ TEST_CASE("any number of ranks draws what one draws, and gathers logits only whe
       CHECK((CountingGroup::surveys > 0) == kind.surveys);
     }
   }
+}
+
+}  // namespace
+
+TEST_CASE("any number of ranks draws what one draws, and gathers logits only where it must",
+          "[ranks]") {
+  check_ranks<DirectPolicy>();
+}
+
+TEST_CASE("the same by graphs", "[ranks]") {
+  RecordingBackend::num_replays = 0;
+  check_ranks<GraphPolicy>();
+  CHECK(RecordingBackend::num_replays > 1000);
 }
