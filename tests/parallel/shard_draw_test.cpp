@@ -49,6 +49,7 @@ class RecordingBackend : public CpuBackend {
   using CpuBackend::CpuBackend;
   static constexpr bool kAsynchronous = true;
   static constexpr bool kSamplesPlainRows = true;
+  static constexpr bool kSharesPrefixes = true;
   template <class T>
   using HostBuffer = cpu::AlignedBuffer<T>;
   using Graph = std::vector<std::function<void()>>;
@@ -56,7 +57,7 @@ class RecordingBackend : public CpuBackend {
     [[nodiscard]] static bool is_done() { return true; }
     void synchronize() const {}
   };
-  inline static std::atomic<int> num_replays;
+  inline static std::atomic<int> num_replays, num_sharing;
 
   void run_or_record(std::function<void()> op) {
     if (recorded_ == nullptr) return op();
@@ -66,6 +67,12 @@ class RecordingBackend : public CpuBackend {
   requires RunsOp<CpuBackend, Args>
   void run(const Args& args) {
     run_or_record([this, args] { CpuBackend::run(args); });
+  }
+  void run(const PlanAttentionArgs& args) {
+    run_or_record([this, args] {
+      num_sharing += args.shared.groups.extent(0) > 0 ? 1 : 0;
+      CpuBackend::run(args);
+    });
   }
   template <class T>
   void download_later(const T* from, T* to, std::size_t count) {
@@ -215,7 +222,9 @@ std::vector<Answer> answers(Engine<AnyModel, Policy>& engine, const RequestKind&
   std::vector<std::vector<TokenId>> prompts;
   std::vector<SamplingParams> params;
   for (std::size_t i = 0; i < 2 * kind.params.size(); ++i) {
-    prompts.push_back(random_prompt(i, 3 + 5 * i, kVocab));
+    prompts.push_back(random_prompt(0, 40, kVocab));
+    const std::vector<TokenId> own = random_prompt(i, 3 + 4 * i, kVocab);
+    prompts.back().insert(prompts.back().end(), own.begin(), own.end());
     params.push_back(kind.params[i % kind.params.size()]);
     params.back().max_tokens = 16;
     params.back().seed = 100 + i;
@@ -248,6 +257,7 @@ void check_ranks() {
                                      .max_num_batched_tokens = 64,
                                      .max_model_len = 128,
                                      .kv_size = KvSize::blocks(64),
+                                     .share_reads_from = 32,
                                      .seed = 7});
   };
   auto alone = make_engine(1);
@@ -276,7 +286,8 @@ TEST_CASE("any number of ranks draws what one draws, and gathers logits only whe
 }
 
 TEST_CASE("the same by graphs", "[ranks]") {
-  RecordingBackend::num_replays = 0;
+  RecordingBackend::num_replays = RecordingBackend::num_sharing = 0;
   check_ranks<GraphPolicy>();
   CHECK(RecordingBackend::num_replays > 1000);
+  CHECK(RecordingBackend::num_sharing > 100);
 }
