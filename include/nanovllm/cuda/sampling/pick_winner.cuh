@@ -56,11 +56,12 @@ __device__ inline void merge_most_likely(const float* surveys, int num_shards, i
 }
 
 /// A warp for each row.
-__global__ void __launch_bounds__(kPickThreads) pick_winner_kernel(const PickWinnerArgs args) {
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) pick_winner_kernel(const PickWinnerArgs args) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   grid_dependency_launch();
   grid_dependency_wait();
-  const std::int64_t r = blockIdx.x * (kPickThreads / 32) + threadIdx.x / 32;
+  const std::int64_t r = blockIdx.x * (kThreads / 32) + threadIdx.x / 32;
   if (r >= args.rows.extent(0)) return;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int num_shards = static_cast<int>(args.winners.extent(1) / kWinnerWords);
@@ -108,7 +109,7 @@ inline void pick_winner(const PickWinnerArgs& args, const Context& context) {
   const std::int64_t rows = args.rows.extent(0);
   if (rows == 0) return;
   constexpr std::int64_t kRows = kPickThreads / 32;
-  launch(pick_winner_kernel,
+  launch(pick_winner_kernel<kPickThreads>,
          {.grid = static_cast<unsigned>((rows + kRows - 1) / kRows), .block = kPickThreads},
          context, args);
 }

@@ -94,11 +94,12 @@ __device__ inline std::uint32_t count_ties(RowTiles row, int k, SurveyShared& sh
 }
 
 /// A block for each row. Dynamic shared memory: a SurveyShared.
-__global__ void __launch_bounds__(kSelectThreads, 2)
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads, 2)
     survey_shard_kernel(const SurveyShardArgs args, const SamplerScratch scratch, int num_parts) {
   extern __shared__ __align__(16) std::byte survey_shared[];
   auto& shared = *reinterpret_cast<SurveyShared*>(survey_shared);
-  static_assert(kShardTop <= kSelectThreads);
+  static_assert(kThreads == kSelectThreads && kShardTop <= kThreads);
   grid_dependency_launch();
   grid_dependency_wait();
   const std::int64_t r = blockIdx.x, vocab = args.logits.values.extent(1);
@@ -289,7 +290,7 @@ inline void survey_shard(const SurveyShardArgs& args, SamplerWorkspace& workspac
   const int num_parts =
       launch_sample_scan(SampleArgs{.logits = args.logits.values, .batch = args.batch},
                          workspace.scratch(), place, context);
-  launch(survey_shard_kernel,
+  launch(survey_shard_kernel<kSelectThreads>,
          {.grid = static_cast<unsigned>(rows),
           .block = kSelectThreads,
           .shared_bytes = sizeof(SurveyShared)},
