@@ -63,13 +63,14 @@ inline std::vector<float> shard_logits(LogitShape shape, std::int64_t vocab, std
 }
 
 /// Rows of all kinds that shards can draw; plain ones only, on demand.
-inline ShardDrawRows shard_draw_rows(std::int64_t vocab, bool plain, std::uint32_t seed) {
+inline ShardDrawRows shard_draw_rows(std::int64_t vocab, bool plain, std::uint32_t seed,
+                                     int count = 60) {
   std::mt19937 random(seed);
   ShardDrawRows out{.vocab = vocab};
   const auto pick = [&](std::initializer_list<double> values) {
     return std::data(values)[random() % values.size()];
   };
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < count; ++i) {
     const std::vector<float> logits = shard_logits(kLogitShapes[i % 6], vocab, random);
     SamplingRow row{.temperature = static_cast<float>(pick({0, 0.3, 1, 1, 2.5}))};
     row.seed = random();

@@ -38,8 +38,8 @@ TEST_CASE("draws by shard are the CPU's, from one row to many of a whole vocabul
   reserved(gpu);
   CpuBackend cpu{BackendConfig{}};
   for (const bool plain : {false, true}) {
-    const ShardDrawRows all = shard_draw_rows(151936, plain, plain ? 5 : 6);
-    for (const std::int64_t n : {1, 2, 7, 60}) {
+    const ShardDrawRows all = shard_draw_rows(151936, plain, plain ? 5 : 6, 150);
+    for (const std::int64_t n : {1, 2, 7, 60, 150}) {
       ShardDrawRows rows = all;
       rows.logits.resize(static_cast<std::size_t>(n * all.vocab));
       rows.rows.resize(static_cast<std::size_t>(n));
