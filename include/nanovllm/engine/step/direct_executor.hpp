@@ -20,7 +20,6 @@
 #include "nanovllm/model/forward_batch.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/ops/logits_functor.hpp"
-#include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/ops/unpack_step.hpp"
 
 namespace nanovllm {

@@ -32,7 +32,6 @@
 #include "nanovllm/ops/copy_blocks.hpp"
 #include "nanovllm/ops/logits_functor.hpp"
 #include "nanovllm/ops/publish_results.hpp"
-#include "nanovllm/ops/sampler.hpp"
 #include "nanovllm/ops/unpack_step.hpp"
 
 namespace nanovllm {
