@@ -351,7 +351,7 @@ TEST_CASE("a rank that does not come within the limit is an error of those that 
   if (num_gpus() < 2) return;
   auto ends = PeerMemory::make(2, {.limit = 0.2, .measures = false});
   const auto errors = run_ranks(ends, [&](PeerMemory& comm, Device& device) {
-    if (!comm.reaches_peers()) throw Error("failed to come within 0.2 s");
+    if (!comm.reaches_peers()) throw Error("failed to come within 200 ms");
     GpuArray<float> x(std::vector<float>(1024, 1.f));
     comm.throw_if_late();
     if (comm.rank() == 0) {
@@ -363,7 +363,7 @@ TEST_CASE("a rank that does not come within the limit is an error of those that 
     comm.throw_if_late();
   });
   for (const std::string& error : errors)
-    CHECK_THAT(error, Catch::Matchers::Contains("failed to come within 0.2 s"));
+    CHECK_THAT(error, Catch::Matchers::Contains("failed to come within 200 ms"));
 }
 
 /// Not a test by itself: rank PEER_TEST_RANK of two, in a process of its own.

@@ -59,7 +59,7 @@ TEST_CASE("a rank that is late beyond the limit ends the step, and a reset makes
   Backend::failing_device = 1;
   for (const Output& output : generate()) {
     CHECK(output.finish_reason == FinishReason::error);
-    CHECK_THAT(output.error, Contains("failed to come within 3 s"));
+    CHECK_THAT(output.error, Contains("failed to come within 3000 ms"));
   }
   Backend::failing_device = -1;
   Backend::failure = nullptr;

@@ -95,7 +95,8 @@ class Group {
     const std::lock_guard lock(mutex_);
     const auto* const word = static_cast<const volatile std::uint32_t*>(ending_.data());
     check<CudaError>(word == nullptr || *word != kLate, "PeerMemory: rank ", rank,
-                     ": another rank failed to come within ", options_.limit, " s");
+                     ": another rank failed to come within ",
+                     static_cast<std::int64_t>(1e3 * options_.limit), " ms");
   }
 
  private:
