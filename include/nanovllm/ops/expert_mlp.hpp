@@ -1,0 +1,61 @@
+#pragma once
+/// Contract of `expert_mlp`: the gated MLPs of the experts that each token was routed to.
+/// Source: transformers, models/qwen3_moe/modeling_qwen3_moe.py (Qwen3MoeExperts);
+/// docs/numerics.md lists the departures.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+
+namespace nanovllm {
+
+/// The weights of one expert.
+template <class Matrix>
+struct Expert {
+  Matrix gate_up;  ///< [2 · width, in]: gates, then ups
+  Matrix down;     ///< [in, width]
+};
+
+/// out[i] = Σ over slots s, ascending, of weights[i, s] · y(ids[i, s]), where
+/// y(e) = down(e) · h and h = silu(gate) · up, gate and up being the halves of gate_up(e) · x[i].
+///
+/// h is rounded to T. The backend decides whether gate, up and silu(gate) are, as `linear` and
+/// `silu_mul` do, or not at all, and whether y is. Weights and the sum are float32, and the sum is
+/// rounded to T once. As in `linear`, a row's result depends neither on the number of rows nor on
+/// where the other rows go, unless the backend says otherwise.
+///
+/// T is the activations' element, `Matrix` the backend's weight type. All experts have one shape.
+template <class T, class Matrix>
+struct ExpertMlpArgs {
+  MatrixView<const T> x;                    ///< [n, in]
+  MatrixView<const std::int32_t> ids;       ///< [n, k], each in [0, experts)
+  MatrixView<const float> weights;          ///< [n, k]
+  std::span<const Expert<Matrix>> experts;  ///< in memory of the host
+  MatrixView<T> out;                        ///< [n, in]; may be x
+};
+
+/// Throws ShapeError when the operands do not fit together. What `ids` holds is not read.
+template <class T, class Matrix>
+void validate(const ExpertMlpArgs<T, Matrix>& args) {
+  constexpr auto kOp = "expert_mlp";
+  check<ShapeError>(!args.experts.empty(), kOp, ": there are no experts");
+  const std::int64_t n = args.x.extent(0), in = args.x.extent(1);
+  const std::int64_t width = args.experts.front().down.cols();
+  check_shape(kOp, "ids", args.ids, {n, -1});
+  check_shape(kOp, "weights", args.weights, {n, args.ids.extent(1)});
+  check_shape(kOp, "out", args.out, {n, in});
+  for (std::size_t e = 0; e < args.experts.size(); ++e) {
+    const Matrix& gate_up = args.experts[e].gate_up;
+    const Matrix& down = args.experts[e].down;
+    const bool fits = gate_up.rows() == 2 * width && gate_up.cols() == in && down.rows() == in &&
+                      down.cols() == width;
+    check<ShapeError>(fits, kOp, ": expert ", e, " must have matrices [", 2 * width, ", ", in,
+                      "] and [", in, ", ", width, "], got [", gate_up.rows(), ", ", gate_up.cols(),
+                      "] and [", down.rows(), ", ", down.cols(), "]");
+  }
+}
+
+}  // namespace nanovllm

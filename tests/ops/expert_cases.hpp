@@ -1,0 +1,257 @@
+#pragma once
+/// Cases of the ops of a mixture of experts: `route_experts` and `expert_mlp`.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "nanovllm/ops/expert_mlp.hpp"
+#include "nanovllm/ops/route_experts.hpp"
+#include "ops/rig.hpp"
+
+namespace nanovllm::test::ops {
+
+/// Which experts a row goes to, and with what weights, by sorting all of them in float64.
+template <class B>
+void route_experts_case(B& backend, std::int64_t n, std::int64_t experts, std::int64_t k,
+                        bool normalise, double range) {
+  INFO(n << " rows, " << k << " of " << experts << (normalise ? ", normalised" : ""));
+  auto logits = Array<B, float>::random(backend, n * experts, 31, -range, range);
+  for (std::size_t i = 0; i < logits.host.size(); i += 3)  // ties
+    logits.host[i] = std::round(logits.host[i]);
+  logits.upload();
+  Array<B, std::int32_t> ids(backend, n * k);
+  Array<B, float> weights(backend, n * k);
+  backend.run(RouteExpertsArgs{.logits = logits.matrix(experts),
+                               .ids = ids.matrix(k),
+                               .weights = weights.matrix(k),
+                               .normalise = normalise});
+  ids.download(), weights.download();
+  Worst worst;
+  for (std::int64_t i = 0; i < n; ++i) {
+    std::vector<std::int32_t> order(static_cast<std::size_t>(experts));
+    std::iota(order.begin(), order.end(), 0);
+    const auto logit = [&](std::int32_t e) { return logits[i * experts + e]; };
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::int32_t a, std::int32_t b) { return logit(a) > logit(b); });
+    double all = 0, chosen = 0;
+    for (std::int32_t e = 0; e < experts; ++e) {
+      const double p = std::exp(logit(order[static_cast<std::size_t>(e)]) - logit(order[0]));
+      all += p;
+      if (e < k) chosen += p;
+    }
+    for (std::int64_t s = 0; s < k; ++s) {
+      const std::int32_t expected = order[static_cast<std::size_t>(s)];
+      REQUIRE(ids.host[static_cast<std::size_t>(i * k + s)] == expected);
+      const double w = std::exp(logit(expected) - logit(order[0])) / (normalise ? chosen : all);
+      const double bound = w * (4 * range + static_cast<double>(experts) + 8) * kFloatUnit + 1e-30;
+      worst.add(weights[i * k + s], w, bound);
+    }
+  }
+  REQUIRE(worst.ratio() <= 1);
+}
+
+template <class B>
+void route_experts_cases(B& backend) {
+  for (const bool normalise : {false, true}) {
+    for (const std::int64_t n : {0, 1, 5, 70}) route_experts_case(backend, n, 128, 8, normalise, 6);
+    route_experts_case(backend, 9, 1, 1, normalise, 2);
+    route_experts_case(backend, 9, 7, 7, normalise, 2);  // all of them
+    route_experts_case(backend, 9, 60, 4, normalise, 60);
+    route_experts_case(backend, 9, 33, 1, normalise, 0.4);  // a third are equal
+  }
+}
+
+/// Equal logits, and logits that are no numbers.
+template <class B>
+void route_ties_case(B& backend) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), largest = 3e38f;
+  std::vector<float> rows = {1,        1,       1,   1,   1,    // 0 1 2
+                             0,        2,       1,   2,   1,    // 1 3 2
+                             nan,      nan,     nan, nan, nan,  // any three
+                             0,        nan,     3,   nan, 1,    // any three
+                             -largest, largest, 0,   0,   0};   // 1 2 3
+  Array<B, float> logits(backend, rows), weights(backend, 15);
+  Array<B, std::int32_t> ids(backend, 15);
+  backend.run(RouteExpertsArgs{logits.matrix(5), ids.matrix(3), weights.matrix(3), true});
+  ids.download(), weights.download();
+  const auto row = [&](std::int64_t i) {
+    return std::vector<std::int32_t>(ids.host.begin() + 3 * i, ids.host.begin() + 3 * i + 3);
+  };
+  CHECK(row(0) == std::vector<std::int32_t>{0, 1, 2});
+  CHECK(row(1) == std::vector<std::int32_t>{1, 3, 2});
+  CHECK(row(4) == std::vector<std::int32_t>{1, 2, 3});
+  CHECK(weights.host[0] == weights.host[2]);
+  CHECK(weights.host[12] == 1.f);
+  CHECK(weights.host[13] == 0.f);
+  for (const std::int64_t i : {2, 3}) {
+    std::vector<std::int32_t> sorted = row(i);
+    std::sort(sorted.begin(), sorted.end());
+    CHECK(std::unique(sorted.begin(), sorted.end()) == sorted.end());
+    CHECK((sorted.front() >= 0 && sorted.back() < 5));
+  }
+  CHECK(std::isnan(weights.host[6]));
+}
+
+template <class B>
+void route_shape_cases(B& backend) {
+  Array<B, float> logits(backend, 12), weights(backend, 15);
+  Array<B, std::int32_t> ids(backend, 15);
+  const auto refused = [&](std::int64_t experts, std::int64_t k, std::int64_t weights_k) {
+    CHECK_THROWS_AS(backend.run(RouteExpertsArgs{.logits = {logits.data(), {3, experts}},
+                                                 .ids = {ids.data(), {3, k}},
+                                                 .weights = {weights.data(), {3, weights_k}}}),
+                    ShapeError);
+  };
+  refused(4, 5, 5), refused(4, 0, 0), refused(4, 2, 3);
+}
+
+/// Experts of random elements, and those elements.
+template <class B, class T>
+struct TestExperts {
+  std::vector<Weight<B, T>> gate_up, down;
+  std::vector<Expert<typename B::template Matrix<T>>> list;
+
+  TestExperts(B& backend, std::int64_t count, std::int64_t in, std::int64_t width) {
+    for (std::int64_t e = 0; e < count; ++e) {
+      const auto seed = static_cast<std::uint64_t>(100 + 2 * e);
+      gate_up.emplace_back(backend, 2 * width, in, seed);
+      down.emplace_back(backend, in, width, seed + 1);
+      list.push_back({std::move(gate_up.back().matrix), std::move(down.back().matrix)});
+      // `Weight` reads its elements by the matrix's columns.
+      gate_up.back().matrix = {2 * width, in};
+      down.back().matrix = {in, width};
+    }
+  }
+};
+
+/// Sizes of a case, and where rows go: to k experts of their own, or all to the same.
+struct ExpertCase {
+  std::int64_t n, in, width, experts, k;
+  bool together = false;
+};
+
+/// The ids of a case: different ones in a row, in no order.
+inline std::vector<std::int32_t> expert_ids(const ExpertCase& c) {
+  std::vector<std::int32_t> out;
+  for (std::int64_t i = 0; i < c.n; ++i) {
+    const std::int64_t start = c.together ? 0 : i * i * 5 + i;
+    for (std::int64_t s = 0; s < c.k; ++s)
+      out.push_back(static_cast<std::int32_t>((start + c.k - s) % c.experts));
+  }
+  return out;
+}
+
+template <class T, class B>
+void expert_mlp_case(B& backend, const ExpertCase& c) {
+  INFO(c.n << " x " << c.in << " -> 2 x " << c.width << ", " << c.k << " of " << c.experts);
+  const TestExperts<B, T> experts(backend, c.experts, c.in, c.width);
+  auto x = Array<B, T>::random(backend, c.n * c.in, 1);
+  auto weights = Array<B, float>::random(backend, c.n * c.k, 2, 0.05, 1);
+  Array<B, std::int32_t> ids(backend, expert_ids(c));
+  Array<B, T> out(backend, c.n * c.in);
+  ExpertMlpArgs<T, typename B::template Matrix<T>> args{.x = x.matrix(c.in),
+                                                        .ids = ids.matrix(c.k),
+                                                        .weights = weights.matrix(c.k),
+                                                        .experts = experts.list,
+                                                        .out = out.matrix(c.in)};
+  backend.run(args);
+  out.download();
+
+  Worst worst;
+  std::vector<double> hidden(static_cast<std::size_t>(c.width)), of_hidden(hidden);
+  for (std::int64_t i = 0; i < c.n; ++i) {
+    std::vector<double> expected(static_cast<std::size_t>(c.in)), bound(expected), sizes(expected);
+    for (std::int64_t s = 0; s < c.k; ++s) {
+      const auto e = static_cast<std::size_t>(ids.host[static_cast<std::size_t>(i * c.k + s)]);
+      const auto product = [&](std::int64_t row, double& slack) {
+        double y = 0, size = 0;
+        for (std::int64_t j = 0; j < c.in; ++j) {
+          y += x[i * c.in + j] * experts.gate_up[e](row, j);
+          size += std::abs(x[i * c.in + j] * experts.gate_up[e](row, j));
+        }
+        slack = size * static_cast<double>(c.in + 1) * kFloatUnit + 1.01 * kUnit<T> * std::abs(y) +
+                kTiny<T>;
+        return y;
+      };
+      for (std::int64_t j = 0; j < c.width; ++j) {
+        double of_gate = 0, of_up = 0;
+        const double gate = product(j, of_gate), up = product(c.width + j, of_up);
+        const double silu = gate / (1 + std::exp(-gate));
+        const double of_silu = 1.1 * of_gate + 1.01 * kUnit<T> * std::abs(silu) +
+                               (8 + 2 * std::abs(gate)) * kFloatUnit * std::abs(silu) + kTiny<T>;
+        const auto at = static_cast<std::size_t>(j);
+        hidden[at] = silu * up;
+        of_hidden[at] = std::abs(up) * of_silu + std::abs(silu) * of_up + of_silu * of_up +
+                        1.01 * kUnit<T> * std::abs(silu * up) + kTiny<T>;
+      }
+      const double w = weights[i * c.k + s];
+      for (std::int64_t o = 0; o < c.in; ++o) {
+        double y = 0, size = 0, of_y = 0;
+        for (std::int64_t j = 0; j < c.width; ++j) {
+          const double element = experts.down[e](o, j);
+          y += element * hidden[static_cast<std::size_t>(j)];
+          size += std::abs(element * hidden[static_cast<std::size_t>(j)]);
+          of_y += std::abs(element) * of_hidden[static_cast<std::size_t>(j)];
+        }
+        of_y +=
+            size * static_cast<double>(c.width + 1) * kFloatUnit + 1.01 * kUnit<T> * std::abs(y);
+        const auto at = static_cast<std::size_t>(o);
+        expected[at] += w * y, bound[at] += w * of_y, sizes[at] += std::abs(w * y);
+      }
+    }
+    for (std::int64_t o = 0; o < c.in; ++o) {
+      const auto at = static_cast<std::size_t>(o);
+      worst.add(out[i * c.in + o], expected[at],
+                bound[at] + sizes[at] * static_cast<double>(c.k + 1) * kFloatUnit +
+                    1.01 * kUnit<T> * std::abs(expected[at]) + kTiny<T>);
+    }
+  }
+  REQUIRE(worst.ratio() <= 1);
+
+  // In place of x.
+  args.out = x.matrix(c.in);
+  backend.run(args);
+  x.download();
+  REQUIRE(same_bits(x.host, out.host));
+}
+
+template <class T, class B>
+void expert_mlp_cases(B& backend) {
+  for (const std::int64_t n : {0, 1, 3, 17, 70}) expert_mlp_case<T>(backend, {n, 64, 32, 12, 3});
+  expert_mlp_case<T>(backend, {1, 33, 7, 60, 8});
+  expert_mlp_case<T>(backend, {9, 33, 7, 5, 5});           // all experts
+  expert_mlp_case<T>(backend, {9, 40, 24, 1, 1});          // there is one
+  expert_mlp_case<T>(backend, {40, 40, 24, 16, 2, true});  // 14 have no token
+}
+
+template <class T, class B>
+void expert_mlp_shape_cases(B& backend) {
+  const ExpertCase c{4, 16, 8, 3, 2};
+  TestExperts<B, T> experts(backend, c.experts, c.in, c.width);
+  auto x = Array<B, T>::random(backend, c.n * c.in, 1);
+  auto weights = Array<B, float>::random(backend, c.n * c.k, 2);
+  Array<B, std::int32_t> ids(backend, expert_ids(c));
+  using Args = ExpertMlpArgs<T, typename B::template Matrix<T>>;
+  const Args good{.x = x.matrix(c.in),
+                  .ids = ids.matrix(c.k),
+                  .weights = weights.matrix(c.k),
+                  .experts = experts.list,
+                  .out = x.matrix(c.in)};
+  const auto refused = [&](auto change, const char* text) {
+    Args args = good;
+    change(args);
+    CHECK_THROWS_WITH(backend.run(args), Catch::Matchers::Contains(text));
+  };
+  refused([](Args& a) { a.experts = {}; }, "there are no experts");
+  refused([](Args& a) { a.out = a.out.slice(0, 3); }, "'out'");
+  refused([](Args& a) { a.ids = a.ids.slice(0, 3); }, "'ids'");
+  refused([](Args& a) { a.weights = a.weights.slice(0, 3); }, "'weights'");
+  experts.list[2].down = {c.in, c.width + 1};
+  refused([](Args&) {}, "expert 2 must have matrices [16, 16] and [16, 8]");
+}
+
+}  // namespace nanovllm::test::ops
