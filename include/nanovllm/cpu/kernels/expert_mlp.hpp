@@ -7,6 +7,7 @@
 /// are all.
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"

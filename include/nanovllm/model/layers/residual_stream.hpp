@@ -116,6 +116,9 @@ class ResidualStream {
     sum_over_ranks(bias);
   }
 
+  /// residual += the sum over all ranks of what a block has written to `hidden()` itself.
+  void add_hidden() { sum_over_ranks({}); }
+
   /// hidden() = norm of residual(), whatever was added before included.
   void norm(const NormParameters& parameters) {
     if (!sum_with_norm(parameters)) add_and_norm(parameters);

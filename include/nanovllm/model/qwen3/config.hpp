@@ -2,6 +2,7 @@
 /// config.json of a Qwen3 checkpoint, in the spelling of transformers 4.x and of 5.x.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -55,6 +56,20 @@ struct Qwen3Config {
   return rope_context_length(config.rope, config.max_position_embeddings);
 }
 
+namespace detail {
+
+/// How the config.json of one family of Qwen3 differs from that of another.
+struct Qwen3Spelling {
+  std::string_view model_type;
+  std::optional<std::int64_t> head_dim{};  ///< without "head_dim"; unset: hidden_size / heads
+};
+
+/// Reads what all families of Qwen3 have in common. Who calls this checks `num_parameters`.
+void read_qwen3(const JsonFields& fields, std::string_view generation_text,
+                const Qwen3Spelling& spelling, Qwen3Config& out, Problems& problems);
+
+}  // namespace detail
+
 }  // namespace nanovllm
 
 #if NANOVLLM_BODIES
@@ -78,7 +93,8 @@ NANOVLLM_INLINE std::int64_t num_parameters(const Qwen3Config& config) {
 namespace detail {
 
 /// Reads the fields that say how large the model is.
-NANOVLLM_INLINE void read_sizes(const JsonFields& fields, Qwen3Config& out, Problems& problems) {
+NANOVLLM_INLINE void read_sizes(const JsonFields& fields, const Qwen3Spelling& spelling,
+                                Qwen3Config& out, Problems& problems) {
   // 0 stands for a size that is missing or refused; what depends on it is then not judged.
   const auto size = [&](const char* key, std::int64_t limit) {
     return fields.required_integer(key, 1, limit).value_or(0);
@@ -91,14 +107,23 @@ NANOVLLM_INLINE void read_sizes(const JsonFields& fields, Qwen3Config& out, Prob
   out.intermediate_size = size("intermediate_size", Limits::kIntermediateSize);
   out.vocab_size = size("vocab_size", Limits::kVocabSize);
   out.max_position_embeddings = size("max_position_embeddings", Limits::kNumPositions);
-  out.head_dim = fields.integer("head_dim", 1, Limits::kHeadDim).value_or(128);
-  if (out.head_dim % 2 != 0) problems.add("'head_dim' must be even, got ", out.head_dim);
+  const std::int64_t heads = std::max<std::int64_t>(out.num_attention_heads, 1);
+  out.head_dim = fields.integer("head_dim", 1, Limits::kHeadDim)
+                     .value_or(spelling.head_dim.value_or(out.hidden_size / heads));
+  const bool is_known = out.hidden_size > 0 && out.num_attention_heads > 0;
+  if (out.head_dim % 2 != 0) {
+    problems.add("'head_dim' must be even, got ", out.head_dim);
+  } else if (is_known && (out.head_dim < 2 || out.head_dim > Limits::kHeadDim)) {
+    problems.add(
+        "'hidden_size' / 'num_attention_heads', which 'head_dim' is without a field of its "
+        "own, must be in [2, ",
+        Limits::kHeadDim, "], got ", out.head_dim);
+  }
   if (out.num_attention_heads > 0 && out.num_key_value_heads > 0 &&
       out.num_attention_heads % out.num_key_value_heads != 0) {
     problems.add("'num_attention_heads' (", out.num_attention_heads,
                  ") must be a multiple of 'num_key_value_heads' (", out.num_key_value_heads, ")");
   }
-  check_num_parameters(num_parameters(out), problems);
 }
 
 /// Adds a problem when the rotary table for every position would be too large.
@@ -117,9 +142,9 @@ NANOVLLM_INLINE void check_rope_size(const Qwen3Config& config, Problems& proble
 }
 
 /// Adds a problem for each setting that asks for a model this engine does not compute.
-NANOVLLM_INLINE void check_supported(const JsonFields& fields, std::int64_t num_layers,
-                                     Problems& problems) {
-  check_model_type(fields, "qwen3", problems);
+NANOVLLM_INLINE void check_supported(const JsonFields& fields, std::string_view model_type,
+                                     std::int64_t num_layers, Problems& problems) {
+  check_model_type(fields, model_type, problems);
   if (const auto act = fields.string("hidden_act"); act && *act != "silu") {
     fields.wrong("hidden_act", "\"silu\"", *fields.find("hidden_act"));
   }
@@ -238,6 +263,23 @@ NANOVLLM_INLINE RopeConfig read_rope(const JsonFields& fields, std::int64_t max_
   return out;
 }
 
+NANOVLLM_INLINE void read_qwen3(const JsonFields& fields, std::string_view generation_text,
+                                const Qwen3Spelling& spelling, Qwen3Config& out,
+                                Problems& problems) {
+  read_sizes(fields, spelling, out, problems);
+  check_supported(fields, spelling.model_type, out.num_hidden_layers, problems);
+  const auto eps =
+      fields.number("rms_norm_eps", "a number in (0, 1)", [](double x) { return x > 0 && x < 1; });
+  if (fields.find("rms_norm_eps") == nullptr) problems.add("'rms_norm_eps' is missing");
+  out.rms_norm_eps = eps.value_or(0);
+  out.tie_word_embeddings = fields.boolean("tie_word_embeddings").value_or(false);
+  out.dtype = read_dtype(fields, problems);
+  out.rope = read_rope(fields, out.max_position_embeddings, problems);
+  check_rope_size(out, problems);
+  read_generation(fields, generation_text, out.vocab_size, out.generation, out.eos_token_ids,
+                  problems);
+}
+
 }  // namespace detail
 
 NANOVLLM_INLINE Qwen3Config Qwen3Config::from_json(std::string_view text,
@@ -245,20 +287,10 @@ NANOVLLM_INLINE Qwen3Config Qwen3Config::from_json(std::string_view text,
                                                    std::string_view source) {
   const Json json = parse_json_object<ConfigError>(text, source);
   Problems problems;
-  const JsonFields fields(json, "", problems);
   Qwen3Config out;
-  detail::read_sizes(fields, out, problems);
-  detail::check_supported(fields, out.num_hidden_layers, problems);
-  const auto eps =
-      fields.number("rms_norm_eps", "a number in (0, 1)", [](double x) { return x > 0 && x < 1; });
-  if (fields.find("rms_norm_eps") == nullptr) problems.add("'rms_norm_eps' is missing");
-  out.rms_norm_eps = eps.value_or(0);
-  out.tie_word_embeddings = fields.boolean("tie_word_embeddings").value_or(false);
-  out.dtype = detail::read_dtype(fields, problems);
-  out.rope = detail::read_rope(fields, out.max_position_embeddings, problems);
-  detail::check_rope_size(out, problems);
-  detail::read_generation(fields, generation_text, out.vocab_size, out.generation,
-                          out.eos_token_ids, problems);
+  detail::read_qwen3(JsonFields(json, "", problems), generation_text,
+                     {.model_type = "qwen3", .head_dim = 128}, out, problems);
+  detail::check_num_parameters(num_parameters(out), problems);
   problems.raise<ConfigError>(source);
   return out;
 }

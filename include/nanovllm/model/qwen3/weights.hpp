@@ -44,49 +44,42 @@ struct Qwen3Shard {
   }
 };
 
-/// Owner of a rank's weights. q, k and v are rows of one matrix, and so are gate and up, so that
-/// each pair of layers is one product. `Kv` is the format of the cache: one that gets its scales
-/// gets them from the checkpoint.
-template <WeightFormat W, class Backend, KvFormat Kv>
-class Qwen3Weights {
-  using T = WeightElement<W>;
+/// What a layer of any Qwen3 has on one rank: all but its MLP. q, k and v are rows of one matrix,
+/// so that they are one product.
+template <WeightFormat W, class Backend>
+struct Qwen3LayerWeights {
   using Matrix = MatrixOf<Backend, W>;
+  using Vector = typename Backend::template Buffer<WeightElement<W>>;
+
+  Qwen3LayerWeights(const Qwen3Shape& shape, const Qwen3Shard& shard)
+      : input_norm(shape.hidden_size),
+        qkv((shard.num_heads + 2 * shard.num_kv_heads) * static_cast<std::int64_t>(shape.head_dim),
+            static_cast<std::int64_t>(shape.hidden_size)),
+        q_norm(shape.head_dim),
+        k_norm(shape.head_dim),
+        o(static_cast<std::int64_t>(shape.hidden_size),
+          shard.num_heads * static_cast<std::int64_t>(shape.head_dim)),
+        post_norm(shape.hidden_size) {}
+
+  Vector input_norm;  // [hidden]
+  Matrix qkv;         // [(heads + 2 kv_heads) · head_dim, hidden]
+  Vector q_norm;      // [head_dim]
+  Vector k_norm;      // [head_dim]
+  Matrix o;           // [hidden, heads · head_dim]
+  Vector post_norm;   // [hidden]
+  KvScales kv_scales{};
+};
+
+/// Owner of a rank's weights. `LayerT` derives from `Qwen3LayerWeights`; `Derived` appends the
+/// layers when it is made, and its `list_mlp(list, prefix, layer)` lists what theirs have more.
+/// `Kv` is the format of the cache: one that gets its scales gets them from the checkpoint.
+template <class Derived, class LayerT, WeightFormat W, class Backend, KvFormat Kv>
+class Qwen3WeightsOf {
   using Table = MatrixOf<Backend, W, MatrixRole::vocabulary>;
-  using Vector = typename Backend::template Buffer<T>;
+  using Vector = typename Backend::template Buffer<WeightElement<W>>;
 
  public:
-  struct Layer {
-    Vector input_norm;  // [hidden]
-    Matrix qkv;         // [(heads + 2 kv_heads) · head_dim, hidden]
-    Vector q_norm;      // [head_dim]
-    Vector k_norm;      // [head_dim]
-    Matrix o;           // [hidden, heads · head_dim]
-    Vector post_norm;   // [hidden]
-    Matrix gate_up;     // [2 · intermediate, hidden]
-    Matrix down;        // [hidden, intermediate]
-    KvScales kv_scales{};
-  };
-
-  /// Allocates; contents are undefined until `load` or `randomize`.
-  Qwen3Weights(const Qwen3Config& config, const Qwen3Shape& shape, int rank, int num_ranks)
-      : shape_(shape),
-        shard_(shape, rank, num_ranks),
-        tied_(config.tie_word_embeddings),
-        embedding_(shard_.vocab_rows, hidden()),
-        lm_head_(tied_ ? 0 : shard_.vocab_rows, tied_ ? 0 : hidden()),
-        final_norm_(shape.hidden_size) {
-    const std::int64_t d = head_dim(), q_rows = shard_.num_heads * d;
-    for (std::size_t i = 0; i < shape.num_layers; ++i) {
-      layers_.push_back(Layer{.input_norm = Vector(shape.hidden_size),
-                              .qkv = Matrix(q_rows + 2 * shard_.num_kv_heads * d, hidden()),
-                              .q_norm = Vector(shape.head_dim),
-                              .k_norm = Vector(shape.head_dim),
-                              .o = Matrix(hidden(), q_rows),
-                              .post_norm = Vector(shape.hidden_size),
-                              .gate_up = Matrix(2 * shard_.intermediate_size, hidden()),
-                              .down = Matrix(hidden(), shard_.intermediate_size)});
-    }
-  }
+  using Layer = LayerT;
 
   /// Streams this rank's part of `checkpoint` in. A tied model's copy of lm_head is ignored. Throws
   /// one LoadError that names every missing, surplus or misshapen tensor. Scales of the cache are
@@ -119,10 +112,40 @@ class Qwen3Weights {
   [[nodiscard]] const Table& lm_head() const { return tied_ ? embedding_ : lm_head_; }
   [[nodiscard]] const Vector& final_norm() const { return final_norm_; }
 
- private:
+ protected:
+  using List = ParameterList<WeightElement<W>, Backend>;
+
+  /// Allocates; contents are undefined until `load` or `randomize`.
+  Qwen3WeightsOf(bool tied, const Qwen3Shape& shape, int rank, int num_ranks)
+      : shape_(shape),
+        shard_(shape, rank, num_ranks),
+        tied_(tied),
+        embedding_(shard_.vocab_rows, hidden()),
+        lm_head_(tied_ ? 0 : shard_.vocab_rows, tied_ ? 0 : hidden()),
+        final_norm_(shape.hidden_size) {}
+
+  [[nodiscard]] const Qwen3Shape& shape() const { return shape_; }
   [[nodiscard]] std::int64_t hidden() const {
     return static_cast<std::int64_t>(shape_.hidden_size);
   }
+  void append(Layer layer) { layers_.push_back(std::move(layer)); }
+
+  /// This rank's rows (`dim` 0) or columns (1) of a matrix, `size` on each rank.
+  [[nodiscard]] Shard share(int dim, std::int64_t size) const {
+    return {dim, shard_.rank * size, (shard_.rank + 1) * size};
+  }
+
+  /// Lists a gated MLP whose tensors' names begin with `prefix`, of `width` on all ranks together.
+  template <class Matrix>
+  void list_gated(List& out, const std::string& prefix, std::int64_t width, Matrix& gate_up,
+                  Matrix& down) const {
+    const std::int64_t own = down.cols();
+    out.add_matrix(prefix + "gate_proj.weight", {width, hidden()}, share(0, own), gate_up);
+    out.add_matrix(prefix + "up_proj.weight", {width, hidden()}, share(0, own), gate_up, own);
+    out.add_matrix(prefix + "down_proj.weight", {hidden(), width}, share(1, own), down);
+  }
+
+ private:
   [[nodiscard]] std::int64_t head_dim() const { return static_cast<std::int64_t>(shape_.head_dim); }
 
   /// The same on all ranks.
@@ -135,8 +158,8 @@ class Qwen3Weights {
   }
 
   /// Every tensor of the checkpoint, the part this rank keeps, and where it goes.
-  [[nodiscard]] ParameterList<T, Backend> list_parameters(Backend& backend) {
-    ParameterList<T, Backend> out(backend);
+  [[nodiscard]] List list_parameters(Backend& backend) {
+    List out(backend);
     const auto vocab = static_cast<std::int64_t>(shape_.vocab_size);
     const Shard vocab_shard{0, std::min(vocab, shard_.first_token),
                             std::min(vocab, shard_.first_token + shard_.vocab_rows)};
@@ -148,16 +171,11 @@ class Qwen3Weights {
     return out;
   }
 
-  void list_layer(ParameterList<T, Backend>& out, const std::string& prefix, Layer& layer) {
+  void list_layer(List& out, const std::string& prefix, Layer& layer) {
     const std::int64_t d = head_dim();
     const std::int64_t q_rows = shard_.num_heads * d, kv_rows = shard_.num_kv_heads * d;
-    const std::int64_t width = shard_.intermediate_size;
-    const auto share = [&](int dim, std::int64_t size) {
-      return Shard{dim, shard_.rank * size, (shard_.rank + 1) * size};
-    };
     const auto all_q_rows = static_cast<std::int64_t>(shape_.num_heads) * d;
     const auto all_kv_rows = static_cast<std::int64_t>(shape_.num_kv_heads) * d;
-    const auto intermediate = static_cast<std::int64_t>(shape_.intermediate_size);
 
     out.add_vector(prefix + "input_layernorm.weight", layer.input_norm);
     out.add_matrix(prefix + "self_attn.q_proj.weight", {all_q_rows, hidden()}, share(0, q_rows),
@@ -171,12 +189,7 @@ class Qwen3Weights {
     out.add_matrix(prefix + "self_attn.o_proj.weight", {hidden(), all_q_rows}, share(1, q_rows),
                    layer.o);
     out.add_vector(prefix + "post_attention_layernorm.weight", layer.post_norm);
-    out.add_matrix(prefix + "mlp.gate_proj.weight", {intermediate, hidden()}, share(0, width),
-                   layer.gate_up);
-    out.add_matrix(prefix + "mlp.up_proj.weight", {intermediate, hidden()}, share(0, width),
-                   layer.gate_up, width);
-    out.add_matrix(prefix + "mlp.down_proj.weight", {hidden(), intermediate}, share(1, width),
-                   layer.down);
+    static_cast<Derived&>(*this).list_mlp(out, prefix + "mlp.", layer);
   }
 
   Qwen3Shape shape_;
@@ -186,6 +199,44 @@ class Qwen3Weights {
   std::vector<Layer> layers_;
   Table lm_head_;  // [vocab shard, hidden]; empty when tied
   Vector final_norm_;
+};
+
+/// A layer of a dense Qwen3. gate and up are rows of one matrix.
+template <WeightFormat W, class Backend>
+struct Qwen3DenseLayer : Qwen3LayerWeights<W, Backend> {
+  using Matrix = MatrixOf<Backend, W>;
+
+  Qwen3DenseLayer(const Qwen3Shape& shape, const Qwen3Shard& shard)
+      : Qwen3LayerWeights<W, Backend>(shape, shard),
+        gate_up(2 * shard.intermediate_size, static_cast<std::int64_t>(shape.hidden_size)),
+        down(static_cast<std::int64_t>(shape.hidden_size), shard.intermediate_size) {}
+
+  Matrix gate_up;  // [2 · intermediate, hidden]
+  Matrix down;     // [hidden, intermediate]
+};
+
+/// The weights of a dense Qwen3.
+template <WeightFormat W, class Backend, KvFormat Kv>
+class Qwen3Weights : public Qwen3WeightsOf<Qwen3Weights<W, Backend, Kv>,
+                                           Qwen3DenseLayer<W, Backend>, W, Backend, Kv> {
+  using Base = typename Qwen3Weights::Qwen3WeightsOf;
+
+ public:
+  using Layer = typename Base::Layer;
+
+  /// Allocates; contents are undefined until `load` or `randomize`.
+  Qwen3Weights(const Qwen3Config& config, const Qwen3Shape& shape, int rank, int num_ranks)
+      : Base(config.tie_word_embeddings, shape, rank, num_ranks) {
+    for (std::size_t i = 0; i < shape.num_layers; ++i) this->append(Layer(shape, this->shard()));
+  }
+
+ private:
+  friend Base;
+
+  void list_mlp(typename Base::List& out, const std::string& prefix, Layer& layer) {
+    this->list_gated(out, prefix, static_cast<std::int64_t>(this->shape().intermediate_size),
+                     layer.gate_up, layer.down);
+  }
 };
 
 }  // namespace nanovllm

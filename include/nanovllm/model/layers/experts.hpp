@@ -1,0 +1,62 @@
+#pragma once
+/// A mixture of experts: the router, and the MLPs that it chooses.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/model/layers/context.hpp"
+#include "nanovllm/ops/expert_mlp.hpp"
+#include "nanovllm/ops/linear.hpp"
+#include "nanovllm/ops/route_experts.hpp"
+
+namespace nanovllm {
+
+/// How a router chooses.
+struct RoutingSizes {
+  std::int64_t num_experts = 0;
+  std::int64_t experts_per_token = 0;
+  bool normalise = false;  ///< a token's weights add up to 1
+};
+
+/// Σ over the experts of each token of weight · MLP. The router's products are summed in float32
+/// and not rounded.
+template <class Context>
+class ExpertLayer {
+ public:
+  ExpertLayer(const Context& context, std::int64_t max_rows, const RoutingSizes& sizes)
+      : context_(context),
+        sizes_(sizes),
+        logits_(static_cast<std::size_t>(max_rows * sizes.num_experts)),
+        ids_(static_cast<std::size_t>(max_rows * sizes.experts_per_token)),
+        weights_(static_cast<std::size_t>(max_rows * sizes.experts_per_token)) {}
+
+  /// out = the mixture for x, both [n, width]; out may be x. `router` is [num_experts, width]. Where
+  /// ranks divide the experts, it is this rank's part of a sum over all.
+  template <class Router>
+  void operator()(typename Context::ConstRows x, const Router& router,
+                  std::span<const Expert<typename Context::Matrix>> experts,
+                  typename Context::Rows out) {
+    using A = typename Context::Activation;
+    const std::int64_t n = x.extent(0), k = sizes_.experts_per_token;
+    const MatrixView<float> logits(logits_.data(), {n, sizes_.num_experts});
+    const MatrixView<std::int32_t> ids(ids_.data(), {n, k});
+    const MatrixView<float> weights(weights_.data(), {n, k});
+    auto& backend = context_.backend;
+    backend.run(FloatLinearArgs<A, Router>{.x = x, .weight = &router, .y = logits});
+    backend.run(RouteExpertsArgs{
+        .logits = logits, .ids = ids, .weights = weights, .normalise = sizes_.normalise});
+    backend.run(ExpertMlpArgs<A, typename Context::Matrix>{
+        .x = x, .ids = ids, .weights = weights, .experts = experts, .out = out});
+  }
+
+ private:
+  Context context_;
+  RoutingSizes sizes_;
+  typename Context::template Buffer<float> logits_;      // [max_rows, num_experts]
+  typename Context::template Buffer<std::int32_t> ids_;  // [max_rows, experts_per_token]
+  typename Context::template Buffer<float> weights_;     // [max_rows, experts_per_token]
+};
+
+}  // namespace nanovllm
