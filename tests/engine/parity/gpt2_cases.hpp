@@ -13,6 +13,7 @@
 #include "catch.hpp"
 #include "engine/models.hpp"
 #include "engine/parity/gpt2_checkpoint.hpp"
+#include "engine/parity/greedy_traces.hpp"
 #include "engine/parity/parity.hpp"
 #include "nanovllm/model/gpt2/gpt2.hpp"
 
@@ -46,30 +47,6 @@ inline std::string each_model() {
 inline nlohmann::json two_heads() {
   return {{"model_type", "gpt2"}, {"n_embd", 128},     {"n_head", 2},     {"n_layer", 2},
           {"n_inner", nullptr},   {"n_positions", 96}, {"vocab_size", 83}};
-}
-
-/// Greedy tokens and their log-probabilities. Laws: equal tokens, and log-probabilities up to the
-/// order of summation.
-template <class Engine, class Prompts>
-std::vector<Trace> traces(Engine& engine, const Prompts& prompts) {
-  std::vector<Trace> out;
-  for (const Output& output : engine.generate(
-           prompts, {.temperature = 0, .max_tokens = 24, .ignore_eos = true, .logprobs = 0})) {
-    REQUIRE(output.error.empty());
-    out.push_back(trace_of(output));
-  }
-  return out;
-}
-
-inline void check_equal(const std::vector<Trace>& a, const std::vector<Trace>& b) {
-  REQUIRE(a.size() == b.size());
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    INFO("prompt " << i);
-    CHECK(a[i].tokens == b[i].tokens);
-    REQUIRE(a[i].logprobs.size() == b[i].logprobs.size());
-    for (std::size_t j = 0; j < a[i].logprobs.size(); ++j)
-      CHECK(std::abs(a[i].logprobs[j] - b[i].logprobs[j]) < 1e-5);
-  }
 }
 
 }  // namespace

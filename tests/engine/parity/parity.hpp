@@ -34,6 +34,8 @@ class Reference {
   nlohmann::json config() const { return info_["config"]; }
   nlohmann::json texts() const { return info_["texts"]; }
   std::uint64_t seed() const { return info_["seeds"]["weights"]; }
+  /// Of mixtures of experts: one text a layer with experts, see make_qwen3_moe_fixtures.py.
+  std::vector<std::string> experts(std::size_t p) const { return info_["experts"][p]; }
   std::size_t num_greedy() const { return info_["num_greedy"]; }
   /// Difference between transformers' two attention implementations in bfloat16: mean, largest.
   double own_disagreement() const { return agreement()["mean_abs"]; }
