@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "catch.hpp"
@@ -12,10 +13,11 @@ namespace nanovllm::test {
 
 /// Greedy tokens and their log-probabilities.
 template <class Engine, class Prompts>
-std::vector<Trace> traces(Engine& engine, const Prompts& prompts) {
+std::vector<Trace> traces(Engine& engine, const Prompts& prompts, std::int32_t max_tokens = 24) {
   std::vector<Trace> out;
-  for (const Output& output : engine.generate(
-           prompts, {.temperature = 0, .max_tokens = 24, .ignore_eos = true, .logprobs = 0})) {
+  const SamplingParams params{
+      .temperature = 0, .max_tokens = max_tokens, .ignore_eos = true, .logprobs = 0};
+  for (const Output& output : engine.generate(prompts, params)) {
     REQUIRE(output.error.empty());
     out.push_back(trace_of(output));
   }

@@ -1,6 +1,7 @@
 // Qwen3 mixtures of experts on the CPU in float32: against Hugging Face transformers, which experts
 // are chosen included, and the engine's laws.
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -112,8 +113,8 @@ TEST_CASE("batched, cached, chunked and preempted, a mixture of experts is what 
     check_equal(traces(*chunked, prompts), alone, 0);
   }
 
-  const auto small = law.engine({.kv_size = KvSize::blocks(9), .prefix_caching = false});
-  check_equal(traces(*small, prompts), alone, 0);
+  const auto small = law.engine({.kv_size = KvSize::blocks(8), .prefix_caching = false});
+  check_equal(traces(*small, prompts, 60), traces(*plain, prompts, 60), 0);
   CHECK(small->stats().num_preemptions > 0);
 }
 
