@@ -1,0 +1,39 @@
+// Qwen3 mixtures of experts on the CPU in bfloat16.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/parity/qwen3_moe_cases.hpp"
+#include "nanovllm/policy.hpp"
+
+using namespace nanovllm;
+using namespace nanovllm::test;
+
+TEST_CASE("in bfloat16 a mixture of experts is near transformers", "[moe][parity]") {
+  const std::string name = each_moe();
+  const MoeCase test(name, "bfloat16");
+  Difference full, likely;
+  compare_prefixes<AnyMoe, DefaultPolicy>(test.files.path(), 128, test.reference, full, likely);
+  INFO(name << ": mean difference " << full.mean() << ", of likely tokens " << likely.mean()
+            << ", transformers' own " << test.reference.own_disagreement());
+  const double bound = std::max(2e-2, test.reference.own_disagreement());
+  CHECK(full.mean() < bound);
+  CHECK(likely.mean() < bound);
+}
+
+TEST_CASE("in bfloat16, too, a step's other tokens do not matter, bit for bit", "[moe][laws]") {
+  const MoeCase test("moe_8_of_60", "bfloat16");
+  const std::int64_t vocab = test.reference.vocab_size();
+  auto runner = load_runner<AnyMoe, DefaultPolicy>(test.files.path(), 128);
+  runner.allocate_kv(512);
+  const std::vector<TokenId> prompt = test.reference.prompt(2);
+  const auto together = prefix_log_probs<DefaultPolicy>(runner, prompt, vocab);
+  for (const std::size_t length : {1, 2, 17, 33, 49}) {
+    const std::vector<TokenId> first(prompt.begin(),
+                                     prompt.begin() + static_cast<std::ptrdiff_t>(length));
+    CHECK(prefix_log_probs<DefaultPolicy>(runner, first, vocab).back() == together[length - 1]);
+  }
+}
