@@ -19,7 +19,9 @@ TEST_CASE("in bfloat16 a mixture of experts is near transformers", "[moe][parity
   compare_prefixes<AnyMoe, DefaultPolicy>(test.files.path(), 128, test.reference, full, likely);
   INFO(name << ": mean difference " << full.mean() << ", of likely tokens " << likely.mean()
             << ", transformers' own " << test.reference.own_disagreement());
-  const double bound = std::max(2e-2, test.reference.own_disagreement());
+  // Twice that of dense models: transformers rounds the router's logits, so that a token for which
+  // two experts are nearly equal may go to another one there.
+  const double bound = std::max(4e-2, test.reference.own_disagreement());
   CHECK(full.mean() < bound);
   CHECK(likely.mean() < bound);
 }
