@@ -1,5 +1,5 @@
 #pragma once
-/// Networks in terms of ops: what a model is, its layers, Qwen3 and GPT-2.
+/// Networks in terms of ops: what a model is, its layers, Qwen3 and its mixtures of experts, GPT-2.
 
 #include "nanovllm/model/forward_batch.hpp"
 #include "nanovllm/model/generation_config.hpp"
@@ -9,6 +9,7 @@
 #include "nanovllm/model/layers/attention.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/embedding.hpp"
+#include "nanovllm/model/layers/experts.hpp"
 #include "nanovllm/model/layers/linear.hpp"
 #include "nanovllm/model/layers/mlp.hpp"
 #include "nanovllm/model/layers/norm.hpp"
@@ -19,6 +20,9 @@
 #include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/model/qwen3/qwen3.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
+#include "nanovllm/model/qwen3_moe/config.hpp"
+#include "nanovllm/model/qwen3_moe/qwen3_moe.hpp"
+#include "nanovllm/model/qwen3_moe/shapes.hpp"
 #include "nanovllm/model/registry.hpp"
 #include "nanovllm/model/rope_scaling.hpp"
 #include "nanovllm/model/shape.hpp"

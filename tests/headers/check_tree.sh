@@ -246,6 +246,7 @@ awk -v graph="$graph" '
     allowed_in_module["model/quantization/"] = ""
     allowed_in_module["model/layers/"] = "model/"
     allowed_in_module["model/qwen3/"] = "model/ model/layers/ model/quantization/"
+    allowed_in_module["model/qwen3_moe/"] = "model/ model/layers/ model/qwen3/"
     allowed_in_module["model/gpt2/"] = "model/ model/layers/"
 
     # Families of kernels are siblings; what they share is in cuda/tile/.
@@ -292,6 +293,7 @@ awk -v graph="$graph" '
     loaders["nanovllm/model/quantization/quantization_config.hpp"]
     loaders["nanovllm/model/quantization/tensor_scales.hpp"]
     loaders["nanovllm/model/qwen3/config.hpp"]
+    loaders["nanovllm/model/qwen3_moe/config.hpp"]
     loaders["nanovllm/model/registry.hpp"]
     loaders["nanovllm/model/weights.hpp"]
     loaders["nanovllm/sampling/sampling_json.hpp"]

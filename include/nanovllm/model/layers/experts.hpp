@@ -32,8 +32,8 @@ class ExpertLayer {
         ids_(static_cast<std::size_t>(max_rows * sizes.experts_per_token)),
         weights_(static_cast<std::size_t>(max_rows * sizes.experts_per_token)) {}
 
-  /// out = the mixture for x, both [n, width]; out may be x. `router` is [num_experts, width]. Where
-  /// ranks divide the experts, it is this rank's part of a sum over all.
+  /// out = the mixture for x, both [n, width]; out may be x. `router` is [num_experts, width].
+  /// Where ranks divide the experts, it is this rank's part of a sum over all.
   template <class Router>
   void operator()(typename Context::ConstRows x, const Router& router,
                   std::span<const Expert<typename Context::Matrix>> experts,

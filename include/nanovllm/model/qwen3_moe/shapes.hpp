@@ -43,11 +43,12 @@ struct detail::ModelOfShape<Qwen3MoeShape> {
 namespace shapes {
 
 // clang-format off
-//                                              hidden layers heads kv head_dim experts k inter vocab tied
-inline constexpr Qwen3MoeShape qwen3_30b_a3b{   2048,   48,   32,   4,   128,   128,   8,  768, 151936,
-                                             Tie::no};
-inline constexpr Qwen3MoeShape qwen3_235b_a22b{ 4096,   94,   64,   4,   128,   128,   8, 1536, 151936,
-                                             Tie::no};
+//                                             hidden layers heads kv head_dim
+inline constexpr Qwen3MoeShape qwen3_30b_a3b{   2048,  48,    32,   4,  128,
+//                                            experts k inter  vocab   tied
+                                                128,  8,  768, 151936, Tie::no};
+inline constexpr Qwen3MoeShape qwen3_235b_a22b{ 4096,  94,    64,   4,  128,
+                                                128,  8, 1536, 151936, Tie::no};
 // clang-format on
 /// Every size from config.json.
 inline constexpr Qwen3MoeShape qwen3_moe_any{};
