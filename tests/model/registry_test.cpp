@@ -10,6 +10,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/engine/all_models.hpp"
 #include "nanovllm/io/checkpoint.hpp"
+#include "nanovllm/model/qwen3_moe/qwen3_moe.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::shapes;
@@ -49,6 +50,10 @@ template <>
 constexpr const char* kName<Gpt2<tiny_gpt2>> = "tiny_gpt2";
 template <>
 constexpr const char* kName<Gpt2<gpt2_any>> = "any GPT-2";
+template <>
+constexpr const char* kName<Qwen3Moe<qwen3_30b_a3b>> = "30B-A3B";
+template <>
+constexpr const char* kName<Qwen3Moe<qwen3_moe_any>> = "any mixture of experts";
 template <>
 constexpr const char* kName<Plain> = "plain";
 
@@ -92,6 +97,21 @@ TEST_CASE("a family is known by its architecture, and without one by its type", 
       chosen_by<List>(R"({"model_type": "plain", "architectures": ["PlainForScores"]})"),
       "memory/config.json: 'model_type' is \"plain\", 'architectures' has \"PlainForScores\", but "
       "this program was built for plain (PlainLM)");
+}
+
+TEST_CASE("a mixture of experts is found by programs that name it", "[registry][moe]") {
+  const std::string head = R"({"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+    "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32,
+    "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 6144, "vocab_size": 151936,
+    "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "num_experts": 128,
+    "num_experts_per_tok": 8, "moe_intermediate_size": )";
+  using List = JoinedModels<AllModels, ModelsOf<qwen3_30b_a3b, qwen3_moe_any>>;
+  CHECK(chosen_by<List>(head + "768}") == "30B-A3B");
+  CHECK(chosen_by<List>(head + "769}") == "any mixture of experts");
+  CHECK(chosen<List>(kFairytale) == "any Qwen3");
+  CHECK_THROWS_WITH(chosen_by<AllModels>(head + "768}"),
+                    Contains("'architectures' has \"Qwen3MoeForCausalLM\", but this program was "
+                             "built for qwen3 (Qwen3ForCausalLM), gpt2"));
 }
 
 TEST_CASE("a checkpoint of another model is refused with what came and what there is",
