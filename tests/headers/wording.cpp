@@ -1,6 +1,7 @@
 // Policies and models that are not what their slots want. `says:` is what the compiler must say of
 // each, in words of ours; see check_wording.sh.
 #include <nanovllm/engine.hpp>
+#include <nanovllm/model/qwen3_moe/qwen3_moe.hpp>
 
 using namespace nanovllm;
 using Fairytale = Qwen3<shapes::fairytale>;
@@ -78,6 +79,21 @@ struct NoSilu : DefaultPolicy {
   using Backend = NoSiluBackend;
 };
 template class nanovllm::Engine<Fairytale, NoSilu>;
+
+// says: nanovllm: a mixture of experts needs a Backend with 'run' for 'RouteExpertsArgs'
+// says: nanovllm: a mixture of experts needs a Backend with 'run' for 'ExpertMlpArgs'
+class NoExpertsBackend : public CpuBackend {
+ public:
+  using CpuBackend::CpuBackend;
+  using CpuBackend::run;
+  void run(const RouteExpertsArgs&) = delete;
+  template <class T, class Matrix>
+  void run(const ExpertMlpArgs<T, Matrix>&) = delete;
+};
+struct NoExperts : DefaultPolicy {
+  using Backend = NoExpertsBackend;
+};
+template class nanovllm::Engine<Qwen3Moe<shapes::qwen3_moe_any>, NoExperts>;
 
 // says: nanovllm: the Model's Config must have a static 'load(checkpoint)'
 struct NoModel {

@@ -107,7 +107,9 @@ TEST_CASE("configs that ask for other models are refused, with what came", "[moe
   check_refused({{"num_experts_per_tok", nullptr}}, "'num_experts_per_tok' is missing");
   check_refused({{"moe_intermediate_size", 0}}, "'moe_intermediate_size' must be an integer");
   check_refused({{"decoder_sparse_step", 0}}, "'decoder_sparse_step' must be an integer in [1, ");
-  check_refused({{"mlp_only_layers", 3}}, "'mlp_only_layers' must be a list of layers, got 3");
+  check_refused({{"mlp_only_layers", 3}},
+                "'mlp_only_layers' must be a list of at most 1024 layers, got 3");
+  check_refused({{"mlp_only_layers", std::vector<int>(1025)}}, "got an array of 1025");
   check_refused({{"mlp_only_layers", {1, 48}}}, "must list layers, in [0, 48), got 48");
   check_refused({{"mlp_only_layers", {"one"}}}, "must list layers, in [0, 48), got \"one\"");
   check_refused({{"norm_topk_prob", 1}}, "'norm_topk_prob'");

@@ -75,8 +75,9 @@ NANOVLLM_INLINE std::vector<std::int64_t> read_dense_layers(const JsonFields& fi
   std::vector<std::int64_t> out;
   const Json* list = fields.find("mlp_only_layers");
   if (list == nullptr) return out;
-  if (!list->is_array()) {
-    fields.wrong("mlp_only_layers", "a list of layers", *list);
+  if (!list->is_array() || list->size() > std::size_t{ModelLimits::kNumLayers}) {
+    fields.wrong("mlp_only_layers",
+                 concat("a list of at most ", ModelLimits::kNumLayers, " layers"), *list);
     return out;
   }
   for (const Json& entry : *list) {
