@@ -1,5 +1,6 @@
 /// libFuzzer target: any two texts for config.json and generation_config.json, separated by a NUL,
-/// are either a config within its stated ranges, with finite rotary frequencies, or a ConfigError.
+/// are either a config, dense or of experts, within its stated ranges and with finite rotary
+/// frequencies, or a ConfigError.
 /// Build with clang++ -fsanitize=fuzzer,address,undefined.
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 
 #include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
+#include "nanovllm/model/qwen3_moe/config.hpp"
 #include "nanovllm/model/rope_scaling.hpp"
 
 namespace {
@@ -49,16 +51,33 @@ void check_ranges(nanovllm::Qwen3Config& config) {
   require(nanovllm::matches<nanovllm::shapes::qwen3_any>(config));
 }
 
+void check_experts(const nanovllm::Qwen3MoeConfig& config) {
+  require(config.num_experts >= 1 && config.num_experts <= nanovllm::ModelLimits::kNumExperts);
+  require(config.num_experts_per_tok >= 1 && config.num_experts_per_tok <= config.num_experts);
+  require(config.moe_intermediate_size >= 1 && config.decoder_sparse_step >= 1);
+  for (const std::int64_t layer : config.mlp_only_layers) {
+    require(layer >= 0 && layer < config.num_hidden_layers);
+    require(!config.is_sparse(layer));
+  }
+  require(nanovllm::num_parameters(config) <= nanovllm::ModelLimits::kNumParameters);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const std::size_t split = std::min(text.find('\0'), size);
   const std::string_view rest = text.substr(split);
+  const std::string_view generation = rest.empty() ? rest : rest.substr(1);
   try {
-    auto config = nanovllm::Qwen3Config::from_json(text.substr(0, split),
-                                                   rest.empty() ? rest : rest.substr(1));
+    auto config = nanovllm::Qwen3Config::from_json(text.substr(0, split), generation);
     check_ranges(config);
+  } catch (const nanovllm::ConfigError&) {
+  }
+  try {
+    auto config = nanovllm::Qwen3MoeConfig::from_json(text.substr(0, split), generation);
+    check_ranges(config);
+    check_experts(config);
   } catch (const nanovllm::ConfigError&) {
   }
   return 0;

@@ -118,17 +118,19 @@ TEST_CASE("batched, cached, chunked and preempted, a mixture of experts is what 
   CHECK(small->stats().num_preemptions > 0);
 }
 
-TEST_CASE("a conversation with a mixture of experts is its prompt sent anew", "[moe][laws]") {
+TEST_CASE("a session with a mixture of experts is its tokens sent anew", "[moe][laws]") {
   const LawModel law;
-  const auto engine = law.engine({});
-  std::vector<TokenId> turn = law.prompts[2];
-  const Output first = engine->generate(turn, {.temperature = 0, .max_tokens = 20});
-  turn.insert(turn.end(), first.token_ids.begin(), first.token_ids.end());
-  turn.push_back(5);
-  const auto fresh = law.engine({.prefix_caching = false});
-  const std::vector<std::vector<TokenId>> turns{turn};
-  check_equal(traces(*engine, turns), traces(*fresh, turns), 0);
-  CHECK(engine->stats().num_hit_tokens > 0);
+  const SamplingParams params{
+      .temperature = 0, .max_tokens = 20, .ignore_eos = true, .logprobs = 0};
+  const auto engine = law.engine({}), fresh = law.engine({.prefix_caching = false});
+  Session session = engine->session();
+  for (const std::size_t turn : {2u, 1u, 0u}) {
+    std::vector<TokenId> all = session.tokens();
+    all.insert(all.end(), law.prompts[turn].begin(), law.prompts[turn].end());
+    const Trace got = trace_of(session.generate(law.prompts[turn], params));
+    check_equal({got}, {trace_of(fresh->generate(all, params))}, 0);
+  }
+  CHECK(session.tokens().size() == 42 + 60);
 }
 
 TEST_CASE("a mixture of experts on two ranks is the one on one rank", "[moe][laws]") {

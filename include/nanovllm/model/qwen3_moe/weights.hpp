@@ -27,9 +27,9 @@ struct Qwen3MoeLayer : Qwen3LayerWeights<W, Backend> {
 
   using Qwen3LayerWeights<W, Backend>::Qwen3LayerWeights;
 
-  Matrix gate_up;                         // [2 · intermediate, hidden]; empty if sparse
-  Matrix down;                            // [hidden, intermediate]; empty if sparse
-  Router router;                          // [experts, hidden]; empty if dense
+  Matrix gate_up = Matrix(0, 0);          // [2 · intermediate, hidden]; empty if sparse
+  Matrix down = Matrix(0, 0);             // [hidden, intermediate]; empty if sparse
+  Router router = Router(0, 0);           // [experts, hidden]; empty if dense
   std::vector<Expert<Matrix>> experts{};  // each [2 · width, hidden] and [hidden, width]
 };
 
@@ -58,8 +58,8 @@ class Qwen3MoeWeights : public Qwen3WeightsOf<Qwen3MoeWeights<W, Backend, Kv>,
         add_experts(layer, width);
       } else {
         const std::int64_t own = this->shard().intermediate_size;
-        layer.gate_up = {2 * own, this->hidden()};
-        layer.down = {this->hidden(), own};
+        layer.gate_up = typename Layer::Matrix(2 * own, this->hidden());
+        layer.down = typename Layer::Matrix(this->hidden(), own);
       }
       this->append(std::move(layer));
     }
@@ -80,7 +80,7 @@ class Qwen3MoeWeights : public Qwen3WeightsOf<Qwen3MoeWeights<W, Backend, Kv>,
 
   void add_experts(Layer& layer, std::int64_t width) {
     using Matrix = typename Layer::Matrix;
-    layer.router = {num_experts_, this->hidden()};
+    layer.router = typename Layer::Router(num_experts_, this->hidden());
     for (std::int64_t e = 0; e < num_experts_; ++e)
       layer.experts.push_back({Matrix(2 * width, this->hidden()), Matrix(this->hidden(), width)});
   }
