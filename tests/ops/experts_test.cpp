@@ -15,7 +15,7 @@ TEST_CASE("route_experts is the formula of its contract", "[ops][moe]") {
   ops::route_shape_cases(backend);
 }
 
-TEMPLATE_TEST_CASE("expert_mlp is the formula of its contract", "[ops][moe]", float, bf16) {
+TEMPLATE_TEST_CASE("expert_mlp is the formula of its contract", "[ops][moe]", float, bf16, half) {
   for (const cpu::Isa isa : test::available_isas()) {
     for (const int threads : {1, 3}) {
       INFO(cpu::name(isa) << ", " << threads << " threads");
