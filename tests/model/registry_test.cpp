@@ -96,7 +96,8 @@ TEST_CASE("a family is known by its architecture, and without one by its type", 
   CHECK_THROWS_WITH(
       chosen_by<List>(R"({"model_type": "plain", "architectures": ["PlainForScores"]})"),
       "memory/config.json: 'model_type' is \"plain\", 'architectures' has \"PlainForScores\", but "
-      "this program was built for plain (PlainLM)");
+      "this program was built for plain (PlainLM); docs/adding_a_model.md says how it takes "
+      "others");
 }
 
 TEST_CASE("a mixture of experts is found by programs that name it", "[registry][moe]") {
@@ -120,7 +121,8 @@ TEST_CASE("a checkpoint of another model is refused with what came and what ther
   CHECK_THROWS_WITH(chosen_by<PublishedModels>(llama),
                     "memory/config.json: 'model_type' is \"llama\", 'architectures' has "
                     "\"LlamaForCausalLM\", but this program was built for qwen3 "
-                    "(Qwen3ForCausalLM), gpt2 (GPT2LMHeadModel)");
+                    "(Qwen3ForCausalLM), gpt2 (GPT2LMHeadModel); docs/adding_a_model.md says how "
+                    "it takes others");
   CHECK_THROWS_WITH(chosen_by<Models<>>(llama),
                     Contains("but this program was built for no model"));
   CHECK_THROWS_AS(chosen<ModelsOf<gpt2_any>>(kFairytale), UnsupportedModelError);

@@ -66,7 +66,8 @@ inline std::vector<float> shard_logits(LogitShape shape, std::int64_t vocab, std
 inline ShardDrawRows shard_draw_rows(std::int64_t vocab, bool plain, std::uint32_t seed,
                                      int count = 60) {
   std::mt19937 random(seed);
-  ShardDrawRows out{.vocab = vocab};
+  ShardDrawRows out;
+  out.vocab = vocab;
   const auto pick = [&](std::initializer_list<double> values) {
     return std::data(values)[random() % values.size()];
   };

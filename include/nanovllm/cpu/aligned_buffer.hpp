@@ -35,6 +35,7 @@ class AlignedBuffer {
  public:
   static constexpr std::size_t kAlignment = 64;
   static constexpr std::size_t kHugePage = std::size_t{2} << 20;
+  static constexpr std::size_t kPage = std::size_t{64} << 10;  ///< a multiple of the system's
 
   AlignedBuffer() = default;
 
@@ -95,7 +96,7 @@ class AlignedBuffer {
   static void release(void* memory, std::size_t bytes) {
 #if defined(__linux__)
     if (is_mapped(bytes)) {
-      munmap(memory, align_up(bytes, kHugePage));
+      munmap(memory, align_up(bytes, kPage));
       return;
     }
 #endif
@@ -105,7 +106,8 @@ class AlignedBuffer {
   /// Maps one huge page more than needed and gives back what sticks out of the aligned part.
   static void* map([[maybe_unused]] std::size_t bytes) {
 #if defined(__linux__)
-    const std::size_t length = align_up(bytes, kHugePage);
+    // Whole huge pages would be resident for a buffer's last part, however small that is.
+    const std::size_t length = align_up(bytes, kPage);
     void* mapped = mmap(nullptr, length + kHugePage, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) throw std::bad_alloc();

@@ -10,7 +10,7 @@
 
 namespace nanovllm {
 
-/// Every family, with all sizes from config.json.
+/// The families that run on all backends, with all sizes from config.json.
 using AllModels = Models<Qwen3<shapes::qwen3_any>,  //
                          Gpt2<shapes::gpt2_any>>;
 

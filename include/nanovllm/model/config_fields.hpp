@@ -28,6 +28,7 @@ struct ModelLimits {
   static constexpr std::int64_t kHeadDim = 1 << 10;
   static constexpr std::int64_t kIntermediateSize = std::int64_t{1} << 20;
   static constexpr std::int64_t kNumExperts = 1 << 12;
+  static constexpr std::int64_t kNumExpertsOfAllLayers = 1 << 16;
   static constexpr std::int64_t kVocabSize = std::int64_t{1} << 22;
   static constexpr std::int64_t kNumPositions = std::int64_t{1} << 26;
   /// The rotary table of all positions, YaRN's included: positions times head_dim.

@@ -175,7 +175,8 @@ NANOVLLM_INLINE void refuse_model(const ModelName& name, std::span<const ModelFa
     text += concat(listed.empty() ? "" : ", ", family.model_type, " (", family.architecture, ")");
     listed.push_back(family.model_type);
   }
-  throw UnsupportedModelError(listed.empty() ? text + "no model" : text);
+  if (listed.empty()) throw UnsupportedModelError(text + "no model");
+  throw UnsupportedModelError(text + "; docs/adding_a_model.md says how it takes others");
 }
 
 }  // namespace nanovllm::detail

@@ -14,8 +14,7 @@ namespace nanovllm {
 /// Their weights are p = softmax(logits) over all experts, all in float32; with `normalise` divided
 /// by their sum, so that the weights of a row add up to 1. (p needs no sum over all experts then.)
 ///
-/// Where a row has logits that are no numbers, its weights are none either; its ids are still k
-/// different ones.
+/// Where a row has a NaN, all its weights are NaN; its ids are still k different ones.
 struct RouteExpertsArgs {
   MatrixView<const float> logits;  ///< [n, experts]
   MatrixView<std::int32_t> ids;    ///< [n, k], 1 ≤ k ≤ experts

@@ -43,5 +43,7 @@ TEST_CASE("operands of draws by shard that do not fit are refused", "[sampler]")
   survey.logits.vocab_size = 192;
   survey.survey.extents[1] = 3;
   CHECK_THROWS_WITH(backend.run(survey), Contains("'survey' must have shape"));
-  CHECK_THROWS_WITH(backend.run(PickWinnerArgs{.rows = batch.rows}), Contains("1 to 16 shards"));
+  PickWinnerArgs pick;
+  pick.rows = batch.rows;
+  CHECK_THROWS_WITH(backend.run(pick), Contains("1 to 16 shards"));
 }

@@ -114,14 +114,24 @@ TEST_CASE("configs that ask for other models are refused, with what came", "[moe
   check_refused({{"mlp_only_layers", {"one"}}}, "must list layers, in [0, 48), got \"one\"");
   check_refused({{"norm_topk_prob", 1}}, "'norm_topk_prob'");
   check_refused({{"shared_expert_intermediate_size", 512}},
-                "'shared_expert_intermediate_size' must be 0, as shared experts are not");
+                "'shared_expert_intermediate_size' must be 0: shared experts are not");
   check_refused({{"qkv_bias", true}}, "'qkv_bias' must be false");
   check_refused({{"use_qk_norm", false}}, "'use_qk_norm' must be true");
   check_refused({{"model_type", "qwen3"}}, "\"qwen3_moe\"");
   check_refused({{"head_dim", nullptr}, {"num_attention_heads", 2048}, {"num_key_value_heads", 1}},
                 "must be an integer in [1, 1024], got 2048");
   check_refused({{"head_dim", nullptr}, {"num_attention_heads", 1}, {"num_key_value_heads", 1}},
-                "must be in [2, 1024], got 2048");
+                "must be even and in [2, 1024] where 'head_dim' is absent, got 2048");
+  check_refused({{"head_dim", nullptr},
+                 {"hidden_size", 66},
+                 {"num_attention_heads", 2},
+                 {"num_key_value_heads", 1}},
+                "where 'head_dim' is absent, got 33");
+  check_refused({{"num_experts", 2048}},
+                "the experts of all layers must be at most 65536, got 98304");
+  for (const auto& [key, value] : {std::pair{"max_window_layers", 48}, {"any", 0}})
+    check_refused({{"use_sliding_window", true}, {"sliding_window", 4096}, {key, value}},
+                  "'use_sliding_window' must be false");
   check_refused({{"num_experts", 4096},
                  {"hidden_size", 131072},
                  {"moe_intermediate_size", 1048576},

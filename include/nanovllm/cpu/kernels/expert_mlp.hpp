@@ -3,8 +3,7 @@
 ///
 /// Tokens are sorted by expert, so that the weights of each expert that has any are read once in a
 /// step. Experts are shared among threads, one each, those with the most tokens first. The last
-/// ones, which are fewer than threads, are multiplied by all threads together. With one token these
-/// are all.
+/// ones, which are fewer than threads, are multiplied by all threads together.
 
 #include <algorithm>
 #include <cstddef>
@@ -50,11 +49,14 @@ struct ExpertHidden;
 struct ExpertResults;
 
 /// y = the results of one expert for its rows [rows, in], without their weights. Scratch memory is
-/// the calling thread's.
+/// the calling thread's, and not more than for some rows of x: as many as `linear` takes at a time.
 template <Element T, class Matrix>
 void run_expert(const ExpertMlpArgs<T, Matrix>& args, const Expert<Matrix>& expert,
                 const std::int32_t* pairs, std::int64_t rows, float* y, Context context) {
   const std::int64_t in = args.x.extent(1), width = expert.down.cols(), k = args.ids.extent(1);
+  const std::int64_t most = rows_per_pass(in * static_cast<std::int64_t>(sizeof(T)));
+  for (; rows > most; rows -= most, pairs += most, y += most * in)
+    run_expert(args, expert, pairs, most, y, context);
   const MatrixView<T> x(scratch<ExpertInput, T>(rows * in), {rows, in});
   const MatrixView<T> gate_up(scratch<ExpertGateUp, T>(rows * 2 * width), {rows, 2 * width});
   const MatrixView<T> hidden(scratch<ExpertHidden, T>(rows * width), {rows, width});
@@ -71,7 +73,8 @@ void run_expert(const ExpertMlpArgs<T, Matrix>& args, const Expert<Matrix>& expe
 }  // namespace detail
 
 /// gate, up and silu(gate) are rounded to T, y is not. A row's result depends on that row alone,
-/// bit for bit on a given instruction set. Keeps n · k rows of floats in the calling thread.
+/// bit for bit on a given instruction set. Keeps n · k rows of floats in the calling thread: 64 MiB
+/// for 1,024 tokens of a 30B-A3B.
 /// Throws ShapeError for an id that is no expert's.
 template <Element T, class Matrix>
 void expert_mlp(const ExpertMlpArgs<T, Matrix>& args, const Context& context) {

@@ -36,10 +36,9 @@ inline void route_row(const RouteExpertsArgs& args, std::int64_t row) {
     weights[s] = std::exp(logits[ids[s]] - largest);
     sum += weights[s];
   }
-  if (!args.normalise) {
-    sum = 0.f;
-    for (std::int64_t e = 0; e < experts; ++e) sum += std::exp(logits[e] - largest);
-  }
+  float all = 0.f;
+  for (std::int64_t e = 0; e < experts; ++e) all += std::exp(logits[e] - largest);
+  if (!args.normalise || std::isnan(all)) sum = all;
   for (std::int64_t s = 0; s < k; ++s) weights[s] /= sum;
 }
 

@@ -62,6 +62,7 @@ namespace detail {
 struct Qwen3Spelling {
   std::string_view model_type;
   std::optional<std::int64_t> head_dim{};  ///< without "head_dim"; unset: hidden_size / heads
+  bool windows_all_layers = false;         ///< a sliding window is that of every layer
 };
 
 /// Reads what all families of Qwen3 have in common. Who calls this checks `num_parameters`.
@@ -107,17 +108,18 @@ NANOVLLM_INLINE void read_sizes(const JsonFields& fields, const Qwen3Spelling& s
   out.intermediate_size = size("intermediate_size", Limits::kIntermediateSize);
   out.vocab_size = size("vocab_size", Limits::kVocabSize);
   out.max_position_embeddings = size("max_position_embeddings", Limits::kNumPositions);
-  const std::int64_t heads = std::max<std::int64_t>(out.num_attention_heads, 1);
-  out.head_dim = fields.integer("head_dim", 1, Limits::kHeadDim)
-                     .value_or(spelling.head_dim.value_or(out.hidden_size / heads));
-  const bool is_known = out.hidden_size > 0 && out.num_attention_heads > 0;
-  if (out.head_dim % 2 != 0) {
-    problems.add("'head_dim' must be even, got ", out.head_dim);
-  } else if (is_known && (out.head_dim < 2 || out.head_dim > Limits::kHeadDim)) {
-    problems.add(
-        "'hidden_size' / 'num_attention_heads', which 'head_dim' is without a field of its "
-        "own, must be in [2, ",
-        Limits::kHeadDim, "], got ", out.head_dim);
+  const auto head_dim = fields.integer("head_dim", 1, Limits::kHeadDim);
+  if (head_dim || spelling.head_dim) {
+    out.head_dim = head_dim ? *head_dim : *spelling.head_dim;
+    if (out.head_dim % 2 != 0) problems.add("'head_dim' must be even, got ", out.head_dim);
+  } else if (out.hidden_size > 0 && out.num_attention_heads > 0) {
+    out.head_dim = out.hidden_size / out.num_attention_heads;
+    const bool is_refused = fields.find("head_dim") != nullptr && !fields.is_null("head_dim");
+    if (!is_refused &&
+        (out.head_dim < 2 || out.head_dim > Limits::kHeadDim || out.head_dim % 2 != 0)) {
+      problems.add("'hidden_size' / 'num_attention_heads' must be even and in [2, ",
+                   Limits::kHeadDim, "] where 'head_dim' is absent, got ", out.head_dim);
+    }
   }
   if (out.num_attention_heads > 0 && out.num_key_value_heads > 0 &&
       out.num_attention_heads % out.num_key_value_heads != 0) {
@@ -142,9 +144,9 @@ NANOVLLM_INLINE void check_rope_size(const Qwen3Config& config, Problems& proble
 }
 
 /// Adds a problem for each setting that asks for a model this engine does not compute.
-NANOVLLM_INLINE void check_supported(const JsonFields& fields, std::string_view model_type,
+NANOVLLM_INLINE void check_supported(const JsonFields& fields, const Qwen3Spelling& spelling,
                                      std::int64_t num_layers, Problems& problems) {
-  check_model_type(fields, model_type, problems);
+  check_model_type(fields, spelling.model_type, problems);
   if (const auto act = fields.string("hidden_act"); act && *act != "silu") {
     fields.wrong("hidden_act", "\"silu\"", *fields.find("hidden_act"));
   }
@@ -152,9 +154,12 @@ NANOVLLM_INLINE void check_supported(const JsonFields& fields, std::string_view 
     problems.add("'attention_bias' must be false: biases are not supported");
   }
   constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
-  const bool use_window = fields.boolean("use_sliding_window").value_or(false);
+  const bool use_window =
+      fields.boolean("use_sliding_window").value_or(false) && !fields.is_null("sliding_window");
   const auto first_sliding = fields.integer("max_window_layers", 0, kMax).value_or(28);
-  if (const Json* layers = fields.find("layer_types"); layers != nullptr) {
+  if (use_window && spelling.windows_all_layers) {
+    problems.add("'use_sliding_window' must be false: sliding-window attention is not supported");
+  } else if (const Json* layers = fields.find("layer_types"); layers != nullptr) {
     // The list decides; the other fields only say how it was made.
     const auto full = [](const Json& layer) {
       return layer.is_string() && layer.string() == "full_attention";
@@ -165,7 +170,7 @@ NANOVLLM_INLINE void check_supported(const JsonFields& fields, std::string_view 
       problems.add("'layer_types' must have 'num_hidden_layers' (", num_layers, ") entries, got ",
                    layers->size());
     }
-  } else if (use_window && !fields.is_null("sliding_window") && first_sliding < num_layers) {
+  } else if (use_window && first_sliding < num_layers) {
     problems.add("'use_sliding_window' is true, and layers from ", first_sliding,
                  " on would use it: sliding-window attention is not supported");
   }
@@ -267,7 +272,7 @@ NANOVLLM_INLINE void read_qwen3(const JsonFields& fields, std::string_view gener
                                 const Qwen3Spelling& spelling, Qwen3Config& out,
                                 Problems& problems) {
   read_sizes(fields, spelling, out, problems);
-  check_supported(fields, spelling.model_type, out.num_hidden_layers, problems);
+  check_supported(fields, spelling, out.num_hidden_layers, problems);
   const auto eps =
       fields.number("rms_norm_eps", "a number in (0, 1)", [](double x) { return x > 0 && x < 1; });
   if (fields.find("rms_norm_eps") == nullptr) problems.add("'rms_norm_eps' is missing");

@@ -3,6 +3,7 @@
 /// Source: transformers, models/qwen3_moe/configuration_qwen3_moe.py.
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -36,6 +37,9 @@ struct Qwen3MoeConfig : Qwen3Config {
                                                 std::string_view source = "config.json");
 };
 
+/// How many layers have experts.
+[[nodiscard]] std::int64_t num_sparse_layers(const Qwen3MoeConfig& config);
+
 /// How many weights a model of these sizes has, within 1%, all experts included. No overflow for
 /// sizes within ModelLimits.
 [[nodiscard]] std::int64_t num_parameters(const Qwen3MoeConfig& config);
@@ -57,13 +61,17 @@ NANOVLLM_INLINE bool Qwen3MoeConfig::is_sparse(std::int64_t i) const {
          std::find(mlp_only_layers.begin(), mlp_only_layers.end(), i) == mlp_only_layers.end();
 }
 
+NANOVLLM_INLINE std::int64_t num_sparse_layers(const Qwen3MoeConfig& config) {
+  std::int64_t out = 0;
+  for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) out += config.is_sparse(i) ? 1 : 0;
+  return out;
+}
+
 NANOVLLM_INLINE std::int64_t num_parameters(const Qwen3MoeConfig& config) {
-  std::int64_t num_sparse = 0;
-  for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) num_sparse += config.is_sparse(i);
   const std::int64_t dense = 3 * config.intermediate_size;
   const std::int64_t sparse = config.num_experts * (3 * config.moe_intermediate_size + 1);
   return num_parameters(static_cast<const Qwen3Config&>(config)) +
-         num_sparse * config.hidden_size * (sparse - dense);
+         num_sparse_layers(config) * config.hidden_size * (sparse - dense);
 }
 
 namespace detail {
@@ -83,8 +91,8 @@ NANOVLLM_INLINE std::vector<std::int64_t> read_dense_layers(const JsonFields& fi
   for (const Json& entry : *list) {
     const auto layer = JsonFields::as_integer(entry);
     if (!layer || *layer < 0 || (num_layers > 0 && *layer >= num_layers)) {
-      problems.add("'mlp_only_layers' must list layers, in [0, ", num_layers, "), got ",
-                   shown(entry));
+      const std::string range = num_layers > 0 ? concat(", in [0, ", num_layers, ")") : "";
+      problems.add("'mlp_only_layers' must list layers", range, ", got ", shown(entry));
     } else {
       out.push_back(*layer);
     }
@@ -112,8 +120,7 @@ NANOVLLM_INLINE void check_experts_supported(const JsonFields& fields, Problems&
   if (fields.boolean("use_qk_norm") == false)
     problems.add("'use_qk_norm' must be true: q and k are always normed");
   if (const Json* size = fields.find("shared_expert_intermediate_size"); size && *size != Json(0))
-    fields.wrong("shared_expert_intermediate_size", "0, as shared experts are not supported",
-                 *size);
+    fields.wrong("shared_expert_intermediate_size", "0: shared experts are not supported", *size);
 }
 
 }  // namespace detail
@@ -126,7 +133,8 @@ NANOVLLM_INLINE Qwen3MoeConfig Qwen3MoeConfig::from_json(std::string_view text,
   Problems problems;
   const JsonFields fields(json, "", problems);
   Qwen3MoeConfig out;
-  detail::read_qwen3(fields, generation_text, {.model_type = "qwen3_moe"}, out, problems);
+  detail::read_qwen3(fields, generation_text,
+                     {.model_type = "qwen3_moe", .windows_all_layers = true}, out, problems);
   out.num_experts = detail::read_num_experts(fields, problems);
   out.num_experts_per_tok =
       fields.required_integer("num_experts_per_tok", 1, Limits::kNumExperts).value_or(0);
@@ -141,6 +149,11 @@ NANOVLLM_INLINE Qwen3MoeConfig Qwen3MoeConfig::from_json(std::string_view text,
   out.mlp_only_layers = detail::read_dense_layers(fields, out.num_hidden_layers, problems);
   out.norm_topk_prob = fields.boolean("norm_topk_prob").value_or(false);
   detail::check_experts_supported(fields, problems);
+  if (const std::int64_t all = num_sparse_layers(out) * out.num_experts;
+      all > Limits::kNumExpertsOfAllLayers) {
+    problems.add("the experts of all layers must be at most ", Limits::kNumExpertsOfAllLayers,
+                 ", got ", all);
+  }
   detail::check_num_parameters(num_parameters(out), problems);
   problems.raise<ConfigError>(source);
   return out;

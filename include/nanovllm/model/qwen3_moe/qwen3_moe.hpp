@@ -150,7 +150,9 @@ struct Qwen3Moe {
   std::vector<ModelSetting> out = settings_of(static_cast<const Qwen3Config&>(config));
   out.insert(out.end(), {{"num_experts", config.num_experts},
                          {"num_experts_per_tok", config.num_experts_per_tok},
-                         {"moe_intermediate_size", config.moe_intermediate_size}});
+                         {"moe_intermediate_size", config.moe_intermediate_size},
+                         {"norm_topk_prob", config.norm_topk_prob ? 1 : 0},
+                         {"layers with experts", num_sparse_layers(config)}});
   return out;
 }
 

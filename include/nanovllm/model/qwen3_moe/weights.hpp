@@ -42,8 +42,8 @@ class Qwen3MoeWeights : public Qwen3WeightsOf<Qwen3MoeWeights<W, Backend, Kv>,
  public:
   using Layer = typename Base::Layer;
 
-  /// Allocates; contents are undefined until `load` or `randomize`. Throws ConfigError naming every
-  /// size that `num_ranks` does not divide.
+  /// Allocates; contents are undefined until `load` or `randomize`. Throws ConfigError where
+  /// `num_ranks` does not divide "moe_intermediate_size" or a size of a dense Qwen3.
   Qwen3MoeWeights(const Qwen3MoeConfig& config, int rank, int num_ranks)
       : Base(config.tie_word_embeddings, shape_without_experts(config), rank, num_ranks),
         num_experts_(config.num_experts),
@@ -72,9 +72,7 @@ class Qwen3MoeWeights : public Qwen3WeightsOf<Qwen3MoeWeights<W, Backend, Kv>,
   /// the size of nothing, and ranks need not divide it.
   [[nodiscard]] static Qwen3Shape shape_without_experts(const Qwen3MoeConfig& config) {
     Qwen3Shape shape = shape_of(static_cast<const Qwen3Config&>(config));
-    bool has_dense = false;
-    for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) has_dense |= !config.is_sparse(i);
-    if (!has_dense) shape.intermediate_size = 0;
+    if (num_sparse_layers(config) == config.num_hidden_layers) shape.intermediate_size = 0;
     return shape;
   }
 
