@@ -132,7 +132,10 @@ class ProcessPeers {
   template <class Runner>
   void retire(Runner& runner) {
     const int oldest = runner.slots_.oldest();
-    if (runner.ranks_.is_done(oldest)) return runner.end_step();
+    if (runner.ranks_.is_done(oldest)) {
+      runner.ranks_.throw_if_late();
+      return runner.end_step();
+    }
     if (runner.ranks_.watchdog().is_late()) runner.ranks_.wait(oldest);
     std::this_thread::yield();
   }

@@ -19,6 +19,13 @@ namespace nanovllm::cuda {
 inline constexpr int kPickThreads = 128;
 static_assert(kMaxShards <= 32, "a lane for each shard");
 
+/// The id in a word of a message. That of no token is a NaN as a float, and a communicator may hand
+/// on another NaN for it.
+__device__ inline TokenId received_id(float word) {
+  const int id = __float_as_int(word);
+  return id == std::numeric_limits<int>::max() ? kNoToken : id;
+}
+
 /// A listed token of a shard, best first.
 struct ListedToken {
   float logit;
@@ -26,7 +33,7 @@ struct ListedToken {
 };
 __device__ inline ListedToken listed_token(const float* surveys, int shard, int index) {
   const float* const words = surveys + shard * kSurveyWords + 2 + 2 * index;
-  return {words[0], __float_as_int(words[1])};
+  return {words[0], received_id(words[1])};
 }
 
 /// Writes the `count` most likely tokens of all shards, best first. By one warp.
@@ -71,7 +78,7 @@ __global__ void __launch_bounds__(kThreads) pick_winner_kernel(const PickWinnerA
   Scored mine;
   if (lane < num_shards) {
     const float* const words = args.winners.at(r) + lane * kWinnerWords;
-    const TokenId id = __float_as_int(words[1]);
+    const TokenId id = received_id(words[1]);
     sum = __hiloint2double(__float_as_int(words[3]), __float_as_int(words[2]));
     if (id != kNoToken) {
       logit = words[0];

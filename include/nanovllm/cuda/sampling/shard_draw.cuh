@@ -265,6 +265,15 @@ __global__ void __launch_bounds__(kSelectThreads, kBlocksPerSm)
 
 namespace detail {
 
+/// The rows of a shard as operands of `sample`, without results.
+[[nodiscard]] inline SampleArgs rows_to_draw(const ShardLogits& logits,
+                                             const SamplingBatch& batch) {
+  SampleArgs out;
+  out.logits = logits.values;
+  out.batch = batch;
+  return out;
+}
+
 inline void check_shard_room(const char* op, const ShardLogits& logits,
                              const SamplerWorkspace& workspace) {
   const MatrixView<float>& values = logits.values;
@@ -287,9 +296,8 @@ inline void survey_shard(const SurveyShardArgs& args, SamplerWorkspace& workspac
   const std::int64_t rows = args.logits.values.extent(0);
   if (rows == 0) return;
   const VocabPlace place{.first_token = args.logits.first_token, .size = args.logits.vocab_size};
-  const int num_parts =
-      launch_sample_scan(SampleArgs{.logits = args.logits.values, .batch = args.batch},
-                         workspace.scratch(), place, context);
+  const int num_parts = launch_sample_scan(detail::rows_to_draw(args.logits, args.batch),
+                                           workspace.scratch(), place, context);
   launch(survey_shard_kernel<kSelectThreads>,
          {.grid = static_cast<unsigned>(rows),
           .block = kSelectThreads,
@@ -306,8 +314,8 @@ inline void draw_shard(const DrawShardArgs& args, SamplerWorkspace& workspace,
   const std::int64_t rows = logits.extent(0), size = logits.extent(1);
   if (rows == 0) return;
   if (args.surveys.extent(1) == 0 && size > 0) {
-    return sample_plain(SampleArgs{.logits = logits, .batch = args.batch}, workspace.scratch(),
-                        context, {args.logits.first_token, args.winner.data});
+    return sample_plain(detail::rows_to_draw(args.logits, args.batch), workspace.scratch(), context,
+                        {args.logits.first_token, args.winner.data});
   }
   launch(sample_finish_blocks_per_sm(rows, context.num_sms) == 1 ? draw_shard_kernel<1>
                                                                  : draw_shard_kernel<2>,

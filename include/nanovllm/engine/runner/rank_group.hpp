@@ -223,6 +223,7 @@ class RankGroup {
       std::vector<float> ignored(static_cast<std::size_t>(m * n));
       rank.executor->run_logits(inputs, *rank.kv, {ignored.data(), {m, n}});
     });
+    throw_if_late();
   }
 
   /// Waits for the step in `slot` on all ranks: one whose device has failed throws, where another
@@ -231,10 +232,16 @@ class RankGroup {
   void wait(int slot) {
     if (is_alone()) return;
     while (!is_done(slot)) {
+      throw_if_late();
       if (watchdog_.is_late()) give_up(slot);
       std::this_thread::yield();
     }
-    for (const Communicator& end : members_->ends) {
+  }
+
+  /// Throws when a rank did not come in time to a call that another waited for: what the steps
+  /// since then have computed is garbage. For when a step is done.
+  void throw_if_late() const {
+    for ([[maybe_unused]] const Communicator& end : members_->ends) {
       if constexpr (requires { end.throw_if_late(); }) end.throw_if_late();
     }
   }

@@ -170,6 +170,7 @@ class Runner : public StepRunner {
       const auto active = ranks_[0].backend->activate();
       ranks_.wait(slot);
       const StepResults results = ranks_[0].executor->wait(slot);
+      ranks_.throw_if_late();
       end_step(nullptr);
       return results;
     } catch (...) {

@@ -76,6 +76,8 @@ void make_ranks(Group& group, Peers& peers, const Config& model, const RunnerCon
     if constexpr (requires { rank.backend->tune(rank.network.projections()); })
       rank.backend->tune(rank.network.projections());
   });
+  // Nor may one wait in its first step for another that still reads its weights.
+  peers.wait_for_all();
 }
 
 /// Bytes that any rank's KV pool may count on, the least of all ranks of `group`: each computes the

@@ -41,7 +41,8 @@ class Exchange {
       owner_ = static_cast<int>(unit % static_cast<std::uint32_t>(view.size));
   }
 
-  /// Sends this rank's vector to those that add it.
+  /// Sends this rank's vector to those that add it. Not once the group has ended: then the others
+  /// must not take garbage for a sum.
   __device__ __forceinline__ void send(uint4 own) const {
     const uint4 sent = sendable(own);
     if constexpr (kShots == Shots::two) {
@@ -57,7 +58,7 @@ class Exchange {
       return sum_of_all(own, patience);
     } else if (owner_ == view_.rank) {
       const uint4 sum = sum_of_all(own, patience);
-      send_to_others(sendable(sum));  // which is `sum`, unless the group has ended
+      if (!patience.has_ended()) send_to_others(sendable(sum));
       return sum;
     } else {
       void* const place = place_of(owner_);

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kGatherThreads)
     uint4 own{};
     if (exists) {
       own = cuda::load_first<kWhole>(problem.part.at(place.row, place.column), place.count);
-      exchange.send(own);
+      if (!call.has_ended) exchange.send(own);
     }
     if (unit == blockIdx.x && count_call(view, call)) patience.end();
     if (!exists) continue;

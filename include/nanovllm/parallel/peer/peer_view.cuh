@@ -146,6 +146,7 @@ class Patience {
 
   /// Nobody is waited for from now on.
   __device__ __forceinline__ void end() { has_ended_ = true; }
+  [[nodiscard]] __device__ __forceinline__ bool has_ended() const { return has_ended_; }
 
   /// Whether to ask again. Whether the group has ended is looked up once in 1024 times.
   [[nodiscard]] __device__ __forceinline__ bool goes_on() {

@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kSumThreads)
   Patience patience(view);
   for (std::uint32_t unit = blockIdx.x; unit < num_units; unit += gridDim.x) {
     const Exchange<T, kMost, kShots> exchange(view, call, unit, unit * kSumThreads + threadIdx.x);
-    if (exists) exchange.send(own);
+    if (exists && !call.has_ended) exchange.send(own);
     if (unit == blockIdx.x && count_call(view, call)) patience.end();
     if (exists) cuda::store_first<kWhole>(x, count, exchange.receive(own, patience));
     if (unit + gridDim.x < num_units) load(unit + gridDim.x);
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kMaxRowVectors, 1)
                                       row * static_cast<unsigned>(num_vectors) + threadIdx.x);
   };
   for (std::uint32_t row = blockIdx.x; row < num_rows; row += gridDim.x) {
-    if (!exists) break;
+    if (!exists || call.has_ended) break;
     if (row != blockIdx.x) x = cuda::load_vector(problem.x.at(row, column));
     exchange_of(row).send(x);
   }
