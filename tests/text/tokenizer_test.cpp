@@ -218,6 +218,26 @@ TEST_CASE("Added tokens come before normalisation, and those marked so after", "
   CHECK(nv::Tokenizer::from_json(builder.file.dump()).is_special('a'));
 }
 
+TEST_CASE("A template adds the reference's tokens to a text", "[tokenizer]") {
+  if (!exists(fairytale())) return;
+  const json oracle = read_json("tests/fixtures/embeddings.json");
+  json file = read_json(fairytale());
+  for (const json& suite : oracle["templates"]) {
+    file["post_processor"] = suite["post_processor"];
+    const nv::Tokenizer tokenizer = nv::Tokenizer::from_json(file.dump());
+    for (const json& item : suite["encode"]) {
+      const std::string text = item[0];
+      const Ids expected = item[1].get<Ids>();
+      CAPTURE(text, suite["post_processor"].dump());
+      CHECK(tokenizer.encode_with_template(text) == expected);
+      CHECK(tokenizer.sequence_template().wrap(tokenizer.encode(text)) == expected);
+      CHECK(tokenizer.encode_with_template(text, expected.size()) == expected);
+      CHECK_THROWS_AS(tokenizer.encode_with_template(text, expected.size() - 1),
+                      nv::ContextLengthError);
+    }
+  }
+}
+
 TEST_CASE("Malformed UTF-8 is read as replacement characters", "[tokenizer]") {
   TokenizerBuilder builder;
   builder.added("<|end|>");
@@ -285,7 +305,23 @@ TEST_CASE("A file that asks for something else is refused by name", "[tokenizer]
        {"BertProcessing", "TemplateProcessing"}},
       {"/post_processor",
        R"({"type": "TemplateProcessing", "single": [{"SpecialToken": 1}, {"Sequence": 1}]})",
-       {"adds tokens", "SpecialToken"}},
+       {"SpecialToken must be an object", "1"}},
+      {"/post_processor",
+       R"({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "B"}}]})",
+       {"the Sequence A", "\"B\""}},
+      {"/post_processor",
+       R"({"type": "TemplateProcessing", "single": []})",
+       {"must have the text once, got []"}},
+      {"/post_processor",
+       R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<|x|>"}}]})",
+       {"adds '<|x|>'", "special_tokens"}},
+      {"/post_processor",
+       R"({"type": "Sequence", "processors": [
+           {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}},
+            {"SpecialToken": {"id": "b"}}], "special_tokens": {"b": {"ids": [1]}}},
+           {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "b"}},
+            {"Sequence": {"id": "A"}}], "special_tokens": {"b": {"ids": [1]}}}]})",
+       {"two templates that add tokens"}},
       {"/decoder", "null", {"decoder", "ByteLevel"}},
       {"/decoder", R"({"type": "WordPiece"})", {"WordPiece", "ByteLevel"}},
       {"/model/type", R"("Unigram")", {"Unigram", "BPE"}},

@@ -35,8 +35,9 @@ namespace nanovllm::serve {
     const AnyEngine& engine, const std::optional<PromptTruncation>& truncation,
     std::int32_t max_tokens);
 
-/// The tokens of a prompt, its last `num_kept` if that is set. Throws ApiError (400) that names
-/// `field`; if there are too many, with the code context_length_exceeded and both numbers.
+/// The tokens of a prompt, its last `num_kept` if that is set. Those that the tokeniser adds to a
+/// text are among them. Throws ApiError (400) that names `field`; if there are too many, with the
+/// code context_length_exceeded and both numbers.
 [[nodiscard]] std::vector<TokenId> prompt_tokens(const AnyEngine& engine, const Prompt& prompt,
                                                  std::string_view field,
                                                  std::optional<std::size_t> num_kept = {});
@@ -154,6 +155,7 @@ NANOVLLM_INLINE std::vector<TokenId> prompt_tokens(const AnyEngine& engine, cons
                                                    std::optional<std::size_t> num_kept) {
   const std::int64_t total = engine.max_total_tokens();
   std::vector<TokenId> tokens;
+  SequenceTemplate added;
   if (const auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) {
     tokens = *ids;
   } else {
@@ -163,9 +165,20 @@ NANOVLLM_INLINE std::vector<TokenId> prompt_tokens(const AnyEngine& engine, cons
     }
     tokens = detail::encode_text(engine, prompt_text(engine.text(), prompt, field), field,
                                  num_kept.has_value());
+    if (std::holds_alternative<std::string>(prompt))
+      added = engine.text().tokenizer->sequence_template();
   }
-  if (num_kept && tokens.size() > *num_kept)
-    tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(*num_kept));
+  if (num_kept) {
+    if (added.size() > *num_kept) {
+      refuse_field("truncate_prompt_tokens",
+                   concat("must be at least ", added.size(),
+                          ", the tokens that the tokeniser adds, got ", *num_kept));
+    }
+    const std::size_t num_own = *num_kept - added.size();
+    if (tokens.size() > num_own)
+      tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(num_own));
+  }
+  if (added.size() > 0) tokens = added.wrap(std::move(tokens));
   if (static_cast<std::int64_t>(tokens.size()) >= total)
     detail::refuse_prompt(total, static_cast<std::int64_t>(tokens.size()), true, field);
   return tokens;

@@ -222,15 +222,18 @@ NANOVLLM_INLINE detail::ExchangePtr OpenAiService::State::tokenize(const HttpReq
   const auto request = TokenizeRequest::parse(parse_request_body(http.body));
   static_cast<void>(generation.model_name(request.model));
   const bool is_text = std::holds_alternative<std::string>(request.prompt);
-  const std::vector<TokenId> tokens = tokenizer_of(engine).encode(
-      prompt_text(engine.text(), request.prompt, is_text ? "prompt" : "messages"));
+  const std::string text =
+      prompt_text(engine.text(), request.prompt, is_text ? "prompt" : "messages");
+  const Tokenizer& tokenizer = tokenizer_of(engine);
+  const std::vector<TokenId> tokens =
+      is_text ? tokenizer.encode_with_template(text) : tokenizer.encode(text);
   Json reply = Json::object({{"count", tokens.size()},
                              {"max_model_len", engine.max_total_tokens()},
                              {"tokens", tokens},
                              {"token_strs", nullptr}});
   if (request.return_token_strs) {
     Json texts = Json::array();
-    for (const TokenId token : tokens) texts.push_back(token_text(tokenizer_of(engine), token));
+    for (const TokenId token : tokens) texts.push_back(token_text(tokenizer, token));
     reply["token_strs"] = std::move(texts);
   }
   return detail::json_reply("tokenize", reply);

@@ -22,6 +22,7 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/text/sequence_template.hpp"
 
 namespace nanovllm {
 
@@ -53,6 +54,12 @@ class Tokenizer {
   /// that time and memory follow the limit and not the text. (Two copies of the text at most, for
   /// text that is not UTF-8 or not in NFC.)
   [[nodiscard]] std::vector<TokenId> encode(std::string_view text, std::size_t max_tokens) const;
+
+  /// The ids of `text` with the tokens around it that the file's TemplateProcessing adds to a text,
+  /// as transformers' `tokenizer(text)` gives them. Limits and errors are those of `encode`.
+  [[nodiscard]] std::vector<TokenId> encode_with_template(
+      std::string_view text, std::size_t max_tokens = std::size_t(-1)) const;
+  [[nodiscard]] const SequenceTemplate& sequence_template() const;  ///< those tokens
 
   /// A number of tokens that no text of `num_bytes` bytes stays below: as many as it takes of the
   /// longest token, NFC's shrinking allowed for. Constant time. 0 if an added token swallows white
@@ -121,16 +128,6 @@ namespace nanovllm {
 
 namespace detail {
 
-/// The model's vocabulary and the added tokens, some of which may be in it.
-NANOVLLM_INLINE std::vector<NamedToken> all_tokens(const TokenizerJson& json,
-                                                   const TokenizerSteps& steps) {
-  std::vector<NamedToken> tokens;
-  tokens.reserve(json.ids.size() + steps.added_tokens.size());
-  for (std::size_t i = 0; i < json.ids.size(); ++i) tokens.push_back({json.names[i], json.ids[i]});
-  for (const AddedToken& added : steps.added_tokens) tokens.push_back({added.content, added.id});
-  return tokens;
-}
-
 /// The file's merges by the ids of their two sides.
 NANOVLLM_INLINE MergeTable merge_table(const TokenizerJson& json, const Vocabulary& vocabulary) {
   const std::size_t num_merges = json.merge_sides.size() / 2;
@@ -181,6 +178,7 @@ struct Tokenizer::State {
 
   State(const TokenizerJson& json, const TokenizerSteps& steps)
       : nfc(steps.nfc),
+        sequence_template(steps.sequence_template),
         vocabulary(detail::all_tokens(json, steps)),
         bpe(detail::byte_tokens(vocabulary), detail::merge_table(json, vocabulary)) {
     for (const SplitStep& step : steps.splits) {
@@ -210,6 +208,7 @@ struct Tokenizer::State {
   }
 
   bool nfc;
+  SequenceTemplate sequence_template;
   Vocabulary vocabulary;
   Bpe bpe;
   std::vector<SplitPattern> splits;
@@ -371,6 +370,17 @@ NANOVLLM_INLINE std::vector<TokenId> Tokenizer::encode(std::string_view text,
   const Lease workspace(*state_);
   Encoding{*state_, *workspace, ids, max_tokens}.run(text);
   return ids;
+}
+
+NANOVLLM_INLINE std::vector<TokenId> Tokenizer::encode_with_template(std::string_view text,
+                                                                     std::size_t max_tokens) const {
+  std::vector<TokenId> ids = state_->sequence_template.wrap(encode(text, max_tokens));
+  if (ids.size() > max_tokens) Encoding::refuse(text.size(), ids.size(), max_tokens);
+  return ids;
+}
+
+NANOVLLM_INLINE const SequenceTemplate& Tokenizer::sequence_template() const {
+  return state_->sequence_template;
 }
 
 NANOVLLM_INLINE std::size_t Tokenizer::idle_scratch_bytes() const {

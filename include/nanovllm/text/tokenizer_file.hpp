@@ -9,6 +9,7 @@
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/text/added_tokens.hpp"
+#include "nanovllm/text/sequence_template.hpp"
 
 namespace nanovllm {
 
@@ -27,6 +28,7 @@ struct TokenizerSteps {
   bool nfc = false;
   std::vector<SplitStep> splits;
   std::vector<AddedToken> added_tokens;
+  SequenceTemplate sequence_template;
 };
 
 /// Reads the steps from `TokenizerJson::rest`. Throws LoadError naming the field, what was expected
@@ -44,6 +46,7 @@ struct TokenizerSteps {
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/utf8.hpp"
+#include "nanovllm/text/tokenizer_json.hpp"
 #include "nanovllm/text/vocabulary.hpp"
 
 namespace nanovllm {
@@ -65,7 +68,7 @@ class TokenizerStepsReader {
     check<LoadError>(!pre_tokenizer.is_null(),
                      "pre_tokenizer is missing; one that ends in ByteLevel is needed");
     read_pre_tokenizer(pre_tokenizer, steps);
-    check_adds_nothing(field(document, "post_processor"));
+    read_post_processor(field(document, "post_processor"), steps.sequence_template);
     expect_type(field(document, "decoder"), "decoder", {"ByteLevel"});
     for (const Json& token : items(document, "added_tokens"))
       steps.added_tokens.push_back(added_token(token));
@@ -73,6 +76,8 @@ class TokenizerStepsReader {
   }
 
  private:
+  static constexpr std::string_view kTemplate = "post_processor TemplateProcessing.single";
+
   /// The value of `name`, null when it is absent.
   static const Json& field(const Json& object, const char* name) {
     static const Json null = nullptr;
@@ -192,32 +197,65 @@ class TokenizerStepsReader {
     }
   }
 
-  /// A post-processor may shift offsets, which are not asked for here, but not add tokens.
-  static void check_adds_nothing(const Json& post_processor) {
+  /// ByteLevel shifts offsets, which are not asked for here. One template may add tokens.
+  static void read_post_processor(const Json& post_processor, SequenceTemplate& out) {
     if (post_processor.is_null()) return;
     const std::string type = expect_type(post_processor, "post_processor",
                                          {"ByteLevel", "TemplateProcessing", "Sequence"});
-    if (type == "Sequence") {
-      for (const Json& step : items(post_processor, "processors")) {
-        expect_type(step, "post_processor in a Sequence:", {"ByteLevel", "TemplateProcessing"});
-        check_adds_nothing(step);
-      }
+    if (type == "TemplateProcessing") return read_template(post_processor, out);
+    if (type != "Sequence") return;
+    for (const Json& step : items(post_processor, "processors")) {
+      expect_type(step, "post_processor in a Sequence:", {"ByteLevel", "TemplateProcessing"});
+      read_post_processor(step, out);
     }
-    if (type != "TemplateProcessing") return;
-    const Json& single = items(post_processor, "single");
-    check<LoadError>(single.size() == 1 && single[0].is_object() && single[0].contains("Sequence"),
-                     "post_processor TemplateProcessing adds tokens: ", shorten(single),
-                     "; supported is one that adds none");
+  }
+
+  static void read_template(const Json& processor, SequenceTemplate& out) {
+    const Json& single = items(processor, "single");
+    SequenceTemplate added;
+    int num_texts = 0;
+    for (const Json& piece : single) {
+      check<LoadError>(piece.is_object(), kTemplate, " must hold objects, got ", shorten(piece));
+      const Json& token = field(piece, "SpecialToken");
+      if (!token.is_null()) {
+        add_template_token(processor, token, num_texts == 0 ? added.before : added.behind);
+        continue;
+      }
+      const Json& sequence = field(piece, "Sequence");
+      check<LoadError>(sequence.is_object() && field(sequence, "id") == Json("A"), kTemplate,
+                       " must hold SpecialTokens and the Sequence A, got ", shorten(piece));
+      ++num_texts;
+    }
+    check<LoadError>(num_texts == 1, kTemplate, " must have the text once, got ", shorten(single));
+    check<LoadError>(out.size() == 0 || added.size() == 0,
+                     "post_processor has two templates that add tokens; one is supported");
+    if (added.size() > 0) out = std::move(added);
+  }
+
+  /// Appends what `special_tokens` says of a token of the template, which may be several ids.
+  static void add_template_token(const Json& processor, const Json& token,
+                                 std::vector<TokenId>& out) {
+    check<LoadError>(token.is_object(), kTemplate, ": a SpecialToken must be an object, got ",
+                     shorten(token));
+    const std::string name = text(token, "id", kTemplate);
+    const Json& tokens = field(processor, "special_tokens");
+    const Json* entry = tokens.is_object() ? tokens.find(name) : nullptr;
+    check<LoadError>(entry != nullptr && entry->is_object() && !items(*entry, "ids").empty(),
+                     kTemplate, " adds '", name, "', which special_tokens has no ids for");
+    for (const Json& id : items(*entry, "ids")) out.push_back(token_id(id, "special_tokens"));
+  }
+
+  static TokenId token_id(const Json& id, std::string_view owner) {
+    check<LoadError>(
+        id.is_number_unsigned() && std::cmp_less(id.get<std::uint64_t>(), kMaxTokenIds),
+        "the id of ", owner, " must be in [0, ", kMaxTokenIds, "), got ", shorten(id));
+    return id.get<TokenId>();
   }
 
   static AddedToken added_token(const Json& entry) {
     check<LoadError>(entry.is_object(), "added_tokens must hold objects, got ", shorten(entry));
-    const Json& id = field(entry, "id");
-    check<LoadError>(
-        id.is_number_unsigned() && std::cmp_less(id.get<std::uint64_t>(), kMaxTokenIds),
-        "the id of an added token must be in [0, ", kMaxTokenIds, "), got ", shorten(id));
     const char* owner = "an added token";
-    return {.id = id.get<TokenId>(),
+    return {.id = token_id(field(entry, "id"), owner),
             .content = text(entry, "content", owner),
             .single_word = flag(entry, "single_word", owner),
             .lstrip = flag(entry, "lstrip", owner),
@@ -226,6 +264,16 @@ class TokenizerStepsReader {
             .special = flag(entry, "special", owner)};
   }
 };
+
+/// The model's vocabulary and the added tokens, some of which may be in it.
+NANOVLLM_INLINE std::vector<NamedToken> all_tokens(const TokenizerJson& json,
+                                                   const TokenizerSteps& steps) {
+  std::vector<NamedToken> tokens;
+  tokens.reserve(json.ids.size() + steps.added_tokens.size());
+  for (std::size_t i = 0; i < json.ids.size(); ++i) tokens.push_back({json.names[i], json.ids[i]});
+  for (const AddedToken& added : steps.added_tokens) tokens.push_back({added.content, added.id});
+  return tokens;
+}
 
 }  // namespace detail
 

@@ -89,9 +89,10 @@ class Frontend {
   /// Of `prompt.cache_salt`. Throws RequestError if that is too long.
   [[nodiscard]] static CacheSalt salt_of(const Prompt& prompt);
 
-  /// The tokens of `prompt`. Throws RequestError where it has none for want of a tokeniser or of a
-  /// chat template.
-  [[nodiscard]] std::vector<TokenId> encode(const Prompt& prompt) const;
+  /// The tokens of `prompt`; of a text, with those that the tokeniser adds to a text. Throws
+  /// RequestError where it has none for want of a tokeniser or of a chat template.
+  /// @param adds_tokens  false: of a text that continues another, without them.
+  [[nodiscard]] std::vector<TokenId> encode(const Prompt& prompt, bool adds_tokens = true) const;
 
   /// Throws RequestError unless `tokens` may be a prompt.
   void check_prompt(const std::vector<TokenId>& tokens) const;
@@ -127,7 +128,7 @@ class Frontend {
 
   /// A text that is too long is refused, with a ContextLengthError, without being encoded as a
   /// whole.
-  [[nodiscard]] std::vector<TokenId> encode(const std::string& text) const;
+  [[nodiscard]] std::vector<TokenId> encode_text(const std::string& text, bool adds_tokens) const;
 
   [[nodiscard]] SequenceTerms make_terms(const SamplingParams& params, RequestId id,
                                          std::size_t num_prompt_tokens) const;
@@ -336,18 +337,22 @@ NANOVLLM_INLINE void Frontend::check_beams(const SequenceTerms& terms,
                       " likeliest tokens of every beam, but there are at most ", most);
 }
 
-NANOVLLM_INLINE std::vector<TokenId> Frontend::encode(const Prompt& prompt) const {
+NANOVLLM_INLINE std::vector<TokenId> Frontend::encode(const Prompt& prompt,
+                                                      bool adds_tokens) const {
   if (const auto* tokens = std::get_if<std::vector<TokenId>>(&prompt)) return *tokens;
   check<RequestError>(text_.tokenizer.has_value(),
                       "a text prompt needs a tokeniser, and the checkpoint has no "
                       "tokenizer.json; pass token ids");
-  if (const auto* text = std::get_if<std::string>(&prompt)) return encode(*text);
+  if (const auto* text = std::get_if<std::string>(&prompt)) return encode_text(*text, adds_tokens);
   const ChatPrompt& chat = std::get<ChatPrompt>(prompt);
-  return encode(chat.render(text_.chat_template, chat.messages, chat.options));
+  return encode_text(chat.render(text_.chat_template, chat.messages, chat.options), false);
 }
 
-NANOVLLM_INLINE std::vector<TokenId> Frontend::encode(const std::string& text) const {
-  return text_.tokenizer->encode(text, static_cast<std::size_t>(max_prompt_tokens()));
+NANOVLLM_INLINE std::vector<TokenId> Frontend::encode_text(const std::string& text,
+                                                           bool adds_tokens) const {
+  const auto most = static_cast<std::size_t>(max_prompt_tokens());
+  return adds_tokens ? text_.tokenizer->encode_with_template(text, most)
+                     : text_.tokenizer->encode(text, most);
 }
 
 NANOVLLM_INLINE SequenceTerms Frontend::make_terms(const SamplingParams& params, RequestId id,

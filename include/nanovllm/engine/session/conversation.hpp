@@ -90,7 +90,7 @@ NANOVLLM_INLINE Conversation Conversation::with(const Prompt& prompt,
                       "session: text and tokens cannot be put behind a conversation of ",
                       messages.size(), " messages; clear it first");
   out.tokens = tokens;
-  const std::vector<TokenId> more = frontend.encode(prompt);
+  const std::vector<TokenId> more = frontend.encode(prompt, is_first);
   out.tokens.insert(out.tokens.end(), more.begin(), more.end());
   return out;
 }

@@ -1,0 +1,27 @@
+#pragma once
+/// The tokens that a tokenizer.json adds to a text: its `TemplateProcessing`, for one text alone.
+
+#include <cstddef>
+#include <vector>
+
+#include "nanovllm/core/ids.hpp"
+
+namespace nanovllm {
+
+/// What stands before and behind the tokens of a text. Qwen3-Embedding has `<|endoftext|>` behind,
+/// Qwen3 has nothing.
+struct SequenceTemplate {
+  std::vector<TokenId> before{}, behind{};
+
+  /// How many tokens it adds.
+  [[nodiscard]] std::size_t size() const { return before.size() + behind.size(); }
+
+  /// `ids`, the tokens of a text, with those of the template around them.
+  [[nodiscard]] std::vector<TokenId> wrap(std::vector<TokenId> ids) const {
+    ids.insert(ids.begin(), before.begin(), before.end());
+    ids.insert(ids.end(), behind.begin(), behind.end());
+    return ids;
+  }
+};
+
+}  // namespace nanovllm
