@@ -30,6 +30,7 @@
 #include "nanovllm/engine/describe_policy.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/make_engine.hpp"
+#include "nanovllm/engine/pooling/pooling.hpp"
 #include "nanovllm/engine/request/batch_generate.hpp"
 #include "nanovllm/engine/request/event_queue.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
@@ -58,7 +59,7 @@ namespace nanovllm {
 /// @tparam Model   e.g. `Qwen3<shapes::qwen3_8b>`, or `Qwen3<shapes::qwen3_any>`.
 /// @tparam Policy  see policy.hpp.
 template <class Model, class Policy>
-class Engine : public Conversations<Engine<Model, Policy>> {
+class Engine : public Conversations<Engine<Model, Policy>>, public Pooling<Engine<Model, Policy>> {
  public:
   static_assert(check_model_config<Model>() && check_tiers<Policy>());
   using Config = typename Model::Config;

@@ -209,6 +209,7 @@ awk -v graph="$graph" '
     # rooms may see themselves are named.
     allowed_in_module["engine/"] = "all"
     allowed_in_module["engine/request/"] = "engine/engine_config.hpp"
+    allowed_in_module["engine/pooling/"] = "engine/request/"
     allowed_in_module["engine/draw/"] = ""
     allowed_in_module["engine/step/"] = "engine/draw/ engine/request/ engine/engine_config.hpp"
     allowed_in_module["engine/runner/"] = "engine/step/ engine/engine_config.hpp"

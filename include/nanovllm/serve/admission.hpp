@@ -168,17 +168,12 @@ NANOVLLM_INLINE std::vector<TokenId> prompt_tokens(const AnyEngine& engine, cons
     if (std::holds_alternative<std::string>(prompt))
       added = engine.text().tokenizer->sequence_template();
   }
-  if (num_kept) {
-    if (added.size() > *num_kept) {
-      refuse_field("truncate_prompt_tokens",
-                   concat("must be at least ", added.size(),
-                          ", the tokens that the tokeniser adds, got ", *num_kept));
-    }
-    const std::size_t num_own = *num_kept - added.size();
-    if (tokens.size() > num_own)
-      tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(num_own));
+  if (num_kept && added.size() > *num_kept) {
+    refuse_field("truncate_prompt_tokens",
+                 concat("must be at least ", added.size(),
+                        ", the tokens that the tokeniser adds, got ", *num_kept));
   }
-  if (added.size() > 0) tokens = added.wrap(std::move(tokens));
+  tokens = added.wrap(std::move(tokens), num_kept.value_or(std::size_t(-1)));
   if (static_cast<std::int64_t>(tokens.size()) >= total)
     detail::refuse_prompt(total, static_cast<std::int64_t>(tokens.size()), true, field);
   return tokens;

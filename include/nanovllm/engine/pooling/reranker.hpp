@@ -1,0 +1,141 @@
+#pragma once
+/// How well a document answers a query, by a model that says "yes" or "no": Qwen3-Reranker.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nanovllm/core/ids.hpp"
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/request/output.hpp"
+#include "nanovllm/sampling/sampling_params.hpp"
+#include "nanovllm/text/tokenizer.hpp"
+
+namespace nanovllm {
+
+/// How documents are scored.
+struct ScoreOptions {
+  /// The task in a sentence.
+  std::string instruction =
+      "Given a web search query, retrieve relevant passages that answer the query";
+  std::optional<TokenId> yes{}, no{};  ///< the answers; unset: the tokens "yes" and "no"
+  /// Of a longer prompt the end of the document is cut off. Unset: it is refused if it does not fit
+  /// into the model's context.
+  std::optional<std::size_t> max_prompt_tokens{};
+  std::int32_t priority = 0;  ///< as SamplingParams has it
+};
+
+/// Makes prompts of queries and documents, and scores of the answers: p(yes) / (p(yes) + p(no)) at
+/// the first token of the answer. Instruction, system prompt and the closed thought are those of
+/// Qwen3-Reranker's model card. Thread-safe.
+class Reranker {
+ public:
+  /// Throws RequestError if the tokeniser has no token "yes" or "no" and `options` names none.
+  explicit Reranker(Tokenizer tokenizer, ScoreOptions options = {});
+
+  /// The tokens of a prompt. Throws RequestError if `max_prompt_tokens` leaves no room for a query
+  /// and a document.
+  [[nodiscard]] std::vector<TokenId> prompt(std::string_view query,
+                                            std::string_view document) const;
+
+  /// The settings of the request: one token, and the log-probabilities of both answers.
+  [[nodiscard]] SamplingParams params() const;
+
+  /// The score, in [0, 1], from the log-probabilities of the first token.
+  /// @param first  of a request with these params. Throws RequestError if they lack an answer.
+  [[nodiscard]] float score(const TokenLogprobs& first) const;
+
+ private:
+  Tokenizer tokenizer_;
+  ScoreOptions options_;
+  TokenId yes_, no_;
+  std::vector<TokenId> before_, behind_;  ///< of query and document
+};
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "nanovllm/core/error.hpp"
+
+namespace nanovllm {
+
+namespace detail {
+
+inline constexpr std::string_view kRerankerBegin =
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
+    "the Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n"
+    "<|im_start|>user\n";
+inline constexpr std::string_view kRerankerEnd =
+    "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
+
+NANOVLLM_INLINE TokenId answer_token(const Tokenizer& tokenizer, std::optional<TokenId> given,
+                                     const char* answer) {
+  if (given) return *given;
+  const std::optional<TokenId> token = tokenizer.token_to_id(answer);
+  check<RequestError>(token.has_value(), "score: the tokeniser has no token '", answer,
+                      "', which a reranker answers with");
+  return *token;
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE Reranker::Reranker(Tokenizer tokenizer, ScoreOptions options)
+    : tokenizer_(std::move(tokenizer)),
+      options_(std::move(options)),
+      yes_(detail::answer_token(tokenizer_, options_.yes, "yes")),
+      no_(detail::answer_token(tokenizer_, options_.no, "no")),
+      before_(tokenizer_.encode(detail::kRerankerBegin)),
+      behind_(tokenizer_.encode(detail::kRerankerEnd)) {}
+
+NANOVLLM_INLINE std::vector<TokenId> Reranker::prompt(std::string_view query,
+                                                      std::string_view document) const {
+  std::vector<TokenId> out = before_;
+  // Encoded apart from what is around it: a special token follows, and a line ends ahead.
+  const std::vector<TokenId> body = tokenizer_.encode(concat(
+      "<Instruct>: ", options_.instruction, "\n<Query>: ", query, "\n<Document>: ", document));
+  std::size_t kept = body.size();
+  if (options_.max_prompt_tokens) {
+    const std::size_t least = before_.size() + behind_.size() + 1;
+    check<RequestError>(*options_.max_prompt_tokens >= least,
+                        "score: max_prompt_tokens must be at least ", least,
+                        ", one more than the template has, got ", *options_.max_prompt_tokens);
+    kept = std::min(kept, *options_.max_prompt_tokens - least + 1);
+  }
+  out.insert(out.end(), body.begin(), body.begin() + static_cast<std::ptrdiff_t>(kept));
+  out.insert(out.end(), behind_.begin(), behind_.end());
+  return out;
+}
+
+NANOVLLM_INLINE SamplingParams Reranker::params() const {
+  SamplingParams params;
+  params.temperature = 0;
+  params.max_tokens = 1;
+  params.ignore_eos = true;
+  params.logprobs = 0;
+  params.logprob_token_ids = {yes_, no_};
+  params.repetition_penalty = 1;  // instead of the checkpoint's own
+  params.priority = options_.priority;
+  return params;
+}
+
+NANOVLLM_INLINE float Reranker::score(const TokenLogprobs& first) const {
+  std::optional<float> yes, no;
+  for (const auto& [token, logprob] : first.chosen) {
+    if (token == yes_) yes = logprob;
+    if (token == no_) no = logprob;
+  }
+  check<RequestError>(yes && no, "score: the output has no log-probabilities of both answers");
+  return static_cast<float>(1 / (1 + std::exp(double{*no} - *yes)));
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES
