@@ -233,6 +233,7 @@ awk -v graph="$graph" '
     allowed_in_module["serve/"] = "all"
     allowed_in_module["serve/constraint/"] = ""
     allowed_in_module["serve/request/"] = "serve/constraint/"
+    allowed_in_module["serve/pooling/"] = "serve/request/ serve/reply/ " serve_tops
     allowed_in_module["serve/reply/"] = "serve/request/ serve/constraint/ " serve_tops
 
     allowed_in_module["kv/"] = "all"

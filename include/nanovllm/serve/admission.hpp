@@ -49,7 +49,7 @@ void check_max_tokens(const AnyEngine& engine, std::size_t num_prompt_tokens,
 /// Throws ApiError (400) that names the field if a token id of the request, in its prompts or for
 /// sampling, is outside the model's vocabulary.
 void check_token_ids(const AnyEngine& engine, std::span<const std::vector<TokenId>> prompts,
-                     const SamplingParams& params);
+                     const SamplingParams& params, const char* prompt_field = "prompt");
 
 /// How to parse the answer to a chat.
 /// @param format  the form in which the model writes tool calls.
@@ -193,14 +193,14 @@ NANOVLLM_INLINE void check_max_tokens(const AnyEngine& engine, std::size_t num_p
 
 NANOVLLM_INLINE void check_token_ids(const AnyEngine& engine,
                                      std::span<const std::vector<TokenId>> prompts,
-                                     const SamplingParams& params) {
+                                     const SamplingParams& params, const char* prompt_field) {
   const auto check_id = [size = engine.vocab_size()](TokenId token, const char* field) {
     if (token >= 0 && token < size) return;
     throw ApiError(
         400, concat(field, ": token id ", token, " is not in [0, vocab_size = ", size, ")"), field);
   };
   for (const auto& prompt : prompts) {
-    for (const TokenId token : prompt) check_id(token, "prompt");
+    for (const TokenId token : prompt) check_id(token, prompt_field);
   }
   for (const TokenBias& bias : params.logit_bias) check_id(bias.token, "logit_bias");
   for (const TokenId token : params.stop_token_ids) check_id(token, "stop_token_ids");

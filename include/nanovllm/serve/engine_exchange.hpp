@@ -114,7 +114,7 @@ NANOVLLM_INLINE PendingOutput::Setup pending_setup(const EngineExchange::Setup& 
           .is_stream = setup.is_stream,
           .keep_token_ids = setup.keep_token_ids,
           .drop_generated = setup.drop_generated,
-          .comes_at_end = !is_streamed(params),
+          .comes_at_end = !is_streamed(params) || params.pooler != nullptr,
           .prompts_first = setup.is_stream && setup.prompts_first};
 }
 

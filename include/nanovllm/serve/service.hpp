@@ -28,9 +28,9 @@ struct HttpReply {
   std::string body{};
 };
 
-/// Answers requests of the OpenAI API, and vLLM's /tokenize, /detokenize, /health, /version and
-/// /metrics. Every member may be called from any thread. The engine must outlive the service, and
-/// the service its exchanges.
+/// Answers requests of the OpenAI API, and vLLM's /score, /rerank, /tokenize, /detokenize, /health,
+/// /version and /metrics. Every member may be called from any thread. The engine must outlive the
+/// service, and the service its exchanges.
 class OpenAiService {
  public:
   /// Throws ConfigError that names the setting which is out of range.
@@ -80,6 +80,7 @@ class OpenAiService {
 
 #include "nanovllm/serve/admission.hpp"
 #include "nanovllm/serve/health_report.hpp"
+#include "nanovllm/serve/pooling/pooled_exchange.hpp"
 #include "nanovllm/serve/reply/generation.hpp"
 #include "nanovllm/serve/reply/logprobs.hpp"
 #include "nanovllm/serve/request/api_error.hpp"
@@ -152,6 +153,15 @@ struct OpenAiService::State {
   ExchangePtr complete(const HttpRequest& request, const std::string&) {
     return generation.complete(request.body);
   }
+  ExchangePtr embed(const HttpRequest& request, const std::string&) {
+    return start_embedding(engine, generation, request.body);
+  }
+  ExchangePtr score(const HttpRequest& request, const std::string&) {
+    return start_scoring(engine, generation, config.score, false, request.body);
+  }
+  ExchangePtr rerank(const HttpRequest& request, const std::string&) {
+    return start_scoring(engine, generation, config.score, true, request.body);
+  }
   ExchangePtr tokenize(const HttpRequest& request, const std::string&);
   ExchangePtr detokenize(const HttpRequest& request, const std::string&);
   ExchangePtr list_models(const HttpRequest&, const std::string&);
@@ -160,7 +170,7 @@ struct OpenAiService::State {
   ExchangePtr version(const HttpRequest&, const std::string&);
   ExchangePtr metrics(const HttpRequest&, const std::string&);
 
-  static constexpr std::size_t kNumRoutes = 10;
+  static constexpr std::size_t kNumRoutes = 15;
   [[nodiscard]] static std::array<Route, kNumRoutes> routes();
   [[nodiscard]] ExchangePtr route(const HttpRequest& request, std::string& kind);
 
@@ -178,6 +188,11 @@ NANOVLLM_INLINE std::array<OpenAiService::State::Route, OpenAiService::State::kN
 OpenAiService::State::routes() {
   return {{{"/v1/chat/completions", "POST", "chat", &State::chat},
            {"/v1/completions", "POST", "completion", &State::complete},
+           {"/v1/embeddings", "POST", "embedding", &State::embed},
+           {"/score", "POST", "score", &State::score},
+           {"/v1/score", "POST", "score", &State::score},
+           {"/rerank", "POST", "rerank", &State::rerank},
+           {"/v1/rerank", "POST", "rerank", &State::rerank},
            {"/tokenize", "POST", "tokenize", &State::tokenize},
            {"/detokenize", "POST", "detokenize", &State::detokenize},
            {"/v1/models", "GET", "models", &State::list_models},

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "nanovllm/chat/tool_call_format.hpp"
+#include "nanovllm/engine/pooling/reranker.hpp"
 #include "nanovllm/serve/constraint/output_constraint.hpp"
 #include "nanovllm/serve/metrics.hpp"
 
@@ -25,6 +26,8 @@ struct ServiceConfig {
   /// The form in which the model writes tool calls; `none`: they stay in the content.
   ToolCallFormat tool_call_format = ToolCallFormat::hermes;
   bool parse_reasoning = true;  ///< off: thoughts stay in the content, with their tags
+  /// How documents are scored. Requests may have their own instruction and limit.
+  ScoreOptions score{};
   std::shared_ptr<const HttpCounters>
       http_counters{};  ///< of the transport, for /metrics; may be null
 };

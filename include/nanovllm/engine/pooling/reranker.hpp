@@ -41,6 +41,11 @@ class Reranker {
   [[nodiscard]] std::vector<TokenId> prompt(std::string_view query,
                                             std::string_view document) const;
 
+  /// The tokens of the template, and one more.
+  [[nodiscard]] std::size_t min_prompt_tokens() const {
+    return before_.size() + behind_.size() + 1;
+  }
+
   /// The settings of the request: one token, and the log-probabilities of both answers.
   [[nodiscard]] SamplingParams params() const;
 
@@ -103,7 +108,7 @@ NANOVLLM_INLINE std::vector<TokenId> Reranker::prompt(std::string_view query,
       "<Instruct>: ", options_.instruction, "\n<Query>: ", query, "\n<Document>: ", document));
   std::size_t kept = body.size();
   if (options_.max_prompt_tokens) {
-    const std::size_t least = before_.size() + behind_.size() + 1;
+    const std::size_t least = min_prompt_tokens();
     check<RequestError>(*options_.max_prompt_tokens >= least,
                         "score: max_prompt_tokens must be at least ", least,
                         ", one more than the template has, got ", *options_.max_prompt_tokens);

@@ -35,13 +35,23 @@ class Generation {
   /// ApiError (404) for a model that is not served.
   [[nodiscard]] const std::string& model_name(const std::string& asked) const;
 
+  /// The beginning of a reply to such a request, with an id that begins with `prefix`.
+  [[nodiscard]] ReplyFrame reply_frame(const std::string& asked, const char* prefix,
+                                       const char* object) {
+    return {.id = ids_->next(prefix),
+            .object = object,
+            .model = model_name(asked),
+            .created = unix_seconds()};
+  }
+
+  /// Reserves room for sequences. Throws ApiError 503 while draining, 429 if the queue is full.
+  [[nodiscard]] LoadShare admit(std::int64_t num_sequences) const;
+
   /// From now on requests are refused with status 503.
   void drain() noexcept { is_draining_ = true; }
   [[nodiscard]] bool is_draining() const noexcept { return is_draining_; }
 
  private:
-  /// Reserves room for sequences. Throws ApiError 503 while draining, 429 if the queue is full.
-  [[nodiscard]] LoadShare admit(std::int64_t num_sequences) const;
   /// Compiles `constraint`, which came in the field `field`. Throws ApiError (400) if it cannot.
   void constrain(SamplingParams& params, const OutputConstraint& constraint,
                  const std::string& field) const;
@@ -116,10 +126,7 @@ NANOVLLM_INLINE void Generation::constrain(SamplingParams& params,
 
 template <class Request>
 ReplySetup Generation::reply_setup(const Request& request, const char* id, const char* object) {
-  return {.frame = {.id = ids_->next(id),
-                    .object = object,
-                    .model = model_name(request.model),
-                    .created = unix_seconds()},
+  return {.frame = reply_frame(request.model, id, object),
           .tokenizer = engine_.text().tokenizer,
           .num_choices = static_cast<std::size_t>(request.sampling.n),
           .stop_rules = StopRules::of(request.sampling, engine_.eos_token_ids()),

@@ -24,6 +24,7 @@ struct ChoiceUpdate {
   std::vector<std::size_t> text_ends{};   ///< if streamed: where each token's text ends
   std::vector<TokenId> token_ids{};       ///< if the setup keeps them
   std::vector<TokenLogprobs> logprobs{};  ///< one for each token, if requested
+  std::vector<float> pooled{};            ///< if a pooler was requested
   std::int64_t num_tokens = 0;
   FinishReason finish_reason = FinishReason::none;  ///< set with the last token
 
@@ -64,7 +65,7 @@ class PendingOutput {
     bool is_stream = false;  ///< output is taken as it comes; else when all requests have ended
     bool keep_token_ids = false;
     bool drop_generated = false;  ///< only log-probabilities of prompts are wanted
-    bool comes_at_end = false;    ///< choices come with the last event only: !is_streamed(params)
+    bool comes_at_end = false;    ///< choices come with the last event only
     bool prompts_first = false;  ///< of a stream: choices wait for their prompt's log-probabilities
   };
 
@@ -140,6 +141,7 @@ NANOVLLM_INLINE void ChoiceUpdate::clear() {
   text_ends.clear();
   token_ids.clear();
   logprobs.clear();
+  pooled.clear();
   num_tokens = 0;
   finish_reason = FinishReason::none;
 }
@@ -216,6 +218,7 @@ NANOVLLM_INLINE void PendingOutput::collect_completion(std::size_t choice,
   choices_[choice] = {.text = completion.text,
                       .token_ids = completion.token_ids,
                       .logprobs = completion.logprobs,
+                      .pooled = completion.pooled,
                       .num_tokens = static_cast<std::int64_t>(completion.token_ids.size()),
                       .finish_reason = completion.finish_reason};
 }

@@ -54,6 +54,7 @@ struct CompletionRequest {
 
 #include "nanovllm/serve/request/cache_salt_field.hpp"
 #include "nanovllm/serve/request/output_format.hpp"
+#include "nanovllm/serve/request/prompt_field.hpp"
 #include "nanovllm/serve/request/request_fields.hpp"
 #include "nanovllm/serve/request/sampling_fields.hpp"
 #include "nanovllm/serve/request/stream_options.hpp"
@@ -63,37 +64,6 @@ namespace nanovllm::serve {
 namespace detail {
 
 inline constexpr std::int32_t kDefaultMaxTokens = 16;
-
-/// A text or token ids, either not empty.
-NANOVLLM_INLINE Prompt read_prompt(const Json& value, const std::string& path) {
-  if (value.empty() || (value.is_string() && value.string().empty()))
-    refuse_field(path, "must not be empty");
-  if (value.is_string()) return value.string();
-  return token_ids_at(value, path);
-}
-
-NANOVLLM_INLINE std::vector<Prompt> read_prompts(const RequestFields& body) {
-  const Json& value = body.required("prompt");
-  if (!value.is_string() && !value.is_array())
-    wrong_field("prompt", "a string, a list of token ids, or a list of those", value);
-  const bool is_list =
-      value.is_array() && !value.empty() && (value[0].is_string() || value[0].is_array());
-  std::vector<Prompt> prompts;
-  if (!is_list) {
-    prompts.push_back(read_prompt(value, "prompt"));
-    return prompts;
-  }
-  if (value.size() > kMaxPrompts)
-    refuse_field("prompt",
-                 concat("must have at most ", kMaxPrompts, " prompts, got ", value.size()));
-  for (const Json& element : value) {
-    const std::string path = element_path("prompt", prompts.size());
-    if (element.kind() != value[0].kind())
-      wrong_field(path, "of the same type as the first prompt", element);
-    prompts.push_back(read_prompt(element, path));
-  }
-  return prompts;
-}
 
 NANOVLLM_INLINE void read_token_limit(const RequestFields& body, CompletionRequest& request) {
   const auto limit = body.integer("max_tokens", 0, std::numeric_limits<std::int32_t>::max());
@@ -136,7 +106,7 @@ NANOVLLM_INLINE CompletionRequest CompletionRequest::parse(const Json& json) {
   const RequestFields body(json);
   CompletionRequest request;
   request.model = body.string("model").value_or("");
-  request.prompts = detail::read_prompts(body);
+  request.prompts = parse_prompts(body, "prompt", kMaxPrompts);
   if (const auto suffix = body.string("suffix"); suffix && !suffix->empty())
     refuse_field("suffix", "is not supported");
   for (const char* name : {"chat_template", "documents"})

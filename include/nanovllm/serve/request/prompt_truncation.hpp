@@ -32,8 +32,9 @@ NANOVLLM_INLINE std::optional<PromptTruncation> parse_truncation(const RequestFi
   const auto value = body.integer(kField, -1, std::numeric_limits<std::int32_t>::max());
   if (!value) return {};
   if (*value == 0) refuse_field(body.path(kField), "must be -1 or >= 1, got 0");
-  if (*value == -1) return PromptTruncation{};
-  return PromptTruncation{.num_tokens = static_cast<std::int32_t>(*value)};
+  PromptTruncation out;
+  if (*value != -1) out.num_tokens = static_cast<std::int32_t>(*value);
+  return out;
 }
 
 }  // namespace nanovllm::serve

@@ -1,0 +1,110 @@
+#pragma once
+/// Starts requests for vectors and scores: from a body to an exchange that the engine works on.
+
+#include <memory>
+#include <string_view>
+
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/any_engine.hpp"
+#include "nanovllm/engine/pooling/reranker.hpp"
+#include "nanovllm/serve/exchange.hpp"
+#include "nanovllm/serve/reply/generation.hpp"
+
+namespace nanovllm::serve {
+
+// Each parses a body, encodes its texts and submits a request for each of them. Throws ApiError for
+// a request that cannot be served, and whatever the engine throws.
+
+/// The exchange of a request for embeddings.
+[[nodiscard]] std::shared_ptr<Exchange> start_embedding(AnyEngine& engine, Generation& generation,
+                                                        std::string_view body);
+
+/// That of a request to score documents, or to sort them by their scores.
+/// @param defaults  what the request does not say.
+[[nodiscard]] std::shared_ptr<Exchange> start_scoring(AnyEngine& engine, Generation& generation,
+                                                      const ScoreOptions& defaults,
+                                                      bool is_reranking, std::string_view body);
+
+}  // namespace nanovllm::serve
+
+#if NANOVLLM_BODIES
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/engine/pooling/embedding.hpp"
+#include "nanovllm/serve/admission.hpp"
+#include "nanovllm/serve/engine_exchange.hpp"
+#include "nanovllm/serve/pooling/embedding_request.hpp"
+#include "nanovllm/serve/pooling/pooled_reply.hpp"
+#include "nanovllm/serve/pooling/score_request.hpp"
+#include "nanovllm/serve/request/request_fields.hpp"
+
+namespace nanovllm::serve {
+
+NANOVLLM_INLINE std::shared_ptr<Exchange> start_embedding(AnyEngine& engine, Generation& generation,
+                                                          std::string_view body) {
+  auto request = EmbeddingRequest::parse(parse_request_body(body));
+  ReplyFrame frame = generation.reply_frame(request.model, "embd-", "list");
+  LoadShare share = generation.admit(static_cast<std::int64_t>(request.inputs.size()));
+  const auto num_kept = num_kept_tokens(engine, request.truncation, 1);
+  std::vector<std::vector<TokenId>> prompts;
+  for (std::size_t i = 0; i < request.inputs.size(); ++i)
+    prompts.push_back(prompt_tokens(engine, request.inputs[i], "input", num_kept));
+  // The reply cuts and scales.
+  const SamplingParams params =
+      embedding_params({.normalize = false, .priority = request.priority});
+  check_token_ids(engine, prompts, params, "input");
+  return std::make_shared<EngineExchange>(
+      engine,
+      EngineExchange::Setup{.kind = "embedding", .cache_salt = std::move(request.cache_salt)},
+      prompts, params,
+      std::make_unique<EmbeddingReply>(std::move(frame), request.base64, request.normalize,
+                                       request.dimensions),
+      share);
+}
+
+NANOVLLM_INLINE std::shared_ptr<Exchange> start_scoring(AnyEngine& engine, Generation& generation,
+                                                        const ScoreOptions& defaults,
+                                                        bool is_reranking, std::string_view body) {
+  const Json json = parse_request_body(body);
+  auto request = is_reranking ? ScoreRequest::parse_rerank(json) : ScoreRequest::parse_score(json);
+  const char* const kind = is_reranking ? "rerank" : "score";
+  ReplyFrame frame =
+      generation.reply_frame(request.model, is_reranking ? "rerank-" : "score-", "list");
+  ScoreOptions options = defaults;
+  if (request.instruction) options.instruction = *request.instruction;
+  options.priority = request.priority;
+  if (request.truncation)
+    options.max_prompt_tokens = num_kept_tokens(engine, request.truncation, 1);
+  Reranker reranker(tokenizer_of(engine), options);
+  const std::size_t least = reranker.min_prompt_tokens();
+  if (options.max_prompt_tokens.value_or(least) < least)
+    refuse_field("truncate_prompt_tokens",
+                 concat("must be at least ", least, ", one more than the template has, got ",
+                        *options.max_prompt_tokens));
+  LoadShare share = generation.admit(static_cast<std::int64_t>(request.documents.size()));
+  std::vector<std::vector<TokenId>> prompts;
+  for (std::size_t i = 0; i < request.documents.size(); ++i) {
+    const std::string field = request.documents.size() == 1
+                                  ? request.documents_field
+                                  : element_path(request.documents_field, i);
+    prompts.push_back(
+        prompt_tokens(engine, reranker.prompt(request.query_of(i), request.documents[i]), field));
+  }
+  const EngineExchange::Setup setup{.kind = kind, .cache_salt = request.cache_salt};
+  const SamplingParams params = reranker.params();
+  return std::make_shared<EngineExchange>(
+      engine, setup, prompts, params,
+      std::make_unique<ScoreReply>(std::move(frame), is_reranking, std::move(reranker),
+                                   std::move(request)),
+      share);
+}
+
+}  // namespace nanovllm::serve
+
+#endif  // NANOVLLM_BODIES

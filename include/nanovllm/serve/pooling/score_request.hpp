@@ -1,0 +1,119 @@
+#pragma once
+/// The bodies of POST /score and POST /rerank, as vLLM and Jina have them. The rules for fields are
+/// those of chat_request.hpp.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/io/json.hpp"
+#include "nanovllm/serve/request/prompt_truncation.hpp"
+
+namespace nanovllm::serve {
+
+/// A request to score documents. Document i answers query i, or the only one.
+struct ScoreRequest {
+  std::string model{};  ///< empty where the request names none
+  std::vector<std::string> queries{}, documents{};
+  std::string documents_field{};                 ///< the field that has them
+  std::optional<std::string> instruction{};      ///< unset: the service's
+  std::optional<PromptTruncation> truncation{};  ///< unset: what is too long is refused
+  std::string cache_salt{};                      ///< as Prompt has it
+  std::int32_t priority = 0;                     ///< as SamplingParams has it
+
+  // Of a reranking, whose reply is sorted:
+  std::optional<std::size_t> top_n{};  ///< as many of the best; unset: all
+  bool return_documents = true;        ///< their texts, too
+
+  /// `text_1` and `text_2`, or `queries` and `documents`: texts or lists of texts, one with many,
+  /// or two lists of one length. Throws RequestError.
+  [[nodiscard]] static ScoreRequest parse_score(const Json& body);
+
+  /// `query`, a text, and `documents`, texts or objects with a `text`. Throws RequestError.
+  [[nodiscard]] static ScoreRequest parse_rerank(const Json& body);
+
+  [[nodiscard]] const std::string& query_of(std::size_t document) const {
+    return queries[queries.size() == 1 ? 0 : document];
+  }
+};
+
+}  // namespace nanovllm::serve
+
+#if NANOVLLM_BODIES
+
+#include <limits>
+
+#include "nanovllm/serve/pooling/embedding_request.hpp"
+#include "nanovllm/serve/request/cache_salt_field.hpp"
+#include "nanovllm/serve/request/request_fields.hpp"
+
+namespace nanovllm::serve {
+
+namespace detail {
+
+/// A text, or a list of texts; where `has_objects`, also {"text": a text}.
+NANOVLLM_INLINE std::vector<std::string> read_texts(const RequestFields& body,
+                                                    const std::string& key, bool has_objects) {
+  const Json& value = body.required(key);
+  if (value.is_string()) return {value.string()};
+  if (!value.is_array()) wrong_field(key, "a string or a list of strings", value);
+  if (value.empty()) refuse_field(key, "must not be empty");
+  if (value.size() > kMaxPooledInputs)
+    refuse_field(key, concat("must have at most ", kMaxPooledInputs, " texts, got ", value.size()));
+  std::vector<std::string> texts;
+  for (const Json& element : value) {
+    const std::string path = element_path(key, texts.size());
+    const bool is_object = has_objects && element.is_object();
+    texts.push_back(is_object
+                        ? string_at(RequestFields(element, path).required("text"), path + ".text")
+                        : string_at(element, path));
+  }
+  return texts;
+}
+
+NANOVLLM_INLINE void read_common_fields(const RequestFields& body, ScoreRequest& request) {
+  request.model = body.string("model").value_or("");
+  request.instruction = body.string("instruction");
+  request.truncation = parse_truncation(body);
+  request.cache_salt = parse_cache_salt(body);
+  request.priority = detail::read_priority(body);
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE ScoreRequest ScoreRequest::parse_score(const Json& json) {
+  const RequestFields body(json);
+  ScoreRequest request;
+  detail::read_common_fields(body, request);
+  const bool is_named = body.has("queries") || body.has("documents");
+  request.documents_field = is_named ? "documents" : "text_2";
+  request.queries = detail::read_texts(body, is_named ? "queries" : "text_1", false);
+  request.documents = detail::read_texts(body, request.documents_field, false);
+  const std::size_t count = request.queries.size();
+  if (request.documents.size() == 1) request.documents.resize(count, request.documents[0]);
+  if (count != 1 && count != request.documents.size())
+    refuse_field(request.documents_field,
+                 concat("must have one text or ", count, ", as many as there are queries, got ",
+                        request.documents.size()));
+  return request;
+}
+
+NANOVLLM_INLINE ScoreRequest ScoreRequest::parse_rerank(const Json& json) {
+  const RequestFields body(json);
+  ScoreRequest request;
+  detail::read_common_fields(body, request);
+  request.documents_field = "documents";
+  request.queries = {string_at(body.required("query"), "query")};
+  request.documents = detail::read_texts(body, "documents", true);
+  const auto top_n = body.integer("top_n", 0, std::numeric_limits<std::int32_t>::max());
+  if (top_n.value_or(0) > 0) request.top_n = static_cast<std::size_t>(*top_n);  // vLLM's 0 is all
+  request.return_documents = body.flag("return_documents", true);
+  return request;
+}
+
+}  // namespace nanovllm::serve
+
+#endif  // NANOVLLM_BODIES
