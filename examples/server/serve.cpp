@@ -145,9 +145,8 @@ int main(int argc, char** argv) {
   ServeOptions options;
   CLI::App app{
       "Serves a checkpoint by OpenAI's API: /v1/chat/completions, /v1/completions,\n"
-      "/v1/embeddings, /score, /rerank, /v1/models, /tokenize, /detokenize, /metrics, /health, and "
-      "a\n"
-      "page at /.\n\n"
+      "/v1/embeddings, /score, /rerank, /v1/models, /tokenize, /detokenize, /metrics,\n"
+      "/health, and a page at /.\n\n"
       "SIGTERM or SIGINT ends it once what is under way is answered; a second one at once."};
   add_options(app, options);
   CLI11_PARSE(app, argc, argv);
