@@ -1,0 +1,82 @@
+// Searches text files by meaning, in one program: the model embeds their paragraphs and the query,
+// and the nearest paragraphs are printed. Usage: search MODEL_DIR "query" FILE...
+//
+// A model for this is Qwen3-Embedding; any other gives vectors, too, but they say less.
+#include <nanovllm/core/utf8.hpp>
+#include <nanovllm/engine.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdio>
+#include <fstream>
+#include <numeric>
+#include <string>
+#include <vector>
+
+namespace nv = nanovllm;
+
+namespace {
+
+struct Paragraph {
+  std::string file;
+  int line = 0;  // of the file, from 1
+  std::string text;
+};
+
+/// Appends the paragraphs of a file: lines between empty ones.
+void read_paragraphs(const std::string& file, std::vector<Paragraph>& out) {
+  std::ifstream in(file);
+  if (!in) throw nv::Error(nv::concat("cannot read '", file, "'"));
+  bool is_open = false;
+  std::string line;
+  for (int number = 1; std::getline(in, line); ++number) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) {
+      is_open = false;
+      continue;
+    }
+    if (!is_open) out.push_back({.file = file, .line = number, .text = {}});
+    is_open = true;
+    std::string& text = out.back().text;
+    text += text.empty() ? line : " " + line;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc < 4) {
+    std::fprintf(stderr, "usage: search MODEL_DIR \"query\" FILE...\n");
+    return 2;
+  }
+  nv::Engine<nv::Qwen3<nv::shapes::qwen3_any>> engine({.model = argv[1]});
+  std::vector<Paragraph> paragraphs;
+  for (int i = 3; i < argc; ++i) read_paragraphs(argv[i], paragraphs);
+
+  std::vector<std::string> texts;
+  for (const Paragraph& paragraph : paragraphs) texts.push_back(paragraph.text);
+  // One token must fit behind an input. A longer paragraph is known by its end.
+  const nv::EmbedOptions options{.max_prompt_tokens =
+                                     static_cast<std::size_t>(engine.max_total_tokens() - 1)};
+  const std::vector<std::vector<float>> vectors = engine.embed(texts, options);
+  const std::vector<float> query = engine.embed(
+      nv::embedding_query("Given a question, find the passage that answers it", argv[2]), options);
+
+  // Vectors have length 1, so that their product is the cosine of the angle between them.
+  std::vector<float> cosines;
+  for (const std::vector<float>& vector : vectors)
+    cosines.push_back(std::inner_product(vector.begin(), vector.end(), query.begin(), 0.f));
+  std::vector<std::size_t> order(cosines.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return cosines[a] > cosines[b]; });
+  for (std::size_t rank = 0; rank < std::min(order.size(), std::size_t{5}); ++rank) {
+    const Paragraph& found = paragraphs[order[rank]];
+    const std::string begin = found.text.substr(0, 100);
+    const int size = static_cast<int>(nv::utf8::complete_prefix(begin));
+    std::printf("%.3f  %s:%d  %.*s\n", static_cast<double>(cosines[order[rank]]),
+                found.file.c_str(), found.line, size, begin.c_str());
+  }
+} catch (const nv::Error& error) {
+  std::fprintf(stderr, "search: %s\n", error.what());
+  return 1;
+}
