@@ -291,6 +291,7 @@ awk -v graph="$graph" '
     loaders["nanovllm/model/config_fields.hpp"]
     loaders["nanovllm/model/generation_config.hpp"]
     loaders["nanovllm/model/gpt2/config.hpp"]
+    loaders["nanovllm/model/prefixed_checkpoint.hpp"]
     loaders["nanovllm/model/quantization/kv_scales.hpp"]
     loaders["nanovllm/model/quantization/quantization_config.hpp"]
     loaders["nanovllm/model/quantization/tensor_scales.hpp"]

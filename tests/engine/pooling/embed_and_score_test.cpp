@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "catch.hpp"
@@ -82,6 +83,22 @@ TEST_CASE("embeddings and scores are transformers', whatever is in the batch", "
     CHECK(engine.stats().num_free_kv_blocks == engine.stats().num_kv_blocks);
     engine.check_invariants();
   }
+}
+
+TEST_CASE("tensors may lack the prefix of a decoder with a head", "[pooling]") {
+  const Checkpoint files("examples/models/fairytale");
+  nanovllm_test::MemoryCheckpoint bare;
+  for (const char* file : {"config.json", "tokenizer.json"}) bare.texts[file] = *files.text(file);
+  for (const CheckpointTensor& tensor : files.tensors()) {
+    const auto* bytes = reinterpret_cast<const char*>(tensor.data.data());
+    REQUIRE(tensor.name.starts_with("model."));
+    bare.add(tensor.name.substr(6), tensor.dtype, tensor.shape,
+             std::string(bytes, tensor.data.size()));
+  }
+  EngineConfig config = pooling_config();
+  const Vector expected = PoolingEngine(config).embed(std::vector<TokenId>{5, 6, 7});
+  config.checkpoint = Checkpoint(std::move(bare));
+  CHECK(PoolingEngine(config).embed(std::vector<TokenId>{5, 6, 7}) == expected);
 }
 
 TEST_CASE("long inputs are refused, or cut where it is asked for", "[pooling]") {

@@ -13,6 +13,7 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/sizes.hpp"
 #include "nanovllm/model/parameter_list.hpp"
+#include "nanovllm/model/prefixed_checkpoint.hpp"
 #include "nanovllm/model/quantization/kv_scales.hpp"
 #include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
@@ -81,15 +82,17 @@ class Qwen3WeightsOf {
  public:
   using Layer = LayerT;
 
-  /// Streams this rank's part of `checkpoint` in. A tied model's copy of lm_head is ignored. Throws
+  /// Streams this rank's part of `checkpoint` in; names may lack `model.` (`with_model_prefix`). A
+  /// tied model's copy of lm_head is ignored. Throws
   /// one LoadError that names every missing, surplus or misshapen tensor. Scales of the cache are
   /// read first, with a LoadError of their own (`read_kv_scales`).
   void load(const Checkpoint& checkpoint, Backend& backend,
             std::function<void(std::uint64_t, std::uint64_t)> progress = {}) {
     const std::vector<std::string> ignored =
         tied_ ? std::vector<std::string>{"lm_head.weight"} : std::vector<std::string>{};
-    if constexpr (FixedScaleKvFormat<Kv>) load_kv_scales(checkpoint);
-    list_parameters(backend).load(checkpoint, ignored, std::move(progress));
+    const Checkpoint named = with_model_prefix(checkpoint);
+    if constexpr (FixedScaleKvFormat<Kv>) load_kv_scales(named);
+    list_parameters(backend).load(named, ignored, std::move(progress));
   }
 
   /// See `ParameterList::randomize`.
