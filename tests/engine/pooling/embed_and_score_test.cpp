@@ -85,6 +85,21 @@ TEST_CASE("embeddings and scores are transformers', whatever is in the batch", "
   }
 }
 
+TEST_CASE("tokens are added to texts, and not to conversations and later turns", "[pooling]") {
+  PoolingEngine engine(pooling_config());
+  const TokenId end = engine.tokenizer().sequence_template().behind.at(0);
+  const std::vector<TokenId> once = engine.tokenizer().encode("Once");
+  CHECK(engine.encode("Once") == engine.tokenizer().encode_with_template("Once"));
+  CHECK(engine.encode("Once").back() == end);
+  CHECK(engine.encode(once) == once);
+  CHECK(engine.encode(std::vector<ChatMessage>{{"user", "Once"}}).back() != end);
+  auto session = engine.session();
+  const SamplingParams one{.max_tokens = 1, .ignore_eos = true};
+  CHECK(session.generate("Once", one).num_prompt_tokens == std::ssize(once) + 1);
+  const auto num_before = std::ssize(session.tokens());
+  CHECK(session.generate("Once", one).num_prompt_tokens == num_before + std::ssize(once));
+}
+
 TEST_CASE("tensors may lack the prefix of a decoder with a head", "[pooling]") {
   const Checkpoint files("examples/models/fairytale");
   nanovllm_test::MemoryCheckpoint bare;

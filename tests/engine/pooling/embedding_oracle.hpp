@@ -20,7 +20,10 @@ inline Json embedding_oracle() {
 
 /// The model; its tokeniser puts `<|endoftext|>` behind a text.
 inline Checkpoint embedding_model() {
-  auto model = nanovllm_test::MemoryCheckpoint::copy_of(Checkpoint("examples/models/fairytale"));
+  const Checkpoint files("examples/models/fairytale");
+  auto model = nanovllm_test::MemoryCheckpoint::copy_of(files);
+  for (const char* file : {"chat_template.jinja", "tokenizer_config.json"})
+    model.texts[file] = files.required_text(file);
   std::string& text = model.texts["tokenizer.json"];
   Json tokenizer = parse_json(text, "tokenizer.json");
   const Json oracle = embedding_oracle();

@@ -138,6 +138,15 @@ TEST_CASE("embeddings are the engine's in every form", "[serve][pooling]") {
   CHECK(served.service.num_unfinished() == 0);
 }
 
+TEST_CASE("/tokenize counts the tokens that are added to a text", "[serve][pooling]") {
+  Served served;
+  const Json text = served.ask("/tokenize", R"("prompt": "Once")");
+  CHECK(numbers<TokenId>(text["tokens"]) ==
+        numbers<TokenId>(served.oracle["templates"][0]["encode"][1][1]));
+  const Json chat = served.ask("/tokenize", R"("messages": [{"role": "user", "content": "Once"}])");
+  CHECK(numbers<TokenId>(chat["tokens"]).back() != numbers<TokenId>(text["tokens"]).back());
+}
+
 TEST_CASE("scores and rerankings are the engine's", "[serve][pooling]") {
   Served served;
   const Json& scores = served.oracle["scores"];

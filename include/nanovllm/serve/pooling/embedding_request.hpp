@@ -39,20 +39,11 @@ struct EmbeddingRequest {
 #include <limits>
 
 #include "nanovllm/serve/request/cache_salt_field.hpp"
+#include "nanovllm/serve/request/priority_field.hpp"
 #include "nanovllm/serve/request/prompt_field.hpp"
 #include "nanovllm/serve/request/request_fields.hpp"
 
 namespace nanovllm::serve {
-
-namespace detail {
-
-NANOVLLM_INLINE std::int32_t read_priority(const RequestFields& body) {
-  using Limits = std::numeric_limits<std::int32_t>;
-  return static_cast<std::int32_t>(
-      body.integer("priority", Limits::min(), Limits::max()).value_or(0));
-}
-
-}  // namespace detail
 
 NANOVLLM_INLINE EmbeddingRequest EmbeddingRequest::parse(const Json& json) {
   const RequestFields body(json);
@@ -73,7 +64,7 @@ NANOVLLM_INLINE EmbeddingRequest EmbeddingRequest::parse(const Json& json) {
     refuse_field("embed_dtype", concat("must be 'float32', got '", *type, "'"));
   request.truncation = parse_truncation(body);
   request.cache_salt = parse_cache_salt(body);
-  request.priority = detail::read_priority(body);
+  request.priority = parse_priority(body);
   return request;
 }
 

@@ -48,6 +48,7 @@ struct ScoreRequest {
 
 #include "nanovllm/serve/pooling/embedding_request.hpp"
 #include "nanovllm/serve/request/cache_salt_field.hpp"
+#include "nanovllm/serve/request/priority_field.hpp"
 #include "nanovllm/serve/request/request_fields.hpp"
 
 namespace nanovllm::serve {
@@ -79,7 +80,7 @@ NANOVLLM_INLINE void read_common_fields(const RequestFields& body, ScoreRequest&
   request.instruction = body.string("instruction");
   request.truncation = parse_truncation(body);
   request.cache_salt = parse_cache_salt(body);
-  request.priority = detail::read_priority(body);
+  request.priority = parse_priority(body);
 }
 
 }  // namespace detail
