@@ -131,7 +131,8 @@ struct Bench {
                       .cos_sin = {angles.data(), {kPositions, kHeadDim}},
                       .slots = {slots_on_device.data(), {m}}},
             .kv = kv,
-            .qkv = MatrixView<bf16>(y.data(), {m, shape.n})};
+            .qkv = MatrixView<bf16>(y.data(), {m, shape.n}),
+            .normed = {}};
       };
       const auto by_parts = [&](int i) {
         const auto of = args(i);
