@@ -765,11 +765,11 @@ class SettingsTest(unittest.TestCase):
         with server.connect() as stream:
             stream.sendall(post(chat(True, 900, n=64)))
             read_until(stream, b"data: ")
-            for _ in range(5):  # it may be stopped between two steps
+            for _ in range(8):  # it may be stopped between two steps, and the stream goes on
                 server.process.send_signal(signal.SIGSTOP)
                 time.sleep(1)
                 server.process.send_signal(signal.SIGCONT)
-                if soon(lambda: server.get("/health")[0] == 503, 1):
+                if soon(lambda: server.get("/health")[0] == 503, 0.1):
                     break
             self.assertIn(b"step_timeout", read_until(stream, b"[DONE]"))
         # Nothing but questions for its health, and what they try the engine with.
