@@ -580,7 +580,18 @@ class Errors(unittest.TestCase):
         self.assertEqual(status, 405)
         self.assertIn("POST", headers["Allow"])
         with self.assertRaises(openai.NotFoundError):
-            client.embeddings.create(model=model, input="x")
+            client.moderations.create(model=model, input="x")
+
+    def test_embeddings(self):
+        texts = ["The king had a daughter.", "x"]
+        reply = client.embeddings.create(model=model, input=texts)  # the client asks for base64
+        self.assertEqual([item.index for item in reply.data], [0, 1])
+        self.assertGreater(reply.usage.prompt_tokens, 1)
+        numbers = client.embeddings.create(model=model, input=texts, encoding_format="float")
+        for one, other in zip(reply.data, numbers.data):
+            self.assertAlmostEqual(sum(x * x for x in one.embedding), 1, places=5)
+            for a, b in zip(one.embedding, other.embedding):
+                self.assertAlmostEqual(a, b, places=5)
 
     def test_timeout(self):
         with self.assertRaises(openai.APITimeoutError):
