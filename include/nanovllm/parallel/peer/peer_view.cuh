@@ -52,7 +52,7 @@ inline constexpr std::uint32_t kHasEnded = 1u << 31;
 struct alignas(16) State {
   std::uint32_t num_calls;   ///< that were begun before, below kHasEnded
   std::uint32_t num_blocks;  ///< of the present call that have read num_calls
-  std::uint32_t has_ended;   ///< kHasEnded when the group has ended: nobody is waited for
+  std::uint32_t has_ended;   ///< kHasEnded once the group has ended: kernels wait no more
   std::uint32_t last_look;   ///< when a thread has read the host's word
 };
 
@@ -113,7 +113,7 @@ __device__ __forceinline__ void store_relaxed(void* p, uint4 v) {
 /// A call, as a thread sees it.
 struct Call {
   std::uint32_t number;
-  std::uint32_t has_ended;  ///< kHasEnded: nobody is waited for, and the result is garbage
+  std::uint32_t has_ended;  ///< kHasEnded: the kernel waits for no rank; its result is garbage
 };
 
 /// Reads the number of this call. Behind `grid_dependency_wait`, by every thread.
@@ -126,8 +126,8 @@ struct Call {
 /// threads of the block; there is a barrier. Returns whether a thread has seen that the group has
 /// ended.
 ///
-/// Nobody reads the number after it has changed: the barrier takes a bit that is made of all that a
-/// thread has read, and the change comes behind the barriers of all blocks.
+/// No thread of this kernel reads the number after it has changed. Each thread's argument of the
+/// barrier depends on what it has read, and the last block changes the number behind its barrier.
 [[nodiscard]] __device__ __forceinline__ bool count_call(const View& view, const Call& call) {
   const auto bit = static_cast<int>((call.number | call.has_ended) / kHasEnded);
   const bool has_ended = __syncthreads_or(bit) != 0;
@@ -144,7 +144,7 @@ class Patience {
  public:
   __device__ __forceinline__ explicit Patience(const View& view) : view_(view) {}
 
-  /// Nobody is waited for from now on.
+  /// This thread waits for no other rank from now on.
   __device__ __forceinline__ void end() { has_ended_ = true; }
   [[nodiscard]] __device__ __forceinline__ bool has_ended() const { return has_ended_; }
 
