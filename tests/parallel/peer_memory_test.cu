@@ -351,7 +351,7 @@ TEST_CASE("a rank that does not come within the limit is an error of those that 
   if (num_gpus() < 2) return;
   auto ends = PeerMemory::make(2, {.limit = 0.2, .measures = false});
   const auto errors = run_ranks(ends, [&](PeerMemory& comm, Device& device) {
-    if (!comm.reaches_peers()) throw Error("failed to come within 200 ms");
+    if (!comm.reaches_peers()) throw Error("skipped");
     GpuArray<float> x(std::vector<float>(1024, 1.f));
     comm.throw_if_late();
     if (comm.rank() == 0) {
@@ -362,6 +362,10 @@ TEST_CASE("a rank that does not come within the limit is an error of those that 
     device.gpu.sync();
     comm.throw_if_late();
   });
+  if (errors == std::vector<std::string>(2, "skipped")) {
+    std::cout << "skipped: the GPUs do not reach each other\n";
+    return;
+  }
   for (const std::string& error : errors)
     CHECK_THAT(error, Catch::Matchers::Contains("failed to come within 200 ms"));
 }
