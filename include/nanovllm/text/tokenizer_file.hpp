@@ -13,6 +13,9 @@
 
 namespace nanovllm {
 
+struct NamedToken;
+struct TokenizerJson;
+
 /// One `Split` of the pre-tokeniser, with behaviour "Isolated".
 struct SplitStep {
   std::string pattern;
@@ -34,6 +37,14 @@ struct TokenizerSteps {
 /// Reads the steps from `TokenizerJson::rest`. Throws LoadError naming the field, what was expected
 /// and what came.
 [[nodiscard]] TokenizerSteps read_tokenizer_steps(const Json& document);
+
+namespace detail {
+
+/// The model's vocabulary and the added tokens, some of which may be in it.
+[[nodiscard]] std::vector<NamedToken> all_tokens(const TokenizerJson& json,
+                                                 const TokenizerSteps& steps);
+
+}  // namespace detail
 
 }  // namespace nanovllm
 
@@ -265,7 +276,6 @@ class TokenizerStepsReader {
   }
 };
 
-/// The model's vocabulary and the added tokens, some of which may be in it.
 NANOVLLM_INLINE std::vector<NamedToken> all_tokens(const TokenizerJson& json,
                                                    const TokenizerSteps& steps) {
   std::vector<NamedToken> tokens;
