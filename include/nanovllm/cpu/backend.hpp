@@ -23,8 +23,11 @@ namespace nanovllm {
 
 namespace cpu {
 class Fp8Matrix;
-}
+template <int kBits>
+class IntMatrix;
+}  // namespace cpu
 struct Fp8Rows;
+struct IntRows;
 
 /// Owns the threads of one rank and runs every op by its function in `cpu/`. Ops are finished when
 /// the call returns.
@@ -34,7 +37,9 @@ class CpuBackend {
   using Buffer = cpu::AlignedBuffer<T>;
   template <Element T>
   using Matrix = cpu::PackedMatrix<T>;
-  using Fp8Matrix = cpu::Fp8Matrix;  ///< cpu/linear/fp8_matrix.hpp
+  using Fp8Matrix = cpu::Fp8Matrix;      ///< cpu/linear/fp8_matrix.hpp
+  using Int8Matrix = cpu::IntMatrix<8>;  ///< cpu/quantized/linear.hpp
+  using Int4Matrix = cpu::IntMatrix<4>;  ///< the same
 
   template <class T>
   struct Staging : HostStaging<T> {
@@ -98,6 +103,13 @@ class CpuBackend {
     { matrix.set_rows(std::int64_t{}, rows) } -> std::same_as<bool>;
   }
   [[nodiscard]] bool set_rows(AnyMatrix& matrix, std::int64_t first_row, const Fp8Rows& rows) {
+    return matrix.set_rows(first_row, rows);
+  }
+  template <class AnyMatrix>
+  requires requires(AnyMatrix& matrix, const IntRows& rows) {
+    { matrix.set_rows(std::int64_t{}, rows) } -> std::same_as<bool>;
+  }
+  [[nodiscard]] bool set_rows(AnyMatrix& matrix, std::int64_t first_row, const IntRows& rows) {
     return matrix.set_rows(first_row, rows);
   }
 

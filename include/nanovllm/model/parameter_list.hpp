@@ -19,6 +19,7 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/weights.hpp"
 #include "nanovllm/ops/fp8_weight.hpp"
+#include "nanovllm/ops/int_weight.hpp"
 #include "nanovllm/ops/weight_format.hpp"
 
 namespace nanovllm {
@@ -49,6 +50,12 @@ class ParameterList {
     if constexpr (requires(const Fp8Rows& rows) { backend_->set_rows(matrix, first_row, rows); }) {
       parameter.stored_sink = [&matrix, backend = backend_, first_row](std::int64_t row,
                                                                        const Fp8Rows& rows) {
+        return backend->set_rows(matrix, first_row + row, rows);
+      };
+    }
+    if constexpr (requires(const IntRows& rows) { backend_->set_rows(matrix, first_row, rows); }) {
+      parameter.stored_int_sink = [&matrix, backend = backend_, first_row](std::int64_t row,
+                                                                           const IntRows& rows) {
         return backend->set_rows(matrix, first_row + row, rows);
       };
     }

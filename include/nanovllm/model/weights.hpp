@@ -32,6 +32,7 @@
 #include "nanovllm/io/file_dtype.hpp"
 #include "nanovllm/model/quantization/tensor_scales.hpp"
 #include "nanovllm/ops/fp8_weight.hpp"
+#include "nanovllm/ops/int_weight.hpp"
 
 namespace nanovllm {
 
@@ -58,6 +59,8 @@ struct Parameter {
   /// Gets the same rows of a tensor of 8-bit floats as they are stored, if there is one. False,
   /// with nothing done: `sink` shall have them.
   std::function<bool(std::int64_t first_row, const Fp8Rows& rows)> stored_sink{};
+  /// The same for a tensor of integers.
+  std::function<bool(std::int64_t first_row, const IntRows& rows)> stored_int_sink{};
 };
 
 struct LoadOptions {

@@ -1,0 +1,71 @@
+#pragma once
+/// Weights in integers of 8 and 4 bits with a scale for each row and 32 columns.
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+#include <type_traits>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/ops/weight_format.hpp"
+
+namespace nanovllm {
+
+/// Rows of a matrix of integers as a checkpoint has them. Element (i, j) is
+/// scale · code + offset, with the scale and the offset of row i and of the group of column j.
+///
+/// Codes are signed. Where a file has unsigned ones of 4 bits, q in [0, 16), the code is q - 8:
+/// - scale · (q - zero) is scale · code + offset with offset = scale · (8 - zero);
+/// - scale · q + minimum is the same with offset = 8 · scale + minimum.
+struct IntRows {
+  /// What the columns of a group share in one row.
+  struct Group {
+    float scale = 1.f;
+    float offset = 0.f;
+  };
+
+  std::int64_t rows = 0, columns = 0;
+  int bits = 8;                    ///< codes are in [-2^(bits - 1), 2^(bits - 1)), at most 8
+  std::int64_t group_columns = 1;  ///< columns of a group
+  std::int64_t phase = 0;          ///< columns of the first group that lie ahead of column 0
+  bool has_offsets = false;        ///< whether any offset is not 0
+  /// Writes the codes of a row to codes[0, columns). Rows are asked for in ascending order.
+  std::function<void(std::int64_t row, std::int8_t* codes)> read{};
+  std::function<Group(std::int64_t row, std::int64_t column)> group{};
+
+  /// Whether a row has one scale in columns [0, size), in [size, 2 · size), …
+  [[nodiscard]] bool has_one_scale_in_each(std::int64_t size) const {
+    return phase + columns <= group_columns || (phase % size == 0 && group_columns % size == 0);
+  }
+};
+
+/// The matrices of the layers in 8-bit integers in groups of 32 columns, the vocabulary's too; all
+/// vectors in `T`. A group has a scale of 16 bits, so an element takes 8.5 bits. What a checkpoint
+/// has in such integers is kept as it is; other matrices are quantised while they are loaded. A
+/// backend's `Int8Matrix` says how it computes with them.
+/// Source: Dettmers and Zettlemoyer, "The case for 4-bit precision", 2023 (blocks with a scale).
+template <Element T>
+struct Int8Weights {
+  using Element = T;
+  template <class Backend, MatrixRole>
+  using Matrix = typename Backend::Int8Matrix;
+  static constexpr std::string_view kName = "int8 in groups of 32";
+  static constexpr int kBits = 8;
+};
+
+/// The same with the matrices of the layers in 4-bit integers, the backend's `Int4Matrix`: 4.5 bits
+/// an element. The vocabulary's stay in 8 bits.
+template <Element T>
+struct Int4Weights {
+  using Element = T;
+  template <class Backend, MatrixRole kRole>
+  using Matrix = std::conditional_t<kRole == MatrixRole::dense, typename Backend::Int4Matrix,
+                                    typename Backend::Int8Matrix>;
+  static constexpr std::string_view kName = "int4 in groups of 32, vocabulary int8";
+  static constexpr int kBits = 4;
+};
+
+using Int8Group32 = Int8Weights<bf16>;
+using Int4Group32 = Int4Weights<bf16>;
+
+}  // namespace nanovllm
