@@ -1,7 +1,8 @@
 #pragma once
-/// What config.json says of matrices that are stored in 8 bits.
+/// What config.json says of matrices that are stored in 8 bits and fewer.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,21 +12,44 @@
 
 namespace nanovllm {
 
-/// `quantization_config` of a checkpoint in 8-bit floats (e4m3). Which matrices are stored so,
-/// their tensors say; this has the rest.
+/// Whose tensors hold a matrix [N, K] of integers, several in a word of 32 bits.
+enum class PackedLayout : std::uint8_t {
+  awq,   ///< `qweight` [K, N / 8], `qzeros` [K / group, N / 8], `scales` [K / group, N]
+  gptq,  ///< `qweight` [K / 8, N] for 4 bits; the others as AWQ's, in another order
+  compressed_tensors,  ///< `weight_packed` [N, K / 8] for 4 bits, `weight_scale` [N, K / group]
+};
+
+/// Matrices of integers of `bits` bits: an element is (stored - zero) · scale, with one scale and
+/// one zero for each row and `group_size` columns.
+struct PackedFormat {
+  PackedLayout layout = PackedLayout::awq;
+  int bits = 4;                              ///< 4 or 8
+  std::optional<std::int64_t> group_size{};  ///< all columns of the matrix where it is empty
+  bool has_zeros = true;        ///< they are stored; otherwise each is 2 to the power of bits - 1
+  bool zeros_less_one = false;  ///< what is stored is one less than they are
+
+  friend bool operator==(const PackedFormat&, const PackedFormat&) = default;
+};
+
+/// `quantization_config` of a checkpoint in 8-bit floats (e4m3) or packed integers. Which matrices
+/// are stored so, their tensors say; this has the rest.
 struct QuantizationConfig {
-  std::int64_t block_rows = 128;  ///< of a scale, where there is one for each block
+  std::int64_t block_rows = 128;  ///< of a scale of floats, where there is one for each block
   std::int64_t block_columns = 128;
   /// Modules that are said to be stored in 16 bits, such as "lm_head" or "model.layers.0.mlp.gate".
   std::vector<std::string> unquantised{};
+  std::optional<PackedFormat> packed{};  ///< of a checkpoint of integers
 
   /// Whether the module of tensor `name`, "lm_head" of "lm_head.weight", is among them.
   [[nodiscard]] bool is_unquantised(std::string_view name) const;
 };
 
 /// Reads `quantization_config`, if there is one: quant_method "fp8", as transformers and Qwen write
-/// it, or "compressed-tensors" with 8-bit floats. Everything else is a problem that is named.
-/// Source: transformers, FineGrainedFP8Config; compressed-tensors, QuantizationConfig.
+/// it; "awq", version "gemm"; "gptq", of 4 or 8 bits, without an order of activations; or
+/// "compressed-tensors" with 8-bit floats, or with packed integers of 4 or 8 bits. Everything else
+/// is a problem that is named.
+/// Source: transformers, FineGrainedFP8Config, AwqConfig, GPTQConfig; compressed-tensors,
+/// QuantizationConfig.
 [[nodiscard]] QuantizationConfig read_quantization(const JsonFields& fields, Problems& problems);
 
 }  // namespace nanovllm
@@ -33,8 +57,8 @@ struct QuantizationConfig {
 #if NANOVLLM_BODIES
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
-#include <optional>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/io/json.hpp"
@@ -80,15 +104,114 @@ NANOVLLM_INLINE void expect_text(const JsonFields& fields, std::string_view key,
     fields.wrong(key, concat('"', expected, '"'), *found);
 }
 
-/// The weights of a group of compressed-tensors.
-NANOVLLM_INLINE void read_weights(const Json& group, const std::string& prefix,
-                                  QuantizationConfig& out, Problems& problems) {
-  const Json* const weights = group.is_object() ? group.find("weights") : nullptr;
-  if (weights == nullptr || !weights->is_object()) {
-    problems.add("'", prefix, "weights' is missing");
-    return;
+/// The number of bits of packed integers.
+NANOVLLM_INLINE void read_bits(const JsonFields& fields, std::string_view key, int most,
+                               PackedFormat& out) {
+  const std::optional<std::int64_t> bits = fields.required_integer(key, 1, 32);
+  if (bits && *bits != 4 && *bits != most)
+    fields.wrong(key, most == 4 ? "4" : "4 or 8", *fields.find(key));
+  if (bits) out.bits = *bits == 8 ? 8 : 4;
+}
+
+/// Columns that share a scale; -1 is all.
+NANOVLLM_INLINE void read_group_size(const JsonFields& fields, std::string_view key,
+                                     PackedFormat& out) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  out.group_size = fields.required_integer(key, -1, kMost);
+  if (out.group_size == 0) fields.wrong(key, "a positive integer or -1", *fields.find(key));
+  if (out.group_size && *out.group_size < 1) out.group_size.reset();
+}
+
+/// The text at `key` in small letters, which must be one of `known`, or absent.
+NANOVLLM_INLINE std::string read_word(const JsonFields& fields, std::string_view key,
+                                      std::vector<std::string_view> known) {
+  std::string word = fields.string(key).value_or(std::string(known[0]));
+  for (char& c : word) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  if (std::ranges::find(known, word) != known.end()) return word;
+  std::string expected;
+  for (std::size_t i = 0; i < known.size(); ++i)
+    expected += concat(i > 0 ? " or " : "", '"', known[i], '"');
+  fields.wrong(key, expected, *fields.find(key));
+  return std::string(known[0]);
+}
+
+/// Source: AutoAWQ, WQLinear_GEMM; its own files call the fields w_bit and q_group_size.
+NANOVLLM_INLINE void read_awq(const JsonFields& fields, QuantizationConfig& out,
+                              Problems& problems) {
+  PackedFormat format{.layout = PackedLayout::awq};
+  const auto either = [&](std::string_view key, std::string_view older) {
+    return fields.find(key) == nullptr && fields.find(older) != nullptr ? older : key;
+  };
+  read_bits(fields, either("bits", "w_bit"), 4, format);
+  read_group_size(fields, either("group_size", "q_group_size"), format);
+  for (const char* key : {"version", "format", "checkpoint_format"})
+    static_cast<void>(read_word(fields, key, {"gemm"}));
+  if (fields.find("backend") != nullptr && *fields.find("backend") == Json("llm-awq"))
+    problems.add("'quantization_config.backend' must not be \"llm-awq\": its packing is another");
+  if (!fields.boolean("zero_point").value_or(true))
+    problems.add("'quantization_config.zero_point' must be true, got false");
+  read_modules(fields, "modules_to_not_convert", out);
+  out.packed = format;
+}
+
+/// Overrides for modules whose names match a pattern. Those that leave a module as it is, "-:…",
+/// are read from the tensors; others must not change anything.
+NANOVLLM_INLINE void check_overrides(const JsonFields& fields, const Json& whole,
+                                     Problems& problems) {
+  const Json* const found = fields.find("dynamic");
+  if (found == nullptr || (found->is_boolean() && *found == Json(false))) return;
+  if (!found->is_object()) return fields.wrong("dynamic", "an object", *found);
+  for (const auto& [pattern, overrides] : found->items()) {
+    if (pattern.starts_with("-:")) continue;
+    const std::string where = concat("'quantization_config.dynamic' of '", pattern, "'");
+    if (!overrides.is_object()) {
+      problems.add(where, " must be an object");
+      continue;
+    }
+    for (const char* key : {"bits", "group_size", "desc_act", "sym"}) {
+      const Json *const own = overrides.find(key), *const all = whole.find(key);
+      if (own != nullptr && (all == nullptr || *own != *all))
+        problems.add(where, " must not change '", key, "': all matrices must have the same");
+    }
   }
-  const JsonFields fields(*weights, prefix + "weights.", problems);
+}
+
+/// Source: AutoGPTQ, BaseQuantizeConfig; GPTQModel, QuantizeConfig.
+NANOVLLM_INLINE void read_gptq(const JsonFields& fields, const Json& json, QuantizationConfig& out,
+                               Problems& problems) {
+  PackedFormat format{.layout = PackedLayout::gptq};
+  read_bits(fields, "bits", 8, format);
+  read_group_size(fields, "group_size", format);
+  format.has_zeros = !fields.boolean("sym").value_or(true);
+  const char* const key = fields.find("checkpoint_format") ? "checkpoint_format" : "format";
+  format.zeros_less_one = read_word(fields, key, {"gptq", "gptq_v2"}) == "gptq";
+  static_cast<void>(read_word(fields, "pack_dtype", {"int32"}));
+  if (fields.boolean("desc_act").value_or(false) && format.group_size)
+    problems.add(
+        "'quantization_config.desc_act' must be false where there are groups: columns in the order "
+        "of their activations (act-order) are not supported");
+  if (fields.boolean("is_marlin_format").value_or(false))
+    problems.add("'quantization_config.is_marlin_format' must be false, got true");
+  check_overrides(fields, json, problems);
+  read_modules(fields, "modules_to_not_convert", out);
+  out.packed = format;
+}
+
+/// The integers of a group of compressed-tensors.
+NANOVLLM_INLINE PackedFormat read_integers(const JsonFields& fields) {
+  PackedFormat format{.layout = PackedLayout::compressed_tensors};
+  read_bits(fields, "num_bits", 8, format);
+  expect_text(fields, "type", "int");
+  format.has_zeros = !fields.boolean("symmetric").value_or(true);
+  if (read_word(fields, "strategy", {"group", "channel"}) == "group")
+    read_group_size(fields, "group_size", format);
+  static_cast<void>(read_word(fields, "actorder", {"static", "weight"}));
+  return format;
+}
+
+/// The 8-bit floats of a group of compressed-tensors.
+NANOVLLM_INLINE void read_floats(const JsonFields& fields, const std::string& prefix,
+                                 QuantizationConfig& out, Problems& problems) {
   static_cast<void>(fields.required_integer("num_bits", 8, 8));
   expect_text(fields, "type", "float");
   if (!fields.boolean("symmetric").value_or(true))
@@ -105,20 +228,33 @@ NANOVLLM_INLINE void read_compressed_tensors(const Json& json, QuantizationConfi
                                              Problems& problems) {
   const std::string prefix = "quantization_config.";
   const JsonFields fields(json, prefix, problems);
-  const std::string format = fields.string("format").value_or("float-quantized");
-  if (format != "float-quantized" && format != "naive-quantized")
-    problems.add(
-        "'quantization_config.format' must be \"float-quantized\" or \"naive-quantized\", "
-        "got \"",
-        format, '"');
+  const bool is_packed =
+      read_word(fields, "format", {"float-quantized", "naive-quantized", "pack-quantized"}) ==
+      "pack-quantized";
   read_modules(fields, "ignore", out);
   const Json* const groups = fields.find("config_groups");
   if (groups == nullptr || !groups->is_object() || groups->empty()) {
     problems.add("'quantization_config.config_groups' is missing");
     return;
   }
-  for (const auto& [name, group] : groups->items())
-    read_weights(group, concat(prefix, "config_groups.", name, "."), out, problems);
+  for (const auto& [name, group] : groups->items()) {
+    const std::string here = concat(prefix, "config_groups.", name, ".");
+    const Json* const weights = group.is_object() ? group.find("weights") : nullptr;
+    if (weights == nullptr || !weights->is_object()) {
+      problems.add("'", here, "weights' is missing");
+      continue;
+    }
+    const JsonFields own(*weights, here + "weights.", problems);
+    if (!is_packed) {
+      read_floats(own, here, out, problems);
+      continue;
+    }
+    expect_text(JsonFields(group, here, problems), "format", "pack-quantized");
+    const PackedFormat format = read_integers(own);
+    if (out.packed && *out.packed != format)
+      problems.add("'", here, "weights' must be those of the other groups");
+    out.packed = format;
+  }
 }
 
 }  // namespace detail
@@ -144,11 +280,16 @@ NANOVLLM_INLINE QuantizationConfig read_quantization(const JsonFields& config, P
     detail::read_block(fields, "weight_block_size", out);
     detail::read_modules(fields, "modules_to_not_convert", out);
     detail::read_modules(fields, "ignored_layers", out);
+  } else if (method == "awq") {
+    detail::read_awq(fields, out, problems);
+  } else if (method == "gptq") {
+    detail::read_gptq(fields, *json, out, problems);
   } else if (method == "compressed-tensors") {
     detail::read_compressed_tensors(*json, out, problems);
   } else {
     problems.add(
-        "'quantization_config.quant_method' must be \"fp8\" or \"compressed-tensors\", got \"",
+        "'quantization_config.quant_method' must be \"fp8\", \"awq\", \"gptq\" or "
+        "\"compressed-tensors\", got \"",
         method, '"');
   }
   return out;
