@@ -289,10 +289,13 @@ awk -v graph="$graph" '
 
     # What reads a checkpoint in model/ may see the readers of files.
     loaders["nanovllm/model/config_fields.hpp"]
+    loaders["nanovllm/model/convert.hpp"]
     loaders["nanovllm/model/generation_config.hpp"]
     loaders["nanovllm/model/gpt2/config.hpp"]
     loaders["nanovllm/model/prefixed_checkpoint.hpp"]
     loaders["nanovllm/model/quantization/kv_scales.hpp"]
+    loaders["nanovllm/model/quantization/packed_checks.hpp"]
+    loaders["nanovllm/model/quantization/packed_tensors.hpp"]
     loaders["nanovllm/model/quantization/quantization_config.hpp"]
     loaders["nanovllm/model/quantization/tensor_scales.hpp"]
     loaders["nanovllm/model/qwen3/config.hpp"]

@@ -17,6 +17,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/model/load_threads.hpp"
 #include "nanovllm/model/weights.hpp"
 #include "nanovllm/ops/fp8_weight.hpp"
 #include "nanovllm/ops/int_weight.hpp"
@@ -82,7 +83,8 @@ class ParameterList {
                backend->set_rows(matrix, first_row, MatrixView<const T>(kept.data(), {out, in}));
                kept = {};
              },
-         .shard = shard});
+         .shard = shard,
+         .transposed = true});
   }
 
   /// A rank-1 tensor, kept whole.

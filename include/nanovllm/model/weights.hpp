@@ -3,24 +3,22 @@
 /// backend.
 ///
 /// The caller lists its parameters; each has a sink that receives the rows this rank keeps,
-/// converted to the element type it computes in, from 16 or 32 bits, or from 8-bit floats and their
-/// scales. Everything is verified before the first byte is
+/// converted to the element type it computes in, from 16 or 32 bits, from 8-bit floats and their
+/// scales, or from packed integers. Everything is verified before the first byte is
 /// read. Then the file is read once, front to back, in panels of a few MiB whose pages are given
 /// back at once, so that loading adds one panel a thread, not a second copy of the weights, to
 /// resident memory.
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/core/dtype.hpp"
@@ -30,6 +28,11 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/io/file_dtype.hpp"
+#include "nanovllm/model/convert.hpp"
+#include "nanovllm/model/load_threads.hpp"
+#include "nanovllm/model/quantization/packed_checks.hpp"
+#include "nanovllm/model/quantization/packed_tensors.hpp"
+#include "nanovllm/model/quantization/quantization_config.hpp"
 #include "nanovllm/model/quantization/tensor_scales.hpp"
 #include "nanovllm/ops/fp8_weight.hpp"
 #include "nanovllm/ops/int_weight.hpp"
@@ -55,6 +58,7 @@ struct Parameter {
   std::function<void(std::int64_t first_row, MatrixView<const T> rows)> sink;
   Shard shard{};
   bool optional = false;       ///< absence is no error; the sink is then never called
+  bool transposed = false;     ///< the file has [in, out], whose packed integers are not read
   std::int64_t row_group = 1;  ///< the sink gets multiples of so many rows, but for the last ones
   /// Gets the same rows of a tensor of 8-bit floats as they are stored, if there is one. False,
   /// with nothing done: `sink` shall have them.
@@ -71,39 +75,6 @@ struct LoadOptions {
 };
 
 namespace detail {
-
-/// Converts `count` elements of type `S` at `source`, which may be unaligned, to `T`. Conversion to
-/// fewer bits rounds to nearest even.
-template <class S, Element T>
-void convert(const std::byte* source, T* out, std::size_t count) {
-  if constexpr (std::same_as<S, T>) {
-    std::memcpy(out, source, count * sizeof(T));
-  } else {
-    // A fixed trip count lets the compiler vectorise at -O2 already.
-    constexpr std::size_t kBlock = 256;
-    std::array<S, kBlock> block;
-    std::size_t i = 0;
-    for (; i + kBlock <= count; i += kBlock) {
-      std::memcpy(block.data(), source + i * sizeof(S), sizeof block);
-      for (std::size_t j = 0; j < kBlock; ++j) out[i + j] = T(static_cast<float>(block[j]));
-    }
-    std::memcpy(block.data(), source + i * sizeof(S), (count - i) * sizeof(S));
-    for (std::size_t j = 0; i + j < count; ++j) out[i + j] = T(static_cast<float>(block[j]));
-  }
-}
-
-[[nodiscard]] constexpr bool is_float(FileDType dtype) {
-  return dtype == FileDType::f32 || dtype == FileDType::f16 || dtype == FileDType::bf16;
-}
-
-template <Element T>
-void convert(FileDType dtype, const std::byte* source, T* out, std::size_t count) {
-  switch (dtype) {
-    case FileDType::f32: return convert<float>(source, out, count);
-    case FileDType::f16: return convert<half>(source, out, count);
-    default: return convert<bf16>(source, out, count);
-  }
-}
 
 /// The part of a matrix that a shard keeps.
 struct Region {
@@ -137,13 +108,15 @@ struct WantedTensor {
   const std::vector<std::int64_t>& shape;
   const Shard& shard;
   bool optional;
+  bool transposed;
 };
 
 template <Element T>
 [[nodiscard]] std::vector<WantedTensor> wanted_tensors(std::span<const Parameter<T>> parameters) {
   std::vector<WantedTensor> out;
   out.reserve(parameters.size());
-  for (const Parameter<T>& p : parameters) out.push_back({p.name, p.shape, p.shard, p.optional});
+  for (const Parameter<T>& p : parameters)
+    out.push_back({p.name, p.shape, p.shard, p.optional, p.transposed});
   return out;
 }
 
@@ -210,6 +183,41 @@ void stream_parameter(const Parameter<T>& parameter, const CheckpointTensor& ten
   }
 }
 
+/// The same of a matrix of packed integers. Rows of AWQ's and GPTQ's lie in all of its pages, which
+/// are given back together.
+template <Element T, class Staging, class OnBytes>
+void stream_packed(const Parameter<T>& parameter, const PackedTensors& packed, Staging& staging,
+                   const OnBytes& on_bytes) {
+  constexpr std::int64_t kPanelBytes = 4 << 20;
+  const Region region = region_of(parameter.shape, parameter.shard);
+  const std::int64_t columns = region.columns();
+  if (region.rows() == 0 || columns == 0) return;
+  const std::int64_t row_bytes = columns * static_cast<std::int64_t>(sizeof(T));
+  const std::int64_t panel_rows = align_up(
+      align_up(std::max<std::int64_t>(kPanelBytes / row_bytes, 1), PackedTensors::kTileRows),
+      parameter.row_group);
+  const MappedFile* const mapping = packed.words->mapping;
+  std::uint64_t bytes_done = 0;
+  for (std::int64_t row = region.row_begin; row < region.row_end; row += panel_rows) {
+    const std::int64_t rows = std::min(panel_rows, region.row_end - row);
+    const auto panel = packed.bytes_of(row, rows, region.column_begin, columns);
+    const bool is_first = packed.is_row_major() || row == region.row_begin;
+    const bool is_last = packed.is_row_major() || row + rows == region.row_end;
+    if (mapping != nullptr && is_first) mapping->prefetch(panel);
+    if (!parameter.stored_int_sink ||
+        !parameter.stored_int_sink(row - region.row_begin,
+                                   packed.rows_of(row, rows, region.column_begin, columns))) {
+      T* const out = staging.acquire(static_cast<std::size_t>(rows * columns));
+      packed.dequantise(row, rows, region.column_begin, columns, out);
+      parameter.sink(row - region.row_begin, MatrixView<const T>(out, {rows, columns}));
+      staging.release();
+    }
+    if (mapping != nullptr && is_last) mapping->release(panel);
+    const std::uint64_t bytes = packed.stored_bytes(row + rows - region.row_begin, columns);
+    on_bytes(bytes - std::exchange(bytes_done, bytes));
+  }
+}
+
 }  // namespace detail
 
 /// Throws one LoadError that lists every parameter that is missing, has another shape, or is not of
@@ -222,18 +230,13 @@ void check_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>
 
 namespace detail {
 
-/// Calls `work()` on `num_threads` threads, the caller's among them, and rethrows the first
-/// exception when all have ended. Throws Error when a thread is refused; `stop()` makes calls of
-/// `work` return that have begun by then.
-void on_threads(
-    int num_threads, const std::function<void()>& work, const std::function<void()>& stop = [] {});
-
 /// Which tensor of a checkpoint is for which parameter, in the order of the files.
 struct LoadJobs {
   struct Job {
     const CheckpointTensor* tensor;
     std::size_t parameter;
     std::optional<TensorScales> scales;
+    std::optional<PackedTensors> packed;
   };
 
   std::vector<Job> list;
@@ -271,8 +274,12 @@ void load_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>>
       auto staging = make_staging();
       for (std::size_t i = next++; i < jobs.list.size() && !failed; i = next++) {
         const detail::LoadJobs::Job& job = jobs.list[i];
-        detail::stream_parameter(parameters[job.parameter], *job.tensor, job.scales, staging,
-                                 on_bytes);
+        const Parameter<T>& parameter = parameters[job.parameter];
+        if (job.packed) {
+          detail::stream_packed(parameter, *job.packed, staging, on_bytes);
+        } else {
+          detail::stream_parameter(parameter, *job.tensor, job.scales, staging, on_bytes);
+        }
       }
     } catch (...) {
       failed = true;
@@ -293,21 +300,16 @@ void load_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>>
 
 #if NANOVLLM_BODIES
 
-#include <exception>
 #include <set>
 #include <string_view>
-#include <thread>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/sort.hpp"
-#include "nanovllm/core/thread.hpp"
 
 namespace nanovllm::detail {
 
-/// What is wrong with the parameter itself or with the file's tensor for it; empty if nothing.
-NANOVLLM_INLINE std::string parameter_problem(const WantedTensor& p, const CheckpointTensor& tensor,
-                                              const Checkpoint& checkpoint,
-                                              const QuantizationConfig& quantization) {
+/// What is wrong with the parameter itself; empty if nothing.
+NANOVLLM_INLINE std::string shard_problem(const WantedTensor& p) {
   const std::size_t rank = p.shape.size();
   if (rank < 1 || rank > 2) return concat("must have rank 1 or 2, got ", shape_string(p.shape));
   if (p.shard.dim) {
@@ -318,6 +320,13 @@ NANOVLLM_INLINE std::string parameter_problem(const WantedTensor& p, const Check
       return concat("is split to [", p.shard.begin, ", ", p.shard.end, ") of ", extent);
     }
   }
+  return {};
+}
+
+/// What is wrong with the file's tensor for it; empty if nothing.
+NANOVLLM_INLINE std::string tensor_problem(const WantedTensor& p, const CheckpointTensor& tensor,
+                                           const Checkpoint& checkpoint,
+                                           const QuantizationConfig& quantization) {
   const bool same = std::equal(p.shape.begin(), p.shape.end(), tensor.shape.begin(),
                                tensor.shape.end(), [](std::int64_t want, std::uint64_t got) {
                                  return want >= 0 && static_cast<std::uint64_t>(want) == got;
@@ -331,11 +340,21 @@ NANOVLLM_INLINE std::string parameter_problem(const WantedTensor& p, const Check
   return {};
 }
 
+/// What is wrong with the file's packed integers for it; empty if nothing.
+NANOVLLM_INLINE std::string packed_problem(const WantedTensor& p, const CheckpointTensor& words,
+                                           const Checkpoint& checkpoint,
+                                           const QuantizationConfig& quantization) {
+  if (!p.transposed) return nanovllm::packed_problem(checkpoint, p.name, p.shape, quantization);
+  return concat("is a packed matrix, '", words.name,
+                "'; models whose files have this matrix transposed do not read those");
+}
+
 /// Read only where a tensor needs it.
 NANOVLLM_INLINE QuantizationConfig quantization_of(const Checkpoint& checkpoint) {
-  const bool is_quantised = std::ranges::any_of(
-      checkpoint.tensors(),
-      [](const CheckpointTensor& tensor) { return tensor.dtype == FileDType::f8_e4m3; });
+  const bool is_quantised =
+      std::ranges::any_of(checkpoint.tensors(), [](const CheckpointTensor& tensor) {
+        return tensor.dtype == FileDType::f8_e4m3 || is_packed_name(tensor.name);
+      });
   return is_quantised ? read_quantization(checkpoint) : QuantizationConfig{};
 }
 
@@ -348,18 +367,29 @@ NANOVLLM_INLINE void check_tensors(const Checkpoint& checkpoint,
   for (const WantedTensor& parameter : wanted) {
     expected.insert(parameter.name);
     const CheckpointTensor* tensor = checkpoint.find(parameter.name);
+    const CheckpointTensor* words = tensor ? nullptr : find_packed(checkpoint, parameter.name);
     std::string problem;
-    if (tensor != nullptr)
-      problem = parameter_problem(parameter, *tensor, checkpoint, quantization);
+    if (tensor != nullptr || words != nullptr) {
+      problem = shard_problem(parameter);
+    } else if (!parameter.optional) {
+      problem = "is missing";
+    }
+    if (tensor != nullptr && problem.empty())
+      problem = tensor_problem(parameter, *tensor, checkpoint, quantization);
     if (tensor != nullptr && tensor->dtype == FileDType::f8_e4m3) {
       if (const auto* scales = find_scale_tensor(checkpoint, parameter.name); scales != nullptr)
         expected.insert(scales->name);
     }
-    if (tensor == nullptr && !parameter.optional) problem = "is missing";
+    if (words != nullptr) {
+      if (problem.empty()) problem = packed_problem(parameter, *words, checkpoint, quantization);
+      expected.merge(packed_names(checkpoint, parameter.name));
+    }
     if (!problem.empty()) problems += concat("\n  - '", parameter.name, "' ", problem);
   }
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
-    if (expected.contains(tensor.name) || is_activation_scale(tensor.name)) continue;
+    if (expected.contains(tensor.name) || is_activation_scale(tensor.name) ||
+        is_zero_bias(checkpoint, tensor))
+      continue;
     problems += concat("\n  - '", tensor.name, "' ", shape_string(tensor.shape),
                        " is in the checkpoint, but not in the model");
   }
@@ -367,34 +397,22 @@ NANOVLLM_INLINE void check_tensors(const Checkpoint& checkpoint,
                    "' does not hold this model's weights:", problems);
 }
 
-NANOVLLM_INLINE void on_threads(int num_threads, const std::function<void()>& work,
-                                const std::function<void()>& stop) {
-  std::mutex mutex;
-  std::exception_ptr error;
-  const auto guarded = [&] {
-    try {
-      work();
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (!error) error = std::current_exception();
-    }
-  };
-  std::vector<std::thread> threads = start_threads(
-      "loading weights", num_threads - 1, [&guarded](int) { guarded(); }, stop);
-  guarded();
-  for (std::thread& thread : threads) thread.join();
-  if (error) std::rethrow_exception(error);
-}
-
 NANOVLLM_INLINE LoadJobs list_jobs(const Checkpoint& checkpoint,
                                    std::span<const WantedTensor> wanted) {
   LoadJobs out;
   const QuantizationConfig quantization = quantization_of(checkpoint);
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const CheckpointTensor* tensor = checkpoint.find(wanted[i].name);
-    if (tensor == nullptr) continue;
-    out.list.push_back({tensor, i, scales_of(checkpoint, *tensor, quantization)});
-    const Region region = region_of(wanted[i].shape, wanted[i].shard);
+    const auto& [name, shape, shard, optional, transposed] = wanted[i];
+    const Region region = region_of(shape, shard);
+    const CheckpointTensor* tensor = checkpoint.find(name);
+    if (tensor == nullptr) {
+      const auto packed = packed_of(checkpoint, name, shape, quantization);
+      if (!packed) continue;
+      out.list.push_back({packed->words, i, {}, packed});
+      out.bytes += packed->stored_bytes(region.rows(), region.columns());
+      continue;
+    }
+    out.list.push_back({tensor, i, scales_of(checkpoint, *tensor, quantization), {}});
     out.bytes += static_cast<std::uint64_t>(region.rows() * region.columns()) *
                  (size_bits(tensor->dtype) / 8);
   }

@@ -6,9 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "nanovllm/core/dtype.hpp"
@@ -16,6 +14,7 @@
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/model/quantization/quantization_config.hpp"
+#include "nanovllm/ops/int_weight.hpp"
 
 namespace nanovllm {
 
@@ -33,6 +32,8 @@ struct PackedTensors {
   /// Rows and columns that are unpacked at a time. AWQ and GPTQ have neighbours of a column in
   /// neighbouring words, so that many rows make whole cache lines.
   static constexpr std::int64_t kTileRows = 128, kTileColumns = 128;
+  /// Rows, or columns, that a word may have.
+  static constexpr std::int64_t kWord = 8;
   /// Codes of a tile; those outside of the matrix are undefined.
   using Tile = std::array<std::uint8_t, std::size_t{kTileRows * kTileColumns}>;
 
@@ -40,24 +41,33 @@ struct PackedTensors {
   [[nodiscard]] float scale(std::int64_t row, std::int64_t group) const;
   [[nodiscard]] int zero(std::int64_t row, std::int64_t group) const;
 
-  /// Codes of the tile whose first element is (row, column), both multiples of 8.
+  /// Codes of the tile whose first element is (row, column), both multiples of kWord.
   void unpack(std::int64_t row, std::int64_t column, Tile& out) const;
 
   /// The part of the file that has the codes of `count` rows from `row` on, in columns
   /// [first, first + num): of `words` alone.
   [[nodiscard]] std::span<const std::byte> bytes_of(std::int64_t row, std::int64_t count,
                                                     std::int64_t first, std::int64_t num) const;
+  /// Bytes of the codes of so many elements.
+  [[nodiscard]] std::uint64_t stored_bytes(std::int64_t num_rows, std::int64_t num_columns) const {
+    return static_cast<std::uint64_t>(num_rows * num_columns) *
+           static_cast<std::uint64_t>(format.bits) / 8;
+  }
   /// Whether that part is those rows' alone, or that of all rows.
   [[nodiscard]] bool is_row_major() const {
     return format.layout == PackedLayout::compressed_tensors;
   }
+
+  /// Rows [row, row + count) and columns [first, first + num) as integers. Refers to this; keeps
+  /// codes of kTileRows rows in memory.
+  [[nodiscard]] IntRows rows_of(std::int64_t row, std::int64_t count, std::int64_t first,
+                                std::int64_t num) const;
 
   /// out = elements of rows [row, row + count) and columns [first, first + num), dense rows. `T`
   /// rounds the float32 to nearest even.
   template <Element T>
   void dequantise(std::int64_t row, std::int64_t count, std::int64_t first, std::int64_t num,
                   T* out) const {
-    constexpr std::int64_t kWord = 8;  // rows or columns that no layout splits
     Tile codes;
     for (std::int64_t i = row / kWord * kWord; i < row + count; i += kTileRows) {
       for (std::int64_t j = first / kWord * kWord; j < first + num; j += kTileColumns) {
@@ -80,32 +90,12 @@ struct PackedTensors {
   }
 };
 
-/// The tensor of codes of matrix `name`, "m.weight": `m.qweight` of AWQ and GPTQ, or
-/// `m.weight_packed` of compressed-tensors. Null where there is neither.
-[[nodiscard]] const CheckpointTensor* find_packed(const Checkpoint& checkpoint,
-                                                  const std::string& name);
+namespace detail {
 
-/// What is wrong with the tensors of matrix `name`, which is packed and must have `shape`; empty if
-/// nothing.
-[[nodiscard]] std::string packed_problem(const Checkpoint& checkpoint, const std::string& name,
-                                         const std::vector<std::int64_t>& shape,
-                                         const QuantizationConfig& config);
+/// Word `index` of a tensor of 32 bits.
+[[nodiscard]] std::uint32_t word_at(const CheckpointTensor& tensor, std::int64_t index);
 
-/// The tensors of matrix `name`, which has no problem; none where it is not packed.
-[[nodiscard]] std::optional<PackedTensors> packed_of(const Checkpoint& checkpoint,
-                                                     const std::string& name,
-                                                     const std::vector<std::int64_t>& shape,
-                                                     const QuantizationConfig& config);
-
-/// The names of all tensors that a packed matrix `name` may have.
-[[nodiscard]] std::vector<std::string> packed_names(const std::string& name);
-
-/// Whether `tensor` is the bias of a packed matrix, of zeros alone. AutoGPTQ writes one for every
-/// matrix.
-[[nodiscard]] bool is_zero_bias(const Checkpoint& checkpoint, const CheckpointTensor& tensor);
-
-/// Whether any matrix of the checkpoint is packed.
-[[nodiscard]] bool has_packed(const Checkpoint& checkpoint);
+}  // namespace detail
 
 }  // namespace nanovllm
 
@@ -113,10 +103,8 @@ struct PackedTensors {
 
 #include <cmath>
 #include <cstring>
-#include <string_view>
 
 #include "nanovllm/core/error.hpp"
-#include "nanovllm/io/file_dtype.hpp"
 #include "nanovllm/model/quantization/tensor_scales.hpp"
 
 namespace nanovllm {
@@ -130,115 +118,10 @@ inline constexpr std::array<std::int64_t, 8> kAwqOrder = {0, 2, 4, 6, 1, 3, 5, 7
 /// Where AWQ's column of eight is.
 inline constexpr std::array<int, 8> kAwqPlace = {0, 4, 1, 5, 2, 6, 3, 7};
 
-[[nodiscard]] NANOVLLM_INLINE std::uint32_t word_at(const CheckpointTensor& tensor,
-                                                    std::int64_t index) {
+NANOVLLM_INLINE std::uint32_t word_at(const CheckpointTensor& tensor, std::int64_t index) {
   std::uint32_t out;
   std::memcpy(&out, tensor.data.data() + static_cast<std::size_t>(index) * sizeof out, sizeof out);
   return out;
-}
-
-/// "m" of "m.weight".
-[[nodiscard]] NANOVLLM_INLINE std::string module_of(const std::string& name) {
-  constexpr std::string_view kSuffix = ".weight";
-  return name.ends_with(kSuffix) ? name.substr(0, name.size() - kSuffix.size()) : name;
-}
-
-[[nodiscard]] NANOVLLM_INLINE std::string_view words_suffix(PackedLayout layout) {
-  return layout == PackedLayout::compressed_tensors ? ".weight_packed" : ".qweight";
-}
-
-/// What one of the tensors must be.
-struct PackedPart {
-  std::string_view suffix;
-  std::vector<std::int64_t> shape;
-  bool is_words = true;  ///< I32; otherwise floats
-  bool required = true;
-};
-
-[[nodiscard]] NANOVLLM_INLINE std::vector<PackedPart> packed_parts(const PackedFormat& format,
-                                                                   std::int64_t rows,
-                                                                   std::int64_t columns) {
-  const std::int64_t per_word = 32 / format.bits;
-  const std::int64_t groups = format.group_size ? ceil_div(columns, *format.group_size) : 1;
-  switch (format.layout) {
-    case PackedLayout::awq:
-      return {{".qweight", {columns, rows / per_word}},
-              {".qzeros", {groups, rows / per_word}},
-              {".scales", {groups, rows}, false}};
-    case PackedLayout::gptq:
-      return {{".qweight", {columns / per_word, rows}},
-              {".qzeros", {groups, ceil_div(rows, per_word)}, true, format.has_zeros},
-              {".scales", {groups, rows}, false},
-              {".g_idx", {columns}, true, false}};
-    default: break;
-  }
-  std::vector<PackedPart> out{{".weight_packed", {rows, ceil_div(columns, per_word)}},
-                              {".weight_scale", {rows, groups}, false}};
-  if (format.has_zeros) out.push_back({".weight_zero_point", {ceil_div(rows, per_word), groups}});
-  return out;
-}
-
-[[nodiscard]] NANOVLLM_INLINE bool has_shape(const CheckpointTensor& tensor,
-                                             const std::vector<std::int64_t>& shape) {
-  return std::equal(shape.begin(), shape.end(), tensor.shape.begin(), tensor.shape.end(),
-                    [](std::int64_t want, std::uint64_t got) {
-                      return want >= 0 && static_cast<std::uint64_t>(want) == got;
-                    });
-}
-
-/// What is wrong with one of the tensors of `module`; empty if nothing.
-[[nodiscard]] NANOVLLM_INLINE std::string part_problem(const Checkpoint& checkpoint,
-                                                       const std::string& module,
-                                                       const PackedPart& part) {
-  const std::string name = concat(module, part.suffix);
-  const std::string expected =
-      concat("must have '", name, "', ", part.is_words ? "I32 " : "F16, BF16 or F32 ",
-             shape_string(part.shape));
-  const CheckpointTensor* const tensor = checkpoint.find(name);
-  if (tensor == nullptr) return part.required ? expected + ", which is missing" : std::string();
-  const FileDType dtype = tensor->dtype;
-  const bool is_float =
-      dtype == FileDType::f16 || dtype == FileDType::bf16 || dtype == FileDType::f32;
-  if ((part.is_words ? dtype == FileDType::i32 : is_float) && has_shape(*tensor, part.shape))
-    return {};
-  return concat(expected, ", got ", nanovllm::name(dtype), " ", shape_string(tensor->shape));
-}
-
-/// What is wrong with the order of GPTQ's columns: `g_idx` has the group of each.
-[[nodiscard]] NANOVLLM_INLINE std::string order_problem(const CheckpointTensor& groups,
-                                                        std::int64_t group_columns) {
-  for (std::int64_t k = 0; k < static_cast<std::int64_t>(groups.shape[0]); ++k) {
-    const std::int64_t got = static_cast<std::int32_t>(word_at(groups, k));
-    if (got != k / group_columns)
-      return concat("has columns in the order of their activations (act-order), which is not ",
-                    "supported: '", groups.name, "' has group ", got, " for column ", k,
-                    ", expected ", k / group_columns);
-  }
-  return {};
-}
-
-/// What is wrong with `<module>.weight_shape` of compressed-tensors.
-[[nodiscard]] NANOVLLM_INLINE std::string stored_shape_problem(
-    const Checkpoint& checkpoint, const std::string& module,
-    const std::vector<std::int64_t>& shape) {
-  const std::string name = module + ".weight_shape";
-  const CheckpointTensor* const tensor = checkpoint.find(name);
-  if (tensor == nullptr) return {};
-  const bool is_wide = tensor->dtype == FileDType::i64;
-  if ((!is_wide && tensor->dtype != FileDType::i32) || !has_shape(*tensor, {2}))
-    return concat("must have '", name, "', I64 or I32 [2], got ", nanovllm::name(tensor->dtype),
-                  " ", shape_string(tensor->shape));
-  std::vector<std::int64_t> got(2);
-  for (std::size_t i = 0; i < 2; ++i) {
-    if (is_wide) {
-      std::memcpy(&got[i], tensor->data.data() + i * sizeof got[i], sizeof got[i]);
-    } else {
-      got[i] = static_cast<std::int32_t>(word_at(*tensor, static_cast<std::int64_t>(i)));
-    }
-  }
-  if (got == shape) return {};
-  return concat("must have shape ", shape_string(shape), ", got ", shape_string(got), " in '", name,
-                "'");
 }
 
 }  // namespace detail
@@ -307,6 +190,48 @@ NANOVLLM_INLINE void PackedTensors::unpack(std::int64_t row, std::int64_t column
   }
 }
 
+NANOVLLM_INLINE IntRows PackedTensors::rows_of(std::int64_t row, std::int64_t count,
+                                               std::int64_t first, std::int64_t num) const {
+  const int middle = 1 << (format.bits - 1);
+  const std::int64_t base = row / kWord * kWord;
+  // Codes of the rows [begin, begin + kTileRows), or of none.
+  const auto read = [this, row, first, num, base, middle, begin = std::int64_t{-1},
+                     band = std::vector<std::int8_t>()](std::int64_t i,
+                                                        std::int8_t* codes) mutable {
+    const std::int64_t start = base + (row + i - base) / kTileRows * kTileRows;
+    if (start != begin) {
+      band.resize(static_cast<std::size_t>(kTileRows * num));
+      Tile tile;
+      for (std::int64_t j = first / kWord * kWord; j < first + num; j += kTileColumns) {
+        unpack(start, j, tile);
+        const std::int64_t left = std::max(first, j),
+                           right = std::min(first + num, j + kTileColumns);
+        for (std::int64_t r = 0; r < std::min(kTileRows, rows - start); ++r) {
+          const std::uint8_t* const from = &tile[static_cast<std::size_t>(r * kTileColumns)];
+          for (std::int64_t c = left; c < right; ++c)
+            band[static_cast<std::size_t>(r * num + c - first)] =
+                static_cast<std::int8_t>(int{from[c - j]} - middle);
+        }
+      }
+      begin = start;
+    }
+    std::copy_n(&band[static_cast<std::size_t>((row + i - start) * num)], num, codes);
+  };
+  return {
+      .rows = count,
+      .columns = num,
+      .bits = format.bits,
+      .group_columns = group_columns,
+      .phase = first % group_columns,
+      .has_offsets = zeros != nullptr,
+      .read = read,
+      .group = [this, row, first, middle](std::int64_t i, std::int64_t j) {
+        const std::int64_t group = (first + j) / group_columns;
+        const float factor = scale(row + i, group);
+        return IntRows::Group{factor, factor * static_cast<float>(middle - zero(row + i, group))};
+      }};
+}
+
 NANOVLLM_INLINE std::span<const std::byte> PackedTensors::bytes_of(std::int64_t row,
                                                                    std::int64_t count,
                                                                    std::int64_t first,
@@ -328,91 +253,6 @@ NANOVLLM_INLINE std::span<const std::byte> PackedTensors::bytes_of(std::int64_t 
   }
   return words->data.subspan(static_cast<std::size_t>(begin) * sizeof(std::uint32_t),
                              static_cast<std::size_t>(end - begin) * sizeof(std::uint32_t));
-}
-
-NANOVLLM_INLINE const CheckpointTensor* find_packed(const Checkpoint& checkpoint,
-                                                    const std::string& name) {
-  const std::string module = detail::module_of(name);
-  const CheckpointTensor* const words = checkpoint.find(module + ".qweight");
-  return words != nullptr ? words : checkpoint.find(module + ".weight_packed");
-}
-
-NANOVLLM_INLINE std::string packed_problem(const Checkpoint& checkpoint, const std::string& name,
-                                           const std::vector<std::int64_t>& shape,
-                                           const QuantizationConfig& config) {
-  const std::string module = detail::module_of(name);
-  const std::string& stored = find_packed(checkpoint, name)->name;
-  if (shape.size() != 2)
-    return concat("must have shape ", detail::shape_string(shape), ", but '", stored,
-                  "' is a packed matrix");
-  if (!config.packed)
-    return concat("is a packed matrix, '", stored,
-                  "', but config.json has no 'quantization_config' of packed integers");
-  const PackedFormat& format = *config.packed;
-  const std::string words = concat(module, detail::words_suffix(format.layout));
-  if (stored != words) return concat("must be packed as '", words, "', got '", stored, "'");
-  if (config.is_unquantised(name))
-    return concat("is a packed matrix, '", stored,
-                  "', but config.json lists it among the modules that are not quantised");
-  const std::int64_t per_word = 32 / format.bits;
-  const std::int64_t packed_extent = shape[format.layout == PackedLayout::awq ? 0 : 1];
-  if (format.layout != PackedLayout::compressed_tensors && packed_extent % per_word != 0)
-    return concat("of shape ", detail::shape_string(shape), " cannot be packed: ", packed_extent,
-                  " must be a multiple of ", per_word);
-  for (const detail::PackedPart& part : detail::packed_parts(format, shape[0], shape[1])) {
-    const std::string problem = detail::part_problem(checkpoint, module, part);
-    if (!problem.empty()) return problem;
-  }
-  if (format.layout == PackedLayout::compressed_tensors) {
-    if (checkpoint.find(module + ".weight_g_idx") != nullptr)
-      return concat("has columns in the order of their activations (act-order, '", module,
-                    ".weight_g_idx'), which is not supported");
-    return detail::stored_shape_problem(checkpoint, module, shape);
-  }
-  const CheckpointTensor* const groups = checkpoint.find(module + ".g_idx");
-  if (format.layout != PackedLayout::gptq || groups == nullptr) return {};
-  return detail::order_problem(*groups, format.group_size.value_or(shape[1]));
-}
-
-NANOVLLM_INLINE std::optional<PackedTensors> packed_of(const Checkpoint& checkpoint,
-                                                       const std::string& name,
-                                                       const std::vector<std::int64_t>& shape,
-                                                       const QuantizationConfig& config) {
-  const CheckpointTensor* const words = find_packed(checkpoint, name);
-  if (words == nullptr || !config.packed) return {};
-  const std::string module = detail::module_of(name);
-  const PackedFormat& format = *config.packed;
-  const bool is_ours = format.layout == PackedLayout::compressed_tensors;
-  const std::string zeros = module + (is_ours ? ".weight_zero_point" : ".qzeros");
-  return PackedTensors{.words = words,
-                       .scales = checkpoint.find(module + (is_ours ? ".weight_scale" : ".scales")),
-                       .zeros = format.has_zeros ? checkpoint.find(zeros) : nullptr,
-                       .format = format,
-                       .rows = shape[0],
-                       .columns = shape[1],
-                       .group_columns = std::min(shape[1], format.group_size.value_or(shape[1]))};
-}
-
-NANOVLLM_INLINE std::vector<std::string> packed_names(const std::string& name) {
-  std::vector<std::string> out;
-  for (const char* suffix : {".qweight", ".qzeros", ".scales", ".g_idx", ".weight_packed",
-                             ".weight_scale", ".weight_zero_point", ".weight_shape"})
-    out.push_back(detail::module_of(name) + suffix);
-  return out;
-}
-
-NANOVLLM_INLINE bool is_zero_bias(const Checkpoint& checkpoint, const CheckpointTensor& tensor) {
-  constexpr std::string_view kSuffix = ".bias";
-  if (!tensor.name.ends_with(kSuffix)) return false;
-  const std::string module = tensor.name.substr(0, tensor.name.size() - kSuffix.size());
-  return checkpoint.find(module + ".qweight") != nullptr &&
-         std::ranges::all_of(tensor.data, [](std::byte b) { return b == std::byte{0}; });
-}
-
-NANOVLLM_INLINE bool has_packed(const Checkpoint& checkpoint) {
-  return std::ranges::any_of(checkpoint.tensors(), [](const CheckpointTensor& tensor) {
-    return tensor.name.ends_with(".qweight") || tensor.name.ends_with(".weight_packed");
-  });
 }
 
 }  // namespace nanovllm
