@@ -11,8 +11,8 @@ Layout
     <name>/      a checkpoint: config.json, model.safetensors; no tokenizer
     <name>.json  versions, seed; prompt: ids; log_probs: [position][id], log_softmax of the logits of
                  the prompt; greedy_ids and greedy_log_probs: its continuation, one token at a time;
-                 sha256: of each packed matrix, its dequantised elements as little-endian float32
-                 in rows; transformers: of the files that transformers reads by itself on a CPU in
+                 matrices: of each packed matrix, shape, and sha256 of its dequantised elements as
+                 little-endian float32 in rows; transformers: of the files that transformers reads by itself on a CPU in
                  float32, how far its log_probs are from these at the most
 
     awq          zeros, groups of 32, F16; packed here by the order of AutoAWQ
@@ -110,8 +110,10 @@ def write(out, name, config, tensors, values, packed, seed, by_itself=False):
     result["log_probs"] = [[round(x, 6) for x in row] for row in log_probs.tolist()]
     result["greedy_ids"] = greedy
     result["greedy_log_probs"] = [round(x, 6) for x in greedy_log_probs]
-    result["sha256"] = {k: hashlib.sha256(values[k].float().contiguous().numpy().tobytes()).hexdigest()
-                        for k in packed}
+    result["matrices"] = {
+        k: {"shape": list(values[k].shape),
+            "sha256": hashlib.sha256(values[k].float().contiguous().numpy().tobytes()).hexdigest()}
+        for k in packed}
     if by_itself:
         own, _, _ = log_probs_of(str(folder), prompt, torch.float32)
         result["transformers"] = float((own - log_probs).abs().max())
@@ -201,7 +203,7 @@ def by_compressed_tensors(out, name, seed, hidden, arguments, dtype):
         codes = ((groups / scale[..., None]) + zero.to(dtype)[..., None]).round()
         half = 2 ** (args.num_bits - 1)
         codes = codes.clamp(-half, half - 1).float()
-        value = (codes - zero[..., None]) * scale.float()[..., None]
+        value = (codes - zero[..., None]) * scale.float()[..., None] + 0.0  # no -0
         values[module_name + ".weight"] = value.reshape(weight.shape)
         packed.append(module_name + ".weight")
     compressor = ModelCompressor.from_pretrained_model(model)

@@ -21,15 +21,18 @@ struct Distance {
   bool same_tokens = false;  ///< of the greedy continuation
 };
 
-template <class Policy>
-Distance distance_from_transformers(const std::string& name) {
-  std::ifstream stream("tests/fixtures/fp8/" + name + ".json");
+template <class Policy, class Model = AnyModel>
+Distance distance_from_transformers(const std::string& name,
+                                    const std::string& folder = "tests/fixtures/fp8/",
+                                    int ranks = 1) {
+  std::ifstream stream(folder + name + ".json");
   const auto expected = nlohmann::json::parse(stream);
   const std::vector<TokenId> prompt = expected["prompt"], greedy = expected["greedy_ids"];
-  Engine<AnyModel, Policy> engine({.model = "tests/fixtures/fp8/" + name,
-                                   .num_threads = 2,
-                                   .max_model_len = 64,
-                                   .kv_size = KvSize::blocks(16)});
+  Engine<Model, Policy> engine({.model = folder + name,
+                                .tensor_parallel = ranks,
+                                .num_threads = 2,
+                                .max_model_len = 64,
+                                .kv_size = KvSize::blocks(16)});
   const Output output = engine.generate(prompt, {.temperature = 0.f,
                                                  .max_tokens = static_cast<int>(greedy.size()),
                                                  .ignore_eos = true,

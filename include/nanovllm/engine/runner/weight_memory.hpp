@@ -16,9 +16,8 @@ void check_checkpoint_size(std::int64_t count, const Checkpoint& checkpoint);
 void check_weight_memory(std::int64_t count, int element_bits, std::size_t available);
 }  // namespace detail
 
-/// Throws LoadError when the checkpoint has less than a byte for each weight, whose types have two
-/// or four. One that has more, and yet not all, is left to `check_parameters`, which names what is
-/// missing.
+/// Throws LoadError when the checkpoint has less than four bits for each weight, which no type has.
+/// One that has more, and yet not all, is left to `check_parameters`, which names what is missing.
 template <ModelConfigLike Config>
 void check_checkpoint_size(const Config& model, const Checkpoint& checkpoint) {
   detail::check_checkpoint_size(least_num_parameters(model), checkpoint);
@@ -45,8 +44,8 @@ namespace detail {
 
 NANOVLLM_INLINE void check_checkpoint_size(std::int64_t count, const Checkpoint& checkpoint) {
   const std::uint64_t held = checkpoint.total_bytes();
-  check<LoadError>(static_cast<std::uint64_t>(count) <= held, "'", checkpoint.name(),
-                   "': the sizes in config.json make a model of ", count, " weights, ", 2 * count,
+  check<LoadError>(static_cast<std::uint64_t>(count) / 2 <= held, "'", checkpoint.name(),
+                   "': the sizes in config.json make a model of ", count, " weights, ", count / 2,
                    " bytes or more; the checkpoint holds ", held, " bytes");
 }
 
