@@ -192,8 +192,8 @@ TEST_CASE("a checkpoint in 8-bit floats that does not fit together is refused by
   refused(with_weight(m).add("m.weight_scale_inv", "F32", {2, 2}, m.scales),
           "is F8_E4M3, but config.json lists it among the modules that are not quantised",
           R"({"quant_method": "fp8", "modules_to_not_convert": ["m"]})");
-  refused(with_weight(m).add("m.weight_scale_inv", "F32", {2, 2}, m.scales), "got \"awq\"",
-          R"({"quant_method": "awq"})");
+  refused(with_weight(m).add("m.weight_scale_inv", "F32", {2, 2}, m.scales), "got \"mxfp4\"",
+          R"({"quant_method": "mxfp4"})");
   refused(with_weight(m)
               .add("m.weight_scale_inv", "F32", {2, 2}, m.scales)
               .add("n.weight_scale_inv", "F32", {1}, std::vector<float>(1)),
