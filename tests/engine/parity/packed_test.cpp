@@ -38,6 +38,6 @@ TEST_CASE("checkpoints in packed integers have transformers' log-probabilities",
     const Distance quantised = distance_from_transformers<Fp8Policy>(name, kFolder);
     CAPTURE(quantised.largest, quantised.mean);
     CHECK(quantised.largest > 5e-5);
-    CHECK(quantised.mean < 0.1);
+    CHECK(quantised.mean < 0.2);
   }
 }

@@ -81,8 +81,17 @@ struct PackedTensors {
             const std::int64_t next = std::min(end, (group + 1) * group_columns);
             const float factor = scale(r, group);
             const int middle = zero(r, group);
-            for (; c < next; ++c)
-              to[c - first] = T(static_cast<float>(int{from[c - j]} - middle) * factor);
+            const auto value = [&](int code) {
+              return T(static_cast<float>(code - middle) * factor);
+            };
+            if (format.bits == 4) {
+              std::array<T, 16> values;
+              for (int code = 0; code < 16; ++code)
+                values[static_cast<std::size_t>(code)] = value(code);
+              for (; c < next; ++c) to[c - first] = values[from[c - j] & 15u];
+            } else {
+              for (; c < next; ++c) to[c - first] = value(from[c - j]);
+            }
           }
         }
       }
@@ -118,6 +127,30 @@ inline constexpr std::array<std::int64_t, 8> kAwqOrder = {0, 2, 4, 6, 1, 3, 5, 7
 /// Where AWQ's column of eight is.
 inline constexpr std::array<int, 8> kAwqPlace = {0, 4, 1, 5, 2, 6, 3, 7};
 
+/// The eight nibbles of a word as bytes, the lowest first.
+[[nodiscard]] constexpr std::uint64_t spread_nibbles(std::uint32_t word) {
+  std::uint64_t x = word;
+  x = (x | x << 16) & 0x0000FFFF0000FFFFu;
+  x = (x | x << 8) & 0x00FF00FF00FF00FFu;
+  return (x | x << 4) & 0x0F0F0F0F0F0F0F0Fu;
+}
+
+/// Byte j of element i becomes byte i of element j: halves, quarters and eighths change places.
+constexpr void transpose_bytes(std::array<std::uint64_t, 8>& x) {
+  constexpr std::array<std::uint64_t, 3> kLow = {0x00FF00FF00FF00FFu, 0x0000FFFF0000FFFFu,
+                                                 0x00000000FFFFFFFFu};
+  for (std::size_t stage = 0; stage < 3; ++stage) {
+    const std::size_t step = std::size_t{1} << stage;
+    for (std::size_t i = 0; i < 8; ++i) {
+      if ((i & step) != 0) continue;
+      std::uint64_t &a = x[i], &b = x[i + step];
+      const std::uint64_t change = (a >> (8 * step) ^ b) & kLow[stage];
+      a ^= change << (8 * step);
+      b ^= change;
+    }
+  }
+}
+
 NANOVLLM_INLINE std::uint32_t word_at(const CheckpointTensor& tensor, std::int64_t index) {
   std::uint32_t out;
   std::memcpy(&out, tensor.data.data() + static_cast<std::size_t>(index) * sizeof out, sizeof out);
@@ -151,28 +184,31 @@ NANOVLLM_INLINE int PackedTensors::zero(std::int64_t row, std::int64_t group) co
 }
 
 NANOVLLM_INLINE void PackedTensors::unpack(std::int64_t row, std::int64_t column, Tile& out) const {
-  const int bits = format.bits;
-  const std::int64_t per_word = 32 / bits;
-  const std::uint32_t mask = (1u << bits) - 1;
+  const std::int64_t per_word = 32 / format.bits;
   const std::int64_t row_end = std::min(rows, row + kTileRows);
   const std::int64_t column_end = std::min(columns, column + kTileColumns);
-  const auto spread = [&](std::uint32_t word, std::uint8_t* to) {  // along a row
-    for (std::int64_t i = 0; i < per_word; ++i, word >>= bits)
-      to[i] = static_cast<std::uint8_t>(word & mask);
-  };
   const auto at = [&](std::int64_t n, std::int64_t k) {
     return &out[static_cast<std::size_t>((n - row) * kTileColumns + k - column)];
   };
+  const auto spread = [this](std::uint32_t word, std::uint8_t* to) {  // along a row
+    if (format.bits == 8) {
+      std::memcpy(to, &word, sizeof word);
+    } else {
+      const std::uint64_t bytes = detail::spread_nibbles(word);
+      std::memcpy(to, &bytes, sizeof bytes);
+    }
+  };
   switch (format.layout) {
     case PackedLayout::awq:
-      for (std::int64_t k = column; k < column_end; ++k) {
-        for (std::int64_t n = row; n < row_end; n += per_word) {
-          std::uint32_t word = detail::word_at(*words, (k * rows + n) / per_word);
-          std::uint8_t* const to = at(n, k);
-          for (const std::int64_t i : detail::kAwqOrder) {
-            to[i * kTileColumns] = static_cast<std::uint8_t>(word & mask);
-            word >>= bits;
-          }
+      for (std::int64_t k = column; k < column_end; k += kWord) {
+        for (std::int64_t n = row; n < row_end; n += kWord) {
+          std::array<std::uint64_t, 8> square{};
+          for (std::int64_t i = 0; i < std::min(kWord, column_end - k); ++i)
+            square[static_cast<std::size_t>(i)] =
+                detail::spread_nibbles(detail::word_at(*words, ((k + i) * rows + n) / kWord));
+          detail::transpose_bytes(square);
+          for (std::size_t i = 0; i < 8; ++i)
+            std::memcpy(at(n + detail::kAwqOrder[i], k), &square[i], sizeof square[i]);
         }
       }
       return;
@@ -183,9 +219,10 @@ NANOVLLM_INLINE void PackedTensors::unpack(std::int64_t row, std::int64_t column
       }
       return;
     default:
+      const std::int64_t across = ceil_div(columns, per_word);
       for (std::int64_t n = row; n < row_end; ++n) {
         for (std::int64_t k = column; k < column_end; k += per_word)
-          spread(detail::word_at(*words, n * ceil_div(columns, per_word) + k / per_word), at(n, k));
+          spread(detail::word_at(*words, n * across + k / per_word), at(n, k));
       }
   }
 }
