@@ -3,6 +3,7 @@
 
 #include "nanovllm/model/quantization/packed_tensors.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <concepts>
 #include <cstddef>
@@ -74,7 +75,7 @@ struct Reader {
   bool takes_integers = false;
   std::vector<float> values{};
   std::int64_t rows = 0;
-  bool has_offsets = false, in_range = true;
+  bool has_offsets = false, in_range = true, has_one_scale = true;
 
   [[nodiscard]] std::vector<Parameter<T>> parameters(const Size& s) {
     Parameter<T> parameter{.name = "m.weight",
@@ -97,6 +98,11 @@ struct Reader {
           const IntRows::Group group = panel.group(i, j);
           const int code = codes[static_cast<std::size_t>(j)];
           in_range = in_range && std::abs(2 * code + 1) < (1 << panel.bits);
+          const std::int64_t size = panel.group_columns;
+          const std::int64_t start = (j + panel.phase) / size * size - panel.phase;
+          const IntRows::Group first_one = panel.group(i, std::max<std::int64_t>(0, start));
+          has_one_scale =
+              has_one_scale && first_one.scale == group.scale && first_one.offset == group.offset;
           values.push_back(group.scale * static_cast<float>(code) + group.offset);
         }
       }
@@ -137,6 +143,7 @@ TEMPLATE_TEST_CASE("packed integers are read as floats, whole and in shards", "[
         load_parameters<TestType>(checkpoint, integers.parameters(s));
         CHECK(integers.values == expected);
         CHECK(integers.in_range);
+        CHECK(integers.has_one_scale);
         if (!expected.empty()) CHECK(integers.has_offsets == s.format.has_zeros);
       }
     }
