@@ -136,12 +136,12 @@ TEMPLATE_TEST_CASE("packed integers are read as floats, whole and in shards", "[
                                 {.progress = [&](std::uint64_t done, std::uint64_t all) {
                                   bytes = done, all_bytes = all;
                                 }});
-      CHECK(floats.values == expected);
+      CHECK((floats.values == expected));
       CHECK(bytes == all_bytes);
       CHECK(bytes == static_cast<std::uint64_t>(part.rows() * part.columns() * s.format.bits / 8));
       if constexpr (std::same_as<TestType, float>) {  // these products and sums are exact
         load_parameters<TestType>(checkpoint, integers.parameters(s));
-        CHECK(integers.values == expected);
+        CHECK((integers.values == expected));
         CHECK(integers.in_range);
         CHECK(integers.has_one_scale);
         if (!expected.empty()) CHECK(integers.has_offsets == s.format.has_zeros);
@@ -175,9 +175,9 @@ TEST_CASE("several panels of a file, which are given back", "[packed][weights]")
     for (std::int64_t n = 0; n < s.rows; ++n) {
       for (std::int64_t k = 0; k < s.columns; ++k) expected.push_back(m.value(n, k));
     }
-    CHECK(whole.values == expected);
+    CHECK((whole.values == expected));
     load_parameters<float>(Checkpoint(directory.path()), integers.parameters(s));
-    CHECK(integers.values == expected);
+    CHECK((integers.values == expected));
   }
 }
 
