@@ -1,9 +1,13 @@
 #pragma once
-/// Checkpoints and their files: JSON and safetensors.
+/// Checkpoints and their files: JSON, safetensors and GGUF.
 
+#include "nanovllm/io/block_format.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/io/checkpoint_like.hpp"
 #include "nanovllm/io/file_dtype.hpp"
+#include "nanovllm/io/gguf/gguf_blocks.hpp"
+#include "nanovllm/io/gguf/gguf_checkpoint.hpp"
+#include "nanovllm/io/gguf/gguf_file.hpp"
 #include "nanovllm/io/json.hpp"
 #include "nanovllm/io/json_fields.hpp"
 #include "nanovllm/io/safetensors.hpp"

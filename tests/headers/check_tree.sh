@@ -297,6 +297,7 @@ awk -v graph="$graph" '
     loaders["nanovllm/model/quantization/packed_checks.hpp"]
     loaders["nanovllm/model/quantization/packed_tensors.hpp"]
     loaders["nanovllm/model/quantization/quantization_config.hpp"]
+    loaders["nanovllm/model/quantization/stored_rows.hpp"]
     loaders["nanovllm/model/quantization/tensor_scales.hpp"]
     loaders["nanovllm/model/qwen3/config.hpp"]
     loaders["nanovllm/model/qwen3_moe/config.hpp"]

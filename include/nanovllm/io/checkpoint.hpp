@@ -33,12 +33,13 @@ concept OtherCheckpoint = !std::same_as<C, Checkpoint> && CheckpointLike<C>;
 
 }  // namespace detail
 
-/// A checkpoint of any kind. Nothing of it is read before it is asked for. Copies are cheap and
-/// share one state, which lives as long as any copy; every member may be called from several
-/// threads at once.
+/// A checkpoint of any kind. Nothing of a directory is read before it is asked for. Copies are
+/// cheap and share one state, which lives as long as any copy; every member may be called from
+/// several threads at once.
 class Checkpoint {
  public:
-  /// The checkpoint at `path`: a directory as Hugging Face publishes it.
+  /// The checkpoint at `path`: a directory as Hugging Face publishes it, or a file whose name ends
+  /// in ".gguf". Throws LoadError where such a file cannot be read or is malformed.
   template <detail::CheckpointPath Path>
   Checkpoint(const Path& path)  // NOLINT(google-explicit-constructor): a path names a checkpoint
       : source_(open(path)) {}
@@ -113,12 +114,15 @@ class Checkpoint {
 #if NANOVLLM_BODIES
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/io/gguf/gguf_checkpoint.hpp"
 #include "nanovllm/io/safetensors_checkpoint.hpp"
 
 namespace nanovllm {
 
 NANOVLLM_INLINE std::shared_ptr<Checkpoint::AnySource> Checkpoint::open(
     const std::filesystem::path& path) {
+  if (path.extension() == ".gguf" && !std::filesystem::is_directory(path))
+    return std::make_shared<Source<GgufCheckpoint>>(GgufCheckpoint(path));
   return std::make_shared<Source<SafetensorsCheckpoint>>(SafetensorsCheckpoint(path));
 }
 
@@ -143,11 +147,18 @@ namespace detail {
 /// Throws LoadError unless the bytes of a tensor are as many as its type and shape need.
 NANOVLLM_INLINE void check_size(const CheckpointTensor& tensor, const std::string& checkpoint) {
   std::uint64_t bits = size_bits(tensor.dtype);
+  std::vector<std::uint64_t> shape = tensor.shape;
   bool fits = true;
-  for (const std::uint64_t extent : tensor.shape)
+  if (const BlockFormat* blocks = tensor.blocks; blocks != nullptr) {
+    fits = blocks->elements > 0 && blocks->elements <= kMaxBlockElements && !shape.empty() &&
+           shape.back() % blocks->elements == 0;
+    if (fits) shape.back() /= blocks->elements;
+    bits = std::uint64_t{8} * blocks->bytes;
+  }
+  for (const std::uint64_t extent : shape)
     fits = fits && !__builtin_mul_overflow(bits, extent, &bits);
   check<LoadError>(fits && bits % 8 == 0 && bits / 8 == tensor.data.size(), "'", checkpoint,
-                   "': the tensor '", tensor.name, "', ", nanovllm::name(tensor.dtype), " ",
+                   "': the tensor '", tensor.name, "', ", tensor.type_name(), " ",
                    shape_string(tensor.shape), ", has ", tensor.data.size(), " bytes");
 }
 

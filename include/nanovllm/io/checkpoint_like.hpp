@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "nanovllm/io/block_format.hpp"
 #include "nanovllm/io/file_dtype.hpp"
 #include "nanovllm/io/mapped_file.hpp"
 
@@ -18,10 +19,16 @@ namespace nanovllm {
 /// A tensor of a checkpoint, row-major.
 struct CheckpointTensor {
   std::string name{};
-  FileDType dtype{};
+  FileDType dtype{};                    ///< of an element; u8 where there are blocks
   std::vector<std::uint64_t> shape{};   ///< empty for a scalar; an extent may be 0
   std::span<const std::byte> data{};    ///< may lie at any address: copy, do not cast
   const MappedFile* mapping = nullptr;  ///< that `data` is a part of; null for other memory
+  const BlockFormat* blocks = nullptr;  ///< of `data`; null where it has element after element
+
+  /// "BF16", "Q4_K": what is stored, for messages.
+  [[nodiscard]] std::string_view type_name() const {
+    return blocks != nullptr ? blocks->name : nanovllm::name(dtype);
+  }
 };
 
 /// A kind of checkpoint: what `Checkpoint` can be made of.

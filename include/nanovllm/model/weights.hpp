@@ -4,10 +4,10 @@
 ///
 /// The caller lists its parameters; each has a sink that receives the rows this rank keeps,
 /// converted to the element type it computes in, from 16 or 32 bits, from 8-bit floats and their
-/// scales, or from packed integers. Everything is verified before the first byte is
-/// read. Then the file is read once, front to back, in panels of a few MiB whose pages are given
-/// back at once, so that loading adds one panel a thread, not a second copy of the weights, to
-/// resident memory.
+/// scales, from packed integers, or from blocks (io/block_format.hpp). Everything is verified
+/// before the first byte is read. Then the file is read once, front to back, in panels of a few MiB
+/// whose pages are given back at once, so that loading adds one panel a thread, not a second copy
+/// of the weights, to resident memory.
 
 #include <algorithm>
 #include <atomic>
@@ -33,6 +33,7 @@
 #include "nanovllm/model/quantization/packed_checks.hpp"
 #include "nanovllm/model/quantization/packed_tensors.hpp"
 #include "nanovllm/model/quantization/quantization_config.hpp"
+#include "nanovllm/model/quantization/stored_rows.hpp"
 #include "nanovllm/model/quantization/tensor_scales.hpp"
 #include "nanovllm/ops/fp8_weight.hpp"
 #include "nanovllm/ops/int_weight.hpp"
@@ -83,6 +84,11 @@ struct Region {
 
   [[nodiscard]] std::int64_t rows() const { return row_end - row_begin; }
   [[nodiscard]] std::int64_t columns() const { return column_end - column_begin; }
+
+  /// Bytes that are read of each row.
+  [[nodiscard]] std::int64_t row_bytes(const RowLayout& layout) const {
+    return columns() == 0 ? 0 : layout.end(column_end) - layout.begin(column_begin);
+  }
 };
 
 /// The kept region, with a rank-1 tensor seen as one row.
@@ -133,15 +139,16 @@ void stream_parameter(const Parameter<T>& parameter, const CheckpointTensor& ten
   constexpr std::int64_t kPanelBytes = 4 << 20;
   const Region region = region_of(parameter.shape, parameter.shard);
   if (region.rows() == 0 || region.columns() == 0) return;
-  const FileDType dtype = tensor.dtype;
-  const auto item = static_cast<std::int64_t>(size_bits(dtype) / 8);
+  const RowLayout layout(tensor);
+  const std::int64_t stride = layout.end(region.num_columns);
+  const std::int64_t left = layout.begin(region.column_begin), read = region.row_bytes(layout);
   const std::span<const std::byte> bytes = tensor.data;
-  const auto at = [&](std::int64_t row, std::int64_t column) {
-    return static_cast<std::size_t>((row * region.num_columns + column) * item);
+  const auto at = [&](std::int64_t row, std::int64_t byte) {
+    return static_cast<std::size_t>(row * stride + byte);
   };
   // The panel is bounded as it lies in the file and as it is handed out.
   const std::int64_t row_bytes =
-      std::max(region.num_columns * item, region.columns() * static_cast<std::int64_t>(sizeof(T)));
+      std::max(stride, region.columns() * static_cast<std::int64_t>(sizeof(T)));
   const std::int64_t panel_rows =
       std::min(align_up(std::max<std::int64_t>(kPanelBytes / row_bytes, 1), parameter.row_group),
                region.rows());
@@ -149,12 +156,12 @@ void stream_parameter(const Parameter<T>& parameter, const CheckpointTensor& ten
   for (std::int64_t row = region.row_begin; row < region.row_end; row += panel_rows) {
     const std::int64_t rows = std::min(panel_rows, region.row_end - row);
     const auto width = static_cast<std::size_t>(region.columns());
-    const std::size_t begin = at(row, region.column_begin);
-    const auto panel = bytes.subspan(begin, at(row + rows - 1, region.column_end) - begin);
+    const std::size_t begin = at(row, left);
+    const auto panel = bytes.subspan(begin, at(row + rows - 1, left + read) - begin);
     if (tensor.mapping != nullptr) tensor.mapping->prefetch(panel);
     const auto done = [&] {
       if (tensor.mapping != nullptr) tensor.mapping->release(panel);
-      on_bytes(static_cast<std::uint64_t>(rows * region.columns() * item));
+      on_bytes(static_cast<std::uint64_t>(rows * read));
     };
     if (scales && parameter.stored_sink &&
         parameter.stored_sink(row - region.row_begin,
@@ -164,17 +171,22 @@ void stream_parameter(const Parameter<T>& parameter, const CheckpointTensor& ten
       continue;
     }
     T* const out = staging.acquire(static_cast<std::size_t>(rows) * width);
-    if (scales) {
+    if (tensor.blocks != nullptr) {
+      for (std::int64_t r = 0; r < rows; ++r) {
+        dequantise_blocks(*tensor.blocks, &bytes[at(row + r, 0)], region.column_begin,
+                          region.columns(), out + static_cast<std::size_t>(r) * width);
+      }
+    } else if (scales) {
       for (std::int64_t r = 0; r < rows; ++r) {
         scales->dequantise(&bytes[at(row + r, 0)], row + r, region.column_begin, region.columns(),
                            out + static_cast<std::size_t>(r) * width);
       }
     } else if (region.columns() == region.num_columns) {
-      convert(dtype, &bytes[at(row, 0)], out, static_cast<std::size_t>(rows) * width);
+      convert(tensor.dtype, &bytes[at(row, 0)], out, static_cast<std::size_t>(rows) * width);
     } else {
       for (std::int64_t r = 0; r < rows; ++r) {
-        convert(dtype, &bytes[at(row + r, region.column_begin)],
-                out + static_cast<std::size_t>(r) * width, width);
+        convert(tensor.dtype, &bytes[at(row + r, left)], out + static_cast<std::size_t>(r) * width,
+                width);
       }
     }
     parameter.sink(row - region.row_begin, MatrixView<const T>(out, {rows, region.columns()}));
@@ -335,8 +347,8 @@ NANOVLLM_INLINE std::string tensor_problem(const WantedTensor& p, const Checkpoi
     return concat("must have shape ", shape_string(p.shape), ", got ", shape_string(tensor.shape));
   }
   if (tensor.dtype == FileDType::f8_e4m3) return scales_problem(checkpoint, tensor, quantization);
-  if (!is_float(tensor.dtype))
-    return concat("must be F32, F16, BF16 or F8_E4M3, got ", name(tensor.dtype));
+  if (tensor.blocks == nullptr && !is_float(tensor.dtype))
+    return concat("must be F32, F16, BF16 or F8_E4M3, got ", tensor.type_name());
   return {};
 }
 
@@ -413,8 +425,7 @@ NANOVLLM_INLINE LoadJobs list_jobs(const Checkpoint& checkpoint,
       continue;
     }
     out.list.push_back({tensor, i, scales_of(checkpoint, *tensor, quantization), {}});
-    out.bytes += static_cast<std::uint64_t>(region.rows() * region.columns()) *
-                 (size_bits(tensor->dtype) / 8);
+    out.bytes += static_cast<std::uint64_t>(region.rows() * region.row_bytes(RowLayout(*tensor)));
   }
   // Tensors lie in one array in file order, so their addresses sort the jobs.
   sort_stably(out.list, [](const auto& a, const auto& b) { return a.tensor < b.tensor; });

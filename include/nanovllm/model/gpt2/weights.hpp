@@ -41,9 +41,10 @@ struct Gpt2Shard {
 
 /// Owner of a rank's weights.
 ///
-/// The files have every dense layer of a block transposed, [in, out], with q, k and v of all heads
-/// beside each other in one: what was called a convolution of width 1. Here they lie as the dense
-/// layers of all models do, [out, in].
+/// Hugging Face's files have every dense layer of a block transposed, [in, out], with q, k and v of
+/// all heads beside each other in one: what was called a convolution of width 1. Here they lie as
+/// the dense layers of all models do, [out, in], and so they do in GGUF files; the shape of the
+/// first layer's q, k and v tells which files these are.
 template <WeightFormat W, class Backend>
 class Gpt2Weights {
   using T = WeightElement<W>;
@@ -108,12 +109,16 @@ class Gpt2Weights {
       for (const char* mask : {".attn.bias", ".attn.masked_bias"})
         ignored.push_back(concat(prefix, "h.", i, mask));
     }
-    list_parameters(backend, prefix).load(checkpoint, ignored, std::move(progress));
+    const CheckpointTensor* const qkv = checkpoint.find(concat(prefix, "h.0.attn.c_attn.weight"));
+    const auto width = static_cast<std::uint64_t>(hidden());
+    const bool is_transposed =
+        qkv == nullptr || qkv->shape != std::vector<std::uint64_t>{3 * width, width};
+    list_parameters(backend, prefix, is_transposed).load(checkpoint, ignored, std::move(progress));
   }
 
   /// See `ParameterList::randomize`.
   void randomize(std::uint64_t seed, Backend& backend, float scale = 0.02f) {
-    list_parameters(backend, "").randomize(seed, static_cast<int>(shard_.rank), scale);
+    list_parameters(backend, "", true).randomize(seed, static_cast<int>(shard_.rank), scale);
   }
 
   [[nodiscard]] DecoderSizes sizes() const {
@@ -148,8 +153,10 @@ class Gpt2Weights {
   }
 
   /// Every tensor of the checkpoint, the part this rank keeps, and where it goes.
+  /// @param is_transposed  the dense layers are [in, out] there.
   [[nodiscard]] ParameterList<T, Backend> list_parameters(Backend& backend,
-                                                          const std::string& prefix) {
+                                                          const std::string& prefix,
+                                                          bool is_transposed) {
     ParameterList<T, Backend> out(backend);
     const auto vocab = static_cast<std::int64_t>(shape_.vocab_size);
     const Shard vocab_shard{0, std::min(vocab, shard_.first_token),
@@ -157,7 +164,7 @@ class Gpt2Weights {
     out.add_matrix(prefix + "wte.weight", {vocab, hidden()}, vocab_shard, embedding_);
     out.add_matrix(prefix + "wpe.weight", {num_positions(), hidden()}, {}, positions_);
     for (std::size_t i = 0; i < layers_.size(); ++i)
-      list_layer(out, concat(prefix, "h.", i, "."), layers_[i]);
+      list_layer(out, concat(prefix, "h.", i, "."), layers_[i], is_transposed);
     list_norm(out, prefix + "ln_f", final_norm_);
     if (!tied()) out.add_matrix("lm_head.weight", {vocab, hidden()}, vocab_shard, lm_head_);
     return out;
@@ -168,28 +175,34 @@ class Gpt2Weights {
     out.add_bias(name + ".bias", hidden(), {}, norm.bias);
   }
 
-  void list_layer(ParameterList<T, Backend>& out, const std::string& prefix, Layer& layer) {
+  void list_layer(ParameterList<T, Backend>& out, const std::string& prefix, Layer& layer,
+                  bool is_transposed) {
     const std::int64_t q_rows = shard_.num_heads * head_dim(), width = shard_.intermediate_size;
     const auto intermediate = static_cast<std::int64_t>(shape_.intermediate_size);
     const auto share = [&](int dim, std::int64_t size, std::int64_t offset = 0) {
       return Shard{dim, offset + shard_.rank * size, offset + (shard_.rank + 1) * size};
     };
+    // `shard` is of [in, size].
+    const auto add_dense = [&](const char* name, std::int64_t in, std::int64_t size, Shard shard,
+                               Matrix& matrix, std::int64_t first_row = 0) {
+      if (is_transposed)
+        return out.add_transposed(prefix + name, {in, size}, shard, matrix, first_row);
+      shard.dim = 1 - *shard.dim;
+      out.add_matrix(prefix + name, {size, in}, shard, matrix, first_row);
+    };
     list_norm(out, prefix + "ln_1", layer.attention_norm);
     for (std::int64_t part = 0; part < 3; ++part) {  // q, k and v: this rank's heads of each
-      out.add_transposed(prefix + "attn.c_attn.weight", {hidden(), 3 * hidden()},
-                         share(1, q_rows, part * hidden()), layer.qkv, part * q_rows);
+      add_dense("attn.c_attn.weight", hidden(), 3 * hidden(), share(1, q_rows, part * hidden()),
+                layer.qkv, part * q_rows);
       out.add_bias(prefix + "attn.c_attn.bias", 3 * hidden(), share(0, q_rows, part * hidden()),
                    layer.qkv_bias, part * q_rows);
     }
-    out.add_transposed(prefix + "attn.c_proj.weight", {hidden(), hidden()}, share(0, q_rows),
-                       layer.out);
+    add_dense("attn.c_proj.weight", hidden(), hidden(), share(0, q_rows), layer.out);
     out.add_bias(prefix + "attn.c_proj.bias", hidden(), {}, layer.out_bias);
     list_norm(out, prefix + "ln_2", layer.mlp_norm);
-    out.add_transposed(prefix + "mlp.c_fc.weight", {hidden(), intermediate}, share(1, width),
-                       layer.fc);
+    add_dense("mlp.c_fc.weight", hidden(), intermediate, share(1, width), layer.fc);
     out.add_bias(prefix + "mlp.c_fc.bias", intermediate, share(0, width), layer.fc_bias);
-    out.add_transposed(prefix + "mlp.c_proj.weight", {intermediate, hidden()}, share(0, width),
-                       layer.proj);
+    add_dense("mlp.c_proj.weight", intermediate, hidden(), share(0, width), layer.proj);
     out.add_bias(prefix + "mlp.c_proj.bias", hidden(), {}, layer.proj_bias);
   }
 

@@ -64,8 +64,8 @@ NANOVLLM_INLINE std::string kv_scale_problem(const CheckpointTensor& tensor) {
   if (count != 1)
     return concat("must be one scale for the whole tensor of keys or values, of shape [] or [1], ",
                   "got ", shape_string(tensor.shape));
-  if (!holds_scales(tensor.dtype))
-    return concat("must be F32, F16, BF16 or F8_E8M0, got ", name(tensor.dtype));
+  if (!holds_scales(tensor))
+    return concat("must be F32, F16, BF16 or F8_E8M0, got ", tensor.type_name());
   const float scale = scale_at(tensor, 0);
   if (!(scale > 0.f && std::isfinite(scale * fp8_e4m3::kMax)))
     return concat("must be a positive scale, and finite when multiplied by 448, got ", scale);

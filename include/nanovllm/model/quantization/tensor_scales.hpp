@@ -88,8 +88,8 @@ struct TensorScales {
 
 namespace detail {
 
-/// Whether a tensor of this type may hold scales.
-[[nodiscard]] bool holds_scales(FileDType dtype);
+/// Whether a tensor is of a type that may hold scales.
+[[nodiscard]] bool holds_scales(const CheckpointTensor& tensor);
 /// Element `index` of such a tensor.
 [[nodiscard]] float scale_at(const CheckpointTensor& tensor, std::size_t index);
 
@@ -126,10 +126,10 @@ NANOVLLM_INLINE float scale_at(const CheckpointTensor& tensor, std::size_t index
   }
 }
 
-NANOVLLM_INLINE bool holds_scales(FileDType dtype) {
+NANOVLLM_INLINE bool holds_scales(const CheckpointTensor& tensor) {
   constexpr std::array kTypes = {FileDType::f32, FileDType::f16, FileDType::bf16,
                                  FileDType::f8_e8m0, FileDType::u8};
-  return std::ranges::find(kTypes, dtype) != kTypes.end();
+  return tensor.blocks == nullptr && std::ranges::find(kTypes, tensor.dtype) != kTypes.end();
 }
 
 /// How the scales lie, by their shape; nothing where it fits no form.
@@ -173,8 +173,8 @@ NANOVLLM_INLINE std::string scales_problem(const Checkpoint& checkpoint,
   if (scales == nullptr)
     return concat("is F8_E4M3, but there are no scales: neither '", name, "_scale_inv' nor '", name,
                   "_scale'");
-  if (!detail::holds_scales(scales->dtype))
-    return concat("has scales of ", nanovllm::name(scales->dtype),
+  if (!detail::holds_scales(*scales))
+    return concat("has scales of ", scales->type_name(),
                   "; they must be F32, F16, BF16 or F8_E8M0");
   if (!detail::layout_of(matrix, *scales, config)) {
     return concat("of shape ", shape, " has scales of shape ", detail::shape_string(scales->shape),

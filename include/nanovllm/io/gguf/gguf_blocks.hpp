@@ -1,0 +1,167 @@
+#pragma once
+/// The formats of blocks in GGUF files, and the values of their elements.
+///
+/// | format | elements | stored | value |
+/// |---|---|---|---|
+/// | Q8_0 | 32 | f16 d; 32 × i8 q | d · q |
+/// | Q4_0 | 32 | f16 d; 16 bytes: element i in the low, i + 16 in the high bits | d · (q − 8) |
+/// | Q4_K | 256 | f16 d, dmin; scales s and minima m of 6 bits for each 32; q | d·s·q − dmin·m |
+/// | Q5_K | 256 | the same, with the fifth bits of q ahead of the other four | d·s·q − dmin·m |
+/// | Q6_K | 256 | q in 4 bits and 2 bits; i8 scales s for each 16; f16 d | d · s · (q − 32) |
+///
+/// All products are exact in float32, so a value is rounded once at the most: by the difference.
+
+#include <cstddef>
+
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/io/block_format.hpp"
+#include "nanovllm/io/gguf/gguf_types.hpp"
+
+namespace nanovllm {
+
+namespace detail {
+
+void dequantise_q8_0(const std::byte* blocks, std::size_t count, float* out);
+void dequantise_q4_0(const std::byte* blocks, std::size_t count, float* out);
+void dequantise_q4_k(const std::byte* blocks, std::size_t count, float* out);
+void dequantise_q5_k(const std::byte* blocks, std::size_t count, float* out);
+void dequantise_q6_k(const std::byte* blocks, std::size_t count, float* out);
+
+}  // namespace detail
+
+inline constexpr BlockFormat kGgufQ8_0{"Q8_0", 32, 34, detail::dequantise_q8_0};
+inline constexpr BlockFormat kGgufQ4_0{"Q4_0", 32, 18, detail::dequantise_q4_0};
+inline constexpr BlockFormat kGgufQ4_K{"Q4_K", 256, 144, detail::dequantise_q4_k};
+inline constexpr BlockFormat kGgufQ5_K{"Q5_K", 256, 176, detail::dequantise_q5_k};
+inline constexpr BlockFormat kGgufQ6_K{"Q6_K", 256, 210, detail::dequantise_q6_k};
+
+/// The format of the blocks of a type, or null.
+[[nodiscard]] const BlockFormat* find_gguf_blocks(const GgufTensorType& type);
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+
+#include "nanovllm/core/dtype.hpp"
+
+namespace nanovllm {
+
+namespace detail {
+
+/// Blocks as they lie in the file; no member needs more alignment than a byte.
+using Bytes = const std::uint8_t*;
+
+[[nodiscard]] inline float half_at(Bytes bytes) {
+  half value;
+  std::memcpy(&value, bytes, sizeof value);
+  return value;
+}
+
+/// Factor and subtrahend of the 32 elements with one scale.
+struct ScaleAndMin {
+  float scale, min;
+};
+
+/// Those of all eight in a block of Q4_K or Q5_K: behind d and dmin, in twelve bytes.
+[[nodiscard]] inline std::array<ScaleAndMin, 8> scales_at(Bytes block) {
+  const float d = half_at(block), d_min = half_at(block + 2);
+  const Bytes b = block + 4;
+  std::array<ScaleAndMin, 8> out;
+  for (int j = 0; j < 8; ++j) {
+    // The last four have their low bits in the last four bytes, and their high bits in those of the
+    // first four.
+    const int scale = j < 4 ? b[j] & 63 : (b[j + 4] & 15) | (b[j - 4] >> 6) << 4;
+    const int min = j < 4 ? b[j + 4] & 63 : b[j + 4] >> 4 | (b[j] >> 6) << 4;
+    out[static_cast<std::size_t>(j)] = {d * static_cast<float>(scale),
+                                        d_min * static_cast<float>(min)};
+  }
+  return out;
+}
+
+NANOVLLM_INLINE void dequantise_q8_0(const std::byte* blocks, std::size_t count, float* out) {
+  auto block = reinterpret_cast<Bytes>(blocks);
+  for (; count > 0; --count, block += kGgufQ8_0.bytes, out += 32) {
+    const float d = half_at(block);
+    for (int i = 0; i < 32; ++i)
+      out[i] = d * static_cast<float>(static_cast<std::int8_t>(block[2 + i]));
+  }
+}
+
+NANOVLLM_INLINE void dequantise_q4_0(const std::byte* blocks, std::size_t count, float* out) {
+  auto block = reinterpret_cast<Bytes>(blocks);
+  for (; count > 0; --count, block += kGgufQ4_0.bytes, out += 32) {
+    const float d = half_at(block);
+    for (int i = 0; i < 16; ++i) {
+      out[i] = d * static_cast<float>((block[2 + i] & 15) - 8);
+      out[i + 16] = d * static_cast<float>((block[2 + i] >> 4) - 8);
+    }
+  }
+}
+
+NANOVLLM_INLINE void dequantise_q4_k(const std::byte* blocks, std::size_t count, float* out) {
+  auto block = reinterpret_cast<Bytes>(blocks);
+  for (; count > 0; --count, block += kGgufQ4_K.bytes) {
+    const std::array<ScaleAndMin, 8> scales = scales_at(block);
+    Bytes q = block + 16;
+    for (std::size_t j = 0; j < 8; j += 2, q += 32, out += 64) {
+      for (int i = 0; i < 32; ++i) {
+        out[i] = scales[j].scale * static_cast<float>(q[i] & 15) - scales[j].min;
+        out[i + 32] = scales[j + 1].scale * static_cast<float>(q[i] >> 4) - scales[j + 1].min;
+      }
+    }
+  }
+}
+
+NANOVLLM_INLINE void dequantise_q5_k(const std::byte* blocks, std::size_t count, float* out) {
+  auto block = reinterpret_cast<Bytes>(blocks);
+  for (; count > 0; --count, block += kGgufQ5_K.bytes) {
+    const std::array<ScaleAndMin, 8> scales = scales_at(block);
+    const Bytes fifth = block + 16;  // bit j of byte i is that of element i of sub-block j
+    Bytes q = block + 48;
+    for (std::size_t j = 0; j < 8; j += 2, q += 32, out += 64) {
+      for (int i = 0; i < 32; ++i) {
+        const int low = (q[i] & 15) | (fifth[i] >> j & 1) << 4;
+        const int high = q[i] >> 4 | (fifth[i] >> (j + 1) & 1) << 4;
+        out[i] = scales[j].scale * static_cast<float>(low) - scales[j].min;
+        out[i + 32] = scales[j + 1].scale * static_cast<float>(high) - scales[j + 1].min;
+      }
+    }
+  }
+}
+
+NANOVLLM_INLINE void dequantise_q6_k(const std::byte* blocks, std::size_t count, float* out) {
+  auto block = reinterpret_cast<Bytes>(blocks);
+  for (; count > 0; --count, block += kGgufQ6_K.bytes) {
+    const float d = half_at(block + 208);
+    for (int part = 0; part < 2; ++part, out += 128) {
+      const Bytes low = block + 64 * part, high = block + 128 + 32 * part;
+      const Bytes scales = block + 192 + 8 * part;
+      for (int k = 0; k < 4; ++k) {  // 32 elements
+        for (int i = 0; i < 32; ++i) {
+          const int four = low[32 * (k & 1) + i] >> (k < 2 ? 0 : 4) & 15;
+          const int q = (four | (high[i] >> (2 * k) & 3) << 4) - 32;
+          const float scale =
+              d * static_cast<float>(static_cast<std::int8_t>(scales[2 * k + i / 16]));
+          out[32 * k + i] = scale * static_cast<float>(q);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE const BlockFormat* find_gguf_blocks(const GgufTensorType& type) {
+  for (const BlockFormat* format : {&kGgufQ8_0, &kGgufQ4_0, &kGgufQ4_K, &kGgufQ5_K, &kGgufQ6_K}) {
+    if (format->name == type.name) return format;
+  }
+  return nullptr;
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES

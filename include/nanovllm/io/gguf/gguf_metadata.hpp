@@ -1,0 +1,209 @@
+#pragma once
+/// The metadata of a GGUF file: values by their keys.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/io/gguf/gguf_types.hpp"
+
+namespace nanovllm {
+
+/// A value, or several of one type. Refers to the file's bytes, all of which have been checked.
+struct GgufValue {
+  GgufValueType type{};  ///< of an array: of its elements
+  bool is_array = false;
+  std::uint64_t count = 1;
+  std::span<const std::byte> bytes{};  ///< the values as they lie in the file
+
+  /// "uint32", "array of string", for messages.
+  [[nodiscard]] std::string type_name() const;
+};
+
+/// Values by key, read as the type that the caller wants. A value of another type is a LoadError
+/// that names file and key. Views live as long as the bytes that they refer to.
+class GgufMetadata {
+ public:
+  /// @param source  the file's name, for messages.
+  explicit GgufMetadata(std::string source = {}) : source_(std::move(source)) {}
+
+  /// False, with nothing done, when there is a value of that key.
+  bool add(std::string_view key, const GgufValue& value) {
+    return values_.emplace(key, value).second;
+  }
+
+  [[nodiscard]] std::size_t size() const { return values_.size(); }
+  [[nodiscard]] const GgufValue* find(std::string_view key) const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? nullptr : &found->second;
+  }
+
+  /// These give nothing where the key is absent. An integer may have any width and must fit into
+  /// 64 bits with a sign; a number is a float of either width or an integer. A float32 becomes the
+  /// double that its shortest decimal notation means: 1e-6 is 1e-6.
+  [[nodiscard]] std::optional<std::int64_t> integer(std::string_view key) const;
+  [[nodiscard]] std::optional<double> number(std::string_view key) const;
+  [[nodiscard]] std::optional<bool> boolean(std::string_view key) const;
+  [[nodiscard]] std::optional<std::string_view> string(std::string_view key) const;
+  /// Of an array.
+  [[nodiscard]] std::optional<std::vector<std::string_view>> strings(std::string_view key) const;
+  [[nodiscard]] std::optional<std::vector<std::int64_t>> integers(std::string_view key) const;
+
+ private:
+  [[noreturn]] void fail(std::string_view key, std::string_view expected,
+                         const GgufValue& value) const;
+
+  std::string source_;
+  std::unordered_map<std::string_view, GgufValue> values_;
+};
+
+}  // namespace nanovllm
+
+#if NANOVLLM_BODIES
+
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "nanovllm/core/error.hpp"
+
+namespace nanovllm {
+
+namespace detail {
+
+/// The value of type `T` at `bytes`.
+template <class T>
+[[nodiscard]] T read_as(const std::byte* bytes) {
+  T value;
+  std::memcpy(&value, bytes, sizeof value);
+  return value;
+}
+
+/// Value `index` of integers; nothing where they are none, or it does not fit.
+NANOVLLM_INLINE std::optional<std::int64_t> integer_at(const GgufValue& value,
+                                                       std::uint64_t index) {
+  using enum GgufValueType;
+  const std::size_t item = kGgufValues[static_cast<std::size_t>(value.type)].bytes;
+  const std::byte* const bytes = value.bytes.data() + index * item;
+  switch (value.type) {
+    case u8: return read_as<std::uint8_t>(bytes);
+    case i8: return read_as<std::int8_t>(bytes);
+    case u16: return read_as<std::uint16_t>(bytes);
+    case i16: return read_as<std::int16_t>(bytes);
+    case u32: return read_as<std::uint32_t>(bytes);
+    case i32: return read_as<std::int32_t>(bytes);
+    case i64: return read_as<std::int64_t>(bytes);
+    case u64: break;
+    default: return std::nullopt;
+  }
+  const auto wide = read_as<std::uint64_t>(bytes);
+  if (wide > std::uint64_t{std::numeric_limits<std::int64_t>::max()}) return std::nullopt;
+  return static_cast<std::int64_t>(wide);
+}
+
+/// The double that the shortest decimal notation of `value` means.
+NANOVLLM_INLINE double decimal_of(float value) {
+  if (!std::isfinite(value)) return value;
+  char text[32];
+  const char* const end = std::to_chars(text, text + sizeof text, value).ptr;
+  double out = 0;
+  std::from_chars(text, end, out);
+  return out;
+}
+
+}  // namespace detail
+
+NANOVLLM_INLINE std::string GgufValue::type_name() const {
+  return concat(is_array ? "array of " : "", name(type));
+}
+
+NANOVLLM_INLINE void GgufMetadata::fail(std::string_view key, std::string_view expected,
+                                        const GgufValue& value) const {
+  throw LoadError(
+      concat("'", source_, "': '", key, "' must be ", expected, ", got ", value.type_name()));
+}
+
+NANOVLLM_INLINE std::optional<std::int64_t> GgufMetadata::integer(std::string_view key) const {
+  const GgufValue* const value = find(key);
+  if (value == nullptr) return std::nullopt;
+  constexpr const char* kExpected = "an integer below 2^63";
+  if (value->is_array) fail(key, kExpected, *value);
+  const std::optional<std::int64_t> out = detail::integer_at(*value, 0);
+  if (!out) fail(key, kExpected, *value);
+  return out;
+}
+
+NANOVLLM_INLINE std::optional<double> GgufMetadata::number(std::string_view key) const {
+  const GgufValue* const value = find(key);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_array && value->type == GgufValueType::f32)
+    return detail::decimal_of(detail::read_as<float>(value->bytes.data()));
+  if (!value->is_array && value->type == GgufValueType::f64)
+    return detail::read_as<double>(value->bytes.data());
+  const std::optional<std::int64_t> integer =
+      value->is_array ? std::nullopt : detail::integer_at(*value, 0);
+  if (!integer) fail(key, "a number", *value);
+  return static_cast<double>(*integer);
+}
+
+NANOVLLM_INLINE std::optional<bool> GgufMetadata::boolean(std::string_view key) const {
+  const GgufValue* const value = find(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_array || value->type != GgufValueType::boolean) fail(key, "a bool", *value);
+  return value->bytes[0] != std::byte{0};
+}
+
+NANOVLLM_INLINE std::optional<std::string_view> GgufMetadata::string(std::string_view key) const {
+  const GgufValue* const value = find(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_array || value->type != GgufValueType::string) fail(key, "a string", *value);
+  constexpr std::size_t kLength = sizeof(std::uint64_t);
+  return std::string_view(reinterpret_cast<const char*>(value->bytes.data()), value->bytes.size())
+      .substr(kLength);
+}
+
+NANOVLLM_INLINE std::optional<std::vector<std::string_view>> GgufMetadata::strings(
+    std::string_view key) const {
+  const GgufValue* const value = find(key);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_array || value->type != GgufValueType::string)
+    fail(key, "an array of string", *value);
+  std::vector<std::string_view> out;
+  out.reserve(value->count);
+  const std::byte* at = value->bytes.data();
+  for (std::uint64_t i = 0; i < value->count; ++i) {
+    const auto length = detail::read_as<std::uint64_t>(at);
+    at += sizeof length;
+    out.emplace_back(reinterpret_cast<const char*>(at), length);
+    at += length;
+  }
+  return out;
+}
+
+NANOVLLM_INLINE std::optional<std::vector<std::int64_t>> GgufMetadata::integers(
+    std::string_view key) const {
+  const GgufValue* const value = find(key);
+  if (value == nullptr) return std::nullopt;
+  constexpr const char* kExpected = "an array of integers below 2^63";
+  if (!value->is_array) fail(key, kExpected, *value);
+  std::vector<std::int64_t> out;
+  out.reserve(value->count);
+  for (std::uint64_t i = 0; i < value->count; ++i) {
+    const std::optional<std::int64_t> entry = detail::integer_at(*value, i);
+    if (!entry) fail(key, kExpected, *value);
+    out.push_back(*entry);
+  }
+  return out;
+}
+
+}  // namespace nanovllm
+
+#endif  // NANOVLLM_BODIES
