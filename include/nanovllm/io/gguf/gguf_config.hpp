@@ -129,8 +129,8 @@ class GgufConfigReader {
     for (const Neutral& setting : kNeutral) {
       const auto found = metadata_.number(key(setting.name));
       if (found && *found != setting.value && *found != setting.also)
-        problems_.add("'", key(setting.name), "' must be ", setting.value, ", got ", *found,
-                      ": nothing else is supported");
+        problems_.add("'", key(setting.name), "' must be ", Json(setting.value).dump(), ", got ",
+                      Json(*found).dump(), ": nothing else is supported");
     }
     if (metadata_.boolean(key("attention.causal")) == false)
       problems_.add("'", key("attention.causal"), "' must be true: attention is causal");
