@@ -29,7 +29,7 @@ struct EngineOptions {
 };
 
 inline void add_engine_options(CLI::App& app, EngineOptions& options) {
-  app.add_option("--model", options.model, "checkpoint directory")->required();
+  app.add_option("--model", options.model, "checkpoint: a directory or a GGUF file")->required();
   app.add_option("--device", options.device, "where to run; auto takes a GPU if there is one")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();

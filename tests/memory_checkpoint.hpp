@@ -20,10 +20,10 @@ class MemoryCheckpoint {
   std::map<std::string, std::string, std::less<>> texts;
   int num_reads = 0;
 
-  /// `data` are the tensor's bytes.
+  /// `data` are the tensor's bytes, which may be `blocks`.
   void add(const std::string& name, nanovllm::FileDType dtype, std::vector<std::uint64_t> shape,
-           std::string data) {
-    tensors_.push_back({name, dtype, std::move(shape), std::move(data)});
+           std::string data, const nanovllm::BlockFormat* blocks = nullptr) {
+    tensors_.push_back({name, dtype, std::move(shape), std::move(data), blocks});
   }
 
   /// The texts and tensors of another checkpoint, in this object's memory.
@@ -34,7 +34,8 @@ class MemoryCheckpoint {
       if (auto text = other.text(file)) out.texts[file] = *std::move(text);
     for (const nanovllm::CheckpointTensor& tensor : other.tensors()) {
       const auto* bytes = reinterpret_cast<const char*>(tensor.data.data());
-      out.add(tensor.name, tensor.dtype, tensor.shape, std::string(bytes, tensor.data.size()));
+      out.add(tensor.name, tensor.dtype, tensor.shape, std::string(bytes, tensor.data.size()),
+              tensor.blocks);
     }
     return out;
   }
@@ -49,8 +50,11 @@ class MemoryCheckpoint {
     ++num_reads;
     std::vector<nanovllm::CheckpointTensor> out;
     for (const Tensor& tensor : tensors_)
-      out.push_back(
-          {tensor.name, tensor.dtype, tensor.shape, std::as_bytes(std::span(tensor.data))});
+      out.push_back({.name = tensor.name,
+                     .dtype = tensor.dtype,
+                     .shape = tensor.shape,
+                     .data = std::as_bytes(std::span(tensor.data)),
+                     .blocks = tensor.blocks});
     return out;
   }
 
@@ -60,6 +64,7 @@ class MemoryCheckpoint {
     nanovllm::FileDType dtype;
     std::vector<std::uint64_t> shape;
     std::string data;
+    const nanovllm::BlockFormat* blocks;
   };
   std::vector<Tensor> tensors_;
 };

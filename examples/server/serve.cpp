@@ -37,8 +37,10 @@ serve::ServiceConfig service_config(const ServeOptions& options) {
   serve::ServiceConfig config{.model_names = options.model_names,
                               .max_num_seqs = options.engine.max_num_seqs,
                               .max_queue = options.max_queue};
-  if (config.model_names.empty())
-    config.model_names = {std::filesystem::canonical(options.engine.model).filename().string()};
+  if (config.model_names.empty()) {
+    const std::filesystem::path path = std::filesystem::canonical(options.engine.model);
+    config.model_names = {(path.extension() == ".gguf" ? path.stem() : path.filename()).string()};
+  }
   config.tool_call_format = options.tool_call_parser == "none"     ? ToolCallFormat::none
                             : options.tool_call_parser == "hermes" ? ToolCallFormat::hermes
                                                                    : ToolCallFormat::qwen3_coder;

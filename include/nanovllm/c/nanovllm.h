@@ -99,7 +99,7 @@ typedef struct nvllm_engine nvllm_engine;
 
 typedef struct nvllm_engine_config {
   size_t struct_size;
-  const char* model;   ///< directory of a Hugging Face checkpoint. Required
+  const char* model;   ///< directory of a Hugging Face checkpoint, or a GGUF file. Required
   const char* device;  ///< "cpu" or "cuda"; NULL: "cuda" where the library and the machine have it
   const char* dtype;   ///< "bfloat16" or "float32"; NULL: "bfloat16"
   /// A directory for blocks of the prefix cache, below host memory: needs host_kv_bytes.

@@ -19,7 +19,7 @@ class ProcessGroup;
 
 /// The settings of an engine. Every field except `model` has a sensible default.
 struct EngineConfig {
-  std::filesystem::path model{};           ///< directory of a Hugging Face checkpoint
+  std::filesystem::path model{};           ///< a Hugging Face directory or a GGUF file
   std::optional<Checkpoint> checkpoint{};  ///< is used instead of `model` if there is one
   /// Ranks; must divide heads, kv heads and intermediate size. More than one need `Ranks =
   /// ThreadRanks` in the policy.

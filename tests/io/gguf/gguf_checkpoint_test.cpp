@@ -94,6 +94,38 @@ TEST_CASE("the config of a Qwen3 is made of a GGUF's metadata", "[gguf]") {
   CHECK(json_of(yarn, "config.json").at("rope_scaling") == scaling);
   yarn.add("qwen3.rope.scaling.yarn_beta_fast", 24.f);
   CHECK(json_of(yarn, "config.json").at("rope_scaling").at("beta_fast") == 24.0);
+  // Linear, which the config refuses, with or without a type; but for a factor that does nothing.
+  GgufWriter linear = qwen3();
+  linear.add("qwen3.rope.scaling.factor", 2.f);
+  CHECK(json_of(linear, "config.json").at("rope_scaling").at("rope_type") == "linear");
+  GgufWriter one = qwen3();
+  one.add("qwen3.rope.scaling.factor", 1.f).add("qwen3.rope.scaling.type", "linear");
+  CHECK_FALSE(json_of(one, "config.json").contains("rope_scaling"));
+}
+
+TEST_CASE("sizes that a GGUF states for each layer must be equal", "[gguf]") {
+  const auto with_sizes = [](std::vector<std::uint32_t> sizes) {
+    GgufWriter out;
+    out.add("general.architecture", "gpt2").add("gpt2.context_length", 16u);
+    out.add("gpt2.embedding_length", 8u).add("gpt2.block_count", 2u);
+    out.add("gpt2.attention.head_count", 2u).add("gpt2.attention.layer_norm_epsilon", 1e-5f);
+    out.add_array("gpt2.feed_forward_length", GgufValueType::u32, sizes);
+    return out.add_tensor("token_embd.weight", kF32, {5, 8}, std::string(160, '\0'));
+  };
+  const nlohmann::json expected = {{"architectures", {"GPT2LMHeadModel"}},
+                                   {"model_type", "gpt2"},
+                                   {"vocab_size", 5},
+                                   {"tie_word_embeddings", true},
+                                   {"n_embd", 8},
+                                   {"n_layer", 2},
+                                   {"n_head", 2},
+                                   {"n_positions", 16},
+                                   {"n_inner", 12},
+                                   {"layer_norm_epsilon", 1e-5}};
+  CHECK(json_of(with_sizes({12, 12}), "config.json") == expected);
+  CHECK_THROWS_WITH(json_of(with_sizes({12, 13}), "config.json"),
+                    Contains("'gpt2.feed_forward_length' must be the same in all layers"));
+  CHECK_THROWS_AS(json_of(with_sizes({}), "config.json"), LoadError);
 }
 
 TEST_CASE("layers without a router are dense in the config of a mixture of experts", "[gguf]") {
@@ -236,7 +268,7 @@ TEST_CASE("tensors that cannot be read are refused by name", "[gguf]") {
   GgufWriter many;
   many.add("general.architecture", "qwen3moe");
   many.add_tensor("blk.0.ffn_up_exps.weight", kF32, {1u << 30, 0, 1}, "");
-  CHECK_THROWS_WITH(Written(many).checkpoint.read_tensors(), Contains("at most 4096 experts"));
+  CHECK_THROWS_WITH(Written(many).checkpoint.read_tensors(), Contains("none of them 0, got"));
 }
 
 TEST_CASE("a path to a GGUF file is a checkpoint", "[gguf][checkpoint]") {

@@ -16,7 +16,6 @@
 #include "safetensors_writer.hpp"
 
 using namespace nanovllm;
-using nanovllm_test::gguf_string;
 using nanovllm_test::GgufWriter;
 using nanovllm_test::raw;
 using nanovllm_test::TempDirectory;
@@ -231,6 +230,12 @@ TEST_CASE("a value of another type than is wanted is named", "[gguf]") {
   CHECK_THROWS_AS(metadata.strings("text"), LoadError);
   CHECK_THROWS_AS(metadata.integers("words"), LoadError);
   CHECK_THROWS_AS(metadata.integers("u8"), LoadError);
+  const std::string broken =
+      GgufWriter().add("one", "a\xFF").add_strings("list", {"b", "a\xFF"}).bytes();
+  const GgufFile not_text = GgufFile::parse(bytes_of(broken), "some.gguf");
+  CHECK_THROWS_WITH(not_text.metadata().string("one"),
+                    "'some.gguf': 'one' must be UTF-8, and is not at byte 1 of 'a'");
+  CHECK_THROWS_AS(not_text.metadata().strings("list"), LoadError);
   const std::string huge = GgufWriter().add("k", Type::u64, ~std::uint64_t{0}).bytes();
   CHECK_THROWS_AS(GgufFile::parse(bytes_of(huge)).metadata().integer("k"), LoadError);
 }

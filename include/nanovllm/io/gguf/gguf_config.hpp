@@ -34,6 +34,7 @@ class GgufFile;
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -73,8 +74,20 @@ class GgufConfigReader {
     return concat(architecture_, ".", name);
   }
 
+  /// A size, which may be stated for each layer; those must be equal.
+  std::optional<std::int64_t> size(std::string_view name) {
+    const GgufValue* const value = metadata_.find(key(name));
+    if (value == nullptr || !value->is_array) return metadata_.integer(key(name));
+    const std::vector<std::int64_t> sizes = metadata_.integers(key(name)).value();
+    if (sizes.empty() || std::ranges::count(sizes, sizes[0]) != std::ssize(sizes)) {
+      problems_.add("'", key(name), "' must be the same in all layers");
+      return 0;
+    }
+    return sizes[0];
+  }
+
   std::int64_t required(std::string_view name) {
-    const auto found = metadata_.integer(key(name));
+    const auto found = size(name);
     if (!found) problems_.add("'", key(name), "' is missing");
     return found.value_or(0);
   }
@@ -144,7 +157,7 @@ class GgufConfigReader {
     copy("num_hidden_layers", "block_count");
     copy("num_attention_heads", "attention.head_count");
     const std::int64_t heads = out_["num_attention_heads"].get<std::int64_t>();
-    out_["num_key_value_heads"] = metadata_.integer(key("attention.head_count_kv")).value_or(heads);
+    out_["num_key_value_heads"] = size("attention.head_count_kv").value_or(heads);
     copy("max_position_embeddings", "context_length");
     copy_number("rms_norm_eps", "attention.layer_norm_rms_epsilon");
     read_head_dim(heads);
@@ -170,8 +183,10 @@ class GgufConfigReader {
 
   void read_rope() {
     out_["rope_theta"] = metadata_.number(key("rope.freq_base")).value_or(10000.0);
-    const std::string type(metadata_.string(key("rope.scaling.type")).value_or("none"));
-    if (type == "none") return;
+    // Without a type, as old files have it, positions are divided by the factor.
+    const std::string type(metadata_.string(key("rope.scaling.type")).value_or("linear"));
+    const double factor = metadata_.number(key("rope.scaling.factor")).value_or(0);
+    if (type == "none" || (type == "linear" && (factor == 0 || factor == 1))) return;
     Json scaling = Json::object();
     scaling["rope_type"] = type;
     const auto copy_to = [&](const char* field, std::string_view name) {
@@ -199,10 +214,10 @@ class GgufConfigReader {
       if (file_.find(concat("blk.", i, ".ffn_gate_inp.weight")) == nullptr) dense.push_back(i);
     }
     // Without dense layers it is the size of nothing.
-    const auto size = metadata_.integer(key("feed_forward_length"));
-    out_["intermediate_size"] = size && *size > 0 ? *size
-                                : dense.empty()   ? required("expert_feed_forward_length")
-                                                  : required("feed_forward_length");
+    const auto width = size("feed_forward_length");
+    out_["intermediate_size"] = width && *width > 0 ? *width
+                                : dense.empty()     ? required("expert_feed_forward_length")
+                                                    : required("feed_forward_length");
     out_["mlp_only_layers"] = std::move(dense);
   }
 

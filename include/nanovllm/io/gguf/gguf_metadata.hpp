@@ -47,7 +47,7 @@ class GgufMetadata {
 
   /// These give nothing where the key is absent. An integer may have any width and must fit into
   /// 64 bits with a sign; a number is a float of either width or an integer. A float32 becomes the
-  /// double that its shortest decimal notation means: 1e-6 is 1e-6.
+  /// double that its shortest decimal notation means: 1e-6 is 1e-6. Strings must be UTF-8.
   [[nodiscard]] std::optional<std::int64_t> integer(std::string_view key) const;
   [[nodiscard]] std::optional<double> number(std::string_view key) const;
   [[nodiscard]] std::optional<bool> boolean(std::string_view key) const;
@@ -59,6 +59,7 @@ class GgufMetadata {
  private:
   [[noreturn]] void fail(std::string_view key, std::string_view expected,
                          const GgufValue& value) const;
+  void check_text(std::string_view key, std::string_view text) const;
 
   std::string source_;
   std::unordered_map<std::string_view, GgufValue> values_;
@@ -74,6 +75,7 @@ class GgufMetadata {
 #include <limits>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/utf8.hpp"
 
 namespace nanovllm {
 
@@ -131,6 +133,13 @@ NANOVLLM_INLINE void GgufMetadata::fail(std::string_view key, std::string_view e
       concat("'", source_, "': '", key, "' must be ", expected, ", got ", value.type_name()));
 }
 
+NANOVLLM_INLINE void GgufMetadata::check_text(std::string_view key, std::string_view text) const {
+  const std::size_t valid = utf8::valid_prefix(text);
+  check<LoadError>(valid == text.size(), "'", source_, "': '", key,
+                   "' must be UTF-8, and is not at byte ", valid, " of '", text.substr(0, valid),
+                   "'");
+}
+
 NANOVLLM_INLINE std::optional<std::int64_t> GgufMetadata::integer(std::string_view key) const {
   const GgufValue* const value = find(key);
   if (value == nullptr) return std::nullopt;
@@ -166,8 +175,10 @@ NANOVLLM_INLINE std::optional<std::string_view> GgufMetadata::string(std::string
   if (value == nullptr) return std::nullopt;
   if (value->is_array || value->type != GgufValueType::string) fail(key, "a string", *value);
   constexpr std::size_t kLength = sizeof(std::uint64_t);
-  return std::string_view(reinterpret_cast<const char*>(value->bytes.data()), value->bytes.size())
-      .substr(kLength);
+  const std::string_view out(reinterpret_cast<const char*>(value->bytes.data()) + kLength,
+                             value->bytes.size() - kLength);
+  check_text(key, out);
+  return out;
 }
 
 NANOVLLM_INLINE std::optional<std::vector<std::string_view>> GgufMetadata::strings(
@@ -182,7 +193,7 @@ NANOVLLM_INLINE std::optional<std::vector<std::string_view>> GgufMetadata::strin
   for (std::uint64_t i = 0; i < value->count; ++i) {
     const auto length = detail::read_as<std::uint64_t>(at);
     at += sizeof length;
-    out.emplace_back(reinterpret_cast<const char*>(at), length);
+    check_text(key, out.emplace_back(reinterpret_cast<const char*>(at), length));
     at += length;
   }
   return out;

@@ -1,0 +1,129 @@
+#include "nanovllm/model/quantization/stored_rows.hpp"
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "catch.hpp"
+#include "memory_checkpoint.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/io/checkpoint.hpp"
+#include "nanovllm/io/gguf/gguf_blocks.hpp"
+#include "nanovllm/model/quantization/tensor_scales.hpp"
+#include "nanovllm/model/weights.hpp"
+
+using namespace nanovllm;
+using Catch::Matchers::Contains;
+using nanovllm_test::MemoryCheckpoint;
+
+namespace {
+
+/// Blocks of Q8_0 with these scales, and elements that differ.
+std::string q8_blocks(std::int64_t count) {
+  std::string out;
+  for (std::int64_t b = 0; b < count; ++b) {
+    const half scale(static_cast<float>(b % 7 + 1) * 0.125f);
+    out.append(reinterpret_cast<const char*>(&scale), 2);
+    for (std::int64_t i = 0; i < 32; ++i) out.push_back(static_cast<char>((b * 32 + i) * 37 % 251));
+  }
+  return out;
+}
+
+/// Element i of them.
+float q8_element(const std::string& blocks, std::int64_t i) {
+  half scale;
+  std::memcpy(&scale, blocks.data() + i / 32 * 34, 2);
+  return static_cast<float>(scale) *
+         static_cast<float>(
+             static_cast<signed char>(blocks[static_cast<std::size_t>(i / 32 * 34 + 2 + i % 32)]));
+}
+
+Checkpoint checkpoint_of(const std::string& blocks, std::vector<std::uint64_t> shape) {
+  MemoryCheckpoint files;
+  files.add("w", FileDType::u8, std::move(shape), blocks, &kGgufQ8_0);
+  return Checkpoint(std::move(files));
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("each rank's part of a tensor of blocks is dequantised", "[weights]", float,
+                   half, bf16) {
+  constexpr std::int64_t kRows = 37, kColumns = 2048;
+  const std::string blocks = q8_blocks(kRows * kColumns / 32);
+  const Checkpoint checkpoint = checkpoint_of(blocks, {kRows, kColumns});
+  // Whole; rows; columns that begin and end inside blocks, at them, and inside one block.
+  const Shard shard = GENERATE(Shard{}, Shard{0, 5, 30}, Shard{1, 17, 1999}, Shard{1, 64, 1088},
+                               Shard{1, 33, 35}, Shard{1, 0, 2048}, Shard{1, 40, 40});
+  const detail::Region region = detail::region_of({kRows, kColumns}, shard);
+  std::vector<TestType> expected, got;
+  for (std::int64_t row = region.row_begin; row < region.row_end; ++row) {
+    for (std::int64_t column = region.column_begin; column < region.column_end; ++column)
+      expected.push_back(TestType(q8_element(blocks, row * kColumns + column)));
+  }
+  const std::vector<Parameter<TestType>> parameters = {
+      {.name = "w",
+       .shape = {kRows, kColumns},
+       .sink =
+           [&](std::int64_t first_row, MatrixView<const TestType> rows) {
+             REQUIRE(first_row * region.columns() == static_cast<std::int64_t>(got.size()));
+             got.insert(got.end(), rows.data, rows.data + rows.size());
+           },
+       .shard = shard}};
+  std::uint64_t read = 0, total = 0;
+  load_parameters<TestType>(checkpoint, parameters,
+                            {.progress = [&](std::uint64_t done, std::uint64_t all) {
+                              CHECK(done > read);
+                              read = done;
+                              total = all;
+                            }});
+  REQUIRE(got.size() == expected.size());
+  CHECK((got.empty() ||
+         std::memcmp(got.data(), expected.data(), got.size() * sizeof(TestType)) == 0));
+  CHECK(read == total);
+  if (!shard.dim) CHECK(total == blocks.size());
+}
+
+TEST_CASE("a vector of blocks is one row", "[weights]") {
+  const std::string blocks = q8_blocks(2);
+  std::vector<float> got;
+  const std::vector<Parameter<float>> parameters = {
+      {.name = "w", .shape = {64}, .sink = [&](std::int64_t, MatrixView<const float> row) {
+         got.assign(row.data, row.data + row.size());
+       }}};
+  load_parameters<float>(checkpoint_of(blocks, {64}), parameters);
+  REQUIRE(got.size() == 64);
+  for (std::int64_t i = 0; i < 64; ++i)
+    CHECK(got[static_cast<std::size_t>(i)] == q8_element(blocks, i));
+}
+
+TEST_CASE("blocks that do not make up their tensor are refused", "[weights][checkpoint]") {
+  const std::string blocks = q8_blocks(4);
+  CHECK(checkpoint_of(blocks, {2, 64}).total_bytes() == 4 * 34);
+  CHECK(checkpoint_of("", {0, 64}).total_bytes() == 0);
+  CHECK_THROWS_WITH(checkpoint_of(blocks, {2, 63}).tensors(),
+                    "'memory': the tensor 'w', Q8_0 [2, 63], has 136 bytes");
+  CHECK_THROWS_AS(checkpoint_of(blocks, {3, 64}).tensors(), LoadError);
+  CHECK_THROWS_AS(checkpoint_of(blocks, {64, 2}).tensors(), LoadError);
+  CHECK_THROWS_AS(checkpoint_of("", {}).tensors(), LoadError);
+  CHECK_THROWS_AS(checkpoint_of(blocks, {~std::uint64_t{0}, 64}).tensors(), LoadError);
+  constexpr BlockFormat kTooLarge{"large", kMaxBlockElements + 1, 1, nullptr};
+  MemoryCheckpoint files;
+  files.add("w", FileDType::u8, {1, kMaxBlockElements + 1}, "x", &kTooLarge);
+  CHECK_THROWS_AS(Checkpoint(std::move(files)).tensors(), LoadError);
+}
+
+TEST_CASE("blocks are no scales of 8-bit floats", "[weights]") {
+  MemoryCheckpoint files;
+  files.texts["config.json"] = "{}";
+  files.add("w", FileDType::f8_e4m3, {32, 1}, std::string(32, 'x'));
+  files.add("w_scale", FileDType::u8, {1, 32}, q8_blocks(1), &kGgufQ8_0);
+  const Checkpoint checkpoint(std::move(files));
+  const std::vector<Parameter<float>> parameters = {
+      {.name = "w", .shape = {32, 1}, .sink = [](std::int64_t, MatrixView<const float>) {}}};
+  CHECK_THROWS_WITH(load_parameters<float>(checkpoint, parameters),
+                    Contains("has scales of Q8_0; they must be F32"));
+}
