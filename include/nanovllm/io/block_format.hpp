@@ -15,7 +15,7 @@ namespace nanovllm {
 struct BlockFormat {
   std::string_view name;       ///< "Q4_K"; for messages
   std::uint32_t elements = 0;  ///< of a block, in [1, kMaxBlockElements]
-  std::uint32_t bytes = 0;     ///< of a block
+  std::uint32_t bytes = 0;     ///< of a block, > 0
   /// out[i] = element i of `count` blocks that lie one after another, for i in
   /// [0, count * elements).
   void (*dequantise)(const std::byte* blocks, std::size_t count, float* out) = nullptr;

@@ -150,8 +150,8 @@ NANOVLLM_INLINE void check_size(const CheckpointTensor& tensor, const std::strin
   std::vector<std::uint64_t> shape = tensor.shape;
   bool fits = true;
   if (const BlockFormat* blocks = tensor.blocks; blocks != nullptr) {
-    fits = blocks->elements > 0 && blocks->elements <= kMaxBlockElements && !shape.empty() &&
-           shape.back() % blocks->elements == 0;
+    fits = blocks->elements > 0 && blocks->elements <= kMaxBlockElements && blocks->bytes > 0 &&
+           !shape.empty() && shape.back() % blocks->elements == 0;
     if (fits) shape.back() /= blocks->elements;
     bits = std::uint64_t{8} * blocks->bytes;
   }

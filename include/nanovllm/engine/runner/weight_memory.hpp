@@ -16,8 +16,9 @@ void check_checkpoint_size(std::int64_t count, const Checkpoint& checkpoint);
 void check_weight_memory(std::int64_t count, int element_bits, std::size_t available);
 }  // namespace detail
 
-/// Throws LoadError when the checkpoint has less than four bits for each weight, which no type has.
-/// One that has more, and yet not all, is left to `check_parameters`, which names what is missing.
+/// Throws LoadError when the checkpoint has not room for each weight: an integer of 32 bits may have
+/// eight packed weights, other elements have one, and blocks have as many as their format says. One
+/// that has more, and yet not all, is left to `check_parameters`, which names what is missing.
 template <ModelConfigLike Config>
 void check_checkpoint_size(const Config& model, const Checkpoint& checkpoint) {
   detail::check_checkpoint_size(least_num_parameters(model), checkpoint);
@@ -37,16 +38,26 @@ void check_weight_memory(const Config& model, int element_bits, int num_ranks, i
 #if NANOVLLM_BODIES
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/io/block_format.hpp"
+#include "nanovllm/io/file_dtype.hpp"
 
 namespace nanovllm {
 
 namespace detail {
 
 NANOVLLM_INLINE void check_checkpoint_size(std::int64_t count, const Checkpoint& checkpoint) {
-  const std::uint64_t held = checkpoint.total_bytes();
-  check<LoadError>(static_cast<std::uint64_t>(count) / 2 <= held, "'", checkpoint.name(),
-                   "': the sizes in config.json make a model of ", count, " weights, ", count / 2,
-                   " bytes or more; the checkpoint holds ", held, " bytes");
+  std::uint64_t held = 0;
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    const BlockFormat* const blocks = tensor.blocks;
+    const std::uint64_t size = tensor.data.size();
+    held += blocks != nullptr                ? size / blocks->bytes * blocks->elements
+            : tensor.dtype == FileDType::i32 ? 2 * size
+                                             : size;
+  }
+  check<LoadError>(static_cast<std::uint64_t>(count) <= held, "'", checkpoint.name(),
+                   "': the sizes in config.json make a model of ", count,
+                   " weights; the checkpoint holds ", checkpoint.total_bytes(),
+                   " bytes, which are at most ", held, " weights");
 }
 
 NANOVLLM_INLINE void check_weight_memory(std::int64_t count, int element_bits,
