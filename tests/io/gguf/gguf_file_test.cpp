@@ -204,6 +204,8 @@ TEST_CASE("what a GGUF file must not be is named", "[gguf]") {
     check_error(described(kQ8_0, {kMost / 32 / 32, 32 * 32}, 64), "has more than 2^64 bytes");
     check_error(described(kF32, {4}, 64), "(F32 [4], 16 bytes) is 64, but only 64 bytes follow");
     check_error(described(kF32, {4}, kMost - 31), "is 18446744073709551584, but only 64 bytes");
+    check_error(described(kF32, {kMost / 4 - 7}, 64),  // whose end overflows
+                "18446744073709551584 bytes) is 64, but only 64 bytes follow");
     check_error(described(kF32, {4}, 8), "is 8; it must be a multiple of 32");
     check_error(described(kF32, {4}, 32), "'t' (F32 [4], 16 bytes) is 32, but 'here' ends at 64");
     check_error(
