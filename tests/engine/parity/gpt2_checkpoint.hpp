@@ -45,6 +45,7 @@ struct Gpt2FileStyle {
   std::string prefix = "transformer.";
   bool masks = false;      ///< with the buffers that old files have
   bool tied_head = false;  ///< with a copy of the tied lm_head
+  bool out_in = false;     ///< dense layers are [out, in], as in GGUF files
 };
 
 /// Name without prefix and shape of every weight.
@@ -82,7 +83,12 @@ class Gpt2Files {
     nanovllm_test::SafetensorsWriter file;
     for (const auto& [name, shape] : gpt2_tensors(config)) {
       const std::string prefix = name.starts_with("lm_head") ? "" : style.prefix;
-      file.add(prefix + name, "F32", shape, gpt2_weight(name, shape, seed));
+      const std::vector<float> weight = gpt2_weight(name, shape, seed);
+      if (style.out_in && shape.size() == 2 && name.find(".c_") != name.npos) {
+        file.add(prefix + name, "F32", {shape[1], shape[0]}, transposed(weight, shape[1]));
+      } else {
+        file.add(prefix + name, "F32", shape, weight);
+      }
     }
     if (style.tied_head) file.add("lm_head.weight", "F32", {1}, std::vector<float>{0});
     for (int i = 0; style.masks && i < config["n_layer"].get<int>(); ++i) {
@@ -97,6 +103,15 @@ class Gpt2Files {
   [[nodiscard]] const std::filesystem::path& path() const { return directory_.path(); }
 
  private:
+  static std::vector<float> transposed(const std::vector<float>& from, std::int64_t columns) {
+    std::vector<float> out;
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      const auto rows = from.size() / static_cast<std::size_t>(columns);
+      out.push_back(from[i % rows * static_cast<std::size_t>(columns) + i / rows]);
+    }
+    return out;
+  }
+
   nanovllm_test::TempDirectory directory_;
 };
 

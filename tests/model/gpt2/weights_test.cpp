@@ -56,9 +56,10 @@ void check_transposed(const std::vector<float>& got, std::int64_t cols, std::int
 
 }  // namespace
 
-TEST_CASE("GPT-2's dense layers are transposed while they are loaded", "[gpt2][weights]") {
+TEST_CASE("GPT-2's dense layers are transposed while they are loaded, where they need be",
+          "[gpt2][weights]") {
   CpuBackend backend({.num_threads = 1});
-  const Gpt2Files files(small(), kSeed);
+  const Gpt2Files files(small(), kSeed, {.out_in = GENERATE(false, true)});
   const Weights weights = load(files.path(), backend);
   const Weights::Layer& layer = weights.layer(1);
   check_transposed(elements(backend, layer.qkv), 12, 0, "h.1.attn.c_attn.weight", 12, 36, 0, 36);
@@ -76,7 +77,7 @@ TEST_CASE("GPT-2's dense layers are transposed while they are loaded", "[gpt2][w
 TEST_CASE("a rank of GPT-2 has whole heads of q, k and v, and its part of the MLP",
           "[gpt2][weights]") {
   CpuBackend backend({.num_threads = 1});
-  const Gpt2Files files(small(), kSeed);
+  const Gpt2Files files(small(), kSeed, {.out_in = GENERATE(false, true)});
   const Weights weights = load(files.path(), backend, 1, 2);
   const Weights::Layer& layer = weights.layer(0);
   const std::vector<float> qkv = elements(backend, layer.qkv);
