@@ -38,8 +38,9 @@ concept OtherCheckpoint = !std::same_as<C, Checkpoint> && CheckpointLike<C>;
 /// several threads at once.
 class Checkpoint {
  public:
-  /// The checkpoint at `path`: a directory as Hugging Face publishes it, or a file whose name ends
-  /// in ".gguf". Throws LoadError where such a file cannot be read or is malformed.
+  /// The checkpoint at `path`: a directory as Hugging Face publishes it, or a GGUF file, which any
+  /// file is taken for, and what is not there if its name ends in ".gguf". Throws LoadError where
+  /// such a file cannot be read or is malformed.
   template <detail::CheckpointPath Path>
   Checkpoint(const Path& path)  // NOLINT(google-explicit-constructor): a path names a checkpoint
       : source_(open(path)) {}
@@ -113,6 +114,8 @@ class Checkpoint {
 
 #if NANOVLLM_BODIES
 
+#include <system_error>
+
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/io/gguf/gguf_checkpoint.hpp"
 #include "nanovllm/io/safetensors_checkpoint.hpp"
@@ -121,7 +124,10 @@ namespace nanovllm {
 
 NANOVLLM_INLINE std::shared_ptr<Checkpoint::AnySource> Checkpoint::open(
     const std::filesystem::path& path) {
-  if (path.extension() == ".gguf" && !std::filesystem::is_directory(path))
+  std::error_code ignored;  // what cannot be looked at cannot be opened: that names it
+  const bool is_directory = std::filesystem::is_directory(path, ignored);
+  if (std::filesystem::is_regular_file(path, ignored) ||
+      (path.extension() == ".gguf" && !is_directory))
     return std::make_shared<Source<GgufCheckpoint>>(GgufCheckpoint(path));
   return std::make_shared<Source<SafetensorsCheckpoint>>(SafetensorsCheckpoint(path));
 }

@@ -290,7 +290,11 @@ TEST_CASE("a path to a GGUF file is a checkpoint", "[gguf][checkpoint]") {
   const auto part = directory.write(
       "part.gguf", qwen3().add("split.count", GgufValueType::u16, std::uint16_t{3}).bytes());
   CHECK_THROWS_WITH(Checkpoint(part), Contains("'split.count' is 3: the checkpoint is in several"));
-  // A directory may have any name.
+  // A file and a directory may have any name.
+  const auto blob = directory.write("sha256-0123", with_heads(qwen3()).bytes());
+  CHECK(Checkpoint(blob).text("config.json") == checkpoint.text("config.json"));
+  CHECK_THROWS_WITH(Checkpoint(directory.write("model.bin", "PK34 and more")),
+                    Contains("model.bin', byte 4: the file must begin with \"GGUF\""));
   std::filesystem::create_directory(directory.path() / "folder.gguf");
   CHECK_FALSE(Checkpoint(directory.path() / "folder.gguf").text("config.json").has_value());
 }
