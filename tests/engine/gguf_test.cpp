@@ -17,6 +17,7 @@
 #include "engine/parity/qwen3_moe_checkpoint.hpp"
 #include "memory_checkpoint.hpp"
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/cpu/linear/fp8_matrix.hpp"
 #include "nanovllm/io/gguf/gguf_checkpoint.hpp"
 #include "nanovllm/model/gpt2/gpt2.hpp"
 #include "nanovllm/model/qwen3_moe/qwen3_moe.hpp"
@@ -33,6 +34,10 @@ namespace {
 std::filesystem::path fixture(const std::string& name) {
   return "tests/fixtures/gguf/" + name + ".gguf";
 }
+
+struct Fp8Policy : DefaultPolicy {
+  using Weight = Fp8Block128;
+};
 
 EngineConfig config_of(Checkpoint checkpoint) {
   return {.checkpoint = std::move(checkpoint), .num_threads = 1};
@@ -176,4 +181,5 @@ TEST_CASE("a GGUF file of quantised blocks is one of their values", "[gguf]") {
   CHECK(gguf.total_bytes() < expected.total_bytes() / 4);
   check_same<AnyModel>(fixture("mixed"), expected, 64);
   check_same<AnyModel, DefaultPolicy>(fixture("mixed"), expected, 64);
+  check_same<AnyModel, Fp8Policy>(fixture("mixed"), expected, 64);
 }
