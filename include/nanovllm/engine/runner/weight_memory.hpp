@@ -16,9 +16,9 @@ void check_checkpoint_size(std::int64_t count, const Checkpoint& checkpoint);
 void check_weight_memory(std::int64_t count, int element_bits, std::size_t available);
 }  // namespace detail
 
-/// Throws LoadError when the checkpoint has not room for each weight: an integer of 32 bits may have
-/// eight packed weights, other elements have one, and blocks have as many as their format says. One
-/// that has more, and yet not all, is left to `check_parameters`, which names what is missing.
+/// Throws LoadError when the checkpoint is too small for the weights. An integer of 32 bits may
+/// hold eight packed ones, and a block as many as its format says; any other byte holds at most
+/// one. A checkpoint that is larger, and lacks some, is left to `check_parameters`.
 template <ModelConfigLike Config>
 void check_checkpoint_size(const Config& model, const Checkpoint& checkpoint) {
   detail::check_checkpoint_size(least_num_parameters(model), checkpoint);
