@@ -4,8 +4,10 @@
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
+#include <map>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ceilings.hpp"
@@ -18,26 +20,46 @@ using namespace nanovllm;
 
 constexpr std::int64_t kVocab = 151936, kMaxRows = 32, kMaxLogprobs = 20;
 
-/// A bulk of unlikely tokens and a few likely ones, about as a language model gives them.
-const std::vector<float>& model_like_logits() {
-  static const std::vector<float> logits = [] {
-    std::mt19937 random(7);
-    std::normal_distribution<float> bulk(0.f, 2.5f);
-    std::vector<float> out(static_cast<std::size_t>(kMaxRows * kVocab));
-    for (float& x : out) x = bulk(random);
-    for (std::int64_t row = 0; row < kMaxRows; ++row) {
-      for (int i = 0; i < 8; ++i) {
-        const std::int64_t token = static_cast<std::int64_t>(random()) % kVocab;
-        out[static_cast<std::size_t>(row * kVocab + token)] = 14.f - 0.7f * static_cast<float>(i);
-      }
+/// What rows of logits look like.
+enum class Shape {
+  model,  ///< a bulk of unlikely tokens and a few likely ones, about as a language model gives them
+  normal,  ///< N(0, 3), without likely ones
+  peaked,  ///< one token has nearly all of the mass
+  flat,    ///< N(0, 0.1): no token is more likely than others
+  equal,   ///< all logits are the same
+};
+
+std::vector<float> make_logits(Shape shape) {
+  std::mt19937 random(7);
+  const float deviation = shape == Shape::model    ? 2.5f
+                          : shape == Shape::normal ? 3.f
+                          : shape == Shape::peaked ? 1.f
+                                                   : 0.1f;
+  std::normal_distribution<float> bulk(0.f, deviation);
+  std::vector<float> out(static_cast<std::size_t>(kMaxRows * kVocab));
+  for (float& x : out) x = shape == Shape::equal ? 1.25f : bulk(random);
+  const int num_likely = shape == Shape::model ? 8 : shape == Shape::peaked ? 1 : 0;
+  const float most = shape == Shape::peaked ? 25.f : 14.f;
+  for (std::int64_t row = 0; row < kMaxRows; ++row) {
+    for (int i = 0; i < num_likely; ++i) {
+      const std::int64_t token = static_cast<std::int64_t>(random()) % kVocab;
+      out[static_cast<std::size_t>(row * kVocab + token)] = most - 0.7f * static_cast<float>(i);
     }
-    return out;
-  }();
-  return logits;
+  }
+  return out;
 }
 
-void sample_rows(benchmark::State& state, const SamplingRow& settings, std::int64_t n) {
-  std::vector<float> logits(model_like_logits().begin(), model_like_logits().begin() + n * kVocab);
+const std::vector<float>& logits_of(Shape shape) {
+  static std::map<Shape, std::vector<float>> all;
+  const auto [at, is_new] = all.try_emplace(shape);
+  if (is_new) at->second = make_logits(shape);
+  return at->second;
+}
+
+void sample_rows(benchmark::State& state, Shape shape, const SamplingRow& settings,
+                 std::int64_t n) {
+  const std::vector<float>& all = logits_of(shape);
+  std::vector<float> logits(all.begin(), all.begin() + n * kVocab);
   std::vector<SamplingRow> rows(static_cast<std::size_t>(n), settings);
   const std::vector<std::int32_t> starts(rows.size() + 1, 0);
   std::vector<TokenId> tokens(rows.size()), top_tokens(rows.size() * kMaxLogprobs);
@@ -60,6 +82,14 @@ void sample_rows(benchmark::State& state, const SamplingRow& settings, std::int6
       });
 }
 
+void add(const std::string& label, Shape shape, const SamplingRow& settings, std::int64_t n) {
+  benchmark::RegisterBenchmark(
+      ("sampler/" + label + "/n:" + std::to_string(n)).c_str(),
+      [=](benchmark::State& state) { sample_rows(state, shape, settings, n); })
+      ->UseRealTime()
+      ->Unit(benchmark::kMicrosecond);
+}
+
 void register_all() {
   const struct {
     const char* name;
@@ -75,13 +105,25 @@ void register_all() {
       {"unfiltered", {}},
   };
   for (const auto& c : cases) {
-    for (std::int64_t n : {1, 32}) {
-      const SamplingRow settings = c.settings;
-      const std::string label = std::string("sampler/") + c.name + "/n:" + std::to_string(n);
-      benchmark::RegisterBenchmark(
-          label.c_str(), [=](benchmark::State& state) { sample_rows(state, settings, n); })
-          ->UseRealTime()
-          ->Unit(benchmark::kMicrosecond);
+    for (std::int64_t n : {1, 32}) add(c.name, Shape::model, c.settings, n);
+  }
+  // top_p alone, on rows whose nucleus is one token up to nearly all.
+  const struct {
+    const char* name;
+    Shape shape;
+  } shapes[] = {{"model", Shape::model},
+                {"normal", Shape::normal},
+                {"peaked", Shape::peaked},
+                {"flat", Shape::flat},
+                {"equal", Shape::equal}};
+  for (const auto& [name, shape] : shapes) {
+    for (const auto& [text, top_p] : {std::pair{"0.01", 0.01f},
+                                      {"0.5", 0.5f},
+                                      {"0.9", 0.9f},
+                                      {"0.95", 0.95f},
+                                      {"0.999", 0.999f},
+                                      {"1", 1.f}}) {
+      add(std::string("top_p/") + name + "/p:" + text, shape, {.top_p = top_p}, 1);
     }
   }
 }

@@ -154,11 +154,29 @@ std::vector<TokenId> kept_by_sampler(std::vector<float> x, const SamplingRow& s,
   const LogitRow row{x.data(), vocab, tiles, maxima.data(), sorted.data(), candidates.data()};
   const SamplerKernels kernels(isa);
   kernels.find_tile_maxima(row, 0, tiles);
-  const Cut cut = find_cut(row, s, largest_logit(row), kernels);
-  std::vector<TokenId> out;
+  const float largest = largest_logit(row);
+  const Cut cut = find_cut(row, s, largest, kernels);
+  const bool has_nucleus = has_nucleus_of_all(s, vocab);
+  const TokenId first = first_of(row, largest);
+  const Nucleus nucleus{row, s, kernels, largest,
+                        has_nucleus ? kernels.sum_exp(row, largest, inverse(s.temperature)) : 0};
+  std::vector<Candidate> all;
   for (TokenId id = 0; id < vocab; ++id) {
-    if (cut.keeps(x[static_cast<std::size_t>(id)], id)) out.push_back(id);
+    const float logit = x[static_cast<std::size_t>(id)];
+    if (cut.keeps(logit, id)) all.push_back({logit, id});
   }
+  const auto is_kept = [&](const Candidate& token) {
+    return !has_nucleus || token.id == first || nucleus.keeps(token);
+  };
+  if (vocab > 1000) {  // asking for each of them takes its time
+    std::sort(all.begin(), all.end());
+    all.erase(std::partition_point(all.begin(), all.end(), is_kept), all.end());
+  } else {
+    all.erase(std::remove_if(all.begin(), all.end(), std::not_fn(is_kept)), all.end());
+  }
+  std::vector<TokenId> out;
+  for (const Candidate& token : all) out.push_back(token.id);
+  std::sort(out.begin(), out.end());
   return out;
 }
 
@@ -275,6 +293,103 @@ TEST_CASE("A top_p that float32 sums cannot tell from a prefix's mass is decided
     }
   }
   CHECK(decided > 100);
+}
+
+TEST_CASE("top_p keeps what sorting, summing and cutting keep", "[sampler]") {
+  std::mt19937 random(41);
+  const std::vector<float> shares{0.f, 1e-9f, 0.01f, .3f, .5f, .9f, .95f, .999f, .999999f, 1.f};
+  for (int trial = 0; trial < 3000; ++trial) {
+    const std::size_t size = 1 + random() % (trial % 10 == 0 ? 300 : 40);
+    const auto shape = static_cast<Shape>(random() % 4);
+    std::vector<float> x = random_row(size, shape, random), plain = x;
+    for (std::size_t i = 0; trial % 3 == 0 && i < size / 3; ++i) {
+      const std::size_t at = random() % size;
+      x[at] = random() % 2 == 0 ? kNaN : -kInfinity;
+      plain[at] = -kInfinity;
+    }
+    if (std::count(plain.begin(), plain.end(), -kInfinity) == static_cast<std::int64_t>(size))
+      continue;
+    const SamplingRow s{.temperature = trial % 7 == 0   ? 1e-39f
+                                       : trial % 2 == 0 ? 1.f
+                                                        : 0.7f,
+                        .top_p = shares[random() % shares.size()],
+                        .min_p = trial % 5 == 0 ? 0.1f : 0.f,
+                        .seed = random()};
+    for (Isa isa : isas()) {
+      CAPTURE(trial, size, static_cast<int>(shape), s.temperature, s.top_p, s.min_p, name(isa));
+      REQUIRE(kept_by_sampler(x, s, isa) == ascending(kept_by_contract(plain, s)));
+      REQUIRE(sample_one(x, s, {}, isa) == token_by_contract(plain, s, {}));
+    }
+  }
+}
+
+namespace {
+
+/// Rows as long as vocabularies are, for `guess_bound` to take samples of.
+std::vector<float> long_row(const std::string& kind, std::mt19937& random) {
+  constexpr std::size_t kSize = 70'001, kSampled = 64;
+  std::vector<float> out = random_row(kSize, kind == "ties" ? Shape::ties : Shape::normal, random);
+  for (std::size_t i = 0; i < kSize; ++i) {
+    const bool is_sampled = i / nv::cpu::detail::kLogitTile % kSampled == 0;
+    if (kind == "equal") out[i] = 1.25f;
+    if (kind == "flat") out[i] *= 0.03f;
+    if (kind == "peaked") out[i] = i == 777 ? 25.f : i < 40 ? 20.f : out[i];
+    if (kind == "sampled tiles are likelier") out[i] = is_sampled ? 9.f : out[i] * 0.1f;
+    if (kind == "sampled tiles are unlikely") out[i] = is_sampled ? -9.f : out[i] * 0.1f;
+    if (kind == "sampled tiles have nothing") out[i] = is_sampled ? kNaN : out[i];
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("top_p of long rows: the edge of what is kept, and draws", "[sampler]") {
+  std::mt19937 random(70);
+  for (const std::string kind :
+       {"normal", "ties", "flat", "equal", "peaked", "sampled tiles are likelier",
+        "sampled tiles are unlikely", "sampled tiles have nothing"}) {
+    std::vector<float> x = long_row(kind, random), plain = x;
+    for (float& logit : plain) logit = std::isnan(logit) ? -kInfinity : logit;
+    for (float top_p : {1e-4f, .5f, .9f, .95f, .999f}) {
+      SamplingRow s{.top_p = top_p};
+      SamplingRow all{};
+      const std::vector<TokenId> kept = kept_by_contract(plain, s);
+      const std::vector<TokenId> order = kept_by_contract(plain, all);
+      using namespace nv::cpu::detail;
+      const auto vocab = static_cast<std::int64_t>(x.size());
+      const std::int64_t tiles = nv::ceil_div(vocab, kLogitTile);
+      std::vector<float> maxima(x.size()), sorted(x.size());
+      std::vector<Candidate> candidates(x.size());
+      const LogitRow row{x.data(), vocab, tiles, maxima.data(), sorted.data(), candidates.data()};
+      const std::vector<Isa> sets = isas();
+      for (Isa isa : {sets.front(), sets[sets.size() / 2], sets.back()}) {
+        CAPTURE(kind, top_p, name(isa), kept.size());
+        const SamplerKernels kernels(isa);
+        kernels.find_tile_maxima(row, 0, tiles);
+        const float largest = largest_logit(row);
+        const Nucleus nucleus{row, s, kernels, largest, kernels.sum_exp(row, largest, 1)};
+        const std::size_t begin = std::max<std::size_t>(kept.size(), 4) - 3;
+        for (std::size_t i = begin; i < std::min(order.size(), kept.size() + 3); ++i) {
+          const Candidate token{x[static_cast<std::size_t>(order[i])], order[i]};
+          CHECK(nucleus.keeps(token) == (i < kept.size()));
+          CHECK(nucleus.keeps_exactly(token) == (i < kept.size()));
+        }
+        for (std::uint64_t seed = 0; seed < 6; ++seed) {
+          s.seed = seed;
+          double best = -std::numeric_limits<double>::infinity();
+          TokenId token = -1;
+          for (TokenId id : kept) {
+            const double score = score_of(s, x[static_cast<std::size_t>(id)], id);
+            if (score > best || (score == best && id < token)) {
+              best = score;
+              token = id;
+            }
+          }
+          CHECK(sample_one(x, s, {}, isa) == token);
+        }
+      }
+    }
+  }
 }
 
 TEST_CASE("A min_p boundary near zero, where floats lie dense, is found", "[sampler]") {

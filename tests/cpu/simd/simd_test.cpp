@@ -9,6 +9,7 @@
 
 #include "catch.hpp"
 #include "cpu/op_test.hpp"
+#include "nanovllm/core/philox.hpp"
 
 namespace nanovllm::cpu {
 
@@ -189,6 +190,22 @@ TEST_CASE("halves of a lane are its two bf16 values", "[simd]") {
     for (int i = 0; i < kLanes; ++i) {
       CHECK(even[i] == static_cast<float>(pairs[2 * i]));
       CHECK(odd[i] == static_cast<float>(pairs[2 * i + 1]));
+    }
+  }
+}
+
+TEST_CASE("random fractions are philox's words over 2^32, rounded down to 24 bits", "[simd]") {
+  constexpr std::uint64_t kKey = 0xfedcba9876543210, kPosition = 0x89abcdef01234567;
+  for (Isa isa : test::available_isas()) {
+    INFO(name(isa));
+    for (std::uint32_t counter : {0u, 16u, 37'984u, 0xfffffff8u}) {
+      float fractions[4 * kLanes];
+      NANOVLLM_PICK(isa, test_fractions)(kKey, counter, kPosition, fractions);
+      for (std::uint32_t i = 0; i < 4 * kLanes; ++i) {
+        const auto words = philox4x32(kKey, {counter + i / 4, static_cast<std::uint32_t>(kPosition),
+                                             static_cast<std::uint32_t>(kPosition >> 32), 0});
+        REQUIRE(fractions[i] == static_cast<float>(words[i % 4] >> 8) * 0x1p-24f);
+      }
     }
   }
 }

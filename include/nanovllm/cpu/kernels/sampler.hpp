@@ -7,12 +7,14 @@
 ///   select the k largest from;
 /// - all three filters together keep the tokens above a logit and, among those equal to it, the
 ///   lowest ids: they end in a `Cut`, not in a list;
+/// - top_p of the whole vocabulary is not cut at all: a token is drawn from more than is kept, and
+///   is asked whether the tokens before it have top_p of the mass; if so, the draw goes on among
+///   those (`draw_from_nucleus`);
 /// - noise is at most 22.9, so a tile far enough below the best token so far needs none.
-/// Decisions are made in float64. Where a float32 estimate comes first (the total mass for top_p,
-/// the noise of a token) it decides only what lies outside its error. Hence tokens depend neither
-/// on the number of threads nor on the instruction set (which may only change the order of top_p's
-/// float64 sums: a prefix within 1e-13 of top_p could fall either way). Log-probabilities are
-/// within 1e-5 and may differ in their last bits between instruction sets.
+/// Decisions are made in float64. Where a float32 estimate comes first (the masses for top_p, the
+/// noise of a token) it decides only what lies outside its error. Hence tokens depend neither on
+/// the number of threads nor on the instruction set. Log-probabilities are within 1e-5 and may
+/// differ in their last bits between instruction sets.
 ///
 /// Beyond the contract:
 /// - a logit that is NaN counts as -inf;
@@ -70,9 +72,9 @@ namespace detail {
   const TokenId first = first_of(row, largest);
   if (settings.temperature == 0 || largest == kInfinity) return first;
   const Cut cut = find_cut(row, settings, largest, kernels);
-  Draw draw{
-      .settings = settings, .cut = cut, .largest = largest, .scale = inverse(settings.temperature)};
-  draw.offer(largest, first);
+  if (has_nucleus_of_all(settings, row.vocab))
+    return draw_from_nucleus(row, settings, cut, {largest, first}, kernels);
+  Draw draw = begin_draw(settings, cut, {largest, first});
   kernels.draw_from_row(row, draw);
   return draw.token;
 }

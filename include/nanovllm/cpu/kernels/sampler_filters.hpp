@@ -60,6 +60,12 @@ struct Cut {
   return static_cast<float>(std::max(x, double{std::numeric_limits<float>::lowest()}));
 }
 
+/// Sums of e^((logit - largest) / temperature) of a row, in float32 within kTotalError.
+struct RowMass {
+  double total = 0;
+  double kept = 0;  ///< of logits that are at least the cut's
+};
+
 /// By what tokens are compared: the largest wins.
 [[nodiscard]] inline double score_of(const SamplingRow& settings, float logit, TokenId id) {
   const double temperature = settings.temperature;
@@ -105,13 +111,19 @@ struct SamplerKernels {
   decltype(&portable::find_tile_maxima) find_tile_maxima;
   decltype(&portable::sum_exp) sum_exp;
   decltype(&portable::gather_above) gather_above;
+  decltype(&portable::sum_exp_before) sum_exp_before;
+  decltype(&portable::guess_bound) guess_bound;
   decltype(&portable::draw_from_row) draw_from_row;
+  decltype(&portable::draw_and_sum) draw_and_sum;
 
   explicit SamplerKernels(Isa isa)
       : find_tile_maxima(NANOVLLM_PICK(isa, find_tile_maxima)),
         sum_exp(NANOVLLM_PICK(isa, sum_exp)),
         gather_above(NANOVLLM_PICK(isa, gather_above)),
-        draw_from_row(NANOVLLM_PICK(isa, draw_from_row)) {}
+        sum_exp_before(NANOVLLM_PICK(isa, sum_exp_before)),
+        guess_bound(NANOVLLM_PICK(isa, guess_bound)),
+        draw_from_row(NANOVLLM_PICK(isa, draw_from_row)),
+        draw_and_sum(NANOVLLM_PICK(isa, draw_and_sum)) {}
 };
 
 [[nodiscard]] inline float largest_logit(const LogitRow& row) {
@@ -170,16 +182,13 @@ struct LogSoftmax {
   return std::min(1.f / temperature, std::numeric_limits<float>::max());
 }
 
-/// Finds the candidate at which the mass, best first, certainly reaches top_p · total, and cuts
-/// there: a selection by mass, as std::nth_element is one by number, that sorts only the last few.
+/// Finds the candidate at which the mass, best first, reaches top_p · total, and cuts there: a
+/// selection by mass, as std::nth_element is one by number, that sorts only the last few.
 /// @param count  ≥ 1
-/// @param error  relative error of `total`
-/// @return false if it takes a better total to decide
-inline bool cut_by_mass(Candidate* candidates, std::int64_t count, const SamplingRow& settings,
-                        float largest, double total, double error, Cut& cut) {
+[[nodiscard]] inline Cut cut_by_mass(Candidate* candidates, std::int64_t count,
+                                     const SamplingRow& settings, float largest, double total) {
   constexpr std::int64_t kFew = 64;
   const double target = double{settings.top_p} * total;
-  const double low = target * (1 - error), high = target * (1 + error);
   const auto add_mass = [&](double mass, const Candidate& candidate) {
     return mass + mass_of(candidate.logit, largest, settings.temperature);
   };
@@ -189,7 +198,7 @@ inline bool cut_by_mass(Candidate* candidates, std::int64_t count, const Samplin
     Candidate* const middle = begin + (end - begin) / 4;  // the prefix is short more often than not
     std::nth_element(begin, middle, end);
     const double more = std::accumulate(begin, middle, mass, add_mass);
-    if (more >= low) {
+    if (more >= target) {
       end = middle;
     } else {
       begin = middle;
@@ -199,10 +208,9 @@ inline bool cut_by_mass(Candidate* candidates, std::int64_t count, const Samplin
   std::partial_sort(begin, end, end);  // few; `write_most_likely` has the same
   for (; begin != end; ++begin) {
     mass = add_mass(mass, *begin);
-    if (mass >= low || begin + 1 == end) break;  // sums in another order may round across `low`
+    if (mass >= target || begin + 1 == end) break;  // sums in another order may round across
   }
-  cut = {begin->logit, begin->id};
-  return mass >= high || begin + 1 == candidates + count;
+  return {begin->logit, begin->id};
 }
 
 /// top_k. Leaves what it keeps in row.candidates and returns its number.
@@ -220,33 +228,40 @@ inline std::int64_t apply_top_k(const LogitRow& row, std::int64_t top_k,
          first;
 }
 
-/// The mass of all tokens.
-[[nodiscard]] inline double total_mass(const LogitRow& row, float largest, double temperature) {
-  double total = 0;
-  for (std::int64_t i = 0; i < row.vocab; ++i) {
-    if (!std::isnan(row.logits[i])) total += mass_of(row.logits[i], largest, temperature);
-  }
-  return total;
-}
+/// Whether top_p keeps a token of a row: whether the tokens before it have less than top_p of the
+/// mass. The token drawn is asked, instead of all for the last that is kept.
+struct Nucleus {
+  const LogitRow& row;
+  const SamplingRow& settings;
+  const SamplerKernels& kernels;
+  float largest;  ///< logit, finite
+  double total;   ///< mass of all tokens, within kTotalError
 
-/// top_p of all tokens: of those only that may be among the kept, whose order then matters.
-inline void apply_top_p(const LogitRow& row, const SamplingRow& settings, float largest,
-                        const SamplerKernels& kernels, Cut& cut) {
-  const double temperature = settings.temperature;
-  const bool is_ordinary = settings.temperature >= std::numeric_limits<float>::min();
-  const double estimate = is_ordinary ? kernels.sum_exp(row, largest, inverse(settings.temperature))
-                                      : total_mass(row, largest, temperature);
-  // Tokens `depth` temperatures below the largest have, all of them together, half of what may be
-  // left out.
-  const double share = std::max(0., (1 - double{settings.top_p}) / 2 - 2 * kTotalError);
-  const double depth = std::log(static_cast<double>(row.vocab) / (share * estimate));
-  const std::int64_t count =
-      kernels.gather_above(row, saturate(largest - std::max(0., depth) * temperature));
-  if (cut_by_mass(row.candidates, count, settings, largest, estimate, kTotalError, cut)) return;
-  cut = Cut{};
-  cut_by_mass(row.candidates, count, settings, largest, total_mass(row, largest, temperature), 0,
-              cut);
-}
+  /// Not for the lowest id with the largest logit, which is kept always.
+  [[nodiscard]] bool keeps(const Candidate& token) const {
+    if (settings.temperature >= std::numeric_limits<float>::min()) {
+      const double mass =
+          kernels.sum_exp_before(row, largest, inverse(settings.temperature), token);
+      const double target = double{settings.top_p} * total;
+      if (mass * (1 + kTotalError) < target * (1 - kTotalError)) return true;
+      if (mass * (1 - kTotalError) >= target * (1 + kTotalError)) return false;
+    }
+    return keeps_exactly(token);
+  }
+
+  /// The same, decided by sums in float64 in the order of ids.
+  [[nodiscard]] bool keeps_exactly(const Candidate& token) const {
+    double mass = 0, all = 0;
+    for (std::int64_t i = 0; i < row.vocab; ++i) {
+      const float x = row.logits[i];
+      if (std::isnan(x)) continue;
+      const double more = mass_of(x, largest, settings.temperature);
+      all += more;
+      if (Candidate{x, static_cast<TokenId>(i)} < token) mass += more;
+    }
+    return mass < double{settings.top_p} * all;
+  }
+};
 
 /// The smallest float whose mass is at least min_p, found by bisection in the order of floats.
 [[nodiscard]] inline float min_p_bound(const SamplingRow& settings, float largest) {
@@ -267,8 +282,13 @@ inline void apply_top_p(const LogitRow& row, const SamplingRow& settings, float 
   return to_float(above);
 }
 
-/// What top_k, top_p and min_p leave of a row whose largest logit is finite. The lowest id with the
-/// largest logit is always among it.
+/// Whether the row has top_p without a top_k before it. Then `draw_from_nucleus` has top_p.
+[[nodiscard]] inline bool has_nucleus_of_all(const SamplingRow& settings, std::int64_t vocab) {
+  return settings.top_p < 1 && !(settings.top_k > 0 && settings.top_k < vocab);
+}
+
+/// What top_k, top_p behind it, and min_p leave of a row whose largest logit is finite. The lowest
+/// id with the largest logit is always among it.
 [[nodiscard]] inline Cut find_cut(const LogitRow& row, const SamplingRow& settings, float largest,
                                   const SamplerKernels& kernels) {
   Cut cut;
@@ -279,16 +299,56 @@ inline void apply_top_p(const LogitRow& row, const SamplingRow& settings, float 
       for (std::int64_t i = 0; i < count; ++i) {
         total += mass_of(row.candidates[i].logit, largest, settings.temperature);
       }
-      cut_by_mass(row.candidates, count, settings, largest, total, 0, cut);
+      cut = cut_by_mass(row.candidates, count, settings, largest, total);
     }
-  } else if (settings.top_p < 1) {
-    apply_top_p(row, settings, largest, kernels, cut);
   }
   if (settings.min_p > 0) {
     const float bound = min_p_bound(settings, largest);
     if (bound > cut.logit) cut = {.logit = bound};
   }
   return cut;
+}
+
+/// The token drawn from what `cut` leaves, of whose tokens `first` is the best.
+[[nodiscard]] inline Draw begin_draw(const SamplingRow& settings, const Cut& cut,
+                                     const Candidate& first) {
+  Draw draw{.settings = settings,
+            .cut = cut,
+            .largest = first.logit,
+            .scale = inverse(settings.temperature)};
+  draw.offer(first.logit, first.id);
+  return draw;
+}
+
+/// The token drawn from what top_p, of all tokens, and `cut` keep. The winner among more tokens is
+/// the winner among those kept if it is one of them; if it is not, they are all before it. So draws
+/// go on among those, until one is kept: 1 - ln top_p draws in the mean, and hardly more than one
+/// behind a guess that leaves little more than what is kept.
+/// @param first  the lowest id with the largest logit
+/// @param cut    a bound alone, that of min_p
+[[nodiscard]] inline TokenId draw_from_nucleus(const LogitRow& row, const SamplingRow& settings,
+                                               const Cut& cut, const Candidate& first,
+                                               const SamplerKernels& kernels) {
+  const float scale = inverse(settings.temperature);
+  const double top_p = settings.top_p;
+  const Cut guess{
+      .logit = std::max(cut.logit, kernels.guess_bound(row, first.logit, scale, settings.top_p))};
+  Draw draw = begin_draw(settings, guess, first);
+  const RowMass mass = kernels.draw_and_sum(row, draw);
+  if (top_p * mass.total * (1 + kTotalError) <= 1) return first.id;
+  const bool is_proven = mass.kept * (1 - kTotalError) >= top_p * mass.total * (1 + kTotalError);
+  if (guess.logit > cut.logit && !is_proven) {
+    draw = begin_draw(settings, cut, first);
+    kernels.draw_from_row(row, draw);
+  }
+  const Nucleus nucleus{row, settings, kernels, first.logit, mass.total};
+  while (draw.token != first.id) {
+    const float logit = row.logits[draw.token];
+    if (nucleus.keeps({logit, draw.token})) break;
+    draw = begin_draw(settings, {logit, draw.token - 1}, first);
+    kernels.draw_from_row(row, draw);
+  }
+  return draw.token;
 }
 
 }  // namespace detail

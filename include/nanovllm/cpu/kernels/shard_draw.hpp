@@ -248,9 +248,7 @@ struct RowSurveys {
     }
   }
   if (!cut.keeps(largest, first)) return {-kInfinity, kNoToken};
-  Draw draw{
-      .settings = settings, .cut = cut, .largest = largest, .scale = inverse(settings.temperature)};
-  draw.offer(largest, first);
+  Draw draw = begin_draw(settings, cut, {largest, first});
   kernels.draw_from_row(row, draw);
   return {row.logits[draw.token - row.first_token], draw.token};
 }

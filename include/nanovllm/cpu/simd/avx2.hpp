@@ -181,6 +181,54 @@ inline void transpose(Vec (&rows)[kLanes]) {
   }
 }
 
+/// Words in the lower halves of 64-bit lanes, the halves above them undefined, as products of
+/// 32-bit words want them.
+struct PhiloxWords {
+  __m256i a, b, c, d;
+};
+
+/// A round of core/philox.hpp on four counters.
+inline void philox_round(PhiloxWords& x, __m256i key0, __m256i key1) {
+  const __m256i product0 = _mm256_mul_epu32(x.a, _mm256_set1_epi64x(0xD2511F53));
+  const __m256i product1 = _mm256_mul_epu32(x.c, _mm256_set1_epi64x(0xCD9E8D57));
+  x.a = _mm256_xor_si256(_mm256_srli_epi64(product1, 32), _mm256_xor_si256(x.b, key0));
+  x.b = product1;
+  x.c = _mm256_xor_si256(_mm256_srli_epi64(product0, 32), _mm256_xor_si256(x.d, key1));
+  x.d = product0;
+}
+
+inline __m256 upper_24_bits(__m256i words) {
+  const __m256 upper = _mm256_cvtepi32_ps(_mm256_srli_epi32(words, 8));
+  return _mm256_mul_ps(upper, _mm256_set1_ps(0x1p-24f));
+}
+
+/// Counters lie in such an order that four words of each end beside each other.
+inline void random_fractions(std::uint64_t key, std::uint32_t counter, std::uint64_t position,
+                             Vec (&out)[4]) {
+  PhiloxWords x[4];
+  for (int i = 0; i < 4; ++i) {
+    x[i].a = _mm256_add_epi32(_mm256_set1_epi64x(counter + 4 * static_cast<std::uint32_t>(i)),
+                              _mm256_set_epi64x(3, 1, 2, 0));
+    x[i].b = _mm256_set1_epi64x(static_cast<std::uint32_t>(position));
+    x[i].c = _mm256_set1_epi64x(static_cast<std::uint32_t>(position >> 32));
+    x[i].d = _mm256_setzero_si256();
+  }
+  auto key0 = static_cast<std::uint32_t>(key), key1 = static_cast<std::uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const __m256i keys0 = _mm256_set1_epi64x(key0), keys1 = _mm256_set1_epi64x(key1);
+    for (PhiloxWords& words : x) philox_round(words, keys0, keys1);
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  for (int i = 0; i < 4; ++i) {
+    constexpr int kOddWords = 0xaa;
+    const __m256i ab = _mm256_blend_epi32(x[i].a, _mm256_slli_epi64(x[i].b, 32), kOddWords);
+    const __m256i cd = _mm256_blend_epi32(x[i].c, _mm256_slli_epi64(x[i].d, 32), kOddWords);
+    out[i] = {upper_24_bits(_mm256_unpacklo_epi64(ab, cd)),
+              upper_24_bits(_mm256_unpackhi_epi64(ab, cd))};
+  }
+}
+
 }  // namespace nanovllm::cpu::avx2
 NANOVLLM_END_TARGET
 #endif

@@ -128,6 +128,59 @@ inline void transpose(Vec (&rows)[kLanes]) {
   }
 }
 
+/// Words in the lower halves of 64-bit lanes, the halves above them undefined, as products of
+/// 32-bit words want them.
+struct PhiloxWords {
+  __m512i a, b, c, d;
+};
+
+/// A round of core/philox.hpp on eight counters.
+inline void philox_round(PhiloxWords& x, __m512i key0, __m512i key1) {
+  constexpr int kXor = 0x96;
+  const __m512i product0 = _mm512_mul_epu32(x.a, _mm512_set1_epi64(0xD2511F53));
+  const __m512i product1 = _mm512_mul_epu32(x.c, _mm512_set1_epi64(0xCD9E8D57));
+  x.a = _mm512_ternarylogic_epi64(_mm512_srli_epi64(product1, 32), x.b, key0, kXor);
+  x.b = product1;
+  x.c = _mm512_ternarylogic_epi64(_mm512_srli_epi64(product0, 32), x.d, key1, kXor);
+  x.d = product0;
+}
+
+inline Vec upper_24_bits(__m512i words) {
+  const __m512 upper = _mm512_cvtepi32_ps(_mm512_srli_epi32(words, 8));
+  return {_mm512_mul_ps(upper, _mm512_set1_ps(0x1p-24f))};
+}
+
+/// Counters lie in such an order that four words of each end beside each other.
+inline void random_fractions(std::uint64_t key, std::uint32_t counter, std::uint64_t position,
+                             Vec (&out)[4]) {
+  const __m512i low = _mm512_set1_epi64(0xffffffff);
+  PhiloxWords x[2];
+  for (int i = 0; i < 2; ++i) {
+    x[i].a = _mm512_add_epi32(_mm512_set1_epi64(counter + 8 * static_cast<std::uint32_t>(i)),
+                              _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0));
+    x[i].b = _mm512_set1_epi64(static_cast<std::uint32_t>(position));
+    x[i].c = _mm512_set1_epi64(static_cast<std::uint32_t>(position >> 32));
+    x[i].d = _mm512_setzero_si512();
+  }
+  auto key0 = static_cast<std::uint32_t>(key), key1 = static_cast<std::uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const __m512i keys0 = _mm512_set1_epi64(key0), keys1 = _mm512_set1_epi64(key1);
+    philox_round(x[0], keys0, keys1);
+    philox_round(x[1], keys0, keys1);
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  for (int i = 0; i < 2; ++i) {
+    constexpr int kOtherIfClear = 0xca;  // low ? first : second
+    const __m512i ab =
+        _mm512_ternarylogic_epi64(low, x[i].a, _mm512_slli_epi64(x[i].b, 32), kOtherIfClear);
+    const __m512i cd =
+        _mm512_ternarylogic_epi64(low, x[i].c, _mm512_slli_epi64(x[i].d, 32), kOtherIfClear);
+    out[2 * i] = upper_24_bits(_mm512_unpacklo_epi64(ab, cd));
+    out[2 * i + 1] = upper_24_bits(_mm512_unpackhi_epi64(ab, cd));
+  }
+}
+
 }  // namespace nanovllm::cpu::avx512
 NANOVLLM_END_TARGET
 

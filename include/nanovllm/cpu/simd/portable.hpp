@@ -3,11 +3,13 @@
 /// registers for (SSE2, NEON). See simd.hpp.
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <utility>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/philox.hpp"
 
 namespace nanovllm::cpu {
 
@@ -157,6 +159,21 @@ inline void transpose(Vec (&rows)[kLanes]) {
     for (int j = 0; j < i; ++j) std::swap(square[i][j], square[j][i]);
   }
   for (int i = 0; i < kLanes; ++i) rows[i] = load(square[i]);
+}
+
+inline void random_fractions(std::uint64_t key, std::uint32_t counter, std::uint64_t position,
+                             Vec (&out)[4]) {
+  float fractions[4][kLanes];
+  for (int i = 0; i < 4 * kLanes; i += 4) {
+    const std::uint32_t block = counter + static_cast<std::uint32_t>(i / 4);
+    const auto words = philox4x32(key, {block, static_cast<std::uint32_t>(position),
+                                        static_cast<std::uint32_t>(position >> 32), 0});
+    for (int j = 0; j < 4; ++j) {
+      const auto upper = static_cast<std::int32_t>(words[static_cast<std::size_t>(j)] >> 8);
+      fractions[i / kLanes][i % kLanes + j] = static_cast<float>(upper) * 0x1p-24f;
+    }
+  }
+  for (int i = 0; i < 4; ++i) out[i] = load(fractions[i]);
 }
 
 }  // namespace nanovllm::cpu::portable

@@ -19,6 +19,10 @@
 ///   load_bits(p)               64 bytes as they are
 ///   even_bf16 odd_bf16 (v)     the lower, the upper halves of the lanes as bf16, in float
 ///   transpose(rows)            of a 16 × 16 block in place
+///   random_fractions(key, counter, position, out)
+///                              upper 24 bits of the words of sixteen counters from `counter` on,
+///                              over 2^24: philox4x32(key, {counter + i, position, 0})[j] / 2^32,
+///                              rounded down, is fraction 4 i + j of `out`, four vectors
 ///   kBlockRows, kBlockVecs     the block of accumulators that fits the registers
 ///
 /// An op's kernels are a file `<op>_kernels.inc` written in these words. `for_each_isa.inc`
