@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/fp8.hpp"
 
 namespace nanovllm {
 
@@ -31,6 +32,13 @@ concept ScaledKvFormat = std::is_trivially_copyable_v<typename F::Stored> && 4 %
   { F::store(row, n, to) } -> std::same_as<float>;
   F::load(from, scale, n, out);
 };
+
+/// A format of 8-bit elements whose `load` gives stored · scale, and that says so by `kIsProduct`.
+/// The CPU's attention then multiplies products with a row by its scale, instead of its elements.
+template <class F>
+concept ByteKvFormat = ScaledKvFormat<F> && F::kIsProduct &&
+    (std::is_same_v<typename F::Stored, std::int8_t> ||
+     std::is_same_v<typename F::Stored, fp8_e4m3>);
 
 /// A format that does not compute a row's scale but gets it: `store(row, n, to, scale)` returns
 /// `scale`, which is positive and finite; `store(row, n, to)` stores by 1. Rows keep the scale as

@@ -119,6 +119,8 @@ struct ItemScratch {
 
 #define NANOVLLM_KERNELS "nanovllm/cpu/kernels/attention_tile_kernels.inc"
 #include "nanovllm/cpu/for_each_isa.inc"
+#define NANOVLLM_KERNELS "nanovllm/cpu/kernels/attention_byte_kernels.inc"
+#include "nanovllm/cpu/for_each_isa.inc"
 #define NANOVLLM_KERNELS "nanovllm/cpu/kernels/attention_kernels.inc"
 #include "nanovllm/cpu/for_each_isa.inc"
 

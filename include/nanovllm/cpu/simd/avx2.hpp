@@ -2,6 +2,7 @@
 /// `Vec` as two AVX2 registers. See simd.hpp.
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/fp8.hpp"
 #include "nanovllm/cpu/isa.hpp"
 #include "nanovllm/cpu/simd/portable.hpp"
 
@@ -33,6 +34,22 @@ inline __m256 load_half_vec(const half* p) {
 template <Element T>
 inline Vec load(const T* p) {
   return {load_half_vec(p), load_half_vec(p + 8)};
+}
+inline Vec load(const std::int8_t* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(bytes, bytes)))};
+}
+/// As half, whose exponent has 8 more for its bias and one bit more. A NaN's bits are all set.
+inline Vec load(const fp8_e4m3* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  const __m128i ones = _mm_set1_epi8(-1);
+  const __m128i is_nan = _mm_cmpeq_epi8(_mm_or_si128(bytes, _mm_set1_epi8(-128)), ones);
+  const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7);
+  const __m256i halves = _mm256_or_si256(_mm256_and_si256(shifted, _mm256_set1_epi16(-0x4080)),
+                                         _mm256_cvtepi8_epi16(is_nan));
+  return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)),
+          _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
 }
 
 /// Eight floats rounded to bf16, in the upper halves of the lanes; the lower halves are undefined.
@@ -179,6 +196,19 @@ inline void transpose(Vec (&rows)[kLanes]) {
     rows[i] = {quarter[0][i], quarter[2][i]};
     rows[i + 8] = {quarter[1][i], quarter[3][i]};
   }
+}
+
+inline Vec sum_each(const Vec (&rows)[kLanes]) {
+  __m256 sums[2];
+  for (int i = 0; i < 2; ++i) {
+    __m256 a[8];
+    for (int j = 0; j < 8; ++j) a[j] = _mm256_add_ps(rows[8 * i + j].lo, rows[8 * i + j].hi);
+    for (int j = 0; j < 4; ++j) a[j] = _mm256_hadd_ps(a[2 * j], a[2 * j + 1]);
+    for (int j = 0; j < 2; ++j) a[j] = _mm256_hadd_ps(a[2 * j], a[2 * j + 1]);
+    sums[i] = _mm256_add_ps(_mm256_permute2f128_ps(a[0], a[1], 0x20),
+                            _mm256_permute2f128_ps(a[0], a[1], 0x31));
+  }
+  return {sums[0], sums[1]};
 }
 
 /// Words in the lower halves of 64-bit lanes, the halves above them undefined, as products of

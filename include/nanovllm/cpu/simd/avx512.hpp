@@ -2,6 +2,7 @@
 /// `Vec` as one AVX-512 register. See simd.hpp.
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/fp8.hpp"
 #include "nanovllm/cpu/isa.hpp"
 #include "nanovllm/cpu/simd/portable.hpp"
 
@@ -35,6 +36,21 @@ inline Vec load(const bf16* p) {
 }
 inline Vec load(const half* p) {
   return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+
+inline Vec load(const std::int8_t* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))};
+}
+/// As half, whose exponent has 8 more for its bias and one bit more.
+inline Vec load(const fp8_e4m3* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  const __m128i ones = _mm_set1_epi8(-1);
+  const __mmask16 is_number = _mm_cmpneq_epi8_mask(_mm_or_si128(bytes, _mm_set1_epi8(-128)), ones);
+  const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7);
+  const __m256i halves = _mm256_and_si256(shifted, _mm256_set1_epi16(-0x4080));
+  const __m512 nan = _mm512_castsi512_ps(_mm512_set1_epi32(-1));
+  return {_mm512_mask_cvtph_ps(nan, is_number, halves)};
 }
 
 /// The lanes rounded to bf16, in their upper halves; the lower halves are undefined. (The
@@ -126,6 +142,24 @@ inline void transpose(Vec (&rows)[kLanes]) {
     rows[i].v = _mm512_shuffle_f32x4(a[i], a[i + 8], 0x88);
     rows[i + 8].v = _mm512_shuffle_f32x4(a[i], a[i + 8], 0xdd);
   }
+}
+
+inline Vec sum_each(const Vec (&rows)[kLanes]) {
+  __m512 a[8], b[4];
+  for (int i = 0; i < 8; ++i) {
+    const __m512 x = rows[2 * i].v, y = rows[2 * i + 1].v;
+    a[i] = _mm512_add_ps(_mm512_unpacklo_ps(x, y), _mm512_unpackhi_ps(x, y));
+  }
+  for (int i = 0; i < 4; ++i) {  // four sums of four lanes each
+    b[i] = _mm512_add_ps(_mm512_shuffle_ps(a[2 * i], a[2 * i + 1], 0x44),
+                         _mm512_shuffle_ps(a[2 * i], a[2 * i + 1], 0xee));
+  }
+  for (int i = 0; i < 2; ++i) {
+    a[i] = _mm512_add_ps(_mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0x88),
+                         _mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0xdd));
+  }
+  return {_mm512_add_ps(_mm512_shuffle_f32x4(a[0], a[1], 0x88),
+                        _mm512_shuffle_f32x4(a[0], a[1], 0xdd))};
 }
 
 /// Words in the lower halves of 64-bit lanes, the halves above them undefined, as products of

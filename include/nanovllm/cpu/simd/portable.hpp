@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/fp8.hpp"
 #include "nanovllm/core/philox.hpp"
 
 namespace nanovllm::cpu {
@@ -53,6 +54,17 @@ inline Quad load_quad(const half* p) { return Quad{p[0], p[1], p[2], p[3]}; }
 template <Element T>
 inline Vec load(const T* p) {
   return {load_quad(p), load_quad(p + 4), load_quad(p + 8), load_quad(p + 12)};
+}
+
+inline Vec load(const std::int8_t* p) {
+  float values[kLanes];
+  for (int i = 0; i < kLanes; ++i) values[i] = p[i];
+  return load(values);
+}
+inline Vec load(const fp8_e4m3* p) {
+  float values[kLanes];
+  for (int i = 0; i < kLanes; ++i) values[i] = static_cast<float>(p[i]) * 0x1p-8f;
+  return load(values);
 }
 
 inline void store_quad(float* p, Quad q) { std::memcpy(p, &q, sizeof(q)); }
@@ -159,6 +171,12 @@ inline void transpose(Vec (&rows)[kLanes]) {
     for (int j = 0; j < i; ++j) std::swap(square[i][j], square[j][i]);
   }
   for (int i = 0; i < kLanes; ++i) rows[i] = load(square[i]);
+}
+
+inline Vec sum_each(const Vec (&rows)[kLanes]) {
+  float sums[kLanes];
+  for (int i = 0; i < kLanes; ++i) sums[i] = reduce_add(rows[i]);
+  return load(sums);
 }
 
 inline void random_fractions(std::uint64_t key, std::uint32_t counter, std::uint64_t position,

@@ -7,13 +7,15 @@
 ///   Vec                        sixteen floats
 ///   zero() broadcast(x)        all lanes alike
 ///   load(p) store(p, v)        sixteen elements of float, bf16 or half; stores round to nearest
-///                              even as the element types do; no alignment needed
+///                              even as the element types do; no alignment needed. Loads of
+///                              std::int8_t, and of fp8_e4m3, which give 1/256 of the elements
 ///   + - * /                    lane by lane
 ///   fma(a, b, c)               a · b + c, rounded once where the machine can
 ///   max(a, b)                  a > b ? a : b, hence b where either is NaN
 ///   select_gt(a, b, x, y)      a > b ? x : y
 ///   mask_gt mask_ge (a, b)     bit i is set where the comparison holds for lane i
 ///   reduce_add reduce_max (v)  over the lanes, in a fixed order
+///   sum_each(rows)             lane i is the sum of the lanes of row i of sixteen, in a fixed order
 ///   round_to<T>(v)             every lane rounded to T and back
 ///   scale_by_power(p, t)       p · 2ⁿ, n in the low bits of t (see `exp`)
 ///   load_bits(p)               64 bytes as they are
