@@ -5,10 +5,12 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "catch.hpp"
 #include "cpu/op_test.hpp"
+#include "nanovllm/core/fp8.hpp"
 #include "nanovllm/core/philox.hpp"
 
 namespace nanovllm::cpu {
@@ -206,6 +208,42 @@ TEST_CASE("random fractions are philox's words over 2^32, rounded down to 24 bit
                                              static_cast<std::uint32_t>(kPosition >> 32), 0});
         REQUIRE(fractions[i] == static_cast<float>(words[i % 4] >> 8) * 0x1p-24f);
       }
+    }
+  }
+}
+
+TEST_CASE("elements of eight bits are loaded exactly, 8-bit floats over 256", "[simd]") {
+  std::int8_t integers[256];
+  fp8_e4m3 floats[256];
+  for (int i = 0; i < 256; ++i) {
+    integers[i] = static_cast<std::int8_t>(i - 128);
+    floats[i].bits = static_cast<std::uint8_t>(i);
+  }
+  for (Isa isa : test::available_isas()) {
+    INFO(name(isa));
+    for (int i = 0; i < 256; i += kLanes) {
+      float out[kLanes];
+      NANOVLLM_PICK(isa, test_load<std::int8_t>)(integers + i, out);
+      for (int j = 0; j < kLanes; ++j) CHECK(out[j] == static_cast<float>(i + j - 128));
+      NANOVLLM_PICK(isa, test_load<fp8_e4m3>)(floats + i, out);
+      for (int j = 0; j < kLanes; ++j) {
+        const float expected = static_cast<float>(floats[i + j]);
+        CHECK(std::isnan(out[j]) == std::isnan(expected));
+        if (!std::isnan(expected)) CHECK(bits_of(out[j] * 256.f) == bits_of(expected));
+      }
+    }
+  }
+}
+
+TEST_CASE("sums of sixteen rows are in the order of the rows", "[simd]") {
+  float square[kLanes * kLanes];
+  for (int i = 0; i < kLanes * kLanes; ++i) square[i] = static_cast<float>(i * i % 251);
+  for (Isa isa : test::available_isas()) {
+    INFO(name(isa));
+    float out[kLanes];
+    NANOVLLM_PICK(isa, test_sum_each)(square, out);
+    for (int i = 0; i < kLanes; ++i) {
+      CHECK(out[i] == std::accumulate(square + i * kLanes, square + (i + 1) * kLanes, 0.f));
     }
   }
 }

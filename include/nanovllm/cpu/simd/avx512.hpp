@@ -49,7 +49,7 @@ inline Vec load(const fp8_e4m3* p) {
   const __mmask16 is_number = _mm_cmpneq_epi8_mask(_mm_or_si128(bytes, _mm_set1_epi8(-128)), ones);
   const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7);
   const __m256i halves = _mm256_and_si256(shifted, _mm256_set1_epi16(-0x4080));
-  const __m512 nan = _mm512_castsi512_ps(_mm512_set1_epi32(-1));
+  const __m512 nan = _mm512_castsi512_ps(_mm512_set1_epi32(0x7fc00000));
   return {_mm512_mask_cvtph_ps(nan, is_number, halves)};
 }
 
