@@ -16,7 +16,7 @@ namespace nanovllm {
 template <class Format, class StoredT>
 struct RowScaledKv {
   using Stored = StoredT;
-  static constexpr bool kIsProduct = true;
+  static constexpr bool kIsProduct = true;  ///< see ByteKvFormat
 
   /// The scale of a row whose largest |x| is `largest`, infinity or NaN.
   NANOVLLM_HD static float scale_of(float largest) {

@@ -21,7 +21,7 @@ namespace nanovllm {
 /// Source: vLLM, `--kv-cache-dtype fp8`.
 struct StaticFp8Kv {
   using Stored = fp8_e4m3;
-  static constexpr bool kIsProduct = true;
+  static constexpr bool kIsProduct = true;  ///< see ByteKvFormat
   static constexpr std::string_view kName = "float8_e4m3 with fixed scales";
 
   NANOVLLM_HD static fp8_e4m3 quantised(float x) { return fp8_e4m3(x); }

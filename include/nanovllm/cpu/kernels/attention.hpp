@@ -15,6 +15,10 @@
 /// kv head, and the tile's rows share each tile of keys, which is converted to float32 once (keys
 /// transposed, so that 16 of them fill a vector). With too few pairs for the threads, as when one
 /// long sequence decodes, the segments of a pair are shared out as well.
+///
+/// Rows of a ByteKvFormat are read where they lie (attention_byte_kernels.inc): elements are
+/// converted as they are, and scores and weights are multiplied by the scales of keys and values.
+/// Their sums have another order, which is the same for all numbers of rows, so the law holds.
 /// Source: Dao, "FlashAttention-2", 2023; Dao et al., "Flash-Decoding", 2023.
 
 #include <algorithm>

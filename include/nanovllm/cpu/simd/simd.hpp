@@ -15,7 +15,7 @@
 ///   select_gt(a, b, x, y)      a > b ? x : y
 ///   mask_gt mask_ge (a, b)     bit i is set where the comparison holds for lane i
 ///   reduce_add reduce_max (v)  over the lanes, in a fixed order
-///   sum_each(rows)             lane i is the sum of the lanes of row i of sixteen, in a fixed order
+///   sum_each(rows)             of sixteen rows, the sum of row i in lane i, in a fixed order
 ///   round_to<T>(v)             every lane rounded to T and back
 ///   scale_by_power(p, t)       p · 2ⁿ, n in the low bits of t (see `exp`)
 ///   load_bits(p)               64 bytes as they are
