@@ -166,7 +166,8 @@ TEST_CASE("what is stored of a row is near to it, whatever its place", "[kv_form
   }
 }
 
-TEST_CASE("attention over a format = attention over what it loads, to the bit", "[kv_format]") {
+TEST_CASE("attention over heads of 20 = attention over what the format loads, to the bit",
+          "[kv_format]") {
   const std::int64_t block_size = GENERATE(1, 4, 16), length = GENERATE(1, 33, 300);
   const std::int64_t num_queries = GENERATE(1, 9);
   if (num_queries > length) return;
