@@ -61,10 +61,15 @@ inline Vec load(const std::int8_t* p) {
   for (int i = 0; i < kLanes; ++i) values[i] = p[i];
   return load(values);
 }
+/// As float, whose exponent has 120 more for its bias.
+inline Quad load_quad(const fp8_e4m3* p) {
+  const QuadBits bits = {p[0].bits, p[1].bits, p[2].bits, p[3].bits}, magnitude = bits & 0x7fu;
+  const QuadBits is_nan = reinterpret_cast<QuadBits>(magnitude == 0x7fu);
+  const QuadBits number = (bits & 0x80u) << 24 | magnitude << 20;
+  return quad_of(number | (is_nan & 0x7fc00000u)) * broadcast_quad(0x1p112f);
+}
 inline Vec load(const fp8_e4m3* p) {
-  float values[kLanes];
-  for (int i = 0; i < kLanes; ++i) values[i] = static_cast<float>(p[i]) * 0x1p-8f;
-  return load(values);
+  return {load_quad(p), load_quad(p + 4), load_quad(p + 8), load_quad(p + 12)};
 }
 
 inline void store_quad(float* p, Quad q) { std::memcpy(p, &q, sizeof(q)); }
