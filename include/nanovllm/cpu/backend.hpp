@@ -61,7 +61,7 @@ class CpuBackend {
   explicit CpuBackend(const BackendConfig& config, cpu::Isa isa = cpu::best_isa())
       : pool_(std::make_unique<cpu::ThreadPool>(config.num_threads)),
         context_{pool_.get(), std::max(isa, cpu::kLeastIsa)} {
-    check<ConfigError>(isa <= cpu::best_isa(), "this machine has no ", cpu::name(isa),
+    check<ConfigError>(cpu::has(isa), "this machine has no ", cpu::name(isa),
                        " instructions, at most ", cpu::name(cpu::best_isa()));
   }
 

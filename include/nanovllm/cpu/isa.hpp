@@ -4,7 +4,7 @@
 /// A program built for plain x86-64 still runs the widest kernels its machine has: each kernel is
 /// compiled once per instruction set inside a NANOVLLM_BEGIN_TARGET region, and picked by `Isa`.
 /// What the compiler's -march promises of every machine that the program runs on leaves out the
-/// kernels for less (`kLeastIsa`); nothing else depends on it.
+/// kernels for less (`kLeastIsa`); nothing else depends on it. On aarch64 that is NEON at least.
 
 #include <cstdint>
 #include <string_view>
@@ -15,6 +15,9 @@
 #if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
+#endif
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 /// Compiles the functions up to NANOVLLM_END_TARGET for the instruction sets `features`, a string
@@ -39,13 +42,15 @@
 
 namespace nanovllm::cpu {
 
-/// Instruction sets in ascending order; each includes those before it.
+/// Instruction sets; those of one architecture in ascending order, each with those before it.
 enum class Isa : std::uint8_t {
   portable,     ///< standard C++ alone
   avx2,         ///< AVX2, FMA, F16C
   avx512,       ///< AVX-512 F, BW, VL, DQ
   avx512_bf16,  ///< and bf16 dot products
   amx,          ///< and bf16 tile products
+  neon,         ///< what every aarch64 CPU has
+  neon_bf16,    ///< and bf16 matrix products
 };
 
 [[nodiscard]] constexpr std::string_view name(Isa isa) {
@@ -55,13 +60,17 @@ enum class Isa : std::uint8_t {
     case Isa::avx512: return "avx512";
     case Isa::avx512_bf16: return "avx512_bf16";
     case Isa::amx: return "amx";
+    case Isa::neon: return "neon";
+    case Isa::neon_bf16: return "neon_bf16";
   }
   return "?";
 }
 
 /// The least instruction set of any machine that this program runs on, by the compiler's -march:
 /// kernels for less are not compiled.
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && \
+#if defined(__aarch64__)
+#define NANOVLLM_LEAST_ISA 5
+#elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && \
     defined(__AVX512DQ__) && defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define NANOVLLM_LEAST_ISA 2
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -70,6 +79,25 @@ enum class Isa : std::uint8_t {
 #define NANOVLLM_LEAST_ISA 0
 #endif
 inline constexpr Isa kLeastIsa = static_cast<Isa>(NANOVLLM_LEAST_ISA);
+
+/// What an aarch64 CPU may have besides NEON, and kernels may ask for.
+struct ArmFeatures {
+  bool dotprod = false;  ///< dot products of 8-bit integers
+  bool bf16 = false;     ///< dot products and matrix products of bf16
+  bool i8mm = false;     ///< matrix products of 8-bit integers
+};
+
+/// By Linux's words AT_HWCAP and AT_HWCAP2 (Documentation/arch/arm64/elf_hwcaps.rst).
+[[nodiscard]] constexpr ArmFeatures arm_features(std::uint64_t hwcap, std::uint64_t hwcap2) {
+  return {.dotprod = (hwcap >> 20 & 1) != 0,
+          .bf16 = (hwcap2 >> 14 & 1) != 0,
+          .i8mm = (hwcap2 >> 13 & 1) != 0};
+}
+
+/// The widest instruction set of an aarch64 CPU.
+[[nodiscard]] constexpr Isa arm_isa(const ArmFeatures& features) {
+  return features.bf16 ? Isa::neon_bf16 : Isa::neon;
+}
 
 namespace detail {
 
@@ -104,6 +132,10 @@ inline Isa detect_isa() {
   }
   if (!__builtin_cpu_supports("avx512bf16")) return Isa::avx512;
   return cpu_has_amx() && request_amx() ? Isa::amx : Isa::avx512_bf16;
+#elif defined(__aarch64__) && defined(__linux__)
+  return arm_isa(arm_features(getauxval(AT_HWCAP), getauxval(AT_HWCAP2)));
+#elif defined(__aarch64__)
+  return Isa::neon;
 #else
   return Isa::portable;
 #endif
@@ -115,6 +147,16 @@ inline Isa detect_isa() {
 [[nodiscard]] inline Isa best_isa() {
   static const Isa isa = detail::detect_isa();
   return isa;
+}
+
+/// Whether `isa` is of this machine's architecture and not more than it has.
+[[nodiscard]] inline bool has(Isa isa) {
+#if defined(__aarch64__)
+  constexpr Isa kFirst = Isa::neon;
+#else
+  constexpr Isa kFirst = Isa::avx2;
+#endif
+  return isa == Isa::portable || (isa >= kFirst && isa <= best_isa());
 }
 
 }  // namespace nanovllm::cpu

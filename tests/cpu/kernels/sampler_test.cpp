@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "cpu/op_test.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/philox.hpp"
 #include "nanovllm/cpu/kernels/sampler_filters.hpp"
@@ -27,13 +28,7 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-std::vector<Isa> isas() {
-  std::vector<Isa> out;
-  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx}) {
-    if (isa <= nv::cpu::best_isa()) out.push_back(isa);
-  }
-  return out;
-}
+std::vector<Isa> isas() { return nv::test::available_isas(); }
 
 /// Rows of one call and what it wrote, poisoned before.
 struct Batch {

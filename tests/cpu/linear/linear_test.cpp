@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "cpu/op_test.hpp"
 
 using namespace nanovllm;
 using cpu::Context;
@@ -17,13 +18,7 @@ using cpu::ThreadPool;
 
 namespace {
 
-std::vector<Isa> all_isas() {
-  std::vector<Isa> out;
-  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx}) {
-    if (isa <= cpu::best_isa()) out.push_back(isa);
-  }
-  return out;
-}
+std::vector<Isa> all_isas() { return test::available_isas(); }
 
 template <class T>
 T poison() {
@@ -261,8 +256,11 @@ TEST_CASE("an instruction set that the machine lacks is not used", "[linear]") {
   const PackedMatrix<bf16> weight = pack(w);
   Strided<bf16> best(4, 32, 0), y(4, 32, 0);
   run(x, weight, best, Context{.isa = cpu::best_isa()});
-  run(x, weight, y, Context{.isa = Isa::amx});
-  REQUIRE(same_bits(y.data.data(), best.data.data(), 4 * 32));
+  for (Isa isa : {Isa::amx, Isa::neon_bf16}) {
+    CAPTURE(name(isa));
+    run(x, weight, y, Context{.isa = isa});
+    REQUIRE(same_bits(y.data.data(), best.data.data(), 4 * 32));
+  }
 }
 
 TEST_CASE("operands that do not fit together are refused", "[linear]") {

@@ -20,6 +20,7 @@
 #include "nanovllm/cpu/linear/linear_amx.hpp"
 #include "nanovllm/cpu/linear/linear_avx2.hpp"
 #include "nanovllm/cpu/linear/linear_avx512.hpp"
+#include "nanovllm/cpu/linear/linear_neon.hpp"
 #include "nanovllm/cpu/linear/linear_portable.hpp"
 #include "nanovllm/cpu/linear/linear_tile.hpp"
 #include "nanovllm/cpu/linear/packed_matrix.hpp"
@@ -178,6 +179,11 @@ void linear_pass(const LinearArgs<T, PackedMatrix<W>, Out>& args, const Context&
   } else if constexpr (kLeastIsa == Isa::portable) {
     if (isa >= Isa::avx2) return linear_interleaved<Avx2Linear>(args, context);
   }
+#elif defined(__aarch64__)
+  if constexpr (std::is_same_v<T, bf16> && std::is_same_v<W, bf16>) {
+    if (isa >= Isa::neon_bf16) return linear_interleaved<NeonBf16Linear>(args, context);
+  }
+  return linear_interleaved<NeonLinear>(args, context);
 #endif
   if constexpr (kLeastIsa == Isa::portable) linear_interleaved<PortableLinear>(args, context);
 }
@@ -186,14 +192,15 @@ void linear_pass(const LinearArgs<T, PackedMatrix<W>, Out>& args, const Context&
 
 /// Contract: ops/linear.hpp. `Out` is T or float. With x and weights of different types the result
 /// is, bit for bit, that of float32 weights of the same values. x and y may have any alignment, but
-/// must not overlap. `context.isa` is capped by what the machine has. The bf16 instructions flush
-/// denormals to zero. Keeps scratch of at most a few MiB in the calling thread.
+/// must not overlap. A `context.isa` that the machine lacks counts as the widest that it has. The
+/// bf16 instructions flush denormals to zero. Keeps scratch of at most a few MiB in the calling
+/// thread.
 template <Element T, Element W, Element Out>
 void linear(const LinearArgs<T, PackedMatrix<W>, Out>& args, const Context& context) {
   check<ShapeError>(args.weight != nullptr, "linear: no weight given");
   validate(args);
   if (args.weight->rows() == 0) return;
-  const Isa isa = std::min(context.isa, best_isa());
+  const Isa isa = has(context.isa) ? context.isa : best_isa();
   const std::int64_t n = args.x.extent(0);
   const std::int64_t row_bytes = args.x.extent(1) * static_cast<std::int64_t>(sizeof(T));
   const std::int64_t step = detail::rows_per_pass(row_bytes);

@@ -1,6 +1,6 @@
 #pragma once
 /// `Vec` in the vector extensions of g++ and clang: four quads, which every 64-bit machine has
-/// registers for (SSE2, NEON). See simd.hpp.
+/// registers for. See simd.hpp.
 
 #include <bit>
 #include <cstddef>

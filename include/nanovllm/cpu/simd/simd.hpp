@@ -1,8 +1,9 @@
 #pragma once
 /// Sixteen floats at a time, on every instruction set: how the CPU kernels are written once.
 ///
-/// `portable.hpp`, `avx2.hpp` and `avx512.hpp` define, each in a separate namespace (`portable`,
-/// `avx2`, `avx512`) and compiled for its own instruction set, the same vocabulary:
+/// `portable.hpp`, `avx2.hpp`, `avx512.hpp` and `neon.hpp` define, each in a separate namespace
+/// (`portable`, `avx2`, `avx512`, `neon`) and compiled for its own instruction set, the same
+/// vocabulary:
 ///
 ///   Vec                        sixteen floats
 ///   zero() broadcast(x)        all lanes alike
@@ -47,6 +48,7 @@
 #include "nanovllm/cpu/isa.hpp"
 #include "nanovllm/cpu/simd/avx2.hpp"
 #include "nanovllm/cpu/simd/avx512.hpp"
+#include "nanovllm/cpu/simd/neon.hpp"
 #include "nanovllm/cpu/simd/portable.hpp"
 
 /// Asks for a loop of fixed count to be unrolled; a hint for speed alone. (nvcc does not know it.)
@@ -54,13 +56,6 @@
 #define NANOVLLM_UNROLL
 #else
 #define NANOVLLM_UNROLL _Pragma("GCC unroll 16")
-#endif
-
-#if !defined(__x86_64__)
-namespace nanovllm::cpu {
-namespace avx2 = portable;
-namespace avx512 = portable;
-}  // namespace nanovllm::cpu
 #endif
 
 namespace nanovllm::cpu::detail {
@@ -73,9 +68,13 @@ constexpr Kernel* only(Isa, Kernel* kernel) {
 
 }  // namespace nanovllm::cpu::detail
 
-/// The kernel of a name for `isa`, a pointer; instruction sets above avx512 use the avx512 one. A
-/// macro, so that a kernel for less than -march promises is not even instantiated.
-#if !defined(__x86_64__)
+/// The kernel of a name for `isa`, a pointer; instruction sets above avx512 use the avx512 one, and
+/// all of aarch64 the neon one. A macro, so that a kernel for less than -march promises is not even
+/// instantiated.
+#if defined(__aarch64__)
+#define NANOVLLM_PICK(isa, ...) \
+  ::nanovllm::cpu::detail::only(isa, &::nanovllm::cpu::neon::__VA_ARGS__)
+#elif !defined(__x86_64__)
 #define NANOVLLM_PICK(isa, ...) \
   ::nanovllm::cpu::detail::only(isa, &::nanovllm::cpu::portable::__VA_ARGS__)
 #elif NANOVLLM_LEAST_ISA == 2
