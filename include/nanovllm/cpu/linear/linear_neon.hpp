@@ -2,7 +2,9 @@
 /// Linear kernels for aarch64: NEON, without and with the matrix product of bf16.
 ///
 /// 6 rows × four vectors of outputs: 24 accumulators, four weight vectors and two of x fit the 32
-/// registers; a panel takes two passes. One or two rows take eight vectors in one pass.
+/// registers; a panel takes two passes. One or two rows take eight vectors in one pass. Weights in
+/// 16 bits need registers while they are made floats, and so more passes. With bf16 matrix products
+/// it is 8 rows × 8 outputs, 4 × 16 or 2 × 32: 16 accumulators.
 ///
 /// BFMMLA multiplies two rows of four bf16 by two columns. It adds the products to a sum in pairs of
 /// columns of x, in their order; each product and each sum is rounded to odd, and denormals are
@@ -16,6 +18,7 @@
 #include <utility>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/cpu/isa.hpp"
 #include "nanovllm/cpu/linear/linear_tile.hpp"
 #include "nanovllm/cpu/simd/neon.hpp"
 
@@ -95,7 +98,7 @@ void neon_multiply(const float* x, const Panel<T>& panel, int column, Tile& tile
       x += kRows;
     }
   }
-  (vst1q_f32(tile.values[i / kVectors] + column + i % kVectors * 4, sum[i]), ...);
+  (neon::store_quad(tile.values[i / kVectors] + column + i % kVectors * 4, sum[i]), ...);
 }
 
 /// Rounds a tile's first rows and columns into y.
@@ -121,11 +124,11 @@ struct NeonLinear {
   template <class T>
   static void multiply(int rows, const float* x, const Panel<T>& panel, Tile& tile) {
     with_compiled_rows<kMaxRows>(rows, [&]<int kRows>() {
-      if constexpr (kRows <= 2) {
-        neon_multiply<8>(x, panel, 0, tile, std::make_integer_sequence<int, 8 * kRows>());
-      } else {
-        neon_multiply<4>(x, panel, 0, tile, std::make_integer_sequence<int, 4 * kRows>());
-        neon_multiply<4>(x, panel, 16, tile, std::make_integer_sequence<int, 4 * kRows>());
+      constexpr int kSize = PackedMatrix<T>::kPerWord * kRows;
+      constexpr int kVectors = kSize <= 2 ? 8 : kSize <= 8 ? 4 : 2;
+      for (int column = 0; column < kPanelRows; column += 4 * kVectors) {
+        neon_multiply<kVectors>(x, panel, column, tile,
+                                std::make_integer_sequence<int, kVectors * kRows>());
       }
     });
   }
@@ -137,10 +140,22 @@ struct NeonLinear {
   }
 };
 
-/// sum + x · wᵀ, of two rows of four bf16 each. In assembly, because g++ and clang want different
-/// ways of asking for the intrinsic in a program for any aarch64, and clang before 16 has none.
+}  // namespace nanovllm::cpu::detail
+
+// BFMMLA in assembly: clang before 16 has no intrinsic for it in a program for any aarch64, and that
+// of g++ cannot be inlined where -mcpu asks for other features. For the assembler's leave, clang
+// wants an attribute of the function, and g++ a directive.
+#if defined(__clang__)
+#define NANOVLLM_BFMMLA "bfmmla "
+NANOVLLM_BEGIN_TARGET("bf16")
+#else
+#define NANOVLLM_BFMMLA ".arch_extension bf16\n\tbfmmla "
+#endif
+namespace nanovllm::cpu::detail {
+
+/// sum + x · wᵀ, of two rows of four bf16 each.
 inline float32x4_t neon_bfmmla(float32x4_t sum, uint32x4_t x, uint32x4_t w) {
-  asm(".arch_extension bf16\n\tbfmmla %0.4s, %1.8h, %2.8h" : "+w"(sum) : "w"(x), "w"(w));
+  asm(NANOVLLM_BFMMLA "%0.4s, %1.8h, %2.8h" : "+w"(sum) : "w"(x), "w"(w));
   return sum;
 }
 
@@ -201,17 +216,15 @@ void neon_bf16_multiply(const std::uint32_t* x, const Panel<bf16>& panel, int co
 
 struct NeonBf16Linear {
   using Operand = std::uint32_t;
-  static constexpr int kMaxRows = 6;
+  static constexpr int kMaxRows = 8;
 
   static void multiply(int rows, const std::uint32_t* x, const Panel<bf16>& panel, Tile& tile) {
     with_compiled_rows<kMaxRows>(rows, [&]<int kRows>() {
       constexpr int kPairs = (kRows + 1) / 2;
-      if constexpr (kPairs == 1) {
-        neon_bf16_multiply<kRows, 16>(x, panel, 0, tile, std::make_integer_sequence<int, 16>());
-      } else {
-        for (int column : {0, 16})
-          neon_bf16_multiply<kRows, 8>(x, panel, column, tile,
-                                       std::make_integer_sequence<int, 8 * kPairs>());
+      constexpr int kColumnPairs = kPairs == 1 ? 16 : kPairs == 2 ? 8 : 4;
+      for (int column = 0; column < kPanelRows; column += 2 * kColumnPairs) {
+        neon_bf16_multiply<kRows, kColumnPairs>(
+            x, panel, column, tile, std::make_integer_sequence<int, kPairs * kColumnPairs>());
       }
     });
   }
@@ -224,5 +237,9 @@ struct NeonBf16Linear {
 };
 
 }  // namespace nanovllm::cpu::detail
+#if defined(__clang__)
+NANOVLLM_END_TARGET
+#endif
+#undef NANOVLLM_BFMMLA
 
 #endif
