@@ -5,8 +5,8 @@
 #                            server with real clients, the library for C, one program that finds the
 #                            installed package; twelve minutes on two cores
 #   bash tests/run.sh --all  everything, several times as long: also every header and program compiled,
-#                            all packages, samples of the docs, sanitizers, fuzzers with a
-#                            fixed seed, and the GPU's tests where there is one
+#                            all packages, samples of the docs, aarch64 in QEMU, sanitizers, fuzzers
+#                            with a fixed seed, and the GPU's tests where there is one
 #   bash tests/run.sh --list the parts of both, with the number of tests where they are configured
 #   bash tests/fuzz/run.sh   looks for new inputs that break the parsers, as long as you like
 #
@@ -46,7 +46,7 @@ while [ $# -gt 0 ]; do
     --help) usage; exit 0 ;;
     --list)
       printf '%-9s %-9s %-7s %6s\n' preset label when tests
-      list cpu cpu always "units, laws, parity; without --all some instantiations less"
+      list cpu cpu always "units, laws, parity; with --all more of them, and aarch64 in QEMU"
       list cpu programs always "the server with clients, the C library; with --all every program compiles"
       list cpu package always "the installed package; with --all all ways to use the library"
       list cpu headers always "the rules of the tree; with --all every header alone, samples, docs"
@@ -144,6 +144,10 @@ if command -v ccache > /dev/null; then
   export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
 fi
 find_nvcc || true
+if [ "$all" = ON ]; then
+  install_packages g++-aarch64-linux-gnu:aarch64-linux-gnu-g++ qemu-user:qemu-aarch64 ||
+    echo "skipped: cpu/aarch64, there is no cross compiler or no QEMU"
+fi
 
 # Clients of the server. Wheels alone: what needs a compiler to install is no client of ours.
 client_python=

@@ -25,9 +25,9 @@ bool parse(std::string_view argument) {
     return true;
   }
   if (argument.substr(0, kIsa.size()) != kIsa) return false;
-  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx}) {
-    if (argument.substr(kIsa.size()) == nanovllm::cpu::name(isa) &&
-        isa <= nanovllm::cpu::best_isa()) {
+  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx, Isa::neon,
+                  Isa::neon_bf16}) {
+    if (argument.substr(kIsa.size()) == nanovllm::cpu::name(isa) && nanovllm::cpu::has(isa)) {
       cpu_ops::options().isa = isa;
       return true;
     }

@@ -6,9 +6,10 @@
 /// 16 bits need registers while they are made floats, and so more passes. With bf16 matrix products
 /// it is 8 rows × 8 outputs, 4 × 16 or 2 × 32: 16 accumulators.
 ///
-/// BFMMLA multiplies two rows of four bf16 by two columns. It adds the products to a sum in pairs of
-/// columns of x, in their order; each product and each sum is rounded to odd, and denormals are
-/// flushed to zero (Arm Architecture Reference Manual, FPCR.EBF = 0, as Linux has it).
+/// BFMMLA multiplies two rows of x by two rows of the weight, four bf16 of each. To a sum it adds
+/// two products, then the next two; each product and each sum is rounded to odd, and denormals are
+/// flushed to zero (Arm Architecture Reference Manual, with FPCR.EBF = 0, which is where Linux
+/// starts a program).
 
 #if defined(__aarch64__)
 
@@ -142,9 +143,9 @@ struct NeonLinear {
 
 }  // namespace nanovllm::cpu::detail
 
-// BFMMLA in assembly: clang before 16 has no intrinsic for it in a program for any aarch64, and that
-// of g++ cannot be inlined where -mcpu asks for other features. For the assembler's leave, clang
-// wants an attribute of the function, and g++ a directive.
+// BFMMLA in assembly: clang before 16 has no intrinsic for it in a program for any aarch64, and
+// that of g++ cannot be inlined where -mcpu asks for other features. For the assembler's leave,
+// clang wants an attribute of the function, and g++ a directive.
 #if defined(__clang__)
 #define NANOVLLM_BFMMLA "bfmmla "
 NANOVLLM_BEGIN_TARGET("bf16")
@@ -159,7 +160,8 @@ inline float32x4_t neon_bfmmla(float32x4_t sum, uint32x4_t x, uint32x4_t w) {
   return sum;
 }
 
-/// Rows 2 · pair and 2 · pair + 1 of two operands: of each row its two words. A missing row is zero.
+/// Rows 2 · pair and 2 · pair + 1 of two operands: of each row its two words. A missing row is
+/// zero.
 template <int kRows>
 uint32x4_t neon_row_pair(const std::uint32_t* x, const std::uint32_t* next, int pair) {
   const uint32x2_t none = vdup_n_u32(0);
@@ -191,8 +193,9 @@ void neon_store_pair(float32x4_t sum, Tile& tile, int row, int column) {
   if constexpr (kRows > 1) vst1_f32(tile.values[row + 1] + column, vget_high_f32(sum));
 }
 
-/// Sums of a tile's columns from `column` on, by BFMMLA: accumulator `i` has rows 2 p and 2 p + 1 and
-/// columns 2 c and 2 c + 1, for p = i / kColumnPairs and c = i % kColumnPairs.
+/// Sums of a tile's columns from `column` on, by BFMMLA: accumulator `i` has rows 2 p and 2 p + 1
+/// and columns 2 c and 2 c + 1, for p = i / kColumnPairs and c = i % kColumnPairs. All numbers of
+/// rows take this one instruction, so that they have one order of sums.
 template <int kRows, int kColumnPairs, int... i>
 void neon_bf16_multiply(const std::uint32_t* x, const Panel<bf16>& panel, int column, Tile& tile,
                         std::integer_sequence<int, i...>) {
