@@ -2,6 +2,7 @@
 /// `Vec` as four NEON registers, which every aarch64 CPU has. See simd.hpp.
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/fp8.hpp"
 #include "nanovllm/cpu/simd/portable.hpp"
 
 #if defined(__aarch64__)
@@ -33,6 +34,28 @@ inline float32x4_t load_quad(const half* p) {
 template <Element T>
 inline Vec load(const T* p) {
   return {load_quad(p), load_quad(p + 4), load_quad(p + 8), load_quad(p + 12)};
+}
+
+inline Vec load(const std::int8_t* p) {
+  const int8x16_t bytes = vld1q_s8(p);
+  const int16x8_t low = vmovl_s8(vget_low_s8(bytes)), high = vmovl_s8(vget_high_s8(bytes));
+  return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(low))),
+          vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))),
+          vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)))};
+}
+/// As half, whose exponent has 8 more for its bias and one bit more. A NaN's bits are all set.
+inline Vec load(const fp8_e4m3* p) {
+  const int8x16_t bytes = vreinterpretq_s8_u8(vld1q_u8(&p->bits));
+  const uint8x16_t nan = vceqq_s8(vorrq_s8(bytes, vdupq_n_s8(-128)), vdupq_n_s8(-1));
+  const auto halves = [](int8x8_t eight, int8x8_t is_nan) {
+    const int16x8_t shifted = vandq_s16(vshlq_n_s16(vmovl_s8(eight), 7), vdupq_n_s16(-0x4080));
+    return vreinterpretq_f16_s16(vorrq_s16(shifted, vmovl_s8(is_nan)));
+  };
+  const int8x16_t is_nan = vreinterpretq_s8_u8(nan);
+  const float16x8_t low = halves(vget_low_s8(bytes), vget_low_s8(is_nan));
+  const float16x8_t high = halves(vget_high_s8(bytes), vget_high_s8(is_nan));
+  return {vcvt_f32_f16(vget_low_f16(low)), vcvt_high_f32_f16(low), vcvt_f32_f16(vget_low_f16(high)),
+          vcvt_high_f32_f16(high)};
 }
 
 /// Four floats rounded to bf16, in the upper halves of the lanes; the lower halves are undefined.
@@ -197,6 +220,71 @@ inline void transpose(Vec (&rows)[kLanes]) {
   for (int i = 0; i < kLanes; ++i) {
     rows[i] = {block[0][i / 4][i % 4], block[1][i / 4][i % 4], block[2][i / 4][i % 4],
                block[3][i / 4][i % 4]};
+  }
+}
+
+inline Vec sum_each(const Vec (&rows)[kLanes]) {
+  float32x4_t sums[kLanes];
+  for (int i = 0; i < kLanes; ++i)
+    sums[i] = vaddq_f32(vaddq_f32(rows[i].a, rows[i].c), vaddq_f32(rows[i].b, rows[i].d));
+  float32x4_t out[4];
+  for (int i = 0; i < 4; ++i)
+    out[i] = vpaddq_f32(vpaddq_f32(sums[4 * i], sums[4 * i + 1]),
+                        vpaddq_f32(sums[4 * i + 2], sums[4 * i + 3]));
+  return {out[0], out[1], out[2], out[3]};
+}
+
+/// Words of four counters.
+struct PhiloxWords {
+  uint32x4_t a, b, c, d;
+};
+
+/// The lower and upper halves of products of 32-bit words.
+struct PhiloxProduct {
+  uint32x4_t low, high;
+
+  PhiloxProduct(uint32x4_t x, std::uint32_t y) {
+    const uint32x4_t first = vreinterpretq_u32_u64(vmull_u32(vget_low_u32(x), vdup_n_u32(y)));
+    const uint32x4_t second = vreinterpretq_u32_u64(vmull_high_u32(x, vdupq_n_u32(y)));
+    low = vuzp1q_u32(first, second);
+    high = vuzp2q_u32(first, second);
+  }
+};
+
+/// A round of core/philox.hpp.
+inline void philox_round(PhiloxWords& x, std::uint32_t key0, std::uint32_t key1) {
+  const PhiloxProduct of_a(x.a, 0xD2511F53u), of_c(x.c, 0xCD9E8D57u);
+  x.a = veorq_u32(of_c.high, veorq_u32(x.b, vdupq_n_u32(key0)));
+  x.b = of_c.low;
+  x.c = veorq_u32(of_a.high, veorq_u32(x.d, vdupq_n_u32(key1)));
+  x.d = of_a.low;
+}
+
+inline float32x4_t upper_24_bits(uint32x4_t words) {
+  return vmulq_n_f32(vcvtq_f32_u32(vshrq_n_u32(words, 8)), 0x1p-24f);
+}
+
+inline void random_fractions(std::uint64_t key, std::uint32_t counter, std::uint64_t position,
+                             Vec (&out)[4]) {
+  constexpr std::uint32_t kSteps[4] = {0, 1, 2, 3};
+  PhiloxWords x[4];
+  for (int i = 0; i < 4; ++i) {
+    x[i].a = vaddq_u32(vdupq_n_u32(counter + 4 * static_cast<std::uint32_t>(i)), vld1q_u32(kSteps));
+    x[i].b = vdupq_n_u32(static_cast<std::uint32_t>(position));
+    x[i].c = vdupq_n_u32(static_cast<std::uint32_t>(position >> 32));
+    x[i].d = vdupq_n_u32(0);
+  }
+  auto key0 = static_cast<std::uint32_t>(key), key1 = static_cast<std::uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    for (PhiloxWords& words : x) philox_round(words, key0, key1);
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  for (int i = 0; i < 4; ++i) {
+    float32x4_t counters[4] = {upper_24_bits(x[i].a), upper_24_bits(x[i].b), upper_24_bits(x[i].c),
+                               upper_24_bits(x[i].d)};
+    transpose_4x4(counters);
+    out[i] = {counters[0], counters[1], counters[2], counters[3]};
   }
 }
 
