@@ -5,3 +5,4 @@
 #include "nanovllm/cpu/isa.hpp"
 #include "nanovllm/cpu/kernels/kernels.hpp"
 #include "nanovllm/cpu/linear/fp8_matrix.hpp"
+#include "nanovllm/cpu/quantized/linear.hpp"

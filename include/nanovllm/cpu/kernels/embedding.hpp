@@ -12,11 +12,13 @@
 
 namespace nanovllm::cpu {
 
-/// Contract: ops/embedding.hpp. One thread takes a few tokens at a time.
-template <Element T, Element W>
-void embedding(const EmbeddingArgs<T, PackedMatrix<W>>& args, const Context& context) {
+namespace detail {
+
+/// `embedding` with any table that has `copy_row`. One thread takes a few tokens at a time.
+template <Element T, class Table>
+void embed(const EmbeddingArgs<T, Table>& args, const Context& context) {
   validate(args);
-  const PackedMatrix<W>& table = *args.table;
+  const Table& table = *args.table;
   const auto copy = [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t row = std::int64_t{*args.tokens.at(i)} - args.first_token;
@@ -31,6 +33,14 @@ void embedding(const EmbeddingArgs<T, PackedMatrix<W>>& args, const Context& con
   const std::int64_t count = args.tokens.extent(0);
   if (context.pool == nullptr) return copy(0, count, 0);
   context.pool->parallel_for(count, kGrain, copy);
+}
+
+}  // namespace detail
+
+/// Contract: ops/embedding.hpp.
+template <Element T, Element W>
+void embedding(const EmbeddingArgs<T, PackedMatrix<W>>& args, const Context& context) {
+  detail::embed(args, context);
 }
 
 template <Element T, Element W>

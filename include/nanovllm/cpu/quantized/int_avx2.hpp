@@ -1,0 +1,147 @@
+#pragma once
+/// The kernel for matrices of integers with AVX2, whose products of an unsigned and a signed byte
+/// are summed by twos to 16 bits, which must not overflow.
+///
+/// - 4 bits: 15 · 127 · 2 = 3,810, so the eight words of a group are summed in 16 bits.
+/// - 8 bits: the size of the weight by x with the weight's sign: 128 · 127 · 2 = 32,512; each word
+///   is then summed in 32 bits.
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/cpu/isa.hpp"
+#include "nanovllm/cpu/linear/linear_avx2.hpp"
+#include "nanovllm/cpu/linear/linear_tile.hpp"
+#include "nanovllm/cpu/quantized/int_matrix.hpp"
+#include "nanovllm/cpu/quantized/int_tile.hpp"
+#include "nanovllm/cpu/quantized/quantise.hpp"
+
+NANOVLLM_BEGIN_TARGET(NANOVLLM_TARGET_AVX2)
+namespace nanovllm::cpu::detail {
+
+inline __m256 avx2_halves(const half* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+
+inline __m256i avx2_broadcast_word(const ActivationGroup& x, int word) {
+  return _mm256_set1_epi32(word_of(x, word));
+}
+
+/// Sums by twos of 16-bit integers.
+inline __m256i avx2_add_pairs(__m256i v) { return _mm256_madd_epi16(v, _mm256_set1_epi16(1)); }
+
+/// Σ codes of a group, by eight outputs in each of `kVectors` vectors from `codes` on, and by rows.
+template <int kVectors, int... i>
+void avx2_dot_8_bits(const ActivationGroup* x, std::int64_t stride, const std::uint8_t* codes,
+                     __m256i (&dot)[sizeof...(i)], std::integer_sequence<int, i...>) {
+  ((dot[i] = _mm256_setzero_si256()), ...);
+  for (int word = 0; word < kIntGroup / 4; ++word, codes += 4 * kPanelRows) {
+    avx2_prefetch(codes);
+    const __m256i bias = _mm256_set1_epi8(-128);
+    __m256i weights[kVectors], sizes[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      weights[v] = _mm256_xor_si256(avx2_words(codes + 32 * v), bias);
+      sizes[v] = _mm256_abs_epi8(weights[v]);
+    }
+    ((dot[i] = _mm256_add_epi32(
+          dot[i], avx2_add_pairs(_mm256_maddubs_epi16(
+                      sizes[i % kVectors],
+                      _mm256_sign_epi8(avx2_broadcast_word(x[i / kVectors * stride], word),
+                                       weights[i % kVectors]))))),
+     ...);
+  }
+}
+
+/// The same for 4 bits.
+template <int kVectors, int... i>
+void avx2_dot_4_bits(const ActivationGroup* x, std::int64_t stride, const std::uint8_t* codes,
+                     __m256i (&dot)[sizeof...(i)], std::integer_sequence<int, i...>) {
+  ((dot[i] = _mm256_setzero_si256()), ...);
+  const __m256i low_half = _mm256_set1_epi8(15);
+  for (int pair = 0; pair < kIntGroup / 8; ++pair, codes += 4 * kPanelRows) {
+    avx2_prefetch(codes);
+    __m256i even[kVectors], odd[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      const __m256i both = avx2_words(codes + 32 * v);
+      even[v] = _mm256_and_si256(both, low_half);
+      odd[v] = _mm256_and_si256(_mm256_srli_epi32(both, 4), low_half);
+    }
+    ((dot[i] = _mm256_add_epi16(
+          dot[i], _mm256_maddubs_epi16(even[i % kVectors],
+                                       avx2_broadcast_word(x[i / kVectors * stride], 2 * pair)))),
+     ...);
+    ((dot[i] = _mm256_add_epi16(
+          dot[i],
+          _mm256_maddubs_epi16(odd[i % kVectors],
+                               avx2_broadcast_word(x[i / kVectors * stride], 2 * pair + 1)))),
+     ...);
+  }
+  ((dot[i] =
+        _mm256_sub_epi32(avx2_add_pairs(dot[i]),
+                         _mm256_set1_epi32(IntMatrix<4>::kBias * x[i / kVectors * stride].sum))),
+   ...);
+}
+
+/// `kVectors` vectors of columns of a tile, from `column` on; element (i / kVectors, column +
+/// i % kVectors · 8 …) is summed in accumulator `i`.
+template <int kBits, int kVectors, int... i>
+void avx2_multiply_integers(const ActivationGroup* x, std::int64_t stride, const IntPanel& panel,
+                            int column, Tile& tile, std::integer_sequence<int, i...> indices) {
+  using Matrix = IntMatrix<kBits>;
+  __m256 sum[] = {(void(i), _mm256_setzero_ps())...};
+  const std::uint8_t* group = panel.data;
+  for (std::int64_t g = 0; g < panel.groups; ++g, ++x, group += Matrix::kGroupBytes) {
+    __m256i dot[sizeof...(i)];
+    if constexpr (kBits == 8) {
+      avx2_dot_8_bits<kVectors>(x, stride, group + 4 * column, dot, indices);
+    } else {
+      avx2_dot_4_bits<kVectors>(x, stride, group + 4 * column, dot, indices);
+    }
+    __m256 value[] = {_mm256_cvtepi32_ps(dot[i])...};
+    if (panel.shifts != nullptr) {
+      const half* const shifts = panel.shifts + g * kPanelRows + column;
+      ((value[i] = _mm256_fmadd_ps(avx2_halves(shifts + i % kVectors * 8),
+                                   _mm256_set1_ps(static_cast<float>(x[i / kVectors * stride].sum)),
+                                   value[i])),
+       ...);
+    }
+    const auto* const scales = reinterpret_cast<const half*>(group + Matrix::kCodeBytes) + column;
+    ((sum[i] = _mm256_fmadd_ps(value[i],
+                               _mm256_mul_ps(avx2_halves(scales + i % kVectors * 8),
+                                             _mm256_set1_ps(x[i / kVectors * stride].scale)),
+                               sum[i])),
+     ...);
+  }
+  (_mm256_store_ps(tile.values[i / kVectors] + column + i % kVectors * 8, sum[i]), ...);
+}
+
+struct Avx2Int {
+  static constexpr int kMaxRows = 4;
+
+  template <int kBits>
+  static void multiply(int rows, const ActivationGroup* x, std::int64_t stride,
+                       const IntPanel& panel, Tile& tile) {
+    with_compiled_rows<kMaxRows>(rows, [&]<int kRows>() {
+      constexpr int kVectors = kRows == 1 ? 4 : 2;
+      constexpr std::make_integer_sequence<int, kVectors * kRows> kIndices{};
+      for (int column = 0; column < kPanelRows; column += 8 * kVectors)
+        avx2_multiply_integers<kBits, kVectors>(x, stride, panel, column, tile, kIndices);
+    });
+  }
+
+  template <class Out>
+  static void store(const Tile& tile, int rows, int cols, Out* y, std::int64_t stride,
+                    bool accumulate) {
+    Avx2Linear::store(tile, rows, cols, y, stride, accumulate);
+  }
+};
+
+}  // namespace nanovllm::cpu::detail
+NANOVLLM_END_TARGET
+
+#endif

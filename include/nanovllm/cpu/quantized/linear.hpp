@@ -1,0 +1,107 @@
+#pragma once
+/// `linear` and `embedding` with matrices of integers on the CPU.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/error.hpp"
+#include "nanovllm/core/math.hpp"
+#include "nanovllm/cpu/context.hpp"
+#include "nanovllm/cpu/kernels/embedding.hpp"
+#include "nanovllm/cpu/linear/linear.hpp"
+#include "nanovllm/cpu/linear/linear_tile.hpp"
+#include "nanovllm/cpu/quantized/int_avx2.hpp"
+#include "nanovllm/cpu/quantized/int_avx512.hpp"
+#include "nanovllm/cpu/quantized/int_matrix.hpp"
+#include "nanovllm/cpu/quantized/int_tile.hpp"
+#include "nanovllm/cpu/quantized/quantise.hpp"
+#include "nanovllm/cpu/scratch.hpp"
+#include "nanovllm/cpu/simd/simd.hpp"
+#include "nanovllm/ops/embedding.hpp"
+#include "nanovllm/ops/linear.hpp"
+
+namespace nanovllm::cpu {
+namespace detail {
+
+/// y for rows [0, n) of x, which are followed by one more that may be read.
+template <class Family, int kBits, class Out>
+void multiply_rows(const ActivationGroup* x, const IntMatrix<kBits>& weight, MatrixView<Out> y,
+                   bool accumulate, const Context& context) {
+  const std::int64_t groups = weight.num_groups(), n = y.extent(0);
+  const RowBlocks blocks{n, ceil_div<std::int64_t>(n, Family::kMaxRows)};
+  IndexQueue queue(weight.num_panels());
+  const auto drain = [&] {
+    Tile tile;
+    queue.drain([&](std::int64_t index) {
+      const IntPanel panel{weight.panel(index), weight.shifts(index), groups};
+      const std::int64_t first = index * kPanelRows;
+      const auto cols = static_cast<int>(std::min<std::int64_t>(kPanelRows, weight.rows() - first));
+      for (std::int64_t b = 0; b < blocks.count; ++b) {
+        const std::int64_t begin = blocks.begin(b);
+        Family::template multiply<kBits>(blocks.rows(b), x + begin * groups, groups, panel, tile);
+        Family::store(tile, blocks.rows(b), cols, y.at(begin, first), y.strides[0], accumulate);
+      }
+    });
+  };
+  const std::int64_t threads = context.pool == nullptr ? 1 : context.pool->num_threads();
+  share(context, std::min(threads, weight.num_panels()), 1,
+        [&](std::int64_t, std::int64_t) { drain(); });
+}
+
+/// The same by the widest kernel of `isa`.
+template <int kBits, class Out>
+void multiply_rows(const ActivationGroup* x, const IntMatrix<kBits>& weight, MatrixView<Out> y,
+                   bool accumulate, const Context& context, [[maybe_unused]] Isa isa) {
+#if defined(__x86_64__)
+  if (isa >= Isa::avx512 && has_avx512_vnni())
+    return multiply_rows<VnniInt>(x, weight, y, accumulate, context);
+  if (isa >= Isa::avx2) return multiply_rows<Avx2Int>(x, weight, y, accumulate, context);
+#endif
+  multiply_rows<PortableInt>(x, weight, y, accumulate, context);
+}
+
+}  // namespace detail
+
+/// Contract: ops/linear.hpp, but for the rounding of x: each row is rounded to integers of 8 bits,
+/// 32 columns at a time, by a scale of the largest |x| / 127. Products are of integers; each group's
+/// sum is scaled and added in float32, in the order of int_tile.hpp, which makes a row's result the
+/// same, bit for bit, whatever the other rows, the threads and the instruction set. A row with an x
+/// that is not finite is NaN. Keeps scratch of at most a few MiB in the calling thread.
+template <Element T, int kBits, Element Out>
+void linear(const LinearArgs<T, IntMatrix<kBits>, Out>& args, const Context& context) {
+  check<ShapeError>(args.weight != nullptr, "linear: no weight given");
+  validate(args);
+  if (args.weight->rows() == 0) return;
+  const Isa isa = std::min(context.isa, best_isa());
+  const std::int64_t n = args.x.extent(0), groups = args.weight->num_groups();
+  const auto quantise = NANOVLLM_PICK(isa, quantise_activations<T>);
+  const std::int64_t step =
+      detail::rows_per_pass(groups * static_cast<std::int64_t>(sizeof(ActivationGroup)));
+  auto* const x =
+      detail::scratch<ActivationGroup, ActivationGroup>((std::min(step, n) + 1) * groups);
+  for (std::int64_t begin = 0; begin < n; begin += step) {
+    const MatrixView<const T> rows = args.x.slice(begin, std::min(begin + step, n));
+    detail::share(context, rows.extent(0), kRowGrain, [&](std::int64_t from, std::int64_t to) {
+      for (std::int64_t r = from; r < to; ++r) quantise(rows.at(r), rows.extent(1), x + r * groups);
+    });
+    std::memset(static_cast<void*>(x + rows.extent(0) * groups), 0,
+                static_cast<std::size_t>(groups) * sizeof(ActivationGroup));
+    detail::multiply_rows(x, *args.weight, args.y.slice(begin, begin + rows.extent(0)),
+                          args.accumulate, context, isa);
+  }
+}
+
+template <Element T, int kBits, Element Out>
+void run_op(const LinearArgs<T, IntMatrix<kBits>, Out>& args, Context& context) {
+  linear(args, context);
+}
+
+/// Contract: ops/embedding.hpp.
+template <Element T, int kBits>
+void run_op(const EmbeddingArgs<T, IntMatrix<kBits>>& args, Context& context) {
+  detail::embed(args, context);
+}
+
+}  // namespace nanovllm::cpu
