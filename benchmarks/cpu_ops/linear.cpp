@@ -1,20 +1,25 @@
 // The dense layers of Qwen3-0.6B, one by one and as the sequence that a step of the model runs.
+// GB/s are of all bytes of the weights, scales among them; the ceiling of GFLOP/s with weights in
+// integers is that of bf16.
 
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "ceilings.hpp"
-#include "nanovllm/cpu/linear/linear.hpp"
+#include "nanovllm/cpu/backend.hpp"
+#include "nanovllm/cpu/quantized/linear.hpp"
+#include "nanovllm/ops/int_weight.hpp"
+#include "nanovllm/ops/weight_format.hpp"
 #include "options.hpp"
 
 namespace {
 
 using namespace nanovllm;
 using cpu::AlignedBuffer;
-using cpu::PackedMatrix;
 
 struct Shape {
   const char* name;
@@ -37,29 +42,42 @@ void fill(T* out, std::int64_t size, float scale) {
   }
 }
 
-/// All weights of the model, each a matrix of its own: larger than the caches together.
-template <class T>
+template <class Matrix>
+Matrix make(const Shape& shape) {
+  using T = bf16;
+  constexpr std::int64_t kRows = 512;
+  Matrix matrix(shape.rows, shape.cols);
+  AlignedBuffer<T> rows(kRows * shape.cols);
+  fill(rows.data(), rows.size(), 0.05f);
+  for (std::int64_t row = 0; row < shape.rows; row += kRows) {
+    const std::int64_t count = std::min(kRows, shape.rows - row);
+    const MatrixView<const T> view(rows.data(), {count, shape.cols});
+    if constexpr (requires { typename Matrix::value_type; }) {
+      AlignedBuffer<typename Matrix::value_type> copy(count * shape.cols);
+      std::copy_n(rows.data(), copy.size(), copy.data());
+      matrix.set_rows(
+          row, MatrixView<const typename Matrix::value_type>(copy.data(), {count, shape.cols}));
+    } else {
+      matrix.set_rows(row, view);
+    }
+  }
+  return matrix;
+}
+
+/// All weights of the model in format `F`, each a matrix of its own: larger than the caches
+/// together.
+template <class F>
 struct Weights {
-  std::vector<PackedMatrix<T>> matrices;  ///< the layers' four each, then lm_head
-  std::int64_t num_elements = 0;
+  using Dense = MatrixOf<CpuBackend, F>;
+  using Head = MatrixOf<CpuBackend, F, MatrixRole::vocabulary>;
+
+  std::vector<Dense> layers;  ///< four each
+  Head head = make<Head>(kHead);
 
   Weights() {
     for (int layer = 0; layer < kNumLayers; ++layer) {
-      for (const Shape& shape : kLayer) add(shape);
+      for (const Shape& shape : kLayer) layers.push_back(make<Dense>(shape));
     }
-    add(kHead);
-  }
-
-  void add(const Shape& shape) {
-    constexpr std::int64_t kRows = 512;
-    PackedMatrix<T>& matrix = matrices.emplace_back(shape.rows, shape.cols);
-    AlignedBuffer<T> rows(kRows * shape.cols);
-    fill(rows.data(), rows.size(), 0.05f);
-    for (std::int64_t row = 0; row < shape.rows; row += kRows) {
-      const std::int64_t count = std::min(kRows, shape.rows - row);
-      matrix.set_rows(row, MatrixView<const T>(rows.data(), {count, shape.cols}));
-    }
-    num_elements += shape.rows * shape.cols;
   }
 
   static const Weights& get() {
@@ -77,17 +95,17 @@ struct Activations {
 
   Activations() { fill(x.data(), x.size(), 1.0f); }
 
-  void apply(const PackedMatrix<T>& weight, std::int64_t n) {
+  template <class Matrix>
+  void apply(const Matrix& weight, std::int64_t n) {
     const MatrixView<const T> in(x.data(), {n, weight.cols()});
     if (weight.rows() == kHead.rows) {
       cpu::linear(
-          LinearArgs<T, PackedMatrix<T>, float>{
+          LinearArgs<T, Matrix, float>{
               .x = in, .weight = &weight, .y = {logits.data(), {n, weight.rows()}}},
           cpu_ops::context());
     } else {
       cpu::linear(
-          LinearArgs<T, PackedMatrix<T>>{
-              .x = in, .weight = &weight, .y = {y.data(), {n, weight.rows()}}},
+          LinearArgs<T, Matrix>{.x = in, .weight = &weight, .y = {y.data(), {n, weight.rows()}}},
           cpu_ops::context());
     }
   }
@@ -98,51 +116,68 @@ struct Activations {
   }
 };
 
+/// Elements and bytes that are read.
+struct Read {
+  std::int64_t elements = 0, bytes = 0;
+
+  template <class Matrix>
+  void add(const Matrix& matrix) {
+    elements += matrix.rows() * matrix.cols();
+    bytes += matrix.size_bytes();
+  }
+};
+
 /// Reports against memory for few rows and against arithmetic for many.
 template <class T, class Body>
-void report(benchmark::State& state, std::int64_t elements, std::int64_t n, const Body& body) {
+void report(benchmark::State& state, const Read& read, std::int64_t n, const Body& body) {
   if (n <= 32) {
     cpu_ops::measure(
-        state, static_cast<double>(elements) * sizeof(T), "GB/s",
+        state, static_cast<double>(read.bytes), "GB/s",
         [] { return cpu_ops::read_bandwidth(cpu_ops::context()); }, body);
   } else {
     cpu_ops::measure(
-        state, 2.0 * static_cast<double>(elements * n), "GFLOP/s",
+        state, 2.0 * static_cast<double>(read.elements * n), "GFLOP/s",
         [] { return cpu_ops::arithmetic_rate(cpu_ops::context(), kDType<T>); }, body);
   }
 }
 
 /// Every matrix of one kind, once. The kinds other than lm_head fit a large last-level cache.
-template <class T>
+template <class F>
 void one_kind(benchmark::State& state, Shape shape, std::int64_t n) {
-  std::int64_t elements = 0;
-  std::vector<const PackedMatrix<T>*> matrices;
-  for (const PackedMatrix<T>& matrix : Weights<T>::get().matrices) {
-    if (matrix.rows() != shape.rows || matrix.cols() != shape.cols) continue;
-    matrices.push_back(&matrix);
-    elements += shape.rows * shape.cols;
-  }
-  report<T>(state, elements, n, [&] {
-    for (const PackedMatrix<T>* matrix : matrices) Activations<T>::get().apply(*matrix, n);
+  using T = WeightElement<F>;
+  const Weights<F>& weights = Weights<F>::get();
+  Read read;
+  const auto is_wanted = [&](const auto& matrix) {
+    return matrix.rows() == shape.rows && matrix.cols() == shape.cols;
+  };
+  for (const auto& matrix : weights.layers)
+    if (is_wanted(matrix)) read.add(matrix);
+  if (is_wanted(weights.head)) read.add(weights.head);
+  report<T>(state, read, n, [&] {
+    for (const auto& matrix : weights.layers)
+      if (is_wanted(matrix)) Activations<T>::get().apply(matrix, n);
+    if (is_wanted(weights.head)) Activations<T>::get().apply(weights.head, n);
   });
 }
 
 /// Every matrix of the model, once, as a step of the model does; logits of at most 32 rows.
-template <class T>
+template <class F>
 void whole_step(benchmark::State& state, std::int64_t n) {
-  const Weights<T>& weights = Weights<T>::get();
-  const std::int64_t head = n <= 32 ? kHead.rows * kHead.cols : 0;
-  const std::int64_t elements = weights.num_elements - kHead.rows * kHead.cols + head;
-  report<T>(state, elements, n, [&] {
-    for (const PackedMatrix<T>& matrix : weights.matrices) {
-      if (matrix.rows() != kHead.rows || head != 0) Activations<T>::get().apply(matrix, n);
-    }
+  using T = WeightElement<F>;
+  const Weights<F>& weights = Weights<F>::get();
+  const bool has_logits = n <= 32;
+  Read read;
+  for (const auto& matrix : weights.layers) read.add(matrix);
+  if (has_logits) read.add(weights.head);
+  report<T>(state, read, n, [&] {
+    for (const auto& matrix : weights.layers) Activations<T>::get().apply(matrix, n);
+    if (has_logits) Activations<T>::get().apply(weights.head, n);
   });
 }
 
-template <class T>
-void register_all() {
-  const std::string prefix = "linear/" + std::string(name(kDType<T>)) + "/";
+template <class F>
+void register_all(const std::string& name) {
+  const std::string prefix = "linear/" + name + "/";
   const auto add = [](const std::string& label, auto function) {
     benchmark::RegisterBenchmark(label.c_str(), function)
         ->UseRealTime()
@@ -152,16 +187,22 @@ void register_all() {
     const std::string rows = "/n:" + std::to_string(n);
     for (const Shape& shape : kLayer) {
       add(prefix + shape.name + rows,
-          [shape, n](benchmark::State& state) { one_kind<T>(state, shape, n); });
+          [shape, n](benchmark::State& state) { one_kind<F>(state, shape, n); });
     }
     if (n <= 32) {
       add(prefix + kHead.name + rows,
-          [n](benchmark::State& state) { one_kind<T>(state, kHead, n); });
+          [n](benchmark::State& state) { one_kind<F>(state, kHead, n); });
     }
-    add(prefix + "step" + rows, [n](benchmark::State& state) { whole_step<T>(state, n); });
+    add(prefix + "step" + rows, [n](benchmark::State& state) { whole_step<F>(state, n); });
   }
 }
 
-[[maybe_unused]] const bool registered = (register_all<bf16>(), register_all<float>(), true);
+[[maybe_unused]] const bool registered = [] {
+  register_all<bf16>(std::string(name(kDType<bf16>)));
+  register_all<float>(std::string(name(kDType<float>)));
+  register_all<Int8Group32>("int8");
+  register_all<Int4Group32>("int4");
+  return true;
+}();
 
 }  // namespace

@@ -145,8 +145,8 @@ void check_products(std::int64_t n, const Matrix& matrix, bool accumulate) {
       const double rounding = sizeof(Out) == 2 ? 0x1p-8 * std::abs(expected.value) : 0.;
       const double difference = std::abs(double{float(first[at])} - expected.value);
       if (!(difference <= expected.bound * (sizeof(Out) == 2 ? 1.01 : 1.) + rounding)) {
-        FAIL(r << ", " << c << ": " << float(first[at]) << " instead of " << expected.value << " ± "
-               << expected.bound);
+        FAIL(r << ", " << c << ": " << float(first[at]) << " instead of " << expected.value
+               << " +- " << expected.bound);
       }
     }
   }

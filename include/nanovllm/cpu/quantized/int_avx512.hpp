@@ -2,9 +2,9 @@
 /// The kernel for matrices of integers with the byte dot product of AVX-512 VNNI: 64 products of an
 /// unsigned and a signed byte, summed by fours to sixteen 32-bit integers.
 ///
-/// 6 rows × two vectors of outputs: 12 sums of integers and 12 of floats, two vectors of weights and
-/// two of scales fit the 32 registers; words of x are broadcast from memory. Halves of bytes are
-/// unpacked once for the rows of a call.
+/// 6 rows × two vectors of outputs: 12 sums of integers and 12 of floats, two vectors of weights
+/// and two of scales fit the 32 registers; words of x are broadcast from memory. Halves of bytes
+/// are unpacked once for the rows of a call.
 
 #if defined(__x86_64__)
 

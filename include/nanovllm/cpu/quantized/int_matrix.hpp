@@ -72,9 +72,9 @@ class IntMatrix {
     return shifts_.size() == 0 ? nullptr : shifts_.data() + index * num_groups() * kPanelRows;
   }
 
-  /// Quantises rows to rows [first_row, first_row + rows.extent(0)); how is in quantise.hpp. A group
-  /// with an element that is not finite, or beyond what a scale can be, is NaN. Calls for disjoint
-  /// rows may run at the same time. Throws ShapeError when the rows do not fit.
+  /// Quantises rows to rows [first_row, first_row + rows.extent(0)); quantise_kernels.inc says how.
+  /// A group with an element that is not finite, or beyond what a scale can be, is NaN. Calls for
+  /// disjoint rows may run at the same time. Throws ShapeError when the rows do not fit.
   template <Element T>
   void set_rows(std::int64_t first_row, MatrixView<const T> rows) {
     check_rows(first_row, rows.extent(0), rows.extent(1));
@@ -90,9 +90,9 @@ class IntMatrix {
   }
 
   /// Keeps the codes of stored rows as they are; scales, and offsets in units of their scale, are
-  /// rounded to halves, which those of files mostly are. False, with nothing done, for codes of more
-  /// bits than here and where a scale changes within 32 of these columns. Rows with offsets may not
-  /// be set by several threads at once. Throws ShapeError when the rows do not fit.
+  /// rounded to halves, which those of files mostly are. False, with nothing done, for codes of
+  /// more bits than here and where a scale changes within 32 of these columns. Rows with offsets
+  /// may not be set by several threads at once. Throws ShapeError when the rows do not fit.
   bool set_rows(std::int64_t first_row, const IntRows& rows) {
     check_rows(first_row, rows.rows, rows.columns);
     if (rows.bits > kBits || !rows.has_one_scale_in_each(kIntGroup)) return false;

@@ -11,8 +11,8 @@
 /// Each element of a tile is the chain, over ascending groups g of 32 columns,
 ///   sum = fma(dot(g), weight scale(g) · x scale(g), sum),   dot(g) = Σ code of w · code of x,
 /// with one rounding in the product of the scales and one in the fma. With shifts, dot(g) is
-/// fma(shift(g), Σ code of x, dot(g)). Sums of integers are exact in any order. So the result is the
-/// same, bit for bit, on every instruction set and for any number of rows.
+/// fma(shift(g), Σ code of x, dot(g)). Sums of integers are exact in any order. So the result is
+/// the same, bit for bit, on every instruction set and for any number of rows.
 
 #include <atomic>
 #include <cmath>

@@ -2,6 +2,7 @@
 /// `linear` and `embedding` with matrices of integers on the CPU.
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -65,8 +66,8 @@ void multiply_rows(const ActivationGroup* x, const IntMatrix<kBits>& weight, Mat
 }  // namespace detail
 
 /// Contract: ops/linear.hpp, but for the rounding of x: each row is rounded to integers of 8 bits,
-/// 32 columns at a time, by a scale of the largest |x| / 127. Products are of integers; each group's
-/// sum is scaled and added in float32, in the order of int_tile.hpp, which makes a row's result the
+/// 32 columns at a time, by a scale of the largest |x| / 127. Products are of integers; the sum of
+/// a group is scaled and added in float32, in the order of int_tile.hpp. A row's result is the
 /// same, bit for bit, whatever the other rows, the threads and the instruction set. A row with an x
 /// that is not finite is NaN. Keeps scratch of at most a few MiB in the calling thread.
 template <Element T, int kBits, Element Out>
