@@ -37,8 +37,10 @@ inline __m256i avx2_add_pairs(__m256i v) { return _mm256_madd_epi16(v, _mm256_se
 
 /// Σ codes of a group, by eight outputs in each of `kVectors` vectors from `codes` on, and by rows.
 template <int kVectors, int... i>
-void avx2_dot_8_bits(const ActivationGroup* x, std::int64_t stride, const std::uint8_t* codes,
-                     __m256i (&dot)[sizeof...(i)], std::integer_sequence<int, i...>) {
+[[gnu::always_inline]] inline void avx2_dot_8_bits(const ActivationGroup* x, std::int64_t stride,
+                                                   const std::uint8_t* codes,
+                                                   __m256i (&dot)[sizeof...(i)],
+                                                   std::integer_sequence<int, i...>) {
   ((dot[i] = _mm256_setzero_si256()), ...);
   for (int word = 0; word < kIntGroup / 4; ++word, codes += 4 * kPanelRows) {
     avx2_prefetch(codes);
@@ -59,8 +61,10 @@ void avx2_dot_8_bits(const ActivationGroup* x, std::int64_t stride, const std::u
 
 /// The same for 4 bits.
 template <int kVectors, int... i>
-void avx2_dot_4_bits(const ActivationGroup* x, std::int64_t stride, const std::uint8_t* codes,
-                     __m256i (&dot)[sizeof...(i)], std::integer_sequence<int, i...>) {
+[[gnu::always_inline]] inline void avx2_dot_4_bits(const ActivationGroup* x, std::int64_t stride,
+                                                   const std::uint8_t* codes,
+                                                   __m256i (&dot)[sizeof...(i)],
+                                                   std::integer_sequence<int, i...>) {
   ((dot[i] = _mm256_setzero_si256()), ...);
   const __m256i low_half = _mm256_set1_epi8(15);
   for (int pair = 0; pair < kIntGroup / 8; ++pair, codes += 4 * kPanelRows) {

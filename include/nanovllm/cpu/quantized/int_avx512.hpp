@@ -20,6 +20,7 @@
 #include "nanovllm/cpu/quantized/int_matrix.hpp"
 #include "nanovllm/cpu/quantized/int_tile.hpp"
 #include "nanovllm/cpu/quantized/quantise.hpp"
+#include "nanovllm/cpu/simd/simd.hpp"
 
 #define NANOVLLM_TARGET_AVX512_VNNI "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"
 
@@ -41,8 +42,10 @@ inline __m512 vnni_halves(const void* p) {
 
 /// sum[i] += products of the four columns of a word.
 template <int... i>
-void vnni_add_word(__m512i (&dot)[sizeof...(i)], const __m512i (&w)[2], const ActivationGroup* x,
-                   std::int64_t stride, int word, std::integer_sequence<int, i...>) {
+[[gnu::always_inline]] inline void vnni_add_word(__m512i (&dot)[sizeof...(i)],
+                                                 const __m512i (&w)[2], const ActivationGroup* x,
+                                                 std::int64_t stride, int word,
+                                                 std::integer_sequence<int, i...>) {
   ((dot[i] =
         _mm512_dpbusd_epi32(dot[i], w[i % 2], _mm512_set1_epi32(word_of(x[i / 2 * stride], word)))),
    ...);
@@ -60,6 +63,7 @@ void vnni_multiply(const ActivationGroup* x, std::int64_t stride, const IntPanel
   for (std::int64_t g = 0; g < panel.groups; ++g, ++x, group += Matrix::kGroupBytes) {
     __m512i dot[] = {_mm512_set1_epi32(-Matrix::kBias * x[i / 2 * stride].sum)...};
     avx512_prefetch(group + Matrix::kCodeBytes - 64);
+    NANOVLLM_UNROLL
     for (int line = 0; line < Matrix::kCodeBytes / kLine; ++line) {
       const std::uint8_t* const codes = group + line * kLine;
       avx512_prefetch(codes);

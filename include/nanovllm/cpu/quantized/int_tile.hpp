@@ -59,6 +59,13 @@ class IndexQueue {
   return out;
 }
 
+/// Eight 16-bit and four 32-bit integers, in the vector extensions of g++ and clang.
+using Shorts = std::int16_t __attribute__((vector_size(16)));
+using Ints = std::int32_t __attribute__((vector_size(16)));
+
+/// Products of bytes in 16 bits: with weights of 8 bits, which are made signed, two fit,
+/// 2 · 128 · 127 = 32,512; with those of 4 bits all 16 that a group has in one place,
+/// 16 · 15 · 127 = 30,480.
 struct PortableInt {
   static constexpr int kMaxRows = 1;
 
@@ -70,9 +77,14 @@ struct PortableInt {
     for (int c = 0; c < kPanelRows; ++c) sum[c] = 0.f;
     const std::uint8_t* group = panel.data;
     for (std::int64_t g = 0; g < panel.groups; ++g, ++x, group += Matrix::kGroupBytes) {
+      Words words;
+      for (int word = 0; word < kWords; ++word) words.set(word, *x);
       std::int32_t dot[kPanelRows];
-      for (std::int32_t& d : dot) d = -Matrix::kBias * x->sum;
-      for (int word = 0; word < kIntGroup / 4; ++word) add_word<kBits>(*x, group, word, dot);
+      for (int c = 0; c < kPanelRows; c += 4) {
+        const Ints sums = kBits == 8 ? dot_8_bits(words, group + 4 * c)
+                                     : dot_4_bits(words, group + 4 * c) - Matrix::kBias * x->sum;
+        std::memcpy(dot + c, &sums, sizeof(sums));
+      }
       half scales[kPanelRows];
       std::memcpy(scales, group + Matrix::kCodeBytes, sizeof(scales));
       for (int c = 0; c < kPanelRows; ++c) {
@@ -93,16 +105,51 @@ struct PortableInt {
   }
 
  private:
-  /// dot[c] += four products of row c.
-  template <int kBits>
-  static void add_word(const ActivationGroup& x, const std::uint8_t* group, int word,
-                       std::int32_t* dot) {
-    const int shift = kBits == 4 && word % 2 == 1 ? 4 : 0, mask = kBits == 4 ? 15 : 255;
-    const std::uint8_t* const weights = group + (kBits == 4 ? word / 2 : word) * 4 * kPanelRows;
-    for (int c = 0; c < kPanelRows; ++c) {
-      for (int j = 0; j < 4; ++j)
-        dot[c] += (weights[4 * c + j] >> shift & mask) * x.codes[4 * word + j];
+  static constexpr int kWords = static_cast<int>(kIntGroup) / 4;
+
+  /// Codes of x: the first and third of each word, and the second and fourth, four times each.
+  struct Words {
+    Shorts even[kWords], odd[kWords];
+
+    void set(int word, const ActivationGroup& x) {
+      const std::int8_t* const c = x.codes + 4 * word;
+      even[word] = Shorts{c[0], c[2], c[0], c[2], c[0], c[2], c[0], c[2]};
+      odd[word] = Shorts{c[1], c[3], c[1], c[3], c[1], c[3], c[1], c[3]};
     }
+  };
+
+  static Shorts load(const std::uint8_t* p) {
+    Shorts out;
+    std::memcpy(&out, p, sizeof(out));
+    return out;
+  }
+  static Shorts high_bytes(Shorts v) { return v >> 8 & 255; }
+
+  /// Sums by twos.
+  static Ints add_pairs(Shorts v) {
+    const Ints both = reinterpret_cast<Ints>(v);
+    return (both >> 16) + (both << 16 >> 16);
+  }
+
+  /// Σ code of w · code of x for four outputs.
+  static Ints dot_8_bits(const Words& x, const std::uint8_t* codes) {
+    Ints sum = {};
+    for (int word = 0; word < kWords; ++word, codes += 4 * kPanelRows) {
+      const Shorts w = load(codes);
+      sum += add_pairs(((w & 255) - 128) * x.even[word] + (high_bytes(w) - 128) * x.odd[word]);
+    }
+    return sum;
+  }
+
+  /// The same for four bits, whose codes have 8 added.
+  static Ints dot_4_bits(const Words& x, const std::uint8_t* codes) {
+    Shorts sum = {};
+    for (int word = 0; word < kWords; word += 2, codes += 4 * kPanelRows) {
+      const Shorts w = load(codes), high = high_bytes(w);
+      sum += (w & 15) * x.even[word] + (high & 15) * x.odd[word];
+      sum += (w >> 4 & 15) * x.even[word + 1] + (high >> 4) * x.odd[word + 1];
+    }
+    return add_pairs(sum);
   }
 };
 
