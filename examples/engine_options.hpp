@@ -40,9 +40,10 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
                  "KV cache as --dtype, or in 8 bits with a scale for each token and head")
       ->check(CLI::IsMember({"auto", "int8", "fp8"}))
       ->capture_default_str();
-  app.add_option("--quantization,-q", options.formats.quantization,
-                 "weights of the layers as --dtype, or in 8-bit floats")
-      ->check(CLI::IsMember({"none", "fp8"}))
+  app.add_option("--quantization,--quantize,-q", options.formats.quantization,
+                 "weights as --dtype, those of the layers in 8-bit floats, or, on the CPU, all in "
+                 "integers of 8 bits or those of the layers in 4")
+      ->check(CLI::IsMember({"none", "fp8", "int8", "int4"}))
       ->capture_default_str();
   app.add_option("--tp", options.tensor_parallel,
                  "tensor-parallel ranks: GPUs or shares of the CPU")

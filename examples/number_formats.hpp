@@ -1,26 +1,31 @@
 #pragma once
-/// `--dtype`, `--kv-dtype` and `--quantization`. What has 8 bits is in programs that are built with
-/// NANOVLLM_EIGHT_BITS, because each combination is an engine more to compile.
+/// `--dtype`, `--kv-dtype` and `--quantization`. What has 8 or 4 bits is in programs that are built
+/// with NANOVLLM_EIGHT_BITS, because each combination is an engine more to compile.
 
 #include <nanovllm/core/error.hpp>
 #if defined(NANOVLLM_EIGHT_BITS)
+#include <nanovllm/cpu/backend.hpp>
 #include <nanovllm/cpu/linear/fp8_matrix.hpp>
+#include <nanovllm/cpu/quantized/linear.hpp>
 #include <nanovllm/ops/fp8_kv.hpp>
 #include <nanovllm/ops/int8_kv.hpp>
+#include <nanovllm/ops/int_weight.hpp>
 #if defined(__CUDACC__)
 #include <nanovllm/cuda/linear/fp8/ops.cuh>
 #endif
 #endif
 
 #include <string>
+#include <type_traits>
 
 namespace nanovllm::examples {
 
 /// In what numbers an engine computes and keeps its weights and its KV cache.
 struct NumberFormats {
-  std::string dtype = "bfloat16";     ///< or "float32"
-  std::string kv_dtype = "auto";      ///< that of `dtype`, or "int8" or "fp8"
-  std::string quantization = "none";  ///< or "fp8", which also keeps FP8 checkpoints as stored
+  std::string dtype = "bfloat16";  ///< or "float32"
+  std::string kv_dtype = "auto";   ///< that of `dtype`, or "int8" or "fp8"
+  /// Or "fp8", which also keeps FP8 checkpoints as stored; on the CPU "int8" and "int4".
+  std::string quantization = "none";
 };
 
 #if defined(NANOVLLM_EIGHT_BITS)
@@ -28,9 +33,9 @@ template <class Policy, class Kv>
 struct WithKv : Policy {
   using KvElement = Kv;
 };
-template <class Policy>
-struct WithFp8 : Policy {
-  using Weight = Fp8Block128;
+template <class Policy, class Format>
+struct WithWeight : Policy {
+  using Weight = Format;
 };
 #endif
 
@@ -44,12 +49,24 @@ auto with_formats(const NumberFormats& formats, const Make& make) {
   const std::string wanted = concat("--quantization ", quantization, " --kv-dtype ", kv_dtype);
   check<ConfigError>(!has_eight_bits || dtype == "bfloat16", wanted,
                      " is for --dtype bfloat16, got --dtype ", dtype);
-  check<ConfigError>(quantization == "none" || kv_dtype != "fp8", wanted,
+  check<ConfigError>(quantization != "fp8" || kv_dtype != "fp8", wanted,
                      ": --quantization fp8 is for --kv-dtype auto or int8");
+  const bool has_integers = quantization == "int8" || quantization == "int4";
+  check<ConfigError>(!has_integers || kv_dtype == "auto", wanted, ": --quantization ", quantization,
+                     " is for --kv-dtype auto");
 #if defined(NANOVLLM_EIGHT_BITS)
+  using Fp8 = WithWeight<Bfloat16Policy, Fp8Block128>;
   if (quantization == "fp8" && kv_dtype == "int8")
-    return make.template operator()<WithKv<WithFp8<Bfloat16Policy>, Int8Kv>>();
-  if (quantization == "fp8") return make.template operator()<WithFp8<Bfloat16Policy>>();
+    return make.template operator()<WithKv<Fp8, Int8Kv>>();
+  if (quantization == "fp8") return make.template operator()<Fp8>();
+  if constexpr (std::is_same_v<typename Bfloat16Policy::Backend, CpuBackend>) {
+    if (quantization == "int8")
+      return make.template operator()<WithWeight<Bfloat16Policy, Int8Group32>>();
+    if (quantization == "int4")
+      return make.template operator()<WithWeight<Bfloat16Policy, Int4Group32>>();
+  }
+  check<ConfigError>(!has_integers, wanted, ": --quantization ", quantization,
+                     " is for --device cpu");
   if (kv_dtype == "int8") return make.template operator()<WithKv<Bfloat16Policy, Int8Kv>>();
   if (kv_dtype == "fp8") return make.template operator()<WithKv<Bfloat16Policy, Fp8Kv>>();
 #endif

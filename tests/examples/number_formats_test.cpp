@@ -14,12 +14,17 @@ using namespace nanovllm::examples;
 namespace {
 
 struct Wide {
+  using Backend = CpuBackend;
   using Weight = float;
   using KvElement = float;
 };
 struct Short {
+  using Backend = CpuBackend;
   using Weight = bf16;
   using KvElement = bf16;
+};
+struct OnAnother : Short {
+  using Backend = int;
 };
 
 template <class T>
@@ -29,12 +34,15 @@ std::string name_of() {
          : std::is_same_v<T, Int8Kv>      ? "int8"
          : std::is_same_v<T, Fp8Kv>       ? "fp8"
          : std::is_same_v<T, Fp8Block128> ? "fp8 weights"
+         : std::is_same_v<T, Int8Group32> ? "int8 weights"
+         : std::is_same_v<T, Int4Group32> ? "int4 weights"
                                           : "another";
 }
 
 /// "weights, cache".
+template <class Bfloat16Policy = Short>
 std::string chosen(const NumberFormats& formats) {
-  return with_formats<Wide, Short>(formats, []<class Policy>() {
+  return with_formats<Wide, Bfloat16Policy>(formats, []<class Policy>() {
     return name_of<typename Policy::Weight>() + ", " + name_of<typename Policy::KvElement>();
   });
 }
@@ -48,6 +56,8 @@ TEST_CASE("formats of numbers choose the policy", "[examples]") {
   CHECK(chosen({.kv_dtype = "fp8"}) == "bfloat16, fp8");
   CHECK(chosen({.quantization = "fp8"}) == "fp8 weights, bfloat16");
   CHECK(chosen({.kv_dtype = "int8", .quantization = "fp8"}) == "fp8 weights, int8");
+  CHECK(chosen({.quantization = "int8"}) == "int8 weights, bfloat16");
+  CHECK(chosen({.quantization = "int4"}) == "int4 weights, bfloat16");
 }
 
 TEST_CASE("formats of numbers that do not go together are refused by name", "[examples]") {
@@ -60,4 +70,9 @@ TEST_CASE("formats of numbers that do not go together are refused by name", "[ex
   CHECK_THROWS_WITH(chosen({.kv_dtype = "fp8", .quantization = "fp8"}),
                     "--quantization fp8 --kv-dtype fp8: --quantization fp8 is for --kv-dtype auto "
                     "or int8");
+  CHECK_THROWS_WITH(chosen({.kv_dtype = "int8", .quantization = "int4"}),
+                    "--quantization int4 --kv-dtype int8: --quantization int4 is for --kv-dtype "
+                    "auto");
+  CHECK_THROWS_WITH(chosen<OnAnother>({.quantization = "int8"}),
+                    "--quantization int8 --kv-dtype auto: --quantization int8 is for --device cpu");
 }
