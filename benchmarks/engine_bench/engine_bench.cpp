@@ -4,7 +4,9 @@
 #include <thread>
 
 #include "../cpu_ops/ceilings.hpp"
+#include "nanovllm/cpu/quantized/linear.hpp"
 #include "nanovllm/full_policy.hpp"
+#include "nanovllm/ops/int_weight.hpp"
 #include "program.hpp"
 
 namespace engine_bench {
@@ -30,9 +32,21 @@ class CpuProber {
   nv::DType dtype_;
 };
 
+/// An element takes its bits and its part of the scale of a group.
+struct Int8Policy : nv::FullPolicy {
+  using Weight = nv::Int8Group32;
+  static constexpr double kHeadBytes = 8.5 / 8, kLayerBytes = 8.5 / 8;
+};
+struct Int4Policy : nv::FullPolicy {
+  using Weight = nv::Int4Group32;
+  static constexpr double kHeadBytes = 8.5 / 8, kLayerBytes = 4.5 / 8;
+};
+
 struct CpuPolicies {
   using Float32 = nv::FullFloat32Policy;
   using Bfloat16 = nv::FullPolicy;
+  using Int8 = Int8Policy;
+  using Int4 = Int4Policy;
 };
 
 }  // namespace engine_bench

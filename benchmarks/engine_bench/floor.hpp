@@ -41,10 +41,10 @@ struct Work {
 class ModelWork {
  public:
   /// A key or value of one head takes `kv_row_bytes`, an element of the vocabulary's matrices
-  /// `element_bytes`, one of the layers' `layer_bytes`.
-  ModelWork(const nanovllm::Qwen3Config& model, std::int64_t element_bytes, double layer_bytes,
+  /// `head_bytes`, one of the layers' `layer_bytes`.
+  ModelWork(const nanovllm::Qwen3Config& model, double head_bytes, double layer_bytes,
             std::int64_t kv_row_bytes)
-      : element_bytes_(static_cast<double>(element_bytes)), layer_bytes_(layer_bytes) {
+      : head_bytes_(head_bytes), layer_bytes_(layer_bytes) {
     const auto hidden = static_cast<double>(model.hidden_size);
     const auto heads = static_cast<double>(model.num_attention_heads * model.head_dim);
     const auto kv_heads = static_cast<double>(model.num_key_value_heads * model.head_dim);
@@ -58,14 +58,14 @@ class ModelWork {
 
   /// Bytes of the weights that a step with logits reads; an untied embedding's rows do not count.
   [[nodiscard]] double weight_bytes() const {
-    return layer_weights_ * layer_bytes_ + head_weights_ * element_bytes_;
+    return layer_weights_ * layer_bytes_ + head_weights_ * head_bytes_;
   }
 
   /// The dense layers of one step of `num_tokens` tokens, `num_samples` of which need logits. The
   /// weights are read once.
   [[nodiscard]] Work dense(double num_tokens, double num_samples) const {
     const double head = num_samples > 0 ? head_weights_ : 0;
-    return {layer_weights_ * layer_bytes_ + head * element_bytes_,
+    return {layer_weights_ * layer_bytes_ + head * head_bytes_,
             2 * (layer_weights_ * num_tokens + head * num_samples)};
   }
 
@@ -80,7 +80,7 @@ class ModelWork {
   }
 
  private:
-  double element_bytes_, layer_bytes_;
+  double head_bytes_, layer_bytes_;
   double layer_weights_ = 0;    // elements of all dense layers but lm_head
   double head_weights_ = 0;     // elements of lm_head
   double attention_width_ = 0;  // heads · head_dim, over all layers

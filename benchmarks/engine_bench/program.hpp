@@ -171,10 +171,15 @@ std::pair<Results, std::string> run(const Options& o, const nv::Qwen3Config& mod
   Prober prober({o.num_threads, o.tensor_parallel}, nv::kDType<Element>);
   const auto kv_row =
       model.head_dim * static_cast<std::int64_t>(sizeof(nv::KvStored<Kv>)) + nv::kKvScaleBytes<Kv>;
-  constexpr double kLayerBytes = nv::kWeightBits<typename nv::ElementsOf<Policy>::Weight> / 8.;
-  Bench<Engine> bench(engine, {model, sizeof(Element), kLayerBytes, kv_row},
-                      [&] { return prober(); }, o.repeats, Policy::kv.block_size,
-                      max_batched_tokens, {o.edits, model.vocab_size});
+  double head_bytes = sizeof(Element);
+  double layer_bytes = nv::kWeightBits<typename nv::ElementsOf<Policy>::Weight> / 8.;
+  if constexpr (requires { Policy::kHeadBytes; }) {
+    head_bytes = Policy::kHeadBytes;
+    layer_bytes = Policy::kLayerBytes;
+  }
+  Bench<Engine> bench(engine, {model, head_bytes, layer_bytes, kv_row}, [&] { return prober(); },
+                      o.repeats, Policy::kv.block_size, max_batched_tokens,
+                      {o.edits, model.vocab_size});
   for (const std::int64_t context : o.contexts) {
     for (const std::int64_t batch : o.batch_sizes)
       results.decodes.push_back(bench.decode(batch, context));
@@ -233,8 +238,10 @@ class ResultFile {
 
 /// The program, on the backend of the policies, with the ceilings that `Prober` finds. `Policies`
 /// has `Float32` and `Bfloat16`, and may have `BatchInvariant`, for `--batch-invariant`, `Peers`,
-/// for `--peers`, and `EightBits<weights, Kv>`, for `--quantization fp8` and `--kv-dtype`, where
-/// `Kv` is the format of the cache.
+/// for `--peers`, `EightBits<weights, Kv>`, for `--quantization fp8` and `--kv-dtype`, where `Kv` is
+/// the format of the cache, and `Int8` and `Int4`, for `--quantization int8` and `int4`. A policy may
+/// say how many bytes an element of its weights takes, `kHeadBytes` in the vocabulary's matrices
+/// and `kLayerBytes` in others.
 template <class Policies, class Prober>
 int run_main(int argc, char** argv) {
   Options o;
@@ -274,6 +281,14 @@ int run_main(int argc, char** argv) {
         ->check(CLI::IsMember({"none", "fp8"}))
         ->capture_default_str();
   }
+  constexpr bool kHasIntegers = requires { typename Policies::Int4; };
+  if constexpr (kHasIntegers) {
+    app.add_option("--quantization", o.quantization,
+                   "the weights of bfloat16: as they are, in integers of 8 bits, or those of the "
+                   "layers in 4")
+        ->check(CLI::IsMember({"none", "int8", "int4"}))
+        ->capture_default_str();
+  }
   CLI11_PARSE(app, argc, argv);
   o.workload = o.workload || (o.batch_sizes.empty() && o.prefill.empty() && o.first_token.empty());
   o.random_weights = o.random_weights || !o.shape.empty();
@@ -302,6 +317,10 @@ int run_main(int argc, char** argv) {
         if (weights) return run_in.template operator()<true, nv::bf16>();
         if (o.kv_dtype == "int8") return run_in.template operator()<false, nv::Int8Kv>();
         if (o.kv_dtype == "fp8") return run_in.template operator()<false, nv::Fp8Kv>();
+      }
+      if constexpr (kHasIntegers) {
+        if (o.quantization == "int8") return run<typename Policies::Int8, Prober>(o, model);
+        if (o.quantization == "int4") return run<typename Policies::Int4, Prober>(o, model);
       }
       return o.dtype == "float32" ? run<typename Policies::Float32, Prober>(o, model)
                                   : run<typename Policies::Bfloat16, Prober>(o, model);

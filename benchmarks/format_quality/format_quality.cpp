@@ -26,10 +26,12 @@
 #include <vector>
 
 #include "nanovllm/cpu/linear/fp8_matrix.hpp"
+#include "nanovllm/cpu/quantized/linear.hpp"
 #include "nanovllm/engine.hpp"
 #include "nanovllm/engine/runner/runner.hpp"
 #include "nanovllm/ops/fp8_kv.hpp"
 #include "nanovllm/ops/int8_kv.hpp"
+#include "nanovllm/ops/int_weight.hpp"
 #include "nanovllm/ops/static_fp8_kv.hpp"
 
 namespace nv = nanovllm;
@@ -210,15 +212,15 @@ nlohmann::json measure(const std::string& directory) {
     add.template operator()<nv::Int8Kv>();
     add.template operator()<nv::Fp8Kv>();
     add.template operator()<nv::StaticFp8Kv>();
-    using Fp8 = nv::Fp8Weights<T>;
-    out.push_back(compare(nv::concat(base, ", weights ", Fp8::kName), exact,
-                          probabilities<Model, FormatPolicy<T, T, Fp8>>(directory, texts), texts));
-    if constexpr (std::is_same_v<T, float>) {
-      using Products = Fp8Products<T>;
-      out.push_back(compare(nv::concat(base, ", weights ", Products::kName), exact,
-                            probabilities<Model, FormatPolicy<T, T, Products>>(directory, texts),
+    const auto add_weights = [&]<class Format>() {
+      out.push_back(compare(nv::concat(base, ", weights ", Format::kName), exact,
+                            probabilities<Model, FormatPolicy<T, T, Format>>(directory, texts),
                             texts));
-    }
+    };
+    add_weights.template operator()<nv::Fp8Weights<T>>();
+    add_weights.template operator()<nv::Int8Weights<T>>();
+    add_weights.template operator()<nv::Int4Weights<T>>();
+    if constexpr (std::is_same_v<T, float>) add_weights.template operator()<Fp8Products<T>>();
     return exact;
   };
   const auto exact = measure_beside.template operator()<float>("float32");

@@ -88,13 +88,18 @@ class CpuBackend {
     std::copy_n(from, count, to);
   }
 
-  /// Packs `rows` as rows [first_row, …) of `matrix`, a `Matrix` or one of a user's own.
+  /// Packs `rows` as rows [first_row, …) of `matrix`, a `Matrix` or one of a user's own; on the
+  /// backend's threads where its `set_rows` takes a Context.
   template <class AnyMatrix, class T>
   requires requires(AnyMatrix& matrix, MatrixView<const T> rows) {
     matrix.set_rows(std::int64_t{}, rows);
   }
   void set_rows(AnyMatrix& matrix, std::int64_t first_row, MatrixView<const T> rows) {
-    matrix.set_rows(first_row, rows);
+    if constexpr (requires { matrix.set_rows(first_row, rows, context_); }) {
+      matrix.set_rows(first_row, rows, context_);
+    } else {
+      matrix.set_rows(first_row, rows);
+    }
   }
 
   /// The same with rows as a checkpoint has stored them; false where the matrix does not take them.

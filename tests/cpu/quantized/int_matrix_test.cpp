@@ -10,7 +10,9 @@
 #include "catch.hpp"
 #include "nanovllm/core/fp8.hpp"
 #include "nanovllm/core/philox.hpp"
+#include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/isa.hpp"
+#include "nanovllm/cpu/thread_pool.hpp"
 #include "nanovllm/ops/int_weight.hpp"
 
 using namespace nanovllm;
@@ -159,6 +161,20 @@ TEST_CASE("rows are quantised alike on every instruction set", "[quantized]") {
       CHECK(std::memcmp(first_scales[in_eight].data(), scales.data(), 64) == 0);
     }
   }
+}
+
+TEST_CASE("several threads quantise as one does", "[quantized]") {
+  const std::int64_t rows = 45, cols = 100;
+  const std::vector<float> values = noise(rows * cols, 8);
+  cpu::ThreadPool pool(3);
+  const cpu::Context context{.pool = &pool};
+  const auto check_matrix = [&]<class Matrix>(Matrix one, Matrix many) {
+    one.set_rows(3, MatrixView<const float>(values.data(), {rows, cols}));
+    many.set_rows(3, MatrixView<const float>(values.data(), {rows, cols}), context);
+    for (std::int64_t i = 0; i < one.rows(); ++i) REQUIRE(row_of(one, i) == row_of(many, i));
+  };
+  check_matrix(Int8Matrix(rows + 4, cols), Int8Matrix(rows + 4, cols));
+  check_matrix(Int4Matrix(rows + 4, cols), Int4Matrix(rows + 4, cols));
 }
 
 TEST_CASE("all elements of a type are quantised as their values are", "[quantized]") {

@@ -11,7 +11,9 @@
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cpu/aligned_buffer.hpp"
+#include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/isa.hpp"
+#include "nanovllm/cpu/linear/linear_tile.hpp"
 #include "nanovllm/cpu/quantized/quantise.hpp"
 #include "nanovllm/cpu/scratch.hpp"
 #include "nanovllm/cpu/simd/simd.hpp"
@@ -76,17 +78,19 @@ class IntMatrix {
   /// A group with an element that is not finite, or beyond what a scale can be, is NaN. Calls for
   /// disjoint rows may run at the same time. Throws ShapeError when the rows do not fit.
   template <Element T>
-  void set_rows(std::int64_t first_row, MatrixView<const T> rows) {
+  void set_rows(std::int64_t first_row, MatrixView<const T> rows, const Context& context = {}) {
     check_rows(first_row, rows.extent(0), rows.extent(1));
-    auto* const codes = detail::scratch<IntMatrix, std::int8_t>(num_groups() * kIntGroup);
-    auto* const scales = detail::scratch<IntMatrix, half>(num_groups());
     const auto quantise = kBits == 8 ? NANOVLLM_PICK(best_isa(), quantise_to_8_bits<T>)
                                      : NANOVLLM_PICK(best_isa(), quantise_to_4_bits<T>);
-    for (std::int64_t i = 0; i < rows.extent(0); ++i) {
-      quantise(rows.at(i), cols_, codes, scales);
-      for (std::int64_t g = 0; g < num_groups(); ++g)
-        set_group(first_row + i, g, codes + g * kIntGroup, scales[g]);
-    }
+    detail::share(context, rows.extent(0), kRowGrain, [&](std::int64_t begin, std::int64_t end) {
+      auto* const codes = detail::scratch<IntMatrix, std::int8_t>(num_groups() * kIntGroup);
+      auto* const scales = detail::scratch<IntMatrix, half>(num_groups());
+      for (std::int64_t i = begin; i < end; ++i) {
+        quantise(rows.at(i), cols_, codes, scales);
+        for (std::int64_t g = 0; g < num_groups(); ++g)
+          set_group(first_row + i, g, codes + g * kIntGroup, scales[g]);
+      }
+    });
   }
 
   /// Keeps the codes of stored rows as they are; scales, and offsets in units of their scale, are
