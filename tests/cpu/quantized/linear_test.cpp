@@ -9,7 +9,10 @@
 
 #include "catch.hpp"
 #include "nanovllm/core/philox.hpp"
+#include "nanovllm/cpu/kernels/expert_mlp.hpp"
+#include "nanovllm/cpu/linear/packed_matrix.hpp"
 #include "nanovllm/cpu/thread_pool.hpp"
+#include "nanovllm/ops/expert_mlp.hpp"
 
 using namespace nanovllm;
 using cpu::ActivationGroup;
@@ -309,6 +312,51 @@ TEST_CASE("no weight, wrong shapes and no rows", "[quantized]") {
   const IntMatrix<4> empty(0, 100);
   linear(Args{{x.data(), {1, 100}}, &empty, {y.data(), {1, 0}}}, Context{});
   CHECK(y == std::vector<float>(40));
+}
+
+TEST_CASE("experts with weights in integers: batched = alone, near to their values in floats",
+          "[quantized]") {
+  const std::int64_t n = 9, in = 70, width = 40, k = 2;
+  std::vector<Expert<IntMatrix<4>>> experts;
+  std::vector<Expert<cpu::PackedMatrix<float>>> of_values;
+  const auto pack = [](const IntMatrix<4>& matrix) {
+    cpu::PackedMatrix<float> out(matrix.rows(), matrix.cols());
+    const std::vector<float> values = values_of(matrix);
+    out.set_rows(0, MatrixView<const float>(values.data(), {matrix.rows(), matrix.cols()}));
+    return out;
+  };
+  for (std::uint64_t e = 0; e < 3; ++e) {
+    experts.push_back({random_matrix<4>(2 * width, in, 10 + e), random_matrix<4>(in, width, e)});
+    of_values.push_back({pack(experts.back().gate_up), pack(experts.back().down)});
+  }
+  const std::vector<float> x = noise<float>(n * in, 3), weights(size(n * k), 0.5f);
+  std::vector<std::int32_t> ids;
+  for (std::int32_t i = 0; i < n; ++i) ids.insert(ids.end(), {i % 3, (i + 1 + i / 3 % 2) % 3});
+  cpu::ThreadPool pool(2);
+  Context context{.pool = &pool};
+  const auto run = [&]<class Matrix>(const std::vector<Expert<Matrix>>& of, std::int64_t first,
+                                     std::int64_t count) {
+    std::vector<float> out(size(count * in));
+    run_op(ExpertMlpArgs<float, Matrix>{.x = {x.data() + first * in, {count, in}},
+                                        .ids = {ids.data() + first * k, {count, k}},
+                                        .weights = {weights.data() + first * k, {count, k}},
+                                        .experts = of,
+                                        .out = {out.data(), {count, in}}},
+           context);
+    return out;
+  };
+  const std::vector<float> together = run(experts, 0, n), expected = run(of_values, 0, n);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::vector<float> alone = run(experts, i, 1);
+    CHECK(std::equal(alone.begin(), alone.end(), together.begin() + i * in));
+  }
+  double error = 0, squares = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    error += std::pow(double{together[i]} - double{expected[i]}, 2);
+    squares += std::pow(double{expected[i]}, 2);
+  }
+  CHECK(error > 0);
+  CHECK(error < 4e-4 * squares);
 }
 
 TEST_CASE("embedding reads rows of a matrix of integers", "[quantized]") {
