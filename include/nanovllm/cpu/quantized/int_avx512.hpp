@@ -2,9 +2,9 @@
 /// The kernel for matrices of integers with the byte dot product of AVX-512 VNNI: 64 products of an
 /// unsigned and a signed byte, summed by fours to sixteen 32-bit integers.
 ///
-/// 6 rows × two vectors of outputs: 12 sums of integers and 12 of floats, two vectors of weights
-/// and two of scales fit the 32 registers; words of x are broadcast from memory. Halves of bytes
-/// are unpacked once for the rows of a call.
+/// 8 rows × two vectors of outputs: 16 sums of integers and two vectors of weights stay in the 32
+/// registers; the sums of floats, which a group of 32 columns needs once, may be in memory. Words
+/// of x are broadcast from memory. Halves of bytes are unpacked once for the rows of a call.
 ///
 /// There are no prefetches: the loads of the next groups are under way early enough, and asking for
 /// lines 2 KiB ahead made one row a quarter to a half slower on an AMD EPYC (Zen 4).
@@ -100,7 +100,7 @@ void vnni_multiply(const ActivationGroup* x, std::int64_t stride, const IntPanel
 }
 
 struct VnniInt {
-  static constexpr int kMaxRows = 6;
+  static constexpr int kMaxRows = 8;
 
   template <int kBits>
   static void multiply(int rows, const ActivationGroup* x, std::int64_t stride,
