@@ -130,8 +130,7 @@ class Engine : public Conversations<Engine<Model, Policy>>, public Pooling<Engin
     return generate_all(to_list(prompts), std::span(&params, 1));
   }
 
-  /// The same with separate settings for every prompt. Throws RequestError when their numbers
-  /// differ.
+  /// The same with settings for every prompt. Throws RequestError when their numbers differ.
   template <RangeOf<Prompt> Prompts, std::convertible_to<std::span<const SamplingParams>> Params>
   std::vector<Output> generate(const Prompts& prompts, const Params& params) {
     const std::vector<Prompt> list = to_list(prompts);
@@ -172,9 +171,10 @@ class Engine : public Conversations<Engine<Model, Policy>>, public Pooling<Engin
   }
 
   [[nodiscard]] const Config& model_config() const { return model_; }
+  /// The head of a checkpoint for classification, or null.
+  [[nodiscard]] const std::shared_ptr<const ScoreHead>& score_head() const { return score_head_; }
 
-  /// Most tokens of a sequence, prompt and generated: the model's context, or what the KV
-  /// pool holds and one more.
+  /// Most tokens of a sequence: the model's context, or what the KV pool holds and one more.
   [[nodiscard]] std::int64_t max_total_tokens() const {
     return frontend_->rules().max_total_tokens;
   }
@@ -185,10 +185,9 @@ class Engine : public Conversations<Engine<Model, Policy>>, public Pooling<Engin
   /// Whether its ranks work. Answers also while a step hangs.
   [[nodiscard]] Health health() const { return core_->runner().health(); }
 
-  /// Makes tensor-parallel ranks that have failed, and fail every request since, able to compute
-  /// again. Requests that are waiting or running stay, and are computed from the start. Throws
-  /// Error when it cannot be done: a rank or its device hangs or is lost, or ranks are in other
-  /// processes.
+  /// Makes tensor-parallel ranks able to compute again that have failed, and fail every request
+  /// since. Requests that wait or run stay, and are computed from the start. Throws Error when it
+  /// cannot be done: a rank or its device hangs or is lost, or ranks are in other processes.
   void reset() { core_->reset(); }
 
   /// Throws Error naming the first broken invariant of the scheduler and its block manager.
@@ -214,6 +213,7 @@ class Engine : public Conversations<Engine<Model, Policy>>, public Pooling<Engin
 
   Config model_;
   WeightsHash weights_;
+  std::shared_ptr<const ScoreHead> score_head_;
   GenerateCallback on_generate_;
   Inbox inbox_;
   EventQueue events_;
@@ -243,6 +243,7 @@ Engine<Model, Policy>::Engine(Config model, std::optional<RandomWeights> weights
                                                  core_->capacity_tokens(), core_->runner()),
                     inbox_);
   weights_ = parts.weights;
+  score_head_ = std::move(parts.score_head);
 }
 
 template <class Model, class Policy>

@@ -100,6 +100,20 @@ TEST_CASE("a family is known by its architecture, and without one by its type", 
       "others");
 }
 
+TEST_CASE("a family has architectures with another head and without one", "[registry]") {
+  std::string fairytale_text = kFairytale.required_text("config.json");
+  const auto with_architecture = [&](const std::string& name) {
+    std::string text = fairytale_text;
+    const std::string own = "Qwen3ForCausalLM";
+    return text.replace(text.find(own), own.size(), name);
+  };
+  CHECK(chosen_by<AllModels>(with_architecture("Qwen3ForSequenceClassification")) == "any Qwen3");
+  CHECK(chosen_by<AllModels>(with_architecture("Qwen3Model")) == "any Qwen3");
+  CHECK_THROWS_AS(chosen_by<AllModels>(with_architecture("")), UnsupportedModelError);
+  CHECK_THROWS_AS(chosen_by<AllModels>(with_architecture("Qwen3ForTokenClassification")),
+                  UnsupportedModelError);
+}
+
 TEST_CASE("a mixture of experts is found by programs that name it", "[registry][moe]") {
   const std::string head = R"({"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
     "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32,

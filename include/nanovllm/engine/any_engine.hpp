@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -19,6 +20,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/pooling/score_head.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
@@ -43,6 +45,9 @@ class AnyEngine {
   /// Throws Error for an engine without sessions, as the next.
   [[nodiscard]] virtual Session session() { throw Error("this engine has no sessions"); }
   [[nodiscard]] virtual Session load_session(const std::filesystem::path&) { return session(); }
+
+  /// The head of a checkpoint for classification, or null.
+  [[nodiscard]] virtual std::shared_ptr<const ScoreHead> score_head() const { return nullptr; }
 
   [[nodiscard]] virtual std::vector<TokenId> encode(const Prompt& prompt) const = 0;
   [[nodiscard]] virtual const TextSide& text() const = 0;
@@ -80,6 +85,11 @@ class EngineAdapter final : public AnyEngine {
   [[nodiscard]] Session session() override { return engine_.session(); }
   [[nodiscard]] Session load_session(const std::filesystem::path& path) override {
     return engine_.load_session(path);
+  }
+
+  [[nodiscard]] std::shared_ptr<const ScoreHead> score_head() const override {
+    if constexpr (requires { engine_.score_head(); }) return engine_.score_head();
+    return nullptr;
   }
 
   [[nodiscard]] std::vector<TokenId> encode(const Prompt& prompt) const override {

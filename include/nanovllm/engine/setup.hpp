@@ -16,6 +16,7 @@
 #include "nanovllm/engine/core.hpp"
 #include "nanovllm/engine/core/step_observer.hpp"
 #include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/pooling/score_head.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/engine/runner/runner.hpp"
 #include "nanovllm/engine/runner/runner_config.hpp"
@@ -28,6 +29,7 @@
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/kv/kv_config.hpp"
 #include "nanovllm/model/model.hpp"
+#include "nanovllm/model/model_head.hpp"
 #include "nanovllm/ops/logits_functor.hpp"
 #include "nanovllm/sched/batch_config.hpp"
 
@@ -114,7 +116,8 @@ template <class Policy, class ModelConfig>
   const bool edits_logits = runner.edits_logits();
   rules.honoured = {.edits = edits_logits,
                     .functor = edits_logits && has_functor,
-                    .pooler = runner.gives_hidden()};
+                    .pooler = runner.gives_hidden(),
+                    .tokens = head_of(model) == ModelHead::tokens};
   if (runner.rank() != 0)
     rules.refusal =
         "requests go to the engine of rank 0; this one runs its part of that one's steps";
@@ -130,6 +133,7 @@ struct EngineParts {
   Blocks blocks;
   ObserverMaker<Blocks> observer;
   WeightsHash weights;
+  std::shared_ptr<const ScoreHead> score_head{};  ///< null if the model has none
   CoreConfig core;
 };
 
@@ -149,6 +153,7 @@ template <class Model, class Policy, class Blocks>
     text = TextSide::load(files, text_hints_of<Model>(), config.chat_template);
     check_checkpoint_size(model, files);
   }
+  auto score_head = score_head_of(model, checkpoint);
   const BackendTraits backend = backend_traits<Model, RunnerPolicyOf<Policy>>();
   const BatchConfig batch = choose_batch_config(config, backend.default_batched_tokens);
   auto runner = make_runner<Model, RunnerPolicyOf<Policy>>(
@@ -171,6 +176,7 @@ template <class Model, class Policy, class Blocks>
           .blocks = std::move(blocks),
           .observer = std::move(observer),
           .weights = hash,
+          .score_head = std::move(score_head),
           .core = {.batch = batch, .vocab_size = model.vocab_size, .overlap = overlap}};
 }
 

@@ -4,6 +4,7 @@
 /// The engine, the runner and the executors know these concepts and no model. docs/policies.md
 /// shows how to write one; model/layers/ has the parts.
 
+#include <array>
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -34,6 +35,8 @@ struct TextHints {
 struct ModelFamily {
   std::string_view model_type;    ///< as "model_type"
   std::string_view architecture;  ///< among "architectures"
+  /// Further architectures of the same decoder: with a head for labels, without a head.
+  std::array<std::string_view, 2> others{};
 };
 
 /// What a model's `Config` must offer: what config.json says.

@@ -13,7 +13,7 @@
 
 namespace nanovllm {
 
-/// Another checkpoint, with `model.` in front of all names but that of lm_head. A CheckpointLike.
+/// Another checkpoint, with `model.` in front of all names but those of heads. A CheckpointLike.
 class PrefixedCheckpoint {
  public:
   explicit PrefixedCheckpoint(Checkpoint base) : base_(std::move(base)) {}
@@ -25,7 +25,8 @@ class PrefixedCheckpoint {
   [[nodiscard]] std::vector<CheckpointTensor> read_tensors() {
     std::vector<CheckpointTensor> out(base_.tensors().begin(), base_.tensors().end());
     for (CheckpointTensor& tensor : out) {
-      if (!tensor.name.starts_with("lm_head.")) tensor.name.insert(0, "model.");
+      if (!tensor.name.starts_with("lm_head.") && !tensor.name.starts_with("score."))
+        tensor.name.insert(0, "model.");
     }
     return out;
   }
@@ -34,11 +35,14 @@ class PrefixedCheckpoint {
   Checkpoint base_;
 };
 
+/// Whether the tensors' names lack `model.`: what was saved is a decoder without a head.
+[[nodiscard]] inline bool lacks_model_prefix(const Checkpoint& checkpoint) {
+  return checkpoint.find("embed_tokens.weight") != nullptr;
+}
+
 /// `checkpoint`, with `model.` in front of its tensors' names if they lack it.
 [[nodiscard]] inline Checkpoint with_model_prefix(const Checkpoint& checkpoint) {
-  constexpr const char* kTable = "embed_tokens.weight";
-  const bool lacks_it = checkpoint.find(kTable) != nullptr;
-  return lacks_it ? Checkpoint(PrefixedCheckpoint(checkpoint)) : checkpoint;
+  return lacks_model_prefix(checkpoint) ? Checkpoint(PrefixedCheckpoint(checkpoint)) : checkpoint;
 }
 
 }  // namespace nanovllm

@@ -131,8 +131,10 @@ namespace nanovllm::detail {
 
 NANOVLLM_INLINE bool ModelName::is_of(const ModelFamily& family) const {
   if (architectures.empty()) return model_type == family.model_type;
-  return std::find(architectures.begin(), architectures.end(), family.architecture) !=
-         architectures.end();
+  return std::ranges::any_of(architectures, [&](std::string_view name) {
+    return name == family.architecture ||
+           (!name.empty() && std::ranges::find(family.others, name) != family.others.end());
+  });
 }
 
 NANOVLLM_INLINE ModelName read_model_name(const Checkpoint& checkpoint) {

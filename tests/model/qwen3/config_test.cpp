@@ -393,6 +393,19 @@ TEST_CASE("The number of weights follows from the sizes", "[config]") {
   CHECK(count <= 596'049'920);
 }
 
+TEST_CASE("The head follows from the architecture", "[config]") {
+  const auto head = [](const json& architectures) {
+    return parse(qwen3_4x(), {{"architectures", architectures}}).head;
+  };
+  CHECK(head({"Qwen3ForCausalLM"}) == nv::ModelHead::tokens);
+  CHECK(head({"Qwen3ForSequenceClassification"}) == nv::ModelHead::labels);
+  CHECK(head({"Qwen3Model"}) == nv::ModelHead::none);
+  CHECK(head({"Other", "Qwen3Model", "Qwen3ForCausalLM"}) == nv::ModelHead::none);
+  CHECK(head({"Qwen3MoeModel"}) == nv::ModelHead::tokens);
+  CHECK(head("absent") == nv::ModelHead::tokens);
+  CHECK(head(json::array({1})) == nv::ModelHead::tokens);
+}
+
 TEST_CASE("A directory is read with or without generation_config.json", "[config]") {
   TempDirectory directory;
   CHECK_THROWS_AS(nv::Qwen3Config::load(directory.path()), nv::LoadError);

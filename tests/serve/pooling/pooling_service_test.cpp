@@ -11,6 +11,7 @@
 #include "catch.hpp"
 #include "engine/models.hpp"
 #include "engine/pooling/embedding_oracle.hpp"
+#include "engine/pooling/headless_models.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/serve/pooling/base64.hpp"
 #include "nanovllm/serve/service.hpp"
@@ -194,6 +195,39 @@ TEST_CASE("scores and rerankings are the engine's", "[serve][pooling]") {
   const Json other = served.ask("/score", concat(R"("text_1": )", query, R"(, "text_2": )", list,
                                                  R"(, "instruction": "Find a lie")"));
   CHECK(std::abs(other["data"][0]["score"].get<float>() - cases[0]["score"].get<float>()) > 1e-4f);
+}
+
+TEST_CASE("a classifier scores by its head, and generates no text", "[serve][pooling]") {
+  const Json oracle = score_head_oracle();
+  Engine<AnyModel, Float32Policy> engine(
+      {.checkpoint = classifier_model(0), .num_threads = 2, .max_model_len = 256});
+  EngineAdapter any(engine);
+  OpenAiService service(any);
+  const auto ask = [&](const char* target, const std::string& fields) {
+    const auto exchange =
+        service.handle({.method = "POST", .target = target, .body = "{" + fields + "}"});
+    while (engine.step()) {
+    }
+    HttpReply reply{.head = *exchange->head()};
+    while (exchange->take(reply.body)) {
+    }
+    return reply;
+  };
+  const Json& cases = oracle["scores"]["cases"];
+  Json texts = Json::array();
+  for (const Json& one : cases) texts.push_back(Json(one["document"]));
+  const HttpReply reply = ask("/score", concat(R"("text_1": )", oracle["scores"]["query"].dump(),
+                                               R"(, "text_2": )", texts.dump()));
+  INFO(reply.body);
+  CHECK(reply.head.status == 200);
+  const Json data = parse_json(reply.body)["data"];
+  REQUIRE(data.size() == cases.size());
+  for (std::size_t i = 0; i < data.size(); ++i)
+    CHECK(std::abs(data[i]["score"].get<float>() - cases[i]["score"].get<float>()) <= 1e-5f);
+  const HttpReply refused = ask("/v1/completions", R"("prompt": "Once")");
+  CHECK(refused.head.status == 400);
+  CHECK_THAT(refused.body, Contains("this model generates no text: its checkpoint has no lm_head"));
+  CHECK(service.num_unfinished() == 0);
 }
 
 TEST_CASE("what cannot be embedded or scored is refused by its field", "[serve][pooling]") {

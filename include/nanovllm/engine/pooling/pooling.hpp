@@ -1,5 +1,5 @@
 #pragma once
-/// What an engine offers besides text: embeddings of texts, and scores of documents.
+/// What an engine offers besides text: embeddings of texts, scores of documents, and labels.
 ///
 /// ```cpp
 /// const auto vectors = engine.embed({"The king died.", "A queen was born."});
@@ -7,8 +7,10 @@
 /// ```
 
 #include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,17 +20,26 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/engine/pooling/embedding.hpp"
 #include "nanovllm/engine/pooling/reranker.hpp"
+#include "nanovllm/engine/pooling/score_head.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
+#include "nanovllm/sampling/sampling_params.hpp"
 
 namespace nanovllm {
+
+/// How inputs are classified.
+struct ClassifyOptions {
+  bool activate = true;  ///< give probabilities (`label_probabilities`), not logits
+  std::optional<std::size_t> max_prompt_tokens{};  ///< as EmbedOptions has it
+  std::int32_t priority = 0;                       ///< as SamplingParams has it
+};
 
 /// The part of an `Engine` that embeds and scores. Both are ordinary requests, in one batch with
 /// all others; their blocks stay in the prefix cache as far as that keeps them. Every member may be
 /// called from any thread at any time. If an input cannot be served, a call throws RequestError
 /// that names the first of them, when all have ended.
 ///
-/// @tparam Engine  derives from this, and has `generate`, `encode` and `tokenizer`.
+/// @tparam Engine  derives from this, and has `generate`, `encode`, `tokenizer` and `score_head`.
 template <class Engine>
 class Pooling {
  public:
@@ -47,25 +58,37 @@ class Pooling {
     return std::move(embed_all({input}, options).front());
   }
 
-  /// How well each document answers the query, in [0, 1], by the template and the answers of
-  /// Qwen3-Reranker. Throws RequestError if the tokeniser has no token "yes" or "no", ConfigError
-  /// if there is no tokeniser.
+  /// How well each document answers the query, in [0, 1], by the template of Qwen3-Reranker, and by
+  /// its answers or the score head of the checkpoint. Throws RequestError if the tokeniser has no
+  /// token "yes" or "no", or if the head has several labels; ConfigError if there is no tokeniser.
   template <RangeOf<std::string_view> Documents>
   std::vector<float> score(std::string_view query, const Documents& documents,
                            const ScoreOptions& options = {}) {
-    const Reranker reranker(self().tokenizer(), options);
+    const Reranker reranker(self().tokenizer(), options, self().score_head());
     std::vector<Prompt> prompts;
     for (const std::string_view document : documents)
       prompts.emplace_back(reranker.prompt(query, document));
     std::vector<float> scores;
     for (const Output& output : serve(prompts, reranker.params(), "score: document "))
-      scores.push_back(reranker.score(output.logprobs.front()));
+      scores.push_back(reranker.score_of(output));
     return scores;
   }
   std::vector<float> score(std::string_view query,
                            std::initializer_list<std::string_view> documents,
                            const ScoreOptions& options = {}) {
     return score(query, std::vector<std::string_view>(documents), options);
+  }
+
+  /// What the score head of the checkpoint says of each input, [num_labels]. A text is encoded as
+  /// for `embed`. Throws RequestError if the checkpoint has no score head.
+  template <RangeOf<Prompt> Prompts>
+  std::vector<std::vector<float>> classify(const Prompts& inputs,
+                                           const ClassifyOptions& options = {}) {
+    return classify_all(std::vector<Prompt>(std::begin(inputs), std::end(inputs)), options);
+  }
+  std::vector<std::vector<float>> classify(std::initializer_list<Prompt> inputs,
+                                           const ClassifyOptions& options = {}) {
+    return classify_all(inputs, options);
   }
 
  protected:
@@ -77,22 +100,43 @@ class Pooling {
 
   std::vector<std::vector<float>> embed_all(std::vector<Prompt> inputs,
                                             const EmbedOptions& options) {
-    if (options.max_prompt_tokens) {
-      for (Prompt& input : inputs) cut(input, *options.max_prompt_tokens);
-    }
+    cut(inputs, options.max_prompt_tokens, "embed");
     std::vector<std::vector<float>> vectors;
     for (Output& output : serve(inputs, embedding_params(options), "embed: input "))
       vectors.push_back(std::move(output.pooled));
     return vectors;
   }
 
+  std::vector<std::vector<float>> classify_all(std::vector<Prompt> inputs,
+                                               const ClassifyOptions& options) {
+    check<RequestError>(self().score_head() != nullptr,
+                        "classify: the checkpoint has no score head, as "
+                        "'Qwen3ForSequenceClassification' has");
+    cut(inputs, options.max_prompt_tokens, "classify");
+    SamplingParams params;
+    params.repetition_penalty = 1;  // instead of the checkpoint's own
+    params.priority = options.priority;
+    params.pooler = self().score_head();
+    std::vector<std::vector<float>> labels;
+    for (Output& output : serve(inputs, params, "classify: input ")) {
+      labels.push_back(options.activate ? label_probabilities(output.pooled)
+                                        : std::move(output.pooled));
+    }
+    return labels;
+  }
+
+  void cut(std::vector<Prompt>& inputs, std::optional<std::size_t> most, const char* what) {
+    if (!most) return;
+    for (Prompt& input : inputs) cut(input, *most, what);
+  }
+
   /// Replaces `input` by its last tokens, at most `most`, behind and before those that the
   /// tokeniser adds to it.
-  void cut(Prompt& input, std::size_t most) {
+  void cut(Prompt& input, std::size_t most, const char* what) {
     SequenceTemplate added;
     const auto* text = std::get_if<std::string>(&input);
     if (text != nullptr) added = self().tokenizer().sequence_template();
-    check<RequestError>(most >= added.size() + 1, "embed: max_prompt_tokens must be at least ",
+    check<RequestError>(most >= added.size() + 1, what, ": max_prompt_tokens must be at least ",
                         added.size() + 1, ", got ", most);
     std::vector<TokenId> tokens =
         text != nullptr ? self().tokenizer().encode(*text) : self().encode(input);

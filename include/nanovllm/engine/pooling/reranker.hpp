@@ -1,8 +1,10 @@
 #pragma once
-/// How well a document answers a query, by a model that says "yes" or "no": Qwen3-Reranker.
+/// How well a document answers a query: by Qwen3-Reranker, which says "yes" or "no", or by a head
+/// for a single label that it was converted to.
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,6 +12,7 @@
 
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
+#include "nanovllm/engine/pooling/score_head.hpp"
 #include "nanovllm/engine/request/output.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
 #include "nanovllm/text/tokenizer.hpp"
@@ -21,20 +24,25 @@ struct ScoreOptions {
   /// The task in a sentence.
   std::string instruction =
       "Given a web search query, retrieve relevant passages that answer the query";
-  std::optional<TokenId> yes{}, no{};  ///< the answers; unset: the tokens "yes" and "no"
+  /// The answers, unless the checkpoint has a score head; unset: the tokens "yes" and "no".
+  std::optional<TokenId> yes{}, no{};
   /// Of a longer prompt the end of the document is cut off. Unset: it is refused if it does not fit
   /// into the model's context.
   std::optional<std::size_t> max_prompt_tokens{};
   std::int32_t priority = 0;  ///< as SamplingParams has it
 };
 
-/// Makes prompts of queries and documents, and scores of the answers: p(yes) / (p(yes) + p(no)) at
-/// the first token of the answer. Instruction, system prompt and the closed thought are those of
-/// Qwen3-Reranker's model card. Thread-safe.
+/// Makes prompts of queries and documents, and scores of the outcomes: p(yes) / (p(yes) + p(no)) at
+/// the first token of the answer, or with a score head the logistic function of its logit.
+/// Instruction, system prompt and the closed thought are those of Qwen3-Reranker's model card.
+/// Thread-safe.
 class Reranker {
  public:
-  /// Throws RequestError if the tokeniser has no token "yes" or "no" and `options` names none.
-  explicit Reranker(Tokenizer tokenizer, ScoreOptions options = {});
+  /// Throws RequestError if the tokeniser has no token "yes" or "no" and `options` names none, or
+  /// if `head` has several labels.
+  /// @param head  of the checkpoint; null: it answers with tokens.
+  explicit Reranker(Tokenizer tokenizer, ScoreOptions options = {},
+                    std::shared_ptr<const ScoreHead> head = nullptr);
 
   /// The tokens of a prompt. Throws RequestError if `max_prompt_tokens` leaves no room for a query
   /// and a document.
@@ -46,8 +54,15 @@ class Reranker {
     return before_.size() + behind_.size() + 1;
   }
 
-  /// The settings of the request: one token, and the log-probabilities of both answers.
+  /// The settings of the request: one token, and the log-probabilities of both answers; or the
+  /// head.
   [[nodiscard]] SamplingParams params() const;
+
+  /// The score, in [0, 1], of what a request with these params gave: its `logprobs` or `pooled`.
+  template <class Outcome>
+  [[nodiscard]] float score_of(const Outcome& outcome) const {
+    return head_ ? label_probabilities(outcome.pooled).at(0) : score(outcome.logprobs.at(0));
+  }
 
   /// The score, in [0, 1], from the log-probabilities of the first token.
   /// @param first  of a request with these params. Throws RequestError if they lack an answer.
@@ -56,7 +71,8 @@ class Reranker {
  private:
   Tokenizer tokenizer_;
   ScoreOptions options_;
-  TokenId yes_, no_;
+  std::shared_ptr<const ScoreHead> head_;
+  TokenId yes_ = 0, no_ = 0;              ///< without a head
   std::vector<TokenId> before_, behind_;  ///< of query and document
 };
 
@@ -92,13 +108,20 @@ NANOVLLM_INLINE TokenId answer_token(const Tokenizer& tokenizer, std::optional<T
 
 }  // namespace detail
 
-NANOVLLM_INLINE Reranker::Reranker(Tokenizer tokenizer, ScoreOptions options)
+NANOVLLM_INLINE Reranker::Reranker(Tokenizer tokenizer, ScoreOptions options,
+                                   std::shared_ptr<const ScoreHead> head)
     : tokenizer_(std::move(tokenizer)),
       options_(std::move(options)),
-      yes_(detail::answer_token(tokenizer_, options_.yes, "yes")),
-      no_(detail::answer_token(tokenizer_, options_.no, "no")),
+      head_(std::move(head)),
       before_(tokenizer_.encode(detail::kRerankerBegin)),
-      behind_(tokenizer_.encode(detail::kRerankerEnd)) {}
+      behind_(tokenizer_.encode(detail::kRerankerEnd)) {
+  check<RequestError>(!head_ || head_->num_labels() == 1,
+                      "score: a reranker has one label, but the checkpoint's score.weight has ",
+                      head_ ? head_->num_labels() : 0);
+  if (head_) return;
+  yes_ = detail::answer_token(tokenizer_, options_.yes, "yes");
+  no_ = detail::answer_token(tokenizer_, options_.no, "no");
+}
 
 NANOVLLM_INLINE std::vector<TokenId> Reranker::prompt(std::string_view query,
                                                       std::string_view document) const {
@@ -121,13 +144,17 @@ NANOVLLM_INLINE std::vector<TokenId> Reranker::prompt(std::string_view query,
 
 NANOVLLM_INLINE SamplingParams Reranker::params() const {
   SamplingParams params;
+  params.repetition_penalty = 1;  // instead of the checkpoint's own
+  params.priority = options_.priority;
+  if (head_) {
+    params.pooler = head_;
+    return params;
+  }
   params.temperature = 0;
   params.max_tokens = 1;
   params.ignore_eos = true;
   params.logprobs = 0;
   params.logprob_token_ids = {yes_, no_};
-  params.repetition_penalty = 1;  // instead of the checkpoint's own
-  params.priority = options_.priority;
   return params;
 }
 

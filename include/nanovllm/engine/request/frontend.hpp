@@ -45,6 +45,7 @@ struct HonouredFields {
   bool edits = true;
   bool functor = true;  ///< there is a LogitsFunctor, and deferred steps
   bool pooler = true;   ///< the network and the executor give hidden states
+  bool tokens = true;   ///< the model has a head for tokens; without it all needs a pooler
 };
 
 /// What admission needs to know of the model and of the engine's sizes.
@@ -275,6 +276,9 @@ NANOVLLM_INLINE void Frontend::check_rules(const SamplingParams& params) const {
   needs(honoured.functor, params.functor_argument != 0, "functor_argument",
         "a LogitsFunctor in the policy, and an executor with deferred steps");
   needs(honoured.edits, params.prompt_logprobs.has_value(), "prompt_logprobs", kDeferredSteps);
+  check<RequestError>(honoured.tokens || params.pooler != nullptr,
+                      "this model generates no text: its checkpoint has no lm_head; it is for "
+                      "embeddings or scores");
   needs(honoured.pooler, params.pooler != nullptr, "pooler",
         "a network and an executor that give hidden states (GivesHiddenRows)");
 }

@@ -70,8 +70,10 @@ class LmHead {
   }
 
   /// logits = x · weightᵀ: [m, width()] on all ranks, or of [m, shard_rows] each rank its own.
+  /// Without rows in `weight`, of a model without a head, they are left as they are.
   void operator()(typename Context::ConstRows x, const typename Context::Table& weight,
                   MatrixView<float> logits) {
+    if (weight.rows() == 0) return;
     const std::int64_t m = x.extent(0);
     if (logits.extent(1) == shard_rows_) {
       check_shape("forward", "logits", logits, {m, shard_rows_});

@@ -13,6 +13,7 @@
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/model/config_fields.hpp"
 #include "nanovllm/model/generation_config.hpp"
+#include "nanovllm/model/model_head.hpp"
 #include "nanovllm/model/rope_config.hpp"
 #include "nanovllm/model/rope_scaling.hpp"
 
@@ -31,6 +32,10 @@ struct Qwen3Config {
   std::int64_t max_position_embeddings = 0;
   double rms_norm_eps = 0;  ///< in (0, 1)
   bool tie_word_embeddings = false;
+  /// By "architectures": labels of …ForSequenceClassification, none of …Model. `load` also finds
+  /// none where it is …ForCausalLM, not tied, and the tensors have neither `model.` in front of
+  /// their names nor lm_head: so Qwen3-Embedding-8B was saved.
+  ModelHead head = ModelHead::tokens;
   DType dtype = DType::bfloat16;  ///< as the file states; bfloat16 when it does not
   RopeConfig rope;
   std::vector<TokenId> eos_token_ids;  ///< of both files; ascending, each once, < vocab_size
@@ -61,6 +66,7 @@ namespace detail {
 /// How the config.json of one family of Qwen3 differs from that of another.
 struct Qwen3Spelling {
   std::string_view model_type;
+  std::string_view class_prefix;           ///< of "architectures": "Qwen3"
   std::optional<std::int64_t> head_dim{};  ///< without "head_dim"; unset: hidden_size / heads
   bool windows_all_layers = false;         ///< a sliding window is that of every layer
 };
@@ -68,6 +74,9 @@ struct Qwen3Spelling {
 /// Reads what all families of Qwen3 have in common. Who calls this checks `num_parameters`.
 void read_qwen3(const JsonFields& fields, std::string_view generation_text,
                 const Qwen3Spelling& spelling, Qwen3Config& out, Problems& problems);
+
+/// Sets `head` to none if the tensors of `checkpoint` are of a decoder that was saved without one.
+void find_missing_head(const Checkpoint& checkpoint, Qwen3Config& config);
 
 }  // namespace detail
 
@@ -80,6 +89,7 @@ void read_qwen3(const JsonFields& fields, std::string_view generation_text,
 #include <limits>
 
 #include "nanovllm/io/json_fields.hpp"
+#include "nanovllm/model/prefixed_checkpoint.hpp"
 
 namespace nanovllm {
 
@@ -88,7 +98,8 @@ NANOVLLM_INLINE std::int64_t num_parameters(const Qwen3Config& config) {
   const std::int64_t layer =
       config.hidden_size * (2 * heads * config.head_dim + 3 * config.intermediate_size);
   const std::int64_t vocab = config.vocab_size * config.hidden_size;
-  return config.num_hidden_layers * layer + vocab * (config.tie_word_embeddings ? 1 : 2);
+  const bool has_second = config.head == ModelHead::tokens && !config.tie_word_embeddings;
+  return config.num_hidden_layers * layer + vocab * (has_second ? 2 : 1);
 }
 
 namespace detail {
@@ -268,6 +279,28 @@ NANOVLLM_INLINE RopeConfig read_rope(const JsonFields& fields, std::int64_t max_
   return out;
 }
 
+/// By the first of "architectures" that is one of the family; what is wrong with the list is said
+/// elsewhere.
+NANOVLLM_INLINE ModelHead read_head(const JsonFields& fields, const std::string& class_prefix) {
+  const Json* list = fields.find("architectures");
+  if (list == nullptr || !list->is_array()) return ModelHead::tokens;
+  for (const Json& name : *list) {
+    if (name == Json(class_prefix + "ForCausalLM")) return ModelHead::tokens;
+    if (name == Json(class_prefix + "ForSequenceClassification")) return ModelHead::labels;
+    if (name == Json(class_prefix + "Model")) return ModelHead::none;
+  }
+  return ModelHead::tokens;
+}
+
+NANOVLLM_INLINE void find_missing_head(const Checkpoint& checkpoint, Qwen3Config& config) {
+  if (config.head != ModelHead::tokens || config.tie_word_embeddings) return;
+  try {
+    const bool has_own = checkpoint.find("lm_head.weight") != nullptr;
+    if (!has_own && lacks_model_prefix(checkpoint)) config.head = ModelHead::none;
+  } catch (const LoadError&) {  // a config.json without weights can be read; their loading says so
+  }
+}
+
 NANOVLLM_INLINE void read_qwen3(const JsonFields& fields, std::string_view generation_text,
                                 const Qwen3Spelling& spelling, Qwen3Config& out,
                                 Problems& problems) {
@@ -278,6 +311,7 @@ NANOVLLM_INLINE void read_qwen3(const JsonFields& fields, std::string_view gener
   if (fields.find("rms_norm_eps") == nullptr) problems.add("'rms_norm_eps' is missing");
   out.rms_norm_eps = eps.value_or(0);
   out.tie_word_embeddings = fields.boolean("tie_word_embeddings").value_or(false);
+  out.head = read_head(fields, std::string(spelling.class_prefix));
   out.dtype = read_dtype(fields, problems);
   out.rope = read_rope(fields, out.max_position_embeddings, problems);
   check_rope_size(out, problems);
@@ -294,7 +328,8 @@ NANOVLLM_INLINE Qwen3Config Qwen3Config::from_json(std::string_view text,
   Problems problems;
   Qwen3Config out;
   detail::read_qwen3(JsonFields(json, "", problems), generation_text,
-                     {.model_type = "qwen3", .head_dim = 128}, out, problems);
+                     {.model_type = "qwen3", .class_prefix = "Qwen3", .head_dim = 128}, out,
+                     problems);
   detail::check_num_parameters(num_parameters(out), problems);
   problems.raise<ConfigError>(source);
   return out;
@@ -302,7 +337,9 @@ NANOVLLM_INLINE Qwen3Config Qwen3Config::from_json(std::string_view text,
 
 NANOVLLM_INLINE Qwen3Config Qwen3Config::load(const Checkpoint& checkpoint) {
   const detail::ConfigTexts texts = detail::read_config_texts(checkpoint);
-  return from_json(texts.config, texts.generation, texts.source);
+  Qwen3Config out = from_json(texts.config, texts.generation, texts.source);
+  detail::find_missing_head(checkpoint, out);
+  return out;
 }
 
 }  // namespace nanovllm

@@ -68,14 +68,13 @@ class Qwen3Network
     // With several ranks a norm follows a sum over them, and stays a separate op.
     const Norm norm =
         sums ? this->stream().norm_of(view_of(this->weights().layer(0).input_norm)) : Norm{};
-    return {
-        .list = {{Role::qkv, this->all(&Layer::qkv), norm, false, rows},
-                 {Role::output, this->all(&Layer::o), Norm{}, sums, rows},
-                 {Role::gate_up, this->all(&Layer::gate_up), norm, false, rows},
-                 {Role::down, this->all(&Layer::down), Norm{}, sums, rows}},
-        .logits = {Role::plain, {&this->weights().lm_head()}, Norm{}, false, limits.max_num_seqs},
-        .kv_heads = {this->num_kv_heads(), this->head_dim()},
-        .max_seqs = limits.max_num_seqs};
+    return {.list = {{Role::qkv, this->all(&Layer::qkv), norm, false, rows},
+                     {Role::output, this->all(&Layer::o), Norm{}, sums, rows},
+                     {Role::gate_up, this->all(&Layer::gate_up), norm, false, rows},
+                     {Role::down, this->all(&Layer::down), Norm{}, sums, rows}},
+            .logits = {Role::plain, this->weights().lm_heads(), Norm{}, false, limits.max_num_seqs},
+            .kv_heads = {this->num_kv_heads(), this->head_dim()},
+            .max_seqs = limits.max_num_seqs};
   }
 };
 
@@ -83,7 +82,9 @@ class Qwen3Network
 template <Qwen3Shape kShape>
 struct Qwen3 {
   static constexpr Qwen3Shape shape = kShape;
-  static constexpr ModelFamily kFamily{.model_type = "qwen3", .architecture = "Qwen3ForCausalLM"};
+  static constexpr ModelFamily kFamily{.model_type = "qwen3",
+                                       .architecture = "Qwen3ForCausalLM",
+                                       .others = {"Qwen3ForSequenceClassification", "Qwen3Model"}};
 
   using Config = Qwen3Config;
 

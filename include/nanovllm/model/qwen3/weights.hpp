@@ -12,6 +12,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/sizes.hpp"
+#include "nanovllm/model/model_head.hpp"
 #include "nanovllm/model/parameter_list.hpp"
 #include "nanovllm/model/prefixed_checkpoint.hpp"
 #include "nanovllm/model/quantization/kv_scales.hpp"
@@ -82,14 +83,16 @@ class Qwen3WeightsOf {
  public:
   using Layer = LayerT;
 
-  /// Streams this rank's part of `checkpoint` in; names may lack `model.` (`with_model_prefix`). A
-  /// tied model's copy of lm_head is ignored. Throws
-  /// one LoadError that names every missing, surplus or misshapen tensor. Scales of the cache are
-  /// read first, with a LoadError of their own (`read_kv_scales`).
+  /// Streams this rank's part of `checkpoint` in; names may lack `model.` (`with_model_prefix`). An
+  /// lm_head of a tied model or of one that wants none is ignored, and so is the head of a
+  /// classifier, which is the engine's (`ScoreHead`). Throws one LoadError that names missing,
+  /// surplus and misshapen tensors. Scales of the cache are read first, with a LoadError of their
+  /// own (`read_kv_scales`).
   void load(const Checkpoint& checkpoint, Backend& backend,
             std::function<void(std::uint64_t, std::uint64_t)> progress = {}) {
-    const std::vector<std::string> ignored =
-        tied_ ? std::vector<std::string>{"lm_head.weight"} : std::vector<std::string>{};
+    std::vector<std::string> ignored;
+    if (!owns_lm_head()) ignored.emplace_back("lm_head.weight");
+    if (head_ == ModelHead::labels) ignored.emplace_back("score.weight");
     const Checkpoint named = with_model_prefix(checkpoint);
     if constexpr (FixedScaleKvFormat<Kv>) load_kv_scales(named);
     list_parameters(backend).load(named, ignored, std::move(progress));
@@ -112,19 +115,27 @@ class Qwen3WeightsOf {
     return layers_[static_cast<std::size_t>(i)];
   }
   [[nodiscard]] const Table& embedding() const { return embedding_; }
+  /// Without it there are no logits; see `Qwen3Config::head`.
+  [[nodiscard]] bool has_lm_head() const { return head_ == ModelHead::tokens; }
   [[nodiscard]] const Table& lm_head() const { return tied_ ? embedding_ : lm_head_; }
+  /// It, if there is one.
+  [[nodiscard]] std::vector<const Table*> lm_heads() const {
+    if (!has_lm_head()) return {};
+    return {&lm_head()};
+  }
   [[nodiscard]] const Vector& final_norm() const { return final_norm_; }
 
  protected:
   using List = ParameterList<WeightElement<W>, Backend>;
 
   /// Allocates; contents are undefined until `load` or `randomize`.
-  Qwen3WeightsOf(bool tied, const Qwen3Shape& shape, int rank, int num_ranks)
+  Qwen3WeightsOf(const Qwen3Config& config, const Qwen3Shape& shape, int rank, int num_ranks)
       : shape_(shape),
         shard_(shape, rank, num_ranks),
-        tied_(tied),
+        head_(config.head),
+        tied_(config.tie_word_embeddings),
         embedding_(shard_.vocab_rows, hidden()),
-        lm_head_(tied_ ? 0 : shard_.vocab_rows, tied_ ? 0 : hidden()),
+        lm_head_(owns_lm_head() ? shard_.vocab_rows : 0, owns_lm_head() ? hidden() : 0),
         final_norm_(shape.hidden_size) {}
 
   [[nodiscard]] const Qwen3Shape& shape() const { return shape_; }
@@ -150,6 +161,7 @@ class Qwen3WeightsOf {
 
  private:
   [[nodiscard]] std::int64_t head_dim() const { return static_cast<std::int64_t>(shape_.head_dim); }
+  [[nodiscard]] bool owns_lm_head() const { return has_lm_head() && !tied_; }
 
   /// The same on all ranks.
   void load_kv_scales(const Checkpoint& checkpoint) {
@@ -170,7 +182,7 @@ class Qwen3WeightsOf {
     for (std::size_t i = 0; i < layers_.size(); ++i)
       list_layer(out, concat("model.layers.", i, "."), layers_[i]);
     out.add_vector("model.norm.weight", final_norm_);
-    if (!tied_) out.add_matrix("lm_head.weight", {vocab, hidden()}, vocab_shard, lm_head_);
+    if (owns_lm_head()) out.add_matrix("lm_head.weight", {vocab, hidden()}, vocab_shard, lm_head_);
     return out;
   }
 
@@ -197,10 +209,11 @@ class Qwen3WeightsOf {
 
   Qwen3Shape shape_;
   Qwen3Shard shard_;
+  ModelHead head_;
   bool tied_;
   Table embedding_;  // [vocab shard, hidden]
   std::vector<Layer> layers_;
-  Table lm_head_;  // [vocab shard, hidden]; empty when tied
+  Table lm_head_;  // [vocab shard, hidden]; empty when tied, and without a head for tokens
   Vector final_norm_;
 };
 
@@ -229,7 +242,7 @@ class Qwen3Weights : public Qwen3WeightsOf<Qwen3Weights<W, Backend, Kv>,
 
   /// Allocates; contents are undefined until `load` or `randomize`.
   Qwen3Weights(const Qwen3Config& config, const Qwen3Shape& shape, int rank, int num_ranks)
-      : Base(config.tie_word_embeddings, shape, rank, num_ranks) {
+      : Base(config, shape, rank, num_ranks) {
     for (std::size_t i = 0; i < shape.num_layers; ++i) this->append(Layer(shape, this->shard()));
   }
 

@@ -133,8 +133,10 @@ NANOVLLM_INLINE Qwen3MoeConfig Qwen3MoeConfig::from_json(std::string_view text,
   Problems problems;
   const JsonFields fields(json, "", problems);
   Qwen3MoeConfig out;
-  detail::read_qwen3(fields, generation_text,
-                     {.model_type = "qwen3_moe", .windows_all_layers = true}, out, problems);
+  detail::read_qwen3(
+      fields, generation_text,
+      {.model_type = "qwen3_moe", .class_prefix = "Qwen3Moe", .windows_all_layers = true}, out,
+      problems);
   out.num_experts = detail::read_num_experts(fields, problems);
   out.num_experts_per_tok =
       fields.required_integer("num_experts_per_tok", 1, Limits::kNumExperts).value_or(0);
@@ -161,7 +163,9 @@ NANOVLLM_INLINE Qwen3MoeConfig Qwen3MoeConfig::from_json(std::string_view text,
 
 NANOVLLM_INLINE Qwen3MoeConfig Qwen3MoeConfig::load(const Checkpoint& checkpoint) {
   const detail::ConfigTexts texts = detail::read_config_texts(checkpoint);
-  return from_json(texts.config, texts.generation, texts.source);
+  Qwen3MoeConfig out = from_json(texts.config, texts.generation, texts.source);
+  detail::find_missing_head(checkpoint, out);
+  return out;
 }
 
 }  // namespace nanovllm

@@ -114,7 +114,7 @@ class Qwen3MoeNetwork
     return {
         .list = {{Role::qkv, this->all(&Layer::qkv), Norm{}, false, rows},
                  {Role::output, this->all(&Layer::o), Norm{}, this->stream().accumulates(), rows}},
-        .logits = {Role::plain, {&this->weights().lm_head()}, Norm{}, false, limits.max_num_seqs},
+        .logits = {Role::plain, this->weights().lm_heads(), Norm{}, false, limits.max_num_seqs},
         .kv_heads = {this->num_kv_heads(), this->head_dim()},
         .max_seqs = limits.max_num_seqs};
   }
@@ -131,8 +131,10 @@ class Qwen3MoeNetwork
 template <Qwen3MoeShape kShape>
 struct Qwen3Moe {
   static constexpr Qwen3MoeShape shape = kShape;
-  static constexpr ModelFamily kFamily{.model_type = "qwen3_moe",
-                                       .architecture = "Qwen3MoeForCausalLM"};
+  static constexpr ModelFamily kFamily{
+      .model_type = "qwen3_moe",
+      .architecture = "Qwen3MoeForCausalLM",
+      .others = {"Qwen3MoeForSequenceClassification", "Qwen3MoeModel"}};
 
   using Config = Qwen3MoeConfig;
 

@@ -45,7 +45,7 @@ class Qwen3MoeWeights : public Qwen3WeightsOf<Qwen3MoeWeights<W, Backend, Kv>,
   /// Allocates; contents are undefined until `load` or `randomize`. Throws ConfigError where
   /// `num_ranks` does not divide "moe_intermediate_size" or a size of a dense Qwen3.
   Qwen3MoeWeights(const Qwen3MoeConfig& config, int rank, int num_ranks)
-      : Base(config.tie_word_embeddings, shape_without_experts(config), rank, num_ranks),
+      : Base(config, shape_without_experts(config), rank, num_ranks),
         num_experts_(config.num_experts),
         expert_width_(config.moe_intermediate_size) {
     detail::RankShares shares(num_ranks);

@@ -81,7 +81,7 @@ NANOVLLM_INLINE std::shared_ptr<Exchange> start_scoring(AnyEngine& engine, Gener
   options.priority = request.priority;
   if (request.truncation)
     options.max_prompt_tokens = num_kept_tokens(engine, request.truncation, 1);
-  Reranker reranker(tokenizer_of(engine), options);
+  Reranker reranker(tokenizer_of(engine), options, engine.score_head());
   const std::size_t least = reranker.min_prompt_tokens();
   if (options.max_prompt_tokens.value_or(least) < least)
     refuse_field("truncate_prompt_tokens",

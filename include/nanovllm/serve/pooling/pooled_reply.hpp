@@ -146,8 +146,7 @@ NANOVLLM_INLINE std::string EmbeddingReply::whole(const OutputUpdate& update, co
 
 NANOVLLM_INLINE std::string ScoreReply::whole(const OutputUpdate& update, const Usage& usage) {
   std::vector<float> scores;
-  for (const ChoiceUpdate& choice : update.choices)
-    scores.push_back(reranker_.score(choice.logprobs.at(0)));
+  for (const ChoiceUpdate& choice : update.choices) scores.push_back(reranker_.score_of(choice));
   if (is_reranking_) return reranking(scores, usage);
   std::string data;
   for (std::size_t i = 0; i < scores.size(); ++i) {
