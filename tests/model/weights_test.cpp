@@ -242,6 +242,40 @@ TEST_CASE("One error lists everything that is wrong, before any sink is called",
   CHECK(calls == 1);
 }
 
+TEST_CASE("Of many tensors that are wrong the first are listed, and the others counted",
+          "[weights]") {
+  const auto message_of = [](int num_missing, int num_surplus) -> std::string {
+    TempDirectory directory;
+    SafetensorsWriter file;
+    file.add("good", "F32", {1}, std::string(4, 'x'));
+    for (int i = 0; i < num_surplus; ++i)
+      file.add(nv::concat("surplus.", i), "F32", {1}, std::string(4, 'x'));
+    const auto checkpoint = write_checkpoint(directory, file);
+    const auto sink = [](std::int64_t, nv::MatrixView<const float>) {};
+    std::vector<nv::Parameter<float>> parameters = {{"good", {1}, sink}};
+    for (int i = 0; i < num_missing; ++i) parameters.push_back({nv::concat("m.", i), {1}, sink});
+    try {
+      load<float>(checkpoint, parameters);
+    } catch (const nv::LoadError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const auto num_lines = [](const std::string& text) {
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  const std::string exactly = message_of(16, 0);
+  CHECK(num_lines(exactly) == 16);
+  CHECK(exactly.ends_with("'m.15' is missing"));
+  const std::string many = message_of(18432, 17);
+  CHECK(num_lines(many) == 2 * 17);
+  CHECK(many.find("\n  - 'm.15' is missing\n  - and 18416 more that are missing or wrong\n") !=
+        many.npos);
+  CHECK(many.find("'m.16'") == many.npos);
+  CHECK(many.find("'surplus.0' [1] is in") != many.npos);
+  CHECK(many.ends_with("\n  - and 1 more that are not in the model"));
+}
+
 TEST_CASE("A split that does not fit its tensor is refused", "[weights]") {
   TempDirectory directory;
   const auto checkpoint = write_checkpoint(

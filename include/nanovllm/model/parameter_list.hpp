@@ -100,7 +100,7 @@ class ParameterList {
   }
 
   /// Streams the parameters in; tensors of the names `ignored` may be there and are not read.
-  /// Throws one LoadError that names every missing, surplus or misshapen tensor.
+  /// Throws one LoadError that names missing, surplus and misshapen tensors (`check_parameters`).
   void load(const Checkpoint& checkpoint, std::span<const std::string> ignored = {},
             std::function<void(std::uint64_t, std::uint64_t)> progress = {}) const {
     load_parameters<T>(

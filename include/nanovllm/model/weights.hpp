@@ -232,8 +232,9 @@ void stream_packed(const Parameter<T>& parameter, const PackedTensors& packed, S
 
 }  // namespace detail
 
-/// Throws one LoadError that lists every parameter that is missing, has another shape, or is not of
-/// floats, and every tensor of the checkpoint that is neither a parameter nor ignored.
+/// Throws one LoadError that lists the parameters that are missing, have another shape, or are not
+/// of floats, and the tensors of the checkpoint that are neither a parameter nor ignored: the first
+/// 16 of each list, and how many more there are.
 template <Element T>
 void check_parameters(const Checkpoint& checkpoint, std::span<const Parameter<T>> parameters,
                       const LoadOptions& options = {}) {
@@ -370,11 +371,35 @@ NANOVLLM_INLINE QuantizationConfig quantization_of(const Checkpoint& checkpoint)
   return is_quantised ? read_quantization(checkpoint) : QuantizationConfig{};
 }
 
+/// Lines of a message, of which the first ones are written out: a mixture of experts may miss
+/// thousands of tensors.
+class FirstLines {
+ public:
+  /// @param rest  what the others are, behind their number.
+  explicit FirstLines(std::string_view rest) : rest_(rest) {}
+
+  template <class... Parts>
+  void add(const Parts&... parts) {
+    if (++count_ <= kMost) text_ += concat("\n  - ", parts...);
+  }
+
+  [[nodiscard]] std::string text() const {
+    return count_ <= kMost ? text_ : text_ + concat("\n  - and ", count_ - kMost, rest_);
+  }
+
+ private:
+  static constexpr std::size_t kMost = 16;
+  std::string_view rest_;
+  std::string text_;
+  std::size_t count_ = 0;
+};
+
 NANOVLLM_INLINE void check_tensors(const Checkpoint& checkpoint,
                                    std::span<const WantedTensor> wanted,
                                    std::span<const std::string> ignored) {
   const QuantizationConfig quantization = quantization_of(checkpoint);
-  std::string problems;
+  FirstLines problems(" more that are missing or wrong"),
+      surplus(" more that are not in the model");
   std::set<std::string_view> expected(ignored.begin(), ignored.end());
   for (const WantedTensor& parameter : wanted) {
     expected.insert(parameter.name);
@@ -396,17 +421,18 @@ NANOVLLM_INLINE void check_tensors(const Checkpoint& checkpoint,
       if (problem.empty()) problem = packed_problem(parameter, *words, checkpoint, quantization);
       expected.merge(packed_names(checkpoint, parameter.name));
     }
-    if (!problem.empty()) problems += concat("\n  - '", parameter.name, "' ", problem);
+    if (!problem.empty()) problems.add("'", parameter.name, "' ", problem);
   }
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
     if (expected.contains(tensor.name) || is_activation_scale(tensor.name) ||
         is_zero_bias(checkpoint, tensor))
       continue;
-    problems += concat("\n  - '", tensor.name, "' ", shape_string(tensor.shape),
-                       " is in the checkpoint, but not in the model");
+    surplus.add("'", tensor.name, "' ", shape_string(tensor.shape),
+                " is in the checkpoint, but not in the model");
   }
-  check<LoadError>(problems.empty(), "'", checkpoint.name(),
-                   "' does not hold this model's weights:", problems);
+  const std::string text = problems.text() + surplus.text();
+  check<LoadError>(text.empty(), "'", checkpoint.name(),
+                   "' does not hold this model's weights:", text);
 }
 
 NANOVLLM_INLINE LoadJobs list_jobs(const Checkpoint& checkpoint,

@@ -98,8 +98,8 @@ class Gpt2Weights {
 
   /// Streams this rank's part of `checkpoint` in, whose tensors are named with or without
   /// "transformer." in front. A tied model's copy of lm_head is ignored, and so are the masks that
-  /// old files have beside the weights. Throws one LoadError that names every missing, surplus or
-  /// misshapen tensor.
+  /// old files have beside the weights. Throws one LoadError that names missing, surplus and
+  /// misshapen tensors.
   void load(const Checkpoint& checkpoint, Backend& backend,
             std::function<void(std::uint64_t, std::uint64_t)> progress = {}) {
     const char* const prefix = checkpoint.find("wte.weight") != nullptr ? "" : "transformer.";
