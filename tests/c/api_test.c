@@ -60,7 +60,16 @@ static void check_layout(void) {
   CHECK_FIELD(nvllm_health, reason, 24);
   CHECK(sizeof(nvllm_health) >= 1048);
   CHECK_FIELD(nvllm_info, has_chat_template, 28);
-  CHECK(sizeof(nvllm_info) >= 32);
+  CHECK_FIELD(nvllm_info, hidden_size, 32);
+  CHECK(sizeof(nvllm_info) >= 40);
+  CHECK_FIELD(nvllm_embed_options, dimensions, 8);
+  CHECK_FIELD(nvllm_embed_options, keep_length, 24);
+  CHECK_FIELD(nvllm_embed_options, priority, 28);
+  CHECK(sizeof(nvllm_embed_options) >= 32);
+  CHECK_FIELD(nvllm_score_options, instruction, 8);
+  CHECK_FIELD(nvllm_score_options, has_answers, 24);
+  CHECK_FIELD(nvllm_score_options, priority, 36);
+  CHECK(sizeof(nvllm_score_options) >= 40);
   CHECK(sizeof(nvllm_token_bias) == 8 && sizeof(nvllm_token_logprob) == 8);
   CHECK(sizeof(nvllm_percentiles) == 24);
 }
@@ -248,6 +257,117 @@ static void check_generation(nvllm_engine* engine) {
   CHECK(strcmp(generate(engine, &request).text, generate(engine, &request).text) == 0);
 }
 
+static double dot(const float* a, const float* b, size_t size) {
+  double sum = 0;
+  for (size_t i = 0; i < size; ++i) sum += (double)a[i] * b[i];
+  return sum;
+}
+
+static int is_near(double a, double b) { return a - b < 1e-3 && b - a < 1e-3; }
+
+// Embeddings and scores, as they are meant to be.
+static void check_pooling(nvllm_engine* engine) {
+  nvllm_request first = {.struct_size = sizeof first, .text = "The king died."};
+  const int32_t ids[] = {5, 6, 7};
+  nvllm_request second = {.struct_size = sizeof second, .token_ids = ids, .num_token_ids = 3};
+  const nvllm_request* inputs[] = {&first, &second, &first};
+  static float vectors[3 * 256], few[3 * 64];
+  size_t size = 0;
+  CHECK(nvllm_embed(engine, inputs, 3, NULL, vectors, 3 * 256, &size) == NVLLM_OK);
+  CHECK(size == 256);
+  for (int i = 0; i < 3; ++i) CHECK(is_near(dot(vectors + 256 * i, vectors + 256 * i, 256), 1));
+  CHECK(is_near(dot(vectors, vectors + 512, 256), 1));  // the same text
+  CHECK(dot(vectors, vectors + 256, 256) < 0.99);
+
+  // The first elements, as they are and scaled; the last tokens of an input.
+  nvllm_embed_options options;
+  CHECK(nvllm_embed_options_init(&options) == NVLLM_OK);
+  options.keep_length = 1;
+  options.dimensions = 64;
+  CHECK(nvllm_embed(engine, inputs, 3, &options, few, 3 * 64, &size) == NVLLM_OK && size == 64);
+  const double scale = few[0] / vectors[0];
+  for (int i = 0; i < 64; ++i) CHECK(is_near(few[i] / scale, vectors[i]));
+  options.keep_length = 0;
+  options.dimensions = 0;
+  options.max_prompt_tokens = 2;
+  CHECK(nvllm_embed(engine, inputs + 1, 1, &options, vectors, 256, NULL) == NVLLM_OK);
+  nvllm_request last = {.struct_size = sizeof last, .token_ids = ids + 1, .num_token_ids = 2};
+  const nvllm_request* short_input[] = {&last};
+  CHECK(nvllm_embed(engine, short_input, 1, NULL, vectors + 256, 256, NULL) == NVLLM_OK);
+  CHECK(is_near(dot(vectors, vectors + 256, 256), 1));
+  CHECK(nvllm_embed(engine, NULL, 0, NULL, NULL, 0, NULL) == NVLLM_OK);
+
+  const char* documents[] = {"The king gave him a key.", "A clock had stopped.", ""};
+  nvllm_score_options scoring;
+  CHECK(nvllm_score_options_init(&scoring) == NVLLM_OK);
+  scoring.has_answers = 1;
+  scoring.yes = 300;
+  scoring.no = 301;
+  float scores[3] = {-1, -1, -1}, one = -1, swapped = -1;
+  CHECK(nvllm_score(engine, "Who?", documents, 3, &scoring, scores) == NVLLM_OK);
+  for (int i = 0; i < 3; ++i) CHECK(scores[i] >= 0 && scores[i] <= 1);
+  CHECK(nvllm_score(engine, "Who?", documents + 1, 1, &scoring, &one) == NVLLM_OK);
+  CHECK(is_near(one, scores[1]));
+  scoring.yes = 301;
+  scoring.no = 300;
+  CHECK(nvllm_score(engine, "Who?", documents + 1, 1, &scoring, &swapped) == NVLLM_OK);
+  CHECK(is_near(one + swapped, 1));
+  scoring.instruction = "Find a lie";
+  CHECK(nvllm_score(engine, "Who?", documents + 1, 1, &scoring, &one) == NVLLM_OK);
+  CHECK(one != swapped);
+}
+
+static void check_pooling_misuse(nvllm_engine* engine) {
+  const nvllm_status invalid = NVLLM_ERROR_INVALID, refused = NVLLM_ERROR_REQUEST;
+  nvllm_request text = {.struct_size = sizeof text, .text = "Once"};
+  const nvllm_request* inputs[] = {&text, NULL};
+  const char* documents[] = {"a", NULL};
+  nvllm_embed_options options = {.struct_size = sizeof options};
+  nvllm_score_options scoring = {.struct_size = sizeof scoring, .has_answers = 1, .yes = 1};
+  float numbers[256] = {7};
+  size_t size = 77;
+  CHECK(nvllm_embed(NULL, inputs, 1, NULL, numbers, 256, &size) == invalid);
+  CHECK_FAILS(invalid, "inputs is NULL", nvllm_embed(engine, NULL, 1, NULL, numbers, 256, &size));
+  CHECK_FAILS(invalid, "entry 1 of inputs is NULL",
+              nvllm_embed(engine, inputs, 2, NULL, numbers, 256, &size));
+  CHECK_FAILS(invalid, "vectors is NULL", nvllm_embed(engine, inputs, 1, NULL, NULL, 256, &size));
+  CHECK_FAILS(invalid, "room for 1 times 256 numbers, got 255",
+              nvllm_embed(engine, inputs, 1, NULL, numbers, 255, &size));
+  options.dimensions = -1;
+  CHECK_FAILS(invalid, "dimensions must be 0 or more, got -1",
+              nvllm_embed(engine, inputs, 1, &options, numbers, 256, &size));
+  options.dimensions = 257;
+  CHECK_FAILS(refused, "embed: input 0: pooler: dimensions must be at most 256, got 257",
+              nvllm_embed(engine, inputs, 1, &options, numbers, 256, &size));
+  options.dimensions = 0;
+  options.keep_length = 2;
+  CHECK_FAILS(invalid, "keep_length",
+              nvllm_embed(engine, inputs, 1, &options, numbers, 256, &size));
+  options.struct_size = 12;
+  CHECK_FAILS(invalid, "struct_size",
+              nvllm_embed(engine, inputs, 1, &options, numbers, 256, &size));
+  text.text = "";
+  CHECK_FAILS(refused, "embed: input 0: the prompt has no tokens",
+              nvllm_embed(engine, inputs, 1, NULL, numbers, 256, &size));
+  text.text = NULL;
+  CHECK_FAILS(invalid, "exactly one", nvllm_embed(engine, inputs, 1, NULL, numbers, 256, &size));
+
+  CHECK(nvllm_score(NULL, "Who?", documents, 1, &scoring, numbers) == invalid);
+  CHECK_FAILS(invalid, "query must not be NULL",
+              nvllm_score(engine, NULL, documents, 1, &scoring, numbers));
+  CHECK_FAILS(invalid, "entry 1 of documents is NULL",
+              nvllm_score(engine, "Who?", documents, 2, &scoring, numbers));
+  CHECK_FAILS(invalid, "scores is NULL", nvllm_score(engine, "Who?", documents, 1, &scoring, NULL));
+  CHECK_FAILS(refused, "the tokeniser has no token 'yes'",
+              nvllm_score(engine, "Who?", documents, 1, NULL, numbers));
+  scoring.yes = -1;
+  CHECK_FAILS(refused, "token id -1 in logprob_token_ids",
+              nvllm_score(engine, "Who?", documents, 1, &scoring, numbers));
+  scoring.has_answers = 2;
+  CHECK_FAILS(invalid, "has_answers", nvllm_score(engine, "Who?", documents, 1, &scoring, numbers));
+  CHECK(size == 77 && numbers[0] == 7);  // nothing was handed out
+}
+
 typedef struct {
   nvllm_engine* engine;
   Heard second;
@@ -262,6 +382,10 @@ static int32_t chain(void* user, const nvllm_event* event) {
   nvllm_sampling_params params = greedy(4);
   nvllm_request request = request_of(&params);
   CHECK(nvllm_submit(links->engine, &request, hear, &links->second, NULL) == NVLLM_OK);
+  const nvllm_request* inputs[] = {&request};  // served within this call
+  float vector[256] = {0};
+  CHECK(nvllm_embed(links->engine, inputs, 1, NULL, vector, 256, NULL) == NVLLM_OK);
+  CHECK(is_near(dot(vector, vector, 256), 1));
   nvllm_stats stats;
   nvllm_stats_init(&stats);
   CHECK(nvllm_get_stats(links->engine, &stats) == NVLLM_OK);
@@ -316,6 +440,7 @@ static void check_state(nvllm_engine* engine) {
   CHECK(nvllm_get_info(engine, &info) == NVLLM_OK);
   CHECK(info.vocab_size == 4096 && info.max_total_tokens > 100);
   CHECK(info.has_tokenizer == 1 && info.has_chat_template == 1);
+  CHECK(info.hidden_size == 256);
   char text[4096];
   size_t size = 0;
   CHECK(nvllm_describe(engine, text, sizeof text, &size) == NVLLM_OK && size == strlen(text));
@@ -475,6 +600,8 @@ int main(int argc, char** argv) {
   check_versions();
   nvllm_engine* engine = create(argv[1]);
   check_generation(engine);
+  check_pooling(engine);
+  check_pooling_misuse(engine);
   check_aborts(engine);
   check_state(engine);
   check_misuse(engine, argv[1]);

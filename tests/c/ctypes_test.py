@@ -79,6 +79,11 @@ class Stats(Sized):
                   "end_to_end_seconds")])
 
 
+class EmbedOptions(Sized):
+    _fields_ = [("struct_size", c_size_t), ("dimensions", c_int64),
+                ("max_prompt_tokens", c_int64), ("keep_length", c_int32), ("priority", c_int32)]
+
+
 class Health(Sized):
     _fields_ = [("struct_size", c_size_t), ("state", c_int32), ("reserved", c_int32),
                 ("seconds", c_double), ("reason", c_char * 1024)]
@@ -105,6 +110,8 @@ def load(path):
             "nvllm_stop": [engine],
             "nvllm_tokenize": [engine, POINTER(Request), POINTER(c_int32), c_size_t,
                                POINTER(c_size_t)],
+            "nvllm_embed": [engine, POINTER(POINTER(Request)), c_size_t, POINTER(EmbedOptions),
+                            POINTER(c_float), c_size_t, POINTER(c_size_t)],
             "nvllm_get_stats": [engine, POINTER(Stats)],
             "nvllm_get_health": [engine, POINTER(Health)],
     }.items():
@@ -207,6 +214,37 @@ class LibraryTest(unittest.TestCase):
         self.check(LIBRARY.nvllm_tokenize(self.engine, byref(request), tokens, 64, byref(count)))
         self.assertGreater(count.value, 1)
         self.assertTrue(all(0 <= token < 4096 for token in tokens[:count.value]))
+
+    def embed(self, texts):
+        requests = [Request(text=text) for text in texts]
+        inputs = (POINTER(Request) * len(texts))(*[ctypes.pointer(one) for one in requests])
+        vectors, dimensions = (c_float * (256 * len(texts)))(), c_size_t()
+        self.check(LIBRARY.nvllm_embed(self.engine, inputs, len(texts), None, vectors,
+                                       len(vectors), byref(dimensions)))
+        self.assertEqual(dimensions.value, 256)
+        return [vectors[256 * i:256 * (i + 1)] for i in range(len(texts))]
+
+    def test_embeds_alone_and_while_others_run(self):
+        texts = [b"The king died.", b"A queen was born."]
+        expected = self.embed(texts)
+        self.assertNotEqual(expected[0], expected[1])
+        runner, statuses = self.running()
+        found = [None] * 4
+
+        def embed(i):
+            found[i] = self.embed(texts)
+
+        threads = [threading.Thread(target=embed, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for vectors in found:
+            for got, wanted in zip(vectors, expected):
+                self.assertTrue(all(abs(a - b) < 1e-3 for a, b in zip(got, wanted)))
+        self.check(LIBRARY.nvllm_stop(self.engine))
+        runner.join()
+        self.assertEqual(statuses, [OK])
 
     def test_threads_submit_while_one_runs(self):
         expected = self.generate(ignore_eos=1).text

@@ -17,6 +17,8 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/pooling/embedding.hpp"
+#include "nanovllm/engine/pooling/reranker.hpp"
 #include "nanovllm/engine/request/prompt.hpp"
 #include "nanovllm/engine/runner/health.hpp"
 #include "nanovllm/io/json.hpp"
@@ -114,6 +116,39 @@ namespace detail {
   prompt.cache_salt = c.cache_salt;
   check<InvalidError>(!prompt.cache_salt.empty(), "cache_salt must be NULL or not empty");
   return prompt;
+}
+
+namespace detail {
+
+/// A count of which 0 is unset.
+[[nodiscard]] inline std::optional<std::size_t> read_count(std::int64_t value, const char* name) {
+  check<InvalidError>(value >= 0, name, " must be 0 or more, got ", value);
+  return value == 0 ? std::nullopt : std::optional(static_cast<std::size_t>(value));
+}
+
+}  // namespace detail
+
+[[nodiscard]] inline EmbedOptions read_embed_options(const nvllm_embed_options* given) {
+  if (given == nullptr) return {};
+  const nvllm_embed_options c = read_struct(given);
+  return {.normalize = !read_flag(c.keep_length, "keep_length"),
+          .dimensions = detail::read_count(c.dimensions, "dimensions"),
+          .max_prompt_tokens = detail::read_count(c.max_prompt_tokens, "max_prompt_tokens"),
+          .priority = c.priority};
+}
+
+[[nodiscard]] inline ScoreOptions read_score_options(const nvllm_score_options* given) {
+  if (given == nullptr) return {};
+  const nvllm_score_options c = read_struct(given);
+  ScoreOptions out;
+  if (c.instruction != nullptr) out.instruction = c.instruction;
+  if (read_flag(c.has_answers, "has_answers")) {
+    out.yes = c.yes;
+    out.no = c.no;
+  }
+  out.max_prompt_tokens = detail::read_count(c.max_prompt_tokens, "max_prompt_tokens");
+  out.priority = c.priority;
+  return out;
 }
 
 /// The settings of an engine, and the choice among those that were compiled.

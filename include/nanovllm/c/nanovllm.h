@@ -79,6 +79,8 @@ NVLLM_API nvllm_status nvllm_init_struct(void* structure, size_t size);
 #define nvllm_engine_config_init(config) nvllm_init_struct((config), sizeof(*(config)))
 #define nvllm_sampling_params_init(params) nvllm_init_struct((params), sizeof(*(params)))
 #define nvllm_request_init(request) nvllm_init_struct((request), sizeof(*(request)))
+#define nvllm_embed_options_init(options) nvllm_init_struct((options), sizeof(*(options)))
+#define nvllm_score_options_init(options) nvllm_init_struct((options), sizeof(*(options)))
 #define nvllm_stats_init(stats) nvllm_init_struct((stats), sizeof(*(stats)))
 #define nvllm_health_init(health) nvllm_init_struct((health), sizeof(*(health)))
 #define nvllm_info_init(info) nvllm_init_struct((info), sizeof(*(info)))
@@ -266,6 +268,45 @@ NVLLM_API nvllm_status nvllm_stop(nvllm_engine* engine);
 /// Makes tensor-parallel ranks that have failed able to compute again, if that can be done.
 NVLLM_API nvllm_status nvllm_reset(nvllm_engine* engine);
 
+// ---- Embeddings and scores ----
+
+/// How embeddings are made.
+typedef struct nvllm_embed_options {
+  size_t struct_size;
+  int64_t dimensions;         ///< elements to keep, the first ones; 0: all
+  int64_t max_prompt_tokens;  ///< of a longer input the last ones are kept; 0: it is refused
+  int32_t keep_length;        ///< 0 or 1: vectors are not scaled to length 1
+  int32_t priority;           ///< as nvllm_sampling_params has it
+} nvllm_embed_options;
+
+/// Embeds inputs: the hidden state of the last token of each. Serves them, in one batch with other
+/// requests, and returns when all are done. Writes [num_inputs, dimensions] numbers to `vectors`
+/// and the elements of each to `*dimensions`, which may be NULL. If an input cannot be served, the
+/// error names the first of them. With `options` NULL they are the defaults.
+/// @param inputs    pointers to prompts as `nvllm_submit` takes them; their `sampling` is ignored.
+/// @param capacity  numbers that `vectors` has room for; too few are NVLLM_ERROR_INVALID.
+NVLLM_API nvllm_status nvllm_embed(nvllm_engine* engine, const nvllm_request* const* inputs,
+                                   size_t num_inputs, const nvllm_embed_options* options,
+                                   float* vectors, size_t capacity, size_t* dimensions);
+
+/// How documents are scored.
+typedef struct nvllm_score_options {
+  size_t struct_size;
+  const char* instruction;    ///< the task in a sentence; NULL: that of web search
+  int64_t max_prompt_tokens;  ///< of a longer prompt the document loses its end; 0: it is refused
+  int32_t has_answers;        ///< 0 or 1: `yes` and `no` are set
+  int32_t yes;                ///< with has_answers: the token that says that a document answers
+  int32_t no;                 ///< the other one. Else the tokens "yes" and "no"
+  int32_t priority;           ///< as nvllm_sampling_params has it
+} nvllm_score_options;
+
+/// Scores how well each document answers the query, in [0, 1], by the prompt of Qwen3-Reranker: by
+/// its answers, or by the checkpoint's head for one label. Serves the documents as `nvllm_embed`
+/// its inputs, and writes a number for each to `scores`. With `options` NULL they are the defaults.
+NVLLM_API nvllm_status nvllm_score(nvllm_engine* engine, const char* query,
+                                   const char* const* documents, size_t num_documents,
+                                   const nvllm_score_options* options, float* scores);
+
 // ---- Text and tokens ----
 
 /// The tokens of a request's prompt, as `nvllm_submit` takes them; its `sampling` is ignored.
@@ -340,6 +381,7 @@ typedef struct nvllm_info {
   int64_t max_total_tokens;   ///< of a sequence, prompt and generated
   int32_t has_tokenizer;      ///< 0 or 1: texts can be prompts
   int32_t has_chat_template;  ///< 0 or 1: messages can
+  int64_t hidden_size;        ///< elements of a whole embedding; 0: not known
 } nvllm_info;
 
 /// As `nvllm_get_stats`.

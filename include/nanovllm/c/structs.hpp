@@ -51,6 +51,16 @@ struct StructTraits<nvllm_request> {
   static constexpr std::size_t kMinSize = offsetof(nvllm_request, text_size);
 };
 template <>
+struct StructTraits<nvllm_embed_options> {
+  static constexpr const char* kName = "nvllm_embed_options";
+  static constexpr std::size_t kMinSize = offsetof(nvllm_embed_options, dimensions);
+};
+template <>
+struct StructTraits<nvllm_score_options> {
+  static constexpr const char* kName = "nvllm_score_options";
+  static constexpr std::size_t kMinSize = offsetof(nvllm_score_options, instruction);
+};
+template <>
 struct StructTraits<nvllm_stats> {
   static constexpr const char* kName = "nvllm_stats";
   static constexpr std::size_t kMinSize = offsetof(nvllm_stats, num_waiting);

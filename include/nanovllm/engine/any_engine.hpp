@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -20,6 +21,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/ids.hpp"
 #include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/pooling/pooling.hpp"
 #include "nanovllm/engine/pooling/score_head.hpp"
 #include "nanovllm/engine/request/frontend.hpp"
 #include "nanovllm/engine/request/output.hpp"
@@ -27,17 +29,22 @@
 #include "nanovllm/engine/runner/health.hpp"
 #include "nanovllm/engine/session/session.hpp"
 #include "nanovllm/sampling/sampling_params.hpp"
+#include "nanovllm/text/tokenizer.hpp"
 
 namespace nanovllm {
 
-/// The members of `Engine` that name neither its model nor its policy, with the same guarantees.
-class AnyEngine {
+/// The members of `Engine` that name neither its model nor its policy, with the same guarantees;
+/// those of `Pooling` included.
+class AnyEngine : public Pooling<AnyEngine> {
  public:
   virtual ~AnyEngine() = default;
 
   virtual RequestId submit(const Prompt& prompt, const SamplingParams& params,
                            TokenCallback callback) = 0;
   virtual bool abort(RequestId id) = 0;
+  /// As `Engine::generate`. Throws Error for an engine that serves only what is submitted.
+  [[nodiscard]] virtual std::vector<Output> generate(std::span<const Prompt> prompts,
+                                                     const SamplingParams& params);
   virtual bool step() = 0;
   virtual void run(const std::stop_token& stop) = 0;
   virtual void run_worker() = 0;
@@ -51,8 +58,15 @@ class AnyEngine {
 
   [[nodiscard]] virtual std::vector<TokenId> encode(const Prompt& prompt) const = 0;
   [[nodiscard]] virtual const TextSide& text() const = 0;
+  /// The tokeniser of the checkpoint. Throws ConfigError when it has none.
+  [[nodiscard]] const Tokenizer& tokenizer() const {
+    check<ConfigError>(text().tokenizer.has_value(), "the checkpoint has no tokenizer.json");
+    return *text().tokenizer;
+  }
   [[nodiscard]] virtual std::span<const TokenId> eos_token_ids() const = 0;
   [[nodiscard]] virtual std::int64_t vocab_size() const = 0;
+  /// Elements of a hidden state, and so of a whole embedding; unset if it is not known.
+  [[nodiscard]] virtual std::optional<std::int64_t> hidden_size() const { return {}; }
   [[nodiscard]] virtual std::int64_t max_total_tokens() const = 0;
 
   [[nodiscard]] virtual EngineStats stats() const = 0;
@@ -62,6 +76,10 @@ class AnyEngine {
   [[nodiscard]] virtual std::string describe() const = 0;
   virtual void check_invariants() const = 0;
 };
+
+inline std::vector<Output> AnyEngine::generate(std::span<const Prompt>, const SamplingParams&) {
+  throw Error("this engine serves requests that are submitted, and has no 'generate'");
+}
 
 /// `AnyEngine` on an `Engine`, or anything with its members.
 /// @tparam Engine  an engine, which is made with the constructor's arguments and lives in here; or
@@ -78,6 +96,12 @@ class EngineAdapter final : public AnyEngine {
     return engine_.submit(prompt, params, std::move(callback));
   }
   bool abort(RequestId id) override { return engine_.abort(id); }
+  [[nodiscard]] std::vector<Output> generate(std::span<const Prompt> prompts,
+                                             const SamplingParams& params) override {
+    if constexpr (requires { engine_.generate(prompts, params); })
+      return engine_.generate(prompts, params);
+    return AnyEngine::generate(prompts, params);
+  }
   bool step() override { return engine_.step(); }
   void run(const std::stop_token& stop) override { engine_.run(stop); }
   void run_worker() override { engine_.run_worker(); }
@@ -101,6 +125,11 @@ class EngineAdapter final : public AnyEngine {
   }
   [[nodiscard]] std::int64_t vocab_size() const override {
     return engine_.model_config().vocab_size;
+  }
+  [[nodiscard]] std::optional<std::int64_t> hidden_size() const override {
+    if constexpr (requires { engine_.model_config().hidden_size; })
+      return engine_.model_config().hidden_size;
+    return {};
   }
   [[nodiscard]] std::int64_t max_total_tokens() const override {
     return engine_.max_total_tokens();
