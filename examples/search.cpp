@@ -48,7 +48,7 @@ int main(int argc, char** argv) try {
     std::fprintf(stderr, "usage: search MODEL_DIR \"query\" FILE...\n");
     return 2;
   }
-  nv::Engine<nv::Qwen3<nv::shapes::qwen3_any>> engine({.model = argv[1]});
+  const auto engine = nv::make_engine<nv::AllModels>({.model = argv[1]});
   std::vector<Paragraph> paragraphs;
   for (int i = 3; i < argc; ++i) read_paragraphs(argv[i], paragraphs);
 
@@ -56,9 +56,9 @@ int main(int argc, char** argv) try {
   for (const Paragraph& paragraph : paragraphs) texts.push_back(paragraph.text);
   // One token must fit behind an input. A longer paragraph is known by its end.
   const nv::EmbedOptions options{.max_prompt_tokens =
-                                     static_cast<std::size_t>(engine.max_total_tokens() - 1)};
-  const std::vector<std::vector<float>> vectors = engine.embed(texts, options);
-  const std::vector<float> query = engine.embed(
+                                     static_cast<std::size_t>(engine->max_total_tokens() - 1)};
+  const std::vector<std::vector<float>> vectors = engine->embed(texts, options);
+  const std::vector<float> query = engine->embed(
       nv::embedding_query("Given a question, find the passage that answers it", argv[2]), options);
 
   // Vectors have length 1, so that their product is the cosine of the angle between them.

@@ -114,17 +114,19 @@ TEST_CASE("a family has architectures with another head and without one", "[regi
                   UnsupportedModelError);
 }
 
-TEST_CASE("a mixture of experts is found by programs that name it", "[registry][moe]") {
+TEST_CASE("a mixture of experts is found by programs that name it or all models",
+          "[registry][moe]") {
   const std::string head = R"({"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
     "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32,
     "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 6144, "vocab_size": 151936,
     "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "num_experts": 128,
     "num_experts_per_tok": 8, "moe_intermediate_size": )";
-  using List = JoinedModels<AllModels, ModelsOf<qwen3_30b_a3b, qwen3_moe_any>>;
+  using List = JoinedModels<ModelsOf<qwen3_30b_a3b>, AllModels>;
   CHECK(chosen_by<List>(head + "768}") == "30B-A3B");
   CHECK(chosen_by<List>(head + "769}") == "any mixture of experts");
+  CHECK(chosen_by<AllModels>(head + "768}") == "any mixture of experts");
   CHECK(chosen<List>(kFairytale) == "any Qwen3");
-  CHECK_THROWS_WITH(chosen_by<AllModels>(head + "768}"),
+  CHECK_THROWS_WITH((chosen_by<ModelsOf<qwen3_any, gpt2_any>>(head + "768}")),
                     Contains("'architectures' has \"Qwen3MoeForCausalLM\", but this program was "
                              "built for qwen3 (Qwen3ForCausalLM), gpt2"));
 }
@@ -135,7 +137,8 @@ TEST_CASE("a checkpoint of another model is refused with what came and what ther
   CHECK_THROWS_WITH(chosen_by<PublishedModels>(llama),
                     "memory/config.json: 'model_type' is \"llama\", 'architectures' has "
                     "\"LlamaForCausalLM\", but this program was built for qwen3 "
-                    "(Qwen3ForCausalLM), gpt2 (GPT2LMHeadModel); docs/adding_a_model.md says how "
+                    "(Qwen3ForCausalLM), gpt2 (GPT2LMHeadModel), qwen3_moe (Qwen3MoeForCausalLM); "
+                    "docs/adding_a_model.md says how "
                     "it takes others");
   CHECK_THROWS_WITH(chosen_by<Models<>>(llama),
                     Contains("but this program was built for no model"));

@@ -6,18 +6,23 @@
 #include "nanovllm/model/gpt2/shapes.hpp"
 #include "nanovllm/model/qwen3/qwen3.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
+#include "nanovllm/model/qwen3_moe/qwen3_moe.hpp"
+#include "nanovllm/model/qwen3_moe/shapes.hpp"
 #include "nanovllm/model/registry.hpp"
 
 namespace nanovllm {
 
-/// The families that run on all backends, with all sizes from config.json.
+/// All families, with all sizes from config.json. `make_engine` leaves out those that a policy's
+/// backend cannot run.
 using AllModels = Models<Qwen3<shapes::qwen3_any>,  //
-                         Gpt2<shapes::gpt2_any>>;
+                         Gpt2<shapes::gpt2_any>,    //
+                         Qwen3Moe<shapes::qwen3_moe_any>>;
 
 /// The same behind the published sizes of Qwen3 as separate code, of which attention is faster.
 using PublishedModels =
     Models<Qwen3<shapes::fairytale>, Qwen3<shapes::qwen3_0_6b>, Qwen3<shapes::qwen3_1_7b>,
            Qwen3<shapes::qwen3_4b>, Qwen3<shapes::qwen3_8b>, Qwen3<shapes::qwen3_14b>,
-           Qwen3<shapes::qwen3_32b>, Qwen3<shapes::qwen3_any>, Gpt2<shapes::gpt2_any>>;
+           Qwen3<shapes::qwen3_32b>, Qwen3<shapes::qwen3_any>, Gpt2<shapes::gpt2_any>,
+           Qwen3Moe<shapes::qwen3_moe_any>>;
 
 }  // namespace nanovllm

@@ -4,17 +4,21 @@
 #include <memory>
 #include <utility>
 
+#include "nanovllm/core/type_name.hpp"
 #include "nanovllm/engine/any_engine.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/setup.hpp"
 #include "nanovllm/fwd.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/model/registry.hpp"
+#include "nanovllm/ops/elements.hpp"
 
 namespace nanovllm {
 
 /// The engine of the first model of `List`, a `Models`, that the checkpoint of `config` is of.
-/// Throws UnsupportedModelError when there is none, and what the engine's constructor throws.
+/// Models that the policy's backend cannot run (`runs_on`) are not compiled. Throws
+/// UnsupportedModelError when there is none or it is one of these, and what the engine's
+/// constructor throws.
 ///
 /// ```cpp
 /// const std::unique_ptr<AnyEngine> any = make_engine<AllModels>({.model = "Qwen3-0.6B"});
@@ -25,7 +29,12 @@ template <class List, class Policy = DefaultPolicy>
   config.checkpoint = checkpoint;
   std::unique_ptr<AnyEngine> out;
   with_model<List>(checkpoint, [&]<class Model>() {
-    out = std::make_unique<EngineAdapter<Engine<Model, Policy>>>(std::move(config));
+    using Backend = typename Policy::Backend;
+    if constexpr (runs_on<Model, ElementsOf<Policy>, Backend>()) {
+      out = std::make_unique<EngineAdapter<Engine<Model, Policy>>>(std::move(config));
+    } else {
+      detail::refuse_backend(checkpoint, Model::kFamily, type_name<Backend>());
+    }
   });
   return out;
 }

@@ -24,6 +24,13 @@
   use(qwen3_32b);                             \
   use(qwen3_any);                             \
   use(gpt2_any)
+/// Those of models that run on the CPU alone, where the target has them: it says so by the
+/// definition, so that a program whose target leaves them out compiles them itself.
+#if defined(NANOVLLM_PREBUILT_EXPERTS)
+#define NANOVLLM_FOR_EACH_PREBUILT_CPU_SHAPE(use) use(qwen3_moe_any)
+#else
+#define NANOVLLM_FOR_EACH_PREBUILT_CPU_SHAPE(use) static_assert(true)
+#endif
 
 namespace nanovllm {
 
@@ -54,6 +61,7 @@ NANOVLLM_PREBUILT_CORE(extern, DefaultPolicy);
   NANOVLLM_PREBUILT_ENGINE(shape, DefaultPolicy); \
   NANOVLLM_PREBUILT_ENGINE(shape, Float32Policy)
 NANOVLLM_FOR_EACH_PREBUILT_SHAPE(NANOVLLM_PREBUILT_ENGINES);
+NANOVLLM_FOR_EACH_PREBUILT_CPU_SHAPE(NANOVLLM_PREBUILT_ENGINES);
 #undef NANOVLLM_PREBUILT_ENGINES
 
 #if defined(NANOVLLM_PREBUILT_CUDA)

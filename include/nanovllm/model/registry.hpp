@@ -29,6 +29,15 @@ concept FoundModel = ModelLike<M> && requires {
   ModelFamily(M::kFamily);
 };
 
+/// Whether `M` can run on a backend with these elements: `M::kRunsOn<Elements, Backend>`, or that
+/// it runs on all. A model with `kRunsOn` runs on no backend that is only declared.
+template <FoundModel M, class Elements, class Backend>
+[[nodiscard]] consteval bool runs_on() {
+  if constexpr (requires { bool(M::template kRunsOn<Elements, Backend>); })
+    return M::template kRunsOn<Elements, Backend>;
+  return true;
+}
+
 /// The models that a program was built for, in the order in which they are tried. Each costs the
 /// compile time of an engine for each policy.
 template <FoundModel... M>
@@ -76,6 +85,10 @@ struct ModelName {
 /// @param mismatches  one for each model of the family that was tried; empty if there is none.
 [[noreturn]] void refuse_model(const ModelName& name, std::span<const ModelFamily> families,
                                std::span<const std::string> mismatches);
+
+/// Throws UnsupportedModelError for a checkpoint of a model that `backend` cannot run.
+[[noreturn]] void refuse_backend(const Checkpoint& checkpoint, const ModelFamily& family,
+                                 std::string_view backend);
 
 /// Why `M` does not take this checkpoint of its family; empty if it does.
 template <class M>
@@ -179,6 +192,13 @@ NANOVLLM_INLINE void refuse_model(const ModelName& name, std::span<const ModelFa
   }
   if (listed.empty()) throw UnsupportedModelError(text + "no model");
   throw UnsupportedModelError(text + "; docs/adding_a_model.md says how it takes others");
+}
+
+NANOVLLM_INLINE void refuse_backend(const Checkpoint& checkpoint, const ModelFamily& family,
+                                    std::string_view backend) {
+  throw UnsupportedModelError(concat(checkpoint.path_of("config.json"), ": this is of ",
+                                     family.model_type, " (", family.architecture, "), and ",
+                                     backend, " lacks operations that it needs"));
 }
 
 }  // namespace nanovllm::detail

@@ -95,10 +95,10 @@ inline MatrixWork matrix_work(Draws draws, std::int64_t vocab) {
 }
 
 /// Each request alone in an engine with room for everything, without a prefix cache.
-template <class Policy>
+template <class Policy, class Model>
 std::vector<Answer> matrix_alone(const MatrixWork& work, EngineConfig config) {
   config.prefix_caching = false;
-  Engine<AnyModel, Policy> engine(std::move(config));
+  Engine<Model, Policy> engine(std::move(config));
   std::vector<Answer> answers;
   for (std::size_t i = 0; i < work.prompts.size(); ++i) {
     const Output output = engine.generate(work.prompts[i], work.params[i]);
@@ -109,7 +109,7 @@ std::vector<Answer> matrix_alone(const MatrixWork& work, EngineConfig config) {
 }
 
 /// All at once in a pool of `num_blocks`, invariants checked at every step.
-template <class Policy>
+template <class Policy, class Model>
 EngineStats check_matrix(const MatrixWork& work, const std::vector<Answer>& expected,
                          EngineConfig config, bool overlap, std::int32_t num_blocks,
                          std::int32_t num_host_blocks) {
@@ -119,7 +119,7 @@ EngineStats check_matrix(const MatrixWork& work, const std::vector<Answer>& expe
   config.max_num_seqs = 16;
   config.kv_size = KvSize::blocks(num_blocks);
   config.host_kv_size = KvSize::blocks(num_host_blocks);
-  Engine<AnyModel, Policy> engine(std::move(config));
+  Engine<Model, Policy> engine(std::move(config));
   for (int round = 0; round < 2; ++round) {  // the second finds what the first has left
     std::vector<Answer> answers(work.prompts.size());
     std::vector<std::string> errors(work.prompts.size());
@@ -142,7 +142,8 @@ EngineStats check_matrix(const MatrixWork& work, const std::vector<Answer>& expe
   return stats;
 }
 
-template <class Base, template <int> class Cache, class PreemptionPolicy, class SchedulingPolicy>
+template <class Base, template <int> class Cache, class PreemptionPolicy, class SchedulingPolicy,
+          class Model = AnyModel>
 void check_combination(const EngineConfig& config, std::int64_t vocab, bool both_ways) {
   using Policy = MatrixPolicy<Base, Cache, PreemptionPolicy, SchedulingPolicy>;
   constexpr bool kSwaps = std::is_same_v<PreemptionPolicy, SwapPreemption>;
@@ -150,17 +151,17 @@ void check_combination(const EngineConfig& config, std::int64_t vocab, bool both
   for (const Draws draws : {Draws::one, Draws::four, Draws::beams, Draws::edited}) {
     CAPTURE(static_cast<int>(draws));
     const MatrixWork work = matrix_work(draws, vocab);
-    const std::vector<Answer> alone = matrix_alone<Policy>(work, config);
+    const std::vector<Answer> alone = matrix_alone<Policy, Model>(work, config);
     REQUIRE(alone[0].size() == static_cast<std::size_t>(work.params[0].n));
     for (const bool overlap : {false, true}) {
       if (!overlap && !both_ways) continue;
       const std::int32_t num_host_blocks = !kSwaps ? 0 : overlap ? 40 : 6;
       const EngineStats stats =
-          check_matrix<Policy>(work, alone, config, overlap, 7, num_host_blocks);
+          check_matrix<Policy, Model>(work, alone, config, overlap, 7, num_host_blocks);
       num_preemptions += stats.num_preemptions;
       num_swapped += stats.num_swapped_out;
     }
-    check_matrix<Policy>(work, alone, config, true, 400, kSwaps ? 6 : 0);
+    check_matrix<Policy, Model>(work, alone, config, true, 400, kSwaps ? 6 : 0);
   }
   CAPTURE(num_preemptions);
   CHECK(num_preemptions > 0);

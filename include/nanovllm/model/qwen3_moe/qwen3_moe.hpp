@@ -52,6 +52,15 @@ class Qwen3MoeMlp {
   ExpertLayer<Context> experts_;
 };
 
+/// `Backend` has the ops of experts.
+template <class Backend, class Elements>
+concept RunsExperts = RunsOp<Backend, RouteExpertsArgs> &&
+    RunsOp<Backend, ExpertMlpArgs<typename Elements::Activation,
+                                  MatrixOf<Backend, typename Elements::Weight>>> &&
+    RunsOp<Backend, FloatLinearArgs<typename Elements::Activation,
+                                    typename Backend::template Matrix<
+                                        WeightElement<typename Elements::Weight>>>>;
+
 namespace detail {
 
 /// True if `Backend` has the ops of experts; a compile error that names what is missing if not.
@@ -137,6 +146,9 @@ struct Qwen3Moe {
       .others = {"Qwen3MoeForSequenceClassification", "Qwen3MoeModel"}};
 
   using Config = Qwen3MoeConfig;
+
+  template <class Elements, class Backend>
+  static constexpr bool kRunsOn = RunsExperts<Backend, Elements>;
 
   /// In which sizes `config` is not of `kShape`; empty if it is.
   [[nodiscard]] static std::string mismatch(const Config& config) {
