@@ -10,6 +10,7 @@
 #include "catch.hpp"
 #include "engine/models.hpp"
 #include "engine/parity/gpt2_checkpoint.hpp"
+#include "engine/parity/qwen3_moe_checkpoint.hpp"
 #include "memory_checkpoint.hpp"
 #include "nanovllm/engine/all_models.hpp"
 #include "nanovllm/full_policy.hpp"
@@ -96,6 +97,34 @@ TEST_CASE("a GPT-2 with weights of a formula runs without a tokeniser", "[regist
   CHECK(engine->max_total_tokens() == 64);
   CHECK_THROWS_WITH(engine->submit("text", {}, {}),
                     Catch::Matchers::Contains("the checkpoint has no tokenizer.json"));
+}
+
+TEST_CASE("all models have the mixtures of experts", "[registry][moe]") {
+  const MoeFiles files({{"architectures", {"Qwen3MoeForCausalLM"}},
+                        {"model_type", "qwen3_moe"},
+                        {"hidden_size", 32},
+                        {"num_hidden_layers", 2},
+                        {"num_attention_heads", 4},
+                        {"num_key_value_heads", 2},
+                        {"head_dim", 16},
+                        {"intermediate_size", 48},
+                        {"moe_intermediate_size", 24},
+                        {"num_experts", 8},
+                        {"num_experts_per_tok", 2},
+                        {"vocab_size", 83},
+                        {"max_position_embeddings", 64},
+                        {"rms_norm_eps", 1e-6},
+                        {"rope_theta", 1e4}},
+                       5);
+  const auto engine = make_engine<AllModels, Float32Policy>(config_of(files.path()));
+  const Prompt prompt = random_prompt(1, 10, 83);
+  CHECK(tokens(*engine, prompt) ==
+        direct_tokens<Qwen3Moe<shapes::qwen3_moe_any>>(files.path(), prompt));
+  const auto gives_text = engine->generate(std::vector<Prompt>{prompt}, kGreedy);
+  CHECK(gives_text.at(0).token_ids.size() == 12);
+  CHECK(engine->embed(prompt).size() == 32);
+  CHECK(engine->hidden_size() == 32);
+  CHECK_THROWS_WITH(engine->tokenizer(), "the checkpoint has no tokenizer.json");
 }
 
 TEST_CASE("weights that a checkpoint in memory lacks are named with its name", "[checkpoint]") {

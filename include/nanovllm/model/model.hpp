@@ -70,7 +70,9 @@ struct NetworkTemplate;
 /// `settings_of(config)`, found by argument-dependent lookup: names and numbers that must be the
 /// same in all processes of a group; and `num_parameters(config)`, found likewise: how many weights
 /// the model has, or a little less. Sizes that neither the checkpoint nor the memory can hold are
-/// refused by it.
+/// refused by it. `config.head`, a ModelHead (model/model_head.hpp), says that a checkpoint gives
+/// no tokens; and `Model::kRunsOn<Elements, Backend>` (`runs_on`, model/registry.hpp), that a
+/// backend lacks what the model needs.
 template <class M>
 concept ModelLike = ModelConfigLike<typename M::Config> && requires {
   typename detail::NetworkTemplate<M::template Network>;
