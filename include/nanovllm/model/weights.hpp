@@ -110,6 +110,14 @@ void stream_parameter(const Parameter<T>& parameter, const CheckpointTensor& ten
       done();
       continue;
     }
+    if (tensor.blocks != nullptr && tensor.blocks->integers != nullptr &&
+        parameter.stored_int_sink &&
+        parameter.stored_int_sink(row - region.row_begin,
+                                  int_rows_of(*tensor.blocks, &bytes[at(row, 0)], stride, rows,
+                                              region.column_begin, region.columns()))) {
+      done();
+      continue;
+    }
     T* const out = staging.acquire(static_cast<std::size_t>(rows) * width);
     if (tensor.blocks != nullptr) {
       for (std::int64_t r = 0; r < rows; ++r) {

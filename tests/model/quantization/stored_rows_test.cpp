@@ -1,5 +1,6 @@
 #include "nanovllm/model/quantization/stored_rows.hpp"
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -11,8 +12,11 @@
 #include "catch.hpp"
 #include "memory_checkpoint.hpp"
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/cpu/backend.hpp"
+#include "nanovllm/cpu/quantized/linear.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/io/gguf/gguf_blocks.hpp"
+#include "nanovllm/model/parameter_list.hpp"
 #include "nanovllm/model/quantization/tensor_scales.hpp"
 #include "nanovllm/model/weights.hpp"
 
@@ -85,6 +89,89 @@ TEMPLATE_TEST_CASE("each rank's part of a tensor of blocks is dequantised", "[we
          std::memcmp(got.data(), expected.data(), got.size() * sizeof(TestType)) == 0));
   CHECK(read == total);
   if (!shard.dim) CHECK(total == blocks.size());
+}
+
+namespace {
+
+/// A block with these scales, and elements of any bits.
+std::string random_block(const BlockFormat& format, std::uint32_t seed) {
+  std::string out;
+  for (std::uint32_t i = 0; i < format.bytes; ++i) {
+    seed = seed * 1664525u + 1013904223u;
+    out.push_back(static_cast<char>(seed >> 24));
+  }
+  const half d(0.001f * static_cast<float>(seed % 90 + 10)), d_min(0.002f);
+  std::memcpy(out.data(), &d, 2);
+  if (format.elements == 256) std::memcpy(out.data() + 2, &d_min, 2);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("blocks of integers are the integers of their elements", "[weights]") {
+  const BlockFormat& format = *GENERATE(&kGgufQ8_0, &kGgufQ4_0, &kGgufQ4_K, &kGgufQ5_K);
+  INFO(format.name);
+  REQUIRE(format.integers != nullptr);
+  constexpr std::int64_t kRows = 5, kColumns = 768;
+  const std::int64_t stride = kColumns / format.elements * format.bytes;
+  std::string data;
+  for (std::uint32_t b = 0; b < kRows * kColumns / format.elements; ++b)
+    data += random_block(format, b + 1);
+  const auto* const bytes = reinterpret_cast<const std::byte*>(data.data());
+  for (const auto& [first, count] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+           {0, kColumns}, {32, 320}, {17, 400}, {250, 10}, {5, 3}}) {
+    INFO(first << " and " << count << " more");
+    const IntRows rows = detail::int_rows_of(format, bytes, stride, kRows, first, count);
+    CHECK(rows.has_one_scale_in_each(32) == (first % 32 == 0 || first % 32 + count <= 32));
+    std::vector<std::int8_t> codes(static_cast<std::size_t>(count));
+    std::vector<float> values(codes.size());
+    for (std::int64_t i = 0; i < kRows; ++i) {
+      rows.read(i, codes.data());
+      detail::dequantise_blocks(format, bytes + i * stride, first, count, values.data());
+      for (std::int64_t j = 0; j < count; ++j) {
+        const auto code = static_cast<float>(codes[static_cast<std::size_t>(j)]);
+        const IntRows::Group of = rows.group(i, j);
+        REQUIRE(code >= -std::exp2(rows.bits - 1));
+        REQUIRE(code < std::exp2(rows.bits - 1));
+        REQUIRE((rows.has_offsets || of.offset == 0));
+        // Sums of other parts of the same numbers: equal but for what float32 rounds.
+        const float value = values[static_cast<std::size_t>(j)];
+        const float size = std::abs(of.scale) * 32 + std::abs(of.offset);
+        REQUIRE(std::abs(of.scale * code + of.offset - value) <=
+                (rows.has_offsets ? size * 0x1p-22f : 0.f));
+      }
+    }
+  }
+}
+
+TEST_CASE("matrices of integers keep the blocks that they can", "[weights]") {
+  constexpr std::int64_t kRows = 37, kColumns = 128;
+  const std::string blocks = q8_blocks(kRows * kColumns / 32);
+  const Checkpoint checkpoint = checkpoint_of(blocks, {kRows, kColumns});
+  CpuBackend backend{BackendConfig{}};
+  cpu::IntMatrix<8> eight(kRows, kColumns);
+  cpu::IntMatrix<4> four(kRows, kColumns);
+  const auto load = [&](auto& matrix) {
+    ParameterList<float, CpuBackend> list(backend);
+    list.add_matrix("w", {kRows, kColumns}, {}, matrix);
+    list.load(checkpoint);
+  };
+  load(eight);
+  load(four);  // quantised anew
+  std::vector<float> row(kColumns), of_four(kColumns);
+  double error = 0, size = 0;
+  for (std::int64_t i = 0; i < kRows; ++i) {
+    eight.copy_row(i, row.data());
+    four.copy_row(i, of_four.data());
+    for (std::int64_t j = 0; j < kColumns; ++j) {
+      const float value = q8_element(blocks, i * kColumns + j);
+      REQUIRE(row[static_cast<std::size_t>(j)] == value);
+      error += std::pow(of_four[static_cast<std::size_t>(j)] - value, 2);
+      size += std::pow(value, 2);
+    }
+  }
+  CHECK(error > 0);
+  CHECK(error < 0.01 * size);
 }
 
 TEST_CASE("a vector of blocks is one row", "[weights]") {

@@ -12,6 +12,7 @@
 /// All products are exact in float32, so a value is rounded once at the most: by the difference.
 
 #include <cstddef>
+#include <cstdint>
 
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/io/block_format.hpp"
@@ -27,12 +28,30 @@ void dequantise_q4_k(const std::byte* blocks, std::size_t count, float* out);
 void dequantise_q5_k(const std::byte* blocks, std::size_t count, float* out);
 void dequantise_q6_k(const std::byte* blocks, std::size_t count, float* out);
 
+void read_q8_0(const std::byte* block, std::int8_t* codes);
+void read_q4_0(const std::byte* block, std::int8_t* codes);
+void read_q4_k(const std::byte* block, std::int8_t* codes);
+void read_q5_k(const std::byte* block, std::int8_t* codes);
+BlockIntegers::Scale scale_of_block(const std::byte* block, std::uint32_t);
+BlockIntegers::Scale scale_q4_k(const std::byte* block, std::uint32_t index);
+BlockIntegers::Scale scale_q5_k(const std::byte* block, std::uint32_t index);
+
+inline constexpr BlockIntegers kIntegersQ8_0{8, 32, false, read_q8_0, scale_of_block};
+inline constexpr BlockIntegers kIntegersQ4_0{4, 32, false, read_q4_0, scale_of_block};
+inline constexpr BlockIntegers kIntegersQ4_K{4, 32, true, read_q4_k, scale_q4_k};
+inline constexpr BlockIntegers kIntegersQ5_K{5, 32, true, read_q5_k, scale_q5_k};
+
 }  // namespace detail
 
-inline constexpr BlockFormat kGgufQ8_0{"Q8_0", 32, 34, detail::dequantise_q8_0};
-inline constexpr BlockFormat kGgufQ4_0{"Q4_0", 32, 18, detail::dequantise_q4_0};
-inline constexpr BlockFormat kGgufQ4_K{"Q4_K", 256, 144, detail::dequantise_q4_k};
-inline constexpr BlockFormat kGgufQ5_K{"Q5_K", 256, 176, detail::dequantise_q5_k};
+inline constexpr BlockFormat kGgufQ8_0{"Q8_0", 32, 34, detail::dequantise_q8_0,
+                                       &detail::kIntegersQ8_0};
+inline constexpr BlockFormat kGgufQ4_0{"Q4_0", 32, 18, detail::dequantise_q4_0,
+                                       &detail::kIntegersQ4_0};
+inline constexpr BlockFormat kGgufQ4_K{"Q4_K", 256, 144, detail::dequantise_q4_k,
+                                       &detail::kIntegersQ4_K};
+inline constexpr BlockFormat kGgufQ5_K{"Q5_K", 256, 176, detail::dequantise_q5_k,
+                                       &detail::kIntegersQ5_K};
+/// Its scales are for 16 elements, fewer than integers are multiplied by.
 inline constexpr BlockFormat kGgufQ6_K{"Q6_K", 256, 210, detail::dequantise_q6_k};
 
 /// The format of the blocks of a type, or null.
@@ -43,7 +62,6 @@ inline constexpr BlockFormat kGgufQ6_K{"Q6_K", 256, 210, detail::dequantise_q6_k
 #if NANOVLLM_BODIES
 
 #include <array>
-#include <cstdint>
 #include <cstring>
 
 #include "nanovllm/core/dtype.hpp"
@@ -131,6 +149,55 @@ NANOVLLM_INLINE void dequantise_q5_k(const std::byte* blocks, std::size_t count,
       }
     }
   }
+}
+
+NANOVLLM_INLINE void read_q8_0(const std::byte* block, std::int8_t* codes) {
+  std::memcpy(codes, block + 2, 32);
+}
+
+NANOVLLM_INLINE void read_q4_0(const std::byte* block, std::int8_t* codes) {
+  const Bytes q = reinterpret_cast<Bytes>(block) + 2;
+  for (int i = 0; i < 16; ++i) {
+    codes[i] = static_cast<std::int8_t>((q[i] & 15) - 8);
+    codes[i + 16] = static_cast<std::int8_t>((q[i] >> 4) - 8);
+  }
+}
+
+NANOVLLM_INLINE void read_q4_k(const std::byte* block, std::int8_t* codes) {
+  Bytes q = reinterpret_cast<Bytes>(block) + 16;
+  for (int j = 0; j < 8; j += 2, q += 32, codes += 64) {
+    for (int i = 0; i < 32; ++i) {
+      codes[i] = static_cast<std::int8_t>((q[i] & 15) - 8);
+      codes[i + 32] = static_cast<std::int8_t>((q[i] >> 4) - 8);
+    }
+  }
+}
+
+NANOVLLM_INLINE void read_q5_k(const std::byte* block, std::int8_t* codes) {
+  const Bytes fifth = reinterpret_cast<Bytes>(block) + 16;
+  Bytes q = reinterpret_cast<Bytes>(block) + 48;
+  for (int j = 0; j < 8; j += 2, q += 32, codes += 64) {
+    for (int i = 0; i < 32; ++i) {
+      const int low = (q[i] & 15) | (fifth[i] >> j & 1) << 4;
+      const int high = q[i] >> 4 | (fifth[i] >> (j + 1) & 1) << 4;
+      codes[i] = static_cast<std::int8_t>(low - 16);
+      codes[i + 32] = static_cast<std::int8_t>(high - 16);
+    }
+  }
+}
+
+NANOVLLM_INLINE BlockIntegers::Scale scale_of_block(const std::byte* block, std::uint32_t) {
+  return {half_at(reinterpret_cast<Bytes>(block)), 0.f};
+}
+
+NANOVLLM_INLINE BlockIntegers::Scale scale_q4_k(const std::byte* block, std::uint32_t index) {
+  const ScaleAndMin of = scales_at(reinterpret_cast<Bytes>(block))[index];
+  return {of.scale, 8 * of.scale - of.min};
+}
+
+NANOVLLM_INLINE BlockIntegers::Scale scale_q5_k(const std::byte* block, std::uint32_t index) {
+  const ScaleAndMin of = scales_at(reinterpret_cast<Bytes>(block))[index];
+  return {of.scale, 16 * of.scale - of.min};
 }
 
 NANOVLLM_INLINE void dequantise_q6_k(const std::byte* blocks, std::size_t count, float* out) {

@@ -11,6 +11,7 @@
 #include "nanovllm/io/block_format.hpp"
 #include "nanovllm/io/checkpoint_like.hpp"
 #include "nanovllm/io/file_dtype.hpp"
+#include "nanovllm/ops/int_weight.hpp"
 
 namespace nanovllm::detail {
 
@@ -51,6 +52,43 @@ void dequantise_blocks(const BlockFormat& format, const std::byte* row, std::int
     const float* const source = buffer.data() + (begin - block * group);
     for (std::int64_t i = 0; i < stop - begin; ++i) out[begin - first + i] = T(source[i]);
   }
+}
+
+/// Rows of blocks as integers, columns [first, first + count) of each; the first row is at `data`,
+/// others `stride` bytes apart. The format has integers. Refers to `data`.
+[[nodiscard]] inline IntRows int_rows_of(const BlockFormat& format, const std::byte* data,
+                                         std::int64_t stride, std::int64_t rows, std::int64_t first,
+                                         std::int64_t count) {
+  const BlockIntegers& integers = *format.integers;
+  const std::int64_t elements = format.elements, group = integers.group;
+  const auto block_at = [=, bytes = std::int64_t{format.bytes}](std::int64_t row,
+                                                                std::int64_t column) {
+    return data + row * stride + column / elements * bytes;
+  };
+  return {.rows = rows,
+          .columns = count,
+          .bits = integers.bits,
+          .group_columns = group,
+          .phase = first % group,
+          .has_offsets = integers.has_offsets,
+          .read =
+              [=, &integers](std::int64_t row, std::int8_t* codes) {
+                std::array<std::int8_t, kMaxBlockElements> block;
+                for (std::int64_t column = first; column < first + count;) {
+                  const std::int64_t offset = column % elements;
+                  const std::int64_t size = std::min(elements - offset, first + count - column);
+                  integers.read(block_at(row, column), block.data());
+                  std::copy_n(block.data() + offset, size, codes + (column - first));
+                  column += size;
+                }
+              },
+          .group =
+              [=, &integers](std::int64_t row, std::int64_t column) {
+                const auto of =
+                    integers.scale(block_at(row, first + column),
+                                   static_cast<std::uint32_t>((first + column) % elements / group));
+                return IntRows::Group{of.scale, of.offset};
+              }};
 }
 
 }  // namespace nanovllm::detail
