@@ -7,7 +7,7 @@
 /// of x are broadcast from memory. Halves of bytes are unpacked once for the rows of a call.
 ///
 /// There are no prefetches: the loads of the next groups are under way early enough, and asking for
-/// lines 2 KiB ahead made one row a quarter to a half slower on an AMD EPYC (Zen 4).
+/// lines 2 KiB ahead made one row a third to a half slower on an AMD EPYC (Zen 4).
 
 #if defined(__x86_64__)
 
