@@ -1,12 +1,23 @@
 #!/usr/bin/env bash
-# From a fresh clone to streamed text: bash examples/quickstart.sh ["prompt"]
+# From a fresh clone to streamed text: bash examples/quickstart.sh [--quantize int8|int4] ["prompt"]
 #
 # Installs what is missing (Debian, Ubuntu), builds one example into build/quickstart and runs it
-# with the model of this repository. The last line is the speed in tokens per second.
+# with the model of this repository. The last line is the speed in tokens per second. With --quantize
+# the weights are kept in integers of so many bits, on the CPU.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source .ci/packages.sh
+
+format=
+if [ "${1:-}" = --quantize ]; then
+  format=${2:-}
+  if [ "$format" != int8 ] && [ "$format" != int4 ]; then
+    echo "quickstart.sh: --quantize takes int8 or int4, got '$format'" >&2
+    exit 2
+  fi
+  shift 2
+fi
 
 build=build/quickstart
 program=quickstart
@@ -14,7 +25,9 @@ options=(-DCMAKE_BUILD_TYPE=Release -DNANOVLLM_BUILD_TESTS=OFF -DNANOVLLM_CUDA=O
 
 install_packages "${library_packages[@]}" libcli11-dev
 # The CUDA build of the example, where there is one, a GPU and a compiler for it.
-if [ -f examples/quickstart.cu ] && has_gpu && find_nvcc; then
+if [ -n "$format" ]; then
+  program=quantized
+elif [ -f examples/quickstart.cu ] && has_gpu && find_nvcc; then
   build=build/quickstart-cuda
   program=quickstart_cuda
   options=(-DCMAKE_BUILD_TYPE=Release -DNANOVLLM_BUILD_TESTS=OFF -DNANOVLLM_CUDA=ON
@@ -25,4 +38,4 @@ echo "Building $build/examples/$program"
 quietly cmake -S . -B "$build" -G Ninja "${options[@]}"
 quietly cmake --build "$build" --target "$program"
 echo
-exec "$build/examples/$program" examples/models/fairytale "$@"
+exec "$build/examples/$program" ${format:+"$format"} examples/models/fairytale "$@"

@@ -1,0 +1,47 @@
+// Streams a continuation of a prompt with weights in integers of 8 or 4 bits, on the CPU.
+// Usage: quantized int8|int4 [MODEL_DIR] ["prompt"]
+#include <nanovllm/cpu/quantized/linear.hpp>
+#include <nanovllm/engine.hpp>
+
+#include <cstdio>
+#include <string_view>
+
+namespace nv = nanovllm;
+
+template <class Format>
+struct QuantizedPolicy : nv::DefaultPolicy {
+  using Weight = Format;
+};
+
+template <class Format>
+void write(const char* model, const char* prompt) {
+  nv::Engine<nv::Qwen3<nv::shapes::qwen3_any>, QuantizedPolicy<Format>> engine({.model = model});
+  std::printf("%s", prompt);
+  engine.submit(prompt, {.max_tokens = 400}, [](const nv::TokenEvent& event) {
+    std::printf("%.*s", static_cast<int>(event.text.size()), event.text.data());
+    std::fflush(stdout);
+  });
+  while (engine.step()) {
+  }
+  const nv::EngineStats stats = engine.stats();
+  std::printf(
+      "\n\n%lld tokens, %.0f tokens per second\n", static_cast<long long>(stats.num_decode_tokens),
+      static_cast<double>(stats.num_decode_tokens) / (stats.decode_seconds + stats.host_seconds));
+}
+
+int main(int argc, char** argv) try {
+  const std::string_view format = argc > 1 ? argv[1] : "";
+  const char* model = argc > 2 ? argv[2] : "examples/models/fairytale";
+  const char* prompt = argc > 3 ? argv[3] : "Once upon a time there was a king who had";
+  if (format == "int8") {
+    write<nv::Int8Group32>(model, prompt);
+  } else if (format == "int4") {
+    write<nv::Int4Group32>(model, prompt);
+  } else {
+    std::fprintf(stderr, "usage: quantized int8|int4 [MODEL_DIR] [\"prompt\"]\n");
+    return 2;
+  }
+} catch (const nv::Error& error) {
+  std::fprintf(stderr, "quantized: %s\n", error.what());
+  return 1;
+}
