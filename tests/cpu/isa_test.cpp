@@ -59,7 +59,7 @@ TEST_CASE("a backend is capped by the instruction set that it is given", "[isa]"
         "cpu, 1 threads, " + std::string(name(cpu::kLeastIsa)));
 }
 
-// Whoever knows the machine, as cpu/aarch64/run.sh does, says what must be found.
+// Whoever knows the machine, as cpu/aarch64/run_test.sh does, says what must be found.
 TEST_CASE("the widest instruction set is that of the machine", "[isa]") {
   if (const char* const expected = std::getenv("NANOVLLM_TEST_ISA"))
     CHECK(name(cpu::best_isa()) == std::string(expected));

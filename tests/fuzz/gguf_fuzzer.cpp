@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -21,9 +22,16 @@ namespace {
 void read_texts(const nanovllm::Checkpoint& checkpoint) {
   for (const char* file :
        {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}) {
+    std::optional<std::string> text;
     try {
-      if (const auto text = checkpoint.text(file)) static_cast<void>(nanovllm::parse_json(*text));
+      text = checkpoint.text(file);
     } catch (const nanovllm::LoadError&) {
+    }
+    if (!text) continue;
+    try {
+      static_cast<void>(nanovllm::parse_json(*text));
+    } catch (const nanovllm::LoadError&) {
+      std::abort();  // what we write is JSON
     }
   }
 }

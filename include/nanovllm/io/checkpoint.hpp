@@ -133,6 +133,8 @@ NANOVLLM_INLINE std::shared_ptr<Checkpoint::AnySource> Checkpoint::open(
 }
 
 NANOVLLM_INLINE std::string Checkpoint::path_of(std::string_view file) const {
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(name(), ignored)) return concat(file, " of ", name());
   return (std::filesystem::path(name()) / file).string();
 }
 

@@ -39,7 +39,7 @@ fi
 # Those that take longest come first.
 programs=(cpu/aarch64/engine cpu/linear/linear_test cpu/linear/fp8_matrix_test
   cpu/kernels/attention_test cpu/kernels/attention_byte_kv_test cpu/kernels/qk_norm_rope_store_test
-  cpu/isa_test cpu/simd/simd_test
+  cpu/quantized/linear_test cpu/quantized/int_matrix_test cpu/isa_test cpu/simd/simd_test
   cpu/kernels/rms_norm_test cpu/kernels/silu_mul_test cpu/kernels/embedding_test
   cpu/linear/packed_matrix_test)
 # Of attention the cases that do not take minutes.

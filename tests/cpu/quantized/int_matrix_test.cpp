@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "cpu/op_test.hpp"
 #include "nanovllm/core/fp8.hpp"
 #include "nanovllm/core/philox.hpp"
 #include "nanovllm/cpu/context.hpp"
@@ -148,8 +149,7 @@ TEST_CASE("rows are quantised alike on every instruction set", "[quantized]") {
   row[400] = std::numeric_limits<float>::quiet_NaN();
   std::vector<std::int8_t> first[2];
   std::vector<half> first_scales[2];
-  for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
-    if (isa > cpu::best_isa() || isa < cpu::kLeastIsa) continue;
+  for (const Isa isa : test::available_isas()) {
     for (const bool in_eight : {false, true}) {
       std::vector<std::int8_t> codes(1024);
       std::vector<half> scales(32);
@@ -286,4 +286,38 @@ TEST_CASE("8.5 and 4.5 bits an element, and half a bit for shifts", "[quantized]
   CHECK(Int8Matrix(33, 33).size_bytes() == 2 * 2 * 1088);  // whole panels and groups
   CHECK(Int8Matrix(0, 33).size_bytes() == 0);
   CHECK(Int8Matrix(33, 0).size_bytes() == 0);
+}
+
+TEST_CASE("stored rows whose scales or offsets no half is near are not kept", "[quantized]") {
+  std::int8_t code = 1;
+  const auto rows_of = [&](IntRows::Group odd) {
+    return IntRows{.rows = 2,
+                   .columns = 64,
+                   .bits = 4,
+                   .group_columns = 32,
+                   .has_offsets = true,
+                   .read = [&](std::int64_t, std::int8_t* codes) { std::fill_n(codes, 64, code); },
+                   .group =
+                       [odd](std::int64_t i, std::int64_t j) {
+                         return i == 1 && j >= 32 ? odd : IntRows::Group{0.5f, 0.25f};
+                       }};
+  };
+  Int4Matrix matrix(2, 64);
+  CHECK(matrix.set_rows(0, rows_of({0.5f, -0.25f})));
+  const std::vector<float> before = row_of(matrix, 1);
+  CHECK(before[0] == 0.75f);
+  CHECK(before[40] == 0.25f);
+  code = 2;
+  // An offset of 800,000 scales; scales beyond the largest half and below the smallest.
+  for (const IntRows::Group odd : {IntRows::Group{6e-8f, -0.05f}, IntRows::Group{1e6f, 0.f},
+                                   IntRows::Group{1e-9f, 0.f}, IntRows::Group{0.f, 1e6f}}) {
+    CHECK_FALSE(matrix.set_rows(0, rows_of(odd)));
+    CHECK(row_of(matrix, 1) == before);
+  }
+  // Rows that are quantised have no offsets, whatever was there.
+  const std::vector<float> values(64, 1.f);
+  matrix.set_rows(1, MatrixView<const float>(values.data(), {1, 64}));
+  Int4Matrix fresh(2, 64);
+  fresh.set_rows(1, MatrixView<const float>(values.data(), {1, 64}));
+  CHECK(row_of(matrix, 1) == row_of(fresh, 1));
 }

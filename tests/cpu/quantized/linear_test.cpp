@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "cpu/op_test.hpp"
 #include "nanovllm/core/philox.hpp"
 #include "nanovllm/cpu/kernels/expert_mlp.hpp"
 #include "nanovllm/cpu/linear/packed_matrix.hpp"
@@ -75,13 +76,6 @@ std::vector<float> values_of(const Matrix& matrix) {
   return out;
 }
 
-std::vector<Isa> instruction_sets() {
-  std::vector<Isa> out;
-  for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx})
-    if (isa <= cpu::best_isa() && isa >= cpu::kLeastIsa) out.push_back(isa);
-  return out;
-}
-
 /// x · Wᵀ in float64 of the values as rounded, and how far a result may be from it.
 struct Reference {
   double value = 0, bound = 0;
@@ -124,7 +118,7 @@ void check_products(std::int64_t n, const Matrix& matrix, bool accumulate) {
     return MatrixView<Out>(y.data(), {n, rows}, {rows + 2, 1});
   };
   std::vector<Out> first;
-  for (const Isa isa : instruction_sets()) {
+  for (const Isa isa : test::available_isas()) {
     Context context{.pool = &pool, .isa = isa};
     std::vector<Out> y = old;
     run_op(LinearArgs<T, Matrix, Out>{x_view, &matrix, view(y), accumulate}, context);
@@ -230,7 +224,7 @@ TEST_CASE("the largest sums that there are do not overflow", "[quantized]") {
                                              return IntRows::Group{1.f, 0.f};
                                            }}));
     const std::vector<float> x(size(cols), 127.f * x_sign);
-    for (const Isa isa : instruction_sets()) {
+    for (const Isa isa : test::available_isas()) {
       std::vector<float> y(32);
       linear(
           LinearArgs<float, std::remove_reference_t<decltype(matrix)>, float>{
@@ -262,7 +256,7 @@ TEST_CASE("activations are rounded to integers as stated", "[quantized]") {
   x[40] = 0x1p-101f;  // too small: zero
   x[64] = 1.f;
   x[69] = -0.5f;
-  for (const Isa isa : instruction_sets()) {
+  for (const Isa isa : test::available_isas()) {
     INFO(cpu::name(isa));
     std::vector<ActivationGroup> groups(3);
     NANOVLLM_PICK(isa, quantise_activations<float>)(x.data(), 70, groups.data());
@@ -288,7 +282,7 @@ TEST_CASE("a row with an element that is not finite is NaN, and no other", "[qua
        {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     std::vector<float> x = noise<float>(300, 2), y(120);
     x[150] = odd;
-    for (const Isa isa : instruction_sets()) {
+    for (const Isa isa : test::available_isas()) {
       linear(
           LinearArgs<float, IntMatrix<8>, float>{
               {x.data(), {3, 100}}, &matrix, {y.data(), {3, 40}}},

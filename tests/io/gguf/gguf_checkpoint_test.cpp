@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -199,6 +200,10 @@ TEST_CASE("a GGUF's end tokens and sampling are those of generation_config.json"
                                                                     {"top_p", 0.95},
                                                                     {"min_p", 0.0},
                                                                     {"repetition_penalty", 1.05}});
+  GgufWriter odd;
+  odd.add("general.sampling.temp", std::numeric_limits<float>::quiet_NaN());
+  CHECK_THROWS_WITH(json_of(odd, "generation_config.json"),
+                    Contains("'general.sampling.temp' must be finite, got nan"));
 }
 
 TEST_CASE("tensors of a GGUF have Hugging Face's names", "[gguf]") {
@@ -268,7 +273,12 @@ TEST_CASE("tensors that cannot be read are refused by name", "[gguf]") {
   GgufWriter many;
   many.add("general.architecture", "qwen3moe");
   many.add_tensor("blk.0.ffn_up_exps.weight", kF32, {1u << 30, 0, 1}, "");
-  CHECK_THROWS_WITH(Written(many).checkpoint.read_tensors(), Contains("none of them 0, got"));
+  CHECK_THROWS_WITH(Written(many).checkpoint.read_tensors(),
+                    Contains("none of them 0 and at most 4096 experts, got"));
+  GgufWriter small;
+  small.add("general.architecture", "qwen3moe");
+  small.add_tensor("blk.0.ffn_up_exps.weight", kF32, {4097, 1, 1}, std::string(4 * 4097, '\0'));
+  CHECK_THROWS_WITH(Written(small).checkpoint.read_tensors(), Contains("got [4097, 1, 1]"));
 }
 
 TEST_CASE("a path to a GGUF file is a checkpoint", "[gguf][checkpoint]") {
@@ -276,7 +286,7 @@ TEST_CASE("a path to a GGUF file is a checkpoint", "[gguf][checkpoint]") {
   const auto path = directory.write("model.gguf", with_heads(qwen3()).bytes());
   const Checkpoint checkpoint(path);
   CHECK(checkpoint.name() == path);
-  CHECK(checkpoint.path_of("config.json") == path / "config.json");
+  CHECK(checkpoint.path_of("config.json") == "config.json of " + path.string());
   CHECK(checkpoint.text("config.json").has_value());
   CHECK_FALSE(checkpoint.text("tokenizer.json").has_value());
   CHECK_FALSE(checkpoint.text("tokenizer_config.json").has_value());
@@ -293,8 +303,11 @@ TEST_CASE("a path to a GGUF file is a checkpoint", "[gguf][checkpoint]") {
   // A file and a directory may have any name.
   const auto blob = directory.write("sha256-0123", with_heads(qwen3()).bytes());
   CHECK(Checkpoint(blob).text("config.json") == checkpoint.text("config.json"));
-  CHECK_THROWS_WITH(Checkpoint(directory.write("model.bin", "PK34 and more")),
-                    Contains("model.bin', byte 4: the file must begin with \"GGUF\""));
+  CHECK_THROWS_WITH(
+      Checkpoint(directory.write("model.bin", "PK34 and more")),
+      Contains("model.bin', byte 4: the file must begin with \"GGUF\"; a checkpoint is "
+               "a directory or a GGUF file"));
+  CHECK(Checkpoint(blob).path_of("config.json") == "config.json of " + blob.string());
   std::filesystem::create_directory(directory.path() / "folder.gguf");
   CHECK_FALSE(Checkpoint(directory.path() / "folder.gguf").text("config.json").has_value());
 }

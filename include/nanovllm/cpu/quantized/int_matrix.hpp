@@ -2,9 +2,12 @@
 /// The CPU's matrix of 8- or 4-bit integers with a scale for each row and 32 columns.
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
+#include <vector>
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
@@ -87,38 +90,43 @@ class IntMatrix {
       auto* const scales = detail::scratch<IntMatrix, half>(num_groups());
       for (std::int64_t i = begin; i < end; ++i) {
         quantise(rows.at(i), cols_, codes, scales);
-        for (std::int64_t g = 0; g < num_groups(); ++g)
+        for (std::int64_t g = 0; g < num_groups(); ++g) {
           set_group(first_row + i, g, codes + g * kIntGroup, scales[g]);
+          if (shifts_.size() != 0) *shift_at(first_row + i, g) = half(0.f);
+        }
       }
     });
   }
 
   /// Keeps the codes of stored rows as they are; scales, and offsets in units of their scale, are
   /// rounded to halves, which those of files mostly are. False, with nothing done, for codes of
-  /// more bits than here and where a scale changes within 32 of these columns. Rows with offsets
-  /// may not be set by several threads at once. Throws ShapeError when the rows do not fit.
+  /// more bits than here, where a scale changes within 32 of these columns, and where one of these
+  /// numbers is not 0 and no half is near it. Rows with offsets may not be set by several threads
+  /// at once. Throws ShapeError when the rows do not fit.
   bool set_rows(std::int64_t first_row, const IntRows& rows) {
     check_rows(first_row, rows.rows, rows.columns);
     if (rows.bits > kBits || !rows.has_one_scale_in_each(kIntGroup)) return false;
+    std::vector<StoredGroup> groups;
+    groups.reserve(static_cast<std::size_t>(rows.rows * num_groups()));
+    for (std::int64_t i = 0; i < rows.rows; ++i) {
+      for (std::int64_t g = 0; g < num_groups(); ++g) {
+        const auto group = StoredGroup::of(rows.group(i, g * kIntGroup));
+        if (!group) return false;
+        groups.push_back(*group);
+      }
+    }
     if (rows.has_offsets && shifts_.size() == 0)
       shifts_ = AlignedBuffer<half>(num_panels() * num_groups() * kPanelRows);
     auto* const codes = detail::scratch<IntMatrix, std::int8_t>(num_groups() * kIntGroup);
+    auto group = groups.begin();
     for (std::int64_t i = 0; i < rows.rows; ++i) {
       std::fill(codes + cols_, codes + num_groups() * kIntGroup, std::int8_t{0});
       rows.read(i, codes);
-      for (std::int64_t g = 0; g < num_groups(); ++g) {
-        const IntRows::Group group = rows.group(i, g * kIntGroup);
+      for (std::int64_t g = 0; g < num_groups(); ++g, ++group) {
         std::int8_t* const of_group = codes + g * kIntGroup;
-        float scale = group.scale, shift = 0.f;
-        if (scale != 0.f) {
-          shift = group.offset / scale;
-        } else if (group.offset != 0.f) {  // all elements are the offset
-          std::fill_n(of_group, kIntGroup, std::int8_t{0});
-          scale = group.offset;
-          shift = 1.f;
-        }
-        set_group(first_row + i, g, of_group, half(scale));
-        if (shifts_.size() != 0) *shift_at(first_row + i, g) = half(shift);
+        if (group->is_constant) std::fill_n(of_group, kIntGroup, std::int8_t{0});
+        set_group(first_row + i, g, of_group, group->scale);
+        if (shifts_.size() != 0) *shift_at(first_row + i, g) = group->shift;
       }
     }
     return true;
@@ -143,6 +151,24 @@ class IntMatrix {
   }
 
  private:
+  /// A group of stored rows as it is kept.
+  struct StoredGroup {
+    half scale, shift;
+    bool is_constant;  ///< all elements are the offset
+
+    /// Nothing where a number that is not 0 would become 0, or no number.
+    [[nodiscard]] static std::optional<StoredGroup> of(const IntRows::Group& group) {
+      const bool is_constant = group.scale == 0.f && group.offset != 0.f;
+      const float scale = is_constant ? group.offset : group.scale;
+      const float shift = is_constant ? 1.f : scale == 0.f ? 0.f : group.offset / scale;
+      const StoredGroup out{half(scale), half(shift), is_constant};
+      const bool fits = std::isfinite(static_cast<float>(out.scale)) &&
+                        std::isfinite(static_cast<float>(out.shift)) &&
+                        (scale == 0.f) == (static_cast<float>(out.scale) == 0.f);
+      return fits ? std::optional(out) : std::nullopt;
+    }
+  };
+
   static constexpr std::int64_t kWord = 4;                   ///< columns that lie together
   static constexpr std::int64_t kLine = kPanelRows * kWord;  ///< bytes from a word to the next
 

@@ -75,7 +75,7 @@ void linear(const LinearArgs<T, IntMatrix<kBits>, Out>& args, const Context& con
   check<ShapeError>(args.weight != nullptr, "linear: no weight given");
   validate(args);
   if (args.weight->rows() == 0) return;
-  const Isa isa = std::min(context.isa, best_isa());
+  const Isa isa = has(context.isa) ? context.isa : best_isa();
   const std::int64_t n = args.x.extent(0), groups = args.weight->num_groups();
   const auto quantise = NANOVLLM_PICK(isa, quantise_activations<T>);
   const std::int64_t step =
@@ -87,8 +87,7 @@ void linear(const LinearArgs<T, IntMatrix<kBits>, Out>& args, const Context& con
     detail::share(context, rows.extent(0), kRowGrain, [&](std::int64_t from, std::int64_t to) {
       for (std::int64_t r = from; r < to; ++r) quantise(rows.at(r), rows.extent(1), x + r * groups);
     });
-    std::memset(static_cast<void*>(x + rows.extent(0) * groups), 0,
-                static_cast<std::size_t>(groups) * sizeof(ActivationGroup));
+    std::fill_n(x + rows.extent(0) * groups, groups, ActivationGroup{});
     detail::multiply_rows(x, *args.weight, args.y.slice(begin, begin + rows.extent(0)),
                           args.accumulate, context, isa);
   }

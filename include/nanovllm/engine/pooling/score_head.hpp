@@ -88,7 +88,7 @@ NANOVLLM_INLINE std::shared_ptr<const ScoreHead> ScoreHead::load(const Checkpoin
                    "'", checkpoint.name(), "': '", kName, "' must have shape [labels, ", width,
                    "], got ", detail::shape_string(tensor->shape));
   check<LoadError>(detail::is_float(tensor->dtype), "'", checkpoint.name(), "': '", kName,
-                   "' must be F32, F16 or BF16, got ", name(tensor->dtype));
+                   "' must be F32, F16 or BF16, got ", tensor->type_name());
   std::vector<float> weight(tensor->shape[0] * tensor->shape[1]);
   detail::convert(tensor->dtype, tensor->data.data(), weight.data(), weight.size());
   return std::make_shared<const ScoreHead>(std::move(weight), tensor->shape[0], width);

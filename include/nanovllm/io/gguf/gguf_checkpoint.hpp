@@ -89,11 +89,12 @@ NANOVLLM_INLINE CheckpointTensor gguf_tensor(const GgufFile& file, const GgufTen
 NANOVLLM_INLINE void add_gguf_experts(const GgufFile& file, const CheckpointTensor& stacked,
                                       const GgufTensorName& name,
                                       std::vector<CheckpointTensor>& out) {
-  // With bytes for each there are no more of them than bytes in the file.
-  check<LoadError>(stacked.shape.size() == 3 && !stacked.data.empty(), "'", file.name(),
-                   "': the tensor '", stacked.name,
-                   "' must be [experts, rows, columns], none of them 0, got ",
-                   shape_string(stacked.shape));
+  constexpr std::uint64_t kMostExperts = 1 << 12;  // each becomes a tensor with a name
+  check<LoadError>(
+      stacked.shape.size() == 3 && !stacked.data.empty() && stacked.shape[0] <= kMostExperts, "'",
+      file.name(), "': the tensor '", stacked.name,
+      "' must be [experts, rows, columns], none of them 0 and at most ", kMostExperts,
+      " experts, got ", shape_string(stacked.shape));
   const std::uint64_t experts = stacked.shape[0];
   for (std::uint64_t e = 0; e < experts; ++e) {
     const std::size_t size = stacked.data.size() / experts;

@@ -215,9 +215,13 @@ class GgufConfigReader {
     }
     // Without dense layers it is the size of nothing.
     const auto width = size("feed_forward_length");
-    out_["intermediate_size"] = width && *width > 0 ? *width
-                                : dense.empty()     ? required("expert_feed_forward_length")
-                                                    : required("feed_forward_length");
+    if (width && *width > 0) {
+      out_["intermediate_size"] = *width;
+    } else if (dense.empty()) {
+      out_["intermediate_size"] = out_["moe_intermediate_size"];
+    } else {
+      out_["intermediate_size"] = required("feed_forward_length");
+    }
     out_["mlp_only_layers"] = std::move(dense);
   }
 

@@ -202,7 +202,8 @@ NANOVLLM_INLINE std::pair<std::uint64_t, std::uint64_t> read_gguf_head(GgufReade
   static_assert(std::endian::native == std::endian::little);
   constexpr std::uint64_t kMinTensor = 24, kMinEntry = 13;  // with names of no letters
   const auto magic = reader.number<std::uint32_t>("\"GGUF\"");
-  if (magic != 0x46554747u) reader.fail("the file must begin with \"GGUF\"");
+  if (magic != 0x46554747u)
+    reader.fail("the file must begin with \"GGUF\"; a checkpoint is a directory or a GGUF file");
   const auto version = reader.number<std::uint32_t>("the version");
   if (version == 0x02000000u || version == 0x03000000u)
     reader.fail("the file is big-endian; only little-endian files are supported");

@@ -46,8 +46,9 @@ class GgufMetadata {
   }
 
   /// These give nothing where the key is absent. An integer may have any width and must fit into
-  /// 64 bits with a sign; a number is a float of either width or an integer. A float32 becomes the
-  /// double that its shortest decimal notation means: 1e-6 is 1e-6. Strings must be UTF-8.
+  /// 64 bits with a sign; a number is an integer, or a finite float of either width. A float32
+  /// becomes the double that its shortest decimal notation means: 1e-6 is 1e-6. Strings must be
+  /// UTF-8.
   [[nodiscard]] std::optional<std::int64_t> integer(std::string_view key) const;
   [[nodiscard]] std::optional<double> number(std::string_view key) const;
   [[nodiscard]] std::optional<bool> boolean(std::string_view key) const;
@@ -111,6 +112,19 @@ NANOVLLM_INLINE std::optional<std::int64_t> integer_at(const GgufValue& value,
   return static_cast<std::int64_t>(wide);
 }
 
+/// Whether `integer_at` reads values of this type.
+[[nodiscard]] NANOVLLM_INLINE bool is_integer(GgufValueType type) {
+  using enum GgufValueType;
+  return type == u8 || type == i8 || type == u16 || type == i16 || type == u32 || type == i32 ||
+         type == u64 || type == i64;
+}
+
+/// What a message quotes of a text of the file.
+[[nodiscard]] NANOVLLM_INLINE std::string_view beginning_of(std::string_view text) {
+  constexpr std::size_t kShown = 100;
+  return text.substr(0, utf8::complete_prefix(text.substr(0, kShown)));
+}
+
 /// The double that the shortest decimal notation of `value` means.
 NANOVLLM_INLINE double decimal_of(float value) {
   if (!std::isfinite(value)) return value;
@@ -129,15 +143,15 @@ NANOVLLM_INLINE std::string GgufValue::type_name() const {
 
 NANOVLLM_INLINE void GgufMetadata::fail(std::string_view key, std::string_view expected,
                                         const GgufValue& value) const {
-  throw LoadError(
-      concat("'", source_, "': '", key, "' must be ", expected, ", got ", value.type_name()));
+  throw LoadError(concat("'", source_, "': '", detail::beginning_of(key), "' must be ", expected,
+                         ", got ", value.type_name()));
 }
 
 NANOVLLM_INLINE void GgufMetadata::check_text(std::string_view key, std::string_view text) const {
   const std::size_t valid = utf8::valid_prefix(text);
-  check<LoadError>(valid == text.size(), "'", source_, "': '", key,
-                   "' must be UTF-8, and is not at byte ", valid, " of '", text.substr(0, valid),
-                   "'");
+  check<LoadError>(valid == text.size(), "'", source_, "': '", detail::beginning_of(key),
+                   "' must be UTF-8, and is not at byte ", valid, " of '",
+                   detail::beginning_of(text.substr(0, valid)), "'");
 }
 
 NANOVLLM_INLINE std::optional<std::int64_t> GgufMetadata::integer(std::string_view key) const {
@@ -153,10 +167,15 @@ NANOVLLM_INLINE std::optional<std::int64_t> GgufMetadata::integer(std::string_vi
 NANOVLLM_INLINE std::optional<double> GgufMetadata::number(std::string_view key) const {
   const GgufValue* const value = find(key);
   if (value == nullptr) return std::nullopt;
-  if (!value->is_array && value->type == GgufValueType::f32)
-    return detail::decimal_of(detail::read_as<float>(value->bytes.data()));
-  if (!value->is_array && value->type == GgufValueType::f64)
-    return detail::read_as<double>(value->bytes.data());
+  const bool is_float = value->type == GgufValueType::f32 || value->type == GgufValueType::f64;
+  if (!value->is_array && is_float) {
+    const double out = value->type == GgufValueType::f64
+                           ? detail::read_as<double>(value->bytes.data())
+                           : detail::decimal_of(detail::read_as<float>(value->bytes.data()));
+    check<LoadError>(std::isfinite(out), "'", source_, "': '", detail::beginning_of(key),
+                     "' must be finite, got ", out);
+    return out;
+  }
   const std::optional<std::int64_t> integer =
       value->is_array ? std::nullopt : detail::integer_at(*value, 0);
   if (!integer) fail(key, "a number", *value);
@@ -204,7 +223,7 @@ NANOVLLM_INLINE std::optional<std::vector<std::int64_t>> GgufMetadata::integers(
   const GgufValue* const value = find(key);
   if (value == nullptr) return std::nullopt;
   constexpr const char* kExpected = "an array of integers below 2^63";
-  if (!value->is_array) fail(key, kExpected, *value);
+  if (!value->is_array || !detail::is_integer(value->type)) fail(key, kExpected, *value);
   std::vector<std::int64_t> out;
   out.reserve(value->count);
   for (std::uint64_t i = 0; i < value->count; ++i) {

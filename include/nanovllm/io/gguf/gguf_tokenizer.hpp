@@ -77,10 +77,12 @@ NANOVLLM_INLINE std::optional<GgufTokens> read_gguf_tokens(const GgufFile& file)
   auto names = file.metadata().strings("tokenizer.ggml.tokens");
   if (!names) return std::nullopt;
   GgufTokens out{.names = *std::move(names), .types = {}};
+  const GgufValue* const types = file.metadata().find(kTypes);
+  check<LoadError>(types == nullptr || types->count == out.names.size(), "'", file.name(), "': '",
+                   kTypes, "' has ", types != nullptr ? types->count : 0,
+                   " entries, but there are ", out.names.size(), " tokens");
   out.types = file.metadata().integers(kTypes).value_or(
       std::vector(out.names.size(), static_cast<std::int64_t>(GgufTokenType::normal)));
-  check<LoadError>(out.types.size() == out.names.size(), "'", file.name(), "': '", kTypes, "' has ",
-                   out.types.size(), " entries, but there are ", out.names.size(), " tokens");
   for (std::size_t id = 0; id < out.types.size(); ++id) {
     check<LoadError>(out.types[id] >= 1 && out.types[id] <= 6, "'", file.name(), "': '", kTypes,
                      "' must have numbers in [1, 6], got ", out.types[id], " for token ", id);

@@ -123,7 +123,7 @@ struct PackedPart {
       dtype == FileDType::f16 || dtype == FileDType::bf16 || dtype == FileDType::f32;
   if ((part.is_words ? dtype == FileDType::i32 : is_float) && has_shape(*tensor, part.shape))
     return {};
-  return concat(expected, ", got ", nanovllm::name(dtype), " ", shape_string(tensor->shape));
+  return concat(expected, ", got ", tensor->type_name(), " ", shape_string(tensor->shape));
 }
 
 /// What is wrong with the order of GPTQ's columns: `g_idx` has the group of each.
@@ -148,8 +148,8 @@ struct PackedPart {
   if (tensor == nullptr) return {};
   const bool is_wide = tensor->dtype == FileDType::i64;
   if ((!is_wide && tensor->dtype != FileDType::i32) || !has_shape(*tensor, {2}))
-    return concat("must have '", name, "', I64 or I32 [2], got ", nanovllm::name(tensor->dtype),
-                  " ", shape_string(tensor->shape));
+    return concat("must have '", name, "', I64 or I32 [2], got ", tensor->type_name(), " ",
+                  shape_string(tensor->shape));
   std::vector<std::int64_t> got(2);
   for (std::size_t i = 0; i < 2; ++i) {
     if (is_wide) {
