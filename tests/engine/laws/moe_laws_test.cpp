@@ -168,7 +168,7 @@ TEST_CASE("laws of experts: preempted or swapped = undisturbed, samples, beams a
       settings, kVocab, true);
 }
 
-TEST_CASE("laws of experts: a session's turns = one prompt; two ranks = one", "[laws][moe]") {
+TEST_CASE("laws of experts: a session and its turns sent anew, two ranks and one", "[laws][moe]") {
   const Work work = make_work();
   const SamplingParams greedy{.temperature = 0, .max_tokens = 12, .ignore_eos = true};
   MoeEngine engine(config());

@@ -118,9 +118,9 @@ void avx2_multiply_integers(const ActivationGroup* x, std::int64_t stride, const
     __m256 value[] = {_mm256_cvtepi32_ps(dot[i])...};
     if (panel.shifts != nullptr) {
       const half* const shifts = panel.shifts + g * kPanelRows;
-      ((value[i] = _mm256_fmadd_ps(
-            avx2_halves(shifts + i % kAvx2Vectors * 8),
-            _mm256_set1_ps(static_cast<float>(x[i / kAvx2Vectors * stride].sum)), value[i])),
+      ((value[i] =
+            _mm256_fmadd_ps(avx2_halves(shifts + i % kAvx2Vectors * 8),
+                            _mm256_set1_ps(x[i / kAvx2Vectors * stride].float_sum()), value[i])),
        ...);
     }
     const auto* const scales = reinterpret_cast<const half*>(group + Matrix::kCodeBytes);

@@ -88,8 +88,8 @@ void vnni_multiply(const ActivationGroup* x, std::int64_t stride, const IntPanel
     if constexpr (kShifts) {
       const half* const shifts = panel.shifts + g * kPanelRows;
       const __m512 shift[] = {vnni_halves(shifts), vnni_halves(shifts + 16)};
-      ((value[i] = _mm512_fmadd_ps(
-            shift[i % 2], _mm512_set1_ps(static_cast<float>(x[i / 2 * stride].sum)), value[i])),
+      ((value[i] =
+            _mm512_fmadd_ps(shift[i % 2], _mm512_set1_ps(x[i / 2 * stride].float_sum()), value[i])),
        ...);
     }
     ((sum[i] = _mm512_fmadd_ps(

@@ -22,6 +22,8 @@ struct ActivationGroup {
   std::int8_t codes[kIntGroup];  ///< in [-127, 127]
   float scale;                   ///< the largest |x| / 127; NaN where an x is not finite
   std::int32_t sum;              ///< of the codes
+
+  [[nodiscard]] float float_sum() const { return static_cast<float>(sum); }
 };
 
 namespace detail {
