@@ -5,11 +5,14 @@
 /// is squared is short enough for the product to be exact, so a multiply-add has nothing to round
 /// differently.
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/cpu/scratch.hpp"
 #include "nanovllm/cpu/simd/simd.hpp"
 
 namespace nanovllm::cpu {
@@ -27,6 +30,10 @@ struct ActivationGroup {
 };
 
 namespace detail {
+
+// Whose scratch memory it is.
+struct PaddedColumns;
+struct RoundedColumns;
 
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
