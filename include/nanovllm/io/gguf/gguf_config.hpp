@@ -14,8 +14,8 @@ class GgufFile;
 [[nodiscard]] std::string_view gguf_architecture(const GgufFile& file);
 
 /// config.json of the model in `file`: of "qwen3", "qwen3moe" or "gpt2". Of any other architecture
-/// it has "model_type" alone, so that whoever looks for a model names it. Throws one LoadError that
-/// lists every key that is missing, and every setting that asks for a model of another kind.
+/// it has "model_type" alone: the error of `make_engine`, that no model fits, then names it. Throws
+/// one LoadError that lists every key that is missing, and every setting that is not supported.
 ///
 /// What the file does not say: the vocabulary is as large as the table of embeddings, the
 /// embeddings are tied where there is no `output.weight`, and layers without a router are dense.
