@@ -174,7 +174,7 @@ awk -v graph="$graph" '
     allowed_in_cuda["cuda/ptx/"] = "cuda/runtime/ cuda/ptx/"
     below_families = "cuda/runtime/ cuda/ptx/ cuda/tile/"
     allowed_in_cuda["cuda/tile/"] = below_families
-    num_families = split("attention/ attention/decode/ attention/varlen/ elementwise/ linear/ sampling/",
+    num_families = split("attention/ attention/decode/ attention/varlen/ elementwise/ experts/ linear/ sampling/",
                          families, " ")
     allowed_in_cuda["cuda/"] = "cuda/ " below_families
     for (i = 1; i <= num_families; i++) {
@@ -192,14 +192,17 @@ awk -v graph="$graph" '
     for (name in architectures) {
       own = "cuda/" name "/"
       allowed_in_cuda[own "attention/"] = below_families " cuda/attention/varlen/ " own "attention/"
+      allowed_in_cuda[own "experts/"] = below_families " cuda/experts/ " own "experts/"
       allowed_in_cuda[own "linear/"] = below_families " cuda/linear/ " own "linear/"
       allowed_in_cuda[own "batch_invariant/"] = below_families " cuda/linear/ " own "batch_invariant/"
       allowed_in_cuda[own] = below_families " cuda/architecture.hpp cuda/linear/ " \
-          "cuda/attention/varlen/ " own " " own "attention/ " own "linear/"
+          "cuda/attention/varlen/ cuda/experts/ " own " " own "attention/ " own "experts/ " own "linear/"
       allowed_in_cuda["cuda/"] = allowed_in_cuda["cuda/"] " " own
       batch_invariant_parts = batch_invariant_parts " " own "batch_invariant/"
     }
     allowed_in_cuda["cuda/linear/"] = allowed_in_cuda["cuda/linear/"] " cuda/architecture.hpp"
+    allowed_in_cuda["cuda/experts/"] = allowed_in_cuda["cuda/experts/"] " cuda/architecture.hpp " \
+        "cuda/linear/fp8/elements.cuh cuda/linear/fp8/matrix.cuh"
 
     # The batch-invariant backend: it takes parts of the families, and the backend without its mode.
     allowed_in_cuda["cuda/batch_invariant/"] = \

@@ -115,19 +115,25 @@ void route_shape_cases(B& backend) {
 /// Experts of random elements, and those elements.
 template <class B, class T>
 struct TestExperts {
-  std::vector<Weight<B, T>> gate_up, down;
+  struct Elements {
+    std::vector<T> host;
+    std::int64_t cols;
+    [[nodiscard]] double operator()(std::int64_t i, std::int64_t j) const {
+      return static_cast<float>(host[static_cast<std::size_t>(i * cols + j)]);
+    }
+  };
+  std::vector<Elements> gate_up, down;
   std::vector<Expert<typename B::template Matrix<T>>> list;
 
-  TestExperts(B& backend, std::int64_t count, std::int64_t in, std::int64_t width) {
-    for (std::int64_t e = 0; e < count; ++e) {
-      const auto seed = static_cast<std::uint64_t>(100 + 2 * e);
-      gate_up.emplace_back(backend, 2 * width, in, seed);
-      down.emplace_back(backend, in, width, seed + 1);
-      list.push_back({std::move(gate_up.back().matrix), std::move(down.back().matrix)});
-      // `Weight` reads its elements by the matrix's columns.
-      gate_up.back().matrix = {2 * width, in};
-      down.back().matrix = {in, width};
-    }
+  TestExperts(B& backend, std::int64_t count, std::int64_t in, std::int64_t width)
+      : list(make_experts<typename B::template Matrix<T>>(count, in, width)) {
+    std::uint64_t seed = 100;
+    const auto fill = [&](auto& matrix, std::vector<Elements>& elements) {
+      const std::int64_t rows = matrix.rows(), cols = matrix.cols();
+      elements.push_back({Array<B, T>::random(backend, rows * cols, seed++).host, cols});
+      backend.set_rows(matrix, 0, MatrixView<const T>(elements.back().host.data(), {rows, cols}));
+    };
+    for (auto& expert : list) fill(expert.gate_up, gate_up), fill(expert.down, down);
   }
 };
 

@@ -34,6 +34,8 @@ struct DenseTuning {
 ///   num_fp8_swiglu_forms(m, n)  how many forms its kernel has for gated layers of m rows by
 ///                 W [n, k] in 8-bit floats
 ///   suits_heads(m, n, k)  whether to time its kernel for all of `project_qkv`
+///   expert_tile_rows(pairs, experts)  pairs in a tile of its kernel for products of experts in
+///                 bfloat16, 0 where it has none for so many pairs of a token and a slot
 template <class A>
 concept ArchitectureTables = requires(const DeviceFeatures& device, ProductKind kind,
                                       std::int64_t extent) {
@@ -46,6 +48,7 @@ concept ArchitectureTables = requires(const DeviceFeatures& device, ProductKind 
   { A::dense_forms(kind, extent, extent, extent) } -> std::same_as<std::vector<int>>;
   { A::num_fp8_swiglu_forms(extent, extent) } -> std::same_as<int>;
   { A::suits_heads(extent, extent, extent) } -> std::same_as<bool>;
+  { A::expert_tile_rows(extent, extent) } -> std::same_as<int>;
 };
 
 /// What every device has: no kernel of its own. The last of a list.
@@ -65,6 +68,8 @@ struct OtherDevices {
   [[nodiscard]] static constexpr bool suits_heads(std::int64_t, std::int64_t, std::int64_t) {
     return false;
   }
+
+  [[nodiscard]] static constexpr int expert_tile_rows(std::int64_t, std::int64_t) { return 0; }
 
   // The kernels. False, with nothing enqueued: there is none, or it does not take the operands.
 
@@ -87,6 +92,12 @@ struct OtherDevices {
   /// All of `project_qkv`, by products of the caller, `Products`: (their operands, args, context).
   template <class Products, class... Operands>
   [[nodiscard]] static bool project_heads(const Operands&...) {
+    return false;
+  }
+  /// A product of experts in tiles of `expert_tile_rows`: (operands, experts, most tiles, tensor
+  /// maps, context).
+  template <bool kGated, class... Operands>
+  [[nodiscard]] static bool expert_product(const Operands&...) {
     return false;
   }
   /// `varlen_attention` of 16 bits, operands aligned: (args, workspace, context).

@@ -99,6 +99,10 @@ class CudaBackend {
 
   /// Allocates the scratch memory of attention and sampler.
   void reserve(const ReserveArgs& args) { state_.reserve(args); }
+  /// The same of an op that not every engine has, by `reserve_op(args, state)` next to it.
+  template <class Args>
+  requires requires(const Args& args, cuda::OpState& state) { reserve_op(args, state); }
+  void reserve(const Args& args) { reserve_op(args, state_); }
 
   // ---- Memory ----
 

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/tensor_view.hpp"
@@ -17,6 +19,39 @@ template <class Matrix>
 struct Expert {
   Matrix gate_up;  ///< [2 · width, in]: gates, then ups
   Matrix down;     ///< [in, width]
+};
+
+/// `count` experts [in → width], without values, as a backend wants to have them: all matrices of a
+/// kind in one piece of memory where it has `Matrix::stacked(count, rows, cols)`.
+template <class Matrix>
+[[nodiscard]] std::vector<Expert<Matrix>> make_experts(std::int64_t count, std::int64_t in,
+                                                       std::int64_t width) {
+  std::vector<Expert<Matrix>> out;
+  out.reserve(static_cast<std::size_t>(count));
+  if constexpr (requires { Matrix::stacked(count, width, in); }) {
+    auto gate_up = Matrix::stacked(count, 2 * width, in);
+    auto down = Matrix::stacked(count, in, width);
+    for (std::size_t e = 0; e < gate_up.size(); ++e)
+      out.push_back({std::move(gate_up[e]), std::move(down[e])});
+  } else {
+    for (std::int64_t e = 0; e < count; ++e)
+      out.push_back({Matrix(2 * width, in), Matrix(in, width)});
+  }
+  return out;
+}
+
+/// What a backend may allocate the scratch memory of `expert_mlp` by.
+struct ExpertMlpSizes {
+  std::int64_t max_rows = 0;
+  std::int64_t experts_per_token = 0;
+  std::int64_t in = 0;
+  std::int64_t width = 0;  ///< of an expert
+};
+
+/// The same, as arguments of a backend's `reserve`, for activations `T`.
+template <class T>
+struct ReserveExpertMlpArgs {
+  ExpertMlpSizes sizes;
 };
 
 /// out[i] = Σ over slots s, ascending, of weights[i, s] · y(ids[i, s]), where
@@ -33,7 +68,7 @@ struct ExpertMlpArgs {
   MatrixView<const T> x;                    ///< [n, in]
   MatrixView<const std::int32_t> ids;       ///< [n, k], each in [0, experts)
   MatrixView<const float> weights;          ///< [n, k]
-  std::span<const Expert<Matrix>> experts;  ///< in memory of the host
+  std::span<const Expert<Matrix>> experts;  ///< the span in memory of the host; by `make_experts`
   MatrixView<T> out;                        ///< [n, in]; may be x
 };
 

@@ -2,9 +2,15 @@
 /// Checkpoints of Qwen3 mixtures of experts with what transformers makes of them
 /// (tests/oracle/make_qwen3_moe_fixtures.py).
 
+#include <algorithm>
+#include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "catch.hpp"
+#include "engine/parity/greedy_traces.hpp"
 #include "engine/parity/parity.hpp"
 #include "engine/parity/qwen3_moe_checkpoint.hpp"
 #include "nanovllm/model/qwen3_moe/qwen3_moe.hpp"
@@ -24,6 +30,56 @@ struct MoeCase {
 inline std::string each_moe() {
   return GENERATE(as<std::string>{}, "moe_4_of_4", "moe_1_of_5", "moe_2_of_8_step", "moe_8_of_60",
                   "moe_3_of_16_first", "moe_6_of_24_mixed");
+}
+
+/// The model that the laws run: layers with and without experts, 6 of 24.
+template <class Policy>
+struct MoeLawModel {
+  using Engine = nanovllm::Engine<AnyMoe, Policy>;
+
+  MoeCase model{"moe_6_of_24_mixed", "float32"};
+  std::vector<std::vector<TokenId>> prompts;
+
+  MoeLawModel() {
+    for (std::uint64_t i = 0; i < 6; ++i) prompts.push_back(random_prompt(i, 1 + 13 * i, 83));
+    for (std::size_t i = 4; i < 6; ++i)  // two share 32 tokens with a third
+      std::copy_n(prompts[3].begin(), 32, prompts[i].begin());
+  }
+
+  [[nodiscard]] std::unique_ptr<Engine> engine(EngineConfig config) const {
+    config.model = model.files.path();
+    config.num_threads = 2;
+    return std::make_unique<Engine>(std::move(config));
+  }
+};
+
+/// Equal tokens whatever else is in a step, and log-probabilities up to `bound`. Blocks of the
+/// policy have at most 32 tokens, so that prompts share some.
+template <class Policy>
+void check_moe_laws(double bound) {
+  const MoeLawModel<Policy> law;
+  const auto& prompts = law.prompts;
+  const auto plain = law.engine({.prefix_caching = false});
+  std::vector<Trace> alone;
+  for (const auto& prompt : prompts)
+    alone.push_back(traces(*plain, std::vector<std::vector<TokenId>>{prompt}).front());
+  check_equal(traces(*plain, prompts), alone, bound);
+
+  const auto cached = law.engine({});
+  check_equal(traces(*cached, prompts), alone, bound);
+  check_equal(traces(*cached, prompts), alone, bound);
+  CHECK(cached->stats().num_hit_tokens >= 64);
+
+  for (const int chunk : {1, 7, 50}) {
+    const auto chunked = law.engine({.max_num_seqs = std::min(chunk, 4),
+                                     .max_num_batched_tokens = chunk,
+                                     .prefix_caching = false});
+    check_equal(traces(*chunked, prompts), alone, bound);
+  }
+
+  const auto small = law.engine({.kv_size = KvSize::blocks(8), .prefix_caching = false});
+  check_equal(traces(*small, prompts, 60), traces(*plain, prompts, 60), bound);
+  CHECK(small->stats().num_preemptions > 0);
 }
 
 }  // namespace nanovllm::test

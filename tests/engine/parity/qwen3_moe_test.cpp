@@ -45,23 +45,7 @@ struct MoePolicy : Float32Policy {
 };
 using MoeEngine = Engine<AnyMoe, MoePolicy>;
 
-/// The model that the laws run: layers with and without experts, 6 of 24.
-struct LawModel {
-  MoeCase model{"moe_6_of_24_mixed", "float32"};
-  std::vector<std::vector<TokenId>> prompts;
-
-  LawModel() {
-    for (std::uint64_t i = 0; i < 6; ++i) prompts.push_back(random_prompt(i, 1 + 13 * i, 83));
-    for (std::size_t i = 4; i < 6; ++i)  // two share 32 tokens with a third
-      std::copy_n(prompts[3].begin(), 32, prompts[i].begin());
-  }
-
-  [[nodiscard]] std::unique_ptr<MoeEngine> engine(EngineConfig config) const {
-    config.model = model.files.path();
-    config.num_threads = 2;
-    return std::make_unique<MoeEngine>(std::move(config));
-  }
-};
+using LawModel = MoeLawModel<MoePolicy>;
 
 }  // namespace
 
@@ -93,29 +77,7 @@ TEST_CASE("greedy tokens and experts of a mixture of experts are those of transf
 
 TEST_CASE("batched, cached, chunked and preempted, a mixture of experts is what it is alone",
           "[moe][laws]") {
-  const LawModel law;
-  const auto& prompts = law.prompts;
-  const auto plain = law.engine({.prefix_caching = false});
-  std::vector<Trace> alone;
-  for (const auto& prompt : prompts)
-    alone.push_back(traces(*plain, std::vector<std::vector<TokenId>>{prompt}).front());
-  check_equal(traces(*plain, prompts), alone, 0);
-
-  const auto cached = law.engine({});
-  check_equal(traces(*cached, prompts), alone, 0);
-  check_equal(traces(*cached, prompts), alone, 0);
-  CHECK(cached->stats().num_hit_tokens >= 64);
-
-  for (const int chunk : {1, 7, 50}) {
-    const auto chunked = law.engine({.max_num_seqs = std::min(chunk, 4),
-                                     .max_num_batched_tokens = chunk,
-                                     .prefix_caching = false});
-    check_equal(traces(*chunked, prompts), alone, 0);
-  }
-
-  const auto small = law.engine({.kv_size = KvSize::blocks(8), .prefix_caching = false});
-  check_equal(traces(*small, prompts, 60), traces(*plain, prompts, 60), 0);
-  CHECK(small->stats().num_preemptions > 0);
+  check_moe_laws<MoePolicy>(0);
 }
 
 TEST_CASE("a session with a mixture of experts is its tokens sent anew", "[moe][laws]") {

@@ -17,6 +17,7 @@
 #include "nanovllm/cuda/hopper/batch_invariant/tuning.hpp"
 #include "nanovllm/cuda/runtime/device_features.hpp"
 #include "nanovllm/ops/backend.hpp"
+#include "nanovllm/ops/expert_mlp.hpp"
 #include "nanovllm/ops/gated_linear.hpp"
 #include "nanovllm/ops/project_qkv.hpp"
 #include "nanovllm/ops/projections.hpp"
@@ -33,6 +34,7 @@ namespace nanovllm {
 ///   attention      cuda/batch_invariant/attention/
 ///   residual       rounded products are added and the sum is rounded, in steps of few rows by the
 ///                  product's kernel, in others by `add_rms_norm`: the same bits
+///   experts        by one kernel for any number of rows
 ///   sampler        rows are always cut in the same places
 /// Norms, rotation, embedding, activation and copies treat each row alone as they are.
 ///
@@ -116,6 +118,12 @@ class BatchInvariantCudaBackend : public CudaBackend {
   void run(const GatedLinearArgs<T, cuda::Fp8Matrix, T>& args) = delete;
   template <Element T, KvFormat Kv>
   void run(const ProjectQkvArgs<T, cuda::Fp8Matrix, Kv, T>& args) = delete;
+
+  template <class T, class Matrix>
+  requires requires(const ExpertMlpArgs<T, Matrix>& args, cuda::OpState& state) {
+    run_op_in_order(args, state);
+  }
+  void run(const ExpertMlpArgs<T, Matrix>& args) { run_op_in_order(args, state_); }
 
   void run(const SampleArgs& args) { run_with_equal_cuts(args, args.plain); }
   void run(const SurveyShardArgs& args) { run_with_equal_cuts(args, false); }

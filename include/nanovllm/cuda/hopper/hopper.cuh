@@ -8,6 +8,7 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cuda/attention/varlen/plan.cuh"
 #include "nanovllm/cuda/hopper/attention/varlen.cuh"
+#include "nanovllm/cuda/hopper/experts/experts.cuh"
 #include "nanovllm/cuda/hopper/hopper.hpp"
 #include "nanovllm/cuda/hopper/linear/heads.cuh"
 #include "nanovllm/cuda/hopper/linear/mid_m/mid_m_linear.cuh"
@@ -54,6 +55,14 @@ struct Hopper : HopperTables {
   [[nodiscard]] static bool project_qkv(const ProjectQkvArgs<bf16, DeviceMatrix<bf16>, Kv>& args,
                                         const Context& context) {
     return small_m_project_qkv(args, context);
+  }
+
+  template <bool kGated>
+  [[nodiscard]] static bool expert_product(const GroupedOperands<bf16>& operands,
+                                           std::int64_t experts, std::int64_t max_tiles,
+                                           TensorMaps& maps, const Context& context) {
+    wide_expert_product<kGated>(operands, experts, max_tiles, maps, context);
+    return true;
   }
 
   /// With head_dim 64 or 128; not compiled where `Heads` says another.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "nanovllm/cuda/architecture.hpp"
+#include "nanovllm/cuda/hopper/experts/tuning.hpp"
 #include "nanovllm/cuda/hopper/linear/mid_m/tuning.hpp"
 #include "nanovllm/cuda/hopper/linear/tuning.hpp"
 #include "nanovllm/cuda/hopper/linear/wide_m/tuning.hpp"
@@ -45,6 +46,9 @@ struct HopperTables : OtherDevices {
   }
   [[nodiscard]] static constexpr bool suits_heads(std::int64_t m, std::int64_t n, std::int64_t k) {
     return suits_small_m_heads(m, n, k);
+  }
+  [[nodiscard]] static constexpr int expert_tile_rows(std::int64_t pairs, std::int64_t experts) {
+    return suits_wide_experts(pairs, experts) ? kWideExpertTokens : 0;
   }
 };
 

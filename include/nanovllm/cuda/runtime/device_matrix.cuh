@@ -5,9 +5,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/cuda/runtime/check.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
@@ -16,6 +20,7 @@ namespace nanovllm::cuda {
 
 /// Owner of a weight matrix [rows, cols] on the device that was current when it was made. Rows are
 /// dense and follow each other without padding, as in a checkpoint; the first is 256-byte aligned.
+/// Matrices that are made together share the memory, which lives as long as any of them.
 template <Element T>
 class DeviceMatrix {
  public:
@@ -25,21 +30,39 @@ class DeviceMatrix {
 
   /// The elements have no initial value. Throws ShapeError for a negative extent and CudaError when
   /// the device has no room.
-  DeviceMatrix(std::int64_t rows, std::int64_t cols) : rows_(rows), cols_(cols) {
+  DeviceMatrix(std::int64_t rows, std::int64_t cols)
+      : DeviceMatrix(std::move(stacked(1, rows, cols).front())) {}
+
+  DeviceMatrix(DeviceMatrix&&) noexcept = default;
+  DeviceMatrix& operator=(DeviceMatrix&&) noexcept = default;
+
+  /// `count` such matrices in one allocation, at equal distances.
+  [[nodiscard]] static std::vector<DeviceMatrix> stacked(std::int64_t count, std::int64_t rows,
+                                                         std::int64_t cols) {
     check<ShapeError>(rows >= 0 && cols >= 0, "DeviceMatrix: extents must be >= 0, got [", rows,
                       ", ", cols, "]");
-    data_ = DeviceBuffer<T>(static_cast<std::size_t>(rows * cols));
+    constexpr std::int64_t kAlignment = 256 / sizeof(T);
+    const std::int64_t stride = align_up(rows * cols, kAlignment);
+    const auto buffer = std::make_shared<DeviceBuffer<T>>(
+        static_cast<std::size_t>(count > 1 ? count * stride : count * rows * cols));
+    std::vector<DeviceMatrix> out(static_cast<std::size_t>(count));
+    for (std::int64_t i = 0; i < count; ++i) {
+      DeviceMatrix& matrix = out[static_cast<std::size_t>(i)];
+      matrix.rows_ = rows, matrix.cols_ = cols, matrix.buffer_ = buffer;
+      matrix.data_ = buffer->data() == nullptr ? nullptr : buffer->data() + i * stride;
+    }
+    return out;
   }
 
   [[nodiscard]] std::int64_t rows() const { return rows_; }
   [[nodiscard]] std::int64_t cols() const { return cols_; }
-  [[nodiscard]] T* data() { return data_.data(); }
-  [[nodiscard]] const T* data() const { return data_.data(); }
+  [[nodiscard]] T* data() { return data_; }
+  [[nodiscard]] const T* data() const { return data_; }
   [[nodiscard]] MatrixView<const T> view() const { return {data(), {rows_, cols_}}; }
 
   /// Device memory held.
   [[nodiscard]] std::int64_t size_bytes() const {
-    return static_cast<std::int64_t>(data_.size_bytes());
+    return rows_ * cols_ * static_cast<std::int64_t>(sizeof(T));
   }
 
   /// Sets rows [first_row, first_row + rows.extent(0)) from rows in host memory, and returns when
@@ -69,7 +92,8 @@ class DeviceMatrix {
  private:
   std::int64_t rows_ = 0;
   std::int64_t cols_ = 0;
-  DeviceBuffer<T> data_;
+  std::shared_ptr<DeviceBuffer<T>> buffer_;
+  T* data_ = nullptr;
 };
 
 }  // namespace nanovllm::cuda

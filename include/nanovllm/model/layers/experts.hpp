@@ -17,6 +17,8 @@ namespace nanovllm {
 struct RoutingSizes {
   std::int64_t num_experts = 0;
   std::int64_t experts_per_token = 0;
+  std::int64_t in = 0;     ///< columns of a token
+  std::int64_t width = 0;  ///< of an expert, on this rank
   bool normalise = false;  ///< a token's weights add up to 1
 };
 
@@ -30,7 +32,14 @@ class ExpertLayer {
         sizes_(sizes),
         logits_(static_cast<std::size_t>(max_rows * sizes.num_experts)),
         ids_(static_cast<std::size_t>(max_rows * sizes.experts_per_token)),
-        weights_(static_cast<std::size_t>(max_rows * sizes.experts_per_token)) {}
+        weights_(static_cast<std::size_t>(max_rows * sizes.experts_per_token)) {
+    const ReserveExpertMlpArgs<typename Context::Activation> args{
+        {.max_rows = max_rows,
+         .experts_per_token = sizes.experts_per_token,
+         .in = sizes.in,
+         .width = sizes.width}};
+    if constexpr (requires { context_.backend.reserve(args); }) context_.backend.reserve(args);
+  }
 
   /// out = the mixture for x, both [n, width]; out may be x. `router` is [num_experts, width].
   /// Where ranks divide the experts, it is this rank's part of a sum over all.

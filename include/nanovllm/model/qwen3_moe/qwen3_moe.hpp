@@ -37,6 +37,8 @@ class Qwen3MoeMlp {
         experts_(context, limits.max_num_batched_tokens,
                  {.num_experts = config.num_experts,
                   .experts_per_token = config.num_experts_per_tok,
+                  .in = config.hidden_size,
+                  .width = config.moe_intermediate_size / context.comm.size(),
                   .normalise = config.norm_topk_prob}) {}
 
   template <class Stream, class Layer>

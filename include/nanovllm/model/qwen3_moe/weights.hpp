@@ -79,8 +79,7 @@ class Qwen3MoeWeights : public Qwen3WeightsOf<Qwen3MoeWeights<W, Backend, Kv>,
   void add_experts(Layer& layer, std::int64_t width) {
     using Matrix = typename Layer::Matrix;
     layer.router = typename Layer::Router(num_experts_, this->hidden());
-    for (std::int64_t e = 0; e < num_experts_; ++e)
-      layer.experts.push_back({Matrix(2 * width, this->hidden()), Matrix(this->hidden(), width)});
+    layer.experts = make_experts<Matrix>(num_experts_, this->hidden(), width);
   }
 
   void list_mlp(typename Base::List& out, const std::string& prefix, Layer& layer) {

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/core/dtype.hpp"
@@ -36,7 +38,8 @@ struct Fp8View {
 };
 
 /// Owner of a matrix [rows, cols] of e4m3 with a float for each row and 128 columns, on the device
-/// that was current when it was made. Has the values of `cpu::Fp8Matrix`, bit for bit.
+/// that was current when it was made. Has the values of `cpu::Fp8Matrix`, bit for bit. Matrices
+/// that are made together share the memory, which lives as long as any of them.
 class Fp8Matrix {
  public:
   static constexpr std::int64_t kBlock = kFp8Group;  ///< rows and columns quantised together
@@ -46,32 +49,46 @@ class Fp8Matrix {
   Fp8Matrix() = default;
 
   /// All zeros. Throws ShapeError for a negative extent and CudaError when the device has no room.
-  Fp8Matrix(std::int64_t rows, std::int64_t cols) : rows_(rows), cols_(cols) {
+  Fp8Matrix(std::int64_t rows, std::int64_t cols)
+      : Fp8Matrix(std::move(stacked(1, rows, cols).front())) {}
+
+  /// `count` such matrices in one piece of memory, at equal distances.
+  [[nodiscard]] static std::vector<Fp8Matrix> stacked(std::int64_t count, std::int64_t rows,
+                                                      std::int64_t cols) {
     check<ShapeError>(rows >= 0 && cols >= 0, "Fp8Matrix: extents must be >= 0, got [", rows, ", ",
                       cols, "]");
-    stride_ = align_up(cols, kBlock);
-    scale_stride_ = align_up(rows, std::int64_t{4});
-    const std::int64_t groups = stride_ / kBlock;
-    data_ = zeros<fp8_e4m3>(rows * stride_);
-    scales_ = zeros<float>(groups * scale_stride_);
-    blocks_ = zeros<float>(ceil_div(rows, kBlock) * align_up(groups, std::int64_t{4}));
+    const std::int64_t stride = align_up(cols, kBlock), groups = stride / kBlock;
+    const std::int64_t scale_stride = align_up(rows, std::int64_t{4});
+    const Sizes sizes{rows * stride, groups * scale_stride,
+                      ceil_div(rows, kBlock) * align_up(groups, std::int64_t{4})};
+    const auto memory = std::make_shared<Memory>(Memory{zeros<fp8_e4m3>(count * sizes.data),
+                                                        zeros<float>(count * sizes.scales),
+                                                        zeros<float>(count * sizes.blocks)});
+    std::vector<Fp8Matrix> out(static_cast<std::size_t>(count));
+    for (std::int64_t i = 0; i < count; ++i) {
+      Fp8Matrix& matrix = out[static_cast<std::size_t>(i)];
+      matrix.rows_ = rows, matrix.cols_ = cols;
+      matrix.stride_ = stride, matrix.scale_stride_ = scale_stride;
+      matrix.memory_ = memory, matrix.sizes_ = sizes, matrix.place_ = i;
+    }
+    return out;
   }
 
   [[nodiscard]] std::int64_t rows() const { return rows_; }
   [[nodiscard]] std::int64_t cols() const { return cols_; }
   /// Device memory held.
   [[nodiscard]] std::int64_t size_bytes() const {
-    return static_cast<std::int64_t>(data_.size_bytes() + scales_.size_bytes() +
-                                     blocks_.size_bytes());
+    constexpr std::int64_t kFloat = sizeof(float);
+    return sizes_.data + (sizes_.scales + sizes_.blocks) * kFloat;
   }
   [[nodiscard]] Fp8View view() const {
-    return {.data = data_.data(),
-            .scales = scales_.data(),
+    return {.data = data(),
+            .scales = scales(),
             .rows = rows_,
             .cols = cols_,
             .stride = stride_,
             .scale_stride = scale_stride_,
-            .blocks = has_blocks_.value ? blocks_.data() : nullptr};
+            .blocks = has_blocks_.value ? blocks() : nullptr};
   }
 
   /// Quantises rows in host memory to rows [first_row, first_row + rows.extent(0)), in blocks that
@@ -164,9 +181,9 @@ class Fp8Matrix {
 
   [[nodiscard]] Fp8Target target(std::int64_t first_row) {
     const std::int64_t block_stride = align_up(stride_ / kBlock, std::int64_t{4});
-    return {.data = data_.data() + first_row * stride_,
-            .scales = scales_.data() + first_row,
-            .blocks = blocks_.data() + first_row / kBlock * block_stride,
+    return {.data = data() + first_row * stride_,
+            .scales = scales() + first_row,
+            .blocks = blocks() + first_row / kBlock * block_stride,
             .stride = stride_,
             .scale_stride = scale_stride_,
             .block_stride = block_stride};
@@ -182,9 +199,33 @@ class Fp8Matrix {
                "cudaMemcpy2DAsync");
   }
 
+  /// Elements of a matrix.
+  struct Sizes {
+    std::int64_t data = 0, scales = 0, blocks = 0;
+  };
+  struct Memory {
+    DeviceBuffer<fp8_e4m3> data;
+    DeviceBuffer<float> scales, blocks;
+  };
+
+  template <class T>
+  [[nodiscard]] static T* part(DeviceBuffer<T>& buffer, std::int64_t offset) {
+    return buffer.data() == nullptr ? nullptr : buffer.data() + offset;
+  }
+  [[nodiscard]] fp8_e4m3* data() const {
+    return memory_ == nullptr ? nullptr : part(memory_->data, place_ * sizes_.data);
+  }
+  [[nodiscard]] float* scales() const {
+    return memory_ == nullptr ? nullptr : part(memory_->scales, place_ * sizes_.scales);
+  }
+  [[nodiscard]] float* blocks() const {
+    return memory_ == nullptr ? nullptr : part(memory_->blocks, place_ * sizes_.blocks);
+  }
+
   std::int64_t rows_ = 0, cols_ = 0, stride_ = 0, scale_stride_ = 0;
-  DeviceBuffer<fp8_e4m3> data_;
-  DeviceBuffer<float> scales_, blocks_;
+  Sizes sizes_;
+  std::int64_t place_ = 0;  ///< among those that share the memory
+  std::shared_ptr<Memory> memory_;
   Flag has_blocks_;
 };
 

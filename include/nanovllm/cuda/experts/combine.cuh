@@ -1,0 +1,57 @@
+#pragma once
+/// The sum over the experts of each token: out[i] = Σ_s weights[i, s] · y[i · k + s], in float32,
+/// in the order of slots, rounded once.
+///
+/// Bytes moved: y [n · k, width] once, out [n, width] once.
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/runtime/context.cuh"
+#include "nanovllm/cuda/runtime/launch.cuh"
+#include "nanovllm/cuda/tile/alignment.cuh"
+#include "nanovllm/cuda/tile/row_vectors.cuh"
+#include "nanovllm/cuda/tile/vec.cuh"
+
+namespace nanovllm::cuda {
+namespace detail {
+
+/// A thread for each vector of the output.
+template <class T, bool kWhole>
+__global__ void __launch_bounds__(kElementwiseThreads)
+    combine_experts_kernel(MatrixView<const T> y, MatrixView<const float> weights,
+                           MatrixView<T> out, RowVectors vectors) {
+  grid_dependency_launch();
+  grid_dependency_wait();
+  const std::uint32_t index = blockIdx.x * kElementwiseThreads + threadIdx.x;
+  if (index >= vectors.total) return;
+  const auto [row, column, count] = vectors.place<kVecSize<T>>(index);
+  const auto k = static_cast<std::uint32_t>(weights.extent(1));
+  float sum[kVecSize<T>] = {};
+#pragma unroll 4
+  for (std::uint32_t s = 0; s < k; ++s) {
+    const float weight = *static_cast<const volatile float*>(weights.at(row, s));
+    float values[kVecSize<T>];
+    unpack<T>(load_first<kWhole>(y.at(row * k + s, column), count), values);
+#pragma unroll
+    for (int i = 0; i < kVecSize<T>; ++i) sum[i] = __fmaf_rn(weight, values[i], sum[i]);
+  }
+  store_first<kWhole>(out.at(row, column), count, pack<T>(sum));
+}
+
+}  // namespace detail
+
+/// Enqueues the sums: y [n · k, width], weights [n, k], out [n, width].
+template <Element T>
+void combine_experts(const MatrixView<const T>& y, const MatrixView<const float>& weights,
+                     const MatrixView<T>& out, const Context& context) {
+  const auto vectors = RowVectors::of<T>("expert_mlp", out.extent(0), out.extent(1));
+  const bool whole = has_whole_rows(y) && has_whole_rows(out);
+  launch(whole ? detail::combine_experts_kernel<T, true> : detail::combine_experts_kernel<T, false>,
+         elementwise_grid(vectors), context, y, weights, out, vectors);
+}
+
+}  // namespace nanovllm::cuda

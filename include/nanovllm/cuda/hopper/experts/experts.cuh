@@ -1,0 +1,37 @@
+#pragma once
+/// Launcher of kernel.cuh, which has the formulas.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/math.hpp"
+#include "nanovllm/cuda/experts/grouped.cuh"
+#include "nanovllm/cuda/hopper/experts/kernel.cuh"
+#include "nanovllm/cuda/hopper/experts/tuning.hpp"
+#include "nanovllm/cuda/ptx/tensor_maps.cuh"
+#include "nanovllm/cuda/runtime/context.cuh"
+#include "nanovllm/cuda/runtime/launch.cuh"
+
+namespace nanovllm::cuda {
+
+/// Enqueues a grouped product of tiles of `kWideExpertTokens` pairs. Allocates nothing on the
+/// device and does not synchronise; legal during capture.
+template <bool kGated>
+void wide_expert_product(GroupedOperands<bf16> p, std::int64_t experts, std::int64_t max_tiles,
+                         TensorMaps& maps, const Context& context) {
+  using Block = detail::WideExpertsBlock<kGated>;
+  static_assert(Block::kTokens == kWideExpertTokens);
+  const std::int64_t rows = kGated ? 2 * std::int64_t{p.n} : std::int64_t{p.n};
+  const std::int64_t stride = experts > 1 ? p.expert_stride : rows * p.k;
+  const CUtensorMap map = maps.get<bf16, 3>(p.weight, {p.k, rows, experts}, {p.k, stride},
+                                            {kTmaColumns, Block::kBoxRows, 1});
+  p.row_blocks = ceil_div(p.n, std::int32_t{Block::kColumns});
+  launch(detail::wide_experts_kernel<kGated>,
+         {.grid = static_cast<unsigned>(max_tiles * p.row_blocks),
+          .block = Block::kThreads,
+          .shared_bytes = static_cast<std::size_t>(Block::kSharedBytes)},
+         context, map, p);
+}
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,59 @@
+// Qwen3 mixtures of experts on a GPU: against Hugging Face transformers, and the engine's laws.
+
+#include <algorithm>
+#include <string>
+
+#include "cuda/gpu_test.cuh"
+#include "engine/parity/qwen3_moe_cases.hpp"
+#include "nanovllm/cuda/experts/ops.cuh"
+#include "nanovllm/engine.hpp"
+
+using namespace nanovllm;
+using namespace nanovllm::test;
+
+namespace {
+
+/// Blocks that the laws' prompts share.
+template <class Policy>
+struct SmallBlocks : Policy {
+  static constexpr KvConfig kv{.block_size = 16};
+};
+
+}  // namespace
+
+TEST_CASE("in float32 a mixture of experts on CUDA has transformers' log-probabilities and tokens",
+          "[gpu][moe][parity]") {
+  if (!has_gpu()) return;
+  const std::string name = each_moe();
+  const MoeCase test(name, "float32");
+  Difference full, likely;
+  compare_prefixes<AnyMoe, CudaFloat32Policy>(test.files.path(), 128, test.reference, full, likely);
+  INFO(name << ": largest difference " << full.largest << ", mean " << full.mean());
+  CHECK(full.largest < 1e-4);
+  CHECK(likely.largest < 1e-4);
+  Engine<AnyMoe, CudaFloat32Policy> engine({.model = test.files.path()});
+  compare_greedy(engine, test.reference);
+}
+
+TEST_CASE("in bfloat16 a mixture of experts on CUDA is near transformers", "[gpu][moe][parity]") {
+  if (!has_gpu()) return;
+  const std::string name = each_moe();
+  const MoeCase test(name, "bfloat16");
+  Difference full, likely;
+  compare_prefixes<AnyMoe, CudaPolicy>(test.files.path(), 128, test.reference, full, likely);
+  INFO(name << ": mean difference " << full.mean() << ", of likely tokens " << likely.mean()
+            << ", transformers' own " << test.reference.own_disagreement());
+  const double bound = std::max(4e-2, test.reference.own_disagreement());  // as on the CPU
+  CHECK(full.mean() < bound);
+  CHECK(likely.mean() < bound);
+}
+
+TEST_CASE("in float32 the laws hold for a mixture of experts on CUDA", "[gpu][moe][laws]") {
+  if (!has_gpu()) return;
+  check_moe_laws<SmallBlocks<CudaFloat32Policy>>(1e-5);
+}
+
+TEST_CASE("in batch-invariant mode they hold bit for bit", "[gpu][moe][laws]") {
+  if (!has_gpu() || !Gpu().is_hopper()) return;
+  check_moe_laws<SmallBlocks<CudaBatchInvariantPolicy>>(0);
+}

@@ -1,0 +1,179 @@
+// The ops of a mixture of experts on the CUDA backend.
+
+#include "cuda/gpu_test.cuh"
+#include "nanovllm/cpu/backend.hpp"
+#include "nanovllm/cpu/linear/fp8_matrix.hpp"
+#include "nanovllm/cuda/backend.cuh"
+#include "nanovllm/cuda/batch_invariant/batch_invariant_backend.cuh"
+#include "nanovllm/cuda/experts/fp8_ops.cuh"
+#include "nanovllm/cuda/experts/ops.cuh"
+#include "ops/expert_cases.hpp"
+
+using namespace nanovllm;
+namespace ops = nanovllm::test::ops;
+
+TEST_CASE("route_experts is the formula of its contract on the GPU", "[ops][moe]") {
+  if (!test::has_gpu()) return;
+  CudaBackend backend{BackendConfig{}};
+  ops::route_experts_cases(backend);
+  ops::route_experts_case(backend, 33, 200, 8, true, 6);
+  ops::route_experts_case(backend, 7, 600, 10, false, 6);  // rows that are not held
+  ops::route_ties_case(backend);
+  ops::route_shape_cases(backend);
+}
+
+TEMPLATE_TEST_CASE("expert_mlp is the formula of its contract on the GPU", "[ops][moe]", float,
+                   bf16, nanovllm::half) {
+  if (!test::has_gpu()) return;
+  CudaBackend backend{BackendConfig{}};
+  ops::expert_mlp_cases<TestType>(backend);
+  ops::expert_mlp_shape_cases<TestType>(backend);
+  // Tiles of each size, whole and not; more than one tile of an expert; extents that no block
+  // divides.
+  ops::expert_mlp_case<TestType>(backend, {8, 128, 64, 8, 4});
+  ops::expert_mlp_case<TestType>(backend, {37, 136, 72, 5, 2});
+  ops::expert_mlp_case<TestType>(backend, {100, 64, 40, 6, 2});
+  ops::expert_mlp_case<TestType>(backend, {150, 72, 64, 3, 3});
+  ops::expert_mlp_case<TestType>(backend, {90, 64, 64, 40, 2, true});
+  // Enough rows for the kernels of an architecture: whole tiles and parts, extents that no block
+  // divides, all to the same experts.
+  ops::expert_mlp_case<TestType>(backend, {256, 128, 128, 2, 1});
+  ops::expert_mlp_case<TestType>(backend, {150, 200, 136, 3, 2});
+  ops::expert_mlp_case<TestType>(backend, {200, 72, 40, 4, 2});
+  ops::expert_mlp_case<TestType>(backend, {300, 64, 264, 3, 1, true});
+}
+
+TEMPLATE_TEST_CASE("a row of expert_mlp depends on that row alone in batch-invariant mode",
+                   "[ops][moe]", float, bf16) {
+  if (!test::has_gpu() || !test::Gpu().is_hopper()) return;
+  using T = TestType;
+  BatchInvariantCudaBackend backend{BackendConfig{}};
+  const ops::ExpertCase c{150, 200, 104, 9, 4};
+  const ops::TestExperts<BatchInvariantCudaBackend, T> experts(backend, c.experts, c.in, c.width);
+  auto x = ops::Array<BatchInvariantCudaBackend, T>::random(backend, c.n * c.in, 1);
+  auto weights = ops::Array<BatchInvariantCudaBackend, float>::random(backend, c.n * c.k, 2);
+  ops::Array<BatchInvariantCudaBackend, std::int32_t> ids(backend, ops::expert_ids(c));
+  ops::Array<BatchInvariantCudaBackend, T> together(backend, c.n * c.in);
+  const ExpertMlpArgs<T, BatchInvariantCudaBackend::Matrix<T>> all{.x = x.matrix(c.in),
+                                                                   .ids = ids.matrix(c.k),
+                                                                   .weights = weights.matrix(c.k),
+                                                                   .experts = experts.list,
+                                                                   .out = together.matrix(c.in)};
+  backend.run(all);
+  together.download();
+  for (const std::int64_t step : {1, 3, 20, 64}) {
+    ops::Array<BatchInvariantCudaBackend, T> apart(backend, c.n * c.in);
+    for (std::int64_t i = 0; i < c.n; i += step) {
+      const std::int64_t end = std::min(i + step, c.n);
+      auto some = all;
+      some.x = some.x.slice(i, end), some.ids = some.ids.slice(i, end);
+      some.weights = some.weights.slice(i, end);
+      some.out = apart.matrix(c.in).slice(i, end);
+      backend.run(some);
+    }
+    apart.download();
+    INFO("by " << step);
+    CHECK(ops::same_bits(together.host, apart.host));
+  }
+}
+
+TEST_CASE("expert_mlp can be captured once it has run", "[ops][moe]") {
+  if (!test::has_gpu()) return;
+  CudaBackend backend{BackendConfig{}};
+  const ops::ExpertCase c{20, 64, 64, 8, 2};
+  const ops::TestExperts<CudaBackend, bf16> experts(backend, c.experts, c.in, c.width);
+  auto x = ops::Array<CudaBackend, bf16>::random(backend, c.n * c.in, 1);
+  auto logits = ops::Array<CudaBackend, float>::random(backend, c.n * c.experts, 3);
+  ops::Array<CudaBackend, float> weights(backend, c.n * c.k);
+  ops::Array<CudaBackend, std::int32_t> ids(backend, c.n * c.k);
+  ops::Array<CudaBackend, bf16> eager(backend, c.n * c.in), replayed(backend, c.n * c.in);
+  const auto run = [&](ops::Array<CudaBackend, bf16>& out) {
+    backend.run(RouteExpertsArgs{.logits = logits.matrix(c.experts),
+                                 .ids = ids.matrix(c.k),
+                                 .weights = weights.matrix(c.k),
+                                 .normalise = true});
+    backend.run(ExpertMlpArgs<bf16, CudaBackend::Matrix<bf16>>{.x = x.matrix(c.in),
+                                                               .ids = ids.matrix(c.k),
+                                                               .weights = weights.matrix(c.k),
+                                                               .experts = experts.list,
+                                                               .out = out.matrix(c.in)});
+  };
+  const ReserveExpertMlpArgs<bf16> sizes{
+      {.max_rows = c.n, .experts_per_token = c.k, .in = c.in, .width = c.width}};
+  backend.reserve(sizes);
+  run(eager);
+  const auto graph = backend.capture([&] { run(replayed); });
+  // Other logits, as another step would have: the graph must route anew.
+  for (const std::uint64_t seed : {3, 4, 5}) {
+    logits.host = ops::Array<CudaBackend, float>::random(backend, c.n * c.experts, seed).host;
+    logits.upload();
+    run(eager);
+    backend.replay(graph);
+    eager.download(), replayed.download();
+    CHECK(ops::same_bits(eager.host, replayed.host));
+  }
+}
+
+TEST_CASE("expert_mlp multiplies by 8-bit floats on the GPU", "[ops][moe]") {
+  if (!test::has_gpu()) return;
+  CudaBackend backend{BackendConfig{}};
+  CpuBackend cpu{BackendConfig{}};
+  for (const ops::ExpertCase c :
+       {ops::ExpertCase{1, 256, 128, 8, 4}, ops::ExpertCase{7, 256, 136, 5, 2},
+        ops::ExpertCase{40, 200, 264, 4, 2}, ops::ExpertCase{150, 384, 128, 3, 3},
+        ops::ExpertCase{90, 136, 72, 12, 1, true}}) {
+    INFO(c.n << " x " << c.in << " -> 2 x " << c.width << ", " << c.k << " of " << c.experts);
+    auto on_gpu = make_experts<CudaBackend::Fp8Matrix>(c.experts, c.in, c.width);
+    auto on_cpu = make_experts<CpuBackend::Fp8Matrix>(c.experts, c.in, c.width);
+    std::uint64_t seed = 40;
+    const auto fill = [&](CudaBackend::Fp8Matrix& gpu_matrix, CpuBackend::Fp8Matrix& cpu_matrix) {
+      const std::int64_t rows = gpu_matrix.rows(), cols = gpu_matrix.cols();
+      const auto values =
+          ops::Array<CudaBackend, bf16>::random(backend, rows * cols, seed++, -0.2, 0.2);
+      const MatrixView<const bf16> view(values.host.data(), {rows, cols});
+      backend.set_rows(gpu_matrix, 0, view);
+      cpu.set_rows(cpu_matrix, 0, view);
+    };
+    for (std::size_t e = 0; e < on_gpu.size(); ++e) {
+      fill(on_gpu[e].gate_up, on_cpu[e].gate_up);
+      fill(on_gpu[e].down, on_cpu[e].down);
+    }
+    auto x = ops::Array<CudaBackend, bf16>::random(backend, c.n * c.in, 1);
+    auto weights = ops::Array<CudaBackend, float>::random(backend, c.n * c.k, 2, 0.05, 1);
+    ops::Array<CudaBackend, std::int32_t> ids(backend, ops::expert_ids(c));
+    ops::Array<CudaBackend, bf16> out(backend, c.n * c.in), alone(backend, c.n * c.in);
+    const ExpertMlpArgs<bf16, CudaBackend::Fp8Matrix> args{.x = x.matrix(c.in),
+                                                           .ids = ids.matrix(c.k),
+                                                           .weights = weights.matrix(c.k),
+                                                           .experts = on_gpu,
+                                                           .out = out.matrix(c.in)};
+    backend.run(args);
+    out.download();
+    // The CPU's experts in float32, so that it is far nearer to the exact result.
+    ops::Array<CpuBackend, float> x_cpu(cpu, std::vector<float>(x.host.begin(), x.host.end()));
+    ops::Array<CpuBackend, float> weights_cpu(cpu, weights.host);
+    ops::Array<CpuBackend, std::int32_t> ids_cpu(cpu, ids.host);
+    ops::Array<CpuBackend, float> expected(cpu, c.n * c.in);
+    cpu.run(ExpertMlpArgs<float, CpuBackend::Fp8Matrix>{.x = x_cpu.matrix(c.in),
+                                                        .ids = ids_cpu.matrix(c.k),
+                                                        .weights = weights_cpu.matrix(c.k),
+                                                        .experts = on_cpu,
+                                                        .out = expected.matrix(c.in)});
+    expected.download();
+    double error = 0, size = 0;
+    for (std::int64_t i = 0; i < c.n * c.in; ++i) {
+      error += (out[i] - expected[i]) * (out[i] - expected[i]);
+      size += expected[i] * expected[i];
+    }
+    // Three roundings to bfloat16, of h, y and the sum, each 2^-9 of an element at the most.
+    CHECK(std::sqrt(error / size) < 3 * 0x1p-9);
+    for (std::int64_t i = 0; i < c.n; ++i) {
+      auto one = args;
+      one.x = one.x.slice(i, i + 1), one.ids = one.ids.slice(i, i + 1);
+      one.weights = one.weights.slice(i, i + 1), one.out = alone.matrix(c.in).slice(i, i + 1);
+      backend.run(one);
+    }
+    alone.download();
+    CHECK(ops::same_bits(out.host, alone.host));
+  }
+}
