@@ -2,9 +2,11 @@
 /// The least time that a machine needs for a step of a model.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "nanovllm/model/qwen3/config.hpp"
+#include "nanovllm/model/qwen3_moe/config.hpp"
 
 namespace engine_bench {
 
@@ -36,7 +38,7 @@ struct Work {
                   work.operations / ceilings.operations_per_second);
 }
 
-/// Work of a Qwen3 model, on all ranks together. Activations and norms are left out: the floor is
+/// Work of a Qwen3 model, dense or of experts, on all ranks together. Activations and norms are left out: the floor is
 /// one that no engine gets below, unless the weights fit into a cache.
 class ModelWork {
  public:
@@ -56,17 +58,38 @@ class ModelWork {
     kv_bytes_ = layers * 2 * static_cast<double>(model.num_key_value_heads * kv_row_bytes);
   }
 
-  /// Bytes of the weights that a step with logits reads; an untied embedding's rows do not count.
-  [[nodiscard]] double weight_bytes() const {
-    return layer_weights_ * layer_bytes_ + head_weights_ * head_bytes_;
+  /// The same of a mixture of experts, whose tokens all experts are equally likely for.
+  ModelWork(const nanovllm::Qwen3MoeConfig& model, double head_bytes, double layer_bytes,
+            std::int64_t kv_row_bytes)
+      : ModelWork(static_cast<const nanovllm::Qwen3Config&>(model), head_bytes, layer_bytes,
+                  kv_row_bytes) {
+    const auto hidden = static_cast<double>(model.hidden_size);
+    const auto sparse = static_cast<double>(num_sparse_layers(model));
+    layer_weights_ -= sparse * 3 * hidden * static_cast<double>(model.intermediate_size);
+    num_experts_ = static_cast<double>(model.num_experts);
+    experts_per_token_ = static_cast<double>(model.num_experts_per_tok);
+    expert_weights_ = sparse * 3 * hidden * static_cast<double>(model.moe_intermediate_size);
+    router_weights_ = sparse * hidden * num_experts_;
+  }
+
+  /// Bytes of the weights that a step of `num_tokens` tokens with logits reads; an untied
+  /// embedding's rows do not count.
+  [[nodiscard]] double weight_bytes(double num_tokens = 1) const {
+    return dense(num_tokens, 1).bytes;
   }
 
   /// The dense layers of one step of `num_tokens` tokens, `num_samples` of which need logits. The
   /// weights are read once.
   [[nodiscard]] Work dense(double num_tokens, double num_samples) const {
     const double head = num_samples > 0 ? head_weights_ : 0;
-    return {layer_weights_ * layer_bytes_ + head * head_bytes_,
-            2 * (layer_weights_ * num_tokens + head * num_samples)};
+    // Experts that some token goes to, on average.
+    const double missed = std::pow(1 - experts_per_token_ / num_experts_, num_tokens);
+    const double touched = num_experts_ * (1 - missed);
+    const double of_a_token =
+        layer_weights_ + router_weights_ + expert_weights_ * experts_per_token_;
+    return {(layer_weights_ + expert_weights_ * touched) * layer_bytes_ +
+                (router_weights_ + head) * head_bytes_,
+            2 * (of_a_token * num_tokens + head * num_samples)};
   }
 
   /// Attention of `num_sequences` tokens, one of each sequence, to `context` tokens each.
@@ -81,7 +104,10 @@ class ModelWork {
 
  private:
   double head_bytes_, layer_bytes_;
-  double layer_weights_ = 0;    // elements of all dense layers but lm_head
+  double layer_weights_ = 0;  // elements of all dense layers but lm_head and experts
+  double num_experts_ = 1, experts_per_token_ = 0;
+  double expert_weights_ = 0;  // elements of one expert of each layer
+  double router_weights_ = 0;
   double head_weights_ = 0;     // elements of lm_head
   double attention_width_ = 0;  // heads · head_dim, over all layers
   double kv_bytes_ = 0;         // of one token

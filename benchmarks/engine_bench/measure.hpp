@@ -189,7 +189,8 @@ class Bench {
     Work work = work_.prompt_attention(n);
     work.operations = count * (work.operations + work_.dense(n, 1).operations);
     const auto steps = nv::ceil_div(out.num_prompts * length, max_batched_tokens_);
-    work.bytes = static_cast<double>(steps) * work_.weight_bytes();
+    work.bytes =
+        static_cast<double>(steps) * work_.weight_bytes(static_cast<double>(max_batched_tokens_));
     out.floor = floor_seconds(work, out.ceilings);
     return out;
   }

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,6 +16,7 @@
 
 #include "commit.hpp"
 #include "measure.hpp"
+#include "models.hpp"
 #include "nanovllm/engine.hpp"
 #include "nanovllm/ops/fp8_kv.hpp"
 #include "nanovllm/ops/int8_kv.hpp"
@@ -44,39 +44,17 @@ struct Options : Measurements {
   std::string json;
 };
 
-inline const std::map<std::string, nv::Qwen3Shape> kShapes = {
-    {"fairytale", nv::shapes::fairytale},   {"qwen3_0_6b", nv::shapes::qwen3_0_6b},
-    {"qwen3_1_7b", nv::shapes::qwen3_1_7b}, {"qwen3_4b", nv::shapes::qwen3_4b},
-    {"qwen3_8b", nv::shapes::qwen3_8b},     {"qwen3_14b", nv::shapes::qwen3_14b},
-    {"qwen3_32b", nv::shapes::qwen3_32b}};
-
-/// What config.json of a Qwen3 checkpoint of this shape would say.
-inline nv::Qwen3Config config_of(const nv::Qwen3Shape& shape) {
-  nv::Qwen3Config config;
-  config.hidden_size = static_cast<std::int64_t>(shape.hidden_size);
-  config.num_hidden_layers = static_cast<std::int64_t>(shape.num_layers);
-  config.num_attention_heads = static_cast<std::int64_t>(shape.num_heads);
-  config.num_key_value_heads = static_cast<std::int64_t>(shape.num_kv_heads);
-  config.head_dim = static_cast<std::int64_t>(shape.head_dim);
-  config.intermediate_size = static_cast<std::int64_t>(shape.intermediate_size);
-  config.vocab_size = static_cast<std::int64_t>(shape.vocab_size);
-  config.max_position_embeddings = 40'960;
-  config.rms_norm_eps = 1e-6;
-  config.tie_word_embeddings = shape.tie == nv::Tie::yes;
-  config.rope.theta = 1e6;
-  return config;
-}
-
 /// What probing the machine depends on.
 struct ProbeOptions {
   int num_threads = 0;
   int num_ranks = 1;
 };
 
-inline void add_options(CLI::App& app, Options& o) {
+template <class Models>
+void add_options(CLI::App& app, Options& o) {
   app.add_option("--model", o.model, "checkpoint directory");
   std::vector<std::string> names;
-  for (const auto& [name, shape] : kShapes) names.push_back(name);
+  for (const auto& [name, shape] : Models::shapes()) names.push_back(name);
   app.add_option("--shape", o.shape, "sizes of a published model, with random weights")
       ->check(CLI::IsMember(names));
   app.add_flag("--random-weights", o.random_weights,
@@ -154,11 +132,11 @@ inline nv::EngineConfig engine_config(const Options& o, const nv::Qwen3Config& m
 }
 
 /// Builds the engine and takes the measurements that the options ask for.
-template <class Policy, class Prober>
-std::pair<Results, std::string> run(const Options& o, const nv::Qwen3Config& model) {
+template <class Policy, class Prober, class Models>
+std::pair<Results, std::string> run(const Options& o, const typename Models::Config& model) {
   using Element = typename Policy::Element;
   using Kv = typename nv::ElementsOf<Policy>::KvElement;
-  using Engine = nv::Engine<nv::Qwen3<nv::shapes::qwen3_any>, Policy>;
+  using Engine = nv::Engine<typename Models::Model, Policy>;
   const nv::EngineConfig config = engine_config(o, model);
   const auto begin = std::chrono::steady_clock::now();
   Engine engine = o.random_weights ? Engine(model, nv::RandomWeights{}, config) : Engine(config);
@@ -177,9 +155,9 @@ std::pair<Results, std::string> run(const Options& o, const nv::Qwen3Config& mod
     head_bytes = Policy::kHeadBytes;
     layer_bytes = Policy::kLayerBytes;
   }
-  Bench<Engine> bench(engine, {model, head_bytes, layer_bytes, kv_row}, [&] { return prober(); },
-                      o.repeats, Policy::kv.block_size, max_batched_tokens,
-                      {o.edits, model.vocab_size});
+  Bench<Engine> bench(engine, ModelWork(model, head_bytes, layer_bytes, kv_row),
+                      [&] { return prober(); }, o.repeats, Policy::kv.block_size,
+                      max_batched_tokens, {o.edits, model.vocab_size});
   for (const std::int64_t context : o.contexts) {
     for (const std::int64_t batch : o.batch_sizes)
       results.decodes.push_back(bench.decode(batch, context));
@@ -236,13 +214,14 @@ class ResultFile {
   std::ofstream file_;
 };
 
-/// The program, on the backend of the policies, with the ceilings that `Prober` finds. `Policies`
+/// The program, on the backend of the policies, with the ceilings that `Prober` finds and the models
+/// of `Models` (models.hpp). `Policies`
 /// has `Float32` and `Bfloat16`, and may have `BatchInvariant`, for `--batch-invariant`, `Peers`,
 /// for `--peers`, `EightBits<weights, Kv>`, for `--quantization fp8` and `--kv-dtype`, where `Kv` is
 /// the format of the cache, and `Int8` and `Int4`, for `--quantization int8` and `int4`. A policy may
 /// say how many bytes an element of its weights takes, `kHeadBytes` in the vocabulary's matrices
 /// and `kLayerBytes` in others.
-template <class Policies, class Prober>
+template <class Policies, class Prober, class Models = DenseModels>
 int run_main(int argc, char** argv) {
   Options o;
   CLI::App app{
@@ -257,7 +236,7 @@ int run_main(int argc, char** argv) {
       "to do the multiplications, whichever is longer, at the rates probed in the same run on the\n"
       "same threads. Weights that fit into a cache can beat it. Progress goes to standard error,\n"
       "tables to standard output."};
-  add_options(app, o);
+  add_options<Models>(app, o);
   constexpr bool kHasInvariant = requires { typename Policies::BatchInvariant; };
   constexpr bool kHasPeers = requires { typename Policies::Peers; };
   constexpr bool kHasEightBits = requires {
@@ -296,22 +275,23 @@ int run_main(int argc, char** argv) {
   try {
     nv::check<nv::ConfigError>(o.model.empty() != o.shape.empty(),
                                "give either --model DIR or --shape NAME");
-    const nv::Qwen3Config model =
-        o.shape.empty() ? nv::Qwen3Config::load(o.model) : config_of(kShapes.at(o.shape));
+    const auto model =
+        o.shape.empty() ? Models::Config::load(o.model) : config_of(Models::shapes().at(o.shape));
     ResultFile file(o.json);
     const auto run_chosen = [&] {
       if constexpr (kHasInvariant) {
-        if (o.batch_invariant) return run<typename Policies::BatchInvariant, Prober>(o, model);
+        if (o.batch_invariant)
+          return run<typename Policies::BatchInvariant, Prober, Models>(o, model);
       }
       if constexpr (kHasPeers) {
-        if (o.peers) return run<typename Policies::Peers, Prober>(o, model);
+        if (o.peers) return run<typename Policies::Peers, Prober, Models>(o, model);
       }
       if constexpr (kHasEightBits) {
         const bool weights = o.quantization == "fp8";
         nv::check<nv::ConfigError>(!weights || o.kv_dtype != "fp8",
                                    "--quantization fp8 is for --kv-dtype auto or int8, got fp8");
         const auto run_in = [&]<bool kWeights, class Kv>() {
-          return run<typename Policies::template EightBits<kWeights, Kv>, Prober>(o, model);
+          return run<typename Policies::template EightBits<kWeights, Kv>, Prober, Models>(o, model);
         };
         if (weights && o.kv_dtype == "int8") return run_in.template operator()<true, nv::Int8Kv>();
         if (weights) return run_in.template operator()<true, nv::bf16>();
@@ -319,11 +299,11 @@ int run_main(int argc, char** argv) {
         if (o.kv_dtype == "fp8") return run_in.template operator()<false, nv::Fp8Kv>();
       }
       if constexpr (kHasIntegers) {
-        if (o.quantization == "int8") return run<typename Policies::Int8, Prober>(o, model);
-        if (o.quantization == "int4") return run<typename Policies::Int4, Prober>(o, model);
+        if (o.quantization == "int8") return run<typename Policies::Int8, Prober, Models>(o, model);
+        if (o.quantization == "int4") return run<typename Policies::Int4, Prober, Models>(o, model);
       }
-      return o.dtype == "float32" ? run<typename Policies::Float32, Prober>(o, model)
-                                  : run<typename Policies::Bfloat16, Prober>(o, model);
+      return o.dtype == "float32" ? run<typename Policies::Float32, Prober, Models>(o, model)
+                                  : run<typename Policies::Bfloat16, Prober, Models>(o, model);
     };
     const auto [results, engine] = run_chosen();
     file.write(app, engine, to_json(results));
