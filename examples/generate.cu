@@ -1,4 +1,6 @@
 // Offline batches on GPUs, or on the CPU; generate_program.hpp is the program.
+#include <nanovllm/cuda/experts/ops.cuh>
+
 #include "generate_program.hpp"
 
 namespace {

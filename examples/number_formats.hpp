@@ -11,6 +11,7 @@
 #include <nanovllm/ops/int8_kv.hpp>
 #include <nanovllm/ops/int_weight.hpp>
 #if defined(__CUDACC__)
+#include <nanovllm/cuda/experts/fp8_ops.cuh>
 #include <nanovllm/cuda/linear/fp8/ops.cuh>
 #endif
 #endif

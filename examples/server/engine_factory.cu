@@ -1,5 +1,6 @@
 #include "engine_factory.hpp"
 
+#include <nanovllm/cuda/experts/ops.cuh>
 #include <nanovllm/full_policy.hpp>
 
 #include <utility>
