@@ -12,66 +12,20 @@ import argparse
 import math
 import platform
 import time
-from pathlib import Path
 
 import tokenizers
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from stories import add_arguments, body, stories_for
 
 END = "<|endoftext|>"
 SIZES = dict(n_embd=192, n_head=3, n_layer=6, n_positions=512, vocab_size=3072)
 SEED = 1859
-STORY_TOKENS = 360
-PROMPT_TOKENS = (4, 8)  # in turns
 BATCH_SEQUENCES = 64
 EPOCHS = 12  # at the most: what is read more often is learnt by heart
-
-WHO = ("a king", "a queen", "a miller", "a fisherman", "a woodcutter", "a poor widow", "a tailor",
-       "an old soldier", "a princess", "a shepherd boy", "a fox", "a wolf", "two brothers",
-       "three sisters", "a little girl", "a giant", "a witch", "a dwarf", "a hare", "a blacksmith")
-OPENINGS = (
-    [f"Once upon a time there was {who}" if who[0] == "a" else f"Once upon a time there were {who}"
-     for who in WHO]
-    + [f"There was once {who}" if who[0] == "a" else f"There were once {who}" for who in WHO]
-    + [f"Long ago, beyond the mountains, lived {who}" for who in WHO]
-    + ["A long time ago there", "In the old times, when", "Far away, by the sea,",
-       "One winter's day", "It happened one night that", "When the king heard this",
-       "The youngest son went", "Deep in the dark forest", "There lived in a", "In a certain village",
-       "A certain father had two", "The wolf said to the", "In the days of the", "Early one morning the"])
-
-
-@torch.no_grad()
-def write_stories(directory, device, batch, deadline):
-    """Stories of the fairytale model until the deadline; those that did not come to an end in
-    STORY_TOKENS are cut at their last sentence. Openings are cut to the same length, so that the
-    batch needs no padding and no mask, without which attention is several times faster."""
-    tokenizer = AutoTokenizer.from_pretrained(directory)
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16).to(device).eval()
-    end = model.generation_config.eos_token_id
-    end = set(end if isinstance(end, list) else [end])
-    batches = []
-    for length in PROMPT_TOKENS:
-        openings = {tuple(tokenizer.encode(text)[:length]) for text in OPENINGS}
-        openings = sorted(ids for ids in openings if len(ids) == length)
-        batches.append([openings[i % len(openings)] for i in range(batch)])
-    stories, longest = [], 0.0
-    while time.monotonic() + longest < deadline:
-        begin = time.monotonic()
-        inputs = torch.tensor(batches[0], device=device)
-        batches.append(batches.pop(0))
-        ids = model.generate(inputs, do_sample=True, temperature=0.85, top_k=80, top_p=1.0,
-                             max_new_tokens=STORY_TOKENS, pad_token_id=min(end))
-        for row, text in zip(ids.tolist(), tokenizer.batch_decode(ids, skip_special_tokens=True)):
-            text = text.strip()
-            if not end & set(row):  # not at its end: cut
-                text = text[: max(text.rfind(mark) for mark in ".!?") + 1]
-            if len(text) > 80:
-                stories.append(text)
-        longest = max(longest, time.monotonic() - begin)
-        print(f"{len(stories)} stories, {longest:.1f} s a batch", flush=True)
-    return stories
 
 
 def train_tokenizer(stories):
@@ -183,11 +137,7 @@ A sample (temperature 0.7, top_k 40, top_p 0.95):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--fairytale", type=Path, default=Path(__file__).parent / "fairytale")
-    parser.add_argument("--seconds", type=float, default=160, help="for all of it")
-    parser.add_argument("--batch", type=int, default=4096, help="stories sampled at a time")
-    parser.add_argument("--device", default="cuda")
+    add_arguments(parser, seconds=160)
     arguments = parser.parse_args()
     begin, device = time.monotonic(), torch.device(arguments.device)
     torch.manual_seed(SEED)
@@ -195,8 +145,7 @@ def main():
     transformers.logging.set_verbosity_error()
     arguments.out.mkdir(parents=True, exist_ok=True)
 
-    stories = write_stories(arguments.fairytale, device, arguments.batch,
-                            begin + 0.5 * arguments.seconds)
+    stories = [body(text) for text in stories_for(arguments, begin + 0.5 * arguments.seconds)]
     tokenizer = train_tokenizer(stories)
     num_held_out = max(1, len(stories) // 50)
     held_out_text, stories = stories[:num_held_out], stories[num_held_out:]
