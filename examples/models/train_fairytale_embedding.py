@@ -125,6 +125,15 @@ def measure(model, tokens, pairs):
     return float((ranks == 1).float().mean()), float((1 / ranks).mean())
 
 
+def prepare_end(model, tokenizer):
+    """The end token is to learn, though it is also padding. It begins as " the": what may follow that
+    depends on the text, while behind an end a story begins, whatever came before."""
+    model.embed_tokens.padding_idx = None
+    the, = tokenizer.encode(" the", add_special_tokens=False).ids
+    weight = model.embed_tokens.weight.data
+    weight[tokenizer.token_to_id(END)] = weight[the]
+
+
 def train(model, tokens, pairs, held_out, seconds):
     """As many steps as fit, of the loss InfoNCE (arXiv:1807.03748) in both directions; the other
     passages of a batch are what a query must not find. Returns the number of steps."""
@@ -243,8 +252,8 @@ def main():
     write_tokenizer(arguments.fairytale, out)
     tokens = Tokens(out / "tokenizer.json", device)
     model = AutoModel.from_pretrained(arguments.fairytale, dtype=torch.float32).to(device).train()
-    model.embed_tokens.padding_idx = None  # the end token is also padding, and is to learn
     before = measure(model, tokens, held_out)
+    prepare_end(model, tokens.tokenizer)
     print(f"before: first {before[0]:.1%}, MRR {before[1]:.3f}", flush=True)
     steps = train(model, tokens, pairs, held_out,
                   max(1.0, 0.93 * arguments.seconds - (time.monotonic() - begin)))
