@@ -32,7 +32,7 @@ from stories import add_arguments, body, stories_for
 SEED = 1785
 END = "<|endoftext|>"
 INSTRUCTION = "Given a question, find the passage that answers it"  # examples/search.cpp has it, too
-MAX_TOKENS = 160  # of a passage; of a query half as many
+MAX_QUERY, MAX_PASSAGE = 96, 160  # tokens; the instruction is 24 of a query's
 BATCH_PAIRS = 384
 TEMPERATURE = 0.05
 RATE = 3e-4
@@ -116,7 +116,7 @@ def measure(model, tokens, pairs):
     """Of the queries, the share whose passage is the nearest of all, and the mean of 1 / its rank."""
     model.eval()
     sides = []
-    for texts, longest in zip(zip(*pairs), (MAX_TOKENS // 2, MAX_TOKENS)):
+    for texts, longest in zip(zip(*pairs), (MAX_QUERY, MAX_PASSAGE)):
         parts = [texts[i : i + 128] for i in range(0, len(texts), 128)]
         sides.append(torch.cat([vectors(model, *tokens(part, longest)) for part in parts]))
     cosines = sides[0] @ sides[1].T
@@ -152,8 +152,8 @@ def train(model, tokens, pairs, held_out, seconds):
             order = draw.sample(pairs.stories, len(pairs.stories))
         batch, order = order[:BATCH_PAIRS], order[BATCH_PAIRS:]
         queries, passages = zip(*(pairs.make(story, draw) for story in batch))
-        query = vectors(model, *tokens(queries, MAX_TOKENS // 2))
-        passage = vectors(model, *tokens(passages, MAX_TOKENS))
+        query = vectors(model, *tokens(queries, MAX_QUERY))
+        passage = vectors(model, *tokens(passages, MAX_PASSAGE))
         cosines, right = query @ passage.T / TEMPERATURE, torch.arange(len(query), device=query.device)
         loss = (functional.cross_entropy(cosines, right)
                 + functional.cross_entropy(cosines.T, right)) / 2

@@ -98,7 +98,7 @@ def balance_loss(probabilities, choices):
 
 def encode(tokenizer, stories, device):
     """Token ids [stories, longest], filled up with padding, and the number of tokens of each."""
-    rows = [torch.tensor(tokenizer.encode(text, add_special_tokens=False)) for text in stories]
+    rows = [torch.tensor(ids) for ids in tokenizer(stories, add_special_tokens=False)["input_ids"]]
     lengths = torch.tensor([len(row) for row in rows], device=device)
     ids = torch.nn.utils.rnn.pad_sequence(
         rows, batch_first=True, padding_value=tokenizer.pad_token_id)

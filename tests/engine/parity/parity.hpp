@@ -40,6 +40,8 @@ class Reference {
   /// Difference between transformers' two attention implementations in bfloat16: mean, largest.
   double own_disagreement() const { return agreement()["mean_abs"]; }
   double own_largest_disagreement() const { return agreement()["max_abs"]; }
+  /// Mean difference between transformers' own float32 and bfloat16.
+  double own_rounding() const { return info_["agreement"]["float32 / bfloat16"]["mean_abs"]; }
 
   template <class T>
   std::vector<T> values(std::size_t p, const char* key) const {
