@@ -1,7 +1,8 @@
 // Searches text files by meaning, in one program: the model embeds their paragraphs and the query,
 // and the nearest paragraphs are printed. Usage: search MODEL_DIR "query" FILE...
 //
-// A model for this is Qwen3-Embedding; any other gives vectors, too, but they say less.
+// A model for this is Qwen3-Embedding or, for tales, examples/models/fairytale_embedding; any other
+// gives vectors, too, but they say less. examples/tales.txt has tales to search.
 #include <nanovllm/core/utf8.hpp>
 #include <nanovllm/engine.hpp>
 
