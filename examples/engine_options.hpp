@@ -19,6 +19,7 @@ struct EngineOptions {
   std::string device = "auto";
   NumberFormats formats;
   int tensor_parallel = 1;
+  bool expert_parallel = false;
   int max_num_seqs = 256;
   int max_num_batched_tokens = 0;
   std::int64_t max_model_len = 0;
@@ -49,6 +50,8 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
                  "tensor-parallel ranks: GPUs or shares of the CPU")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_flag("--enable-expert-parallel", options.expert_parallel,
+               "ranks have whole experts of a mixture of experts, and not a part of each");
   app.add_option("--max-num-seqs", options.max_num_seqs, "sequences in a step at the most")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -83,6 +86,7 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
                                                 std::shared_ptr<ProcessGroup> processes) {
   EngineConfig config{.model = options.model,
                       .tensor_parallel = options.tensor_parallel,
+                      .expert_parallel = options.expert_parallel,
                       .max_num_seqs = options.max_num_seqs,
                       .host_kv_size = KvSize::blocks(options.host_kv_blocks),
                       .processes = std::move(processes),

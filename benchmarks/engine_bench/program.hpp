@@ -31,6 +31,7 @@ struct Options : Measurements {
   std::string dtype = "bfloat16";
   std::int64_t num_seqs = 256;
   int tensor_parallel = 1;
+  bool expert_parallel = false;
   int max_num_seqs = 256;
   int max_num_batched_tokens = 0;
   std::int64_t kv_blocks = 0;
@@ -77,6 +78,7 @@ void add_options(CLI::App& app, Options& o) {
       ->capture_default_str();
   app.add_flag("--workload", o.workload, "run the workload beside the other measurements");
   number("--tp", o.tensor_parallel, "tensor-parallel ranks");
+  app.add_flag("--enable-expert-parallel", o.expert_parallel, "ranks have whole experts");
   number("--max-num-seqs", o.max_num_seqs,
          "sequences in a step at the most; raised to the largest batch size");
   size("--max-num-batched-tokens", o.max_num_batched_tokens,
@@ -115,6 +117,7 @@ void add_options(CLI::App& app, Options& o) {
 inline nv::EngineConfig engine_config(const Options& o, const nv::Qwen3Config& model) {
   nv::EngineConfig config{.model = o.model,
                           .tensor_parallel = o.tensor_parallel,
+                          .expert_parallel = o.expert_parallel,
                           .num_threads = unless_zero(o.num_threads),
                           .max_num_seqs = o.max_num_seqs,
                           .max_num_batched_tokens = unless_zero(o.max_num_batched_tokens),

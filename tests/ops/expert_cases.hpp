@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 #include <type_traits>
 #include <vector>
@@ -112,7 +113,8 @@ void route_shape_cases(B& backend) {
   refused(4, 5, 5), refused(4, 0, 0), refused(4, 2, 3);
 }
 
-/// Experts of random elements, and those elements.
+/// Experts of random elements, and those elements. `list` has `here` of them from `first` on, all
+/// without it.
 template <class B, class T>
 struct TestExperts {
   struct Elements {
@@ -125,22 +127,35 @@ struct TestExperts {
   std::vector<Elements> gate_up, down;
   std::vector<Expert<typename B::template Matrix<T>>> list;
 
-  TestExperts(B& backend, std::int64_t count, std::int64_t in, std::int64_t width)
-      : list(make_experts<typename B::template Matrix<T>>(count, in, width)) {
+  TestExperts(B& backend, std::int64_t count, std::int64_t in, std::int64_t width,
+              std::int64_t first = 0, std::int64_t here = 0)
+      : list(make_experts<typename B::template Matrix<T>>(here > 0 ? here : count, in, width)) {
     std::uint64_t seed = 100;
-    const auto fill = [&](auto& matrix, std::vector<Elements>& elements) {
-      const std::int64_t rows = matrix.rows(), cols = matrix.cols();
+    const auto fill = [&](auto* matrix, std::int64_t rows, std::int64_t cols,
+                          std::vector<Elements>& elements) {
       elements.push_back({Array<B, T>::random(backend, rows * cols, seed++).host, cols});
-      backend.set_rows(matrix, 0, MatrixView<const T>(elements.back().host.data(), {rows, cols}));
+      if (matrix == nullptr) return;
+      backend.set_rows(*matrix, 0, MatrixView<const T>(elements.back().host.data(), {rows, cols}));
     };
-    for (auto& expert : list) fill(expert.gate_up, gate_up), fill(expert.down, down);
+    for (std::int64_t e = 0; e < count; ++e) {
+      const bool is_here = e >= first && e < first + static_cast<std::int64_t>(list.size());
+      auto* const expert = is_here ? &list[static_cast<std::size_t>(e - first)] : nullptr;
+      fill(is_here ? &expert->gate_up : nullptr, 2 * width, in, gate_up);
+      fill(is_here ? &expert->down : nullptr, in, width, down);
+    }
   }
 };
 
-/// Sizes of a case, and where rows go: to k experts of their own, or all to the same.
+/// Sizes of a case, and where rows go: to k experts of their own, or all to the same. With `here`
+/// only so many experts from `first` on are given.
 struct ExpertCase {
   std::int64_t n, in, width, experts, k;
   bool together = false;
+  std::int64_t first = 0, here = 0;
+
+  [[nodiscard]] bool has(std::int64_t expert) const {
+    return here == 0 || (expert >= first && expert < first + here);
+  }
 };
 
 /// The ids of a case: different ones in a row, in no order.
@@ -154,10 +169,27 @@ inline std::vector<std::int32_t> expert_ids(const ExpertCase& c) {
   return out;
 }
 
+/// Leaves results that are no numbers in the backend's scratch memory.
+template <class T, class B>
+void expert_mlp_of_nan(B& backend, const ExpertCase& c) {
+  const TestExperts<B, T> experts(backend, c.experts, c.in, c.width);
+  const auto size = static_cast<std::size_t>(c.n * c.in);
+  Array<B, T> x(backend, std::vector<T>(size, T(std::numeric_limits<float>::quiet_NaN())));
+  auto weights = Array<B, float>::random(backend, c.n * c.k, 2);
+  Array<B, std::int32_t> ids(backend, expert_ids(c));
+  backend.run(ExpertMlpArgs<T, typename B::template Matrix<T>>{.x = x.matrix(c.in),
+                                                               .ids = ids.matrix(c.k),
+                                                               .weights = weights.matrix(c.k),
+                                                               .experts = experts.list,
+                                                               .out = x.matrix(c.in)});
+}
+
 template <class T, class B>
 void expert_mlp_case(B& backend, const ExpertCase& c) {
-  INFO(c.n << " x " << c.in << " -> 2 x " << c.width << ", " << c.k << " of " << c.experts);
-  const TestExperts<B, T> experts(backend, c.experts, c.in, c.width);
+  INFO(c.n << " x " << c.in << " -> 2 x " << c.width << ", " << c.k << " of " << c.experts << ", "
+           << c.here << " here, from " << c.first << " on");
+  if (c.here > 0) expert_mlp_of_nan<T>(backend, c);
+  const TestExperts<B, T> experts(backend, c.experts, c.in, c.width, c.first, c.here);
   auto x = Array<B, T>::random(backend, c.n * c.in, 1);
   auto weights = Array<B, float>::random(backend, c.n * c.k, 2, 0.05, 1);
   Array<B, std::int32_t> ids(backend, expert_ids(c));
@@ -166,7 +198,9 @@ void expert_mlp_case(B& backend, const ExpertCase& c) {
                                                         .ids = ids.matrix(c.k),
                                                         .weights = weights.matrix(c.k),
                                                         .experts = experts.list,
-                                                        .out = out.matrix(c.in)};
+                                                        .out = out.matrix(c.in),
+                                                        .first_expert = c.first,
+                                                        .num_experts = c.experts};
   backend.run(args);
   out.download();
 
@@ -176,6 +210,7 @@ void expert_mlp_case(B& backend, const ExpertCase& c) {
     std::vector<double> expected(static_cast<std::size_t>(c.in)), bound(expected), sizes(expected);
     for (std::int64_t s = 0; s < c.k; ++s) {
       const auto e = static_cast<std::size_t>(ids.host[static_cast<std::size_t>(i * c.k + s)]);
+      if (!c.has(static_cast<std::int64_t>(e))) continue;
       const auto product = [&](std::int64_t row, double& slack) {
         double y = 0, size = 0;
         for (std::int64_t j = 0; j < c.in; ++j) {
@@ -235,6 +270,13 @@ void expert_mlp_cases(B& backend) {
   expert_mlp_case<T>(backend, {9, 33, 7, 5, 5});           // all experts
   expert_mlp_case<T>(backend, {9, 40, 24, 1, 1});          // there is one
   expert_mlp_case<T>(backend, {40, 40, 24, 16, 2, true});  // 14 have no token
+  // Some of the experts: the first, those in the middle, the last; none that a row goes to.
+  expert_mlp_case<T>(backend, {17, 64, 32, 12, 3, false, 0, 5});
+  expert_mlp_case<T>(backend, {70, 64, 32, 12, 3, false, 5, 4});
+  expert_mlp_case<T>(backend, {1, 33, 7, 60, 8, false, 20, 40});
+  expert_mlp_case<T>(backend, {9, 33, 7, 5, 5, false, 4, 1});
+  expert_mlp_case<T>(backend, {9, 40, 24, 16, 2, true, 2, 3});
+  expert_mlp_case<T>(backend, {9, 40, 24, 16, 2, true, 10, 6});
   // More rows than are multiplied at a time: 1 MiB of floats.
   if (std::is_same_v<T, float>) expert_mlp_case<T>(backend, {70, 8192, 3, 2, 1, true});
 }
@@ -261,6 +303,11 @@ void expert_mlp_shape_cases(B& backend) {
   refused([](Args& a) { a.out = a.out.slice(0, 3); }, "'out'");
   refused([](Args& a) { a.ids = a.ids.slice(0, 3); }, "'ids'");
   refused([](Args& a) { a.weights = a.weights.slice(0, 3); }, "'weights'");
+  refused([](Args& a) { a.first_expert = -1; },
+          "the 3 experts from -1 on must be among the layer's 3");
+  refused([](Args& a) { a.first_expert = 2, a.num_experts = 4; },
+          "the 3 experts from 2 on must be among the layer's 4");
+  refused([](Args& a) { a.num_experts = 2; }, "among the layer's 2");
   experts.list[2].down = {c.in, c.width + 1};
   refused([](Args&) {}, "expert 2 must have matrices [16, 16] and [16, 8]");
 }

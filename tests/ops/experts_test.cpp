@@ -30,15 +30,18 @@ TEST_CASE("expert_mlp refuses an id that is no expert's", "[ops][moe]") {
   CpuBackend backend{BackendConfig{}};
   const ops::TestExperts<CpuBackend, float> experts(backend, 3, 8, 4);
   std::vector<float> x(8), weight{1.f};
-  for (const std::int32_t id : {-1, 3}) {
-    CHECK_THROWS_WITH((backend.run(ExpertMlpArgs<float, CpuBackend::Matrix<float>>{
-                          .x = {x.data(), {1, 8}},
-                          .ids = {&id, {1, 1}},
-                          .weights = {weight.data(), {1, 1}},
-                          .experts = experts.list,
-                          .out = {x.data(), {1, 8}}})),
-                      Catch::Matchers::Contains("ids must be in [0, 3)"));
-  }
+  const auto run = [&](std::int32_t id, std::int64_t num_experts) {
+    backend.run(ExpertMlpArgs<float, CpuBackend::Matrix<float>>{.x = {x.data(), {1, 8}},
+                                                                .ids = {&id, {1, 1}},
+                                                                .weights = {weight.data(), {1, 1}},
+                                                                .experts = experts.list,
+                                                                .out = {x.data(), {1, 8}},
+                                                                .num_experts = num_experts});
+  };
+  for (const std::int32_t id : {-1, 3})
+    CHECK_THROWS_WITH(run(id, 0), Catch::Matchers::Contains("ids must be in [0, 3)"));
+  CHECK_NOTHROW(run(4, 5));  // elsewhere
+  CHECK_THROWS_WITH(run(5, 5), Catch::Matchers::Contains("ids must be in [0, 5)"));
 }
 
 TEMPLATE_TEST_CASE("a row of expert_mlp depends on that row alone, bit for bit", "[ops][moe]",

@@ -35,12 +35,18 @@ TEMPLATE_TEST_CASE("expert_mlp is the formula of its contract on the GPU", "[ops
   ops::expert_mlp_case<TestType>(backend, {100, 64, 40, 6, 2});
   ops::expert_mlp_case<TestType>(backend, {150, 72, 64, 3, 3});
   ops::expert_mlp_case<TestType>(backend, {90, 64, 64, 40, 2, true});
+  // Some of the experts, in tiles of several sizes.
+  ops::expert_mlp_case<TestType>(backend, {37, 136, 72, 5, 2, false, 2, 2});
+  ops::expert_mlp_case<TestType>(backend, {150, 72, 64, 3, 3, false, 1, 2});
+  ops::expert_mlp_case<TestType>(backend, {90, 64, 64, 40, 2, true, 0, 20});
   // Enough rows for the kernels of an architecture: whole tiles and parts, extents that no block
   // divides, all to the same experts.
   ops::expert_mlp_case<TestType>(backend, {256, 128, 128, 2, 1});
   ops::expert_mlp_case<TestType>(backend, {150, 200, 136, 3, 2});
   ops::expert_mlp_case<TestType>(backend, {200, 72, 40, 4, 2});
   ops::expert_mlp_case<TestType>(backend, {300, 64, 264, 3, 1, true});
+  ops::expert_mlp_case<TestType>(backend, {300, 128, 136, 4, 2, false, 1, 2});
+  ops::expert_mlp_case<TestType>(backend, {300, 64, 264, 3, 1, true, 0, 2});
 }
 
 TEMPLATE_TEST_CASE("a row of expert_mlp depends on that row alone in batch-invariant mode",

@@ -24,6 +24,10 @@ struct EngineConfig {
   /// Ranks; must divide heads, kv heads and intermediate size. More than one need `Ranks =
   /// ThreadRanks` in the policy.
   int tensor_parallel = 1;
+  /// The ranks divide the experts of a mixture of experts, and not each expert's columns: a rank
+  /// has whole ones, at least one. All else is divided as ever. A ConfigError for other models;
+  /// with one rank it changes nothing.
+  bool expert_parallel = false;
   int device = 0;  ///< CUDA: ordinal of the first rank's device; the other ranks take the next ones
   /// CPU threads of all ranks, 4096 at most; unset: all of the machine's.
   std::optional<int> num_threads{};

@@ -49,6 +49,19 @@ namespace nanovllm {
 /// @param default_tokens  max_num_batched_tokens where it is not set, the backend's choice.
 [[nodiscard]] BatchConfig choose_batch_config(const EngineConfig& config, int default_tokens);
 
+/// `model` as the ranks of an engine divide it. Throws ConfigError for a model without experts
+/// where `config` wants these divided.
+template <class ModelConfig>
+[[nodiscard]] ModelConfig divided_model(ModelConfig model, const EngineConfig& config) {
+  if constexpr (requires { model.expert_parallel = config.expert_parallel; }) {
+    model.expert_parallel = config.expert_parallel;
+  } else {
+    check<ConfigError>(!config.expert_parallel,
+                       "expert_parallel is set, but this model has no experts");
+  }
+  return model;
+}
+
 /// What a runner is made of, besides its model.
 struct RunnerSetup {
   RunnerConfig config;
@@ -157,8 +170,9 @@ template <class Model, class Policy, class Blocks>
   const BackendTraits backend = backend_traits<Model, RunnerPolicyOf<Policy>>();
   const BatchConfig batch = choose_batch_config(config, backend.default_batched_tokens);
   auto runner = make_runner<Model, RunnerPolicyOf<Policy>>(
-      model, choose_runner_setup(config, batch, max_model_len, Policy::kv.block_size, checkpoint,
-                                 weights));
+      divided_model(model, config),
+      choose_runner_setup(config, batch, max_model_len, Policy::kv.block_size, checkpoint,
+                          weights));
   const std::int32_t num_host_blocks = Tiers::num_host_blocks(config, runner->kv_shape());
   auto blocks = Tiers::template make_blocks<Blocks>(
       allocate_kv(*runner, backend.kv_share, config, max_model_len, num_host_blocks),

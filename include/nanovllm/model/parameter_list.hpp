@@ -110,14 +110,15 @@ class ParameterList {
   }
 
   /// Fills all matrices with reproducible noise of standard deviation `scale`, all biases with 0,
-  /// and all other vectors with 1. For benchmarks: ranks draw their own values, so the model
-  /// depends on the number of ranks.
+  /// and all other vectors with 1. For benchmarks: ranks draw their own values for what they share,
+  /// so the model depends on the number of ranks. What a rank has whole depends on the seed alone.
   void randomize(std::uint64_t seed, int rank, float scale = 0.02f) const {
     std::atomic<std::size_t> next = 0;
     detail::on_threads(Backend::kLoadThreads, [&] {
       Staging staging(*backend_);
       for (std::size_t i = next++; i < parameters_.size(); i = next++) {
-        const std::uint64_t key = seed + i + 1 + (static_cast<std::uint64_t>(rank) << 32);
+        const int of_rank = parameters_[i].shard.dim ? rank : 0;
+        const std::uint64_t key = seed + i + 1 + (static_cast<std::uint64_t>(of_rank) << 32);
         randomize(parameters_[i], fills_[i], key, scale, staging);
       }
     });
@@ -172,6 +173,7 @@ class ParameterList {
     const bool vector = parameter.shape.size() == 1;
     const detail::Region region = detail::region_of(parameter.shape, parameter.shard);
     const std::int64_t rows = region.rows(), columns = region.columns();
+    if (columns == 0) return;
     for (std::int64_t first = 0; first < rows; first += panel_rows) {
       const std::int64_t count = std::min(panel_rows, rows - first);
       const std::span<T> panel(staging.acquire(static_cast<std::size_t>(count * columns)),

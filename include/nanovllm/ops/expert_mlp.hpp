@@ -62,14 +62,28 @@ struct ReserveExpertMlpArgs {
 /// rounded to T once. As in `linear`, a row's result depends neither on the number of rows nor on
 /// where the other rows go, unless the backend says otherwise.
 ///
+/// `experts` may be some of the layer's alone, as where ranks divide them. A slot whose expert is
+/// not among them adds nothing to the sum, whatever its weight; a row without any other is 0.
+///
 /// T is the activations' element, `Matrix` the backend's weight type. All experts have one shape.
 template <class T, class Matrix>
 struct ExpertMlpArgs {
   MatrixView<const T> x;                    ///< [n, in]
-  MatrixView<const std::int32_t> ids;       ///< [n, k], each in [0, experts)
+  MatrixView<const std::int32_t> ids;       ///< [n, k], each in [0, all_experts())
   MatrixView<const float> weights;          ///< [n, k]
   std::span<const Expert<Matrix>> experts;  ///< the span in memory of the host; by `make_experts`
   MatrixView<T> out;                        ///< [n, in]; may be x
+  std::int64_t first_expert = 0;            ///< experts[i] is the layer's first_expert + i
+  std::int64_t num_experts = 0;             ///< of the layer; 0: there are no others
+
+  /// How many experts the layer has, here and elsewhere.
+  [[nodiscard]] std::int64_t all_experts() const {
+    return num_experts != 0 ? num_experts : static_cast<std::int64_t>(experts.size());
+  }
+  /// Whether some are elsewhere.
+  [[nodiscard]] bool has_part() const {
+    return all_experts() != static_cast<std::int64_t>(experts.size());
+  }
 };
 
 /// Throws ShapeError when the operands do not fit together. What `ids` holds is not read.
@@ -77,6 +91,10 @@ template <class T, class Matrix>
 void validate(const ExpertMlpArgs<T, Matrix>& args) {
   constexpr auto kOp = "expert_mlp";
   check<ShapeError>(!args.experts.empty(), kOp, ": there are no experts");
+  const auto count = static_cast<std::int64_t>(args.experts.size());
+  check<ShapeError>(args.first_expert >= 0 && args.first_expert <= args.all_experts() - count, kOp,
+                    ": the ", count, " experts from ", args.first_expert,
+                    " on must be among the layer's ", args.all_experts());
   const std::int64_t n = args.x.extent(0), in = args.x.extent(1);
   const std::int64_t width = args.experts.front().down.cols();
   check_shape(kOp, "ids", args.ids, {n, -1});

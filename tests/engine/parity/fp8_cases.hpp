@@ -24,12 +24,13 @@ struct Distance {
 template <class Policy, class Model = AnyModel>
 Distance distance_from_transformers(const std::string& name,
                                     const std::string& folder = "tests/fixtures/fp8/",
-                                    int ranks = 1) {
+                                    int ranks = 1, bool expert_parallel = false) {
   std::ifstream stream(folder + name + ".json");
   const auto expected = nlohmann::json::parse(stream);
   const std::vector<TokenId> prompt = expected["prompt"], greedy = expected["greedy_ids"];
   Engine<Model, Policy> engine({.model = folder + name,
                                 .tensor_parallel = ranks,
+                                .expert_parallel = expert_parallel,
                                 .num_threads = 2,
                                 .max_model_len = 64,
                                 .kv_size = KvSize::blocks(16)});

@@ -1,5 +1,7 @@
 // Qwen3 mixtures of experts on a GPU: against Hugging Face transformers, and the engine's laws.
 
+#include <cuda_runtime.h>
+
 #include <algorithm>
 #include <string>
 
@@ -56,4 +58,16 @@ TEST_CASE("in float32 the laws hold for a mixture of experts on CUDA", "[gpu][mo
 TEST_CASE("in batch-invariant mode they hold bit for bit", "[gpu][moe][laws]") {
   if (!has_gpu() || !Gpu().is_hopper()) return;
   check_moe_laws<SmallBlocks<CudaBatchInvariantPolicy>>(0);
+}
+
+TEST_CASE("two GPUs that divide columns or experts are one GPU", "[gpu][moe][laws]") {
+  int num_gpus = 0;
+  if (!has_gpu() || cudaGetDeviceCount(&num_gpus) != cudaSuccess || num_gpus < 2) return;
+  const MoeLawModel<SmallBlocks<CudaFloat32Policy>> law;
+  const auto expected = traces(*law.engine({}), law.prompts);
+  for (const bool whole : {false, true}) {
+    INFO(whole);
+    const auto engine = law.engine({.tensor_parallel = 2, .expert_parallel = whole});
+    check_equal(traces(*engine, law.prompts), expected, 1e-4);
+  }
 }

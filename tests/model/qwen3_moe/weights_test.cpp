@@ -115,6 +115,60 @@ TEST_CASE("a rank has its part of every expert, and the whole router", "[moe][we
                     Contains("does not divide intermediate_size = 11"));
 }
 
+TEST_CASE("expert parallel, a rank has whole experts and no others", "[moe][weights]") {
+  CpuBackend backend({.num_threads = 1});
+  const MoeFiles files(small(), kSeed);
+  Qwen3MoeConfig config = Qwen3MoeConfig::load(files.path());
+  config.expert_parallel = true;
+  std::int64_t next = 0;
+  for (const int rank : {0, 1}) {
+    Weights weights(config, rank, 2);
+    weights.load(Checkpoint(files.path()), backend);
+    const Weights::Layer& layer = weights.layer(3);
+    const std::string mlp = "model.layers.3.mlp.";
+    check_part(layer.router, 0, mlp + "gate.weight", {3, 12}, 0, 3);
+    REQUIRE(layer.experts.size() == (rank == 0 ? 1 : 2));
+    CHECK((layer.gate_up.rows() == 0 && layer.down.rows() == 0));
+    for (const auto& expert : layer.experts) {
+      const std::string name = mlp + "experts." + std::to_string(next++) + ".";
+      REQUIRE(expert.gate_up.rows() == 12);
+      check_part(expert.gate_up, 0, name + "gate_proj.weight", {6, 12}, 0, 6);
+      check_part(expert.gate_up, 6, name + "up_proj.weight", {6, 12}, 0, 6);
+      check_part(expert.down, 0, name + "down_proj.weight", {12, 6}, 0, 12);
+    }
+    // A layer without experts is divided as ever.
+    check_part(weights.layer(2).down, 0, "model.layers.2.mlp.down_proj.weight", {12, 10}, 0, 12,
+               rank * 5);
+    weights.randomize(5, backend);
+  }
+  CHECK(next == 3);
+
+  // What ranks do not divide is the same noise on all.
+  Weights a(config, 0, 2), b(config, 1, 2);
+  a.randomize(5, backend), b.randomize(5, backend);
+  const auto row_of = [](const auto& matrix, std::int64_t row) {
+    std::vector<float> out(static_cast<std::size_t>(matrix.cols()));
+    matrix.copy_row(row, out.data());
+    return out;
+  };
+  CHECK(row_of(a.layer(1).router, 2) == row_of(b.layer(1).router, 2));
+  CHECK(row_of(a.layer(1).experts[0].down, 0) != row_of(b.layer(1).experts[0].down, 0));
+  CHECK(row_of(a.layer(1).qkv, 0) != row_of(b.layer(1).qkv, 0));
+
+  // The tensors of other ranks' experts must be there, and no more.
+  const auto refused = [&](int experts, const char* text) {
+    Qwen3MoeConfig wrong = config;
+    wrong.num_experts = experts;
+    Weights weights(wrong, 0, 2);
+    CHECK_THROWS_WITH(weights.load(Checkpoint(files.path()), backend), Contains(text));
+  };
+  refused(4, "'model.layers.1.mlp.experts.3.up_proj.weight' is missing");
+  refused(2, "'model.layers.1.mlp.experts.2.up_proj.weight' [6, 12] is in the checkpoint");
+  config.num_experts = 1;
+  CHECK_THROWS_WITH(Weights(config, 0, 2),
+                    Contains("expert_parallel: each of the 2 ranks must have an expert"));
+}
+
 TEST_CASE("tensors of experts that are missing or too many are named", "[moe][weights]") {
   CpuBackend backend({.num_threads = 1});
   const MoeFiles files(small(), kSeed);
@@ -162,7 +216,7 @@ TEST_CASE("experts in 8-bit floats are dequantised or kept, the router is in 16 
   directory.write("model.safetensors", file.bytes());
 
   CpuBackend backend({.num_threads = 1});
-  const auto check = [&](const auto& weights) {
+  const auto check = [&](const auto& weights, std::size_t at_expert = 2) {
     const auto& layer = weights.layer(1);
     check_part(layer.router, 0, "model.layers.1.mlp.gate.weight", {3, 12}, 0, 3);
     const auto check_rows = [&](const auto& matrix, std::int64_t at, const std::string& name,
@@ -178,10 +232,16 @@ TEST_CASE("experts in 8-bit floats are dequantised or kept, the router is in 16 
       }
     };
     const std::string expert = "model.layers.1.mlp.experts.2.";
-    check_rows(layer.experts[2].gate_up, 0, expert + "gate_proj.weight", {6, 12});
-    check_rows(layer.experts[2].gate_up, 6, expert + "up_proj.weight", {6, 12});
-    check_rows(layer.experts[2].down, 0, expert + "down_proj.weight", {12, 6});
+    check_rows(layer.experts[at_expert].gate_up, 0, expert + "gate_proj.weight", {6, 12});
+    check_rows(layer.experts[at_expert].gate_up, 6, expert + "up_proj.weight", {6, 12});
+    check_rows(layer.experts[at_expert].down, 0, expert + "down_proj.weight", {12, 6});
   };
   check(load(directory.path(), backend));
-  check(load<Qwen3MoeWeights<Fp8Weights<float>, CpuBackend, float>>(directory.path(), backend));
+  using Fp8 = Qwen3MoeWeights<Fp8Weights<float>, CpuBackend, float>;
+  check(load<Fp8>(directory.path(), backend));
+  Qwen3MoeConfig whole = Qwen3MoeConfig::load(directory.path());
+  whole.expert_parallel = true;
+  Fp8 second(whole, 1, 2);
+  second.load(Checkpoint(directory.path()), backend);
+  check(second, 1);  // it has experts 1 and 2
 }

@@ -26,21 +26,25 @@
 namespace nanovllm::cpu {
 namespace detail {
 
-/// Pairs of a token and a slot, sorted by expert. Pair p is slot p % k of token p / k.
+/// Pairs of a token and a slot whose expert is here, sorted by expert. Pair p is slot p % k of
+/// token p / k. Experts are counted from the first that is here.
 struct ExpertOrder {
   std::int32_t* first;    ///< [experts + 1]: where the pairs of each begin in `pairs`
-  std::int32_t* pairs;    ///< [n · k]: ascending within an expert
-  std::int32_t* places;   ///< [n · k]: where pair p is in `pairs`
+  std::int32_t* pairs;    ///< [num_pairs]: ascending within an expert
+  std::int32_t* places;   ///< [n · k]: where pair p is in `pairs`, or -1 for nowhere
   std::int32_t* touched;  ///< [num_touched]: experts with pairs, those with the most first
   std::int64_t num_touched;
+  std::int64_t num_pairs;
 
   [[nodiscard]] std::int64_t rows(std::int64_t expert) const {
     return first[expert + 1] - first[expert];
   }
 };
 
-/// In memory of the calling thread. Throws ShapeError for an id that is no expert's.
-[[nodiscard]] ExpertOrder sort_by_expert(MatrixView<const std::int32_t> ids, std::int64_t experts);
+/// The pairs of `count` experts of `all`, from `first` on. In memory of the calling thread. Throws
+/// ShapeError for an id that is no expert's.
+[[nodiscard]] ExpertOrder sort_by_expert(MatrixView<const std::int32_t> ids, std::int64_t first,
+                                         std::int64_t count, std::int64_t all);
 
 // Whose scratch memory it is.
 struct ExpertInput;
@@ -73,8 +77,8 @@ void run_expert(const ExpertMlpArgs<T, Matrix>& args, const Expert<Matrix>& expe
 }  // namespace detail
 
 /// gate, up and silu(gate) are rounded to T, y is not. A row's result depends on that row alone,
-/// bit for bit on a given instruction set. Keeps n · k rows of floats in the calling thread: 64 MiB
-/// for 1,024 tokens of a 30B-A3B.
+/// bit for bit on a given instruction set. Keeps a row of floats for every pair of a token and an
+/// expert that is here in the calling thread: at most 64 MiB for 1,024 tokens of a 30B-A3B.
 /// Throws ShapeError for an id that is no expert's.
 template <Element T, class Matrix>
 void expert_mlp(const ExpertMlpArgs<T, Matrix>& args, const Context& context) {
@@ -82,8 +86,9 @@ void expert_mlp(const ExpertMlpArgs<T, Matrix>& args, const Context& context) {
   const std::int64_t n = args.x.extent(0), in = args.x.extent(1), k = args.ids.extent(1);
   if (n == 0) return;
   const detail::ExpertOrder order =
-      detail::sort_by_expert(args.ids, static_cast<std::int64_t>(args.experts.size()));
-  float* const y = detail::scratch<detail::ExpertResults, float>(n * k * in);
+      detail::sort_by_expert(args.ids, args.first_expert,
+                             static_cast<std::int64_t>(args.experts.size()), args.all_experts());
+  float* const y = detail::scratch<detail::ExpertResults, float>(order.num_pairs * in);
   const auto run = [&](std::int64_t index, const Context& threads) {
     const std::int32_t expert = order.touched[index];
     const std::int64_t first = order.first[expert];
@@ -119,31 +124,35 @@ NANOVLLM_PREBUILT_TEMPLATE(void expert_mlp(const ExpertMlpArgs<bf16, PackedMatri
 
 namespace nanovllm::cpu::detail {
 
-NANOVLLM_INLINE ExpertOrder sort_by_expert(MatrixView<const std::int32_t> ids,
-                                           std::int64_t experts) {
+NANOVLLM_INLINE ExpertOrder sort_by_expert(MatrixView<const std::int32_t> ids, std::int64_t first,
+                                           std::int64_t count, std::int64_t all) {
   const std::int64_t n = ids.extent(0), k = ids.extent(1), num_pairs = n * k;
   ExpertOrder out{};
-  out.first = scratch<ExpertOrder, std::int32_t>(2 * experts + 1 + 2 * num_pairs);
-  out.touched = out.first + experts + 1;
-  out.pairs = out.touched + experts;
+  out.first = scratch<ExpertOrder, std::int32_t>(2 * count + 1 + 2 * num_pairs);
+  out.touched = out.first + count + 1;
+  out.pairs = out.touched + count;
   out.places = out.pairs + num_pairs;
-  std::fill_n(out.first, experts + 1, 0);
+  std::fill_n(out.first, count + 1, 0);
+  const auto is_here = [&](std::int32_t id) { return id >= first && id < first + count; };
   for (std::int64_t i = 0; i < n; ++i) {
     for (std::int64_t s = 0; s < k; ++s) {
       const std::int32_t id = *ids.at(i, s);
-      check<ShapeError>(id >= 0 && id < experts, "expert_mlp: ids must be in [0, ", experts,
-                        "), got ", id);
-      ++out.first[id];
+      check<ShapeError>(id >= 0 && id < all, "expert_mlp: ids must be in [0, ", all, "), got ", id);
+      if (is_here(id)) ++out.first[id - first];
     }
   }
   // Counts become ends; filled from the back, ends become beginnings.
-  for (std::int64_t e = 0; e < experts; ++e) {
+  for (std::int64_t e = 0; e < count; ++e) {
     if (out.first[e] > 0) out.touched[out.num_touched++] = static_cast<std::int32_t>(e);
     if (e > 0) out.first[e] += out.first[e - 1];
   }
-  out.first[experts] = static_cast<std::int32_t>(num_pairs);
+  out.num_pairs = out.first[count - 1];
+  out.first[count] = out.first[count - 1];
   for (std::int64_t p = num_pairs - 1; p >= 0; --p) {
-    const std::int32_t place = --out.first[*ids.at(p / k, p % k)];
+    const std::int32_t id = *ids.at(p / k, p % k);
+    out.places[p] = -1;
+    if (!is_here(id)) continue;
+    const std::int32_t place = --out.first[id - first];
     out.pairs[place] = static_cast<std::int32_t>(p);
     out.places[p] = place;
   }

@@ -1,15 +1,18 @@
 #pragma once
 /// The sum over the experts of each token: out[i] = Σ_s weights[i, s] · y[i · k + s], in float32,
-/// in the order of slots, rounded once.
+/// in the order of slots, rounded once. Slots whose expert is elsewhere add nothing, and their rows
+/// of y are not read.
 ///
-/// Bytes moved: y [n · k, width] once, out [n, width] once.
+/// Bytes moved: y [n · k, width] of the experts that are here once, out [n, width] once.
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/experts/plan.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
 #include "nanovllm/cuda/tile/alignment.cuh"
@@ -19,10 +22,11 @@
 namespace nanovllm::cuda {
 namespace detail {
 
-/// A thread for each vector of the output.
-template <class T, bool kWhole>
+/// A thread for each vector of the output. `kPart`: some experts are elsewhere.
+template <class T, bool kWhole, bool kPart>
 __global__ void __launch_bounds__(kElementwiseThreads)
     combine_experts_kernel(MatrixView<const T> y, MatrixView<const float> weights,
+                           MatrixView<const std::int32_t> ids, LocalExperts local,
                            MatrixView<T> out, RowVectors vectors) {
   grid_dependency_launch();
   grid_dependency_wait();
@@ -33,6 +37,8 @@ __global__ void __launch_bounds__(kElementwiseThreads)
   float sum[kVecSize<T>] = {};
 #pragma unroll 4
   for (std::uint32_t s = 0; s < k; ++s) {
+    if (kPart && !local.contains(*static_cast<const volatile std::int32_t*>(ids.at(row, s))))
+      continue;
     const float weight = *static_cast<const volatile float*>(weights.at(row, s));
     float values[kVecSize<T>];
     unpack<T>(load_first<kWhole>(y.at(row * k + s, column), count), values);
@@ -44,14 +50,20 @@ __global__ void __launch_bounds__(kElementwiseThreads)
 
 }  // namespace detail
 
-/// Enqueues the sums: y [n · k, width], weights [n, k], out [n, width].
+/// Enqueues the sums: y [n · k, width], weights and ids [n, k], out [n, width].
+/// @param has_part  some experts are not among `local`.
 template <Element T>
 void combine_experts(const MatrixView<const T>& y, const MatrixView<const float>& weights,
-                     const MatrixView<T>& out, const Context& context) {
+                     const MatrixView<const std::int32_t>& ids, const LocalExperts& local,
+                     bool has_part, const MatrixView<T>& out, const Context& context) {
   const auto vectors = RowVectors::of<T>("expert_mlp", out.extent(0), out.extent(1));
   const bool whole = has_whole_rows(y) && has_whole_rows(out);
-  launch(whole ? detail::combine_experts_kernel<T, true> : detail::combine_experts_kernel<T, false>,
-         elementwise_grid(vectors), context, y, weights, out, vectors);
+  const auto run = [&](auto part) {
+    launch(whole ? detail::combine_experts_kernel<T, true, part>
+                 : detail::combine_experts_kernel<T, false, part>,
+           elementwise_grid(vectors), context, y, weights, ids, local, out, vectors);
+  };
+  has_part ? run(std::true_type{}) : run(std::false_type{});
 }
 
 }  // namespace nanovllm::cuda

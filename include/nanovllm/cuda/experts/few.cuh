@@ -3,7 +3,7 @@
 /// twice, a plan costs more time than it saves.
 ///
 ///   h[p] = silu(g) · u, a block for each pair p and 16 columns of h: the kernel of grouped.cuh
-///   out[i] = Σ_s weights[i, s] · (W[ids[i, s]] · h[i · k + s])
+///   out[i] = Σ_s weights[i, s] · (W[ids[i, s]] · h[i · k + s]) over the experts that are here
 ///
 /// A block of the second owns 16 columns of out of one token. Each of its warps multiplies by these
 /// rows of another slot's expert, eight slots at a time; then the results are rounded and added in
@@ -47,28 +47,29 @@ struct FewPart : GroupedPart<FewBlock<W>, T, W> {
   static_assert(Block::kRows == Block::kSlots * Block::kColumns);
   int token, first_column, slots;
 
+  /// -1 where there is no such slot, or its expert is elsewhere.
   [[nodiscard]] __device__ __forceinline__ int expert_of(const GroupedOperands<T, W>& p,
                                                          int slot) const {
-    return *static_cast<const volatile std::int32_t*>(p.ids.at(token, slot));
+    return slot < slots ? p.expert_of(token, slot) : -1;
   }
   __device__ __forceinline__ void find_weights(const GroupedOperands<T, W>& p, int first_slot) {
     const int vector = static_cast<int>(threadIdx.x) % 8;
 #pragma unroll
     for (int i = 0; i < Block::kWeightCopies; ++i) {
       const int row = static_cast<int>(threadIdx.x) / 8 + Block::kWeightRows * i;
-      const int slot = first_slot + row / Block::kColumns;
+      const int expert = expert_of(p, first_slot + row / Block::kColumns);
       const int column = first_column + row % Block::kColumns;
-      this->weight[i] = slot < slots && column < p.n
-                            ? p.weight + expert_of(p, slot) * p.expert_stride +
-                                  column * p.weight_stride + vector * Block::kVector
+      this->weight[i] = expert >= 0 && column < p.n
+                            ? p.weight + expert * p.expert_stride + column * p.weight_stride +
+                                  vector * Block::kVector
                             : nullptr;
     }
     this->scales = nullptr;
     if (Block::kScaled && threadIdx.x < Block::kRows / 4) {
-      const int slot = first_slot + static_cast<int>(threadIdx.x) / 4;
+      const int expert = expert_of(p, first_slot + static_cast<int>(threadIdx.x) / 4);
       const int of_scales = first_column + static_cast<int>(threadIdx.x) % 4 * 4;
-      if (slot < slots && of_scales < p.n)
-        this->scales = p.scales + expert_of(p, slot) * p.expert_scales + of_scales;
+      if (expert >= 0 && of_scales < p.n)
+        this->scales = p.scales + expert * p.expert_scales + of_scales;
     }
   }
   __device__ __forceinline__ void find_rows(const GroupedOperands<T, W>& p, int first_slot) {
@@ -76,7 +77,7 @@ struct FewPart : GroupedPart<FewBlock<W>, T, W> {
     for (int i = 0; i < Block::kXCopies; ++i) {
       const int row = static_cast<int>(threadIdx.x) / Block::kXVectors + Block::kXRows * i;
       const int slot = first_slot + row;
-      this->x[i] = row < Block::kSlots && slot < slots
+      this->x[i] = row < Block::kSlots && expert_of(p, slot) >= 0
                        ? p.x + (token * slots + slot) * p.x_stride +
                              static_cast<int>(threadIdx.x) % Block::kXVectors * 8
                        : nullptr;
@@ -146,6 +147,7 @@ __global__ void __launch_bounds__(FewBlock<W>::kThreads, FewBlock<W>::kBlocksPer
   if (threadIdx.x >= Block::kColumns || column >= p.n) return;
   float sum = 0.f;
   for (int s = 0; s < part.slots; ++s) {
+    if (part.expert_of(p, s) < 0) continue;
     const float weight = *static_cast<const volatile float*>(weights.at(part.token, s));
     sum = __fmaf_rn(weight, results[s][threadIdx.x], sum);
   }

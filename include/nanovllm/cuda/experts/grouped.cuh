@@ -58,8 +58,10 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kBlocksPerSm)
     grid_dependency_launch();  // the plan is ready for the next kernel
   }
   const int index = static_cast<int>(blockIdx.x) / p.row_blocks;
+  const int slots = static_cast<int>(p.ids.extent(1));
+  const int expert = kPlanned ? 0 : p.expert_of(index / slots, index % slots);
   const bool is_wanted =
-      !kPlanned || index < *static_cast<const volatile std::int32_t*>(p.plan.num_tiles);
+      kPlanned ? index < *static_cast<const volatile std::int32_t*>(p.plan.num_tiles) : expert >= 0;
   if (!is_wanted) {
     if (p.plan_is_ready) {
       grid_dependency_launch();
@@ -68,7 +70,7 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kBlocksPerSm)
     return;
   }
   const auto tile = [&]() -> ExpertTile {
-    if constexpr (!kPlanned) return {p.expert_of(index), index, 1};
+    if constexpr (!kPlanned) return {expert, index, 1};
     const volatile ExpertTile* const entry = p.plan.tiles + index;
     return {entry->expert, entry->first, entry->count};
   }();

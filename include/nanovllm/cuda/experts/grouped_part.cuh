@@ -38,15 +38,17 @@ struct GroupedOperands {
   std::int32_t k;
   std::int32_t row_blocks;             ///< blocks for a tile of pairs; set by the launcher
   MatrixView<const std::int32_t> ids;  ///< experts of the pairs, [tokens, slots]
+  LocalExperts local;                  ///< those that `weight` has
   ExpertPlan plan;
   bool plan_is_ready;  ///< and `ids`, as soon as this kernel may start: W is read ahead of the wait
   /// Of e4m3: scale (i, j) of expert e is scales[e · expert_scales + j / 128 · scale_stride + i].
   const float* scales = nullptr;
   std::int64_t scale_stride = 0, expert_scales = 0;
 
-  [[nodiscard]] __device__ __forceinline__ int expert_of(int pair) const {
-    const int slots = static_cast<int>(ids.extent(1));
-    return *static_cast<const volatile std::int32_t*>(ids.at(pair / slots, pair % slots));
+  /// The number of a slot's expert among `local`; -1 if it is elsewhere.
+  [[nodiscard]] __device__ __forceinline__ int expert_of(int token, int slot) const {
+    const std::int32_t id = *static_cast<const volatile std::int32_t*>(ids.at(token, slot));
+    return local.contains(id) ? static_cast<int>(local.index_of(id)) : -1;
   }
 };
 

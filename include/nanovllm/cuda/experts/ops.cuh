@@ -86,6 +86,7 @@ template <class T, class W>
                                                      const StackedWeights<W>& weights,
                                                      const MatrixView<T>& y, std::int64_t divisor,
                                                      const MatrixView<const std::int32_t>& ids,
+                                                     const LocalExperts& local,
                                                      const ExpertPlan& plan, bool plan_is_ready) {
   return {.x = x.data,
           .weight = weights.data,
@@ -99,6 +100,7 @@ template <class T, class W>
           .k = static_cast<std::int32_t>(x.extent(1)),
           .row_blocks = 0,
           .ids = ids,
+          .local = local,
           .plan = plan,
           .plan_is_ready = plan_is_ready,
           .scales = weights.scales,
@@ -114,6 +116,9 @@ void expert_mlp_tokens(const ExpertMlpArgs<T, Matrix>& args, ExpertWorkspace& wo
   const std::int64_t n = args.x.extent(0), in = args.x.extent(1), k = args.ids.extent(1);
   const std::int64_t width = args.experts[0].down.cols(), pairs = n * k;
   const auto experts = static_cast<std::int64_t>(args.experts.size());
+  const std::int64_t all = args.all_experts();  // pairs are spread over these
+  const LocalExperts local{static_cast<std::int32_t>(args.first_expert),
+                           static_cast<std::int32_t>(experts)};
   const auto gate_up = stacked_weights(args.experts, &Expert<Matrix>::gate_up);
   const auto down = stacked_weights(args.experts, &Expert<Matrix>::down);
   using W = std::remove_cvref_t<decltype(*gate_up.data)>;
@@ -124,20 +129,21 @@ void expert_mlp_tokens(const ExpertMlpArgs<T, Matrix>& args, ExpertWorkspace& wo
   if constexpr (sizeof(T) == 2) {
     if (whole && n <= kFewExpertTokens && k <= kFewExpertSlots && has_whole_rows(args.out)) {
       const MatrixView<const T> h(hidden);
-      few_experts_gated(grouped_operands(args.x, gate_up, hidden, k, args.ids, {}, false), context);
-      few_experts_down(grouped_operands(h, down, args.out, 1, args.ids, {}, true), args.weights,
-                       context);
+      few_experts_gated(grouped_operands(args.x, gate_up, hidden, k, args.ids, local, {}, false),
+                        context);
+      few_experts_down(grouped_operands(h, down, args.out, 1, args.ids, local, {}, true),
+                       args.weights, context);
       return;
     }
     if (whole) {
       const int native_tokens = [&] {
         if constexpr (std::same_as<W, bf16>) {
           return Architectures::choose(
-              context, [&](auto native) { return native.expert_tile_rows(pairs, experts); });
+              context, [&](auto native) { return native.expert_tile_rows(pairs, all); });
         }
         return 0;
       }();
-      const int tokens = native_tokens > 0 ? native_tokens : grouped_tokens(pairs, experts);
+      const int tokens = native_tokens > 0 ? native_tokens : grouped_tokens(pairs, all);
       const std::int64_t max_tiles = max_expert_tiles(pairs, experts, tokens);
       const auto multiply = [&](auto gated, const GroupedOperands<T, W>& p) {
         if constexpr (std::same_as<W, bf16>) {
@@ -150,18 +156,18 @@ void expert_mlp_tokens(const ExpertMlpArgs<T, Matrix>& args, ExpertWorkspace& wo
         grouped_product<gated>(p, tokens, max_tiles, context);
       };
       const ExpertPlan plan = workspace.plan();
-      plan_experts(args.ids, experts, tokens, plan, context);
+      plan_experts(args.ids, local, tokens, plan, context);
       multiply(std::true_type{},
-               grouped_operands(args.x, gate_up, hidden, k, args.ids, plan, false));
+               grouped_operands(args.x, gate_up, hidden, k, args.ids, local, plan, false));
       multiply(std::false_type{}, grouped_operands(MatrixView<const T>(hidden), down, results, 1,
-                                                   args.ids, plan, true));
+                                                   args.ids, local, plan, true));
     }
   }
   if (!whole) {
     if constexpr (std::same_as<W, T>) {
-      any_expert_product<true>(args.x, args.ids, gate_up.data, gate_up.expert_stride,
+      any_expert_product<true>(args.x, args.ids, local, gate_up.data, gate_up.expert_stride,
                                static_cast<int>(k), hidden, context);
-      any_expert_product<false>(MatrixView<const T>(hidden), args.ids, down.data,
+      any_expert_product<false>(MatrixView<const T>(hidden), args.ids, local, down.data,
                                 down.expert_stride, 1, results, context);
     } else {
       throw ShapeError(concat(
@@ -169,7 +175,8 @@ void expert_mlp_tokens(const ExpertMlpArgs<T, Matrix>& args, ExpertWorkspace& wo
           in, " -> ", width));
     }
   }
-  combine_experts(MatrixView<const T>(results), args.weights, args.out, context);
+  combine_experts(MatrixView<const T>(results), args.weights, args.ids, local, args.has_part(),
+                  args.out, context);
 }
 
 }  // namespace detail
@@ -190,12 +197,12 @@ void expert_mlp(const ExpertMlpArgs<T, Matrix>& args, State& state) {
   const std::int64_t most = ExpertWorkspace::max_tokens(k);
   for (std::int64_t first = 0; first < n; first += most) {
     const std::int64_t end = std::min(first + most, n);
-    detail::expert_mlp_tokens<Architectures, T, Matrix>({.x = args.x.slice(first, end),
-                                                         .ids = args.ids.slice(first, end),
-                                                         .weights = args.weights.slice(first, end),
-                                                         .experts = args.experts,
-                                                         .out = args.out.slice(first, end)},
-                                                        workspace, state.context);
+    ExpertMlpArgs<T, Matrix> some = args;
+    some.x = args.x.slice(first, end);
+    some.ids = args.ids.slice(first, end);
+    some.weights = args.weights.slice(first, end);
+    some.out = args.out.slice(first, end);
+    detail::expert_mlp_tokens<Architectures>(some, workspace, state.context);
   }
 }
 

@@ -17,15 +17,29 @@ namespace nanovllm::cuda {
 
 /// Up to so many pairs of one expert, as one block of a grouped product takes them.
 struct ExpertTile {
-  std::int32_t expert;
-  std::int32_t first;  ///< of its pairs, in `ExpertPlan::pairs`
+  std::int32_t expert;  ///< among those that are here
+  std::int32_t first;   ///< of its pairs, in `ExpertPlan::pairs`
   std::int32_t count;
 };
 
-/// Pairs of a token and a slot, sorted by expert: pair p is slot p % k of token p / k. In device
-/// memory. The order of an expert's pairs is not fixed.
+/// Which experts of a layer are here: `count` from `first` on.
+struct LocalExperts {
+  std::int32_t first = 0;
+  std::int32_t count = 0;
+
+  /// The number of expert `id` among them; not below `count` if it is elsewhere.
+  [[nodiscard]] __host__ __device__ constexpr std::uint32_t index_of(std::int32_t id) const {
+    return static_cast<std::uint32_t>(id - first);
+  }
+  [[nodiscard]] __host__ __device__ constexpr bool contains(std::int32_t id) const {
+    return index_of(id) < static_cast<std::uint32_t>(count);
+  }
+};
+
+/// Pairs of a token and a slot whose expert is here, sorted by expert: pair p is slot p % k of
+/// token p / k. In device memory. The order of an expert's pairs is not fixed.
 struct ExpertPlan {
-  std::int32_t* pairs = nullptr;      ///< [n · k]
+  std::int32_t* pairs = nullptr;      ///< room for [n · k]
   ExpertTile* tiles = nullptr;        ///< [num_tiles], of at most `max_expert_tiles`
   std::int32_t* num_tiles = nullptr;  ///< one
 };
@@ -42,23 +56,26 @@ inline constexpr int kPlanThreads = 1024;
 
 /// One block. Dynamic shared memory: an int for each expert.
 __global__ void __launch_bounds__(kPlanThreads)
-    plan_experts_kernel(MatrixView<const std::int32_t> ids, int experts, int tile_rows,
+    plan_experts_kernel(MatrixView<const std::int32_t> ids, LocalExperts local, int tile_rows,
                         ExpertPlan to) {
   extern __shared__ std::int32_t expert_counts[];
   using Scan = cub::BlockScan<std::int32_t, kPlanThreads>;
   __shared__ typename Scan::TempStorage scratch;
   grid_dependency_launch();
-  const int thread = static_cast<int>(threadIdx.x);
+  const int thread = static_cast<int>(threadIdx.x), experts = local.count;
   for (int e = thread; e < experts; e += kPlanThreads) expert_counts[e] = 0;
   __syncthreads();
   grid_dependency_wait();
   const auto k = static_cast<std::uint32_t>(ids.extent(1));
   const auto pairs = static_cast<std::uint32_t>(ids.extent(0)) * k;
-  const auto expert_of = [&](std::uint32_t pair) {
-    return *static_cast<const volatile std::int32_t*>(ids.at(pair / k, pair % k));
+  /// use(pair, its expert's number) for the thread's pairs.
+  const auto each_pair = [&](const auto& use) {
+    for (std::uint32_t p = threadIdx.x; p < pairs; p += kPlanThreads) {
+      const std::int32_t id = *static_cast<const volatile std::int32_t*>(ids.at(p / k, p % k));
+      if (local.contains(id)) use(static_cast<std::int32_t>(p), local.index_of(id));
+    }
   };
-  for (std::uint32_t p = threadIdx.x; p < pairs; p += kPlanThreads)
-    atomicAdd(&expert_counts[expert_of(p)], 1);
+  each_pair([&](std::int32_t, std::uint32_t e) { atomicAdd(&expert_counts[e], 1); });
   __syncthreads();
   // A thread has neighbouring experts.
   const int per_thread = (experts + kPlanThreads - 1) / kPlanThreads;
@@ -81,20 +98,21 @@ __global__ void __launch_bounds__(kPlanThreads)
     pair += count;
   }
   __syncthreads();
-  for (std::uint32_t p = threadIdx.x; p < pairs; p += kPlanThreads)
-    to.pairs[atomicAdd(&expert_counts[expert_of(p)], 1)] = static_cast<std::int32_t>(p);
+  each_pair(
+      [&](std::int32_t p, std::uint32_t e) { to.pairs[atomicAdd(&expert_counts[e], 1)] = p; });
 }
 
 }  // namespace detail
 
-/// Enqueues the plan of `ids` [n, k], each in [0, experts), in tiles of up to `tile_rows` pairs.
-inline void plan_experts(const MatrixView<const std::int32_t>& ids, std::int64_t experts,
+/// Enqueues the plan of `ids` [n, k] for the experts that are here, in tiles of up to `tile_rows`
+/// pairs.
+inline void plan_experts(const MatrixView<const std::int32_t>& ids, const LocalExperts& local,
                          int tile_rows, const ExpertPlan& to, const Context& context) {
   launch(detail::plan_experts_kernel,
          {.grid = 1,
           .block = detail::kPlanThreads,
-          .shared_bytes = static_cast<std::size_t>(experts) * sizeof(std::int32_t)},
-         context, ids, static_cast<int>(experts), tile_rows, to);
+          .shared_bytes = static_cast<std::size_t>(local.count) * sizeof(std::int32_t)},
+         context, ids, local, tile_rows, to);
 }
 
 }  // namespace nanovllm::cuda

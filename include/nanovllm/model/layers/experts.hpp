@@ -13,9 +13,10 @@
 
 namespace nanovllm {
 
-/// How a router chooses.
+/// How a router chooses, and what it chooses from.
 struct RoutingSizes {
-  std::int64_t num_experts = 0;
+  std::int64_t num_experts = 0;   ///< of the layer
+  std::int64_t first_expert = 0;  ///< of those that this rank has
   std::int64_t experts_per_token = 0;
   std::int64_t in = 0;     ///< columns of a token
   std::int64_t width = 0;  ///< of an expert, on this rank
@@ -41,8 +42,9 @@ class ExpertLayer {
     if constexpr (requires { context_.backend.reserve(args); }) context_.backend.reserve(args);
   }
 
-  /// out = the mixture for x, both [n, width]; out may be x. `router` is [num_experts, width].
-  /// Where ranks divide the experts, it is this rank's part of a sum over all.
+  /// out = the mixture for x, both [n, in]; out may be x. `router` is [num_experts, in]; `experts`
+  /// are those from `first_expert` on. Where ranks divide the experts, each by columns or the list
+  /// of them, it is this rank's part of a sum over all.
   template <class Router>
   void operator()(typename Context::ConstRows x, const Router& router,
                   std::span<const Expert<typename Context::Matrix>> experts,
@@ -56,8 +58,13 @@ class ExpertLayer {
     backend.run(FloatLinearArgs<A, Router>{.x = x, .weight = &router, .y = logits});
     backend.run(RouteExpertsArgs{
         .logits = logits, .ids = ids, .weights = weights, .normalise = sizes_.normalise});
-    backend.run(ExpertMlpArgs<A, typename Context::Matrix>{
-        .x = x, .ids = ids, .weights = weights, .experts = experts, .out = out});
+    backend.run(ExpertMlpArgs<A, typename Context::Matrix>{.x = x,
+                                                           .ids = ids,
+                                                           .weights = weights,
+                                                           .experts = experts,
+                                                           .out = out,
+                                                           .first_expert = sizes_.first_expert,
+                                                           .num_experts = sizes_.num_experts});
   }
 
  private:

@@ -149,14 +149,17 @@ class Qwen3WeightsOf {
     return {dim, shard_.rank * size, (shard_.rank + 1) * size};
   }
 
-  /// Lists a gated MLP whose tensors' names begin with `prefix`, of `width` on all ranks together.
+  /// Lists a gated MLP whose tensors' names begin with `prefix`, of `width` in all: this rank's
+  /// columns, or all if the matrices have so many; none for matrices without rows and columns.
   template <class Matrix>
   void list_gated(List& out, const std::string& prefix, std::int64_t width, Matrix& gate_up,
                   Matrix& down) const {
     const std::int64_t own = down.cols();
-    out.add_matrix(prefix + "gate_proj.weight", {width, hidden()}, share(0, own), gate_up);
-    out.add_matrix(prefix + "up_proj.weight", {width, hidden()}, share(0, own), gate_up, own);
-    out.add_matrix(prefix + "down_proj.weight", {hidden(), width}, share(1, own), down);
+    const bool whole = own == width;
+    const Shard rows = whole ? Shard{} : share(0, own), columns = whole ? Shard{} : share(1, own);
+    out.add_matrix(prefix + "gate_proj.weight", {width, hidden()}, rows, gate_up);
+    out.add_matrix(prefix + "up_proj.weight", {width, hidden()}, rows, gate_up, own);
+    out.add_matrix(prefix + "down_proj.weight", {hidden(), width}, columns, down);
   }
 
  private:

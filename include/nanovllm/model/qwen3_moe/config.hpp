@@ -22,6 +22,9 @@ struct Qwen3MoeConfig : Qwen3Config {
   std::int64_t decoder_sparse_step = 1;         ///< ≥ 1
   std::vector<std::int64_t> mlp_only_layers{};  ///< layers without experts, in any order
   bool norm_topk_prob = false;                  ///< a token's weights add up to 1
+  /// Ranks have whole experts, and not a part of each. Not of config.json, but of the engine
+  /// (EngineConfig::expert_parallel).
+  bool expert_parallel = false;
 
   /// Whether layer `i`, counted from 0, has experts: it is not listed, and i + 1 is a multiple of
   /// `decoder_sparse_step`.

@@ -34,12 +34,9 @@ class Qwen3MoeMlp {
   Qwen3MoeMlp(const Context& context, const Qwen3MoeConfig& config, const StepLimits& limits,
               const DecoderSizes& sizes)
       : dense_(context, config, limits, sizes),
-        experts_(context, limits.max_num_batched_tokens,
-                 {.num_experts = config.num_experts,
-                  .experts_per_token = config.num_experts_per_tok,
-                  .in = config.hidden_size,
-                  .width = config.moe_intermediate_size / context.comm.size(),
-                  .normalise = config.norm_topk_prob}) {}
+        experts_(
+            context, limits.max_num_batched_tokens,
+            routing_sizes(config, ExpertShare(config, context.comm.rank(), context.comm.size()))) {}
 
   template <class Stream, class Layer>
   void operator()(Stream& stream, const Layer& layer) {
@@ -50,6 +47,16 @@ class Qwen3MoeMlp {
   }
 
  private:
+  [[nodiscard]] static RoutingSizes routing_sizes(const Qwen3MoeConfig& config,
+                                                  const ExpertShare& share) {
+    return {.num_experts = config.num_experts,
+            .first_expert = share.first,
+            .experts_per_token = config.num_experts_per_tok,
+            .in = config.hidden_size,
+            .width = share.width,
+            .normalise = config.norm_topk_prob};
+  }
+
   Qwen3Mlp<Context> dense_;
   ExpertLayer<Context> experts_;
 };
@@ -85,8 +92,8 @@ consteval bool check_expert_ops() {
 /// One rank's share of a Qwen3 mixture of experts, see `Decoder`.
 ///
 /// `kShape` fixes sizes at compile time; fields left dynamic come from config.json. Ranks divide
-/// attention and vocabulary as in `Qwen3Network`, and every expert as a dense MLP; each has the
-/// whole router and chooses for itself, by equal bits.
+/// attention and vocabulary as in `Qwen3Network`, and every expert as a dense MLP or, expert
+/// parallel, the list of experts; each has the whole router and chooses for itself, by equal bits.
 template <Qwen3MoeShape kShape, class ElementsT, class Backend, class Communicator>
 class Qwen3MoeNetwork
     : public Decoder<
@@ -168,6 +175,7 @@ struct Qwen3Moe {
                          {"num_experts_per_tok", config.num_experts_per_tok},
                          {"moe_intermediate_size", config.moe_intermediate_size},
                          {"norm_topk_prob", config.norm_topk_prob ? 1 : 0},
+                         {"expert_parallel", config.expert_parallel ? 1 : 0},
                          {"layers with experts", num_sparse_layers(config)}});
   return out;
 }

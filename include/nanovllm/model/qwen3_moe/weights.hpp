@@ -18,6 +18,30 @@
 
 namespace nanovllm {
 
+/// What one rank has of a layer's experts.
+struct ExpertShare {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  std::int64_t width = 0;  ///< of each
+
+  /// The same columns of all of them or, if `config.expert_parallel`, whole ones that follow each
+  /// other; two ranks differ by one at the most. Throws ConfigError where "moe_intermediate_size"
+  /// cannot be divided, or where there are fewer experts than ranks.
+  ExpertShare(const Qwen3MoeConfig& config, int rank, int num_ranks)
+      : count(config.num_experts), width(config.moe_intermediate_size) {
+    if (config.expert_parallel) {
+      check<ConfigError>(count >= num_ranks, "expert_parallel: each of the ", num_ranks,
+                         " ranks must have an expert, but num_experts = ", count);
+      first = count * rank / num_ranks;
+      count = config.num_experts * (rank + 1) / num_ranks - first;
+    } else {
+      detail::RankShares shares(num_ranks);
+      width = shares.divide("moe_intermediate_size", static_cast<std::size_t>(width));
+      shares.raise();
+    }
+  }
+};
+
 /// A layer: with a router and experts, or, where `experts` is empty, with the MLP of a dense Qwen3.
 /// The router is not quantised: it has the elements of vectors, and all ranks have it whole.
 template <WeightFormat W, class Backend>
@@ -30,10 +54,11 @@ struct Qwen3MoeLayer : Qwen3LayerWeights<W, Backend> {
   Matrix gate_up = Matrix(0, 0);          // [2 · intermediate, hidden]; empty if sparse
   Matrix down = Matrix(0, 0);             // [hidden, intermediate]; empty if sparse
   Router router = Router(0, 0);           // [experts, hidden]; empty if dense
-  std::vector<Expert<Matrix>> experts{};  // each [2 · width, hidden] and [hidden, width]
+  std::vector<Expert<Matrix>> experts{};  // each [2 · width, hidden] and [hidden, width]; own ones
 };
 
-/// The weights of a Qwen3 mixture of experts. Ranks divide every expert as they divide an MLP.
+/// The weights of a Qwen3 mixture of experts. Ranks divide every expert as they divide an MLP, or
+/// have whole ones (`ExpertShare`), and read no others.
 template <WeightFormat W, class Backend, KvFormat Kv>
 class Qwen3MoeWeights : public Qwen3WeightsOf<Qwen3MoeWeights<W, Backend, Kv>,
                                               Qwen3MoeLayer<W, Backend>, W, Backend, Kv> {
@@ -43,19 +68,16 @@ class Qwen3MoeWeights : public Qwen3WeightsOf<Qwen3MoeWeights<W, Backend, Kv>,
   using Layer = typename Base::Layer;
 
   /// Allocates; contents are undefined until `load` or `randomize`. Throws ConfigError where
-  /// `num_ranks` does not divide "moe_intermediate_size" or a size of a dense Qwen3.
+  /// `num_ranks` does not divide the experts or a size of a dense Qwen3.
   Qwen3MoeWeights(const Qwen3MoeConfig& config, int rank, int num_ranks)
       : Base(config, shape_without_experts(config), rank, num_ranks),
         num_experts_(config.num_experts),
-        expert_width_(config.moe_intermediate_size) {
-    detail::RankShares shares(num_ranks);
-    const std::int64_t width =
-        shares.divide("moe_intermediate_size", static_cast<std::size_t>(expert_width_));
-    shares.raise();
+        expert_width_(config.moe_intermediate_size),
+        share_(config, rank, num_ranks) {
     for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) {
       Layer layer(this->shape(), this->shard());
       if (config.is_sparse(i)) {
-        add_experts(layer, width);
+        add_experts(layer);
       } else {
         const std::int64_t own = this->shard().intermediate_size;
         layer.gate_up = typename Layer::Matrix(2 * own, this->hidden());
@@ -76,10 +98,10 @@ class Qwen3MoeWeights : public Qwen3WeightsOf<Qwen3MoeWeights<W, Backend, Kv>,
     return shape;
   }
 
-  void add_experts(Layer& layer, std::int64_t width) {
+  void add_experts(Layer& layer) {
     using Matrix = typename Layer::Matrix;
     layer.router = typename Layer::Router(num_experts_, this->hidden());
-    layer.experts = make_experts<Matrix>(num_experts_, this->hidden(), width);
+    layer.experts = make_experts<Matrix>(share_.count, this->hidden(), share_.width);
   }
 
   void list_mlp(typename Base::List& out, const std::string& prefix, Layer& layer) {
@@ -88,14 +110,20 @@ class Qwen3MoeWeights : public Qwen3WeightsOf<Qwen3MoeWeights<W, Backend, Kv>,
       return this->list_gated(out, prefix, width, layer.gate_up, layer.down);
     }
     out.add_matrix(prefix + "gate.weight", {num_experts_, this->hidden()}, {}, layer.router);
-    for (std::size_t e = 0; e < layer.experts.size(); ++e) {
+    for (std::int64_t e = 0; e < num_experts_; ++e) {
+      const std::int64_t own = e - share_.first;
+      const bool is_here = own >= 0 && own < share_.count;
+      // Of another rank's there are no rows and no columns here; its tensors must be there.
+      auto* const expert = is_here ? &layer.experts[static_cast<std::size_t>(own)] : nullptr;
       this->list_gated(out, concat(prefix, "experts.", e, "."), expert_width_,
-                       layer.experts[e].gate_up, layer.experts[e].down);
+                       is_here ? expert->gate_up : layer.gate_up,
+                       is_here ? expert->down : layer.down);
     }
   }
 
   std::int64_t num_experts_;
   std::int64_t expert_width_;  // on all ranks together
+  ExpertShare share_;
 };
 
 }  // namespace nanovllm

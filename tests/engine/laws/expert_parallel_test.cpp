@@ -1,0 +1,174 @@
+// Ranks that have whole experts each: the laws of one rank.
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "catch.hpp"
+#include "engine/models.hpp"
+#include "engine/parity/greedy_traces.hpp"
+#include "engine/parity/qwen3_moe_checkpoint.hpp"
+#include "nanovllm/engine/runner/thread_ranks.hpp"
+#include "nanovllm/model/qwen3_moe/qwen3_moe.hpp"
+#include "nanovllm/policy.hpp"
+
+using namespace nanovllm;
+using namespace nanovllm::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+constexpr std::int64_t kVocab = 83;
+
+/// How many calls of `expert_mlp` had no token for any of their experts, and how many some.
+class ExpertsCounted : public CpuBackend {
+ public:
+  using CpuBackend::CpuBackend;
+  using CpuBackend::run;
+
+  template <class T, class Matrix>
+  void run(const ExpertMlpArgs<T, Matrix>& args) {
+    const auto count = static_cast<std::int64_t>(args.experts.size());
+    bool any = false;
+    for (std::int64_t i = 0; i < args.ids.extent(0); ++i) {
+      for (std::int64_t s = 0; s < args.ids.extent(1); ++s) {
+        const std::int64_t e = *args.ids.at(i, s) - args.first_expert;
+        any = any || (e >= 0 && e < count);
+      }
+    }
+    {
+      const std::lock_guard lock(mutex);
+      ++(any ? num_busy : num_idle);
+    }
+    CpuBackend::run(args);
+  }
+
+  inline static std::mutex mutex;
+  inline static int num_busy = 0, num_idle = 0;
+};
+
+struct Policy : Float32Policy {
+  using Backend = ExpertsCounted;
+  using Ranks = ThreadRanks;
+  static constexpr KvConfig kv{.block_size = 16};
+};
+using MoeEngine = Engine<Qwen3Moe<shapes::qwen3_moe_any>, Policy>;
+using DenseEngine = Engine<AnyModel, Policy>;
+
+/// Two layers of 14 experts, three a token, and one without; neither 3 nor 4 ranks can divide the
+/// experts evenly, and no ranks their columns.
+nlohmann::json model() {
+  return {{"architectures", {"Qwen3MoeForCausalLM"}},
+          {"model_type", "qwen3_moe"},
+          {"hidden_size", 40},
+          {"num_hidden_layers", 3},
+          {"num_attention_heads", 12},
+          {"num_key_value_heads", 12},
+          {"head_dim", 8},
+          {"intermediate_size", 48},
+          {"moe_intermediate_size", 29},
+          {"num_experts", 14},
+          {"num_experts_per_tok", 3},
+          {"mlp_only_layers", {1}},
+          {"vocab_size", kVocab},
+          {"max_position_embeddings", 256},
+          {"rms_norm_eps", 1e-6},
+          {"rope_theta", 1e4},
+          {"norm_topk_prob", true},
+          {"tie_word_embeddings", false}};
+}
+
+const MoeFiles& files() {
+  static const MoeFiles made(model(), 91);
+  return made;
+}
+
+EngineConfig config(int ranks) {
+  return {.model = files().path(),
+          .tensor_parallel = ranks,
+          .expert_parallel = true,
+          .num_threads = 2,
+          .max_model_len = 128};
+}
+
+std::vector<std::vector<TokenId>> prompts() {
+  std::vector<std::vector<TokenId>> out;
+  for (std::size_t i = 0; i < 7; ++i) out.push_back(random_prompt(200 + i, 1 + i * 11, kVocab));
+  return out;
+}
+
+std::vector<Trace> run(EngineConfig settings) {
+  MoeEngine engine(std::move(settings));
+  return traces(engine, prompts());
+}
+
+/// Of one rank, which the setting means nothing to.
+const std::vector<Trace>& expected() {
+  static const std::vector<Trace> made = [] {
+    EngineConfig settings = config(1);
+    settings.expert_parallel = false;
+    return run(settings);
+  }();
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("expert parallel ranks give what one rank gives", "[laws][moe][expert_parallel]") {
+  check_equal(run(config(1)), expected(), 0);
+  for (const int ranks : {2, 3, 4}) {
+    INFO(ranks << " ranks");
+    check_equal(run(config(ranks)), expected());
+  }
+}
+
+TEST_CASE("expert parallel: chunked = whole, cached = uncached, alone = together",
+          "[laws][moe][expert_parallel]") {
+  EngineConfig settings = config(3);
+  settings.max_num_batched_tokens = 7, settings.max_num_seqs = 3;
+  check_equal(run(settings), expected());
+  MoeEngine engine(config(2));
+  for (int round = 0; round < 2; ++round) {
+    for (std::size_t i = 0; i < prompts().size(); ++i) {
+      check_equal(traces(engine, std::vector<std::vector<TokenId>>{prompts()[i]}), {expected()[i]});
+    }
+  }
+  CHECK(engine.stats().num_hit_tokens >= 64);
+}
+
+TEST_CASE("a rank none of whose experts are chosen adds nothing", "[laws][moe][expert_parallel]") {
+  // One token at a time, of three experts: one of four ranks at least has none in each layer.
+  ExpertsCounted::num_busy = ExpertsCounted::num_idle = 0;
+  MoeEngine engine(config(4));
+  const std::vector<std::vector<TokenId>> one = {prompts()[0]};
+  REQUIRE(one[0].size() == 1);
+  check_equal(traces(engine, one), {expected()[0]});
+  CHECK(ExpertsCounted::num_idle >= 24 * 2);
+  CHECK(ExpertsCounted::num_busy >= 24 * 2);
+}
+
+TEST_CASE("what cannot be expert parallel is refused by name", "[moe][expert_parallel]") {
+  EngineConfig columns = config(2);
+  columns.expert_parallel = false;
+  CHECK_THROWS_WITH(MoeEngine(columns), Contains("does not divide moe_intermediate_size = 29"));
+  nlohmann::json few = model();
+  few["num_experts"] = 3;
+  const MoeFiles few_files(few, 1);
+  EngineConfig four = config(4);
+  four.model = few_files.path();
+  CHECK_THROWS_WITH(
+      MoeEngine(four),
+      Contains("expert_parallel: each of the 4 ranks must have an expert, but num_experts = 3"));
+  EngineConfig heads = config(5);
+  CHECK_THROWS_WITH(MoeEngine(heads), Contains("does not divide num_attention_heads = 12"));
+  for (const int ranks : {1, 2}) {
+    EngineConfig dense{.model = model_directory(kRandomModels[0]), .tensor_parallel = ranks};
+    dense.expert_parallel = true;
+    CHECK_THROWS_WITH(DenseEngine(dense),
+                      Contains("expert_parallel is set, but this model has no experts"));
+  }
+}
