@@ -27,6 +27,7 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/engine/all_models.hpp"
 #include "nanovllm/engine/core.hpp"
+#include "nanovllm/engine/core/counters.hpp"
 #include "nanovllm/engine/describe_policy.hpp"
 #include "nanovllm/engine/engine_config.hpp"
 #include "nanovllm/engine/make_engine.hpp"
@@ -148,7 +149,7 @@ class Engine : public Conversations<Engine<Model, Policy>>, public Pooling<Engin
   // ---- What it is, and how it does ----
 
   /// Counters and state. Every request submitted is counted once: as waiting, running or finished.
-  [[nodiscard]] EngineStats stats() const { return inbox_.stats(); }
+  [[nodiscard]] EngineStats stats() const { return with_load(inbox_.stats(), core_->runner()); }
 
   /// The histograms behind the percentiles of `stats`; a copy takes 17 KB. The difference of two
   /// copies has what came between them.

@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "nanovllm/core/ids.hpp"
 #include "nanovllm/ops/expert_mlp.hpp"
 #include "nanovllm/ops/route_experts.hpp"
 #include "ops/rig.hpp"
@@ -67,6 +68,8 @@ void route_experts_cases(B& backend) {
   }
 }
 
+[[nodiscard]] inline std::size_t elements_of(std::int64_t n) { return static_cast<std::size_t>(n); }
+
 /// Equal logits, and logits that are no numbers.
 template <class B>
 void route_ties_case(B& backend) {
@@ -100,6 +103,43 @@ void route_ties_case(B& backend) {
   }
 }
 
+/// Counts grow by the rows of each expert, padded rows aside, call by call.
+template <class B>
+void route_counts_case(B& backend, std::int64_t n, std::int64_t experts, std::int64_t k) {
+  INFO(n << " rows, " << k << " of " << experts);
+  auto logits = Array<B, float>::random(backend, n * experts, 31, -4, 4);
+  Array<B, std::int32_t> ids(backend, n * k);
+  Array<B, float> weights(backend, n * k);
+  std::vector<Slot> places;
+  for (std::int64_t i = 0; i < n; ++i) places.push_back(i % 3 == 1 ? kNoSlot : i);
+  Array<B, Slot> slots(backend, places);
+  Array<B, std::int64_t> counts(backend, std::vector<std::int64_t>(elements_of(experts), 5));
+  RouteExpertsArgs args{.logits = logits.matrix(experts),
+                        .ids = ids.matrix(k),
+                        .weights = weights.matrix(k),
+                        .counts = {counts.data(), {experts}}};
+  backend.run(args);
+  args.slots = {slots.data(), {n}};
+  backend.run(args);
+  ids.download(), counts.download();
+  std::vector<std::int64_t> expected(counts.host.size(), 5);
+  for (std::int64_t i = 0; i < n; ++i) {
+    for (std::int64_t s = 0; s < k; ++s)
+      expected[elements_of(ids.host[elements_of(i * k + s)])] += i % 3 == 1 ? 1 : 2;
+  }
+  CHECK(counts.host == expected);
+  std::vector<std::int64_t> early(counts.host.size());
+  backend.download_early(counts.data(), early.data(), early.size());
+  CHECK(early == expected);
+}
+
+template <class B>
+void route_counts_cases(B& backend) {
+  route_counts_case(backend, 1, 5, 2);
+  route_counts_case(backend, 70, 128, 8);
+  route_counts_case(backend, 33, 600, 40);
+}
+
 template <class B>
 void route_shape_cases(B& backend) {
   Array<B, float> logits(backend, 12), weights(backend, 15);
@@ -111,6 +151,14 @@ void route_shape_cases(B& backend) {
                     ShapeError);
   };
   refused(4, 5, 5), refused(4, 0, 0), refused(4, 2, 3);
+  RouteExpertsArgs args{.logits = {logits.data(), {3, 4}},
+                        .ids = {ids.data(), {3, 2}},
+                        .weights = {weights.data(), {3, 2}}};
+  Array<B, std::int64_t> longs(backend, 5);
+  args.counts = {longs.data(), {5}};
+  CHECK_THROWS_WITH(backend.run(args), Catch::Matchers::Contains("'counts'"));
+  args.counts = {longs.data(), {4}}, args.slots = {longs.data(), {2}};
+  CHECK_THROWS_WITH(backend.run(args), Catch::Matchers::Contains("'slots'"));
 }
 
 /// Experts of random elements, and those elements. `list` has `here` of them from `first` on, all

@@ -12,6 +12,7 @@ TEST_CASE("route_experts is the formula of its contract", "[ops][moe]") {
   CpuBackend backend{BackendConfig{}};
   ops::route_experts_cases(backend);
   ops::route_ties_case(backend);
+  ops::route_counts_cases(backend);
   ops::route_shape_cases(backend);
 }
 

@@ -19,6 +19,7 @@ TEST_CASE("route_experts is the formula of its contract on the GPU", "[ops][moe]
   ops::route_experts_case(backend, 33, 200, 8, true, 6);
   ops::route_experts_case(backend, 7, 600, 10, false, 6);  // rows that are not held
   ops::route_ties_case(backend);
+  ops::route_counts_cases(backend);
   ops::route_shape_cases(backend);
 }
 

@@ -283,6 +283,18 @@ TEST_CASE("labels of metrics are escaped, and UTF-8 whatever the name", "[metric
   CHECK(text.find("http_") == std::string::npos);  // no transport, nothing about one
 }
 
+TEST_CASE("experts have metrics where a model has experts", "[metrics]") {
+  EngineStats stats = some_stats();
+  CHECK(prometheus_text(stats, {}, {}, {}, "m").find("expert") == std::string::npos);
+  stats.experts = {.num_experts = 3, .tokens = {1, 2, 9, 10, 0, 2}};
+  const Families families = PrometheusParser(prometheus_text(stats, {}, {}, {}, "m")).parse();
+  CHECK(value_of(families, "nanovllm:expert_tokens_total", {{"expert", "0"}}) == 11);
+  CHECK(value_of(families, "nanovllm:expert_tokens_total", {{"expert", "1"}}) == 2);
+  CHECK(value_of(families, "nanovllm:expert_tokens_total", {{"expert", "2"}}) == 11);
+  CHECK(families.at("nanovllm:expert_tokens_total").samples.size() == 3);
+  CHECK(value_of(families, "nanovllm:expert_balancedness") == Approx(8. / 19));
+}
+
 TEST_CASE("every counter of an engine has a metric", "[metrics]") {
   // They are its first members. Of the texts with one of them set, no two are the same.
   constexpr std::size_t kNumCounts = 24;

@@ -2,6 +2,7 @@
 /// The CPU backend: always there, needs no GPU, and is the oracle of the CUDA kernels.
 
 #include <algorithm>
+#include <atomic>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -86,6 +87,13 @@ class CpuBackend {
   template <class T>
   void download(const T* from, T* to, std::size_t count) {
     std::copy_n(from, count, to);
+  }
+
+  /// The same beside ops under way, from any thread: elements as they are by now.
+  template <class T>
+  void download_early(const T* from, T* to, std::size_t count) const {
+    for (std::size_t i = 0; i < count; ++i)
+      to[i] = std::atomic_ref(const_cast<T&>(from[i])).load(std::memory_order_relaxed);
   }
 
   /// Packs `rows` as rows [first_row, …) of `matrix`, a `Matrix` or one of a user's own; on the

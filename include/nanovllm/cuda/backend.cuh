@@ -131,6 +131,18 @@ class CudaBackend {
     stream_.synchronize();
   }
 
+  /// The same beside ops under way, from any thread: elements as they are by now. Waits for the
+  /// copy alone.
+  template <class T>
+  void download_early(const T* from, T* to, std::size_t count) const {
+    const auto active = activate();
+    const cuda::Stream stream;
+    cuda::check_cuda(
+        cudaMemcpyAsync(to, from, count * sizeof(T), cudaMemcpyDeviceToHost, stream.get()),
+        "cudaMemcpyAsync");
+    stream.synchronize();
+  }
+
   /// Enqueued; `to` is page-locked and holds the elements once an event recorded later is done.
   template <class T>
   void download_later(const T* from, T* to, std::size_t count) {

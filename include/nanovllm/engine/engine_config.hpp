@@ -12,6 +12,7 @@
 #include "nanovllm/engine/request/progress.hpp"
 #include "nanovllm/io/checkpoint.hpp"
 #include "nanovllm/kv/kv_config.hpp"
+#include "nanovllm/model/expert_load.hpp"
 
 namespace nanovllm {
 
@@ -116,6 +117,7 @@ struct EngineStats {
   Percentiles first_token_seconds{};  ///< from submission until the first token
   Percentiles inter_token_seconds{};  ///< between two tokens of a sequence
   Percentiles end_to_end_seconds{};   ///< from submission to the end, if it came by stop or length
+  ExpertLoad experts{};               ///< of a mixture of experts: how tokens were spread over them
 };
 
 }  // namespace nanovllm

@@ -303,6 +303,16 @@ NANOVLLM_INLINE void write_engine_metrics(PrometheusWriter& out, const EngineSta
              stats.num_kv_blocks > 0
                  ? static_cast<double>(num_used) / static_cast<double>(stats.num_kv_blocks)
                  : 0.0);
+  if (!stats.experts.empty()) {
+    out.family("nanovllm:expert_tokens_total", "counter",
+               "Tokens that an expert was chosen for, in all layers together.");
+    const std::vector<std::int64_t> tokens = stats.experts.by_expert();
+    for (std::size_t e = 0; e < tokens.size(); ++e)
+      out.sample(tokens[e], {{"expert", std::to_string(e)}});
+    out.single("nanovllm:expert_balancedness", "gauge",
+               "Mean tokens of a layer's experts, divided by those of its busiest one.",
+               stats.experts.balancedness(stats.experts.num_experts));
+  }
   out.histogram("vllm:time_to_first_token_seconds", "From submission until the first token.",
                 kFirstTokenBounds, latencies.first_token);
   out.histogram("vllm:inter_token_latency_seconds", "Between two tokens of a sequence.",

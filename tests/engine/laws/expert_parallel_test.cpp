@@ -1,10 +1,14 @@
 // Ranks that have whole experts each: the laws of one rank.
 
-#include <cmath>
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <mutex>
 #include <string>
+#include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -149,6 +153,50 @@ TEST_CASE("a rank none of whose experts are chosen adds nothing", "[laws][moe][e
   check_equal(traces(engine, one), {expected()[0]});
   CHECK(ExpertsCounted::num_idle >= 24 * 2);
   CHECK(ExpertsCounted::num_busy >= 24 * 2);
+}
+
+TEST_CASE("an engine counts the tokens of each expert", "[moe][expert_parallel]") {
+  // 24 tokens each, of which the last is not computed.
+  std::int64_t num_tokens = 0;
+  for (const auto& prompt : prompts()) num_tokens += static_cast<std::int64_t>(prompt.size()) + 23;
+  std::vector<std::int64_t> first;
+  for (const auto& [ranks, whole, chunk] :
+       {std::tuple(1, false, 1024), {1, false, 5}, {2, true, 1024}, {4, true, 9}}) {
+    INFO(ranks << " ranks, chunks of " << chunk);
+    EngineConfig settings = config(ranks);
+    settings.expert_parallel = whole, settings.prefix_caching = false;
+    settings.max_num_batched_tokens = chunk;
+    settings.max_num_seqs = std::min(chunk, 7);
+    MoeEngine engine(settings);
+    CHECK(engine.stats().experts.tokens == std::vector<std::int64_t>(2 * 14));
+    std::atomic<bool> done = false;
+    std::jthread reader([&] {  // others read meanwhile
+      std::int64_t before = 0;
+      while (!done) {
+        std::int64_t all = 0;
+        for (const std::int64_t n : engine.stats().experts.tokens) all += n;
+        if (all < before) std::abort();
+        before = all;
+      }
+    });
+    traces(engine, prompts());
+    done = true;
+    reader.join();
+    const ExpertLoad load = engine.stats().experts;
+    CHECK(load.num_experts == 14);
+    REQUIRE(load.tokens.size() == 2 * 14);
+    for (const std::size_t layer : {0u, 14u}) {
+      std::int64_t all = 0;
+      for (std::size_t e = 0; e < 14; ++e) all += load.tokens[layer + e];
+      CHECK(all == 3 * num_tokens);
+    }
+    CHECK((load.balancedness(14) > 0.1 && load.balancedness(14) < 1));
+    if (first.empty()) first = load.tokens;
+    CHECK(load.tokens == first);
+  }
+  DenseEngine dense({.model = model_directory(kRandomModels[0])});
+  traces(dense, std::vector<std::vector<TokenId>>{{1, 2, 3}}, 2);
+  CHECK(dense.stats().experts.empty());
 }
 
 TEST_CASE("what cannot be expert parallel is refused by name", "[moe][expert_parallel]") {

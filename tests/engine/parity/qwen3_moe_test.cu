@@ -3,7 +3,10 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cuda/gpu_test.cuh"
 #include "engine/parity/qwen3_moe_cases.hpp"
@@ -69,5 +72,27 @@ TEST_CASE("two GPUs that divide columns or experts are one GPU", "[gpu][moe][law
     INFO(whole);
     const auto engine = law.engine({.tensor_parallel = 2, .expert_parallel = whole});
     check_equal(traces(*engine, law.prompts), expected, 1e-4);
+  }
+}
+
+TEST_CASE("an engine on a GPU counts the tokens of each expert", "[gpu][moe]") {
+  if (!has_gpu()) return;
+  const MoeLawModel<SmallBlocks<CudaFloat32Policy>> law;
+  const Qwen3MoeConfig model = Qwen3MoeConfig::load(Checkpoint(law.model.files.path()));
+  std::vector<std::int64_t> expected;
+  // Seven sequences are not a size that has a graph; those of the start-up and padding do not count.
+  for (const int seqs : {1, 3, 7}) {
+    INFO(seqs << " sequences at a time");
+    const auto engine = law.engine({.max_num_seqs = seqs, .prefix_caching = false});
+    CHECK(engine->stats().experts.tokens == std::vector<std::int64_t>(static_cast<std::size_t>(
+                                                num_sparse_layers(model) * model.num_experts)));
+    traces(*engine, law.prompts);
+    const EngineStats stats = engine->stats();
+    std::int64_t all = 0;
+    for (const std::int64_t n : stats.experts.tokens) all += n;
+    CHECK(all == (stats.num_prefill_tokens + stats.num_decode_tokens) * num_sparse_layers(model) *
+                     model.num_experts_per_tok);
+    if (expected.empty()) expected = stats.experts.tokens;
+    CHECK(stats.experts.tokens == expected);
   }
 }

@@ -1,9 +1,11 @@
 #pragma once
 /// `route_experts` on the CPU. Contract: ops/route_experts.hpp.
 
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 
+#include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/prebuilt.hpp"
 #include "nanovllm/cpu/context.hpp"
 #include "nanovllm/cpu/linear/linear_tile.hpp"
@@ -42,6 +44,17 @@ inline void route_row(const RouteExpertsArgs& args, std::int64_t row) {
   for (std::int64_t s = 0; s < k; ++s) weights[s] /= sum;
 }
 
+/// Others may read counts meanwhile (`CpuBackend::download_early`).
+inline void count_routes(const RouteExpertsArgs& args) {
+  for (std::int64_t row = 0; row < args.ids.extent(0); ++row) {
+    if (!args.slots.empty() && *args.slots.at(row) == kNoSlot) continue;
+    for (std::int64_t s = 0; s < args.ids.extent(1); ++s) {
+      std::atomic_ref(*args.counts.at(*args.ids.at(row, s)))
+          .fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+}
+
 }  // namespace detail
 
 void route_experts(const RouteExpertsArgs& args, const Context& context);
@@ -61,6 +74,7 @@ NANOVLLM_INLINE void route_experts(const RouteExpertsArgs& args, const Context& 
                 [&](std::int64_t begin, std::int64_t end) {
                   for (std::int64_t row = begin; row < end; ++row) detail::route_row(args, row);
                 });
+  if (!args.counts.empty()) detail::count_routes(args);
 }
 
 }  // namespace nanovllm::cpu

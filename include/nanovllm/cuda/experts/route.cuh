@@ -5,12 +5,13 @@
 /// behind the one before, in the order of the contract. Rows of up to 512 logits stay in registers;
 /// longer ones are read again for each.
 ///
-/// Bytes moved: 4 · n · experts, and 8 · n · k.
+/// Bytes moved: 4 · n · experts, and 8 · n · k; with counts n · k additions that nothing waits for.
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
+#include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/launch.cuh"
@@ -91,7 +92,13 @@ __global__ void __launch_bounds__(32 * kRouteWarps) route_experts_kernel(RouteEx
   all = warp_sum(all);
   const float sum = args.normalise && !isnan(all) ? chosen : all;
   __syncwarp();
-  for (int s = lane; s < k; s += 32) weights[s] = __fdiv_rn(weights[s], sum);
+  const bool counts =
+      !args.counts.empty() &&
+      (args.slots.empty() || *static_cast<const volatile Slot*>(args.slots.at(row)) != kNoSlot);
+  for (int s = lane; s < k; s += 32) {
+    weights[s] = __fdiv_rn(weights[s], sum);
+    if (counts) atomicAdd(reinterpret_cast<unsigned long long*>(args.counts.at(ids[s])), 1ull);
+  }
 }
 
 }  // namespace detail

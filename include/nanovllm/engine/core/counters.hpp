@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "nanovllm/engine/engine_config.hpp"
+#include "nanovllm/engine/runner/step_runner.hpp"
 #include "nanovllm/kv/tiers/host_pool.hpp"
 #include "nanovllm/sched/step_plan.hpp"
 
@@ -44,6 +45,12 @@ inline void count_step(EngineStats& stats, const StepPlan& plan, double device_s
   stats.prefill_seconds += device_seconds * (1.0 - decode_share);
   stats.decode_seconds += device_seconds * decode_share;
   stats.host_seconds += host_seconds;
+}
+
+/// `stats`, and what the runner knows: it is asked only by who wants to know.
+[[nodiscard]] inline EngineStats with_load(EngineStats stats, const StepRunner& runner) {
+  stats.experts = runner.expert_load();
+  return stats;
 }
 
 /// Sets what a scheduler and its block manager know.

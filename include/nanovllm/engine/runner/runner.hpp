@@ -26,6 +26,7 @@
 #include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/engine/step/step_results.hpp"
 #include "nanovllm/kv/kv_config.hpp"
+#include "nanovllm/model/expert_load.hpp"
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/ops/elements.hpp"
 
@@ -114,7 +115,20 @@ class Runner : public StepRunner {
         rank.kv.emplace(kv_shape(), numbers[0], numbers[1]);
         rank.executor->capture(*rank.kv);
       });
+      start_load_ = load_so_far();
     });
+  }
+
+  /// Of rank 0, which chooses for all tokens. Empty where its device does not answer.
+  [[nodiscard]] ExpertLoad expert_load() const override {
+    try {
+      ExpertLoad out = load_so_far();
+      for (std::size_t i = 0; i < start_load_.tokens.size(); ++i)
+        out.tokens[i] -= start_load_.tokens[i];
+      return out;
+    } catch (const Error&) {
+      return {};
+    }
   }
 
   /// Begins a step. `inputs` may be changed or go as soon as this returns. Its tokens may be those
@@ -256,6 +270,13 @@ class Runner : public StepRunner {
     return config;
   }
 
+  /// The start-up's steps included.
+  [[nodiscard]] ExpertLoad load_so_far() const {
+    if constexpr (requires(const Network& network) { network.expert_load(); })
+      return ranks_[0].network.expert_load();
+    return {};
+  }
+
   void check_first(const char* call) const {
     check(peers_.rank() == 0, call, ": rank ", peers_.rank(),
           " computes the steps of rank 0; call run_worker()");
@@ -301,7 +322,8 @@ class Runner : public StepRunner {
   std::exception_ptr broken_;  // of the rank that failed first, if there are several, or hangs
   Group ranks_;
   PoolAccess<Runner, Group> pool_{*this};
-  Peers peers_;  // last: the others hear of the end before ranks go
+  ExpertLoad start_load_;  // of the start-up's steps
+  Peers peers_;            // last: the others hear of the end before ranks go
 };
 
 // Not inline: a program does not compile these again where nanovllm::prebuilt has.

@@ -13,6 +13,7 @@
 #include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/engine/step/step_results.hpp"
 #include "nanovllm/kv/kv_config.hpp"
+#include "nanovllm/model/expert_load.hpp"
 
 namespace nanovllm {
 
@@ -47,6 +48,10 @@ class StepRunner {
 
   /// What is in the KV pools, for what writes blocks to files and reads them.
   [[nodiscard]] virtual PoolContents& pool() = 0;
+
+  /// What experts have had to do since the KV pool was made, on models that have some. From any
+  /// thread.
+  [[nodiscard]] virtual ExpertLoad expert_load() const { return {}; }
 
   virtual void run_worker() = 0;
 

@@ -20,14 +20,11 @@ namespace nanovllm {
 ///
 /// - `Weights` has `sizes()`, `embedding()`, `layer(i)`, `final_norm()`, `lm_head()` and `shard()`,
 ///   with this rank's `first_token` and `vocab_rows`; with learned positions also `positions()`.
-/// - `Attention` and `Mlp` are the blocks of a layer. They are made from the context, the model's
-///   config, the limits of a step and `sizes()`. Each reads the stream through a norm of its own
-///   (`stream.normed`, or `stream.norm` and `stream.hidden`) and adds to it (`stream.add`):
-///   `attention(stream, layer, in, kv)` and `mlp(stream, layer)`. `attention.plan(in)` comes once a
-///   step, ahead of all layers.
-/// - `Norm` is one of model/layers/norm.hpp.
-///
-/// `Batch` has the members of a `ForwardBatch`.
+/// - `Attention` and `Mlp`, the blocks of a layer, are made from the context, the model's config,
+///   the limits of a step and `sizes()`. Each reads the stream through a norm of its own (`normed`,
+///   or `norm` and `hidden`) and adds to it (`add`): `attention(stream, layer, in, kv)` and
+///   `mlp(stream, layer)`. `plan(in)` of both, if an Mlp has one, comes once a step, ahead of them.
+/// - `Norm` is one of model/layers/norm.hpp. A `Batch` has the members of a `ForwardBatch`.
 template <class ContextT, class WeightsT, class Attention, class Mlp, class Norm = RmsNorm>
 class Decoder {
  public:
@@ -61,6 +58,7 @@ class Decoder {
     if constexpr (requires { weights_.positions(); })
       embed_positions(context_, in.positions, weights_.positions(), stream_.summand());
     attention_.plan(in);
+    if constexpr (requires { mlp_.plan(in); }) mlp_.plan(in);
     for (std::int64_t i = 0; i < num_layers(); ++i) {
       attention_(stream_, weights_.layer(i), in, kv.layer(i));
       mlp_(stream_, weights_.layer(i));
@@ -94,6 +92,7 @@ class Decoder {
 
   [[nodiscard]] const Weights& weights() const { return weights_; }
   [[nodiscard]] const StepLimits& limits() const { return limits_; }
+  [[nodiscard]] const Mlp& mlp() const { return mlp_; }
   [[nodiscard]] const ResidualStream<Context, Norm>& stream() const { return stream_; }
 
   /// One matrix of every layer, e.g. `&Layer::qkv`.

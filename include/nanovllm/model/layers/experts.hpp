@@ -4,8 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
+#include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/model/expert_load.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/ops/expert_mlp.hpp"
 #include "nanovllm/ops/linear.hpp"
@@ -21,6 +24,49 @@ struct RoutingSizes {
   std::int64_t in = 0;     ///< columns of a token
   std::int64_t width = 0;  ///< of an expert, on this rank
   bool normalise = false;  ///< a token's weights add up to 1
+};
+
+/// Counts, in the backend's memory, of the tokens that experts are chosen for. There are none for a
+/// backend without `download_early(from, to, count)`, which copies elements to the host as they are
+/// by now, beside ops under way and from any thread.
+template <class Context>
+class ExpertCounts {
+ public:
+  /// @param num_layers  that have experts.
+  ExpertCounts(const Context& context, std::int64_t num_layers, std::int64_t num_experts)
+      : context_(context),
+        num_experts_(num_experts),
+        counts_(kAreThere ? static_cast<std::size_t>(num_layers * num_experts) : 0) {
+    const std::vector<std::int64_t> zeros(counts_.size());
+    if (!zeros.empty()) context_.backend.upload(zeros.data(), counts_.data(), zeros.size());
+  }
+
+  /// [num_experts] of a layer, counted among those that have experts; or none.
+  [[nodiscard]] VectorView<std::int64_t> of(std::int64_t layer) {
+    if (counts_.size() == 0) return {};
+    return {counts_.data() + layer * num_experts_, {num_experts_}};
+  }
+
+  /// Of all steps so far. From any thread.
+  [[nodiscard]] ExpertLoad load() const {
+    ExpertLoad out;
+    if constexpr (kAreThere) {
+      if (counts_.size() == 0) return out;
+      out = {.num_experts = num_experts_, .tokens = std::vector<std::int64_t>(counts_.size())};
+      context_.backend.download_early(counts_.data(), out.tokens.data(), counts_.size());
+    }
+    return out;
+  }
+
+ private:
+  using Backend = typename Context::Backend;
+  static constexpr bool kAreThere = requires(const Backend& backend, std::int64_t* to) {
+    backend.download_early(static_cast<const std::int64_t*>(to), to, std::size_t{});
+  };
+
+  Context context_;
+  std::int64_t num_experts_;
+  typename Context::template Buffer<std::int64_t> counts_;  // [num_layers, num_experts]
 };
 
 /// Σ over the experts of each token of weight · MLP. The router's products are summed in float32
@@ -44,11 +90,13 @@ class ExpertLayer {
 
   /// out = the mixture for x, both [n, in]; out may be x. `router` is [num_experts, in]; `experts`
   /// are those from `first_expert` on. Where ranks divide the experts, each by columns or the list
-  /// of them, it is this rank's part of a sum over all.
+  /// of them, it is this rank's part of a sum over all. `slots` and `counts` are as in
+  /// ops/route_experts.hpp.
   template <class Router>
   void operator()(typename Context::ConstRows x, const Router& router,
                   std::span<const Expert<typename Context::Matrix>> experts,
-                  typename Context::Rows out) {
+                  typename Context::Rows out, VectorView<const Slot> slots = {},
+                  VectorView<std::int64_t> counts = {}) {
     using A = typename Context::Activation;
     const std::int64_t n = x.extent(0), k = sizes_.experts_per_token;
     const MatrixView<float> logits(logits_.data(), {n, sizes_.num_experts});
@@ -56,8 +104,12 @@ class ExpertLayer {
     const MatrixView<float> weights(weights_.data(), {n, k});
     auto& backend = context_.backend;
     backend.run(FloatLinearArgs<A, Router>{.x = x, .weight = &router, .y = logits});
-    backend.run(RouteExpertsArgs{
-        .logits = logits, .ids = ids, .weights = weights, .normalise = sizes_.normalise});
+    backend.run(RouteExpertsArgs{.logits = logits,
+                                 .ids = ids,
+                                 .weights = weights,
+                                 .normalise = sizes_.normalise,
+                                 .slots = slots,
+                                 .counts = counts});
     backend.run(ExpertMlpArgs<A, typename Context::Matrix>{.x = x,
                                                            .ids = ids,
                                                            .weights = weights,

@@ -7,7 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "nanovllm/core/ids.hpp"
 #include "nanovllm/core/limits.hpp"
+#include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/model/expert_load.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/decoder.hpp"
 #include "nanovllm/model/layers/experts.hpp"
@@ -27,7 +30,8 @@
 
 namespace nanovllm {
 
-/// What a layer has behind attention: RMSNorm, then its experts or its MLP.
+/// What a layer has behind attention: RMSNorm, then its experts or its MLP. Counts which experts
+/// tokens go to.
 template <class Context>
 class Qwen3MoeMlp {
  public:
@@ -36,15 +40,27 @@ class Qwen3MoeMlp {
       : dense_(context, config, limits, sizes),
         experts_(
             context, limits.max_num_batched_tokens,
-            routing_sizes(config, ExpertShare(config, context.comm.rank(), context.comm.size()))) {}
+            routing_sizes(config, ExpertShare(config, context.comm.rank(), context.comm.size()))),
+        counts_(context, num_sparse_layers(config), config.num_experts) {}
+
+  /// A step begins. `in` has the members of a ForwardBatch.
+  template <class Batch>
+  void plan(const Batch& in) {
+    slots_ = in.slots;
+    layer_ = 0;
+  }
 
   template <class Stream, class Layer>
   void operator()(Stream& stream, const Layer& layer) {
     if (layer.experts.empty()) return dense_(stream, layer);
     stream.norm(view_of(layer.post_norm));
-    experts_(stream.hidden(), layer.router, layer.experts, stream.hidden());
+    experts_(stream.hidden(), layer.router, layer.experts, stream.hidden(), slots_,
+             counts_.of(layer_++));
     stream.add_hidden();
   }
+
+  /// Of all steps so far. From any thread.
+  [[nodiscard]] ExpertLoad load() const { return counts_.load(); }
 
  private:
   [[nodiscard]] static RoutingSizes routing_sizes(const Qwen3MoeConfig& config,
@@ -59,6 +75,9 @@ class Qwen3MoeMlp {
 
   Qwen3Mlp<Context> dense_;
   ExpertLayer<Context> experts_;
+  ExpertCounts<Context> counts_;
+  VectorView<const Slot> slots_;  // of the step
+  std::int64_t layer_ = 0;        // the next, of those with experts
 };
 
 /// `Backend` has the ops of experts.
@@ -136,6 +155,9 @@ class Qwen3MoeNetwork
         .kv_heads = {this->num_kv_heads(), this->head_dim()},
         .max_seqs = limits.max_num_seqs};
   }
+
+  /// How many tokens each expert was chosen for, in all steps so far. From any thread.
+  [[nodiscard]] ExpertLoad expert_load() const { return this->mlp().load(); }
 
  private:
   [[nodiscard]] static Weights checked_weights(const Qwen3MoeConfig& config,

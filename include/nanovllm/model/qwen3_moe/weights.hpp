@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/model/expert_load.hpp"
 #include "nanovllm/model/qwen3/shapes.hpp"
 #include "nanovllm/model/qwen3/weights.hpp"
 #include "nanovllm/model/qwen3_moe/config.hpp"
@@ -32,8 +33,8 @@ struct ExpertShare {
     if (config.expert_parallel) {
       check<ConfigError>(count >= num_ranks, "expert_parallel: each of the ", num_ranks,
                          " ranks must have an expert, but num_experts = ", count);
-      first = count * rank / num_ranks;
-      count = config.num_experts * (rank + 1) / num_ranks - first;
+      first = first_expert_of(rank, num_ranks, count);
+      count = first_expert_of(rank + 1, num_ranks, count) - first;
     } else {
       detail::RankShares shares(num_ranks);
       width = shares.divide("moe_intermediate_size", static_cast<std::size_t>(width));
