@@ -136,11 +136,10 @@ class CudaBackend {
   template <class T>
   void download_early(const T* from, T* to, std::size_t count) const {
     const auto active = activate();
-    const cuda::Stream stream;
     cuda::check_cuda(
-        cudaMemcpyAsync(to, from, count * sizeof(T), cudaMemcpyDeviceToHost, stream.get()),
+        cudaMemcpyAsync(to, from, count * sizeof(T), cudaMemcpyDeviceToHost, read_stream_.get()),
         "cudaMemcpyAsync");
-    stream.synchronize();
+    read_stream_.synchronize();
   }
 
   /// Enqueued; `to` is page-locked and holds the elements once an event recorded later is done.
@@ -253,6 +252,7 @@ class CudaBackend {
   std::unique_ptr<cuda::DeviceGuard> guard_;  // while the members are made
   cuda::Stream stream_;
   cuda::Stream early_stream_;  // of `upload_early`
+  cuda::Stream read_stream_;   // of `download_early`
   cuda::Event uploaded_;
 
  protected:
