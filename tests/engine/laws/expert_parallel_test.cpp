@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -16,6 +17,8 @@
 #include "engine/models.hpp"
 #include "engine/parity/greedy_traces.hpp"
 #include "engine/parity/qwen3_moe_checkpoint.hpp"
+#include "nanovllm/cpu/linear/fp8_matrix.hpp"
+#include "nanovllm/cpu/quantized/linear.hpp"
 #include "nanovllm/engine/runner/thread_ranks.hpp"
 #include "nanovllm/model/qwen3_moe/qwen3_moe.hpp"
 #include "nanovllm/policy.hpp"
@@ -59,6 +62,12 @@ struct Policy : Float32Policy {
   using Backend = ExpertsCounted;
   using Ranks = ThreadRanks;
   static constexpr KvConfig kv{.block_size = 16};
+};
+struct Fp8Policy : Policy {
+  using Weight = Fp8Weights<float>;
+};
+struct Int8Policy : Policy {
+  using Weight = Int8Weights<float>;
 };
 using MoeEngine = Engine<Qwen3Moe<shapes::qwen3_moe_any>, Policy>;
 using DenseEngine = Engine<AnyModel, Policy>;
@@ -153,6 +162,26 @@ TEST_CASE("a rank none of whose experts are chosen adds nothing", "[laws][moe][e
   check_equal(traces(engine, one), {expected()[0]});
   CHECK(ExpertsCounted::num_idle >= 24 * 2);
   CHECK(ExpertsCounted::num_busy >= 24 * 2);
+}
+
+TEST_CASE("expert parallel with weights of 8 bits", "[laws][moe][expert_parallel]") {
+  // Shares of the columns of attention are whole blocks of 128, so that ranks have one rank's
+  // scales.
+  nlohmann::json json = model();
+  json["num_attention_heads"] = json["num_key_value_heads"] = 8;
+  json["head_dim"] = 32, json["intermediate_size"] = 256;
+  const MoeFiles eight(json, 17);
+  const auto run_with = [&]<class EightPolicy>(EightPolicy, int ranks) {
+    EngineConfig settings = config(ranks);
+    settings.model = eight.path();
+    Engine<Qwen3Moe<shapes::qwen3_moe_any>, EightPolicy> engine(settings);
+    return traces(engine, prompts(), 8);
+  };
+  check_equal(run_with(Fp8Policy(), 2), run_with(Fp8Policy(), 1));
+  // Activations are rounded too, so a last bit may become a step of a 127th.
+  const std::vector<Trace> one = run_with(Int8Policy(), 1), two = run_with(Int8Policy(), 2);
+  for (std::size_t i = 0; i < one.size(); ++i)
+    CHECK(std::abs(one[i].logprobs[0] - two[i].logprobs[0]) < 0.05f);
 }
 
 TEST_CASE("an engine counts the tokens of each expert", "[moe][expert_parallel]") {
