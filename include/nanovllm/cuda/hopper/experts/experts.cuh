@@ -1,6 +1,7 @@
 #pragma once
 /// Launcher of kernel.cuh, which has the formulas.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -28,7 +29,8 @@ void wide_expert_product(GroupedOperands<bf16> p, std::int64_t experts, std::int
                                             {kTmaColumns, Block::kBoxRows, 1});
   p.row_blocks = ceil_div(p.n, std::int32_t{Block::kColumns});
   launch(detail::wide_experts_kernel<kGated>,
-         {.grid = static_cast<unsigned>(max_tiles * p.row_blocks),
+         {.grid = static_cast<unsigned>(
+              std::min<std::int64_t>(max_tiles * p.row_blocks, context.num_sms)),
           .block = Block::kThreads,
           .shared_bytes = static_cast<std::size_t>(Block::kSharedBytes)},
          context, map, p);

@@ -2,11 +2,12 @@
 /// Products of the rows of each expert by its weights where experts have many rows, by wgmma and
 /// TMA (sm_90a). The formulas are those of cuda/experts/grouped.cuh; operands are bf16.
 ///
-/// A block owns a tile of up to 128 pairs and 256 rows of an expert's W, gated 128 gate rows and
-/// the up rows of the same columns of y. Panels of 64 columns of both pass through a ring in shared
-/// memory: one warpgroup gathers rows of x by cp.async and has the copy engine bring W; two others
+/// A block owns an SM and takes one item after another: a tile of up to 128 pairs and 256 rows of
+/// an expert's W, gated 128 gate rows and the up rows of the same columns of y. Panels of 64
+/// columns of both pass through a ring in shared memory: one warpgroup gathers rows of x by
+/// cp.async and has the copy engine bring W, also ahead of the next item's products; two others
 /// multiply 64 pairs each (operand A) by all rows of W (operand B). Gates and ups of an output are
-/// in one thread. Results go through shared memory, so that rows of y are written whole.
+/// in one thread. Four threads exchange their results, so that each writes 16 bytes of a row of y.
 ///
 /// Sums are in float32 and in the order of K. They are not those of cuda/experts/grouped.cuh bit
 /// for bit, but depend on nothing else: a pair's result is the same in any tile.
@@ -25,7 +26,6 @@
 #include "nanovllm/cuda/ptx/async_copy.cuh"
 #include "nanovllm/cuda/ptx/mbarrier.cuh"
 #include "nanovllm/cuda/ptx/mma.cuh"
-#include "nanovllm/cuda/ptx/named_barrier.cuh"
 #include "nanovllm/cuda/ptx/pair.cuh"
 #include "nanovllm/cuda/ptx/tma.cuh"
 #include "nanovllm/cuda/ptx/wgmma.cuh"
@@ -54,49 +54,78 @@ struct WideExpertsBlock {
   static constexpr int kSharedBytes = kStages * kStageBytes + kAlignment;
   static constexpr int kRowsAtOnce = kGroup / 8;  ///< of x; a thread copies a vector of each
   static constexpr int kCopies = kTokens / kRowsAtOnce;
-  static constexpr int kPitch = kColumns + 8;  ///< of results in shared memory, in elements
-  static constexpr int kResultBytes = kTokens / 2 * kPitch * 2;  ///< of a warpgroup
-  static_assert(2 * kResultBytes <= kStages * kStageBytes);
   static_assert(kUnderWay < kStages);
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+/// What a block does at a time.
+struct WideExpertsItem {
+  ExpertTile tile;
+  int first_column;  ///< of y
+};
+
+/// use(item) for each item of this block.
+template <class Block, class Use>
+__device__ __forceinline__ void for_each_item(const GroupedOperands<bf16>& p, const Use& use) {
+  const int num_items = *static_cast<const volatile std::int32_t*>(p.plan.num_tiles) * p.row_blocks;
+  for (int i = static_cast<int>(blockIdx.x); i < num_items; i += static_cast<int>(gridDim.x)) {
+    const volatile ExpertTile* const entry = p.plan.tiles + i / p.row_blocks;
+    use(WideExpertsItem{.tile = {entry->expert, entry->first, entry->count},
+                        .first_column = i % p.row_blocks * Block::kColumns});
+  }
+}
+
+[[nodiscard]] __device__ __forceinline__ std::int32_t planned_pair(const GroupedOperands<bf16>& p,
+                                                                   int i) {
+  return *static_cast<const volatile std::int32_t*>(p.plan.pairs + i);
+}
+
 /// The warpgroup that copies.
 template <class Block>
-__device__ __forceinline__ void wide_experts_copy(std::byte* ring, std::uint64_t* full,
-                                                  std::uint64_t* empty, const CUtensorMap& map,
-                                                  const GroupedOperands<bf16>& p,
-                                                  const ExpertTile& tile, int first_column,
-                                                  int num_panels) {
-  const int row = static_cast<int>(threadIdx.x) / 8, vector = static_cast<int>(threadIdx.x) % 8;
-  std::uint32_t first[Block::kCopies];  // vectors from the beginning of x
-  std::uint32_t wanted = 0;
-#pragma unroll
-  for (int i = 0; i < Block::kCopies; ++i) {
-    const int r = row + Block::kRowsAtOnce * i;
-    first[i] = 0;
-    if (r >= tile.count) continue;
-    wanted |= 1u << i;
-    const std::int32_t pair =
-        *static_cast<const volatile std::int32_t*>(p.plan.pairs + tile.first + r);
-    first[i] = static_cast<std::uint32_t>(pair / p.divisor * p.x_stride / 8 + vector);
+struct WideExpertsCopier {
+  const CUtensorMap& map;
+  const GroupedOperands<bf16>& p;
+  std::byte* ring;
+  std::uint64_t *full, *empty;
+  RingPosition<Block::kStages> at{}, done{};
+  int under_way = 0;
+
+  /// The copies of x of the oldest panel under way are there.
+  __device__ __forceinline__ void announce() {
+    async_proxy_fence_shared();
+    mbarrier_arrive(full[done.stage]);
+    done.advance();
+    --under_way;
   }
-  if (p.plan_is_ready) grid_dependency_wait();
-  // The swizzle of the copy engine.
-  const std::uint32_t to =
-      shared_address(ring) +
-      static_cast<std::uint32_t>(row * kTmaRowBytes + ((vector ^ row % 8) << 4));
-  RingPosition<Block::kStages> at, done;
-  for (int i = 0; i < num_panels + Block::kUnderWay; ++i) {
-    if (i < num_panels) {
+
+  __device__ __forceinline__ void operator()(const WideExpertsItem& item, int num_panels) {
+    const ExpertTile& tile = item.tile;
+    const int row = static_cast<int>(threadIdx.x) / 8, vector = static_cast<int>(threadIdx.x) % 8;
+    std::uint32_t first[Block::kCopies];  // vectors from the beginning of x
+    std::uint32_t wanted = 0;
+#pragma unroll
+    for (int i = 0; i < Block::kCopies; ++i) {
+      const int r = row + Block::kRowsAtOnce * i;
+      first[i] = 0;
+      if (r >= tile.count) continue;
+      wanted |= 1u << i;
+      first[i] = static_cast<std::uint32_t>(
+          planned_pair(p, tile.first + r) / p.divisor * p.x_stride / 8 + vector);
+    }
+    // The swizzle of the copy engine.
+    const std::uint32_t to =
+        shared_address(ring) +
+        static_cast<std::uint32_t>(row * kTmaRowBytes + ((vector ^ row % 8) << 4));
+    for (int i = 0; i < num_panels; ++i) {
       mbarrier_wait(empty[at.stage], at.parity ^ 1);
       if (threadIdx.x == 0) {
         std::byte* const weights = ring + at.stage * Block::kStageBytes + Block::kXBytes;
         mbarrier_arrive_expect(full[at.stage], Block::kWeightBytes);
         const int column = i * kTmaColumns;
-        const int second = Block::kGated ? p.n + first_column : first_column + Block::kBoxRows;
-        tma_load(weights, map, {column, first_column, tile.expert}, full[at.stage]);
+        const int second =
+            Block::kGated ? p.n + item.first_column : item.first_column + Block::kBoxRows;
+        tma_load(weights, map, {column, item.first_column, tile.expert}, full[at.stage]);
         tma_load(weights + Block::kBoxBytes, map, {column, second, tile.expert}, full[at.stage]);
       }
       const bool has_columns = i * kTmaColumns + vector * 8 < p.k;
@@ -108,24 +137,28 @@ __device__ __forceinline__ void wide_experts_copy(std::byte* ring, std::uint64_t
                                   static_cast<std::uint32_t>(j * Block::kRowsAtOnce * kTmaRowBytes),
                               p.x + from, is_wanted);
       }
+      copy_async_commit();
       at.advance();
+      if (++under_way <= Block::kUnderWay) continue;
+      copy_async_wait<Block::kUnderWay>();
+      announce();
     }
-    copy_async_commit();
-    if (i < Block::kUnderWay) continue;
-    copy_async_wait<Block::kUnderWay>();
-    async_proxy_fence_shared();
-    mbarrier_arrive(full[done.stage]);
-    done.advance();
   }
-}
+
+  /// All that is under way.
+  __device__ __forceinline__ void finish() {
+    copy_async_wait<0>();
+    while (under_way > 0) announce();
+  }
+};
 
 /// The products of a warpgroup: `sums` of the first and of the second 128 rows of W.
 template <class Block>
 __device__ __forceinline__ void wide_experts_multiply(float (&first)[64], float (&second)[64],
                                                       const std::byte* ring, std::uint64_t* full,
-                                                      std::uint64_t* empty, int group,
+                                                      std::uint64_t* empty,
+                                                      RingPosition<Block::kStages>& at, int group,
                                                       int num_panels) {
-  RingPosition<Block::kStages> at;
   int before = 0;
   wgmma_hold(first);
   wgmma_hold(second);
@@ -147,30 +180,59 @@ __device__ __forceinline__ void wide_experts_multiply(float (&first)[64], float 
     at.advance();
   }
   wgmma_wait<0>();
+  if (threadIdx.x % 32 == 0) mbarrier_arrive(empty[before]);
   wgmma_hold(first);
   wgmma_hold(second);
 }
 
-/// Writes a warpgroup's sums to its results in shared memory, rounded.
+/// Of a matrix of four words in each of four lanes side by side, its transpose.
+__device__ __forceinline__ uint4 transpose_in_quad(std::uint32_t (&v)[4]) {
+  const int t = static_cast<int>(threadIdx.x) % 4;
+  const auto exchange = [](std::uint32_t& low, std::uint32_t& high, bool is_upper, int distance) {
+    const std::uint32_t other = __shfl_xor_sync(0xffffffffu, is_upper ? low : high, distance);
+    (is_upper ? low : high) = other;
+  };
+  exchange(v[0], v[1], t % 2 != 0, 1);
+  exchange(v[2], v[3], t % 2 != 0, 1);
+  exchange(v[0], v[2], t >= 2, 2);
+  exchange(v[1], v[3], t >= 2, 2);
+  return {v[0], v[1], v[2], v[3]};
+}
+
+/// Writes a warpgroup's sums to y, rounded: 64 rows from `group` on.
 template <class Block>
-__device__ __forceinline__ void wide_experts_store(const float (&first)[64],
-                                                   const float (&second)[64], bf16* results) {
+__device__ __forceinline__ void wide_experts_store(const GroupedOperands<bf16>& p,
+                                                   const WideExpertsItem& item,
+                                                   const float (&first)[64],
+                                                   const float (&second)[64], int group) {
   const int warp = static_cast<int>(threadIdx.x) % Block::kGroup / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    bf16* const row = results + (16 * warp + g + 8 * half) * Block::kPitch + 2 * t;
+    const int row = Block::kTokens / 2 * group + 16 * warp + g + 8 * half;
+    const bool exists = row < item.tile.count;
+    bf16* const y = p.y + (exists ? planned_pair(p, item.tile.first + row) : 0) * p.y_stride;
+    const auto write = [&](int column, std::uint32_t(&words)[4]) {
+      const uint4 vector = transpose_in_quad(words);  // of all lanes
+      if (exists && column < p.n) store_vector(y + column, vector);
+    };
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const int at = 4 * i + 2 * half;
-      if constexpr (Block::kGated) {
-        *reinterpret_cast<std::uint32_t*>(row + 8 * i) = pack_pair<bf16>(
-            silu<bf16>(first[at]) * second[at], silu<bf16>(first[at + 1]) * second[at + 1]);
-      } else {
-        *reinterpret_cast<std::uint32_t*>(row + 8 * i) = pack_pair<bf16>(first[at], first[at + 1]);
-        *reinterpret_cast<std::uint32_t*>(row + 128 + 8 * i) =
-            pack_pair<bf16>(second[at], second[at + 1]);
+    for (int quarter = 0; quarter < 4; ++quarter) {  // 32 columns
+      std::uint32_t low[4], high[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int from = 4 * (4 * quarter + i) + 2 * half;
+        if constexpr (Block::kGated) {
+          low[i] = pack_pair<bf16>(silu<bf16>(first[from]) * second[from],
+                                   silu<bf16>(first[from + 1]) * second[from + 1]);
+        } else {
+          low[i] = pack_pair<bf16>(first[from], first[from + 1]);
+          high[i] = pack_pair<bf16>(second[from], second[from + 1]);
+        }
       }
+      const int column = item.first_column + 32 * quarter + 8 * t;
+      write(column, low);
+      if constexpr (!Block::kGated) write(column + Block::kBoxRows, high);
     }
   }
 }
@@ -181,17 +243,6 @@ __device__ __forceinline__ void wide_experts_block(const CUtensorMap& map,
                                                    const GroupedOperands<bf16>& p) {
   extern __shared__ std::byte wide_experts_shared[];
   __shared__ std::uint64_t full[Block::kStages], empty[Block::kStages];
-  if (!p.plan_is_ready) grid_dependency_wait();
-  grid_dependency_launch();
-  const int index = static_cast<int>(blockIdx.x) / p.row_blocks;
-  if (index >= *static_cast<const volatile std::int32_t*>(p.plan.num_tiles)) {
-    if (p.plan_is_ready) grid_dependency_wait();
-    return;
-  }
-  const volatile ExpertTile* const entry = p.plan.tiles + index;
-  const ExpertTile tile{entry->expert, entry->first, entry->count};
-  const int first_column = static_cast<int>(blockIdx.x) % p.row_blocks * Block::kColumns;
-  const int num_panels = (p.k + kTmaColumns - 1) / kTmaColumns;
   const std::uint32_t begin = shared_address(wide_experts_shared);
   std::byte* const ring = wide_experts_shared + (align_up(begin, Block::kAlignment) - begin);
   if (threadIdx.x == 0) {
@@ -202,38 +253,31 @@ __device__ __forceinline__ void wide_experts_block(const CUtensorMap& map,
     mbarrier_init_fence();
     tma_prefetch_map(map);
   }
+  if (!p.plan_is_ready) grid_dependency_wait();
+  grid_dependency_launch();  // the plan is ready for the next kernel
   __syncthreads();
+  if (p.plan_is_ready) grid_dependency_wait();
+  const int num_panels = (p.k + kTmaColumns - 1) / kTmaColumns;
   const int group = static_cast<int>(threadIdx.x) / Block::kGroup - 1;
   if (group < 0) {
     release_registers<56>();
-    wide_experts_copy<Block>(ring, full, empty, map, p, tile, first_column, num_panels);
+    WideExpertsCopier<Block> copy{map, p, ring, full, empty};
+    for_each_item<Block>(p, [&](const WideExpertsItem& item) { copy(item, num_panels); });
+    copy.finish();
     return;
   }
   take_registers<224>();
-  if (p.plan_is_ready) grid_dependency_wait();
-  float first[64] = {}, second[64] = {};
-  wide_experts_multiply<Block>(first, second, ring, full, empty, group, num_panels);
-  named_barrier_sync<2 * Block::kGroup>(1);  // nobody reads the ring any more
-  auto* const results = reinterpret_cast<bf16*>(ring + group * Block::kResultBytes);
-  wide_experts_store<Block>(first, second, results);
-  named_barrier_sync<Block::kGroup>(2 + group);
-  constexpr int kVectors = Block::kColumns / 8;  // of a row
-  const int first_row = group * Block::kTokens / 2;
-  const int num_rows = min(max(tile.count - first_row, 0), Block::kTokens / 2);
-  for (int i = static_cast<int>(threadIdx.x) % Block::kGroup; i < num_rows * kVectors;
-       i += Block::kGroup) {
-    const int row = i / kVectors, column = i % kVectors * 8;
-    if (first_column + column >= p.n) continue;
-    const std::int32_t pair =
-        *static_cast<const volatile std::int32_t*>(p.plan.pairs + tile.first + first_row + row);
-    store_vector(p.y + pair * p.y_stride + first_column + column,
-                 *reinterpret_cast<const uint4*>(results + row * Block::kPitch + column));
-  }
+  RingPosition<Block::kStages> at;
+  for_each_item<Block>(p, [&](const WideExpertsItem& item) {
+    float first[64] = {}, second[64] = {};
+    wide_experts_multiply<Block>(first, second, ring, full, empty, at, group, num_panels);
+    wide_experts_store<Block>(p, item, first, second, group);
+  });
 }
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
-/// Grid: for each tile of pairs, blocks of rows of W. Dynamic shared memory: kSharedBytes.
+/// Grid: any number of blocks, as many as SMs to be fast. Dynamic shared memory: kSharedBytes.
 template <bool kGated>
 __global__ void __launch_bounds__(WideExpertsBlock<kGated>::kThreads, 1)
     wide_experts_kernel(const __grid_constant__ CUtensorMap map,
