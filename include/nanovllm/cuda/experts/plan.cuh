@@ -52,7 +52,7 @@ struct ExpertPlan {
 
 namespace detail {
 
-inline constexpr int kPlanThreads = 1024;
+inline constexpr int kPlanThreads = 1024, kPlanLoads = 8;
 
 /// One block. Dynamic shared memory: an int for each expert.
 __global__ void __launch_bounds__(kPlanThreads)
@@ -68,11 +68,20 @@ __global__ void __launch_bounds__(kPlanThreads)
   grid_dependency_wait();
   const auto k = static_cast<std::uint32_t>(ids.extent(1));
   const auto pairs = static_cast<std::uint32_t>(ids.extent(0)) * k;
-  /// use(pair, its expert's number) for the thread's pairs.
+  /// use(pair, its expert's number) for the thread's pairs. Loads come first, so that they overlap.
   const auto each_pair = [&](const auto& use) {
-    for (std::uint32_t p = threadIdx.x; p < pairs; p += kPlanThreads) {
-      const std::int32_t id = *static_cast<const volatile std::int32_t*>(ids.at(p / k, p % k));
-      if (local.contains(id)) use(static_cast<std::int32_t>(p), local.index_of(id));
+    for (std::uint32_t from = threadIdx.x; from < pairs; from += kPlanLoads * kPlanThreads) {
+      std::int32_t id[kPlanLoads];
+#pragma unroll
+      for (int i = 0; i < kPlanLoads; ++i) {
+        const std::uint32_t p = from + i * kPlanThreads;
+        id[i] = p < pairs ? *static_cast<const volatile std::int32_t*>(ids.at(p / k, p % k)) : -1;
+      }
+#pragma unroll
+      for (int i = 0; i < kPlanLoads; ++i) {
+        if (local.contains(id[i]))
+          use(static_cast<std::int32_t>(from + i * kPlanThreads), local.index_of(id[i]));
+      }
     }
   };
   each_pair([&](std::int32_t, std::uint32_t e) { atomicAdd(&expert_counts[e], 1); });
