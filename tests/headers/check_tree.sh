@@ -290,7 +290,7 @@ awk -v graph="$graph" '
     may_be_full["nanovllm/cpu/kernels"]
     may_be_full["nanovllm"]
 
-    # What reads a checkpoint in model/ may see the readers of files.
+    # What reads or writes a checkpoint in model/ may see the readers and writers of files.
     loaders["nanovllm/model/config_fields.hpp"]
     loaders["nanovllm/model/convert.hpp"]
     loaders["nanovllm/model/generation_config.hpp"]
@@ -299,12 +299,14 @@ awk -v graph="$graph" '
     loaders["nanovllm/model/quantization/kv_scales.hpp"]
     loaders["nanovllm/model/quantization/packed_checks.hpp"]
     loaders["nanovllm/model/quantization/packed_tensors.hpp"]
+    loaders["nanovllm/model/quantization/packed_writer.hpp"]
     loaders["nanovllm/model/quantization/quantization_config.hpp"]
     loaders["nanovllm/model/quantization/stored_rows.hpp"]
     loaders["nanovllm/model/quantization/tensor_scales.hpp"]
     loaders["nanovllm/model/qwen3/config.hpp"]
     loaders["nanovllm/model/qwen3_moe/config.hpp"]
     loaders["nanovllm/model/registry.hpp"]
+    loaders["nanovllm/model/save_quantized.hpp"]
     loaders["nanovllm/model/weights.hpp"]
     loaders["nanovllm/sampling/sampling_json.hpp"]
 

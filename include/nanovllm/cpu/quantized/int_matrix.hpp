@@ -41,6 +41,7 @@ class IntMatrix {
 
  public:
   static constexpr int kPanelRows = 32;
+  static constexpr std::int64_t kGroupColumns = kIntGroup;
   static constexpr std::int64_t kCodeBytes = kPanelRows * kIntGroup * kBits / 8;  ///< of a group
   static constexpr std::int64_t kGroupBytes = kCodeBytes + kPanelRows * std::int64_t{sizeof(half)};
   static constexpr int kBias = 1 << (kBits - 1);  ///< what is added to a code
@@ -147,6 +148,19 @@ class IntMatrix {
         const auto code = static_cast<float>(code_of(group, lane, c));
         out[begin + c] = Out(static_cast<float>(scale) * (code + by));
       }
+    }
+  }
+
+  /// Copies the codes of row `row`, in [0, rows()), to codes[0, cols()), and its scales to
+  /// scales[0, num_groups()): the row itself where there are no shifts.
+  void copy_codes(std::int64_t row, std::int8_t* codes, half* scales) const {
+    const auto lane = row % kPanelRows;
+    for (std::int64_t g = 0; g < num_groups(); ++g) {
+      const std::uint8_t* const group = panel(row / kPanelRows) + g * kGroupBytes;
+      std::memcpy(scales + g, group + kCodeBytes + lane * std::int64_t{sizeof(half)}, sizeof(half));
+      const std::int64_t begin = g * kIntGroup, count = std::min(kIntGroup, cols_ - begin);
+      for (std::int64_t c = 0; c < count; ++c)
+        codes[begin + c] = static_cast<std::int8_t>(code_of(group, lane, c));
     }
   }
 
