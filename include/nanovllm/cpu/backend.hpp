@@ -123,7 +123,11 @@ class CpuBackend {
     { matrix.set_rows(std::int64_t{}, rows) } -> std::same_as<bool>;
   }
   [[nodiscard]] bool set_rows(AnyMatrix& matrix, std::int64_t first_row, const IntRows& rows) {
-    return matrix.set_rows(first_row, rows);
+    if constexpr (requires { matrix.set_rows(first_row, rows, context_); }) {
+      return matrix.set_rows(first_row, rows, context_);
+    } else {
+      return matrix.set_rows(first_row, rows);
+    }
   }
 
   /// Runs the op that `args` is for: `run_op(args, context)`, next to the op in `cpu/`, or next to

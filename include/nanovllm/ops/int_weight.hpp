@@ -29,8 +29,11 @@ struct IntRows {
   std::int64_t group_columns = 1;  ///< columns of a group
   std::int64_t phase = 0;          ///< columns of the first group that lie ahead of column 0
   bool has_offsets = false;        ///< whether any offset is not 0
-  /// Writes the codes of a row to codes[0, columns). Rows are asked for in ascending order.
+  std::int64_t rows_at_once = 1;   ///< that `read` unpacks together
+  /// Writes the codes of a row to codes[0, columns). Of one copy rows are asked for in ascending
+  /// order, by one thread at a time; copies may be read by several.
   std::function<void(std::int64_t row, std::int8_t* codes)> read{};
+  /// Several threads may call it at once.
   std::function<Group(std::int64_t row, std::int64_t column)> group{};
 
   /// Whether a row has one scale in columns [0, size), in [size, 2 · size), …

@@ -9,6 +9,7 @@
 
 #include "catch.hpp"
 #include "cpu/op_test.hpp"
+#include "nanovllm/core/error.hpp"
 #include "nanovllm/core/fp8.hpp"
 #include "nanovllm/core/philox.hpp"
 #include "nanovllm/cpu/context.hpp"
@@ -243,6 +244,52 @@ TEST_CASE("stored codes, scales and zero points are kept as they are", "[quantiz
     check_matrix(Int4Matrix(rows + 2, cols));
     check_matrix(Int8Matrix(rows + 2, cols));
   }
+}
+
+TEST_CASE("several threads keep stored rows as one does, and pass on what these throw",
+          "[quantized]") {
+  const std::int64_t rows = 150, cols = 96;
+  cpu::ThreadPool pool(3);
+  const cpu::Context context{.pool = &pool};
+  // Of a copy rows are read in ascending order.
+  const auto read = [last = std::int64_t{-1}](std::int64_t i, std::int8_t* codes) mutable {
+    if (i <= last) throw LoadError("not ascending");
+    last = i;
+    for (std::int64_t j = 0; j < cols; ++j) codes[j] = static_cast<std::int8_t>((i * j) % 16 - 8);
+  };
+  IntRows stored{.rows = rows,
+                 .columns = cols,
+                 .bits = 4,
+                 .group_columns = 32,
+                 .rows_at_once = 7,
+                 .read = read,
+                 .group = [](std::int64_t i, std::int64_t j) {
+                   return IntRows::Group{1.f + static_cast<float>(i + j), 0.f};
+                 }};
+  const auto check_matrix = [&]<class Matrix>(Matrix one, Matrix many) {
+    REQUIRE(one.set_rows(1, stored));
+    REQUIRE(many.set_rows(1, stored, context));
+    for (std::int64_t i = 0; i < rows; ++i) {
+      REQUIRE(row_of(one, 1 + i) == row_of(many, 1 + i));
+      for (std::int64_t j = 0; j < cols; ++j)
+        REQUIRE(row_of(one, 1 + i)[size(j)] ==
+                static_cast<float>(((i * j) % 16 - 8) * (1 + i + j / 32 * 32)));
+    }
+    IntRows faulty = stored;
+    faulty.group = [](std::int64_t i, std::int64_t) -> IntRows::Group {
+      throw LoadError(i < 75 ? "of the first half" : "of the second half");
+    };
+    CHECK_THROWS_AS(many.set_rows(1, faulty, context), LoadError);
+    faulty = stored;
+    faulty.read = [](std::int64_t, std::int8_t*) { throw LoadError("no codes"); };
+    CHECK_THROWS_WITH(many.set_rows(1, faulty, context), "no codes");
+    faulty.group = [](std::int64_t i, std::int64_t) {
+      return IntRows::Group{i == 140 ? 1e9f : 1.f, 0.f};
+    };
+    CHECK_FALSE(many.set_rows(1, faulty, context));
+  };
+  check_matrix(Int4Matrix(rows + 1, cols), Int4Matrix(rows + 1, cols));
+  check_matrix(Int8Matrix(rows + 1, cols), Int8Matrix(rows + 1, cols));
 }
 
 TEST_CASE("stored rows that a matrix cannot keep are left to be quantised", "[quantized]") {

@@ -2,10 +2,13 @@
 /// The CPU's matrix of 8- or 4-bit integers with a scale for each row and 32 columns.
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -102,34 +105,42 @@ class IntMatrix {
   /// Keeps the codes of stored rows as they are; scales, and offsets in units of their scale, are
   /// rounded to halves, which those of files mostly are. False, with nothing done, for codes of
   /// more bits than here, where a scale changes within 32 of these columns, and where one of these
-  /// numbers is not 0 and no half is near it. Rows with offsets may not be set by several threads
-  /// at once. Throws ShapeError when the rows do not fit.
-  bool set_rows(std::int64_t first_row, const IntRows& rows) {
+  /// numbers is not 0 and no half is near it. Rows with offsets may not be set by several calls at
+  /// once. Throws ShapeError when the rows do not fit, and what `rows` throws.
+  bool set_rows(std::int64_t first_row, const IntRows& rows, const Context& context = {}) {
     check_rows(first_row, rows.rows, rows.columns);
     if (rows.bits > kBits || !rows.has_one_scale_in_each(kIntGroup)) return false;
-    std::vector<StoredGroup> groups;
-    groups.reserve(static_cast<std::size_t>(rows.rows * num_groups()));
-    for (std::int64_t i = 0; i < rows.rows; ++i) {
-      for (std::int64_t g = 0; g < num_groups(); ++g) {
-        const auto group = StoredGroup::of(rows.group(i, g * kIntGroup));
-        if (!group) return false;
-        groups.push_back(*group);
+    const std::int64_t grain = std::max<std::int64_t>(kRowGrain, rows.rows_at_once);
+    std::vector<StoredGroup> groups(static_cast<std::size_t>(rows.rows * num_groups()));
+    std::atomic<bool> fits = true;
+    share_all(context, rows.rows, grain, [&](std::int64_t begin, std::int64_t end) {
+      auto to = groups.begin() + begin * num_groups();
+      for (std::int64_t i = begin; i < end && fits; ++i) {
+        for (std::int64_t g = 0; g < num_groups(); ++g, ++to) {
+          const auto group = StoredGroup::of(rows.group(i, g * kIntGroup));
+          if (!group) fits = false;
+          *to = group.value_or(StoredGroup{});
+        }
       }
-    }
+    });
+    if (!fits) return false;
     if (rows.has_offsets && shifts_.size() == 0)
       shifts_ = AlignedBuffer<half>(num_panels() * num_groups() * kPanelRows);
-    auto* const codes = detail::scratch<IntMatrix, std::int8_t>(num_groups() * kIntGroup);
-    auto group = groups.begin();
-    for (std::int64_t i = 0; i < rows.rows; ++i) {
-      std::fill(codes + cols_, codes + num_groups() * kIntGroup, std::int8_t{0});
-      rows.read(i, codes);
-      for (std::int64_t g = 0; g < num_groups(); ++g, ++group) {
-        std::int8_t* const of_group = codes + g * kIntGroup;
-        if (group->is_constant) std::fill_n(of_group, kIntGroup, std::int8_t{0});
-        set_group(first_row + i, g, of_group, group->scale);
-        if (shifts_.size() != 0) *shift_at(first_row + i, g) = group->shift;
+    share_all(context, rows.rows, grain, [&](std::int64_t begin, std::int64_t end) {
+      const auto read = rows.read;  // a copy has a state of its own
+      auto* const codes = detail::scratch<IntMatrix, std::int8_t>(num_groups() * kIntGroup);
+      auto group = groups.begin() + begin * num_groups();
+      for (std::int64_t i = begin; i < end; ++i) {
+        std::fill(codes + cols_, codes + num_groups() * kIntGroup, std::int8_t{0});
+        read(i, codes);
+        for (std::int64_t g = 0; g < num_groups(); ++g, ++group) {
+          std::int8_t* const of_group = codes + g * kIntGroup;
+          if (group->is_constant) std::fill_n(of_group, kIntGroup, std::int8_t{0});
+          set_group(first_row + i, g, of_group, group->scale);
+          if (shifts_.size() != 0) *shift_at(first_row + i, g) = group->shift;
+        }
       }
-    }
+    });
     return true;
   }
 
@@ -185,6 +196,23 @@ class IntMatrix {
 
   static constexpr std::int64_t kWord = 4;                   ///< columns that lie together
   static constexpr std::int64_t kLine = kPanelRows * kWord;  ///< bytes from a word to the next
+
+  /// `share` with a body that may throw: the first exception is thrown when all have ended.
+  template <class Body>
+  static void share_all(const Context& context, std::int64_t count, std::int64_t grain,
+                        const Body& body) {
+    std::mutex mutex;
+    std::exception_ptr error;
+    detail::share(context, count, grain, [&](std::int64_t begin, std::int64_t end) {
+      try {
+        body(begin, end);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        error = std::current_exception();
+      }
+    });
+    if (error) std::rethrow_exception(error);
+  }
 
   void check_rows(std::int64_t first_row, std::int64_t rows, std::int64_t columns) const {
     check<ShapeError>(first_row >= 0 && first_row + rows <= rows_ && columns == cols_,

@@ -151,6 +151,25 @@ constexpr void transpose_bytes(std::array<std::uint64_t, 8>& x) {
   }
 }
 
+/// The signed codes of columns [first, first + num) of a row that lies at `bytes`.
+NANOVLLM_INLINE void unpack_row(const std::byte* bytes, int bits, std::int64_t first,
+                                std::int64_t num, std::int8_t* codes) {
+  const auto* const row = reinterpret_cast<const std::uint8_t*>(bytes);
+  if (bits == 8) {
+    for (std::int64_t c = 0; c < num; ++c)
+      codes[c] = static_cast<std::int8_t>(row[first + c] - 128);
+    return;
+  }
+  std::int64_t c = 0;
+  if (first % 2 == 1 && num > 0) codes[c++] = static_cast<std::int8_t>((row[first / 2] >> 4) - 8);
+  for (; c + 1 < num; c += 2) {
+    const int both = row[(first + c) / 2];
+    codes[c] = static_cast<std::int8_t>((both & 15) - 8);
+    codes[c + 1] = static_cast<std::int8_t>((both >> 4) - 8);
+  }
+  if (c < num) codes[c] = static_cast<std::int8_t>((row[(first + c) / 2] & 15) - 8);
+}
+
 NANOVLLM_INLINE std::uint32_t word_at(const CheckpointTensor& tensor, std::int64_t index) {
   std::uint32_t out;
   std::memcpy(&out, tensor.data.data() + static_cast<std::size_t>(index) * sizeof out, sizeof out);
@@ -230,11 +249,29 @@ NANOVLLM_INLINE void PackedTensors::unpack(std::int64_t row, std::int64_t column
 NANOVLLM_INLINE IntRows PackedTensors::rows_of(std::int64_t row, std::int64_t count,
                                                std::int64_t first, std::int64_t num) const {
   const int middle = 1 << (format.bits - 1);
+  const auto group = [this, row, first, middle](std::int64_t i, std::int64_t j) {
+    const std::int64_t index = (first + j) / group_columns;
+    const float factor = scale(row + i, index);
+    return IntRows::Group{factor, factor * static_cast<float>(middle - zero(row + i, index))};
+  };
+  IntRows out{.rows = count,
+              .columns = num,
+              .bits = format.bits,
+              .group_columns = group_columns,
+              .phase = first % group_columns,
+              .has_offsets = zeros != nullptr,
+              .group = group};
+  if (is_row_major()) {
+    out.read = [this, row, first, num](std::int64_t i, std::int8_t* codes) {
+      detail::unpack_row(bytes_of(row + i, 1, 0, columns).data(), format.bits, first, num, codes);
+    };
+    return out;
+  }
+  out.rows_at_once = kTileRows;
   const std::int64_t base = row / kWord * kWord;
   // Codes of the rows [begin, begin + kTileRows), or of none.
-  const auto read = [this, row, first, num, base, middle, begin = std::int64_t{-1},
-                     band = std::vector<std::int8_t>()](std::int64_t i,
-                                                        std::int8_t* codes) mutable {
+  out.read = [this, row, first, num, base, middle, begin = std::int64_t{-1},
+              band = std::vector<std::int8_t>()](std::int64_t i, std::int8_t* codes) mutable {
     const std::int64_t start = base + (row + i - base) / kTileRows * kTileRows;
     if (start != begin) {
       band.resize(static_cast<std::size_t>(kTileRows * num));
@@ -254,19 +291,7 @@ NANOVLLM_INLINE IntRows PackedTensors::rows_of(std::int64_t row, std::int64_t co
     }
     std::copy_n(&band[static_cast<std::size_t>((row + i - start) * num)], num, codes);
   };
-  return {
-      .rows = count,
-      .columns = num,
-      .bits = format.bits,
-      .group_columns = group_columns,
-      .phase = first % group_columns,
-      .has_offsets = zeros != nullptr,
-      .read = read,
-      .group = [this, row, first, middle](std::int64_t i, std::int64_t j) {
-        const std::int64_t group = (first + j) / group_columns;
-        const float factor = scale(row + i, group);
-        return IntRows::Group{factor, factor * static_cast<float>(middle - zero(row + i, group))};
-      }};
+  return out;
 }
 
 NANOVLLM_INLINE std::span<const std::byte> PackedTensors::bytes_of(std::int64_t row,
