@@ -46,6 +46,9 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
                  "integers of 8 bits or those of the layers in 4")
       ->check(CLI::IsMember({"none", "fp8", "int8", "int4"}))
       ->capture_default_str();
+  app.add_option("--save-quantized", options.formats.save_quantized,
+                 "directory that is made and keeps the weights in these integers as a checkpoint, "
+                 "for --model of later runs");
   app.add_option("--tp", options.tensor_parallel,
                  "tensor-parallel ranks: GPUs or shares of the CPU")
       ->check(CLI::PositiveNumber)

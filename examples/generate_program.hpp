@@ -56,7 +56,9 @@ inline void run(nv::AnyEngine& engine, const GenerateOptions& options, bool foll
 /// The engine of one of `Models`, and of the types that were asked for.
 template <class Models, class Float32Policy, class Bfloat16Policy>
 std::unique_ptr<nv::AnyEngine> make(const GenerateOptions& options, nv::EngineConfig config) {
-  return with_formats<Float32Policy, Bfloat16Policy>(options.engine.formats, [&]<class Policy>() {
+  const NumberFormats& formats = options.engine.formats;
+  return with_formats<Float32Policy, Bfloat16Policy>(formats, [&]<class Policy>() {
+    save_weights<Policy>(formats, config);
     return nv::make_engine<Models, WithProcesses<Policy>>(std::move(config));
   });
 }

@@ -1,12 +1,14 @@
 #pragma once
-/// `--dtype`, `--kv-dtype` and `--quantization`. What has 8 or 4 bits is in programs that are built
+/// `--dtype`, `--kv-dtype`, `--quantization` and `--save-quantized`. What has 8 or 4 bits is in programs that are built
 /// with NANOVLLM_EIGHT_BITS, because each combination is an engine more to compile.
 
 #include <nanovllm/core/error.hpp>
+#include <nanovllm/engine/engine_config.hpp>
 #if defined(NANOVLLM_EIGHT_BITS)
 #include <nanovllm/cpu/backend.hpp>
 #include <nanovllm/cpu/linear/fp8_matrix.hpp>
 #include <nanovllm/cpu/quantized/linear.hpp>
+#include <nanovllm/model/save_quantized.hpp>
 #include <nanovllm/ops/fp8_kv.hpp>
 #include <nanovllm/ops/int8_kv.hpp>
 #include <nanovllm/ops/int_weight.hpp>
@@ -16,6 +18,7 @@
 #endif
 #endif
 
+#include <cstdint>
 #include <string>
 #include <type_traits>
 
@@ -27,6 +30,7 @@ struct NumberFormats {
   std::string kv_dtype = "auto";   ///< that of `dtype`, or "int8" or "fp8"
   /// Or "fp8", which also keeps FP8 checkpoints as stored; on the CPU "int8" and "int4".
   std::string quantization = "none";
+  std::string save_quantized{};  ///< a directory to keep weights in integers in; empty: none
 };
 
 #if defined(NANOVLLM_EIGHT_BITS)
@@ -40,12 +44,33 @@ struct WithWeight : Policy {
 };
 #endif
 
+/// Saves the checkpoint as `--save-quantized` says; the engine then opens what was saved. Throws
+/// what `save_quantized` throws, and ConfigError in a process among others.
+template <class Policy>
+void save_weights(const NumberFormats& formats, EngineConfig& config) {
+  if (formats.save_quantized.empty()) return;
+  check<ConfigError>(config.processes == nullptr,
+                     "--save-quantized is for one process: save the weights without ranks in "
+                     "processes, then start these with --model ",
+                     formats.save_quantized);
+#if defined(NANOVLLM_EIGHT_BITS)
+  if constexpr (SavesIntegers<Policy>) {
+    save_quantized<Policy>(config.model, formats.save_quantized,
+                           {.num_threads = config.num_threads,
+                            .progress = [&](std::uint64_t done, std::uint64_t total) {
+                              if (config.on_load) config.on_load({done, total});
+                            }});
+    config.model = formats.save_quantized;
+  }
+#endif
+}
+
 /// What `make.template operator()<Policy>()` gives for the formats, of a program with engines in
 /// float32 and in bfloat16; those with something in 8 bits are of bfloat16. Throws ConfigError for
 /// formats that do not go together, or that this program was built without.
 template <class Float32Policy, class Bfloat16Policy, class Make>
 auto with_formats(const NumberFormats& formats, const Make& make) {
-  const auto& [dtype, kv_dtype, quantization] = formats;
+  const auto& [dtype, kv_dtype, quantization, save_quantized] = formats;
   const bool has_eight_bits = kv_dtype != "auto" || quantization != "none";
   const std::string wanted = concat("--quantization ", quantization, " --kv-dtype ", kv_dtype);
   check<ConfigError>(!has_eight_bits || dtype == "bfloat16", wanted,
@@ -53,6 +78,9 @@ auto with_formats(const NumberFormats& formats, const Make& make) {
   check<ConfigError>(quantization != "fp8" || kv_dtype != "fp8", wanted,
                      ": --quantization fp8 is for --kv-dtype auto or int8");
   const bool has_integers = quantization == "int8" || quantization == "int4";
+  check<ConfigError>(has_integers || save_quantized.empty(),
+                     "--save-quantized is for --quantization int8 or int4, got --quantization ",
+                     quantization);
   check<ConfigError>(!has_integers || kv_dtype == "auto", wanted, ": --quantization ", quantization,
                      " is for --kv-dtype auto");
 #if defined(NANOVLLM_EIGHT_BITS)

@@ -12,6 +12,7 @@ std::unique_ptr<AnyEngine> make_engine(const std::string& device, const NumberFo
                                        EngineConfig config) {
   check<ConfigError>(device != "cuda", "--device cuda: this program was built without it");
   return with_formats<FullFloat32Policy, FullPolicy>(formats, [&]<class Policy>() {
+    save_weights<Policy>(formats, config);
     return nanovllm::make_engine<AllModels, WithProcesses<Policy>>(std::move(config));
   });
 }

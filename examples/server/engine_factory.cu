@@ -23,6 +23,7 @@ bool has_gpu() {
 std::unique_ptr<AnyEngine> make_engine(const std::string& device, const NumberFormats& formats,
                                        EngineConfig config) {
   const auto make = [&]<class Policy>() {
+    save_weights<Policy>(formats, config);
     return nanovllm::make_engine<AllModels, WithProcesses<Policy>>(std::move(config));
   };
   if (device == "cuda" || (device == "auto" && has_gpu()))

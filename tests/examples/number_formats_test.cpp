@@ -1,12 +1,17 @@
-// `--dtype`, `--kv-dtype` and `--quantization`: which policy they are, and what is refused.
+// `--dtype`, `--kv-dtype`, `--quantization` and `--save-quantized`: which policy they are, what is
+// refused, and that weights are saved once and opened then.
 
 #define NANOVLLM_EIGHT_BITS
 #include "../../examples/number_formats.hpp"
 
+#include <cstdint>
+#include <filesystem>
+#include <memory>
 #include <string>
 #include <type_traits>
 
 #include "catch.hpp"
+#include "safetensors_writer.hpp"
 
 using namespace nanovllm;
 using namespace nanovllm::examples;
@@ -22,6 +27,9 @@ struct Short {
   using Backend = CpuBackend;
   using Weight = bf16;
   using KvElement = bf16;
+};
+struct Integers : Short {
+  using Weight = Int4Group32;
 };
 struct OnAnother : Short {
   using Backend = int;
@@ -73,6 +81,35 @@ TEST_CASE("formats of numbers that do not go together are refused by name", "[ex
   CHECK_THROWS_WITH(chosen({.kv_dtype = "int8", .quantization = "int4"}),
                     "--quantization int4 --kv-dtype int8: --quantization int4 is for --kv-dtype "
                     "auto");
+  CHECK_THROWS_WITH(chosen({.quantization = "fp8", .save_quantized = "folder"}),
+                    "--save-quantized is for --quantization int8 or int4, got --quantization fp8");
   CHECK_THROWS_WITH(chosen<OnAnother>({.quantization = "int8"}),
                     "--quantization int8 --kv-dtype auto: --quantization int8 is for --device cpu");
+}
+
+TEST_CASE("weights are saved where it was asked for, and opened from there", "[examples]") {
+  const nanovllm_test::TempDirectory folder;
+  const std::filesystem::path model = "examples/models/fairytale", saved = folder.path() / "saved";
+  std::uint64_t read = 0;
+  EngineConfig config{.model = model, .num_threads = 1, .on_load = [&](const LoadProgress& p) {
+                        read = p.bytes_done;
+                      }};
+  save_weights<Integers>({.quantization = "int4"}, config);
+  CHECK(config.model == model);
+  const NumberFormats formats{.quantization = "int4", .save_quantized = saved.string()};
+  save_weights<Integers>(formats, config);
+  CHECK(config.model == saved);
+  CHECK(std::filesystem::exists(saved / "model.safetensors"));
+  CHECK(read > 1'000'000);
+  config.model = model;
+  CHECK_THROWS_WITH(
+      save_weights<Integers>(formats, config),
+      "cannot save to '" + saved.string() + "': it is there already, and not an empty directory");
+  int other = 0;  // stands for the other processes, of which no more is asked
+  config.processes = std::shared_ptr<ProcessGroup>(std::shared_ptr<void>(),
+                                                   reinterpret_cast<ProcessGroup*>(&other));
+  CHECK_THROWS_WITH(save_weights<Integers>(formats, config),
+                    "--save-quantized is for one process: save the weights without ranks in "
+                    "processes, then start these with --model " +
+                        saved.string());
 }
