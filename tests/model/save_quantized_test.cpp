@@ -12,7 +12,6 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <map>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -22,6 +21,7 @@
 #include "memory_checkpoint.hpp"
 #include "nanovllm/cpu/quantized/linear.hpp"
 #include "nanovllm/io/safetensors.hpp"
+#include "nanovllm/model/qwen3_moe/qwen3_moe.hpp"
 #include "safetensors_writer.hpp"
 
 using namespace nanovllm;
@@ -47,16 +47,17 @@ struct Int4FloatPolicy : FullFloat32Policy {
 };
 
 /// What an engine says of a prompt of 70 tokens and of what it generates behind it.
-template <class Policy>
+template <class Policy, class Model = AnyModel>
 Trace trace(const fs::path& model, int ranks = 1) {
-  Engine<AnyModel, Policy> engine({.model = model,
-                                   .tensor_parallel = ranks,
-                                   .num_threads = 2,
-                                   .max_model_len = 128,
-                                   .kv_size = KvSize::blocks(32)});
+  const EngineConfig config{.model = model,
+                            .tensor_parallel = ranks,
+                            .num_threads = 2,
+                            .max_model_len = 128,
+                            .kv_size = KvSize::blocks(32)};
+  Engine<Model, Policy> engine(config);
   SamplingParams params{.temperature = 0.f, .max_tokens = 12, .ignore_eos = true, .logprobs = 0};
   params.prompt_logprobs = 0;
-  const Output output = engine.generate(random_prompt(3, 70, 97), params);
+  const Output output = engine.generate(random_prompt(3, 70, 71), params);
   REQUIRE(output.error == "");
   Trace out = trace_of(output);
   for (const auto& entry : output.prompt_logprobs)
@@ -209,22 +210,32 @@ TEST_CASE("FP8 checkpoints are saved in integers", "[quantized]") {
 }
 
 TEST_CASE("a mixture's experts are saved, its routers copied", "[quantized]") {
+  using Mixture = Qwen3Moe<shapes::qwen3_moe_any>;
   const TempDirectory folder;
-  const Checkpoint model(fs::path("tests/fixtures/packed/awq_moe"));
-  CHECK(model.find("model.layers.0.mlp.gate.weight") != nullptr);
-  CHECK_THAT(refusal<LoadError>(model, folder.path()),
-             Contains("_proj.qweight', I32 [") && Contains("is quantised already"));
-  MemoryCheckpoint mixture = small_checkpoint();
-  add(mixture, "model.layers.0.mlp.experts.7.up_proj.weight", {4, 64}, noise(256, 9));
-  const Checkpoint from(mixture);
-  save_quantized<Int8FloatPolicy>(from, folder.path() / "saved");
-  const Checkpoint saved(folder.path() / "saved");
-  const std::string name = "model.layers.0.mlp.experts.7.up_proj.weight";
-  CHECK(is_same(loaded<cpu::Int8Matrix>(saved, name, 4, 64),
-                loaded<cpu::Int8Matrix>(from, name, 4, 64)));
-  REQUIRE(saved.find("model.layers.0.mlp.gate.weight") != nullptr);
-  CHECK(std::ranges::equal(saved.find("model.layers.0.mlp.gate.weight")->data,
-                           from.find("model.layers.0.mlp.gate.weight")->data));
+  const fs::path model = "tests/fixtures/gguf/qwen3_moe.gguf", saved = folder.path() / "saved";
+  save_quantized<Int4Policy>(model, saved);
+  const Trace expected = trace<Int4Policy, Mixture>(model), got = trace<Int4Policy, Mixture>(saved);
+  CHECK(got.tokens == expected.tokens);
+  CHECK(got.logprobs == expected.logprobs);
+  const Checkpoint checkpoint(saved);
+  CHECK(checkpoint.find("model.layers.1.mlp.experts.4.down_proj.weight_packed") != nullptr);
+  const std::string router = "model.layers.1.mlp.gate.weight";
+  const Checkpoint original(model);
+  REQUIRE(checkpoint.find(router) != nullptr);
+  CHECK(std::ranges::equal(checkpoint.find(router)->data, original.find(router)->data));
+}
+
+TEST_CASE("files of llama.cpp are saved unless they are quantised already", "[quantized]") {
+  const TempDirectory folder;
+  const fs::path model = "tests/fixtures/gguf/qwen3.gguf", saved = folder.path() / "of gguf";
+  save_quantized<Int8Policy>(model, saved);
+  CHECK(trace<Int8Policy>(saved).logprobs == trace<Int8Policy>(model).logprobs);
+  CHECK_THAT(
+      refusal<LoadError>(Checkpoint(fs::path("tests/fixtures/gguf/mixed.gguf")), folder.path()),
+      Contains(", Q") && Contains("is quantised already: open the checkpoint itself"));
+  CHECK_THAT(
+      refusal<LoadError>(Checkpoint(fs::path("tests/fixtures/packed/awq_moe")), folder.path()),
+      Contains("_proj.qweight', I32 [") && Contains("is quantised already"));
 }
 
 TEMPLATE_TEST_CASE("codes and scales are kept, whatever the shape", "[quantized]", Int8FloatPolicy,
