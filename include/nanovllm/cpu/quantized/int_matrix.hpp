@@ -185,7 +185,8 @@ class IntMatrix {
     [[nodiscard]] static std::optional<StoredGroup> of(const IntRows::Group& group) {
       const bool is_constant = group.scale == 0.f && group.offset != 0.f;
       const float scale = is_constant ? group.offset : group.scale;
-      const float shift = is_constant ? 1.f : scale == 0.f ? 0.f : group.offset / scale;
+      const bool has_shift = scale != 0.f && group.offset != 0.f;
+      const float shift = has_shift ? group.offset / scale : 0.f;
       const StoredGroup out{half(scale), half(shift), is_constant};
       const bool fits = std::isfinite(static_cast<float>(out.scale)) &&
                         std::isfinite(static_cast<float>(out.shift)) &&

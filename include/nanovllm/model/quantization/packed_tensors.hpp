@@ -155,19 +155,27 @@ constexpr void transpose_bytes(std::array<std::uint64_t, 8>& x) {
 NANOVLLM_INLINE void unpack_row(const std::byte* bytes, int bits, std::int64_t first,
                                 std::int64_t num, std::int8_t* codes) {
   const auto* const row = reinterpret_cast<const std::uint8_t*>(bytes);
-  if (bits == 8) {
-    for (std::int64_t c = 0; c < num; ++c)
-      codes[c] = static_cast<std::int8_t>(row[first + c] - 128);
-    return;
-  }
+  const auto code = [&](std::int64_t k) {
+    return static_cast<std::int8_t>(bits == 8 ? row[k] - 128
+                                              : ((row[k / 2] >> (k % 2 * 4)) & 15) - 8);
+  };
+  constexpr std::uint64_t kEights = 0x0808080808080808u;
   std::int64_t c = 0;
-  if (first % 2 == 1 && num > 0) codes[c++] = static_cast<std::int8_t>((row[first / 2] >> 4) - 8);
-  for (; c + 1 < num; c += 2) {
-    const int both = row[(first + c) / 2];
-    codes[c] = static_cast<std::int8_t>((both & 15) - 8);
-    codes[c + 1] = static_cast<std::int8_t>((both >> 4) - 8);
+  for (; c < num && (first + c) % 8 != 0; ++c) codes[c] = code(first + c);
+  for (; c + 8 <= num; c += 8) {
+    std::uint64_t eight;
+    if (bits == 8) {
+      std::memcpy(&eight, row + first + c, sizeof eight);
+      eight ^= kEights << 4;
+    } else {
+      std::uint32_t word;
+      std::memcpy(&word, row + (first + c) / 2, sizeof word);
+      eight = spread_nibbles(word) ^ kEights;
+      eight |= (eight & kEights) * 30;  // their signs
+    }
+    std::memcpy(codes + c, &eight, sizeof eight);
   }
-  if (c < num) codes[c] = static_cast<std::int8_t>((row[(first + c) / 2] & 15) - 8);
+  for (; c < num; ++c) codes[c] = code(first + c);
 }
 
 NANOVLLM_INLINE std::uint32_t word_at(const CheckpointTensor& tensor, std::int64_t index) {
