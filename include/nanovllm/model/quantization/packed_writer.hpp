@@ -150,7 +150,7 @@ NANOVLLM_INLINE Json packed_config(int bits, std::int64_t group_columns,
 }
 
 /// Writes a small file. Throws Error when it cannot.
-NANOVLLM_INLINE void write_text(const std::filesystem::path& path, std::string_view text) {
+NANOVLLM_INLINE void write_new_file(const std::filesystem::path& path, std::string_view text) {
   std::FILE* const file = std::fopen(path.c_str(), "wbx");
   bool done = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size() &&
               std::fflush(file) == 0 && ::fsync(::fileno(file)) == 0;
@@ -239,11 +239,11 @@ NANOVLLM_INLINE void PackedWriter::write_texts(const Checkpoint& source) const {
   Json config = parse_json<LoadError>(source.required_text("config.json"), path);
   check<LoadError>(config.is_object(), path, " must be an object");
   config["quantization_config"] = detail::packed_config(bits_, group_columns_, unquantised_);
-  detail::write_text(temporary_ / "config.json", config.dump() + "\n");
+  detail::write_new_file(temporary_ / "config.json", config.dump() + "\n");
   for (const char* file :
        {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
         "vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json", "LICENSE"}) {
-    if (const auto text = source.text(file)) detail::write_text(temporary_ / file, *text);
+    if (const auto text = source.text(file)) detail::write_new_file(temporary_ / file, *text);
   }
 }
 
