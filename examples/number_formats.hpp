@@ -1,6 +1,7 @@
 #pragma once
-/// `--dtype`, `--kv-dtype`, `--quantization` and `--save-quantized`. What has 8 or 4 bits is in programs that are built
-/// with NANOVLLM_EIGHT_BITS, because each combination is an engine more to compile.
+/// `--dtype`, `--kv-dtype`, `--quantization` and `--save-quantized`. What has 8 or 4 bits is in
+/// programs that are built with NANOVLLM_EIGHT_BITS, because each combination is an engine more to
+/// compile.
 
 #include <nanovllm/core/error.hpp>
 #include <nanovllm/engine/engine_config.hpp>

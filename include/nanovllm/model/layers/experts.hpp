@@ -91,8 +91,8 @@ class ExpertLayer {
 
   /// out = the mixture for `in`, both [n, in]; out may be the rows or the scratch of `in`. `router`
   /// is [num_experts, in]; `experts` are those from `first_expert` on. Where ranks divide the
-  /// experts, each by columns or the list of them, it is this rank's part of a sum over all. `slots`
-  /// and `counts` are as in ops/route_experts.hpp.
+  /// experts, each by columns or the list of them, it is this rank's part of a sum over all.
+  /// `slots` and `counts` are as in ops/route_experts.hpp.
   template <class Router>
   void operator()(const BlockInput<Context>& in, const Router& router,
                   std::span<const Expert<typename Context::Matrix>> experts,
