@@ -7,7 +7,6 @@
 #include "nanovllm/cuda/batch_invariant/batch_invariant_backend.cuh"
 #include "nanovllm/cuda/experts/fp8_ops.cuh"
 #include "nanovllm/cuda/experts/ops.cuh"
-#include "nanovllm/ops/route_tokens.hpp"
 #include "ops/expert_cases.hpp"
 
 using namespace nanovllm;
@@ -22,72 +21,6 @@ TEST_CASE("route_experts is the formula of its contract on the GPU", "[ops][moe]
   ops::route_ties_case(backend);
   ops::route_counts_cases(backend);
   ops::route_shape_cases(backend);
-}
-
-TEMPLATE_TEST_CASE("route_tokens is the ops that its contract names", "[ops][moe]", bf16,
-                   nanovllm::half) {
-  if (!test::has_gpu()) return;
-  using T = TestType;
-  CudaBackend backend{BackendConfig{}};
-  struct Case {
-    std::int64_t n, in, experts, k;
-    bool has_norm;
-  };
-  for (const Case& c :
-       {Case{1, 2048, 128, 8, true}, Case{2, 64, 8, 2, true}, Case{3, 4096, 60, 4, true},
-        Case{4, 1000, 300, 6, false}, Case{5, 256, 16, 2, true}, Case{2, 4104, 16, 2, true},
-        Case{3, 130, 12, 3, true}, Case{1, 128, 600, 3, true}}) {
-    INFO(c.n << " x " << c.in << ", " << c.k << " of " << c.experts);
-    auto x = ops::Array<CudaBackend, T>::random(backend, c.n * c.in, 1);
-    auto norm = ops::Array<CudaBackend, T>::random(backend, c.in, 2, 0.5, 1.5);
-    const auto rows = ops::Array<CudaBackend, T>::random(backend, c.experts * c.in, 3, -0.1, 0.1);
-    CudaBackend::Matrix<T> router(c.experts, c.in);
-    backend.set_rows(router, 0, MatrixView<const T>(rows.host.data(), {c.experts, c.in}));
-    struct Result {
-      ops::Array<CudaBackend, T> normed;
-      ops::Array<CudaBackend, float> logits, weights;
-      ops::Array<CudaBackend, std::int32_t> ids;
-    };
-    const auto make = [&] {
-      return Result{{backend, c.n * c.in},
-                    {backend, c.n * c.experts},
-                    {backend, c.n * c.k},
-                    {backend, c.n * c.k}};
-    };
-    Result fused = make(), apart = make();
-    const auto args_for = [&](Result& to) {
-      RouteTokensArgs<T, CudaBackend::Matrix<T>> args{
-          .x = x.matrix(c.in),
-          .normed = to.normed.matrix(c.in),
-          .router = &router,
-          .logits = to.logits.matrix(c.experts),
-          .route = {.logits = to.logits.matrix(c.experts),
-                    .ids = to.ids.matrix(c.k),
-                    .weights = to.weights.matrix(c.k),
-                    .normalise = true}};
-      if (c.has_norm) args.norm = {.weight = norm.vector(), .eps = 1e-6f};
-      return args;
-    };
-    compose(args_for(apart), [&](const auto& part) { backend.run(part); });
-    for (int repeat = 0; repeat < 3; ++repeat) backend.run(args_for(fused));
-    for (Result* result : {&fused, &apart}) {
-      result->normed.download(), result->logits.download();
-      result->weights.download(), result->ids.download();
-    }
-    CHECK(fused.ids.host == apart.ids.host);
-    for (std::size_t i = 0; i < fused.weights.host.size(); ++i)
-      CHECK(fused.weights.host[i] == Approx(apart.weights.host[i]).margin(2e-3));
-    for (std::size_t i = 0; i < fused.logits.host.size(); ++i)
-      CHECK(fused.logits.host[i] == Approx(apart.logits.host[i]).margin(2e-2));
-    // Another order of squares moves the scale by float32's last bits, and a result to the next
-    // number of its type at the most.
-    if (!c.has_norm) continue;
-    for (std::size_t i = 0; i < fused.normed.host.size(); ++i) {
-      const auto value = static_cast<float>(apart.normed.host[i]);
-      CHECK(std::abs(static_cast<float>(fused.normed.host[i]) - value) <=
-            std::abs(value) * 0x1p-6f);
-    }
-  }
 }
 
 TEMPLATE_TEST_CASE("expert_mlp is the formula of its contract on the GPU", "[ops][moe]", float,

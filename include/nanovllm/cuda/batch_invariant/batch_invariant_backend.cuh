@@ -21,7 +21,6 @@
 #include "nanovllm/ops/gated_linear.hpp"
 #include "nanovllm/ops/project_qkv.hpp"
 #include "nanovllm/ops/projections.hpp"
-#include "nanovllm/ops/route_tokens.hpp"
 
 namespace nanovllm {
 
@@ -120,9 +119,6 @@ class BatchInvariantCudaBackend : public CudaBackend {
   template <Element T, KvFormat Kv>
   void run(const ProjectQkvArgs<T, cuda::Fp8Matrix, Kv, T>& args) = delete;
 
-  /// Few tokens are routed by another kernel than many.
-  template <class T, class Router, class W>
-  void run(const RouteTokensArgs<T, Router, W>& args) = delete;
   template <class T, class Matrix>
   requires requires(const ExpertMlpArgs<T, Matrix>& args, cuda::OpState& state) {
     run_op_in_order(args, state);

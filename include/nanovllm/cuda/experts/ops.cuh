@@ -28,7 +28,7 @@
 #include "nanovllm/cuda/experts/few.cuh"
 #include "nanovllm/cuda/experts/grouped.cuh"
 #include "nanovllm/cuda/experts/plan.cuh"
-#include "nanovllm/cuda/experts/route_few.cuh"
+#include "nanovllm/cuda/experts/route.cuh"
 #include "nanovllm/cuda/experts/workspace.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/cuda/runtime/device_matrix.cuh"

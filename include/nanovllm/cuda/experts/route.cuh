@@ -40,10 +40,13 @@ __device__ __forceinline__ std::uint64_t route_key(float logit, int expert) {
   return __uint_as_float(ordered >> 31 != 0 ? ordered & 0x7fffffffu : ~ordered);
 }
 
-/// Routes a row, by the warp that calls. kHeld logits of each lane are in registers; 0 for rows
-/// that are longer than any such number.
+/// kHeld logits of each lane are in registers; 0 for rows that are longer than any such number.
 template <int kHeld>
-__device__ __forceinline__ void route_row(const RouteExpertsArgs& args, std::int64_t row) {
+__global__ void __launch_bounds__(32 * kRouteWarps) route_experts_kernel(RouteExpertsArgs args) {
+  grid_dependency_launch();
+  grid_dependency_wait();
+  const auto row = static_cast<std::int64_t>(blockIdx.x) * kRouteWarps + threadIdx.x / 32;
+  if (row >= args.logits.extent(0)) return;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const auto experts = static_cast<int>(args.logits.extent(1));
   const auto k = static_cast<int>(args.ids.extent(1));
@@ -96,14 +99,6 @@ __device__ __forceinline__ void route_row(const RouteExpertsArgs& args, std::int
     weights[s] = __fdiv_rn(weights[s], sum);
     if (counts) atomicAdd(reinterpret_cast<unsigned long long*>(args.counts.at(ids[s])), 1ull);
   }
-}
-
-template <int kHeld>
-__global__ void __launch_bounds__(32 * kRouteWarps) route_experts_kernel(RouteExpertsArgs args) {
-  grid_dependency_launch();
-  grid_dependency_wait();
-  const auto row = static_cast<std::int64_t>(blockIdx.x) * kRouteWarps + threadIdx.x / 32;
-  if (row < args.logits.extent(0)) route_row<kHeld>(args, row);
 }
 
 }  // namespace detail

@@ -1,8 +1,6 @@
 #pragma once
 /// Scratch memory of `expert_mlp`: the plan, and what lies between the products.
 
-#include <cuda_runtime.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +8,6 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/cuda/experts/plan.cuh"
 #include "nanovllm/cuda/ptx/tensor_maps.cuh"
-#include "nanovllm/cuda/runtime/check.cuh"
 #include "nanovllm/cuda/runtime/device_buffer.cuh"
 #include "nanovllm/ops/expert_mlp.hpp"
 
@@ -36,21 +33,10 @@ class ExpertWorkspace {
     grow(pairs_, pairs);
     grow(tiles_, pairs);
     grow(num_tiles_, std::size_t{1});
-    static_cast<void>(tickets());
     grow(hidden_, pairs * static_cast<std::size_t>(sizes.width) * element_bytes);
     grow(results_, pairs * static_cast<std::size_t>(sizes.in) * element_bytes);
   }
 
-  /// Counters for up to `kTickets` tokens, which kernels leave at 0. Allocates them once.
-  static constexpr std::int64_t kTickets = 4;
-  [[nodiscard]] std::uint32_t* tickets() {
-    if (tickets_.size() == 0) {
-      tickets_ = DeviceBuffer<std::uint32_t>(kTickets);
-      check_cuda(cudaMemset(tickets_.data(), 0, tickets_.size_bytes()), "cudaMemset");
-      check_cuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");  // ahead of others
-    }
-    return tickets_.data();
-  }
   [[nodiscard]] TensorMaps& maps() { return maps_; }
   [[nodiscard]] ExpertPlan plan() { return {pairs_.data(), tiles_.data(), num_tiles_.data()}; }
   /// [pairs, width] and [pairs, in].
@@ -72,7 +58,6 @@ class ExpertWorkspace {
   }
 
   DeviceBuffer<std::int32_t> pairs_, num_tiles_;
-  DeviceBuffer<std::uint32_t> tickets_;
   DeviceBuffer<ExpertTile> tiles_;
   DeviceBuffer<std::byte> hidden_, results_;
   TensorMaps maps_;

@@ -10,10 +10,9 @@
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/expert_load.hpp"
 #include "nanovllm/model/layers/context.hpp"
-#include "nanovllm/model/layers/residual_stream.hpp"
-#include "nanovllm/ops/compose.hpp"
 #include "nanovllm/ops/expert_mlp.hpp"
-#include "nanovllm/ops/route_tokens.hpp"
+#include "nanovllm/ops/linear.hpp"
+#include "nanovllm/ops/route_experts.hpp"
 
 namespace nanovllm {
 
@@ -89,34 +88,28 @@ class ExpertLayer {
     if constexpr (requires { context_.backend.reserve(args); }) context_.backend.reserve(args);
   }
 
-  /// out = the mixture for `in`, both [n, in]; out may be the rows or the scratch of `in`. `router`
-  /// is [num_experts, in]; `experts` are those from `first_expert` on. Where ranks divide the
-  /// experts, each by columns or the list of them, it is this rank's part of a sum over all.
-  /// `slots` and `counts` are as in ops/route_experts.hpp.
+  /// out = the mixture for x, both [n, in]; out may be x. `router` is [num_experts, in]; `experts`
+  /// are those from `first_expert` on. Where ranks divide the experts, each by columns or the list
+  /// of them, it is this rank's part of a sum over all. `slots` and `counts` are as in
+  /// ops/route_experts.hpp.
   template <class Router>
-  void operator()(const BlockInput<Context>& in, const Router& router,
+  void operator()(typename Context::ConstRows x, const Router& router,
                   std::span<const Expert<typename Context::Matrix>> experts,
                   typename Context::Rows out, VectorView<const Slot> slots = {},
                   VectorView<std::int64_t> counts = {}) {
     using A = typename Context::Activation;
-    const typename Context::ConstRows x = in.norm ? in.scratch : in.x;
     const std::int64_t n = x.extent(0), k = sizes_.experts_per_token;
     const MatrixView<float> logits(logits_.data(), {n, sizes_.num_experts});
     const MatrixView<std::int32_t> ids(ids_.data(), {n, k});
     const MatrixView<float> weights(weights_.data(), {n, k});
     auto& backend = context_.backend;
-    run_or_compose(backend, RouteTokensArgs<A, Router, typename Context::Weight>{
-                                .x = in.x,
-                                .norm = in.norm,
-                                .normed = in.scratch,
-                                .router = &router,
-                                .logits = logits,
-                                .route = {.logits = logits,
-                                          .ids = ids,
-                                          .weights = weights,
-                                          .normalise = sizes_.normalise,
-                                          .slots = slots,
-                                          .counts = counts}});
+    backend.run(FloatLinearArgs<A, Router>{.x = x, .weight = &router, .y = logits});
+    backend.run(RouteExpertsArgs{.logits = logits,
+                                 .ids = ids,
+                                 .weights = weights,
+                                 .normalise = sizes_.normalise,
+                                 .slots = slots,
+                                 .counts = counts});
     backend.run(ExpertMlpArgs<A, typename Context::Matrix>{.x = x,
                                                            .ids = ids,
                                                            .weights = weights,

@@ -53,8 +53,9 @@ class Qwen3MoeMlp {
   template <class Stream, class Layer>
   void operator()(Stream& stream, const Layer& layer) {
     if (layer.experts.empty()) return dense_(stream, layer);
-    experts_(stream.normed(view_of(layer.post_norm)), layer.router, layer.experts, stream.hidden(),
-             slots_, counts_.of(layer_++));
+    stream.norm(view_of(layer.post_norm));
+    experts_(stream.hidden(), layer.router, layer.experts, stream.hidden(), slots_,
+             counts_.of(layer_++));
     stream.add_hidden();
   }
 
