@@ -47,7 +47,7 @@ inline void add_engine_options(CLI::App& app, EngineOptions& options) {
       ->check(CLI::IsMember({"none", "fp8", "int8", "int4"}))
       ->capture_default_str();
   app.add_option("--save-quantized", options.formats.save_quantized,
-                 "directory that is made and keeps the weights in these integers as a checkpoint, "
+                 "directory that is made and keeps the integers of --quantization as a checkpoint, "
                  "for --model of later runs");
   app.add_option("--tp", options.tensor_parallel,
                  "tensor-parallel ranks: GPUs or shares of the CPU")

@@ -4,6 +4,7 @@
 #include "nanovllm/model/save_quantized.hpp"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <sstream>
 #include <string>
@@ -314,6 +316,29 @@ TEST_CASE("what cannot be saved is named, and leaves nothing", "[quantized]") {
                                    Contains("No such file or directory"));
     }
   }
+  SECTION("a target that cannot be renamed") {
+    fs::create_directory(folder.path() / "elsewhere");
+    fs::create_directory_symlink("elsewhere", target);
+    CHECK_THROWS_WITH(save_quantized<Int4FloatPolicy>(small, target),
+                      Contains("cannot save to '" + target.string() + "': renaming '"));
+    CHECK(fs::is_symlink(target));
+    CHECK(std::distance(fs::directory_iterator(folder.path()), {}) == 2);
+    CHECK_THROWS_WITH(save_quantized<Int4FloatPolicy>(small, ""), Contains("must have a name"));
+  }
+  SECTION("a callback that throws") {
+    const auto stop = [](std::uint64_t, std::uint64_t) { throw Error("stopped"); };
+    CHECK_THROWS_WITH(save_quantized<Int4FloatPolicy>(small, target, {.progress = stop}),
+                      "stopped");
+    CHECK(fs::is_empty(folder.path()));
+  }
+  SECTION("two tensors that would have one name") {
+    MemoryCheckpoint other = small_checkpoint();
+    add(other, "model.layers.1.self_attn.k_proj.weight", {2, 32}, noise(64, 1));
+    add(other, "model.layers.1.self_attn.k_proj.weight_shape", {1}, noise(1, 1));
+    CHECK_THAT(refusal<LoadError>(Checkpoint(other), folder.path()),
+               Contains("two tensors 'model.layers.1.self_attn.k_proj.weight_shape'") ||
+                   Contains("is quantised already"));
+  }
   SECTION("a disk without room") {
     struct rlimit before {};
     REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
@@ -350,6 +375,19 @@ TEST_CASE("what cannot be saved is named, and leaves nothing", "[quantized]") {
     other.texts.clear();
     CHECK_THAT(refusal<LoadError>(Checkpoint(other), folder.path()), Contains("config.json"));
   }
+}
+
+TEST_CASE("what another process of the same number writes is left alone", "[quantized]") {
+  const TempDirectory folder;
+  const auto other = [](int i) { return concat("saved.", ::getpid(), ".", i, ".part"); };
+  constexpr int kOthers = 200;  // more than this program saves
+  for (int i = 0; i < kOthers; ++i) {
+    fs::create_directory(folder.path() / other(i));
+    folder.write(other(i) + "/theirs", "x");
+  }
+  save_quantized<Int4FloatPolicy>(Checkpoint(small_checkpoint()), folder.path() / "saved");
+  CHECK(fs::exists(folder.path() / "saved" / "model.safetensors"));
+  for (int i = 0; i < kOthers; ++i) CHECK(text_of(folder.path() / other(i) / "theirs") == "x");
 }
 
 TEST_CASE("a saved checkpoint that is cut off is refused", "[quantized]") {

@@ -108,7 +108,9 @@ NANOVLLM_INLINE SafetensorsFileWriter::SafetensorsFileWriter(std::filesystem::pa
   if (file_ < 0) fail();
   try {
 #if defined(__linux__)  // a file system that cannot reserve room runs out of it in a write
-    if (::fallocate(file_, 0, 0, static_cast<off_t>(size)) != 0 && errno != EOPNOTSUPP) fail();
+    const bool is_reserved = ::fallocate(file_, 0, 0, static_cast<off_t>(size)) == 0;
+    if (!is_reserved && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG || errno == EIO))
+      fail();
 #endif
     put(0, std::as_bytes(std::span(&length, 1)));
     put(sizeof length, std::as_bytes(std::span(header)));

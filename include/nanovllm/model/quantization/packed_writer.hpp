@@ -21,8 +21,9 @@ namespace nanovllm {
 /// Qwen3 and its experts, q, k, v, o, gate, up and down, by their names; all else, such as the
 /// vocabulary, routers and norms, is copied with the bytes that it has. Scales are F16.
 ///
-/// The directory is written under a temporary name next to its own, which it gets when it is whole.
-/// What ends with an exception leaves nothing; a process that is killed leaves
+/// The directory is written under a temporary name next to its own, which it gets when it is whole;
+/// so its parent must be writable. What ends with an exception leaves nothing, not even a directory
+/// that was there and empty; a process that is killed leaves
 /// `<directory>.<process id>.<number>.part`.
 class PackedWriter {
  public:
@@ -32,8 +33,8 @@ class PackedWriter {
   };
 
   /// Makes model.safetensors and copies what is not packed into it, and the texts beside it.
-  /// `source` and `directory` are not the same. Throws Error that names path and reason where
-  /// `directory` is there and not an empty directory, or cannot be written; LoadError where a
+  /// Throws Error that names path and reason where `directory` is there and not an empty directory,
+  /// cannot be renamed, such as a mount point or a link, or cannot be written; LoadError where a
   /// tensor of `source` is in integers already or of a type that is not copied, or where there is
   /// no projection.
   /// @param bits  4 or 8.
@@ -62,6 +63,9 @@ class PackedWriter {
 
  private:
   void plan(const Checkpoint& source);
+  void make_temporary();
+  void rename(const std::filesystem::path& from, const std::filesystem::path& to) const;
+  void remove();
   void write_texts(const Checkpoint& source) const;
   void copy_others(const Checkpoint& source) const;
 
@@ -167,30 +171,50 @@ NANOVLLM_INLINE PackedWriter::PackedWriter(const Checkpoint& source,
     : directory_(std::move(directory)), bits_(bits), group_columns_(group_columns) {
   if (!directory_.has_filename()) directory_ = directory_.parent_path();  // of "model/"
   std::error_code error;
+  check(!directory_.empty(), "cannot save to '': a directory must have a name");
   const bool is_free = !std::filesystem::exists(directory_, error) ||
                        (std::filesystem::is_directory(directory_, error) &&
                         std::filesystem::is_empty(directory_, error));
   check(is_free && !error, "cannot save to '", directory_.string(),
         "': ", error ? error.message() : "it is there already, and not an empty directory");
   plan(source);
-  static std::atomic<int> num_directories{0};
-  temporary_ = directory_;
-  temporary_ += concat(".", ::getpid(), ".", num_directories++, ".part");
-  std::filesystem::remove_all(temporary_, error);  // of a killed process of the same number
-  std::filesystem::create_directory(temporary_, error);
-  check(!error, "cannot make the directory '", temporary_.string(), "': ", error.message());
+  make_temporary();
   try {
+    rename(temporary_, directory_);  // whether it may have that name
+    rename(directory_, temporary_);
     write_texts(source);
     file_.emplace(temporary_ / "model.safetensors", tensors_);
     copy_others(source);
   } catch (...) {  // a constructor that throws has no destructor
-    std::filesystem::remove_all(temporary_, error);
+    remove();
     throw;
   }
 }
 
 NANOVLLM_INLINE PackedWriter::~PackedWriter() {
-  if (temporary_.empty()) return;
+  if (!temporary_.empty()) remove();
+}
+
+NANOVLLM_INLINE void PackedWriter::make_temporary() {
+  static std::atomic<int> num_directories{0};
+  std::error_code error;
+  do {  // others may be of a process with the same number, on another host or in a container
+    temporary_ = directory_;
+    temporary_ += concat(".", ::getpid(), ".", num_directories++, ".part");
+  } while (!std::filesystem::create_directory(temporary_, error) && !error);
+  check(!error, "cannot make the directory '", temporary_.string(), "': ", error.message());
+}
+
+NANOVLLM_INLINE void PackedWriter::rename(const std::filesystem::path& from,
+                                          const std::filesystem::path& to) const {
+  std::error_code error;
+  std::filesystem::rename(from, to, error);
+  check(!error, "cannot save to '", directory_.string(), "': renaming '", from.string(), "' to '",
+        to.string(), "' fails: ", error.message());
+}
+
+NANOVLLM_INLINE void PackedWriter::remove() {
+  file_.reset();  // some file systems keep a directory whose files are open
   std::error_code ignored;
   std::filesystem::remove_all(temporary_, ignored);
 }
@@ -228,6 +252,11 @@ NANOVLLM_INLINE void PackedWriter::plan(const Checkpoint& source) {
     tensors_.push_back({tensor.name, tensor.dtype, tensor.shape});
     if (tensor.shape.size() == 2 && tensor.name != "lm_head.weight")
       unquantised_.push_back(tensor.name.substr(0, tensor.name.rfind('.')));
+  }
+  std::set<std::string_view> names;
+  for (const TensorInfo& tensor : tensors_) {
+    check<LoadError>(names.insert(tensor.name).second, "cannot save '", source.name(),
+                     "' in integers: it would have two tensors '", tensor.name, "'");
   }
   check<LoadError>(!matrices_.empty(), "cannot save '", source.name(),
                    "' in integers: it has no matrix of a layer that is named as Qwen3's are, such ",
@@ -294,10 +323,7 @@ NANOVLLM_INLINE void PackedWriter::write_rows(std::size_t index, std::int64_t fi
 
 NANOVLLM_INLINE void PackedWriter::finish() {
   file_->finish();
-  std::error_code error;
-  std::filesystem::rename(temporary_, directory_, error);
-  check(!error, "cannot rename '", temporary_.string(), "' to '", directory_.string(),
-        "': ", error.message());
+  rename(temporary_, directory_);
   temporary_.clear();
 }
 
