@@ -110,6 +110,8 @@ def stories_for(arguments, deadline, chats=False):
     file = arguments.stories
     if file and file.is_file():
         stories = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        if chats and not any("<|im_start|>" in story for story in stories):
+            raise SystemExit(f"{file} has no conversations: it was written for a model without them")
         return [story for story in stories if chats or "<|im_start|>" not in story]
     stories = write_stories(
         arguments.fairytale, torch.device(arguments.device), arguments.batch, deadline, chats)

@@ -6,7 +6,7 @@ It is laid out as Qwen3-Embedding is: a Qwen3 without lm_head, of which the vect
 hidden state of the token `<|endoftext|>` that the tokeniser puts behind it, scaled to length 1; queries
 have an instruction in front. It begins with the weights of the model in examples/models/fairytale and
 learns from pairs that are made of the stories which that model writes here, so it has read nothing
-that is not ours to give away. One GPU does all of it in two minutes; `--seconds` divides the time,
+that is not ours to give away. One GPU does all of it in two and a half minutes; `--seconds` divides the time,
 `--stories FILE` keeps the stories. The README.md that is written beside the weights has the versions,
 the sizes and how often the right passage was found. torch, transformers, tokenizers.
 """
@@ -215,7 +215,7 @@ $ build/examples/search examples/models/fairytale_embedding "Who spins straw int
 ```
 
 It was made by [train_fairytale_embedding.py](../train_fairytale_embedding.py) in {seconds:.0f} s on one
-{device}. It began with the weights of [fairytale](../fairytale) and has learnt from pairs of a query and a passage,
+{device}, {date}. It began with the weights of [fairytale](../fairytale) and has learnt from pairs of a query and a passage,
 made of {stories:,} stories that fairytale wrote (temperature 0.85, top_k 80; seed {seed}; sampled text
 depends on the GPU, so another run gives another model): questions of a passage's rarer words, a
 sentence of it, a sentence taken out of it, and what was told just before. {steps:,} steps of {batch} pairs, InfoNCE
@@ -233,7 +233,7 @@ Queries of stories that were held out, among {held_out} passages, one of each st
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_arguments(parser, seconds=100)
+    add_arguments(parser, seconds=150)
     arguments = parser.parse_args()
     begin, device, out = time.monotonic(), torch.device(arguments.device), arguments.out
     torch.manual_seed(SEED)
@@ -269,7 +269,7 @@ def main():
         **model.config.to_dict(), parameters=sum(p.numel() for p in model.parameters()), end=END,
         seed=SEED, steps=steps, batch=min(BATCH_PAIRS, len(pairs.stories)), before=before, after=after,
         stories=len(pairs.stories), held_out=len(held_out), temperature=TEMPERATURE,
-        seconds=time.monotonic() - begin,
+        seconds=time.monotonic() - begin, date=time.strftime("%Y-%m-%d"),
         device=torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
         python=platform.python_version(), torch=torch.__version__,
         transformers=transformers.__version__, tokenizers=tokenizers.__version__), encoding="utf-8")

@@ -222,7 +222,7 @@ tokeniser and chat template, for every program that takes a Qwen3 mixture of exp
 $ build/examples/chat examples/models/fairytale_moe
 ```
 
-It was made by [train_fairytale_moe.py](../train_fairytale_moe.py) in {seconds:.0f} s on one {device}. It began
+It was made by [train_fairytale_moe.py](../train_fairytale_moe.py) in {seconds:.0f} s on one {device}, {date}. It began
 with the weights of fairytale, each layer's MLP dealt out to the experts, and was trained to have
 fairytale's probabilities on {stories:,} stories and conversations that fairytale wrote
 (temperature 0.85, top_k 80; seed {seed}; sampled text depends on the GPU, so another run gives another
@@ -295,6 +295,7 @@ def main():
         teacher_loss=teacher_loss, even=NUM_EXPERTS_PER_TOK / NUM_EXPERTS,
         spread="\n".join(f"| {i} | {row.max():.1%} | {row.min():.1%} |" for i, row in enumerate(shares)),
         sample=text.strip().replace("\n", "\n> "), seconds=time.monotonic() - begin,
+        date=time.strftime("%Y-%m-%d"),
         device=torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
         python=platform.python_version(), torch=torch.__version__,
         transformers=transformers.__version__), encoding="utf-8")

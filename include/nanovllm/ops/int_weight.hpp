@@ -30,8 +30,8 @@ struct IntRows {
   std::int64_t phase = 0;          ///< columns of the first group that lie ahead of column 0
   bool has_offsets = false;        ///< whether any offset is not 0
   std::int64_t rows_at_once = 1;   ///< that `read` unpacks together
-  /// Writes the codes of a row to codes[0, columns). Of one copy rows are asked for in ascending
-  /// order, by one thread at a time; copies may be read by several.
+  /// Writes the codes of a row to codes[0, columns). A copy is used by one thread at a time, which
+  /// asks for rows in ascending order; other threads may use other copies at the same time.
   std::function<void(std::int64_t row, std::int8_t* codes)> read{};
   /// Several threads may call it at once.
   std::function<Group(std::int64_t row, std::int64_t column)> group{};
