@@ -4,6 +4,7 @@
 
 #include "nanovllm/core/dtype.hpp"
 #include "nanovllm/cuda/backend.cuh"
+#include "nanovllm/cuda/experts/fp8_ops.cuh"
 #include "nanovllm/cuda/linear/fp8/ops.cuh"
 
 namespace nanovllm {
@@ -37,6 +38,15 @@ void step_in_fp8(CudaBackend& backend) {
   backend.run(LinearArgs<bf16, Matrix>{});
   backend.run(GatedLinearArgs<bf16, Matrix>{});
   backend.run(ProjectQkvArgs<bf16, Matrix>{});
+}
+
+/// A mixture of experts.
+void step_of_experts(CudaBackend& backend);
+
+void step_of_experts(CudaBackend& backend) {
+  backend.run(RouteExpertsArgs{});
+  backend.run(ExpertMlpArgs<bf16, CudaBackend::Matrix<bf16>>{});
+  backend.run(ExpertMlpArgs<bf16, CudaBackend::Fp8Matrix>{});
 }
 
 /// What it has besides.

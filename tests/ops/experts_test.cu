@@ -40,6 +40,11 @@ TEMPLATE_TEST_CASE("expert_mlp is the formula of its contract on the GPU", "[ops
   ops::expert_mlp_case<TestType>(backend, {37, 136, 72, 5, 2, false, 2, 2});
   ops::expert_mlp_case<TestType>(backend, {150, 72, 64, 3, 3, false, 1, 2});
   ops::expert_mlp_case<TestType>(backend, {90, 64, 64, 40, 2, true, 0, 20});
+  // More slots than are multiplied at a time, and than few tokens may have; more pairs than results
+  // are kept of.
+  ops::expert_mlp_case<TestType>(backend, {3, 64, 40, 20, 12});
+  ops::expert_mlp_case<TestType>(backend, {2, 64, 32, 50, 40});
+  ops::expert_mlp_case<TestType>(backend, {8200, 16, 8, 12, 8});
   // Enough rows for the kernels of an architecture: whole tiles and parts, extents that no block
   // divides, all to the same experts.
   ops::expert_mlp_case<TestType>(backend, {256, 128, 128, 2, 1});

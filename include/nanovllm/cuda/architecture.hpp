@@ -95,7 +95,7 @@ struct OtherDevices {
     return false;
   }
   /// A product of experts in tiles of `expert_tile_rows`: (operands, experts, most tiles, tensor
-  /// maps, context).
+  /// maps, context). Where that number is not 0 it must take the operands.
   template <bool kGated, class... Operands>
   [[nodiscard]] static bool expert_product(const Operands&...) {
     return false;

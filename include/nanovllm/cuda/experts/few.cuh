@@ -37,6 +37,8 @@ template <class W>
 struct FewBlock : GroupedBlock<W, 8, false, 128> {
   static constexpr int kSlots = 8;     ///< at a time, of a warp each
   static constexpr int kColumns = 16;  ///< of out
+  using Results = float[kFewExpertSlots][kColumns];
+  static_assert(FewBlock::kSharedBytes + sizeof(Results) <= FewBlock::kMaxSharedBytes);
 };
 
 /// As GroupedPart, with rows of W that are kColumns of each of kSlots experts, and the pairs of
@@ -84,8 +86,7 @@ struct FewPart : GroupedPart<FewBlock<W>, T, W> {
     }
   }
   /// The warp's results, rounded, to results[slot][column], and zero sums for the next slots.
-  __device__ __forceinline__ void take(int first_slot,
-                                       float (&results)[kFewExpertSlots][Block::kColumns]) {
+  __device__ __forceinline__ void take(int first_slot, typename Block::Results& results) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int g = lane / 4, t = lane % 4;
     float(&sum)[4] = this->sum[0];
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(FewBlock<W>::kThreads, FewBlock<W>::kBlocksPer
     few_experts_down_kernel(const GroupedOperands<T, W> p, MatrixView<const float> weights) {
   using Block = FewBlock<W>;
   extern __shared__ uint4 few_experts_shared[];
-  __shared__ float results[kFewExpertSlots][Block::kColumns];
+  __shared__ typename Block::Results results;
   const int steps = (p.k + Block::kStep - 1) / Block::kStep;  // for kSlots slots
   FewPart<T, W> part;
   part.shared = shared_address(few_experts_shared);

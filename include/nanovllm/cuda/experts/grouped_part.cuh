@@ -69,7 +69,10 @@ struct GroupedBlock {
   static constexpr int kXAt = kRows * kRowBytes, kScalesAt = kXAt + kTokens * kXRowBytes;
   static constexpr int kStageBytes = kScalesAt + (kScaled ? kRows * 4 : 0);
   static constexpr int kBlocksPerSm = kRows == 32 ? 6 : kRows == 64 ? 3 : 2;
-  static constexpr int kStages = std::min(6, 227 * 1024 / kBlocksPerSm / kStageBytes);
+  /// A block of devices of compute capability 8.6, 8.9 and 12.0 has 99 KiB.
+  static constexpr int kMaxSharedBytes = 99 * 1024;
+  static constexpr int kStages =
+      std::min(6, std::min(227 * 1024 / kBlocksPerSm, kMaxSharedBytes) / kStageBytes);
   static constexpr int kSharedBytes = kStages * kStageBytes;
   // A thread copies a vector of each of some rows.
   static constexpr int kVector = 16 / static_cast<int>(sizeof(W));  ///< elements of W

@@ -58,8 +58,9 @@ template <class Matrix, class Pointer>
   const auto* const first = pointer_of(experts[0]);
   const std::int64_t stride = experts.size() > 1 ? pointer_of(experts[1]) - first : 0;
   for (std::size_t e = 1; e < experts.size(); ++e) {
-    check<ShapeError>(pointer_of(experts[e]) == first + static_cast<std::int64_t>(e) * stride,
-                      "expert_mlp: experts must be made together, by make_experts");
+    check<ShapeError>(
+        stride > 0 && pointer_of(experts[e]) == first + static_cast<std::int64_t>(e) * stride,
+        "expert_mlp: experts must be made together, by make_experts");
   }
   return stride;
 }
@@ -108,8 +109,8 @@ template <class T, class W>
           .expert_scales = weights.expert_scales};
 }
 
-/// Enqueues the experts of as many tokens as the workspace has room for, by the kernels of one of
-/// `Architectures` where it has some for so many.
+/// Enqueues the experts of up to as many tokens as the workspace has room for. The kernels are
+/// those of the device's architecture, one of `Architectures`, if it has some for so many tokens.
 template <class Architectures, class T, class Matrix>
 void expert_mlp_tokens(const ExpertMlpArgs<T, Matrix>& args, ExpertWorkspace& workspace,
                        const Context& context) {
@@ -151,7 +152,12 @@ void expert_mlp_tokens(const ExpertMlpArgs<T, Matrix>& args, ExpertWorkspace& wo
             return native.template expert_product<gated>(p, experts, max_tiles, workspace.maps(),
                                                          context);
           };
-          if (native_tokens > 0 && Architectures::choose(context, run)) return;
+          if (native_tokens > 0) {
+            check(Architectures::choose(context, run),
+                  "expert_mlp: the device's architecture has no kernel for tiles of ",
+                  native_tokens, " rows, which it asked for");
+            return;
+          }
         }
         grouped_product<gated>(p, tokens, max_tiles, context);
       };

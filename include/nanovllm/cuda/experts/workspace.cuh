@@ -16,8 +16,8 @@ namespace nanovllm::cuda {
 /// What all layers with experts of one rank share; it grows to the largest of them.
 class ExpertWorkspace {
  public:
-  /// Tokens whose experts are multiplied at a time, if they have at most eight each: results of all
-  /// slots are kept, 256 MiB in bfloat16 for 2,048 columns.
+  /// Pairs of a token and a slot that are multiplied at a time: 8,192 tokens of eight. The results
+  /// of all are kept, 256 MiB in bfloat16 for 2,048 columns.
   static constexpr std::int64_t kMaxPairs = std::int64_t{1} << 16;
 
   /// Tokens that are multiplied at a time.

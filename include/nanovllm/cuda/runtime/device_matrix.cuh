@@ -48,16 +48,16 @@ class DeviceMatrix {
     std::vector<DeviceMatrix> out(static_cast<std::size_t>(count));
     for (std::int64_t i = 0; i < count; ++i) {
       DeviceMatrix& matrix = out[static_cast<std::size_t>(i)];
-      matrix.rows_ = rows, matrix.cols_ = cols, matrix.buffer_ = buffer;
-      matrix.data_ = buffer->data() == nullptr ? nullptr : buffer->data() + i * stride;
+      matrix.rows_ = rows, matrix.cols_ = cols;
+      matrix.buffer_ = buffer, matrix.offset_ = i * stride;
     }
     return out;
   }
 
   [[nodiscard]] std::int64_t rows() const { return rows_; }
   [[nodiscard]] std::int64_t cols() const { return cols_; }
-  [[nodiscard]] T* data() { return data_; }
-  [[nodiscard]] const T* data() const { return data_; }
+  [[nodiscard]] T* data() { return place(); }
+  [[nodiscard]] const T* data() const { return place(); }
   [[nodiscard]] MatrixView<const T> view() const { return {data(), {rows_, cols_}}; }
 
   /// Device memory held.
@@ -90,10 +90,14 @@ class DeviceMatrix {
   }
 
  private:
+  [[nodiscard]] T* place() const {
+    return buffer_ == nullptr || buffer_->data() == nullptr ? nullptr : buffer_->data() + offset_;
+  }
+
   std::int64_t rows_ = 0;
   std::int64_t cols_ = 0;
   std::shared_ptr<DeviceBuffer<T>> buffer_;
-  T* data_ = nullptr;
+  std::int64_t offset_ = 0;  ///< in elements
 };
 
 }  // namespace nanovllm::cuda

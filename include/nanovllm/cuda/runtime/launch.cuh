@@ -32,8 +32,9 @@ __device__ __forceinline__ void grid_dependency_wait() {
 /// Kernels call it first, ahead of their own wait: a kernel that stands by costs nothing but its
 /// place on a multiprocessor, and a linear layer behind it has its weights on their way sooner. It
 /// makes nothing less safe for kernels that wait before they touch what others do: a kernel is done
-/// only when those ahead of it are, because it has waited for them. The exception is a reader that
-/// does not wait, see `NextStart`.
+/// only when those ahead of it are, because it has waited for them. The exceptions are readers that
+/// do not wait: see `NextStart`, and cuda/experts, where a product by gates and ups calls it behind
+/// its wait, because the product behind it reads the plan ahead of its own.
 __device__ __forceinline__ void grid_dependency_launch() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

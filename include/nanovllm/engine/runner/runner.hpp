@@ -119,7 +119,8 @@ class Runner : public StepRunner {
     });
   }
 
-  /// Of rank 0, which chooses for all tokens. Empty where its device does not answer.
+  /// Of rank 0, which chooses for all tokens. Empty where its device reports an error; waits for the
+  /// device to copy.
   [[nodiscard]] ExpertLoad expert_load() const override {
     try {
       ExpertLoad out = load_so_far();

@@ -6,8 +6,10 @@
 #include <cstdint>
 
 #include "nanovllm/core/dtype.hpp"
+#include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/cuda/experts/grouped.cuh"
+#include "nanovllm/cuda/experts/workspace.cuh"
 #include "nanovllm/cuda/hopper/experts/kernel.cuh"
 #include "nanovllm/cuda/hopper/experts/tuning.hpp"
 #include "nanovllm/cuda/ptx/tensor_maps.cuh"
@@ -22,6 +24,8 @@ template <bool kGated>
 void wide_expert_product(GroupedOperands<bf16> p, std::int64_t experts, std::int64_t max_tiles,
                          TensorMaps& maps, const Context& context) {
   using Block = detail::WideExpertsBlock<kGated>;
+  check<ShapeError>(ExpertWorkspace::kMaxPairs * p.x_stride / 8 < (std::int64_t{1} << 32),
+                    "expert_mlp: rows of ", p.x_stride, " elements are too long");
   static_assert(Block::kTokens == kWideExpertTokens);
   const std::int64_t rows = kGated ? 2 * std::int64_t{p.n} : std::int64_t{p.n};
   const std::int64_t stride = experts > 1 ? p.expert_stride : rows * p.k;
