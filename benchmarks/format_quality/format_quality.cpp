@@ -1,8 +1,9 @@
 // What formats of weights and of the KV cache cost in quality, on the CPU:
 //
-//   format_quality MODEL [JSON]
+//   format_quality MODEL [JSON [OTHER...]]
 //
-// MODEL is a checkpoint's directory. In float32 the model writes 24 texts of 400 tokens,
+// MODEL is a checkpoint's directory. Each OTHER is a checkpoint of the same model, such as a GGUF file
+// in another format: its values are compared as well, in float32. In float32 the model writes 24 texts of 400 tokens,
 // drawn at temperature 1. Then each format computes them again, and its probabilities after every
 // token are compared with those of float32, all else being float32; and with those of bfloat16, all
 // else being bfloat16:
@@ -198,7 +199,7 @@ nlohmann::json compare(std::string_view name, const std::vector<Row>& exact,
 }
 
 template <class Model>
-nlohmann::json measure(const std::string& directory) {
+nlohmann::json measure(const std::string& directory, const std::vector<std::string>& others) {
   const std::vector<Text> texts = write_texts<Model>(directory);
   nlohmann::json out = nlohmann::json::array();
   const auto measure_beside = [&]<class T>(std::string_view base) {
@@ -220,7 +221,13 @@ nlohmann::json measure(const std::string& directory) {
     add_weights.template operator()<nv::Fp8Weights<T>>();
     add_weights.template operator()<nv::Int8Weights<T>>();
     add_weights.template operator()<nv::Int4Weights<T>>();
-    if constexpr (std::is_same_v<T, float>) add_weights.template operator()<Fp8Products<T>>();
+    if constexpr (std::is_same_v<T, float>) {
+      add_weights.template operator()<Fp8Products<T>>();
+      for (const std::string& other : others) {
+        out.push_back(compare(nv::concat(base, ", ", other), exact,
+                              probabilities<Model, FormatPolicy<T, T>>(other, texts), texts));
+      }
+    }
     return exact;
   };
   const auto exact = measure_beside.template operator()<float>("float32");
@@ -232,16 +239,18 @@ nlohmann::json measure(const std::string& directory) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2 || argc > 3) {
-    std::fprintf(stderr, "usage: %s MODEL [JSON]\n", argv[0]);
+  if (argc < 2) {
+    std::fprintf(stderr, "usage: %s MODEL [JSON [OTHER...]]\n", argv[0]);
     return 2;
   }
   try {
     const std::string directory = argv[1];
+    const std::vector<std::string> others(argv + std::min(argc, 3), argv + argc);
     nlohmann::json results;
-    nv::with_model<nv::AllModels>(nv::Checkpoint(directory),
-                                  [&]<class Model>() { results = measure<Model>(directory); });
-    if (argc == 3) std::ofstream(argv[2]) << results.dump(1) << "\n";
+    nv::with_model<nv::AllModels>(nv::Checkpoint(directory), [&]<class Model>() {
+      results = measure<Model>(directory, others);
+    });
+    if (argc > 2) std::ofstream(argv[2]) << results.dump(1) << "\n";
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
