@@ -140,7 +140,7 @@ int run_ladder(int argc, char** argv) {
       "in the second tier of the prefix cache in host memory, in the third on disk, or in a file\n"
       "of save_cache, whose loading counts. For a GPU: --shape qwen3_0_6b --prefix-tokens 16384"};
   std::vector<std::string> names;
-  for (const auto& [name, shape] : engine_bench::kShapes) names.push_back(name);
+  for (const auto& [name, shape] : engine_bench::DenseModels::shapes()) names.push_back(name);
   app.add_option("--shape", o.shape, "sizes of a published model, with random weights")
       ->check(CLI::IsMember(names))
       ->capture_default_str();
@@ -157,7 +157,8 @@ int run_ladder(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   try {
     engine_bench::ResultFile file(o.json);
-    const nv::Qwen3Config model = engine_bench::config_of(engine_bench::kShapes.at(o.shape));
+    const nv::Qwen3Config model =
+        engine_bench::config_of(engine_bench::DenseModels::shapes().at(o.shape));
     Json results = Json::array();
     for (const Rung& rung : Ladder<Policy>(o, model).run()) {
       std::printf("%-16s %9.2f ms\n", rung.name.c_str(), 1e3 * rung.seconds.median());

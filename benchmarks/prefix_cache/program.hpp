@@ -105,7 +105,7 @@ inline void add_workload_options(CLI::App& app, Options& o) {
 inline void add_options(CLI::App& app, Options& o, const std::vector<int>& block_sizes) {
   app.add_option("--model", o.model, "checkpoint directory");
   std::vector<std::string> names;
-  for (const auto& [name, shape] : engine_bench::kShapes) names.push_back(name);
+  for (const auto& [name, shape] : engine_bench::DenseModels::shapes()) names.push_back(name);
   app.add_option("--shape", o.shape,
                  "sizes of a published model, with random weights; fairytale without --model")
       ->check(CLI::IsMember(names));
@@ -300,9 +300,9 @@ int run_main(int argc, char** argv) {
   try {
     nv::check<nv::ConfigError>(o.model.empty() || o.shape.empty(),
                                "give --model DIR or --shape NAME, not both");
-    const nv::Qwen3Config model = o.shape.empty()
-                                      ? nv::Qwen3Config::load(o.model)
-                                      : engine_bench::config_of(engine_bench::kShapes.at(o.shape));
+    const nv::Qwen3Config model =
+        o.shape.empty() ? nv::Qwen3Config::load(o.model)
+                        : engine_bench::config_of(engine_bench::DenseModels::shapes().at(o.shape));
     engine_bench::ResultFile file(o.json);
     print_header();
     const auto [cases, engine] = run_all<Policy, kOther>(o, model);
