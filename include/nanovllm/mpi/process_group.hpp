@@ -6,7 +6,6 @@
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -17,14 +16,13 @@
 #include <memory>
 #include <numeric>
 #include <optional>
-#include <ratio>
 #include <span>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/parallel/backoff.hpp"
 
 namespace nanovllm {
 
@@ -197,20 +195,14 @@ class ProcessGroup {
   }
 
   /// Whether the request is done within `limit`; without one it returns when it is. MPI makes
-  /// progress while it is asked, so this asks again: at once for 0.2 ms, for ranks are seldom far
-  /// apart within a step, and then after a sixteenth of the time that it has waited. It sleeps
-  /// rather than yields: on a machine in use a thread that yields gets its core back late.
+  /// progress while it is asked, so this asks again: at once for a while, for ranks are seldom far
+  /// apart within a step.
   [[nodiscard]] bool finish(MPI_Request& request, Limit limit) {
-    using Microseconds = std::chrono::duration<double, std::micro>;
-    const auto begin = std::chrono::steady_clock::now();
-    for (;;) {
+    for (const Backoff backoff(std::chrono::milliseconds(1));; backoff.pause()) {
       int is_done = 0;
       MPI_Test(&request, &is_done, MPI_STATUS_IGNORE);
       if (is_done != 0) return true;
-      const Microseconds waited = std::chrono::steady_clock::now() - begin;
-      if (limit && waited >= *limit) return false;
-      if (waited > Microseconds(200))
-        std::this_thread::sleep_for(std::min(waited / 16, Microseconds(1000)));
+      if (limit && backoff.waited() >= *limit) return false;
     }
   }
 

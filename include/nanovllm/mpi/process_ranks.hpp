@@ -8,7 +8,6 @@
 #include <memory>
 #include <span>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -20,6 +19,7 @@
 #include "nanovllm/engine/step/step_inputs.hpp"
 #include "nanovllm/mpi/host_group.hpp"
 #include "nanovllm/mpi/process_group.hpp"
+#include "nanovllm/parallel/backoff.hpp"
 #include "nanovllm/parallel/rank_threads.hpp"
 
 namespace nanovllm {
@@ -104,7 +104,9 @@ class ProcessPeers {
         case ProcessGroup::Tag::end: ended_ = true; return;
         case ProcessGroup::Tag::step:
           inputs.unpack(message);
-          while (slots.num_under_way() == 2) retire(runner);
+          for (const Backoff backoff(Backoff::kForSteps); slots.num_under_way() == 2;
+               backoff.pause())
+            retire(runner);
           is_deferred = inputs.is_deferred();
           runner.ranks_.launch(runner.begin_step(), inputs);
           break;
@@ -137,7 +139,6 @@ class ProcessPeers {
       return runner.end_step();
     }
     if (runner.ranks_.watchdog().is_late()) runner.ranks_.wait(oldest);
-    std::this_thread::yield();
   }
 
   std::shared_ptr<ProcessGroup> processes_;

@@ -30,6 +30,7 @@
 #include "nanovllm/model/model.hpp"
 #include "nanovllm/ops/backend.hpp"
 #include "nanovllm/ops/elements.hpp"
+#include "nanovllm/parallel/backoff.hpp"
 #include "nanovllm/parallel/communicator.hpp"
 
 namespace nanovllm {
@@ -231,10 +232,9 @@ class RankGroup {
   /// devices hang.
   void wait(int slot) {
     if (is_alone()) return;
-    while (!is_done(slot)) {
+    for (const Backoff backoff(Backoff::kForSteps); !is_done(slot); backoff.pause()) {
       throw_if_late();
       if (watchdog_.is_late()) give_up(slot);
-      std::this_thread::yield();
     }
   }
 
