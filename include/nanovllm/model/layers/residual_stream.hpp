@@ -1,11 +1,13 @@
 #pragma once
 /// The residual stream: what every block reads, normalised, and adds its result to.
 
+#include <array>
 #include <concepts>
 #include <cstdint>
 #include <utility>
 
 #include "nanovllm/core/error.hpp"
+#include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
 #include "nanovllm/model/layers/context.hpp"
 #include "nanovllm/model/layers/norm.hpp"
@@ -43,14 +45,23 @@ inline constexpr bool kNormsSums = requires(const Context& context, typename Con
   { context.comm.all_reduce_add_norm(x, x, weight, 1e-6f, x) } -> std::same_as<bool>;
 };
 
+/// The communicator makes sums beside other ops.
+template <class Context>
+inline constexpr bool kOverlapsSums = requires(const Context& context, typename Context::Rows x) {
+  { context.comm.overlaps_sum(x) } -> std::same_as<bool>;
+};
+
 /// Owns the residual and its normalised form, and knows when a block's result is added to the
 /// residual: by its last product itself, where that costs less (`kAccumulatesResidual`) and there
 /// is one rank, or else, after the sum over all ranks, by the norm that follows. A communicator
-/// that sums, adds and norms in one (`kNormsSums`) does so at that norm. A network says
+/// that sums, adds and norms in one (`kNormsSums`) does so at that norm. One that makes sums beside
+/// other ops (`kOverlapsSums`) has those of large steps in two halves, each while the other half is
+/// multiplied. A network says
 ///
 ///     stream.start(n);  …fill stream.residual()…;
 ///     stream.add(result of a block that reads stream.normed(weight), weight of its last product);
-///     stream.add(…);  …;  stream.norm(weight);  …read stream.hidden()…
+///     stream.add_rows(norm's weight, weight of its last product, block whose rows are apart);
+///     …;  stream.norm(weight);  …read stream.hidden()…
 ///
 /// `Norm` is one of model/layers/norm.hpp.
 template <class Context, class Norm = RmsNorm>
@@ -62,6 +73,7 @@ class ResidualStream {
 
   /// Whether the sum over ranks is left to the norm behind it.
   static constexpr bool kDefersSums = std::same_as<Norm, RmsNorm> && kNormsSums<Context>;
+  static constexpr bool kHasHalves = std::same_as<Norm, RmsNorm> && kOverlapsSums<Context>;
 
  public:
   /// For steps of up to `max_rows` rows of `width` elements.
@@ -78,6 +90,7 @@ class ResidualStream {
     num_rows_ = n;
     has_summand_ = false;
     is_sum_due_ = false;
+    has_halves_ = false;
   }
 
   [[nodiscard]] Rows residual() { return residual_.rows(num_rows_); }
@@ -99,6 +112,13 @@ class ResidualStream {
 
   /// residual += the sum over all ranks of x · weightᵀ. `hidden()` is done with.
   void add(typename Context::ConstRows x, const Matrix& weight) {
+    if constexpr (kHasHalves) {
+      if (num_rows_ > kHalfRows && context_.comm.overlaps_sum(hidden())) {
+        for (const auto& [begin, end] : halves()) add_half(x.slice(begin, end), weight, begin);
+        has_halves_ = has_summand_ = true;
+        return;
+      }
+    }
     const bool accumulate =
         accumulates() && num_rows_ <= kMaxAccumulatedRows<typename Context::Backend, A>;
     context_.backend.run(LinearArgs<A, Matrix>{.x = x,
@@ -116,11 +136,35 @@ class ResidualStream {
     sum_over_ranks(bias);
   }
 
+  /// residual += the sum over all ranks of block(normed rows) · weightᵀ. The block takes a
+  /// `BlockInput` and returns as many rows, each of which depends on its own row alone. It may be
+  /// called for some rows at a time, and be done with what it has returned before.
+  template <class Block>
+  void add_rows(const NormParameters& parameters, const Matrix& weight, const Block& block) {
+    if constexpr (kHasHalves) {
+      if (has_halves_) {
+        for (const auto& [begin, end] : halves()) {
+          norm_half(parameters, begin, end);
+          add_half(block(BlockInput<Context>{.x = hidden().slice(begin, end)}), weight, begin);
+        }
+        return;
+      }
+    }
+    add(block(normed(parameters)), weight);
+  }
+
   /// residual += the sum over all ranks of what a block has written to `hidden()` itself.
   void add_hidden() { sum_over_ranks({}); }
 
   /// hidden() = norm of residual(), whatever was added before included.
   void norm(const NormParameters& parameters) {
+    if constexpr (kHasHalves) {
+      if (std::exchange(has_halves_, false)) {
+        for (const auto& [begin, end] : halves()) norm_half(parameters, begin, end);
+        has_summand_ = false;
+        return;
+      }
+    }
     if (!sum_with_norm(parameters)) add_and_norm(parameters);
     has_summand_ = false;
   }
@@ -184,11 +228,35 @@ class ResidualStream {
     return false;
   }
 
+  /// Rows [begin, end) of a step.
+  struct Range {
+    std::int64_t begin, end;
+  };
+  [[nodiscard]] std::array<Range, 2> halves() const {
+    const std::int64_t middle = align_up(num_rows_ / 2, kHalfRows);
+    return {Range{0, middle}, Range{middle, num_rows_}};
+  }
+  /// Begins the sum of x · weightᵀ, rows from `begin` on.
+  void add_half(typename Context::ConstRows x, const Matrix& weight, std::int64_t begin) {
+    const Rows y = hidden().slice(begin, begin + x.extent(0));
+    context_.backend.run(LinearArgs<A, Matrix>{.x = x, .weight = &weight, .y = y});
+    context_.comm.begin_sum(y);
+  }
+  /// Finishes the sum of these rows, and norms them.
+  void norm_half(const NormParameters& parameters, std::int64_t begin, std::int64_t end) {
+    const Rows y = hidden().slice(begin, end);
+    context_.comm.finish_sum_add_norm(y, residual().slice(begin, end), parameters, eps_, y);
+  }
+
+  /// Products take rows in tiles of so many. Steps of more can be in halves.
+  static constexpr std::int64_t kHalfRows = 128;
+
   Context context_;
   std::int64_t max_rows_;
   float eps_;
   std::int64_t num_rows_ = 0;
   bool is_sum_due_ = false;   // hidden_ is this rank's part of what is to be added
+  bool has_halves_ = false;   // the sums of both halves of hidden_ are under way
   bool has_summand_ = false;  // hidden_ is to be added to the residual, and summand_bias_ with it
   VectorView<const typename Context::Weight> summand_bias_{};
   RowBuffer<Context> residual_;

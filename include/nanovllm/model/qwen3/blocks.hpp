@@ -7,6 +7,7 @@
 #include "nanovllm/model/layers/attention.hpp"
 #include "nanovllm/model/layers/mlp.hpp"
 #include "nanovllm/model/layers/norm_rope.hpp"
+#include "nanovllm/model/layers/residual_stream.hpp"
 #include "nanovllm/model/layers/sizes.hpp"
 #include "nanovllm/model/qwen3/config.hpp"
 #include "nanovllm/model/rope_table.hpp"
@@ -54,7 +55,8 @@ class Qwen3Mlp {
 
   template <class Stream, class Layer>
   void operator()(Stream& stream, const Layer& layer) {
-    stream.add(mlp_(stream.normed(view_of(layer.post_norm)), layer.gate_up), layer.down);
+    stream.add_rows(view_of(layer.post_norm), layer.down,
+                    [&](const BlockInput<Context>& in) { return mlp_(in, layer.gate_up); });
   }
 
  private:

@@ -17,6 +17,7 @@
 #include "nanovllm/cuda/runtime/graph.cuh"
 #include "nanovllm/cuda/runtime/stream.cuh"
 #include "nanovllm/parallel/nccl.cuh"
+#include "nanovllm/parallel/peer/buffers.cuh"
 #include "nanovllm/parallel/peer/peer_group.cuh"
 #include "nanovllm/parallel/peer/peer_table.cuh"
 #include "nanovllm/parallel/peer/sum.cuh"

@@ -15,10 +15,13 @@
 #include "nanovllm/core/error.hpp"
 #include "nanovllm/core/math.hpp"
 #include "nanovllm/core/tensor_view.hpp"
+#include "nanovllm/cuda/runtime/check.cuh"
 #include "nanovllm/cuda/runtime/context.cuh"
 #include "nanovllm/parallel/communicator.hpp"
 #include "nanovllm/parallel/nccl.cuh"
+#include "nanovllm/parallel/peer/copied_sums.cuh"
 #include "nanovllm/parallel/peer/gather.cuh"
+#include "nanovllm/parallel/peer/link.cuh"
 #include "nanovllm/parallel/peer/measure.cuh"
 #include "nanovllm/parallel/peer/peer_group.cuh"
 #include "nanovllm/parallel/peer/peer_table.cuh"
@@ -74,6 +77,7 @@ class PeerMemory {
     context_ = backend.context();
     nccl_.attach(backend);
     if (size() == 1) return;
+    sums_.reset();
     link_ = std::make_unique<peer::Link>(group_, nccl_, context_);
     if (!reaches_peers()) return;
     table_ = group_->options().measures
@@ -131,6 +135,38 @@ class PeerMemory {
     return true;
   }
 
+  // Sums beside other ops, see CommunicatorLike and peer/copied_sums.cuh. Not to be captured.
+
+  /// Whether sums of such rows are to be made in parts: if there are two ranks, from
+  /// `PeerOptions::min_overlapped_bytes` on, and not in graphs.
+  template <Element T>
+  [[nodiscard]] bool overlaps_sum(const MatrixView<T>& x) const {
+    if (size() != 2 || !reaches_peers() || x.strides[0] != x.extent(1) ||
+        x.size() * std::int64_t{sizeof(T)} < group_->options().min_overlapped_bytes ||
+        !peer::fits_norm(x, x, VectorView<const T>(x.data, {x.extent(1)}), x))
+      return false;
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cuda::check_cuda(cudaStreamIsCapturing(context_.stream, &status), "cudaStreamIsCapturing");
+    return status == cudaStreamCaptureStatusNone;
+  }
+  /// Throws CudaError when the group has ended, or a rank has no memory for such a sum.
+  template <Element T>
+  void begin_sum(MatrixView<T> x) {
+    group_->check_alive(rank());
+    const auto bytes = static_cast<std::size_t>(x.size()) * sizeof(T);
+    if (sums_ == nullptr || (sums_->max_bytes() < bytes && sums_->is_idle())) {
+      sums_.reset();
+      sums_ = std::make_unique<peer::CopiedSums>(group_, nccl_, context_, bytes);
+    }
+    sums_->begin(MatrixView<const T>(x));
+  }
+  template <Element T>
+  void finish_sum_add_norm(MatrixView<T> x, MatrixView<T> residual, VectorView<const T> weight,
+                           float eps, MatrixView<T> out) {
+    group_->check_alive(rank());
+    sums_->finish_add_norm(link_->view(), x, residual, weight, eps, out);
+  }
+
   /// See CommunicatorLike. Throws CudaError when the group has ended.
   template <class T>
   void all_gather_columns(MatrixView<const T> part, MatrixView<T> whole) {
@@ -184,6 +220,9 @@ class PeerMemory {
     check<ConfigError>(options.limit > 0 && options.limit < 1e9,
                        "PeerOptions::limit must be above 0 and below 1e9 seconds, got ",
                        options.limit);
+    check<ConfigError>(options.min_overlapped_bytes >= 1,
+                       "PeerOptions::min_overlapped_bytes must be >= 1, got ",
+                       options.min_overlapped_bytes);
     check<ConfigError>(options.max_blocks >= 1, "PeerOptions::max_blocks must be >= 1, got 0");
   }
 
@@ -211,6 +250,7 @@ class PeerMemory {
   cuda::Context context_;
   peer::PeerTable table_;
   std::unique_ptr<peer::Link> link_;
+  std::unique_ptr<peer::CopiedSums> sums_;  // once there is one
 };
 
 static_assert(CollectivesLike<PeerMemory>);

@@ -93,6 +93,16 @@ __device__ __forceinline__ uint4 load_relaxed(const void* p) {
   return v;
 }
 
+/// What this thread reads behind it is as new as the word.
+[[nodiscard]] __device__ __forceinline__ std::uint32_t load_acquire(const std::uint32_t* p) {
+  std::uint32_t v;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];"
+               : "=r"(v)
+               : "l"(__cvta_generic_to_global(p))
+               : "memory");
+  return v;
+}
+
 __device__ __forceinline__ void store_relaxed(void* p, uint4 v) {
   asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};"
                :
