@@ -19,9 +19,12 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cuda/gpu_test.cuh"
+#include "cuda/spend_time.cuh"
+#include "nanovllm/core/philox.hpp"
 #include "nanovllm/cuda/runtime/graph.cuh"
 #include "nanovllm/parallel/peer/peer_table.cuh"
 #include "nanovllm/parallel/thread_group.hpp"
@@ -33,6 +36,8 @@ using namespace nanovllm;
 using namespace nanovllm::test;
 
 namespace {
+
+__global__ void late_kernel(unsigned long long nanoseconds) { spend_time(nanoseconds); }
 
 int num_gpus() {
   const int count = num_devices();
@@ -300,6 +305,93 @@ TEST_CASE("a sum with a norm behind it is that of a sum and a norm", "[peer][ncc
   CHECK(num_wrong == std::vector<int>(2, 0));
   CHECK(num_fused[0] == num_fused[1]);
   if (ends[0].reaches_peers()) CHECK(num_fused[0] >= 2);
+}
+
+TEST_CASE("sums beside other ops have the bits of a sum with a norm behind it", "[peer][nccl]") {
+  if (num_gpus() < 2) return;
+  constexpr std::int64_t kMostRows = 40;
+  const std::int64_t width = GENERATE(576, 4096);
+  std::vector<int> num_wrong(2, 0), num_made(2, 0);
+  auto ends = PeerMemory::make(2, {.measures = false, .min_overlapped_bytes = 1});
+  CHECK(
+      run_ranks(ends, [&](PeerMemory& comm, Device& device) {
+        const int rank = comm.rank();
+        GpuArray<bf16> weight(numbers<bf16>(5, 78, width));
+        const VectorView<const bf16> w(weight.data(), {width});
+        GpuArray<bf16> input(numbers<bf16>(5, rank, 2 * kMostRows * width));
+        GpuArray<bf16> added(numbers<bf16>(5, 77, 2 * kMostRows * width));
+        GpuArray<bf16> x(input.host), residual(added.host), y(input.host), other(added.host);
+        const auto rows_of = [&](GpuArray<bf16>& array, std::int64_t begin, std::int64_t end) {
+          return MatrixView<bf16>(array.data(), {2 * kMostRows, width}).slice(begin, end);
+        };
+        if (!comm.overlaps_sum(rows_of(x, 0, 1))) return;
+        // More often than there are words, and now and then one rank is late, or more is summed.
+        for (std::uint32_t i = 0; i < 600; ++i) {
+          const auto words = philox4x32(9, {i, 0, 0, 0});
+          const std::int64_t most = i < 20 ? 2 + i : kMostRows;
+          const std::int64_t middle = 1 + words[0] % most, end = middle + 1 + words[1] % middle;
+          for (GpuArray<bf16>* array : {&x, &y, &residual, &other}) {
+            GpuArray<bf16>& from = array == &x || array == &y ? input : added;
+            cuda::check_cuda(cudaMemcpyAsync(array->data(), from.data(), 2 * end * width,
+                                             cudaMemcpyDeviceToDevice, device.gpu.stream.get()),
+                             "cudaMemcpyAsync");
+          }
+          const auto late = [&](std::uint32_t when) {
+            if (words[2] % 8 == when) late_kernel<<<1, 1, 0, device.gpu.stream.get()>>>(300'000);
+          };
+          late(static_cast<std::uint32_t>(rank));
+          comm.begin_sum(rows_of(x, 0, middle));
+          late(static_cast<std::uint32_t>(rank) + 2);
+          comm.begin_sum(rows_of(x, middle, end));
+          for (const auto& [a, b] : {std::pair{std::int64_t{0}, middle}, std::pair{middle, end}}) {
+            comm.finish_sum_add_norm(rows_of(x, a, b), rows_of(residual, a, b), w, 1e-6f,
+                                     rows_of(x, a, b));
+          }
+          check(comm.all_reduce_add_norm(rows_of(y, 0, end), rows_of(other, 0, end), w, 1e-6f,
+                                         rows_of(y, 0, end)),
+                "there is no norm to compare with");
+          if (i % 10 != 9) continue;
+          device.gpu.sync();
+          for (GpuArray<bf16>* array : {&x, &y, &residual, &other}) array->download();
+          num_wrong[rank] += !same_bits(x.host, y.host) + !same_bits(residual.host, other.host);
+          ++num_made[rank];
+        }
+      }) == no_errors(2));
+  CHECK(num_wrong == std::vector<int>(2, 0));
+  if (ends[0].reaches_peers()) CHECK(num_made == std::vector<int>(2, 60));
+}
+
+TEST_CASE("a sum beside other ops ends when the other rank does not come, or aborts",
+          "[peer][nccl]") {
+  if (num_gpus() < 2) return;
+  const bool aborts = GENERATE(false, true);
+  auto ends = PeerMemory::make(
+      2, {.limit = aborts ? 60 : 0.2, .measures = false, .min_overlapped_bytes = 1});
+  const auto begin = std::chrono::steady_clock::now();
+  const auto errors = run_ranks(ends, [&](PeerMemory& comm, Device& device) {
+    GpuArray<float> x(std::vector<float>(1024, 1.f)), residual(x.host), weight(x.host);
+    const MatrixView<float> rows(x.data(), {1, 1024});
+    if (!comm.overlaps_sum(rows)) throw Error("skipped");
+    for (int i = 0; i < 2; ++i) {
+      if (i == 1 && comm.rank() == 1) {
+        std::this_thread::sleep_for(std::chrono::seconds(1));
+        if (aborts) throw Error("this one fails");
+        break;
+      }
+      comm.begin_sum(rows);
+      comm.finish_sum_add_norm(rows, MatrixView<float>(residual.data(), {1, 1024}),
+                               VectorView<const float>(weight.data(), {1024}), 1e-6f, rows);
+    }
+    device.gpu.sync();
+    comm.throw_if_late();
+    comm.begin_sum(rows);
+  });
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
+  if (errors == std::vector<std::string>(2, "skipped")) {
+    std::cout << "skipped: the GPUs do not reach each other\n";
+    return;
+  }
+  CHECK_THAT(errors[0], Catch::Matchers::Contains("another rank failed"));
 }
 
 TEST_CASE("a rank that aborts releases one that waits for its sum, in a graph or not",
