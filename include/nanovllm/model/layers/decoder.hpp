@@ -18,8 +18,9 @@ namespace nanovllm {
 /// One rank's share of a model: its weights, its activations and the forward pass. The network of a
 /// model family derives from it and adds `projections()`.
 ///
-/// - `Weights` has `sizes()`, `embedding()`, `layer(i)`, `final_norm()`, `lm_head()` and `shard()`,
-///   with this rank's `first_token` and `vocab_rows`; with learned positions also `positions()`.
+/// - `Weights` has `sizes()`, `embedding()`, `has_whole_embedding()`, `layer(i)`, `final_norm()`,
+///   `lm_head()` and `shard()`, with this rank's `first_token` and `vocab_rows` of lm_head and of an
+///   embedding that is not whole; with learned positions also `positions()`.
 /// - `Attention` and `Mlp`, the blocks of a layer, are made from the context, the model's config,
 ///   the limits of a step and `sizes()`. Each reads the stream through a norm of its own (`normed`,
 ///   or `norm` and `hidden`) and adds to it (`add`): `attention(stream, layer, in, kv)` and
@@ -53,10 +54,14 @@ class Decoder {
   void forward(const Batch& in, KvCache& kv, MatrixView<float> logits,
                typename Context::Rows hidden = {}) {
     stream_.start(in.tokens.extent(0));
-    embed(context_, in.tokens, weights_.embedding(), weights_.shard().first_token,
-          stream_.residual());
+    if (weights_.has_whole_embedding()) {
+      embed(context_, in.tokens, weights_.embedding(), stream_.residual());
+    } else {
+      embed_by_shard(context_, in.tokens, weights_.embedding(), weights_.shard().first_token,
+                     stream_.residual());
+    }
     if constexpr (requires { weights_.positions(); })
-      embed_positions(context_, in.positions, weights_.positions(), stream_.summand());
+      embed(context_, in.positions, weights_.positions(), stream_.summand());
     attention_.plan(in);
     if constexpr (requires { mlp_.plan(in); }) mlp_.plan(in);
     for (std::int64_t i = 0; i < num_layers(); ++i) {

@@ -1,5 +1,6 @@
 #pragma once
-/// The vocabulary's two ends: tokens to rows, and rows to logits. Each rank has a shard of it.
+/// The vocabulary's two ends: tokens to rows, and rows to logits. Each rank has a shard of it, or
+/// the whole table of embeddings.
 
 #include <algorithm>
 #include <cstddef>
@@ -15,25 +16,22 @@
 
 namespace nanovllm {
 
-/// out[i] = the embedding of tokens[i], [n, hidden]. `table` begins with the row of `first_token`.
+/// out[i] = the row of ids[i] in a table that every rank has whole, [n, hidden].
 template <class Context>
-void embed(const Context& context, VectorView<const TokenId> tokens,
-           const typename Context::Table& table, std::int64_t first_token,
-           typename Context::Rows out) {
+void embed(const Context& context, VectorView<const std::int32_t> ids,
+           const typename Context::Table& table, typename Context::Rows out,
+           std::int64_t first_id = 0) {
   context.backend.run(EmbeddingArgs<typename Context::Activation, typename Context::Table>{
-      .tokens = tokens,
-      .table = &table,
-      .first_token = static_cast<TokenId>(first_token),
-      .out = out});
-  context.comm.all_reduce(out);
+      .tokens = ids, .table = &table, .first_token = static_cast<TokenId>(first_id), .out = out});
 }
 
-/// out[i] = the row of positions[i] in a learned table of positions, which every rank has whole.
+/// The same where each rank has a shard of the rows, which begins with that of `first_id`.
 template <class Context>
-void embed_positions(const Context& context, VectorView<const std::int32_t> positions,
-                     const typename Context::Table& table, typename Context::Rows out) {
-  context.backend.run(EmbeddingArgs<typename Context::Activation, typename Context::Table>{
-      .tokens = positions, .table = &table, .first_token = 0, .out = out});
+void embed_by_shard(const Context& context, VectorView<const std::int32_t> ids,
+                    const typename Context::Table& table, std::int64_t first_id,
+                    typename Context::Rows out) {
+  embed(context, ids, table, out, first_id);
+  context.comm.all_reduce(out);
 }
 
 /// Logits of some rows: every rank computes its shard of the vocabulary, and gathers the others'

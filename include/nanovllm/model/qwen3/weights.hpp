@@ -31,7 +31,7 @@ struct Qwen3Shard {
   std::int64_t num_heads = 0;
   std::int64_t num_kv_heads = 0;
   std::int64_t intermediate_size = 0;
-  std::int64_t vocab_rows = 0;   ///< rows of the embedding and of lm_head, padding included
+  std::int64_t vocab_rows = 0;   ///< rows of lm_head and a tied embedding, padding included
   std::int64_t first_token = 0;  ///< id of the first of them
 
   /// Throws ConfigError naming every size that `num_ranks` does not divide.
@@ -115,6 +115,9 @@ class Qwen3WeightsOf {
     return layers_[static_cast<std::size_t>(i)];
   }
   [[nodiscard]] const Table& embedding() const { return embedding_; }
+  /// Whether every rank has all rows of it: where lm_head is another matrix, for then a step has a
+  /// sum over ranks less.
+  [[nodiscard]] bool has_whole_embedding() const { return !tied_; }
   /// Without it there are no logits; see `Qwen3Config::head`.
   [[nodiscard]] bool has_lm_head() const { return head_ == ModelHead::tokens; }
   [[nodiscard]] const Table& lm_head() const { return tied_ ? embedding_ : lm_head_; }
@@ -134,7 +137,8 @@ class Qwen3WeightsOf {
         shard_(shape, rank, num_ranks),
         head_(config.head),
         tied_(config.tie_word_embeddings),
-        embedding_(shard_.vocab_rows, hidden()),
+        embedding_(tied_ ? shard_.vocab_rows : static_cast<std::int64_t>(shape.vocab_size),
+                   hidden()),
         lm_head_(owns_lm_head() ? shard_.vocab_rows : 0, owns_lm_head() ? hidden() : 0),
         final_norm_(shape.hidden_size) {}
 
@@ -181,7 +185,8 @@ class Qwen3WeightsOf {
     const auto vocab = static_cast<std::int64_t>(shape_.vocab_size);
     const Shard vocab_shard{0, std::min(vocab, shard_.first_token),
                             std::min(vocab, shard_.first_token + shard_.vocab_rows)};
-    out.add_matrix("model.embed_tokens.weight", {vocab, hidden()}, vocab_shard, embedding_);
+    out.add_matrix("model.embed_tokens.weight", {vocab, hidden()}, tied_ ? vocab_shard : Shard{},
+                   embedding_);
     for (std::size_t i = 0; i < layers_.size(); ++i)
       list_layer(out, concat("model.layers.", i, "."), layers_[i]);
     out.add_vector("model.norm.weight", final_norm_);
@@ -214,7 +219,7 @@ class Qwen3WeightsOf {
   Qwen3Shard shard_;
   ModelHead head_;
   bool tied_;
-  Table embedding_;  // [vocab shard, hidden]
+  Table embedding_;  // [vocab shard, hidden] when tied, else [vocab, hidden]
   std::vector<Layer> layers_;
   Table lm_head_;  // [vocab shard, hidden]; empty when tied, and without a head for tokens
   Vector final_norm_;
