@@ -18,6 +18,9 @@ struct EightBitsPolicy : nanovllm::CudaPolicy {
 struct PeersPolicy : nanovllm::CudaPolicy {
   using Communicator = nanovllm::PeerMemory;
 };
+struct Fp8PeersPolicy : EightBitsPolicy<true, nanovllm::Int8Kv> {
+  using Communicator = nanovllm::PeerMemory;
+};
 #endif
 
 struct Policies {
@@ -26,6 +29,7 @@ struct Policies {
   using BatchInvariant = nanovllm::CudaBatchInvariantPolicy;
 #if __has_include(<nccl.h>)
   using Peers = PeersPolicy;
+  using Fp8Peers = Fp8PeersPolicy;
 #endif
   template <bool kWeights, class Kv>
   using EightBits = EightBitsPolicy<kWeights, Kv>;

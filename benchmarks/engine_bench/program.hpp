@@ -219,9 +219,9 @@ class ResultFile {
 
 /// The program, on the backend of the policies, with the ceilings that `Prober` finds and the models
 /// of `Models` (models.hpp). `Policies`
-/// has `Float32` and `Bfloat16`, and may have `BatchInvariant`, for `--batch-invariant`, `Peers`,
-/// for `--peers`, `EightBits<weights, Kv>`, for `--quantization fp8` and `--kv-dtype`, where `Kv` is
-/// the format of the cache, and `Int8` and `Int4`, for `--quantization int8` and `int4`. A policy may
+/// has `Float32` and `Bfloat16`, and may have `BatchInvariant`, for `--batch-invariant`, `Peers` and
+/// `Fp8Peers`, for `--peers`, `EightBits<weights, Kv>`, for `--quantization fp8` and `--kv-dtype`,
+/// where `Kv` is the format of the cache, and `Int8` and `Int4`, for `--quantization int8` and `int4`. A policy may
 /// say how many bytes an element of its weights takes, `kHeadBytes` in the vocabulary's matrices
 /// and `kLayerBytes` in others.
 template <class Policies, class Prober, class Models = DenseModels>
@@ -250,8 +250,10 @@ int run_main(int argc, char** argv) {
                  "bfloat16 with the same bits whatever a request is batched with");
   }
   if constexpr (kHasPeers) {
-    app.add_flag("--peers", o.peers,
-                 "bfloat16, with sums over ranks that go through the memory of peers");
+    app.add_flag(
+        "--peers", o.peers,
+        "bfloat16, or --quantization fp8 with --kv-dtype int8, with sums over ranks that go "
+        "through the memory of peers");
   }
   if constexpr (kHasEightBits) {
     app.add_option("--kv-dtype", o.kv_dtype, "the KV cache of bfloat16: as it is, or of 8 bits")
@@ -287,6 +289,12 @@ int run_main(int argc, char** argv) {
           return run<typename Policies::BatchInvariant, Prober, Models>(o, model);
       }
       if constexpr (kHasPeers) {
+        if (o.peers && o.quantization == "fp8" && o.kv_dtype == "int8")
+          return run<typename Policies::Fp8Peers, Prober, Models>(o, model);
+        nv::check<nv::ConfigError>(!o.peers || (o.quantization == "none" && o.kv_dtype == "auto"),
+                                   "--peers is for --quantization none and --kv-dtype auto, or fp8 "
+                                   "and int8, got ",
+                                   o.quantization, " and ", o.kv_dtype);
         if (o.peers) return run<typename Policies::Peers, Prober, Models>(o, model);
       }
       if constexpr (kHasEightBits) {

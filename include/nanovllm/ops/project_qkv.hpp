@@ -48,6 +48,14 @@ struct QkNormRope {
   VectorView<const std::int32_t> positions;  ///< [n]
   MatrixView<const float> cos_sin;           ///< [max positions, head_dim]: cosines, then sines
   VectorView<const Slot> slots;              ///< [n]; kNoSlot stores nothing
+
+  /// Of rows [begin, end) alone.
+  [[nodiscard]] QkNormRope rows(std::int64_t begin, std::int64_t end) const {
+    QkNormRope out = *this;
+    out.positions = positions.slice(begin, end);
+    out.slots = slots.slice(begin, end);
+    return out;
+  }
 };
 
 /// qkv = n(x) · Wᵀ; then, of its heads, RMSNorm and rotation of q and k, and k and v to the tokens'

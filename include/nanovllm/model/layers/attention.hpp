@@ -47,23 +47,26 @@ class PagedAttention {
                                            .head_dim = heads_.head_dim});
   }
 
-  /// q, k and v of the rows in `in`, valid until the next call: norm and rotation of q's and k's
-  /// heads are done, and k and v are in their slots of `kv`. `weight` has the rows of q_proj,
-  /// k_proj, v_proj.
-  [[nodiscard]] Qkv<A> project_qkv(const BlockInput<Context>& in,
-                                   const typename Context::Matrix& weight,
-                                   const QkNormRope<typename Context::Weight>& heads,
-                                   KvView<Kv> kv) {
+  /// Computes q, k and v of the rows in `in`, which are those from `begin` on of a step: norm and
+  /// rotation of q's and k's heads are done, and k and v are in their slots of `kv`. `weight` has
+  /// the rows of q_proj, k_proj, v_proj, and `heads` the positions and slots of the step.
+  void project_qkv(const BlockInput<Context>& in, std::int64_t begin,
+                   const typename Context::Matrix& weight,
+                   const QkNormRope<typename Context::Weight>& heads, KvView<Kv> kv) {
+    const std::int64_t end = begin + in.x.extent(0);
     const ProjectQkvArgs<A, typename Context::Matrix, Kv, typename Context::Weight> args{
         .x = in.x,
         .norm = in.norm,
         .weight = &weight,
-        .heads = heads,
+        .heads = heads.rows(begin, end),
         .kv = kv,
-        .qkv = qkv_.rows(in.x.extent(0)),
+        .qkv = qkv_.rows(end).slice(begin, end),
         .normed = in.scratch};
     run_or_compose(context_.backend, args);
-    return split_qkv(args.qkv, heads_.num_heads, heads_.num_kv_heads, heads_.head_dim);
+  }
+  /// What it has computed for the first n rows of a step.
+  [[nodiscard]] Qkv<A> qkv(std::int64_t n) {
+    return split_qkv(qkv_.rows(n), heads_.num_heads, heads_.num_kv_heads, heads_.head_dim);
   }
 
   /// x · weightᵀ + bias (unless that is empty), for models without norm and rotation: q's, k's

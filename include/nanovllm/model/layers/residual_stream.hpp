@@ -136,6 +136,23 @@ class ResidualStream {
     sum_over_ranks(bias);
   }
 
+  /// Calls read(input, begin): `normed` rows from row `begin` on. All rows at once, or, where the
+  /// sums of halves are under way, those of the first half while the other one's is.
+  template <class Read>
+  void read_rows(const NormParameters& parameters, const Read& read) {
+    if constexpr (kHasHalves) {
+      if (std::exchange(has_halves_, false)) {
+        for (const auto& [begin, end] : halves()) {
+          norm_half(parameters, begin, end);
+          read(BlockInput<Context>{.x = hidden().slice(begin, end)}, begin);
+        }
+        has_summand_ = false;
+        return;
+      }
+    }
+    read(normed(parameters), std::int64_t{0});
+  }
+
   /// residual += the sum over all ranks of block(normed rows) · weightᵀ. The block takes a
   /// `BlockInput` and returns as many rows, each of which depends on its own row alone. It may be
   /// called for some rows at a time, and be done with what it has returned before.
@@ -159,11 +176,7 @@ class ResidualStream {
   /// hidden() = norm of residual(), whatever was added before included.
   void norm(const NormParameters& parameters) {
     if constexpr (kHasHalves) {
-      if (std::exchange(has_halves_, false)) {
-        for (const auto& [begin, end] : halves()) norm_half(parameters, begin, end);
-        has_summand_ = false;
-        return;
-      }
+      if (has_halves_) return read_rows(parameters, [](const auto&, std::int64_t) {});
     }
     if (!sum_with_norm(parameters)) add_and_norm(parameters);
     has_summand_ = false;

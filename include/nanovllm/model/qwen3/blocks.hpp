@@ -34,10 +34,13 @@ class Qwen3Attention {
 
   template <class Stream, class Layer, class Batch, class Kv>
   void operator()(Stream& stream, const Layer& layer, const Batch& in, const Kv& kv) {
-    const Qkv<typename Context::Activation> qkv = attention_.project_qkv(
-        stream.normed(view_of(layer.input_norm)), layer.qkv,
-        norm_rope_.of(view_of(layer.q_norm), view_of(layer.k_norm), in), kv.with(layer.kv_scales));
-    stream.add(attention_.attend(qkv, in, kv), layer.o);
+    const auto heads = norm_rope_.of(view_of(layer.q_norm), view_of(layer.k_norm), in);
+    const auto stored = kv.with(layer.kv_scales);
+    stream.read_rows(view_of(layer.input_norm),
+                     [&](const BlockInput<Context>& rows, std::int64_t begin) {
+                       attention_.project_qkv(rows, begin, layer.qkv, heads, stored);
+                     });
+    stream.add(attention_.attend(attention_.qkv(in.tokens.extent(0)), in, kv), layer.o);
   }
 
  private:
